@@ -1,0 +1,35 @@
+// Where primitives run: one CPU lane or one CUDA stream, and its memory.
+#pragma once
+
+#include "kernels/core/memory.h"
+
+namespace attnd {
+
+class Backend;
+
+// What a run did, added up by the primitives.
+struct Work {
+  double visible_pairs = 0;  // (b, h, i, j) that the method's definition lets see each other
+  double flops = 0;          // credited FLOPs by the method's formula, not what padding costs
+  double seconds = 0;        // dry run: the backend's prediction
+};
+
+// Single-threaded; several streams of one backend may be used from several threads, but a CPU
+// backend serialises them on its pool. A dry stream (no pool) allocates nothing, computes nothing
+// and reads no tensor: primitives only count memory and work. That is how a request is planned.
+class Stream {
+ public:
+  Stream(Backend& backend, BufferPool* pool) : backend_(backend), workspace_(pool) {}
+
+  Backend& backend() { return backend_; }
+  Workspace& workspace() { return workspace_; }
+  Work& work() { return work_; }
+  bool is_dry() const { return workspace_.is_dry(); }
+
+ private:
+  Backend& backend_;
+  Workspace workspace_;
+  Work work_;
+};
+
+}  // namespace attnd

@@ -1,0 +1,67 @@
+// A strided array of one problem: shape, strides, memory that somebody else owns.
+#pragma once
+
+#include <array>
+#include <cassert>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "kernels/core/dtype.h"
+
+namespace attnd {
+
+// Up to four dimensions. A dimension may be 0.
+struct Shape {
+  int rank = 0;
+  std::array<int64_t, 4> dims = {1, 1, 1, 1};
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> list) : rank(static_cast<int>(list.size())) {
+    assert(rank <= 4);
+    int i = 0;
+    for (int64_t d : list) dims[i++] = d;
+  }
+  int64_t operator[](int i) const { return dims[i]; }
+  // Number of elements. REQUIRES: it fits in 63 bits (checked where a shape enters the process).
+  int64_t size() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= dims[i];
+    return n;
+  }
+  bool operator==(const Shape& other) const {
+    if (rank != other.rank) return false;
+    for (int i = 0; i < rank; ++i) {
+      if (dims[i] != other.dims[i]) return false;
+    }
+    return true;
+  }
+};
+
+std::string ToString(const Shape& shape);  // "[1,8,512,64]"
+
+// Memory order of a [B,H,N,D] tensor. The shape is always given as [B,H,N,D].
+enum class Layout : uint8_t { kBHND, kBNHD };
+
+// shape[i] elements at distance stride[i] (in elements). Does not own `data`; `data` is null in a
+// dry run. The last stride is 1 for float tensors; alignment is that of the element only.
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  Layout layout = Layout::kBHND;
+  Shape shape;
+  std::array<int64_t, 4> stride = {0, 0, 0, 0};
+
+  int64_t bytes() const { return shape.size() * SizeOf(dtype); }
+
+  template <class T>
+  T* As() const {
+    return static_cast<T*>(data);
+  }
+};
+
+// A dense view over `data`. With kBNHD, `shape` is [B,H,N,D] and memory runs b, n, h, d (a rank 3
+// [B,H,N] tensor is always dense in its own order).
+View DenseView(void* data, DType dtype, const Shape& shape, Layout layout = Layout::kBHND);
+
+}  // namespace attnd

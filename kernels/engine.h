@@ -1,0 +1,102 @@
+// Public entry of the kernels library: plan a request, execute a batch of planned requests.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/method.h"
+
+namespace attnd {
+
+// A request as sent. Tensors by spec name: "q", "k", "v", "kv_lengths", ...; for a backward also
+// the gradients of outputs: "grad_out", "grad_lse", "grad_<name>".
+// `data` of a view may be null except for int32 tensors of rank 1, whose values Plan reads.
+struct Call {
+  std::string method;
+  OptionMap options;
+  Direction direction = Direction::kForward;
+  std::map<std::string, View> tensors;
+};
+
+struct OutputInfo {
+  std::string name;  // forward: "out", "lse", ...; backward: the input's name, "q", "k", "v", ...
+  DType dtype = DType::kF32;
+  Layout layout = Layout::kBHND;
+  Shape shape;
+};
+
+// Everything known about a request before it runs. Immutable, thread safe, shared.
+struct Plan {
+  const Method* method = nullptr;
+  Direction direction = Direction::kForward;
+  OptionsHandle options;
+  std::map<std::string, View> tensors;  // as sent, data only of small integer tensors (owned)
+  std::vector<std::vector<int32_t>> integers;  // what those views point to
+  ProblemShape shape;                          // points into this plan
+  std::vector<OutputInfo> outputs;
+  std::string bucket;       // plans with equal buckets may run in one batch
+  int64_t input_bytes = 0;  // of all tensors
+  int64_t output_bytes = 0;
+  int64_t workspace_bytes = 0;  // upper bound of the memory that Execute takes, outputs included
+  int64_t tokens = 0;           // B * Nq
+  double visible_pairs = 0;     // summed over batch rows and query heads
+  double flops = 0;
+  double seconds = 0;  // predicted compute time, alone on an idle device
+
+  Plan() = default;
+  Plan(const Plan&) = delete;  // `shape` points to `tensors`
+  Plan& operator=(const Plan&) = delete;
+};
+
+// One request of a batch. `tensors` have device data now; views match the plan's.
+struct Problem {
+  std::shared_ptr<const Plan> plan;
+  std::map<std::string, View> tensors;
+};
+
+// One tensor of a result; `buffer` keeps it alive.
+struct Result {
+  OutputInfo info;
+  View view;
+  std::shared_ptr<Buffer> buffer;
+};
+
+struct Execution {
+  std::vector<std::vector<Result>> results;  // [problem], in the order of plan->outputs
+  int64_t peak_workspace_bytes = 0;          // of the whole batch, as counted
+};
+
+// Owns the backends. Thread safe.
+class Engine {
+ public:
+  struct Options {
+    CpuOptions cpu;
+    bool poison_memory = false;
+    int64_t retain_bytes = int64_t{256} << 20;  // freed memory kept for reuse
+  };
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Options& options);
+  ~Engine();
+
+  Backend& backend();
+  BufferPool& pool();
+
+  // Validates and predicts without touching tensor data (but lengths and offsets): a dry run of the
+  // formula. No work proportional to N. All reasons at once: INVALID_ARGUMENT or UNIMPLEMENTED.
+  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call);
+
+  // REQUIRES: the plans have one bucket. Runs on `stream`, whose workspace is reset first.
+  // A problem's result does not depend on the others of the batch.
+  absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attnd

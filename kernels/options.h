@@ -1,0 +1,130 @@
+// A method's options as a table: one line an option gives parsing, ranges, defaults and help.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "kernels/core/status.h"
+
+namespace attnd {
+
+// A value as sent. Enums travel as their lower-case name.
+using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+// Only what the caller set, by name. An option that is absent has its default.
+using OptionMap = std::map<std::string, OptionValue>;
+
+enum class OptionType : uint8_t { kBool, kInt, kFloat, kEnum, kInts };
+
+// For people and for ListMethods.
+struct OptionInfo {
+  std::string name;
+  OptionType type = OptionType::kBool;
+  std::string default_text;              // "false", "1/sqrt(D)", "required"
+  std::string range;                     // ">= -1", "finite"; empty: any
+  std::vector<std::string> enum_values;  // kEnum only, in the proto's order
+  std::string help;
+  bool served = true;  // false: specified, refused by name in this version
+};
+
+// One line of a method's option table: what it is, and how it enters the method's struct.
+template <class Options>
+struct OptionSpec {
+  OptionInfo info;
+  // Writes the value; tells its reason if type or range do not fit.
+  std::function<void(const OptionValue&, Options*, Reasons*)> set;
+};
+
+// Builders of lines. Members of type std::optional mean "unset: the method decides".
+// Messages: "window_left must be >= -1, got -3"; a wrong type: "causal must be a bool, got 3".
+struct IntRange {
+  int64_t min = INT64_MIN, max = INT64_MAX;
+};
+struct FloatRange {  // a float must always be finite
+  double min = -1e300, max = 1e300;
+  bool min_open = false;  // > min instead of >= min
+};
+
+namespace options_internal {
+void ReadBool(absl::string_view name, const OptionValue& value, bool* out, Reasons* reasons);
+void ReadInt(absl::string_view name, IntRange range, const OptionValue& value, int64_t* out,
+             Reasons* reasons);
+void ReadFloat(absl::string_view name, FloatRange range, const OptionValue& value, double* out,
+               Reasons* reasons);
+void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
+              const OptionValue& value, int* out, Reasons* reasons);
+std::string RangeText(IntRange range);
+std::string RangeText(FloatRange range);
+}  // namespace options_internal
+
+template <class O>
+OptionSpec<O> BoolOption(std::string name, bool O::*member, std::string default_text,
+                         std::string help) {
+  return {{.name = name, .type = OptionType::kBool, .default_text = default_text, .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            options_internal::ReadBool(name, v, &(o->*member), r);
+          }};
+}
+
+template <class O, class T>  // T: int64_t or std::optional<int64_t>
+OptionSpec<O> IntOption(std::string name, T O::*member, IntRange range, std::string default_text,
+                        std::string help) {
+  return {{.name = name,
+           .type = OptionType::kInt,
+           .default_text = default_text,
+           .range = options_internal::RangeText(range),
+           .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            int64_t value = 0;
+            options_internal::ReadInt(name, range, v, &value, r);
+            o->*member = value;
+          }};
+}
+
+template <class O, class T>  // T: double or std::optional<double>
+OptionSpec<O> FloatOption(std::string name, T O::*member, FloatRange range,
+                          std::string default_text, std::string help) {
+  return {{.name = name,
+           .type = OptionType::kFloat,
+           .default_text = default_text,
+           .range = options_internal::RangeText(range),
+           .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            double value = 0;
+            options_internal::ReadFloat(name, range, v, &value, r);
+            o->*member = value;
+          }};
+}
+
+template <class O, class E>  // E: an enum class whose values are 0, 1, ... in the order of names
+OptionSpec<O> EnumOption(std::string name, E O::*member, std::vector<std::string> names,
+                         std::string default_text, std::string help) {
+  return {{.name = name,
+           .type = OptionType::kEnum,
+           .default_text = default_text,
+           .enum_values = names,
+           .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            int value = static_cast<int>(o->*member);
+            options_internal::ReadEnum(name, names, v, &value, r);
+            o->*member = static_cast<E>(value);
+          }};
+}
+
+// A line of the specification that this version refuses by name when it is set:
+// "local: logit_softcap is not served by this version, got 30".
+template <class O>
+OptionSpec<O> UnservedOption(std::string name, OptionType type, std::string default_text,
+                             std::string help) {
+  return {{.name = name, .type = type, .default_text = default_text, .help = help, .served = false},
+          [](const OptionValue&, O*, Reasons*) {}};
+}
+
+std::string ToString(const OptionValue& value);
+
+}  // namespace attnd

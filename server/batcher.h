@@ -1,0 +1,72 @@
+// The queue: buckets of requests that can run together, pulled by idle lanes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/core/mutex.h"
+#include "server/task.h"
+
+namespace attnd {
+
+// Requests of equal bucket (plan->bucket) run as one ragged batch. Submit never blocks. A lane that
+// is idle pulls the best bucket: highest priority, then earliest deadline, then oldest; within a
+// bucket the same order. A batch closes at any of the caps. An idle lane never waits for company;
+// what arrives while all lanes are busy gathers in its bucket meanwhile.
+//
+// Tasks whose deadline has passed or that were cancelled are not handed out: Pull answers them with
+// DEADLINE_EXCEEDED or CANCELLED. Thread safe; `done` is always called without a lock held.
+class Batcher {
+ public:
+  struct Options {
+    int64_t max_queue_requests = 1024;
+    int64_t budget_bytes = 0;  // charged_bytes of all tasks queued or running
+    int64_t max_batch_requests = 64;
+    int64_t max_batch_bytes = int64_t{256} << 20;  // charged; a larger request runs alone
+    double max_batch_seconds = 0.25;  // predicted, so that a long one does not hold up many
+  };
+  // Why a batch was closed; the label of attnd_dispatch_total.
+  enum class Reason : uint8_t { kIdle, kFull };
+
+  struct Batch {
+    std::vector<std::unique_ptr<Task>> tasks;  // empty: closed and drained, the lane may end
+    Reason reason = Reason::kIdle;
+  };
+
+  Batcher(const Options& options, const Clock* clock);
+  ~Batcher();  // REQUIRES: nothing is queued
+
+  // Ownership moves only on OK. RESOURCE_EXHAUSTED: queue or byte budget is full (a request larger
+  // than the whole budget says so). UNAVAILABLE: closed.
+  absl::Status Submit(std::unique_ptr<Task>& task);
+
+  // Blocks until there is work or Close was called and nothing is left.
+  Batch Pull();
+  // Pull without blocking: an empty batch when there is nothing (for tests on a fake clock).
+  Batch TryPull();
+
+  // The lane has answered this task; its bytes are free again.
+  void Release(int64_t charged_bytes);
+
+  // Answers and removes what has expired or was cancelled. Called by the transport's timer.
+  void Sweep();
+
+  // No more Submit; queued work is still handed out.
+  void Close();
+
+  struct Depth {
+    int64_t requests = 0, bytes = 0;  // waiting
+    int64_t charged_bytes = 0;        // waiting or running
+    double oldest_seconds = 0;
+  };
+  Depth depth() const;
+
+ private:
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attnd

@@ -1,0 +1,51 @@
+// One request on its way through the server, from validation to the answer.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/engine.h"
+
+namespace attnd {
+
+// Time comes in as an argument, so that tests own it.
+using TimePoint = std::chrono::steady_clock::time_point;
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual TimePoint Now() const = 0;
+};
+
+// Pieces of one payload in order, as they lie in the received slices; any alignment.
+using Spans = std::vector<std::span<const std::byte>>;
+
+struct Phases {
+  double queue_seconds = 0, gather_seconds = 0, compute_seconds = 0;
+  int64_t batch_requests = 0, batch_tokens = 0, peak_workspace_bytes = 0;
+  TimePoint computed;  // when the lane had the results
+};
+
+// Owned by whoever has it: handler, then batcher, then lane. `done` is called exactly once, on any
+// thread, with results in the order of plan->outputs or with an error; it must not block.
+struct Task {
+  std::shared_ptr<const Plan> plan;
+  std::map<std::string, Spans> payloads;  // by tensor name
+  std::shared_ptr<void> payload_owner;    // keeps the slices; dropped right after the gather
+  int priority = 0;                       // higher runs first
+  TimePoint admitted;
+  TimePoint deadline = TimePoint::max();
+  std::shared_ptr<std::atomic<bool>> cancelled;  // set by the transport; never null
+  int64_t charged_bytes = 0;  // payloads + planned workspace, against the byte budget
+
+  std::function<void(absl::Status status, std::vector<Result> results, const Phases& phases)> done;
+};
+
+}  // namespace attnd
