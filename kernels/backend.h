@@ -21,9 +21,11 @@ namespace attnd {
 // (Vaswani et al. 2017, eq. 1; lse as in Dao et al. 2022). Query head h reads kv head h / (H/Hkv).
 
 // What one batch row of a problem sees: queries [0, nq), keys [0, nk) and, of those, what the
-// pattern shows (null: everything). Rows at and beyond nq give out = 0, lse = -inf and no gradient,
-// as do rows that see no key. Invisible pairs and rows beyond nq, nk contribute nothing, also when
-// the tensors hold NaN or Inf there: they are selected away, never multiplied by zero.
+// pattern shows (null: everything; on a dry stream always null: only the counts tell). The pattern
+// covers at least nq x nk pairs, often the views' whole Nq x Nk: clip it to nq, nk. Rows at and
+// beyond nq give out = 0, lse = -inf and no gradient, as do rows that see no key. Invisible pairs
+// and rows beyond nq, nk contribute nothing, also when the tensors hold NaN or Inf there: they are
+// selected away, never multiplied by zero.
 struct AttendRow {
   int64_t nq = 0, nk = 0;
   std::shared_ptr<const Pattern> pattern;
@@ -48,9 +50,9 @@ struct AttendArgs {
 // dv = P^T dout; P recomputed from lse.
 struct AttendGradProblem {
   AttendProblem forward;  // with the out and lse that the forward wrote
-  View dout;              // as out; data null: zero
-  View dlse;              // as lse; data null: zero
-  View dq, dk, dv;        // as q, k, v; fully overwritten. data null: not wanted
+  View dout;              // as out; not given(): zero
+  View dlse;              // as lse; not given(): zero
+  View dq, dk, dv;        // as q, k, v; fully overwritten. not given(): not wanted
 };
 
 struct AttendGradArgs {
@@ -105,8 +107,8 @@ struct ScanArgs {
 
 struct ScanGradProblem {
   ScanProblem forward;
-  View dout, dlse;  // data null: zero
-  View dq, dk, dv;  // data null: not wanted
+  View dout, dlse;  // not given(): zero
+  View dq, dk, dv;  // not given(): not wanted
 };
 
 struct ScanGradArgs {
@@ -148,6 +150,9 @@ class Backend {
   // how bytes enter: `spans` are the pieces of a payload in order, of any alignment.
   [[nodiscard]] virtual absl::Status Gather(Stream& stream, void* destination,
                                             std::span<const std::span<const std::byte>> spans) = 0;
+
+  // Parallel launches so far; a test proves with it that a primitive launches once for a list.
+  virtual int64_t launches() const { return 0; }
 };
 
 struct CpuOptions {

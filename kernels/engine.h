@@ -80,6 +80,9 @@ class Engine {
     int64_t retain_bytes = int64_t{256} << 20;  // freed memory kept for reuse
   };
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const Options& options);
+  // On any backend; options.cpu is not looked at.
+  static std::unique_ptr<Engine> WithBackend(std::unique_ptr<Backend> backend,
+                                             const Options& options);
   ~Engine();
 
   Backend& backend();
@@ -89,8 +92,9 @@ class Engine {
   // formula. No work proportional to N. All reasons at once: INVALID_ARGUMENT or UNIMPLEMENTED.
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call);
 
-  // REQUIRES: the plans have one bucket. Runs on `stream`, whose workspace is reset first.
-  // A problem's result does not depend on the others of the batch.
+  // Runs on `stream`, whose workspace is reset first.
+  // A problem's result does not depend on the others of the batch. Errors: INVALID_ARGUMENT if the
+  // plans' buckets differ, RESOURCE_EXHAUSTED when memory ends. No exception escapes.
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
 
  private:

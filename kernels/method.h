@@ -76,7 +76,8 @@ class Method {
   virtual const MethodInfo& info() const = 0;
   // Defaults plus `sent`; reasons for unknown names, types and ranges.
   virtual OptionsHandle Parse(const OptionMap& sent, Reasons* reasons) const = 0;
-  // Rules between options, shapes and tensors that the shared checks do not know.
+  // Rules between options, shapes and tensors that the shared checks do not know. Called also when
+  // those found reasons, so that all are told at once: sizes may be 0 or disagree.
   virtual void Check(const ProblemShape& problem, const void* options, Reasons* reasons) const = 0;
   // Requests batch only if their branches are equal: what the formula decides by lengths.
   virtual std::string Branch(const ProblemShape& problem, const void* options) const = 0;
@@ -127,8 +128,6 @@ OptionsHandle MethodOf<O>::Parse(const OptionMap& sent, Reasons* reasons) const 
     }
     if (found == nullptr) {
       reasons->Invalid(name, " is not an option of this method, got ", ToString(value));
-    } else if (!found->info.served) {
-      reasons->Unserved(name, " is not served by this version, got ", ToString(value));
     } else {
       found->set(value, parsed.get(), reasons);
     }

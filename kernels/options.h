@@ -21,6 +21,12 @@ using OptionMap = std::map<std::string, OptionValue>;
 
 enum class OptionType : uint8_t { kBool, kInt, kFloat, kEnum, kInts };
 
+// "bool", "int", "float", "enum", "ints".
+absl::string_view Name(OptionType type);
+
+// "true", "-3", "0.125" (every digit that matters), "\"block\"", "[1,2]".
+std::string ToString(const OptionValue& value);
+
 // For people and for ListMethods.
 struct OptionInfo {
   std::string name;
@@ -58,6 +64,8 @@ void ReadFloat(absl::string_view name, FloatRange range, const OptionValue& valu
                Reasons* reasons);
 void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
               const OptionValue& value, int* out, Reasons* reasons);
+void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,
+                         const OptionValue& value, Reasons* reasons);
 std::string RangeText(IntRange range);
 std::string RangeText(FloatRange range);
 }  // namespace options_internal
@@ -116,15 +124,20 @@ OptionSpec<O> EnumOption(std::string name, E O::*member, std::vector<std::string
           }};
 }
 
-// A line of the specification that this version refuses by name when it is set:
-// "local: logit_softcap is not served by this version, got 30".
+// A line of the specification that this version refuses by name unless it is set to its default:
+// "local: logit_softcap is not served by this version, got 30". `names` for kEnum only.
 template <class O>
-OptionSpec<O> UnservedOption(std::string name, OptionType type, std::string default_text,
-                             std::string help) {
-  return {{.name = name, .type = type, .default_text = default_text, .help = help, .served = false},
-          [](const OptionValue&, O*, Reasons*) {}};
+OptionSpec<O> UnservedOption(std::string name, OptionType type, OptionValue default_value,
+                             std::string help, std::vector<std::string> names = {}) {
+  return {{.name = name,
+           .type = type,
+           .default_text = ToString(default_value),
+           .enum_values = names,
+           .help = help,
+           .served = false},
+          [=](const OptionValue& v, O*, Reasons* r) {
+            options_internal::RefuseUnlessDefault(name, default_value, v, r);
+          }};
 }
-
-std::string ToString(const OptionValue& value);
 
 }  // namespace attnd

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,18 +18,26 @@ namespace attnd {
 // bucket the same order. A batch closes at any of the caps. An idle lane never waits for company;
 // what arrives while all lanes are busy gathers in its bucket meanwhile.
 //
+// Ageing: a request gains one priority for each full second it waits, so none starves. One with
+// priority p is never chosen after one with priority p + d that was admitted more than d + 1
+// seconds later, whatever their deadlines.
+//
+// Cost: Submit O(1); Pull O(waiting) over dense records (some microseconds for 1024); one short
+// lock for all.
+//
 // Tasks whose deadline has passed or that were cancelled are not handed out: Pull answers them with
 // DEADLINE_EXCEEDED or CANCELLED. Thread safe; `done` is always called without a lock held.
 class Batcher {
  public:
   struct Options {
     int64_t max_queue_requests = 1024;
-    int64_t budget_bytes = 0;  // charged_bytes of all tasks queued or running
+    int64_t budget_bytes = 0;  // charged_bytes of all tasks queued or running; 0: no limit
     int64_t max_batch_requests = 64;
     int64_t max_batch_bytes = int64_t{256} << 20;  // charged; a larger request runs alone
-    double max_batch_seconds = 0.25;  // predicted, so that a long one does not hold up many
+    double max_batch_seconds = 0.25;       // predicted, so that a long one does not hold up many
+    std::function<void(Refusal)> refused;  // counts what was not taken or dropped; no lock is held
   };
-  // Why a batch was closed; the label of attnd_dispatch_total.
+  // Why a batch was closed; the label of attnd_dispatch_total. kFull: a cap closed it.
   enum class Reason : uint8_t { kIdle, kFull };
 
   struct Batch {
@@ -62,7 +71,8 @@ class Batcher {
     int64_t charged_bytes = 0;        // waiting or running
     double oldest_seconds = 0;
   };
-  Depth depth() const;
+  Depth depth() const;      // O(waiting)
+  int64_t waiting() const;  // requests; O(1)
 
  private:
   struct Impl;

@@ -18,17 +18,25 @@ namespace attnd {
 // Every tensor message keeps its payloads in one top-level field `repeated bytes raw = 15`.
 constexpr int kRawField = 15;
 
+// What a message may hold beside its payloads. Protobuf takes up to fifty bytes of memory for one
+// of the wire (empty tensors, say), so without these two a message could ask for tens of its size.
+constexpr size_t kMaxHeadBytes = 256 << 10;
+constexpr size_t kMaxRawEntries = 1024;
+
 // A message given as the slices it was received in: takes the payloads out as spans over those
 // slices (no byte of them is copied) and hands the rest verbatim to protobuf. Accepts exactly what
 // protobuf's parser accepts for the whole message: any field order, varints across slice ends,
-// groups, unknown fields (kept, so that validation can refuse them).
-// Errors: INVALID_ARGUMENT "message: ..." for what protobuf would refuse.
+// groups, unknown fields (kept, so that validation can refuse them). Two exceptions: it holds the
+// two limits above, and all payloads together may exceed 2 GiB. A message type without field `raw`
+// is all head.
+// Errors: INVALID_ARGUMENT "message: rule, got value"; `head` and `raw` are then unspecified.
 absl::Status SplitMessage(std::span<const std::span<const std::byte>> slices,
                           google::protobuf::Message* head, std::vector<Spans>* raw);
 
 int64_t SizeOf(const Spans& spans);
 
 // The bytes in front of a payload of `size` bytes in field kRawField: tag and length.
+// REQUIRES: size is below 2 GiB, the most that protobuf reads back.
 std::string RawFieldHeader(int64_t size);
 
 }  // namespace attnd

@@ -24,6 +24,27 @@ class Clock {
   virtual TimePoint Now() const = 0;
 };
 
+class SteadyClock final : public Clock {
+ public:
+  TimePoint Now() const override { return std::chrono::steady_clock::now(); }
+};
+
+inline double Seconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+// Why a request got no result; the label of attnd_refused_total.
+enum class Refusal : uint8_t {
+  kQueueFull,
+  kBytes,
+  kDeadline,
+  kCancelled,
+  kDraining,
+  kAuth,
+  kQuota,
+  kInvalid,
+};
+
 // Pieces of one payload in order, as they lie in the received slices; any alignment.
 using Spans = std::vector<std::span<const std::byte>>;
 
@@ -47,5 +68,19 @@ struct Task {
 
   std::function<void(absl::Status status, std::vector<Result> results, const Phases& phases)> done;
 };
+
+// DEADLINE_EXCEEDED if a call that was cancelled ends about when its time is over, else CANCELLED.
+absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now);
+
+// OK: it may run. DEADLINE_EXCEEDED or CANCELLED: nobody waits for it any more.
+absl::Status CheckAlive(const Task& task, TimePoint now);
+
+// The reason behind CheckAlive's error.
+Refusal RefusalOf(const absl::Status& dead);
+
+// Calls `done` and frees the task. An exception of `done` (no memory) is logged and ends there.
+// REQUIRES: no lock is held.
+void Finish(std::unique_ptr<Task> task, absl::Status status, std::vector<Result> results,
+            const Phases& phases) noexcept;
 
 }  // namespace attnd

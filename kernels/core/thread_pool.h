@@ -13,6 +13,8 @@ namespace attnd {
 // tens of microseconds after work, then sleep. Every worker sets flush-to-zero (denormals cost 20
 // times).
 //
+// What `fn` throws comes out of ParallelFor after all items are done (the first, if several do).
+//
 // One ParallelFor at a time per pool. The caller's own floating point mode is set for the
 // duration of the call and restored.
 class ThreadPool {

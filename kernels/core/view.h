@@ -52,6 +52,8 @@ struct View {
   Shape shape;
   std::array<int64_t, 4> stride = {0, 0, 0, 0};
 
+  // False for View{}: an argument that is absent. (A null `data` does not say so in a dry run.)
+  bool given() const { return shape.rank != 0; }
   int64_t bytes() const { return shape.size() * SizeOf(dtype); }
 
   template <class T>

@@ -1,7 +1,9 @@
 // All that a method may call: primitives over ragged tensors, with a sticky status.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,7 +32,7 @@ class Ops {
   // a + b, elementwise; equal shapes and dtype. Layout of a.
   Tensor Add(const Tensor& a, const Tensor& b);
 
-  // The rows of a pattern. On a dry stream only the counts of `source` are used.
+  // What one batch row sees. On a dry stream only the counts of `source` are used.
   AttendRow Row(int64_t nq, int64_t nk, const PatternSource& source);
 
   // Fresh memory, one dense array a problem.
@@ -44,6 +46,11 @@ class Ops {
   void set_recording(bool on) { recording_ = on; }
 
  private:
+  // A primitive over q, k, v that gives out and lse: checks, memory, launch, tape.
+  template <class Kind>
+  std::pair<Tensor, Tensor> Launch(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const typename Kind::Params& params,
+                                   const std::vector<std::vector<typename Kind::Row>>& rows);
   bool Records(std::initializer_list<const Tensor*> inputs) const;
 
   Stream& stream_;

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -54,8 +53,8 @@ class PatternBuilder {
   PatternBuilder(int64_t Nq, int64_t Nk);
 
   // REQUIRES: 0 <= q_tile < ceil(Nq/64), key tiles in range, each tile added at most once. Tiles
-  // may come in any order. A mask is clipped to Nq and Nk; an all-ones mask becomes kFull, an
-  // all-zeros mask vanishes.
+  // may come in any order. A mask is clipped to Nq and Nk; one that shows every pair that is left
+  // becomes kFull, one that shows none vanishes.
   void AddFull(int64_t q_tile, int64_t first_key_tile, int64_t count);
   void AddMasked(int64_t q_tile, int64_t key_tile, const TileMask& mask);
 
@@ -70,22 +69,62 @@ class PatternBuilder {
   Pattern Build() &&;
 
  private:
+  struct Entry {
+    int64_t q_tile;
+    Run run;
+  };
+  struct Interval {
+    int64_t lo, hi;
+  };
+  // The tiles of one row whose first and last query see these keys; what lies between them does not
+  // decrease. add_masked(key_tile) adds a tile that is not visible as a whole.
+  template <class AddTile>
+  void AddRow(int64_t q_tile, const Interval& first, const Interval& last,
+              const AddTile& add_masked);
+  // The place of a clipped mask in masks_, Run::kFull, or kHidden.
+  int32_t Intern(int64_t q_tile, int64_t key_tile, const TileMask& mask);
+  void Add(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t mask);
+  int64_t QueriesOf(int64_t q_tile) const;
+  int64_t KeysOf(int64_t key_tile) const;
+
   int64_t Nq_, Nk_;
-  std::map<int64_t, std::vector<Run>> rows_;
+  std::vector<Entry> entries_;
   std::vector<TileMask> masks_;
   std::unordered_multimap<uint64_t, int32_t> mask_index_;  // hash of a mask -> its place
 };
 
+// Queries [0, nq) and keys [0, nk) of a row that is shorter than its tensors.
+struct Lengths {
+  int64_t nq = 0, nk = 0;
+};
+
 // A pattern before it is built: enough to plan (counts in closed form) and to find it in the cache.
+// The counts are those of one row's lengths; the pattern covers all of Nq x Nk, so that rows of
+// different lengths share it.
 struct PatternSource {
   std::string key;           // equal keys mean equal patterns; holds Nq, Nk and every parameter
   double visible_pairs = 0;  // exact
-  double visible_tiles = 0;  // exact or a little more
-  std::function<Pattern()> build;
+  double visible_tiles = 0;  // about: exact or a little more, for predictions
+  std::function<Pattern()> build;  // empty: every pair is visible, no pattern is needed
 };
 
 // {lo <= j - i <= hi} over Nq queries and Nk keys; kUnbounded as in AddBand.
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi);
+PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi, const Lengths& lengths);
+
+// Visible pairs of a band, exact, in constant time.
+double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi);
+
+// Windows that move in blocks. With p = i + offset, floor division and W = block, query i sees
+// floor(p/W) - look_backward <= floor(j/W) <= floor(p/W) + look_forward; if causal, also j <= p.
+struct BlockBand {
+  int64_t block = 1;                            // >= 1
+  int64_t look_backward = 0, look_forward = 0;  // >= 0
+  int64_t offset = 0;
+  bool causal = false;
+};
+PatternSource BlockBandSource(int64_t Nq, int64_t Nk, const BlockBand& band,
+                              const Lengths& lengths);
 
 // Patterns by key, least recently used out first, bounded in bytes. Thread safe; building happens
 // outside the lock.

@@ -1,0 +1,3 @@
+# Address and undefined-behaviour sanitizers, for every GoogleTest suite and the real server.
+set(CMAKE_BUILD_TYPE Release CACHE STRING "")
+set(CMAKE_CXX_FLAGS "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1" CACHE STRING "")

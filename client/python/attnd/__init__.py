@@ -1,0 +1,43 @@
+"""Attention as a service, from Python: NumPy in, NumPy out.
+
+    import attnd
+    with attnd.Client("127.0.0.1:8001") as c:
+        r = c.forward(q, k, v, method="local", options={"window_left": 64})
+        r.out, r.lse, r.stats.compute_seconds
+        g = c.backward(q, k, v, grad_out, method="local", options={"window_left": 64})
+        g.q, g.k, g.v
+
+Arrays are [B, H, N, D]; see Client.
+"""
+
+from attnd._error import Error
+from attnd._results import (
+    BackwardResult,
+    DeviceInfo,
+    Estimate,
+    ForwardResult,
+    MethodInfo,
+    OptionInfo,
+    ServerInfo,
+    Stats,
+    Support,
+    TensorInfo,
+)
+from attnd.client import Client
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackwardResult",
+    "Client",
+    "DeviceInfo",
+    "Error",
+    "Estimate",
+    "ForwardResult",
+    "MethodInfo",
+    "OptionInfo",
+    "ServerInfo",
+    "Stats",
+    "Support",
+    "TensorInfo",
+]

@@ -1,0 +1,7 @@
+"""`python -m attnd` is the command `attn`."""
+
+import sys
+
+from attnd.cli import main
+
+sys.exit(main())

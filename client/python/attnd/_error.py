@@ -1,0 +1,50 @@
+"""The one exception of this package."""
+
+import re
+
+import grpc
+
+
+class Error(Exception):
+    """What the server or the client refused. `str(error)` holds every reason, one a line.
+
+    code: grpc.StatusCode. INVALID_ARGUMENT and UNIMPLEMENTED stay wrong when sent again;
+    RESOURCE_EXHAUSTED and UNAVAILABLE may pass later.
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str):
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    @property
+    def reasons(self) -> list[str]:
+        return self.message.splitlines()
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def invalid(reasons: list[str]) -> Error:
+    return Error(grpc.StatusCode.INVALID_ARGUMENT, "\n".join(reasons))
+
+
+def from_rpc(error: grpc.RpcError, target: str) -> Error:
+    """The error of a call, with what to do about it where the words of gRPC do not say."""
+    code, details = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE and _is_connection_failure(details):
+        # "...last error: UNKNOWN: ipv4:127.0.0.1:8001: ...: Connection refused (111)"
+        reason = re.split(r":\s+", details)[-1].rstrip("]") or "connection failed"
+        return Error(
+            code,
+            f"cannot reach attnd server at {target}: {reason}. Is it running? "
+            "Start it with attnd-server or deploy/quickstart --serve",
+        )
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Error(code, f"deadline exceeded at {target}: {details}")
+    return Error(code, details or code.name)
+
+
+def _is_connection_failure(details: str) -> bool:
+    signs = ("failed to connect", "resolving", "resolution", "handshake")
+    return any(sign in details.lower() for sign in signs)

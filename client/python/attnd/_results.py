@@ -1,0 +1,156 @@
+"""What the client answers with."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from attnd._arrays import Array
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a request cost. The phases do not overlap."""
+
+    queue_seconds: float
+    gather_seconds: float
+    compute_seconds: float  # of the whole batch it ran in
+    answer_seconds: float
+    batch_requests: int
+    batch_tokens: int
+    peak_workspace_bytes: int  # highest memory while the batch ran; outputs counted, inputs not
+    visible_pairs: float  # (b, h, i, j) that see each other
+    flops: float
+    device: str
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """out is [B,H,Nq,Dv] in q's dtype and layout, lse is [B,H,Nq] float32 (natural log) or None
+    where the method has none, tensors holds the method's other outputs.
+
+    Arrays are read-only views of the reply; np.array(r.out) makes one to write to.
+    """
+
+    out: Array
+    lse: Array | None
+    tensors: dict[str, Array]
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class BackwardResult:
+    """Gradients, each of its tensor's dtype and shape; None for a tensor that was not sent.
+
+    tensors holds those of tensors other than q, k, v. Arrays are read-only views of the reply.
+    """
+
+    q: Array | None
+    k: Array | None
+    v: Array | None
+    tensors: dict[str, Array]
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of a request, without its data."""
+
+    seconds: float  # predicted compute time, alone on an idle device
+    flops: float
+    visible_pairs: float
+    workspace_bytes: int  # upper bound of Stats.peak_workspace_bytes
+    input_bytes: int
+    output_bytes: int
+    device: str
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    name: str
+    type: str  # "bool", "int", "float", "enum", "ints"
+    default_value: str  # as text: "false", "1/sqrt(D)", "required"
+    range: str
+    enum_values: tuple[str, ...]
+    help: str
+    served: bool  # false: specified, refused by this server
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    name: str
+    shape: str  # "[B,H,Nq,D]"
+    dtype: str  # "float" is the dtype of q
+    help: str
+    required: bool
+    differentiable: bool
+    served: bool
+
+
+@dataclass(frozen=True)
+class Support:
+    causal: bool
+    lengths: bool  # q_lengths, kv_lengths
+    cross: bool  # Nq != Nk
+    gqa: bool
+    lse: bool
+    backward: bool
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    id: str
+    summary: str
+    reference: str
+    cost: str
+    options: tuple[OptionInfo, ...]
+    tensors: tuple[TensorInfo, ...]  # what it takes
+    outputs: tuple[TensorInfo, ...]
+    support: Support
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    name: str
+    description: str
+    peak_flops: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    version: str
+    uptime_seconds: float
+    max_message_bytes: int
+    budget_bytes: int
+    max_queue_requests: int
+    devices: tuple[DeviceInfo, ...] = field(default=())
+
+
+def from_message(kind: type[T], message: Any, **given: Any) -> T:
+    """A dataclass from the fields of equal name; `given` are those that need more than a copy."""
+    values = dict(given)
+    for f in fields(kind):  # type: ignore[arg-type]
+        if f.name not in values:
+            value = getattr(message, f.name)
+            scalar = isinstance(value, (bool, int, float, str))
+            values[f.name] = value if scalar else tuple(value)
+    return kind(**values)
+
+
+def method_info(message: Any) -> MethodInfo:
+    return from_message(
+        MethodInfo,
+        message,
+        options=tuple(from_message(OptionInfo, o) for o in message.options),
+        tensors=tuple(from_message(TensorInfo, t) for t in message.inputs),
+        outputs=tuple(from_message(TensorInfo, t) for t in message.outputs),
+        support=from_message(Support, message.support),
+    )
+
+
+def server_info(message: Any) -> ServerInfo:
+    devices = tuple(from_message(DeviceInfo, d) for d in message.devices)
+    return from_message(ServerInfo, message, devices=devices)

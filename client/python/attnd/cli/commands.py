@@ -1,0 +1,177 @@
+"""methods, run, info, health."""
+
+from argparse import Namespace
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import grpc
+from rich.markup import escape
+from rich.table import Table
+
+from attnd import Error, ForwardResult, MethodInfo, Stats, _spec
+from attnd._arrays import Array
+from attnd.cli import files, inputs
+from attnd.cli.terminal import (
+    UsageError,
+    bytes_text,
+    console,
+    flops_text,
+    print_json,
+    progress,
+    seconds_text,
+)
+
+
+def parse_method(text: str, settings: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    try:
+        return _spec.parse(text, settings)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def methods(arguments: Namespace) -> int:
+    with inputs.client(arguments) as client:
+        found = client.methods()
+    if arguments.id is not None:
+        names = [method.id for method in found]
+        if arguments.id not in names:
+            raise UsageError(f"method must be one of {', '.join(names)}, got {arguments.id}")
+        found = [method for method in found if method.id == arguments.id]
+    if arguments.json:
+        print_json([asdict(method) for method in found])
+    elif arguments.id is not None:
+        _explain(found[0])
+    else:
+        _list(found)
+    return 0
+
+
+def run(arguments: Namespace) -> int:
+    method, options = parse_method(arguments.method, arguments.set)
+    sent = inputs.tensors(arguments)
+    grad_out = None
+    if arguments.grad_out is not None:
+        grad_out = inputs.converted(files.read_one(arguments.grad_out, "grad_out"), arguments.dtype)
+    if arguments.output is not None:
+        files.check_writable(arguments.output)
+        if arguments.output.lower().endswith(".npy") and grad_out is not None:
+            raise UsageError("a .npy holds one array: with --grad-out write .npz or .safetensors")
+    q, k, v = (sent.pop(name, None) for name in ("q", "k", "v"))
+    request: dict[str, Any] = {
+        "method": method,
+        "options": options,
+        "tensors": sent,
+        "device": arguments.device,
+        "layout": arguments.layout,
+    }
+    lines = []
+    with inputs.client(arguments) as client, progress() as bar:
+        bar.add_task(f"{method} forward", total=None)
+        forward = client.forward(q, k, v, **request)
+        results = _outputs_of(forward)
+        lines.append(_cost_text("forward", forward.stats))
+        if grad_out is not None:
+            bar.add_task(f"{method} backward", total=None)
+            backward = client.backward(q, k, v, grad_out, **request)
+            grads = {"q": backward.q, "k": backward.k, "v": backward.v, **backward.tensors}
+            results |= {f"grad_{name}": g for name, g in grads.items() if g is not None}
+            lines.append(_cost_text("backward", backward.stats))
+    if arguments.output is not None:
+        if arguments.output.lower().endswith(".npy"):
+            results = {"out": results["out"]}
+        files.write(arguments.output, results)
+    place = f" -> {arguments.output}" if arguments.output is not None else ""
+    print(f"{_spec.text_of(method, options)} on {forward.stats.device}{place}")
+    for name, array in results.items():
+        print(f"  {name} {list(array.shape)} {array.dtype}")
+    print("\n".join(lines))
+    return 0
+
+
+def info(arguments: Namespace) -> int:
+    with inputs.client(arguments) as client:
+        found = client.info()
+    if arguments.json:
+        print_json(asdict(found))
+        return 0
+    print(f"attnd {found.version} at {arguments.server}, up {found.uptime_seconds:.0f} s")
+    print(
+        f"limits: message {bytes_text(found.max_message_bytes)}, "
+        f"in memory {bytes_text(found.budget_bytes)}, queue {found.max_queue_requests} requests"
+    )
+    for device in found.devices:
+        print(
+            f"{device.name}: {device.description}; {device.peak_flops / 1e9:.1f} GFLOP/s, "
+            f"{device.bytes_per_second / 1e9:.1f} GB/s"
+        )
+    return 0
+
+
+def health(arguments: Namespace) -> int:
+    with inputs.client(arguments) as client:
+        try:
+            status = client.health()
+        except Error as error:
+            if error.code != grpc.StatusCode.NOT_FOUND:
+                raise
+            status = "SERVICE_UNKNOWN"
+    print(status)
+    return 0 if status == "SERVING" else 1
+
+
+def _outputs_of(result: ForwardResult) -> dict[str, Array]:
+    found = {"out": result.out}
+    if result.lse is not None:
+        found["lse"] = result.lse
+    return found | result.tensors
+
+
+def _cost_text(direction: str, stats: Stats) -> str:
+    return (
+        f"  {direction}: compute {seconds_text(stats.compute_seconds)}, "
+        f"queue {seconds_text(stats.queue_seconds)}, "
+        f"workspace {bytes_text(stats.peak_workspace_bytes)}, {flops_text(stats.flops)}"
+    )
+
+
+def _list(found: list[MethodInfo]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("method", "summary", "causal", "lengths", "Nq!=Nk", "GQA", "lse", "grad"):
+        table.add_column(column, no_wrap=column != "summary")
+    for method in found:
+        s = method.support
+        flags = (s.causal, s.lengths, s.cross, s.gqa, s.lse, s.backward)
+        marks = ("yes" if flag else "-" for flag in flags)
+        table.add_row(escape(method.id), escape(method.summary), *marks)
+    console().print(table)
+
+
+def _explain(method: MethodInfo) -> None:
+    out = console()
+    print(f"{method.id}: {method.summary}")
+    print(f"  {method.reference}")
+    print(f"  cost: {method.cost}")
+    support = method.support
+    print(f"  dtypes: {', '.join(support.dtypes)}; devices: {', '.join(support.devices)}")
+    if method.options:
+        table = Table("option", "type", "default", "range", "", box=None, pad_edge=False)
+        for option in method.options:
+            allowed = " | ".join(option.enum_values) or option.range
+            help_text = option.help if option.served else f"{option.help} (not served)"
+            row = (option.name, option.type, option.default_value, allowed, help_text)
+            table.add_row(*(escape(cell) for cell in row))
+        print()
+        out.print(table)
+    for title, tensors in (("takes", method.tensors), ("answers", method.outputs)):
+        table = Table(title, "shape", "dtype", "", box=None, pad_edge=False)
+        for tensor in tensors:
+            notes = [tensor.help] if tensor.help else []
+            notes += ["required"] if tensor.required else []
+            notes += ["has a gradient"] if tensor.differentiable else []
+            notes += [] if tensor.served else ["not served"]
+            cells = (tensor.name, tensor.shape, tensor.dtype, "; ".join(notes))
+            table.add_row(*(escape(cell) for cell in cells))
+        if tensors:
+            print()
+            out.print(table)

@@ -1,0 +1,253 @@
+"""compare: many methods against exact attention on the same tensors."""
+
+import math
+import statistics
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from attnd import BackwardResult, Client, Error, ForwardResult, MethodInfo, _spec
+from attnd._arrays import BFLOAT16, Array
+from attnd.cli import inputs
+from attnd.cli.commands import parse_method
+from attnd.cli.terminal import (
+    UsageError,
+    bytes_text,
+    console,
+    print_json,
+    progress,
+    say,
+    seconds_text,
+)
+
+# Options that have no default, for those who did not choose.
+PRESETS: dict[str, dict[str, Any]] = {"local": {"window_left": 64}}
+
+# What the reference shares with the method it is compared with.
+_SHARED_OPTIONS = ("causal", "scale")
+_SHARED_TENSORS = ("q_lengths", "kv_lengths", "causal_offset")
+_GRADIENTS = ("q", "k", "v")
+
+
+@dataclass
+class Row:
+    method: str
+    options: dict[str, Any]
+    error: dict[str, float] = field(default_factory=dict)  # out, grad_q, grad_k, grad_v
+    cosine: float = math.nan
+    forward_seconds: float = math.nan
+    backward_seconds: float = math.nan
+    peak_workspace_bytes: int = 0
+    failure: str = ""
+
+
+def compare(arguments: Namespace) -> int:
+    sent = inputs.tensors(arguments)
+    with inputs.client(arguments) as client:
+        known = {method.id: method for method in client.methods()}
+        chosen = _chosen(arguments, list(known))
+        session = _Comparison(client, known, sent, arguments)
+        rows = []
+        with progress() as bar:
+            task = bar.add_task("", total=len(chosen))
+            for method, options in chosen:
+                bar.update(task, description=method)
+                rows.append(session.row(method, options))
+                bar.advance(task)
+    if arguments.json:
+        print_json(_json(arguments, sent, rows))
+    else:
+        _print(sent, rows, with_grad=not arguments.no_grad)
+    for row in rows:
+        if row.failure:
+            say(row.failure)
+    failed = [row for row in rows if row.failure]
+    return 1 if failed and (arguments.method or len(failed) == len(rows)) else 0
+
+
+class _Comparison:
+    """Runs methods and their references on one set of tensors."""
+
+    def __init__(
+        self,
+        client: Client,
+        known: dict[str, MethodInfo],
+        sent: dict[str, Array],
+        arguments: Namespace,
+    ):
+        self._client = client
+        self._known = known
+        self._sent = sent
+        self._layout = arguments.layout
+        self._repeat = arguments.repeat
+        self._grad_out: Array | None = None
+        self._with_grad = not arguments.no_grad
+        self._references: dict[str, tuple[ForwardResult, BackwardResult | None]] = {}
+
+    def row(self, method: str, options: dict[str, Any]) -> Row:
+        row = Row(method, options)
+        try:
+            self._fill(row)
+        except Error as error:
+            if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                raise
+            row.failure = "; ".join(error.reasons)
+        return row
+
+    def _fill(self, row: Row) -> None:
+        tensors = self._tensors_of(row.method)
+        reference, reference_grads = self._reference(row.options)
+        forward, row.forward_seconds = self._timed(
+            lambda: self._forward(row.method, row.options, tensors)
+        )
+        row.peak_workspace_bytes = forward.stats.peak_workspace_bytes
+        row.error["out"] = _relative_error(forward.out, reference.out)
+        row.cosine = _cosine(forward.out, reference.out)
+        if reference_grads is None:
+            return
+        backward, row.backward_seconds = self._timed(
+            lambda: self._backward(row.method, row.options, tensors)
+        )
+        peak = backward.stats.peak_workspace_bytes
+        row.peak_workspace_bytes = max(row.peak_workspace_bytes, peak)
+        for name in _GRADIENTS:
+            ours, exact = getattr(backward, name), getattr(reference_grads, name)
+            if ours is not None and exact is not None:
+                row.error[f"grad_{name}"] = _relative_error(ours, exact)
+
+    def _reference(self, options: dict[str, Any]) -> tuple[ForwardResult, BackwardResult | None]:
+        shared = {name: options[name] for name in _SHARED_OPTIONS if name in options}
+        key = _spec.text_of("softmax", shared)
+        if key not in self._references:
+            tensors = {
+                name: _float32(array)
+                for name, array in self._sent.items()
+                if name in ("q", "k", "v", *_SHARED_TENSORS)
+            }
+            forward = self._forward("softmax", shared, tensors)
+            if self._grad_out is None:
+                noise = np.asarray(np.random.default_rng(0).standard_normal(forward.out.shape))
+                self._grad_out = noise.astype(self._sent["q"].dtype)
+            backward = self._backward("softmax", shared, tensors) if self._with_grad else None
+            self._references[key] = (forward, backward)
+        return self._references[key]
+
+    def _tensors_of(self, method: str) -> dict[str, Array]:
+        takes = {tensor.name for tensor in self._known[method].tensors if tensor.served}
+        return {n: array for n, array in self._sent.items() if n in takes or n in ("q", "k", "v")}
+
+    def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
+        results = [call() for _ in range(self._repeat)]
+        return results[0], statistics.median(r.stats.compute_seconds for r in results)
+
+    def _forward(
+        self, method: str, options: dict[str, Any], tensors: dict[str, Array]
+    ) -> ForwardResult:
+        q, k, v, others = _split(tensors)
+        return self._client.forward(
+            q, k, v, method=method, options=options, tensors=others, layout=self._layout
+        )
+
+    def _backward(
+        self, method: str, options: dict[str, Any], tensors: dict[str, Array]
+    ) -> BackwardResult:
+        q, k, v, others = _split(tensors)
+        assert self._grad_out is not None
+        grad_out = self._grad_out.astype(q.dtype)
+        return self._client.backward(
+            q, k, v, grad_out, method=method, options=options, tensors=others, layout=self._layout
+        )
+
+
+def _chosen(arguments: Namespace, known: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Methods with options: presets, then the text, then every --set that the method has."""
+    ids = set(_spec.method_ids())
+    texts = arguments.method or [method for method in known if method in ids]
+    used: set[str] = set()
+    chosen = []
+    for text in texts:
+        method, given = parse_method(text, ())
+        if method not in known:
+            raise UsageError(f"method must be one of {', '.join(known)}, got {method}")
+        names = set(_spec.option_names(method))
+        settings = [s for s in arguments.set if s.partition("=")[0].strip() in names]
+        used.update(settings)
+        _, options = parse_method(text, settings)
+        preset = {} if given else PRESETS.get(method, {})
+        chosen.append((method, {**preset, **options}))
+    for setting in arguments.set:
+        if setting not in used:
+            raise UsageError(f"--set {setting}: no method compared here has this option")
+    return chosen
+
+
+def _split(tensors: dict[str, Array]) -> tuple[Array, Array | None, Array | None, dict[str, Array]]:
+    others = dict(tensors)
+    q = others.pop("q")
+    return q, others.pop("k", None), others.pop("v", None), others
+
+
+def _float32(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype in (np.float16, BFLOAT16) else array
+
+
+def _relative_error(ours: Array, exact: Array) -> float:
+    a, b = ours.astype(np.float64), exact.astype(np.float64)
+    size = float(np.linalg.norm(b))
+    distance = float(np.linalg.norm(a - b))
+    return distance / size if size else distance
+
+
+def _cosine(ours: Array, exact: Array) -> float:
+    a, b = ours.astype(np.float64).ravel(), exact.astype(np.float64).ravel()
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / size if size else math.nan
+
+
+def _json(arguments: Namespace, sent: dict[str, Array], rows: list[Row]) -> dict[str, Any]:
+    described = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in sent.items()}
+    methods = []
+    for row in rows:
+        item: dict[str, Any] = {"method": row.method, "options": row.options}
+        if row.failure:
+            item["failure"] = row.failure
+        else:
+            item |= {
+                "relative_error": row.error,
+                "cosine_similarity": row.cosine,
+                "forward_seconds": row.forward_seconds,
+                "backward_seconds": None if arguments.no_grad else row.backward_seconds,
+                "peak_workspace_bytes": row.peak_workspace_bytes,
+            }
+        methods.append(item)
+    return {"server": arguments.server, "input": described, "methods": methods}
+
+
+def _print(sent: dict[str, Array], rows: list[Row], with_grad: bool) -> None:
+    q = sent["q"]
+    print(f"q {list(q.shape)} {q.dtype}; against exact softmax attention in float32")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method")
+    columns = ["error out", "cosine"]
+    columns += ["error dq", "error dk", "error dv"] if with_grad else []
+    columns += ["forward"] + (["backward"] if with_grad else []) + ["workspace"]
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        name = escape(_spec.text_of(row.method, row.options))
+        if row.failure:
+            table.add_row(name, "failed")
+            continue
+        names = ["grad_q", "grad_k", "grad_v"] if with_grad else []
+        cells = [f"{row.error['out']:.2e}", f"{row.cosine:.6f}"]
+        cells += [f"{row.error[n]:.2e}" if n in row.error else "-" for n in names]
+        cells.append(seconds_text(row.forward_seconds))
+        cells += [seconds_text(row.backward_seconds)] if with_grad else []
+        table.add_row(name, *cells, bytes_text(row.peak_workspace_bytes))
+    console().print(table)

@@ -1,0 +1,56 @@
+"""The tensors of a request from the files that the command line names."""
+
+from argparse import Namespace
+
+import numpy as np
+
+from attnd import Client
+from attnd._arrays import BFLOAT16, Array
+from attnd.cli import files
+from attnd.cli.terminal import UsageError, say
+
+_DTYPES = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+}
+
+
+def client(arguments: Namespace) -> Client:
+    return Client(
+        arguments.server,
+        timeout=arguments.timeout,
+        tls=arguments.ca or arguments.tls,
+        token=arguments.token,
+    )
+
+
+def tensors(arguments: Namespace) -> dict[str, Array]:
+    """Every tensor by name, `q` among them. Gradients in INPUT (grad_*) are left out."""
+    found: dict[str, Array] = {}
+    if arguments.input is not None:
+        found = files.read(arguments.input)
+        if files.UNNAMED in found:
+            raise UsageError(f"{arguments.input}: a .npy holds one array; give it as --q, --k, --v")
+        for name in [name for name in found if name.startswith("grad_")]:
+            del found[name]
+            say(f"note: {name} of {arguments.input} is not used as an input")
+    for name in ("q", "k", "v"):
+        path = getattr(arguments, name)
+        if path is not None:
+            found[name] = files.read_one(path, name)
+    for setting in arguments.tensor:
+        name, equals, path = setting.partition("=")
+        if not (name and equals and path):
+            raise UsageError(f"--tensor must be NAME=FILE, got {setting}")
+        found[name] = files.read_one(path, name)
+    if not found:
+        raise UsageError("no input: give INPUT, or --q, --k, --v")
+    if "q" not in found:
+        raise ValueError(f"input: q is missing, found {', '.join(found)}")
+    return {name: converted(array, arguments.dtype) for name, array in found.items()}
+
+
+def converted(array: Array, dtype: str | None) -> Array:
+    is_float = array.dtype.kind == "f" or array.dtype == BFLOAT16
+    return array.astype(_DTYPES[dtype], copy=False) if dtype and is_float else array

@@ -1,0 +1,24 @@
+// Softmax attention over a pattern on the CPU: Backend::Attend and Backend::AttendGrad.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+
+namespace attnd {
+
+class CpuBackend;
+
+// Forward. A work item is a tile of 64 queries of one head; it walks the visible key tiles of its
+// row with a running maximum and sum (online softmax, Milakov & Gimelshein 2018). Queries lie in
+// vector lanes, so that nothing is ever reduced across lanes, keys are read as they lie and a mask
+// word is a set of lanes. Scratch is a fixed size a thread.
+[[nodiscard]] absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& args);
+
+// Backward, P recomputed from lse (Dao et al. 2022, algorithm 4). A work item is a share of the key
+// tiles of one kv head; it owns the dk and dv of its keys and a float32 partial dq for each query
+// head of the group. The share that finishes last adds the partial dq in fixed order. Scratch:
+// at most four dq in float32, and three floats a query.
+[[nodiscard]] absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream,
+                                         const AttendGradArgs& args);
+
+}  // namespace attnd

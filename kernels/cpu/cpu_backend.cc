@@ -1,0 +1,159 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "hwy/highway.h"
+#include "kernels/core/status.h"
+#include "kernels/cpu/add.h"
+#include "kernels/cpu/attend.h"
+#include "kernels/cpu/peak.h"
+#include "kernels/cpu/scan.h"
+
+namespace attnd {
+namespace {
+
+struct IsaName {
+  absl::string_view option, display;
+  Isa isa;
+  int64_t target;
+};
+constexpr IsaName kIsas[] = {{"avx512", "AVX-512", Isa::kAvx512, HWY_AVX3},
+                             {"avx2", "AVX2", Isa::kAvx2, HWY_AVX2},
+                             {"sse4", "SSE4", Isa::kSse4, HWY_SSE4}};
+
+// Highway answers with the baseline when the machine has nothing; only the processor knows.
+bool HasSse4() { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"); }
+
+absl::StatusOr<Isa> PickIsa(absl::string_view wanted) {
+  const int64_t supported = HasSse4() ? hwy::SupportedTargets() : 0;
+  bool known = wanted.empty();
+  for (const IsaName& name : kIsas) {
+    known = known || wanted == name.option;
+    if ((wanted.empty() || wanted == name.option) && (supported & name.target) != 0) {
+      return name.isa;
+    }
+  }
+  if (!known) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cpu: isa must be avx512, avx2, sse4 or empty, got \"", wanted, "\""));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cpu: isa must be one that this machine has, got \"",
+                   wanted.empty() ? "sse4" : wanted, "\""));
+}
+
+absl::string_view Display(Isa isa) {
+  for (const IsaName& name : kIsas) {
+    if (name.isa == isa) return name.display;
+  }
+  return "?";
+}
+
+// The first number of a cgroup file; `absent` when there is none ("max").
+double ReadNumber(const char* path, double absent) {
+  std::ifstream file(path);
+  double value = 0;
+  return file >> value ? value : absent;
+}
+
+int UsableThreads() {
+  cpu_set_t set;
+  int threads = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (file >> quota >> period && period > 0) {
+    threads = std::min(threads, static_cast<int>(std::ceil(quota / period)));
+  }
+  return std::max(threads, 1);
+}
+
+int64_t UsableMemory() {
+  double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    bytes = std::min(bytes, ReadNumber(path, bytes));
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+double Cpu::ParallelSeconds(double serial_seconds, int64_t items) const {
+  if (!Parallel(serial_seconds)) return serial_seconds;
+  const double rounds = std::ceil(static_cast<double>(items) / threads);
+  const double ways = items <= 0 ? 1.0 : static_cast<double>(items) / std::max(rounds, 1.0);
+  return serial_seconds / ways;
+}
+
+absl::StatusOr<std::shared_ptr<Buffer>> Take(Stream& stream, int64_t bytes) {
+  std::shared_ptr<Buffer> buffer = stream.workspace().Allocate(bytes);
+  if (buffer == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cpu: no memory for ", bytes, " bytes of scratch"));
+  }
+  return buffer;
+}
+
+CpuBackend::CpuBackend(Isa isa, int threads) : pool_(threads) {
+  const Peak peak = MeasurePeak(isa, pool_);
+  cpu_ = {.isa = isa,
+          .threads = threads,
+          .pool = &pool_,
+          .thread_flops = peak.flops / threads,
+          .bytes_per_second = peak.bytes_per_second};
+  info_ = {.name = "cpu",
+           .description =
+               absl::StrCat(Display(isa), ", ", threads, threads == 1 ? " thread" : " threads"),
+           .peak_flops = peak.flops,
+           .bytes_per_second = peak.bytes_per_second,
+           .memory_bytes = UsableMemory()};
+}
+
+// A dry run touches neither the pool nor the tensors, so it does not wait for a running batch.
+template <class F>
+absl::Status CpuBackend::Run(Stream& stream, const F& primitive) {
+  if (stream.is_dry()) return primitive();
+  MutexLock lock(&mu_);
+  return primitive();
+}
+
+absl::Status CpuBackend::Attend(Stream& stream, const AttendArgs& args) {
+  return Run(stream, [&] { return CpuAttend(*this, stream, args); });
+}
+absl::Status CpuBackend::AttendGrad(Stream& stream, const AttendGradArgs& args) {
+  return Run(stream, [&] { return CpuAttendGrad(*this, stream, args); });
+}
+absl::Status CpuBackend::Scan(Stream& stream, const ScanArgs& args) {
+  return Run(stream, [&] { return CpuScan(*this, stream, args); });
+}
+absl::Status CpuBackend::ScanGrad(Stream& stream, const ScanGradArgs& args) {
+  return Run(stream, [&] { return CpuScanGrad(*this, stream, args); });
+}
+absl::Status CpuBackend::Add(Stream& stream, std::span<const AddProblem> problems) {
+  return Run(stream, [&] { return CpuAdd(*this, stream, problems); });
+}
+absl::Status CpuBackend::Gather(Stream& stream, void* destination,
+                                std::span<const std::span<const std::byte>> spans) {
+  return Run(stream, [&] { return CpuGather(*this, stream, destination, spans); });
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options) {
+  if (options.threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cpu: threads must be >= 0, got ", options.threads));
+  }
+  absl::StatusOr<Isa> isa = PickIsa(options.isa);
+  if (!isa.ok()) return isa.status();
+  return std::make_unique<CpuBackend>(*isa,
+                                      options.threads > 0 ? options.threads : UsableThreads());
+}
+
+}  // namespace attnd

@@ -1,0 +1,61 @@
+// The CPU backend: one pool of threads, one instruction set, kernels in Highway.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/core/mutex.h"
+#include "kernels/core/thread_pool.h"
+#include "kernels/cpu/targets.h"
+
+namespace attnd {
+
+// What every primitive needs to know. Constant after construction.
+struct Cpu {
+  Isa isa = Isa::kSse4;
+  int threads = 1;
+  ThreadPool* pool = nullptr;
+  double thread_flops = 0;      // float32 multiply-add peak of one thread, FLOP/s
+  double bytes_per_second = 0;  // streaming read of all threads
+
+  // Below this much predicted work on one thread, fanning out costs more than it gains.
+  static constexpr double kParallelSeconds = 30e-6;
+
+  // Seconds that `items` independent items of `serial_seconds` in all take on this pool.
+  double ParallelSeconds(double serial_seconds, int64_t items) const;
+  bool Parallel(double serial_seconds) const { return serial_seconds >= kParallelSeconds; }
+};
+
+// `bytes` of scratch of a stream, aligned to 64. RESOURCE_EXHAUSTED when there is no memory; on a
+// dry stream the buffer has no data.
+absl::StatusOr<std::shared_ptr<Buffer>> Take(Stream& stream, int64_t bytes);
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(Isa isa, int threads);
+
+  const DeviceInfo& info() const override { return info_; }
+  const Cpu& cpu() const { return cpu_; }
+  // Parallel launches so far.
+  int64_t launches() const { return pool_.launches(); }
+
+  absl::Status Attend(Stream& stream, const AttendArgs& args) override;
+  absl::Status AttendGrad(Stream& stream, const AttendGradArgs& args) override;
+  absl::Status Scan(Stream& stream, const ScanArgs& args) override;
+  absl::Status ScanGrad(Stream& stream, const ScanGradArgs& args) override;
+  absl::Status Add(Stream& stream, std::span<const AddProblem> problems) override;
+  absl::Status Gather(Stream& stream, void* destination,
+                      std::span<const std::span<const std::byte>> spans) override;
+
+ private:
+  template <class F>
+  absl::Status Run(Stream& stream, const F& primitive);
+
+  ThreadPool pool_;  // one call at a time, under mu_
+  Cpu cpu_;
+  DeviceInfo info_;
+  Mutex mu_;
+};
+
+}  // namespace attnd

@@ -1,0 +1,47 @@
+// Elementary functions on vectors of float32, one build per instruction set.
+#if defined(ATTND_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_MATH_INL_H_
+#undef ATTND_CPU_MATH_INL_H_
+#else
+#define ATTND_CPU_MATH_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 2^x for x <= 127.5: within 3 ULP of the true value; exactly 1 at 0 and exactly 0 below -126
+// (denormals would cost 20 times, and a masked score of -inf must weigh nothing). NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp2Small(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Adding 1.5 * 2^23 rounds to the nearest integer n; the 127 puts the biased exponent of 2^n into
+  // the low bits of the sum.
+  const V magic = hn::Set(d, 12582912.0f + 127.0f);
+  const V sum = hn::Add(x, magic);
+  const V f = hn::Sub(x, hn::Sub(sum, magic));  // [-0.5, 0.5]
+  // A product, not an addition to the exponent: whatever the bits of a NaN, it stays one.
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, sum)));
+  // Minimax for the relative error with the constant term 1: 9.2e-8.
+  V p = hn::Set(d, 0.0013264727252542095f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0.009671512785773353f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.0555073374447137f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.24022242083111872f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.6931469775976775f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(p, power));
+}
+
+// As Exp2Small for every x: +inf from 128 on.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp2(D d, V x) {
+  // Min returns its second argument when one is NaN.
+  return Exp2Small(d, hn::Min(hn::Set(d, 128.0f), x));
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,23 @@
+// What this machine can do, measured: the yardstick of every efficiency figure and prediction.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/core/thread_pool.h"
+#include "kernels/cpu/targets.h"
+
+namespace attnd {
+
+// FLOP/s of the calling thread in a loop of register-only multiply-adds that runs for `seconds` of
+// its CPU time (SSE4 has no fused one: a multiplication and an addition).
+double MeasureFlops(Isa isa, double seconds);
+
+struct Peak {
+  double flops = 0;             // of all threads together
+  double bytes_per_second = 0;  // all threads streaming through memory larger than most caches
+};
+
+// Takes about 40 ms. REQUIRES: nothing else runs on the pool.
+Peak MeasurePeak(Isa isa, ThreadPool& pool);
+
+}  // namespace attnd

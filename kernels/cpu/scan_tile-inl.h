@@ -1,0 +1,191 @@
+// What scan does to tiles of rows: load with conversion and feature map, store, row operations.
+// Tiles are float32, padded with zeros to whole vectors of the widest target (16 floats).
+#if defined(ATTND_CPU_SCAN_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_SCAN_TILE_INL_H_
+#undef ATTND_CPU_SCAN_TILE_INL_H_
+#else
+#define ATTND_CPU_SCAN_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/core/view.h"
+#include "kernels/cpu/convert-inl.h"
+#include "kernels/cpu/feature_map-inl.h"
+#include "kernels/cpu/gemm-inl.h"
+#include "kernels/cpu/scan_item.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows [n, n + count) of head h of batch row b.
+struct RowsOf {
+  const View& view;
+  int64_t b, h, n, count;
+
+  std::byte* Row(int64_t i) const {
+    return view.As<std::byte>() + SizeOf(view.dtype) * (b * view.stride[0] + h * view.stride[1] +
+                                                        (n + i) * view.stride[2]);
+  }
+  float& Float(int64_t i) const {  // element i of a [B,H,N] float32 tensor
+    return *reinterpret_cast<float*>(Row(i));
+  }
+};
+
+// A tile in scratch: row i at data + i * pitch, `width` floats of it in use.
+struct Tile {
+  float* data;
+  int64_t pitch, width;
+
+  float* Row(int64_t i) const { return data + i * pitch; }
+  Rows Read(int64_t row = 0) const { return {Row(row), pitch}; }
+  MutableRows Write(int64_t row = 0) const { return {Row(row), pitch}; }
+  Broadcast Across(int64_t row = 0) const { return {Row(row), pitch, 1}; }
+  Broadcast Down(int64_t row = 0) const { return {Row(row), 1, pitch}; }  // the transpose
+};
+
+// The maximum of no values.
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// e^(a - b), a <= b being maxima of what was seen.
+HWY_INLINE float ShiftFactor(float a, float b) { return a == kNothing ? 0.0f : std::exp(a - b); }
+
+// Becomes NaN with the first value that is not finite.
+struct FiniteCheck {
+  VF sum;
+
+  // Written out: gcc gives implicit constructors no target attribute.
+  HWY_INLINE FiniteCheck() : sum(hn::Zero(DF())) {}
+  HWY_INLINE void See(VF x) { sum = hn::Add(sum, hn::Sub(x, x)); }
+  HWY_INLINE bool IsFinite() const { return hn::AllFalse(DF(), hn::IsNaN(sum)); }
+};
+
+HWY_INLINE float Dot(const float* a, const float* b, int64_t width) {
+  const DF d;
+  VF sum = hn::Zero(d);
+  for (int64_t c = 0; c < width; c += kLanes) {
+    sum = hn::MulAdd(hn::LoadU(d, a + c), hn::LoadU(d, b + c), sum);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+HWY_INLINE void ScaleRow(float factor, float* x, int64_t width) {
+  const DF d;
+  for (int64_t c = 0; c < width; c += kLanes) {
+    hn::StoreU(hn::Mul(hn::Set(d, factor), hn::LoadU(d, x + c)), d, x + c);
+  }
+}
+
+// y += factor * x.
+HWY_INLINE void AddRow(float factor, const float* x, float* y, int64_t width) {
+  const DF d;
+  for (int64_t c = 0; c < width; c += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, x + c), hn::LoadU(d, y + c)), d, y + c);
+  }
+}
+
+HWY_INLINE void ScaleRows(const float* factor, int64_t rows, const Tile& tile) {
+  for (int64_t i = 0; i < rows; ++i) ScaleRow(factor[i], tile.Row(i), tile.width);
+}
+
+inline void ZeroTile(const Tile& tile, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) std::fill(tile.Row(i), tile.Row(i) + tile.width, 0.0f);
+}
+
+// Returns whether all values are finite.
+HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadRows(const RowsOf& from, const Tile& tile) {
+  const DF d;
+  FiniteCheck check;
+  const int64_t D = from.view.shape[3];
+  for (int64_t i = 0; i < from.count; ++i) {
+    float* row = tile.Row(i);
+    std::fill(row + D, row + tile.width, 0.0f);
+    Widen(from.view.dtype, from.Row(i), D, row);
+    for (int64_t c = 0; c < tile.width; c += kLanes) check.See(hn::LoadU(d, row + c));
+  }
+  return check.IsFinite();
+}
+
+// Loads rows and replaces them by their features. kExp: shift[i] becomes the maximum of row i and
+// the features are e^(x - shift[i]), 0 if that is -inf; for the other maps it becomes 0. Returns
+// whether all features are finite.
+HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const RowsOf& from,
+                                                       const Tile& tile, float* shift) {
+  const DF d;
+  FiniteCheck check;
+  const int64_t D = from.view.shape[3];
+  // Whole vectors of float32 need no conversion.
+  const int64_t direct = from.view.dtype == DType::kF32 ? D / kLanes * kLanes : 0;
+  WithMap(map, [&](auto constant) {
+    constexpr FeatureMap kMap = decltype(constant)::value;
+    for (int64_t i = 0; i < from.count; ++i) {
+      float* row = tile.Row(i);
+      const std::byte* source = from.Row(i);
+      if (direct < D) Widen(from.view.dtype, source + 4 * direct, D - direct, row + direct);
+      std::fill(row + D, row + tile.width, 0.0f);
+      shift[i] = 0.0f;
+      if constexpr (kMap == FeatureMap::kExp) {
+        shift[i] = kNothing;
+        const float* x = reinterpret_cast<const float*>(source);
+        for (int64_t c = 0; c < direct; ++c) shift[i] = x[c] > shift[i] ? x[c] : shift[i];
+        for (int64_t c = direct; c < D; ++c) shift[i] = row[c] > shift[i] ? row[c] : shift[i];
+      }
+      const VF subtracted = hn::Set(d, shift[i] == kNothing ? 0.0f : shift[i]);
+      const auto map_vector = [&](const float* x, float* to) {
+        const VF phi = Feature<kMap>(d, hn::LoadU(d, x), subtracted);
+        check.See(phi);
+        hn::StoreU(phi, d, to);
+      };
+      for (int64_t c = 0; c < direct; c += kLanes) {
+        map_vector(reinterpret_cast<const float*>(source) + c, row + c);
+      }
+      for (int64_t c = direct; c < tile.width; c += kLanes) map_vector(row + c, row + c);
+      std::fill(row + D, row + tile.width, 0.0f);
+    }
+  });
+  return check.IsFinite();
+}
+
+// Stores gradient(x) = phi'(x) * gradient(phi). `source` holds x, `x` is a row of scratch.
+HWY_NOINLINE HWY_MAYBE_UNUSED static void StoreThroughMap(FeatureMap map, const RowsOf& to,
+                                                          const View& source, const Tile& phi,
+                                                          const Tile& dphi, float* x) {
+  const DF d;
+  const RowsOf from = {source, to.b, to.h, to.n, to.count};
+  const int64_t D = source.shape[3];
+  std::fill(x + D, x + phi.width, 0.0f);
+  WithMap(map, [&](auto constant) {
+    constexpr FeatureMap kMap = decltype(constant)::value;
+    for (int64_t i = 0; i < to.count; ++i) {
+      Widen(source.dtype, from.Row(i), D, x);
+      float* row = dphi.Row(i);
+      for (int64_t c = 0; c < phi.width; c += kLanes) {
+        const VF slope = Derivative<kMap>(d, hn::LoadU(d, x + c), hn::LoadU(d, phi.Row(i) + c));
+        hn::StoreU(hn::Mul(slope, hn::LoadU(d, row + c)), d, row + c);
+      }
+      Narrow(to.view.dtype, row, D, to.Row(i));
+    }
+  });
+}
+
+inline void StoreRows(const RowsOf& to, const Tile& tile) {
+  for (int64_t i = 0; i < to.count; ++i) {
+    Narrow(to.view.dtype, tile.Row(i), to.view.shape[3], to.Row(i));
+  }
+}
+
+inline void ZeroRows(const RowsOf& to) {
+  for (int64_t i = 0; i < to.count; ++i) {
+    std::memset(to.Row(i), 0, static_cast<size_t>(to.view.shape[3] * SizeOf(to.view.dtype)));
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

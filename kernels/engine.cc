@@ -1,0 +1,270 @@
+#include "kernels/engine.h"
+
+#include <exception>
+#include <new>
+
+#include "absl/strings/str_join.h"
+#include "kernels/registry.h"
+#include "kernels/validate.h"
+
+namespace attnd {
+namespace {
+
+// Everything by which a batch could differ in code or launch arguments; sizes B, H, Nq and Nk are
+// ragged and stay out. Options enter as sent: a default that is spelled out makes its own bucket.
+std::string BucketOf(const Plan& plan, const OptionMap& sent) {
+  const View& q = plan.tensors.at("q");
+  std::vector<std::string> options, tensors;
+  for (const auto& [name, value] : sent) {
+    options.push_back(absl::StrCat(name, "=", ToString(value)));
+  }
+  for (const auto& [name, view] : plan.tensors) tensors.push_back(name);
+  return absl::StrCat(plan.method->info().id, "/", Name(plan.direction), "/", Name(q.dtype),
+                      q.layout == Layout::kBHND ? "/BHND" : "/BNHD", "/D", plan.shape.D, "/Dv",
+                      plan.shape.Dv, "/", absl::StrJoin(tensors, ","), "/",
+                      absl::StrJoin(options, ","), "/",
+                      plan.method->Branch(plan.shape, plan.options.get()));
+}
+
+// Copies the views; what they point to only of integer tensors, whose values a plan reads.
+void CopyTensors(const std::map<std::string, View>& sent, Plan* plan) {
+  plan->integers.reserve(sent.size());  // views point into it
+  const ProblemShape source{.tensors = &sent};
+  for (const auto& [name, view] : sent) {
+    View& own = plan->tensors[name] = view;
+    plan->input_bytes += view.bytes();
+    own.data = nullptr;
+    if (view.dtype != DType::kI32 || view.shape.rank != 1 || view.data == nullptr) continue;
+    std::vector<int32_t>& values = plan->integers.emplace_back();
+    for (int64_t i = 0; i < view.shape[0]; ++i) {
+      values.push_back(static_cast<int32_t>(source.Int(name, i, /*absent=*/0)));
+    }
+    own = DenseView(values.data(), view.dtype, view.shape);
+  }
+}
+
+// What the formula gives back, by the names of the API, and what it saw on the way.
+struct RunResult {
+  std::vector<std::pair<std::string, Tensor>> outputs;
+  double forward_pairs = 0, forward_flops = 0;
+};
+
+// The gradients of every differentiable tensor that was sent, in the order of the method's table.
+void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
+            const std::map<std::string, Tensor>& sent, RunResult* result) {
+  std::vector<Tensor> outputs, grads, inputs;
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name, const Tensor& output) {
+    const auto grad = sent.find("grad_" + name);
+    if (output.empty() || grad == sent.end()) return;
+    outputs.push_back(output);
+    grads.push_back(grad->second);
+  };
+  add("out", forward.out);
+  add("lse", forward.lse);
+  for (const auto& [name, output] : forward.extra) add(name, output);
+  for (const TensorInfo& input : info.inputs) {
+    const auto found = sent.find(input.name);
+    if (!input.differentiable || found == sent.end()) continue;
+    names.push_back(input.name);
+    inputs.push_back(found->second);
+  }
+  const std::vector<Tensor> back = ops.tape()->Replay(ops, outputs, grads, inputs);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (back[i].empty() && ops.status().ok()) {
+      ops.Fail(absl::InternalError(absl::StrCat(info.id, ": no gradient flows to ", names[i])));
+    }
+    result->outputs.emplace_back(names[i], back[i]);
+  }
+}
+
+// The same for a plan (dry stream, views without data) and for a real run.
+absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, const Plan& plan,
+                                     const std::map<std::string, Tensor>& sent,
+                                     std::span<const ProblemShape> problems) {
+  const bool backward = plan.direction == Direction::kBackward;
+  const MethodInfo& info = plan.method->info();
+  Tape tape;
+  Ops ops(stream, backward ? &tape : nullptr, patterns);
+  Inputs inputs{.problems = problems};
+  for (const auto& [name, tensor] : sent) {
+    if (OutputOfGrad(info, name) != nullptr) continue;
+    if (name == "q") {
+      inputs.q = tensor;
+    } else if (name == "k") {
+      inputs.k = tensor;
+    } else if (name == "v") {
+      inputs.v = tensor;
+    } else {
+      inputs.tensors[name] = tensor;
+    }
+  }
+  if (backward) {
+    for (const TensorInfo& input : info.inputs) {
+      const auto found = sent.find(input.name);
+      if (input.differentiable && found != sent.end()) tape.Watch(found->second);
+    }
+  }
+  Outputs forward = plan.method->Run(ops, inputs, plan.options.get());
+  RunResult result{.forward_pairs = stream.work().visible_pairs,
+                   .forward_flops = stream.work().flops};
+  if (backward && ops.status().ok()) {
+    Replay(ops, info, forward, sent, &result);
+  } else if (ops.status().ok()) {
+    result.outputs.emplace_back("out", forward.out);
+    if (!forward.lse.empty()) result.outputs.emplace_back("lse", forward.lse);
+    for (const auto& [name, tensor] : forward.extra) result.outputs.emplace_back(name, tensor);
+  }
+  ATTND_RETURN_IF_ERROR(ops.status());
+  return result;
+}
+
+// The dry run: what comes out, and what it takes.
+absl::Status Predict(Backend& backend, Plan* plan) {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, view] : plan->tensors) {
+    View without_data = view;
+    without_data.data = nullptr;
+    tensors[name] = Tensor({without_data}, {nullptr});
+  }
+  Stream dry(backend, /*pool=*/nullptr);
+  absl::StatusOr<RunResult> run =
+      RunFormula(dry, /*patterns=*/nullptr, *plan, tensors, {&plan->shape, 1});
+  ATTND_RETURN_IF_ERROR(run.status());
+  for (const auto& [name, tensor] : run->outputs) {
+    const View& view = tensor[0];
+    plan->outputs.push_back({name, view.dtype, view.layout, view.shape});
+    plan->output_bytes += view.bytes();
+  }
+  const Work& work = dry.work();
+  plan->workspace_bytes = dry.workspace().peak_bytes();
+  plan->tokens = plan->shape.B * plan->shape.Nq;
+  plan->visible_pairs = run->forward_pairs;
+  // A backward is credited with its gradients, not with the forward that it has to repeat.
+  plan->flops =
+      plan->direction == Direction::kBackward ? work.flops - run->forward_flops : work.flops;
+  plan->seconds = work.seconds;
+  return absl::OkStatus();
+}
+
+// Ours throws nothing; the standard library does when memory ends.
+template <class Work>
+auto WithoutExceptions(const Work& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory left");
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("engine: ", error.what()));
+  }
+}
+
+std::string MethodIds() {
+  std::vector<std::string> ids;
+  for (const auto& method : AllMethods()) ids.push_back(method->info().id);
+  return absl::StrJoin(ids, ", ");
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  // Order matters: the pool outlives what the backend may hold of it.
+  BufferPool pool;
+  PatternCache patterns;
+  std::unique_ptr<Backend> backend;
+
+  explicit Impl(const Options& options) : pool(options.retain_bytes, options.poison_memory) {}
+
+  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call);
+  absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
+};
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const Options& options) {
+  absl::StatusOr<std::unique_ptr<Backend>> backend = NewCpuBackend(options.cpu);
+  ATTND_RETURN_IF_ERROR(backend.status());
+  return WithBackend(std::move(*backend), options);
+}
+
+std::unique_ptr<Engine> Engine::WithBackend(std::unique_ptr<Backend> backend,
+                                            const Options& options) {
+  auto impl = std::make_unique<Impl>(options);
+  impl->backend = std::move(backend);
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Backend& Engine::backend() { return *impl_->backend; }
+BufferPool& Engine::pool() { return impl_->pool; }
+
+absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call) {
+  return WithoutExceptions([&] { return impl_->MakePlan(call); });
+}
+
+absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& call) {
+  const Method* method = FindMethod(call.method);
+  if (method == nullptr) {
+    Reasons reasons("request");
+    reasons.Invalid("method must be one of ", MethodIds(), ", got \"", call.method, "\"");
+    return reasons.status();
+  }
+  Reasons reasons(method->info().id);
+  auto plan = std::make_shared<Plan>();
+  plan->method = method;
+  plan->direction = call.direction;
+  plan->options = method->Parse(call.options, &reasons);
+  if (call.direction == Direction::kBackward && !method->info().support.backward) {
+    reasons.Unserved("backward is not served by this version");
+  }
+  CheckTensors(*method, call, &reasons);
+  method->Check(ShapeOf(call.tensors), plan->options.get(), &reasons);
+  if (!reasons.empty()) return reasons.status();
+
+  CopyTensors(call.tensors, plan.get());
+  plan->shape = ShapeOf(plan->tensors);
+  plan->bucket = BucketOf(*plan, call.options);
+  ATTND_RETURN_IF_ERROR(Predict(*backend, plan.get()));
+  return std::shared_ptr<const Plan>(std::move(plan));
+}
+
+absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const Problem> batch) {
+  stream.workspace().Reset();
+  stream.work() = {};
+  Execution execution;
+  if (batch.empty()) return execution;
+  const Plan& first = *batch[0].plan;
+  std::vector<ProblemShape> shapes;
+  for (const Problem& problem : batch) {
+    if (problem.plan->bucket != first.bucket) {
+      return absl::InvalidArgumentError(absl::StrCat("batch: buckets must be equal, got ",
+                                                     first.bucket, " and ", problem.plan->bucket));
+    }
+    shapes.push_back(problem.plan->shape);
+  }
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, unused] : first.tensors) {
+    std::vector<View> views;
+    for (const Problem& problem : batch) views.push_back(problem.tensors.at(name));
+    tensors[name] = Tensor(std::move(views), std::vector<std::shared_ptr<Buffer>>(batch.size()));
+  }
+  absl::StatusOr<RunResult> run = RunFormula(stream, &patterns, first, tensors, shapes);
+  ATTND_RETURN_IF_ERROR(run.status());
+
+  execution.results.resize(batch.size());
+  for (size_t p = 0; p < batch.size(); ++p) {
+    const std::vector<OutputInfo>& infos = batch[p].plan->outputs;
+    for (size_t i = 0; i < infos.size(); ++i) {
+      const Tensor& tensor = run->outputs[i].second;
+      execution.results[p].push_back({infos[i], tensor[p], tensor.buffer(p)});
+    }
+  }
+  execution.peak_workspace_bytes = stream.workspace().peak_bytes();
+  return execution;
+}
+
+absl::StatusOr<Execution> Engine::Execute(Stream& stream, std::span<const Problem> batch) {
+  return WithoutExceptions([&] { return impl_->Execute(stream, batch); });
+}
+
+}  // namespace attnd

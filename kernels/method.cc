@@ -1,0 +1,25 @@
+#include "kernels/method.h"
+
+#include <cstring>
+
+namespace attnd {
+
+absl::string_view Name(Direction direction) {
+  return direction == Direction::kForward ? "forward" : "backward";
+}
+
+const View* ProblemShape::Find(absl::string_view name) const {
+  if (tensors == nullptr) return nullptr;
+  const auto found = tensors->find(std::string(name));
+  return found == tensors->end() ? nullptr : &found->second;
+}
+
+int64_t ProblemShape::Int(absl::string_view name, int64_t b, int64_t absent) const {
+  const View* view = Find(name);
+  if (view == nullptr || view->data == nullptr) return absent;
+  int32_t value = 0;
+  std::memcpy(&value, view->As<char>() + b * view->stride[0] * SizeOf(DType::kI32), sizeof(value));
+  return value;
+}
+
+}  // namespace attnd

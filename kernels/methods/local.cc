@@ -1,0 +1,100 @@
+// Sliding window (Beltagy et al. 2020, section 3.1; Mistral 7B) and block look-around: softmax
+// attention over the keys near position p = i + off, off = Nk - Nq or causal_offset[b].
+//   token: p - window_left <= j <= p + window_right (-1: no limit)
+//   block: floor(p/W) - look_backward <= floor(j/W) <= floor(p/W) + look_forward
+// and, if causal, j <= p. Shapes as in softmax.
+#include <algorithm>
+
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+enum class Granularity : uint8_t { kToken, kBlock };
+
+struct LocalOptions : PatternOptions {
+  Granularity granularity = Granularity::kToken;
+  std::optional<int64_t> window_left, window_right;  // right unset: as left
+  std::optional<int64_t> block;
+  int64_t look_backward = 1;
+  std::optional<int64_t> look_forward;  // unset: 0 if causal, else 1
+};
+
+// Wider than any distance between a query and a key, and far from overflow.
+constexpr int64_t kWidest = int64_t{1} << 40;
+
+PatternSource TokenWindow(const ProblemShape& p, const LocalOptions& o, int64_t offset,
+                          const Lengths& lengths) {
+  constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
+  const int64_t left = std::min(o.window_left.value(), kWidest);
+  const int64_t right = std::min(o.window_right.value_or(left), kWidest);
+  const int64_t first = left == -1 ? kUnbounded : offset - left;
+  const int64_t last = o.causal ? offset : right == -1 ? kUnbounded : offset + right;
+  return BandSource(p.Nq, p.Nk, first, last, lengths);
+}
+
+PatternSource BlockWindow(const ProblemShape& p, const LocalOptions& o, int64_t offset,
+                          const Lengths& lengths) {
+  const BlockBand band{.block = o.block.value(),
+                       .look_backward = o.look_backward,
+                       .look_forward = o.look_forward.value_or(o.causal ? 0 : 1),
+                       .offset = offset,
+                       .causal = o.causal};
+  return BlockBandSource(p.Nq, p.Nk, band, lengths);
+}
+
+class Local : public MethodOf<LocalOptions> {
+ public:
+  Local()
+      : MethodOf(
+            {.id = "local",
+             .summary = "Sliding window and block look-around",
+             .reference = "Beltagy et al. 2020 (arXiv 2004.05150), section 3.1",
+             .cost = "2 (D + Dv) FLOPs per visible pair, n W pairs; memory O(n)",
+             .inputs = PatternInputs(),
+             .outputs = PatternOutputs(),
+             .support = PatternSupport()},
+            WithPatternOptions<LocalOptions>({
+                EnumOption<LocalOptions>("granularity", &LocalOptions::granularity,
+                                         {"token", "block"}, "token",
+                                         "whether the window moves by keys or by blocks"),
+                IntOption<LocalOptions>("window_left", &LocalOptions::window_left, {.min = -1},
+                                        "required when granularity is token",
+                                        "keys before p, not counting p; -1: no limit"),
+                IntOption<LocalOptions>("window_right", &LocalOptions::window_right, {.min = -1},
+                                        "window_left",
+                                        "keys after p; -1: no limit; no effect when causal"),
+                IntOption<LocalOptions>("block", &LocalOptions::block, {.min = 1},
+                                        "required when granularity is block", "W, in keys"),
+                IntOption<LocalOptions>("look_backward", &LocalOptions::look_backward, {.min = 0},
+                                        "1", "blocks seen before the own one"),
+                IntOption<LocalOptions>("look_forward", &LocalOptions::look_forward, {.min = 0},
+                                        "0 if causal, else 1", "blocks seen after the own one"),
+            })) {}
+
+ protected:
+  void CheckProblem(const ProblemShape&, const LocalOptions& o, Reasons* reasons) const override {
+    if (o.granularity == Granularity::kToken && !o.window_left.has_value()) {
+      reasons->Invalid("window_left is required when granularity is token, got none");
+    }
+    if (o.granularity == Granularity::kBlock && !o.block.has_value()) {
+      reasons->Invalid("block is required when granularity is block, got none");
+    }
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const LocalOptions& o) const override {
+    const auto source = [&](const ProblemShape& p, int64_t offset, const Lengths& lengths) {
+      return o.granularity == Granularity::kToken ? TokenWindow(p, o, offset, lengths)
+                                                  : BlockWindow(p, o, offset, lengths);
+    };
+    const AttendParams params = PatternParams(ops, in, o, source);
+    const AttendOut attended = ops.Attend(in.q, in.k, in.v, params);
+    return {.out = attended.out, .lse = attended.lse};
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(local, Local)
+
+}  // namespace attnd

@@ -1,0 +1,38 @@
+// Exact softmax attention (Vaswani et al. 2017, section 3.2.1), the baseline of all others:
+//   s_ij = scale q_i . k_j,  lse_i = log sum_j exp(s_ij),  out_i = sum_j exp(s_ij - lse_i) v_j
+// over keys j < kv_lengths[b] and, if causal, j <= i + off; off = Nk - Nq or causal_offset[b].
+// q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+class Softmax : public MethodOf<PatternOptions> {
+ public:
+  Softmax()
+      : MethodOf({.id = "softmax",
+                  .summary = "Exact softmax attention",
+                  .reference = "Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.1",
+                  .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)",
+                  .inputs = PatternInputs(),
+                  .outputs = PatternOutputs(),
+                  .support = PatternSupport()},
+                 WithPatternOptions<PatternOptions>({})) {}
+
+ protected:
+  Outputs Formula(Ops& ops, const Inputs& in, const PatternOptions& o) const override {
+    const auto source = [&](const ProblemShape& p, int64_t offset, const Lengths& lengths) {
+      const int64_t last = o.causal ? offset : PatternBuilder::kUnbounded;
+      return BandSource(p.Nq, p.Nk, PatternBuilder::kUnbounded, last, lengths);
+    };
+    const AttendParams params = PatternParams(ops, in, o, source);
+    const AttendOut attended = ops.Attend(in.q, in.k, in.v, params);
+    return {.out = attended.out, .lse = attended.lse};
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(softmax, Softmax)
+
+}  // namespace attnd

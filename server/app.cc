@@ -1,0 +1,177 @@
+#include "server/app.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/registry.h"
+#include "server/log.h"
+#include "server/process.h"
+
+namespace attnd {
+namespace {
+
+// In one step, so that a reader never sees half of it.
+absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
+  const std::string draft = path + ".new";
+  std::ofstream file(draft);
+  file << "{\"grpc\":" << grpc_port << ",\"http\":" << http_port << "}\n";
+  file.close();
+  if (file.fail() || std::rename(draft.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  }
+  return absl::OkStatus();
+}
+
+// "AVX2, 2 threads" -> "AVX2".
+std::string IsaOf(const DeviceInfo& device) {
+  return device.description.substr(0, device.description.find(','));
+}
+
+}  // namespace
+
+App::App(const Config& config) : config_(config), health_({kServiceName}) {}
+
+absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
+  if (!config.ports_file.empty()) std::remove(config.ports_file.c_str());
+  std::unique_ptr<App> app(new App(config));
+  ATTND_RETURN_IF_ERROR(app->Build());
+  ATTND_RETURN_IF_ERROR(app->Listen());
+  app->LogStart();
+  return app;
+}
+
+absl::Status App::Build() {
+  Engine::Options options;
+  options.cpu.threads = config_.threads;
+  options.cpu.isa = config_.isa;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
+  if (!engine.ok()) return engine.status();
+  engine_ = *std::move(engine);
+  const DeviceInfo& device = engine_->backend().info();
+
+  Metrics::Options counted{.version = Version(),
+                           .isa = IsaOf(device),
+                           .device = device.name,
+                           .peak_flops = device.peak_flops,
+                           .lanes = 1};
+  for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
+  metrics_ = std::make_unique<Metrics>(counted);
+
+  budget_bytes_ = config_.budget_bytes;
+  if (budget_bytes_ == 0) budget_bytes_ = UsableMemoryBytes() / 2;
+  if (budget_bytes_ == 0) budget_bytes_ = int64_t{1} << 30;
+  batcher_ = std::make_unique<Batcher>(
+      Batcher::Options{.max_queue_requests = config_.max_queue_requests,
+                       .budget_bytes = budget_bytes_,
+                       .max_batch_requests = config_.max_batch_requests,
+                       .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
+      &clock_);
+  lane_ = std::make_unique<Lane>(Lane::Parts{.engine = engine_.get(),
+                                             .batcher = batcher_.get(),
+                                             .metrics = metrics_.get(),
+                                             .clock = &clock_});
+
+  tensors_.engine = engine_;
+  tensors_.batcher = batcher_.get();
+  tensors_.metrics = metrics_.get();
+  tensors_.clock = &clock_;
+  tensors_.devices = {device.name};
+  tensors_.max_message_bytes = config_.max_message_bytes;
+  tensors_.max_queue_requests = config_.max_queue_requests;
+  tensors_.logs_requests = config_.log.level == "debug";
+  service_ = std::make_unique<Service>(
+      &tensors_, ServerFacts{.version = Version(),
+                             .devices = {device},
+                             .max_message_bytes = config_.max_message_bytes,
+                             .budget_bytes = budget_bytes_,
+                             .max_queue_requests = config_.max_queue_requests});
+  return absl::OkStatus();
+}
+
+absl::Status App::Listen() {
+  metrics_->SetSources(
+      {.queue = [this] { return batcher_->depth(); }, .memory = [this] { return Memory(); }});
+  ATTND_RETURN_IF_ERROR(lane_->Start());
+  MethodTable methods;
+  service_->AddMethods(&methods);
+  health_.AddMethods(&methods);
+  absl::StatusOr<std::unique_ptr<Transport>> transport =
+      Transport::Start({.address = config_.grpc_address}, std::move(methods));
+  if (!transport.ok()) return transport.status();
+  transport_ = *std::move(transport);
+
+  absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(
+      config_.http_address, {.metrics = [this] { return metrics_->Text(); },
+                             .is_ready = [this] { return health_.is_serving(); }});
+  if (!http.ok()) return http.status();
+  http_ = *std::move(http);
+  if (config_.ports_file.empty()) return absl::OkStatus();
+  return WritePorts(config_.ports_file, transport_->port(), http_->port());
+}
+
+App::~App() {
+  http_.reset();
+  if (transport_ != nullptr) transport_->StopServing(std::chrono::milliseconds(0));
+  if (batcher_ != nullptr) batcher_->Close();
+  if (lane_ != nullptr) lane_->Join();
+  // The lane could answer until here; an answer on a closed queue would abort the process.
+  transport_.reset();
+}
+
+void App::Drain() {
+  const auto work_ends =
+      std::chrono::steady_clock::now() + config_.drain_delay + config_.drain_timeout;
+  tensors_.draining.store(true);
+  transport_->Post([this] { health_.SetServing(false); });
+  Log(LogLevel::kInfo, "draining", {{"in_flight", absl::StrCat(tensors_.open.count())}});
+  std::this_thread::sleep_for(config_.drain_delay);
+  // The listeners stay open meanwhile, so that health and readiness can be asked.
+  const bool is_idle = tensors_.open.WaitNone(work_ends);
+  if (!is_idle) {
+    Log(LogLevel::kWarning, "drain timeout: cancelling what is in flight",
+        {{"in_flight", absl::StrCat(tensors_.open.count())}});
+  }
+  transport_->Post([this] { health_.CloseWatches(); });
+  transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 0));
+  batcher_->Close();
+  lane_->Join();
+  transport_.reset();
+  http_.reset();
+  Log(LogLevel::kInfo, "drained");
+}
+
+void App::TrimIfIdle() {
+  const int64_t calls = transport_->calls();
+  const bool is_idle = calls == calls_seen_ && tensors_.open.count() == 0;
+  calls_seen_ = calls;
+  if (!is_idle || calls == calls_trimmed_) return;
+  calls_trimmed_ = calls;
+  malloc_trim(/*pad=*/0);
+}
+
+Metrics::Memory App::Memory() const {
+  const PoolStats pool = engine_->pool().stats();
+  return {.workspace = std::max<int64_t>(0, pool.used_bytes - lane_->input_bytes()),
+          .pool_used = pool.used_bytes,
+          .pool_reserved = pool.reserved_bytes,
+          .budget = budget_bytes_,
+          .peak = pool.peak_bytes};
+}
+
+void App::LogStart() const {
+  const DeviceInfo& device = engine_->backend().info();
+  Log(LogLevel::kInfo, absl::StrCat("attnd-server ", Version()),
+      {{"device", device.name},
+       {"description", device.description},
+       {"peak_gflops", absl::StrCat(static_cast<int64_t>(device.peak_flops / 1e9))},
+       {"budget_bytes", absl::StrCat(budget_bytes_)}});
+  Log(LogLevel::kInfo, "serving", {{"grpc", transport_->address()}, {"http", http_->address()}});
+}
+
+}  // namespace attnd

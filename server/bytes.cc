@@ -1,0 +1,60 @@
+#include "server/bytes.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace attnd {
+
+absl::Status Receive(const grpc::ByteBuffer& message, Received* received) {
+  auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (!message.Dump(slices.get()).ok()) {
+    return absl::InvalidArgumentError("message: cannot be read");
+  }
+  received->bytes = static_cast<int64_t>(message.Length());
+  if (received->bytes < kCopyBytes) {
+    const std::shared_ptr<std::byte[]> copy(new std::byte[received->bytes + 1]);
+    size_t at = 0;
+    for (const grpc::Slice& slice : *slices) {
+      std::memcpy(copy.get() + at, slice.begin(), slice.size());
+      at += slice.size();
+    }
+    received->pieces.emplace_back(copy.get(), at);
+    received->owner = copy;
+    return absl::OkStatus();
+  }
+  received->pieces.reserve(slices->size());
+  for (const grpc::Slice& slice : *slices) {
+    received->pieces.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
+  }
+  received->owner = std::move(slices);
+  return absl::OkStatus();
+}
+
+absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  std::vector<grpc::Slice> slices;
+  std::string flat;
+  if (bytes.Dump(&slices).ok()) {
+    flat.reserve(bytes.Length());
+    for (const grpc::Slice& slice : slices) {
+      flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    if (message->ParseFromString(flat)) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("message: is not a valid " + message->GetTypeName());
+}
+
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::Slice Wrap(const void* data, size_t bytes, std::shared_ptr<void> owner) {
+  if (bytes < kWrapBytes) return grpc::Slice(data, bytes);
+  using Owner = std::shared_ptr<void>;
+  return grpc::Slice(
+      const_cast<void*>(data), bytes, [](void* held) { delete static_cast<Owner*>(held); },
+      new Owner(std::move(owner)));
+}
+
+}  // namespace attnd

@@ -1,0 +1,38 @@
+// Between gRPC's byte buffers, protobuf messages and memory of ours.
+#pragma once
+
+#include <google/protobuf/message.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace attnd {
+
+// A received message where it lies: the pieces, and what keeps them.
+struct Received {
+  std::vector<std::span<const std::byte>> pieces;
+  std::shared_ptr<void> owner;
+  int64_t bytes = 0;
+};
+
+// Takes the slices without copying. A message below kCopyBytes is copied instead: a slice pins the
+// whole block it was received in, and waiting small requests would hold far more than they carry.
+constexpr int64_t kCopyBytes = 64 << 10;
+absl::Status Receive(const grpc::ByteBuffer& message, Received* received);
+
+// For messages that carry no payloads. Errors: INVALID_ARGUMENT "message: ...".
+absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
+
+// `bytes` of memory that `owner` keeps, as a slice that gRPC sends from where it lies; the owner is
+// released when gRPC is done with it, on any thread. Below kWrapBytes a copy: cheaper than the
+// bookkeeping of a slice.
+constexpr size_t kWrapBytes = 4 << 10;
+grpc::Slice Wrap(const void* data, size_t bytes, std::shared_ptr<void> owner);
+
+}  // namespace attnd

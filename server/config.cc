@@ -1,0 +1,212 @@
+#include "server/config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <string>
+
+namespace attnd {
+namespace {
+
+constexpr char kAbout[] =
+    "attnd-server: attention as a service over gRPC (attn.v1.AttentionService, grpc.health.v1) and "
+    "HTTP (/metrics, /healthz, /readyz).\n"
+    "Connections are neither encrypted nor authenticated in this version: keep it on a trusted "
+    "network.\n"
+    "Every option can also be set by the environment variable named beside it; the command line "
+    "wins.\n"
+    "Signals: SIGTERM or SIGINT drains (health says NOT_SERVING, new work is refused, work in "
+    "flight "
+    "finishes) and exits with 0; a second one exits at once with 1.\n"
+    "Exit codes: 0 drained, 1 cannot start or did not drain, 2 wrong usage.";
+
+// A validator whose rule the help text tells in words.
+template <class V>
+CLI::Validator Quiet(V validator) {
+  validator.description("");
+  return validator;
+}
+
+// "host:port" with a port of 0 to 65535, the host not empty; or a socket path.
+std::string CheckAddress(const std::string& text) {
+  if (text.rfind("unix:", 0) == 0 && text.size() > 5) return "";
+  const size_t colon = text.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
+  const bool is_number =
+      !port.empty() && port.size() <= 5 &&
+      std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (colon == 0 || !is_number || std::stoi(port) > 65535) {
+    return "must be HOST:PORT with a port from 0 to 65535, got " + text;
+  }
+  return "";
+}
+
+std::string CheckHttpAddress(const std::string& text) {
+  return text.rfind("unix:", 0) == 0 ? "must be HOST:PORT, got " + text : CheckAddress(text);
+}
+
+struct Raw {
+  uint64_t budget_bytes = 0, max_message_bytes = 0;
+  double drain_delay = 0, drain_timeout = 0;
+};
+
+void AddListening(CLI::App* app, Config* config) {
+  const std::string group = "Listening";
+  app->add_option("--grpc", config->grpc_address,
+                  "Address of the gRPC services. Port 0 takes a free one (see --ports-file)")
+      ->check(CLI::Validator(CheckAddress, ""))
+      ->type_name("HOST:PORT")
+      ->envname("ATTND_GRPC")
+      ->group(group);
+  app->add_option("--http", config->http_address,
+                  "Address of the pages /metrics (Prometheus), /healthz (alive), /readyz (takes "
+                  "work)")
+      ->check(CLI::Validator(CheckHttpAddress, ""))
+      ->type_name("HOST:PORT")
+      ->envname("ATTND_HTTP")
+      ->group(group);
+  app->add_option("--ports-file", config->ports_file,
+                  "Once ready, write the ports in use to this file as {\"grpc\":N,\"http\":N}: for "
+                  "programs that start a server on port 0")
+      ->type_name("PATH")
+      ->envname("ATTND_PORTS_FILE")
+      ->group(group);
+}
+
+void AddComputing(CLI::App* app, Config* config) {
+  const std::string group = "Computing";
+  app->add_option("--threads", config->threads,
+                  "Threads that compute; 0 is one per core that the process may use. Results do "
+                  "not depend on it")
+      ->check(Quiet(CLI::Range(0, 1024)))
+      ->type_name("N")
+      ->envname("ATTND_THREADS")
+      ->group(group);
+  app->add_option("--isa", config->isa,
+                  "Instruction set: avx512, avx2 or sse4 instead of the best of this machine")
+      ->check(Quiet(CLI::IsMember({"avx512", "avx2", "sse4"})))
+      ->type_name("NAME")
+      ->envname("ATTND_ISA")
+      ->group(group);
+}
+
+void AddLimits(CLI::App* app, Config* config, Raw* raw) {
+  const std::string group = "Limits";
+  app->add_option("--budget-bytes", raw->budget_bytes,
+                  "Memory for requests, payloads and workspace, waiting or running; beyond it they "
+                  "are refused with RESOURCE_EXHAUSTED. Accepts 512MiB, 8GiB. Default: half of the "
+                  "memory of the cgroup or machine")
+      ->transform(Quiet(CLI::AsSizeValue(/*kb_is_1000=*/true)))
+      ->check(Quiet(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 50)))
+      ->type_name("SIZE")
+      ->envname("ATTND_BUDGET_BYTES")
+      ->group(group);
+  app->add_option("--max-message-bytes", raw->max_message_bytes,
+                  "Largest request and largest reply, up to 2GiB - 1, which is what protobuf can "
+                  "carry. Default: 1GiB")
+      ->transform(Quiet(CLI::AsSizeValue(/*kb_is_1000=*/true)))
+      ->check(Quiet(CLI::Range(uint64_t{1024}, (uint64_t{1} << 31) - 1)))
+      ->type_name("SIZE")
+      ->envname("ATTND_MAX_MESSAGE_BYTES")
+      ->group(group);
+  app->add_option("--max-queue", config->max_queue_requests,
+                  "Requests that may wait; beyond it they are refused with RESOURCE_EXHAUSTED")
+      ->check(Quiet(CLI::Range(int64_t{1}, int64_t{1} << 20)))
+      ->type_name("N")
+      ->capture_default_str()
+      ->envname("ATTND_MAX_QUEUE")
+      ->group(group);
+  app->add_option("--max-batch", config->max_batch_requests,
+                  "Requests that run together at most. A request never waits for company; 1 runs "
+                  "each alone")
+      ->check(Quiet(CLI::Range(int64_t{1}, int64_t{65536})))
+      ->type_name("N")
+      ->capture_default_str()
+      ->envname("ATTND_MAX_BATCH")
+      ->group(group);
+}
+
+void AddStopping(CLI::App* app, Raw* raw) {
+  const std::map<std::string, double> units = {{"s", 1}, {"ms", 1e-3}, {"min", 60}};
+  const CLI::AsNumberWithUnit seconds(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE);
+  const std::string group = "Stopping";
+  app->add_option("--drain-delay", raw->drain_delay,
+                  "Time between saying NOT_SERVING and closing the listeners, so that load "
+                  "balancers notice. Accepts 5s, 500ms. Default: 0s")
+      ->transform(Quiet(seconds))
+      ->check(Quiet(CLI::Range(0.0, 3600.0)))
+      ->type_name("TIME")
+      ->envname("ATTND_DRAIN_DELAY")
+      ->group(group);
+  app->add_option("--drain-timeout", raw->drain_timeout,
+                  "Time that work in flight may take before it is cancelled. Default: 30s")
+      ->transform(Quiet(seconds))
+      ->check(Quiet(CLI::Range(0.0, 3600.0)))
+      ->type_name("TIME")
+      ->envname("ATTND_DRAIN_TIMEOUT")
+      ->group(group);
+}
+
+void AddLogging(CLI::App* app, Config* config) {
+  const std::string group = "Log";
+  app->add_option("--log-level", config->log.level,
+                  "debug (a line for every request), info, warning or error")
+      ->check(Quiet(CLI::IsMember({"debug", "info", "warning", "error"})))
+      ->type_name("NAME")
+      ->envname("ATTND_LOG_LEVEL")
+      ->group(group);
+  app->add_option("--log-format", config->log.format,
+                  "Lines on standard error as text for people or json for programs")
+      ->check(Quiet(CLI::IsMember({"text", "json"})))
+      ->type_name("NAME")
+      ->envname("ATTND_LOG_FORMAT")
+      ->group(group);
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+// One line, whatever the library says.
+std::string OneLine(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string Version() { return ATTND_VERSION; }
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  Config config;
+  Raw raw;
+  CLI::App app(kAbout, "attnd-server");
+  app.set_version_flag("--version", "attnd-server " + Version());
+  app.option_defaults()->always_capture_default();
+  AddListening(&app, &config);
+  AddComputing(&app, &config);
+  app.option_defaults()->always_capture_default(false);
+  AddLimits(&app, &config, &raw);
+  AddStopping(&app, &raw);
+  app.option_defaults()->always_capture_default();
+  AddLogging(&app, &config);
+  raw.max_message_bytes = config.max_message_bytes;
+  raw.drain_timeout = 30;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return {.text = app.help(), .exit_code = 0};
+  } catch (const CLI::CallForVersion&) {
+    return {.text = "attnd-server " + Version() + "\n", .exit_code = 0};
+  } catch (const CLI::Error& e) {
+    return {.text = "attnd-server: " + OneLine(e.what()) + " (--help lists the options)\n",
+            .exit_code = 2};
+  }
+  config.budget_bytes = static_cast<int64_t>(raw.budget_bytes);
+  config.max_message_bytes = static_cast<int64_t>(raw.max_message_bytes);
+  config.drain_delay = Milliseconds(raw.drain_delay);
+  config.drain_timeout = Milliseconds(raw.drain_timeout);
+  return {.config = config};
+}
+
+}  // namespace attnd

@@ -1,0 +1,40 @@
+// Command line and environment of attnd-server.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "server/log.h"
+
+namespace attnd {
+
+struct Config {
+  std::string grpc_address = "127.0.0.1:8001";
+  std::string http_address = "127.0.0.1:8002";
+  int threads = 0;           // 0: one per core
+  std::string isa;           // empty: the best of this machine
+  int64_t budget_bytes = 0;  // 0: half of the memory that the process may use
+  int64_t max_message_bytes = int64_t{1} << 30;
+  int64_t max_queue_requests = 1024;
+  int64_t max_batch_requests = 64;
+  std::chrono::milliseconds drain_delay{0};
+  std::chrono::milliseconds drain_timeout{30000};
+  LogOptions log;
+  std::string ports_file;  // empty: none
+};
+
+// Version of the CMake project.
+std::string Version();
+
+// What the command line comes to: a configuration, or a text and the code to exit with (--help and
+// --version on standard output with 0, one line on standard error with 2).
+struct CommandLine {
+  std::optional<Config> config;
+  std::string text;
+  int exit_code = 0;
+};
+CommandLine ParseCommandLine(int argc, const char* const* argv);
+
+}  // namespace attnd

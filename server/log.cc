@@ -1,0 +1,138 @@
+#include "server/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace attnd {
+namespace {
+
+constexpr absl::string_view kNames[] = {"debug", "info", "warning", "error"};
+
+struct Settings {
+  std::atomic<LogLevel> level = LogLevel::kInfo;
+  std::atomic<bool> json = false;
+};
+
+Settings& GetSettings() {
+  static Settings settings;
+  return settings;
+}
+
+// Never destroyed: threads may write while the process ends.
+spdlog::logger& Logger() {
+  static spdlog::logger* const logger = [] {
+    auto* made = new spdlog::logger("attnd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("%v");
+    made->set_level(spdlog::level::trace);
+    made->flush_on(spdlog::level::trace);
+    made->set_error_handler([](const std::string&) {});
+    return made;
+  }();
+  return *logger;
+}
+
+// One line whatever it holds. Bytes that are not ASCII pass: they may be UTF-8.
+void AppendEscaped(absl::string_view text, std::string* line) {
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      line->push_back('\\');
+      line->push_back(c);
+    } else if (c == '\n') {
+      line->append("\\n");
+    } else if (byte < 0x20 || byte == 0x7F) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", byte);
+      line->append(code);
+    } else {
+      line->push_back(c);
+    }
+  }
+}
+
+bool IsPlain(absl::string_view value) {
+  if (value.empty()) return false;
+  for (const char c : value) {
+    if (static_cast<unsigned char>(c) <= 0x20 || c == '"' || c == '\\' || c == '=' || c == 0x7F) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// UTC, RFC 3339, milliseconds.
+std::string Now() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts;
+  gmtime_r(&now.tv_sec, &parts);
+  char date[32], text[40];
+  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text, sizeof text, "%s.%03dZ", date, static_cast<int>(now.tv_nsec / 1000000));
+  return text;
+}
+
+std::string TextLine(absl::string_view level, absl::string_view message,
+                     std::initializer_list<LogField> fields) {
+  std::string line = absl::StrCat(Now(), " ", level, " ");
+  AppendEscaped(message, &line);
+  for (const LogField& field : fields) {
+    absl::StrAppend(&line, " ", field.name, "=");
+    const bool plain = IsPlain(field.value);
+    if (!plain) line.push_back('"');
+    AppendEscaped(field.value, &line);
+    if (!plain) line.push_back('"');
+  }
+  return line;
+}
+
+std::string JsonLine(absl::string_view level, absl::string_view message,
+                     std::initializer_list<LogField> fields) {
+  nlohmann::ordered_json line;
+  line["time"] = Now();
+  line["level"] = std::string(level);
+  line["message"] = std::string(message);
+  for (const LogField& field : fields) line[std::string(field.name)] = field.value;
+  // Bytes that are not UTF-8 become U+FFFD.
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+absl::Status ConfigureLog(const LogOptions& options) {
+  if (options.format != "text" && options.format != "json") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("log: format must be text or json, got ", options.format));
+  }
+  for (int i = 0; i < 4; ++i) {
+    if (options.level != kNames[i]) continue;
+    GetSettings().level = static_cast<LogLevel>(i);
+    GetSettings().json = options.format == "json";
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("log: level must be debug, info, warning or error, got ", options.level));
+}
+
+void Log(LogLevel level, absl::string_view message,
+         std::initializer_list<LogField> fields) noexcept {
+  if (level < GetSettings().level.load(std::memory_order_relaxed)) return;
+  try {
+    const absl::string_view name = kNames[static_cast<int>(level)];
+    const std::string line =
+        GetSettings().json ? JsonLine(name, message, fields) : TextLine(name, message, fields);
+    Logger().log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
+  } catch (...) {
+    // Nobody is left to tell.
+  }
+}
+
+}  // namespace attnd

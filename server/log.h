@@ -1,0 +1,34 @@
+// Log lines on standard error, as text for people or JSON for programs.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace attnd {
+
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+
+struct LogOptions {
+  std::string level = "info";   // "debug", "info", "warning", "error"
+  std::string format = "text";  // "text", "json"
+};
+
+// A named value of a line: `bytes=1024`. Whatever a client sent belongs here, not in the message.
+struct LogField {
+  absl::string_view name;
+  std::string value;
+};
+
+// Until it is called, and for lines of other threads while it runs, the defaults hold.
+// Errors: INVALID_ARGUMENT `log: level must be ..., got ...`.
+[[nodiscard]] absl::Status ConfigureLog(const LogOptions& options);
+
+// One line, whole even when several threads write. Control characters are escaped, so a value
+// cannot forge a line. Never throws; a line that cannot be written is lost.
+void Log(LogLevel level, absl::string_view message,
+         std::initializer_list<LogField> fields = {}) noexcept;
+
+}  // namespace attnd

@@ -1,0 +1,99 @@
+// attnd-server: parses its command line, starts, waits for a signal, drains.
+#include <malloc.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "server/app.h"
+#include "server/config.h"
+#include "server/log.h"
+
+namespace attnd {
+namespace {
+
+// gRPC allocates and frees a block for every 64 KB that it reads. Left alone, glibc hands the end
+// of the heap back after each large message and faults it in again for the next one; with this, in
+// place reading is up to twice as fast. One arena, so that what one thread frees serves the others.
+void TuneMalloc() {
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  mallopt(M_TOP_PAD, 16 << 20);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_ARENA_MAX, 1);
+}
+
+// Blocked before any thread exists, so that all inherit it and only sigtimedwait takes them.
+sigset_t BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+bool WaitForSignal(const sigset_t& signals, std::chrono::milliseconds timeout) {
+  const timespec wait = {.tv_sec = timeout.count() / 1000,
+                         .tv_nsec = timeout.count() % 1000 * 1000000};
+  return sigtimedwait(&signals, nullptr, &wait) > 0;
+}
+
+// Ends the process if the drain is interrupted or hangs: a batch that runs cannot be stopped.
+void WatchDrain(const sigset_t& signals, std::chrono::milliseconds limit,
+                const std::atomic<bool>& drained) {
+  const auto give_up = std::chrono::steady_clock::now() + limit;
+  while (!drained.load()) {
+    const char* reason = nullptr;
+    if (WaitForSignal(signals, std::chrono::milliseconds(50))) {
+      reason = "second signal: leaving without answering what is in flight";
+    } else if (std::chrono::steady_clock::now() >= give_up && !drained.load()) {
+      reason = "the drain does not end: leaving without answering what is in flight";
+    }
+    if (reason != nullptr) {
+      Log(LogLevel::kError, reason);
+      _exit(1);
+    }
+  }
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "attnd-server: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  const CommandLine command_line = ParseCommandLine(argc, argv);
+  if (!command_line.config.has_value()) {
+    std::fputs(command_line.text.c_str(), command_line.exit_code == 0 ? stdout : stderr);
+    return command_line.exit_code;
+  }
+  const Config& config = *command_line.config;
+  if (absl::Status status = ConfigureLog(config.log); !status.ok()) return Fail(status);
+  const sigset_t signals = BlockSignals();
+
+  absl::StatusOr<std::unique_ptr<App>> app = App::Start(config);
+  if (!app.ok()) return Fail(app.status());
+  while (!WaitForSignal(signals, std::chrono::seconds(1))) (*app)->TrimIfIdle();
+
+  std::atomic<bool> drained = false;
+  const auto limit = config.drain_delay + config.drain_timeout + std::chrono::seconds(5);
+  std::thread watch([&] { WatchDrain(signals, limit, drained); });
+  (*app)->Drain();
+  app->reset();
+  drained.store(true);
+  watch.join();
+  return 0;
+}
+
+}  // namespace
+}  // namespace attnd
+
+int main(int argc, char** argv) {
+  attnd::TuneMalloc();
+  return attnd::Main(argc, argv);
+}

@@ -1,0 +1,90 @@
+// What the server counts about itself, in the words of Prometheus.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/method.h"
+#include "server/batcher.h"
+#include "server/task.h"
+
+namespace attnd {
+
+// Thread safe. Recording looks up a handle made before, then touches a few atomics (a histogram
+// adds the lock of its own series); it never throws. Label values come from the registry, from
+// enums and from the options, never from a client, so the number of series is bounded by
+// 2 (methods + 1) (17 codes + 6 histograms + 2) + 2 methods + a constant. Histograms of a method
+// appear with its first request, its counters are there from the start.
+class Metrics {
+ public:
+  struct Options {
+    std::string version, isa;
+    std::string device;                // "cpu"
+    double peak_flops = 0;             // of that device, FLOP/s; 0: unknown, no efficiency
+    int lanes = 1;                     // labels "0", "1", ...
+    std::vector<std::string> methods;  // ids of the registry
+  };
+
+  // Bytes of one device, as they are when asked.
+  struct Memory {
+    int64_t workspace = 0;      // scratch memory and outputs that batches hold
+    int64_t pool_used = 0;      // in buffers that are alive
+    int64_t pool_reserved = 0;  // used + kept for reuse
+    int64_t budget = 0;         // what admission may hand out
+    int64_t peak = 0;           // highest pool_used so far
+  };
+
+  // States are asked for when somebody reads the metrics, on that thread; null: reported as 0.
+  struct Sources {
+    std::function<Batcher::Depth()> queue;
+    std::function<Memory()> memory;
+  };
+
+  explicit Metrics(const Options& options);
+  ~Metrics();
+
+  // Once, before Text may be called. What the sources refer to outlives the last Text.
+  void SetSources(Sources sources);
+
+  // --- transport: one call each for every Forward or Backward ---
+  // `method`: an id of the registry; anything else is counted as "unknown". Refused calls too.
+  void RecordRequest(absl::string_view method, Direction direction, absl::StatusCode code,
+                     double seconds) noexcept;
+  void RecordAnswer(absl::string_view method, Direction direction, double seconds) noexcept;
+  void AddInflight(int change) noexcept;  // +1 when a call's headers arrived, -1 when it ended
+  void AddReceivedBytes(int64_t bytes) noexcept;
+  void AddSentBytes(int64_t bytes) noexcept;
+
+  // The one who refuses counts: the batcher (through its option) what it did not take or dropped,
+  // the lane what it dropped, the transport what never got that far.
+  void RecordRefusal(Refusal refusal) noexcept;
+
+  // --- lane ---
+  void RecordDispatch(Batcher::Reason reason) noexcept;
+  // A request that was computed: its phases, tokens, FLOPs.
+  void RecordTask(const Plan& plan, const Phases& phases) noexcept;
+
+  struct BatchRun {
+    absl::string_view method;
+    Direction direction = Direction::kForward;
+    int64_t requests = 0, tokens = 0, peak_workspace_bytes = 0;
+    double flops = 0, compute_seconds = 0;
+  };
+  void RecordBatch(int lane, const BatchRun& run) noexcept;
+  // From taking a batch to its last answer.
+  void AddBusySeconds(int lane, double seconds) noexcept;
+
+  // Everything in the text format, version 0.0.4.
+  absl::StatusOr<std::string> Text() const noexcept;
+
+ private:
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attnd

@@ -1,0 +1,107 @@
+#include "server/metrics_series.h"
+
+#include <utility>
+
+namespace attnd {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using prometheus::Labels;
+using Bounds = Histogram::BucketBoundaries;
+
+// From a small request on an idle server to what a client still waits for.
+Bounds SecondsBounds() {
+  Bounds bounds;
+  for (const double decade : {1e-5, 1e-4, 1e-3, 1e-2, 1e-1}) {
+    for (const double step : {1.0, 2.5, 5.0}) bounds.push_back(decade * step);
+  }
+  for (const double bound : {1.0, 2.5, 5.0, 10.0, 30.0, 60.0}) bounds.push_back(bound);
+  return bounds;
+}
+
+// first, first * ratio, ... `count` of them.
+Bounds Powers(double first, double ratio, int count) {
+  Bounds bounds;
+  for (double bound = first; count > 0; --count, bound *= ratio) bounds.push_back(bound);
+  return bounds;
+}
+
+template <class T>
+prometheus::Family<T>& Add(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::detail::Builder<T>().Name(name).Help(help).Register(registry);
+}
+
+}  // namespace
+
+Families::Families(prometheus::Registry& r)
+    : requests(Add<Counter>(r, "attnd_requests_total", "Answered calls, refused ones included.")),
+      tokens(Add<Counter>(r, "attnd_tokens_total", "Query positions (B * Nq) computed.")),
+      flops(Add<Counter>(r, "attnd_flops_total", "Floating point operations by formula.")),
+      dispatch(Add<Counter>(r, "attnd_dispatch_total", "Batches by what closed them.")),
+      refused(Add<Counter>(r, "attnd_refused_total", "Calls that got no result, by reason.")),
+      received(Add<Counter>(r, "attnd_received_bytes_total", "Message bytes received.")),
+      sent(Add<Counter>(r, "attnd_sent_bytes_total", "Message bytes sent.")),
+      busy(Add<Counter>(r, "attnd_lane_busy_seconds_total", "Time a lane spent on batches.")),
+      request(Add<Histogram>(r, "attnd_request_seconds", "From headers to the end of the call.")),
+      queue(Add<Histogram>(r, "attnd_queue_seconds", "From admission until a lane took it.")),
+      gather(Add<Histogram>(r, "attnd_gather_seconds", "Copying payloads into lane memory.")),
+      compute(Add<Histogram>(r, "attnd_compute_seconds", "Computing the batch it ran in.")),
+      answer(Add<Histogram>(r, "attnd_answer_seconds", "Building the reply.")),
+      batch_requests(Add<Histogram>(r, "attnd_batch_requests", "Requests of a batch.")),
+      batch_tokens(Add<Histogram>(r, "attnd_batch_tokens", "Query positions of a batch.")),
+      workspace(Add<Histogram>(r, "attnd_workspace_peak_bytes",
+                               "Highest scratch and output memory of a batch.")),
+      inflight(Add<Gauge>(r, "attnd_inflight_requests", "Calls that began and have not ended.")),
+      efficiency(Add<Gauge>(r, "attnd_lane_efficiency_ratio",
+                            "FLOP/s over the measured peak, in the last 10 s of compute.")),
+      build(Add<Gauge>(r, "attnd_build_info", "Constant 1; the build is in the labels.")) {}
+
+MethodSeries::MethodSeries(Families* families, std::string method, Direction direction,
+                           std::string device)
+    : families_(families),
+      method_(std::move(method)),
+      device_(std::move(device)),
+      labels_{{"method", method_}, {"direction", std::string(Name(direction))}} {}
+
+Counter& MethodSeries::Requests(absl::StatusCode code) {
+  const auto number = static_cast<size_t>(code);
+  const size_t index = number < kCodes ? number : static_cast<size_t>(absl::StatusCode::kUnknown);
+  if (Counter* known = requests_[index].load(std::memory_order_acquire)) return *known;
+  Labels labels = labels_;
+  labels["code"] = absl::StatusCodeToString(static_cast<absl::StatusCode>(index));
+  // Two threads that add the same labels get the same counter.
+  Counter& added = families_->requests.Add(labels);
+  requests_[index].store(&added, std::memory_order_release);
+  return added;
+}
+
+MethodSeries::Counters MethodSeries::AddCounters() {
+  Labels labels = labels_;
+  labels["device"] = device_;
+  return {&families_->tokens.Add(labels), &families_->flops.Add(labels)};
+}
+
+MethodSeries::Handles MethodSeries::MakeHandles() {
+  const auto seconds = [&](prometheus::Family<Histogram>& family) {
+    return &family.Add(labels_, SecondsBounds());
+  };
+  const Labels by_method{{"method", method_}};
+  return {.counters = AddCounters(),
+          .request = seconds(families_->request),
+          .queue = seconds(families_->queue),
+          .gather = seconds(families_->gather),
+          .compute = seconds(families_->compute),
+          .answer = seconds(families_->answer),
+          .workspace = &families_->workspace.Add(labels_, Powers(65536, 4, 10)),
+          .batch_requests = &families_->batch_requests.Add(by_method, Powers(1, 2, 8)),
+          .batch_tokens = &families_->batch_tokens.Add(by_method, Powers(64, 4, 9))};
+}
+
+const MethodSeries::Handles& MethodSeries::handles() {
+  std::call_once(once_, [this] { handles_ = MakeHandles(); });
+  return handles_;
+}
+
+}  // namespace attnd

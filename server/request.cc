@@ -1,0 +1,347 @@
+#include "server/request.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
+#include "kernels/registry.h"
+#include "server/codec.h"
+#include "server/method_spec.h"
+
+namespace attnd {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors travel in little endian");
+
+namespace v1 = attn::v1;
+using TensorList = google::protobuf::RepeatedPtrField<v1::Tensor>;
+
+constexpr size_t kMaxIdBytes = 256;
+constexpr size_t kMaxNameBytes = 64;
+constexpr int kMaxPriority = 100;
+constexpr int kMaxTensors = 256;
+
+bool IsName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMaxNameBytes &&
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
+}
+
+std::optional<DType> ToDType(v1::DType::Value dtype) {
+  switch (dtype) {
+    case v1::DType::float32:
+      return DType::kF32;
+    case v1::DType::float16:
+      return DType::kF16;
+    case v1::DType::bfloat16:
+      return DType::kBF16;
+    case v1::DType::int32:
+      return DType::kI32;
+    case v1::DType::uint8:
+      return DType::kU8;
+    default:  // unspecified, and numbers this version does not know
+      return std::nullopt;
+  }
+}
+
+std::string ShapeText(const v1::Tensor& tensor) {
+  return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
+}
+
+// Dimensions of 0 count as 1, so that strides fit too. Empty: more than kMaxTensorBytes.
+std::optional<int64_t> BytesOf(const v1::Tensor& tensor, DType dtype) {
+  int64_t bytes = SizeOf(dtype);
+  bool is_empty = false;
+  for (int64_t d : tensor.shape()) {
+    is_empty = is_empty || d == 0;
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(d, 1), &bytes)) return std::nullopt;
+  }
+  if (bytes > kMaxTensorBytes) return std::nullopt;
+  return is_empty ? 0 : bytes;
+}
+
+// Collects a request and what is wrong with it.
+class Decoder {
+ public:
+  Decoder(Direction direction, const DecodeContext& context) : context_(context) {
+    request_.call.direction = direction;
+  }
+
+  // What Forward and Backward share.
+  template <class Request>
+  absl::StatusOr<DecodedRequest> Compute(const Request& request, std::vector<Spans> raw) {
+    RefuseUnknownFields(request, "", &reasons_);
+    Id(request.id());
+    Priority(request.priority());
+    Device(request.device());
+    raw_ = std::move(raw);
+    is_raw_used_.resize(raw_.size());
+    Tensors(request.tensors());
+    UnusedRaw();
+    return Finish(request.method());
+  }
+
+  absl::StatusOr<DecodedRequest> Estimate(const v1::EstimateRequest& request) {
+    is_estimate_ = true;
+    RefuseUnknownFields(request, "", &reasons_);
+    Device(request.device());
+    Tensors(request.tensors());
+    AssumeFullLengths();
+    return Finish(request.method());
+  }
+
+ private:
+  void Id(const std::string& id) {
+    if (id.size() > kMaxIdBytes) {
+      reasons_.Invalid("id must be at most ", kMaxIdBytes, " bytes, got ", id.size());
+    }
+    request_.id = id;
+  }
+
+  void Priority(int priority) {
+    if (priority < -kMaxPriority || priority > kMaxPriority) {
+      reasons_.Invalid("priority must be ", -kMaxPriority, "..", kMaxPriority, ", got ", priority);
+    }
+    request_.priority = priority;
+  }
+
+  void Device(const std::string& device) {
+    const auto& served = context_.devices;
+    if (device.empty()) {
+      if (!served.empty()) request_.device = served[0];
+      return;
+    }
+    if (std::find(served.begin(), served.end(), device) == served.end()) {
+      reasons_.Invalid("device must be ", absl::StrJoin(served, ", "), " or empty, got ",
+                       Quoted(device));
+    }
+    request_.device = device;
+  }
+
+  void Tensors(const TensorList& tensors) {
+    if (tensors.size() > kMaxTensors) {
+      reasons_.Invalid("tensors must be at most ", kMaxTensors, ", got ", tensors.size());
+      is_raw_used_.assign(raw_.size(), true);
+      can_plan_ = false;
+      return;
+    }
+    for (int i = 0; i < tensors.size(); ++i) Tensor(i, tensors[i]);
+    for (const auto& [name, count] : counts_) {
+      if (count > 1) {
+        reasons_.Invalid("tensor \"", name, "\" must be sent at most once, got ", count);
+      }
+    }
+  }
+
+  void Tensor(int index, const v1::Tensor& tensor) {
+    const bool is_named = IsName(tensor.name());
+    const std::string label = is_named ? absl::StrCat("tensor \"", tensor.name(), "\" ")
+                                       : absl::StrCat("tensors[", index, "] ");
+    if (!is_named) {
+      reasons_.Invalid(label, "name must be 1 to ", kMaxNameBytes, " letters, digits or _, got ",
+                       Quoted(tensor.name()));
+    }
+    RefuseUnknownFields(tensor, label, &reasons_);
+    const std::optional<View> view = Describe(label, tensor);
+    const Spans* payload = is_estimate_ ? NoPayload(label, tensor) : Payload(label, tensor);
+    bool is_usable = is_named && view.has_value();
+    // The first of several stands for all, which are refused anyway.
+    if (is_usable && ++counts_[tensor.name()] == 1) {
+      is_usable = Add(label, tensor, *view, payload);
+    }
+    can_plan_ = can_plan_ && is_usable;
+  }
+
+  // Shape, dtype and layout without data.
+  std::optional<View> Describe(const std::string& label, const v1::Tensor& tensor) {
+    const std::optional<DType> dtype = ToDType(tensor.dtype());
+    bool is_valid = dtype.has_value();
+    if (!dtype.has_value()) {
+      reasons_.Invalid(label, "dtype must be float32, float16, bfloat16, int32 or uint8, got ",
+                       tensor.dtype() == v1::DType::unspecified
+                           ? "unspecified"
+                           : absl::StrCat("number ", tensor.dtype()));
+    }
+    if (!v1::Layout::Value_IsValid(tensor.layout())) {
+      reasons_.Invalid(label, "layout must be BHND or BNHD, got number ", tensor.layout());
+      is_valid = false;
+    }
+    if (tensor.shape_size() > 4) {
+      reasons_.Invalid(label, "shape must have at most 4 dimensions, got ", tensor.shape_size());
+      return std::nullopt;
+    }
+    const auto& dims = tensor.shape();
+    if (std::any_of(dims.begin(), dims.end(), [](int64_t d) { return d < 0; })) {
+      reasons_.Invalid(label, "shape must not be negative, got ", ShapeText(tensor));
+      return std::nullopt;
+    }
+    if (!is_valid) return std::nullopt;
+    if (!BytesOf(tensor, *dtype).has_value()) {
+      reasons_.Invalid(label, "shape must hold at most ", kMaxTensorBytes, " bytes, got ",
+                       Name(*dtype), " ", ShapeText(tensor));
+      return std::nullopt;
+    }
+    return ViewOf(tensor, *dtype);
+  }
+
+  // From the shape as stored to [B,H,N,D].
+  static View ViewOf(const v1::Tensor& tensor, DType dtype) {
+    Shape shape;
+    shape.rank = tensor.shape_size();
+    std::copy(tensor.shape().begin(), tensor.shape().end(), shape.dims.begin());
+    const bool is_bnhd = shape.rank == 4 && tensor.layout() == v1::Layout::BNHD;
+    if (is_bnhd) std::swap(shape.dims[1], shape.dims[2]);
+    return DenseView(nullptr, dtype, shape, is_bnhd ? Layout::kBNHD : Layout::kBHND);
+  }
+
+  const Spans* Payload(const std::string& label, const v1::Tensor& tensor) {
+    if (!tensor.has_raw_index()) {
+      reasons_.Invalid(label, "raw_index must be set, got none");
+      return nullptr;
+    }
+    if (tensor.raw_index() >= raw_.size()) {
+      reasons_.Invalid(label, "raw_index must be below the number of payloads ", raw_.size(),
+                       ", got ", tensor.raw_index());
+      return nullptr;
+    }
+    is_raw_used_[tensor.raw_index()] = true;
+    return &raw_[tensor.raw_index()];
+  }
+
+  const Spans* NoPayload(const std::string& label, const v1::Tensor& tensor) {
+    if (tensor.has_raw_index()) {
+      reasons_.Invalid(label, "raw_index must not be set in an estimate, got ", tensor.raw_index());
+    }
+    return nullptr;
+  }
+
+  // False: the engine cannot be asked about this tensor.
+  bool Add(const std::string& label, const v1::Tensor& tensor, View view, const Spans* payload) {
+    const bool is_whole = is_estimate_ || CheckPayload(label, tensor, view, payload);
+    if (view.dtype == DType::kI32 && view.shape.rank == 1) {
+      if (!is_whole || !ReadIntegers(label, payload, &view)) return false;
+    }
+    request_.call.tensors[tensor.name()] = view;
+    if (payload != nullptr) {
+      request_.payloads[tensor.name()] = *payload;
+      request_.payload_bytes += view.bytes();
+    }
+    return true;
+  }
+
+  bool CheckPayload(const std::string& label, const v1::Tensor& tensor, const View& view,
+                    const Spans* payload) {
+    if (payload == nullptr) return false;
+    const int64_t bytes = SizeOf(*payload);
+    if (bytes == view.bytes()) return true;
+    reasons_.Invalid(label, "payload must be ", view.bytes(), " bytes for ", Name(view.dtype), " ",
+                     ShapeText(tensor), ", got ", bytes);
+    return false;
+  }
+
+  // Gives `view` the values; zeros in an estimate.
+  bool ReadIntegers(const std::string& label, const Spans* payload, View* view) {
+    if (view->shape.size() > kMaxIntegerElements) {
+      reasons_.Invalid(label, "shape must hold at most ", kMaxIntegerElements,
+                       " elements when it is int32 of rank 1, got ", view->shape.size());
+      return false;
+    }
+    // One more, so that data is not null when there are none.
+    std::vector<int32_t>& values = request_.integers.emplace_back(view->shape.size() + 1);
+    view->data = values.data();
+    if (payload == nullptr) return true;
+    auto* to = reinterpret_cast<std::byte*>(values.data());
+    for (const auto& span : *payload) {
+      std::memcpy(to, span.data(), span.size());
+      to += span.size();
+    }
+    return true;
+  }
+
+  void UnusedRaw() {
+    for (size_t i = 0; i < raw_.size(); ++i) {
+      if (is_raw_used_[i]) continue;
+      reasons_.Invalid("raw[", i, "] must belong to a tensor, got ", SizeOf(raw_[i]),
+                       " bytes that none refers to");
+    }
+  }
+
+  // The values of an estimate's lengths and offsets are those that their absence stands for.
+  void AssumeFullLengths() {
+    const int64_t nq = LengthOf("q"), nk = LengthOf("k");
+    Fill("q_lengths", nq);
+    Fill("kv_lengths", nk);
+    Fill("causal_offset", nk - nq);
+  }
+
+  int64_t LengthOf(const std::string& name) const {
+    const auto found = request_.call.tensors.find(name);
+    if (found == request_.call.tensors.end() || found->second.shape.rank != 4) return 0;
+    return found->second.shape[2];
+  }
+
+  void Fill(const std::string& name, int64_t value) {
+    const auto found = request_.call.tensors.find(name);
+    if (found == request_.call.tensors.end() || found->second.data == nullptr) return;
+    const int64_t stored = std::clamp<int64_t>(value, INT32_MIN, INT32_MAX);
+    std::fill_n(found->second.As<int32_t>(), found->second.shape.size(),
+                static_cast<int32_t>(stored));
+  }
+
+  absl::StatusOr<DecodedRequest> Finish(const v1::MethodSpec& spec) {
+    DecodedSpec decoded = DecodeSpec(spec);
+    absl::Status status = MergeReasons(reasons_.status(), decoded.status);
+    request_.call.method = std::move(decoded.method);
+    request_.call.options = std::move(decoded.options);
+    status = MergeReasons(status, AskEngine());
+    if (!status.ok()) return FitTrailer(status);
+    return std::move(request_);
+  }
+
+  absl::Status AskEngine() {
+    if (request_.call.method.empty() || context_.plan == nullptr) return absl::OkStatus();
+    if (can_plan_) {
+      auto plan = context_.plan(request_.call);
+      if (plan.ok()) request_.plan = *std::move(plan);
+      return plan.status();
+    }
+    // Nothing can be said of the tensors, but of the options.
+    Reasons reasons(request_.call.method);
+    if (const Method* method = FindMethod(request_.call.method)) {
+      (void)method->Parse(request_.call.options, &reasons);
+    }
+    return reasons.status();
+  }
+
+  const DecodeContext& context_;
+  bool is_estimate_ = false;
+  bool can_plan_ = true;
+  Reasons reasons_{"request"};
+  std::vector<Spans> raw_;
+  std::vector<bool> is_raw_used_;
+  std::map<std::string, int> counts_;
+  DecodedRequest request_;
+};
+
+}  // namespace
+
+absl::StatusOr<DecodedRequest> Decode(const v1::ForwardRequest& request, std::vector<Spans> raw,
+                                      const DecodeContext& context) {
+  return Decoder(Direction::kForward, context).Compute(request, std::move(raw));
+}
+
+absl::StatusOr<DecodedRequest> Decode(const v1::BackwardRequest& request, std::vector<Spans> raw,
+                                      const DecodeContext& context) {
+  return Decoder(Direction::kBackward, context).Compute(request, std::move(raw));
+}
+
+absl::StatusOr<DecodedRequest> Decode(const v1::EstimateRequest& request,
+                                      const DecodeContext& context) {
+  const auto direction = request.backward() ? Direction::kBackward : Direction::kForward;
+  return Decoder(direction, context).Estimate(request);
+}
+
+}  // namespace attnd

@@ -1,0 +1,60 @@
+// From a parsed message and its payloads to the kernels' terms: validation of the envelope.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attn/v1/attention.pb.h"
+#include "kernels/engine.h"
+#include "server/reasons.h"
+#include "server/task.h"
+
+namespace attnd {
+
+// A tensor, also one that is only described, holds at most this many bytes.
+constexpr int64_t kMaxTensorBytes = int64_t{1} << 40;
+// A rank 1 int32 tensor (lengths, offsets): its values are copied for Plan.
+constexpr int64_t kMaxIntegerElements = int64_t{1} << 20;
+
+struct DecodedRequest {
+  std::string id;
+  std::string device;  // resolved: what the caller named, or the first that is served
+  int priority = 0;
+  // Shapes in [B,H,N,D] whatever the layout. Data of int32 tensors of rank 1 only: it points into
+  // `integers`.
+  Call call;
+  std::map<std::string, Spans> payloads;  // of every tensor, by name; empty for an estimate
+  int64_t payload_bytes = 0;              // sum over `payloads`
+  std::vector<std::vector<int32_t>> integers;
+  std::shared_ptr<const Plan> plan;  // null when no planner was given
+
+  DecodedRequest() = default;
+  DecodedRequest(DecodedRequest&&) = default;  // not copied: views point into `integers`
+  DecodedRequest& operator=(DecodedRequest&&) = default;
+};
+
+struct DecodeContext {
+  std::span<const std::string> devices;  // names that are served; empty in a request means [0]
+  // Engine::MakePlan. With it a refused request tells the reasons of envelope and engine together;
+  // it is not called when the tensors cannot be described to it.
+  std::function<absl::StatusOr<std::shared_ptr<const Plan>>(const Call&)> plan;
+};
+
+// All reasons at once, one a line, at most kMaxReasonBytes: INVALID_ARGUMENT if any is the caller's
+// error, else what the engine said. Lines of the envelope open with "request: ", those of the
+// method with its id. Payloads stay where they are; only rank 1 int32 tensors are read.
+absl::StatusOr<DecodedRequest> Decode(const attn::v1::ForwardRequest& request,
+                                      std::vector<Spans> raw, const DecodeContext& context);
+absl::StatusOr<DecodedRequest> Decode(const attn::v1::BackwardRequest& request,
+                                      std::vector<Spans> raw, const DecodeContext& context);
+// Without data: lengths count as full, offsets as absent.
+absl::StatusOr<DecodedRequest> Decode(const attn::v1::EstimateRequest& request,
+                                      const DecodeContext& context);
+
+}  // namespace attnd

@@ -1,0 +1,128 @@
+#include "server/rpc.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "server/log.h"
+#include "server/transport.h"
+
+namespace attnd {
+namespace {
+
+TimePoint ToSteady(gpr_timespec deadline) {
+  if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) return TimePoint::max();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  // A year is as good as none, and far from overflow.
+  constexpr int64_t kYear = int64_t{365} * 24 * 3600;
+  const int64_t seconds = std::clamp<int64_t>(left.tv_sec, -kYear, kYear);
+  return std::chrono::steady_clock::now() + std::chrono::seconds(seconds) +
+         std::chrono::nanoseconds(left.tv_nsec);
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return {static_cast<grpc::StatusCode>(status.raw_code()), std::string(status.message())};
+}
+
+Rpc::Alive::Alive(Transport* transport) : transport_(transport) { transport_->AddLive(1); }
+Rpc::Alive::~Alive() { transport_->AddLive(-1); }
+
+Rpc::Rpc(Transport* transport) : alive_(transport), transport_(transport) {}
+Rpc::~Rpc() = default;
+
+void Rpc::Arm() {
+  context_.AsyncNotifyWhenDone(done_.Hold(this));
+  transport_->service_.RequestCall(&context_, &stream_, transport_->queue_.get(),
+                                   transport_->queue_.get(), arrived_.Hold(this));
+}
+
+void Rpc::OnArrived(bool ok) {
+  if (!ok) {
+    // The server stops. The tag of AsyncNotifyWhenDone comes back only for calls that started.
+    done_.Drop();
+    return;
+  }
+  std::make_shared<Rpc>(transport_)->Arm();
+  transport_->calls_.fetch_add(1, std::memory_order_relaxed);
+  started_ = std::chrono::steady_clock::now();
+  deadline_ = ToSteady(context_.raw_deadline());
+  Guarded([this] {
+    handler_ = transport_->NewHandler(method());
+    if (handler_ == nullptr) {
+      Finish(absl::UnimplementedError(absl::StrCat("unknown method ", method())));
+    } else {
+      handler_->OnHeaders(*this);
+    }
+  });
+}
+
+void Rpc::Read() { stream_.Read(&incoming_, read_.Hold(this)); }
+
+void Rpc::OnRead(bool ok) {
+  // Moved out, so that the handler decides how long the received slices live.
+  grpc::ByteBuffer message;
+  if (ok) message.Swap(&incoming_);
+  Guarded([&] { handler_->OnMessage(*this, ok ? &message : nullptr); });
+}
+
+void Rpc::Send(grpc::ByteBuffer message) {
+  if (closing_.has_value() || broken_) return;
+  outbox_.push_back(std::move(message));
+  Pump();
+}
+
+void Rpc::Close(const absl::Status& status) {
+  if (!closing_.has_value()) closing_ = status;
+  Pump();
+}
+
+void Rpc::Pump() {
+  if (writing_) return;
+  if (!outbox_.empty() && !broken_) {
+    writing_ = true;
+    stream_.Write(outbox_.front(), written_.Hold(this));
+  } else if (closing_.has_value()) {
+    Finish(*closing_);
+  }
+}
+
+void Rpc::OnWritten(bool ok) {
+  writing_ = false;
+  broken_ = broken_ || !ok;
+  outbox_.pop_front();
+  Pump();
+}
+
+void Rpc::Finish(const absl::Status& status) {
+  if (answered_.exchange(true)) return;
+  stream_.Finish(ToGrpc(status), finished_.Hold(this));
+}
+
+void Rpc::Reply(const grpc::ByteBuffer& reply) {
+  if (answered_.exchange(true)) return;
+  stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, finished_.Hold(this));
+}
+
+void Rpc::OnDone(bool) {
+  if (handler_ == nullptr) return;
+  const bool cancelled = context_.IsCancelled();
+  Guarded([&] { handler_->OnDone(*this, cancelled); });
+}
+
+template <class F>
+void Rpc::Guarded(const F& f) {
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    Finish(absl::ResourceExhaustedError("request: the server has no memory left for it"));
+  } catch (const std::exception& e) {
+    Log(LogLevel::kError, "a handler threw", {{"what", e.what()}});
+    Finish(absl::InternalError("request: the server failed"));
+  }
+}
+
+}  // namespace attnd

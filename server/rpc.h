@@ -1,0 +1,134 @@
+// One call on the completion queue, and what a method does with it.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/task.h"
+
+namespace attnd {
+
+class Rpc;
+class Transport;
+
+// What the completion queue hands back: every tag is one of these.
+class Event {
+ public:
+  virtual void Run(bool ok) = 0;
+
+ protected:
+  ~Event() = default;
+};
+
+// One call as its method sees it. Owned by the call; every function runs on the polling thread and
+// must not block. Whatever else happens, the handler answers its call exactly once.
+class Handler {
+ public:
+  virtual ~Handler() = default;
+  // The headers are here and no payload byte was read: reads, or refuses.
+  virtual void OnHeaders(Rpc& rpc) = 0;
+  // The outcome of Rpc::Read. Null: the client sent no (further) message, or it is gone.
+  virtual void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) = 0;
+  // The call is over. Cancelled: by the client, its deadline or a lost connection, and no answer
+  // reached it; an unanswered call must still be answered (nobody hears it, but it ends the call).
+  virtual void OnDone(Rpc&, bool /*cancelled*/) {}
+};
+
+// Lives until gRPC has given back all its tags and nobody holds a reference. The last reference may
+// be dropped on any thread.
+class Rpc final : public std::enable_shared_from_this<Rpc> {
+ public:
+  explicit Rpc(Transport* transport);
+  ~Rpc();
+  Rpc(const Rpc&) = delete;
+  Rpc& operator=(const Rpc&) = delete;
+
+  // Waits for a call. Polling thread, or before it starts.
+  void Arm();
+
+  // --- constant once the headers are here ---
+  const std::string& method() const { return context_.method(); }
+  TimePoint started() const { return started_; }
+  TimePoint deadline() const { return deadline_; }  // max(): none
+  const grpc::GenericServerContext& context() const { return context_; }
+
+  // --- polling thread ---
+  // One at a time; answered by Handler::OnMessage.
+  void Read();
+  // A message of a stream. They leave in order, one Write at a time.
+  void Send(grpc::ByteBuffer message);
+  // Ends a stream after what was sent.
+  void Close(const absl::Status& status);
+
+  // --- any thread: the answer of a unary call. The first one counts ---
+  void Finish(const absl::Status& status);
+  void Reply(const grpc::ByteBuffer& reply);
+
+ private:
+  // Counts the call among the transport's live ones: released after every other member.
+  class Alive {
+   public:
+    explicit Alive(Transport* transport);
+    ~Alive();
+
+   private:
+    Transport* const transport_;
+  };
+
+  // A tag. While gRPC has it, it keeps the call alive.
+  class Tag final : public Event {
+   public:
+    explicit Tag(void (Rpc::*on_event)(bool)) : on_event_(on_event) {}
+    void* Hold(Rpc* rpc) {
+      held_ = rpc->shared_from_this();
+      return static_cast<Event*>(this);
+    }
+    void Drop() { held_.reset(); }
+    void Run(bool ok) override {
+      const std::shared_ptr<Rpc> rpc = std::move(held_);
+      (rpc.get()->*on_event_)(ok);
+    }
+
+   private:
+    void (Rpc::*const on_event_)(bool);
+    std::shared_ptr<Rpc> held_;
+  };
+
+  void OnArrived(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFinished(bool) {}
+  void OnDone(bool ok);
+  void Pump();
+  template <class F>
+  void Guarded(const F& f);
+
+  const Alive alive_;
+  Transport* const transport_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  TimePoint started_, deadline_ = TimePoint::max();
+  std::atomic<bool> answered_{false};
+
+  // Polling thread only.
+  std::unique_ptr<Handler> handler_;
+  grpc::ByteBuffer incoming_;
+  std::deque<grpc::ByteBuffer> outbox_;
+  bool writing_ = false, broken_ = false;
+  std::optional<absl::Status> closing_;
+
+  Tag arrived_{&Rpc::OnArrived}, read_{&Rpc::OnRead}, written_{&Rpc::OnWritten};
+  Tag finished_{&Rpc::OnFinished}, done_{&Rpc::OnDone};
+};
+
+// The codes of absl and gRPC have the same numbers.
+grpc::Status ToGrpc(const absl::Status& status);
+
+}  // namespace attnd

@@ -1,0 +1,45 @@
+#include "server/task.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/log.h"
+
+namespace attnd {
+
+absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now) {
+  // The caller's own clock ends a call a moment earlier than ours: a timeout is rounded up by up to
+  // one percent when it is sent, and counted anew when it arrives.
+  const auto slack =
+      std::max<TimePoint::duration>(std::chrono::milliseconds(10), (deadline - started) / 50);
+  if (deadline - slack <= now) {
+    return absl::DeadlineExceededError("request: the deadline passed before it could run");
+  }
+  return absl::CancelledError("request: cancelled by the client");
+}
+
+absl::Status CheckAlive(const Task& task, TimePoint now) {
+  // First: gRPC tells of a deadline by cancelling the call.
+  if (task.deadline <= now) {
+    return absl::DeadlineExceededError("request: the deadline passed before it could run");
+  }
+  if (task.cancelled->load(std::memory_order_relaxed)) {
+    return absl::CancelledError("request: cancelled by the client");
+  }
+  return absl::OkStatus();
+}
+
+Refusal RefusalOf(const absl::Status& dead) {
+  return absl::IsCancelled(dead) ? Refusal::kCancelled : Refusal::kDeadline;
+}
+
+void Finish(std::unique_ptr<Task> task, absl::Status status, std::vector<Result> results,
+            const Phases& phases) noexcept {
+  try {
+    task->done(std::move(status), std::move(results), phases);
+  } catch (const std::exception& e) {
+    Log(LogLevel::kError, "an answer was lost", {{"reason", e.what()}});
+  }
+}
+
+}  // namespace attnd

@@ -1,0 +1,137 @@
+#include "server/transport.h"
+
+#include <grpc/support/log.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/log.h"
+
+namespace attnd {
+namespace {
+
+// gRPC tells why it cannot listen only in its log.
+Mutex last_error_mu;
+std::string* const last_error = new std::string;
+
+void ForwardLog(gpr_log_func_args* args) {
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) {
+    const MutexLock lock(&last_error_mu);
+    *last_error = args->message;
+  }
+  Log(LogLevel::kDebug, args->message, {{"from", "grpc"}});
+}
+
+// The operating system's words in gRPC's nested error text, or what is known without them.
+std::string ListenError() {
+  const MutexLock lock(&last_error_mu);
+  constexpr absl::string_view kKey = "os_error:\"";
+  const size_t at = last_error->find(std::string(kKey));
+  if (at == std::string::npos) return "not an address of this machine";
+  const size_t start = at + kKey.size();
+  return last_error->substr(start, last_error->find('"', start) - start);
+}
+
+}  // namespace
+
+// Work for the polling thread, carried by an alarm that is due at once.
+class Transport::Posted final : public Event {
+ public:
+  Posted(Transport* transport, std::function<void()> f) : transport_(transport), f_(std::move(f)) {
+    transport_->AddLive(1);
+  }
+  ~Posted() { transport_->AddLive(-1); }
+  void Set() {
+    alarm_.Set(transport_->queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), static_cast<Event*>(this));
+  }
+  void Run(bool) override {
+    f_();
+    delete this;
+  }
+
+ private:
+  Transport* const transport_;
+  const std::function<void()> f_;
+  grpc::Alarm alarm_;
+};
+
+absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const Options& options,
+                                                            MethodTable methods) {
+  gpr_set_log_function(ForwardLog);
+  std::unique_ptr<Transport> transport(new Transport(std::move(methods)));
+  if (absl::Status status = transport->Listen(options); !status.ok()) return status;
+  for (int i = 0; i < options.armed_calls; ++i) std::make_shared<Rpc>(transport.get())->Arm();
+  transport->thread_ = std::thread([t = transport.get()] { t->Poll(); });
+  return transport;
+}
+
+absl::Status Transport::Listen(const Options& options) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);
+  // The limit is checked where the call is counted (TensorCall); gRPC's own check comes no earlier.
+  builder.SetMaxReceiveMessageSize(-1);
+  builder.SetMaxSendMessageSize(-1);
+  // With reuse on, a second server would silently share the port.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  // A compressed message may unpack to any size; floats do not compress. Refused by gRPC.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  for (grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  builder.RegisterAsyncGenericService(&service_);
+  queue_ = builder.AddCompletionQueue();
+  server_ = builder.BuildAndStart();
+  const bool is_unix = absl::StartsWith(options.address, "unix:");
+  if (server_ == nullptr || (port_ <= 0 && !is_unix)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.address, ": ", ListenError()));
+  }
+  address_ = is_unix
+                 ? options.address
+                 : absl::StrCat(options.address.substr(0, options.address.rfind(':')), ":", port_);
+  return absl::OkStatus();
+}
+
+Transport::~Transport() {
+  if (server_ != nullptr) StopServing(std::chrono::milliseconds(0));
+  {
+    const MutexLock lock(&mu_);
+    while (live_ != 0) none_live_.Wait(&mu_);
+  }
+  if (queue_ != nullptr) queue_->Shutdown();
+  if (thread_.joinable()) {
+    thread_.join();
+  } else if (queue_ != nullptr) {
+    // Never polled: a queue must be empty when it is destroyed.
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_->Next(&tag, &ok)) continue;
+  }
+}
+
+void Transport::Post(std::function<void()> f) { (new Posted(this, std::move(f)))->Set(); }
+
+void Transport::StopServing(std::chrono::milliseconds timeout) {
+  server_->Shutdown(std::chrono::system_clock::now() + timeout);
+}
+
+void Transport::Poll() {
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->Run(ok);
+}
+
+std::unique_ptr<Handler> Transport::NewHandler(const std::string& method) const {
+  const auto found = methods_.find(method);
+  return found == methods_.end() ? nullptr : found->second();
+}
+
+void Transport::AddLive(int change) {
+  const MutexLock lock(&mu_);
+  live_ += change;
+  if (live_ == 0) none_live_.NotifyAll();
+}
+
+}  // namespace attnd

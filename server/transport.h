@@ -1,0 +1,80 @@
+// The gRPC side of the process: one completion queue, one polling thread, every method of every
+// service as bytes. Any synchronous or callback service on the same server would start pollers of
+// its own and halve the rate of small messages.
+#pragma once
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "kernels/core/mutex.h"
+#include "server/rpc.h"
+
+namespace attnd {
+
+// "/attn.v1.AttentionService/Forward" -> a new handler for one call.
+using MethodTable = std::map<std::string, std::function<std::unique_ptr<Handler>()>>;
+
+// Stop in this order: StopServing, then end whatever may still answer a call (lanes), then the
+// destructor. An operation started on a queue that was shut down aborts the process; therefore the
+// queue closes only when no call is left.
+class Transport {
+ public:
+  struct Options {
+    std::string address;                // "host:port" or "unix:/path"; port 0 takes a free one
+    int max_concurrent_streams = 1024;  // per connection; clients queue beyond it
+    int armed_calls = 32;               // calls that may arrive before the polling thread looks
+  };
+
+  // Errors: UNAVAILABLE "cannot listen on 127.0.0.1:8001: Address already in use".
+  // A call of a method that is not in the table is answered with UNIMPLEMENTED.
+  static absl::StatusOr<std::unique_ptr<Transport>> Start(const Options& options,
+                                                          MethodTable methods);
+  ~Transport();
+
+  int port() const { return port_; }
+  const std::string& address() const { return address_; }  // with the port that is listened on
+  int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
+
+  // Runs `f` on the polling thread, soon. Any thread; not after the destructor began.
+  void Post(std::function<void()> f);
+
+  // Closes the listeners; what is in flight has until `timeout` passed, then it is cancelled.
+  // Blocks until all calls have ended.
+  void StopServing(std::chrono::milliseconds timeout);
+
+ private:
+  friend class Rpc;
+  class Posted;
+
+  Transport(MethodTable methods) : methods_(std::move(methods)) {}
+  absl::Status Listen(const Options& options);
+  void Poll();
+  std::unique_ptr<Handler> NewHandler(const std::string& method) const;
+  void AddLive(int change);
+
+  const MethodTable methods_;
+  std::string address_;
+  int port_ = 0;
+  std::atomic<int64_t> calls_{0};
+
+  grpc::AsyncGenericService service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+
+  Mutex mu_;
+  CondVar none_live_;
+  int live_ ATTND_GUARDED_BY(mu_) = 0;  // calls, waiting ones included, and posts
+
+  std::thread thread_;
+};
+
+}  // namespace attnd

@@ -1,0 +1,220 @@
+// Speed of attend against the multiply-add peak of the same machine in the same run. One JSON
+// object a line: case, value (ms a call or ns a token), ratio (share of peak, or of the reference
+// case), goal, peak (GFLOP/s of all threads). Usage: attend_bench [--quick]
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/peak.h"
+#include "kernels/ops/pattern.h"
+
+namespace attnd {
+namespace {
+
+double Wall() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double ProcessSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+struct Measured {
+  double seconds = 0;     // median
+  double peak_flops = 0;  // median, all threads, measured between the samples
+  bool clean = false;     // nobody else took the cores
+};
+
+// A sample counts when this process had its cores for it. On a machine that is too busy for that,
+// CPU time divided by threads stands in, and the line says so.
+Measured Measure(CpuBackend& backend, double budget, const std::function<void()>& call) {
+  const int threads = backend.cpu().threads;
+  std::vector<double> clean, all, peaks;
+  call();
+  const double start = Wall();
+  do {
+    peaks.push_back(MeasureFlops(backend.cpu().isa, 2e-3) * threads);
+    const double wall = Wall(), cpu = ProcessSeconds();
+    call();
+    const double wall_used = Wall() - wall, cpu_used = ProcessSeconds() - cpu;
+    all.push_back(cpu_used / threads);
+    if (cpu_used > 0.95 * threads * wall_used) clean.push_back(wall_used);
+  } while ((Wall() - start < budget || all.size() < 5) && Wall() - start < 8 * budget);
+  const bool enough = clean.size() >= 3;
+  return {Median(enough ? clean : all), Median(peaks), enough};
+}
+
+// Random tensors of one problem with every view that both directions need.
+class Bench {
+ public:
+  Bench(int64_t H, int64_t N, int64_t D, bool banded, int64_t lo, int64_t hi)
+      : H_(H), N_(N), D_(D) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (auto* t : {&q_, &k_, &v_, &dout_}) {
+      t->resize(H * N * D);
+      for (float& x : *t) x = normal(random);
+    }
+    for (auto* t : {&out_, &dq_, &dk_, &dv_}) t->resize(H * N * D);
+    lse_.resize(H * N);
+    rows_.resize(1);
+    rows_[0].nq = rows_[0].nk = N;
+    const double tiles = std::ceil(static_cast<double>(N) / kTile);
+    rows_[0].visible_pairs = static_cast<double>(N) * static_cast<double>(N);
+    rows_[0].visible_tiles = tiles * tiles;
+    if (!banded) return;
+    PatternBuilder builder(N, N);
+    builder.AddBand(lo, hi);
+    auto pattern = std::make_shared<Pattern>(std::move(builder).Build());
+    rows_[0].visible_pairs = static_cast<double>(pattern->visible_pairs);
+    rows_[0].visible_tiles = static_cast<double>(pattern->visible_tiles);
+    rows_[0].pattern = pattern;
+  }
+
+  double flops() const { return 4.0 * rows_[0].visible_pairs * static_cast<double>(H_ * D_); }
+  int64_t N() const { return N_; }
+
+  void Forward(CpuBackend& backend, Stream& stream) {
+    const AttendProblem p = Problem();
+    Check(backend.Attend(stream, {.scale = Scale(), .problems = {&p, 1}}));
+  }
+  void Backward(CpuBackend& backend, Stream& stream) {
+    const AttendGradProblem p = {Problem(), Of(dout_), View(), Of(dq_), Of(dk_), Of(dv_)};
+    Check(backend.AttendGrad(stream, {.scale = Scale(), .problems = {&p, 1}}));
+  }
+
+ private:
+  double Scale() const { return 1 / std::sqrt(static_cast<double>(D_)); }
+  View Of(std::vector<float>& t) const {
+    return DenseView(t.data(), DType::kF32, Shape{1, H_, N_, D_});
+  }
+  AttendProblem Problem() {
+    return {Of(q_), Of(k_), Of(v_), Of(out_), DenseView(lse_.data(), DType::kF32, Shape{1, H_, N_}),
+            rows_};
+  }
+  static void Check(const absl::Status& status) {
+    if (status.ok()) return;
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    std::exit(1);
+  }
+
+  const int64_t H_, N_, D_;
+  std::vector<float> q_, k_, v_, dout_, out_, dq_, dk_, dv_, lse_;
+  std::vector<AttendRow> rows_;
+};
+
+class Report {
+ public:
+  explicit Report(double budget) : budget_(budget) {}
+
+  // Both directions of one shape; the goal is the forward's share of peak (0: none is set).
+  void Shares(CpuBackend& backend, const std::string& name, Bench bench, double goal) {
+    Share(backend, "forward " + name, bench.flops(), goal,
+          [&](Stream& stream) { bench.Forward(backend, stream); });
+    Share(backend, "backward " + name, 2.5 * bench.flops(), 0,
+          [&](Stream& stream) { bench.Backward(backend, stream); });
+  }
+
+  // Time a token of a causal window, and its ratio to the shortest sequence's.
+  void Window(CpuBackend& backend, int64_t N, bool backward) {
+    Bench bench(/*H=*/2, N, /*D=*/64, /*banded=*/true, -255, 0);
+    BufferPool pool;
+    Stream stream(backend, &pool);
+    bench.Forward(backend, stream);
+    const Measured m = Measure(backend, budget_, [&] {
+      backward ? bench.Backward(backend, stream) : bench.Forward(backend, stream);
+    });
+    const double ns = m.seconds / static_cast<double>(N) * 1e9;
+    double& first = first_[{backend.cpu().threads, backward}];
+    if (first == 0) first = ns;
+    std::printf(
+        "{\"case\":\"%s window 256 N%lld T%d\",\"value\":%.1f,\"unit\":\"ns/token\","
+        "\"ratio\":%.3f,\"goal\":1.15,\"peak\":%.1f,\"useful_share\":%.3f,\"clean\":%s}\n",
+        backward ? "backward" : "forward", static_cast<long long>(N), backend.cpu().threads, ns,
+        ns / first, m.peak_flops / 1e9,
+        (backward ? 2.5 : 1.0) * bench.flops() / m.seconds / m.peak_flops,
+        m.clean ? "true" : "false");
+    std::fflush(stdout);
+  }
+
+ private:
+  void Share(CpuBackend& backend, const std::string& name, double flops, double goal,
+             const std::function<void(Stream&)>& call) {
+    BufferPool pool;
+    Stream stream(backend, &pool), dry(backend, nullptr);
+    call(dry);
+    const Measured m = Measure(backend, budget_, [&] { call(stream); });
+    std::printf(
+        "{\"case\":\"%s T%d\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,\"goal\":%.2f,"
+        "\"peak\":%.1f,\"predicted\":%.3f,\"clean\":%s}\n",
+        name.c_str(), backend.cpu().threads, m.seconds * 1e3, flops / m.seconds / m.peak_flops,
+        goal, m.peak_flops / 1e9, dry.work().seconds * 1e3, m.clean ? "true" : "false");
+    std::fflush(stdout);
+  }
+
+  const double budget_;
+  std::map<std::pair<int, bool>, double> first_;
+};
+
+int Main(bool quick, const std::string& isa) {
+  Report report(quick ? 0.2 : 1.0);
+  for (int threads : {1, 2}) {
+    auto made = NewCpuBackend({.threads = threads, .isa = isa});
+    if (!made.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(made.status().message()).c_str());
+      return 1;
+    }
+    CpuBackend& backend = static_cast<CpuBackend&>(**made);
+    for (int64_t N : {128, 1024, 4096}) {
+      if (quick && N > 1024) continue;
+      for (int64_t D : {64, 128}) {
+        const std::string shape = "N" + std::to_string(N) + " D" + std::to_string(D) + " H8";
+        report.Shares(backend, "full " + shape, Bench(8, N, D, false, 0, 0), N >= 1024 ? 0.65 : 0);
+        report.Shares(backend, "causal " + shape,
+                      Bench(8, N, D, true, -PatternBuilder::kUnbounded, 0), 0);
+      }
+    }
+    for (bool backward : {false, true}) {
+      for (int64_t N : {4096, 16384, 131072}) {
+        if (!quick || N <= 16384) report.Window(backend, N, backward);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace attnd
+
+int main(int argc, char** argv) {
+  bool quick = false;
+  std::string isa;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) {
+      quick = true;
+    } else if (std::strncmp(argv[i], "--isa=", 6) == 0) {
+      isa = argv[i] + 6;
+    } else {
+      std::fprintf(stderr, "usage: attend_bench [--quick] [--isa=avx512|avx2|sse4]\n");
+      return 2;
+    }
+  }
+  return attnd::Main(quick, isa);
+}

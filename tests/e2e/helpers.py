@@ -1,0 +1,92 @@
+"""What several end-to-end tests share: oracles, errors, waiting, work that takes long."""
+
+import pathlib
+import sys
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.methods import linear_attention, local, softmax  # noqa: E402
+
+ORACLES = {"softmax": softmax, "local": local, "linear_attention": linear_attention}
+# One option set a method, as a user would send it.
+OPTIONS = {"softmax": {}, "local": {"window_left": 16}, "linear_attention": {}}
+# Bounds of the relative Frobenius error: a few roundings to the dtype.
+BOUND = {np.float32: 5e-6, np.float16: 1e-3, ml_dtypes.bfloat16: 8e-3}
+
+
+def relative_error(ours, exact):
+    exact = np.asarray(exact, np.float64)
+    size = np.linalg.norm(exact)
+    return np.linalg.norm(np.asarray(ours, np.float64) - exact) / (size or 1)
+
+
+def noise(rng, shape, dtype=np.float32):
+    return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def eventually(true, seconds=10):
+    """Waits for what another process does soon; the last value of `true()`."""
+    end = time.monotonic() + seconds
+    while not (value := true()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return value
+
+
+class Busy:
+    """Keeps every lane of a server at work with one long request, so that others must wait."""
+
+    def __init__(self, client, server, n=4096, heads=12):
+        q = np.zeros((1, heads, n, 64), np.float32)
+        self.result = self.error = None
+        self._client, self._server, self._q = client, server, q
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            self.result = self._client.forward(self._q, self._q, self._q, timeout=120)
+        except Exception as error:
+            self.error = error
+
+    def __enter__(self):
+        taken = self._server.metric("attnd_dispatch_total")
+        self._thread.start()
+        assert eventually(lambda: self._server.metric("attnd_dispatch_total") > taken)
+        return self
+
+    def is_running(self):
+        return self._thread.is_alive()
+
+    def __exit__(self, *exception):
+        self._thread.join()
+
+
+def together(calls):
+    """Runs all calls at the same time, each on a thread; results in order, errors raised."""
+    results = [None] * len(calls)
+    barrier = threading.Barrier(len(calls))
+
+    def run(index):
+        barrier.wait()
+        try:
+            results[index] = calls[index]()
+        except Exception as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results

@@ -1,0 +1,119 @@
+"""The real server as a process on free ports of the loopback."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+DATA = REPOSITORY / "tests" / "data"
+SERVER = pathlib.Path(os.environ.get("ATTND_SERVER", REPOSITORY / "build/server/attnd-server"))
+START_SECONDS = 30
+STOP_SECONDS = 40
+
+
+def clean_environment():
+    """Ours without ATTND_*, which would configure the server or the command under test."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ATTND_")}
+
+
+class Server:
+    """One attnd-server process on free ports of the loopback."""
+
+    def __init__(self, folder, *flags):
+        assert SERVER.exists(), f"no server at {SERVER}: build it or set ATTND_SERVER"
+        ports_file = folder / "ports.json"
+        self.log_path = folder / "server.log"
+        with open(self.log_path, "wb") as log:
+            command = [str(SERVER.resolve()), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+            command += ["--ports-file", str(ports_file), *flags]
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=clean_environment()
+            )
+        self.pid = self.process.pid
+        ports = self._wait_for_ports(ports_file)
+        self.target = f"127.0.0.1:{ports['grpc']}"
+        self.http = f"http://127.0.0.1:{ports['http']}"
+
+    def _wait_for_ports(self, path):
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                break
+            try:
+                return json.loads(path.read_text())
+            except (FileNotFoundError, ValueError):
+                time.sleep(0.02)
+        self.kill()
+        raise AssertionError(f"server did not start:\n{self.log()}")
+
+    def get(self, path):
+        """HTTP status and body."""
+        try:
+            with urllib.request.urlopen(self.http + path, timeout=10) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metrics(self):
+        """The text of /metrics."""
+        status, text = self.get("/metrics")
+        assert status == 200, text
+        return text
+
+    def metric(self, name, **labels):
+        """Sum of the samples called `name` whose labels include `labels`."""
+        return sum(
+            value
+            for found, having, value in samples(self.metrics())
+            if found == name and labels.items() <= having.items()
+        )
+
+    def rss(self):
+        """Resident bytes."""
+        return self._status_bytes("VmRSS")
+
+    def peak_rss(self):
+        """Highest resident bytes of the process so far."""
+        return self._status_bytes("VmHWM")
+
+    def _status_bytes(self, name):
+        for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"no {name}")
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def wait(self, timeout=STOP_SECONDS):
+        """The exit code."""
+        return self.process.wait(timeout)
+
+    def stop(self):
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.signal()
+        return self.wait()
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def samples(text):
+    """(name, labels, value) of each sample of a Prometheus page."""
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            series, value = line.rsplit(" ", 1)
+            name, _, rest = series.partition("{")
+            pairs = (pair.split("=", 1) for pair in rest.rstrip("}").split(",") if "=" in pair)
+            yield name, {label: text.strip('"') for label, text in pairs}, float(value)

@@ -1,0 +1,75 @@
+"""What a request is batched with never changes its answer, to the bit."""
+
+import numpy as np
+import pytest
+
+import attnd
+from helpers import OPTIONS, ORACLES, Busy, noise, same_bits, together
+
+
+@pytest.fixture(scope="module")
+def requests():
+    rng = np.random.default_rng(3)
+    lengths = [1, 7, 63, 64, 65, 100, 128, 200, 257, 300]
+    return [[noise(rng, (1, 2, n, 32)) for _ in range(4)] for n in lengths]
+
+
+def ask(client, method, direction, tensors):
+    send = {"method": method, "options": OPTIONS[method]}
+    if direction == "forward":
+        return client.forward(*tensors[:3], **send)
+    return client.backward(*tensors, **send)
+
+
+def arrays_of(reply):
+    if isinstance(reply, attnd.ForwardResult):
+        return [reply.out, reply.lse]
+    return [reply.q, reply.k, reply.v]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("method", ORACLES)
+def test_batched_equals_alone(server, client, requests, method, direction):
+    alone = [ask(client, method, direction, tensors) for tensors in requests]
+    assert all(reply.stats.batch_requests == 1 for reply in alone)
+
+    calls = [lambda t=tensors: ask(client, method, direction, t) for tensors in requests]
+    with Busy(client, server):
+        batched = together(calls)
+
+    assert max(reply.stats.batch_requests for reply in batched) > 1
+    for one, other in zip(alone, batched, strict=True):
+        for a, b in zip(arrays_of(one), arrays_of(other), strict=True):
+            assert same_bits(a, b)
+
+
+@pytest.mark.parametrize("method", ORACLES)
+def test_nan_stays_in_its_own_request(server, client, requests, method):
+    sound = requests[5]
+    poisoned = [array.copy() for array in requests[6]]
+    poisoned[0][0, 0, 3, 5] = np.nan
+    poisoned[2][0, 1, 9, 2] = np.inf
+    alone = ask(client, method, "backward", sound)
+
+    with Busy(client, server):
+        first, poison, second = together(
+            [
+                lambda: ask(client, method, "backward", sound),
+                lambda: ask(client, method, "backward", poisoned),
+                lambda: ask(client, method, "backward", sound),
+            ]
+        )
+
+    assert poison.stats.batch_requests > 1
+    assert np.isnan(poison.q).any()
+    for reply in (first, second):
+        for a, b in zip(arrays_of(alone), arrays_of(reply), strict=True):
+            assert same_bits(a, b)
+
+
+def test_one_client_serves_many_threads(client, rng):
+    inputs = [noise(rng, (1, 1, 40 + i, 16)) for i in range(16)]
+    alone = [client.forward(q, q, q).out for q in inputs]
+    for _ in range(5):
+        replies = together([lambda q=q: client.forward(q, q, q) for q in inputs])
+        assert all(same_bits(r.out, a) for r, a in zip(replies, alone, strict=True))

@@ -1,0 +1,252 @@
+"""The command `attn`: results in files, tables, texts of errors, exit codes.
+
+Most cases call its main() in this process, which is what the command does after half a second of
+imports; some run the process.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import attnd
+from attnd import cli
+from helpers import same_bits
+from server_process import DATA, clean_environment
+
+GENESIS = str(DATA / "genesis_512.safetensors")
+VERSES = str(DATA / "verses_ragged.safetensors")
+
+
+@pytest.fixture
+def attn(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, target=server.target):
+        monkeypatch.setenv("ATTND_TARGET", target)
+        capsys.readouterr()
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as end:
+            code = end.code
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def process(server, tmp_path):
+    def run(*command):
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            env=clean_environment() | {"ATTND_TARGET": server.target},
+        )
+
+    return run
+
+
+def ok(done):
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_health_and_info(attn):
+    assert ok(attn("health")) == "SERVING\n"
+    text = ok(attn("info"))
+    assert text.startswith("attnd ") and "cpu: " in text and "message 1 GiB" in text
+    assert json.loads(ok(attn("info", "--json")))["max_message_bytes"] == 2**30
+
+
+def test_methods(attn):
+    text = ok(attn("methods"))
+    assert [line.split()[0] for line in text.splitlines()[1:]] == [
+        method["id"] for method in json.loads(ok(attn("methods", "--json")))
+    ]
+    text = ok(attn("methods", "local"))
+    for word in ("window_left", "required", "token | block", "kv_lengths", "[B,H,Nq,D]"):
+        assert word in text
+
+
+def test_run_safetensors_with_gradients(attn, client, genesis, tmp_path):
+    np.save(tmp_path / "grad.npy", genesis["v"])
+    text = ok(
+        attn("run", GENESIS, "-o", "out.safetensors", "--method",
+             "local{window_left:64 causal:true}", "--grad-out", "grad.npy")
+    )  # fmt: skip
+
+    options = {"window_left": 64, "causal": True}
+    q, k, v = (genesis[name] for name in "qkv")
+    forward = client.forward(q, k, v, method="local", options=options)
+    backward = client.backward(q, k, v, v, method="local", options=options)
+    found = load_file(tmp_path / "out.safetensors")
+    want = {"out": forward.out, "lse": forward.lse, "grad_q": backward.q, "grad_k": backward.k,
+            "grad_v": backward.v}  # fmt: skip
+    assert found.keys() == want.keys()
+    assert all(same_bits(found[name], want[name]) for name in want)
+    assert "local{window_left:64 causal:true} on cpu -> out.safetensors" in text
+    assert "out [1, 12, 512, 32] float16" in text and "workspace" in text
+
+
+def test_run_takes_every_name_of_the_file(attn, client, verses, tmp_path):
+    np.savez(tmp_path / "in.npz", **verses)
+    ok(attn("run", "in.npz", "-o", "out.npz", "--method", "local", "--set", "window_left=8",
+            "--set", "causal=true"))  # fmt: skip
+
+    lengths = {name: verses[name] for name in ("q_lengths", "kv_lengths")}
+    want = client.forward(*(verses[n] for n in "qkv"), method="local", tensors=lengths,
+                          options={"window_left": 8, "causal": True})  # fmt: skip
+    with np.load(tmp_path / "out.npz") as found:
+        assert same_bits(found["out"], want.out) and same_bits(found["lse"], want.lse)
+
+
+def test_run_on_npy_files_with_conversion(attn, client, verses, tmp_path):
+    for name, array in verses.items():
+        np.save(tmp_path / f"{name}.npy", array.astype(float) if name in "qkv" else array)
+    flags = ["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "-o", "out.npy",
+             "--tensor", "kv_lengths=kv_lengths.npy"]  # fmt: skip
+    refused = attn(*flags)
+    assert refused.returncode == 1 and "--dtype float32 converts" in refused.stderr
+
+    ok(attn(*flags, "--dtype", "float16"))
+
+    want = client.forward(*(verses[n] for n in "qkv"), tensors={"kv_lengths": verses["kv_lengths"]})
+    assert same_bits(np.load(tmp_path / "out.npy"), want.out)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz"])
+def test_run_keeps_bfloat16(attn, client, genesis, tmp_path, suffix):
+    tensors = {name: genesis[name].astype(ml_dtypes.bfloat16) for name in "qkv"}
+    save_file(tensors, tmp_path / "in.safetensors")
+    ok(attn("run", "in.safetensors", "-o", f"mid.{suffix}", "--set", "scale=0.5"))
+    # What was written is read back as bfloat16: here as k, beside q and v of the first file.
+    ok(attn("run", "in.safetensors", "--k", f"mid.{suffix}:out", "-o", "out.safetensors"))
+
+    out = client.forward(*tensors.values(), options={"scale": 0.5}).out
+    want = client.forward(tensors["q"], out, tensors["v"])
+    found = load_file(tmp_path / "out.safetensors")["out"]
+    assert found.dtype == ml_dtypes.bfloat16
+    assert same_bits(found, want.out)
+
+
+def test_compare_table_and_json(attn):
+    text = ok(attn("compare", GENESIS))
+    rows = {line.split()[0]: line for line in text.splitlines()[2:]}
+    assert set(rows) == {"softmax", "local{window_left:64}", "linear_attention"}
+
+    found = json.loads(ok(attn("compare", GENESIS, "--json")))
+    assert found["input"]["q"] == {"shape": [1, 12, 512, 32], "dtype": "float16"}
+    methods = {row["method"]: row for row in found["methods"]}
+    assert methods.keys() == {"softmax", "local", "linear_attention"}
+    for row in methods.values():
+        assert row["relative_error"].keys() == {"out", "grad_q", "grad_k", "grad_v"}
+        assert row["forward_seconds"] > 0 and row["backward_seconds"] > 0
+        assert row["peak_workspace_bytes"] > 0
+    # Exact attention in float16 differs from float32 by its rounding only.
+    assert all(1e-5 < error < 1e-3 for error in methods["softmax"]["relative_error"].values())
+    assert methods["softmax"]["cosine_similarity"] > 0.999999
+    assert 0.05 < methods["local"]["relative_error"]["out"] < 1
+    assert 0.05 < methods["linear_attention"]["relative_error"]["out"] < 1
+
+
+def test_compare_shares_options_and_lengths_with_the_reference(attn):
+    # A window as wide as the sequence is exact attention, also with padding and causal.
+    done = attn("compare", VERSES, "--method", "local{window_left:-1}", "--method", "softmax",
+                "--set", "causal=true", "--no-grad", "--json")  # fmt: skip
+    methods = json.loads(ok(done))["methods"]
+    assert [row["options"] for row in methods] == [
+        {"window_left": -1, "causal": True},
+        {"causal": True},
+    ]
+    assert all(row["relative_error"]["out"] < 1e-3 for row in methods)
+    assert all(row["relative_error"].keys() == {"out"} for row in methods)
+
+
+def test_compare_says_which_method_failed(attn):
+    done = attn("compare", GENESIS, "--method", "local{window_left:-9}", "--method", "softmax")
+    assert done.returncode == 1
+    assert "local: window_left must be >= -1, got -9" in done.stderr
+    assert "softmax" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, code, fragment",
+    [
+        (["frobnicate"], 2, "invalid choice: 'frobnicate'"),
+        ([], 2, "COMMAND"),
+        (["run", GENESIS, "--bogus"], 2, "--bogus"),
+        (["run", GENESIS, "--method", "lokal"], 2, "must be one of softmax, local"),
+        (["run", GENESIS, "--method", "local{windw_left:3}"], 2, "did you mean window_left?"),
+        (["run", GENESIS, "--set", "casual=true"], 2, "did you mean causal?"),
+        (["run", GENESIS, "--set", "causal"], 2, "--set must be NAME=VALUE, got 'causal'"),
+        (["run", GENESIS, "--method", "local{granularity:tokn}"], 2, "token, block, got tokn"),
+        (["run", GENESIS, "-o", "out.txt"], 2, "must end with .npy, .npz, .safetensors"),
+        (["run"], 2, "no input"),
+        (["compare", GENESIS, "--set", "widow=1"], 2, "no method compared here has this option"),
+        (["compare", GENESIS, "--repeat", "0"], 2, "must be an int >= 1, got 0"),
+        (["methods", "lokal"], 2, "must be one of linear_attention, local, softmax, got lokal"),
+        (["run", "missing.npz"], 1, "missing.npz: no such file"),
+        (["run", __file__ + ".npz"], 1, "no such file"),
+        (["run", GENESIS, "-o", "no/such/folder/out.npz"], 1, "does not exist"),
+        (["run", GENESIS, "--method", "local"], 1, "window_left"),
+        (["run", GENESIS, "--method", "local{window_left:-5}"], 1, "must be >= -1, got -5"),
+        (["run", GENESIS, "--tensor", f"bias={GENESIS}"], 1, "none of them is bias"),
+    ],
+)
+def test_errors_are_one_clear_line(attn, arguments, code, fragment):
+    done = attn(*arguments)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("attn: ") and fragment in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_damaged_files(attn, tmp_path):
+    for name in ("bad.npz", "bad.npy", "bad.safetensors"):
+        (tmp_path / name).write_bytes(b"\x93NUMPY but not really")
+        done = attn("run", name)
+        assert done.returncode == 1, done.stderr
+        assert f"{name}: not a readable" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_server_that_is_not_there(attn):
+    for command in (["health"], ["run", GENESIS], ["compare", GENESIS], ["methods"]):
+        done = attn(*command, target="127.0.0.1:1")
+        assert done.returncode == 1
+        assert "cannot reach attnd server at 127.0.0.1:1: Connection refused" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_help_teaches_with_examples(attn):
+    for command, example in {
+        "": "attn compare genesis_512.safetensors",
+        "run": "attn run in.npz -o out.npz --method local --set window_left=64",
+        "compare": "--method 'local{window_left:32}'",
+    }.items():
+        text = ok(attn(*command.split(), "--help"))
+        assert "examples:" in text and example in text
+
+
+def test_the_installed_command(process):
+    attn = str(pathlib.Path(sys.executable).parent / "attn")
+    assert ok(process(attn, "--version")) == f"attn {attnd.__version__}\n"
+    assert ok(process(attn, "health")) == "SERVING\n"
+    text = ok(process(attn, "compare", GENESIS, "--no-grad", "--method", "softmax"))
+    assert text.splitlines()[-1].startswith("softmax")
+    done = process(attn, "run", GENESIS, "--bogus")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    done = process(sys.executable, "-m", "attnd", "run", "missing.npz")
+    assert (done.returncode, done.stderr) == (1, "attn: missing.npz: no such file\n")
+
+
+def test_reader_that_leaves_early(process):
+    done = process("bash", "-c", f"{sys.executable} -m attnd methods --json | head -1")
+    assert done.returncode == 0 and not done.stderr

@@ -1,0 +1,82 @@
+"""Deadlines and cancellations act at once, also on work that waits, and the server goes on."""
+
+import time
+
+import grpc
+import pytest
+
+import attnd
+from attnd import _calls
+from helpers import Busy, eventually, noise
+
+
+def forward_bytes(q):
+    return _calls.forward_request(q, q, q, "softmax", {}, {}, "BHND")
+
+
+def dropped_count(server):
+    # A client whose deadline passes cancels too: the server sees one or the other first.
+    reasons = ("deadline", "cancelled")
+    return sum(server.metric("attnd_refused_total", reason=reason) for reason in reasons)
+
+
+def test_deadline_of_work_that_waits(server, client, rng):
+    q = noise(rng, (1, 1, 64, 32))
+    dropped = dropped_count(server)
+    with Busy(client, server) as busy:
+        start = time.monotonic()
+        with pytest.raises(attnd.Error) as caught:
+            client.forward(q, q, q, timeout=0.1)
+        seconds = time.monotonic() - start
+        # The server drops it while the lane is still busy, not when its turn comes.
+        assert eventually(lambda: dropped_count(server) == dropped + 1)
+        assert server.metric("attnd_queue_requests") == 0
+        assert busy.is_running(), "the lane was free too early for this test"
+    assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert seconds < 1
+    assert busy.error is None
+    assert client.forward(q, q, q).out.shape == q.shape
+
+
+def test_deadline_of_work_that_runs(server, client, rng):
+    q = noise(rng, (1, 12, 4096, 64))
+    small = q[:, :1, :8].copy()
+    start = time.monotonic()
+    with pytest.raises(attnd.Error) as caught:
+        client.forward(q, q, q, timeout=0.2)
+    assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - start < 1
+    assert client.forward(small, small, small).out.shape == small.shape
+    assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
+
+
+def test_cancelled_work_that_waits_is_dropped(server, client, rng):
+    request = forward_bytes(noise(rng, (1, 1, 64, 32)))
+    cancelled = server.metric("attnd_refused_total", reason="cancelled")
+    with Busy(client, server) as busy, grpc.insecure_channel(server.target) as channel:
+        call = channel.unary_unary(_calls.SERVICE + "Forward")
+        waiting = [call.future(request) for _ in range(5)]
+        assert eventually(lambda: server.metric("attnd_queue_requests") == 5)
+
+        for one in waiting[:4]:
+            one.cancel()
+
+        assert eventually(lambda: server.metric("attnd_queue_requests") == 1, 1)
+        assert busy.is_running(), "the lane was free too early for this test"
+        assert eventually(
+            lambda: server.metric("attnd_refused_total", reason="cancelled") == cancelled + 4, 1
+        )
+        # What was not cancelled is answered.
+        assert _calls.forward_result(waiting[4].result(timeout=60)).out.shape == (1, 1, 64, 32)
+    assert busy.error is None
+
+
+def test_clients_that_vanish_leave_nothing_behind(server, client, rng):
+    request = forward_bytes(noise(rng, (1, 8, 1024, 64)))
+    for _ in range(10):
+        channel = grpc.insecure_channel(server.target)
+        channel.unary_unary(_calls.SERVICE + "Forward").future(request)
+        channel.close()
+    assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
+    assert eventually(lambda: server.metric("attnd_queue_requests") == 0)
+    assert client.health() == "SERVING"

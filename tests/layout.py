@@ -1,0 +1,68 @@
+"""Checks what the compiler does not: includes go down only, files keep their formatting and size.
+
+Levels, lowest first: core, ops, methods, engine, server. A backend folder (cpu) is reached through
+kernels/backend.h alone; methods and ops know no backend and no server.
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+MAX_LINES = 400
+
+# What the files of a folder may include, as prefixes. The first folder that matches counts.
+ALLOWED = [
+    ("kernels/core/", ["kernels/core/"]),
+    ("kernels/ops/", ["kernels/core/", "kernels/ops/", "kernels/backend.h"]),
+    ("kernels/methods/", ["kernels/method.h", "kernels/options.h", "kernels/ops/", "kernels/core/",
+                          "kernels/methods/", "kernels/pattern_methods.h", "kernels/backend.h"]),
+    ("kernels/cpu/", ["kernels/core/", "kernels/backend.h", "kernels/cpu/", "kernels/ops/pattern.h"]),
+    ("kernels/backend.h", ["kernels/core/", "kernels/ops/pattern.h"]),
+    ("kernels/", ["kernels/"]),
+    ("server/", ["kernels/engine.h", "kernels/backend.h", "kernels/method.h", "kernels/options.h",
+                 "kernels/registry.h", "kernels/core/", "server/", "attn/v1/", "grpc/health/v1/"]),
+]
+
+
+def our_includes(text):
+    ours = ("kernels/", "server/", "client/", "tests/", "attn/", "grpc/health/")
+    return [i for i in INCLUDE.findall(text) if i.startswith(ours)]
+
+
+def main():
+    problems = []
+    sources = sorted(
+        p for d in ("kernels", "server", "tests", "client") for e in ("*.h", "*.cc", "*.cuh", "*.cu")
+        for p in (ROOT / d).rglob(e))
+    for path in sources:
+        name = path.relative_to(ROOT).as_posix()
+        text = path.read_text()
+        if text.count("\n") > MAX_LINES:
+            problems.append(f"{name}: {text.count(chr(10))} lines, {MAX_LINES} at most")
+        for prefix, allowed in ALLOWED:
+            if name.startswith(prefix):
+                for include in our_includes(text):
+                    if not include.startswith(tuple(allowed)):
+                        problems.append(f"{name}: may not include {include}")
+                break
+    for method in sorted((ROOT / "kernels/methods").glob("*.cc")):
+        if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
+            problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")
+    if shutil.which("clang-format"):
+        for path in sources:
+            check = subprocess.run(["clang-format", "--dry-run", "-Werror", str(path)],
+                                   capture_output=True, cwd=ROOT)
+            if check.returncode:
+                problems.append(f"{path.relative_to(ROOT)}: not formatted (clang-format -i)")
+    else:
+        print("layout: clang-format is not installed, formatting was not checked")
+    print("\n".join(problems) or f"layout: {len(sources)} files are in order")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What a test case is, and the tensors it stands for: drawn, rounded, laid out, poisoned."""
+
+import dataclasses
+import zlib
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+ALL = tuple(DTYPES)
+# Half of a unit in the last place, relative: the error of one rounding to nearest.
+UNIT = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+TINY = {"f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """One request of one method. `ints` are the int32 tensors [B]; rows of q, k and v at and beyond
+    q_lengths and kv_lengths hold NaN, always."""
+
+    id: str
+    B: int = 1
+    H: int = 2
+    Hkv: int = 0  # 0: H
+    Nq: int = 65
+    Nk: int = -1  # -1: Nq
+    D: int = 16
+    Dv: int = 0  # 0: D
+    options: dict = dataclasses.field(default_factory=dict)
+    ints: dict = dataclasses.field(default_factory=dict)
+    layout: str = "BHND"
+    strided: bool = False  # gaps of NaN between heads, tokens and rows; odd alignment
+    spread: float = 1.0  # standard deviation of q and k
+    shift: float = 0.0  # mean of q and k
+    v_scale: float = 1.0  # standard deviation of v
+    dtypes: tuple = ("f32",)
+    backward: bool = True
+    grad_lse: bool = True
+    # False where plain code is exact by construction (one visible key: P = exp(0)), or where one
+    # near-tie between huge scores decides the whole root mean square.
+    ratio: bool = True
+
+    @property
+    def heads_kv(self):
+        return self.Hkv or self.H
+
+    @property
+    def keys(self):
+        return self.Nq if self.Nk < 0 else self.Nk
+
+    def with_length(self, Nq, Nk=None, suffix=""):
+        Nk = Nq if Nk is None else Nk
+        return dataclasses.replace(self, Nq=Nq, Nk=Nk, id=f"{self.id}{suffix}")
+
+
+def place(array, layout="BHND", strided=False):
+    """The same values in the memory order asked for, as a [B,H,N,D] view."""
+    if layout == "BNHD":
+        return place(array.swapaxes(1, 2), "BHND", strided).swapaxes(1, 2)
+    if not strided:
+        return np.array(array, order="C", copy=True)
+    outer = tuple(n + extra for n, extra in zip(array.shape, (0, 1, 2, 3)))
+    flat = np.full(int(np.prod(outer)) + 1, np.nan, array.dtype)
+    view = flat[1:].reshape(outer)[tuple(slice(0, n) for n in array.shape)]
+    view[...] = array
+    return view
+
+
+def fill_padding(array, lengths):
+    """NaN from each batch row's own length on."""
+    for b, n in enumerate(lengths if lengths is not None else []):
+        array[b, :, n:] = np.nan
+    return array
+
+
+def tensors(case, dtype, gradients=False):
+    """name -> array of a case; with `gradients` also grad_out and (where asked for) grad_lse."""
+    rng = np.random.default_rng(zlib.crc32(case.id.encode()))
+    storage = DTYPES[dtype]
+    Dv = case.Dv or case.D
+    shapes = {
+        "q": (case.B, case.H, case.Nq, case.D),
+        "k": (case.B, case.heads_kv, case.keys, case.D),
+        "v": (case.B, case.heads_kv, case.keys, Dv),
+        "grad_out": (case.B, case.H, case.Nq, Dv),
+        "grad_lse": (case.B, case.H, case.Nq),
+    }
+    drawn = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    for name in "qk":
+        drawn[name] = case.spread * drawn[name] + case.shift
+    drawn["v"] *= case.v_scale
+    ints = {name: np.array(value, np.int32) for name, value in case.ints.items()}
+    fill_padding(drawn["q"], ints.get("q_lengths"))
+    fill_padding(drawn["grad_out"], ints.get("q_lengths"))
+    fill_padding(drawn["grad_lse"], ints.get("q_lengths"))
+    fill_padding(drawn["k"], ints.get("kv_lengths"))
+    fill_padding(drawn["v"], ints.get("kv_lengths"))
+    made = {
+        name: place(drawn[name].astype(storage), case.layout, case.strided)
+        for name in ("q", "k", "v") + (("grad_out",) if gradients else ())
+    }
+    if gradients and case.grad_lse:
+        made["grad_lse"] = drawn["grad_lse"].astype(np.float32)
+    return made | ints
+
+
+def ints(t, name, b, absent):
+    """Element b of an int32 [B] tensor that may be missing."""
+    return int(t[name][b]) if name in t else absent

@@ -1,0 +1,19 @@
+"""Makes `tests.methods` importable from anywhere, and turns an ISA that this machine lacks into a
+skip that names it."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tests.methods import harness  # noqa: E402
+
+
+@pytest.fixture
+def isa(request):
+    lacks = harness.machine_lacks(request.param)
+    if lacks:
+        pytest.skip(f"{request.param}: this machine lacks {' '.join(lacks)}")
+    return request.param

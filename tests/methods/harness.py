@@ -1,0 +1,111 @@
+"""What all modes of the method harness share: the methods found in this folder, the oracle's
+answers (computed once per case and dtype), and one library engine per ISA and thread count."""
+
+import functools
+import importlib
+import pathlib
+import types
+
+import numpy as np
+import pytest
+
+from tests.methods import library
+from tests.methods.cases import DTYPES, tensors
+
+ISAS = ("avx512", "avx2", "sse4")
+# What Highway 1.0 asks of a CPU before it takes a target, as /proc/cpuinfo spells it.
+NEEDS = {
+    "sse4": {"ssse3", "sse4_1", "sse4_2", "pclmulqdq", "aes"},
+    "avx2": {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm"},
+    "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw", "avx512cd"},
+}
+
+
+# Put above the other parameters, so that the ISA ends a test's id. The fixture that skips is in
+# conftest.py.
+on_every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
+
+
+@functools.cache
+def methods():
+    """The modules of this folder that describe a method, by id."""
+    found = {}
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        if not path.stem.startswith(("test_", "conftest", "__")):
+            module = importlib.import_module(f"tests.methods.{path.stem}")
+            if hasattr(module, "ID"):
+                found[module.ID] = module
+    return found
+
+
+def method_params(attribute):
+    """pytest params (method module, element) with the id "<method>-<element's id>"."""
+    return [
+        pytest.param(method, item, id=f"{name}-{item.id}")
+        for name, method in methods().items()
+        for item in getattr(method, attribute)
+    ]
+
+
+def case_params(keep=lambda case: True):
+    """pytest params (method module, case, dtype) with the id "<method>-<case>-<dtype>"."""
+    return [
+        pytest.param(method, case, dtype, id=f"{name}-{case.id}-{dtype}")
+        for name, method in methods().items()
+        for case in method.CASES
+        if keep(case)
+        for dtype in case.dtypes
+    ]
+
+
+@functools.cache
+def machine_lacks(isa):
+    """The CPU features of `isa` that this machine does not have."""
+    text = pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return sorted(NEEDS[isa] - set(flags.split()))
+
+
+@functools.cache
+def engine(isa, threads=2, poison=True):
+    return library.Engine(isa, threads, poison)
+
+
+def request(method, case, t, backward=False, options=None):
+    """The case as a request. Its float tensors of rank 4 are marked with the case's layout."""
+    bnhd = tuple(name for name, x in t.items() if x.ndim == 4 and case.layout == "BNHD")
+    return library.Request(method.ID, t, case.options if options is None else options, backward,
+                           bnhd)
+
+
+def run(isa, method, case, t, backward=False, threads=2):
+    """One request alone, on fresh memory full of NaN."""
+    return engine(isa, threads).execute([request(method, case, t, backward)])[0]
+
+
+def same_bits(a, b):
+    """Names of outputs that are not bit for bit equal."""
+    assert a.keys() == b.keys()
+    return [name for name in a
+            if np.ascontiguousarray(a[name]).tobytes() != np.ascontiguousarray(b[name]).tobytes()]
+
+
+@functools.cache
+def expected(method, case, dtype, backward):
+    """inputs; the oracle's answer; plain float32 code's answer, rounded; sums and amplification."""
+    t = tensors(case, dtype, gradients=backward)
+    storage = DTYPES[dtype]
+    with np.errstate(over="ignore", under="ignore"):
+        if backward:
+            want = method.backward(t, case.options)
+            plain = method.backward(t, case.options, np.float32,
+                                    store=lambda x: x.astype(storage).astype(np.float32))
+        else:
+            want = method.forward(t, case.options)
+            plain = method.forward(t, case.options, np.float32)
+        plain = {name: x if name == "lse" else x.astype(storage) for name, x in plain.items()}
+        sums, amplification = method.magnitude(t, case.options)
+    # The longest sum: over keys, over features, or over the queries of a kv head's group.
+    terms = max(case.keys, case.D, case.Dv, case.Nq * (case.H // case.heads_kv if backward else 1))
+    return types.SimpleNamespace(tensors=t, want=want, plain=plain, sums=sums,
+                                 amplification=amplification, terms=terms)

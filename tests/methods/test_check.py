@@ -1,0 +1,214 @@
+"""Mode check: forward against the oracle on every ISA and dtype, and what must hold bit for bit.
+Every engine hands out memory full of NaN; rows of q, k and v beyond the lengths hold NaN."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.methods import harness
+from tests.methods.cases import Case, tensors
+from tests.methods.harness import (case_params, engine, method_params, methods, on_every_isa,
+                                   request, same_bits)
+from tests.methods.tolerance import check_bound, check_ratio
+
+LENGTHS = (0, 1, 63, 64, 65, 131)
+
+
+def option_params(attribute="BATCHES"):
+    return [pytest.param(m, o, id=f"{m.ID}-{i}-" + ("-".join(f"{k}={v}" for k, v in o.items())
+                                                     or "defaults"))
+            for m in methods().values() for i, o in enumerate(getattr(m, attribute))]
+
+
+@on_every_isa
+@pytest.mark.parametrize("method, case, dtype", case_params())
+def test_forward(method, case, dtype, isa):
+    want = harness.expected(method, case, dtype, False)
+    reply = harness.run(isa, method, case, want.tensors)
+    assert list(reply.outputs) == ["out", "lse"]
+    assert reply.outputs["out"].dtype == want.tensors["q"].dtype
+    assert reply.outputs["lse"].dtype == np.float32
+    assert reply.bnhd == ({"out"} if case.layout == "BNHD" else set())
+    assert reply.pairs == method.pairs(want.tensors, case.options)
+    assert reply.peak_bytes <= reply.planned_bytes
+    for name in ("out", "lse"):
+        got = reply.outputs[name]
+        check_bound(name, got, want.want[name], want.sums[name], want.amplification, want.terms,
+                    dtype)
+        if case.ratio:
+            check_ratio(name, got, want.want[name], want.plain[name], want.sums[name])
+
+
+@on_every_isa
+@pytest.mark.parametrize("method, golden", method_params("GOLDEN"))
+def test_golden(method, golden, isa):
+    """The specs' figures, from float32: sums of a hundred terms of order 1."""
+    t = {name: x.astype(np.float32) for name, x in golden.tensors.items()}
+    case = Case("golden", options=golden.options)
+    grads = harness.run(isa, method, case, t, backward=True)
+    del t["grad_out"]
+    reply = harness.run(isa, method, case, t)
+    results = reply.outputs | {f"d{name}": x for name, x in grads.outputs.items()}
+    figures = golden.figures({name: x.astype(np.float64) for name, x in results.items()})
+    for name, value in golden.expected.items():
+        assert figures[name] == pytest.approx(value, abs=1e-5), name
+    if golden.pairs is not None:
+        assert (reply.pairs, grads.pairs) == (golden.pairs, golden.pairs)
+
+
+@pytest.mark.parametrize(
+    "method, Nq, Nk, options, pairs",
+    [pytest.param(m, *row[1:], id=f"{m.ID}-{row[0]}") for m in methods().values()
+     for row in m.VISIBLE])
+def test_visible_pairs(method, Nq, Nk, options, pairs):
+    """The plan counts pairs in closed form, forward and backward, without data."""
+    case = Case("pairs", H=1, Nq=Nq, Nk=Nk, D=2, options=options)
+    t = tensors(case, "f32", gradients=True)
+    backward = engine("").plan(request(method, case, t, backward=True))
+    t = {name: t[name] for name in "qkv"}
+    assert (engine("").plan(request(method, case, t)).pairs, backward.pairs) == (pairs, pairs)
+
+
+def ragged(method, options, dtype, backward):
+    """Requests of one bucket: lengths, batch sizes and padding differ."""
+    for i, n in enumerate(LENGTHS):
+        Nk = LENGTHS[-1 - i] if i % 3 == 2 else n
+        case = Case(f"ragged-{method.ID}-{i}", B=1 + i % 2, H=4, Hkv=2, Nq=n, Nk=Nk, D=16,
+                    options=options, ints={"kv_lengths": (Nk, Nk // 2)[: 1 + i % 2]})
+        yield request(method, case, tensors(case, dtype, gradients=backward), backward)
+
+
+@on_every_isa
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("method, options", option_params())
+def test_batched_equals_alone(method, options, dtype, backward, isa):
+    calls = list(ragged(method, options, dtype, backward))
+    together = engine(isa).execute(calls)
+    reversed_order = engine(isa).execute(calls[::-1])[::-1]
+    one_thread = engine(isa, threads=1).execute(calls)
+    assert together[0].peak_bytes <= sum(reply.planned_bytes for reply in together)
+    for i, call in enumerate(calls):
+        alone = engine(isa).execute([call])[0].outputs
+        assert not same_bits(alone, together[i].outputs), i
+        assert not same_bits(alone, reversed_order[i].outputs), i
+        assert not same_bits(alone, one_thread[i].outputs), i
+
+
+@on_every_isa
+@pytest.mark.parametrize("method, options", option_params())
+def test_threads_and_runs_agree(method, options, isa):
+    """One head large enough for two threads to share: same bits from one, and again."""
+    case = Case("threads", H=1, Nq=1100, D=32, options=options)
+    for backward in (False, True):
+        t = tensors(case, "f32", gradients=backward)
+        first, again = (harness.run(isa, method, case, t, backward).outputs for _ in range(2))
+        one = harness.run(isa, method, case, t, backward, threads=1).outputs
+        assert not same_bits(first, again)
+        assert not same_bits(first, one)
+
+
+@pytest.mark.parametrize("method, options", option_params())
+def test_one_launch_for_a_list(method, options):
+    """64 problems cost as many parallel launches as one."""
+    for backward in (False, True):
+        case = Case("launches", H=2, Nq=70, D=8, options=options)
+        call = request(method, case, tensors(case, "f32", gradients=backward), backward)
+        counts = []
+        for count in (1, 64):
+            before = engine("").launches()
+            engine("").execute([call] * count)
+            counts.append(engine("").launches() - before)
+        assert counts[0] == counts[1] > 0
+
+
+@on_every_isa
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("method", methods().values(), ids=methods())
+def test_strangers_stay_apart(method, backward, isa):
+    """A request full of NaN and one full of Inf leave the others of their batch as they are."""
+    options = method.BATCHES[0]
+    calls = list(ragged(method, options, "f32", backward))
+    clean = engine(isa).execute(calls)
+    for value in (np.nan, np.inf):
+        dirty = [dataclasses.replace(call, tensors=dict(call.tensors)) for call in calls]
+        for i in (1, 4):
+            for name in ("q", "k", "v", "grad_out")[: 4 if backward else 3]:
+                dirty[i].tensors[name] = np.full_like(calls[i].tensors[name], value)
+        replies = engine(isa).execute(dirty)
+        for i in (0, 2, 3, 5):
+            assert not same_bits(clean[i].outputs, replies[i].outputs), (value, i)
+        assert not np.isfinite(replies[4].outputs["q" if backward else "out"]).all()
+
+
+def places(method, options, t, name):
+    """Where one row of `name` becomes NaN: (b, head, row), and the query rows that see it."""
+    b, head, row = 1, 0, t[name].shape[2] // 2
+    group = t["q"].shape[1] // t["k"].shape[1]
+    heads = [head] if name == "q" else list(range(head * group, head * group + group))
+    if name == "q":
+        return b, head, row, heads, [row]
+    # A query row sees key `row` if it has a weight on a value that only that key carries.
+    probe = {n: np.zeros(x.shape) if n in "qkv" else x for n, x in t.items()}
+    probe["q"], probe["k"] = probe["q"] + 1, probe["k"] + 1
+    probe["v"][b, head, row] = 1
+    seen = method.forward(probe, options)["out"][b, heads[0]].any(axis=1)
+    return b, head, row, heads, list(np.flatnonzero(seen))
+
+
+@on_every_isa
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "minus-inf"])
+@pytest.mark.parametrize("method, options", [
+    p for p in option_params() if p.values[1].get("causal") or "window_left" in p.values[1]
+    or "block" in p.values[1]])
+def test_not_finite_stays_in_its_rows(method, options, value, isa):
+    """One row of q, k or v that is not finite reaches the query rows that see it, no other: what a
+    mask hides is selected away, not multiplied by zero."""
+    case = Case("finite", B=2, H=4, Hkv=2, Nq=131, D=16, options=options)
+    clean_t = tensors(case, "f32")
+    clean = harness.run(isa, method, case, clean_t).outputs
+    for name in "qkv":
+        b, head, row, heads, rows = places(method, options, clean_t, name)
+        t = clean_t | {name: clean_t[name].copy()}
+        t[name][b, head, row] = value
+        got = harness.run(isa, method, case, t).outputs
+        hit = np.zeros(got["lse"].shape, bool)
+        for h in heads:
+            hit[b, h, rows] = True
+        assert hit.any() and not hit.all()
+        for output in ("out", "lse"):
+            kept = got[output][~hit]
+            assert kept.tobytes() == clean[output][~hit].tobytes(), (name, output)
+        if np.isnan(value):
+            assert np.isnan(got["out"][hit]).all(), name
+            assert name == "v" or np.isnan(got["lse"][hit]).all(), name
+        elif name == "v":
+            assert not np.isfinite(got["out"][hit]).any(), name
+
+
+@on_every_isa
+@pytest.mark.parametrize("method, options", [
+    p for p in option_params() if p.values[1].get("causal") or "window_left" in p.values[1]
+    or "block" in p.values[1]])
+def test_not_finite_gradient_stays_in_its_rows(method, options, isa):
+    """NaN in one row of grad_out: dq of that row and dk, dv of the keys it sees, nothing else. Rows
+    that share a sum with it may round differently."""
+    case = Case("finite-grad", B=2, H=4, Hkv=2, Nq=131, D=16, options=options)
+    clean_t = tensors(case, "f32", gradients=True)
+    clean = harness.run(isa, method, case, clean_t, backward=True).outputs
+    b, head, row = 1, 2, 70
+    t = clean_t | {"grad_out": clean_t["grad_out"].copy()}
+    t["grad_out"][b, head, row] = np.nan
+    got = harness.run(isa, method, case, t, backward=True).outputs
+    seen = method.visible(t, options)[b, 0, row] if hasattr(method, "visible") else next(
+        np.isin(np.arange(131), keys) for bb, i, keys in method.visible_keys(t, options)
+        if (bb, i) == (b, row))
+    hit = {"q": np.zeros((2, 4, 131), bool), "k": np.zeros((2, 2, 131), bool)}
+    hit["q"][b, head, row] = True
+    hit["k"][b, head // 2, seen] = True
+    hit["v"] = hit["k"]
+    for name, where in hit.items():
+        assert where.any() and not where.all()
+        assert np.isnan(got[name][where]).all(), name
+        np.testing.assert_allclose(got[name][~where], clean[name][~where], rtol=1e-5, atol=1e-6)

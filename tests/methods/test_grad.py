@@ -1,0 +1,63 @@
+"""Mode grad: the library's gradients against the oracle's analytic ones (which test_oracle.py holds
+against finite differences in double), on every ISA and dtype."""
+
+import numpy as np
+import pytest
+
+from tests.methods import harness
+from tests.methods.cases import Case, tensors
+from tests.methods.harness import case_params, engine, methods, on_every_isa, request, same_bits
+from tests.methods.tolerance import check_bound, check_ratio
+
+
+@on_every_isa
+@pytest.mark.parametrize("method, case, dtype", case_params(lambda case: case.backward))
+def test_gradients(method, case, dtype, isa):
+    want = harness.expected(method, case, dtype, True)
+    reply = harness.run(isa, method, case, want.tensors, backward=True)
+    assert list(reply.outputs) == ["q", "k", "v"]
+    assert reply.bnhd == (set("qkv") if case.layout == "BNHD" else set())
+    assert reply.pairs == method.pairs(want.tensors, case.options)
+    assert reply.peak_bytes <= reply.planned_bytes
+    for name, got in reply.outputs.items():
+        assert got.dtype == want.tensors[name].dtype
+        check_bound(name, got, want.want[name], want.sums[name], want.amplification, want.terms,
+                    dtype)
+        if case.ratio:
+            check_ratio(name, got, want.want[name], want.plain[name], want.sums[name])
+
+
+@on_every_isa
+@pytest.mark.parametrize("method", methods().values(), ids=methods())
+def test_each_incoming_gradient_alone(method, isa):
+    """grad_out alone and grad_lse alone: an absent one is zero, bit for bit."""
+    case = Case("alone", B=2, H=4, Hkv=2, Nq=65, options=method.BATCHES[0])
+    both = tensors(case, "f32", gradients=True)
+    for absent in ("grad_out", "grad_lse"):
+        zero = both | {absent: np.zeros_like(both[absent])}
+        without = {name: x for name, x in both.items() if name != absent}
+        replies = [harness.run(isa, method, case, t, backward=True) for t in (zero, without)]
+        assert not same_bits(replies[0].outputs, replies[1].outputs), absent
+        want = method.backward(without, case.options)
+        for name, got in replies[1].outputs.items():
+            np.testing.assert_allclose(got, want[name], atol=2e-5)
+
+
+@pytest.mark.parametrize("method", methods().values(), ids=methods())
+def test_gradient_agrees_with_forward(method):
+    """The library against itself: a small step along the gradient changes the library's own output
+    as the gradient says. Independent of every oracle; float32 limits it to three digits."""
+    case = Case("step", H=2, Nq=20, D=4, options=method.BATCHES[0])
+    t = tensors(case, "f32", gradients=True)
+    grads = engine("").execute([request(method, case, t, backward=True)])[0].outputs
+    inputs = {name: t[name] for name in "qkv"}
+    for name in "qkv":
+        step = grads[name] / np.linalg.norm(grads[name]) * 1e-2
+        ends = []
+        for sign in (1, -1):
+            moved = inputs | {name: inputs[name] + sign * step}
+            got = engine("").execute([request(method, case, moved)])[0].outputs
+            ends.append(sum((t[f"grad_{o}"] * got[o].astype(np.float64)).sum()
+                            for o in ("out", "lse")))
+        rise = (grads[name].astype(np.float64) * step).sum()
+        assert (ends[0] - ends[1]) / 2 == pytest.approx(rise, rel=5e-3), name

@@ -1,0 +1,115 @@
+"""Mode support: what is refused and in which words, and that the library's description of itself is
+the one the specs give."""
+
+import pytest
+
+from tests.methods import library, refused, support_table
+from tests.methods.harness import engine, method_params, methods
+
+
+@pytest.mark.parametrize("method, row", method_params("REFUSED"))
+def test_refused(method, row):
+    t = refused.good_tensors(row.backward) | row.change
+    t = {name: x for name, x in t.items() if x is not None}
+    call = library.Request(method.ID, t, row.options, row.backward, row.bnhd)
+    for act in (engine("").plan, lambda call: engine("").execute([call])):
+        with pytest.raises(library.Refused) as error:
+            act(call)
+        assert sorted(error.value.reasons) == sorted(f"{method.ID}: {r}" for r in row.reasons)
+        assert error.value.code == row.code
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("method", methods().values(), ids=methods())
+def test_good_request_is_taken(method, backward):
+    """The request that test_refused spoils; unserved options may be sent as their default."""
+    defaults = {"logit_softcap": 0.0, "alibi": False, "feature_sum_norm": False, "nu": 2, "seed": 0,
+                "causal_norm": "prefix", "return_state": False}
+    unserved = {name: defaults[name] for name in method.UNSERVED_OPTIONS}
+    assert unserved.keys() <= method.OPTIONS.keys()
+    for options in (method.BATCHES[0], method.BATCHES[0] | unserved):
+        call = library.Request(method.ID, refused.good_tensors(backward), options, backward)
+        names = ["q", "k", "v"] if backward else ["out", "lse"]
+        assert list(engine("").execute([call])[0].outputs) == names
+
+
+def test_unknown_method():
+    call = library.Request("dot", refused.good_tensors(False))
+    with pytest.raises(library.Refused) as error:
+        engine("").plan(call)
+    known = ", ".join(library.methods_info())
+    assert error.value.reasons == [f'request: method must be one of {known}, got "dot"']
+
+
+def test_one_bad_request_refuses_the_batch_before_it_runs():
+    good, bad = (library.Request("softmax", refused.good_tensors(False), options)
+                 for options in ({}, {"causal": 3}))
+    with pytest.raises(library.Refused) as error:
+        engine("").execute([good, bad])
+    assert error.value.reasons == ["softmax: causal must be a bool, got 3"]
+    assert len(engine("").execute([good])[0].outputs) == 2
+
+
+def test_buckets_must_be_equal():
+    calls = [library.Request("softmax", refused.good_tensors(False), {"causal": causal})
+             for causal in (False, True)]
+    with pytest.raises(library.Refused, match="buckets must be equal") as error:
+        engine("").execute(calls)
+    assert error.value.code == refused.INVALID_ARGUMENT
+
+
+def test_the_methods_are_those_with_an_oracle():
+    assert sorted(library.methods_info()) == sorted(methods())
+
+
+@pytest.mark.parametrize("method", methods().values(), ids=methods())
+def test_description(method):
+    info = library.methods_info()[method.ID]
+    options = {option["name"]: option for option in info["options"]}
+    assert {name: option["type"] for name, option in options.items()} == method.OPTIONS
+    assert {n for n, option in options.items() if not option["served"]} == method.UNSERVED_OPTIONS
+    for name, option in options.items():
+        assert option["help"] and option["default_value"], name
+        assert bool(option["enum_values"]) == (option["type"] == "enum"), name
+
+    inputs = {tensor["name"]: tensor for tensor in info["inputs"]}
+    assert inputs.keys() == method.TENSORS
+    assert {n for n, tensor in inputs.items() if not tensor["served"]} == method.UNSERVED_TENSORS
+    assert {n for n, tensor in inputs.items() if tensor["required"]} == {"q", "k", "v"}
+    served = {n for n, tensor in inputs.items() if tensor["differentiable"] and tensor["served"]}
+    assert served == {"q", "k", "v"}
+    assert [tensor["name"] for tensor in info["outputs"]] == ["out", "lse"]
+    assert info["summary"] and info["reference"] and info["cost"]
+
+
+@pytest.mark.parametrize("method", methods().values(), ids=methods())
+def test_support_is_what_the_cases_show(method):
+    """A column of the support table is true exactly if a case of test_check relies on it."""
+    support = library.methods_info()[method.ID]["support"]
+    cases = method.CASES
+    shown = {
+        "causal": any(case.options.get("causal") for case in cases),
+        "lengths": any("kv_lengths" in case.ints and "q_lengths" in case.ints for case in cases),
+        "cross": any(case.Nq != case.keys for case in cases),
+        "gqa": any(case.H != case.heads_kv for case in cases),
+        "lse": True,
+        "backward": any(case.backward for case in cases),
+    }
+    assert {name: support[name] for name in shown} == shown
+
+
+def test_support_table():
+    """One row a method, every column filled."""
+    lines = support_table.table(library.methods_info()).splitlines()
+    assert [line.split("`")[1] for line in lines[2:]] == sorted(methods())
+    widths = {line.count(" | ") for line in (lines[0], *lines[2:])}
+    assert widths == {len(support_table.COLUMNS) + 3}
+    assert "`window_left`" in lines[2 + sorted(methods()).index("local")]
+    assert "`alibi`" not in "".join(lines)
+
+
+@pytest.mark.parametrize("isa", ["avx9", "AVX2"])
+def test_unknown_isa_is_told(isa):
+    with pytest.raises(RuntimeError, match=isa):
+        library.Engine(isa)
+

@@ -1,0 +1,286 @@
+// A scan problem in memory that tells on every wrong access: guard zones around each tensor, NaN in
+// padding and in everything that a kernel must write.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/backend.h"
+#include "kernels/core/memory.h"
+#include "kernels/core/stream.h"
+#include "tests/ops/plain_scan.h"
+
+namespace attnd::testing {
+
+inline float ToFloat(uint16_t bits, DType dtype) {
+  if (dtype == DType::kF16) {
+    _Float16 half;
+    std::memcpy(&half, &bits, sizeof(half));
+    return static_cast<float>(half);
+  }
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+inline uint16_t ToBits(float value, DType dtype) {
+  uint16_t bits;
+  if (dtype == DType::kF16) {
+    const _Float16 half = static_cast<_Float16>(value);
+    std::memcpy(&bits, &half, sizeof(bits));
+    return bits;
+  }
+  uint32_t wide;
+  std::memcpy(&wide, &value, sizeof(wide));
+  if (value != value) return 0x7FC0;
+  return static_cast<uint16_t>((wide + 0x7FFF + (wide >> 16 & 1)) >> 16);
+}
+
+// A tensor of any float dtype and layout between two guard zones, at an odd address for 16 bits.
+class GuardedTensor {
+ public:
+  GuardedTensor(DType dtype, const Shape& shape, Layout layout)
+      : bytes_(static_cast<size_t>(shape.size() * SizeOf(dtype)) + 2 * kGuard, kGuardByte) {
+    std::memset(bytes_.data() + kGuard, 0xFF, bytes_.size() - 2 * kGuard);
+    view_ = DenseView(bytes_.data() + kGuard, dtype, shape, layout);
+  }
+
+  const View& view() const { return view_; }
+  void Set(int64_t b, int64_t h, int64_t n, int64_t d, double value) {
+    char* at = At(b, h, n, d);
+    const float narrow = static_cast<float>(value);
+    if (view_.dtype == DType::kF32) {
+      std::memcpy(at, &narrow, sizeof(narrow));
+    } else {
+      const uint16_t bits = ToBits(narrow, view_.dtype);
+      std::memcpy(at, &bits, sizeof(bits));
+    }
+  }
+  double Get(int64_t b, int64_t h, int64_t n, int64_t d) const {
+    const char* at = At(b, h, n, d);
+    if (view_.dtype == DType::kF32) {
+      float value;
+      std::memcpy(&value, at, sizeof(value));
+      return value;
+    }
+    uint16_t bits;
+    std::memcpy(&bits, at, sizeof(bits));
+    return ToFloat(bits, view_.dtype);
+  }
+  PlainTensor Plain() const {
+    const Shape& s = view_.shape;
+    PlainTensor plain(s[0], s[1], s[2], s[3]);
+    for (int64_t b = 0; b < s[0]; ++b) {
+      for (int64_t h = 0; h < s[1]; ++h) {
+        for (int64_t n = 0; n < s[2]; ++n) {
+          for (int64_t d = 0; d < s[3]; ++d) plain.at(b, h, n, d) = Get(b, h, n, d);
+        }
+      }
+    }
+    return plain;
+  }
+  bool GuardsHold() const {
+    for (size_t i = 0; i < kGuard; ++i) {
+      if (bytes_[i] != kGuardByte || bytes_[bytes_.size() - 1 - i] != kGuardByte) return false;
+    }
+    return true;
+  }
+  const std::vector<char>& bytes() const { return bytes_; }
+
+ private:
+  static constexpr size_t kGuard = 66;
+  static constexpr char kGuardByte = 0x5A;
+
+  char* At(int64_t b, int64_t h, int64_t n, int64_t d) const {
+    const auto& s = view_.stride;
+    return view_.As<char>() +
+           SizeOf(view_.dtype) * (b * s[0] + h * s[1] + n * s[2] + (view_.shape.rank > 3 ? d : 0));
+  }
+  std::vector<char> bytes_;
+  View view_;
+};
+
+struct ScanSpec {
+  int64_t B = 1, H = 2, Hkv = 1, Nq = 65, Nk = 65, D = 32, Dv = 32;
+  ScanParams params = {};
+  std::vector<ScanRow> rows = {};  // empty: full lengths, offset Nk - Nq
+  DType dtype = DType::kF32;
+  Layout layout = Layout::kBHND;
+  double mean = 0, deviation = 1;  // of q and k
+  unsigned seed = 1;
+};
+
+class ScanCase {
+ public:
+  explicit ScanCase(const ScanSpec& given)
+      : spec(Complete(given)),
+        q(spec.dtype, {spec.B, spec.H, spec.Nq, spec.D}, spec.layout),
+        k(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.D}, spec.layout),
+        v(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.Dv}, spec.layout),
+        out(spec.dtype, {spec.B, spec.H, spec.Nq, spec.Dv}, spec.layout),
+        lse(DType::kF32, {spec.B, spec.H, spec.Nq}, Layout::kBHND),
+        dout(spec.dtype, {spec.B, spec.H, spec.Nq, spec.Dv}, spec.layout),
+        dlse(DType::kF32, {spec.B, spec.H, spec.Nq}, Layout::kBHND),
+        dq(spec.dtype, {spec.B, spec.H, spec.Nq, spec.D}, spec.layout),
+        dk(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.D}, spec.layout),
+        dv(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.Dv}, spec.layout) {
+    std::mt19937 random(spec.seed);
+    FillRows(&q, true, spec.mean, spec.deviation, &random);
+    FillRows(&k, false, spec.mean, spec.deviation, &random);
+    FillRows(&v, false, 0, 1, &random);
+    FillRows(&dout, true, 0, 1, &random);
+    FillRows(&dlse, true, 0, 1, &random);
+  }
+
+  ScanProblem Problem() const {
+    return {.q = q.view(),
+            .k = k.view(),
+            .v = v.view(),
+            .out = out.view(),
+            .lse = lse.view(),
+            .rows = spec.rows};
+  }
+  ScanGradProblem GradProblem() const {
+    return {.forward = Problem(),
+            .dout = dout.view(),
+            .dlse = dlse.view(),
+            .dq = dq.view(),
+            .dk = dk.view(),
+            .dv = dv.view()};
+  }
+  PlainScan Plain() const {
+    return {
+        .params = spec.params, .q = q.Plain(), .k = k.Plain(), .v = v.Plain(), .rows = spec.rows};
+  }
+  void Run(Backend* backend) {
+    BufferPool pool(int64_t{1} << 28, /*poison=*/true);
+    Stream stream(*backend, &pool);
+    const ScanProblem problem = Problem();
+    ASSERT_TRUE(backend->Scan(stream, {.params = spec.params, .problems = {&problem, 1}}).ok());
+    const ScanGradProblem grad = GradProblem();
+    ASSERT_TRUE(backend->ScanGrad(stream, {.params = spec.params, .problems = {&grad, 1}}).ok());
+  }
+  std::vector<const GuardedTensor*> Outputs() const { return {&out, &lse, &dq, &dk, &dv}; }
+  bool GuardsHold() const {
+    for (const GuardedTensor* t : {&q, &k, &v, &out, &lse, &dout, &dlse, &dq, &dk, &dv}) {
+      if (!t->GuardsHold()) return false;
+    }
+    return true;
+  }
+
+  const ScanSpec spec;
+  GuardedTensor q, k, v, out, lse, dout, dlse, dq, dk, dv;
+
+ private:
+  static ScanSpec Complete(ScanSpec s) {
+    if (s.rows.empty()) s.rows.assign(s.B, {.nq = s.Nq, .nk = s.Nk, .offset = s.Nk - s.Nq});
+    return s;
+  }
+  // Rows beyond the lengths keep their NaN.
+  void FillRows(GuardedTensor* t, bool queries, double mean, double deviation,
+                std::mt19937* random) {
+    std::normal_distribution<double> normal(mean, deviation);
+    const Shape& s = t->view().shape;
+    for (int64_t b = 0; b < s[0]; ++b) {
+      const int64_t rows = queries ? spec.rows[b].nq : spec.rows[b].nk;
+      for (int64_t h = 0; h < s[1]; ++h) {
+        for (int64_t n = 0; n < rows; ++n) {
+          for (int64_t d = 0; d < s[3]; ++d) t->Set(b, h, n, d, normal(*random));
+        }
+      }
+    }
+  }
+};
+
+// Expects |got - want| <= tolerance * max |want|, and -inf and NaN in the same places.
+inline void ExpectClose(const PlainTensor& got, const PlainTensor& want, double tolerance,
+                        const std::string& what) {
+  double largest = 0, worst = 0;
+  ASSERT_EQ(got.data.size(), want.data.size()) << what;
+  for (double x : want.data) {
+    if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
+  }
+  for (size_t i = 0; i < got.data.size(); ++i) {
+    const double x = got.data[i], y = want.data[i];
+    if (!std::isfinite(y)) {
+      EXPECT_TRUE(std::isnan(y) ? std::isnan(x) : x == y) << what << " [" << i << "]: " << x;
+      continue;
+    }
+    const double error = std::fabs(x - y);
+    worst = error <= worst ? worst : error;
+    if (std::isnan(error)) worst = std::numeric_limits<double>::infinity();
+  }
+  EXPECT_LE(worst, tolerance * largest + 1e-30) << what << ", largest value " << largest;
+}
+
+// One backend for each (isa, threads), made once; null where the machine lacks the instructions.
+inline Backend* CpuOf(const std::string& isa, int threads = 1) {
+  static auto* backends = new std::map<std::pair<std::string, int>, std::unique_ptr<Backend>>();
+  const auto [at, is_new] = backends->try_emplace({isa, threads});
+  if (is_new) {
+    auto backend = NewCpuBackend({.threads = threads, .isa = isa});
+    if (backend.ok()) at->second = *std::move(backend);
+  }
+  return at->second.get();
+}
+
+// Every instruction set of this machine.
+inline std::vector<std::string> MachineIsas() {
+  std::vector<std::string> isas;
+  for (const char* isa : {"avx512", "avx2", "sse4"}) {
+    if (CpuOf(isa) != nullptr) isas.push_back(isa);
+  }
+  return isas;
+}
+
+struct Tolerance {
+  double out = 2e-5, grad = 5e-5;
+};
+
+// `change` may set values before the run.
+template <class Change>
+void ExpectMatchesPlain(const ScanSpec& spec, const std::string& isa, const Tolerance& tolerance,
+                        const Change& change) {
+  SCOPED_TRACE(absl::StrCat(isa, " Nq ", spec.Nq, " Nk ", spec.Nk, " D ", spec.D, " Dv ", spec.Dv,
+                            " causal ", spec.params.causal, " map ",
+                            static_cast<int>(spec.params.map), " normalize ",
+                            spec.params.normalize));
+  ScanCase c(spec);
+  change(&c);
+  c.Run(CpuOf(isa));
+  const PlainScan plain = c.Plain();
+  const PlainScanOut want = Forward(plain);
+  const PlainScanGrads grads = Gradients(plain, c.dout.Plain(), c.dlse.Plain());
+  ExpectClose(c.out.Plain(), want.out, tolerance.out, "out");
+  ExpectClose(c.lse.Plain(), want.lse, 1e-5, "lse");
+  ExpectClose(c.dq.Plain(), grads.dq, tolerance.grad, "dq");
+  ExpectClose(c.dk.Plain(), grads.dk, tolerance.grad, "dk");
+  ExpectClose(c.dv.Plain(), grads.dv, tolerance.grad, "dv");
+  EXPECT_TRUE(c.GuardsHold());
+}
+
+inline void ExpectMatchesPlain(const ScanSpec& spec, const Tolerance& tolerance = {}) {
+  for (const std::string& isa : MachineIsas()) {
+    ExpectMatchesPlain(spec, isa, tolerance, [](ScanCase*) {});
+  }
+}
+
+inline constexpr FeatureMap kMaps[] = {
+    FeatureMap::kEluPlusOne, FeatureMap::kRelu,     FeatureMap::kReluSquared, FeatureMap::kSquared,
+    FeatureMap::kAbs,        FeatureMap::kIdentity, FeatureMap::kExp,         FeatureMap::kSigmoid,
+    FeatureMap::kSilu,       FeatureMap::kGelu};
+
+// A normaliser of signed features may come close to 0, where nothing is well conditioned.
+inline bool IsSigned(FeatureMap map) {
+  return map == FeatureMap::kIdentity || map == FeatureMap::kSilu || map == FeatureMap::kGelu;
+}
+
+}  // namespace attnd::testing

@@ -1,0 +1,315 @@
+// Gradients of compositions that no method uses, against finite differences in double.
+#include "kernels/ops/tape.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "kernels/ops/ops.h"
+#include "tests/ops/plain_backend.h"
+
+namespace attnd::testing {
+namespace {
+
+// Arrays of a ragged list, with values that a test owns.
+struct Values {
+  std::vector<Shape> shapes;
+  std::vector<std::vector<float>> data;
+
+  Tensor AsTensor(Layout layout = Layout::kBHND) {
+    std::vector<View> views;
+    for (size_t p = 0; p < shapes.size(); ++p) {
+      views.push_back(DenseView(data[p].data(), DType::kF32, shapes[p], layout));
+    }
+    return Tensor(std::move(views), std::vector<std::shared_ptr<Buffer>>(shapes.size()));
+  }
+};
+
+Values Random(const std::vector<Shape>& shapes, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  Values values{shapes, {}};
+  for (const Shape& shape : shapes) {
+    std::vector<float>& data = values.data.emplace_back(shape.size());
+    for (float& x : data) x = uniform(random);
+  }
+  return values;
+}
+
+// Row b of every problem sees everything within its sizes, or causally.
+AttendParams Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
+  AttendParams params{.scale = 0.7};
+  for (size_t p = 0; p < q.size(); ++p) {
+    const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
+    const int64_t hi = causal ? Nk - Nq : PatternBuilder::kUnbounded;
+    const PatternSource source = BandSource(Nq, Nk, PatternBuilder::kUnbounded, hi);
+    params.rows.emplace_back(q[p].shape[0], ops.Row(Nq, Nk, source));
+  }
+  return params;
+}
+
+AttendOut Attend(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
+  return ops.Attend(q, k, v, Rows(q, k, causal, ops));
+}
+
+ScanOut Scan(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v) {
+  ScanRows rows;
+  for (size_t p = 0; p < q.size(); ++p) {
+    const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
+    rows.emplace_back(q[p].shape[0], ScanRow{.nq = Nq, .nk = Nk, .offset = Nk - Nq});
+  }
+  return ops.Scan(q, k, v, {.causal = true}, rows);
+}
+
+using Formula = std::function<std::vector<Tensor>(Ops&, const std::vector<Tensor>&)>;
+
+// A fixed weight for element e of problem p of output o: the gradient that comes in.
+double Weight(size_t o, size_t p, int64_t e) { return std::sin(0.9 * e + 2.0 * p + 5.0 * o + 1); }
+
+class TapeTest : public ::testing::Test {
+ protected:
+  double Loss(const Formula& formula, std::vector<Values>& inputs) {
+    Stream stream(backend_, &pool_);
+    Ops ops(stream, /*tape=*/nullptr);
+    const std::vector<Tensor> outputs = formula(ops, Tensors(inputs));
+    EXPECT_TRUE(ops.status().ok()) << ops.status();
+    double loss = 0;
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      for (size_t p = 0; p < outputs[o].size(); ++p) {
+        const View& view = outputs[o][p];
+        for (int64_t e = 0; e < view.shape.size(); ++e) {
+          const double x = view.As<float>()[e];
+          if (std::isfinite(x)) loss += Weight(o, p, e) * x;
+        }
+      }
+    }
+    return loss;
+  }
+
+  std::vector<Tensor> Gradients(const Formula& formula, std::vector<Values>& inputs,
+                                const std::vector<bool>& watched) {
+    Stream stream(backend_, &pool_);
+    Tape tape;
+    Ops ops(stream, &tape);
+    const std::vector<Tensor> tensors = Tensors(inputs);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (watched[i]) tape.Watch(tensors[i]);
+    }
+    const std::vector<Tensor> outputs = formula(ops, tensors);
+    std::vector<Values> weights;
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      Values& w = weights.emplace_back();
+      for (size_t p = 0; p < outputs[o].size(); ++p) {
+        w.shapes.push_back(outputs[o][p].shape);
+        std::vector<float>& data = w.data.emplace_back();
+        for (int64_t e = 0; e < w.shapes[p].size(); ++e) {
+          data.push_back(static_cast<float>(Weight(o, p, e)));
+        }
+      }
+    }
+    const auto grads = tape.Replay(ops, outputs, Tensors(weights), tensors);
+    EXPECT_TRUE(ops.status().ok()) << ops.status();
+    return grads;
+  }
+
+  // Steps of 1/128 are exact in float32; outputs are stored in float32 (6e-8 each), so differences
+  // are good to 1e-4, their truncation error to 1e-3 for these functions of unit scale.
+  void ExpectGradientsMatch(const Formula& formula, std::vector<Values> inputs) {
+    const auto grads = Gradients(formula, inputs, std::vector<bool>(inputs.size(), true));
+    constexpr float kStep = 1.0f / 128;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      ASSERT_FALSE(grads[i].empty());
+      for (size_t p = 0; p < inputs[i].data.size(); ++p) {
+        ASSERT_EQ(grads[i][p].shape, inputs[i].shapes[p]);
+        for (size_t e = 0; e < inputs[i].data[p].size(); ++e) {
+          float& x = inputs[i].data[p][e];
+          const float saved = x;
+          x = saved + kStep;
+          const double above = Loss(formula, inputs), x_above = x;
+          x = saved - kStep;
+          const double below = Loss(formula, inputs), x_below = x;
+          x = saved;
+          const double expected = (above - below) / (x_above - x_below);
+          ASSERT_NEAR(grads[i][p].As<float>()[e], expected, 2e-3 * (1 + std::fabs(expected)))
+              << "input " << i << " problem " << p << " element " << e;
+        }
+      }
+    }
+  }
+
+  static std::vector<Tensor> Tensors(std::vector<Values>& values) {
+    std::vector<Tensor> tensors;
+    for (Values& v : values) tensors.push_back(v.AsTensor());
+    return tensors;
+  }
+
+  PlainBackend backend_;
+  BufferPool pool_{int64_t{1} << 20, /*poison=*/true};
+};
+
+TEST_F(TapeTest, OneAttendWithBothOutputs) {
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const AttendOut a = Attend(ops, in[0], in[1], in[2], /*causal=*/true);
+    return std::vector<Tensor>{a.out, a.lse};
+  };
+  // Grouped heads, Dv != D, and more queries than keys: the first two rows see nothing.
+  ExpectGradientsMatch(
+      formula, {Random({{2, 4, 5, 3}}, 1), Random({{2, 2, 3, 3}}, 2), Random({{2, 2, 3, 2}}, 3)});
+}
+
+TEST_F(TapeTest, RaggedLists) {
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const AttendOut a = Attend(ops, in[0], in[1], in[2], /*causal=*/true);
+    return std::vector<Tensor>{a.out};
+  };
+  ExpectGradientsMatch(formula, {Random({{1, 2, 3, 3}, {2, 2, 1, 3}, {1, 1, 0, 3}}, 1),
+                                 Random({{1, 1, 4, 3}, {2, 2, 2, 3}, {1, 1, 2, 3}}, 2),
+                                 Random({{1, 1, 4, 2}, {2, 2, 2, 2}, {1, 1, 2, 2}}, 3)});
+}
+
+TEST_F(TapeTest, AttendOfAttend) {
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const AttendOut inner = Attend(ops, in[0], in[1], in[2], /*causal=*/false);
+    const AttendOut outer = Attend(ops, inner.out, in[1], inner.out, /*causal=*/true);
+    return std::vector<Tensor>{outer.out, inner.lse, outer.lse};
+  };
+  ExpectGradientsMatch(
+      formula, {Random({{1, 2, 4, 3}}, 1), Random({{1, 2, 4, 3}}, 2), Random({{1, 2, 4, 3}}, 3)});
+}
+
+TEST_F(TapeTest, OneTensorAsQueriesKeysAndValues) {
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const AttendOut a = Attend(ops, in[0], in[0], in[0], /*causal=*/true);
+    return std::vector<Tensor>{a.out, a.lse};
+  };
+  ExpectGradientsMatch(formula, {Random({{1, 2, 5, 3}}, 4)});
+}
+
+TEST_F(TapeTest, AttendThenScanThenAdd) {
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const AttendOut a = Attend(ops, in[0], in[1], in[2], /*causal=*/false);
+    const ScanOut s = Scan(ops, a.out, in[1], in[2]);
+    const Tensor sum = ops.Add(ops.Add(s.out, a.out), s.out);
+    return std::vector<Tensor>{sum, s.lse};
+  };
+  ExpectGradientsMatch(
+      formula, {Random({{1, 2, 4, 3}}, 5), Random({{1, 1, 5, 3}}, 6), Random({{1, 1, 5, 3}}, 7)});
+}
+
+TEST_F(TapeTest, OnlyLseFlows) {
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{Attend(ops, in[0], in[1], in[2], /*causal=*/false).lse};
+  };
+  ExpectGradientsMatch(
+      formula, {Random({{1, 1, 3, 2}}, 8), Random({{1, 1, 4, 2}}, 9), Random({{1, 1, 4, 2}}, 10)});
+}
+
+TEST_F(TapeTest, UnusedOutputsAndUnwatchedInputsCostNothing) {
+  std::vector<Values> inputs = {Random({{1, 1, 3, 2}}, 1), Random({{1, 1, 3, 2}}, 2),
+                                Random({{1, 1, 3, 2}}, 3)};
+  // Given a chain of two attends over unwatched tensors, a third over a watched one, and one whose
+  // output nobody asks about.
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const Tensor constant = Attend(ops, in[1], in[1], in[2], false).out;
+    const Tensor constant2 = Attend(ops, constant, in[1], in[2], false).out;
+    const Tensor used = Attend(ops, in[0], constant, constant2, false).out;
+    Attend(ops, used, used, used, false);
+    return std::vector<Tensor>{used};
+  };
+  // When only in[0] is watched
+  const auto grads = Gradients(formula, inputs, {true, false, false});
+  // Then one gradient call runs, and nothing is returned for the others.
+  EXPECT_EQ(backend_.calls(), (BackendCalls{.attend = 4, .attend_grad = 1}));
+  EXPECT_FALSE(grads[0].empty());
+  EXPECT_TRUE(grads[1].empty());
+  EXPECT_TRUE(grads[2].empty());
+}
+
+TEST_F(TapeTest, UnwantedGradientsAreNotAskedOfTheBackend) {
+  struct Spy : PlainBackend {
+    absl::Status AttendGrad(Stream& stream, const AttendGradArgs& args) override {
+      const AttendGradProblem& p = args.problems[0];
+      given = {p.dout.given(), p.dlse.given(), p.dq.given(), p.dk.given(), p.dv.given()};
+      return PlainBackend::AttendGrad(stream, args);
+    }
+    std::vector<bool> given;
+  } spy;
+  std::vector<Values> values = {Random({{1, 1, 3, 2}}, 1), Random({{1, 1, 3, 2}}, 2)};
+  for (BufferPool* pool : {&pool_, static_cast<BufferPool*>(nullptr)}) {  // real, then dry
+    Stream stream(spy, pool);
+    Tape tape;
+    Ops ops(stream, &tape);
+    const Tensor q = values[0].AsTensor(), kv = values[1].AsTensor();
+    tape.Watch(q);
+    const AttendOut a = Attend(ops, q, kv, kv, false);
+    Values grad = Random({{1, 1, 3, 2}}, 3);
+    const std::vector<Tensor> out = {a.out}, grads = {grad.AsTensor()}, asked = {q};
+    EXPECT_FALSE(tape.Replay(ops, out, grads, asked)[0].empty());
+    EXPECT_EQ(spy.given, (std::vector<bool>{true, false, true, false, false}));
+  }
+}
+
+TEST_F(TapeTest, AWatchedTensorThatIsAnOutputGetsItsGradientBack) {
+  Values value = Random({{1, 1, 3, 2}}, 1), weight = Random({{1, 1, 3, 2}}, 2);
+  Stream stream(backend_, &pool_);
+  Tape tape;
+  Ops ops(stream, &tape);
+  const std::vector<Tensor> x = {value.AsTensor()}, grad = {weight.AsTensor()};
+  tape.Watch(x[0]);
+  EXPECT_EQ(tape.Replay(ops, x, grad, x)[0].id(), grad[0].id());
+}
+
+TEST_F(TapeTest, GradientsAskedOfTensorsInTheMiddle) {
+  std::vector<Values> values = {Random({{1, 1, 3, 2}}, 1)};
+  Stream stream(backend_, &pool_);
+  Tape tape;
+  Ops ops(stream, &tape);
+  const Tensor x = values[0].AsTensor();
+  tape.Watch(x);
+  const Tensor twice = ops.Add(x, x);
+  const Tensor four = ops.Add(twice, twice);
+  Values ones{{{1, 1, 3, 2}}, {std::vector<float>(6, 1)}};
+  const std::vector<Tensor> outputs = {four}, grads = {ones.AsTensor()}, asked = {x, twice};
+  const auto result = tape.Replay(ops, outputs, grads, asked);
+  ASSERT_FALSE(result[0].empty());
+  ASSERT_FALSE(result[1].empty());
+  EXPECT_EQ(result[0][0].As<float>()[0], 4);
+  EXPECT_EQ(result[1][0].As<float>()[0], 2);
+}
+
+TEST_F(TapeTest, ScratchDiesWithTheTape) {
+  std::vector<Values> inputs = {Random({{1, 2, 5, 3}}, 4)};
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const Tensor once = Attend(ops, in[0], in[0], in[0], true).out;
+    return std::vector<Tensor>{Attend(ops, once, once, once, true).out};
+  };
+  Gradients(formula, inputs, {true});
+  EXPECT_EQ(pool_.stats().used_bytes, 0);
+}
+
+TEST_F(TapeTest, BrokenContractsStickAndDoNotCrash) {
+  std::vector<Values> v = {Random({{1, 2, 3, 4}}, 1), Random({{1, 2, 3, 5}}, 2)};
+  Stream stream(backend_, &pool_);
+  Ops ops(stream, /*tape=*/nullptr);
+  const Tensor a = v[0].AsTensor(), b = v[1].AsTensor();
+  EXPECT_TRUE(Attend(ops, a, b, a, false).out.empty());  // D differs
+  EXPECT_EQ(ops.status().code(), absl::StatusCode::kInternal);
+  const absl::Status first = ops.status();
+  EXPECT_TRUE(ops.Add(a, b).empty());
+  EXPECT_TRUE(Attend(ops, a, a, a, false).out.empty());  // sticky
+  EXPECT_EQ(ops.status(), first);
+  EXPECT_EQ(backend_.calls(), BackendCalls{});
+}
+
+TEST_F(TapeTest, NoMemoryIsAStatus) {
+  Stream stream(backend_, &pool_);
+  Ops ops(stream, /*tape=*/nullptr);
+  const Shape huge = {1 << 10, 1 << 10, 1 << 20, 1 << 10};
+  EXPECT_TRUE(ops.Empty(DType::kF32, {huge}, {Layout::kBHND}).empty());
+  EXPECT_EQ(ops.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace attnd::testing

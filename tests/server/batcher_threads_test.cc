@@ -1,0 +1,122 @@
+// Submitters, lanes and a sweeper at once: every request is answered exactly once and every byte
+// comes back. Meant for the thread sanitizer too.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "server/batcher.h"
+
+namespace attnd {
+namespace {
+
+constexpr int kSubmitters = 4, kLanes = 3, kEach = 2000;
+
+struct Counts {
+  std::atomic<int> ok = 0, expired = 0, cancelled = 0, refused = 0;
+  std::vector<std::atomic<int>> answers = std::vector<std::atomic<int>>(kSubmitters * kEach);
+};
+
+std::unique_ptr<Task> MakeTask(int id, Counts* counts) {
+  auto plan = std::make_shared<Plan>();
+  plan->bucket = std::string(1, static_cast<char>('a' + id % 7));
+  auto task = std::make_unique<Task>();
+  task->plan = plan;
+  task->priority = id % 3;
+  task->admitted = std::chrono::steady_clock::now();
+  if (id % 11 == 0) task->deadline = task->admitted;
+  task->cancelled = std::make_shared<std::atomic<bool>>(false);
+  task->charged_bytes = id % 100;
+  task->done = [id, counts](absl::Status status, std::vector<Result>, const Phases&) {
+    counts->answers[id] += 1;
+    if (status.ok()) counts->ok += 1;
+    if (absl::IsDeadlineExceeded(status)) counts->expired += 1;
+    if (absl::IsCancelled(status)) counts->cancelled += 1;
+  };
+  return task;
+}
+
+void SubmitAll(int first, Batcher* batcher, Counts* counts) {
+  for (int id = first; id < first + kEach; ++id) {
+    std::unique_ptr<Task> task = MakeTask(id, counts);
+    const std::shared_ptr<std::atomic<bool>> cancelled = task->cancelled;
+    const absl::Status status = batcher->Submit(task);
+    if (status.ok()) {
+      if (id % 13 == 0) cancelled->store(true);
+    } else {
+      ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
+      counts->refused += 1;
+      counts->answers[id] += 1;
+    }
+  }
+}
+
+void RunLane(Batcher* batcher) {
+  for (;;) {
+    Batcher::Batch batch = batcher->Pull();
+    if (batch.tasks.empty()) return;
+    const std::string bucket = batch.tasks[0]->plan->bucket;
+    for (std::unique_ptr<Task>& task : batch.tasks) {
+      ASSERT_EQ(task->plan->bucket, bucket);
+      const int64_t bytes = task->charged_bytes;
+      Finish(std::move(task), absl::OkStatus(), {}, {});
+      batcher->Release(bytes);
+    }
+  }
+}
+
+TEST(BatcherThreads, EverythingIsAnsweredExactlyOnce) {
+  const SteadyClock clock;
+  Counts counts;
+  std::atomic<int> counted_refusals = 0;
+  Batcher batcher({.max_queue_requests = 200,
+                   .budget_bytes = 8000,
+                   .max_batch_requests = 8,
+                   .refused = [&](Refusal) { counted_refusals += 1; }},
+                  &clock);
+  std::atomic<bool> stop_sweeping = false;
+  std::vector<std::thread> submitters, lanes;
+  std::thread sweeper([&] {
+    while (!stop_sweeping) {
+      batcher.Sweep();
+      (void)batcher.depth();
+      std::this_thread::yield();
+    }
+  });
+  for (int i = 0; i < kLanes; ++i) lanes.emplace_back([&] { RunLane(&batcher); });
+  for (int i = 0; i < kSubmitters; ++i) {
+    submitters.emplace_back([&, i] { SubmitAll(i * kEach, &batcher, &counts); });
+  }
+  for (std::thread& thread : submitters) thread.join();
+  batcher.Close();
+  for (std::thread& thread : lanes) thread.join();
+  stop_sweeping = true;
+  sweeper.join();
+
+  for (const std::atomic<int>& answers : counts.answers) ASSERT_EQ(answers, 1);
+  EXPECT_EQ(counts.ok + counts.expired + counts.cancelled + counts.refused, kSubmitters * kEach);
+  EXPECT_EQ(counted_refusals, counts.expired + counts.cancelled + counts.refused);
+  EXPECT_GT(counts.ok, 0);
+  EXPECT_GT(counts.expired, 0);
+  const Batcher::Depth depth = batcher.depth();
+  EXPECT_EQ(depth.requests, 0);
+  EXPECT_EQ(depth.bytes, 0);
+  EXPECT_EQ(depth.charged_bytes, 0);
+}
+
+TEST(BatcherThreads, ALaneThatWaitsWakesUpForWork) {
+  const SteadyClock clock;
+  Counts counts;
+  Batcher batcher({}, &clock);
+  std::thread lane([&] { RunLane(&batcher); });
+  std::unique_ptr<Task> task = MakeTask(1, &counts);
+  ASSERT_TRUE(batcher.Submit(task).ok());
+  while (counts.ok == 0) std::this_thread::yield();
+  batcher.Close();
+  lane.join();
+  EXPECT_EQ(counts.answers[1], 1);
+}
+
+}  // namespace
+}  // namespace attnd

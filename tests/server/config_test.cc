@@ -1,0 +1,99 @@
+// Command line and environment: what is read, and how wrong values are refused.
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace attnd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+CommandLine Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "attnd-server");
+  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(Config, Defaults) {
+  const CommandLine line = Parse({});
+  ASSERT_TRUE(line.config.has_value()) << line.text;
+  EXPECT_EQ(line.config->grpc_address, "127.0.0.1:8001");
+  EXPECT_EQ(line.config->http_address, "127.0.0.1:8002");
+  EXPECT_EQ(line.config->budget_bytes, 0);
+  EXPECT_EQ(line.config->max_message_bytes, int64_t{1} << 30);
+  EXPECT_EQ(line.config->drain_timeout, std::chrono::seconds(30));
+}
+
+TEST(Config, SizesAndTimesHaveUnits) {
+  const CommandLine line =
+      Parse({"--budget-bytes", "512MiB", "--max-message-bytes=64kb", "--drain-delay", "1500ms",
+             "--drain-timeout", "2min", "--isa", "avx2", "--threads", "3"});
+  ASSERT_TRUE(line.config.has_value()) << line.text;
+  EXPECT_EQ(line.config->budget_bytes, int64_t{512} << 20);
+  EXPECT_EQ(line.config->max_message_bytes, 64000);
+  EXPECT_EQ(line.config->drain_delay, std::chrono::milliseconds(1500));
+  EXPECT_EQ(line.config->drain_timeout, std::chrono::minutes(2));
+  EXPECT_EQ(line.config->isa, "avx2");
+  EXPECT_EQ(line.config->threads, 3);
+}
+
+TEST(Config, TheCommandLineWinsOverTheEnvironment) {
+  setenv("ATTND_MAX_QUEUE", "7", 1);
+  setenv("ATTND_MAX_BATCH", "8", 1);
+  const CommandLine line = Parse({"--max-queue", "9"});
+  setenv("ATTND_MAX_BATCH", "none", 1);
+  const CommandLine wrong = Parse({});
+  unsetenv("ATTND_MAX_QUEUE");
+  unsetenv("ATTND_MAX_BATCH");
+  ASSERT_TRUE(line.config.has_value()) << line.text;
+  EXPECT_EQ(line.config->max_queue_requests, 9);
+  EXPECT_EQ(line.config->max_batch_requests, 8);
+  EXPECT_EQ(wrong.exit_code, 2);
+}
+
+TEST(Config, HelpAndVersionAreNotErrors) {
+  EXPECT_EQ(Parse({"--help"}).exit_code, 0);
+  EXPECT_THAT(Parse({"--help"}).text, AllOf(HasSubstr("--budget-bytes"), HasSubstr("ATTND_GRPC")));
+  EXPECT_EQ(Parse({"--version"}).text, "attnd-server " + Version() + "\n");
+}
+
+TEST(Config, WrongUsageIsOneLineAndTwo) {
+  const std::vector<std::vector<const char*>> cases = {
+      {"--nope"},
+      {"extra"},
+      {"--grpc"},
+      {"--grpc", "nowhere"},
+      {"--grpc", ":80"},
+      {"--grpc", "127.0.0.1:65536"},
+      {"--grpc", "127.0.0.1:-1"},
+      {"--http", "unix:/socket"},
+      {"--threads", "many"},
+      {"--threads", "-1"},
+      {"--isa", "avx1024"},
+      {"--budget-bytes", "12parsecs"},
+      {"--budget-bytes", "-1"},
+      {"--budget-bytes", "99999999999999999999"},
+      {"--max-message-bytes", "2GiB"},
+      {"--max-queue", "0"},
+      {"--drain-delay", "-1s"},
+      {"--drain-timeout", "nan"},
+      {"--log-level", "loud"},
+      {"--log-format", "xml"},
+  };
+  for (const std::vector<const char*>& arguments : cases) {
+    const CommandLine line = Parse(arguments);
+    EXPECT_FALSE(line.config.has_value()) << arguments.back();
+    EXPECT_EQ(line.exit_code, 2) << arguments.back();
+    EXPECT_THAT(line.text, AllOf(HasSubstr(arguments.back()), EndsWith("\n"))) << arguments.back();
+    EXPECT_EQ(line.text.find('\n'), line.text.size() - 1) << line.text;
+  }
+}
+
+}  // namespace
+}  // namespace attnd

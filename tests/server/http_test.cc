@@ -1,0 +1,179 @@
+// The HTTP pages over real sockets: codes, types, bodies, ports, stopping.
+#include "server/http.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace attnd {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+HttpServer::Pages TestPages() {
+  return {.metrics = [] { return absl::StatusOr<std::string>("attnd_up 1\n"); },
+          .is_ready = [] { return true; }};
+}
+
+int Connect(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// Everything that the server says to one request.
+std::string Ask(int port, const std::string& method, const std::string& path) {
+  const int fd = Connect(port);
+  if (fd < 0) return "no connection";
+  const std::string request = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::string reply;
+  if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
+    char buffer[4096];
+    for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;) reply.append(buffer, got);
+  }
+  close(fd);
+  return reply;
+}
+
+TEST(Http, ThePages) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  EXPECT_GT(port, 0);
+  EXPECT_EQ((*server)->address(), absl::StrCat("127.0.0.1:", port));
+
+  const std::string metrics = Ask(port, "GET", "/metrics");
+  EXPECT_THAT(metrics, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(metrics, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+  EXPECT_THAT(metrics, EndsWith("\r\n\r\nattnd_up 1\n"));
+
+  EXPECT_THAT(Ask(port, "GET", "/healthz"), EndsWith("\r\n\r\nok\n"));
+  EXPECT_THAT(Ask(port, "GET", "/readyz?verbose=1"), EndsWith("\r\n\r\nready\n"));
+  const std::string head = Ask(port, "HEAD", "/metrics");
+  EXPECT_THAT(head, HasSubstr("Content-Length: 11\r\n"));
+  EXPECT_THAT(head, EndsWith("\r\n\r\n"));
+}
+
+TEST(Http, ReadinessFollowsTheServer) {
+  std::atomic<bool> ready = false;
+  HttpServer::Pages pages = TestPages();
+  pages.is_ready = [&] { return ready.load(); };
+  auto server = HttpServer::Start("127.0.0.1:0", std::move(pages));
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/readyz"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
+  ready = true;
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/readyz"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST(Http, OtherPagesAndMethodsAreRefused) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  for (const char* path : {"/", "/metrics/", "/../etc/passwd", "/healthz.txt", "/%00"}) {
+    const std::string reply = Ask(port, "GET", path);
+    EXPECT_THAT(reply, StartsWith("HTTP/1.1 404 ")) << path;
+    EXPECT_THAT(reply, HasSubstr("pages: /metrics /healthz /readyz")) << path;
+  }
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
+    const std::string reply = Ask(port, method, "/metrics");
+    EXPECT_THAT(reply, StartsWith("HTTP/1.1 405 ")) << method;
+    EXPECT_THAT(reply, HasSubstr("Allow: GET, HEAD\r\n")) << method;
+  }
+}
+
+TEST(Http, AFailureOfAPageIsA500) {
+  HttpServer::Pages pages = TestPages();
+  pages.metrics = [] { return absl::StatusOr<std::string>(absl::InternalError("no numbers")); };
+  pages.is_ready = []() -> bool { throw std::runtime_error("do not know"); };
+  auto server = HttpServer::Start("127.0.0.1:0", std::move(pages));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string metrics = Ask((*server)->port(), "GET", "/metrics");
+  EXPECT_THAT(metrics, StartsWith("HTTP/1.1 500 "));
+  EXPECT_THAT(metrics, EndsWith("no numbers\n"));
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/readyz"), EndsWith("do not know\n"));
+}
+
+TEST(Http, APortInUseIsOneClearLine) {
+  auto first = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::string address = (*first)->address();
+  const absl::Status second = HttpServer::Start(address, TestPages()).status();
+  EXPECT_TRUE(absl::IsUnavailable(second));
+  const std::string text(second.message());
+  EXPECT_THAT(text, StartsWith(absl::StrCat("http: cannot listen on ", address, ": ")));
+  EXPECT_THAT(text, HasSubstr("Address already in use"));
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+
+  // Once it has stopped, the port is free again.
+  first->reset();
+  EXPECT_TRUE(HttpServer::Start(address, TestPages()).ok());
+}
+
+TEST(Http, AnAddressThatIsNoneIsRefused) {
+  for (const char* address :
+       {"", "8002", ":8002", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536",
+        "127.0.0.1:-1", "127.0.0.1:1,127.0.0.1:2", "127.0.0.1:99999999999"}) {
+    const absl::Status status = HttpServer::Start(address, TestPages()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
+  }
+  EXPECT_TRUE(absl::IsUnavailable(HttpServer::Start("nowhere.invalid:1", TestPages()).status()));
+}
+
+TEST(Http, ManyScrapesAtOnce) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::atomic<int> good = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) {
+        good += Ask((*server)->port(), "GET", "/metrics").find("attnd_up 1") != std::string::npos;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 160);
+}
+
+TEST(Http, StopsAtOnce) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/healthz"), HasSubstr("ok"));
+  const auto start = std::chrono::steady_clock::now();
+  server->reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+TEST(Http, AnIdleConnectionDoesNotHoldUpTheStop) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int idle = Connect((*server)->port());
+  ASSERT_GE(idle, 0);
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/healthz"), HasSubstr("ok"));
+  const auto start = std::chrono::steady_clock::now();
+  server->reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  close(idle);
+}
+
+}  // namespace
+}  // namespace attnd

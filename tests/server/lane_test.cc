@@ -1,0 +1,345 @@
+// A lane on the real engine: right answers, one copy of a payload, nobody suffers for another.
+#include "server/lane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/fake_clock.h"
+#include "tests/server/puppet_method.h"
+
+namespace attnd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using namespace std::chrono_literals;
+
+struct Answer {
+  int count = 0;
+  absl::Status status;
+  std::vector<Result> results;
+  Phases phases;
+  int64_t input_bytes_left = 0;  // of the lane, when it answered
+};
+
+// The bytes of a request's tensors, each received at an odd address.
+struct Payload {
+  std::map<std::string, std::vector<std::byte>> bytes;
+
+  void Add(const std::string& name, const std::vector<float>& values) {
+    std::vector<std::byte>& to = bytes[name];
+    to.resize(values.size() * sizeof(float) + 1);
+    if (!values.empty()) std::memcpy(to.data() + 1, values.data(), to.size() - 1);
+  }
+  // In pieces of 1, 2, 4, ... bytes.
+  Spans SpansOf(const std::string& name) const {
+    std::span<const std::byte> rest(bytes.at(name));
+    rest = rest.subspan(1);
+    Spans spans;
+    for (size_t piece = 1; !rest.empty(); piece *= 2) {
+      const size_t size = std::min(piece, rest.size());
+      spans.push_back(rest.first(size));
+      rest = rest.subspan(size);
+    }
+    return spans;
+  }
+};
+
+class LaneTest : public testing::Test {
+ protected:
+  LaneTest() {
+    auto engine = Engine::Create({.cpu = {.threads = 2}, .poison_memory = true});
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    batcher_.emplace(Batcher::Options{}, &clock_);
+    lane_.emplace(Lane::Parts{
+        .engine = engine_.get(), .batcher = &*batcher_, .metrics = &metrics_, .clock = &clock_});
+  }
+
+  std::unique_ptr<Task> Make(const std::string& name, std::shared_ptr<const Plan> plan,
+                             std::shared_ptr<Payload> payload) {
+    auto task = std::make_unique<Task>();
+    task->plan = std::move(plan);
+    for (const auto& [tensor, unused] : payload->bytes) {
+      task->payloads[tensor] = payload->SpansOf(tensor);
+    }
+    task->payload_owner = std::move(payload);
+    task->admitted = clock_.Now();
+    task->cancelled = std::make_shared<std::atomic<bool>>(false);
+    task->charged_bytes = 1000;
+    task->done = [this, name](absl::Status status, std::vector<Result> results,
+                              const Phases& phases) {
+      Answer& answer = answers_[name];
+      answer = {answer.count + 1, std::move(status), std::move(results), phases,
+                lane_->input_bytes()};
+    };
+    return task;
+  }
+
+  std::unique_ptr<Task> MakePuppet(const std::string& name, float first, int64_t n = 4) {
+    auto payload = std::make_shared<Payload>();
+    std::vector<float> values(n, 1.0F);
+    values[0] = first;
+    payload->Add("q", values);
+    return Make(name, puppet_.MakePlan(n), std::move(payload));
+  }
+
+  // A request to the registry's method with q, k, v [1,H,n,D] of made-up numbers.
+  std::unique_ptr<Task> MakeReal(const std::string& name, const std::string& method, int64_t H,
+                                 int64_t n, int64_t D, float seed, OptionMap options = {}) {
+    Call call{.method = method, .options = std::move(options)};
+    auto payload = std::make_shared<Payload>();
+    for (const char* tensor : {"q", "k", "v"}) {
+      std::vector<float> values(H * n * D);
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = std::sin(seed * static_cast<float>(i + 1));
+      }
+      seed += 0.25F;
+      payload->Add(tensor, values);
+      call.tensors[tensor] = DenseView(nullptr, DType::kF32, {1, H, n, D});
+    }
+    auto plan = engine_->MakePlan(call);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return Make(name, *plan, std::move(payload));
+  }
+
+  // Through the batcher, as the lane's thread would.
+  template <class... Tasks>
+  void Run(Tasks... tasks) {
+    for (std::unique_ptr<Task>* task : {&tasks...}) {
+      ASSERT_TRUE(batcher_->Submit(*task).ok());
+    }
+    RunNext();
+  }
+  void RunNext() { lane_->RunBatch(batcher_->TryPull()); }
+
+  static std::string Bytes(const Result& result) {
+    return {result.view.As<char>(), static_cast<size_t>(result.view.bytes())};
+  }
+
+  FakeClock clock_;
+  PuppetMethod puppet_;
+  std::unique_ptr<Engine> engine_;
+  Metrics metrics_{
+      {.version = "0", .device = "cpu", .peak_flops = 1e6, .methods = {"local", "softmax"}}};
+  std::optional<Batcher> batcher_;
+  std::map<std::string, Answer> answers_;
+  std::optional<Lane> lane_;
+};
+
+TEST_F(LaneTest, EachCallerGetsItsOwnResultBitForBitAsAlone) {
+  Run(MakeReal("alone 5", "softmax", 2, 5, 8, 0.5F));
+  Run(MakeReal("alone 67", "softmax", 2, 67, 8, 0.7F));
+  Run(MakeReal("together 67", "softmax", 2, 67, 8, 0.7F),
+      MakeReal("together 5", "softmax", 2, 5, 8, 0.5F));
+
+  EXPECT_EQ(answers_["together 5"].phases.batch_requests, 2);
+  EXPECT_EQ(answers_["together 5"].phases.batch_tokens, 72);
+  for (const char* n : {"5", "67"}) {
+    const Answer& alone = answers_[absl::StrCat("alone ", n)];
+    const Answer& together = answers_[absl::StrCat("together ", n)];
+    ASSERT_TRUE(alone.status.ok()) << alone.status;
+    ASSERT_TRUE(together.status.ok()) << together.status;
+    ASSERT_EQ(alone.results.size(), 2u);  // out, lse
+    ASSERT_EQ(together.results.size(), 2u);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(Bytes(alone.results[i]), Bytes(together.results[i]));
+    }
+  }
+  EXPECT_NE(Bytes(answers_["alone 5"].results[0]).substr(0, 64),
+            Bytes(answers_["alone 67"].results[0]).substr(0, 64));
+}
+
+// One payload-sized allocation for each tensor that comes in and each that goes out; nothing of the
+// inputs is left when the answer is out.
+TEST_F(LaneTest, OneAllocationForEachTensor) {
+  constexpr int64_t kTensor = 8 * 4096 * 64 * sizeof(float);
+  std::unique_ptr<Task> task =
+      MakeReal("big", "local", 8, 4096, 64, 0.1F, {{"window_left", int64_t{16}}});
+  const std::shared_ptr<const Plan> plan = task->plan;
+  const PoolStats before = engine_->pool().stats();
+  Run(std::move(task));
+  ASSERT_TRUE(answers_["big"].status.ok()) << answers_["big"].status;
+  const PoolStats after = engine_->pool().stats();
+
+  int64_t outputs = 0;
+  for (const Result& result : answers_["big"].results) outputs += result.buffer->bytes();
+  EXPECT_EQ(after.used_bytes - before.used_bytes, outputs);
+  EXPECT_LT(outputs, kTensor + kTensor / 4);  // out, lse and the rounding
+
+  // Three inputs and one output of that size at the peak; scratch memory is far less than one more.
+  EXPECT_GE(after.peak_bytes, 4 * kTensor);
+  EXPECT_LT(after.peak_bytes, 5 * kTensor);
+  EXPECT_LE(answers_["big"].phases.peak_workspace_bytes, plan->workspace_bytes);
+
+  // What Execute alone allocates, the lane allocates too, plus one buffer for each input.
+  std::vector<std::shared_ptr<Buffer>> inputs;
+  Problem problem{.plan = plan};
+  for (const auto& [name, view] : plan->tensors) {
+    inputs.push_back(engine_->pool().Allocate(view.bytes()));
+    std::memset(inputs.back()->data(), 0, view.bytes());
+    problem.tensors[name] = view;
+    problem.tensors[name].data = inputs.back()->data();
+  }
+  Stream stream(engine_->backend(), &engine_->pool());
+  const int64_t start = engine_->pool().stats().allocations;
+  ASSERT_TRUE(engine_->Execute(stream, {&problem, 1}).ok());
+  const int64_t of_execute = engine_->pool().stats().allocations - start;
+  EXPECT_EQ(after.allocations - before.allocations, of_execute + 3);
+}
+
+TEST_F(LaneTest, ReceivedBytesAreLetGoBeforeTheComputation) {
+  std::unique_ptr<Task> task = MakePuppet("a", 1);
+  const std::weak_ptr<void> received = task->payload_owner;
+  bool held_while_running = true;
+  puppet_.on_run = [&] { held_while_running = !received.expired(); };
+  Run(std::move(task));
+  EXPECT_FALSE(held_while_running);
+  EXPECT_EQ(answers_["a"].input_bytes_left, 0);
+  EXPECT_TRUE(answers_["a"].status.ok());
+}
+
+TEST_F(LaneTest, PhasesDoNotOverlap) {
+  std::unique_ptr<Task> early = MakePuppet("early", 1, 3);
+  clock_.Advance(5ms);
+  std::unique_ptr<Task> late = MakePuppet("late", 1, 4);
+  clock_.Advance(2ms);
+  puppet_.on_run = [this] { clock_.Advance(40ms); };
+  const TimePoint start = clock_.Now();
+  Run(std::move(early), std::move(late));
+
+  const Phases& phases = answers_["early"].phases;
+  EXPECT_DOUBLE_EQ(phases.queue_seconds, 0.007);
+  EXPECT_DOUBLE_EQ(phases.gather_seconds, 0);
+  EXPECT_DOUBLE_EQ(phases.compute_seconds, 0.040);
+  EXPECT_EQ(phases.batch_requests, 2);
+  EXPECT_EQ(phases.batch_tokens, 7);
+  EXPECT_EQ(phases.peak_workspace_bytes, 2 * RoundedBytes(16));
+  EXPECT_EQ(phases.computed, start + 40ms);
+  EXPECT_DOUBLE_EQ(answers_["late"].phases.queue_seconds, 0.002);
+}
+
+TEST_F(LaneTest, TheExpiredAndTheCancelledAreDroppedJustBefore) {
+  std::unique_ptr<Task> expires = MakePuppet("expires", 1);
+  std::unique_ptr<Task> cancelled = MakePuppet("cancelled", 1);
+  std::unique_ptr<Task> stays = MakePuppet("stays", 1);
+  expires->deadline = clock_.Now() + 1ms;
+  const std::shared_ptr<std::atomic<bool>> cancel = cancelled->cancelled;
+  ASSERT_TRUE(batcher_->Submit(expires).ok());
+  ASSERT_TRUE(batcher_->Submit(cancelled).ok());
+  ASSERT_TRUE(batcher_->Submit(stays).ok());
+  Batcher::Batch batch = batcher_->TryPull();
+  ASSERT_EQ(batch.tasks.size(), 3u);
+
+  clock_.Advance(1ms);
+  cancel->store(true);
+  lane_->RunBatch(std::move(batch));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["expires"].status));
+  EXPECT_TRUE(absl::IsCancelled(answers_["cancelled"].status));
+  EXPECT_TRUE(answers_["stays"].status.ok());
+  EXPECT_THAT(puppet_.batches, ElementsAre(1));
+  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+  const std::string text = *metrics_.Text();
+  EXPECT_THAT(text, HasSubstr("attnd_refused_total{reason=\"deadline\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("attnd_refused_total{reason=\"cancelled\"} 1\n"));
+}
+
+TEST_F(LaneTest, ARequestThatFailsDoesNotHarmTheOthersOfItsBatch) {
+  Run(MakePuppet("a", 1), MakePuppet("bad", PuppetMethod::kBad), MakePuppet("c", 3));
+
+  EXPECT_THAT(puppet_.batches, ElementsAre(3, 1, 1, 1));
+  EXPECT_EQ(answers_["bad"].status, absl::InvalidArgumentError("puppet: bad value"));
+  EXPECT_THAT(answers_["bad"].results, IsEmpty());
+  for (const auto& [name, first] : std::map<std::string, float>{{"a", 1.0F}, {"c", 3.0F}}) {
+    ASSERT_TRUE(answers_[name].status.ok()) << answers_[name].status;
+    EXPECT_EQ(*answers_[name].results[0].view.As<float>(), first);
+    EXPECT_EQ(answers_[name].count, 1);
+    EXPECT_EQ(answers_[name].phases.batch_requests, 1);
+  }
+  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+}
+
+TEST_F(LaneTest, WhatAMethodThrowsIsAnError) {
+  puppet_.on_run = [] { throw std::bad_alloc(); };
+  Run(MakePuppet("a", 1));
+  EXPECT_TRUE(absl::IsResourceExhausted(answers_["a"].status)) << answers_["a"].status;
+  EXPECT_EQ(lane_->input_bytes(), 0);
+}
+
+TEST_F(LaneTest, APayloadOfTheWrongSizeIsAnErrorOfItsRequestOnly) {
+  std::unique_ptr<Task> longer = MakePuppet("longer", 1, 4);
+  longer->plan = puppet_.MakePlan(3);
+  std::unique_ptr<Task> shorter = MakePuppet("shorter", 1, 4);
+  shorter->plan = puppet_.MakePlan(5);
+  Run(std::move(longer), MakePuppet("good", 2), std::move(shorter));
+  EXPECT_EQ(answers_["longer"].status,
+            absl::InternalError("request: q must have 12 bytes, got 16"));
+  EXPECT_EQ(answers_["shorter"].status,
+            absl::InternalError("request: q must have 20 bytes, got 16"));
+  EXPECT_TRUE(answers_["good"].status.ok());
+  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+}
+
+TEST_F(LaneTest, WithoutMemoryTheRequestIsRefusedAndTheLaneGoesOn) {
+  constexpr int64_t kFloats = int64_t{1} << 48;
+  std::unique_ptr<Task> huge = MakePuppet("huge", 1);
+  huge->plan = puppet_.MakePlan(kFloats);
+  // Never read: there is no memory to copy it to.
+  const std::byte* nowhere = huge->payloads["q"][0].data();
+  huge->payloads["q"] = {{nowhere, size_t{kFloats} * 4}};
+  Run(std::move(huge), MakePuppet("good", 2));
+  EXPECT_EQ(answers_["huge"].status,
+            absl::ResourceExhaustedError(
+                absl::StrCat("request: no memory for q (", kFloats * 4, " bytes), retry later")));
+  EXPECT_TRUE(answers_["good"].status.ok());
+}
+
+TEST_F(LaneTest, ABatchIsInTheMetrics) {
+  puppet_.on_run = [this] { clock_.Advance(10ms); };
+  Run(MakePuppet("a", 1, 2), MakePuppet("b", 1, 3));
+  const std::string text = *metrics_.Text();
+  for (const char* line : {
+           "attnd_dispatch_total{reason=\"idle\"} 1\n",
+           "attnd_batch_requests_sum{method=\"softmax\"} 2\n",
+           "attnd_batch_tokens_sum{method=\"softmax\"} 5\n",
+           "attnd_compute_seconds_count{direction=\"forward\",method=\"softmax\"} 2\n",
+           "attnd_tokens_total{device=\"cpu\",direction=\"forward\",method=\"softmax\"} 5\n",
+           "attnd_flops_total{device=\"cpu\",direction=\"forward\",method=\"softmax\"} 5000\n",
+           "attnd_lane_busy_seconds_total{device=\"cpu\",lane=\"0\"} 0.01\n",
+           "attnd_lane_efficiency_ratio{device=\"cpu\",lane=\"0\"} 0.5\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST_F(LaneTest, TheThreadRunsWhatIsSubmittedAndEndsWhenTheQueueIsClosed) {
+  ASSERT_TRUE(lane_->Start().ok());
+  for (int i = 0; i < 50; ++i) {
+    std::unique_ptr<Task> task =
+        MakePuppet(absl::StrCat(i), i == 7 ? PuppetMethod::kBad : static_cast<float>(i));
+    ASSERT_TRUE(batcher_->Submit(task).ok());
+  }
+  batcher_->Close();
+  lane_->Join();
+  ASSERT_EQ(answers_.size(), 50u);
+  for (const auto& [name, answer] : answers_) {
+    EXPECT_EQ(answer.count, 1);
+    EXPECT_EQ(answer.status.ok(), name != "7") << name;
+    if (answer.status.ok()) {
+      EXPECT_EQ(absl::StrCat(*answer.results[0].view.As<float>()), name);
+    }
+  }
+  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+}
+
+}  // namespace
+}  // namespace attnd

@@ -1,0 +1,65 @@
+// A method for tests: copies q, takes its time on a fake clock, and fails when told to.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/engine.h"
+
+namespace attnd {
+
+class PuppetMethod final : public Method {
+ public:
+  // A request whose first element is this makes the whole batch fail.
+  static constexpr float kBad = 666;
+
+  PuppetMethod() { info_.id = "softmax"; }
+
+  const MethodInfo& info() const override { return info_; }
+  OptionsHandle Parse(const OptionMap&, Reasons*) const override { return nullptr; }
+  void Check(const ProblemShape&, const void*, Reasons*) const override {}
+  std::string Branch(const ProblemShape&, const void*) const override { return ""; }
+
+  Outputs Run(Ops& ops, const Inputs& in, const void*) const override {
+    if (on_run) on_run();
+    batches.push_back(static_cast<int>(in.q.size()));
+    std::vector<Shape> shapes;
+    std::vector<Layout> layouts;
+    for (size_t p = 0; p < in.q.size(); ++p) {
+      if (*in.q[p].As<float>() == kBad) ops.Fail(absl::InvalidArgumentError("puppet: bad value"));
+      shapes.push_back(in.q[p].shape);
+      layouts.push_back(in.q[p].layout);
+    }
+    Outputs outputs;
+    outputs.out = ops.Empty(DType::kF32, shapes, layouts);
+    for (size_t p = 0; p < outputs.out.size(); ++p) {
+      std::memcpy(outputs.out[p].data, in.q[p].data, in.q[p].bytes());
+    }
+    return outputs;
+  }
+
+  // A plan for q [1,1,n,1] float32, the output has its shape.
+  std::shared_ptr<const Plan> MakePlan(int64_t n) const {
+    auto plan = std::make_shared<Plan>();
+    const View q = DenseView(nullptr, DType::kF32, {1, 1, n, 1});
+    plan->method = this;
+    plan->tensors["q"] = q;
+    plan->shape.tensors = &plan->tensors;
+    plan->outputs = {{"out", DType::kF32, Layout::kBHND, q.shape}};
+    plan->bucket = "puppet";
+    plan->tokens = n;
+    plan->flops = 1000.0 * static_cast<double>(n);
+    return plan;
+  }
+
+  std::function<void()> on_run;
+  mutable std::vector<int> batches;  // sizes of the batches that ran
+
+ private:
+  MethodInfo info_;
+};
+
+}  // namespace attnd
