@@ -76,6 +76,14 @@ struct Checker {
   int64_t OfK(int64_t size) const { return Rank4("k") != nullptr ? size : kFree; }
   int64_t OfV(int64_t size) const { return Rank4("v") != nullptr ? size : kFree; }
 
+  std::string ServedTensors() const {
+    std::vector<std::string> names;
+    for (const TensorInfo& input : info.inputs) {
+      if (input.served) names.push_back(input.name);
+    }
+    return absl::StrJoin(names, ", ");
+  }
+
   void Names() const {
     for (const auto& [name, view] : call.tensors) {
       const auto input = std::find_if(info.inputs.begin(), info.inputs.end(),
@@ -87,7 +95,7 @@ struct Checker {
       } else if (absl::string_view(name).substr(0, 5) == "grad_") {
         GradName(name, view);
       } else {
-        reasons->Invalid("tensor \"", name, "\" is not one of its tensors");
+        reasons->Invalid("tensors must be among ", ServedTensors(), ", got \"", name, "\"");
       }
     }
     for (const TensorInfo& input : info.inputs) {
@@ -156,7 +164,7 @@ struct Checker {
       reasons->Invalid(name, " layout must be that of q, ", Name(q->layout), ", got ",
                        Name(view->layout));
     }
-    if (view->stride[3] != 1 && view->shape[3] > 1) {
+    if (view->stride[3] != 1 && view->shape[3] > 1 && view->shape.size() > 0) {
       reasons->Invalid(name, " must be dense along its last dimension, got stride ",
                        view->stride[3]);
     }

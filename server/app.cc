@@ -1,5 +1,6 @@
 #include "server/app.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -38,6 +39,8 @@ std::string IsaOf(const DeviceInfo& device) {
 App::App(const Config& config) : config_(config), health_({kServiceName}) {}
 
 absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
+  // It would write a line for every string that is no UTF-8; the caller is told anyway.
+  google::protobuf::SetLogHandler(nullptr);
   if (!config.ports_file.empty()) std::remove(config.ports_file.c_str());
   std::unique_ptr<App> app(new App(config));
   ATTND_RETURN_IF_ERROR(app->Build());

@@ -17,8 +17,8 @@ namespace attnd {
 // takes is answered exactly once, whatever fails, and its bytes are given back to the batcher.
 //
 // Memory of a batch: one buffer per input tensor, filled straight from the received slices, which
-// are let go right after; a request's inputs are freed before its answer goes out. If a batch of several fails,
-// each of its tasks runs again alone, so that none suffers for another.
+// are let go right after; a request's inputs are freed before its answer goes out. If a batch of
+// several fails, each of its tasks runs again alone, so that none suffers for another.
 class Lane {
  public:
   // All outlive the lane, none is null. `index` is the lane's metric label.

@@ -115,7 +115,7 @@ absl::Status TensorCall::Admit() const {
     context_->metrics->RecordRefusal(Refusal::kDraining);
     return absl::UnavailableError("request: the server is draining, send it to another one");
   }
-  if (context_->batcher->depth().requests >= context_->max_queue_requests) {
+  if (context_->batcher->waiting() >= context_->max_queue_requests) {
     context_->metrics->RecordRefusal(Refusal::kQueueFull);
     return absl::ResourceExhaustedError(absl::StrCat(
         "request: queue is full (", context_->max_queue_requests, " requests), retry later"));

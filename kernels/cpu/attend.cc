@@ -55,14 +55,16 @@ double SerialSeconds(const Cpu& cpu, std::span<const AttendProblem> problems) {
       };
       const double pairs =
           row.visible_tiles * kTile * kTile * filled(row.nq, 16) * filled(row.nk, 1);
-      constexpr double kSoftmaxFlops = 48;  // per pair: maximum, exponential, sum, in peak FLOPs
+      constexpr double kGemmShare = 0.84;   // of peak, in the two products
+      constexpr double kSoftmaxFlops = 52;  // per pair: maximum, exponential, sum, in peak FLOPs
       constexpr double kItemFlops = 24;     // per element of q and out: transposing, storing
       flops += static_cast<double>(p.q.shape[1]) *
-               (pairs * (2 * width / 0.86 + kSoftmaxFlops) +
+               (pairs * (2 * width / kGemmShare + kSoftmaxFlops) +
                 kItemFlops * width * static_cast<double>(CeilDiv(p.q.shape[2], 16) * 16));
     }
   }
-  return flops / cpu.thread_flops;
+  constexpr double kItemSeconds = 8e-7;
+  return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(CountItems(problems));
 }
 
 // Longest first, so that no thread ends with a long item alone. Levels are coarse: items of one

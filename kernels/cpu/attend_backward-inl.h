@@ -204,7 +204,7 @@ inline void ShareOfKeys::AddTile(int64_t g, const QueryTile& tile) {
   Packed dq = {};
   bool first = false;
   if (wants_dq_) {
-    const int64_t stride = PackedStride(D_);
+    const int64_t stride = GradStride(D_);
     dq = {s_.dq.sums + (g * Nq_ + tile.first) * stride, stride, D_};
     uint8_t* touched = s_.dq.touched + g * CeilDiv(Nq_, kTile) + tile.first / kTile;
     first = *touched == 0;
@@ -298,7 +298,7 @@ inline void SumShares(const AttendShare& share, int64_t shares, float* scratch) 
   const AttendProblem& p = share.problem->forward;
   const DF d;
   const int64_t D = p.q.shape[3], Nq = p.q.shape[2], group = p.q.shape[1] / p.k.shape[1];
-  const int64_t stride = PackedStride(D), q_tiles = CeilDiv(Nq, kTile);
+  const int64_t stride = GradStride(D), q_tiles = CeilDiv(Nq, kTile);
   const int64_t nq = p.rows[share.b].nq;
   for (int64_t g = 0; g < group; ++g) {
     const HeadRows dq = HeadRows::Of(share.problem->dq, share.b, share.kv_head * group + g);

@@ -53,7 +53,7 @@ struct Sizes {
         Dv(p.forward.v.shape[3]),
         q_tiles(CeilDiv(Nq, kTile)),
         shares(KeyShares(p.forward.k.shape[2]).shares) {}
-  int64_t dq_floats() const { return group * Nq * PackedStride(D); }  // of a share
+  int64_t dq_floats() const { return group * Nq * GradStride(D); }  // of a share
   int64_t touched() const { return group * q_tiles; }
 };
 
@@ -130,16 +130,19 @@ double SerialSeconds(const Cpu& cpu, std::span<const AttendGradProblem> problems
       };
       const double D = static_cast<double>(s.D), Dv = static_cast<double>(s.Dv);
       const double pairs = row.visible_tiles * kTile * kTile * filled(row.nq);
-      constexpr double kWeighFlops = 64;  // per pair: exponential, dS, in peak FLOPs
-      constexpr double kPackFlops = 3;    // per pair and 64 columns: packing Q and dO
-      constexpr double kRowFlops = 64;    // per element of dq and share: zeroing and adding
+      constexpr double kGemmShare = 0.80;  // of peak, in the five products
+      constexpr double kWeighFlops = 80;   // per pair: exponential, dS, in peak FLOPs
+      constexpr double kPackFlops = 3;     // per pair and 64 columns: packing Q and dO
+      constexpr double kRowFlops = 64;     // per element of dq and share: zeroing and adding
       const double heads = static_cast<double>(s.Hkv * s.group);
-      flops +=
-          heads * (pairs * ((6 * D + 4 * Dv) / 0.80 + kWeighFlops + kPackFlops * (D + Dv) / 64) +
-                   kRowFlops * (D + Dv) * static_cast<double>(s.Nq));
+      flops += heads *
+               (pairs * ((6 * D + 4 * Dv) / kGemmShare + kWeighFlops + kPackFlops * (D + Dv) / 64) +
+                kRowFlops * (D + Dv) * static_cast<double>(s.Nq));
     }
   }
-  return flops / cpu.thread_flops;
+  constexpr double kItemSeconds = 2e-6;
+  return flops / cpu.thread_flops +
+         kItemSeconds * static_cast<double>(Count(problems, /*dry=*/true).items);
 }
 
 void AddWork(std::span<const AttendGradProblem> problems, Work* work) {

@@ -103,7 +103,10 @@ struct KeyShares {
 // set, and no power of two.
 constexpr int64_t PackedStride(int64_t width) { return CeilDiv(width, 16) * 16 + 16; }
 
-// The dq of one share: [group][Nq][PackedStride(D)], and which of its query tiles hold anything:
+// Floats from row to row of a partial dq.
+constexpr int64_t GradStride(int64_t D) { return CeilDiv(D, 16) * 16; }
+
+// The dq of one share: [group][Nq][GradStride(D)], and which of its query tiles hold anything:
 // [group][ceil(Nq / 64)]. sums null: dq is not wanted.
 struct PartialGrad {
   float* sums = nullptr;

@@ -16,8 +16,7 @@ WIDE = {"softmax": {}, "local": {"window_left": 128}, "linear_attention": {}}
 CASES = [
     (method, shape, causal, backward)
     for method, shapes in SHAPES.items()
-    for shape in shapes
-    for causal in (False, True)
+    for shape, causal in zip(shapes, (False, True), strict=True)
     for backward in (False, True)
 ]
 
@@ -32,8 +31,9 @@ def ask(client, tensors, method, options, backward):
 def test_seconds_and_workspace(client, rng, method, shape, causal, backward):
     options = WIDE[method] | {"causal": causal}
     tensors = [noise(rng, shape) for _ in range(3)]
-    predicted = client.estimate(shape, shape, shape, method=method, options=options,
-                                backward=backward)  # fmt: skip
+    predicted = client.estimate(
+        shape, shape, shape, method=method, options=options, backward=backward
+    )
 
     # Other work on this machine only ever adds time: a round of five may be disturbed, not three.
     measured = []

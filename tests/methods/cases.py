@@ -36,8 +36,8 @@ class Case:
     dtypes: tuple = ("f32",)
     backward: bool = True
     grad_lse: bool = True
-    # False where plain code is exact by construction (one visible key: P = exp(0)), or where one
-    # near-tie between huge scores decides the whole root mean square.
+    # False where one rounding of a score or of lse is as large as the weights themselves, so that
+    # which code is nearer is luck.
     ratio: bool = True
 
     @property

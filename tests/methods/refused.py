@@ -57,6 +57,7 @@ def common_refusals(options, unserved_tensors, offset=True):
         return Refused(id, options | (more or {}), reasons, **how)
 
     q, k, v = (good_tensors(False)[name] for name in "qkv")
+    taken = "q, k, v, q_lengths, kv_lengths" + (", causal_offset" if offset else "")
     k16 = k.astype(np.float16)
     rows = [
         refuse("unknown-option", "dropout is not an option of this method, got 0.5",
@@ -90,7 +91,7 @@ def common_refusals(options, unserved_tensors, offset=True):
         refuse("layouts-differ", "k layout must be that of q, BHND, got BNHD", bnhd=("k",)),
         refuse("last-stride", "q must be dense along its last dimension, got stride 2",
                change={"q": zeros(B, H, Nq, 2 * D)[..., ::2]}),
-        refuse("unknown-tensor", 'tensor "mask" is not one of its tensors',
+        refuse("unknown-tensor", f'tensors must be among {taken}, got "mask"',
                change={"mask": zeros(B, H, Nq, Nk)}),
         refuse("kv-lengths-high", "kv_lengths[1] must be in 0..Nk = 0..7, got 8",
                change={"kv_lengths": ints(7, 8)}),
@@ -127,7 +128,7 @@ def common_refusals(options, unserved_tensors, offset=True):
         rows.append(refuse("offset-shape", "causal_offset shape must be [B], got [2,1]",
                            change={"causal_offset": ints([1], [2])}))
     else:
-        rows.append(refuse("offset", 'tensor "causal_offset" is not one of its tensors',
+        rows.append(refuse("offset", f'tensors must be among {taken}, got "causal_offset"',
                            change={"causal_offset": ints(0, 0)}))
     for name in sorted(unserved_tensors):
         shape = ",".join(str(n) for n in SPECIFIED[name].shape)

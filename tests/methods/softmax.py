@@ -156,7 +156,7 @@ CASES = [
     Case("scale-zero", Nq=40, options={"scale": 0.0}),
     Case("multiset", Nq=20, options={"duplicates": "multiset"}),
     Case("peaked", Nq=131, D=64, spread=2.5),
-    Case("one-hot", Nq=65, D=64, spread=8.0, ratio=False),
+    Case("one-hot", Nq=65, D=64, spread=8.0),
     # Every score far below any finite "minus infinity" sentinel: rows must stay ordinary rows.
     Case("far-below-zero", Nq=40, D=4, shift=60.0, options={"scale": -8.0}, ratio=False),
     Case("bnhd", B=2, Nq=65, Nk=33, layout="BNHD", options={"causal": True}),

@@ -44,13 +44,15 @@ inline uint16_t ToBits(float value, DType dtype) {
   return static_cast<uint16_t>((wide + 0x7FFF + (wide >> 16 & 1)) >> 16);
 }
 
-// A tensor of any float dtype and layout between two guard zones, at an odd address for 16 bits.
+// A tensor of any float dtype and layout between two guard zones, aligned to its element and no
+// more.
 class GuardedTensor {
  public:
   GuardedTensor(DType dtype, const Shape& shape, Layout layout)
-      : bytes_(static_cast<size_t>(shape.size() * SizeOf(dtype)) + 2 * kGuard, kGuardByte) {
-    std::memset(bytes_.data() + kGuard, 0xFF, bytes_.size() - 2 * kGuard);
-    view_ = DenseView(bytes_.data() + kGuard, dtype, shape, layout);
+      : guard_(64 + static_cast<size_t>(SizeOf(dtype))),
+        bytes_(static_cast<size_t>(shape.size() * SizeOf(dtype)) + 2 * guard_, kGuardByte) {
+    std::memset(bytes_.data() + guard_, 0xFF, bytes_.size() - 2 * guard_);
+    view_ = DenseView(bytes_.data() + guard_, dtype, shape, layout);
   }
 
   const View& view() const { return view_; }
@@ -88,7 +90,7 @@ class GuardedTensor {
     return plain;
   }
   bool GuardsHold() const {
-    for (size_t i = 0; i < kGuard; ++i) {
+    for (size_t i = 0; i < guard_; ++i) {
       if (bytes_[i] != kGuardByte || bytes_[bytes_.size() - 1 - i] != kGuardByte) return false;
     }
     return true;
@@ -96,7 +98,6 @@ class GuardedTensor {
   const std::vector<char>& bytes() const { return bytes_; }
 
  private:
-  static constexpr size_t kGuard = 66;
   static constexpr char kGuardByte = 0x5A;
 
   char* At(int64_t b, int64_t h, int64_t n, int64_t d) const {
@@ -104,6 +105,7 @@ class GuardedTensor {
     return view_.As<char>() +
            SizeOf(view_.dtype) * (b * s[0] + h * s[1] + n * s[2] + (view_.shape.rank > 3 ? d : 0));
   }
+  const size_t guard_;
   std::vector<char> bytes_;
   View view_;
 };

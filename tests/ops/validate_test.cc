@@ -64,7 +64,8 @@ TEST_F(ValidateTest, MethodAndNames) {
   EXPECT_EQ(Plan(Call{.method = "x"}),
             absl::InvalidArgumentError("request: method must be one of linear_attention, local, "
                                        "softmax, got \"x\""));
-  EXPECT_EQ(Why([](Call* c) { Set(c, "foo", {1}); }), "tensor \"foo\" is not one of its tensors");
+  EXPECT_EQ(Why([](Call* c) { Set(c, "foo", {1}); }),
+            "tensors must be among q, k, v, q_lengths, kv_lengths, causal_offset, got \"foo\"");
   EXPECT_EQ(Why([](Call* c) { c->tensors.erase("k"); }), "k is required, got none");
   EXPECT_EQ(Why([](Call* c) {
               Set(c, "grad_out", {2, 4, 5, 3});
@@ -223,7 +224,8 @@ TEST_F(ValidateTest, RulesOfTheMethods) {
   call = Good("linear_attention");
   SetIntegers(&call, "causal_offset", {0, 0});
   EXPECT_EQ(Plan(call).message(),
-            "linear_attention: tensor \"causal_offset\" is not one of its tensors");
+            "linear_attention: tensors must be among q, k, v, q_lengths, kv_lengths, got "
+            "\"causal_offset\"");
 }
 
 TEST_F(ValidateTest, WhatIsNotServedIsRefusedByNameUnlessItIsTheDefault) {

@@ -90,7 +90,7 @@ TEST(Config, WrongUsageIsOneLineAndTwo) {
     const CommandLine line = Parse(arguments);
     EXPECT_FALSE(line.config.has_value()) << arguments.back();
     EXPECT_EQ(line.exit_code, 2) << arguments.back();
-    EXPECT_THAT(line.text, AllOf(HasSubstr(arguments.back()), EndsWith("\n"))) << arguments.back();
+    EXPECT_THAT(line.text, AllOf(HasSubstr(arguments.front()), EndsWith("\n")));
     EXPECT_EQ(line.text.find('\n'), line.text.size() - 1) << line.text;
   }
 }
