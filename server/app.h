@@ -52,7 +52,8 @@ class App {
   std::unique_ptr<Service> service_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<HttpServer> http_;
-  int64_t calls_seen_ = 0, calls_trimmed_ = 0;
+  int64_t calls_seen_ = 0;
+  int64_t idle_checks_ = 0;  // since the last call
 };
 
 }  // namespace attnd

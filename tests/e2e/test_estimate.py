@@ -1,5 +1,8 @@
 """Estimate: seconds within 2x of what is then measured, workspace an upper bound of it."""
 
+import os
+import pathlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -27,24 +30,42 @@ def ask(client, tensors, method, options, backward):
     return client.forward(*tensors, method=method, options=options)
 
 
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def quiet_seconds(pid, call):
+    """Compute seconds of a request on an idle machine, measured on one that may not be.
+
+    The median of what the server reports, or its processor time spread over its threads if that is
+    less: time that other processes took is in the first only. Half a second of calls, so that the
+    clock of processor time (10 ms) does not matter.
+    """
+    walls, start = [], cpu_seconds(pid)
+    while cpu_seconds(pid) - start < 0.5:
+        walls.append(call().compute_seconds)
+    busy = (cpu_seconds(pid) - start) / len(walls) / len(os.sched_getaffinity(0))
+    return min(np.median(walls), busy)
+
+
 @pytest.mark.parametrize("method, shape, causal, backward", CASES, ids=str)
-def test_seconds_and_workspace(client, rng, method, shape, causal, backward):
+def test_seconds_and_workspace(client, server, rng, method, shape, causal, backward):
     options = WIDE[method] | {"causal": causal}
     tensors = [noise(rng, shape) for _ in range(3)]
     predicted = client.estimate(
         shape, shape, shape, method=method, options=options, backward=backward
     )
 
-    # Other work on this machine only ever adds time: a round of five may be disturbed, not three.
-    measured = []
+    stats = ask(client, tensors, method, options, backward).stats
     for _ in range(3):
-        replies = [ask(client, tensors, method, options, backward) for _ in range(5)]
-        measured.append(np.median([reply.stats.compute_seconds for reply in replies]))
-        if measured[-1] / 2 <= predicted.seconds <= measured[-1] * 2:
+        measured = quiet_seconds(
+            server.pid, lambda: ask(client, tensors, method, options, backward).stats
+        )
+        if measured / 2 <= predicted.seconds <= measured * 2:
             break
-    assert measured[-1] / 2 <= predicted.seconds <= measured[-1] * 2, (predicted.seconds, measured)
+    assert measured / 2 <= predicted.seconds <= measured * 2, (predicted.seconds, measured)
 
-    stats = replies[-1].stats
     assert stats.peak_workspace_bytes <= predicted.workspace_bytes
     # A bound of any use: it is what admission counts with.
     assert predicted.workspace_bytes <= 4 * stats.peak_workspace_bytes + 2**20
