@@ -49,12 +49,12 @@ class Bench {
     const int64_t N = setting.N, H = setting.H;
     const Shape shape = {1, H, N, kD};
     const auto make = [&](const Shape& s, double phase) {
-      storage_.emplace_back(static_cast<size_t>(s.size()));
-      std::vector<float>& x = storage_.back();
-      for (size_t i = 0; i < x.size(); ++i) {
+      storage_.push_back(pool_.Allocate(s.size() * SizeOf(DType::kF32)));
+      float* x = static_cast<float*>(storage_.back()->data());
+      for (int64_t i = 0; i < s.size(); ++i) {
         x[i] = static_cast<float>(std::fmod(0.754877 * static_cast<double>(i) + phase, 2.0) - 1);
       }
-      return DenseView(x.data(), DType::kF32, s);
+      return DenseView(x, DType::kF32, s);
     };
     rows_ = {{.nq = N, .nk = N}};
     grad_.forward = {.q = make(shape, 0),
@@ -65,7 +65,6 @@ class Bench {
                      .rows = rows_};
     if (!setting.backward) return;
     grad_.dout = make(shape, 0.1);
-    grad_.dlse.data = nullptr;
     grad_.dq = make(shape, 0);
     grad_.dk = make(shape, 0);
     grad_.dv = make(shape, 0);
@@ -77,11 +76,10 @@ class Bench {
     Run(dry);
     figures.predicted_seconds = dry.work().seconds;
     figures.flops = dry.work().flops;
-    BufferPool pool;
     std::vector<double> samples;
     double total = 0;
     while (samples.size() < 5 || (total < 0.3 && samples.size() < 200)) {
-      Stream stream(*backend_, &pool);
+      Stream stream(*backend_, &pool_);
       const double start = Now(setting_.threads);
       Run(stream);
       samples.push_back(Now(setting_.threads) - start);
@@ -108,7 +106,8 @@ class Bench {
 
   Backend* const backend_;
   const Setting setting_;
-  std::vector<std::vector<float>> storage_;
+  BufferPool pool_;  // as in the server, so that large tensors lie in huge pages
+  std::vector<std::shared_ptr<Buffer>> storage_;
   std::vector<ScanRow> rows_;
   ScanGradProblem grad_;
 };
