@@ -52,6 +52,8 @@ def main():
     for method in sorted((ROOT / "kernels/methods").glob("*.cc")):
         if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
             problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")
+    if "@@" in (ROOT / "README.md").read_text():
+        problems.append("README.md: a place holder (@@) is left")
     if shutil.which("clang-format"):
         for path in sources:
             check = subprocess.run(["clang-format", "--dry-run", "-Werror", str(path)],

@@ -190,7 +190,7 @@ int Main(bool quick, const std::string& isa) {
         const std::string shape = "N" + std::to_string(N) + " D" + std::to_string(D) + " H8";
         report.Shares(backend, "full " + shape, Bench(8, N, D, false, 0, 0), N >= 1024);
         report.Shares(backend, "causal " + shape,
-                      Bench(8, N, D, true, -PatternBuilder::kUnbounded, 0), false);
+                      Bench(8, N, D, true, PatternBuilder::kUnbounded, 0), false);
       }
     }
     for (bool backward : {false, true}) {
