@@ -87,7 +87,9 @@ struct ScanRow {
 struct ScanProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv]
   View out;      // [B,H,Nq,Dv]
-  View lse;      // [B,H,Nq] float32. Rows that see no key, or with d = 0: -inf. d < 0: NaN
+  // [B,H,Nq] float32. -inf in rows that see no key; else NaN where d <= 0, but -inf where d = 0
+  // with kExp, whose d can only underflow. A gradient of lse where d <= 0 is ignored.
+  View lse;
   std::span<const ScanRow> rows;
 };
 
@@ -96,7 +98,7 @@ struct ScanParams {
   bool causal = false;
   bool normalize = true;
   double eps = 1e-6;
-  double scale = 1;
+  double scale = 1;    // > 0
   int64_t chunk = 64;  // causal blocking, 1..1024; changes the result by rounding only
 };
 

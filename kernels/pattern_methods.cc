@@ -48,10 +48,19 @@ AttendParams PatternParams(Ops& ops, const Inputs& in, const PatternOptions& opt
   params.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(in.problems[0].D)));
   for (const ProblemShape& problem : in.problems) {
     std::vector<AttendRow>& rows = params.rows.emplace_back();
+    rows.reserve(problem.B);
+    int64_t last_offset = 0;
     for (int64_t b = 0; b < problem.B; ++b) {
       const Lengths lengths{problem.Int("q_lengths", b, problem.Nq),
                             problem.Int("kv_lengths", b, problem.Nk)};
       const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
+      // Describing a pattern costs much more than copying a row, and most rows are alike.
+      if (b > 0 && rows.back().nq == lengths.nq && rows.back().nk == lengths.nk &&
+          offset == last_offset) {
+        rows.push_back(AttendRow(rows.back()));
+        continue;
+      }
+      last_offset = offset;
       rows.push_back(ops.Row(lengths.nq, lengths.nk, source_of(problem, offset, lengths)));
     }
   }

@@ -122,6 +122,10 @@ struct Checker {
       if (CheckShape("q", *q, {{"B"}, {"H"}, {"Nq"}, {"D"}}, reasons)) {
         CheckRange("B", s.B, 1, kMaxHeads, reasons);
         CheckRange("H", s.H, 1, kMaxHeads, reasons);
+        // Sizes that are out of range themselves are told by themselves. Hkv divides H.
+        if (s.B >= 1 && s.B <= kMaxHeads && s.H >= 1 && s.H <= kMaxHeads) {
+          CheckRange("B * H", s.B * s.H, 1, kMaxBatchHeads, reasons);
+        }
         CheckRange("Nq", s.Nq, 0, kMaxTokens, reasons);
         CheckRange("D", s.D, 1, kMaxHeadDim, reasons);
       }

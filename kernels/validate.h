@@ -7,10 +7,11 @@ namespace attnd {
 
 // Sizes beyond these are refused. They keep every count in range (pairs of one head fit in 63 bits)
 // and planning cheap; memory sets the practical limit long before.
-constexpr int64_t kMaxTokens = int64_t{1} << 30;  // Nq, Nk
-constexpr int64_t kMaxHeads = int64_t{1} << 16;   // B, H, Hkv
-constexpr int64_t kMaxHeadDim = 4096;             // D, Dv
-constexpr int64_t kMaxBytes = int64_t{1} << 40;   // of one tensor, outputs included
+constexpr int64_t kMaxTokens = int64_t{1} << 30;      // Nq, Nk
+constexpr int64_t kMaxHeads = int64_t{1} << 16;       // B, H, Hkv
+constexpr int64_t kMaxBatchHeads = int64_t{1} << 20;  // B * H, and with it B * Hkv
+constexpr int64_t kMaxHeadDim = 4096;                 // D, Dv
+constexpr int64_t kMaxBytes = int64_t{1} << 40;       // of one tensor, outputs included
 
 // The sizes of a request as far as its tensors tell them, 0 where they do not. `tensors` is set.
 ProblemShape ShapeOf(const std::map<std::string, View>& tensors);

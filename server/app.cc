@@ -141,7 +141,8 @@ void App::Drain() {
         {{"in_flight", absl::StrCat(tensors_.open.count())}});
   }
   transport_->Post([this] { health_.CloseWatches(); });
-  transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 0));
+  // The last calls are refused within it; new work is refused since the start of the drain.
+  transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 200));
   batcher_->Close();
   lane_->Join();
   transport_.reset();

@@ -95,7 +95,7 @@ std::unique_ptr<Task> Batcher::Impl::Remove(Entry& entry) {
 void Batcher::Impl::TakeDead(TimePoint now, Tasks* dead) {
   for (auto it = buckets.begin(); it != buckets.end();) {
     Bucket& bucket = it->second;
-    std::erase_if(bucket, [&](Entry& entry) {
+    std::erase_if(bucket, [&](Entry& entry) ATTND_REQUIRES(mu) {
       if (!IsDead(entry, now)) return false;
       charged_bytes -= entry.task->charged_bytes;
       dead->push_back(Remove(entry));

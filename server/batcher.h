@@ -60,7 +60,8 @@ class Batcher {
   // The lane has answered this task; its bytes are free again.
   void Release(int64_t charged_bytes);
 
-  // Answers and removes what has expired or was cancelled. Called by the transport's timer.
+  // Answers and removes what has expired or was cancelled. For who learns of a cancellation: a lane
+  // that is busy would find it only at its next Pull.
   void Sweep();
 
   // No more Submit; queued work is still handed out.

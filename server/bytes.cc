@@ -41,7 +41,8 @@ absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* mes
     }
     if (message->ParseFromString(flat)) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("message: is not a valid " + message->GetTypeName());
+  return absl::InvalidArgumentError("message: bytes must be a valid " + message->GetTypeName() +
+                                    ", got a malformed field, or text that is not UTF-8");
 }
 
 grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {

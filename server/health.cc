@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpc/health/v1/health.pb.h"
 #include "server/bytes.h"
+#include "server/reasons.h"
 
 namespace attnd {
 namespace {
@@ -24,7 +25,8 @@ HealthCheckResponse::ServingStatus StatusOf(bool serving) {
 }
 
 absl::Status ParseRequest(const grpc::ByteBuffer* message, HealthCheckRequest* request) {
-  if (message == nullptr) return absl::InvalidArgumentError("request: message is missing");
+  if (message == nullptr)
+    return absl::InvalidArgumentError("request: message is required, got none");
   return Parse(*message, request);
 }
 
@@ -39,8 +41,8 @@ class Health::CheckCall final : public Handler {
     if (absl::Status status = ParseRequest(message, &request); !status.ok()) {
       rpc.Finish(status);
     } else if (!health_->knows(request.service())) {
-      rpc.Finish(absl::NotFoundError(
-          absl::StrCat("health: service must be one of this server, got ", request.service())));
+      rpc.Finish(absl::NotFoundError(absl::StrCat(
+          "health: service must be one of this server, got ", Quoted(request.service()))));
     } else {
       rpc.Reply(Message(StatusOf(health_->is_serving())));
     }

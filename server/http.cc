@@ -147,8 +147,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   if (!address.ok()) return address.status();
   auto impl = std::make_unique<Impl>();
   impl->state.pages = std::move(pages);
-  const char* const options[] = {"listening_ports",    text.c_str(), "num_threads", "4",
-                                 "request_timeout_ms", "5000",       nullptr};
+  const char* const options[] = {"listening_ports",    text.c_str(), "num_threads", "32",
+                                 "request_timeout_ms", "1000",       nullptr};
   mg_callbacks callbacks{};
   callbacks.log_message = KeepComplaint;
   callbacks.begin_request = Handle;

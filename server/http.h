@@ -9,8 +9,9 @@
 
 namespace attnd {
 
-// GET and HEAD only (405 otherwise); an unknown page is a 404 whose text lists the pages. Four
-// threads, one request a connection, five seconds for a request to arrive.
+// GET and HEAD only (405 otherwise); an unknown page is a 404 whose text lists the pages. One
+// request a connection, which must arrive within a second; 32 threads, so that some silent
+// connections hold nobody up and many only for that second.
 class HttpServer {
  public:
   // Called on the server's threads, possibly several at once. What they throw becomes a 500.

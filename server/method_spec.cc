@@ -98,7 +98,7 @@ DecodedSpec DecodeSpec(const attn::v1::MethodSpec& spec) {
 
   DecodedSpec decoded{.method = chosen->name()};
   Reasons envelope("request"), own(decoded.method);
-  RefuseUnknownFields(spec, "method ", &envelope);
+  RefuseUnknownFields(spec, "method fields", &envelope);
   decoded.options = DecodeOptions(reflection.GetMessage(spec, chosen), &own);
   decoded.status = MergeReasons(envelope.status(), own.status());
   return decoded;
@@ -106,7 +106,7 @@ DecodedSpec DecodeSpec(const attn::v1::MethodSpec& spec) {
 
 OptionMap DecodeOptions(const Message& message, Reasons* reasons) {
   OptionMap options;
-  RefuseUnknownFields(message, "option ", reasons);
+  RefuseUnknownFields(message, "options", reasons);
   const Descriptor& type = *message.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);

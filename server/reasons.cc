@@ -36,12 +36,14 @@ absl::Status FitTrailer(const absl::Status& status) {
   return absl::Status(status.code(), text);
 }
 
-void RefuseUnknownFields(const google::protobuf::Message& message, const std::string& owner,
+void RefuseUnknownFields(const google::protobuf::Message& message, const std::string& subject,
                          Reasons* reasons) {
   const auto& unknown = message.GetReflection()->GetUnknownFields(message);
   std::set<int> numbers;
   for (int i = 0; i < unknown.field_count(); ++i) numbers.insert(unknown.field(i).number());
-  for (int number : numbers) reasons->Invalid(owner, "field ", number, " is unknown");
+  for (int number : numbers) {
+    reasons->Invalid(subject, " must be those of ", message.GetTypeName(), ", got field ", number);
+  }
 }
 
 std::string Quoted(absl::string_view text) {

@@ -21,8 +21,9 @@ constexpr size_t kMaxReasonBytes = 4000;
 // The lines that fit, and "and 17 more reasons".
 absl::Status FitTrailer(const absl::Status& status);
 
-// "<owner>field 7 is unknown" for each field of `message` itself that its type does not have.
-void RefuseUnknownFields(const google::protobuf::Message& message, const std::string& owner,
+// "<subject> must be those of attn.v1.Tensor, got field 7" for each field of `message` itself that
+// its type does not have.
+void RefuseUnknownFields(const google::protobuf::Message& message, const std::string& subject,
                          Reasons* reasons);
 
 // What a client sent, as it may stand in a reason: in quotes, escaped, shortened.

@@ -73,7 +73,7 @@ class Decoder {
   // What Forward and Backward share.
   template <class Request>
   absl::StatusOr<DecodedRequest> Compute(const Request& request, std::vector<Spans> raw) {
-    RefuseUnknownFields(request, "", &reasons_);
+    RefuseUnknownFields(request, "fields", &reasons_);
     Id(request.id());
     Priority(request.priority());
     Device(request.device());
@@ -86,7 +86,7 @@ class Decoder {
 
   absl::StatusOr<DecodedRequest> Estimate(const v1::EstimateRequest& request) {
     is_estimate_ = true;
-    RefuseUnknownFields(request, "", &reasons_);
+    RefuseUnknownFields(request, "fields", &reasons_);
     Device(request.device());
     Tensors(request.tensors());
     AssumeFullLengths();
@@ -144,7 +144,7 @@ class Decoder {
       reasons_.Invalid(label, "name must be 1 to ", kMaxNameBytes, " letters, digits or _, got ",
                        Quoted(tensor.name()));
     }
-    RefuseUnknownFields(tensor, label, &reasons_);
+    RefuseUnknownFields(tensor, label + "fields", &reasons_);
     const std::optional<View> view = Describe(label, tensor);
     const Spans* payload = is_estimate_ ? NoPayload(label, tensor) : Payload(label, tensor);
     bool is_usable = is_named && view.has_value();

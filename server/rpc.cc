@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/log.h"
+#include "server/reasons.h"
 #include "server/transport.h"
 
 namespace attnd {
@@ -47,13 +48,18 @@ void Rpc::OnArrived(bool ok) {
     return;
   }
   std::make_shared<Rpc>(transport_)->Arm();
-  transport_->calls_.fetch_add(1, std::memory_order_relaxed);
   started_ = std::chrono::steady_clock::now();
   deadline_ = ToSteady(context_.raw_deadline());
+  transport_->TakeCall(*this);
+}
+
+void Rpc::Start() {
+  if (is_done_) return Finish(absl::CancelledError("request: the caller left"));
   Guarded([this] {
     handler_ = transport_->NewHandler(method());
     if (handler_ == nullptr) {
-      Finish(absl::UnimplementedError(absl::StrCat("unknown method ", method())));
+      Finish(absl::UnimplementedError(
+          absl::StrCat("request: rpc must be one of this server, got ", Quoted(method()))));
     } else {
       handler_->OnHeaders(*this);
     }
@@ -108,6 +114,7 @@ void Rpc::Reply(const grpc::ByteBuffer& reply) {
 }
 
 void Rpc::OnDone(bool) {
+  is_done_ = true;
   if (handler_ == nullptr) return;
   const bool cancelled = context_.IsCancelled();
   Guarded([&] { handler_->OnDone(*this, cancelled); });

@@ -52,6 +52,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
 
   // Waits for a call. Polling thread, or before it starts.
   void Arm();
+  // Hands the call that arrived to its method. Polling thread.
+  void Start();
 
   // --- constant once the headers are here ---
   const std::string& method() const { return context_.method(); }
@@ -121,7 +123,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::unique_ptr<Handler> handler_;
   grpc::ByteBuffer incoming_;
   std::deque<grpc::ByteBuffer> outbox_;
-  bool writing_ = false, broken_ = false;
+  bool writing_ = false, broken_ = false, is_done_ = false;
   std::optional<absl::Status> closing_;
 
   Tag arrived_{&Rpc::OnArrived}, read_{&Rpc::OnRead}, written_{&Rpc::OnWritten};

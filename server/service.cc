@@ -22,7 +22,7 @@ class CheapCall final : public Handler {
   void OnHeaders(Rpc& rpc) override { rpc.Read(); }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) {
-      return rpc.Finish(absl::InvalidArgumentError("request: message is missing"));
+      return rpc.Finish(absl::InvalidArgumentError("request: message is required, got none"));
     }
     // A larger one, without tensors, would only hold up the polling thread.
     if (message->Length() > kMaxHeadBytes) {

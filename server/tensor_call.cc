@@ -17,7 +17,7 @@ namespace {
 using attn::v1::BackwardRequest;
 using attn::v1::ForwardRequest;
 
-constexpr char kNoMessage[] = "request: message is missing";
+constexpr char kNoMessage[] = "request: message is required, got none";
 
 // The metric label of a request that may turn out to be refused.
 std::string MethodOf(const attn::v1::MethodSpec& spec) {

@@ -11,6 +11,11 @@
 namespace attnd {
 namespace {
 
+// Longer than a client needs from one answer to its next call.
+constexpr std::chrono::milliseconds kHold{200};
+// For the notice of the stop to be on its way before the last answers.
+constexpr std::chrono::milliseconds kNoticeTime{100};
+
 // gRPC tells why it cannot listen only in its log.
 Mutex last_error_mu;
 std::string* const last_error = new std::string;
@@ -35,15 +40,17 @@ std::string ListenError() {
 
 }  // namespace
 
-// Work for the polling thread, carried by an alarm that is due at once.
+// Work for the polling thread, carried by an alarm.
 class Transport::Posted final : public Event {
  public:
   Posted(Transport* transport, std::function<void()> f) : transport_(transport), f_(std::move(f)) {
     transport_->AddLive(1);
   }
   ~Posted() { transport_->AddLive(-1); }
-  void Set() {
-    alarm_.Set(transport_->queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), static_cast<Event*>(this));
+  void Set(std::chrono::milliseconds delay) {
+    const gpr_timespec due = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                          gpr_time_from_millis(delay.count(), GPR_TIMESPAN));
+    alarm_.Set(transport_->queue_.get(), due, static_cast<Event*>(this));
   }
   void Run(bool) override {
     f_();
@@ -111,10 +118,35 @@ Transport::~Transport() {
   }
 }
 
-void Transport::Post(std::function<void()> f) { (new Posted(this, std::move(f)))->Set(); }
+void Transport::Post(std::function<void()> f, std::chrono::milliseconds delay) {
+  (new Posted(this, std::move(f)))->Set(delay);
+}
 
 void Transport::StopServing(std::chrono::milliseconds timeout) {
+  const auto now = std::chrono::steady_clock::now();
+  if (timeout.count() > 0 && last_call_.load() > now - kHold) HoldCalls();
   server_->Shutdown(std::chrono::system_clock::now() + timeout);
+}
+
+void Transport::HoldCalls() {
+  Post([this] { holds_ = true; });
+  std::this_thread::sleep_for(kHold);
+  Post([this] { ReleaseCalls(); }, kNoticeTime);
+}
+
+void Transport::ReleaseCalls() {
+  holds_ = false;
+  for (const std::shared_ptr<Rpc>& rpc : std::exchange(held_, {})) rpc->Start();
+}
+
+void Transport::TakeCall(Rpc& rpc) {
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  last_call_.store(rpc.started(), std::memory_order_relaxed);
+  if (holds_) {
+    held_.push_back(rpc.shared_from_this());
+  } else {
+    rpc.Start();
+  }
 }
 
 void Transport::Poll() {

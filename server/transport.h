@@ -8,11 +8,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/core/mutex.h"
@@ -44,11 +46,16 @@ class Transport {
   const std::string& address() const { return address_; }  // with the port that is listened on
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 
-  // Runs `f` on the polling thread, soon. Any thread; not after the destructor began.
-  void Post(std::function<void()> f);
+  // Runs `f` on the polling thread, after `delay`. Any thread; not after the destructor began.
+  void Post(std::function<void()> f, std::chrono::milliseconds delay = {});
 
   // Closes the listeners; what is in flight has until `timeout` passed, then it is cancelled.
   // Blocks until all calls have ended.
+  //
+  // A call that arrives before its client has heard of the stop is cancelled by gRPC, which clients
+  // do not take for "try elsewhere". So, while calls keep coming, those that arrive are held for
+  // some 200 ms first and handled only after the clients were told: one that waits for each answer
+  // then sends its next call elsewhere. Not with `timeout` 0.
   void StopServing(std::chrono::milliseconds timeout);
 
  private:
@@ -59,12 +66,16 @@ class Transport {
   absl::Status Listen(const Options& options);
   void Poll();
   std::unique_ptr<Handler> NewHandler(const std::string& method) const;
+  void TakeCall(Rpc& rpc);
+  void HoldCalls();
+  void ReleaseCalls();
   void AddLive(int change);
 
   const MethodTable methods_;
   std::string address_;
   int port_ = 0;
   std::atomic<int64_t> calls_{0};
+  std::atomic<TimePoint> last_call_{TimePoint::min()};
 
   grpc::AsyncGenericService service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
@@ -73,6 +84,10 @@ class Transport {
   Mutex mu_;
   CondVar none_live_;
   int live_ ATTND_GUARDED_BY(mu_) = 0;  // calls, waiting ones included, and posts
+
+  // Polling thread only.
+  bool holds_ = false;
+  std::vector<std::shared_ptr<Rpc>> held_;
 
   std::thread thread_;
 };

@@ -27,6 +27,9 @@ HWY_AFTER_NAMESPACE();
 namespace attnd {
 namespace {
 
+// Around the items: allocating, listing, and caches that another request has filled.
+constexpr double kLaunchSeconds = 7e-6;
+
 struct Item {
   double work = 0;  // query tiles times heads times width
   int32_t problem = 0, b = 0, kv_head = 0, share = 0;
@@ -57,19 +60,26 @@ struct Sizes {
   int64_t touched() const { return group * q_tiles; }
 };
 
-// `dq` is wanted in a dry run if it has a shape: data is null there.
-bool WantsDq(const AttendGradProblem& p, bool dry) {
-  return dry ? p.dq.shape.rank == 4 : p.dq.data != nullptr;
+// A gradient is wanted in a dry run if it has a shape: data is null there.
+bool Wants(const View& gradient, bool dry) {
+  return dry ? gradient.given() : gradient.data != nullptr;
+}
+
+// Whether a problem has any element to write.
+bool Writes(const AttendGradProblem& p, bool dry) {
+  return (p.forward.q.shape[2] > 0 && Wants(p.dq, dry)) ||
+         (p.forward.k.shape[2] > 0 && (Wants(p.dk, dry) || Wants(p.dv, dry)));
 }
 
 Needs Count(std::span<const AttendGradProblem> problems, bool dry) {
   Needs needs;
   for (const AttendGradProblem& p : problems) {
+    if (!Writes(p, dry)) continue;
     const Sizes s(p);
     const int64_t kv = s.B * s.Hkv;
     needs.items += kv * s.shares;
     needs.kv_heads += kv;
-    if (WantsDq(p, dry)) {
+    if (Wants(p.dq, dry)) {
       needs.dq_floats += kv * s.shares * s.dq_floats();
       needs.touched += kv * s.shares * s.touched();
     }
@@ -96,8 +106,9 @@ void ListItems(std::span<const AttendGradProblem> problems, Item* items) {
   Item* end = items;
   int64_t kv = 0, dq_sums = 0, touched = 0;
   for (int32_t n = 0; n < static_cast<int32_t>(problems.size()); ++n) {
+    if (!Writes(problems[n], /*dry=*/false)) continue;
     const Sizes s(problems[n]);
-    const bool wants_dq = WantsDq(problems[n], /*dry=*/false);
+    const bool wants_dq = Wants(problems[n].dq, /*dry=*/false);
     for (int32_t b = 0; b < s.B; ++b) {
       double work[4];
       for (int64_t share = 0; share < s.shares; ++share) {
@@ -162,7 +173,7 @@ absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream, const AttendGrad
   const Cpu& cpu = backend.cpu();
   AddWork(args.problems, &stream.work());
   const Needs needs = Count(args.problems, stream.is_dry());
-  if (args.problems.empty()) return absl::OkStatus();
+  if (needs.items == 0) return absl::OkStatus();
   const Sizes sizes(args.problems[0]);
   const int64_t floats = AttendGradScratchFloats(sizes.D, sizes.Dv) + needs.row_terms;
   const int64_t bytes = CeilDiv(floats * 4, 4096) * 4096;
@@ -176,7 +187,7 @@ absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream, const AttendGrad
   }
   const double serial = SerialSeconds(cpu, args.problems);
   if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, needs.items);
+    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items);
     return absl::OkStatus();
   }
   Item* items = static_cast<Item*>((*list)->data());

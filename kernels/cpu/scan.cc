@@ -10,6 +10,8 @@
 namespace attnd {
 namespace {
 
+// Around the items: allocating, listing, and caches that another request has filled.
+constexpr double kLaunchSeconds = 7e-6;
 constexpr int64_t kPage = 4096;  // scratch of two threads never shares a cache line
 
 // Credited work of a walk: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
@@ -45,15 +47,26 @@ const ScanProblem& Forward(const ScanGradProblem& problem) { return problem.forw
 const ScanGradProblem* Gradient(const ScanProblem&) { return nullptr; }
 const ScanGradProblem* Gradient(const ScanGradProblem& problem) { return &problem; }
 
+// A dry run wants what has a shape: data is null there.
+bool Wants(const View& view, bool dry) { return dry ? view.given() : view.data != nullptr; }
+
+// Whether a problem has any element to write.
+bool Writes(const ScanProblem& problem, bool) { return problem.q.shape[2] > 0; }
+bool Writes(const ScanGradProblem& problem, bool dry) {
+  const bool keys = problem.forward.k.shape[2] > 0;
+  return (problem.forward.q.shape[2] > 0 && Wants(problem.dq, dry)) ||
+         (keys && (Wants(problem.dk, dry) || Wants(problem.dv, dry)));
+}
+
+// Calls f(item) for the first kv head of every batch row of the problems that write something. All
+// kv heads of a row do the same work.
 template <class Args, class F>
-void ForEachItem(const Args& args, const F& f) {
+void ForEachRow(const Args& args, bool dry, const F& f) {
   for (const auto& problem : args.problems) {
+    if (!Writes(problem, dry)) continue;
     ScanItem item = {
         .params = &args.params, .problem = &Forward(problem), .grad = Gradient(problem)};
-    const Shape& k = item.problem->k.shape;
-    for (item.b = 0; item.b < k[0]; ++item.b) {
-      for (item.kv_head = 0; item.kv_head < k[1]; ++item.kv_head) f(item);
-    }
+    for (item.b = 0; item.b < item.problem->k.shape[0]; ++item.b) f(item);
   }
 }
 
@@ -64,19 +77,21 @@ struct Demand {
 };
 
 template <class Args>
-Demand CountWork(const Cpu& cpu, const Args& args, Work* work) {
+Demand CountWork(const Cpu& cpu, const Args& args, bool dry, Work* work) {
   Demand demand;
-  ForEachItem(args, [&](const ScanItem& item) {
-    const ScanWalk walk(*item.params, item.problem->rows[item.b]);
+  ForEachRow(args, dry, [&](const ScanItem& item) {
+    const Shape &q = item.problem->q.shape, &v = item.problem->v.shape;
+    const double kv_heads = v[1];
+    const ScanRow& row = item.problem->rows[item.b];
+    const ScanWalk walk(*item.params, row);
     const int64_t bytes = ScanLayout(item).floats * static_cast<int64_t>(sizeof(float));
     const double seconds = Seconds(cpu, item, walk);
-    ++demand.items;
+    demand.items += v[1];
     demand.scratch_bytes = std::max(demand.scratch_bytes, (bytes + kPage - 1) / kPage * kPage);
-    demand.seconds += seconds;
+    demand.seconds += kv_heads * seconds;
     demand.longest = std::max(demand.longest, seconds);
-    const double group = item.problem->q.shape[1] / item.problem->k.shape[1];
-    work->visible_pairs += group * item.problem->rows[item.b].visible_pairs;
-    work->flops += Flops(item, walk, item.problem->q.shape[3], item.problem->v.shape[3]);
+    work->visible_pairs += static_cast<double>(q[1]) * row.visible_pairs;
+    work->flops += kv_heads * Flops(item, walk, q[3], v[3]);
   });
   return demand;
 }
@@ -84,7 +99,7 @@ Demand CountWork(const Cpu& cpu, const Args& args, Work* work) {
 template <class Args>
 absl::Status Launch(const CpuBackend& backend, Stream& stream, const Args& args) {
   const Cpu& cpu = backend.cpu();
-  const Demand demand = CountWork(cpu, args, &stream.work());
+  const Demand demand = CountWork(cpu, args, stream.is_dry(), &stream.work());
   if (demand.items == 0) return absl::OkStatus();
   auto scratch = Take(stream, demand.scratch_bytes * cpu.threads);
   if (!scratch.ok()) return scratch.status();
@@ -92,15 +107,17 @@ absl::Status Launch(const CpuBackend& backend, Stream& stream, const Args& args)
   if (!list.ok()) return list.status();
   if (stream.is_dry()) {
     const double shared = cpu.ParallelSeconds(demand.seconds, demand.items);
-    stream.work().seconds += std::max(shared, demand.longest);
+    stream.work().seconds += kLaunchSeconds + std::max(shared, demand.longest);
     return absl::OkStatus();
   }
 
   ScanItem* items = static_cast<ScanItem*>((*list)->data());
   int64_t count = 0;
-  ForEachItem(args, [&](ScanItem item) {
+  ForEachRow(args, /*dry=*/false, [&](ScanItem item) {
     item.seconds = Seconds(cpu, item, ScanWalk(*item.params, item.problem->rows[item.b]));
-    std::construct_at(items + count++, item);
+    for (; item.kv_head < item.problem->k.shape[1]; ++item.kv_head) {
+      std::construct_at(items + count++, item);
+    }
   });
   // Longest first, so that no thread is left alone with a long one.
   std::sort(items, items + count,

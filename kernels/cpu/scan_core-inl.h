@@ -23,6 +23,7 @@ struct ScanCore {
   const ScanLayout layout;
   const int64_t D, Dv, group;
   const bool shifted;
+  const double log_scale;
   Tile q, k, v, o, kt, m, s;
   float *part, *z, *sum, *q_shift, *k_shift, *row_d, *row_shift, *factor;
   float shift = kNothing;  // of s and z
@@ -38,6 +39,7 @@ struct ScanCore {
         Dv(layout.Dv),
         group(problem.q.shape[1] / problem.k.shape[1]),
         shifted(params.map == FeatureMap::kExp),
+        log_scale(std::log(params.scale)),
         q{scratch + layout.q, layout.q_pitch, layout.q_width},
         k{scratch + layout.k, layout.q_pitch, layout.q_width},
         v{scratch + layout.v, layout.v_pitch, layout.v_width},
@@ -102,13 +104,15 @@ struct ScanCore {
     }
   }
 
-  // What turns the sum over values into the output. `shifts`: all that d was divided by.
-  float NumFactor(float d, float shifts) const {
-    if (!params.normalize) {
-      return static_cast<float>(params.scale) * (shifted ? std::exp(shifts) : 1.0f);
-    }
+  // normalize: what turns the sum over values into the output.
+  float Reciprocal(float d) const {
     const float den = shifted ? d : d + static_cast<float>(params.eps);
     return den == 0 ? 0.0f : 1.0f / den;
+  }
+  // Not normalize: the logarithm of what turns row i's sum over values into the output. The factor
+  // itself may be beyond float32 where its product with the sum is not.
+  double LogScale(int64_t i) const {
+    return log_scale + (shifted ? static_cast<double>(q_shift[i]) + RowShift(i) : 0.0);
   }
 
   // Row i of a product over keys j <= i: puts the weights e^(k_shift_j - RowShift(i)) in and zeroes

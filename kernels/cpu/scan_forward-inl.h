@@ -68,11 +68,26 @@ class ScanForward : private ScanCore {
     const RowsOf out = Queries(problem.out, g, n, rows);
     const RowsOf lse = Queries(problem.lse, g, n, rows);
     for (int64_t i = 0; i < rows; ++i) {
-      const float d = row_d[i], shifts = shifted ? q_shift[i] + RowShift(i) : 0.0f;
-      // log(0) = -inf whatever the shifts, also if they are -inf or NaN.
-      lse.Float(i) = d == 0 ? kNothing : std::log(d) + shifts;
-      Narrow(problem.out.dtype, o.Row(i), Dv, out.Row(i), NumFactor(d, shifts));
+      const float d = row_d[i];
+      lse.Float(i) = LogNormaliser(d, shifted ? q_shift[i] + RowShift(i) : 0.0f);
+      const float factor_of_num = params.normalize ? Reciprocal(d) : ScaleNum(i);
+      Narrow(problem.out.dtype, o.Row(i), Dv, out.Row(i), factor_of_num);
     }
+  }
+
+  // Returns what is left to multiply row i with: what is no normal float32 is applied here.
+  float ScaleNum(int64_t i) {
+    constexpr double kLargestLog = 87;
+    const double log_factor = LogScale(i);
+    if (std::fabs(log_factor) <= kLargestLog) return static_cast<float>(std::exp(log_factor));
+    Lift(log_factor, o.Row(i), Dv);
+    return 1.0f;
+  }
+
+  // Every row of a step sees a key. d = 0: whatever the shifts, also if they are -inf or NaN.
+  float LogNormaliser(float d, float shifts) const {
+    if (d == 0) return shifted ? kNothing : std::numeric_limits<float>::quiet_NaN();
+    return std::log(d) + shifts;
   }
 
   void Blank(int64_t g, int64_t begin, int64_t end) {

@@ -16,7 +16,9 @@ namespace attnd::HWY_NAMESPACE {
 //   dphi_q,i = sum_{j seen by i} (dN_i . v_j + dD_i) phi_k,j
 //   dphi_k,j = sum_{i sees j} (dN_i . v_j + dD_i) phi_q,i        dv_j = sum_{i sees j} A_ij dN_i
 // kExp: features of row i are relative to e^(q_shift_i), its sums to e^RowShift(i), and dN_i, dD_i
-// to the inverse of both, so every factor that meets is <= 1.
+// to the inverse of both, so every factor that meets is <= 1. Without normalisation dN_i is dout_i
+// times both, which may be too large for float32 where the gradients are not: then dN_i and dD_i
+// are relative to e^(lift_i), and the sums over queries to the largest lift so far.
 class ScanGrad : private ScanCore {
  public:
   ScanGrad(const ScanItem& work, float* scratch)
@@ -30,6 +32,7 @@ class ScanGrad : private ScanCore {
         x_(scratch + layout.x),
         to_num_(scratch + layout.to_num),
         to_d_(scratch + layout.to_d),
+        lift_(ScanLayout::Lifts(params) ? scratch + layout.lift : nullptr),
         shifts_(scratch + layout.shifts),
         mixed_(scratch + layout.mixed) {}
 
@@ -48,6 +51,8 @@ class ScanGrad : private ScanCore {
  private:
   float* ToNum(int64_t g, int64_t t) const { return to_num_ + g * layout.queries + t; }
   float* ToD(int64_t g, int64_t t) const { return to_d_ + g * layout.queries + t; }
+
+  float* LiftOf(int64_t g, int64_t t) const { return lift_ + g * layout.queries + t; }
 
   // --- forward over the sequence: prefix states, to_num, to_d, dq ---
 
@@ -98,16 +103,36 @@ class ScanGrad : private ScanCore {
     const RowsOf dlse = Queries(grad_.dlse, g, n, rows);
     for (int64_t i = 0; i < rows; ++i) {
       const float d = row_d[i];
-      const float to_num = NumFactor(d, shifted ? q_shift[i] + RowShift(i) : 0.0f);
-      float to_d = 0.0f;
-      if (params.normalize && to_num != 0) to_d = -Dot(dn_.Row(i), o.Row(i), o.width) * to_num;
-      if (grad_.dlse.data != nullptr && d != 0) to_d += dlse.Float(i) / d;
+      const float of_lse = grad_.dlse.data == nullptr || d <= 0 ? 0.0f : dlse.Float(i) / d;
+      float to_num, to_d = of_lse;
+      if (params.normalize) {
+        to_num = Reciprocal(d);
+        if (to_num != 0) to_d -= Dot(dn_.Row(i), o.Row(i), o.width) * to_num;
+      } else {
+        const bool blank = IsZero(dn_.Row(i), Dv);
+        const float lift = lift_ == nullptr || blank ? 0.0f : LiftFor(LogScale(i), of_lse != 0);
+        if (lift_ != nullptr) LiftOf(g, t)[i] = lift;
+        to_num = blank ? 0.0f : static_cast<float>(std::exp(LogScale(i) - lift));
+        if (lift != 0) to_d *= std::exp(-lift);
+      }
       ToNum(g, t)[i] = to_num;
       ToD(g, t)[i] = to_d;
       ScaleRow(to_num, dn_.Row(i), dn_.width);
       finite = finite && std::isfinite(to_d) && !HasNonFinite(dn_.Row(i), Dv);
     }
     return finite;
+  }
+
+  static bool IsZero(const float* x, int64_t width) {
+    return std::all_of(x, x + width, [](float value) { return value == 0; });
+  }
+
+  // Leaves room for the products with dN. A gradient of lse is divided by e^lift and must survive.
+  static float LiftFor(double log_scale, bool has_dlse) {
+    constexpr double kRoom = 60, kMostWithDlse = 60;
+    if (!std::isfinite(log_scale)) return 0.0f;
+    const double lift = std::max(log_scale - kRoom, 0.0);
+    return static_cast<float>(has_dlse ? std::min(lift, kMostWithDlse) : lift);
   }
 
   void LoadOutputGradients(int64_t g, int64_t n, int64_t rows) {
@@ -130,7 +155,8 @@ class ScanGrad : private ScanCore {
       Gemm<Start::kAdd>(count, dphi_.width, seen, p_.Across(i), k.Read(), dphi_.Write(i));
     }
     const RowsOf to = Queries(grad_.dq, g, walk.first_query + t, rows);
-    StoreThroughMap(params.map, to, problem.q, q, dphi_, x_);
+    StoreThroughMap(params.map, to, problem.q, q, dphi_, x_,
+                    lift_ == nullptr ? nullptr : LiftOf(g, t));
   }
 
   // Rows [i, i + count) of p: dN v^T + dD, 0 after the diagonal. Returns the columns written.
@@ -151,6 +177,7 @@ class ScanGrad : private ScanCore {
     std::fill(z, z + k.width, 0.0f);
     ZeroTile(s, D);
     shift = kNothing;
+    sum_lift_ = 0.0f;
     for (int64_t t = (walk.steps() - 1) / layout.chunk * layout.chunk; t >= 0; t -= layout.chunk) {
       const int64_t rows = std::min(layout.chunk, walk.steps() - t);
       if (rows > 0) KeyStep(t, rows);
@@ -172,6 +199,7 @@ class ScanGrad : private ScanCore {
     const int64_t keys = KeysOfStep(t, rows);
     std::copy(shifts_ + t, shifts_ + t + rows + 1, row_shift);
     Rebase(row_shift[rows]);
+    if (lift_ != nullptr) AlignLifts(t, rows);
     if (keys > 0) {
       LoadKeys(walk.absorbed + t, keys);
       Transpose(k.data, k.pitch, keys, D, kt.data, kt.pitch);
@@ -193,6 +221,26 @@ class ScanGrad : private ScanCore {
       ScaleRow(old, z, k.width);
     }
     shift = next;
+  }
+
+  // Makes R, r and the step's to_num and to_d relative to the largest lift so far.
+  void AlignLifts(int64_t t, int64_t rows) {
+    float next = sum_lift_;
+    for (int64_t g = 0; g < group; ++g) {
+      next = std::max(next, *std::max_element(LiftOf(g, t), LiftOf(g, t) + rows));
+    }
+    for (int64_t g = 0; g < group; ++g) {
+      for (int64_t i = 0; i < rows; ++i) {
+        const float ratio = std::exp(LiftOf(g, t)[i] - next);
+        ToNum(g, t)[i] *= ratio;
+        ToD(g, t)[i] *= ratio;
+      }
+    }
+    if (next == sum_lift_) return;
+    const float ratio = std::exp(sum_lift_ - next);
+    for (int64_t i = 0; i < D; ++i) ScaleRow(ratio, s.Row(i), s.width);
+    ScaleRow(ratio, z, k.width);
+    sum_lift_ = next;
   }
 
   // dphi = r + V R^T and o = K R: what the queries behind this step give to its keys.
@@ -243,14 +291,17 @@ class ScanGrad : private ScanCore {
 
   void StoreKeyGradients(int64_t n, int64_t count) {
     if (grad_.dk.data != nullptr) {
-      StoreThroughMap(params.map, Keys(grad_.dk, n, count), problem.k, k, dphi_, x_);
+      std::fill(factor, factor + count, sum_lift_);
+      StoreThroughMap(params.map, Keys(grad_.dk, n, count), problem.k, k, dphi_, x_, factor);
     }
+    for (int64_t j = 0; j < count && sum_lift_ != 0; ++j) Lift(sum_lift_, o.Row(j), Dv);
     if (grad_.dv.data != nullptr) StoreRows(Keys(grad_.dv, n, count), o);
   }
 
   const ScanGradProblem& grad_;
   const Tile dphi_, dn_, vt_, p_, st_;
-  float *const x_, *const to_num_, *const to_d_, *const shifts_, *const mixed_;
+  float *const x_, *const to_num_, *const to_d_, *const lift_, *const shifts_, *const mixed_;
+  float sum_lift_ = 0.0f;  // of R and r
 };
 
 }  // namespace attnd::HWY_NAMESPACE

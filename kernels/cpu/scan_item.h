@@ -64,9 +64,9 @@ struct ScanLayout {
   // normalisers and factors of rows.
   int64_t q, k, v, o, kt, m, s, part, z, sum, q_shift, k_shift, row_d, row_shift, factor;
   int64_t dphi, dn, vt, p, st, x;
-  // Kept by the backward from one sweep to the other. [group, queries]: to_num to_d;
+  // Kept by the backward from one sweep to the other. [group, queries]: to_num to_d lift;
   // [queries + 1]: shifts; [steps]: mixed.
-  int64_t to_num, to_d, shifts, mixed;
+  int64_t to_num, to_d, lift, shifts, mixed;
   int64_t queries;
   int64_t floats = 0;
 
@@ -98,7 +98,7 @@ struct ScanLayout {
     row_shift = Take(rows + 1);
     factor = Take(rows);
     part = Take(std::max(q_width, v_width) * kWidestPanel);
-    dphi = dn = vt = p = st = x = to_num = to_d = shifts = mixed = 0;
+    dphi = dn = vt = p = st = x = to_num = to_d = lift = shifts = mixed = 0;
     if (item.grad == nullptr) return;
     dphi = Take(rows * q_pitch);
     dn = Take(rows * v_pitch);
@@ -108,8 +108,14 @@ struct ScanLayout {
     x = Take(q_width);
     to_num = Take(group * queries);
     to_d = Take(group * queries);
+    lift = Take(Lifts(*item.params) ? group * queries : 0);
     shifts = Take(queries + 1);
     mixed = Take(queries / chunk + 1);
+  }
+
+  // Whether gradients may need a factor beyond float32 (see ScanGrad).
+  static bool Lifts(const ScanParams& params) {
+    return params.map == FeatureMap::kExp && !params.normalize;
   }
 
  private:

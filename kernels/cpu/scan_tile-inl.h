@@ -93,6 +93,14 @@ HWY_INLINE void ScaleRows(const float* factor, int64_t rows, const Tile& tile) {
   for (int64_t i = 0; i < rows; ++i) ScaleRow(factor[i], tile.Row(i), tile.width);
 }
 
+// x *= e^exponent; 0 stays 0 however large the factor is, and only a product that is too large for
+// float32 becomes infinite.
+HWY_NOINLINE HWY_MAYBE_UNUSED static void Lift(double exponent, float* x, int64_t width) {
+  // e^600 lifts every float32 but 0 beyond float32.
+  const double factor = std::exp(std::clamp(exponent, -600.0, 600.0));
+  for (int64_t c = 0; c < width; ++c) x[c] = static_cast<float>(x[c] * factor);
+}
+
 inline void ZeroTile(const Tile& tile, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) std::fill(tile.Row(i), tile.Row(i) + tile.width, 0.0f);
 }
@@ -151,10 +159,12 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const Row
   return check.IsFinite();
 }
 
-// Stores gradient(x) = phi'(x) * gradient(phi). `source` holds x, `x` is a row of scratch.
+// Stores gradient(x) = phi'(x) * gradient(phi), row i times e^(lift[i]); lift null: all are 0.
+// `source` holds x, `x` is a row of scratch.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void StoreThroughMap(FeatureMap map, const RowsOf& to,
                                                           const View& source, const Tile& phi,
-                                                          const Tile& dphi, float* x) {
+                                                          const Tile& dphi, float* x,
+                                                          const float* lift) {
   const DF d;
   const RowsOf from = {source, to.b, to.h, to.n, to.count};
   const int64_t D = source.shape[3];
@@ -168,6 +178,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void StoreThroughMap(FeatureMap map, const 
         const VF slope = Derivative<kMap>(d, hn::LoadU(d, x + c), hn::LoadU(d, phi.Row(i) + c));
         hn::StoreU(hn::Mul(slope, hn::LoadU(d, row + c)), d, row + c);
       }
+      if (lift != nullptr && lift[i] != 0) Lift(lift[i], row, D);
       Narrow(to.view.dtype, row, D, to.Row(i));
     }
   });

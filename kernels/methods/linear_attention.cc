@@ -88,7 +88,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
              .inputs = LinearInputs(),
              .outputs = {{"out", "[B,H,Nq,Dv]", "float", "sums of values by feature"},
                          {"lse", "[B,H,Nq]", "float32",
-                          "natural log of the normaliser; -inf: no key, NaN: it is negative"}},
+                          "natural log of the normaliser; -inf: no key, NaN: it is not positive"}},
              .support = {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true}},
             Lines()) {}
 

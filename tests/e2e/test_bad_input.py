@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bad_input_cases import CASES, T, backward, forward
-from helpers import noise, same_bits
+from helpers import eventually, noise, same_bits
 
 SERVICE = "/attn.v1.AttentionService/"
 GOOD = forward()
@@ -91,7 +91,7 @@ def test_call_without_message(wire):
     with pytest.raises(grpc.RpcError) as refused:
         call(iter(()), timeout=30)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details() == "request: message is missing"
+    assert refused.value.details() == "request: message is required, got none"
 
 
 def test_compressed_message(server, wire):
@@ -122,6 +122,7 @@ def test_ten_thousand_refusals_leave_no_memory_behind(start_server):
         refuse(10_000)
         seconds = time.monotonic() - started
         growth = server.rss() - before
+        assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
         assert wire.outcome("Forward", GOOD)[0] == grpc.StatusCode.OK
     assert growth < 8 << 20, f"{growth / 2**20:.1f} MiB"
     assert seconds < 60

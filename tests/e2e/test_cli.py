@@ -6,6 +6,7 @@ imports; some run the process.
 
 import json
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import attnd
 from attnd import cli
+from attnd.cli import commands
 from helpers import same_bits
 from server_process import DATA, clean_environment
 
@@ -75,6 +77,9 @@ def test_methods(attn):
     text = ok(attn("methods", "local"))
     for word in ("window_left", "required", "token | block", "kv_lengths", "[B,H,Nq,D]"):
         assert word in text
+    table = text[text.index("\noption ") :].splitlines()
+    assert max(map(len, table)) <= 100
+    assert all(line == line.rstrip() for line in text.splitlines())
 
 
 def test_run_safetensors_with_gradients(attn, client, genesis, tmp_path):
@@ -121,6 +126,14 @@ def test_run_on_npy_files_with_conversion(attn, client, verses, tmp_path):
 
     want = client.forward(*(verses[n] for n in "qkv"), tensors={"kv_lengths": verses["kv_lengths"]})
     assert same_bits(np.load(tmp_path / "out.npy"), want.out)
+
+
+def test_run_says_what_a_npy_leaves_out(attn):
+    done = attn("run", GENESIS, "-o", "out.npy")
+    ok(done)
+    assert done.stderr == "attn: note: lse not in out.npy: a .npy holds one array\n"
+    done = attn("run", GENESIS, "-o", "out.npz")
+    assert ok(done) and not done.stderr
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz"])
@@ -223,6 +236,18 @@ def test_server_that_is_not_there(attn):
         assert done.returncode == 1
         assert "cannot reach attnd server at 127.0.0.1:1: Connection refused" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_never_answers(attn, monkeypatch):
+    assert commands.QUICK_SECONDS == 5
+    monkeypatch.setattr(commands, "QUICK_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as stuck:
+        target = f"127.0.0.1:{stuck.getsockname()[1]}"
+        for command in ("health", "info"):
+            done = attn(command, target=target)
+            assert done.returncode == 1 and done.stderr.count("\n") == 1
+            assert f"deadline exceeded at {target}" in done.stderr
+            assert "5 for health and info" in ok(attn(command, "--help"))
 
 
 def test_help_teaches_with_examples(attn):

@@ -1,8 +1,10 @@
 """Start, health, draining and stop of the real process."""
 
+import collections
 import signal
 import subprocess
 import threading
+import time
 import urllib.error
 
 import grpc
@@ -86,8 +88,11 @@ def test_idle_server_stops(start_server, number):
     server = start_server()
     watch = Watch(server.target)
     assert eventually(lambda: watch.seen == ["SERVING"])
+    time.sleep(0.3)
+    started = time.monotonic()
     server.signal(number)
     assert server.wait(10) == 0
+    assert time.monotonic() - started < 2
     watch.close()
     assert watch.seen == ["SERVING", "NOT_SERVING"]
 
@@ -121,6 +126,40 @@ def test_work_in_flight_finishes_and_new_work_is_refused(start_server, rng):
         assert busy.result.out.shape == busy.q.shape
         assert len(queued) == 1
         assert server.wait(60) == 0
+
+
+def test_clients_that_keep_calling_are_told_to_go_elsewhere(start_server, rng):
+    server = start_server()
+    q = noise(rng, (1, 4, 256, 64))
+    outcomes = collections.Counter()
+    stop = threading.Event()
+
+    def loop(call):
+        with attnd.Client(server.target, timeout=20) as client:
+            while not stop.is_set():
+                try:
+                    call(client)
+                    outcomes["OK"] += 1
+                except attnd.Error as error:
+                    outcomes[error.code.name] += 1
+                    stop.wait(0.01)
+
+    calls = [lambda c: c.forward(q, q, q), lambda c: c.forward(q, q, q, method="linear_attention")]
+    calls += [lambda c: c.health(), lambda c: c.info()]
+    threads = [threading.Thread(target=loop, args=(call,)) for call in 3 * calls]
+    for thread in threads:
+        thread.start()
+    try:
+        assert eventually(lambda: outcomes["OK"] >= 200)
+        server.signal(signal.SIGTERM)
+        assert server.wait(10) == 0
+        # Their next calls find nobody.
+        assert eventually(lambda: outcomes["UNAVAILABLE"] > 2 * len(threads))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert outcomes.keys() == {"OK", "UNAVAILABLE"}
 
 
 def test_port_in_use(start_server):

@@ -117,7 +117,10 @@ class Kernel:
     def lse(self):
         with np.errstate(divide="ignore", invalid="ignore"):
             lse = np.log(self.d) + self.shift
-        return np.where(self.d == 0, -np.inf, lse).astype(self.dtype)
+        # R7; the d of exp can be 0 by underflow only.
+        vanished = -np.inf if self.name == "exp" else np.nan
+        lse = np.where(self.d > 0, lse, np.where(self.d == 0, vanished, np.nan))
+        return np.where(self.seen.any(axis=3), lse, -np.inf).astype(self.dtype)
 
     def incoming(self):
         B, H, Nq, _ = self.q_in.shape
@@ -127,7 +130,7 @@ class Kernel:
         if "grad_out" in self.t:
             dO = np.where(row[..., None], self.t["grad_out"].astype(self.dtype), self.dtype(0))
         if "grad_lse" in self.t:
-            alive = row & (self.d != 0)
+            alive = row & (self.d > 0)
             dL = np.where(alive, self.t["grad_lse"].astype(self.dtype), self.dtype(0))
         return dO, dL
 

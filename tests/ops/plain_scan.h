@@ -139,7 +139,9 @@ inline PlainScanOut Forward(const PlainScan& s) {
         if (s.params.normalize) factor = den == 0 ? 0 : 1 / den;
         for (int64_t c = 0; c < v.D; ++c) r.out.at(b, h, i, c) *= factor;
         r.d.at(b, h, i, 0) = d;
-        r.lse.at(b, h, i, 0) = sees_any ? std::log(d) : -kInf;
+        // Of the maps that can give 0, exp can only by underflow.
+        const bool undefined = d == 0 && s.params.map != FeatureMap::kExp;
+        r.lse.at(b, h, i, 0) = !sees_any ? -kInf : undefined ? std::nan("") : std::log(d);
       }
     }
   }

@@ -100,6 +100,67 @@ TEST(Scan, ExpWithVanishedNormaliserGivesZeroRow) {
   }
 }
 
+TEST(Scan, ZeroNormaliserGivesNanLseWithoutGradient) {
+  for (const std::string& isa : MachineIsas()) {
+    for (FeatureMap map : kMaps) {
+      if (std::fabs(PlainFeature(map, 0)) > 0) continue;
+      for (bool normalize : {true, false}) {
+        for (bool causal : {false, true}) {
+          ScanSpec spec = {.Nq = 3,
+                           .Nk = 2,
+                           .D = 2,
+                           .Dv = 2,
+                           .params = {.map = map, .causal = causal, .normalize = normalize}};
+          const auto zero_queries = [](ScanCase* c) {
+            for (int64_t n = 0; n < 3; ++n) {
+              for (int64_t d = 0; d < 2; ++d) c->q.Set(0, 0, n, d, 0);
+            }
+          };
+          ScanCase c(spec);
+          zero_queries(&c);
+          c.Run(CpuOf(isa));
+          // Offset -1: the first row sees no key.
+          for (int64_t n = 0; n < 3; ++n) {
+            const double lse = c.lse.Get(0, 0, n, 0);
+            if (causal && n == 0) {
+              EXPECT_EQ(lse, -std::numeric_limits<double>::infinity());
+            } else {
+              EXPECT_TRUE(std::isnan(lse)) << lse << " map " << static_cast<int>(map);
+            }
+          }
+          for (const GuardedTensor* grad : {&c.dq, &c.dk, &c.dv}) {
+            for (double x : grad->Plain().data) EXPECT_TRUE(std::isfinite(x));
+          }
+          ExpectMatchesPlain(spec, isa, {.out = 1e-4, .grad = 1e-4}, zero_queries);
+        }
+      }
+    }
+  }
+}
+
+// dlse says nothing where lse is NaN.
+TEST(Scan, NegativeNormaliserIgnoresTheGradientOfLse) {
+  for (const std::string& isa : MachineIsas()) {
+    for (bool normalize : {true, false}) {
+      ScanCase c({.H = 1,
+                  .Nq = 1,
+                  .Nk = 1,
+                  .D = 1,
+                  .Dv = 1,
+                  .params = {.map = FeatureMap::kIdentity, .normalize = normalize}});
+      c.q.Set(0, 0, 0, 0, -2);
+      c.k.Set(0, 0, 0, 0, 1);
+      c.v.Set(0, 0, 0, 0, 3);
+      c.dout.Set(0, 0, 0, 0, 0);
+      c.dlse.Set(0, 0, 0, 0, 1);
+      c.Run(CpuOf(isa));
+      for (const GuardedTensor* grad : {&c.dq, &c.dk, &c.dv}) {
+        EXPECT_EQ(grad->Get(0, 0, 0, 0), 0);
+      }
+    }
+  }
+}
+
 TEST(Scan, NegativeNormaliserGivesNanLse) {
   for (const std::string& isa : MachineIsas()) {
     ScanCase c(

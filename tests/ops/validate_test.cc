@@ -117,6 +117,26 @@ TEST_F(ValidateTest, Shapes) {
   EXPECT_EQ(Why([](Call* c) { Set(c, "q", {2, 0, 5, 8}); }), "H must be in 1..65536, got 0");
 }
 
+TEST_F(ValidateTest, HeadsOfAllRows) {
+  const auto sizes = [](const std::string& method, int64_t B, int64_t H, int64_t Hkv) {
+    Call call = Good(method);
+    Set(&call, "q", {B, H, 0, 1});
+    Set(&call, "k", {B, Hkv, 0, 1});
+    Set(&call, "v", {B, Hkv, 0, 1});
+    return call;
+  };
+  for (const std::string method : {"softmax", "local", "linear_attention"}) {
+    EXPECT_EQ(Plan(sizes(method, 65536, 65536, 65536)),
+              absl::InvalidArgumentError(method + ": B * H must be in 1..1048576, got 4294967296"));
+    EXPECT_EQ(Plan(sizes(method, 1024, 1025, 1)),
+              absl::InvalidArgumentError(method + ": B * H must be in 1..1048576, got 1049600"));
+    EXPECT_TRUE(Plan(sizes(method, 1024, 1024, 1024)).ok());
+    // A size that is out of range is not told twice.
+    EXPECT_EQ(Plan(sizes(method, 65537, 1024, 1)),
+              absl::InvalidArgumentError(method + ": B must be in 1..65536, got 65537"));
+  }
+}
+
 TEST_F(ValidateTest, SizesThatOverflow) {
   const int64_t big = int64_t{1} << 30, heads = 1 << 16;
   EXPECT_EQ(Why([&](Call* c) {

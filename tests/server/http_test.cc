@@ -175,5 +175,24 @@ TEST(Http, AnIdleConnectionDoesNotHoldUpTheStop) {
   close(idle);
 }
 
+TEST(Http, ManySilentConnectionsDoNotHoldUpThePages) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> silent;
+  for (int i = 0; i < 40; ++i) {
+    silent.push_back(Connect((*server)->port()));
+    ASSERT_GE(silent.back(), 0);
+  }
+  auto start = std::chrono::steady_clock::now();
+  for (const char* path : {"/healthz", "/readyz", "/metrics"}) {
+    EXPECT_THAT(Ask((*server)->port(), "GET", path), StartsWith("HTTP/1.1 200 ")) << path;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+  start = std::chrono::steady_clock::now();
+  server->reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+  for (const int fd : silent) close(fd);
+}
+
 }  // namespace
 }  // namespace attnd

@@ -156,7 +156,8 @@ TEST(RequestTest, RefusesTheEnvelope) {
   draft.request.GetReflection()->MutableUnknownFields(&draft.request)->AddVarint(99, 2);
   EXPECT_THAT(
       Refusal(draft),
-      ElementsAre("request: field 99 is unknown", "request: id must be at most 256 bytes, got 257",
+      ElementsAre("request: fields must be those of attn.v1.ForwardRequest, got field 99",
+                  "request: id must be at most 256 bytes, got 257",
                   "request: priority must be -100..100, got 101",
                   R"(request: device must be cpu or empty, got "cuda:0\n")",
                   "request: method must be one of softmax, local, linear_attention, got none"));
@@ -173,14 +174,17 @@ TEST(RequestTest, RefusesAMethodOfANewerClient) {
             "request: method must be one of softmax, local, linear_attention, got number 17");
   // Beside a method that is known it is an unknown field like any other.
   method.mutable_softmax();
-  EXPECT_THAT(Refusal(draft), ElementsAre("request: method field 17 is unknown"));
+  EXPECT_THAT(
+      Refusal(draft),
+      ElementsAre("request: method fields must be those of attn.v1.MethodSpec, got field 17"));
 }
 
 TEST(RequestTest, RefusesUnknownOptions) {
   auto draft = GoodDraft();
   v1::Local& local = *draft.request.mutable_method()->mutable_local();
   local.GetReflection()->MutableUnknownFields(&local)->AddVarint(42, 1);
-  EXPECT_THAT(Refusal(draft), ElementsAre("local: option field 42 is unknown"));
+  EXPECT_THAT(Refusal(draft),
+              ElementsAre("local: options must be those of attn.v1.Local, got field 42"));
 }
 
 TEST(RequestTest, PassesUnknownEnumNumbersForTheMethodToRefuse) {
@@ -230,7 +234,7 @@ TEST(RequestTest, RefusesTensorsThatCannotBeRead) {
                   "request: tensor \"strange\" dtype must be float32, float16, bfloat16, int32 or "
                   "uint8, got number 9",
                   "request: tensor \"strange\" layout must be BHND or BNHD, got number 2",
-                  "request: tensor \"newer\" field 6 is unknown",
+                  "request: tensor \"newer\" fields must be those of attn.v1.Tensor, got field 6",
                   "request: tensor \"ints\" shape must hold at most 1048576 elements when it is "
                   "int32 of rank 1, got 1048577"));
 }

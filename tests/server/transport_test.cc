@@ -205,18 +205,25 @@ TEST_F(TransportTest, TheQueueClosesAfterTheLastAnswer) {
 
 TEST_F(TransportTest, StopsWhileCallsArrive) {
   std::atomic<bool> stop = false;
+  std::atomic<int> misled = 0;
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
       const RpcClient own(transport_->address());
       std::string reply;
-      while (!stop && own.Call("/test/Echo", "hello", &reply).ok()) continue;
+      while (!stop) {
+        const grpc::StatusCode code = own.Call("/test/Echo", "hello", &reply).error_code();
+        // Anything else, CANCELLED above all, would not tell the client to try another server.
+        if (code != grpc::OK && code != grpc::UNAVAILABLE) ++misled;
+        if (code != grpc::OK) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
     });
   }
   WaitUntil([&] { return transport_->calls() > 100; });
   transport_->StopServing(kSoon);
   stop = true;
   for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(misled, 0);
 }
 
 TEST_F(TransportTest, PostRunsOnThePollingThread) {

@@ -15,12 +15,17 @@ from attnd.cli import files, inputs
 from attnd.cli.terminal import (
     UsageError,
     bytes_text,
-    console,
     flops_text,
     print_json,
+    print_table,
     progress,
+    say,
     seconds_text,
 )
+
+# How long `info` and `health` wait: the server answers them beside its work.
+QUICK_SECONDS = 5.0
+_PIPED_WIDTH = 100
 
 
 def parse_method(text: str, settings: Iterable[str]) -> tuple[str, dict[str, Any]]:
@@ -79,6 +84,8 @@ def run(arguments: Namespace) -> int:
             lines.append(_cost_text("backward", backward.stats))
     if arguments.output is not None:
         if arguments.output.lower().endswith(".npy"):
+            if left_out := [name for name in results if name != "out"]:
+                say(f"note: {', '.join(left_out)} not in {arguments.output}: a .npy holds one array")
             results = {"out": results["out"]}
         files.write(arguments.output, results)
     place = f" -> {arguments.output}" if arguments.output is not None else ""
@@ -90,7 +97,7 @@ def run(arguments: Namespace) -> int:
 
 
 def info(arguments: Namespace) -> int:
-    with inputs.client(arguments) as client:
+    with inputs.client(arguments, QUICK_SECONDS) as client:
         found = client.info()
     if arguments.json:
         print_json(asdict(found))
@@ -109,7 +116,7 @@ def info(arguments: Namespace) -> int:
 
 
 def health(arguments: Namespace) -> int:
-    with inputs.client(arguments) as client:
+    with inputs.client(arguments, QUICK_SECONDS) as client:
         try:
             status = client.health()
         except Error as error:
@@ -144,11 +151,10 @@ def _list(found: list[MethodInfo]) -> None:
         flags = (s.causal, s.lengths, s.cross, s.gqa, s.lse, s.backward)
         marks = ("yes" if flag else "-" for flag in flags)
         table.add_row(escape(method.id), escape(method.summary), *marks)
-    console().print(table)
+    print_table(table)
 
 
 def _explain(method: MethodInfo) -> None:
-    out = console()
     print(f"{method.id}: {method.summary}")
     print(f"  {method.reference}")
     print(f"  cost: {method.cost}")
@@ -162,7 +168,7 @@ def _explain(method: MethodInfo) -> None:
             row = (option.name, option.type, option.default_value, allowed, help_text)
             table.add_row(*(escape(cell) for cell in row))
         print()
-        out.print(table)
+        print_table(table, _PIPED_WIDTH)
     for title, tensors in (("takes", method.tensors), ("answers", method.outputs)):
         table = Table(title, "shape", "dtype", "", box=None, pad_edge=False)
         for tensor in tensors:
@@ -174,4 +180,4 @@ def _explain(method: MethodInfo) -> None:
             table.add_row(*(escape(cell) for cell in cells))
         if tensors:
             print()
-            out.print(table)
+            print_table(table, _PIPED_WIDTH)

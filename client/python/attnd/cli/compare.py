@@ -19,8 +19,8 @@ from attnd.cli.commands import parse_method
 from attnd.cli.terminal import (
     UsageError,
     bytes_text,
-    console,
     print_json,
+    print_table,
     progress,
     say,
     seconds_text,
@@ -252,4 +252,4 @@ def _print(sent: dict[str, Array], rows: list[Row], with_grad: bool) -> None:
         cells.append(seconds_text(row.forward_seconds))
         cells += [seconds_text(row.backward_seconds)] if with_grad else []
         table.add_row(name, *cells, bytes_text(row.peak_workspace_bytes))
-    console().print(table)
+    print_table(table)

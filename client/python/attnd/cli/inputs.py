@@ -16,10 +16,10 @@ _DTYPES = {
 }
 
 
-def client(arguments: Namespace) -> Client:
+def client(arguments: Namespace, default_timeout: float | None = None) -> Client:
     return Client(
         arguments.server,
-        timeout=arguments.timeout,
+        timeout=default_timeout if arguments.timeout is None else arguments.timeout,
         tls=arguments.ca or arguments.tls,
         token=arguments.token,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 
 class UsageError(Exception):
@@ -18,9 +19,18 @@ def say(message: str) -> None:
     print("attn: " + " ".join(message.split()), file=sys.stderr)
 
 
-def console() -> Console:
+def print_table(table: Table, piped_width: int = 160) -> None:
+    """As wide as the terminal at most, without blanks at the ends of lines."""
+    out = console(piped_width)
+    with out.capture() as captured:
+        out.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def console(piped_width: int = 160) -> Console:
     # Piped output is not cut at the 80 columns that rich would assume.
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else piped_width, highlight=False)
 
 
 def progress() -> Progress:
