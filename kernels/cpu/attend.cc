@@ -13,14 +13,6 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/attend_forward-inl.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace attnd::HWY_NAMESPACE {
-
-void AttendQueries(const AttendTile& tile, float* scratch) { QueryTile(tile, scratch).Run(); }
-
-}  // namespace attnd::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
 #if HWY_ONCE
 namespace attnd {
 namespace {
@@ -32,16 +24,25 @@ struct Item {
   int32_t level;  // 0: the longest
   int32_t problem;
   int32_t head;  // b * H + h
-  int32_t tile;
+  int32_t tile;  // the first of its query tiles
   auto operator<=>(const Item&) const = default;
 };
 
-int64_t CountItems(std::span<const AttendProblem> problems) {
+// Items of `tiles` query tiles each.
+int64_t CountItems(std::span<const AttendProblem> problems, int64_t tiles) {
   int64_t items = 0;
   for (const AttendProblem& p : problems) {
-    items += p.q.shape[0] * p.q.shape[1] * CeilDiv(p.q.shape[2], kTile);
+    items += p.q.shape[0] * p.q.shape[1] * CeilDiv(p.q.shape[2], tiles * kTile);
   }
   return items;
+}
+
+// Query tiles of an item: fewer than would be best for the caches if threads would then wait for
+// one another at the end.
+int64_t TilesPerItem(const Cpu& cpu, std::span<const AttendProblem> problems) {
+  constexpr int64_t kItemsPerThread = 4;
+  const int64_t fair = CountItems(problems, 1) / (kItemsPerThread * cpu.threads);
+  return std::clamp<int64_t>(fair, 1, ItemTiles(problems[0].q.shape[3], problems[0].v.shape[3]));
 }
 
 // Seconds on one thread. Constants: tests/bench/attend.
@@ -67,12 +68,12 @@ double SerialSeconds(const Cpu& cpu, std::span<const AttendProblem> problems) {
     }
   }
   constexpr double kItemSeconds = 8e-7;
-  return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(CountItems(problems));
+  return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(CountItems(problems, 1));
 }
 
 // Longest first, so that no thread ends with a long item alone. Levels are coarse: items of one
 // level keep the order of heads, whose keys then stay in cache.
-void ListItems(std::span<const AttendProblem> problems, Item* items) {
+void ListItems(std::span<const AttendProblem> problems, int64_t tiles, Item* items) {
   constexpr int32_t kLevels = 16;
   int64_t longest = 1;
   Item* end = items;
@@ -82,12 +83,11 @@ void ListItems(std::span<const AttendProblem> problems, Item* items) {
     for (int64_t b = 0; b < p.q.shape[0]; ++b) {
       const AttendRow& row = p.rows[b];
       const Pattern* pattern = row.pattern.get();
-      for (int64_t tile = 0; tile < CeilDiv(p.q.shape[2], kTile); ++tile) {
-        const int64_t visible =
-            tile * kTile >= row.nq
-                ? 0
-                : CountVisible(pattern, pattern == nullptr ? nullptr : &pattern->by_query, tile,
-                               CeilDiv(row.nk, kTile));
+      for (int64_t tile = 0; tile < CeilDiv(p.q.shape[2], kTile); tile += tiles) {
+        int64_t visible = 0;
+        for (int64_t t = tile; t < std::min(tile + tiles, CeilDiv(row.nq, kTile)); ++t) {
+          visible += CountVisible(pattern, &Pattern::by_query, t, CeilDiv(row.nk, kTile));
+        }
         longest = std::max(longest, visible * width);
         for (int64_t h = 0; h < H; ++h) {
           *end++ = {static_cast<int32_t>(std::min<int64_t>(visible * width, INT32_MAX)), n,
@@ -102,7 +102,7 @@ void ListItems(std::span<const AttendProblem> problems, Item* items) {
   std::sort(items, end);
 }
 
-AttendTile TileOf(const AttendProblem& p, const Item& item, double scale) {
+AttendItem ItemOf(const AttendProblem& p, const Item& item, int64_t tiles, double scale) {
   const int64_t H = p.q.shape[1], group = H / p.k.shape[1];
   const int64_t b = item.head / H, h = item.head % H, first = item.tile * kTile;
   const AttendRow& row = p.rows[b];
@@ -113,8 +113,8 @@ AttendTile TileOf(const AttendProblem& p, const Item& item, double scale) {
           .lse = HeadRows::Of(p.lse, b, h).From(first),
           .k = HeadRows::Of(p.k, b, h / group),
           .v = HeadRows::Of(p.v, b, h / group),
-          .queries = std::clamp<int64_t>(row.nq - first, 0, kTile),
-          .rows = std::min(kTile, p.q.shape[2] - first),
+          .queries = std::clamp<int64_t>(row.nq - first, 0, tiles * kTile),
+          .rows = std::min(tiles * kTile, p.q.shape[2] - first),
           .keys = row.nk,
           .pattern = row.pattern.get(),
           .row = item.tile,
@@ -132,8 +132,9 @@ absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& ar
       stream.work().flops += 2 * pairs * static_cast<double>(p.q.shape[3] + p.v.shape[3]);
     }
   }
-  const int64_t count = CountItems(args.problems);
-  if (count == 0) return absl::OkStatus();
+  if (CountItems(args.problems, 1) == 0) return absl::OkStatus();
+  const int64_t tiles = TilesPerItem(cpu, args.problems);
+  const int64_t count = CountItems(args.problems, tiles);
   const int64_t D = args.problems[0].q.shape[3], Dv = args.problems[0].v.shape[3];
   // Whole pages a thread: no two threads write one cache line.
   const int64_t bytes = CeilDiv(AttendScratchFloats(D, Dv) * 4, 4096) * 4096;
@@ -147,13 +148,13 @@ absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& ar
     return absl::OkStatus();
   }
   Item* items = static_cast<Item*>((*list)->data());
-  ListItems(args.problems, items);
+  ListItems(args.problems, tiles, items);
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendQueries), HWY_CHOOSE_AVX2(AttendQueries),
                      HWY_CHOOSE_AVX3(AttendQueries));
   char* base = static_cast<char*>((*scratch)->data());
   cpu.pool->ParallelFor(count, cpu.Parallel(serial), [&](int64_t i, int thread) {
     const Item& item = items[i];
-    run(TileOf(args.problems[item.problem], item, args.scale),
+    run(ItemOf(args.problems[item.problem], item, tiles, args.scale),
         reinterpret_cast<float*>(base + thread * bytes));
   });
   return absl::OkStatus();

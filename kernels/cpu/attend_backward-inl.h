@@ -134,11 +134,11 @@ inline void ShareOfKeys::Run() {
     if (keys_ > 0) {
       LoadKeys(first);
       for (int64_t g = 0; g < group_; ++g) {
-        ForEachVisible(pattern, pattern == nullptr ? nullptr : &pattern->by_key, tile,
-                       CeilDiv(row_.nq, kTile), [&](VisibleTile visible) {
-                         const int64_t query = visible.index * kTile;
-                         AddTile(g, {query, std::min(kTile, row_.nq - query), visible.mask});
-                       });
+        for (VisibleTiles visible(pattern, &Pattern::by_key, tile, CeilDiv(row_.nq, kTile));
+             !visible.done(); visible.Next()) {
+          const int64_t query = visible.tile().index * kTile;
+          AddTile(g, {query, std::min(kTile, row_.nq - query), visible.tile().mask});
+        }
       }
     }
     StoreKeys(first, std::min(kTile, p_.k.shape[2] - first));

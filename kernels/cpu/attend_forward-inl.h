@@ -1,4 +1,4 @@
-// One tile of queries against its visible keys, online softmax, queries in lanes.
+// Some tiles of queries against their visible keys, online softmax, queries in lanes.
 #if defined(ATTND_CPU_ATTEND_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_ATTEND_FORWARD_INL_H_
 #undef ATTND_CPU_ATTEND_FORWARD_INL_H_
@@ -6,14 +6,18 @@
 #define ATTND_CPU_ATTEND_FORWARD_INL_H_
 #endif
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attend_tile.h"
 #include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/gemm-inl.h"
+#include "kernels/cpu/key_tiles-inl.h"
 #include "kernels/cpu/lane_mask-inl.h"
 #include "kernels/cpu/math-inl.h"
 
@@ -23,53 +27,31 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-// Rows of a tensor as float32: where they lie if that is their type, else widened into `space`
-// (`width` floats a row).
-HWY_INLINE Rows AsFloat(const HeadRows& from, int64_t first, int64_t count, int64_t width,
-                        float* space) {
-  if (from.dtype == DType::kF32) {
-    return {reinterpret_cast<const float*>(from.Row(first)),
-            from.stride / static_cast<int64_t>(sizeof(float))};
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    Widen(from.dtype, from.Row(first + i), width, space + i * width);
-  }
-  return {space, width};
-}
-
 // The online softmax of one tile of queries. Every array keeps queries in panels of kPanel lanes.
 class QueryTile {
  public:
-  QueryTile(const AttendTile& tile, float* scratch) : t_(tile) {
-    const auto take = [&](int64_t floats) {
-      float* taken = scratch;
-      scratch += RoundUpTo(floats, 16);
-      return taken;
-    };
-    qt_ = take(t_.D * kTile);
-    scores_ = take(kBlockTiles * kTile * kTile);
-    sum_vp_ = take(t_.Dv * kTile);
-    max_ = take(kTile);
-    sum_ = take(kTile);
-    shrink_ = take(kTile);
-    k_space_ = take(kTile * std::max(t_.D, t_.Dv));
-    v_space_ = take(kTile * std::max(t_.D, t_.Dv));
-    panels_ = CeilDiv(t_.queries, kPanel);
-  }
+  // `index` of the item's tiles. `scores` is space that tiles of an item share.
+  template <class Take>
+  QueryTile(const AttendItem& item, int64_t index, float* scores, const Take& take)
+      : t_(item),
+        first_(index * kTile),
+        queries_(std::clamp<int64_t>(item.queries - first_, 0, kTile)),
+        panels_(CeilDiv(queries_, kPanel)),
+        visible_(item.pattern, &Pattern::by_query, item.row + index,
+                 queries_ == 0 ? 0 : CeilDiv(item.keys, kTile)),
+        qt_(take(item.D * kTile)),
+        scores_(scores),
+        sum_vp_(take(item.Dv * kTile)),
+        max_(take(kTile)),
+        sum_(take(kTile)),
+        shrink_(take(kTile)) {}
 
-  void Run() {
-    if (t_.queries > 0) {
-      LoadQueries();
-      Block block;
-      ForEachVisible(t_.pattern, t_.pattern == nullptr ? nullptr : &t_.pattern->by_query, t_.row,
-                     CeilDiv(t_.keys, kTile), [&](VisibleTile tile) {
-                       block.Add(tile, t_.keys);
-                       if (block.count == kBlockTiles) Process(&block);
-                     });
-      if (block.count > 0) Process(&block);
-    }
-    Store();
-  }
+  void LoadQueries();
+  // The next key tile to work on, VisibleTile::kNone after the last.
+  int64_t next() const { return visible_.tile().index; }
+  // Works on up to kBlockTiles of them.
+  void Advance(KeyTiles* keys);
+  void Store();
 
  private:
   // Tiles whose scores are normalised together.
@@ -79,48 +61,39 @@ class QueryTile {
     struct Part {
       int64_t first, keys, offset;  // first key, how many, where its rows of scores start
       const TileMask* mask;
+      int slot;
     } parts[kBlockTiles];
-
-    void Add(VisibleTile tile, int64_t all_keys) {
-      const int64_t first = tile.index * kTile;
-      const int64_t n = std::min(kTile, all_keys - first);
-      parts[count++] = {first, n, keys, tile.mask};
-      keys += n;
-    }
   };
 
-  void LoadQueries();
-  void Process(Block* block);
-  void Mask(const Block::Part& part);
+  Block NextBlock(KeyTiles* keys);
+  void Mask(const Block::Part& part, int64_t panel);
   bool Normalise(int64_t panel, int64_t keys);
-  void AddValues(const Block::Part& part, bool shrinks);
-  void AddVisible(const Block::Part& part, int64_t key, Rows v);
-  void Store();
+  void AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys);
+  void AddVisible(const Block::Part& part, int64_t key, int64_t panel, const float* v);
 
-  float* Scores(int64_t panel, int64_t key) {
-    return scores_ + (panel * kBlockTiles * kTile + key) * kPanel;
-  }
+  float* SumVP(int64_t panel) { return sum_vp_ + panel * t_.Dv * kPanel; }
 
-  const AttendTile& t_;
-  int64_t panels_;
+  const AttendItem& t_;
+  int64_t first_, queries_, panels_;
+  VisibleTiles visible_;
   bool has_values_ = false;
   float* qt_;                    // [panel][D][kPanel], times scale log2(e)
-  float* scores_;                // [panel][key of the block][kPanel]; scores, then weights
+  float* scores_;                // [key of the block][kPanel]; scores, then weights
   float* sum_vp_;                // [panel][Dv][kPanel]
   float *max_, *sum_, *shrink_;  // [kTile]
-  float *k_space_, *v_space_;
 };
 
 inline void QueryTile::LoadQueries() {
   const DF d;
-  float* rows = v_space_;
-  for (int64_t i = 0; i < t_.queries; ++i) {
-    Widen(t_.q.dtype, t_.q.Row(i), t_.D, rows + i * t_.D, t_.scale_log2e);
-  }
-  // Lanes without a query compute something finite that nobody reads.
-  std::fill(rows + t_.queries * t_.D, rows + panels_ * kPanel * t_.D, 0.0f);
   for (int64_t p = 0; p < panels_; ++p) {
-    Transpose(rows + p * kPanel * t_.D, t_.D, kPanel, t_.D, qt_ + p * t_.D * kPanel, kPanel);
+    const int64_t first = p * kPanel, count = std::min(kPanel, queries_ - first);
+    float* rows = scores_;
+    for (int64_t i = 0; i < count; ++i) {
+      Widen(t_.q.dtype, t_.q.Row(first_ + first + i), t_.D, rows + i * t_.D, t_.scale_log2e);
+    }
+    // Lanes without a query compute something finite that nobody reads.
+    std::fill(rows + count * t_.D, rows + kPanel * t_.D, 0.0f);
+    Transpose(rows, t_.D, kPanel, t_.D, qt_ + p * t_.D * kPanel, kPanel);
   }
   for (int64_t i = 0; i < panels_ * kPanel; i += kLanes) {
     hn::StoreU(hn::Set(d, kMinusInf), d, max_ + i);
@@ -128,33 +101,45 @@ inline void QueryTile::LoadQueries() {
   }
 }
 
-inline void QueryTile::Process(Block* block) {
-  for (int i = 0; i < block->count; ++i) {
-    const auto& part = block->parts[i];
-    const Rows k = AsFloat(t_.k, part.first, part.keys, t_.D, k_space_);
-    PanelGemm<Start::kZero>(part.keys, panels_, t_.D, {k.data, k.stride, 1}, qt_, t_.D * kPanel,
-                            Scores(0, part.offset), kBlockTiles * kTile * kPanel);
-    if (part.mask != nullptr) Mask(part);
+inline QueryTile::Block QueryTile::NextBlock(KeyTiles* keys) {
+  Block block;
+  uint32_t busy = 0;
+  for (; block.count < kBlockTiles && !visible_.done(); visible_.Next()) {
+    const VisibleTile& tile = visible_.tile();
+    const int64_t first = tile.index * kTile, n = std::min(kTile, t_.keys - first);
+    const int slot = keys->Prepare(tile.index, busy);
+    busy |= 1u << slot;
+    block.parts[block.count++] = {first, n, block.keys, tile.mask, slot};
+    block.keys += n;
   }
-  bool shrinks = false;
-  for (int64_t p = 0; p < panels_; ++p) shrinks |= Normalise(p, block->keys);
-  for (int i = 0; i < block->count; ++i) {
-    AddValues(block->parts[i], shrinks && i == 0);
+  return block;
+}
+
+inline void QueryTile::Advance(KeyTiles* keys) {
+  const Block block = NextBlock(keys);
+  for (int64_t p = 0; p < panels_; ++p) {
+    for (int i = 0; i < block.count; ++i) {
+      const Block::Part& part = block.parts[i];
+      const Rows k = keys->Keys(part.slot);
+      PanelGemm<Start::kZero>(part.keys, t_.D, {k.data, k.stride, 1}, qt_ + p * t_.D * kPanel,
+                              scores_ + part.offset * kPanel);
+      if (part.mask != nullptr) Mask(part, p);
+    }
+    const bool shrinks = Normalise(p, block.keys);
+    AddValues(block, p, shrinks, keys);
   }
-  *block = Block();
+  has_values_ = true;
 }
 
 // Selects, so that whatever an invisible pair computed is gone.
-inline void QueryTile::Mask(const Block::Part& part) {
+inline void QueryTile::Mask(const Block::Part& part, int64_t panel) {
   const DF d;
   const VF hidden = hn::Set(d, kMinusInf);
-  for (int64_t p = 0; p < panels_; ++p) {
-    for (int64_t key = 0; key < part.keys; ++key) {
-      const uint64_t word = (*part.mask)[key] >> (p * kPanel);
-      float* row = Scores(p, part.offset + key);
-      for (int64_t x = 0; x < kPanel; x += kLanes) {
-        hn::StoreU(hn::IfThenElse(LaneMask(word >> x), hn::LoadU(d, row + x), hidden), d, row + x);
-      }
+  for (int64_t key = 0; key < part.keys; ++key) {
+    const uint64_t word = (*part.mask)[key] >> (panel * kPanel);
+    float* row = scores_ + (part.offset + key) * kPanel;
+    for (int64_t x = 0; x < kPanel; x += kLanes) {
+      hn::StoreU(hn::IfThenElse(LaneMask(word >> x), hn::LoadU(d, row + x), hidden), d, row + x);
     }
   }
 }
@@ -165,7 +150,7 @@ inline bool QueryTile::Normalise(int64_t panel, int64_t keys) {
   const DF d;
   bool shrinks = false;
   for (int64_t x = 0; x < kPanel; x += 2 * kLanes) {
-    float* at = Scores(panel, 0) + x;
+    float* at = scores_ + x;
     const int64_t lane = panel * kPanel + x;
     const VF old0 = hn::LoadU(d, max_ + lane), old1 = hn::LoadU(d, max_ + lane + kLanes);
     VF max0 = old0, max1 = old1;
@@ -201,85 +186,95 @@ inline bool QueryTile::Normalise(int64_t panel, int64_t keys) {
   return shrinks;
 }
 
-inline void QueryTile::AddValues(const Block::Part& part, bool shrinks) {
-  Rows v = AsFloat(t_.v, part.first, part.keys, t_.Dv, v_space_);
-  // A weight of 0 times a value of NaN or Inf is NaN: such rows leave the product and are added
-  // where they are visible only. In tiles without a mask everybody sees them.
-  uint64_t odd = 0;
-  const Rows original = v;
-  if (part.mask != nullptr) {
-    for (int64_t key = 0; key < part.keys; ++key) {
-      if (HasNonFinite(v.data + key * v.stride, t_.Dv)) odd |= uint64_t{1} << key;
+inline void QueryTile::AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys) {
+  float* sum = SumVP(panel);
+  for (int i = 0; i < block.count;) {
+    // Slots side by side are one longer sum.
+    const Block::Part& first = block.parts[i];
+    int64_t n = first.keys;
+    for (++i; i < block.count && block.parts[i].slot == block.parts[i - 1].slot + 1; ++i) {
+      n += block.parts[i].keys;
+    }
+    const Broadcast vt = keys->ValuesT(first.slot);
+    const float* weights = scores_ + first.offset * kPanel;
+    if (first.offset > 0 || (has_values_ && !shrinks)) {
+      PanelGemm<Start::kAdd>(t_.Dv, n, vt, weights, sum);
+    } else if (has_values_) {
+      PanelGemm<Start::kScale>(t_.Dv, n, vt, weights, sum, shrink_ + panel * kPanel);
+    } else {
+      PanelGemm<Start::kZero>(t_.Dv, n, vt, weights, sum);
     }
   }
-  float* clean = odd == 0 ? nullptr : k_space_;
-  if (clean != nullptr) {
-    for (int64_t key = 0; key < part.keys; ++key) {
-      const float* row = v.data + key * v.stride;
-      if ((odd >> key & 1) != 0) {
-        std::fill_n(clean + key * t_.Dv, t_.Dv, 0.0f);
-      } else {
-        std::copy_n(row, t_.Dv, clean + key * t_.Dv);
-      }
+  for (int i = 0; i < block.count; ++i) {
+    const Block::Part& part = block.parts[i];
+    for (uint64_t odd = keys->hidden_values(part.slot); odd != 0; odd &= odd - 1) {
+      const int64_t key = std::countr_zero(odd);
+      AddVisible(part, key, panel, keys->Value(part.first + key));
     }
-    v = {clean, t_.Dv};
-  }
-  const Broadcast vt = {v.data, 1, v.stride};
-  const float* weights = Scores(0, part.offset);
-  constexpr int64_t kStride = kBlockTiles * kTile * kPanel;
-  const int64_t panel = t_.Dv * kPanel;
-  if (!has_values_) {
-    PanelGemm<Start::kZero>(t_.Dv, panels_, part.keys, vt, weights, kStride, sum_vp_, panel);
-  } else if (shrinks) {
-    PanelGemm<Start::kScale>(t_.Dv, panels_, part.keys, vt, weights, kStride, sum_vp_, panel,
-                             shrink_);
-  } else {
-    PanelGemm<Start::kAdd>(t_.Dv, panels_, part.keys, vt, weights, kStride, sum_vp_, panel);
-  }
-  has_values_ = true;
-  for (int64_t key = 0; key < part.keys; ++key) {
-    if ((odd >> key & 1) != 0) AddVisible(part, key, original);
   }
 }
 
 // One key to the queries that see it.
-inline void QueryTile::AddVisible(const Block::Part& part, int64_t key, Rows v) {
+inline void QueryTile::AddVisible(const Block::Part& part, int64_t key, int64_t panel,
+                                  const float* v) {
   const DF d;
-  for (int64_t p = 0; p < panels_; ++p) {
-    for (int64_t x = 0; x < kPanel; x += kLanes) {
-      const auto sees = LaneMask((*part.mask)[key] >> (p * kPanel + x));
-      const VF weight = hn::LoadU(d, Scores(p, part.offset + key) + x);
-      for (int64_t j = 0; j < t_.Dv; ++j) {
-        float* at = sum_vp_ + (p * t_.Dv + j) * kPanel + x;
-        const VF sum = hn::LoadU(d, at);
-        const VF value = hn::Set(d, v.data[key * v.stride + j]);
-        hn::StoreU(hn::IfThenElse(sees, hn::MulAdd(weight, value, sum), sum), d, at);
-      }
+  const uint64_t word = part.mask == nullptr ? ~uint64_t{0} : (*part.mask)[key];
+  for (int64_t x = 0; x < kPanel; x += kLanes) {
+    const auto sees = LaneMask(word >> (panel * kPanel + x));
+    const VF weight = hn::LoadU(d, scores_ + (part.offset + key) * kPanel + x);
+    for (int64_t j = 0; j < t_.Dv; ++j) {
+      float* at = SumVP(panel) + j * kPanel + x;
+      const VF sum = hn::LoadU(d, at);
+      hn::StoreU(hn::IfThenElse(sees, hn::MulAdd(weight, hn::Set(d, v[j]), sum), sum), d, at);
     }
   }
 }
 
 inline void QueryTile::Store() {
-  float* rows = v_space_;
   for (int64_t p = 0; has_values_ && p < panels_; ++p) {
-    const int64_t first = p * kPanel, count = std::min(kPanel, t_.queries - first);
-    Transpose(sum_vp_ + p * t_.Dv * kPanel, kPanel, t_.Dv, kPanel, rows, t_.Dv);
+    const int64_t first = p * kPanel, count = std::min(kPanel, queries_ - first);
+    float* rows = scores_;
+    Transpose(SumVP(p), kPanel, t_.Dv, kPanel, rows, t_.Dv);
     for (int64_t i = 0; i < count; ++i) {
       const float sum = sum_[first + i];
       const bool sees = sum != 0.0f;
       if (!sees) std::fill_n(rows + i * t_.Dv, t_.Dv, 0.0f);
-      Narrow(t_.out.dtype, rows + i * t_.Dv, t_.Dv, t_.out.Row(first + i),
+      Narrow(t_.out.dtype, rows + i * t_.Dv, t_.Dv, t_.out.Row(first_ + first + i),
              sees ? 1.0f / sum : 0.0f);
       const double log2_sum = sees ? std::log2(static_cast<double>(sum)) : 0.0;
       constexpr double kLn2 = 0.69314718055994530942;
-      t_.lse.Scalar(first + i) =
+      t_.lse.Scalar(first_ + first + i) =
           sees ? static_cast<float>((max_[first + i] + log2_sum) * kLn2) : kMinusInf;
     }
   }
-  for (int64_t i = has_values_ ? t_.queries : 0; i < t_.rows; ++i) {
-    std::memset(t_.out.Row(i), 0, t_.Dv * SizeOf(t_.out.dtype));
-    t_.lse.Scalar(i) = kMinusInf;
+  const int64_t rows = std::min(kTile, t_.rows - first_);
+  for (int64_t i = has_values_ ? queries_ : 0; i < rows; ++i) {
+    std::memset(t_.out.Row(first_ + i), 0, t_.Dv * SizeOf(t_.out.dtype));
+    t_.lse.Scalar(first_ + i) = kMinusInf;
   }
+}
+
+// The tile that is furthest behind goes next: what it reads, the others have read lately or will
+// read soon. Which tiles share an item changes no result.
+inline void AttendQueries(const AttendItem& item, float* scratch) {
+  const auto take = [&](int64_t floats) {
+    float* taken = scratch;
+    scratch += RoundUpTo(floats, 16);
+    return taken;
+  };
+  float* scores = take(kPanel * std::max({kBlockTiles * kTile, item.D, item.Dv}));
+  KeyTiles keys(item, take);
+  absl::InlinedVector<QueryTile, kMaxItemTiles> tiles;
+  for (int64_t i = 0; i < CeilDiv(item.rows, kTile); ++i) {
+    tiles.emplace_back(item, i, scores, take).LoadQueries();
+  }
+  const auto behind = [](const QueryTile& a, const QueryTile& b) { return a.next() < b.next(); };
+  for (;;) {
+    QueryTile& tile = *std::min_element(tiles.begin(), tiles.end(), behind);
+    if (tile.next() == VisibleTile::kNone) break;
+    tile.Advance(&keys);
+  }
+  for (QueryTile& tile : tiles) tile.Store();
 }
 
 }  // namespace attnd::HWY_NAMESPACE

@@ -95,8 +95,8 @@ double ShareWork(const AttendGradProblem& p, int64_t b, int64_t share) {
   double work = 0;
   for (int64_t tile = 0; tile < CeilDiv(row.nk, kTile); ++tile) {
     if (shares.ShareOf(tile) != share) continue;
-    work += static_cast<double>(CountVisible(
-        pattern, pattern == nullptr ? nullptr : &pattern->by_key, tile, CeilDiv(row.nq, kTile)));
+    work +=
+        static_cast<double>(CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(row.nq, kTile)));
   }
   const Sizes s(p);
   return work * static_cast<double>(s.group * (s.D + s.Dv));

@@ -21,25 +21,27 @@ using VF = hn::Vec<DF>;
 constexpr int64_t kLanes = HWY_LANES(float);
 
 // A block of C of kRows x kVectors vectors stays in registers: 16 of 32 (AVX-512) or 12 of 16, the
-// rest holds B and the broadcast element. Taller AVX2 blocks spill.
+// rest holds a column of A and a vector of B. 3 x 4 takes 7 loads for 12 multiply-adds; 6 x 2 takes
+// 8 and more instructions around them, which is no slower on a core of one's own but is where the
+// second hyperthread of a shared one has taken half the decoder: 15 % there.
 #if HWY_TARGET == HWY_AVX3
 constexpr int kRows = 4, kVectors = 4;
-#elif HWY_TARGET == HWY_AVX2
-constexpr int kRows = 6, kVectors = 2;
 #else
 constexpr int kRows = 3, kVectors = 4;
 #endif
 
-// Floats in a panel, the width that the micro-kernel likes: 64, 16, 16. Operands B and C kept as
+// Floats in a panel, the width that the micro-kernel likes: 64, 32, 16. Operands B and C kept as
 // panels ([columns / kPanel][rows][kPanel]) have no power-of-two strides, which would fight for few
 // cache sets.
 constexpr int64_t kPanel = kVectors * kLanes;
 constexpr int64_t RoundUpTo(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// A(i, k) = data[i * row + k * column], in floats.
+// A(i, k) = data[i * row + k * column], in floats. With `group`, kRows rows at a time are packed:
+// A(i, k) = data[i / kRows * group + i % kRows * row + k * column].
 struct Broadcast {
   const float* data;
   int64_t row, column;
+  int64_t group = kRows * row;
 };
 // Row r starts at data + r * stride. Any alignment; 64 bytes is best.
 struct Rows {
@@ -79,21 +81,36 @@ HWY_NOINLINE void Block(int64_t K, Broadcast a, Rows b, MutableRows c, const flo
   const float* base[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row;
-  const float* b_row = b.data;
-  for (int64_t k = 0; k < K; ++k) {
-    VF row[kV];
+  // The shorter of the two waits in registers for the longer.
+  const auto add = [&](const float* b_row) HWY_ATTR {
+    VF element[kM], row[kV];
 #pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) row[j] = hn::LoadU(d, b_row + j * kLanes);
+    for (int i = 0; kM <= kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a.row]);
 #pragma GCC unroll 8
-    for (int i = 0; i < kM; ++i) {
-      const VF element = hn::Set(d, base[i / 3][(i % 3) * a.row]);
+    for (int j = 0; j < kV; ++j) {
+      row[j] = hn::LoadU(d, b_row + j * kLanes);
 #pragma GCC unroll 8
-      for (int j = 0; j < kV; ++j) acc[i][j] = hn::MulAdd(element, row[j], acc[i][j]);
+      for (int i = 0; kM <= kV && i < kM; ++i) {
+        acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; kM > kV && i < kM; ++i) {
+      element[i] = hn::Set(d, base[i / 3][(i % 3) * a.row]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kBases; ++i) base[i] += a.column;
-    b_row += b.stride;
+  };
+  const float* b_row = b.data;
+  int64_t k = K;
+  for (; k >= 2; k -= 2) {
+    add(b_row);
+    add(b_row + b.stride);
+    b_row += 2 * b.stride;
   }
+  if (k > 0) add(b_row);
 #pragma GCC unroll 8
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 8
@@ -105,17 +122,18 @@ template <int kV, Start kStart>
 HWY_INLINE void Columns(int64_t M, int64_t K, Broadcast a, Rows b, MutableRows c,
                         const float* scale) {
   int64_t m = 0;
-  const auto next = [&](int64_t rows) {
+  const auto next = [&](int64_t rows, int64_t step) {
     m += rows;
-    a.data += rows * a.row;
+    a.data += step;
     c.data += rows * c.stride;
   };
-  for (; m + kRows <= M; next(kRows)) Block<kRows, kV, kStart>(K, a, b, c, scale);
-  if constexpr (kRows > 4) {
-    for (; m + 4 <= M; next(4)) Block<4, kV, kStart>(K, a, b, c, scale);
+  // Latency asks for 8 sums at a time.
+  constexpr int kTall = kV == kVectors ? kRows : 2 * kRows;
+  for (; m + kTall <= M; next(kTall, kTall / kRows * a.group)) {
+    Block<kTall, kV, kStart>(K, a, b, c, scale);
   }
-  for (; m + 2 <= M; next(2)) Block<2, kV, kStart>(K, a, b, c, scale);
-  for (; m < M; next(1)) Block<1, kV, kStart>(K, a, b, c, scale);
+  for (; m + 2 <= M; next(2, 2 * a.row)) Block<2, kV, kStart>(K, a, b, c, scale);
+  for (; m < M; next(1, a.row)) Block<1, kV, kStart>(K, a, b, c, scale);
 }
 
 }  // namespace gemm_internal
@@ -141,17 +159,11 @@ HWY_INLINE void Gemm(int64_t M, int64_t N, int64_t K, Broadcast a, Rows b, Mutab
   for (; n + kLanes <= N; next(kLanes)) Columns<1, kStart>(M, K, a, b, c, scale);
 }
 
-// As Gemm with B and C kept as panels: panel p of B at b + p * b_panel, its rows kPanel apart; C
-// likewise. `scale` runs over all columns. REQUIRES: whole panels.
+// As Gemm for the kPanel columns of one panel: rows of B and C kPanel apart.
 template <Start kStart>
-HWY_INLINE void PanelGemm(int64_t M, int64_t panels, int64_t K, Broadcast a, const float* b,
-                          int64_t b_panel, float* c, int64_t c_panel,
+HWY_INLINE void PanelGemm(int64_t M, int64_t K, Broadcast a, const float* b, float* c,
                           const float* scale = nullptr) {
-  for (int64_t p = 0; p < panels; ++p) {
-    gemm_internal::Columns<kVectors, kStart>(M, K, a, {b + p * b_panel, kPanel},
-                                             {c + p * c_panel, kPanel},
-                                             kStart == Start::kScale ? scale + p * kPanel : scale);
-  }
+  gemm_internal::Columns<kVectors, kStart>(M, K, a, {b, kPanel}, {c, kPanel}, scale);
 }
 
 }  // namespace attnd::HWY_NAMESPACE

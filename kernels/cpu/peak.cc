@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <vector>
 
 #undef HWY_TARGET_INCLUDE
@@ -106,9 +107,7 @@ double ThreadSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-}  // namespace
-
-double MeasureFlops(Isa isa, double seconds) {
+double ThreadFlops(Isa isa, double seconds) {
   auto* run = Choose(isa, HWY_CHOOSE_SSE4(MultiplyAdds), HWY_CHOOSE_AVX2(MultiplyAdds),
                      HWY_CHOOSE_AVX3(MultiplyAdds));
   float sink = 0;
@@ -121,15 +120,19 @@ double MeasureFlops(Isa isa, double seconds) {
   return flops / elapsed;
 }
 
+}  // namespace
+
+double MeasureFlops(Isa isa, ThreadPool& pool, double seconds) {
+  std::vector<double> flops(pool.threads());
+  Together(pool, [&](int64_t item) { flops[item] = ThreadFlops(isa, seconds); });
+  return std::accumulate(flops.begin(), flops.end(), 0.0);
+}
+
 Peak MeasurePeak(Isa isa, ThreadPool& pool) {
   Peak peak;
   // The best of a few: a neighbour on the machine can only slow it down.
   for (int round = 0; round < 4; ++round) {
-    std::vector<double> flops(pool.threads());
-    Together(pool, [&](int64_t item) { flops[item] = MeasureFlops(isa, 3e-3); });
-    double sum = 0;
-    for (double f : flops) sum += f;
-    peak.flops = std::max(peak.flops, sum);
+    peak.flops = std::max(peak.flops, MeasureFlops(isa, pool, 3e-3));
   }
   peak.bytes_per_second = MeasureBandwidth(isa, pool);
   return peak;

@@ -8,9 +8,10 @@
 
 namespace attnd {
 
-// FLOP/s of the calling thread in a loop of register-only multiply-adds that runs for `seconds` of
-// its CPU time (SSE4 has no fused one: a multiplication and an addition).
-double MeasureFlops(Isa isa, double seconds);
+// FLOP/s of all threads of the pool together in a loop of register-only multiply-adds that runs for
+// `seconds` of each thread's CPU time (SSE4 has no fused one: a multiplication and an addition).
+// REQUIRES: nothing else runs on the pool.
+double MeasureFlops(Isa isa, ThreadPool& pool, double seconds);
 
 struct Peak {
   double flops = 0;             // of all threads together

@@ -37,28 +37,43 @@ double Median(std::vector<double> values) {
 }
 
 struct Measured {
-  double seconds = 0;     // median
-  double peak_flops = 0;  // median, all threads, measured between the samples
-  bool clean = false;     // nobody else took the cores
+  double seconds = 0;  // median
+  double peak = 0;     // FLOP/s of all threads, median
+  double share = 0;    // of peak for each FLOP of a call: median of calls, each with the peaks
+                       // measured before and after it
+  bool clean = false;  // nobody else took the cores
 };
 
-// A sample counts when this process had its cores for it. On a machine that is too busy for that,
-// CPU time divided by threads stands in, and the line says so.
+// Whoever shares the machine slows a long call and a short burst differently, so the peak is
+// measured for about as long as a call takes. A sample counts when this process had its cores for
+// it. On a machine that is too busy for that, CPU time divided by threads stands in, and the line
+// says so.
 Measured Measure(CpuBackend& backend, double budget, const std::function<void()>& call) {
-  const int threads = backend.cpu().threads;
-  std::vector<double> clean, all, peaks;
+  const Cpu& cpu = backend.cpu();
+  std::vector<double> seconds[2], shares[2], peaks;
   call();
+  double last = 0;
+  const auto add_peak = [&] {
+    peaks.push_back(MeasureFlops(cpu.isa, *cpu.pool, std::clamp(last, 2e-3, 0.2)));
+  };
+  add_peak();
   const double start = Wall();
   do {
-    peaks.push_back(MeasureFlops(backend.cpu().isa, 2e-3) * threads);
-    const double wall = Wall(), cpu = ProcessSeconds();
+    const double wall = Wall(), process = ProcessSeconds();
     call();
-    const double wall_used = Wall() - wall, cpu_used = ProcessSeconds() - cpu;
-    all.push_back(cpu_used / threads);
-    if (cpu_used > 0.95 * threads * wall_used) clean.push_back(wall_used);
-  } while ((Wall() - start < budget || all.size() < 5) && Wall() - start < 8 * budget);
-  const bool enough = clean.size() >= 3;
-  return {Median(enough ? clean : all), Median(peaks), enough};
+    const double wall_used = Wall() - wall, process_used = ProcessSeconds() - process;
+    last = wall_used;
+    add_peak();
+    const double peak = (peaks[peaks.size() - 2] + peaks.back()) / 2;
+    const auto add = [&](bool clean, double value) {
+      seconds[clean].push_back(value);
+      shares[clean].push_back(1 / value / peak);
+    };
+    add(false, process_used / cpu.threads);
+    if (process_used > 0.95 * cpu.threads * wall_used) add(true, wall_used);
+  } while ((Wall() - start < budget || seconds[0].size() < 5) && Wall() - start < 8 * budget);
+  const bool clean = seconds[1].size() >= 3;
+  return {Median(seconds[clean]), Median(peaks), Median(shares[clean]), clean};
 }
 
 // Random tensors of one problem with every view that both directions need.
@@ -150,8 +165,7 @@ class Report {
         "\"ratio\":%.3f,\"goal\":\"<= 1.15\",\"peak\":%.1f,\"useful_share\":%.3f,"
         "\"predicted\":%.1f,\"clean\":%s}\n",
         backward ? "backward" : "forward", static_cast<long long>(N), backend.cpu().threads, ns,
-        ns / first, m.peak_flops / 1e9,
-        (backward ? 2.5 : 1.0) * bench.flops() / m.seconds / m.peak_flops,
+        ns / first, m.peak / 1e9, (backward ? 2.5 : 1.0) * bench.flops() * m.share,
         dry.work().seconds / static_cast<double>(N) * 1e9, m.clean ? "true" : "false");
     std::fflush(stdout);
   }
@@ -166,8 +180,8 @@ class Report {
     std::printf(
         "{\"case\":\"%s T%d\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,%s"
         "\"peak\":%.1f,\"predicted\":%.3f,\"clean\":%s}\n",
-        name.c_str(), backend.cpu().threads, m.seconds * 1e3, flops / m.seconds / m.peak_flops,
-        goal.c_str(), m.peak_flops / 1e9, dry.work().seconds * 1e3, m.clean ? "true" : "false");
+        name.c_str(), backend.cpu().threads, m.seconds * 1e3, flops * m.share, goal.c_str(),
+        m.peak / 1e9, dry.work().seconds * 1e3, m.clean ? "true" : "false");
     std::fflush(stdout);
   }
 
