@@ -15,7 +15,7 @@ constexpr double kLaunchSeconds = 7e-6;
 constexpr int64_t kPage = 4096;  // scratch of two threads never shares a cache line
 
 // Credited work of a walk: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
-// query; a query of a causal chunk of C meets C/2 keys at 2 (D + Dv) FLOPs. Backward: 2.5 times.
+// query; a query of a causal block of C meets C/2 keys at 2 (D + Dv) FLOPs. Backward: 2.5 times.
 double Flops(const ScanItem& item, const ScanWalk& walk, double D, double Dv) {
   if (walk.steps() == 0) return 0;
   const double group = item.problem->q.shape[1] / item.problem->k.shape[1];
@@ -23,8 +23,8 @@ double Flops(const ScanItem& item, const ScanWalk& walk, double D, double Dv) {
   const double keys = static_cast<double>(walk.used_keys);
   double flops = 2 * D * Dv * (keys + group * steps);
   if (walk.used_keys > walk.absorbed) {
-    const double chunk = std::min<double>(static_cast<double>(item.params->chunk), steps);
-    flops += group * steps * chunk * (D + Dv);
+    const double block = std::min(static_cast<double>(ScanBlock(*item.params)), steps);
+    flops += group * steps * block * (D + Dv);
   }
   return item.grad == nullptr ? flops : 2.5 * flops;
 }

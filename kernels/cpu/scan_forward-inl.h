@@ -23,8 +23,8 @@ class ScanForward : private ScanCore {
       LoadKeys(n, count);
       Absorb(count, s, D, /*transposed=*/false);
     }
-    for (int64_t t = 0; t < walk.steps(); t += layout.chunk) {
-      Step(t, std::min(layout.chunk, walk.steps() - t));
+    for (int64_t t = 0; t < walk.steps(); t += layout.block) {
+      Step(t, std::min(layout.block, walk.steps() - t));
     }
     // With no key at all, walk.first_query = nq.
     for (int64_t g = 0; g < group; ++g) {
@@ -58,8 +58,10 @@ class ScanForward : private ScanCore {
     ComputeRowNormalisers(rows, keys);
     Gemm<Start::kZero>(rows, v.width, D, q.Across(), s.Read(), o.Write());
     if (shifted) ScaleRows(factor, rows, o);
-    for (int64_t i = 0; i < rows && keys > 0; i += kRows) {
-      const int64_t count = std::min<int64_t>(kRows, rows - i);
+    // Taller strips waste more above the diagonal, lower ones leave the micro-kernel few sums.
+    constexpr int64_t kStrip = 2 * kRows;
+    for (int64_t i = 0; i < rows && keys > 0; i += kStrip) {
+      const int64_t count = std::min(kStrip, rows - i);
       const int64_t seen = std::min(keys, i + count);
       Gemm<Start::kZero>(count, RoundUpTo(seen, kLanes), D, q.Across(i), kt.Read(), m.Write(i));
       for (int64_t r = i; r < i + count; ++r) MaskRow(r, seen, m.Row(r));

@@ -58,7 +58,7 @@ class ScanGrad : private ScanCore {
 
   void SweepForward() {
     std::fill(z, z + k.width, 0.0f);
-    std::fill(mixed_, mixed_ + layout.queries / layout.chunk + 1, 0.0f);
+    std::fill(mixed_, mixed_ + layout.queries / layout.block + 1, 0.0f);
     ZeroTile(st_, Dv);
     for (int64_t n = 0; n < walk.absorbed; n += kScanBlock) {
       const int64_t count = std::min(kScanBlock, walk.absorbed - n);
@@ -66,8 +66,8 @@ class ScanGrad : private ScanCore {
       Absorb(count, st_, Dv, /*transposed=*/true);
     }
     shifts_[0] = shift;
-    for (int64_t t = 0; t < walk.steps(); t += layout.chunk) {
-      QueryStep(t, std::min(layout.chunk, walk.steps() - t));
+    for (int64_t t = 0; t < walk.steps(); t += layout.block) {
+      QueryStep(t, std::min(layout.block, walk.steps() - t));
     }
   }
 
@@ -76,7 +76,7 @@ class ScanGrad : private ScanCore {
     if (keys > 0) {
       const bool finite = LoadKeys(walk.absorbed + t, keys);
       if (!finite && rows > 1) {
-        mixed_[t / layout.chunk] = 1;
+        mixed_[t / layout.block] = 1;
         for (int64_t i = 0; i < rows; ++i) QueryStep(t + i, 1);
         return;
       }
@@ -87,7 +87,7 @@ class ScanGrad : private ScanCore {
     ComputeStateFactors(rows);
     for (int64_t g = 0; g < group; ++g) {
       const bool finite = LoadQueryGradients(g, t, rows, keys);
-      if (!finite) mixed_[t / layout.chunk] = 1;
+      if (!finite) mixed_[t / layout.block] = 1;
       if (grad_.dq.data != nullptr) StoreQueryGradients(g, t, rows, keys);
     }
     if (keys > 0) Absorb(keys, st_, Dv, /*transposed=*/true);
@@ -178,8 +178,8 @@ class ScanGrad : private ScanCore {
     ZeroTile(s, D);
     shift = kNothing;
     sum_lift_ = 0.0f;
-    for (int64_t t = (walk.steps() - 1) / layout.chunk * layout.chunk; t >= 0; t -= layout.chunk) {
-      const int64_t rows = std::min(layout.chunk, walk.steps() - t);
+    for (int64_t t = (walk.steps() - 1) / layout.block * layout.block; t >= 0; t -= layout.block) {
+      const int64_t rows = std::min(layout.block, walk.steps() - t);
       if (rows > 0) KeyStep(t, rows);
     }
     Transpose(s.data, s.pitch, D, Dv, st_.data, st_.pitch);
@@ -192,7 +192,7 @@ class ScanGrad : private ScanCore {
   }
 
   void KeyStep(int64_t t, int64_t rows) {
-    if (mixed_[t / layout.chunk] != 0 && rows > 1) {
+    if (mixed_[t / layout.block] != 0 && rows > 1) {
       for (int64_t i = rows - 1; i >= 0; --i) KeyStep(t + i, 1);
       return;
     }

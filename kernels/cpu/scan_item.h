@@ -45,6 +45,11 @@ struct ScanWalk {
 
 // Keys and queries a block outside the causal triangle: the state's panels stay in L1.
 constexpr int64_t kScanBlock = 64;
+// And within: a triangle of C^2 / 2 pairs against an addition to the state, every C steps.
+constexpr int64_t kCausalBlock = 32;
+inline int64_t ScanBlock(const ScanParams& params) {
+  return params.causal ? std::min(params.chunk, kCausalBlock) : kScanBlock;
+}
 
 // Where things lie in an item's scratch, in floats. Widths are rounded up to the widest vector
 // (16 floats). Row pitches are an odd number of cache lines: a pitch that is a power of two would
@@ -55,9 +60,10 @@ struct ScanLayout {
   static int64_t Width(int64_t n) { return (n + kVector - 1) / kVector * kVector; }
   static int64_t Pitch(int64_t n) { return (Width(n) / kVector | 1) * kVector; }
 
-  int64_t D, Dv, chunk;
+  int64_t D, Dv;
+  int64_t block;                      // steps at a time
   int64_t q_width, v_width;           // of rows of q, k and of v, out
-  int64_t q_pitch, v_pitch, c_pitch;  // of rows of features, values, chunk columns
+  int64_t q_pitch, v_pitch, c_pitch;  // of rows of features, values, columns of a block
 
   // Offsets. [rows, D]: q k dphi; [rows, Dv]: v o dn; [D, rows]: kt; [Dv, rows]: vt; [rows, rows]:
   // m p; [D, Dv]: s; [Dv, D]: st; one column panel of either: part; [D]: z sum x; [rows]: shifts,
@@ -76,8 +82,8 @@ struct ScanLayout {
     Dv = problem.v.shape[3];
     queries = problem.q.shape[2];
     const int64_t group = problem.q.shape[1] / problem.k.shape[1];
-    chunk = item.params->causal ? item.params->chunk : kScanBlock;
-    const int64_t rows = std::max(chunk, kScanBlock);
+    block = ScanBlock(*item.params);
+    const int64_t rows = kScanBlock;
     q_width = Width(D);
     v_width = Width(Dv);
     q_pitch = Pitch(D);
@@ -110,7 +116,7 @@ struct ScanLayout {
     to_d = Take(group * queries);
     lift = Take(Lifts(*item.params) ? group * queries : 0);
     shifts = Take(queries + 1);
-    mixed = Take(queries / chunk + 1);
+    mixed = Take(queries / block + 1);
   }
 
   // Whether gradients may need a factor beyond float32 (see ScanGrad).

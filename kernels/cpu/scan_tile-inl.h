@@ -101,27 +101,24 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void Lift(double exponent, float* x, int64_
   for (int64_t c = 0; c < width; ++c) x[c] = static_cast<float>(x[c] * factor);
 }
 
+// Asks for row i of the next block of as many rows, to be in L2 when that is loaded: a block is too
+// short for the hardware to see where it leads.
+HWY_INLINE void PrefetchNext(const RowsOf& from, int64_t i) {
+  const int64_t next = i + from.count;
+  if (from.n + next >= from.view.shape[2]) return;
+  const std::byte* row = from.Row(next);
+  for (int64_t at = 0; at < from.view.shape[3] * SizeOf(from.view.dtype); at += 64) {
+    __builtin_prefetch(row + at, /*rw=*/0, /*locality=*/2);
+  }
+}
+
 inline void ZeroTile(const Tile& tile, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) std::fill(tile.Row(i), tile.Row(i) + tile.width, 0.0f);
 }
 
-// Returns whether all values are finite.
-HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadRows(const RowsOf& from, const Tile& tile) {
-  const DF d;
-  FiniteCheck check;
-  const int64_t D = from.view.shape[3];
-  for (int64_t i = 0; i < from.count; ++i) {
-    float* row = tile.Row(i);
-    std::fill(row + D, row + tile.width, 0.0f);
-    Widen(from.view.dtype, from.Row(i), D, row);
-    for (int64_t c = 0; c < tile.width; c += kLanes) check.See(hn::LoadU(d, row + c));
-  }
-  return check.IsFinite();
-}
-
 // Loads rows and replaces them by their features. kExp: shift[i] becomes the maximum of row i and
-// the features are e^(x - shift[i]), 0 if that is -inf; for the other maps it becomes 0. Returns
-// whether all features are finite.
+// the features are e^(x - shift[i]), 0 if that is -inf; for the other maps it becomes 0, and may be
+// null. Returns whether all features are finite.
 HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const RowsOf& from,
                                                        const Tile& tile, float* shift) {
   const DF d;
@@ -134,16 +131,18 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const Row
     for (int64_t i = 0; i < from.count; ++i) {
       float* row = tile.Row(i);
       const std::byte* source = from.Row(i);
+      PrefetchNext(from, i);
       if (direct < D) Widen(from.view.dtype, source + 4 * direct, D - direct, row + direct);
       std::fill(row + D, row + tile.width, 0.0f);
-      shift[i] = 0.0f;
+      float most = 0.0f;
       if constexpr (kMap == FeatureMap::kExp) {
-        shift[i] = kNothing;
+        most = kNothing;
         const float* x = reinterpret_cast<const float*>(source);
-        for (int64_t c = 0; c < direct; ++c) shift[i] = x[c] > shift[i] ? x[c] : shift[i];
-        for (int64_t c = direct; c < D; ++c) shift[i] = row[c] > shift[i] ? row[c] : shift[i];
+        for (int64_t c = 0; c < direct; ++c) most = x[c] > most ? x[c] : most;
+        for (int64_t c = direct; c < D; ++c) most = row[c] > most ? row[c] : most;
       }
-      const VF subtracted = hn::Set(d, shift[i] == kNothing ? 0.0f : shift[i]);
+      if (shift != nullptr) shift[i] = most;
+      const VF subtracted = hn::Set(d, most == kNothing ? 0.0f : most);
       const auto map_vector = [&](const float* x, float* to) {
         const VF phi = Feature<kMap>(d, hn::LoadU(d, x), subtracted);
         check.See(phi);
@@ -157,6 +156,11 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const Row
     }
   });
   return check.IsFinite();
+}
+
+// Returns whether all values are finite.
+inline bool LoadRows(const RowsOf& from, const Tile& tile) {
+  return LoadFeatures(FeatureMap::kIdentity, from, tile, /*shift=*/nullptr);
 }
 
 // Stores gradient(x) = phi'(x) * gradient(phi), row i times e^(lift[i]); lift null: all are 0.

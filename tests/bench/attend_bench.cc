@@ -9,9 +9,10 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <map>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -48,33 +49,45 @@ struct Measured {
 // measured for about as long as a call takes. A sample counts when this process had its cores for
 // it. On a machine that is too busy for that, CPU time divided by threads stands in, and the line
 // says so.
-Measured Measure(CpuBackend& backend, double budget, const std::function<void()>& call) {
-  const Cpu& cpu = backend.cpu();
-  std::vector<double> seconds[2], shares[2], peaks;
-  call();
-  double last = 0;
-  const auto add_peak = [&] {
-    peaks.push_back(MeasureFlops(cpu.isa, *cpu.pool, std::clamp(last, 2e-3, 0.2)));
-  };
-  add_peak();
-  const double start = Wall();
-  do {
+class Sampler {
+ public:
+  Sampler(CpuBackend& backend, std::function<void()> call)
+      : cpu_(backend.cpu()), call_(std::move(call)) {
+    call_();
+  }
+
+  void Add() {
+    if (peaks_.empty()) AddPeak();
     const double wall = Wall(), process = ProcessSeconds();
-    call();
+    call_();
     const double wall_used = Wall() - wall, process_used = ProcessSeconds() - process;
-    last = wall_used;
-    add_peak();
-    const double peak = (peaks[peaks.size() - 2] + peaks.back()) / 2;
+    last_ = wall_used;
+    AddPeak();
+    const double peak = (peaks_[peaks_.size() - 2] + peaks_.back()) / 2;
     const auto add = [&](bool clean, double value) {
-      seconds[clean].push_back(value);
-      shares[clean].push_back(1 / value / peak);
+      seconds_[clean].push_back(value);
+      shares_[clean].push_back(1 / value / peak);
     };
-    add(false, process_used / cpu.threads);
-    if (process_used > 0.95 * cpu.threads * wall_used) add(true, wall_used);
-  } while ((Wall() - start < budget || seconds[0].size() < 5) && Wall() - start < 8 * budget);
-  const bool clean = seconds[1].size() >= 3;
-  return {Median(seconds[clean]), Median(peaks), Median(shares[clean]), clean};
-}
+    add(false, process_used / cpu_.threads);
+    if (process_used > 0.95 * cpu_.threads * wall_used) add(true, wall_used);
+  }
+
+  size_t size() const { return seconds_[0].size(); }
+  Measured Result() const {
+    const bool clean = seconds_[1].size() >= 3;
+    return {Median(seconds_[clean]), Median(peaks_), Median(shares_[clean]), clean};
+  }
+
+ private:
+  void AddPeak() {
+    peaks_.push_back(MeasureFlops(cpu_.isa, *cpu_.pool, std::clamp(last_, 2e-3, 0.2)));
+  }
+
+  const Cpu& cpu_;
+  const std::function<void()> call_;
+  double last_ = 0;
+  std::vector<double> seconds_[2], shares_[2], peaks_;  // [1]: clean samples only
+};
 
 // Random tensors of one problem with every view that both directions need.
 class Bench {
@@ -147,26 +160,44 @@ class Report {
           [&](Stream& stream) { bench.Backward(backend, stream); });
   }
 
-  // Time a token of a causal window, and its ratio to the shortest sequence's.
-  void Window(CpuBackend& backend, int64_t N, bool backward) {
-    Bench bench(/*H=*/2, N, /*D=*/64, /*banded=*/true, -255, 0);
+  // Time a token of a causal window, and its ratio to the shortest sequence's. All N take turns.
+  void Windows(CpuBackend& backend, const std::vector<int64_t>& sizes, bool backward) {
+    struct Sequence {
+      std::unique_ptr<Bench> bench;
+      std::unique_ptr<Sampler> sampler;
+    };
     BufferPool pool;
-    Stream stream(backend, &pool), dry(backend, nullptr);
-    bench.Forward(backend, stream);
-    backward ? bench.Backward(backend, dry) : bench.Forward(backend, dry);
-    const Measured m = Measure(backend, budget_, [&] {
-      backward ? bench.Backward(backend, stream) : bench.Forward(backend, stream);
-    });
-    const double ns = m.seconds / static_cast<double>(N) * 1e9;
-    double& first = first_[{backend.cpu().threads, backward}];
-    if (first == 0) first = ns;
-    std::printf(
-        "{\"case\":\"%s window 256 N%lld T%d\",\"value\":%.1f,\"unit\":\"ns/token\","
-        "\"ratio\":%.3f,\"goal\":\"<= 1.15\",\"peak\":%.1f,\"useful_share\":%.3f,"
-        "\"predicted\":%.1f,\"clean\":%s}\n",
-        backward ? "backward" : "forward", static_cast<long long>(N), backend.cpu().threads, ns,
-        ns / first, m.peak / 1e9, (backward ? 2.5 : 1.0) * bench.flops() * m.share,
-        dry.work().seconds / static_cast<double>(N) * 1e9, m.clean ? "true" : "false");
+    Stream stream(backend, &pool);
+    std::vector<Sequence> sequences;
+    for (int64_t N : sizes) {
+      auto bench = std::make_unique<Bench>(/*H=*/2, N, /*D=*/64, /*banded=*/true, -255, 0);
+      Bench* b = bench.get();
+      b->Forward(backend, stream);
+      auto sampler = std::make_unique<Sampler>(backend, [&backend, &stream, b, backward] {
+        backward ? b->Backward(backend, stream) : b->Forward(backend, stream);
+      });
+      sequences.push_back({std::move(bench), std::move(sampler)});
+    }
+    const double start = Wall();
+    do {
+      for (Sequence& s : sequences) s.sampler->Add();
+    } while (sequences[0].sampler->size() < 7 || Wall() - start < budget_);
+    double first = 0;
+    for (const auto& [bench, sampler] : sequences) {
+      Stream dry(backend, nullptr);
+      backward ? bench->Backward(backend, dry) : bench->Forward(backend, dry);
+      const Measured m = sampler->Result();
+      const double tokens = static_cast<double>(bench->N()), ns = m.seconds / tokens * 1e9;
+      if (first == 0) first = ns;
+      std::printf(
+          "{\"case\":\"%s window 256 N%lld T%d\",\"value\":%.1f,\"unit\":\"ns/token\","
+          "\"ratio\":%.3f,\"goal\":\"<= 1.15\",\"peak\":%.1f,\"useful_share\":%.3f,"
+          "\"predicted\":%.1f,\"clean\":%s}\n",
+          backward ? "backward" : "forward", static_cast<long long>(bench->N()),
+          backend.cpu().threads, ns, ns / first, m.peak / 1e9,
+          (backward ? 2.5 : 1.0) * bench->flops() * m.share, dry.work().seconds / tokens * 1e9,
+          m.clean ? "true" : "false");
+    }
     std::fflush(stdout);
   }
 
@@ -176,7 +207,12 @@ class Report {
     BufferPool pool;
     Stream stream(backend, &pool), dry(backend, nullptr);
     call(dry);
-    const Measured m = Measure(backend, budget_, [&] { call(stream); });
+    Sampler sampler(backend, [&] { call(stream); });
+    const double start = Wall();
+    do {
+      sampler.Add();
+    } while ((Wall() - start < budget_ || sampler.size() < 5) && Wall() - start < 8 * budget_);
+    const Measured m = sampler.Result();
     std::printf(
         "{\"case\":\"%s T%d\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,%s"
         "\"peak\":%.1f,\"predicted\":%.3f,\"clean\":%s}\n",
@@ -186,7 +222,6 @@ class Report {
   }
 
   const double budget_;
-  std::map<std::pair<int, bool>, double> first_;
 };
 
 int Main(bool quick, const std::string& isa) {
@@ -208,9 +243,9 @@ int Main(bool quick, const std::string& isa) {
       }
     }
     for (bool backward : {false, true}) {
-      for (int64_t N : {4096, 16384, 131072}) {
-        if (!quick || N <= 16384) report.Window(backend, N, backward);
-      }
+      std::vector<int64_t> sizes = {4096, 16384};
+      if (!quick) sizes.push_back(131072);
+      report.Windows(backend, sizes, backward);
     }
   }
   return 0;

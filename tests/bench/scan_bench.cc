@@ -70,25 +70,27 @@ class Bench {
     grad_.dv = make(shape, 0);
   }
 
-  Figures Measure() {
-    Figures figures;
-    Stream dry(*backend_, nullptr);
-    Run(dry);
-    figures.predicted_seconds = dry.work().seconds;
-    figures.flops = dry.work().flops;
-    std::vector<double> samples;
+  // Adds samples of about 20 ms, at least one call.
+  void AddSamples() {
     double total = 0;
-    while (samples.size() < 5 || (total < 0.3 && samples.size() < 200)) {
+    while (total < 0.02) {
       Stream stream(*backend_, &pool_);
       const double start = Now(setting_.threads);
       Run(stream);
-      samples.push_back(Now(setting_.threads) - start);
-      total += samples.back();
-      figures.workspace_bytes = stream.workspace().peak_bytes();
+      samples_.push_back(Now(setting_.threads) - start);
+      total += samples_.back();
+      workspace_bytes_ = stream.workspace().peak_bytes();
     }
-    std::nth_element(samples.begin(), samples.begin() + samples.size() / 2, samples.end());
-    figures.seconds = samples[samples.size() / 2];
-    return figures;
+  }
+
+  Figures Measured() {
+    Stream dry(*backend_, nullptr);
+    Run(dry);
+    std::nth_element(samples_.begin(), samples_.begin() + samples_.size() / 2, samples_.end());
+    return {.seconds = samples_[samples_.size() / 2],
+            .flops = dry.work().flops,
+            .predicted_seconds = dry.work().seconds,
+            .workspace_bytes = workspace_bytes_};
   }
 
  private:
@@ -110,6 +112,8 @@ class Bench {
   std::vector<std::shared_ptr<Buffer>> storage_;
   std::vector<ScanRow> rows_;
   ScanGradProblem grad_;
+  std::vector<double> samples_;
+  int64_t workspace_bytes_ = 0;
 };
 
 void Print(const std::string& name, double value, const char* unit, const std::string& rest = "") {
@@ -123,8 +127,7 @@ std::string Goal(const char* text) {
 }
 
 // One line of time, one of work rate, one of prediction; returns ns per token and head.
-double Report(Backend* backend, const Setting& s, const char* goal, int64_t* workspace) {
-  const Figures f = Bench(backend, s).Measure();
+double Report(Backend* backend, const Setting& s, const char* goal, const Figures& f) {
   const std::string name =
       absl::StrCat(s.causal ? "causal" : "full", s.backward ? " backward" : "", " D64 N", s.N, " H",
                    s.H, " ", s.threads, s.threads == 1 ? " thread" : " threads");
@@ -134,32 +137,42 @@ double Report(Backend* backend, const Setting& s, const char* goal, int64_t* wor
   Print(absl::StrCat(name, ", rate"), f.flops / f.seconds * 1e-9, "GFLOP/s",
         absl::StrCat(", \"peak\": ", peak * 1e-9, ", \"ratio\": ", f.flops / f.seconds / peak));
   Print(absl::StrCat(name, ", measured/predicted"), f.seconds / f.predicted_seconds, "");
-  *workspace = f.workspace_bytes;
   return nanoseconds;
 }
 
-// A family over N: constant time per token, and memory that does not grow faster than N.
-void Sweep(Backend* backend, Setting s, bool quick) {
+// A family over N: constant time per token, and memory that does not grow faster than N. All N take
+// turns, so that whoever shares the machine slows them alike.
+void Sweep(Backend* backend, const Setting& family, bool quick) {
+  constexpr int kRounds = 9;
+  std::vector<Setting> settings;
+  std::vector<std::unique_ptr<Bench>> benches;
+  for (int64_t N : {4096, 16384, 65536, 1 << 20}) {
+    if (N > 65536 && (quick || family.backward || family.threads > 1)) continue;
+    settings.push_back(family);
+    settings.back().N = N;
+    settings.back().H = family.threads;
+    benches.push_back(std::make_unique<Bench>(backend, settings.back()));
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    for (const auto& bench : benches) bench->AddSamples();
+  }
   std::vector<double> nanoseconds;
   std::vector<double> workspaces;
-  for (int64_t N : {4096, 16384, 65536, 1 << 20}) {
-    if (N > 65536 && (quick || s.backward || s.threads > 1)) continue;
-    s.N = N;
-    s.H = N > 65536 ? 1 : s.threads == 1 ? 1 : 2;
-    const bool is_goal = s.threads == 1 && N >= 16384 && !s.backward;
-    int64_t workspace = 0;
-    nanoseconds.push_back(Report(backend, s, !is_goal ? "" : "<= 500", &workspace));
-    workspaces.push_back(static_cast<double>(workspace));
+  for (size_t i = 0; i < benches.size(); ++i) {
+    const bool is_goal = family.threads == 1 && settings[i].N >= 16384 && !family.backward;
+    const Figures figures = benches[i]->Measured();
+    nanoseconds.push_back(Report(backend, settings[i], !is_goal ? "" : "<= 500", figures));
+    workspaces.push_back(static_cast<double>(figures.workspace_bytes));
   }
   const std::string name =
-      absl::StrCat(s.causal ? "causal" : "full", s.backward ? " backward" : "", " D64 ", s.threads,
-                   s.threads == 1 ? " thread" : " threads");
+      absl::StrCat(family.causal ? "causal" : "full", family.backward ? " backward" : "", " D64 ",
+                   family.threads, family.threads == 1 ? " thread" : " threads");
   const auto [least, most] = std::minmax_element(nanoseconds.begin(), nanoseconds.end());
   Print(absl::StrCat(name, ", slowest/fastest time per token over N"), *most / *least, "",
-        Goal(s.threads == 1 && !s.backward ? "<= 1.15" : ""));
+        Goal(family.threads == 1 && !family.backward ? "<= 1.15" : ""));
   Print(absl::StrCat(name, ", workspace at largest N"), workspaces.back(), "bytes");
   Print(absl::StrCat(name, ", growth of workspace from smallest to largest N"),
-        workspaces.back() / workspaces.front(), "", Goal(s.backward ? "<= 16" : "<= 1"));
+        workspaces.back() / workspaces.front(), "", Goal(family.backward ? "<= 16" : "<= 1"));
 }
 
 int Main(bool quick) {
