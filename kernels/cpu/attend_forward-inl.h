@@ -30,7 +30,8 @@ constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 // The online softmax of one tile of queries. Every array keeps queries in panels of kPanel lanes.
 class QueryTile {
  public:
-  // `index` of the item's tiles. `scores` is space that tiles of an item share.
+  // Tile `index` of the item. `scores` is space that the item's tiles share; `take`(floats) returns
+  // scratch memory.
   template <class Take>
   QueryTile(const AttendItem& item, int64_t index, float* scores, const Take& take)
       : t_(item),

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // power of two apart would fight for few cache sets.
 class KeyTiles {
  public:
-  // Takes its memory from `scratch`, a function of floats.
+  // `take`(floats) returns scratch memory.
   template <class Take>
   KeyTiles(const AttendItem& item, const Take& take) : t_(item) {
     v_ = take(CeilDiv(t_.Dv, kRows) * kGroup);
@@ -65,10 +65,8 @@ class KeyTiles {
   }
 
  private:
-  // A vector that holds kRows floats.
-  static constexpr int64_t kStored = kRows <= 4 ? 4 : 8;
-  using DStored = hn::CappedTag<float, kStored>;
-  static_assert(HWY_LANES(float) >= kStored);
+  static constexpr int64_t kStored = 4;
+  static_assert(kRows <= kStored);
   // Floats from group to group: no power of two.
   static constexpr int64_t kGroup = kBlockTiles * kTile * kRows + 16;
 
@@ -91,10 +89,10 @@ class KeyTiles {
     }
   }
 
-  // A row to its groups. Vectors overlap: each begins over the end of the one before, in the place
-  // of the next key, which for the last key of a tile would be another slot's.
+  // A row to its groups, in vectors that may end in the place of the next key; of the last key that
+  // is another slot's.
   HWY_INLINE void Pack(const float* row, float* to, bool is_last) const {
-    const DStored d;
+    const hn::FixedTag<float, kStored> d;
     int64_t j = 0;
     for (; !is_last && j + kStored <= t_.Dv; j += kRows, to += kGroup) {
       hn::StoreU(hn::LoadU(d, row + j), d, to);

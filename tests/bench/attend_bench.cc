@@ -42,13 +42,13 @@ struct Measured {
   double peak = 0;     // FLOP/s of all threads, median
   double share = 0;    // of peak for each FLOP of a call: median of calls, each with the peaks
                        // measured before and after it
-  bool clean = false;  // nobody else took the cores
+  bool clean = false;  // of samples during which this process had its cores
 };
 
 // Whoever shares the machine slows a long call and a short burst differently, so the peak is
 // measured for about as long as a call takes. A sample counts when this process had its cores for
-// it. On a machine that is too busy for that, CPU time divided by threads stands in, and the line
-// says so.
+// most of it. Where that is rare (a busy machine, or a call so short that threads wait for one
+// another) all samples count, and the line says so.
 class Sampler {
  public:
   Sampler(CpuBackend& backend, std::function<void()> call)
@@ -64,12 +64,11 @@ class Sampler {
     last_ = wall_used;
     AddPeak();
     const double peak = (peaks_[peaks_.size() - 2] + peaks_.back()) / 2;
-    const auto add = [&](bool clean, double value) {
-      seconds_[clean].push_back(value);
-      shares_[clean].push_back(1 / value / peak);
-    };
-    add(false, process_used / cpu_.threads);
-    if (process_used > 0.95 * cpu_.threads * wall_used) add(true, wall_used);
+    const bool has_cores = process_used > 0.95 * cpu_.threads * wall_used;
+    for (int clean = 0; clean <= (has_cores ? 1 : 0); ++clean) {
+      seconds_[clean].push_back(wall_used);
+      shares_[clean].push_back(1 / wall_used / peak);
+    }
   }
 
   size_t size() const { return seconds_[0].size(); }
