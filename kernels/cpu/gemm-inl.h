@@ -54,13 +54,16 @@ struct MutableRows {
 };
 
 // What C holds before the sum: zero, itself, or itself times `scale[n]`, one factor a column.
-enum class Start { kZero, kAdd, kScale };
+// kAddLast: zero, and itself is added last, so that a large C meets one rounding instead of K.
+enum class Start { kZero, kAdd, kScale, kAddLast };
 
 namespace gemm_internal {
 
-// One function per block shape, never inlined: two of them in one function make gcc spill.
+// One function per block shape, never inlined: two of them in one function make gcc spill. A comes
+// in pieces, since a struct of three words would travel through memory.
 template <int kM, int kV, Start kStart>
-HWY_NOINLINE void Block(int64_t K, Broadcast a, Rows b, MutableRows c, const float* scale) {
+HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_column, Rows b,
+                        MutableRows c, const float* scale) {
   const DF d;
   VF acc[kM][kV];
 #pragma GCC unroll 8
@@ -68,7 +71,7 @@ HWY_NOINLINE void Block(int64_t K, Broadcast a, Rows b, MutableRows c, const flo
 #pragma GCC unroll 8
     for (int j = 0; j < kV; ++j) {
       acc[i][j] = hn::Zero(d);
-      if constexpr (kStart != Start::kZero) {
+      if constexpr (kStart == Start::kAdd || kStart == Start::kScale) {
         acc[i][j] = hn::LoadU(d, c.data + i * c.stride + j * kLanes);
       }
       if constexpr (kStart == Start::kScale) {
@@ -80,12 +83,12 @@ HWY_NOINLINE void Block(int64_t K, Broadcast a, Rows b, MutableRows c, const flo
   constexpr int kBases = (kM + 2) / 3;
   const float* base[kBases];
 #pragma GCC unroll 8
-  for (int i = 0; i < kBases; ++i) base[i] = a.data + 3 * i * a.row;
+  for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_row;
   // The shorter of the two waits in registers for the longer.
   const auto add = [&](const float* b_row) HWY_ATTR {
     VF element[kM], row[kV];
 #pragma GCC unroll 8
-    for (int i = 0; kM <= kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a.row]);
+    for (int i = 0; kM <= kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
 #pragma GCC unroll 8
     for (int j = 0; j < kV; ++j) {
       row[j] = hn::LoadU(d, b_row + j * kLanes);
@@ -96,12 +99,12 @@ HWY_NOINLINE void Block(int64_t K, Broadcast a, Rows b, MutableRows c, const flo
     }
 #pragma GCC unroll 8
     for (int i = 0; kM > kV && i < kM; ++i) {
-      element[i] = hn::Set(d, base[i / 3][(i % 3) * a.row]);
+      element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < kBases; ++i) base[i] += a.column;
+    for (int i = 0; i < kBases; ++i) base[i] += a_column;
   };
   const float* b_row = b.data;
   int64_t k = K;
@@ -114,7 +117,11 @@ HWY_NOINLINE void Block(int64_t K, Broadcast a, Rows b, MutableRows c, const flo
 #pragma GCC unroll 8
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) hn::StoreU(acc[i][j], d, c.data + i * c.stride + j * kLanes);
+    for (int j = 0; j < kV; ++j) {
+      float* to = c.data + i * c.stride + j * kLanes;
+      if constexpr (kStart == Start::kAddLast) acc[i][j] = hn::Add(hn::LoadU(d, to), acc[i][j]);
+      hn::StoreU(acc[i][j], d, to);
+    }
   }
 }
 
@@ -130,10 +137,11 @@ HWY_INLINE void Columns(int64_t M, int64_t K, Broadcast a, Rows b, MutableRows c
   // Latency asks for 8 sums at a time.
   constexpr int kTall = kV == kVectors ? kRows : 2 * kRows;
   for (; m + kTall <= M; next(kTall, kTall / kRows * a.group)) {
-    Block<kTall, kV, kStart>(K, a, b, c, scale);
+    Block<kTall, kV, kStart>(K, a.data, a.row, a.column, b, c, scale);
   }
-  for (; m + 2 <= M; next(2, 2 * a.row)) Block<2, kV, kStart>(K, a, b, c, scale);
-  for (; m < M; next(1, a.row)) Block<1, kV, kStart>(K, a, b, c, scale);
+  for (; m + 2 <= M; next(2, 2 * a.row))
+    Block<2, kV, kStart>(K, a.data, a.row, a.column, b, c, scale);
+  for (; m < M; next(1, a.row)) Block<1, kV, kStart>(K, a.data, a.row, a.column, b, c, scale);
 }
 
 }  // namespace gemm_internal

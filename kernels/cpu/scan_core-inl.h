@@ -25,7 +25,7 @@ struct ScanCore {
   const bool shifted;
   const double log_scale;
   Tile q, k, v, o, kt, m, s;
-  float *part, *z, *sum, *q_shift, *k_shift, *row_d, *row_shift, *factor;
+  float *z, *sum, *q_shift, *k_shift, *row_d, *row_shift, *factor;
   float shift = kNothing;  // of s and z
 
   ScanCore(const ScanItem& work, float* scratch)
@@ -47,7 +47,6 @@ struct ScanCore {
         kt{scratch + layout.kt, layout.c_pitch, layout.c_pitch},
         m{scratch + layout.m, layout.c_pitch, layout.c_pitch},
         s{scratch + layout.s, layout.v_pitch, layout.v_width},
-        part(scratch + layout.part),
         z(scratch + layout.z),
         sum(scratch + layout.sum),
         q_shift(scratch + layout.q_shift),
@@ -135,22 +134,6 @@ struct ScanCore {
     for (int64_t i = 0; i < rows; ++i) factor[i] = ShiftFactor(shift, RowShift(i));
   }
 
-  // state += A B over `count` rows, A(i, n) = a(i, n). The new terms are summed apart from the
-  // state, a column panel at a time: one rounding a block and not one a key meets the large sum.
-  void AddProduct(int64_t M, int64_t count, const Broadcast& a, const Tile& b, const Tile& state) {
-    const DF d;
-    for (int64_t n = 0; n < state.width; n += kPanel) {
-      const int64_t columns = std::min(kPanel, state.width - n);
-      Gemm<Start::kZero>(M, columns, count, a, {b.data + n, b.pitch}, {part, kPanel});
-      for (int64_t i = 0; i < M; ++i) {
-        float* to = state.Row(i) + n;
-        for (int64_t c = 0; c < columns; c += kLanes) {
-          hn::StoreU(hn::Add(hn::LoadU(d, to + c), hn::LoadU(d, part + i * kPanel + c)), d, to + c);
-        }
-      }
-    }
-  }
-
   // z += weight_i * row i of x; no weights: 1.
   void AddRows(int64_t count, const float* weight, const Tile& x, float* z_sum) {
     const DF d;
@@ -177,9 +160,9 @@ struct ScanCore {
     }
     AddRows(count, nullptr, k, z);
     if (transposed) {
-      AddProduct(M, count, v.Down(), k, state);
+      Gemm<Start::kAddLast>(M, state.width, count, v.Down(), k.Read(), state.Write());
     } else {
-      AddProduct(M, count, k.Down(), v, state);
+      Gemm<Start::kAddLast>(M, state.width, count, k.Down(), v.Read(), state.Write());
     }
   }
 };

@@ -270,7 +270,7 @@ class ScanGrad : private ScanCore {
       weight = factor;
     }
     AddRows(rows, weight, q, z);
-    AddProduct(D, rows, q.Down(), dn_, s);
+    Gemm<Start::kAddLast>(D, s.width, rows, q.Down(), dn_.Read(), s.Write());
   }
 
   // Adds what the step's queries give to the keys of the same step: o += A^T dN, dphi += P^T phi_q.

@@ -56,7 +56,6 @@ inline int64_t ScanBlock(const ScanParams& params) {
 // put a column of a matrix into few sets of L1.
 struct ScanLayout {
   static constexpr int64_t kVector = 16;
-  static constexpr int64_t kWidestPanel = 64;  // kPanel of gemm-inl.h, AVX-512
   static int64_t Width(int64_t n) { return (n + kVector - 1) / kVector * kVector; }
   static int64_t Pitch(int64_t n) { return (Width(n) / kVector | 1) * kVector; }
 
@@ -66,9 +65,8 @@ struct ScanLayout {
   int64_t q_pitch, v_pitch, c_pitch;  // of rows of features, values, columns of a block
 
   // Offsets. [rows, D]: q k dphi; [rows, Dv]: v o dn; [D, rows]: kt; [Dv, rows]: vt; [rows, rows]:
-  // m p; [D, Dv]: s; [Dv, D]: st; one column panel of either: part; [D]: z sum x; [rows]: shifts,
-  // normalisers and factors of rows.
-  int64_t q, k, v, o, kt, m, s, part, z, sum, q_shift, k_shift, row_d, row_shift, factor;
+  // m p; [D, Dv]: s; [Dv, D]: st; [D]: z sum x; [rows]: shifts, normalisers and factors of rows.
+  int64_t q, k, v, o, kt, m, s, z, sum, q_shift, k_shift, row_d, row_shift, factor;
   int64_t dphi, dn, vt, p, st, x;
   // Kept by the backward from one sweep to the other. [group, queries]: to_num to_d lift;
   // [queries + 1]: shifts; [steps]: mixed.
@@ -103,7 +101,6 @@ struct ScanLayout {
     row_d = Take(rows);
     row_shift = Take(rows + 1);
     factor = Take(rows);
-    part = Take(std::max(q_width, v_width) * kWidestPanel);
     dphi = dn = vt = p = st = x = to_num = to_d = lift = shifts = mixed = 0;
     if (item.grad == nullptr) return;
     dphi = Take(rows * q_pitch);

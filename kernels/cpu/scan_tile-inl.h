@@ -61,7 +61,7 @@ struct FiniteCheck {
 
   // Written out: gcc gives implicit constructors no target attribute.
   HWY_INLINE FiniteCheck() : sum(hn::Zero(DF())) {}
-  HWY_INLINE void See(VF x) { sum = hn::Add(sum, hn::Sub(x, x)); }
+  HWY_INLINE void See(VF x) { sum = hn::MulAdd(x, hn::Zero(DF()), sum); }
   HWY_INLINE bool IsFinite() const { return hn::AllFalse(DF(), hn::IsNaN(sum)); }
 };
 
@@ -101,17 +101,6 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void Lift(double exponent, float* x, int64_
   for (int64_t c = 0; c < width; ++c) x[c] = static_cast<float>(x[c] * factor);
 }
 
-// Asks for row i of the next block of as many rows, to be in L2 when that is loaded: a block is too
-// short for the hardware to see where it leads.
-HWY_INLINE void PrefetchNext(const RowsOf& from, int64_t i) {
-  const int64_t next = i + from.count;
-  if (from.n + next >= from.view.shape[2]) return;
-  const std::byte* row = from.Row(next);
-  for (int64_t at = 0; at < from.view.shape[3] * SizeOf(from.view.dtype); at += 64) {
-    __builtin_prefetch(row + at, /*rw=*/0, /*locality=*/2);
-  }
-}
-
 inline void ZeroTile(const Tile& tile, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) std::fill(tile.Row(i), tile.Row(i) + tile.width, 0.0f);
 }
@@ -126,14 +115,21 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const Row
   const int64_t D = from.view.shape[3];
   // Whole vectors of float32 need no conversion.
   const int64_t direct = from.view.dtype == DType::kF32 ? D / kLanes * kLanes : 0;
+  const int64_t row_bytes = D * SizeOf(from.view.dtype);
+  const int64_t stride = from.view.stride[2] * SizeOf(from.view.dtype);
+  const std::byte* source = from.Row(0);
+  // The next block as long as this one, to be in L2 when it is loaded: a block is too short for the
+  // hardware to see where it leads.
+  const int64_t ahead = from.n + 2 * from.count <= from.view.shape[2] ? from.count * stride : 0;
   WithMap(map, [&](auto constant) {
     constexpr FeatureMap kMap = decltype(constant)::value;
-    for (int64_t i = 0; i < from.count; ++i) {
+    for (int64_t i = 0; i < from.count; ++i, source += stride) {
       float* row = tile.Row(i);
-      const std::byte* source = from.Row(i);
-      PrefetchNext(from, i);
+      for (int64_t at = 0; at < row_bytes; at += 64) {
+        __builtin_prefetch(source + ahead + at, /*rw=*/0, /*locality=*/2);
+      }
       if (direct < D) Widen(from.view.dtype, source + 4 * direct, D - direct, row + direct);
-      std::fill(row + D, row + tile.width, 0.0f);
+      if (D < tile.width) std::fill(row + D, row + tile.width, 0.0f);
       float most = 0.0f;
       if constexpr (kMap == FeatureMap::kExp) {
         most = kNothing;
@@ -152,7 +148,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const Row
         map_vector(reinterpret_cast<const float*>(source) + c, row + c);
       }
       for (int64_t c = direct; c < tile.width; c += kLanes) map_vector(row + c, row + c);
-      std::fill(row + D, row + tile.width, 0.0f);
+      if (D < tile.width) std::fill(row + D, row + tile.width, 0.0f);
     }
   });
   return check.IsFinite();
