@@ -32,7 +32,7 @@ double Flops(const ScanItem& item, const ScanWalk& walk, double D, double Dv) {
 // Tiles are computed at padded widths; besides, each element of q, k, v and out is converted,
 // mapped and checked. Fitted with tests/bench/scan_bench.
 double Seconds(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
-  constexpr double kEfficiency = 0.65, kSecondsPerElement = 0.5e-9, kSecondsPerItem = 1e-6;
+  constexpr double kEfficiency = 0.72, kSecondsPerElement = 0.4e-9, kSecondsPerItem = 1e-6;
   const View &q = item.problem->q, &v = item.problem->v;
   const double D = static_cast<double>(ScanLayout::Width(q.shape[3]));
   const double Dv = static_cast<double>(ScanLayout::Width(v.shape[3]));
