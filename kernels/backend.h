@@ -99,7 +99,7 @@ struct ScanParams {
   bool normalize = true;
   double eps = 1e-6;
   double scale = 1;    // > 0
-  int64_t chunk = 64;  // causal blocks are no longer, 1..1024; changes the result by rounding only
+  int64_t chunk = 64;  // most steps of a causal block, 1..1024; changes the result by rounding only
 };
 
 struct ScanArgs {

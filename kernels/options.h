@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,7 +53,7 @@ struct IntRange {
   int64_t min = INT64_MIN, max = INT64_MAX;
 };
 struct FloatRange {  // a float must always be finite
-  double min = -1e300, max = 1e300;
+  double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();
   bool min_open = false;  // > min instead of >= min
 };
 

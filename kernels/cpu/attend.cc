@@ -21,7 +21,7 @@ namespace {
 constexpr double kLaunchSeconds = 7e-6;
 
 struct Item {
-  int32_t level;  // 0: the longest
+  int64_t level;  // 0: the longest
   int32_t problem;
   int32_t head;  // b * H + h
   int32_t tile;  // the first of its query tiles
@@ -74,7 +74,7 @@ double SerialSeconds(const Cpu& cpu, std::span<const AttendProblem> problems) {
 // Longest first, so that no thread ends with a long item alone. Levels are coarse: items of one
 // level keep the order of heads, whose keys then stay in cache.
 void ListItems(std::span<const AttendProblem> problems, int64_t tiles, Item* items) {
-  constexpr int32_t kLevels = 16;
+  constexpr int64_t kLevels = 16;
   int64_t longest = 1;
   Item* end = items;
   for (int32_t n = 0; n < static_cast<int32_t>(problems.size()); ++n) {
@@ -90,14 +90,14 @@ void ListItems(std::span<const AttendProblem> problems, int64_t tiles, Item* ite
         }
         longest = std::max(longest, visible * width);
         for (int64_t h = 0; h < H; ++h) {
-          *end++ = {static_cast<int32_t>(std::min<int64_t>(visible * width, INT32_MAX)), n,
-                    static_cast<int32_t>(b * H + h), static_cast<int32_t>(tile)};
+          *end++ = {visible * width, n, static_cast<int32_t>(b * H + h),
+                    static_cast<int32_t>(tile)};
         }
       }
     }
   }
   for (Item* item = items; item != end; ++item) {
-    item->level = kLevels - static_cast<int32_t>(item->level * kLevels / longest);
+    item->level = kLevels - item->level * kLevels / longest;
   }
   std::sort(items, end);
 }

@@ -148,7 +148,7 @@ HWY_INLINE void Columns(int64_t M, int64_t K, Broadcast a, Rows b, MutableRows c
 
 // C[m][n] = start + sum_k A(m, k) B[k][n] for m < M, n < N, summed over k in ascending order, one
 // rounding a step with FMA. REQUIRES: N is a multiple of kLanes. `scale` (N floats) only with
-// kScale. M, N, K may be 0; with K = 0 C becomes its start.
+// kScale. M, N, K may be 0; with K = 0 C becomes its start. A in groups only with PanelGemm.
 template <Start kStart>
 HWY_INLINE void Gemm(int64_t M, int64_t N, int64_t K, Broadcast a, Rows b, MutableRows c,
                      const float* scale = nullptr) {

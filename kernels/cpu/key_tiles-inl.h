@@ -6,6 +6,8 @@
 #define ATTND_CPU_KEY_TILES_INL_H_
 #endif
 
+#include <algorithm>
+
 #include "hwy/highway.h"
 #include "kernels/cpu/attend_tile.h"
 #include "kernels/cpu/convert-inl.h"

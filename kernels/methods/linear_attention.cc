@@ -45,7 +45,8 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
                         "for feature_map softmax only", {"prefix", "joint"}),
       UnservedOption<O>("nu", OptionType::kInt, int64_t{2}, "for feature_map dpfp only"),
       IntOption<O>("chunk_size", &O::chunk_size, {.min = 1, .max = 1024}, "64",
-                   "causal blocking; changes results by rounding only"),
+                   "most steps of a causal block (the CPU takes at most 32); changes results "
+                   "by rounding only"),
       FloatOption<O>("scale", &O::scale, {.min = 0, .min_open = true}, "1/sqrt(D)",
                      "used only when normalize is false"),
       BoolOption<O>("causal", &O::causal, "false", "query i sees keys j <= i + Nk - Nq"),
@@ -83,8 +84,8 @@ class LinearAttention : public MethodOf<LinearOptions> {
             {.id = "linear_attention",
              .summary = "Linear attention with an elementwise feature map",
              .reference = "Katharopoulos et al. 2020 (arXiv 2006.16236), eq. 4-12",
-             .cost = "about 4 D Dv FLOPs per token and head, causal with 2 C (D + Dv) more "
-                     "for chunks of C; memory O(n)",
+             .cost = "about 4 D Dv FLOPs per token and head, causal with C (D + Dv) more for "
+                     "blocks of C = min(chunk_size, 32); memory O(n)",
              .inputs = LinearInputs(),
              .outputs = {{"out", "[B,H,Nq,Dv]", "float", "sums of values by feature"},
                          {"lse", "[B,H,Nq]", "float32",

@@ -1,6 +1,7 @@
 // Speed of attend against the multiply-add peak of the same machine in the same run. One JSON
 // object a line: case, value (ms a call or ns a token), ratio (share of peak, or of the reference
-// case), goal, peak (GFLOP/s of all threads). Usage: attend_bench [--quick]
+// case), goal, peak (GFLOP/s of all threads). Usage:
+// attend_bench [--quick] [--isa=avx512|avx2|sse4]
 #include <time.h>
 
 #include <algorithm>
