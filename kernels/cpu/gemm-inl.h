@@ -22,8 +22,8 @@ constexpr int64_t kLanes = HWY_LANES(float);
 
 // A block of C of kRows x kVectors vectors stays in registers: 16 of 32 (AVX-512) or 12 of 16, the
 // rest holds a column of A and a vector of B. 3 x 4 takes 7 loads for 12 multiply-adds; 6 x 2 takes
-// 8 and more instructions around them, which is no slower on a core of one's own but is where the
-// second hyperthread of a shared one has taken half the decoder: 15 % there.
+// 8 and more instructions around them: as fast on a quiet machine, 15 % slower on one with busy
+// neighbours, who leave a hyperthread fewer instructions a cycle but not fewer multiply-adds.
 #if HWY_TARGET == HWY_AVX3
 constexpr int kRows = 4, kVectors = 4;
 #else
