@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpc/health/v1/health.pb.h"
-#include "server/bytes.h"
+#include "proto/wire/bytes.h"
 #include "server/reasons.h"
 
 namespace attnd {

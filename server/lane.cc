@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/core/status.h"
-#include "server/codec.h"
+#include "proto/wire/codec.h"
 
 namespace attnd {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "kernels/registry.h"
-#include "server/codec.h"
+#include "proto/wire/codec.h"
 #include "server/method_spec.h"
 
 namespace attnd {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/registry.h"
-#include "server/bytes.h"
-#include "server/codec.h"
+#include "proto/wire/bytes.h"
+#include "proto/wire/codec.h"
 
 namespace attnd {
 namespace {

@@ -6,12 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/engine.h"
+#include "proto/wire/codec.h"
 
 namespace attnd {
 
@@ -44,9 +44,6 @@ enum class Refusal : uint8_t {
   kQuota,
   kInvalid,
 };
-
-// Pieces of one payload in order, as they lie in the received slices; any alignment.
-using Spans = std::vector<std::span<const std::byte>>;
 
 struct Phases {
   double queue_seconds = 0, gather_seconds = 0, compute_seconds = 0;

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/bytes.h"
-#include "server/codec.h"
+#include "proto/wire/bytes.h"
+#include "proto/wire/codec.h"
 #include "server/log.h"
 #include "server/reply.h"
 

@@ -1,7 +1,8 @@
 """Checks what the compiler does not: includes go down only, files keep their formatting and size.
 
 Levels, lowest first: core, ops, methods, engine, server. A backend folder (cpu) is reached through
-kernels/backend.h alone; methods and ops know no backend and no server.
+kernels/backend.h alone; methods and ops know no backend and no server. The wire codec
+(proto/wire) is shared by server and C++ client, which know nothing of each other.
 """
 
 import pathlib
@@ -24,19 +25,21 @@ ALLOWED = [
     ("kernels/backend.h", ["kernels/core/", "kernels/ops/pattern.h"]),
     ("kernels/", ["kernels/"]),
     ("server/", ["kernels/engine.h", "kernels/backend.h", "kernels/method.h", "kernels/options.h",
-                 "kernels/registry.h", "kernels/core/", "server/", "attn/v1/", "grpc/health/v1/"]),
+                 "kernels/registry.h", "kernels/core/", "server/", "proto/wire/", "attn/v1/", "grpc/"]),
+    ("proto/wire/", ["proto/wire/", "kernels/core/"]),
+    ("client/cpp/", ["client/cpp/", "proto/wire/", "attn/v1/", "grpc/", "kernels/core/"]),
 ]
 
 
 def our_includes(text):
-    ours = ("kernels/", "server/", "client/", "tests/", "attn/", "grpc/health/")
+    ours = ("kernels/", "server/", "client/", "tests/", "proto/", "attn/", "grpc/")
     return [i for i in INCLUDE.findall(text) if i.startswith(ours)]
 
 
 def main():
     problems = []
     sources = sorted(
-        p for d in ("kernels", "server", "tests", "client") for e in ("*.h", "*.cc", "*.cuh", "*.cu")
+        p for d in ("kernels", "server", "tests", "client", "proto") for e in ("*.h", "*.cc", "*.cuh", "*.cu")
         for p in (ROOT / d).rglob(e))
     for path in sources:
         name = path.relative_to(ROOT).as_posix()

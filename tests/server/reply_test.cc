@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/registry.h"
-#include "server/codec.h"
+#include "proto/wire/codec.h"
 
 namespace attnd {
 namespace {

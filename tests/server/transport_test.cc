@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "grpc/health/v1/health.pb.h"
-#include "server/bytes.h"
+#include "proto/wire/bytes.h"
 #include "server/health.h"
 #include "tests/server/rpc_client.h"
 

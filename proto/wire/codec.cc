@@ -1,4 +1,4 @@
-#include "server/codec.h"
+#include "proto/wire/codec.h"
 
 #include <algorithm>
 #include <cassert>

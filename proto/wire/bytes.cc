@@ -1,4 +1,4 @@
-#include "server/bytes.h"
+#include "proto/wire/bytes.h"
 
 #include <cstring>
 #include <string>

@@ -1,5 +1,5 @@
 // The walker accepts what protobuf accepts and takes apart what protobuf would have parsed.
-#include "server/codec.h"
+#include "proto/wire/codec.h"
 
 #include <array>
 #include <random>

@@ -1,19 +1,22 @@
 // The wire format of tensor messages without copies of their payloads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/task.h"
 
 namespace google::protobuf {
 class Message;
 }
 
 namespace attnd {
+
+// Pieces of one payload in order, as they lie in the received slices; any alignment.
+using Spans = std::vector<std::span<const std::byte>>;
 
 // Every tensor message keeps its payloads in one top-level field `repeated bytes raw = 15`.
 constexpr int kRawField = 15;
