@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "kernels/registry.h"
 #include "server/log.h"
 #include "server/process.h"
@@ -36,7 +37,11 @@ std::string IsaOf(const DeviceInfo& device) {
 
 }  // namespace
 
-App::App(const Config& config) : config_(config), health_({kServiceName}) {}
+App::App(const Config& config)
+    : config_(config),
+      health_({kServiceName}),
+      reflection_(
+          {kServiceName, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}) {}
 
 absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
   // It would write a line for every string that is no UTF-8; the caller is told anyway.
@@ -66,12 +71,15 @@ absl::Status App::Build() {
   for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
   metrics_ = std::make_unique<Metrics>(counted);
 
-  budget_bytes_ = config_.budget_bytes;
-  if (budget_bytes_ == 0) budget_bytes_ = UsableMemoryBytes() / 2;
-  if (budget_bytes_ == 0) budget_bytes_ = int64_t{1} << 30;
+  int64_t budget_bytes = config_.budget_bytes;
+  if (budget_bytes == 0) budget_bytes = UsableMemoryBytes() / 2;
+  if (budget_bytes == 0) budget_bytes = int64_t{1} << 30;
+  budget_ = std::make_unique<Budget>(budget_bytes);
+  intake_ = std::make_unique<Intake>(Intake::Options{.max_waiting = config_.max_parked,
+                                                     .undeclared_bytes = config_.undeclared_bytes},
+                                     budget_.get(), &clock_);
   batcher_ = std::make_unique<Batcher>(
       Batcher::Options{.max_queue_requests = config_.max_queue_requests,
-                       .budget_bytes = budget_bytes_,
                        .max_batch_requests = config_.max_batch_requests,
                        .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
       &clock_);
@@ -84,6 +92,8 @@ absl::Status App::Build() {
   tensors_.batcher = batcher_.get();
   tensors_.metrics = metrics_.get();
   tensors_.clock = &clock_;
+  tensors_.budget = budget_.get();
+  tensors_.intake = intake_.get();
   tensors_.devices = {device.name};
   tensors_.max_message_bytes = config_.max_message_bytes;
   tensors_.max_queue_requests = config_.max_queue_requests;
@@ -92,22 +102,28 @@ absl::Status App::Build() {
       &tensors_, ServerFacts{.version = Version(),
                              .devices = {device},
                              .max_message_bytes = config_.max_message_bytes,
-                             .budget_bytes = budget_bytes_,
+                             .budget_bytes = budget_bytes,
                              .max_queue_requests = config_.max_queue_requests});
   return absl::OkStatus();
 }
 
 absl::Status App::Listen() {
-  metrics_->SetSources(
-      {.queue = [this] { return batcher_->depth(); }, .memory = [this] { return Memory(); }});
+  metrics_->SetSources({.queue = [this] { return batcher_->depth(); },
+                        .memory = [this] { return Memory(); },
+                        .parked = [this] { return intake_->waiting(); }});
   ATTND_RETURN_IF_ERROR(lane_->Start());
   MethodTable methods;
   service_->AddMethods(&methods);
   health_.AddMethods(&methods);
-  absl::StatusOr<std::unique_ptr<Transport>> transport =
-      Transport::Start({.address = config_.grpc_address}, std::move(methods));
+  reflection_.AddMethods(&methods);
+  absl::StatusOr<std::unique_ptr<Transport>> transport = Transport::Start(
+      {.addresses = config_.grpc_addresses, .spin = config_.spin}, std::move(methods));
   if (!transport.ok()) return transport.status();
   transport_ = *std::move(transport);
+  service_->runs().SetTransport(transport_.get());
+  room_ = std::thread([this] {
+    while (budget_->WaitForRoom()) transport_->Post([this] { intake_->Serve(); });
+  });
 
   absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(
       config_.http_address, {.metrics = [this] { return metrics_->Text(); },
@@ -120,6 +136,7 @@ absl::Status App::Listen() {
 
 App::~App() {
   http_.reset();
+  StopServingRoom();
   if (transport_ != nullptr) transport_->StopServing(std::chrono::milliseconds(0));
   if (batcher_ != nullptr) batcher_->Close();
   if (lane_ != nullptr) lane_->Join();
@@ -127,11 +144,19 @@ App::~App() {
   transport_.reset();
 }
 
+void App::StopServingRoom() {
+  if (budget_ != nullptr) budget_->Close();
+  if (room_.joinable()) room_.join();
+}
+
 void App::Drain() {
   const auto work_ends =
       std::chrono::steady_clock::now() + config_.drain_delay + config_.drain_timeout;
   tensors_.draining.store(true);
-  transport_->Post([this] { health_.SetServing(false); });
+  transport_->Post([this] {
+    health_.SetServing(false);
+    service_->runs().Drain();
+  });
   Log(LogLevel::kInfo, "draining", {{"in_flight", absl::StrCat(tensors_.open.count())}});
   std::this_thread::sleep_for(config_.drain_delay);
   // The listeners stay open meanwhile, so that health and readiness can be asked.
@@ -140,14 +165,24 @@ void App::Drain() {
     Log(LogLevel::kWarning, "drain timeout: cancelling what is in flight",
         {{"in_flight", absl::StrCat(tensors_.open.count())}});
   }
-  transport_->Post([this] { health_.CloseWatches(); });
+  transport_->Post([this] {
+    health_.CloseWatches();
+    reflection_.CloseStreams();
+  });
   // The last calls are refused within it; new work is refused since the start of the drain.
   transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 200));
   batcher_->Close();
   lane_->Join();
+  StopServingRoom();
   transport_.reset();
   http_.reset();
   Log(LogLevel::kInfo, "drained");
+}
+
+void App::Tick() {
+  transport_->CancelStalled();
+  transport_->Post([this] { intake_->Sweep(); });
+  TrimIfIdle();
 }
 
 void App::TrimIfIdle() {
@@ -165,8 +200,9 @@ Metrics::Memory App::Memory() const {
   return {.workspace = std::max<int64_t>(0, pool.used_bytes - lane_->input_bytes()),
           .pool_used = pool.used_bytes,
           .pool_reserved = pool.reserved_bytes,
-          .budget = budget_bytes_,
-          .peak = pool.peak_bytes};
+          .budget = budget_->total(),
+          .peak = pool.peak_bytes,
+          .charged = budget_->used()};
 }
 
 void App::LogStart() const {
@@ -175,8 +211,9 @@ void App::LogStart() const {
       {{"device", device.name},
        {"description", device.description},
        {"peak_gflops", absl::StrCat(static_cast<int64_t>(device.peak_flops / 1e9))},
-       {"budget_bytes", absl::StrCat(budget_bytes_)}});
-  Log(LogLevel::kInfo, "serving", {{"grpc", transport_->address()}, {"http", http_->address()}});
+       {"budget_bytes", absl::StrCat(budget_->total())}});
+  Log(LogLevel::kInfo, "serving",
+      {{"grpc", absl::StrJoin(transport_->addresses(), ",")}, {"http", http_->address()}});
 }
 
 }  // namespace attnd

@@ -3,16 +3,20 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "server/batcher.h"
+#include "server/budget.h"
 #include "server/config.h"
 #include "server/health.h"
 #include "server/http.h"
+#include "server/intake.h"
 #include "server/lane.h"
 #include "server/metrics.h"
+#include "server/reflection.h"
 #include "server/service.h"
-#include "server/tensor_call.h"
+#include "server/tensor_context.h"
 #include "server/transport.h"
 
 namespace attnd {
@@ -29,29 +33,35 @@ class App {
   // every thread of the service. Blocks.
   void Drain();
 
-  // Gives memory that is free back to the system once nothing has happened since the last call.
-  // While requests come it is kept: fresh pages cost more than the copy into them.
-  void TrimIfIdle();
+  // Housekeeping, about once a second: gives up messages and answers that do not move.
+  // And gives memory that is free back to the system once nothing has happened since the last call;
+  // while requests come it is kept: fresh pages cost more than the copy into them.
+  void Tick();
 
  private:
   explicit App(const Config& config);
   absl::Status Build();
   absl::Status Listen();
+  void TrimIfIdle();
+  void StopServingRoom();
   Metrics::Memory Memory() const;
   void LogStart() const;
 
   const Config config_;
-  int64_t budget_bytes_ = 0;
   SteadyClock clock_;
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Budget> budget_;
+  std::unique_ptr<Intake> intake_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Lane> lane_;
   TensorContext tensors_;
   Health health_;
+  Reflection reflection_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<HttpServer> http_;
+  std::thread room_;  // tells the intake when there is room in the budget again
   int64_t calls_seen_ = 0;
   int64_t idle_checks_ = 0;  // since the last call
 };

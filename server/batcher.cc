@@ -48,11 +48,10 @@ struct Batcher::Impl {
   std::unordered_map<std::string, Bucket> buckets ATTND_GUARDED_BY(mu);  // none is empty
   int64_t waiting ATTND_GUARDED_BY(mu) = 0;
   int64_t waiting_bytes ATTND_GUARDED_BY(mu) = 0;
-  int64_t charged_bytes ATTND_GUARDED_BY(mu) = 0;
   uint64_t next_sequence ATTND_GUARDED_BY(mu) = 0;
   bool closed ATTND_GUARDED_BY(mu) = false;
 
-  absl::Status Admit(const Task& task, Refusal* refusal) ATTND_REQUIRES(mu);
+  absl::Status Admit(Refusal* refusal) ATTND_REQUIRES(mu);
   std::unique_ptr<Task> Remove(Entry& entry) ATTND_REQUIRES(mu);
   void TakeDead(TimePoint now, Tasks* dead) ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
@@ -60,32 +59,20 @@ struct Batcher::Impl {
   void Answer(Tasks dead, TimePoint now);
 };
 
-absl::Status Batcher::Impl::Admit(const Task& task, Refusal* refusal) {
+absl::Status Batcher::Impl::Admit(Refusal* refusal) {
   if (closed) {
     *refusal = Refusal::kDraining;
     return absl::UnavailableError("request: the server is draining, send it to another one");
-  }
-  const int64_t need = task.charged_bytes, budget = options.budget_bytes;
-  if (budget > 0 && need > budget) {
-    *refusal = Refusal::kBytes;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("request: needs ", need, " bytes, the server's budget is ", budget));
   }
   if (waiting >= options.max_queue_requests) {
     *refusal = Refusal::kQueueFull;
     return absl::ResourceExhaustedError(absl::StrCat(
         "request: queue is full (", options.max_queue_requests, " requests), retry later"));
   }
-  if (budget > 0 && need > budget - charged_bytes) {
-    *refusal = Refusal::kBytes;
-    return absl::ResourceExhaustedError(absl::StrCat("request: needs ", need, " bytes, ",
-                                                     budget - charged_bytes, " of ", budget,
-                                                     " are free, retry later"));
-  }
   return absl::OkStatus();
 }
 
-// The caller erases the entry. The charge stays with the task.
+// The caller erases the entry.
 std::unique_ptr<Task> Batcher::Impl::Remove(Entry& entry) {
   waiting -= 1;
   waiting_bytes -= entry.task->charged_bytes;
@@ -97,7 +84,6 @@ void Batcher::Impl::TakeDead(TimePoint now, Tasks* dead) {
     Bucket& bucket = it->second;
     std::erase_if(bucket, [&](Entry& entry) ATTND_REQUIRES(mu) {
       if (!IsDead(entry, now)) return false;
-      charged_bytes -= entry.task->charged_bytes;
       dead->push_back(Remove(entry));
       return true;
     });
@@ -170,7 +156,7 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
   Refusal refusal = Refusal::kQueueFull;
   {
     MutexLock lock(&impl_->mu);
-    status = impl_->Admit(*task, &refusal);
+    status = impl_->Admit(&refusal);
     if (status.ok()) {
       Bucket& bucket = impl_->buckets[task->plan->bucket];
       bucket.push_back({.priority = task->priority,
@@ -180,7 +166,6 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
                         .cancelled = task->cancelled.get()});
       impl_->waiting += 1;
       impl_->waiting_bytes += task->charged_bytes;
-      impl_->charged_bytes += task->charged_bytes;
       bucket.back().task = std::move(task);
     }
   }
@@ -217,12 +202,6 @@ Batcher::Batch Batcher::TryPull() {
   return batch;
 }
 
-void Batcher::Release(int64_t charged_bytes) {
-  MutexLock lock(&impl_->mu);
-  impl_->charged_bytes -= charged_bytes;
-  assert(impl_->charged_bytes >= impl_->waiting_bytes);
-}
-
 void Batcher::Sweep() {
   Tasks dead;
   const TimePoint now = impl_->clock->Now();
@@ -244,9 +223,7 @@ void Batcher::Close() {
 Batcher::Depth Batcher::depth() const {
   const TimePoint now = impl_->clock->Now();
   MutexLock lock(&impl_->mu);
-  Depth depth{.requests = impl_->waiting,
-              .bytes = impl_->waiting_bytes,
-              .charged_bytes = impl_->charged_bytes};
+  Depth depth{.requests = impl_->waiting, .bytes = impl_->waiting_bytes};
   for (const auto& [name, bucket] : impl_->buckets) {
     for (const Entry& entry : bucket) {
       depth.oldest_seconds = std::max(depth.oldest_seconds, Seconds(now - entry.admitted));

@@ -31,7 +31,6 @@ class Batcher {
  public:
   struct Options {
     int64_t max_queue_requests = 1024;
-    int64_t budget_bytes = 0;  // charged_bytes of all tasks queued or running; 0: no limit
     int64_t max_batch_requests = 64;
     int64_t max_batch_bytes = int64_t{256} << 20;  // charged; a larger request runs alone
     double max_batch_seconds = 0.25;       // predicted, so that a long one does not hold up many
@@ -48,17 +47,13 @@ class Batcher {
   Batcher(const Options& options, const Clock* clock);
   ~Batcher();  // REQUIRES: nothing is queued
 
-  // Ownership moves only on OK. RESOURCE_EXHAUSTED: queue or byte budget is full (a request larger
-  // than the whole budget says so). UNAVAILABLE: closed.
+  // Ownership moves only on OK. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: closed.
   absl::Status Submit(std::unique_ptr<Task>& task);
 
   // Blocks until there is work or Close was called and nothing is left.
   Batch Pull();
   // Pull without blocking: an empty batch when there is nothing (for tests on a fake clock).
   Batch TryPull();
-
-  // The lane has answered this task; its bytes are free again.
-  void Release(int64_t charged_bytes);
 
   // Answers and removes what has expired or was cancelled. For who learns of a cancellation: a lane
   // that is busy would find it only at its next Pull.
@@ -69,7 +64,6 @@ class Batcher {
 
   struct Depth {
     int64_t requests = 0, bytes = 0;  // waiting
-    int64_t charged_bytes = 0;        // waiting or running
     double oldest_seconds = 0;
   };
   Depth depth() const;      // O(waiting)

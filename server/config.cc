@@ -9,8 +9,8 @@ namespace attnd {
 namespace {
 
 constexpr char kAbout[] =
-    "attnd-server: attention as a service over gRPC (attn.v1.AttentionService, grpc.health.v1) and "
-    "HTTP (/metrics, /healthz, /readyz).\n"
+    "attnd-server: attention as a service over gRPC (attn.v1.AttentionService, grpc.health.v1, "
+    "server reflection) and HTTP (/metrics, /healthz, /readyz).\n"
     "Connections are neither encrypted nor authenticated in this version: keep it on a trusted "
     "network.\n"
     "Every option can also be set by the environment variable named beside it; the command line "
@@ -18,7 +18,8 @@ constexpr char kAbout[] =
     "Signals: SIGTERM or SIGINT drains (health says NOT_SERVING, new work is refused, work in "
     "flight "
     "finishes) and exits with 0; a second one exits at once with 1.\n"
-    "Exit codes: 0 drained, 1 cannot start or did not drain, 2 wrong usage.";
+    "Exit codes: 0 drained (--probe: it serves), 1 cannot start or did not drain (--probe: it does "
+    "not serve), 2 wrong usage.";
 
 // A validator whose rule the help text tells in words.
 template <class V>
@@ -36,26 +37,32 @@ std::string CheckAddress(const std::string& text) {
       !port.empty() && port.size() <= 5 &&
       std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (colon == 0 || !is_number || std::stoi(port) > 65535) {
-    return "must be HOST:PORT with a port from 0 to 65535, got " + text;
+    return "must be unix:PATH or HOST:PORT with a port from 0 to 65535, got " + text;
   }
   return "";
 }
 
 std::string CheckHttpAddress(const std::string& text) {
-  return text.rfind("unix:", 0) == 0 ? "must be HOST:PORT, got " + text : CheckAddress(text);
+  if (text.rfind("unix:", 0) != 0 && CheckAddress(text).empty()) return "";
+  return "must be HOST:PORT with a port from 0 to 65535, got " + text;
 }
 
 struct Raw {
-  uint64_t budget_bytes = 0, max_message_bytes = 0;
-  double drain_delay = 0, drain_timeout = 0;
+  uint64_t budget_bytes = 0, max_message_bytes = 0, undeclared_bytes = 0;
+  double drain_delay = 0, drain_timeout = 0, spin = 0;
 };
 
 void AddListening(CLI::App* app, Config* config) {
   const std::string group = "Listening";
-  app->add_option("--grpc", config->grpc_address,
-                  "Address of the gRPC services. Port 0 takes a free one (see --ports-file)")
+  app->add_option("--grpc", config->grpc_addresses,
+                  "Address of the gRPC services; several, separated by commas, are listened on "
+                  "together. unix:/path is a socket file. Port 0 takes a free one (see "
+                  "--ports-file)")
       ->check(CLI::Validator(CheckAddress, ""))
-      ->type_name("HOST:PORT")
+      ->delimiter(',')
+      ->expected(1, 16)
+      ->take_all()
+      ->type_name("HOST:PORT|unix:PATH")
       ->envname("ATTND_GRPC")
       ->group(group);
   app->add_option("--http", config->http_address,
@@ -73,7 +80,12 @@ void AddListening(CLI::App* app, Config* config) {
       ->group(group);
 }
 
-void AddComputing(CLI::App* app, Config* config) {
+CLI::AsNumberWithUnit Time() {
+  const std::map<std::string, double> units = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}};
+  return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE);
+}
+
+void AddComputing(CLI::App* app, Config* config, Raw* raw) {
   const std::string group = "Computing";
   app->add_option("--threads", config->threads,
                   "Threads that compute; 0 is one per core that the process may use. Results do "
@@ -87,6 +99,15 @@ void AddComputing(CLI::App* app, Config* config) {
       ->check(Quiet(CLI::IsMember({"avx512", "avx2", "sse4"})))
       ->type_name("NAME")
       ->envname("ATTND_ISA")
+      ->group(group);
+  app->add_option("--spin", raw->spin,
+                  "How long the transport's thread looks for the next event before it sleeps. "
+                  "200us makes small calls several times quicker and costs a core: for machines "
+                  "that have one to spare. Default: 0s")
+      ->transform(Quiet(Time()))
+      ->check(Quiet(CLI::Range(0.0, 1.0)))
+      ->type_name("TIME")
+      ->envname("ATTND_SPIN")
       ->group(group);
 }
 
@@ -124,23 +145,37 @@ void AddLimits(CLI::App* app, Config* config, Raw* raw) {
       ->capture_default_str()
       ->envname("ATTND_MAX_BATCH")
       ->group(group);
+  app->add_option("--undeclared-bytes", raw->undeclared_bytes,
+                  "Size that a message is taken for until it has arrived, if its caller does not "
+                  "declare it in the metadata attnd-message-bytes. Default: 16MiB")
+      ->transform(Quiet(CLI::AsSizeValue(/*kb_is_1000=*/true)))
+      ->check(Quiet(CLI::Range(uint64_t{1}, (uint64_t{1} << 31) - 1)))
+      ->type_name("SIZE")
+      ->envname("ATTND_UNDECLARED_BYTES")
+      ->group(group);
+  app->add_option("--max-parked", config->max_parked,
+                  "Calls that may wait, unread, for room in the byte budget; beyond it they are "
+                  "refused with RESOURCE_EXHAUSTED. Each holds as much as its connection's window")
+      ->check(Quiet(CLI::Range(0, 65536)))
+      ->type_name("N")
+      ->capture_default_str()
+      ->envname("ATTND_MAX_PARKED")
+      ->group(group);
 }
 
 void AddStopping(CLI::App* app, Raw* raw) {
-  const std::map<std::string, double> units = {{"s", 1}, {"ms", 1e-3}, {"min", 60}};
-  const CLI::AsNumberWithUnit seconds(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE);
   const std::string group = "Stopping";
   app->add_option("--drain-delay", raw->drain_delay,
                   "Time between saying NOT_SERVING and closing the listeners, so that load "
                   "balancers notice. Accepts 5s, 500ms. Default: 0s")
-      ->transform(Quiet(seconds))
+      ->transform(Quiet(Time()))
       ->check(Quiet(CLI::Range(0.0, 3600.0)))
       ->type_name("TIME")
       ->envname("ATTND_DRAIN_DELAY")
       ->group(group);
   app->add_option("--drain-timeout", raw->drain_timeout,
                   "Time that work in flight may take before it is cancelled. Default: 30s")
-      ->transform(Quiet(seconds))
+      ->transform(Quiet(Time()))
       ->check(Quiet(CLI::Range(0.0, 3600.0)))
       ->type_name("TIME")
       ->envname("ATTND_DRAIN_TIMEOUT")
@@ -184,13 +219,17 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.set_version_flag("--version", "attnd-server " + Version());
   app.option_defaults()->always_capture_default();
   AddListening(&app, &config);
-  AddComputing(&app, &config);
+  app.add_flag("--probe", config.is_probe,
+               "Be no server: ask the one at --grpc for its health and exit with 0 if it serves, "
+               "else with 1 (for health checks of containers)");
   app.option_defaults()->always_capture_default(false);
+  AddComputing(&app, &config, &raw);
   AddLimits(&app, &config, &raw);
   AddStopping(&app, &raw);
   app.option_defaults()->always_capture_default();
   AddLogging(&app, &config);
   raw.max_message_bytes = config.max_message_bytes;
+  raw.undeclared_bytes = config.undeclared_bytes;
   raw.drain_timeout = 30;
   try {
     app.parse(argc, argv);
@@ -204,6 +243,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   }
   config.budget_bytes = static_cast<int64_t>(raw.budget_bytes);
   config.max_message_bytes = static_cast<int64_t>(raw.max_message_bytes);
+  config.undeclared_bytes = static_cast<int64_t>(raw.undeclared_bytes);
+  config.spin = std::chrono::microseconds(static_cast<int64_t>(raw.spin * 1e6));
   config.drain_delay = Milliseconds(raw.drain_delay);
   config.drain_timeout = Milliseconds(raw.drain_timeout);
   return {.config = config};

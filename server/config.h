@@ -5,13 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "server/log.h"
 
 namespace attnd {
 
 struct Config {
-  std::string grpc_address = "127.0.0.1:8001";
+  std::vector<std::string> grpc_addresses = {"127.0.0.1:8001"};
   std::string http_address = "127.0.0.1:8002";
   int threads = 0;           // 0: one per core
   std::string isa;           // empty: the best of this machine
@@ -19,10 +20,14 @@ struct Config {
   int64_t max_message_bytes = int64_t{1} << 30;
   int64_t max_queue_requests = 1024;
   int64_t max_batch_requests = 64;
+  int64_t undeclared_bytes = int64_t{16} << 20;
+  int max_parked = 4;
+  std::chrono::microseconds spin{0};
   std::chrono::milliseconds drain_delay{0};
   std::chrono::milliseconds drain_timeout{30000};
   LogOptions log;
   std::string ports_file;  // empty: none
+  bool is_probe = false;   // asks the server at grpc_addresses instead of being one
 };
 
 // Version of the CMake project.

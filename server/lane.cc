@@ -186,9 +186,7 @@ void Lane::Answer(Gathered one, absl::Status status, std::vector<Result> results
   one.problem.tensors.clear();
   one.inputs.clear();
   input_bytes_.fetch_sub(one.input_bytes, std::memory_order_relaxed);
-  const int64_t charged_bytes = one.task->charged_bytes;
   Finish(std::move(one.task), std::move(status), std::move(results), one.phases);
-  parts_.batcher->Release(charged_bytes);
 }
 
 }  // namespace attnd

@@ -14,7 +14,7 @@
 namespace attnd {
 
 // One stream of an engine and, once started, the thread that keeps it busy. Every task that it
-// takes is answered exactly once, whatever fails, and its bytes are given back to the batcher.
+// takes is answered exactly once, whatever fails.
 //
 // Memory of a batch: one buffer per input tensor, filled straight from the received slices, which
 // are let go right after; a request's inputs are freed before its answer goes out. If a batch of

@@ -12,6 +12,7 @@
 #include "server/app.h"
 #include "server/config.h"
 #include "server/log.h"
+#include "server/probe.h"
 
 namespace attnd {
 namespace {
@@ -73,12 +74,13 @@ int Main(int argc, char** argv) {
     return command_line.exit_code;
   }
   const Config& config = *command_line.config;
+  if (config.is_probe) return Probe(config.grpc_addresses.front());
   if (absl::Status status = ConfigureLog(config.log); !status.ok()) return Fail(status);
   const sigset_t signals = BlockSignals();
 
   absl::StatusOr<std::unique_ptr<App>> app = App::Start(config);
   if (!app.ok()) return Fail(app.status());
-  while (!WaitForSignal(signals, std::chrono::seconds(1))) (*app)->TrimIfIdle();
+  while (!WaitForSignal(signals, std::chrono::seconds(1))) (*app)->Tick();
 
   std::atomic<bool> drained = false;
   const auto limit = config.drain_delay + config.drain_timeout + std::chrono::seconds(5);

@@ -213,6 +213,9 @@ absl::StatusOr<std::string> Metrics::Text() const noexcept {
                              {{{}, Number(depth.bytes)}}));
     families.push_back(State("attnd_queue_oldest_seconds", "How long the oldest has been waiting.",
                              {{{}, depth.oldest_seconds}}));
+    families.push_back(State("attnd_parked_requests",
+                             "Calls that wait, unread, for room in the byte budget.",
+                             {{{}, Number(sources.parked ? sources.parked() : 0)}}));
     const Memory memory = sources.memory ? sources.memory() : Memory{};
     Rows rows;
     const auto add = [&](const char* kind, int64_t bytes) {
@@ -223,6 +226,7 @@ absl::StatusOr<std::string> Metrics::Text() const noexcept {
     add("pool_reserved", memory.pool_reserved);
     add("budget", memory.budget);
     add("peak", memory.peak);
+    add("charged", memory.charged);
     families.push_back(State("attnd_memory_bytes", "Tensor memory by kind.", rows));
     AppendProcess(&families);
     return prometheus::TextSerializer().Serialize(families);

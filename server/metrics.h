@@ -37,12 +37,14 @@ class Metrics {
     int64_t pool_reserved = 0;  // used + kept for reuse
     int64_t budget = 0;         // what admission may hand out
     int64_t peak = 0;           // highest pool_used so far
+    int64_t charged = 0;        // part of the budget that requests hold
   };
 
   // States are asked for when somebody reads the metrics, on that thread; null: reported as 0.
   struct Sources {
     std::function<Batcher::Depth()> queue;
     std::function<Memory()> memory;
+    std::function<int()> parked;  // calls that wait for room to be read
   };
 
   explicit Metrics(const Options& options);

@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -11,6 +12,11 @@
 #include "google/protobuf/unknown_field_set.h"
 
 namespace attnd {
+namespace {
+
+constexpr absl::string_view kPermanent = "attnd/permanent";
+
+}  // namespace
 
 absl::Status MergeReasons(const absl::Status& first, const absl::Status& second) {
   if (second.ok()) return first;
@@ -45,6 +51,13 @@ void RefuseUnknownFields(const google::protobuf::Message& message, const std::st
     reasons->Invalid(subject, " must be those of ", message.GetTypeName(), ", got field ", number);
   }
 }
+
+absl::Status Permanent(absl::Status status) {
+  status.SetPayload(kPermanent, absl::Cord());
+  return status;
+}
+
+bool IsPermanent(const absl::Status& status) { return status.GetPayload(kPermanent).has_value(); }
 
 std::string Quoted(absl::string_view text) {
   constexpr size_t kLongest = 64;

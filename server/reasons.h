@@ -26,6 +26,11 @@ absl::Status FitTrailer(const absl::Status& status);
 void RefuseUnknownFields(const google::protobuf::Message& message, const std::string& subject,
                          Reasons* reasons);
 
+// Marks an error that retrying cannot mend although its code says otherwise (RESOURCE_EXHAUSTED for
+// a request above the whole budget, say).
+absl::Status Permanent(absl::Status status);
+bool IsPermanent(const absl::Status& status);
+
 // What a client sent, as it may stand in a reason: in quotes, escaped, shortened.
 std::string Quoted(absl::string_view text);
 

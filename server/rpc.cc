@@ -29,10 +29,12 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.raw_code()), std::string(status.message())};
 }
 
-Rpc::Alive::Alive(Transport* transport) : transport_(transport) { transport_->AddLive(1); }
-Rpc::Alive::~Alive() { transport_->AddLive(-1); }
+Rpc::Alive::Alive(Transport* transport, Rpc* rpc) : transport_(transport), rpc_(rpc) {
+  transport_->AddCall(rpc_);
+}
+Rpc::Alive::~Alive() { transport_->RemoveCall(rpc_); }
 
-Rpc::Rpc(Transport* transport) : alive_(transport), transport_(transport) {}
+Rpc::Rpc(Transport* transport) : alive_(transport, this), transport_(transport) {}
 Rpc::~Rpc() = default;
 
 void Rpc::Arm() {
@@ -90,6 +92,7 @@ void Rpc::Pump() {
   if (writing_) return;
   if (!outbox_.empty() && !broken_) {
     writing_ = true;
+    StartsSending(outbox_.front());
     stream_.Write(outbox_.front(), written_.Hold(this));
   } else if (closing_.has_value()) {
     Finish(*closing_);
@@ -99,18 +102,32 @@ void Rpc::Pump() {
 void Rpc::OnWritten(bool ok) {
   writing_ = false;
   broken_ = broken_ || !ok;
+  send_by_.store(TimePoint::max(), std::memory_order_relaxed);
   outbox_.pop_front();
   Pump();
+  if (outbox_.empty() && !is_done_ && !closing_.has_value())
+    Guarded([this] { handler_->OnSent(*this); });
 }
 
 void Rpc::Finish(const absl::Status& status) {
   if (answered_.exchange(true)) return;
+  if (IsPermanent(status)) context_.AddTrailingMetadata("grpc-retry-pushback-ms", "-1");
   stream_.Finish(ToGrpc(status), finished_.Hold(this));
 }
 
 void Rpc::Reply(const grpc::ByteBuffer& reply) {
   if (answered_.exchange(true)) return;
+  StartsSending(reply);
   stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, finished_.Hold(this));
+}
+
+void Rpc::StartsSending(const grpc::ByteBuffer& message) {
+  const std::chrono::seconds patience(30 + (message.Length() >> 20));
+  send_by_.store(std::chrono::steady_clock::now() + patience, std::memory_order_relaxed);
+}
+
+void Rpc::CancelIfStalled(TimePoint now) {
+  if (send_by_.load(std::memory_order_relaxed) < now) context_.TryCancel();
 }
 
 void Rpc::OnDone(bool) {

@@ -36,6 +36,8 @@ class Handler {
   virtual void OnHeaders(Rpc& rpc) = 0;
   // The outcome of Rpc::Read. Null: the client sent no (further) message, or it is gone.
   virtual void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) = 0;
+  // Everything that was sent on the stream has left, as far as flow control goes.
+  virtual void OnSent(Rpc&) {}
   // The call is over. Cancelled: by the client, its deadline or a lost connection, and no answer
   // reached it; an unanswered call must still be answered (nobody hears it, but it ends the call).
   virtual void OnDone(Rpc&, bool /*cancelled*/) {}
@@ -64,24 +66,30 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // --- polling thread ---
   // One at a time; answered by Handler::OnMessage.
   void Read();
-  // A message of a stream. They leave in order, one Write at a time.
+  // A message of a stream. They leave in order, one Write at a time; Handler::OnSent tells when
+  // all have.
   void Send(grpc::ByteBuffer message);
   // Ends a stream after what was sent.
   void Close(const absl::Status& status);
 
-  // --- any thread: the answer of a unary call. The first one counts ---
+  // --- any thread ---
+  // The answer of a unary call. The first one counts.
   void Finish(const absl::Status& status);
   void Reply(const grpc::ByteBuffer& reply);
+  // Ends the call if its client does not take what was sent to it: after 30 s and a second for
+  // each MiB.
+  void CancelIfStalled(TimePoint now);
 
  private:
-  // Counts the call among the transport's live ones: released after every other member.
+  // Keeps the call among the transport's live ones: released after every other member.
   class Alive {
    public:
-    explicit Alive(Transport* transport);
+    Alive(Transport* transport, Rpc* rpc);
     ~Alive();
 
    private:
     Transport* const transport_;
+    Rpc* const rpc_;
   };
 
   // A tag. While gRPC has it, it keeps the call alive.
@@ -106,9 +114,10 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void OnArrived(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
-  void OnFinished(bool) {}
+  void OnFinished(bool) { send_by_.store(TimePoint::max(), std::memory_order_relaxed); }
   void OnDone(bool ok);
   void Pump();
+  void StartsSending(const grpc::ByteBuffer& message);
   template <class F>
   void Guarded(const F& f);
 
@@ -118,6 +127,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   grpc::GenericServerAsyncReaderWriter stream_{&context_};
   TimePoint started_, deadline_ = TimePoint::max();
   std::atomic<bool> answered_{false};
+  std::atomic<TimePoint> send_by_{TimePoint::max()};  // when the message on its way must have left
 
   // Polling thread only.
   std::unique_ptr<Handler> handler_;

@@ -8,6 +8,7 @@
 #include "kernels/registry.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
+#include "server/tensor_call.h"
 
 namespace attnd {
 namespace {
@@ -51,7 +52,10 @@ void AddCheap(MethodTable* table, const char* name,
 }  // namespace
 
 Service::Service(TensorContext* tensors, ServerFacts facts)
-    : tensors_(tensors), facts_(std::move(facts)), started_(tensors->clock->Now()) {}
+    : tensors_(tensors),
+      facts_(std::move(facts)),
+      started_(tensors->clock->Now()),
+      runs_(tensors) {}
 
 attn::v1::ServerInfoReply Service::Info() const {
   ServerFacts facts = facts_;
@@ -59,7 +63,7 @@ attn::v1::ServerInfoReply Service::Info() const {
   return DescribeServer(facts);
 }
 
-void Service::AddMethods(MethodTable* table) const {
+void Service::AddMethods(MethodTable* table) {
   using namespace attn::v1;
   const std::string prefix = absl::StrCat("/", kServiceName, "/");
   TensorContext* const tensors = tensors_;
@@ -67,6 +71,7 @@ void Service::AddMethods(MethodTable* table) const {
   (*table)[prefix + "Backward"] = [tensors] {
     return NewTensorCall(tensors, Direction::kBackward);
   };
+  (*table)[prefix + "Run"] = [this] { return runs_.NewCall(); };
   AddCheap<ListMethodsRequest, ListMethodsReply>(
       table, "ListMethods", [tensors](const ListMethodsRequest&) {
         return DescribeMethods(AllMethods(), tensors->devices);

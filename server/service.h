@@ -5,23 +5,26 @@
 #include <vector>
 
 #include "server/reply.h"
-#include "server/tensor_call.h"
+#include "server/run_call.h"
+#include "server/tensor_context.h"
 #include "server/transport.h"
 
 namespace attnd {
 
 constexpr char kServiceName[] = "attn.v1.AttentionService";
 
-// Forward and Backward go through the queue; the cheap calls (ListMethods, Estimate, ServerInfo)
-// are answered on the polling thread. The bidirectional `Run` finds its place beside them: a
-// Handler that reads again after each message and answers with Rpc::Send.
+// Forward, Backward and Run go through the queue; the cheap calls (ListMethods, Estimate,
+// ServerInfo) are answered on the polling thread.
 class Service {
  public:
   // `facts`: what ServerInfo tells, without the uptime. `tensors` outlives the service, the
   // service outlives the transport.
   Service(TensorContext* tensors, ServerFacts facts);
 
-  void AddMethods(MethodTable* table) const;
+  void AddMethods(MethodTable* table);
+
+  // The open streams of Run.
+  Runs& runs() { return runs_; }
 
  private:
   attn::v1::ServerInfoReply Info() const;
@@ -29,6 +32,7 @@ class Service {
   TensorContext* const tensors_;
   const ServerFacts facts_;
   const TimePoint started_;
+  Runs runs_;
 };
 
 }  // namespace attnd

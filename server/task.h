@@ -61,7 +61,7 @@ struct Task {
   TimePoint admitted;
   TimePoint deadline = TimePoint::max();
   std::shared_ptr<std::atomic<bool>> cancelled;  // set by the transport; never null
-  int64_t charged_bytes = 0;  // payloads + planned workspace, against the byte budget
+  int64_t charged_bytes = 0;  // payloads + planned workspace, as counted in the byte budget
 
   std::function<void(absl::Status status, std::vector<Result> results, const Phases& phases)> done;
 };

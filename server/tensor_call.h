@@ -1,64 +1,12 @@
-// Forward and Backward: from a received message to a task, from its results to a reply.
+// The unary calls Forward and Backward.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "kernels/core/mutex.h"
-#include "kernels/engine.h"
-#include "server/batcher.h"
-#include "server/metrics.h"
-#include "server/request.h"
 #include "server/rpc.h"
+#include "server/tensor_context.h"
 
 namespace attnd {
-
-// Counts the calls that are open, so that a drain can wait for them. Thread safe.
-class OpenCalls {
- public:
-  void Add(int change);
-  int count() const;
-  // False if some are still open at `until`.
-  bool WaitNone(TimePoint until);
-
- private:
-  mutable Mutex mu_;
-  CondVar none_;
-  int count_ ATTND_GUARDED_BY(mu_) = 0;
-};
-
-// At most kLinesPerSecond, roughly: a client that is refused all the time must not fill the disk.
-class LineLimit {
- public:
-  bool Allow();
-
- private:
-  static constexpr int kLinesPerSecond = 20;
-  std::atomic<int64_t> second_{0};
-  std::atomic<int> lines_{0};
-};
-
-// What all tensor calls share. Outlives the transport and the lanes.
-struct TensorContext {
-  // --- constant once calls arrive ---
-  std::shared_ptr<Engine> engine;  // shared with the slices of replies on their way out
-  Batcher* batcher = nullptr;
-  Metrics* metrics = nullptr;
-  const Clock* clock = nullptr;
-  std::vector<std::string> devices;
-  int64_t max_message_bytes = 0;
-  int64_t max_queue_requests = 0;
-  bool logs_requests = false;  // every one; else only some of those that fail
-
-  // --- thread safe ---
-  std::atomic<bool> draining{false};
-  OpenCalls open;
-  LineLimit refused_lines;
-
-  DecodeContext decode() const;
-};
 
 std::unique_ptr<Handler> NewTensorCall(TensorContext* context, Direction direction);
 

@@ -1,11 +1,17 @@
 #include "server/transport.h"
 
 #include <grpc/support/log.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/core/status.h"
 #include "server/log.h"
 
 namespace attnd {
@@ -38,6 +44,31 @@ std::string ListenError() {
   return last_error->substr(start, last_error->find('"', start) - start);
 }
 
+bool IsPath(absl::string_view address) { return absl::StartsWith(address, "unix:"); }
+
+// gRPC removes a socket file that is in the way, also one that another server listens on.
+absl::Status CheckFree(const std::string& address) {
+  if (!IsPath(address)) return absl::OkStatus();
+  const std::string path = address.substr(sizeof("unix:") - 1);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(name.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot listen on ", address, ": a path has at most ",
+                     sizeof(name.sun_path) - 1, " bytes, got ", path.size()));
+  }
+  path.copy(name.sun_path, path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::OkStatus();
+  // Somebody listens whose queue is full: EAGAIN.
+  const bool is_taken =
+      connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 || errno == EAGAIN;
+  close(fd);
+  if (!is_taken) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", address, ": Address already in use"));
+}
+
 }  // namespace
 
 // Work for the polling thread, carried by an alarm.
@@ -67,6 +98,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const Options& optio
                                                             MethodTable methods) {
   gpr_set_log_function(ForwardLog);
   std::unique_ptr<Transport> transport(new Transport(std::move(methods)));
+  transport->spin_ = options.spin;
   if (absl::Status status = transport->Listen(options); !status.ok()) return status;
   for (int i = 0; i < options.armed_calls; ++i) std::make_shared<Rpc>(transport.get())->Arm();
   transport->thread_ = std::thread([t = transport.get()] { t->Poll(); });
@@ -75,7 +107,11 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const Options& optio
 
 absl::Status Transport::Listen(const Options& options) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);
+  std::vector<int> ports(options.addresses.size());
+  for (size_t i = 0; i < ports.size(); ++i) {
+    ATTND_RETURN_IF_ERROR(CheckFree(options.addresses[i]));
+    builder.AddListeningPort(options.addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+  }
   // The limit is checked where the call is counted (TensorCall); gRPC's own check comes no earlier.
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
@@ -90,14 +126,17 @@ absl::Status Transport::Listen(const Options& options) {
   builder.RegisterAsyncGenericService(&service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
-  const bool is_unix = absl::StartsWith(options.address, "unix:");
-  if (server_ == nullptr || (port_ <= 0 && !is_unix)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.address, ": ", ListenError()));
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const std::string& address = options.addresses[i];
+    const bool is_path = IsPath(address);
+    if (server_ == nullptr || (ports[i] <= 0 && !is_path)) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", address, ": ", ListenError()));
+    }
+    addresses_.push_back(
+        is_path ? address : absl::StrCat(address.substr(0, address.rfind(':')), ":", ports[i]));
+    if (port_ == 0 && !is_path) port_ = ports[i];
   }
-  address_ = is_unix
-                 ? options.address
-                 : absl::StrCat(options.address.substr(0, options.address.rfind(':')), ":", port_);
   return absl::OkStatus();
 }
 
@@ -150,14 +189,60 @@ void Transport::TakeCall(Rpc& rpc) {
 }
 
 void Transport::Poll() {
+  pthread_setname_np(pthread_self(), "transport");
   void* tag = nullptr;
   bool ok = false;
-  while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->Run(ok);
+  while (SpinOrNext(&tag, &ok)) static_cast<Event*>(tag)->Run(ok);
+}
+
+bool Transport::SpinOrNext(void** tag, bool* ok) {
+  if (spin_.count() > 0) {
+    const gpr_timespec past = gpr_time_0(GPR_CLOCK_MONOTONIC);
+    const auto until = std::chrono::steady_clock::now() + spin_;
+    do {
+      switch (queue_->AsyncNext(tag, ok, past)) {
+        case grpc::CompletionQueue::GOT_EVENT:
+          return true;
+        case grpc::CompletionQueue::SHUTDOWN:
+          return false;
+        case grpc::CompletionQueue::TIMEOUT:
+          break;
+      }
+    } while (std::chrono::steady_clock::now() < until);
+  }
+  return queue_->Next(tag, ok);
 }
 
 std::unique_ptr<Handler> Transport::NewHandler(const std::string& method) const {
   const auto found = methods_.find(method);
   return found == methods_.end() ? nullptr : found->second();
+}
+
+void Transport::CancelStalled() {
+  std::vector<std::shared_ptr<Rpc>> calls;
+  {
+    const MutexLock lock(&mu_);
+    // Null: its last reference is gone, its destructor waits for the lock.
+    for (Rpc* rpc : calls_alive_) {
+      if (std::shared_ptr<Rpc> call = rpc->weak_from_this().lock())
+        calls.push_back(std::move(call));
+    }
+  }
+  const TimePoint now = std::chrono::steady_clock::now();
+  for (const std::shared_ptr<Rpc>& call : calls) call->CancelIfStalled(now);
+}
+
+void Transport::AddCall(Rpc* rpc) {
+  const MutexLock lock(&mu_);
+  live_ += 1;
+  calls_alive_.insert(rpc);
+}
+
+void Transport::RemoveCall(Rpc* rpc) {
+  const MutexLock lock(&mu_);
+  calls_alive_.erase(rpc);
+  live_ -= 1;
+  if (live_ == 0) none_live_.NotifyAll();
 }
 
 void Transport::AddLive(int change) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,9 +32,13 @@ using MethodTable = std::map<std::string, std::function<std::unique_ptr<Handler>
 class Transport {
  public:
   struct Options {
-    std::string address;                // "host:port" or "unix:/path"; port 0 takes a free one
+    // "host:port" (port 0 takes a free one) or "unix:/path"; at least one.
+    std::vector<std::string> addresses;
     int max_concurrent_streams = 1024;  // per connection; clients queue beyond it
     int armed_calls = 32;               // calls that may arrive before the polling thread looks
+    // How long the polling thread looks for the next event before it sleeps: saves the time to wake
+    // up, costs a core. For machines that have one to spare.
+    std::chrono::microseconds spin{0};
   };
 
   // Errors: UNAVAILABLE "cannot listen on 127.0.0.1:8001: Address already in use".
@@ -42,8 +47,9 @@ class Transport {
                                                           MethodTable methods);
   ~Transport();
 
-  int port() const { return port_; }
-  const std::string& address() const { return address_; }  // with the port that is listened on
+  // As given, with the ports that are listened on.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  int port() const { return port_; }  // of the first address that has one; 0: none has
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 
   // Runs `f` on the polling thread, after `delay`. Any thread; not after the destructor began.
@@ -58,6 +64,9 @@ class Transport {
   // then sends its next call elsewhere. Not with `timeout` 0.
   void StopServing(std::chrono::milliseconds timeout);
 
+  // Ends calls whose clients do not take their answers. About once a second; any thread.
+  void CancelStalled();
+
  private:
   friend class Rpc;
   class Posted;
@@ -65,15 +74,19 @@ class Transport {
   Transport(MethodTable methods) : methods_(std::move(methods)) {}
   absl::Status Listen(const Options& options);
   void Poll();
+  bool SpinOrNext(void** tag, bool* ok);  // as CompletionQueue::Next
   std::unique_ptr<Handler> NewHandler(const std::string& method) const;
   void TakeCall(Rpc& rpc);
   void HoldCalls();
   void ReleaseCalls();
   void AddLive(int change);
+  void AddCall(Rpc* rpc);
+  void RemoveCall(Rpc* rpc);
 
   const MethodTable methods_;
-  std::string address_;
+  std::vector<std::string> addresses_;
   int port_ = 0;
+  std::chrono::microseconds spin_{0};
   std::atomic<int64_t> calls_{0};
   std::atomic<TimePoint> last_call_{TimePoint::min()};
 
@@ -83,7 +96,8 @@ class Transport {
 
   Mutex mu_;
   CondVar none_live_;
-  int live_ ATTND_GUARDED_BY(mu_) = 0;  // calls, waiting ones included, and posts
+  int live_ ATTND_GUARDED_BY(mu_) = 0;  // calls, armed ones included, and posts
+  std::unordered_set<Rpc*> calls_alive_ ATTND_GUARDED_BY(mu_);
 
   // Polling thread only.
   bool holds_ = false;

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "proto/wire/codec.h"
+
 namespace attnd {
 
 absl::Status Receive(const grpc::ByteBuffer& message, Received* received) {
@@ -56,6 +58,22 @@ grpc::Slice Wrap(const void* data, size_t bytes, std::shared_ptr<void> owner) {
   return grpc::Slice(
       const_cast<void*>(data), bytes, [](void* held) { delete static_cast<Owner*>(held); },
       new Owner(std::move(owner)));
+}
+
+grpc::ByteBuffer Join(std::string head, std::span<const Payload> payloads) {
+  std::vector<grpc::Slice> slices;
+  for (const Payload& payload : payloads) {
+    head += RawFieldHeader(static_cast<int64_t>(payload.bytes));
+    if (payload.bytes < kWrapBytes) {
+      head.append(static_cast<const char*>(payload.data), payload.bytes);
+      continue;
+    }
+    slices.emplace_back(head);
+    head.clear();
+    slices.push_back(Wrap(payload.data, payload.bytes, payload.owner));
+  }
+  if (!head.empty()) slices.emplace_back(head);
+  return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
 }  // namespace attnd

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,5 +35,14 @@ grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
 // bookkeeping of a slice.
 constexpr size_t kWrapBytes = 4 << 10;
 grpc::Slice Wrap(const void* data, size_t bytes, std::shared_ptr<void> owner);
+
+// A message out of its head, serialised, and its payloads, which become its field `raw`.
+// REQUIRES: each payload is below 2 GiB.
+struct Payload {
+  const void* data = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<void> owner;  // see Wrap
+};
+grpc::ByteBuffer Join(std::string head, std::span<const Payload> payloads);
 
 }  // namespace attnd

@@ -210,9 +210,12 @@ int64_t SizeOf(const Spans& spans) {
   return size;
 }
 
-std::string RawFieldHeader(int64_t size) {
+std::string RawFieldHeader(int64_t size) { return FieldHeader(kRawField, size); }
+
+std::string FieldHeader(int field, int64_t size) {
+  assert(field > 0 && field < 16);
   assert(size >= 0 && size <= static_cast<int64_t>(kMaxLength));
-  std::string header(1, static_cast<char>(kRawField << 3 | kLength));
+  std::string header(1, static_cast<char>(field << 3 | kLength));
   auto left = static_cast<uint64_t>(size);
   for (; left >= 0x80; left >>= 7) header.push_back(static_cast<char>(left | 0x80));
   header.push_back(static_cast<char>(left));

@@ -42,4 +42,7 @@ int64_t SizeOf(const Spans& spans);
 // REQUIRES: size is below 2 GiB, the most that protobuf reads back.
 std::string RawFieldHeader(int64_t size);
 
+// The same for any field of bytes, strings or messages. REQUIRES: field is in 1..15.
+std::string FieldHeader(int field, int64_t size);
+
 }  // namespace attnd

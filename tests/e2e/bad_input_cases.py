@@ -260,9 +260,9 @@ UNSERVED_FEATURES = [
          ["linear_attention: state_z is not served by this version, got [1,1,4]"], UNSERVED),
     Case("a method to come", forward(None, edit=lambda r: r.method.MergeFromString(field(17, b""))),
          [f"request: method must be one of {METHODS}, got number 17"], UNSERVED),
-    Case("an RPC to come", b"",
-         ['request: rpc must be one of this server, got "/attn.v1.AttentionService/Run"'], UNSERVED,
-         rpc="Run"),
+    Case("an unknown RPC", b"",
+         ['request: rpc must be one of this server, got "/attn.v1.AttentionService/Walk"'], UNSERVED,
+         rpc="Walk"),
     # The caller's error gives the code when both kinds of reason are there.
     Case("unserved and wrong", forward("softmax { alibi: true scale: nan }"),
          ["softmax: alibi is not served by this version, got true",

@@ -76,9 +76,6 @@ class BatcherTest : public testing::Test {
     std::vector<std::string> names;
     for (std::unique_ptr<Task>& task : batch.tasks) {
       names.push_back(names_.at(task.get()));
-      const int64_t bytes = task->charged_bytes;
-      task.reset();
-      batcher_->Release(bytes);
     }
     return names;
   }
@@ -209,7 +206,6 @@ TEST_F(BatcherTest, SweepAnswersTheExpiredAtTheirDeadlineAndNotBefore) {
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
   EXPECT_EQ(batcher_->depth().requests, 1);
   EXPECT_EQ(batcher_->depth().bytes, 5);
-  EXPECT_EQ(batcher_->depth().charged_bytes, 5);
   EXPECT_THAT(Pull(), ElementsAre("20ms"));
 }
 
@@ -224,7 +220,6 @@ TEST_F(BatcherTest, TheExpiredAndTheCancelledAreNotHandedOut) {
   EXPECT_THAT(Pull(), ElementsAre("other"));
   EXPECT_THAT(answers_, ElementsAre("expires DEADLINE_EXCEEDED", "cancelled CANCELLED"));
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline, Refusal::kCancelled));
-  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
 }
 
 TEST_F(BatcherTest, AFullQueueRefusesAndRecovers) {
@@ -238,24 +233,6 @@ TEST_F(BatcherTest, AFullQueueRefusesAndRecovers) {
   EXPECT_TRUE(Submit({.name = "3"}).ok());
 }
 
-TEST_F(BatcherTest, TheByteBudgetIncludesWhatRuns) {
-  Start({.budget_bytes = 100});
-  EXPECT_EQ(Submit({.name = "never", .bytes = 101}),
-            absl::ResourceExhaustedError("request: needs 101 bytes, the server's budget is 100"));
-  ASSERT_TRUE(Submit({.name = "runs", .bytes = 70}).ok());
-  Batcher::Batch running = batcher_->TryPull();
-  EXPECT_EQ(batcher_->depth().requests, 0);
-  EXPECT_EQ(batcher_->depth().charged_bytes, 70);
-  EXPECT_EQ(
-      Submit({.name = "next", .bytes = 31}),
-      absl::ResourceExhaustedError("request: needs 31 bytes, 30 of 100 are free, retry later"));
-  EXPECT_THAT(refusals_, ElementsAre(Refusal::kBytes, Refusal::kBytes));
-  ASSERT_TRUE(Submit({.name = "small", .bytes = 30}).ok());
-
-  batcher_->Release(70);
-  EXPECT_TRUE(Submit({.name = "next", .bytes = 31}).ok());
-}
-
 TEST_F(BatcherTest, DepthTellsWhatWaitsAndForHowLong) {
   Start({});
   ASSERT_TRUE(Submit({.name = "1", .bytes = 10}).ok());
@@ -265,7 +242,6 @@ TEST_F(BatcherTest, DepthTellsWhatWaitsAndForHowLong) {
   EXPECT_EQ(depth.requests, 2);
   EXPECT_EQ(batcher_->waiting(), 2);
   EXPECT_EQ(depth.bytes, 30);
-  EXPECT_EQ(depth.charged_bytes, 30);
   EXPECT_DOUBLE_EQ(depth.oldest_seconds, 1.5);
 }
 

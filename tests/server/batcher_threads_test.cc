@@ -59,9 +59,7 @@ void RunLane(Batcher* batcher) {
     const std::string bucket = batch.tasks[0]->plan->bucket;
     for (std::unique_ptr<Task>& task : batch.tasks) {
       ASSERT_EQ(task->plan->bucket, bucket);
-      const int64_t bytes = task->charged_bytes;
       Finish(std::move(task), absl::OkStatus(), {}, {});
-      batcher->Release(bytes);
     }
   }
 }
@@ -71,7 +69,6 @@ TEST(BatcherThreads, EverythingIsAnsweredExactlyOnce) {
   Counts counts;
   std::atomic<int> counted_refusals = 0;
   Batcher batcher({.max_queue_requests = 200,
-                   .budget_bytes = 8000,
                    .max_batch_requests = 8,
                    .refused = [&](Refusal) { counted_refusals += 1; }},
                   &clock);
@@ -102,7 +99,6 @@ TEST(BatcherThreads, EverythingIsAnsweredExactlyOnce) {
   const Batcher::Depth depth = batcher.depth();
   EXPECT_EQ(depth.requests, 0);
   EXPECT_EQ(depth.bytes, 0);
-  EXPECT_EQ(depth.charged_bytes, 0);
 }
 
 TEST(BatcherThreads, ALaneThatWaitsWakesUpForWork) {

@@ -12,6 +12,7 @@ namespace attnd {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
@@ -23,7 +24,7 @@ CommandLine Parse(std::vector<const char*> arguments) {
 TEST(Config, Defaults) {
   const CommandLine line = Parse({});
   ASSERT_TRUE(line.config.has_value()) << line.text;
-  EXPECT_EQ(line.config->grpc_address, "127.0.0.1:8001");
+  EXPECT_THAT(line.config->grpc_addresses, ElementsAre("127.0.0.1:8001"));
   EXPECT_EQ(line.config->http_address, "127.0.0.1:8002");
   EXPECT_EQ(line.config->budget_bytes, 0);
   EXPECT_EQ(line.config->max_message_bytes, int64_t{1} << 30);
@@ -41,6 +42,23 @@ TEST(Config, SizesAndTimesHaveUnits) {
   EXPECT_EQ(line.config->drain_timeout, std::chrono::minutes(2));
   EXPECT_EQ(line.config->isa, "avx2");
   EXPECT_EQ(line.config->threads, 3);
+}
+
+TEST(Config, SeveralAddressesAndSmallTimes) {
+  const CommandLine line = Parse({"--grpc", "127.0.0.1:0,unix:/run/attnd.sock", "--grpc=[::1]:7",
+                                  "--spin", "200us", "--undeclared-bytes", "1MiB"});
+  ASSERT_TRUE(line.config.has_value()) << line.text;
+  EXPECT_THAT(line.config->grpc_addresses,
+              ElementsAre("127.0.0.1:0", "unix:/run/attnd.sock", "[::1]:7"));
+  EXPECT_EQ(line.config->spin, std::chrono::microseconds(200));
+  EXPECT_EQ(line.config->undeclared_bytes, 1 << 20);
+
+  setenv("ATTND_GRPC", "0.0.0.0:8001,unix:/run/attnd.sock", 1);
+  const CommandLine environment = Parse({});
+  unsetenv("ATTND_GRPC");
+  ASSERT_TRUE(environment.config.has_value()) << environment.text;
+  EXPECT_THAT(environment.config->grpc_addresses,
+              ElementsAre("0.0.0.0:8001", "unix:/run/attnd.sock"));
 }
 
 TEST(Config, TheCommandLineWinsOverTheEnvironment) {

@@ -247,7 +247,7 @@ TEST_F(LaneTest, TheExpiredAndTheCancelledAreDroppedJustBefore) {
   EXPECT_TRUE(absl::IsCancelled(answers_["cancelled"].status));
   EXPECT_TRUE(answers_["stays"].status.ok());
   EXPECT_THAT(puppet_.batches, ElementsAre(1));
-  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+  EXPECT_EQ(batcher_->depth().bytes, 0);
   const std::string text = *metrics_.Text();
   EXPECT_THAT(text, HasSubstr("attnd_refused_total{reason=\"deadline\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("attnd_refused_total{reason=\"cancelled\"} 1\n"));
@@ -265,7 +265,7 @@ TEST_F(LaneTest, ARequestThatFailsDoesNotHarmTheOthersOfItsBatch) {
     EXPECT_EQ(answers_[name].count, 1);
     EXPECT_EQ(answers_[name].phases.batch_requests, 1);
   }
-  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+  EXPECT_EQ(batcher_->depth().bytes, 0);
 }
 
 TEST_F(LaneTest, WhatAMethodThrowsIsAnError) {
@@ -286,7 +286,7 @@ TEST_F(LaneTest, APayloadOfTheWrongSizeIsAnErrorOfItsRequestOnly) {
   EXPECT_EQ(answers_["shorter"].status,
             absl::InternalError("request: q must have 20 bytes, got 16"));
   EXPECT_TRUE(answers_["good"].status.ok());
-  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+  EXPECT_EQ(batcher_->depth().bytes, 0);
 }
 
 TEST_F(LaneTest, WithoutMemoryTheRequestIsRefusedAndTheLaneGoesOn) {
@@ -338,7 +338,7 @@ TEST_F(LaneTest, TheThreadRunsWhatIsSubmittedAndEndsWhenTheQueueIsClosed) {
       EXPECT_EQ(absl::StrCat(*answer.results[0].view.As<float>()), name);
     }
   }
-  EXPECT_EQ(batcher_->depth().charged_bytes, 0);
+  EXPECT_EQ(batcher_->depth().bytes, 0);
 }
 
 }  // namespace

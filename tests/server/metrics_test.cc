@@ -139,19 +139,25 @@ TEST(Metrics, EfficiencyForgetsWhatIsTenSecondsOfComputeAgo) {
 TEST(Metrics, StatesAreReadWhenTheyAreAskedFor) {
   Metrics metrics(TestOptions());
   Batcher::Depth depth;
-  metrics.SetSources(
-      {.queue = [&] { return depth; },
-       .memory =
-           [] {
-             return Metrics::Memory{
-                 .workspace = 1, .pool_used = 2, .pool_reserved = 3, .budget = 4, .peak = 5};
-           }});
-  depth = {.requests = 7, .bytes = 1000, .charged_bytes = 5000, .oldest_seconds = 0.25};
+  metrics.SetSources({.queue = [&] { return depth; },
+                      .memory =
+                          [] {
+                            return Metrics::Memory{.workspace = 1,
+                                                   .pool_used = 2,
+                                                   .pool_reserved = 3,
+                                                   .budget = 4,
+                                                   .peak = 5,
+                                                   .charged = 6};
+                          },
+                      .parked = [] { return 3; }});
+  depth = {.requests = 7, .bytes = 1000, .oldest_seconds = 0.25};
   EXPECT_EQ(Value(metrics, "attnd_queue_requests"), 7);
   EXPECT_EQ(Value(metrics, "attnd_queue_bytes"), 1000);
   EXPECT_EQ(Value(metrics, "attnd_queue_oldest_seconds"), 0.25);
+  EXPECT_EQ(Value(metrics, "attnd_parked_requests"), 3);
   double expected = 1;
-  for (const char* kind : {"workspace", "pool_used", "pool_reserved", "budget", "peak"}) {
+  for (const char* kind :
+       {"workspace", "pool_used", "pool_reserved", "budget", "peak", "charged"}) {
     EXPECT_EQ(
         Value(metrics, absl::StrCat(R"(attnd_memory_bytes{device="cpu",kind=")", kind, R"("})")),
         expected++);
@@ -255,13 +261,14 @@ TEST(Metrics, TheFamiliesAreThoseOfTheDesign) {
           "attnd_batch_requests histogram", "attnd_batch_tokens histogram",
           "attnd_dispatch_total counter", "attnd_queue_requests gauge", "attnd_queue_bytes gauge",
           "attnd_queue_oldest_seconds gauge", "attnd_inflight_requests gauge",
-          "attnd_refused_total counter", "attnd_received_bytes_total counter",
-          "attnd_sent_bytes_total counter", "attnd_memory_bytes gauge",
-          "attnd_workspace_peak_bytes histogram", "attnd_lane_busy_seconds_total counter",
-          "attnd_lane_efficiency_ratio gauge", "attnd_build_info gauge",
-          "process_cpu_seconds_total counter", "process_resident_memory_bytes gauge",
-          "process_virtual_memory_bytes gauge", "process_open_fds gauge", "process_max_fds gauge",
-          "process_threads gauge", "process_start_time_seconds gauge"));
+          "attnd_parked_requests gauge", "attnd_refused_total counter",
+          "attnd_received_bytes_total counter", "attnd_sent_bytes_total counter",
+          "attnd_memory_bytes gauge", "attnd_workspace_peak_bytes histogram",
+          "attnd_lane_busy_seconds_total counter", "attnd_lane_efficiency_ratio gauge",
+          "attnd_build_info gauge", "process_cpu_seconds_total counter",
+          "process_resident_memory_bytes gauge", "process_virtual_memory_bytes gauge",
+          "process_open_fds gauge", "process_max_fds gauge", "process_threads gauge",
+          "process_start_time_seconds gauge"));
 }
 
 }  // namespace

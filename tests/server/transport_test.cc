@@ -93,10 +93,10 @@ class TransportTest : public testing::Test {
     methods["/test/Triple"] = [] { return std::make_unique<TripleCall>(); };
     methods["/test/Park"] = [this] { return std::make_unique<ParkedCall>(&parked_); };
     health_.AddMethods(&methods);
-    auto transport = Transport::Start({.address = "127.0.0.1:0"}, std::move(methods));
+    auto transport = Transport::Start({.addresses = {"127.0.0.1:0"}}, std::move(methods));
     ASSERT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
-    client_ = std::make_unique<RpcClient>(transport_->address());
+    client_ = std::make_unique<RpcClient>(transport_->addresses()[0]);
   }
 
   std::future<grpc::Status> CallInBackground(const char* method, grpc::ClientContext* context) {
@@ -209,7 +209,7 @@ TEST_F(TransportTest, StopsWhileCallsArrive) {
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
-      const RpcClient own(transport_->address());
+      const RpcClient own(transport_->addresses()[0]);
       std::string reply;
       while (!stop) {
         const grpc::StatusCode code = own.Call("/test/Echo", "hello", &reply).error_code();
@@ -234,9 +234,9 @@ TEST_F(TransportTest, PostRunsOnThePollingThread) {
 }
 
 TEST_F(TransportTest, PortInUse) {
-  const auto second = Transport::Start({.address = transport_->address()}, {});
-  EXPECT_EQ(second.status().message(),
-            absl::StrCat("cannot listen on ", transport_->address(), ": Address already in use"));
+  const auto second = Transport::Start({.addresses = {transport_->addresses()[0]}}, {});
+  EXPECT_EQ(second.status().message(), absl::StrCat("cannot listen on ", transport_->addresses()[0],
+                                                    ": Address already in use"));
 }
 
 TEST_F(TransportTest, HealthFollowsTheServer) {
@@ -303,6 +303,34 @@ TEST(Bytes, WrappedMemoryIsHeldUntilItsSliceIsGone) {
     EXPECT_FALSE(watched.expired());
   }
   EXPECT_TRUE(watched.expired());
+}
+
+// Each listens, and what the one that spins says is the same.
+TEST(Transport, SeveralAddressesAndASpinningThread) {
+  const std::string path = testing::TempDir() + "/attnd_transport_test.sock";
+  MethodTable methods;
+  methods["/test/Echo"] = [] { return std::make_unique<EchoCall>(); };
+  auto transport = Transport::Start(
+      {.addresses = {"unix:" + path, "127.0.0.1:0"}, .spin = std::chrono::microseconds(200)},
+      methods);
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  ASSERT_EQ((*transport)->addresses().size(), 2u);
+  EXPECT_EQ((*transport)->addresses()[1], absl::StrCat("127.0.0.1:", (*transport)->port()));
+  for (const std::string& address : (*transport)->addresses()) {
+    std::string reply;
+    EXPECT_TRUE(RpcClient(address).Call("/test/Echo", "hello", &reply).ok()) << address;
+    EXPECT_EQ(reply, "hello");
+  }
+  // gRPC would take the file away from its owner.
+  EXPECT_EQ(Transport::Start({.addresses = {"unix:" + path}}, {}).status(),
+            absl::UnavailableError("cannot listen on unix:" + path + ": Address already in use"));
+  std::string reply;
+  EXPECT_TRUE(RpcClient("unix:" + path).Call("/test/Echo", "still", &reply).ok());
+
+  const std::string long_path = "unix:/" + std::string(200, 'x');
+  EXPECT_EQ(Transport::Start({.addresses = {long_path}}, {}).status(),
+            absl::InvalidArgumentError("cannot listen on " + long_path +
+                                       ": a path has at most 107 bytes, got 201"));
 }
 
 }  // namespace

@@ -1,0 +1,303 @@
+#include "server/run_call.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "attn/v1/attention.pb.h"
+#include "kernels/core/status.h"
+#include "proto/wire/bytes.h"
+#include "proto/wire/codec.h"
+#include "server/reasons.h"
+#include "server/tensor_request.h"
+
+namespace attnd {
+namespace {
+
+using attn::v1::RunReply;
+using attn::v1::RunRequest;
+
+// What is read without an announcement, and so without asking for room.
+constexpr int64_t kUnannouncedBytes = 1 << 20;
+// Requests of one stream that are unanswered, or answered and not taken by the client; beyond it
+// the stream is not read.
+constexpr size_t kMaxOpen = 256;
+constexpr size_t kMaxIdBytes = 256;
+
+// A RunReply without payloads, around a serialised ForwardReply or BackwardReply.
+std::string FrameReply(const std::string& id, Direction direction, const std::string& reply) {
+  RunReply frame;
+  frame.set_id(id);
+  const int field = direction == Direction::kForward ? RunReply::kForwardFieldNumber
+                                                     : RunReply::kBackwardFieldNumber;
+  return absl::StrCat(frame.SerializeAsString(),
+                      FieldHeader(field, static_cast<int64_t>(reply.size())), reply);
+}
+
+grpc::ByteBuffer ErrorReply(const std::string& id, const absl::Status& status) {
+  RunReply reply;
+  reply.set_id(id);
+  reply.mutable_error()->set_code(status.raw_code());
+  reply.mutable_error()->set_message(std::string(status.message()));
+  reply.mutable_error()->set_permanent(IsPermanent(status));
+  return Serialize(reply);
+}
+
+absl::Status Draining() {
+  return absl::UnavailableError("request: the server is draining, send it to another one");
+}
+
+// The rules of RunRequest but for those that need the stream.
+absl::Status Check(const RunRequest& request, bool has_payloads) {
+  Reasons reasons("run");
+  if (request.id().empty()) reasons.Invalid("id is required, got none");
+  if (request.id().size() > kMaxIdBytes) {
+    reasons.Invalid("id must have at most ", kMaxIdBytes, " bytes, got ", request.id().size());
+  }
+  const auto check_inner = [&](const char* name, const auto& inner) {
+    if (!inner.id().empty()) {
+      reasons.Invalid(name, ".id must be empty, got ", Quoted(inner.id()));
+    }
+    if (inner.raw_size() > 0) {
+      reasons.Invalid(name, ".raw must be empty, payloads are those of RunRequest, got ",
+                      inner.raw_size());
+    }
+  };
+  switch (request.content_case()) {
+    case RunRequest::kForward:
+      check_inner("forward", request.forward());
+      break;
+    case RunRequest::kBackward:
+      check_inner("backward", request.backward());
+      break;
+    case RunRequest::kNextMessageBytes:
+      if (request.next_message_bytes() <= 0) {
+        reasons.Invalid("next_message_bytes must be > 0, got ", request.next_message_bytes());
+      }
+      if (has_payloads) reasons.Invalid("raw must be empty in an announcement");
+      break;
+    case RunRequest::CONTENT_NOT_SET:
+      reasons.Invalid("forward, backward or next_message_bytes is required, got none");
+      break;
+  }
+  RefuseUnknownFields(request, "fields", &reasons);
+  return reasons.status();
+}
+
+}  // namespace
+
+class Runs::RunCall final : public Handler, private Intake::Reader {
+ public:
+  explicit RunCall(Runs* runs) : runs_(runs), context_(runs->context_) {}
+
+  void OnHeaders(Rpc& rpc) override;
+  void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
+  void OnSent(Rpc& rpc) override;
+  void OnDone(Rpc& rpc, bool cancelled) override;
+  void Drain();
+
+ private:
+  absl::Status Take(const grpc::ByteBuffer& message);
+  absl::Status Announce(const RunRequest& request);
+  void Submit(const RunRequest& request, TensorRequest::Payloads payloads);
+  void Answer(const std::string& id, const grpc::ByteBuffer& reply);
+  void OnRoom(Budget::Share share) override;
+  void OnOverdue(const absl::Status& status) override;
+  void End(const absl::Status& status);
+  void Continue();
+
+  Runs* const runs_;
+  TensorContext* const context_;
+  Rpc* rpc_ = nullptr;
+
+  std::map<std::string, std::shared_ptr<TensorRequest>> open_;  // unanswered, by id
+  size_t unsent_ = 0;                                           // answers in the outbox
+  std::string announced_id_;                                    // of the next message
+  int64_t announced_bytes_ = 0;                                 // 0: none
+  Budget::Share share_;                                         // of the announced message
+  bool is_reading_ = false, waits_for_room_ = false;
+  bool is_done_ = false, is_busy_ = false;
+  // Nothing more is read; once all is answered the stream ends with it.
+  std::optional<absl::Status> end_;
+};
+
+void Runs::RunCall::OnHeaders(Rpc& rpc) {
+  rpc_ = &rpc;
+  runs_->calls_.insert(this);
+  if (runs_->is_draining_ || context_->draining.load()) End(Draining());
+  Continue();
+}
+
+void Runs::RunCall::OnMessage(Rpc&, const grpc::ByteBuffer* message) {
+  is_reading_ = false;
+  context_->intake->Leave(this);
+  if (message == nullptr) {
+    End(announced_bytes_ == 0 ? absl::OkStatus()
+                              : absl::InvalidArgumentError(
+                                    absl::StrCat("run: the announced message of id ",
+                                                 Quoted(announced_id_), " is required, got none")));
+  } else if (!end_.has_value()) {
+    if (absl::Status status = Take(*message); !status.ok()) {
+      context_->metrics->RecordRefusal(Refusal::kInvalid);
+      End(status);
+    }
+  }
+  Continue();
+}
+
+// Errors end the stream: they are about the stream's own rules.
+absl::Status Runs::RunCall::Take(const grpc::ByteBuffer& message) {
+  const auto bytes = static_cast<int64_t>(message.Length());
+  context_->metrics->AddReceivedBytes(bytes);
+  const int64_t limit = announced_bytes_ > 0 ? announced_bytes_ : kUnannouncedBytes;
+  if (bytes > limit) {
+    return absl::InvalidArgumentError(
+        announced_bytes_ > 0
+            ? absl::StrCat("run: next_message_bytes must be >= the size of the next message (",
+                           bytes, " bytes), got ", announced_bytes_)
+            : absl::StrCat("run: a message above ", kUnannouncedBytes,
+                           " bytes must be announced by next_message_bytes, got ", bytes));
+  }
+  Received received;
+  RunRequest request;
+  TensorRequest::Payloads payloads;
+  ATTND_RETURN_IF_ERROR(Receive(message, &received));
+  ATTND_RETURN_IF_ERROR(SplitMessage(received.pieces, &request, &payloads.raw));
+  ATTND_RETURN_IF_ERROR(Check(request, !payloads.raw.empty()));
+  if (announced_bytes_ > 0 && request.id() != announced_id_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "run: id must be the announced ", Quoted(announced_id_), ", got ", Quoted(request.id())));
+  }
+  if (open_.count(request.id()) > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "run: id must not be that of an unanswered request, got ", Quoted(request.id())));
+  }
+  if (request.content_case() == RunRequest::kNextMessageBytes) return Announce(request);
+  announced_bytes_ = 0;
+  payloads.owner = std::move(received.owner);
+  payloads.message_bytes = received.bytes;
+  payloads.share = std::move(share_);
+  Submit(request, std::move(payloads));
+  return absl::OkStatus();
+}
+
+absl::Status Runs::RunCall::Announce(const RunRequest& request) {
+  if (announced_bytes_ > 0) {
+    return absl::InvalidArgumentError(absl::StrCat("run: the announced message of id ",
+                                                   Quoted(announced_id_),
+                                                   " is required, got another announcement"));
+  }
+  const int64_t bytes = request.next_message_bytes();
+  if (bytes > context_->max_message_bytes) {
+    return Permanent(absl::ResourceExhaustedError(absl::StrCat(
+        "run: next_message_bytes must be <= ", context_->max_message_bytes, ", got ", bytes)));
+  }
+  announced_id_ = request.id();
+  announced_bytes_ = bytes;
+  waits_for_room_ = true;
+  return context_->intake->Enter(this, bytes, /*may_be_refused=*/false);
+}
+
+void Runs::RunCall::OnRoom(Budget::Share share) {
+  share_ = std::move(share);
+  waits_for_room_ = false;
+  Continue();
+}
+
+void Runs::RunCall::OnOverdue(const absl::Status& status) {
+  context_->metrics->RecordRefusal(Refusal::kDeadline);
+  End(status);
+  Continue();
+}
+
+void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads payloads) {
+  const std::string& id = request.id();
+  const Direction direction = request.has_forward() ? Direction::kForward : Direction::kBackward;
+  const auto tensors = std::make_shared<TensorRequest>(
+      context_, rpc_, direction, context_->clock->Now(),
+      [id](Direction d, const std::string& reply) { return FrameReply(id, d, reply); });
+  // A share that cannot grow belongs to no budget.
+  if (payloads.share.bytes() == 0) payloads.share = *context_->budget->Take(0);
+  absl::Status status = tensors->Admit();
+  if (status.ok()) {
+    open_[id] = tensors;
+    // From the lane's thread back to the one that may send. The transport outlives its lanes.
+    auto done = [this, id, tensors, call = rpc_->shared_from_this()](
+                    const absl::Status& answer, const grpc::ByteBuffer& reply) {
+      runs_->transport_->Post(
+          [this, id, call, message = answer.ok() ? reply : ErrorReply(id, answer)] {
+            Answer(id, message);
+          });
+    };
+    status = request.has_forward()
+                 ? tensors->Submit(request.forward(), std::move(payloads), std::move(done))
+                 : tensors->Submit(request.backward(), std::move(payloads), std::move(done));
+  }
+  if (!status.ok()) {
+    tensors->Refuse(status);
+    Answer(id, ErrorReply(id, status));
+  }
+}
+
+void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply) {
+  open_.erase(id);
+  if (!is_done_) {
+    ++unsent_;
+    rpc_->Send(reply);
+  }
+  Continue();
+}
+
+void Runs::RunCall::OnSent(Rpc&) {
+  unsent_ = 0;
+  Continue();
+}
+
+void Runs::RunCall::OnDone(Rpc&, bool) {
+  is_done_ = true;
+  unsent_ = 0;
+  runs_->calls_.erase(this);
+  context_->intake->Leave(this);
+  share_ = {};
+  // Whoever is answered by it leaves open_ later, by a post.
+  for (const auto& [id, request] : open_) request->Cancel();
+  End(absl::CancelledError("run: the caller left"));
+  Continue();
+}
+
+void Runs::RunCall::Drain() {
+  End(Draining());
+  Continue();
+}
+
+void Runs::RunCall::End(const absl::Status& status) {
+  if (end_.has_value()) return;
+  end_ = status;
+  share_ = {};
+  context_->intake->Leave(this);
+}
+
+// Whatever follows from the state: reading on, or the end.
+void Runs::RunCall::Continue() {
+  // An open stream that has nothing to do does not hold up a drain.
+  const bool is_busy = !open_.empty() || unsent_ > 0;
+  if (is_busy != is_busy_) context_->open.Add(is_busy ? 1 : -1);
+  is_busy_ = is_busy;
+  if (end_.has_value()) {
+    if (open_.empty()) rpc_->Close(*end_);
+  } else if (!is_reading_ && !waits_for_room_ && open_.size() + unsent_ < kMaxOpen) {
+    is_reading_ = true;
+    rpc_->Read();
+  }
+}
+
+std::unique_ptr<Handler> Runs::NewCall() { return std::make_unique<RunCall>(this); }
+
+void Runs::Drain() {
+  is_draining_ = true;
+  // Draining only starts operations: no call leaves the set meanwhile.
+  for (RunCall* call : calls_) call->Drain();
+}
+
+}  // namespace attnd

@@ -1,0 +1,33 @@
+#include "server/tensor_context.h"
+
+namespace attnd {
+
+void OpenCalls::Add(int change) {
+  const MutexLock lock(&mu_);
+  count_ += change;
+  if (count_ == 0) none_.NotifyAll();
+}
+
+int OpenCalls::count() const {
+  const MutexLock lock(&mu_);
+  return count_;
+}
+
+bool OpenCalls::WaitNone(TimePoint until) {
+  const MutexLock lock(&mu_);
+  while (count_ > 0 && std::chrono::steady_clock::now() < until) none_.WaitUntil(&mu_, until);
+  return count_ == 0;
+}
+
+bool LineLimit::Allow() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const int64_t second = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  if (second_.exchange(second) != second) lines_.store(0);
+  return lines_.fetch_add(1) < kLinesPerSecond;
+}
+
+DecodeContext TensorContext::decode() const {
+  return {.devices = devices, .plan = [this](const Call& call) { return engine->MakePlan(call); }};
+}
+
+}  // namespace attnd

@@ -1,0 +1,220 @@
+#include "server/tensor_request.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/bytes.h"
+#include "proto/wire/codec.h"
+#include "server/log.h"
+#include "server/reasons.h"
+#include "server/reply.h"
+
+namespace attnd {
+namespace {
+
+// The metric label of a request that may turn out to be refused.
+std::string LabelOf(const attn::v1::MethodSpec& spec) {
+  const google::protobuf::FieldDescriptor* field = spec.GetReflection()->GetOneofFieldDescriptor(
+      spec, spec.GetDescriptor()->FindOneofByName("method"));
+  return field == nullptr ? "unknown" : field->name();
+}
+
+// What a slice of a reply keeps until gRPC is done with it. The memory may leave after its lane and
+// its batcher are gone, but not after its pool.
+struct Outgoing {
+  std::shared_ptr<Engine> engine;  // destroyed last
+  std::shared_ptr<Buffer> buffer;
+  std::shared_ptr<Budget::Share> share;
+};
+
+attn::v1::Stats StatsOf(const Plan& plan, const Phases& phases, absl::string_view device) {
+  attn::v1::Stats stats;
+  stats.set_queue_seconds(phases.queue_seconds);
+  stats.set_gather_seconds(phases.gather_seconds);
+  stats.set_compute_seconds(phases.compute_seconds);
+  stats.set_batch_requests(phases.batch_requests);
+  stats.set_batch_tokens(phases.batch_tokens);
+  stats.set_peak_workspace_bytes(phases.peak_workspace_bytes);
+  stats.set_visible_pairs(plan.visible_pairs);
+  stats.set_flops(plan.flops);
+  stats.set_device(std::string(device));
+  return stats;
+}
+
+}  // namespace
+
+TensorRequest::TensorRequest(TensorContext* context, const Rpc* rpc, Direction direction,
+                             TimePoint started, Frame frame)
+    : context_(context),
+      rpc_(rpc),
+      direction_(direction),
+      started_(started),
+      frame_(std::move(frame)) {
+  context_->open.Add(1);
+  context_->metrics->AddInflight(1);
+}
+
+TensorRequest::~TensorRequest() {
+  // Without an end only after an exception, no memory left for it.
+  End(absl::InternalError("request: the server failed"), /*sent_bytes=*/0);
+  context_->open.Add(-1);
+}
+
+absl::Status TensorRequest::Admit() const {
+  if (context_->draining.load()) {
+    context_->metrics->RecordRefusal(Refusal::kDraining);
+    return absl::UnavailableError("request: the server is draining, send it to another one");
+  }
+  if (context_->batcher->waiting() >= context_->max_queue_requests) {
+    context_->metrics->RecordRefusal(Refusal::kQueueFull);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "request: queue is full (", context_->max_queue_requests, " requests), retry later"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorRequest::Submit(const attn::v1::ForwardRequest& request, Payloads payloads,
+                                   Done done) {
+  return SubmitAs(request, std::move(payloads), std::move(done));
+}
+
+absl::Status TensorRequest::Submit(const attn::v1::BackwardRequest& request, Payloads payloads,
+                                   Done done) {
+  return SubmitAs(request, std::move(payloads), std::move(done));
+}
+
+template <class Request>
+absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, Done done) {
+  received_bytes_ = payloads.message_bytes;
+  share_ = std::move(payloads.share);
+  method_ = LabelOf(request.method());
+  absl::StatusOr<DecodedRequest> decoded =
+      Decode(request, std::move(payloads.raw), context_->decode());
+  absl::Status status = decoded.ok() ? CheckSizes(*decoded->plan) : decoded.status();
+  if (!status.ok()) {
+    context_->metrics->RecordRefusal(Refusal::kInvalid);
+    return status;
+  }
+  if (status = Charge(*decoded->plan, payloads.message_bytes); !status.ok()) {
+    context_->metrics->RecordRefusal(Refusal::kBytes);
+    return status;
+  }
+  id_ = std::move(decoded->id);
+  device_ = std::move(decoded->device);
+  plan_ = std::move(decoded->plan);
+
+  auto task = std::make_unique<Task>();
+  task->plan = plan_;
+  task->payloads = std::move(decoded->payloads);
+  task->payload_owner = std::move(payloads.owner);
+  task->priority = decoded->priority;
+  task->admitted = context_->clock->Now();
+  task->deadline = rpc_->deadline();
+  task->cancelled = cancelled_;
+  task->charged_bytes = share_.bytes();
+  task->done = [this, done = std::move(done)](absl::Status result_status,
+                                              std::vector<Result> results, const Phases& phases) {
+    Answer(done, std::move(result_status), results, phases);
+  };
+  is_queued_ = true;
+  return context_->batcher->Submit(task);
+}
+
+absl::Status TensorRequest::CheckSizes(const Plan& plan) const {
+  if (plan.output_bytes <= context_->max_message_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(plan.method->info().id, ": outputs must fit a message of ",
+                   context_->max_message_bytes, " bytes, got ", plan.output_bytes));
+}
+
+absl::Status TensorRequest::Charge(const Plan& plan, int64_t message_bytes) {
+  // The slices go when the gathered copy is complete, and only then does the workspace grow.
+  const int64_t need = message_bytes + std::max(plan.input_bytes, plan.workspace_bytes);
+  if (share_.Resize(need)) return absl::OkStatus();
+  const int64_t total = context_->budget->total();
+  if (need > total) {
+    return Permanent(absl::ResourceExhaustedError(
+        absl::StrCat("request: needs ", need, " bytes, the server's budget is ", total)));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("request: needs ", need, " bytes, ",
+                                                   total - context_->budget->used(), " of ", total,
+                                                   " are free, retry later"));
+}
+
+void TensorRequest::Refuse(const absl::Status& status) {
+  share_ = {};
+  End(status, /*sent_bytes=*/0);
+}
+
+void TensorRequest::Refuse(const absl::Status& status, Refusal reason) {
+  context_->metrics->RecordRefusal(reason);
+  Refuse(status);
+}
+
+void TensorRequest::Cancel() {
+  cancelled_->store(true);
+  if (is_queued_) context_->batcher->Sweep();
+}
+
+void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,
+                           const Phases& phases) {
+  grpc::ByteBuffer reply;
+  if (status.ok()) {
+    try {
+      reply = BuildReply(results, phases);
+    } catch (const std::exception& e) {
+      status = absl::ResourceExhaustedError(absl::StrCat("request: no reply: ", e.what()));
+    }
+  }
+  share_ = {};
+  End(status, status.ok() ? static_cast<int64_t>(reply.Length()) : 0);
+  done(status, reply);
+}
+
+// The payloads leave from where the kernel wrote them.
+grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, const Phases& phases) {
+  std::vector<OutputInfo> infos;
+  for (const Result& result : results) infos.push_back(result.info);
+  attn::v1::Stats stats = StatsOf(*plan_, phases, device_);
+  const double answer_seconds = Seconds(context_->clock->Now() - phases.computed);
+  stats.set_answer_seconds(answer_seconds);
+  context_->metrics->RecordAnswer(method_, direction_, answer_seconds);
+
+  std::string head = EncodeReplyHead(direction_, id_, infos, stats);
+  if (frame_) head = frame_(direction_, std::move(head));
+  // What is left of the request are its outputs; they count until gRPC has let go of them.
+  (void)share_.Resize(std::min(share_.bytes(), plan_->output_bytes));
+  const auto share = std::make_shared<Budget::Share>(std::move(share_));
+  std::vector<Payload> payloads;
+  for (const Result& result : results) {
+    payloads.push_back(
+        {.data = result.view.data,
+         .bytes = static_cast<size_t>(result.view.bytes()),
+         .owner = std::make_shared<Outgoing>(Outgoing{context_->engine, result.buffer, share})});
+  }
+  return Join(std::move(head), payloads);
+}
+
+void TensorRequest::End(const absl::Status& status, int64_t sent_bytes) {
+  if (std::exchange(has_ended_, true)) return;
+  const double seconds = Seconds(context_->clock->Now() - started_);
+  context_->metrics->AddInflight(-1);
+  context_->metrics->AddSentBytes(sent_bytes);
+  context_->metrics->RecordRequest(method_, direction_, status.code(), seconds);
+  const LogLevel level = status.ok() ? LogLevel::kDebug : LogLevel::kInfo;
+  if (context_->logs_requests || (!status.ok() && context_->refused_lines.Allow())) {
+    Log(level, "request",
+        {{"method", method_},
+         {"direction", std::string(Name(direction_))},
+         {"code", absl::StatusCodeToString(status.code())},
+         {"seconds", absl::StrCat(seconds)},
+         {"received_bytes", absl::StrCat(received_bytes_)},
+         {"sent_bytes", absl::StrCat(sent_bytes)},
+         {"peer", rpc_->context().peer()},
+         {"reason", std::string(status.message())}});
+  }
+}
+
+}  // namespace attnd

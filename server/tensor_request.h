@@ -1,0 +1,84 @@
+// One Forward or Backward from its message to its reply, however both travel.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attn/v1/attention.pb.h"
+#include "server/rpc.h"
+#include "server/tensor_context.h"
+
+namespace attnd {
+
+// Polling thread only, until the task that Submit queued is answered: on whatever thread had the
+// last word about it. Every request ends exactly once, by Refuse or by its answer: it is counted,
+// measured and logged then, before the answer leaves, so that who has it finds it counted.
+class TensorRequest {
+ public:
+  // Makes the head of a message from a serialised ForwardReply or BackwardReply.
+  using Frame = std::function<std::string(Direction direction, std::string reply)>;
+  // `reply` is empty unless `status` is OK.
+  using Done = std::function<void(const absl::Status& status, const grpc::ByteBuffer& reply)>;
+
+  // What Submit takes over: payloads where they were received, what keeps them there, and the bytes
+  // that they may hold.
+  struct Payloads {
+    std::vector<Spans> raw;
+    std::shared_ptr<void> owner;
+    int64_t message_bytes = 0;
+    Budget::Share share;
+  };
+
+  // The context and the call outlive it. `frame` null: the reply is the head.
+  TensorRequest(TensorContext* context, const Rpc* rpc, Direction direction, TimePoint started,
+                Frame frame = nullptr);
+  ~TensorRequest();
+  TensorRequest(const TensorRequest&) = delete;
+  TensorRequest& operator=(const TensorRequest&) = delete;
+
+  // Decides before any payload byte is read. Counts a refusal.
+  absl::Status Admit() const;
+
+  // Decodes, plans and queues. If it fails it is a refusal that was counted and `done` is never
+  // called; else `done` is called once, on any thread. It keeps the request alive.
+  absl::Status Submit(const attn::v1::ForwardRequest& request, Payloads payloads, Done done);
+  absl::Status Submit(const attn::v1::BackwardRequest& request, Payloads payloads, Done done);
+
+  // Ends what was not queued. `reason` counts a refusal that nobody has counted yet.
+  void Refuse(const absl::Status& status);
+  void Refuse(const absl::Status& status, Refusal reason);
+
+  // The caller left. What still waits is answered at once (nobody hears it), what runs by its lane.
+  void Cancel();
+
+ private:
+  template <class Request>
+  absl::Status SubmitAs(const Request& request, Payloads payloads, Done done);
+  absl::Status CheckSizes(const Plan& plan) const;
+  absl::Status Charge(const Plan& plan, int64_t message_bytes);
+  void Answer(const Done& done, absl::Status status, std::span<const Result> results,
+              const Phases& phases);
+  grpc::ByteBuffer BuildReply(std::span<const Result> results, const Phases& phases);
+  void End(const absl::Status& status, int64_t sent_bytes);
+
+  TensorContext* const context_;
+  const Rpc* const rpc_;
+  const Direction direction_;
+  const TimePoint started_;
+  const Frame frame_;
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+
+  std::string id_, device_, method_ = "unknown";
+  std::shared_ptr<const Plan> plan_;
+  int64_t received_bytes_ = 0;
+  Budget::Share share_;
+  bool is_queued_ = false, has_ended_ = false;
+};
+
+}  // namespace attnd

@@ -1,0 +1,180 @@
+// Who may read when: the byte budget, the order of those who wait, and the time they may take.
+#include "server/intake.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/reasons.h"
+#include "tests/server/fake_clock.h"
+
+namespace attnd {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+struct Call final : Intake::Reader {
+  void OnRoom(Budget::Share given) override { share.emplace(std::move(given)); }
+  void OnOverdue(const absl::Status& status) override { overdue = status; }
+  bool reads() const { return share.has_value(); }
+
+  std::optional<Budget::Share> share;
+  absl::Status overdue;
+};
+
+class IntakeTest : public testing::Test {
+ protected:
+  bool Enter(Call* call, int64_t bytes, bool may_be_refused = true) {
+    return intake_.Enter(call, bytes, may_be_refused).ok();
+  }
+  // The message arrived and its request was answered.
+  void End(Call* call) {
+    intake_.Leave(call);
+    call->share.reset();
+    intake_.Serve();
+  }
+
+  FakeClock clock_;
+  Budget budget_{64 * kMiB};
+  Intake intake_{{}, &budget_, &clock_};
+};
+
+TEST_F(IntakeTest, AMessageIsChargedTwiceItsSizeAndASmallOneNothing) {
+  Call large, small;
+  ASSERT_TRUE(Enter(&large, 24 * kMiB));
+  EXPECT_TRUE(large.reads());
+  EXPECT_EQ(budget_.used(), 48 * kMiB);
+  ASSERT_TRUE(Enter(&small, Intake::kFreeBytes));
+  EXPECT_TRUE(small.reads());
+  EXPECT_EQ(budget_.used(), 48 * kMiB);
+}
+
+TEST_F(IntakeTest, FourWaitInOrderAndTheRestIsRefused) {
+  Call calls[16];
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Enter(&calls[i], 24 * kMiB)) << i;
+  for (int i = 5; i < 16; ++i) {
+    const absl::Status status = intake_.Enter(&calls[i], 24 * kMiB, /*may_be_refused=*/true);
+    EXPECT_EQ(status.message(),
+              "request: 4 requests wait to be read already, 16777216 bytes of 67108864 are free, "
+              "retry later");
+    EXPECT_TRUE(absl::IsResourceExhausted(status));
+    EXPECT_FALSE(IsPermanent(status));
+  }
+  EXPECT_EQ(intake_.waiting(), 4);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(calls[i].reads()) << i;
+    EXPECT_EQ(i < 4 && calls[i + 1].reads(), false) << i;
+    EXPECT_EQ(budget_.used(), 48 * kMiB);
+    End(&calls[i]);
+  }
+  EXPECT_EQ(intake_.waiting(), 0);
+  EXPECT_EQ(budget_.used(), 0);
+}
+
+TEST_F(IntakeTest, ASmallOneDoesNotOvertakeButForFreeOnes) {
+  Call reading, waiting, small, free;
+  ASSERT_TRUE(Enter(&reading, 24 * kMiB));
+  ASSERT_TRUE(Enter(&waiting, 30 * kMiB));
+  ASSERT_TRUE(Enter(&small, kMiB));
+  ASSERT_TRUE(Enter(&free, 100));
+  EXPECT_FALSE(small.reads());
+  EXPECT_TRUE(free.reads());
+  intake_.Leave(&waiting);  // its caller left
+  EXPECT_TRUE(small.reads());
+}
+
+TEST_F(IntakeTest, OneAboveTheBudgetIsRefusedForEver) {
+  Call call;
+  const absl::Status status = intake_.Enter(&call, 64 * kMiB + 1, /*may_be_refused=*/true);
+  EXPECT_EQ(status.message(),
+            "request: needs more than 67108865 bytes, the server's budget is 67108864");
+  EXPECT_TRUE(IsPermanent(status));
+  // One that fits alone, if only without its copy, may try.
+  EXPECT_TRUE(Enter(&call, 64 * kMiB));
+  EXPECT_EQ(budget_.used(), 64 * kMiB);
+}
+
+TEST_F(IntakeTest, UndeclaredOnesShareHalfOfTheBudget) {
+  Call undeclared[4], declared;
+  for (Call& call : undeclared) ASSERT_TRUE(Enter(&call, Intake::kUndeclared));
+  EXPECT_TRUE(undeclared[1].reads());
+  EXPECT_FALSE(undeclared[2].reads());
+  EXPECT_EQ(budget_.used(), 32 * kMiB);
+  // Not kept out by those who wait for their half.
+  Budget::Share rest = *budget_.Take(32 * kMiB);
+  ASSERT_TRUE(Enter(&declared, 10 * kMiB));
+  EXPECT_FALSE(declared.reads());
+  rest = {};
+  intake_.Serve();
+  EXPECT_TRUE(declared.reads());
+  EXPECT_FALSE(undeclared[2].reads());
+  // A declared one's end does not make room in that half, an undeclared one's does.
+  End(&declared);
+  EXPECT_FALSE(undeclared[2].reads());
+  End(&undeclared[0]);
+  EXPECT_TRUE(undeclared[2].reads());
+}
+
+TEST_F(IntakeTest, StreamsAreNeverRefused) {
+  Call reading, unary[4], stream;
+  ASSERT_TRUE(Enter(&reading, 32 * kMiB));
+  for (Call& call : unary) ASSERT_TRUE(Enter(&call, kMiB));
+  EXPECT_TRUE(Enter(&stream, kMiB, /*may_be_refused=*/false));
+  EXPECT_EQ(intake_.waiting(), 5);
+  End(&reading);
+  EXPECT_TRUE(stream.reads());
+}
+
+TEST_F(IntakeTest, AMessageThatDoesNotArriveIsGivenUp) {
+  Call slow;
+  ASSERT_TRUE(Enter(&slow, 24 * kMiB));
+  clock_.Advance(54s);
+  intake_.Sweep();
+  EXPECT_TRUE(slow.overdue.ok());
+  clock_.Advance(1s);
+  intake_.Sweep();
+  EXPECT_EQ(slow.overdue, absl::DeadlineExceededError(
+                              "request: its message must arrive within 54 s, it did not"));
+  // Left: its end tells nothing more.
+  intake_.Leave(&slow);
+}
+
+TEST_F(IntakeTest, WhileRoomIsShortPatienceIs) {
+  Call idle[3];
+  ASSERT_TRUE(Enter(&idle[0], 24 * kMiB));
+  ASSERT_TRUE(Enter(&idle[1], 24 * kMiB));
+  clock_.Advance(3s);
+  intake_.Sweep();
+  EXPECT_TRUE(idle[0].overdue.ok());
+  clock_.Advance(1s);
+  intake_.Sweep();
+  EXPECT_THAT(std::string(idle[0].overdue.message()), HasSubstr("within 3 s"));
+  // The one who waited reads as soon as the share is back.
+  idle[0].share.reset();
+  intake_.Serve();
+  EXPECT_TRUE(idle[1].reads());
+}
+
+TEST(Intake, TheDeclaredSizeIsADecimalNumber) {
+  EXPECT_EQ(*ParseMessageBytes("0", 1000), 0);
+  EXPECT_EQ(*ParseMessageBytes("1000", 1000), 1000);
+  for (const char* text : {"", "-1", "+1", " 1", "1e3", "0x10", "12a", "1,000"}) {
+    const absl::Status status = ParseMessageBytes(text, 1000).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("attnd-message-bytes must be a decimal number >= 0, got \""));
+  }
+  for (const char* text : {"1001", "99999999999999999999999999"}) {
+    const absl::Status status = ParseMessageBytes(text, 1000).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status) && IsPermanent(status)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace attnd
