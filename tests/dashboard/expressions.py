@@ -1,0 +1,38 @@
+"""What the dashboard, the console page and the rules ask Prometheus for."""
+
+import json
+import re
+
+from stack import DEPLOY
+
+DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/attnd.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+VARIABLES = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+# What Grafana puts in for "All", with an interval for scrapes of one second.
+ALL = {"job": "attnd", "instance": ".+", "method": ".+", "direction": ".+"}
+RATE_INTERVAL = "10s"
+
+_STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+
+
+def targets(panel):
+    """The expressions of a panel, as written."""
+    return [target["expr"] for target in panel["targets"]]
+
+
+def as_grafana(expression, selection):
+    """`expression` with the variables replaced by what is selected."""
+    for name, value in {**selection, "__rate_interval": RATE_INTERVAL}.items():
+        expression = expression.replace(f"${name}", value)
+    return expression
+
+
+def names(expression):
+    """Names of attnd and process metrics in it; of histograms without _bucket, _sum, _count."""
+    found = _NAME.findall(_STRING.sub("''", expression))
+    return {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for name in found
+        if name.startswith(("attnd_", "process_"))
+    }
