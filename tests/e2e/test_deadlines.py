@@ -10,7 +10,7 @@ from attnd import _calls
 from helpers import Busy, eventually, long_input, noise
 
 
-def forward_bytes(q):
+def forward_request(q):
     return _calls.forward_request(q, q, q, "softmax", {}, {}, "BHND")
 
 
@@ -51,11 +51,11 @@ def test_deadline_of_work_that_runs(server, client, rng):
 
 
 def test_cancelled_work_that_waits_is_dropped(server, client, rng):
-    request = forward_bytes(noise(rng, (1, 1, 64, 32)))
+    request = forward_request(noise(rng, (1, 1, 64, 32)))
     cancelled = server.metric("attnd_refused_total", reason="cancelled")
     with Busy(client, server, seconds=1) as busy, grpc.insecure_channel(server.target) as channel:
         call = channel.unary_unary(_calls.SERVICE + "Forward")
-        waiting = [call.future(request) for _ in range(5)]
+        waiting = [call.future(request.message()) for _ in range(5)]
         assert eventually(lambda: server.metric("attnd_queue_requests") == 5)
 
         for one in waiting[:4]:
@@ -67,12 +67,12 @@ def test_cancelled_work_that_waits_is_dropped(server, client, rng):
             lambda: server.metric("attnd_refused_total", reason="cancelled") == cancelled + 4, 1
         )
         # What was not cancelled is answered.
-        assert _calls.forward_result(waiting[4].result(timeout=60)).out.shape == (1, 1, 64, 32)
+        assert request.result(waiting[4].result(timeout=60)).out.shape == (1, 1, 64, 32)
     assert busy.error is None
 
 
 def test_clients_that_vanish_leave_nothing_behind(server, client, rng):
-    request = forward_bytes(noise(rng, (1, 8, 1024, 64)))
+    request = forward_request(noise(rng, (1, 8, 1024, 64))).message()
     for _ in range(10):
         channel = grpc.insecure_channel(server.target)
         channel.unary_unary(_calls.SERVICE + "Forward").future(request)

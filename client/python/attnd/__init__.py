@@ -7,9 +7,11 @@
         g = c.backward(q, k, v, grad_out, method="local", options={"window_left": 64})
         g.q, g.k, g.v
 
-Arrays are [B, H, N, D]; see Client.
+Arrays are [B, H, N, D]; see Client. attnd.aio.Client is the same for asyncio, Client.pipeline sends
+many requests on one stream.
 """
 
+from attnd import aio
 from attnd._error import Error
 from attnd._results import (
     BackwardResult,
@@ -24,6 +26,7 @@ from attnd._results import (
     TensorInfo,
 )
 from attnd.client import Client
+from attnd.pipeline import Pipeline
 
 __version__ = "0.1.0"
 
@@ -36,8 +39,10 @@ __all__ = [
     "ForwardResult",
     "MethodInfo",
     "OptionInfo",
+    "Pipeline",
     "ServerInfo",
     "Stats",
     "Support",
     "TensorInfo",
+    "aio",
 ]

@@ -1,17 +1,17 @@
 """Each call as a pair of pure functions: arguments to request bytes, reply bytes to a result.
 
-No transport here: the blocking client and an asyncio one differ only in how bytes travel.
+No transport here: the blocking client and the asyncio one differ only in how bytes travel.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-import grpc
 import numpy as np
 
 from attnd import _proto, _spec, _wire
 from attnd._arrays import Array, TensorList, arrays_of
-from attnd._error import Error, invalid
+from attnd._error import invalid, malformed
 from attnd._results import (
     BackwardResult,
     Estimate,
@@ -25,16 +25,63 @@ from attnd._results import (
 )
 
 SERVICE = "/attn.v1.AttentionService/"
-HEALTH = "/grpc.health.v1.Health/"
+ESTIMATE = SERVICE + "Estimate"
+LIST_METHODS = SERVICE + "ListMethods"
+RUN = SERVICE + "Run"
+SERVER_INFO = SERVICE + "ServerInfo"
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class TensorRequest(Generic[R]):
+    """A Forward or Backward, for a unary call or for Run: what to send, how to read the reply.
+
+    It holds views of the caller's arrays until it is serialised.
+    """
+
+    name: str  # "forward" or "backward": the field of RunRequest and RunReply
+    head: Any  # the message without its payloads
+    payloads: Sequence[memoryview]
+    reply_type: Any
+    make_result: Callable[[dict[str, Array], Stats], R]
+
+    @property
+    def path(self) -> str:
+        return SERVICE + self.name.capitalize()
+
+    def message(self) -> bytes:
+        return _wire.join(self.head, self.payloads)
+
+    def run_message(self, id: str) -> bytes:
+        """The same as a RunRequest, whose payloads are its own field."""
+        return _wire.join(_proto.RunRequest(id=id, **{self.name: self.head}), self.payloads)
+
+    def result(self, reply: bytes) -> R:
+        try:
+            head, raw = _wire.split(reply, self.reply_type)
+        except ValueError as error:
+            raise malformed(error) from error
+        return self.result_of(head, raw)
+
+    def result_of(self, head: Any, raw: Sequence[memoryview]) -> R:
+        try:
+            arrays = arrays_of(head.tensors, raw)
+        except ValueError as error:
+            raise malformed(error) from error
+        return self.make_result(arrays, from_message(Stats, head.stats))
 
 
 def forward_request(
     q: Any, k: Any, v: Any, method: str, options: Any, tensors: Any, layout: str, **head: Any
-) -> bytes:
+) -> TensorRequest[ForwardResult]:
     spec, reasons = _spec_of(method, options)
     sent = TensorList(method, layout)
     _add_all(sent, {"q": q, "k": k, "v": v}, tensors)
-    return _tensor_message(_proto.ForwardRequest, spec, sent, reasons, head)
+    message = _tensor_message(_proto.ForwardRequest, spec, sent, reasons, head)
+    return TensorRequest("forward", message, sent.payloads, _proto.ForwardReply, _forward_result)
 
 
 def backward_request(
@@ -47,13 +94,14 @@ def backward_request(
     tensors: Any,
     layout: str,
     **head: Any,
-) -> bytes:
+) -> TensorRequest[BackwardResult]:
     spec, reasons = _spec_of(method, options)
     sent = TensorList(method, layout)
     _add_all(sent, {"q": q, "k": k, "v": v}, tensors)
     for name, grad in grads.items():
         sent.add(f"grad_{name}", grad, has_layout=True)
-    return _tensor_message(_proto.BackwardRequest, spec, sent, reasons, head)
+    message = _tensor_message(_proto.BackwardRequest, spec, sent, reasons, head)
+    return TensorRequest("backward", message, sent.payloads, _proto.BackwardReply, _backward_result)
 
 
 def estimate_request(
@@ -84,20 +132,6 @@ def estimate_request(
         method=spec, tensors=sent.tensors, backward=backward, device=device or ""
     )
     return bytes(request.SerializeToString())
-
-
-def forward_result(reply: bytes) -> ForwardResult:
-    arrays, stats = _tensor_reply(reply, _proto.ForwardReply)
-    if "out" not in arrays:
-        raise Error(grpc.StatusCode.INTERNAL, "reply: out is missing")
-    out, lse = arrays.pop("out"), arrays.pop("lse", None)
-    return ForwardResult(out, lse, arrays, stats)
-
-
-def backward_result(reply: bytes) -> BackwardResult:
-    arrays, stats = _tensor_reply(reply, _proto.BackwardReply)
-    q, k, v = (arrays.pop(name, None) for name in ("q", "k", "v"))
-    return BackwardResult(q, k, v, arrays, stats)
 
 
 def estimate_result(reply: bytes) -> Estimate:
@@ -135,7 +169,7 @@ def _add_all(sent: TensorList, qkv: Mapping[str, Any], tensors: Any) -> None:
 
 def _tensor_message(
     kind: Any, spec: Any, sent: TensorList, reasons: list[str], head: Mapping[str, Any]
-) -> bytes:
+) -> Any:
     _raise(reasons + sent.reasons)
     request = kind(method=spec, tensors=sent.tensors)
     for name, value in head.items():
@@ -144,15 +178,19 @@ def _tensor_message(
                 setattr(request, name, value)
             except (TypeError, ValueError) as error:
                 raise invalid([f"request: {name} {error}, got {value!r}"]) from None
-    return _wire.join(request, sent.payloads)
+    return request
 
 
-def _tensor_reply(reply: bytes, kind: Any) -> tuple[dict[str, Array], Stats]:
-    try:
-        head, raw = _wire.split(reply, kind)
-        return arrays_of(head.tensors, raw), from_message(Stats, head.stats)
-    except ValueError as error:
-        raise Error(grpc.StatusCode.INTERNAL, f"reply: {error}") from error
+def _forward_result(arrays: dict[str, Array], stats: Stats) -> ForwardResult:
+    if "out" not in arrays:
+        raise malformed("out is missing")
+    out, lse = arrays.pop("out"), arrays.pop("lse", None)
+    return ForwardResult(out, lse, arrays, stats)
+
+
+def _backward_result(arrays: dict[str, Array], stats: Stats) -> BackwardResult:
+    q, k, v = (arrays.pop(name, None) for name in ("q", "k", "v"))
+    return BackwardResult(q, k, v, arrays, stats)
 
 
 def _raise(reasons: list[str]) -> None:

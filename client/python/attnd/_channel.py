@@ -1,11 +1,18 @@
-"""How the client connects."""
+"""What a client is made with, and the channel that follows from it."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
-_OPTIONS: list[tuple[str, int]] = [
+from attnd import _retry
+from attnd._error import invalid
+
+Option = tuple[str, int | str]
+
+_OPTIONS: list[Option] = [
     # The server states the limit of a message; the client has none.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -20,17 +27,60 @@ _OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-def options_for(target: str) -> list[tuple[str, int]]:
-    local = target.startswith(("unix:", "localhost:", "127.", "[::1]"))
-    return [*_OPTIONS, ("grpc.enable_http_proxy", 0)] if local else _OPTIONS
+@dataclass(frozen=True)
+class Settings:
+    """Of a client; see Client for their meaning."""
+
+    target: str
+    timeout: float | None
+    credentials: grpc.ChannelCredentials | None
+    metadata: list[tuple[str, str]]
+    retries: int
+
+    def open(self, api: Any) -> Any:
+        """A channel of `api`, which is grpc or grpc.aio."""
+        options = [*_OPTIONS, *_retry_options(self.retries)]
+        if self.target.startswith(("unix:", "localhost:", "127.", "[::1]")):
+            options.append(("grpc.enable_http_proxy", 0))
+        if self.credentials is None:
+            return api.insecure_channel(self.target, options)
+        return api.secure_channel(self.target, self.credentials, options)
+
+    def seconds(self, timeout: float | None) -> float | None:
+        """Of a call that was given `timeout`."""
+        return self.timeout if timeout is None else timeout
+
+    def metadata_for(self, message: bytes) -> list[tuple[str, str]]:
+        """Of a tensor request: its size, by which the server knows when it has room to read it."""
+        return [*self.metadata, ("attnd-message-bytes", str(len(message)))]
 
 
-def credentials_of(tls: bool | str | os.PathLike[str] | None) -> grpc.ChannelCredentials | None:
+def settings(
+    target: str,
+    timeout: float | None,
+    tls: bool | str | os.PathLike[str] | None,
+    token: str | None,
+    retries: int,
+) -> Settings:
+    """Error where `retries` is out of range, OSError where the file of `tls` cannot be read."""
+    if retries not in range(_retry.MAX_RETRIES + 1):
+        raise invalid([f"client: retries must be 0..{_retry.MAX_RETRIES}, got {retries!r}"])
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    return Settings(target, timeout, _credentials_of(tls), metadata, retries)
+
+
+def _credentials_of(tls: bool | str | os.PathLike[str] | None) -> grpc.ChannelCredentials | None:
     """None or False: plain text. True: the system's authorities. A path: those in this PEM file."""
     if tls is None or tls is False:
         return None
     return grpc.ssl_channel_credentials(None if tls is True else Path(tls).read_bytes())
 
 
-def metadata_of(token: str | None) -> list[tuple[str, str]] | None:
-    return [("authorization", f"Bearer {token}")] if token else None
+def _retry_options(retries: int) -> list[Option]:
+    if retries == 0:
+        return [("grpc.enable_retries", 0)]
+    return [
+        ("grpc.service_config", _retry.service_config(retries)),
+        # A larger request would be sent once only. What is kept are references, not copies.
+        ("grpc.per_rpc_retry_buffer_size", 2**31 - 1),
+    ]

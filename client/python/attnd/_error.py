@@ -4,18 +4,22 @@ import re
 
 import grpc
 
+_PERMANENT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
+
 
 class Error(Exception):
     """What the server or the client refused. `str(error)` holds every reason, one a line.
 
-    code: grpc.StatusCode. INVALID_ARGUMENT and UNIMPLEMENTED stay wrong when sent again;
-    RESOURCE_EXHAUSTED and UNAVAILABLE may pass later.
+    code: grpc.StatusCode. RESOURCE_EXHAUSTED and UNAVAILABLE may pass later.
+    permanent: sending it again cannot help. True of INVALID_ARGUMENT and UNIMPLEMENTED, and where
+    the server says so of another code, as of a request above its whole budget.
     """
 
-    def __init__(self, code: grpc.StatusCode, message: str):
-        super().__init__(code, message)
+    def __init__(self, code: grpc.StatusCode, message: str, permanent: bool = False):
+        super().__init__(code, message, permanent)
         self.code = code
         self.message = message
+        self.permanent = permanent or code in _PERMANENT
 
     @property
     def reasons(self) -> list[str]:
@@ -27,6 +31,15 @@ class Error(Exception):
 
 def invalid(reasons: list[str]) -> Error:
     return Error(grpc.StatusCode.INVALID_ARGUMENT, "\n".join(reasons))
+
+
+def malformed(reason: object) -> Error:
+    """A reply that breaks the protocol."""
+    return Error(grpc.StatusCode.INTERNAL, f"reply: {reason}")
+
+
+def closed() -> Error:
+    return Error(grpc.StatusCode.CANCELLED, "client is closed")
 
 
 def from_rpc(error: grpc.RpcError, target: str) -> Error:
@@ -42,9 +55,17 @@ def from_rpc(error: grpc.RpcError, target: str) -> Error:
         )
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return Error(code, f"deadline exceeded at {target}: {details}")
-    return Error(code, details or code.name)
+    return Error(code, details or code.name, _forbids_retries(error))
 
 
 def _is_connection_failure(details: str) -> bool:
-    signs = ("failed to connect", "resolving", "resolution", "handshake")
+    signs = ("failed to connect", "resolving", "resolution", "handshake", "empty address list")
     return any(sign in details.lower() for sign in signs)
+
+
+def _forbids_retries(error: grpc.RpcError) -> bool:
+    # A negative number, or what is none.
+    trailing = error.trailing_metadata() or ()
+    return any(
+        name == "grpc-retry-pushback-ms" and not str(value).isdigit() for name, value in trailing
+    )
