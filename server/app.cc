@@ -18,6 +18,10 @@
 namespace attnd {
 namespace {
 
+// What gRPC may hold beside the messages that the budget let in: windows of calls that are not
+// read. Messages of callers who declare less than they send find their end here.
+constexpr int64_t kWindowBytes = 64 << 20;
+
 // In one step, so that a reader never sees half of it.
 absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
   const std::string draft = path + ".new";
@@ -116,8 +120,11 @@ absl::Status App::Listen() {
   service_->AddMethods(&methods);
   health_.AddMethods(&methods);
   reflection_.AddMethods(&methods);
-  absl::StatusOr<std::unique_ptr<Transport>> transport = Transport::Start(
-      {.addresses = config_.grpc_addresses, .spin = config_.spin}, std::move(methods));
+  absl::StatusOr<std::unique_ptr<Transport>> transport =
+      Transport::Start({.addresses = config_.grpc_addresses,
+                        .buffer_bytes = budget_->total() + kWindowBytes,
+                        .spin = config_.spin},
+                       std::move(methods));
   if (!transport.ok()) return transport.status();
   transport_ = *std::move(transport);
   service_->runs().SetTransport(transport_.get());

@@ -116,6 +116,8 @@ Metrics::Impl::Impl(const Options& o) : options(o), families(registry) {
   for (const std::string& method : options.methods) {
     for (const std::unique_ptr<MethodSeries>& one : series[method] = MakePair(method)) {
       one->Requests(absl::StatusCode::kOk);
+      // So that a rate sees the first fault, too.
+      one->Requests(absl::StatusCode::kInternal);
       one->AddCounters();
     }
   }

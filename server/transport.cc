@@ -123,6 +123,11 @@ absl::Status Transport::Listen(const Options& options) {
   for (grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
+  if (options.buffer_bytes > 0) {
+    grpc::ResourceQuota quota("attnd");
+    quota.Resize(static_cast<size_t>(options.buffer_bytes));
+    builder.SetResourceQuota(quota);
+  }
   builder.RegisterAsyncGenericService(&service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();

@@ -36,6 +36,9 @@ class Transport {
     std::vector<std::string> addresses;
     int max_concurrent_streams = 1024;  // per connection; clients queue beyond it
     int armed_calls = 32;               // calls that may arrive before the polling thread looks
+    // Memory that gRPC may take for what it receives; 0: any. As it fills up, flow-control windows
+    // shrink; a message for which none is left ends its call with RESOURCE_EXHAUSTED.
+    int64_t buffer_bytes = 0;
     // How long the polling thread looks for the next event before it sleeps: saves the time to wake
     // up, costs a core. For machines that have one to spare.
     std::chrono::microseconds spin{0};

@@ -1,0 +1,165 @@
+"""Memory of the server while large messages arrive: bounded by its budget, whatever clients do."""
+
+import threading
+import time
+
+import grpc
+import pytest
+
+import attnd
+from bad_input_cases import T, forward
+from helpers import eventually, noise, together
+from raw_http2 import SERVICE, RawConnection, framed
+from run_stream import RunStream, announce
+
+MIB = 1 << 20
+BUDGET = 64 * MIB
+SHAPE = (1, 32, 1024, 64)  # 8 MiB
+CODES = grpc.StatusCode
+# What gRPC may have received for a call that nobody reads: its window, which the bandwidth probe
+# lets grow. 11 MiB were seen on the loopback.
+WINDOW = 16 * MIB
+
+
+@pytest.fixture(scope="module")
+def upload():
+    """A forward of 24 MiB that is quick to compute."""
+    tensors = {name: T(SHAPE, payload=bytes(SHAPE[1] * SHAPE[2] * SHAPE[3] * 4)) for name in "qkv"}
+    return forward("local { window_left: 1 }", tensors)
+
+
+@pytest.fixture
+def small(rng):
+    q = noise(rng, (1, 2, 64, 32))
+    return {"q": q, "k": q, "v": q}
+
+
+@pytest.fixture
+def server(start_server):
+    return start_server("--budget-bytes", str(BUDGET))
+
+
+@pytest.fixture
+def client(server):
+    with attnd.Client(server.target, timeout=30) as one:
+        yield one
+
+
+def new_channel(server):
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.insecure_channel(server.target, options)
+
+
+def start(channel, message, size=None):
+    metadata = [("attnd-message-bytes", str(len(message) if size is None else size))]
+    return channel.unary_unary(SERVICE + "Forward").future(message, timeout=60, metadata=metadata)
+
+
+@pytest.fixture
+def channels(server):
+    """Each with a connection of its own."""
+    four = [new_channel(server) for _ in range(4)]
+    yield four
+    for channel in four:
+        channel.close()
+
+
+def test_peak_of_many_uploads(server, client, channels, small, upload):
+    client.forward(**small)
+    idle = server.rss()
+
+    calls = [start(channels[i % 4], upload) for i in range(16)]
+    codes = [call.code() for call in calls]
+
+    assert set(codes) <= {CODES.OK, CODES.RESOURCE_EXHAUSTED}
+    assert codes.count(CODES.OK) >= 4
+    assert server.peak_rss() - idle <= BUDGET + 4 * WINDOW + 64 * MIB
+
+
+def test_every_upload_succeeds_with_retries(server, channels, upload):
+    left = [None] * 16
+
+    def insist(index):
+        end = time.monotonic() + 50
+        while time.monotonic() < end:
+            left[index] = start(channels[index % 4], upload).code()
+            if left[index] != CODES.RESOURCE_EXHAUSTED:
+                return
+            time.sleep(0.1)
+
+    threads = [threading.Thread(target=insist, args=(index,)) for index in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert left == [CODES.OK] * 16
+    assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
+
+
+def test_more_bytes_than_declared(server, client, channels, small, upload):
+    client.forward(**small)
+    idle = server.rss()
+    for channel in channels:
+        call = start(channel, upload, size=100)
+        assert client.forward(**small).out.shape == small["q"].shape
+        assert call.code() == CODES.INVALID_ARGUMENT
+        assert call.details() == (
+            "metadata: attnd-message-bytes must be >= the size of the message "
+            f"({len(upload)} bytes), got 100"
+        )
+    assert eventually(lambda: server.rss() - idle < 16 * MIB)
+    assert start(channels[0], upload).code() == CODES.OK
+
+
+def test_a_reply_that_nobody_reads(server, client, channels, small, upload):
+    lazy = RawConnection(server.target)
+    stream = lazy.open("Forward", attnd_message_bytes=str(len(upload)))
+    assert lazy.send(stream, framed(upload)) == len(framed(upload))
+    assert eventually(lambda: server.metric("attnd_requests_total", code="OK") == 1)
+
+    # Its reply of 8 MiB counts, the rest of the budget is there for others.
+    assert client.forward(**small).out.shape == small["q"].shape
+    assert start(channels[0], upload).code() == CODES.OK
+    lazy.close()
+    assert start(channels[0], upload).code() == CODES.OK
+
+
+def test_a_client_that_stops_in_the_middle(server, client, channels, small, upload):
+    stopped = RawConnection(server.target)
+    stream = stopped.open("Forward", attnd_message_bytes=str(len(upload)))
+    half = framed(upload)[: len(upload) // 2]
+    assert stopped.send(stream, half) == len(half)
+
+    # There is room for small ones at once; for another large one when the first is given up.
+    assert client.forward(**small).out.shape == small["q"].shape
+    assert start(channels[0], upload).code() == CODES.OK
+    assert stopped.status(stream) == CODES.DEADLINE_EXCEEDED.value[0]
+    stopped.close()
+    assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
+
+
+def test_an_announcement_that_nothing_follows(server, client, channels, small, upload):
+    run = RunStream(channels[1])
+    run.send(announce("x", len(upload)))
+    # It holds most of the budget for a while.
+    assert eventually(lambda: start(channels[0], upload).code() == CODES.OK)
+    assert client.forward(**small).out.shape == small["q"].shape
+    replies, code, text = run.rest()
+    assert not replies and code == CODES.DEADLINE_EXCEEDED
+    assert text.startswith("request: its message must arrive within ")
+
+
+def test_uploads_on_streams_wait_for_their_turn(server, client, channels, small, upload):
+    client.forward(**small)
+    idle = server.rss()
+    runs = [RunStream(channel) for channel in channels]
+    for run in runs:
+        for index in range(3):
+            run.send_whole(f"{index}", upload)
+        run.half_close()
+    # Together, because replies that nobody reads take up room.
+    for replies, code, _ in together([run.rest for run in runs]):
+        assert code == CODES.OK
+        assert sorted(reply.id for reply in replies) == ["0", "1", "2"]
+        assert {reply.WhichOneof("content") for reply in replies} == {"forward"}
+    assert server.peak_rss() - idle <= BUDGET + 4 * WINDOW + 64 * MIB
