@@ -1,0 +1,57 @@
+// Many requests on one stream.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attnd/reply.h"
+#include "attnd/request.h"
+
+namespace attnd::client {
+
+class RunStream;
+
+using Callback = std::function<void(absl::StatusOr<Reply>)>;
+
+enum class Direction { kForward, kBackward };
+
+struct PipelineOptions {
+  // Requests that are unanswered at a time. >= 1.
+  int max_in_flight = 64;
+};
+
+// The stream `Run` of a client. Requests leave in the order they are submitted and are answered as
+// they are done. One that the server refuses for want of room is sent again as ClientOptions say.
+// When the stream fails, all that is unanswered ends with its status. A single request has neither
+// a deadline nor a way to be cancelled. Thread safe.
+//
+// Against single calls it saves the cost of a call on each request; worth it for small ones.
+class Pipeline {
+ public:
+  explicit Pipeline(std::shared_ptr<RunStream> stream);
+  // Ends what is unanswered with CANCELLED and waits for its callbacks. REQUIRES: this is none.
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // Waits while max_in_flight requests are unanswered; in a callback of the client it never waits,
+  // as the request that was answered made room. If this succeeds, `done` runs exactly once, on the
+  // client's thread; else never. The memory of the tensors: see Tensor. Errors: INVALID_ARGUMENT
+  // for the request, FAILED_PRECONDITION after Close, else the status of the stream.
+  [[nodiscard]] absl::Status Submit(Direction direction, const Request& request, Callback done);
+
+  // Ends the stream and waits until everything is answered. REQUIRES: this is no callback.
+  // Answers the status of the stream; refused requests do not count. Idempotent.
+  absl::Status Close();
+
+  // Ends what is unanswered with CANCELLED.
+  void Cancel();
+
+ private:
+  const std::shared_ptr<RunStream> stream_;
+};
+
+}  // namespace attnd::client

@@ -1,0 +1,55 @@
+// What is asked: a method and tensors in the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "attn/v1/methods.pb.h"
+#include "attn/v1/tensor.pb.h"
+
+namespace attnd::client {
+
+using attn::v1::DType;
+using attn::v1::Layout;
+using attn::v1::MethodSpec;
+
+// A dense tensor in memory that is sent from where it lies: row-major, no padding. Payloads below
+// 4 KiB are copied.
+//
+// The memory stays as it is until the call ended: until it returned, or its callback ran. With an
+// `owner` it stays as it is for as long as the owner lives, and the client holds the owner until
+// gRPC let go of the memory. A call that ends early (deadline, cancellation, refusal) may find gRPC
+// still writing; without an owner its end waits for that. gRPC itself ends no call whose bytes it
+// is handing to the socket: a peer that stops reading its socket, as a stopped process does, delays
+// a deadline until the connection is given up, 20 s at most.
+struct Tensor {
+  std::string name;            // "q", "k", "v", "kv_lengths", "grad_out", ...
+  std::vector<int64_t> shape;  // as stored, at most 4 dimensions
+  const void* data = nullptr;
+  DType::Value dtype = DType::float32;
+  Layout::Value layout = Layout::BHND;
+  std::shared_ptr<const void> owner = nullptr;
+};
+
+// Tensors of the same memory (k and v, say) travel once.
+struct Request {
+  MethodSpec method;
+  // Forward: q, k, v as the method needs them, and its other tensors. Backward: "grad_out" and
+  // "grad_lse", too; at least one of them.
+  std::vector<Tensor> tensors;
+  std::string device = "";  // "cpu", "cuda:0" or empty: the server's choice
+  int priority = 0;         // -100..100, higher runs first
+};
+
+// A method in protobuf's text format: "softmax", "local{window_left:64 causal:true}".
+// Errors: INVALID_ARGUMENT "request: method ...".
+absl::StatusOr<MethodSpec> ParseMethod(absl::string_view text);
+
+// Bytes of one element; 0 for `unspecified` and numbers that are no dtype.
+int64_t ElementBytes(DType::Value dtype);
+
+}  // namespace attnd::client

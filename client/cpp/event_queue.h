@@ -1,0 +1,55 @@
+// A completion queue and what runs when it hands something back.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <functional>
+#include <vector>
+
+namespace attnd::client {
+
+// What a completion queue hands back: every tag is one of these.
+class Event {
+ public:
+  virtual void Run(bool ok) = 0;
+
+ protected:
+  ~Event() = default;
+};
+
+// Used by one thread at a time, but for tags(). It also looks after what has no event of its own:
+// memory that gRPC lets go of, time that passes.
+class EventQueue {
+ public:
+  // Polls for `spin` before it sleeps.
+  explicit EventQueue(std::chrono::microseconds spin) : spin_(spin) {}
+  // Runs the events that are left.
+  ~EventQueue();
+  EventQueue(const EventQueue&) = delete;
+  EventQueue& operator=(const EventQueue&) = delete;
+
+  // For calls, from any thread.
+  grpc::CompletionQueue* tags() { return &tags_; }
+  // Calls `run` once `ready` says so; asks every millisecond. From inside Next.
+  void RunWhen(std::function<bool()> ready, std::function<void()> run);
+  // Waits for an event and runs it, or looks after RunWhen. False: shut down, and no event is left.
+  bool Next();
+  // No further calls. Any thread.
+  void Shutdown() { tags_.Shutdown(); }
+
+ private:
+  struct Waiting {
+    std::function<bool()> ready;
+    std::function<void()> run;
+  };
+
+  grpc::CompletionQueue::NextStatus Take(Event** event, bool* ok);
+  void RunReady();
+
+  const std::chrono::microseconds spin_;
+  grpc::CompletionQueue tags_;
+  std::vector<Waiting> waiting_;
+};
+
+}  // namespace attnd::client

@@ -1,0 +1,64 @@
+// Requests and replies as messages on the wire, without copies of their payloads.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "attnd/pipeline.h"
+#include "attnd/reply.h"
+#include "attnd/request.h"
+
+namespace attnd::client {
+
+// What gRPC still holds of memory that was given without an owner.
+class Loan {
+ public:
+  // For a slice over such memory: held for as long as gRPC holds the slice.
+  std::shared_ptr<void> Lend();
+  // If true, the lender may write to the memory.
+  bool has_returned() const {
+    return lent_ == nullptr || lent_->load(std::memory_order_acquire) == 0;
+  }
+
+ private:
+  std::shared_ptr<std::atomic<int>> lent_;
+};
+
+// Moves only. A ByteBuffer that is moved is copied, and the one left behind keeps what was lent.
+struct Message {
+  explicit Message(const grpc::ByteBuffer& b = {}, Loan l = {}) : bytes(b), loan(std::move(l)) {}
+  Message(Message&& other) : loan(other.loan) { bytes.Swap(&other.bytes); }
+  Message& operator=(Message&& other) {
+    bytes.Swap(&other.bytes);
+    loan = other.loan;
+    return *this;
+  }
+
+  grpc::ByteBuffer bytes;
+  Loan loan;
+};
+
+// A ForwardRequest or BackwardRequest. Errors: INVALID_ARGUMENT "request: field rule, got value".
+absl::StatusOr<Message> EncodeRequest(Direction direction, const Request& request);
+// The same inside a RunRequest.
+absl::StatusOr<Message> EncodeRun(const std::string& id, Direction direction,
+                                  const Request& request);
+// The RunRequest that announces a message of `bytes`.
+grpc::ByteBuffer EncodeAnnouncement(const std::string& id, int64_t bytes);
+
+// Errors: INTERNAL "reply: ...": the peer is no attnd server.
+absl::StatusOr<Reply> DecodeReply(Direction direction, const grpc::ByteBuffer& bytes);
+
+struct RunAnswer {
+  std::string id;
+  absl::StatusOr<Reply> reply = absl::UnknownError("reply: empty");
+  bool is_permanent = false;  // of an error: sending it again cannot help
+};
+absl::StatusOr<RunAnswer> DecodeRun(const grpc::ByteBuffer& bytes);
+
+}  // namespace attnd::client

@@ -1,0 +1,258 @@
+#include "run_stream.h"
+
+#include <cassert>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "channel.h"
+#include "unary_call.h"
+
+namespace attnd::client {
+namespace {
+
+// The protocol's bound of what needs no announcement.
+constexpr size_t kMostUnannounced = 1 << 20;
+
+bool IsRetryable(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+}
+
+}  // namespace
+
+void* RunStream::Tag::Out() {
+  ++stream_->tags_out_;
+  return static_cast<Event*>(this);
+}
+
+void RunStream::Tag::Run(bool ok) {
+  (stream_->*on_event_)(ok);
+  stream_->EndIfOver();
+}
+
+std::shared_ptr<RunStream> RunStream::Open(std::shared_ptr<Core> core,
+                                           const PipelineOptions& options) {
+  const auto stream = std::make_shared<RunStream>(core, options);
+  const auto stub = core->stub();
+  EventQueue* events = core->Add(stream);
+  stream->Start(stub.get(), events);
+  return stream;
+}
+
+RunStream::RunStream(std::shared_ptr<Core> core, const PipelineOptions& options)
+    : core_(std::move(core)), options_(options) {
+  assert(options_.max_in_flight >= 1);
+}
+
+void RunStream::Start(grpc::GenericStub* stub, EventQueue* events) {
+  const MutexLock lock(&mu_);
+  if (events == nullptr) {
+    status_ = absl::CancelledError("client: it is closed");
+    is_finished_ = true;
+    left_to_do_ = 0;
+    return;
+  }
+  events_ = events;
+  context_ = core_->NewContext(std::nullopt);
+  stream_ = stub->PrepareCall(context_.get(), absl::StrCat("/", kService, "/Run"), events->tags());
+  stream_->StartCall(started_.Out());
+}
+
+absl::Status RunStream::Submit(Direction direction, const Request& request, Callback done) {
+  const std::string id = absl::StrCat(++last_id_);
+  absl::StatusOr<Message> message = EncodeRun(id, direction, request);
+  if (!message.ok()) return message.status();
+
+  const MutexLock lock(&mu_);
+  while (pending_.size() >= static_cast<size_t>(options_.max_in_flight) && !is_finished_ &&
+         !is_closing_ && !core_->is_on_thread()) {
+    changed_.Wait(&mu_);
+  }
+  if (is_closing_) return absl::FailedPreconditionError("pipeline: it is closed");
+  if (is_finished_) return status_;
+  pending_.emplace(id, Pending{.message = *std::move(message), .done = std::move(done)});
+  ++left_to_do_;
+  outbox_.push_back(id);
+  Pump();
+  return absl::OkStatus();
+}
+
+absl::Status RunStream::Close() {
+  const MutexLock lock(&mu_);
+  is_closing_ = true;
+  changed_.NotifyAll();
+  Pump();
+  while (left_to_do_ > 0) changed_.Wait(&mu_);
+  return status_;
+}
+
+void RunStream::Cancel() {
+  const MutexLock lock(&mu_);
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+void RunStream::OnStarted(bool ok) {
+  const MutexLock lock(&mu_);
+  if (!ok) return stream_->Finish(&outcome_, finished_.Out());
+  can_write_ = true;
+  stream_->Read(&incoming_, read_.Out());
+  Pump();
+}
+
+void RunStream::OnRead(bool ok) {
+  if (ok) {
+    absl::StatusOr<RunAnswer> answer = DecodeRun(incoming_);
+    incoming_.Clear();
+    if (answer.ok()) {
+      Take(*std::move(answer));
+    } else {
+      Fail(answer.status());
+    }
+  }
+  const MutexLock lock(&mu_);
+  if (ok) {
+    stream_->Read(&incoming_, read_.Out());
+  } else {
+    stream_->Finish(&outcome_, finished_.Out());
+  }
+}
+
+void RunStream::OnWritten(bool ok) {
+  const MutexLock lock(&mu_);
+  can_write_ = ok;
+  Pump();
+}
+
+void RunStream::OnFinished(bool) {
+  const MutexLock lock(&mu_);
+  is_finished_ = true;
+  can_write_ = false;
+  if (status_.ok()) status_ = FromGrpc(outcome_);
+  if (status_.ok() && !half_closed_) {
+    status_ = absl::UnavailableError("pipeline: the server ended the stream");
+  }
+  changed_.NotifyAll();
+}
+
+void RunStream::Pump() {
+  while (can_write_ && !outbox_.empty()) {
+    const std::string& id = outbox_.front();
+    const auto found = pending_.find(id);
+    if (found != pending_.end()) {
+      const grpc::ByteBuffer& bytes = found->second.message.bytes;
+      if (bytes.Length() > kMostUnannounced && announced_ != id) {
+        announced_ = id;
+        return Write(EncodeAnnouncement(id, static_cast<int64_t>(bytes.Length())));
+      }
+      announced_.clear();
+      Write(bytes);
+    }
+    outbox_.pop_front();
+  }
+  // What is refused for want of room is sent again, so that no request is open at the half-close.
+  if (can_write_ && is_closing_ && pending_.empty() && !half_closed_) {
+    half_closed_ = true;
+    can_write_ = false;
+    stream_->WritesDone(written_.Out());
+  }
+}
+
+void RunStream::Write(const grpc::ByteBuffer& message) {
+  can_write_ = false;
+  stream_->Write(message, written_.Out());
+}
+
+void RunStream::Take(RunAnswer answer) {
+  Pending pending;
+  {
+    const MutexLock lock(&mu_);
+    const auto found = pending_.find(answer.id);
+    if (found == pending_.end()) {
+      status_ = absl::InternalError(
+          absl::StrCat("reply: id must be that of an unanswered request, got ", answer.id));
+      context_->TryCancel();
+      return;
+    }
+    int& attempts = found->second.attempts;
+    if (IsRetryable(answer.reply.status()) && !answer.is_permanent &&
+        attempts < core_->options().max_attempts) {
+      return ResendLater(answer.id, attempts++);
+    }
+    pending = std::move(found->second);
+    pending_.erase(found);
+    changed_.NotifyAll();
+    Pump();
+  }
+  Deliver(std::move(pending), std::move(answer.reply));
+}
+
+void RunStream::ResendLater(const std::string& id, int attempts) {
+  using Clock = std::chrono::steady_clock;
+  const double random = std::uniform_real_distribution<double>(0, 1)(random_);
+  const auto when = Clock::now() + BackoffAfter(attempts, random);
+  // Weak: what waits in the queue of a client that is closed must not keep the client.
+  events_->RunWhen([when] { return Clock::now() >= when; },
+                   [weak = weak_from_this(), id] {
+                     const auto stream = weak.lock();
+                     if (stream == nullptr) return;
+                     const MutexLock lock(&stream->mu_);
+                     stream->outbox_.push_back(id);
+                     stream->Pump();
+                   });
+}
+
+void RunStream::Fail(const absl::Status& status) {
+  const MutexLock lock(&mu_);
+  status_ = status;
+  context_->TryCancel();
+}
+
+void RunStream::EndIfOver() {
+  std::unordered_map<std::string, Pending> unanswered;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
+  std::unique_ptr<grpc::ClientContext> context;
+  absl::Status status;
+  {
+    const MutexLock lock(&mu_);
+    if (--tags_out_ > 0 || !is_finished_) return;
+    unanswered.swap(pending_);
+    stream = std::move(stream_);
+    context = std::move(context_);
+    status = status_;
+  }
+  stream.reset();
+  // With its last reference gRPC lets go of the requests, at once or when a write ends.
+  context.reset();
+  for (auto& [_, pending] : unanswered) Deliver(std::move(pending), status);
+  Release();
+}
+
+void RunStream::Deliver(Pending pending, absl::StatusOr<Reply> reply) {
+  // A slice that is held here would never come back.
+  pending.message.bytes.Clear();
+  const Loan& loan = pending.message.loan;
+  if (loan.has_returned()) return RunCallback(std::move(pending.done), std::move(reply));
+  events_->RunWhen([loan] { return loan.has_returned(); },
+                   [this, done = std::move(pending.done), reply = std::move(reply)] {
+                     RunCallback(done, reply);
+                   });
+}
+
+void RunStream::RunCallback(Callback done, absl::StatusOr<Reply> reply) {
+  done(std::move(reply));
+  // What it captured goes before Close returns.
+  done = nullptr;
+  Release();
+}
+
+void RunStream::Release() {
+  {
+    const MutexLock lock(&mu_);
+    if (--left_to_do_ > 0) return;
+    changed_.NotifyAll();
+  }
+  core_->Remove(this);
+}
+
+}  // namespace attnd::client

@@ -1,0 +1,124 @@
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/memory.h"
+#include "proto/wire/bytes.h"
+#include "proto/wire/codec.h"
+#include "server/reply.h"
+#include "server/transport.h"
+#include "tests/bench/transport.d/echo_server.h"
+#include "tests/bench/transport.d/load.h"
+
+namespace attnd::bench {
+namespace {
+
+using attn::v1::ForwardRequest;
+
+std::string ReplyHead(const ForwardRequest& request, double gather_seconds) {
+  OutputInfo out{.name = "out"};
+  for (int64_t size : request.tensors(0).shape()) out.shape.dims[out.shape.rank++] = size;
+  attn::v1::Stats stats;
+  stats.set_gather_seconds(gather_seconds);
+  stats.set_batch_requests(1);
+  stats.set_device("cpu");
+  return EncodeReplyHead(Direction::kForward, request.id(), {&out, 1}, stats);
+}
+
+class EchoCall : public Handler {
+ public:
+  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
+
+  void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
+    if (message == nullptr) return rpc.Finish(absl::InvalidArgumentError("no message"));
+    Received received;
+    ForwardRequest request;
+    std::vector<Spans> raw;
+    absl::Status status = Receive(*message, &received);
+    if (status.ok()) status = SplitMessage(received.pieces, &request, &raw);
+    if (status.ok() && (request.tensors_size() != 3 || raw.size() != 3)) {
+      status = absl::InvalidArgumentError("q, k and v are required");
+    }
+    if (!status.ok()) return rpc.Finish(status);
+    rpc.Reply(Answer(request, raw, std::move(received)));
+  }
+
+ private:
+  virtual grpc::ByteBuffer Answer(const ForwardRequest& request, const std::vector<Spans>& raw,
+                                  Received received) = 0;
+};
+
+class InPlaceCall final : public EchoCall {
+  grpc::ByteBuffer Answer(const ForwardRequest& request, const std::vector<Spans>& raw,
+                          Received received) override {
+    const Spans& q = raw[0];
+    std::vector<grpc::Slice> slices;
+    slices.emplace_back(ReplyHead(request, /*gather_seconds=*/0) + RawFieldHeader(SizeOf(q)));
+    for (const auto& span : q) {
+      slices.push_back(Wrap(span.data(), span.size(), received.owner));
+    }
+    return grpc::ByteBuffer(slices.data(), slices.size());
+  }
+};
+
+class GatherCall final : public EchoCall {
+ public:
+  explicit GatherCall(BufferPool* pool) : pool_(pool) {}
+
+ private:
+  grpc::ByteBuffer Answer(const ForwardRequest& request, const std::vector<Spans>& raw,
+                          Received received) override {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::shared_ptr<Buffer>> gathered;
+    for (const Spans& spans : raw) {
+      gathered.push_back(pool_->Allocate(SizeOf(spans)));
+      auto* to = static_cast<std::byte*>(gathered.back()->data());
+      for (const auto& span : spans) {
+        std::memcpy(to, span.data(), span.size());
+        to += span.size();
+      }
+    }
+    // As in a lane: what was received goes before anything else takes memory.
+    received = {};
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const Payload out{.data = gathered[0]->data(),
+                      .bytes = static_cast<size_t>(SizeOf(raw[0])),
+                      .owner = gathered[0]};
+    return Join(ReplyHead(request, seconds.count()), {&out, 1});
+  }
+
+  BufferPool* const pool_;
+};
+
+class AttndServer final : public EchoServer {
+ public:
+  AttndServer(const ServerOptions& options, bool gathers) {
+    MethodTable methods;
+    methods["/attn.v1.AttentionService/Forward"] = [this, gathers]() -> std::unique_ptr<Handler> {
+      if (gathers) return std::make_unique<GatherCall>(&pool_);
+      return std::make_unique<InPlaceCall>();
+    };
+    auto transport = Transport::Start(
+        {.addresses = {"127.0.0.1:0"}, .spin = std::chrono::microseconds(options.spin_us)},
+        std::move(methods));
+    if (!transport.ok()) Die(transport.status().ToString());
+    transport_ = *std::move(transport);
+  }
+  int port() const override { return transport_->port(); }
+
+ private:
+  BufferPool pool_;
+  std::unique_ptr<Transport> transport_;
+};
+
+}  // namespace
+
+std::unique_ptr<EchoServer> NewInPlaceServer(const ServerOptions& options) {
+  return std::make_unique<AttndServer>(options, /*gathers=*/false);
+}
+std::unique_ptr<EchoServer> NewGatherServer(const ServerOptions& options) {
+  return std::make_unique<AttndServer>(options, /*gathers=*/true);
+}
+
+}  // namespace attnd::bench
