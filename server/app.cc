@@ -123,6 +123,7 @@ absl::Status App::Listen() {
   absl::StatusOr<std::unique_ptr<Transport>> transport =
       Transport::Start({.addresses = config_.grpc_addresses,
                         .buffer_bytes = budget_->total() + kWindowBytes,
+                        .large_reads = config_.large_reads,
                         .spin = config_.spin},
                        std::move(methods));
   if (!transport.ok()) return transport.status();

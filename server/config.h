@@ -23,6 +23,7 @@ struct Config {
   int64_t undeclared_bytes = int64_t{16} << 20;
   int max_parked = 4;
   std::chrono::microseconds spin{0};
+  bool large_reads = false;
   std::chrono::milliseconds drain_delay{0};
   std::chrono::milliseconds drain_timeout{30000};
   LogOptions log;

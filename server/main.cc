@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "proto/wire/bytes.h"
 #include "server/app.h"
 #include "server/config.h"
 #include "server/log.h"
@@ -76,6 +77,7 @@ int Main(int argc, char** argv) {
   const Config& config = *command_line.config;
   if (config.is_probe) return Probe(config.grpc_addresses.front());
   if (absl::Status status = ConfigureLog(config.log); !status.ok()) return Fail(status);
+  if (config.large_reads) UseLargeReads();
   const sigset_t signals = BlockSignals();
 
   absl::StatusOr<std::unique_ptr<App>> app = App::Start(config);

@@ -39,6 +39,8 @@ class Transport {
     // Memory that gRPC may take for what it receives; 0: any. As it fills up, flow-control windows
     // shrink; a message for which none is left ends its call with RESOURCE_EXHAUSTED.
     int64_t buffer_bytes = 0;
+    // Receives in large pieces; the process has called UseLargeReads.
+    bool large_reads = false;
     // How long the polling thread looks for the next event before it sleeps: saves the time to wake
     // up, costs a core. For machines that have one to spare.
     std::chrono::microseconds spin{0};

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/wire/bytes.h"
 
 namespace attnd::client {
 namespace {
@@ -53,6 +54,7 @@ grpc::ChannelArguments Arguments(const ClientOptions& options) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5'000);
   if (IsLocal(options.target)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (has_large_reads) arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kLargeFrameBytes);
   if (options.max_attempts > 1) {
     arguments.SetServiceConfigJSON(RetryConfig(options.max_attempts));
     // A request above this size would be sent once only.

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -11,6 +12,9 @@
 #include "attnd/client.h"
 
 namespace attnd::client {
+
+// UseLargeReads was called.
+inline std::atomic<bool> has_large_reads = false;
 
 // Connects when the first call needs it. Errors: INVALID_ARGUMENT for options, NOT_FOUND for a PEM
 // file that cannot be read.

@@ -146,6 +146,11 @@ absl::StatusOr<attn::v1::ServerInfoReply> Client::ServerInfo(const CallOptions& 
                                               options);
 }
 
+void UseLargeReads() {
+  attnd::UseLargeReads();
+  has_large_reads = true;
+}
+
 void TuneMalloc() {
   // gRPC allocates and frees a block for every 64 KB that it reads. Left alone, glibc hands the end
   // of the heap back after each large message and faults it in again for the next one.

@@ -99,9 +99,10 @@ class AttndServer final : public EchoServer {
       if (gathers) return std::make_unique<GatherCall>(&pool_);
       return std::make_unique<InPlaceCall>();
     };
-    auto transport = Transport::Start(
-        {.addresses = {"127.0.0.1:0"}, .spin = std::chrono::microseconds(options.spin_us)},
-        std::move(methods));
+    auto transport = Transport::Start({.addresses = {"127.0.0.1:0"},
+                                       .large_reads = options.large_reads,
+                                       .spin = std::chrono::microseconds(options.spin_us)},
+                                      std::move(methods));
     if (!transport.ok()) Die(transport.status().ToString());
     transport_ = *std::move(transport);
   }

@@ -14,6 +14,7 @@ class EchoServer {
 
 struct ServerOptions {
   int spin_us = 0;
+  bool large_reads = false;
 };
 // The transport and codec of attnd-server. In place: out is the slices of the request that hold q.
 // Gather: q, k and v are copied once, each into flat aligned memory, as a lane does; out is the

@@ -1,4 +1,5 @@
-// transport_load KIND TARGET [SPIN_US]: a client that waits for commands on its standard input.
+// transport_load KIND TARGET [SPIN_US [large]]: a client that waits for commands on its standard
+// input.
 //
 //   verify BYTES CALLERS          one call of each caller, answered by {"right":true} if every
 //                                 reply has the bytes of q
@@ -36,10 +37,12 @@ bool IsRight(Client& client, const std::vector<Inputs>& inputs) {
 }
 
 int Main(int argc, char** argv) {
-  if (argc < 3 || kKinds.count(argv[1]) == 0) Die("usage: transport_load KIND TARGET [SPIN_US]");
+  if (argc < 3 || kKinds.count(argv[1]) == 0)
+    Die("usage: transport_load KIND TARGET [SPIN_US [large]]");
   const std::string kind = argv[1];
   // The peers keep the malloc that a plain program has.
   if (kind == "in_place" || kind == "gather") client::TuneMalloc();
+  if (argc > 4) client::UseLargeReads();
   const std::unique_ptr<Client> client =
       kKinds.at(kind)({.target = argv[2], .spin_us = argc > 3 ? std::atoi(argv[3]) : 0});
 

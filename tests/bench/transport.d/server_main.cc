@@ -1,4 +1,5 @@
-// transport_server KIND [SPIN_US]: prints its port and serves until its standard input ends.
+// transport_server KIND [SPIN_US [large]]: prints its port and serves until its standard input
+// ends.
 #include <malloc.h>
 
 #include <cstdio>
@@ -21,15 +22,17 @@ const std::map<std::string, Factory> kKinds = {{"in_place", NewInPlaceServer},
                                                {"raw", NewRawServer}};
 
 int Main(int argc, char** argv) {
-  if (argc < 2 || kKinds.count(argv[1]) == 0) Die("usage: transport_server KIND [SPIN_US]");
+  if (argc < 2 || kKinds.count(argv[1]) == 0) Die("usage: transport_server KIND [SPIN_US [large]]");
   const std::string kind = argv[1];
   // As attnd-server does; the peers keep the malloc that a plain program has.
   if (kind == "in_place" || kind == "gather") {
     client::TuneMalloc();
     mallopt(M_ARENA_MAX, 1);
   }
+  const bool large_reads = argc > 3;
+  if (large_reads) client::UseLargeReads();
   const std::unique_ptr<EchoServer> server =
-      kKinds.at(kind)({.spin_us = argc > 2 ? std::atoi(argv[2]) : 0});
+      kKinds.at(kind)({.spin_us = argc > 2 ? std::atoi(argv[2]) : 0, .large_reads = large_reads});
   std::printf("%d\n", server->port());
   std::fflush(stdout);
   while (std::getchar() != EOF) continue;
