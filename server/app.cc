@@ -21,6 +21,8 @@ namespace {
 // What gRPC may hold beside the messages that the budget let in: windows of calls that are not
 // read. Messages of callers who declare less than they send find their end here.
 constexpr int64_t kWindowBytes = 64 << 20;
+// The part of the budget that freed tensor memory may take beside it, kept for reuse.
+constexpr int64_t kRetainedPart = 4;
 
 // In one step, so that a reader never sees half of it.
 absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
@@ -59,7 +61,13 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 }
 
 absl::Status App::Build() {
+  int64_t budget_bytes = config_.budget_bytes;
+  if (budget_bytes == 0) budget_bytes = UsableMemoryBytes() / 2;
+  if (budget_bytes == 0) budget_bytes = int64_t{1} << 30;
+
   Engine::Options options;
+  // Freed memory is nobody's in the budget.
+  options.retain_bytes = std::min(options.retain_bytes, budget_bytes / kRetainedPart);
   options.cpu.threads = config_.threads;
   options.cpu.isa = config_.isa;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
@@ -75,9 +83,6 @@ absl::Status App::Build() {
   for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
   metrics_ = std::make_unique<Metrics>(counted);
 
-  int64_t budget_bytes = config_.budget_bytes;
-  if (budget_bytes == 0) budget_bytes = UsableMemoryBytes() / 2;
-  if (budget_bytes == 0) budget_bytes = int64_t{1} << 30;
   budget_ = std::make_unique<Budget>(budget_bytes);
   intake_ = std::make_unique<Intake>(Intake::Options{.max_waiting = config_.max_parked,
                                                      .undeclared_bytes = config_.undeclared_bytes},
@@ -168,7 +173,11 @@ void App::Drain() {
   Log(LogLevel::kInfo, "draining", {{"in_flight", absl::StrCat(tensors_.open.count())}});
   std::this_thread::sleep_for(config_.drain_delay);
   // The listeners stay open meanwhile, so that health and readiness can be asked.
-  const bool is_idle = tensors_.open.WaitNone(work_ends);
+  bool is_idle = false;
+  for (TimePoint now = clock_.Now(); !is_idle && now < work_ends; now = clock_.Now()) {
+    is_idle = tensors_.open.WaitNone(std::min(now + std::chrono::seconds(1), work_ends));
+    GiveUpStalled();
+  }
   if (!is_idle) {
     Log(LogLevel::kWarning, "drain timeout: cancelling what is in flight",
         {{"in_flight", absl::StrCat(tensors_.open.count())}});
@@ -188,9 +197,13 @@ void App::Drain() {
 }
 
 void App::Tick() {
+  GiveUpStalled();
+  TrimIfIdle();
+}
+
+void App::GiveUpStalled() {
   transport_->CancelStalled();
   transport_->Post([this] { intake_->Sweep(); });
-  TrimIfIdle();
 }
 
 void App::TrimIfIdle() {

@@ -42,6 +42,7 @@ class App {
   explicit App(const Config& config);
   absl::Status Build();
   absl::Status Listen();
+  void GiveUpStalled();
   void TrimIfIdle();
   void StopServingRoom();
   Metrics::Memory Memory() const;

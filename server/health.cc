@@ -35,7 +35,7 @@ absl::Status ParseRequest(const grpc::ByteBuffer* message, HealthCheckRequest* r
 class Health::CheckCall final : public Handler {
  public:
   explicit CheckCall(Health* health) : health_(health) {}
-  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
+  void OnHeaders(Rpc& rpc) override { rpc.Read(Rpc::kSmallMessage); }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     HealthCheckRequest request;
     if (absl::Status status = ParseRequest(message, &request); !status.ok()) {
@@ -55,11 +55,10 @@ class Health::CheckCall final : public Handler {
 class Health::WatchCall final : public Handler {
  public:
   explicit WatchCall(Health* health) : health_(health) {}
-  ~WatchCall() override { health_->watches_.erase(this); }
 
   void OnHeaders(Rpc& rpc) override {
     rpc_ = &rpc;
-    rpc.Read();
+    rpc.Read(Rpc::kSmallMessage);
   }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     HealthCheckRequest request;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,7 @@ using std::chrono::seconds;
 constexpr seconds kShortage{3};
 
 seconds Patience(int64_t bytes, bool is_short) {
-  return is_short ? seconds(2 + (bytes >> 24)) : seconds(30 + (bytes >> 20));
+  return is_short ? seconds(5 + (bytes >> 22)) : seconds(30 + (bytes >> 20));
 }
 
 }  // namespace
@@ -114,11 +115,12 @@ void Intake::Remove(std::unordered_map<Reader*, Entry>::iterator it) {
 
 void Intake::Sweep() {
   const TimePoint now = clock_->Now();
-  const bool is_short = last_short_.has_value() && now - *last_short_ < kShortage;
+  const bool is_short =
+      !waiting_.empty() || (last_short_.has_value() && now - *last_short_ < kShortage);
   std::vector<std::pair<Reader*, seconds>> overdue;
   for (const auto& [reader, entry] : entries_) {
     if (entry.is_waiting) continue;
-    const seconds patience = Patience(entry.message_bytes, is_short || !waiting_.empty());
+    const seconds patience = Patience(entry.message_bytes, is_short);
     if (now - entry.since > patience) overdue.emplace_back(reader, patience);
   }
   for (const auto& [reader, patience] : overdue) {
@@ -126,8 +128,11 @@ void Intake::Sweep() {
     const auto found = entries_.find(reader);
     if (found == entries_.end()) continue;
     Remove(found);
-    reader->OnOverdue(absl::DeadlineExceededError(absl::StrCat(
-        "request: its message must arrive within ", patience.count(), " s, it did not")));
+    const std::string rule =
+        absl::StrCat("request: its message must arrive within ", patience.count(), " s");
+    reader->OnOverdue(is_short ? absl::ResourceExhaustedError(absl::StrCat(
+                                     rule, " while others wait for room, it did not, retry later"))
+                               : absl::DeadlineExceededError(rule + ", it did not"));
   }
 }
 

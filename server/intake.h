@@ -23,8 +23,8 @@ namespace attnd {
 // so that idle calls of unknown size cannot keep out those who say what they send.
 //
 // A message that does not arrive in time is given up, so that nobody holds a part of the budget by
-// doing nothing: after 30 s and a second for each MiB; while others are short of room after 2 s and
-// a second for each 16 MiB.
+// doing nothing: after 30 s and a second for each MiB; while others are short of room after 5 s and
+// a second for each 4 MiB, with RESOURCE_EXHAUSTED.
 //
 // Polling thread only, but for waiting(). Bounded: what waits (max_waiting, streams not counted)
 // and what reads (by the budget).
@@ -40,7 +40,8 @@ class Intake {
    public:
     // There is room: read. `share` is what the message may hold.
     virtual void OnRoom(Budget::Share share) = 0;
-    // It did not arrive in time; the reader has left already. DEADLINE_EXCEEDED.
+    // It did not arrive in time; the reader has left already. DEADLINE_EXCEEDED, or
+    // RESOURCE_EXHAUSTED while others wait.
     virtual void OnOverdue(const absl::Status& status) = 0;
 
    protected:
@@ -94,6 +95,11 @@ class Intake {
   std::optional<TimePoint> last_short_;  // when somebody last found no room
   std::atomic<int> waiting_count_{0};
 };
+
+// The label of a refusal that OnOverdue tells.
+inline Refusal OverdueRefusal(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) ? Refusal::kBytes : Refusal::kDeadline;
+}
 
 // The value of the metadata key attnd-message-bytes. INVALID_ARGUMENT unless it is a decimal number
 // from 0 to `max_message_bytes`.

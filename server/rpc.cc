@@ -68,9 +68,15 @@ void Rpc::Start() {
   });
 }
 
-void Rpc::Read() { stream_.Read(&incoming_, read_.Hold(this)); }
+void Rpc::Read(std::chrono::seconds patience) {
+  if (patience != kNoLimit) {
+    read_by_.store(std::chrono::steady_clock::now() + patience, std::memory_order_relaxed);
+  }
+  stream_.Read(&incoming_, read_.Hold(this));
+}
 
 void Rpc::OnRead(bool ok) {
+  read_by_.store(TimePoint::max(), std::memory_order_relaxed);
   // Moved out, so that the handler decides how long the received slices live.
   grpc::ByteBuffer message;
   if (ok) message.Swap(&incoming_);
@@ -127,7 +133,9 @@ void Rpc::StartsSending(const grpc::ByteBuffer& message) {
 }
 
 void Rpc::CancelIfStalled(TimePoint now) {
-  if (send_by_.load(std::memory_order_relaxed) < now) context_.TryCancel();
+  const TimePoint limit =
+      std::min(read_by_.load(std::memory_order_relaxed), send_by_.load(std::memory_order_relaxed));
+  if (limit < now) context_.TryCancel();
 }
 
 void Rpc::OnDone(bool) {

@@ -64,8 +64,11 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   const grpc::GenericServerContext& context() const { return context_; }
 
   // --- polling thread ---
-  // One at a time; answered by Handler::OnMessage.
-  void Read();
+  // One at a time; answered by Handler::OnMessage. A call whose message has not arrived after
+  // `patience` is ended.
+  void Read(std::chrono::seconds patience = kNoLimit);
+  // For a message that has no reason to be large.
+  static constexpr std::chrono::seconds kSmallMessage{30}, kNoLimit{0};
   // A message of a stream. They leave in order, one Write at a time; Handler::OnSent tells when
   // all have.
   void Send(grpc::ByteBuffer message);
@@ -76,8 +79,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // The answer of a unary call. The first one counts.
   void Finish(const absl::Status& status);
   void Reply(const grpc::ByteBuffer& reply);
-  // Ends the call if its client does not take what was sent to it: after 30 s and a second for
-  // each MiB.
+  // Ends the call if its message is overdue, or if its client does not take what was sent to it:
+  // after 30 s and a second for each MiB.
   void CancelIfStalled(TimePoint now);
 
  private:
@@ -127,7 +130,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   grpc::GenericServerAsyncReaderWriter stream_{&context_};
   TimePoint started_, deadline_ = TimePoint::max();
   std::atomic<bool> answered_{false};
-  std::atomic<TimePoint> send_by_{TimePoint::max()};  // when the message on its way must have left
+  // When the message on its way must have arrived, or left.
+  std::atomic<TimePoint> read_by_{TimePoint::max()}, send_by_{TimePoint::max()};
 
   // Polling thread only.
   std::unique_ptr<Handler> handler_;

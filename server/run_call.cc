@@ -1,5 +1,6 @@
 #include "server/run_call.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ constexpr int64_t kUnannouncedBytes = 1 << 20;
 // the stream is not read.
 constexpr size_t kMaxOpen = 256;
 constexpr size_t kMaxIdBytes = 256;
+// Of a reply: its head and the payloads that are too small to be sent from where they lie.
+constexpr int64_t kMostCopied = 32 << 10;
 
 // A RunReply without payloads, around a serialised ForwardReply or BackwardReply.
 std::string FrameReply(const std::string& id, Direction direction, const std::string& reply) {
@@ -40,7 +43,8 @@ grpc::ByteBuffer ErrorReply(const std::string& id, const absl::Status& status) {
   reply.set_id(id);
   reply.mutable_error()->set_code(status.raw_code());
   reply.mutable_error()->set_message(std::string(status.message()));
-  reply.mutable_error()->set_permanent(IsPermanent(status));
+  reply.mutable_error()->set_permanent(IsPermanent(status) || absl::IsInvalidArgument(status) ||
+                                       absl::IsUnimplemented(status));
   return Serialize(reply);
 }
 
@@ -89,7 +93,8 @@ absl::Status Check(const RunRequest& request, bool has_payloads) {
 
 class Runs::RunCall final : public Handler, private Intake::Reader {
  public:
-  explicit RunCall(Runs* runs) : runs_(runs), context_(runs->context_) {}
+  explicit RunCall(Runs* runs)
+      : runs_(runs), context_(runs->context_), unsent_share_(*context_->budget->Take(0)) {}
 
   void OnHeaders(Rpc& rpc) override;
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
@@ -113,6 +118,8 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
 
   std::map<std::string, std::shared_ptr<TensorRequest>> open_;  // unanswered, by id
   size_t unsent_ = 0;                                           // answers in the outbox
+  Budget::Share unsent_share_;                                  // what was copied for them
+  bool has_room_ = true;                                        // the budget had it
   std::string announced_id_;                                    // of the next message
   int64_t announced_bytes_ = 0;                                 // 0: none
   Budget::Share share_;                                         // of the announced message
@@ -206,7 +213,7 @@ void Runs::RunCall::OnRoom(Budget::Share share) {
 }
 
 void Runs::RunCall::OnOverdue(const absl::Status& status) {
-  context_->metrics->RecordRefusal(Refusal::kDeadline);
+  context_->metrics->RecordRefusal(OverdueRefusal(status));
   End(status);
   Continue();
 }
@@ -244,6 +251,9 @@ void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply)
   open_.erase(id);
   if (!is_done_) {
     ++unsent_;
+    // Payloads that are sent from where they lie have shares of their own.
+    const int64_t copied = std::min<int64_t>(static_cast<int64_t>(reply.Length()), kMostCopied);
+    has_room_ = unsent_share_.Resize(unsent_share_.bytes() + copied) && has_room_;
     rpc_->Send(reply);
   }
   Continue();
@@ -251,12 +261,15 @@ void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply)
 
 void Runs::RunCall::OnSent(Rpc&) {
   unsent_ = 0;
+  (void)unsent_share_.Resize(0);
+  has_room_ = true;
   Continue();
 }
 
 void Runs::RunCall::OnDone(Rpc&, bool) {
   is_done_ = true;
   unsent_ = 0;
+  (void)unsent_share_.Resize(0);
   runs_->calls_.erase(this);
   context_->intake->Leave(this);
   share_ = {};
@@ -286,7 +299,7 @@ void Runs::RunCall::Continue() {
   is_busy_ = is_busy;
   if (end_.has_value()) {
     if (open_.empty()) rpc_->Close(*end_);
-  } else if (!is_reading_ && !waits_for_room_ && open_.size() + unsent_ < kMaxOpen) {
+  } else if (!is_reading_ && !waits_for_room_ && has_room_ && open_.size() + unsent_ < kMaxOpen) {
     is_reading_ = true;
     rpc_->Read();
   }

@@ -20,7 +20,7 @@ class CheapCall final : public Handler {
   using Function = std::function<absl::StatusOr<Reply>(const Request&)>;
   explicit CheapCall(Function function) : function_(std::move(function)) {}
 
-  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
+  void OnHeaders(Rpc& rpc) override { rpc.Read(Rpc::kSmallMessage); }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) {
       return rpc.Finish(absl::InvalidArgumentError("request: message is required, got none"));

@@ -78,7 +78,7 @@ void TensorCall::OnRoom(Budget::Share share) {
 }
 
 void TensorCall::OnOverdue(const absl::Status& status) {
-  context_->metrics->RecordRefusal(Refusal::kDeadline);
+  context_->metrics->RecordRefusal(OverdueRefusal(status));
   Refuse(status);
 }
 

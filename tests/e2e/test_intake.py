@@ -4,13 +4,14 @@ import threading
 import time
 
 import grpc
+import numpy as np
 import pytest
 
 import attnd
 from bad_input_cases import T, forward
 from helpers import eventually, noise, together
 from raw_http2 import SERVICE, RawConnection, framed
-from run_stream import RunStream, announce
+from run_stream import RunStream, announce, carry
 
 MIB = 1 << 20
 BUDGET = 64 * MIB
@@ -133,7 +134,7 @@ def test_a_client_that_stops_in_the_middle(server, client, channels, small, uplo
     # There is room for small ones at once; for another large one when the first is given up.
     assert client.forward(**small).out.shape == small["q"].shape
     assert start(channels[0], upload).code() == CODES.OK
-    assert stopped.status(stream) == CODES.DEADLINE_EXCEEDED.value[0]
+    assert stopped.status(stream) == CODES.RESOURCE_EXHAUSTED.value[0]
     stopped.close()
     assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
 
@@ -145,8 +146,35 @@ def test_an_announcement_that_nothing_follows(server, client, channels, small, u
     assert eventually(lambda: start(channels[0], upload).code() == CODES.OK)
     assert client.forward(**small).out.shape == small["q"].shape
     replies, code, text = run.rest()
-    assert not replies and code == CODES.DEADLINE_EXCEEDED
+    assert not replies and code == CODES.RESOURCE_EXHAUSTED
     assert text.startswith("request: its message must arrive within ")
+
+
+def test_memory_kept_for_reuse_is_part_of_the_bound(server, client):
+    client.methods()
+    idle = server.rss()
+    for heads in range(1, 17):
+        q = np.ones((1, heads, 1024, 64), np.float32)
+        client.backward(q, q.copy(), q.copy(), q, method="local", options={"window_left": 1})
+    assert server.peak_rss() - idle <= BUDGET + 4 * WINDOW + 64 * MIB
+
+
+def test_small_replies_that_nobody_reads_take_room(server, client, small):
+    """Replies of a few KB are copied, not sent from where they lie; they count all the same."""
+    tensors = {"q": T((1, 255, 1, 1)), "k": T((1, 1, 1, 1)), "v": T((1, 1, 1, 4))}
+    message = forward("softmax {}", tensors)
+    lazy = RawConnection(server.target)
+    charged = 0
+    for stream in range(100):
+        run = lazy.open("Run")
+        lazy.send(run, b"".join(framed(carry(str(i), message)) for i in range(256)))
+        charged = max(charged, server.metric("attnd_memory_bytes", kind="charged"))
+        if charged > 8 * MIB:
+            break
+    assert charged > 8 * MIB
+    assert client.forward(**small).out.shape == small["q"].shape
+    lazy.close()
+    assert eventually(lambda: server.metric("attnd_memory_bytes", kind="charged") == 0)
 
 
 def test_uploads_on_streams_wait_for_their_turn(server, client, channels, small, upload):

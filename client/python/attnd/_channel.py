@@ -12,6 +12,8 @@ from attnd._error import invalid
 
 Option = tuple[str, int | str]
 
+_LONGEST_SECONDS = 1e9  # what is longer is no limit
+
 _OPTIONS: list[Option] = [
     # The server states the limit of a message; the client has none.
     ("grpc.max_send_message_length", -1),
@@ -47,8 +49,9 @@ class Settings:
         return api.secure_channel(self.target, self.credentials, options)
 
     def seconds(self, timeout: float | None) -> float | None:
-        """Of a call that was given `timeout`."""
-        return self.timeout if timeout is None else timeout
+        """Of a call that was given `timeout`. None is no limit, and so is what no clock can hold."""
+        seconds = self.timeout if timeout is None else timeout
+        return None if seconds is None or seconds > _LONGEST_SECONDS else seconds
 
     def metadata_for(self, message: bytes) -> list[tuple[str, str]]:
         """Of a tensor request: its size, by which the server knows when it has room to read it."""

@@ -100,6 +100,7 @@ class AttndServer final : public EchoServer {
       return std::make_unique<InPlaceCall>();
     };
     auto transport = Transport::Start({.addresses = {"127.0.0.1:0"},
+                                       .buffer_bytes = int64_t{8} << 30,
                                        .large_reads = options.large_reads,
                                        .spin = std::chrono::microseconds(options.spin_us)},
                                       std::move(methods));
