@@ -154,9 +154,9 @@ TEST_F(IntakeTest, WhileRoomIsShortPatienceIs) {
   EXPECT_TRUE(idle[0].overdue.ok());
   clock_.Advance(1s);
   intake_.Sweep();
-  EXPECT_EQ(idle[0].overdue,
-            absl::ResourceExhaustedError("request: its message must arrive within 11 s while others "
-                                         "wait for room, it did not, retry later"));
+  EXPECT_EQ(idle[0].overdue, absl::ResourceExhaustedError(
+                                 "request: its message must arrive within 11 s while others "
+                                 "wait for room, it did not, retry later"));
   // The one who waited reads as soon as the share is back.
   idle[0].share.reset();
   intake_.Serve();
