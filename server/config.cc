@@ -65,10 +65,11 @@ void AddListening(CLI::App* app, Config* config) {
       ->type_name("HOST:PORT|unix:PATH")
       ->envname("ATTND_GRPC")
       ->group(group);
-  app->add_flag("--large-reads", config->large_reads,
-                "Receive messages in large pieces: megabytes travel up to 1.4 times as fast. An "
-                "experiment of gRPC 1.51 that lets a peer make the server take 16 MiB for each "
-                "connection: for trusted peers")
+  app->add_flag(
+         "--large-reads", config->large_reads,
+         "Receive messages in large pieces: those from 1 MB up travel up to 1.4 times as "
+         "fast, smaller ones may be slower. An experiment of gRPC 1.51 that lets a peer make "
+         "the server take 16 MiB for each connection: for trusted peers")
       ->envname("ATTND_LARGE_READS")
       ->group(group);
   app->add_option("--http", config->http_address,
