@@ -100,7 +100,8 @@ def test_idle_server_stops(start_server, number):
 def test_work_in_flight_finishes_and_new_work_is_refused(start_server, rng):
     server = start_server("--drain-delay", "3s", "--drain-timeout", "60s")
     q = noise(rng, (1, 2, 64, 32))
-    with attnd.Client(server.target, timeout=60) as client:
+    # A refusal is to be seen, not tried again until the work in flight is over.
+    with attnd.Client(server.target, timeout=60, retries=0) as client:
         queued = []
 
         def ask():
