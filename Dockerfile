@@ -20,13 +20,14 @@ COPY deploy/install-deps deploy/
 RUN deploy/install-deps --compile && rm -rf /var/lib/apt/lists/*
 
 FROM deps AS build
+ENV CCACHE_DIR=/var/cache/ccache
 COPY CMakeLists.txt ./
 COPY .ci/cmake .ci/cmake
 COPY kernels kernels
 COPY proto proto
 COPY server server
 COPY client/cpp client/cpp
-RUN --mount=type=cache,target=/root/.cache/ccache \
+RUN --mount=type=cache,target=/var/cache/ccache \
     cmake -S . -B build -G Ninja -DATTND_TESTS=OFF -DATTND_BENCH=OFF \
     && cmake --build build --target attnd-server \
     && strip -o /attnd-server build/server/attnd-server
@@ -35,7 +36,7 @@ FROM deps AS test
 RUN deploy/install-deps --compile --test && rm -rf /var/lib/apt/lists/*
 COPY --from=build /src /src
 COPY tests tests
-RUN --mount=type=cache,target=/root/.cache/ccache \
+RUN --mount=type=cache,target=/var/cache/ccache \
     cmake -S . -B build -G Ninja -DATTND_TESTS=ON -DATTND_BENCH=OFF \
     && cmake --build build --target kernels_tests server_tests \
     && build/tests/kernels_tests --gtest_brief=1 \
