@@ -2,6 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/scratch.h"
+
 namespace attnd {
 namespace {
 
@@ -37,15 +41,15 @@ void Describe(const OutputInfo& info, v1::Tensor* tensor) {
 template <class Reply>
 std::string Head(absl::string_view id, std::span<const OutputInfo> tensors,
                  const v1::Stats& stats) {
-  Reply reply;
-  reply.set_id(std::string(id));
+  Scratch<Reply> reply;
+  reply->set_id(std::string(id));
   for (size_t i = 0; i < tensors.size(); ++i) {
-    v1::Tensor* tensor = reply.add_tensors();
+    v1::Tensor* tensor = reply->add_tensors();
     Describe(tensors[i], tensor);
     tensor->set_raw_index(static_cast<uint32_t>(i));
   }
-  *reply.mutable_stats() = stats;
-  return reply.SerializeAsString();
+  *reply->mutable_stats() = stats;
+  return reply->SerializeAsString();
 }
 
 void Describe(const OptionInfo& option, v1::OptionInfo* described) {
@@ -100,6 +104,14 @@ std::string EncodeReplyHead(Direction direction, absl::string_view id,
                             std::span<const OutputInfo> tensors, const v1::Stats& stats) {
   return direction == Direction::kForward ? Head<v1::ForwardReply>(id, tensors, stats)
                                           : Head<v1::BackwardReply>(id, tensors, stats);
+}
+
+std::string EncodeRunHead(absl::string_view id, Direction direction, absl::string_view reply) {
+  const int field = direction == Direction::kForward ? v1::RunReply::kForwardFieldNumber
+                                                     : v1::RunReply::kBackwardFieldNumber;
+  const auto size = [](absl::string_view text) { return static_cast<int64_t>(text.size()); };
+  return absl::StrCat(FieldHeader(v1::RunReply::kIdFieldNumber, size(id)), id,
+                      FieldHeader(field, size(reply)), reply);
 }
 
 v1::ListMethodsReply DescribeMethods(std::span<const std::unique_ptr<Method>> methods,

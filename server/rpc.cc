@@ -86,6 +86,11 @@ void Rpc::OnRead(bool ok) {
 void Rpc::Send(grpc::ByteBuffer message) {
   if (closing_.has_value() || broken_) return;
   outbox_.push_back(std::move(message));
+  if (!writing_ && !std::exchange(will_pump_, true)) transport_->PumpSoon(shared_from_this());
+}
+
+void Rpc::PumpNow() {
+  will_pump_ = false;
   Pump();
 }
 
@@ -99,7 +104,12 @@ void Rpc::Pump() {
   if (!outbox_.empty() && !broken_) {
     writing_ = true;
     StartsSending(outbox_.front());
-    stream_.Write(outbox_.front(), written_.Hold(this));
+    grpc::WriteOptions options;
+    // Small messages that queue up leave together; but a Write that carries the headers, too, would
+    // not end before they left.
+    if (outbox_.size() > 1 && has_written_) options.set_buffer_hint();
+    has_written_ = true;
+    stream_.Write(outbox_.front(), options, written_.Hold(this));
   } else if (closing_.has_value()) {
     Finish(*closing_);
   }

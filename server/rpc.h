@@ -69,8 +69,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void Read(std::chrono::seconds patience = kNoLimit);
   // For a message that has no reason to be large.
   static constexpr std::chrono::seconds kSmallMessage{30}, kNoLimit{0};
-  // A message of a stream. They leave in order, one Write at a time; Handler::OnSent tells when
-  // all have.
+  // A message of a stream. They leave in order, one Write at a time, together with what the events
+  // that are there already add; Handler::OnSent tells when all have.
   void Send(grpc::ByteBuffer message);
   // Ends a stream after what was sent.
   void Close(const absl::Status& status);
@@ -84,6 +84,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void CancelIfStalled(TimePoint now);
 
  private:
+  friend class Transport;
   // Keeps the call among the transport's live ones: released after every other member.
   class Alive {
    public:
@@ -120,6 +121,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void OnFinished(bool) { send_by_.store(TimePoint::max(), std::memory_order_relaxed); }
   void OnDone(bool ok);
   void Pump();
+  void PumpNow();
   void StartsSending(const grpc::ByteBuffer& message);
   template <class F>
   void Guarded(const F& f);
@@ -137,7 +139,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::unique_ptr<Handler> handler_;
   grpc::ByteBuffer incoming_;
   std::deque<grpc::ByteBuffer> outbox_;
-  bool writing_ = false, broken_ = false, is_done_ = false;
+  bool writing_ = false, has_written_ = false, will_pump_ = false;
+  bool broken_ = false, is_done_ = false;
   std::optional<absl::Status> closing_;
 
   Tag arrived_{&Rpc::OnArrived}, read_{&Rpc::OnRead}, written_{&Rpc::OnWritten};

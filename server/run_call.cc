@@ -10,7 +10,9 @@
 #include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
+#include "proto/wire/scratch.h"
 #include "server/reasons.h"
+#include "server/reply.h"
 #include "server/tensor_request.h"
 
 namespace attnd {
@@ -27,16 +29,6 @@ constexpr size_t kMaxOpen = 256;
 constexpr size_t kMaxIdBytes = 256;
 // Of a reply: its head and the payloads that are too small to be sent from where they lie.
 constexpr int64_t kMostCopied = 32 << 10;
-
-// A RunReply without payloads, around a serialised ForwardReply or BackwardReply.
-std::string FrameReply(const std::string& id, Direction direction, const std::string& reply) {
-  RunReply frame;
-  frame.set_id(id);
-  const int field = direction == Direction::kForward ? RunReply::kForwardFieldNumber
-                                                     : RunReply::kBackwardFieldNumber;
-  return absl::StrCat(frame.SerializeAsString(),
-                      FieldHeader(field, static_cast<int64_t>(reply.size())), reply);
-}
 
 grpc::ByteBuffer ErrorReply(const std::string& id, const absl::Status& status) {
   RunReply reply;
@@ -167,7 +159,8 @@ absl::Status Runs::RunCall::Take(const grpc::ByteBuffer& message) {
                            " bytes must be announced by next_message_bytes, got ", bytes));
   }
   Received received;
-  RunRequest request;
+  Scratch<RunRequest> scratch;
+  RunRequest& request = *scratch;
   TensorRequest::Payloads payloads;
   ATTND_RETURN_IF_ERROR(Receive(message, &received));
   ATTND_RETURN_IF_ERROR(SplitMessage(received.pieces, &request, &payloads.raw));
@@ -223,7 +216,7 @@ void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads pa
   const Direction direction = request.has_forward() ? Direction::kForward : Direction::kBackward;
   const auto tensors = std::make_shared<TensorRequest>(
       context_, rpc_, direction, context_->clock->Now(),
-      [id](Direction d, const std::string& reply) { return FrameReply(id, d, reply); });
+      [id](Direction d, const std::string& reply) { return EncodeRunHead(id, d, reply); });
   // A share that cannot grow belongs to no budget.
   if (payloads.share.bytes() == 0) payloads.share = *context_->budget->Take(0);
   absl::Status status = tensors->Admit();

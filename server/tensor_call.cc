@@ -7,6 +7,7 @@
 #include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
+#include "proto/wire/scratch.h"
 #include "server/tensor_request.h"
 
 namespace attnd {
@@ -124,10 +125,10 @@ absl::Status TensorCall::CheckSize(int64_t message_bytes) {
 template <class Request>
 absl::Status TensorCall::SubmitAs(Rpc& rpc, const grpc::ByteBuffer& message) {
   Received received;
-  Request request;
+  Scratch<Request> request;
   TensorRequest::Payloads payloads;
   absl::Status status = Receive(message, &received);
-  if (status.ok()) status = SplitMessage(received.pieces, &request, &payloads.raw);
+  if (status.ok()) status = SplitMessage(received.pieces, request.get(), &payloads.raw);
   if (!status.ok()) {
     context_->metrics->RecordRefusal(Refusal::kInvalid);
     return status;
@@ -136,7 +137,7 @@ absl::Status TensorCall::SubmitAs(Rpc& rpc, const grpc::ByteBuffer& message) {
   payloads.message_bytes = received.bytes;
   payloads.share = std::move(share_);
   return request_->Submit(
-      request, std::move(payloads),
+      *request, std::move(payloads),
       [call = rpc.shared_from_this()](const absl::Status& answer, const grpc::ByteBuffer& reply) {
         answer.ok() ? call->Reply(reply) : call->Finish(answer);
       });

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
 #include "server/log.h"
@@ -22,6 +23,9 @@ namespace {
 constexpr std::chrono::milliseconds kHold{200};
 // For the notice of the stop to be on its way before the last answers.
 constexpr std::chrono::milliseconds kNoticeTime{100};
+
+// What streams have to send waits for the events that are there already, but for no more of them.
+constexpr int kMostEventsBeforePump = 8;
 
 // gRPC tells why it cannot listen only in its log.
 Mutex last_error_mu;
@@ -72,13 +76,43 @@ absl::Status CheckFree(const std::string& address) {
 
 }  // namespace
 
-// Work for the polling thread, carried by an alarm.
-class Transport::Posted final : public Event {
+// Work for the polling thread. One alarm carries all that is there when the thread comes for it.
+class Transport::Mailbox final : public Event {
  public:
-  Posted(Transport* transport, std::function<void()> f) : transport_(transport), f_(std::move(f)) {
+  explicit Mailbox(Transport* transport) : transport_(transport) {}
+  void Put(std::function<void()> f) {
+    const MutexLock lock(&mu_);
+    posts_.push_back(std::move(f));
+    if (posts_.size() > 1) return;
+    transport_->AddLive(1);
+    // The past, not now: gRPC rounds up to a millisecond and leaves that to its timers' thread.
+    alarm_.Set(transport_->queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC),
+               static_cast<Event*>(this));
+  }
+  void Run(bool) override {
+    std::vector<std::function<void()>> posts;
+    {
+      const MutexLock lock(&mu_);
+      posts.swap(posts_);
+    }
+    for (const std::function<void()>& f : posts) f();
+    posts.clear();
+    transport_->AddLive(-1);
+  }
+
+ private:
+  Transport* const transport_;
+  Mutex mu_;
+  std::vector<std::function<void()>> posts_ ATTND_GUARDED_BY(mu_);
+  grpc::Alarm alarm_ ATTND_GUARDED_BY(mu_);
+};
+
+class Transport::Delayed final : public Event {
+ public:
+  Delayed(Transport* transport, std::function<void()> f) : transport_(transport), f_(std::move(f)) {
     transport_->AddLive(1);
   }
-  ~Posted() { transport_->AddLive(-1); }
+  ~Delayed() { transport_->AddLive(-1); }
   void Set(std::chrono::milliseconds delay) {
     const gpr_timespec due = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                           gpr_time_from_millis(delay.count(), GPR_TIMESPAN));
@@ -95,9 +129,14 @@ class Transport::Posted final : public Event {
   grpc::Alarm alarm_;
 };
 
+Transport::Transport(MethodTable methods)
+    : methods_(std::move(methods)), mailbox_(std::make_unique<Mailbox>(this)) {}
+
 absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const Options& options,
                                                             MethodTable methods) {
   gpr_set_log_function(ForwardLog);
+  // Debian's Abseil looks for lock cycles at every lock, of which gRPC takes dozens for a call.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   std::unique_ptr<Transport> transport(new Transport(std::move(methods)));
   transport->spin_ = options.spin;
   if (absl::Status status = transport->Listen(options); !status.ok()) return status;
@@ -166,8 +205,10 @@ Transport::~Transport() {
   }
 }
 
-void Transport::Post(std::function<void()> f, std::chrono::milliseconds delay) {
-  (new Posted(this, std::move(f)))->Set(delay);
+void Transport::Post(std::function<void()> f) { mailbox_->Put(std::move(f)); }
+
+void Transport::PostAfter(std::chrono::milliseconds delay, std::function<void()> f) {
+  (new Delayed(this, std::move(f)))->Set(delay);
 }
 
 void Transport::StopServing(std::chrono::milliseconds timeout) {
@@ -179,7 +220,7 @@ void Transport::StopServing(std::chrono::milliseconds timeout) {
 void Transport::HoldCalls() {
   Post([this] { holds_ = true; });
   std::this_thread::sleep_for(kHold);
-  Post([this] { ReleaseCalls(); }, kNoticeTime);
+  PostAfter(kNoticeTime, [this] { ReleaseCalls(); });
 }
 
 void Transport::ReleaseCalls() {
@@ -201,25 +242,33 @@ void Transport::Poll() {
   pthread_setname_np(pthread_self(), "transport");
   void* tag = nullptr;
   bool ok = false;
-  while (SpinOrNext(&tag, &ok)) static_cast<Event*>(tag)->Run(ok);
+  while (Next(&tag, &ok)) static_cast<Event*>(tag)->Run(ok);
 }
 
-bool Transport::SpinOrNext(void** tag, bool* ok) {
-  if (spin_.count() > 0) {
-    const gpr_timespec past = gpr_time_0(GPR_CLOCK_MONOTONIC);
-    const auto until = std::chrono::steady_clock::now() + spin_;
-    do {
-      switch (queue_->AsyncNext(tag, ok, past)) {
-        case grpc::CompletionQueue::GOT_EVENT:
-          return true;
-        case grpc::CompletionQueue::SHUTDOWN:
-          return false;
-        case grpc::CompletionQueue::TIMEOUT:
-          break;
-      }
-    } while (std::chrono::steady_clock::now() < until);
+bool Transport::Next(void** tag, bool* ok) {
+  const gpr_timespec past = gpr_inf_past(GPR_CLOCK_MONOTONIC);
+  const auto spin_until = std::chrono::steady_clock::now() + spin_;
+  while (!to_pump_.empty() || spin_.count() > 0) {
+    switch (queue_->AsyncNext(tag, ok, past)) {
+      case grpc::CompletionQueue::GOT_EVENT:
+        if (!to_pump_.empty() && ++events_before_pump_ == kMostEventsBeforePump) PumpAll();
+        return true;
+      case grpc::CompletionQueue::SHUTDOWN:
+        return false;
+      case grpc::CompletionQueue::TIMEOUT:
+        PumpAll();
+        break;
+    }
+    if (std::chrono::steady_clock::now() >= spin_until) break;
   }
   return queue_->Next(tag, ok);
+}
+
+void Transport::PumpSoon(std::shared_ptr<Rpc> rpc) { to_pump_.push_back(std::move(rpc)); }
+
+void Transport::PumpAll() {
+  events_before_pump_ = 0;
+  for (const std::shared_ptr<Rpc>& rpc : std::exchange(to_pump_, {})) rpc->PumpNow();
 }
 
 std::unique_ptr<Handler> Transport::NewHandler(const std::string& method) const {

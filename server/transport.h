@@ -57,8 +57,10 @@ class Transport {
   int port() const { return port_; }  // of the first address that has one; 0: none has
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 
-  // Runs `f` on the polling thread, after `delay`. Any thread; not after the destructor began.
-  void Post(std::function<void()> f, std::chrono::milliseconds delay = {});
+  // Runs `f` on the polling thread: soon, in the order of the calls, or after a delay. Any thread;
+  // not after the destructor began.
+  void Post(std::function<void()> f);
+  void PostAfter(std::chrono::milliseconds delay, std::function<void()> f);
 
   // Closes the listeners; what is in flight has until `timeout` passed, then it is cancelled.
   // Blocks until all calls have ended.
@@ -74,12 +76,15 @@ class Transport {
 
  private:
   friend class Rpc;
-  class Posted;
+  class Mailbox;
+  class Delayed;
 
-  Transport(MethodTable methods) : methods_(std::move(methods)) {}
+  explicit Transport(MethodTable methods);
   absl::Status Listen(const Options& options);
   void Poll();
-  bool SpinOrNext(void** tag, bool* ok);  // as CompletionQueue::Next
+  bool Next(void** tag, bool* ok);  // as CompletionQueue::Next
+  void PumpSoon(std::shared_ptr<Rpc> rpc);
+  void PumpAll();
   std::unique_ptr<Handler> NewHandler(const std::string& method) const;
   void TakeCall(Rpc& rpc);
   void HoldCalls();
@@ -101,10 +106,14 @@ class Transport {
 
   Mutex mu_;
   CondVar none_live_;
-  int live_ ATTND_GUARDED_BY(mu_) = 0;  // calls, armed ones included, and posts
+  int live_ ATTND_GUARDED_BY(mu_) = 0;  // calls, armed ones included, and alarms
   std::unordered_set<Rpc*> calls_alive_ ATTND_GUARDED_BY(mu_);
 
+  const std::unique_ptr<Mailbox> mailbox_;
+
   // Polling thread only.
+  std::vector<std::shared_ptr<Rpc>> to_pump_;
+  int events_before_pump_ = 0;
   bool holds_ = false;
   std::vector<std::shared_ptr<Rpc>> held_;
 

@@ -6,6 +6,8 @@ namespace attnd::client {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{1};
+// RunSoon waits for no more events than these.
+constexpr int kMostEventsBeforeSoon = 8;
 
 gpr_timespec In(std::chrono::nanoseconds time) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
@@ -35,20 +37,27 @@ bool EventQueue::Next() {
 }
 
 grpc::CompletionQueue::NextStatus EventQueue::Take(Event** event, bool* ok) {
-  void* tag = nullptr;
-  auto status = grpc::CompletionQueue::TIMEOUT;
-  if (spin_.count() > 0) {
-    const auto end = std::chrono::steady_clock::now() + spin_;
-    do {
-      status = tags_.AsyncNext(&tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
-    } while (status == grpc::CompletionQueue::TIMEOUT && std::chrono::steady_clock::now() < end);
+  const auto take = [&](gpr_timespec until) {
+    void* tag = nullptr;
+    const auto status = tags_.AsyncNext(&tag, ok, until);
+    *event = static_cast<Event*>(tag);
+    return status;
+  };
+  const gpr_timespec past = gpr_inf_past(GPR_CLOCK_MONOTONIC);
+  const auto spin_until = std::chrono::steady_clock::now() + spin_;
+  while (!soon_.empty() || spin_.count() > 0) {
+    const auto status = take(past);
+    const bool is_late = !soon_.empty() && ++events_before_soon_ == kMostEventsBeforeSoon;
+    if (status == grpc::CompletionQueue::TIMEOUT || is_late) RunAllSoon();
+    if (status != grpc::CompletionQueue::TIMEOUT) return status;
+    if (std::chrono::steady_clock::now() >= spin_until) break;
   }
-  if (status == grpc::CompletionQueue::TIMEOUT) {
-    status = tags_.AsyncNext(&tag, ok,
-                             waiting_.empty() ? gpr_inf_future(GPR_CLOCK_MONOTONIC) : In(kLook));
-  }
-  *event = static_cast<Event*>(tag);
-  return status;
+  return take(waiting_.empty() ? gpr_inf_future(GPR_CLOCK_MONOTONIC) : In(kLook));
+}
+
+void EventQueue::RunAllSoon() {
+  events_before_soon_ = 0;
+  for (const std::function<void()>& run : std::exchange(soon_, {})) run();
 }
 
 void EventQueue::RunReady() {

@@ -33,6 +33,8 @@ class EventQueue {
   grpc::CompletionQueue* tags() { return &tags_; }
   // Calls `run` once `ready` says so; asks every millisecond. From inside Next.
   void RunWhen(std::function<bool()> ready, std::function<void()> run);
+  // Calls `run` once the events that are there already have been handed back. From inside Next.
+  void RunSoon(std::function<void()> run) { soon_.push_back(std::move(run)); }
   // Waits for an event and runs it, or looks after RunWhen. False: shut down, and no event is left.
   bool Next();
   // No further calls. Any thread.
@@ -46,10 +48,13 @@ class EventQueue {
 
   grpc::CompletionQueue::NextStatus Take(Event** event, bool* ok);
   void RunReady();
+  void RunAllSoon();
 
   const std::chrono::microseconds spin_;
   grpc::CompletionQueue tags_;
   std::vector<Waiting> waiting_;
+  std::vector<std::function<void()>> soon_;
+  int events_before_soon_ = 0;
 };
 
 }  // namespace attnd::client

@@ -10,6 +10,7 @@
 #include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
+#include "proto/wire/scratch.h"
 
 namespace attnd::client {
 namespace {
@@ -44,11 +45,9 @@ uint32_t PayloadIndex(const Tensor& tensor, size_t bytes, Loan* loan,
     const Payload& known = (*payloads)[i];
     if (known.data == tensor.data && known.bytes == bytes) return static_cast<uint32_t>(i);
   }
-  payloads->push_back({.data = tensor.data,
-                       .bytes = bytes,
-                       .owner = tensor.owner == nullptr
-                                    ? loan->Lend()
-                                    : std::const_pointer_cast<void>(tensor.owner)});
+  std::shared_ptr<void> owner = std::const_pointer_cast<void>(tensor.owner);
+  if (owner == nullptr && bytes >= kWrapBytes) owner = loan->Lend();
+  payloads->push_back({.data = tensor.data, .bytes = bytes, .owner = std::move(owner)});
   return static_cast<uint32_t>(payloads->size() - 1);
 }
 
@@ -130,11 +129,11 @@ absl::Status Split(const grpc::ByteBuffer& bytes, Head* head, std::vector<Spans>
 
 template <class Head>
 absl::StatusOr<Reply> DecodeAs(const grpc::ByteBuffer& bytes) {
-  Head head;
+  Scratch<Head> head;
   std::vector<Spans> raw;
   std::shared_ptr<const void> memory;
-  ATTND_RETURN_IF_ERROR(Split(bytes, &head, &raw, &memory));
-  return Take(&head, std::move(raw), std::move(memory));
+  ATTND_RETURN_IF_ERROR(Split(bytes, head.get(), &raw, &memory));
+  return Take(head.get(), std::move(raw), std::move(memory));
 }
 
 }  // namespace
@@ -147,19 +146,20 @@ std::shared_ptr<void> Loan::Lend() {
 
 absl::StatusOr<Message> EncodeRequest(Direction direction, const Request& request) {
   if (direction == Direction::kForward) {
-    attn::v1::ForwardRequest message;
-    return Encode(request, &message, &message);
+    Scratch<attn::v1::ForwardRequest> message;
+    return Encode(request, message.get(), message.get());
   }
-  attn::v1::BackwardRequest message;
-  return Encode(request, &message, &message);
+  Scratch<attn::v1::BackwardRequest> message;
+  return Encode(request, message.get(), message.get());
 }
 
 absl::StatusOr<Message> EncodeRun(const std::string& id, Direction direction,
                                   const Request& request) {
-  attn::v1::RunRequest message;
-  message.set_id(id);
-  return direction == Direction::kForward ? Encode(request, &message, message.mutable_forward())
-                                          : Encode(request, &message, message.mutable_backward());
+  Scratch<attn::v1::RunRequest> message;
+  message->set_id(id);
+  return direction == Direction::kForward
+             ? Encode(request, message.get(), message->mutable_forward())
+             : Encode(request, message.get(), message->mutable_backward());
 }
 
 grpc::ByteBuffer EncodeAnnouncement(const std::string& id, int64_t bytes) {
@@ -175,7 +175,8 @@ absl::StatusOr<Reply> DecodeReply(Direction direction, const grpc::ByteBuffer& b
 }
 
 absl::StatusOr<RunAnswer> DecodeRun(const grpc::ByteBuffer& bytes) {
-  attn::v1::RunReply message;
+  Scratch<attn::v1::RunReply> scratch;
+  attn::v1::RunReply& message = *scratch;
   std::vector<Spans> raw;
   std::shared_ptr<const void> memory;
   ATTND_RETURN_IF_ERROR(Split(bytes, &message, &raw, &memory));

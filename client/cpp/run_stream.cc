@@ -74,7 +74,11 @@ absl::Status RunStream::Submit(Direction direction, const Request& request, Call
   pending_.emplace(id, Pending{.message = *std::move(message), .done = std::move(done)});
   ++left_to_do_;
   outbox_.push_back(id);
-  Pump();
+  if (core_->is_on_thread()) {
+    PumpSoon();
+  } else {
+    Pump();
+  }
   return absl::OkStatus();
 }
 
@@ -158,9 +162,27 @@ void RunStream::Pump() {
   }
 }
 
+void RunStream::PumpSoon() {
+  // Half of what is on its way is enough: the server then works on one half while this thread has
+  // the other.
+  if (outbox_.size() * 2 >= pending_.size()) return Pump();
+  if (!can_write_ || std::exchange(will_pump_, true)) return;
+  // Weak: as in ResendLater.
+  events_->RunSoon([weak = weak_from_this()] {
+    const auto stream = weak.lock();
+    if (stream == nullptr) return;
+    const MutexLock lock(&stream->mu_);
+    stream->will_pump_ = false;
+    stream->Pump();
+  });
+}
+
 void RunStream::Write(const grpc::ByteBuffer& message) {
   can_write_ = false;
-  stream_->Write(message, written_.Out());
+  grpc::WriteOptions options;
+  // Small messages that queue up leave together. The outbox still has the one that is written.
+  if (outbox_.size() > 1) options.set_buffer_hint();
+  stream_->Write(message, options, written_.Out());
 }
 
 void RunStream::Take(RunAnswer answer) {
@@ -182,7 +204,7 @@ void RunStream::Take(RunAnswer answer) {
     pending = std::move(found->second);
     pending_.erase(found);
     changed_.NotifyAll();
-    Pump();
+    PumpSoon();
   }
   Deliver(std::move(pending), std::move(answer.reply));
 }

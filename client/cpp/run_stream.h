@@ -63,6 +63,8 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
 
   // Writes what is next, if anything is and gRPC takes it.
   void Pump() ATTND_REQUIRES(mu_);
+  // The same, together with what the events that are there already add. The client's thread only.
+  void PumpSoon() ATTND_REQUIRES(mu_);
   void Write(const grpc::ByteBuffer& message) ATTND_REQUIRES(mu_);
   void Take(RunAnswer answer);
   void ResendLater(const std::string& id, int attempts);
@@ -88,6 +90,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   int left_to_do_ ATTND_GUARDED_BY(mu_) = 1;     // callbacks, and the end
   int tags_out_ ATTND_GUARDED_BY(mu_) = 0;
   bool can_write_ ATTND_GUARDED_BY(mu_) = false;
+  bool will_pump_ ATTND_GUARDED_BY(mu_) = false;
   bool is_closing_ ATTND_GUARDED_BY(mu_) = false;
   bool half_closed_ ATTND_GUARDED_BY(mu_) = false;
   bool is_finished_ ATTND_GUARDED_BY(mu_) = false;

@@ -11,15 +11,14 @@
 namespace attnd {
 
 absl::Status Receive(const grpc::ByteBuffer& message, Received* received) {
-  auto slices = std::make_shared<std::vector<grpc::Slice>>();
-  if (!message.Dump(slices.get()).ok()) {
-    return absl::InvalidArgumentError("message: cannot be read");
-  }
+  std::vector<grpc::Slice> slices;
+  if (!message.Dump(&slices).ok()) return absl::InvalidArgumentError("message: cannot be read");
   received->bytes = static_cast<int64_t>(message.Length());
   if (received->bytes < kCopyBytes) {
-    const std::shared_ptr<std::byte[]> copy(new std::byte[received->bytes + 1]);
+    const std::shared_ptr<std::byte[]> copy =
+        std::make_shared_for_overwrite<std::byte[]>(received->bytes + 1);
     size_t at = 0;
-    for (const grpc::Slice& slice : *slices) {
+    for (const grpc::Slice& slice : slices) {
       std::memcpy(copy.get() + at, slice.begin(), slice.size());
       at += slice.size();
     }
@@ -27,11 +26,11 @@ absl::Status Receive(const grpc::ByteBuffer& message, Received* received) {
     received->owner = copy;
     return absl::OkStatus();
   }
-  received->pieces.reserve(slices->size());
-  for (const grpc::Slice& slice : *slices) {
+  received->pieces.reserve(slices.size());
+  for (const grpc::Slice& slice : slices) {
     received->pieces.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
   }
-  received->owner = std::move(slices);
+  received->owner = std::make_shared<std::vector<grpc::Slice>>(std::move(slices));
   return absl::OkStatus();
 }
 

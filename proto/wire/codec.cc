@@ -23,6 +23,7 @@ enum WireType : uint32_t {
   kFixed32 = 5,
 };
 
+constexpr size_t kUsualHeadBytes = 512;
 constexpr int kMaxTagBytes = 5;
 constexpr int kMaxLengthBytes = 5;
 constexpr int kMaxVarintBytes = 10;
@@ -83,7 +84,9 @@ class Walker {
  public:
   Walker(absl::string_view message_name, std::span<const std::span<const std::byte>> slices,
          bool has_raw, std::vector<Spans>* raw)
-      : message_name_(message_name), cursor_(slices), has_raw_(has_raw), raw_(raw) {}
+      : message_name_(message_name), cursor_(slices), has_raw_(has_raw), raw_(raw) {
+    head_.reserve(kUsualHeadBytes);
+  }
 
   absl::Status Walk() {
     while (!cursor_.at_end()) {

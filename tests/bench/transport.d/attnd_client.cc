@@ -1,4 +1,4 @@
-// The C++ client library: blocking for one caller, asynchronous for several.
+// The C++ client library: blocking for one caller, asynchronous for several; or one stream for all.
 #include "attnd/client.h"
 
 #include "tests/bench/transport.d/load.h"
@@ -9,10 +9,13 @@ namespace {
 
 class AttndClient final : public Client {
  public:
-  AttndClient(const ClientOptions& options, bool gathers) : gathers_(gathers) {
+  enum class Style { kInPlace, kGather, kPipeline };
+
+  AttndClient(const ClientOptions& options, Style style) : gathers_(style != Style::kInPlace) {
     auto client = client::Client::Create({.target = options.target, .spin_us = options.spin_us});
     if (!client.ok()) Die(client.status().ToString());
     client_ = *std::move(client);
+    if (style == Style::kPipeline) pipeline_ = client_->OpenPipeline();
   }
 
   void Prepare(const std::vector<Inputs>& inputs) override {
@@ -33,7 +36,7 @@ class AttndClient final : public Client {
   }
 
   void Run(Slice& slice) override {
-    if (slice.callers() == 1) {
+    if (slice.callers() == 1 && pipeline_ == nullptr) {
       RunBlocking(slice, [this](int number) {
         Caller& caller = callers_[static_cast<size_t>(number)];
         Take(&caller, client_->Forward(caller.request));
@@ -42,12 +45,15 @@ class AttndClient final : public Client {
     }
     AsyncRun run(slice, [this, &run](int number) {
       Caller& caller = callers_[static_cast<size_t>(number)];
-      const auto call = client_->ForwardAsync(
-          caller.request, [this, &run, &caller, number](absl::StatusOr<client::Reply> reply) {
-            Take(&caller, std::move(reply));
-            run.Done(number);
-          });
-      if (!call.ok()) Die(call.status().ToString());
+      auto done = [this, &run, &caller, number](absl::StatusOr<client::Reply> reply) {
+        Take(&caller, std::move(reply));
+        run.Done(number);
+      };
+      const absl::Status status =
+          pipeline_ != nullptr
+              ? pipeline_->Submit(client::Direction::kForward, caller.request, std::move(done))
+              : client_->ForwardAsync(caller.request, std::move(done)).status();
+      if (!status.ok()) Die(status.ToString());
     });
     run.Run();
   }
@@ -83,16 +89,20 @@ class AttndClient final : public Client {
 
   const bool gathers_;
   std::unique_ptr<client::Client> client_;
+  std::unique_ptr<client::Pipeline> pipeline_;
   std::vector<Caller> callers_;
 };
 
 }  // namespace
 
 std::unique_ptr<Client> NewInPlaceClient(const ClientOptions& options) {
-  return std::make_unique<AttndClient>(options, /*gathers=*/false);
+  return std::make_unique<AttndClient>(options, AttndClient::Style::kInPlace);
 }
 std::unique_ptr<Client> NewGatherClient(const ClientOptions& options) {
-  return std::make_unique<AttndClient>(options, /*gathers=*/true);
+  return std::make_unique<AttndClient>(options, AttndClient::Style::kGather);
+}
+std::unique_ptr<Client> NewPipelineClient(const ClientOptions& options) {
+  return std::make_unique<AttndClient>(options, AttndClient::Style::kPipeline);
 }
 
 }  // namespace attnd::bench

@@ -6,6 +6,7 @@
 #include "kernels/core/memory.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
+#include "proto/wire/scratch.h"
 #include "server/reply.h"
 #include "server/transport.h"
 #include "tests/bench/transport.d/echo_server.h"
@@ -33,15 +34,15 @@ class EchoCall : public Handler {
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) return rpc.Finish(absl::InvalidArgumentError("no message"));
     Received received;
-    ForwardRequest request;
+    Scratch<ForwardRequest> request;
     std::vector<Spans> raw;
     absl::Status status = Receive(*message, &received);
-    if (status.ok()) status = SplitMessage(received.pieces, &request, &raw);
-    if (status.ok() && (request.tensors_size() != 3 || raw.size() != 3)) {
+    if (status.ok()) status = SplitMessage(received.pieces, request.get(), &raw);
+    if (status.ok() && (request->tensors_size() != 3 || raw.size() != 3)) {
       status = absl::InvalidArgumentError("q, k and v are required");
     }
     if (!status.ok()) return rpc.Finish(status);
-    rpc.Reply(Answer(request, raw, std::move(received)));
+    rpc.Reply(Answer(*request, raw, std::move(received)));
   }
 
  private:
@@ -91,6 +92,34 @@ class GatherCall final : public EchoCall {
   BufferPool* const pool_;
 };
 
+// Answers every request of a stream as it comes; for requests that need no announcement.
+class EchoRun final : public Handler {
+ public:
+  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
+
+  void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
+    if (message == nullptr) return rpc.Close(absl::OkStatus());
+    Received received;
+    Scratch<attn::v1::RunRequest> request;
+    std::vector<Spans> raw;
+    absl::Status status = Receive(*message, &received);
+    if (status.ok()) status = SplitMessage(received.pieces, request.get(), &raw);
+    if (status.ok() && (request->forward().tensors_size() != 3 || raw.size() != 3)) {
+      status = absl::InvalidArgumentError("q, k and v are required");
+    }
+    if (!status.ok()) return rpc.Close(status);
+    Payload out = {.owner = received.owner};
+    if (raw[0].size() != 1) return rpc.Close(absl::InvalidArgumentError("q must be small"));
+    out.data = raw[0][0].data();
+    out.bytes = raw[0][0].size();
+    const std::string reply = ReplyHead(request->forward(), /*gather_seconds=*/0);
+    rpc.Send(Join(EncodeRunHead(request->id(), Direction::kForward, reply), {&out, 1}));
+    rpc.Read();
+  }
+
+  void OnDone(Rpc& rpc, bool) override { rpc.Close(absl::CancelledError("the caller left")); }
+};
+
 class AttndServer final : public EchoServer {
  public:
   AttndServer(const ServerOptions& options, bool gathers) {
@@ -99,6 +128,7 @@ class AttndServer final : public EchoServer {
       if (gathers) return std::make_unique<GatherCall>(&pool_);
       return std::make_unique<InPlaceCall>();
     };
+    methods["/attn.v1.AttentionService/Run"] = [] { return std::make_unique<EchoRun>(); };
     auto transport = Transport::Start({.addresses = {"127.0.0.1:0"},
                                        .buffer_bytes = int64_t{8} << 30,
                                        .large_reads = options.large_reads,

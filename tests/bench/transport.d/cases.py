@@ -17,6 +17,7 @@ SPIN_US = 200
 BEYOND_LIMIT = 1.1  # of a socket's goodput; the rest is noise
 
 RAW, IN_PLACE, GATHER, SPINNING = "raw socket", "attnd in place", "attnd", "attnd, spinning"
+PIPELINE, PIPELINE_SPINNING = "attnd pipeline", "attnd pipeline, spinning"
 LARGE_READS = "attnd, large reads"
 SYNC, CALLBACK, FLIGHT = "protobuf sync", "protobuf callback", "Arrow Flight"
 STOCK_TO_US, STOCK_TO_STOCK = "stock Python client, attnd", "stock Python client and server"
@@ -61,12 +62,19 @@ def variants(build, here, python, flight_python):
 
     protobuf = (python, here / "python_protobuf.py")
     gather = native(GATHER, "gather")
+    spinning = native(SPINNING, "gather", SPIN_US)
+
+    def pipeline(name, same_server, *options):
+        return Variant(name, same_server.server, (build / "transport_load", "pipeline"), options)
+
     product = Attnd(build.parent / "server/attnd-server")
     all_of_them = [
         native(RAW, "raw"),
         native(IN_PLACE, "in_place"),
         gather,
-        native(SPINNING, "gather", SPIN_US),
+        spinning,
+        pipeline(PIPELINE, gather),
+        pipeline(PIPELINE_SPINNING, spinning, SPIN_US),
         native(LARGE_READS, "gather", 0, "large"),
         native(SYNC, "sync"),
         native(CALLBACK, "callback"),
@@ -88,9 +96,11 @@ def groups(known):
     def group(suite, size, callers, seconds, *names):
         return Group(suite, size, callers, seconds, tuple(known[n] for n in names if n in known))
 
-    yield group("small", CALL_1KB, 1, 0.4, RAW, GATHER, SPINNING, SYNC, CALLBACK, FLIGHT)
+    yield group("small", CALL_1KB, 1, 0.4, RAW, GATHER, SPINNING, PIPELINE, PIPELINE_SPINNING, SYNC,
+                CALLBACK, FLIGHT)
     for callers in (8, 32):
-        yield group("small", CALL_1KB, callers, 0.5, RAW, GATHER, SYNC, CALLBACK)
+        yield group("small", CALL_1KB, callers, 0.5, RAW, GATHER, PIPELINE, PIPELINE_SPINNING, SYNC,
+                    CALLBACK)
     for size, seconds in ((16 * KB, 0.4), (256 * KB, 0.4), (MB, 0.5), (8 * MB, 0.8),
                           (32 * MB, 1.2)):
         yield group("bulk", size, 1, seconds, RAW, IN_PLACE, GATHER, LARGE_READS, SYNC, FLIGHT)
@@ -132,12 +142,13 @@ GOALS = [
     Goal("7", "bulk", MB, 1, GATHER, RAW, "goodput", ">= 0.50"),
     Goal("7", "bulk", 8 * MB, 1, GATHER, RAW, "goodput", ">= 0.40"),
     Goal("7", "bulk", MB, 1, LARGE_READS, RAW, "goodput", ">= 0.50"),
-    Goal("11", "small", CALL_1KB, 8, GATHER, SYNC, "rate", ">= 3"),
-    Goal("11", "small", CALL_1KB, 32, GATHER, SYNC, "rate", ">= 3"),
-    Goal("12", "small", CALL_1KB, 8, GATHER, CALLBACK, "rate", ">= 1.5"),
-    Goal("12", "small", CALL_1KB, 32, GATHER, CALLBACK, "rate", ">= 1.5"),
-    Goal("13", "small", CALL_1KB, 1, GATHER, RAW, "p50_us", "<= 1.8"),
-    Goal("13", "small", CALL_1KB, 1, SPINNING, RAW, "p50_us", "<= 0.5"),
+    *(Goal(number, "small", CALL_1KB, callers, ours, peer, "rate", bound)
+      for number, peer, bound in (("11", SYNC, ">= 3"), ("12", CALLBACK, ">= 1.5"))
+      for callers in (8, 32)
+      for ours in (GATHER, PIPELINE, PIPELINE_SPINNING)),
+    *(Goal("13", "small", CALL_1KB, 1, ours, RAW, "p50_us", bound)
+      for ours, bound in ((GATHER, "<= 1.8"), (PIPELINE, "<= 1.8"), (SPINNING, "<= 0.5"),
+                          (PIPELINE_SPINNING, "<= 0.5"))),
     *(Goal("15", "bulk", size, 1, GATHER, None, "faults_per_call", "<= 5") for size in LARGE),
     Goal("16", "health", CALL_1KB, 8, ON, OFF, "rate", ">= 0.95"),
     Goal("17", "python", MB, 1, STOCK_TO_US, STOCK_TO_STOCK, "goodput", ">= 1.5"),

@@ -85,6 +85,8 @@ struct ClientOptions {
 // The client library; it leaves replies where they were received, or copies each into one array.
 std::unique_ptr<Client> NewInPlaceClient(const ClientOptions& options);
 std::unique_ptr<Client> NewGatherClient(const ClientOptions& options);
+// The same, all callers on one stream.
+std::unique_ptr<Client> NewPipelineClient(const ClientOptions& options);
 // Generated protobuf stubs.
 std::unique_ptr<Client> NewSyncClient(const ClientOptions& options);
 std::unique_ptr<Client> NewCallbackClient(const ClientOptions& options);

@@ -20,11 +20,10 @@ namespace attnd::bench {
 namespace {
 
 using Factory = std::unique_ptr<Client> (*)(const ClientOptions&);
-const std::map<std::string, Factory> kKinds = {{"in_place", NewInPlaceClient},
-                                               {"gather", NewGatherClient},
-                                               {"sync", NewSyncClient},
-                                               {"callback", NewCallbackClient},
-                                               {"raw", NewRawClient}};
+const std::map<std::string, Factory> kKinds = {
+    {"in_place", NewInPlaceClient},  {"gather", NewGatherClient},
+    {"pipeline", NewPipelineClient}, {"sync", NewSyncClient},
+    {"callback", NewCallbackClient}, {"raw", NewRawClient}};
 
 bool IsRight(Client& client, const std::vector<Inputs>& inputs) {
   for (size_t caller = 0; caller < inputs.size(); ++caller) {
@@ -41,7 +40,7 @@ int Main(int argc, char** argv) {
     Die("usage: transport_load KIND TARGET [SPIN_US [large]]");
   const std::string kind = argv[1];
   // The peers keep the malloc that a plain program has.
-  if (kind == "in_place" || kind == "gather") client::TuneMalloc();
+  if (kind == "in_place" || kind == "gather" || kind == "pipeline") client::TuneMalloc();
   if (argc > 4) client::UseLargeReads();
   const std::unique_ptr<Client> client =
       kKinds.at(kind)({.target = argv[2], .spin_us = argc > 3 ? std::atoi(argv[3]) : 0});
