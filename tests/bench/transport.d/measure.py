@@ -8,6 +8,7 @@ from processes import Process, Usage
 
 FOREIGN_LIMIT = 0.15  # cores
 MOST_REPEATS = 5  # of one slice
+WARM_UP_SLICES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,9 @@ class Bench:
         for variant, (_, load) in pairs.items():
             if not load.ask("verify", group.tensor_bytes, group.callers)["right"]:
                 raise SystemExit(f"bench/transport: {variant.name} got wrong bytes ({group.name})")
-            load.ask("run", group.tensor_bytes, group.callers, group.seconds * self._scale / 2)
+            # Until what malloc keeps has grown to what the largest calls need.
+            load.ask("run", group.tensor_bytes, group.callers,
+                     group.seconds * self._scale * WARM_UP_SLICES)
         readings = {variant.name: [] for variant in group.variants}
         order = list(group.variants)
         for _ in range(self._rounds):
