@@ -1,10 +1,13 @@
 # gRPC, protobuf and Abseil are linked into the binaries: calls inside and between them then need
 # neither the PLT nor __tls_get_addr, which takes a fourth off the CPU time of a small request.
 # What has security updates of its own (OpenSSL, zlib, c-ares) stays shared.
-set(Protobuf_USE_STATIC_LIBS ON)
+set(Protobuf_USE_STATIC_LIBS ${ATTND_ARCHIVES})
 
 # Lets the imported targets of this directory whose names match `pattern` link their archives.
 function(link_archives pattern)
+  if(NOT ATTND_ARCHIVES)
+    return()
+  endif()
   get_property(targets DIRECTORY PROPERTY IMPORTED_TARGETS)
   list(FILTER targets INCLUDE REGEX "${pattern}")
   foreach(target IN LISTS targets)
