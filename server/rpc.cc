@@ -91,7 +91,7 @@ void Rpc::Send(grpc::ByteBuffer message) {
 
 void Rpc::PumpNow() {
   will_pump_ = false;
-  Pump();
+  Guarded([this] { Pump(); });
 }
 
 void Rpc::Close(const absl::Status& status) {

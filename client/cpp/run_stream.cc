@@ -150,6 +150,7 @@ void RunStream::Pump() {
         return Write(EncodeAnnouncement(id, static_cast<int64_t>(bytes.Length())));
       }
       announced_.clear();
+      found->second.is_sent = true;
       Write(bytes);
     }
     outbox_.pop_front();
@@ -166,6 +167,7 @@ void RunStream::PumpSoon() {
   // Half of what is on its way is enough: the server then works on one half while this thread has
   // the other.
   if (outbox_.size() * 2 >= pending_.size()) return Pump();
+  if (outbox_.empty()) return;
   if (!can_write_ || std::exchange(will_pump_, true)) return;
   // Weak: as in ResendLater.
   events_->RunSoon([weak = weak_from_this()] {
@@ -190,7 +192,7 @@ void RunStream::Take(RunAnswer answer) {
   {
     const MutexLock lock(&mu_);
     const auto found = pending_.find(answer.id);
-    if (found == pending_.end()) {
+    if (found == pending_.end() || !found->second.is_sent) {
       status_ = absl::InternalError(
           absl::StrCat("reply: id must be that of an unanswered request, got ", answer.id));
       context_->TryCancel();
@@ -199,6 +201,7 @@ void RunStream::Take(RunAnswer answer) {
     int& attempts = found->second.attempts;
     if (IsRetryable(answer.reply.status()) && !answer.is_permanent &&
         attempts < core_->options().max_attempts) {
+      found->second.is_sent = false;
       return ResendLater(answer.id, attempts++);
     }
     pending = std::move(found->second);

@@ -40,6 +40,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
     Message message;
     Callback done;
     int attempts = 1;
+    bool is_sent = false;
   };
 
   class Tag final : public Event {

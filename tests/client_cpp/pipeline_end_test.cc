@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -181,6 +182,28 @@ TEST(PipelineEnd, AnAnswerToNothingIsAnError) {
                           : "reply: content is required, got none");
     EXPECT_EQ(sent.called, 1);
   }
+}
+
+TEST(PipelineEnd, AnAnswerToWhatWasNotSentIsAnError) {
+  std::promise<void> submitted;
+  FakeServer server(EchoUnary, [&submitted](auto*, ServerStream* stream) {
+    RunRequest request;
+    submitted.get_future().wait();
+    // What was not read fills the window: the last request cannot have left.
+    request.set_id("40");
+    WriteMessage(stream, EchoRun(request));
+    while (ReadRequest(stream, &request)) {
+    }
+    return grpc::Status::OK;
+  });
+  Sent sent;
+  const auto client = MustCreate({.target = server.target()});
+  const auto pipeline = client->OpenPipeline();
+  sent.Submit(pipeline.get(), 40);
+  submitted.set_value();
+  const absl::Status status = pipeline->Close();
+  EXPECT_EQ(status, absl::InternalError("reply: id must be that of an unanswered request, got 40"));
+  EXPECT_EQ(sent.called, 40);
 }
 
 TEST(PipelineEnd, RefusedOutrightWithoutRun) {

@@ -63,6 +63,29 @@ class InPlaceCall final : public EchoCall {
   }
 };
 
+// Every tensor in flat memory, as in a lane; `out` is the first.
+struct Gathered {
+  Gathered(const std::vector<Spans>& raw, BufferPool* pool, Received received) {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::shared_ptr<Buffer>> flat;
+    for (const Spans& spans : raw) {
+      flat.push_back(pool->Allocate(SizeOf(spans)));
+      auto* to = static_cast<std::byte*>(flat.back()->data());
+      for (const auto& span : spans) {
+        std::memcpy(to, span.data(), span.size());
+        to += span.size();
+      }
+    }
+    // What was received goes before anything else takes memory.
+    received = {};
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    out = {.data = flat[0]->data(), .bytes = static_cast<size_t>(SizeOf(raw[0])), .owner = flat[0]};
+  }
+
+  Payload out;
+  double seconds = 0;
+};
+
 class GatherCall final : public EchoCall {
  public:
   explicit GatherCall(BufferPool* pool) : pool_(pool) {}
@@ -70,31 +93,19 @@ class GatherCall final : public EchoCall {
  private:
   grpc::ByteBuffer Answer(const ForwardRequest& request, const std::vector<Spans>& raw,
                           Received received) override {
-    const auto start = std::chrono::steady_clock::now();
-    std::vector<std::shared_ptr<Buffer>> gathered;
-    for (const Spans& spans : raw) {
-      gathered.push_back(pool_->Allocate(SizeOf(spans)));
-      auto* to = static_cast<std::byte*>(gathered.back()->data());
-      for (const auto& span : spans) {
-        std::memcpy(to, span.data(), span.size());
-        to += span.size();
-      }
-    }
-    // As in a lane: what was received goes before anything else takes memory.
-    received = {};
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    const Payload out{.data = gathered[0]->data(),
-                      .bytes = static_cast<size_t>(SizeOf(raw[0])),
-                      .owner = gathered[0]};
-    return Join(ReplyHead(request, seconds.count()), {&out, 1});
+    const Gathered gathered(raw, pool_, std::move(received));
+    return Join(ReplyHead(request, gathered.seconds), {&gathered.out, 1});
   }
 
   BufferPool* const pool_;
 };
 
-// Answers every request of a stream as it comes; for requests that need no announcement.
+// Answers every request of a stream as it comes, as GatherCall does; for requests that need no
+// announcement.
 class EchoRun final : public Handler {
  public:
+  explicit EchoRun(BufferPool* pool) : pool_(pool) {}
+
   void OnHeaders(Rpc& rpc) override { rpc.Read(); }
 
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
@@ -108,16 +119,16 @@ class EchoRun final : public Handler {
       status = absl::InvalidArgumentError("q, k and v are required");
     }
     if (!status.ok()) return rpc.Close(status);
-    Payload out = {.owner = received.owner};
-    if (raw[0].size() != 1) return rpc.Close(absl::InvalidArgumentError("q must be small"));
-    out.data = raw[0][0].data();
-    out.bytes = raw[0][0].size();
-    const std::string reply = ReplyHead(request->forward(), /*gather_seconds=*/0);
-    rpc.Send(Join(EncodeRunHead(request->id(), Direction::kForward, reply), {&out, 1}));
+    const Gathered gathered(raw, pool_, std::move(received));
+    const std::string reply = ReplyHead(request->forward(), gathered.seconds);
+    rpc.Send(Join(EncodeRunHead(request->id(), Direction::kForward, reply), {&gathered.out, 1}));
     rpc.Read();
   }
 
   void OnDone(Rpc& rpc, bool) override { rpc.Close(absl::CancelledError("the caller left")); }
+
+ private:
+  BufferPool* const pool_;
 };
 
 class AttndServer final : public EchoServer {
@@ -128,7 +139,7 @@ class AttndServer final : public EchoServer {
       if (gathers) return std::make_unique<GatherCall>(&pool_);
       return std::make_unique<InPlaceCall>();
     };
-    methods["/attn.v1.AttentionService/Run"] = [] { return std::make_unique<EchoRun>(); };
+    methods["/attn.v1.AttentionService/Run"] = [this] { return std::make_unique<EchoRun>(&pool_); };
     auto transport = Transport::Start({.addresses = {"127.0.0.1:0"},
                                        .buffer_bytes = int64_t{8} << 30,
                                        .large_reads = options.large_reads,

@@ -22,6 +22,7 @@ LARGE_READS = "attnd, large reads"
 SYNC, CALLBACK, FLIGHT = "protobuf sync", "protobuf callback", "Arrow Flight"
 STOCK_TO_US, STOCK_TO_STOCK = "stock Python client, attnd", "stock Python client and server"
 OUR_PYTHON = "attnd Python client"
+PRODUCT, PRODUCT_PIPELINE = "attnd-server", "attnd-server, pipeline"
 OFF, ON = "attnd-server, unobserved", "attnd-server, watched and scraped"
 
 
@@ -81,6 +82,8 @@ def variants(build, here, python, flight_python):
         Variant(STOCK_TO_US, gather.server, (*protobuf, "load")),
         Variant(STOCK_TO_STOCK, Program((*protobuf, "server")), (*protobuf, "load")),
         Variant(OUR_PYTHON, gather.server, (python, here / "python_attnd.py")),
+        Variant(PRODUCT, product, gather.load),
+        Variant(PRODUCT_PIPELINE, product, (build / "transport_load", "pipeline")),
         Variant(OFF, product, gather.load),
         Variant(ON, product, gather.load, beside=observed),
     ]
@@ -100,7 +103,7 @@ def groups(known):
                 CALLBACK, FLIGHT)
     for callers in (8, 32):
         yield group("small", CALL_1KB, callers, 0.5, RAW, GATHER, PIPELINE, PIPELINE_SPINNING, SYNC,
-                    CALLBACK)
+                    CALLBACK, PRODUCT, PRODUCT_PIPELINE)
     for size, seconds in ((16 * KB, 0.4), (256 * KB, 0.4), (MB, 0.5), (8 * MB, 0.8),
                           (32 * MB, 1.2)):
         yield group("bulk", size, 1, seconds, RAW, IN_PLACE, GATHER, LARGE_READS, SYNC, FLIGHT)
