@@ -185,25 +185,27 @@ TEST(PipelineEnd, AnAnswerToNothingIsAnError) {
 }
 
 TEST(PipelineEnd, AnAnswerToWhatWasNotSentIsAnError) {
+  constexpr int kRequests = 40;
   std::promise<void> submitted;
   FakeServer server(EchoUnary, [&submitted](auto*, ServerStream* stream) {
-    RunRequest request;
     submitted.get_future().wait();
-    // What was not read fills the window: the last request cannot have left.
-    request.set_id("40");
-    WriteMessage(stream, EchoRun(request));
-    while (ReadRequest(stream, &request)) {
-    }
+    // 40 MB that were not read fill any window: the last request has not left.
+    attn::v1::RunReply reply;
+    reply.set_id(std::to_string(kRequests));
+    reply.mutable_forward();
+    WriteMessage(stream, reply);
+    RunRequest request;
+    for (int i = 0; i < kRequests && ReadRequest(stream, &request); ++i) continue;
     return grpc::Status::OK;
   });
-  Sent sent;
+  Sent sent = {.q = Values(250'000)};
   const auto client = MustCreate({.target = server.target()});
   const auto pipeline = client->OpenPipeline();
-  sent.Submit(pipeline.get(), 40);
+  sent.Submit(pipeline.get(), kRequests);
   submitted.set_value();
   const absl::Status status = pipeline->Close();
   EXPECT_EQ(status, absl::InternalError("reply: id must be that of an unanswered request, got 40"));
-  EXPECT_EQ(sent.called, 40);
+  EXPECT_EQ(sent.called, kRequests);
 }
 
 TEST(PipelineEnd, RefusedOutrightWithoutRun) {
