@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
+#include "kernels/core/copy.h"
 #include "kernels/registry.h"
 #include "proto/wire/codec.h"
 #include "server/method_spec.h"
@@ -253,11 +253,7 @@ class Decoder {
     std::vector<int32_t>& values = request_.integers.emplace_back(view->shape.size() + 1);
     view->data = values.data();
     if (payload == nullptr) return true;
-    auto* to = reinterpret_cast<std::byte*>(values.data());
-    for (const auto& span : *payload) {
-      std::memcpy(to, span.data(), span.size());
-      to += span.size();
-    }
+    CopyPieces(*payload, values.data());
     return true;
   }
 

@@ -1,6 +1,6 @@
 #include "attnd/reply.h"
 
-#include <cstring>
+#include "kernels/core/copy.h"
 
 namespace attnd::client {
 
@@ -10,13 +10,7 @@ int64_t ReplyTensor::bytes() const {
   return bytes;
 }
 
-void ReplyTensor::CopyTo(void* to) const {
-  auto* at = static_cast<std::byte*>(to);
-  for (const auto& piece : pieces) {
-    std::memcpy(at, piece.data(), piece.size());
-    at += piece.size();
-  }
-}
+void ReplyTensor::CopyTo(void* to) const { CopyPieces(pieces, to); }
 
 const ReplyTensor* Reply::Find(absl::string_view name) const {
   for (const ReplyTensor& tensor : tensors_) {

@@ -1,9 +1,9 @@
 #include "kernels/cpu/add.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
+#include "kernels/core/copy.h"
 #include "kernels/cpu/cpu_backend.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -110,9 +110,9 @@ absl::Status CpuGather(CpuBackend& backend, Stream& stream, void* destination,
   };
   std::vector<Piece> pieces;
   std::byte* to = static_cast<std::byte*>(destination);
-  double bytes = 0;
+  size_t whole = 0;
   for (std::span<const std::byte> span : spans) {
-    bytes += static_cast<double>(span.size());
+    whole += span.size();
     while (!span.empty()) {
       const size_t part = std::min<size_t>(span.size(), 1 << 20);
       if (!stream.is_dry()) {
@@ -123,6 +123,7 @@ absl::Status CpuGather(CpuBackend& backend, Stream& stream, void* destination,
     }
   }
   // A copy reads and writes.
+  const auto bytes = static_cast<double>(whole);
   const double serial = 2 * bytes / (cpu.bytes_per_second / cpu.threads);
   if (stream.is_dry()) {
     stream.work().seconds += cpu.ParallelSeconds(serial, static_cast<int64_t>(bytes / (1 << 20)));
@@ -131,7 +132,7 @@ absl::Status CpuGather(CpuBackend& backend, Stream& stream, void* destination,
   cpu.pool->ParallelFor(static_cast<int64_t>(pieces.size()), cpu.Parallel(serial),
                         [&](int64_t item, int) {
                           const Piece& piece = pieces[static_cast<size_t>(item)];
-                          std::memcpy(piece.to, piece.from, piece.bytes);
+                          CopyPart(piece.to, piece.from, piece.bytes, whole);
                         });
   return absl::OkStatus();
 }

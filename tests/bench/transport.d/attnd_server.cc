@@ -1,8 +1,8 @@
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/core/copy.h"
 #include "kernels/core/memory.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
@@ -70,11 +70,7 @@ struct Gathered {
     std::vector<std::shared_ptr<Buffer>> flat;
     for (const Spans& spans : raw) {
       flat.push_back(pool->Allocate(SizeOf(spans)));
-      auto* to = static_cast<std::byte*>(flat.back()->data());
-      for (const auto& span : spans) {
-        std::memcpy(to, span.data(), span.size());
-        to += span.size();
-      }
+      CopyPieces(spans, flat.back()->data());
     }
     // What was received goes before anything else takes memory.
     received = {};
