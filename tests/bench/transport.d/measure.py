@@ -8,7 +8,7 @@ from processes import Process, Usage
 
 FOREIGN_LIMIT = 0.15  # cores
 MOST_REPEATS = 5  # of one slice
-WARM_UP_SLICES = 3
+WARM_UP_SLICES = 6
 
 
 @dataclasses.dataclass(frozen=True)
