@@ -125,15 +125,17 @@ absl::Status CpuGather(CpuBackend& backend, Stream& stream, void* destination,
   // A copy reads and writes.
   const auto bytes = static_cast<double>(whole);
   const double serial = 2 * bytes / (cpu.bytes_per_second / cpu.threads);
+  // What fits into the caches is copied before another thread is awake.
+  const bool parallel = whole >= kStreamedBytes;
   if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, static_cast<int64_t>(bytes / (1 << 20)));
+    const auto items = static_cast<int64_t>(bytes / (1 << 20));
+    stream.work().seconds += parallel ? cpu.ParallelSeconds(serial, items) : serial;
     return absl::OkStatus();
   }
-  cpu.pool->ParallelFor(static_cast<int64_t>(pieces.size()), cpu.Parallel(serial),
-                        [&](int64_t item, int) {
-                          const Piece& piece = pieces[static_cast<size_t>(item)];
-                          CopyPart(piece.to, piece.from, piece.bytes, whole);
-                        });
+  cpu.pool->ParallelFor(static_cast<int64_t>(pieces.size()), parallel, [&](int64_t item, int) {
+    const Piece& piece = pieces[static_cast<size_t>(item)];
+    CopyPart(piece.to, piece.from, piece.bytes, whole);
+  });
   return absl::OkStatus();
 }
 

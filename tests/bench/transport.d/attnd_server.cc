@@ -1,8 +1,11 @@
+#include <chrono>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "kernels/core/copy.h"
+#include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
@@ -63,15 +66,36 @@ class InPlaceCall final : public EchoCall {
   }
 };
 
-// Every tensor in flat memory, as in a lane; `out` is the first.
+// Copies payloads into flat memory as a lane does. Not thread safe.
+class Gatherer {
+ public:
+  Gatherer() {
+    auto backend = NewCpuBackend({});
+    if (!backend.ok()) Die(backend.status().ToString());
+    backend_ = *std::move(backend);
+    stream_.emplace(*backend_, &pool_);
+  }
+
+  std::shared_ptr<Buffer> Gather(const Spans& spans) {
+    std::shared_ptr<Buffer> flat = pool_.Allocate(SizeOf(spans));
+    if (flat == nullptr) Die("no memory");
+    const absl::Status status = backend_->Gather(*stream_, flat->data(), spans);
+    if (!status.ok()) Die(status.ToString());
+    return flat;
+  }
+
+ private:
+  BufferPool pool_;
+  std::unique_ptr<Backend> backend_;
+  std::optional<Stream> stream_;
+};
+
+// Every tensor in flat memory; `out` is the first.
 struct Gathered {
-  Gathered(const std::vector<Spans>& raw, BufferPool* pool, Received received) {
+  Gathered(const std::vector<Spans>& raw, Gatherer* gatherer, Received received) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::shared_ptr<Buffer>> flat;
-    for (const Spans& spans : raw) {
-      flat.push_back(pool->Allocate(SizeOf(spans)));
-      CopyPieces(spans, flat.back()->data());
-    }
+    for (const Spans& spans : raw) flat.push_back(gatherer->Gather(spans));
     // What was received goes before anything else takes memory.
     received = {};
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -84,23 +108,23 @@ struct Gathered {
 
 class GatherCall final : public EchoCall {
  public:
-  explicit GatherCall(BufferPool* pool) : pool_(pool) {}
+  explicit GatherCall(Gatherer* gatherer) : gatherer_(gatherer) {}
 
  private:
   grpc::ByteBuffer Answer(const ForwardRequest& request, const std::vector<Spans>& raw,
                           Received received) override {
-    const Gathered gathered(raw, pool_, std::move(received));
+    const Gathered gathered(raw, gatherer_, std::move(received));
     return Join(ReplyHead(request, gathered.seconds), {&gathered.out, 1});
   }
 
-  BufferPool* const pool_;
+  Gatherer* const gatherer_;
 };
 
 // Answers every request of a stream as it comes, as GatherCall does; for requests that need no
 // announcement.
 class EchoRun final : public Handler {
  public:
-  explicit EchoRun(BufferPool* pool) : pool_(pool) {}
+  explicit EchoRun(Gatherer* gatherer) : gatherer_(gatherer) {}
 
   void OnHeaders(Rpc& rpc) override { rpc.Read(); }
 
@@ -115,7 +139,7 @@ class EchoRun final : public Handler {
       status = absl::InvalidArgumentError("q, k and v are required");
     }
     if (!status.ok()) return rpc.Close(status);
-    const Gathered gathered(raw, pool_, std::move(received));
+    const Gathered gathered(raw, gatherer_, std::move(received));
     const std::string reply = ReplyHead(request->forward(), gathered.seconds);
     rpc.Send(Join(EncodeRunHead(request->id(), Direction::kForward, reply), {&gathered.out, 1}));
     rpc.Read();
@@ -124,7 +148,7 @@ class EchoRun final : public Handler {
   void OnDone(Rpc& rpc, bool) override { rpc.Close(absl::CancelledError("the caller left")); }
 
  private:
-  BufferPool* const pool_;
+  Gatherer* const gatherer_;
 };
 
 class AttndServer final : public EchoServer {
@@ -132,10 +156,12 @@ class AttndServer final : public EchoServer {
   AttndServer(const ServerOptions& options, bool gathers) {
     MethodTable methods;
     methods["/attn.v1.AttentionService/Forward"] = [this, gathers]() -> std::unique_ptr<Handler> {
-      if (gathers) return std::make_unique<GatherCall>(&pool_);
+      if (gathers) return std::make_unique<GatherCall>(&gatherer_);
       return std::make_unique<InPlaceCall>();
     };
-    methods["/attn.v1.AttentionService/Run"] = [this] { return std::make_unique<EchoRun>(&pool_); };
+    methods["/attn.v1.AttentionService/Run"] = [this] {
+      return std::make_unique<EchoRun>(&gatherer_);
+    };
     auto transport = Transport::Start({.addresses = {"127.0.0.1:0"},
                                        .buffer_bytes = int64_t{8} << 30,
                                        .large_reads = options.large_reads,
@@ -147,7 +173,7 @@ class AttndServer final : public EchoServer {
   int port() const override { return transport_->port(); }
 
  private:
-  BufferPool pool_;
+  Gatherer gatherer_;  // of the one thread that runs the handlers
   std::unique_ptr<Transport> transport_;
 };
 
