@@ -26,7 +26,7 @@ HealthCheckResponse::ServingStatus StatusOf(bool serving) {
 
 absl::Status ParseRequest(const grpc::ByteBuffer* message, HealthCheckRequest* request) {
   if (message == nullptr)
-    return absl::InvalidArgumentError("request: message is required, got none");
+    return absl::InvalidArgumentError("request: a whole message is required, got none");
   return Parse(*message, request);
 }
 

@@ -23,7 +23,8 @@ class CheapCall final : public Handler {
   void OnHeaders(Rpc& rpc) override { rpc.Read(Rpc::kSmallMessage); }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) {
-      return rpc.Finish(absl::InvalidArgumentError("request: message is required, got none"));
+      return rpc.Finish(
+          absl::InvalidArgumentError("request: a whole message is required, got none"));
     }
     // A larger one, without tensors, would only hold up the polling thread.
     if (message->Length() > kMaxHeadBytes) {

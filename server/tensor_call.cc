@@ -14,7 +14,7 @@ namespace attnd {
 namespace {
 
 constexpr char kSizeKey[] = "attnd-message-bytes";
-constexpr char kNoMessage[] = "request: message is required, got none";
+constexpr char kNoMessage[] = "request: a whole message is required, got none";
 
 class TensorCall final : public Handler, private Intake::Reader {
  public:

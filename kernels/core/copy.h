@@ -21,7 +21,7 @@ constexpr size_t kStreamedBytes = size_t{4} << 20;
 inline void StreamedCopy(std::byte* to, const std::byte* from, size_t bytes) {
 #ifdef __SSE2__
   constexpr size_t kLine = 64;
-  constexpr size_t kAhead = 1024;  // prefetched: the lines of a piece lie in no particular cache
+  constexpr size_t kAhead = 1024;  // prefetched: about what memory delivers while a line is awaited
   const size_t head = -reinterpret_cast<uintptr_t>(to) % kLine;
   if (bytes >= head + kLine) {
     std::memcpy(to, from, head);

@@ -91,7 +91,7 @@ def test_call_without_message(wire):
     with pytest.raises(grpc.RpcError) as refused:
         call(iter(()), timeout=30)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details() == "request: message is required, got none"
+    assert refused.value.details() == "request: a whole message is required, got none"
 
 
 def test_compressed_message(server, wire):

@@ -53,7 +53,7 @@ def test_a_unary_call_without_message(server, channel, rpc):
     with pytest.raises(grpc.RpcError) as refused:
         call(iter(()), timeout=30)
     assert refused.value.code() == CODES.INVALID_ARGUMENT
-    assert refused.value.details() == "request: message is required, got none"
+    assert refused.value.details() == "request: a whole message is required, got none"
     if rpc in ("Forward", "Backward"):
         assert eventually(lambda: counted() == before + 1)
     assert eventually(lambda: quiet(server))

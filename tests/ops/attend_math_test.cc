@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/core/copy.h"
 #include "kernels/cpu/targets.h"
 #include "tests/ops/attend_case.h"
 
@@ -221,19 +222,28 @@ TEST_P(CpuMath, AddsAnyStridesAndDtypes) {
   }
 }
 
+// On one thread, and from kStreamedBytes up on all of them.
 TEST_P(CpuMath, GathersSpansInOrder) {
-  std::vector<std::byte> source(5'000'011);
-  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
-  const std::span<const std::byte> all = source;
-  const std::span<const std::byte> spans[] = {all.subspan(0, 1), all.subspan(1, 0),
-                                              all.subspan(1, 3'000'001), all.subspan(3'000'002)};
-  std::vector<std::byte> target(source.size());
   CpuBackend& backend = CpuOf(GetParam(), 2);
   BufferPool pool;
   Stream stream(backend, &pool);
-  ASSERT_TRUE(backend.Gather(stream, target.data(), spans).ok());
-  EXPECT_EQ(target, source);
-  ASSERT_TRUE(backend.Gather(stream, target.data(), {}).ok());
+  Stream dry(backend, nullptr);
+  for (const size_t bytes :
+       {size_t{4}, size_t{300'007}, kStreamedBytes - 1, kStreamedBytes, size_t{5'000'011}}) {
+    std::vector<std::byte> source(bytes);
+    for (size_t i = 0; i < bytes; ++i) source[i] = static_cast<std::byte>(i * 31 >> 3);
+    const std::span<const std::byte> all = source;
+    const size_t cut = bytes * 3 / 5;
+    const std::span<const std::byte> spans[] = {all.subspan(0, 1), all.subspan(1, 0),
+                                                all.subspan(1, cut), all.subspan(1 + cut)};
+    std::vector<std::byte> target(bytes);
+    ASSERT_TRUE(backend.Gather(stream, target.data(), spans).ok());
+    EXPECT_EQ(target, source);
+    const double before = dry.work().seconds;
+    ASSERT_TRUE(backend.Gather(dry, nullptr, spans).ok());
+    EXPECT_GT(dry.work().seconds, before);
+  }
+  ASSERT_TRUE(backend.Gather(stream, nullptr, {}).ok());
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ import report
 from measure import FOREIGN_LIMIT, Bench, progress
 
 SUITES = ("small", "bulk", "python", "health")
-QUICK_MOST_BYTES = cases.MB
+QUICK_MOST_BYTES = 8 * cases.MB
 
 
 def parse_arguments():
