@@ -142,6 +142,8 @@ def test_a_client_that_stops_in_the_middle(server, client, channels, small, uplo
 def test_an_announcement_that_nothing_follows(server, client, channels, small, upload):
     run = RunStream(channels[1])
     run.send(announce("x", len(upload)))
+    charged = {"name": "attnd_memory_bytes", "kind": "charged"}
+    assert eventually(lambda: server.metric(**charged) >= len(upload))
     # It holds most of the budget for a while.
     assert eventually(lambda: start(channels[0], upload).code() == CODES.OK)
     assert client.forward(**small).out.shape == small["q"].shape
