@@ -39,9 +39,9 @@ class Pipeline {
 
   // Waits while max_in_flight requests are unanswered; in a callback of the client it never waits,
   // as the request that was answered made room, and the request may leave only once the callback
-  // has returned. If this succeeds, `done` runs exactly once, on the
-  // client's thread; else never. The memory of the tensors: see Tensor. Errors: INVALID_ARGUMENT
-  // for the request, FAILED_PRECONDITION after Close, else the status of the stream.
+  // has returned. If this succeeds, `done` runs exactly once, on the client's thread; else never.
+  // The memory of the tensors: see Tensor. Errors: INVALID_ARGUMENT for the request,
+  // FAILED_PRECONDITION after Close, else the status of the stream.
   [[nodiscard]] absl::Status Submit(Direction direction, const Request& request, Callback done);
 
   // Ends the stream and waits until everything is answered. REQUIRES: this is no callback.
