@@ -41,13 +41,14 @@ Support PatternSupport() {
   return {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true};
 }
 
-AttendParams PatternParams(Ops& ops, const Inputs& in, const PatternOptions& options,
-                           const SourceOf& source_of) {
+Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
+                      const SourceOf& source_of) {
   AttendParams params;
+  AttendRows rows_of;
   // D is the same in all problems of a batch.
   params.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(in.problems[0].D)));
   for (const ProblemShape& problem : in.problems) {
-    std::vector<AttendRow>& rows = params.rows.emplace_back();
+    std::vector<AttendRow>& rows = rows_of.emplace_back();
     rows.reserve(problem.B);
     int64_t last_offset = 0;
     for (int64_t b = 0; b < problem.B; ++b) {
@@ -64,7 +65,8 @@ AttendParams PatternParams(Ops& ops, const Inputs& in, const PatternOptions& opt
       rows.push_back(ops.Row(lengths.nq, lengths.nk, source_of(problem, offset, lengths)));
     }
   }
-  return params;
+  AttendOut attended = ops.Attend(in.q, in.k, in.v, params, rows_of);
+  return {.out = std::move(attended.out), .lse = std::move(attended.lse)};
 }
 
 }  // namespace attnd

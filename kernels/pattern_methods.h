@@ -46,8 +46,8 @@ Support PatternSupport();
 using SourceOf = std::function<PatternSource(const ProblemShape& problem, int64_t offset,
                                              const Lengths& lengths)>;
 
-// The scale, and the rows of every problem.
-AttendParams PatternParams(Ops& ops, const Inputs& in, const PatternOptions& options,
-                           const SourceOf& source_of);
+// softmax attention over the rows that `source_of` gives.
+Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
+                      const SourceOf& source_of);
 
 }  // namespace attnd

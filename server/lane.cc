@@ -109,7 +109,7 @@ absl::Status Lane::Gather(Gathered* one) {
     View filled = view;
     filled.data = buffer->data();
     one->inputs.push_back(std::move(buffer));
-    ATTND_RETURN_IF_ERROR(parts_.engine->backend().Gather(stream_, filled.data, spans));
+    ATTND_RETURN_IF_ERROR(parts_.engine->backend().Upload(stream_, filled.data, spans));
     one->problem.tensors[name] = filled;
   }
   task.payloads.clear();

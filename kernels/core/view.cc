@@ -13,7 +13,7 @@ std::string ToString(const Shape& shape) {
 View DenseView(void* data, DType dtype, const Shape& shape, Layout layout) {
   View view{.data = data, .dtype = dtype, .layout = layout, .shape = shape};
   // Memory order of the dimensions, outermost first.
-  std::array<int, 4> order = {0, 1, 2, 3};
+  std::array<int, kMaxRank> order = {0, 1, 2, 3, 4, 5};
   if (layout == Layout::kBNHD && shape.rank == 4) order = {0, 2, 1, 3};
   // Unsigned: a shape that nobody has checked yet may overflow, and is refused later.
   uint64_t distance = 1;

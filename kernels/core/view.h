@@ -11,14 +11,16 @@
 
 namespace attnd {
 
-// Up to four dimensions. A dimension may be 0.
+constexpr int kMaxRank = 6;
+
+// Up to kMaxRank dimensions. A dimension may be 0.
 struct Shape {
   int rank = 0;
-  std::array<int64_t, 4> dims = {1, 1, 1, 1};
+  std::array<int64_t, kMaxRank> dims = {1, 1, 1, 1, 1, 1};
 
   Shape() = default;
   Shape(std::initializer_list<int64_t> list) : rank(static_cast<int>(list.size())) {
-    assert(rank <= 4);
+    assert(rank <= kMaxRank);
     int i = 0;
     for (int64_t d : list) dims[i++] = d;
   }
@@ -44,13 +46,14 @@ std::string ToString(const Shape& shape);  // "[1,8,512,64]"
 enum class Layout : uint8_t { kBHND, kBNHD };
 
 // shape[i] elements at distance stride[i] (in elements). Does not own `data`; `data` is null in a
-// dry run. The last stride is 1 for float tensors; alignment is that of the element only.
+// dry run. A stride of 0 repeats elements. Tensors of a request have a last stride of 1; a
+// primitive says what strides it takes. Alignment is that of the element only.
 struct View {
   void* data = nullptr;
   DType dtype = DType::kF32;
   Layout layout = Layout::kBHND;
   Shape shape;
-  std::array<int64_t, 4> stride = {0, 0, 0, 0};
+  std::array<int64_t, kMaxRank> stride = {};
 
   // False for View{}: an argument that is absent. (A null `data` does not say so in a dry run.)
   bool given() const { return shape.rank != 0; }

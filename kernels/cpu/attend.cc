@@ -154,7 +154,7 @@ absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& ar
   char* base = static_cast<char*>((*scratch)->data());
   cpu.pool->ParallelFor(count, cpu.Parallel(serial), [&](int64_t i, int thread) {
     const Item& item = items[i];
-    run(ItemOf(args.problems[item.problem], item, tiles, args.scale),
+    run(ItemOf(args.problems[item.problem], item, tiles, args.params.scale),
         reinterpret_cast<float*>(base + thread * bytes));
   });
   return absl::OkStatus();

@@ -204,7 +204,7 @@ absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream, const AttendGrad
     const Sizes s(p);
     float* space =
         reinterpret_cast<float*>(static_cast<char*>((*scratch)->data()) + thread * bytes);
-    AttendShare share = {&p, args.scale, item.b, item.kv_head, item.share, {}};
+    AttendShare share = {&p, args.params.scale, item.b, item.kv_head, item.share, {}};
     PartialGrad first;
     if (p.dq.data != nullptr) {
       first = {static_cast<float*>((*sums)->data()) + item.dq_sums,

@@ -31,11 +31,13 @@ struct HeadRows {
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A visible tile of a row: its index on the other side, and who sees whom (null: everybody).
+// A visible tile of a row: its index on the other side, who sees whom (null: everybody), what is
+// added to its scores (null: nothing).
 struct VisibleTile {
   static constexpr int64_t kNone = INT64_MAX;
   int64_t index = kNone;
   const TileMask* mask = nullptr;
+  const TileTerms* terms = nullptr;
 };
 
 // Walks the visible tiles of one row below `tiles`, ascending. `side` is &Pattern::by_query or
@@ -46,7 +48,7 @@ class VisibleTiles {
       : pattern_(pattern), tiles_(tiles) {
     if (pattern == nullptr) {
       end_ = tiles;
-      if (tiles > 0) tile_ = {0, nullptr};
+      if (tiles > 0) tile_ = {0, nullptr, nullptr};
       return;
     }
     const TileRows& rows = pattern->*side;
@@ -69,7 +71,8 @@ class VisibleTiles {
     tile_ = {};
     if (run_ == last_run_ || run_->first >= tiles_) return;
     end_ = std::min<int64_t>(run_->first + run_->count, tiles_);
-    tile_ = {run_->first, run_->mask == Run::kFull ? nullptr : &pattern_->masks[run_->mask]};
+    tile_ = {run_->first, run_->mask == Run::kFull ? nullptr : &pattern_->masks[run_->mask],
+             run_->terms == Run::kNoTerms ? nullptr : &pattern_->terms[run_->terms]};
     ++run_;
   }
 

@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "hwy/highway.h"
 #include "kernels/core/status.h"
-#include "kernels/cpu/add.h"
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/peak.h"
+#include "kernels/cpu/primitives.h"
 #include "kernels/cpu/scan.h"
 
 namespace attnd {
@@ -131,18 +131,65 @@ absl::Status CpuBackend::Attend(Stream& stream, const AttendArgs& args) {
 absl::Status CpuBackend::AttendGrad(Stream& stream, const AttendGradArgs& args) {
   return Run(stream, [&] { return CpuAttendGrad(*this, stream, args); });
 }
+absl::Status CpuBackend::Merge(Stream& stream, const MergeArgs& args) {
+  return Run(stream, [&] { return CpuMerge(*this, stream, args); });
+}
+absl::Status CpuBackend::MergeGrad(Stream& stream, const MergeGradArgs& args) {
+  return Run(stream, [&] { return CpuMergeGrad(*this, stream, args); });
+}
 absl::Status CpuBackend::Scan(Stream& stream, const ScanArgs& args) {
   return Run(stream, [&] { return CpuScan(*this, stream, args); });
 }
 absl::Status CpuBackend::ScanGrad(Stream& stream, const ScanGradArgs& args) {
   return Run(stream, [&] { return CpuScanGrad(*this, stream, args); });
 }
-absl::Status CpuBackend::Add(Stream& stream, std::span<const AddProblem> problems) {
-  return Run(stream, [&] { return CpuAdd(*this, stream, problems); });
+absl::Status CpuBackend::MatMul(Stream& stream, const MatMulArgs& args) {
+  return Run(stream, [&] { return CpuMatMul(*this, stream, args); });
 }
-absl::Status CpuBackend::Gather(Stream& stream, void* destination,
+absl::Status CpuBackend::Elementwise(Stream& stream, const ElementwiseArgs& args) {
+  return Run(stream, [&] { return CpuElementwise(*this, stream, args); });
+}
+absl::Status CpuBackend::Reduce(Stream& stream, const ReduceArgs& args) {
+  return Run(stream, [&] { return CpuReduce(*this, stream, args); });
+}
+absl::Status CpuBackend::Softmax(Stream& stream, const SoftmaxArgs& args) {
+  return Run(stream, [&] { return CpuSoftmax(*this, stream, args); });
+}
+absl::Status CpuBackend::Cumulative(Stream& stream, const CumulativeArgs& args) {
+  return Run(stream, [&] { return CpuCumulative(*this, stream, args); });
+}
+absl::Status CpuBackend::LayerNorm(Stream& stream, const LayerNormArgs& args) {
+  return Run(stream, [&] { return CpuLayerNorm(*this, stream, args); });
+}
+absl::Status CpuBackend::Pool(Stream& stream, const PoolArgs& args) {
+  return Run(stream, [&] { return CpuPool(*this, stream, args); });
+}
+absl::Status CpuBackend::DepthwiseConv(Stream& stream, const DepthwiseConvArgs& args) {
+  return Run(stream, [&] { return CpuDepthwiseConv(*this, stream, args); });
+}
+absl::Status CpuBackend::DepthwiseConvGrad(Stream& stream, const DepthwiseConvGradArgs& args) {
+  return Run(stream, [&] { return CpuDepthwiseConvGrad(*this, stream, args); });
+}
+absl::Status CpuBackend::GatherRows(Stream& stream, const GatherRowsArgs& args) {
+  return Run(stream, [&] { return CpuGatherRows(*this, stream, args); });
+}
+absl::Status CpuBackend::ScatterRows(Stream& stream, const ScatterRowsArgs& args) {
+  return Run(stream, [&] { return CpuScatterRows(*this, stream, args); });
+}
+absl::Status CpuBackend::Sort(Stream& stream, const SortArgs& args) {
+  return Run(stream, [&] { return CpuSort(*this, stream, args); });
+}
+absl::Status CpuBackend::RealFft2(Stream& stream, const FftArgs& args) {
+  return Run(stream, [&] { return CpuRealFft2(*this, stream, args); });
+}
+absl::Status CpuBackend::Upload(Stream& stream, void* destination,
                                 std::span<const std::span<const std::byte>> spans) {
-  return Run(stream, [&] { return CpuGather(*this, stream, destination, spans); });
+  return Run(stream, [&] { return CpuUpload(*this, stream, destination, spans); });
+}
+// The stream is done when a call returns.
+absl::Status CpuBackend::Download(Stream&, const void* source, std::span<std::byte> bytes) {
+  std::memcpy(bytes.data(), source, bytes.size());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options) {

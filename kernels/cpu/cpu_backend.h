@@ -38,15 +38,30 @@ class CpuBackend final : public Backend {
   const DeviceInfo& info() const override { return info_; }
   const Cpu& cpu() const { return cpu_; }
   // Parallel launches so far.
-  int64_t launches() const { return pool_.launches(); }
+  int64_t launches() const override { return pool_.launches(); }
 
-  absl::Status Attend(Stream& stream, const AttendArgs& args) override;
-  absl::Status AttendGrad(Stream& stream, const AttendGradArgs& args) override;
-  absl::Status Scan(Stream& stream, const ScanArgs& args) override;
-  absl::Status ScanGrad(Stream& stream, const ScanGradArgs& args) override;
-  absl::Status Add(Stream& stream, std::span<const AddProblem> problems) override;
-  absl::Status Gather(Stream& stream, void* destination,
-                      std::span<const std::span<const std::byte>> spans) override;
+  Status Attend(Stream& stream, const AttendArgs& args) override;
+  Status AttendGrad(Stream& stream, const AttendGradArgs& args) override;
+  Status Merge(Stream& stream, const MergeArgs& args) override;
+  Status MergeGrad(Stream& stream, const MergeGradArgs& args) override;
+  Status Scan(Stream& stream, const ScanArgs& args) override;
+  Status ScanGrad(Stream& stream, const ScanGradArgs& args) override;
+  Status MatMul(Stream& stream, const MatMulArgs& args) override;
+  Status Elementwise(Stream& stream, const ElementwiseArgs& args) override;
+  Status Reduce(Stream& stream, const ReduceArgs& args) override;
+  Status Softmax(Stream& stream, const SoftmaxArgs& args) override;
+  Status Cumulative(Stream& stream, const CumulativeArgs& args) override;
+  Status LayerNorm(Stream& stream, const LayerNormArgs& args) override;
+  Status Pool(Stream& stream, const PoolArgs& args) override;
+  Status DepthwiseConv(Stream& stream, const DepthwiseConvArgs& args) override;
+  Status DepthwiseConvGrad(Stream& stream, const DepthwiseConvGradArgs& args) override;
+  Status GatherRows(Stream& stream, const GatherRowsArgs& args) override;
+  Status ScatterRows(Stream& stream, const ScatterRowsArgs& args) override;
+  Status Sort(Stream& stream, const SortArgs& args) override;
+  Status RealFft2(Stream& stream, const FftArgs& args) override;
+  Status Upload(Stream& stream, void* destination,
+                std::span<const std::span<const std::byte>> spans) override;
+  Status Download(Stream& stream, const void* source, std::span<std::byte> bytes) override;
 
  private:
   template <class F>

@@ -72,7 +72,7 @@ class ScanForward : private ScanCore {
     for (int64_t i = 0; i < rows; ++i) {
       const float d = row_d[i];
       lse.Float(i) = LogNormaliser(d, shifted ? q_shift[i] + RowShift(i) : 0.0f);
-      const float factor_of_num = params.normalize ? Reciprocal(d) : ScaleNum(i);
+      const float factor_of_num = params.den != ScanDen::kOne ? Reciprocal(d) : ScaleNum(i);
       Narrow(problem.out.dtype, o.Row(i), Dv, out.Row(i), factor_of_num);
     }
   }

@@ -105,7 +105,7 @@ class ScanGrad : private ScanCore {
       const float d = row_d[i];
       const float of_lse = grad_.dlse.data == nullptr || d <= 0 ? 0.0f : dlse.Float(i) / d;
       float to_num, to_d = of_lse;
-      if (params.normalize) {
+      if (params.den != ScanDen::kOne) {
         to_num = Reciprocal(d);
         if (to_num != 0) to_d -= Dot(dn_.Row(i), o.Row(i), o.width) * to_num;
       } else {

@@ -118,7 +118,7 @@ struct ScanLayout {
 
   // Whether gradients may need a factor beyond float32 (see ScanGrad).
   static bool Lifts(const ScanParams& params) {
-    return params.map == FeatureMap::kExp && !params.normalize;
+    return params.map == FeatureMap::kExp && params.den == ScanDen::kOne;
   }
 
  private:

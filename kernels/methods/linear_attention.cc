@@ -105,9 +105,9 @@ class LinearAttention : public MethodOf<LinearOptions> {
     const double D = static_cast<double>(in.problems[0].D);
     const ScanParams params{.map = o.feature_map,
                             .causal = o.causal,
-                            .normalize = o.normalize,
+                            .den = o.normalize ? ScanDen::kAdd : ScanDen::kOne,
                             .eps = o.eps,
-                            .scale = o.scale.value_or(1 / std::sqrt(D)),
+                            .scale = o.normalize ? 1 : o.scale.value_or(1 / std::sqrt(D)),
                             .chunk = o.chunk_size};
     constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
     ScanRows rows;

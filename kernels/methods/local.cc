@@ -87,9 +87,7 @@ class Local : public MethodOf<LocalOptions> {
       return o.granularity == Granularity::kToken ? TokenWindow(p, o, offset, lengths)
                                                   : BlockWindow(p, o, offset, lengths);
     };
-    const AttendParams params = PatternParams(ops, in, o, source);
-    const AttendOut attended = ops.Attend(in.q, in.k, in.v, params);
-    return {.out = attended.out, .lse = attended.lse};
+    return PatternAttend(ops, in, o, source);
   }
 };
 

@@ -25,9 +25,7 @@ class Softmax : public MethodOf<PatternOptions> {
       const int64_t last = o.causal ? offset : PatternBuilder::kUnbounded;
       return BandSource(p.Nq, p.Nk, PatternBuilder::kUnbounded, last, lengths);
     };
-    const AttendParams params = PatternParams(ops, in, o, source);
-    const AttendOut attended = ops.Attend(in.q, in.k, in.v, params);
-    return {.out = attended.out, .lse = attended.lse};
+    return PatternAttend(ops, in, o, source);
   }
 };
 

@@ -3,14 +3,15 @@
 
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/backend.h"
 #include "kernels/core/stream.h"
-#include "kernels/ops/attend.h"
 #include "kernels/ops/pattern.h"
-#include "kernels/ops/scan.h"
+#include "kernels/ops/random.h"
 #include "kernels/ops/tape.h"
 #include "kernels/ops/tensor.h"
 
@@ -21,22 +22,115 @@ namespace attnd {
 // method reads like its formula. What a caller can get wrong is refused earlier, by Check and Plan;
 // what is checked here are the contracts of the primitives. Single-threaded.
 // On a dry stream nothing is computed and tensors have no data: that is a plan.
+//
+// Tensors are float32 unless a method's own come in another dtype: every primitive reads any float
+// dtype and writes float32, or the dtype that it is asked for. Axes count from 0, negative ones
+// from the end. "Per problem" lists hold one entry a problem.
 class Ops {
  public:
   // `tape` null: nothing is recorded. `patterns` null: patterns are built anew each time.
   Ops(Stream& stream, Tape* tape, PatternCache* patterns = nullptr);
 
-  AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params);
+  // --- attention: attend.h, merge.h, scan.h
+  AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
+                   const AttendRows& rows, const AttendTensors& terms = {});
+  // A pattern in disjoint parts, one launch each, merged by log-sum-exp; softmax only.
+  AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
+                   const std::vector<AttendRows>& parts, const AttendTensors& terms = {});
+  // sum_i P_ij of every key row, [B,H,Nk] float32, from the lse of an Attend over the same rows and
+  // terms. A constant.
+  Tensor ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
+                    const AttendRows& rows, const Tensor& lse, const AttendTensors& terms = {});
+  // Parts over disjoint keys. out of `dtype` and of the first part's shape.
+  AttendOut Merge(const std::vector<AttendOut>& parts, DType dtype = DType::kF32);
   ScanOut Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,
-               const ScanRows& rows);
-  // a + b, elementwise; equal shapes and dtype. Layout of a.
-  Tensor Add(const Tensor& a, const Tensor& b);
-
+               const ScanRows& rows, const ScanTensors& tensors = {});
   // What one batch row sees. On a dry stream only the counts of `source` are used.
   AttendRow Row(int64_t nq, int64_t nk, const PatternSource& source);
 
-  // Fresh memory, one dense array a problem.
-  Tensor Empty(DType dtype, const std::vector<Shape>& shapes, const std::vector<Layout>& layouts);
+  // --- products: matmul.h, conv1d.h, fft.h
+  // Ranks equal; leading dimensions broadcast. bias and multiply broadcast to the result.
+  Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulParams& params = {},
+                const Tensor& bias = {}, const Tensor& multiply = {});
+  // x [B,H,N,I], weight [B|1,H|1,O,I,w], bias [B|1,H|1,O] or empty -> [B,H,columns,O].
+  Tensor Conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                const Conv1dParams& params);
+  // x [B,H,N,D], weight [H|1,w] -> [B,H,N,D].
+  Tensor DepthwiseConv1d(const Tensor& x, const Tensor& weight, int64_t left);
+  Tensor RealFft2(const Tensor& x);
+
+  // --- elementwise: elementwise.h. Operands broadcast to the largest.
+  Tensor Apply(ElementOp op, const Tensor& a, DType dtype = DType::kF32);
+  Tensor Apply(ElementOp op, const Tensor& a, const Tensor& b, DType dtype = DType::kF32);
+  // a != 0 ? b : c.
+  Tensor Select(const Tensor& a, const Tensor& b, const Tensor& c);
+  Tensor Affine(const Tensor& a, double alpha, double beta = 0, DType dtype = DType::kF32);
+  // a + b of one shape; dtype and layout of a. How a tape sums.
+  Tensor Add(const Tensor& a, const Tensor& b);
+
+  // --- along an axis: reduce.h, pool.h
+  // Keeps the axis, with 1. kMax: the gradient flows to the lowest index of the largest.
+  Tensor Reduce(ReduceOp op, const Tensor& x, int axis);
+  // Sums what a tensor of `shapes` (per problem, 1 where it repeats) would repeat.
+  Tensor SumTo(const Tensor& x, const std::vector<Shape>& shapes);
+  Tensor Softmax(const Tensor& x, int axis);
+  Tensor LogSoftmax(const Tensor& x, int axis);
+  Tensor Cumulative(CumulativeOp op, const Tensor& x, int axis, bool exclusive = false,
+                    bool reverse = false);
+  // Over the last axis; weight and bias broadcast to x, empty: 1 and 0.
+  Tensor LayerNorm(const Tensor& x, double eps, const Tensor& weight = {}, const Tensor& bias = {});
+  // x [.., N, D] -> [.., ranges.size(), D]; ranges per problem.
+  Tensor Pool(PoolOp op, const Tensor& x, const std::vector<std::vector<RowRange>>& ranges);
+
+  // --- rows by index: gather.h. Index tensors are int32 and constants.
+  Tensor Gather(const Tensor& x, const Tensor& index);
+  // rows: of the result, per problem.
+  Tensor Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows);
+  // Of the last axis: the first `count` (per problem) indices in order.
+  Tensor Sort(const Tensor& x, const std::vector<int64_t>& count, bool descending = false);
+  // The `count` largest, ties to the lowest index, largest first.
+  Tensor TopK(const Tensor& x, const std::vector<int64_t>& count);
+  // int32, over the last axis, which becomes 1. Ties to the lowest index.
+  Tensor ArgMax(const Tensor& x);
+  // The elements of a dense int32 tensor, per problem; waits for the stream. On a dry stream empty
+  // lists.
+  std::vector<std::vector<int32_t>> Read(const Tensor& x);
+
+  // --- views: nothing is computed or copied. shapes: per problem.
+  // The same elements in row-major order; copies where strides do not allow a view.
+  Tensor Reshape(const Tensor& x, const std::vector<Shape>& shapes);
+  Tensor Transpose(const Tensor& x, int axis1, int axis2);
+  // Elements begin, begin + step, .. below end of an axis; per problem, or one for all.
+  Tensor Slice(const Tensor& x, int axis, const std::vector<int64_t>& begin,
+               const std::vector<int64_t>& end, int64_t step = 1);
+  // Repeats dimensions of 1.
+  Tensor Expand(const Tensor& x, const std::vector<Shape>& shapes);
+  // [.., N, D] -> [.., columns, width, D]: row t of window c is row c stride + t dilation of x.
+  // REQUIRES: all inside. columns per problem.
+  Tensor Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t width, int64_t stride,
+                int64_t dilation);
+  // One problem a batch row, cut to lengths[problem][b] along axis 2 (axis 1 of rank 2, e.g.
+  // [B,N]): what a primitive does to it can never depend on padding.
+  Tensor SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths);
+  // The reverse: `shapes` of the whole tensors; `fill` beyond the lengths. Copies.
+  Tensor JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill = 0,
+                   DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
+  // The same value without a gradient.
+  Tensor Stop(const Tensor& x);
+
+  // --- new tensors
+  // Dense, of one dtype.
+  Tensor Copy(const Tensor& x, DType dtype = DType::kF32);
+  Tensor Concat(const std::vector<Tensor>& parts, int axis);
+  // One number, repeated without memory.
+  Tensor Constant(float value, const std::vector<Shape>& shapes);
+  // values[problem] in row-major order.
+  Tensor FromHost(const std::vector<Shape>& shapes, const std::vector<std::vector<float>>& values);
+  Tensor FromHost(const std::vector<Shape>& shapes,
+                  const std::vector<std::vector<int32_t>>& values);
+  // Fresh memory, one dense array a problem. `layouts` empty: row-major.
+  Tensor Empty(DType dtype, const std::vector<Shape>& shapes,
+               const std::vector<Layout>& layouts = {});
 
   const absl::Status& status() const { return status_; }
   void Fail(absl::Status status);  // keeps the first
@@ -45,13 +139,16 @@ class Ops {
   // While false, calls are not recorded (gradient rules run so).
   void set_recording(bool on) { recording_ = on; }
 
- private:
-  // A primitive over q, k, v that gives out and lse: checks, memory, launch, tape.
-  template <class Kind>
-  std::pair<Tensor, Tensor> Launch(const Tensor& q, const Tensor& k, const Tensor& v,
-                                   const typename Kind::Params& params,
-                                   const std::vector<std::vector<typename Kind::Row>>& rows);
+  // --- for the files that implement primitives
+  // Whether a call must be recorded. An empty tensor is no input.
   bool Records(std::initializer_list<const Tensor*> inputs) const;
+  // Refuses a call whose contract is broken: INTERNAL, "primitive: rule". False if it or an earlier
+  // call failed.
+  bool Require(bool holds, absl::string_view primitive, absl::string_view rule);
+
+ private:
+  // The same values seen through `views`, with the gradient rule of one input.
+  Tensor Viewed(const Tensor& x, std::vector<View> views, GradRule rule);
 
   Stream& stream_;
   Tape* const tape_;
@@ -59,5 +156,13 @@ class Ops {
   absl::Status status_;
   bool recording_ = true;
 };
+
+// Shapes and layouts of a tensor's problems.
+std::vector<Shape> ShapesOf(const Tensor& x);
+std::vector<Layout> LayoutsOf(const Tensor& x);
+// The problem's view, View{} of an empty tensor.
+View ViewOf(const Tensor& x, size_t problem);
+// Axis of a tensor of `rank` dimensions: negative ones count from the end.
+inline int AxisOf(int axis, int rank) { return axis < 0 ? axis + rank : axis; }
 
 }  // namespace attnd

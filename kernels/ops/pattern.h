@@ -23,10 +23,20 @@ using TileMask = std::array<uint64_t, kTile>;
 // masks[mask]. Runs keep dense causal attention at a million tokens small (two runs a row).
 struct Run {
   static constexpr int32_t kFull = -1;
+  static constexpr int32_t kNoTerms = -1;
   int32_t first = 0;
   int32_t count = 0;
   int32_t mask = kFull;
+  int32_t terms = kNoTerms;  // of Pattern::terms, the same in every tile of the run
   bool operator==(const Run&) const = default;
+};
+
+// What a tile adds to its scores, [key][query] each, empty: nothing. Constants for the gradient.
+struct TileTerms {
+  static constexpr uint16_t kNoLabel = UINT16_MAX;
+  std::vector<float> bias;       // added to s: log multiplicities; natural units
+  std::vector<uint16_t> labels;  // columns of AttendTerms::table
+  bool operator==(const TileTerms&) const = default;
 };
 
 // Row r holds runs[begin[r], begin[r + 1]), ascending and disjoint.
@@ -36,12 +46,21 @@ struct TileRows {
   int64_t rows() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
 };
 
-// Immutable once built; pure host data. Pairs beyond Nq or Nk never count as visible.
+// Immutable once built; pure host data. Tiles are of *slots*: places in an optional gather order of
+// query rows and of key rows. Slots beyond Nq or Nk never count as visible.
 struct Pattern {
-  int64_t Nq = 0, Nk = 0;
-  TileRows by_query;  // row = query tile, runs of key tiles
-  TileRows by_key;    // row = key tile, runs of query tiles: the transposed plan of the backward
-  std::vector<TileMask> masks;  // de-duplicated; shared by both directions
+  int64_t Nq = 0, Nk = 0;  // slots
+  TileRows by_query;       // row = query tile, runs of key tiles
+  TileRows by_key;  // row = key tile, runs of query tiles: the transposed plan of the backward
+  std::vector<TileMask> masks;   // de-duplicated; shared by both directions
+  std::vector<TileTerms> terms;  // likewise
+  // Empty: slot s is row s. Else slot s is query row query_rows[s], or no query (-1). A row stands
+  // in at most one slot; one that stands in none sees nothing.
+  std::vector<int32_t> query_rows;
+  // Empty: slot s is row s of k. Else row key_rows[s] of k, from Nk of k on rows of k2, or no key
+  // (-1). A row may stand in several slots: whoever sees two of them counts it twice.
+  std::vector<int32_t> key_rows;
+  std::vector<float> key_bias;  // of a key slot, added to s; natural units. Empty: 0
   int64_t visible_pairs = 0;
   int64_t visible_tiles = 0;
 };

@@ -121,11 +121,11 @@ class Bench {
 
   void Forward(CpuBackend& backend, Stream& stream) {
     const AttendProblem p = Problem();
-    Check(backend.Attend(stream, {.scale = Scale(), .problems = {&p, 1}}));
+    Check(backend.Attend(stream, {.params = {.scale = Scale()}, .problems = {&p, 1}}));
   }
   void Backward(CpuBackend& backend, Stream& stream) {
     const AttendGradProblem p = {Problem(), Of(dout_), View(), Of(dq_), Of(dk_), Of(dv_)};
-    Check(backend.AttendGrad(stream, {.scale = Scale(), .problems = {&p, 1}}));
+    Check(backend.AttendGrad(stream, {.params = {.scale = Scale()}, .problems = {&p, 1}}));
   }
 
  private:

@@ -9,12 +9,13 @@ namespace {
 
 TEST(View, DenseStridesFollowTheMemoryOrder) {
   const Shape shape = {2, 3, 5, 7};
-  EXPECT_EQ(DenseView(nullptr, DType::kF32, shape).stride, (std::array<int64_t, 4>{105, 35, 7, 1}));
+  EXPECT_EQ(DenseView(nullptr, DType::kF32, shape).stride,
+            (std::array<int64_t, kMaxRank>{105, 35, 7, 1}));
   // Memory runs b, n, h, d: a step in h is one row of d, a step in n all heads of it.
   EXPECT_EQ(DenseView(nullptr, DType::kF32, shape, Layout::kBNHD).stride,
-            (std::array<int64_t, 4>{105, 7, 21, 1}));
+            (std::array<int64_t, kMaxRank>{105, 7, 21, 1}));
   EXPECT_EQ(DenseView(nullptr, DType::kF32, {2, 3, 5}, Layout::kBNHD).stride,
-            (std::array<int64_t, 4>{15, 5, 1, 0}));
+            (std::array<int64_t, kMaxRank>{15, 5, 1}));
 }
 
 TEST(View, AbsentIsNotTheSameAsWithoutData) {

@@ -347,9 +347,9 @@ void RunAttend(CpuBackend& backend, const std::vector<const AttendCase*>& cases,
     gradients.push_back(c->Backward());
   }
   const double scale = cases.at(0)->scale;
-  ASSERT_TRUE(backend.Attend(stream, {.scale = scale, .problems = forward}).ok());
+  ASSERT_TRUE(backend.Attend(stream, {.params = {.scale = scale}, .problems = forward}).ok());
   if (!backward) return;
-  ASSERT_TRUE(backend.AttendGrad(stream, {.scale = scale, .problems = gradients}).ok());
+  ASSERT_TRUE(backend.AttendGrad(stream, {.params = {.scale = scale}, .problems = gradients}).ok());
 }
 
 }  // namespace attnd

@@ -198,8 +198,8 @@ TEST_P(CpuMath, AddsAnyStridesAndDtypes) {
       a.Set(x, y, z, w, normal(random));
       b.Set(x, y, z, w, normal(random));
     });
-    const AddProblem problems[] = {{a.view(), b.view(), sum.view()},
-                                   {a.view(), a.view(), a.view()}};
+    const ElementwiseProblem problems[] = {{a.view(), b.view(), {}, sum.view()},
+                                           {a.view(), a.view(), {}, a.view()}};
     const GuardedTensor before = a;
     CpuBackend& backend = CpuOf(GetParam(), 2);
     BufferPool pool;
@@ -209,12 +209,14 @@ TEST_P(CpuMath, AddsAnyStridesAndDtypes) {
       expected.push_back(RoundTo(dtype, a.Get(x, y, z, w) + b.Get(x, y, z, w)));
     });
     const int64_t launches = backend.launches();
-    ASSERT_TRUE(backend.Add(stream, {problems, 1}).ok());
+    ASSERT_TRUE(
+        backend.Elementwise(stream, {.op = ElementOp::kAdd, .problems = {problems, 1}}).ok());
     size_t n = 0;
     each([&](int x, int y, int z, int w) { ASSERT_EQ(sum.Get(x, y, z, w), expected[n++]); });
     std::vector<float> twice;
     each([&](int x, int y, int z, int w) { twice.push_back(2 * a.Get(x, y, z, w)); });
-    ASSERT_TRUE(backend.Add(stream, {problems + 1, 1}).ok());
+    ASSERT_TRUE(
+        backend.Elementwise(stream, {.op = ElementOp::kAdd, .problems = {problems + 1, 1}}).ok());
     n = 0;
     each([&](int x, int y, int z, int w) { ASSERT_EQ(a.Get(x, y, z, w), twice[n++]); });
     EXPECT_EQ(backend.launches(), launches + 2);
@@ -237,13 +239,13 @@ TEST_P(CpuMath, GathersSpansInOrder) {
     const std::span<const std::byte> spans[] = {all.subspan(0, 1), all.subspan(1, 0),
                                                 all.subspan(1, cut), all.subspan(1 + cut)};
     std::vector<std::byte> target(bytes);
-    ASSERT_TRUE(backend.Gather(stream, target.data(), spans).ok());
+    ASSERT_TRUE(backend.Upload(stream, target.data(), spans).ok());
     EXPECT_EQ(target, source);
     const double before = dry.work().seconds;
-    ASSERT_TRUE(backend.Gather(dry, nullptr, spans).ok());
+    ASSERT_TRUE(backend.Upload(dry, nullptr, spans).ok());
     EXPECT_GT(dry.work().seconds, before);
   }
-  ASSERT_TRUE(backend.Gather(stream, nullptr, {}).ok());
+  ASSERT_TRUE(backend.Upload(stream, nullptr, {}).ok());
 }
 
 }  // namespace

@@ -219,7 +219,8 @@ TEST_P(Attend, GradientsThatNobodyWantsAreNotWritten) {
     if ((wanted & 1) == 0) p.dq = View();
     if ((wanted & 2) == 0) p.dk = View();
     if ((wanted & 4) == 0) p.dv = View();
-    ASSERT_TRUE(backend().AttendGrad(stream, {.scale = c.scale, .problems = {&p, 1}}).ok());
+    ASSERT_TRUE(
+        backend().AttendGrad(stream, {.params = {.scale = c.scale}, .problems = {&p, 1}}).ok());
     EXPECT_EQ(c.dq.Payload(), ((wanted & 1) != 0 ? all : untouched).dq.Payload());
     EXPECT_EQ(c.dk.Payload(), ((wanted & 2) != 0 ? all : untouched).dk.Payload());
     EXPECT_EQ(c.dv.Payload(), ((wanted & 4) != 0 ? all : untouched).dv.Payload());
@@ -240,7 +241,8 @@ TEST_P(Attend, AbsentIncomingGradientsCountAsZero) {
     Stream stream(backend(), &pool);
     AttendGradProblem p = absent.Backward();
     (has_dout ? p.dlse : p.dout) = View();
-    ASSERT_TRUE(backend().AttendGrad(stream, {.scale = zero.scale, .problems = {&p, 1}}).ok());
+    ASSERT_TRUE(
+        backend().AttendGrad(stream, {.params = {.scale = zero.scale}, .problems = {&p, 1}}).ok());
     EXPECT_EQ(zero.dq.Payload(), absent.dq.Payload());
     EXPECT_EQ(zero.dk.Payload(), absent.dk.Payload());
     zero.ExpectBackward();
@@ -260,10 +262,12 @@ TEST_P(Attend, ADryRunTakesTheSameMemoryAndCountsTheSameWork) {
       }
       g.forward = p;
     }
-    ASSERT_TRUE(backend().Attend(*stream, {.scale = c.scale, .problems = {&p, 1}}).ok());
+    ASSERT_TRUE(
+        backend().Attend(*stream, {.params = {.scale = c.scale}, .problems = {&p, 1}}).ok());
     EXPECT_EQ(stream->work().visible_pairs, 4.0 * 300 * 700);
     EXPECT_EQ(stream->work().flops, 4.0 * 300 * 700 * 2 * (32 + 16));
-    ASSERT_TRUE(backend().AttendGrad(*stream, {.scale = c.scale, .problems = {&g, 1}}).ok());
+    ASSERT_TRUE(
+        backend().AttendGrad(*stream, {.params = {.scale = c.scale}, .problems = {&g, 1}}).ok());
     EXPECT_EQ(stream->work().flops, 3.5 * 4.0 * 300 * 700 * 2 * (32 + 16));
   }
   EXPECT_EQ(real.workspace().peak_bytes(), dry.workspace().peak_bytes());

@@ -272,7 +272,7 @@ TEST(PatternCache, SharesAndForgetsTheLeastRecentlyUsed) {
     };
     return s;
   };
-  PatternCache cache(/*max_bytes=*/3 << 10);  // holds two of about 1.2 KB
+  PatternCache cache(/*max_bytes=*/7 << 9);  // holds two of about 1.4 KB
   const auto a = cache.Get(source("a"));
   EXPECT_EQ(cache.Get(source("a")), a);
   EXPECT_EQ(builds, 1);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tests/ops/plain.h"
 #include "tests/ops/plain_scan.h"
 
 namespace attnd::testing {
@@ -141,7 +142,7 @@ absl::Status PlainBackend::Attend(Stream& stream, const AttendArgs& args) {
   if (stream.is_dry()) return absl::OkStatus();
   ++calls_.attend;
   for (const AttendProblem& problem : args.problems) {
-    const PlainAttend plain{args.scale, problem};
+    const PlainAttend plain{args.params.scale, problem};
     PlainTensor out = Read({}, problem.out), lse = Read({}, problem.lse);
     ForEach(problem.lse,
             [&](int64_t b, int64_t h, int64_t i, int64_t) { plain.Row(b, h, i, &out, &lse); });
@@ -157,7 +158,7 @@ absl::Status PlainBackend::AttendGrad(Stream& stream, const AttendGradArgs& args
   ++calls_.attend_grad;
   for (const AttendGradProblem& problem : args.problems) {
     const AttendProblem& f = problem.forward;
-    const PlainAttend plain{args.scale, f};
+    const PlainAttend plain{args.params.scale, f};
     const PlainTensor dout = Read(problem.dout, f.out), dlse = Read(problem.dlse, f.lse);
     PlainTensor dq = Read({}, f.q), dk = Read({}, f.k), dv = Read({}, f.v);
     ForEach(f.lse, [&](int64_t b, int64_t h, int64_t i, int64_t) {
@@ -197,18 +198,112 @@ absl::Status PlainBackend::ScanGrad(Stream& stream, const ScanGradArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status PlainBackend::Add(Stream& stream, std::span<const AddProblem> problems) {
+absl::Status PlainBackend::Merge(Stream& stream, const MergeArgs& args) {
   if (stream.is_dry()) return absl::OkStatus();
-  ++calls_.add;
-  for (const AddProblem& problem : problems) {
-    ForEach(problem.sum, [&](auto... at) {
-      *At(problem.sum, at...) = *At(problem.a, at...) + *At(problem.b, at...);
-    });
-  }
+  ++calls_.other;
+  PlainMerge(args);
   return absl::OkStatus();
 }
 
-absl::Status PlainBackend::Gather(Stream& stream, void* destination,
+absl::Status PlainBackend::MergeGrad(Stream& stream, const MergeGradArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainMergeGrad(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::MatMul(Stream& stream, const MatMulArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainMatMul(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Elementwise(Stream& stream, const ElementwiseArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainElementwise(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Reduce(Stream& stream, const ReduceArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainReduce(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Softmax(Stream& stream, const SoftmaxArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainSoftmax(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Cumulative(Stream& stream, const CumulativeArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainCumulative(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::LayerNorm(Stream& stream, const LayerNormArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainLayerNorm(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Pool(Stream& stream, const PoolArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainPool(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::DepthwiseConv(Stream& stream, const DepthwiseConvArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainDepthwiseConv(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::DepthwiseConvGrad(Stream& stream, const DepthwiseConvGradArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainDepthwiseConvGrad(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::GatherRows(Stream& stream, const GatherRowsArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainGatherRows(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::ScatterRows(Stream& stream, const ScatterRowsArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainScatterRows(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Sort(Stream& stream, const SortArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainSort(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::RealFft2(Stream& stream, const FftArgs& args) {
+  if (stream.is_dry()) return absl::OkStatus();
+  ++calls_.other;
+  PlainRealFft2(args);
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Upload(Stream& stream, void* destination,
                                   std::span<const std::span<const std::byte>> spans) {
   if (stream.is_dry()) return absl::OkStatus();
   auto* to = static_cast<std::byte*>(destination);
@@ -216,6 +311,11 @@ absl::Status PlainBackend::Gather(Stream& stream, void* destination,
     std::memcpy(to, span.data(), span.size());
     to += span.size();
   }
+  return absl::OkStatus();
+}
+
+absl::Status PlainBackend::Download(Stream&, const void* source, std::span<std::byte> bytes) {
+  std::memcpy(bytes.data(), source, bytes.size());
   return absl::OkStatus();
 }
 

@@ -136,7 +136,7 @@ inline PlainScanOut Forward(const PlainScan& s) {
         }
         const double den = d + s.Eps();
         double factor = s.params.scale;
-        if (s.params.normalize) factor = den == 0 ? 0 : 1 / den;
+        if (s.params.den != ScanDen::kOne) factor = den == 0 ? 0 : 1 / den;
         for (int64_t c = 0; c < v.D; ++c) r.out.at(b, h, i, c) *= factor;
         r.d.at(b, h, i, 0) = d;
         // Of the maps that can give 0, exp can only by underflow.
@@ -176,7 +176,7 @@ inline PlainScanGrads Gradients(const PlainScan& s, const PlainTensor& dout,
       for (int64_t i = 0; i < q.N; ++i) {
         const double d = fwd.d.at(b, h, i, 0), den = d + s.Eps();
         double to_num = s.params.scale, to_d = 0;
-        if (s.params.normalize) {
+        if (s.params.den != ScanDen::kOne) {
           to_num = den == 0 ? 0 : 1 / den;
           for (int64_t c = 0; c < v.D; ++c) {
             to_d -= dout.at(b, h, i, c) * fwd.out.at(b, h, i, c) * to_num;

@@ -253,8 +253,8 @@ void ExpectMatchesPlain(const ScanSpec& spec, const std::string& isa, const Tole
                         const Change& change) {
   SCOPED_TRACE(absl::StrCat(isa, " Nq ", spec.Nq, " Nk ", spec.Nk, " D ", spec.D, " Dv ", spec.Dv,
                             " causal ", spec.params.causal, " map ",
-                            static_cast<int>(spec.params.map), " normalize ",
-                            spec.params.normalize));
+                            static_cast<int>(spec.params.map), " den ",
+                            static_cast<int>(spec.params.den)));
   ScanCase c(spec);
   change(&c);
   c.Run(CpuOf(isa));

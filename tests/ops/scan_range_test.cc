@@ -22,7 +22,7 @@ void RunExp(const ExpCall& call, const Check& check) {
                   .Dv = 1,
                   .params = {.map = FeatureMap::kExp,
                              .causal = causal,
-                             .normalize = false,
+                             .den = ScanDen::kOne,
                              .scale = call.scale}});
       c.q.Set(0, 0, 0, 0, call.q);
       c.k.Set(0, 0, 0, 0, call.k);
@@ -98,7 +98,7 @@ TEST(Scan, LargeFactorsOfSomeRowsLeaveTheOthersAlone) {
                     .Dv = 8,
                     .params = {.map = FeatureMap::kExp,
                                .causal = causal,
-                               .normalize = false,
+                               .den = ScanDen::kOne,
                                .scale = 1e-6,
                                .chunk = chunk}});
         rise(&c);

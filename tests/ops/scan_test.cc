@@ -11,18 +11,20 @@ namespace {
 TEST(PlainScan, GradientsAreDerivatives) {
   for (FeatureMap map : kMaps) {
     for (bool normalize : {true, false}) {
-      ScanCase c(
-          {.B = 2,
-           .H = 4,
-           .Hkv = 2,
-           .Nq = 5,
-           .Nk = 6,
-           .D = 3,
-           .Dv = 2,
-           .params =
-               {.map = map, .causal = true, .normalize = normalize, .eps = 1e-3, .scale = 0.5},
-           .mean = 1.5,
-           .deviation = 0.5});
+      ScanCase c({.B = 2,
+                  .H = 4,
+                  .Hkv = 2,
+                  .Nq = 5,
+                  .Nk = 6,
+                  .D = 3,
+                  .Dv = 2,
+                  .params = {.map = map,
+                             .causal = true,
+                             .den = normalize ? ScanDen::kAdd : ScanDen::kOne,
+                             .eps = 1e-3,
+                             .scale = 0.5},
+                  .mean = 1.5,
+                  .deviation = 0.5});
       const PlainTensor dout = c.dout.Plain(), dlse = c.dlse.Plain();
       PlainScan plain = c.Plain();
       const PlainScanGrads grads = Gradients(plain, dout, dlse);
@@ -77,15 +79,17 @@ TEST(Scan, EveryFeatureMap) {
   for (FeatureMap map : kMaps) {
     for (bool causal : {false, true}) {
       for (bool normalize : {true, false}) {
-        ExpectMatchesPlain(
-            {.H = 4,
-             .Hkv = 2,
-             .Nq = 131,
-             .Nk = 131,
-             .D = 20,
-             .Dv = 12,
-             .params = {.map = map, .causal = causal, .normalize = normalize, .scale = 0.25},
-             .mean = IsSigned(map) ? 1.5 : 0.0});
+        ExpectMatchesPlain({.H = 4,
+                            .Hkv = 2,
+                            .Nq = 131,
+                            .Nk = 131,
+                            .D = 20,
+                            .Dv = 12,
+                            .params = {.map = map,
+                                       .causal = causal,
+                                       .den = normalize ? ScanDen::kAdd : ScanDen::kOne,
+                                       .scale = 0.25},
+                            .mean = IsSigned(map) ? 1.5 : 0.0});
       }
     }
   }

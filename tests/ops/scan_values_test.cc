@@ -34,8 +34,12 @@ TEST(Scan, FeaturesAreAccurateRelativeToThemselves) {
   constexpr int64_t kN = 801;
   for (const std::string& isa : MachineIsas()) {
     for (FeatureMap map : kMaps) {
-      ScanCase c(
-          {.H = 1, .Nq = kN, .Nk = 1, .D = 1, .Dv = 1, .params = {.map = map, .normalize = false}});
+      ScanCase c({.H = 1,
+                  .Nq = kN,
+                  .Nk = 1,
+                  .D = 1,
+                  .Dv = 1,
+                  .params = {.map = map, .den = ScanDen::kOne}});
       // The shifts of exp are rounded as sums of up to 40.
       const double tolerance = map == FeatureMap::kExp ? 5e-6 : 1.5e-6;
       const double reach = map == FeatureMap::kGelu ? 12 : map == FeatureMap::kExp ? 40 : 80;
@@ -106,11 +110,13 @@ TEST(Scan, ZeroNormaliserGivesNanLseWithoutGradient) {
       if (std::fabs(PlainFeature(map, 0)) > 0) continue;
       for (bool normalize : {true, false}) {
         for (bool causal : {false, true}) {
-          ScanSpec spec = {.Nq = 3,
-                           .Nk = 2,
-                           .D = 2,
-                           .Dv = 2,
-                           .params = {.map = map, .causal = causal, .normalize = normalize}};
+          ScanSpec spec = {
+              .Nq = 3,
+              .Nk = 2,
+              .D = 2,
+              .Dv = 2,
+              .params = {
+                  .map = map, .causal = causal, .den = normalize ? ScanDen::kAdd : ScanDen::kOne}};
           const auto zero_queries = [](ScanCase* c) {
             for (int64_t n = 0; n < 3; ++n) {
               for (int64_t d = 0; d < 2; ++d) c->q.Set(0, 0, n, d, 0);
@@ -147,7 +153,8 @@ TEST(Scan, NegativeNormaliserIgnoresTheGradientOfLse) {
                   .Nk = 1,
                   .D = 1,
                   .Dv = 1,
-                  .params = {.map = FeatureMap::kIdentity, .normalize = normalize}});
+                  .params = {.map = FeatureMap::kIdentity,
+                             .den = normalize ? ScanDen::kAdd : ScanDen::kOne}});
       c.q.Set(0, 0, 0, 0, -2);
       c.k.Set(0, 0, 0, 0, 1);
       c.v.Set(0, 0, 0, 0, 3);

@@ -39,19 +39,19 @@ Values Random(const std::vector<Shape>& shapes, unsigned seed) {
 }
 
 // Row b of every problem sees everything within its sizes, or causally.
-AttendParams Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
-  AttendParams params{.scale = 0.7};
+AttendRows Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
+  AttendRows rows;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
     const int64_t hi = causal ? Nk - Nq : PatternBuilder::kUnbounded;
     const PatternSource source = BandSource(Nq, Nk, PatternBuilder::kUnbounded, hi);
-    params.rows.emplace_back(q[p].shape[0], ops.Row(Nq, Nk, source));
+    rows.emplace_back(q[p].shape[0], ops.Row(Nq, Nk, source));
   }
-  return params;
+  return rows;
 }
 
 AttendOut Attend(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
-  return ops.Attend(q, k, v, Rows(q, k, causal, ops));
+  return ops.Attend(q, k, v, {.scale = 0.7}, Rows(q, k, causal, ops));
 }
 
 ScanOut Scan(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v) {

@@ -79,7 +79,7 @@ class Gatherer {
   std::shared_ptr<Buffer> Gather(const Spans& spans) {
     std::shared_ptr<Buffer> flat = pool_.Allocate(SizeOf(spans));
     if (flat == nullptr) Die("no memory");
-    const absl::Status status = backend_->Gather(*stream_, flat->data(), spans);
+    const absl::Status status = backend_->Upload(*stream_, flat->data(), spans);
     if (!status.ok()) Die(status.ToString());
     return flat;
   }

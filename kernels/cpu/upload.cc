@@ -1,0 +1,50 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/core/copy.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/primitives.h"
+
+namespace attnd {
+
+absl::Status CpuUpload(CpuBackend& backend, Stream& stream, void* destination,
+                       std::span<const std::span<const std::byte>> spans) {
+  const Cpu& cpu = backend.cpu();
+  struct Piece {
+    const std::byte* from;
+    std::byte* to;
+    size_t bytes;
+  };
+  std::vector<Piece> pieces;
+  std::byte* to = static_cast<std::byte*>(destination);
+  size_t whole = 0;
+  for (std::span<const std::byte> span : spans) {
+    whole += span.size();
+    while (!span.empty()) {
+      const size_t part = std::min<size_t>(span.size(), 1 << 20);
+      if (!stream.is_dry()) {
+        pieces.push_back({span.data(), to, part});
+        to += part;
+      }
+      span = span.subspan(part);
+    }
+  }
+  // A copy reads and writes.
+  const auto bytes = static_cast<double>(whole);
+  const double serial = 2 * bytes / (cpu.bytes_per_second / cpu.threads);
+  // An echo over the loopback took 14 % and 9 % longer with a second thread for tensors of 256 KB
+  // and 1 MB, 8 % and 4 % less for 8 and 32 MB.
+  const bool parallel = whole >= kStreamedBytes;
+  if (stream.is_dry()) {
+    const auto items = static_cast<int64_t>(bytes / (1 << 20));
+    stream.work().seconds += parallel ? cpu.ParallelSeconds(serial, items) : serial;
+    return absl::OkStatus();
+  }
+  cpu.pool->ParallelFor(static_cast<int64_t>(pieces.size()), parallel, [&](int64_t item, int) {
+    const Piece& piece = pieces[static_cast<size_t>(item)];
+    CopyPart(piece.to, piece.from, piece.bytes, whole);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace attnd

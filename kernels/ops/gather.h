@@ -1,0 +1,47 @@
+// gather, scatter, sort: rows by index. The contracts of Ops::Gather, Scatter, Sort, TopK and of
+// Backend::GatherRows, ScatterRows, Sort.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/core/view.h"
+#include "kernels/ops/tensor.h"
+
+namespace attnd {
+
+// out[.., m, :] = x[.., index[.., m], :]; index -1: zeros. x [.., N, D] a float dtype or int32, out
+// [.., M, D] of a float dtype (int32 for int32); index [.., M] int32 in [-1, N). Leading dimensions
+// of x and index broadcast to those of out.
+struct GatherRowsProblem {
+  View x, index, out;
+};
+
+struct GatherRowsArgs {
+  std::span<const GatherRowsProblem> problems;
+};
+
+// out[.., n, :] = sum of x[.., m, :] over index[.., m] = n, in ascending m, in float32:
+// deterministic. Rows that nobody names are 0; index -1 goes nowhere. Where `out` has 1 in a
+// leading dimension and x has more, the sum runs over that dimension too, in ascending order.
+struct ScatterRowsProblem {
+  View x, index, out;
+};
+
+struct ScatterRowsArgs {
+  std::span<const ScatterRowsProblem> problems;
+};
+
+// order[.., m], m < M: the index of the m-th smallest (descending: largest) key along the last axis
+// of x [.., N], M <= N. Stable: equal keys keep their order; -0 equals 0; NaN comes last in both
+// directions. x float32 or int32, any strides; order int32, dense.
+struct SortProblem {
+  View x, order;
+};
+
+struct SortArgs {
+  bool descending = false;
+  std::span<const SortProblem> problems;
+};
+
+}  // namespace attnd

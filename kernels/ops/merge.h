@@ -1,0 +1,40 @@
+// merge: joins attention results over disjoint sets of keys. The contract of Ops::Merge and of
+// Backend::Merge and MergeGrad.
+//
+//   lse_i = log sum_p exp(lse_p,i),  out_i = sum_p exp(lse_p,i - lse_i) out_p,i   (Dao et al. 2022)
+//
+// lse_p,i = -inf means "no key seen": weight 0, whatever out_p,i holds; all -inf: out 0, lse -inf.
+#pragma once
+
+#include <span>
+
+#include "kernels/core/view.h"
+
+namespace attnd {
+
+// [.., N, Dv] of any float dtype and [.., N] float32, natural log.
+struct MergePart {
+  View out, lse;
+};
+
+struct MergeProblem {
+  std::span<const MergePart> parts;  // 1 or more, one shape
+  View out, lse;
+};
+
+struct MergeArgs {
+  std::span<const MergeProblem> problems;
+};
+
+// With w_p = exp(lse_p - lse): dout_p = w_p dout; dlse_p = w_p (dlse + dout . (out_p - out)).
+struct MergeGradProblem {
+  MergeProblem forward;               // with the out and lse that the forward wrote
+  View dout, dlse;                    // not given(): zero
+  std::span<const MergePart> dparts;  // fully overwritten; a view not given(): not wanted
+};
+
+struct MergeGradArgs {
+  std::span<const MergeGradProblem> problems;
+};
+
+}  // namespace attnd

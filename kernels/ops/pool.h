@@ -1,0 +1,43 @@
+// pool: reduces ranges of rows. The contract of Ops::Pool and Backend::Pool.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/core/view.h"
+#include "kernels/ops/tensor.h"
+
+namespace attnd {
+
+enum class PoolOp : uint8_t { kSum, kMean, kMax };
+
+// Half-open.
+struct RowRange {
+  int64_t begin = 0, end = 0;
+  bool operator==(const RowRange&) const = default;
+};
+
+// out[.., m, d] = op of x[.., n, d] over n in ranges[m]; of nothing: 0. `begin` and `end` never
+// decrease from range to range; ranges may overlap and leave gaps, so strided windows and segments
+// are both one list. x a float dtype, any strides; out float32.
+// kMax: `arg` [.., M, D] int32, if given, gets the row of the first maximum (-1: empty range).
+struct PoolProblem {
+  View x, out, arg;
+  std::span<const RowRange> ranges;
+};
+
+struct PoolArgs {
+  PoolOp op = PoolOp::kSum;
+  std::span<const PoolProblem> problems;
+};
+
+// The ranges of outputs that read each of `rows` rows: what turns a sum into its gradient.
+std::vector<RowRange> TransposeRanges(std::span<const RowRange> ranges, int64_t rows);
+
+// ceil(n / width) ranges of `width` rows, the last one cut.
+std::vector<RowRange> Windows(int64_t n, int64_t width);
+// m segments of floor(n / m) or one more rows, short ones first (Xiong et al. 2021, landmarks).
+std::vector<RowRange> Segments(int64_t n, int64_t m);
+
+}  // namespace attnd

@@ -1,0 +1,56 @@
+// random: numbers that every backend, batch and language draws alike. Host code; Ops::Draw uploads
+// what it gives.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "kernels/core/view.h"
+
+namespace attnd {
+
+// Philox4x32-10 (Salmon et al. 2011) keyed by (seed, name), as the specifications define it: key =
+// (seed mod 2^32, seed >> 32), counter = (block mod 2^32, block >> 32, hash mod 2^32, hash >> 32)
+// with the FNV-1a hash of the stream's name. Element e is value e mod 4 of block e / 4, whatever
+// the order of asking.
+class RandomStream {
+ public:
+  RandomStream(uint64_t seed, absl::string_view name);
+
+  // (x + 0.5) / 2^32 in (0, 1).
+  double Uniform(uint64_t element) const;
+  // Box-Muller on pairs of uniforms, N(0, 1).
+  double Normal(uint64_t element) const;
+  // Elements [first, first + values.size()), rounded to float32 once.
+  void Uniforms(uint64_t first, std::span<float> values, double low = 0, double high = 1) const;
+  void Normals(uint64_t first, std::span<float> values, double deviation = 1) const;
+
+ private:
+  uint64_t seed_, hash_;
+};
+
+uint64_t Fnv1a(absl::string_view text);
+
+// Integer draws of the pattern methods (SplitMix64's finaliser as a hash).
+uint64_t Mix(uint64_t x);
+uint64_t DrawKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b, uint64_t t);
+// The high 64 bits of u * m: uniform in [0, m) up to 2^-64.
+uint64_t Bounded(uint64_t u, uint64_t m);
+// min(count, candidates.size()) of the candidates (ascending), drawn without replacement,
+// ascending.
+std::vector<int32_t> Sample(std::vector<int32_t> candidates, int64_t count, uint64_t seed,
+                            uint64_t tag, uint64_t a, uint64_t b);
+
+// Rows of unit vectors, orthogonal within each block of D rows (Choromanski et al. 2021, section
+// 2.4): [rows, D] float64 from normals of stream `name` + ".block" by QR with a positive diagonal
+// of R; the last block is cut.
+enum class RowNorms : uint8_t { kChi, kSqrtD };
+// Those rows times the norms of independent normal rows (stream `name` + ".norm") or sqrt(D). Heads
+// follow each other in the streams. `suffix` ends every stream's name ("#3").
+std::vector<float> OrthogonalRows(uint64_t seed, absl::string_view name, absl::string_view suffix,
+                                  int64_t heads, int64_t rows, int64_t D, RowNorms norms);
+
+}  // namespace attnd

@@ -1,0 +1,73 @@
+// reduce, softmax, cumulative: along one axis. The contracts of Ops::Reduce, Softmax, LogSoftmax,
+// Cumulative, ArgMax, LayerNorm and of Backend::Reduce, Softmax, Cumulative, LayerNorm.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/core/view.h"
+#include "kernels/ops/tensor.h"
+
+namespace attnd {
+
+// Sums run in float32 by blocks of a fixed size whose sums are added pairwise: the order depends on
+// the length of the axis alone, the error grows with its logarithm.
+enum class ReduceOp : uint8_t {
+  kSum,
+  kMean,       // of nothing: 0
+  kMax,        // of nothing: -inf
+  kLogSumExp,  // of nothing, and of -inf only: -inf
+  kArgMax,  // int32: the lowest index of the largest element; NaN is never larger; of nothing: -1
+};
+
+// x: a float dtype, any strides. out: float32 (kArgMax: int32), as x with 1 in `axis`.
+struct ReduceProblem {
+  View x, out;
+};
+
+struct ReduceArgs {
+  ReduceOp op = ReduceOp::kSum;
+  int axis = 0;
+  std::span<const ReduceProblem> problems;
+};
+
+// softmax: out = exp(x - lse); log: out = x - lse, lse over `axis`. A row of nothing but -inf gives
+// 0 (log: -inf). out: any float dtype and strides.
+struct SoftmaxProblem {
+  View x, out;
+};
+
+struct SoftmaxArgs {
+  bool log = false;
+  int axis = 0;
+  std::span<const SoftmaxProblem> problems;
+};
+
+enum class CumulativeOp : uint8_t { kSum, kMax, kLogSumExp };
+
+// out_i = op of x_0 .. x_i along `axis` (exclusive: .. x_(i-1), of nothing 0, -inf, -inf; reverse:
+// x_i
+// .. x_(n-1)). Sums carry a compensation term: the error does not grow with the length.
+struct CumulativeProblem {
+  View x, out;  // out float32
+};
+
+struct CumulativeArgs {
+  CumulativeOp op = CumulativeOp::kSum;
+  int axis = 0;
+  bool exclusive = false, reverse = false;
+  std::span<const CumulativeProblem> problems;
+};
+
+// y = (x - mean) / sqrt(var + eps) over the last axis, var with the count as divisor (Ba et al.
+// 2016, eq. 3-4; without weight and bias). rstd [.., 1] float32 = 1 / sqrt(var + eps).
+struct LayerNormProblem {
+  View x, y, rstd;
+};
+
+struct LayerNormArgs {
+  double eps = 1e-5;  // > 0
+  std::span<const LayerNormProblem> problems;
+};
+
+}  // namespace attnd

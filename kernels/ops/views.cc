@@ -1,0 +1,393 @@
+// Views of tensors: shapes and strides only, and their gradients.
+#include <algorithm>
+
+#include "kernels/ops/ops.h"
+
+namespace attnd {
+namespace {
+
+// The per problem value, or the one for all.
+int64_t At(const std::vector<int64_t>& list, size_t problem) {
+  return list.size() == 1 ? list[0] : list[problem];
+}
+
+bool IsPerProblem(const std::vector<int64_t>& list, const Tensor& x) {
+  return list.size() == 1 || list.size() == x.size();
+}
+
+// The strides of `shape` over the memory of `view`, if its elements lie so that one view can show
+// them in row-major order.
+bool Restride(const View& view, const Shape& shape, View* to) {
+  *to = view;
+  to->shape = shape;
+  to->layout = Layout::kBHND;
+  to->stride = {};
+  if (shape.size() == 0) {
+    to->stride = DenseView(nullptr, view.dtype, shape).stride;
+    return true;
+  }
+  // Groups of old dimensions and of new ones that hold equally many elements, from the inside out.
+  int o = view.shape.rank - 1, n = shape.rank - 1;
+  while (n >= 0) {
+    if (shape[n] == 1) {
+      --n;
+      continue;
+    }
+    while (o >= 0 && view.shape[o] == 1) --o;
+    if (o < 0) return false;
+    int64_t old_size = view.shape[o], new_size = shape[n];
+    int64_t distance = view.stride[o];
+    int old_end = o;
+    to->stride[n] = distance;
+    while (old_size != new_size) {
+      if (old_size < new_size) {
+        do {
+          if (--old_end < 0) return false;
+        } while (view.shape[old_end] == 1);
+        // The next outer old dimension must continue this one.
+        if (view.stride[old_end] != distance * view.shape[o]) return false;
+        distance = view.stride[old_end];
+        o = old_end;
+        old_size *= view.shape[old_end];
+      } else {
+        const int inner = n;
+        if (--n < 0) return false;
+        if (old_size % new_size != 0) return false;
+        to->stride[n] = to->stride[inner] * shape[inner];
+        new_size *= shape[n];
+      }
+    }
+    o = old_end - 1;
+    --n;
+  }
+  return true;
+}
+
+// Elements [begin, end) with a step along one axis.
+View Part(const View& view, int axis, int64_t begin, int64_t end, int64_t step) {
+  View part = view;
+  part.layout = Layout::kBHND;
+  part.shape.dims[axis] = std::max<int64_t>((end - begin + step - 1) / step, 0);
+  if (view.data != nullptr && part.shape.size() > 0) {
+    part.data = view.As<char>() + begin * view.stride[axis] * SizeOf(view.dtype);
+  }
+  part.stride[axis] = view.stride[axis] * step;
+  return part;
+}
+
+// Copies `from` into `to`, views of equal shapes; one launch.
+void CopyInto(Ops& ops, const std::vector<View>& from, const std::vector<View>& to) {
+  if (!ops.status().ok()) return;
+  std::vector<ElementwiseProblem> problems;
+  for (size_t p = 0; p < from.size(); ++p) problems.push_back({.a = from[p], .out = to[p]});
+  ops.Fail(ops.stream().backend().Elementwise(ops.stream(),
+                                              {.op = ElementOp::kCopy, .problems = problems}));
+}
+
+std::vector<View> ViewsOf(const Tensor& x) {
+  std::vector<View> views;
+  for (size_t p = 0; p < x.size(); ++p) views.push_back(x[p]);
+  return views;
+}
+
+// A dense tensor full of zeros.
+Tensor Zeros(Ops& ops, const std::vector<Shape>& shapes) {
+  const Tensor zero = ops.Constant(0, shapes);
+  const Tensor full = ops.Empty(DType::kF32, shapes);
+  if (ops.status().ok()) CopyInto(ops, ViewsOf(zero), ViewsOf(full));
+  return full;
+}
+
+int RowAxis(int rank) { return rank == 2 ? 1 : 2; }
+
+}  // namespace
+
+std::vector<Shape> ShapesOf(const Tensor& x) {
+  std::vector<Shape> shapes;
+  for (size_t p = 0; p < x.size(); ++p) shapes.push_back(x[p].shape);
+  return shapes;
+}
+
+std::vector<Layout> LayoutsOf(const Tensor& x) {
+  std::vector<Layout> layouts;
+  for (size_t p = 0; p < x.size(); ++p) layouts.push_back(x[p].layout);
+  return layouts;
+}
+
+View ViewOf(const Tensor& x, size_t problem) { return x.empty() ? View{} : x[problem]; }
+
+Tensor Ops::Viewed(const Tensor& x, std::vector<View> views, GradRule rule) {
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  for (size_t p = 0; p < x.size(); ++p) buffers.push_back(x.buffer(p));
+  Tensor out(std::move(views), std::move(buffers));
+  if (Records({&x})) tape_->Record({x}, {out}, std::move(rule));
+  return out;
+}
+
+Tensor Ops::Reshape(const Tensor& x, const std::vector<Shape>& shapes) {
+  bool fits = shapes.size() == x.size();
+  for (size_t p = 0; fits && p < x.size(); ++p) fits = shapes[p].size() == x[p].shape.size();
+  if (!Require(!x.empty() && fits, "reshape", "elements must stay as many")) return {};
+  std::vector<View> views(x.size());
+  for (size_t p = 0; p < x.size(); ++p) {
+    if (!Restride(x[p], shapes[p], &views[p])) return Reshape(Copy(x, x[0].dtype), shapes);
+  }
+  return Viewed(x, std::move(views),
+                [before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                       const std::vector<bool>&) -> std::vector<Tensor> {
+                  return {ops.Reshape(grads[0], before)};
+                });
+}
+
+Tensor Ops::Transpose(const Tensor& x, int axis1, int axis2) {
+  if (!Require(!x.empty(), "transpose", "x must not be empty")) return {};
+  const int a = AxisOf(axis1, x[0].shape.rank), b = AxisOf(axis2, x[0].shape.rank);
+  std::vector<View> views = ViewsOf(x);
+  for (View& view : views) {
+    std::swap(view.shape.dims[a], view.shape.dims[b]);
+    std::swap(view.stride[a], view.stride[b]);
+    view.layout = Layout::kBHND;
+  }
+  return Viewed(x, std::move(views),
+                [a, b](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>&)
+                    -> std::vector<Tensor> { return {ops.Transpose(grads[0], a, b)}; });
+}
+
+Tensor Ops::Slice(const Tensor& x, int axis, const std::vector<int64_t>& begin,
+                  const std::vector<int64_t>& end, int64_t step) {
+  bool fits = !x.empty() && step >= 1 && IsPerProblem(begin, x) && IsPerProblem(end, x);
+  const int a = fits ? AxisOf(axis, x[0].shape.rank) : 0;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    fits = 0 <= At(begin, p) && At(begin, p) <= At(end, p) && At(end, p) <= x[p].shape[a];
+  }
+  if (!Require(fits, "slice", "0 <= begin <= end <= size of the axis")) return {};
+  std::vector<View> views;
+  for (size_t p = 0; p < x.size(); ++p) {
+    views.push_back(Part(x[p], a, At(begin, p), At(end, p), step));
+  }
+  return Viewed(x, std::move(views),
+                [=, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                          const std::vector<bool>&) -> std::vector<Tensor> {
+                  const Tensor full = Zeros(ops, before);
+                  if (!ops.status().ok()) return {{}};
+                  std::vector<View> parts;
+                  for (size_t p = 0; p < full.size(); ++p) {
+                    parts.push_back(Part(full[p], a, At(begin, p), At(end, p), step));
+                  }
+                  CopyInto(ops, ViewsOf(grads[0]), parts);
+                  return {full};
+                });
+}
+
+Tensor Ops::Expand(const Tensor& x, const std::vector<Shape>& shapes) {
+  bool fits = !x.empty() && shapes.size() == x.size();
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    fits = shapes[p].rank == x[p].shape.rank;
+    for (int i = 0; fits && i < shapes[p].rank; ++i) {
+      fits = x[p].shape[i] == shapes[p][i] || x[p].shape[i] == 1;
+    }
+  }
+  if (!Require(fits, "expand", "only dimensions of 1 repeat")) return {};
+  std::vector<View> views = ViewsOf(x);
+  for (size_t p = 0; p < x.size(); ++p) {
+    for (int i = 0; i < shapes[p].rank; ++i) {
+      if (x[p].shape[i] != shapes[p][i]) views[p].stride[i] = 0;
+    }
+    views[p].shape = shapes[p];
+    views[p].layout = Layout::kBHND;
+  }
+  return Viewed(x, std::move(views),
+                [before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                       const std::vector<bool>&) -> std::vector<Tensor> {
+                  return {ops.SumTo(grads[0], before)};
+                });
+}
+
+Tensor Ops::Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t width,
+                   int64_t stride, int64_t dilation) {
+  bool fits = !x.empty() && x[0].shape.rank >= 2 && x[0].shape.rank < kMaxRank && width >= 1 &&
+              stride >= 1 && dilation >= 1 && IsPerProblem(columns, x);
+  const int axis = fits ? x[0].shape.rank - 2 : 0;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    const int64_t last = (At(columns, p) - 1) * stride + (width - 1) * dilation;
+    fits = At(columns, p) == 0 || (At(columns, p) > 0 && last < x[p].shape[axis]);
+  }
+  if (!Require(fits, "unfold", "windows must lie inside the rows")) return {};
+  std::vector<View> views = ViewsOf(x);
+  for (size_t p = 0; p < x.size(); ++p) {
+    View& view = views[p];
+    const int64_t row = view.stride[axis];
+    view.shape.rank += 1;
+    view.shape.dims[axis + 2] = view.shape[axis + 1];
+    view.stride[axis + 2] = view.stride[axis + 1];
+    view.shape.dims[axis] = At(columns, p);
+    view.stride[axis] = stride * row;
+    view.shape.dims[axis + 1] = width;
+    view.stride[axis + 1] = dilation * row;
+    view.layout = Layout::kBHND;
+  }
+  return Viewed(x, std::move(views),
+                [=, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                          const std::vector<bool>&) -> std::vector<Tensor> {
+                  // A row may lie in several windows, at most once as their row t.
+                  Tensor sum;
+                  for (int64_t t = 0; t < width && ops.status().ok(); ++t) {
+                    Tensor of_t = ops.Slice(grads[0], axis + 1, {t}, {t + 1});
+                    const Tensor full = Zeros(ops, before);
+                    if (!ops.status().ok()) return {{}};
+                    std::vector<View> from, to;
+                    for (size_t p = 0; p < full.size(); ++p) {
+                      View view = of_t[p];
+                      for (int i = axis + 1; i + 1 < view.shape.rank; ++i) {
+                        view.shape.dims[i] = view.shape[i + 1];
+                        view.stride[i] = view.stride[i + 1];
+                      }
+                      view.shape.rank -= 1;
+                      const int64_t first = t * dilation;
+                      const int64_t end = first + (At(columns, p) - 1) * stride + 1;
+                      from.push_back(view);
+                      to.push_back(Part(full[p], axis, first, std::max(first, end), stride));
+                    }
+                    CopyInto(ops, from, to);
+                    sum = sum.empty() ? full : ops.Add(sum, full);
+                  }
+                  return {sum};
+                });
+}
+
+Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths) {
+  bool fits = !x.empty() && lengths.size() == x.size() && x[0].shape.rank >= 2;
+  const int axis = fits ? RowAxis(x[0].shape.rank) : 0;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    fits = static_cast<int64_t>(lengths[p].size()) == x[p].shape[0];
+    for (int64_t length : lengths[p]) fits = fits && 0 <= length && length <= x[p].shape[axis];
+  }
+  if (!Require(fits, "split_batch", "a length for every batch row, at most its rows")) return {};
+  std::vector<View> views;
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  for (size_t p = 0; p < x.size(); ++p) {
+    for (int64_t b = 0; b < x[p].shape[0]; ++b) {
+      views.push_back(Part(Part(x[p], 0, b, b + 1, 1), axis, 0, lengths[p][b], 1));
+      buffers.push_back(x.buffer(p));
+    }
+  }
+  Tensor out(std::move(views), std::move(buffers));
+  if (Records({&x})) {
+    tape_->Record({x}, {out},
+                  [before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                         const std::vector<bool>&) -> std::vector<Tensor> {
+                    return {ops.JoinBatch(grads[0], before)};
+                  });
+  }
+  return out;
+}
+
+Tensor Ops::JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill, DType dtype,
+                      const std::vector<Layout>& layouts) {
+  int64_t rows = 0;
+  for (const Shape& shape : shapes) rows += shape[0];
+  const bool lists = !x.empty() && rows == static_cast<int64_t>(x.size());
+  if (!Require(lists, "join_batch", "one problem for every batch row")) return {};
+  const Tensor out = Empty(dtype, shapes, layouts);
+  const Tensor filled = Constant(fill, shapes);
+  if (!status_.ok()) return {};
+  const int axis = RowAxis(shapes[0].rank);
+  std::vector<View> from, to;
+  std::vector<std::vector<int64_t>> lengths;
+  size_t n = 0;
+  for (size_t p = 0; p < shapes.size(); ++p) {
+    lengths.emplace_back();
+    for (int64_t b = 0; b < shapes[p][0]; ++b, ++n) {
+      const int64_t length = x[n].shape[axis];
+      lengths.back().push_back(length);
+      const View row = Part(out[p], 0, b, b + 1, 1);
+      from.push_back(x[n]);
+      to.push_back(Part(row, axis, 0, length, 1));
+      from.push_back(Part(Part(filled[p], 0, b, b + 1, 1), axis, length, shapes[p][axis], 1));
+      to.push_back(Part(row, axis, length, shapes[p][axis], 1));
+    }
+  }
+  CopyInto(*this, from, to);
+  if (!status_.ok()) return {};
+  if (Records({&x})) {
+    tape_->Record({x}, {out},
+                  [lengths](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>&)
+                      -> std::vector<Tensor> { return {ops.SplitBatch(grads[0], lengths)}; });
+  }
+  return out;
+}
+
+Tensor Ops::Stop(const Tensor& x) {
+  if (!Require(!x.empty(), "stop", "x must not be empty")) return {};
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  for (size_t p = 0; p < x.size(); ++p) buffers.push_back(x.buffer(p));
+  return Tensor(ViewsOf(x), std::move(buffers));
+}
+
+Tensor Ops::Copy(const Tensor& x, DType dtype) { return Apply(ElementOp::kCopy, x, dtype); }
+
+Tensor Ops::Concat(const std::vector<Tensor>& parts, int axis) {
+  bool fits = !parts.empty() && !parts[0].empty();
+  for (const Tensor& part : parts) fits = fits && part.size() == parts[0].size();
+  if (!Require(fits, "concat", "parts must be lists of one length")) return {};
+  const int a = AxisOf(axis, parts[0][0].shape.rank);
+  std::vector<Shape> shapes = ShapesOf(parts[0]);
+  for (size_t p = 0; p < shapes.size(); ++p) {
+    for (size_t i = 1; i < parts.size(); ++i) {
+      Shape same = parts[i][p].shape;
+      shapes[p].dims[a] += same[a];
+      same.dims[a] = shapes[p][a];
+      fits = fits && same == shapes[p];
+    }
+  }
+  if (!Require(fits, "concat", "all but one dimension must be equal")) return {};
+  const Tensor out = Empty(parts[0][0].dtype == DType::kI32 ? DType::kI32 : DType::kF32, shapes);
+  if (!status_.ok()) return {};
+  std::vector<View> from, to;
+  std::vector<std::vector<int64_t>> begins;  // [part][problem], and the end of the last
+  std::vector<int64_t> begin(shapes.size(), 0);
+  for (const Tensor& part : parts) {
+    begins.push_back(begin);
+    for (size_t p = 0; p < shapes.size(); ++p) {
+      const int64_t end = begin[p] + part[p].shape[a];
+      from.push_back(part[p]);
+      to.push_back(Part(out[p], a, begin[p], end, 1));
+      begin[p] = end;
+    }
+  }
+  begins.push_back(begin);
+  CopyInto(*this, from, to);
+  if (!status_.ok()) return {};
+  bool records = false;
+  for (const Tensor& part : parts) records = records || Records({&part});
+  if (records) {
+    tape_->Record(
+        parts, {out},
+        [a, begins](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>& wanted) {
+          std::vector<Tensor> result;
+          for (size_t i = 0; i < wanted.size(); ++i) {
+            result.push_back(wanted[i] ? ops.Slice(grads[0], a, begins[i], begins[i + 1])
+                                       : Tensor());
+          }
+          return result;
+        });
+  }
+  return out;
+}
+
+Tensor Ops::Constant(float value, const std::vector<Shape>& shapes) {
+  if (!status_.ok()) return {};
+  const Tensor one = FromHost({Shape{1}}, std::vector<std::vector<float>>{{value}});
+  if (!status_.ok()) return {};
+  std::vector<View> views;
+  for (const Shape& shape : shapes) {
+    View view = one[0];
+    view.shape = shape;
+    view.stride = {};
+    views.push_back(view);
+  }
+  return Tensor(std::move(views),
+                std::vector<std::shared_ptr<Buffer>>(shapes.size(), one.buffer(0)));
+}
+
+}  // namespace attnd
