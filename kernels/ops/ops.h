@@ -145,6 +145,8 @@ class Ops {
   // Refuses a call whose contract is broken: INTERNAL, "primitive: rule". False if it or an earlier
   // call failed.
   bool Require(bool holds, absl::string_view primitive, absl::string_view rule);
+  // Copies `from` into `to`, of equal shapes or broadcast to them, converting dtypes; one launch.
+  void CopyInto(const std::vector<View>& from, const std::vector<View>& to);
 
  private:
   // The same values seen through `views`, with the gradient rule of one input.
@@ -157,9 +159,10 @@ class Ops {
   bool recording_ = true;
 };
 
-// Shapes and layouts of a tensor's problems.
+// Shapes, layouts and views of a tensor's problems.
 std::vector<Shape> ShapesOf(const Tensor& x);
 std::vector<Layout> LayoutsOf(const Tensor& x);
+std::vector<View> ViewsOf(const Tensor& x);
 // The problem's view, View{} of an empty tensor.
 View ViewOf(const Tensor& x, size_t problem);
 // Axis of a tensor of `rank` dimensions: negative ones count from the end.
