@@ -109,6 +109,11 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const PatternSource& source) {
   if (source.build == nullptr || stream_.is_dry()) return row;
   row.pattern = patterns_ != nullptr ? patterns_->Get(source)
                                      : std::make_shared<const Pattern>(source.build());
+  if (!source.is_counted) {
+    const PatternCounts counts = CountsOf(*row.pattern, {nq, nk});
+    row.visible_pairs = counts.pairs;
+    row.visible_tiles = counts.tiles;
+  }
   return row;
 }
 
