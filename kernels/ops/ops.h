@@ -17,6 +17,9 @@
 
 namespace attnd {
 
+// Per problem: from 0 to the size of an axis, non-decreasing, at least one segment.
+using RowCuts = std::vector<std::vector<int64_t>>;
+
 // Each call launches once for the whole list of problems and returns at once with new tensors.
 // Errors are sticky: the first failure is kept in status(), later calls return empty tensors, so a
 // method reads like its formula. What a caller can get wrong is refused earlier, by Check and Plan;
@@ -115,6 +118,12 @@ class Ops {
   // The reverse: `shapes` of the whole tensors; `fill` beyond the lengths. Copies.
   Tensor JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill = 0,
                    DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
+  // One problem for each segment [cuts[s], cuts[s + 1]) of an axis, in order: packed sequences as
+  // problems of their own. A dimension of 1 may repeat: every segment sees it.
+  Tensor SplitRows(const Tensor& x, int axis, const RowCuts& cuts);
+  // The reverse; `shapes` of the whole tensors. Copies.
+  Tensor JoinRows(const Tensor& x, int axis, const std::vector<Shape>& shapes, const RowCuts& cuts,
+                  DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
   // The same value without a gradient.
   Tensor Stop(const Tensor& x);
 
