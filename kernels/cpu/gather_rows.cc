@@ -14,23 +14,12 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/gather_rows.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/convert-inl.h"
+#include "kernels/cpu/strided-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
 constexpr int64_t kChunk = 256;  // floats of a row at a time, on the stack
-
-// n floats of a row `stride` elements apart.
-void ReadFloats(DType dtype, const char* from, int64_t stride, int64_t n, float* to) {
-  if (stride == 1) return Widen(dtype, from, n, to);
-  for (int64_t i = 0; i < n; ++i) Widen(dtype, from + i * stride * SizeOf(dtype), 1, to + i);
-}
-
-void WriteFloats(DType dtype, const float* from, int64_t stride, int64_t n, char* to) {
-  if (stride == 1) return Narrow(dtype, from, n, to);
-  for (int64_t i = 0; i < n; ++i) Narrow(dtype, from + i, 1, to + i * stride * SizeOf(dtype));
-}
 
 // One row of D elements that is not a plain copy.
 void ConvertRow(const View& x, const char* from, int64_t from_stride, const View& out, char* to,
