@@ -58,6 +58,7 @@ struct AttendRow {
   int64_t offset = 0;                                         // position of query row 0
   double visible_pairs = 0;  // of one head (the mean), for accounting and prediction
   double visible_tiles = 0;  // 64 x 64 tiles visited, of one head
+  bool gathers = false;      // some pattern has query_rows or key_rows; told on a dry stream too
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -103,15 +104,16 @@ struct AttendArgs {
 // P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
 // out, lse, dout, dlse are then those of the whole.
 struct AttendTermGrads {
-  View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;  // as the terms, dense; not given: not
-                                                            // wanted
+  // As the terms, with 1 in every dimension that a term repeats (what it repeats is summed); any
+  // float dtype (bias of rows that gather: float32). not given(): not wanted.
+  View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;
 };
 
 struct AttendGradProblem {
   AttendProblem forward;  // with the out and lse that the forward wrote
   View dout;              // as out; not given(): zero
   View dlse;              // as lse; not given(): zero
-  View dq, dk, dv;        // as q, k, v; fully overwritten. not given(): not wanted
+  View dq, dk, dv;        // as q, k, v, any float dtype; fully overwritten. not given(): not wanted
   AttendTermGrads dterms;
 };
 
