@@ -55,9 +55,9 @@ class ScanGradFeatures : private GradCore {
       LoadRows(Keys(problem.v, at), v);
     } else {
       for (int64_t t = 0; t < at.keys; ++t) {
-        std::copy_n(KeptRow(kept.error, kept.v_pitch, at.k + t), Dv_, v.Row(t));
+        std::copy_n(KeptRow(kept.error, kept.v_pitch, at.k + t), v.width, v.Row(t));
         if (!keys_wanted_) continue;
-        std::copy_n(KeptRow(kept.dwrite, kept.v_pitch, at.k + t), Dv_, dv_rows_.Row(t));
+        std::copy_n(KeptRow(kept.dwrite, kept.v_pitch, at.k + t), v.width, dv_rows_.Row(t));
         dv_rows_.Row(t)[Dv_] = 0.0f;
       }
     }

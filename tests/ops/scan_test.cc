@@ -27,7 +27,7 @@ TEST(PlainScan, GradientsAreDerivatives) {
                   .deviation = 0.5});
       const PlainTensor dout = c.dout.Plain(), dlse = c.dlse.Plain();
       PlainScan plain = c.Plain();
-      const PlainScanGrads grads = Gradients(plain, dout, dlse);
+      const PlainScanGrads grads = Gradients(plain, {dout, dlse});
       const auto objective = [&] {
         const PlainScanOut r = Forward(plain);
         double sum = 0;
