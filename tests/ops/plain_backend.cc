@@ -56,12 +56,20 @@ void Credit(Stream& stream, const Problem& problem, double factor) {
   stream.work().seconds += factor * 2 * width * pairs * 1e-9;
 }
 
+PlainTensor ReadGiven(const View& view) {
+  return view.given() ? Read(view, view) : PlainTensor();
+}
+
 PlainScan ScanOf(const ScanParams& params, const ScanProblem& p) {
   return {.params = params,
           .q = Read(p.q, p.q),
           .k = Read(p.k, p.k),
           .v = Read(p.v, p.v),
-          .rows = {p.rows.begin(), p.rows.end()}};
+          .rows = {p.rows.begin(), p.rows.end()},
+          .log_decay = ReadGiven(p.log_decay),
+          .beta = ReadGiven(p.beta),
+          .s0 = ReadGiven(p.s0),
+          .z0 = AsRow(ReadGiven(p.z0))};
 }
 
 }  // namespace
@@ -90,6 +98,8 @@ absl::Status PlainBackend::Scan(Stream& stream, const ScanArgs& args) {
     const PlainScanOut result = Forward(ScanOf(args.params, problem));
     Write(result.out, problem.out);
     Write(result.lse, problem.lse);
+    Write(result.s_out, problem.s_out);
+    Write(AsRow(result.z_out), problem.z_out);
   }
   return absl::OkStatus();
 }
@@ -101,10 +111,16 @@ absl::Status PlainBackend::ScanGrad(Stream& stream, const ScanGradArgs& args) {
   for (const ScanGradProblem& problem : args.problems) {
     const ScanProblem& f = problem.forward;
     const PlainScanGrads grads =
-        Gradients(ScanOf(args.params, f), Read(problem.dout, f.out), Read(problem.dlse, f.lse));
+        Gradients(ScanOf(args.params, f),
+                  {Read(problem.dout, f.out), Read(problem.dlse, f.lse), ReadGiven(problem.ds_out),
+                   AsRow(ReadGiven(problem.dz_out))});
     Write(grads.dq, problem.dq);
     Write(grads.dk, problem.dk);
     Write(grads.dv, problem.dv);
+    Write(grads.dlog_decay, problem.dlog_decay);
+    Write(grads.dbeta, problem.dbeta);
+    Write(grads.ds0, problem.ds0);
+    Write(AsRow(grads.dz0), problem.dz0);
   }
   return absl::OkStatus();
 }
