@@ -92,31 +92,6 @@ Window BandWindow(int64_t lo, int64_t hi) {
 
 }  // namespace
 
-PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts) {
-  PatternSource source{.Nq = Nq,
-                       .Nk = Nk,
-                       .visible_pairs = counts.pairs,
-                       .visible_tiles = counts.tiles,
-                       .visible = std::move(visible)};
-  if (source.visible == nullptr) return source;
-  source.key = absl::StrCat(Nq, " ", Nk, " ", source.visible->key());
-  source.build = [Nq, Nk, seen = source.visible] {
-    PatternBuilder builder(Nq, Nk);
-    builder.Add(*seen);
-    return std::move(builder).Build();
-  };
-  return source;
-}
-
-PatternSource Intersect(const PatternSource& source, Visible visible) {
-  Visible both =
-      source.visible == nullptr ? std::move(visible) : And(source.visible, std::move(visible));
-  PatternSource result =
-      SourceOf(source.Nq, source.Nk, std::move(both), {source.visible_pairs, source.visible_tiles});
-  result.is_counted = false;
-  return result;
-}
-
 PatternSource WindowSource(int64_t Nq, int64_t Nk, const Window& window, const Lengths& lengths) {
   const Window w = Canonical(Nq, Nk, window);
   const bool shows_all = w.block == 1 && w.before == kFar && w.after == kFar;

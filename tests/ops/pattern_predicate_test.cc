@@ -250,7 +250,7 @@ TEST(PatternPredicate, IntersectedSourcesCountAfterTheBuild) {
   std::vector<int32_t> ids(130, 0);
   std::fill(ids.begin() + 70, ids.end(), 1);
   const PatternSource causal = BandSource(130, 130, PatternBuilder::kUnbounded, 0, {100, 100});
-  const PatternSource source = Intersect(causal, SameSegment(ids, ids));
+  const PatternSource source = WithinSegments(causal, ids, ids);
   EXPECT_FALSE(source.is_counted);
   EXPECT_EQ(source.visible_pairs, 100 * 101 / 2);
   const Pattern pattern = source.build();
