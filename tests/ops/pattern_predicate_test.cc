@@ -7,34 +7,15 @@
 #include <random>
 #include <set>
 
-#include "tests/ops/pattern_check.h"
+#include "tests/ops/pattern_parts_check.h"
 
 namespace attnd {
 namespace {
-
-int64_t FloorDivide(int64_t a, int64_t b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
 
 // A predicate and what it means.
 struct Meant {
   Visible visible;
   Sees sees;
-};
-
-class Random {
- public:
-  explicit Random(uint32_t seed) : engine_(seed) {}
-  int64_t Pick(int64_t lo, int64_t hi) {
-    return std::uniform_int_distribution<int64_t>(lo, hi)(engine_);
-  }
-  std::vector<int32_t> Numbers(int64_t count, int64_t lo, int64_t hi, bool is_sorted = false) {
-    std::vector<int32_t> numbers(count);
-    for (int32_t& x : numbers) x = static_cast<int32_t>(Pick(lo, hi));
-    if (is_sorted) std::sort(numbers.begin(), numbers.end());
-    return numbers;
-  }
-
- private:
-  std::mt19937 engine_;
 };
 
 Meant RandomWindow(Random& r, int64_t, int64_t) {
