@@ -264,6 +264,8 @@ CASES = [
 BATCHES = [{}, {"causal": True}, {"causal": True, "feature_map": "exp"}]
 
 PERF = [{}, {"causal": True}]
+# (options, exponent of time, exponent of workspace) over N: tests/bench/growth.py.
+GROWTH = [({}, 1, 1), ({"causal": True}, 1, 1)]
 
 VISIBLE = [
     ("causal", 16, 16, {"causal": True}, 136),

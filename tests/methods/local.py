@@ -217,6 +217,8 @@ CASES = [
 BATCHES = [token(5, causal=True), token(20, 3), block(16)]
 
 PERF = [token(256, causal=True), block(128)]
+# (options, exponent of time, exponent of workspace) over N: tests/bench/growth.py.
+GROWTH = [(token(256, causal=True), 1, 1)]
 
 VISIBLE = [
     ("wl3-causal", 16, 16, token(3, causal=True), 58),

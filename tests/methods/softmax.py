@@ -174,6 +174,8 @@ CASES = [
 BATCHES = [{}, {"causal": True}]
 
 PERF = [{}, {"causal": True}]
+# (options, exponent of time, exponent of workspace) over N: tests/bench/growth.py.
+GROWTH = [({}, 2, 1), ({"causal": True}, 2, 1)]
 
 VISIBLE = [
     ("nq5-nk9-causal", 5, 9, {"causal": True}, 35),

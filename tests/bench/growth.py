@@ -1,0 +1,77 @@
+"""How each method's time and workspace grow with the sequence: exponents fitted over N.
+
+Each method says in tests/methods/<id>.py what it claims: GROWTH = [(options, time, workspace)]. One
+head, D 64, float32, forward and backward, N doubling from 1024 to the largest; all lengths take
+turns, the median of each counts. Prints one JSON line a case: value is the fitted exponent of log
+time (or of log counted workspace) over log N, ratio its distance from the claim (goal: 0.1).
+Usage: growth.py [--largest N] [--threads T] [method ...]
+"""
+
+import argparse
+import json
+import math
+import statistics
+
+import numpy as np
+
+from tests.methods import harness
+from tests.methods.cases import Case, tensors
+
+D = 64
+SMALLEST = 1024
+REPEATS = 5
+# A length whose calls take longer than this runs fewer times.
+SECONDS = 4.0
+
+
+def exponent(lengths, values):
+    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
+
+
+def measure(engine, method, options, lengths, backward):
+    """Medians of seconds and the counted workspace without inputs, by length."""
+    calls, seconds, bytes_ = {}, {n: [] for n in lengths}, {}
+    for n in lengths:
+        case = Case(f"growth-{n}", H=1, Nq=n, D=D, options=options)
+        calls[n] = harness.request(method, case, tensors(case, "f32", gradients=backward), backward)
+        engine.execute([calls[n]])
+    for _ in range(REPEATS):
+        for n in lengths:
+            if sum(seconds[n]) > SECONDS:
+                continue
+            reply = engine.execute([calls[n]])[0]
+            seconds[n].append(reply.seconds)
+            bytes_[n] = reply.peak_bytes
+    return {n: statistics.median(seconds[n]) for n in lengths}, bytes_
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--largest", type=int, default=65536)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("methods", nargs="*", help="ids; default: all that claim something")
+    args = parser.parse_args()
+    lengths = [SMALLEST << i for i in range(int(math.log2(args.largest // SMALLEST)) + 1)]
+    engine = harness.engine("", args.threads, poison=False)
+    for method in harness.methods().values():
+        if args.methods and method.ID not in args.methods:
+            continue
+        for options, time_claim, bytes_claim in getattr(method, "GROWTH", []):
+            named = " ".join(f"{name}={value}" for name, value in options.items())
+            for backward in (False, True):
+                seconds, peak = measure(engine, method, options, lengths, backward)
+                direction = "backward" if backward else "forward"
+                grown = [peak[2 * n] - peak[n] for n in lengths[:-1]]
+                for what, at, values, claim in (
+                        ("time", lengths, [seconds[n] for n in lengths], time_claim),
+                        ("workspace", lengths[:-1], grown, bytes_claim)):
+                    fitted = exponent(at, values)
+                    print(json.dumps({
+                        "case": f"growth of {what} {method.ID} {named} {direction} "
+                                f"{lengths[0]}..{lengths[-1]} (claim {claim})",
+                        "value": fitted, "unit": "exponent", "ratio": abs(fitted - claim),
+                        "goal": "<= 0.1"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

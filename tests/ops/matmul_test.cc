@@ -1,0 +1,272 @@
+// Backend::MatMul against plain loops in double, and against itself in other orders and layouts.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/ops/plain_matmul.h"
+#include "tests/ops/test_array.h"
+
+namespace attnd::testing {
+namespace {
+
+// One product: shapes, dtypes, layouts.
+struct Case {
+  Shape a, b, out;
+  DType dtype = DType::kF32, out_dtype = DType::kF32;
+  Memory a_memory = Memory::kDense, b_memory = Memory::kDense, out_memory = Memory::kDense;
+  Shape bias = {}, multiply = {};
+};
+
+// A product with its arrays.
+class Product {
+ public:
+  explicit Product(const Case& c, unsigned seed = 1)
+      : a_(TestArray::Random(seed, c.dtype, c.a, c.a_memory)),
+        b_(TestArray::Random(seed + 1, c.dtype, c.b, c.b_memory)),
+        out_(c.out_dtype, c.out, c.out_memory) {
+    problem_ = {.a = a_.view(), .b = b_.view(), .out = out_.view()};
+    if (c.bias.rank > 0) {
+      bias_ = TestArray::Random(seed + 2, c.dtype, c.bias);
+      problem_.bias = bias_.view();
+    }
+    if (c.multiply.rank > 0) {
+      multiply_ = TestArray::Random(seed + 3, c.dtype, c.multiply, c.b_memory);
+      problem_.multiply = multiply_.view();
+    }
+  }
+
+  const MatMulProblem& problem() const { return problem_; }
+  TestArray& a() { return a_; }
+  TestArray& b() { return b_; }
+  TestArray& out() { return out_; }
+  // Forgets the result.
+  void Clear() { out_.Write(PlainArray(problem_.out.shape, NAN)); }
+
+ private:
+  TestArray a_, b_, out_, bias_, multiply_;
+  MatMulProblem problem_;
+};
+
+std::string Text(const Case& c) {
+  return ToString(c.a) + " x " + ToString(c.b) + " -> " + ToString(c.out);
+}
+
+void Multiply(CpuBackend& backend, std::vector<Product*> products, MatMulArgs args = {}) {
+  std::vector<MatMulProblem> problems;
+  for (Product* product : products) problems.push_back(product->problem());
+  args.problems = problems;
+  const int64_t before = backend.launches();
+  RunOn(backend, [&](Stream& stream) { return backend.MatMul(stream, args); });
+  EXPECT_EQ(backend.launches(), before + 1);
+}
+
+// Half a unit in the last place of a half type: what rounding the result adds.
+double Rounding(DType dtype) {
+  return dtype == DType::kF32 ? 0 : dtype == DType::kF16 ? std::ldexp(1, -11) : std::ldexp(1, -8);
+}
+
+void ExpectRight(CpuBackend& backend, const Case& c, MatMulArgs args = {}) {
+  SCOPED_TRACE(Text(c));
+  Product product(c);
+  Multiply(backend, {&product}, args);
+  const PlainArray truth = MatMulIn<double>(args, product.problem());
+  const PlainArray plain = MatMulIn<float>(args, product.problem());
+  double largest = 0;
+  for (double x : truth.values) largest = std::max(largest, std::fabs(x));
+  // A sum in blocks has fewer roundings than a sum in order; short ones differ by a few. The
+  // activation may be off by 2 units in the last place.
+  const double slack = largest * (4e-7 + Rounding(c.out_dtype));
+  ExpectNoWorse(product.out().Read(), plain, truth, slack);
+  EXPECT_TRUE(product.out().GuardsIntact());
+  EXPECT_TRUE(product.a().GuardsIntact());
+}
+
+class MatMul : public ::testing::TestWithParam<std::string> {
+ protected:
+  CpuBackend& Backend(int threads = 2) { return CpuOf(GetParam(), threads); }
+};
+
+TEST_P(MatMul, EverySize) {
+  for (int64_t M : {0, 1, 3, 4, 17, 65}) {
+    for (int64_t N : {0, 1, 15, 16, 33, 63, 64, 65, 131}) {
+      for (int64_t K : {0, 1, 2, 63, 65, 257}) {
+        ExpectRight(Backend(), {{M, K}, {K, N}, {M, N}});
+      }
+    }
+  }
+}
+
+TEST_P(MatMul, ManyTiles) {
+  ExpectRight(Backend(), {{521, 300}, {300, 700}, {521, 700}});
+  ExpectRight(Backend(), {{1030, 64}, {64, 64}, {1030, 64}});
+  ExpectRight(Backend(), {{64, 64}, {64, 1030}, {64, 1030}});
+  ExpectRight(Backend(), {{2, 600}, {600, 1200}, {2, 1200}});
+}
+
+TEST_P(MatMul, LongSumsOfSmallResults) {
+  ExpectRight(Backend(), {{64, 5000}, {5000, 64}, {64, 64}});
+  ExpectRight(Backend(), {{3, 40007}, {40007, 2}, {3, 2}});
+  ExpectRight(Backend(), {{1, 2, 70, 4099}, {1, 2, 4099, 33}, {1, 2, 70, 33}});
+}
+
+TEST_P(MatMul, EveryLayout) {
+  for (Memory a : {Memory::kDense, Memory::kPitched, Memory::kTransposed}) {
+    for (Memory b : {Memory::kDense, Memory::kPitched, Memory::kTransposed}) {
+      for (Memory out : {Memory::kDense, Memory::kPitched, Memory::kTransposed}) {
+        for (const auto& [M, N] : {std::pair<int64_t, int64_t>{67, 83}, {1, 130}, {130, 1}}) {
+          Case c = {{2, M, 261}, {2, 261, N}, {2, M, N}};
+          c.a_memory = a, c.b_memory = b, c.out_memory = out;
+          c.bias = {1, 1, N}, c.multiply = {2, M, N};
+          ExpectRight(Backend(), c);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatMul, EveryFloatType) {
+  for (DType in : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (DType out : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (Memory memory : {Memory::kDense, Memory::kTransposed}) {
+        for (int64_t M : {2, 70}) {
+          Case c = {{M, 300}, {300, 71}, {M, 71}, in, out, memory, memory, memory};
+          c.multiply = {M, 71};
+          ExpectRight(Backend(), c);
+        }
+      }
+    }
+  }
+}
+
+// Steps other than 1 in both axes, and rows that repeat.
+TEST_P(MatMul, AnyStrides) {
+  Product whole({{130, 140}, {140, 150}, {130, 150}});
+  MatMulProblem p = whole.problem();
+  p.a.shape = {43, 70}, p.a.stride = {3 * 140, 2};
+  p.b.shape = {70, 50}, p.b.stride = {0, 3};
+  p.out.shape = {43, 50}, p.out.stride = {2 * 150, 3};
+  RunOn(Backend(), [&](Stream& s) { return Backend().MatMul(s, {.problems = {&p, 1}}); });
+  ExpectNear(ReadView(p.out), MatMulIn<double>({}, p), 1e-6, 1e-5);
+  EXPECT_TRUE(whole.out().GuardsIntact());
+}
+
+TEST_P(MatMul, LeadingDimensionsBroadcast) {
+  ExpectRight(Backend(), {{2, 3, 70, 40}, {1, 1, 40, 65}, {2, 3, 70, 65}});
+  ExpectRight(Backend(), {{1, 1, 70, 40}, {2, 3, 40, 65}, {2, 3, 70, 65}});
+  ExpectRight(Backend(), {{2, 1, 70, 40}, {1, 3, 40, 65}, {2, 3, 70, 65}});
+  ExpectRight(Backend(), {{5, 4, 1, 40}, {1, 1, 40, 65}, {5, 4, 1, 65}});
+  ExpectRight(Backend(), {{2, 2, 3, 2, 9, 7}, {2, 1, 3, 1, 7, 5}, {2, 2, 3, 2, 9, 5}});
+  ExpectRight(Backend(), {{0, 3, 4}, {1, 4, 5}, {0, 3, 5}});
+}
+
+TEST_P(MatMul, LeadingDimensionsAreSummed) {
+  ExpectRight(Backend(), {{3, 2, 30, 40}, {3, 2, 40, 65}, {1, 2, 30, 65}});
+  ExpectRight(Backend(), {{3, 2, 30, 40}, {3, 2, 40, 65}, {1, 1, 30, 65}});
+  ExpectRight(Backend(), {{3, 1, 30, 40}, {1, 2, 40, 65}, {3, 1, 30, 65}});
+  ExpectRight(Backend(), {{200, 1, 30, 40}, {200, 2, 40, 65}, {1, 2, 30, 65}});
+  ExpectRight(Backend(), {{40, 1, 300}, {40, 300, 65}, {1, 1, 65}});
+  ExpectRight(Backend(), {{0, 3, 4}, {0, 4, 5}, {1, 3, 5}});
+}
+
+TEST_P(MatMul, Epilogues) {
+  Case c = {{2, 3, 70, 40}, {2, 1, 40, 65}, {2, 3, 70, 65}};
+  ExpectRight(Backend(), c, {.alpha = 0.125});
+  for (const Shape& bias : {Shape{1, 1, 1, 65}, Shape{1, 3, 70, 1}, Shape{2, 1, 70, 65}}) {
+    c.bias = bias;
+    ExpectRight(Backend(), c, {.alpha = -2});
+    c.multiply = bias;
+    ExpectRight(Backend(), c, {.activation = ElementOp::kSilu});
+  }
+  for (ElementOp op : {ElementOp::kRelu, ElementOp::kReluSquared, ElementOp::kExp, ElementOp::kTanh,
+                       ElementOp::kSigmoid, ElementOp::kGelu}) {
+    ExpectRight(Backend(), c, {.alpha = 0.3, .activation = op});
+  }
+  ExpectRight(Backend(), {{3, 0}, {0, 20}, {3, 20}, DType::kF32, DType::kF32, {}, {}, {}, {1, 20}});
+}
+
+// What lies beside the operands is NaN; NaN and infinities within are data.
+TEST_P(MatMul, NonFiniteValuesStayInTheirRowsAndColumns) {
+  Product product({{70, 300}, {300, 90}, {70, 90}});
+  PlainArray a = product.a().Read(), b = product.b().Read();
+  a.At({5, 7}) = NAN;
+  a.At({66, 299}) = std::numeric_limits<double>::infinity();
+  b.At({260, 89}) = -std::numeric_limits<double>::infinity();
+  product.a().Write(a);
+  product.b().Write(b);
+  Multiply(Backend(), {&product});
+  ExpectNear(product.out().Read(), MatMulIn<double>({}, product.problem()), 0, 1e-4);
+}
+
+// Neither threads, nor the list, nor the layout change a bit; nor does the run.
+TEST_P(MatMul, SameBitsAloneInAListAndOnAnyThreads) {
+  std::vector<Case> cases = {{{65, 40}, {40, 63}, {65, 63}},
+                             {{64, 9000}, {9000, 64}, {64, 64}},
+                             {{300, 600}, {600, 310}, {300, 310}},
+                             {{1, 700}, {700, 900}, {1, 900}},
+                             {{3, 5}, {5, 0}, {3, 0}},
+                             {{4, 2, 30, 700}, {4, 2, 700, 20}, {1, 2, 30, 20}},
+                             {{2, 3, 17, 64}, {1, 1, 64, 130}, {2, 3, 17, 130}}};
+  std::vector<Product> products;
+  for (const Case& c : cases) products.emplace_back(c);
+  std::vector<std::vector<std::byte>> alone;
+  for (Product& product : products) {
+    Multiply(Backend(1), {&product});
+    alone.push_back(product.out().Bytes());
+  }
+  std::vector<Product*> list;
+  for (Product& product : products) list.push_back(&product);
+  for (int threads : {2, 1, 2}) {
+    for (Product& product : products) product.Clear();
+    Multiply(Backend(threads), list);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      EXPECT_EQ(products[i].out().Bytes(), alone[i]) << Text(cases[i]) << " T" << threads;
+    }
+  }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    for (int layout = 1; layout < 8; ++layout) {
+      Case c = cases[i];
+      c.a_memory = (layout & 1) != 0 ? Memory::kTransposed : Memory::kDense;
+      c.b_memory = (layout & 2) != 0 ? Memory::kTransposed : Memory::kDense;
+      c.out_memory = (layout & 4) != 0 ? Memory::kTransposed : Memory::kDense;
+      Product product(c);
+      Multiply(Backend(2), {&product});
+      EXPECT_EQ(product.out().Bytes(), alone[i]) << Text(c) << " layout " << layout;
+    }
+  }
+}
+
+// A matrix of a batch has the bits that it has alone.
+TEST_P(MatMul, SameBitsInABatch) {
+  Product batch({{3, 4, 65, 300}, {1, 1, 300, 40}, {3, 4, 65, 40}});
+  Multiply(Backend(), {&batch});
+  const std::vector<std::byte> all = batch.out().Bytes();
+  const size_t bytes = 65 * 40 * sizeof(float);
+  TestArray out(DType::kF32, {1, 1, 65, 40});
+  for (size_t i = 0; i < 12; ++i) {
+    MatMulProblem p = batch.problem();
+    p.a.data = p.a.As<float>() + i * 65 * 300;
+    p.a.shape = {1, 1, 65, 300};
+    p.out = out.view();
+    RunOn(Backend(), [&](Stream& s) { return Backend().MatMul(s, {.problems = {&p, 1}}); });
+    EXPECT_EQ(out.Bytes(),
+              std::vector<std::byte>(all.begin() + i * bytes, all.begin() + (i + 1) * bytes));
+  }
+}
+
+TEST_P(MatMul, DryRunsPredictAndCount) {
+  Product product({{64, 128}, {128, 32}, {64, 32}});
+  Stream dry(Backend(), nullptr);
+  const MatMulArgs args = {.problems = {&product.problem(), 1}};
+  ASSERT_TRUE(Backend().MatMul(dry, args).ok());
+  EXPECT_EQ(dry.work().flops, 2.0 * 64 * 128 * 32);
+  EXPECT_GT(dry.work().seconds, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, MatMul, ::testing::ValuesIn(AvailableIsas()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace attnd::testing
