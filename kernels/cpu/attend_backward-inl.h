@@ -39,6 +39,7 @@ class ShareOfKeys {
   void SumSinks(int64_t h);
   void RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end);
   void RunHead(const Tiles& tiles, int64_t h);
+  void AddRows(const TileSlots& slots, const PartialRows& sums);
   void AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile, const HeadSums& sums,
                bool first);
   void Multiply(const GradQueries& queries, const GradKeys& keys, bool first);
@@ -161,15 +162,23 @@ inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
       visible[i].Next();
       first = false;
     }
-    const DF d;
-    for (int64_t i = 0; wants_dq_ && i < queries.slots.count; ++i) {
-      if (queries.slots.rows[i] < 0) continue;
-      const float* from = m_.dq.Row(i);
-      float* to = sums.dq.Open(queries.slots.rows[i]);
-      for (int64_t x = 0; x < Vectors(m_.dq); x += kLanes) {
-        hn::StoreU(hn::Add(hn::LoadU(d, to + x), hn::LoadU(d, from + x)), d, to + x);
-      }
+    if (wants_dq_) AddRows(queries.slots, sums.dq);
+  }
+}
+
+// dq of a query tile to its rows.
+inline void ShareOfKeys::AddRows(const TileSlots& slots, const PartialRows& sums) {
+  const DF d;
+  for (int64_t i = 0; i < slots.count; ++i) {
+    if (slots.rows[i] < 0) continue;
+    const float* from = m_.dq.Row(i);
+    float* to = sums.sums + slots.rows[i] * sums.stride;
+    uint8_t& touched = sums.touched[slots.rows[i]];
+    for (int64_t x = 0; x < Vectors(m_.dq); x += kLanes) {
+      const VF more = hn::LoadU(d, from + x);
+      hn::StoreU(touched == 0 ? more : hn::Add(hn::LoadU(d, to + x), more), d, to + x);
     }
+    touched = 1;
   }
 }
 
@@ -279,7 +288,7 @@ inline void SumPlane(const GradPlan& plan, const PlaneSum& plane, float* space) 
           const PartialRows part = plan.Of(kind, bb, hh, share);
           for (int64_t r = first + row; r < first + row + repeats; ++r) {
             if (part.touched[r] == 0) continue;
-            for (int64_t x = 0; x < stride; x += kLanes) {
+            for (int64_t x = 0; x < sum.width; x += kLanes) {
               const VF more = hn::LoadU(d, part.sums + r * stride + x);
               hn::StoreU(hn::Add(hn::LoadU(d, space + x), more), d, space + x);
             }

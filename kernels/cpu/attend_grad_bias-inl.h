@@ -81,11 +81,19 @@ inline void ShareOfBias::EachPair(int64_t tile, int64_t q_begin, int64_t q_end,
 }
 
 inline void ShareOfBias::RunInOrder() {
-  const auto add = [&](const PairOfTiles&) {
+  const DF d;
+  const auto add = [&](const PairOfTiles&) HWY_ATTR {
     for (int64_t i = 0; i < queries_.slots.count; ++i) {
       float* to = m_.dbias.Row(sums_queries_ ? 0 : i);
       const float* from = m_.dscores.Row(i);
-      for (int64_t x = 0; x < keys_.slots.count; ++x) to[sums_keys_ ? 0 : x] += from[x];
+      if (sums_keys_) {
+        for (int64_t x = 0; x < keys_.slots.count; ++x) to[0] += from[x];
+        continue;
+      }
+      // Vectors may end in columns beyond the keys, which nobody stores.
+      for (int64_t x = 0; x < keys_.slots.count; x += kLanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, to + x), hn::LoadU(d, from + x)), d, to + x);
+      }
     }
   };
   for (int64_t q = s_.q_begin; q < s_.q_end; q = sums_queries_ ? s_.q_end : q + 1) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "hwy/highway.h"
@@ -50,8 +51,8 @@ class ScoreTerms {
              uint64_t* seen);
 
   // Of the pair that was weighed last:
-  bool hides() const { return hides_; }            // a bias hid a pair
-  bool non_finite() const { return non_finite_; }  // in the relative term, looked up if it has one
+  bool hides() const { return hides_; }                  // a bias hid a pair
+  bool HasNonFinite(const GradQueries& queries) const;   // in the relative term
   double distance_sum() const { return distance_sum_; }  // of dS |p_i - p_j|
   // Adds to the gradients of table rows, and of q_rel and r. `exact`: visible pairs only.
   void AddTable(const GradQueries& queries, const GradKeys& keys, const TileTerms* tile,
@@ -60,9 +61,14 @@ class ScoreTerms {
                    bool exact, const PartialRows& dq_rel, const PartialRows& dr) const;
 
  private:
-  float Position(const GradQueries& queries, int64_t i) const {
-    return static_cast<float>(queries.slots.rows[i] + row_.offset - origin_);
-  }
+  // Of one query. Null: there is no such term.
+  struct RowTerms {
+    int64_t columns = 0;
+    const float *key_bias = nullptr, *constants = nullptr, *bias = nullptr;
+    const float* position = nullptr;  // of keys, relative to the tile: exact in float32
+    float from = 0, slope = 0;        // position of the query
+    uint64_t sees = 0;
+  };
   int64_t Delta(const GradQueries& queries, int64_t i, int64_t key) const {
     return std::clamp<int64_t>(queries.slots.rows[i] + row_.offset - key, 0,
                                p_.terms.r.shape[2] - 1);
@@ -70,10 +76,9 @@ class ScoreTerms {
   void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile);
   void AddRelativeScores(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen);
   void LoadDiagonals(const GradQueries& queries, const GradKeys& keys);
-  uint64_t ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
-                    float* added) const;
-  void WeighRow(const GradQueries& queries, int64_t i, const float* added, const float* distance,
-                float slope, uint64_t sees, int64_t columns);
+  void ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i, float* values) const;
+  uint64_t AddScores(const RowTerms& row, float* scores, float* keeps) const;
+  uint64_t WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row);
 
   const GradPlan& plan_;
   const AttendProblem& p_;
@@ -81,8 +86,7 @@ class ScoreTerms {
   const int64_t b_;
   const GradScratch& m_;
   const float unit_, cap_;
-  bool before_cap_ = false, hides_ = false, non_finite_ = false;
-  int64_t origin_ = 0;  // positions are taken relative to it: exact in float32
+  bool before_cap_ = false, hides_ = false;
   double distance_sum_ = 0;
 };
 
@@ -93,59 +97,86 @@ inline void ScoreTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
   if (tile != nullptr && !tile->labels.empty() && p_.terms.table.given()) {
     AddTableScores(queries, keys, *tile);
   }
+  const bool has_constants = tile != nullptr && !tile->bias.empty();
+  if (has_constants) {
+    Transpose(tile->bias.data(), kTile, kTile, kTile, m_.constants.data, m_.constants.stride);
+  }
   const HeadRows slopes = HeadRows::Of(p_.terms.alibi_slopes, b_, queries.h);
-  const float slope = slopes.data == nullptr ? 0 : slopes.Scalar(0) * unit_;
+  const int64_t origin = std::max<int32_t>(keys.slots.rows[0], 0);
+  float position[kTile] = {}, bias[kTile] = {};
+  for (int64_t x = 0; x < keys.slots.count; ++x) {
+    position[x] = static_cast<float>(keys.slots.rows[x] - origin);
+  }
+  RowTerms row = {.columns = columns};
+  if (keys.has_bias) row.key_bias = keys.bias;
+  if (slopes.data != nullptr) {
+    row.position = position;
+    row.slope = slopes.Scalar(0) * unit_;
+  }
   hides_ = false;
   distance_sum_ = 0;
-  origin_ = std::max<int32_t>(keys.slots.rows[0], 0);
-  float position[kTile] = {}, distance[kTile] = {}, added[kTile] = {};
-  for (int64_t x = 0; x < keys.slots.count; ++x) {
-    position[x] = static_cast<float>(keys.slots.rows[x] - origin_);
-  }
   for (int64_t i = 0; i < queries.slots.count; ++i) {
-    for (int64_t x = 0; x < keys.slots.count; ++x) {
-      added[x] = keys.has_bias ? keys.bias[x] : 0.0f;
-      if (tile != nullptr && !tile->bias.empty()) added[x] += tile->bias[x * kTile + i] * unit_;
-    }
+    if (has_constants) row.constants = m_.constants.Row(i);
     if (p_.terms.bias.given() && seen[i] != 0) {
-      const uint64_t hidden = ReadBias(queries, keys, i, added);
-      hides_ = hides_ || (seen[i] & hidden) != 0;
-      seen[i] &= ~hidden;
+      ReadBias(queries, keys, i, bias);
+      row.bias = bias;
     }
-    if (slopes.data != nullptr) {
-      const float from = Position(queries, i);
-      for (int64_t x = 0; x < columns; ++x) distance[x] = std::abs(from - position[x]);
-    }
-    WeighRow(queries, i, added, distance, slope, seen[i], columns);
+    row.from = static_cast<float>(queries.slots.rows[i] + row_.offset - origin);
+    row.sees = seen[i];
+    seen[i] = WeighRow(queries, i, row);
+    hides_ = hides_ || seen[i] != row.sees;
   }
 }
 
-// Selects, so that whatever an invisible pair computed is gone.
-inline void ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, const float* added,
-                                 const float* distance, float slope, uint64_t sees,
-                                 int64_t columns) {
+// x, then s. Returns the keys where the bias is not -inf, as bits.
+inline uint64_t ScoreTerms::AddScores(const RowTerms& row, float* scores, float* keeps) const {
   const DF d;
-  float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
-  float keeps[kTile], phi[kTile], derivative[kTile];  // keeps: dx / dt
   const VF cap = hn::Set(d, cap_), inverse_cap = hn::Set(d, cap_ == 0 ? 0 : 1 / cap_);
-  const VF one = hn::Set(d, 1.0f), minus_slope = hn::Set(d, -slope);
-  for (int64_t x = 0; x < columns; x += kLanes) {
-    VF score = hn::LoadU(d, weights + x), keep = one;
+  const VF one = hn::Set(d, 1.0f), unit = hn::Set(d, unit_), from = hn::Set(d, row.from);
+  uint64_t seen = 0;
+  for (int64_t x = 0; x < row.columns; x += kLanes) {
+    VF score = hn::LoadU(d, scores + x), keep = one;
     if (cap_ != 0) {
       const VF tanh = attend_internal::Tanh(hn::Mul(score, inverse_cap));
       keep = hn::NegMulAdd(tanh, tanh, one);
       score = hn::Mul(cap, tanh);
     }
-    score = hn::Add(score, hn::LoadU(d, added + x));
-    score = hn::MulAdd(minus_slope, hn::LoadU(d, distance + x), score);
-    hn::StoreU(score, d, weights + x);
+    if (row.key_bias != nullptr) score = hn::Add(score, hn::LoadU(d, row.key_bias + x));
+    if (row.constants != nullptr) {
+      score = hn::MulAdd(unit, hn::LoadU(d, row.constants + x), score);
+    }
+    if (row.position != nullptr) {
+      const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
+      score = hn::NegMulAdd(hn::Set(d, row.slope), distance, score);
+    }
+    if (row.bias != nullptr) {
+      const VF bias = hn::LoadU(d, row.bias + x);
+      const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
+      uint8_t bits[8] = {};
+      hn::StoreMaskBits(d, hn::Ne(bias, hidden), bits);
+      uint64_t word;
+      std::memcpy(&word, bits, sizeof(word));
+      seen |= word << x;
+      score = hn::MulAdd(unit, bias, score);
+    }
+    hn::StoreU(score, d, scores + x);
     hn::StoreU(before_cap_ ? one : keep, d, keeps + x);
   }
-  if (!plan_.softmax()) PhiRow(plan_.params.weighting, weights, columns, phi, derivative);
+  return row.bias == nullptr ? ~uint64_t{0} : seen;
+}
+
+// Selects, so that whatever an invisible pair computed is gone. Returns what is seen.
+inline uint64_t ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row) {
+  const DF d;
+  float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
+  float keeps[kTile], phi[kTile], derivative[kTile];  // keeps: dx / dt
+  const uint64_t sees = row.sees & AddScores(row, weights, keeps);
+  if (!plan_.softmax()) PhiRow(plan_.params.weighting, weights, row.columns, phi, derivative);
   const VF high = hn::Set(d, queries.lse_high[i]), low = hn::Set(d, queries.lse_low[i]);
   const VF shift = hn::Set(d, queries.shift[i]), factor = hn::Set(d, queries.factor[i]);
+  const VF from = hn::Set(d, row.from);
   VF distance_sum = hn::Zero(d);
-  for (int64_t x = 0; x < columns; x += kLanes) {
+  for (int64_t x = 0; x < row.columns; x += kLanes) {
     const VF dp = hn::LoadU(d, dscores + x);
     VF weight, dscore;
     if (plan_.softmax()) {
@@ -158,38 +189,36 @@ inline void ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, const fl
     const auto visible = LaneMask(sees >> x);
     weight = hn::IfThenElseZero(visible, weight);
     dscore = hn::IfThenElseZero(visible, dscore);
-    distance_sum = hn::MulAdd(dscore, hn::LoadU(d, distance + x), distance_sum);
+    if (row.position != nullptr) {
+      const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
+      distance_sum = hn::MulAdd(dscore, distance, distance_sum);
+    }
     const VF kept = hn::IfThenElseZero(visible, hn::Mul(dscore, hn::LoadU(d, keeps + x)));
     hn::StoreU(weight, d, weights + x);
     hn::StoreU(kept, d, dscores + x);
   }
   distance_sum_ += hn::GetLane(hn::SumOfLanes(d, distance_sum));
+  return sees;
 }
 
-// Adds a row of the bias; the keys where it is -inf come back as bits. Rows of k2 have none.
-inline uint64_t ScoreTerms::ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
-                                     float* added) const {
+// A row of the bias, 0 for rows of k2.
+inline void ScoreTerms::ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
+                                 float* values) const {
   const View& bias = p_.terms.bias;
   const int64_t size = SizeOf(bias.dtype);
   const char* row = bias.As<char>() + size * (b_ * bias.stride[0] + queries.h * bias.stride[1] +
                                               queries.slots.rows[i] * bias.stride[2]);
-  float values[kTile] = {};
   const TileSlots& slots = keys.slots;
   if (slots.in_order && bias.stride[3] == 1 && slots.rows[0] + slots.count <= plan_.Nk) {
     Widen(bias.dtype, row + slots.rows[0] * size, slots.count, values);
-  } else {
-    for (int64_t x = 0; x < slots.count; ++x) {
-      const int64_t key = slots.rows[x];
-      if (key < 0 || key >= plan_.Nk) continue;
-      Widen(bias.dtype, row + key * bias.stride[3] * size, 1, values + x);
-    }
+    return;
   }
-  uint64_t hidden = 0;
   for (int64_t x = 0; x < slots.count; ++x) {
-    if (values[x] == -std::numeric_limits<float>::infinity()) hidden |= uint64_t{1} << x;
-    added[x] += values[x] * unit_;
+    const int64_t key = slots.rows[x];
+    values[x] = 0;
+    if (key < 0 || key >= plan_.Nk) continue;
+    Widen(bias.dtype, row + key * bias.stride[3] * size, 1, values + x);
   }
-  return hidden;
 }
 
 inline void ScoreTerms::AddTableScores(const GradQueries& queries, const GradKeys& keys,
@@ -235,8 +264,8 @@ inline void ScoreTerms::LoadDiagonals(const GradQueries& queries, const GradKeys
 
 inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const GradKeys& keys,
                                           const uint64_t* seen) {
+  const DF d;
   const int64_t rows = queries.slots.count;
-  Finiteness look_up;
   if (queries.slots.in_order && keys.slots.in_order) {
     LoadDiagonals(queries, keys);
     Gemm<Start::kZero>(rows, 2 * kTile, plan_.D, ByRow(m_.q_rel), AsRows(m_.rt),
@@ -244,9 +273,10 @@ inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const Grad
     for (int64_t i = 0; i < rows; ++i) {
       float* scores = m_.weights.Row(i);
       const float* relative = m_.diagonals.Row(i) + kTile - 1 - i;
-      for (int64_t x = 0; x < keys.slots.count; ++x) scores[x] += relative[x];
+      for (int64_t x = 0; x < keys.slots.count; x += kLanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, scores + x), hn::LoadU(d, relative + x)), d, scores + x);
+      }
     }
-    non_finite_ = look_up.HasNonFinite(m_.r, Packed(), 2 * kTile);
   } else {
     const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
     for (int64_t i = 0; i < rows; ++i) {
@@ -256,10 +286,13 @@ inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const Grad
             Dot(r, Delta(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), plan_.D, m_.space.data);
       }
     }
-    non_finite_ = false;
   }
-  Finiteness of_queries;
-  non_finite_ = non_finite_ || of_queries.HasNonFinite(m_.q_rel, Packed(), rows);
+}
+
+inline bool ScoreTerms::HasNonFinite(const GradQueries& queries) const {
+  Finiteness of_queries, of_r;
+  return p_.terms.r.given() && (of_queries.HasNonFinite(m_.q_rel, Packed(), queries.slots.count) ||
+                                of_r.HasNonFinite(m_.r, Packed(), 2 * kTile));
 }
 
 inline void ScoreTerms::AddRelative(const GradQueries& queries, const GradKeys& keys,

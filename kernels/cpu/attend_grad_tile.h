@@ -17,15 +17,15 @@ namespace attnd {
 struct KeyShares {
   int64_t tiles, shares;
   // `rows` of keys decide how many shares there are, `tiles` what is dealt.
-  static int64_t Count(int64_t rows) { return std::clamp<int64_t>(CeilDiv(rows, kTile) / 4, 1, 4); }
+  static int64_t Count(int64_t rows) { return std::clamp<int64_t>(CeilDiv(rows, kTile) / 8, 1, 4); }
   int64_t ShareOf(int64_t tile) const {
     const int64_t stretch = tile * 2 * shares / tiles;
     return std::min(stretch, 2 * shares - 1 - stretch);
   }
 };
 
-// Key tiles that a query tile meets while it is packed; together they stay in L2 (1.5 MB at most).
-constexpr int64_t kMaxKeyBlock = 4;
+// Key tiles that a query tile meets while it is packed; together they stay in L2 (0.8 MB).
+constexpr int64_t kMaxKeyBlock = 8;
 constexpr int64_t KeyBlock(int64_t D, int64_t Dv) {
   return std::clamp<int64_t>(1024 / std::max<int64_t>(D + Dv, 1), 1, kMaxKeyBlock);
 }
@@ -141,6 +141,7 @@ struct GradScratch {
   Packed space;             // rows of any operand
   Packed q_rel, dq_rel;     // [query][D]
   Packed r, rt, dr;         // rows of r in the order of a tile's diagonals: [128][D] [D][128]
+  Packed constants;         // [query][key]
   Packed diagonals;         // [query][128]
   Packed dbias;             // [query][key]
   int64_t floats = 0;
@@ -163,6 +164,7 @@ struct GradScratch {
     dq = rows(kTile, D);
     weights = take(kTile, kTile, kTile);
     dscores = take(kTile, kTile, kTile);
+    constants = take(kTile, kTile, kTile);
     space = rows(kTile, std::max(D, Dv));
     if (plan.problem->forward.terms.r.given()) {
       q_rel = rows(kTile, D);

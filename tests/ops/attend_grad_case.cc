@@ -192,7 +192,7 @@ View GradCase::Given(const std::string& name) const {
 }
 
 AttendParams GradCase::Params() const {
-  return {.scale = 1 / std::sqrt(static_cast<double>(sizes.D)),
+  return {.scale = sizes.stretch / std::sqrt(static_cast<double>(sizes.D)),
           .softcap = Has("cap") ? 0.7 : 0,
           .weighting = sizes.weighting};
 }

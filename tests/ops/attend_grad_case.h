@@ -31,6 +31,7 @@ struct GradSizes {
   std::string repeats;
   Weighting weighting = Weighting::kSoftmax;
   double hidden_bias = 0;  // share of -inf in bias
+  double stretch = 1;      // of scores
 };
 
 class GradCase {

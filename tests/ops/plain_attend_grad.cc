@@ -10,49 +10,62 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
+// Where elements of a dense array lie. A dimension of 1 repeats.
+class Places {
+ public:
+  explicit Places(const Shape& shape) {
+    int64_t step = 1;
+    for (int i = shape.rank - 1; i >= 0; --i) {
+      steps_[i] = shape[i] == 1 ? 0 : step;
+      step *= shape[i];
+    }
+  }
+  int64_t operator()(int64_t a, int64_t b, int64_t c, int64_t d) const {
+    return a * steps_[0] + b * steps_[1] + c * steps_[2] + d * steps_[3];
+  }
+
+ private:
+  int64_t steps_[kMaxRank] = {};
+};
+
 // Elements of a view, of which a dimension of stride 0 repeats, without copying what repeats.
 template <class T>
 class Numbers {
  public:
-  explicit Numbers(const View& view) : given_(view.given()) {
+  explicit Numbers(const View& view) : given_(view.given()), places_(Once(view).shape) {
     if (!given_) return;
-    View once = view;
-    for (int i = 0; i < once.shape.rank; ++i) {
-      if (once.stride[i] == 0) once.shape.dims[i] = std::min<int64_t>(once.shape.dims[i], 1);
-    }
-    array_ = ReadView(once);
+    const PlainArray array = ReadView(Once(view));
+    values_.assign(array.values.begin(), array.values.end());
   }
   bool given() const { return given_; }
-  int64_t dim(int i) const { return array_.shape[i]; }
   T operator()(int64_t a, int64_t b, int64_t c = 0, int64_t d = 0) const {
-    int64_t at = 0;
-    const int64_t index[] = {a, b, c, d};
-    for (int i = 0; i < array_.shape.rank; ++i) {
-      at = at * array_.shape[i] + (array_.shape[i] == 1 ? 0 : index[i]);
-    }
-    return static_cast<T>(array_.values[at]);
+    return values_[places_(a, b, c, d)];
   }
 
  private:
+  static View Once(View view) {
+    for (int i = 0; i < view.shape.rank; ++i) {
+      if (view.stride[i] == 0) view.shape.dims[i] = std::min<int64_t>(view.shape[i], 1);
+    }
+    return view;
+  }
   bool given_;
-  PlainArray array_;
+  Places places_;
+  std::vector<T> values_;
 };
 
 // Sums in T, and of magnitudes in double. A dimension of 1 collects all.
 template <class T>
 class Sums {
  public:
-  explicit Sums(const View& view) : shape_(view.shape), given_(view.given()) {
+  explicit Sums(const View& view) : shape_(view.shape), given_(view.given()), places_(view.shape) {
     sums_.assign(given_ ? shape_.size() : 0, 0);
     sizes_.assign(sums_.size(), 0);
   }
   void Add(T value, double size, int64_t a, int64_t b, int64_t c = 0, int64_t d = 0) {
     if (!given_) return;
-    int64_t at = 0;
-    const int64_t index[] = {a, b, c, d};
-    for (int i = 0; i < shape_.rank; ++i) at = at * shape_[i] + (shape_[i] == 1 ? 0 : index[i]);
-    sums_[at] += value;
-    sizes_[at] += size;
+    sums_[places_(a, b, c, d)] += value;
+    sizes_[places_(a, b, c, d)] += size;
   }
   PlainGradient Result() const {
     PlainGradient result;
@@ -68,6 +81,7 @@ class Sums {
  private:
   Shape shape_;
   bool given_;
+  Places places_;
   std::vector<T> sums_;
   std::vector<double> sizes_;
 };
