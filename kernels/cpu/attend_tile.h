@@ -105,44 +105,4 @@ inline int64_t CountVisible(const Pattern* pattern, TileRows Pattern::*side, int
   return count;
 }
 
-// --- backward ------------------------------------------------------------------------------------
-// Key tiles of a kv head are dealt to shares in turn, some at a time: fixed by Nk alone, balanced
-// for causal patterns, and a narrow band touches the dq of mostly one share.
-struct KeyShares {
-  int64_t tiles, shares, chunk;
-  explicit KeyShares(int64_t Nk)
-      : tiles(CeilDiv(Nk, kTile)),
-        shares(std::clamp<int64_t>(tiles / 4, 1, 4)),
-        chunk(std::max<int64_t>(tiles / 32, 1)) {}
-  int64_t ShareOf(int64_t tile) const { return tile / chunk % shares; }
-};
-
-// Floats from row to row of a packed operand of `width` columns: whole vectors of any instruction
-// set, and no power of two.
-constexpr int64_t PackedStride(int64_t width) { return CeilDiv(width, 16) * 16 + 16; }
-
-// Floats from row to row of a partial dq.
-constexpr int64_t GradStride(int64_t D) { return CeilDiv(D, 16) * 16; }
-
-// The dq of one share: [group][Nq][GradStride(D)], and which of its query tiles hold anything:
-// [group][ceil(Nq / 64)]. sums null: dq is not wanted.
-struct PartialGrad {
-  float* sums = nullptr;
-  uint8_t* touched = nullptr;
-};
-
-// One share of the keys of one kv head.
-struct AttendShare {
-  const AttendGradProblem* problem = nullptr;
-  double scale = 1;
-  int64_t b = 0, kv_head = 0, share = 0;
-  PartialGrad dq;
-};
-
-// Scratch floats of the backward kernel for one thread, without the per-query part.
-constexpr int64_t AttendGradScratchFloats(int64_t D, int64_t Dv) {
-  return kTile * (3 * PackedStride(D) + 2 * PackedStride(Dv) + 2 * kTile) +
-         (D + Dv) * PackedStride(kTile) + kTile * PackedStride(std::max(D, Dv)) + 16 * 12;
-}
-
 }  // namespace attnd

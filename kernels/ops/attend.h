@@ -58,6 +58,7 @@ struct AttendRow {
   int64_t offset = 0;                                         // position of query row 0
   double visible_pairs = 0;  // of one head (the mean), for accounting and prediction
   double visible_tiles = 0;  // 64 x 64 tiles visited, of one head
+  bool gathers = false;      // some pattern has query_rows or key_rows; told on a dry stream too
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -104,8 +105,8 @@ struct AttendArgs {
 // P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
 // out, lse, dout, dlse are then those of the whole.
 // A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed
-// over it. Fully overwritten; not given: not wanted. k2, v2, q_rel: any float dtype; others
-// float32.
+// over it. Any float dtype (bias of rows that gather: float32). Fully overwritten; not given: not
+// wanted.
 struct AttendTermGrads {
   View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;
 };
