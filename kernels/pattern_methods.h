@@ -51,7 +51,7 @@ void CheckPatternTensors(const ProblemShape& problem, Reasons* reasons);
 
 // What batch row b of a problem sees: `offset` is its causal offset, p = i + offset.
 using SourceOfRow = std::function<PatternSource(const ProblemShape& problem, int64_t offset,
-                                             const Lengths& lengths)>;
+                                                const Lengths& lengths)>;
 
 // Softmax attention over the rows that `source_of` gives, with every common tensor and option.
 // Packed sequences become problems of their own, of which `source_of` is asked one by one; segment
