@@ -59,7 +59,7 @@ struct SegmentIds {
 };
 
 std::vector<AttendRow> RowsOf(Ops& ops, const ProblemShape& problem, size_t p,
-                              const SegmentIds& segments, const SourceOf& source_of) {
+                              const SegmentIds& segments, const SourceOfRow& source_of) {
   std::vector<AttendRow> rows;
   rows.reserve(static_cast<size_t>(problem.B));
   for (int64_t b = 0; b < problem.B; ++b) {
@@ -148,7 +148,7 @@ Support PatternSupport() {
 }
 
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
-                      const SourceOf& source_of) {
+                      const SourceOfRow& source_of) {
   if (IsPacked(in)) {
     const Packed packed = Unpack(ops, in);
     if (!ops.status().ok()) return {};

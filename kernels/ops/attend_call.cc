@@ -67,8 +67,9 @@ bool RepeatsByStride(const View& view) {
 }
 
 bool Covers(const Pattern* pattern, const AttendRow& row) {
-  return pattern == nullptr || !pattern->query_rows.empty() || !pattern->key_rows.empty() ||
-         (pattern->Nq >= row.nq && pattern->Nk >= row.nk);
+  if (pattern == nullptr) return true;
+  const bool gathers = !pattern->query_rows.empty() || !pattern->key_rows.empty();
+  return gathers ? row.gathers : pattern->Nq >= row.nq && pattern->Nk >= row.nk;
 }
 
 bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendRow>& rows) {
