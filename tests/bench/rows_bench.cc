@@ -135,12 +135,14 @@ void Draws(const std::string& prefix) {
   const RandomStream stream(1, "bench");
   const auto draw = [&](const std::string& name, const std::function<void()>& call) {
     if (!name.starts_with(prefix)) return;
-    std::printf("{\"case\":\"%s\",\"value\":%.3f,\"unit\":\"ns\",\"ratio\":0}\n", name.c_str(),
+    std::printf("{\"case\":\"%s\",\"value\":%.3f,\"unit\":\"ns\"}\n", name.c_str(),
                 MedianSeconds(1, call) * 1e9 / static_cast<double>(values.size()));
   };
   draw("draw uniform", [&] { stream.Uniforms(0, values); });
   draw("draw normal", [&] { stream.Normals(0, std::span<float>(values)); });
   draw("draw truncated", [&] { stream.TruncatedNormals(0, values); });
+  const int64_t D = 128, rows = static_cast<int64_t>(values.size()) / D;
+  draw("draw orthogonal D128", [&] { OrthogonalRows(1, "w", "", 1, rows, D, RowNorms::kChi); });
 }
 
 int Main(const std::string& isa, const std::string& prefix) {
