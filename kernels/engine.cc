@@ -18,7 +18,10 @@ std::string BucketOf(const Plan& plan, const OptionMap& sent) {
   for (const auto& [name, value] : sent) {
     options.push_back(absl::StrCat(name, "=", ToString(value)));
   }
-  for (const auto& [name, view] : plan.tensors) tensors.push_back(name);
+  for (const auto& [name, view] : plan.tensors) {
+    const bool of_q = view.dtype == q.dtype || !IsFloat(view.dtype);
+    tensors.push_back(of_q ? name : absl::StrCat(name, ":", Name(view.dtype)));
+  }
   return absl::StrCat(plan.method->info().id, "/", Name(plan.direction), "/", Name(q.dtype),
                       q.layout == Layout::kBHND ? "/BHND" : "/BNHD", "/D", plan.shape.D, "/Dv",
                       plan.shape.Dv, "/", absl::StrJoin(tensors, ","), "/",

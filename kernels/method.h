@@ -22,8 +22,8 @@ absl::string_view Name(Direction direction);
 // A tensor that a method takes or gives, for people and for the checks that all methods share.
 struct TensorInfo {
   std::string name;   // spec name: "q", "kv_lengths", "bias"
-  std::string shape;  // "[B,H,Nq,D]": for people
-  std::string dtype;  // "float" (that of q), "int32", "float32"
+  std::string shape;  // "[B,H,Nq,D]": declared_shape.h
+  std::string dtype;  // "float" (that of q; but for q, k, v also float32), "int32", "float32"
   std::string help;
   bool required = false;
   bool differentiable = false;

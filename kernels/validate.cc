@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "absl/strings/str_join.h"
+#include "kernels/declared_shape.h"
 
 namespace attnd {
 namespace {
@@ -192,6 +193,53 @@ struct Checker {
     }
   }
 
+  // Every other tensor that the method declares: shape, dtype and density as declared.
+  void Parameters() const {
+    SizesByLetter sizes;
+    if (Rank4("q") != nullptr) sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
+    if (Rank4("q") != nullptr) sizes["D"] = shape.D;
+    if (Rank4("k") != nullptr) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
+    if (Rank4("v") != nullptr) sizes["Dv"] = shape.Dv;
+    for (const TensorInfo& input : info.inputs) {
+      const View* view = shape.Find(input.name);
+      const bool checked = input.name == "q" || input.name == "k" || input.name == "v" ||
+                           input.name == "q_lengths" || input.name == "kv_lengths" ||
+                           input.name == "causal_offset";
+      if (view == nullptr || checked || !input.served) continue;
+      const std::string rule = BrokenShapeRule(input.shape, sizes, view->shape);
+      if (!rule.empty()) reasons->Invalid(input.name, " ", rule, ", got ", ToString(view->shape));
+      CheckBytes(input.name, view->shape, view->dtype, reasons);
+      ParameterType(input, *view);
+      if (FitsInMemory(view->shape, view->dtype)) Dense(input.name, *view);
+    }
+  }
+
+  void ParameterType(const TensorInfo& input, const View& view) const {
+    const View* q = shape.Find("q");
+    const bool of_q = q != nullptr && IsFloat(q->dtype) && q->dtype != DType::kF32;
+    const bool is_float = input.dtype == "float";
+    const bool fits = is_float ? view.dtype == DType::kF32 || (of_q && view.dtype == q->dtype)
+                               : Name(view.dtype) == input.dtype;
+    if (fits) return;
+    reasons->Invalid(input.name, " dtype must be ", is_float ? "float32" : input.dtype,
+                     is_float && of_q ? " or that of q, " : "",
+                     is_float && of_q ? Name(q->dtype) : "", ", got ", Name(view.dtype));
+  }
+
+  // Floats along their last dimension, integers all through.
+  void Dense(absl::string_view name, const View& view) const {
+    if (view.shape.size() == 0 || view.shape.rank == 0) return;
+    const View dense = DenseView(nullptr, view.dtype, view.shape);
+    const int last = view.shape.rank - 1;
+    for (int i = view.dtype == DType::kI32 && view.shape.rank > 1 ? 0 : last; i <= last; ++i) {
+      if (view.shape[i] <= 1 || view.stride[i] == dense.stride[i]) continue;
+      reasons->Invalid(name, " must be dense along its ",
+                       i == last ? "last dimension" : "dimensions", ", got stride ",
+                       view.stride[i]);
+      return;
+    }
+  }
+
   void Grads() const {
     if (call.direction != Direction::kBackward) return;
     bool any = false;
@@ -251,6 +299,7 @@ void CheckTensors(const Method& method, const Call& call, Reasons* reasons) {
   checker.Integers("q_lengths", "Nq", checker.OfQ(s.Nq));
   checker.Integers("kv_lengths", "Nk", checker.OfK(s.Nk));
   checker.Integers("causal_offset", "any", kFree);
+  checker.Parameters();
   checker.Grads();
 }
 

@@ -1,4 +1,4 @@
-// The gradients of one share of the keys of a kv head, keys in lanes.
+// The gradients of one share of the keys of a kv head, and the sums over shares.
 #if defined(ATTND_CPU_ATTEND_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_ATTEND_BACKWARD_INL_H_
 #undef ATTND_CPU_ATTEND_BACKWARD_INL_H_
@@ -7,312 +7,287 @@
 #endif
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cmath>
 #include <limits>
-#include <numbers>
 
+#include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/attend_tile.h"
-#include "kernels/cpu/convert-inl.h"
-#include "kernels/cpu/gemm-inl.h"
-#include "kernels/cpu/lane_mask-inl.h"
-#include "kernels/cpu/math-inl.h"
+#include "kernels/cpu/attend_grad_pair-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// For a tile of queries and a tile of keys (rows of Q, K, V, dO):
-//   S = Q K^T, dP = dO V^T, P = 2^(S - lse), dS = P (dP - delta + dlse),
-//   dV += P^T dO, dK += dS^T Q, dQ += dS K.
-// The first two need K^T and V^T, made once a key tile; the others read P and dS by column, which
-// the micro-kernel does at no cost.
+// Some key tiles stay in cache as K, K^T, V^T, dK and dV while the query tiles that see any of them
+// come by. For every pair: dV += P^T dO, dK += dT^T Q, dQ += dT K, where P and dT are read by
+// column, which the micro-kernel does at no cost.
 class ShareOfKeys {
  public:
-  ShareOfKeys(const AttendShare& share, float* scratch);
+  ShareOfKeys(const AttendShare& share, const GradScratch& scratch);
   void Run();
 
  private:
-  // A tensor of one head as packed rows of `stride` floats.
-  struct Packed {
-    float* data;
-    int64_t stride;
-    int64_t width;
-    float* Row(int64_t i) const { return data + i * stride; }
-    Broadcast ByRow() const { return {data, stride, 1}; }
-    Rows AsRows() const { return {data, stride}; }
-    MutableRows Mutable() const { return {data, stride}; }
-    int64_t vectors() const { return RoundUpTo(width, kLanes); }
-  };
-  struct QueryTile {
-    int64_t first, rows;
-    const TileMask* mask;
+  using Tiles = absl::InlinedVector<int64_t, kMaxKeyBlock>;
+
+  // Partial sums of one query head.
+  struct HeadSums {
+    PartialRows dq, slopes, table, q_rel, r;
   };
 
-  // Of every query: lse in base 2, in two parts, since its rounding multiplies P; delta - dlse.
-  struct RowTerms {
-    float lse_high, lse_low, shift;
-  };
+  HeadSums SumsOf(int64_t h) const;
+  void SumSinks(int64_t h);
+  void RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end);
+  void RunHead(const Tiles& tiles, int64_t h);
+  void AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile, const HeadSums& sums,
+               bool first);
+  void Multiply(const GradQueries& queries, const GradKeys& keys, bool first);
+  void MultiplySeen(const GradQueries& queries, const GradKeys& keys, bool first);
+  void StoreKeys(const GradKeys& keys, int64_t tile);
 
-  void ReadRowTerms(int64_t g, int64_t head);
-  void LoadKeys(int64_t first);
-  void AddTile(int64_t g, const QueryTile& tile);
-  void Weigh(const QueryTile& tile, const RowTerms* terms);
-  bool HidesNonFinite(const QueryTile& tile) const;
-  void Multiply(const QueryTile& tile, Packed dq, bool first);
-  void MultiplyVisible(const QueryTile& tile, Packed dq, bool first);
-  void StoreKeys(int64_t first, int64_t rows);
-
-  static void Pack(const HeadRows& from, int64_t first, int64_t rows, const Packed& to,
-                   float factor = 1.0f);
-
+  const GradPlan& plan_;
   const AttendShare& s_;
-  const AttendProblem& p_;
   const AttendRow& row_;
-  const int64_t D_, Dv_, Nq_, group_;
-  const bool wants_dq_, wants_dk_, wants_dv_, has_dout_;
-  int64_t keys_ = 0;  // of the current key tile
-  Packed k_, q_, dout_, dk_, dv_;
-  Packed weights_, dscores_;  // [query][key]: S then P; dP then dS
-  Packed kt_, vt_;            // [D][key], [Dv][key]
-  Packed space_;
-  RowTerms* row_terms_;  // [group][Nq]
-  uint64_t row_bits_[kTile];
+  const GradScratch& m_;
+  const bool wants_dq_;
+  const PartialRows dk_, dv_;
+  PairOfTiles pair_;
+  GradKeys keys_[kMaxKeyBlock];
 };
 
-inline ShareOfKeys::ShareOfKeys(const AttendShare& share, float* scratch)
-    : s_(share),
-      p_(share.problem->forward),
-      row_(p_.rows[share.b]),
-      D_(p_.q.shape[3]),
-      Dv_(p_.v.shape[3]),
-      Nq_(p_.q.shape[2]),
-      group_(p_.q.shape[1] / p_.k.shape[1]),
-      wants_dq_(share.dq.sums != nullptr),
-      wants_dk_(share.problem->dk.data != nullptr),
-      wants_dv_(share.problem->dv.data != nullptr),
-      has_dout_(share.problem->dout.data != nullptr) {
-  const auto take = [&](int64_t rows, int64_t width, int64_t stride) {
-    Packed taken = {scratch, stride, width};
-    scratch += rows * stride;
-    return taken;
-  };
-  k_ = take(kTile, D_, PackedStride(D_));
-  q_ = take(kTile, D_, PackedStride(D_));
-  dk_ = take(kTile, D_, PackedStride(D_));
-  dout_ = take(kTile, Dv_, PackedStride(Dv_));
-  dv_ = take(kTile, Dv_, PackedStride(Dv_));
-  weights_ = take(kTile, kTile, kTile);
-  dscores_ = take(kTile, kTile, kTile);
-  kt_ = take(D_, kTile, PackedStride(kTile));
-  vt_ = take(Dv_, kTile, PackedStride(kTile));
-  space_ = take(kTile, std::max(D_, Dv_), PackedStride(std::max(D_, Dv_)));
-  row_terms_ = reinterpret_cast<RowTerms*>(scratch);
+inline ShareOfKeys::ShareOfKeys(const AttendShare& share, const GradScratch& scratch)
+    : plan_(*share.plan),
+      s_(share),
+      row_(plan_.Row(share.b)),
+      m_(scratch),
+      wants_dq_(plan_.sums[GradSum::kDq].rows > 0),
+      dk_(plan_.Of(GradSum::kDk, share.b, share.kv_head, share.share)),
+      dv_(plan_.Of(GradSum::kDv, share.b, share.kv_head, share.share)),
+      pair_(plan_, share.b, scratch) {
+  for (int64_t i = 0; i < KeyBlock(plan_.D, plan_.Dv); ++i) keys_[i].m = scratch.keys[i];
 }
 
-// Rows as float32, columns up to a whole vector filled with zeros.
-inline void ShareOfKeys::Pack(const HeadRows& from, int64_t first, int64_t rows, const Packed& to,
-                              float factor) {
-  for (int64_t i = 0; i < rows; ++i) {
-    Widen(from.dtype, from.Row(first + i), to.width, to.Row(i), factor);
-    std::fill(to.Row(i) + to.width, to.Row(i) + to.vectors(), 0.0f);
-  }
+inline ShareOfKeys::HeadSums ShareOfKeys::SumsOf(int64_t h) const {
+  const auto of = [&](GradSum::Kind kind) { return plan_.Of(kind, s_.b, h, s_.share); };
+  return {of(GradSum::kDq), of(GradSum::kSlopes), of(GradSum::kTable), of(GradSum::kQRel),
+          of(GradSum::kR)};
 }
 
 inline void ShareOfKeys::Run() {
-  for (int64_t g = 0; g < group_; ++g) ReadRowTerms(g, s_.kv_head * group_ + g);
-  const int64_t q_tiles = CeilDiv(Nq_, kTile);
-  if (wants_dq_) std::memset(s_.dq.touched, 0, group_ * q_tiles);
-  const Pattern* pattern = row_.pattern.get();
-  const KeyShares shares(p_.k.shape[2]);
-  for (int64_t tile = 0; tile < shares.tiles; ++tile) {
-    if (shares.ShareOf(tile) != s_.share) continue;
-    const int64_t first = tile * kTile;
-    keys_ = std::clamp<int64_t>(row_.nk - first, 0, kTile);
-    std::fill_n(dk_.data, kTile * dk_.stride, 0.0f);
-    std::fill_n(dv_.data, kTile * dv_.stride, 0.0f);
-    if (keys_ > 0) {
-      LoadKeys(first);
-      for (int64_t g = 0; g < group_; ++g) {
-        for (VisibleTiles visible(pattern, &Pattern::by_key, tile, CeilDiv(row_.nq, kTile));
-             !visible.done(); visible.Next()) {
-          const int64_t query = visible.tile().index * kTile;
-          AddTile(g, {query, std::min(kTile, row_.nq - query), visible.tile().mask});
-        }
-      }
+  const int64_t h_begin = s_.kv_head * plan_.group, h_end = h_begin + plan_.group;
+  dk_.Clear();
+  dv_.Clear();
+  for (int64_t h = h_begin; h < h_end; ++h) {
+    const HeadSums sums = SumsOf(h);
+    for (const PartialRows* rows : {&sums.dq, &sums.slopes, &sums.table, &sums.q_rel, &sums.r}) {
+      rows->Clear();
     }
-    StoreKeys(first, std::min(kTile, p_.k.shape[2] - first));
+    SumSinks(h);
+  }
+  // Heads may gather keys in orders of their own; otherwise they share the packed keys.
+  const int64_t together = plan_.gathers ? 1 : plan_.group;
+  for (int64_t h = h_begin; h < h_end; h += together) {
+    const Pattern* pattern = row_.Of(h);
+    const bool gathers = pattern != nullptr && !pattern->key_rows.empty();
+    const int64_t slots = gathers ? static_cast<int64_t>(pattern->key_rows.size()) : plan_.Nk;
+    const KeyShares shares = {CeilDiv(slots, kTile), plan_.shares};
+    Tiles tiles;
+    for (int64_t tile = 0; tile < shares.tiles; ++tile) {
+      if (shares.ShareOf(tile) != s_.share) continue;
+      tiles.push_back(tile);
+      if (static_cast<int64_t>(tiles.size()) < KeyBlock(plan_.D, plan_.Dv)) continue;
+      RunBlock(tiles, h, h + together);
+      tiles.clear();
+    }
+    if (!tiles.empty()) RunBlock(tiles, h, h + together);
   }
 }
 
-// lse in base 2 and delta - dlse of every query of a head. A row that saw nothing gets weights 0.
-inline void ShareOfKeys::ReadRowTerms(int64_t g, int64_t head) {
-  const DF d;
-  const AttendGradProblem& grad = *s_.problem;
-  const HeadRows lse = HeadRows::Of(p_.lse, s_.b, head), dlse = HeadRows::Of(grad.dlse, s_.b, head);
-  const HeadRows out = HeadRows::Of(p_.out, s_.b, head), dout = HeadRows::Of(grad.dout, s_.b, head);
-  float *left = space_.Row(0), *right = dout_.Row(0);
-  std::fill(left + Dv_, left + RoundUpTo(Dv_, kLanes), 0.0f);
-  std::fill(right + Dv_, right + RoundUpTo(Dv_, kLanes), 0.0f);
+// A sink is a key of value 0: it has the weight exp(sink - lse), and dP = 0.
+inline void ShareOfKeys::SumSinks(int64_t h) {
+  const PartialRows sums = plan_.Of(GradSum::kSinks, s_.b, h, s_.share);
+  sums.Clear();
+  if (!sums.wanted() || s_.share != 0) return;
+  const AttendGradProblem& grad = *plan_.problem;
+  const AttendProblem& p = grad.forward;
+  const double sink = HeadRows::Of(p.terms.sinks, s_.b, h).Scalar(0);
+  const HeadRows lse = HeadRows::Of(p.lse, s_.b, h), dlse = HeadRows::Of(grad.dlse, s_.b, h);
+  const HeadRows out = HeadRows::Of(p.out, s_.b, h), dout = HeadRows::Of(grad.dout, s_.b, h);
+  double sum = 0;
   for (int64_t i = 0; i < row_.nq; ++i) {
-    float delta = 0;
-    const float log_sum = lse.Scalar(i);
-    const bool sees = log_sum != -std::numeric_limits<float>::infinity();
-    if (sees && has_dout_) {
-      Widen(out.dtype, out.Row(i), Dv_, left);
-      Widen(dout.dtype, dout.Row(i), Dv_, right);
-      VF sum = hn::Zero(d);
-      for (int64_t j = 0; j < Dv_; j += kLanes) {
-        sum = hn::MulAdd(hn::LoadU(d, left + j), hn::LoadU(d, right + j), sum);
-      }
-      delta = hn::GetLane(hn::SumOfLanes(d, sum));
+    const double log_sum = lse.Scalar(i);
+    if (log_sum == -std::numeric_limits<double>::infinity()) continue;
+    double shift = dlse.data == nullptr ? 0.0 : -static_cast<double>(dlse.Scalar(i));
+    if (pair_.has_dout()) {
+      PackRow(dout, i, 1.0f, m_.dout, 0);
+      shift += Dot(out, i, m_.dout.Row(0), plan_.Dv, m_.space.data);
     }
-    if (sees && dlse.data != nullptr) delta -= dlse.Scalar(i);
-    const double lse2 = log_sum * std::numbers::log2e;
-    const float high = static_cast<float>(lse2);
-    row_terms_[g * Nq_ + i] = {high, static_cast<float>(lse2 - high), delta};
-    if (!sees) row_terms_[g * Nq_ + i] = {std::numeric_limits<float>::infinity(), 0, 0};
+    sum -= std::exp(sink - log_sum) * shift;
   }
+  *sums.Open(0) = static_cast<float>(sum);
 }
 
-inline void ShareOfKeys::LoadKeys(int64_t first) {
-  // Lanes beyond the last key compute something that nobody reads.
-  Packed v = {space_.data, PackedStride(Dv_), Dv_};
-  Pack(HeadRows::Of(p_.k, s_.b, s_.kv_head), first, keys_, k_);
-  Pack(HeadRows::Of(p_.v, s_.b, s_.kv_head), first, keys_, v);
-  std::fill(k_.Row(keys_), k_.Row(kTile), 0.0f);
-  std::fill(v.Row(keys_), v.Row(kTile), 0.0f);
-  Transpose(k_.data, k_.stride, kTile, D_, kt_.data, kt_.stride);
-  Transpose(v.data, v.stride, kTile, Dv_, vt_.data, vt_.stride);
+inline void ShareOfKeys::RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end) {
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    pair_.LoadKeys(s_.kv_head, row_.Of(h_begin), tiles[i], &keys_[i]);
+    Zero(keys_[i].m.dk, kTile);
+    Zero(keys_[i].m.dv, kTile);
+  }
+  for (int64_t h = h_begin; h < h_end; ++h) RunHead(tiles, h);
+  for (size_t i = 0; i < tiles.size(); ++i) StoreKeys(keys_[i], tiles[i]);
 }
 
-inline void ShareOfKeys::AddTile(int64_t g, const QueryTile& tile) {
-  const int64_t head = s_.kv_head * group_ + g;
-  // Scaled as in the forward: the scores are the same bit for bit, so P sums to 1 as it did there.
-  Pack(HeadRows::Of(p_.q, s_.b, head), tile.first, tile.rows, q_,
-       static_cast<float>(s_.scale * std::numbers::log2e));
-  Gemm<Start::kZero>(tile.rows, kTile, D_, q_.ByRow(), kt_.AsRows(), weights_.Mutable());
-  if (has_dout_) {
-    Pack(HeadRows::Of(s_.problem->dout, s_.b, head), tile.first, tile.rows, dout_);
-    Gemm<Start::kZero>(tile.rows, kTile, Dv_, dout_.ByRow(), vt_.AsRows(), dscores_.Mutable());
-  } else {
-    std::fill_n(dscores_.data, kTile * kTile, 0.0f);
+inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
+  const Pattern* pattern = row_.Of(h);
+  const bool gathers = pattern != nullptr && !pattern->query_rows.empty();
+  const int64_t slots = gathers ? static_cast<int64_t>(pattern->query_rows.size()) : row_.nq;
+  absl::InlinedVector<VisibleTiles, kMaxKeyBlock> visible;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const int64_t q_tiles = keys_[i].slots.count == 0 ? 0 : CeilDiv(slots, kTile);
+    pair_.LoadKeyBias(pattern, tiles[i], &keys_[i]);
+    visible.emplace_back(pattern, &Pattern::by_key, tiles[i], q_tiles);
   }
-  if (tile.mask != nullptr) TransposeMask(*tile.mask, row_bits_);
-  Weigh(tile, row_terms_ + g * Nq_ + tile.first);
-
-  Packed dq = {};
-  bool first = false;
-  if (wants_dq_) {
-    const int64_t stride = GradStride(D_);
-    dq = {s_.dq.sums + (g * Nq_ + tile.first) * stride, stride, D_};
-    uint8_t* touched = s_.dq.touched + g * CeilDiv(Nq_, kTile) + tile.first / kTile;
-    first = *touched == 0;
-    *touched = 1;
-  }
-  if (tile.mask != nullptr && HidesNonFinite(tile)) {
-    MultiplyVisible(tile, dq, first);
-  } else {
-    Multiply(tile, dq, first);
-  }
-}
-
-// S and dP to P and dS. Selects, so that whatever an invisible pair computed is gone.
-inline void ShareOfKeys::Weigh(const QueryTile& tile, const RowTerms* terms) {
-  const DF d;
-  for (int64_t i = 0; i < tile.rows; ++i) {
-    const VF high = hn::Set(d, terms[i].lse_high), low = hn::Set(d, terms[i].lse_low);
-    const VF delta = hn::Set(d, terms[i].shift);
-    float *weights = weights_.Row(i), *dscores = dscores_.Row(i);
-    for (int64_t x = 0; x < kTile; x += kLanes) {
-      VF weight = Exp2Small(d, hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low));
-      VF dscore = hn::Mul(weight, hn::Sub(hn::LoadU(d, dscores + x), delta));
-      if (tile.mask != nullptr) {
-        const auto sees = LaneMask(row_bits_[i] >> x);
-        weight = hn::IfThenElseZero(sees, weight);
-        dscore = hn::IfThenElseZero(sees, dscore);
+  const HeadSums sums = SumsOf(h);
+  GradQueries queries;
+  for (;;) {
+    int64_t tile = VisibleTile::kNone;
+    for (const VisibleTiles& v : visible) tile = std::min(tile, v.tile().index);
+    if (tile == VisibleTile::kNone) return;
+    pair_.LoadQueries(h, pattern, tile, &queries);
+    bool first = true;
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      if (visible[i].tile().index != tile) continue;
+      AddPair(&queries, &keys_[i], visible[i].tile(), sums, first);
+      visible[i].Next();
+      first = false;
+    }
+    const DF d;
+    for (int64_t i = 0; wants_dq_ && i < queries.slots.count; ++i) {
+      if (queries.slots.rows[i] < 0) continue;
+      const float* from = m_.dq.Row(i);
+      float* to = sums.dq.Open(queries.slots.rows[i]);
+      for (int64_t x = 0; x < Vectors(m_.dq); x += kLanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, to + x), hn::LoadU(d, from + x)), d, to + x);
       }
-      hn::StoreU(weight, d, weights + x);
-      hn::StoreU(dscore, d, dscores + x);
     }
   }
 }
 
-// Whether a product with a weight of 0 could make a NaN where nobody sees anything.
-inline bool ShareOfKeys::HidesNonFinite(const QueryTile& tile) const {
-  const auto has = [](const Packed& x, int64_t rows) {
-    bool found = false;
-    for (int64_t i = 0; i < rows; ++i) found = found || HasNonFinite(x.Row(i), x.width);
-    return found;
-  };
-  return has(k_, keys_) || has(q_, tile.rows) || (has_dout_ && has(dout_, tile.rows));
+inline void ShareOfKeys::AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile,
+                                 const HeadSums& sums, bool first) {
+  const bool exact = pair_.Weigh(queries, keys, tile);
+  if (exact) {
+    MultiplySeen(*queries, *keys, first);
+  } else {
+    Multiply(*queries, *keys, first);
+  }
+  if (!pair_.terms().given()) return;
+  if (sums.slopes.wanted()) {
+    // In double: float32 in two parts.
+    float* sum = sums.slopes.Open(0);
+    const double total = double{sum[0]} + double{sum[1]} - pair_.terms().distance_sum();
+    sum[0] = static_cast<float>(total);
+    sum[1] = static_cast<float>(total - double{sum[0]});
+  }
+  pair_.terms().AddTable(*queries, *keys, tile.terms, pair_.seen(), sums.table);
+  if (sums.q_rel.wanted() || sums.r.wanted()) {
+    pair_.terms().AddRelative(*queries, *keys, pair_.seen(), exact, sums.q_rel, sums.r);
+  }
 }
 
-inline void ShareOfKeys::Multiply(const QueryTile& tile, Packed dq, bool first) {
-  const Broadcast weights_t = {weights_.data, 1, kTile}, dscores_t = {dscores_.data, 1, kTile};
-  if (wants_dv_ && has_dout_) {
-    Gemm<Start::kAdd>(keys_, dv_.vectors(), tile.rows, weights_t, dout_.AsRows(), dv_.Mutable());
+inline void ShareOfKeys::Multiply(const GradQueries& queries, const GradKeys& keys, bool first) {
+  const int64_t rows = queries.slots.count, count = keys.slots.count;
+  const GradScratch::Keys& k = keys.m;
+  if (plan_.wants_dv && pair_.has_dout()) {
+    Gemm<Start::kAdd>(count, Vectors(k.dv), rows, ByColumn(m_.weights), AsRows(m_.dout),
+                      Mutable(k.dv));
   }
-  if (wants_dk_) {
-    Gemm<Start::kAdd>(keys_, dk_.vectors(), tile.rows, dscores_t, q_.AsRows(), dk_.Mutable());
+  if (plan_.wants_dk) {
+    Gemm<Start::kAdd>(count, Vectors(k.dk), rows, ByColumn(m_.dscores), AsRows(m_.q),
+                      Mutable(k.dk));
   }
   if (!wants_dq_) return;
   if (first) {
-    Gemm<Start::kZero>(tile.rows, dq.vectors(), keys_, dscores_.ByRow(), k_.AsRows(), dq.Mutable());
+    Gemm<Start::kZero>(rows, Vectors(m_.dq), count, ByRow(m_.dscores), AsRows(k.k), Mutable(m_.dq));
   } else {
-    Gemm<Start::kAdd>(tile.rows, dq.vectors(), keys_, dscores_.ByRow(), k_.AsRows(), dq.Mutable());
+    Gemm<Start::kAdd>(rows, Vectors(m_.dq), count, ByRow(m_.dscores), AsRows(k.k), Mutable(m_.dq));
   }
 }
 
 // The same by pairs, visible ones only.
-inline void ShareOfKeys::MultiplyVisible(const QueryTile& tile, Packed dq, bool first) {
+inline void ShareOfKeys::MultiplySeen(const GradQueries& queries, const GradKeys& keys,
+                                      bool first) {
   const auto add = [](float weight, const float* from, int64_t n, float* to) {
     for (int64_t j = 0; j < n; ++j) to[j] += weight * from[j];
   };
-  for (int64_t i = 0; i < tile.rows; ++i) {
-    if (wants_dq_ && first) std::fill_n(dq.Row(i), dq.vectors(), 0.0f);
-    for (int64_t key = 0; key < keys_; ++key) {
-      if ((row_bits_[i] >> key & 1) == 0) continue;
-      const float dscore = dscores_.Row(i)[key];
-      if (wants_dv_ && has_dout_) add(weights_.Row(i)[key], dout_.Row(i), Dv_, dv_.Row(key));
-      if (wants_dk_) add(dscore, q_.Row(i), D_, dk_.Row(key));
-      if (wants_dq_) add(dscore, k_.Row(key), D_, dq.Row(i));
+  if (first) Zero(m_.dq, queries.slots.count);
+  for (int64_t i = 0; i < queries.slots.count; ++i) {
+    for (uint64_t rest = pair_.seen()[i]; rest != 0; rest &= rest - 1) {
+      const int64_t x = std::countr_zero(rest);
+      if (x >= keys.slots.count) break;
+      const float dscore = m_.dscores.Row(i)[x];
+      if (plan_.wants_dv && pair_.has_dout()) {
+        add(m_.weights.Row(i)[x], m_.dout.Row(i), plan_.Dv, keys.m.dv.Row(x));
+      }
+      if (plan_.wants_dk) add(dscore, m_.q.Row(i), plan_.D, keys.m.dk.Row(x));
+      if (wants_dq_) add(dscore, keys.m.k.Row(x), plan_.D, m_.dq.Row(i));
     }
   }
 }
 
-inline void ShareOfKeys::StoreKeys(int64_t first, int64_t rows) {
-  // Q carries scale log2(e).
-  constexpr float kLn2 = std::numbers::ln2_v<float>;
-  const HeadRows dk = HeadRows::Of(s_.problem->dk, s_.b, s_.kv_head);
-  const HeadRows dv = HeadRows::Of(s_.problem->dv, s_.b, s_.kv_head);
-  for (int64_t i = 0; i < rows; ++i) {
-    if (wants_dk_) Narrow(dk.dtype, dk_.Row(i), D_, dk.Row(first + i), kLn2);
-    if (wants_dv_) Narrow(dv.dtype, dv_.Row(i), Dv_, dv.Row(first + i));
+// To their rows, or to the sums of rows where several slots may be one row. Q carries scale unit.
+inline void ShareOfKeys::StoreKeys(const GradKeys& keys, int64_t tile) {
+  const float factor = static_cast<float>(1 / plan_.unit());
+  if (plan_.gathers) {
+    const auto add = [](const PartialRows& sums, const Packed& tile_sums, int64_t row, int64_t i) {
+      float* to = sums.Open(row);
+      for (int64_t x = 0; x < tile_sums.width; ++x) to[x] += tile_sums.Row(i)[x];
+    };
+    for (int64_t i = 0; i < keys.slots.count; ++i) {
+      if (keys.slots.rows[i] < 0) continue;
+      if (dk_.wanted()) add(dk_, keys.m.dk, keys.slots.rows[i], i);
+      if (dv_.wanted()) add(dv_, keys.m.dv, keys.slots.rows[i], i);
+    }
+    return;
+  }
+  const HeadRows dk = HeadRows::Of(plan_.problem->dk, s_.b, s_.kv_head);
+  const HeadRows dv = HeadRows::Of(plan_.problem->dv, s_.b, s_.kv_head);
+  const int64_t first = tile * kTile;
+  for (int64_t i = 0; i < std::min(kTile, plan_.Nk - first); ++i) {
+    if (plan_.wants_dk) Narrow(dk.dtype, keys.m.dk.Row(i), plan_.D, dk.Row(first + i), factor);
+    if (plan_.wants_dv) Narrow(dv.dtype, keys.m.dv.Row(i), plan_.Dv, dv.Row(first + i));
   }
 }
 
-// dq of the heads of a group: the shares' sums in their order. `share` is any of them, its dq that
-// of the first; `shares` of them follow each other.
-inline void SumShares(const AttendShare& share, int64_t shares, float* scratch) {
-  const AttendProblem& p = share.problem->forward;
+// `count` rows of a gradient from `first` on to plane (b, h) of `out`: the partial sums of all that
+// the plane stands for, in their order. `space`: stride() floats.
+inline void SumPlane(const GradPlan& plan, const PlaneSum& plane, float* space) {
   const DF d;
-  const int64_t D = p.q.shape[3], Nq = p.q.shape[2], group = p.q.shape[1] / p.k.shape[1];
-  const int64_t stride = GradStride(D), q_tiles = CeilDiv(Nq, kTile);
-  const int64_t nq = p.rows[share.b].nq;
-  for (int64_t g = 0; g < group; ++g) {
-    const HeadRows dq = HeadRows::Of(share.problem->dq, share.b, share.kv_head * group + g);
-    for (int64_t i = 0; i < Nq; ++i) {
-      std::fill_n(scratch, stride, 0.0f);
-      for (int64_t s = 0; s < shares && i < nq; ++s) {
-        if (share.dq.touched[(s * group + g) * q_tiles + i / kTile] == 0) continue;
-        const float* part = share.dq.sums + ((s * group + g) * Nq + i) * stride;
-        for (int64_t x = 0; x < D; x += kLanes) {
-          hn::StoreU(hn::Add(hn::LoadU(d, scratch + x), hn::LoadU(d, part + x)), d, scratch + x);
+  const auto& [kind, out, first, count, b, h] = plane;
+  const GradSum& sum = plan.sums[kind];
+  const int64_t rows = out.shape[2], stride = sum.stride();
+  // A dimension of 1 stands for all.
+  const int64_t b_end = out.shape[0] == 1 ? plan.B : b + 1;
+  const int64_t h_end = out.shape[1] == 1 ? sum.heads : h + 1;
+  const int64_t repeats = rows == 1 ? count : 1;
+  const HeadRows to = HeadRows::Of(out, b, h);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::fill_n(space, stride, 0.0f);
+    for (int64_t bb = b; bb < b_end; ++bb) {
+      for (int64_t hh = h; hh < h_end; ++hh) {
+        for (int64_t share = 0; share < plan.shares; ++share) {
+          const PartialRows part = plan.Of(kind, bb, hh, share);
+          for (int64_t r = first + row; r < first + row + repeats; ++r) {
+            if (part.touched[r] == 0) continue;
+            for (int64_t x = 0; x < stride; x += kLanes) {
+              const VF more = hn::LoadU(d, part.sums + r * stride + x);
+              hn::StoreU(hn::Add(hn::LoadU(d, space + x), more), d, space + x);
+            }
+          }
         }
       }
-      Narrow(dq.dtype, scratch, D, dq.Row(i), static_cast<float>(share.scale));
     }
+    Narrow(out.dtype, space, sum.width, to.Row(row), static_cast<float>(sum.factor));
   }
 }
 

@@ -10,11 +10,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <numbers>
 
 #include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/attend_tile.h"
+#include "kernels/cpu/attend_item.h"
+#include "kernels/cpu/attend_terms-inl.h"
 #include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/gemm-inl.h"
 #include "kernels/cpu/key_tiles-inl.h"
@@ -25,92 +26,101 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-
 // The online softmax of one tile of queries. Every array keeps queries in panels of kPanel lanes.
 class QueryTile {
  public:
-  // Tile `index` of the item. `scores` is space that the item's tiles share; `take`(floats) returns
-  // scratch memory.
+  // Tile `index` of the item. `scores` and `space` are shared by the item's tiles; `take`(floats)
+  // returns scratch memory.
   template <class Take>
-  QueryTile(const AttendItem& item, int64_t index, float* scores, const Take& take)
+  QueryTile(const AttendItem& item, int64_t index, float* scores, const TermSpace& space,
+            const Take& take)
       : t_(item),
         first_(index * kTile),
         queries_(std::clamp<int64_t>(item.queries - first_, 0, kTile)),
         panels_(CeilDiv(queries_, kPanel)),
-        visible_(item.pattern, &Pattern::by_query, item.row + index,
+        visible_(item.pattern, &Pattern::by_query, item.tile + index,
                  queries_ == 0 ? 0 : CeilDiv(item.keys, kTile)),
+        left_(item.count),
         qt_(take(item.D * kTile)),
         scores_(scores),
         sum_vp_(take(item.Dv * kTile)),
         max_(take(kTile)),
         sum_(take(kTile)),
-        shrink_(take(kTile)) {}
+        shrink_(take(kTile)),
+        terms_(item, first_, queries_, space, take) {
+    visible_.Skip(item.skip);
+  }
 
   void LoadQueries();
   // The next key tile to work on, VisibleTile::kNone after the last.
-  int64_t next() const { return visible_.tile().index; }
+  int64_t next() const { return left_ == 0 ? VisibleTile::kNone : visible_.tile().index; }
   // Works on up to kBlockTiles of them.
   void Advance(KeyTiles* keys);
   void Store();
+
+  // The state, AttendStateFloats of it, for another one that looked at other keys.
+  void Save(float* state) const;
+  // Adds what another one saved. Sums are of disjoint keys.
+  void Merge(const float* state);
 
  private:
   // Tiles whose scores are normalised together.
   struct Block {
     int count = 0;
     int64_t keys = 0;
-    struct Part {
-      int64_t first, keys, offset;  // first key, how many, where its rows of scores start
-      const TileMask* mask;
-      int slot;
-    } parts[kBlockTiles];
+    KeyPart parts[kBlockTiles];
   };
 
   Block NextBlock(KeyTiles* keys);
-  void Mask(const Block::Part& part, int64_t panel);
+  void Mask(const KeyPart& part, int64_t panel);
   bool Normalise(int64_t panel, int64_t keys);
   void AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys);
-  void AddVisible(const Block::Part& part, int64_t key, int64_t panel, const float* v);
+  void AddVisible(uint64_t sees, const float* weights, int64_t panel, const float* v);
+  void StoreRow(int64_t i, float* out);
 
-  float* SumVP(int64_t panel) { return sum_vp_ + panel * t_.Dv * kPanel; }
+  float* SumVP(int64_t panel) const { return sum_vp_ + panel * t_.Dv * kPanel; }
 
   const AttendItem& t_;
   int64_t first_, queries_, panels_;
   VisibleTiles visible_;
+  int64_t left_;  // of the item's count
   bool has_values_ = false;
-  float* qt_;                    // [panel][D][kPanel], times scale log2(e)
+  float* qt_;                    // [panel][D][kPanel], times query_scale
   float* scores_;                // [key of the block][kPanel]; scores, then weights
   float* sum_vp_;                // [panel][Dv][kPanel]
-  float *max_, *sum_, *shrink_;  // [kTile]
+  float *max_, *sum_, *shrink_;  // [kTile]; without softmax 0, pairs seen, unused
+  ScoreTerms terms_;
 };
 
 inline void QueryTile::LoadQueries() {
-  const DF d;
   for (int64_t p = 0; p < panels_; ++p) {
-    const int64_t first = p * kPanel, count = std::min(kPanel, queries_ - first);
-    float* rows = scores_;
-    for (int64_t i = 0; i < count; ++i) {
-      Widen(t_.q.dtype, t_.q.Row(first_ + first + i), t_.D, rows + i * t_.D, t_.scale_log2e);
-    }
     // Lanes without a query compute something finite that nobody reads.
-    std::fill(rows + count * t_.D, rows + kPanel * t_.D, 0.0f);
-    Transpose(rows, t_.D, kPanel, t_.D, qt_ + p * t_.D * kPanel, kPanel);
+    std::fill_n(scores_, kPanel * t_.D, 0.0f);
+    for (int64_t i = 0; i < std::min(kPanel, queries_ - p * kPanel); ++i) {
+      const int64_t row = t_.QueryRow(first_ + p * kPanel + i);
+      if (row >= 0) Widen(t_.q.dtype, t_.q.Row(row), t_.D, scores_ + i * t_.D, t_.query_scale);
+    }
+    Transpose(scores_, t_.D, kPanel, t_.D, qt_ + p * t_.D * kPanel, kPanel);
   }
-  for (int64_t i = 0; i < panels_ * kPanel; i += kLanes) {
-    hn::StoreU(hn::Set(d, kMinusInf), d, max_ + i);
-    hn::StoreU(hn::Zero(d), d, sum_ + i);
-  }
+  if (t_.has_terms && queries_ > 0) terms_.LoadQueries(scores_);
+  // A sink is a key that has been seen, with the value 0.
+  const float* sink = t_.terms.sink;
+  const bool has_sink = sink != nullptr && *sink != kMinusInf;
+  const float none = t_.terms.is_softmax() ? kMinusInf : 0.0f;
+  std::fill_n(max_, kTile, has_sink ? *sink * std::numbers::log2e_v<float> : none);
+  std::fill_n(sum_, kTile, has_sink ? 1.0f : 0.0f);
 }
 
 inline QueryTile::Block QueryTile::NextBlock(KeyTiles* keys) {
   Block block;
   uint32_t busy = 0;
-  for (; block.count < kBlockTiles && !visible_.done(); visible_.Next()) {
+  for (; block.count < kBlockTiles && next() != VisibleTile::kNone; visible_.Next(), --left_) {
     const VisibleTile& tile = visible_.tile();
     const int64_t first = tile.index * kTile, n = std::min(kTile, t_.keys - first);
-    const int slot = keys->Prepare(tile.index, busy);
-    busy |= 1u << slot;
-    block.parts[block.count++] = {first, n, block.keys, tile.mask, slot};
+    const int place = keys->Prepare(tile.index, busy);
+    busy |= 1u << place;
+    block.parts[block.count++] = {first,      n,     block.keys,         tile.mask,
+                                  tile.terms, place, keys->absent(place)};
     block.keys += n;
   }
   return block;
@@ -120,24 +130,29 @@ inline void QueryTile::Advance(KeyTiles* keys) {
   const Block block = NextBlock(keys);
   for (int64_t p = 0; p < panels_; ++p) {
     for (int i = 0; i < block.count; ++i) {
-      const Block::Part& part = block.parts[i];
-      const Rows k = keys->Keys(part.slot);
+      const KeyPart& part = block.parts[i];
+      const Rows k = keys->Keys(part.place);
+      float* scores = scores_ + part.offset * kPanel;
       PanelGemm<Start::kZero>(part.keys, t_.D, {k.data, k.stride, 1}, qt_ + p * t_.D * kPanel,
-                              scores_ + part.offset * kPanel);
-      if (part.mask != nullptr) Mask(part, p);
+                              scores);
+      if (t_.has_terms) {
+        terms_.Apply(part, p, scores, sum_ + p * kPanel);
+      } else if (part.mask != nullptr || part.absent != 0) {
+        Mask(part, p);
+      }
     }
-    const bool shrinks = Normalise(p, block.keys);
+    const bool shrinks = t_.terms.is_softmax() && Normalise(p, block.keys);
     AddValues(block, p, shrinks, keys);
   }
   has_values_ = true;
 }
 
 // Selects, so that whatever an invisible pair computed is gone.
-inline void QueryTile::Mask(const Block::Part& part, int64_t panel) {
+inline void QueryTile::Mask(const KeyPart& part, int64_t panel) {
   const DF d;
   const VF hidden = hn::Set(d, kMinusInf);
   for (int64_t key = 0; key < part.keys; ++key) {
-    const uint64_t word = (*part.mask)[key] >> (panel * kPanel);
+    const uint64_t word = part.Sees(key) >> (panel * kPanel);
     float* row = scores_ + (part.offset + key) * kPanel;
     for (int64_t x = 0; x < kPanel; x += kLanes) {
       hn::StoreU(hn::IfThenElse(LaneMask(word >> x), hn::LoadU(d, row + x), hidden), d, row + x);
@@ -190,13 +205,13 @@ inline bool QueryTile::Normalise(int64_t panel, int64_t keys) {
 inline void QueryTile::AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys) {
   float* sum = SumVP(panel);
   for (int i = 0; i < block.count;) {
-    // Slots side by side are one longer sum.
-    const Block::Part& first = block.parts[i];
+    // Places side by side are one longer sum.
+    const KeyPart& first = block.parts[i];
     int64_t n = first.keys;
-    for (++i; i < block.count && block.parts[i].slot == block.parts[i - 1].slot + 1; ++i) {
+    for (++i; i < block.count && block.parts[i].place == block.parts[i - 1].place + 1; ++i) {
       n += block.parts[i].keys;
     }
-    const Broadcast vt = keys->ValuesT(first.slot);
+    const Broadcast vt = keys->ValuesT(first.place);
     const float* weights = scores_ + first.offset * kPanel;
     if (first.offset > 0 || (has_values_ && !shrinks)) {
       PanelGemm<Start::kAdd>(t_.Dv, n, vt, weights, sum);
@@ -207,67 +222,126 @@ inline void QueryTile::AddValues(const Block& block, int64_t panel, bool shrinks
     }
   }
   for (int i = 0; i < block.count; ++i) {
-    const Block::Part& part = block.parts[i];
-    for (uint64_t odd = keys->hidden_values(part.slot); odd != 0; odd &= odd - 1) {
+    const KeyPart& part = block.parts[i];
+    for (uint64_t odd = keys->hidden_values(part.place); odd != 0; odd &= odd - 1) {
       const int64_t key = std::countr_zero(odd);
-      AddVisible(part, key, panel, keys->Value(part.first + key));
+      AddVisible(terms_.Sees(part, key), scores_ + (part.offset + key) * kPanel, panel,
+                 keys->Value(part.first + key));
     }
   }
 }
 
-// One key to the queries that see it.
-inline void QueryTile::AddVisible(const Block::Part& part, int64_t key, int64_t panel,
+// One key to the queries of a panel that see it.
+inline void QueryTile::AddVisible(uint64_t sees, const float* weights, int64_t panel,
                                   const float* v) {
   const DF d;
-  const uint64_t word = part.mask == nullptr ? ~uint64_t{0} : (*part.mask)[key];
   for (int64_t x = 0; x < kPanel; x += kLanes) {
-    const auto sees = LaneMask(word >> (panel * kPanel + x));
-    const VF weight = hn::LoadU(d, scores_ + (part.offset + key) * kPanel + x);
+    const auto lanes = LaneMask(sees >> (panel * kPanel + x));
+    const VF weight = hn::LoadU(d, weights + x);
     for (int64_t j = 0; j < t_.Dv; ++j) {
       float* at = SumVP(panel) + j * kPanel + x;
       const VF sum = hn::LoadU(d, at);
-      hn::StoreU(hn::IfThenElse(sees, hn::MulAdd(weight, hn::Set(d, v[j]), sum), sum), d, at);
+      hn::StoreU(hn::IfThenElse(lanes, hn::MulAdd(weight, hn::Set(d, v[j]), sum), sum), d, at);
     }
   }
+}
+
+inline void QueryTile::Save(float* state) const {
+  std::copy_n(max_, kTile, state);
+  std::copy_n(sum_, kTile, state + kTile);
+  float* sum_vp = state + 2 * kTile;
+  if (has_values_) {
+    std::copy_n(sum_vp_, panels_ * t_.Dv * kPanel, sum_vp);
+  } else {
+    std::fill_n(sum_vp, panels_ * t_.Dv * kPanel, 0.0f);
+  }
+}
+
+inline void QueryTile::Merge(const float* state) {
+  const DF d;
+  if (!has_values_) std::fill_n(sum_vp_, panels_ * t_.Dv * kPanel, 0.0f);
+  has_values_ = true;
+  for (int64_t lane = 0; lane < panels_ * kPanel; lane += kLanes) {
+    const VF own = hn::LoadU(d, max_ + lane), other = hn::LoadU(d, state + lane);
+    const VF max = hn::Max(own, other);
+    // Where neither has seen anything: -inf - 0 instead of -inf - -inf.
+    const VF base = hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, kMinusInf)), max);
+    const VF keep = Exp2Small(d, hn::Sub(own, base)), add = Exp2Small(d, hn::Sub(other, base));
+    const auto merge = [&](float* to, const float* from) HWY_ATTR {
+      const VF kept = hn::Mul(hn::LoadU(d, to), keep);
+      hn::StoreU(hn::MulAdd(hn::LoadU(d, from), add, kept), d, to);
+    };
+    hn::StoreU(max, d, max_ + lane);
+    merge(sum_ + lane, state + kTile + lane);
+    const int64_t at = lane / kPanel * t_.Dv * kPanel + lane % kPanel;
+    for (int64_t j = 0; j < t_.Dv; ++j) {
+      merge(sum_vp_ + at + j * kPanel, state + 2 * kTile + at + j * kPanel);
+    }
+  }
+}
+
+// Row i of the tile, whose sum of weighted values `out` is; null: it has none.
+inline void QueryTile::StoreRow(int64_t i, float* out) {
+  const int64_t row = t_.QueryRow(first_ + i);
+  if (row < 0) return;
+  const bool is_softmax = t_.terms.is_softmax();
+  const float sum = i < queries_ ? sum_[i] : 0.0f;
+  if (out != nullptr && sum != 0.0f) {
+    const HeadRows& weight = t_.terms.row_weight;
+    const float factor = is_softmax ? 1 / sum : weight.data == nullptr ? 1 : weight.Scalar(row);
+    Narrow(t_.out.dtype, out, t_.Dv, t_.out.Row(row), factor);
+  } else {
+    std::memset(t_.out.Row(row), 0, t_.Dv * SizeOf(t_.out.dtype));
+  }
+  if (!is_softmax) return;
+  const float* sink = row < t_.valid_rows ? t_.terms.sink : nullptr;
+  const bool only_sink =
+      sink != nullptr &&
+      (sum == 0 || (sum == 1 && max_[i] == *sink * std::numbers::log2e_v<float>));
+  constexpr double kLn2 = 0.69314718055994530942;
+  const double log2_sum = sum == 0 ? 0 : max_[i] + std::log2(static_cast<double>(sum));
+  t_.lse.Scalar(row) = only_sink  ? *sink
+                       : sum == 0 ? kMinusInf
+                                  : static_cast<float>(log2_sum * kLn2);
 }
 
 inline void QueryTile::Store() {
   for (int64_t p = 0; has_values_ && p < panels_; ++p) {
-    const int64_t first = p * kPanel, count = std::min(kPanel, queries_ - first);
-    float* rows = scores_;
-    Transpose(SumVP(p), kPanel, t_.Dv, kPanel, rows, t_.Dv);
-    for (int64_t i = 0; i < count; ++i) {
-      const float sum = sum_[first + i];
-      const bool sees = sum != 0.0f;
-      if (!sees) std::fill_n(rows + i * t_.Dv, t_.Dv, 0.0f);
-      Narrow(t_.out.dtype, rows + i * t_.Dv, t_.Dv, t_.out.Row(first_ + first + i),
-             sees ? 1.0f / sum : 0.0f);
-      const double log2_sum = sees ? std::log2(static_cast<double>(sum)) : 0.0;
-      constexpr double kLn2 = 0.69314718055994530942;
-      t_.lse.Scalar(first_ + first + i) =
-          sees ? static_cast<float>((max_[first + i] + log2_sum) * kLn2) : kMinusInf;
+    Transpose(SumVP(p), kPanel, t_.Dv, kPanel, scores_, t_.Dv);
+    for (int64_t i = 0; i < std::min(kPanel, queries_ - p * kPanel); ++i) {
+      StoreRow(p * kPanel + i, scores_ + i * t_.Dv);
     }
   }
   const int64_t rows = std::min(kTile, t_.rows - first_);
-  for (int64_t i = has_values_ ? queries_ : 0; i < rows; ++i) {
-    std::memset(t_.out.Row(first_ + i), 0, t_.Dv * SizeOf(t_.out.dtype));
-    t_.lse.Scalar(first_ + i) = kMinusInf;
+  for (int64_t i = has_values_ ? queries_ : 0; i < rows; ++i) StoreRow(i, nullptr);
+}
+
+// Scratch memory of one thread, handed out from the front.
+struct Scratch {
+  float* next;
+  float* operator()(int64_t floats) {
+    float* taken = next;
+    next += RoundUpTo(floats, 16);
+    return taken;
   }
+};
+
+inline int64_t ScoreFloats(const AttendItem& item) {
+  return kPanel * std::max({kBlockTiles * kTile, item.D, item.Dv});
 }
 
 // The tile that is furthest behind goes next: what it reads, the others have read lately or will
-// read soon. Which tiles share an item changes no result.
-inline void AttendQueries(const AttendItem& item, float* scratch) {
-  const auto take = [&](int64_t floats) {
-    float* taken = scratch;
-    scratch += RoundUpTo(floats, 16);
-    return taken;
-  };
-  float* scores = take(kPanel * std::max({kBlockTiles * kTile, item.D, item.Dv}));
+// read soon. Which tiles share an item changes no result. With `state` the item is one tile, whose
+// state is saved instead of its rows.
+inline void AttendQueries(const AttendItem& item, float* scratch, float* state) {
+  Scratch memory{scratch};
+  const auto take = [&](int64_t floats) { return memory(floats); };
+  float* scores = take(ScoreFloats(item));
   KeyTiles keys(item, take);
+  const TermSpace space(item, take);
   absl::InlinedVector<QueryTile, kMaxItemTiles> tiles;
   for (int64_t i = 0; i < CeilDiv(item.rows, kTile); ++i) {
-    tiles.emplace_back(item, i, scores, take).LoadQueries();
+    tiles.emplace_back(item, i, scores, space, take).LoadQueries();
   }
   const auto behind = [](const QueryTile& a, const QueryTile& b) { return a.next() < b.next(); };
   for (;;) {
@@ -275,7 +349,22 @@ inline void AttendQueries(const AttendItem& item, float* scratch) {
     if (tile.next() == VisibleTile::kNone) break;
     tile.Advance(&keys);
   }
-  for (QueryTile& tile : tiles) tile.Store();
+  for (QueryTile& tile : tiles) state == nullptr ? tile.Store() : tile.Save(state);
+}
+
+// The rows of an item whose key tiles were looked at in `parts` parts, in their order.
+inline void MergeQueries(const AttendItem& item, float* scratch, const float* states,
+                         int64_t parts) {
+  Scratch memory{scratch};
+  const auto take = [&](int64_t floats) { return memory(floats); };
+  float* scores = take(ScoreFloats(item));
+  const TermSpace space(item, take);
+  QueryTile tile(item, 0, scores, space, take);
+  tile.LoadQueries();
+  for (int64_t part = 0; part < parts; ++part) {
+    tile.Merge(states + part * AttendStateFloats(item.Dv));
+  }
+  tile.Store();
 }
 
 }  // namespace attnd::HWY_NAMESPACE

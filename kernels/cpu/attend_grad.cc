@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend.h"
-#include "kernels/cpu/attend_tile.h"
+#include "kernels/cpu/attend_grad_tile.h"
 #include "kernels/cpu/cpu_backend.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,13 +12,21 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attend_backward-inl.h"
+#include "kernels/cpu/attend_grad_bias-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-void AttendKeys(const AttendShare& share, float* scratch) { ShareOfKeys(share, scratch).Run(); }
-void AttendSum(const AttendShare& share, int64_t shares, float* scratch) {
-  SumShares(share, shares, scratch);
+void GradKeyShare(const AttendShare& share, float* scratch) {
+  const GradScratch memory(*share.plan, scratch);
+  ShareOfKeys(share, memory).Run();
+}
+void GradBiasShare(const BiasShare& share, float* scratch) {
+  const GradScratch memory(*share.plan, scratch);
+  ShareOfBias(share, memory).Run();
+}
+void GradPlane(const GradPlan& plan, const PlaneSum& plane, float* scratch) {
+  SumPlane(plan, plane, scratch);
 }
 
 }  // namespace attnd::HWY_NAMESPACE
@@ -32,195 +41,277 @@ constexpr double kLaunchSeconds = 7e-6;
 
 struct Item {
   double work = 0;  // query tiles times heads times width
-  int32_t problem = 0, b = 0, kv_head = 0, share = 0;
-  int64_t kv = 0;       // number of (problem, b, kv head)
-  int64_t dq_sums = 0;  // of the kv head's first share, in floats
-  int64_t touched = 0;  // likewise
+  int32_t problem = 0;
+  int32_t share = 0;  // kBias: of dbias
+  int32_t b = 0, head = 0;
+  int32_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;  // of dbias, in tiles
+  static constexpr int32_t kBias = -1;
 };
 
 // What a list of problems needs, from shapes alone.
 struct Needs {
-  int64_t items = 0, kv_heads = 0;
-  int64_t dq_floats = 0, touched = 0;
-  int64_t row_terms = 0;  // floats of scratch a thread
+  int64_t items = 0, counters = 0;  // counters: one a kv head, one a problem
+  int64_t floats = 0, touched = 0;  // of partial sums
+  int64_t scratch = 0;              // floats a thread
 };
 
-struct Sizes {
-  int64_t B, Hkv, group, Nq, D, Dv, q_tiles, shares;
-  explicit Sizes(const AttendGradProblem& p)
-      : B(p.forward.q.shape[0]),
-        Hkv(p.forward.k.shape[1]),
-        group(p.forward.q.shape[1] / p.forward.k.shape[1]),
-        Nq(p.forward.q.shape[2]),
-        D(p.forward.q.shape[3]),
-        Dv(p.forward.v.shape[3]),
-        q_tiles(CeilDiv(Nq, kTile)),
-        shares(KeyShares(p.forward.k.shape[2]).shares) {}
-  int64_t dq_floats() const { return group * Nq * GradStride(D); }  // of a share
-  int64_t touched() const { return group * q_tiles; }
-};
-
-// A gradient is wanted in a dry run if it has a shape: data is null there.
-bool Wants(const View& gradient, bool dry) {
-  return dry ? gradient.given() : gradient.data != nullptr;
+bool HasShares(const GradPlan& p) {
+  return p.wants_dk || p.wants_dv ||
+         std::any_of(p.sums.begin(), p.sums.end(), [](const GradSum& s) { return s.rows > 0; });
 }
 
-// Whether a problem has any element to write.
-bool Writes(const AttendGradProblem& p, bool dry) {
-  return (p.forward.q.shape[2] > 0 && Wants(p.dq, dry)) ||
-         (p.forward.k.shape[2] > 0 && (Wants(p.dk, dry) || Wants(p.dv, dry)));
-}
-
-Needs Count(std::span<const AttendGradProblem> problems, bool dry) {
-  Needs needs;
-  for (const AttendGradProblem& p : problems) {
-    if (!Writes(p, dry)) continue;
-    const Sizes s(p);
-    const int64_t kv = s.B * s.Hkv;
-    needs.items += kv * s.shares;
-    needs.kv_heads += kv;
-    if (Wants(p.dq, dry)) {
-      needs.dq_floats += kv * s.shares * s.dq_floats();
-      needs.touched += kv * s.shares * s.touched();
+// Tiles of queries of an item of dbias: a stretch of rows of a plane, of columns where all rows are
+// one, or a plane where rows come in orders of their own.
+template <class F>
+void EachBiasItem(const GradPlan& p, const F& add) {
+  if (!p.wants_bias) return;
+  const Shape& s = p.problem->dterms.bias.shape;
+  const int64_t q_tiles = CeilDiv(p.Nq, kTile), k_tiles = CeilDiv(p.Nk, kTile);
+  const bool by_rows = !p.gathers && s[2] > 1, by_columns = !p.gathers && !by_rows && s[3] > 1;
+  constexpr int64_t kTiles = 4;
+  const int64_t q_step = by_rows ? kTiles : q_tiles, k_step = by_columns ? kTiles : k_tiles;
+  for (int64_t plane = 0; plane < s[0] * s[1]; ++plane) {
+    for (int64_t q = 0; q < q_tiles; q += q_step) {
+      for (int64_t k = 0; k < k_tiles; k += k_step) {
+        Item item = {.share = Item::kBias,
+                     .b = static_cast<int32_t>(plane / s[1]),
+                     .head = static_cast<int32_t>(plane % s[1])};
+        item.q_begin = static_cast<int32_t>(q);
+        item.q_end = static_cast<int32_t>(std::min(q + q_step, q_tiles));
+        item.k_begin = static_cast<int32_t>(k);
+        item.k_end = static_cast<int32_t>(std::min(k + k_step, k_tiles));
+        add(item);
+      }
     }
-    needs.row_terms = std::max(needs.row_terms, 3 * s.group * s.Nq);
+  }
+}
+
+Needs Count(std::vector<GradPlan>* plans) {
+  Needs needs;
+  for (GradPlan& p : *plans) {
+    EachBiasItem(p, [&](const Item&) { ++needs.items; });
+    if (HasShares(p)) needs.items += p.B * p.Hkv * p.shares;
+    needs.counters += p.B * p.Hkv + 1;
+    for (GradSum& s : p.sums) {
+      const int64_t rows = p.B * s.heads * p.shares * s.rows;
+      s.first = needs.floats;
+      s.first_touched = needs.touched;
+      needs.floats += rows * s.stride();
+      needs.touched += rows;
+      needs.scratch = std::max(needs.scratch, s.stride());
+    }
+    needs.scratch = std::max(needs.scratch, GradScratch(p, nullptr).floats);
   }
   return needs;
 }
 
-double ShareWork(const AttendGradProblem& p, int64_t b, int64_t share) {
-  const AttendRow& row = p.forward.rows[b];
-  const Pattern* pattern = row.pattern.get();
-  const KeyShares shares(p.forward.k.shape[2]);
+double ShareWork(const GradPlan& p, int64_t b, int64_t share) {
+  const AttendRow& row = p.Row(b);
+  const int64_t different = row.head_patterns.empty() ? 1 : p.H;
   double work = 0;
-  for (int64_t tile = 0; tile < CeilDiv(row.nk, kTile); ++tile) {
-    if (shares.ShareOf(tile) != share) continue;
-    work +=
-        static_cast<double>(CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(row.nq, kTile)));
+  for (int64_t h = 0; h < different; ++h) {
+    const Pattern* pattern = row.Of(h);
+    const int64_t slots = p.gathers && pattern != nullptr ? pattern->Nk : row.nk;
+    const KeyShares shares = {CeilDiv(slots, kTile), p.shares};
+    for (int64_t tile = 0; tile < shares.tiles; ++tile) {
+      if (shares.ShareOf(tile) != share) continue;
+      work += static_cast<double>(
+          CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(row.nq, kTile)));
+    }
   }
-  const Sizes s(p);
-  return work * static_cast<double>(s.group * (s.D + s.Dv));
+  return work / static_cast<double>(different) * static_cast<double>(p.group * (p.D + p.Dv));
 }
 
-void ListItems(std::span<const AttendGradProblem> problems, Item* items) {
+// Longest first; items of the same work in the order of heads.
+void ListItems(const std::vector<GradPlan>& plans, Item* items) {
   Item* end = items;
-  int64_t kv = 0, dq_sums = 0, touched = 0;
-  for (int32_t n = 0; n < static_cast<int32_t>(problems.size()); ++n) {
-    if (!Writes(problems[n], /*dry=*/false)) continue;
-    const Sizes s(problems[n]);
-    const bool wants_dq = Wants(problems[n].dq, /*dry=*/false);
-    for (int32_t b = 0; b < s.B; ++b) {
-      double work[4];
-      for (int64_t share = 0; share < s.shares; ++share) {
-        work[share] = ShareWork(problems[n], b, share);
-      }
-      for (int32_t head = 0; head < s.Hkv; ++head, ++kv) {
-        for (int32_t share = 0; share < s.shares; ++share) {
-          *end++ = {work[share], n, b, head, share, kv, dq_sums, touched};
+  for (size_t n = 0; n < plans.size(); ++n) {
+    const GradPlan& p = plans[n];
+    EachBiasItem(p, [&](Item item) {
+      item.work = static_cast<double>((item.q_end - item.q_begin) * (item.k_end - item.k_begin) *
+                                      (p.D + p.Dv));
+      item.problem = static_cast<int32_t>(n);
+      *end++ = item;
+    });
+    for (int64_t b = 0; HasShares(p) && b < p.B; ++b) {
+      for (int64_t share = 0; share < p.shares; ++share) {
+        const double work = ShareWork(p, b, share);
+        for (int64_t head = 0; head < p.Hkv; ++head) {
+          *end++ = {.work = work,
+                    .problem = static_cast<int32_t>(n),
+                    .share = static_cast<int32_t>(share),
+                    .b = static_cast<int32_t>(b),
+                    .head = static_cast<int32_t>(head)};
         }
-        if (!wants_dq) continue;
-        dq_sums += s.shares * s.dq_floats();
-        touched += s.shares * s.touched();
       }
     }
   }
-  std::sort(items, end, [](const Item& x, const Item& y) {
-    return x.work != y.work ? x.work > y.work : std::pair(x.kv, x.share) < std::pair(y.kv, y.share);
-  });
+  const auto place = [](const Item& i) {
+    return std::tuple(-i.work, i.problem, i.b, i.head, i.share, i.q_begin, i.k_begin);
+  };
+  std::sort(items, end, [&](const Item& x, const Item& y) { return place(x) < place(y); });
 }
 
-// Seconds on one thread. Constants: tests/bench/attend.
-double SerialSeconds(const Cpu& cpu, std::span<const AttendGradProblem> problems) {
+// Seconds on one thread. Constants: tests/bench/attend_grad_bench.
+double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const Needs& needs) {
   double flops = 0;
-  for (const AttendGradProblem& p : problems) {
-    const Sizes s(p);
-    for (const AttendRow& row : p.forward.rows) {
-      const auto filled = [](int64_t n) {
-        return n == 0 ? 0.0
-                      : static_cast<double>(n) / static_cast<double>(CeilDiv(n, kTile) * kTile);
-      };
-      const double D = static_cast<double>(s.D), Dv = static_cast<double>(s.Dv);
-      const double pairs = row.visible_tiles * kTile * kTile * filled(row.nq);
-      constexpr double kGemmShare = 0.80;  // of peak, in the five products
-      constexpr double kWeighFlops = 80;   // per pair: exponential, dS, in peak FLOPs
-      constexpr double kPackFlops = 3;     // per pair and 64 columns: packing Q and dO
-      constexpr double kRowFlops = 64;     // per element of dq and share: zeroing and adding
-      const double heads = static_cast<double>(s.Hkv * s.group);
-      flops += heads *
-               (pairs * ((6 * D + 4 * Dv) / kGemmShare + kWeighFlops + kPackFlops * (D + Dv) / 64) +
-                kRowFlops * (D + Dv) * static_cast<double>(s.Nq));
+  for (const GradPlan& p : plans) {
+    const double D = static_cast<double>(p.D), Dv = static_cast<double>(p.Dv);
+    const AttendTerms& terms = p.problem->forward.terms;
+    const bool has_terms = !p.softmax() || p.params.softcap != 0 || terms.bias.given() ||
+                           terms.alibi_slopes.given() || terms.table.given() || terms.r.given();
+    constexpr double kGemmShare = 0.88;  // of peak, in the five products
+    constexpr double kWeighFlops = 70;   // per pair: exponential, dS, in peak FLOPs
+    constexpr double kTermFlops = 250;   // more where there are terms
+    constexpr double kPackFlops = 1;     // per pair and 64 columns: packing Q and dO
+    constexpr double kRowFlops = 64;     // per element of dq and share: zeroing and adding
+    const double columns =
+        6 * D + 4 * Dv + (terms.r.given() ? 12 * D : 0) + (p.wants_bias ? 2 * (D + Dv) : 0);
+    const double pair = columns / kGemmShare + kWeighFlops * (p.wants_bias ? 2 : 1) +
+                        (has_terms ? kTermFlops : 0) + kPackFlops * (D + Dv) / 64;
+    for (const AttendRow& row : p.problem->forward.rows) {
+      const double filled = row.nq == 0 ? 0.0
+                                        : static_cast<double>(row.nq) /
+                                              static_cast<double>(CeilDiv(row.nq, kTile) * kTile);
+      flops += static_cast<double>(p.H) * (row.visible_tiles * kTile * kTile * filled * pair +
+                                           kRowFlops * (D + Dv) * static_cast<double>(p.Nq));
     }
   }
   constexpr double kItemSeconds = 2e-6;
-  return flops / cpu.thread_flops +
-         kItemSeconds * static_cast<double>(Count(problems, /*dry=*/true).items);
+  return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(needs.items);
 }
 
 void AddWork(std::span<const AttendGradProblem> problems, Work* work) {
   for (const AttendGradProblem& p : problems) {
-    const Sizes s(p);
-    for (const AttendRow& row : p.forward.rows) {
-      const double pairs = row.visible_pairs * static_cast<double>(s.Hkv * s.group);
+    const AttendProblem& f = p.forward;
+    for (const AttendRow& row : f.rows) {
+      const double pairs = row.visible_pairs * static_cast<double>(f.q.shape[1]);
       work->visible_pairs += pairs;
-      work->flops += 2.5 * 2 * pairs * static_cast<double>(s.D + s.Dv);
+      work->flops += 2.5 * 2 * pairs * static_cast<double>(f.q.shape[3] + f.v.shape[3]);
     }
   }
 }
+
+// A pattern that gathers behind the back of its row has no memory to be summed in.
+bool TellsOfGathering(const GradPlan& p) {
+  if (p.gathers) return true;
+  const auto& rows = p.problem->forward.rows;
+  return std::all_of(rows.begin(), rows.end(), [&](const AttendRow& row) {
+    for (int64_t h = 0; h < p.H; ++h) {
+      const Pattern* pattern = row.Of(h);
+      if (pattern != nullptr && !(pattern->query_rows.empty() && pattern->key_rows.empty())) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+// The kernels of one launch.
+class Launch {
+ public:
+  Launch(const Cpu& cpu, const std::vector<GradPlan>& plans, int32_t* counters)
+      : plans_(plans), counters_(counters) {
+    keys_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradKeyShare), HWY_CHOOSE_AVX2(GradKeyShare),
+                   HWY_CHOOSE_AVX3(GradKeyShare));
+    bias_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradBiasShare), HWY_CHOOSE_AVX2(GradBiasShare),
+                   HWY_CHOOSE_AVX3(GradBiasShare));
+    sum_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradPlane), HWY_CHOOSE_AVX2(GradPlane),
+                  HWY_CHOOSE_AVX3(GradPlane));
+    int64_t first = 0;
+    for (const GradPlan& p : plans) {
+      first_counter_.push_back(first);
+      first += p.B * p.Hkv + 1;
+    }
+    std::fill_n(counters, first, 0);
+  }
+
+  void Run(const Item& item, float* scratch) const {
+    const GradPlan& p = plans_[item.problem];
+    if (item.share == Item::kBias) {
+      bias_({&p, item.b, item.head, item.q_begin, item.q_end, item.k_begin, item.k_end}, scratch);
+      return;
+    }
+    keys_({&p, item.b, item.head, item.share}, scratch);
+    int32_t* counters = counters_ + first_counter_[item.problem];
+    if (Finish(&counters[item.b * p.Hkv + item.head]) < p.shares) return;
+    for (int kind = 0; kind < GradSum::kKinds; ++kind) {
+      if (p.sums[kind].IsWhole(p.B)) continue;
+      const int64_t heads = p.sums[kind].heads / p.Hkv;
+      for (int64_t h = item.head * heads; h < (item.head + 1) * heads; ++h) {
+        Sum(p, GradSum::Kind(kind), item.b, h, scratch);
+      }
+    }
+    if (Finish(&counters[p.B * p.Hkv]) < p.B * p.Hkv) return;
+    for (int kind = 0; kind < GradSum::kKinds; ++kind) {
+      if (!p.sums[kind].IsWhole(p.B)) continue;
+      for (int64_t b = 0; b < p.B; ++b) {
+        for (int64_t h = 0; h < p.sums[kind].heads; ++h) Sum(p, GradSum::Kind(kind), b, h, scratch);
+      }
+    }
+  }
+
+ private:
+  // How many have finished. The release of each one's sums, acquired by the last.
+  static int32_t Finish(int32_t* counter) {
+    return std::atomic_ref<int32_t>(*counter).fetch_add(1, std::memory_order_acq_rel) + 1;
+  }
+  void Sum(const GradPlan& p, GradSum::Kind kind, int64_t b, int64_t h, float* scratch) const {
+    const GradSum& s = p.sums[kind];
+    const auto plane = [&](const View& out, int64_t first, int64_t count) {
+      if (!out.given() || b >= out.shape[0] || h >= out.shape[1]) return;
+      sum_(p, {kind, out, first, count, b, h}, scratch);
+    };
+    plane(s.out, 0, s.rows - s.tail_rows);
+    plane(s.tail, s.rows - s.tail_rows, s.tail_rows);
+  }
+
+  const std::vector<GradPlan>& plans_;
+  int32_t* const counters_;
+  std::vector<int64_t> first_counter_;
+  void (*keys_)(const AttendShare&, float*);
+  void (*bias_)(const BiasShare&, float*);
+  void (*sum_)(const GradPlan&, const PlaneSum&, float*);
+};
 
 }  // namespace
 
 absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream, const AttendGradArgs& args) {
   const Cpu& cpu = backend.cpu();
   AddWork(args.problems, &stream.work());
-  const Needs needs = Count(args.problems, stream.is_dry());
+  std::vector<GradPlan> plans;
+  for (const AttendGradProblem& p : args.problems) {
+    plans.push_back(PlanOf(p, args.params, stream.is_dry()));
+    if (!TellsOfGathering(plans.back())) {
+      return absl::InternalError("attend: a row with a gather order must say that it gathers");
+    }
+  }
+  const Needs needs = Count(&plans);
   if (needs.items == 0) return absl::OkStatus();
-  const Sizes sizes(args.problems[0]);
-  const int64_t floats = AttendGradScratchFloats(sizes.D, sizes.Dv) + needs.row_terms;
-  const int64_t bytes = CeilDiv(floats * 4, 4096) * 4096;
+  const int64_t bytes = CeilDiv(needs.scratch * 4, 4096) * 4096;
   auto scratch = Take(stream, bytes * cpu.threads);
   auto list = Take(stream, needs.items * static_cast<int64_t>(sizeof(Item)));
-  auto finished = Take(stream, needs.kv_heads * static_cast<int64_t>(sizeof(int32_t)));
-  auto sums = Take(stream, needs.dq_floats * 4);
+  auto counters = Take(stream, needs.counters * static_cast<int64_t>(sizeof(int32_t)));
+  auto sums = Take(stream, needs.floats * 4);
   auto touched = Take(stream, needs.touched);
-  for (const auto* taken : {&scratch, &list, &finished, &sums, &touched}) {
+  for (const auto* taken : {&scratch, &list, &counters, &sums, &touched}) {
     if (!taken->ok()) return taken->status();
   }
-  const double serial = SerialSeconds(cpu, args.problems);
+  const double serial = SerialSeconds(cpu, plans, needs);
   if (stream.is_dry()) {
     stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items);
     return absl::OkStatus();
   }
+  for (GradPlan& p : plans) {
+    p.floats = static_cast<float*>((*sums)->data());
+    p.touched = static_cast<uint8_t*>((*touched)->data());
+  }
   Item* items = static_cast<Item*>((*list)->data());
-  ListItems(args.problems, items);
-  int32_t* done = static_cast<int32_t*>((*finished)->data());
-  std::fill_n(done, needs.kv_heads, 0);
-  auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendKeys), HWY_CHOOSE_AVX2(AttendKeys),
-                     HWY_CHOOSE_AVX3(AttendKeys));
-  auto* add = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendSum), HWY_CHOOSE_AVX2(AttendSum),
-                     HWY_CHOOSE_AVX3(AttendSum));
+  ListItems(plans, items);
+  const Launch launch(cpu, plans, static_cast<int32_t*>((*counters)->data()));
   cpu.pool->ParallelFor(needs.items, cpu.Parallel(serial), [&](int64_t i, int thread) {
-    const Item& item = items[i];
-    const AttendGradProblem& p = args.problems[item.problem];
-    const Sizes s(p);
-    float* space =
-        reinterpret_cast<float*>(static_cast<char*>((*scratch)->data()) + thread * bytes);
-    AttendShare share = {&p, args.params.scale, item.b, item.kv_head, item.share, {}};
-    PartialGrad first;
-    if (p.dq.data != nullptr) {
-      first = {static_cast<float*>((*sums)->data()) + item.dq_sums,
-               static_cast<uint8_t*>((*touched)->data()) + item.touched};
-      share.dq = {first.sums + item.share * s.dq_floats(),
-                  first.touched + item.share * s.touched()};
-    }
-    run(share, space);
-    if (p.dq.data == nullptr) return;
-    // The release of each share's sums, acquired by the last.
-    const int32_t before =
-        std::atomic_ref<int32_t>(done[item.kv]).fetch_add(1, std::memory_order_acq_rel);
-    if (before + 1 == s.shares) {
-      share.dq = first;
-      add(share, s.shares, space);
-    }
+    char* space = static_cast<char*>((*scratch)->data()) + thread * bytes;
+    launch.Run(items[i], reinterpret_cast<float*>(space));
   });
   return absl::OkStatus();
 }

@@ -65,6 +65,16 @@ class VisibleTiles {
   void Next() {
     if (++tile_.index == end_) NextRun();
   }
+  // As `count` times Next, or less at the end.
+  void Skip(int64_t count) {
+    for (; count > 0 && !done(); NextRun()) {
+      if (tile_.index + count < end_) {
+        tile_.index += count;
+        return;
+      }
+      count -= end_ - tile_.index;
+    }
+  }
 
  private:
   void NextRun() {
@@ -93,79 +103,6 @@ inline int64_t CountVisible(const Pattern* pattern, TileRows Pattern::*side, int
   int64_t count = 0;
   for (int64_t r = rows.begin[row]; r < rows.begin[row + 1]; ++r) count += rows.runs[r].count;
   return count;
-}
-
-// --- forward -------------------------------------------------------------------------------------
-// Some consecutive tiles of queries of one head.
-struct AttendItem {
-  int64_t D = 0, Dv = 0;
-  HeadRows q, out, lse;  // from the item's first query on
-  HeadRows k, v;
-  int64_t queries = 0;  // that may see something; the rest of `rows` gets 0 and -inf
-  int64_t rows = 0;     // at most 64 kMaxItemTiles
-  int64_t keys = 0;
-  const Pattern* pattern = nullptr;
-  int64_t row = 0;        // of pattern->by_query: the first tile's
-  float scale_log2e = 1;  // scores are kept in base 2
-};
-
-// Key tiles whose scores are normalised together: enough to spread the cost of rescaling the sums,
-// few enough that the scores of a panel stay in L1 and the tiles in L2.
-constexpr int kBlockTiles = 4;
-
-// Query tiles that take turns on the same key tiles: from memory or L3 a key tile arrives at a few
-// bytes a cycle, which one tile of queries would notice. Their state shares L2 with the keys.
-constexpr int kMaxItemTiles = 4;
-constexpr int64_t ItemTiles(int64_t D, int64_t Dv) {
-  return std::clamp<int64_t>(1024 / std::max<int64_t>(D + Dv, 1), 1, kMaxItemTiles);
-}
-
-// Scratch floats of the forward kernel for one thread, the same for every instruction set.
-constexpr int64_t AttendScratchFloats(int64_t D, int64_t Dv) {
-  const int64_t per_query_tile = kTile * (D + Dv + 3) + 16 * 5;
-  const int64_t scores = kTile * std::max({kBlockTiles * kTile, D, Dv});
-  const int64_t key_tiles = kBlockTiles * kTile * (D + Dv + 5) + 16 * (Dv + 4);
-  return ItemTiles(D, Dv) * per_query_tile + scores + key_tiles;
-}
-
-// --- backward ------------------------------------------------------------------------------------
-// Key tiles of a kv head are dealt to shares in turn, some at a time: fixed by Nk alone, balanced
-// for causal patterns, and a narrow band touches the dq of mostly one share.
-struct KeyShares {
-  int64_t tiles, shares, chunk;
-  explicit KeyShares(int64_t Nk)
-      : tiles(CeilDiv(Nk, kTile)),
-        shares(std::clamp<int64_t>(tiles / 4, 1, 4)),
-        chunk(std::max<int64_t>(tiles / 32, 1)) {}
-  int64_t ShareOf(int64_t tile) const { return tile / chunk % shares; }
-};
-
-// Floats from row to row of a packed operand of `width` columns: whole vectors of any instruction
-// set, and no power of two.
-constexpr int64_t PackedStride(int64_t width) { return CeilDiv(width, 16) * 16 + 16; }
-
-// Floats from row to row of a partial dq.
-constexpr int64_t GradStride(int64_t D) { return CeilDiv(D, 16) * 16; }
-
-// The dq of one share: [group][Nq][GradStride(D)], and which of its query tiles hold anything:
-// [group][ceil(Nq / 64)]. sums null: dq is not wanted.
-struct PartialGrad {
-  float* sums = nullptr;
-  uint8_t* touched = nullptr;
-};
-
-// One share of the keys of one kv head.
-struct AttendShare {
-  const AttendGradProblem* problem = nullptr;
-  double scale = 1;
-  int64_t b = 0, kv_head = 0, share = 0;
-  PartialGrad dq;
-};
-
-// Scratch floats of the backward kernel for one thread, without the per-query part.
-constexpr int64_t AttendGradScratchFloats(int64_t D, int64_t Dv) {
-  return kTile * (3 * PackedStride(D) + 2 * PackedStride(Dv) + 2 * kTile) +
-         (D + Dv) * PackedStride(kTile) + kTile * PackedStride(std::max(D, Dv)) + 16 * 12;
 }
 
 }  // namespace attnd

@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/attend_tile.h"
+#include "kernels/cpu/attend_item.h"
 #include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/gemm-inl.h"
 
@@ -17,52 +17,50 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The last kBlockTiles tiles that somebody asked for, one slot each: made once for all the query
-// tiles of an item. Keys are read where they lie unless they need widening. Values are packed in
-// groups of kRows columns, [group][slot][key][kRows]: read by column where they lie, 64 rows a
-// power of two apart would fight for few cache sets.
+// The last kBlockTiles tiles that somebody asked for, one place each: made once for all the query
+// tiles of an item. Keys are read where they lie unless they need widening or gathering. Values are
+// packed in groups of kRows columns, [group][place][key][kRows]: read by column where they lie, 64
+// rows a power of two apart would fight for few cache sets.
 class KeyTiles {
  public:
   // `take`(floats) returns scratch memory.
   template <class Take>
   KeyTiles(const AttendItem& item, const Take& take) : t_(item) {
     v_ = take(CeilDiv(t_.Dv, kRows) * kGroup);
-    k_ = take(t_.k.dtype == DType::kF32 ? 0 : kBlockTiles * kTile * t_.D);
+    k_ = take(kBlockTiles * kTile * t_.D);
     row_ = take(t_.Dv);
     std::fill_n(tiles_, kBlockTiles, int64_t{-1});
   }
 
-  // The slot that holds tile `index`, filled if need be. Tiles in the slots `busy` (bits) stay.
-  // REQUIRES: a slot that is not busy.
+  // The place that holds tile `index`, filled if need be. Tiles in the places `busy` (bits) stay.
+  // REQUIRES: a place that is not busy.
   int Prepare(int64_t index, uint32_t busy) {
-    for (int slot = 0; slot < kBlockTiles; ++slot) {
-      if (tiles_[slot] == index) return slot;
+    for (int place = 0; place < kBlockTiles; ++place) {
+      if (tiles_[place] == index) return place;
     }
     while ((busy >> oldest_ & 1) != 0) oldest_ = (oldest_ + 1) % kBlockTiles;
-    const int slot = oldest_;
+    const int place = oldest_;
     oldest_ = (oldest_ + 1) % kBlockTiles;
-    tiles_[slot] = index;
-    Fill(slot);
-    return slot;
+    tiles_[place] = index;
+    Fill(place);
+    return place;
   }
 
-  // The keys of a slot, [64][D].
-  Rows Keys(int slot) const {
-    const int64_t first = tiles_[slot] * kTile;
-    if (t_.k.dtype != DType::kF32) return {k_ + slot * kTile * t_.D, t_.D};
-    return {reinterpret_cast<const float*>(t_.k.Row(first)),
-            t_.k.stride / static_cast<int64_t>(sizeof(float))};
-  }
+  // The keys of a place, [64][D].
+  Rows Keys(int place) const { return keys_[place]; }
 
-  // V^T of a slot, [Dv][64]; the keys of the slots that follow come next.
-  Broadcast ValuesT(int slot) const { return {v_ + slot * kTile * kRows, 1, kRows, kGroup}; }
+  // V^T of a place, [Dv][64]; the keys of the places that follow come next.
+  Broadcast ValuesT(int place) const { return {v_ + place * kTile * kRows, 1, kRows, kGroup}; }
 
+  // Slots (bits) that hold no key.
+  uint64_t absent(int place) const { return absent_[place]; }
   // Rows of V (bits) that ValuesT shows as zeros, since NaN or Inf in them must reach only who sees
-  // them: a weight of 0 does not hide them. Without a pattern everybody sees everything.
-  uint64_t hidden_values(int slot) const { return hidden_[slot]; }
+  // them: a weight of 0 does not hide them. Where everybody sees everything there are none.
+  uint64_t hidden_values(int place) const { return hidden_[place]; }
   // Such a row as it is. Valid until the next call.
-  const float* Value(int64_t key) {
-    Widen(t_.v.dtype, t_.v.Row(key), t_.Dv, row_);
+  const float* Value(int64_t slot) {
+    const int64_t row = t_.KeyRow(slot);
+    Widen(DTypeOf(t_.v, t_.v2, row), t_.Value(row), t_.Dv, row_);
     return row_;
   }
 
@@ -72,27 +70,15 @@ class KeyTiles {
   // Floats from group to group: no power of two.
   static constexpr int64_t kGroup = kBlockTiles * kTile * kRows + 16;
 
-  void Fill(int slot) {
-    const int64_t first = tiles_[slot] * kTile, keys = std::min(kTile, t_.keys - first);
-    hidden_[slot] = 0;
-    for (int64_t key = 0; key < keys; ++key) {
-      const float* v = reinterpret_cast<const float*>(t_.v.Row(first + key));
-      if (t_.v.dtype != DType::kF32) v = Value(first + key);
-      if (t_.pattern != nullptr && HasNonFinite(v, t_.Dv)) {
-        hidden_[slot] |= uint64_t{1} << key;
-        std::fill_n(row_, t_.Dv, 0.0f);
-        v = row_;
-      }
-      Pack(v, v_ + (slot * kTile + key) * kRows, key + 1 == keys);
-    }
-    if (t_.k.dtype == DType::kF32) return;
-    for (int64_t key = 0; key < keys; ++key) {
-      Widen(t_.k.dtype, t_.k.Row(first + key), t_.D, k_ + (slot * kTile + key) * t_.D);
-    }
+  DType DTypeOf(const HeadRows& own, const HeadRows& second, int64_t row) const {
+    return row < t_.k_rows ? own.dtype : second.dtype;
   }
+  void Fill(int place);
+  void FillKeys(int place, int64_t first, int64_t keys);
+  void FillValues(int place, int64_t first, int64_t keys);
 
   // A row to its groups, in vectors that may end in the place of the next key; of the last key that
-  // is another slot's.
+  // is another place's.
   HWY_INLINE void Pack(const float* row, float* to, bool is_last) const {
     const hn::FixedTag<float, kStored> d;
     int64_t j = 0;
@@ -107,9 +93,67 @@ class KeyTiles {
   const AttendItem& t_;
   float *v_, *k_, *row_;
   int64_t tiles_[kBlockTiles];
-  uint64_t hidden_[kBlockTiles];
+  Rows keys_[kBlockTiles];
+  uint64_t absent_[kBlockTiles], hidden_[kBlockTiles];
   int oldest_ = 0;
 };
+
+inline void KeyTiles::Fill(int place) {
+  const int64_t first = tiles_[place] * kTile, keys = std::min(kTile, t_.keys - first);
+  absent_[place] = 0;
+  for (int64_t i = 0; t_.key_rows != nullptr && i < keys; ++i) {
+    if (t_.key_rows[first + i] < 0) absent_[place] |= uint64_t{1} << i;
+  }
+  FillKeys(place, first, keys);
+  FillValues(place, first, keys);
+}
+
+inline void KeyTiles::FillKeys(int place, int64_t first, int64_t keys) {
+  const int64_t row = t_.KeyRow(first);
+  const HeadRows& source = row < t_.k_rows ? t_.k : t_.k2;
+  bool in_place = source.dtype == DType::kF32 && absent_[place] == 0;
+  for (int64_t i = 1; in_place && t_.key_rows != nullptr && i < keys; ++i) {
+    in_place = t_.key_rows[first + i] == row + i && row + i != t_.k_rows;
+  }
+  if (in_place) {
+    keys_[place] = {reinterpret_cast<const float*>(t_.Key(row)),
+                    source.stride / static_cast<int64_t>(sizeof(float))};
+    return;
+  }
+  float* to = k_ + place * kTile * t_.D;
+  keys_[place] = {to, t_.D};
+  for (int64_t i = 0; i < keys; ++i, to += t_.D) {
+    const int64_t key = t_.KeyRow(first + i);
+    if (key < 0) {
+      std::fill_n(to, t_.D, 0.0f);
+    } else {
+      Widen(DTypeOf(t_.k, t_.k2, key), t_.Key(key), t_.D, to);
+    }
+  }
+}
+
+inline void KeyTiles::FillValues(int place, int64_t first, int64_t keys) {
+  const bool all_see_all = t_.pattern == nullptr && t_.terms.bias.data == nullptr;
+  hidden_[place] = 0;
+  for (int64_t i = 0; i < keys; ++i) {
+    const int64_t row = t_.KeyRow(first + i);
+    const float* v = row_;
+    bool is_zero = row < 0;
+    if (!is_zero) {
+      const bool wide = DTypeOf(t_.v, t_.v2, row) == DType::kF32;
+      v = wide ? reinterpret_cast<const float*>(t_.Value(row)) : Value(first + i);
+      if (!all_see_all && HasNonFinite(v, t_.Dv)) {
+        hidden_[place] |= uint64_t{1} << i;
+        is_zero = true;
+      }
+    }
+    if (is_zero) {
+      std::fill_n(row_, t_.Dv, 0.0f);
+      v = row_;
+    }
+    Pack(v, v_ + (place * kTile + i) * kRows, i + 1 == keys);
+  }
+}
 
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

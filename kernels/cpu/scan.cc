@@ -1,8 +1,9 @@
 #include "kernels/cpu/scan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
-#include <tuple>
+#include <span>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/scan_item.h"
@@ -12,34 +13,35 @@ namespace {
 
 // Around the items: allocating, listing, and caches that another request has filled.
 constexpr double kLaunchSeconds = 7e-6;
-constexpr int64_t kPage = 4096;  // scratch of two threads never shares a cache line
+constexpr int64_t kPageFloats = 1024;  // scratch of two threads never shares a cache line
 
-// Credited work of a walk: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
-// query; a query of a causal block of C meets C/2 keys at 2 (D + Dv) FLOPs. Backward: 2.5 times.
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Credited work of an item: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
+// query; the delta rule reads it with the key first. Backward: 2.5 times.
 double Flops(const ScanItem& item, const ScanWalk& walk, double D, double Dv) {
-  if (walk.steps() == 0) return 0;
   const double group = item.problem->q.shape[1] / item.problem->k.shape[1];
-  const double steps = static_cast<double>(walk.steps());
-  const double keys = static_cast<double>(walk.used_keys);
-  double flops = 2 * D * Dv * (keys + group * steps);
-  if (walk.used_keys > walk.absorbed) {
-    const double block = std::min(static_cast<double>(ScanBlock(*item.params)), steps);
-    flops += group * steps * block * (D + Dv);
-  }
-  return item.grad == nullptr ? flops : 2.5 * flops;
+  const double keys = item.params->rule == ScanRule::kDelta ? 2 : 1;
+  const double rows = keys * static_cast<double>(walk.used_keys) +
+                      group * static_cast<double>(walk.end_query - walk.first_query);
+  return 2 * D * Dv * rows * (item.grad == nullptr ? 1 : 2.5);
 }
 
-// Tiles are computed at padded widths; besides, each element of q, k, v and out is converted,
-// mapped and checked. Fitted with tests/bench/scan_bench.
+// Tiles are computed at padded widths, and a decay is one more product; besides, each element of
+// q, k, v and out is converted, mapped and checked. Fitted with tests/bench/scan_bench.
 double Seconds(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   constexpr double kEfficiency = 0.72, kSecondsPerElement = 0.4e-9, kSecondsPerItem = 1e-6;
   const View &q = item.problem->q, &v = item.problem->v;
-  const double D = static_cast<double>(ScanLayout::Width(q.shape[3]));
-  const double Dv = static_cast<double>(ScanLayout::Width(v.shape[3]));
-  const double rows = static_cast<double>(walk.used_keys) +
-                      static_cast<double>(walk.steps() * (q.shape[1] / v.shape[1]));
-  const double moved = kSecondsPerElement * rows * (D + Dv) * (item.grad == nullptr ? 1 : 3);
-  return kSecondsPerItem + moved + Flops(item, walk, D, Dv) / (kEfficiency * cpu.thread_flops);
+  const double D = static_cast<double>(ScanWidth::Of(q.shape[3]));
+  const double Dv = static_cast<double>(ScanWidth::Of(v.shape[3]));
+  const double keys = static_cast<double>(walk.used_keys);
+  const double group = q.shape[1] / v.shape[1];
+  const double rows = keys + group * static_cast<double>(walk.end_query - walk.first_query);
+  const double ways = item.grad == nullptr ? 1 : 3;
+  const double decays = item.problem->log_decay.given() ? 2 * D * Dv * keys : 0;
+  const double moved = kSecondsPerElement * rows * (D + Dv) * ways;
+  const double flops = Flops(item, walk, D, Dv) + decays * ways;
+  return kSecondsPerItem + moved + flops / (kEfficiency * cpu.thread_flops);
 }
 
 const ScanProblem& Forward(const ScanProblem& problem) { return problem; }
@@ -47,87 +49,183 @@ const ScanProblem& Forward(const ScanGradProblem& problem) { return problem.forw
 const ScanGradProblem* Gradient(const ScanProblem&) { return nullptr; }
 const ScanGradProblem* Gradient(const ScanGradProblem& problem) { return &problem; }
 
-// A dry run wants what has a shape: data is null there.
-bool Wants(const View& view, bool dry) { return dry ? view.given() : view.data != nullptr; }
-
 // Whether a problem has any element to write.
-bool Writes(const ScanProblem& problem, bool) { return problem.q.shape[2] > 0; }
-bool Writes(const ScanGradProblem& problem, bool dry) {
-  const bool keys = problem.forward.k.shape[2] > 0;
-  return (problem.forward.q.shape[2] > 0 && Wants(problem.dq, dry)) ||
-         (keys && (Wants(problem.dk, dry) || Wants(problem.dv, dry)));
+bool Writes(const ScanProblem& p) {
+  return p.q.shape[2] > 0 || p.s_out.given() || p.z_out.given();
+}
+bool Writes(const ScanGradProblem& p) {
+  const bool of_keys = p.dk.given() || p.dv.given() || p.dlog_decay.given() || p.dbeta.given();
+  return (p.forward.q.shape[2] > 0 && p.dq.given()) || p.ds0.given() || p.dz0.given() ||
+         (p.forward.k.shape[2] > 0 && of_keys);
 }
 
 // Calls f(item) for the first kv head of every batch row of the problems that write something. All
 // kv heads of a row do the same work.
 template <class Args, class F>
-void ForEachRow(const Args& args, bool dry, const F& f) {
+void ForEachRow(const Args& args, const F& f) {
   for (const auto& problem : args.problems) {
-    if (!Writes(problem, dry)) continue;
+    if (!Writes(problem)) continue;
     ScanItem item = {
         .params = &args.params, .problem = &Forward(problem), .grad = Gradient(problem)};
+    item.job = item.grad == nullptr ? ScanJob::kForward : ScanJob::kBackward;
     for (item.b = 0; item.b < item.problem->k.shape[0]; ++item.b) f(item);
   }
 }
 
 // What a list takes: counted before anything is allocated, the same on dry streams.
 struct Demand {
-  int64_t items = 0, scratch_bytes = 0;  // scratch of one thread
+  int64_t heads = 0, jobs = 0;
+  int64_t scratch = 0;  // floats of one thread
+  int64_t kept = 0;     // floats of heads in slices together
   double seconds = 0, longest = 0;
+  bool in_slices = false;
 };
 
+// Jobs of a head in slices, at most: rows; errors, columns and features in slices.
+int64_t MostJobs(int64_t slices) { return 1 + 3 * slices; }
+
+// A head with more work than a thread's share is cut. Numbers do not depend on it (ScanJob).
+int64_t Slices(const Cpu& cpu, const ScanItem& item, double seconds, double total) {
+  if (!cpu.Parallel(total)) return 1;
+  const auto shares = static_cast<int64_t>(std::ceil(seconds * cpu.threads / total - 0.01));
+  const int64_t vectors = ScanWidth::Of(item.problem->v.shape[3]) / ScanWidth::kVector;
+  return std::clamp<int64_t>(shares, 1, vectors);
+}
+
 template <class Args>
-Demand CountWork(const Cpu& cpu, const Args& args, bool dry, Work* work) {
+Demand CountWork(const Cpu& cpu, const Args& args, Work* work) {
   Demand demand;
-  ForEachRow(args, dry, [&](const ScanItem& item) {
+  ForEachRow(args, [&](const ScanItem& item) {
     const Shape &q = item.problem->q.shape, &v = item.problem->v.shape;
+    const ScanWalk walk = WalkOf(item);
     const double kv_heads = v[1];
-    const ScanRow& row = item.problem->rows[item.b];
-    const ScanWalk walk(*item.params, row);
-    const int64_t bytes = ScanLayout(item).floats * static_cast<int64_t>(sizeof(float));
-    const double seconds = Seconds(cpu, item, walk);
-    demand.items += v[1];
-    demand.scratch_bytes = std::max(demand.scratch_bytes, (bytes + kPage - 1) / kPage * kPage);
-    demand.seconds += kv_heads * seconds;
-    demand.longest = std::max(demand.longest, seconds);
-    work->visible_pairs += static_cast<double>(q[1]) * row.visible_pairs;
+    demand.heads += v[1];
+    demand.seconds += kv_heads * Seconds(cpu, item, walk);
+    work->visible_pairs += static_cast<double>(q[1]) * item.problem->rows[item.b].visible_pairs;
     work->flops += kv_heads * Flops(item, walk, q[3], v[3]);
   });
+  ForEachRow(args, [&](const ScanItem& item) {
+    const int64_t kv_heads = item.problem->k.shape[1];
+    const double seconds = Seconds(cpu, item, WalkOf(item));
+    const int64_t slices = Slices(cpu, item, seconds, demand.seconds);
+    int64_t scratch = ScanLayout(item).floats();
+    const int64_t kept = item.grad == nullptr ? 0 : RoundUp(ScanKept(item).floats(), kPageFloats);
+    if (slices == 1) {
+      scratch += kept;
+      demand.jobs += kv_heads;
+    } else {
+      demand.kept += kv_heads * kept;
+      demand.jobs += kv_heads * (item.grad == nullptr ? slices : MostJobs(slices));
+      demand.in_slices = true;
+    }
+    demand.longest = std::max(demand.longest, seconds / static_cast<double>(slices));
+    demand.scratch = std::max(demand.scratch, RoundUp(scratch, kPageFloats));
+  });
   return demand;
+}
+
+// The jobs of one launch after the other.
+class JobList {
+ public:
+  explicit JobList(ScanItem* items) : items_(items) {}
+
+  // All slices of a job, whose width is `width`.
+  void Add(ScanItem item, int64_t width, int64_t slices) {
+    const int64_t step = RoundUp((width + slices - 1) / slices, ScanWidth::kVector);
+    item.seconds /= static_cast<double>(slices);
+    for (item.begin = 0; item.begin < width; item.begin += step) {
+      item.end = std::min(item.begin + step, width);
+      std::construct_at(items_ + count_++, item);
+    }
+  }
+  // Longest first, so that no thread is left alone with a long one.
+  std::span<ScanItem> Take() {
+    const std::span<ScanItem> jobs(items_, static_cast<size_t>(count_));
+    std::stable_sort(jobs.begin(), jobs.end(),
+                     [](const ScanItem& a, const ScanItem& b) { return a.seconds > b.seconds; });
+    items_ += count_;
+    count_ = 0;
+    return jobs;
+  }
+
+ private:
+  ScanItem* items_;
+  int64_t count_ = 0;
+};
+
+// Jobs of a backward in slices need what those before them have written.
+constexpr int kStages = 3;
+int StageOf(const ScanItem& item) {
+  const bool delta = item.params->rule == ScanRule::kDelta;
+  if (item.job == ScanJob::kColumns) return 1;
+  return item.job == ScanJob::kFeatures ? (delta ? 2 : 1) : 0;
+}
+
+// A backward's jobs of one stage.
+void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
+  for (const ScanJob job :
+       {ScanJob::kRows, ScanJob::kErrors, ScanJob::kColumns, ScanJob::kFeatures}) {
+    ScanItem item = head;
+    item.job = job;
+    if (StageOf(item) != stage || !IsNeeded(item)) continue;
+    const ScanGradProblem& grad = *item.grad;
+    // Sums over all columns or features stay in one hand.
+    const bool whole = job == ScanJob::kRows || (job == ScanJob::kColumns && grad.dbeta.given()) ||
+                       (job == ScanJob::kFeatures && grad.dlog_decay.given() &&
+                        grad.dlog_decay.shape[3] == 1);
+    const View& of = job == ScanJob::kFeatures ? head.problem->k : head.problem->v;
+    list->Add(item, of.shape[3], whole ? 1 : slices);
+  }
 }
 
 template <class Args>
 absl::Status Launch(const CpuBackend& backend, Stream& stream, const Args& args) {
   const Cpu& cpu = backend.cpu();
-  const Demand demand = CountWork(cpu, args, stream.is_dry(), &stream.work());
-  if (demand.items == 0) return absl::OkStatus();
-  auto scratch = Take(stream, demand.scratch_bytes * cpu.threads);
+  const Demand demand = CountWork(cpu, args, &stream.work());
+  if (demand.heads == 0) return absl::OkStatus();
+  constexpr int64_t kFloat = sizeof(float);
+  auto scratch = Take(stream, kFloat * (demand.scratch * cpu.threads + demand.kept));
   if (!scratch.ok()) return scratch.status();
-  auto list = Take(stream, demand.items * static_cast<int64_t>(sizeof(ScanItem)));
-  if (!list.ok()) return list.status();
+  auto jobs = Take(stream, demand.jobs * static_cast<int64_t>(sizeof(ScanItem)));
+  if (!jobs.ok()) return jobs.status();
   if (stream.is_dry()) {
-    const double shared = cpu.ParallelSeconds(demand.seconds, demand.items);
-    stream.work().seconds += kLaunchSeconds + std::max(shared, demand.longest);
+    const double shared = cpu.ParallelSeconds(demand.seconds, demand.heads);
+    const double even = demand.seconds / cpu.threads;
+    stream.work().seconds +=
+        kLaunchSeconds + (demand.in_slices ? std::max(even, demand.longest)
+                                           : std::max(shared, demand.longest));
     return absl::OkStatus();
   }
 
-  ScanItem* items = static_cast<ScanItem*>((*list)->data());
-  int64_t count = 0;
-  ForEachRow(args, /*dry=*/false, [&](ScanItem item) {
-    item.seconds = Seconds(cpu, item, ScanWalk(*item.params, item.problem->rows[item.b]));
-    for (; item.kv_head < item.problem->k.shape[1]; ++item.kv_head) {
-      std::construct_at(items + count++, item);
-    }
-  });
-  // Longest first, so that no thread is left alone with a long one.
-  std::sort(items, items + count,
-            [](const ScanItem& a, const ScanItem& b) { return a.seconds > b.seconds; });
-  const ScanKernels kernels = ScanKernelsOf(cpu.isa);
-  char* base = static_cast<char*>((*scratch)->data());
-  cpu.pool->ParallelFor(count, cpu.Parallel(demand.seconds), [&](int64_t i, int thread) {
-    ScanKernel* kernel = items[i].grad == nullptr ? kernels.forward : kernels.backward;
-    kernel(items[i], reinterpret_cast<float*>(base + thread * demand.scratch_bytes));
-  });
+  float* base = static_cast<float*>((*scratch)->data());
+  JobList list(static_cast<ScanItem*>((*jobs)->data()));
+  ScanKernel* kernel = ScanKernelOf(cpu.isa);
+  for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
+    float* kept = base + demand.scratch * cpu.threads;
+    ForEachRow(args, [&](ScanItem item) {
+      item.seconds = Seconds(cpu, item, WalkOf(item));
+      const int64_t slices = Slices(cpu, item, item.seconds, demand.seconds);
+      const int64_t Dv = item.problem->v.shape[3];
+      for (; item.kv_head < item.problem->k.shape[1]; ++item.kv_head) {
+        if (item.grad == nullptr || slices == 1) {
+          if (stage == 0) list.Add(item, Dv, slices);
+          continue;
+        }
+        item.kept = kept;
+        kept += RoundUp(ScanKept(item).floats(), kPageFloats);
+        AddStage(item, stage, slices, &list);
+      }
+    });
+    const std::span<ScanItem> work = list.Take();
+    if (work.empty()) continue;
+    cpu.pool->ParallelFor(static_cast<int64_t>(work.size()), cpu.Parallel(demand.seconds),
+                          [&](int64_t i, int thread) {
+                            float* own = base + thread * demand.scratch;
+                            ScanItem item = work[static_cast<size_t>(i)];
+                            if (item.kept == nullptr) item.kept = own + ScanLayout(item).floats();
+                            kernel(item, own);
+                          });
+  }
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// What the forward and the backward of scan share: the state, its shifts, the causal triangle.
+// What the jobs of scan share: tiles of a block, decays and shifts of its keys, its normalisers.
 #if defined(ATTND_CPU_SCAN_CORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_CORE_INL_H_
 #undef ATTND_CPU_SCAN_CORE_INL_H_
@@ -6,164 +6,246 @@
 #define ATTND_CPU_SCAN_CORE_INL_H_
 #endif
 
+#include "kernels/cpu/scan_recur-inl.h"
 #include "kernels/cpu/scan_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Columns [begin, end) of the last axis.
+inline View Columns(View view, int64_t begin, int64_t end) {
+  if (!view.given()) return view;
+  const int last = view.shape.rank - 1;
+  view.data = view.As<std::byte>() + begin * view.stride[last] * SizeOf(view.dtype);
+  view.shape.dims[last] = end - begin;
+  return view;
+}
+
+// Element (b, h, n, d) of a float32 tensor with any strides; n of a [B,H,N] one.
+inline float& FloatAt(const View& view, int64_t b, int64_t h, int64_t n, int64_t d = 0) {
+  return view.As<float>()[b * view.stride[0] + h * view.stride[1] + n * view.stride[2] +
+                          d * view.stride[3]];
+}
+
+// x = e^x for x <= 0, n floats; n is rounded up to whole vectors.
+HWY_INLINE void ExpRow(float* x, int64_t n) {
+  const DF d;
+  for (int64_t c = 0; c < n; c += kLanes) hn::StoreU(ExpNegative(d, hn::LoadU(d, x + c)), d, x + c);
+}
+
 // Every sum over keys is kept relative to e^shift. Only kExp has shifts, the maximum of the keys
-// summed so far; for all other maps they are 0 and no factor is applied.
+// summed so far: as it rises, the sums decay. All other maps have shift 0.
 struct ScanCore {
   const ScanItem& item;
   const ScanParams& params;
   const ScanProblem& problem;
-  const ScanRow& row;
-  const ScanWalk walk;
   const ScanLayout layout;
-  const int64_t D, Dv, group;
-  const bool shifted;
-  const double log_scale;
-  Tile q, k, v, o, kt, m, s;
-  float *z, *sum, *q_shift, *k_shift, *row_d, *row_shift, *factor;
-  float shift = kNothing;  // of s and z
+  const ScanWalk walk;
+  const int64_t D, group, block;
+  const bool shifted, delta;
+  Tile q, k, v, o, decay;
+  float *const s, *const z, *const sum, *const prefix;
+  float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
+  float shift = kNothing;   // of the sums
+  bool is_decaying = false;  // whether any key of the block decays
 
   ScanCore(const ScanItem& work, float* scratch)
       : item(work),
         params(*work.params),
         problem(*work.problem),
-        row(problem.rows[work.b]),
-        walk(params, row),
         layout(work),
+        walk(WalkOf(work)),
         D(layout.D),
-        Dv(layout.Dv),
-        group(problem.q.shape[1] / problem.k.shape[1]),
+        group(layout.group),
+        block(layout.block),
         shifted(params.map == FeatureMap::kExp),
-        log_scale(std::log(params.scale)),
+        delta(params.rule == ScanRule::kDelta),
         q{scratch + layout.q, layout.q_pitch, layout.q_width},
         k{scratch + layout.k, layout.q_pitch, layout.q_width},
         v{scratch + layout.v, layout.v_pitch, layout.v_width},
         o{scratch + layout.o, layout.v_pitch, layout.v_width},
-        kt{scratch + layout.kt, layout.c_pitch, layout.c_pitch},
-        m{scratch + layout.m, layout.c_pitch, layout.c_pitch},
-        s{scratch + layout.s, layout.v_pitch, layout.v_width},
+        decay{scratch + layout.decay, layout.q_pitch, layout.q_width},
+        s(scratch + layout.s),
         z(scratch + layout.z),
         sum(scratch + layout.sum),
+        prefix(scratch + layout.prefix),
         q_shift(scratch + layout.q_shift),
         k_shift(scratch + layout.k_shift),
-        row_d(scratch + layout.row_d),
         row_shift(scratch + layout.row_shift),
+        row_d(scratch + layout.row_d),
+        beta(scratch + layout.beta),
         factor(scratch + layout.factor) {}
 
-  int64_t Head(int64_t g) const { return item.kv_head * group + g; }
-  RowsOf Queries(const View& view, int64_t g, int64_t n, int64_t count) const {
-    return {view, item.b, Head(g), n, count};
+  RowsOf Queries(const View& view, int64_t g, const ScanBlock& at) const {
+    return {view, item.b, item.kv_head * group + g, at.q, at.queries};
   }
-  RowsOf Keys(const View& view, int64_t n, int64_t count) const {
-    return {view, item.b, item.kv_head, n, count};
+  RowsOf Keys(const View& view, const ScanBlock& at) const {
+    return {view, item.b, item.kv_head, at.k, at.keys};
   }
-  // Of the step's `rows` keys, those that exist.
-  int64_t KeysOfStep(int64_t t, int64_t rows) const {
-    return std::clamp<int64_t>(walk.used_keys - walk.absorbed - t, 0, rows);
+  // Rows of head g in a tile of queries.
+  Tile OfHead(const Tile& tile, int64_t g) const {
+    return {tile.Row(g * block), tile.pitch, tile.width};
   }
-
-  // Both tiles of `count` keys. False if a value is not finite: 0 times it is no longer 0, so rows
-  // that do not see it must not share a product with rows that do.
-  bool LoadKeys(int64_t n, int64_t count) {
-    const bool finite = LoadFeatures(params.map, Keys(problem.k, n, count), k, k_shift);
-    return LoadRows(Keys(problem.v, n, count), v) && finite;
+  Series RowSeries(const Tile& tile) const {
+    return {.data = tile.data, .term = block * tile.pitch, .token = tile.pitch};
   }
 
-  // RowShift(i) becomes the shift of all that row i of the step sees; entry 0 is the state's.
-  void ComputeRowShifts(int64_t rows, int64_t keys) {
+  void LoadQueries(const ScanBlock& at) {
+    for (int64_t g = 0; g < group && at.queries > 0; ++g) {
+      LoadFeatures(params.map, Queries(problem.q, g, at), OfHead(q, g), q_shift + g * block);
+    }
+  }
+
+  // Features, decays and beta of the block's keys. `kept_shift`: the shift after each key of the
+  // sequence, if it is known; else shifts follow `shift`, and that is moved on.
+  void LoadKeys(const ScanBlock& at, const float* kept_shift = nullptr) {
+    if (at.keys == 0) {
+      row_shift[0] = shift;
+      return;
+    }
+    LoadFeatures(params.map, Keys(problem.k, at), k, k_shift);
+    is_decaying = false;
+    if (shifted) {
+      FindShifts(at, kept_shift);
+      ApplyShifts(at.keys);
+    }
+    if (problem.log_decay.given()) LoadDecays(at);
+    for (int64_t t = 0; t < at.keys; ++t) {
+      beta[t] = problem.beta.given() ? FloatAt(problem.beta, item.b, item.kv_head, at.k + t) : 1.0f;
+    }
+  }
+
+  // row_shift[t + 1] = shift after key t of the block.
+  void FindShifts(const ScanBlock& at, const float* kept_shift) {
+    if (kept_shift != nullptr) {
+      row_shift[0] = at.k == 0 ? kNothing : kept_shift[at.k - 1];
+      std::copy_n(kept_shift + at.k, at.keys, row_shift + 1);
+      return;
+    }
     row_shift[0] = shift;
-    for (int64_t i = 0; i < rows; ++i) {
-      row_shift[i + 1] = i < keys ? std::max(row_shift[i], k_shift[i]) : row_shift[i];
+    // Keys that all queries of the walk see need no shift of their own.
+    const float all = std::max(shift, *std::max_element(k_shift, k_shift + at.keys));
+    for (int64_t t = 0; t < at.keys; ++t) {
+      row_shift[t + 1] = at.queries == 0 ? all : std::max(row_shift[t], k_shift[t]);
+    }
+    shift = row_shift[at.keys];
+  }
+
+  // Turns rises of the shift into decays and makes the features relative to it.
+  void ApplyShifts(int64_t keys) {
+    for (int64_t t = 0; t < keys; ++t) {
+      const float rise = ShiftFactor(row_shift[t], row_shift[t + 1]);
+      is_decaying = is_decaying || rise != 1.0f;
+      std::fill_n(decay.Row(t), decay.width, rise);
+      factor[t] = k_shift[t] == kNothing ? kNothing : k_shift[t] - row_shift[t + 1];
+    }
+    std::fill(factor + keys, factor + ScanWidth::Of(keys), 0.0f);
+    ExpRow(factor, keys);
+    ScaleRows(factor, keys, k);
+  }
+
+  void LoadDecays(const ScanBlock& at) {
+    const View& from = problem.log_decay;
+    is_decaying = true;
+    if (from.shape[3] == 1) {
+      for (int64_t t = 0; t < at.keys; ++t) {
+        factor[t] = FloatAt(from, item.b, item.kv_head, at.k + t);
+      }
+      std::fill(factor + at.keys, factor + ScanWidth::Of(at.keys), 0.0f);
+      ExpRow(factor, at.keys);
+      for (int64_t t = 0; t < at.keys; ++t) std::fill_n(decay.Row(t), decay.width, factor[t]);
+      return;
+    }
+    for (int64_t t = 0; t < at.keys; ++t) {
+      float* row = decay.Row(t);
+      const float* source = &FloatAt(from, item.b, item.kv_head, at.k + t);
+      for (int64_t c = 0; c < D; ++c) row[c] = source[c * from.stride[3]];
+      std::fill(row + D, row + decay.width, 0.0f);
+      ExpRow(row, decay.width);
     }
   }
-  float RowShift(int64_t i) const { return row_shift[i + 1]; }
 
-  // row_d[i] = phi_q,i . (z + the features of the step's keys up to i), relative to e^RowShift(i).
-  // The sum within the step starts from 0 and meets z, which may be large, only in the result.
-  void ComputeRowNormalisers(int64_t rows, int64_t keys) {
+  // row_d = phi_q . z for the block's queries; z moves on over its keys. Sums within the block start
+  // from 0 and meet z, which may be large, only in the result.
+  void Normalise(const ScanBlock& at) {
+    std::fill_n(sum, k.width, 0.0f);
+    std::copy_n(z, k.width, prefix);
+    for (int64_t t = 0; t < at.count(); ++t) {
+      if (at.keys > 0) AddToNormaliser(t);
+      for (int64_t g = 0; g < group && at.queries > 0; ++g) {
+        row_d[g * block + t] = Dot(q.Row(g * block + t), prefix, k.width);
+      }
+    }
+    std::copy_n(prefix, k.width, z);
+  }
+
+  void AddToNormaliser(int64_t t) {
     const DF d;
-    std::fill(sum, sum + k.width, 0.0f);
-    for (int64_t i = 0; i < rows; ++i) {
-      if (shifted) ScaleRow(ShiftFactor(row_shift[i], RowShift(i)), sum, k.width);
-      if (i < keys) {
-        AddRow(shifted ? ShiftFactor(k_shift[i], RowShift(i)) : 1.0f, k.Row(i), sum, k.width);
+    const VF b = hn::Set(d, beta[t]);
+    for (int64_t c = 0; c < k.width; c += kLanes) {
+      VF local = hn::LoadU(d, sum + c), before = hn::LoadU(d, z + c);
+      if (is_decaying) {
+        const VF a = hn::LoadU(d, decay.Row(t) + c);
+        local = hn::Mul(a, local);
+        before = hn::Mul(a, before);
+        hn::StoreU(before, d, z + c);
       }
-      const VF carried = hn::Set(d, shifted ? ShiftFactor(shift, RowShift(i)) : 1.0f);
-      VF total = hn::Zero(d);
-      for (int64_t c = 0; c < k.width; c += kLanes) {
-        const VF prefix = hn::MulAdd(carried, hn::LoadU(d, z + c), hn::LoadU(d, sum + c));
-        total = hn::MulAdd(hn::LoadU(d, q.Row(i) + c), prefix, total);
-      }
-      row_d[i] = hn::GetLane(hn::SumOfLanes(d, total));
+      local = hn::MulAdd(b, hn::LoadU(d, k.Row(t) + c), local);
+      hn::StoreU(local, d, sum + c);
+      hn::StoreU(hn::Add(before, local), d, prefix + c);
     }
   }
 
-  // normalize: what turns the sum over values into the output.
+  // The initial z, which is 0 where it is not given.
+  void StartNormaliser() {
+    std::fill_n(z, k.width, 0.0f);
+    for (int64_t c = 0; c < D && problem.z0.given(); ++c) {
+      z[c] = FloatAt(problem.z0, item.b, item.kv_head, c);
+    }
+  }
+
+  // state = columns `from` of a state, [D, ..]; 0 where it is not given.
+  void LoadState(const View& from, const Tile& state) const {
+    ZeroTile(state, D);
+    for (int64_t c = 0; c < D && from.given(); ++c) {
+      for (int64_t i = 0; i < from.shape[3]; ++i) {
+        state.Row(c)[i] = FloatAt(from, item.b, item.kv_head, c, i);
+      }
+    }
+  }
+
+  // den(d); 0 where the row is to give 0.
+  float Den(float d) const {
+    const auto eps = static_cast<float>(params.eps);
+    if (shifted) return d;
+    switch (params.den) {
+      case ScanDen::kAdd:
+        return d + eps;
+      case ScanDen::kJax:
+        return std::fabs(d) <= eps ? d + 2 * eps : d;
+      case ScanDen::kClamp:
+        return d <= eps ? eps : d;
+      case ScanDen::kAbsClamp:
+        return std::fabs(d) <= eps ? eps : std::fabs(d);
+      case ScanDen::kOne:
+        break;
+    }
+    return 1.0f;
+  }
+  // What turns a normalised row's sum over values into the output.
   float Reciprocal(float d) const {
-    const float den = shifted ? d : d + static_cast<float>(params.eps);
-    return den == 0 ? 0.0f : 1.0f / den;
+    const float den = Den(d);
+    return den == 0 ? 0.0f : static_cast<float>(params.scale) / den;
   }
-  // Not normalize: the logarithm of what turns row i's sum over values into the output. The factor
-  // itself may be beyond float32 where its product with the sum is not.
-  double LogScale(int64_t i) const {
-    return log_scale + (shifted ? static_cast<double>(q_shift[i]) + RowShift(i) : 0.0);
-  }
+  // kOne and kExp: the logarithm of |what does|. It may be beyond float32 where its product with the
+  // sum is not.
+  double LogScale(float shifts) const { return std::log(std::fabs(params.scale)) + shifts; }
+  float Sign() const { return params.scale < 0 ? -1.0f : 1.0f; }
 
-  // Row i of a product over keys j <= i: puts the weights e^(k_shift_j - RowShift(i)) in and zeroes
-  // what lies after the diagonal, up to `columns`.
-  void MaskRow(int64_t i, int64_t columns, float* product) {
-    const DF d;
-    if (shifted) {
-      if (RowShift(i) == kNothing) return std::fill(product, product + columns, 0.0f);
-      for (int64_t j = 0; j < columns; j += kLanes) {
-        const VF exponent = hn::Sub(hn::LoadU(d, k_shift + j), hn::Set(d, RowShift(i)));
-        const VF weighted = hn::Mul(ExpNegative(d, exponent), hn::LoadU(d, product + j));
-        hn::StoreU(weighted, d, product + j);
-      }
-    }
-    for (int64_t j = i + 1; j < columns; ++j) product[j] = 0.0f;
-  }
-
-  // factor[i] = what turns a product with the state into one relative to e^RowShift(i).
-  void ComputeStateFactors(int64_t rows) {
-    for (int64_t i = 0; i < rows; ++i) factor[i] = ShiftFactor(shift, RowShift(i));
-  }
-
-  // z += weight_i * row i of x; no weights: 1.
-  void AddRows(int64_t count, const float* weight, const Tile& x, float* z_sum) {
-    const DF d;
-    for (int64_t c = 0; c < x.width; c += kLanes) {
-      VF total = hn::Zero(d);
-      for (int64_t i = 0; i < count; ++i) {
-        const VF w = hn::Set(d, weight == nullptr ? 1.0f : weight[i]);
-        total = hn::MulAdd(w, hn::LoadU(d, x.Row(i) + c), total);
-      }
-      hn::StoreU(hn::Add(hn::LoadU(d, z_sum + c), total), d, z_sum + c);
-    }
-  }
-
-  // Takes the loaded keys into z and into `state`, which is s or its transpose of M rows.
-  void Absorb(int64_t count, const Tile& state, int64_t M, bool transposed) {
-    if (shifted) {
-      const float next = std::max(shift, *std::max_element(k_shift, k_shift + count));
-      const float old = ShiftFactor(shift, next);
-      for (int64_t i = 0; i < M; ++i) ScaleRow(old, state.Row(i), state.width);
-      ScaleRow(old, z, k.width);
-      for (int64_t j = 0; j < count; ++j) factor[j] = ShiftFactor(k_shift[j], next);
-      ScaleRows(factor, count, k);
-      shift = next;
-    }
-    AddRows(count, nullptr, k, z);
-    if (transposed) {
-      Gemm<Start::kAddLast>(M, state.width, count, v.Down(), k.Read(), state.Write());
-    } else {
-      Gemm<Start::kAddLast>(M, state.width, count, k.Down(), v.Read(), state.Write());
-    }
+  // The shift of what query t of the block reads.
+  float RowShift(const ScanBlock& at, int64_t t) const {
+    return row_shift[at.keys > 0 ? t + 1 : 0];
   }
 };
 

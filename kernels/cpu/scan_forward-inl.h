@@ -1,4 +1,4 @@
-// The forward of one scan item.
+// The forward of one scan item: columns of the output.
 #if defined(ATTND_CPU_SCAN_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_FORWARD_INL_H_
 #undef ATTND_CPU_SCAN_FORWARD_INL_H_
@@ -13,20 +13,20 @@ namespace attnd::HWY_NAMESPACE {
 
 class ScanForward : private ScanCore {
  public:
-  ScanForward(const ScanItem& work, float* scratch) : ScanCore(work, scratch) {}
+  ScanForward(const ScanItem& work, float* scratch)
+      : ScanCore(work, scratch),
+        Dv_(work.end - work.begin),
+        values_(Columns(problem.v, work.begin, work.end)),
+        out_(Columns(problem.out, work.begin, work.end)),
+        s_out_(Columns(problem.s_out, work.begin, work.end)) {
+    v.width = o.width = ScanWidth::Of(Dv_);
+  }
 
   void Run() {
-    std::fill(z, z + k.width, 0.0f);
-    ZeroTile(s, D);
-    for (int64_t n = 0; n < walk.absorbed; n += kScanBlock) {
-      const int64_t count = std::min(kScanBlock, walk.absorbed - n);
-      LoadKeys(n, count);
-      Absorb(count, s, D, /*transposed=*/false);
-    }
-    for (int64_t t = 0; t < walk.steps(); t += layout.block) {
-      Step(t, std::min(layout.block, walk.steps() - t));
-    }
-    // With no key at all, walk.first_query = nq.
+    StartNormaliser();
+    LoadState(Columns(problem.s0, item.begin, item.end), State());
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at) { Step(at); });
+    Finish();
     for (int64_t g = 0; g < group; ++g) {
       Blank(g, 0, walk.first_query);
       Blank(g, walk.end_query, problem.q.shape[2]);
@@ -34,69 +34,98 @@ class ScanForward : private ScanCore {
   }
 
  private:
-  void Step(int64_t t, int64_t rows) {
-    const int64_t keys = KeysOfStep(t, rows);
-    if (keys > 0) {
-      const bool finite = LoadKeys(walk.absorbed + t, keys);
-      if (!finite && rows > 1) {
-        for (int64_t i = 0; i < rows; ++i) Step(t + i, 1);
-        return;
-      }
-      Transpose(k.data, k.pitch, keys, D, kt.data, kt.pitch);
-    }
-    if (shifted) {
-      ComputeRowShifts(rows, keys);
-      ComputeStateFactors(rows);
-    }
-    for (int64_t g = 0; g < group; ++g) StepOfHead(g, t, rows, keys);
-    if (keys > 0) Absorb(keys, s, D, /*transposed=*/false);
-  }
+  Tile State() const { return {s, layout.v_pitch, v.width}; }
 
-  void StepOfHead(int64_t g, int64_t t, int64_t rows, int64_t keys) {
-    const int64_t n = walk.first_query + t;
-    LoadFeatures(params.map, Queries(problem.q, g, n, rows), q, q_shift);
-    ComputeRowNormalisers(rows, keys);
-    Gemm<Start::kZero>(rows, v.width, D, q.Across(), s.Read(), o.Write());
-    if (shifted) ScaleRows(factor, rows, o);
-    // Taller strips waste more above the diagonal, lower ones leave the micro-kernel few sums.
-    constexpr int64_t kStrip = 2 * kRows;
-    for (int64_t i = 0; i < rows && keys > 0; i += kStrip) {
-      const int64_t count = std::min(kStrip, rows - i);
-      const int64_t seen = std::min(keys, i + count);
-      Gemm<Start::kZero>(count, RoundUpTo(seen, kLanes), D, q.Across(i), kt.Read(), m.Write(i));
-      for (int64_t r = i; r < i + count; ++r) MaskRow(r, seen, m.Row(r));
-      Gemm<Start::kAdd>(count, v.width, seen, m.Across(i), v.Read(), o.Write(i));
+  void Finish() {
+    for (int64_t c = 0; c < D && s_out_.given(); ++c) {
+      for (int64_t d = 0; d < Dv_; ++d) FloatAt(s_out_, item.b, item.kv_head, c, d) = State().Row(c)[d];
     }
-    const RowsOf out = Queries(problem.out, g, n, rows);
-    const RowsOf lse = Queries(problem.lse, g, n, rows);
-    for (int64_t i = 0; i < rows; ++i) {
-      const float d = row_d[i];
-      lse.Float(i) = LogNormaliser(d, shifted ? q_shift[i] + RowShift(i) : 0.0f);
-      const float factor_of_num = params.den != ScanDen::kOne ? Reciprocal(d) : ScaleNum(i);
-      Narrow(problem.out.dtype, o.Row(i), Dv, out.Row(i), factor_of_num);
+    for (int64_t c = 0; c < D && problem.z_out.given() && item.begin == 0; ++c) {
+      FloatAt(problem.z_out, item.b, item.kv_head, c) = z[c];
     }
   }
 
-  // Returns what is left to multiply row i with: what is no normal float32 is applied here.
-  float ScaleNum(int64_t i) {
+  void Step(const ScanBlock& at) {
+    LoadQueries(at);
+    LoadKeys(at);
+    if (at.keys > 0) {
+      LoadRows(Keys(values_, at), v);
+      if (!delta && problem.beta.given()) ScaleRows(beta, at.keys, v);
+    }
+    Normalise(at);
+    for (int64_t g = 0; g < group && at.queries > 0; ++g) ZeroTile(OfHead(o, g), at.queries);
+    const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsFirst : Decay::kNone;
+    const int64_t reads = at.queries > 0 ? group : 0;
+    if (delta && at.keys > 0) {
+      RecurDelta(how, {.tokens = at.count(),
+                       .rows = D,
+                       .lanes = v.width,
+                       .reads = reads,
+                       .state = State().Write(),
+                       .key = RowSeries(k),
+                       .value = RowSeries(v),
+                       .error = RowSeries(v),
+                       .read = RowSeries(q),
+                       .out = RowSeries(o),
+                       .decay = RowSeries(decay),
+                       .weight = beta});
+    } else {
+      Recur(how, {.tokens = at.count(),
+                  .rows = D,
+                  .lanes = v.width,
+                  .updates = at.keys > 0 ? 1 : 0,
+                  .reads = reads,
+                  .state = State().Write(),
+                  .left = RowSeries(k),
+                  .right = RowSeries(v),
+                  .read = RowSeries(q),
+                  .out = RowSeries(o),
+                  .decay = RowSeries(decay)});
+    }
+    for (int64_t g = 0; g < group && at.queries > 0; ++g) Store(g, at);
+  }
+
+  void Store(int64_t g, const ScanBlock& at) {
+    const RowsOf out = Queries(out_, g, at), lse = Queries(problem.lse, g, at);
+    for (int64_t t = 0; t < at.queries; ++t) {
+      const int64_t row = g * block + t;
+      const float d = row_d[row], shifts = shifted ? q_shift[row] + RowShift(at, t) : 0.0f;
+      if (item.begin == 0) lse.Float(t) = LogNormaliser(d, shifts);
+      const float factor_of_num =
+          params.den != ScanDen::kOne ? Reciprocal(d) : ScaleNum(o.Row(row), shifts);
+      Narrow(out_.dtype, o.Row(row), Dv_, out.Row(t), factor_of_num);
+    }
+  }
+
+  // Returns what is left to multiply the row with: what is no normal float32 is applied here.
+  float ScaleNum(float* row, float shifts) const {
     constexpr double kLargestLog = 87;
-    const double log_factor = LogScale(i);
-    if (std::fabs(log_factor) <= kLargestLog) return static_cast<float>(std::exp(log_factor));
-    Lift(log_factor, o.Row(i), Dv);
-    return 1.0f;
+    if (!shifted) return static_cast<float>(params.scale);
+    const double log_factor = LogScale(shifts);
+    if (std::fabs(log_factor) <= kLargestLog) {
+      return Sign() * static_cast<float>(std::exp(log_factor));
+    }
+    Lift(log_factor, row, Dv_);
+    return Sign();
   }
 
-  // Every row of a step sees a key. d = 0: whatever the shifts, also if they are -inf or NaN.
+  // Every row of the walk sees a key or a state. d = 0: whatever the shifts, also if they are -inf
+  // or NaN.
   float LogNormaliser(float d, float shifts) const {
     if (d == 0) return shifted ? kNothing : std::numeric_limits<float>::quiet_NaN();
     return std::log(d) + shifts;
   }
 
   void Blank(int64_t g, int64_t begin, int64_t end) {
-    ZeroRows(Queries(problem.out, g, begin, end - begin));
-    const RowsOf lse = Queries(problem.lse, g, begin, end - begin);
+    const ScanBlock at = {.q = begin, .queries = end - begin};
+    ZeroRows(Queries(out_, g, at));
+    if (item.begin > 0) return;
+    const RowsOf lse = Queries(problem.lse, g, at);
     for (int64_t i = 0; i < lse.count; ++i) lse.Float(i) = kNothing;
   }
+
+  const int64_t Dv_;
+  const View values_, out_, s_out_;
 };
 
 }  // namespace attnd::HWY_NAMESPACE

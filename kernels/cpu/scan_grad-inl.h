@@ -1,5 +1,10 @@
-// The gradients of one scan item (R7 of the specification): prefix states give dq, suffix sums give
-// dk and dv; no key is ever subtracted from a state.
+// The gradients of one scan item (R7 of the specification). With what a token writes, u_t = b_t v_t
+// (delta: b_t error_t), and R_t the gradient of the state after key t,
+//   dphi_q,i = S_i dN_i + z_i dD_i                 dphi_k,t = R_t u_t + b_t r_t - S'_t du_t (delta)
+//   du_t = R_t^T phi_k,t,  dv_t = b_t du_t         dbeta_t = du_t . v_t (error_t) + r_t . phi_k,t
+// where S', the state before the key, and the last term belong to the delta rule, for which
+// R_(t-1) = a_t (R_t - phi_k,t dv_t^T) + .. as well. Prefix states run forward, R runs backward; no
+// key is ever subtracted from a state to walk back.
 #if defined(ATTND_CPU_SCAN_GRAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_GRAD_INL_H_
 #undef ATTND_CPU_SCAN_GRAD_INL_H_
@@ -12,119 +17,150 @@
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-// With dN_i = to_num_i dout_i and dD_i = to_d_i, the gradients of num_i and d_i:
-//   dphi_q,i = sum_{j seen by i} (dN_i . v_j + dD_i) phi_k,j
-//   dphi_k,j = sum_{i sees j} (dN_i . v_j + dD_i) phi_q,i        dv_j = sum_{i sees j} A_ij dN_i
-// kExp: features of row i are relative to e^(q_shift_i), its sums to e^RowShift(i), and dN_i, dD_i
-// to the inverse of both, so every factor that meets is <= 1. Without normalisation dN_i is dout_i
-// times both, which may be too large for float32 where the gradients are not: then dN_i and dD_i
-// are relative to e^(lift_i), and the sums over queries to the largest lift so far.
-class ScanGrad : private ScanCore {
- public:
-  ScanGrad(const ScanItem& work, float* scratch)
+// With dN_i = to_num_i dout_i and dD_i = to_d_i the gradients of num_i and d_i. kExp: features of
+// row i are relative to e^(q_shift_i), its sums to e^RowShift(i), and dN_i, dD_i to the inverse of
+// both, so every factor that meets is <= 1. Without normalisation dN_i is dout_i times both, which
+// may be too large for float32 where the gradients are not: then dN_i and dD_i are relative to
+// e^(lift_i), and R to the largest lift so far.
+struct GradCore : ScanCore {
+  const ScanGradProblem& grad;
+  const ScanKept kept;
+  const Tile dphi;
+  float* const x;
+  float* const lifts;           // null: all are 0
+  const float* const shifts;    // after each key, null: all are 0
+  float lift = 0;               // of R
+
+  GradCore(const ScanItem& work, float* scratch)
       : ScanCore(work, scratch),
-        grad_(*work.grad),
-        dphi_{scratch + layout.dphi, layout.q_pitch, layout.q_width},
-        dn_{scratch + layout.dn, layout.v_pitch, layout.v_width},
-        vt_{scratch + layout.vt, layout.c_pitch, layout.c_pitch},
-        p_{scratch + layout.p, layout.c_pitch, layout.c_pitch},
-        st_{scratch + layout.st, layout.q_pitch, layout.q_width},
-        x_(scratch + layout.x),
-        to_num_(scratch + layout.to_num),
-        to_d_(scratch + layout.to_d),
-        lift_(ScanLayout::Lifts(params) ? scratch + layout.lift : nullptr),
-        shifts_(scratch + layout.shifts),
-        mixed_(scratch + layout.mixed) {}
+        grad(*work.grad),
+        kept(work),
+        dphi{scratch + layout.dphi, layout.q_pitch, layout.q_width},
+        x(scratch + layout.x),
+        lifts(ScanKept::Lifts(params) ? work.kept + kept.lift : nullptr),
+        shifts(shifted ? work.kept + kept.shift : nullptr) {}
+
+  float* ToNum(int64_t g, int64_t i) const {
+    return item.kept + kept.to_num + g * kept.queries + i;
+  }
+  float* ToD(int64_t g, int64_t i) const { return item.kept + kept.to_d + g * kept.queries + i; }
+  float* LiftOf(int64_t g, int64_t i) const { return lifts + g * kept.queries + i; }
+
+  // dN of the block's queries, from columns `dout`, in o; relative to e^lift, or each to its own.
+  void LoadGradients(const View& dout, const ScanBlock& at, bool own_lift) {
+    for (int64_t g = 0; g < group && at.queries > 0; ++g) {
+      const Tile dn = OfHead(o, g);
+      if (dout.given()) {
+        LoadRows(Queries(dout, g, at), dn);
+      } else {
+        ZeroTile(dn, at.queries);
+      }
+      ScaleRows(ToNum(g, at.q), at.queries, dn);
+      for (int64_t t = 0; t < at.queries; ++t) {
+        row_d[g * block + t] = *ToD(g, at.q + t);
+        if (lifts == nullptr || own_lift) continue;
+        const float ratio = std::exp(*LiftOf(g, at.q + t) - lift);
+        ScaleRow(ratio, dn.Row(t), dn.width);
+        row_d[g * block + t] *= ratio;
+      }
+    }
+  }
+
+  // What R must be multiplied with to be relative to the largest lift up to this block, which `lift`
+  // becomes.
+  float RaiseLift(const ScanBlock& at) {
+    if (lifts == nullptr || at.queries == 0) return 1.0f;
+    float next = lift;
+    for (int64_t g = 0; g < group; ++g) {
+      next = std::max(next, *std::max_element(LiftOf(g, at.q), LiftOf(g, at.q) + at.queries));
+    }
+    const float ratio = std::exp(lift - next);
+    lift = next;
+    return ratio;
+  }
+
+  // Rows of a tile from the last token to the first.
+  Series Backwards(const Tile& tile, const ScanBlock& at) const {
+    return {.data = tile.Row(at.count() - 1), .term = block * tile.pitch, .token = -tile.pitch};
+  }
+  // Floats [keys, Dv] or [keys, D] in kept memory.
+  float* KeptRow(int64_t at, int64_t pitch, int64_t n) const { return item.kept + at + n * pitch; }
+};
+
+// ScanJob::kRows: to_num, to_d, lifts, shifts.
+class ScanGradRows : private GradCore {
+ public:
+  ScanGradRows(const ScanItem& work, float* scratch) : GradCore(work, scratch) {}
 
   void Run() {
-    SweepForward();
-    if (grad_.dk.data != nullptr || grad_.dv.data != nullptr) SweepBackward();
-    for (int64_t g = 0; g < group && grad_.dq.data != nullptr; ++g) {
-      ZeroRows(Queries(grad_.dq, g, 0, walk.first_query));
-      ZeroRows(Queries(grad_.dq, g, walk.end_query, problem.q.shape[2] - walk.end_query));
-    }
-    const int64_t unseen = problem.k.shape[2] - walk.used_keys;
-    if (grad_.dk.data != nullptr) ZeroRows(Keys(grad_.dk, walk.used_keys, unseen));
-    if (grad_.dv.data != nullptr) ZeroRows(Keys(grad_.dv, walk.used_keys, unseen));
+    StartNormaliser();
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at) {
+      LoadQueries(at);
+      LoadKeys(at);
+      Normalise(at);
+      if (shifted) KeepShifts(at);
+      for (int64_t g = 0; g < group && at.queries > 0; ++g) RowsOfHead(g, at);
+    });
   }
 
  private:
-  float* ToNum(int64_t g, int64_t t) const { return to_num_ + g * layout.queries + t; }
-  float* ToD(int64_t g, int64_t t) const { return to_d_ + g * layout.queries + t; }
-
-  float* LiftOf(int64_t g, int64_t t) const { return lift_ + g * layout.queries + t; }
-
-  // --- forward over the sequence: prefix states, to_num, to_d, dq ---
-
-  void SweepForward() {
-    std::fill(z, z + k.width, 0.0f);
-    std::fill(mixed_, mixed_ + layout.queries / layout.block + 1, 0.0f);
-    ZeroTile(st_, Dv);
-    for (int64_t n = 0; n < walk.absorbed; n += kScanBlock) {
-      const int64_t count = std::min(kScanBlock, walk.absorbed - n);
-      LoadKeys(n, count);
-      Absorb(count, st_, Dv, /*transposed=*/true);
-    }
-    shifts_[0] = shift;
-    for (int64_t t = 0; t < walk.steps(); t += layout.block) {
-      QueryStep(t, std::min(layout.block, walk.steps() - t));
+  // Keys that all queries see get the one shift that all of them together have.
+  void KeepShifts(const ScanBlock& at) {
+    float* to = item.kept + kept.shift;
+    if (at.queries > 0) {
+      std::copy_n(row_shift + 1, at.keys, to + at.k);
+    } else {
+      std::fill(to, to + at.k + at.keys, shift);
     }
   }
 
-  void QueryStep(int64_t t, int64_t rows) {
-    const int64_t keys = KeysOfStep(t, rows);
-    if (keys > 0) {
-      const bool finite = LoadKeys(walk.absorbed + t, keys);
-      if (!finite && rows > 1) {
-        mixed_[t / layout.block] = 1;
-        for (int64_t i = 0; i < rows; ++i) QueryStep(t + i, 1);
-        return;
-      }
-      Transpose(v.data, v.pitch, keys, Dv, vt_.data, vt_.pitch);
+  void RowsOfHead(int64_t g, const ScanBlock& at) {
+    const Tile dn = OfHead(o, g), out = {v.data, v.pitch, v.width};
+    if (grad.dout.given()) {
+      LoadRows(Queries(grad.dout, g, at), dn);
+      LoadRows(Queries(problem.out, g, at), out);
+    } else {
+      ZeroTile(dn, at.queries);
+      ZeroTile(out, at.queries);
     }
-    ComputeRowShifts(rows, keys);
-    std::copy(row_shift + 1, row_shift + 1 + rows, shifts_ + 1 + t);
-    ComputeStateFactors(rows);
-    for (int64_t g = 0; g < group; ++g) {
-      const bool finite = LoadQueryGradients(g, t, rows, keys);
-      if (!finite) mixed_[t / layout.block] = 1;
-      if (grad_.dq.data != nullptr) StoreQueryGradients(g, t, rows, keys);
-    }
-    if (keys > 0) Absorb(keys, st_, Dv, /*transposed=*/true);
-  }
-
-  // Fills q, dn, to_num and to_d of a head's step. Returns whether all is finite.
-  bool LoadQueryGradients(int64_t g, int64_t t, int64_t rows, int64_t keys) {
-    const int64_t n = walk.first_query + t;
-    bool finite = LoadFeatures(params.map, Queries(problem.q, g, n, rows), q, q_shift);
-    ComputeRowNormalisers(rows, keys);
-    LoadOutputGradients(g, n, rows);
-    LoadRows(Queries(problem.out, g, n, rows), o);
-    const RowsOf dlse = Queries(grad_.dlse, g, n, rows);
-    for (int64_t i = 0; i < rows; ++i) {
-      const float d = row_d[i];
-      const float of_lse = grad_.dlse.data == nullptr || d <= 0 ? 0.0f : dlse.Float(i) / d;
+    const RowsOf dlse = Queries(grad.dlse, g, at);
+    for (int64_t t = 0; t < at.queries; ++t) {
+      const int64_t row = g * block + t;
+      const float d = row_d[row];
+      const float of_lse = !grad.dlse.given() || d <= 0 ? 0.0f : dlse.Float(t) / d;
       float to_num, to_d = of_lse;
       if (params.den != ScanDen::kOne) {
         to_num = Reciprocal(d);
-        if (to_num != 0) to_d -= Dot(dn_.Row(i), o.Row(i), o.width) * to_num;
+        const float slope = DenSlope(d);
+        if (to_num != 0 && slope != 0) {
+          to_d -= slope * Dot(dn.Row(t), out.Row(t), out.width) / Den(d);
+        }
+      } else if (!shifted) {
+        to_num = static_cast<float>(params.scale);
       } else {
-        const bool blank = IsZero(dn_.Row(i), Dv);
-        const float lift = lift_ == nullptr || blank ? 0.0f : LiftFor(LogScale(i), of_lse != 0);
-        if (lift_ != nullptr) LiftOf(g, t)[i] = lift;
-        to_num = blank ? 0.0f : static_cast<float>(std::exp(LogScale(i) - lift));
-        if (lift != 0) to_d *= std::exp(-lift);
+        const bool blank = IsZero(dn.Row(t), layout.Dv);
+        const double log_scale = LogScale(q_shift[row] + RowShift(at, t));
+        const float own = blank ? 0.0f : LiftFor(log_scale, of_lse != 0);
+        *LiftOf(g, at.q + t) = own;
+        to_num = blank ? 0.0f : Sign() * static_cast<float>(std::exp(log_scale - own));
+        if (own != 0) to_d *= std::exp(-own);
       }
-      ToNum(g, t)[i] = to_num;
-      ToD(g, t)[i] = to_d;
-      ScaleRow(to_num, dn_.Row(i), dn_.width);
-      finite = finite && std::isfinite(to_d) && !HasNonFinite(dn_.Row(i), Dv);
+      *ToNum(g, at.q + t) = to_num;
+      *ToD(g, at.q + t) = to_d;
     }
-    return finite;
   }
 
-  static bool IsZero(const float* x, int64_t width) {
-    return std::all_of(x, x + width, [](float value) { return value == 0; });
+  // d den / d d.
+  float DenSlope(float d) const {
+    const auto eps = static_cast<float>(params.eps);
+    if (shifted) return 1.0f;
+    if (params.den == ScanDen::kClamp) return d <= eps ? 0.0f : 1.0f;
+    if (params.den == ScanDen::kAbsClamp) return std::fabs(d) <= eps ? 0.0f : d < 0 ? -1.0f : 1.0f;
+    return 1.0f;
+  }
+
+  static bool IsZero(const float* row, int64_t width) {
+    return std::all_of(row, row + width, [](float value) { return value == 0; });
   }
 
   // Leaves room for the products with dN. A gradient of lse is divided by e^lift and must survive.
@@ -134,174 +170,144 @@ class ScanGrad : private ScanCore {
     const double lift = std::max(log_scale - kRoom, 0.0);
     return static_cast<float>(has_dlse ? std::min(lift, kMostWithDlse) : lift);
   }
+};
 
-  void LoadOutputGradients(int64_t g, int64_t n, int64_t rows) {
-    if (grad_.dout.data == nullptr) {
-      ZeroTile(dn_, rows);
+// ScanJob::kErrors: error_t of the delta rule, for columns.
+class ScanGradErrors : private GradCore {
+ public:
+  ScanGradErrors(const ScanItem& work, float* scratch)
+      : GradCore(work, scratch),
+        Dv_(work.end - work.begin),
+        values_(Columns(problem.v, work.begin, work.end)),
+        s0_(Columns(problem.s0, work.begin, work.end)) {
+    v.width = ScanWidth::Of(Dv_);
+  }
+
+  void Run() {
+    const Tile state = {s, layout.v_pitch, v.width};
+    LoadState(s0_, state);
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at) {
+      if (at.keys == 0) return;
+      LoadKeys(at);
+      LoadRows(Keys(values_, at), v);
+      const Series error = {.data = KeptRow(kept.error, kept.v_pitch, at.k) + item.begin,
+                            .token = kept.v_pitch};
+      RecurDelta(is_decaying ? Decay::kRowsFirst : Decay::kNone, {.tokens = at.keys,
+                                                                  .rows = D,
+                                                                  .lanes = v.width,
+                                                                  .state = state.Write(),
+                                                                  .key = RowSeries(k),
+                                                                  .value = RowSeries(v),
+                                                                  .error = error,
+                                                                  .decay = RowSeries(decay),
+                                                                  .weight = beta});
+    });
+  }
+
+ private:
+  const int64_t Dv_;
+  const View values_, s0_;
+};
+
+// ScanJob::kColumns: du, and with it dv and dbeta.
+class ScanGradColumns : private GradCore {
+ public:
+  ScanGradColumns(const ScanItem& work, float* scratch)
+      : GradCore(work, scratch),
+        Dv_(work.end - work.begin),
+        values_(Columns(problem.v, work.begin, work.end)),
+        dout_(Columns(grad.dout, work.begin, work.end)),
+        dv_(Columns(grad.dv, work.begin, work.end)),
+        state_{s, layout.v_pitch, ScanWidth::Of(Dv_)} {
+    v.width = o.width = state_.width;
+  }
+
+  void Run() {
+    LoadState(Columns(grad.ds_out, item.begin, item.end), state_);
+    std::fill_n(z, k.width, 0.0f);
+    for (int64_t c = 0; c < D && grad.dz_out.given(); ++c) {
+      z[c] = FloatAt(grad.dz_out, item.b, item.kv_head, c);
+    }
+    walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at) { Step(at); });
+    const ScanBlock unseen = {.k = walk.used_keys, .keys = problem.k.shape[2] - walk.used_keys};
+    if (grad.dv.given()) ZeroRows(Keys(dv_, unseen));
+    for (int64_t t = unseen.k; t < unseen.k + unseen.keys && grad.dbeta.given(); ++t) {
+      FloatAt(grad.dbeta, item.b, item.kv_head, t) = 0.0f;
+    }
+  }
+
+ private:
+  void Step(const ScanBlock& at) {
+    const float ratio = RaiseLift(at);
+    for (int64_t c = 0; c < D && ratio != 1; ++c) ScaleRow(ratio, state_.Row(c), state_.width);
+    LoadQueries(at);
+    LoadKeys(at, shifts);
+    LoadGradients(dout_, at, /*own_lift=*/false);
+    const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsLast : Decay::kNone;
+    ZeroTile(v, at.keys);
+    if (delta && at.keys > 0) {
+      // What comes out as the error of a value of 0 is -du.
+      RecurDelta(how, {.tokens = at.count(),
+                       .rows = D,
+                       .lanes = v.width,
+                       .updates = at.queries > 0 ? group : 0,
+                       .state = state_.Write(),
+                       .left = Backwards(q, at),
+                       .right = Backwards(o, at),
+                       .key = Backwards(k, at),
+                       .error = Backwards(v, at),
+                       .decay = Backwards(decay, at),
+                       .weight = beta + at.keys - 1,
+                       .weight_step = -1});
+      for (int64_t t = 0; t < at.keys; ++t) ScaleRow(-1.0f, v.Row(t), v.width);
     } else {
-      LoadRows(Queries(grad_.dout, g, n, rows), dn_);
+      Recur(how, {.tokens = at.count(),
+                  .rows = D,
+                  .lanes = v.width,
+                  .updates = at.queries > 0 ? group : 0,
+                  .reads = at.keys > 0 ? 1 : 0,
+                  .state = state_.Write(),
+                  .left = Backwards(q, at),
+                  .right = Backwards(o, at),
+                  .read = Backwards(k, at),
+                  .out = Backwards(v, at),
+                  .decay = Backwards(decay, at)});
     }
+    if (grad.dbeta.given()) StoreBetaGradients(at);
+    if (at.keys > 0) StoreValueGradients(at);
   }
 
-  void StoreQueryGradients(int64_t g, int64_t t, int64_t rows, int64_t keys) {
-    const float* to_d = ToD(g, t);
-    ZeroTile(dphi_, rows);
-    for (int64_t i = 0; i < rows; ++i) AddRow(to_d[i], z, dphi_.Row(i), dphi_.width);
-    Gemm<Start::kAdd>(rows, dphi_.width, Dv, dn_.Across(), st_.Read(), dphi_.Write());
-    if (shifted) ScaleRows(factor, rows, dphi_);
-    for (int64_t i = 0; i < rows && keys > 0; i += kRows) {
-      const int64_t count = std::min<int64_t>(kRows, rows - i);
-      const int64_t seen = ScoreGradients(i, count, keys, to_d);
-      Gemm<Start::kAdd>(count, dphi_.width, seen, p_.Across(i), k.Read(), dphi_.Write(i));
+  void StoreValueGradients(const ScanBlock& at) {
+    ScaleRows(beta, at.keys, v);
+    for (int64_t t = 0; t < at.keys && delta; ++t) {
+      std::copy_n(v.Row(t), v.width, KeptRow(kept.dwrite, kept.v_pitch, at.k + t) + item.begin);
     }
-    const RowsOf to = Queries(grad_.dq, g, walk.first_query + t, rows);
-    StoreThroughMap(params.map, to, problem.q, q, dphi_, x_,
-                    lift_ == nullptr ? nullptr : LiftOf(g, t));
+    for (int64_t t = 0; t < at.keys && lift != 0; ++t) Lift(lift, v.Row(t), Dv_);
+    if (grad.dv.given()) StoreRows(Keys(dv_, at), v);
   }
 
-  // Rows [i, i + count) of p: dN v^T + dD, 0 after the diagonal. Returns the columns written.
-  int64_t ScoreGradients(int64_t i, int64_t count, int64_t keys, const float* to_d) {
-    const int64_t seen = std::min(keys, i + count);
-    const int64_t columns = RoundUpTo(seen, kLanes);
-    Gemm<Start::kZero>(count, columns, Dv, dn_.Across(i), vt_.Read(), p_.Write(i));
-    for (int64_t r = i; r < i + count; ++r) {
-      for (int64_t j = 0; j < seen; ++j) p_.Row(r)[j] += to_d[r];
-      MaskRow(r, seen, p_.Row(r));
-    }
-    return seen;
-  }
-
-  // --- backward over the sequence: suffix sums R (in s) and r (in z), dk, dv ---
-
-  void SweepBackward() {
-    std::fill(z, z + k.width, 0.0f);
-    ZeroTile(s, D);
-    shift = kNothing;
-    sum_lift_ = 0.0f;
-    for (int64_t t = (walk.steps() - 1) / layout.block * layout.block; t >= 0; t -= layout.block) {
-      const int64_t rows = std::min(layout.block, walk.steps() - t);
-      if (rows > 0) KeyStep(t, rows);
-    }
-    Transpose(s.data, s.pitch, D, Dv, st_.data, st_.pitch);
-    for (int64_t n = 0; n < walk.absorbed; n += kScanBlock) {
-      const int64_t count = std::min(kScanBlock, walk.absorbed - n);
-      LoadKeys(n, count);
-      ReadSuffix(count);
-      StoreKeyGradients(n, count);
-    }
-  }
-
-  void KeyStep(int64_t t, int64_t rows) {
-    if (mixed_[t / layout.block] != 0 && rows > 1) {
-      for (int64_t i = rows - 1; i >= 0; --i) KeyStep(t + i, 1);
-      return;
-    }
-    const int64_t keys = KeysOfStep(t, rows);
-    std::copy(shifts_ + t, shifts_ + t + rows + 1, row_shift);
-    Rebase(row_shift[rows]);
-    if (lift_ != nullptr) AlignLifts(t, rows);
-    if (keys > 0) {
-      LoadKeys(walk.absorbed + t, keys);
-      Transpose(k.data, k.pitch, keys, D, kt.data, kt.pitch);
-      Transpose(v.data, v.pitch, keys, Dv, vt_.data, vt_.pitch);
-      Transpose(s.data, s.pitch, D, Dv, st_.data, st_.pitch);
-      ReadSuffix(keys);
-    }
-    Rebase(row_shift[0]);
-    for (int64_t g = 0; g < group; ++g) KeyStepOfHead(g, t, rows, keys);
-    if (keys > 0) StoreKeyGradients(walk.absorbed + t, keys);
-  }
-
-  // Makes R and r relative to e^(-next). Going backward shifts fall, so the factor is <= 1.
-  void Rebase(float next) {
-    if (!shifted) return;
-    if (shift != kNothing) {
-      const float old = ShiftFactor(next, shift);
-      for (int64_t i = 0; i < D; ++i) ScaleRow(old, s.Row(i), s.width);
-      ScaleRow(old, z, k.width);
-    }
-    shift = next;
-  }
-
-  // Makes R, r and the step's to_num and to_d relative to the largest lift so far.
-  void AlignLifts(int64_t t, int64_t rows) {
-    float next = sum_lift_;
-    for (int64_t g = 0; g < group; ++g) {
-      next = std::max(next, *std::max_element(LiftOf(g, t), LiftOf(g, t) + rows));
-    }
-    for (int64_t g = 0; g < group; ++g) {
-      for (int64_t i = 0; i < rows; ++i) {
-        const float ratio = std::exp(LiftOf(g, t)[i] - next);
-        ToNum(g, t)[i] *= ratio;
-        ToD(g, t)[i] *= ratio;
+  // r, in z, runs along. All columns are here: no slices where dbeta is wanted.
+  void StoreBetaGradients(const ScanBlock& at) {
+    for (int64_t t = at.count() - 1; t >= 0; --t) {
+      for (int64_t g = 0; g < group && at.queries > 0; ++g) {
+        AddRow(row_d[g * block + t], q.Row(g * block + t), z, k.width);
       }
-    }
-    if (next == sum_lift_) return;
-    const float ratio = std::exp(sum_lift_ - next);
-    for (int64_t i = 0; i < D; ++i) ScaleRow(ratio, s.Row(i), s.width);
-    ScaleRow(ratio, z, k.width);
-    sum_lift_ = next;
-  }
-
-  // dphi = r + V R^T and o = K R: what the queries behind this step give to its keys.
-  void ReadSuffix(int64_t keys) {
-    for (int64_t j = 0; j < keys; ++j) std::copy(z, z + dphi_.width, dphi_.Row(j));
-    Gemm<Start::kAdd>(keys, dphi_.width, Dv, v.Across(), st_.Read(), dphi_.Write());
-    Gemm<Start::kZero>(keys, o.width, D, k.Across(), s.Read(), o.Write());
-    if (!shifted) return;
-    for (int64_t j = 0; j < keys; ++j) factor[j] = ShiftFactor(k_shift[j], shift);
-    ScaleRows(factor, keys, dphi_);
-    ScaleRows(factor, keys, o);
-  }
-
-  void KeyStepOfHead(int64_t g, int64_t t, int64_t rows, int64_t keys) {
-    const int64_t n = walk.first_query + t;
-    LoadFeatures(params.map, Queries(problem.q, g, n, rows), q, q_shift);
-    LoadOutputGradients(g, n, rows);
-    ScaleRows(ToNum(g, t), rows, dn_);
-    if (keys > 0) AddTriangle(ToD(g, t), rows, keys);
-    // The first key of all has no key before it that could read the suffix.
-    if (walk.absorbed + t == 0) return;
-    const float* weight = ToD(g, t);
-    if (shifted) {
-      for (int64_t i = 0; i < rows; ++i) factor[i] = ShiftFactor(row_shift[0], RowShift(i));
-      ScaleRows(factor, rows, dn_);
-      for (int64_t i = 0; i < rows; ++i) factor[i] *= weight[i];
-      weight = factor;
-    }
-    AddRows(rows, weight, q, z);
-    Gemm<Start::kAddLast>(D, s.width, rows, q.Down(), dn_.Read(), s.Write());
-  }
-
-  // Adds what the step's queries give to the keys of the same step: o += A^T dN, dphi += P^T phi_q.
-  void AddTriangle(const float* to_d, int64_t rows, int64_t keys) {
-    for (int64_t i = 0; i < rows; i += kRows) {
-      const int64_t count = std::min<int64_t>(kRows, rows - i);
-      const int64_t seen = ScoreGradients(i, count, keys, to_d);
-      Gemm<Start::kZero>(count, RoundUpTo(seen, kLanes), D, q.Across(i), kt.Read(), m.Write(i));
-      for (int64_t r = i; r < i + count; ++r) MaskRow(r, seen, m.Row(r));
-    }
-    for (int64_t j = 0; j < keys; j += kRows) {
-      const int64_t count = std::min<int64_t>(kRows, keys - j);
-      const Broadcast a = {m.Row(j) + j, 1, m.pitch}, p = {p_.Row(j) + j, 1, p_.pitch};
-      Gemm<Start::kAdd>(count, o.width, rows - j, a, dn_.Read(j), o.Write(j));
-      Gemm<Start::kAdd>(count, dphi_.width, rows - j, p, q.Read(j), dphi_.Write(j));
+      if (at.keys == 0) continue;
+      const float* written = KeptRow(kept.error, kept.v_pitch, at.k + t);
+      if (!delta) {
+        Widen(values_.dtype, Keys(values_, at).Row(t), Dv_, x);
+        std::fill(x + Dv_, x + v.width, 0.0f);
+        written = x;
+      }
+      FloatAt(grad.dbeta, item.b, item.kv_head, at.k + t) =
+          Dot(v.Row(t), written, v.width) + Dot(z, k.Row(t), k.width);
+      if (is_decaying) MultiplyRow(decay.Row(t), z, k.width);
     }
   }
 
-  void StoreKeyGradients(int64_t n, int64_t count) {
-    if (grad_.dk.data != nullptr) {
-      std::fill(factor, factor + count, sum_lift_);
-      StoreThroughMap(params.map, Keys(grad_.dk, n, count), problem.k, k, dphi_, x_, factor);
-    }
-    for (int64_t j = 0; j < count && sum_lift_ != 0; ++j) Lift(sum_lift_, o.Row(j), Dv);
-    if (grad_.dv.data != nullptr) StoreRows(Keys(grad_.dv, n, count), o);
-  }
-
-  const ScanGradProblem& grad_;
-  const Tile dphi_, dn_, vt_, p_, st_;
-  float *const x_, *const to_num_, *const to_d_, *const lift_, *const shifts_, *const mixed_;
-  float sum_lift_ = 0.0f;  // of R and r
+  const int64_t Dv_;
+  const View values_, dout_, dv_;
+  const Tile state_;
 };
 
 }  // namespace attnd::HWY_NAMESPACE

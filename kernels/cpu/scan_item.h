@@ -1,4 +1,5 @@
-// One work item of scan and the scratch memory it needs. Plain data, shared by all SIMD targets.
+// One work item of scan, how it walks its sequence, and the memory it needs. Plain data, shared by
+// all SIMD targets.
 #pragma once
 
 #include <algorithm>
@@ -9,133 +10,238 @@
 
 namespace attnd {
 
+// What an item does for its kv head. A column (of v) and a feature (of k) need no other column or
+// feature once the rows are known, so that a long head is cut into slices of either kind; whatever
+// the slices, every number is made by the same operations in the same order.
+enum class ScanJob : uint8_t {
+  kForward,   // columns of out (and lse, the state)
+  kBackward,  // all that follows, in this order
+  kRows,      // what turns dout and dlse of a row into gradients of its sums
+  kErrors,    // delta rule: what its tokens write, columns
+  kColumns,   // dv, dbeta: columns
+  kFeatures,  // dq, dk, dlog_decay, ds0, dz0: features
+};
+
 // (problem, batch row, kv head); `grad` is null in the forward.
 struct ScanItem {
   const ScanParams* params = nullptr;
   const ScanProblem* problem = nullptr;
   const ScanGradProblem* grad = nullptr;
   int64_t b = 0, kv_head = 0;
-  double seconds = 0;  // predicted, on one thread
+  ScanJob job = ScanJob::kForward;
+  int64_t begin = 0, end = 0;  // its columns or features; begin is a multiple of 16
+  float* kept = nullptr;       // ScanKept(item).floats, null in the forward
+  double seconds = 0;          // predicted, on one thread
 };
 
-// How an item walks its sequence. Keys [0, absorbed) are seen by every query of the walk; then step
-// t pairs query first_query + t with key absorbed + t, which all later queries see, too. Queries
-// before first_query see no key; keys at and beyond used_keys are seen by none.
-struct ScanWalk {
-  int64_t first_query = 0, end_query = 0;
-  int64_t absorbed = 0, used_keys = 0;
-
-  ScanWalk(const ScanParams& params, const ScanRow& row) {
-    end_query = row.nq;
-    if (row.nq <= 0 || row.nk <= 0) {
-      first_query = end_query = std::max<int64_t>(row.nq, 0);
-      return;
-    }
-    if (!params.causal) {
-      absorbed = used_keys = row.nk;
-      return;
-    }
-    first_query = std::clamp<int64_t>(-row.offset, 0, row.nq);
-    absorbed = std::clamp<int64_t>(row.offset, 0, row.nk);
-    used_keys = std::clamp<int64_t>(row.nq + row.offset, 0, row.nk);
-    if (first_query == row.nq) absorbed = used_keys = 0;
-  }
-  int64_t steps() const { return end_query - first_query; }
-};
-
-// Keys and queries a block outside the causal triangle: the state's panels stay in L1.
+// Tokens at a time: their features and values stay in L1 and L2 while all of the state passes by.
 constexpr int64_t kScanBlock = 64;
-// And within: a triangle of C^2 / 2 pairs against an addition to the state, every C steps.
-constexpr int64_t kCausalBlock = 32;
-inline int64_t ScanBlock(const ScanParams& params) {
-  return params.causal ? std::min(params.chunk, kCausalBlock) : kScanBlock;
-}
 
-// Where things lie in an item's scratch, in floats. Widths are rounded up to the widest vector
-// (16 floats). Row pitches are an odd number of cache lines: a pitch that is a power of two would
-// put a column of a matrix into few sets of L1.
-struct ScanLayout {
+// A run of queries and keys, one of each at a time: key, then query. Either count may be 0, else
+// they are equal.
+struct ScanBlock {
+  int64_t q = 0, queries = 0, k = 0, keys = 0;
+  int64_t anchor = -1;  // number of this block's end, if the state there is kept (see ScanGrad)
+
+  int64_t count() const { return std::max(queries, keys); }
+};
+
+// How an item walks its sequence: [queries before all keys, keys before all queries, pairs, the
+// rest of the queries, the rest of the keys]. Queries that read nothing are left out, and so are
+// keys that nobody reads.
+struct ScanWalk {
+  static constexpr int kParts = 5;
+  static constexpr int64_t kAnchorKeys = 256;  // a state of 64 x 64 costs 16 floats a key
+  ScanBlock parts[kParts];
+  int64_t used_keys = 0;
+  int64_t first_query = 0, end_query = 0;  // those that read something
+
+  // has_state: queries before all keys read s0, z0. final: the last state is asked for.
+  ScanWalk(const ScanParams& params, const ScanRow& row, bool has_state, bool final) {
+    const int64_t offset = params.causal ? row.offset : row.nk;
+    const int64_t lead = std::clamp<int64_t>(-offset, 0, row.nq);
+    int64_t ahead = std::clamp<int64_t>(offset, 0, row.nk);
+    if (lead == row.nq && !final) ahead = 0;
+    const int64_t pairs = std::min(row.nq - lead, row.nk - ahead);
+    const int64_t read = lead == row.nq ? 0 : pairs;
+    used_keys = ahead + read;
+    if (has_state) parts[0] = {.q = 0, .queries = lead};
+    parts[1] = {.k = 0, .keys = ahead};
+    parts[2] = {.q = lead, .queries = read, .k = ahead, .keys = read};
+    if (has_state || used_keys > 0) {
+      parts[3] = {.q = lead + read, .queries = row.nq - lead - read};
+    }
+    if (final) {
+      parts[4] = {.k = used_keys, .keys = row.nk - used_keys};
+      used_keys = row.nk;
+    }
+    first_query = has_state ? 0 : lead;
+    end_query = lead + read + parts[3].queries;
+    if (end_query == 0 || first_query >= end_query) first_query = end_query = 0;
+  }
+
+  // Calls f(block) for blocks of at most `most` tokens, in order or in reverse.
+  template <class F>
+  void ForEachBlock(int64_t most, bool reverse, const F& f) const {
+    for (int i = 0; i < kParts; ++i) {
+      const int p = reverse ? kParts - 1 - i : i;
+      const ScanBlock& part = parts[p];
+      const int64_t blocks = (part.count() + most - 1) / most;
+      for (int64_t n = 0; n < blocks; ++n) f(Cut(part, p, reverse ? blocks - 1 - n : n, most));
+    }
+  }
+  // An upper bound of the numbers of anchors.
+  static int64_t Anchors(int64_t keys) { return keys / kAnchorKeys + kParts + 2; }
+
+ private:
+  static ScanBlock Cut(const ScanBlock& part, int number, int64_t n, int64_t most) {
+    const int64_t begin = n * most, count = std::min(most, part.count() - begin);
+    ScanBlock block = {.q = part.q + begin, .k = part.k + begin};
+    if (part.queries > 0) block.queries = count;
+    if (part.keys == 0) return block;
+    block.keys = count;
+    const int64_t end = block.k + count;
+    const bool is_last = begin + count == part.count();
+    if (is_last || block.k / kAnchorKeys != end / kAnchorKeys) {
+      block.anchor = end / kAnchorKeys + (is_last ? 1 : 0) + number;
+    }
+    return block;
+  }
+};
+
+// Rows are as wide as whole vectors of the widest target (16 floats). Row pitches are an odd number
+// of cache lines: a pitch that is a power of two would put a column of a matrix into few sets of
+// L1.
+struct ScanWidth {
   static constexpr int64_t kVector = 16;
-  static int64_t Width(int64_t n) { return (n + kVector - 1) / kVector * kVector; }
-  static int64_t Pitch(int64_t n) { return (Width(n) / kVector | 1) * kVector; }
+  static int64_t Of(int64_t n) { return (n + kVector - 1) / kVector * kVector; }
+  static int64_t Pitch(int64_t n) { return (Of(n) / kVector | 1) * kVector; }
+};
 
-  int64_t D, Dv;
-  int64_t block;                      // steps at a time
-  int64_t q_width, v_width;           // of rows of q, k and of v, out
-  int64_t q_pitch, v_pitch, c_pitch;  // of rows of features, values, columns of a block
+// Hands out parts of one array of floats.
+class FloatParts {
+ public:
+  int64_t floats() const { return floats_; }
 
-  // Offsets. [rows, D]: q k dphi; [rows, Dv]: v o dn; [D, rows]: kt; [Dv, rows]: vt; [rows, rows]:
-  // m p; [D, Dv]: s; [Dv, D]: st; [D]: z sum x; [rows]: shifts, normalisers and factors of rows.
-  int64_t q, k, v, o, kt, m, s, z, sum, q_shift, k_shift, row_d, row_shift, factor;
-  int64_t dphi, dn, vt, p, st, x;
-  // Kept by the backward from one sweep to the other. [group, queries]: to_num to_d lift;
-  // [queries + 1]: shifts; [steps]: mixed.
-  int64_t to_num, to_d, lift, shifts, mixed;
-  int64_t queries;
-  int64_t floats = 0;
+ protected:
+  int64_t Part(int64_t count) {
+    const int64_t at = floats_;
+    floats_ += ScanWidth::Of(count);
+    return at;
+  }
 
-  ScanLayout(const ScanItem& item) {
+ private:
+  int64_t floats_ = 0;
+};
+
+// Where things lie in the scratch of an item.
+class ScanLayout : public FloatParts {
+ public:
+  int64_t D, Dv, group;
+  int64_t block;              // tokens at a time
+  int64_t q_pitch, v_pitch;   // of rows of features; of values and a 1
+  int64_t q_width, v_width;   // in use
+  // [group, block] rows of features or values: q, o, dphi. [block] rows: k, decay, v. The state
+  // [D,Dv] (or [Dv + 1,D]): s. [D]: z sum prefix x. [block]: the rest.
+  int64_t q, o, dphi, k, decay, v, s, z, sum, prefix, x;
+  int64_t q_shift, k_shift, row_shift, row_d, beta, factor;
+
+  explicit ScanLayout(const ScanItem& item) {
     const ScanProblem& problem = *item.problem;
     D = problem.q.shape[3];
     Dv = problem.v.shape[3];
+    group = problem.q.shape[1] / problem.k.shape[1];
+    // Query heads share the state, and a block of all of them should stay in L2.
+    block = std::clamp<int64_t>(kScanBlock / group, 16, kScanBlock);
+    q_pitch = ScanWidth::Pitch(D);
+    v_pitch = ScanWidth::Pitch(Dv + 1);
+    q_width = ScanWidth::Of(D);
+    v_width = ScanWidth::Of(Dv);
+    const int64_t rows = group * block;
+    const bool backward = item.grad != nullptr;
+    q = Part(rows * q_pitch);
+    // The backward has rows of its own for the block's keys.
+    o = Part((rows + (backward ? block : 0)) * v_pitch);
+    dphi = Part(backward ? (rows + block) * q_pitch : 0);
+    k = Part(block * q_pitch);
+    decay = Part(block * q_pitch);
+    v = Part(block * v_pitch);
+    s = Part(std::max(q_width * v_pitch, backward ? (Dv + 1) * q_pitch : 0));
+    z = Part(q_width);
+    sum = Part(q_width);
+    prefix = Part(q_width);
+    x = Part(std::max(q_width, v_width));
+    q_shift = Part(rows);
+    k_shift = Part(block);
+    row_shift = Part(block + 1);
+    row_d = Part(rows);
+    beta = Part(block);
+    factor = Part(rows);
+  }
+};
+
+// What the jobs of a backward leave for those that follow, O(N) floats.
+class ScanKept : public FloatParts {
+ public:
+  // [group, queries]: to_num to_d lift. [keys]: shift. [keys, Dv]: error, dwrite (gradient of what
+  // a token writes). [keys, D]: stored (delta: what the gradient of a key loses to what is stored).
+  // [queries, D]: flow (the sum of phi_q dphi_q). [anchors, (Dv + 1), D]: states.
+  int64_t to_num, to_d, lift, shift, error, dwrite, stored, flow, states;
+  int64_t queries, q_pitch, v_pitch, state_floats;
+
+  explicit ScanKept(const ScanItem& item) {
+    const ScanLayout layout(item);
+    const ScanProblem& problem = *item.problem;
+    const int64_t keys = problem.k.shape[2];
     queries = problem.q.shape[2];
-    const int64_t group = problem.q.shape[1] / problem.k.shape[1];
-    block = ScanBlock(*item.params);
-    const int64_t rows = kScanBlock;
-    q_width = Width(D);
-    v_width = Width(Dv);
-    q_pitch = Pitch(D);
-    v_pitch = Pitch(Dv);
-    c_pitch = Pitch(rows);
-    q = Take(rows * q_pitch);
-    k = Take(rows * q_pitch);
-    v = Take(rows * v_pitch);
-    o = Take(rows * v_pitch);
-    kt = Take(q_width * c_pitch);
-    m = Take(rows * c_pitch);
-    s = Take(q_width * v_pitch);
-    z = Take(q_width);
-    sum = Take(q_width);
-    q_shift = Take(rows);
-    k_shift = Take(rows);
-    row_d = Take(rows);
-    row_shift = Take(rows + 1);
-    factor = Take(rows);
-    dphi = dn = vt = p = st = x = to_num = to_d = lift = shifts = mixed = 0;
-    if (item.grad == nullptr) return;
-    dphi = Take(rows * q_pitch);
-    dn = Take(rows * v_pitch);
-    vt = Take(v_width * c_pitch);
-    p = Take(rows * c_pitch);
-    st = Take(v_width * q_pitch);
-    x = Take(q_width);
-    to_num = Take(group * queries);
-    to_d = Take(group * queries);
-    lift = Take(Lifts(*item.params) ? group * queries : 0);
-    shifts = Take(queries + 1);
-    mixed = Take(queries / block + 1);
+    q_pitch = layout.q_width;
+    v_pitch = layout.v_width;
+    state_floats = (layout.Dv + 1) * q_pitch;
+    const bool delta = item.params->rule == ScanRule::kDelta;
+    const bool decays = item.grad->dlog_decay.given();
+    to_num = Part(layout.group * queries);
+    to_d = Part(layout.group * queries);
+    lift = Part(Lifts(*item.params) ? layout.group * queries : 0);
+    shift = Part(item.params->map == FeatureMap::kExp ? keys : 0);
+    error = Part(delta ? keys * v_pitch : 0);
+    dwrite = Part(delta ? keys * v_pitch : 0);
+    stored = Part(delta ? keys * q_pitch : 0);
+    flow = Part(decays ? queries * q_pitch : 0);
+    states = Part(decays ? ScanWalk::Anchors(keys) * state_floats : 0);
   }
 
   // Whether gradients may need a factor beyond float32 (see ScanGrad).
   static bool Lifts(const ScanParams& params) {
     return params.map == FeatureMap::kExp && params.den == ScanDen::kOne;
   }
-
- private:
-  int64_t Take(int64_t count) {
-    const int64_t at = floats;
-    floats += Width(count);
-    return at;
-  }
 };
 
-// The item's kernels of one instruction set. `scratch`: ScanLayout(item).floats floats, aligned to
-// 64 bytes, of any content. They write every row of the item's outputs.
+// Of the forward, whether a state came with it; and whether the last one has any use.
+inline bool HasState(const ScanProblem& p) { return p.s0.given() || p.z0.given(); }
+inline bool WantsFinal(const ScanItem& item) {
+  if (item.grad == nullptr) return item.problem->s_out.given() || item.problem->z_out.given();
+  return item.grad->ds_out.given() || item.grad->dz_out.given();
+}
+// Whether any gradient but dq, dv and dbeta is asked for.
+inline bool WantsKeys(const ScanGradProblem& p) {
+  return p.dk.given() || p.dlog_decay.given() || p.ds0.given() || p.dz0.given();
+}
+// Whether a job of a backward has anything to do.
+inline bool IsNeeded(const ScanItem& item) {
+  const bool delta = item.params->rule == ScanRule::kDelta;
+  if (item.job == ScanJob::kErrors) return delta;
+  if (item.job == ScanJob::kFeatures) return item.grad->dq.given() || WantsKeys(*item.grad);
+  if (item.job != ScanJob::kColumns) return true;
+  return item.grad->dv.given() || item.grad->dbeta.given() || (delta && WantsKeys(*item.grad));
+}
+inline ScanWalk WalkOf(const ScanItem& item) {
+  return ScanWalk(*item.params, item.problem->rows[item.b], HasState(*item.problem),
+                  WantsFinal(item));
+}
+
+// Runs an item. `scratch`: ScanLayout(item).floats() floats, aligned to 64 bytes, of any content.
+// Together, the items of a problem write every element of its outputs.
 using ScanKernel = void(const ScanItem& item, float* scratch);
-struct ScanKernels {
-  ScanKernel* forward;
-  ScanKernel* backward;
-};
-ScanKernels ScanKernelsOf(Isa isa);
+ScanKernel* ScanKernelOf(Isa isa);
 
 }  // namespace attnd

@@ -7,13 +7,33 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/scan_forward-inl.h"
-#include "kernels/cpu/scan_grad-inl.h"
+#include "kernels/cpu/scan_grad_features-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-void ScanItemForward(const ScanItem& item, float* scratch) { ScanForward(item, scratch).Run(); }
-void ScanItemBackward(const ScanItem& item, float* scratch) { ScanGrad(item, scratch).Run(); }
+void RunScan(const ScanItem& item, float* scratch) {
+  switch (item.job) {
+    case ScanJob::kForward:
+      return ScanForward(item, scratch).Run();
+    case ScanJob::kRows:
+      return ScanGradRows(item, scratch).Run();
+    case ScanJob::kErrors:
+      return ScanGradErrors(item, scratch).Run();
+    case ScanJob::kColumns:
+      return ScanGradColumns(item, scratch).Run();
+    case ScanJob::kFeatures:
+      return ScanGradFeatures(item, scratch).Run();
+    case ScanJob::kBackward:
+      break;
+  }
+  for (const ScanJob job : {ScanJob::kRows, ScanJob::kErrors, ScanJob::kColumns, ScanJob::kFeatures}) {
+    ScanItem part = item;
+    part.job = job;
+    part.end = job == ScanJob::kFeatures ? item.problem->q.shape[3] : item.problem->v.shape[3];
+    if (IsNeeded(part)) RunScan(part, scratch);
+  }
+}
 
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -21,11 +41,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 
-ScanKernels ScanKernelsOf(Isa isa) {
-  return {.forward = Choose(isa, HWY_CHOOSE_SSE4(ScanItemForward), HWY_CHOOSE_AVX2(ScanItemForward),
-                            HWY_CHOOSE_AVX3(ScanItemForward)),
-          .backward = Choose(isa, HWY_CHOOSE_SSE4(ScanItemBackward),
-                             HWY_CHOOSE_AVX2(ScanItemBackward), HWY_CHOOSE_AVX3(ScanItemBackward))};
+ScanKernel* ScanKernelOf(Isa isa) {
+  return Choose(isa, HWY_CHOOSE_SSE4(RunScan), HWY_CHOOSE_AVX2(RunScan), HWY_CHOOSE_AVX3(RunScan));
 }
 
 }  // namespace attnd

@@ -55,16 +55,6 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 // e^(a - b), a <= b being maxima of what was seen.
 HWY_INLINE float ShiftFactor(float a, float b) { return a == kNothing ? 0.0f : std::exp(a - b); }
 
-// Becomes NaN with the first value that is not finite.
-struct FiniteCheck {
-  VF sum;
-
-  // Written out: gcc gives implicit constructors no target attribute.
-  HWY_INLINE FiniteCheck() : sum(hn::Zero(DF())) {}
-  HWY_INLINE void See(VF x) { sum = hn::MulAdd(x, hn::Zero(DF()), sum); }
-  HWY_INLINE bool IsFinite() const { return hn::AllFalse(DF(), hn::IsNaN(sum)); }
-};
-
 HWY_INLINE float Dot(const float* a, const float* b, int64_t width) {
   const DF d;
   VF sum = hn::Zero(d);
@@ -89,6 +79,21 @@ HWY_INLINE void AddRow(float factor, const float* x, float* y, int64_t width) {
   }
 }
 
+// y *= x, y += x1 x2, element by element.
+HWY_INLINE void MultiplyRow(const float* x, float* y, int64_t width) {
+  const DF d;
+  for (int64_t c = 0; c < width; c += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + c), hn::LoadU(d, y + c)), d, y + c);
+  }
+}
+HWY_INLINE void AddProduct(const float* x1, const float* x2, float* y, int64_t width) {
+  const DF d;
+  for (int64_t c = 0; c < width; c += kLanes) {
+    const VF product = hn::MulAdd(hn::LoadU(d, x1 + c), hn::LoadU(d, x2 + c), hn::LoadU(d, y + c));
+    hn::StoreU(product, d, y + c);
+  }
+}
+
 HWY_INLINE void ScaleRows(const float* factor, int64_t rows, const Tile& tile) {
   for (int64_t i = 0; i < rows; ++i) ScaleRow(factor[i], tile.Row(i), tile.width);
 }
@@ -107,11 +112,10 @@ inline void ZeroTile(const Tile& tile, int64_t rows) {
 
 // Loads rows and replaces them by their features. kExp: shift[i] becomes the maximum of row i and
 // the features are e^(x - shift[i]), 0 if that is -inf; for the other maps it becomes 0, and may be
-// null. Returns whether all features are finite.
-HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const RowsOf& from,
+// null.
+HWY_NOINLINE HWY_MAYBE_UNUSED static void LoadFeatures(FeatureMap map, const RowsOf& from,
                                                        const Tile& tile, float* shift) {
   const DF d;
-  FiniteCheck check;
   const int64_t D = from.view.shape[3];
   // Whole vectors of float32 need no conversion.
   const int64_t direct = from.view.dtype == DType::kF32 ? D / kLanes * kLanes : 0;
@@ -140,9 +144,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const Row
       if (shift != nullptr) shift[i] = most;
       const VF subtracted = hn::Set(d, most == kNothing ? 0.0f : most);
       const auto map_vector = [&](const float* x, float* to) {
-        const VF phi = Feature<kMap>(d, hn::LoadU(d, x), subtracted);
-        check.See(phi);
-        hn::StoreU(phi, d, to);
+        hn::StoreU(Feature<kMap>(d, hn::LoadU(d, x), subtracted), d, to);
       };
       for (int64_t c = 0; c < direct; c += kLanes) {
         map_vector(reinterpret_cast<const float*>(source) + c, row + c);
@@ -151,12 +153,10 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static bool LoadFeatures(FeatureMap map, const Row
       if (D < tile.width) std::fill(row + D, row + tile.width, 0.0f);
     }
   });
-  return check.IsFinite();
 }
 
-// Returns whether all values are finite.
-inline bool LoadRows(const RowsOf& from, const Tile& tile) {
-  return LoadFeatures(FeatureMap::kIdentity, from, tile, /*shift=*/nullptr);
+inline void LoadRows(const RowsOf& from, const Tile& tile) {
+  LoadFeatures(FeatureMap::kIdentity, from, tile, /*shift=*/nullptr);
 }
 
 // Stores gradient(x) = phi'(x) * gradient(phi), row i times e^(lift[i]); lift null: all are 0.

@@ -2,7 +2,7 @@
 // attention over the keys near position p = i + off, off = Nk - Nq or causal_offset[b].
 //   token: p - window_left <= j <= p + window_right (-1: no limit)
 //   block: floor(p/W) - look_backward <= floor(j/W) <= floor(p/W) + look_forward
-// and, if causal, j <= p. Shapes as in softmax.
+// and, if causal, j <= p. Scores, tensors and shapes as in softmax.
 #include <algorithm>
 
 #include "kernels/pattern_methods.h"
@@ -73,7 +73,9 @@ class Local : public MethodOf<LocalOptions> {
             })) {}
 
  protected:
-  void CheckProblem(const ProblemShape&, const LocalOptions& o, Reasons* reasons) const override {
+  void CheckProblem(const ProblemShape& problem, const LocalOptions& o,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, reasons);
     if (o.granularity == Granularity::kToken && !o.window_left.has_value()) {
       reasons->Invalid("window_left is required when granularity is token, got none");
     }

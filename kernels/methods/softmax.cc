@@ -1,6 +1,8 @@
 // Exact softmax attention (Vaswani et al. 2017, section 3.2.1), the baseline of all others:
-//   s_ij = scale q_i . k_j,  lse_i = log sum_j exp(s_ij),  out_i = sum_j exp(s_ij - lse_i) v_j
-// over keys j < kv_lengths[b] and, if causal, j <= i + off; off = Nk - Nq or causal_offset[b].
+//   s_ij = cap tanh(scale q_i . k_j / cap) + bias_ij - slope_h |p_i - j|
+//   lse_i = log (sum_j exp(s_ij) + exp(sink_h)),  out_i = sum_j exp(s_ij - lse_i) v_j
+// over keys j < kv_lengths[b] of the same segment and, if causal, j <= p_i = i + off; off = Nk - Nq
+// or causal_offset[b]. Packed sequences are problems of their own.
 // q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
 #include "kernels/pattern_methods.h"
 
@@ -20,6 +22,11 @@ class Softmax : public MethodOf<PatternOptions> {
                  WithPatternOptions<PatternOptions>({})) {}
 
  protected:
+  void CheckProblem(const ProblemShape& problem, const PatternOptions&,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, reasons);
+  }
+
   Outputs Formula(Ops& ops, const Inputs& in, const PatternOptions& o) const override {
     const auto source = [&](const ProblemShape& p, int64_t offset, const Lengths& lengths) {
       const int64_t last = o.causal ? offset : PatternBuilder::kUnbounded;

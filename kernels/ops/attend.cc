@@ -1,100 +1,68 @@
-// Ops::Attend, its parts and its gradient rule.
-#include <algorithm>
-
-#include "absl/strings/str_cat.h"
-#include "kernels/ops/ops.h"
+// Ops::Attend over one pattern and over parts, and their gradient rules.
+#include "kernels/ops/attend_call.h"
 
 namespace attnd {
 namespace {
 
-Tensor EmptyLike(Ops& ops, const Tensor& tensor) {
-  return ops.Empty(tensor[0].dtype, ShapesOf(tensor), LayoutsOf(tensor));
-}
-
-bool Covers(const Pattern* pattern, const AttendRow& row) {
-  return pattern == nullptr || !pattern->query_rows.empty() || !pattern->key_rows.empty() ||
-         (pattern->Nq >= row.nq && pattern->Nk >= row.nk);
-}
-
-bool Fits(const View& q, const View& k, const View& v, const std::vector<AttendRow>& rows) {
-  const Shape &qs = q.shape, &ks = k.shape, &vs = v.shape;
-  if (qs.rank != 4 || ks.rank != 4 || vs.rank != 4) return false;
-  if (!IsFloat(q.dtype) || !IsFloat(k.dtype) || !IsFloat(v.dtype)) return false;
-  const bool batch = ks[0] == qs[0] && vs[0] == qs[0];
-  const bool heads = ks[1] > 0 && qs[1] % ks[1] == 0 && vs[1] == ks[1];
-  const bool lengths = vs[2] == ks[2] && qs[3] == ks[3];
-  if (!batch || !heads || !lengths || static_cast<int64_t>(rows.size()) != qs[0]) return false;
-  return std::all_of(rows.begin(), rows.end(), [&](const AttendRow& row) {
-    const bool inside = row.nq >= 0 && row.nq <= qs[2] && row.nk >= 0 && row.nk <= ks[2];
-    return inside && Covers(row.pattern.get(), row);
-  });
-}
-
-absl::Status CheckContract(const Tensor& q, const Tensor& k, const Tensor& v,
-                           const AttendRows& rows) {
-  if (q.empty() || k.size() != q.size() || v.size() != q.size() || rows.size() != q.size()) {
-    return absl::InternalError(
-        absl::StrCat("attend: q, k, v and rows must be lists of one length, ", "got ", q.size(),
-                     ", ", k.size(), ", ", v.size(), ", ", rows.size()));
+// Adds `more` to `sums`, element by element; an empty tensor is zero.
+void AddTo(Ops& ops, const std::vector<Tensor>& more, std::vector<Tensor>* sums) {
+  for (size_t i = 0; i < more.size(); ++i) {
+    Tensor& sum = (*sums)[i];
+    if (more[i].empty()) continue;
+    sum = sum.empty() ? more[i] : ops.Add(sum, more[i]);
   }
-  for (size_t p = 0; p < q.size(); ++p) {
-    const bool uniform = q[p].dtype == q[0].dtype && k[p].dtype == k[0].dtype &&
-                         v[p].dtype == v[0].dtype && q[p].shape[3] == q[0].shape[3] &&
-                         v[p].shape[3] == v[0].shape[3];
-    if (!uniform || !Fits(q[p], k[p], v[p], rows[p])) {
-      return absl::InternalError(absl::StrCat(
-          "attend: problem ", p, " breaks the contract, got q ", ToString(q[p].shape), " k ",
-          ToString(k[p].shape), " v ", ToString(v[p].shape), " with ", rows[p].size(), " rows"));
+}
+
+// With the merged out and lse every part's own backward is exact: P_ij = exp(s_ij - lse_i) and
+// delta_i are those of the whole. The sinks belong to the first part alone.
+GradRule RuleOf(const AttendCall& call, std::vector<AttendRows> parts, const AttendOut& out) {
+  return [call, parts = std::move(parts), out](Ops& ops, std::span<const Tensor> grads,
+                                               const std::vector<bool>& wanted) {
+    const AttendFlow flow{out, grads[0], grads.size() > 1 ? grads[1] : Tensor()};
+    std::vector<Tensor> sums(wanted.size());
+    for (size_t i = 0; i < parts.size() && ops.status().ok(); ++i) {
+      AddTo(ops,
+            LaunchAttendGrad(ops, call, parts[i], flow, wanted, /*sinks=*/i == 0,
+                             /*wide=*/parts.size() > 1),
+            &sums);
     }
+    return sums;
+  };
+}
+
+AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendRows> parts) {
+  const std::vector<Tensor> inputs = call.Inputs();
+  if (!Prepare(ops, parts, &call)) return {};
+  const bool many = parts.size() > 1;
+  const DType dtype = call.q[0].dtype;
+  std::vector<AttendOut> outs;
+  for (const AttendRows& rows : parts) {
+    const bool sinks = outs.empty();
+    outs.push_back(LaunchAttend(ops, call, rows, many ? DType::kF32 : dtype, sinks));
+    if (!ops.status().ok()) return {};
   }
-  return absl::OkStatus();
+  const AttendOut out = many ? ops.Merge(outs, dtype) : outs[0];
+  bool records = false;
+  for (const Tensor& input : inputs) records = records || ops.Records({&input});
+  if (!ops.status().ok() || !records) return out;
+  std::vector<Tensor> outputs = {out.out};
+  if (!out.lse.empty()) outputs.push_back(out.lse);
+  ops.tape()->Record(inputs, std::move(outputs), RuleOf(call, {parts.begin(), parts.end()}, out));
+  return out;
 }
 
 }  // namespace
 
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                      const AttendRows& rows, const AttendTensors&) {
-  if (status_.ok()) Fail(CheckContract(q, k, v, rows));
-  if (!status_.ok()) return {};
-  std::vector<Shape> out_shapes, lse_shapes;
-  for (size_t p = 0; p < q.size(); ++p) {
-    const Shape& s = q[p].shape;
-    out_shapes.push_back({s[0], s[1], s[2], v[p].shape[3]});
-    lse_shapes.push_back({s[0], s[1], s[2]});
-  }
-  const Tensor out = Empty(q[0].dtype, out_shapes, LayoutsOf(q));
-  const Tensor lse = Empty(DType::kF32, lse_shapes);
-  if (!status_.ok()) return {};
-  std::vector<AttendProblem> problems;
-  for (size_t p = 0; p < q.size(); ++p) {
-    problems.push_back({q[p], k[p], v[p], out[p], lse[p], rows[p]});
-  }
-  Fail(stream_.backend().Attend(stream_, {.params = params, .problems = problems}));
-  if (!status_.ok()) return {};
-  if (!Records({&q, &k, &v})) return {out, lse};
+                      const AttendRows& rows, const AttendTensors& terms) {
+  return AttendParts(*this, {q, k, v, params, terms}, {&rows, 1});
+}
 
-  tape_->Record({q, k, v}, {out, lse},
-                [=](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>& wanted) {
-                  std::vector<Tensor> result;
-                  for (const Tensor* input : {&q, &k, &v}) {
-                    const bool want = wanted[result.size()];
-                    result.push_back(want ? EmptyLike(ops, *input) : Tensor());
-                  }
-                  if (!ops.status().ok()) return result;
-                  std::vector<AttendGradProblem> backward;
-                  for (size_t p = 0; p < q.size(); ++p) {
-                    backward.push_back({{q[p], k[p], v[p], out[p], lse[p], rows[p]},
-                                        ViewOf(grads[0], p),
-                                        ViewOf(grads[1], p),
-                                        ViewOf(result[0], p),
-                                        ViewOf(result[1], p),
-                                        ViewOf(result[2], p)});
-                  }
-                  ops.Fail(ops.stream().backend().AttendGrad(
-                      ops.stream(), {.params = params, .problems = backward}));
-                  return result;
-                });
-  return {out, lse};
+AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
+                      const std::vector<AttendRows>& parts, const AttendTensors& terms) {
+  const bool fits = parts.size() <= 1 || params.weighting == Weighting::kSoftmax;
+  if (!Require(fits, "attend", "parts are merged by log-sum-exp, softmax only")) return {};
+  return AttendParts(*this, {q, k, v, params, terms}, parts);
 }
 
 }  // namespace attnd

@@ -1,7 +1,7 @@
 // attend: softmax (or ReLU) attention over a pattern. The contract of Ops::Attend and of
 // Backend::Attend and AttendGrad.
 //
-//   t_ij = scale (q_i . k_j + q_rel_i . r_delta)            delta = min(p_i - p_j, L - 1)
+//   t_ij = scale (q_i . k_j + q_rel_i . r_delta)            delta = clamp(p_i - p_j, 0, L - 1)
 //   x_ij = cap tanh(t_ij / cap)                              cap = 0: x = t
 //   s_ij = x_ij + bias_ij - slope |p_i - p_j| + constants of the pattern (+ scale table_i,label(ij)
 //          inside t, see `table`)
@@ -11,7 +11,7 @@
 //   out_i = sum_j P_ij v_j over visible pairs
 //
 // Query head h reads kv head h / (H / Hkv). p_i = i + offset is the position of query row i, p_j =
-// j that of key row j.
+// j that of key row j; row r of k2 counts as key row Nk + r of k.
 #pragma once
 
 #include <cstdint>
@@ -58,14 +58,15 @@ struct AttendRow {
   int64_t offset = 0;                                         // position of query row 0
   double visible_pairs = 0;  // of one head (the mean), for accounting and prediction
   double visible_tiles = 0;  // 64 x 64 tiles visited, of one head
+  bool gathers = false;      // some pattern has query_rows or key_rows; told on a dry stream too
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
   }
 };
 
-// Tensors that enter the scores. All optional; strides may be 0 in dimensions that repeat. float32
-// unless a dtype is given.
+// Tensors that enter the scores. All optional; strides may be 0 in dimensions that repeat; those of
+// rank 4 have a last stride of 1 otherwise. float32 unless a dtype is given.
 struct AttendTerms {
   View k2, v2;        // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv]: rows from Nk on of the pattern's gather order
   View bias;          // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
@@ -74,7 +75,8 @@ struct AttendTerms {
   View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq
   View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)]; a pair without
                       // a label adds nothing
-  View q_rel, r;      // [B,H,Nq,D] (dtype of q) [B,H,L,D]: the relative term; L >= 1
+  View q_rel, r;      // [B,H,Nq,D] (dtype of q) [B,H,L,D]: the relative term; L >= 1. Pairs with
+                      // p_j > p_i read r_0
   View row_weight;    // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
 };
 
@@ -102,16 +104,19 @@ struct AttendArgs {
 //   dr_delta = scale sum dT_ij q_rel_i
 // P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
 // out, lse, dout, dlse are then those of the whole.
+// A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed
+// over it. Any float dtype, but bias of rows that gather float32. Fully overwritten; not given: not
+// wanted.
 struct AttendTermGrads {
-  View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;  // as the terms, dense; not given: not
-                                                            // wanted
+  View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;
 };
 
 struct AttendGradProblem {
   AttendProblem forward;  // with the out and lse that the forward wrote
-  View dout;              // as out; not given(): zero
+  View dout;              // as out, any float dtype; not given(): zero
   View dlse;              // as lse; not given(): zero
-  View dq, dk, dv;        // as q, k, v; fully overwritten. not given(): not wanted
+  // Shapes of q, k, v, any float dtype; fully overwritten. not given(): not wanted.
+  View dq, dk, dv;
   AttendTermGrads dterms;
 };
 
@@ -124,8 +129,8 @@ struct AttendGradArgs {
 // [problem][b]
 using AttendRows = std::vector<std::vector<AttendRow>>;
 
-// The same as tensors. `bias` etc. broadcast: a dimension of 1 repeats; alibi_slopes [B|1,H], sinks
-// [B|1,H], r [B|1,H|1,L,D], row_weight [B|1,H|1,Nq].
+// The same as tensors, of any float dtype where float32 is asked for. Dimensions of 1 repeat: all
+// four of bias, alibi_slopes [B|1,H], sinks [B|1,H], r [B|1,H|1,L,D], row_weight [B|1,H|1,Nq].
 struct AttendTensors {
   Tensor k2, v2, bias, alibi_slopes, sinks, table, q_rel, r, row_weight;
 };

@@ -4,6 +4,7 @@
 //   lse_i = log sum_p exp(lse_p,i),  out_i = sum_p exp(lse_p,i - lse_i) out_p,i   (Dao et al. 2022)
 //
 // lse_p,i = -inf means "no key seen": weight 0, whatever out_p,i holds; all -inf: out 0, lse -inf.
+// A row with one lse of +inf has lse +inf and out NaN.
 #pragma once
 
 #include <span>
@@ -12,13 +13,15 @@
 
 namespace attnd {
 
-// [.., N, Dv] of any float dtype and [.., N] float32, natural log.
+constexpr size_t kMaxMergeParts = 64;
+
+// [.., N, Dv] of any float dtype, last stride 1, and [.., N] float32, natural log.
 struct MergePart {
   View out, lse;
 };
 
 struct MergeProblem {
-  std::span<const MergePart> parts;  // 1 or more, one shape
+  std::span<const MergePart> parts;  // 1 to kMaxMergeParts of one shape
   View out, lse;
 };
 
@@ -26,10 +29,11 @@ struct MergeArgs {
   std::span<const MergeProblem> problems;
 };
 
-// With w_p = exp(lse_p - lse): dout_p = w_p dout; dlse_p = w_p (dlse + dout . (out_p - out)).
+// With w_p = exp(lse_p - lse): dout_p = w_p dout; dlse_p = w_p (dlse + dout . (out_p - out)). 0
+// where lse_p = -inf. w_p is computed anew from the parts.
 struct MergeGradProblem {
   MergeProblem forward;               // with the out and lse that the forward wrote
-  View dout, dlse;                    // not given(): zero
+  View dout, dlse;                    // as out and lse; not given(): zero
   std::span<const MergePart> dparts;  // fully overwritten; a view not given(): not wanted
 };
 

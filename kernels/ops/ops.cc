@@ -26,6 +26,13 @@ bool Ops::Records(std::initializer_list<const Tensor*> inputs) const {
   });
 }
 
+void Ops::CopyInto(const std::vector<View>& from, const std::vector<View>& to) {
+  if (!status_.ok()) return;
+  std::vector<ElementwiseProblem> problems;
+  for (size_t p = 0; p < from.size(); ++p) problems.push_back({.a = from[p], .out = to[p]});
+  Fail(stream_.backend().Elementwise(stream_, {.op = ElementOp::kCopy, .problems = problems}));
+}
+
 Tensor Ops::Empty(DType dtype, const std::vector<Shape>& shapes,
                   const std::vector<Layout>& layouts) {
   if (!status_.ok()) return {};
@@ -102,6 +109,11 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const PatternSource& source) {
   if (source.build == nullptr || stream_.is_dry()) return row;
   row.pattern = patterns_ != nullptr ? patterns_->Get(source)
                                      : std::make_shared<const Pattern>(source.build());
+  if (!source.is_counted) {
+    const PatternCounts counts = CountsOf(*row.pattern, {nq, nk});
+    row.visible_pairs = counts.pairs;
+    row.visible_tiles = counts.tiles;
+  }
   return row;
 }
 

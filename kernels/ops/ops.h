@@ -17,6 +17,9 @@
 
 namespace attnd {
 
+// Per problem: from 0 to the size of an axis, non-decreasing, at least one segment.
+using RowCuts = std::vector<std::vector<int64_t>>;
+
 // Each call launches once for the whole list of problems and returns at once with new tensors.
 // Errors are sticky: the first failure is kept in status(), later calls return empty tensors, so a
 // method reads like its formula. What a caller can get wrong is refused earlier, by Check and Plan;
@@ -115,6 +118,12 @@ class Ops {
   // The reverse: `shapes` of the whole tensors; `fill` beyond the lengths. Copies.
   Tensor JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill = 0,
                    DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
+  // One problem for each segment [cuts[s], cuts[s + 1]) of an axis, in order: packed sequences as
+  // problems of their own. A dimension of 1 may repeat: every segment sees it.
+  Tensor SplitRows(const Tensor& x, int axis, const RowCuts& cuts);
+  // The reverse; `shapes` of the whole tensors. Copies.
+  Tensor JoinRows(const Tensor& x, int axis, const std::vector<Shape>& shapes, const RowCuts& cuts,
+                  DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
   // The same value without a gradient.
   Tensor Stop(const Tensor& x);
 
@@ -128,6 +137,8 @@ class Ops {
   Tensor FromHost(const std::vector<Shape>& shapes, const std::vector<std::vector<float>>& values);
   Tensor FromHost(const std::vector<Shape>& shapes,
                   const std::vector<std::vector<int32_t>>& values);
+  // Row-major tables from a seed, random.h: problems of one shape share one. A constant.
+  Tensor Draw(const DrawParams& params, const std::vector<Shape>& shapes);
   // Fresh memory, one dense array a problem. `layouts` empty: row-major.
   Tensor Empty(DType dtype, const std::vector<Shape>& shapes,
                const std::vector<Layout>& layouts = {});
@@ -145,6 +156,8 @@ class Ops {
   // Refuses a call whose contract is broken: INTERNAL, "primitive: rule". False if it or an earlier
   // call failed.
   bool Require(bool holds, absl::string_view primitive, absl::string_view rule);
+  // Copies `from` into `to`, of equal shapes or broadcast to them, converting dtypes; one launch.
+  void CopyInto(const std::vector<View>& from, const std::vector<View>& to);
 
  private:
   // The same values seen through `views`, with the gradient rule of one input.
@@ -157,9 +170,10 @@ class Ops {
   bool recording_ = true;
 };
 
-// Shapes and layouts of a tensor's problems.
+// Shapes, layouts and views of a tensor's problems.
 std::vector<Shape> ShapesOf(const Tensor& x);
 std::vector<Layout> LayoutsOf(const Tensor& x);
+std::vector<View> ViewsOf(const Tensor& x);
 // The problem's view, View{} of an empty tensor.
 View ViewOf(const Tensor& x, size_t problem);
 // Axis of a tensor of `rank` dimensions: negative ones count from the end.

@@ -1,103 +1,91 @@
 #include "kernels/ops/pattern.h"
 
-#include <algorithm>
 #include <bit>
 #include <cassert>
-#include <span>
+#include <cstring>
+#include <unordered_map>
+
+#include "kernels/ops/pattern_constants.h"
+#include "kernels/ops/pattern_tiles.h"
+#include "kernels/ops/pattern_transpose.h"
 
 namespace attnd {
 namespace {
 
-int64_t Tiles(int64_t n) { return (n + kTile - 1) / kTile; }
+constexpr int32_t kHidden = -2;  // no tile
 
-// The lowest `n` bits, n in [0, 64].
-uint64_t LowBits(int64_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
-
-uint64_t Hash(const TileMask& mask) {
-  uint64_t h = 0x9E3779B97F4A7C15;
-  for (uint64_t word : mask) {
-    h = (h ^ word) * 0xBF58476D1CE4E5B9;
-    h ^= h >> 29;
+// Four chains side by side: one multiplication waits for the last one of its own chain only.
+uint64_t Hash(const uint64_t* words, size_t count) {
+  uint64_t h[4] = {0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, count};
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t& x = h[i % 4];
+    x = (x ^ words[i]) * 0xD6E8FEB86659FD93;
+    x ^= x >> 32;
   }
-  return h;
+  return (h[0] * 3 ^ h[1]) * 0x9E3779B97F4A7C15 + (h[2] * 5 ^ h[3]);
 }
 
-// Appends to the row that starts at `begin`; side by side with an equal mask, runs become one.
-void Append(const Run& run, int64_t begin, std::vector<Run>* runs) {
-  if (static_cast<int64_t>(runs->size()) > begin) {
-    Run& last = runs->back();
-    if (last.mask == run.mask && last.first + last.count == run.first) {
-      last.count += run.count;
-      return;
-    }
-  }
-  runs->push_back(run);
+uint64_t HashOf(const TileMask& mask) { return Hash(mask.data(), mask.size()); }
+
+template <class T>
+uint64_t HashOf(const std::vector<T>& values) {
+  std::vector<uint64_t> words((values.size() * sizeof(T) + 7) / 8);
+  if (!values.empty()) std::memcpy(words.data(), values.data(), values.size() * sizeof(T));
+  return Hash(words.data(), words.size());
 }
 
-constexpr int32_t kHidden = -2;  // no tile: what a key tile is in before its run opens
+uint64_t HashOf(const TileTerms& terms) { return HashOf(terms.bias) * 3 + HashOf(terms.labels); }
 
-// Calls change(key_tile, mask) for every tile whose mask in `now` is not the one in `before`
-// (kHidden where a list has no tile). Cost: both lists plus the changes.
-template <class Change>
-void Differences(std::span<const Run> before, std::span<const Run> now, const Change& change) {
-  size_t b = 0, n = 0;
-  int32_t at = 0;
-  // The mask at `at`, and where it may change next.
-  const auto look = [&at](std::span<const Run> runs, size_t* i, int32_t* until) {
-    while (*i < runs.size() && runs[*i].first + runs[*i].count <= at) ++*i;
-    if (*i == runs.size()) return kHidden;
-    const Run& run = runs[*i];
-    *until = std::min(*until, run.first <= at ? run.first + run.count : run.first);
-    return run.first <= at ? run.mask : kHidden;
-  };
-  for (;;) {
-    int32_t until = INT32_MAX;
-    const int32_t mask_before = look(before, &b, &until);
-    const int32_t mask_now = look(now, &n, &until);
-    if (until == INT32_MAX) return;
-    if (mask_before != mask_now) {
-      for (int32_t tile = at; tile < until; ++tile) change(tile, mask_now);
-    }
-    at = until;
+struct ShapeHash {
+  size_t operator()(const TileShape& shape) const {
+    uint64_t words[TileShape::kMax];
+    for (int i = 0; i < shape.size; ++i) words[i] = static_cast<uint64_t>(shape.numbers[i]);
+    return Hash(words, static_cast<size_t>(shape.size));
   }
-}
+};
 
-// Runs of query tiles for each key tile, in time proportional to the runs of both directions: a run
-// of the result opens and closes where consecutive rows differ.
-TileRows Transpose(const TileRows& by_query, int64_t key_tiles) {
-  struct Open {
-    int32_t first = 0, mask = kHidden;
-  };
-  std::vector<Open> open(key_tiles);
-  std::vector<std::pair<int32_t, Run>> closed;  // (key tile, run), ascending by the run's end
-  const auto row_runs = [&by_query](int64_t row) -> std::span<const Run> {
-    if (row < 0 || row >= by_query.rows()) return {};
-    const int64_t begin = by_query.begin[row];
-    return {by_query.runs.data() + begin, static_cast<size_t>(by_query.begin[row + 1] - begin)};
-  };
-  for (int64_t row = 0; row <= by_query.rows(); ++row) {
-    const auto at = static_cast<int32_t>(row);
-    Differences(row_runs(row - 1), row_runs(row), [&](int32_t tile, int32_t mask) {
-      Open& o = open[tile];
-      if (o.mask != kHidden) closed.push_back({tile, {o.first, at - o.first, o.mask}});
-      o = {at, mask};
-    });
-  }
-  TileRows by_key;
-  by_key.begin.assign(key_tiles + 1, 0);
-  for (const auto& [tile, run] : closed) ++by_key.begin[tile + 1];
-  for (int64_t t = 0; t < key_tiles; ++t) by_key.begin[t + 1] += by_key.begin[t];
-  by_key.runs.resize(closed.size());
-  std::vector<int64_t> next(by_key.begin.begin(), by_key.begin.end() - 1);
-  for (const auto& [tile, run] : closed) by_key.runs[next[tile]++] = run;
-  return by_key;
+// What was found for a shape. Shapes that keep coming up new are not worth keeping.
+using Known = std::unordered_map<TileShape, int32_t, ShapeHash>;
+constexpr size_t kMaxKnown = 1 << 16;
+
+template <class Find>
+int32_t Remember(const TileShape& shape, Known* known, const Find& find) {
+  if (shape.size == 0 || known->size() >= kMaxKnown) return find();
+  const auto [place, is_new] = known->try_emplace(shape);
+  if (is_new) place->second = find();
+  return place->second;
 }
 
 }  // namespace
 
-PatternBuilder::PatternBuilder(int64_t Nq, int64_t Nk) : Nq_(Nq), Nk_(Nk) {
+// Values in the order of their first coming, each once.
+template <class Value>
+struct PatternBuilder::Interned {
+  std::vector<Value> values;
+  std::unordered_multimap<uint64_t, int32_t> places;  // hash -> place
+  Known known;
+
+  int32_t Find(Value value) {
+    const uint64_t hash = HashOf(value);
+    const auto [begin, end] = places.equal_range(hash);
+    for (auto it = begin; it != end; ++it) {
+      if (values[it->second] == value) return it->second;
+    }
+    const auto place = static_cast<int32_t>(values.size());
+    values.push_back(std::move(value));
+    places.emplace(hash, place);
+    return place;
+  }
+};
+
+PatternBuilder::PatternBuilder(int64_t Nq, int64_t Nk)
+    : Nq_(Nq),
+      Nk_(Nk),
+      masks_(std::make_unique<Interned<TileMask>>()),
+      terms_(std::make_unique<Interned<TileTerms>>()) {
   assert(Nq >= 0 && Nk >= 0 && Tiles(Nq) < INT32_MAX && Tiles(Nk) < INT32_MAX);
 }
+PatternBuilder::~PatternBuilder() = default;
 
 int64_t PatternBuilder::QueriesOf(int64_t q_tile) const {
   return std::min(kTile, Nq_ - q_tile * kTile);
@@ -107,130 +95,98 @@ int64_t PatternBuilder::KeysOf(int64_t key_tile) const {
   return std::min(kTile, Nk_ - key_tile * kTile);
 }
 
-void PatternBuilder::Add(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t mask) {
+void PatternBuilder::Add(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t mask,
+                         int32_t terms) {
   if (count <= 0 || mask == kHidden) return;
-  const Run run = {static_cast<int32_t>(first_key_tile), static_cast<int32_t>(count), mask};
-  entries_.push_back({q_tile, run});
+  entries_.push_back(
+      {q_tile, {static_cast<int32_t>(first_key_tile), static_cast<int32_t>(count), mask, terms}});
 }
 
-void PatternBuilder::AddFull(int64_t q_tile, int64_t first_key_tile, int64_t count) {
+void PatternBuilder::AddFull(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t terms) {
   assert(q_tile >= 0 && q_tile < Tiles(Nq_));
   assert(first_key_tile >= 0 && first_key_tile + count <= Tiles(Nk_));
-  Add(q_tile, first_key_tile, count, Run::kFull);
+  Add(q_tile, first_key_tile, count, Run::kFull, terms);
 }
 
-void PatternBuilder::AddMasked(int64_t q_tile, int64_t key_tile, const TileMask& mask) {
+void PatternBuilder::AddMasked(int64_t q_tile, int64_t key_tile, const TileMask& mask,
+                               int32_t terms) {
   assert(q_tile >= 0 && q_tile < Tiles(Nq_) && key_tile >= 0 && key_tile < Tiles(Nk_));
+  Add(q_tile, key_tile, 1, Intern(q_tile, key_tile, mask), terms);
+}
+
+int32_t PatternBuilder::AddTerms(TileTerms terms) {
+  assert(terms.bias.empty() || terms.bias.size() == kTile * kTile);
+  assert(terms.labels.empty() || terms.labels.size() == kTile * kTile);
+  if (std::all_of(terms.bias.begin(), terms.bias.end(), [](float b) { return b == 0; })) {
+    terms.bias.clear();
+  }
+  if (std::all_of(terms.labels.begin(), terms.labels.end(),
+                  [](uint16_t label) { return label == TileTerms::kNoLabel; })) {
+    terms.labels.clear();
+  }
+  if (terms.bias.empty() && terms.labels.empty()) return Run::kNoTerms;
+  return terms_->Find(std::move(terms));
+}
+
+int32_t PatternBuilder::Intern(int64_t q_tile, int64_t key_tile, TileMask mask) {
   const int64_t keys = KeysOf(key_tile);
   const uint64_t queries = LowBits(QueriesOf(q_tile));
-  TileMask clipped{};
-  for (int64_t k = 0; k < keys; ++k) clipped[k] = mask[k] & queries;
-  Add(q_tile, key_tile, 1, Intern(q_tile, key_tile, clipped));
-}
-
-int32_t PatternBuilder::Intern(int64_t q_tile, int64_t key_tile, const TileMask& mask) {
   uint64_t any = 0, all = ~uint64_t{0};
-  for (int64_t k = 0; k < KeysOf(key_tile); ++k) {
+  for (int64_t k = 0; k < kTile; ++k) {
+    mask[k] &= k < keys ? queries : 0;
     any |= mask[k];
-    all &= mask[k];
+    if (k < keys) all &= mask[k];
   }
   if (any == 0) return kHidden;
-  if (all == LowBits(QueriesOf(q_tile))) return Run::kFull;
-  const uint64_t hash = Hash(mask);
-  const auto [begin, end] = mask_index_.equal_range(hash);
-  for (auto it = begin; it != end; ++it) {
-    if (masks_[it->second] == mask) return it->second;
-  }
-  const auto id = static_cast<int32_t>(masks_.size());
-  masks_.push_back(mask);
-  mask_index_.emplace(hash, id);
-  return id;
+  return all == queries ? Run::kFull : masks_->Find(mask);
 }
 
-template <class AddTile>
-void PatternBuilder::AddRow(int64_t q_tile, const Interval& first, const Interval& last,
-                            const AddTile& add_masked) {
-  const int64_t first_key = std::max<int64_t>(first.lo, 0);
-  const int64_t last_key = std::min(last.hi, Nk_ - 1);
-  if (first_key > last_key) return;
-  // Every query of the row sees the keys [lo of the last, hi of the first]: full tiles lie inside.
-  const int64_t all_to = std::min(first.hi, Nk_ - 1);
-  const int64_t full_begin = std::max(first_key / kTile, Tiles(std::max<int64_t>(last.lo, 0)));
-  const int64_t full_end = all_to < 0 ? 0 : all_to == Nk_ - 1 ? Tiles(Nk_) : (all_to + 1) / kTile;
-  for (int64_t tile = first_key / kTile; tile <= last_key / kTile; ++tile) {
-    if (tile == full_begin && tile < full_end) {
-      Add(q_tile, tile, full_end - tile, Run::kFull);
-      tile = full_end - 1;
-    } else {
-      add_masked(tile);
-    }
-  }
-}
-
-void PatternBuilder::AddBand(int64_t lo, int64_t hi) {
-  // No limit, in numbers that can be added to positions.
-  constexpr int64_t kFar = int64_t{1} << 40;
-  lo = lo == kUnbounded ? -kFar : std::clamp(lo, -kFar, kFar);
-  hi = hi == kUnbounded ? kFar : std::clamp(hi, -kFar, kFar);
-  if (lo > hi) return;
-  // Whole tiles at one distance from the diagonal have one mask.
-  std::unordered_map<int64_t, int32_t> whole;
-  for (int64_t q_tile = 0; q_tile < Tiles(Nq_); ++q_tile) {
-    const int64_t i = q_tile * kTile, queries = QueriesOf(q_tile);
-    const auto build = [&](int64_t tile) {
-      TileMask mask{};
-      for (int64_t k = 0; k < KeysOf(tile); ++k) {
-        // lo <= j - (i + q) <= hi: the queries [j - i - hi, j - i - lo] of the tile.
-        const int64_t distance = tile * kTile + k - i;
-        const int64_t from = std::clamp<int64_t>(distance - hi, 0, queries);
-        const int64_t to = std::clamp<int64_t>(distance - lo + 1, from, queries);
-        mask[k] = LowBits(to) & ~LowBits(from);
-      }
-      return Intern(q_tile, tile, mask);
+void PatternBuilder::Add(const Predicate& visible, const Constants* constants) {
+  const auto mask_of = [&](int64_t q_tile, int64_t key_tile) {
+    const auto find = [&] {
+      TileMask mask;
+      mask.fill(~uint64_t{0});
+      visible.Keep(q_tile, key_tile, &mask);
+      return Intern(q_tile, key_tile, mask);
     };
-    AddRow(q_tile, {i + lo, i + hi}, {i + queries - 1 + lo, i + queries - 1 + hi},
-           [&](int64_t tile) {
-             if (queries < kTile || KeysOf(tile) < kTile) {
-               Add(q_tile, tile, 1, build(tile));
-               return;
-             }
-             const auto [known, is_new] = whole.try_emplace(tile - q_tile);
-             if (is_new) known->second = build(tile);
-             Add(q_tile, tile, 1, known->second);
-           });
+    // A tile that Nq or Nk cuts has a mask of its own.
+    if (QueriesOf(q_tile) < kTile || KeysOf(key_tile) < kTile) return find();
+    return Remember(visible.Shape(q_tile, key_tile), &masks_->known, find);
+  };
+  const auto terms_of = [&](int64_t q_tile, int64_t key_tile) {
+    if (constants == nullptr) return Run::kNoTerms;
+    return Remember(constants->Shape(q_tile, key_tile), &terms_->known, [&] {
+      TileTerms terms;
+      constants->Fill(q_tile, key_tile, &terms);
+      return AddTerms(std::move(terms));
+    });
+  };
+  masks_->known.clear();
+  terms_->known.clear();
+  std::vector<TileSpan> spans;
+  for (int64_t q_tile = 0; q_tile < Tiles(Nq_); ++q_tile) {
+    spans.clear();
+    visible.Spans(q_tile, 0, Tiles(Nk_), &spans);
+    for (const TileSpan& span : spans) {
+      if (span.full && constants == nullptr) {
+        AddFull(q_tile, span.first, span.last - span.first);
+        continue;
+      }
+      for (int64_t tile = span.first; tile < span.last; ++tile) {
+        const int32_t mask = span.full ? Run::kFull : mask_of(q_tile, tile);
+        if (mask != kHidden) Add(q_tile, tile, 1, mask, terms_of(q_tile, tile));
+      }
+    }
   }
 }
 
-void PatternBuilder::AddIntervals(const std::function<int64_t(int64_t)>& lo,
-                                  const std::function<int64_t(int64_t)>& hi) {
-  std::array<int64_t, kTile> from{}, to{};
-  for (int64_t q_tile = 0; q_tile < Tiles(Nq_); ++q_tile) {
-    const int64_t queries = QueriesOf(q_tile);
-    for (int64_t q = 0; q < queries; ++q) {
-      from[q] = lo(q_tile * kTile + q);
-      to[q] = hi(q_tile * kTile + q);
-      assert(q == 0 || (from[q - 1] <= from[q] && to[q - 1] <= to[q]));
-    }
-    AddRow(q_tile, {from[0], to[0]}, {from[queries - 1], to[queries - 1]}, [&](int64_t tile) {
-      // Neither bound decreases, so key j is seen by the queries [ended, started).
-      TileMask mask{};
-      int64_t started = 0, ended = 0;
-      for (int64_t k = 0; k < KeysOf(tile); ++k) {
-        const int64_t j = tile * kTile + k;
-        while (started < queries && from[started] <= j) ++started;
-        while (ended < queries && to[ended] < j) ++ended;
-        if (ended < started) mask[k] = LowBits(started) & ~LowBits(ended);
-      }
-      Add(q_tile, tile, 1, Intern(q_tile, tile, mask));
-    });
-  }
-}
+void PatternBuilder::AddBand(int64_t lo, int64_t hi) { Add(*Band(lo, hi)); }
 
 Pattern PatternBuilder::Build() && {
   Pattern pattern{.Nq = Nq_, .Nk = Nk_};
   std::vector<int64_t> mask_pairs;
-  mask_pairs.reserve(masks_.size());
-  for (const TileMask& mask : masks_) {
+  mask_pairs.reserve(masks_->values.size());
+  for (const TileMask& mask : masks_->values) {
     int64_t bits = 0;
     for (uint64_t word : mask) bits += std::popcount(word);
     mask_pairs.push_back(bits);
@@ -244,7 +200,6 @@ Pattern PatternBuilder::Build() && {
   TileRows& rows = pattern.by_query;
   rows.begin.reserve(Tiles(Nq_) + 1);
   rows.begin.push_back(0);
-  rows.runs.reserve(entries_.size());
   auto entry = entries_.begin();
   for (int64_t q_tile = 0; q_tile < Tiles(Nq_); ++q_tile) {
     for (; entry != entries_.end() && entry->q_tile == q_tile; ++entry) {
@@ -255,13 +210,47 @@ Pattern PatternBuilder::Build() && {
           run.mask == Run::kFull
               ? QueriesOf(q_tile) * (std::min(end * kTile, Nk_) - run.first * kTile)
               : mask_pairs[run.mask] * run.count;
-      Append(run, rows.begin.back(), &rows.runs);
+      AppendRun(run, rows.begin.back(), &rows.runs);
     }
     rows.begin.push_back(static_cast<int64_t>(rows.runs.size()));
   }
-  pattern.by_key = Transpose(rows, Tiles(Nk_));
-  pattern.masks = std::move(masks_);
+  entries_ = {};
+  rows.runs.shrink_to_fit();
+  pattern.by_key = Transposed(rows, Tiles(Nk_));
+  pattern.masks = std::move(masks_->values);
+  pattern.masks.shrink_to_fit();
+  pattern.terms = std::move(terms_->values);
   return pattern;
+}
+
+PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths) {
+  const bool is_whole = lengths.nq >= pattern.Nq && lengths.nk >= pattern.Nk;
+  if (is_whole || !pattern.query_rows.empty() || !pattern.key_rows.empty()) {
+    return {static_cast<double>(pattern.visible_pairs), static_cast<double>(pattern.visible_tiles)};
+  }
+  const int64_t rows = Tiles(std::min(lengths.nq, pattern.Nq));
+  const int64_t Nk = std::min(lengths.nk, pattern.Nk), columns = Tiles(Nk);
+  PatternCounts counts;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t queries = std::min(kTile, std::min(lengths.nq, pattern.Nq) - row * kTile);
+    for (int64_t r = pattern.by_query.begin[row]; r < pattern.by_query.begin[row + 1]; ++r) {
+      const Run& run = pattern.by_query.runs[r];
+      const int64_t end = std::min<int64_t>(run.first + run.count, columns);
+      if (run.first >= end) break;
+      counts.tiles += static_cast<double>(end - run.first);
+      if (run.mask == Run::kFull) {
+        counts.pairs +=
+            static_cast<double>(queries * (std::min(end * kTile, Nk) - run.first * kTile));
+        continue;
+      }
+      for (int64_t tile = run.first; tile < end; ++tile) {
+        for (int64_t k = 0; k < std::min(kTile, Nk - tile * kTile); ++k) {
+          counts.pairs += std::popcount(pattern.masks[run.mask][k] & LowBits(queries));
+        }
+      }
+    }
+  }
+  return counts;
 }
 
 }  // namespace attnd

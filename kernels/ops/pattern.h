@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "kernels/core/mutex.h"
@@ -65,25 +65,32 @@ struct Pattern {
   int64_t visible_tiles = 0;
 };
 
+class Predicate;  // pattern_predicate.h
+class Constants;  // pattern_constants.h
+
 // Collects the visible tiles of a pattern row by row, then builds both directions.
-// Cost: O(visible runs + tiles that carry a mask), never O(Nq * Nk).
+// Cost: O(visible runs + tiles that carry a mask or terms), never O(Nq * Nk).
 class PatternBuilder {
  public:
   PatternBuilder(int64_t Nq, int64_t Nk);
+  ~PatternBuilder();
 
   // REQUIRES: 0 <= q_tile < ceil(Nq/64), key tiles in range, each tile added at most once. Tiles
   // may come in any order. A mask is clipped to Nq and Nk; one that shows every pair that is left
-  // becomes kFull, one that shows none vanishes.
-  void AddFull(int64_t q_tile, int64_t first_key_tile, int64_t count);
-  void AddMasked(int64_t q_tile, int64_t key_tile, const TileMask& mask);
+  // becomes kFull, one that shows none vanishes. `terms`: a result of AddTerms.
+  void AddFull(int64_t q_tile, int64_t first_key_tile, int64_t count,
+               int32_t terms = Run::kNoTerms);
+  void AddMasked(int64_t q_tile, int64_t key_tile, const TileMask& mask,
+                 int32_t terms = Run::kNoTerms);
+  // The place of equal terms among the pattern's; kNoTerms for terms that add nothing.
+  int32_t AddTerms(TileTerms terms);
+
+  // What a predicate shows; `constants` may be null.
+  void Add(const Predicate& visible, const Constants* constants = nullptr);
 
   // Every pair with lo <= j - i <= hi. kUnbounded (either side) means no limit.
   static constexpr int64_t kUnbounded = INT64_MAX;
   void AddBand(int64_t lo, int64_t hi);
-
-  // Every pair with lo(i) <= j <= hi(i), both non-decreasing in i: for windows that move in blocks.
-  void AddIntervals(const std::function<int64_t(int64_t)>& lo,
-                    const std::function<int64_t(int64_t)>& hi);
 
   Pattern Build() &&;
 
@@ -92,24 +99,18 @@ class PatternBuilder {
     int64_t q_tile;
     Run run;
   };
-  struct Interval {
-    int64_t lo, hi;
-  };
-  // The tiles of one row whose first and last query see these keys; what lies between them does not
-  // decrease. add_masked(key_tile) adds a tile that is not visible as a whole.
-  template <class AddTile>
-  void AddRow(int64_t q_tile, const Interval& first, const Interval& last,
-              const AddTile& add_masked);
-  // The place of a clipped mask in masks_, Run::kFull, or kHidden.
-  int32_t Intern(int64_t q_tile, int64_t key_tile, const TileMask& mask);
-  void Add(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t mask);
+  template <class Value>
+  struct Interned;
+  void Add(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t mask, int32_t terms);
+  // The place of a mask, clipped here, Run::kFull, or kHidden.
+  int32_t Intern(int64_t q_tile, int64_t key_tile, TileMask mask);
   int64_t QueriesOf(int64_t q_tile) const;
   int64_t KeysOf(int64_t key_tile) const;
 
   int64_t Nq_, Nk_;
   std::vector<Entry> entries_;
-  std::vector<TileMask> masks_;
-  std::unordered_multimap<uint64_t, int32_t> mask_index_;  // hash of a mask -> its place
+  std::unique_ptr<Interned<TileMask>> masks_;
+  std::unique_ptr<Interned<TileTerms>> terms_;
 };
 
 // Queries [0, nq) and keys [0, nk) of a row that is shorter than its tensors.
@@ -117,15 +118,32 @@ struct Lengths {
   int64_t nq = 0, nk = 0;
 };
 
-// A pattern before it is built: enough to plan (counts in closed form) and to find it in the cache.
-// The counts are those of one row's lengths; the pattern covers all of Nq x Nk, so that rows of
-// different lengths share it.
+// What combines by And, Or, Not: pattern_predicate.h.
+using Visible = std::shared_ptr<const Predicate>;
+
+// A pattern before it is built: enough to plan and to find it in the cache. The counts are those of
+// one row's lengths; the pattern covers all of Nq x Nk, so that rows of different lengths share it.
 struct PatternSource {
+  int64_t Nq = 0, Nk = 0;
   std::string key;           // equal keys mean equal patterns; holds Nq, Nk and every parameter
-  double visible_pairs = 0;  // exact
+  double visible_pairs = 0;  // exact if is_counted
   double visible_tiles = 0;  // about: exact or a little more, for predictions
+  bool is_counted = true;    // false: bounds, because they follow from data; CountsOf tells
+  Visible visible;           // of a pattern in natural order; null: every pair, or see `build`
   std::function<Pattern()> build;  // empty: every pair is visible, no pattern is needed
 };
+
+// A pattern in natural order. `visible` null: every pair.
+struct PatternCounts {
+  double pairs = 0, tiles = 0;
+};
+PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts);
+// What both `source` and `visible` show. The counts are those of `source`, as bounds. On a dry
+// stream, where data are missing, a method passes `source` on as it is.
+PatternSource Intersect(const PatternSource& source, Visible visible);
+// Pairs and tiles of a built pattern, of a row's lengths; the lengths of a pattern with a gather
+// order are those that it was built for.
+PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths);
 
 // {lo <= j - i <= hi} over Nq queries and Nk keys; kUnbounded as in AddBand.
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi);
@@ -134,16 +152,34 @@ PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi, const L
 // Visible pairs of a band, exact, in constant time.
 double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi);
 
-// Windows that move in blocks. With p = i + offset, floor division and W = block, query i sees
-// floor(p/W) - look_backward <= floor(j/W) <= floor(p/W) + look_forward; if causal, also j <= p.
+// With p = i + offset, floor division and W = block, query i sees the keys
+// floor(p/W) W - before <= j < (floor(p/W) + 1) W + after and, if causal, j <= p: windows that move
+// by blocks or (W = 1) by keys.
+struct Window {
+  int64_t block = 1;              // >= 1
+  int64_t before = 0, after = 0;  // >= 0; with W = 1 of any sign
+  int64_t offset = 0;
+  bool causal = false;
+};
+PatternSource WindowSource(int64_t Nq, int64_t Nk, const Window& window, const Lengths& lengths);
+
+// Query i sees floor(p/W) - look_backward <= floor(j/W) <= floor(p/W) + look_forward.
 struct BlockBand {
   int64_t block = 1;                            // >= 1
   int64_t look_backward = 0, look_forward = 0;  // >= 0
   int64_t offset = 0;
   bool causal = false;
 };
+Window WindowOf(const BlockBand& band);
 PatternSource BlockBandSource(int64_t Nq, int64_t Nk, const BlockBand& band,
                               const Lengths& lengths);
+
+// Packed sequences: cu_q, cu_k [S+1], from 0, non-decreasing. Segment s holds the queries [cu_q[s],
+// cu_q[s+1]) and the keys likewise. A query sees what `window` shows inside its own segment, in
+// positions counted from the segment's start, with len_k(s) - len_q(s) added to the offset. Exact
+// counts in O(S).
+PatternSource PackedSource(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
+                           const Window& window);
 
 // Patterns by key, least recently used out first, bounded in bytes. Thread safe; building happens
 // outside the lock.

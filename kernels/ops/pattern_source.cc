@@ -1,30 +1,14 @@
-// Counts of band patterns in closed form, and the cache of built patterns.
-#include <algorithm>
-#include <list>
-#include <numeric>
-
+// Windows: their counts in closed form, and patterns before they are built.
 #include "absl/strings/str_cat.h"
-#include "kernels/ops/pattern.h"
+#include "kernels/ops/pattern_predicate.h"
+#include "kernels/ops/pattern_tiles.h"
 
 namespace attnd {
 namespace {
 
 constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
-// Longer than any sequence or offset; sums and products of two of it stay within int64 and doubles.
-constexpr int64_t kFar = int64_t{1} << 33;
 
-int64_t FloorDiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-
-// Sum of clamp(i + shift, 0, limit) over i in [0, n).
-double ClampedSum(int64_t n, int64_t shift, int64_t limit) {
-  // Zero for i < rise, limit for i >= top.
-  const int64_t rise = std::clamp<int64_t>(-shift, 0, n);
-  const int64_t top = std::clamp<int64_t>(limit - shift, rise, n);
-  const double slope = static_cast<double>(top - rise);
-  return slope * shift + slope * (rise + top - 1) / 2 + static_cast<double>(n - top) * limit;
-}
-
-// Sum of clamp(W * floor((i + offset) / W) + shift, 0, limit) over i in [0, n): the steps that lie
+// Sum of clamp(W floor((i + offset) / W) + shift, 0, limit) over i in [0, n): the steps that lie
 // whole inside [0, n) form an arithmetic series, the two at the ends are cut.
 double SteppedSum(int64_t n, int64_t offset, int64_t W, int64_t shift, int64_t limit) {
   if (n <= 0) return 0;
@@ -44,58 +28,104 @@ double SteppedSum(int64_t n, int64_t offset, int64_t W, int64_t shift, int64_t l
   return sum;
 }
 
-// Bounds that no longer matter become the same number, so that equal patterns have equal keys.
-struct BandBounds {
-  int64_t lo, hi;
-};
-BandBounds Canonical(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi) {
-  if (lo == kUnbounded || lo <= 1 - Nq) lo = -kFar;
-  if (hi == kUnbounded || hi >= Nk - 1) hi = kFar;
-  return {std::min(lo, kFar), std::max(hi, -kFar)};
+// The same pairs of Nq x Nk in numbers that cannot overflow and that are equal for equal patterns
+// (where that is cheap to see).
+Window Canonical(int64_t Nq, int64_t Nk, Window w) {
+  w.block = std::min(w.block, kFar);
+  w.before = std::clamp(w.before, -kFar, kFar);
+  w.after = std::clamp(w.after, -kFar, kFar);
+  if (w.causal) w.after = std::min<int64_t>(w.after, 0);
+  if (w.block == 1) {
+    // p - before <= j <= p + after: the offset moves both.
+    w.before = std::clamp(w.before - w.offset, -kFar, kFar);
+    w.after = std::clamp(w.after + w.offset, -kFar, kFar);
+    w.offset = 0;
+    w.causal = false;
+    if (w.before >= Nq - 1) w.before = kFar;
+    if (w.after >= Nk - 1) w.after = kFar;
+  }
+  return w;
 }
 
-double BandTiles(const Lengths& lengths, const BandBounds& band) {
-  if (band.lo > band.hi) return 0;
-  const int64_t rows = (lengths.nq + kTile - 1) / kTile;
-  const int64_t columns = (lengths.nk + kTile - 1) / kTile;
-  // Row r sees the key tiles from floor((64 r + lo) / 64) to floor((64 r + 63 + hi) / 64).
-  return ClampedSum(rows, FloorDiv(band.hi + kTile - 1, kTile) + 1, columns) -
-         ClampedSum(rows, FloorDiv(band.lo, kTile), columns);
+// Of a canonical window.
+double Pairs(const Lengths& n, const Window& w) {
+  if (w.before + w.block + w.after <= 0) return 0;
+  const double to = w.causal ? SteppedSum(n.nq, w.offset, 1, 1, n.nk)
+                             : SteppedSum(n.nq, w.offset, w.block, w.block + w.after, n.nk);
+  return to - SteppedSum(n.nq, w.offset, w.block, -w.before, n.nk);
 }
 
-// The keys [lo, hi] of query i.
-struct Interval {
-  int64_t lo, hi;
-};
-Interval KeysOf(const BlockBand& band, int64_t i) {
-  const int64_t p = i + band.offset;
-  const int64_t own = FloorDiv(p, band.block);
-  const int64_t end = (own + band.look_forward + 1) * band.block - 1;
-  return {(own - band.look_backward) * band.block, band.causal ? std::min(end, p) : end};
-}
-
-// Counts the rows of tiles one by one up to 256 of them, else 256 that are spread evenly.
-double BlockTiles(const Lengths& lengths, const BlockBand& band) {
-  const int64_t rows = (lengths.nq + kTile - 1) / kTile;
-  const int64_t sampled = std::min<int64_t>(rows, 256);
+// Tiles of a canonical window: in closed form where it moves by keys or by whole tiles, else from
+// at most 64 rows of tiles that are spread evenly.
+double TilesOf(const Lengths& n, const Window& w) {
+  if (w.before + w.block + w.after <= 0) return 0;
+  const int64_t rows = Tiles(n.nq), columns = Tiles(n.nk);
+  const int64_t before = FloorDiv(w.before + kTile - 1, kTile);
+  if (w.block == 1) {
+    return SteppedSum(rows, 0, 1, FloorDiv(w.after + kTile - 1, kTile) + 1, columns) -
+           SteppedSum(rows, 0, 1, FloorDiv(-w.before, kTile), columns);
+  }
+  if (w.block % kTile == 0 && w.offset % kTile == 0) {
+    const int64_t W = w.block / kTile, offset = w.offset / kTile;
+    const double to =
+        w.causal ? SteppedSum(rows, offset, 1, 1, columns)
+                 : SteppedSum(rows, offset, W, W + FloorDiv(w.after + kTile - 1, kTile), columns);
+    return to - SteppedSum(rows, offset, W, -before, columns);
+  }
+  const int64_t sampled = std::min<int64_t>(rows, 64);
   double tiles = 0;
   for (int64_t s = 0; s < sampled; ++s) {
     const int64_t row = s * rows / sampled;
-    const int64_t last = std::min((row + 1) * kTile, lengths.nq) - 1;
-    const int64_t from = std::max<int64_t>(KeysOf(band, row * kTile).lo, 0);
-    const int64_t to = std::min(KeysOf(band, last).hi, lengths.nk - 1);
+    const int64_t p = std::min((row + 1) * kTile, n.nq) - 1 + w.offset;
+    const int64_t end = (FloorDiv(p, w.block) + 1) * w.block + w.after;
+    const int64_t begin = FloorDiv(row * kTile + w.offset, w.block) * w.block - w.before;
+    const int64_t from = std::max<int64_t>(begin, 0);
+    const int64_t to = std::min(w.causal ? std::min(end, p + 1) : end, n.nk) - 1;
     if (from <= to) tiles += static_cast<double>(to / kTile - from / kTile + 1);
   }
   return sampled == 0 ? 0 : tiles * rows / sampled;
 }
 
+Window BandWindow(int64_t lo, int64_t hi) {
+  return {.before = lo == kUnbounded ? kFar : -std::max(lo, -kFar), .after = hi};
+}
+
 }  // namespace
 
+PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts) {
+  PatternSource source{.Nq = Nq,
+                       .Nk = Nk,
+                       .visible_pairs = counts.pairs,
+                       .visible_tiles = counts.tiles,
+                       .visible = std::move(visible)};
+  if (source.visible == nullptr) return source;
+  source.key = absl::StrCat(Nq, " ", Nk, " ", source.visible->key());
+  source.build = [Nq, Nk, seen = source.visible] {
+    PatternBuilder builder(Nq, Nk);
+    builder.Add(*seen);
+    return std::move(builder).Build();
+  };
+  return source;
+}
+
+PatternSource Intersect(const PatternSource& source, Visible visible) {
+  Visible both =
+      source.visible == nullptr ? std::move(visible) : And(source.visible, std::move(visible));
+  PatternSource result =
+      SourceOf(source.Nq, source.Nk, std::move(both), {source.visible_pairs, source.visible_tiles});
+  result.is_counted = false;
+  return result;
+}
+
+PatternSource WindowSource(int64_t Nq, int64_t Nk, const Window& window, const Lengths& lengths) {
+  const Window w = Canonical(Nq, Nk, window);
+  const bool shows_all = w.block == 1 && w.before == kFar && w.after == kFar;
+  return SourceOf(Nq, Nk, shows_all ? nullptr : Windows(w),
+                  {Pairs(lengths, w), TilesOf(lengths, w)});
+}
+
 double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi) {
-  const BandBounds band = Canonical(lengths.nq, lengths.nk, lo, hi);
-  if (band.lo > band.hi) return 0;
-  return ClampedSum(lengths.nq, band.hi + 1, lengths.nk) -
-         ClampedSum(lengths.nq, band.lo, lengths.nk);
+  return Pairs(lengths, Canonical(lengths.nq, lengths.nk, BandWindow(lo, hi)));
 }
 
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi) {
@@ -103,93 +133,40 @@ PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi) {
 }
 
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi, const Lengths& lengths) {
-  const BandBounds band = Canonical(Nq, Nk, lo, hi);
-  PatternSource source{.key = absl::StrCat("band ", Nq, " ", Nk, " ", band.lo, " ", band.hi),
-                       .visible_pairs = BandPairs(lengths, lo, hi),
-                       .visible_tiles = BandTiles(lengths, band)};
-  if (band.lo == -kFar && band.hi == kFar) return source;
-  source.build = [Nq, Nk, band] {
-    PatternBuilder builder(Nq, Nk);
-    builder.AddBand(band.lo, band.hi);
-    return std::move(builder).Build();
-  };
-  return source;
+  return WindowSource(Nq, Nk, BandWindow(lo, hi), lengths);
+}
+
+Window WindowOf(const BlockBand& band) {
+  const int64_t block = std::min(band.block, kFar);
+  // Larger values show the same pairs, and products of smaller ones cannot overflow.
+  const int64_t most = kFar / block + 2;
+  return {.block = block,
+          .before = block * std::min(band.look_backward, most),
+          .after = block * std::min(band.look_forward, most),
+          .offset = band.offset,
+          .causal = band.causal};
 }
 
 PatternSource BlockBandSource(int64_t Nq, int64_t Nk, const BlockBand& band,
                               const Lengths& lengths) {
-  BlockBand b = band;
-  // Larger values show the same pairs, and products of smaller ones cannot overflow.
-  b.block = std::min(b.block, kFar);
-  b.look_backward = std::min(b.look_backward, kFar / b.block + 2);
-  b.look_forward = std::min(b.look_forward, kFar / b.block + 2);
-  const double seen_to =
-      b.causal && b.look_forward >= 0
-          ? ClampedSum(lengths.nq, b.offset + 1, lengths.nk)
-          : SteppedSum(lengths.nq, b.offset, b.block, (b.look_forward + 1) * b.block, lengths.nk);
-  const double seen_from =
-      SteppedSum(lengths.nq, b.offset, b.block, -b.look_backward * b.block, lengths.nk);
-  PatternSource source{
-      .key = absl::StrCat("block ", Nq, " ", Nk, " ", b.block, " ", b.look_backward, " ",
-                          b.causal ? 0 : b.look_forward, " ", b.offset, " ", b.causal),
-      .visible_pairs = seen_to - seen_from,
-      .visible_tiles = BlockTiles(lengths, b)};
-  source.build = [Nq, Nk, b] {
-    PatternBuilder builder(Nq, Nk);
-    builder.AddIntervals([&](int64_t i) { return KeysOf(b, i).lo; },
-                         [&](int64_t i) { return KeysOf(b, i).hi; });
-    return std::move(builder).Build();
-  };
-  return source;
+  return WindowSource(Nq, Nk, WindowOf(band), lengths);
 }
 
-struct PatternCache::Impl {
-  struct Entry {
-    std::string key;
-    std::shared_ptr<const Pattern> pattern;
-    int64_t bytes;
-  };
-  std::list<Entry> entries;  // most recently used first
-  std::unordered_map<std::string, std::list<Entry>::iterator> by_key;
-  int64_t bytes = 0;
-
-  std::shared_ptr<const Pattern> Find(const std::string& key) {
-    const auto found = by_key.find(key);
-    if (found == by_key.end()) return nullptr;
-    entries.splice(entries.begin(), entries, found->second);
-    return found->second->pattern;
+PatternSource PackedSource(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
+                           const Window& window) {
+  PatternCounts counts;
+  for (size_t s = 0; s + 1 < cu_q.size(); ++s) {
+    const Lengths n{cu_q[s + 1] - cu_q[s], cu_k[s + 1] - cu_k[s]};
+    Window w = window;
+    w.offset += n.nk - n.nq;
+    w = Canonical(n.nq, n.nk, w);
+    counts.pairs += Pairs(n, w);
+    // Segments do not begin at tile borders: a row of tiles meets half a tile more on either side;
+    // short segments share their tiles.
+    const double share = std::min(1.0, static_cast<double>(std::max(n.nq, n.nk)) / kTile);
+    counts.tiles += share * TilesOf(n, w) + static_cast<double>(n.nq + n.nk) / (2 * kTile);
   }
-};
-
-PatternCache::PatternCache(int64_t max_bytes)
-    : max_bytes_(max_bytes), impl_(std::make_unique<Impl>()) {}
-PatternCache::~PatternCache() = default;
-
-std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
-  {
-    MutexLock lock(&mu_);
-    if (auto found = impl_->Find(source.key)) return found;
-  }
-  auto built = std::make_shared<const Pattern>(source.build());
-  const auto bytes_of = [](const TileRows& rows) {
-    return rows.begin.capacity() * sizeof(int64_t) + rows.runs.capacity() * sizeof(Run);
-  };
-  const auto bytes = static_cast<int64_t>(sizeof(Pattern) + 2 * source.key.size() +
-                                          built->masks.capacity() * sizeof(TileMask) +
-                                          bytes_of(built->by_query) + bytes_of(built->by_key));
-  std::list<Impl::Entry> out;  // dropped after the lock
-  MutexLock lock(&mu_);
-  if (auto found = impl_->Find(source.key)) return found;  // somebody else was faster
-  impl_->entries.push_front({source.key, built, bytes});
-  impl_->by_key[source.key] = impl_->entries.begin();
-  impl_->bytes += bytes;
-  while (impl_->bytes > max_bytes_) {
-    Impl::Entry& last = impl_->entries.back();
-    impl_->bytes -= last.bytes;
-    impl_->by_key.erase(last.key);
-    out.splice(out.begin(), impl_->entries, std::prev(impl_->entries.end()));
-  }
-  return built;
+  return SourceOf(cu_q.back(), cu_k.back(), PackedWindows(cu_q, cu_k, window), counts);
 }
 
 }  // namespace attnd

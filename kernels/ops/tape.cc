@@ -5,6 +5,37 @@
 #include "kernels/ops/ops.h"
 
 namespace attnd {
+namespace {
+
+// a + b, in float32 where one of them is.
+Tensor Sum(Ops& ops, const Tensor& a, const Tensor& b) {
+  return a[0].dtype != DType::kF32 && b[0].dtype == DType::kF32 ? ops.Add(b, a) : ops.Add(a, b);
+}
+
+bool LiesLike(const View& grad, const View& dense) {
+  if (grad.dtype != dense.dtype || grad.layout != dense.layout) return false;
+  for (int i = 0; i < dense.shape.rank; ++i) {
+    if (dense.shape[i] > 1 && grad.stride[i] != dense.stride[i]) return false;
+  }
+  return true;
+}
+
+// `grad` as a dense tensor of the dtype and layout of `input`; itself if it is that.
+Tensor Settled(Ops& ops, const Tensor& grad, const Tensor& input) {
+  bool settled = true;
+  bool fits = grad.size() == input.size();
+  for (size_t p = 0; fits && p < grad.size(); ++p) {
+    const View& x = input[p];
+    fits = grad[p].shape == x.shape;
+    settled = settled && LiesLike(grad[p], DenseView(nullptr, x.dtype, x.shape, x.layout));
+  }
+  if (!ops.Require(fits, "tape", "a gradient has the shapes of its tensor") || settled) return grad;
+  const Tensor dense = ops.Empty(input[0].dtype, ShapesOf(input), LayoutsOf(input));
+  if (ops.status().ok()) ops.CopyInto(ViewsOf(grad), ViewsOf(dense));
+  return dense;
+}
+
+}  // namespace
 
 void Tape::Watch(const Tensor& tensor) {
   assert(!tensor.empty());
@@ -26,7 +57,7 @@ std::vector<Tensor> Tape::Replay(Ops& ops, std::span<const Tensor> outputs,
   const auto add = [&](const Tensor& tensor, const Tensor& grad) {
     if (grad.empty() || tensor.empty()) return;
     Tensor& sum = grad_of[tensor.id()];
-    sum = sum.empty() ? grad : ops.Add(sum, grad);
+    sum = sum.empty() ? grad : Sum(ops, sum, grad);
   };
   for (size_t i = 0; i < outputs.size(); ++i) add(outputs[i], grads[i]);
 
@@ -56,13 +87,15 @@ std::vector<Tensor> Tape::Replay(Ops& ops, std::span<const Tensor> outputs,
     }
   }
   nodes_.clear();
-  ops.set_recording(true);
 
   std::vector<Tensor> result;
   for (const Tensor& input : inputs) {
     const auto found = grad_of.find(input.id());
-    result.push_back(found == grad_of.end() ? Tensor() : found->second);
+    const bool flows = found != grad_of.end() && ops.status().ok();
+    if (flows) found->second = Settled(ops, found->second, input);
+    result.push_back(flows ? found->second : Tensor());
   }
+  ops.set_recording(true);
   return result;
 }
 

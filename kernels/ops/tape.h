@@ -15,7 +15,9 @@ class Ops;
 
 // Gradients of a call's inputs, in their order, from the gradients of its outputs. An empty Tensor
 // among `grads` means zero; wanted[i] tells whether input i needs a gradient, an empty Tensor is
-// returned where it does not. The rule may call any primitive of `ops`, which records nothing then.
+// returned where it does not. A gradient has its tensor's shapes; it may be float32 where the
+// tensor is not, and of any strides. The rule may call any primitive of `ops`, which records
+// nothing then.
 using GradRule = std::function<std::vector<Tensor>(Ops& ops, std::span<const Tensor> grads,
                                                    const std::vector<bool>& wanted)>;
 
@@ -29,7 +31,8 @@ class Tape {
   void Record(std::vector<Tensor> inputs, std::vector<Tensor> outputs, GradRule rule);
 
   // Replays from `outputs` with `grads` (empty Tensor: zero) and returns the gradient of each of
-  // `inputs`; an empty Tensor where nothing flows to it. May be called once.
+  // `inputs`: dense, in its dtype and layout; an empty Tensor where nothing flows to it. May be
+  // called once.
   std::vector<Tensor> Replay(Ops& ops, std::span<const Tensor> outputs,
                              std::span<const Tensor> grads, std::span<const Tensor> inputs);
 

@@ -75,26 +75,11 @@ View Part(const View& view, int axis, int64_t begin, int64_t end, int64_t step) 
   return part;
 }
 
-// Copies `from` into `to`, views of equal shapes; one launch.
-void CopyInto(Ops& ops, const std::vector<View>& from, const std::vector<View>& to) {
-  if (!ops.status().ok()) return;
-  std::vector<ElementwiseProblem> problems;
-  for (size_t p = 0; p < from.size(); ++p) problems.push_back({.a = from[p], .out = to[p]});
-  ops.Fail(ops.stream().backend().Elementwise(ops.stream(),
-                                              {.op = ElementOp::kCopy, .problems = problems}));
-}
-
-std::vector<View> ViewsOf(const Tensor& x) {
-  std::vector<View> views;
-  for (size_t p = 0; p < x.size(); ++p) views.push_back(x[p]);
-  return views;
-}
-
 // A dense tensor full of zeros.
 Tensor Zeros(Ops& ops, const std::vector<Shape>& shapes) {
   const Tensor zero = ops.Constant(0, shapes);
   const Tensor full = ops.Empty(DType::kF32, shapes);
-  if (ops.status().ok()) CopyInto(ops, ViewsOf(zero), ViewsOf(full));
+  if (ops.status().ok()) ops.CopyInto(ViewsOf(zero), ViewsOf(full));
   return full;
 }
 
@@ -112,6 +97,12 @@ std::vector<Layout> LayoutsOf(const Tensor& x) {
   std::vector<Layout> layouts;
   for (size_t p = 0; p < x.size(); ++p) layouts.push_back(x[p].layout);
   return layouts;
+}
+
+std::vector<View> ViewsOf(const Tensor& x) {
+  std::vector<View> views;
+  for (size_t p = 0; p < x.size(); ++p) views.push_back(x[p]);
+  return views;
 }
 
 View ViewOf(const Tensor& x, size_t problem) { return x.empty() ? View{} : x[problem]; }
@@ -174,7 +165,7 @@ Tensor Ops::Slice(const Tensor& x, int axis, const std::vector<int64_t>& begin,
                   for (size_t p = 0; p < full.size(); ++p) {
                     parts.push_back(Part(full[p], a, At(begin, p), At(end, p), step));
                   }
-                  CopyInto(ops, ViewsOf(grads[0]), parts);
+                  ops.CopyInto(ViewsOf(grads[0]), parts);
                   return {full};
                 });
 }
@@ -248,7 +239,7 @@ Tensor Ops::Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t
                       from.push_back(view);
                       to.push_back(Part(full[p], axis, first, std::max(first, end), stride));
                     }
-                    CopyInto(ops, from, to);
+                    ops.CopyInto(from, to);
                     sum = sum.empty() ? full : ops.Add(sum, full);
                   }
                   return {sum};
@@ -307,7 +298,7 @@ Tensor Ops::JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float f
       to.push_back(Part(row, axis, length, shapes[p][axis], 1));
     }
   }
-  CopyInto(*this, from, to);
+  CopyInto(from, to);
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record({x}, {out},
@@ -356,7 +347,7 @@ Tensor Ops::Concat(const std::vector<Tensor>& parts, int axis) {
     }
   }
   begins.push_back(begin);
-  CopyInto(*this, from, to);
+  CopyInto(from, to);
   if (!status_.ok()) return {};
   bool records = false;
   for (const Tensor& part : parts) records = records || Records({&part});

@@ -1,251 +1,232 @@
-// Speed of attend against the multiply-add peak of the same machine in the same run. One JSON
-// object a line: case, value (ms a call or ns a token), ratio (share of peak, or of the reference
-// case), goal, peak (GFLOP/s of all threads). Usage:
-// attend_bench [--quick] [--isa=avx512|avx2|sse4]
-#include <time.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cmath>
+// Speed of attend against the multiply-add peak of the same machine in the same run, and against
+// reference cases. One JSON object a line: case, value (ms a call), ratio (share of peak, or for a
+// case with a reference the time for each credited FLOP against the reference's), goal, peak
+// (GFLOP/s of all threads), predicted (ms), share and busy (of the peak: by the clock, and by the
+// time that the process had its cores, for machines with others on them). Cases of a group take
+// turns. Usage: attend_bench [--quick] [--isa=avx512|avx2|sse4] [--threads=N] [--only=part of a
+// name]
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/peak.h"
-#include "kernels/ops/pattern.h"
+#include "tests/bench/attend_problem.h"
+#include "tests/bench/attend_sampler.h"
 
 namespace attnd {
 namespace {
 
-double Wall() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+struct Case {
+  std::string name, goal;
+  std::vector<std::shared_ptr<BenchProblem>> problems;
+  bool backward = false;
+  bool is_reference = false;  // of those that follow
 
-double ProcessSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
-struct Measured {
-  double seconds = 0;  // median
-  double peak = 0;     // FLOP/s of all threads, median
-  double share = 0;    // of peak for each FLOP of a call: median of calls, each with the peaks
-                       // measured before and after it
-  bool clean = false;  // of samples during which this process had its cores
-};
-
-// Whoever shares the machine slows a long call and a short burst differently, so the peak is
-// measured for about as long as a call takes. A sample counts when this process had its cores for
-// most of it. Where that is rare (a busy machine, or a call so short that threads wait for one
-// another) all samples count, and the line says so.
-class Sampler {
- public:
-  Sampler(CpuBackend& backend, std::function<void()> call)
-      : cpu_(backend.cpu()), call_(std::move(call)) {
-    call_();
+  double flops() const {
+    double sum = 0;
+    for (const auto& p : problems) sum += (backward ? 2.5 : 1.0) * p->flops();
+    return sum;
   }
-
-  void Add() {
-    if (peaks_.empty()) AddPeak();
-    const double wall = Wall(), process = ProcessSeconds();
-    call_();
-    const double wall_used = Wall() - wall, process_used = ProcessSeconds() - process;
-    last_ = wall_used;
-    AddPeak();
-    const double peak = (peaks_[peaks_.size() - 2] + peaks_.back()) / 2;
-    const bool has_cores = process_used > 0.95 * cpu_.threads * wall_used;
-    for (int clean = 0; clean <= (has_cores ? 1 : 0); ++clean) {
-      seconds_[clean].push_back(wall_used);
-      shares_[clean].push_back(1 / wall_used / peak);
+  void Run(CpuBackend& backend, Stream& stream) const {
+    std::vector<AttendProblem> forward;
+    std::vector<AttendGradProblem> gradients;
+    for (const auto& p : problems) {
+      forward.push_back(p->Forward());
+      gradients.push_back(p->Backward());
     }
-  }
-
-  size_t size() const { return seconds_[0].size(); }
-  Measured Result() const {
-    const bool clean = seconds_[1].size() >= 3;
-    return {Median(seconds_[clean]), Median(peaks_), Median(shares_[clean]), clean};
-  }
-
- private:
-  void AddPeak() {
-    peaks_.push_back(MeasureFlops(cpu_.isa, *cpu_.pool, std::clamp(last_, 2e-3, 0.2)));
-  }
-
-  const Cpu& cpu_;
-  const std::function<void()> call_;
-  double last_ = 0;
-  std::vector<double> seconds_[2], shares_[2], peaks_;  // [1]: clean samples only
-};
-
-// Random tensors of one problem with every view that both directions need.
-class Bench {
- public:
-  Bench(int64_t H, int64_t N, int64_t D, bool banded, int64_t lo, int64_t hi)
-      : H_(H), N_(N), D_(D) {
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    for (auto* t : {&q_, &k_, &v_, &dout_}) {
-      t->resize(H * N * D);
-      for (float& x : *t) x = normal(random);
-    }
-    for (auto* t : {&out_, &dq_, &dk_, &dv_}) t->resize(H * N * D);
-    lse_.resize(H * N);
-    rows_.resize(1);
-    rows_[0].nq = rows_[0].nk = N;
-    const double tiles = std::ceil(static_cast<double>(N) / kTile);
-    rows_[0].visible_pairs = static_cast<double>(N) * static_cast<double>(N);
-    rows_[0].visible_tiles = tiles * tiles;
-    if (!banded) return;
-    PatternBuilder builder(N, N);
-    builder.AddBand(lo, hi);
-    auto pattern = std::make_shared<Pattern>(std::move(builder).Build());
-    rows_[0].visible_pairs = static_cast<double>(pattern->visible_pairs);
-    rows_[0].visible_tiles = static_cast<double>(pattern->visible_tiles);
-    rows_[0].pattern = pattern;
-  }
-
-  double flops() const { return 4.0 * rows_[0].visible_pairs * static_cast<double>(H_ * D_); }
-  int64_t N() const { return N_; }
-
-  void Forward(CpuBackend& backend, Stream& stream) {
-    const AttendProblem p = Problem();
-    Check(backend.Attend(stream, {.params = {.scale = Scale()}, .problems = {&p, 1}}));
-  }
-  void Backward(CpuBackend& backend, Stream& stream) {
-    const AttendGradProblem p = {Problem(), Of(dout_), View(), Of(dq_), Of(dk_), Of(dv_)};
-    Check(backend.AttendGrad(stream, {.params = {.scale = Scale()}, .problems = {&p, 1}}));
-  }
-
- private:
-  double Scale() const { return 1 / std::sqrt(static_cast<double>(D_)); }
-  View Of(std::vector<float>& t) const {
-    return DenseView(t.data(), DType::kF32, Shape{1, H_, N_, D_});
-  }
-  AttendProblem Problem() {
-    return {Of(q_), Of(k_), Of(v_), Of(out_), DenseView(lse_.data(), DType::kF32, Shape{1, H_, N_}),
-            rows_};
-  }
-  static void Check(const absl::Status& status) {
+    const AttendParams& params = problems[0]->params();
+    const absl::Status status =
+        backward ? backend.AttendGrad(stream, {.params = params, .problems = gradients})
+                 : backend.Attend(stream, {.params = params, .problems = forward});
     if (status.ok()) return;
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     std::exit(1);
   }
-
-  const int64_t H_, N_, D_;
-  std::vector<float> q_, k_, v_, dout_, out_, dq_, dk_, dv_, lse_;
-  std::vector<AttendRow> rows_;
 };
 
-class Report {
- public:
-  explicit Report(double budget) : budget_(budget) {}
+std::vector<std::shared_ptr<BenchProblem>> One(const BenchSizes& sizes) {
+  return {std::make_shared<BenchProblem>(sizes)};
+}
+BenchSizes Square(int64_t N, int64_t D = 64, std::shared_ptr<const Pattern> pattern = nullptr) {
+  return {.Nq = N, .Nk = N, .D = D, .pattern = std::move(pattern)};
+}
 
-  // Both directions of one shape; the goal is for the forward's share of peak.
-  void Shares(CpuBackend& backend, const std::string& name, Bench bench, bool has_goal) {
-    Share(backend, "forward " + name, bench.flops(), has_goal ? "\"goal\":\">= 0.65\"," : "",
-          [&](Stream& stream) { bench.Forward(backend, stream); });
-    Share(backend, "backward " + name, 2.5 * bench.flops(), "",
-          [&](Stream& stream) { bench.Backward(backend, stream); });
-  }
+// A group is made when its turn comes: together they would fill the memory.
+struct Group {
+  std::string name;  // part of the names of its cases
+  std::function<std::vector<Case>()> cases;
+};
 
-  // Time a token of a causal window, and its ratio to the shortest sequence's. All N take turns.
-  void Windows(CpuBackend& backend, const std::vector<int64_t>& sizes, bool backward) {
-    struct Sequence {
-      std::unique_ptr<Bench> bench;
-      std::unique_ptr<Sampler> sampler;
-    };
-    BufferPool pool;
-    Stream stream(backend, &pool);
-    std::vector<Sequence> sequences;
-    for (int64_t N : sizes) {
-      auto bench = std::make_unique<Bench>(/*H=*/2, N, /*D=*/64, /*banded=*/true, -255, 0);
-      Bench* b = bench.get();
-      b->Forward(backend, stream);
-      auto sampler = std::make_unique<Sampler>(backend, [&backend, &stream, b, backward] {
-        backward ? b->Backward(backend, stream) : b->Forward(backend, stream);
-      });
-      sequences.push_back({std::move(bench), std::move(sampler)});
+std::vector<Group> Groups(bool quick) {
+  std::vector<Group> groups;
+  for (int64_t N : {128, 1024, 4096}) {
+    for (int64_t D : {64, 128}) {
+      if (quick && N > 1024) continue;
+      for (bool causal : {false, true}) {
+        const std::string shape =
+            (causal ? "causal N" : "full N") + std::to_string(N) + " D" + std::to_string(D) + " H8";
+        const std::string goal = N < 1024    ? ""
+                                 : !causal   ? ">= 0.83"
+                                 : N == 1024 ? ">= 0.75"
+                                             : ">= 0.80";
+        groups.push_back(
+            {shape, [=] {
+               const auto band = causal ? BandPattern(N, PatternBuilder::kUnbounded, 0) : nullptr;
+               BenchSizes sizes = Square(N, D, band);
+               sizes.gradients = true;
+               const auto problem = One(sizes);
+               return std::vector<Case>{{"forward " + shape, goal, problem},
+                                        {"backward " + shape, "", problem, /*backward=*/true}};
+             }});
+      }
     }
-    const double start = Wall();
-    do {
-      for (Sequence& s : sequences) s.sampler->Add();
-    } while (sequences[0].sampler->size() < 7 || Wall() - start < budget_);
-    double first = 0;
-    for (const auto& [bench, sampler] : sequences) {
-      Stream dry(backend, nullptr);
-      backward ? bench->Backward(backend, dry) : bench->Forward(backend, dry);
-      const Measured m = sampler->Result();
-      const double tokens = static_cast<double>(bench->N()), ns = m.seconds / tokens * 1e9;
-      if (first == 0) first = ns;
-      std::printf(
-          "{\"case\":\"%s window 256 N%lld T%d\",\"value\":%.1f,\"unit\":\"ns/token\","
-          "\"ratio\":%.3f,\"goal\":\"<= 1.15\",\"peak\":%.1f,\"useful_share\":%.3f,"
-          "\"predicted\":%.1f,\"clean\":%s}\n",
-          backward ? "backward" : "forward", static_cast<long long>(bench->N()),
-          backend.cpu().threads, ns, ns / first, m.peak / 1e9,
-          (backward ? 2.5 : 1.0) * bench->flops() * m.share, dry.work().seconds / tokens * 1e9,
-          m.clean ? "true" : "false");
-    }
-    std::fflush(stdout);
   }
+  groups.push_back(
+      {"half N1024", [] {
+         std::vector<Case> cases = {{"forward float32 N1024", "", One(Square(1024)), false, true}};
+         for (DType dtype : {DType::kF16, DType::kBF16}) {
+           BenchSizes sizes = Square(1024);
+           sizes.dtype = dtype;
+           cases.push_back({"forward half " + std::string(Name(dtype)), "<= 1.1", One(sizes)});
+         }
+         return cases;
+       }});
+  for (bool backward : {false, true}) {
+    const std::string way = backward ? "backward " : "forward ";
+    groups.push_back({way + "window 256 per row", [=] {
+                        std::vector<Case> cases;
+                        for (int64_t N : {4096, 16384, 131072}) {
+                          if (quick && N > 16384) continue;
+                          BenchSizes sizes = Square(N, 64, BandPattern(N, -255, 0));
+                          sizes.H = sizes.Hkv = 2;
+                          sizes.gradients = true;
+                          cases.push_back({way + "window 256 per row N" + std::to_string(N),
+                                           cases.empty() ? "" : "<= 1.1", One(sizes), backward,
+                                           cases.empty()});
+                        }
+                        return cases;
+                      }});
+  }
+  for (int64_t W : {256, 512}) {
+    groups.push_back({"window N16384 W" + std::to_string(W), [=] {
+                        return std::vector<Case>{
+                            {"forward window N16384 W" + std::to_string(W),
+                             W == 256 ? ">= 0.5" : ">= 0.63",
+                             One(Square(16384, 64, BandPattern(16384, 1 - W, 0)))}};
+                      }});
+  }
+  groups.push_back({"tiles", [] {
+                      std::vector<Case> cases = {
+                          {"forward tiles all N4096", "", One(Square(4096)), false, true}};
+                      for (double density : {0.05, 0.1, 0.3}) {
+                        cases.push_back({"forward tiles at " + std::to_string(density), "<= 1.2",
+                                         One(Square(4096, 64, RandomTiles(4096, density)))});
+                      }
+                      return cases;
+                    }});
+  for (int64_t keys : {128, 512}) {
+    groups.push_back({"gathered " + std::to_string(keys), [=] {
+                        return std::vector<Case>{
+                            {"forward gathered " + std::to_string(keys) + " of N16384", ">= 0.4",
+                             One(Square(16384, 64, GatheredKeys(16384, keys)))}};
+                      }});
+  }
+  groups.push_back({"ragged", [] {
+                      std::vector<Case> cases = {
+                          {"forward ragged reference N1024", "", One(Square(1024)), false, true},
+                          {"forward ragged 64 problems", "<= 1.1", {}}};
+                      std::mt19937 random(5);
+                      for (int n = 0; n < 64; ++n) {
+                        cases[1].problems.push_back(
+                            One(Square(64 + static_cast<int64_t>(random() % 960)))[0]);
+                      }
+                      return cases;
+                    }});
+  groups.push_back({"terms", [] {
+                      std::vector<Case> cases = {
+                          {"forward terms none N1024", "", One(Square(1024)), false, true}};
+                      const auto add = [&](const char* name, const auto& change) {
+                        BenchSizes sizes = Square(1024);
+                        change(sizes);
+                        cases.push_back({std::string("forward terms ") + name, "", One(sizes)});
+                      };
+                      add("sinks", [](BenchSizes& s) { s.sinks = true; });
+                      add("softcap", [](BenchSizes& s) { s.params.softcap = 20; });
+                      add("alibi", [](BenchSizes& s) { s.alibi = true; });
+                      add("bias", [](BenchSizes& s) { s.bias = true; });
+                      add("labels", [](BenchSizes& s) {
+                        s.labels = true;
+                        s.pattern = Labelled(1024);
+                      });
+                      add("relative", [](BenchSizes& s) { s.L = 1024; });
+                      add("relu", [](BenchSizes& s) { s.params.weighting = Weighting::kRelu; });
+                      add("gelu", [](BenchSizes& s) { s.params.weighting = Weighting::kGelu; });
+                      return cases;
+                    }});
+  groups.push_back({"few queries", [] {
+                      std::vector<Case> cases;
+                      for (int64_t Nq : {1, 16, 64}) {
+                        for (int64_t H : {1, 8}) {
+                          BenchSizes sizes = {.H = H, .Hkv = H, .Nq = Nq, .Nk = 32768};
+                          cases.push_back({"forward few queries Nq" + std::to_string(Nq) + " H" +
+                                               std::to_string(H) + " Nk32768",
+                                           "", One(sizes)});
+                        }
+                      }
+                      return cases;
+                    }});
+  return groups;
+}
 
- private:
-  void Share(CpuBackend& backend, const std::string& name, double flops, const std::string& goal,
-             const std::function<void(Stream&)>& call) {
-    BufferPool pool;
-    Stream stream(backend, &pool), dry(backend, nullptr);
-    call(dry);
-    Sampler sampler(backend, [&] { call(stream); });
-    const double start = Wall();
-    do {
-      sampler.Add();
-    } while ((Wall() - start < budget_ || sampler.size() < 5) && Wall() - start < 8 * budget_);
-    const Measured m = sampler.Result();
+void Measure(CpuBackend& backend, const std::vector<Case>& cases, double budget) {
+  BufferPool pool;
+  Stream stream(backend, &pool);
+  std::vector<Sampler> samplers;
+  for (const Case& c : cases) {
+    samplers.emplace_back(backend, [&backend, &stream, &c] { c.Run(backend, stream); });
+  }
+  const double start = Wall();
+  do {
+    for (Sampler& sampler : samplers) sampler.Add();
+  } while (
+      (Wall() - start < budget * static_cast<double>(cases.size()) || samplers[0].size() < 5) &&
+      Wall() - start < 8 * budget * static_cast<double>(cases.size()));
+  double reference = 0;
+  for (size_t n = 0; n < cases.size(); ++n) {
+    const Case& c = cases[n];
+    Stream dry(backend, nullptr);
+    c.Run(backend, dry);
+    const Measured m = samplers[n].Result();
+    const double share = c.flops() * m.share;
+    if (c.is_reference) reference = share;
+    const bool against = reference > 0 && !c.is_reference;
+    const std::string goal = c.goal.empty() ? "" : "\"goal\":\"" + c.goal + "\",";
     std::printf(
-        "{\"case\":\"%s T%d\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,%s"
+        "{\"case\":\"%s "
+        "T%d\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,%s\"share\":%.3f,\"busy\":%.3f,"
         "\"peak\":%.1f,\"predicted\":%.3f,\"clean\":%s}\n",
-        name.c_str(), backend.cpu().threads, m.seconds * 1e3, flops * m.share, goal.c_str(),
-        m.peak / 1e9, dry.work().seconds * 1e3, m.clean ? "true" : "false");
-    std::fflush(stdout);
+        c.name.c_str(), backend.cpu().threads, m.seconds * 1e3, against ? reference / share : share,
+        goal.c_str(), share, c.flops() * m.busy, m.peak / 1e9, dry.work().seconds * 1e3,
+        m.clean ? "true" : "false");
   }
+  std::fflush(stdout);
+}
 
-  const double budget_;
-};
-
-int Main(bool quick, const std::string& isa) {
-  Report report(quick ? 0.2 : 1.0);
+int Main(bool quick, const std::string& isa, int only_threads, const std::string& only) {
   for (int threads : {1, 2}) {
+    if (only_threads != 0 && only_threads != threads) continue;
     auto made = NewCpuBackend({.threads = threads, .isa = isa});
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", std::string(made.status().message()).c_str());
       return 1;
     }
     CpuBackend& backend = static_cast<CpuBackend&>(**made);
-    for (int64_t N : {128, 1024, 4096}) {
-      if (quick && N > 1024) continue;
-      for (int64_t D : {64, 128}) {
-        const std::string shape = "N" + std::to_string(N) + " D" + std::to_string(D) + " H8";
-        report.Shares(backend, "full " + shape, Bench(8, N, D, false, 0, 0), N >= 1024);
-        report.Shares(backend, "causal " + shape,
-                      Bench(8, N, D, true, PatternBuilder::kUnbounded, 0), false);
-      }
-    }
-    for (bool backward : {false, true}) {
-      std::vector<int64_t> sizes = {4096, 16384};
-      if (!quick) sizes.push_back(131072);
-      report.Windows(backend, sizes, backward);
+    for (const Group& group : Groups(quick)) {
+      if (group.name.find(only) == std::string::npos) continue;
+      Measure(backend, group.cases(), quick ? 0.2 : 1.0);
     }
   }
   return 0;
@@ -256,16 +237,23 @@ int Main(bool quick, const std::string& isa) {
 
 int main(int argc, char** argv) {
   bool quick = false;
-  std::string isa;
+  int threads = 0;
+  std::string isa, only;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
     } else if (std::strncmp(argv[i], "--isa=", 6) == 0) {
       isa = argv[i] + 6;
+    } else if (std::strncmp(argv[i], "--threads=", 10) == 0) {
+      threads = std::atoi(argv[i] + 10);
+    } else if (std::strncmp(argv[i], "--only=", 7) == 0) {
+      only = argv[i] + 7;
     } else {
-      std::fprintf(stderr, "usage: attend_bench [--quick] [--isa=avx512|avx2|sse4]\n");
+      std::fprintf(stderr,
+                   "usage: attend_bench [--quick] [--isa=avx512|avx2|sse4] [--threads=N] "
+                   "[--only=part of a name]\n");
       return 2;
     }
   }
-  return attnd::Main(quick, isa);
+  return attnd::Main(quick, isa, threads, only);
 }

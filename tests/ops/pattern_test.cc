@@ -5,82 +5,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <random>
 #include <set>
+
+#include "tests/ops/pattern_check.h"
 
 namespace attnd {
 namespace {
 
 constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
-using Visible = std::function<bool(int64_t i, int64_t j)>;
-
-int64_t Tiles(int64_t n) { return (n + kTile - 1) / kTile; }
-
-// What tile (q_tile, key_tile) holds: its mask, all ones for a full run, all zeros for no run.
-TileMask TileOf(const Pattern& pattern, const TileRows& rows, int64_t row, int64_t column) {
-  TileMask mask{};
-  for (int64_t r = rows.begin[row]; r < rows.begin[row + 1]; ++r) {
-    const Run& run = rows.runs[r];
-    if (column < run.first || column >= run.first + run.count) continue;
-    if (run.mask != Run::kFull) return pattern.masks[run.mask];
-    mask.fill(~uint64_t{0});
-  }
-  return mask;
-}
-
-void ExpectWellFormed(const TileRows& rows, int64_t columns, int64_t masks) {
-  for (int64_t row = 0; row < rows.rows(); ++row) {
-    int64_t last = 0;
-    for (int64_t r = rows.begin[row]; r < rows.begin[row + 1]; ++r) {
-      const Run& run = rows.runs[r];
-      ASSERT_GE(run.first, last);  // ascending and disjoint
-      ASSERT_GT(run.count, 0);
-      last = run.first + run.count;
-      ASSERT_LE(last, columns);
-      ASSERT_GE(run.mask, Run::kFull);
-      ASSERT_LT(run.mask, masks);
-    }
-  }
-}
-
-void ExpectIs(const Pattern& pattern, int64_t Nq, int64_t Nk, const Visible& visible) {
-  ASSERT_EQ(pattern.Nq, Nq);
-  ASSERT_EQ(pattern.Nk, Nk);
-  ASSERT_EQ(pattern.by_query.rows(), Tiles(Nq));
-  ASSERT_EQ(pattern.by_key.rows(), Tiles(Nk));
-  const auto masks = static_cast<int64_t>(pattern.masks.size());
-  ASSERT_NO_FATAL_FAILURE(ExpectWellFormed(pattern.by_query, Tiles(Nk), masks));
-  ASSERT_NO_FATAL_FAILURE(ExpectWellFormed(pattern.by_key, Tiles(Nq), masks));
-  int64_t pairs = 0, tiles = 0;
-  for (int64_t r = 0; r < Tiles(Nq); ++r) {
-    for (int64_t c = 0; c < Tiles(Nk); ++c) {
-      const TileMask mask = TileOf(pattern, pattern.by_query, r, c);
-      ASSERT_EQ(mask, TileOf(pattern, pattern.by_key, c, r)) << "transposed tile " << r << "," << c;
-      bool any = false;
-      for (int64_t i = r * kTile; i < std::min(Nq, (r + 1) * kTile); ++i) {
-        for (int64_t j = c * kTile; j < std::min(Nk, (c + 1) * kTile); ++j) {
-          const bool sees = (mask[j % kTile] >> (i % kTile) & 1) != 0;
-          ASSERT_EQ(sees, visible(i, j)) << "pair " << i << "," << j;
-          any = any || sees;
-          pairs += sees;
-        }
-      }
-      tiles += any;
-      ASSERT_TRUE(any || mask == TileMask{}) << "a run over nothing at " << r << "," << c;
-    }
-  }
-  EXPECT_EQ(pattern.visible_pairs, pairs);
-  EXPECT_EQ(pattern.visible_tiles, tiles);
-  // Masks: no two equal, none that a full run would say.
-  EXPECT_EQ(std::set<TileMask>(pattern.masks.begin(), pattern.masks.end()).size(),
-            pattern.masks.size());
-}
-
-const std::vector<int64_t>& Sizes() {
-  static const auto& sizes = *new std::vector<int64_t>{0, 1, 63, 64, 65, 127, 128, 193, 257};
-  return sizes;
-}
-
 TEST(Pattern, RandomBands) {
   std::mt19937 random(1);
   const auto pick = [&](int64_t lo, int64_t hi) {
@@ -93,11 +27,11 @@ TEST(Pattern, RandomBands) {
     if (pick(0, 4) == 0) hi = kUnbounded;
     PatternBuilder builder(Nq, Nk);
     builder.AddBand(lo, hi);
-    const Visible visible = [=](int64_t i, int64_t j) {
+    const Sees sees = [=](int64_t i, int64_t j) {
       return (lo == kUnbounded || j - i >= lo) && (hi == kUnbounded || j - i <= hi);
     };
     SCOPED_TRACE(testing::Message() << Nq << "x" << Nk << " band " << lo << ".." << hi);
-    ASSERT_NO_FATAL_FAILURE(ExpectIs(std::move(builder).Build(), Nq, Nk, visible));
+    ASSERT_NO_FATAL_FAILURE(ExpectIs(std::move(builder).Build(), Nq, Nk, sees));
   }
 }
 
@@ -129,7 +63,7 @@ TEST(Pattern, BandSourceCountsWhatIsBuilt) {
                                     << lengths.nk << " band " << lo << ".." << hi);
     ASSERT_EQ(source.visible_pairs, pairs);
     ASSERT_GE(source.visible_tiles, tiles.size());
-    ASSERT_LE(source.visible_tiles, tiles.size() + 2 + Tiles(Nq));
+    ASSERT_LE(source.visible_tiles, tiles.size() + 2 + TileCount(Nq));
     if (source.build == nullptr) {
       ASSERT_TRUE(all);
     } else {
@@ -173,7 +107,7 @@ TEST(Pattern, BlockBandsAgainstTheirDefinition) {
                          .look_forward = pick(0, 9) == 0 ? INT64_MAX : pick(0, 4),
                          .offset = pick(-150, 150),
                          .causal = pick(0, 1) == 1};
-    const Visible visible = [&](int64_t i, int64_t j) {
+    const Sees sees = [&](int64_t i, int64_t j) {
       const int64_t p = i + band.offset;
       const int64_t distance = floor_div(j, band.block) - floor_div(p, band.block);
       return -distance <= band.look_backward && distance <= band.look_forward &&
@@ -184,10 +118,10 @@ TEST(Pattern, BlockBandsAgainstTheirDefinition) {
                  << band.block << " look " << band.look_backward << "," << band.look_forward
                  << " offset " << band.offset << " causal " << band.causal);
     const PatternSource source = BlockBandSource(Nq, Nk, band, lengths);
-    ASSERT_NO_FATAL_FAILURE(ExpectIs(source.build(), Nq, Nk, visible));
+    ASSERT_NO_FATAL_FAILURE(ExpectIs(source.build(), Nq, Nk, sees));
     int64_t pairs = 0;
     for (int64_t i = 0; i < lengths.nq; ++i) {
-      for (int64_t j = 0; j < lengths.nk; ++j) pairs += visible(i, j);
+      for (int64_t j = 0; j < lengths.nk; ++j) pairs += sees(i, j);
     }
     ASSERT_EQ(source.visible_pairs, pairs);
   }
@@ -204,8 +138,8 @@ TEST(Pattern, RandomTilesInAnyOrder) {
       masks[2].fill(~uint64_t{0});
       masks[3].fill(0);
       std::vector<std::pair<int64_t, int64_t>> tiles;
-      for (int64_t r = 0; r < Tiles(Nq); ++r) {
-        for (int64_t c = 0; c < Tiles(Nk); ++c) tiles.push_back({r, c});
+      for (int64_t r = 0; r < TileCount(Nq); ++r) {
+        for (int64_t c = 0; c < TileCount(Nk); ++c) tiles.push_back({r, c});
       }
       std::shuffle(tiles.begin(), tiles.end(), random);
       std::map<std::pair<int64_t, int64_t>, TileMask> expected;

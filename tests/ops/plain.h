@@ -35,6 +35,8 @@ PlainArray ReadView(const View& view);
 void WriteView(const PlainArray& array, const View& view);
 
 // One for each function of Backend.
+void PlainAttend(const AttendArgs& args);
+void PlainAttendGrad(const AttendGradArgs& args);
 void PlainMerge(const MergeArgs& args);
 void PlainMergeGrad(const MergeGradArgs& args);
 void PlainMatMul(const MatMulArgs& args);

@@ -3,15 +3,12 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "tests/ops/plain.h"
 #include "tests/ops/plain_scan.h"
 
 namespace attnd::testing {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // A float32 view of rank 3 or 4 as [B,H,N,D].
 float* At(const View& view, int64_t b, int64_t h, int64_t n, int64_t d) {
@@ -48,74 +45,6 @@ void Write(const PlainTensor& plain, const View& view) {
   ForEach(view, [&](auto... at) { *At(view, at...) = static_cast<float>(plain.at(at...)); });
 }
 
-bool Sees(const AttendRow& row, int64_t i, int64_t j) {
-  if (i >= row.nq || j >= row.nk) return false;
-  if (row.pattern == nullptr) return true;
-  const Pattern& pattern = *row.pattern;
-  const int64_t q_tile = i / kTile, key_tile = j / kTile;
-  for (int64_t r = pattern.by_query.begin[q_tile]; r < pattern.by_query.begin[q_tile + 1]; ++r) {
-    const Run& run = pattern.by_query.runs[r];
-    if (key_tile < run.first || key_tile >= run.first + run.count) continue;
-    return run.mask == Run::kFull || (pattern.masks[run.mask][j % kTile] >> (i % kTile) & 1) != 0;
-  }
-  return false;
-}
-
-struct PlainAttend {
-  double scale;
-  const AttendProblem& problem;
-  PlainTensor q = Read(problem.q, problem.q), k = Read(problem.k, problem.k),
-              v = Read(problem.v, problem.v);
-
-  int64_t KvHead(int64_t h) const { return h / (q.H / k.H); }
-  double Score(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    double s = 0;
-    for (int64_t d = 0; d < q.D; ++d) s += q.at(b, h, i, d) * k.at(b, KvHead(h), j, d);
-    return scale * s;
-  }
-
-  void Row(int64_t b, int64_t h, int64_t i, PlainTensor* out, PlainTensor* lse) const {
-    double max = -kInf, sum = 0;
-    for (int64_t j = 0; j < k.N; ++j) {
-      if (Sees(problem.rows[b], i, j)) max = std::fmax(max, Score(b, h, i, j));
-    }
-    for (int64_t j = 0; j < k.N; ++j) {
-      if (!Sees(problem.rows[b], i, j)) continue;
-      const double e = std::exp(Score(b, h, i, j) - max);
-      sum += e;
-      for (int64_t d = 0; d < v.D; ++d) out->at(b, h, i, d) += e * v.at(b, KvHead(h), j, d);
-    }
-    for (int64_t d = 0; d < v.D && sum > 0; ++d) out->at(b, h, i, d) /= sum;
-    lse->at(b, h, i, 0) = sum > 0 ? max + std::log(sum) : -kInf;
-  }
-
-  void GradRow(int64_t b, int64_t h, int64_t i, const AttendGradProblem& grad,
-               const PlainTensor& dout, const PlainTensor& dlse, PlainTensor* dq, PlainTensor* dk,
-               PlainTensor* dv) const {
-    const double lse = *At(grad.forward.lse, b, h, i, 0);
-    if (lse == -kInf) return;
-    const int64_t g = KvHead(h);
-    double delta = -dlse.at(b, h, i, 0);
-    for (int64_t d = 0; d < v.D; ++d) {
-      delta += dout.at(b, h, i, d) * *At(grad.forward.out, b, h, i, d);
-    }
-    for (int64_t j = 0; j < k.N; ++j) {
-      if (!Sees(problem.rows[b], i, j)) continue;
-      const double p = std::exp(Score(b, h, i, j) - lse);
-      double dp = 0;
-      for (int64_t d = 0; d < v.D; ++d) {
-        dp += dout.at(b, h, i, d) * v.at(b, g, j, d);
-        dv->at(b, g, j, d) += p * dout.at(b, h, i, d);
-      }
-      const double ds = scale * p * (dp - delta);
-      for (int64_t d = 0; d < q.D; ++d) {
-        dq->at(b, h, i, d) += ds * k.at(b, g, j, d);
-        dk->at(b, g, j, d) += ds * q.at(b, h, i, d);
-      }
-    }
-  }
-};
-
 // Credits 2 (D + Dv) FLOPs a pair and head, times `factor`.
 template <class Problem>
 void Credit(Stream& stream, const Problem& problem, double factor) {
@@ -127,12 +56,20 @@ void Credit(Stream& stream, const Problem& problem, double factor) {
   stream.work().seconds += factor * 2 * width * pairs * 1e-9;
 }
 
+PlainTensor ReadGiven(const View& view) {
+  return view.given() ? Read(view, view) : PlainTensor();
+}
+
 PlainScan ScanOf(const ScanParams& params, const ScanProblem& p) {
   return {.params = params,
           .q = Read(p.q, p.q),
           .k = Read(p.k, p.k),
           .v = Read(p.v, p.v),
-          .rows = {p.rows.begin(), p.rows.end()}};
+          .rows = {p.rows.begin(), p.rows.end()},
+          .log_decay = ReadGiven(p.log_decay),
+          .beta = ReadGiven(p.beta),
+          .s0 = ReadGiven(p.s0),
+          .z0 = AsRow(ReadGiven(p.z0))};
 }
 
 }  // namespace
@@ -141,14 +78,7 @@ absl::Status PlainBackend::Attend(Stream& stream, const AttendArgs& args) {
   for (const AttendProblem& problem : args.problems) Credit(stream, problem, 1);
   if (stream.is_dry()) return absl::OkStatus();
   ++calls_.attend;
-  for (const AttendProblem& problem : args.problems) {
-    const PlainAttend plain{args.params.scale, problem};
-    PlainTensor out = Read({}, problem.out), lse = Read({}, problem.lse);
-    ForEach(problem.lse,
-            [&](int64_t b, int64_t h, int64_t i, int64_t) { plain.Row(b, h, i, &out, &lse); });
-    Write(out, problem.out);
-    Write(lse, problem.lse);
-  }
+  PlainAttend(args);
   return absl::OkStatus();
 }
 
@@ -156,18 +86,7 @@ absl::Status PlainBackend::AttendGrad(Stream& stream, const AttendGradArgs& args
   for (const AttendGradProblem& problem : args.problems) Credit(stream, problem.forward, 2.5);
   if (stream.is_dry()) return absl::OkStatus();
   ++calls_.attend_grad;
-  for (const AttendGradProblem& problem : args.problems) {
-    const AttendProblem& f = problem.forward;
-    const PlainAttend plain{args.params.scale, f};
-    const PlainTensor dout = Read(problem.dout, f.out), dlse = Read(problem.dlse, f.lse);
-    PlainTensor dq = Read({}, f.q), dk = Read({}, f.k), dv = Read({}, f.v);
-    ForEach(f.lse, [&](int64_t b, int64_t h, int64_t i, int64_t) {
-      plain.GradRow(b, h, i, problem, dout, dlse, &dq, &dk, &dv);
-    });
-    Write(dq, problem.dq);
-    Write(dk, problem.dk);
-    Write(dv, problem.dv);
-  }
+  PlainAttendGrad(args);
   return absl::OkStatus();
 }
 
@@ -179,6 +98,8 @@ absl::Status PlainBackend::Scan(Stream& stream, const ScanArgs& args) {
     const PlainScanOut result = Forward(ScanOf(args.params, problem));
     Write(result.out, problem.out);
     Write(result.lse, problem.lse);
+    Write(result.s_out, problem.s_out);
+    Write(AsRow(result.z_out), problem.z_out);
   }
   return absl::OkStatus();
 }
@@ -190,10 +111,16 @@ absl::Status PlainBackend::ScanGrad(Stream& stream, const ScanGradArgs& args) {
   for (const ScanGradProblem& problem : args.problems) {
     const ScanProblem& f = problem.forward;
     const PlainScanGrads grads =
-        Gradients(ScanOf(args.params, f), Read(problem.dout, f.out), Read(problem.dlse, f.lse));
+        Gradients(ScanOf(args.params, f),
+                  {Read(problem.dout, f.out), Read(problem.dlse, f.lse), ReadGiven(problem.ds_out),
+                   AsRow(ReadGiven(problem.dz_out))});
     Write(grads.dq, problem.dq);
     Write(grads.dk, problem.dk);
     Write(grads.dv, problem.dv);
+    Write(grads.dlog_decay, problem.dlog_decay);
+    Write(grads.dbeta, problem.dbeta);
+    Write(grads.ds0, problem.ds0);
+    Write(AsRow(grads.dz0), problem.dz0);
   }
   return absl::OkStatus();
 }

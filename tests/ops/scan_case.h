@@ -118,6 +118,11 @@ struct ScanSpec {
   Layout layout = Layout::kBHND;
   double mean = 0, deviation = 1;  // of q and k
   unsigned seed = 1;
+  // What comes with them.
+  enum class Decays { kNone, kKey, kFeature } decays = Decays::kNone;
+  bool beta = false, state = false, final = false;
+  bool repeated = false;  // those that repeat over B and Hkv, by strides of 0
+  DType v_dtype = DType::kI32;  // of v and its gradient; kI32: as the others
 };
 
 class ScanCase {
@@ -126,15 +131,33 @@ class ScanCase {
       : spec(Complete(given)),
         q(spec.dtype, {spec.B, spec.H, spec.Nq, spec.D}, spec.layout),
         k(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.D}, spec.layout),
-        v(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.Dv}, spec.layout),
+        v(VType(spec), {spec.B, spec.Hkv, spec.Nk, spec.Dv}, spec.layout),
         out(spec.dtype, {spec.B, spec.H, spec.Nq, spec.Dv}, spec.layout),
         lse(DType::kF32, {spec.B, spec.H, spec.Nq}, Layout::kBHND),
         dout(spec.dtype, {spec.B, spec.H, spec.Nq, spec.Dv}, spec.layout),
         dlse(DType::kF32, {spec.B, spec.H, spec.Nq}, Layout::kBHND),
         dq(spec.dtype, {spec.B, spec.H, spec.Nq, spec.D}, spec.layout),
         dk(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.D}, spec.layout),
-        dv(spec.dtype, {spec.B, spec.Hkv, spec.Nk, spec.Dv}, spec.layout) {
+        dv(VType(spec), {spec.B, spec.Hkv, spec.Nk, spec.Dv}, spec.layout),
+        log_decay(DType::kF32, {Outer(spec.B), Outer(spec.Hkv), spec.Nk, DecayWidth()}, kDense),
+        beta(DType::kF32, {Outer(spec.B), Outer(spec.Hkv), spec.Nk}, kDense),
+        s0(DType::kF32, {Outer(spec.B), Outer(spec.Hkv), spec.D, spec.Dv}, kDense),
+        z0(DType::kF32, {Outer(spec.B), Outer(spec.Hkv), spec.D}, kDense),
+        s_out(DType::kF32, {spec.B, spec.Hkv, spec.D, spec.Dv}, kDense),
+        z_out(DType::kF32, {spec.B, spec.Hkv, spec.D}, kDense),
+        ds_out(DType::kF32, {spec.B, spec.Hkv, spec.D, spec.Dv}, kDense),
+        dz_out(DType::kF32, {spec.B, spec.Hkv, spec.D}, kDense),
+        dlog_decay(DType::kF32, {spec.B, spec.Hkv, spec.Nk, DecayWidth()}, kDense),
+        dbeta(DType::kF32, {spec.B, spec.Hkv, spec.Nk}, kDense),
+        ds0(DType::kF32, {spec.B, spec.Hkv, spec.D, spec.Dv}, kDense),
+        dz0(DType::kF32, {spec.B, spec.Hkv, spec.D}, kDense) {
     std::mt19937 random(spec.seed);
+    Fill(&log_decay, -1.0, 0.0, &random);
+    Fill(&beta, 0.1, 0.9, &random);
+    Fill(&s0, -1.0, 1.0, &random);
+    Fill(&z0, 0.5, 1.5, &random);
+    Fill(&ds_out, -1.0, 1.0, &random);
+    Fill(&dz_out, -1.0, 1.0, &random);
     FillRows(&q, true, spec.mean, spec.deviation, &random);
     FillRows(&k, false, spec.mean, spec.deviation, &random);
     FillRows(&v, false, 0, 1, &random);
@@ -148,19 +171,42 @@ class ScanCase {
             .v = v.view(),
             .out = out.view(),
             .lse = lse.view(),
-            .rows = spec.rows};
+            .rows = spec.rows,
+            .log_decay = spec.decays == ScanSpec::Decays::kNone ? View() : Repeated(log_decay),
+            .beta = spec.beta ? Repeated(beta) : View(),
+            .s0 = spec.state ? Repeated(s0) : View(),
+            .z0 = spec.state ? Repeated(z0) : View(),
+            .s_out = spec.final ? s_out.view() : View(),
+            .z_out = spec.final ? z_out.view() : View()};
   }
   ScanGradProblem GradProblem() const {
     return {.forward = Problem(),
             .dout = dout.view(),
             .dlse = dlse.view(),
+            .ds_out = spec.final ? ds_out.view() : View(),
+            .dz_out = spec.final ? dz_out.view() : View(),
             .dq = dq.view(),
             .dk = dk.view(),
-            .dv = dv.view()};
+            .dv = dv.view(),
+            .dlog_decay = spec.decays == ScanSpec::Decays::kNone ? View() : dlog_decay.view(),
+            .dbeta = spec.beta ? dbeta.view() : View(),
+            .ds0 = spec.state ? ds0.view() : View(),
+            .dz0 = spec.state ? dz0.view() : View()};
   }
   PlainScan Plain() const {
-    return {
+    PlainScan plain = {
         .params = spec.params, .q = q.Plain(), .k = k.Plain(), .v = v.Plain(), .rows = spec.rows};
+    if (spec.decays != ScanSpec::Decays::kNone) plain.log_decay = Spread(log_decay.Plain());
+    if (spec.beta) plain.beta = Spread(beta.Plain());
+    if (spec.state) plain.s0 = Spread(s0.Plain());
+    if (spec.state) plain.z0 = AsRow(Spread(z0.Plain()));
+    return plain;
+  }
+  PlainIncoming Incoming() const {
+    PlainIncoming in = {dout.Plain(), dlse.Plain()};
+    if (spec.final) in.ds_out = ds_out.Plain();
+    if (spec.final) in.dz_out = AsRow(dz_out.Plain());
+    return in;
   }
   void Run(Backend* backend) {
     BufferPool pool(int64_t{1} << 28, /*poison=*/true);
@@ -170,9 +216,13 @@ class ScanCase {
     const ScanGradProblem grad = GradProblem();
     ASSERT_TRUE(backend->ScanGrad(stream, {.params = spec.params, .problems = {&grad, 1}}).ok());
   }
-  std::vector<const GuardedTensor*> Outputs() const { return {&out, &lse, &dq, &dk, &dv}; }
+  std::vector<const GuardedTensor*> Outputs() const {
+    return {&out, &lse, &s_out, &z_out, &dq, &dk, &dv, &dlog_decay, &dbeta, &ds0, &dz0};
+  }
   bool GuardsHold() const {
-    for (const GuardedTensor* t : {&q, &k, &v, &out, &lse, &dout, &dlse, &dq, &dk, &dv}) {
+    for (const GuardedTensor* t :
+         {&q,     &k,     &v,      &out,    &lse, &dout, &dlse, &dq,     &dk,    &dv,        &log_decay,
+          &beta,  &s0,    &z0,     &s_out,  &z_out, &ds_out, &dz_out, &dlog_decay, &dbeta, &ds0, &dz0}) {
       if (!t->GuardsHold()) return false;
     }
     return true;
@@ -180,8 +230,40 @@ class ScanCase {
 
   const ScanSpec spec;
   GuardedTensor q, k, v, out, lse, dout, dlse, dq, dk, dv;
+  GuardedTensor log_decay, beta, s0, z0, s_out, z_out, ds_out, dz_out, dlog_decay, dbeta, ds0, dz0;
 
  private:
+  static constexpr Layout kDense = Layout::kBHND;
+
+  static DType VType(const ScanSpec& s) {
+    return s.v_dtype == DType::kI32 ? s.dtype : s.v_dtype;
+  }
+  int64_t DecayWidth() const { return spec.decays == ScanSpec::Decays::kFeature ? spec.D : 1; }
+  int64_t Outer(int64_t n) const { return spec.repeated ? 1 : n; }
+  // Over all of B and Hkv.
+  View Repeated(const GuardedTensor& t) const {
+    View view = t.view();
+    view.shape.dims[0] = spec.B;
+    view.shape.dims[1] = spec.Hkv;
+    if (spec.repeated) view.stride[0] = view.stride[1] = 0;
+    return view;
+  }
+  PlainTensor Spread(const PlainTensor& x) const {
+    PlainTensor all(spec.B, spec.Hkv, x.N, x.D);
+    for (size_t i = 0; i < all.data.size(); ++i) all.data[i] = x.data[i % x.data.size()];
+    return all;
+  }
+  static void Fill(GuardedTensor* t, double low, double high, std::mt19937* random) {
+    std::uniform_real_distribution<double> uniform(low, high);
+    const Shape& s = t->view().shape;
+    for (int64_t b = 0; b < s[0]; ++b) {
+      for (int64_t h = 0; h < s[1]; ++h) {
+        for (int64_t n = 0; n < s[2]; ++n) {
+          for (int64_t d = 0; d < s[3]; ++d) t->Set(b, h, n, d, uniform(*random));
+        }
+      }
+    }
+  }
   static ScanSpec Complete(ScanSpec s) {
     if (s.rows.empty()) s.rows.assign(s.B, {.nq = s.Nq, .nk = s.Nk, .offset = s.Nk - s.Nq});
     return s;
@@ -247,6 +329,31 @@ struct Tolerance {
   double out = 2e-5, grad = 5e-5;
 };
 
+// Expects what a run wrote to be what the plain recurrence says.
+inline void ExpectSame(const ScanCase& c, const Tolerance& tolerance) {
+  const PlainScan plain = c.Plain();
+  const PlainScanOut want = Forward(plain);
+  const PlainScanGrads grads = Gradients(plain, c.Incoming());
+  ExpectClose(c.out.Plain(), want.out, tolerance.out, "out");
+  ExpectClose(c.lse.Plain(), want.lse, 1e-5, "lse");
+  ExpectClose(c.dq.Plain(), grads.dq, tolerance.grad, "dq");
+  ExpectClose(c.dk.Plain(), grads.dk, tolerance.grad, "dk");
+  ExpectClose(c.dv.Plain(), grads.dv, tolerance.grad, "dv");
+  if (c.spec.decays != ScanSpec::Decays::kNone) {
+    ExpectClose(c.dlog_decay.Plain(), grads.dlog_decay, tolerance.grad, "dlog_decay");
+  }
+  if (c.spec.beta) ExpectClose(c.dbeta.Plain(), grads.dbeta, tolerance.grad, "dbeta");
+  if (c.spec.state) {
+    ExpectClose(c.ds0.Plain(), grads.ds0, tolerance.grad, "ds0");
+    ExpectClose(AsRow(c.dz0.Plain()), grads.dz0, tolerance.grad, "dz0");
+  }
+  if (c.spec.final) {
+    ExpectClose(c.s_out.Plain(), want.s_out, tolerance.out, "s_out");
+    ExpectClose(AsRow(c.z_out.Plain()), want.z_out, tolerance.out, "z_out");
+  }
+  EXPECT_TRUE(c.GuardsHold());
+}
+
 // `change` may set values before the run.
 template <class Change>
 void ExpectMatchesPlain(const ScanSpec& spec, const std::string& isa, const Tolerance& tolerance,
@@ -258,15 +365,7 @@ void ExpectMatchesPlain(const ScanSpec& spec, const std::string& isa, const Tole
   ScanCase c(spec);
   change(&c);
   c.Run(CpuOf(isa));
-  const PlainScan plain = c.Plain();
-  const PlainScanOut want = Forward(plain);
-  const PlainScanGrads grads = Gradients(plain, c.dout.Plain(), c.dlse.Plain());
-  ExpectClose(c.out.Plain(), want.out, tolerance.out, "out");
-  ExpectClose(c.lse.Plain(), want.lse, 1e-5, "lse");
-  ExpectClose(c.dq.Plain(), grads.dq, tolerance.grad, "dq");
-  ExpectClose(c.dk.Plain(), grads.dk, tolerance.grad, "dk");
-  ExpectClose(c.dv.Plain(), grads.dv, tolerance.grad, "dv");
-  EXPECT_TRUE(c.GuardsHold());
+  ExpectSame(c, tolerance);
 }
 
 inline void ExpectMatchesPlain(const ScanSpec& spec, const Tolerance& tolerance = {}) {

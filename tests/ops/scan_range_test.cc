@@ -105,7 +105,7 @@ TEST(Scan, LargeFactorsOfSomeRowsLeaveTheOthersAlone) {
         c.Run(CpuOf(isa));
         const PlainScan plain = c.Plain();
         const PlainScanOut want = Forward(plain);
-        const PlainScanGrads grads = Gradients(plain, c.dout.Plain(), c.dlse.Plain());
+        const PlainScanGrads grads = Gradients(plain, {c.dout.Plain(), c.dlse.Plain()});
         // Row by row: the large ones would hide the others.
         const auto compare = [&](const GuardedTensor& got, const PlainTensor& wanted,
                                  const char* what) {

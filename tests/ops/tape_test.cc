@@ -8,6 +8,7 @@
 #include <random>
 
 #include "kernels/ops/ops.h"
+#include "tests/ops/plain.h"
 #include "tests/ops/plain_backend.h"
 
 namespace attnd::testing {
@@ -277,6 +278,60 @@ TEST_F(TapeTest, GradientsAskedOfTensorsInTheMiddle) {
   ASSERT_FALSE(result[1].empty());
   EXPECT_EQ(result[0][0].As<float>()[0], 4);
   EXPECT_EQ(result[1][0].As<float>()[0], 2);
+}
+
+// A tensor of bfloat16 ones in memory order b, n, h, d.
+struct Halves {
+  std::vector<uint16_t> bits = std::vector<uint16_t>(24, 0x3F80);
+  Tensor AsTensor() {
+    return Tensor({DenseView(bits.data(), DType::kBF16, {1, 2, 3, 4}, Layout::kBNHD)}, {nullptr});
+  }
+};
+
+TEST_F(TapeTest, ResultsAreDenseInTheDtypeAndLayoutOfTheirTensor) {
+  Halves halves;
+  Stream stream(backend_, &pool_);
+  Tape tape;
+  Ops ops(stream, &tape);
+  const Tensor x = halves.AsTensor();
+  tape.Watch(x);
+  // Given a formula whose gradient is a float32 view of strides 1, 2 in its last axes
+  const Tensor y = ops.Transpose(x, 2, 3);
+  Values weight = Random({{1, 2, 4, 3}}, 2);
+  const std::vector<Tensor> outputs = {y}, grads = {weight.AsTensor()}, asked = {x};
+  const Tensor grad = tape.Replay(ops, outputs, grads, asked)[0];
+  ASSERT_TRUE(ops.status().ok()) << ops.status();
+  EXPECT_EQ(grad[0].dtype, DType::kBF16);
+  EXPECT_EQ(grad[0].layout, Layout::kBNHD);
+  EXPECT_EQ(grad[0].stride, x[0].stride);
+  const PlainArray got = ReadView(grad[0]), want = ReadView(grads[0][0]);
+  ForEachIndex(x[0].shape, [&](const std::vector<int64_t>& at) {
+    EXPECT_NEAR(got.At(at), want.At({at[0], at[1], at[3], at[2]}), 1.0 / 256);
+  });
+  EXPECT_EQ(backend_.calls(), (BackendCalls{.other = 1}));  // one copy
+}
+
+TEST_F(TapeTest, ASumWithAFloat32GradientIsFloat32) {
+  // Given x used twice: once with a gradient of bfloat16, once of float32
+  Halves halves, ones;
+  Stream stream(backend_, &pool_);
+  Tape tape;
+  Ops ops(stream, &tape);
+  const Tensor x = halves.AsTensor();
+  tape.Watch(x);
+  const std::vector<Shape> flat = {{24}};
+  const Tensor narrow = ops.Reshape(ops.Transpose(x, 1, 2), flat);
+  const Tensor wide = ops.Reshape(ops.Transpose(x, 1, 2), flat);
+  Values weight{flat, {std::vector<float>(24, 1 + 1.0f / 128)}};
+  Values small{flat, {std::vector<float>(24, 1.0f / 1024)}};
+  const std::vector<Tensor> outputs = {narrow, wide, wide};
+  const Tensor half = ops.Reshape(ops.Transpose(ones.AsTensor(), 1, 2), flat);
+  const std::vector<Tensor> grads = {half, small.AsTensor(), weight.AsTensor()};
+  const std::vector<Tensor> asked = {x};
+  const Tensor grad = tape.Replay(ops, outputs, grads, asked)[0];
+  ASSERT_TRUE(ops.status().ok()) << ops.status();
+  // Then 1 + 1/1024 + 1 + 1/128 rounds once, to 2 + 1/64; bit by bit it would be 2.
+  EXPECT_EQ(ReadView(grad[0]).values, std::vector<double>(24, 2 + 1.0 / 64));
 }
 
 TEST_F(TapeTest, ScratchDiesWithTheTape) {

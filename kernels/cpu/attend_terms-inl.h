@@ -1,0 +1,269 @@
+// What attend does to a panel of scores between product and exponential: the terms of
+// kernels/ops/attend.h and of a pattern, masks, and the weighting of ReLU attention.
+#if defined(ATTND_CPU_ATTEND_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_ATTEND_TERMS_INL_H_
+#undef ATTND_CPU_ATTEND_TERMS_INL_H_
+#else
+#define ATTND_CPU_ATTEND_TERMS_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+#include <numbers>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/attend_item.h"
+#include "kernels/cpu/convert-inl.h"
+#include "kernels/cpu/gemm-inl.h"
+#include "kernels/cpu/lane_mask-inl.h"
+#include "kernels/cpu/weighting-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+// A visible key tile of a block of scores.
+struct KeyPart {
+  int64_t first, keys;  // slots
+  int64_t offset;       // where its rows of scores start
+  const TileMask* mask;
+  const TileTerms* terms;
+  int place;        // in KeyTiles
+  uint64_t absent;  // slots (bits) without a key
+
+  // Queries of the tile that see a key, apart from bias.
+  uint64_t Sees(int64_t key) const {
+    const uint64_t word = mask == nullptr ? ~uint64_t{0} : (*mask)[key];
+    return (absent >> key & 1) != 0 ? 0 : word;
+  }
+};
+
+// Space that the query tiles of an item share.
+struct TermSpace {
+  template <class Take>
+  TermSpace(const AttendItem& item, const Take& take)
+      : rows(take(item.terms.bias.data == nullptr ? 0 : kTile * kTile)),
+        bias(take(item.terms.bias.data == nullptr ? 0 : kTile * kPanel)),
+        relative(take(item.terms.r.data == nullptr ? 0 : kRelativeRows * kPanel)) {}
+  float *rows, *bias, *relative;
+};
+
+// Of one tile of queries. Positions are kept in 32 bits: sequences are shorter than 2^30.
+class ScoreTerms {
+ public:
+  template <class Take>
+  ScoreTerms(const AttendItem& item, int64_t first, int64_t queries, const TermSpace& space,
+             const Take& take)
+      : t_(item),
+        first_(first),
+        queries_(queries),
+        space_(space),
+        position_(reinterpret_cast<int32_t*>(take(kTile))),
+        q_relt_(take(item.terms.r.data == nullptr ? 0 : kTile * item.D)) {}
+
+  // `rows` is space for a panel of queries.
+  void LoadQueries(float* rows);
+  // scores [key][kPanel], scale q.k, become scores in base 2 where softmax follows, else weights
+  // with `seen` [kPanel] counting them. Selects, so that whatever an invisible pair holds is gone.
+  void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
+  // Queries of the tile that see a key.
+  uint64_t Sees(const KeyPart& part, int64_t key) const;
+
+ private:
+  void AddRelative(const KeyPart& part, int64_t panel, float* scores) const;
+  void AddLabelled(const KeyPart& part, int64_t panel, float* scores) const;
+  void LoadBias(const KeyPart& part, int64_t panel) const;
+  float BiasOf(int64_t query_row, int64_t key_row) const;
+  void Finish(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
+
+  int64_t PanelQueries(int64_t panel) const { return std::min(kPanel, queries_ - panel * kPanel); }
+
+  const AttendItem& t_;
+  int64_t first_, queries_;
+  const TermSpace& space_;
+  int32_t* position_;  // [64]
+  float* q_relt_;      // [panel][D][kPanel], times scale
+};
+
+inline void ScoreTerms::LoadQueries(float* rows) {
+  constexpr int64_t kFar = int64_t{1} << 30;
+  for (int64_t i = 0; i < kTile; ++i) {
+    // Lanes without a query are where another one is: they widen no range of distances.
+    const int64_t row = t_.QueryRow(first_ + std::min(i, queries_ - 1));
+    position_[i] = static_cast<int32_t>(std::clamp(row + t_.terms.offset, -kFar, kFar));
+  }
+  if (t_.terms.r.data == nullptr) return;
+  for (int64_t panel = 0; panel * kPanel < queries_; ++panel) {
+    std::fill_n(rows, kPanel * t_.D, 0.0f);
+    for (int64_t i = 0; i < PanelQueries(panel); ++i) {
+      const int64_t row = t_.QueryRow(first_ + panel * kPanel + i);
+      if (row < 0) continue;
+      Widen(t_.terms.q_rel.dtype, t_.terms.q_rel.Row(row), t_.D, rows + i * t_.D, t_.query_scale);
+    }
+    Transpose(rows, t_.D, kPanel, t_.D, q_relt_ + panel * t_.D * kPanel, kPanel);
+  }
+}
+
+inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
+                              float* seen) const {
+  if (t_.terms.r.data != nullptr) AddRelative(part, panel, scores);
+  if (t_.terms.table.data != nullptr && part.terms != nullptr && !part.terms->labels.empty()) {
+    AddLabelled(part, panel, scores);
+  }
+  if (t_.terms.bias.data != nullptr) LoadBias(part, panel);
+  Finish(part, panel, scores, seen);
+}
+
+// One product of the queries with the rows of r at all distances between the two tiles, 127 of them
+// in natural order, from which each pair picks its own (Dai et al. 2019, appendix B, without the
+// shifted copy). Distances below 0 belong to invisible pairs.
+inline void ScoreTerms::AddRelative(const KeyPart& part, int64_t panel, float* scores) const {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const int32_t last = static_cast<int32_t>(t_.terms.distances - 1);
+  const int32_t* position = position_ + panel * kPanel;
+  const auto [nearest, farthest] = std::minmax_element(position, position + kPanel);
+  int64_t low = last, high = 0;
+  for (int64_t key = 0; key < part.keys; ++key) {
+    const int64_t row = t_.KeyRow(part.first + key);
+    if (row < 0) continue;
+    low = std::min(low, std::clamp<int64_t>(*nearest - row, 0, last));
+    high = std::max(high, std::clamp<int64_t>(*farthest - row, 0, last));
+  }
+  const HeadRows& r = t_.terms.r;
+  for (int64_t from = low; from <= high; from += kRelativeRows) {
+    const int32_t n = static_cast<int32_t>(std::min(kRelativeRows, high - from + 1));
+    const float* rows = reinterpret_cast<const float*>(r.Row(from));
+    PanelGemm<Start::kZero>(n, t_.D, {rows, r.stride / static_cast<int64_t>(sizeof(float)), 1},
+                            q_relt_ + panel * t_.D * kPanel, space_.relative);
+    for (int64_t key = 0; key < part.keys; ++key) {
+      const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
+      for (int64_t x = 0; x < kPanel; x += kLanes) {
+        auto distance = hn::Sub(hn::LoadU(di, position + x), row);
+        distance = hn::Min(hn::Max(distance, hn::Zero(di)), hn::Set(di, last));
+        distance = hn::Sub(distance, hn::Set(di, static_cast<int32_t>(from)));
+        const auto outside =
+            hn::Or(hn::Lt(distance, hn::Zero(di)), hn::Gt(distance, hn::Set(di, n - 1)));
+        const auto at = hn::Add(hn::Mul(hn::IfThenZeroElse(outside, distance),
+                                        hn::Set(di, static_cast<int32_t>(kPanel))),
+                                hn::Iota(di, static_cast<int32_t>(x)));
+        const VF term =
+            hn::IfThenZeroElse(hn::RebindMask(d, outside), hn::GatherIndex(d, space_.relative, at));
+        float* to = scores + key * kPanel + x;
+        hn::StoreU(hn::Add(hn::LoadU(d, to), term), d, to);
+      }
+    }
+  }
+}
+
+inline void ScoreTerms::AddLabelled(const KeyPart& part, int64_t panel, float* scores) const {
+  const HeadPlane& table = t_.terms.table;
+  for (int64_t i = 0; i < PanelQueries(panel); ++i) {
+    const int64_t row = t_.QueryRow(first_ + panel * kPanel + i);
+    if (row < 0) continue;
+    const char* entries = table.At(row, 0);
+    for (int64_t key = 0; key < part.keys; ++key) {
+      const uint16_t label = part.terms->labels[key * kTile + panel * kPanel + i];
+      if (label == TileTerms::kNoLabel) continue;
+      scores[key * kPanel + i] +=
+          t_.query_scale * *reinterpret_cast<const float*>(entries + label * table.column);
+    }
+  }
+}
+
+inline float ScoreTerms::BiasOf(int64_t query_row, int64_t key_row) const {
+  const HeadPlane& bias = t_.terms.bias;
+  if (query_row < 0 || key_row < 0 || key_row >= t_.k_rows) return 0.0f;
+  const char* at = bias.At(query_row, key_row);
+  if (bias.dtype == DType::kF32) return *reinterpret_cast<const float*>(at);
+  float value;
+  Widen(bias.dtype, at, 1, &value);
+  return value;
+}
+
+// The bias of the part to space_.bias, [key][kPanel].
+inline void ScoreTerms::LoadBias(const KeyPart& part, int64_t panel) const {
+  const HeadPlane& bias = t_.terms.bias;
+  const int64_t queries = PanelQueries(panel);
+  const bool is_row = t_.key_rows == nullptr && bias.column == SizeOf(bias.dtype);
+  for (int64_t i = 0; i < kPanel; ++i) {
+    float* to = space_.rows + i * kTile;
+    const int64_t row = i < queries ? t_.QueryRow(first_ + panel * kPanel + i) : -1;
+    if (row < 0) {
+      std::fill_n(to, kTile, 0.0f);
+    } else if (is_row) {
+      Widen(bias.dtype, bias.At(row, part.first), part.keys, to);
+    } else {
+      for (int64_t key = 0; key < part.keys; ++key) {
+        to[key] = BiasOf(row, t_.KeyRow(part.first + key));
+      }
+    }
+  }
+  Transpose(space_.rows, kTile, kPanel, part.keys, space_.bias, kPanel);
+}
+
+inline uint64_t ScoreTerms::Sees(const KeyPart& part, int64_t key) const {
+  uint64_t word = part.Sees(key);
+  if (t_.terms.bias.data == nullptr) return word;
+  const int64_t row = t_.KeyRow(part.first + key);
+  for (int64_t i = 0; i < queries_; ++i) {
+    if (BiasOf(t_.QueryRow(first_ + i), row) == kMinusInf) word &= ~(uint64_t{1} << i);
+  }
+  return word;
+}
+
+inline void ScoreTerms::Finish(const KeyPart& part, int64_t panel, float* scores,
+                               float* seen) const {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const AttendParams& params = t_.terms.params;
+  const bool has_bias = t_.terms.bias.data != nullptr, is_softmax = t_.terms.is_softmax();
+  const float* tile_bias = part.terms == nullptr || part.terms->bias.empty()
+                               ? nullptr
+                               : part.terms->bias.data() + panel * kPanel;
+  const float* key_bias = t_.pattern == nullptr || t_.pattern->key_bias.empty()
+                              ? nullptr
+                              : t_.pattern->key_bias.data() + part.first;
+  const bool capped = params.softcap > 0;
+  const VF cap = hn::Set(d, static_cast<float>(params.softcap));
+  const VF inverse_cap = hn::Set(d, capped ? static_cast<float>(1 / params.softcap) : 0.0f);
+  const VF slope = hn::Set(d, t_.terms.slope == nullptr ? 0.0f : *t_.terms.slope);
+  const VF log2e = hn::Set(d, std::numbers::log2e_v<float>);
+  const VF hidden = hn::Set(d, kMinusInf), one = hn::Set(d, 1.0f);
+  for (int64_t key = 0; key < part.keys; ++key) {
+    const uint64_t word = part.Sees(key) >> (panel * kPanel);
+    const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
+    const VF added = hn::Set(d, key_bias == nullptr ? 0.0f : key_bias[key]);
+    for (int64_t x = 0; x < kPanel; x += kLanes) {
+      float* at = scores + key * kPanel + x;
+      VF s = hn::LoadU(d, at);
+      if (capped) s = hn::Mul(cap, Tanh(d, hn::Mul(s, inverse_cap)));
+      if (t_.terms.slope != nullptr) {
+        const auto apart = hn::Sub(hn::LoadU(di, position_ + panel * kPanel + x), row);
+        s = hn::NegMulAdd(slope, hn::Abs(hn::ConvertTo(d, apart)), s);
+      }
+      s = hn::Add(s, added);
+      if (tile_bias != nullptr) s = hn::Add(s, hn::LoadU(d, tile_bias + key * kTile + x));
+      auto sees = LaneMask(word >> x);
+      if (has_bias) {
+        const VF bias = hn::LoadU(d, space_.bias + key * kPanel + x);
+        s = hn::Add(s, bias);
+        sees = hn::AndNot(hn::Eq(bias, hidden), sees);
+      }
+      if (is_softmax) {
+        hn::StoreU(hn::IfThenElse(sees, hn::Mul(s, log2e), hidden), d, at);
+      } else {
+        hn::StoreU(hn::IfThenElseZero(sees, Weight(d, params.weighting, s)), d, at);
+        const VF count = hn::LoadU(d, seen + x);
+        hn::StoreU(hn::Add(count, hn::IfThenElseZero(sees, one)), d, seen + x);
+      }
+    }
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,263 @@
+#include "kernels/ops/attend_call.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/status.h"
+
+namespace attnd {
+namespace {
+
+// The names a term has in the three structs, and what its tensor must be.
+struct Term {
+  const char* name;
+  Tensor AttendTensors::*tensor;
+  View AttendTerms::*view;
+  View AttendTermGrads::*grad;   // null: a constant
+  int repeats;                   // so many leading dimensions may be 1 and repeat
+  Tensor AttendCall::*dtype_of;  // null: any float dtype
+};
+constexpr Term kAttendTerms[] = {
+    {"k2", &AttendTensors::k2, &AttendTerms::k2, &AttendTermGrads::k2, 0, &AttendCall::k},
+    {"v2", &AttendTensors::v2, &AttendTerms::v2, &AttendTermGrads::v2, 0, &AttendCall::v},
+    {"bias", &AttendTensors::bias, &AttendTerms::bias, &AttendTermGrads::bias, 4, nullptr},
+    {"alibi_slopes", &AttendTensors::alibi_slopes, &AttendTerms::alibi_slopes,
+     &AttendTermGrads::alibi_slopes, 1, nullptr},
+    {"sinks", &AttendTensors::sinks, &AttendTerms::sinks, &AttendTermGrads::sinks, 1, nullptr},
+    {"table", &AttendTensors::table, &AttendTerms::table, &AttendTermGrads::table, 0, nullptr},
+    {"q_rel", &AttendTensors::q_rel, &AttendTerms::q_rel, &AttendTermGrads::q_rel, 0,
+     &AttendCall::q},
+    {"r", &AttendTensors::r, &AttendTerms::r, &AttendTermGrads::r, 2, nullptr},
+    {"row_weight", &AttendTensors::row_weight, &AttendTerms::row_weight, nullptr, 2, nullptr},
+};
+constexpr size_t kDifferentiable = 3 + std::size(kAttendTerms) - 1;  // with q, k, v
+
+// The shape of a term that repeats nothing; sizes that are its own are read off `given`.
+Shape FullShape(const Term& term, const AttendCall& call, size_t p, const Shape& given) {
+  const Shape &q = call.q[p].shape, &k = call.k[p].shape, &v = call.v[p].shape;
+  if (term.tensor == &AttendTensors::k2) return {k[0], k[1], given[2], k[3]};
+  if (term.tensor == &AttendTensors::v2)
+    return {v[0], v[1], ViewOf(call.terms.k2, p).shape[2], v[3]};
+  if (term.tensor == &AttendTensors::bias) return {q[0], q[1], q[2], k[2]};
+  if (term.tensor == &AttendTensors::table) return {q[0], q[1], q[2], given[3]};
+  if (term.tensor == &AttendTensors::q_rel) return q;
+  if (term.tensor == &AttendTensors::r) return {q[0], q[1], given[2], q[3]};
+  if (term.tensor == &AttendTensors::row_weight) return {q[0], q[1], q[2]};
+  return {q[0], q[1]};
+}
+
+bool FitsTerm(const Term& term, const AttendCall& call, size_t p, const View& view) {
+  const Shape full = FullShape(term, call, p, view.shape);
+  if (view.shape.rank != full.rank || !IsFloat(view.dtype)) return false;
+  if (term.dtype_of != nullptr && view.dtype != (call.*term.dtype_of)[p].dtype) return false;
+  for (int i = 0; i < full.rank; ++i) {
+    const bool repeats = i < term.repeats && view.shape[i] == 1;
+    if (view.shape[i] != full[i] && !repeats) return false;
+  }
+  const int last = full.rank - 1;
+  return view.shape[last] <= 1 || view.stride[last] == 1 || last < 3;
+}
+
+// A dimension that repeats by its stride has no gradient of its own shape.
+bool RepeatsByStride(const View& view) {
+  for (int i = 0; i < view.shape.rank; ++i) {
+    if (view.shape[i] > 1 && view.stride[i] == 0) return true;
+  }
+  return false;
+}
+
+bool Covers(const Pattern* pattern, const AttendRow& row) {
+  return pattern == nullptr || !pattern->query_rows.empty() || !pattern->key_rows.empty() ||
+         (pattern->Nq >= row.nq && pattern->Nk >= row.nk);
+}
+
+bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendRow>& rows) {
+  if (static_cast<int64_t>(rows.size()) != q[0]) return false;
+  return std::all_of(rows.begin(), rows.end(), [&](const AttendRow& row) {
+    const bool inside = row.nq >= 0 && row.nq <= q[2] && row.nk >= 0 && row.nk <= k[2];
+    bool covers = Covers(row.pattern.get(), row);
+    for (const auto& pattern : row.head_patterns) covers = covers && Covers(pattern.get(), row);
+    const auto heads = static_cast<int64_t>(row.head_patterns.size());
+    return inside && covers && (heads == 0 || heads == q[1]);
+  });
+}
+
+bool FitsQkv(const View& q, const View& k, const View& v) {
+  const Shape &qs = q.shape, &ks = k.shape, &vs = v.shape;
+  if (qs.rank != 4 || ks.rank != 4 || vs.rank != 4) return false;
+  if (!IsFloat(q.dtype) || !IsFloat(k.dtype) || !IsFloat(v.dtype)) return false;
+  const bool batch = ks[0] == qs[0] && vs[0] == qs[0];
+  const bool heads = ks[1] > 0 && qs[1] % ks[1] == 0 && vs[1] == ks[1];
+  return batch && heads && vs[2] == ks[2] && qs[3] == ks[3];
+}
+
+absl::Status CheckProblem(const AttendCall& call, std::span<const AttendRows> parts, size_t p) {
+  const View &q = call.q[p], &k = call.k[p], &v = call.v[p];
+  const bool uniform = q.dtype == call.q[0].dtype && k.dtype == call.k[0].dtype &&
+                       v.dtype == call.v[0].dtype && q.shape[3] == call.q[0].shape[3] &&
+                       v.shape[3] == call.v[0].shape[3];
+  bool fits = uniform && FitsQkv(q, k, v);
+  for (const AttendRows& rows : parts) fits = fits && FitsRows(q.shape, k.shape, rows[p]);
+  if (!fits) {
+    return absl::InternalError(absl::StrCat(
+        "attend: problem ", p, " breaks the contract, got q ", ToString(q.shape), " k ",
+        ToString(k.shape), " v ", ToString(v.shape), " with ", parts[0][p].size(), " rows"));
+  }
+  for (const Term& term : kAttendTerms) {
+    const Tensor& tensor = call.terms.*term.tensor;
+    if (tensor.empty() || FitsTerm(term, call, p, tensor[p])) continue;
+    return absl::InternalError(absl::StrCat(
+        "attend: ", term.name, " breaks the contract, got ", ToString(tensor[p].shape), " of ",
+        Name(tensor[p].dtype), " with q ", ToString(q.shape), " k ", ToString(k.shape)));
+  }
+  return absl::OkStatus();
+}
+
+// Which tensors go together.
+const char* BrokenRule(const AttendCall& call) {
+  const AttendTensors& t = call.terms;
+  if (t.k2.empty() != t.v2.empty()) return "k2 and v2 go together";
+  if (t.q_rel.empty() != t.r.empty()) return "q_rel and r go together";
+  const bool softmax = call.params.weighting == Weighting::kSoftmax;
+  if (softmax && !t.row_weight.empty()) return "row_weight is of weightings other than softmax";
+  if (!softmax && !t.sinks.empty()) return "sinks are of softmax only";
+  if (!(call.params.softcap >= 0)) return "softcap must be >= 0";
+  return nullptr;
+}
+
+absl::Status CheckCall(const AttendCall& call, std::span<const AttendRows> parts) {
+  const size_t size = call.q.size();
+  bool lists = size > 0 && call.k.size() == size && call.v.size() == size && !parts.empty();
+  for (const AttendRows& rows : parts) lists = lists && rows.size() == size;
+  for (const Term& term : kAttendTerms) {
+    const Tensor& tensor = call.terms.*term.tensor;
+    lists = lists && (tensor.empty() || tensor.size() == size);
+  }
+  if (!lists) {
+    return absl::InternalError(absl::StrCat(
+        "attend: q, k, v, rows and terms must be lists of one length, got ", size, ", ",
+        call.k.size(), ", ", call.v.size(), ", ", parts.empty() ? 0 : parts[0].size()));
+  }
+  if (const char* rule = BrokenRule(call)) {
+    return absl::InternalError(absl::StrCat("attend: ", rule));
+  }
+  for (size_t p = 0; p < size; ++p) ATTND_RETURN_IF_ERROR(CheckProblem(call, parts, p));
+  return absl::OkStatus();
+}
+
+// The same numbers as float32. Not recorded: the gradient rule of attend answers for the original.
+Tensor Float32(Ops& ops, const Tensor& x) {
+  if (x.empty() || x[0].dtype == DType::kF32) return x;
+  const Tensor wide = ops.Empty(DType::kF32, ShapesOf(x));
+  if (ops.status().ok()) ops.CopyInto(ViewsOf(x), ViewsOf(wide));
+  return wide;
+}
+
+View Broadcast(View view, const Shape& full) {
+  for (int i = 0; i < full.rank; ++i) {
+    if (view.shape[i] != full[i]) view.stride[i] = 0;
+  }
+  view.shape = full;
+  return view;
+}
+
+AttendTerms TermsOf(const AttendCall& call, size_t p) {
+  AttendTerms views;
+  for (const Term& term : kAttendTerms) {
+    const Tensor& tensor = call.terms.*term.tensor;
+    if (tensor.empty()) continue;
+    views.*term.view = Broadcast(tensor[p], FullShape(term, call, p, tensor[p].shape));
+  }
+  return views;
+}
+
+AttendProblem ProblemOf(const AttendCall& call, const AttendOut& out, const AttendRows& rows,
+                        bool sinks, size_t p) {
+  AttendProblem problem{call.q[p],          call.k[p], call.v[p],       out.out[p],
+                        ViewOf(out.lse, p), rows[p],   TermsOf(call, p)};
+  if (!sinks) problem.terms.sinks = {};
+  return problem;
+}
+
+}  // namespace
+
+std::vector<Tensor> AttendCall::Inputs() const {
+  std::vector<Tensor> inputs = {q, k, v};
+  for (const Term& term : kAttendTerms) {
+    if (term.grad != nullptr) inputs.push_back(terms.*term.tensor);
+  }
+  return inputs;
+}
+
+bool Prepare(Ops& ops, std::span<const AttendRows> parts, AttendCall* call) {
+  if (ops.status().ok()) ops.Fail(CheckCall(*call, parts));
+  if (!ops.status().ok()) return false;
+  for (const Term& term : kAttendTerms) {
+    const Tensor& tensor = call->terms.*term.tensor;
+    if (!ops.Records({&tensor}) || term.grad == nullptr) continue;
+    for (size_t p = 0; p < tensor.size(); ++p) {
+      if (!ops.Require(!RepeatsByStride(tensor[p]), "attend", "terms repeat by dimensions of 1")) {
+        return false;
+      }
+    }
+  }
+  AttendTensors& t = call->terms;
+  for (Tensor* x : {&t.alibi_slopes, &t.sinks, &t.table, &t.r, &t.row_weight}) {
+    *x = Float32(ops, *x);
+  }
+  return ops.status().ok();
+}
+
+AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendRows& rows, DType dtype,
+                       bool sinks) {
+  std::vector<Shape> out_shapes, lse_shapes;
+  for (size_t p = 0; p < call.q.size(); ++p) {
+    const Shape& s = call.q[p].shape;
+    out_shapes.push_back({s[0], s[1], s[2], call.v[p].shape[3]});
+    lse_shapes.push_back({s[0], s[1], s[2]});
+  }
+  AttendOut out{ops.Empty(dtype, out_shapes, LayoutsOf(call.q)), {}};
+  if (call.params.weighting == Weighting::kSoftmax) out.lse = ops.Empty(DType::kF32, lse_shapes);
+  if (!ops.status().ok()) return {};
+  std::vector<AttendProblem> problems;
+  for (size_t p = 0; p < call.q.size(); ++p) {
+    problems.push_back(ProblemOf(call, out, rows, sinks, p));
+  }
+  Stream& stream = ops.stream();
+  ops.Fail(stream.backend().Attend(stream, {.params = call.params, .problems = problems}));
+  return ops.status().ok() ? out : AttendOut{};
+}
+
+std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendRows& rows,
+                                     const AttendFlow& flow, const std::vector<bool>& wanted,
+                                     bool sinks, bool wide) {
+  const std::vector<Tensor> inputs = call.Inputs();
+  std::vector<Tensor> result(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Term* term = i < 3 ? nullptr : &kAttendTerms[i - 3];
+    const bool is_sinks = term != nullptr && term->tensor == &AttendTensors::sinks;
+    if (!wanted[i] || (is_sinks && !sinks)) continue;
+    const bool keeps = !wide && (term == nullptr || term->dtype_of != nullptr);
+    result[i] = ops.Empty(keeps ? inputs[i][0].dtype : DType::kF32, ShapesOf(inputs[i]),
+                          LayoutsOf(inputs[i]));
+  }
+  if (!ops.status().ok()) return result;
+  std::vector<AttendGradProblem> problems;
+  for (size_t p = 0; p < call.q.size(); ++p) {
+    AttendGradProblem& problem = problems.emplace_back();
+    problem.forward = ProblemOf(call, flow.forward, rows, sinks, p);
+    problem.dout = ViewOf(flow.dout, p);
+    problem.dlse = ViewOf(flow.dlse, p);
+    problem.dq = ViewOf(result[0], p);
+    problem.dk = ViewOf(result[1], p);
+    problem.dv = ViewOf(result[2], p);
+    for (size_t i = 3; i < kDifferentiable; ++i) {
+      problem.dterms.*kAttendTerms[i - 3].grad = ViewOf(result[i], p);
+    }
+  }
+  Stream& stream = ops.stream();
+  ops.Fail(stream.backend().AttendGrad(stream, {.params = call.params, .problems = problems}));
+  return result;
+}
+
+}  // namespace attnd

@@ -1,0 +1,43 @@
+// One Ops::Attend as its files share it: the tensors of a call, checked and handed to a backend.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/ops/ops.h"
+
+namespace attnd {
+
+struct AttendCall {
+  Tensor q, k, v;
+  AttendParams params;
+  AttendTensors terms;  // float32 where AttendTerms says so
+
+  // All that a gradient may be wanted of, as a recorded call lists it: q, k, v, then the terms in
+  // the order of AttendTermGrads.
+  std::vector<Tensor> Inputs() const;
+};
+
+// Checks the contract of attend.h (INTERNAL) and converts the terms that kernels want as float32.
+// False: `ops` has failed.
+bool Prepare(Ops& ops, std::span<const AttendRows> parts, AttendCall* call);
+
+// One launch, nothing is recorded. `dtype` is that of out. With `sinks` false the call's are left
+// out.
+AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendRows& rows, DType dtype,
+                       bool sinks);
+
+// What the backward of a call starts from; grads may be empty: zero.
+struct AttendFlow {
+  AttendOut forward;
+  Tensor dout, dlse;
+};
+
+// One launch. Gradients in the order of AttendCall::Inputs, empty where not wanted: of the input's
+// shape and layout; those of q, k, v, k2, v2 and q_rel in the input's dtype or, with `wide`, in
+// float32; all others in float32. The sinks' only with `sinks`.
+std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendRows& rows,
+                                     const AttendFlow& flow, const std::vector<bool>& wanted,
+                                     bool sinks, bool wide);
+
+}  // namespace attnd

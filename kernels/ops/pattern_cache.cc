@@ -1,0 +1,58 @@
+// Built patterns by key, least recently used out first.
+#include <list>
+#include <unordered_map>
+
+#include "kernels/ops/pattern.h"
+
+namespace attnd {
+
+struct PatternCache::Impl {
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Pattern> pattern;
+    int64_t bytes;
+  };
+  std::list<Entry> entries;  // most recently used first
+  std::unordered_map<std::string, std::list<Entry>::iterator> by_key;
+  int64_t bytes = 0;
+
+  std::shared_ptr<const Pattern> Find(const std::string& key) {
+    const auto found = by_key.find(key);
+    if (found == by_key.end()) return nullptr;
+    entries.splice(entries.begin(), entries, found->second);
+    return found->second->pattern;
+  }
+};
+
+PatternCache::PatternCache(int64_t max_bytes)
+    : max_bytes_(max_bytes), impl_(std::make_unique<Impl>()) {}
+PatternCache::~PatternCache() = default;
+
+std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
+  {
+    MutexLock lock(&mu_);
+    if (auto found = impl_->Find(source.key)) return found;
+  }
+  auto built = std::make_shared<const Pattern>(source.build());
+  const auto bytes_of = [](const TileRows& rows) {
+    return rows.begin.capacity() * sizeof(int64_t) + rows.runs.capacity() * sizeof(Run);
+  };
+  const auto bytes = static_cast<int64_t>(sizeof(Pattern) + 2 * source.key.size() +
+                                          built->masks.capacity() * sizeof(TileMask) +
+                                          bytes_of(built->by_query) + bytes_of(built->by_key));
+  std::list<Impl::Entry> out;  // dropped after the lock
+  MutexLock lock(&mu_);
+  if (auto found = impl_->Find(source.key)) return found;  // somebody else was faster
+  impl_->entries.push_front({source.key, built, bytes});
+  impl_->by_key[source.key] = impl_->entries.begin();
+  impl_->bytes += bytes;
+  while (impl_->bytes > max_bytes_) {
+    Impl::Entry& last = impl_->entries.back();
+    impl_->bytes -= last.bytes;
+    impl_->by_key.erase(last.key);
+    out.splice(out.begin(), impl_->entries, std::prev(impl_->entries.end()));
+  }
+  return built;
+}
+
+}  // namespace attnd

@@ -1,0 +1,139 @@
+// Predicates by coordinates of slots: a query sees the keys whose coordinate lies in its interval.
+#include <cassert>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/pattern_predicate.h"
+#include "kernels/ops/pattern_tiles.h"
+
+namespace attnd {
+namespace {
+
+constexpr int32_t kLowest = std::numeric_limits<int32_t>::min();
+constexpr int32_t kHighest = std::numeric_limits<int32_t>::max();
+
+// Smallest and largest of some numbers.
+struct Bounds {
+  int32_t min = kHighest, max = kLowest;
+  void Add(const Bounds& other) {
+    min = std::min(min, other.min);
+    max = std::max(max, other.max);
+  }
+};
+
+// Level 0: bounds of every tile; level l + 1: of kFan nodes of level l. A query tile passes over a
+// node at once if it sees all of it or nothing, so sorted coordinates cost a logarithm.
+constexpr int64_t kFan = 16;
+using Level = std::vector<Bounds>;
+
+Level BoundsOf(const std::vector<int32_t>& values) {
+  Level bounds(Tiles(static_cast<int64_t>(values.size())));
+  for (size_t i = 0; i < values.size(); ++i) bounds[i / kTile].Add({values[i], values[i]});
+  return bounds;
+}
+
+std::vector<Level> TreeOf(const std::vector<int32_t>& values) {
+  std::vector<Level> levels = {BoundsOf(values)};
+  while (levels.back().size() > 1) {
+    const Level& below = levels.back();
+    Level level((below.size() + kFan - 1) / kFan);
+    for (size_t i = 0; i < below.size(); ++i) level[i / kFan].Add(below[i]);
+    levels.push_back(std::move(level));
+  }
+  return levels;
+}
+
+class WithinOf : public Predicate {
+ public:
+  explicit WithinOf(Coordinates c)
+      : Predicate(absl::StrCat("within ", Fingerprint(c.lo), " ", Fingerprint(c.hi), " ",
+                               Fingerprint(c.x))),
+        c_(std::move(c)),
+        lo_(BoundsOf(c_.lo)),
+        hi_(BoundsOf(c_.hi)),
+        keys_(TreeOf(c_.x)) {
+    assert(c_.lo.size() == c_.hi.size());
+  }
+
+  void Spans(int64_t q_tile, int64_t first, int64_t last,
+             std::vector<TileSpan>* spans) const override {
+    if (q_tile >= static_cast<int64_t>(lo_.size())) return;
+    last = std::min(last, static_cast<int64_t>(keys_[0].size()));
+    const Query query{lo_[q_tile], hi_[q_tile], first, last};
+    if (first < last) Descend(keys_.size() - 1, 0, query, spans);
+  }
+
+  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    const int64_t i = q_tile * kTile, j = key_tile * kTile;
+    const int64_t queries = std::clamp<int64_t>(c_.lo.size() - i, 0, kTile);
+    const int64_t keys = std::clamp<int64_t>(c_.x.size() - j, 0, kTile);
+    TileMask seen{};
+    // Queries side by side often share their interval: segments, buckets.
+    for (int64_t q = 0, end = 0; q < queries; q = end) {
+      const int32_t lo = c_.lo[i + q], hi = c_.hi[i + q];
+      end = q + 1;
+      while (end < queries && c_.lo[i + end] == lo && c_.hi[i + end] == hi) ++end;
+      const uint64_t bits = BitsBetween(q, end);
+      for (int64_t k = 0; k < keys; ++k) {
+        const int32_t x = c_.x[j + k];
+        seen[k] |= lo <= x && x <= hi ? bits : 0;
+      }
+    }
+    for (int64_t k = 0; k < kTile; ++k) (*mask)[k] &= seen[k];
+  }
+
+ private:
+  struct Query {
+    Bounds lo, hi;
+    int64_t first, last;  // key tiles
+  };
+
+  void Descend(size_t level, int64_t node, const Query& query, std::vector<TileSpan>* spans) const {
+    int64_t width = 1;  // of a node, in tiles
+    for (size_t l = 0; l < level; ++l) width *= kFan;
+    const int64_t first = std::max(node * width, query.first);
+    const int64_t last = std::min((node + 1) * width, query.last);
+    const Bounds& x = keys_[level][node];
+    if (first >= last || query.hi.max < x.min || query.lo.min > x.max) return;
+    const bool full = query.lo.max <= x.min && x.max <= query.hi.min;
+    if (full || level == 0) return Emit(first, last, full, spans);
+    const int64_t end = std::min<int64_t>((node + 1) * kFan, keys_[level - 1].size());
+    for (int64_t child = node * kFan; child < end; ++child) {
+      Descend(level - 1, child, query, spans);
+    }
+  }
+
+  const Coordinates c_;
+  const Level lo_, hi_;  // of every query tile
+  const std::vector<Level> keys_;
+};
+
+}  // namespace
+
+Visible Within(Coordinates coordinates) {
+  return std::make_shared<WithinOf>(std::move(coordinates));
+}
+
+Visible SameSegment(std::span<const int32_t> ids_q, std::span<const int32_t> ids_k) {
+  Coordinates c;
+  for (const int32_t id : ids_q) {
+    c.lo.push_back(id < 0 ? kHighest : id);
+    c.hi.push_back(id < 0 ? kLowest : id);
+  }
+  c.x.assign(ids_k.begin(), ids_k.end());
+  return Within(std::move(c));
+}
+
+Visible NotAfter(std::span<const int32_t> q_positions, std::span<const int32_t> k_positions,
+                 int64_t offset) {
+  Coordinates c;
+  c.lo.assign(q_positions.size(), kLowest);
+  for (const int64_t position : q_positions) {
+    c.hi.push_back(static_cast<int32_t>(
+        std::clamp<int64_t>(position + std::clamp(offset, -kFar, kFar), kLowest, kHighest)));
+  }
+  c.x.assign(k_positions.begin(), k_positions.end());
+  return Within(std::move(c));
+}
+
+}  // namespace attnd

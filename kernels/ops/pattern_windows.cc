@@ -1,0 +1,188 @@
+// Predicates by distance: windows, packed windows, combs.
+#include <cassert>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/pattern_predicate.h"
+#include "kernels/ops/pattern_tiles.h"
+
+namespace attnd {
+namespace {
+
+// Keys [lo, hi).
+struct Interval {
+  int64_t lo, hi;
+};
+
+// Every query sees an interval of keys, and neither bound decreases from query to query.
+class Intervals : public Predicate {
+ public:
+  using Predicate::Predicate;
+  virtual Interval Of(int64_t query) const = 0;
+
+  void Spans(int64_t q_tile, int64_t first, int64_t last,
+             std::vector<TileSpan>* spans) const override {
+    const Interval low = Of(q_tile * kTile), high = Of(q_tile * kTile + kTile - 1);
+    // Someone sees [low.lo, high.hi), everyone sees [high.lo, low.hi): full tiles lie inside.
+    const int64_t begin = std::clamp(FloorDiv(low.lo, kTile), first, last);
+    const int64_t end = std::clamp(FloorDiv(high.hi + kTile - 1, kTile), begin, last);
+    const int64_t full_begin = std::clamp(FloorDiv(high.lo + kTile - 1, kTile), begin, end);
+    const int64_t full_end = std::clamp(FloorDiv(low.hi, kTile), full_begin, end);
+    Emit(begin, full_begin, /*full=*/false, spans);
+    Emit(full_begin, full_end, /*full=*/true, spans);
+    Emit(full_end, end, /*full=*/false, spans);
+  }
+
+  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    // Key j is seen by the queries [ended, started).
+    std::array<Interval, kTile> of;
+    for (int64_t q = 0; q < kTile; ++q) of[q] = Of(q_tile * kTile + q);
+    int64_t started = 0, ended = 0;
+    for (int64_t k = 0; k < kTile; ++k) {
+      const int64_t j = key_tile * kTile + k;
+      while (started < kTile && of[started].lo <= j) ++started;
+      while (ended < kTile && of[ended].hi <= j) ++ended;
+      (*mask)[k] &= BitsBetween(ended, started);
+    }
+  }
+};
+
+Interval KeysOf(const Window& w, int64_t p) {
+  const int64_t start = w.block == 1 ? p : FloorDiv(p, w.block) * w.block;
+  const int64_t end = start + w.block + w.after;
+  return {start - w.before, w.causal ? std::min(end, p + 1) : end};
+}
+
+class WindowsOf : public Intervals {
+ public:
+  explicit WindowsOf(const Window& window)
+      : Intervals(absl::StrCat("window ", window.block, " ", window.before, " ", window.after, " ",
+                               window.offset, " ", window.causal)),
+        window_(window) {}
+
+  Interval Of(int64_t query) const override { return KeysOf(window_, query + window_.offset); }
+
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    return {2, {key_tile - q_tile, Remainder(q_tile * kTile + window_.offset, window_.block)}};
+  }
+
+ private:
+  const Window window_;
+};
+
+class PackedOf : public Intervals {
+ public:
+  PackedOf(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const Window& window)
+      : Intervals(absl::StrCat("packed ", Fingerprint(cu_q), " ", Fingerprint(cu_k), " ",
+                               Windows(window)->key())),
+        cu_q_(cu_q.begin(), cu_q.end()),
+        cu_k_(cu_k.begin(), cu_k.end()),
+        window_(window) {
+    assert(!cu_q.empty() && cu_q.size() == cu_k.size());
+  }
+
+  Interval Of(int64_t query) const override {
+    const size_t s = SegmentOf(query);
+    if (s + 1 == cu_q_.size()) return {cu_k_.back(), cu_k_.back()};
+    const Interval keys = KeysOf(window_, query + OffsetOf(s));
+    const int64_t begin = cu_k_[s], end = cu_k_[s + 1];
+    return {std::clamp(begin + keys.lo, begin, end), std::clamp(begin + keys.hi, begin, end)};
+  }
+
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    const int64_t i = q_tile * kTile, j = key_tile * kTile;
+    const size_t s = SegmentOf(i);
+    if (s + 1 == cu_q_.size() || i + kTile > cu_q_[s + 1] || j < cu_k_[s] ||
+        j + kTile > cu_k_[s + 1]) {
+      return {};
+    }
+    // All of the tile lies inside one segment.
+    const int64_t p = i + OffsetOf(s);
+    return {2, {j - cu_k_[s] - p, Remainder(p, window_.block)}};
+  }
+
+ private:
+  // The segment that holds a query, or as many as there are.
+  size_t SegmentOf(int64_t query) const {
+    return std::upper_bound(cu_q_.begin() + 1, cu_q_.end(), query) - cu_q_.begin() - 1;
+  }
+  // From a query to its position in the segment.
+  int64_t OffsetOf(size_t s) const {
+    const int64_t queries = cu_q_[s + 1] - cu_q_[s], keys = cu_k_[s + 1] - cu_k_[s];
+    return window_.offset + keys - queries - cu_q_[s];
+  }
+
+  const std::vector<int64_t> cu_q_, cu_k_;
+  const Window window_;
+};
+
+class CombOf : public Predicate {
+ public:
+  CombOf(int64_t stride, int64_t offset)
+      : Predicate(absl::StrCat("comb ", stride, " ", offset)), stride_(stride), offset_(offset) {}
+
+  void Spans(int64_t q_tile, int64_t first, int64_t last,
+             std::vector<TileSpan>* spans) const override {
+    if (stride_ < kTile) return Emit(first, last, /*full=*/stride_ == 1, spans);
+    // Queries of the tile lie at [p, p + 63]: keys p + m stride .. p + m stride + 63 for every m.
+    const int64_t p = Remainder(q_tile * kTile + offset_, stride_);
+    int64_t key = p + FloorDiv(first * kTile - kTile + 1 - p + stride_ - 1, stride_) * stride_;
+    for (int64_t at = first; key < last * kTile; key += stride_) {
+      const int64_t end = std::min(FloorDiv(key + kTile - 1, kTile) + 1, last);
+      at = std::max(at, FloorDiv(key, kTile));
+      Emit(at, end, /*full=*/false, spans);
+      at = std::max(at, end);
+    }
+  }
+
+  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    for (int64_t k = 0; k < kTile; ++k) {
+      uint64_t seen = 0;
+      const int64_t distance = key_tile * kTile + k - q_tile * kTile - offset_;
+      for (int64_t q = Remainder(distance, stride_); q < kTile; q += stride_) {
+        seen |= uint64_t{1} << q;
+      }
+      (*mask)[k] &= seen;
+    }
+  }
+
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    return {1, {Remainder((key_tile - q_tile) * kTile - offset_, stride_)}};
+  }
+
+ private:
+  const int64_t stride_, offset_;
+};
+
+}  // namespace
+
+Visible Windows(const Window& window) {
+  Window w = window;
+  assert(w.block >= 1 && (w.block == 1 || (w.before >= 0 && w.after >= 0)));
+  // Larger values show the same pairs, and sums of smaller ones cannot overflow.
+  w.block = std::min(w.block, kFar);
+  w.before = std::clamp(w.before, -kFar, kFar);
+  w.after = std::clamp(w.after, -kFar, kFar);
+  if (w.causal) w.after = std::min<int64_t>(w.after, 0);
+  return std::make_shared<WindowsOf>(w);
+}
+
+Visible Band(int64_t lo, int64_t hi) {
+  constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
+  const int64_t before = lo == kUnbounded ? kFar : -std::clamp(lo, -kFar, kFar);
+  const int64_t after = hi == kUnbounded ? kFar : std::clamp(hi, -kFar, kFar);
+  return Windows({.before = before, .after = after});
+}
+
+Visible Comb(int64_t stride, int64_t offset) {
+  assert(stride >= 1);
+  stride = std::min(stride, kFar);
+  return std::make_shared<CombOf>(stride, Remainder(offset, stride));
+}
+
+Visible PackedWindows(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
+                      const Window& window) {
+  return std::make_shared<PackedOf>(cu_q, cu_k, window);
+}
+
+}  // namespace attnd

@@ -1,0 +1,148 @@
+// Random problems for the benchmark of attend.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/ops/pattern.h"
+
+namespace attnd {
+
+struct BenchSizes {
+  int64_t H = 8, Hkv = 8, Nq = 0, Nk = 0, D = 64;
+  DType dtype = DType::kF32;
+  std::shared_ptr<const Pattern> pattern;
+  AttendParams params = {};
+  bool bias = false, alibi = false, sinks = false, labels = false, gradients = false;
+  int64_t L = 0;  // rows of r
+};
+
+// The tensors of one problem with every view that both directions need.
+class BenchProblem {
+ public:
+  explicit BenchProblem(const BenchSizes& sizes) : s_(sizes) {
+    s_.params.scale = 1 / std::sqrt(static_cast<double>(s_.D));
+    const Shape q = {1, s_.H, s_.Nq, s_.D}, k = {1, s_.Hkv, s_.Nk, s_.D};
+    const DType f32 = DType::kF32;
+    p_ = {Random(q), Random(k), Random(k), Empty(s_.dtype, q), Empty(f32, {1, s_.H, s_.Nq}), {}};
+    if (s_.gradients) {
+      dout_ = Random(q);
+      dq_ = Empty(s_.dtype, q);
+      dk_ = Empty(s_.dtype, k);
+      dv_ = Empty(s_.dtype, k);
+    }
+    s_.dtype = f32;
+    if (s_.bias) p_.terms.bias = Random({1, s_.H, s_.Nq, s_.Nk});
+    if (s_.alibi) p_.terms.alibi_slopes = Random({1, s_.H});
+    if (s_.sinks) p_.terms.sinks = Random({1, s_.H});
+    if (s_.labels) p_.terms.table = Random({1, s_.H, s_.Nq, kLabels});
+    if (s_.L > 0) {
+      p_.terms.q_rel = Random(q);
+      p_.terms.r = Random({1, s_.H, s_.L, s_.D});
+    }
+    const auto tiles = [](int64_t n) { return std::ceil(static_cast<double>(n) / kTile); };
+    AttendRow row = {.nq = s_.Nq, .nk = s_.Nk, .pattern = s_.pattern, .offset = s_.Nk - s_.Nq};
+    row.visible_pairs = static_cast<double>(s_.Nq) * static_cast<double>(s_.Nk);
+    row.visible_tiles = tiles(s_.Nq) * tiles(s_.Nk);
+    if (s_.pattern != nullptr) {
+      row.visible_pairs = static_cast<double>(s_.pattern->visible_pairs);
+      row.visible_tiles = static_cast<double>(s_.pattern->visible_tiles);
+    }
+    rows_.push_back(row);
+  }
+  static constexpr int64_t kLabels = 33;
+
+  // Credited FLOPs of the forward; the backward has 2.5 times as many.
+  double flops() const { return 4.0 * rows_[0].visible_pairs * static_cast<double>(s_.H * s_.D); }
+  const AttendParams& params() const { return s_.params; }
+  AttendProblem Forward() const {
+    AttendProblem p = p_;
+    p.rows = rows_;
+    return p;
+  }
+  AttendGradProblem Backward() const { return {Forward(), dout_, View(), dq_, dk_, dv_, {}}; }
+
+ private:
+  View Empty(DType dtype, const Shape& shape) {
+    memory_.emplace_back(static_cast<size_t>(shape.size() * SizeOf(dtype)));
+    return DenseView(memory_.back().data(), dtype, shape);
+  }
+  // Of s_.dtype; halves are cut from floats of about 1, which are numbers in either format.
+  View Random(const Shape& shape) {
+    const View view = Empty(s_.dtype, shape);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < shape.size(); ++i) {
+      const float x = normal(random_);
+      if (s_.dtype == DType::kF32) {
+        view.As<float>()[i] = x;
+      } else {
+        view.As<uint16_t>()[i] = static_cast<uint16_t>(0x3C00 + 64 * static_cast<int>(8 * x));
+      }
+    }
+    return view;
+  }
+
+  BenchSizes s_;
+  std::mt19937 random_{1};
+  std::vector<std::vector<char>> memory_;
+  AttendProblem p_;
+  View dout_, dq_, dk_, dv_;
+  std::vector<AttendRow> rows_;
+};
+
+inline std::shared_ptr<const Pattern> BandPattern(int64_t N, int64_t lo, int64_t hi) {
+  PatternBuilder builder(N, N);
+  builder.AddBand(lo, hi);
+  return std::make_shared<Pattern>(std::move(builder).Build());
+}
+
+// Each tile visible with this probability.
+inline std::shared_ptr<const Pattern> RandomTiles(int64_t N, double density) {
+  PatternBuilder builder(N, N);
+  std::mt19937 random(2);
+  std::bernoulli_distribution visible(density);
+  for (int64_t q = 0; q < N / kTile; ++q) {
+    for (int64_t k = 0; k < N / kTile; ++k) {
+      if (visible(random)) builder.AddFull(q, k, 1);
+    }
+  }
+  return std::make_shared<Pattern>(std::move(builder).Build());
+}
+
+// Every 64 queries share a list of `keys` random rows.
+inline std::shared_ptr<const Pattern> GatheredKeys(int64_t N, int64_t keys) {
+  const int64_t tiles = N / kTile, each = keys / kTile;
+  PatternBuilder builder(N, tiles * keys);
+  for (int64_t q = 0; q < tiles; ++q) builder.AddFull(q, q * each, each);
+  Pattern pattern = std::move(builder).Build();
+  std::mt19937 random(3);
+  for (int64_t s = 0; s < tiles * keys; ++s) {
+    pattern.key_rows.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(N)));
+  }
+  return std::make_shared<Pattern>(std::move(pattern));
+}
+
+// Everybody sees everything, with labels.
+inline std::shared_ptr<const Pattern> Labelled(int64_t N) {
+  PatternBuilder builder(N, N);
+  for (int64_t q = 0; q < N / kTile; ++q) builder.AddFull(q, 0, N / kTile);
+  Pattern pattern = std::move(builder).Build();
+  TileTerms terms;
+  std::mt19937 random(4);
+  for (int64_t i = 0; i < kTile * kTile; ++i) {
+    terms.labels.push_back(static_cast<uint16_t>(random() % BenchProblem::kLabels));
+  }
+  pattern.terms.push_back(std::move(terms));
+  for (Run& run : pattern.by_query.runs) run.terms = 0;
+  for (Run& run : pattern.by_key.runs) run.terms = 0;
+  return std::make_shared<Pattern>(std::move(pattern));
+}
+
+}  // namespace attnd
