@@ -25,6 +25,9 @@ struct RowBlock {
   int64_t pitch, rows, width;
 };
 
+// Rows of whole vectors of every target: nothing beyond the columns is read or written.
+HWY_INLINE bool HoldsVectors(const Patch& p) { return IsInPlace(p) && p.columns % 16 == 0; }
+
 // A unit's chunk of the axis of a view as patches of kBlock rows. A dense axis: rows of kWidth
 // neighbours, and a last one of what is left.
 class ColumnPatches {
@@ -76,8 +79,7 @@ class ColumnBlocks {
   // Valid until the next call.
   RowBlock operator[](int64_t block) {
     const Patch part = patches_[block];
-    // Whole vectors of every target: nothing beyond the columns is read.
-    if (IsInPlace(part) && part.columns % 16 == 0) {
+    if (HoldsVectors(part)) {
       return {reinterpret_cast<const float*>(part.data), part.row_stride, part.rows, part.columns};
     }
     if (held_ != block) {

@@ -69,10 +69,11 @@ void WriteUnit(bool log, const SoftmaxProblem& p, const AlongWalk& walk,
   HWY_ALIGN float scratch[kWidth * kBlock];
   for (int64_t b = 0; b < blocks.count(); ++b) {
     const Patch to = out[b];
-    if (IsInPlace(to)) {
-      ScaleBlock(log, blocks[b], scales, reinterpret_cast<float*>(to.data), to.row_stride);
+    const RowBlock from = blocks[b];
+    if (HoldsVectors(to) && to.columns == from.width) {
+      ScaleBlock(log, from, scales, reinterpret_cast<float*>(to.data), to.row_stride);
     } else {
-      ScaleBlock(log, blocks[b], scales, scratch, kWidth);
+      ScaleBlock(log, from, scales, scratch, kWidth);
       StorePatch(scratch, kWidth, to);
     }
   }

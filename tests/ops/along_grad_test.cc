@@ -18,11 +18,12 @@ class AlongGradTest : public GradientTest {
   }
 
   // Values whose differences, and distances from kinks, are more than a step of differences.
-  static Values Spread(const std::vector<Shape>& shapes, unsigned seed) {
+  static Values Spread(const std::vector<Shape>& shapes, unsigned seed, float offset = 0) {
     Values values = Random(shapes, seed);
     for (auto& list : values.data) {
       for (size_t i = 0; i < list.size(); ++i) {
-        list[i] = (list[i] < 0 ? -1.0f : 1.0f) * (0.1f + 0.06f * static_cast<float>(7 * i % 31));
+        list[i] =
+            (list[i] < 0 ? -1.0f : 1.0f) * (0.1f + offset + 0.06f * static_cast<float>(7 * i % 31));
       }
     }
     return values;
@@ -54,7 +55,7 @@ TEST_F(AlongGradTest, FunctionsOfTwoOperandsThatBroadcast) {
           const Tensor b = divides ? ops.Affine(in[1], 1, 4) : in[1];
           return std::vector<Tensor>{ops.Apply(op, in[0], b)};
         },
-        {Random({{2, 1, 3}, {1, 4, 1}}, 1), Random({{1, 5, 3}, {2, 1, 3}}, 2)});
+        {Spread({{2, 1, 3}, {1, 4, 1}}, 1), Spread({{1, 5, 3}, {2, 1, 3}}, 2, /*offset=*/0.03f)});
   }
 }
 

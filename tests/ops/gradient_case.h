@@ -75,7 +75,8 @@ class GradientTest : public ::testing::Test {
       if (watched[i]) tape.Watch(tensors[i]);
     }
     const std::vector<Tensor> outputs = formula(ops, tensors);
-    std::vector<Values> weights;
+    std::vector<Values>& weights = weights_;
+    weights.clear();
     for (size_t o = 0; o < outputs.size(); ++o) {
       Values& w = weights.emplace_back();
       for (size_t p = 0; p < outputs[o].size(); ++p) {
@@ -126,7 +127,8 @@ class GradientTest : public ::testing::Test {
     return tensors;
   }
 
-  std::vector<Values> inputs_;  // what a test keeps alive
+  // Gradients may be views of what came in.
+  std::vector<Values> inputs_, weights_;
   PlainBackend backend_;
   BufferPool pool_{int64_t{1} << 20, /*poison=*/true};
 };

@@ -76,10 +76,11 @@ TEST_P(AlongTest, SoftmaxOfEveryAxisStrideAndDtype) {
         const TestArray x = ArrayOf(c, seed, 20);
         const PlainArray truth = PlainSoftmaxOf(log, c.axis, x);
         const Memory out = seed % 2 == 0 ? Memory::kTransposed : Memory::kPitched;
-        // Exponential, sum, division and product: 2 + 3 + 1 + 1 units in the last place.
-        ExpectNear(Run1(SoftmaxCall(log), c.axis, x, DType::kF32, out), truth, log ? 2e-7 : 9e-7,
+        // x - maximum is rounded below 64: 2e-6 of the exponential; all else takes 7 roundings.
+        ExpectNear(Run1(SoftmaxCall(log), c.axis, x, DType::kF32, out), truth, log ? 2e-7 : 3e-6,
                    log ? 5e-7 : 1e-37);
-        ExpectNear(Run1(SoftmaxCall(log), c.axis, x, DType::kBF16, out), truth, 5e-3, 1e-37);
+        ExpectNear(Run1(SoftmaxCall(log), c.axis, x, DType::kBF16, out), truth, 5e-3,
+                   log ? 5e-7 : 1e-37);
       }
     }
   }
@@ -99,7 +100,7 @@ TEST_P(AlongTest, SoftmaxOfALongAxisSumsToOne) {
     ForEachIndex(shape, [&](const std::vector<int64_t>& index) {
       const auto line = static_cast<size_t>(index[static_cast<size_t>(1 - axis)]);
       const double expected = std::exp(in.At(index)) / truth[line];
-      ASSERT_NEAR(y.At(index), expected, 1.5e-6 * expected);
+      ASSERT_NEAR(y.At(index), expected, 3e-6 * expected);
     });
     EXPECT_NEAR(sums[0], 1, 1e-6);
   }
