@@ -1,26 +1,114 @@
 // Ops on rows by index, and their gradient rules.
+#include <algorithm>
+
 #include "kernels/ops/ops.h"
 
 namespace attnd {
+namespace {
 
-Tensor Ops::Gather(const Tensor&, const Tensor&) {
-  Require(false, "gather", "is not built yet");
-  return {};
+int64_t At(const std::vector<int64_t>& list, size_t problem) {
+  return list.size() == 1 ? list[0] : list[problem];
 }
 
-Tensor Ops::Scatter(const Tensor&, const Tensor&, const std::vector<int64_t>&) {
-  Require(false, "scatter", "is not built yet");
-  return {};
+// Whether x [.., N, D] and index [.., M] broadcast; the shape of a result with `rows` rows.
+bool Broadcast(const View& x, const View& index, int64_t rows, Shape* out) {
+  if (x.shape.rank < 2 || index.shape.rank != x.shape.rank - 1) return false;
+  *out = x.shape;
+  for (int i = 0; i + 2 < x.shape.rank; ++i) {
+    const int64_t a = x.shape[i], b = index.shape[i];
+    if (a != b && a != 1 && b != 1) return false;
+    out->dims[i] = a == 1 ? b : a;
+  }
+  out->dims[x.shape.rank - 2] = rows;
+  return index.dtype == DType::kI32;
 }
 
-Tensor Ops::Sort(const Tensor&, const std::vector<int64_t>&, bool) {
-  Require(false, "sort", "is not built yet");
-  return {};
+// x [.., M, D] into the rows of fresh tensors of `shapes`.
+Tensor ScatterTo(Ops& ops, const Tensor& x, const Tensor& index, const std::vector<Shape>& shapes) {
+  const Tensor out = ops.Empty(DType::kF32, shapes);
+  if (!ops.status().ok()) return {};
+  std::vector<ScatterRowsProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], index[p], out[p]});
+  ops.Fail(ops.stream().backend().ScatterRows(ops.stream(), {.problems = problems}));
+  return ops.status().ok() ? out : Tensor();
 }
 
-Tensor Ops::TopK(const Tensor&, const std::vector<int64_t>&) {
-  Require(false, "top_k", "is not built yet");
-  return {};
+}  // namespace
+
+Tensor Ops::Gather(const Tensor& x, const Tensor& index) {
+  bool fits = !x.empty() && index.size() == x.size();
+  std::vector<Shape> shapes(x.size());
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    const int64_t M = index[p].shape[std::max(index[p].shape.rank - 1, 0)];
+    fits = Broadcast(x[p], index[p], M, &shapes[p]) && x[p].dtype == x[0].dtype &&
+           (IsFloat(x[p].dtype) || x[p].dtype == DType::kI32);
+  }
+  if (!Require(fits, "gather", "x [.., N, D], int32 index [.., M], leading dimensions broadcast")) {
+    return {};
+  }
+  const Tensor out = Empty(x[0].dtype == DType::kI32 ? DType::kI32 : DType::kF32, shapes);
+  if (!status_.ok()) return {};
+  std::vector<GatherRowsProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], index[p], out[p]});
+  Fail(stream_.backend().GatherRows(stream_, {.problems = problems}));
+  if (!status_.ok()) return {};
+  if (Records({&x})) {
+    tape_->Record({x}, {out},
+                  [index, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                                const std::vector<bool>&) -> std::vector<Tensor> {
+                    return {ScatterTo(ops, grads[0], index, before)};
+                  });
+  }
+  return out;
+}
+
+Tensor Ops::Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows) {
+  bool fits =
+      !x.empty() && index.size() == x.size() && (rows.size() == 1 || rows.size() == x.size());
+  std::vector<Shape> shapes(x.size());
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    fits = Broadcast(x[p], index[p], At(rows, p), &shapes[p]) && IsFloat(x[p].dtype) &&
+           index[p].shape[index[p].shape.rank - 1] == x[p].shape[x[p].shape.rank - 2] &&
+           At(rows, p) >= 0;
+  }
+  if (!Require(fits, "scatter", "float x [.., M, D], int32 index [.., M], a number of rows")) {
+    return {};
+  }
+  const Tensor out = ScatterTo(*this, x, index, shapes);
+  if (!status_.ok()) return {};
+  if (Records({&x})) {
+    tape_->Record({x}, {out},
+                  [index, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                                const std::vector<bool>&) -> std::vector<Tensor> {
+                    const Tensor rows = ops.Gather(grads[0], index);
+                    if (!ops.status().ok() || ShapesOf(rows) == before) return {rows};
+                    return {ops.SumTo(rows, before)};
+                  });
+  }
+  return out;
+}
+
+Tensor Ops::Sort(const Tensor& x, const std::vector<int64_t>& count, bool descending) {
+  bool fits = !x.empty() && (count.size() == 1 || count.size() == x.size());
+  std::vector<Shape> shapes;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    shapes.push_back(x[p].shape);
+    const int last = x[p].shape.rank - 1;
+    fits = last >= 0 && (x[p].dtype == DType::kF32 || x[p].dtype == DType::kI32) &&
+           0 <= At(count, p) && At(count, p) <= x[p].shape[last];
+    shapes[p].dims[std::max(last, 0)] = At(count, p);
+  }
+  if (!Require(fits, "sort", "x float32 or int32, count at most its last dimension")) return {};
+  const Tensor order = Empty(DType::kI32, shapes);
+  if (!status_.ok()) return {};
+  std::vector<SortProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], order[p]});
+  Fail(stream_.backend().Sort(stream_, {.descending = descending, .problems = problems}));
+  return status_.ok() ? order : Tensor();
+}
+
+Tensor Ops::TopK(const Tensor& x, const std::vector<int64_t>& count) {
+  return Sort(x, count, /*descending=*/true);
 }
 
 }  // namespace attnd

@@ -12,7 +12,7 @@ namespace attnd {
 
 // out[.., m, :] = x[.., index[.., m], :]; index -1: zeros. x [.., N, D] a float dtype or int32, out
 // [.., M, D] of a float dtype (int32 for int32); index [.., M] int32 in [-1, N). Leading dimensions
-// of x and index broadcast to those of out.
+// of x and index broadcast to those of out. Any strides.
 struct GatherRowsProblem {
   View x, index, out;
 };
@@ -23,7 +23,8 @@ struct GatherRowsArgs {
 
 // out[.., n, :] = sum of x[.., m, :] over index[.., m] = n, in ascending m, in float32:
 // deterministic. Rows that nobody names are 0; index -1 goes nowhere. Where `out` has 1 in a
-// leading dimension and x has more, the sum runs over that dimension too, in ascending order.
+// leading dimension and x or index has more, the sum runs over that dimension too, in ascending
+// order. x and out of a float dtype, any strides.
 struct ScatterRowsProblem {
   View x, index, out;
 };

@@ -128,6 +128,8 @@ class Ops {
   Tensor FromHost(const std::vector<Shape>& shapes, const std::vector<std::vector<float>>& values);
   Tensor FromHost(const std::vector<Shape>& shapes,
                   const std::vector<std::vector<int32_t>>& values);
+  // Row-major tables from a seed, random.h: problems of one shape share one. A constant.
+  Tensor Draw(const DrawParams& params, const std::vector<Shape>& shapes);
   // Fresh memory, one dense array a problem. `layouts` empty: row-major.
   Tensor Empty(DType dtype, const std::vector<Shape>& shapes,
                const std::vector<Layout>& layouts = {});
