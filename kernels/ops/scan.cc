@@ -76,19 +76,19 @@ struct Call {
     return {result.out, result.lse, result.s_out, result.z_out};
   }
   ScanProblem Problem(size_t p) const {
-    return {.q = q[p],
-            .k = k[p],
-            .v = v[p],
-            .out = result.out[p],
-            .lse = result.lse[p],
-            .rows = rows[p],
-            .log_decay =
-                Spread(extra.log_decay, p, DecayShape(k[p], DecayWidth(extra.log_decay, p))),
-            .beta = Spread(extra.beta, p, BetaShape(k[p])),
-            .s0 = Spread(extra.s0, p, StateShape(k[p], v[p])),
-            .z0 = Spread(extra.z0, p, NormaliserShape(k[p])),
-            .s_out = ViewOf(result.s_out, p),
-            .z_out = ViewOf(result.z_out, p)};
+    return {
+        .q = q[p],
+        .k = k[p],
+        .v = v[p],
+        .out = result.out[p],
+        .lse = result.lse[p],
+        .rows = rows[p],
+        .log_decay = Spread(extra.log_decay, p, DecayShape(k[p], DecayWidth(extra.log_decay, p))),
+        .beta = Spread(extra.beta, p, BetaShape(k[p])),
+        .s0 = Spread(extra.s0, p, StateShape(k[p], v[p])),
+        .z0 = Spread(extra.z0, p, NormaliserShape(k[p])),
+        .s_out = ViewOf(result.s_out, p),
+        .z_out = ViewOf(result.z_out, p)};
   }
 };
 
@@ -112,8 +112,8 @@ bool CheckExtra(Ops& ops, const Call& call) {
   for (size_t p = 0; p < call.q.size(); ++p) {
     const View &k = call.k[p], &v = call.v[p];
     const auto fits = [&](const Tensor& x, const Shape& full) {
-      return x.empty() || (x.size() == call.q.size() && IsFloat(x[p].dtype) &&
-                           RepeatsTo(x[p].shape, full));
+      return x.empty() ||
+             (x.size() == call.q.size() && IsFloat(x[p].dtype) && RepeatsTo(x[p].shape, full));
     };
     const int64_t width = DecayWidth(e.log_decay, p);
     const bool shapes = (width == 1 || width == k.shape[3]) &&
@@ -124,8 +124,8 @@ bool CheckExtra(Ops& ops, const Call& call) {
   const ScanParams& o = call.params;
   const bool in_order = !e.log_decay.empty() || !e.beta.empty() || e.final_state;
   const bool delta = o.rule == ScanRule::kDelta;
-  const bool plain_exp = o.map != FeatureMap::kExp ||
-                         (!delta && !in_order && e.s0.empty() && e.z0.empty());
+  const bool plain_exp =
+      o.map != FeatureMap::kExp || (!delta && !in_order && e.s0.empty() && e.z0.empty());
   return ops.Require(o.causal || !in_order, kScan,
                      "log_decay, beta and a final state need causal") &&
          ops.Require(!delta || (o.causal && o.den == ScanDen::kOne), kScan,
@@ -168,8 +168,8 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
                         .ds0 = ViewOf(result[5], p),
                         .dz0 = ViewOf(result[6], p)});
   }
-  ops.Fail(ops.stream().backend().ScanGrad(ops.stream(),
-                                           {.params = call.params, .problems = backward}));
+  ops.Fail(
+      ops.stream().backend().ScanGrad(ops.stream(), {.params = call.params, .problems = backward}));
   for (size_t i = 3; i < inputs.size(); ++i) {
     if (wanted[i] && ShapesOf(inputs[i]) != full[i]) {
       result[i] = ops.SumTo(result[i], ShapesOf(inputs[i]));

@@ -31,9 +31,8 @@ class ScanTapeTest : public ::testing::Test {
  protected:
   // Scans `c` and replays; inputs in the order q, k, v, log_decay, beta, s0, z0.
   void Run(const ScanCase& c) {
-    const std::vector<Tensor> in = {Given(Raw(c.q)),    Given(Raw(c.k)),
-                                    Given(Raw(c.v)),    Given(Raw(c.log_decay)),
-                                    Given(Raw(c.beta)), Given(Raw(c.s0)),
+    const std::vector<Tensor> in = {Given(Raw(c.q)),         Given(Raw(c.k)),    Given(Raw(c.v)),
+                                    Given(Raw(c.log_decay)), Given(Raw(c.beta)), Given(Raw(c.s0)),
                                     Given(Raw(c.z0))};
     Stream stream(*CpuOf(MachineIsas()[0]), &pool_);
     Tape tape;
@@ -43,8 +42,8 @@ class ScanTapeTest : public ::testing::Test {
                     {in[3], in[4], in[5], in[6], /*final_state=*/true});
     ASSERT_TRUE(ops.status().ok()) << ops.status();
     const std::vector<Tensor> outputs = {out_.out, out_.lse, out_.s_out, out_.z_out};
-    const std::vector<Tensor> grads = {Given(Raw(c.dout)), Given(Raw(c.dlse)),
-                                       Given(Raw(c.ds_out)), Given(Raw(c.dz_out))};
+    const std::vector<Tensor> grads = {Given(Raw(c.dout)), Given(Raw(c.dlse)), Given(Raw(c.ds_out)),
+                                       Given(Raw(c.dz_out))};
     grads_ = tape.Replay(ops, outputs, grads, in);
     ASSERT_TRUE(ops.status().ok()) << ops.status();
   }
