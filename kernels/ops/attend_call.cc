@@ -60,7 +60,8 @@ bool FitsTerm(const Term& term, const AttendCall& call, size_t p, const View& vi
 
 // A dimension that repeats by its stride has no gradient of its own shape.
 bool RepeatsByStride(const View& view) {
-  for (int i = 0; i < view.shape.rank; ++i) {
+  // Without elements, dense strides are 0 as well.
+  for (int i = 0; i < view.shape.rank && view.shape.size() > 0; ++i) {
     if (view.shape[i] > 1 && view.stride[i] == 0) return true;
   }
   return false;

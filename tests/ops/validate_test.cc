@@ -287,10 +287,11 @@ TEST_F(ValidateTest, DeclaredShapesAndTypes) {
             "sink_logits shape must be [H], got [1,4]");
   EXPECT_EQ(Why([](Call* c) {
               for (const char* name : {"q", "k", "v"}) c->tensors[name].dtype = DType::kBF16;
-              Set(c, "bias", {1}, DType::kF16);
+              Set(c, "bias", {1, 1, 1, 1, 1}, DType::kF16);
               Set(c, "alibi_slopes", {4}, DType::kF32);
               Set(c, "sink_logits", {4}, DType::kBF16);
             }),
+            "bias shape must be broadcastable to [B,H,Nq,Nk], got [1,1,1,1,1]\n"
             "bias dtype must be float32 or that of q, bfloat16, got float16");
   EXPECT_EQ(Why([](Call* c) {
               Set(c, "segment_ids_q", {2, 5}, DType::kI32);
