@@ -319,6 +319,24 @@ TEST_F(ValidateTest, LengthsWithoutDataCountAsFull) {
   EXPECT_EQ((*plan)->visible_pairs, 2 * 4 * 5 * 7);
 }
 
+TEST_F(ValidateTest, PackedSequences) {
+  Call call = Good("softmax");
+  Set(&call, "q", {1, 4, 5, 8});
+  Set(&call, "k", {1, 2, 7, 8});
+  Set(&call, "v", {1, 2, 7, 3});
+  SetIntegers(&call, "cu_seqlens_q", {0, 2, 2, 5});
+  SetIntegers(&call, "cu_seqlens_k", {0, 3, 5, 7});
+  const auto plan = engine_->MakePlan(call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)->visible_pairs, 4 * (2 * 3 + 0 * 2 + 3 * 2));
+  // Without data one sequence holds everything: a bound.
+  for (const char* name : {"cu_seqlens_q", "cu_seqlens_k"}) Set(&call, name, {4}, DType::kI32);
+  const auto bound = engine_->MakePlan(call);
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  EXPECT_EQ((*bound)->visible_pairs, 4 * 5 * 7);
+  EXPECT_GE((*bound)->workspace_bytes, (*plan)->workspace_bytes);
+}
+
 TEST_F(ValidateTest, EmptySequencesAreFine) {
   Call call = Good("local");
   Set(&call, "q", {2, 4, 0, 8});
