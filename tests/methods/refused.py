@@ -164,8 +164,6 @@ def pattern_refusals(options):
         refuse("bias-last-dimensions",
                "bias shape must be broadcastable to [B,H,Nq,Nk] with Nk = 7, got [6,6]",
                bias=zeros(6, 6)),
-        refuse("bias-rank", "bias shape must be broadcastable to [B,H,Nq,Nk], got [1,2,4,6,7]",
-               bias=zeros(1, 2, 4, 6, 7)),
         refuse("bias-dtype", "bias dtype must be float32, got float16",
                bias=zeros(H, Nq, Nk, dtype=np.float16)),
         refuse("bias-dtype-of-q", "bias dtype must be float32 or that of q, float16, got int32",

@@ -287,10 +287,11 @@ TEST_F(ValidateTest, DeclaredShapesAndTypes) {
             "sink_logits shape must be [H], got [1,4]");
   EXPECT_EQ(Why([](Call* c) {
               for (const char* name : {"q", "k", "v"}) c->tensors[name].dtype = DType::kBF16;
-              Set(c, "bias", {1}, DType::kF16);
+              Set(c, "bias", {1, 1, 1, 1, 1}, DType::kF16);
               Set(c, "alibi_slopes", {4}, DType::kF32);
               Set(c, "sink_logits", {4}, DType::kBF16);
             }),
+            "bias shape must be broadcastable to [B,H,Nq,Nk], got [1,1,1,1,1]\n"
             "bias dtype must be float32 or that of q, bfloat16, got float16");
   EXPECT_EQ(Why([](Call* c) {
               Set(c, "segment_ids_q", {2, 5}, DType::kI32);
@@ -316,6 +317,24 @@ TEST_F(ValidateTest, LengthsWithoutDataCountAsFull) {
   const auto plan = engine_->MakePlan(call);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ((*plan)->visible_pairs, 2 * 4 * 5 * 7);
+}
+
+TEST_F(ValidateTest, PackedSequences) {
+  Call call = Good("softmax");
+  Set(&call, "q", {1, 4, 5, 8});
+  Set(&call, "k", {1, 2, 7, 8});
+  Set(&call, "v", {1, 2, 7, 3});
+  SetIntegers(&call, "cu_seqlens_q", {0, 2, 2, 5});
+  SetIntegers(&call, "cu_seqlens_k", {0, 3, 5, 7});
+  const auto plan = engine_->MakePlan(call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)->visible_pairs, 4 * (2 * 3 + 0 * 2 + 3 * 2));
+  // Without data one sequence holds everything: a bound.
+  for (const char* name : {"cu_seqlens_q", "cu_seqlens_k"}) Set(&call, name, {4}, DType::kI32);
+  const auto bound = engine_->MakePlan(call);
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  EXPECT_EQ((*bound)->visible_pairs, 4 * 5 * 7);
+  EXPECT_GE((*bound)->workspace_bytes, (*plan)->workspace_bytes);
 }
 
 TEST_F(ValidateTest, EmptySequencesAreFine) {
