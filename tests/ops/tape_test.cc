@@ -8,6 +8,7 @@
 #include "kernels/ops/ops.h"
 #include "tests/ops/gradient_case.h"
 #include "tests/ops/plain.h"
+#include "tests/ops/plain_backend.h"
 
 namespace attnd::testing {
 namespace {
