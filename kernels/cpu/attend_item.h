@@ -56,7 +56,8 @@ struct AttendItem {
 
   // True: something is to be done to scores between product and exponential.
   bool has_terms = false;
-  float query_scale = 1;  // scores are kept in base 2 from the product on, with terms after them
+  float unit = 1;         // of scores in the end: log2(e) with softmax, whose scores are in base 2
+  float query_scale = 1;  // scale, in units already unless a soft cap follows
   HeadTerms terms;
 
   // The row of slot first + i; -1: none.
@@ -88,7 +89,8 @@ struct AttendScratch {
   int64_t Floats() const {
     const int64_t per_query_tile = kTile * (D + Dv + 4) + (has_relative ? kTile * D : 0) + 16 * 7;
     const int64_t scores = kTile * std::max({kBlockTiles * kTile, D, Dv});
-    const int64_t key_tiles = kBlockTiles * kTile * (D + Dv + 5) + 16 * (Dv + 4);
+    const int64_t key_tiles =
+        kBlockTiles * kTile * (D + Dv + 5) + kTile * Dv + 16 * (Dv + 4) + 2 * Dv + 48;
     const int64_t bias = has_bias ? 2 * kTile * kTile + 32 : 0;
     const int64_t relative = has_relative ? kRelativeRows * kTile + 16 : 0;
     return ItemTiles(D, Dv) * per_query_tile + scores + key_tiles + bias + relative;

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numbers>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/attend_item.h"
@@ -65,8 +64,9 @@ class ScoreTerms {
 
   // `rows` is space for a panel of queries.
   void LoadQueries(float* rows);
-  // scores [key][kPanel], scale q.k, become scores in base 2 where softmax follows, else weights
-  // with `seen` [kPanel] counting them. Selects, so that whatever an invisible pair holds is gone.
+  // scores [key][kPanel], query_scale q.k, become scores in units of AttendItem::unit, or weights
+  // where no softmax follows, with `seen` [kPanel] counting them. Selects, so that whatever an
+  // invisible pair holds is gone.
   void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
   // Queries of the tile that see a key.
   uint64_t Sees(const KeyPart& part, int64_t key) const;
@@ -74,9 +74,14 @@ class ScoreTerms {
  private:
   void AddRelative(const KeyPart& part, int64_t panel, float* scores) const;
   void AddLabelled(const KeyPart& part, int64_t panel, float* scores) const;
+  void Cap(const KeyPart& part, float* scores) const;
+  void AddAlibi(const KeyPart& part, int64_t panel, float* scores) const;
+  void AddConstants(const KeyPart& part, int64_t panel, float* scores) const;
+  void AddBias(const KeyPart& part, float* scores) const;
   void LoadBias(const KeyPart& part, int64_t panel) const;
   float BiasOf(int64_t query_row, int64_t key_row) const;
-  void Finish(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
+  void Hide(const KeyPart& part, int64_t panel, float* scores) const;
+  void Weigh(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
 
   int64_t PanelQueries(int64_t panel) const { return std::min(kPanel, queries_ - panel * kPanel); }
 
@@ -112,8 +117,18 @@ inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
   if (t_.terms.table.data != nullptr && part.terms != nullptr && !part.terms->labels.empty()) {
     AddLabelled(part, panel, scores);
   }
-  if (t_.terms.bias.data != nullptr) LoadBias(part, panel);
-  Finish(part, panel, scores, seen);
+  if (t_.terms.params.softcap > 0) Cap(part, scores);
+  if (t_.terms.slope != nullptr) AddAlibi(part, panel, scores);
+  AddConstants(part, panel, scores);
+  if (t_.terms.bias.data != nullptr) {
+    LoadBias(part, panel);
+    AddBias(part, scores);
+  }
+  if (!t_.terms.is_softmax()) {
+    Weigh(part, panel, scores, seen);
+  } else if (part.mask != nullptr || part.absent != 0) {
+    Hide(part, panel, scores);
+  }
 }
 
 // One product of the queries with the rows of r at all distances between the two tiles, 127 of them
@@ -188,6 +203,12 @@ inline void ScoreTerms::LoadBias(const KeyPart& part, int64_t panel) const {
   const HeadPlane& bias = t_.terms.bias;
   const int64_t queries = PanelQueries(panel);
   const bool is_row = t_.key_rows == nullptr && bias.column == SizeOf(bias.dtype);
+  if (is_row && t_.query_rows == nullptr && bias.dtype == DType::kF32 && queries == kPanel) {
+    const int64_t row = t_.first + first_ + panel * kPanel;
+    return Transpose(reinterpret_cast<const float*>(bias.At(row, part.first)),
+                     bias.row / static_cast<int64_t>(sizeof(float)), kPanel, part.keys, space_.bias,
+                     kPanel);
+  }
   for (int64_t i = 0; i < kPanel; ++i) {
     float* to = space_.rows + i * kTile;
     const int64_t row = i < queries ? t_.QueryRow(first_ + panel * kPanel + i) : -1;
@@ -214,52 +235,98 @@ inline uint64_t ScoreTerms::Sees(const KeyPart& part, int64_t key) const {
   return word;
 }
 
-inline void ScoreTerms::Finish(const KeyPart& part, int64_t panel, float* scores,
-                               float* seen) const {
+// A row of scores becomes f(vector, first lane) of each of its vectors.
+template <class F>
+HWY_INLINE void ForVectors(float* row, const F& f) {
+  const DF d;
+  for (int64_t x = 0; x < kPanel; x += kLanes) {
+    hn::StoreU(f(hn::LoadU(d, row + x), x), d, row + x);
+  }
+}
+
+inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
+  const DF d;
+  const auto cap = static_cast<float>(t_.terms.params.softcap);
+  const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, cap * t_.unit);
+  for (int64_t key = 0; key < part.keys; ++key) {
+    ForVectors(scores + key * kPanel, [&](VF t, int64_t) HWY_ATTR {
+      return hn::Mul(factor, Tanh(d, hn::Mul(t, inverse)));
+    });
+  }
+}
+
+inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  const AttendParams& params = t_.terms.params;
-  const bool has_bias = t_.terms.bias.data != nullptr, is_softmax = t_.terms.is_softmax();
-  const float* tile_bias = part.terms == nullptr || part.terms->bias.empty()
-                               ? nullptr
-                               : part.terms->bias.data() + panel * kPanel;
-  const float* key_bias = t_.pattern == nullptr || t_.pattern->key_bias.empty()
-                              ? nullptr
-                              : t_.pattern->key_bias.data() + part.first;
-  const bool capped = params.softcap > 0;
-  const VF cap = hn::Set(d, static_cast<float>(params.softcap));
-  const VF inverse_cap = hn::Set(d, capped ? static_cast<float>(1 / params.softcap) : 0.0f);
-  const VF slope = hn::Set(d, t_.terms.slope == nullptr ? 0.0f : *t_.terms.slope);
-  const VF log2e = hn::Set(d, std::numbers::log2e_v<float>);
-  const VF hidden = hn::Set(d, kMinusInf), one = hn::Set(d, 1.0f);
+  const VF slope = hn::Set(d, *t_.terms.slope * t_.unit);
+  for (int64_t key = 0; key < part.keys; ++key) {
+    const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      const auto apart = hn::Sub(hn::LoadU(di, position_ + panel * kPanel + x), row);
+      return hn::NegMulAdd(slope, hn::Abs(hn::ConvertTo(d, apart)), s);
+    });
+  }
+}
+
+// Of the pattern.
+inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* scores) const {
+  const DF d;
+  if (t_.pattern == nullptr) return;
+  const VF unit = hn::Set(d, t_.unit);
+  for (int64_t key = 0; !t_.pattern->key_bias.empty() && key < part.keys; ++key) {
+    const VF added = hn::Set(d, t_.pattern->key_bias[part.first + key] * t_.unit);
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t) HWY_ATTR { return hn::Add(s, added); });
+  }
+  if (part.terms == nullptr || part.terms->bias.empty()) return;
+  for (int64_t key = 0; key < part.keys; ++key) {
+    const float* added = part.terms->bias.data() + key * kTile + panel * kPanel;
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      return hn::MulAdd(unit, hn::LoadU(d, added + x), s);
+    });
+  }
+}
+
+inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
+  const DF d;
+  const VF unit = hn::Set(d, t_.unit), hidden = hn::Set(d, kMinusInf);
+  for (int64_t key = 0; key < part.keys; ++key) {
+    const float* bias = space_.bias + key * kPanel;
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      const VF added = hn::LoadU(d, bias + x);
+      return hn::IfThenElse(hn::Eq(added, hidden), hidden, hn::MulAdd(unit, added, s));
+    });
+  }
+}
+
+inline void ScoreTerms::Hide(const KeyPart& part, int64_t panel, float* scores) const {
+  const DF d;
+  const VF hidden = hn::Set(d, kMinusInf);
   for (int64_t key = 0; key < part.keys; ++key) {
     const uint64_t word = part.Sees(key) >> (panel * kPanel);
-    const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
-    const VF added = hn::Set(d, key_bias == nullptr ? 0.0f : key_bias[key]);
-    for (int64_t x = 0; x < kPanel; x += kLanes) {
-      float* at = scores + key * kPanel + x;
-      VF s = hn::LoadU(d, at);
-      if (capped) s = hn::Mul(cap, Tanh(d, hn::Mul(s, inverse_cap)));
-      if (t_.terms.slope != nullptr) {
-        const auto apart = hn::Sub(hn::LoadU(di, position_ + panel * kPanel + x), row);
-        s = hn::NegMulAdd(slope, hn::Abs(hn::ConvertTo(d, apart)), s);
-      }
-      s = hn::Add(s, added);
-      if (tile_bias != nullptr) s = hn::Add(s, hn::LoadU(d, tile_bias + key * kTile + x));
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      return hn::IfThenElse(LaneMask(word >> x), s, hidden);
+    });
+  }
+}
+
+inline void ScoreTerms::Weigh(const KeyPart& part, int64_t panel, float* scores,
+                              float* seen) const {
+  const DF d;
+  const VF hidden = hn::Set(d, kMinusInf), one = hn::Set(d, 1.0f);
+  const bool has_bias = t_.terms.bias.data != nullptr;
+  const Weighting weighting = t_.terms.params.weighting;
+  for (int64_t key = 0; key < part.keys; ++key) {
+    const uint64_t word = part.Sees(key) >> (panel * kPanel);
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       auto sees = LaneMask(word >> x);
       if (has_bias) {
         const VF bias = hn::LoadU(d, space_.bias + key * kPanel + x);
-        s = hn::Add(s, bias);
         sees = hn::AndNot(hn::Eq(bias, hidden), sees);
       }
-      if (is_softmax) {
-        hn::StoreU(hn::IfThenElse(sees, hn::Mul(s, log2e), hidden), d, at);
-      } else {
-        hn::StoreU(hn::IfThenElseZero(sees, Weight(d, params.weighting, s)), d, at);
-        const VF count = hn::LoadU(d, seen + x);
-        hn::StoreU(hn::Add(count, hn::IfThenElseZero(sees, one)), d, seen + x);
-      }
-    }
+      const VF count = hn::LoadU(d, seen + x);
+      hn::StoreU(hn::Add(count, hn::IfThenElseZero(sees, one)), d, seen + x);
+      return hn::IfThenElseZero(sees, Weight(d, weighting, s));
+    });
   }
 }
 

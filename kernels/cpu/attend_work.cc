@@ -120,8 +120,7 @@ void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, int64_t* states
   const int64_t width = p.q.shape[3] + p.v.shape[3], Nq = p.q.shape[2];
   const int64_t slots = Slots(pattern, Nq), key_tiles = CeilDiv(KeySlots(pattern, row.nk), kTile);
   const int64_t seeing = Slots(pattern, row.nq);
-  int64_t spare = rule.states;  // of this head's share of the row's states
-  spare /= p.q.shape[1];
+  int64_t spare = rule.states / p.q.shape[1];  // what the head may use
   const Entry head = {.problem = problem, .head = static_cast<int32_t>(b * p.q.shape[1] + h)};
   Entry open = head;  // tiles that are collected
   const auto close = [&] {
@@ -237,8 +236,9 @@ AttendItem AttendWork::Whole(int64_t n) const {
     item.query_rows = pattern->query_rows.data() + entry.first;
     item.queries = entry.rows;
   }
-  item.query_scale =
-      static_cast<float>(args_.params.scale * (item.has_terms ? 1 : std::numbers::log2e));
+  const double unit = args_.params.weighting == Weighting::kSoftmax ? std::numbers::log2e : 1;
+  item.unit = static_cast<float>(unit);
+  item.query_scale = static_cast<float>(args_.params.scale * (args_.params.softcap > 0 ? 1 : unit));
   item.terms = {.params = args_.params,
                 .bias = plane(t.bias),
                 .table = plane(t.table),

@@ -7,7 +7,9 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attend_item.h"
 #include "kernels/cpu/convert-inl.h"
@@ -30,7 +32,10 @@ class KeyTiles {
       : t_(item), packs_(item.rows > kTile || item.queries > kPanel / 2) {
     v_ = take(CeilDiv(t_.Dv, kRows) * kGroup);
     k_ = take(kBlockTiles * kTile * t_.D);
+    wide_ = take(kTile * t_.Dv);
     row_ = take(t_.Dv);
+    zeros_ = take(t_.Dv);
+    std::fill_n(zeros_, t_.Dv, 0.0f);
     std::fill_n(tiles_, kBlockTiles, int64_t{-1});
   }
 
@@ -47,6 +52,9 @@ class KeyTiles {
     Fill(place);
     return place;
   }
+
+  // Tile `index` is needed soon: starts to bring its rows near. kNone: none is.
+  void Prefetch(int64_t index) const;
 
   // The keys of a place, [64][D].
   Rows Keys(int place) const { return keys_[place]; }
@@ -86,6 +94,8 @@ class KeyTiles {
   void Fill(int place);
   void FillKeys(int place, int64_t first, int64_t keys);
   void FillValues(int place, int64_t first, int64_t keys);
+  bool AllFinite(const float* const* rows, int64_t keys) const;
+  void PackAll(int place, const float* const* rows, int64_t keys) const;
 
   // A row to its groups, in vectors that may end in the place of the next key; of the last key that
   // is another place's.
@@ -102,12 +112,29 @@ class KeyTiles {
 
   const AttendItem& t_;
   const bool packs_;
-  float *v_, *k_, *row_;
+  float *v_, *k_;
+  float *wide_, *row_, *zeros_;  // values of a tile as float32, of a key, of none
   int64_t tiles_[kBlockTiles];
   Rows keys_[kBlockTiles], values_[kBlockTiles];
   uint64_t absent_[kBlockTiles], hidden_[kBlockTiles];
   int oldest_ = 0;
 };
+
+inline void KeyTiles::Prefetch(int64_t index) const {
+  if (index == VisibleTile::kNone) return;
+  if (std::find(tiles_, tiles_ + kBlockTiles, index) != tiles_ + kBlockTiles) return;
+  constexpr int64_t kLine = 64;
+  const auto bring = [](const char* row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += kLine) hwy::Prefetch(row + at);
+  };
+  const int64_t first = index * kTile, end = std::min(first + kTile, t_.keys);
+  for (int64_t slot = first; slot < end; ++slot) {
+    const int64_t row = t_.KeyRow(slot);
+    if (row < 0) continue;
+    bring(t_.Key(row), t_.D * SizeOf(DTypeOf(t_.k, t_.k2, row)));
+    bring(t_.Value(row), t_.Dv * SizeOf(DTypeOf(t_.v, t_.v2, row)));
+  }
+}
 
 inline void KeyTiles::Fill(int place) {
   const int64_t first = tiles_[place] * kTile, keys = std::min(kTile, t_.keys - first);
@@ -138,11 +165,13 @@ inline void KeyTiles::FillKeys(int place, int64_t first, int64_t keys) {
   float* to = k_ + place * kTile * t_.D;
   keys_[place] = {to, t_.D};
   for (int64_t i = 0; i < keys; ++i, to += t_.D) {
-    const int64_t key = t_.KeyRow(first + i);
-    if (key < 0) {
+    const int64_t row = t_.KeyRow(first + i);
+    if (row < 0) {
       std::fill_n(to, t_.D, 0.0f);
+    } else if (DTypeOf(t_.k, t_.k2, row) == DType::kF32) {
+      std::memcpy(to, t_.Key(row), t_.D * sizeof(float));
     } else {
-      Widen(DTypeOf(t_.k, t_.k2, key), t_.Key(key), t_.D, to);
+      Widen(DTypeOf(t_.k, t_.k2, row), t_.Key(row), t_.D, to);
     }
   }
 }
@@ -151,30 +180,70 @@ inline void KeyTiles::FillValues(int place, int64_t first, int64_t keys) {
   const bool all_see_all = t_.pattern == nullptr && t_.terms.bias.data == nullptr;
   hidden_[place] = 0;
   if (!packs_ && all_see_all && LiesInPlace(t_.v, t_.v2, first, keys, &values_[place])) return;
-  float* rows = v_ + place * kTile * t_.Dv;
-  values_[place] = {rows, t_.Dv};
+  const float* rows[kTile];
   for (int64_t i = 0; i < keys; ++i) {
     const int64_t row = t_.KeyRow(first + i);
-    const float* v = row_;
-    bool is_zero = row < 0;
-    if (!is_zero) {
-      const bool wide = DTypeOf(t_.v, t_.v2, row) == DType::kF32;
-      v = wide ? reinterpret_cast<const float*>(t_.Value(row)) : Value(first + i);
-      if (!all_see_all && HasNonFinite(v, t_.Dv)) {
-        hidden_[place] |= uint64_t{1} << i;
-        is_zero = true;
-      }
-    }
-    if (is_zero) {
-      std::fill_n(row_, t_.Dv, 0.0f);
-      v = row_;
-    }
-    if (packs_) {
-      Pack(v, v_ + (place * kTile + i) * kRows, i + 1 == keys);
-    } else {
-      std::copy_n(v, t_.Dv, rows + i * t_.Dv);
+    rows[i] = zeros_;
+    if (row < 0) continue;
+    rows[i] = reinterpret_cast<const float*>(t_.Value(row));
+    const DType dtype = DTypeOf(t_.v, t_.v2, row);
+    if (dtype == DType::kF32) continue;
+    Widen(dtype, rows[i], t_.Dv, wide_ + i * t_.Dv);
+    rows[i] = wide_ + i * t_.Dv;
+  }
+  if (!all_see_all && !AllFinite(rows, keys)) {
+    for (int64_t i = 0; i < keys; ++i) {
+      if (!HasNonFinite(rows[i], t_.Dv)) continue;
+      hidden_[place] |= uint64_t{1} << i;
+      rows[i] = zeros_;
     }
   }
+  if (packs_) return PackAll(place, rows, keys);
+  float* to = v_ + place * kTile * t_.Dv;
+  values_[place] = {to, t_.Dv};
+  for (int64_t i = 0; i < keys; ++i, to += t_.Dv) std::copy_n(rows[i], t_.Dv, to);
+}
+
+// Of a whole tile at once: a row at a time, most of the time goes to gathering the verdict.
+inline bool KeyTiles::AllFinite(const float* const* rows, int64_t keys) const {
+  const DF d;
+  // x - x is 0 for finite x, else NaN; NaN survives the sum.
+  VF sum0 = hn::Zero(d), sum1 = sum0;
+  float sum = 0;
+  for (int64_t i = 0; i < keys; ++i) {
+    const float* row = rows[i];
+    int64_t j = 0;
+    for (; j + 2 * kLanes <= t_.Dv; j += 2 * kLanes) {
+      const VF x0 = hn::LoadU(d, row + j), x1 = hn::LoadU(d, row + j + kLanes);
+      sum0 = hn::Add(sum0, hn::Sub(x0, x0));
+      sum1 = hn::Add(sum1, hn::Sub(x1, x1));
+    }
+    for (; j < t_.Dv; ++j) sum += row[j] - row[j];
+  }
+  return sum == 0.0f && hn::AllTrue(d, hn::Eq(hn::Add(sum0, sum1), hn::Zero(d)));
+}
+
+inline void KeyTiles::PackAll(int place, const float* const* rows, int64_t keys) const {
+  float* to = v_ + place * kTile * kRows;
+  int64_t i = 0;
+#if HWY_TARGET == HWY_AVX3
+  // Four rows at a time a group gets a whole vector: a transposition of 4 x 4 quarters.
+  static_assert(kRows == 4);
+  for (; t_.Dv % kLanes == 0 && i + 4 <= keys; i += 4) {
+    for (int64_t j = 0; j < t_.Dv; j += kLanes) {
+      const auto a = _mm512_loadu_ps(rows[i] + j), b = _mm512_loadu_ps(rows[i + 1] + j);
+      const auto c = _mm512_loadu_ps(rows[i + 2] + j), d = _mm512_loadu_ps(rows[i + 3] + j);
+      const auto ab0 = _mm512_shuffle_f32x4(a, b, 0x44), ab1 = _mm512_shuffle_f32x4(a, b, 0xEE);
+      const auto cd0 = _mm512_shuffle_f32x4(c, d, 0x44), cd1 = _mm512_shuffle_f32x4(c, d, 0xEE);
+      float* groups = to + j / kRows * kGroup + i * kRows;
+      _mm512_storeu_ps(groups, _mm512_shuffle_f32x4(ab0, cd0, 0x88));
+      _mm512_storeu_ps(groups + kGroup, _mm512_shuffle_f32x4(ab0, cd0, 0xDD));
+      _mm512_storeu_ps(groups + 2 * kGroup, _mm512_shuffle_f32x4(ab1, cd1, 0x88));
+      _mm512_storeu_ps(groups + 3 * kGroup, _mm512_shuffle_f32x4(ab1, cd1, 0xDD));
+    }
+  }
+#endif
+  for (; i < keys; ++i) Pack(rows[i], to + i * kRows, i + 1 == keys);
 }
 
 }  // namespace attnd::HWY_NAMESPACE
