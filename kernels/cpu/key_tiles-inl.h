@@ -20,12 +20,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The last kBlockTiles tiles that somebody asked for, one place each: made once for all the query
 // tiles of an item. Keys are read where they lie unless they need widening or gathering. Values are
 // packed in groups of kRows columns, [group][place][key][kRows]: read by column where they lie, 64
-// rows a power of two apart would fight for few cache sets.
+// rows a power of two apart would fight for few cache sets. Where a tile of few queries is all that
+// would use them, that costs less than packing: then they are read like keys.
 class KeyTiles {
  public:
   // `take`(floats) returns scratch memory.
   template <class Take>
-  KeyTiles(const AttendItem& item, const Take& take) : t_(item) {
+  KeyTiles(const AttendItem& item, const Take& take)
+      : t_(item), packs_(item.rows > kTile || item.queries > kPanel / 2) {
     v_ = take(CeilDiv(t_.Dv, kRows) * kGroup);
     k_ = take(kBlockTiles * kTile * t_.D);
     row_ = take(t_.Dv);
@@ -49,8 +51,13 @@ class KeyTiles {
   // The keys of a place, [64][D].
   Rows Keys(int place) const { return keys_[place]; }
 
-  // V^T of a place, [Dv][64]; the keys of the places that follow come next.
-  Broadcast ValuesT(int place) const { return {v_ + place * kTile * kRows, 1, kRows, kGroup}; }
+  // V^T of a place, [Dv][64]. If values are packed, for PanelGemm, and the keys of the places that
+  // follow come next.
+  bool packs() const { return packs_; }
+  Broadcast ValuesT(int place) const {
+    if (!packs_) return {values_[place].data, 1, values_[place].stride};
+    return {v_ + place * kTile * kRows, 1, kRows, kGroup};
+  }
 
   // Slots (bits) that hold no key.
   uint64_t absent(int place) const { return absent_[place]; }
@@ -73,6 +80,9 @@ class KeyTiles {
   DType DTypeOf(const HeadRows& own, const HeadRows& second, int64_t row) const {
     return row < t_.k_rows ? own.dtype : second.dtype;
   }
+  // True with `rows` set: slots [first, first + keys) can be read where they lie.
+  bool LiesInPlace(const HeadRows& own, const HeadRows& second, int64_t first, int64_t keys,
+                   Rows* rows) const;
   void Fill(int place);
   void FillKeys(int place, int64_t first, int64_t keys);
   void FillValues(int place, int64_t first, int64_t keys);
@@ -91,9 +101,10 @@ class KeyTiles {
   }
 
   const AttendItem& t_;
+  const bool packs_;
   float *v_, *k_, *row_;
   int64_t tiles_[kBlockTiles];
-  Rows keys_[kBlockTiles];
+  Rows keys_[kBlockTiles], values_[kBlockTiles];
   uint64_t absent_[kBlockTiles], hidden_[kBlockTiles];
   int oldest_ = 0;
 };
@@ -108,18 +119,22 @@ inline void KeyTiles::Fill(int place) {
   FillValues(place, first, keys);
 }
 
-inline void KeyTiles::FillKeys(int place, int64_t first, int64_t keys) {
+inline bool KeyTiles::LiesInPlace(const HeadRows& own, const HeadRows& second, int64_t first,
+                                  int64_t keys, Rows* rows) const {
   const int64_t row = t_.KeyRow(first);
-  const HeadRows& source = row < t_.k_rows ? t_.k : t_.k2;
-  bool in_place = source.dtype == DType::kF32 && absent_[place] == 0;
-  for (int64_t i = 1; in_place && t_.key_rows != nullptr && i < keys; ++i) {
-    in_place = t_.key_rows[first + i] == row + i && row + i != t_.k_rows;
+  if (row < 0 || DTypeOf(own, second, row) != DType::kF32) return false;
+  for (int64_t i = 1; t_.key_rows != nullptr && i < keys; ++i) {
+    if (t_.key_rows[first + i] != row + i || row + i == t_.k_rows) return false;
   }
-  if (in_place) {
-    keys_[place] = {reinterpret_cast<const float*>(t_.Key(row)),
-                    source.stride / static_cast<int64_t>(sizeof(float))};
-    return;
-  }
+  const HeadRows& source = row < t_.k_rows ? own : second;
+  const int64_t at = row < t_.k_rows ? row : row - t_.k_rows;
+  *rows = {reinterpret_cast<const float*>(source.Row(at)),
+           source.stride / static_cast<int64_t>(sizeof(float))};
+  return true;
+}
+
+inline void KeyTiles::FillKeys(int place, int64_t first, int64_t keys) {
+  if (LiesInPlace(t_.k, t_.k2, first, keys, &keys_[place])) return;
   float* to = k_ + place * kTile * t_.D;
   keys_[place] = {to, t_.D};
   for (int64_t i = 0; i < keys; ++i, to += t_.D) {
@@ -135,6 +150,9 @@ inline void KeyTiles::FillKeys(int place, int64_t first, int64_t keys) {
 inline void KeyTiles::FillValues(int place, int64_t first, int64_t keys) {
   const bool all_see_all = t_.pattern == nullptr && t_.terms.bias.data == nullptr;
   hidden_[place] = 0;
+  if (!packs_ && all_see_all && LiesInPlace(t_.v, t_.v2, first, keys, &values_[place])) return;
+  float* rows = v_ + place * kTile * t_.Dv;
+  values_[place] = {rows, t_.Dv};
   for (int64_t i = 0; i < keys; ++i) {
     const int64_t row = t_.KeyRow(first + i);
     const float* v = row_;
@@ -151,7 +169,11 @@ inline void KeyTiles::FillValues(int place, int64_t first, int64_t keys) {
       std::fill_n(row_, t_.Dv, 0.0f);
       v = row_;
     }
-    Pack(v, v_ + (place * kTile + i) * kRows, i + 1 == keys);
+    if (packs_) {
+      Pack(v, v_ + (place * kTile + i) * kRows, i + 1 == keys);
+    } else {
+      std::copy_n(v, t_.Dv, rows + i * t_.Dv);
+    }
   }
 }
 

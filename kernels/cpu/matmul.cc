@@ -31,37 +31,55 @@ struct Tile {
   int64_t batch, m, n, rows, columns;
 };
 
-// Adds the steps of one chunk to C, the first of which replaces it.
+// A [rows, count] and B [count, columns] of one step of a tile.
+struct Step {
+  Step(const MatMulPlan& plan, const Tile& tile, int64_t step) {
+    const int64_t matrix = step / plan.k_steps, k = step % plan.k_steps * MatMulPlan::kStep;
+    const auto part = [](const MatMulSide& side, int64_t offset) {
+      return Stored{side.At(offset), side.dtype, side.row, side.column};
+    };
+    count = std::min(MatMulPlan::kStep, plan.K - k);
+    a = part(plan.a, plan.Offset(plan.a, tile.batch) + plan.SummedOffset(plan.summed_a, matrix) +
+                         tile.m * plan.a.row + k * plan.a.column);
+    b = part(plan.b, plan.Offset(plan.b, tile.batch) + plan.SummedOffset(plan.summed_b, matrix) +
+                         tile.n * plan.b.column + k * plan.b.row);
+  }
+
+  Stored a, b;
+  int64_t count;
+};
+
+// C = the sum of the steps of one chunk.
 void SumChunk(const MatMulPlan& plan, const Tile& tile, int64_t chunk, MutableRows c,
               float* scratch) {
-  float* const a_scratch = scratch;
   float* const b_scratch = scratch + plan.a_floats();
   const int64_t begin = chunk * plan.chunk, end = std::min(begin + plan.chunk, plan.steps);
-  const int64_t a_start = plan.Offset(plan.a, tile.batch) + tile.m * plan.a.row;
-  const int64_t b_start = plan.Offset(plan.b, tile.batch) + tile.n * plan.b.column;
-  for (int64_t step = begin; step < end; ++step) {
-    const int64_t matrix = step / plan.k_steps, k = step % plan.k_steps * MatMulPlan::kStep;
-    const int64_t count = std::min(MatMulPlan::kStep, plan.K - k);
-    const int64_t a_at = a_start + plan.SummedOffset(plan.summed_a, matrix) + k * plan.a.column;
-    const int64_t b_at = b_start + plan.SummedOffset(plan.summed_b, matrix) + k * plan.b.row;
-    const Stored a = {plan.a.At(a_at), plan.a.dtype, plan.a.row, plan.a.column};
-    const Stored b = {plan.b.At(b_at), plan.b.dtype, plan.b.row, plan.b.column};
-    const Broadcast left = LeftOperand(a, tile.rows, count, a_scratch);
+  const int64_t panels = (tile.columns + kPanel - 1) / kPanel;
+  for (int64_t i = begin; i < end; ++i) {
+    const Step step(plan, tile, i);
+    const Broadcast a = LeftOperand(step.a, tile.rows, step.count, panels, scratch);
     if (plan.is_thin()) {
       float* const sums = b_scratch + MatMulPlan::kThinRows * plan.tile_n;
-      StepThin(step == begin, tile.rows, tile.columns, count, left, b, c, sums, b_scratch);
-    } else {
-      const Panels right = RightOperand(b, tile.rows, count, tile.columns, b_scratch);
-      StepTile(step == begin, tile.rows, tile.columns, count, left, right, c);
+      StepThin(i == begin, tile.rows, tile.columns, step.count, a, step.b, c, sums, b_scratch);
+      continue;
     }
+    const Panels b = RightOperand(step.b, tile.rows, step.count, tile.columns, b_scratch);
+    Ahead ahead;
+    if (i + 1 < end) {
+      const Step next(plan, tile, i + 1);
+      ahead.Add(next.a, tile.rows, next.count);
+      ahead.Add(next.b, next.count, tile.columns);
+    }
+    StepTile(i == begin, tile.rows, tile.columns, step.count, a, b, c, ahead);
   }
   if (begin < end) return;
   for (int64_t m = 0; m < tile.rows; ++m) std::fill_n(c.data + m * c.stride, tile.columns, 0.0f);
 }
 
-// Whether sums may be built where the result lies.
+// Whether sums may be built where the result lies. Several steps would meet its rows again, which
+// may be a power of two apart and share few sets of a cache.
 bool IsInPlace(const MatMulPlan& plan, const MatMulArgs& args, const Tile& tile) {
-  return plan.chunks == 1 && plan.out.dtype == DType::kF32 && plan.out.column == 1 &&
+  return plan.steps == 1 && plan.out.dtype == DType::kF32 && plan.out.column == 1 &&
          tile.columns % kLanes == 0 && args.alpha == 1 && !args.activation.has_value() &&
          !plan.bias.given && !plan.multiply.given;
 }

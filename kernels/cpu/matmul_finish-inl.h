@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/activation.h"
+#include "kernels/cpu/element-inl.h"
 #include "kernels/cpu/matmul_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -75,7 +75,7 @@ HWY_MAYBE_UNUSED static void FinishRow(const MatMulArgs& args, int64_t n, const 
   const float alpha = static_cast<float>(args.alpha);
   if (!args.activation.has_value()) return MapRow(n, alpha, bias, multiply, x);
   MapRow(n, alpha, bias, nullptr, x);
-  for (int64_t i = 0; i < n; ++i) x[i] = Activation(*args.activation, x[i]);
+  ElementForward({.op = *args.activation}, {.in = {x}, .out = x, .n = n});
   if (multiply != nullptr) MapRow(n, 1, nullptr, multiply, x);
 }
 

@@ -24,10 +24,11 @@ struct MatMulSide {
 // chunks of steps, each summed alone and added in ascending order. All of it follows from M, N, K
 // and the summed dimensions alone. What else is decided here changes no bit of the result.
 struct MatMulPlan {
-  // 256 rows of a panel of 64 floats stream from L2 while 4 rows of A wait in L1. See
-  // tests/bench/matmul_bench.cc.
-  static constexpr int64_t kStep = 256;
-  static constexpr int64_t kTileM = 256, kTileN = 256;
+  // A step of a panel of B (128 rows of 64 floats, 32 KB) stays in L1 while rows of A stream from
+  // L2. Both with the tile of C take 1 MB, half of L2, and bring 2 (1 / 256 + 1 / 512) bytes a FLOP
+  // from memory. Steps of 256 and tiles of 128 x 256 were slower. See tests/bench/matmul_bench.cc.
+  static constexpr int64_t kStep = 128;
+  static constexpr int64_t kTileM = 256, kTileN = 512;
   // With so few rows of A, rows of B are read once, in long pieces, kThinRows at a time.
   static constexpr int64_t kThin = 4, kThinTileN = 512, kThinRows = 8;
   // Distances in scratch: no power of two, which would fight for few cache sets.

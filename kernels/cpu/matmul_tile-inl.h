@@ -36,16 +36,17 @@ HWY_MAYBE_UNUSED static void ReadStrided(DType dtype, const char* from, int64_t 
   for (int64_t i = 0; i < n; ++i) Widen(dtype, from + i * stride * SizeOf(dtype), 1, to + i);
 }
 
-// [M,K] of A as the micro-kernel reads it: where it lies if that is float32 in short or contiguous
-// rows, else widened to `scratch` in the order in which it lies.
-HWY_MAYBE_UNUSED static Broadcast LeftOperand(const Stored& a, int64_t M, int64_t K,
+// [M,K] of A as the micro-kernel reads it for `panels` panels of B: where it lies if that is
+// float32 in rows, else copied to `scratch` in the order in which it lies.
+HWY_MAYBE_UNUSED static Broadcast LeftOperand(const Stored& a, int64_t M, int64_t K, int64_t panels,
                                               float* scratch) {
-  // 256 columns further apart than this share few sets of the first cache.
-  constexpr int64_t kNear = 128;
+  // Lines further apart than this, often a power of two, share few sets of a cache: what is read
+  // more than once is copied.
+  constexpr int64_t kNearRows = 512, kNearColumns = 128;
   const bool by_column = a.row == 1 && a.column != 1;
-  if (a.dtype == DType::kF32 && (a.column == 1 || (by_column && a.column <= kNear))) {
-    return {a.Floats(), a.row, a.column};
-  }
+  const bool is_near =
+      by_column ? a.column <= kNearColumns : a.column == 1 && (panels == 1 || a.row <= kNearRows);
+  if (a.dtype == DType::kF32 && is_near) return {a.Floats(), a.row, a.column};
   const int64_t lines = by_column ? K : M, length = by_column ? M : K;
   const int64_t stride = length + MatMulPlan::kGap;
   for (int64_t i = 0; i < lines; ++i) {
@@ -81,6 +82,28 @@ HWY_MAYBE_UNUSED static void PackTransposed(const Stored& b, int64_t K, int64_t 
   }
 }
 
+// Rows as they lie, cut into panels: whole rows at a time, which is how memory likes to be read.
+HWY_MAYBE_UNUSED static void PackRows(const Stored& b, int64_t K, int64_t N, float* to) {
+  const DF d;
+  for (int64_t k = 0; k < K; ++k) {
+    const char* row = b.At(k, 0);
+    float* at = to + k * kPanel;
+    int64_t n = 0;
+    for (; n + kPanel <= N; n += kPanel, at += K * kPanel) {
+      if (b.dtype == DType::kF32 && b.column == 1) {
+        const float* from = reinterpret_cast<const float*>(row) + n;
+#pragma GCC unroll 4
+        for (int64_t x = 0; x < kPanel; x += kLanes) hn::StoreU(hn::LoadU(d, from + x), d, at + x);
+      } else {
+        ReadStrided(b.dtype, b.At(k, n), b.column, kPanel, at);
+      }
+    }
+    if (n == N) continue;
+    ReadStrided(b.dtype, b.At(k, n), b.column, N - n, at);
+    std::fill(at + N - n, at + kPanel, 0.0f);
+  }
+}
+
 HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t K, int64_t N,
                                             float* to) {
   // Rows further apart than this would be read in pieces of a panel, again for every row of A.
@@ -88,36 +111,83 @@ HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t 
   if (b.dtype == DType::kF32 && b.column == 1 && N % kLanes == 0 && is_near) {
     return {b.Floats(), b.row, kPanel};
   }
+  const Panels packed = {to, kPanel, kPanel * K};
+  if (b.row != 1 || b.column == 1) {
+    PackRows(b, K, N, to);
+    return packed;
+  }
   float* const wide = to + RoundUpTo(N, kPanel) * K;
   for (int64_t n = 0; n < N; n += kPanel) {
     const int64_t count = std::min(kPanel, N - n);
-    const Stored part = {b.At(0, n), b.dtype, b.row, b.column};
     float* const panel = to + n * K;
-    if (b.row == 1 && b.column != 1) {
-      PackTransposed(part, K, count, panel, wide);
-    } else {
-      for (int64_t k = 0; k < K; ++k) {
-        ReadStrided(b.dtype, part.At(k, 0), b.column, count, panel + k * kPanel);
-      }
-    }
-    if (count == kPanel) continue;
-    for (int64_t k = 0; k < K; ++k) {
+    PackTransposed({b.At(0, n), b.dtype, b.row, b.column}, K, count, panel, wide);
+    for (int64_t k = 0; k < K && count < kPanel; ++k) {
       std::fill(panel + k * kPanel + count, panel + (k + 1) * kPanel, 0.0f);
     }
   }
-  return {to, kPanel, kPanel * K};
+  return packed;
 }
+
+// Brings the operands of the next step into the second cache while this one is summed: memory is
+// far, and the hardware does not guess the rows of another block.
+class Ahead {
+ public:
+  // A rectangle, in lines along the axis in which it is contiguous.
+  void Add(const Stored& from, int64_t rows, int64_t columns) {
+    const bool by_column = from.row == 1 && from.column != 1;
+    const int64_t size = SizeOf(from.dtype);
+    parts_[count_++] = {from.data, (by_column ? from.column : from.row) * size,
+                        by_column ? columns : rows, (by_column ? rows : columns) * size};
+  }
+  // How many lines are left.
+  int64_t lines() const {
+    int64_t lines = 0;
+    for (int i = 0; i < count_; ++i) lines += parts_[i].rows * ((parts_[i].bytes + 63) / 64);
+    return lines;
+  }
+  void Fetch(int64_t lines) {
+    for (; lines > 0 && part_ < count_; --lines) {
+      const Part& part = parts_[part_];
+      __builtin_prefetch(part.data + row_ * part.stride + byte_, 0, /*second cache*/ 2);
+      byte_ += 64;
+      if (byte_ < part.bytes) continue;
+      byte_ = 0;
+      if (++row_ < part.rows) continue;
+      row_ = 0;
+      ++part_;
+    }
+  }
+
+ private:
+  struct Part {
+    const char* data;
+    int64_t stride, rows, bytes;
+  };
+  Part parts_[2];
+  int count_ = 0, part_ = 0;
+  int64_t row_ = 0, byte_ = 0;
+};
 
 // One step of a sum: C [M,N] becomes A B (`first`), or A B is added to it.
 HWY_MAYBE_UNUSED static void StepTile(bool first, int64_t M, int64_t N, int64_t K, Broadcast a,
-                                      const Panels& b, MutableRows c) {
+                                      const Panels& b, MutableRows c, Ahead ahead) {
+  const int64_t blocks = (M + kRows - 1) / kRows * ((N + kPanel - 1) / kPanel);
+  const int64_t lines = (ahead.lines() + blocks - 1) / std::max<int64_t>(blocks, 1);
   for (int64_t n = 0; n < N; n += kPanel) {
     const int64_t columns = RoundUpTo(std::min(kPanel, N - n), kLanes);
     const Rows panel = b[n / kPanel];
-    if (first) {
-      Gemm<Start::kZero>(M, columns, K, a, panel, {c.data + n, c.stride});
-    } else {
-      Gemm<Start::kAddLast>(M, columns, K, a, panel, {c.data + n, c.stride});
+    // Narrow panels run over more rows at a time.
+    const int64_t step = lines > 0 && columns == kPanel ? kRows : M;
+    for (int64_t m = 0; m < M; m += step) {
+      const int64_t rows = std::min(step, M - m);
+      const Broadcast left = {a.data + m * a.row, a.row, a.column};
+      const MutableRows to = {c.data + m * c.stride + n, c.stride};
+      if (first) {
+        Gemm<Start::kZero>(rows, columns, K, left, panel, to);
+      } else {
+        Gemm<Start::kAddLast>(rows, columns, K, left, panel, to);
+      }
+      ahead.Fetch(lines);
     }
   }
 }

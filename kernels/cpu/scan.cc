@@ -50,9 +50,7 @@ const ScanGradProblem* Gradient(const ScanProblem&) { return nullptr; }
 const ScanGradProblem* Gradient(const ScanGradProblem& problem) { return &problem; }
 
 // Whether a problem has any element to write.
-bool Writes(const ScanProblem& p) {
-  return p.q.shape[2] > 0 || p.s_out.given() || p.z_out.given();
-}
+bool Writes(const ScanProblem& p) { return p.q.shape[2] > 0 || p.s_out.given() || p.z_out.given(); }
 bool Writes(const ScanGradProblem& p) {
   const bool of_keys = p.dk.given() || p.dv.given() || p.dlog_decay.given() || p.dbeta.given();
   return (p.forward.q.shape[2] > 0 && p.dq.given()) || p.ds0.given() || p.dz0.given() ||
@@ -170,9 +168,9 @@ void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
     if (StageOf(item) != stage || !IsNeeded(item)) continue;
     const ScanGradProblem& grad = *item.grad;
     // Sums over all columns or features stay in one hand.
-    const bool whole = job == ScanJob::kRows || (job == ScanJob::kColumns && grad.dbeta.given()) ||
-                       (job == ScanJob::kFeatures && grad.dlog_decay.given() &&
-                        grad.dlog_decay.shape[3] == 1);
+    const bool whole =
+        job == ScanJob::kRows || (job == ScanJob::kColumns && grad.dbeta.given()) ||
+        (job == ScanJob::kFeatures && grad.dlog_decay.given() && grad.dlog_decay.shape[3] == 1);
     const View& of = job == ScanJob::kFeatures ? head.problem->k : head.problem->v;
     list->Add(item, of.shape[3], whole ? 1 : slices);
   }
@@ -191,15 +189,14 @@ absl::Status Launch(const CpuBackend& backend, Stream& stream, const Args& args)
   if (stream.is_dry()) {
     const double shared = cpu.ParallelSeconds(demand.seconds, demand.heads);
     const double even = demand.seconds / cpu.threads;
-    stream.work().seconds +=
-        kLaunchSeconds + (demand.in_slices ? std::max(even, demand.longest)
-                                           : std::max(shared, demand.longest));
+    stream.work().seconds += kLaunchSeconds + (demand.in_slices ? std::max(even, demand.longest)
+                                                                : std::max(shared, demand.longest));
     return absl::OkStatus();
   }
 
   float* base = static_cast<float*>((*scratch)->data());
   JobList list(static_cast<ScanItem*>((*jobs)->data()));
-  ScanKernel* kernel = ScanKernelOf(cpu.isa);
+  ScanKernel *forward = ScanForwardOf(cpu.isa), *backward = ScanBackwardOf(cpu.isa);
   for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
     float* kept = base + demand.scratch * cpu.threads;
     ForEachRow(args, [&](ScanItem item) {
@@ -223,7 +220,7 @@ absl::Status Launch(const CpuBackend& backend, Stream& stream, const Args& args)
                             float* own = base + thread * demand.scratch;
                             ScanItem item = work[static_cast<size_t>(i)];
                             if (item.kept == nullptr) item.kept = own + ScanLayout(item).floats();
-                            kernel(item, own);
+                            (item.grad == nullptr ? forward : backward)(item, own);
                           });
   }
   return absl::OkStatus();

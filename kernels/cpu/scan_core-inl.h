@@ -47,7 +47,7 @@ struct ScanCore {
   Tile q, k, v, o, decay;
   float *const s, *const z, *const sum, *const prefix;
   float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
-  float shift = kNothing;   // of the sums
+  float shift = kNothing;    // of the sums
   bool is_decaying = false;  // whether any key of the block decays
 
   ScanCore(const ScanItem& work, float* scratch)
@@ -166,9 +166,10 @@ struct ScanCore {
     }
   }
 
-  // row_d = phi_q . z for the block's queries; z moves on over its keys. Sums within the block start
-  // from 0 and meet z, which may be large, only in the result.
+  // row_d = phi_q . z for the block's queries; z moves on over its keys. Sums within the block
+  // start from 0 and meet z, which may be large, only in the result.
   void Normalise(const ScanBlock& at) {
+    if (at.queries == 0 && !is_decaying) return AddAllToNormaliser(at.keys);
     std::fill_n(sum, k.width, 0.0f);
     std::copy_n(z, k.width, prefix);
     for (int64_t t = 0; t < at.count(); ++t) {
@@ -178,6 +179,17 @@ struct ScanCore {
       }
     }
     std::copy_n(prefix, k.width, z);
+  }
+
+  void AddAllToNormaliser(int64_t keys) {
+    const DF d;
+    for (int64_t c = 0; c < k.width; c += kLanes) {
+      VF total = hn::Zero(d);
+      for (int64_t t = 0; t < keys; ++t) {
+        total = hn::MulAdd(hn::Set(d, beta[t]), hn::LoadU(d, k.Row(t) + c), total);
+      }
+      hn::StoreU(hn::Add(hn::LoadU(d, z + c), total), d, z + c);
+    }
   }
 
   void AddToNormaliser(int64_t t) {
@@ -238,8 +250,8 @@ struct ScanCore {
     const float den = Den(d);
     return den == 0 ? 0.0f : static_cast<float>(params.scale) / den;
   }
-  // kOne and kExp: the logarithm of |what does|. It may be beyond float32 where its product with the
-  // sum is not.
+  // kOne and kExp: the logarithm of |what does|. It may be beyond float32 where its product with
+  // the sum is not.
   double LogScale(float shifts) const { return std::log(std::fabs(params.scale)) + shifts; }
   float Sign() const { return params.scale < 0 ? -1.0f : 1.0f; }
 

@@ -38,7 +38,8 @@ class ScanForward : private ScanCore {
 
   void Finish() {
     for (int64_t c = 0; c < D && s_out_.given(); ++c) {
-      for (int64_t d = 0; d < Dv_; ++d) FloatAt(s_out_, item.b, item.kv_head, c, d) = State().Row(c)[d];
+      for (int64_t d = 0; d < Dv_; ++d)
+        FloatAt(s_out_, item.b, item.kv_head, c, d) = State().Row(c)[d];
     }
     for (int64_t c = 0; c < D && problem.z_out.given() && item.begin == 0; ++c) {
       FloatAt(problem.z_out, item.b, item.kv_head, c) = z[c];
@@ -49,11 +50,9 @@ class ScanForward : private ScanCore {
     LoadQueries(at);
     LoadKeys(at);
     if (at.keys > 0) {
-      LoadRows(Keys(values_, at), v);
-      if (!delta && problem.beta.given()) ScaleRows(beta, at.keys, v);
+      LoadValues(at);
     }
     Normalise(at);
-    for (int64_t g = 0; g < group && at.queries > 0; ++g) ZeroTile(OfHead(o, g), at.queries);
     const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsFirst : Decay::kNone;
     const int64_t reads = at.queries > 0 ? group : 0;
     if (delta && at.keys > 0) {
@@ -77,12 +76,28 @@ class ScanForward : private ScanCore {
                   .reads = reads,
                   .state = State().Write(),
                   .left = RowSeries(k),
-                  .right = RowSeries(v),
+                  .right = writes_,
                   .read = RowSeries(q),
                   .out = RowSeries(o),
                   .decay = RowSeries(decay)});
     }
     for (int64_t g = 0; g < group && at.queries > 0; ++g) Store(g, at);
+  }
+
+  // What the keys write, or for the delta rule the values.
+  void LoadValues(const ScanBlock& at) {
+    writes_ = RowSeries(v);
+    const RowsOf rows = Keys(values_, at);
+    // Rows that lie close together are read where they are; a wide pitch would fight for few sets
+    // of L1.
+    const int64_t stride = values_.stride[2];
+    const bool is_plain = values_.dtype == DType::kF32 && !delta && !problem.beta.given();
+    if (is_plain && Dv_ == v.width && stride > 0 && stride <= 2 * Dv_) {
+      writes_ = {.data = reinterpret_cast<float*>(rows.Row(0)), .token = stride};
+      return;
+    }
+    LoadRows(rows, v);
+    if (!delta && problem.beta.given()) ScaleRows(beta, at.keys, v);
   }
 
   void Store(int64_t g, const ScanBlock& at) {
@@ -126,6 +141,7 @@ class ScanForward : private ScanCore {
 
   const int64_t Dv_;
   const View values_, out_, s_out_;
+  Series writes_;
 };
 
 }  // namespace attnd::HWY_NAMESPACE

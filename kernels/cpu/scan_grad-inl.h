@@ -27,9 +27,9 @@ struct GradCore : ScanCore {
   const ScanKept kept;
   const Tile dphi;
   float* const x;
-  float* const lifts;           // null: all are 0
-  const float* const shifts;    // after each key, null: all are 0
-  float lift = 0;               // of R
+  float* const lifts;         // null: all are 0
+  const float* const shifts;  // after each key, null: all are 0
+  float lift = 0;             // of R
 
   GradCore(const ScanItem& work, float* scratch)
       : ScanCore(work, scratch),
@@ -66,8 +66,8 @@ struct GradCore : ScanCore {
     }
   }
 
-  // What R must be multiplied with to be relative to the largest lift up to this block, which `lift`
-  // becomes.
+  // What R must be multiplied with to be relative to the largest lift up to this block, which
+  // `lift` becomes.
   float RaiseLift(const ScanBlock& at) {
     if (lifts == nullptr || at.queries == 0) return 1.0f;
     float next = lift;
@@ -244,7 +244,6 @@ class ScanGradColumns : private GradCore {
     LoadKeys(at, shifts);
     LoadGradients(dout_, at, /*own_lift=*/false);
     const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsLast : Decay::kNone;
-    ZeroTile(v, at.keys);
     if (delta && at.keys > 0) {
       // What comes out as the error of a value of 0 is -du.
       RecurDelta(how, {.tokens = at.count(),

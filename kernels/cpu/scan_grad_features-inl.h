@@ -1,5 +1,5 @@
-// ScanJob::kFeatures: dq, dk, dlog_decay, ds0, dz0 of some features. States lie transposed, [Dv + 1,
-// D], the last row being z and r, so that a feature is a lane.
+// ScanJob::kFeatures: dq, dk, dlog_decay, ds0, dz0 of some features. States lie transposed, [Dv +
+// 1, D], the last row being z and r, so that a feature is a lane.
 #if defined(ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
 #undef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
@@ -35,7 +35,9 @@ class ScanGradFeatures : private GradCore {
  private:
   // The item's features of a tile.
   Tile Mine(const Tile& tile) const { return {tile.data + item.begin, tile.pitch, width_}; }
-  float* KeptOfMine(int64_t at, int64_t n) const { return KeptRow(at, kept.q_pitch, n) + item.begin; }
+  float* KeptOfMine(int64_t at, int64_t n) const {
+    return KeptRow(at, kept.q_pitch, n) + item.begin;
+  }
 
   // state = transposed S with a last row z; what is not given is 0.
   void LoadTransposed(const View& S, const View& Z) {
@@ -94,9 +96,6 @@ class ScanGradFeatures : private GradCore {
     const int64_t of_queries = at.queries > 0 ? group : 0;
     const int64_t of_keys = at.keys > 0 && delta && keys_wanted_ ? 1 : 0;
     const int64_t first = at.queries > 0 ? 0 : group;
-    for (int64_t g = first; g < first + of_queries + of_keys; ++g) {
-      ZeroTile(OfHead(dphi, g), at.count());
-    }
     Recur(at.keys > 0 && is_decaying ? Decay::kLanesFirst : Decay::kNone,
           {.tokens = at.count(),
            .rows = Dv_ + 1,
@@ -175,7 +174,6 @@ class ScanGradFeatures : private GradCore {
         AddProduct(state_.Row(r), AnchorRow(at.anchor, r), sum, width_);
       }
     }
-    ZeroTile(dphi, at.keys);
     Recurrence r = {.tokens = at.count(),
                     .rows = Dv_ + 1,
                     .lanes = width_,

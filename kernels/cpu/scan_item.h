@@ -35,7 +35,7 @@ struct ScanItem {
 };
 
 // Tokens at a time: their features and values stay in L1 and L2 while all of the state passes by.
-constexpr int64_t kScanBlock = 64;
+constexpr int64_t kScanBlock = 32;
 
 // A run of queries and keys, one of each at a time: key, then query. Either count may be 0, else
 // they are equal.
@@ -138,9 +138,9 @@ class FloatParts {
 class ScanLayout : public FloatParts {
  public:
   int64_t D, Dv, group;
-  int64_t block;              // tokens at a time
-  int64_t q_pitch, v_pitch;   // of rows of features; of values and a 1
-  int64_t q_width, v_width;   // in use
+  int64_t block;             // tokens at a time
+  int64_t q_pitch, v_pitch;  // of rows of features; of values and a 1
+  int64_t q_width, v_width;  // in use
   // [group, block] rows of features or values: q, o, dphi. [block] rows: k, decay, v. The state
   // [D,Dv] (or [Dv + 1,D]): s. [D]: z sum prefix x. [block]: the rest.
   int64_t q, o, dphi, k, decay, v, s, z, sum, prefix, x;
@@ -242,6 +242,7 @@ inline ScanWalk WalkOf(const ScanItem& item) {
 // Runs an item. `scratch`: ScanLayout(item).floats() floats, aligned to 64 bytes, of any content.
 // Together, the items of a problem write every element of its outputs.
 using ScanKernel = void(const ScanItem& item, float* scratch);
-ScanKernel* ScanKernelOf(Isa isa);
+ScanKernel* ScanForwardOf(Isa isa);
+ScanKernel* ScanBackwardOf(Isa isa);
 
 }  // namespace attnd

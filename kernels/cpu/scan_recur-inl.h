@@ -29,7 +29,7 @@ enum class Decay { kNone, kRowsFirst, kRowsLast, kLanesFirst, kLanesLast };
 
 // For each token t in order, with X the state:
 //   X *= decay_t (if First)     X += left_t,m right_t,m^T for m < updates
-//   out_t,g += X^T read_t,g for g < reads     X -= after_left_t after_right_t^T (if given)
+//   out_t,g = X^T read_t,g for g < reads      X -= after_left_t after_right_t^T (if given)
 //   X *= decay_t (if Last)
 // left, read, after_left: [rows]; right, out, after_right: [lanes]; decay: [rows] or [lanes].
 struct Recurrence {
@@ -40,39 +40,38 @@ struct Recurrence {
 
 namespace recur_internal {
 
-// One function per shape, never inlined: see gemm-inl.h.
+// One function per shape, never inlined: see gemm-inl.h. Everything of `r` is copied first: the
+// compiler cannot know that stores to `out` leave it alone.
 template <int kM, int kV, Decay kDecay>
 HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
   const DF d;
+  const int64_t stride = r.state.stride, updates = r.updates, reads = r.reads;
+  float* const state = r.state.data + row * stride + lane;
   VF x[kM][kV];
 #pragma GCC unroll 8
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) {
-      x[i][j] = hn::LoadU(d, r.state.data + (row + i) * r.state.stride + lane + j * kLanes);
-    }
+    for (int j = 0; j < kV; ++j) x[i][j] = hn::LoadU(d, state + i * stride + j * kLanes);
   }
-  const auto decay = [&](int64_t t) HWY_ATTR {
-    [[maybe_unused]] const float* factor = r.decay.At(0, t);
+  const bool is_first = row == 0;
+  constexpr bool kByRow = kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast;
+  const auto multiply = [&](const float* factor) HWY_ATTR {
 #pragma GCC unroll 8
     for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) {
-        if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast) {
-          x[i][j] = hn::Mul(hn::Set(d, factor[row + i]), x[i][j]);
-        } else {
-          x[i][j] = hn::Mul(hn::LoadU(d, factor + lane + j * kLanes), x[i][j]);
-        }
+        const VF f = kByRow ? hn::Set(d, factor[i]) : hn::LoadU(d, factor + j * kLanes);
+        x[i][j] = hn::Mul(f, x[i][j]);
       }
     }
   };
   const auto add = [&](const float* left, const float* right) HWY_ATTR {
     VF values[kV];
 #pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) values[j] = hn::LoadU(d, right + lane + j * kLanes);
+    for (int j = 0; j < kV; ++j) values[j] = hn::LoadU(d, right + j * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < kM; ++i) {
-      const VF element = hn::Set(d, left[row + i]);
+      const VF element = hn::Set(d, left[i]);
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) x[i][j] = hn::MulAdd(element, values[j], x[i][j]);
     }
@@ -80,39 +79,53 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
   const auto subtract = [&](const float* left, const float* right) HWY_ATTR {
 #pragma GCC unroll 8
     for (int i = 0; i < kM; ++i) {
-      const VF element = hn::Set(d, left[row + i]);
+      const VF element = hn::Set(d, left[i]);
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) {
-        x[i][j] = hn::NegMulAdd(element, hn::LoadU(d, right + lane + j * kLanes), x[i][j]);
+        x[i][j] = hn::NegMulAdd(element, hn::LoadU(d, right + j * kLanes), x[i][j]);
       }
     }
   };
   const auto read = [&](const float* weight, float* out) HWY_ATTR {
     VF sum[kV];
 #pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) sum[j] = hn::LoadU(d, out + lane + j * kLanes);
+    for (int j = 0; j < kV; ++j) sum[j] = is_first ? hn::Zero(d) : hn::LoadU(d, out + j * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < kM; ++i) {
-      const VF element = hn::Set(d, weight[row + i]);
+      const VF element = hn::Set(d, weight[i]);
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) sum[j] = hn::MulAdd(element, x[i][j], sum[j]);
     }
 #pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) hn::StoreU(sum[j], d, out + lane + j * kLanes);
+    for (int j = 0; j < kV; ++j) hn::StoreU(sum[j], d, out + j * kLanes);
   };
-  for (int64_t t = 0; t < r.tokens; ++t) {
-    if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) decay(t);
-    for (int64_t m = 0; m < r.updates; ++m) add(r.left.At(m, t), r.right.At(m, t));
-    for (int64_t g = 0; g < r.reads; ++g) read(r.read.At(g, t), r.out.At(g, t));
-    if (r.after_left.data != nullptr) subtract(r.after_left.At(0, t), r.after_right.At(0, t));
-    if constexpr (kDecay == Decay::kRowsLast || kDecay == Decay::kLanesLast) decay(t);
+  const Series r_left = r.left, r_right = r.right, r_read = r.read, r_out = r.out;
+  const float *left = r_left.data + row, *right = r_right.data + lane, *weight = r_read.data + row;
+  const float* factor = r.decay.data + (kByRow ? row : lane);
+  const float *after_left = r.after_left.data, *after_right = r.after_right.data + lane;
+  float* out = r_out.data + lane;
+  const bool has_after = after_left != nullptr;
+  const int64_t factor_step = r.decay.token, after_left_step = r.after_left.token,
+                after_right_step = r.after_right.token;
+  after_left += row;
+  for (int64_t t = r.tokens; t > 0; --t) {
+    if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) multiply(factor);
+    for (int64_t m = 0; m < updates; ++m) add(left + m * r_left.term, right + m * r_right.term);
+    for (int64_t g = 0; g < reads; ++g) read(weight + g * r_read.term, out + g * r_out.term);
+    if (has_after) subtract(after_left, after_right);
+    if constexpr (kDecay == Decay::kRowsLast || kDecay == Decay::kLanesLast) multiply(factor);
+    left += r_left.token;
+    right += r_right.token;
+    weight += r_read.token;
+    out += r_out.token;
+    factor += factor_step;
+    after_left += after_left_step;
+    after_right += after_right_step;
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) {
-      hn::StoreU(x[i][j], d, r.state.data + (row + i) * r.state.stride + lane + j * kLanes);
-    }
+    for (int j = 0; j < kV; ++j) hn::StoreU(x[i][j], d, state + i * stride + j * kLanes);
   }
 }
 
@@ -152,7 +165,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void ReadAll(const Recurrence& r) {
   for (int64_t g = 0; g < r.reads; ++g) {
     const Broadcast weight = {r.read.At(g, 0), r.read.token, 1};
     const MutableRows out = {r.out.At(g, 0), r.out.token};
-    Gemm<Start::kAdd>(r.tokens, r.lanes, r.rows, weight, {r.state.data, r.state.stride}, out);
+    Gemm<Start::kZero>(r.tokens, r.lanes, r.rows, weight, {r.state.data, r.state.stride}, out);
   }
 }
 
@@ -179,7 +192,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void Recur(Decay decay, const Recurrence& r
 // The delta rule (Yang et al. 2024, eq. 1), where a token writes what its key does not yet read:
 //   X *= decay_t (if kRowsFirst)      X += left_t,m right_t,m^T for m < updates
 //   error_t = value_t - X^T key_t     X += weight_t key_t error_t^T
-//   out_t,g += X^T read_t,g for g < reads     X *= decay_t (if kRowsLast)
+//   out_t,g = X^T read_t,g for g < reads      X *= decay_t (if kRowsLast)
 // value not given: 0.
 struct DeltaRecurrence {
   int64_t tokens = 0, rows = 0, lanes = 0, updates = 0, reads = 0;
@@ -237,9 +250,8 @@ HWY_NOINLINE void DeltaColumn(const DeltaRecurrence& r, int64_t lane) {
 #pragma GCC unroll 8
     for (int j = 0; j < kV; ++j) {
       const VF stored = hn::Add(even[j], odd[j]);
-      const VF value = r.value.data == nullptr
-                           ? hn::Zero(d)
-                           : hn::LoadU(d, r.value.At(0, t) + lane + j * kLanes);
+      const VF value = r.value.data == nullptr ? hn::Zero(d)
+                                               : hn::LoadU(d, r.value.At(0, t) + lane + j * kLanes);
       const VF error = hn::Sub(value, stored);
       hn::StoreU(error, d, r.error.At(0, t) + lane + j * kLanes);
       update[j] = hn::Mul(hn::Set(d, r.weight[t * r.weight_step]), error);
@@ -270,9 +282,7 @@ HWY_NOINLINE void DeltaColumn(const DeltaRecurrence& r, int64_t lane) {
       }
       float* to = r.out.At(g, t) + lane;
 #pragma GCC unroll 8
-      for (int j = 0; j < kV; ++j) {
-        hn::StoreU(hn::Add(hn::LoadU(d, to + j * kLanes), out[j]), d, to + j * kLanes);
-      }
+      for (int j = 0; j < kV; ++j) hn::StoreU(out[j], d, to + j * kLanes);
     }
   }
 }

@@ -53,7 +53,10 @@ struct Tile {
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 // e^(a - b), a <= b being maxima of what was seen.
-HWY_INLINE float ShiftFactor(float a, float b) { return a == kNothing ? 0.0f : std::exp(a - b); }
+HWY_INLINE float ShiftFactor(float a, float b) {
+  if (a == kNothing) return 0.0f;
+  return a == b ? 1.0f : std::exp(a - b);
+}
 
 HWY_INLINE float Dot(const float* a, const float* b, int64_t width) {
   const DF d;
@@ -138,7 +141,11 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void LoadFeatures(FeatureMap map, const Row
       if constexpr (kMap == FeatureMap::kExp) {
         most = kNothing;
         const float* x = reinterpret_cast<const float*>(source);
-        for (int64_t c = 0; c < direct; ++c) most = x[c] > most ? x[c] : most;
+        // Max gives its second argument when one is NaN.
+        VF largest = hn::Set(d, kNothing);
+        for (int64_t c = 0; c < direct; c += kLanes)
+          largest = hn::Max(hn::LoadU(d, x + c), largest);
+        most = hn::GetLane(hn::MaxOfLanes(d, largest));
         for (int64_t c = direct; c < D; ++c) most = row[c] > most ? row[c] : most;
       }
       if (shift != nullptr) shift[i] = most;

@@ -105,7 +105,7 @@ struct AttendArgs {
 // P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
 // out, lse, dout, dlse are then those of the whole.
 // A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed
-// over it. Any float dtype, but bias of rows that gather float32. Fully overwritten; not given: not
+// over it. Any float dtype (bias of rows that gather: float32). Fully overwritten; not given: not
 // wanted.
 struct AttendTermGrads {
   View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;

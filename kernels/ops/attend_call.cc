@@ -60,15 +60,17 @@ bool FitsTerm(const Term& term, const AttendCall& call, size_t p, const View& vi
 
 // A dimension that repeats by its stride has no gradient of its own shape.
 bool RepeatsByStride(const View& view) {
-  for (int i = 0; i < view.shape.rank; ++i) {
+  // Without elements, dense strides are 0 as well.
+  for (int i = 0; i < view.shape.rank && view.shape.size() > 0; ++i) {
     if (view.shape[i] > 1 && view.stride[i] == 0) return true;
   }
   return false;
 }
 
 bool Covers(const Pattern* pattern, const AttendRow& row) {
-  return pattern == nullptr || !pattern->query_rows.empty() || !pattern->key_rows.empty() ||
-         (pattern->Nq >= row.nq && pattern->Nk >= row.nk);
+  if (pattern == nullptr) return true;
+  const bool gathers = !pattern->query_rows.empty() || !pattern->key_rows.empty();
+  return gathers ? row.gathers : pattern->Nq >= row.nq && pattern->Nk >= row.nk;
 }
 
 bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendRow>& rows) {
@@ -237,9 +239,9 @@ std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const Att
     const Term* term = i < 3 ? nullptr : &kAttendTerms[i - 3];
     const bool is_sinks = term != nullptr && term->tensor == &AttendTensors::sinks;
     if (!wanted[i] || (is_sinks && !sinks)) continue;
-    const bool keeps = !wide && (term == nullptr || term->dtype_of != nullptr);
-    result[i] = ops.Empty(keeps ? inputs[i][0].dtype : DType::kF32, ShapesOf(inputs[i]),
-                          LayoutsOf(inputs[i]));
+    const bool is_rows = term == nullptr || term->dtype_of != nullptr;
+    result[i] = ops.Empty(is_rows && !wide ? inputs[i][0].dtype : DType::kF32, ShapesOf(inputs[i]),
+                          is_rows ? LayoutsOf(inputs[i]) : std::vector<Layout>{});
   }
   if (!ops.status().ok()) return result;
   std::vector<AttendGradProblem> problems;

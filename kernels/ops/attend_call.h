@@ -33,9 +33,9 @@ struct AttendFlow {
   Tensor dout, dlse;
 };
 
-// One launch. Gradients in the order of AttendCall::Inputs, empty where not wanted: of the input's
-// shape and layout; those of q, k, v, k2, v2 and q_rel in the input's dtype or, with `wide`, in
-// float32; all others in float32. The sinks' only with `sinks`.
+// One launch. Gradients in the order of AttendCall::Inputs, empty where not wanted: those of q, k,
+// v, k2, v2 and q_rel in the input's layout and dtype or, with `wide`, in float32; all others in
+// float32, row-major. The sinks' only with `sinks`.
 std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendRows& rows,
                                      const AttendFlow& flow, const std::vector<bool>& wanted,
                                      bool sinks, bool wide);

@@ -10,14 +10,14 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/core/view.h"
 #include "kernels/ops/tensor.h"
 
 namespace attnd {
 
-// x [B,H,N,D], a float dtype, last stride 1; weight [H,w] float32 (stride of H may be 0); out
-// [B,H,N,D].
+// x, out [B,H,N,D], float dtypes, last stride 1; weight [H,w] float32 (stride of H may be 0).
 struct DepthwiseConvProblem {
   View x, weight, out;
 };
@@ -40,7 +40,8 @@ struct DepthwiseConvGradArgs {
 
 struct Conv1dParams {
   int64_t stride = 1, dilation = 1;  // >= 1
-  int64_t columns = -1;  // rows of out; -1: floor((N - (w - 1) dilation - 1) / stride) + 1
+  // Rows of out, per problem or one for all. Empty: as many as read no row outside x.
+  std::vector<int64_t> columns;
 };
 
 }  // namespace attnd

@@ -10,8 +10,10 @@
 
 namespace attnd {
 
-// Computed in float32 (float64 inside where that is named), to 2 units in the last place of float32
-// unless said otherwise. Derivatives at a kink are 0.
+// To 2 units in the last place of float32, unless said otherwise: kAffine of its larger term;
+// kLogAddExp and the derivatives of kSilu, kGelu and kGeluTanh, which cross 0, to 1e-9 at least.
+// NaN stays NaN, infinities give limits, denormal numbers may count as 0. Derivatives at a kink are
+// 0, and where a function is flat its gradient is 0 whatever comes in.
 enum class ElementOp : uint8_t {
   // Of one operand.
   kCopy,    // also converts dtype; int32 to int32 too
@@ -41,7 +43,8 @@ enum class ElementOp : uint8_t {
   kMultiply,
   kDivide,
   kSafeDivide,  // a / b, 0 where b = 0
-  kMaximum,     // the gradient flows to a where a > b, to b where b > a, half each where equal
+  kMaximum,     // NaN if one is; the gradient flows to a where a > b, to b where b > a, half each
+                // where equal
   kMinimum,
   kLogAddExp,  // log(e^a + e^b); -inf with -inf gives -inf
   kGreater,    // 1 where a > b, else 0; no gradient
@@ -54,9 +57,9 @@ enum class ElementOp : uint8_t {
 int Operands(ElementOp op);
 
 // a, b, c broadcast to out (a dimension of 1 repeats; ranks equal). Float dtypes and int32 (read as
-// float32, exact below 2^24), any strides. out: a float dtype, any strides; may be a, b or c
-// itself. With `derivative`: out = a df(b)/db for an op f of one operand; a is the gradient that
-// comes in.
+// float32, exact below 2^24), any strides. out: a float dtype (kCopy of int32: also int32), any
+// strides; may be a, b or c itself. With `derivative`: out = a df(b)/db for an op f of one operand;
+// a is the gradient that comes in.
 struct ElementwiseProblem {
   View a, b, c, out;
 };

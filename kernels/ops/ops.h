@@ -176,6 +176,8 @@ std::vector<Layout> LayoutsOf(const Tensor& x);
 std::vector<View> ViewsOf(const Tensor& x);
 // The problem's view, View{} of an empty tensor.
 View ViewOf(const Tensor& x, size_t problem);
+// One number that broadcasts to every problem of `like`.
+Tensor NumberLike(Ops& ops, float value, const Tensor& like);
 // Axis of a tensor of `rank` dimensions: negative ones count from the end.
 inline int AxisOf(int axis, int rank) { return axis < 0 ? axis + rank : axis; }
 

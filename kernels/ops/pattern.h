@@ -65,8 +65,9 @@ struct Pattern {
   int64_t visible_tiles = 0;
 };
 
-class Predicate;  // pattern_predicate.h
-class Constants;  // pattern_constants.h
+class Predicate;     // pattern_predicate.h
+class Constants;     // pattern_constants.h
+struct PatternPlan;  // pattern_plan.h
 
 // Collects the visible tiles of a pattern row by row, then builds both directions.
 // Cost: O(visible runs + tiles that carry a mask or terms), never O(Nq * Nk).
@@ -121,26 +122,35 @@ struct Lengths {
 // What combines by And, Or, Not: pattern_predicate.h.
 using Visible = std::shared_ptr<const Predicate>;
 
-// A pattern before it is built: enough to plan and to find it in the cache. The counts are those of
-// one row's lengths; the pattern covers all of Nq x Nk, so that rows of different lengths share it.
+// A pattern before it is built: enough to plan and to find it in the cache. Making one is cheap (no
+// work proportional to Nq or Nk unless it follows from data). The counts are those of one row's
+// lengths; a pattern without a gather order covers all of Nq x Nk, so that rows of different
+// lengths share it.
 struct PatternSource {
-  int64_t Nq = 0, Nk = 0;
+  int64_t Nq = 0, Nk = 0;    // rows of q and k
   std::string key;           // equal keys mean equal patterns; holds Nq, Nk and every parameter
   double visible_pairs = 0;  // exact if is_counted
   double visible_tiles = 0;  // about: exact or a little more, for predictions
-  bool is_counted = true;    // false: bounds, because they follow from data; CountsOf tells
-  Visible visible;           // of a pattern in natural order; null: every pair, or see `build`
-  std::function<Pattern()> build;  // empty: every pair is visible, no pattern is needed
+  bool is_counted = true;    // false: about, or a bound; CountsOf tells once the pattern is built
+  std::function<PatternPlan()> plan;  // what it is made of; empty: every pair is visible
+  std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
 };
 
-// A pattern in natural order. `visible` null: every pair.
 struct PatternCounts {
   double pairs = 0, tiles = 0;
 };
+// `key` need not tell Nq and Nk.
+PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const PatternCounts& counts,
+                       std::function<PatternPlan()> plan);
+// A pattern in natural order. `visible` null: every pair.
 PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts);
-// What both `source` and `visible` show. The counts are those of `source`, as bounds. On a dry
-// stream, where data are missing, a method passes `source` on as it is.
+// What both `source`, of natural order, and `visible` show. The counts are those of `source`, as
+// bounds. On a dry stream, where data are missing, a method passes `source` on as it is.
 PatternSource Intersect(const PatternSource& source, Visible visible);
+// The same for segments and any order: ids of query and key rows [Nq], [Nk], visible if equal and
+// >= 0. Rows of a second source (from Nk on) are of every segment.
+PatternSource WithinSegments(const PatternSource& source, std::span<const int32_t> ids_q,
+                             std::span<const int32_t> ids_k);
 // Pairs and tiles of a built pattern, of a row's lengths; the lengths of a pattern with a gather
 // order are those that it was built for.
 PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths);

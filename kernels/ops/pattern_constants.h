@@ -27,4 +27,7 @@ class Constants {
 
 using ConstantsPtr = std::shared_ptr<const Constants>;
 
+// ln(times) of the blocks of a row that are listed more than once, on top of Blocks(blocks).
+ConstantsPtr Multiplicities(BlockRows blocks);
+
 }  // namespace attnd

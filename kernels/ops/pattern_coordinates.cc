@@ -27,8 +27,14 @@ constexpr int64_t kFan = 16;
 using Level = std::vector<Bounds>;
 
 Level BoundsOf(const std::vector<int32_t>& values) {
-  Level bounds(Tiles(static_cast<int64_t>(values.size())));
-  for (size_t i = 0; i < values.size(); ++i) bounds[i / kTile].Add({values[i], values[i]});
+  const auto n = static_cast<int64_t>(values.size());
+  Level bounds(Tiles(n));
+  for (int64_t i = 0; i < n; i += kTile) {
+    Bounds tile;
+    for (int64_t end = std::min(i + kTile, n), j = i; j < end; ++j)
+      tile.Add({values[j], values[j]});
+    bounds[i / kTile] = tile;
+  }
   return bounds;
 }
 
@@ -45,9 +51,8 @@ std::vector<Level> TreeOf(const std::vector<int32_t>& values) {
 
 class WithinOf : public Predicate {
  public:
-  explicit WithinOf(Coordinates c)
-      : Predicate(absl::StrCat("within ", Fingerprint(c.lo), " ", Fingerprint(c.hi), " ",
-                               Fingerprint(c.x))),
+  WithinOf(std::string key, Coordinates c)
+      : Predicate(std::move(key)),
         c_(std::move(c)),
         lo_(BoundsOf(c_.lo)),
         hi_(BoundsOf(c_.hi)),
@@ -64,6 +69,7 @@ class WithinOf : public Predicate {
   }
 
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    if (SeesAll(q_tile, key_tile)) return;
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
     const int64_t queries = std::clamp<int64_t>(c_.lo.size() - i, 0, kTile);
     const int64_t keys = std::clamp<int64_t>(c_.x.size() - j, 0, kTile);
@@ -82,7 +88,18 @@ class WithinOf : public Predicate {
     for (int64_t k = 0; k < kTile; ++k) (*mask)[k] &= seen[k];
   }
 
+  // Known inside of a segment: the mask of a tile there follows from what this is combined with.
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    return SeesAll(q_tile, key_tile) ? TileShape{1, {0}} : TileShape{};
+  }
+
  private:
+  bool SeesAll(int64_t q_tile, int64_t key_tile) const {
+    const bool is_cut = (q_tile + 1) * kTile > static_cast<int64_t>(c_.lo.size()) ||
+                        (key_tile + 1) * kTile > static_cast<int64_t>(c_.x.size());
+    return !is_cut && lo_[q_tile].max <= keys_[0][key_tile].min &&
+           keys_[0][key_tile].max <= hi_[q_tile].min;
+  }
   struct Query {
     Bounds lo, hi;
     int64_t first, last;  // key tiles
@@ -110,24 +127,28 @@ class WithinOf : public Predicate {
 
 }  // namespace
 
-Visible Within(Coordinates coordinates) {
-  return std::make_shared<WithinOf>(std::move(coordinates));
+Visible Within(Coordinates c) {
+  std::string key =
+      absl::StrCat("within ", Fingerprint(c.lo), " ", Fingerprint(c.hi), " ", Fingerprint(c.x));
+  return std::make_shared<WithinOf>(std::move(key), std::move(c));
 }
 
 Visible SameSegment(std::span<const int32_t> ids_q, std::span<const int32_t> ids_k) {
-  Coordinates c;
-  for (const int32_t id : ids_q) {
-    c.lo.push_back(id < 0 ? kHighest : id);
-    c.hi.push_back(id < 0 ? kLowest : id);
-  }
-  c.x.assign(ids_k.begin(), ids_k.end());
-  return Within(std::move(c));
+  std::string key = absl::StrCat("segments ", Fingerprint(ids_q), " ", Fingerprint(ids_k));
+  Coordinates c{.lo = {ids_q.begin(), ids_q.end()},
+                .hi = {ids_q.begin(), ids_q.end()},
+                .x = {ids_k.begin(), ids_k.end()}};
+  // A query of a negative id sees nothing.
+  for (int32_t& id : c.lo) id = id < 0 ? kHighest : id;
+  for (int32_t& id : c.hi) id = id < 0 ? kLowest : id;
+  return std::make_shared<WithinOf>(std::move(key), std::move(c));
 }
 
 Visible NotAfter(std::span<const int32_t> q_positions, std::span<const int32_t> k_positions,
                  int64_t offset) {
   Coordinates c;
   c.lo.assign(q_positions.size(), kLowest);
+  c.hi.reserve(q_positions.size());
   for (const int64_t position : q_positions) {
     c.hi.push_back(static_cast<int32_t>(
         std::clamp<int64_t>(position + std::clamp(offset, -kFar, kFar), kLowest, kHighest)));

@@ -94,17 +94,22 @@ Visible Queries(std::span<const int32_t> slots);
 // of its runs, ascending and disjoint; block c holds the keys [offset_k + c bk, ..).
 struct BlockRun {
   int32_t first = 0, count = 0;
+  int32_t times = 1;  // how often each block is listed: see Multiplicities
 };
 struct BlockRows {
   int64_t bq = kTile, bk = kTile;  // >= 1
   int64_t offset_q = 0, offset_k = 0;
-  std::vector<int64_t> begin;  // row t: runs [begin[t], begin[t + 1])
+  std::vector<int64_t> begin;  // row t: runs [begin[t], begin[t + 1]); {0} has no row yet
   std::vector<BlockRun> runs;
+
+  // To the row at the end. REQUIRES: `run` begins where the last one ended, or later.
+  void Append(const BlockRun& run);
+  void EndRow() { begin.push_back(static_cast<int64_t>(runs.size())); }
 };
 Visible Blocks(BlockRows rows);
 // layout[t nbk + c] != 0: row t of blocks sees block c.
 BlockRows BlocksOfLayout(std::span<const uint8_t> layout, int64_t nbk, int64_t bq, int64_t bk);
-// Row t's list of blocks is indices[indptr[t], indptr[t + 1]), any order, repeats count once.
+// Row t's list of blocks is indices[indptr[t], indptr[t + 1]), any order; `times` counts repeats.
 BlockRows BlocksOfLists(std::span<const int32_t> indptr, std::span<const int32_t> indices,
                         int64_t bq, int64_t bk);
 

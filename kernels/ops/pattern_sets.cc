@@ -81,13 +81,14 @@ class QueriesOf : public Predicate {
 
 std::string KeyOf(const BlockRows& rows) {
   std::vector<int32_t> data;
-  data.reserve(2 * rows.runs.size() + rows.begin.size());
+  data.reserve(3 * rows.runs.size() + rows.begin.size());
   for (size_t t = 1; t < rows.begin.size(); ++t) {
     data.push_back(static_cast<int32_t>(rows.begin[t] - rows.begin[t - 1]));
   }
   for (const BlockRun& run : rows.runs) {
     data.push_back(run.first);
     data.push_back(run.count);
+    data.push_back(run.times);
   }
   return absl::StrCat("blocks ", rows.bq, " ", rows.bk, " ", rows.offset_q, " ", rows.offset_k, " ",
                       rows.begin.size(), " ", Fingerprint(data));
@@ -200,11 +201,9 @@ BlockRows BlocksOfLayout(std::span<const uint8_t> layout, int64_t nbk, int64_t b
   const int64_t nbq = nbk == 0 ? 0 : static_cast<int64_t>(layout.size()) / nbk;
   for (int64_t t = 0; t < nbq; ++t) {
     for (int64_t c = 0; c < nbk; ++c) {
-      if (layout[t * nbk + c] == 0) continue;
-      if (c == 0 || layout[t * nbk + c - 1] == 0) rows.runs.push_back({static_cast<int32_t>(c), 0});
-      ++rows.runs.back().count;
+      if (layout[t * nbk + c] != 0) rows.Append({static_cast<int32_t>(c), 1});
     }
-    rows.begin.push_back(static_cast<int64_t>(rows.runs.size()));
+    rows.EndRow();
   }
   return rows;
 }
@@ -216,18 +215,25 @@ BlockRows BlocksOfLists(std::span<const int32_t> indptr, std::span<const int32_t
   for (size_t t = 0; t + 1 < indptr.size(); ++t) {
     list.assign(indices.begin() + indptr[t], indices.begin() + indptr[t + 1]);
     std::sort(list.begin(), list.end());
-    int32_t next = -1;  // the block behind the last run
-    for (const int32_t c : list) {
-      if (c < 0 || c < next) continue;
-      if (c != next || static_cast<int64_t>(rows.runs.size()) == rows.begin.back()) {
-        rows.runs.push_back({c, 0});
-      }
-      ++rows.runs.back().count;
-      next = c + 1;
+    for (auto at = list.begin(); at != list.end();) {
+      const auto end = std::upper_bound(at, list.end(), *at);
+      rows.Append({*at, 1, static_cast<int32_t>(end - at)});
+      at = end;
     }
-    rows.begin.push_back(static_cast<int64_t>(rows.runs.size()));
+    rows.EndRow();
   }
   return rows;
+}
+
+void BlockRows::Append(const BlockRun& run) {
+  if (static_cast<int64_t>(runs.size()) > begin.back()) {
+    BlockRun& last = runs.back();
+    if (last.first + last.count == run.first && last.times == run.times) {
+      last.count += run.count;
+      return;
+    }
+  }
+  runs.push_back(run);
 }
 
 }  // namespace attnd

@@ -14,11 +14,15 @@ struct Interval {
   int64_t lo, hi;
 };
 
+// The keys of the queries of a tile.
+using TileIntervals = std::array<Interval, kTile>;
+
 // Every query sees an interval of keys, and neither bound decreases from query to query.
 class Intervals : public Predicate {
  public:
   using Predicate::Predicate;
   virtual Interval Of(int64_t query) const = 0;
+  virtual TileIntervals OfTile(int64_t q_tile) const = 0;
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
@@ -35,22 +39,34 @@ class Intervals : public Predicate {
 
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
     // Key j is seen by the queries [ended, started).
-    std::array<Interval, kTile> of;
-    for (int64_t q = 0; q < kTile; ++q) of[q] = Of(q_tile * kTile + q);
+    const TileIntervals of = OfTile(q_tile);
     int64_t started = 0, ended = 0;
     for (int64_t k = 0; k < kTile; ++k) {
       const int64_t j = key_tile * kTile + k;
       while (started < kTile && of[started].lo <= j) ++started;
       while (ended < kTile && of[ended].hi <= j) ++ended;
-      (*mask)[k] &= BitsBetween(ended, started);
+      (*mask)[k] &= ended < started ? LowBits(started) & ~LowBits(ended) : 0;
     }
   }
 };
 
-Interval KeysOf(const Window& w, int64_t p) {
-  const int64_t start = w.block == 1 ? p : FloorDiv(p, w.block) * w.block;
+// `start`: of the block that holds p.
+Interval KeysFrom(const Window& w, int64_t start, int64_t p) {
   const int64_t end = start + w.block + w.after;
   return {start - w.before, w.causal ? std::min(end, p + 1) : end};
+}
+
+Interval KeysOf(const Window& w, int64_t p) {
+  return KeysFrom(w, w.block == 1 ? p : FloorDiv(p, w.block) * w.block, p);
+}
+
+// Those of `count` positions from p on.
+void KeysOf(const Window& w, int64_t p, int64_t count, Interval* keys) {
+  int64_t start = FloorDiv(p, w.block) * w.block;
+  for (int64_t n = 0; n < count; ++n) {
+    if (p + n == start + w.block) start += w.block;
+    keys[n] = KeysFrom(w, start, p + n);
+  }
 }
 
 class WindowsOf : public Intervals {
@@ -61,6 +77,12 @@ class WindowsOf : public Intervals {
         window_(window) {}
 
   Interval Of(int64_t query) const override { return KeysOf(window_, query + window_.offset); }
+
+  TileIntervals OfTile(int64_t q_tile) const override {
+    TileIntervals of;
+    KeysOf(window_, q_tile * kTile + window_.offset, kTile, of.data());
+    return of;
+  }
 
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
     return {2, {key_tile - q_tile, Remainder(q_tile * kTile + window_.offset, window_.block)}};
@@ -82,11 +104,14 @@ class PackedOf : public Intervals {
   }
 
   Interval Of(int64_t query) const override {
-    const size_t s = SegmentOf(query);
-    if (s + 1 == cu_q_.size()) return {cu_k_.back(), cu_k_.back()};
-    const Interval keys = KeysOf(window_, query + OffsetOf(s));
-    const int64_t begin = cu_k_[s], end = cu_k_[s + 1];
-    return {std::clamp(begin + keys.lo, begin, end), std::clamp(begin + keys.hi, begin, end)};
+    Interval keys;
+    Fill(query, 1, &keys);
+    return keys;
+  }
+  TileIntervals OfTile(int64_t q_tile) const override {
+    TileIntervals of;
+    Fill(q_tile * kTile, kTile, of.data());
+    return of;
   }
 
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
@@ -102,6 +127,22 @@ class PackedOf : public Intervals {
   }
 
  private:
+  void Fill(int64_t query, int64_t count, Interval* keys) const {
+    for (size_t s = SegmentOf(query); count > 0; ++s) {
+      const bool is_last = s + 1 == cu_q_.size();
+      const int64_t begin = cu_k_[s], end = is_last ? begin : cu_k_[s + 1];
+      const int64_t here = is_last ? count : std::min(count, cu_q_[s + 1] - query);
+      if (!is_last) KeysOf(window_, query + OffsetOf(s), here, keys);
+      for (int64_t n = 0; n < here; ++n) {
+        keys[n] = is_last ? Interval{begin, begin}
+                          : Interval{std::clamp(begin + keys[n].lo, begin, end),
+                                     std::clamp(begin + keys[n].hi, begin, end)};
+      }
+      query += here;
+      keys += here;
+      count -= here;
+    }
+  }
   // The segment that holds a query, or as many as there are.
   size_t SegmentOf(int64_t query) const {
     return std::upper_bound(cu_q_.begin() + 1, cu_q_.end(), query) - cu_q_.begin() - 1;

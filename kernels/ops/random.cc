@@ -26,6 +26,17 @@ void ForEach(Drawer* draw, PhiloxKey key, uint64_t first, size_t count, const Pu
   }
 }
 
+// In eight sums, as one would wait for every addition.
+double Dot(const double* a, const double* b, int64_t n) {
+  double sums[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int64_t j = 0; j < 8; ++j) sums[j] += a[i + j] * b[i + j];
+  }
+  for (; i < n; ++i) sums[0] += a[i] * b[i];
+  return std::accumulate(sums, sums + 8, 0.0);
+}
+
 // Makes the columns of `block` [D][D], one after the other in memory, orthonormal in their order:
 // the Q of a QR decomposition with a positive diagonal of R. Gram-Schmidt, twice: orthogonal to
 // rounding (Giraud et al. 2005).
@@ -35,11 +46,11 @@ void Orthonormalise(int64_t D, double* columns) {
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t i = 0; i < j; ++i) {
         const double* before = columns + i * D;
-        const double along = std::inner_product(column, column + D, before, 0.0);
+        const double along = Dot(column, before, D);
         for (int64_t d = 0; d < D; ++d) column[d] -= along * before[d];
       }
     }
-    const double norm = std::sqrt(std::inner_product(column, column + D, column, 0.0));
+    const double norm = std::sqrt(Dot(column, column, D));
     for (int64_t d = 0; d < D; ++d) column[d] /= norm;
   }
 }
@@ -141,7 +152,7 @@ std::vector<float> OrthogonalRows(uint64_t seed, absl::string_view name, absl::s
       double norm = std::sqrt(static_cast<double>(D));
       if (norms == RowNorms::kChi) {
         of_norms.Normals(static_cast<uint64_t>((h * rows + m) * D), normals);
-        norm = std::sqrt(std::inner_product(normals.begin(), normals.end(), normals.begin(), 0.0));
+        norm = std::sqrt(Dot(normals.data(), normals.data(), D));
       }
       const double* direction = columns.data() + m % D * D;
       for (int64_t d = 0; d < D; ++d) result.push_back(static_cast<float>(norm * direction[d]));

@@ -178,13 +178,13 @@ def test_refusals_name_every_reason(client, rng):
 @pytest.mark.parametrize(
     "more, fragment",
     [
-        ({"options": {"logit_softcap": 30.0}}, "softmax: logit_softcap"),
-        ({"tensors": {"bias": np.zeros((1, 1, 4, 4), np.float32)}}, "softmax: bias"),
+        ({"options": {"return_state": True}}, "linear_attention: return_state"),
+        ({"tensors": {"state_z": np.zeros((1, 1, 8), np.float32)}}, "linear_attention: state_z"),
     ],
 )
 def test_what_is_specified_but_not_served_is_refused_by_name(client, rng, more, fragment):
     q = noise(rng, (1, 1, 4, 8))
     with pytest.raises(attnd.Error) as caught:
-        client.forward(q, q, q, **more)
+        client.forward(q, q, q, method="linear_attention", **more)
     assert caught.value.code.name == "UNIMPLEMENTED"
     assert fragment in str(caught.value)

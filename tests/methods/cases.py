@@ -16,7 +16,7 @@ TINY = {"f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126}
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """One request of one method. `ints` are the int32 tensors [B]; rows of q, k and v at and beyond
-    q_lengths and kv_lengths hold NaN, always."""
+    q_lengths and kv_lengths, and those whose segment id is negative, hold NaN, always."""
 
     id: str
     B: int = 1
@@ -28,6 +28,12 @@ class Case:
     Dv: int = 0  # 0: D
     options: dict = dataclasses.field(default_factory=dict)
     ints: dict = dataclasses.field(default_factory=dict)
+    # Float tensors by name, each shape in letters of this case: {"bias": "1,H,Nq,Nk"}.
+    floats: dict = dataclasses.field(default_factory=dict)
+    wide_floats: bool = False  # those are float32 whatever q is
+    hidden_bias: bool = False  # a third of bias is -inf
+    segments: str = ""  # ids of segments and padding: "runs" or "mixed"
+    packed: int = 0  # so many packed sequences, empty ones among them; B = 1
     layout: str = "BHND"
     strided: bool = False  # gaps of NaN between heads, tokens and rows; odd alignment
     spread: float = 1.0  # standard deviation of q and k
@@ -47,6 +53,11 @@ class Case:
     @property
     def keys(self):
         return self.Nq if self.Nk < 0 else self.Nk
+
+    def shape_of(self, letters):
+        sizes = {"B": self.B, "H": self.H, "Hkv": self.heads_kv, "Nq": self.Nq, "Nk": self.keys,
+                 "D": self.D, "Dv": self.Dv or self.D}
+        return tuple(sizes[x] if x in sizes else int(x) for x in letters.split(","))
 
     def with_length(self, Nq, Nk=None, suffix=""):
         Nk = Nq if Nk is None else Nk
@@ -73,6 +84,47 @@ def fill_padding(array, lengths):
     return array
 
 
+def segment_ids(rng, case, N):
+    """[B,N] ids 0..3, -1 for padding: in runs, or token by token."""
+    ids = rng.integers(-1, 4, (case.B, N))
+    return (np.sort(ids, axis=1) if case.segments == "runs" else ids).astype(np.int32)
+
+
+def sequence_ends(rng, case, N):
+    """cu_seqlens of case.packed sequences; the first is empty if there are three or more."""
+    cuts = np.sort(rng.integers(0, N + 1, case.packed - 1))
+    cuts[:1] = 0 if case.packed >= 3 else cuts[:1]
+    return np.concatenate([[0], cuts, [N]]).astype(np.int32)
+
+
+def pattern_ints(rng, case):
+    """Segments and packed sequences; self-attention has them once for queries and keys."""
+    made = {}
+    same = case.Nq == case.keys
+    if case.segments:
+        made["segment_ids_q"] = segment_ids(rng, case, case.Nq)
+        made["segment_ids_kv"] = (made["segment_ids_q"].copy() if same
+                                  else segment_ids(rng, case, case.keys))
+    if case.packed:
+        made["cu_seqlens_q"] = sequence_ends(rng, case, case.Nq)
+        made["cu_seqlens_k"] = (made["cu_seqlens_q"].copy() if same
+                                else sequence_ends(rng, case, case.keys))
+    return made
+
+
+def float_tensors(rng, case, storage):
+    """The tensors of case.floats: biases around 0, slopes and sinks of their usual size."""
+    made = {}
+    for name, letters in case.floats.items():
+        x = rng.standard_normal(case.shape_of(letters))
+        if name == "alibi_slopes":
+            x = abs(x) / 4
+        if name == "bias" and case.hidden_bias:
+            x = np.where(rng.random(x.shape) < 1 / 3, -np.inf, x)
+        made[name] = x.astype(np.float32 if case.wide_floats else storage)
+    return made
+
+
 def tensors(case, dtype, gradients=False):
     """name -> array of a case; with `gradients` also grad_out and (where asked for) grad_lse."""
     rng = np.random.default_rng(zlib.crc32(case.id.encode()))
@@ -95,13 +147,18 @@ def tensors(case, dtype, gradients=False):
     fill_padding(drawn["grad_lse"], ints.get("q_lengths"))
     fill_padding(drawn["k"], ints.get("kv_lengths"))
     fill_padding(drawn["v"], ints.get("kv_lengths"))
+    more = float_tensors(rng, case, storage)
+    ints |= pattern_ints(rng, case)
+    for names, ids in (("q", "segment_ids_q"), ("kv", "segment_ids_kv")):
+        for name in names if ids in ints else "":
+            drawn[name][np.broadcast_to((ints[ids] < 0)[:, None], drawn[name].shape[:3])] = np.nan
     made = {
         name: place(drawn[name].astype(storage), case.layout, case.strided)
         for name in ("q", "k", "v") + (("grad_out",) if gradients else ())
     }
     if gradients and case.grad_lse:
         made["grad_lse"] = drawn["grad_lse"].astype(np.float32)
-    return made | ints
+    return made | more | ints
 
 
 def ints(t, name, b, absent):

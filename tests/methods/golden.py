@@ -20,14 +20,14 @@ def wave(f, shape, step, start):
     return f(step * np.arange(np.prod(shape)) + start).reshape(shape)
 
 
-def pattern_golden(id, options, pairs, out, lse, dq, dk, dv):
-    """A row of patterns.md, "Golden sums"."""
+def pattern_golden(id, options, pairs, out, lse, dq, dk, dv, more=None):
+    """A row of patterns.md, "Golden sums"; `more`: tensors besides q, k, v."""
     tensors = {
         "q": wave(np.sin, (1, 2, 16, 4), 0.7, 0.1),
         "k": wave(np.cos, (1, 1, 16, 4), 0.9, 0.2),
         "v": wave(np.sin, (1, 1, 16, 3), 0.5, 0.3),
         "grad_out": wave(np.cos, (1, 2, 16, 3), 0.3, 0.0),
-    }
+    } | (more or {})
 
     def sums(results):
         return {

@@ -21,6 +21,8 @@ NEEDS = {
 }
 
 
+LAID_OUT = ("q", "k", "v", "grad_out")  # what cases.tensors lays out as a case says
+
 # Put above the other parameters, so that the ISA ends a test's id. The fixture that skips is in
 # conftest.py.
 on_every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
@@ -72,8 +74,8 @@ def engine(isa, threads=2, poison=True):
 
 
 def request(method, case, t, backward=False, options=None):
-    """The case as a request. Its float tensors of rank 4 are marked with the case's layout."""
-    bnhd = tuple(name for name, x in t.items() if x.ndim == 4 and case.layout == "BNHD")
+    """The case as a request. Its q, k, v and grad_out are marked with the case's layout."""
+    bnhd = tuple(name for name in t if name in LAID_OUT and case.layout == "BNHD")
     return library.Request(method.ID, t, case.options if options is None else options, backward,
                            bnhd)
 
@@ -103,9 +105,14 @@ def expected(method, case, dtype, backward):
         else:
             want = method.forward(t, case.options)
             plain = method.forward(t, case.options, np.float32)
-        plain = {name: x if name == "lse" else x.astype(storage) for name, x in plain.items()}
+        kinds = {name: t[name].dtype if name in t else storage for name in plain}
+        plain = {name: x if name == "lse" else x.astype(kinds[name]) for name, x in plain.items()}
         sums, amplification = method.magnitude(t, case.options)
-    # The longest sum: over keys, over features, or over the queries of a kv head's group.
-    terms = max(case.keys, case.D, case.Dv, case.Nq * (case.H // case.heads_kv if backward else 1))
+    # The longest sum: over keys, over features, or over the queries of a kv head's group; of a
+    # parameter that all pairs share, over all of them.
+    longest = max(case.keys, case.D, case.Dv,
+                  case.Nq * (case.H // case.heads_kv if backward else 1))
+    shared = max(longest, case.B * case.H * case.Nq * case.keys)
+    terms = {name: shared if name in case.floats else longest for name in want}
     return types.SimpleNamespace(tensors=t, want=want, plain=plain, sums=sums,
                                  amplification=amplification, terms=terms)

@@ -10,6 +10,7 @@ from tests.methods.refused import Refused, common_refusals
 from tests.methods.golden import lowrank_golden
 
 ID = "linear_attention"
+DIFFERENTIABLE = ["q", "k", "v"]
 OPTIONS = {
     "feature_map": "enum", "normalize": "bool", "eps": "float", "feature_sum_norm": "bool",
     "causal_norm": "enum", "nu": "int", "chunk_size": "int", "scale": "float", "causal": "bool",
@@ -280,7 +281,7 @@ GOLDEN = [
 ]
 
 NAMES = ", ".join([*MAPS, "dpfp", "softmax"])
-REFUSED = common_refusals({}, UNSERVED_TENSORS, offset=False) + [
+REFUSED = common_refusals({}, UNSERVED_TENSORS) + [
     Refused("feature-map", {"feature_map": "tanh"},
             [f'feature_map must be one of {NAMES}, got "tanh"']),
     Refused("feature-map-dpfp", {"feature_map": "dpfp"},

@@ -41,23 +41,19 @@ def ints(*values):
 
 
 # name -> a well-formed tensor of it, for those that some method specifies and this version refuses.
-SPECIFIED = {
-    "segment_ids_q": zeros(B, Nq, dtype=INT), "segment_ids_kv": zeros(B, Nk, dtype=INT),
-    "cu_seqlens_q": ints(0, Nq), "cu_seqlens_k": ints(0, Nk), "bias": zeros(B, H, Nq, Nk),
-    "alibi_slopes": zeros(H), "sink_logits": zeros(H), "state_s": zeros(B, Hkv, D, Dv),
-    "state_z": zeros(B, Hkv, D),
-}
+SPECIFIED = {"state_s": zeros(B, Hkv, D, Dv), "state_z": zeros(B, Hkv, D)}
 
 
-def common_refusals(options, unserved_tensors, offset=True):
-    """What every method refuses alike. `options` make the good request of this method good."""
+def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths")):
+    """What every method refuses alike. `options` make the good request of this method good; `others`
+    are the tensors it takes besides q, k, v, in its order."""
 
     def refuse(id, reasons, more=None, **how):
         reasons = [reasons] if isinstance(reasons, str) else reasons
         return Refused(id, options | (more or {}), reasons, **how)
 
     q, k, v = (good_tensors(False)[name] for name in "qkv")
-    taken = "q, k, v, q_lengths, kv_lengths" + (", causal_offset" if offset else "")
+    taken = ", ".join(("q", "k", "v", *others))
     k16 = k.astype(np.float16)
     rows = [
         refuse("unknown-option", "dropout is not an option of this method, got 0.5",
@@ -124,7 +120,7 @@ def common_refusals(options, unserved_tensors, offset=True):
                {"causal": 3, "dropout": 1},
                change={"q": zeros(B, 3, Nq, D), "k": k16, "kv_lengths": ints(9, 9)}),
     ]
-    if offset:
+    if "causal_offset" in others:
         rows.append(refuse("offset-shape", "causal_offset shape must be [B], got [2,1]",
                            change={"causal_offset": ints([1], [2])}))
     else:
@@ -135,9 +131,79 @@ def common_refusals(options, unserved_tensors, offset=True):
         rows.append(refuse(f"tensor-{name}", f"{name} is not served by this version, got [{shape}]",
                            code=UNIMPLEMENTED, change={name: SPECIFIED[name]}))
     # One reason that is the caller's error outweighs what this version lacks.
-    name = sorted(unserved_tensors)[0]
-    shape = ",".join(str(n) for n in SPECIFIED[name].shape)
-    rows.append(refuse("invalid-and-unserved", [
-        f"{name} is not served by this version, got [{shape}]", "causal must be a bool, got 3"],
-                       {"causal": 3}, change={name: SPECIFIED[name]}))
+    for name in sorted(unserved_tensors)[:1]:
+        shape = ",".join(str(n) for n in SPECIFIED[name].shape)
+        rows.append(refuse("invalid-and-unserved", [
+            f"{name} is not served by this version, got [{shape}]", "causal must be a bool, got 3"],
+                           {"causal": 3}, change={name: SPECIFIED[name]}))
     return rows
+
+
+PATTERN_TENSORS = ("q_lengths", "kv_lengths", "causal_offset", "segment_ids_q", "segment_ids_kv",
+                   "cu_seqlens_q", "cu_seqlens_k", "bias", "alibi_slopes", "sink_logits")
+
+
+def pattern_refusals(options):
+    """What every method of patterns.md refuses alike."""
+
+    def refuse(id, reasons, more=None, **change):
+        reasons = [reasons] if isinstance(reasons, str) else reasons
+        return Refused(id, options | (more or {}), reasons, change=change)
+
+    one = {name: x[:1] for name, x in good_tensors(False).items()}  # B = 1
+    packed = one | {"cu_seqlens_q": ints(0, 2, Nq), "cu_seqlens_k": ints(0, 7, Nk)}
+    ids_q, ids_k = zeros(B, Nq, dtype=INT), zeros(B, Nk, dtype=INT)
+    return common_refusals(options, (), PATTERN_TENSORS) + [
+        refuse("softcap", "logit_softcap must be >= 0, got -1", {"logit_softcap": -1.0}),
+        refuse("alibi", "alibi must be a bool, got 0.5", {"alibi": 0.5}),
+        refuse("duplicates", 'duplicates must be one of set, multiset, got "bag"',
+               {"duplicates": "bag"}),
+        refuse("bias-shape",
+               "bias shape must be broadcastable to [B,H,Nq,Nk] with H = 4 and Nk = 7, got [2,3,6,6]",
+               bias=zeros(2, 3, 6, 6)),
+        refuse("bias-last-dimensions",
+               "bias shape must be broadcastable to [B,H,Nq,Nk] with Nk = 7, got [6,6]",
+               bias=zeros(6, 6)),
+        refuse("bias-dtype", "bias dtype must be float32, got float16",
+               bias=zeros(H, Nq, Nk, dtype=np.float16)),
+        refuse("bias-dtype-of-q", "bias dtype must be float32 or that of q, float16, got int32",
+               **{name: x.astype(np.float16) for name, x in good_tensors(False).items()},
+               bias=zeros(Nq, Nk, dtype=INT)),
+        refuse("bias-stride", "bias must be dense along its last dimension, got stride 2",
+               bias=zeros(Nq, 2 * Nk)[:, ::2]),
+        refuse("slopes-shape", "alibi_slopes shape must be [H] or [B,H] with H = 4, got [3]",
+               alibi_slopes=zeros(3)),
+        refuse("slopes-batch", "alibi_slopes shape must be [H] or [B,H] with B = 2, got [1,4]",
+               alibi_slopes=zeros(1, H)),
+        refuse("sinks-shape", "sink_logits shape must be [H], got [2,4]", sink_logits=zeros(B, H)),
+        refuse("segments-alone",
+               "segment_ids_q and segment_ids_kv must be sent together, got segment_ids_kv alone",
+               segment_ids_kv=ids_k),
+        refuse("segments-shape", "segment_ids_kv shape must be [B,Nk] with Nk = 7, got [2,6]",
+               segment_ids_q=ids_q, segment_ids_kv=ids_q),
+        refuse("segments-dtype", "segment_ids_q dtype must be int32, got float32",
+               segment_ids_q=zeros(B, Nq), segment_ids_kv=ids_k),
+        refuse("segments-dense", "segment_ids_q must be dense along its dimensions, got stride 12",
+               segment_ids_q=zeros(B, 2 * Nq, dtype=INT)[:, :Nq], segment_ids_kv=ids_k),
+        refuse("packed-alone", "cu_seqlens_q and cu_seqlens_k must be sent together, got cu_seqlens_q "
+               "alone", **{**packed, "cu_seqlens_k": None}),
+        refuse("packed-batch", "B must be 1 with packed sequences, got 2",
+               cu_seqlens_q=ints(0, Nq), cu_seqlens_k=ints(0, Nk)),
+        refuse("packed-shape", "cu_seqlens_q shape must be [S+1], got [1,2]",
+               **packed | {"cu_seqlens_q": ints([0, Nq])}),
+        refuse("packed-none", ["cu_seqlens_q must tell of 1 sequence or more, got [1]",
+                               "cu_seqlens_k must tell of 1 sequence or more, got [1]"],
+               **packed | {"cu_seqlens_q": ints(0), "cu_seqlens_k": ints(0)}),
+        refuse("packed-counts", "cu_seqlens_k must tell of as many sequences as cu_seqlens_q, 2, got 1",
+               **packed | {"cu_seqlens_k": ints(0, Nk)}),
+        refuse("packed-values", [
+            "cu_seqlens_q[0] must be 0, got 1", "cu_seqlens_q[2] must be Nq = 6, got 5",
+            "cu_seqlens_k[2] must be >= cu_seqlens_k[1] = 8, got 7"],
+               **packed | {"cu_seqlens_q": ints(1, 2, 5), "cu_seqlens_k": ints(0, 8, Nk)}),
+        refuse("packed-with-others", [
+            f"{name} must not be sent with cu_seqlens_q, got {shape}" for name, shape in (
+                ("causal_offset", "[1]"), ("q_lengths", "[1]"), ("kv_lengths", "[1]"),
+                ("segment_ids_q", "[1,6]"), ("segment_ids_kv", "[1,7]"))],
+               **packed, causal_offset=ints(0), q_lengths=ints(1), kv_lengths=ints(1),
+               segment_ids_q=ids_q[:1], segment_ids_kv=ids_k[:1]),
+    ]

@@ -1,129 +1,32 @@
 """Exact softmax attention: oracle in float64 from patterns.md (Common core, softmax), cases,
-golden sums, refusals. The oracle holds the whole score matrix."""
+golden sums, refusals."""
 
 import numpy as np
 
-from tests.methods.cases import ALL, Case, ints
-from tests.methods.refused import Refused, common_refusals
-from tests.methods.golden import pattern_golden, lowrank_golden
+from tests.methods import pattern_core
+from tests.methods.cases import ALL, Case
+from tests.methods.refused import pattern_refusals
+from tests.methods.golden import lowrank_golden, pattern_golden
 
 ID = "softmax"
-OPTIONS = {
-    "scale": "float", "causal": "bool", "logit_softcap": "float", "alibi": "bool",
-    "duplicates": "enum",
-}
-UNSERVED_OPTIONS = {"logit_softcap", "alibi"}
-TENSORS = {
-    "q", "k", "v", "q_lengths", "kv_lengths", "causal_offset", "segment_ids_q", "segment_ids_kv",
-    "cu_seqlens_q", "cu_seqlens_k", "bias", "alibi_slopes", "sink_logits",
-}
-UNSERVED_TENSORS = {
-    "segment_ids_q", "segment_ids_kv", "cu_seqlens_q", "cu_seqlens_k", "bias", "alibi_slopes",
-    "sink_logits",
-}
+OPTIONS = pattern_core.OPTIONS
+UNSERVED_OPTIONS = set()
+TENSORS = pattern_core.TENSORS
+DIFFERENTIABLE = pattern_core.DIFFERENTIABLE
+UNSERVED_TENSORS = set()
 PEERS = [
     "torch.nn.functional.scaled_dot_product_attention (needs PyTorch)",
     "transformers gpt-oss eager_attention_forward (needs PyTorch; sinks)",
 ]
 
 
-def visible(t, o):
-    """[B,1,Nq,Nk]: which pairs count, step 4 of the core."""
-    B, _, Nq, _ = t["q"].shape
-    Nk = t["k"].shape[2]
-    seen = np.zeros((B, 1, Nq, Nk), bool)
-    i, j = np.arange(Nq)[:, None], np.arange(Nk)[None, :]
-    for b in range(B):
-        p = i + ints(t, "causal_offset", b, Nk - Nq)
-        seen[b, 0] = (i < ints(t, "q_lengths", b, Nq)) & (j < ints(t, "kv_lengths", b, Nk))
-        if o.get("causal", False):
-            seen[b, 0] &= j <= p
-    return seen
+def shown(o, p, j):
+    return np.True_
 
 
-def pairs(t, o):
-    return int(visible(t, o).sum()) * t["q"].shape[1]
-
-
-def prepare(t, o, dtype):
-    """q, k, v with one kv head per query head and zeros in rows nobody may read; seen; scale."""
-    seen = visible(t, o)
-    q, k, v = (t[name].astype(dtype) for name in "qkv")
-    group = q.shape[1] // k.shape[1]
-    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
-    q = np.where(seen.any(axis=3)[..., None], q, dtype(0))
-    k, v = (np.where(seen.any(axis=2)[..., None], x, dtype(0)) for x in (k, v))
-    return q, k, v, seen, o.get("scale", 1 / np.sqrt(q.shape[-1]).item())
-
-
-def weights(q, k, seen, scale):
-    """P and lse, steps 1 to 6, and P as a backward has it that kept lse only."""
-    s = np.where(seen, scale * (q @ k.swapaxes(2, 3)), -np.inf).astype(q.dtype)
-    m = s.max(axis=3, initial=-np.inf)
-    m_safe = np.where(np.isneginf(m), 0, m).astype(q.dtype)
-    e = np.exp(s - m_safe[..., None])
-    z = e.sum(axis=3)
-    with np.errstate(divide="ignore"):
-        lse = (m_safe + np.log(z)).astype(q.dtype)
-    P = e / np.where(z == 0, 1, z)[..., None].astype(q.dtype)
-    return P, lse, np.where(seen, np.exp(s - np.where(z == 0, 0, lse)[..., None]), q.dtype.type(0))
-
-
-def forward(t, o, dtype=np.float64):
-    q, k, v, seen, scale = prepare(t, o, dtype)
-    P, lse, _ = weights(q, k, seen, scale)
-    return {"out": P @ v, "lse": lse}
-
-
-def backward(t, o, dtype=np.float64, store=lambda x: x):
-    """Gradients for t's grad_out and grad_lse. `store` rounds out as code that keeps it would."""
-    q, k, v, seen, scale = prepare(t, o, dtype)
-    P, lse, again = weights(q, k, seen, scale)
-    dO, dL = incoming(t, dtype, np.isfinite(lse), v.shape[-1])
-    delta, P = (dO * store(P @ v)).sum(axis=3), again
-    dS = P * (dO @ v.swapaxes(2, 3) - delta[..., None] + dL[..., None])
-    return {
-        "q": scale * (dS @ k),
-        "k": by_kv_head(scale * (dS.swapaxes(2, 3) @ q), t),
-        "v": by_kv_head(P.swapaxes(2, 3) @ dO, t),
-    }
-
-
-def incoming(t, dtype, alive, Dv):
-    """grad_out and grad_lse, zero where absent and in rows without gradient."""
-    dO, dL = np.zeros(alive.shape + (Dv,), dtype), np.zeros(alive.shape, dtype)
-    if "grad_out" in t:
-        dO = np.where(alive[..., None], t["grad_out"].astype(dtype), dtype(0))
-    if "grad_lse" in t:
-        dL = np.where(alive, t["grad_lse"].astype(dtype), dtype(0))
-    return dO, dL
-
-
-def by_kv_head(x, t):
-    """[B,H,N,D] summed over the query heads of each kv head."""
-    B, H, N, D = x.shape
-    Hkv = t["k"].shape[1]
-    return x.reshape(B, Hkv, H // Hkv, N, D).sum(axis=2)
-
-
-def magnitude(t, o):
-    """Sums of absolute values of what is added up, for error bounds: {name: (float32 part, part
-    that a rounded `out` brings in through delta)}, and how much a score amplifies one rounding."""
-    q, k, v, seen, scale = prepare(t, o, np.float64)
-    P, lse, _ = weights(q, k, seen, scale)
-    q, k, v, scale = abs(q), abs(k), abs(v), abs(scale)
-    amplification = np.where(seen, scale * (q @ k.swapaxes(2, 3)), 0).max(initial=0)
-    result = {"out": (P @ v, 0), "lse": (1 + abs(np.where(np.isfinite(lse), lse, 0)), 0)}
-    if "grad_out" in t or "grad_lse" in t:
-        dO, dL = (abs(x) for x in incoming(t, np.float64, np.isfinite(lse), v.shape[-1]))
-        delta = (dO * (P @ v)).sum(axis=3)[..., None]
-        dS = P * (dO @ v.swapaxes(2, 3) + delta + dL[..., None])
-        result["q"] = scale * (dS @ k), scale * ((P * delta) @ k)
-        dk = [scale * (x.swapaxes(2, 3) @ q) for x in (dS, P * delta)]
-        result["k"] = by_kv_head(dk[0], t), by_kv_head(dk[1], t)
-        result["v"] = by_kv_head(P.swapaxes(2, 3) @ dO, t), 0
-    return result, amplification
-
+oracle = pattern_core.PatternOracle(shown)
+visible, pairs, magnitude = oracle.visible, oracle.pairs, oracle.magnitude
+forward, backward = oracle.forward, oracle.backward
 
 CASES = [
     Case("plain", dtypes=ALL, Nq=63),
@@ -168,10 +71,62 @@ CASES = [
     Case("subnormal", dtypes=("f16",), Nq=33, v_scale=1e-6),
     Case("offset-extreme", B=2, Nq=33, options={"causal": True},
          ints={"causal_offset": (2**31 - 1, -(2**31))}),
+    Case("softcap", dtypes=ALL, Nq=65, spread=2.0, options={"logit_softcap": 1.5}),
+    Case("softcap-causal", Nq=65, options={"logit_softcap": 30.0, "causal": True}),
+    Case("alibi-h6", dtypes=ALL, H=6, Nq=65, Nk=70, options={"alibi": True}),
+    Case("alibi-offset", B=2, Nq=33, options={"alibi": True, "causal": True},
+         ints={"causal_offset": (-5, 9)}),
+    Case("slopes", dtypes=ALL, H=4, Hkv=2, Nq=65, floats={"alibi_slopes": "H"}),
+    Case("slopes-of-rows", B=3, Nq=33, Nk=65, options={"alibi": True},
+         floats={"alibi_slopes": "B,H"}, ints={"kv_lengths": (65, 20, 0)}),
+    Case("bias", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, Nk=70, floats={"bias": "B,H,Nq,Nk"}),
+    Case("bias-pairs", dtypes=ALL, B=2, Nq=65, floats={"bias": "Nq,Nk"}, options={"causal": True}),
+    Case("bias-keys", B=2, Nq=131, Nk=65, floats={"bias": "B,1,1,Nk"}),
+    Case("bias-queries", B=2, Nq=65, floats={"bias": "H,Nq,1"}),
+    Case("bias-heads", B=2, H=4, Nq=65, floats={"bias": "H,1,1"}),
+    Case("bias-one", Nq=33, floats={"bias": "1"}),
+    Case("bias-hides", dtypes=ALL, B=2, Nq=65, floats={"bias": "1,1,Nq,Nk"}, hidden_bias=True,
+         ints={"kv_lengths": (65, 40)}),
+    Case("bias-hides-keys", B=2, Nq=33, Nk=2, floats={"bias": "B,H,1,Nk"}, hidden_bias=True),
+    Case("wide-floats", dtypes=("f16", "bf16"), B=2, Nq=65, wide_floats=True,
+         floats={"bias": "1,H,Nq,Nk", "alibi_slopes": "H", "sink_logits": "H"}),
+    Case("sinks", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, floats={"sink_logits": "H"}),
+    Case("sinks-of-empty-rows", B=3, Nq=65, Nk=33, floats={"sink_logits": "H"},
+         options={"causal": True}, ints={"q_lengths": (65, 64, 1), "kv_lengths": (33, 1, 0)}),
+    Case("sinks-no-keys", Nq=5, Nk=0, floats={"sink_logits": "H"}),
+    Case("sinks-only-lse", Nq=33, floats={"sink_logits": "H"}),
+    Case("all-terms", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, Nk=70, D=33, Dv=17, layout="BNHD",
+         strided=True, options={"causal": True, "logit_softcap": 3.0},
+         floats={"bias": "B,1,Nq,Nk", "alibi_slopes": "B,H", "sink_logits": "H"},
+         ints={"q_lengths": (65, 40), "kv_lengths": (50, 70)}),
+    Case("segments", dtypes=ALL, B=2, Nq=131, segments="runs"),
+    Case("segments-mixed", B=2, H=4, Hkv=2, Nq=65, Nk=70, segments="mixed"),
+    Case("segments-causal", B=2, Nq=131, segments="mixed", options={"causal": True, "alibi": True},
+         floats={"sink_logits": "H"}, ints={"kv_lengths": (131, 64)}),
+    Case("segments-none", Nq=0, Nk=4, segments="mixed", grad_lse=False),
+    Case("packed", dtypes=ALL, H=4, Hkv=2, Nq=261, packed=5),
+    Case("packed-causal-more-keys", Nq=131, Nk=201, packed=3,
+         options={"causal": True, "alibi": True}),
+    Case("packed-one", Nq=65, packed=1, layout="BNHD"),
+    Case("packed-all-terms", dtypes=ALL, H=4, Hkv=2, Nq=131, Nk=99, D=9, packed=4, strided=True,
+         layout="BNHD", options={"causal": True, "logit_softcap": 3.0},
+         floats={"bias": "H,Nq,Nk", "alibi_slopes": "B,H", "sink_logits": "H"}),
+    Case("packed-bias-keys", Nq=65, packed=4, floats={"bias": "H,1,Nk"}),
+    Case("packed-bias-queries", Nq=65, packed=4, floats={"bias": "Nq,1"}),
+    Case("packed-bias-one", Nq=65, Nk=1, packed=3, floats={"bias": "H,1,1"}),
 ]
 
 # Requests of one bucket: other lengths, batch sizes and layouts may share a launch.
 BATCHES = [{}, {"causal": True}]
+
+# With other tensors: each of them is in every request.
+TENSOR_BATCHES = [
+    Case("terms", options={"causal": True, "logit_softcap": 2.0},
+         floats={"bias": "1,H,Nq,Nk", "alibi_slopes": "B,H", "sink_logits": "H"}),
+    Case("segments", segments="mixed"),
+    Case("packed", packed=4, options={"alibi": True},
+         floats={"bias": "H,1,Nk", "sink_logits": "H"}),
+]
 
 PERF = [{}, {"causal": True}]
 # (options, exponent of time, exponent of workspace) over N: tests/bench/growth.py.
@@ -187,15 +142,13 @@ GOLDEN = [
                    0.0642983619),
     pattern_golden("softmax-causal", {"causal": True}, 272, 4.2890626739, -15.0562522999,
                    0.9384382340, -1.5094260046, 1.8043583044),
+    pattern_golden("softmax-causal-cap-alibi-sinks",
+                   {"causal": True, "logit_softcap": 1.5, "alibi": True}, 272, 2.5498422946,
+                   -12.0321668318, 0.7044003224, -0.8681086654, 0.4655727407,
+                   {"sink_logits": np.array([0.5, -0.5])}),
     lowrank_golden("reference", {}, 0.531133528, -0.093486256, -0.512909521, 27.559082619),
     lowrank_golden("reference-causal", {"causal": True}, 0.909297427, -0.093486256, -0.426268365,
                    27.399186530),
 ]
 
-REFUSED = common_refusals({}, UNSERVED_TENSORS) + [
-    Refused("softcap", {"logit_softcap": 30.0},
-            ["logit_softcap is not served by this version, got 30"], code=12),
-    Refused("alibi", {"alibi": True}, ["alibi is not served by this version, got true"], code=12),
-    Refused("duplicates", {"duplicates": "bag"},
-            ['duplicates must be one of set, multiset, got "bag"']),
-]
+REFUSED = pattern_refusals({})

@@ -4,7 +4,7 @@ Needs no library."""
 import numpy as np
 import pytest
 
-from tests.methods import linear_attention, local, softmax
+from tests.methods import linear_attention, local, pattern_core, softmax
 from tests.methods.cases import Case, tensors
 from tests.methods.harness import method_params, methods
 
@@ -44,7 +44,8 @@ def small(case):
     }
     return Case(f"small-{case.id}", B=case.B, H=case.H, Hkv=case.Hkv, Nq=Nq, Nk=Nk,
                 D=min(case.D, 3), Dv=2, options=case.options, ints=ints, shift=case.shift,
-                spread=case.spread, grad_lse=case.grad_lse)
+                spread=case.spread, grad_lse=case.grad_lse, floats=case.floats,
+                hidden_bias=case.hidden_bias, segments=case.segments, packed=case.packed)
 
 
 def loss(method, t, options):
@@ -69,15 +70,16 @@ def test_finite_differences(method, case):
     with np.errstate(all="ignore"):
         grads = method.backward(t, case.options)
         rng = np.random.default_rng(1)
-        for name in "qkv":
-            for b in range(case.B):
+        for name in (n for n in method.DIFFERENTIABLE if n in t):
+            # One direction a batch row, or one for a tensor that rows share.
+            for b in range(case.B) if name in "qkv" else [slice(None)]:
                 direction = np.zeros_like(t[name])
-                direction[b] = rng.standard_normal(t[name].shape[1:])
+                direction[b] = rng.standard_normal(direction[b].shape)
                 # A kink of relu or abs between the two points would spoil the difference.
                 h = 1e-6 * max(1.0, abs(case.shift) / 10)
                 up, down = (loss(method, t | {name: t[name] + sign * h * direction}, case.options)
                             for sign in (1, -1))
-                slope = (grads[name] * np.nan_to_num(direction)).sum()
+                slope = (grads[name] * direction).sum()
                 scale = max(abs(slope), abs(grads[name][b]).max(initial=0), 1e-3)
                 assert (up - down) / (2 * h) == pytest.approx(slope, abs=2e-6 * scale), (name, b)
 
@@ -91,6 +93,66 @@ def test_padding_gets_no_gradient():
                 for name, lengths in (("q", "q_lengths"), ("k", "kv_lengths"), ("v", "kv_lengths")):
                     for b, n in enumerate(case.ints.get(lengths, ())):
                         assert not grads[name][b, :, n:].any(), (method.ID, case.id, name, b)
+
+
+PARAMETERS = {"bias": "B,1,Nq,Nk", "alibi_slopes": "H", "sink_logits": "H"}
+
+
+def test_a_sink_scales_the_output():
+    """out_with_sink = out sigmoid(lse - z), lse_with_sink = logaddexp(lse, z); rows that see nothing
+    have lse = z, rows beyond q_lengths -inf."""
+    case = Case("sink", B=2, H=3, Nq=9, Nk=6, D=4, options={"causal": True},
+                floats={"sink_logits": "H"}, ints={"q_lengths": (9, 8)})
+    t = tensors(case, "f32")
+    sunk = softmax.forward(t, case.options)
+    z = t.pop("sink_logits").astype(np.float64)[:, None]
+    bare = softmax.forward(t, case.options)
+    lse = np.logaddexp(bare["lse"], z)
+    lse[1, :, 8:] = -np.inf
+    np.testing.assert_allclose(sunk["lse"], lse, rtol=1e-12)
+    assert (sunk["lse"][0, :, 0] == z[:, 0]).all()
+    scale = 1 / (1 + np.exp(np.minimum(z - bare["lse"], 700)))
+    np.testing.assert_allclose(sunk["out"], bare["out"] * scale[..., None], atol=1e-12)
+
+
+def test_packed_sequences_are_problems_of_their_own():
+    case = Case("packed", H=4, Hkv=2, Nq=23, Nk=30, D=4, Dv=3, packed=5, floats=PARAMETERS)
+    t = tensors(case, "f32", gradients=True)
+    for method, options in ((softmax, {"causal": True, "logit_softcap": 2.0}),
+                            (local, local.token(5)), (local, local.block(4))):
+        packed = method.forward(t, options) | method.backward(t, options)
+        sums = {name: 0 for name in ("alibi_slopes", "sink_logits")}
+        for s in range(5):
+            i, j = (slice(*t[f"cu_seqlens_{x}"][s:s + 2]) for x in "qk")
+            alone = {"q": t["q"][:, :, i], "k": t["k"][:, :, j], "v": t["v"][:, :, j],
+                     "grad_out": t["grad_out"][:, :, i], "grad_lse": t["grad_lse"][:, :, i],
+                     "bias": t["bias"][:, :, i, j], "alibi_slopes": t["alibi_slopes"],
+                     "sink_logits": t["sink_logits"]}
+            want = method.forward(alone, options) | method.backward(alone, options)
+            for name, at in (("out", np.s_[:, :, i]), ("lse", np.s_[:, :, i]), ("q", np.s_[:, :, i]),
+                             ("k", np.s_[:, :, j]), ("bias", np.s_[:, :, i, j])):
+                np.testing.assert_array_equal(packed[name][at], want[name])
+            sums = {name: sums[name] + want[name] for name in sums}
+        for name, x in sums.items():
+            np.testing.assert_allclose(packed[name], x, atol=1e-12)
+
+
+def test_segments_hide_what_packing_leaves_out():
+    """Without positions in the formula, runs of ids are packed sequences."""
+    t = tensors(Case("runs", H=2, Nq=21, D=4, packed=4), "f32", gradients=True)
+    ends = t.pop("cu_seqlens_q"), t.pop("cu_seqlens_k")
+    ids = np.searchsorted(ends[0][1:], np.arange(21), side="right").astype(np.int32)[None]
+    by_id = results_of(softmax, t | {"segment_ids_q": ids, "segment_ids_kv": ids}, {})
+    packed = results_of(softmax, t | {"cu_seqlens_q": ends[0], "cu_seqlens_k": ends[1]}, {})
+    for name in packed:
+        np.testing.assert_allclose(by_id[name], packed[name], atol=1e-12)
+
+
+def test_standard_slopes():
+    """Press et al. 2022, section 3; the figures of patterns.md."""
+    np.testing.assert_array_equal(pattern_core.standard_slopes(8), 0.5 ** np.arange(1, 9))
+    np.testing.assert_array_equal(pattern_core.standard_slopes(6),
+                                  [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125])
 
 
 def test_wide_windows_are_softmax():

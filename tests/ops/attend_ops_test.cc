@@ -71,8 +71,9 @@ std::shared_ptr<const Pattern> OneTile(std::vector<int32_t> keys,
 }
 
 AttendRows RowsOf(const std::shared_ptr<const Pattern>& pattern, int64_t offset = 1) {
-  return {{{.nq = 4, .nk = 6, .pattern = pattern, .offset = offset},
-           {.nq = 5, .nk = 6, .pattern = pattern, .offset = offset}}};
+  const bool gathers = pattern != nullptr;
+  return {{{.nq = 4, .nk = 6, .pattern = pattern, .offset = offset, .gathers = gathers},
+           {.nq = 5, .nk = 6, .pattern = pattern, .offset = offset, .gathers = gathers}}};
 }
 
 class AttendOpsTest : public ::testing::Test {
@@ -234,9 +235,11 @@ TEST_F(AttendOpsTest, PartsOfHalfsAreSummedInFloat32) {
                   v = TestArray::Random(3, DType::kBF16, {1, 1, 6, 2});
   const auto rows_of = [](int64_t part) {
     return AttendRows{
-        {{.nq = 5, .nk = 6, .pattern = OneTile({0, 1, 2, 3, 4, 5}, [&](int64_t i, int64_t j) {
-                              return (i + j) % 2 == part;
-                            })}}};
+        {{.nq = 5,
+          .nk = 6,
+          .pattern = OneTile({0, 1, 2, 3, 4, 5},
+                             [&](int64_t i, int64_t j) { return (i + j) % 2 == part; }),
+          .gathers = true}}};
   };
   const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
     const AttendOut out =
@@ -250,9 +253,10 @@ TEST_F(AttendOpsTest, PartsOfHalfsAreSummedInFloat32) {
   const Formula whole = [&](Ops& ops, const std::vector<Tensor>& t) {
     return ops.Attend(
         t[0], t[1], t[2], {},
-        {{{.nq = 5, .nk = 6, .pattern = OneTile({0, 1, 2, 3, 4, 5}, [](int64_t, int64_t) {
-                               return true;
-                             })}}});
+        {{{.nq = 5,
+           .nk = 6,
+           .pattern = OneTile({0, 1, 2, 3, 4, 5}, [](int64_t, int64_t) { return true; }),
+           .gathers = true}}});
   };
   const std::vector<TestArray> want = Gradients(whole, inputs);
   for (size_t i = 0; i < 3; ++i) {

@@ -60,11 +60,11 @@ struct Arrays {
     plain = rounded.Read();
   }
   FftProblem problem() const { return {x.view(), out.view()}; }
-  // Half a unit of the largest results in the last place of float32, and so much again for every
-  // pass over the data: what a transform in float32 may cost where the plain sum is exact.
+  // Where the plain sum is exact: a quarter of a unit of float32 of a typical result for every
+  // doubling of the length.
   double slack() const {
     const double size = static_cast<double>(std::max<int64_t>(of.shape.size(), 1));
-    return 0x1p-23 * std::sqrt(size) * (std::log2(size) + 1);
+    return 0x1p-25 * std::sqrt(size) * (std::log2(size) + 1);
   }
 };
 

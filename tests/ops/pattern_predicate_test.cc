@@ -7,34 +7,15 @@
 #include <random>
 #include <set>
 
-#include "tests/ops/pattern_check.h"
+#include "tests/ops/pattern_parts_check.h"
 
 namespace attnd {
 namespace {
-
-int64_t FloorDivide(int64_t a, int64_t b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
 
 // A predicate and what it means.
 struct Meant {
   Visible visible;
   Sees sees;
-};
-
-class Random {
- public:
-  explicit Random(uint32_t seed) : engine_(seed) {}
-  int64_t Pick(int64_t lo, int64_t hi) {
-    return std::uniform_int_distribution<int64_t>(lo, hi)(engine_);
-  }
-  std::vector<int32_t> Numbers(int64_t count, int64_t lo, int64_t hi, bool is_sorted = false) {
-    std::vector<int32_t> numbers(count);
-    for (int32_t& x : numbers) x = static_cast<int32_t>(Pick(lo, hi));
-    if (is_sorted) std::sort(numbers.begin(), numbers.end());
-    return numbers;
-  }
-
- private:
-  std::mt19937 engine_;
 };
 
 Meant RandomWindow(Random& r, int64_t, int64_t) {
@@ -250,7 +231,7 @@ TEST(PatternPredicate, IntersectedSourcesCountAfterTheBuild) {
   std::vector<int32_t> ids(130, 0);
   std::fill(ids.begin() + 70, ids.end(), 1);
   const PatternSource causal = BandSource(130, 130, PatternBuilder::kUnbounded, 0, {100, 100});
-  const PatternSource source = Intersect(causal, SameSegment(ids, ids));
+  const PatternSource source = WithinSegments(causal, ids, ids);
   EXPECT_FALSE(source.is_counted);
   EXPECT_EQ(source.visible_pairs, 100 * 101 / 2);
   const Pattern pattern = source.build();

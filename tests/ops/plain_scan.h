@@ -1,5 +1,5 @@
-// scan as its contract says it, one key after the other with every state kept: what the kernels must
-// equal. Shares nothing with them; rows and keys beyond the lengths are never read.
+// scan as its contract says it, one key after the other with every state kept: what the kernels
+// must equal. Shares nothing with them; rows and keys beyond the lengths are never read.
 #pragma once
 
 #include <algorithm>
@@ -187,8 +187,8 @@ struct PlainStates {
 };
 
 struct PlainScanOut {
-  PlainTensor out, lse, d;      // lse and d [B,H,Nq,1]
-  PlainTensor s_out, z_out;     // [B,Hkv,D,Dv] [B,Hkv,1,D]
+  PlainTensor out, lse, d;   // lse and d [B,H,Nq,1]
+  PlainTensor s_out, z_out;  // [B,Hkv,D,Dv] [B,Hkv,1,D]
 };
 
 // Sums run in Real.
@@ -368,8 +368,8 @@ class PlainScanBack {
   PlainScanGrads& to_;
 };
 
-// The gradients of sum(dout * out) + the same with ds_out, dz_out + sum over rows with finite lse of
-// dlse * lse.
+// The gradients of sum(dout * out) + the same with ds_out, dz_out + sum over rows with finite lse
+// of dlse * lse.
 template <class Real = double>
 PlainScanGrads Gradients(const PlainScan& s, const PlainIncoming& in) {
   const PlainTensor &q = s.q, &k = s.k, &v = s.v;

@@ -121,7 +121,7 @@ struct ScanSpec {
   // What comes with them.
   enum class Decays { kNone, kKey, kFeature } decays = Decays::kNone;
   bool beta = false, state = false, final = false;
-  bool repeated = false;  // those that repeat over B and Hkv, by strides of 0
+  bool repeated = false;        // those that repeat over B and Hkv, by strides of 0
   DType v_dtype = DType::kI32;  // of v and its gradient; kI32: as the others
 };
 
@@ -221,8 +221,8 @@ class ScanCase {
   }
   bool GuardsHold() const {
     for (const GuardedTensor* t :
-         {&q,     &k,     &v,      &out,    &lse, &dout, &dlse, &dq,     &dk,    &dv,        &log_decay,
-          &beta,  &s0,    &z0,     &s_out,  &z_out, &ds_out, &dz_out, &dlog_decay, &dbeta, &ds0, &dz0}) {
+         {&q,    &k,  &v,  &out,   &lse,   &dout,   &dlse,   &dq,         &dk,    &dv,  &log_decay,
+          &beta, &s0, &z0, &s_out, &z_out, &ds_out, &dz_out, &dlog_decay, &dbeta, &ds0, &dz0}) {
       if (!t->GuardsHold()) return false;
     }
     return true;
@@ -235,9 +235,7 @@ class ScanCase {
  private:
   static constexpr Layout kDense = Layout::kBHND;
 
-  static DType VType(const ScanSpec& s) {
-    return s.v_dtype == DType::kI32 ? s.dtype : s.v_dtype;
-  }
+  static DType VType(const ScanSpec& s) { return s.v_dtype == DType::kI32 ? s.dtype : s.v_dtype; }
   int64_t DecayWidth() const { return spec.decays == ScanSpec::Decays::kFeature ? spec.D : 1; }
   int64_t Outer(int64_t n) const { return spec.repeated ? 1 : n; }
   // Over all of B and Hkv.

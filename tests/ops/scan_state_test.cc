@@ -147,7 +147,8 @@ TEST(Scan, StateWithoutCausality) {
 
 TEST(Scan, StateOfOneKindOnly) {
   for (const std::string& isa : MachineIsas()) {
-    ScanCase c({.Nq = 3, .Nk = 0, .D = 2, .Dv = 2, .params = {.den = ScanDen::kOne}, .state = true});
+    ScanCase c(
+        {.Nq = 3, .Nk = 0, .D = 2, .Dv = 2, .params = {.den = ScanDen::kOne}, .state = true});
     ScanProblem problem = c.Problem();
     problem.z0 = {};
     BufferPool pool(0, /*poison=*/true);
@@ -213,8 +214,8 @@ TEST(Scan, KeysAndValuesOfDifferentDtypes) {
 }
 
 TEST(Scan, EveryDen) {
-  for (const ScanDen den : {ScanDen::kOne, ScanDen::kAdd, ScanDen::kJax, ScanDen::kClamp,
-                            ScanDen::kAbsClamp}) {
+  for (const ScanDen den :
+       {ScanDen::kOne, ScanDen::kAdd, ScanDen::kJax, ScanDen::kClamp, ScanDen::kAbsClamp}) {
     for (const double mean : {0.0, 1.0}) {
       for (const double scale : {1.0, -0.25}) {
         // The sums of identity features are of both signs, some of them below eps.

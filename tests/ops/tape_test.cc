@@ -4,40 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
-#include <random>
 
 #include "kernels/ops/ops.h"
+#include "tests/ops/gradient_case.h"
 #include "tests/ops/plain.h"
 #include "tests/ops/plain_backend.h"
 
 namespace attnd::testing {
 namespace {
-
-// Arrays of a ragged list, with values that a test owns.
-struct Values {
-  std::vector<Shape> shapes;
-  std::vector<std::vector<float>> data;
-
-  Tensor AsTensor(Layout layout = Layout::kBHND) {
-    std::vector<View> views;
-    for (size_t p = 0; p < shapes.size(); ++p) {
-      views.push_back(DenseView(data[p].data(), DType::kF32, shapes[p], layout));
-    }
-    return Tensor(std::move(views), std::vector<std::shared_ptr<Buffer>>(shapes.size()));
-  }
-};
-
-Values Random(const std::vector<Shape>& shapes, unsigned seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  Values values{shapes, {}};
-  for (const Shape& shape : shapes) {
-    std::vector<float>& data = values.data.emplace_back(shape.size());
-    for (float& x : data) x = uniform(random);
-  }
-  return values;
-}
 
 // Row b of every problem sees everything within its sizes, or causally.
 AttendRows Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
@@ -64,91 +38,7 @@ ScanOut Scan(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v) {
   return ops.Scan(q, k, v, {.causal = true}, rows);
 }
 
-using Formula = std::function<std::vector<Tensor>(Ops&, const std::vector<Tensor>&)>;
-
-// A fixed weight for element e of problem p of output o: the gradient that comes in.
-double Weight(size_t o, size_t p, int64_t e) { return std::sin(0.9 * e + 2.0 * p + 5.0 * o + 1); }
-
-class TapeTest : public ::testing::Test {
- protected:
-  double Loss(const Formula& formula, std::vector<Values>& inputs) {
-    Stream stream(backend_, &pool_);
-    Ops ops(stream, /*tape=*/nullptr);
-    const std::vector<Tensor> outputs = formula(ops, Tensors(inputs));
-    EXPECT_TRUE(ops.status().ok()) << ops.status();
-    double loss = 0;
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      for (size_t p = 0; p < outputs[o].size(); ++p) {
-        const View& view = outputs[o][p];
-        for (int64_t e = 0; e < view.shape.size(); ++e) {
-          const double x = view.As<float>()[e];
-          if (std::isfinite(x)) loss += Weight(o, p, e) * x;
-        }
-      }
-    }
-    return loss;
-  }
-
-  std::vector<Tensor> Gradients(const Formula& formula, std::vector<Values>& inputs,
-                                const std::vector<bool>& watched) {
-    Stream stream(backend_, &pool_);
-    Tape tape;
-    Ops ops(stream, &tape);
-    const std::vector<Tensor> tensors = Tensors(inputs);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (watched[i]) tape.Watch(tensors[i]);
-    }
-    const std::vector<Tensor> outputs = formula(ops, tensors);
-    std::vector<Values> weights;
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      Values& w = weights.emplace_back();
-      for (size_t p = 0; p < outputs[o].size(); ++p) {
-        w.shapes.push_back(outputs[o][p].shape);
-        std::vector<float>& data = w.data.emplace_back();
-        for (int64_t e = 0; e < w.shapes[p].size(); ++e) {
-          data.push_back(static_cast<float>(Weight(o, p, e)));
-        }
-      }
-    }
-    const auto grads = tape.Replay(ops, outputs, Tensors(weights), tensors);
-    EXPECT_TRUE(ops.status().ok()) << ops.status();
-    return grads;
-  }
-
-  // Steps of 1/128 are exact in float32; outputs are stored in float32 (6e-8 each), so differences
-  // are good to 1e-4, their truncation error to 1e-3 for these functions of unit scale.
-  void ExpectGradientsMatch(const Formula& formula, std::vector<Values> inputs) {
-    const auto grads = Gradients(formula, inputs, std::vector<bool>(inputs.size(), true));
-    constexpr float kStep = 1.0f / 128;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      ASSERT_FALSE(grads[i].empty());
-      for (size_t p = 0; p < inputs[i].data.size(); ++p) {
-        ASSERT_EQ(grads[i][p].shape, inputs[i].shapes[p]);
-        for (size_t e = 0; e < inputs[i].data[p].size(); ++e) {
-          float& x = inputs[i].data[p][e];
-          const float saved = x;
-          x = saved + kStep;
-          const double above = Loss(formula, inputs), x_above = x;
-          x = saved - kStep;
-          const double below = Loss(formula, inputs), x_below = x;
-          x = saved;
-          const double expected = (above - below) / (x_above - x_below);
-          ASSERT_NEAR(grads[i][p].As<float>()[e], expected, 2e-3 * (1 + std::fabs(expected)))
-              << "input " << i << " problem " << p << " element " << e;
-        }
-      }
-    }
-  }
-
-  static std::vector<Tensor> Tensors(std::vector<Values>& values) {
-    std::vector<Tensor> tensors;
-    for (Values& v : values) tensors.push_back(v.AsTensor());
-    return tensors;
-  }
-
-  PlainBackend backend_;
-  BufferPool pool_{int64_t{1} << 20, /*poison=*/true};
-};
+class TapeTest : public GradientTest {};
 
 TEST_F(TapeTest, OneAttendWithBothOutputs) {
   const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {

@@ -65,7 +65,9 @@ TEST_F(ValidateTest, MethodAndNames) {
             absl::InvalidArgumentError("request: method must be one of linear_attention, local, "
                                        "softmax, got \"x\""));
   EXPECT_EQ(Why([](Call* c) { Set(c, "foo", {1}); }),
-            "tensors must be among q, k, v, q_lengths, kv_lengths, causal_offset, got \"foo\"");
+            "tensors must be among q, k, v, q_lengths, kv_lengths, causal_offset, segment_ids_q, "
+            "segment_ids_kv, cu_seqlens_q, cu_seqlens_k, bias, alibi_slopes, sink_logits, got "
+            "\"foo\"");
   EXPECT_EQ(Why([](Call* c) { c->tensors.erase("k"); }), "k is required, got none");
   EXPECT_EQ(Why([](Call* c) {
               Set(c, "grad_out", {2, 4, 5, 3});
@@ -214,15 +216,17 @@ TEST_F(ValidateTest, Gradients) {
 
 TEST_F(ValidateTest, EveryReasonAtOnce) {
   Call call = Good("local");
-  call.options = {{"window_left", int64_t{-3}}, {"speed", true}, {"alibi", true}};
+  call.options = {{"window_left", int64_t{-3}}, {"speed", true}, {"alibi", int64_t{1}}};
   Set(&call, "k", {3, 2, 7, 8});
-  Set(&call, "bias", {1, 1, 5, 7});
-  EXPECT_EQ(Plan(call), absl::InvalidArgumentError(
-                            "local: alibi is not served by this version, got true\n"
-                            "local: speed is not an option of this method, got true\n"
-                            "local: window_left must be >= -1, got -3\n"
-                            "local: bias is not served by this version, got [1,1,5,7]\n"
-                            "local: k shape must be [B,Hkv,Nk,D] with B = 2, got [3,2,7,8]"))
+  Set(&call, "bias", {1, 1, 5, 8});
+  EXPECT_EQ(Plan(call),
+            absl::InvalidArgumentError(
+                "local: alibi must be a bool, got 1\n"
+                "local: speed is not an option of this method, got true\n"
+                "local: window_left must be >= -1, got -3\n"
+                "local: k shape must be [B,Hkv,Nk,D] with B = 2, got [3,2,7,8]\n"
+                "local: bias shape must be broadcastable to [B,H,Nq,Nk] with Nk = 7, got "
+                "[1,1,5,8]"))
       << Plan(call);
 }
 
@@ -252,11 +256,9 @@ TEST_F(ValidateTest, WhatIsNotServedIsRefusedByNameUnlessItIsTheDefault) {
   const auto option = [&](const std::string& method, const std::string& name, OptionValue value) {
     return Unserved(method, [&](Call* c) { c->options[name] = value; });
   };
-  EXPECT_EQ(option("softmax", "logit_softcap", 30.0),
-            absl::UnimplementedError("softmax: logit_softcap is not served by this version, "
-                                     "got 30"));
-  EXPECT_TRUE(option("softmax", "logit_softcap", 0.0).ok());
-  EXPECT_TRUE(option("softmax", "alibi", false).ok());
+  EXPECT_EQ(option("linear_attention", "feature_sum_norm", true),
+            absl::UnimplementedError("linear_attention: feature_sum_norm is not served by this "
+                                     "version, got true"));
   EXPECT_TRUE(option("local", "duplicates", std::string("multiset")).ok());
   EXPECT_TRUE(option("linear_attention", "feature_sum_norm", false).ok());
   EXPECT_TRUE(option("linear_attention", "seed", int64_t{0}).ok());
@@ -267,12 +269,6 @@ TEST_F(ValidateTest, WhatIsNotServedIsRefusedByNameUnlessItIsTheDefault) {
                                "\"",
                                map, "\"")));
   }
-  for (const char* name :
-       {"bias", "alibi_slopes", "sink_logits", "segment_ids_q", "cu_seqlens_k"}) {
-    const absl::Status status = Unserved("softmax", [&](Call* c) { Set(c, name, {4}); });
-    EXPECT_EQ(status, absl::UnimplementedError(absl::StrCat(
-                          "softmax: ", name, " is not served by this version, got [4]")));
-  }
   EXPECT_EQ(Unserved("linear_attention",
                      [](Call* c) {
                        Set(c, "state_z", {2, 2, 8});
@@ -281,12 +277,64 @@ TEST_F(ValidateTest, WhatIsNotServedIsRefusedByNameUnlessItIsTheDefault) {
             absl::StatusCode::kUnimplemented);
 }
 
+TEST_F(ValidateTest, DeclaredShapesAndTypes) {
+  EXPECT_EQ(Why([](Call* c) {
+              Set(c, "bias", {3, 1, 1});
+              Set(c, "alibi_slopes", {2, 4});
+              Set(c, "sink_logits", {1, 4});
+            }),
+            "bias shape must be broadcastable to [B,H,Nq,Nk] with H = 4, got [3,1,1]\n"
+            "sink_logits shape must be [H], got [1,4]");
+  EXPECT_EQ(Why([](Call* c) {
+              for (const char* name : {"q", "k", "v"}) c->tensors[name].dtype = DType::kBF16;
+              Set(c, "bias", {1, 1, 1, 1, 1}, DType::kF16);
+              Set(c, "alibi_slopes", {4}, DType::kF32);
+              Set(c, "sink_logits", {4}, DType::kBF16);
+            }),
+            "bias shape must be broadcastable to [B,H,Nq,Nk], got [1,1,1,1,1]\n"
+            "bias dtype must be float32 or that of q, bfloat16, got float16");
+  EXPECT_EQ(Why([](Call* c) {
+              Set(c, "segment_ids_q", {2, 5}, DType::kI32);
+              Set(c, "segment_ids_kv", {2, 7});
+            }),
+            "segment_ids_kv dtype must be int32, got float32");
+}
+
+TEST_F(ValidateTest, SequencesOfTheWrongTypeAreNotRead) {
+  // Reading two-byte elements as int32 would run past their end.
+  EXPECT_EQ(Why([](Call* c) {
+              Set(c, "cu_seqlens_q", {2}, DType::kF16);
+              Set(c, "cu_seqlens_k", {2}, DType::kF16);
+            }),
+            "cu_seqlens_q dtype must be int32, got float16\n"
+            "cu_seqlens_k dtype must be int32, got float16\n"
+            "B must be 1 with packed sequences, got 2");
+}
+
 TEST_F(ValidateTest, LengthsWithoutDataCountAsFull) {
   Call call = Good("softmax");
   Set(&call, "kv_lengths", {2}, DType::kI32);
   const auto plan = engine_->MakePlan(call);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ((*plan)->visible_pairs, 2 * 4 * 5 * 7);
+}
+
+TEST_F(ValidateTest, PackedSequences) {
+  Call call = Good("softmax");
+  Set(&call, "q", {1, 4, 5, 8});
+  Set(&call, "k", {1, 2, 7, 8});
+  Set(&call, "v", {1, 2, 7, 3});
+  SetIntegers(&call, "cu_seqlens_q", {0, 2, 2, 5});
+  SetIntegers(&call, "cu_seqlens_k", {0, 3, 5, 7});
+  const auto plan = engine_->MakePlan(call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)->visible_pairs, 4 * (2 * 3 + 0 * 2 + 3 * 2));
+  // Without data one sequence holds everything: a bound.
+  for (const char* name : {"cu_seqlens_q", "cu_seqlens_k"}) Set(&call, name, {4}, DType::kI32);
+  const auto bound = engine_->MakePlan(call);
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  EXPECT_EQ((*bound)->visible_pairs, 4 * 5 * 7);
+  EXPECT_GE((*bound)->workspace_bytes, (*plan)->workspace_bytes);
 }
 
 TEST_F(ValidateTest, EmptySequencesAreFine) {

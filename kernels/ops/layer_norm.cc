@@ -1,0 +1,43 @@
+// Ops::LayerNorm and its gradient rule.
+#include "kernels/ops/ops.h"
+
+namespace attnd {
+namespace {
+
+// dx = rstd (dy - mean(dy) - y mean(y dy)), means over the last axis.
+Tensor GradientOf(Ops& ops, const Tensor& y, const Tensor& rstd, const Tensor& dy) {
+  const auto times = [&](const Tensor& a, const Tensor& b) {
+    return ops.Apply(ElementOp::kMultiply, a, b);
+  };
+  const auto mean = [&](const Tensor& x) { return ops.Reduce(ReduceOp::kMean, x, -1); };
+  const Tensor centered = ops.Apply(ElementOp::kSubtract, dy, mean(dy));
+  const Tensor along_y = times(y, mean(times(y, dy)));
+  return times(ops.Apply(ElementOp::kSubtract, centered, along_y), rstd);
+}
+
+}  // namespace
+
+Tensor Ops::LayerNorm(const Tensor& x, double eps, const Tensor& weight, const Tensor& bias) {
+  bool fits = !x.empty() && eps > 0;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    fits = IsFloat(x[p].dtype) && x[p].shape.rank > 0;
+  }
+  if (!Require(fits, "layer_norm", "x must have a float dtype, eps must be > 0")) return {};
+  std::vector<Shape> rows = ShapesOf(x);
+  for (Shape& shape : rows) shape.dims[shape.rank - 1] = 1;
+  const Tensor y = Empty(DType::kF32, ShapesOf(x)), rstd = Empty(DType::kF32, rows);
+  if (!status_.ok()) return {};
+  std::vector<LayerNormProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], y[p], rstd[p]});
+  Fail(stream_.backend().LayerNorm(stream_, {.eps = eps, .problems = problems}));
+  if (!status_.ok()) return {};
+  if (Records({&x})) {
+    tape_->Record({x}, {y},
+                  [y, rstd](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>&)
+                      -> std::vector<Tensor> { return {GradientOf(ops, y, rstd, grads[0])}; });
+  }
+  const Tensor scaled = weight.empty() ? y : Apply(ElementOp::kMultiply, y, weight);
+  return bias.empty() ? scaled : Apply(ElementOp::kAdd, scaled, bias);
+}
+
+}  // namespace attnd

@@ -1,0 +1,146 @@
+// Grids: lines along an axis, neighbourhoods of query blocks in raster order and in 2D.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/ops/pattern_counts.h"
+#include "kernels/ops/pattern_parts.h"
+#include "kernels/ops/pattern_plan.h"
+#include "kernels/ops/pattern_tiles.h"
+
+namespace attnd {
+namespace {
+
+// A line along `axis`, with or without the cell itself.
+PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
+                         bool with_self) {
+  const int64_t length = grid[axis];
+  const Window line{.block = length, .causal = row.causal};
+  const bool is_inner =
+      std::all_of(grid.begin() + axis + 1, grid.end(), [](int64_t extent) { return extent == 1; });
+  const PatternSource natural = WindowSource(row.Nq, row.Nk, line, row.lengths);
+  if (is_inner && with_self) return natural;
+  // Lines that lengths cut are counted as those of the inner axis are: about.
+  PatternCounts counts{natural.visible_pairs, natural.visible_tiles};
+  if (!with_self) {
+    counts.pairs -= static_cast<double>(std::min(row.lengths.nq, row.lengths.nk));
+  }
+  std::string key =
+      absl::StrCat("line ", absl::StrJoin(grid, "x"), " ", axis, " ", with_self, " ", row.causal);
+  if (!is_inner) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
+  const auto plan = [row, line, axis, is_inner, with_self,
+                     extents = std::vector<int64_t>(grid.begin(), grid.end())] {
+    PatternPlan made{.Nq = row.Nq, .Nk = row.Nk, .visible = Windows(line)};
+    if (!with_self) made.visible = AndNot(made.visible, Band(0, 0));
+    if (is_inner) return made;
+    made.query_rows = LineOrder(extents, axis);
+    made.key_rows = made.query_rows;
+    HideFrom(row.lengths.nq, &made.query_rows);
+    HideFrom(row.lengths.nk, &made.key_rows);
+    return made;
+  };
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, plan);
+  source.is_counted = is_inner || (row.lengths.nq == row.Nq && row.lengths.nk == row.Nk);
+  return source;
+}
+
+// Sums over the positions of one axis, of what a position of a block sees: before its block, in it,
+// behind it.
+struct AxisSums {
+  double before = 0, own = 0, behind = 0;
+  double squares = 0;  // of block sizes, a block once
+};
+AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
+  AxisSums sums;
+  for (int64_t start = 0; start < n; start += block) {
+    const int64_t end = std::min(start + block, n);
+    const double size = static_cast<double>(end - start);
+    sums.before += size * static_cast<double>(std::min(flange, start));
+    sums.own += size * size;
+    // The flange is counted from the border that a whole block has.
+    sums.behind +=
+        size * static_cast<double>(std::max<int64_t>(std::min(start + block + flange, n) - end, 0));
+    sums.squares += size * size;
+  }
+  return sums;
+}
+
+// Both forms, exact for a whole image.
+double ImagePairs(const ImageBlocks& m, bool causal) {
+  const AxisSums y = SumsOf(m.height, m.block_height, m.flange_height);
+  const AxisSums x = SumsOf(m.width, m.block_width, m.flange_width);
+  if (!causal) return (y.before + y.own + y.behind) * (x.before + x.own + x.behind);
+  const double own = (y.squares * x.squares + static_cast<double>(m.height * m.width)) / 2;
+  return y.before * (x.before + x.own + x.behind) + y.own * x.before + own;
+}
+
+PatternPlan ImagePlan(const PatternRow& row, const ImageBlocks& m) {
+  PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk};
+  const RowOrder order = ImageBlockOrder(m.height, m.width, m.block_height, m.block_width);
+  // Rows (y) and columns (x) of slots, and what their query's block sees of either.
+  Coordinates y, x;
+  for (const int64_t pixel : order) {
+    const int64_t v = pixel / m.width, u = pixel % m.width;
+    const int64_t top = v - v % m.block_height, left = u - u % m.block_width;
+    const int64_t below = row.causal ? 0 : m.flange_height;
+    y.x.push_back(static_cast<int32_t>(v));
+    x.x.push_back(static_cast<int32_t>(u));
+    y.lo.push_back(static_cast<int32_t>(std::max<int64_t>(top - m.flange_height, 0)));
+    x.lo.push_back(static_cast<int32_t>(std::max<int64_t>(left - m.flange_width, 0)));
+    y.hi.push_back(static_cast<int32_t>(std::min(top + m.block_height + below, m.height) - 1));
+    x.hi.push_back(
+        static_cast<int32_t>(std::min(left + m.block_width + m.flange_width, m.width) - 1));
+  }
+  plan.visible = And(Within(std::move(y)), Within(std::move(x)));
+  // Slots are in block-raster order: blocks above, to the left, earlier pixels of the own block.
+  if (row.causal) plan.visible = And(Band(PatternBuilder::kUnbounded, 0), plan.visible);
+  plan.query_rows = plan.key_rows = order;
+  HideFrom(row.lengths.nq, &plan.query_rows);
+  HideFrom(row.lengths.nk, &plan.key_rows);
+  return plan;
+}
+
+}  // namespace
+
+PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis) {
+  return LineSource(row, grid, axis, /*with_self=*/true);
+}
+
+PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid) {
+  PatternParts parts;
+  for (size_t axis = 0; axis < grid.size(); ++axis) {
+    // A line of one cell is that cell, which the first part shows.
+    if (axis > 0 && grid[axis] == 1) continue;
+    parts.push_back(LineSource(row, grid, static_cast<int64_t>(axis), /*with_self=*/axis == 0));
+  }
+  return parts;
+}
+
+PatternSource ImageLocal1d(const PatternRow& row, int64_t lq, int64_t lm) {
+  const Window window{
+      .block = lq, .before = lm, .after = row.causal ? 0 : lm, .causal = row.causal};
+  return WindowSource(row.Nq, row.Nk, window, row.lengths);
+}
+
+PatternSource ImageLocal2d(const PatternRow& row, const ImageBlocks& image) {
+  ImageBlocks m = image;
+  m.block_height = std::min(m.block_height, m.height);
+  m.block_width = std::min(m.block_width, m.width);
+  m.flange_height = std::min(m.flange_height, m.height);
+  m.flange_width = std::min(m.flange_width, m.width);
+  PatternCounts counts{.pairs = ImagePairs(m, row.causal)};
+  // A row of tiles meets the rows of blocks around it, each in a stretch that is cut at both ends.
+  const double bands =
+      static_cast<double>(2 + 2 * (m.flange_height / std::max<int64_t>(m.block_height, 1)));
+  counts.tiles =
+      counts.pairs / (kTile * kTile) + bands * static_cast<double>(Tiles(row.lengths.nq));
+  const std::string key = absl::StrCat("image ", m.height, "x", m.width, " ", m.block_height, "x",
+                                       m.block_width, " ", m.flange_height, "x", m.flange_width,
+                                       " ", row.causal, " ", row.lengths.nq, " ", row.lengths.nk);
+  PatternSource source =
+      SourceOf(row.Nq, row.Nk, key, counts, [row, m] { return ImagePlan(row, m); });
+  source.is_counted = row.lengths.nq == row.Nq && row.lengths.nk == row.Nk;
+  return source;
+}
+
+}  // namespace attnd

@@ -1,0 +1,95 @@
+// The patterns of the methods that have a fixed or a drawn structure: one source, or disjoint parts
+// for Ops::Attend to merge. Structure follows Nq and Nk; lengths only leave rows out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops/pattern.h"
+#include "kernels/ops/pattern_predicate.h"
+
+namespace attnd {
+
+// One batch row: p = i + offset is the position of query i; causal adds j <= p.
+struct PatternRow {
+  int64_t Nq = 0, Nk = 0;
+  Lengths lengths;
+  int64_t offset = 0;
+  bool causal = false;
+};
+using PatternParts = std::vector<PatternSource>;
+
+// Which half of a factorised pattern; kBoth: one softmax over both.
+enum class Half : uint8_t { kBoth, kNear, kFar };
+
+// Child et al. 2019, section 4.3. Near: |p - j| < stride; far: (p - j) mod stride = 0. The far keys
+// that are not near stand in residue order.
+PatternParts StridedParts(const PatternRow& row, int64_t stride, Half half);
+
+// Child et al. 2019, section 4.3. Near: the own segment of `stride` positions; far: the `summary`
+// columns of every segment, sub-block `vertical` of it (0: the last one). They stand once more as
+// appended keys.
+struct FixedSegments {
+  int64_t stride = 1, summary = 1, vertical = 0;
+  bool horizontal = false;    // summary rows see everything; REQUIRES: not causal, kBoth
+  bool tail_summary = false;  // a short last segment keeps its summary (DeepSpeed)
+};
+PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, Half half);
+
+// Beltagy et al. 2020, section 3.1. `globals`: positions that are global, ascending, in [0, Nk).
+// Local rows see |p - j| <= window dilation with (p - j) mod dilation = 0, and every global key.
+PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dilation,
+                              std::span<const int32_t> globals);
+// Global rows see every key.
+PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> globals);
+
+// Keys by list: query i sees keys[i R, (i + 1) R); entries outside [0, Nk) are ignored. A key that
+// is listed twice counts once, or (multiset) twice. `ids_q`, `ids_k` as in WithinSegments, or
+// empty.
+struct KeyLists {
+  std::span<const int32_t> keys;
+  int64_t R = 0;
+  bool multiset = false;
+  bool include_self = false;  // adds j = p where it is a key and not listed
+  std::span<const int32_t> ids_q, ids_k;
+};
+PatternSource ListSource(const PatternRow& row, const KeyLists& lists);
+
+// Blocks of blocks.bq x blocks.bk rows of i and j; with `multiset` a run's `times` is added as ln
+// times.
+PatternSource BlockSource(const PatternRow& row, const BlockRows& blocks, bool multiset);
+
+// Zaheer et al. 2020, appendix D, on blocks of positions p - globals and j - globals. `random`
+// [inner rows, r], -1: unused, lists block indices for the rows that are not global.
+struct BigBird {
+  int64_t block = 64;
+  int64_t half_window = 1;      // u
+  int64_t left = 1, right = 1;  // global blocks
+  int64_t globals = 0;          // ETC form: positions [0, globals) see all and are seen by all
+  std::span<const int32_t> random;
+  int64_t r = 0;
+  bool multiset = false;
+};
+PatternSource BigBirdSource(const PatternRow& row, const BigBird& bigbird);
+
+// Qiu et al. 2019, section 3: blk(x) = floor(x nb / Nk), visible iff perm[blk(p)] = blk(j).
+PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm);
+
+// Ho et al. 2019, section 3: the line of cell i along `axis` of a row-major grid.
+PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis);
+// Cells that differ in at most one coordinate: a part an axis, the cell itself in the first.
+PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid);
+
+// Parmar et al. 2018, section 3.3 (1D): query blocks of lq positions and lm positions before them
+// (and, if not causal, after them).
+PatternSource ImageLocal1d(const PatternRow& row, int64_t lq, int64_t lm);
+// The same in 2D; `causal` is in block-raster order.
+struct ImageBlocks {
+  int64_t height = 0, width = 0;
+  int64_t block_height = 8, block_width = 16;
+  int64_t flange_height = 8, flange_width = 16;
+};
+PatternSource ImageLocal2d(const PatternRow& row, const ImageBlocks& image);
+
+}  // namespace attnd

@@ -1,0 +1,58 @@
+// Ops::Softmax, LogSoftmax and their gradient rules.
+#include "kernels/ops/ops.h"
+
+namespace attnd {
+namespace {
+
+Tensor Computed(Ops& ops, bool log, const Tensor& x, int axis) {
+  bool fits = true;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    fits = IsFloat(x[p].dtype) && 0 <= axis && axis < x[p].shape.rank;
+  }
+  if (!ops.Require(fits, "softmax", "x must have the axis and a float dtype")) return {};
+  const Tensor out = ops.Empty(DType::kF32, ShapesOf(x));
+  if (!ops.status().ok()) return {};
+  std::vector<SoftmaxProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], out[p]});
+  ops.Fail(ops.stream().backend().Softmax(ops.stream(),
+                                          {.log = log, .axis = axis, .problems = problems}));
+  return ops.status().ok() ? out : Tensor();
+}
+
+}  // namespace
+
+Tensor Ops::Softmax(const Tensor& x, int axis) {
+  if (!Require(!x.empty(), "softmax", "x must not be empty")) return {};
+  const int along = AxisOf(axis, x[0].shape.rank);
+  const Tensor y = Computed(*this, /*log=*/false, x, along);
+  if (!status_.ok() || !Records({&x})) return y;
+  tape_->Record({x}, {y},
+                [y, along](Ops& ops, std::span<const Tensor> grads,
+                           const std::vector<bool>&) -> std::vector<Tensor> {
+                  // dx = y (dy - sum(y dy))
+                  const Tensor each = ops.Apply(ElementOp::kMultiply, y, grads[0]);
+                  const Tensor sum = ops.Reduce(ReduceOp::kSum, each, along);
+                  const Tensor rest = ops.Apply(ElementOp::kSubtract, grads[0], sum);
+                  return {ops.Apply(ElementOp::kMultiply, y, rest)};
+                });
+  return y;
+}
+
+Tensor Ops::LogSoftmax(const Tensor& x, int axis) {
+  if (!Require(!x.empty(), "softmax", "x must not be empty")) return {};
+  const int along = AxisOf(axis, x[0].shape.rank);
+  const Tensor y = Computed(*this, /*log=*/true, x, along);
+  if (!status_.ok() || !Records({&x})) return y;
+  tape_->Record({x}, {y},
+                [y, along](Ops& ops, std::span<const Tensor> grads,
+                           const std::vector<bool>&) -> std::vector<Tensor> {
+                  // dx = dy - e^y sum(dy)
+                  const Tensor sum = ops.Reduce(ReduceOp::kSum, grads[0], along);
+                  const Tensor share =
+                      ops.Apply(ElementOp::kMultiply, ops.Apply(ElementOp::kExp, y), sum);
+                  return {ops.Apply(ElementOp::kSubtract, grads[0], share)};
+                });
+  return y;
+}
+
+}  // namespace attnd

@@ -1,0 +1,183 @@
+// Speed of fft, gather, scatter, sort, top-k and of drawing numbers. One JSON object a line: case,
+// value, ratio. The bound of what moves rows is the streaming bandwidth of the same machine in the
+// same run: ratio is the share of it, counting every byte read and written once. Usage:
+// rows_bench [--isa=avx512|avx2|sse4] [prefix of the cases to run]
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/peak.h"
+#include "kernels/ops/random.h"
+
+namespace attnd {
+namespace {
+
+// One thread is timed by what it got of the processor: others on the machine then matter less.
+double Now(bool one_thread) {
+  timespec now;
+  clock_gettime(one_thread ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double MedianSeconds(int threads, const std::function<void()>& call) {
+  call();
+  std::vector<double> seconds;
+  const bool one = threads == 1;
+  const double start = Now(one);
+  while (seconds.size() < 5 || Now(one) - start < 0.3) {
+    const double before = Now(one);
+    call();
+    seconds.push_back(Now(one) - before);
+  }
+  return Median(seconds);
+}
+
+std::vector<float> Normals(int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  RandomStream(1, "bench").Normals(0, std::span<float>(values));
+  return values;
+}
+
+class Report {
+ public:
+  Report(CpuBackend& backend, std::string prefix) : backend_(backend), prefix_(std::move(prefix)) {}
+
+  // `bytes` 0: no bound is told. per: what the value counts (0: a whole call in ms).
+  void Case(const std::string& name, double bytes, double per,
+            const std::function<absl::Status(Stream&)>& call) {
+    if (!name.starts_with(prefix_)) return;
+    BufferPool pool(int64_t{4} << 30);
+    Stream stream(backend_, &pool), dry(backend_, nullptr);
+    const auto checked = [&](Stream& s) {
+      const absl::Status status = call(s);
+      if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    };
+    checked(dry);
+    const double seconds = MedianSeconds(backend_.cpu().threads, [&] { checked(stream); });
+    const double unit = per == 0 ? 1e3 : 1e9 / per;
+    std::printf(
+        "{\"case\":\"%s T%d\",\"value\":%.3f,\"unit\":\"%s\",\"ratio\":%.3f,"
+        "\"predicted\":%.3f}\n",
+        name.c_str(), backend_.cpu().threads, seconds * unit, per == 0 ? "ms" : "ns",
+        bytes / seconds / backend_.info().bytes_per_second, dry.work().seconds * unit);
+    std::fflush(stdout);
+  }
+
+  void Fft(int64_t N, int64_t M) {
+    std::vector<float> x = Normals(N * M), out(x.size());
+    const FftProblem p = {DenseView(x.data(), DType::kF32, {N, M}),
+                          DenseView(out.data(), DType::kF32, {N, M})};
+    Case("fft N" + std::to_string(N) + " M" + std::to_string(M), 8.0 * static_cast<double>(N * M),
+         0, [&](Stream& s) {
+           return backend_.RealFft2(s, {.problems = {&p, 1}});
+         });
+  }
+
+  // 8 heads; a random permutation of the rows.
+  void Rows(int64_t N, int64_t D) {
+    const int64_t H = 8;
+    std::vector<float> x = Normals(H * N * D), out(x.size());
+    std::vector<int32_t> index;
+    std::mt19937 random(1);
+    for (int64_t h = 0; h < H; ++h) {
+      std::vector<int32_t> rows(static_cast<size_t>(N));
+      for (int64_t n = 0; n < N; ++n) rows[n] = static_cast<int32_t>(n);
+      std::shuffle(rows.begin(), rows.end(), random);
+      index.insert(index.end(), rows.begin(), rows.end());
+    }
+    const View of_x = DenseView(x.data(), DType::kF32, {H, N, D});
+    const View of_out = DenseView(out.data(), DType::kF32, {H, N, D});
+    const View of_index = DenseView(index.data(), DType::kI32, {H, N});
+    const std::string shape = " N" + std::to_string(N) + " D" + std::to_string(D) + " H8";
+    const double bytes = 8.0 * static_cast<double>(x.size()), rows = static_cast<double>(H * N);
+    const GatherRowsProblem gather = {of_x, of_index, of_out};
+    Case("gather" + shape, bytes, rows, [&](Stream& s) {
+      return backend_.GatherRows(s, {.problems = {&gather, 1}});
+    });
+    const ScatterRowsProblem scatter = {of_x, of_index, of_out};
+    Case("scatter" + shape, bytes, rows, [&](Stream& s) {
+      return backend_.ScatterRows(s, {.problems = {&scatter, 1}});
+    });
+  }
+
+  void Sort(int64_t rows, int64_t N, int64_t M) {
+    std::vector<float> x = Normals(rows * N);
+    std::vector<int32_t> order(static_cast<size_t>(rows * M));
+    const SortProblem p = {DenseView(x.data(), DType::kF32, {rows, N}),
+                           DenseView(order.data(), DType::kI32, {rows, M})};
+    Case((M == N ? "sort N" : "top_k N") + std::to_string(N) + " M" + std::to_string(M) + " rows" +
+             std::to_string(rows),
+         0, static_cast<double>(rows * N), [&](Stream& s) {
+           return backend_.Sort(s, {.descending = M != N, .problems = {&p, 1}});
+         });
+  }
+
+ private:
+  CpuBackend& backend_;
+  const std::string prefix_;
+};
+
+void Draws(const std::string& prefix) {
+  std::vector<float> values(1 << 20);
+  const RandomStream stream(1, "bench");
+  const auto draw = [&](const std::string& name, const std::function<void()>& call) {
+    if (!name.starts_with(prefix)) return;
+    std::printf("{\"case\":\"%s\",\"value\":%.3f,\"unit\":\"ns\"}\n", name.c_str(),
+                MedianSeconds(1, call) * 1e9 / static_cast<double>(values.size()));
+  };
+  draw("draw uniform", [&] { stream.Uniforms(0, values); });
+  draw("draw normal", [&] { stream.Normals(0, std::span<float>(values)); });
+  draw("draw truncated", [&] { stream.TruncatedNormals(0, values); });
+  const int64_t D = 128, rows = static_cast<int64_t>(values.size()) / D;
+  draw("draw orthogonal D128", [&] { OrthogonalRows(1, "w", "", 1, rows, D, RowNorms::kChi); });
+}
+
+int Main(const std::string& isa, const std::string& prefix) {
+  Draws(prefix);
+  for (int threads : {1, 2}) {
+    auto made = NewCpuBackend({.threads = threads, .isa = isa});
+    if (!made.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(made.status().message()).c_str());
+      return 1;
+    }
+    Report report(static_cast<CpuBackend&>(**made), prefix);
+    for (int64_t N : {512, 1024, 4096, 4095, 4093, 16384, 65536}) report.Fft(N, 768);
+    report.Fft(4096, 1024);
+    for (int64_t D : {1, 16, 64, 128}) report.Rows(4096, D);
+    report.Rows(65536, 64);
+    for (int64_t N : {64, 256, 4096, 65536}) {
+      report.Sort((1 << 18) / N, N, N);
+      if (N > 64) report.Sort((1 << 18) / N, N, 16);
+    }
+    report.Sort(64, 4096, 512);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace attnd
+
+int main(int argc, char** argv) {
+  std::string isa, prefix;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "--isa=", 6) == 0) {
+      isa = argv[i] + 6;
+    } else {
+      prefix = argv[i];
+    }
+  }
+  return attnd::Main(isa, prefix);
+}
