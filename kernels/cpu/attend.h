@@ -16,9 +16,10 @@ class CpuBackend;
 [[nodiscard]] absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& args);
 
 // Backward, P recomputed from lse (Dao et al. 2022, algorithm 4). A work item is a share of the key
-// tiles of one kv head; it owns the dk and dv of its keys and a float32 partial dq for each query
-// head of the group. The share that finishes last adds the partial dq in fixed order. Scratch:
-// at most four dq in float32, and three floats a query.
+// tiles of one kv head: it owns the dk and dv of its keys, and float32 partial sums of all that is
+// summed over keys (dq, gradients of the terms; where rows gather, of dk and dv as well). The share
+// that finishes last adds them up in fixed order. dbias has items of its own. Scratch: at most four
+// such sums a gradient, and a fixed size a thread.
 [[nodiscard]] absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream,
                                          const AttendGradArgs& args);
 
