@@ -48,6 +48,7 @@ AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options)
 
 // Segment ids of every problem, [B,N] row by row; empty on a dry stream and where none were sent.
 struct SegmentIds {
+  bool is_sent = false;
   std::vector<std::vector<int32_t>> q, k;
 
   SegmentIds(Ops& ops, const Inputs& in) {
@@ -66,8 +67,6 @@ struct SegmentIds {
     if (q[p].empty() && k[p].empty()) return source;
     return Intersect(source, SameSegment(row(q[p], source.Nq), row(k[p], source.Nk)));
   }
-
-  bool is_sent = false;
 };
 
 std::vector<AttendRow> RowsOf(Ops& ops, const ProblemShape& problem, size_t p,

@@ -1,6 +1,7 @@
 """Mode support: what is refused and in which words, and that the library's description of itself is
 the one the specs give."""
 
+import numpy as np
 import pytest
 
 from tests.methods import library, refused, support_table
@@ -56,6 +57,14 @@ def test_buckets_must_be_equal():
     with pytest.raises(library.Refused, match="buckets must be equal") as error:
         engine("").execute(calls)
     assert error.value.code == refused.INVALID_ARGUMENT
+
+
+def test_parameters_of_two_dtypes_do_not_share_a_batch():
+    half = {name: x.astype(np.float16) for name, x in refused.good_tensors(False).items()}
+    calls = [library.Request("softmax", half | {"sink_logits": np.zeros(4, dtype)}, {})
+             for dtype in (np.float16, np.float32)]
+    with pytest.raises(library.Refused, match="buckets must be equal"):
+        engine("").execute(calls)
 
 
 def test_the_methods_are_those_with_an_oracle():
