@@ -26,39 +26,25 @@ bool Restride(const View& view, const Shape& shape, View* to) {
     to->stride = DenseView(nullptr, view.dtype, shape).stride;
     return true;
   }
-  // Groups of old dimensions and of new ones that hold equally many elements, from the inside out.
-  int o = view.shape.rank - 1, n = shape.rank - 1;
-  while (n >= 0) {
-    if (shape[n] == 1) {
-      --n;
-      continue;
-    }
-    while (o >= 0 && view.shape[o] == 1) --o;
-    if (o < 0) return false;
-    int64_t old_size = view.shape[o], new_size = shape[n];
-    int64_t distance = view.stride[o];
-    int old_end = o;
-    to->stride[n] = distance;
-    while (old_size != new_size) {
-      if (old_size < new_size) {
-        do {
-          if (--old_end < 0) return false;
-        } while (view.shape[old_end] == 1);
-        // The next outer old dimension must continue this one.
-        if (view.stride[old_end] != distance * view.shape[o]) return false;
-        distance = view.stride[old_end];
-        o = old_end;
-        old_size *= view.shape[old_end];
-      } else {
-        const int inner = n;
-        if (--n < 0) return false;
-        if (old_size % new_size != 0) return false;
-        to->stride[n] = to->stride[inner] * shape[inner];
-        new_size *= shape[n];
+  // From the inside out, stretches of dimensions that continue one another are one; a new dimension
+  // must lie inside a stretch.
+  int64_t left = 1, distance = 0;  // of the stretch: elements that no new dimension has yet
+  int o = view.shape.rank - 1;
+  for (int n = shape.rank - 1; n >= 0; --n) {
+    if (shape[n] == 1) continue;
+    while (left == 1 && o >= 0) {
+      int64_t next = view.stride[o];
+      for (; o >= 0 && (view.shape[o] == 1 || left == 1 || view.stride[o] == next); --o) {
+        if (view.shape[o] == 1) continue;
+        if (left == 1) distance = next = view.stride[o];
+        left *= view.shape[o];
+        next *= view.shape[o];
       }
     }
-    o = old_end - 1;
-    --n;
+    if (left % shape[n] != 0) return false;
+    to->stride[n] = distance;
+    distance *= shape[n];
+    left /= shape[n];
   }
   return true;
 }
