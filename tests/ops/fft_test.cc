@@ -149,7 +149,7 @@ TEST_P(FftTest, OneElementThatIsNotFiniteReachesAll) {
 
 TEST_P(FftTest, GradientIsTheSameTransform) {
   const Shape shape = {1, 2, 5, 6};
-  const TestArray x = TestArray::Random(1, DType::kF16, shape);
+  const TestArray x = TestArray::Random(1, DType::kF32, shape);
   const TestArray weight = TestArray::Random(2, DType::kF32, shape);
   const auto tensor = [](const TestArray& a) {
     return Tensor({a.view()}, std::vector<std::shared_ptr<Buffer>>(1));
