@@ -8,11 +8,13 @@ namespace attnd {
 
 class CpuBackend;
 
-// Forward. A work item is up to four tiles of 64 queries of one head; each walks the visible key
-// tiles of its row with a running maximum and sum (online softmax, Milakov & Gimelshein 2018), and
-// they take turns on the same keys. Queries lie in vector lanes, so that nothing is ever reduced
-// across lanes, keys are read as they lie and a mask word is a set of lanes. Scratch is a fixed
-// size a thread.
+// Forward. A work item is up to eight tiles of 64 query slots of one head; each walks the visible
+// key tiles of its row with a running maximum and sum (online softmax, Milakov & Gimelshein 2018),
+// and they take turns on the same keys. Queries lie in vector lanes, so that nothing is ever
+// reduced across lanes, keys are read as they lie and a mask word is a set of lanes. Where few
+// queries see many keys a row of key tiles is split into items, whose states the last of them
+// merges in order. Scratch is a fixed size a thread, and at most 128 states of a tile for each
+// batch row.
 [[nodiscard]] absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& args);
 
 // Backward, P recomputed from lse (Dao et al. 2022, algorithm 4). A work item is a share of the key

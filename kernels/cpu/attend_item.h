@@ -56,7 +56,7 @@ struct AttendItem {
 
   // True: something is to be done to scores between product and exponential.
   bool has_terms = false;
-  float unit = 1;         // of scores in the end: log2(e) with softmax, whose scores are in base 2
+  double unit = 1;        // of scores in the end: log2(e) with softmax, whose scores are in base 2
   float query_scale = 1;  // scale, in units already unless a soft cap follows
   HeadTerms terms;
 

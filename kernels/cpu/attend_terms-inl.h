@@ -247,7 +247,7 @@ HWY_INLINE void ForVectors(float* row, const F& f) {
 inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
   const DF d;
   const auto cap = static_cast<float>(t_.terms.params.softcap);
-  const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, cap * t_.unit);
+  const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, static_cast<float>(cap * t_.unit));
   for (int64_t key = 0; key < part.keys; ++key) {
     ForVectors(scores + key * kPanel, [&](VF t, int64_t) HWY_ATTR {
       return hn::Mul(factor, Tanh(d, hn::Mul(t, inverse)));
@@ -258,12 +258,16 @@ inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
 inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  const VF slope = hn::Set(d, *t_.terms.slope * t_.unit);
+  // In two parts: times the distance, the rounding of one would be most of the error of a far pair.
+  const double exact = *t_.terms.slope * t_.unit;
+  const auto rounded = static_cast<float>(exact);
+  const VF slope = hn::Set(d, rounded), rest = hn::Set(d, static_cast<float>(exact - rounded));
   for (int64_t key = 0; key < part.keys; ++key) {
     const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       const auto apart = hn::Sub(hn::LoadU(di, position_ + panel * kPanel + x), row);
-      return hn::NegMulAdd(slope, hn::Abs(hn::ConvertTo(d, apart)), s);
+      const VF distance = hn::Abs(hn::ConvertTo(d, apart));
+      return hn::NegMulAdd(slope, distance, hn::NegMulAdd(rest, distance, s));
     });
   }
 }
@@ -272,9 +276,10 @@ inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scor
 inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   if (t_.pattern == nullptr) return;
-  const VF unit = hn::Set(d, t_.unit);
+  const VF unit = hn::Set(d, static_cast<float>(t_.unit));
   for (int64_t key = 0; !t_.pattern->key_bias.empty() && key < part.keys; ++key) {
-    const VF added = hn::Set(d, t_.pattern->key_bias[part.first + key] * t_.unit);
+    const VF added =
+        hn::Set(d, static_cast<float>(t_.pattern->key_bias[part.first + key] * t_.unit));
     ForVectors(scores + key * kPanel, [&](VF s, int64_t) HWY_ATTR { return hn::Add(s, added); });
   }
   if (part.terms == nullptr || part.terms->bias.empty()) return;
@@ -288,7 +293,7 @@ inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* 
 
 inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
   const DF d;
-  const VF unit = hn::Set(d, t_.unit), hidden = hn::Set(d, kMinusInf);
+  const VF unit = hn::Set(d, static_cast<float>(t_.unit)), hidden = hn::Set(d, kMinusInf);
   for (int64_t key = 0; key < part.keys; ++key) {
     const float* bias = space_.bias + key * kPanel;
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {

@@ -237,7 +237,7 @@ AttendItem AttendWork::Whole(int64_t n) const {
     item.queries = entry.rows;
   }
   const double unit = args_.params.weighting == Weighting::kSoftmax ? std::numbers::log2e : 1;
-  item.unit = static_cast<float>(unit);
+  item.unit = unit;
   item.query_scale = static_cast<float>(args_.params.scale * (args_.params.softcap > 0 ? 1 : unit));
   item.terms = {.params = args_.params,
                 .bias = plane(t.bias),

@@ -68,16 +68,17 @@ struct AttendRow {
 // Tensors that enter the scores. All optional; strides may be 0 in dimensions that repeat; those of
 // rank 4 have a last stride of 1 otherwise. float32 unless a dtype is given.
 struct AttendTerms {
-  View k2, v2;        // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv]: rows from Nk on of the pattern's gather order
-  View bias;          // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
-                      // -inf makes a pair invisible
+  View k2, v2;  // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
+                // of the pattern's gather order, with positions from Nk on
+  View bias;    // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
+                // -inf makes a pair invisible
   View alibi_slopes;  // [B,H]
   View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq
   View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)]; a pair without
                       // a label adds nothing
-  View q_rel, r;      // [B,H,Nq,D] (dtype of q) [B,H,L,D]: the relative term; L >= 1. Pairs with
-                      // p_j > p_i read r_0
-  View row_weight;    // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
+  View q_rel, r;    // [B,H,Nq,D] (dtype of q) [B,H,L,D], last stride 1: the relative term; L >= 1.
+                    // Pairs with p_j > p_i read r_0
+  View row_weight;  // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
 };
 
 struct AttendProblem {

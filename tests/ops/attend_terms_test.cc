@@ -121,10 +121,8 @@ TEST_P(AttendTerms, BiasOfAnyStridesAgreesWithPlainCode) {
       Check({.bias = true, .bias_dtype = dtype, .bias_memory = memory});
       Check({.gathers_keys = true, .bias = true, .bias_dtype = dtype, .bias_memory = memory});
     }
-    for (int repeats = 1; repeats < 16; ++repeats) {
-      Check({.bias = true, .bias_dtype = dtype, .bias_repeats = repeats});
-    }
   }
+  for (int repeats = 1; repeats < 16; ++repeats) Check({.bias = true, .bias_repeats = repeats});
 }
 
 // Scores of hundreds, and a sink that is far above or below all of them.
