@@ -191,6 +191,9 @@ PatternSource BlockBandSource(int64_t Nq, int64_t Nk, const BlockBand& band,
 PatternSource PackedSource(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
                            const Window& window);
 
+// What a pattern keeps in memory.
+int64_t BytesOf(const Pattern& pattern);
+
 // Patterns by key, least recently used out first, bounded in bytes. Thread safe; building happens
 // outside the lock.
 class PatternCache {

@@ -6,6 +6,21 @@
 
 namespace attnd {
 
+int64_t BytesOf(const Pattern& pattern) {
+  size_t bytes = sizeof(Pattern);
+  for (const TileRows* rows : {&pattern.by_query, &pattern.by_key}) {
+    bytes += rows->begin.capacity() * sizeof(int64_t) + rows->runs.capacity() * sizeof(Run);
+  }
+  for (const TileTerms& terms : pattern.terms) {
+    bytes += sizeof(TileTerms) + terms.bias.capacity() * sizeof(float) +
+             terms.labels.capacity() * sizeof(uint16_t);
+  }
+  bytes += pattern.masks.capacity() * sizeof(TileMask);
+  bytes += (pattern.query_rows.capacity() + pattern.key_rows.capacity()) * sizeof(int32_t);
+  bytes += pattern.key_bias.capacity() * sizeof(float);
+  return static_cast<int64_t>(bytes);
+}
+
 struct PatternCache::Impl {
   struct Entry {
     std::string key;
@@ -34,12 +49,7 @@ std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
     if (auto found = impl_->Find(source.key)) return found;
   }
   auto built = std::make_shared<const Pattern>(source.build());
-  const auto bytes_of = [](const TileRows& rows) {
-    return rows.begin.capacity() * sizeof(int64_t) + rows.runs.capacity() * sizeof(Run);
-  };
-  const auto bytes = static_cast<int64_t>(sizeof(Pattern) + 2 * source.key.size() +
-                                          built->masks.capacity() * sizeof(TileMask) +
-                                          bytes_of(built->by_query) + bytes_of(built->by_key));
+  const int64_t bytes = BytesOf(*built) + static_cast<int64_t>(2 * source.key.size());
   std::list<Impl::Entry> out;  // dropped after the lock
   MutexLock lock(&mu_);
   if (auto found = impl_->Find(source.key)) return found;  // somebody else was faster

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -91,5 +92,44 @@ struct ImageBlocks {
   int64_t flange_height = 8, flange_width = 16;
 };
 PatternSource ImageLocal2d(const PatternRow& row, const ImageBlocks& image);
+
+// Ainslie et al. 2020, section 3: positions [0, ng) are global, the others long. Long rows see |i -
+// j| <= radius among the long ones, and the globals (hard_l2g: only that of their sentence). Global
+// rows see the globals and the long ones (hard_g2l: only those of their sentence).
+struct Etc {
+  int64_t ng = 0, radius = 84;
+  bool hard_l2g = false, hard_g2l = false;
+  bool is_labelled = false;
+  int64_t max_distance = 12;              // k of the labels
+  std::span<const int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
+};
+// Labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k); across
+// halves 2k + 1 + [the long one's sentence is the global one].
+PatternSource EtcLong(const PatternRow& row, const Etc& etc);
+PatternSource EtcGlobal(const PatternRow& row, const Etc& etc);
+
+// Keys [0, nk) within `local` (none: not at all) and, appended, rows of a second source or -1, of
+// which `visible` (of slots 0, 1, ..) shows some.
+struct SecondKeys {
+  std::vector<int32_t> rows;  // from Nk on
+  Visible visible;            // null: every pair
+  PatternCounts counts;
+};
+PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>& local,
+                             const SecondKeys& second);
+
+// Kitaev et al. 2020, "LSH attention", one round of several. The keys of a chunk are its own and
+// those of `before` chunks before and `after` behind it. The token itself is left out.
+struct ReformerRounds {
+  int64_t rounds = 1, n = 0;         // n rows are sorted, the rest see nothing
+  std::span<const int32_t> order;    // [rounds, n]: rows by (bucket, position)
+  std::span<const int32_t> buckets;  // [rounds, n] of rows; read if only the own bucket is seen
+  int64_t chunk = 1, before = 1, after = 0;
+  bool flat = true;  // neighbours of the first chunk are the last of the round before; else own
+  bool causal = false;
+  bool across = true;  // sees other buckets and rounds
+  bool unique = true;  // a key that other slots or earlier rounds show is not shown again
+};
+PatternSource ReformerRound(int64_t N, const ReformerRounds& rounds, int64_t round);
 
 }  // namespace attnd

@@ -92,6 +92,31 @@ class WindowsOf : public Intervals {
   const Window window_;
 };
 
+class BlockDiagonalOf : public Intervals {
+ public:
+  explicit BlockDiagonalOf(const BlockSteps& steps)
+      : Intervals(absl::StrCat("diagonal ", steps.bq, " ", steps.bk, " ", steps.lo, " ", steps.hi,
+                               " ", steps.offset)),
+        s_(steps) {}
+
+  Interval Of(int64_t query) const override {
+    const int64_t u = FloorDiv(query + s_.offset, s_.bq);
+    return {s_.lo == -BlockSteps::kAll ? 0 : (u + s_.lo) * s_.bk, (u + s_.hi) * s_.bk};
+  }
+  TileIntervals OfTile(int64_t q_tile) const override {
+    TileIntervals of;
+    for (int64_t q = 0; q < kTile; ++q) of[q] = Of(q_tile * kTile + q);
+    return of;
+  }
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    const int64_t q = q_tile * kTile + s_.offset;
+    return {2, {key_tile * kTile - FloorDiv(q, s_.bq) * s_.bk, Remainder(q, s_.bq)}};
+  }
+
+ private:
+  const BlockSteps s_;
+};
+
 class PackedOf : public Intervals {
  public:
   PackedOf(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const Window& window)
@@ -213,6 +238,11 @@ Visible Band(int64_t lo, int64_t hi) {
   const int64_t before = lo == kUnbounded ? kFar : -std::clamp(lo, -kFar, kFar);
   const int64_t after = hi == kUnbounded ? kFar : std::clamp(hi, -kFar, kFar);
   return Windows({.before = before, .after = after});
+}
+
+Visible BlockDiagonal(const BlockSteps& steps) {
+  assert(steps.bq >= 1 && steps.bk >= 1);
+  return std::make_shared<BlockDiagonalOf>(steps);
 }
 
 Visible Comb(int64_t stride, int64_t offset) {

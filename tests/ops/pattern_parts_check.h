@@ -70,8 +70,14 @@ inline void AddPart(const PatternRow& row, const PatternSource& source, Expanded
     return;
   }
   const Pattern p = source.build();
+  const int64_t columns = TileCount(p.Nk);
+  std::vector<TileMask> masks(TileCount(p.Nq) * columns);
+  for (size_t at = 0; at < masks.size(); ++at) {
+    const auto index = static_cast<int64_t>(at);
+    masks[at] = TileOf(p, p.by_query, index / columns, index % columns);
+  }
   const auto tile = [&](int64_t s, int64_t t) {
-    return TileOf(p, p.by_query, s / kTile, t / kTile)[t % kTile] >> (s % kTile) & 1;
+    return masks[s / kTile * columns + t / kTile][t % kTile] >> (s % kTile) & 1;
   };
   // Well formed, transposed, clipped.
   ASSERT_NO_FATAL_FAILURE(

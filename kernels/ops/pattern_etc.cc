@@ -1,0 +1,160 @@
+// Global and long halves of a sequence, and their relative labels; keys of a second source.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/pattern_counts.h"
+#include "kernels/ops/pattern_parts.h"
+#include "kernels/ops/pattern_plan.h"
+#include "kernels/ops/pattern_tiles.h"
+
+namespace attnd {
+namespace {
+
+struct Halves {
+  int64_t ng, N, k;
+  std::vector<int32_t> sentences;  // of the long positions
+
+  // The global position whose sentence position x is, or -1 - x of a global one.
+  int64_t SentenceOf(int64_t x) const { return x < ng ? -1 - x : sentences[x - ng]; }
+};
+
+class LabelsOf : public Constants {
+ public:
+  LabelsOf(std::string key, Halves halves) : Constants(std::move(key)), h_(std::move(halves)) {}
+
+  void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const override {
+    terms->labels.assign(kTile * kTile, TileTerms::kNoLabel);
+    const int64_t i = q_tile * kTile, j = key_tile * kTile;
+    for (int64_t key = 0; key < std::min(kTile, h_.N - j); ++key) {
+      for (int64_t q = 0; q < std::min(kTile, h_.N - i); ++q) {
+        terms->labels[key * kTile + q] = Label(i + q, j + key);
+      }
+    }
+  }
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    const int64_t i = q_tile * kTile, j = key_tile * kTile;
+    // A tile that lies in one half on either side, and ends inside of the sequence.
+    const bool is_whole = std::max(i, j) + kTile <= h_.N && !(i < h_.ng && i + kTile > h_.ng) &&
+                          !(j < h_.ng && j + kTile > h_.ng);
+    if (!is_whole) return {};
+    if ((i < h_.ng) == (j < h_.ng)) {
+      // Beyond the largest distance all labels are the same.
+      const int64_t far = h_.k / kTile + 2;
+      return {2, {0, std::clamp(key_tile - q_tile, -far, far)}};
+    }
+    const int64_t longs = std::max(i, j) - h_.ng, globals = std::min(i, j);
+    for (int64_t c = longs; c < longs + kTile; ++c) {
+      if (h_.sentences[c] >= globals && h_.sentences[c] < globals + kTile) return {};
+    }
+    return {1, {1}};
+  }
+
+ private:
+  uint16_t Label(int64_t i, int64_t j) const {
+    if ((i < h_.ng) != (j < h_.ng)) {
+      const bool is_own = h_.SentenceOf(std::max(i, j)) == std::min(i, j);
+      return static_cast<uint16_t>(2 * h_.k + 1 + (is_own ? 1 : 0));
+    }
+    const int64_t delta = j - i;
+    return static_cast<uint16_t>(delta >= 0 ? std::min(delta, h_.k)
+                                            : h_.k + std::min(-delta, h_.k));
+  }
+
+  const Halves h_;
+};
+
+Halves HalvesOf(int64_t N, const Etc& etc, std::span<const int32_t> sentences) {
+  Halves h{.ng = etc.ng, .N = N, .k = etc.max_distance, .sentences = {}};
+  h.sentences.assign(sentences.begin(), sentences.end());
+  const int64_t nl = N - etc.ng;
+  if (h.sentences.empty()) {
+    for (int64_t c = 0; c < nl; ++c) h.sentences.push_back(static_cast<int32_t>(c * etc.ng / nl));
+  }
+  return h;
+}
+
+// x[key] = sentence for pairs across halves; a number that nobody looks for elsewhere.
+Visible OwnSentence(const Halves& h, bool of_long_rows) {
+  std::vector<int32_t> q(h.N, -1), k(h.N, -1);
+  for (int64_t x = 0; x < h.N; ++x) {
+    const auto id = static_cast<int32_t>(x < h.ng ? x : h.sentences[x - h.ng]);
+    ((x < h.ng) == of_long_rows ? k : q)[x] = id;
+  }
+  return SameSegment(q, k);
+}
+
+PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) {
+  const int64_t N = row.Nk, ng = etc.ng;
+  const auto below = [ng](int64_t n) { return std::min(n, ng); };
+  const Lengths longs{row.lengths.nq - below(row.lengths.nq),
+                      row.lengths.nk - below(row.lengths.nk)};
+  PatternCounts counts;
+  const bool is_hard = of_long_rows ? etc.hard_l2g : etc.hard_g2l;
+  const int64_t radius = std::min(etc.radius, kFar);
+  if (of_long_rows) {
+    const Window window = Canonical(longs.nq, longs.nk, {.before = radius, .after = radius});
+    counts.pairs =
+        WindowPairs(longs, window) + static_cast<double>(longs.nq * below(row.lengths.nk));
+    counts.tiles =
+        WindowTiles(longs, window) + static_cast<double>(Tiles(longs.nq) * (Tiles(ng) + 1));
+  } else {
+    counts.pairs = static_cast<double>(below(row.lengths.nq)) * static_cast<double>(row.lengths.nk);
+    counts.tiles = static_cast<double>(Tiles(below(row.lengths.nq)) * Tiles(row.lengths.nk));
+  }
+  const std::string key =
+      absl::StrCat("etc ", of_long_rows, " ", ng, " ", radius, " ", is_hard, " ", etc.is_labelled,
+                   " ", etc.max_distance, " ", Fingerprint(etc.sentence_ids));
+  const auto plan = [=,
+                     ids = std::vector<int32_t>(etc.sentence_ids.begin(), etc.sentence_ids.end())] {
+    const Halves halves = HalvesOf(N, etc, ids);
+    std::vector<int32_t> first(ng);
+    for (size_t x = 0; x < first.size(); ++x) first[x] = static_cast<int32_t>(x);
+    const Visible rows = Queries(first), globals = Keys(first);
+    PatternPlan made{.Nq = N, .Nk = N};
+    if (of_long_rows) {
+      const Visible far = is_hard ? OwnSentence(halves, /*of_long_rows=*/true) : globals;
+      made.visible = AndNot(Or(AndNot(Band(-radius, radius), globals), far), rows);
+    } else {
+      made.visible = rows;
+      if (is_hard) made.visible = And(rows, Or(globals, OwnSentence(halves, false)));
+    }
+    if (etc.is_labelled) made.constants = std::make_shared<LabelsOf>("labels of " + key, halves);
+    return made;
+  };
+  PatternSource source = SourceOf(N, N, key, counts, plan);
+  source.is_counted = !is_hard;
+  return source;
+}
+
+}  // namespace
+
+PatternSource EtcLong(const PatternRow& row, const Etc& etc) { return EtcHalf(row, etc, true); }
+PatternSource EtcGlobal(const PatternRow& row, const Etc& etc) { return EtcHalf(row, etc, false); }
+
+PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>& local,
+                             const SecondKeys& second) {
+  PatternCounts counts = second.counts;
+  std::string key =
+      absl::StrCat("second ", row.lengths.nq, " ", row.lengths.nk, " ", Fingerprint(second.rows),
+                   " ", second.visible == nullptr ? "all" : second.visible->key());
+  Visible near;
+  if (local.has_value()) {
+    const PatternSource natural = WindowSource(row.Nq, row.Nk, *local, row.lengths);
+    counts.pairs += natural.visible_pairs;
+    counts.tiles += natural.visible_tiles;
+    near = Windows(*local);
+    absl::StrAppend(&key, " and ", near->key());
+  }
+  return SourceOf(row.Nq, row.Nk, key, counts, [row, near, second] {
+    PatternPlan plan{.Nq = row.lengths.nq, .visible = second.visible, .key_rows = second.rows};
+    if (near != nullptr) {
+      plan.key_rows = AppendedOrder(row.lengths.nk, second.rows);
+      const Visible all = Band(PatternBuilder::kUnbounded, kFar);
+      plan.visible = Beside(near, Tiles(row.lengths.nk), plan.visible ? plan.visible : all);
+    }
+    plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+    return plan;
+  });
+}
+
+}  // namespace attnd
