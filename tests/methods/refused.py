@@ -49,15 +49,17 @@ SPECIFIED = {
 }
 
 
-def common_refusals(options, unserved_tensors, offset=True):
-    """What every method refuses alike. `options` make the good request of this method good."""
+def common_refusals(options, unserved_tensors, offset=True, own=()):
+    """What every method refuses alike. `options` make the good request of this method good; `own`
+    are tensors that it takes besides q, k, v, their lengths and the offset."""
 
     def refuse(id, reasons, more=None, **how):
         reasons = [reasons] if isinstance(reasons, str) else reasons
         return Refused(id, options | (more or {}), reasons, **how)
 
     q, k, v = (good_tensors(False)[name] for name in "qkv")
-    taken = "q, k, v, q_lengths, kv_lengths" + (", causal_offset" if offset else "")
+    taken = ", ".join(["q, k, v, q_lengths, kv_lengths", *(["causal_offset"] if offset else []),
+                       *own])
     k16 = k.astype(np.float16)
     rows = [
         refuse("unknown-option", "dropout is not an option of this method, got 0.5",
@@ -134,6 +136,8 @@ def common_refusals(options, unserved_tensors, offset=True):
         shape = ",".join(str(n) for n in SPECIFIED[name].shape)
         rows.append(refuse(f"tensor-{name}", f"{name} is not served by this version, got [{shape}]",
                            code=UNIMPLEMENTED, change={name: SPECIFIED[name]}))
+    if not unserved_tensors:
+        return rows
     # One reason that is the caller's error outweighs what this version lacks.
     name = sorted(unserved_tensors)[0]
     shape = ",".join(str(n) for n in SPECIFIED[name].shape)

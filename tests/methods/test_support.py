@@ -77,8 +77,9 @@ def test_description(method):
     assert {n for n, tensor in inputs.items() if not tensor["served"]} == method.UNSERVED_TENSORS
     assert {n for n, tensor in inputs.items() if tensor["required"]} == {"q", "k", "v"}
     served = {n for n, tensor in inputs.items() if tensor["differentiable"] and tensor["served"]}
-    assert served == {"q", "k", "v"}
-    assert [tensor["name"] for tensor in info["outputs"]] == ["out", "lse"]
+    assert served == {"q", "k", "v"} | getattr(method, "DIFFERENTIABLE", set())
+    outputs = ["out", "lse", *getattr(method, "OUTPUTS", [])]
+    assert [tensor["name"] for tensor in info["outputs"]] == outputs
     assert info["summary"] and info["reference"] and info["cost"]
 
 
