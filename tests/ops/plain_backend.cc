@@ -127,9 +127,7 @@ void Credit(Stream& stream, const Problem& problem, double factor) {
   stream.work().seconds += factor * 2 * width * pairs * 1e-9;
 }
 
-PlainTensor ReadGiven(const View& view) {
-  return view.given() ? Read(view, view) : PlainTensor();
-}
+PlainTensor ReadGiven(const View& view) { return view.given() ? Read(view, view) : PlainTensor(); }
 
 PlainScan ScanOf(const ScanParams& params, const ScanProblem& p) {
   return {.params = params,
@@ -199,10 +197,9 @@ absl::Status PlainBackend::ScanGrad(Stream& stream, const ScanGradArgs& args) {
   ++calls_.scan_grad;
   for (const ScanGradProblem& problem : args.problems) {
     const ScanProblem& f = problem.forward;
-    const PlainScanGrads grads =
-        Gradients(ScanOf(args.params, f),
-                  {Read(problem.dout, f.out), Read(problem.dlse, f.lse), ReadGiven(problem.ds_out),
-                   AsRow(ReadGiven(problem.dz_out))});
+    const PlainScanGrads grads = Gradients(
+        ScanOf(args.params, f), {Read(problem.dout, f.out), Read(problem.dlse, f.lse),
+                                 ReadGiven(problem.ds_out), AsRow(ReadGiven(problem.dz_out))});
     Write(grads.dq, problem.dq);
     Write(grads.dk, problem.dk);
     Write(grads.dv, problem.dv);
