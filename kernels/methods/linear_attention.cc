@@ -3,54 +3,65 @@
 //   num_i = sum_j (phi(q_i) . phi(k_j)) v_j,  d_i = sum_j phi(q_i) . phi(k_j),
 //   out_i = num_i / (d_i + eps), or scale num_i if not normalize;  lse_i = log d_i
 // over keys j < kv_lengths[b] and, if causal, j <= i + Nk - Nq. Sums over keys are kept as a state
-// [D,Dv] per kv head, so the cost is linear in n.
+// [F,Dv] per kv head, so the cost is linear in n. feature_map softmax (Shen et al. 2018): phi(q) is
+// a softmax over D, the keys of a channel weigh as their softmax over the keys seen.
 // q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "kernels/method.h"
+#include "kernels/ops/feature_map.h"
 
 namespace attnd {
 namespace {
 
-// The elementwise maps of scan in its order, then those that are not served.
+// The elementwise maps of scan in its order, then those that are more than that.
 const std::vector<std::string>& MapNames() {
   static const auto& names = *new std::vector<std::string>{
       "elu_plus_one", "relu",    "relu_squared", "squared", "abs",  "identity",
       "exp",          "sigmoid", "silu",         "gelu",    "dpfp", "softmax"};
   return names;
 }
-constexpr auto kLastServed = FeatureMap::kGelu;
+constexpr auto kDpfp = static_cast<FeatureMap>(10);
+constexpr auto kSoftmax = static_cast<FeatureMap>(11);
+
+enum class CausalNorm : uint8_t { kPrefix, kJoint };
 
 struct LinearOptions {
   FeatureMap feature_map = FeatureMap::kEluPlusOne;
   bool normalize = true;
   double eps = 1e-6;
+  bool feature_sum_norm = false;
+  CausalNorm causal_norm = CausalNorm::kPrefix;
+  int64_t nu = 2;
   int64_t chunk_size = 64;
   std::optional<double> scale;  // unset: 1/sqrt(D)
   bool causal = false;
+  bool return_state = false;
+
+  int64_t Features(int64_t D) const { return feature_map == kDpfp ? 2 * nu * D : D; }
 };
 
 std::vector<OptionSpec<LinearOptions>> Lines() {
   using O = LinearOptions;
   return {
-      EnumOption<O>("feature_map", &O::feature_map, MapNames(), "elu_plus_one",
-                    "phi; dpfp and softmax are not served by this version"),
+      EnumOption<O>("feature_map", &O::feature_map, MapNames(), "elu_plus_one", "phi"),
       BoolOption<O>("normalize", &O::normalize, "true", "false: out = scale * sum, no division"),
       FloatOption<O>("eps", &O::eps, {.min = 0}, "1e-6",
-                     "added to the normaliser; no effect with feature_map exp"),
-      UnservedOption<O>("feature_sum_norm", OptionType::kBool, false,
-                        "divide each phi by its own sum"),
-      UnservedOption<O>("causal_norm", OptionType::kEnum, std::string("prefix"),
-                        "for feature_map softmax only", {"prefix", "joint"}),
-      UnservedOption<O>("nu", OptionType::kInt, int64_t{2}, "for feature_map dpfp only"),
+                     "added to the normaliser; no effect with feature_map exp and softmax"),
+      BoolOption<O>("feature_sum_norm", &O::feature_sum_norm, "false",
+                    "divide each phi by its own sum"),
+      EnumOption<O>("causal_norm", &O::causal_norm, {"prefix", "joint"}, "prefix",
+                    "for causal feature_map softmax: channels normalised alone, or together"),
+      IntOption<O>("nu", &O::nu, {.min = 1}, "2", "for feature_map dpfp: 1..D, F = 2 nu D"),
       IntOption<O>("chunk_size", &O::chunk_size, {.min = 1, .max = 1024}, "64",
-                   "most steps of a causal block (the CPU takes at most 32); changes results "
-                   "by rounding only"),
+                   "most steps of a causal block; changes results by rounding only"),
       FloatOption<O>("scale", &O::scale, {.min = 0, .min_open = true}, "1/sqrt(D)",
                      "used only when normalize is false"),
       BoolOption<O>("causal", &O::causal, "false", "query i sees keys j <= i + Nk - Nq"),
-      UnservedOption<O>("return_state", OptionType::kBool, false, "also answer the final state"),
+      BoolOption<O>("return_state", &O::return_state, "false",
+                    "causal: also answer the state after the last key"),
       UnservedOption<O>("seed", OptionType::kInt, int64_t{0},
                         "of drawn tensors; this method draws none"),
   };
@@ -64,67 +75,281 @@ std::vector<TensorInfo> LinearInputs() {
           {"q_lengths", "[B]", "int32", "0..Nq: rows beyond give out = 0, lse = -inf"},
           {"kv_lengths", "[B]", "int32", "0..Nk: keys beyond are never seen"},
           {.name = "state_s",
-           .shape = "[B,Hkv,D,Dv]",
-           .dtype = "float",
-           .help = "state to start from",
-           .differentiable = true,
-           .served = false},
+           .shape = "[B,Hkv,F,Dv]",
+           .dtype = "float32",
+           .help = "state to start from; zeros when absent",
+           .differentiable = true},
           {.name = "state_z",
-           .shape = "[B,Hkv,D]",
-           .dtype = "float",
-           .help = "state to start from",
-           .differentiable = true,
-           .served = false}};
+           .shape = "[B,Hkv,F]",
+           .dtype = "float32",
+           .help = "its sum of features",
+           .differentiable = true}};
 }
+
+// "state_s shape must be [B,Hkv,F,Dv] = [2,1,8,4], got [2,1,8]".
+void CheckState(const ProblemShape& p, const char* name, const char* letters, const Shape& shape,
+                Reasons* reasons) {
+  const View* view = p.Find(name);
+  if (view == nullptr) return;
+  if (view->shape != shape) {
+    reasons->Invalid(name, " shape must be ", letters, " = ", ToString(shape), ", got ",
+                     ToString(view->shape));
+  }
+  if (view->dtype != DType::kF32) {
+    reasons->Invalid(name, " dtype must be float32, got ", Name(view->dtype));
+  }
+}
+
+// One problem for every batch row, cut to its lengths: what a feature map makes of padding, and its
+// gradient there, must not be seen.
+struct Rows {
+  Tensor q, k, v;
+  ScanRows scan;
+};
 
 class LinearAttention : public MethodOf<LinearOptions> {
  public:
   LinearAttention()
       : MethodOf(
             {.id = "linear_attention",
-             .summary = "Linear attention with an elementwise feature map",
-             .reference = "Katharopoulos et al. 2020 (arXiv 2006.16236), eq. 4-12",
-             .cost = "about 4 D Dv FLOPs per token and head, causal with C (D + Dv) more for "
-                     "blocks of C = min(chunk_size, 32); memory O(n)",
+             .summary = "Linear attention with a feature map",
+             .reference = "Katharopoulos et al. 2020 (arXiv 2006.16236), eq. 4-12; Shen et al. "
+                          "2018 (arXiv 1812.01243)",
+             .cost = "about 4 F Dv FLOPs per token and head; memory O(n)",
              .inputs = LinearInputs(),
              .outputs = {{"out", "[B,H,Nq,Dv]", "float", "sums of values by feature"},
                          {"lse", "[B,H,Nq]", "float32",
-                          "natural log of the normaliser; -inf: no key, NaN: it is not positive"}},
+                          "natural log of the normaliser; -inf: no key, NaN: it is not positive; "
+                          "none with feature_map softmax"},
+                         {"state_s", "[B,Hkv,F,Dv]", "float32", "with return_state"},
+                         {"state_z", "[B,Hkv,F]", "float32", "with return_state"}},
              .support = {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true}},
             Lines()) {}
 
  protected:
-  void CheckProblem(const ProblemShape&, const LinearOptions& o, Reasons* reasons) const override {
-    if (o.feature_map > kLastServed) {
-      reasons->Unserved("feature_map is not served by this version, got ",
-                        ToString(MapNames()[static_cast<size_t>(o.feature_map)]));
+  void CheckProblem(const ProblemShape& p, const LinearOptions& o,
+                    Reasons* reasons) const override {
+    if (o.feature_map == kDpfp && o.nu > p.D) {
+      reasons->Invalid("nu must be in 1..D = 1..", p.D, ", got ", o.nu);
+    }
+    if (o.return_state && !o.causal) {
+      reasons->Invalid("return_state needs causal, got causal = false");
+    }
+    const int64_t F = o.Features(p.D);
+    const Shape s = {p.B, p.Hkv, F, p.Dv}, z = {p.B, p.Hkv, F};
+    if (o.feature_map == kSoftmax) {
+      CheckSoftmax(p, o, reasons);
+    } else {
+      CheckState(p, "state_s", "[B,Hkv,F,Dv]", s, reasons);
+      CheckState(p, "state_z", "[B,Hkv,F]", z, reasons);
+    }
+    for (const char* name : {"grad_state_s", "grad_state_z"}) {
+      const View* view = p.Find(name);
+      if (view == nullptr) continue;
+      if (!o.return_state) {
+        reasons->Invalid(name, " needs return_state, got return_state = false");
+      }
+      const bool is_s = name == std::string("grad_state_s");
+      CheckState(p, name, is_s ? "[B,Hkv,F,Dv]" : "[B,Hkv,F]", is_s ? s : z, reasons);
     }
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const LinearOptions& o) const override {
+    if (o.feature_map == kSoftmax) {
+      return o.causal && o.causal_norm == CausalNorm::kJoint ? Joint(ops, in, o)
+                                                             : ByChannel(ops, in, o);
+    }
+    // exp keeps its sums relative to shifts, which a state from outside does not know.
+    const bool has_state = in.tensors.contains("state_s") || in.tensors.contains("state_z");
+    const bool is_exp = o.feature_map == FeatureMap::kExp;
+    const bool composed =
+        o.feature_map == kDpfp || o.feature_sum_norm || (is_exp && (has_state || o.return_state));
+    if (composed) return Composed(ops, in, o);
+    const ScanOut scanned =
+        ops.Scan(in.q, in.k, in.v, Params(in, o, o.feature_map), WholeRows(in, o), States(in, o));
+    return {.out = scanned.out, .lse = scanned.lse, .extra = Extra(scanned, o)};
+  }
+
+ private:
+  static void CheckSoftmax(const ProblemShape& p, const LinearOptions& o, Reasons* reasons) {
+    if (!o.normalize) {
+      reasons->Invalid("normalize must be true with feature_map softmax, got false");
+    }
+    if (o.feature_sum_norm) {
+      reasons->Invalid("feature_sum_norm must be false with feature_map softmax, got true");
+    }
+    if (o.return_state) {
+      reasons->Invalid("return_state must be false with feature_map softmax, got true");
+    }
+    for (const char* name : {"state_s", "state_z", "grad_lse"}) {
+      const View* view = p.Find(name);
+      if (view == nullptr) continue;
+      reasons->Invalid(name, " must be absent with feature_map softmax, got ",
+                       ToString(view->shape));
+    }
+  }
+
+  static ScanParams Params(const Inputs& in, const LinearOptions& o, FeatureMap map) {
     const double D = static_cast<double>(in.problems[0].D);
-    const ScanParams params{.map = o.feature_map,
-                            .causal = o.causal,
-                            .den = o.normalize ? ScanDen::kAdd : ScanDen::kOne,
-                            .eps = o.eps,
-                            .scale = o.normalize ? 1 : o.scale.value_or(1 / std::sqrt(D)),
-                            .chunk = o.chunk_size};
+    return {.map = map,
+            .causal = o.causal,
+            .den = o.normalize ? ScanDen::kAdd : ScanDen::kOne,
+            .eps = o.eps,
+            .scale = o.normalize ? 1 : o.scale.value_or(1 / std::sqrt(D)),
+            .chunk = o.chunk_size};
+  }
+
+  static ScanRow RowOf(const ProblemShape& p, int64_t b, const LinearOptions& o) {
     constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
+    const Lengths lengths{p.Int("q_lengths", b, p.Nq), p.Int("kv_lengths", b, p.Nk)};
+    const int64_t offset = p.Nk - p.Nq;
+    const int64_t last = o.causal ? offset : kUnbounded;
+    return {.nq = lengths.nq,
+            .nk = lengths.nk,
+            .offset = offset,
+            .visible_pairs = BandPairs(lengths, kUnbounded, last)};
+  }
+  static ScanRows WholeRows(const Inputs& in, const LinearOptions& o) {
     ScanRows rows;
     for (const ProblemShape& p : in.problems) {
       std::vector<ScanRow>& of_problem = rows.emplace_back();
+      for (int64_t b = 0; b < p.B; ++b) of_problem.push_back(RowOf(p, b, o));
+    }
+    return rows;
+  }
+  static Rows Split(Ops& ops, const Inputs& in, const LinearOptions& o) {
+    Rows rows;
+    std::vector<std::vector<int64_t>> nq, nk;
+    for (const ProblemShape& p : in.problems) {
+      nq.emplace_back();
+      nk.emplace_back();
       for (int64_t b = 0; b < p.B; ++b) {
-        const Lengths lengths{p.Int("q_lengths", b, p.Nq), p.Int("kv_lengths", b, p.Nk)};
-        const int64_t offset = p.Nk - p.Nq;
-        const int64_t last = o.causal ? offset : kUnbounded;
-        of_problem.push_back({.nq = lengths.nq,
-                              .nk = lengths.nk,
-                              .offset = offset,
-                              .visible_pairs = BandPairs(lengths, kUnbounded, last)});
+        const ScanRow row = RowOf(p, b, o);
+        nq.back().push_back(row.nq);
+        nk.back().push_back(row.nk);
+        rows.scan.push_back({row});
       }
     }
-    const ScanOut scanned = ops.Scan(in.q, in.k, in.v, params, rows);
-    return {.out = scanned.out, .lse = scanned.lse};
+    rows.q = ops.SplitBatch(in.q, nq);
+    rows.k = ops.SplitBatch(in.k, nk);
+    rows.v = ops.SplitBatch(in.v, nk);
+    return rows;
+  }
+
+  static ScanTensors States(const Inputs& in, const LinearOptions& o) {
+    ScanTensors states = {.final_state = o.return_state};
+    const auto s = in.tensors.find("state_s"), z = in.tensors.find("state_z");
+    if (s != in.tensors.end()) states.s0 = s->second;
+    if (z != in.tensors.end()) states.z0 = z->second;
+    return states;
+  }
+  static std::map<std::string, Tensor> Extra(const ScanOut& scanned, const LinearOptions& o) {
+    if (!o.return_state) return {};
+    return {{"state_s", scanned.s_out}, {"state_z", scanned.z_out}};
+  }
+
+  // --- out and lse of all batch rows together again
+
+  static Tensor JoinOut(Ops& ops, const Inputs& in, const Tensor& out) {
+    if (!ops.status().ok()) return {};
+    std::vector<Shape> shapes;
+    for (const ProblemShape& p : in.problems) shapes.push_back({p.B, p.H, p.Nq, p.Dv});
+    return ops.JoinBatch(out, shapes, 0, in.q[0].dtype, LayoutsOf(in.q));
+  }
+  static Tensor JoinLse(Ops& ops, const Inputs& in, const Tensor& lse) {
+    std::vector<Shape> shapes;
+    for (const ProblemShape& p : in.problems) shapes.push_back({p.B, p.H, p.Nq});
+    return ops.JoinBatch(lse, shapes, -std::numeric_limits<float>::infinity());
+  }
+
+  // --- maps that are more than one operation on every element
+
+  static Tensor Features(Ops& ops, const Tensor& x, const LinearOptions& o) {
+    constexpr ElementOp kOps[] = {
+        ElementOp::kEluPlusOne, ElementOp::kRelu, ElementOp::kReluSquared, ElementOp::kSquare,
+        ElementOp::kAbs,        ElementOp::kCopy, ElementOp::kExp,         ElementOp::kSigmoid,
+        ElementOp::kSilu,       ElementOp::kGelu};
+    // e^x over its sum, which cannot overflow.
+    if (o.feature_map == FeatureMap::kExp && o.feature_sum_norm) return ops.Softmax(x, -1);
+    const Tensor phi = o.feature_map == kDpfp
+                           ? Dpfp(ops, x, o.nu)
+                           : ops.Apply(kOps[static_cast<size_t>(o.feature_map)], x);
+    return o.feature_sum_norm ? SumNormalized(ops, phi) : phi;
+  }
+
+  // A state per batch row, and back.
+  static Tensor SplitState(Ops& ops, const Inputs& in, const Tensor& state) {
+    if (state.empty()) return {};
+    std::vector<std::vector<int64_t>> features;
+    for (size_t p = 0; p < in.problems.size(); ++p) {
+      features.emplace_back(static_cast<size_t>(in.problems[p].B), state[p].shape[2]);
+    }
+    return ops.SplitBatch(state, features);
+  }
+  static Tensor JoinState(Ops& ops, const Inputs& in, const LinearOptions& o, const Tensor& state) {
+    std::vector<Shape> shapes;
+    for (const ProblemShape& p : in.problems) {
+      const int64_t F = o.Features(p.D);
+      shapes.push_back(state[0].shape.rank == 3 ? Shape{p.B, p.Hkv, F}
+                                                : Shape{p.B, p.Hkv, F, p.Dv});
+    }
+    return ops.JoinBatch(state, shapes);
+  }
+
+  static Outputs Composed(Ops& ops, const Inputs& in, const LinearOptions& o) {
+    const Rows rows = Split(ops, in, o);
+    if (!ops.status().ok()) return {};
+    ScanParams params = Params(in, o, FeatureMap::kIdentity);
+    if (o.feature_map == FeatureMap::kExp) params.eps = 0;
+    ScanTensors states = States(in, o);
+    states.s0 = SplitState(ops, in, states.s0);
+    states.z0 = SplitState(ops, in, states.z0);
+    const Tensor phi_q = Features(ops, rows.q, o), phi_k = Features(ops, rows.k, o);
+    ScanOut scanned = ops.Scan(phi_q, phi_k, rows.v, params, rows.scan, states);
+    if (!ops.status().ok()) return {};
+    if (o.return_state) {
+      scanned.s_out = JoinState(ops, in, o, scanned.s_out);
+      scanned.z_out = JoinState(ops, in, o, scanned.z_out);
+    }
+    return {.out = JoinOut(ops, in, scanned.out),
+            .lse = JoinLse(ops, in, scanned.lse),
+            .extra = Extra(scanned, o)};
+  }
+
+  // --- feature_map softmax
+
+  // sum_c phi_q,c sum_j e^(k_jc) v_j over the same with 1: the sum of phi_q cancels, and with it
+  // the softmax of q.
+  static Outputs Joint(Ops& ops, const Inputs& in, const LinearOptions& o) {
+    const ScanParams params = Params(in, o, FeatureMap::kExp);
+    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeRows(in, o)).out};
+  }
+
+  // Every channel's keys weigh by their softmax, over all keys or, causal, over those so far: with
+  // Z_t the sum of e^k up to key t, the state of a channel decays by Z_(t-1) / Z_t as key t comes
+  // in with e^(k_t) / Z_t.
+  static Outputs ByChannel(Ops& ops, const Inputs& in, const LinearOptions& o) {
+    constexpr int kKeys = 2;
+    const Rows rows = Split(ops, in, o);
+    const Tensor phi_q = ops.Softmax(rows.q, -1);
+    const ScanParams params = {.map = FeatureMap::kIdentity,
+                               .causal = o.causal,
+                               .den = ScanDen::kOne,
+                               .chunk = o.chunk_size};
+    Tensor phi_k;
+    ScanTensors extra;
+    if (o.causal) {
+      const auto log_sums = [&](bool exclusive) {
+        return ops.Cumulative(CumulativeOp::kLogSumExp, rows.k, kKeys, exclusive);
+      };
+      const Tensor log_z = log_sums(/*exclusive=*/false);
+      extra.log_decay = ops.Apply(ElementOp::kSubtract, log_sums(/*exclusive=*/true), log_z);
+      phi_k = ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, rows.k, log_z));
+    } else {
+      phi_k = ops.Softmax(rows.k, kKeys);
+    }
+    const ScanOut scanned = ops.Scan(phi_q, phi_k, rows.v, params, rows.scan, extra);
+    return {.out = JoinOut(ops, in, scanned.out)};
   }
 };
 

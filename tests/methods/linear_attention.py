@@ -10,15 +10,16 @@ from tests.methods.refused import Refused, common_refusals
 from tests.methods.golden import lowrank_golden
 
 ID = "linear_attention"
-DIFFERENTIABLE = ["q", "k", "v"]
 OPTIONS = {
     "feature_map": "enum", "normalize": "bool", "eps": "float", "feature_sum_norm": "bool",
     "causal_norm": "enum", "nu": "int", "chunk_size": "int", "scale": "float", "causal": "bool",
     "return_state": "bool", "seed": "int",
 }
-UNSERVED_OPTIONS = {"feature_sum_norm", "causal_norm", "nu", "return_state", "seed"}
+UNSERVED_OPTIONS = {"seed"}
 TENSORS = {"q", "k", "v", "q_lengths", "kv_lengths", "state_s", "state_z"}
-UNSERVED_TENSORS = {"state_s", "state_z"}
+UNSERVED_TENSORS = set()
+DIFFERENTIABLE = ["q", "k", "v", "state_s", "state_z"]
+OUTPUTS = ["state_s", "state_z"]
 PEERS = [
     "pytorch-fast-transformers LinearAttention (needs PyTorch and a compiler)",
     "flash-linear-attention naive_recurrent_linear_attn (needs PyTorch)",
@@ -55,6 +56,26 @@ MAPS = {
     "gelu": (lambda x: x * normal_cdf(x), lambda x: normal_cdf(x) + x * normal_pdf(x), np.abs,
              lambda x: 1 + abs(x) * normal_pdf(x)),
 }
+
+
+def dpfp(x, nu):
+    r = np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], axis=-1)
+    return np.concatenate([r * np.roll(r, j, axis=-1) for j in range(1, nu + 1)], axis=-1)
+
+
+def dpfp_back(x, nu, g, magnitude=False):
+    """The gradient of x; with `magnitude` a bound of the sum of its terms' sizes."""
+    r = np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], axis=-1)
+    dr = np.zeros_like(r)
+    for j, block in enumerate(np.split(g, nu, axis=-1), start=1):
+        dr += block * np.roll(r, j, axis=-1) + np.roll(block * r, -j, axis=-1)
+    up, down = np.split(dr, 2, axis=-1)
+    return (x > 0) * up + (x < 0) * (down if magnitude else -down)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
 
 
 def visible(t, o):
@@ -101,8 +122,12 @@ class Kernel:
             mk = np.where(np.isfinite(mk), mk, 0).astype(dtype)
             q, k = q - mq, k - mk
             self.shift = (mq + mk)[..., 0]
-        phi = MAPS[self.name][0]
-        self.phi_q, self.phi_k = phi(q).astype(dtype), phi(k).astype(dtype)
+        self.q_map, self.k_map = q, k
+        self.nu, self.sum_norm = o.get("nu", 2), o.get("feature_sum_norm", False)
+        self.phi_q, self.sum_q = self.features(q)
+        self.phi_k, self.sum_k = self.features(k)
+        if self.sum_norm:
+            self.shift = np.zeros_like(self.shift)
         self.A = np.where(self.seen, self.phi_q @ self.phi_k.swapaxes(2, 3), dtype(0))
         self.d = self.A.sum(axis=3)
         self.eps = 0 if self.name == "exp" else o.get("eps", 1e-6)
@@ -111,6 +136,31 @@ class Kernel:
         else:
             den = np.exp(-self.shift)
         self.den = np.where(den == 0, np.inf, den).astype(dtype)  # then num = 0 too
+
+    def features(self, x):
+        """phi(x), and what its own sum was before it was divided by that."""
+        phi = dpfp(x, self.nu) if self.name == "dpfp" else MAPS[self.name][0](x)
+        phi = phi.astype(self.dtype)
+        if not self.sum_norm:
+            return phi, None
+        total = phi.sum(axis=-1, keepdims=True)
+        return np.where(total == 0, 0, phi / np.where(total == 0, 1, total)), total
+
+    def back(self, x, phi, total, g, magnitude=False):
+        """The gradient of x from that of its features; see dpfp_back."""
+        sign = 1 if magnitude else -1
+        if total is not None:
+            inner = (g * phi).sum(axis=-1, keepdims=True)
+            g = np.where(total == 0, 0, (g + sign * inner) / np.where(total == 0, 1, abs(total)))
+        if self.name == "dpfp":
+            return dpfp_back(x, self.nu, g, magnitude)
+        if self.name == "exp":
+            return np.exp(x) * g
+        slope = MAPS[self.name][1](x).astype(self.dtype)
+        if magnitude:
+            bound = MAPS[self.name][3]
+            slope = abs(slope) if bound is None else bound(x)
+        return slope * g
 
     def out(self):
         return self.scale * (self.A @ self.v) / self.den[..., None]
@@ -139,20 +189,60 @@ class Kernel:
         B, H, N, D = x.shape
         return x.reshape(B, self.Hkv, self.group, N, D).sum(axis=2)
 
-    def slope(self):
-        """phi' at q and at k. The shifts of exp are constants of out and of lse - shift."""
-        derivative = MAPS[self.name][1]
-        if self.name == "exp":
-            return self.phi_q, self.phi_k
-        return derivative(self.q_in).astype(self.dtype), derivative(self.k_in).astype(self.dtype)
+
+class ByChannel:
+    """feature_map softmax: W[i,j,c] = e^(k_jc) over its sum over the keys that i sees (all of them,
+    or with causal_norm prefix those so far); A_ij = sum_c softmax(q_i)_c W_ijc."""
+
+    def __init__(self, t, o, dtype=np.float64):
+        self.kernel = Kernel(t, {"causal": o.get("causal", False), "feature_map": "identity"}, dtype)
+        seen, k = self.kernel.seen, self.kernel.k_in
+        self.phi_q = softmax(self.kernel.q_in)
+        x = np.where(seen[..., None], k[:, :, None], -np.inf)  # [B,H,Nq,Nk,D]
+        most = x.max(axis=3, keepdims=True, initial=-np.inf)
+        e = np.exp(x - np.where(np.isfinite(most), most, 0))
+        total = e.sum(axis=3, keepdims=True)
+        self.W = (e / np.where(total == 0, 1, total)).astype(dtype)
+        self.A = np.einsum("bhic,bhijc->bhij", self.phi_q, self.W)
+
+    def back(self, dO, magnitude=False):
+        sign = 1 if magnitude else -1
+        v = abs(self.kernel.v) if magnitude else self.kernel.v
+        dA = dO @ v.swapaxes(2, 3)
+        dphi = np.einsum("bhij,bhijc->bhic", dA, self.W)
+        dW = dA[..., None] * self.phi_q[:, :, :, None]
+        dx = self.W * (dW + sign * (self.W * dW).sum(axis=3, keepdims=True))
+        inner = (dphi * self.phi_q).sum(axis=-1, keepdims=True)
+        return {"q": self.phi_q * (dphi + sign * inner),
+                "k": self.kernel.by_kv_head(dx.sum(axis=2)),
+                "v": self.kernel.by_kv_head(self.A.swapaxes(2, 3) @ dO)}
+
+
+def split_softmax(o):
+    """(whether the channels are normalised one by one, the options of a Kernel otherwise)."""
+    if o.get("feature_map") != "softmax":
+        return False, o
+    if o.get("causal", False) and o.get("causal_norm") == "joint":
+        return False, {**o, "feature_map": "exp"}
+    return True, o
 
 
 def forward(t, o, dtype=np.float64):
-    kernel = Kernel(t, o, dtype)
+    by_channel, o_kernel = split_softmax(o)
+    if by_channel:
+        channels = ByChannel(t, o, dtype)
+        return {"out": channels.A @ channels.kernel.v}
+    kernel = Kernel(t, o_kernel, dtype)
+    if o.get("feature_map") == "softmax":
+        return {"out": kernel.out()}
     return {"out": kernel.out(), "lse": kernel.lse()}
 
 
 def backward(t, o, dtype=np.float64, store=lambda x: x):
+    by_channel, o = split_softmax(o)
+    if by_channel:
+        channels = ByChannel(t, o, dtype)
+        return channels.back(channels.kernel.incoming()[0])
     kernel = Kernel(t, o, dtype)
     dO, dL = kernel.incoming()
     dN = kernel.scale * dO / kernel.den[..., None]
@@ -160,10 +250,10 @@ def backward(t, o, dtype=np.float64, store=lambda x: x):
     if kernel.normalize:
         dD = dD - (dO * store(kernel.out())).sum(axis=3) / kernel.den
     dA = np.where(kernel.seen, dN @ kernel.v.swapaxes(2, 3) + dD[..., None], dtype(0))
-    slope_q, slope_k = kernel.slope()
+    dphi_q, dphi_k = dA @ kernel.phi_k, dA.swapaxes(2, 3) @ kernel.phi_q
     return {
-        "q": slope_q * (dA @ kernel.phi_k),
-        "k": kernel.by_kv_head(slope_k * (dA.swapaxes(2, 3) @ kernel.phi_q)),
+        "q": kernel.back(kernel.q_map, kernel.phi_q, kernel.sum_q, dphi_q),
+        "k": kernel.by_kv_head(kernel.back(kernel.k_map, kernel.phi_k, kernel.sum_k, dphi_k)),
         "v": kernel.by_kv_head(kernel.A.swapaxes(2, 3) @ dN),
     }
 
@@ -171,15 +261,20 @@ def backward(t, o, dtype=np.float64, store=lambda x: x):
 def magnitude(t, o):
     """See softmax.magnitude. A sum of d that cancels (identity) makes 1 / den as uncertain as
     sum |A| / |den|; the exponential of x amplifies a rounding of x by x."""
+    by_channel, o = split_softmax(o)
+    if by_channel:
+        channels = ByChannel(t, o)
+        kernel = channels.kernel
+        dO = abs(kernel.incoming()[0])
+        amplification = max((abs(x).max(initial=0) for x in (kernel.q_in, kernel.k_in)), default=0)
+        sums = {name: (x, 0) for name, x in channels.back(dO, magnitude=True).items()}
+        return {"out": (channels.A @ abs(kernel.v), 0)} | sums, amplification
     kernel = Kernel(t, o)
     seen, den, v = kernel.seen, abs(kernel.den), abs(kernel.v)
-    inside, slope = MAPS[kernel.name][2:]
+    inside = None if kernel.name == "dpfp" or kernel.sum_norm else MAPS[kernel.name][2]
     phi_q, phi_k = abs(kernel.phi_q), abs(kernel.phi_k)
-    slope_q, slope_k = (abs(x) for x in kernel.slope())
     if inside is not None:
         phi_q, phi_k = inside(kernel.q_in), inside(kernel.k_in)
-    if slope is not None:
-        slope_q, slope_k = slope(kernel.q_in), slope(kernel.k_in)
     amplification = max((abs(x).max(initial=0) for x in (kernel.q_in, kernel.k_in)), default=0)
     A = np.where(seen, phi_q @ phi_k.swapaxes(2, 3), 0)
     d = A.sum(axis=3)
@@ -193,10 +288,18 @@ def magnitude(t, o):
     dD = stored * (1 + ratio) + dL / d_safe * (1 + d / d_safe)
     dA = np.where(seen, dN @ v.swapaxes(2, 3) + dD[..., None], 0)
     dA_stored = np.where(seen, stored[..., None], 0)
+
+    def back_q(x):
+        return abs(kernel.back(kernel.q_map, kernel.phi_q, kernel.sum_q, x @ phi_k, True))
+
+    def back_k(x):
+        through = kernel.back(kernel.k_map, kernel.phi_k, kernel.sum_k, x.swapaxes(2, 3) @ phi_q,
+                              True)
+        return kernel.by_kv_head(abs(through))
+
     sums = {"out": (out, 0), "lse": (lse, 0)}
-    sums["q"] = tuple(slope_q * (x @ phi_k) for x in (dA, dA_stored))
-    sums["k"] = tuple(kernel.by_kv_head(slope_k * (x.swapaxes(2, 3) @ phi_q))
-                      for x in (dA, dA_stored))
+    sums["q"] = tuple(back_q(x) for x in (dA, dA_stored))
+    sums["k"] = tuple(back_k(x) for x in (dA, dA_stored))
     sums["v"] = kernel.by_kv_head(A.swapaxes(2, 3) @ dN), 0
     return sums, amplification
 
@@ -253,6 +356,31 @@ CASES = [
     Case("silu-causal", dtypes=ALL, Nq=65, options={"feature_map": "silu", "causal": True},
          **POSITIVE),
     Case("gelu", Nq=65, options={"feature_map": "gelu"}, **POSITIVE),
+    Case("dpfp", dtypes=ALL, B=2, Nq=65, options={"feature_map": "dpfp"}),
+    Case("dpfp-causal-nu3", Nq=65, D=5, options={"feature_map": "dpfp", "nu": 3, "causal": True}),
+    Case("dpfp-unnormalised", H=4, Hkv=2, Nq=65, D=6,
+         options={"feature_map": "dpfp", "normalize": False, "causal": True}),
+    Case("dpfp-lengths", B=3, Nq=65, options={"feature_map": "dpfp", "causal": True},
+         ints={"q_lengths": (0, 20, 65), "kv_lengths": (30, 1, 64)}),
+    Case("sum-norm", dtypes=ALL, B=2, Nq=65, options={"feature_sum_norm": True}),
+    # With D = 1 features of relu may sum to 0.
+    Case("sum-norm-relu-zero", Nq=65, D=1,
+         options={"feature_map": "relu", "feature_sum_norm": True, "causal": True}),
+    Case("sum-norm-exp", B=2, Nq=65, options={"feature_map": "exp", "feature_sum_norm": True},
+         ints={"kv_lengths": (65, 20)}),
+    Case("sum-norm-dpfp", Nq=33, options={"feature_map": "dpfp", "feature_sum_norm": True}),
+    Case("softmax", dtypes=ALL, B=2, Nq=65, options={"feature_map": "softmax"}, grad_lse=False),
+    Case("softmax-lengths", B=4, H=2, Hkv=1, Nq=65, options={"feature_map": "softmax"},
+         ints={"q_lengths": (65, 0, 10, 65), "kv_lengths": (64, 20, 0, 1)}, grad_lse=False),
+    Case("softmax-causal", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65,
+         options={"feature_map": "softmax", "causal": True}, grad_lse=False),
+    Case("softmax-causal-cross", B=2, Nq=40, Nk=65, D=5, Dv=7,
+         options={"feature_map": "softmax", "causal": True},
+         ints={"kv_lengths": (65, 30)}, grad_lse=False),
+    Case("softmax-causal-large", Nq=65, D=8, spread=30.0,
+         options={"feature_map": "softmax", "causal": True}, grad_lse=False, ratio=False),
+    Case("softmax-joint", dtypes=ALL, Nq=65, grad_lse=False,
+         options={"feature_map": "softmax", "causal": True, "causal_norm": "joint"}),
     # e^x where x + 1 computed from expm1 or from 1 + (e^x - 1) would have no digits left.
     Case("elu-far-negative", Nq=33, shift=-8.0),
     Case("bnhd", B=2, Nq=65, layout="BNHD", options={"causal": True}),
@@ -262,7 +390,8 @@ CASES = [
     Case("subnormal", dtypes=("f16",), Nq=33, v_scale=1e-6),
 ]
 
-BATCHES = [{}, {"causal": True}, {"causal": True, "feature_map": "exp"}]
+BATCHES = [{}, {"causal": True}, {"causal": True, "feature_map": "exp"},
+           {"causal": True, "feature_map": "dpfp"}]
 
 PERF = [{}, {"causal": True}]
 # (options, exponent of time, exponent of workspace) over N: tests/bench/growth.py.
@@ -278,26 +407,38 @@ GOLDEN = [
                    3.242207020),
     lowrank_golden("causal", {"causal": True}, 0.909297339, 0.111551917, 0.008041269, 23.749812382,
                    2.500842817),
+    lowrank_golden("softmax", {"feature_map": "softmax"}, 0.438301820, 0.119204846, 0.254032428,
+                   21.781551463),
+    lowrank_golden("softmax-causal", {"feature_map": "softmax", "causal": True}, 0.909297427,
+                   0.119204846, 0.044400378, 25.905327154),
 ]
 
 NAMES = ", ".join([*MAPS, "dpfp", "softmax"])
-REFUSED = common_refusals({}, UNSERVED_TENSORS) + [
+REFUSED = common_refusals({}, UNSERVED_TENSORS,
+                          ("q_lengths", "kv_lengths", "state_s", "state_z")) + [
     Refused("feature-map", {"feature_map": "tanh"},
             [f'feature_map must be one of {NAMES}, got "tanh"']),
-    Refused("feature-map-dpfp", {"feature_map": "dpfp"},
-            ['feature_map is not served by this version, got "dpfp"'], code=12),
-    Refused("feature-map-softmax", {"feature_map": "softmax"},
-            ['feature_map is not served by this version, got "softmax"'], code=12),
     Refused("eps", {"eps": -1e-3}, ["eps must be >= 0, got -0.001"]),
     Refused("chunk-0", {"chunk_size": 0}, ["chunk_size must be in 1..1024, got 0"]),
     Refused("chunk-1025", {"chunk_size": 1025}, ["chunk_size must be in 1..1024, got 1025"]),
     Refused("scale-0", {"normalize": False, "scale": 0.0}, ["scale must be > 0, got 0"]),
-    Refused("sum-norm", {"feature_sum_norm": True},
-            ["feature_sum_norm is not served by this version, got true"], code=12),
-    Refused("causal-norm", {"causal_norm": "joint"},
-            ['causal_norm is not served by this version, got "joint"'], code=12),
-    Refused("nu", {"nu": 3}, ["nu is not served by this version, got 3"], code=12),
-    Refused("return-state", {"causal": True, "return_state": True},
-            ["return_state is not served by this version, got true"], code=12),
+    Refused("nu-0", {"feature_map": "dpfp", "nu": 0}, ["nu must be >= 1, got 0"]),
+    Refused("nu-above-d", {"feature_map": "dpfp", "nu": 4}, ["nu must be in 1..D = 1..3, got 4"]),
+    Refused("causal-norm", {"causal_norm": "row"},
+            ['causal_norm must be one of prefix, joint, got "row"']),
+    Refused("return-state", {"return_state": True}, ["return_state needs causal, got causal = false"]),
+    Refused("softmax-normalize", {"feature_map": "softmax", "normalize": False},
+            ["normalize must be true with feature_map softmax, got false"]),
+    Refused("softmax-sum-norm", {"feature_map": "softmax", "feature_sum_norm": True},
+            ["feature_sum_norm must be false with feature_map softmax, got true"]),
+    Refused("softmax-return-state", {"feature_map": "softmax", "causal": True, "return_state": True},
+            ["return_state must be false with feature_map softmax, got true"]),
+    Refused("softmax-state", {"feature_map": "softmax"},
+            ["state_s must be absent with feature_map softmax, got [2,2,3,5]"],
+            change={"state_s": np.zeros((2, 2, 3, 5), np.float32)}),
+    Refused("state-shape", {}, ["state_s shape must be [B,Hkv,F,Dv] = [2,2,3,5], got [2,2,4,5]"],
+            change={"state_s": np.zeros((2, 2, 4, 5), np.float32)}),
+    Refused("state-dtype", {}, ["state_z dtype must be float32, got float16"],
+            change={"state_z": np.zeros((2, 2, 3), np.float16)}),
     Refused("seed", {"seed": 7}, ["seed is not served by this version, got 7"], code=12),
 ]

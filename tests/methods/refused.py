@@ -130,6 +130,8 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
         shape = ",".join(str(n) for n in SPECIFIED[name].shape)
         rows.append(refuse(f"tensor-{name}", f"{name} is not served by this version, got [{shape}]",
                            code=UNIMPLEMENTED, change={name: SPECIFIED[name]}))
+    if not unserved_tensors:
+        return rows
     # One reason that is the caller's error outweighs what this version lacks.
     for name in sorted(unserved_tensors)[:1]:
         shape = ",".join(str(n) for n in SPECIFIED[name].shape)

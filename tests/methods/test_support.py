@@ -87,7 +87,8 @@ def test_description(method):
     assert {n for n, tensor in inputs.items() if tensor["required"]} == {"q", "k", "v"}
     served = [n for n, tensor in inputs.items() if tensor["differentiable"] and tensor["served"]]
     assert served == method.DIFFERENTIABLE
-    assert [tensor["name"] for tensor in info["outputs"]] == ["out", "lse"]
+    outputs = ["out", "lse", *getattr(method, "OUTPUTS", [])]
+    assert [tensor["name"] for tensor in info["outputs"]] == outputs
     assert info["summary"] and info["reference"] and info["cost"]
 
 

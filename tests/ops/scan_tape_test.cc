@@ -84,6 +84,25 @@ TEST_F(ScanTapeTest, EveryGradientFlows) {
   ExpectClose(AsRow(Values(grads_[6])), grads.dz0, 1e-4, "dz0");
 }
 
+// Over B and Hkv, of which the tensor has one.
+PlainTensor Summed(const PlainTensor& x) {
+  PlainTensor sum(1, 1, x.N, x.D);
+  for (size_t i = 0; i < x.data.size(); ++i) sum.data[i % sum.data.size()] += x.data[i];
+  return sum;
+}
+
+TEST_F(ScanTapeTest, GradientsOfWhatRepeatsAreSums) {
+  ScanSpec spec = Everything();
+  spec.repeated = true;
+  const ScanCase c(spec);
+  Run(c);
+  const PlainScanGrads grads = Gradients(c.Plain(), c.Incoming());
+  ExpectClose(Values(grads_[3]), Summed(grads.dlog_decay), 1e-4, "dlog_decay");
+  ExpectClose(Values(grads_[4]), Summed(grads.dbeta), 1e-4, "dbeta");
+  ExpectClose(Values(grads_[5]), Summed(grads.ds0), 1e-4, "ds0");
+  ExpectClose(AsRow(Values(grads_[6])), Summed(grads.dz0), 1e-4, "dz0");
+}
+
 TEST_F(ScanTapeTest, RefusesWhatTheContractDoes) {
   const ScanCase c(Everything());
   const Tensor q = Given(Raw(c.q)), k = Given(Raw(c.k)), v = Given(Raw(c.v));
