@@ -14,11 +14,11 @@ namespace attnd {
 // shapes and strides alone.
 struct AlongWalk {
   static constexpr int kX = 0, kOut = 1, kThird = 2, kViews = 3;
-  // Columns of a tile, and the width in which a dense axis is read.
+  // Columns of a tile.
   static constexpr int64_t kWidth = 64;
   // Rows that are read at a time: 8 KB.
   static constexpr int64_t kBlock = 32;
-  // An axis that is dense in memory is read as rows of kWidth, if it has that many elements.
+  // An axis that is dense in memory is reduced in place, if it has that many elements.
   static constexpr int64_t kDenseAxis = 32;
   // Rows of a chunk of columns: 1 MB, half of L2. A dense axis is cut into chunks of 256 KB.
   static constexpr int64_t kChunkRows = 4096, kDenseChunk = 65536;
@@ -26,7 +26,7 @@ struct AlongWalk {
   static constexpr int64_t kItem = 16384;
 
   int64_t n = 0;          // elements of the axis
-  bool is_dense = false;  // the axis is read as rows of kWidth; else kWidth columns side by side
+  bool is_dense = false;  // the axis is reduced in place; else kWidth columns side by side
   int64_t chunk = 0;      // elements of the axis in a chunk
   int64_t chunks = 1;     // at least 1
   int64_t columns = 1;    // side by side; 1 if is_dense

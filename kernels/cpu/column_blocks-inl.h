@@ -28,52 +28,40 @@ struct RowBlock {
 // Rows of whole vectors of every target: nothing beyond the columns is read or written.
 HWY_INLINE bool HoldsVectors(const Patch& p) { return IsInPlace(p) && p.columns % 16 == 0; }
 
-// A unit's chunk of the axis of a view as patches of kBlock rows. A dense axis: rows of kWidth
-// neighbours, and a last one of what is left.
+// A unit's chunk of the axis of a view as patches of kBlock rows.
 class ColumnPatches {
  public:
   ColumnPatches(const View& view, int which, const AlongWalk& walk, const AlongWalk::Unit& unit) {
-    const int64_t begin = unit.chunk * walk.chunk, n = std::min(walk.chunk, walk.n - begin);
+    const int64_t begin = unit.chunk * walk.chunk;
     all_ = {view.dtype,
             view.As<char>(),
-            n,
+            std::min(walk.chunk, walk.n - begin),
             walk.width(unit.tile),
             walk.axis_stride[which],
             walk.column_stride[which]};
     all_.data = all_.At(begin, 0) + unit.offset[which] * SizeOf(view.dtype);
-    if (!walk.is_dense) return;
-    all_.rows = n / kWidth;
-    rest_ = n % kWidth;
-    all_.columns = kWidth;
-    all_.column_stride = all_.row_stride;
-    all_.row_stride *= kWidth;
   }
   explicit ColumnPatches(const Patch& all) : all_(all) {}
 
-  int64_t count() const { return (all_.rows + kBlock - 1) / kBlock + (rest_ > 0 ? 1 : 0); }
+  int64_t count() const { return (all_.rows + kBlock - 1) / kBlock; }
   Patch operator[](int64_t block) const {
     Patch part = all_;
     part.rows = std::min(kBlock, all_.rows - block * kBlock);
     part.data = all_.At(block * kBlock, 0);
-    if (part.rows > 0) return part;
-    part.rows = 1;
-    part.columns = rest_;
-    part.data = all_.At(all_.rows, 0);
     return part;
   }
 
  private:
   Patch all_;
-  int64_t rest_ = 0;
 };
 
-// The same as rows of float32; what is left of a dense axis is filled up with `filler`.
+// The same as rows of float32.
 class ColumnBlocks {
  public:
-  ColumnBlocks(const View& x, const AlongWalk& walk, const AlongWalk::Unit& unit, float filler,
+  ColumnBlocks(const View& x, const AlongWalk& walk, const AlongWalk::Unit& unit,
                int which = AlongWalk::kX)
-      : patches_(x, which, walk, unit), is_dense_(walk.is_dense), filler_(filler) {}
-  explicit ColumnBlocks(const Patch& all) : patches_(all), is_dense_(false), filler_(0) {}
+      : patches_(x, which, walk, unit) {}
+  explicit ColumnBlocks(const Patch& all) : patches_(all) {}
 
   int64_t count() const { return patches_.count(); }
   // Valid until the next call.
@@ -82,18 +70,13 @@ class ColumnBlocks {
     if (HoldsVectors(part)) {
       return {reinterpret_cast<const float*>(part.data), part.row_stride, part.rows, part.columns};
     }
-    if (held_ != block) {
-      held_ = block;
-      LoadPatch(part, scratch_, kWidth);
-      if (is_dense_) std::fill(scratch_ + part.columns, scratch_ + kWidth, filler_);
-    }
-    return {scratch_, kWidth, part.rows, is_dense_ ? kWidth : part.columns};
+    if (held_ != block) LoadPatch(part, scratch_, kWidth);
+    held_ = block;
+    return {scratch_, kWidth, part.rows, part.columns};
   }
 
  private:
   const ColumnPatches patches_;
-  const bool is_dense_;
-  const float filler_;
   int64_t held_ = -1;
   HWY_ALIGN float scratch_[kWidth * kBlock];
 };
@@ -163,14 +146,6 @@ class PairwiseSum {
   int64_t count_ = 0;
   HWY_ALIGN float levels_[kLevels][kWidth];
 };
-
-// x[0] + .. + x[kWidth - 1] as a tree.
-HWY_INLINE float TreeSum(float* x) {
-  for (int64_t half = kWidth / 2; half > 0; half /= 2) {
-    for (int64_t c = 0; c < half; ++c) x[c] += x[c + half];
-  }
-  return x[0];
-}
 
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

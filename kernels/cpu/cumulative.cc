@@ -127,8 +127,8 @@ void CumulativeUnits(const CumulativeArgs& args, const CumulativeProblem& p, con
       a[c] = start.a;
       b[c] = start.b;
     }
-    ColumnBlocks x(p.x, walk, unit, /*filler=*/0);
-    ColumnBlocks reset(p.reset, walk, unit, /*filler=*/0, AlongWalk::kThird);
+    ColumnBlocks x(p.x, walk, unit);
+    ColumnBlocks reset(p.reset, walk, unit, AlongWalk::kThird);
     const ColumnPatches out(p.out, AlongWalk::kOut, walk, unit);
     for (int64_t i = 0; i < x.count(); ++i) {
       const int64_t block = args.reverse ? x.count() - 1 - i : i;

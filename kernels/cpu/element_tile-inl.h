@@ -33,14 +33,14 @@ struct Patch {
 // Whether rows can be read and written where they are.
 HWY_INLINE bool IsInPlace(const Patch& p) { return p.dtype == DType::kF32 && p.column_stride == 1; }
 
-// Row `row` of all axes but the last.
-HWY_INLINE char* RowAt(const View& view, int64_t row) {
+// Elements to row `row` of all axes but the last.
+HWY_INLINE int64_t RowOffset(const View& view, int64_t row) {
   int64_t offset = 0;
   for (int i = view.shape.rank - 2; i >= 0; --i) {
     offset += row % view.shape[i] * view.stride[i];
     row /= view.shape[i];
   }
-  return view.As<char>() + offset * SizeOf(view.dtype);
+  return offset;
 }
 
 namespace element_tile_internal {

@@ -19,13 +19,10 @@ struct ElementWalk {
   static constexpr int64_t kTileElements = 2048;
   // 32 rows of 64 columns are 32 x 64 whole pieces of cache lines on either side.
   static constexpr int64_t kTurnRows = 32, kTurnColumns = 64;
-  // Rows from this length on are computed one at a time, in place where memory allows.
-  static constexpr int64_t kLongRow = 64;
 
   int rank = 0;  // at least 2: .., rows, columns
   std::array<int64_t, kMaxRank + 2> size = {};
   std::array<std::array<int64_t, kMaxRank + 2>, kViews> stride = {};  // in elements
-  bool row_by_row = false;
   int64_t tile_rows = 1, tile_columns = 1, row_tiles = 0, column_tiles = 0, tiles = 0;
 
   int64_t rows() const { return size[rank - 2]; }
@@ -86,7 +83,6 @@ inline ElementWalk WalkOf(const std::array<const View*, ElementWalk::kViews>& vi
   } else {
     walk.tile_columns = std::clamp<int64_t>(walk.columns(), 1, ElementWalk::kTileElements);
     walk.tile_rows = ElementWalk::kTileElements / walk.tile_columns;
-    walk.row_by_row = walk.columns() >= ElementWalk::kLongRow;
   }
   walk.row_tiles = (walk.rows() + walk.tile_rows - 1) / walk.tile_rows;
   walk.column_tiles = (walk.columns() + walk.tile_columns - 1) / walk.tile_columns;

@@ -18,12 +18,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-// A tile or a row: operands that are no dense rows of float32 pass through scratch, and so does the
+// A tile: operands that are not one dense piece of float32 pass through scratch, and so does the
 // output.
 void ElementTile(const ElementwiseArgs& args, int operands, const std::array<Patch, 4>& patches) {
   HWY_ALIGN float scratch[ElementWalk::kViews][ElementWalk::kTileElements];
   const Patch& out = patches[ElementWalk::kOut];
-  const auto is_dense = [](const Patch& p) { return p.rows == 1 && IsInPlace(p); };
+  const auto is_dense = [](const Patch& p) {
+    return IsInPlace(p) && (p.rows == 1 || p.row_stride == p.columns);
+  };
   ElementRow row = {{}, scratch[ElementWalk::kOut], out.rows * out.columns};
   for (int k = 0; k < operands; ++k) {
     row.in[k] = scratch[k];
@@ -70,16 +72,7 @@ void ElementTiles(const ElementwiseArgs& args, int operands, const ElementWalk& 
       patches[v].data = views[v]->As<char>();
       if (views[v]->given()) patches[v].data += offset[v] * SizeOf(views[v]->dtype);
     }
-    const int64_t rows = patches[0].rows;
-    if (!walk.row_by_row) {
-      ElementTile(args, operands, patches);
-      continue;
-    }
-    for (Patch& patch : patches) patch.rows = 1;
-    for (int64_t r = 0; r < rows; ++r) {
-      ElementTile(args, operands, patches);
-      for (Patch& patch : patches) patch.data += patch.row_stride * SizeOf(patch.dtype);
-    }
+    ElementTile(args, operands, patches);
   }
 }
 

@@ -12,85 +12,27 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/layer_norm.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/element_tile-inl.h"
+#include "kernels/cpu/row_pieces-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace {
 
-// Elements of a row that are read at a time; the sums of such pieces are added in float64.
-constexpr int64_t kPiece = 512;
-
-// A row of any dtype and stride, in pieces of float32.
-class RowPieces {
- public:
-  RowPieces(DType dtype, char* data, int64_t n, int64_t stride)
-      : patch_{dtype, data, 1, n, 0, stride} {}
-
-  int64_t n() const { return patch_.columns; }
-  int64_t count(int64_t begin) const { return std::min(kPiece, n() - begin); }
-  const float* At(int64_t begin) {
-    Patch piece = patch_;
-    piece.data = patch_.At(0, begin);
-    piece.columns = count(begin);
-    if (IsInPlace(piece)) return reinterpret_cast<const float*>(piece.data);
-    if (held_ != begin) LoadPatch(piece, scratch_, kPiece);
-    held_ = begin;
-    return scratch_;
-  }
-  // Where a piece of the result may be computed, before Store.
-  float* Target(int64_t begin) {
-    return patch_.dtype == DType::kF32 && patch_.column_stride == 1
-               ? reinterpret_cast<float*>(patch_.At(0, begin))
-               : scratch_;
-  }
-  void Store(int64_t begin) {
-    Patch piece = patch_;
-    piece.data = patch_.At(0, begin);
-    piece.columns = count(begin);
-    if (Target(begin) == scratch_) StorePatch(scratch_, kPiece, piece);
-  }
-
- private:
-  const Patch patch_;
-  int64_t held_ = -1;
-  HWY_ALIGN float scratch_[kPiece];
-};
-
-// sum f(x): four vectors, then their lanes in order, then what fills no vector.
-template <class F>
-HWY_INLINE double SumOf(RowPieces& row, const F& f) {
-  const hn::ScalableTag<float> d;
-  constexpr int64_t kStep = HWY_LANES(float);
-  double total = 0;
-  for (int64_t begin = 0; begin < row.n(); begin += kPiece) {
-    const float* x = row.At(begin);
-    const int64_t n = row.count(begin);
-    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    int64_t i = 0;
-    for (; i + 4 * kStep <= n; i += 4 * kStep) {
-      s0 = hn::Add(s0, f(hn::LoadU(d, x + i)));
-      s1 = hn::Add(s1, f(hn::LoadU(d, x + i + kStep)));
-      s2 = hn::Add(s2, f(hn::LoadU(d, x + i + 2 * kStep)));
-      s3 = hn::Add(s3, f(hn::LoadU(d, x + i + 3 * kStep)));
-    }
-    for (; i + kStep <= n; i += kStep) s0 = hn::Add(s0, f(hn::LoadU(d, x + i)));
-    total += hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
-    for (; i < n; ++i) total += hn::GetLane(f(hn::Set(d, x[i])));
-  }
-  return total;
-}
-
 void NormalizeRow(RowPieces& x, RowPieces& y, double eps, float* rstd) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kStep = HWY_LANES(float);
   const auto n = static_cast<double>(x.n());
-  const float mean = static_cast<float>(SumOf(x, [](auto v) HWY_ATTR { return v; }) / n);
+  const auto sum = SumOfRow(
+      x, [](auto v) HWY_ATTR { return v; }, /*filler=*/0);
+  const auto mean = static_cast<float>(sum / n);
   const auto center = hn::Set(d, mean);
-  const double squares = SumOf(x, [&](auto v) HWY_ATTR {
-    const auto distance = hn::Sub(v, center);
-    return hn::Mul(distance, distance);
-  });
+  const double squares = SumOfRow(
+      x,
+      [&](auto v) HWY_ATTR {
+        const auto distance = hn::Sub(v, center);
+        return hn::Mul(distance, distance);
+      },
+      /*filler=*/mean);
   *rstd = static_cast<float>(1 / std::sqrt(squares / n + eps));
   const auto scale = hn::Set(d, *rstd);
   for (int64_t begin = 0; begin < x.n(); begin += kPiece) {
@@ -109,9 +51,9 @@ void NormalizeRow(RowPieces& x, RowPieces& y, double eps, float* rstd) {
 void NormalizeRows(const LayerNormProblem& p, double eps, int64_t begin, int64_t end) {
   const int last = p.x.shape.rank - 1;
   for (int64_t i = begin; i < end; ++i) {
-    RowPieces x(p.x.dtype, RowAt(p.x, i), p.x.shape[last], p.x.stride[last]);
-    RowPieces y(p.y.dtype, RowAt(p.y, i), p.y.shape[last], p.y.stride[last]);
-    NormalizeRow(x, y, eps, reinterpret_cast<float*>(RowAt(p.rstd, i)));
+    RowPieces x(p.x, RowOffset(p.x, i), p.x.shape[last], p.x.stride[last]);
+    RowPieces y(p.y, RowOffset(p.y, i), p.y.shape[last], p.y.stride[last]);
+    NormalizeRow(x, y, eps, p.rstd.As<float>() + RowOffset(p.rstd, i));
   }
 }
 

@@ -57,71 +57,76 @@ void SumWhere(ColumnBlocks& x, ColumnBlocks& arg, float place, float* sum) {
   total.Total(sum);
 }
 
-// What a tile's columns hold of a range.
-struct PoolState {
-  double sum[kWidth] = {};
+// The largest of a tile's columns, and where.
+struct PoolMax {
   float most[kWidth], best[kWidth];
   int64_t place[kWidth];
 
-  explicit PoolState(RowRange range) {
-    std::fill(most, most + kWidth, kLeast);
+  explicit PoolMax(RowRange range) {
+    std::fill(most, most + kWidth, range.begin < range.end ? kLeast : 0.0f);
     std::fill(best, best + kWidth, kLeast);
     std::fill(place, place + kWidth, range.begin < range.end ? range.begin : -1);
   }
 
-  // The largest of further rows, whose first one is `first_row`.
-  void AddMax(ColumnBlocks& x, int64_t first_row, bool with_place) {
+  // Further rows, the first of which is `first_row`.
+  void Add(ColumnBlocks& x, int64_t first_row, bool with_place) {
     ColumnResults part;
-    MaxOfColumns(x, /*is_dense=*/false, part.value);
+    MaxOfColumns(x, part.value);
     for (int64_t c = 0; c < kWidth; ++c) {
       if (part.value[c] > most[c] || part.value[c] != part.value[c]) most[c] = part.value[c];
     }
     if (!with_place) return;
-    ArgMaxOfColumns(x, /*is_dense=*/false, part);
+    ArgMaxOfColumns(x, part);
     for (int64_t c = 0; c < kWidth; ++c) {
       if (!(part.value[c] > best[c])) continue;
       best[c] = part.value[c];
       place[c] = first_row + static_cast<int64_t>(part.second[c]);
     }
   }
-
-  void AddSum(const float* part) {
-    for (int64_t c = 0; c < kWidth; ++c) sum[c] += part[c];
-  }
 };
 
-// One range of one tile of columns, in pieces of kChunkRows.
-void PoolRange(PoolOp op, const PoolProblem& p, int64_t outer, int64_t tile, int64_t m) {
-  const RowRange range = p.ranges[m];
-  PoolState state(range);
+// Calls visit with a range in pieces of kChunkRows.
+template <class F>
+HWY_INLINE void ForEachPiece(RowRange range, const F& visit) {
   for (int64_t n = range.begin; n < range.end; n += AlongWalk::kChunkRows) {
-    const RowRange piece = {n, std::min(n + AlongWalk::kChunkRows, range.end)};
+    visit(RowRange{n, std::min(n + AlongWalk::kChunkRows, range.end)});
+  }
+}
+
+// One range of one tile of columns.
+void PoolMaxOf(const PoolProblem& p, int64_t outer, int64_t tile, int64_t m) {
+  PoolMax state(p.ranges[m]);
+  ForEachPiece(p.ranges[m], [&](RowRange piece) {
     ColumnBlocks x(RowsOf(p.x, outer, tile, piece));
-    HWY_ALIGN float sum[kWidth];
-    if (op == PoolOp::kMax) {
-      state.AddMax(x, n, p.arg.given());
-    } else if (op == PoolOp::kSumWhere) {
-      ColumnBlocks arg(RowsOf(p.arg, outer, tile, piece));
-      SumWhere(x, arg, static_cast<float>(m), sum);
-      state.AddSum(sum);
-    } else {
-      SumOfColumns(x, /*is_dense=*/false, sum);
-      state.AddSum(sum);
-    }
-  }
-  const Patch out = RowsOf(p.out, outer, tile, {m, m + 1});
-  const int64_t rows = range.end - range.begin;
-  const bool is_max = op == PoolOp::kMax && rows > 0;
-  const double count = op == PoolOp::kMean ? static_cast<double>(std::max<int64_t>(rows, 1)) : 1;
-  for (int64_t c = 0; c < out.columns; ++c) {
-    *reinterpret_cast<float*>(out.At(0, c)) =
-        is_max ? state.most[c] : static_cast<float>(state.sum[c] / count);
-  }
-  if (op != PoolOp::kMax || !p.arg.given()) return;
+    state.Add(x, piece.begin, p.arg.given());
+  });
+  StorePatch(state.most, kWidth, RowsOf(p.out, outer, tile, {m, m + 1}));
+  if (!p.arg.given()) return;
   const Patch arg = RowsOf(p.arg, outer, tile, {m, m + 1});
-  for (int64_t c = 0; c < out.columns; ++c) {
+  for (int64_t c = 0; c < arg.columns; ++c) {
     *reinterpret_cast<int32_t*>(arg.At(0, c)) = static_cast<int32_t>(state.place[c]);
   }
+}
+
+void PoolSumOf(PoolOp op, const PoolProblem& p, int64_t outer, int64_t tile, int64_t m) {
+  const RowRange range = p.ranges[m];
+  HWY_ALIGN float sum[kWidth] = {};
+  ForEachPiece(range, [&](RowRange piece) {
+    HWY_ALIGN float part[kWidth];
+    ColumnBlocks x(RowsOf(p.x, outer, tile, piece));
+    if (op == PoolOp::kSumWhere) {
+      ColumnBlocks arg(RowsOf(p.arg, outer, tile, piece));
+      SumWhere(x, arg, static_cast<float>(m), part);
+    } else {
+      SumOfColumns(x, part);
+    }
+    AddColumns(part, sum);
+  });
+  if (op == PoolOp::kMean && range.begin < range.end) {
+    const auto rows = static_cast<float>(range.end - range.begin);
+    for (float& x : sum) x /= rows;
+  }
+  StorePatch(sum, kWidth, RowsOf(p.out, outer, tile, {m, m + 1}));
 }
 
 }  // namespace
@@ -131,7 +136,10 @@ void PoolRows(PoolOp op, const PoolProblem& p, int64_t begin, int64_t end) {
   const auto ranges = static_cast<int64_t>(p.ranges.size());
   const int64_t tiles = (p.x.shape[p.x.shape.rank - 1] + kWidth - 1) / kWidth;
   for (int64_t i = begin; i < end; ++i) {
-    for (int64_t tile = 0; tile < tiles; ++tile) PoolRange(op, p, i / ranges, tile, i % ranges);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      op == PoolOp::kMax ? PoolMaxOf(p, i / ranges, tile, i % ranges)
+                         : PoolSumOf(op, p, i / ranges, tile, i % ranges);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// The CPU kernels of reduce. Columns side by side are reduced together; a dense axis is read as
-// rows of neighbours that are combined at the end. Chunks of a long axis are work items of their
+// The CPU kernels of reduce. Columns side by side are reduced together; a dense axis
+// is reduced in place. Chunks of a long axis are work items of their
 // own, and a second launch combines them.
 #include <algorithm>
 #include <cmath>
@@ -20,31 +20,60 @@
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
+void ReduceRow(ReduceOp op, const ReduceProblem& p, const AlongWalk& walk,
+               const AlongWalk::Unit& unit, ColumnResults& results) {
+  const int64_t begin = unit.chunk * walk.chunk;
+  RowPieces row(p.x, unit.offset[AlongWalk::kX] + begin, std::min(walk.chunk, walk.n - begin),
+                /*stride=*/1);
+  const auto same = [](auto x) HWY_ATTR { return x; };
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean:
+      results.value[0] = static_cast<float>(SumOfRow(row, same, /*filler=*/0));
+      break;
+    case ReduceOp::kMax:
+      results.value[0] = MaxOfRow(row);
+      break;
+    case ReduceOp::kLogSumExp:
+      results.value[0] = MaxOfRow(row);
+      results.second[0] = ExpSumOfRow(row, results.value[0]);
+      break;
+    case ReduceOp::kArgMax: {
+      const int64_t place = ArgMaxOfRow(row);
+      const float x = row.At(place / kPiece * kPiece)[place % kPiece];
+      results.value[0] = x > kLeast ? x : kLeast;
+      results.second[0] = static_cast<float>(place);
+      break;
+    }
+  }
+}
+
+void ReduceColumns(ReduceOp op, const ReduceProblem& p, const AlongWalk& walk,
+                   const AlongWalk::Unit& unit, ColumnResults& results) {
+  ColumnBlocks blocks(p.x, walk, unit);
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean:
+      return SumOfColumns(blocks, results.value);
+    case ReduceOp::kMax:
+      return MaxOfColumns(blocks, results.value);
+    case ReduceOp::kLogSumExp:
+      MaxOfColumns(blocks, results.value);
+      return ExpSumOfColumns(blocks, results.value, results.second);
+    case ReduceOp::kArgMax:
+      return ArgMaxOfColumns(blocks, results);
+  }
+}
+
 // Units [begin, end) of a problem. `parts` null: the axis is one chunk and results go to the
 // output; else [output][chunk][2].
 void ReduceUnits(ReduceOp op, const ReduceProblem& p, const AlongWalk& walk, int64_t begin,
                  int64_t end, float* parts) {
-  const float filler = op == ReduceOp::kSum || op == ReduceOp::kMean ? 0.0f : kLeast;
   ColumnResults results;
   for (int64_t u = begin; u < end; ++u) {
     const AlongWalk::Unit unit = walk.At(u);
-    ColumnBlocks blocks(p.x, walk, unit, filler);
-    switch (op) {
-      case ReduceOp::kSum:
-      case ReduceOp::kMean:
-        SumOfColumns(blocks, walk.is_dense, results.value);
-        break;
-      case ReduceOp::kMax:
-        MaxOfColumns(blocks, walk.is_dense, results.value);
-        break;
-      case ReduceOp::kLogSumExp:
-        MaxOfColumns(blocks, walk.is_dense, results.value);
-        ExpSumOfColumns(blocks, walk.is_dense, results.value, results.second);
-        break;
-      case ReduceOp::kArgMax:
-        ArgMaxOfColumns(blocks, walk.is_dense, results);
-        break;
-    }
+    walk.is_dense ? ReduceRow(op, p, walk, unit, results)
+                  : ReduceColumns(op, p, walk, unit, results);
     const int64_t width = walk.width(unit.tile);
     if (parts != nullptr) {
       const int64_t first = unit.outer * walk.columns + unit.tile * kWidth;

@@ -7,60 +7,51 @@
 #endif
 
 #include <algorithm>
-#include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/column_blocks-inl.h"
-#include "kernels/cpu/feature_map-inl.h"
+#include "kernels/cpu/row_pieces-inl.h"
 #include "kernels/cpu/wide_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr float kLeast = -std::numeric_limits<float>::infinity();
-
 // Of a sum `value` is used; of a maximum too; of log sum exp the maximum and sum e^(x - maximum);
-// of argmax the maximum and its place in the chunk. A dense axis: value[0] and second[0] alone.
+// of argmax the maximum and its place in the chunk. A dense axis is one column.
 struct ColumnResults {
   HWY_ALIGN float value[kWidth];
   HWY_ALIGN float second[kWidth];
 };
 
-HWY_NOINLINE HWY_MAYBE_UNUSED static void SumOfColumns(ColumnBlocks& blocks, bool is_dense,
-                                                       float* sum) {
+HWY_NOINLINE HWY_MAYBE_UNUSED static void SumOfColumns(ColumnBlocks& blocks, float* sum) {
   PairwiseSum total;
   for (int64_t b = 0; b < blocks.count(); ++b) {
-    HWY_ALIGN float part[kWidth] = {};
-    FoldRows(blocks[b], part, [](auto a, auto x, int64_t) HWY_ATTR { return hn::Add(a, x); });
-    total.Add(part);
+    std::fill(sum, sum + kWidth, 0.0f);
+    FoldRows(blocks[b], sum, [](auto a, auto x, int64_t) HWY_ATTR { return hn::Add(a, x); });
+    if (blocks.count() == 1) return;
+    total.Add(sum);
   }
   total.Total(sum);
-  if (is_dense) sum[0] = TreeSum(sum);
 }
 
 // NaN where a column holds one.
-HWY_NOINLINE HWY_MAYBE_UNUSED static void MaxOfColumns(ColumnBlocks& blocks, bool is_dense,
-                                                       float* most) {
+HWY_NOINLINE HWY_MAYBE_UNUSED static void MaxOfColumns(ColumnBlocks& blocks, float* most) {
   std::fill(most, most + kWidth, kLeast);
   for (int64_t b = 0; b < blocks.count(); ++b) {
     FoldRows(blocks[b], most, [](auto a, auto x, int64_t) HWY_ATTR {
       return hn::IfThenElse(hn::Or(hn::Gt(x, a), hn::IsNaN(x)), x, a);
     });
   }
-  for (int64_t c = 1; is_dense && c < kWidth; ++c) {
-    if (most[c] > most[0] || most[c] != most[c]) most[0] = most[c];
-  }
 }
 
 // sum e^(x - most), with most[c] of column c; 0 for columns of -inf only.
-HWY_NOINLINE HWY_MAYBE_UNUSED static void ExpSumOfColumns(ColumnBlocks& blocks, bool is_dense,
-                                                          const float* most, float* sum) {
+HWY_NOINLINE HWY_MAYBE_UNUSED static void ExpSumOfColumns(ColumnBlocks& blocks, const float* most,
+                                                          float* sum) {
   const hn::ScalableTag<float> d;
   HWY_ALIGN float shift[kWidth];
   for (int64_t c = 0; c < kWidth; ++c) {
-    const float m = most[is_dense ? 0 : c];
-    shift[c] = m == kLeast ? 0.0f : m;
+    shift[c] = most[c] == kLeast ? 0.0f : most[c];
   }
   PairwiseSum total;
   for (int64_t b = 0; b < blocks.count(); ++b) {
@@ -71,11 +62,10 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void ExpSumOfColumns(ColumnBlocks& blocks, 
     total.Add(part);
   }
   total.Total(sum);
-  if (is_dense) sum[0] = TreeSum(sum);
 }
 
 // The first of the largest elements; NaN counts as -inf.
-HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxOfColumns(ColumnBlocks& blocks, bool is_dense,
+HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxOfColumns(ColumnBlocks& blocks,
                                                           ColumnResults& best) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kStep = HWY_LANES(float);
@@ -94,16 +84,6 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxOfColumns(ColumnBlocks& blocks, 
         hn::Store(hn::IfThenElse(larger, hn::Set(d, row), place), d, best.second + c);
       }
     }
-  }
-  if (!is_dense) return;
-  // Lane c of row r is element r kWidth + c.
-  for (int64_t c = 0; c < kWidth; ++c) {
-    const float place = best.second[c] * kWidth + static_cast<float>(c);
-    const bool wins =
-        best.value[c] > best.value[0] || (best.value[c] == best.value[0] && place < best.second[0]);
-    if (c > 0 && !wins) continue;
-    best.value[0] = best.value[c];
-    best.second[0] = place;
   }
 }
 

@@ -22,29 +22,20 @@ namespace attnd::HWY_NAMESPACE {
 
 // e^(x - shift) scale of every column, log: x - shift - scale.
 struct ColumnScales {
-  HWY_ALIGN float shift[kWidth];
-  HWY_ALIGN float scale[kWidth];
+  HWY_ALIGN float shift[kWidth] = {};
+  HWY_ALIGN float scale[kWidth] = {};
 };
 
-// From the maximum and the sum of e^(x - maximum) of every column.
-ColumnScales ScalesOf(bool log, bool is_dense, const ColumnResults& parts) {
-  ColumnScales scales;
-  for (int64_t c = 0; c < kWidth; ++c) {
-    const float most = parts.value[is_dense ? 0 : c], sum = parts.second[is_dense ? 0 : c];
-    // Nothing but -inf: every result is e^-inf, or -inf.
-    const bool is_nothing = most == kLeast;
-    scales.shift[c] = is_nothing ? 0.0f : most;
-    if (log) {
-      scales.scale[c] = is_nothing ? 0.0f : static_cast<float>(std::log(static_cast<double>(sum)));
-    } else {
-      scales.scale[c] = is_nothing ? 0.0f : 1.0f / sum;
-    }
-    if (is_dense && c > 0) {
-      scales.shift[c] = scales.shift[0];
-      scales.scale[c] = scales.scale[0];
-    }
+// From the maximum and the sum of e^(x - maximum).
+HWY_INLINE void SetScales(bool log, float most, float sum, float* shift, float* scale) {
+  // Nothing but -inf: every result is e^-inf, or -inf.
+  const bool is_nothing = most == kLeast;
+  *shift = is_nothing ? 0.0f : most;
+  if (log) {
+    *scale = is_nothing ? 0.0f : static_cast<float>(std::log(static_cast<double>(sum)));
+  } else {
+    *scale = is_nothing ? 0.0f : 1.0f / sum;
   }
-  return scales;
 }
 
 void ScaleBlock(bool log, const RowBlock& block, const ColumnScales& scales, float* to,
@@ -62,20 +53,53 @@ void ScaleBlock(bool log, const RowBlock& block, const ColumnScales& scales, flo
   }
 }
 
-void WriteUnit(bool log, const SoftmaxProblem& p, const AlongWalk& walk,
-               const AlongWalk::Unit& unit, const ColumnResults& parts, ColumnBlocks& blocks) {
-  const ColumnScales scales = ScalesOf(log, walk.is_dense, parts);
+void WriteColumns(bool log, const SoftmaxProblem& p, const AlongWalk& walk,
+                  const AlongWalk::Unit& unit, const ColumnResults& parts) {
+  ColumnScales scales;
+  for (int64_t c = 0; c < walk.width(unit.tile); ++c) {
+    SetScales(log, parts.value[c], parts.second[c], scales.shift + c, scales.scale + c);
+  }
+  ColumnBlocks blocks(p.x, walk, unit);
   const ColumnPatches out(p.out, AlongWalk::kOut, walk, unit);
   HWY_ALIGN float scratch[kWidth * kBlock];
   for (int64_t b = 0; b < blocks.count(); ++b) {
     const Patch to = out[b];
-    const RowBlock from = blocks[b];
-    if (HoldsVectors(to) && to.columns == from.width) {
-      ScaleBlock(log, from, scales, reinterpret_cast<float*>(to.data), to.row_stride);
+    if (HoldsVectors(to)) {
+      ScaleBlock(log, blocks[b], scales, reinterpret_cast<float*>(to.data), to.row_stride);
     } else {
-      ScaleBlock(log, from, scales, scratch, kWidth);
+      ScaleBlock(log, blocks[b], scales, scratch, kWidth);
       StorePatch(scratch, kWidth, to);
     }
+  }
+}
+
+void WriteRow(bool log, const SoftmaxProblem& p, const AlongWalk& walk, const AlongWalk::Unit& unit,
+              RowPieces& x, const ColumnResults& parts) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kStep = HWY_LANES(float);
+  float one_shift, one_scale;
+  SetScales(log, parts.value[0], parts.second[0], &one_shift, &one_scale);
+  const auto shift = hn::Set(d, one_shift), scale = hn::Set(d, one_scale);
+  const int64_t stride = walk.axis_stride[AlongWalk::kOut];
+  RowPieces y(p.out, unit.offset[AlongWalk::kOut] + unit.chunk * walk.chunk * stride, x.n(),
+              stride);
+  const auto write = [&](const float* from, float* to) HWY_ATTR {
+    const auto rest = hn::Sub(hn::LoadU(d, from), shift);
+    hn::StoreU(log ? hn::Sub(rest, scale) : hn::Mul(ExpNegative(d, rest), scale), d, to);
+  };
+  for (int64_t begin = 0; begin < x.n(); begin += kPiece) {
+    const float* from = x.At(begin);
+    float* to = y.Target(begin);
+    const int64_t n = x.count(begin);
+    int64_t i = 0;
+    for (; i + kStep <= n; i += kStep) write(from + i, to + i);
+    if (i < n) {
+      float rest[kStep] = {};
+      std::memcpy(rest, from + i, static_cast<size_t>(n - i) * sizeof(float));
+      write(rest, rest);
+      std::memcpy(to + i, rest, static_cast<size_t>(n - i) * sizeof(float));
+    }
+    y.Store(begin);
   }
 }
 
@@ -86,7 +110,10 @@ void SoftmaxUnits(bool log, const SoftmaxProblem& p, const AlongWalk& walk, int6
   ColumnResults results;
   for (int64_t u = begin; u < end; ++u) {
     const AlongWalk::Unit unit = walk.At(u);
-    ColumnBlocks blocks(p.x, walk, unit, /*filler=*/kLeast);
+    const int64_t begin_of_chunk = unit.chunk * walk.chunk;
+    RowPieces row(p.x,
+                  unit.offset[AlongWalk::kX] + begin_of_chunk * walk.axis_stride[AlongWalk::kX],
+                  std::min(walk.chunk, walk.n - begin_of_chunk), walk.axis_stride[AlongWalk::kX]);
     const int64_t width = walk.width(unit.tile);
     float* own = parts + (unit.outer * walk.columns + unit.tile * kWidth) * walk.chunks * 2;
     if (is_second) {
@@ -96,12 +123,17 @@ void SoftmaxUnits(bool log, const SoftmaxProblem& p, const AlongWalk& walk, int6
         results.value[c] = all.most;
         results.second[c] = static_cast<float>(all.sum);
       }
+    } else if (walk.is_dense) {
+      results.value[0] = MaxOfRow(row);
+      results.second[0] = ExpSumOfRow(row, results.value[0]);
     } else {
-      MaxOfColumns(blocks, walk.is_dense, results.value);
-      ExpSumOfColumns(blocks, walk.is_dense, results.value, results.second);
+      ColumnBlocks blocks(p.x, walk, unit);
+      MaxOfColumns(blocks, results.value);
+      ExpSumOfColumns(blocks, results.value, results.second);
     }
     if (parts == nullptr || is_second) {
-      WriteUnit(log, p, walk, unit, results, blocks);
+      walk.is_dense ? WriteRow(log, p, walk, unit, row, results)
+                    : WriteColumns(log, p, walk, unit, results);
       continue;
     }
     for (int64_t c = 0; c < width; ++c) {
