@@ -39,19 +39,18 @@ struct ConvItem {
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-// Rows [begin, end) of a matrix in whole vectors: where they lie, or widened to `to`. Row 0 is row
-// 0 of the matrix.
+// Rows of a matrix from `begin` on, in whole vectors: where they lie, or widened.
 struct WholeRows {
   const float* data;
-  int64_t stride;
+  int64_t stride, begin;
 
-  const float* operator[](int64_t row) const { return data + row * stride; }
+  const float* operator[](int64_t row) const { return data + (row - begin) * stride; }
 };
 
 WholeRows RowsOf(DType dtype, const char* from, int64_t row, int64_t D, int64_t begin, int64_t end,
                  float* to) {
   if (dtype == DType::kF32 && D % kLanes == 0) {
-    return {reinterpret_cast<const float*>(from), row};
+    return {reinterpret_cast<const float*>(from), row, 0};
   }
   const int64_t stride = RoundUpTo(D, kLanes);
   for (int64_t n = begin; n < end; ++n) {
@@ -59,7 +58,7 @@ WholeRows RowsOf(DType dtype, const char* from, int64_t row, int64_t D, int64_t 
     Widen(dtype, from + n * row * SizeOf(dtype), D, at);
     std::fill(at + D, at + stride, 0.0f);
   }
-  return {to - begin * stride, stride};
+  return {to, stride, begin};
 }
 
 // kRowsAtOnce rows of sums of one vector of columns, taps in ascending order.
@@ -70,7 +69,7 @@ HWY_INLINE void Taps(const ConvItem& item, const WholeRows& x, int64_t first, in
   VF sum[kRowsAtOnce];
 #pragma GCC unroll 8
   for (int r = 0; r < kRowsAtOnce; ++r) sum[r] = hn::Zero(d);
-  const float* from = x[first + t_begin - item.left] + column;
+  const float* from = t_begin < t_end ? x[first + t_begin - item.left] + column : nullptr;
   for (int64_t t = t_begin; t < t_end; ++t, from += x.stride) {
     const VF weight = hn::Set(d, item.weight[t]);
 #pragma GCC unroll 8
@@ -158,8 +157,7 @@ class ConvItems {
     const Shape& s = x.shape;
     const int64_t blocks = s[0] * s[1] * Blocks(s);
     items_.Add(blocks, 1);
-    const double count = static_cast<double>(blocks) * kConvRows * static_cast<double>(s[3]);
-    flops_ += 2 * count * static_cast<double>(w);
+    flops_ += 2 * static_cast<double>(s.size()) * static_cast<double>(w);
     bytes_ += static_cast<double>(x.bytes() + other.bytes());
     // Widened rows of both, or 8 rows of sums.
     const int64_t floats = (2 * kConvRows + w + 8) * ((s[3] + 15) / 16 * 16);
