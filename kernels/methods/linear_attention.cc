@@ -95,9 +95,6 @@ void CheckState(const ProblemShape& p, const char* name, const char* letters, co
     reasons->Invalid(name, " shape must be ", letters, " = ", ToString(shape), ", got ",
                      ToString(view->shape));
   }
-  if (view->dtype != DType::kF32) {
-    reasons->Invalid(name, " dtype must be float32, got ", Name(view->dtype));
-  }
 }
 
 // One problem for every batch row, cut to its lengths: what a feature map makes of padding, and its

@@ -415,7 +415,8 @@ GOLDEN = [
 
 NAMES = ", ".join([*MAPS, "dpfp", "softmax"])
 REFUSED = common_refusals({}, UNSERVED_TENSORS,
-                          ("q_lengths", "kv_lengths", "state_s", "state_z")) + [
+                          ("q_lengths", "kv_lengths", "state_s", "state_z"),
+                          ("out", "lse", "state_s", "state_z")) + [
     Refused("feature-map", {"feature_map": "tanh"},
             [f'feature_map must be one of {NAMES}, got "tanh"']),
     Refused("eps", {"eps": -1e-3}, ["eps must be >= 0, got -0.001"]),

@@ -44,9 +44,10 @@ def ints(*values):
 SPECIFIED = {"state_s": zeros(B, Hkv, D, Dv), "state_z": zeros(B, Hkv, D)}
 
 
-def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths")):
+def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"),
+                    outputs=("out", "lse")):
     """What every method refuses alike. `options` make the good request of this method good; `others`
-    are the tensors it takes besides q, k, v, in its order."""
+    are the tensors it takes besides q, k, v, `outputs` those it gives, in its order."""
 
     def refuse(id, reasons, more=None, **how):
         reasons = [reasons] if isinstance(reasons, str) else reasons
@@ -99,7 +100,8 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                change={"q_lengths": zeros(B)}),
         refuse("grad-in-forward", "grad_out is taken by a backward only, got [2,4,6,5]",
                change={"grad_out": zeros(B, H, Nq, Dv)}),
-        refuse("no-grad", "grad_out or grad_lse is required, got none", backward=True,
+        refuse("no-grad", " or ".join(f"grad_{name}" for name in outputs) + " is required, got none",
+               backward=True,
                change={"grad_out": None, "grad_lse": None}),
         refuse("grad-of-nothing", "grad_memory must name one of its outputs, got [2,4,6,5]",
                backward=True, change={"grad_memory": zeros(B, H, Nq, Dv)}),

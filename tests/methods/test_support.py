@@ -115,7 +115,7 @@ def test_support_table():
     widths = {line.count(" | ") for line in (lines[0], *lines[2:])}
     assert widths == {len(support_table.COLUMNS) + 3}
     assert "`window_left`" in lines[2 + sorted(methods()).index("local")]
-    assert "`return_state`" not in "".join(lines)
+    assert "`seed`" not in "".join(lines)
 
 
 @pytest.mark.parametrize("isa", ["avx9", "AVX2"])

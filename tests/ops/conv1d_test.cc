@@ -40,9 +40,10 @@ std::vector<std::byte> Forward(CpuBackend& backend, const Size& s, DType dtype, 
   const std::vector<std::byte> bytes = out.Bytes();
   const PlainArray ours = out.Read();
   PlainDepthwiseConv(args);
-  // w roundings of sums below w; then the rounding of the result, which both have.
+  // w roundings of 2^-24 of sums below w; then the rounding of the result, which both have.
   const double unit = dtype == DType::kF32 ? 0 : std::ldexp(1, dtype == DType::kF16 ? -10 : -7);
-  ExpectNear(ours, out.Read(), unit, 6e-8 * static_cast<double>(s.w));
+  const double w = static_cast<double>(s.w);
+  ExpectNear(ours, out.Read(), unit, std::ldexp(w * w, -24));
   EXPECT_TRUE(out.GuardsIntact());
   return bytes;
 }

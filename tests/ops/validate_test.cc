@@ -248,33 +248,22 @@ TEST_F(ValidateTest, RulesOfTheMethods) {
   call = Good("linear_attention");
   SetIntegers(&call, "causal_offset", {0, 0});
   EXPECT_EQ(Plan(call).message(),
-            "linear_attention: tensors must be among q, k, v, q_lengths, kv_lengths, got "
-            "\"causal_offset\"");
+            "linear_attention: tensors must be among q, k, v, q_lengths, kv_lengths, "
+            "state_s, state_z, got \"causal_offset\"");
 }
 
 TEST_F(ValidateTest, WhatIsNotServedIsRefusedByNameUnlessItIsTheDefault) {
   const auto option = [&](const std::string& method, const std::string& name, OptionValue value) {
     return Unserved(method, [&](Call* c) { c->options[name] = value; });
   };
-  EXPECT_EQ(option("linear_attention", "feature_sum_norm", true),
-            absl::UnimplementedError("linear_attention: feature_sum_norm is not served by this "
-                                     "version, got true"));
-  EXPECT_TRUE(option("local", "duplicates", std::string("multiset")).ok());
-  EXPECT_TRUE(option("linear_attention", "feature_sum_norm", false).ok());
+  EXPECT_EQ(
+      option("linear_attention", "seed", int64_t{7}),
+      absl::UnimplementedError("linear_attention: seed is not served by this version, got 7"));
   EXPECT_TRUE(option("linear_attention", "seed", int64_t{0}).ok());
+  EXPECT_TRUE(option("local", "duplicates", std::string("multiset")).ok());
   for (const char* map : {"dpfp", "softmax"}) {
-    EXPECT_EQ(option("linear_attention", "feature_map", std::string(map)),
-              absl::UnimplementedError(
-                  absl::StrCat("linear_attention: feature_map is not served by this version, got "
-                               "\"",
-                               map, "\"")));
+    EXPECT_TRUE(option("linear_attention", "feature_map", std::string(map)).ok());
   }
-  EXPECT_EQ(Unserved("linear_attention",
-                     [](Call* c) {
-                       Set(c, "state_z", {2, 2, 8});
-                     })
-                .code(),
-            absl::StatusCode::kUnimplemented);
 }
 
 TEST_F(ValidateTest, DeclaredShapesAndTypes) {
