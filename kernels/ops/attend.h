@@ -67,10 +67,10 @@ struct AttendRow {
 // Tensors that enter the scores. All optional; strides may be 0 in dimensions that repeat. float32
 // unless a dtype is given.
 struct AttendTerms {
-  View k2, v2;        // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
-                      // of the pattern's gather order, with positions from Nk on
-  View bias;          // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
-                      // -inf makes a pair invisible
+  View k2, v2;  // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
+                // of the pattern's gather order, with positions from Nk on
+  View bias;    // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
+                // -inf makes a pair invisible
   View alibi_slopes;  // [B,H]
   View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq
   View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)]; a pair without

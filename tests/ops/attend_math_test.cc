@@ -80,8 +80,9 @@ TEST_P(CpuMath, Exp2KeepsItsSpecialValues) {
   std::vector<float> x = {0, -0.0f, -kInf, kInf, nan, other, -126.5f, -1e30f, 1e30f, 1, -1, 128};
   x.resize(16);
   std::vector<float> y(16);
-  CpuOf(GetParam(), 1).cpu().pool->ParallelFor(
-      1, /*parallel=*/false, [&](int64_t, int) { ATTND_OF_ISA(RunExp2)(x.data(), 16, y.data()); });
+  CpuOf(GetParam(), 1).cpu().pool->ParallelFor(1, /*parallel=*/false, [&](int64_t, int) {
+    ATTND_OF_ISA(RunExp2)(x.data(), 16, y.data());
+  });
   EXPECT_EQ(y[0], 1.0f);
   EXPECT_EQ(y[1], 1.0f);
   EXPECT_EQ(y[2], 0.0f);
