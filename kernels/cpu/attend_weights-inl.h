@@ -7,9 +7,9 @@
 #endif
 
 #include "hwy/highway.h"
+#include "kernels/backend.h"
 #include "kernels/cpu/feature_map-inl.h"
 #include "kernels/cpu/gemm-inl.h"
-#include "kernels/ops/attend.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
