@@ -71,7 +71,7 @@ TEST(PatternEtc, LabelsOfALongSequenceAreFew) {
   const Etc etc{.ng = 64, .radius = 84, .is_labelled = true};
   const Pattern longs = EtcLong(Whole(64 + 16384), etc).build();
   // Five distances between tiles; a sentence is four tiles of tokens.
-  EXPECT_EQ(longs.terms.size(), 4u + 64u);
+  EXPECT_EQ(longs.terms.size(), 5u + 64u);
   // Global rows: one run of "another sentence", the own tiles apart.
   const Pattern globals = EtcGlobal(Whole(64 + 16384), etc).build();
   EXPECT_EQ(globals.terms.size(), 64u + 1);
