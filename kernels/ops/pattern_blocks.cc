@@ -19,8 +19,7 @@ int64_t Within(int64_t begin, int64_t size, int64_t n) {
 
 class MultiplicitiesOf : public Constants {
  public:
-  explicit MultiplicitiesOf(BlockRows blocks)
-      : Constants("multiplicities of " + Blocks(blocks)->key()), b_(std::move(blocks)) {}
+  explicit MultiplicitiesOf(BlockRows blocks) : b_(std::move(blocks)) {}
 
   void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const override {
     ForEachRepeat(q_tile, key_tile, [&](int64_t query, int64_t key, int32_t times) {

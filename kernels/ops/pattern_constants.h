@@ -1,28 +1,20 @@
 // What a pattern adds to scores: multiplicities and labels, tile by tile.
 #pragma once
 
-#include <string>
-#include <utility>
-
 #include "kernels/ops/pattern_predicate.h"
 
 namespace attnd {
 
-// Immutable, thread safe; asked about visible tiles only.
+// Immutable, thread safe; asked about visible tiles only. The source that holds them tells them
+// apart by its key.
 class Constants {
  public:
-  explicit Constants(std::string key) : key_(std::move(key)) {}
   virtual ~Constants() = default;
 
   // Fills the terms of a tile, [key][query]; leaves them empty where nothing is added.
   virtual void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const = 0;
   // As Predicate::Shape: tiles with equal numbers have equal terms.
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const = 0;
-
-  const std::string& key() const { return key_; }
-
- private:
-  const std::string key_;
 };
 
 using ConstantsPtr = std::shared_ptr<const Constants>;

@@ -15,6 +15,7 @@ constexpr int32_t kHighest = std::numeric_limits<int32_t>::max();
 // Smallest and largest of some numbers.
 struct Bounds {
   int32_t min = kHighest, max = kLowest;
+  bool is_sorted = true;  // of a tile: none is below the one before
   void Add(const Bounds& other) {
     min = std::min(min, other.min);
     max = std::max(max, other.max);
@@ -51,13 +52,13 @@ std::vector<Level> TreeOf(const std::vector<int32_t>& values) {
 
 class WithinOf : public Predicate {
  public:
-  WithinOf(std::string key, Coordinates c)
-      : Predicate(std::move(key)),
-        c_(std::move(c)),
-        lo_(BoundsOf(c_.lo)),
-        hi_(BoundsOf(c_.hi)),
-        keys_(TreeOf(c_.x)) {
+  explicit WithinOf(Coordinates c)
+      : c_(std::move(c)), lo_(BoundsOf(c_.lo)), hi_(BoundsOf(c_.hi)), keys_(TreeOf(c_.x)) {
     assert(c_.lo.size() == c_.hi.size());
+  }
+  std::string key() const override {
+    return absl::StrCat("within ", Fingerprint(c_.lo), " ", Fingerprint(c_.hi), " ",
+                        Fingerprint(c_.x));
   }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
@@ -70,10 +71,25 @@ class WithinOf : public Predicate {
 
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
     if (SeesAll(q_tile, key_tile)) return;
+    if (q_tile >= static_cast<int64_t>(lo_.size()) ||
+        key_tile >= static_cast<int64_t>(keys_[0].size())) {
+      return mask->fill(0);
+    }
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
     const int64_t queries = std::clamp<int64_t>(c_.lo.size() - i, 0, kTile);
     const int64_t keys = std::clamp<int64_t>(c_.x.size() - j, 0, kTile);
     TileMask seen{};
+    if (lo_[q_tile].is_sorted && hi_[q_tile].is_sorted && keys_[0][key_tile].is_sorted) {
+      // Key x is seen by the queries [ended, started).
+      for (int64_t k = 0, started = 0, ended = 0; k < keys; ++k) {
+        const int32_t x = c_.x[j + k];
+        while (started < queries && c_.lo[i + started] <= x) ++started;
+        while (ended < queries && c_.hi[i + ended] < x) ++ended;
+        seen[k] = ended < started ? LowBits(started) & ~LowBits(ended) : 0;
+      }
+      for (int64_t k = 0; k < kTile; ++k) (*mask)[k] &= seen[k];
+      return;
+    }
     // Queries side by side often share their interval: segments, buckets.
     for (int64_t q = 0, end = 0; q < queries; q = end) {
       const int32_t lo = c_.lo[i + q], hi = c_.hi[i + q];
@@ -127,21 +143,16 @@ class WithinOf : public Predicate {
 
 }  // namespace
 
-Visible Within(Coordinates c) {
-  std::string key =
-      absl::StrCat("within ", Fingerprint(c.lo), " ", Fingerprint(c.hi), " ", Fingerprint(c.x));
-  return std::make_shared<WithinOf>(std::move(key), std::move(c));
-}
+Visible Within(Coordinates c) { return std::make_shared<WithinOf>(std::move(c)); }
 
 Visible SameSegment(std::span<const int32_t> ids_q, std::span<const int32_t> ids_k) {
-  std::string key = absl::StrCat("segments ", Fingerprint(ids_q), " ", Fingerprint(ids_k));
   Coordinates c{.lo = {ids_q.begin(), ids_q.end()},
                 .hi = {ids_q.begin(), ids_q.end()},
                 .x = {ids_k.begin(), ids_k.end()}};
   // A query of a negative id sees nothing.
   for (int32_t& id : c.lo) id = id < 0 ? kHighest : id;
   for (int32_t& id : c.hi) id = id < 0 ? kLowest : id;
-  return std::make_shared<WithinOf>(std::move(key), std::move(c));
+  return std::make_shared<WithinOf>(std::move(c));
 }
 
 Visible NotAfter(std::span<const int32_t> q_positions, std::span<const int32_t> k_positions,

@@ -20,7 +20,7 @@ struct Halves {
 
 class LabelsOf : public Constants {
  public:
-  LabelsOf(std::string key, Halves halves) : Constants(std::move(key)), h_(std::move(halves)) {}
+  explicit LabelsOf(Halves halves) : h_(std::move(halves)) {}
 
   void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const override {
     terms->labels.assign(kTile * kTile, TileTerms::kNoLabel);
@@ -118,7 +118,7 @@ PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) 
       made.visible = rows;
       if (is_hard) made.visible = And(rows, Or(globals, OwnSentence(halves, false)));
     }
-    if (etc.is_labelled) made.constants = std::make_shared<LabelsOf>("labels of " + key, halves);
+    if (etc.is_labelled) made.constants = std::make_shared<LabelsOf>(halves);
     return made;
   };
   PatternSource source = SourceOf(N, N, key, counts, plan);

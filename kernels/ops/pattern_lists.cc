@@ -129,11 +129,11 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
   const auto copy = [](std::span<const int32_t> list) {
     return std::vector<int32_t>(list.begin(), list.end());
   };
-  source.build = [is_natural,
-                  own = Lists{row, copy(lists.keys), lists.R, lists.multiset, lists.include_self,
-                              copy(lists.ids_q), copy(lists.ids_k)}] {
-    assert(static_cast<int64_t>(own.keys.size()) >= own.row.lengths.nq * own.R);
-    return is_natural ? NaturalLists(own) : GatheredLists(own);
+  source.build = [is_natural, own = std::make_shared<const Lists>(Lists{
+                                  row, copy(lists.keys), lists.R, lists.multiset,
+                                  lists.include_self, copy(lists.ids_q), copy(lists.ids_k)})] {
+    assert(static_cast<int64_t>(own->keys.size()) >= own->row.lengths.nq * own->R);
+    return is_natural ? NaturalLists(*own) : GatheredLists(*own);
   };
   return source;
 }

@@ -29,13 +29,19 @@ Positions Below(std::span<const int32_t> positions, int64_t nk) {
   return below;
 }
 
-// Slots of an order whose row is in the ascending `rows`.
-Positions SlotsOf(const RowOrder& order, const Positions& rows) {
+// Bit of every row below n that is in `rows`.
+std::vector<bool> Bits(const Positions& rows, int64_t n) {
+  std::vector<bool> bits(n);
+  for (const int32_t row : rows) bits[row] = true;
+  return bits;
+}
+
+// Slots of an order whose row is in `rows`, all below n.
+Positions SlotsOf(const RowOrder& order, const Positions& rows, int64_t n) {
+  const std::vector<bool> bits = Bits(rows, n);
   Positions slots;
   for (size_t s = 0; s < order.size(); ++s) {
-    if (std::binary_search(rows.begin(), rows.end(), order[s])) {
-      slots.push_back(static_cast<int32_t>(s));
-    }
+    if (bits[order[s]]) slots.push_back(static_cast<int32_t>(s));
   }
   return slots;
 }
@@ -54,25 +60,40 @@ PatternPlan NaturalPlan(const PatternRow& row, const Window& window, const Posit
   return {.Nq = row.Nq, .Nk = row.Nk, .visible = AndNot(seen, Queries(rows))};
 }
 
-// Local rows and keys in residue order (dilation 1: natural), global keys appended.
-PatternPlan AppendedPlan(const PatternRow& row, const Window& window, int64_t dilation,
-                         const Positions& globals) {
+// Natural rows and keys, global keys appended.
+PatternPlan AppendedPlan(const PatternRow& row, const Window& window, const Positions& globals) {
   const auto [nq, nk] = row.lengths;
-  const Positions rows = RowsAt(globals, row.offset, nq), keys = Below(globals, nk);
-  PatternPlan plan;
-  Visible near;
-  RowOrder natural = ResidueOrder(nk, 0, dilation);
-  for (const int32_t i : ResidueOrder(nq, row.offset, dilation)) {
-    if (!std::binary_search(rows.begin(), rows.end(), i)) plan.query_rows.push_back(i);
+  const Positions keys = Below(globals, nk);
+  Visible right = Band(PatternBuilder::kUnbounded, kFar);
+  if (row.causal) {
+    Positions positions(nq);
+    for (int64_t i = 0; i < nq; ++i) positions[i] = static_cast<int32_t>(i + row.offset);
+    right = NotAfter(positions, keys, 0);
   }
+  PatternPlan plan{.Nq = nq, .key_rows = AppendedOrder(nk, keys)};
+  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+  plan.visible = AndNot(Beside(AndNot(Windows(window), Keys(keys)), Tiles(nk), right),
+                        Queries(RowsAt(globals, row.offset, nq)));
+  return plan;
+}
+
+// Local rows and keys in residue order, global keys appended.
+PatternPlan DilatedPlan(const PatternRow& row, const Window& window, int64_t dilation,
+                        const Positions& globals) {
+  const auto [nq, nk] = row.lengths;
+  const Positions keys = Below(globals, nk);
+  const std::vector<bool> is_global = Bits(RowsAt(globals, row.offset, nq), nq);
+  PatternPlan plan{.query_rows = ResidueOrder(nq, row.offset, dilation),
+                   .key_rows = ResidueOrder(nk, 0, dilation)};
+  std::erase_if(plan.query_rows, [&](int32_t i) { return is_global[i]; });
   const Steps steps{.lo = -window.before, .hi = row.causal ? 0 : window.after};
-  near = SameResidue(plan.query_rows, row.offset, natural, nk, dilation, steps);
-  near = AndNot(near, Keys(SlotsOf(natural, keys)));
-  natural.resize(Tiles(nk) * kTile, -1);
-  natural.insert(natural.end(), keys.begin(), keys.end());
+  const Visible near =
+      AndNot(SameResidue(plan.query_rows, row.offset, plan.key_rows, nk, dilation, steps),
+             Keys(SlotsOf(plan.key_rows, keys, nk)));
+  plan.key_rows.resize(Tiles(nk) * kTile, -1);
+  plan.key_rows.insert(plan.key_rows.end(), keys.begin(), keys.end());
   plan.Nq = static_cast<int64_t>(plan.query_rows.size());
-  plan.Nk = static_cast<int64_t>(natural.size());
-  plan.key_rows = std::move(natural);
+  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
   Visible right = Band(PatternBuilder::kUnbounded, kFar);
   if (row.causal) right = NotAfter(PositionsOf(plan.query_rows, row.offset), keys, 0);
   plan.visible = Beside(near, Tiles(nk), right);
@@ -121,8 +142,8 @@ PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dil
   PatternSource source = SourceOf(
       row.Nq, row.Nk, key, counts,
       [row, steps, dilation, is_natural, list = Positions(globals.begin(), globals.end())] {
-        return is_natural ? NaturalPlan(row, steps, list)
-                          : AppendedPlan(row, steps, dilation, list);
+        if (dilation > 1) return DilatedPlan(row, steps, dilation, list);
+        return is_natural ? NaturalPlan(row, steps, list) : AppendedPlan(row, steps, list);
       });
   source.is_counted = false;
   return source;

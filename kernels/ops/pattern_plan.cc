@@ -66,13 +66,15 @@ Pattern Build(PatternPlan plan) {
 
 PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const PatternCounts& counts,
                        std::function<PatternPlan()> plan) {
+  // Copies of a source share what the plan holds: ids, lists, orders.
+  const auto shared = std::make_shared<const std::function<PatternPlan()>>(std::move(plan));
   return {.Nq = Nq,
           .Nk = Nk,
           .key = absl::StrCat(Nq, " ", Nk, " ", key),
           .visible_pairs = counts.pairs,
           .visible_tiles = counts.tiles,
-          .plan = plan,
-          .build = [plan] { return Build(plan()); }};
+          .plan = [shared] { return (*shared)(); },
+          .build = [shared] { return Build((*shared)()); }};
 }
 
 PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts) {

@@ -21,10 +21,8 @@ TileShape Joined(const TileShape& a, const TileShape& b) {
 
 class AndOf : public Predicate {
  public:
-  AndOf(Visible a, Visible b)
-      : Predicate(absl::StrCat("(", a->key(), " & ", b->key(), ")")),
-        a_(std::move(a)),
-        b_(std::move(b)) {}
+  AndOf(Visible a, Visible b) : a_(std::move(a)), b_(std::move(b)) {}
+  std::string key() const override { return absl::StrCat("(", a_->key(), " & ", b_->key(), ")"); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
@@ -50,10 +48,8 @@ class AndOf : public Predicate {
 
 class OrOf : public Predicate {
  public:
-  OrOf(Visible a, Visible b)
-      : Predicate(absl::StrCat("(", a->key(), " | ", b->key(), ")")),
-        a_(std::move(a)),
-        b_(std::move(b)) {}
+  OrOf(Visible a, Visible b) : a_(std::move(a)), b_(std::move(b)) {}
+  std::string key() const override { return absl::StrCat("(", a_->key(), " | ", b_->key(), ")"); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
@@ -93,7 +89,8 @@ class OrOf : public Predicate {
 
 class NotOf : public Predicate {
  public:
-  explicit NotOf(Visible a) : Predicate(absl::StrCat("!", a->key())), a_(std::move(a)) {}
+  explicit NotOf(Visible a) : a_(std::move(a)) {}
+  std::string key() const override { return absl::StrCat("!", a_->key()); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
@@ -123,10 +120,10 @@ class NotOf : public Predicate {
 class BesideOf : public Predicate {
  public:
   BesideOf(Visible left, int64_t tiles, Visible right)
-      : Predicate(absl::StrCat("(", left->key(), " beside ", tiles, " ", right->key(), ")")),
-        left_(std::move(left)),
-        right_(std::move(right)),
-        tiles_(tiles) {}
+      : left_(std::move(left)), right_(std::move(right)), tiles_(tiles) {}
+  std::string key() const override {
+    return absl::StrCat("(", left_->key(), " beside ", tiles_, " ", right_->key(), ")");
+  }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {

@@ -32,7 +32,6 @@ struct TileShape {
 // Immutable, thread safe. Knows no Nq and Nk: what it says of slots beyond is clipped.
 class Predicate {
  public:
-  explicit Predicate(std::string key) : key_(std::move(key)) {}
   virtual ~Predicate() = default;
 
   // Appends what query tile `q_tile` sees of the key tiles [first, last): ascending and disjoint.
@@ -42,11 +41,9 @@ class Predicate {
   virtual void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const = 0;
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const;
 
-  // Equal keys mean equal predicates: every parameter, a fingerprint of data.
-  const std::string& key() const { return key_; }
-
- private:
-  const std::string key_;
+  // Equal keys mean equal predicates: every parameter, a fingerprint of data. Made when asked for:
+  // most predicates live inside a source that has a shorter key.
+  virtual std::string key() const = 0;
 };
 
 Visible And(Visible a, Visible b);

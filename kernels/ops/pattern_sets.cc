@@ -26,6 +26,14 @@ class SlotSet {
   uint64_t operator[](int64_t tile) const {
     return tile < static_cast<int64_t>(words_.size()) ? words_[tile] : 0;
   }
+  std::string key() const {
+    std::vector<int32_t> halves;
+    for (const uint64_t word : words_) {
+      halves.push_back(static_cast<int32_t>(word & UINT32_MAX));
+      halves.push_back(static_cast<int32_t>(word >> 32));
+    }
+    return Fingerprint(halves);
+  }
   // The tiles that hold some, in order.
   const std::vector<TileSpan>& spans() const { return spans_; }
 
@@ -36,8 +44,8 @@ class SlotSet {
 
 class KeysOf : public Predicate {
  public:
-  explicit KeysOf(std::span<const int32_t> slots)
-      : Predicate(absl::StrCat("keys ", Fingerprint(slots))), set_(slots) {}
+  explicit KeysOf(std::span<const int32_t> slots) : set_(slots) {}
+  std::string key() const override { return "keys " + set_.key(); }
 
   void Spans(int64_t, int64_t first, int64_t last, std::vector<TileSpan>* spans) const override {
     auto span = std::partition_point(set_.spans().begin(), set_.spans().end(),
@@ -60,8 +68,8 @@ class KeysOf : public Predicate {
 
 class QueriesOf : public Predicate {
  public:
-  explicit QueriesOf(std::span<const int32_t> slots)
-      : Predicate(absl::StrCat("queries ", Fingerprint(slots))), set_(slots) {}
+  explicit QueriesOf(std::span<const int32_t> slots) : set_(slots) {}
+  std::string key() const override { return "queries " + set_.key(); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
@@ -96,9 +104,10 @@ std::string KeyOf(const BlockRows& rows) {
 
 class BlocksOf : public Predicate {
  public:
-  explicit BlocksOf(BlockRows rows) : Predicate(KeyOf(rows)), r_(std::move(rows)) {
+  explicit BlocksOf(BlockRows rows) : r_(std::move(rows)) {
     assert(r_.bq >= 1 && r_.bk >= 1 && !r_.begin.empty());
   }
+  std::string key() const override { return KeyOf(r_); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {

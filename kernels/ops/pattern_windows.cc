@@ -20,7 +20,6 @@ using TileIntervals = std::array<Interval, kTile>;
 // Every query sees an interval of keys, and neither bound decreases from query to query.
 class Intervals : public Predicate {
  public:
-  using Predicate::Predicate;
   virtual Interval Of(int64_t query) const = 0;
   virtual TileIntervals OfTile(int64_t q_tile) const = 0;
 
@@ -69,12 +68,15 @@ void KeysOf(const Window& w, int64_t p, int64_t count, Interval* keys) {
   }
 }
 
+std::string KeyOf(const Window& w) {
+  return absl::StrCat("window ", w.block, " ", w.before, " ", w.after, " ", w.offset, " ",
+                      w.causal);
+}
+
 class WindowsOf : public Intervals {
  public:
-  explicit WindowsOf(const Window& window)
-      : Intervals(absl::StrCat("window ", window.block, " ", window.before, " ", window.after, " ",
-                               window.offset, " ", window.causal)),
-        window_(window) {}
+  explicit WindowsOf(const Window& window) : window_(window) {}
+  std::string key() const override { return KeyOf(window_); }
 
   Interval Of(int64_t query) const override { return KeysOf(window_, query + window_.offset); }
 
@@ -94,10 +96,10 @@ class WindowsOf : public Intervals {
 
 class BlockDiagonalOf : public Intervals {
  public:
-  explicit BlockDiagonalOf(const BlockSteps& steps)
-      : Intervals(absl::StrCat("diagonal ", steps.bq, " ", steps.bk, " ", steps.lo, " ", steps.hi,
-                               " ", steps.offset)),
-        s_(steps) {}
+  explicit BlockDiagonalOf(const BlockSteps& steps) : s_(steps) {}
+  std::string key() const override {
+    return absl::StrCat("diagonal ", s_.bq, " ", s_.bk, " ", s_.lo, " ", s_.hi, " ", s_.offset);
+  }
 
   Interval Of(int64_t query) const override {
     const int64_t u = FloorDiv(query + s_.offset, s_.bq);
@@ -120,13 +122,14 @@ class BlockDiagonalOf : public Intervals {
 class PackedOf : public Intervals {
  public:
   PackedOf(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const Window& window)
-      : Intervals(absl::StrCat("packed ", Fingerprint(cu_q), " ", Fingerprint(cu_k), " ",
-                               Windows(window)->key())),
+      : key_(
+            absl::StrCat("packed ", Fingerprint(cu_q), " ", Fingerprint(cu_k), " ", KeyOf(window))),
         cu_q_(cu_q.begin(), cu_q.end()),
         cu_k_(cu_k.begin(), cu_k.end()),
         window_(window) {
     assert(!cu_q.empty() && cu_q.size() == cu_k.size());
   }
+  std::string key() const override { return key_; }
 
   Interval Of(int64_t query) const override {
     Interval keys;
@@ -178,14 +181,15 @@ class PackedOf : public Intervals {
     return window_.offset + keys - queries - cu_q_[s];
   }
 
+  const std::string key_;
   const std::vector<int64_t> cu_q_, cu_k_;
   const Window window_;
 };
 
 class CombOf : public Predicate {
  public:
-  CombOf(int64_t stride, int64_t offset)
-      : Predicate(absl::StrCat("comb ", stride, " ", offset)), stride_(stride), offset_(offset) {}
+  CombOf(int64_t stride, int64_t offset) : stride_(stride), offset_(offset) {}
+  std::string key() const override { return absl::StrCat("comb ", stride_, " ", offset_); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
