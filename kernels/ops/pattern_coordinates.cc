@@ -32,8 +32,10 @@ Level BoundsOf(const std::vector<int32_t>& values) {
   Level bounds(Tiles(n));
   for (int64_t i = 0; i < n; i += kTile) {
     Bounds tile;
-    for (int64_t end = std::min(i + kTile, n), j = i; j < end; ++j)
+    for (int64_t end = std::min(i + kTile, n), j = i; j < end; ++j) {
+      tile.is_sorted = tile.is_sorted && (j == i || values[j - 1] <= values[j]);
       tile.Add({values[j], values[j]});
+    }
     bounds[i / kTile] = tile;
   }
   return bounds;
