@@ -84,8 +84,8 @@ HWY_INLINE V Log(V x) {
   // The bits of 2^52 turn a small integer into a double.
   const V n = hn::Sub(hn::BitCast(d, hn::Or(exponent, hn::Set(du, 0x4330000000000000u))),
                       Number(4503599627370496.0 + 1023.0));
-  const V m = hn::BitCast(d, hn::Add(hn::Sub(bits, hn::ShiftLeft<52>(exponent)),
-                                     hn::Set(du, 0x3FF0000000000000u)));
+  const V m = hn::BitCast(
+      d, hn::Add(hn::Sub(bits, hn::ShiftLeft<52>(exponent)), hn::Set(du, 0x3FF0000000000000u)));
   const V log_m = TwoAtanh(hn::Div(hn::Sub(m, Number(1.0)), hn::Add(m, Number(1.0))));
   const V y = hn::MulAdd(n, Number(0.6931471805599453), log_m);
   const V zero = hn::Zero(d);
@@ -109,9 +109,8 @@ HWY_INLINE V SinOf(V x, int quarters) {
   // sin(r) / r and cos(r) in r^2 for |r| <= pi / 4: 4.8e-12 and 7.9e-14.
   constexpr double kSin[] = {2.717338055746829e-06, -0.00019839201388559692, 0.008333328779736226,
                              -0.16666666631563162, 0.9999999999956688};
-  constexpr double kCos[] = {-2.7173353546655085e-07, 2.4798927696218343e-05,
-                             -0.001388888038869402,   0.041666666543813194,
-                             -0.4999999999935047,     0.9999999999999444};
+  constexpr double kCos[] = {-2.7173353546655085e-07, 2.4798927696218343e-05, -0.001388888038869402,
+                             0.041666666543813194,    -0.4999999999935047,    0.9999999999999444};
   // Up to here n fits 20 bits, so that n times the first 33 bits of pi / 2 is exact.
   if (!hn::AllTrue(d, hn::Le(hn::Abs(x), Number(1e6)))) return SinEachLane(x, quarters);
   const V magic = Number(6755399441055744.0);
@@ -135,9 +134,7 @@ HWY_INLINE V Tanh(V x) {
   return hn::CopySign(hn::Div(less, hn::Add(less, Number(2.0))), x);
 }
 
-HWY_INLINE V Sigmoid(V x) {
-  return hn::Div(Number(1.0), hn::Add(Number(1.0), Exp(hn::Neg(x))));
-}
+HWY_INLINE V Sigmoid(V x) { return hn::Div(Number(1.0), hn::Add(Number(1.0), Exp(hn::Neg(x)))); }
 
 HWY_INLINE V Softplus(V x) {
   return hn::Add(hn::Max(hn::Zero(D()), x), Log1p(Exp(hn::Neg(hn::Abs(x)))));
