@@ -47,15 +47,16 @@ struct AlongWalk {
   int64_t unit_elements() const { return std::min(n, chunk) * std::min(columns, kWidth); }
   Unit At(int64_t number) const {
     Unit unit;
-    unit.chunk = number % chunks;
-    number /= chunks;
-    unit.tile = number % tiles;
-    unit.outer = number / tiles;
+    // A division takes as long as a short row.
+    unit.chunk = chunks > 1 ? number % chunks : 0;
+    if (chunks > 1) number /= chunks;
+    unit.tile = tiles > 1 ? number % tiles : 0;
+    unit.outer = tiles > 1 ? number / tiles : number;
     for (int v = 0; v < kViews; ++v) unit.offset[v] = unit.tile * kWidth * column_stride[v];
     int64_t rest = unit.outer;
     for (int i = outer_rank - 1; i >= 0; --i) {
       const int64_t index = i == 0 ? rest : rest % size[i];
-      rest /= size[i];
+      if (i > 0) rest /= size[i];
       for (int v = 0; v < kViews; ++v) unit.offset[v] += index * stride[v][i];
     }
     return unit;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/ops/reduce.h"
+#include "kernels/backend.h"
 
 namespace attnd {
 

@@ -76,7 +76,12 @@ HWY_INLINE void WidenRow(DType dtype, const char* from, int64_t stride, int64_t 
   if (stride == 1) return WidenDense(dtype, from, n, to);
   if (stride == 0) {
     WidenDense(dtype, from, 1, to);
-    std::fill(to + 1, to + n, to[0]);
+    const hn::ScalableTag<float> d;
+    constexpr int64_t kStep = HWY_LANES(float);
+    const auto value = hn::Set(d, to[0]);
+    int64_t i = 0;
+    for (; i + kStep <= n; i += kStep) hn::StoreU(value, d, to + i);
+    for (; i < n; ++i) to[i] = to[0];
     return;
   }
   if (SizeOf(dtype) == 2) {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "kernels/core/view.h"
-#include "kernels/ops/elementwise.h"
 
 namespace attnd {
 
