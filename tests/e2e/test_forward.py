@@ -175,16 +175,9 @@ def test_refusals_name_every_reason(client, rng):
     assert len(caught.value.reasons) >= 2
 
 
-@pytest.mark.parametrize(
-    "more, fragment",
-    [
-        ({"options": {"return_state": True}}, "linear_attention: return_state"),
-        ({"tensors": {"state_z": np.zeros((1, 1, 8), np.float32)}}, "linear_attention: state_z"),
-    ],
-)
-def test_what_is_specified_but_not_served_is_refused_by_name(client, rng, more, fragment):
+def test_what_is_specified_but_not_served_is_refused_by_name(client, rng):
     q = noise(rng, (1, 1, 4, 8))
     with pytest.raises(attnd.Error) as caught:
-        client.forward(q, q, q, method="linear_attention", **more)
+        client.forward(q, q, q, method="linear_attention", options={"seed": 3})
     assert caught.value.code.name == "UNIMPLEMENTED"
-    assert fragment in str(caught.value)
+    assert "linear_attention: seed" in str(caught.value)

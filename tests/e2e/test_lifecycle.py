@@ -77,7 +77,9 @@ def test_info_and_methods(client):
     options = {option.name: option for option in methods["local"].options}
     assert options["window_left"].default_value.startswith("required")
     assert options["granularity"].enum_values == ("token", "block")
-    assert not options["alibi"].served
+    assert options["alibi"].served
+    unserved = [option.name for option in methods["linear_attention"].options if not option.served]
+    assert unserved == ["seed"]
     assert {"q", "k", "v", "kv_lengths"} <= {tensor.name for tensor in methods["local"].tensors}
     assert methods["softmax"].support.gqa and methods["softmax"].support.backward
     assert methods["softmax"].support.dtypes == ("float32", "float16", "bfloat16")

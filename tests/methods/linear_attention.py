@@ -197,6 +197,7 @@ class ByChannel:
     def __init__(self, t, o, dtype=np.float64):
         self.kernel = Kernel(t, {"causal": o.get("causal", False), "feature_map": "identity"}, dtype)
         seen, k = self.kernel.seen, self.kernel.k_in
+        self.causal = o.get("causal", False)
         self.phi_q = softmax(self.kernel.q_in)
         x = np.where(seen[..., None], k[:, :, None], -np.inf)  # [B,H,Nq,Nk,D]
         most = x.max(axis=3, keepdims=True, initial=-np.inf)
@@ -212,6 +213,11 @@ class ByChannel:
         dphi = np.einsum("bhij,bhijc->bhic", dA, self.W)
         dW = dA[..., None] * self.phi_q[:, :, :, None]
         dx = self.W * (dW + sign * (self.W * dW).sum(axis=3, keepdims=True))
+        if magnitude and self.causal:
+            # The gradient of a running sum is q dq - k dk summed over the rows that follow (gated
+            # linear attention, Yang et al. 2023): each of the two is at most this.
+            following = np.flip((dphi * self.phi_q)[:, :, ::-1].cumsum(axis=2), axis=2)
+            dx = dx + self.W * 2 * following[:, :, :, None]
         inner = (dphi * self.phi_q).sum(axis=-1, keepdims=True)
         return {"q": self.phi_q * (dphi + sign * inner),
                 "k": self.kernel.by_kv_head(dx.sum(axis=2)),
@@ -437,7 +443,7 @@ REFUSED = common_refusals({}, UNSERVED_TENSORS,
     Refused("softmax-state", {"feature_map": "softmax"},
             ["state_s must be absent with feature_map softmax, got [2,2,3,5]"],
             change={"state_s": np.zeros((2, 2, 3, 5), np.float32)}),
-    Refused("state-shape", {}, ["state_s shape must be [B,Hkv,F,Dv] = [2,2,3,5], got [2,2,4,5]"],
+    Refused("state-shape", {}, ["state_s shape must have F = 3, got [2,2,4,5]"],
             change={"state_s": np.zeros((2, 2, 4, 5), np.float32)}),
     Refused("state-dtype", {}, ["state_z dtype must be float32, got float16"],
             change={"state_z": np.zeros((2, 2, 3), np.float16)}),
