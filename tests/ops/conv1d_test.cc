@@ -81,9 +81,9 @@ TEST_P(DepthwiseConv, GradientOfTheWeightIsItsDefinition) {
       EXPECT_EQ(bytes[0], bytes[1]);
       const PlainArray ours = dweight.Read();
       PlainDepthwiseConvGrad(args);
-      // A lane's sum over a block of 64 rows is float. Rounding a random walk of m steps of 1/3 errs
-      // by u / sqrt(3) m / 3 / sqrt(2) in the mean square, over all lanes and blocks by a seventh of
-      // this.
+      // A lane's sum over a block of 64 rows is float. Rounding a random walk of m steps of 1/3
+      // errs by u / sqrt(3) m / 3 / sqrt(2) in the mean square, over all lanes and blocks by a
+      // seventh of this.
       const double terms = static_cast<double>(s.B * s.N * s.D);
       const double m = std::min(terms, 64.0 * static_cast<double>(s.D) / 4);
       ExpectNear(ours, dweight.Read(), 0, std::ldexp(1 + std::sqrt(m * terms), -24));
