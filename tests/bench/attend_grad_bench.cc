@@ -1,8 +1,9 @@
 // Speed of the backward of attend against the multiply-add peak of the same machine in the same
 // run: a bound, since its five products are 10 N Nk D FLOPs a head. One JSON object a line: case,
-// value (ms a call), ratio (share of peak of the credited FLOPs), busy (the same of the time that
-// the process had its cores), peak (GFLOP/s of all threads), predicted (ms). Usage:
-// attend_grad_bench [--isa=avx512|avx2|sse4] [--seconds=1] [--only=text]
+// value (ms a call), ratio (share of peak of the credited FLOPs), goal, busy (the same of the time
+// that the process had its cores), peak (GFLOP/s of all threads), predicted (ms). Cases that
+// compare two ways take turns; their value and ratio are the quotient of the medians. Usage:
+// attend_grad_bench [--quick] [--isa=avx512|avx2|sse4] [--only=text]
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -17,13 +18,16 @@ namespace {
 
 struct Options {
   std::string isa, only;
-  double seconds = 1;
+  bool quick = false;
+
+  double seconds() const { return quick ? 0.2 : 1.0; }
 };
 
 struct Case {
   std::string name;
   BenchSizes sizes;
   bool bias_gradient = false;
+  std::string goal = "";
 };
 
 void Check(const absl::Status& status) {
@@ -32,45 +36,98 @@ void Check(const absl::Status& status) {
   std::exit(1);
 }
 
+std::unique_ptr<Backend> Cpu(const Options& options, int threads) {
+  auto made = NewCpuBackend({.threads = threads, .isa = options.isa});
+  Check(made.status());
+  return *std::move(made);
+}
+
+BenchSizes WithGradients(BenchSizes sizes) {
+  sizes.gradients = true;
+  return sizes;
+}
+
+// The calls of a case on a backend.
+class Bench {
+ public:
+  Bench(Backend& backend, const Case& c)
+      : backend_(backend),
+        bench_(WithGradients(c.sizes)),
+        problem_(bench_.Backward()),
+        rows_(problem_.forward.rows.begin(), problem_.forward.rows.end()),
+        stream_(backend, &pool_) {
+    rows_[0].gathers = c.sizes.pattern != nullptr && !c.sizes.pattern->key_rows.empty();
+    problem_.forward.rows = rows_;
+    if (c.bias_gradient) {
+      const Shape& shape = problem_.forward.terms.bias.shape;
+      dbias_.resize(static_cast<size_t>(shape.size()));
+      problem_.dterms.bias = DenseView(dbias_.data(), DType::kF32, shape);
+    }
+    const AttendArgs forward = {.params = bench_.params(), .problems = {&problem_.forward, 1}};
+    Check(backend_.Attend(stream_, forward));
+  }
+  void Call() { CallOn(stream_); }
+  double flops() const { return 2.5 * bench_.flops(); }
+  double predicted() {
+    Stream dry(backend_, nullptr);
+    CallOn(dry);
+    return dry.work().seconds;
+  }
+
+ private:
+  void CallOn(Stream& stream) {
+    Check(backend_.AttendGrad(stream, {.params = bench_.params(), .problems = {&problem_, 1}}));
+  }
+
+  Backend& backend_;
+  const BenchProblem bench_;
+  AttendGradProblem problem_;
+  std::vector<AttendRow> rows_;
+  std::vector<float> dbias_;
+  BufferPool pool_;
+  Stream stream_;
+};
+
 void Run(CpuBackend& backend, const Options& options, const Case& c) {
   const std::string name = "backward " + c.name + " T" + std::to_string(backend.cpu().threads);
   if (name.find(options.only) == std::string::npos) return;
-  BenchSizes sizes = c.sizes;
-  sizes.gradients = true;
-  const BenchProblem bench(sizes);
-  AttendGradProblem problem = bench.Backward();
-  std::vector<AttendRow> rows(problem.forward.rows.begin(), problem.forward.rows.end());
-  rows[0].gathers = sizes.pattern != nullptr && !sizes.pattern->key_rows.empty();
-  problem.forward.rows = rows;
-  std::vector<float> dbias;
-  if (c.bias_gradient) {
-    const Shape& shape = problem.forward.terms.bias.shape;
-    dbias.resize(static_cast<size_t>(shape.size()));
-    problem.dterms.bias = DenseView(dbias.data(), DType::kF32, shape);
-  }
-  BufferPool pool;
-  Stream stream(backend, &pool), dry(backend, nullptr);
-  const auto call = [&](Stream& on) {
-    Check(backend.AttendGrad(on, {.params = bench.params(), .problems = {&problem, 1}}));
-  };
-  Check(backend.Attend(stream, {.params = bench.params(), .problems = {&problem.forward, 1}}));
-  call(dry);
-  Sampler sampler(backend, [&] { call(stream); });
+  Bench bench(backend, c);
+  Sampler sampler(backend, [&] { bench.Call(); });
   const double start = Wall();
   do {
     sampler.Add();
-  } while ((Wall() - start < options.seconds || sampler.size() < 5) &&
-           Wall() - start < 8 * options.seconds);
+  } while ((Wall() - start < options.seconds() || sampler.size() < 5) &&
+           Wall() - start < 8 * options.seconds());
   const Measured m = sampler.Result();
+  const std::string goal = c.goal.empty() ? "" : "\"goal\":\"" + c.goal + "\",";
   std::printf(
-      "{\"case\":\"%s\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,\"busy\":%.3f,"
+      "{\"case\":\"%s\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,%s\"busy\":%.3f,"
       "\"peak\":%.1f,\"predicted\":%.3f,\"clean\":%s}\n",
-      name.c_str(), m.seconds * 1e3, 2.5 * bench.flops() * m.share, 2.5 * bench.flops() * m.busy,
-      m.peak / 1e9, dry.work().seconds * 1e3, m.clean ? "true" : "false");
+      name.c_str(), m.seconds * 1e3, bench.flops() * m.share, goal.c_str(), bench.flops() * m.busy,
+      m.peak / 1e9, bench.predicted() * 1e3, m.clean ? "true" : "false");
   std::fflush(stdout);
 }
 
-std::vector<Case> Cases() {
+// Seconds of the first over those of the second.
+void Compare(const Options& options, const std::string& name, const std::string& goal, Bench& first,
+             Bench& second) {
+  std::vector<double> seconds[2];
+  Bench* const benches[2] = {&first, &second};
+  const double start = Wall();
+  do {
+    for (int i : {0, 1}) {
+      const double before = Wall();
+      benches[i]->Call();
+      seconds[i].push_back(Wall() - before);
+    }
+  } while (Wall() - start < 4 * options.seconds() || seconds[0].size() < 5);
+  const double quotient = Median(seconds[0]) / Median(seconds[1]);
+  std::printf("{\"case\":\"%s\",\"value\":%.3f,\"unit\":\"\",\"goal\":\"%s\"}\n", name.c_str(),
+              quotient, goal.c_str());
+  std::fflush(stdout);
+}
+
+std::vector<Case> Cases(bool quick) {
   std::vector<Case> cases;
   const auto add = [&](const std::string& name, int64_t H, int64_t N, int64_t D) -> BenchSizes& {
     const std::string shape = " N" + std::to_string(N) + " D" + std::to_string(D) + " H";
@@ -79,17 +136,13 @@ std::vector<Case> Cases() {
     return cases.back().sizes;
   };
   constexpr int64_t kNone = PatternBuilder::kUnbounded;
-  for (int64_t N : {128, 512, 1024, 4096}) {
+  for (int64_t N : {128, 1024, 4096}) {
     for (int64_t D : {64, 128}) {
+      if (quick && N > 1024) continue;
       add("full", 8, N, D);
+      if (N >= 1024) cases.back().goal = ">= 0.80";
       add("causal", 8, N, D).pattern = BandPattern(N, kNone, 0);
     }
-  }
-  for (int64_t D : {64, 128}) {
-    add("bf16", 8, 1024, D).dtype = DType::kBF16;
-    add("full", 1, 1024, D);
-    add("full", 1, 4096, D);
-    add("causal", 1, 4096, D).pattern = BandPattern(4096, kNone, 0);
   }
   for (int64_t N : {4096, 32768}) add("window 256", 2, N, 64).pattern = BandPattern(N, -255, 0);
   add("tiles 0.1", 2, 8192, 64).pattern = RandomTiles(8192, 0.1);
@@ -108,14 +161,32 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-int Main(const Options& options) {
-  const std::vector<Case> cases = Cases();
-  for (int threads : {1, 2}) {
-    auto made = NewCpuBackend({.threads = threads, .isa = options.isa});
-    Check(made.status());
-    for (const Case& c : cases) Run(static_cast<CpuBackend&>(**made), options, c);
+// One head shared by two threads, and 16-bit tensors beside float32.
+void Comparisons(const Options& options, Backend& one, Backend& two) {
+  const BenchSizes head = {.H = 1, .Hkv = 1, .Nq = 4096, .Nk = 4096, .D = 64};
+  const std::string shared = "backward one head N4096 D64: one thread / two threads";
+  if (shared.find(options.only) != std::string::npos) {
+    Bench alone(one, {"", head}), both(two, {"", head});
+    Compare(options, shared, ">= 1.8", alone, both);
   }
-  return 0;
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    const std::string name = "backward N1024 D64 H8 T1: " + std::string(Name(dtype)) + " / float32";
+    if (name.find(options.only) == std::string::npos) continue;
+    BenchSizes sizes = {.Nq = 1024, .Nk = 1024, .D = 64};
+    Bench wide(one, {"", sizes});
+    sizes.dtype = dtype;
+    Bench half(one, {"", sizes});
+    Compare(options, name, "<= 1.1", half, wide);
+  }
+}
+
+void Main(const Options& options) {
+  const std::vector<Case> cases = Cases(options.quick);
+  const std::unique_ptr<Backend> one = Cpu(options, 1), two = Cpu(options, 2);
+  for (Backend* backend : {one.get(), two.get()}) {
+    for (const Case& c : cases) Run(static_cast<CpuBackend&>(*backend), options, c);
+  }
+  Comparisons(options, *one, *two);
 }
 
 }  // namespace
@@ -125,16 +196,18 @@ int main(int argc, char** argv) {
   attnd::Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument.starts_with("--isa=")) {
+    if (argument == "--quick") {
+      options.quick = true;
+    } else if (argument.starts_with("--isa=")) {
       options.isa = argument.substr(6);
-    } else if (argument.starts_with("--seconds=")) {
-      options.seconds = std::stod(argument.substr(10));
     } else if (argument.starts_with("--only=")) {
       options.only = argument.substr(7);
     } else {
-      std::fprintf(stderr, "usage: attend_grad_bench [--isa=..] [--seconds=1] [--only=text]\n");
+      std::fprintf(stderr,
+                   "usage: attend_grad_bench [--quick] [--isa=avx512|avx2|sse4] [--only=text]\n");
       return 2;
     }
   }
-  return attnd::Main(options);
+  attnd::Main(options);
+  return 0;
 }
