@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/bench/floats.h"
 
 namespace attnd {
 namespace {
@@ -38,7 +39,7 @@ struct Arrays {
     }
   }
   int64_t elements;
-  std::vector<float> a, b, out;
+  Floats a, b, out;
 };
 
 class Report {
@@ -49,7 +50,7 @@ class Report {
   }
 
   Arrays& arrays() { return *arrays_; }
-  View Of(std::vector<float>& array, const Shape& shape) const {
+  View Of(Floats& array, const Shape& shape) const {
     return DenseView(array.data(), DType::kF32, shape);
   }
 
@@ -167,7 +168,7 @@ void Along(Report& report, CpuBackend& backend) {
       });
     }
   }
-  std::vector<float> rstd(static_cast<size_t>(n / 64));
+  Floats rstd(static_cast<size_t>(n / 64));
   const LayerNormProblem norm = {a, out, report.Of(rstd, {shape[0], shape[1], 1})};
   report.Case("layer norm 64", 8 * n, [&](Stream& stream) {
     return backend.LayerNorm(stream, {.problems = {&norm, 1}});

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/ops/pattern.h"
+#include "tests/bench/floats.h"
 
 namespace attnd {
 
@@ -91,7 +92,7 @@ class BenchProblem {
 
   BenchSizes s_;
   std::mt19937 random_{1};
-  std::vector<std::vector<char>> memory_;
+  std::vector<std::vector<char, LineAllocator<char>>> memory_;
   AttendProblem p_;
   View dout_, dq_, dk_, dv_;
   std::vector<AttendRow> rows_;

@@ -12,16 +12,17 @@
 
 #include "tests/bench/attend_problem.h"
 #include "tests/bench/attend_sampler.h"
+#include "tests/bench/floats.h"
 
 namespace attnd {
 namespace {
 
 using Call = std::function<absl::Status(Backend&, Stream&)>;
 
-std::vector<float> Numbers(int64_t count) {
+Floats Numbers(int64_t count) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
-  std::vector<float> numbers(static_cast<size_t>(count));
+  Floats numbers(static_cast<size_t>(count));
   for (float& x : numbers) x = uniform(random);
   return numbers;
 }
@@ -59,7 +60,7 @@ Call Product(std::istream& sizes) {
   int64_t batch = 0, M = 0, N = 0, K = 0;
   sizes >> batch >> M >> N >> K;
   struct Arrays {
-    std::vector<float> a, b, out;
+    Floats a, b, out;
   };
   auto arrays = std::make_shared<Arrays>();
   *arrays = {Numbers(batch * M * K), Numbers(batch * K * N), Numbers(batch * M * N)};
@@ -74,8 +75,8 @@ Call Product(std::istream& sizes) {
 Call Transform(std::istream& sizes) {
   int64_t N = 0, M = 0;
   sizes >> N >> M;
-  auto x = std::make_shared<std::vector<float>>(Numbers(N * M));
-  auto out = std::make_shared<std::vector<float>>(Numbers(N * M));
+  auto x = std::make_shared<Floats>(Numbers(N * M));
+  auto out = std::make_shared<Floats>(Numbers(N * M));
   return [=](Backend& backend, Stream& stream) {
     const FftProblem p = {DenseView(x->data(), DType::kF32, Shape{1, 1, N, M}),
                           DenseView(out->data(), DType::kF32, Shape{1, 1, N, M})};

@@ -14,6 +14,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/peak.h"
+#include "tests/bench/floats.h"
 
 namespace attnd {
 namespace {
@@ -104,14 +105,14 @@ class Bench {
   }
 
  private:
-  View Matrices(std::vector<float>& data, DType dtype, int64_t rows, int64_t columns, bool turned) {
+  View Matrices(Floats& data, DType dtype, int64_t rows, int64_t columns, bool turned) {
     View view = DenseView(data.data(), dtype, Shape{case_.batch, rows, columns});
     if (turned) view.stride = {rows * columns, 1, rows};
     return view;
   }
 
   const Case case_;
-  std::vector<float> a_, b_, out_;
+  Floats a_, b_, out_;
   MatMulProblem problem_;
 };
 

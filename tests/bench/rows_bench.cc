@@ -16,6 +16,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/peak.h"
 #include "kernels/ops/random.h"
+#include "tests/bench/floats.h"
 
 namespace attnd {
 namespace {
@@ -45,8 +46,8 @@ double MedianSeconds(int threads, const std::function<void()>& call) {
   return Median(seconds);
 }
 
-std::vector<float> Normals(int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
+Floats Normals(int64_t count) {
+  Floats values(static_cast<size_t>(count));
   RandomStream(1, "bench").Normals(0, std::span<float>(values));
   return values;
 }
@@ -77,7 +78,7 @@ class Report {
   }
 
   void Fft(int64_t N, int64_t M) {
-    std::vector<float> x = Normals(N * M), out(x.size());
+    Floats x = Normals(N * M), out(x.size());
     const FftProblem p = {DenseView(x.data(), DType::kF32, {N, M}),
                           DenseView(out.data(), DType::kF32, {N, M})};
     Case("fft N" + std::to_string(N) + " M" + std::to_string(M), 8.0 * static_cast<double>(N * M),
@@ -89,7 +90,7 @@ class Report {
   // 8 heads; a random permutation of the rows.
   void Rows(int64_t N, int64_t D) {
     const int64_t H = 8;
-    std::vector<float> x = Normals(H * N * D), out(x.size());
+    Floats x = Normals(H * N * D), out(x.size());
     std::vector<int32_t> index;
     std::mt19937 random(1);
     for (int64_t h = 0; h < H; ++h) {
@@ -114,7 +115,7 @@ class Report {
   }
 
   void Sort(int64_t rows, int64_t N, int64_t M) {
-    std::vector<float> x = Normals(rows * N);
+    Floats x = Normals(rows * N);
     std::vector<int32_t> order(static_cast<size_t>(rows * M));
     const SortProblem p = {DenseView(x.data(), DType::kF32, {rows, N}),
                            DenseView(order.data(), DType::kI32, {rows, M})};
@@ -131,7 +132,7 @@ class Report {
 };
 
 void Draws(const std::string& prefix) {
-  std::vector<float> values(1 << 20);
+  Floats values(1 << 20);
   const RandomStream stream(1, "bench");
   const auto draw = [&](const std::string& name, const std::function<void()>& call) {
     if (!name.starts_with(prefix)) return;
