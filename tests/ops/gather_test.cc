@@ -204,6 +204,8 @@ Tensor Of(const TestArray& a, const TestArray& b) {
   return Tensor({a.view(), b.view()}, std::vector<std::shared_ptr<Buffer>>(2));
 }
 
+Tensor Of(const TestArray& a) { return Tensor({a.view()}, {nullptr}); }
+
 // Both are linear: the gradient of one is the other of the gradient.
 TEST_P(GatherTest, GradientOfGather) {
   // Given a problem whose x repeats and one whose index does.
@@ -255,6 +257,35 @@ TEST_P(GatherTest, GradientOfScatter) {
                                     expected.view()};
     PlainGatherRows({.problems = {&back, 1}});
     ExpectNear(ReadView(grads[0][p]), expected.Read(), 0, 0);
+  }
+}
+
+// x repeats over the batch: what every batch row gives back adds up.
+TEST_P(GatherTest, GradientOfScatterAddsUpWhereRowsRepeat) {
+  const TestArray a = TestArray::Random(1, DType::kF32, {1, 2, 7, 3});
+  const TestArray i = TestArray::Random(3, DType::kI32, {2, 2, 7}, Memory::kDense, -1, 4);
+  const TestArray g = TestArray::Random(5, DType::kF32, {2, 2, 4, 3});
+  BufferPool pool(0, /*poison=*/true);
+  Stream stream(CpuOf(GetParam(), 2), &pool);
+  Tape tape;
+  Ops ops(stream, &tape);
+  const Tensor x = Of(a);
+  tape.Watch(x);
+  const std::vector<Tensor> out = {ops.Scatter(x, Of(i), {4})}, weight = {Of(g)}, asked = {x};
+  const std::vector<Tensor> grads = tape.Replay(ops, out, weight, asked);
+  ASSERT_TRUE(ops.status().ok()) << ops.status();
+  EXPECT_EQ(out[0][0].shape, g.view().shape);
+  TestArray each(DType::kF32, {2, 2, 7, 3});
+  const GatherRowsProblem back = {g.view(), i.view(), each.view()};
+  PlainGatherRows({.problems = {&back, 1}});
+  const PlainArray got = ReadView(grads[0][0]), rows = each.Read();
+  ASSERT_EQ(got.shape, a.view().shape);
+  for (int64_t h = 0; h < 2; ++h) {
+    for (int64_t m = 0; m < 7; ++m) {
+      for (int64_t d = 0; d < 3; ++d) {
+        EXPECT_NEAR(got.At({0, h, m, d}), rows.At({0, h, m, d}) + rows.At({1, h, m, d}), 1e-6);
+      }
+    }
   }
 }
 
