@@ -5,7 +5,6 @@
 // memory; of functions: tens of float64 instructions an element. Usage: along_bench [--quick]
 // [--isa=avx512|avx2|sse4]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,19 +14,10 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "tests/bench/floats.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 namespace {
-
-double Wall() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Arrays of one size; a, b in [0.1, 3.1], none denormal.
 struct Arrays {

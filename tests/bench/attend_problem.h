@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/ops/pattern.h"
-#include "tests/bench/floats.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 

@@ -1,10 +1,7 @@
 // Times of calls beside the multiply-add peak of the same moments.
 #pragma once
 
-#include <time.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -14,23 +11,9 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/peak.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
-
-inline double Wall() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-inline double ProcessSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-inline double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 struct Measured {
   double seconds = 0;  // median

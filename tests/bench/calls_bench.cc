@@ -12,7 +12,7 @@
 
 #include "tests/bench/attend_problem.h"
 #include "tests/bench/attend_sampler.h"
-#include "tests/bench/floats.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 namespace {

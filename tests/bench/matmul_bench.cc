@@ -1,10 +1,7 @@
 // Speed of matmul against the multiply-add peak of the same machine in the same run. One JSON
 // object a line: case, value (ms a call), ratio (share of peak, for M1 of the streaming bandwidth),
 // goal. Usage: matmul_bench [--quick] [--isa=avx512|avx2|sse4] [case ...]
-#include <time.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,25 +11,10 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/peak.h"
-#include "tests/bench/floats.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 namespace {
-
-double Wall() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double ProcessSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Case {
   const char* name;

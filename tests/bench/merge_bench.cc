@@ -2,7 +2,6 @@
 // parts read, one result written; backward all parts and out, dout read, P gradients written). One
 // JSON object a line: case, value (GB/s), peak (GB/s of the copy), ratio. Usage: merge_bench
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -10,19 +9,15 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 namespace {
 
 double SecondsOf(const std::function<void()>& call) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = Wall();
   call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+  return Wall() - start;
 }
 
 // P parts of N rows of Dv numbers, forward and backward.

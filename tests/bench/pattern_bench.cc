@@ -2,8 +2,6 @@
 // object a line: case, value (ms of this process's CPU, the median of the builds), goal, cached
 // (us from the options to the pattern in the cache), runs and masks, bytes that the pattern keeps.
 // The goals are absolute: a build is short beside the attention that it is for.
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -11,23 +9,12 @@
 #include <vector>
 
 #include "kernels/ops/pattern_parts.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 namespace {
 
 constexpr int64_t N = int64_t{1} << 20;
-
-// CPU time of this process: others may share the machine, and building has one thread.
-double Now() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 using Make = std::function<PatternParts()>;
 
@@ -38,26 +25,26 @@ void Report(const std::string& name, double goal_ms, const Make& make) {
   for (int round = 0; round < 7; ++round) {
     runs = masks = 0;
     bytes = 0;
-    const double start = Now();
+    const double start = ProcessSeconds();
     double counting = 0;
     for (const PatternSource& part : make()) {
       if (part.build == nullptr) continue;
       const Pattern pattern = part.build();
-      const double built = Now();
+      const double built = ProcessSeconds();
       runs += pattern.by_query.runs.size() + pattern.by_key.runs.size();
       masks += pattern.masks.size();
       bytes += BytesOf(pattern);
-      counting += Now() - built;
+      counting += ProcessSeconds() - built;
     }
-    builds.push_back(Now() - start - counting);
+    builds.push_back(ProcessSeconds() - start - counting);
   }
   PatternCache cache(int64_t{4} << 30);
   for (int round = 0; round < 21; ++round) {
-    const double start = Now();
+    const double start = ProcessSeconds();
     for (const PatternSource& part : make()) {
       if (part.build != nullptr) cache.Get(part);
     }
-    if (round > 0) finds.push_back(Now() - start);
+    if (round > 0) finds.push_back(ProcessSeconds() - start);
   }
   std::printf(
       "{\"case\":\"%s\",\"value\":%.2f,\"unit\":\"ms\",\"goal\":\"<= %.0f\",\"cached_us\":%.1f,"

@@ -2,8 +2,6 @@
 // value, ratio. The bound of what moves rows is the streaming bandwidth of the same machine in the
 // same run: ratio is the share of it, counting every byte read and written once. Usage:
 // rows_bench [--isa=avx512|avx2|sse4] [prefix of the cases to run]
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,22 +14,13 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/peak.h"
 #include "kernels/ops/random.h"
-#include "tests/bench/floats.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 namespace {
 
-// One thread is timed by what it got of the processor: others on the machine then matter less.
-double Now(bool one_thread) {
-  timespec now;
-  clock_gettime(one_thread ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+// One thread is timed by what it got of the processor.
+double Now(bool one_thread) { return one_thread ? ProcessSeconds() : Wall(); }
 
 double MedianSeconds(int threads, const std::function<void()>& call) {
   call();
