@@ -1,7 +1,7 @@
 // Time and memory of building patterns at a million tokens, and of finding them again. One JSON
-// object a line: case, value (ms of this process's CPU, the median of the builds), goal, cached
-// (us from the options to the pattern in the cache), runs and masks, bytes that the pattern keeps.
-// The goals are absolute: a build is short beside the attention that it is for.
+// object a line: case, value (ms of this process's CPU, the median of the builds; for one in the
+// cache us from the options to it), goal, runs and masks, bytes that the pattern keeps. The goals
+// are absolute: a build is short beside the attention that it is for.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -15,6 +15,7 @@ namespace attnd {
 namespace {
 
 constexpr int64_t N = int64_t{1} << 20;
+constexpr double kWindowGoal = 10;  // ms, of what a few options describe
 
 using Make = std::function<PatternParts()>;
 
@@ -47,10 +48,13 @@ void Report(const std::string& name, double goal_ms, const Make& make) {
     if (round > 0) finds.push_back(ProcessSeconds() - start);
   }
   std::printf(
-      "{\"case\":\"%s\",\"value\":%.2f,\"unit\":\"ms\",\"goal\":\"<= %.0f\",\"cached_us\":%.1f,"
-      "\"runs\":%zu,\"masks\":%zu,\"bytes\":%lld}\n",
-      name.c_str(), Median(builds) * 1e3, goal_ms, Median(finds) * 1e6, runs, masks,
-      static_cast<long long>(bytes));
+      "{\"case\":\"plan %s\",\"value\":%.2f,\"unit\":\"ms\",\"goal\":\"<= %.0f\",\"runs\":%zu,"
+      "\"masks\":%zu,\"bytes\":%lld}\n",
+      name.c_str(), Median(builds) * 1e3, goal_ms, runs, masks, static_cast<long long>(bytes));
+  // What arrays of a request go into is looked up by their content.
+  const bool by_options = goal_ms <= kWindowGoal;
+  std::printf("{\"case\":\"plan %s, cached\",\"value\":%.1f,\"unit\":\"us\"%s}\n", name.c_str(),
+              Median(finds) * 1e6, by_options ? ",\"goal\":\"<= 50\"" : "");
   std::fflush(stdout);
 }
 
@@ -58,13 +62,13 @@ PatternRow Causal() { return {.Nq = N, .Nk = N, .lengths = {N, N}, .causal = tru
 PatternRow Square() { return {.Nq = N, .Nk = N, .lengths = {N, N}}; }
 
 void Windows() {
-  Report("causal", 10,
+  Report("causal", kWindowGoal,
          [] { return PatternParts{BandSource(N, N, PatternBuilder::kUnbounded, 0)}; });
-  Report("window 256", 10, [] { return PatternParts{BandSource(N, N, -255, 0)}; });
-  Report("window 4096", 10, [] { return PatternParts{BandSource(N, N, -4095, 0)}; });
+  Report("window 256", kWindowGoal, [] { return PatternParts{BandSource(N, N, -255, 0)}; });
+  Report("window 4096", kWindowGoal, [] { return PatternParts{BandSource(N, N, -4095, 0)}; });
   for (const int64_t block : {100, 256}) {
     const BlockBand band{.block = block, .look_backward = 1, .causal = true};
-    Report("blocks of " + std::to_string(block), 10, [&] {
+    Report("blocks of " + std::to_string(block), kWindowGoal, [&] {
       return PatternParts{BlockBandSource(N, N, band, {N, N})};
     });
   }
