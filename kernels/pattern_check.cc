@@ -5,6 +5,8 @@ namespace attnd {
 namespace {
 
 constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
+// Each is planned as a problem of its own, some microseconds and kilobytes.
+constexpr int64_t kMaxSequences = 8192;
 
 void CheckPair(const ProblemShape& problem, absl::string_view a, absl::string_view b,
                Reasons* reasons) {
@@ -21,6 +23,10 @@ void CheckSequences(const ProblemShape& problem, absl::string_view name, absl::s
   const int64_t n = view->shape[0];
   if (n < 2) {
     reasons->Invalid(name, " must tell of 1 sequence or more, got ", ToString(view->shape));
+    return;
+  }
+  if (n - 1 > kMaxSequences) {
+    reasons->Invalid(name, " must tell of at most ", kMaxSequences, " sequences, got ", n - 1);
     return;
   }
   if (view->data == nullptr) return;

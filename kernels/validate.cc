@@ -193,35 +193,39 @@ struct Checker {
     }
   }
 
-  // Every other tensor that the method declares: shape, dtype and density as declared.
+  // Every other tensor that the method declares.
   void Parameters() const {
-    SizesByLetter sizes;
-    if (Rank4("q") != nullptr) sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
-    if (Rank4("q") != nullptr) sizes["D"] = shape.D;
-    if (Rank4("k") != nullptr) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
-    if (Rank4("v") != nullptr) sizes["Dv"] = shape.Dv;
     for (const TensorInfo& input : info.inputs) {
       const View* view = shape.Find(input.name);
       const bool checked = input.name == "q" || input.name == "k" || input.name == "v" ||
                            input.name == "q_lengths" || input.name == "kv_lengths" ||
                            input.name == "causal_offset";
-      if (view == nullptr || checked || !input.served) continue;
-      const std::string rule = BrokenShapeRule(input.shape, sizes, view->shape);
-      if (!rule.empty()) reasons->Invalid(input.name, " ", rule, ", got ", ToString(view->shape));
-      CheckBytes(input.name, view->shape, view->dtype, reasons);
-      ParameterType(input, *view);
-      if (FitsInMemory(view->shape, view->dtype)) Dense(input.name, *view);
+      if (view != nullptr && !checked && input.served) Declared(input.name, input, *view);
     }
   }
 
-  void ParameterType(const TensorInfo& input, const View& view) const {
+  // Shape, dtype and density as declared.
+  void Declared(absl::string_view name, const TensorInfo& declared, const View& view) const {
+    SizesByLetter sizes;
+    if (Rank4("q") != nullptr) sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
+    if (Rank4("q") != nullptr) sizes["D"] = shape.D;
+    if (Rank4("k") != nullptr) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
+    if (Rank4("v") != nullptr) sizes["Dv"] = shape.Dv;
+    const std::string rule = BrokenShapeRule(declared.shape, sizes, view.shape);
+    if (!rule.empty()) reasons->Invalid(name, " ", rule, ", got ", ToString(view.shape));
+    CheckBytes(name, view.shape, view.dtype, reasons);
+    DeclaredType(name, declared, view);
+    if (FitsInMemory(view.shape, view.dtype)) Dense(name, view);
+  }
+
+  void DeclaredType(absl::string_view name, const TensorInfo& declared, const View& view) const {
     const View* q = shape.Find("q");
     const bool of_q = q != nullptr && IsFloat(q->dtype) && q->dtype != DType::kF32;
-    const bool is_float = input.dtype == "float";
+    const bool is_float = declared.dtype == "float";
     const bool fits = is_float ? view.dtype == DType::kF32 || (of_q && view.dtype == q->dtype)
-                               : Name(view.dtype) == input.dtype;
+                               : Name(view.dtype) == declared.dtype;
     if (fits) return;
-    reasons->Invalid(input.name, " dtype must be ", is_float ? "float32" : input.dtype,
+    reasons->Invalid(name, " dtype must be ", is_float ? "float32" : declared.dtype,
                      is_float && of_q ? " or that of q, " : "",
                      is_float && of_q ? Name(q->dtype) : "", ", got ", Name(view.dtype));
   }
@@ -257,6 +261,8 @@ struct Checker {
       } else if (output->name == "out") {
         CheckShape(name, view, {B, H, Nq, {"Dv", OfV(shape.Dv)}}, reasons);
         Float(name);
+      } else if (output->served) {
+        Declared(name, *output, view);
       }
     }
     if (any) return;

@@ -66,7 +66,9 @@ template <class F>
 void EachBiasItem(const GradPlan& p, const F& add) {
   if (!p.wants_bias) return;
   const Shape& s = p.problem->dterms.bias.shape;
-  const int64_t q_tiles = CeilDiv(p.Nq, kTile), k_tiles = CeilDiv(p.Nk, kTile);
+  // A bias that repeats has a gradient, zero, also where there are no pairs.
+  const int64_t q_tiles = std::max<int64_t>(CeilDiv(p.Nq, kTile), 1);
+  const int64_t k_tiles = std::max<int64_t>(CeilDiv(p.Nk, kTile), 1);
   const bool by_rows = !p.gathers && s[2] > 1, by_columns = !p.gathers && !by_rows && s[3] > 1;
   constexpr int64_t kTiles = 4;
   const int64_t q_step = by_rows ? kTiles : q_tiles, k_step = by_columns ? kTiles : k_tiles;

@@ -105,7 +105,8 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const PatternSource& source) {
   AttendRow row{.nq = nq,
                 .nk = nk,
                 .visible_pairs = source.visible_pairs,
-                .visible_tiles = source.visible_tiles};
+                .visible_tiles = source.visible_tiles,
+                .gathers = source.gathers};
   if (source.build == nullptr || stream_.is_dry()) return row;
   row.pattern = patterns_ != nullptr ? patterns_->Get(source)
                                      : std::make_shared<const Pattern>(source.build());

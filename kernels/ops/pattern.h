@@ -132,6 +132,7 @@ struct PatternSource {
   double visible_pairs = 0;  // exact if is_counted
   double visible_tiles = 0;  // about: exact or a little more, for predictions
   bool is_counted = true;    // false: about, or a bound; CountsOf tells once the pattern is built
+  bool gathers = false;      // it may have a gather order
   std::function<PatternPlan()> plan;  // what it is made of; empty: every pair is visible
   std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
 };
@@ -139,7 +140,7 @@ struct PatternSource {
 struct PatternCounts {
   double pairs = 0, tiles = 0;
 };
-// `key` need not tell Nq and Nk.
+// `key` need not tell Nq and Nk. `gathers` is left to the caller.
 PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const PatternCounts& counts,
                        std::function<PatternPlan()> plan);
 // A pattern in natural order. `visible` null: every pair.

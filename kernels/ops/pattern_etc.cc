@@ -145,7 +145,7 @@ PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>&
     near = Windows(*local);
     absl::StrAppend(&key, " and ", near->key());
   }
-  return SourceOf(row.Nq, row.Nk, key, counts, [row, near, second] {
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, near, second] {
     PatternPlan plan{.Nq = row.lengths.nq, .visible = second.visible, .key_rows = second.rows};
     if (near != nullptr) {
       plan.key_rows = AppendedOrder(row.lengths.nk, second.rows);
@@ -155,6 +155,8 @@ PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>&
     plan.Nk = static_cast<int64_t>(plan.key_rows.size());
     return plan;
   });
+  source.gathers = true;
+  return source;
 }
 
 }  // namespace attnd

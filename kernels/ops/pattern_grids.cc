@@ -40,6 +40,7 @@ PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, i
     return made;
   };
   PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, plan);
+  source.gathers = !is_inner;
   source.is_counted = is_inner || (row.lengths.nq == row.Nq && row.lengths.nk == row.Nk);
   return source;
 }
@@ -139,6 +140,7 @@ PatternSource ImageLocal2d(const PatternRow& row, const ImageBlocks& image) {
                                        " ", row.causal, " ", row.lengths.nq, " ", row.lengths.nk);
   PatternSource source =
       SourceOf(row.Nq, row.Nk, key, counts, [row, m] { return ImagePlan(row, m); });
+  source.gathers = true;
   source.is_counted = row.lengths.nq == row.Nq && row.lengths.nk == row.Nk;
   return source;
 }

@@ -117,7 +117,7 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
   const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
   // Gathered keys fill at most `longest` tiles of a row; natural ones at most all.
   const bool is_natural = !lists.multiset && Tiles(nk) <= longest;
-  PatternSource source{.Nq = row.Nq, .Nk = row.Nk, .is_counted = false};
+  PatternSource source{.Nq = row.Nq, .Nk = row.Nk, .is_counted = false, .gathers = !is_natural};
   source.visible_pairs = static_cast<double>(nq) *
                          static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
   source.visible_tiles =

@@ -145,6 +145,7 @@ PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dil
         if (dilation > 1) return DilatedPlan(row, steps, dilation, list);
         return is_natural ? NaturalPlan(row, steps, list) : AppendedPlan(row, steps, list);
       });
+  source.gathers = dilation > 1 || !is_natural;
   source.is_counted = false;
   return source;
 }
@@ -160,7 +161,7 @@ PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> g
   counts.tiles = static_cast<double>(Tiles(static_cast<int64_t>(rows.size())) * Tiles(nk));
   const std::string key =
       absl::StrCat("globals ", row.offset, " ", row.causal, " ", nk, " ", Fingerprint(rows));
-  return SourceOf(row.Nq, row.Nk, key, counts, [row, rows] {
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, rows] {
     PatternPlan plan{
         .Nq = static_cast<int64_t>(rows.size()), .Nk = row.lengths.nk, .query_rows = rows};
     if (row.causal) {
@@ -171,6 +172,8 @@ PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> g
     }
     return plan;
   });
+  source.gathers = true;
+  return source;
 }
 
 }  // namespace attnd

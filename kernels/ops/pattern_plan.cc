@@ -122,6 +122,7 @@ PatternSource WithinSegments(const PatternSource& source, std::span<const int32_
   PatternSource result =
       SourceOf(source.Nq, source.Nk, key, {source.visible_pairs, source.visible_tiles}, plan);
   result.is_counted = false;
+  result.gathers = source.gathers;
   return result;
 }
 

@@ -168,6 +168,7 @@ PatternSource ReformerRound(int64_t N, const ReformerRounds& rounds, int64_t rou
                  r.buckets = buckets;
                  return PlanOf(Chunks(r), r, round);
                });
+  source.gathers = true;
   source.is_counted = false;
   return source;
 }

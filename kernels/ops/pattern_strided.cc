@@ -44,7 +44,7 @@ PatternSource CombSource(const PatternRow& row, int64_t stride, bool beyond) {
                           rows * static_cast<double>(Tiles(row.lengths.nk)));
   const std::string key = absl::StrCat("comb ", stride, " ", beyond, " ", row.lengths.nq, " ",
                                        row.lengths.nk, " ", row.offset, " ", row.causal);
-  return SourceOf(row.Nq, row.Nk, key, counts, [row, stride, beyond] {
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, stride, beyond] {
     PatternPlan plan{.Nq = row.lengths.nq, .Nk = row.lengths.nk};
     plan.query_rows = ResidueOrder(plan.Nq, row.offset, stride);
     plan.key_rows = ResidueOrder(plan.Nk, 0, stride);
@@ -59,6 +59,8 @@ PatternSource CombSource(const PatternRow& row, int64_t stride, bool beyond) {
     }
     return plan;
   });
+  source.gathers = true;
+  return source;
 }
 
 // The summary columns among the keys [0, Nk), ascending.
@@ -169,6 +171,7 @@ PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, 
     plan.visible = Beside(left, Tiles(row.lengths.nk), right);
     return plan;
   });
+  source.gathers = true;
   source.is_counted = !f.horizontal && !f.tail_summary;
   return source;
 }

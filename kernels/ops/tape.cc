@@ -52,6 +52,12 @@ void Tape::Record(std::vector<Tensor> inputs, std::vector<Tensor> outputs, GradR
 std::vector<Tensor> Tape::Replay(Ops& ops, std::span<const Tensor> outputs,
                                  std::span<const Tensor> grads, std::span<const Tensor> inputs) {
   assert(outputs.size() == grads.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool fits = grads[i].empty() || ShapesOf(grads[i]) == ShapesOf(outputs[i]);
+    if (!ops.Require(fits, "tape", "a gradient that comes in has the shapes of its output")) {
+      return std::vector<Tensor>(inputs.size());
+    }
+  }
   ops.set_recording(false);
   std::unordered_map<const void*, Tensor> grad_of;
   const auto add = [&](const Tensor& tensor, const Tensor& grad) {

@@ -172,6 +172,7 @@ TEST(PatternSecondKeys, CompressedSegmentsAndSortedBlocks) {
     if (random.Coin()) local = Window{.before = 9, .after = 3, .offset = row.offset};
     PatternSource source = WithSecondKeys(row, local, second);
     const Pattern p = source.build();
+    EXPECT_TRUE(source.gathers);
     SCOPED_TRACE(testing::Message() << source.key << " of " << row.Nk);
     std::set<std::pair<int64_t, int64_t>> shown, expected;
     for (int64_t s = 0; s < p.Nq; ++s) {

@@ -70,6 +70,7 @@ inline void AddPart(const PatternRow& row, const PatternSource& source, Expanded
     return;
   }
   const Pattern p = source.build();
+  EXPECT_TRUE(source.gathers || (p.query_rows.empty() && p.key_rows.empty()));
   const int64_t columns = TileCount(p.Nk);
   std::vector<TileMask> masks(TileCount(p.Nq) * columns);
   for (size_t at = 0; at < masks.size(); ++at) {
