@@ -47,6 +47,7 @@ struct ScanCore {
   Tile q, k, v, o, decay;
   float *const s, *const z, *const sum, *const prefix;
   float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
+  Ahead ahead;
   float shift = kNothing;    // of the sums
   bool is_decaying = false;  // whether any key of the block decays
 
@@ -76,6 +77,20 @@ struct ScanCore {
         row_d(scratch + layout.row_d),
         beta(scratch + layout.beta),
         factor(scratch + layout.factor) {}
+
+  // Begins to list what the next block touches.
+  void FetchFeatures(const ScanBlock& next) {
+    ahead.Clear();
+    ahead.Add(Keys(problem.k, next));
+    FetchQueries(problem.q, next);
+  }
+  void FetchQueries(const View& view, const ScanBlock& next) {
+    for (int64_t g = 0; g < group; ++g) ahead.Add(Queries(view, g, next));
+  }
+  // Rows that pass the caches by are not fetched.
+  void FetchStored(const RowsOf& rows) {
+    if (rows.view.given() && !RowStore(rows).streams()) ahead.Add(rows);
+  }
 
   RowsOf Queries(const View& view, int64_t g, const ScanBlock& at) const {
     return {view, item.b, item.kv_head * group + g, at.q, at.queries};

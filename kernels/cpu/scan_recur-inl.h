@@ -10,6 +10,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/gemm-inl.h"
+#include "kernels/cpu/scan_ahead-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -36,6 +37,7 @@ struct Recurrence {
   int64_t tokens = 0, rows = 0, lanes = 0, updates = 0, reads = 0;
   MutableRows state;
   Series left, right, read, out, decay, after_left, after_right;
+  Ahead* ahead = nullptr;  // what to fetch on the way, never null
 };
 
 namespace recur_internal {
@@ -44,6 +46,7 @@ namespace recur_internal {
 // compiler cannot know that stores to `out` leave it alone.
 template <int kM, int kV, Decay kDecay>
 HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
+  const std::byte* const* lines = r.ahead->Lines();
   const DF d;
   const int64_t stride = r.state.stride, updates = r.updates, reads = r.reads;
   float* const state = r.state.data + row * stride + lane;
@@ -109,6 +112,7 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
                 after_right_step = r.after_right.token;
   after_left += row;
   for (int64_t t = r.tokens; t > 0; --t) {
+    __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
     if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) multiply(factor);
     for (int64_t m = 0; m < updates; ++m) add(left + m * r_left.term, right + m * r_right.term);
     for (int64_t g = 0; g < reads; ++g) read(weight + g * r_read.term, out + g * r_out.term);
@@ -141,7 +145,7 @@ HWY_INLINE void Column(const Recurrence& r, int64_t lane) {
 
 }  // namespace recur_internal
 
-// REQUIRES: lanes is a multiple of 16.
+// REQUIRES: lanes is a multiple of 16, tokens <= kScanBlock.
 template <Decay kDecay>
 HWY_NOINLINE void RecurWith(const Recurrence& r) {
   using recur_internal::Column;
@@ -155,17 +159,27 @@ HWY_NOINLINE void RecurWith(const Recurrence& r) {
 
 // Tokens that only add, or only read, need no order.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void AddAll(const Recurrence& r) {
+  constexpr int64_t kStep = kRows;
   for (int64_t m = 0; m < r.updates; ++m) {
-    const Broadcast left = {r.left.At(m, 0), 1, r.left.token};
     const Rows right = {r.right.At(m, 0), r.right.token};
-    Gemm<Start::kAddLast>(r.rows, r.lanes, r.tokens, left, right, r.state);
+    for (int64_t row = 0; row < r.rows; row += kStep) {
+      r.ahead->Some();
+      const Broadcast left = {r.left.At(m, 0) + row, 1, r.left.token};
+      const MutableRows state = {r.state.data + row * r.state.stride, r.state.stride};
+      Gemm<Start::kAddLast>(std::min(kStep, r.rows - row), r.lanes, r.tokens, left, right, state);
+    }
   }
 }
 HWY_NOINLINE HWY_MAYBE_UNUSED static void ReadAll(const Recurrence& r) {
+  constexpr int64_t kStep = kRows;
+  const Rows state = {r.state.data, r.state.stride};
   for (int64_t g = 0; g < r.reads; ++g) {
-    const Broadcast weight = {r.read.At(g, 0), r.read.token, 1};
-    const MutableRows out = {r.out.At(g, 0), r.out.token};
-    Gemm<Start::kZero>(r.tokens, r.lanes, r.rows, weight, {r.state.data, r.state.stride}, out);
+    for (int64_t t = 0; t < r.tokens; t += kStep) {
+      r.ahead->Some();
+      const Broadcast weight = {r.read.At(g, t), r.read.token, 1};
+      const MutableRows out = {r.out.At(g, t), r.out.token};
+      Gemm<Start::kZero>(std::min(kStep, r.tokens - t), r.lanes, r.rows, weight, state, out);
+    }
   }
 }
 
@@ -200,6 +214,7 @@ struct DeltaRecurrence {
   Series left, right, key, value, error, read, out, decay;
   const float* weight = nullptr;
   int64_t weight_step = 1;
+  Ahead* ahead = nullptr;  // what to fetch on the way, never null
 };
 
 namespace recur_internal {
@@ -210,6 +225,7 @@ HWY_NOINLINE void DeltaColumn(const DeltaRecurrence& r, int64_t lane) {
   const DF d;
   const auto at = [&](int64_t row) { return r.state.data + row * r.state.stride + lane; };
   for (int64_t t = 0; t < r.tokens; ++t) {
+    r.ahead->Some();
     const float* key = r.key.At(0, t);
     [[maybe_unused]] const float* factor = r.decay.At(0, t);
     for (int64_t m = 0; m < r.updates; ++m) {
