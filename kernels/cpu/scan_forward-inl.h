@@ -110,7 +110,7 @@ class ScanForward : private ScanCore {
       return;
     }
     LoadRows(rows, v);
-    if (!delta && problem.beta.given()) ScaleRows(beta, at.keys, v);
+    if (!delta) ScaleByBeta(at, v);
   }
 
   void Store(int64_t g, const ScanBlock& at) {

@@ -293,7 +293,7 @@ class ScanGradColumns : private GradCore {
   }
 
   void StoreValueGradients(const ScanBlock& at) {
-    ScaleRows(beta, at.keys, v);
+    ScaleByBeta(at, v);
     for (int64_t t = 0; t < at.keys && delta; ++t) {
       std::copy_n(v.Row(t), v.width, KeptRow(kept.dwrite, kept.v_pitch, at.k + t) + item.begin);
     }

@@ -25,7 +25,13 @@ class ScanGradFeatures : private GradCore {
         q_(Columns(problem.q, work.begin, work.end)),
         k_(Columns(problem.k, work.begin, work.end)),
         dq_(Columns(grad.dq, work.begin, work.end)),
-        dk_(Columns(grad.dk, work.begin, work.end)) {}
+        dk_(Columns(grad.dk, work.begin, work.end)) {
+    // A maximum is one of all features.
+    if (shifted) return;
+    queries_from = q_;
+    keys_from = k_;
+    first_feature = work.begin;
+  }
 
   void Run() {
     if (grad.dq.given() || decays_ || (delta && keys_wanted_)) RunForward();
@@ -69,7 +75,7 @@ class ScanGradFeatures : private GradCore {
         dv_rows_.Row(t)[Dv_] = 0.0f;
       }
     }
-    ScaleRows(beta, at.keys, v);
+    ScaleByBeta(at, v);
     for (int64_t t = 0; t < at.keys; ++t) v.Row(t)[Dv_] = beta[t];
   }
 
