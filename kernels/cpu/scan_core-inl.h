@@ -89,6 +89,9 @@ struct ScanCore {
     ahead.Clear();
     ahead.Add(Keys(keys_from, next));
     FetchQueries(queries_from, next);
+    if (problem.log_decay.given() && problem.log_decay.shape[3] > 1) {
+      ahead.Add(Keys(problem.log_decay, next));
+    }
   }
   void FetchQueries(const View& view, const ScanBlock& next) {
     for (int64_t g = 0; g < group; ++g) ahead.Add(Queries(view, g, next));
@@ -191,7 +194,11 @@ struct ScanCore {
     for (int64_t t = 0; t < at.keys; ++t) {
       float* row = decay.Row(t);
       const float* source = &FloatAt(from, item.b, item.kv_head, at.k + t);
-      for (int64_t c = 0; c < D; ++c) row[c] = source[c * from.stride[3]];
+      if (from.stride[3] == 1) {
+        std::copy_n(source, D, row);
+      } else {
+        for (int64_t c = 0; c < D; ++c) row[c] = source[c * from.stride[3]];
+      }
       std::fill(row + D, row + decay.width, 0.0f);
       ExpRow(row, decay.width);
     }

@@ -259,8 +259,9 @@ class ScanGradFeatures : private GradCore {
       FloatAt(to, item.b, item.kv_head, key) = total;
       return;
     }
+    float* at = &FloatAt(to, item.b, item.kv_head, key, item.begin);
     for (int64_t c = 0; c < count; ++c) {
-      FloatAt(to, item.b, item.kv_head, key, item.begin + c) = values == nullptr ? 0.0f : values[c];
+      at[c * to.stride[3]] = values == nullptr ? 0.0f : values[c];
     }
   }
 
