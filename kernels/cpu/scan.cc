@@ -19,29 +19,49 @@ int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; 
 
 // Credited work of an item: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
 // query; the delta rule reads it with the key first. Backward: 2.5 times.
+constexpr double kCreditOfBackward = 2.5;
 double Flops(const ScanItem& item, const ScanWalk& walk, double D, double Dv) {
   const double group = item.problem->q.shape[1] / item.problem->k.shape[1];
   const double keys = item.params->rule == ScanRule::kDelta ? 2 : 1;
   const double rows = keys * static_cast<double>(walk.used_keys) +
                       group * static_cast<double>(walk.end_query - walk.first_query);
-  return 2 * D * Dv * rows * (item.grad == nullptr ? 1 : 2.5);
+  return 2 * D * Dv * rows * (item.grad == nullptr ? 1 : kCreditOfBackward);
 }
 
+// Predicted time of an item on one thread, and how much of it every slice of the item repeats:
+// features are those of whole rows, and what turns rows of dout is made by one slice.
+struct Cost {
+  double seconds = 0, repeated = 0;
+
+  double OfSlice(int64_t slices) const {
+    return repeated + (seconds - repeated) / static_cast<double>(slices);
+  }
+};
+
 // Tiles are computed at padded widths, and a decay is one more product; besides, each element of
-// q, k, v and out is converted, mapped and checked. Fitted with tests/bench/scan_bench.
-double Seconds(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
-  constexpr double kEfficiency = 0.72, kSecondsPerElement = 0.4e-9, kSecondsPerItem = 1e-6;
+// q, k, v and out is converted, mapped and moved. A backward has three recurrences and five passes
+// over such elements. Of the delta rule, whose state goes through L1 for every token, it has 11
+// products with the state for the forward's 3, and a pass more. Fitted with tests/bench/scan_bench.
+Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
+  constexpr double kSecondsPerElement = 0.5e-9, kSecondsPerItem = 1e-6;
   const View &q = item.problem->q, &v = item.problem->v;
   const double D = static_cast<double>(ScanWidth::Of(q.shape[3]));
   const double Dv = static_cast<double>(ScanWidth::Of(v.shape[3]));
   const double keys = static_cast<double>(walk.used_keys);
   const double group = q.shape[1] / v.shape[1];
   const double rows = keys + group * static_cast<double>(walk.end_query - walk.first_query);
-  const double ways = item.grad == nullptr ? 1 : 3;
+  const bool backward = item.grad != nullptr, delta = item.params->rule == ScanRule::kDelta;
+  const double efficiency = delta ? 0.5 : 0.7;
+  const double passes = !backward ? 1 : delta ? 6 : 5;
+  const double forward = Flops(item, walk, D, Dv) / (backward ? kCreditOfBackward : 1);
   const double decays = item.problem->log_decay.given() ? 2 * D * Dv * keys : 0;
-  const double moved = kSecondsPerElement * rows * (D + Dv) * ways;
-  const double flops = Flops(item, walk, D, Dv) + decays * ways;
-  return kSecondsPerItem + moved + flops / (kEfficiency * cpu.thread_flops);
+  const double flops = forward * (!backward ? 1
+                                  : delta   ? 11.0 / 3
+                                            : 3) +
+                       decays * (backward ? 3 : 1);
+  const double moved = kSecondsPerElement * rows * (D + Dv) * passes;
+  return {.seconds = kSecondsPerItem + moved + flops / (efficiency * cpu.thread_flops),
+          .repeated = kSecondsPerItem + moved / 2};
 }
 
 const ScanProblem& Forward(const ScanProblem& problem) { return problem; }
@@ -98,14 +118,14 @@ Demand CountWork(const Cpu& cpu, const Args& args, Work* work) {
     const ScanWalk walk = WalkOf(item);
     const double kv_heads = v[1];
     demand.heads += v[1];
-    demand.seconds += kv_heads * Seconds(cpu, item, walk);
+    demand.seconds += kv_heads * CostOf(cpu, item, walk).seconds;
     work->visible_pairs += static_cast<double>(q[1]) * item.problem->rows[item.b].visible_pairs;
     work->flops += kv_heads * Flops(item, walk, q[3], v[3]);
   });
   ForEachRow(args, [&](const ScanItem& item) {
     const int64_t kv_heads = item.problem->k.shape[1];
-    const double seconds = Seconds(cpu, item, WalkOf(item));
-    const int64_t slices = Slices(cpu, item, seconds, demand.seconds);
+    const Cost cost = CostOf(cpu, item, WalkOf(item));
+    const int64_t slices = Slices(cpu, item, cost.seconds, demand.seconds);
     int64_t scratch = ScanLayout(item).floats();
     const int64_t kept = item.grad == nullptr ? 0 : RoundUp(ScanKept(item).floats(), kPageFloats);
     if (slices == 1) {
@@ -116,7 +136,7 @@ Demand CountWork(const Cpu& cpu, const Args& args, Work* work) {
       demand.jobs += kv_heads * (item.grad == nullptr ? slices : MostJobs(slices));
       demand.in_slices = true;
     }
-    demand.longest = std::max(demand.longest, seconds / static_cast<double>(slices));
+    demand.longest = std::max(demand.longest, cost.OfSlice(slices));
     demand.scratch = std::max(demand.scratch, RoundUp(scratch, kPageFloats));
   });
   return demand;
@@ -200,7 +220,7 @@ absl::Status Launch(const CpuBackend& backend, Stream& stream, const Args& args)
   for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
     float* kept = base + demand.scratch * cpu.threads;
     ForEachRow(args, [&](ScanItem item) {
-      item.seconds = Seconds(cpu, item, WalkOf(item));
+      item.seconds = CostOf(cpu, item, WalkOf(item)).seconds;
       const int64_t slices = Slices(cpu, item, item.seconds, demand.seconds);
       const int64_t Dv = item.problem->v.shape[3];
       for (; item.kv_head < item.problem->k.shape[1]; ++item.kv_head) {

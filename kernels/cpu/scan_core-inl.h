@@ -6,6 +6,7 @@
 #define ATTND_CPU_SCAN_CORE_INL_H_
 #endif
 
+#include "kernels/cpu/scan_delta-inl.h"
 #include "kernels/cpu/scan_recur-inl.h"
 #include "kernels/cpu/scan_tile-inl.h"
 
@@ -47,6 +48,10 @@ struct ScanCore {
   Tile q, k, v, o, decay;
   float *const s, *const z, *const sum, *const prefix;
   float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
+  Ahead ahead;
+  // q, k, or only their features from first_feature on, if an item needs no others.
+  View queries_from, keys_from;
+  int64_t first_feature = 0;
   float shift = kNothing;    // of the sums
   bool is_decaying = false;  // whether any key of the block decays
 
@@ -75,13 +80,36 @@ struct ScanCore {
         row_shift(scratch + layout.row_shift),
         row_d(scratch + layout.row_d),
         beta(scratch + layout.beta),
-        factor(scratch + layout.factor) {}
+        factor(scratch + layout.factor),
+        queries_from(problem.q),
+        keys_from(problem.k) {}
+
+  // Begins to list what the next block touches.
+  void FetchFeatures(const ScanBlock& next) {
+    ahead.Clear();
+    ahead.Add(Keys(keys_from, next));
+    FetchQueries(queries_from, next);
+    if (problem.log_decay.given() && problem.log_decay.shape[3] > 1) {
+      ahead.Add(Keys(problem.log_decay, next));
+    }
+  }
+  void FetchQueries(const View& view, const ScanBlock& next) {
+    for (int64_t g = 0; g < group; ++g) ahead.Add(Queries(view, g, next));
+  }
+  // Rows that pass the caches by are not fetched.
+  void FetchStored(const RowsOf& rows) {
+    if (rows.view.given() && !RowStore(rows).streams()) ahead.Add(rows);
+  }
 
   RowsOf Queries(const View& view, int64_t g, const ScanBlock& at) const {
     return {view, item.b, item.kv_head * group + g, at.q, at.queries};
   }
   RowsOf Keys(const View& view, const ScanBlock& at) const {
     return {view, item.b, item.kv_head, at.k, at.keys};
+  }
+  // What is loaded of a tile of features.
+  Tile Loaded(const Tile& tile) const {
+    return {tile.data + first_feature, tile.pitch, ScanWidth::Of(keys_from.shape[3])};
   }
   // Rows of head g in a tile of queries.
   Tile OfHead(const Tile& tile, int64_t g) const {
@@ -91,9 +119,15 @@ struct ScanCore {
     return {.data = tile.data, .term = block * tile.pitch, .token = tile.pitch};
   }
 
+  // Rows of the block's keys, times the beta of each.
+  void ScaleByBeta(const ScanBlock& at, const Tile& tile) const {
+    if (problem.beta.given()) ScaleRows(beta, at.keys, tile);
+  }
+
   void LoadQueries(const ScanBlock& at) {
     for (int64_t g = 0; g < group && at.queries > 0; ++g) {
-      LoadFeatures(params.map, Queries(problem.q, g, at), OfHead(q, g), q_shift + g * block);
+      LoadFeatures(params.map, Queries(queries_from, g, at), Loaded(OfHead(q, g)),
+                   q_shift + g * block);
     }
   }
 
@@ -104,7 +138,7 @@ struct ScanCore {
       row_shift[0] = shift;
       return;
     }
-    LoadFeatures(params.map, Keys(problem.k, at), k, k_shift);
+    LoadFeatures(params.map, Keys(keys_from, at), Loaded(k), k_shift);
     is_decaying = false;
     if (shifted) {
       FindShifts(at, kept_shift);
@@ -160,7 +194,11 @@ struct ScanCore {
     for (int64_t t = 0; t < at.keys; ++t) {
       float* row = decay.Row(t);
       const float* source = &FloatAt(from, item.b, item.kv_head, at.k + t);
-      for (int64_t c = 0; c < D; ++c) row[c] = source[c * from.stride[3]];
+      if (from.stride[3] == 1) {
+        std::copy_n(source, D, row);
+      } else {
+        for (int64_t c = 0; c < D; ++c) row[c] = source[c * from.stride[3]];
+      }
       std::fill(row + D, row + decay.width, 0.0f);
       ExpRow(row, decay.width);
     }

@@ -25,12 +25,16 @@ class ScanForward : private ScanCore {
   void Run() {
     StartNormaliser();
     LoadState(Columns(problem.s0, item.begin, item.end), State());
-    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at) { Step(at); });
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
+      Fetch(next);
+      Step(at);
+    });
     Finish();
     for (int64_t g = 0; g < group; ++g) {
       Blank(g, 0, walk.first_query);
       Blank(g, walk.end_query, problem.q.shape[2]);
     }
+    hwy::FlushStream();
   }
 
  private:
@@ -44,6 +48,12 @@ class ScanForward : private ScanCore {
     for (int64_t c = 0; c < D && problem.z_out.given() && item.begin == 0; ++c) {
       FloatAt(problem.z_out, item.b, item.kv_head, c) = z[c];
     }
+  }
+
+  void Fetch(const ScanBlock& next) {
+    FetchFeatures(next);
+    ahead.Add(Keys(values_, next));
+    for (int64_t g = 0; g < group; ++g) FetchStored(Queries(out_, g, next));
   }
 
   void Step(const ScanBlock& at) {
@@ -67,7 +77,8 @@ class ScanForward : private ScanCore {
                        .read = RowSeries(q),
                        .out = RowSeries(o),
                        .decay = RowSeries(decay),
-                       .weight = beta});
+                       .weight = beta,
+                       .ahead = &ahead});
     } else {
       Recur(how, {.tokens = at.count(),
                   .rows = D,
@@ -79,8 +90,10 @@ class ScanForward : private ScanCore {
                   .right = writes_,
                   .read = RowSeries(q),
                   .out = RowSeries(o),
-                  .decay = RowSeries(decay)});
+                  .decay = RowSeries(decay),
+                  .ahead = &ahead});
     }
+    ahead.Rest();
     for (int64_t g = 0; g < group && at.queries > 0; ++g) Store(g, at);
   }
 
@@ -97,18 +110,21 @@ class ScanForward : private ScanCore {
       return;
     }
     LoadRows(rows, v);
-    if (!delta && problem.beta.given()) ScaleRows(beta, at.keys, v);
+    if (!delta) ScaleByBeta(at, v);
   }
 
   void Store(int64_t g, const ScanBlock& at) {
     const RowsOf out = Queries(out_, g, at), lse = Queries(problem.lse, g, at);
+    const RowStore store(out);
+    float* const log_d = factor;
+    if (item.begin == 0) LogRow(row_d + g * block, at.queries, log_d);
     for (int64_t t = 0; t < at.queries; ++t) {
       const int64_t row = g * block + t;
       const float d = row_d[row], shifts = shifted ? q_shift[row] + RowShift(at, t) : 0.0f;
-      if (item.begin == 0) lse.Float(t) = LogNormaliser(d, shifts);
+      if (item.begin == 0) lse.Float(t) = d == 0 ? LogOfNothing() : log_d[t] + shifts;
       const float factor_of_num =
           params.den != ScanDen::kOne ? Reciprocal(d) : ScaleNum(o.Row(row), shifts);
-      Narrow(out_.dtype, o.Row(row), Dv_, out.Row(t), factor_of_num);
+      store.Store(t, o.Row(row), factor_of_num);
     }
   }
 
@@ -126,9 +142,8 @@ class ScanForward : private ScanCore {
 
   // Every row of the walk sees a key or a state. d = 0: whatever the shifts, also if they are -inf
   // or NaN.
-  float LogNormaliser(float d, float shifts) const {
-    if (d == 0) return shifted ? kNothing : std::numeric_limits<float>::quiet_NaN();
-    return std::log(d) + shifts;
+  float LogOfNothing() const {
+    return shifted ? kNothing : std::numeric_limits<float>::quiet_NaN();
   }
 
   void Blank(int64_t g, int64_t begin, int64_t end) {

@@ -94,7 +94,11 @@ class ScanGradRows : private GradCore {
 
   void Run() {
     StartNormaliser();
-    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at) {
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
+      FetchFeatures(next);
+      FetchQueries(grad.dout, next);
+      FetchQueries(problem.out, next);
+      ahead.Rest();
       LoadQueries(at);
       LoadKeys(at);
       Normalise(at);
@@ -186,8 +190,11 @@ class ScanGradErrors : private GradCore {
   void Run() {
     const Tile state = {s, layout.v_pitch, v.width};
     LoadState(s0_, state);
-    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at) {
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
       if (at.keys == 0) return;
+      ahead.Clear();
+      ahead.Add(Keys(problem.k, next));
+      ahead.Add(Keys(values_, next));
       LoadKeys(at);
       LoadRows(Keys(values_, at), v);
       const Series error = {.data = KeptRow(kept.error, kept.v_pitch, at.k) + item.begin,
@@ -200,7 +207,8 @@ class ScanGradErrors : private GradCore {
                                                                   .value = RowSeries(v),
                                                                   .error = error,
                                                                   .decay = RowSeries(decay),
-                                                                  .weight = beta});
+                                                                  .weight = beta,
+                                                                  .ahead = &ahead});
     });
   }
 
@@ -228,7 +236,12 @@ class ScanGradColumns : private GradCore {
     for (int64_t c = 0; c < D && grad.dz_out.given(); ++c) {
       z[c] = FloatAt(grad.dz_out, item.b, item.kv_head, c);
     }
-    walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at) { Step(at); });
+    walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at, const ScanBlock& next) {
+      FetchFeatures(next);
+      FetchQueries(dout_, next);
+      FetchStored(Keys(dv_, next));
+      Step(at);
+    });
     const ScanBlock unseen = {.k = walk.used_keys, .keys = problem.k.shape[2] - walk.used_keys};
     if (grad.dv.given()) ZeroRows(Keys(dv_, unseen));
     for (int64_t t = unseen.k; t < unseen.k + unseen.keys && grad.dbeta.given(); ++t) {
@@ -257,7 +270,8 @@ class ScanGradColumns : private GradCore {
                        .error = Backwards(v, at),
                        .decay = Backwards(decay, at),
                        .weight = beta + at.keys - 1,
-                       .weight_step = -1});
+                       .weight_step = -1,
+                       .ahead = &ahead});
       for (int64_t t = 0; t < at.keys; ++t) ScaleRow(-1.0f, v.Row(t), v.width);
     } else {
       Recur(how, {.tokens = at.count(),
@@ -270,14 +284,16 @@ class ScanGradColumns : private GradCore {
                   .right = Backwards(o, at),
                   .read = Backwards(k, at),
                   .out = Backwards(v, at),
-                  .decay = Backwards(decay, at)});
+                  .decay = Backwards(decay, at),
+                  .ahead = &ahead});
     }
+    ahead.Rest();
     if (grad.dbeta.given()) StoreBetaGradients(at);
     if (at.keys > 0) StoreValueGradients(at);
   }
 
   void StoreValueGradients(const ScanBlock& at) {
-    ScaleRows(beta, at.keys, v);
+    ScaleByBeta(at, v);
     for (int64_t t = 0; t < at.keys && delta; ++t) {
       std::copy_n(v.Row(t), v.width, KeptRow(kept.dwrite, kept.v_pitch, at.k + t) + item.begin);
     }

@@ -11,7 +11,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-void RunBackward(const ScanItem& item, float* scratch) {
+void RunJob(const ScanItem& item, float* scratch) {
   switch (item.job) {
     case ScanJob::kRows:
       return ScanGradRows(item, scratch).Run();
@@ -25,13 +25,21 @@ void RunBackward(const ScanItem& item, float* scratch) {
     case ScanJob::kBackward:
       break;
   }
+}
+
+void RunBackward(const ScanItem& item, float* scratch) {
+  if (item.job != ScanJob::kBackward) {
+    RunJob(item, scratch);
+    return hwy::FlushStream();
+  }
   for (const ScanJob job :
        {ScanJob::kRows, ScanJob::kErrors, ScanJob::kColumns, ScanJob::kFeatures}) {
     ScanItem part = item;
     part.job = job;
     part.end = job == ScanJob::kFeatures ? item.problem->q.shape[3] : item.problem->v.shape[3];
-    if (IsNeeded(part)) RunBackward(part, scratch);
+    if (IsNeeded(part)) RunJob(part, scratch);
   }
+  hwy::FlushStream();
 }
 
 }  // namespace attnd::HWY_NAMESPACE

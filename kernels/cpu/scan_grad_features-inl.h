@@ -25,7 +25,13 @@ class ScanGradFeatures : private GradCore {
         q_(Columns(problem.q, work.begin, work.end)),
         k_(Columns(problem.k, work.begin, work.end)),
         dq_(Columns(grad.dq, work.begin, work.end)),
-        dk_(Columns(grad.dk, work.begin, work.end)) {}
+        dk_(Columns(grad.dk, work.begin, work.end)) {
+    // A maximum is one of all features.
+    if (shifted) return;
+    queries_from = q_;
+    keys_from = k_;
+    first_feature = work.begin;
+  }
 
   void Run() {
     if (grad.dq.given() || decays_ || (delta && keys_wanted_)) RunForward();
@@ -50,6 +56,12 @@ class ScanGradFeatures : private GradCore {
     }
   }
 
+  void Fetch(const ScanBlock& next) {
+    FetchFeatures(next);
+    ahead.Add(Keys(problem.v, next));
+    FetchQueries(grad.dout, next);
+  }
+
   // [b v, b] of the block's keys, or [b error, b], in v; for the delta rule, [dv, 0] in dv_rows_.
   void LoadWrites(const ScanBlock& at) {
     if (at.keys == 0) return;
@@ -63,7 +75,7 @@ class ScanGradFeatures : private GradCore {
         dv_rows_.Row(t)[Dv_] = 0.0f;
       }
     }
-    ScaleRows(beta, at.keys, v);
+    ScaleByBeta(at, v);
     for (int64_t t = 0; t < at.keys; ++t) v.Row(t)[Dv_] = beta[t];
   }
 
@@ -79,7 +91,11 @@ class ScanGradFeatures : private GradCore {
 
   void RunForward() {
     LoadTransposed(problem.s0, problem.z0);
-    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at) { ForwardStep(at); });
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
+      Fetch(next);
+      for (int64_t g = 0; g < group; ++g) FetchStored(Queries(dq_, g, next));
+      ForwardStep(at);
+    });
     const int64_t end = problem.q.shape[2];
     for (int64_t g = 0; g < group && grad.dq.given(); ++g) {
       ZeroRows(Queries(dq_, g, {.q = 0, .queries = walk.first_query}));
@@ -107,7 +123,9 @@ class ScanGradFeatures : private GradCore {
            .right = RowSeries(Mine(k)),
            .read = RowSeries(OfHead(o, first)),
            .out = RowSeries(Mine(OfHead(dphi, first))),
-           .decay = RowSeries(Mine(decay))});
+           .decay = RowSeries(Mine(decay)),
+           .ahead = &ahead});
+    ahead.Rest();
     if (of_keys > 0) KeepStored(at);
     if (decays_) KeepFlow(at);
     for (int64_t g = 0; g < of_queries && grad.dq.given(); ++g) {
@@ -148,7 +166,11 @@ class ScanGradFeatures : private GradCore {
   void RunBackward() {
     LoadTransposed(grad.ds_out, grad.dz_out);
     std::fill_n(sum, width_, 0.0f);
-    walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at) { BackwardStep(at); });
+    walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at, const ScanBlock& next) {
+      Fetch(next);
+      FetchStored(Keys(dk_, next));
+      BackwardStep(at);
+    });
     const int64_t Nk = problem.k.shape[2];
     if (grad.dk.given()) ZeroRows(Keys(dk_, {.k = walk.used_keys, .keys = Nk - walk.used_keys}));
     for (int64_t t = walk.used_keys; t < Nk && decays_; ++t) StoreDecayGradient(t, nullptr);
@@ -184,12 +206,14 @@ class ScanGradFeatures : private GradCore {
                     .right = Backwards(Mine(q), at),
                     .read = Backwards(v, at),
                     .out = Backwards(Mine(dphi), at),
-                    .decay = Backwards(Mine(decay), at)};
+                    .decay = Backwards(Mine(decay), at),
+                    .ahead = &ahead};
     if (delta && at.keys > 0) {
       r.after_left = Backwards(dv_rows_, at);
       r.after_right = Backwards(Mine(k), at);
     }
     Recur(at.keys > 0 && is_decaying ? Decay::kLanesLast : Decay::kNone, r);
+    ahead.Rest();
     if (at.keys == 0) return;
     if (decays_) StoreDecayGradients(at);
     for (int64_t t = 0; t < at.keys && delta; ++t) {
@@ -235,8 +259,9 @@ class ScanGradFeatures : private GradCore {
       FloatAt(to, item.b, item.kv_head, key) = total;
       return;
     }
+    float* at = &FloatAt(to, item.b, item.kv_head, key, item.begin);
     for (int64_t c = 0; c < count; ++c) {
-      FloatAt(to, item.b, item.kv_head, key, item.begin + c) = values == nullptr ? 0.0f : values[c];
+      at[c * to.stride[3]] = values == nullptr ? 0.0f : values[c];
     }
   }
 

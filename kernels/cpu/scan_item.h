@@ -80,15 +80,22 @@ struct ScanWalk {
     if (end_query == 0 || first_query >= end_query) first_query = end_query = 0;
   }
 
-  // Calls f(block) for blocks of at most `most` tokens, in order or in reverse.
+  // Calls f(block, next) for blocks of at most `most` tokens, in order or in reverse; after the
+  // last block comes one of no tokens.
   template <class F>
   void ForEachBlock(int64_t most, bool reverse, const F& f) const {
+    ScanBlock block;
     for (int i = 0; i < kParts; ++i) {
       const int p = reverse ? kParts - 1 - i : i;
       const ScanBlock& part = parts[p];
       const int64_t blocks = (part.count() + most - 1) / most;
-      for (int64_t n = 0; n < blocks; ++n) f(Cut(part, p, reverse ? blocks - 1 - n : n, most));
+      for (int64_t n = 0; n < blocks; ++n) {
+        const ScanBlock next = Cut(part, p, reverse ? blocks - 1 - n : n, most);
+        if (block.count() > 0) f(block, next);
+        block = next;
+      }
     }
+    if (block.count() > 0) f(block, ScanBlock());
   }
   // An upper bound of the numbers of anchors.
   static int64_t Anchors(int64_t keys) { return keys / kAnchorKeys + kParts + 2; }

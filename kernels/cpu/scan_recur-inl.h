@@ -8,8 +8,11 @@
 #define ATTND_CPU_SCAN_RECUR_INL_H_
 #endif
 
+#include <type_traits>
+
 #include "hwy/highway.h"
 #include "kernels/cpu/gemm-inl.h"
+#include "kernels/cpu/scan_ahead-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -36,6 +39,7 @@ struct Recurrence {
   int64_t tokens = 0, rows = 0, lanes = 0, updates = 0, reads = 0;
   MutableRows state;
   Series left, right, read, out, decay, after_left, after_right;
+  Ahead* ahead = nullptr;  // what to fetch on the way, never null
 };
 
 namespace recur_internal {
@@ -44,6 +48,7 @@ namespace recur_internal {
 // compiler cannot know that stores to `out` leave it alone.
 template <int kM, int kV, Decay kDecay>
 HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
+  const std::byte* const* lines = r.ahead->Lines();
   const DF d;
   const int64_t stride = r.state.stride, updates = r.updates, reads = r.reads;
   float* const state = r.state.data + row * stride + lane;
@@ -109,6 +114,7 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
                 after_right_step = r.after_right.token;
   after_left += row;
   for (int64_t t = r.tokens; t > 0; --t) {
+    __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
     if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) multiply(factor);
     for (int64_t m = 0; m < updates; ++m) add(left + m * r_left.term, right + m * r_right.term);
     for (int64_t g = 0; g < reads; ++g) read(weight + g * r_read.term, out + g * r_out.term);
@@ -129,7 +135,106 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
   }
 }
 
+// Piece for one update and one read a token, two tokens at a time: the operations are the same. A
+// token's read waits for its update and each row of it for the row before, so a row of one token
+// goes with the row before of its read and with older rows of the other token: nothing waits for
+// its neighbour. A core that is shared looks ahead too little to find that by itself.
+template <int kM, int kV, Decay kDecay>
+HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
+  const DF d;
+  const std::byte* const* lines = r.ahead->Lines();
+  const int64_t stride = r.state.stride;
+  float* const state = r.state.data + row * stride + lane;
+  VF x[kM][kV];
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) x[i][j] = hn::LoadU(d, state + i * stride + j * kLanes);
+  }
+  constexpr bool kByRow = kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast;
+  constexpr bool kFirst = kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst;
+  const bool is_first = row == 0;
+  // Each of two tokens has pointers of its own: sums of a pointer, a step and a row would not fit
+  // the registers.
+  struct Token {
+    const float *left, *right, *weight, *factor;
+    float* out;
+  };
+  const Series r_left = r.left, r_right = r.right, r_read = r.read, r_out = r.out,
+               r_decay = r.decay;
+  const auto token = [&](int64_t t) -> Token {
+    return {r_left.At(0, t) + row, r_right.At(0, t) + lane, r_read.At(0, t) + row,
+            r_decay.At(0, t) + (kByRow ? row : lane), r_out.At(0, t) + lane};
+  };
+  Token at[2] = {token(0), token(1)};
+  const auto next = [&](auto tokens) HWY_ATTR {
+    constexpr int kT = decltype(tokens)::value;
+    VF sum[kT][kV], value[kT][kV];
+#pragma GCC unroll 8
+    for (int t = 0; t < kT; ++t) {
+      __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) {
+        sum[t][j] = is_first ? hn::Zero(d) : hn::LoadU(d, at[t].out + j * kLanes);
+        value[t][j] = hn::LoadU(d, at[t].right + j * kLanes);
+      }
+    }
+    const auto decay = [&](int t, int i) HWY_ATTR {
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) {
+        const float* factor = at[t].factor;
+        const VF f = kByRow ? hn::Set(d, factor[i]) : hn::LoadU(d, factor + j * kLanes);
+        x[i][j] = hn::Mul(f, x[i][j]);
+      }
+    };
+#pragma GCC unroll 16
+    for (int step = 0; step < kM + 2 * kT - 1; ++step) {
+#pragma GCC unroll 8
+      for (int t = 0; t < kT; ++t) {
+        const int i = step - 2 * t;
+        if (i >= 0 && i < kM) {
+          if constexpr (kFirst) decay(t, i);
+          const VF element = hn::Set(d, at[t].left[i]);
+#pragma GCC unroll 8
+          for (int j = 0; j < kV; ++j) x[i][j] = hn::MulAdd(element, value[t][j], x[i][j]);
+        }
+        if (i >= 1 && i <= kM) {
+          const VF element = hn::Set(d, at[t].weight[i - 1]);
+#pragma GCC unroll 8
+          for (int j = 0; j < kV; ++j) sum[t][j] = hn::MulAdd(element, x[i - 1][j], sum[t][j]);
+          if constexpr (kDecay != Decay::kNone && !kFirst) decay(t, i - 1);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kT; ++t) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) hn::StoreU(sum[t][j], d, at[t].out + j * kLanes);
+      at[t].left += 2 * r_left.token;
+      at[t].right += 2 * r_right.token;
+      at[t].weight += 2 * r_read.token;
+      at[t].factor += 2 * r_decay.token;
+      at[t].out += 2 * r_out.token;
+    }
+  };
+  int64_t t = r.tokens;
+  for (; t >= 2; t -= 2) next(std::integral_constant<int, 2>());
+  if (t > 0) next(std::integral_constant<int, 1>());
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) hn::StoreU(x[i][j], d, state + i * stride + j * kLanes);
+  }
+}
+
 // Rows in ascending order whatever the shape of a piece: what is read does not depend on it.
+template <int kV, Decay kDecay>
+HWY_INLINE void PairColumn(const Recurrence& r, int64_t lane) {
+  constexpr int kM = (HWY_TARGET == HWY_AVX3 ? 16 : 8) / 2;
+  int64_t row = 0;
+  for (; row + kM <= r.rows; row += kM) PairPiece<kM, kV, kDecay>(r, row, lane);
+  for (; row < r.rows; ++row) PairPiece<1, kV, kDecay>(r, row, lane);
+}
 template <int kV, Decay kDecay>
 HWY_INLINE void Column(const Recurrence& r, int64_t lane) {
   // Half of the registers hold the state; the rest the values of a token.
@@ -141,11 +246,14 @@ HWY_INLINE void Column(const Recurrence& r, int64_t lane) {
 
 }  // namespace recur_internal
 
-// REQUIRES: lanes is a multiple of 16.
+// REQUIRES: lanes is a multiple of 16, tokens <= kScanBlock.
 template <Decay kDecay>
 HWY_NOINLINE void RecurWith(const Recurrence& r) {
-  using recur_internal::Column;
+  using recur_internal::Column, recur_internal::PairColumn;
   int64_t lane = 0;
+  if (r.updates == 1 && r.reads == 1 && r.after_left.data == nullptr) {
+    for (; lane + 2 * kLanes <= r.lanes; lane += 2 * kLanes) PairColumn<2, kDecay>(r, lane);
+  }
   for (; lane + 4 * kLanes <= r.lanes; lane += 4 * kLanes) Column<4, kDecay>(r, lane);
   for (; lane + 2 * kLanes <= r.lanes; lane += 2 * kLanes) Column<2, kDecay>(r, lane);
   if constexpr (kLanes == 16) {
@@ -155,17 +263,27 @@ HWY_NOINLINE void RecurWith(const Recurrence& r) {
 
 // Tokens that only add, or only read, need no order.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void AddAll(const Recurrence& r) {
+  constexpr int64_t kStep = kRows;
   for (int64_t m = 0; m < r.updates; ++m) {
-    const Broadcast left = {r.left.At(m, 0), 1, r.left.token};
     const Rows right = {r.right.At(m, 0), r.right.token};
-    Gemm<Start::kAddLast>(r.rows, r.lanes, r.tokens, left, right, r.state);
+    for (int64_t row = 0; row < r.rows; row += kStep) {
+      r.ahead->Some();
+      const Broadcast left = {r.left.At(m, 0) + row, 1, r.left.token};
+      const MutableRows state = {r.state.data + row * r.state.stride, r.state.stride};
+      Gemm<Start::kAddLast>(std::min(kStep, r.rows - row), r.lanes, r.tokens, left, right, state);
+    }
   }
 }
 HWY_NOINLINE HWY_MAYBE_UNUSED static void ReadAll(const Recurrence& r) {
+  constexpr int64_t kStep = kRows;
+  const Rows state = {r.state.data, r.state.stride};
   for (int64_t g = 0; g < r.reads; ++g) {
-    const Broadcast weight = {r.read.At(g, 0), r.read.token, 1};
-    const MutableRows out = {r.out.At(g, 0), r.out.token};
-    Gemm<Start::kZero>(r.tokens, r.lanes, r.rows, weight, {r.state.data, r.state.stride}, out);
+    for (int64_t t = 0; t < r.tokens; t += kStep) {
+      r.ahead->Some();
+      const Broadcast weight = {r.read.At(g, t), r.read.token, 1};
+      const MutableRows out = {r.out.At(g, t), r.out.token};
+      Gemm<Start::kZero>(std::min(kStep, r.tokens - t), r.lanes, r.rows, weight, state, out);
+    }
   }
 }
 
@@ -187,123 +305,6 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void Recur(Decay decay, const Recurrence& r
     case Decay::kLanesLast:
       return RecurWith<Decay::kLanesLast>(r);
   }
-}
-
-// The delta rule (Yang et al. 2024, eq. 1), where a token writes what its key does not yet read:
-//   X *= decay_t (if kRowsFirst)      X += left_t,m right_t,m^T for m < updates
-//   error_t = value_t - X^T key_t     X += weight_t key_t error_t^T
-//   out_t,g = X^T read_t,g for g < reads      X *= decay_t (if kRowsLast)
-// value not given: 0.
-struct DeltaRecurrence {
-  int64_t tokens = 0, rows = 0, lanes = 0, updates = 0, reads = 0;
-  MutableRows state;
-  Series left, right, key, value, error, read, out, decay;
-  const float* weight = nullptr;
-  int64_t weight_step = 1;
-};
-
-namespace recur_internal {
-
-// kV vectors of lanes, all rows: the piece of the state stays in L1 from token to token.
-template <int kV, Decay kDecay>
-HWY_NOINLINE void DeltaColumn(const DeltaRecurrence& r, int64_t lane) {
-  const DF d;
-  const auto at = [&](int64_t row) { return r.state.data + row * r.state.stride + lane; };
-  for (int64_t t = 0; t < r.tokens; ++t) {
-    const float* key = r.key.At(0, t);
-    [[maybe_unused]] const float* factor = r.decay.At(0, t);
-    for (int64_t m = 0; m < r.updates; ++m) {
-      const float *left = r.left.At(m, t), *right = r.right.At(m, t) + lane;
-      for (int64_t row = 0; row < r.rows; ++row) {
-#pragma GCC unroll 8
-        for (int j = 0; j < kV; ++j) {
-          float* x = at(row) + j * kLanes;
-          const VF value = hn::LoadU(d, right + j * kLanes);
-          hn::StoreU(hn::MulAdd(hn::Set(d, left[row]), value, hn::LoadU(d, x)), d, x);
-        }
-      }
-    }
-    const auto state = [&](int64_t row, int j) HWY_ATTR {
-      const VF x = hn::LoadU(d, at(row) + j * kLanes);
-      if constexpr (kDecay != Decay::kRowsFirst) return x;
-      return hn::Mul(hn::Set(d, factor[row]), x);
-    };
-    // Even and odd rows apart: one sum alone would wait for itself.
-    VF even[kV], odd[kV];
-#pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) even[j] = odd[j] = hn::Zero(d);
-    int64_t row = 0;
-    for (; row + 2 <= r.rows; row += 2) {
-#pragma GCC unroll 8
-      for (int j = 0; j < kV; ++j) {
-        even[j] = hn::MulAdd(hn::Set(d, key[row]), state(row, j), even[j]);
-        odd[j] = hn::MulAdd(hn::Set(d, key[row + 1]), state(row + 1, j), odd[j]);
-      }
-    }
-    if (row < r.rows) {
-#pragma GCC unroll 8
-      for (int j = 0; j < kV; ++j) {
-        even[j] = hn::MulAdd(hn::Set(d, key[row]), state(row, j), even[j]);
-      }
-    }
-    VF update[kV], out[kV];
-#pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) {
-      const VF stored = hn::Add(even[j], odd[j]);
-      const VF value = r.value.data == nullptr ? hn::Zero(d)
-                                               : hn::LoadU(d, r.value.At(0, t) + lane + j * kLanes);
-      const VF error = hn::Sub(value, stored);
-      hn::StoreU(error, d, r.error.At(0, t) + lane + j * kLanes);
-      update[j] = hn::Mul(hn::Set(d, r.weight[t * r.weight_step]), error);
-      out[j] = hn::Zero(d);
-    }
-    const float* read = r.reads > 0 ? r.read.At(0, t) : key;
-    for (row = 0; row < r.rows; ++row) {
-#pragma GCC unroll 8
-      for (int j = 0; j < kV; ++j) {
-        VF x = hn::MulAdd(hn::Set(d, key[row]), update[j], state(row, j));
-        out[j] = hn::MulAdd(hn::Set(d, read[row]), x, out[j]);
-        if constexpr (kDecay == Decay::kRowsLast) x = hn::Mul(hn::Set(d, factor[row]), x);
-        hn::StoreU(x, d, at(row) + j * kLanes);
-      }
-    }
-    for (int64_t g = 0; g < r.reads; ++g) {
-      if (g > 0) {
-        const float* weight = r.read.At(g, t);
-#pragma GCC unroll 8
-        for (int j = 0; j < kV; ++j) out[j] = hn::Zero(d);
-        for (row = 0; row < r.rows; ++row) {
-#pragma GCC unroll 8
-          for (int j = 0; j < kV; ++j) {
-            const VF x = hn::LoadU(d, at(row) + j * kLanes);
-            out[j] = hn::MulAdd(hn::Set(d, weight[row]), x, out[j]);
-          }
-        }
-      }
-      float* to = r.out.At(g, t) + lane;
-#pragma GCC unroll 8
-      for (int j = 0; j < kV; ++j) hn::StoreU(out[j], d, to + j * kLanes);
-    }
-  }
-}
-
-template <Decay kDecay>
-HWY_NOINLINE void RecurDeltaWith(const DeltaRecurrence& r) {
-  int64_t lane = 0;
-  for (; lane + 4 * kLanes <= r.lanes; lane += 4 * kLanes) DeltaColumn<4, kDecay>(r, lane);
-  for (; lane + 2 * kLanes <= r.lanes; lane += 2 * kLanes) DeltaColumn<2, kDecay>(r, lane);
-  if constexpr (kLanes == 16) {
-    for (; lane < r.lanes; lane += kLanes) DeltaColumn<1, kDecay>(r, lane);
-  }
-}
-
-}  // namespace recur_internal
-
-// REQUIRES: lanes is a multiple of 16; decay is kNone, kRowsFirst or kRowsLast.
-HWY_NOINLINE HWY_MAYBE_UNUSED static void RecurDelta(Decay decay, const DeltaRecurrence& r) {
-  if (decay == Decay::kNone) return recur_internal::RecurDeltaWith<Decay::kNone>(r);
-  if (decay == Decay::kRowsFirst) return recur_internal::RecurDeltaWith<Decay::kRowsFirst>(r);
-  recur_internal::RecurDeltaWith<Decay::kRowsLast>(r);
 }
 
 }  // namespace attnd::HWY_NAMESPACE

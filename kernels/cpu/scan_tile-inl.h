@@ -12,30 +12,19 @@
 #include <cstring>
 #include <limits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/core/view.h"
 #include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/feature_map-inl.h"
 #include "kernels/cpu/gemm-inl.h"
+#include "kernels/cpu/scan_ahead-inl.h"
 #include "kernels/cpu/scan_item.h"
+#include "kernels/cpu/wide_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Rows [n, n + count) of head h of batch row b.
-struct RowsOf {
-  const View& view;
-  int64_t b, h, n, count;
-
-  std::byte* Row(int64_t i) const {
-    return view.As<std::byte>() + SizeOf(view.dtype) * (b * view.stride[0] + h * view.stride[1] +
-                                                        (n + i) * view.stride[2]);
-  }
-  float& Float(int64_t i) const {  // element i of a [B,H,N] float32 tensor
-    return *reinterpret_cast<float*>(Row(i));
-  }
-};
 
 // A tile in scratch: row i at data + i * pitch, `width` floats of it in use.
 struct Tile {
@@ -65,6 +54,16 @@ HWY_INLINE float Dot(const float* a, const float* b, int64_t width) {
     sum = hn::MulAdd(hn::LoadU(d, a + c), hn::LoadU(d, b + c), sum);
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// to = log(from), n floats; n is rounded up to whole vectors.
+HWY_INLINE void LogRow(const float* from, int64_t n, float* to) {
+  const wide::D d;
+  const hn::Rebind<float, wide::D> df;
+  for (int64_t c = 0; c < n; c += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto x = hn::PromoteTo(d, hn::LoadU(df, from + c));
+    hn::StoreU(hn::DemoteTo(df, wide::Log(x)), df, to + c);
+  }
 }
 
 HWY_INLINE void ScaleRow(float factor, float* x, int64_t width) {
@@ -113,6 +112,37 @@ inline void ZeroTile(const Tile& tile, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) std::fill(tile.Row(i), tile.Row(i) + tile.width, 0.0f);
 }
 
+// Where finished rows go. What does not fit L2 goes to memory past the caches: it would leave them
+// before anybody reads it, and its lines would be read only to be overwritten. FlushStream() when
+// all is stored.
+class RowStore {
+ public:
+  explicit RowStore(const RowsOf& to) : to_(to), width_(to.view.shape[3]) {
+    constexpr int64_t kCachedBytes = 1 << 20, kLineBytes = 64;
+    const View& view = to.view;
+    const int64_t stride = view.stride[2] * SizeOf(view.dtype);
+    const auto address = reinterpret_cast<uintptr_t>(to.Row(0)) | static_cast<uintptr_t>(stride) |
+                         static_cast<uintptr_t>(4 * width_);
+    streams_ = view.dtype == DType::kF32 && address % kLineBytes == 0 &&
+               stride * view.shape[2] > kCachedBytes;
+  }
+
+  HWY_INLINE void Store(int64_t i, const float* row, float factor = 1.0f) const {
+    if (!streams_) return Narrow(to_.view.dtype, row, width_, to_.Row(i), factor);
+    const DF d;
+    float* to = reinterpret_cast<float*>(to_.Row(i));
+    for (int64_t c = 0; c < width_; c += kLanes) {
+      hn::Stream(hn::Mul(hn::Set(d, factor), hn::LoadU(d, row + c)), d, to + c);
+    }
+  }
+  bool streams() const { return streams_; }
+
+ private:
+  const RowsOf& to_;
+  const int64_t width_;
+  bool streams_;
+};
+
 // Loads rows and replaces them by their features. kExp: shift[i] becomes the maximum of row i and
 // the features are e^(x - shift[i]), 0 if that is -inf; for the other maps it becomes 0, and may be
 // null.
@@ -122,19 +152,12 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void LoadFeatures(FeatureMap map, const Row
   const int64_t D = from.view.shape[3];
   // Whole vectors of float32 need no conversion.
   const int64_t direct = from.view.dtype == DType::kF32 ? D / kLanes * kLanes : 0;
-  const int64_t row_bytes = D * SizeOf(from.view.dtype);
   const int64_t stride = from.view.stride[2] * SizeOf(from.view.dtype);
   const std::byte* source = from.Row(0);
-  // The next block as long as this one, to be in L2 when it is loaded: a block is too short for the
-  // hardware to see where it leads.
-  const int64_t ahead = from.n + 2 * from.count <= from.view.shape[2] ? from.count * stride : 0;
   WithMap(map, [&](auto constant) {
     constexpr FeatureMap kMap = decltype(constant)::value;
     for (int64_t i = 0; i < from.count; ++i, source += stride) {
       float* row = tile.Row(i);
-      for (int64_t at = 0; at < row_bytes; at += 64) {
-        __builtin_prefetch(source + ahead + at, /*rw=*/0, /*locality=*/2);
-      }
       if (direct < D) Widen(from.view.dtype, source + 4 * direct, D - direct, row + direct);
       if (D < tile.width) std::fill(row + D, row + tile.width, 0.0f);
       float most = 0.0f;
@@ -176,6 +199,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void StoreThroughMap(FeatureMap map, const 
   const RowsOf from = {source, to.b, to.h, to.n, to.count};
   const int64_t D = source.shape[3];
   std::fill(x + D, x + phi.width, 0.0f);
+  const RowStore store(to);
   WithMap(map, [&](auto constant) {
     constexpr FeatureMap kMap = decltype(constant)::value;
     for (int64_t i = 0; i < to.count; ++i) {
@@ -186,15 +210,14 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void StoreThroughMap(FeatureMap map, const 
         hn::StoreU(hn::Mul(slope, hn::LoadU(d, row + c)), d, row + c);
       }
       if (lift != nullptr && lift[i] != 0) Lift(lift[i], row, D);
-      Narrow(to.view.dtype, row, D, to.Row(i));
+      store.Store(i, row);
     }
   });
 }
 
 inline void StoreRows(const RowsOf& to, const Tile& tile) {
-  for (int64_t i = 0; i < to.count; ++i) {
-    Narrow(to.view.dtype, tile.Row(i), to.view.shape[3], to.Row(i));
-  }
+  const RowStore store(to);
+  for (int64_t i = 0; i < to.count; ++i) store.Store(i, tile.Row(i));
 }
 
 inline void ZeroRows(const RowsOf& to) {

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -68,7 +67,9 @@ class Bench {
       storage_.push_back(pool_.Allocate(s.size() * SizeOf(DType::kF32)));
       float* x = static_cast<float*>(storage_.back()->data());
       for (int64_t i = 0; i < s.size(); ++i) {
-        x[i] = static_cast<float>(std::fmod(0.754877 * static_cast<double>(i) + phase, 2.0) - 1);
+        const double turns = 0.3774385 * static_cast<double>(i) + phase;
+        x[i] =
+            static_cast<float>(2 * (turns - static_cast<double>(static_cast<int64_t>(turns))) - 1);
       }
       return DenseView(x, DType::kF32, s);
     };

@@ -177,6 +177,41 @@ TEST(Scan, SameBitsWithOneAndTwoThreads) {
   }
 }
 
+// Results of whole cache lines that are larger than L2 are stored past the caches; those of a
+// GuardedTensor, which lie across lines, are not.
+TEST(Scan, SameBitsPastTheCaches) {
+  const ScanSpec spec = {
+      .H = 1, .Nq = 4200, .Nk = 4200, .D = 64, .Dv = 64, .params = {.causal = true}};
+  for (const std::string& isa : MachineIsas()) {
+    for (int threads : {1, 2}) {
+      ScanCase across(spec), along(spec);
+      across.Run(CpuOf(isa, threads));
+      BufferPool pool(int64_t{1} << 28, /*poison=*/true);
+      std::vector<std::shared_ptr<Buffer>> storage;
+      ScanGradProblem grad = along.GradProblem();
+      for (View* view : {&grad.forward.out, &grad.dq, &grad.dk, &grad.dv}) {
+        storage.push_back(pool.Allocate(view->shape.size() * 4));
+        *view = DenseView(storage.back()->data(), DType::kF32, view->shape);
+        ASSERT_EQ(reinterpret_cast<uintptr_t>(view->data) % 64, 0u);
+      }
+      Stream stream(*CpuOf(isa, threads), &pool);
+      const auto& params = spec.params;
+      ASSERT_TRUE(CpuOf(isa, threads)
+                      ->Scan(stream, {.params = params, .problems = {&grad.forward, 1}})
+                      .ok());
+      ASSERT_TRUE(
+          CpuOf(isa, threads)->ScanGrad(stream, {.params = params, .problems = {&grad, 1}}).ok());
+      const auto same = [](const View& a, const View& b) {
+        return std::memcmp(a.data, b.data, static_cast<size_t>(a.shape.size() * 4)) == 0;
+      };
+      EXPECT_TRUE(same(grad.forward.out, across.out.view())) << isa << " threads " << threads;
+      EXPECT_TRUE(same(grad.dq, across.dq.view())) << isa << " threads " << threads;
+      EXPECT_TRUE(same(grad.dk, across.dk.view())) << isa << " threads " << threads;
+      EXPECT_TRUE(same(grad.dv, across.dv.view())) << isa << " threads " << threads;
+    }
+  }
+}
+
 TEST(Scan, ListIsOneLaunchAndSameBitsAsAlone) {
   const ScanParams params = {.causal = true};
   std::vector<std::unique_ptr<ScanCase>> alone, listed;
