@@ -87,21 +87,22 @@ HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_colu
   const float* base[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_row;
-  // The shorter of the two waits in registers for the longer.
+  // The shorter of the two waits in registers for the longer. As long as each other: a row of B
+  // does, in vectors that lie side by side, while elements of A come from as many lines.
   const auto add = [&](const float* b_row) HWY_ATTR {
     VF element[kM], row[kV];
 #pragma GCC unroll 8
-    for (int i = 0; kM <= kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
+    for (int i = 0; kM < kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
 #pragma GCC unroll 8
     for (int j = 0; j < kV; ++j) {
       row[j] = hn::LoadU(d, b_row + j * kLanes);
 #pragma GCC unroll 8
-      for (int i = 0; kM <= kV && i < kM; ++i) {
+      for (int i = 0; kM < kV && i < kM; ++i) {
         acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);
       }
     }
 #pragma GCC unroll 8
-    for (int i = 0; kM > kV && i < kM; ++i) {
+    for (int i = 0; kM >= kV && i < kM; ++i) {
       element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);
