@@ -141,21 +141,39 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void Narrow(DType dtype, const float* from,
   }
 }
 
-// to[c][r] = from[r][c]; rows `from_stride` and `to_stride` floats apart.
+// Four consecutive floats of each of the rows 0, 4, 8, ...: one row a 128-bit block of a vector.
+HWY_INLINE convert_internal::V LoadBlocks(const float* from, int64_t stride) {
+  const auto row = [&](int64_t i) HWY_ATTR { return _mm_loadu_ps(from + 4 * i * stride); };
+#if HWY_TARGET == HWY_AVX3
+  __m512 v = _mm512_castps128_ps512(row(0));
+  v = _mm512_insertf32x4(v, row(1), 1);
+  v = _mm512_insertf32x4(v, row(2), 2);
+  return convert_internal::V{_mm512_insertf32x4(v, row(3), 3)};
+#elif HWY_TARGET == HWY_AVX2
+  return convert_internal::V{_mm256_insertf128_ps(_mm256_castps128_ps256(row(0)), row(1), 1)};
+#else
+  return convert_internal::V{row(0)};
+#endif
+}
+
+// to[c][r] = from[r][c]; rows `from_stride` and `to_stride` floats apart. A vector of rows at a
+// time: what is written are whole vectors.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void Transpose(const float* from, int64_t from_stride,
                                                     int64_t rows, int64_t columns, float* to,
                                                     int64_t to_stride) {
-  const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> dd;
-  const auto pair = [&](auto v) { return hn::BitCast(dd, v); };
+  using namespace convert_internal;
+  const D d;
+  const hn::RepartitionToWide<D> dd;
+  const auto pair = [&](V v) HWY_ATTR { return hn::BitCast(dd, v); };
   int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
+  for (; r + kStep <= rows; r += kStep) {
     const float* f = from + r * from_stride;
     int64_t c = 0;
     for (; c + 4 <= columns; c += 4) {
-      const auto r0 = hn::LoadU(d, f + c), r1 = hn::LoadU(d, f + from_stride + c);
-      const auto r2 = hn::LoadU(d, f + 2 * from_stride + c);
-      const auto r3 = hn::LoadU(d, f + 3 * from_stride + c);
+      const V r0 = LoadBlocks(f + c, from_stride),
+              r1 = LoadBlocks(f + from_stride + c, from_stride);
+      const V r2 = LoadBlocks(f + 2 * from_stride + c, from_stride);
+      const V r3 = LoadBlocks(f + 3 * from_stride + c, from_stride);
       const auto low01 = pair(hn::InterleaveLower(d, r0, r1));
       const auto low23 = pair(hn::InterleaveLower(d, r2, r3));
       const auto high01 = pair(hn::InterleaveUpper(d, r0, r1));
@@ -167,7 +185,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void Transpose(const float* from, int64_t f
       hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, high01, high23)), d, t + 3 * to_stride);
     }
     for (; c < columns; ++c) {
-      for (int64_t i = 0; i < 4; ++i) to[c * to_stride + r + i] = f[i * from_stride + c];
+      for (int64_t i = 0; i < kStep; ++i) to[c * to_stride + r + i] = f[i * from_stride + c];
     }
   }
   for (; r < rows; ++r) {

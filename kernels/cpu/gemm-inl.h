@@ -21,12 +21,12 @@ using VF = hn::Vec<DF>;
 constexpr int64_t kLanes = HWY_LANES(float);
 
 // A block of C of kRows x kVectors vectors stays in registers: 16 of 32 (AVX-512) or 12 of 16, the
-// rest holds a column of A and a vector of B. AVX-512: 4 x 4 runs at 93-99 % of the multiply-add
-// peak on tiles of 64 to 256 rows and K of 64 to 512; 6 x 4, 8 x 2 and 4 x 6 differ by less than
-// the noise, and a panel of 64 columns is a tile of queries. 12 registers: 3 x 4 takes 7 loads for
-// 12 multiply-adds; 6 x 2 takes 8 and more instructions around them: as fast on a quiet machine, 15
-// % slower on one with busy neighbours, who leave a hyperthread fewer instructions a cycle but not
-// fewer multiply-adds.
+// rest holds a row of B and an element of A, or the reverse. AVX-512: 4 x 4 runs at 93-99 % of the
+// multiply-add peak on tiles of 64 to 256 rows and K of 64 to 512; 6 x 4, 8 x 2 and 4 x 6 differ by
+// less than the noise, and a panel of 64 columns is a tile of queries. 12 registers: 3 x 4 takes 7
+// loads for 12 multiply-adds; 6 x 2 takes 8 and more instructions around them: as fast on a quiet
+// machine, 15 % slower on one with busy neighbours, who leave a hyperthread fewer instructions a
+// cycle but not fewer multiply-adds.
 #if HWY_TARGET == HWY_AVX3
 constexpr int kRows = 4, kVectors = 4;
 #else
@@ -87,21 +87,22 @@ HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_colu
   const float* base[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_row;
-  // The shorter of the two waits in registers for the longer.
+  // The shorter of the two waits in registers for the longer. As long as each other: a row of B
+  // does, in vectors that lie side by side, while elements of A come from as many lines.
   const auto add = [&](const float* b_row) HWY_ATTR {
     VF element[kM], row[kV];
 #pragma GCC unroll 8
-    for (int i = 0; kM <= kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
+    for (int i = 0; kM < kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
 #pragma GCC unroll 8
     for (int j = 0; j < kV; ++j) {
       row[j] = hn::LoadU(d, b_row + j * kLanes);
 #pragma GCC unroll 8
-      for (int i = 0; kM <= kV && i < kM; ++i) {
+      for (int i = 0; kM < kV && i < kM; ++i) {
         acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);
       }
     }
 #pragma GCC unroll 8
-    for (int i = 0; kM > kV && i < kM; ++i) {
+    for (int i = 0; kM >= kV && i < kM; ++i) {
       element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);

@@ -142,10 +142,10 @@ double BytesOf(const MatMulProblem& p) {
   return static_cast<double>(p.a.bytes() + p.b.bytes() + p.out.bytes());
 }
 
-MatMulWork PlanAll(const MatMulArgs& args, int64_t lanes) {
+MatMulWork PlanAll(const MatMulArgs& args, const Cpu& cpu) {
   MatMulWork work;
   for (const MatMulProblem& p : args.problems) {
-    const MatMulPlan& plan = work.plans.emplace_back(p, lanes);
+    const MatMulPlan& plan = work.plans.emplace_back(p, LanesOf(cpu.isa), cpu.threads);
     work.items.Add(plan.items(), 1);
     work.partials.push_back(work.partial_floats);
     work.tiles.push_back(work.cut_tiles);
@@ -164,7 +164,7 @@ MatMulWork PlanAll(const MatMulArgs& args, int64_t lanes) {
 
 absl::Status CpuMatMul(CpuBackend& backend, Stream& stream, const MatMulArgs& args) {
   const Cpu& cpu = backend.cpu();
-  const MatMulWork work = PlanAll(args, LanesOf(cpu.isa));
+  const MatMulWork work = PlanAll(args, cpu);
   const int64_t floats = work.scratch_floats * cpu.threads + work.partial_floats;
   const auto buffer = Take(stream, floats * static_cast<int64_t>(sizeof(float)));
   if (!buffer.ok()) return buffer.status();

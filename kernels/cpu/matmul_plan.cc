@@ -31,7 +31,7 @@ int64_t EvenPart(int64_t size, int64_t largest, int64_t unit) {
 
 }  // namespace
 
-MatMulPlan::MatMulPlan(const MatMulProblem& problem, int64_t lanes)
+MatMulPlan::MatMulPlan(const MatMulProblem& problem, int64_t lanes, int threads)
     : a(SideOf(problem.a)),
       b(SideOf(problem.b)),
       bias(SideOf(problem.bias)),
@@ -45,7 +45,7 @@ MatMulPlan::MatMulPlan(const MatMulProblem& problem, int64_t lanes)
   CutSum();
   MergeRows();
   Orient(lanes);
-  CutTiles();
+  CutTiles(threads);
 }
 
 void MatMulPlan::SetLeading(const MatMulProblem& problem) {
@@ -129,13 +129,15 @@ void MatMulPlan::Orient(int64_t lanes) {
   crosses = out.column != 1 && out.row == 1;
 }
 
-void MatMulPlan::CutTiles() {
-  // Enough items for the threads of a large machine, until packing B for few rows costs too much.
-  constexpr int64_t kItems = 16, kLeastRows = 64;
+void MatMulPlan::CutTiles(int threads) {
+  // Two items a thread, until packing B for few rows costs too much. One thread packs B least often
+  // in the largest tiles.
+  constexpr int64_t kLeastRows = 64;
+  const int64_t items = threads == 1 ? 1 : 2 * threads;
   tile_n = EvenPart(N, is_thin() ? kThinTileN : kTileN, 64);
   tiles_n = CeilDiv(N, tile_n);
   int64_t largest = kTileM;
-  while (largest > kLeastRows && batches * CeilDiv(M, largest) * tiles_n * chunks < kItems) {
+  while (largest > kLeastRows && batches * CeilDiv(M, largest) * tiles_n * chunks < items) {
     largest /= 2;
   }
   tile_m = EvenPart(M, largest, 4);

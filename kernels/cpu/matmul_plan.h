@@ -34,7 +34,7 @@ struct MatMulPlan {
   // Distances in scratch: no power of two, which would fight for few cache sets.
   static constexpr int64_t kGap = 16;
 
-  MatMulPlan(const MatMulProblem& problem, int64_t lanes);
+  MatMulPlan(const MatMulProblem& problem, int64_t lanes, int threads);
 
   // a [M,K], b [K,N], the rest [M,N]; the lanes of a vector run along N, which may be out's rows.
   MatMulSide a, b, bias, multiply, out;
@@ -75,7 +75,7 @@ struct MatMulPlan {
   void Orient(int64_t lanes);
   double Cost(int64_t lanes) const;
   void Transpose();
-  void CutTiles();
+  void CutTiles(int threads);
 };
 
 }  // namespace attnd
