@@ -330,10 +330,13 @@ CpuBackend& CpuOf(const std::string& isa, int threads) {
 }
 
 std::vector<std::string> AvailableIsas() {
-  std::vector<std::string> isas;
-  for (const char* isa : {"sse4", "avx2", "avx512"}) {
-    if (NewCpuBackend({.threads = 1, .isa = isa}).ok()) isas.push_back(isa);
-  }
+  static const auto& isas = *new std::vector<std::string>([] {
+    std::vector<std::string> available;
+    for (const char* isa : {"sse4", "avx2", "avx512"}) {
+      if (NewCpuBackend({.threads = 1, .isa = isa}).ok()) available.push_back(isa);
+    }
+    return available;
+  }());
   return isas;
 }
 

@@ -79,9 +79,9 @@ class AttendCase {
   std::vector<std::vector<char>> sees_;  // [b][i * Nk + j]
 };
 
-// The targets that this machine has.
+// The targets that this machine has. Found out once, and one backend of each for a process:
+// measuring its peak takes a while.
 std::vector<std::string> AvailableIsas();
-// One backend for a process: measuring its peak takes a while.
 CpuBackend& CpuOf(const std::string& isa, int threads);
 
 // Runs the list as one call each way, on fresh memory full of NaN.

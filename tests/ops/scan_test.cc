@@ -213,38 +213,41 @@ TEST(Scan, SameBitsPastTheCaches) {
 }
 
 TEST(Scan, ListIsOneLaunchAndSameBitsAsAlone) {
-  const ScanParams params = {.causal = true};
-  std::vector<std::unique_ptr<ScanCase>> alone, listed;
-  for (int64_t i = 0; i < 64; ++i) {
-    const ScanSpec spec = {.B = 1 + i % 2,
-                           .H = 2,
-                           .Nq = 7 * i % 90,
-                           .Nk = 11 * i % 130,
-                           .D = 16,
-                           .Dv = 24,
-                           .params = params,
-                           .seed = static_cast<unsigned>(i)};
-    alone.push_back(std::make_unique<ScanCase>(spec));
-    listed.push_back(std::make_unique<ScanCase>(spec));
-  }
-  auto* backend = static_cast<CpuBackend*>(CpuOf(MachineIsas()[0], 2));
-  for (auto& c : alone) c->Run(backend);
-  std::vector<ScanProblem> problems;
-  std::vector<ScanGradProblem> grads;
-  for (auto& c : listed) {
-    problems.push_back(c->Problem());
-    grads.push_back(c->GradProblem());
-  }
-  BufferPool pool(0, /*poison=*/true);
-  Stream stream(*backend, &pool);
-  const int64_t before = backend->launches();
-  ASSERT_TRUE(backend->Scan(stream, {.params = params, .problems = problems}).ok());
-  EXPECT_EQ(backend->launches() - before, 1);
-  ASSERT_TRUE(backend->ScanGrad(stream, {.params = params, .problems = grads}).ok());
-  EXPECT_EQ(backend->launches() - before, 2);
-  for (size_t i = 0; i < alone.size(); ++i) {
-    for (size_t j = 0; j < alone[i]->Outputs().size(); ++j) {
-      EXPECT_EQ(alone[i]->Outputs()[j]->bytes(), listed[i]->Outputs()[j]->bytes()) << i;
+  for (const std::string& isa : MachineIsas()) {
+    SCOPED_TRACE(isa);
+    const ScanParams params = {.causal = true};
+    std::vector<std::unique_ptr<ScanCase>> alone, listed;
+    for (int64_t i = 0; i < 64; ++i) {
+      const ScanSpec spec = {.B = 1 + i % 2,
+                             .H = 2,
+                             .Nq = 7 * i % 90,
+                             .Nk = 11 * i % 130,
+                             .D = 16,
+                             .Dv = 24,
+                             .params = params,
+                             .seed = static_cast<unsigned>(i)};
+      alone.push_back(std::make_unique<ScanCase>(spec));
+      listed.push_back(std::make_unique<ScanCase>(spec));
+    }
+    auto* backend = static_cast<CpuBackend*>(CpuOf(isa, 2));
+    for (auto& c : alone) c->Run(backend);
+    std::vector<ScanProblem> problems;
+    std::vector<ScanGradProblem> grads;
+    for (auto& c : listed) {
+      problems.push_back(c->Problem());
+      grads.push_back(c->GradProblem());
+    }
+    BufferPool pool(0, /*poison=*/true);
+    Stream stream(*backend, &pool);
+    const int64_t before = backend->launches();
+    ASSERT_TRUE(backend->Scan(stream, {.params = params, .problems = problems}).ok());
+    EXPECT_EQ(backend->launches() - before, 1);
+    ASSERT_TRUE(backend->ScanGrad(stream, {.params = params, .problems = grads}).ok());
+    EXPECT_EQ(backend->launches() - before, 2);
+    for (size_t i = 0; i < alone.size(); ++i) {
+      for (size_t j = 0; j < alone[i]->Outputs().size(); ++j) {
+        EXPECT_EQ(alone[i]->Outputs()[j]->bytes(), listed[i]->Outputs()[j]->bytes()) << i;
+      }
     }
   }
 }
