@@ -39,7 +39,7 @@ GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bo
     if (!Wants(out, dry) && !Wants(tail, dry)) return;
     s.out = Wants(out, dry) ? out : View();
     s.tail = Wants(tail, dry) ? tail : View();
-    s.tail_rows = tail.given() ? tail.shape[2] : 0;
+    s.tail_rows = kind == GradSum::kDk || kind == GradSum::kDv ? plan.Nk2 : 0;
     s.heads = heads;
     s.rows = rows;
     s.width = width;
