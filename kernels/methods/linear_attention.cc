@@ -332,9 +332,16 @@ class LinearAttention : public MethodOf<LinearOptions> {
       const auto log_sums = [&](bool exclusive) {
         return ops.Cumulative(CumulativeOp::kLogSumExp, rows.k, kKeys, exclusive);
       };
+      constexpr float kLeast = -std::numeric_limits<float>::infinity();
       const Tensor log_z = log_sums(/*exclusive=*/false);
-      extra.log_decay = ops.Apply(ElementOp::kSubtract, log_sums(/*exclusive=*/true), log_z);
-      phi_k = ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, rows.k, log_z));
+      // A channel whose keys so far are all -inf: nothing decays, nothing comes in.
+      const Tensor is_empty = ops.Apply(ElementOp::kEqual, log_z, NumberLike(ops, kLeast, log_z));
+      const auto relative = [&](const Tensor& x, float of_nothing) {
+        return ops.Select(is_empty, NumberLike(ops, of_nothing, log_z),
+                          ops.Apply(ElementOp::kSubtract, x, log_z));
+      };
+      extra.log_decay = relative(log_sums(/*exclusive=*/true), 0);
+      phi_k = ops.Apply(ElementOp::kExp, relative(rows.k, kLeast));
     } else {
       phi_k = ops.Softmax(rows.k, kKeys);
     }

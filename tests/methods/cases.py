@@ -32,6 +32,7 @@ class Case:
     floats: dict = dataclasses.field(default_factory=dict)
     wide_floats: bool = False  # those are float32 whatever q is
     hidden_bias: bool = False  # a third of bias is -inf
+    hidden_channels: bool = False  # every third of k is -inf in its first rows and in others
     segments: str = ""  # ids of segments and padding: "runs" or "mixed"
     packed: int = 0  # so many packed sequences, empty ones among them; B = 1
     layout: str = "BHND"
@@ -140,6 +141,8 @@ def tensors(case, dtype, gradients=False):
     drawn = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     for name in "qk":
         drawn[name] = case.spread * drawn[name] + case.shift
+    if case.hidden_channels:
+        drawn["k"][:, :, :3, ::3] = drawn["k"][:, :, 4::5, ::3] = -np.inf
     drawn["v"] *= case.v_scale
     ints = {name: np.array(value, np.int32) for name, value in case.ints.items()}
     fill_padding(drawn["q"], ints.get("q_lengths"))
