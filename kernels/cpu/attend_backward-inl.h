@@ -111,7 +111,7 @@ inline void ShareOfKeys::SumSinks(int64_t h) {
   if (!sums.wanted() || s_.share != 0) return;
   const AttendGradProblem& grad = *plan_.problem;
   const AttendProblem& p = grad.forward;
-  const double sink = HeadRows::Of(p.terms.sinks, s_.b, h).Scalar(0);
+  const double sink = CutTerm(HeadRows::Of(p.terms.sinks, s_.b, h).Scalar(0));
   const HeadRows lse = HeadRows::Of(p.lse, s_.b, h), dlse = HeadRows::Of(grad.dlse, s_.b, h);
   const HeadRows out = HeadRows::Of(p.out, s_.b, h), dout = HeadRows::Of(grad.dout, s_.b, h);
   double sum = 0;
@@ -123,7 +123,7 @@ inline void ShareOfKeys::SumSinks(int64_t h) {
       PackRow(dout, i, 1.0f, m_.dout, 0);
       shift += Dot(out, i, m_.dout.Row(0), plan_.Dv, m_.space.data);
     }
-    sum -= std::exp(sink - log_sum) * shift;
+    sum -= std::exp(std::min(sink - log_sum, 0.0)) * shift;
   }
   *sums.Open(0) = static_cast<float>(sum);
 }

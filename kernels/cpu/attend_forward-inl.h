@@ -100,15 +100,11 @@ inline void QueryTile::StoreLse(int64_t i) {
   const int64_t row = t_.QueryRow(first_ + i);
   if (row < 0) return;
   const float sum = i < queries_ ? sum_[i] : 0.0f;
-  const float* sink = row < t_.valid_rows ? t_.terms.sink : nullptr;
-  const bool only_sink =
-      sink != nullptr &&
-      (sum == 0 || (sum == 1 && max_[i] == *sink * std::numbers::log2e_v<float>));
+  const float sink = row < t_.valid_rows ? t_.terms.sink : kMinusInf;
+  const bool only_sink = sum == 0 || (sum == 1 && max_[i] == sink * std::numbers::log2e_v<float>);
   constexpr double kLn2 = 0.69314718055994530942;
-  const double log2_sum = sum == 0 ? 0 : max_[i] + std::log2(static_cast<double>(sum));
-  t_.lse.Scalar(row) = only_sink  ? *sink
-                       : sum == 0 ? kMinusInf
-                                  : static_cast<float>(log2_sum * kLn2);
+  const double log2_sum = max_[i] + std::log2(static_cast<double>(sum));
+  t_.lse.Scalar(row) = only_sink ? sink : static_cast<float>(log2_sum * kLn2);
 }
 
 inline void QueryTile::Store() {

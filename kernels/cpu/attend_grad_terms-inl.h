@@ -150,7 +150,7 @@ inline uint64_t ScoreTerms::AddScores(const RowTerms& row, float* scores, float*
       score = hn::NegMulAdd(hn::Set(d, row.slope), distance, score);
     }
     if (row.bias != nullptr) {
-      const VF bias = hn::LoadU(d, row.bias + x);
+      const VF bias = CutFinite(d, hn::LoadU(d, row.bias + x), kLeastTerm, kMostTerm);
       const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
       uint8_t bits[8] = {};
       hn::StoreMaskBits(d, hn::Ne(bias, hidden), bits);
@@ -180,7 +180,9 @@ inline uint64_t ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, cons
     const VF dp = hn::LoadU(d, dscores + x);
     VF weight, dscore;
     if (plan_.softmax()) {
-      weight = Exp2Small(d, hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low));
+      // No weight is above 1, however far the rounding of a large lse is from it. NaN stays NaN.
+      const VF exponent = hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low);
+      weight = Exp2Small(d, hn::Min(hn::Zero(d), exponent));
       dscore = hn::Mul(weight, hn::Sub(dp, shift));
     } else {
       weight = hn::Mul(factor, hn::LoadU(d, phi + x));

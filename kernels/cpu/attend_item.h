@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cpu/attend_tile.h"
 
@@ -29,7 +30,8 @@ struct HeadTerms {
   int64_t distances = 0;         // L, rows of r
   HeadRows row_weight;           // float32
   const float* slope = nullptr;  // of ALiBi; null: none
-  const float* sink = nullptr;
+  // -inf: none.
+  float sink = -std::numeric_limits<float>::infinity();
   int64_t offset = 0;  // position of query row 0
 
   bool is_softmax() const { return params.weighting == Weighting::kSoftmax; }

@@ -15,6 +15,7 @@
 #include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/gemm-inl.h"
 #include "kernels/cpu/lane_mask-inl.h"
+#include "kernels/cpu/math-inl.h"
 #include "kernels/cpu/weighting-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -297,7 +298,7 @@ inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
   for (int64_t key = 0; key < part.keys; ++key) {
     const float* bias = space_.bias + key * kPanel;
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
-      const VF added = hn::LoadU(d, bias + x);
+      const VF added = CutFinite(d, hn::LoadU(d, bias + x), kLeastTerm, kMostTerm);
       return hn::IfThenElse(hn::Eq(added, hidden), hidden, hn::MulAdd(unit, added, s));
     });
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -28,6 +29,12 @@ struct HeadRows {
   float& Scalar(int64_t n) const { return *reinterpret_cast<float*>(Row(n)); }
   HeadRows From(int64_t n) const { return {data + n * stride, stride, dtype}; }
 };
+
+// What a finite bias or sink is cut to, so that times log2(e) it stays finite. Of these two the
+// score in base 2, once rounded, is no less than lse is in base 2, and lse is the number itself:
+// backward finds the weight 1 of a key that outweighs all others.
+constexpr float kLeastTerm = -2.29e38f, kMostTerm = 2.3e38f;
+inline float CutTerm(float x) { return std::isinf(x) ? x : std::clamp(x, kLeastTerm, kMostTerm); }
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

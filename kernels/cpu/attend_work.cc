@@ -1,6 +1,7 @@
 #include "kernels/cpu/attend_work.h"
 
 #include <algorithm>
+#include <limits>
 #include <numbers>
 
 namespace attnd {
@@ -189,7 +190,7 @@ AttendItem AttendWork::Item(int64_t n) const {
   const AttendProblem& p = args_.problems[entry.problem];
   item.count = SplitRule(p, p.rows[entry.head / p.q.shape[1]]).chunk;
   item.skip = entry.part * item.count;
-  item.terms.sink = nullptr;  // the whole counts it
+  item.terms.sink = -std::numeric_limits<float>::infinity();  // the whole counts it
   return item;
 }
 
@@ -247,8 +248,8 @@ AttendItem AttendWork::Whole(int64_t n) const {
                 .distances = t.r.given() ? t.r.shape[2] : 0,
                 .row_weight = rows(t.row_weight, h),
                 .slope = scalar(t.alibi_slopes),
-                .sink = scalar(t.sinks),
                 .offset = row.offset};
+  if (t.sinks.given()) item.terms.sink = CutTerm(*scalar(t.sinks));
   return item;
 }
 

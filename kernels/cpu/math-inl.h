@@ -53,6 +53,14 @@ HWY_INLINE V Exp2(D d, V x) {
   return Exp2Small(d, hn::Min(hn::Set(d, 128.0f), x));
 }
 
+// Finite x between low and high; infinities and NaN as they are.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V CutFinite(D d, V x, float low, float high) {
+  // Max and Min return their second argument when one is NaN.
+  const V cut = hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));
+  return hn::IfThenElse(hn::IsInf(x), x, cut);
+}
+
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

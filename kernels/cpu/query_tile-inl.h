@@ -137,10 +137,9 @@ inline void QueryTile::LoadQueries() {
   }
   if (t_.has_terms && queries_ > 0) terms_.LoadQueries(scores_);
   // A sink is a key that has been seen, with the value 0.
-  const float* sink = t_.terms.sink;
-  const bool has_sink = sink != nullptr && *sink != kMinusInf;
+  const bool has_sink = t_.terms.sink != kMinusInf;
   const float none = t_.terms.is_softmax() ? kMinusInf : 0.0f;
-  std::fill_n(max_, kTile, has_sink ? *sink * std::numbers::log2e_v<float> : none);
+  std::fill_n(max_, kTile, has_sink ? t_.terms.sink * std::numbers::log2e_v<float> : none);
   std::fill_n(sum_, kTile, has_sink ? 1.0f : 0.0f);
 }
 

@@ -286,6 +286,25 @@ class LinearAttention : public MethodOf<LinearOptions> {
     return ops.JoinBatch(state, shapes);
   }
 
+  // Of every row, finite where all are -inf. A constant: it cancels.
+  static Tensor LargestFeature(Ops& ops, const Tensor& q) {
+    const Tensor most = ops.Reduce(ReduceOp::kMax, q, -1);
+    if (!ops.status().ok()) return {};
+    constexpr float kLeast = std::numeric_limits<float>::lowest();
+    return ops.Stop(ops.Apply(ElementOp::kMaximum, most, NumberLike(ops, kLeast, most)));
+  }
+  // log d + shift; -inf where d = 0 by underflow, of which out = 0 tells.
+  static Tensor ShiftedLse(Ops& ops, const ScanOut& scanned, const Tensor& shift) {
+    if (!ops.status().ok()) return {};
+    const std::vector<Shape> shapes = ShapesOf(scanned.lse);
+    const Tensor least = NumberLike(ops, -std::numeric_limits<float>::infinity(), scanned.lse);
+    const Tensor first = ops.Reshape(ops.Slice(scanned.out, -1, {0}, {1}), shapes);
+    const Tensor is_zero = ops.Apply(ElementOp::kEqual, first, NumberLike(ops, 0, scanned.lse));
+    const Tensor whole = ops.Apply(ElementOp::kAdd, scanned.lse, ops.Reshape(shift, shapes));
+    return ops.Select(ops.Apply(ElementOp::kGreater, scanned.lse, least), whole,
+                      ops.Select(is_zero, least, scanned.lse));
+  }
+
   static Outputs Composed(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const Rows rows = Split(ops, in, o);
     if (!ops.status().ok()) return {};
@@ -294,8 +313,14 @@ class LinearAttention : public MethodOf<LinearOptions> {
     ScanTensors states = States(in, o);
     states.s0 = SplitState(ops, in, states.s0);
     states.z0 = SplitState(ops, in, states.z0);
-    const Tensor phi_q = Features(ops, rows.q, o), phi_k = Features(ops, rows.k, o);
+    // The normaliser divides what a query's e^q has in common out again, so that only the state may
+    // leave the range of float32.
+    const bool is_shifted = o.feature_map == FeatureMap::kExp && o.normalize && !o.feature_sum_norm;
+    const Tensor shift = is_shifted ? LargestFeature(ops, rows.q) : Tensor();
+    const Tensor q = is_shifted ? ops.Apply(ElementOp::kSubtract, rows.q, shift) : rows.q;
+    const Tensor phi_q = Features(ops, q, o), phi_k = Features(ops, rows.k, o);
     ScanOut scanned = ops.Scan(phi_q, phi_k, rows.v, params, rows.scan, states);
+    if (is_shifted) scanned.lse = ShiftedLse(ops, scanned, shift);
     if (!ops.status().ok()) return {};
     if (o.return_state) {
       scanned.s_out = JoinState(ops, in, o, scanned.s_out);
@@ -332,9 +357,16 @@ class LinearAttention : public MethodOf<LinearOptions> {
       const auto log_sums = [&](bool exclusive) {
         return ops.Cumulative(CumulativeOp::kLogSumExp, rows.k, kKeys, exclusive);
       };
+      constexpr float kLeast = -std::numeric_limits<float>::infinity();
       const Tensor log_z = log_sums(/*exclusive=*/false);
-      extra.log_decay = ops.Apply(ElementOp::kSubtract, log_sums(/*exclusive=*/true), log_z);
-      phi_k = ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, rows.k, log_z));
+      // A channel whose keys so far are all -inf: nothing decays, nothing comes in.
+      const Tensor is_empty = ops.Apply(ElementOp::kEqual, log_z, NumberLike(ops, kLeast, log_z));
+      const auto relative = [&](const Tensor& x, float of_nothing) {
+        return ops.Select(is_empty, NumberLike(ops, of_nothing, log_z),
+                          ops.Apply(ElementOp::kSubtract, x, log_z));
+      };
+      extra.log_decay = relative(log_sums(/*exclusive=*/true), 0);
+      phi_k = ops.Apply(ElementOp::kExp, relative(rows.k, kLeast));
     } else {
       phi_k = ops.Softmax(rows.k, kKeys);
     }

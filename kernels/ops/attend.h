@@ -71,9 +71,11 @@ struct AttendTerms {
   View k2, v2;  // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
                 // of the pattern's gather order, with positions from Nk on
   View bias;    // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
-                // -inf makes a pair invisible
+                // -inf makes a pair invisible, and nothing else does: finite values beyond -2.29e38
+                // and 2.3e38 count as these, in lse too
   View alibi_slopes;  // [B,H]
-  View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq
+  View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq;
+                      // -inf: none, finite values as those of bias
   View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)]; a pair without
                       // a label adds nothing
   View q_rel, r;    // [B,H,Nq,D] (dtype of q) [B,H,L,D], last stride 1: the relative term; L >= 1.

@@ -32,6 +32,8 @@ class Case:
     floats: dict = dataclasses.field(default_factory=dict)
     wide_floats: bool = False  # those are float32 whatever q is
     hidden_bias: bool = False  # a third of bias is -inf
+    far_floats: bool = False  # some of bias and all sinks are beyond +-2.3e38
+    hidden_channels: bool = False  # every third of k is -inf in its first rows and in others
     segments: str = ""  # ids of segments and padding: "runs" or "mixed"
     packed: int = 0  # so many packed sequences, empty ones among them; B = 1
     layout: str = "BHND"
@@ -121,6 +123,11 @@ def float_tensors(rng, case, storage):
             x = abs(x) / 4
         if name == "bias" and case.hidden_bias:
             x = np.where(rng.random(x.shape) < 1 / 3, -np.inf, x)
+        if name == "bias" and case.far_floats:
+            x[..., ::4, :] = x[..., 2::8, ::3] = np.finfo(np.float32).min
+            x[..., 6::8, 5] = 3e38
+        if name == "sink_logits" and case.far_floats:
+            x = np.resize([2.5e38, np.finfo(np.float32).min], x.shape)
         made[name] = x.astype(np.float32 if case.wide_floats else storage)
     return made
 
@@ -140,6 +147,8 @@ def tensors(case, dtype, gradients=False):
     drawn = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     for name in "qk":
         drawn[name] = case.spread * drawn[name] + case.shift
+    if case.hidden_channels:
+        drawn["k"][:, :, :3, ::3] = drawn["k"][:, :, 4::5, ::3] = -np.inf
     drawn["v"] *= case.v_scale
     ints = {name: np.array(value, np.int32) for name, value in case.ints.items()}
     fill_padding(drawn["q"], ints.get("q_lengths"))

@@ -195,7 +195,7 @@ class ByChannel:
     or with causal_norm prefix those so far); A_ij = sum_c softmax(q_i)_c W_ijc."""
 
     def __init__(self, t, o, dtype=np.float64):
-        self.kernel = Kernel(t, {"causal": o.get("causal", False), "feature_map": "identity"}, dtype)
+        self.kernel = Kernel(t, {"causal": o.get("causal", False), "feature_map": "exp"}, dtype)
         seen, k = self.kernel.seen, self.kernel.k_in
         self.causal = o.get("causal", False)
         self.phi_q = softmax(self.kernel.q_in)
@@ -264,6 +264,11 @@ def backward(t, o, dtype=np.float64, store=lambda x: x):
     }
 
 
+def largest(*arrays):
+    """The largest finite |x|."""
+    return max(abs(x).max(initial=0, where=np.isfinite(x)) for x in arrays)
+
+
 def magnitude(t, o):
     """See softmax.magnitude. A sum of d that cancels (identity) makes 1 / den as uncertain as
     sum |A| / |den|; the exponential of x amplifies a rounding of x by x."""
@@ -272,7 +277,7 @@ def magnitude(t, o):
         channels = ByChannel(t, o)
         kernel = channels.kernel
         dO = abs(kernel.incoming()[0])
-        amplification = max((abs(x).max(initial=0) for x in (kernel.q_in, kernel.k_in)), default=0)
+        amplification = largest(kernel.q_in, kernel.k_in)
         sums = {name: (x, 0) for name, x in channels.back(dO, magnitude=True).items()}
         return {"out": (channels.A @ abs(kernel.v), 0)} | sums, amplification
     kernel = Kernel(t, o)
@@ -281,7 +286,7 @@ def magnitude(t, o):
     phi_q, phi_k = abs(kernel.phi_q), abs(kernel.phi_k)
     if inside is not None:
         phi_q, phi_k = inside(kernel.q_in), inside(kernel.k_in)
-    amplification = max((abs(x).max(initial=0) for x in (kernel.q_in, kernel.k_in)), default=0)
+    amplification = largest(kernel.q_in, kernel.k_in)
     A = np.where(seen, phi_q @ phi_k.swapaxes(2, 3), 0)
     d = A.sum(axis=3)
     ratio = d / den if kernel.normalize else np.zeros_like(d)
@@ -385,6 +390,13 @@ CASES = [
          ints={"kv_lengths": (65, 30)}, grad_lse=False),
     Case("softmax-causal-large", Nq=65, D=8, spread=30.0,
          options={"feature_map": "softmax", "causal": True}, grad_lse=False, ratio=False),
+    # Channels whose first keys are -inf weigh nothing until one is not.
+    Case("softmax-hidden-channels", Nq=65, D=5, Dv=7, hidden_channels=True,
+         options={"feature_map": "softmax"}, grad_lse=False),
+    Case("softmax-causal-hidden-channels", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, Nk=70, D=5, Dv=7,
+         hidden_channels=True, options={"feature_map": "softmax", "causal": True}, grad_lse=False),
+    Case("softmax-joint-hidden-channels", Nq=65, D=5, Dv=7, hidden_channels=True, grad_lse=False,
+         options={"feature_map": "softmax", "causal": True, "causal_norm": "joint"}),
     Case("softmax-joint", dtypes=ALL, Nq=65, grad_lse=False,
          options={"feature_map": "softmax", "causal": True, "causal_norm": "joint"}),
     # e^x where x + 1 computed from expm1 or from 1 + (e^x - 1) would have no digits left.

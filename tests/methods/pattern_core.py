@@ -26,6 +26,11 @@ def standard_slopes(H):
                      for h in range(H)])
 
 
+def cut(x):
+    """Finite terms as the library counts them."""
+    return np.where(np.isfinite(x), np.clip(x, -2.29e38, 2.3e38), x).astype(x.dtype)
+
+
 class PatternOracle:
     """`shown(o, p, j)`: whether the method's own predicate lets position p [Nq,1] see key j [1,Nk],
     causality and lengths apart."""
@@ -131,7 +136,7 @@ class Core:
         seen = np.broadcast_to(oracle.visible(t, o), (t["q"].shape[0], H, Nq, Nk))
         self.bias = np.zeros((1, 1, 1, 1), dtype)
         if "bias" in t:
-            self.bias = t["bias"].astype(dtype).reshape(
+            self.bias = cut(t["bias"].astype(dtype)).reshape(
                 (1,) * (4 - t["bias"].ndim) + t["bias"].shape)
             seen = seen & ~np.isneginf(self.bias)
         q, k, v = (t[name].astype(dtype) for name in "qkv")
@@ -158,7 +163,7 @@ class Core:
         """[1,H,1], -inf where a row has none."""
         if "sink_logits" not in self.t:
             return np.full((1, 1, 1), -np.inf, self.dtype)
-        z = self.t["sink_logits"].astype(self.dtype).reshape((1, -1, 1))
+        z = cut(self.t["sink_logits"].astype(self.dtype)).reshape((1, -1, 1))
         return np.where(self.valid, z, self.dtype(-np.inf))
 
     def weigh(self):
@@ -228,16 +233,17 @@ class Core:
         dO, dL = (abs(x) for x in self.incoming())
         q, k, v, scale = abs(self.q), abs(self.k), abs(self.v), abs(self.scale)
         delta = (dO * (self.P @ v)).sum(axis=3)
-        dS = self.P * (dO @ v.swapaxes(2, 3) + delta[..., None] + dL[..., None])
-        whole = self.flows(dS, 1, self.P, dO, q, k, scale, delta + dL)
-        stored = self.flows(self.P * delta[..., None], 1, 0 * self.P, dO, q, k, scale, delta)
+        dS = self.again * (dO @ v.swapaxes(2, 3) + delta[..., None] + dL[..., None])
+        whole = self.flows(dS, 1, self.again, dO, q, k, scale, delta + dL)
+        stored = self.flows(self.again * delta[..., None], 1, 0 * self.P, dO, q, k, scale, delta)
         return whole, stored
 
     def amplification(self):
         """The largest sum of absolute values behind one score."""
         total = abs(self.scale) * (abs(self.q) @ abs(self.k).swapaxes(2, 3))
         with np.errstate(invalid="ignore"):
-            total = total + abs(self.bias)
+            # A bias of which no digit of the score is left rounds nothing.
+            total = total + np.where(abs(self.bias) < 1e30, abs(self.bias), 0)
         if self.slopes is not None:
             total = total + abs(self.slopes) * self.distance
         return np.where(self.seen, total, 0).max(initial=0)

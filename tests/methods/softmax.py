@@ -88,6 +88,11 @@ CASES = [
     Case("bias-hides", dtypes=ALL, B=2, Nq=65, floats={"bias": "1,1,Nq,Nk"}, hidden_bias=True,
          ints={"kv_lengths": (65, 40)}),
     Case("bias-hides-keys", B=2, Nq=33, Nk=2, floats={"bias": "B,H,1,Nk"}, hidden_bias=True),
+    # Finite numbers that overflow when they are multiplied with log2(e) hide nothing.
+    Case("bias-far", dtypes=("f32", "bf16"), B=2, Nq=65, Nk=70, floats={"bias": "B,1,Nq,Nk"},
+         far_floats=True),
+    Case("sinks-far", dtypes=("f32", "bf16"), B=2, Nq=65, floats={"sink_logits": "H"},
+         far_floats=True, ints={"kv_lengths": (65, 0)}),
     Case("wide-floats", dtypes=("f16", "bf16"), B=2, Nq=65, wide_floats=True,
          floats={"bias": "1,H,Nq,Nk", "alibi_slopes": "H", "sink_logits": "H"}),
     Case("sinks", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, floats={"sink_logits": "H"}),

@@ -45,7 +45,8 @@ def small(case):
     return Case(f"small-{case.id}", B=case.B, H=case.H, Hkv=case.Hkv, Nq=Nq, Nk=Nk,
                 D=min(case.D, 3), Dv=2, options=case.options, ints=ints, shift=case.shift,
                 spread=case.spread, grad_lse=case.grad_lse, floats=case.floats,
-                hidden_bias=case.hidden_bias, segments=case.segments, packed=case.packed)
+                hidden_bias=case.hidden_bias, hidden_channels=case.hidden_channels,
+                segments=case.segments, packed=case.packed)
 
 
 def loss(method, t, options):

@@ -32,30 +32,34 @@ Tensor Part(const GuardedTensor& t, int64_t begin, int64_t end) {
   return Tensor({view}, {nullptr});
 }
 
+Sent Rows(const ScanCase& c, int64_t begin, int64_t end) {
+  Sent sent;
+  sent.shape.Nq = sent.shape.Nk = end - begin;
+  sent.Add("q", Part(c.q, begin, end));
+  sent.Add("k", Part(c.k, begin, end));
+  sent.Add("v", Part(c.v, begin, end));
+  return sent;
+}
+
+Outputs Call(Ops& ops, const Sent& sent, const OptionMap& options) {
+  const Method& method = *FindMethod("linear_attention");
+  Reasons reasons("linear_attention");
+  const OptionsHandle parsed = method.Parse(options, &reasons);
+  method.Check(sent.shape, parsed.get(), &reasons);
+  EXPECT_TRUE(reasons.empty()) << reasons.status();
+  Inputs in = {.problems = {&sent.shape, 1}};
+  for (const auto& [name, tensor] : sent.tensors) {
+    (name == "q" ? in.q : name == "k" ? in.k : name == "v" ? in.v : in.tensors[name]) = tensor;
+  }
+  return method.Run(ops, in, parsed.get());
+}
+
 class LinearAttentionStates : public ::testing::TestWithParam<OptionMap> {
  protected:
   Outputs Call(Ops& ops, const Sent& sent) {
-    const Method& method = *FindMethod("linear_attention");
     OptionMap options = GetParam();
     options["causal"] = options["return_state"] = true;
-    Reasons reasons("linear_attention");
-    const OptionsHandle parsed = method.Parse(options, &reasons);
-    method.Check(sent.shape, parsed.get(), &reasons);
-    EXPECT_TRUE(reasons.empty()) << reasons.status();
-    Inputs in = {.problems = {&sent.shape, 1}};
-    for (const auto& [name, tensor] : sent.tensors) {
-      (name == "q" ? in.q : name == "k" ? in.k : name == "v" ? in.v : in.tensors[name]) = tensor;
-    }
-    return method.Run(ops, in, parsed.get());
-  }
-
-  Sent Rows(const ScanCase& c, int64_t begin, int64_t end) {
-    Sent sent;
-    sent.shape.Nq = sent.shape.Nk = end - begin;
-    sent.Add("q", Part(c.q, begin, end));
-    sent.Add("k", Part(c.k, begin, end));
-    sent.Add("v", Part(c.v, begin, end));
-    return sent;
+    return testing::Call(ops, sent, options);
   }
 };
 
@@ -115,6 +119,58 @@ TEST_P(LinearAttentionStates, TwoCallsAreOne) {
     ExpectRows(grads[0], want_grads[0], 0, "dq");
     ExpectRows(grads[1], want_grads[1], 0, "dk");
     ExpectRows(grads[2], want_grads[2], 0, "dv");
+  }
+}
+
+// e^q e^k is beyond float32, the state and what is read from it are not.
+TEST(LinearAttentionExp, WithAStateIsAsWithout) {
+  for (double mean : {60.0, -60.0}) {
+    const ScanCase c(
+        {.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = mean});
+    const Sent sent = Rows(c, 0, N);
+    for (const std::string& isa : MachineIsas()) {
+      BufferPool pool(0, /*poison=*/true);
+      Stream stream(*CpuOf(isa), &pool);
+      std::vector<Tensor> results[2];
+      for (bool has_state : {false, true}) {
+        Tape tape;
+        Ops ops(stream, &tape);
+        std::vector<Tensor> inputs;
+        for (const char* name : {"q", "k", "v"}) {
+          inputs.push_back(sent.tensors.at(name));
+          tape.Watch(inputs.back());
+        }
+        const Outputs got = Call(
+            ops, sent,
+            {{"feature_map", std::string("exp")}, {"causal", true}, {"return_state", has_state}});
+        const Tensor lse = ops.Reshape(got.lse, {{B, H, N, 1}});
+        std::vector<Tensor>& all = results[has_state];
+        all = tape.Replay(ops, std::vector<Tensor>{got.out, lse},
+                          std::vector<Tensor>{Given(c.dout), ops.Slice(Given(c.dout), 3, {0}, {1})},
+                          inputs);
+        all.insert(all.end(), {got.out, lse});
+        ASSERT_TRUE(ops.status().ok()) << ops.status();
+      }
+      for (size_t n = 0; n < results[0].size(); ++n) {
+        ExpectRows(results[1][n], results[0][n], 0, n < 3 ? "gradient" : "result");
+      }
+    }
+  }
+}
+
+// Features and states that vanish in float32 divide nothing.
+TEST(LinearAttentionExp, ThatUnderflowsHasNoLogarithm) {
+  const ScanCase c({.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = -200});
+  for (const std::string& isa : MachineIsas()) {
+    BufferPool pool(0, /*poison=*/true);
+    Stream stream(*CpuOf(isa), &pool);
+    Ops ops(stream, nullptr);
+    const Outputs got =
+        Call(ops, Rows(c, 0, N),
+             {{"feature_map", std::string("exp")}, {"causal", true}, {"return_state", true}});
+    ASSERT_TRUE(ops.status().ok()) << ops.status();
+    EXPECT_EQ(got.out[0].As<float>()[0], 0);
+    EXPECT_EQ(got.lse[0].As<float>()[0], -std::numeric_limits<float>::infinity());
   }
 }
 
