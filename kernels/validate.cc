@@ -230,11 +230,16 @@ struct Checker {
                      is_float && of_q ? Name(q->dtype) : "", ", got ", Name(view.dtype));
   }
 
-  // Floats along their last dimension, integers all through.
+  // Floats along their last dimension, integers all through; what repeats has a dimension of 1.
   void Dense(absl::string_view name, const View& view) const {
     if (view.shape.size() == 0 || view.shape.rank == 0) return;
     const View dense = DenseView(nullptr, view.dtype, view.shape);
     const int last = view.shape.rank - 1;
+    for (int i = 0; i < last; ++i) {
+      if (view.shape[i] <= 1 || view.stride[i] != 0) continue;
+      return reasons->Invalid(name, " must repeat by dimensions of 1, got stride 0 over ",
+                              view.shape[i]);
+    }
     for (int i = view.dtype == DType::kI32 && view.shape.rank > 1 ? 0 : last; i <= last; ++i) {
       if (view.shape[i] <= 1 || view.stride[i] == dense.stride[i]) continue;
       reasons->Invalid(name, " must be dense along its ",

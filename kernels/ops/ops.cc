@@ -88,9 +88,11 @@ std::vector<std::vector<int32_t>> Ops::Read(const Tensor& x) {
   std::vector<std::vector<int32_t>> values(x.size());
   bool fits = true;
   for (size_t p = 0; p < x.size(); ++p) {
-    fits = fits && x[p].dtype == DType::kI32 &&
-           (x[p].shape.size() == 0 ||
-            x[p].stride == DenseView(nullptr, x[p].dtype, x[p].shape).stride);
+    const View dense = DenseView(nullptr, x[p].dtype, x[p].shape);
+    fits = fits && x[p].dtype == DType::kI32;
+    for (int i = 0; i < x[p].shape.rank && x[p].shape.size() > 0; ++i) {
+      fits = fits && (x[p].shape[i] == 1 || x[p].stride[i] == dense.stride[i]);
+    }
   }
   if (!Require(fits, "read", "x must be dense int32") || stream_.is_dry()) return values;
   for (size_t p = 0; p < x.size(); ++p) {
