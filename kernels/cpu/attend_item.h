@@ -89,7 +89,7 @@ struct AttendScratch {
   bool has_bias = false, has_relative = false;
 
   int64_t Floats() const {
-    const int64_t per_query_tile = kTile * (D + Dv + 4) + (has_relative ? kTile * D : 0) + 16 * 7;
+    const int64_t per_query_tile = kTile * (D + Dv + 5) + (has_relative ? kTile * D : 0) + 16 * 7;
     const int64_t scores = kTile * std::max({kBlockTiles * kTile, D, Dv});
     const int64_t key_tiles =
         kBlockTiles * kTile * (D + Dv + 5) + kTile * Dv + 16 * (Dv + 4) + 2 * Dv + 48;

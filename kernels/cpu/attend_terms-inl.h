@@ -50,7 +50,7 @@ struct TermSpace {
   float *rows, *bias, *relative;
 };
 
-// Of one tile of queries. Positions are kept in 32 bits: sequences are shorter than 2^30.
+// Of one tile of queries. Sequences are shorter than 2^30, positions need not be.
 class ScoreTerms {
  public:
   template <class Take>
@@ -61,6 +61,7 @@ class ScoreTerms {
         queries_(queries),
         space_(space),
         position_(reinterpret_cast<int32_t*>(take(kTile))),
+        beyond_(take(kTile)),
         q_relt_(take(item.terms.r.data == nullptr ? 0 : kTile * item.D)) {}
 
   // `rows` is space for a panel of queries.
@@ -89,7 +90,8 @@ class ScoreTerms {
   const AttendItem& t_;
   int64_t first_, queries_;
   const TermSpace& space_;
-  int32_t* position_;  // [64]
+  int32_t* position_;  // [64], cut to +-2^30
+  float* beyond_;      // [64], what was cut off: as much farther is the query from every key
   float* q_relt_;      // [panel][D][kPanel], times scale
 };
 
@@ -98,7 +100,9 @@ inline void ScoreTerms::LoadQueries(float* rows) {
   for (int64_t i = 0; i < kTile; ++i) {
     // Lanes without a query are where another one is: they widen no range of distances.
     const int64_t row = t_.QueryRow(first_ + std::min(i, queries_ - 1));
-    position_[i] = static_cast<int32_t>(std::clamp(row + t_.terms.offset, -kFar, kFar));
+    const int64_t position = row + t_.terms.offset, cut = std::clamp(position, -kFar, kFar);
+    position_[i] = static_cast<int32_t>(cut);
+    beyond_[i] = static_cast<float>(std::abs(position - cut));
   }
   if (t_.terms.r.data == nullptr) return;
   for (int64_t panel = 0; panel * kPanel < queries_; ++panel) {
@@ -266,8 +270,9 @@ inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scor
   for (int64_t key = 0; key < part.keys; ++key) {
     const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
-      const auto apart = hn::Sub(hn::LoadU(di, position_ + panel * kPanel + x), row);
-      const VF distance = hn::Abs(hn::ConvertTo(d, apart));
+      const int64_t at = panel * kPanel + x;
+      const auto apart = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, position_ + at), row));
+      const VF distance = hn::Add(hn::Abs(apart), hn::LoadU(d, beyond_ + at));
       return hn::NegMulAdd(slope, distance, hn::NegMulAdd(rest, distance, s));
     });
   }

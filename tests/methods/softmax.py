@@ -76,6 +76,9 @@ CASES = [
     Case("alibi-h6", dtypes=ALL, H=6, Nq=65, Nk=70, options={"alibi": True}),
     Case("alibi-offset", B=2, Nq=33, options={"alibi": True, "causal": True},
          ints={"causal_offset": (-5, 9)}),
+    # Distances of 2^31.
+    Case("alibi-offset-extreme", B=2, Nq=33, options={"alibi": True}, ratio=False,
+         ints={"causal_offset": (2**31 - 1, -(2**31))}),
     Case("slopes", dtypes=ALL, H=4, Hkv=2, Nq=65, floats={"alibi_slopes": "H"}),
     Case("slopes-of-rows", B=3, Nq=33, Nk=65, options={"alibi": True},
          floats={"alibi_slopes": "B,H"}, ints={"kv_lengths": (65, 20, 0)}),
