@@ -247,7 +247,7 @@ OPTIONS = [
     Case("scale -inf", forward("softmax { scale: -inf }"),
          ["softmax: scale must be finite, got -inf"]),
     Case("negative soft cap", forward("softmax { logit_softcap: -30 }"),
-         ["softmax: logit_softcap must be in 0..1e+30, got -30"]),
+         ["softmax: logit_softcap must be >= 0 and <= 1e+30, got -30"]),
     Case("a state of all keys", forward("linear_attention { return_state: true }"),
          ["linear_attention: return_state needs causal, got causal = false"]),
     Case("dpfp without nu", forward("linear_attention { feature_map: dpfp nu: 0 }"),

@@ -158,7 +158,7 @@ def pattern_refusals(options):
     packed = one | {"cu_seqlens_q": ints(0, 2, Nq), "cu_seqlens_k": ints(0, 7, Nk)}
     ids_q, ids_k = zeros(B, Nq, dtype=INT), zeros(B, Nk, dtype=INT)
     return common_refusals(options, (), PATTERN_TENSORS) + [
-        refuse("softcap", "logit_softcap must be in 0..1e+30, got -1", {"logit_softcap": -1.0}),
+        refuse("softcap", "logit_softcap must be >= 0 and <= 1e+30, got -1", {"logit_softcap": -1.0}),
         refuse("alibi", "alibi must be a bool, got 0.5", {"alibi": 0.5}),
         refuse("duplicates", 'duplicates must be one of set, multiset, got "bag"',
                {"duplicates": "bag"}),
