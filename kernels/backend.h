@@ -36,9 +36,9 @@ struct DeviceInfo {
 // Stateless apart from its device; thread safe. Every function runs on `stream`, takes scratch
 // memory from its workspace only, adds its work to stream.work() and, on a dry stream, does no more
 // than that: the very same allocations, the visible pairs and FLOPs, and the predicted seconds.
-// Results do not depend on how a device cuts the work, on the other problems of the list, or on the run.
-// Outputs may not overlap inputs unless a contract says so; no problem of a list reads what another
-// one writes. Errors: RESOURCE_EXHAUSTED when memory ends. Arguments were checked by ops.
+// Results do not depend on how a device cuts the work, on the other problems of the list, or on the
+// run. Outputs may not overlap inputs unless a contract says so; no problem of a list reads what
+// another one writes. Errors: RESOURCE_EXHAUSTED when memory ends. Arguments were checked by ops.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -24,11 +24,12 @@ struct PatternOptions {
 // The lines of `O`, which derives from PatternOptions, after those of the method itself.
 template <class O>
 std::vector<OptionSpec<O>> WithPatternOptions(std::vector<OptionSpec<O>> lines) {
-  lines.push_back(FloatOption<O, std::optional<double>>("scale", &O::scale, {.min = -1e30, .max = 1e30}, "1/sqrt(D)",
-                                                        "multiplies q k^T"));
+  lines.push_back(FloatOption<O, std::optional<double>>(
+      "scale", &O::scale, {.min = -1e30, .max = 1e30}, "1/sqrt(D)", "multiplies q k^T"));
   lines.push_back(BoolOption<O>("causal", &O::causal, "false",
                                 "query i sees keys j <= i + Nk - Nq, or i + causal_offset[b]"));
-  lines.push_back(FloatOption<O, double>("logit_softcap", &O::logit_softcap, {.min = 0, .max = 1e30}, "0",
+  lines.push_back(FloatOption<O, double>("logit_softcap", &O::logit_softcap,
+                                         {.min = 0, .max = 1e30}, "0",
                                          "cap * tanh(score / cap), 0 is off"));
   lines.push_back(BoolOption<O>("alibi", &O::alibi, "false",
                                 "adds -slope_h |p - j| with the standard slopes; sending "

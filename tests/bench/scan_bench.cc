@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
+#include "tests/bench/measure.h"
 
 namespace attnd {
 namespace {
@@ -226,11 +227,6 @@ __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) voi
     }
     for (int64_t d = 0; d < kD; ++d) out[d] = sum[d];
   }
-}
-
-double Median(std::vector<double> samples) {
-  std::nth_element(samples.begin(), samples.begin() + samples.size() / 2, samples.end());
-  return samples[samples.size() / 2];
 }
 
 void CompareDelta(Backend* backend) {
