@@ -188,7 +188,7 @@ absl::Status CpuBackend::Upload(Stream& stream, void* destination,
 }
 // The stream is done when a call returns.
 absl::Status CpuBackend::Download(Stream&, const void* source, std::span<std::byte> bytes) {
-  std::memcpy(bytes.data(), source, bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), source, bytes.size());
   return absl::OkStatus();
 }
 
