@@ -10,12 +10,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "hwy/highway.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/peak.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/scan.h"
+#include "kernels/cpu/targets.h"
+
+#include "hwy/highway.h"
 
 namespace attnd {
 namespace {
@@ -33,7 +35,7 @@ constexpr IsaName kIsas[] = {{"avx512", "AVX-512", Isa::kAvx512, HWY_AVX3},
 bool HasSse4() { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"); }
 
 absl::StatusOr<Isa> PickIsa(absl::string_view wanted) {
-  const int64_t supported = HasSse4() ? hwy::SupportedTargets() : 0;
+  const int64_t supported = HasSse4() ? hwy::SupportedTargets() & HWY_TARGETS : 0;
   bool known = wanted.empty();
   for (const IsaName& name : kIsas) {
     known = known || wanted == name.option;
@@ -46,7 +48,7 @@ absl::StatusOr<Isa> PickIsa(absl::string_view wanted) {
         absl::StrCat("cpu: isa must be avx512, avx2, sse4 or empty, got \"", wanted, "\""));
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("cpu: isa must be one that this machine has, got \"",
+      absl::StrCat("cpu: isa must be one that this machine and this build have, got \"",
                    wanted.empty() ? "sse4" : wanted, "\""));
 }
 

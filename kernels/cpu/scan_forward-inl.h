@@ -78,6 +78,9 @@ class ScanForward : private ScanCore {
                        .out = RowSeries(o),
                        .decay = RowSeries(decay),
                        .weight = beta,
+                       .turned = turned,
+                       .products = products,
+                       .writes = writes,
                        .ahead = &ahead});
     } else {
       Recur(how, {.tokens = at.count(),

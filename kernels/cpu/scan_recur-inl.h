@@ -261,28 +261,31 @@ HWY_NOINLINE void RecurWith(const Recurrence& r) {
   }
 }
 
-// Tokens that only add, or only read, need no order.
+// Tokens that only add, or only read, need no order. Rows at a time: a block of the micro-kernel,
+// which is tall where lanes are few.
+HWY_INLINE int64_t RowsAtATime(int64_t lanes) { return lanes < kPanel ? 2 * kRows : kRows; }
+
 HWY_NOINLINE HWY_MAYBE_UNUSED static void AddAll(const Recurrence& r) {
-  constexpr int64_t kStep = kRows;
+  const int64_t step = RowsAtATime(r.lanes);
   for (int64_t m = 0; m < r.updates; ++m) {
     const Rows right = {r.right.At(m, 0), r.right.token};
-    for (int64_t row = 0; row < r.rows; row += kStep) {
+    for (int64_t row = 0; row < r.rows; row += step) {
       r.ahead->Some();
       const Broadcast left = {r.left.At(m, 0) + row, 1, r.left.token};
       const MutableRows state = {r.state.data + row * r.state.stride, r.state.stride};
-      Gemm<Start::kAddLast>(std::min(kStep, r.rows - row), r.lanes, r.tokens, left, right, state);
+      Gemm<Start::kAddLast>(std::min(step, r.rows - row), r.lanes, r.tokens, left, right, state);
     }
   }
 }
 HWY_NOINLINE HWY_MAYBE_UNUSED static void ReadAll(const Recurrence& r) {
-  constexpr int64_t kStep = kRows;
+  const int64_t step = RowsAtATime(r.lanes);
   const Rows state = {r.state.data, r.state.stride};
   for (int64_t g = 0; g < r.reads; ++g) {
-    for (int64_t t = 0; t < r.tokens; t += kStep) {
+    for (int64_t t = 0; t < r.tokens; t += step) {
       r.ahead->Some();
       const Broadcast weight = {r.read.At(g, t), r.read.token, 1};
       const MutableRows out = {r.out.At(g, t), r.out.token};
-      Gemm<Start::kZero>(std::min(kStep, r.tokens - t), r.lanes, r.rows, weight, state, out);
+      Gemm<Start::kZero>(std::min(step, r.tokens - t), r.lanes, r.rows, weight, state, out);
     }
   }
 }
