@@ -44,6 +44,25 @@ struct Recurrence {
 
 namespace recur_internal {
 
+template <int kM, int kV>
+HWY_INLINE void LoadPiece(const float* state, int64_t stride, VF (&x)[kM][kV]) {
+  const DF d;
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) x[i][j] = hn::LoadU(d, state + i * stride + j * kLanes);
+  }
+}
+template <int kM, int kV>
+HWY_INLINE void StorePiece(const VF (&x)[kM][kV], int64_t stride, float* state) {
+  const DF d;
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) hn::StoreU(x[i][j], d, state + i * stride + j * kLanes);
+  }
+}
+
 // One function per shape, never inlined: see gemm-inl.h. Everything of `r` is copied first: the
 // compiler cannot know that stores to `out` leave it alone.
 template <int kM, int kV, Decay kDecay>
@@ -53,11 +72,7 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
   const int64_t stride = r.state.stride, updates = r.updates, reads = r.reads;
   float* const state = r.state.data + row * stride + lane;
   VF x[kM][kV];
-#pragma GCC unroll 8
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) x[i][j] = hn::LoadU(d, state + i * stride + j * kLanes);
-  }
+  LoadPiece(state, stride, x);
   const bool is_first = row == 0;
   constexpr bool kByRow = kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast;
   const auto multiply = [&](const float* factor) HWY_ATTR {
@@ -128,11 +143,7 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
     after_left += after_left_step;
     after_right += after_right_step;
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) hn::StoreU(x[i][j], d, state + i * stride + j * kLanes);
-  }
+  StorePiece(x, stride, state);
 }
 
 // Piece for one update and one read a token, two tokens at a time: the operations are the same. A
@@ -146,11 +157,7 @@ HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
   const int64_t stride = r.state.stride;
   float* const state = r.state.data + row * stride + lane;
   VF x[kM][kV];
-#pragma GCC unroll 8
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) x[i][j] = hn::LoadU(d, state + i * stride + j * kLanes);
-  }
+  LoadPiece(state, stride, x);
   constexpr bool kByRow = kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast;
   constexpr bool kFirst = kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst;
   const bool is_first = row == 0;
@@ -220,11 +227,7 @@ HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
   int64_t t = r.tokens;
   for (; t >= 2; t -= 2) next(std::integral_constant<int, 2>());
   if (t > 0) next(std::integral_constant<int, 1>());
-#pragma GCC unroll 8
-  for (int i = 0; i < kM; ++i) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kV; ++j) hn::StoreU(x[i][j], d, state + i * stride + j * kLanes);
-  }
+  StorePiece(x, stride, state);
 }
 
 // Rows in ascending order whatever the shape of a piece: what is read does not depend on it.

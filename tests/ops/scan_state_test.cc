@@ -182,6 +182,24 @@ TEST(Scan, ManyHeadsAndWidths) {
   }
 }
 
+// Without decays the delta rule takes several tokens at a time.
+TEST(Scan, DeltaRuleAtTheEndsOfItsChunks) {
+  for (const int64_t group : {1, 3, 33}) {
+    for (const int64_t N : {1, 15, 16, 17, 31, 33, 65}) {
+      ExpectMatchesPlain(Delta({.H = 2 * group,
+                                .Hkv = 2,
+                                .Nq = N,
+                                .Nk = N,
+                                .D = 24,
+                                .Dv = 40,
+                                .beta = true,
+                                .state = true,
+                                .final = true}),
+                         kStateful);
+    }
+  }
+}
+
 TEST(Scan, TensorsThatRepeatOverHeads) {
   ExpectMatchesPlain({.B = 3,
                       .H = 4,

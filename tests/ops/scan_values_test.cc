@@ -186,8 +186,14 @@ TEST(Scan, NegativeNormaliserGivesNanLse) {
 TEST(Scan, BadValuesReachOnlyWhoSeesThem) {
   constexpr int64_t kBad = 70, kN = 131;
   const double values[] = {std::nan(""), std::numeric_limits<double>::infinity()};
+  const ScanParams rules[] = {{.map = FeatureMap::kEluPlusOne, .causal = true},
+                              {.map = FeatureMap::kExp, .causal = true},
+                              {.map = FeatureMap::kIdentity,
+                               .rule = ScanRule::kDelta,
+                               .causal = true,
+                               .den = ScanDen::kOne}};
   for (const std::string& isa : MachineIsas()) {
-    for (FeatureMap map : {FeatureMap::kEluPlusOne, FeatureMap::kExp}) {
+    for (const ScanParams& params : rules) {
       for (double value : values) {
         for (int where = 0; where < 4; ++where) {
           ScanCase c({.H = 4,
@@ -196,7 +202,8 @@ TEST(Scan, BadValuesReachOnlyWhoSeesThem) {
                       .Nk = kN,
                       .D = 8,
                       .Dv = 8,
-                      .params = {.map = map, .causal = true}});
+                      .params = params,
+                      .deviation = 0.2});
           GuardedTensor* tensors[] = {&c.q, &c.k, &c.v, &c.dout};
           const bool is_key = where == 1 || where == 2;
           tensors[where]->Set(0, 1, kBad, 3, value);
