@@ -46,8 +46,7 @@ struct ScanCore {
   const int64_t D, group, block;
   const bool shifted, delta;
   Tile q, k, v, o, decay;
-  float *const s, *const z, *const sum, *const prefix, *const turned, *const products,
-                                                                          *const writes;
+  float *const s, *const z, *const sum, *const prefix;
   float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
   Ahead ahead;
   // q, k, or only their features from first_feature on, if an item needs no others.
@@ -76,9 +75,6 @@ struct ScanCore {
         z(scratch + layout.z),
         sum(scratch + layout.sum),
         prefix(scratch + layout.prefix),
-        turned(scratch + layout.turned),
-        products(scratch + layout.products),
-        writes(scratch + layout.writes),
         q_shift(scratch + layout.q_shift),
         k_shift(scratch + layout.k_shift),
         row_shift(scratch + layout.row_shift),

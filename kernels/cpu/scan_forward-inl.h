@@ -78,9 +78,6 @@ class ScanForward : private ScanCore {
                        .out = RowSeries(o),
                        .decay = RowSeries(decay),
                        .weight = beta,
-                       .turned = turned,
-                       .products = products,
-                       .writes = writes,
                        .ahead = &ahead});
     } else {
       Recur(how, {.tokens = at.count(),

@@ -208,9 +208,6 @@ class ScanGradErrors : private GradCore {
                                                                   .error = error,
                                                                   .decay = RowSeries(decay),
                                                                   .weight = beta,
-                                                                  .turned = turned,
-                                                                  .products = products,
-                                                                  .writes = writes,
                                                                   .ahead = &ahead});
     });
   }
@@ -274,9 +271,6 @@ class ScanGradColumns : private GradCore {
                        .decay = Backwards(decay, at),
                        .weight = beta + at.keys - 1,
                        .weight_step = -1,
-                       .turned = turned,
-                       .products = products,
-                       .writes = writes,
                        .ahead = &ahead});
       for (int64_t t = 0; t < at.keys; ++t) ScaleRow(-1.0f, v.Row(t), v.width);
     } else {

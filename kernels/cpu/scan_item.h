@@ -125,20 +125,6 @@ struct ScanWidth {
   static int64_t Pitch(int64_t n) { return (Of(n) / kVector | 1) * kVector; }
 };
 
-// Tokens that the delta rule takes at a time, and the floats of what it needs for them.
-constexpr int64_t kDeltaChunk = 16;
-struct DeltaScratch {
-  // Of rows of products of keys with keys and with what `reads` heads read.
-  static int64_t Pitch(int64_t reads) { return ScanWidth::Of((1 + reads) * kDeltaChunk); }
-
-  DeltaScratch(int64_t rows, int64_t lanes, int64_t reads)
-      : turned(rows * Pitch(reads)),
-        products(kDeltaChunk * Pitch(reads)),
-        writes(kDeltaChunk * lanes) {}
-
-  int64_t turned, products, writes;
-};
-
 // Hands out parts of one array of floats.
 class FloatParts {
  public:
@@ -163,9 +149,8 @@ class ScanLayout : public FloatParts {
   int64_t q_pitch, v_pitch;  // of rows of features; of values and a 1
   int64_t q_width, v_width;  // in use
   // [group, block] rows of features or values: q, o, dphi. [block] rows: k, decay, v. The state
-  // [D,Dv] (or [Dv + 1,D]): s. [D]: z sum prefix x. Delta rule: turned products writes. [block]:
-  // the rest.
-  int64_t q, o, dphi, k, decay, v, s, z, sum, prefix, x, turned, products, writes;
+  // [D,Dv] (or [Dv + 1,D]): s. [D]: z sum prefix x. [block]: the rest.
+  int64_t q, o, dphi, k, decay, v, s, z, sum, prefix, x;
   int64_t q_shift, k_shift, row_shift, row_d, beta, factor;
 
   explicit ScanLayout(const ScanItem& item) {
@@ -180,7 +165,7 @@ class ScanLayout : public FloatParts {
     q_width = ScanWidth::Of(D);
     v_width = ScanWidth::Of(Dv);
     const int64_t rows = group * block;
-    const bool backward = item.grad != nullptr, delta = item.params->rule == ScanRule::kDelta;
+    const bool backward = item.grad != nullptr;
     q = Part(rows * q_pitch);
     // The backward has rows of its own for the block's keys.
     o = Part((rows + (backward ? block : 0)) * v_pitch);
@@ -193,10 +178,6 @@ class ScanLayout : public FloatParts {
     sum = Part(q_width);
     prefix = Part(q_width);
     x = Part(std::max(q_width, v_width));
-    const DeltaScratch of_delta(q_width, v_width, group);
-    turned = Part(delta ? of_delta.turned : 0);
-    products = Part(delta ? of_delta.products : 0);
-    writes = Part(delta ? of_delta.writes : 0);
     q_shift = Part(rows);
     k_shift = Part(block);
     row_shift = Part(block + 1);

@@ -58,18 +58,21 @@ class Local : public MethodOf<LocalOptions> {
                 EnumOption<LocalOptions>("granularity", &LocalOptions::granularity,
                                          {"token", "block"}, "token",
                                          "whether the window moves by keys or by blocks"),
-                IntOption<LocalOptions>("window_left", &LocalOptions::window_left, {.min = -1},
-                                        "required when granularity is token",
-                                        "keys before p, not counting p; -1: no limit"),
-                IntOption<LocalOptions>("window_right", &LocalOptions::window_right, {.min = -1},
-                                        "window_left",
-                                        "keys after p; -1: no limit; no effect when causal"),
+                IntOption<LocalOptions>(
+                    "window_left", &LocalOptions::window_left, {.min = -1},
+                    "required when granularity is token",
+                    "keys before p, not counting p; -1: no limit; no effect on blocks"),
+                IntOption<LocalOptions>(
+                    "window_right", &LocalOptions::window_right, {.min = -1}, "window_left",
+                    "keys after p; -1: no limit; no effect on blocks, or when causal"),
                 IntOption<LocalOptions>("block", &LocalOptions::block, {.min = 1},
-                                        "required when granularity is block", "W, in keys"),
+                                        "required when granularity is block",
+                                        "W, in keys; no effect on tokens"),
                 IntOption<LocalOptions>("look_backward", &LocalOptions::look_backward, {.min = 0},
-                                        "1", "blocks seen before the own one"),
+                                        "1", "blocks seen before the own one; no effect on tokens"),
                 IntOption<LocalOptions>("look_forward", &LocalOptions::look_forward, {.min = 0},
-                                        "0 if causal, else 1", "blocks seen after the own one"),
+                                        "0 if causal, else 1",
+                                        "blocks seen after the own one; no effect on tokens"),
             })) {}
 
  protected:

@@ -4,9 +4,9 @@
 // where not given) and takes the keys in order, with a_t = exp(log_decay_t), b_t = beta_t (1 where
 // absent):
 //   sum:   S_t = a_t S_(t-1) + b_t phi_k,t (x) v_t       z_t = a_t z_(t-1) + b_t phi_k,t
-//   delta: S' = a_t S_(t-1);  S_t = S' + b_t phi_k,t (x) (v_t - S'^T phi_k,t)      (Schlag et al.
-//   2021,
-//          section 4.2; Yang et al. 2024; z as in sum)
+//   delta: S' = a_t S_(t-1);  S_t = S' + b_t phi_k,t (x) (v_t - S'^T phi_k,t)
+//          z as in sum (Schlag et al. 2021, section 4.2; Yang et al. 2024). While b_t |phi_k,t|^2
+//          <= 2 the state cannot explode.
 // Causal, query i reads the state after key i + offset, else after the last key:
 //   num_i = S^T phi_q,i,  d_i = z . phi_q,i,  out_i = scale num_i / den(d_i),  lse_i = log d_i
 // (Katharopoulos et al. 2020, eq. 4-12). Query head h reads kv head h / (H / Hkv).
@@ -74,7 +74,7 @@ struct ScanParams {
   ScanDen den = ScanDen::kAdd;
   double eps = 1e-6;
   double scale = 1;    // finite
-  int64_t chunk = 64;  // most steps of a causal block, 1..1024; changes the result by rounding only
+  int64_t chunk = 64;  // 1..1024: a hint to devices that work in blocks; changes rounding at most
   bool operator==(const ScanParams&) const = default;
 };
 

@@ -1,8 +1,8 @@
 #include "tests/ops/plain_backend.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <cstring>
 
 #include "tests/ops/plain.h"
 #include "tests/ops/plain_scan.h"
@@ -231,15 +231,12 @@ absl::Status PlainBackend::Upload(Stream& stream, void* destination,
                                   std::span<const std::span<const std::byte>> spans) {
   if (stream.is_dry()) return absl::OkStatus();
   auto* to = static_cast<std::byte*>(destination);
-  for (const auto& span : spans) {
-    std::memcpy(to, span.data(), span.size());
-    to += span.size();
-  }
+  for (const auto& span : spans) to = std::copy(span.begin(), span.end(), to);
   return absl::OkStatus();
 }
 
 absl::Status PlainBackend::Download(Stream&, const void* source, std::span<std::byte> bytes) {
-  std::memcpy(bytes.data(), source, bytes.size());
+  std::copy_n(static_cast<const std::byte*>(source), bytes.size(), bytes.data());
   return absl::OkStatus();
 }
 

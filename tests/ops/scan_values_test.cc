@@ -181,7 +181,7 @@ TEST(Scan, NegativeNormaliserGivesNanLse) {
   }
 }
 
-// 0 * NaN: a chunk's product must not carry a bad key to queries that do not see it, nor a bad
+// 0 * NaN: a block's product must not carry a bad key to queries that do not see it, nor a bad
 // query to keys that it does not see.
 TEST(Scan, BadValuesReachOnlyWhoSeesThem) {
   constexpr int64_t kBad = 70, kN = 131;

@@ -243,8 +243,8 @@ TEST_F(ValidateTest, RulesOfTheMethods) {
   call.options = {{"scale", 0.0}, {"eps", -1e-3}, {"chunk_size", int64_t{1025}}};
   EXPECT_EQ(Plan(call).message(),
             "linear_attention: chunk_size must be in 1..1024, got 1025\n"
-            "linear_attention: eps must be >= 0, got -0.001\n"
-            "linear_attention: scale must be > 0, got 0");
+            "linear_attention: eps must be >= 0 and <= 1e+30, got -0.001\n"
+            "linear_attention: scale must be > 0 and <= 1e+30, got 0");
   call = Good("linear_attention");
   SetIntegers(&call, "causal_offset", {0, 0});
   EXPECT_EQ(Plan(call).message(),
