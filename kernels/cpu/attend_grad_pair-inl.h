@@ -197,7 +197,7 @@ inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const Visib
   if (all_seen && !terms_.hides()) return false;
   return keys->finiteness.HasNonFinite(keys->m.k, Packed(), keys->slots.count) ||
          queries->finiteness.HasNonFinite(queries->q, queries->dout, rows) ||
-         terms_.HasNonFinite(*queries);
+         terms_.HasNonFinite(*queries, *keys);
 }
 
 // S and dP to P and dS. Selects, so that whatever an invisible pair computed is gone.

@@ -51,8 +51,9 @@ class ScoreTerms {
              uint64_t* seen);
 
   // Of the pair that was weighed last:
-  bool hides() const { return hides_; }                  // a bias hid a pair
-  bool HasNonFinite(const GradQueries& queries) const;   // in the relative term
+  bool hides() const { return hides_; }  // a bias hid a pair
+  // In the operands of the relative term's products, if this pair has such.
+  bool HasNonFinite(const GradQueries& queries, const GradKeys& keys) const;
   double distance_sum() const { return distance_sum_; }  // of dS |p_i - p_j|
   // Adds to the gradients of table rows, and of q_rel and r. `exact`: visible pairs only.
   void AddTable(const GradQueries& queries, const GradKeys& keys, const TileTerms* tile,
@@ -75,6 +76,10 @@ class ScoreTerms {
   }
   void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile);
   void AddRelativeScores(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen);
+  // Whether slots in order make the relative term a product; else it goes pair by pair.
+  static bool HasDiagonals(const GradQueries& queries, const GradKeys& keys) {
+    return queries.slots.in_order && keys.slots.in_order;
+  }
   void LoadDiagonals(const GradQueries& queries, const GradKeys& keys);
   void ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i, float* values) const;
   uint64_t AddScores(const RowTerms& row, float* scores, float* keeps) const;
@@ -254,7 +259,7 @@ inline void ScoreTerms::AddTable(const GradQueries& queries, const GradKeys& key
   }
 }
 
-// Rows of r that tiles in order need: row u belongs to the diagonal key - query = u - 63.
+// Rows of r that tiles with diagonals need: row u belongs to the diagonal key - query = u - 63.
 inline void ScoreTerms::LoadDiagonals(const GradQueries& queries, const GradKeys& keys) {
   const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
   for (int64_t u = 0; u < 2 * kTile; ++u) {
@@ -268,7 +273,7 @@ inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const Grad
                                           const uint64_t* seen) {
   const DF d;
   const int64_t rows = queries.slots.count;
-  if (queries.slots.in_order && keys.slots.in_order) {
+  if (HasDiagonals(queries, keys)) {
     LoadDiagonals(queries, keys);
     Gemm<Start::kZero>(rows, 2 * kTile, plan_.D, ByRow(m_.q_rel), AsRows(m_.rt),
                        Mutable(m_.diagonals));
@@ -291,10 +296,11 @@ inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const Grad
   }
 }
 
-inline bool ScoreTerms::HasNonFinite(const GradQueries& queries) const {
+inline bool ScoreTerms::HasNonFinite(const GradQueries& queries, const GradKeys& keys) const {
   Finiteness of_queries, of_r;
-  return p_.terms.r.given() && (of_queries.HasNonFinite(m_.q_rel, Packed(), queries.slots.count) ||
-                                of_r.HasNonFinite(m_.r, Packed(), 2 * kTile));
+  return p_.terms.r.given() && HasDiagonals(queries, keys) &&
+         (of_queries.HasNonFinite(m_.q_rel, Packed(), queries.slots.count) ||
+          of_r.HasNonFinite(m_.r, Packed(), 2 * kTile));
 }
 
 inline void ScoreTerms::AddRelative(const GradQueries& queries, const GradKeys& keys,
@@ -308,7 +314,7 @@ inline void ScoreTerms::AddRelative(const GradQueries& queries, const GradKeys& 
                  to + x);
     }
   };
-  if (!exact && queries.slots.in_order && keys.slots.in_order) {
+  if (!exact && HasDiagonals(queries, keys)) {
     Zero(m_.diagonals, rows);
     for (int64_t i = 0; i < rows; ++i) {
       std::copy_n(m_.dscores.Row(i), keys.slots.count, m_.diagonals.Row(i) + kTile - 1 - i);

@@ -82,9 +82,9 @@ void ExpectRows(const Tensor& part, const Tensor& whole, int64_t first, const ch
 TEST_P(LinearAttentionStates, TwoCallsAreOne) {
   const ScanCase c({.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = 0.7});
   constexpr int64_t kCut = 23;
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     BufferPool pool(0, /*poison=*/true);
-    Stream stream(*CpuOf(isa), &pool);
+    Stream stream(CpuOf(isa), &pool);
     // One call, and its gradients.
     Tape one;
     Ops whole_ops(stream, &one);
@@ -128,9 +128,9 @@ TEST(LinearAttentionExp, WithAStateIsAsWithout) {
     const ScanCase c(
         {.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = mean});
     const Sent sent = Rows(c, 0, N);
-    for (const std::string& isa : MachineIsas()) {
+    for (const std::string& isa : AvailableIsas()) {
       BufferPool pool(0, /*poison=*/true);
-      Stream stream(*CpuOf(isa), &pool);
+      Stream stream(CpuOf(isa), &pool);
       std::vector<Tensor> results[2];
       for (bool has_state : {false, true}) {
         Tape tape;
@@ -161,9 +161,9 @@ TEST(LinearAttentionExp, WithAStateIsAsWithout) {
 // Features and states that vanish in float32 divide nothing.
 TEST(LinearAttentionExp, ThatUnderflowsHasNoLogarithm) {
   const ScanCase c({.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = -200});
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     BufferPool pool(0, /*poison=*/true);
-    Stream stream(*CpuOf(isa), &pool);
+    Stream stream(CpuOf(isa), &pool);
     Ops ops(stream, nullptr);
     const Outputs got =
         Call(ops, Rows(c, 0, N),

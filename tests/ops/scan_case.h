@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/core/stream.h"
 #include "tests/ops/plain_scan.h"
+#include "tests/ops/test_array.h"
 
 namespace attnd::testing {
 
@@ -303,26 +302,6 @@ inline void ExpectClose(const PlainTensor& got, const PlainTensor& want, double 
   EXPECT_LE(worst, tolerance * largest + 1e-30) << what << ", largest value " << largest;
 }
 
-// One backend for each (isa, threads), made once; null where the machine lacks the instructions.
-inline Backend* CpuOf(const std::string& isa, int threads = 1) {
-  static auto* backends = new std::map<std::pair<std::string, int>, std::unique_ptr<Backend>>();
-  const auto [at, is_new] = backends->try_emplace({isa, threads});
-  if (is_new) {
-    auto backend = NewCpuBackend({.threads = threads, .isa = isa});
-    if (backend.ok()) at->second = *std::move(backend);
-  }
-  return at->second.get();
-}
-
-// Every instruction set of this machine.
-inline std::vector<std::string> MachineIsas() {
-  std::vector<std::string> isas;
-  for (const char* isa : {"avx512", "avx2", "sse4"}) {
-    if (CpuOf(isa) != nullptr) isas.push_back(isa);
-  }
-  return isas;
-}
-
 struct Tolerance {
   double out = 2e-5, grad = 5e-5;
 };
@@ -362,12 +341,12 @@ void ExpectMatchesPlain(const ScanSpec& spec, const std::string& isa, const Tole
                             static_cast<int>(spec.params.den)));
   ScanCase c(spec);
   change(&c);
-  c.Run(CpuOf(isa));
+  c.Run(&CpuOf(isa));
   ExpectSame(c, tolerance);
 }
 
 inline void ExpectMatchesPlain(const ScanSpec& spec, const Tolerance& tolerance = {}) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     ExpectMatchesPlain(spec, isa, tolerance, [](ScanCase*) {});
   }
 }

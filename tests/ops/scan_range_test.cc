@@ -12,7 +12,7 @@ struct ExpCall {
 };
 template <class Check>
 void RunExp(const ExpCall& call, const Check& check) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (bool causal : {false, true}) {
       SCOPED_TRACE(isa);
       ScanCase c({.H = 1,
@@ -29,7 +29,7 @@ void RunExp(const ExpCall& call, const Check& check) {
       c.v.Set(0, 0, 0, 0, call.v);
       c.dout.Set(0, 0, 0, 0, call.dout);
       c.dlse.Set(0, 0, 0, 0, call.dlse);
-      c.Run(CpuOf(isa));
+      c.Run(&CpuOf(isa));
       check(c);
     }
   }
@@ -89,7 +89,7 @@ TEST(Scan, LargeFactorsOfSomeRowsLeaveTheOthersAlone) {
       }
     }
   };
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (const int64_t chunk : {16, 64, 256}) {
       for (const bool causal : {false, true}) {
         ScanCase c({.Nq = 131,
@@ -102,7 +102,7 @@ TEST(Scan, LargeFactorsOfSomeRowsLeaveTheOthersAlone) {
                                .scale = 1e-6,
                                .chunk = chunk}});
         rise(&c);
-        c.Run(CpuOf(isa));
+        c.Run(&CpuOf(isa));
         const PlainScan plain = c.Plain();
         const PlainScanOut want = Forward(plain);
         const PlainScanGrads grads = Gradients(plain, {c.dout.Plain(), c.dlse.Plain()});

@@ -146,15 +146,14 @@ TEST(Scan, StateWithoutCausality) {
 }
 
 TEST(Scan, StateOfOneKindOnly) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     ScanCase c(
         {.Nq = 3, .Nk = 0, .D = 2, .Dv = 2, .params = {.den = ScanDen::kOne}, .state = true});
     ScanProblem problem = c.Problem();
     problem.z0 = {};
     BufferPool pool(0, /*poison=*/true);
-    Stream stream(*CpuOf(isa), &pool);
-    ASSERT_TRUE(
-        CpuOf(isa)->Scan(stream, {.params = c.spec.params, .problems = {&problem, 1}}).ok());
+    Stream stream(CpuOf(isa), &pool);
+    ASSERT_TRUE(CpuOf(isa).Scan(stream, {.params = c.spec.params, .problems = {&problem, 1}}).ok());
     PlainScan plain = c.Plain();
     plain.z0 = {};
     ExpectClose(c.out.Plain(), Forward(plain).out, 1e-5, "out");
@@ -204,7 +203,7 @@ TEST(Scan, DeltaRuleOfManyHeadsAndLengths) {
 // not.
 TEST(Scan, DeltaRuleOfKeysThatAreAlike) {
   constexpr int64_t kN = 48, kD = 32, kSeeds = 6;
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (const bool alternates : {false, true}) {
       SCOPED_TRACE(absl::StrCat(isa, " alternates ", alternates));
       double ours = 0, plain = 0;
@@ -223,7 +222,7 @@ TEST(Scan, DeltaRuleOfKeysThatAreAlike) {
           }
           for (int64_t d = 0; d < kD; ++d) c.k.Set(0, 0, n, d, key[d] / std::sqrt(norm2));
         }
-        c.Run(CpuOf(isa));
+        c.Run(&CpuOf(isa));
         const PlainTensor out = c.out.Plain(), truth = Forward(c.Plain()).out;
         const PlainTensor loops = Forward<float>(c.Plain()).out;
         double our_worst = 0, plain_worst = 0;
@@ -294,7 +293,7 @@ TEST(Scan, EveryDen) {
 
 // A decay of e^-inf forgets all that was, without a NaN; its own gradient is 0.
 TEST(Scan, DecayToNothing) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (const bool delta : {false, true}) {
       ScanSpec spec = {.Nq = 131,
                        .Nk = 131,
@@ -315,7 +314,7 @@ TEST(Scan, DecayToNothing) {
 
 // Slices, threads, lists and repetition change no bit.
 TEST(Scan, SameBitsHoweverItIsCut) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (const bool delta : {false, true}) {
       for (const Decays decays : {Decays::kNone, Decays::kFeature}) {
         for (const int64_t group : {1, 2}) {
@@ -330,17 +329,17 @@ TEST(Scan, SameBitsHoweverItIsCut) {
                            .final = true};
           if (delta) spec = Delta(spec);
           ScanCase one(spec), two(spec), four(spec);
-          one.Run(CpuOf(isa, 1));
-          two.Run(CpuOf(isa, 2));
-          four.Run(CpuOf(isa, 4));
+          one.Run(&CpuOf(isa, 1));
+          two.Run(&CpuOf(isa, 2));
+          four.Run(&CpuOf(isa, 4));
           for (size_t i = 0; i < one.Outputs().size(); ++i) {
             EXPECT_EQ(one.Outputs()[i]->bytes(), two.Outputs()[i]->bytes()) << i;
             EXPECT_EQ(one.Outputs()[i]->bytes(), four.Outputs()[i]->bytes()) << i;
           }
           // The four threads did cut it: phases of a backward are launches of their own.
-          const int64_t before = CpuOf(isa, 4)->launches();
-          four.Run(CpuOf(isa, 4));
-          EXPECT_EQ(CpuOf(isa, 4)->launches() - before, delta ? 4 : 3);
+          const int64_t before = CpuOf(isa, 4).launches();
+          four.Run(&CpuOf(isa, 4));
+          EXPECT_EQ(CpuOf(isa, 4).launches() - before, delta ? 4 : 3);
         }
       }
     }
@@ -348,7 +347,7 @@ TEST(Scan, SameBitsHoweverItIsCut) {
 }
 
 TEST(Scan, DryStreamCountsWhatASlicedRunTakes) {
-  Backend* backend = CpuOf(MachineIsas()[0], 2);
+  Backend* backend = &CpuOf(AvailableIsas()[0], 2);
   const ScanSpec spec = Delta({.Nq = 1500,
                                .Nk = 1500,
                                .params = {.causal = true},

@@ -34,7 +34,7 @@ class ScanTapeTest : public ::testing::Test {
     const std::vector<Tensor> in = {Given(Raw(c.q)),         Given(Raw(c.k)),    Given(Raw(c.v)),
                                     Given(Raw(c.log_decay)), Given(Raw(c.beta)), Given(Raw(c.s0)),
                                     Given(Raw(c.z0))};
-    Stream stream(*CpuOf(MachineIsas()[0]), &pool_);
+    Stream stream(CpuOf(AvailableIsas()[0]), &pool_);
     Tape tape;
     Ops ops(stream, &tape);
     for (const Tensor& x : in) tape.Watch(x);
@@ -108,7 +108,7 @@ TEST_F(ScanTapeTest, RefusesWhatTheContractDoes) {
   const Tensor q = Given(Raw(c.q)), k = Given(Raw(c.k)), v = Given(Raw(c.v));
   const Tensor decay = Given(Raw(c.log_decay)), beta = Given(Raw(c.beta)), s0 = Given(Raw(c.s0));
   const auto status = [&](const ScanParams& params, const ScanTensors& tensors) {
-    Stream dry(*CpuOf(MachineIsas()[0]), nullptr);
+    Stream dry(CpuOf(AvailableIsas()[0]), nullptr);
     Ops ops(dry, nullptr);
     ops.Scan(q, k, v, params, {c.spec.rows}, tensors);
     return std::string(ops.status().message());

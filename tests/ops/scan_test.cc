@@ -165,12 +165,12 @@ TEST(Scan, EveryChunkSize) {
 }
 
 TEST(Scan, SameBitsWithOneAndTwoThreads) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     const ScanSpec spec = {
         .B = 3, .H = 4, .Hkv = 2, .Nq = 300, .Nk = 300, .params = {.causal = true}};
     ScanCase one(spec), two(spec);
-    one.Run(CpuOf(isa, 1));
-    two.Run(CpuOf(isa, 2));
+    one.Run(&CpuOf(isa, 1));
+    two.Run(&CpuOf(isa, 2));
     for (size_t i = 0; i < one.Outputs().size(); ++i) {
       EXPECT_EQ(one.Outputs()[i]->bytes(), two.Outputs()[i]->bytes());
     }
@@ -182,10 +182,10 @@ TEST(Scan, SameBitsWithOneAndTwoThreads) {
 TEST(Scan, SameBitsPastTheCaches) {
   const ScanSpec spec = {
       .H = 1, .Nq = 4200, .Nk = 4200, .D = 64, .Dv = 64, .params = {.causal = true}};
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (int threads : {1, 2}) {
       ScanCase across(spec), along(spec);
-      across.Run(CpuOf(isa, threads));
+      across.Run(&CpuOf(isa, threads));
       BufferPool pool(int64_t{1} << 28, /*poison=*/true);
       std::vector<std::shared_ptr<Buffer>> storage;
       ScanGradProblem grad = along.GradProblem();
@@ -194,13 +194,13 @@ TEST(Scan, SameBitsPastTheCaches) {
         *view = DenseView(storage.back()->data(), DType::kF32, view->shape);
         ASSERT_EQ(reinterpret_cast<uintptr_t>(view->data) % 64, 0u);
       }
-      Stream stream(*CpuOf(isa, threads), &pool);
+      Stream stream(CpuOf(isa, threads), &pool);
       const auto& params = spec.params;
       ASSERT_TRUE(CpuOf(isa, threads)
-                      ->Scan(stream, {.params = params, .problems = {&grad.forward, 1}})
+                      .Scan(stream, {.params = params, .problems = {&grad.forward, 1}})
                       .ok());
       ASSERT_TRUE(
-          CpuOf(isa, threads)->ScanGrad(stream, {.params = params, .problems = {&grad, 1}}).ok());
+          CpuOf(isa, threads).ScanGrad(stream, {.params = params, .problems = {&grad, 1}}).ok());
       const auto same = [](const View& a, const View& b) {
         return std::memcmp(a.data, b.data, static_cast<size_t>(a.shape.size() * 4)) == 0;
       };
@@ -213,7 +213,7 @@ TEST(Scan, SameBitsPastTheCaches) {
 }
 
 TEST(Scan, ListIsOneLaunchAndSameBitsAsAlone) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     SCOPED_TRACE(isa);
     const ScanParams params = {.causal = true};
     std::vector<std::unique_ptr<ScanCase>> alone, listed;
@@ -229,7 +229,7 @@ TEST(Scan, ListIsOneLaunchAndSameBitsAsAlone) {
       alone.push_back(std::make_unique<ScanCase>(spec));
       listed.push_back(std::make_unique<ScanCase>(spec));
     }
-    auto* backend = static_cast<CpuBackend*>(CpuOf(isa, 2));
+    auto* backend = &CpuOf(isa, 2);
     for (auto& c : alone) c->Run(backend);
     std::vector<ScanProblem> problems;
     std::vector<ScanGradProblem> grads;
@@ -253,7 +253,7 @@ TEST(Scan, ListIsOneLaunchAndSameBitsAsAlone) {
 }
 
 TEST(Scan, DryStreamCountsWhatARunTakes) {
-  Backend* backend = CpuOf(MachineIsas()[0]);
+  Backend* backend = &CpuOf(AvailableIsas()[0]);
   ScanSpec spec = {.H = 4, .Hkv = 2, .Nq = 100, .Nk = 100, .params = {.causal = true}};
   spec.rows = {{.nq = 100, .nk = 100, .offset = 0, .visible_pairs = 5050}};
   const ScanCase c(spec);
@@ -274,7 +274,7 @@ TEST(Scan, DryStreamCountsWhatARunTakes) {
 }
 
 TEST(Scan, GradientsThatAreNotWantedAreNotWritten) {
-  Backend* backend = CpuOf(MachineIsas()[0]);
+  Backend* backend = &CpuOf(AvailableIsas()[0]);
   const ScanSpec spec = {.Nq = 80, .Nk = 80, .params = {.causal = true}};
   ScanCase all(spec), some(spec);
   all.Run(backend);

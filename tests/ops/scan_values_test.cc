@@ -7,7 +7,7 @@ namespace attnd::testing {
 namespace {
 
 TEST(Scan, GoldenValuesOfTheSpecification) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (bool causal : {false, true}) {
       ScanCase c(
           {.H = 2, .Hkv = 2, .Nq = 12, .Nk = 12, .D = 4, .Dv = 4, .params = {.causal = causal}});
@@ -17,7 +17,7 @@ TEST(Scan, GoldenValuesOfTheSpecification) {
         c.k.Set(0, h, n, d, std::sin(0.7 * e + 1));
         c.v.Set(0, h, n, d, std::sin(0.7 * e + 2));
       }
-      c.Run(CpuOf(isa));
+      c.Run(&CpuOf(isa));
       double sum = 0;
       for (double x : c.out.Plain().data) sum += std::fabs(x);
       EXPECT_NEAR(c.out.Get(0, 0, 0, 0), causal ? 0.909297339 : 0.393036363, 1e-6);
@@ -32,7 +32,7 @@ TEST(Scan, GoldenValuesOfTheSpecification) {
 // elu + 1, gelu and sigmoid cancel when computed as written.
 TEST(Scan, FeaturesAreAccurateRelativeToThemselves) {
   constexpr int64_t kN = 801;
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (FeatureMap map : kMaps) {
       ScanCase c({.H = 1,
                   .Nq = kN,
@@ -46,7 +46,7 @@ TEST(Scan, FeaturesAreAccurateRelativeToThemselves) {
       for (int64_t i = 0; i < kN; ++i) c.q.Set(0, 0, i, 0, reach * (i - 400) / 400.0);
       c.k.Set(0, 0, 0, 0, 1);
       c.v.Set(0, 0, 0, 0, 1);
-      c.Run(CpuOf(isa));
+      c.Run(&CpuOf(isa));
       for (int64_t i = 0; i < kN; ++i) {
         const double x = c.q.Get(0, 0, i, 0);
         const double want = PlainFeature(map, x) * PlainFeature(map, 1);
@@ -67,7 +67,7 @@ TEST(Scan, ExpDoesNotOverflow) {
       }
     }
   };
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (bool causal : {false, true}) {
       ExpectMatchesPlain({.Nq = 131,
                           .Nk = 131,
@@ -82,7 +82,7 @@ TEST(Scan, ExpDoesNotOverflow) {
 }
 
 TEST(Scan, ExpWithVanishedNormaliserGivesZeroRow) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (bool causal : {false, true}) {
       ScanCase c({.H = 1,
                   .Nq = 1,
@@ -94,7 +94,7 @@ TEST(Scan, ExpWithVanishedNormaliserGivesZeroRow) {
       c.q.Set(0, 0, 0, 1, 0);
       c.k.Set(0, 0, 0, 0, 0);
       c.k.Set(0, 0, 0, 1, 200);
-      c.Run(CpuOf(isa));
+      c.Run(&CpuOf(isa));
       EXPECT_EQ(c.out.Get(0, 0, 0, 0), 0);
       EXPECT_EQ(c.lse.Get(0, 0, 0, 0), -std::numeric_limits<double>::infinity());
       for (const GuardedTensor* grad : {&c.dq, &c.dk, &c.dv}) {
@@ -105,7 +105,7 @@ TEST(Scan, ExpWithVanishedNormaliserGivesZeroRow) {
 }
 
 TEST(Scan, ZeroNormaliserGivesNanLseWithoutGradient) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (FeatureMap map : kMaps) {
       if (std::fabs(PlainFeature(map, 0)) > 0) continue;
       for (bool normalize : {true, false}) {
@@ -124,7 +124,7 @@ TEST(Scan, ZeroNormaliserGivesNanLseWithoutGradient) {
           };
           ScanCase c(spec);
           zero_queries(&c);
-          c.Run(CpuOf(isa));
+          c.Run(&CpuOf(isa));
           // Offset -1: the first row sees no key.
           for (int64_t n = 0; n < 3; ++n) {
             const double lse = c.lse.Get(0, 0, n, 0);
@@ -146,7 +146,7 @@ TEST(Scan, ZeroNormaliserGivesNanLseWithoutGradient) {
 
 // dlse says nothing where lse is NaN.
 TEST(Scan, NegativeNormaliserIgnoresTheGradientOfLse) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (bool normalize : {true, false}) {
       ScanCase c({.H = 1,
                   .Nq = 1,
@@ -160,7 +160,7 @@ TEST(Scan, NegativeNormaliserIgnoresTheGradientOfLse) {
       c.v.Set(0, 0, 0, 0, 3);
       c.dout.Set(0, 0, 0, 0, 0);
       c.dlse.Set(0, 0, 0, 0, 1);
-      c.Run(CpuOf(isa));
+      c.Run(&CpuOf(isa));
       for (const GuardedTensor* grad : {&c.dq, &c.dk, &c.dv}) {
         EXPECT_EQ(grad->Get(0, 0, 0, 0), 0);
       }
@@ -169,13 +169,13 @@ TEST(Scan, NegativeNormaliserIgnoresTheGradientOfLse) {
 }
 
 TEST(Scan, NegativeNormaliserGivesNanLse) {
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     ScanCase c(
         {.H = 1, .Nq = 1, .Nk = 1, .D = 1, .Dv = 1, .params = {.map = FeatureMap::kIdentity}});
     c.q.Set(0, 0, 0, 0, -2);
     c.k.Set(0, 0, 0, 0, 1);
     c.v.Set(0, 0, 0, 0, 3);
-    c.Run(CpuOf(isa));
+    c.Run(&CpuOf(isa));
     EXPECT_NEAR(c.out.Get(0, 0, 0, 0), 3, 1e-5);
     EXPECT_TRUE(std::isnan(c.lse.Get(0, 0, 0, 0)));
   }
@@ -192,7 +192,7 @@ TEST(Scan, BadValuesReachOnlyWhoSeesThem) {
                                .rule = ScanRule::kDelta,
                                .causal = true,
                                .den = ScanDen::kOne}};
-  for (const std::string& isa : MachineIsas()) {
+  for (const std::string& isa : AvailableIsas()) {
     for (const ScanParams& params : rules) {
       for (double value : values) {
         for (int where = 0; where < 4; ++where) {
@@ -207,7 +207,7 @@ TEST(Scan, BadValuesReachOnlyWhoSeesThem) {
           GuardedTensor* tensors[] = {&c.q, &c.k, &c.v, &c.dout};
           const bool is_key = where == 1 || where == 2;
           tensors[where]->Set(0, 1, kBad, 3, value);
-          c.Run(CpuOf(isa));
+          c.Run(&CpuOf(isa));
           const auto finite = [&](const GuardedTensor& t, int64_t h, int64_t n) {
             for (int64_t d = 0; d < 8; ++d) {
               if (!std::isfinite(t.Get(0, h, n, d))) return false;

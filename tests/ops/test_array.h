@@ -45,7 +45,7 @@ class TestArray {
 // The targets that this machine has, and one backend of each for the process: measuring its peak
 // takes a while.
 std::vector<std::string> AvailableIsas();
-CpuBackend& CpuOf(const std::string& isa, int threads);
+CpuBackend& CpuOf(const std::string& isa, int threads = 1);
 
 // Runs `call` on a stream whose fresh memory is NaN, after a dry run; expects success, and that the
 // dry run counted the same workspace.
