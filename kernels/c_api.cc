@@ -20,6 +20,7 @@ struct attnd_call {
   absl::Status bad;  // the first argument that no Call can hold
   std::shared_ptr<const attnd::Plan> plan;
   std::vector<attnd::Result> results;
+  attnd::Taken taken;  // once executed
 };
 
 namespace {
@@ -47,8 +48,10 @@ absl::Status MakePlan(attnd_engine* engine, attnd_call* call) {
   if (!call->bad.ok()) return call->bad;
   if (call->plan != nullptr) return absl::OkStatus();
   auto plan = engine->engine->MakePlan(call->call);
-  if (plan.ok()) call->plan = *std::move(plan);
-  return plan.status();
+  if (!plan.ok()) return plan.status();
+  call->plan = *std::move(plan);
+  call->taken = {call->plan->visible_pairs, call->plan->flops};
+  return absl::OkStatus();
 }
 
 nlohmann::json ToJson(const OptionInfo& option) {
@@ -151,6 +154,14 @@ void attnd_call_int(attnd_call* call, const char* option, int64_t value) {
   call->call.options[option] = value;
 }
 
+void attnd_call_uint(attnd_call* call, const char* option, uint64_t value) {
+  call->call.options[option] = value;
+}
+
+void attnd_call_ints(attnd_call* call, const char* option, const int64_t* values, int count) {
+  call->call.options[option] = std::vector<int64_t>(values, values + count);
+}
+
 void attnd_call_float(attnd_call* call, const char* option, double value) {
   call->call.options[option] = value;
 }
@@ -187,11 +198,11 @@ int64_t attnd_call_workspace_bytes(const attnd_call* call) {
 }
 
 double attnd_call_flops(const attnd_call* call) {
-  return call->plan == nullptr ? 0 : call->plan->flops;
+  return call->plan == nullptr ? 0 : call->taken.flops;
 }
 
 double attnd_call_pairs(const attnd_call* call) {
-  return call->plan == nullptr ? 0 : call->plan->visible_pairs;
+  return call->plan == nullptr ? 0 : call->taken.visible_pairs;
 }
 
 double attnd_call_seconds(const attnd_call* call) {
@@ -207,7 +218,10 @@ int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
     }
     auto execution = engine->engine->Execute(*engine->stream, batch);
     ATTND_RETURN_IF_ERROR(execution.status());
-    for (int i = 0; i < count; ++i) calls[i]->results = std::move(execution->results[i]);
+    for (int i = 0; i < count; ++i) {
+      calls[i]->results = std::move(execution->results[i]);
+      calls[i]->taken = execution->taken[i];
+    }
     engine->peak_workspace_bytes = execution->peak_workspace_bytes;
     return absl::OkStatus();
   });

@@ -34,6 +34,8 @@ attnd_call* attnd_call_new(const char* method, int backward);
 void attnd_call_free(attnd_call*);
 void attnd_call_bool(attnd_call*, const char* option, int value);
 void attnd_call_int(attnd_call*, const char* option, int64_t value);
+void attnd_call_uint(attnd_call*, const char* option, uint64_t value); /* beyond int64_t */
+void attnd_call_ints(attnd_call*, const char* option, const int64_t* values, int count);
 void attnd_call_float(attnd_call*, const char* option, double value);
 void attnd_call_enum(attnd_call*, const char* option, const char* value);
 /* dtype: 0 float32, 1 float16, 2 bfloat16, 3 int32, 4 uint8. shape and stride (in elements) have
@@ -45,8 +47,8 @@ void attnd_call_tensor(attnd_call*, const char* name, int dtype, int rank, const
 /* Validates and predicts. */
 int attnd_plan(attnd_engine*, attnd_call*);
 int64_t attnd_call_workspace_bytes(const attnd_call*); /* planned upper bound */
-double attnd_call_flops(const attnd_call*);
-double attnd_call_pairs(const attnd_call*);
+double attnd_call_flops(const attnd_call*); /* planned; of an executed call what it took */
+double attnd_call_pairs(const attnd_call*); /* likewise */
 double attnd_call_seconds(const attnd_call*);
 
 /* Plans what is not planned and runs all calls as one batch (their buckets must be equal). */

@@ -66,10 +66,21 @@ struct Result {
   std::shared_ptr<Buffer> buffer;
 };
 
+// What a problem of a batch took. A plan knows it before, where no data but lengths decide.
+struct Taken {
+  double visible_pairs = 0;  // as Plan::visible_pairs
+  double flops = 0;
+};
+
 struct Execution {
   std::vector<std::vector<Result>> results;  // [problem], in the order of plan->outputs
+  std::vector<Taken> taken;                  // [problem]
   int64_t peak_workspace_bytes = 0;          // of the whole batch, as counted
 };
+
+// Whether a plan reads the values of the tensor of this name: lengths, offsets and packed
+// sequences. All others are looked at, and refused in the same words, when the request runs.
+bool PlanReads(absl::string_view tensor);
 
 // Owns the backends. Thread safe.
 class Engine {

@@ -14,6 +14,11 @@ const View* ProblemShape::Find(absl::string_view name) const {
   return found == tensors->end() ? nullptr : &found->second;
 }
 
+bool ProblemShape::Knows(absl::string_view name) const {
+  const View* view = Find(name);
+  return view != nullptr && view->shape.rank == 4;
+}
+
 int64_t ProblemShape::Int(absl::string_view name, int64_t b, int64_t absent) const {
   const View* view = Find(name);
   if (view == nullptr || view->data == nullptr) return absent;

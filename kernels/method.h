@@ -51,6 +51,8 @@ struct ProblemShape {
   const std::map<std::string, View>* tensors = nullptr;
 
   const View* Find(absl::string_view name) const;
+  // Whether q, k or v tells its sizes: sent, with four dimensions.
+  bool Knows(absl::string_view name) const;
   // Element b of an int32 [B] tensor, or `absent`.
   int64_t Int(absl::string_view name, int64_t b, int64_t absent) const;
 };
@@ -64,6 +66,8 @@ struct Inputs {
 struct Outputs {
   Tensor out, lse;  // lse empty: the method has none
   std::map<std::string, Tensor> extra;
+  // Of each problem, over its rows and query heads, exact once data are there. Empty: as planned.
+  std::vector<double> visible_pairs;
 };
 
 // Parsed options of one request; what they are only the method knows.

@@ -39,6 +39,7 @@ std::string ToString(const OptionValue& value) {
   struct Writer {
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(int64_t v) const { return absl::StrCat(v); }
+    std::string operator()(uint64_t v) const { return absl::StrCat(v); }
     std::string operator()(double v) const { return NumberText(v); }
     std::string operator()(const std::string& v) const { return Quoted(v); }
     std::string operator()(const std::vector<int64_t>& v) const {
@@ -67,6 +68,40 @@ void ReadInt(absl::string_view name, IntRange range, const OptionValue& value, i
     reasons->Invalid(name, " must be ", RangeText(range), ", got ", *v);
   } else {
     *out = *v;
+  }
+}
+
+void ReadSeed(absl::string_view name, const OptionValue& value, uint64_t* out, Reasons* reasons) {
+  const int64_t* v = std::get_if<int64_t>(&value);
+  if (const uint64_t* wide = std::get_if<uint64_t>(&value)) {
+    *out = *wide;
+  } else if (v == nullptr) {
+    reasons->Invalid(name, " must be an integer, got ", ToString(value));
+  } else if (*v < 0) {
+    reasons->Invalid(name, " must be in 0..2^64-1, got ", *v);
+  } else {
+    *out = static_cast<uint64_t>(*v);
+  }
+}
+
+void ReadInts(absl::string_view name, IntsRule rule, const OptionValue& value,
+              std::vector<int64_t>* out, Reasons* reasons) {
+  const auto* list = std::get_if<std::vector<int64_t>>(&value);
+  if (list == nullptr) {
+    reasons->Invalid(name, " must be a list of integers, got ", ToString(value));
+    return;
+  }
+  *out = *list;
+  if (rule.count != 0 && !list->empty() && list->size() != rule.count) {
+    reasons->Invalid(name, " must have ", rule.count, " values, got ", list->size());
+    return;
+  }
+  int told = 0;
+  constexpr int kTold = 4;  // of a list that may be long
+  for (size_t i = 0; i < list->size() && told < kTold; ++i) {
+    if ((*list)[i] >= rule.min) continue;
+    reasons->Invalid(name, "[", i, "] must be >= ", rule.min, ", got ", (*list)[i]);
+    ++told;
   }
 }
 
@@ -121,6 +156,12 @@ std::string RangeText(IntRange range) {
   if (has_min) return absl::StrCat(">= ", range.min);
   if (has_max) return absl::StrCat("<= ", range.max);
   return "";
+}
+
+std::string RangeText(IntsRule rule) {
+  const std::string each = RangeText(IntRange{.min = rule.min});
+  if (rule.count == 0) return each.empty() ? "" : absl::StrCat("each ", each);
+  return absl::StrCat(rule.count, " values", each.empty() ? "" : ", each ", each);
 }
 
 std::string RangeText(FloatRange range) {

@@ -15,8 +15,9 @@
 
 namespace attnd {
 
-// A value as sent. Enums travel as their lower-case name.
-using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+// A value as sent. Enums travel as their lower-case name; uint64_t is what int64_t cannot hold.
+using OptionValue =
+    std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>>;
 // Only what the caller set, by name. An option that is absent has its default.
 using OptionMap = std::map<std::string, OptionValue>;
 
@@ -52,6 +53,10 @@ struct OptionSpec {
 struct IntRange {
   int64_t min = INT64_MIN, max = INT64_MAX;
 };
+struct IntsRule {
+  int64_t min = INT64_MIN;  // of each value
+  size_t count = 0;         // 0: any
+};
 struct FloatRange {  // a float must always be finite
   double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();
   bool min_open = false;  // > min instead of >= min
@@ -63,11 +68,15 @@ void ReadInt(absl::string_view name, IntRange range, const OptionValue& value, i
              Reasons* reasons);
 void ReadFloat(absl::string_view name, FloatRange range, const OptionValue& value, double* out,
                Reasons* reasons);
+void ReadSeed(absl::string_view name, const OptionValue& value, uint64_t* out, Reasons* reasons);
+void ReadInts(absl::string_view name, IntsRule rule, const OptionValue& value,
+              std::vector<int64_t>* out, Reasons* reasons);
 void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
               const OptionValue& value, int* out, Reasons* reasons);
 void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,
                          const OptionValue& value, Reasons* reasons);
 std::string RangeText(IntRange range);
+std::string RangeText(IntsRule rule);
 std::string RangeText(FloatRange range);
 }  // namespace options_internal
 
@@ -95,6 +104,33 @@ OptionSpec<O> IntOption(std::string name, T O::*member, IntRange range, std::str
           }};
 }
 
+// Empty means unset.
+template <class O>
+OptionSpec<O> IntsOption(std::string name, std::vector<int64_t> O::*member, IntsRule rule,
+                         std::string default_text, std::string help) {
+  return {{.name = name,
+           .type = OptionType::kInts,
+           .default_text = default_text,
+           .range = options_internal::RangeText(rule),
+           .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            options_internal::ReadInts(name, rule, v, &(o->*member), r);
+          }};
+}
+
+// Of every drawn tensor.
+template <class O>
+OptionSpec<O> SeedOption(uint64_t O::*member) {
+  return {{.name = "seed",
+           .type = OptionType::kInt,
+           .default_text = "0",
+           .range = "in 0..2^64-1",
+           .help = "of what is drawn; no effect where it is sent"},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            options_internal::ReadSeed("seed", v, &(o->*member), r);
+          }};
+}
+
 template <class O, class T>  // T: double or std::optional<double>
 OptionSpec<O> FloatOption(std::string name, T O::*member, FloatRange range,
                           std::string default_text, std::string help) {
@@ -119,7 +155,8 @@ OptionSpec<O> EnumOption(std::string name, E O::*member, std::vector<std::string
            .enum_values = names,
            .help = help},
           [=](const OptionValue& v, O* o, Reasons* r) {
-            int value = static_cast<int>(o->*member);
+            // What is refused is none of the values: no rule is told about it.
+            int value = static_cast<int>(names.size());
             options_internal::ReadEnum(name, names, v, &value, r);
             o->*member = static_cast<E>(value);
           }};

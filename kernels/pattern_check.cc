@@ -8,13 +8,6 @@ constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
 // Each is planned as a problem of its own, some microseconds and kilobytes.
 constexpr int64_t kMaxSequences = 8192;
 
-void CheckPair(const ProblemShape& problem, absl::string_view a, absl::string_view b,
-               Reasons* reasons) {
-  if ((problem.Find(a) == nullptr) == (problem.Find(b) == nullptr)) return;
-  const absl::string_view sent = problem.Find(a) != nullptr ? a : b;
-  reasons->Invalid(a, " and ", b, " must be sent together, got ", sent, " alone");
-}
-
 // From 0 to N, non-decreasing. What shape and dtype already tell is not told again.
 void CheckSequences(const ProblemShape& problem, absl::string_view name, absl::string_view letters,
                     int64_t N, Reasons* reasons) {
@@ -47,11 +40,44 @@ void CheckSequences(const ProblemShape& problem, absl::string_view name, absl::s
 
 }  // namespace
 
-void CheckPatternTensors(const ProblemShape& problem, Reasons* reasons) {
+void CheckPair(const ProblemShape& problem, absl::string_view a, absl::string_view b,
+               Reasons* reasons) {
+  if ((problem.Find(a) == nullptr) == (problem.Find(b) == nullptr)) return;
+  const absl::string_view sent = problem.Find(a) != nullptr ? a : b;
+  reasons->Invalid(a, " and ", b, " must be sent together, got ", sent, " alone");
+}
+
+bool CheckSize(const ProblemShape& problem, absl::string_view name, const SizeRule& rule,
+               Reasons* reasons) {
+  const View* view = problem.Find(name);
+  if (view == nullptr) return true;
+  const int axis = AxisOf(rule.axis, view->shape.rank);
+  if (axis < 0 || axis >= view->shape.rank || view->shape[axis] == rule.size) return true;
+  reasons->Invalid(name, " shape must be ", rule.shape, " with ", rule.letter, " = ", rule.size,
+                   ", got ", ToString(view->shape));
+  return false;
+}
+
+void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Reasons* reasons) {
+  if (grid.empty()) reasons->Invalid("grid is required, got none");
+  int64_t cells = 1;
+  for (const int64_t extent : grid) {
+    if (extent < 1) return;  // told by its range
+    if (__builtin_mul_overflow(cells, extent, &cells)) cells = INT64_MAX;
+  }
+  if (grid.empty() || !problem.Knows("q") || cells == problem.Nq) return;
+  reasons->Invalid("grid must multiply to N = ", problem.Nq, ", got ", ToString(OptionValue(grid)));
+}
+
+void CheckPatternTensors(const ProblemShape& problem, Lacks lacks, Reasons* reasons) {
+  const bool is_known = problem.Knows("q") && problem.Knows("k");
+  if (lacks.cross && is_known && problem.Nq != problem.Nk) {
+    reasons->Invalid("Nk must be Nq = ", problem.Nq, ", got ", problem.Nk);
+  }
   CheckPair(problem, "segment_ids_q", "segment_ids_kv", reasons);
-  CheckPair(problem, kCuQ, kCuK, reasons);
   const View *q = problem.Find(kCuQ), *k = problem.Find(kCuK);
-  if (q == nullptr && k == nullptr) return;
+  if (lacks.packed || (q == nullptr && k == nullptr)) return;
+  CheckPair(problem, kCuQ, kCuK, reasons);
   for (const absl::string_view other :
        {"causal_offset", "q_lengths", "kv_lengths", "segment_ids_q", "segment_ids_kv"}) {
     const View* view = problem.Find(other);
@@ -66,6 +92,14 @@ void CheckPatternTensors(const ProblemShape& problem, Reasons* reasons) {
   if (q->shape[0] != k->shape[0]) {
     reasons->Invalid("cu_seqlens_k must tell of as many sequences as cu_seqlens_q, ",
                      q->shape[0] - 1, ", got ", k->shape[0] - 1);
+    return;
+  }
+  if (!lacks.cross) return;
+  for (int64_t s = 0; s < q->shape[0]; ++s) {
+    const int64_t in_q = problem.Int(kCuQ, s, 0), in_k = problem.Int(kCuK, s, 0);
+    if (in_q == in_k) continue;
+    reasons->Invalid(kCuK, "[", s, "] must be ", kCuQ, "[", s, "] = ", in_q, ", got ", in_k);
+    return;
   }
 }
 

@@ -1,9 +1,8 @@
 #include "kernels/pattern_methods.h"
 
 #include <cmath>
-#include <map>
 
-#include "kernels/ops/pattern_predicate.h"
+#include "kernels/pattern_rows.h"
 
 namespace attnd {
 namespace {
@@ -13,29 +12,19 @@ const Tensor* Find(const Inputs& in, const std::string& name) {
   return found == in.tensors.end() ? nullptr : &found->second;
 }
 
-// Problems of equally many heads share one array.
 Tensor Slopes(Ops& ops, const Inputs& in) {
   std::vector<Shape> shapes;
   std::vector<std::vector<float>> values;
-  std::map<int64_t, size_t> place;  // of H
   for (const ProblemShape& problem : in.problems) {
-    if (!place.emplace(problem.H, shapes.size()).second) continue;
     shapes.push_back({1, problem.H});
     values.push_back(StandardSlopes(problem.H));
   }
-  const Tensor slopes = ops.FromHost(shapes, values);
-  std::vector<View> views;
-  std::vector<std::shared_ptr<Buffer>> buffers;
-  for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
-    const size_t at = place[in.problems[p].H];
-    views.push_back(slopes[at]);
-    buffers.push_back(slopes.buffer(at));
-  }
-  return Tensor(std::move(views), std::move(buffers));
+  return ops.FromHost(shapes, values);
 }
 
-AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options) {
-  AttendTensors terms;
+AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options,
+                      const PatternExtras& extras) {
+  AttendTensors terms{.table = extras.table, .row_weight = extras.row_weight};
   if (const Tensor* bias = Find(in, "bias")) terms.bias = WithRank(ops, *bias, 4);
   if (const Tensor* sinks = Find(in, "sink_logits")) terms.sinks = WithRank(ops, *sinks, 2);
   if (const Tensor* slopes = Find(in, "alibi_slopes")) {
@@ -43,52 +32,10 @@ AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options)
   } else if (options.alibi) {
     terms.alibi_slopes = Slopes(ops, in);
   }
+  if (!terms.alibi_slopes.empty() && extras.alibi_unit != 1) {
+    terms.alibi_slopes = ops.Affine(terms.alibi_slopes, 1 / extras.alibi_unit);
+  }
   return terms;
-}
-
-// Segment ids of every problem, [B,N] row by row; empty on a dry stream and where none were sent.
-struct SegmentIds {
-  bool is_sent = false;
-  std::vector<std::vector<int32_t>> q, k;
-
-  SegmentIds(Ops& ops, const Inputs& in) {
-    const Tensor* ids_q = Find(in, "segment_ids_q");
-    const Tensor* ids_k = Find(in, "segment_ids_kv");
-    if (ids_q == nullptr || ids_k == nullptr) return;
-    is_sent = true;
-    q = ops.Read(*ids_q);
-    k = ops.Read(*ids_k);
-  }
-  // Row b of a problem; on a dry stream `source` alone.
-  PatternSource Within(const PatternSource& source, size_t p, int64_t b) const {
-    const auto row = [&](const std::vector<int32_t>& ids, int64_t n) {
-      return std::span(ids).subspan(static_cast<size_t>(b * n), static_cast<size_t>(n));
-    };
-    if (q[p].empty() && k[p].empty()) return source;
-    return Intersect(source, SameSegment(row(q[p], source.Nq), row(k[p], source.Nk)));
-  }
-};
-
-std::vector<AttendRow> RowsOf(Ops& ops, const ProblemShape& problem, size_t p,
-                              const SegmentIds& segments, const SourceOfRow& source_of) {
-  std::vector<AttendRow> rows;
-  rows.reserve(static_cast<size_t>(problem.B));
-  for (int64_t b = 0; b < problem.B; ++b) {
-    const Lengths lengths{problem.Int("q_lengths", b, problem.Nq),
-                          problem.Int("kv_lengths", b, problem.Nk)};
-    const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
-    // Describing a pattern costs much more than copying a row, and most rows are alike.
-    if (b > 0 && !segments.is_sent && rows.back().nq == lengths.nq &&
-        rows.back().nk == lengths.nk && rows.back().offset == offset) {
-      rows.push_back(AttendRow(rows.back()));
-      continue;
-    }
-    PatternSource source = source_of(problem, offset, lengths);
-    if (segments.is_sent) source = segments.Within(source, p, b);
-    rows.push_back(ops.Row(lengths.nq, lengths.nk, source));
-    rows.back().offset = offset;
-  }
-  return rows;
 }
 
 }  // namespace
@@ -116,69 +63,94 @@ std::vector<float> StandardSlopes(int64_t H) {
   return slopes;
 }
 
-std::vector<TensorInfo> PatternInputs() {
-  return {
+std::vector<TensorInfo> PatternInputs(Lacks lacks, std::vector<TensorInfo> own) {
+  std::vector<TensorInfo> inputs = {
       {"q", "[B,H,Nq,D]", "float", "queries", /*required=*/true, /*differentiable=*/true},
       {"k", "[B,Hkv,Nk,D]", "float", "keys; Hkv divides H", /*required=*/true,
        /*differentiable=*/true},
       {"v", "[B,Hkv,Nk,Dv]", "float", "values", /*required=*/true, /*differentiable=*/true},
       {"q_lengths", "[B]", "int32", "0..Nq: rows beyond give out = 0, lse = -inf"},
       {"kv_lengths", "[B]", "int32", "0..Nk: keys beyond are never seen"},
-      {"causal_offset", "[B]", "int32", "position of query 0; default Nk - Nq"},
-      {"segment_ids_q", "[B,Nq]", "int32", "visible only if equal and >= 0; with segment_ids_kv"},
-      {"segment_ids_kv", "[B,Nk]", "int32", "visible only if equal and >= 0; with segment_ids_q"},
-      {"cu_seqlens_q", "[S+1]", "int32",
-       "S packed sequences, B = 1: from 0 to Nq, non-decreasing; with cu_seqlens_k"},
-      {"cu_seqlens_k", "[S+1]", "int32", "from 0 to Nk, non-decreasing; with cu_seqlens_q"},
-      {.name = "bias",
-       .shape = "broadcastable to [B,H,Nq,Nk]",
-       .dtype = "float",
-       .help = "added to the scores; -inf hides a pair",
-       .differentiable = true},
-      {.name = "alibi_slopes",
-       .shape = "[H] or [B,H]",
-       .dtype = "float",
-       .help = "adds -slope |p - j|",
-       .differentiable = true},
-      {.name = "sink_logits",
-       .shape = "[H]",
-       .dtype = "float",
-       .help = "one more key of this score and value 0",
-       .differentiable = true},
   };
+  if (!lacks.cross) {
+    inputs.push_back({"causal_offset", "[B]", "int32", "position of query 0; default Nk - Nq"});
+  }
+  inputs.push_back(
+      {"segment_ids_q", "[B,Nq]", "int32", "visible only if equal and >= 0; with segment_ids_kv"});
+  inputs.push_back(
+      {"segment_ids_kv", "[B,Nk]", "int32", "visible only if equal and >= 0; with segment_ids_q"});
+  if (!lacks.packed) {
+    inputs.push_back(
+        {"cu_seqlens_q", "[S+1]", "int32",
+         "S packed sequences, B = 1: from 0 to Nq, non-decreasing; with cu_seqlens_k"});
+    inputs.push_back(
+        {"cu_seqlens_k", "[S+1]", "int32", "from 0 to Nk, non-decreasing; with cu_seqlens_q"});
+  }
+  inputs.push_back({.name = "bias",
+                    .shape = "broadcastable to [B,H,Nq,Nk]",
+                    .dtype = "float",
+                    .help = "added to the scores; -inf hides a pair",
+                    .differentiable = true});
+  if (!lacks.alibi) {
+    inputs.push_back({.name = "alibi_slopes",
+                      .shape = "[H] or [B,H]",
+                      .dtype = "float",
+                      .help = "adds -slope |p - j|",
+                      .differentiable = true});
+  }
+  if (!lacks.sinks) {
+    inputs.push_back({.name = "sink_logits",
+                      .shape = "[H]",
+                      .dtype = "float",
+                      .help = "one more key of this score and value 0",
+                      .differentiable = true});
+  }
+  inputs.insert(inputs.end(), own.begin(), own.end());
+  return inputs;
 }
 
-std::vector<TensorInfo> PatternOutputs() {
-  return {{"out", "[B,H,Nq,Dv]", "float", "the weighted mean of the values that a query sees"},
-          {"lse", "[B,H,Nq]", "float32",
-           "natural log of the sum of exp(score), sinks included; -inf: no key"}};
+std::vector<TensorInfo> PatternOutputs(Lacks lacks) {
+  std::vector<TensorInfo> outputs = {
+      {"out", "[B,H,Nq,Dv]", "float", "the weighted mean of the values that a query sees"}};
+  if (!lacks.lse) {
+    outputs.push_back({"lse", "[B,H,Nq]", "float32",
+                       "natural log of the sum of exp(score), sinks included; -inf: no key"});
+  }
+  return outputs;
 }
 
-Support PatternSupport() {
-  return {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true};
+Support PatternSupport(Lacks lacks) {
+  return {.causal = !lacks.causal,
+          .lengths = true,
+          .cross = !lacks.cross,
+          .gqa = true,
+          .lse = !lacks.lse};
 }
 
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
-                      const SourceOfRow& source_of) {
-  if (IsPacked(in)) {
-    const Packed packed = Unpack(ops, in);
-    if (!ops.status().ok()) return {};
-    const Outputs out = PatternAttend(ops, packed.in, options, source_of);
-    AttendOut joined = Repack(ops, packed, in, {out.out, out.lse});
-    return {.out = std::move(joined.out), .lse = std::move(joined.lse)};
-  }
+                      const PartsOfRow& parts_of, const PatternExtras& extras) {
   // D is the same in all problems of a batch.
   const double D = static_cast<double>(in.problems[0].D);
   const AttendParams params{.scale = options.scale.value_or(1 / std::sqrt(D)),
-                            .softcap = options.logit_softcap};
-  const SegmentIds segments(ops, in);
-  AttendRows rows;
-  for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
-    rows.push_back(RowsOf(ops, in.problems[p], p, segments, source_of));
+                            .softcap = options.logit_softcap,
+                            .weighting = extras.weighting,
+                            .cap_table = extras.cap_table};
+  const PatternRows rows = RowsOf(ops, in, options.causal, extras.rows_differ, parts_of);
+  const AttendTensors terms = TermsOf(ops, in, options, extras);
+  if (!ops.status().ok()) return {};
+  AttendOut attended = ops.Attend(in.q, in.k, in.v, params, rows.parts, terms, extras.dtype);
+  return {.out = std::move(attended.out),
+          .lse = std::move(attended.lse),
+          .visible_pairs = rows.visible_pairs};
+}
+
+Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype) {
+  const AttendOut merged = ops.Merge({{a.out, a.lse}, {b.out, b.lse}}, dtype);
+  Outputs outputs{.out = merged.out, .lse = merged.lse, .visible_pairs = a.visible_pairs};
+  for (size_t p = 0; p < b.visible_pairs.size(); ++p) {
+    outputs.visible_pairs[p] += b.visible_pairs[p];
   }
-  const AttendTensors terms = TermsOf(ops, in, options);
-  AttendOut attended = ops.Attend(in.q, in.k, in.v, params, rows, terms);
-  return {.out = std::move(attended.out), .lse = std::move(attended.lse)};
+  return outputs;
 }
 
 }  // namespace attnd

@@ -240,7 +240,8 @@ struct Checker {
       return reasons->Invalid(name, " must repeat by dimensions of 1, got stride 0 over ",
                               view.shape[i]);
     }
-    for (int i = view.dtype == DType::kI32 && view.shape.rank > 1 ? 0 : last; i <= last; ++i) {
+    const bool is_index = !IsFloat(view.dtype);
+    for (int i = is_index ? 0 : last; i <= last; ++i) {
       if (view.shape[i] <= 1 || view.stride[i] == dense.stride[i]) continue;
       reasons->Invalid(name, " must be dense along its ",
                        i == last ? "last dimension" : "dimensions", ", got stride ",

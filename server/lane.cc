@@ -165,9 +165,10 @@ void Lane::AnswerAll(std::vector<Gathered> batch, Execution execution, TimePoint
                         .requests = static_cast<int64_t>(batch.size()),
                         .peak_workspace_bytes = execution.peak_workspace_bytes,
                         .compute_seconds = Seconds(computed - start)};
-  for (const Gathered& one : batch) {
-    run.tokens += one.task->plan->tokens;
-    run.flops += one.task->plan->flops;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    batch[i].phases.taken = execution.taken[i];
+    run.tokens += batch[i].task->plan->tokens;
+    run.flops += execution.taken[i].flops;
   }
   parts_.metrics->RecordBatch(parts_.index, run);
   for (size_t i = 0; i < batch.size(); ++i) {

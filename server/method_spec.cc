@@ -26,11 +26,9 @@ OptionValue EnumName(const FieldDescriptor& field, int number) {
   return value == nullptr ? std::to_string(number) : value->name();
 }
 
-std::optional<OptionValue> FromUnsigned(const FieldDescriptor& field, uint64_t value,
-                                        Reasons* reasons) {
-  if (value <= INT64_MAX) return static_cast<int64_t>(value);
-  reasons->Invalid(field.name(), " must be <= ", INT64_MAX, ", got ", value);
-  return std::nullopt;
+OptionValue FromUnsigned(uint64_t value) {
+  if (value > INT64_MAX) return value;
+  return static_cast<int64_t>(value);
 }
 
 // No method has such an option: a test goes through all of them.
@@ -59,7 +57,7 @@ std::optional<OptionValue> ReadOption(const Message& message, const FieldDescrip
     case FieldDescriptor::CPPTYPE_INT64:
       return reflection.GetInt64(message, &field);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return FromUnsigned(field, reflection.GetUInt64(message, &field), reasons);
+      return FromUnsigned(reflection.GetUInt64(message, &field));
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return reflection.GetDouble(message, &field);
     case FieldDescriptor::CPPTYPE_ENUM:

@@ -221,7 +221,7 @@ class Decoder {
   // False: the engine cannot be asked about this tensor.
   bool Add(const std::string& label, const v1::Tensor& tensor, View view, const Spans* payload) {
     const bool is_whole = is_estimate_ || CheckPayload(label, tensor, view, payload);
-    if (view.dtype == DType::kI32 && view.shape.rank == 1) {
+    if (view.dtype == DType::kI32 && view.shape.rank == 1 && PlanReads(tensor.name())) {
       if (!is_whole || !ReadIntegers(label, payload, &view)) return false;
     }
     request_.call.tensors[tensor.name()] = view;

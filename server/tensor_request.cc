@@ -29,7 +29,7 @@ struct Outgoing {
   std::shared_ptr<Budget::Share> share;
 };
 
-attn::v1::Stats StatsOf(const Plan& plan, const Phases& phases, absl::string_view device) {
+attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
   attn::v1::Stats stats;
   stats.set_queue_seconds(phases.queue_seconds);
   stats.set_gather_seconds(phases.gather_seconds);
@@ -37,8 +37,8 @@ attn::v1::Stats StatsOf(const Plan& plan, const Phases& phases, absl::string_vie
   stats.set_batch_requests(phases.batch_requests);
   stats.set_batch_tokens(phases.batch_tokens);
   stats.set_peak_workspace_bytes(phases.peak_workspace_bytes);
-  stats.set_visible_pairs(plan.visible_pairs);
-  stats.set_flops(plan.flops);
+  stats.set_visible_pairs(phases.taken.visible_pairs);
+  stats.set_flops(phases.taken.flops);
   stats.set_device(std::string(device));
   return stats;
 }
@@ -177,7 +177,7 @@ void TensorRequest::Answer(const Done& done, absl::Status status, std::span<cons
 grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, const Phases& phases) {
   std::vector<OutputInfo> infos;
   for (const Result& result : results) infos.push_back(result.info);
-  attn::v1::Stats stats = StatsOf(*plan_, phases, device_);
+  attn::v1::Stats stats = StatsOf(phases, device_);
   const double answer_seconds = Seconds(context_->clock->Now() - phases.computed);
   stats.set_answer_seconds(answer_seconds);
   context_->metrics->RecordAnswer(method_, direction_, answer_seconds);

@@ -55,7 +55,7 @@ GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bo
   if (f.terms.alibi_slopes.given()) sum(GradSum::kSlopes, d.alibi_slopes, {}, H, 1, 1, 1);
   if (f.terms.sinks.given()) sum(GradSum::kSinks, d.sinks, {}, H, 1, 1, 1);
   if (f.terms.table.given()) {
-    sum(GradSum::kTable, d.table, {}, H, Nq, f.terms.table.shape[3], scale);
+    sum(GradSum::kTable, d.table, {}, H, Nq, f.terms.table.shape[3], params.cap_table ? scale : 1);
   }
   if (f.terms.r.given()) {
     sum(GradSum::kQRel, d.q_rel, {}, H, Nq, D, scale);

@@ -74,7 +74,8 @@ class ScoreTerms {
     return std::clamp<int64_t>(queries.slots.rows[i] + row_.offset - key, 0,
                                p_.terms.r.shape[2] - 1);
   }
-  void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile);
+  void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile,
+                      float factor, const Packed& to) const;
   void AddRelativeScores(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen);
   // Whether slots in order make the relative term a product; else it goes pair by pair.
   static bool HasDiagonals(const GradQueries& queries, const GradKeys& keys) {
@@ -91,7 +92,7 @@ class ScoreTerms {
   const int64_t b_;
   const GradScratch& m_;
   const float unit_, cap_;
-  bool before_cap_ = false, hides_ = false;
+  bool before_cap_ = false, hides_ = false, adds_table_late_ = false;
   double distance_sum_ = 0;
 };
 
@@ -99,13 +100,20 @@ inline void ScoreTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
                               const TileTerms* tile, uint64_t* seen) {
   const int64_t columns = RoundUpTo(keys.slots.count, kLanes);
   if (p_.terms.r.given()) AddRelativeScores(queries, keys, seen);
-  if (tile != nullptr && !tile->labels.empty() && p_.terms.table.given()) {
-    AddTableScores(queries, keys, *tile);
+  const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
+  adds_table_late_ = is_labelled && !plan_.params.cap_table;
+  if (is_labelled && !adds_table_late_) {
+    const auto factor = static_cast<float>(plan_.params.scale * plan_.unit());
+    AddTableScores(queries, keys, *tile, factor, m_.weights);
   }
-  const bool has_constants = tile != nullptr && !tile->bias.empty();
-  if (has_constants) {
+  const bool has_bias = tile != nullptr && !tile->bias.empty();
+  const bool has_constants = has_bias || adds_table_late_;
+  if (has_bias) {
     Transpose(tile->bias.data(), kTile, kTile, kTile, m_.constants.data, m_.constants.stride);
+  } else if (adds_table_late_) {
+    Zero(m_.constants, kTile);
   }
+  if (adds_table_late_) AddTableScores(queries, keys, *tile, 1.0f, m_.constants);
   const HeadRows slopes = HeadRows::Of(p_.terms.alibi_slopes, b_, queries.h);
   const int64_t origin = std::max<int32_t>(keys.slots.rows[0], 0);
   float position[kTile] = {}, bias[kTile] = {};
@@ -201,6 +209,8 @@ inline uint64_t ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, cons
       distance_sum = hn::MulAdd(dscore, distance, distance_sum);
     }
     const VF kept = hn::IfThenElseZero(visible, hn::Mul(dscore, hn::LoadU(d, keeps + x)));
+    // The row of constants is in the scores by then: its place keeps dS.
+    if (adds_table_late_) hn::StoreU(dscore, d, m_.constants.Row(i) + x);
     hn::StoreU(weight, d, weights + x);
     hn::StoreU(kept, d, dscores + x);
   }
@@ -229,13 +239,13 @@ inline void ScoreTerms::ReadBias(const GradQueries& queries, const GradKeys& key
 }
 
 inline void ScoreTerms::AddTableScores(const GradQueries& queries, const GradKeys& keys,
-                                       const TileTerms& tile) {
+                                       const TileTerms& tile, float factor,
+                                       const Packed& to) const {
   const HeadRows table = HeadRows::Of(p_.terms.table, b_, queries.h);
-  const float factor = static_cast<float>(plan_.params.scale * plan_.unit());
   for (int64_t i = 0; i < queries.slots.count; ++i) {
     if (queries.slots.rows[i] < 0) continue;
     const float* row = reinterpret_cast<const float*>(table.Row(queries.slots.rows[i]));
-    float* scores = m_.weights.Row(i);
+    float* scores = to.Row(i);
     for (int64_t x = 0; x < keys.slots.count; ++x) {
       const uint16_t label = tile.labels[x * kTile + i];
       if (label != TileTerms::kNoLabel) scores[x] += row[label] * factor;
@@ -247,6 +257,7 @@ inline void ScoreTerms::AddTable(const GradQueries& queries, const GradKeys& key
                                  const TileTerms* tile, const uint64_t* seen,
                                  const PartialRows& dtable) const {
   if (!dtable.wanted() || tile == nullptr || tile->labels.empty()) return;
+  const Packed& dscores = adds_table_late_ ? m_.constants : m_.dscores;
   for (int64_t i = 0; i < queries.slots.count; ++i) {
     if (queries.slots.rows[i] < 0) continue;
     float* row = dtable.Open(queries.slots.rows[i]);
@@ -254,7 +265,7 @@ inline void ScoreTerms::AddTable(const GradQueries& queries, const GradKeys& key
       const int64_t x = std::countr_zero(rest);
       if (x >= keys.slots.count) break;
       const uint16_t label = tile->labels[x * kTile + i];
-      if (label != TileTerms::kNoLabel) row[label] += m_.dscores.Row(i)[x];
+      if (label != TileTerms::kNoLabel) row[label] += dscores.Row(i)[x];
     }
   }
 }

@@ -75,7 +75,7 @@ class ScoreTerms {
 
  private:
   void AddRelative(const KeyPart& part, int64_t panel, float* scores) const;
-  void AddLabelled(const KeyPart& part, int64_t panel, float* scores) const;
+  void AddLabelled(const KeyPart& part, int64_t panel, float factor, float* scores) const;
   void Cap(const KeyPart& part, float* scores) const;
   void AddAlibi(const KeyPart& part, int64_t panel, float* scores) const;
   void AddConstants(const KeyPart& part, int64_t panel, float* scores) const;
@@ -119,10 +119,12 @@ inline void ScoreTerms::LoadQueries(float* rows) {
 inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
                               float* seen) const {
   if (t_.terms.r.data != nullptr) AddRelative(part, panel, scores);
-  if (t_.terms.table.data != nullptr && part.terms != nullptr && !part.terms->labels.empty()) {
-    AddLabelled(part, panel, scores);
-  }
+  const bool is_labelled =
+      t_.terms.table.data != nullptr && part.terms != nullptr && !part.terms->labels.empty();
+  const bool caps_table = t_.terms.params.cap_table;
+  if (is_labelled && caps_table) AddLabelled(part, panel, t_.query_scale, scores);
   if (t_.terms.params.softcap > 0) Cap(part, scores);
+  if (is_labelled && !caps_table) AddLabelled(part, panel, static_cast<float>(t_.unit), scores);
   if (t_.terms.slope != nullptr) AddAlibi(part, panel, scores);
   AddConstants(part, panel, scores);
   if (t_.terms.bias.data != nullptr) {
@@ -178,7 +180,8 @@ inline void ScoreTerms::AddRelative(const KeyPart& part, int64_t panel, float* s
   }
 }
 
-inline void ScoreTerms::AddLabelled(const KeyPart& part, int64_t panel, float* scores) const {
+inline void ScoreTerms::AddLabelled(const KeyPart& part, int64_t panel, float factor,
+                                    float* scores) const {
   const HeadPlane& table = t_.terms.table;
   for (int64_t i = 0; i < PanelQueries(panel); ++i) {
     const int64_t row = t_.QueryRow(first_ + panel * kPanel + i);
@@ -188,7 +191,7 @@ inline void ScoreTerms::AddLabelled(const KeyPart& part, int64_t panel, float* s
       const uint16_t label = part.terms->labels[key * kTile + panel * kPanel + i];
       if (label == TileTerms::kNoLabel) continue;
       scores[key * kPanel + i] +=
-          t_.query_scale * *reinterpret_cast<const float*>(entries + label * table.column);
+          factor * *reinterpret_cast<const float*>(entries + label * table.column);
     }
   }
 }

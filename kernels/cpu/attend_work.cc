@@ -32,7 +32,10 @@ struct SplitRule {
     const auto tiles = static_cast<int64_t>(row.visible_tiles * heads);
     const int64_t second = p.terms.k2.given() ? p.terms.k2.shape[2] : 0;
     chunk = std::max(kLeast, CeilDiv(tiles, kParts));
-    states = CeilDiv(row.nk + second, kTile) <= chunk ? 0 : 2 * tiles / chunk;
+    const int64_t longest = CeilDiv(row.nk + second, kTile);
+    states = longest <= chunk ? 0 : 2 * tiles / chunk;
+    // The most that any number of tiles takes.
+    if (!row.is_counted) states = longest <= kLeast ? 0 : 2 * kParts;
   }
 };
 

@@ -23,24 +23,22 @@ struct LocalOptions : PatternOptions {
 // Wider than any distance between a query and a key, and far from overflow.
 constexpr int64_t kWidest = int64_t{1} << 40;
 
-PatternSource TokenWindow(const ProblemShape& p, const LocalOptions& o, int64_t offset,
-                          const Lengths& lengths) {
+PatternSource TokenWindow(const PatternRow& row, const LocalOptions& o) {
   constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
   const int64_t left = std::min(o.window_left.value(), kWidest);
   const int64_t right = std::min(o.window_right.value_or(left), kWidest);
-  const int64_t first = left == -1 ? kUnbounded : offset - left;
-  const int64_t last = o.causal ? offset : right == -1 ? kUnbounded : offset + right;
-  return BandSource(p.Nq, p.Nk, first, last, lengths);
+  const int64_t first = left == -1 ? kUnbounded : row.offset - left;
+  const int64_t last = row.causal ? row.offset : right == -1 ? kUnbounded : row.offset + right;
+  return BandSource(row.Nq, row.Nk, first, last, row.lengths);
 }
 
-PatternSource BlockWindow(const ProblemShape& p, const LocalOptions& o, int64_t offset,
-                          const Lengths& lengths) {
+PatternSource BlockWindow(const PatternRow& row, const LocalOptions& o) {
   const BlockBand band{.block = o.block.value(),
                        .look_backward = o.look_backward,
-                       .look_forward = o.look_forward.value_or(o.causal ? 0 : 1),
-                       .offset = offset,
-                       .causal = o.causal};
-  return BlockBandSource(p.Nq, p.Nk, band, lengths);
+                       .look_forward = o.look_forward.value_or(row.causal ? 0 : 1),
+                       .offset = row.offset,
+                       .causal = row.causal};
+  return BlockBandSource(row.Nq, row.Nk, band, row.lengths);
 }
 
 class Local : public MethodOf<LocalOptions> {
@@ -88,11 +86,12 @@ class Local : public MethodOf<LocalOptions> {
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const LocalOptions& o) const override {
-    const auto source = [&](const ProblemShape& p, int64_t offset, const Lengths& lengths) {
-      return o.granularity == Granularity::kToken ? TokenWindow(p, o, offset, lengths)
-                                                  : BlockWindow(p, o, offset, lengths);
-    };
-    return PatternAttend(ops, in, o, source);
+    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
+      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) {
+        return AllHeads(o.granularity == Granularity::kToken ? TokenWindow(r, o)
+                                                             : BlockWindow(r, o));
+      });
+    });
   }
 };
 

@@ -28,11 +28,12 @@ class Softmax : public MethodOf<PatternOptions> {
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const PatternOptions& o) const override {
-    const auto source = [&](const ProblemShape& p, int64_t offset, const Lengths& lengths) {
-      const int64_t last = o.causal ? offset : PatternBuilder::kUnbounded;
-      return BandSource(p.Nq, p.Nk, PatternBuilder::kUnbounded, last, lengths);
-    };
-    return PatternAttend(ops, in, o, source);
+    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
+      return PatternAttend(ops, sequences, o, [](const SeenRow& r) {
+        const int64_t last = r.causal ? r.offset : PatternBuilder::kUnbounded;
+        return AllHeads(BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, last, r.lengths));
+      });
+    });
   }
 };
 

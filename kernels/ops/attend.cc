@@ -15,26 +15,26 @@ void AddTo(Ops& ops, const std::vector<Tensor>& more, std::vector<Tensor>* sums)
 
 // With the merged out and lse every part's own backward is exact: P_ij = exp(s_ij - lse_i) and
 // delta_i are those of the whole. The sinks belong to the first part alone.
-GradRule RuleOf(const AttendCall& call, std::vector<AttendRows> parts, const AttendOut& out) {
-  return [call, parts = std::move(parts), out](Ops& ops, std::span<const Tensor> grads,
-                                               const std::vector<bool>& wanted) {
+GradRule RuleOf(const AttendCall& call, std::vector<AttendRows> parts, const AttendOut& out,
+                bool wide) {
+  return [call, parts = std::move(parts), out, wide](Ops& ops, std::span<const Tensor> grads,
+                                                     const std::vector<bool>& wanted) {
     const AttendFlow flow{out, grads[0], grads.size() > 1 ? grads[1] : Tensor()};
     std::vector<Tensor> sums(wanted.size());
     for (size_t i = 0; i < parts.size() && ops.status().ok(); ++i) {
-      AddTo(ops,
-            LaunchAttendGrad(ops, call, parts[i], flow, wanted, /*sinks=*/i == 0,
-                             /*wide=*/parts.size() > 1),
+      AddTo(ops, LaunchAttendGrad(ops, call, parts[i], flow, wanted, /*sinks=*/i == 0, wide),
             &sums);
     }
     return sums;
   };
 }
 
-AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendRows> parts) {
+AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendRows> parts,
+                      std::optional<DType> asked) {
   const std::vector<Tensor> inputs = call.Inputs();
   if (!Prepare(ops, parts, &call)) return {};
   const bool many = parts.size() > 1;
-  const DType dtype = call.q[0].dtype;
+  const DType dtype = asked.value_or(call.q[0].dtype);
   std::vector<AttendOut> outs;
   for (const AttendRows& rows : parts) {
     const bool sinks = outs.empty();
@@ -47,7 +47,10 @@ AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendRows> par
   if (!ops.status().ok() || !records) return out;
   std::vector<Tensor> outputs = {out.out};
   if (!out.lse.empty()) outputs.push_back(out.lse);
-  ops.tape()->Record(inputs, std::move(outputs), RuleOf(call, {parts.begin(), parts.end()}, out));
+  // An output wider than asked by q is a part of a sum, and so are its gradients.
+  const bool wide = many || dtype != call.q[0].dtype;
+  ops.tape()->Record(inputs, std::move(outputs),
+                     RuleOf(call, {parts.begin(), parts.end()}, out, wide));
   return out;
 }
 
@@ -55,14 +58,15 @@ AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendRows> par
 
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
                       const AttendRows& rows, const AttendTensors& terms) {
-  return AttendParts(*this, {q, k, v, params, terms}, {&rows, 1});
+  return AttendParts(*this, {q, k, v, params, terms}, {&rows, 1}, std::nullopt);
 }
 
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                      const std::vector<AttendRows>& parts, const AttendTensors& terms) {
+                      const std::vector<AttendRows>& parts, const AttendTensors& terms,
+                      std::optional<DType> dtype) {
   const bool fits = parts.size() <= 1 || params.weighting == Weighting::kSoftmax;
   if (!Require(fits, "attend", "parts are merged by log-sum-exp, softmax only")) return {};
-  return AttendParts(*this, {q, k, v, params, terms}, parts);
+  return AttendParts(*this, {q, k, v, params, terms}, parts, dtype);
 }
 
 }  // namespace attnd

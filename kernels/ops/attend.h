@@ -4,7 +4,7 @@
 //   t_ij = scale (q_i . k_j + q_rel_i . r_delta)            delta = clamp(p_i - p_j, 0, L - 1)
 //   x_ij = cap tanh(t_ij / cap)                              cap = 0: x = t
 //   s_ij = x_ij + bias_ij - slope |p_i - p_j| + constants of the pattern (+ scale table_i,label(ij)
-//          inside t, see `table`)
+//          inside t, or table_i,label(ij) here, see `table`)
 //   softmax: P_ij = exp(s_ij - lse_i), lse_i = log(sum_j exp(s_ij) + exp(sink))   (Vaswani et al.
 //            2017, eq. 1; lse as in Dao et al. 2022)
 //   else:    P_ij = row_weight_i phi(s_ij)                   (Wortsman et al. 2023, section 3)
@@ -41,6 +41,7 @@ struct AttendParams {
   double scale = 1;
   double softcap = 0;  // >= 0; 0: off
   Weighting weighting = Weighting::kSoftmax;
+  bool cap_table = true;  // false: the table enters s, after the cap and unscaled
   bool operator==(const AttendParams&) const = default;
 };
 
@@ -59,6 +60,7 @@ struct AttendRow {
   double visible_pairs = 0;  // of one head (the mean), for accounting and prediction
   double visible_tiles = 0;  // 64 x 64 tiles visited, of one head
   bool gathers = false;      // some pattern has query_rows or key_rows; told on a dry stream too
+  bool is_counted = true;    // false on a dry stream: visible_tiles is about
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -76,8 +78,9 @@ struct AttendTerms {
   View alibi_slopes;  // [B,H]
   View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq;
                       // -inf: none, finite values as those of bias
-  View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)]; a pair without
-                      // a label adds nothing
+  View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)], without
+                      // AttendParams::cap_table s_ij += table[i, label(i,j)]; a pair without a
+                      // label adds nothing
   View q_rel, r;    // [B,H,Nq,D] (dtype of q) [B,H,L,D], last stride 1: the relative term; L >= 1.
                     // Pairs with p_j > p_i read r_0
   View row_weight;  // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
@@ -103,8 +106,8 @@ struct AttendArgs {
 //   dT = dS (1 - (x / cap)^2); dq = scale dT k; dk = scale dT^T q; dv = P^T dout
 //   dbias = dS, summed over what bias repeats; dslope = -sum dS |p_i - p_j|
 //   dsink = sum_i exp(sink - lse_i) (dlse_i - delta_i)
-//   dtable[i, l] = scale sum of dT_ij with label l; dq_rel = scale sum_j dT_ij r_delta;
-//   dr_delta = scale sum dT_ij q_rel_i
+//   dtable[i, l] = scale sum of dT_ij (without cap_table: sum of dS_ij) with label l; dq_rel =
+//   scale sum_j dT_ij r_delta; dr_delta = scale sum dT_ij q_rel_i
 // P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
 // out, lse, dout, dlse are then those of the whole.
 // A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed

@@ -63,13 +63,24 @@ Tensor Uploaded(Ops& ops, DType dtype, const std::vector<Shape>& shapes,
     fits = static_cast<int64_t>(values[p].size()) == shapes[p].size();
   }
   if (!ops.Require(fits, "from_host", "as many values as elements")) return {};
-  Tensor tensor = ops.Empty(dtype, shapes);
-  if (!ops.status().ok()) return {};
+  // One array holds them all: one upload.
+  int64_t elements = 0;
+  std::vector<std::span<const std::byte>> parts;
   for (size_t p = 0; p < shapes.size(); ++p) {
-    const auto bytes = std::as_bytes(std::span<const T>(values[p]));
-    ops.Fail(ops.stream().backend().Upload(ops.stream(), tensor[p].data, {&bytes, 1}));
+    elements += shapes[p].size();
+    if (!dry) parts.push_back(std::as_bytes(std::span<const T>(values[p])));
   }
-  return ops.status().ok() ? tensor : Tensor();
+  const Tensor all = ops.Empty(dtype, {{elements}});
+  if (!ops.status().ok()) return {};
+  ops.Fail(ops.stream().backend().Upload(ops.stream(), all[0].data, parts));
+  std::vector<View> views;
+  char* data = all[0].As<char>();
+  for (const Shape& shape : shapes) {
+    views.push_back(DenseView(data, dtype, shape));
+    if (data != nullptr) data += views.back().bytes();
+  }
+  const std::vector<std::shared_ptr<Buffer>> owners(shapes.size(), all.buffer(0));
+  return ops.status().ok() ? Tensor(std::move(views), owners) : Tensor();
 }
 
 }  // namespace
@@ -89,34 +100,50 @@ std::vector<std::vector<int32_t>> Ops::Read(const Tensor& x) {
   bool fits = true;
   for (size_t p = 0; p < x.size(); ++p) {
     const View dense = DenseView(nullptr, x[p].dtype, x[p].shape);
-    fits = fits && x[p].dtype == DType::kI32;
+    fits = fits && (x[p].dtype == DType::kI32 || x[p].dtype == DType::kU8);
     for (int i = 0; i < x[p].shape.rank && x[p].shape.size() > 0; ++i) {
       fits = fits && (x[p].shape[i] == 1 || x[p].stride[i] == dense.stride[i]);
     }
   }
-  if (!Require(fits, "read", "x must be dense int32") || stream_.is_dry()) return values;
+  if (!Require(fits, "read", "x must be dense int32 or uint8") || stream_.is_dry()) return values;
   for (size_t p = 0; p < x.size(); ++p) {
-    values[p].resize(static_cast<size_t>(x[p].shape.size()));
-    Fail(stream_.backend().Download(stream_, x[p].data,
-                                    std::as_writable_bytes(std::span(values[p]))));
+    const auto size = static_cast<size_t>(x[p].shape.size());
+    std::vector<uint8_t> bytes(x[p].dtype == DType::kU8 ? size : 0);
+    values[p].resize(size);
+    const auto into = bytes.empty() ? std::as_writable_bytes(std::span(values[p]))
+                                    : std::as_writable_bytes(std::span(bytes));
+    Fail(stream_.backend().Download(stream_, x[p].data, into));
+    std::copy(bytes.begin(), bytes.end(), values[p].begin());
   }
   return values;
 }
 
 AttendRow Ops::Row(int64_t nq, int64_t nk, const PatternSource& source) {
-  AttendRow row{.nq = nq,
-                .nk = nk,
-                .visible_pairs = source.visible_pairs,
-                .visible_tiles = source.visible_tiles,
-                .gathers = source.gathers};
-  if (source.build == nullptr || stream_.is_dry()) return row;
-  row.pattern = patterns_ != nullptr ? patterns_->Get(source)
-                                     : std::make_shared<const Pattern>(source.build());
-  if (!source.is_counted) {
-    const PatternCounts counts = CountsOf(*row.pattern, {nq, nk});
-    row.visible_pairs = counts.pairs;
-    row.visible_tiles = counts.tiles;
+  return Row(nq, nk, std::vector<PatternSource>{source});
+}
+
+AttendRow Ops::Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads) {
+  AttendRow row{.nq = nq, .nk = nk};
+  for (const PatternSource& head : heads) {
+    PatternCounts counts{head.visible_pairs, head.visible_tiles};
+    row.gathers = row.gathers || head.gathers;
+    row.is_counted = row.is_counted && (head.is_counted || !stream_.is_dry());
+    if (head.build != nullptr && !stream_.is_dry()) {
+      std::shared_ptr<const Pattern> pattern = patterns_ != nullptr
+                                                   ? patterns_->Get(head)
+                                                   : std::make_shared<const Pattern>(head.build());
+      if (!head.is_counted) counts = CountsOf(*pattern, {nq, nk});
+      row.head_patterns.push_back(std::move(pattern));
+    } else {
+      row.head_patterns.push_back(nullptr);
+    }
+    row.visible_pairs += counts.pairs;
+    row.visible_tiles += counts.tiles;
   }
+  row.visible_pairs /= static_cast<double>(heads.size());
+  row.visible_tiles /= static_cast<double>(heads.size());
+  if (heads.size() == 1) row.pattern = std::move(row.head_patterns[0]);
+  if (heads.size() == 1 || stream_.is_dry()) row.head_patterns.clear();
   return row;
 }
 

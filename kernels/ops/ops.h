@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -37,9 +38,11 @@ class Ops {
   // --- attention: attend.h, merge.h, scan.h
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
                    const AttendRows& rows, const AttendTensors& terms = {});
-  // A pattern in disjoint parts, one launch each, merged by log-sum-exp; softmax only.
+  // A pattern in disjoint parts, one launch each, merged by log-sum-exp; more than one: softmax
+  // only. out of `dtype`; absent: that of q.
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                   const std::vector<AttendRows>& parts, const AttendTensors& terms = {});
+                   const std::vector<AttendRows>& parts, const AttendTensors& terms = {},
+                   std::optional<DType> dtype = {});
   // sum_i P_ij of every key row, [B,H,Nk] float32, from the lse of an Attend over the same rows and
   // terms. A constant.
   Tensor ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
@@ -48,7 +51,9 @@ class Ops {
   AttendOut Merge(const std::vector<AttendOut>& parts, DType dtype = DType::kF32);
   ScanOut Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,
                const ScanRows& rows, const ScanTensors& tensors = {});
-  // What one batch row sees. On a dry stream only the counts of `source` are used.
+  // What one batch row sees: all heads the same, or H sources, one a query head. On a dry stream
+  // only their counts are used.
+  AttendRow Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads);
   AttendRow Row(int64_t nq, int64_t nk, const PatternSource& source);
 
   // --- products: matmul.h, conv1d.h, fft.h
@@ -95,8 +100,8 @@ class Ops {
   Tensor TopK(const Tensor& x, const std::vector<int64_t>& count);
   // int32, over the last axis, which becomes 1. Ties to the lowest index.
   Tensor ArgMax(const Tensor& x);
-  // The elements of a dense int32 tensor, per problem; waits for the stream. On a dry stream empty
-  // lists.
+  // The elements of a dense int32 or uint8 tensor, per problem; waits for the stream. On a dry
+  // stream empty lists.
   std::vector<std::vector<int32_t>> Read(const Tensor& x);
 
   // --- views: nothing is computed or copied. shapes: per problem.

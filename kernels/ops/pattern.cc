@@ -226,7 +226,8 @@ Pattern PatternBuilder::Build() && {
 PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths) {
   const bool is_whole = lengths.nq >= pattern.Nq && lengths.nk >= pattern.Nk;
   if (is_whole || !pattern.query_rows.empty() || !pattern.key_rows.empty()) {
-    return {static_cast<double>(pattern.visible_pairs), static_cast<double>(pattern.visible_tiles)};
+    return {static_cast<double>(pattern.visible_pairs - pattern.listed_again),
+            static_cast<double>(pattern.visible_tiles)};
   }
   const int64_t rows = Tiles(std::min(lengths.nq, pattern.Nq));
   const int64_t Nk = std::min(lengths.nk, pattern.Nk), columns = Tiles(Nk);

@@ -61,7 +61,8 @@ struct Pattern {
   // (-1). A row may stand in several slots: whoever sees two of them counts it twice.
   std::vector<int32_t> key_rows;
   std::vector<float> key_bias;  // of a key slot, added to s; natural units. Empty: 0
-  int64_t visible_pairs = 0;
+  int64_t visible_pairs = 0;    // of slots
+  int64_t listed_again = 0;     // of these, pairs of rows that another slot of the key shows
   int64_t visible_tiles = 0;
 };
 

@@ -10,9 +10,16 @@
 namespace attnd {
 namespace {
 
+// As in Etc.
+struct GivenLabels {
+  std::vector<int32_t> l2l, l2g, g2g, g2l;
+  bool empty() const { return l2l.empty() && l2g.empty() && g2g.empty() && g2l.empty(); }
+};
+
 struct Halves {
-  int64_t ng, N, k;
+  int64_t ng, N, k, radius;
   std::vector<int32_t> sentences;  // of the long positions
+  GivenLabels given;
 
   // The global position whose sentence position x is, or -1 - x of a global one.
   int64_t SentenceOf(int64_t x) const { return x < ng ? -1 - x : sentences[x - ng]; }
@@ -32,6 +39,7 @@ class LabelsOf : public Constants {
     }
   }
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    if (!h_.given.empty()) return {};
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
     // A tile that lies in one half on either side, and ends inside of the sequence.
     const bool is_whole = std::max(i, j) + kTile <= h_.N && !(i < h_.ng && i + kTile > h_.ng) &&
@@ -51,6 +59,18 @@ class LabelsOf : public Constants {
 
  private:
   uint16_t Label(int64_t i, int64_t j) const {
+    const int64_t ng = h_.ng, nl = h_.N - ng;
+    const GivenLabels& g = h_.given;
+    const auto label = [](const std::vector<int32_t>& labels, int64_t at) {
+      return static_cast<uint16_t>(labels[at]);
+    };
+    if (i < ng && j < ng && !g.g2g.empty()) return label(g.g2g, i * ng + j);
+    if (i < ng && j >= ng && !g.g2l.empty()) return label(g.g2l, i * nl + j - ng);
+    if (i >= ng && j < ng && !g.l2g.empty()) return label(g.l2g, (i - ng) * ng + j);
+    if (i >= ng && j >= ng && !g.l2l.empty()) {
+      if (std::abs(j - i) > h_.radius) return TileTerms::kNoLabel;
+      return label(g.l2l, (i - ng) * (2 * h_.radius + 1) + h_.radius + j - i);
+    }
     if ((i < h_.ng) != (j < h_.ng)) {
       const bool is_own = h_.SentenceOf(std::max(i, j)) == std::min(i, j);
       return static_cast<uint16_t>(2 * h_.k + 1 + (is_own ? 1 : 0));
@@ -64,7 +84,7 @@ class LabelsOf : public Constants {
 };
 
 Halves HalvesOf(int64_t N, const Etc& etc, std::span<const int32_t> sentences) {
-  Halves h{.ng = etc.ng, .N = N, .k = etc.max_distance, .sentences = {}};
+  Halves h{etc.ng, N, etc.max_distance, etc.radius, {}, {}};
   h.sentences.assign(sentences.begin(), sentences.end());
   const int64_t nl = N - etc.ng;
   if (h.sentences.empty()) {
@@ -101,12 +121,19 @@ PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) 
     counts.pairs = static_cast<double>(below(row.lengths.nq)) * static_cast<double>(row.lengths.nk);
     counts.tiles = static_cast<double>(Tiles(below(row.lengths.nq)) * Tiles(row.lengths.nk));
   }
-  const std::string key =
-      absl::StrCat("etc ", of_long_rows, " ", ng, " ", radius, " ", is_hard, " ", etc.is_labelled,
-                   " ", etc.max_distance, " ", Fingerprint(etc.sentence_ids));
-  const auto plan = [=,
-                     ids = std::vector<int32_t>(etc.sentence_ids.begin(), etc.sentence_ids.end())] {
-    const Halves halves = HalvesOf(N, etc, ids);
+  std::string key = absl::StrCat("etc ", of_long_rows, " ", ng, " ", radius, " ", is_hard, " ",
+                                 etc.is_labelled, " ", etc.max_distance);
+  const auto copy = [&](std::span<const int32_t> ids) {
+    absl::StrAppend(&key, " ", Fingerprint(ids));
+    return std::vector<int32_t>(ids.begin(), ids.end());
+  };
+  const GivenLabels given = {.l2l = copy(etc.l2l_ids),
+                             .l2g = copy(etc.l2g_ids),
+                             .g2g = copy(etc.g2g_ids),
+                             .g2l = copy(etc.g2l_ids)};
+  const auto plan = [=, ids = copy(etc.sentence_ids)] {
+    Halves halves = HalvesOf(N, etc, ids);
+    halves.given = given;
     std::vector<int32_t> first(ng);
     for (size_t x = 0; x < first.size(); ++x) first[x] = static_cast<int32_t>(x);
     const Visible rows = Queries(first), globals = Keys(first);

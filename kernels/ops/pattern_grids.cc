@@ -11,27 +11,54 @@
 namespace attnd {
 namespace {
 
-// A line along `axis`, with or without the cell itself.
+// Slots in lines of `length`: the place of the key in its line.
+class PlaceInLine : public Constants {
+ public:
+  explicit PlaceInLine(int64_t length) : length_(length) {}
+
+  void Fill(int64_t, int64_t key_tile, TileTerms* terms) const override {
+    terms->labels.resize(kTile * kTile);
+    for (int64_t key = 0; key < kTile; ++key) {
+      const auto place = static_cast<uint16_t>((key_tile * kTile + key) % length_);
+      std::fill_n(terms->labels.begin() + key * kTile, kTile, place);
+    }
+  }
+  TileShape Shape(int64_t, int64_t key_tile) const override {
+    return {1, {key_tile * kTile % length_}};
+  }
+
+ private:
+  const int64_t length_;
+};
+
+struct LineKind {
+  bool with_self = true;  // or without the cell itself
+  bool is_labelled = false;
+};
+
+// A line along `axis`.
 PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
-                         bool with_self) {
+                         const LineKind& kind) {
+  const auto [with_self, is_labelled] = kind;
   const int64_t length = grid[axis];
   const Window line{.block = length, .causal = row.causal};
   const bool is_inner =
       std::all_of(grid.begin() + axis + 1, grid.end(), [](int64_t extent) { return extent == 1; });
   const PatternSource natural = WindowSource(row.Nq, row.Nk, line, row.lengths);
-  if (is_inner && with_self) return natural;
+  if (is_inner && with_self && !is_labelled) return natural;
   // Lines that lengths cut are counted as those of the inner axis are: about.
   PatternCounts counts{natural.visible_pairs, natural.visible_tiles};
   if (!with_self) {
     counts.pairs -= static_cast<double>(std::min(row.lengths.nq, row.lengths.nk));
   }
-  std::string key =
-      absl::StrCat("line ", absl::StrJoin(grid, "x"), " ", axis, " ", with_self, " ", row.causal);
+  std::string key = absl::StrCat("line ", absl::StrJoin(grid, "x"), " ", axis, " ", with_self, " ",
+                                 is_labelled, " ", row.causal);
   if (!is_inner) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
-  const auto plan = [row, line, axis, is_inner, with_self,
+  const auto plan = [row, line, axis, is_inner, kind,
                      extents = std::vector<int64_t>(grid.begin(), grid.end())] {
     PatternPlan made{.Nq = row.Nq, .Nk = row.Nk, .visible = Windows(line)};
-    if (!with_self) made.visible = AndNot(made.visible, Band(0, 0));
+    if (!kind.with_self) made.visible = AndNot(made.visible, Band(0, 0));
+    if (kind.is_labelled) made.constants = std::make_shared<PlaceInLine>(line.block);
     if (is_inner) return made;
     made.query_rows = LineOrder(extents, axis);
     made.key_rows = made.query_rows;
@@ -103,8 +130,9 @@ PatternPlan ImagePlan(const PatternRow& row, const ImageBlocks& m) {
 
 }  // namespace
 
-PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis) {
-  return LineSource(row, grid, axis, /*with_self=*/true);
+PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
+                          bool is_labelled) {
+  return LineSource(row, grid, axis, {.is_labelled = is_labelled});
 }
 
 PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid) {
@@ -112,7 +140,7 @@ PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid) {
   for (size_t axis = 0; axis < grid.size(); ++axis) {
     // A line of one cell is that cell, which the first part shows.
     if (axis > 0 && grid[axis] == 1) continue;
-    parts.push_back(LineSource(row, grid, static_cast<int64_t>(axis), /*with_self=*/axis == 0));
+    parts.push_back(LineSource(row, grid, static_cast<int64_t>(axis), {.with_self = axis == 0}));
   }
   return parts;
 }

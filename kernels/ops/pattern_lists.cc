@@ -1,4 +1,5 @@
 // Keys by list: a query tile shares the keys that its queries list, gathered side by side.
+#include <bit>
 #include <cassert>
 
 #include "absl/strings/str_cat.h"
@@ -46,7 +47,8 @@ struct Lists {
   }
 };
 
-// Calls slot(key, queries): for each key one slot, and one more for those that list it again.
+// Calls slot(key, queries, is_again): for each key one slot, and one more for those that list it
+// again.
 template <class Slot>
 void ForEachSlot(const std::vector<Listed>& listed, const Slot& slot) {
   std::vector<uint64_t> levels;  // queries that list the key more than t times
@@ -59,7 +61,7 @@ void ForEachSlot(const std::vector<Listed>& listed, const Slot& slot) {
       if (times > levels.size()) levels.push_back(0);
       levels[times - 1] |= uint64_t{1} << listed[at].query;
     }
-    for (const uint64_t queries : levels) slot(key, queries);
+    for (size_t t = 0; t < levels.size(); ++t) slot(key, levels[t], t > 0);
   }
 }
 
@@ -68,11 +70,13 @@ Pattern GatheredLists(const Lists& lists) {
   std::vector<uint64_t> seen_by;  // of every slot
   std::vector<int64_t> tiles;     // key tiles below those of each query tile
   std::vector<Listed> listed;
+  int64_t again = 0;  // pairs that are listed before
   const int64_t rows = Tiles(lists.row.lengths.nq);
   for (int64_t q_tile = 0; q_tile < rows; ++q_tile) {
     tiles.push_back(static_cast<int64_t>(key_rows.size()) / kTile);
     lists.OfTile(q_tile, &listed);
-    ForEachSlot(listed, [&](int32_t key, uint64_t queries) {
+    ForEachSlot(listed, [&](int32_t key, uint64_t queries, bool is_again) {
+      if (is_again) again += std::popcount(queries);
       key_rows.push_back(key);
       seen_by.push_back(queries);
     });
@@ -88,8 +92,11 @@ Pattern GatheredLists(const Lists& lists) {
       builder.AddMasked(q_tile, tile, mask);
     }
   }
+  // An order of no slots would read as the natural one.
+  if (key_rows.empty()) return PatternBuilder(lists.row.Nq, lists.row.Nk).Build();
   Pattern pattern = std::move(builder).Build();
   pattern.key_rows = std::move(key_rows);
+  pattern.listed_again = again;
   return pattern;
 }
 
@@ -122,18 +129,25 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
                          static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
   source.visible_tiles =
       static_cast<double>(Tiles(nq)) * static_cast<double>(is_natural ? Tiles(nk) : longest);
-  source.key = absl::StrCat(row.Nq, " ", row.Nk, " lists ", nq, " ", nk, " ", row.offset, " ",
-                            row.causal, " ", lists.R, " ", lists.multiset, " ", lists.include_self,
-                            " ", Fingerprint(lists.keys), " ", Fingerprint(lists.ids_q), " ",
-                            Fingerprint(lists.ids_k));
+  source.key =
+      absl::StrCat(row.Nq, " ", row.Nk, " lists ", nq, " ", nk, " ", row.offset, " ", row.causal,
+                   " ", lists.R, " ", lists.multiset, " ", lists.include_self, " ", lists.name, " ",
+                   Fingerprint(lists.ids_q), " ", Fingerprint(lists.ids_k));
   const auto copy = [](std::span<const int32_t> list) {
     return std::vector<int32_t>(list.begin(), list.end());
   };
-  source.build = [is_natural, own = std::make_shared<const Lists>(Lists{
-                                  row, copy(lists.keys), lists.R, lists.multiset,
-                                  lists.include_self, copy(lists.ids_q), copy(lists.ids_k)})] {
-    assert(static_cast<int64_t>(own->keys.size()) >= own->row.lengths.nq * own->R);
-    return is_natural ? NaturalLists(*own) : GatheredLists(*own);
+  source.build = [is_natural, keys = lists.keys,
+                  own = std::make_shared<const Lists>(Lists{row,
+                                                            {},
+                                                            lists.R,
+                                                            lists.multiset,
+                                                            lists.include_self,
+                                                            copy(lists.ids_q),
+                                                            copy(lists.ids_k)})] {
+    Lists filled = *own;
+    filled.keys = keys();
+    assert(static_cast<int64_t>(filled.keys.size()) >= filled.row.lengths.nq * filled.R);
+    return is_natural ? NaturalLists(filled) : GatheredLists(filled);
   };
   return source;
 }

@@ -113,6 +113,7 @@ int64_t TilesWith(std::span<const int32_t> slots) {
 
 PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dilation,
                               std::span<const int32_t> globals) {
+  dilation = std::min(dilation, kFar);
   // In steps of the dilation.
   const Window steps{.before = std::min(window, kFar),
                      .after = std::min(window, kFar),

@@ -45,11 +45,12 @@ PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dil
 // Global rows see every key.
 PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> globals);
 
-// Keys by list: query i sees keys[i R, (i + 1) R); entries outside [0, Nk) are ignored. A key that
-// is listed twice counts once, or (multiset) twice. `ids_q`, `ids_k` as in WithinSegments, or
+// Keys by list: query i sees keys()[i R, (i + 1) R); entries outside [0, Nk) are ignored. A key
+// that is listed twice counts once, or (multiset) twice. `ids_q`, `ids_k` as in WithinSegments, or
 // empty.
 struct KeyLists {
-  std::span<const int32_t> keys;
+  std::function<std::vector<int32_t>()> keys;  // called when the pattern is built
+  std::string name;                            // equal names mean equal keys: a fingerprint, a seed
   int64_t R = 0;
   bool multiset = false;
   bool include_self = false;  // adds j = p where it is a key and not listed
@@ -77,8 +78,10 @@ PatternSource BigBirdSource(const PatternRow& row, const BigBird& bigbird);
 // Qiu et al. 2019, section 3: blk(x) = floor(x nb / Nk), visible iff perm[blk(p)] = blk(j).
 PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm);
 
-// Ho et al. 2019, section 3: the line of cell i along `axis` of a row-major grid.
-PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis);
+// Ho et al. 2019, section 3: the line of cell i along `axis` of a row-major grid. `is_labelled`: a
+// pair's label is the coordinate of its key.
+PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
+                          bool is_labelled = false);
 // Cells that differ in at most one coordinate: a part an axis, the cell itself in the first.
 PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid);
 
@@ -102,9 +105,12 @@ struct Etc {
   bool is_labelled = false;
   int64_t max_distance = 12;              // k of the labels
   std::span<const int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
+  // Labels in place of the computed ones, row-major: [nl, 2 radius + 1] (column radius: itself),
+  // [nl, ng], [ng, ng], [ng, nl]; empty: computed.
+  std::span<const int32_t> l2l_ids, l2g_ids, g2g_ids, g2l_ids;
 };
-// Labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k); across
-// halves 2k + 1 + [the long one's sentence is the global one].
+// Computed labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k);
+// across halves 2k + 1 + [the long one's sentence is the global one].
 PatternSource EtcLong(const PatternRow& row, const Etc& etc);
 PatternSource EtcGlobal(const PatternRow& row, const Etc& etc);
 

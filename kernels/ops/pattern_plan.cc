@@ -74,7 +74,13 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const Pat
           .visible_pairs = counts.pairs,
           .visible_tiles = counts.tiles,
           .plan = [shared] { return (*shared)(); },
-          .build = [shared] { return Build((*shared)()); }};
+          .build =
+              [shared, Nq, Nk] {
+                PatternPlan made = (*shared)();
+                // An order of no slots would read as the natural one.
+                const bool is_empty = made.Nq == 0 || made.Nk == 0;
+                return is_empty ? PatternBuilder(Nq, Nk).Build() : Build(std::move(made));
+              }};
 }
 
 PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts) {
@@ -162,6 +168,19 @@ RowOrder LineOrder(std::span<const int64_t> grid, int64_t axis) {
     }
   }
   return order;
+}
+
+std::vector<int32_t> CoordinatesAlong(std::span<const int64_t> grid, int64_t axis) {
+  const auto size = [&](size_t from, size_t to) {
+    return std::accumulate(grid.begin() + from, grid.begin() + to, int64_t{1}, std::multiplies<>());
+  };
+  const int64_t inner = size(axis + 1, grid.size()), cells = size(0, grid.size());
+  std::vector<int32_t> coordinates;
+  coordinates.reserve(cells);
+  for (int64_t x = 0; x < cells; ++x) {
+    coordinates.push_back(static_cast<int32_t>(x / inner % grid[axis]));
+  }
+  return coordinates;
 }
 
 RowOrder ImageBlockOrder(int64_t height, int64_t width, int64_t block_height, int64_t block_width) {

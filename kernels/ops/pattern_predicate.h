@@ -115,7 +115,7 @@ struct BlockRows {
 };
 Visible Blocks(BlockRows rows);
 // layout[t nbk + c] != 0: row t of blocks sees block c.
-BlockRows BlocksOfLayout(std::span<const uint8_t> layout, int64_t nbk, int64_t bq, int64_t bk);
+BlockRows BlocksOfLayout(std::span<const int32_t> layout, int64_t nbk, int64_t bq, int64_t bk);
 // Row t's list of blocks is indices[indptr[t], indptr[t + 1]), any order; `times` counts repeats.
 BlockRows BlocksOfLists(std::span<const int32_t> indptr, std::span<const int32_t> indices,
                         int64_t bq, int64_t bk);

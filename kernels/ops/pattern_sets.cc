@@ -205,7 +205,7 @@ Visible Keys(std::span<const int32_t> slots) { return std::make_shared<KeysOf>(s
 Visible Queries(std::span<const int32_t> slots) { return std::make_shared<QueriesOf>(slots); }
 Visible Blocks(BlockRows rows) { return std::make_shared<BlocksOf>(std::move(rows)); }
 
-BlockRows BlocksOfLayout(std::span<const uint8_t> layout, int64_t nbk, int64_t bq, int64_t bk) {
+BlockRows BlocksOfLayout(std::span<const int32_t> layout, int64_t nbk, int64_t bq, int64_t bk) {
   BlockRows rows{.bq = bq, .bk = bk, .begin = {0}};
   const int64_t nbq = nbk == 0 ? 0 : static_cast<int64_t>(layout.size()) / nbk;
   for (int64_t t = 0; t < nbq; ++t) {

@@ -79,26 +79,38 @@ std::vector<int32_t> SummaryOf(const FixedSegments& f, int64_t Nk) {
   return summary;
 }
 
+// Residues [first, last) are summaries.
+int64_t FirstSummary(const FixedSegments& f) { return f.stride - (f.vertical + 1) * f.summary; }
+
+// Whether position p is a summary; `columns`: those among the keys.
+bool IsSummary(const FixedSegments& f, std::span<const int32_t> columns, int64_t Nk, int64_t p) {
+  if (p >= 0 && p < Nk) return std::binary_search(columns.begin(), columns.end(), p);
+  const int64_t r = p % f.stride < 0 ? p % f.stride + f.stride : p % f.stride;
+  return r >= FirstSummary(f) && r < FirstSummary(f) + f.summary;
+}
+
+// Columns of a segment that are counted one by one; of more, every so many.
+constexpr int64_t kCountedColumns = 1024;
+
 // Pairs of queries with summary columns: of `half` kFar all, else those outside the own segment.
-// Exact but for tail_summary.
+// Exact but for tail_summary, and about where a segment has more than kCountedColumns.
 double SummaryPairs(const PatternRow& row, const FixedSegments& f, Half half) {
   const auto [nq, nk] = row.lengths;
-  const int64_t s = f.stride, first = s - (f.vertical + 1) * f.summary;
+  const int64_t s = std::min(f.stride, kFar), first = FirstSummary(f);
+  const int64_t columns = std::min(first + f.summary, nk) - std::min(first, nk);
+  const int64_t each = (columns + kCountedColumns - 1) / kCountedColumns;
   // Of the keys below the start (+ shift) of the segments of all queries.
   double pairs = 0;
-  for (int64_t column = first; column < first + f.summary; ++column) {
+  for (int64_t column = first; column < first + columns; column += each) {
     const int64_t keys = FloorDiv(nk - 1 - column, s) + 1;  // of this column
     const auto below = [&](int64_t offset, int64_t shift) {
       return SteppedSum(nq, offset, s, shift, s * keys) / s;
     };
-    if (keys <= 0) continue;
     const double all = static_cast<double>(nq) * static_cast<double>(keys);
-    if (half == Half::kFar) {
-      pairs += row.causal ? below(row.offset - column, s) : all;
-    } else {
-      const double before = below(row.offset, 0);
-      pairs += row.causal ? before : all - (below(row.offset, s) - before);
-    }
+    const double before = below(row.offset, 0);
+    double of_column = row.causal ? before : all - (below(row.offset, s) - before);
+    if (half == Half::kFar) of_column = row.causal ? below(row.offset - column, s) : all;
+    pairs += of_column * static_cast<double>(std::min(each, first + columns - column));
   }
   return pairs;
 }
@@ -117,8 +129,7 @@ PatternParts StridedParts(const PatternRow& row, int64_t stride, Half half) {
 }
 
 PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, Half half) {
-  FixedSegments f = segments;
-  f.stride = std::min(f.stride, kFar);
+  const FixedSegments& f = segments;
   const Window own{.block = f.stride, .offset = row.offset, .causal = row.causal};
   const PatternSource near = WindowSource(row.Nq, row.Nk, own, row.lengths);
   if (half == Half::kNear) return near;
@@ -132,13 +143,13 @@ PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, 
       absl::StrCat("fixed ", f.stride, " ", f.summary, " ", f.vertical, " ", f.horizontal, " ",
                    f.tail_summary, " ", half == Half::kBoth, " ", row.lengths.nq, " ",
                    row.lengths.nk, " ", row.offset, " ", row.causal);
-  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, f, half, own] {
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, f = segments, half, own] {
     PatternPlan plan{.Nq = row.lengths.nq};
     const std::vector<int32_t> columns = SummaryOf(f, row.Nk);
     std::vector<int32_t> summary = columns;
     while (!summary.empty() && summary.back() >= row.lengths.nk) summary.pop_back();
     // Both in positions, or both in segments: then the own one is left out.
-    const int64_t unit = half == Half::kFar ? 1 : f.stride;
+    const int64_t unit = half == Half::kFar ? 1 : std::min(f.stride, kFar);
     Coordinates c{.lo = std::vector<int32_t>(plan.Nq), .hi = {}, .x = {}};
     for (int64_t i = 0; i < plan.Nq; ++i) {
       c.lo[i] = static_cast<int32_t>(FloorDiv(i + row.offset, unit));
@@ -160,8 +171,8 @@ PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, 
     Visible left = Windows(own), right = row.causal ? plan.visible : Not(plan.visible);
     if (f.horizontal) {
       std::vector<int32_t> rows;
-      for (const int32_t p : columns) {
-        if (p >= row.offset) rows.push_back(static_cast<int32_t>(p - row.offset));
+      for (int64_t i = 0; i < plan.Nq; ++i) {
+        if (IsSummary(f, columns, row.Nk, i + row.offset)) rows.push_back(static_cast<int32_t>(i));
       }
       left = Or(left, Queries(rows));
       right = AndNot(right, Queries(rows));
@@ -172,7 +183,7 @@ PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, 
     return plan;
   });
   source.gathers = true;
-  source.is_counted = !f.horizontal && !f.tail_summary;
+  source.is_counted = !f.horizontal && !f.tail_summary && f.summary <= kCountedColumns;
   return source;
 }
 

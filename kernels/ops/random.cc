@@ -119,16 +119,25 @@ uint64_t Bounded(uint64_t u, uint64_t m) {
   return static_cast<uint64_t>((static_cast<Wide>(u) * m) >> 64);
 }
 
-std::vector<int32_t> Sample(std::vector<int32_t> candidates, int64_t count, uint64_t seed,
-                            uint64_t tag, uint64_t a, uint64_t b) {
-  const uint64_t M = candidates.size();
-  const uint64_t taken = std::min(static_cast<uint64_t>(std::max<int64_t>(count, 0)), M);
-  for (uint64_t t = 0; t < taken; ++t) {
-    std::swap(candidates[t], candidates[t + Bounded(DrawKey(seed, tag, a, b, t), M - t)]);
+Sampler::Sampler(int64_t most) : places_(static_cast<size_t>(most)) {
+  std::iota(places_.begin(), places_.end(), 0);
+}
+
+std::span<const int32_t> Sampler::Draw(int64_t M, int64_t count, uint64_t seed, uint64_t tag,
+                                       uint64_t a, uint64_t b) {
+  const int64_t taken = std::clamp<int64_t>(count, 0, M);
+  swapped_.clear();
+  for (int64_t t = 0; t < taken; ++t) {
+    const auto step =
+        Bounded(DrawKey(seed, tag, a, b, static_cast<uint64_t>(t)), static_cast<uint64_t>(M - t));
+    swapped_.push_back(static_cast<int32_t>(t + static_cast<int64_t>(step)));
+    std::swap(places_[t], places_[swapped_.back()]);
   }
-  candidates.resize(taken);
-  std::sort(candidates.begin(), candidates.end());
-  return candidates;
+  drawn_.assign(places_.begin(), places_.begin() + taken);
+  // Undone in reverse, so that the next draw finds places in order without writing all of them.
+  for (int64_t t = taken - 1; t >= 0; --t) std::swap(places_[t], places_[swapped_[t]]);
+  std::sort(drawn_.begin(), drawn_.end());
+  return drawn_;
 }
 
 std::vector<float> OrthogonalRows(uint64_t seed, absl::string_view name, absl::string_view suffix,

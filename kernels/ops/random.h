@@ -54,10 +54,20 @@ uint64_t Mix(uint64_t x);
 uint64_t DrawKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b, uint64_t t);
 // The high 64 bits of u * m: uniform in [0, m) up to 2^-64.
 uint64_t Bounded(uint64_t u, uint64_t m);
-// min(count, candidates.size()) of the candidates (ascending), drawn without replacement,
-// ascending.
-std::vector<int32_t> Sample(std::vector<int32_t> candidates, int64_t count, uint64_t seed,
-                            uint64_t tag, uint64_t a, uint64_t b);
+// Draws without replacement from M ascending candidates, of which it gives the places 0..M-1: not
+// thread safe. Cost: count log count a draw, whatever M is.
+class Sampler {
+ public:
+  // `most`: the largest M.
+  explicit Sampler(int64_t most);
+  // min(count, M) places, ascending.
+  std::span<const int32_t> Draw(int64_t M, int64_t count, uint64_t seed, uint64_t tag, uint64_t a,
+                                uint64_t b);
+
+ private:
+  std::vector<int32_t> places_;  // 0, 1, .. between draws
+  std::vector<int32_t> drawn_, swapped_;
+};
 
 // Rows of unit vectors, orthogonal within each block of D rows (Choromanski et al. 2021, section
 // 2.4): [rows, D] float64 from normals of stream `name` + ".block" by QR with a positive diagonal

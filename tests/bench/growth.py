@@ -32,7 +32,7 @@ def measure(engine, method, options, lengths, backward):
     """Medians of seconds and the counted workspace without inputs, by length."""
     calls, seconds, bytes_ = {}, {n: [] for n in lengths}, {}
     for n in lengths:
-        case = Case(f"growth-{n}", H=1, Nq=n, D=D, options=options)
+        case = harness.fit(method, Case(f"growth-{n}", H=1, Nq=n, D=D, options=options))
         calls[n] = harness.request(method, case, tensors(case, "f32", gradients=backward), backward)
         engine.execute([calls[n]])
     for _ in range(REPEATS):

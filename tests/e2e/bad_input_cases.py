@@ -118,7 +118,8 @@ def spec_of(method, *fields):
     return lambda request: getattr(request.method, method).MergeFromString(b"".join(fields))
 
 
-METHODS = "softmax, local, linear_attention"
+METHODS = ("softmax, relu_attention, local, random, sparse_strided, sparse_fixed, longformer, bigbird, "
+           "etc, blockwise, block_sparse, axial, image_local_1d, image_local_2d, linear_attention")
 MALFORMED = "message: bytes must be a valid attn.v1.ForwardRequest, got "
 MALFORMED_SMALL = (
     "message: bytes must be a valid attn.v1.{}, got a malformed field, or text that is not UTF-8"
@@ -258,7 +259,7 @@ OPTIONS = [
                                         edit=spec_of("local", number_field(1, 7))),
          ['local: granularity must be one of token, block, got "7"']),
     Case("seed beyond int64", forward("linear_attention { seed: 18446744073709551615 }"),
-         ["linear_attention: seed must be <= 9223372036854775807, got 18446744073709551615"]),
+         ["linear_attention: seed is not served by this version, got 18446744073709551615"]),
 ]
 
 UNSERVED_FEATURES = [

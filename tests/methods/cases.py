@@ -8,6 +8,8 @@ import numpy as np
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 ALL = tuple(DTYPES)
+# What a case lays out: [B,H,N,D] tensors whose memory may run b, n, h, d.
+LAID_OUT = ("q", "k", "v", "grad_out", "q_global", "k_global", "v_global")
 # Half of a unit in the last place, relative: the error of one rounding to nearest.
 UNIT = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 TINY = {"f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126}
@@ -30,7 +32,10 @@ class Case:
     ints: dict = dataclasses.field(default_factory=dict)
     # Float tensors by name, each shape in letters of this case: {"bias": "1,H,Nq,Nk"}.
     floats: dict = dataclasses.field(default_factory=dict)
-    wide_floats: bool = False  # those are float32 whatever q is
+    # Other tensors by name, each a function(rng, case) -> array: integers keep their dtype, floats
+    # get that of `floats`.
+    made: dict = dataclasses.field(default_factory=dict)
+    wide_floats: bool = False  # floats are float32 whatever q is
     hidden_bias: bool = False  # a third of bias is -inf
     far_floats: bool = False  # some of bias and all sinks are beyond +-2.3e38
     hidden_channels: bool = False  # every third of k is -inf in its first rows and in others
@@ -132,6 +137,17 @@ def float_tensors(rng, case, storage):
     return made
 
 
+def made_tensors(rng, case, storage):
+    """The tensors of case.made. Those of the rank and layout of q are placed as q is."""
+    made = {}
+    for name, make in case.made.items():
+        x = make(rng, case)
+        if x.dtype.kind == "f":
+            x = x.astype(np.float32 if case.wide_floats and name not in LAID_OUT else storage)
+        made[name] = place(x, case.layout, case.strided) if name in LAID_OUT else x
+    return made
+
+
 def tensors(case, dtype, gradients=False):
     """name -> array of a case; with `gradients` also grad_out and (where asked for) grad_lse."""
     rng = np.random.default_rng(zlib.crc32(case.id.encode()))
@@ -167,7 +183,7 @@ def tensors(case, dtype, gradients=False):
     }
     if gradients and case.grad_lse:
         made["grad_lse"] = drawn["grad_lse"].astype(np.float32)
-    return made | more | ints
+    return made | more | ints | made_tensors(rng, case, storage)
 
 
 def ints(t, name, b, absent):

@@ -1,6 +1,7 @@
 """What all modes of the method harness share: the methods found in this folder, the oracle's
 answers (computed once per case and dtype), and one library engine per ISA and thread count."""
 
+import dataclasses
 import functools
 import importlib
 import pathlib
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.methods import library
-from tests.methods.cases import DTYPES, tensors
+from tests.methods.cases import DTYPES, LAID_OUT, Case, tensors
 
 ISAS = ("avx512", "avx2", "sse4")
 # What Highway 1.0 asks of a CPU before it takes a target, as /proc/cpuinfo spells it.
@@ -19,9 +20,6 @@ NEEDS = {
     "avx2": {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm"},
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw", "avx512cd"},
 }
-
-
-LAID_OUT = ("q", "k", "v", "grad_out")  # what cases.tensors lays out as a case says
 
 # Put above the other parameters, so that the ISA ends a test's id. The fixture that skips is in
 # conftest.py.
@@ -60,6 +58,48 @@ def case_params(keep=lambda case: True):
     ]
 
 
+def visible_params():
+    """pytest params (method module, case, its visible pairs) with the id "<method>-<row's id>". A
+    row of VISIBLE is (id, Nq, Nk, options, pairs) and, where tensors decide, a case's `made`."""
+    return [
+        pytest.param(method, Case("pairs", H=1, Nq=Nq, Nk=Nk, D=2, options=options,
+                                  made=dict(*made)), pairs, id=f"{name}-{id}")
+        for name, method in methods().items()
+        for id, Nq, Nk, options, pairs, *made in method.VISIBLE
+    ]
+
+
+def plans_pairs(method, options):
+    """Whether a plan knows the visible pairs: method.PLANS_PAIRS, or what it says of options."""
+    known = getattr(method, "PLANS_PAIRS", True)
+    return known(options) if callable(known) else known
+
+
+def gives_lse(method, options):
+    return getattr(method, "gives_lse", lambda options: True)(options)
+
+
+def asked(method, case):
+    """`case` with as many keys as queries and without grad_lse where the method is so."""
+    if getattr(method, "SQUARE", False) and case.Nq != case.keys:
+        n = case.Nq
+        lengths = {name: tuple(min(x, n) for x in values) for name, values in case.ints.items()}
+        case = dataclasses.replace(case, Nk=n, ints=lengths)
+    return dataclasses.replace(case, grad_lse=case.grad_lse and gives_lse(method, case.options))
+
+
+def fit(method, case):
+    """`case`, of any sizes, with options and tensors that suit them: method.fit, where options of a
+    method depend on sizes."""
+    return getattr(method, "fit", lambda case: case)(asked(method, case))
+
+
+def fit_to_options(method, case):
+    """`case` with sizes that suit its options, which one batch must share: method.ragged."""
+    change = getattr(method, "ragged", getattr(method, "fit", lambda case: case))
+    return change(asked(method, case))
+
+
 @functools.cache
 def machine_lacks(isa):
     """The CPU features of `isa` that this machine does not have."""
@@ -95,7 +135,7 @@ def same_bits(a, b):
 @functools.cache
 def expected(method, case, dtype, backward):
     """inputs; the oracle's answer; plain float32 code's answer, rounded; sums and amplification."""
-    t = tensors(case, dtype, gradients=backward)
+    t = tensors(asked(method, case), dtype, gradients=backward)
     storage = DTYPES[dtype]
     with np.errstate(over="ignore", under="ignore"):
         if backward:

@@ -51,6 +51,8 @@ def load():
     declare(lib, "attnd_call_free", None, pointer)
     declare(lib, "attnd_call_bool", None, pointer, text, integer)
     declare(lib, "attnd_call_int", None, pointer, text, i64)
+    declare(lib, "attnd_call_uint", None, pointer, text, ctypes.c_uint64)
+    declare(lib, "attnd_call_ints", None, pointer, text, ctypes.POINTER(i64), integer)
     declare(lib, "attnd_call_float", None, pointer, text, real)
     declare(lib, "attnd_call_enum", None, pointer, text, text)
     declare(lib, "attnd_call_tensor", None, pointer, text, integer, integer, ctypes.POINTER(i64),
@@ -178,9 +180,7 @@ class Calls:
     def new(self, request):
         handle = self.lib.attnd_call_new(request.method.encode(), int(request.backward))
         for name, value in request.options.items():
-            setter = {bool: "bool", int: "int", float: "float", str: "enum"}[type(value)]
-            value = value.encode() if isinstance(value, str) else value
-            getattr(self.lib, f"attnd_call_{setter}")(handle, name.encode(), value)
+            self.set_option(handle, name.encode(), value)
         for name, x in request.tensors.items():
             # NumPy gives an array without elements strides of 0.
             strides = x.strides if x.size else np.zeros([max(n, 1) for n in x.shape],
@@ -191,6 +191,16 @@ class Calls:
                                        dims(*x.shape), dims(*steps), int(name in request.bnhd),
                                        x.ctypes.data)
         return handle
+
+    def set_option(self, handle, name, value):
+        if isinstance(value, (list, tuple)):
+            values = (ctypes.c_int64 * len(value))(*value)
+            return self.lib.attnd_call_ints(handle, name, values, len(value))
+        setter = {bool: "bool", int: "int", float: "float", str: "enum"}[type(value)]
+        if setter == "int" and value >= 2**63:
+            setter = "uint"
+        value = value.encode() if isinstance(value, str) else value
+        return getattr(self.lib, f"attnd_call_{setter}")(handle, name, value)
 
     def snapshot(self):
         """Every byte of the arrays behind the inputs, gaps of strided views included."""

@@ -21,22 +21,22 @@ PEERS = [
 ]
 
 
-def shown(o, p, j):
+def sees(row):
     """In Python's integers: options may be as large as 2^63 - 1."""
+    o, p, j = row.o, row.p.astype(object), row.j.astype(object)
     causal = o.get("causal", False)
     if o.get("granularity", "token") == "block":
         W = o["block"]
         back, ahead = o.get("look_backward", 1), o.get("look_forward", 0 if causal else 1)
-        p, j = p.astype(object) // W, j.astype(object) // W
+        p, j = p // W, j // W
         return ((p - back <= j) & (j <= p + ahead)).astype(bool)
     left = o["window_left"]
     right = o.get("window_right", left)
-    p, j = p.astype(object), j.astype(object)
     return ((left == -1) | (p - left <= j)).astype(bool) & (
         (right == -1) | (j <= p + right)).astype(bool)
 
 
-oracle = pattern_core.PatternOracle(shown)
+oracle = pattern_core.PatternOracle(sees)
 visible, pairs, magnitude = oracle.visible, oracle.pairs, oracle.magnitude
 forward, backward = oracle.forward, oracle.backward
 

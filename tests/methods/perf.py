@@ -17,7 +17,7 @@ HEADS, D = 4, 64
 
 def measure(method, options, tokens, backward, isa="", threads=2, repeat=3):
     """One row of the table as a dict."""
-    case = Case(f"perf-{tokens}", H=HEADS, Nq=tokens, D=D, options=options)
+    case = harness.fit(method, Case(f"perf-{tokens}", H=HEADS, Nq=tokens, D=D, options=options))
     call = harness.request(method, case, tensors(case, "f32", gradients=backward), backward)
     engine = harness.engine(isa, threads, poison=False)
     seconds = []

@@ -7,7 +7,7 @@ import numpy as np
 INVALID_ARGUMENT, UNIMPLEMENTED = 3, 12
 FLOAT, INT = np.float32, np.int32
 
-# The good request that refusals spoil.
+# The good request that refusals spoil; Nk = Nq where a method asks for that.
 B, H, Hkv, Nq, Nk, D, Dv = 2, 4, 2, 6, 7, 3, 5
 
 
@@ -23,16 +23,25 @@ class Refused:
     change: dict = dataclasses.field(default_factory=dict)  # name -> array, None: not sent
     backward: bool = False
     bnhd: tuple = ()  # names of tensors that are marked as [B,N,H,D]
+    values: bool = False  # of index tensors, which only a call looks at: its plan is taken
 
 
 def zeros(*shape, dtype=FLOAT):
     return np.zeros(shape, dtype)
 
 
-def good_tensors(backward):
-    t = {"q": zeros(B, H, Nq, D), "k": zeros(B, Hkv, Nk, D), "v": zeros(B, Hkv, Nk, Dv)}
+def qkv(N):
+    """q, k and v with N keys."""
+    return {"q": zeros(B, H, Nq, D), "k": zeros(B, Hkv, N, D), "v": zeros(B, Hkv, N, Dv)}
+
+
+def good_tensors(method, backward):
+    """Of the module of a method; what it asks for besides q, k and v is its GOOD."""
+    t = qkv(Nq if getattr(method, "SQUARE", False) else Nk) | getattr(method, "GOOD", {})
     if backward:
-        t |= {"grad_out": zeros(B, H, Nq, Dv), "grad_lse": zeros(B, H, Nq)}
+        t["grad_out"] = zeros(B, H, Nq, Dv)
+    if backward and getattr(method, "gives_lse", lambda o: True)(method.BATCHES[0]):
+        t["grad_lse"] = zeros(B, H, Nq)
     return t
 
 
@@ -45,21 +54,25 @@ SPECIFIED = {"state_s": zeros(B, Hkv, D, Dv), "state_z": zeros(B, Hkv, D)}
 
 
 def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"),
-                    outputs=("out", "lse")):
-    """What every method refuses alike. `options` make the good request of this method good; `others`
-    are the tensors it takes besides q, k, v, `outputs` those it gives, in its order."""
+                    outputs=("out", "lse"), lacks=()):
+    """What every method refuses alike. `options` make the good request of this method good;
+    `others` are the tensors it takes besides q, k, v, `outputs` those it gives, in its order;
+    `lacks` as pattern_refusals has it."""
 
     def refuse(id, reasons, more=None, **how):
         reasons = [reasons] if isinstance(reasons, str) else reasons
         return Refused(id, options | (more or {}), reasons, **how)
 
-    q, k, v = (good_tensors(False)[name] for name in "qkv")
+    N = Nq if "cross" in lacks else Nk
+    q, k, v = qkv(N).values()
     taken = ", ".join(("q", "k", "v", *others))
     k16 = k.astype(np.float16)
+    bad_causal = ("causal is not an option of this method, got 3" if "causal" in lacks
+                  else "causal must be a bool, got 3")
     rows = [
         refuse("unknown-option", "dropout is not an option of this method, got 0.5",
                {"dropout": 0.5}),
-        refuse("option-type", "causal must be a bool, got 3", {"causal": 3}),
+        refuse("option-type", bad_causal, {"causal": 3}),
         refuse("scale-type", "scale must be a number, got true", {"scale": True}),
         refuse("scale-nan", "scale must be finite, got nan", {"scale": float("nan")}),
         refuse("scale-inf", "scale must be finite, got -inf", {"scale": float("-inf")}),
@@ -67,19 +80,20 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
         refuse("nothing", ["q is required, got none", "k is required, got none",
                            "v is required, got none"], change={"q": None, "k": None, "v": None}),
         refuse("rank", "q shape must be [B,H,Nq,D], got [2,6,3]", change={"q": zeros(B, Nq, D)}),
-        refuse("k-shape", "k shape must be [B,Hkv,Nk,D] with B = 2 and D = 3, got [1,2,7,4]",
-               change={"k": zeros(1, Hkv, Nk, 4)}),
-        refuse("v-shape", "v shape must be [B,Hkv,Nk,Dv] with Hkv = 2 and Nk = 7, got [2,1,6,5]",
-               change={"v": zeros(B, 1, 6, Dv)}),
+        refuse("k-shape", f"k shape must be [B,Hkv,Nk,D] with B = 2 and D = 3, got [1,2,{N},4]",
+               change={"k": zeros(1, Hkv, N, 4)}),
+        refuse("v-shape",
+               f"v shape must be [B,Hkv,Nk,Dv] with Hkv = 2 and Nk = {N}, got [2,1,{N - 1},5]",
+               change={"v": zeros(B, 1, N - 1, Dv)}),
         refuse("heads", "H must be a multiple of Hkv, got H = 3 and Hkv = 2",
                change={"q": zeros(B, 3, Nq, D)}),
         refuse("no-heads", "Hkv must be in 1..65536, got 0",
-               change={"k": zeros(B, 0, Nk, D), "v": zeros(B, 0, Nk, Dv)}),
+               change={"k": zeros(B, 0, N, D), "v": zeros(B, 0, N, Dv)}),
         refuse("no-batch", "B must be in 1..65536, got 0",
                change={"q": q[:0], "k": k[:0], "v": v[:0]}),
         refuse("d-0", "D must be in 1..4096, got 0", change={"q": q[..., :0], "k": k[..., :0]}),
         refuse("d-4097", "D must be in 1..4096, got 4097",
-               change={"q": zeros(B, H, 1, 4097), "k": zeros(B, Hkv, Nk, 4097)}),
+               change={"q": zeros(B, H, Nq, 4097), "k": zeros(B, Hkv, N, 4097)}),
         refuse("dv-0", "Dv must be in 1..4096, got 0", change={"v": v[..., :0]}),
         refuse("dtypes-differ", "k dtype must be that of q, float32, got float16",
                change={"k": k16}),
@@ -89,9 +103,9 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
         refuse("last-stride", "q must be dense along its last dimension, got stride 2",
                change={"q": zeros(B, H, Nq, 2 * D)[..., ::2]}),
         refuse("unknown-tensor", f'tensors must be among {taken}, got "mask"',
-               change={"mask": zeros(B, H, Nq, Nk)}),
-        refuse("kv-lengths-high", "kv_lengths[1] must be in 0..Nk = 0..7, got 8",
-               change={"kv_lengths": ints(7, 8)}),
+               change={"mask": zeros(B, H, Nq, N)}),
+        refuse("kv-lengths-high", f"kv_lengths[1] must be in 0..Nk = 0..{N}, got {N + 1}",
+               change={"kv_lengths": ints(N, N + 1)}),
         refuse("q-lengths-low", "q_lengths[0] must be in 0..Nq = 0..6, got -1",
                change={"q_lengths": ints(-1, 6)}),
         refuse("lengths-shape", "kv_lengths shape must be [B] with B = 2, got [3]",
@@ -100,7 +114,8 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                change={"q_lengths": zeros(B)}),
         refuse("grad-in-forward", "grad_out is taken by a backward only, got [2,4,6,5]",
                change={"grad_out": zeros(B, H, Nq, Dv)}),
-        refuse("no-grad", " or ".join(f"grad_{name}" for name in outputs) + " is required, got none",
+        refuse("no-grad",
+               " or ".join(f"grad_{name}" for name in outputs) + " is required, got none",
                backward=True,
                change={"grad_out": None, "grad_lse": None}),
         refuse("grad-of-nothing", "grad_memory must name one of its outputs, got [2,4,6,5]",
@@ -110,18 +125,24 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                change={"grad_out": zeros(B, H, Nq, D)}),
         refuse("grad-out-dtype", "grad_out dtype must be that of q, float32, got float16",
                backward=True, change={"grad_out": zeros(B, H, Nq, Dv, dtype=np.float16)}),
-        refuse("grad-lse-shape", "grad_lse shape must be [B,H,Nq] with Nq = 6, got [2,4,7]",
-               backward=True, change={"grad_lse": zeros(B, H, Nk)}),
-        refuse("grad-lse-dtype", "grad_lse dtype must be float32, got float16", backward=True,
-               change={"grad_lse": zeros(B, H, Nq, dtype=np.float16)}),
         refuse("all-at-once", [
-            "causal must be a bool, got 3", "dropout is not an option of this method, got 1",
+            bad_causal, "dropout is not an option of this method, got 1",
             "H must be a multiple of Hkv, got H = 3 and Hkv = 2",
             "k dtype must be that of q, float32, got float16",
-            "kv_lengths[0] must be in 0..Nk = 0..7, got 9"],
+            f"kv_lengths[0] must be in 0..Nk = 0..{N}, got 9"],
                {"causal": 3, "dropout": 1},
                change={"q": zeros(B, 3, Nq, D), "k": k16, "kv_lengths": ints(9, 9)}),
     ]
+    if "lse" in outputs:
+        rows += [
+            refuse("grad-lse-shape", "grad_lse shape must be [B,H,Nq] with Nq = 6, got [2,4,7]",
+                   backward=True, change={"grad_lse": zeros(B, H, Nq + 1)}),
+            refuse("grad-lse-dtype", "grad_lse dtype must be float32, got float16", backward=True,
+                   change={"grad_lse": zeros(B, H, Nq, dtype=np.float16)}),
+        ]
+    else:
+        rows.append(refuse("grad-lse", "grad_lse must name one of its outputs, got [2,4,6]",
+                           backward=True, change={"grad_lse": zeros(B, H, Nq)}))
     if "causal_offset" in others:
         rows.append(refuse("offset-shape", "causal_offset shape must be [B], got [2,1]",
                            change={"causal_offset": ints([1], [2])}))
@@ -138,76 +159,118 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
     for name in sorted(unserved_tensors)[:1]:
         shape = ",".join(str(n) for n in SPECIFIED[name].shape)
         rows.append(refuse("invalid-and-unserved", [
-            f"{name} is not served by this version, got [{shape}]", "causal must be a bool, got 3"],
+            f"{name} is not served by this version, got [{shape}]", bad_causal],
                            {"causal": 3}, change={name: SPECIFIED[name]}))
     return rows
 
 
 PATTERN_TENSORS = ("q_lengths", "kv_lengths", "causal_offset", "segment_ids_q", "segment_ids_kv",
                    "cu_seqlens_q", "cu_seqlens_k", "bias", "alibi_slopes", "sink_logits")
+# What a method may do without, and the tensors that go with it. "causal" and "alibi" are options,
+# "lse" is an output, "cross" is Nq != Nk.
+LACKED = {"causal": (), "alibi": ("alibi_slopes",), "sinks": ("sink_logits",), "lse": (),
+          "cross": ("causal_offset",), "packed": ("cu_seqlens_q", "cu_seqlens_k")}
 
 
-def pattern_refusals(options):
-    """What every method of patterns.md refuses alike."""
+def pattern_refusals(options, own=(), lacks=(), pairs="Nq,Nk"):
+    """What every method of patterns.md refuses alike. `own`: its own tensors, in its order;
+    `lacks`: keys of LACKED; `pairs`: the last letters of its bias."""
 
     def refuse(id, reasons, more=None, **change):
         reasons = [reasons] if isinstance(reasons, str) else reasons
         return Refused(id, options | (more or {}), reasons, change=change)
 
-    one = {name: x[:1] for name, x in good_tensors(False).items()}  # B = 1
-    packed = one | {"cu_seqlens_q": ints(0, 2, Nq), "cu_seqlens_k": ints(0, 7, Nk)}
-    ids_q, ids_k = zeros(B, Nq, dtype=INT), zeros(B, Nk, dtype=INT)
-    return common_refusals(options, (), PATTERN_TENSORS) + [
-        refuse("softcap", "logit_softcap must be >= 0 and <= 1e+30, got -1", {"logit_softcap": -1.0}),
-        refuse("alibi", "alibi must be a bool, got 0.5", {"alibi": 0.5}),
+    N = Nq if "cross" in lacks else Nk
+    lacked = [name for what in lacks for name in LACKED[what]]
+    taken = (*(name for name in PATTERN_TENSORS if name not in lacked), *own)
+    half = {name: x.astype(np.float16) for name, x in qkv(N).items()}
+    ids_q, ids_k = zeros(B, Nq, dtype=INT), zeros(B, N, dtype=INT)
+    bias = f"bias shape must be broadcastable to [B,H,{pairs}]"
+    bad_alibi = ("alibi is not an option of this method, got 0.5" if "alibi" in lacks
+                 else "alibi must be a bool, got 0.5")
+    outputs = ("out",) if "lse" in lacks else ("out", "lse")
+    rows = common_refusals(options, (), taken, outputs, lacks)
+    rows += [
+        refuse("softcap", "logit_softcap must be >= 0 and <= 1e+30, got -1",
+               {"logit_softcap": -1.0}),
+        refuse("alibi", bad_alibi, {"alibi": 0.5}),
         refuse("duplicates", 'duplicates must be one of set, multiset, got "bag"',
                {"duplicates": "bag"}),
-        refuse("bias-shape",
-               "bias shape must be broadcastable to [B,H,Nq,Nk] with H = 4 and Nk = 7, got [2,3,6,6]",
-               bias=zeros(2, 3, 6, 6)),
-        refuse("bias-last-dimensions",
-               "bias shape must be broadcastable to [B,H,Nq,Nk] with Nk = 7, got [6,6]",
-               bias=zeros(6, 6)),
+        refuse("bias-heads", f"{bias} with H = 4, got [2,3,6,{N}]", bias=zeros(2, 3, Nq, N)),
+        refuse("bias-last-dimensions", f"{bias} with {pairs.split(',')[1]} = {N}, got [6,{N - 1}]",
+               bias=zeros(Nq, N - 1)),
         refuse("bias-dtype", "bias dtype must be float32, got float16",
-               bias=zeros(H, Nq, Nk, dtype=np.float16)),
+               bias=zeros(H, Nq, N, dtype=np.float16)),
         refuse("bias-dtype-of-q", "bias dtype must be float32 or that of q, float16, got int32",
-               **{name: x.astype(np.float16) for name, x in good_tensors(False).items()},
-               bias=zeros(Nq, Nk, dtype=INT)),
+               **half, bias=zeros(Nq, N, dtype=INT)),
         refuse("bias-stride", "bias must be dense along its last dimension, got stride 2",
-               bias=zeros(Nq, 2 * Nk)[:, ::2]),
-        refuse("slopes-shape", "alibi_slopes shape must be [H] or [B,H] with H = 4, got [3]",
-               alibi_slopes=zeros(3)),
-        refuse("slopes-batch", "alibi_slopes shape must be [H] or [B,H] with B = 2, got [1,4]",
-               alibi_slopes=zeros(1, H)),
-        refuse("sinks-shape", "sink_logits shape must be [H], got [2,4]", sink_logits=zeros(B, H)),
+               bias=zeros(Nq, 2 * N)[:, ::2]),
         refuse("segments-alone",
                "segment_ids_q and segment_ids_kv must be sent together, got segment_ids_kv alone",
                segment_ids_kv=ids_k),
-        refuse("segments-shape", "segment_ids_kv shape must be [B,Nk] with Nk = 7, got [2,6]",
-               segment_ids_q=ids_q, segment_ids_kv=ids_q),
+        refuse("segments-shape", f"segment_ids_kv shape must be [B,Nk] with Nk = {N}, got [2,5]",
+               segment_ids_q=ids_q, segment_ids_kv=zeros(B, 5, dtype=INT)),
         refuse("segments-dtype", "segment_ids_q dtype must be int32, got float32",
                segment_ids_q=zeros(B, Nq), segment_ids_kv=ids_k),
         refuse("segments-dense", "segment_ids_q must be dense along its dimensions, got stride 12",
                segment_ids_q=zeros(B, 2 * Nq, dtype=INT)[:, :Nq], segment_ids_kv=ids_k),
-        refuse("packed-alone", "cu_seqlens_q and cu_seqlens_k must be sent together, got cu_seqlens_q "
-               "alone", **{**packed, "cu_seqlens_k": None}),
+    ]
+    sent = {"alibi_slopes": zeros(H), "sink_logits": zeros(H), "cu_seqlens_q": ints(0, Nq),
+            "cu_seqlens_k": ints(0, N)}
+    known = ", ".join(("q", "k", "v", *taken))
+    rows += [
+        refuse(f"no-{name}", f'tensors must be among {known}, got "{name}"', **{name: sent[name]})
+        for name in lacked if name in sent]
+    if pairs == "Nq,Nk":
+        rows.append(refuse("bias-shape", f"{bias} with H = 4 and Nk = {N}, got [2,3,6,{N - 1}]",
+                           bias=zeros(2, 3, Nq, N - 1)))
+    if "alibi" not in lacks:
+        rows += [
+            refuse("slopes-shape", "alibi_slopes shape must be [H] or [B,H] with H = 4, got [3]",
+                   alibi_slopes=zeros(3)),
+            refuse("slopes-batch", "alibi_slopes shape must be [H] or [B,H] with B = 2, got [1,4]",
+                   alibi_slopes=zeros(1, H)),
+        ]
+    if "sinks" not in lacks:
+        rows.append(refuse("sinks-shape", "sink_logits shape must be [H], got [2,4]",
+                           sink_logits=zeros(B, H)))
+    if "cross" in lacks:
+        rows.append(refuse("cross", "Nk must be Nq = 6, got 7", **{
+            name: x for name, x in qkv(Nq + 1).items() if name != "q"}))
+    return rows + ([] if "packed" in lacks else packed_refusals(refuse, N, "cross" in lacks))
+
+
+def packed_refusals(refuse, N, square):
+    """Of packed sequences. `square`: each has as many queries as keys."""
+    one = {name: x[:1] for name, x in qkv(N).items()}  # B = 1
+    packed = one | {"cu_seqlens_q": ints(0, 2, Nq), "cu_seqlens_k": ints(0, 2, N)}
+    rows = [
+        refuse("packed-alone",
+               "cu_seqlens_q and cu_seqlens_k must be sent together, got cu_seqlens_q alone",
+               **{**packed, "cu_seqlens_k": None}),
         refuse("packed-batch", "B must be 1 with packed sequences, got 2",
-               cu_seqlens_q=ints(0, Nq), cu_seqlens_k=ints(0, Nk)),
+               cu_seqlens_q=ints(0, Nq), cu_seqlens_k=ints(0, N)),
         refuse("packed-shape", "cu_seqlens_q shape must be [S+1], got [1,2]",
                **packed | {"cu_seqlens_q": ints([0, Nq])}),
         refuse("packed-none", ["cu_seqlens_q must tell of 1 sequence or more, got [1]",
                                "cu_seqlens_k must tell of 1 sequence or more, got [1]"],
                **packed | {"cu_seqlens_q": ints(0), "cu_seqlens_k": ints(0)}),
-        refuse("packed-counts", "cu_seqlens_k must tell of as many sequences as cu_seqlens_q, 2, got 1",
-               **packed | {"cu_seqlens_k": ints(0, Nk)}),
+        refuse("packed-counts",
+               "cu_seqlens_k must tell of as many sequences as cu_seqlens_q, 2, got 1",
+               **packed | {"cu_seqlens_k": ints(0, N)}),
         refuse("packed-values", [
             "cu_seqlens_q[0] must be 0, got 1", "cu_seqlens_q[2] must be Nq = 6, got 5",
-            "cu_seqlens_k[2] must be >= cu_seqlens_k[1] = 8, got 7"],
-               **packed | {"cu_seqlens_q": ints(1, 2, 5), "cu_seqlens_k": ints(0, 8, Nk)}),
-        refuse("packed-with-others", [
-            f"{name} must not be sent with cu_seqlens_q, got {shape}" for name, shape in (
-                ("causal_offset", "[1]"), ("q_lengths", "[1]"), ("kv_lengths", "[1]"),
-                ("segment_ids_q", "[1,6]"), ("segment_ids_kv", "[1,7]"))],
-               **packed, causal_offset=ints(0), q_lengths=ints(1), kv_lengths=ints(1),
-               segment_ids_q=ids_q[:1], segment_ids_kv=ids_k[:1]),
+            f"cu_seqlens_k[2] must be >= cu_seqlens_k[1] = 8, got {N}",
+            *(["cu_seqlens_k[0] must be cu_seqlens_q[0] = 1, got 0"] if square else [])],
+               **packed | {"cu_seqlens_q": ints(1, 2, 5), "cu_seqlens_k": ints(0, 8, N)}),
     ]
+    others = {"causal_offset": ints(0), "q_lengths": ints(1), "kv_lengths": ints(1),
+              "segment_ids_q": zeros(1, Nq, dtype=INT), "segment_ids_kv": zeros(1, N, dtype=INT)}
+    if square:
+        del others["causal_offset"]
+        rows.append(refuse("packed-cross", "cu_seqlens_k[1] must be cu_seqlens_q[1] = 2, got 3",
+                           **packed | {"cu_seqlens_k": ints(0, 3, N)}))
+    shapes = {name: ",".join(str(n) for n in x.shape) for name, x in others.items()}
+    return rows + [refuse("packed-with-others", [
+        f"{name} must not be sent with cu_seqlens_q, got [{shape}]"
+        for name, shape in shapes.items()], **packed, **others)]

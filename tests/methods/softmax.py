@@ -19,12 +19,7 @@ PEERS = [
     "transformers gpt-oss eager_attention_forward (needs PyTorch; sinks)",
 ]
 
-
-def shown(o, p, j):
-    return np.True_
-
-
-oracle = pattern_core.PatternOracle(shown)
+oracle = pattern_core.PatternOracle(lambda row: np.True_)
 visible, pairs, magnitude = oracle.visible, oracle.pairs, oracle.magnitude
 forward, backward = oracle.forward, oracle.backward
 

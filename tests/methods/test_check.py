@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from tests.methods import harness
-from tests.methods.cases import Case, tensors
-from tests.methods.harness import (case_params, engine, method_params, methods, on_every_isa,
-                                   request, same_bits)
+from tests.methods.cases import LAID_OUT, Case, tensors
+from tests.methods.harness import (case_params, engine, fit, fit_to_options, method_params,
+                                   methods, on_every_isa, request, same_bits,
+                                   visible_params)
 from tests.methods.tolerance import check_bound, check_ratio
 
 LENGTHS = (0, 1, 63, 64, 65, 131)
@@ -21,12 +22,6 @@ def option_params(attribute="BATCHES"):
             for m in methods().values() for i, o in enumerate(getattr(m, attribute))]
 
 
-def check_pairs(planned, method, case, t):
-    """Exact, but a bound where segment ids, which a plan does not read, hide pairs."""
-    pairs = method.pairs(t, case.options)
-    assert planned >= pairs if case.segments else planned == pairs
-
-
 @on_every_isa
 @pytest.mark.parametrize("method, case, dtype", case_params())
 def test_forward(method, case, dtype, isa):
@@ -36,7 +31,7 @@ def test_forward(method, case, dtype, isa):
     assert reply.outputs["out"].dtype == want.tensors["q"].dtype
     assert "lse" not in want.want or reply.outputs["lse"].dtype == np.float32
     assert reply.bnhd == ({"out"} if case.layout == "BNHD" else set())
-    check_pairs(reply.pairs, method, case, want.tensors)
+    assert reply.pairs == method.pairs(want.tensors, case.options)
     assert reply.peak_bytes <= reply.planned_bytes
     for name in want.want:
         got = reply.outputs[name]
@@ -50,7 +45,8 @@ def test_forward(method, case, dtype, isa):
 @pytest.mark.parametrize("method, golden", method_params("GOLDEN"))
 def test_golden(method, golden, isa):
     """The specs' figures, from float32: sums of a hundred terms of order 1."""
-    t = {name: x.astype(np.float32) for name, x in golden.tensors.items()}
+    t = {name: x.astype(np.float32) if x.dtype.kind == "f" else x
+         for name, x in golden.tensors.items()}
     case = Case("golden", options=golden.options)
     grads = harness.run(isa, method, case, t, backward=True)
     del t["grad_out"]
@@ -63,22 +59,23 @@ def test_golden(method, golden, isa):
         assert (reply.pairs, grads.pairs) == (golden.pairs, golden.pairs)
 
 
-@pytest.mark.parametrize(
-    "method, Nq, Nk, options, pairs",
-    [pytest.param(m, *row[1:], id=f"{m.ID}-{row[0]}") for m in methods().values()
-     for row in m.VISIBLE])
-def test_visible_pairs(method, Nq, Nk, options, pairs):
-    """The plan counts pairs in closed form, forward and backward, without data."""
-    case = Case("pairs", H=1, Nq=Nq, Nk=Nk, D=2, options=options)
-    t = tensors(case, "f32", gradients=True)
-    backward = engine("").plan(request(method, case, t, backward=True))
-    t = {name: t[name] for name in "qkv"}
-    assert (engine("").plan(request(method, case, t)).pairs, backward.pairs) == (pairs, pairs)
+@pytest.mark.parametrize("method, case, pairs", visible_params())
+def test_visible_pairs(method, case, pairs):
+    """The plan counts pairs in closed form, forward and backward, without data. Where data decide
+    what is visible, the call counts them."""
+    both = tensors(harness.asked(method, case), "f32", gradients=True)
+    forward = {name: x for name, x in both.items() if not name.startswith("grad_")}
+    for t, backward in ((forward, False), (both, True)):
+        call = request(method, case, t, backward)
+        planned = engine("").plan(call).pairs
+        executed = engine("").execute([call])[0].pairs
+        assert executed == pairs
+        assert planned == pairs or not harness.plans_pairs(method, case.options)
 
 
 def ragged(method, options, dtype, backward, like=None):
-    """Requests of one bucket: lengths, batch sizes and padding differ. `like`: a case with the other
-    tensors that each of them has."""
+    """Requests of one bucket: lengths, batch sizes and padding differ. `like`: a case with the
+    other tensors that each of them has."""
     for i, n in enumerate(LENGTHS):
         Nk = LENGTHS[-1 - i] if i % 3 == 2 else n
         packed = like is not None and like.packed > 0
@@ -86,6 +83,7 @@ def ragged(method, options, dtype, backward, like=None):
         ints = {} if packed else {"kv_lengths": (Nk, Nk // 2)[:B]}
         case = dataclasses.replace(like or Case("ragged", options=options), B=B, H=4, Hkv=2, Nq=n,
                                    Nk=Nk, D=16, ints=ints, id=f"ragged-{method.ID}-{i}")
+        case = fit_to_options(method, case)
         yield request(method, case, tensors(case, dtype, gradients=backward), backward)
 
 
@@ -130,7 +128,7 @@ def check_batch(isa, calls):
 @pytest.mark.parametrize("method, options", option_params())
 def test_threads_and_runs_agree(method, options, isa):
     """One head large enough for two threads to share: same bits from one, and again."""
-    case = Case("threads", H=1, Nq=1100, D=32, options=options)
+    case = fit(method, Case("threads", H=1, Nq=1100, D=32, options=options))
     for backward in (False, True):
         t = tensors(case, "f32", gradients=backward)
         first, again = (harness.run(isa, method, case, t, backward).outputs for _ in range(2))
@@ -143,7 +141,7 @@ def test_threads_and_runs_agree(method, options, isa):
 def test_one_launch_for_a_list(method, options):
     """64 problems cost as many parallel launches as one."""
     for backward in (False, True):
-        case = Case("launches", H=2, Nq=70, D=8, options=options)
+        case = fit(method, Case("launches", H=2, Nq=70, D=8, options=options))
         call = request(method, case, tensors(case, "f32", gradients=backward), backward)
         counts = []
         for count in (1, 64):
@@ -172,73 +170,106 @@ def test_strangers_stay_apart(method, backward, isa):
         assert not np.isfinite(replies[4].outputs["q" if backward else "out"]).all()
 
 
-def places(method, options, t, name):
-    """Where one row of `name` becomes NaN: (b, head, row), and the query rows that see it."""
-    b, head, row = 1, 0, t[name].shape[2] // 2
-    group = t["q"].shape[1] // t["k"].shape[1]
-    heads = [head] if name == "q" else list(range(head * group, head * group + group))
+def seen_by(method, case, t):
+    """[B,H,Nq,Nk]: which keys the rows of each head see."""
+    shape = (case.B, case.H, case.Nq, case.keys)
+    return np.broadcast_to(method.visible(t, case.options), shape)
+
+
+def hiding_params():
+    """pytest params (method, case): two batch rows of four heads, all finite, under each of the
+    options of BATCHES and the tensors of TENSOR_BATCHES that hide some pairs."""
+    params = []
+    for name, method in methods().items():
+        likes = [Case(f"{i}", options=o) for i, o in enumerate(method.BATCHES)]
+        likes += [c for c in getattr(method, "TENSOR_BATCHES", []) if not (c.packed or c.segments)]
+        for like in likes:
+            case = fit_to_options(method, dataclasses.replace(
+                like, id=f"finite-{like.id}", B=2, H=4, Hkv=2, Nq=131, D=16))
+            if not seen_by(method, case, tensors(case, "f32")).all():
+                params.append(pytest.param(method, case, id=f"{name}-{like.id}"))
+    return params
+
+
+def middle(choice):
+    """The index in the middle of those where `choice` holds."""
+    at = np.flatnonzero(choice)
+    return at[len(at) // 2]
+
+
+def places(method, case, t, name):
+    """A row of `name` to spoil and the query rows, not all, that see it: (b, head, row),
+    [B,H,Nq]."""
+    seen = seen_by(method, case, t)
     if name == "q":
-        return b, head, row, heads, [row]
-    # A query row sees key `row` if it has a weight on a value that only that key carries.
-    probe = {n: np.zeros(x.shape) if n in "qkv" else x for n, x in t.items()}
-    probe["q"], probe["k"] = probe["q"] + 1, probe["k"] + 1
-    probe["v"][b, head, row] = 1
-    seen = method.forward(probe, options)["out"][b, heads[0]].any(axis=1)
-    return b, head, row, heads, list(np.flatnonzero(seen))
+        at = 1, 0, middle(seen[1, 0].any(axis=1) & ~seen[1, 0].all(axis=1))
+        hit = np.zeros(seen.shape[:3], bool)
+        hit[at] = True
+        return at, hit
+    group = case.H // case.heads_kv
+    of_keys = seen[1, :group].reshape(-1, case.keys)
+    at = 1, 0, middle(of_keys.any(axis=0) & ~of_keys.all(axis=0))
+    # A query row sees the key if it has a weight on a value that only that key carries. Rows of
+    # their own k and v do not.
+    probe = t | {n: np.zeros_like(t[n]) if n[0] == "v" else np.ones_like(t[n])
+                 for n in t if n in LAID_OUT}
+    none = method.forward(probe, case.options)["out"]
+    probe["v"][at] = 1
+    return at, (method.forward(probe, case.options)["out"] != none).any(axis=3)
 
 
 @on_every_isa
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "minus-inf"])
-@pytest.mark.parametrize("method, options", [
-    p for p in option_params() if p.values[1].get("causal") or "window_left" in p.values[1]
-    or "block" in p.values[1]])
-def test_not_finite_stays_in_its_rows(method, options, value, isa):
+@pytest.mark.parametrize("method, case", hiding_params())
+def test_not_finite_stays_in_its_rows(method, case, value, isa):
     """One row of q, k or v that is not finite reaches the query rows that see it, no other: what a
     mask hides is selected away, not multiplied by zero."""
-    case = Case("finite", B=2, H=4, Hkv=2, Nq=131, D=16, options=options)
     clean_t = tensors(case, "f32")
     clean = harness.run(isa, method, case, clean_t).outputs
     for name in "qkv":
-        b, head, row, heads, rows = places(method, options, clean_t, name)
-        t = clean_t | {name: clean_t[name].copy()}
-        t[name][b, head, row] = value
+        at, hit = places(method, case, clean_t, name)
+        t, moved = (clean_t | {name: clean_t[name].copy()} for _ in range(2))
+        t[name][at] = value
         got = harness.run(isa, method, case, t).outputs
-        hit = np.zeros(got["lse"].shape, bool)
-        for h in heads:
-            hit[b, h, rows] = True
         assert hit.any() and not hit.all()
         for output in ("out", "lse"):
-            kept = got[output][~hit]
-            assert kept.tobytes() == clean[output][~hit].tobytes(), (name, output)
+            if output in got:
+                kept = got[output][~hit]
+                assert kept.tobytes() == clean[output][~hit].tobytes(), (name, output)
+        if name == "v":
+            # A weight of 0, which relu gives, may hide a value.
+            moved["v"][at] += 1
+            hit &= (method.forward(moved, case.options)["out"]
+                    != method.forward(clean_t, case.options)["out"]).any(axis=3)
         if np.isnan(value):
             assert np.isnan(got["out"][hit]).all(), name
-            assert name == "v" or np.isnan(got["lse"][hit]).all(), name
+            assert name == "v" or "lse" not in got or np.isnan(got["lse"][hit]).all(), name
         elif name == "v":
             assert not np.isfinite(got["out"][hit]).any(), name
 
 
 @on_every_isa
-@pytest.mark.parametrize("method, options", [
-    p for p in option_params() if p.values[1].get("causal") or "window_left" in p.values[1]
-    or "block" in p.values[1]])
-def test_not_finite_gradient_stays_in_its_rows(method, options, isa):
+@pytest.mark.parametrize("method, case", hiding_params())
+def test_not_finite_gradient_stays_in_its_rows(method, case, isa):
     """NaN in one row of grad_out: dq of that row and dk, dv of the keys it sees, nothing else. Rows
     that share a sum with it may round differently."""
-    case = Case("finite-grad", B=2, H=4, Hkv=2, Nq=131, D=16, options=options)
     clean_t = tensors(case, "f32", gradients=True)
     clean = harness.run(isa, method, case, clean_t, backward=True).outputs
-    b, head, row = 1, 2, 70
-    t = clean_t | {"grad_out": clean_t["grad_out"].copy()}
+    t, moved = (clean_t | {"grad_out": clean_t["grad_out"].copy()} for _ in range(2))
+    seen = seen_by(method, case, t)
+    b, head = 1, 2
+    row = middle(seen[b, head].any(axis=1) & ~seen[b, head].all(axis=1))
     t["grad_out"][b, head, row] = np.nan
+    moved["grad_out"][b, head, row] += 1
     got = harness.run(isa, method, case, t, backward=True).outputs
-    seen = method.visible(t, options)[b, 0, row] if hasattr(method, "visible") else next(
-        np.isin(np.arange(131), keys) for bb, i, keys in method.visible_keys(t, options)
-        if (bb, i) == (b, row))
-    hit = {"q": np.zeros((2, 4, 131), bool), "k": np.zeros((2, 2, 131), bool)}
-    hit["q"][b, head, row] = True
-    hit["k"][b, head // 2, seen] = True
-    hit["v"] = hit["k"]
-    for name, where in hit.items():
-        assert where.any() and not where.all()
-        assert np.isnan(got[name][where]).all(), name
+    # What another number in its place changes; a gradient through a weight of 0 may stay finite.
+    ends = [method.backward(x, case.options) for x in (clean_t, moved)]
+    may = {name: np.zeros(ends[0][name].shape[:3], bool) for name in "qkv"}
+    may["q"][b, head, row] = True
+    may["k"][b, head // 2, seen[b, head, row]] = True
+    may["v"] = may["k"]
+    for name, where in may.items():
+        must = ends[0][name] != ends[1][name]
+        assert must.any() and not where.all()
+        assert np.isnan(got[name][must]).all(), name
         np.testing.assert_allclose(got[name][~where], clean[name][~where], rtol=1e-5, atol=1e-6)

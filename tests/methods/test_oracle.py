@@ -1,12 +1,15 @@
 """The oracles against the specs' figures, finite differences, and facts that hold by definition.
 Needs no library."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from tests.methods import linear_attention, local, pattern_core, softmax
-from tests.methods.cases import Case, tensors
-from tests.methods.harness import method_params, methods
+from tests.methods import (bigbird, etc, linear_attention, local, longformer, pattern_core, random,
+                           relu_attention, softmax)
+from tests.methods.cases import LAID_OUT, Case, tensors
+from tests.methods.harness import asked, fit, method_params, methods, visible_params
 
 
 def results_of(method, t, options):
@@ -24,15 +27,12 @@ def test_golden(method, golden):
         assert method.pairs(golden.tensors, golden.options) == golden.pairs
 
 
-@pytest.mark.parametrize(
-    "method, Nq, Nk, options, pairs",
-    [pytest.param(m, *row[1:], id=f"{m.ID}-{row[0]}") for m in methods().values()
-     for row in m.VISIBLE])
-def test_visible_pairs(method, Nq, Nk, options, pairs):
-    assert method.pairs(tensors(Case("pairs", H=1, Nq=Nq, Nk=Nk, D=2), "f32"), options) == pairs
+@pytest.mark.parametrize("method, case, pairs", visible_params())
+def test_visible_pairs(method, case, pairs):
+    assert method.pairs(tensors(case, "f32"), case.options) == pairs
 
 
-def small(case):
+def small(method, case):
     """The same case at a size where every derivative can be taken numerically."""
     n = {0: 0, 1: 1}
     Nq, Nk = n.get(case.Nq, 6), n.get(case.keys, 5 if case.keys < case.Nq else 7)
@@ -42,11 +42,9 @@ def small(case):
         name: tuple(min(x, limit[name]) if name in limit else max(-4, min(x, 4)) for x in values)
         for name, values in case.ints.items()
     }
-    return Case(f"small-{case.id}", B=case.B, H=case.H, Hkv=case.Hkv, Nq=Nq, Nk=Nk,
-                D=min(case.D, 3), Dv=2, options=case.options, ints=ints, shift=case.shift,
-                spread=case.spread, grad_lse=case.grad_lse, floats=case.floats,
-                hidden_bias=case.hidden_bias, hidden_channels=case.hidden_channels,
-                segments=case.segments, packed=case.packed)
+    return fit(method, dataclasses.replace(
+        case, id=f"small-{case.id}", Nq=Nq, Nk=Nk, D=min(case.D, 3), Dv=2, ints=ints, layout="BHND",
+        strided=False, v_scale=1.0, wide_floats=False, far_floats=False))
 
 
 def loss(method, t, options):
@@ -66,7 +64,7 @@ def loss(method, t, options):
     if c.backward and c.keys and c.Nq])
 def test_finite_differences(method, case):
     """Along random directions, one per tensor and batch row; errors of h^2."""
-    case = small(case)
+    case = small(method, case)
     t = {name: x.astype(np.float64) if x.dtype.kind == "f" else x
          for name, x in tensors(case, "f32", gradients=True).items()}
     with np.errstate(all="ignore"):
@@ -90,10 +88,11 @@ def test_padding_gets_no_gradient():
     for method in methods().values():
         for case in method.CASES:
             if case.ints.keys() & {"q_lengths", "kv_lengths"}:
-                t = tensors(case, "f32", gradients=True)
+                t = tensors(asked(method, case), "f32", gradients=True)
                 grads = method.backward(t, case.options)
-                for name, lengths in (("q", "q_lengths"), ("k", "kv_lengths"), ("v", "kv_lengths")):
-                    for b, n in enumerate(case.ints.get(lengths, ())):
+                for name in grads.keys() & set(LAID_OUT):
+                    lengths = case.ints.get("q_lengths" if name[0] == "q" else "kv_lengths", ())
+                    for b, n in enumerate(lengths):
                         assert not grads[name][b, :, n:].any(), (method.ID, case.id, name, b)
 
 
@@ -101,8 +100,8 @@ PARAMETERS = {"bias": "B,1,Nq,Nk", "alibi_slopes": "H", "sink_logits": "H"}
 
 
 def test_a_sink_scales_the_output():
-    """out_with_sink = out sigmoid(lse - z), lse_with_sink = logaddexp(lse, z); rows that see nothing
-    have lse = z, rows beyond q_lengths -inf."""
+    """out_with_sink = out sigmoid(lse - z), lse_with_sink = logaddexp(lse, z); rows that see
+    nothing have lse = z, rows beyond q_lengths -inf."""
     case = Case("sink", B=2, H=3, Nq=9, Nk=6, D=4, options={"causal": True},
                 floats={"sink_logits": "H"}, ints={"q_lengths": (9, 8)})
     t = tensors(case, "f32")
@@ -118,22 +117,28 @@ def test_a_sink_scales_the_output():
 
 
 def test_packed_sequences_are_problems_of_their_own():
-    case = Case("packed", H=4, Hkv=2, Nq=23, Nk=30, D=4, Dv=3, packed=5, floats=PARAMETERS)
-    t = tensors(case, "f32", gradients=True)
+    case = Case("packed", H=4, Hkv=2, Nq=23, Nk=30, D=4, Dv=3, packed=5, floats=PARAMETERS,
+                made=longformer.own(longformer.at(0, 3, 8, 9, 20)))
+    drawn = tensors(case, "f32", gradients=True)
     for method, options in ((softmax, {"causal": True, "logit_softcap": 2.0}),
-                            (local, local.token(5)), (local, local.block(4))):
+                            (local, local.token(5)), (local, local.block(4)),
+                            (longformer, longformer.token(2, 1, 2, 1, 3)),
+                            (relu_attention, relu_attention.norm("avg", causal=True))):
+        t = {name: x for name, x in drawn.items()
+             if name in method.TENSORS or name.startswith("grad_")}
         packed = method.forward(t, options) | method.backward(t, options)
-        sums = {name: 0 for name in ("alibi_slopes", "sink_logits")}
+        whole = {name: t[name] for name in ("alibi_slopes", "sink_logits") if name in t}
+        sums = {name: 0 for name in whole}
         for s in range(5):
             i, j = (slice(*t[f"cu_seqlens_{x}"][s:s + 2]) for x in "qk")
-            alone = {"q": t["q"][:, :, i], "k": t["k"][:, :, j], "v": t["v"][:, :, j],
-                     "grad_out": t["grad_out"][:, :, i], "grad_lse": t["grad_lse"][:, :, i],
-                     "bias": t["bias"][:, :, i, j], "alibi_slopes": t["alibi_slopes"],
-                     "sink_logits": t["sink_logits"]}
+            where = {"bias": np.s_[:, :, i, j], "global_mask": np.s_[:, j]}
+            where |= {name: np.s_[:, :, i]
+                      for name in ("q", "q_global", "grad_out", "grad_lse", "out", "lse")}
+            where |= {name: np.s_[:, :, j] for name in ("k", "v", "k_global", "v_global")}
+            alone = whole | {name: t[name][at] for name, at in where.items() if name in t}
             want = method.forward(alone, options) | method.backward(alone, options)
-            for name, at in (("out", np.s_[:, :, i]), ("lse", np.s_[:, :, i]), ("q", np.s_[:, :, i]),
-                             ("k", np.s_[:, :, j]), ("bias", np.s_[:, :, i, j])):
-                np.testing.assert_array_equal(packed[name][at], want[name])
+            for name in want.keys() - sums.keys():
+                np.testing.assert_array_equal(packed[name][where[name]], want[name])
             sums = {name: sums[name] + want[name] for name in sums}
         for name, x in sums.items():
             np.testing.assert_allclose(packed[name], x, atol=1e-12)
@@ -167,6 +172,111 @@ def test_wide_windows_are_softmax():
                            for m, o in ((local, window), (softmax, {})))
             for name in ours:
                 np.testing.assert_allclose(ours[name], exact[name], atol=1e-12)
+
+
+def check_equal(t, ours, theirs):
+    """Two (method, options) give the same results."""
+    a, b = (method.forward(t, o) | method.backward(t, o) for method, o in (ours, theirs))
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], atol=1e-12, err_msg=name)
+
+
+def test_longformer_at_its_ends():
+    """No globals: local. All global: softmax over the global tensors. A window of all: only global
+    rows differ from softmax."""
+    case = Case("ends", B=2, H=4, Hkv=2, Nq=21, Nk=30, D=4, Dv=3, floats=PARAMETERS,
+                made=longformer.own(longformer.everywhere),
+                ints={"kv_lengths": (30, 11), "q_lengths": (20, 21)})
+    t = tensors(case, "f32", gradients=True)
+    roles = {"q": "q_global", "k": "k_global", "v": "v_global"}
+    for causal in (False, True):
+        o = {"causal": causal}
+        bare = {name: x for name, x in t.items() if not name.endswith(("_global", "_mask"))}
+        check_equal(bare, (longformer, o | {"window": 3}), (local, o | {"window_left": 3}))
+        check_equal(bare, (longformer, o | {"window": 40}), (softmax, o))
+        as_global = bare | {role: t[name] for role, name in roles.items()}
+        ours = longformer.forward(t, o | {"window": 3}) | longformer.backward(t, o | {"window": 3})
+        want = softmax.forward(as_global, o) | softmax.backward(as_global, o)
+        for name, x in want.items():
+            np.testing.assert_allclose(ours[roles.get(name, name)], x, atol=1e-12, err_msg=name)
+            assert name not in roles or not ours[name].any()
+
+
+def test_etc_at_its_ends():
+    """Without tables: local where there are no globals, softmax where the window is wide, block by
+    block where examples part."""
+    case = Case("ends", B=2, H=4, Hkv=2, Nq=21, D=4, Dv=3, options=etc.split(4, 30),
+                floats={"bias": "B,1,Nq,Nk", "sink_logits": "H"}, made=etc.EXAMPLES,
+                ints={"kv_lengths": (21, 11), "q_lengths": (20, 21)})
+    t = tensors(case, "f32", gradients=True)
+    ids = np.concatenate([t.pop("global_example_ids"), t.pop("long_example_ids")], axis=1)
+    check_equal(t, (etc, etc.split(0, 3)), (local, local.token(3)))
+    for ng in (0, 4, 21):
+        check_equal(t, (etc, etc.split(ng, 30)), (softmax, {}))
+    segments = abs(ids)  # equal where ids are, and none is padding
+    ours = results_of(etc, t | {"global_example_ids": ids[:, :4], "long_example_ids": ids[:, 4:]},
+                      etc.split(4, 30))
+    want = results_of(softmax, t | {"segment_ids_q": segments, "segment_ids_kv": segments}, {})
+    for name in ours:
+        np.testing.assert_allclose(ours[name], want[name], atol=1e-12)
+
+
+def test_labels_of_etc():
+    """ng = 3, nl = 6, k = 2, two long tokens a sentence: the spec's labels, spelled out."""
+    t = tensors(Case("labels", H=1, Nq=9, D=2), "f32")
+    labels = etc.Split(pattern_core.Row(etc.split(3, 2, 2, 8), t, 0)).labels()
+    assert labels[:3].tolist() == [[0, 1, 2, 6, 6, 5, 5, 5, 5], [3, 0, 1, 5, 5, 6, 6, 5, 5],
+                                   [4, 3, 0, 5, 5, 5, 5, 6, 6]]
+    assert labels[3:, :3].tolist() == [[6, 5, 5], [6, 5, 5], [5, 6, 5], [5, 6, 5], [5, 5, 6],
+                                       [5, 5, 6]]
+    assert labels[5, 3:].tolist() == [4, 3, 0, 1, 2, 2]
+
+
+def test_relu_attention_sums_what_it_names():
+    """The formula as written, pair by pair, against the oracle of whole matrices."""
+    case = Case("sums", B=2, Nq=7, Nk=9, D=4, Dv=3, floats={"bias": "1,1,Nq,Nk"}, hidden_bias=True,
+                ints={"kv_lengths": (9, 6)})
+    t = tensors(case, "f32")
+    for norm, length in (("nk", lambda b, seen: (9, 6)[b]), ("visible", lambda b, seen: len(seen)),
+                         ("avg", lambda b, seen: ((9, 6)[b] + 1) / 2), ("none", lambda b, seen: 1)):
+        out = relu_attention.forward(t, relu_attention.norm(norm, alpha=0.7, causal=True))["out"]
+        for b, h, i in np.ndindex(2, 2, 7):
+            bias = t["bias"][0, 0, i].astype(np.float64)
+            seen = [j for j in range((9, 6)[b]) if j <= i + 2 and bias[j] > -np.inf]
+            q, k, v = (t[name][b, h].astype(np.float64) for name in "qkv")
+            want = sum((max(q[i] @ k[j] / 2 + bias[j], 0) * v[j] for j in seen), np.zeros(3))
+            want *= length(b, seen) ** -0.7 if seen else 0
+            np.testing.assert_allclose(out[b, h, i], want, atol=1e-12)
+
+
+def test_activations_and_their_derivatives():
+    s = np.linspace(-9, 9, 200)
+    for name, (phi, slope, steepest, bend, _) in relu_attention.ACTIVATIONS.items():
+        h = 1e-6
+        np.testing.assert_allclose((phi(s + h) - phi(s - h)) / (2 * h), slope(s), atol=1e-8,
+                                   err_msg=name)
+        assert (abs(slope(s)) <= steepest(abs(s)) + 1e-12).all(), name
+        if name not in ("relu", "relu6", "relu_squared"):
+            assert (abs(slope(s + h) - slope(s - h)) / (2 * h) <= bend + 1e-6).all(), name
+    assert [relu_attention.ACTIVATIONS[name][1](np.array([0.0, 6.0])).tolist()
+            for name in ("relu", "relu6")] == [[0, 1], [0, 0]]
+
+
+def test_drawn_integers():
+    """The check values of patterns.md: seeded integer draws, random, bigbird."""
+    assert int(random.mix(0)) == 0xE220A8397B1DCDAF
+    assert int(random.key(42, 1, 0, 0, 0)) == 0x7C15E27C53336E6F
+    t = tensors(Case("draws", H=2, Nq=8, D=2), "f32")
+    seen = random.visible(t, {"num_random": 3, "seed": 42})[0, :, :3]
+    assert [[np.flatnonzero(row).tolist() for row in head] for head in seen] == [
+        [[1, 3, 7], [1, 5, 7], [0, 3, 7]], [[0, 4, 5], [4, 5, 7], [0, 5, 7]]]
+    t = tensors(Case("draws", H=2, Nq=12, D=2), "f32")
+    options = {"block_size": 1, "num_random_blocks": 2, "seed": 42}
+    seen = bigbird.visible(t, options)[0, :, 5]
+    # Blocks 0 and 11 are global, 4 to 6 the window.
+    assert [np.flatnonzero(row).tolist() for row in seen] == [
+        [0, 2, 4, 5, 6, 7, 11], [0, 3, 4, 5, 6, 9, 11]]
 
 
 def test_offset_of_a_cached_prefill():

@@ -5,19 +5,29 @@ import numpy as np
 import pytest
 
 from tests.methods import library, refused, support_table
-from tests.methods.harness import engine, method_params, methods
+from tests.methods.cases import Case
+from tests.methods.harness import engine, fit, gives_lse, method_params, methods
+
+SOFTMAX = methods()["softmax"]
 
 
 @pytest.mark.parametrize("method, row", method_params("REFUSED"))
 def test_refused(method, row):
-    t = refused.good_tensors(row.backward) | row.change
+    t = refused.good_tensors(method, row.backward) | row.change
     t = {name: x for name, x in t.items() if x is not None}
     call = library.Request(method.ID, t, row.options, row.backward, row.bnhd)
-    for act in (engine("").plan, lambda call: engine("").execute([call])):
+    acts = [engine("").plan, lambda call: engine("").execute([call])]
+    if row.values:
+        acts.pop(0)(call)
+    for act in acts:
         with pytest.raises(library.Refused) as error:
             act(call)
         assert sorted(error.value.reasons) == sorted(f"{method.ID}: {r}" for r in row.reasons)
         assert error.value.code == row.code
+
+
+def outputs_of(method):
+    return ["out", "lse"] if gives_lse(method, method.BATCHES[0]) else ["out"]
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
@@ -28,14 +38,16 @@ def test_good_request_is_taken(method, backward):
                 "causal_norm": "prefix", "return_state": False}
     unserved = {name: defaults[name] for name in method.UNSERVED_OPTIONS}
     assert unserved.keys() <= method.OPTIONS.keys()
-    for options in (method.BATCHES[0], method.BATCHES[0] | unserved):
-        call = library.Request(method.ID, refused.good_tensors(backward), options, backward)
-        names = ["q", "k", "v"] if backward else ["out", "lse"]
+    sizes = {name: getattr(refused, name) for name in ("B", "H", "Hkv", "Nq", "Nk", "D", "Dv")}
+    good = fit(method, Case("good", **sizes, options=method.BATCHES[0])).options
+    for options in (good, good | unserved):
+        call = library.Request(method.ID, refused.good_tensors(method, backward), options, backward)
+        names = ["q", "k", "v"] if backward else outputs_of(method)
         assert list(engine("").execute([call])[0].outputs) == names
 
 
 def test_unknown_method():
-    call = library.Request("dot", refused.good_tensors(False))
+    call = library.Request("dot", refused.good_tensors(SOFTMAX, False))
     with pytest.raises(library.Refused) as error:
         engine("").plan(call)
     known = ", ".join(library.methods_info())
@@ -43,7 +55,7 @@ def test_unknown_method():
 
 
 def test_one_bad_request_refuses_the_batch_before_it_runs():
-    good, bad = (library.Request("softmax", refused.good_tensors(False), options)
+    good, bad = (library.Request("softmax", refused.good_tensors(SOFTMAX, False), options)
                  for options in ({}, {"causal": 3}))
     with pytest.raises(library.Refused) as error:
         engine("").execute([good, bad])
@@ -52,7 +64,7 @@ def test_one_bad_request_refuses_the_batch_before_it_runs():
 
 
 def test_buckets_must_be_equal():
-    calls = [library.Request("softmax", refused.good_tensors(False), {"causal": causal})
+    calls = [library.Request("softmax", refused.good_tensors(SOFTMAX, False), {"causal": causal})
              for causal in (False, True)]
     with pytest.raises(library.Refused, match="buckets must be equal") as error:
         engine("").execute(calls)
@@ -60,7 +72,7 @@ def test_buckets_must_be_equal():
 
 
 def test_parameters_of_two_dtypes_do_not_share_a_batch():
-    half = {name: x.astype(np.float16) for name, x in refused.good_tensors(False).items()}
+    half = {name: x.astype(np.float16) for name, x in refused.good_tensors(SOFTMAX, False).items()}
     calls = [library.Request("softmax", half | {"sink_logits": np.zeros(4, dtype)}, {})
              for dtype in (np.float16, np.float32)]
     with pytest.raises(library.Refused, match="buckets must be equal"):
@@ -87,7 +99,7 @@ def test_description(method):
     assert {n for n, tensor in inputs.items() if tensor["required"]} == {"q", "k", "v"}
     served = [n for n, tensor in inputs.items() if tensor["differentiable"] and tensor["served"]]
     assert served == method.DIFFERENTIABLE
-    outputs = ["out", "lse", *getattr(method, "OUTPUTS", [])]
+    outputs = [*outputs_of(method), *getattr(method, "OUTPUTS", [])]
     assert [tensor["name"] for tensor in info["outputs"]] == outputs
     assert info["summary"] and info["reference"] and info["cost"]
 
@@ -102,7 +114,7 @@ def test_support_is_what_the_cases_show(method):
         "lengths": any("kv_lengths" in case.ints and "q_lengths" in case.ints for case in cases),
         "cross": any(case.Nq != case.keys for case in cases),
         "gqa": any(case.H != case.heads_kv for case in cases),
-        "lse": True,
+        "lse": any(gives_lse(method, case.options) for case in cases),
         "backward": any(case.backward for case in cases),
     }
     assert {name: support[name] for name in shown} == shown
@@ -110,12 +122,15 @@ def test_support_is_what_the_cases_show(method):
 
 def test_support_table():
     """One row a method, every column filled."""
-    lines = support_table.table(library.methods_info()).splitlines()
+    rows, _, common = support_table.table(library.methods_info()).partition("\n\n")
+    lines = rows.splitlines()
+    assert "`logit_softcap`" in common and "`sink_logits`" in common
     assert [line.split("`")[1] for line in lines[2:]] == sorted(methods())
     widths = {line.count(" | ") for line in (lines[0], *lines[2:])}
     assert widths == {len(support_table.COLUMNS) + 3}
     assert "`window_left`" in lines[2 + sorted(methods()).index("local")]
-    assert "`seed`" not in "".join(lines)
+    assert "`seed`" in lines[2 + sorted(methods()).index("random")]
+    assert "`seed`" not in lines[2 + sorted(methods()).index("linear_attention")]
 
 
 @pytest.mark.parametrize("isa", ["avx9", "AVX2"])

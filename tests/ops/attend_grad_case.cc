@@ -194,7 +194,8 @@ View GradCase::Given(const std::string& name) const {
 AttendParams GradCase::Params() const {
   return {.scale = sizes.stretch / std::sqrt(static_cast<double>(sizes.D)),
           .softcap = Has("cap") ? 0.7 : 0,
-          .weighting = sizes.weighting};
+          .weighting = sizes.weighting,
+          .cap_table = !Has("late")};
 }
 
 AttendGradProblem GradCase::Problem() const {

@@ -31,8 +31,9 @@ INSTANTIATE_TEST_SUITE_P(Isa, AttendGrad, ::testing::ValuesIn(AvailableIsas()),
 
 TEST_P(AttendGrad, EveryTermAlone) {
   unsigned seed = 1;
-  for (const char* terms : {"", "bias", "slopes", "sinks", "table labels", "relative", "constants",
-                            "cap", "cap bias", "cap relative table labels"}) {
+  for (const char* terms :
+       {"", "bias", "slopes", "sinks", "table labels", "relative", "constants", "cap", "cap bias",
+        "cap relative table labels", "late table labels", "late cap table labels constants"}) {
     for (Slots slots : {Slots::kNone, Slots::kInOrder}) {
       ExpectPlain({.B = 2,
                    .H = 2,

@@ -61,6 +61,11 @@ TEST_P(AttendTerms, EachTermAloneAgreesWithPlainCode) {
       check([](TermsSizes& s) { s.key_bias = true; });
       check([](TermsSizes& s) { s.tile_bias = true; });
       check([](TermsSizes& s) { s.table = true; });
+      check([](TermsSizes& s) {
+        s.table = true;
+        s.params.softcap = 1.5;
+        s.params.cap_table = false;
+      });
       check([](TermsSizes& s) { s.per_head = true; });
       check([](TermsSizes& s) { s.gathers_queries = true; });
       check([](TermsSizes& s) { s.gathers_keys = true; });

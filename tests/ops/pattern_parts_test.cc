@@ -56,7 +56,7 @@ TEST(PatternParts, Fixed) {
     f.horizontal = !row.causal && half == Half::kBoth && random.Coin();
     const auto is_summary = [&](int64_t x) {
       const int64_t tail = row.Nk - row.Nk % f.stride;
-      if (f.tail_summary && tail < row.Nk) {
+      if (f.tail_summary && tail < row.Nk && x >= 0 && x < row.Nk) {
         const int64_t start = std::max<int64_t>(
             0, std::min(tail + f.stride - (f.vertical + 1) * f.summary, row.Nk - f.summary));
         if (x >= start && x < start + f.summary) return true;
@@ -72,7 +72,7 @@ TEST(PatternParts, Fixed) {
         ExpectParts(row, {FixedSource(row, f, half)}, [&](int64_t i, int64_t j) {
           const int64_t p = i + row.offset;
           const bool own = FloorDivide(p, f.stride) == FloorDivide(j, f.stride);
-          const bool far = is_summary(j) || (f.horizontal && p >= 0 && p < row.Nk && is_summary(p));
+          const bool far = is_summary(j) || (f.horizontal && is_summary(p));
           return half == Half::kBoth ? own || far : half == Half::kNear ? own : far;
         }));
   }
@@ -119,7 +119,11 @@ TEST(PatternParts, KeyLists) {
     const int64_t R = random.Pick(1, 5);
     const std::vector<int32_t> keys = random.Numbers(row.Nq * R, -2, row.Nk + 1);
     const std::vector<int32_t> q = random.Numbers(row.Nq, -1, 2), k = random.Numbers(row.Nk, -1, 2);
-    KeyLists lists{.keys = keys, .R = R, .multiset = random.Coin(), .include_self = random.Coin()};
+    KeyLists lists{.keys = [&] { return keys; },
+                   .name = std::to_string(round),
+                   .R = R,
+                   .multiset = random.Coin(),
+                   .include_self = random.Coin()};
     const bool segments = random.Pick(0, 2) == 0;
     if (segments) {
       lists.ids_q = q;

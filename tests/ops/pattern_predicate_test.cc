@@ -96,9 +96,9 @@ Meant RandomBlocks(Random& r, int64_t Nq, int64_t Nk) {
   const int64_t sizes[] = {1, 7, 16, 64, 100, 128};
   const int64_t bq = sizes[r.Pick(0, 5)], bk = sizes[r.Pick(0, 5)];
   const int64_t nbq = (Nq + bq - 1) / bq, nbk = (Nk + bk - 1) / bk;
-  std::vector<uint8_t> layout(nbq * nbk);
+  std::vector<int32_t> layout(nbq * nbk);
   const int64_t density = r.Pick(0, 10);
-  for (uint8_t& block : layout) block = r.Pick(0, 10) < density;
+  for (int32_t& block : layout) block = r.Pick(0, 10) < density;
   BlockRows rows = BlocksOfLayout(layout, nbk, bq, bk);
   if (nbk == 0) return {Not(Band(-1000, 1000)), [](int64_t, int64_t) { return false; }};
   const int64_t offset_q = r.Pick(0, 1) * r.Pick(-90, 90), offset_k = r.Pick(0, 1) * r.Pick(-9, 99);

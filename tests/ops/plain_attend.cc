@@ -114,7 +114,9 @@ struct Problem {
     for (int64_t d = 0; d < D && q_rel.given(); ++d) {
       t += q_rel(b, h, i, d) * r(b, h, Delta(*pair), d);
     }
-    if (table.given() && pair->key.label >= 0) t += table(b, h, i, pair->key.label);
+    const double entry =
+        table.given() && pair->key.label >= 0 ? table(b, h, i, pair->key.label) : 0;
+    if (params.cap_table) t += entry;
     t *= params.scale;
     double x = t;
     if (params.softcap > 0) {
@@ -122,6 +124,7 @@ struct Problem {
       x = params.softcap * tanh;
       pair->through_cap = 1 - tanh * tanh;
     }
+    if (!params.cap_table) x += entry;
     if (bias.given() && pair->own) {
       if (bias(b, h, i, pair->j) == -kInf) return false;
       x += bias(b, h, i, pair->j);
@@ -206,7 +209,9 @@ struct Gradients {
     }
     if (dbias.given() && pair.own) dbias(b, h, i, j) += dS;
     if (dslopes.given()) dslopes(b, h) -= dS * static_cast<double>(std::abs(pair.distance));
-    if (dtable.given() && pair.key.label >= 0) dtable(b, h, i, pair.key.label) += dT;
+    if (dtable.given() && pair.key.label >= 0) {
+      dtable(b, h, i, pair.key.label) += c.params.cap_table ? dT : dS;
+    }
   }
 
   void OfRow(int64_t b, int64_t h, int64_t i, const std::vector<Pair>& pairs) {

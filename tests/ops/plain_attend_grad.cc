@@ -165,7 +165,8 @@ struct Problem {
       score.delta = std::clamp<int64_t>(gap, 0, p.terms.r.shape[2] - 1);
       for (int64_t d = 0; d < D; ++d) t += q_rel(b, h, i, d) * r(b, h, score.delta, d);
     }
-    if (table.given() && seen.label >= 0) t += table(b, h, i, seen.label);
+    const T entry = table.given() && seen.label >= 0 ? table(b, h, i, seen.label) : T{0};
+    if (params.cap_table) t += entry;
     t *= static_cast<T>(params.scale);
     score.s = t;
     if (params.softcap > 0) {
@@ -173,6 +174,7 @@ struct Problem {
       score.s = cap * tanh;
       score.keeps = 1 - tanh * tanh;
     }
+    if (!params.cap_table) score.s += entry;
     if (bias.given() && seen.key < Nk) score.s += bias(b, h, i, seen.key);
     if (slopes.given()) score.s -= slopes(b, h) * static_cast<T>(score.distance);
     score.s += static_cast<T>(seen.bias);
@@ -300,7 +302,11 @@ PlainAttendGradients PlainAttendGrad(const AttendParams& params, const AttendGra
       if (!second) dbias.Add(ds, ds_size, b, h, i, j);
       dslopes.Add(-ds * static_cast<T>(score.distance),
                   ds_size * static_cast<double>(score.distance), b, h);
-      if (seen.label >= 0) dtable.Add(scale * dt, scale * dt_size, b, h, i, seen.label);
+      if (seen.label >= 0) {
+        const T entry = params.cap_table ? scale * dt : ds;
+        const double entry_size = params.cap_table ? scale * dt_size : ds_size;
+        dtable.Add(entry, entry_size, b, h, i, seen.label);
+      }
       for (int64_t d = 0; d < p.D; ++d) {
         const T key = p.Key(b, h, seen.key, d), query = p.q(b, h, i, d);
         dq.Add(scale * dt * key, scale * dt_size * size(key), b, h, i, d);

@@ -139,12 +139,14 @@ class PlainAttendTerms {
         t += q_rel_(b, h, i, d) * r_(b, h, delta, d);
       }
     }
-    if (table_.given() && pair.label >= 0) t += table_(b, h, i, pair.label);
+    const T entry = table_.given() && pair.label >= 0 ? table_(b, h, i, pair.label) : T{0};
+    if (params_.cap_table) t += entry;
     t *= static_cast<T>(params_.scale);
     const T cap = static_cast<T>(params_.softcap);
     T s = cap > 0 ? cap * std::tanh(t / cap) : t;
     if (slopes_.given()) s -= slopes_(b, h) * static_cast<T>(std::abs(distance));
     s += static_cast<T>(pair.added);
+    if (!params_.cap_table) s += entry;
     *sees = true;
     if (bias_.given() && !second) {
       const T bias = bias_(b, h, i, j);

@@ -125,22 +125,27 @@ TEST(RandomTest, IntegerDraws) {
 }
 
 TEST(RandomTest, SamplesAreAscendingAndDistinct) {
-  std::vector<int32_t> candidates(50);
-  std::iota(candidates.begin(), candidates.end(), 100);
-  const std::vector<int32_t> drawn = Sample(candidates, 7, 1, 2, 3, 4);
+  Sampler sampler(50);
+  const auto draw = [&](int64_t M, int64_t count, uint64_t seed) {
+    const auto drawn = sampler.Draw(M, count, seed, 2, 3, 4);
+    return std::vector<int32_t>(drawn.begin(), drawn.end());
+  };
+  const std::vector<int32_t> drawn = draw(50, 7, 1);
   ASSERT_EQ(drawn.size(), 7u);
   for (size_t i = 0; i < drawn.size(); ++i) {
-    EXPECT_TRUE(drawn[i] >= 100 && drawn[i] < 150);
+    EXPECT_TRUE(drawn[i] >= 0 && drawn[i] < 50);
     if (i > 0) {
       EXPECT_LT(drawn[i - 1], drawn[i]);
     }
   }
-  EXPECT_EQ(Sample(candidates, 70, 1, 2, 3, 4), candidates);
-  EXPECT_TRUE(Sample({}, 3, 1, 2, 3, 4).empty());
+  std::vector<int32_t> all(50);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(draw(50, 70, 1), all);
+  EXPECT_TRUE(draw(0, 3, 1).empty());
+  EXPECT_EQ(draw(50, 7, 1), drawn) << "a draw depends on those before it";
   // Every candidate comes up.
   std::vector<int> times(50);
-  for (uint64_t seed = 0; seed < 500; ++seed)
-    ++times[Sample(candidates, 1, seed, 0, 0, 0)[0] - 100];
+  for (uint64_t seed = 0; seed < 500; ++seed) ++times[draw(50, 1, seed)[0]];
   for (int n : times) EXPECT_GT(n, 0);
 }
 

@@ -100,7 +100,10 @@ TEST(Metrics, ABatchCountsItsRequestsTokensFlopsAndMemory) {
                           .flops = 1e9,
                           .compute_seconds = 2});
   for (int i = 0; i < 2; ++i) {
-    metrics.RecordTask(plan, {.queue_seconds = 0.5, .gather_seconds = 0.25, .compute_seconds = 2});
+    metrics.RecordTask(plan, {.queue_seconds = 0.5,
+                              .gather_seconds = 0.25,
+                              .compute_seconds = 2,
+                              .taken = {.flops = plan.flops}});
   }
   metrics.AddBusySeconds(1, 2.5);
 

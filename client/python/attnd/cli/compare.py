@@ -16,6 +16,7 @@ from attnd import BackwardResult, Client, Error, ForwardResult, MethodInfo, _spe
 from attnd._arrays import BFLOAT16, Array
 from attnd.cli import inputs
 from attnd.cli.commands import parse_method
+from attnd.cli.presets import Preset, preset
 from attnd.cli.terminal import (
     UsageError,
     bytes_text,
@@ -25,9 +26,6 @@ from attnd.cli.terminal import (
     say,
     seconds_text,
 )
-
-# Options that have no default, for those who did not choose.
-PRESETS: dict[str, dict[str, Any]] = {"local": {"window_left": 64}}
 
 # What the reference shares with the method it is compared with.
 _SHARED_OPTIONS = ("causal", "scale")
@@ -47,18 +45,25 @@ class Row:
     failure: str = ""
 
 
+@dataclass
+class _Choice:
+    method: str
+    options: dict[str, Any]
+    tensors: dict[str, Array]  # that nobody sent and the method needs
+
+
 def compare(arguments: Namespace) -> int:
     sent = inputs.tensors(arguments)
     with inputs.client(arguments) as client:
         known = {method.id: method for method in client.methods()}
-        chosen = _chosen(arguments, list(known))
+        chosen = _chosen(arguments, list(known), sent)
         session = _Comparison(client, known, sent, arguments)
         rows = []
         with progress() as bar:
             task = bar.add_task("", total=len(chosen))
-            for method, options in chosen:
-                bar.update(task, description=method)
-                rows.append(session.row(method, options))
+            for choice in chosen:
+                bar.update(task, description=choice.method)
+                rows.append(session.row(choice))
                 bar.advance(task)
     if arguments.json:
         print_json(_json(arguments, sent, rows))
@@ -90,18 +95,17 @@ class _Comparison:
         self._with_grad = not arguments.no_grad
         self._references: dict[str, tuple[ForwardResult, BackwardResult | None]] = {}
 
-    def row(self, method: str, options: dict[str, Any]) -> Row:
-        row = Row(method, options)
+    def row(self, choice: _Choice) -> Row:
+        row = Row(choice.method, choice.options)
         try:
-            self._fill(row)
+            self._fill(row, choice.tensors | self._tensors_of(choice.method))
         except Error as error:
             if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 raise
             row.failure = "; ".join(error.reasons)
         return row
 
-    def _fill(self, row: Row) -> None:
-        tensors = self._tensors_of(row.method)
+    def _fill(self, row: Row, tensors: dict[str, Array]) -> None:
         reference, reference_grads = self._reference(row.options)
         forward, row.forward_seconds = self._timed(
             lambda: self._forward(row.method, row.options, tensors)
@@ -165,7 +169,9 @@ class _Comparison:
         )
 
 
-def _chosen(arguments: Namespace, known: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def _chosen(
+    arguments: Namespace, known: list[str], sent: dict[str, Array]
+) -> list[_Choice]:
     """Methods with options: presets, then the text, then every --set that the method has."""
     ids = set(_spec.method_ids())
     # The reference itself leads: its error is what the dtype costs.
@@ -173,6 +179,8 @@ def _chosen(arguments: Namespace, known: list[str]) -> list[tuple[str, dict[str,
     texts = arguments.method or served
     used: set[str] = set()
     chosen = []
+    n = 2 if arguments.layout == "BHND" else 1
+    Nq, Nk = (sent[name].shape[n] if name in sent else 0 for name in "qk")
     for text in texts:
         method, given = parse_method(text, ())
         if method not in known:
@@ -181,8 +189,8 @@ def _chosen(arguments: Namespace, known: list[str]) -> list[tuple[str, dict[str,
         settings = [s for s in arguments.set if s.partition("=")[0].strip() in names]
         used.update(settings)
         _, options = parse_method(text, settings)
-        preset = {} if given else PRESETS.get(method, {})
-        chosen.append((method, {**preset, **options}))
+        usual = Preset() if given else preset(method, Nq, Nk or Nq)
+        chosen.append(_Choice(method, {**usual.options, **options}, usual.tensors))
     for setting in arguments.set:
         if setting not in used:
             raise UsageError(f"--set {setting}: no method compared here has this option")

@@ -1,0 +1,121 @@
+// Block-sparse attention over a caller's layout (Gray et al. 2017; Child et al. 2019): query i sees
+// key j if layout[h, floor(i / block_q), floor(j / block_k)] is not 0 (i, not p = i + off) and, if
+// causal, j <= p. indptr and indices say the same as lists: the key blocks of row t of head h are
+// indices[indptr[h,t], indptr[h,t+1]). Scores, tensors and shapes as in softmax.
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+struct BlockSparseOptions : PatternOptions {
+  int64_t block_q = 64, block_k = 64;
+};
+
+constexpr Lacks kLacks{.packed = true};
+
+int64_t Blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
+
+// What the caller sent, on the host.
+struct Layouts {
+  HostInts layout, indptr, indices;
+
+  Layouts(Ops& ops, const Inputs& in)
+      : layout(ops, in, "layout", 4),
+        indptr(ops, in, "indptr", 3),
+        indices(ops, in, "indices", 2) {}
+
+  int64_t Heads(size_t p) const { return layout.is_sent() ? layout.Heads(p) : indptr.Heads(p); }
+  BlockRows Of(const SeenRow& r, int64_t h, const BlockSparseOptions& o) const {
+    if (layout.is_sent()) {
+      return BlocksOfLayout(layout.Head(r.p, r.b, h), layout.RowShape(r.p)[2], o.block_q,
+                            o.block_k);
+    }
+    return BlocksOfLists(indptr.Head(r.p, r.b, h), indices.Row(r.p, r.b), o.block_q, o.block_k);
+  }
+};
+
+HeadParts Sees(const SeenRow& r, const BlockSparseOptions& o, const Layouts& sent) {
+  if (r.is_planned) {
+    // Every block may be there.
+    const int64_t last = r.causal ? r.offset : PatternBuilder::kUnbounded;
+    PatternSource all = BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, last, r.lengths);
+    all.is_counted = false;
+    return AllHeads(std::move(all));
+  }
+  HeadParts heads;
+  for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
+    const BlockRows blocks = sent.Of(r, h, o);
+    heads.push_back({BlockSource(r, blocks, o.duplicates == Duplicates::kMultiset)});
+  }
+  return heads;
+}
+
+class BlockSparse : public MethodOf<BlockSparseOptions> {
+ public:
+  BlockSparse()
+      : MethodOf(
+            {.id = "block_sparse",
+             .summary = "Blocks that a layout of the caller switches on",
+             .reference = "Child et al. 2019 (arXiv 1904.10509), section 5",
+             .cost = "2 (D + Dv) FLOPs per visible pair, blocks x block_q x block_k pairs; memory "
+                     "O(n + blocks)",
+             .inputs = PatternInputs(
+                 kLacks,
+                 {{"layout", "[H,nbq,nbk] or [1,nbq,nbk] or [B,H,nbq,nbk] or [B,1,nbq,nbk]",
+                   "uint8", "1: the block is there; nbq = ceil(Nq / block_q), nbk likewise"},
+                  {"indptr", "[H,n] or [1,n]", "int32",
+                   "in place of layout: where the list of each row of blocks begins, n = nbq + 1"},
+                  {"indices", "[nnz]", "int32", "key blocks, row after row and head after head"}}),
+             .outputs = PatternOutputs(kLacks),
+             .support = PatternSupport(kLacks)},
+            WithPatternOptions<BlockSparseOptions>(
+                {IntOption<BlockSparseOptions>("block_q", &BlockSparseOptions::block_q,
+                                               {.min = 1, .max = 512}, "64", "queries of a block"),
+                 IntOption<BlockSparseOptions>("block_k", &BlockSparseOptions::block_k,
+                                               {.min = 1, .max = 512}, "64", "keys of a block")},
+                kLacks)) {}
+
+ protected:
+  void CheckProblem(const ProblemShape& problem, const BlockSparseOptions& o,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, kLacks, reasons);
+    const View* layout = problem.Find("layout");
+    const bool has_lists = problem.Find("indptr") != nullptr || problem.Find("indices") != nullptr;
+    if (layout == nullptr && !has_lists) {
+      reasons->Invalid("layout or indptr with indices is required, got none");
+    }
+    if (layout != nullptr && problem.Find("indptr") != nullptr) {
+      reasons->Invalid("layout must not be sent with indptr, got ", ToString(layout->shape));
+    }
+    CheckPair(problem, "indptr", "indices", reasons);
+    if (!problem.Knows("q") || !problem.Knows("k")) return;
+    if (o.block_q < 1 || o.block_k < 1) return;
+    const int64_t nbq = Blocks(problem.Nq, o.block_q), nbk = Blocks(problem.Nk, o.block_k);
+    const bool fits = layout == nullptr || layout->shape.rank < 3 ||
+                      CheckSize(problem, "layout", {"[..,nbq,nbk]", -2, "nbq", nbq}, reasons);
+    if (fits && (layout == nullptr || layout->shape.rank >= 3)) {
+      CheckSize(problem, "layout", {"[..,nbq,nbk]", -1, "nbk", nbk}, reasons);
+    }
+    const View* indptr = problem.Find("indptr");
+    if (indptr != nullptr && indptr->shape.rank == 2) {
+      CheckSize(problem, "indptr", {"[..,n]", -1, "n = nbq + 1", nbq + 1}, reasons);
+    }
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const BlockSparseOptions& o) const override {
+    const Layouts sent(ops, in);
+    sent.indptr.CheckOffsets(ops, info().id, sent.indices);
+    sent.indices.CheckRange(ops, info().id, [&](size_t p) {
+      const int64_t last = Blocks(in.problems[p].Nk, o.block_k) - 1;
+      return HostInts::Range{0, last, absl::StrCat("0..nbk-1 = 0..", last)};
+    });
+    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o, sent); },
+                         {.rows_differ = sent.layout.differs()});
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(block_sparse, BlockSparse)
+
+}  // namespace attnd

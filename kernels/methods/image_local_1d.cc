@@ -1,0 +1,54 @@
+// Local attention over an image in raster order (Parmar et al. 2018, section 3.3, "1D local
+// attention"): with first(i) = floor(i / query_block) query_block, query i sees
+//   causal: first(i) - memory <= j <= i;  else: first(i) - memory <= j < first(i) + query_block +
+//   memory
+// Scores, tensors and shapes as in softmax; Nq = Nk.
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+struct RasterOptions : PatternOptions {
+  int64_t query_block = 256;
+  std::optional<int64_t> memory;  // unset: query_block
+};
+
+constexpr Lacks kLacks{.cross = true, .packed = true};
+
+class ImageLocal1dMethod : public MethodOf<RasterOptions> {
+ public:
+  ImageLocal1dMethod()
+      : MethodOf({.id = "image_local_1d",
+                  .summary = "Query blocks in raster order and the pixels around them",
+                  .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 1D",
+                  .cost = "2 (D + Dv) FLOPs per visible pair, n (lq + lm) pairs; memory O(n)",
+                  .inputs = PatternInputs(kLacks),
+                  .outputs = PatternOutputs(kLacks),
+                  .support = PatternSupport(kLacks)},
+                 WithPatternOptions<RasterOptions>(
+                     {IntOption<RasterOptions>("query_block", &RasterOptions::query_block,
+                                               {.min = 1}, "256", "lq, queries that share keys"),
+                      IntOption<RasterOptions>("memory", &RasterOptions::memory, {.min = 0},
+                                               "query_block",
+                                               "lm, keys before a block and, unless causal, "
+                                               "behind it")},
+                     kLacks)) {}
+
+ protected:
+  void CheckProblem(const ProblemShape& problem, const RasterOptions&,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, kLacks, reasons);
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const RasterOptions& o) const override {
+    return PatternAttend(ops, in, o, [&](const SeenRow& r) {
+      return AllHeads(ImageLocal1d(r, o.query_block, o.memory.value_or(o.query_block)));
+    });
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(image_local_1d, ImageLocal1dMethod)
+
+}  // namespace attnd

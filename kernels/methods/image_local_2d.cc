@@ -1,0 +1,73 @@
+// Local attention over an image in two dimensions (Parmar et al. 2018, section 3.3, "2D local
+// attention"): cells of a grid h x w in row-major order; query (y, x) lies in the block that begins
+// at (by, bx) and sees
+//   not causal: by - mh <= v < by + qh + mh and bx - mw <= u < bx + qw + mw
+//   causal: those of these rows above the block, those of its rows to the left, and the pixels of
+//           the block itself up to (y, x): causal in block-raster order, not in raster order.
+// Scores, tensors and shapes as in softmax; Nq = Nk = h w.
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+struct ImageOptions : PatternOptions {
+  std::vector<int64_t> grid, query_shape, memory_flange;
+};
+
+constexpr Lacks kLacks{.alibi = true, .cross = true, .packed = true};
+
+ImageBlocks BlocksOf(const ImageOptions& o) {
+  const std::vector<int64_t> usual = {8, 16};
+  const auto& shape = o.query_shape.empty() ? usual : o.query_shape;
+  const auto& flange = o.memory_flange.empty() ? usual : o.memory_flange;
+  return {.height = o.grid[0],
+          .width = o.grid[1],
+          .block_height = shape[0],
+          .block_width = shape[1],
+          .flange_height = flange[0],
+          .flange_width = flange[1]};
+}
+
+class ImageLocal2dMethod : public MethodOf<ImageOptions> {
+ public:
+  ImageLocal2dMethod()
+      : MethodOf(
+            {.id = "image_local_2d",
+             .summary = "Rectangular query blocks and the pixels around them",
+             .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 2D",
+             .cost = "2 (D + Dv) FLOPs per visible pair, n (qh + 2 mh) (qw + 2 mw) pairs; memory "
+                     "O(n)",
+             .inputs = PatternInputs(kLacks),
+             .outputs = PatternOutputs(kLacks),
+             .support = PatternSupport(kLacks)},
+            WithPatternOptions<ImageOptions>(
+                {IntsOption<ImageOptions>("grid", &ImageOptions::grid, {.min = 1, .count = 2},
+                                          "required", "height and width; their product is N"),
+                 IntsOption<ImageOptions>("query_shape", &ImageOptions::query_shape,
+                                          {.min = 1, .count = 2}, "8,16",
+                                          "height and width of a block of queries"),
+                 IntsOption<ImageOptions>("memory_flange", &ImageOptions::memory_flange,
+                                          {.min = 0, .count = 2}, "8,16",
+                                          "rows and columns around a block that it sees")},
+                kLacks,
+                "what a query sees comes before it in the raster of blocks, and of pixels in "
+                "its own block")) {}
+
+ protected:
+  void CheckProblem(const ProblemShape& problem, const ImageOptions& o,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, kLacks, reasons);
+    if (o.grid.empty() || o.grid.size() == 2) CheckGrid(problem, o.grid, reasons);
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const ImageOptions& o) const override {
+    return PatternAttend(ops, in, o,
+                         [&](const SeenRow& r) { return AllHeads(ImageLocal2d(r, BlocksOf(o))); });
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(image_local_2d, ImageLocal2dMethod)
+
+}  // namespace attnd

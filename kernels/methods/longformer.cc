@@ -1,0 +1,132 @@
+// Longformer (Beltagy et al. 2020, sections 3.1 and 3.2). G: positions with global_mask; p = i +
+// off, w = window, d_h = dilation of head h. A local row (p not in G) sees, through k and v,
+//   |p - j| <= w d_h with (p - j) mod d_h = 0, and j in G
+// and a global row sees every key, through q_global, k_global, v_global; if causal, j <= p in both.
+// Scores, tensors and shapes as in softmax; q_global as q, k_global as k, v_global as v.
+#include <map>
+
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+struct LongformerOptions : PatternOptions {
+  int64_t window = 256;
+  std::vector<int64_t> dilation;  // of each head, or of all; empty: 1
+};
+
+// What a plan takes for the number of global keys, whose mask it does not read.
+constexpr int64_t kPlannedGlobals = kTile;
+
+// Of a plan: the mask may ask for more tiles and for any order.
+PatternSource Planned(PatternSource source, double more_pairs) {
+  source.visible_pairs += more_pairs;
+  source.visible_tiles += more_pairs / (kTile * kTile);
+  source.is_counted = false;
+  source.gathers = true;
+  return source;
+}
+
+HeadParts LocalRows(const SeenRow& r, const LongformerOptions& o, const HostInts& mask) {
+  const std::vector<int32_t> globals = mask.Nonzero(r.p, r.b);
+  const auto seen = static_cast<double>(std::min(kPlannedGlobals, r.lengths.nk));
+  std::map<int64_t, PatternSource> sources;  // of a dilation
+  HeadParts heads;
+  for (int64_t h = 0; h < std::max<int64_t>(static_cast<int64_t>(o.dilation.size()), 1); ++h) {
+    const int64_t dilation = o.dilation.empty() ? 1 : o.dilation[h];
+    if (!sources.contains(dilation)) {
+      PatternSource source = LongformerLocal(r, o.window, dilation, globals);
+      const bool is_unknown = r.is_planned && mask.is_sent();
+      const double more = seen * static_cast<double>(r.lengths.nq);
+      sources[dilation] = is_unknown ? Planned(std::move(source), more) : std::move(source);
+    }
+    heads.push_back({sources[dilation]});
+  }
+  if (sources.size() == 1) heads.resize(1);
+  return heads;
+}
+
+HeadParts GlobalRows(const SeenRow& r, const HostInts& mask) {
+  PatternSource source = LongformerGlobal(r, mask.Nonzero(r.p, r.b));
+  if (!r.is_planned) return AllHeads(std::move(source));
+  const auto rows = static_cast<double>(std::min(kPlannedGlobals, r.lengths.nq));
+  return AllHeads(Planned(std::move(source), rows * static_cast<double>(r.lengths.nk)));
+}
+
+class Longformer : public MethodOf<LongformerOptions> {
+ public:
+  Longformer()
+      : MethodOf(
+            {.id = "longformer",
+             .summary = "A sliding window, dilated or not, and global tokens",
+             .reference = "Beltagy et al. 2020 (arXiv 2004.05150), sections 3.1-3.2",
+             .cost = "2 (D + Dv) FLOPs per visible pair, n (2 w + 1 + g) + g n pairs; memory O(n)",
+             .inputs = PatternInputs(
+                 {}, {{"global_mask", "[B,Nk] or [Nk]", "uint8", "1: this position is global"},
+                      {.name = "q_global",
+                       .shape = "[B,H,Nq,D]",
+                       .dtype = "float",
+                       .help = "queries of global rows; default q",
+                       .differentiable = true},
+                      {.name = "k_global",
+                       .shape = "[B,Hkv,Nk,D]",
+                       .dtype = "float",
+                       .help = "keys that global rows see; default k",
+                       .differentiable = true},
+                      {.name = "v_global",
+                       .shape = "[B,Hkv,Nk,Dv]",
+                       .dtype = "float",
+                       .help = "values that global rows see; default v",
+                       .differentiable = true}}),
+             .outputs = PatternOutputs(),
+             .support = PatternSupport()},
+            WithPatternOptions<LongformerOptions>({
+                IntOption<LongformerOptions>("window", &LongformerOptions::window, {.min = 1},
+                                             "256", "w, keys on either side, in dilated steps"),
+                IntsOption<LongformerOptions>("dilation", &LongformerOptions::dilation, {.min = 1},
+                                              "1",
+                                              "distance of the window's keys, of all heads or "
+                                              "of each"),
+            })) {}
+
+ protected:
+  void CheckProblem(const ProblemShape& problem, const LongformerOptions& o,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, reasons);
+    const auto values = static_cast<int64_t>(o.dilation.size());
+    if (values > 1 && problem.Knows("q") && values != problem.H) {
+      reasons->Invalid("dilation must have 1 or H = ", problem.H, " values, got ", values);
+    }
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const LongformerOptions& o) const override {
+    return ForSequences(ops, in, info().inputs,
+                        [&](const Inputs& sequences) { return Attend(ops, sequences, o); });
+  }
+
+ private:
+  static Outputs Attend(Ops& ops, const Inputs& in, const LongformerOptions& o) {
+    const HostInts mask(ops, in, "global_mask", 2);
+    const auto local = [&](const SeenRow& r) { return LocalRows(r, o, mask); };
+    if (!mask.is_sent()) return PatternAttend(ops, in, o, local);
+    PatternExtras extras{.rows_differ = mask.differs(), .dtype = DType::kF32};
+    const Outputs local_rows = PatternAttend(ops, in, o, local, extras);
+    Inputs global = in;
+    global.tensors.erase("sink_logits");  // the local call has them for all rows
+    for (const auto& [name, tensor] :
+         {std::pair("q_global", &global.q), std::pair("k_global", &global.k),
+          std::pair("v_global", &global.v)}) {
+      if (const auto sent = in.tensors.find(name); sent != in.tensors.end()) *tensor = sent->second;
+    }
+    const Outputs global_rows = PatternAttend(
+        ops, global, o, [&](const SeenRow& r) { return GlobalRows(r, mask); }, extras);
+    if (!ops.status().ok()) return {};
+    return MergeRows(ops, local_rows, global_rows, in.q[0].dtype);
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(longformer, Longformer)
+
+}  // namespace attnd

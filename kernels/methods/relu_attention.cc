@@ -1,0 +1,140 @@
+// ReLU attention (Wortsman et al. 2023, section 3): a pointwise phi takes the place of the softmax,
+//   out_i = L_i^-alpha sum_j phi(s_ij) v_j
+// with the scores, shapes and visible keys of softmax. L_i: the valid keys of the row (nk), the
+// keys that i sees (visible), (nk + 1) / 2 (avg), 1 (none), or length_value. No lse.
+#include <cmath>
+
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+enum class LengthNorm : uint8_t { kNk, kVisible, kAvg, kNone };
+// In the order of Weighting, which has kSoftmax first.
+enum class Activation : uint8_t {
+  kRelu,
+  kReluSquared,
+  kGelu,
+  kSoftplus,
+  kIdentity,
+  kRelu6,
+  kSigmoid
+};
+
+struct ReluOptions : PatternOptions {
+  Activation activation = Activation::kRelu;
+  double alpha = 1;
+  LengthNorm length_norm = LengthNorm::kNk;
+  std::optional<double> length_value;
+};
+
+constexpr Lacks kLacks{.sinks = true, .lse = true};
+
+HeadParts All(const SeenRow& r) {
+  const int64_t last = r.causal ? r.offset : PatternBuilder::kUnbounded;
+  return AllHeads(BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, last, r.lengths));
+}
+
+class ReluAttention : public MethodOf<ReluOptions> {
+ public:
+  ReluAttention()
+      : MethodOf({.id = "relu_attention",
+                  .summary = "ReLU, or another pointwise function, in place of the softmax",
+                  .reference = "Wortsman et al. 2023 (arXiv 2309.08586), section 3",
+                  .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)",
+                  .inputs = PatternInputs(kLacks),
+                  .outputs = PatternOutputs(kLacks),
+                  .support = PatternSupport(kLacks)},
+                 WithPatternOptions<ReluOptions>({
+                     EnumOption<ReluOptions>("activation", &ReluOptions::activation,
+                                             {"relu", "relu_squared", "gelu", "softplus",
+                                              "identity", "relu6", "sigmoid"},
+                                             "relu", "phi"),
+                     FloatOption<ReluOptions>("alpha", &ReluOptions::alpha, {.min = 0, .max = 2},
+                                              "1", "power of the length that divides"),
+                     EnumOption<ReluOptions>(
+                         "length_norm", &ReluOptions::length_norm, {"nk", "visible", "avg", "none"},
+                         "nk", "the length: valid keys, seen keys, (nk + 1) / 2, or 1"),
+                     FloatOption<ReluOptions>("length_value", &ReluOptions::length_value,
+                                              {.min = 0, .max = 1e30, .min_open = true}, "none",
+                                              "a length that takes the place of length_norm's"),
+                 })) {}
+
+ protected:
+  void CheckProblem(const ProblemShape& problem, const ReluOptions&,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, kLacks, reasons);
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const ReluOptions& o) const override {
+    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
+      const PatternExtras extras{
+          .weighting = static_cast<Weighting>(static_cast<int>(o.activation) + 1),
+          .row_weight = RowWeight(ops, sequences, o)};
+      return PatternAttend(ops, sequences, o, All, extras);
+    });
+  }
+
+ private:
+  // L_i^-alpha, [B,1,1], or of every row.
+  static Tensor RowWeight(Ops& ops, const Inputs& in, const ReluOptions& o) {
+    const bool is_counted = o.length_norm == LengthNorm::kVisible && !o.length_value.has_value();
+    if (is_counted) return Power(ops, VisibleKeys(ops, in, o), -o.alpha);
+    std::vector<Shape> shapes, rows;
+    std::vector<std::vector<float>> weights;
+    for (const ProblemShape& p : in.problems) {
+      shapes.push_back({p.B, 1, 1});
+      rows.push_back({p.B, 1, p.Nq});
+      std::vector<float>& of_problem = weights.emplace_back();
+      for (int64_t b = 0; b < p.B; ++b) of_problem.push_back(Weight(p, b, o));
+    }
+    return ops.Expand(ops.FromHost(shapes, weights), rows);
+  }
+
+  static float Weight(const ProblemShape& p, int64_t b, const ReluOptions& o) {
+    const auto nk = static_cast<double>(p.Int("kv_lengths", b, p.Nk));
+    double length = 1;
+    if (o.length_norm == LengthNorm::kNk) length = nk;
+    if (o.length_norm == LengthNorm::kAvg) length = (nk + 1) / 2;
+    length = o.length_value.value_or(length);
+    return length == 0 ? 0.0f : static_cast<float>(std::pow(length, -o.alpha));
+  }
+
+  // [B,H,Nq]: attention with weights and values of 1; a bias only hides.
+  static Tensor VisibleKeys(Ops& ops, const Inputs& in, const ReluOptions& o) {
+    std::vector<Shape> q, k, counts;
+    for (const ProblemShape& p : in.problems) {
+      q.push_back({p.B, p.H, p.Nq, 1});
+      k.push_back({p.B, 1, p.Nk, 1});
+      counts.push_back({p.B, p.H, p.Nq});
+    }
+    Inputs ones = in;
+    ones.q = ops.Copy(ops.Constant(1, q));
+    ones.k = ones.v = ops.Copy(ops.Constant(1, k));
+    ones.tensors.erase("alibi_slopes");
+    if (const auto bias = in.tensors.find("bias"); bias != in.tensors.end()) {
+      const Tensor hidden = NumberLike(ops, -HUGE_VALF, bias->second);
+      const Tensor hides = ops.Apply(ElementOp::kEqual, bias->second, hidden);
+      ones.tensors["bias"] = ops.Select(hides, hidden, NumberLike(ops, 0, bias->second));
+    }
+    PatternOptions plain;
+    plain.scale = 1;
+    plain.causal = o.causal;
+    const Outputs seen = PatternAttend(ops, ones, plain, All, {.weighting = Weighting::kIdentity});
+    return ops.Stop(ops.Reshape(seen.out, counts));
+  }
+
+  // x^power of counts; 0 of 0.
+  static Tensor Power(Ops& ops, const Tensor& x, double power) {
+    const Tensor zero = NumberLike(ops, 0, x);
+    const Tensor logs = ops.Affine(ops.Apply(ElementOp::kLog, x), power);
+    return ops.Select(ops.Apply(ElementOp::kGreater, x, zero), ops.Apply(ElementOp::kExp, logs),
+                      zero);
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(relu_attention, ReluAttention)
+
+}  // namespace attnd

@@ -1,0 +1,106 @@
+// Fixed factorised attention (Child et al. 2019, sections 4.2-4.3). With s = stride, c = summary,
+// p = i + off and v_h = h mod num_verts, key j is a summary of head h if
+//   s - (v_h + 1) c <= j mod s < s - v_h c
+// and visible if floor(p/s) = floor(j/s) or it is a summary (horizontal: or p is one); if causal
+// and j <= p. Scores, tensors and shapes as in softmax.
+#include <map>
+
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+enum class Part : uint8_t { kUnion, kSegment, kSummary, kAlternate };
+
+struct FixedOptions : PatternOptions {
+  int64_t stride = 128, summary = 32, num_verts = 1;
+  Part part = Part::kUnion;
+  bool horizontal = false, tail_summary = false;
+};
+
+Half HalfOf(Part part, int64_t h) {
+  if (part == Part::kUnion) return Half::kBoth;
+  if (part == Part::kAlternate) return h % 2 == 0 ? Half::kNear : Half::kFar;
+  return part == Part::kSegment ? Half::kNear : Half::kFar;
+}
+
+HeadParts Sees(const SeenRow& r, const FixedOptions& o) {
+  std::map<std::pair<Half, int64_t>, PatternSource> sources;  // heads share what is equal
+  HeadParts heads;
+  for (int64_t h = 0; h < r.problem.H; ++h) {
+    const int64_t vertical = h % o.num_verts;
+    const auto place = std::pair(HalfOf(o.part, h), vertical);
+    if (!sources.contains(place)) {
+      const FixedSegments segments{.stride = o.stride,
+                                   .summary = o.summary,
+                                   .vertical = vertical,
+                                   .horizontal = o.horizontal,
+                                   .tail_summary = o.tail_summary};
+      sources[place] = FixedSource(r, segments, place.first);
+    }
+    heads.push_back({sources[place]});
+  }
+  if (sources.size() == 1) heads.resize(1);
+  return heads;
+}
+
+class SparseFixed : public MethodOf<FixedOptions> {
+ public:
+  SparseFixed()
+      : MethodOf(
+            {.id = "sparse_fixed",
+             .summary = "The own segment, and summary columns of every segment",
+             .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.3",
+             .cost = "2 (D + Dv) FLOPs per visible pair, n (s + c n/s) pairs; memory O(n)",
+             .inputs = PatternInputs(),
+             .outputs = PatternOutputs(),
+             .support = PatternSupport()},
+            WithPatternOptions<FixedOptions>({
+                IntOption<FixedOptions>("stride", &FixedOptions::stride, {.min = 1}, "128",
+                                        "s, keys of a segment"),
+                IntOption<FixedOptions>("summary", &FixedOptions::summary, {.min = 1}, "32",
+                                        "c, summary columns of a segment; at most stride"),
+                IntOption<FixedOptions>("num_verts", &FixedOptions::num_verts, {.min = 1}, "1",
+                                        "places of the columns that heads take in turn; at most "
+                                        "stride / summary"),
+                EnumOption<FixedOptions>("part", &FixedOptions::part,
+                                         {"union", "segment", "summary", "alternate"}, "union",
+                                         "one softmax over both, one of them, or heads in turn"),
+                BoolOption<FixedOptions>("horizontal", &FixedOptions::horizontal, "false",
+                                         "summary rows see everything; not with causal, part union "
+                                         "only"),
+                BoolOption<FixedOptions>("tail_summary", &FixedOptions::tail_summary, "false",
+                                         "a short last segment has summary columns, too"),
+            })) {}
+
+ protected:
+  void CheckProblem(const ProblemShape& problem, const FixedOptions& o,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, reasons);
+    const bool is_told = o.stride < 1 || o.summary < 1;  // by their ranges
+    if (!is_told && o.summary > o.stride) {
+      reasons->Invalid("summary must be in 1..stride = 1..", o.stride, ", got ", o.summary);
+    } else if (!is_told && o.num_verts > o.stride / o.summary) {
+      reasons->Invalid("num_verts must be in 1..stride/summary = 1..", o.stride / o.summary,
+                       ", got ", o.num_verts);
+    }
+    if (o.horizontal && o.causal) {
+      reasons->Invalid("horizontal must be false when causal, got true");
+    }
+    if (o.horizontal && o.part != Part::kUnion) {
+      reasons->Invalid("horizontal must be false unless part is union, got true");
+    }
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const FixedOptions& o) const override {
+    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
+      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) { return Sees(r, o); });
+    });
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(sparse_fixed, SparseFixed)
+
+}  // namespace attnd

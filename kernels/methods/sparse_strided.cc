@@ -1,0 +1,66 @@
+// Strided factorised attention (Child et al. 2019, sections 4.2-4.4). With d = p - j, p = i + off:
+//   window: |d| < stride;  comb: d mod stride = 0
+// union shows both in one softmax, alternate gives even heads the window and odd ones the comb;
+// and, if causal, d >= 0. Scores, tensors and shapes as in softmax.
+#include "kernels/pattern_methods.h"
+
+namespace attnd {
+namespace {
+
+enum class Part : uint8_t { kUnion, kWindow, kComb, kAlternate };
+
+struct StridedOptions : PatternOptions {
+  int64_t stride = 128;
+  Part part = Part::kUnion;
+};
+
+HeadParts Sees(const SeenRow& r, const StridedOptions& o) {
+  if (o.part == Part::kAlternate) {
+    const PatternParts even = StridedParts(r, o.stride, Half::kNear);
+    const PatternParts odd = StridedParts(r, o.stride, Half::kFar);
+    HeadParts heads;
+    for (int64_t h = 0; h < r.problem.H; ++h) heads.push_back(h % 2 == 0 ? even : odd);
+    return heads;
+  }
+  const Half half = o.part == Part::kUnion    ? Half::kBoth
+                    : o.part == Part::kWindow ? Half::kNear
+                                              : Half::kFar;
+  return {StridedParts(r, o.stride, half)};
+}
+
+class SparseStrided : public MethodOf<StridedOptions> {
+ public:
+  SparseStrided()
+      : MethodOf({.id = "sparse_strided",
+                  .summary = "A window of `stride` keys and every stride-th key",
+                  .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.4",
+                  .cost = "2 (D + Dv) FLOPs per visible pair, n (s + n/s) pairs; memory O(n)",
+                  .inputs = PatternInputs(),
+                  .outputs = PatternOutputs(),
+                  .support = PatternSupport()},
+                 WithPatternOptions<StridedOptions>({
+                     IntOption<StridedOptions>("stride", &StridedOptions::stride, {.min = 1}, "128",
+                                               "s; about sqrt(n) is good"),
+                     EnumOption<StridedOptions>(
+                         "part", &StridedOptions::part, {"union", "window", "comb", "alternate"},
+                         "union", "one softmax over both, one of them, or heads in turn"),
+                 })) {}
+
+ protected:
+  void CheckProblem(const ProblemShape& problem, const StridedOptions&,
+                    Reasons* reasons) const override {
+    CheckPatternTensors(problem, reasons);
+  }
+
+  Outputs Formula(Ops& ops, const Inputs& in, const StridedOptions& o) const override {
+    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
+      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) { return Sees(r, o); });
+    });
+  }
+};
+
+}  // namespace
+
+ATTND_METHOD(sparse_strided, SparseStrided)
+
+}  // namespace attnd

@@ -1,0 +1,48 @@
+#include "kernels/ops/pattern_draws.h"
+
+#include <algorithm>
+
+#include "kernels/ops/random.h"
+
+namespace attnd {
+namespace {
+
+// They keep the draws of methods apart.
+constexpr uint64_t kKeysTag = 1, kBlocksTag = 2;
+
+}  // namespace
+
+std::vector<int32_t> DrawnKeys(const PatternRow& row, int64_t R, uint64_t seed, int64_t head) {
+  const auto [nq, nk] = row.lengths;
+  std::vector<int32_t> keys(static_cast<size_t>(nq * R), -1);
+  Sampler sampler(nk);
+  for (int64_t i = 0; i < nq; ++i) {
+    const int64_t p = i + row.offset;
+    const int64_t candidates = row.causal ? std::clamp<int64_t>(p + 1, 0, nk) : nk;
+    const auto drawn = sampler.Draw(candidates, R, seed, kKeysTag, static_cast<uint64_t>(head),
+                                    static_cast<uint64_t>(p));
+    std::copy(drawn.begin(), drawn.end(), keys.begin() + i * R);
+  }
+  return keys;
+}
+
+std::vector<int32_t> DrawnBlocks(const BlockDraw& draw, int64_t head) {
+  const int64_t rows = std::max<int64_t>(draw.blocks - draw.left - draw.right, 0);
+  std::vector<int32_t> blocks(static_cast<size_t>(rows * draw.slots), -1);
+  Sampler sampler(draw.blocks);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t t = row + draw.left, window = t - draw.half_window;
+    const int64_t behind = std::max(t + draw.half_window + 1, draw.left);
+    const int64_t before = std::max<int64_t>(std::min(window, draw.end) - draw.left, 0);
+    const int64_t candidates = before + std::max<int64_t>(draw.end - behind, 0);
+    int32_t* to = blocks.data() + row * draw.slots;
+    for (const int32_t place :
+         sampler.Draw(candidates, draw.slots, draw.seed, kBlocksTag, static_cast<uint64_t>(head),
+                      static_cast<uint64_t>(t))) {
+      *to++ = static_cast<int32_t>(place < before ? draw.left + place : behind + place - before);
+    }
+  }
+  return blocks;
+}
+
+}  // namespace attnd

@@ -1,0 +1,111 @@
+// Rows of patterns: heads, parts, segment ids.
+#include "kernels/pattern_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace attnd {
+namespace {
+
+// Parts of one batch row, heads included.
+struct RowParts {
+  std::vector<AttendRow> parts;
+  double pairs = 0;  // over heads
+};
+
+class RowMaker {
+ public:
+  RowMaker(Ops& ops, const Inputs& in, const PartsOfRow& parts_of)
+      : ops_(ops),
+        parts_of_(parts_of),
+        ids_q_(ops, in, "segment_ids_q", 2),
+        ids_k_(ops, in, "segment_ids_kv", 2) {}
+
+  bool has_segments() const { return ids_q_.is_sent(); }
+
+  RowParts Make(SeenRow row) {
+    row.is_planned = ops_.stream().is_dry();
+    row.ids_q = ids_q_.Row(row.p, row.b);
+    row.ids_k = ids_k_.Row(row.p, row.b);
+    const HeadParts heads = parts_of_(row);
+    RowParts made;
+    if (!ops_.status().ok()) return made;
+    for (size_t part = 0; part < heads[0].size(); ++part) {
+      std::vector<PatternSource> sources;
+      for (const PatternParts& head : heads) sources.push_back(Segmented(head[part], row));
+      made.parts.push_back(ops_.Row(row.lengths.nq, row.lengths.nk, sources));
+      made.parts.back().offset = row.offset;
+      // A mean over heads times their number is whole again once rounded.
+      const double pairs = made.parts.back().visible_pairs * static_cast<double>(row.problem.H);
+      made.pairs += std::round(pairs);
+    }
+    return made;
+  }
+
+ private:
+  PatternSource Segmented(const PatternSource& source, const SeenRow& row) const {
+    if (row.ids_q.empty() && row.ids_k.empty()) return source;
+    const bool is_done = source.build != nullptr && source.plan == nullptr;
+    return is_done ? source : WithinSegments(source, row.ids_q, row.ids_k);
+  }
+
+  Ops& ops_;
+  const PartsOfRow& parts_of_;
+  const HostInts ids_q_, ids_k_;
+};
+
+}  // namespace
+
+PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
+                   const PartsOfRow& parts_of) {
+  PatternRows rows;
+  RowMaker maker(ops, in, parts_of);
+  // Index tensors that were refused must not be followed.
+  for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
+    const ProblemShape& problem = in.problems[p];
+    double pairs = 0;
+    RowParts made;
+    for (int64_t b = 0; b < problem.B; ++b) {
+      const Lengths lengths{problem.Int("q_lengths", b, problem.Nq),
+                            problem.Int("kv_lengths", b, problem.Nk)};
+      const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
+      // Describing a pattern costs much more than copying a row, and most rows are alike.
+      const bool is_alike = b > 0 && !maker.has_segments() && !rows_differ &&
+                            made.parts[0].nq == lengths.nq && made.parts[0].nk == lengths.nk &&
+                            made.parts[0].offset == offset;
+      if (!is_alike) {
+        made = maker.Make({{problem.Nq, problem.Nk, lengths, offset, causal}, problem, p, b});
+      }
+      if (!ops.status().ok()) return rows;
+      rows.parts.resize(std::max(rows.parts.size(), made.parts.size()));
+      for (size_t part = 0; part < made.parts.size(); ++part) {
+        rows.parts[part].resize(in.problems.size());
+        rows.parts[part][p].push_back(AttendRow(made.parts[part]));
+      }
+      pairs += made.pairs;
+    }
+    rows.visible_pairs.push_back(pairs);
+  }
+  return rows;
+}
+
+Tensor ValidQueries(Ops& ops, const Inputs& in) {
+  const HostInts ids(ops, in, "segment_ids_q", 2);
+  std::vector<Shape> shapes;
+  std::vector<std::vector<float>> valid;
+  for (size_t p = 0; p < in.problems.size(); ++p) {
+    const ProblemShape& problem = in.problems[p];
+    shapes.push_back({problem.B, 1, problem.Nq, 1});
+    std::vector<float>& of_problem = valid.emplace_back();
+    for (int64_t b = 0; b < problem.B && !ops.stream().is_dry(); ++b) {
+      const std::span<const int32_t> id = ids.Row(p, b);
+      const int64_t nq = problem.Int("q_lengths", b, problem.Nq);
+      for (int64_t i = 0; i < problem.Nq; ++i) {
+        of_problem.push_back(i < nq && (id.empty() || id[i] >= 0) ? 1.0f : 0.0f);
+      }
+    }
+  }
+  return ops.Select(ops.FromHost(shapes, valid), in.q, NumberLike(ops, 0, in.q));
+}
+
+}  // namespace attnd

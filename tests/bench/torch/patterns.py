@@ -1,0 +1,378 @@
+"""Sparse patterns against public implementations on the CPU: same process, same threads, in turns.
+One JSON object a line, as compare.py prints them; a case is named `method, pattern / peer, calls`.
+
+B 1, H 8, N 4096, D 64, float32. Peers get q, k and v: projections are outside on both sides. "both"
+is a forward call and a backward call of ours (which computes its forward again), and a forward with
+its autograd of the peer. flex_attention has no compiled backward on the CPU and its eager form takes
+longer than dense attention: there the peer is dense attention with the same mask. Where the machine
+does nothing else a run takes four minutes, the first one, which compiles, one or two more.
+
+Usage: python -m tests.bench.torch.patterns [text in the case's name]
+"""
+
+import ctypes
+import inspect
+import json
+import os
+import statistics
+import sys
+import textwrap
+import time
+import warnings
+
+# A folder of kernels that are compiled for two threads; see flex.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = "build/bench/inductor"
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch._inductor.compile_fx import compile_fx  # noqa: E402
+from torch.nn.attention.flex_attention import (create_block_mask, create_mask,  # noqa: E402
+                                               flex_attention)
+
+from tests.methods import library  # noqa: E402
+
+H, N, D = 8, 4096, 64
+SIDE = 64  # of the grids
+GOAL = ">= 5"
+BUDGET = 1.0  # seconds a case, and at least ROUNDS rounds
+ROUNDS = 3
+
+
+def seconds(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def leaves(**shapes):
+    return {name: torch.randn(shape, requires_grad=True) for name, shape in shapes.items()}
+
+
+def qkv():
+    torch.manual_seed(1)
+    return leaves(**{name: (1, H, N, D) for name in "qkv"})
+
+
+# --- both sides of a case ---
+
+
+class Ours:
+    """Calls of the library that are made and planned once, as a server does for a stream."""
+
+    def __init__(self, threads, method, options, tensors, fixed):
+        self.engine = library.Engine("", threads, poison=False)
+        self.lib = self.engine.lib
+        sent = {name: x.detach().numpy() for name, x in tensors.items()} | fixed
+        incoming = {"grad_out": np.random.default_rng(2).standard_normal((1, H, N, D), np.float32)}
+        self.calls = library.Calls(self.lib, [
+            library.Request(method, sent, options),
+            library.Request(method, sent | incoming, options, backward=True)])
+        self.calls.__enter__()
+        self.grad_out = torch.tensor(incoming["grad_out"])
+
+    def run(self, index):
+        handle = (ctypes.c_void_p * 1)(self.calls.handles[index])
+        self.engine.check(self.lib.attnd_execute(self.engine.handle, handle, 1))
+
+    def forward(self):
+        self.run(0)
+
+    def both(self):
+        self.run(0)
+        self.run(1)
+
+    def outputs(self, index):
+        return self.engine.outputs(self.calls.handles[index])[0]
+
+    def close(self):
+        self.calls.__exit__()
+        self.lib.attnd_engine_free(self.engine.handle)
+
+
+class Case:
+    """`peer(**tensors)` gives out [1,H,N,D]; `dense`, if there is one, does so where gradients are
+    asked for. Both are (name, function)."""
+
+    def __init__(self, name, method, options, peer, dense=None, tensors=None, fixed=None):
+        self.name, self.method, self.options = name, method, options
+        self.peer, self.dense = peer, dense or peer
+        self.tensors, self.fixed = tensors or qkv, fixed or {}
+
+    def names(self):
+        return {calls: f"{self.method}, {self.name} / {peer[0]}, {calls}"
+                for calls, peer in (("forward", self.peer), ("both", self.dense))}
+
+    def measure(self, threads, calls):
+        """Medians of both sides, between equal answers only: the first calls, which build patterns
+        and compile, are compared and not counted."""
+        tensors = self.tensors()
+        ours = Ours(threads, self.method, self.options, tensors, self.fixed)
+        ours.both()
+        if calls == "forward":
+            tensors = {name: x.detach() for name, x in tensors.items()}
+            mine, peer = ours.forward, lambda: self.peer[1](**tensors)
+            same("out", ours.outputs(0)["out"], peer())
+        else:
+            inputs = list(tensors.values())
+            mine, peer = ours.both, lambda: torch.autograd.grad(self.dense[1](**tensors), inputs,
+                                                                ours.grad_out)
+            for name, gradient in zip(tensors, peer()):
+                same(f"gradient of {name}", ours.outputs(1)[name], gradient)
+        times = in_turns(mine, peer)
+        ours.close()
+        return times
+
+
+def same(what, got, want):
+    error = float(abs(torch.tensor(got) - want).max())
+    assert error <= 1e-4 * max(1, float(abs(want).max())), f"{what} differs by {error:.3g}"
+
+
+def in_turns(mine, peer):
+    """A pause before each turn: the threads of the other side spin a little when they have nothing
+    to do."""
+    times, peers, start = [], [], time.perf_counter()
+    while len(times) < ROUNDS or time.perf_counter() - start < BUDGET:
+        time.sleep(0.01)
+        times.append(seconds(mine))
+        time.sleep(0.01)
+        peers.append(seconds(peer))
+    return statistics.median(times), statistics.median(peers)
+
+
+# --- transformers, local-attention ---
+
+
+class Given(torch.nn.Module):
+    """A projection whose result is known."""
+
+    def forward(self, _):
+        # The module scales what it gets in place.
+        return self.x.clone()
+
+
+def longformer(window, count):
+    from transformers.models.longformer import modeling_longformer as modeling
+
+    config = modeling.LongformerConfig(
+        hidden_size=H * D, num_attention_heads=H, attention_window=[2 * window],
+        attention_probs_dropout_prob=0.0)
+    module = modeling.LongformerSelfAttention(config, 0)
+    projections = {"query": "q", "key": "k", "value": "v", "query_global": "q_global",
+                   "key_global": "k_global", "value_global": "v_global"}
+    for name in projections:
+        setattr(module, name, Given())
+    marks, hidden = torch.zeros(1, N), torch.zeros(1, N, H * D)
+    marks[:, :count] = 10000.0
+
+    def peer(**t):
+        for name, tensor in projections.items():
+            x = t[tensor][:, :, :count] if tensor == "q_global" else t[tensor]
+            getattr(module, name).x = x.permute(2, 0, 1, 3).flatten(2)
+        out, = module(hidden, marks, marks < 0, marks > 0, True)
+        return out.unflatten(2, (H, D)).transpose(1, 2)
+
+    def tensors():
+        return qkv() | leaves(**{f"{name}_global": (1, H, N, D) for name in "qkv"})
+
+    plural = "" if count == 1 else "s"
+    return Case(f"window {2 * window}, {count} global{plural}", "longformer", {"window": window},
+                ("transformers", peer), tensors=tensors,
+                fixed={"global_mask": (marks > 0).numpy().astype(np.uint8)})
+
+
+def without_weights(method):
+    """The peer's method without its last part, which writes all weights into an N x N matrix that
+    nothing here asks for; None where the source is another."""
+    source = textwrap.dedent(inspect.getsource(method))
+    head, found, _ = source.partition("    attention_probs = torch.zeros(")
+    scope = dict(inspect.getmodule(method).__dict__)
+    exec(head + "    return context_layer, None\n" if found else source, scope)
+    return scope[method.__name__] if found else None
+
+
+def bigbird(block, count, weights):
+    from transformers.models.big_bird import modeling_big_bird as modeling
+
+    config = modeling.BigBirdConfig(hidden_size=H * D, num_attention_heads=H, block_size=block,
+                                    num_random_blocks=count)
+    module = modeling.BigBirdBlockSparseAttention(config, seed=0).eval()
+    blocked, band, of_query, of_key = modeling.BigBirdModel.create_masks_for_block_sparse_attn(
+        torch.ones(1, N), block)
+    # In eval mode it has no random blocks and in training it draws in Python at every call.
+    lists = random_blocks(block, count)
+    module._bigbird_block_rand_mask = lambda *_, **__: next(module.rows)
+    attend = modeling.BigBirdBlockSparseAttention.bigbird_block_sparse_attention
+    name = "transformers as it is"
+    if not weights:
+        attend, name = without_weights(attend), "transformers less its N x N weights"
+        if attend is None:
+            raise ImportError("transformers' BigBird has another source")
+
+    def peer(q, k, v):
+        module.rows = iter(lists)
+        out, _ = attend(module, q, k, v, band, of_query, of_key, blocked, blocked, H, count, D, block,
+                        block, 1, N, N, seed=0, plan_from_length=None, plan_num_rand_blocks=None)
+        return out.transpose(1, 2)
+
+    return Case(f"block {block}, {count} random", "bigbird",
+                {"block_size": block, "duplicates": "multiset"}, (name, peer),
+                fixed={"rand_blocks": lists})
+
+
+def random_blocks(block, count):
+    random = np.random.default_rng(3)
+    rows = N // block
+    return np.stack([[random.choice(rows, count, replace=False) for _ in range(rows - 2)]
+                     for _ in range(H)]).astype(np.int32)
+
+
+def local(window, causal):
+    from local_attention import LocalAttention
+
+    module = LocalAttention(window, causal=causal, use_rotary_pos_emb=False)
+    return Case(f"block {window}{', causal' if causal else ''}", "local",
+                {"granularity": "block", "block": window, "causal": causal},
+                ("local-attention", lambda q, k, v: module(q, k, v)))
+
+
+def axial_rows():
+    from axial_attention.axial_attention import SelfAttention
+
+    module = SelfAttention(H * D, H)
+    module.to_q, module.to_kv, module.to_out = Given(), Given(), torch.nn.Identity()
+
+    def peer(q, k, v):
+        # One row of the grid is one sequence; lines of columns it would copy first.
+        q, k, v = (x.transpose(1, 2).reshape(SIDE, SIDE, H * D) for x in (q, k, v))
+        module.to_q.x, module.to_kv.x = q, torch.cat([k, v], dim=2)
+        return module(q).reshape(1, N, H, D).transpose(1, 2)
+
+    return Case(f"{SIDE} x {SIDE}, rows", "axial", {"grid": [SIDE, SIDE], "axis": 1},
+                ("axial-attention", peer))
+
+
+# --- flex_attention ---
+
+
+class Compiled:
+    """flex_attention of one mask. Compiled once, for two threads, and run by two or one: its
+    buffers are for as many threads as there were, and compiling takes ten seconds. The kernel is
+    called without the guards before it, which would compile again for another number."""
+
+    def __init__(self, visible, heads, block):
+        self.kernel = None
+        self.make = lambda: create_block_mask(visible, 1, heads, N, N, "cpu", BLOCK_SIZE=block)
+
+    def backend(self, graph, inputs):
+        kernel = compile_fx(graph, inputs)
+
+        def keep(*arguments):
+            self.kernel, self.arguments = kernel, arguments
+            return kernel(*arguments)
+
+        return keep
+
+    def __call__(self, q, k, v):
+        if self.kernel is not None:
+            return self.kernel(*self.arguments)[0]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        torch._dynamo.reset()
+        out = torch.compile(flex_attention, backend=self.backend)(q, k, v, block_mask=self.make())
+        torch.set_num_threads(threads)
+        return out
+
+
+def flex(name, method, options, visible, block=64, heads=1, fixed=None):
+    """`block`: the tiles of the mask, as the pattern has them or as fits it best."""
+    torch._inductor.config.cpp.dynamic_threads = True
+    compiled, made = Compiled(visible, heads, block), {}
+
+    def dense(q, k, v):
+        if "dense" not in made:
+            made["dense"] = create_mask(visible, 1, heads, N, N, "cpu")
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=made["dense"])
+
+    return Case(name, method, options, ("flex compiled", compiled), ("dense mask", dense),
+                fixed=fixed)
+
+
+def longformer_mask(w, d, count):
+    return lambda b, h, i, j: (((abs(i - j) <= w * d) & ((i - j) % d == 0)) | (i < count)
+                               | (j < count))
+
+
+def bigbird_mask(block, lists):
+    rows = N // block
+    on = torch.zeros(H, rows, rows, dtype=torch.bool)
+    for h, t in np.ndindex(lists.shape[:2]):
+        on[h, t + 1, lists[h, t]] = True
+    t = torch.arange(rows)
+    on |= abs(t[:, None] - t) <= 1
+    on[:, [0, -1]] = True
+    on[:, :, [0, -1]] = True
+    return lambda b, h, i, j: on[h, i // block, j // block]
+
+
+def image_mask(width, qh, qw, mh, mw):
+    def visible(b, h, i, j):
+        top, left = i // width // qh * qh, i % width // qw * qw
+        v, u = j // width, j % width
+        return ((v >= top - mh) & (v < top + qh + mh) & (u >= left - mw) & (u < left + qw + mw))
+
+    return visible
+
+
+def flex_cases():
+    first = np.arange(N)[None] < 16
+    lists = random_blocks(64, 3)
+    layout = np.random.default_rng(4).random((H, N // 64, N // 64)) < 0.125
+    layout |= np.eye(N // 64, dtype=bool)
+    on = torch.tensor(layout)
+    yield flex("window 512, 16 globals", "longformer", {"window": 256},
+               longformer_mask(256, 1, 16), fixed={"global_mask": first.astype(np.uint8)})
+    yield flex("window 128, dilation 4", "longformer", {"window": 64, "dilation": [4]},
+               longformer_mask(64, 4, 0))
+    yield flex("block 64, 3 random", "bigbird", {"block_size": 64}, bigbird_mask(64, lists), heads=H,
+               fixed={"rand_blocks": lists})
+    yield flex("block 64, 1 of 8", "block_sparse", {}, lambda b, h, i, j: on[h, i // 64, j // 64],
+               heads=H, fixed={"layout": layout.astype(np.uint8)})
+    yield flex("stride 64, causal", "sparse_strided", {"stride": 64, "causal": True},
+               lambda b, h, i, j: (j <= i) & ((i - j < 64) | ((i - j) % 64 == 0)))
+    yield flex(f"{SIDE} x {SIDE}, columns", "axial", {"grid": [SIDE, SIDE], "axis": 0},
+               lambda b, h, i, j: i % SIDE == j % SIDE)
+    yield flex(f"{SIDE} x {SIDE}, block 8 x 16", "image_local_2d", {"grid": [SIDE, SIDE]},
+               image_mask(SIDE, 8, 16, 8, 16))
+
+
+def cases():
+    for make in (lambda: longformer(256, 1), lambda: longformer(256, 16),
+                 lambda: bigbird(64, 3, weights=False), lambda: bigbird(64, 3, weights=True),
+                 lambda: local(256, True), lambda: local(256, False), axial_rows):
+        try:
+            yield make()
+        except ImportError as error:
+            print(f"patterns: left out, {error}", file=sys.stderr)
+    yield from flex_cases()
+
+
+def main():
+    warnings.simplefilter("ignore")
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    for case in cases():
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for calls, name in case.names().items():
+                if wanted not in name:
+                    continue
+                mine, theirs = case.measure(threads, calls)
+                print(json.dumps({
+                    "case": f"{name} T{threads}", "value": round(mine * 1e3, 4), "unit": "ms",
+                    "peer": name.split(" / ")[1].split(",")[0], "peer_ms": round(theirs * 1e3, 4),
+                    "ratio": round(theirs / mine, 3), "goal": GOAL}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

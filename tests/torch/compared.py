@@ -1,0 +1,85 @@
+"""The library and a peer on the same numbers, forward and, through autograd, backward.
+
+The library gets float32, the peer the same numbers as float64: what differs is the library's own
+rounding, and TOLERANCE bounds that. A mask that is wrong by one key moves a result by percents.
+"""
+
+import functools
+
+import numpy as np
+import torch
+
+from tests.methods import library
+
+# Of the largest element of a tensor, or of 1 where sums of products of normal numbers cancel: 80
+# roundings of float32 (6e-8). Every element is a sum of at most some hundred products; the error of
+# a score (D <= 64 products) becomes one of its weight.
+TOLERANCE = 5e-6
+
+
+@functools.cache
+def engine():
+    return library.Engine("", threads=2)
+
+
+def normal(seed=0, **shapes):
+    """float32 arrays of standard normal numbers, by name."""
+    random = np.random.default_rng(seed)
+    return {name: random.standard_normal(shape).astype(np.float32)
+            for name, shape in shapes.items()}
+
+
+def qkv(B=1, H=2, Hkv=None, Nq=37, Nk=None, D=16, Dv=None, seed=0, **shapes):
+    """q, k, v and further float tensors by their shapes."""
+    Nk = Nq if Nk is None else Nk
+    kv = (B, Hkv or H, Nk)
+    t = normal(seed, q=(B, H, Nq, D), k=(*kv, D), v=(*kv, Dv or D), **shapes)
+    if "alibi_slopes" in t:
+        # Times distances of 100 a normal number would be a score whose own rounding is all.
+        t["alibi_slopes"] *= 0.1
+    return t
+
+
+def ours(method, options, tensors, backward=False):
+    """The library's reply to one request."""
+    return engine().execute([library.Request(method, tensors, options, backward)])[0]
+
+
+def close(name, got, want, tolerance=TOLERANCE):
+    want = np.asarray(want.detach() if isinstance(want, torch.Tensor) else want, np.float64)
+    assert got.shape == want.shape, f"{name}: shape {got.shape}, the peer's {want.shape}"
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[~finite], want[~finite], name)
+    bound = tolerance * abs(want[finite]).max(initial=1.0)
+    error = abs(got[finite] - want[finite])
+    assert not (error > bound).any() and not np.isnan(error).any(), (
+        f"{name}: {int((~(error <= bound)).sum())} of {error.size} differ by more than {bound:.3g}, "
+        f"the most by {error.max():.3g}")
+
+
+def compare(method, options, floats, peer, fixed=None, pairs=None, tolerance=TOLERANCE):
+    """`floats` are sent and differentiated, `fixed` (lengths, masks, indices) sent only. `peer` gets
+    the floats by name as float64 and gives out, or out and lse."""
+    sent = floats | (fixed or {})
+    reply = ours(method, options, sent)
+    leaves = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
+              for name, x in floats.items()}
+    answer = peer(**leaves)
+    out, lse = answer if isinstance(answer, tuple) else (answer, None)
+    close("out", reply.outputs["out"], out, tolerance)
+    if pairs is not None:
+        assert reply.pairs == pairs, f"visible pairs {reply.pairs}, the peer's mask has {pairs}"
+
+    incoming = normal(7, grad_out=out.shape)
+    loss = (out * torch.tensor(incoming["grad_out"])).sum()
+    if lse is not None:
+        close("lse", reply.outputs["lse"], lse, tolerance)
+        incoming |= normal(8, grad_lse=lse.shape)
+        # By the spec grad_lse of a row that sees nothing counts for nothing.
+        counted = torch.where(torch.isfinite(lse), lse, 0.0)
+        loss = loss + (counted * torch.tensor(incoming["grad_lse"])).sum()
+    want = torch.autograd.grad(loss, list(leaves.values()))
+    grads = ours(method, options, sent | incoming, backward=True).outputs
+    assert set(grads) == set(leaves)
+    for name, gradient in zip(leaves, want):
+        close(f"gradient of {name}", grads[name], gradient, tolerance)
