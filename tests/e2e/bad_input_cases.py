@@ -258,13 +258,14 @@ OPTIONS = [
     Case("unknown enum number", forward("local { window_left: 1 }",
                                         edit=spec_of("local", number_field(1, 7))),
          ['local: granularity must be one of token, block, got "7"']),
-    Case("seed beyond int64", forward("linear_attention { seed: 18446744073709551615 }"),
-         ["linear_attention: seed is not served by this version, got 18446744073709551615"]),
 ]
 
 UNSERVED_FEATURES = [
     Case("a seed", forward("linear_attention { seed: 3 }"),
          ["linear_attention: seed is not served by this version, got 3"], UNSERVED),
+    Case("seed beyond int64", forward("linear_attention { seed: 18446744073709551615 }"),
+         ["linear_attention: seed is not served by this version, got 18446744073709551615"],
+         UNSERVED),
     Case("a method to come", forward(None, edit=lambda r: r.method.MergeFromString(field(17, b""))),
          [f"request: method must be one of {METHODS}, got number 17"], UNSERVED),
     Case("an unknown RPC", b"",

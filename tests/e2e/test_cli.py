@@ -22,6 +22,8 @@ from helpers import same_bits
 from server_process import DATA, clean_environment
 
 GENESIS = str(DATA / "genesis_512.safetensors")
+KERNELS = pathlib.Path(__file__).resolve().parents[2] / "kernels"
+METHODS = [path.stem for path in (KERNELS / "methods").glob("*.cc")]
 VERSES = str(DATA / "verses_ragged.safetensors")
 
 
@@ -154,12 +156,14 @@ def test_run_keeps_bfloat16(attn, client, genesis, tmp_path, suffix):
 def test_compare_table_and_json(attn):
     text = ok(attn("compare", GENESIS))
     rows = [line.split()[0] for line in text.splitlines()[2:]]
-    assert rows == ["softmax", "linear_attention", "local{window_left:64}"]
+    assert [row.split("{")[0] for row in rows] == [
+        "softmax", *sorted(set(METHODS) - {"softmax"})]
+    assert "local{window_left:64}" in rows
 
     found = json.loads(ok(attn("compare", GENESIS, "--json")))
     assert found["input"]["q"] == {"shape": [1, 12, 512, 32], "dtype": "float16"}
     methods = {row["method"]: row for row in found["methods"]}
-    assert methods.keys() == {"softmax", "local", "linear_attention"}
+    assert methods.keys() == set(METHODS)
     for row in methods.values():
         assert row["relative_error"].keys() == {"out", "grad_q", "grad_k", "grad_v"}
         assert row["forward_seconds"] > 0 and row["backward_seconds"] > 0
@@ -197,7 +201,7 @@ def test_compare_says_which_method_failed(attn):
         (["frobnicate"], 2, "invalid choice: 'frobnicate'"),
         ([], 2, "COMMAND"),
         (["run", GENESIS, "--bogus"], 2, "--bogus"),
-        (["run", GENESIS, "--method", "lokal"], 2, "must be one of softmax, local"),
+        (["run", GENESIS, "--method", "lokal"], 2, "must be one of softmax, relu_attention, local"),
         (["run", GENESIS, "--method", "local{windw_left:3}"], 2, "did you mean window_left?"),
         (["run", GENESIS, "--set", "casual=true"], 2, "did you mean causal?"),
         (["run", GENESIS, "--set", "causal"], 2, "--set must be NAME=VALUE, got 'causal'"),

@@ -73,7 +73,7 @@ def test_info_and_methods(client):
     assert info.devices[0].peak_flops > 1e9
 
     methods = {method.id: method for method in client.methods()}
-    assert set(methods) == {"softmax", "local", "linear_attention"}
+    assert {"softmax", "local", "etc", "linear_attention"} < set(methods)
     options = {option.name: option for option in methods["local"].options}
     assert options["window_left"].default_value.startswith("required")
     assert options["granularity"].enum_values == ("token", "block")

@@ -1,5 +1,5 @@
-"""PyTorch's flex_attention, eager and in float64, as a peer of every pattern: the common core of the
-specification as one mask_mod and one score_mod, with what a method adds to them.
+"""PyTorch's flex_attention, eager and in float64, as a peer of every pattern: the common core of
+the specification as one mask_mod and one score_mod, with what a method adds to them.
 
 A function of `at` sees one pair: at.b and at.h, batch row and query head; at.i and at.j, query and
 key, counted in their packed sequence where there are some; at.p, the position of the query.
@@ -129,11 +129,13 @@ def attend(case, q, k, v, t, visible=None):
                              case.Nk, "cpu")
     out, aux = flex_attention(q, k, v, score, mask, case.scale, enable_gqa=True,
                               return_aux=AuxRequest(lse=True))
-    return with_sinks(case, out, aux.lse, t["sink_logits"]) if "sink_logits" in t else (out, aux.lse)
+    return with_sinks(case, out, aux.lse, t.get("sink_logits"))
 
 
 def with_sinks(case, out, lse, sinks):
     """The identities of the specification; a row beyond q_lengths has no sink."""
+    if sinks is None:
+        return out, lse
     z = sinks[None, :, None].expand_as(lse)
     out = out * torch.sigmoid(lse - z)[..., None]
     both = torch.logaddexp(lse, z)

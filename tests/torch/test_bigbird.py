@@ -1,6 +1,6 @@
-"""bigbird against transformers' BigBirdBlockSparseAttention: the attention itself, q, k and v given.
-It counts a block as often as it is listed: duplicates = multiset. Both edges of its masks are -10000,
-which is 0 after exp."""
+"""bigbird against transformers' BigBirdBlockSparseAttention: the attention itself, q, k and v
+given. It counts a block as often as it is listed: duplicates = multiset. It masks with -10000, far
+below all scores here, and zeroes padded rows."""
 
 import numpy as np
 import pytest

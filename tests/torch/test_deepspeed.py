@@ -8,7 +8,6 @@ import random
 
 import numpy as np
 import pytest
-import torch
 import torch.nn.functional as F
 
 from tests.torch.compared import compare, qkv

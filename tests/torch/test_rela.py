@@ -1,8 +1,10 @@
 """relu_attention against rela-transformer, which does not divide by a length. Its norms and
-projections are replaced by the identity: what is left is the attention of q, k and v side by side."""
+projections are replaced by the identity: what is left is the attention of q, k and v, which it gets
+side by side."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.torch.compared import compare, qkv
 
@@ -69,3 +71,30 @@ def test_memory():
 
     compare("relu_attention", {"length_norm": "none", "causal": True},
             qkv(B=1, H=H, Nq=40, Nk=49, D=D), peer)
+
+
+ACTIVATIONS = {
+    "relu": F.relu, "relu_squared": lambda x: F.relu(x).square(), "gelu": F.gelu,
+    "softplus": F.softplus, "identity": lambda x: x, "relu6": F.relu6, "sigmoid": torch.sigmoid,
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(activation):
+    """Those of torch.nn.functional, under all terms of the common core that are no softmax's. No
+    score here is at a corner of relu or relu6."""
+    mask = torch.ones(40, 61, dtype=torch.bool).tril(21)
+
+    def peer(q, k, v, bias, alibi_slopes):
+        k, v = (x.repeat_interleave(3, 1) for x in (k, v))
+        scores = 8.0 * torch.tanh(q @ k.transpose(2, 3) * 0.7 / 8.0) + bias
+        distance = abs(torch.arange(40)[:, None] + 21 - torch.arange(61))
+        scores = scores - alibi_slopes[:, None, None] * distance
+        weights = torch.where(mask, ACTIVATIONS[activation](scores), 0.0)
+        return (weights / mask.sum(1, keepdim=True)) @ v
+
+    compare("relu_attention",
+            {"activation": activation, "length_norm": "visible", "causal": True, "scale": 0.7,
+             "logit_softcap": 8.0},
+            qkv(B=2, H=6, Hkv=2, Nq=40, Nk=61, bias=(1, 6, 40, 61), alibi_slopes=(6,)), peer,
+            pairs=12 * int(mask.sum()))

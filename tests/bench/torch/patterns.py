@@ -3,9 +3,8 @@ One JSON object a line, as compare.py prints them; a case is named `method, patt
 
 B 1, H 8, N 4096, D 64, float32. Peers get q, k and v: projections are outside on both sides. "both"
 is a forward call and a backward call of ours (which computes its forward again), and a forward with
-its autograd of the peer. flex_attention has no compiled backward on the CPU and its eager form takes
-longer than dense attention: there the peer is dense attention with the same mask. Where the machine
-does nothing else a run takes four minutes, the first one, which compiles, one or two more.
+its autograd of the peer. flex_attention has no compiled backward on the CPU and its eager form is
+five times as slow as dense attention: there the peer is dense attention with the same mask.
 
 Usage: python -m tests.bench.torch.patterns [text in the case's name]
 """
@@ -20,7 +19,7 @@ import textwrap
 import time
 import warnings
 
-# A folder of kernels that are compiled for two threads; see flex.
+# A folder of its own: all kernels in it are compiled for two threads, see Compiled.
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = "build/bench/inductor"
 
 import numpy as np  # noqa: E402
@@ -58,7 +57,7 @@ def qkv():
 
 
 class Ours:
-    """Calls of the library that are made and planned once, as a server does for a stream."""
+    """A forward and a backward call of the library, planned once and run again and again."""
 
     def __init__(self, threads, method, options, tensors, fixed):
         self.engine = library.Engine("", threads, poison=False)
@@ -187,9 +186,11 @@ def without_weights(method):
     nothing here asks for; None where the source is another."""
     source = textwrap.dedent(inspect.getsource(method))
     head, found, _ = source.partition("    attention_probs = torch.zeros(")
+    if not found:
+        return None
     scope = dict(inspect.getmodule(method).__dict__)
-    exec(head + "    return context_layer, None\n" if found else source, scope)
-    return scope[method.__name__] if found else None
+    exec(head + "    return context_layer, None\n", scope)
+    return scope[method.__name__]
 
 
 def bigbird(block, count, weights):
@@ -212,8 +213,8 @@ def bigbird(block, count, weights):
 
     def peer(q, k, v):
         module.rows = iter(lists)
-        out, _ = attend(module, q, k, v, band, of_query, of_key, blocked, blocked, H, count, D, block,
-                        block, 1, N, N, seed=0, plan_from_length=None, plan_num_rand_blocks=None)
+        out, _ = attend(module, q, k, v, band, of_query, of_key, blocked, blocked, H, count, D,
+                        block, block, 1, N, N, 0, None, None)
         return out.transpose(1, 2)
 
     return Case(f"block {block}, {count} random", "bigbird",
@@ -335,8 +336,8 @@ def flex_cases():
                longformer_mask(256, 1, 16), fixed={"global_mask": first.astype(np.uint8)})
     yield flex("window 128, dilation 4", "longformer", {"window": 64, "dilation": [4]},
                longformer_mask(64, 4, 0))
-    yield flex("block 64, 3 random", "bigbird", {"block_size": 64}, bigbird_mask(64, lists), heads=H,
-               fixed={"rand_blocks": lists})
+    yield flex("block 64, 3 random", "bigbird", {"block_size": 64}, bigbird_mask(64, lists),
+               heads=H, fixed={"rand_blocks": lists})
     yield flex("block 64, 1 of 8", "block_sparse", {}, lambda b, h, i, j: on[h, i // 64, j // 64],
                heads=H, fixed={"layout": layout.astype(np.uint8)})
     yield flex("stride 64, causal", "sparse_strided", {"stride": 64, "causal": True},
