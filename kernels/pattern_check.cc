@@ -60,6 +60,10 @@ bool CheckSize(const ProblemShape& problem, absl::string_view name, const SizeRu
 
 void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Reasons* reasons) {
   if (grid.empty()) reasons->Invalid("grid is required, got none");
+  if (grid.size() > kMostExtents) {
+    reasons->Invalid("grid must have at most ", kMostExtents, " values, got ", grid.size());
+    return;
+  }
   int64_t cells = 1;
   for (const int64_t extent : grid) {
     if (extent < 1) return;  // told by its range

@@ -82,6 +82,7 @@ struct SizeRule {
 };
 bool CheckSize(const ProblemShape& problem, absl::string_view name, const SizeRule& rule,
                Reasons* reasons);
+constexpr size_t kMostExtents = 8;  // of a grid
 // A row-major grid whose cells are the tokens: "grid must multiply to N = 6, got [2,4]".
 void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Reasons* reasons);
 // Both or none.

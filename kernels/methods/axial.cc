@@ -122,7 +122,7 @@ class Axial : public MethodOf<AxialOptions> {
     if (o.mode == Mode::kSingle && !o.axis.has_value()) {
       reasons->Invalid("axis is required when mode is single, got none");
     }
-    if (o.grid.empty()) return;
+    if (o.grid.empty() || o.grid.size() > kMostExtents) return;
     const std::string range =
         absl::StrCat(" must be in ", -o.dimensions(), "..", o.dimensions() - 1, ", got ");
     if (o.mode == Mode::kSingle && o.axis.has_value() && !o.Has(*o.axis)) {

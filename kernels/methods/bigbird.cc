@@ -138,6 +138,7 @@ class BigBirdMethod : public MethodOf<BigBirdOptions> {
       reasons->Invalid("window_blocks must be odd, got ", o.window_blocks);
     }
     CheckVariant(problem, o, reasons);
+    CheckDraw(problem, o, reasons);
     const View* sent = problem.Find("rand_blocks");
     if (sent == nullptr) return;
     if (problem.Find("cu_seqlens_q") != nullptr) {
@@ -170,6 +171,17 @@ class BigBirdMethod : public MethodOf<BigBirdOptions> {
   }
 
  private:
+  // What is drawn, of all heads: small blocks of long sequences would take gigabytes.
+  static void CheckDraw(const ProblemShape& problem, const BigBirdOptions& o, Reasons* reasons) {
+    constexpr int64_t kMostDrawn = int64_t{1} << 21;
+    if (problem.Find("rand_blocks") != nullptr || !problem.Knows("q") || o.block_size < 1) return;
+    const int64_t nb = o.Blocks(problem.Nq), rows = o.InnerRows(problem.Nq) * problem.H;
+    const int64_t slots = std::min(o.num_random_blocks.value_or(3), nb);
+    if (rows <= 0 || slots <= kMostDrawn / rows) return;
+    reasons->Invalid("num_random_blocks must be at most ", kMostDrawn,
+                     " / (H T) = ", kMostDrawn / rows, " where they are drawn, got ", slots);
+  }
+
   static void CheckVariant(const ProblemShape& problem, const BigBirdOptions& o, Reasons* reasons) {
     if (o.variant == Variant::kEtc) {
       for (const auto& [name, blocks] :
@@ -179,6 +191,16 @@ class BigBirdMethod : public MethodOf<BigBirdOptions> {
       if (problem.Knows("q") && o.num_global_tokens > problem.Nq) {
         reasons->Invalid("num_global_tokens must be in 0..N = 0..", problem.Nq, ", got ",
                          o.num_global_tokens);
+        return;
+      }
+      const View* ends = problem.Find("cu_seqlens_q");
+      const int64_t count = ends == nullptr || ends->shape.rank != 1 ? 0 : ends->shape[0] - 1;
+      for (int64_t s = 0; s < count && ends->data != nullptr; ++s) {
+        const int64_t n = problem.Int("cu_seqlens_q", s + 1, 0) - problem.Int("cu_seqlens_q", s, 0);
+        if (n <= 0 || o.num_global_tokens <= n) continue;
+        reasons->Invalid("num_global_tokens must be in 0..N = 0..", n, " of sequence ", s, ", got ",
+                         o.num_global_tokens);
+        return;
       }
     } else if (o.num_global_tokens > 0) {
       reasons->Invalid("num_global_tokens must be 0 unless variant is etc, got ",

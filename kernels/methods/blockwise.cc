@@ -26,11 +26,27 @@ std::vector<int32_t> StandardPerm(const BlockwiseOptions& o, int64_t H, int64_t 
   return perm;
 }
 
+// Blocks of all heads: a plan counts so many of them one by one, a request may have so many.
+constexpr int64_t kCounted = 4096, kMostBlocks = int64_t{1} << 22;
+
+// Of a plan that does not read or write a permutation: about as many pairs.
+PatternSource Planned(const SeenRow& r, const BlockwiseOptions& o) {
+  PatternSource source =
+      BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, PatternBuilder::kUnbounded, r.lengths);
+  source.visible_pairs /= static_cast<double>(o.num_blocks);
+  source.visible_tiles /= static_cast<double>(o.num_blocks);
+  source.is_counted = false;
+  return source;
+}
+
 HeadParts Sees(const SeenRow& r, const BlockwiseOptions& o, const HostInts& sent) {
   if (r.Nk == 0) return AllHeads(WindowSource(r.Nq, r.Nk, {}, r.lengths));
   const int64_t H = r.problem.H;
+  if (r.is_planned && (sent.is_sent() || H * o.num_blocks > kCounted)) {
+    return AllHeads(Planned(r, o));
+  }
   HeadParts heads;
-  if (sent.is_sent() && !r.is_planned) {
+  if (sent.is_sent()) {
     for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
       heads.push_back({BlockwiseSource(r, sent.Head(r.p, r.b, h))});
     }
@@ -41,8 +57,6 @@ HeadParts Sees(const SeenRow& r, const BlockwiseOptions& o, const HostInts& sent
     std::vector<int32_t> next = StandardPerm(o, H, h);
     heads.push_back(next == perm ? heads.back() : PatternParts{BlockwiseSource(r, next)});
     perm = std::move(next);
-    // A plan does not read what was sent: about as many pairs.
-    heads.back()[0].is_counted = !sent.is_sent();
   }
   return heads;
 }
@@ -80,6 +94,10 @@ class Blockwise : public MethodOf<BlockwiseOptions> {
     }
     if (o.num_blocks < 1) return;  // told by its range
     CheckBlocks(problem, o, reasons);
+    if (problem.Knows("q") && problem.H > 0 && o.num_blocks > kMostBlocks / problem.H) {
+      reasons->Invalid("num_blocks must be at most ", kMostBlocks,
+                       " / H = ", kMostBlocks / problem.H, ", got ", o.num_blocks);
+    }
     CheckSize(
         problem, "perm",
         {.shape = "[H,nb] or [1,nb]", .axis = 1, .letter = "nb = num_blocks", .size = o.num_blocks},

@@ -115,7 +115,8 @@ class EtcMethod : public MethodOf<EtcOptions> {
                                        {.min = 4, .max = 65535}, "32",
                                        "V, rows of the tables; at least 2 k + 4"),
                  BoolOption<EtcOptions>("hard_g2l", &EtcOptions::hard_g2l, "false",
-                                        "global rows see the long tokens of their sentence only"),
+                                        "global rows see the long tokens of their sentence only, "
+                                        "as sentence_ids or its default have it"),
                  BoolOption<EtcOptions>("hard_l2g", &EtcOptions::hard_l2g, "false",
                                         "long rows see the global token of their sentence only")},
                 kLacks)) {}

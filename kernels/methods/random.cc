@@ -14,6 +14,9 @@ struct RandomOptions : PatternOptions {
   uint64_t seed = 0;
 };
 
+// Keys that one batch row may draw: half a second of one thread.
+constexpr int64_t kMostDrawn = int64_t{1} << 25;
+
 HeadParts Sees(const SeenRow& r, const RandomOptions& o, const HostInts& sent) {
   KeyLists lists{.multiset = o.duplicates == Duplicates::kMultiset,
                  .include_self = o.include_self,
@@ -76,6 +79,13 @@ class Random : public MethodOf<RandomOptions> {
       return;
     }
     if (*o.num_random < 1) return;  // told by its range
+    const int64_t heads = o.per_head ? problem.H : 1;
+    if (sent == nullptr && problem.Knows("q") && problem.Nq * heads > 0 &&
+        *o.num_random > kMostDrawn / (problem.Nq * heads)) {
+      reasons->Invalid("num_random must be at most ", kMostDrawn,
+                       " / (Nq heads) = ", kMostDrawn / (problem.Nq * heads),
+                       " where it is drawn, got ", *o.num_random);
+    }
     if (sent != nullptr && sent->shape.rank >= 3) {
       const int64_t R = sent->shape[sent->shape.rank - 1];
       if (*o.num_random != R) {

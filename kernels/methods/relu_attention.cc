@@ -28,6 +28,9 @@ struct ReluOptions : PatternOptions {
   std::optional<double> length_value;
 };
 
+static_assert(static_cast<int>(Activation::kRelu) + 1 == static_cast<int>(Weighting::kRelu) &&
+              static_cast<int>(Activation::kSigmoid) + 1 == static_cast<int>(Weighting::kSigmoid));
+
 constexpr Lacks kLacks{.sinks = true, .lse = true};
 
 HeadParts All(const SeenRow& r) {
@@ -56,7 +59,7 @@ class ReluAttention : public MethodOf<ReluOptions> {
                          "length_norm", &ReluOptions::length_norm, {"nk", "visible", "avg", "none"},
                          "nk", "the length: valid keys, seen keys, (nk + 1) / 2, or 1"),
                      FloatOption<ReluOptions>("length_value", &ReluOptions::length_value,
-                                              {.min = 0, .max = 1e30, .min_open = true}, "none",
+                                              {.min = 1e-15, .max = 1e15}, "none",
                                               "a length that takes the place of length_norm's"),
                  })) {}
 

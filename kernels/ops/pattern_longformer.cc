@@ -1,5 +1,6 @@
 // Sliding windows, dilated or not, with global tokens.
 #include <iterator>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/pattern_counts.h"
@@ -46,9 +47,13 @@ Positions SlotsOf(const RowOrder& order, const Positions& rows, int64_t n) {
   return slots;
 }
 
+// Of an order for causality alone: far before and behind all keys are cut, so that they fit.
 Positions PositionsOf(const RowOrder& query_rows, int64_t offset) {
+  constexpr int64_t kBehind = int64_t{1} << 30;
   Positions positions(query_rows);
-  for (int32_t& p : positions) p = static_cast<int32_t>(p + offset);
+  for (int32_t& p : positions) {
+    p = static_cast<int32_t>(std::clamp<int64_t>(p + offset, -1, kBehind));
+  }
   return positions;
 }
 
@@ -66,9 +71,9 @@ PatternPlan AppendedPlan(const PatternRow& row, const Window& window, const Posi
   const Positions keys = Below(globals, nk);
   Visible right = Band(PatternBuilder::kUnbounded, kFar);
   if (row.causal) {
-    Positions positions(nq);
-    for (int64_t i = 0; i < nq; ++i) positions[i] = static_cast<int32_t>(i + row.offset);
-    right = NotAfter(positions, keys, 0);
+    RowOrder order(nq);
+    std::iota(order.begin(), order.end(), 0);
+    right = NotAfter(PositionsOf(order, row.offset), keys, 0);
   }
   PatternPlan plan{.Nq = nq, .key_rows = AppendedOrder(nk, keys)};
   plan.Nk = static_cast<int64_t>(plan.key_rows.size());

@@ -152,7 +152,9 @@ PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, 
     const int64_t unit = half == Half::kFar ? 1 : std::min(f.stride, kFar);
     Coordinates c{.lo = std::vector<int32_t>(plan.Nq), .hi = {}, .x = {}};
     for (int64_t i = 0; i < plan.Nq; ++i) {
-      c.lo[i] = static_cast<int32_t>(FloorDiv(i + row.offset, unit));
+      // Beyond all keys is as good as far beyond, and fits.
+      const int64_t place = FloorDiv(i + row.offset, unit);
+      c.lo[i] = static_cast<int32_t>(std::clamp<int64_t>(place, -1, row.Nk));
     }
     c.hi = c.lo;
     for (const int32_t j : summary) c.x.push_back(static_cast<int32_t>(j / unit));

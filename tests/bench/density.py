@@ -1,10 +1,10 @@
 """What a visible pair costs: each pattern method against dense attention of the same run.
 
-Heads 2, D 64, float32, forward and backward, N 4096 and 16384; both take turns, medians count, first
-calls (which build the pattern) do not. Prints one JSON line a case. Where tiles of 64 x 64 are the
-unit, ratio is time / (density x time of dense attention), goal 1.25. Token-level methods (random, strided,
-dilated, 2-D) tell the reverse, their share of the dense rate on the pairs that they see, goal 0.40.
-Dense is softmax, for relu_attention itself.
+Heads 2, D 64, float32, forward and backward, N 4096 and 16384; both take turns, medians count,
+first calls (which build the pattern) do not. Prints one JSON line a case. Where tiles of 64 x 64 are
+the unit, ratio is time / (density x time of dense attention), goal 1.25. Token-level methods (random,
+strided, dilated, 2-D) tell the reverse, their share of the dense rate on the pairs that they see,
+goal 0.40.
 Usage: density.py [--quick] [--threads T] [method ...]
 """
 

@@ -322,4 +322,6 @@ REFUSED = pattern_refusals(single([2, 3], 0), lacks=("cross", "packed"), pairs="
             single([2, 3], 5, axis_bias=1, causal_axis=0.5, scale=float("nan")),
             ["axis must be in -2..1, got 5", "axis_bias must be a bool, got 1",
              "causal_axis must be a bool, got 0.5", "scale must be finite, got nan"]),
+    Refused("many-extents", single([1] * 8 + [6], 0),
+            ["grid must have at most 8 values, got 9"]),
 ]

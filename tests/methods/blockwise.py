@@ -208,4 +208,7 @@ REFUSED = pattern_refusals(blocks(2), own=("perm",)) + [
     Refused("everything-at-once", blocks(0, 5, scale=float("nan")),
             ["num_blocks must be >= 1, got 0", "identity_heads must be in 0..H = 0..4, got 5",
              "scale must be finite, got nan"]),
+    Refused("more-blocks-than-heads-may-have", blocks(2000000),
+            ["num_blocks must be in 1..Nk = 1..7, got 2000000",
+             "num_blocks must be at most 4194304 / H = 1048576, got 2000000"]),
 ]

@@ -280,4 +280,8 @@ REFUSED = pattern_refusals(drawn(3), own=("rand_keys",)) + [
     Refused("everything-at-once", drawn(0, include_self=2, scale=float("nan")),
             ["num_random must be >= 1, got 0", "include_self must be a bool, got 2",
              "scale must be finite, got nan"]),
+    Refused("more-than-may-be-drawn", drawn(2000000),
+            ["num_random must be in 1..Nk = 1..7, got 2000000",
+             "num_random must be at most 33554432 / (Nq heads) = 1398101 where it is drawn, "
+             "got 2000000"]),
 ]

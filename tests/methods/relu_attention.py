@@ -236,7 +236,7 @@ REFUSED = pattern_refusals({}, lacks=("sinks", "lse")) + [
     Refused("length-norm", norm("nq"),
             ['length_norm must be one of nk, visible, avg, none, got "nq"']),
     Refused("length-value-0", {"length_value": 0.0},
-            ["length_value must be > 0 and <= 1e+30, got 0"]),
+            ["length_value must be >= 1e-15 and <= 1e+15, got 0"]),
     Refused("length-value-type", {"length_value": "long"},
             ['length_value must be a number, got "long"']),
     Refused("sinks-and-more", {"alpha": 3.0, "causal": 3}, [

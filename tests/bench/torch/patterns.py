@@ -90,37 +90,38 @@ class Ours:
 
 
 class Case:
-    """`peer(**tensors)` gives out [1,H,N,D]; `dense`, if there is one, does so where gradients are
-    asked for. Both are (name, function)."""
+    """`peers`: by "forward" and "both", or what there is of them, (name, function). The function
+    makes out [1,H,N,D] of `tensors()`, given by name; `fixed` are index tensors, sent to us."""
 
-    def __init__(self, name, method, options, peer, dense=None, tensors=None, fixed=None):
-        self.name, self.method, self.options = name, method, options
-        self.peer, self.dense = peer, dense or peer
-        self.tensors, self.fixed = tensors or qkv, fixed or {}
-
-    def names(self):
-        return {calls: f"{self.method}, {self.name} / {peer[0]}, {calls}"
-                for calls, peer in (("forward", self.peer), ("both", self.dense))}
+    def __init__(self, name, method, options, peers, tensors=qkv, fixed=None):
+        self.method, self.options, self.peers = method, options, peers
+        self.tensors, self.fixed = tensors, fixed or {}
+        self.names = {calls: f"{method}, {name} / {peer}, {calls}"
+                      for calls, (peer, _) in peers.items()}
 
     def measure(self, threads, calls):
         """Medians of both sides, between equal answers only: the first calls, which build patterns
         and compile, are compared and not counted."""
-        tensors = self.tensors()
+        tensors, attend = self.tensors(), self.peers[calls][1]
         ours = Ours(threads, self.method, self.options, tensors, self.fixed)
         ours.both()
         if calls == "forward":
             tensors = {name: x.detach() for name, x in tensors.items()}
-            mine, peer = ours.forward, lambda: self.peer[1](**tensors)
+            mine, peer = ours.forward, lambda: attend(**tensors)
             same("out", ours.outputs(0)["out"], peer())
         else:
             inputs = list(tensors.values())
-            mine, peer = ours.both, lambda: torch.autograd.grad(self.dense[1](**tensors), inputs,
+            mine, peer = ours.both, lambda: torch.autograd.grad(attend(**tensors), inputs,
                                                                 ours.grad_out)
             for name, gradient in zip(tensors, peer()):
                 same(f"gradient of {name}", ours.outputs(1)[name], gradient)
         times = in_turns(mine, peer)
         ours.close()
         return times
+
+
+def always(name, peer):
+    return dict.fromkeys(("forward", "both"), (name, peer))
 
 
 def same(what, got, want):
@@ -177,7 +178,7 @@ def longformer(window, count):
 
     plural = "" if count == 1 else "s"
     return Case(f"window {2 * window}, {count} global{plural}", "longformer", {"window": window},
-                ("transformers", peer), tensors=tensors,
+                always("transformers", peer), tensors,
                 fixed={"global_mask": (marks > 0).numpy().astype(np.uint8)})
 
 
@@ -218,7 +219,7 @@ def bigbird(block, count, weights):
         return out.transpose(1, 2)
 
     return Case(f"block {block}, {count} random", "bigbird",
-                {"block_size": block, "duplicates": "multiset"}, (name, peer),
+                {"block_size": block, "duplicates": "multiset"}, always(name, peer),
                 fixed={"rand_blocks": lists})
 
 
@@ -235,7 +236,7 @@ def local(window, causal):
     module = LocalAttention(window, causal=causal, use_rotary_pos_emb=False)
     return Case(f"block {window}{', causal' if causal else ''}", "local",
                 {"granularity": "block", "block": window, "causal": causal},
-                ("local-attention", lambda q, k, v: module(q, k, v)))
+                always("local-attention", lambda q, k, v: module(q, k, v)))
 
 
 def axial_rows():
@@ -251,7 +252,7 @@ def axial_rows():
         return module(q).reshape(1, N, H, D).transpose(1, 2)
 
     return Case(f"{SIDE} x {SIDE}, rows", "axial", {"grid": [SIDE, SIDE], "axis": 1},
-                ("axial-attention", peer))
+                always("axial-attention", peer))
 
 
 # --- flex_attention ---
@@ -260,7 +261,8 @@ def axial_rows():
 class Compiled:
     """flex_attention of one mask. Compiled once, for two threads, and run by two or one: its
     buffers are for as many threads as there were, and compiling takes ten seconds. The kernel is
-    called without the guards before it, which would compile again for another number."""
+    called without the guards before it, which would compile again for another number, and on the
+    tensors of the first call: qkv() draws the same numbers every time."""
 
     def __init__(self, visible, heads, block):
         self.kernel = None
@@ -286,18 +288,21 @@ class Compiled:
         return out
 
 
-def flex(name, method, options, visible, block=64, heads=1, fixed=None):
-    """`block`: the tiles of the mask, as the pattern has them or as fits it best."""
+def flex(name, method, options, visible, heads=1, both=True, fixed=None):
+    """`visible` on tiles of 64, which the patterns of blocks have and which fits the others best.
+    `both`: also the dense mask, unless the pattern has a peer with gradients of its own."""
     torch._inductor.config.cpp.dynamic_threads = True
-    compiled, made = Compiled(visible, heads, block), {}
+    compiled, made = Compiled(visible, heads, 64), {}
 
     def dense(q, k, v):
         if "dense" not in made:
             made["dense"] = create_mask(visible, 1, heads, N, N, "cpu")
         return F.scaled_dot_product_attention(q, k, v, attn_mask=made["dense"])
 
-    return Case(name, method, options, ("flex compiled", compiled), ("dense mask", dense),
-                fixed=fixed)
+    peers = {"forward": ("flex compiled", compiled), "both": ("dense mask", dense)}
+    if not both:
+        del peers["both"]
+    return Case(name, method, options, peers, fixed=fixed)
 
 
 def longformer_mask(w, d, count):
@@ -333,13 +338,14 @@ def flex_cases():
     layout |= np.eye(N // 64, dtype=bool)
     on = torch.tensor(layout)
     yield flex("window 512, 16 globals", "longformer", {"window": 256},
-               longformer_mask(256, 1, 16), fixed={"global_mask": first.astype(np.uint8)})
+               longformer_mask(256, 1, 16), both=False,
+               fixed={"global_mask": first.astype(np.uint8)})
     yield flex("window 128, dilation 4", "longformer", {"window": 64, "dilation": [4]},
                longformer_mask(64, 4, 0))
     yield flex("block 64, 3 random", "bigbird", {"block_size": 64}, bigbird_mask(64, lists),
-               heads=H, fixed={"rand_blocks": lists})
+               H, both=False, fixed={"rand_blocks": lists})
     yield flex("block 64, 1 of 8", "block_sparse", {}, lambda b, h, i, j: on[h, i // 64, j // 64],
-               heads=H, fixed={"layout": layout.astype(np.uint8)})
+               H, fixed={"layout": layout.astype(np.uint8)})
     yield flex("stride 64, causal", "sparse_strided", {"stride": 64, "causal": True},
                lambda b, h, i, j: (j <= i) & ((i - j < 64) | ((i - j) % 64 == 0)))
     yield flex(f"{SIDE} x {SIDE}, columns", "axial", {"grid": [SIDE, SIDE], "axis": 0},
@@ -365,7 +371,7 @@ def main():
     for case in cases():
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            for calls, name in case.names().items():
+            for calls, name in case.names.items():
                 if wanted not in name:
                     continue
                 mine, theirs = case.measure(threads, calls)
