@@ -55,13 +55,6 @@ struct RunResult {
   std::vector<double> visible_pairs;  // as Outputs tells it
 };
 
-Tensor Zeros(Ops& ops, const Tensor& like) {
-  const Tensor zeros = ops.Empty(like[0].dtype, ShapesOf(like), LayoutsOf(like));
-  const Tensor zero = ops.Constant(0, ShapesOf(like));
-  if (ops.status().ok()) ops.CopyInto(ViewsOf(zero), ViewsOf(zeros));
-  return zeros;
-}
-
 // The gradients of every differentiable tensor that was sent, in the order of the method's table.
 void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
             const std::map<std::string, Tensor>& sent, RunResult* result) {
@@ -84,9 +77,10 @@ void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
   }
   const std::vector<Tensor> back = ops.tape()->Replay(ops, outputs, grads, inputs);
   for (size_t i = 0; i < names.size(); ++i) {
-    // What the formula had no use for has a gradient of zero.
-    const bool is_unused = back[i].empty() && ops.status().ok();
-    result->outputs.emplace_back(names[i], is_unused ? Zeros(ops, inputs[i]) : back[i]);
+    if (back[i].empty() && ops.status().ok()) {
+      ops.Fail(absl::InternalError(absl::StrCat(info.id, ": no gradient flows to ", names[i])));
+    }
+    result->outputs.emplace_back(names[i], back[i]);
   }
 }
 

@@ -108,7 +108,10 @@ class Longformer : public MethodOf<LongformerOptions> {
   static Outputs Attend(Ops& ops, const Inputs& in, const LongformerOptions& o) {
     const HostInts mask(ops, in, "global_mask", 2);
     const auto local = [&](const SeenRow& r) { return LocalRows(r, o, mask); };
-    if (!mask.is_sent()) return PatternAttend(ops, in, o, local);
+    // Without a mask no row is global; tensors of global rows then have a gradient of zero.
+    const bool has_global = in.tensors.contains("q_global") || in.tensors.contains("k_global") ||
+                            in.tensors.contains("v_global");
+    if (!mask.is_sent() && !has_global) return PatternAttend(ops, in, o, local);
     PatternExtras extras{.rows_differ = mask.differs(), .dtype = DType::kF32};
     const Outputs local_rows = PatternAttend(ops, in, o, local, extras);
     Inputs global = in;

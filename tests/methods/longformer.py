@@ -86,7 +86,8 @@ uneven = mask_of(lambda b, j, N: (j % 9 < b) & (b > 0))
 def q_global(rng, case):
     """NaN in rows that are not global, which nobody may read."""
     x = rng.standard_normal((case.B, case.H, case.Nq, case.D))
-    mask = np.broadcast_to(case.made["global_mask"](None, case), (case.B, case.keys))
+    mask = case.made["global_mask"](None, case) if "global_mask" in case.made else np.zeros(1)
+    mask = np.broadcast_to(mask, (case.B, case.keys))
     offsets = case.ints.get("causal_offset", (case.keys - case.Nq,) * case.B)
     # Where the sequences of a packed case begin is drawn elsewhere.
     for b, offset in enumerate(offsets if not case.packed else ()):
@@ -158,6 +159,9 @@ CASES = [
          ints={"causal_offset": (-66, 2, 69)}),
     Case("offset-causal", B=3, Nq=65, Nk=70, options=token(4, 2, causal=True),
          made=own(scattered), ints={"causal_offset": (-30, 5, 40)}),
+    # Tensors of global rows without a mask: no row is global, their gradients are zero.
+    Case("no-mask-own-tensors", B=2, Nq=65, options=token(4), made={
+        "q_global": q_global, "k_global": k_global, "v_global": v_global}),
     Case("offset-extreme", B=2, Nq=33, options=token(4), made=own(scattered),
          ints={"causal_offset": (2**31 - 1, -(2**31))}),
     Case("lengths", dtypes=ALL, B=6, H=1, Nq=131, options=token(9), made=own(scattered),

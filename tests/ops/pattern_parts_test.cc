@@ -124,6 +124,9 @@ TEST(PatternParts, KeyLists) {
                    .R = R,
                    .multiset = random.Coin(),
                    .include_self = random.Coin()};
+    if (!lists.multiset) {
+      EXPECT_EQ(ListSource(row, lists).build().listed_again, 0);
+    }
     const bool segments = random.Pick(0, 2) == 0;
     if (segments) {
       lists.ids_q = q;
