@@ -7,11 +7,14 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend.h"
+#include "kernels/cpu/attend_list.h"
 #include "kernels/cpu/peak.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/scan.h"
@@ -86,6 +89,22 @@ int64_t UsableMemory() {
   return static_cast<int64_t>(bytes);
 }
 
+// Problems whose rows are listed have kernels of their own. Nearly always all are or none.
+bool IsListed(const AttendProblem& p) { return !p.rows.empty() && p.rows[0].is_listed; }
+bool IsListed(const AttendGradProblem& p) { return IsListed(p.forward); }
+template <class Problem, class Tiles, class Lists>
+absl::Status EachForm(std::span<const Problem> problems, const Tiles& tiles, const Lists& lists) {
+  const auto is_listed = [](const Problem& p) { return IsListed(p); };
+  std::vector<Problem> listed;
+  std::copy_if(problems.begin(), problems.end(), std::back_inserter(listed), is_listed);
+  if (listed.empty()) return tiles(problems);
+  if (listed.size() == problems.size()) return lists(problems);
+  std::vector<Problem> rest;
+  std::remove_copy_if(problems.begin(), problems.end(), std::back_inserter(rest), is_listed);
+  const absl::Status status = tiles(std::span<const Problem>(rest));
+  return status.ok() ? lists(std::span<const Problem>(listed)) : status;
+}
+
 }  // namespace
 
 double Cpu::ParallelSeconds(double serial_seconds, int64_t items) const {
@@ -128,10 +147,28 @@ absl::Status CpuBackend::Run(Stream& stream, const F& primitive) {
 }
 
 absl::Status CpuBackend::Attend(Stream& stream, const AttendArgs& args) {
-  return Run(stream, [&] { return CpuAttend(*this, stream, args); });
+  return Run(stream, [&] {
+    return EachForm(
+        args.problems,
+        [&](auto problems) {
+          return CpuAttend(*this, stream, {args.params, problems});
+        },
+        [&](auto problems) {
+          return CpuAttendLists(*this, stream, {args.params, problems});
+        });
+  });
 }
 absl::Status CpuBackend::AttendGrad(Stream& stream, const AttendGradArgs& args) {
-  return Run(stream, [&] { return CpuAttendGrad(*this, stream, args); });
+  return Run(stream, [&] {
+    return EachForm(
+        args.problems,
+        [&](auto problems) {
+          return CpuAttendGrad(*this, stream, {args.params, problems});
+        },
+        [&](auto problems) {
+          return CpuAttendListsGrad(*this, stream, {args.params, problems});
+        });
+  });
 }
 absl::Status CpuBackend::Merge(Stream& stream, const MergeArgs& args) {
   return Run(stream, [&] { return CpuMerge(*this, stream, args); });

@@ -61,6 +61,7 @@ struct AttendRow {
   double visible_tiles = 0;  // 64 x 64 tiles visited, of one head
   bool gathers = false;      // some pattern has query_rows or key_rows; told on a dry stream too
   bool is_counted = true;    // false on a dry stream: visible_tiles is about
+  bool is_listed = false;    // its patterns are (Pattern::is_listed); told on a dry stream too
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -86,6 +87,8 @@ struct AttendTerms {
   View row_weight;  // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
 };
 
+// Rows of a problem are all listed or none. Listed ones are of softmax and take neither k2, v2 nor
+// table, q_rel, r.
 struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype

@@ -69,6 +69,7 @@ bool RepeatsByStride(const View& view) {
 
 bool Covers(const Pattern* pattern, const AttendRow& row) {
   if (pattern == nullptr) return true;
+  if (pattern->is_listed() != row.is_listed) return false;
   const bool gathers = !pattern->query_rows.empty() || !pattern->key_rows.empty();
   return gathers ? row.gathers : pattern->Nq >= row.nq && pattern->Nk >= row.nk;
 }
@@ -80,7 +81,8 @@ bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendRow>& rows
     bool covers = Covers(row.pattern.get(), row);
     for (const auto& pattern : row.head_patterns) covers = covers && Covers(pattern.get(), row);
     const auto heads = static_cast<int64_t>(row.head_patterns.size());
-    return inside && covers && (heads == 0 || heads == q[1]);
+    const bool alike = row.is_listed == rows[0].is_listed;
+    return inside && covers && alike && (heads == 0 || heads == q[1]);
   });
 }
 
@@ -93,13 +95,23 @@ bool FitsQkv(const View& q, const View& k, const View& v) {
   return batch && heads && vs[2] == ks[2] && qs[3] == ks[3];
 }
 
+bool TakesLists(const AttendCall& call) {
+  const AttendTensors& t = call.terms;
+  return call.params.weighting == Weighting::kSoftmax && t.k2.empty() && t.table.empty() &&
+         t.r.empty();
+}
+
 absl::Status CheckProblem(const AttendCall& call, std::span<const AttendRows> parts, size_t p) {
   const View &q = call.q[p], &k = call.k[p], &v = call.v[p];
   const bool uniform = q.dtype == call.q[0].dtype && k.dtype == call.k[0].dtype &&
                        v.dtype == call.v[0].dtype && q.shape[3] == call.q[0].shape[3] &&
                        v.shape[3] == call.v[0].shape[3];
   bool fits = uniform && FitsQkv(q, k, v);
-  for (const AttendRows& rows : parts) fits = fits && FitsRows(q.shape, k.shape, rows[p]);
+  for (const AttendRows& rows : parts) {
+    fits = fits && FitsRows(q.shape, k.shape, rows[p]);
+    const bool listed = fits && !rows[p].empty() && rows[p][0].is_listed;
+    fits = fits && (!listed || TakesLists(call));
+  }
   if (!fits) {
     return absl::InternalError(absl::StrCat(
         "attend: problem ", p, " breaks the contract, got q ", ToString(q.shape), " k ",

@@ -127,6 +127,7 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
   for (const PatternSource& head : heads) {
     PatternCounts counts{head.visible_pairs, head.visible_tiles};
     row.gathers = row.gathers || head.gathers;
+    row.is_listed = head.is_listed;
     row.is_counted = row.is_counted && (head.is_counted || !stream_.is_dry());
     if (head.build != nullptr && !stream_.is_dry()) {
       std::shared_ptr<const Pattern> pattern = patterns_ != nullptr

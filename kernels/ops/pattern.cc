@@ -225,7 +225,8 @@ Pattern PatternBuilder::Build() && {
 
 PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths) {
   const bool is_whole = lengths.nq >= pattern.Nq && lengths.nk >= pattern.Nk;
-  if (is_whole || !pattern.query_rows.empty() || !pattern.key_rows.empty()) {
+  const bool is_ordered = !pattern.query_rows.empty() || !pattern.key_rows.empty();
+  if (is_whole || is_ordered || pattern.is_listed()) {
     return {static_cast<double>(pattern.visible_pairs - pattern.listed_again),
             static_cast<double>(pattern.visible_tiles)};
   }

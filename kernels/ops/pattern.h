@@ -46,6 +46,14 @@ struct TileRows {
   int64_t rows() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
 };
 
+// Pairs one by one: row r holds columns[begin[r], begin[r + 1]), ascending. A column that stands
+// there twice counts twice.
+struct PairList {
+  std::vector<int64_t> begin;
+  std::vector<int32_t> columns;
+  bool operator==(const PairList&) const = default;
+};
+
 // Immutable once built; pure host data. Tiles are of *slots*: places in an optional gather order of
 // query rows and of key rows. Slots beyond Nq or Nk never count as visible.
 struct Pattern {
@@ -61,9 +69,14 @@ struct Pattern {
   // (-1). A row may stand in several slots: whoever sees two of them counts it twice.
   std::vector<int32_t> key_rows;
   std::vector<float> key_bias;  // of a key slot, added to s; natural units. Empty: 0
-  int64_t visible_pairs = 0;    // of slots
-  int64_t listed_again = 0;     // of these, pairs of rows that another slot of the key shows
+  // Of a listed pattern, whose tiles would be nearly empty: it is these pairs of rows in natural
+  // order, and has neither tiles nor anything else that is told above.
+  PairList keys_of, queries_of;  // of every query; of every key, the same pairs
+  int64_t visible_pairs = 0;     // of slots
+  int64_t listed_again = 0;      // of these, pairs that a list holds once more
   int64_t visible_tiles = 0;
+
+  bool is_listed() const { return !keys_of.begin.empty(); }
 };
 
 class Predicate;     // pattern_predicate.h
@@ -134,6 +147,7 @@ struct PatternSource {
   double visible_tiles = 0;  // about: exact or a little more, for predictions
   bool is_counted = true;    // false: about, or a bound; CountsOf tells once the pattern is built
   bool gathers = false;      // it may have a gather order
+  bool is_listed = false;    // Pattern::is_listed
   std::function<PatternPlan()> plan;  // what it is made of; empty: every pair is visible
   std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
 };
@@ -154,7 +168,7 @@ PatternSource Intersect(const PatternSource& source, Visible visible);
 PatternSource WithinSegments(const PatternSource& source, std::span<const int32_t> ids_q,
                              std::span<const int32_t> ids_k);
 // Pairs and tiles of a built pattern, of a row's lengths; the lengths of a pattern with a gather
-// order are those that it was built for.
+// order or lists are those that it was built for.
 PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths);
 
 // {lo <= j - i <= hi} over Nq queries and Nk keys; kUnbounded as in AddBand.

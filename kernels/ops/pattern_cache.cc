@@ -18,6 +18,9 @@ int64_t BytesOf(const Pattern& pattern) {
   bytes += pattern.masks.capacity() * sizeof(TileMask);
   bytes += (pattern.query_rows.capacity() + pattern.key_rows.capacity()) * sizeof(int32_t);
   bytes += pattern.key_bias.capacity() * sizeof(float);
+  for (const PairList* list : {&pattern.keys_of, &pattern.queries_of}) {
+    bytes += list->begin.capacity() * sizeof(int64_t) + list->columns.capacity() * sizeof(int32_t);
+  }
   return static_cast<int64_t>(bytes);
 }
 

@@ -1,6 +1,7 @@
-// Keys by list: a query tile shares the keys that its queries list, gathered side by side.
-#include <bit>
+// Keys by list: as tiles where they fill these, else pair by pair.
+#include <algorithm>
 #include <cassert>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/pattern_parts.h"
@@ -9,12 +10,6 @@
 
 namespace attnd {
 namespace {
-
-// One query of a tile lists one key.
-struct Listed {
-  int32_t key, query;
-  auto operator<=>(const Listed&) const = default;
-};
 
 struct Lists {
   PatternRow row;
@@ -27,91 +22,76 @@ struct Lists {
     if (j < 0 || j >= row.lengths.nk || (row.causal && j > i + row.offset)) return false;
     return ids_q.empty() || (ids_q[i] >= 0 && ids_q[i] == ids_k[j]);
   }
-  // What the queries of a tile list, by key.
-  void OfTile(int64_t q_tile, std::vector<Listed>* listed) const {
-    listed->clear();
-    const int64_t end = std::min((q_tile + 1) * kTile, row.lengths.nq);
-    for (int64_t i = q_tile * kTile; i < end; ++i) {
-      const auto query = static_cast<int32_t>(i % kTile);
-      const int32_t* list = keys.data() + i * R;
-      for (int64_t t = 0; t < R; ++t) {
-        if (Sees(i, list[t])) listed->push_back({list[t], query});
-      }
-      const int64_t self = i + row.offset;
-      if (include_self && Sees(i, self) && std::find(list, list + R, self) == list + R) {
-        listed->push_back({static_cast<int32_t>(self), query});
-      }
+  // Appends what query i lists, ascending. Returns how many of these are there once more.
+  int64_t OfQuery(int64_t i, std::vector<int32_t>* listed) const {
+    if (i >= row.lengths.nq) return 0;
+    const auto first = static_cast<int64_t>(listed->size());
+    const int32_t* list = keys.data() + i * R;
+    for (int64_t t = 0; t < R; ++t) {
+      if (Sees(i, list[t])) listed->push_back(list[t]);
     }
-    std::sort(listed->begin(), listed->end());
-    if (!multiset) listed->erase(std::unique(listed->begin(), listed->end()), listed->end());
+    const int64_t self = i + row.offset;
+    if (include_self && Sees(i, self) && std::find(list, list + R, self) == list + R) {
+      listed->push_back(static_cast<int32_t>(self));
+    }
+    const auto begin = listed->begin() + first;
+    if (!std::is_sorted(begin, listed->end())) std::sort(begin, listed->end());
+    if (!multiset) {
+      listed->erase(std::unique(begin, listed->end()), listed->end());
+      return 0;
+    }
+    int64_t again = 0;
+    for (size_t at = first + 1; at < listed->size(); ++at) {
+      again += (*listed)[at] == (*listed)[at - 1];
+    }
+    return again;
   }
 };
 
-// Calls slot(key, queries, is_again): for each key one slot, and one more for those that list it
-// again.
-template <class Slot>
-void ForEachSlot(const std::vector<Listed>& listed, const Slot& slot) {
-  std::vector<uint64_t> levels;  // queries that list the key more than t times
-  for (size_t at = 0; at < listed.size();) {
-    const int32_t key = listed[at].key;
-    levels.clear();
-    for (size_t times = 0; at < listed.size() && listed[at].key == key; ++at) {
-      const bool is_again = times > 0 && listed[at - 1].query == listed[at].query;
-      times = is_again ? times + 1 : 1;
-      if (times > levels.size()) levels.push_back(0);
-      levels[times - 1] |= uint64_t{1} << listed[at].query;
+// The same pairs by column.
+PairList Transposed(const PairList& list, int64_t columns) {
+  PairList other{.begin = std::vector<int64_t>(static_cast<size_t>(columns) + 1, 0)};
+  for (const int32_t column : list.columns) ++other.begin[column + 1];
+  std::partial_sum(other.begin.begin(), other.begin.end(), other.begin.begin());
+  other.columns.resize(list.columns.size());
+  std::vector<int64_t> next(other.begin.begin(), other.begin.end() - 1);
+  for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
+    for (int64_t at = list.begin[row]; at < list.begin[row + 1]; ++at) {
+      other.columns[next[list.columns[at]]++] = static_cast<int32_t>(row);
     }
-    for (size_t t = 0; t < levels.size(); ++t) slot(key, levels[t], t > 0);
   }
+  return other;
 }
 
-Pattern GatheredLists(const Lists& lists) {
-  RowOrder key_rows;
-  std::vector<uint64_t> seen_by;  // of every slot
-  std::vector<int64_t> tiles;     // key tiles below those of each query tile
-  std::vector<Listed> listed;
-  int64_t again = 0;  // pairs that are listed before
-  const int64_t rows = Tiles(lists.row.lengths.nq);
-  for (int64_t q_tile = 0; q_tile < rows; ++q_tile) {
-    tiles.push_back(static_cast<int64_t>(key_rows.size()) / kTile);
-    lists.OfTile(q_tile, &listed);
-    ForEachSlot(listed, [&](int32_t key, uint64_t queries, bool is_again) {
-      if (is_again) again += std::popcount(queries);
-      key_rows.push_back(key);
-      seen_by.push_back(queries);
-    });
-    key_rows.resize(Tiles(static_cast<int64_t>(key_rows.size())) * kTile, -1);
-    seen_by.resize(key_rows.size(), 0);
+Pattern PairLists(const Lists& lists) {
+  Pattern pattern{.Nq = lists.row.Nq, .Nk = lists.row.Nk};
+  PairList& list = pattern.keys_of;
+  list.begin = {0};
+  list.columns.reserve(static_cast<size_t>(lists.row.lengths.nq * lists.R));
+  for (int64_t i = 0; i < lists.row.Nq; ++i) {
+    const auto first = static_cast<int64_t>(list.columns.size());
+    pattern.listed_again += lists.OfQuery(i, &list.columns);
+    const auto end = static_cast<int64_t>(list.columns.size());
+    pattern.visible_pairs += end - first;
+    list.begin.push_back(end);
   }
-  tiles.push_back(static_cast<int64_t>(key_rows.size()) / kTile);
-  PatternBuilder builder(lists.row.lengths.nq, static_cast<int64_t>(key_rows.size()));
-  for (int64_t q_tile = 0; q_tile < rows; ++q_tile) {
-    for (int64_t tile = tiles[q_tile]; tile < tiles[q_tile + 1]; ++tile) {
-      TileMask mask;
-      std::copy_n(seen_by.begin() + tile * kTile, kTile, mask.begin());
-      builder.AddMasked(q_tile, tile, mask);
-    }
-  }
-  // An order of no slots would read as the natural one.
-  if (key_rows.empty()) return PatternBuilder(lists.row.Nq, lists.row.Nk).Build();
-  Pattern pattern = std::move(builder).Build();
-  pattern.key_rows = std::move(key_rows);
-  pattern.listed_again = again;
+  pattern.queries_of = Transposed(list, lists.row.Nk);
   return pattern;
 }
 
-Pattern NaturalLists(const Lists& lists) {
+Pattern Tiled(const Lists& lists) {
   PatternBuilder builder(lists.row.lengths.nq, lists.row.lengths.nk);
-  std::vector<Listed> listed;
+  std::vector<TileMask> tiles(Tiles(lists.row.lengths.nk));
+  std::vector<int32_t> listed;
   for (int64_t q_tile = 0; q_tile < Tiles(lists.row.lengths.nq); ++q_tile) {
-    lists.OfTile(q_tile, &listed);
-    for (auto at = listed.begin(); at != listed.end();) {
-      const int64_t tile = at->key / kTile;
-      TileMask mask{};
-      for (; at != listed.end() && at->key / kTile == tile; ++at) {
-        mask[at->key % kTile] |= uint64_t{1} << at->query;
-      }
-      builder.AddMasked(q_tile, tile, mask);
+    std::fill(tiles.begin(), tiles.end(), TileMask{});
+    for (int64_t query = 0; query < kTile; ++query) {
+      listed.clear();
+      lists.OfQuery(q_tile * kTile + query, &listed);
+      for (const int32_t key : listed) tiles[key / kTile][key % kTile] |= uint64_t{1} << query;
+    }
+    for (size_t tile = 0; tile < tiles.size(); ++tile) {
+      builder.AddMasked(q_tile, static_cast<int64_t>(tile), tiles[tile]);
     }
   }
   return std::move(builder).Build();
@@ -122,13 +102,14 @@ Pattern NaturalLists(const Lists& lists) {
 PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
   const auto [nq, nk] = row.lengths;
   const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
-  // Gathered keys fill at most `longest` tiles of a row; natural ones at most all.
-  const bool is_natural = !lists.multiset && Tiles(nk) <= longest;
-  PatternSource source{.Nq = row.Nq, .Nk = row.Nk, .is_counted = false, .gathers = !is_natural};
+  // A pair of a tile costs a third of a listed one, and a tile that is a quarter full four times
+  // its pairs. Tiles show a pair once.
+  const bool is_listed = lists.multiset || longest * 4 < row.Nk;
+  PatternSource source{.Nq = row.Nq, .Nk = row.Nk, .is_counted = false, .is_listed = is_listed};
   source.visible_pairs = static_cast<double>(nq) *
                          static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
   source.visible_tiles =
-      static_cast<double>(Tiles(nq)) * static_cast<double>(is_natural ? Tiles(nk) : longest);
+      is_listed ? 0 : static_cast<double>(Tiles(nq)) * static_cast<double>(Tiles(nk));
   source.key =
       absl::StrCat(row.Nq, " ", row.Nk, " lists ", nq, " ", nk, " ", row.offset, " ", row.causal,
                    " ", lists.R, " ", lists.multiset, " ", lists.include_self, " ", lists.name, " ",
@@ -136,7 +117,7 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
   const auto copy = [](std::span<const int32_t> list) {
     return std::vector<int32_t>(list.begin(), list.end());
   };
-  source.build = [is_natural, keys = lists.keys,
+  source.build = [is_listed, keys = lists.keys,
                   own = std::make_shared<const Lists>(Lists{row,
                                                             {},
                                                             lists.R,
@@ -147,7 +128,7 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
     Lists filled = *own;
     filled.keys = keys();
     assert(static_cast<int64_t>(filled.keys.size()) >= filled.row.lengths.nq * filled.R);
-    return is_natural ? NaturalLists(filled) : GatheredLists(filled);
+    return is_listed ? PairLists(filled) : Tiled(filled);
   };
   return source;
 }

@@ -1,6 +1,7 @@
 #include "kernels/ops/random.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -108,10 +109,19 @@ uint64_t Mix(uint64_t x) {
   return z ^ z >> 31;
 }
 
-uint64_t DrawKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b, uint64_t t) {
+namespace {
+
+// What the draws t of one list share.
+uint64_t ListKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b) {
   uint64_t x = seed;
-  for (uint64_t word : {tag, a, b, t}) x = Mix(x ^ word);
+  for (uint64_t word : {tag, a, b}) x = Mix(x ^ word);
   return x;
+}
+
+}  // namespace
+
+uint64_t DrawKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b, uint64_t t) {
+  return Mix(ListKey(seed, tag, a, b) ^ t);
 }
 
 uint64_t Bounded(uint64_t u, uint64_t m) {
@@ -119,24 +129,36 @@ uint64_t Bounded(uint64_t u, uint64_t m) {
   return static_cast<uint64_t>((static_cast<Wide>(u) * m) >> 64);
 }
 
-Sampler::Sampler(int64_t most) : places_(static_cast<size_t>(most)) {
+Sampler::Sampler(int64_t most)
+    : places_(static_cast<size_t>(most)), marks_(static_cast<size_t>(most / 64 + 1)) {
   std::iota(places_.begin(), places_.end(), 0);
 }
 
 std::span<const int32_t> Sampler::Draw(int64_t M, int64_t count, uint64_t seed, uint64_t tag,
                                        uint64_t a, uint64_t b) {
   const int64_t taken = std::clamp<int64_t>(count, 0, M);
+  const uint64_t key = ListKey(seed, tag, a, b);
   swapped_.clear();
   for (int64_t t = 0; t < taken; ++t) {
-    const auto step =
-        Bounded(DrawKey(seed, tag, a, b, static_cast<uint64_t>(t)), static_cast<uint64_t>(M - t));
+    const auto step = Bounded(Mix(key ^ static_cast<uint64_t>(t)), static_cast<uint64_t>(M - t));
     swapped_.push_back(static_cast<int32_t>(t + static_cast<int64_t>(step)));
     std::swap(places_[t], places_[swapped_.back()]);
   }
   drawn_.assign(places_.begin(), places_.begin() + taken);
   // Undone in reverse, so that the next draw finds places in order without writing all of them.
   for (int64_t t = taken - 1; t >= 0; --t) std::swap(places_[t], places_[swapped_[t]]);
-  std::sort(drawn_.begin(), drawn_.end());
+  constexpr int64_t kSparse = 256;  // places for each of few that are drawn: sorting is faster
+  if (M > kSparse * taken) {
+    std::sort(drawn_.begin(), drawn_.end());
+    return drawn_;
+  }
+  for (const int32_t place : drawn_) marks_[place / 64] |= uint64_t{1} << place % 64;
+  drawn_.clear();
+  for (int64_t word = 0; word * 64 < M; ++word) {
+    for (; marks_[word] != 0; marks_[word] &= marks_[word] - 1) {
+      drawn_.push_back(static_cast<int32_t>(word * 64 + std::countr_zero(marks_[word])));
+    }
+  }
   return drawn_;
 }
 

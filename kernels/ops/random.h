@@ -55,7 +55,7 @@ uint64_t DrawKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b, uint64_t t
 // The high 64 bits of u * m: uniform in [0, m) up to 2^-64.
 uint64_t Bounded(uint64_t u, uint64_t m);
 // Draws without replacement from M ascending candidates, of which it gives the places 0..M-1: not
-// thread safe. Cost: count log count a draw, whatever M is.
+// thread safe. Cost: about `count` steps a draw, whatever M is.
 class Sampler {
  public:
   // `most`: the largest M.
@@ -67,6 +67,7 @@ class Sampler {
  private:
   std::vector<int32_t> places_;  // 0, 1, .. between draws
   std::vector<int32_t> drawn_, swapped_;
+  std::vector<uint64_t> marks_;  // a bit a place, none set between draws
 };
 
 // Rows of unit vectors, orthogonal within each block of D rows (Choromanski et al. 2021, section

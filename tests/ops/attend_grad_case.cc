@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/ops/attend_case.h"
+#include "tests/ops/random_lists.h"
 
 namespace attnd::testing {
 namespace {
@@ -79,7 +80,12 @@ void GradCase::AddRow(int64_t b) {
   row.nk = sizes.padded ? std::max<int64_t>(sizes.Nk - 2 - 30 * b, 0) : sizes.Nk;
   row.offset = Has("relative") ? std::max<int64_t>(row.nk - row.nq, 0) : 7 * b - 5;
   row.gathers = sizes.slots == Slots::kGather || sizes.slots == Slots::kByHead;
+  row.is_listed = sizes.slots == Slots::kListed;
   const auto pattern = [&] {
+    if (row.is_listed) {
+      return std::make_shared<const Pattern>(
+          RandomLists(&random, sizes.Nq, sizes.Nk, row.nq, row.nk, sizes.listed));
+    }
     std::vector<int32_t> queries, keys;
     for (int32_t i = 0; row.gathers && i < row.nq; ++i) {
       if (random() % 8 != 0) queries.push_back(i);
@@ -100,7 +106,7 @@ void GradCase::AddRow(int64_t b) {
     }
     return std::make_shared<const Pattern>(std::move(made));
   };
-  if (sizes.slots == Slots::kByHead) {
+  if (sizes.slots == Slots::kByHead || row.is_listed) {
     for (int64_t h = 0; h < sizes.H; ++h) row.head_patterns.push_back(pattern());
   } else if (sizes.slots != Slots::kNone) {
     row.pattern = pattern();

@@ -17,10 +17,12 @@ enum class Slots {
   kInOrder,  // masks, runs of full tiles and empty tiles over rows as they lie
   kGather,   // the same over random orders with repeats, holes and rows of k2
   kByHead,   // kGather, another one for each head
+  kListed,   // random lists, others for each head
 };
 
 struct GradSizes {
   int64_t B = 1, H = 1, Hkv = 1, Nq = 0, Nk = 0, Nk2 = 0, D = 1, Dv = 1, V = 5, L = 9;
+  int64_t listed = 40;  // keys that a query of kListed has at most
   Slots slots = Slots::kNone;
   DType q = DType::kF32, k = DType::kF32, v = DType::kF32, out = DType::kF32;
   Memory memory = Memory::kDense;

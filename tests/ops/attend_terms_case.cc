@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/ops/attend_case.h"
+#include "tests/ops/random_lists.h"
 
 namespace attnd::testing {
 namespace {
@@ -58,12 +59,13 @@ void ExpectClose(const TestArray& ours, const PlainArray& plain, const PlainArra
 }  // namespace
 
 std::string TermsSizes::ToString() const {
-  return absl::StrCat(
-      "H", H, "/", Hkv, " Nq", Nq, " Nk", Nk, "+", Nk2, " D", D, "/", Dv, " ", Name(q), Name(k),
-      Name(v), Name(out), " weighting", static_cast<int>(params.weighting), " cap", params.softcap,
-      " pattern", has_pattern, per_head, padded, " gather", gathers_queries, gathers_keys,
-      " constants", key_bias, tile_bias, " bias", bias, Name(bias_dtype), bias_repeats, " alibi",
-      alibi, " sinks", sinks, " table", table, " weight", row_weight, " L", L, " offset", offset);
+  return absl::StrCat("H", H, "/", Hkv, " Nq", Nq, " Nk", Nk, "+", Nk2, " D", D, "/", Dv, " ",
+                      Name(q), Name(k), Name(v), Name(out), " weighting",
+                      static_cast<int>(params.weighting), " cap", params.softcap, " pattern",
+                      has_pattern, per_head, padded, " gather", gathers_queries, gathers_keys,
+                      " listed", listed, " constants", key_bias, tile_bias, " bias", bias,
+                      Name(bias_dtype), bias_repeats, " alibi", alibi, " sinks", sinks, " table",
+                      table, " weight", row_weight, " L", L, " offset", offset);
 }
 
 TermsCase::TermsCase(const TermsSizes& s, unsigned seed) : sizes(s), random_(seed) {
@@ -73,6 +75,7 @@ TermsCase::TermsCase(const TermsSizes& s, unsigned seed) : sizes(s), random_(see
     row.nq = s.padded ? s.Nq - std::min<int64_t>(s.Nq, 3 + b * 30) : s.Nq;
     row.nk = s.padded ? s.Nk - std::min<int64_t>(s.Nk, 5 + b * 40) : s.Nk;
     row.offset = s.offset;
+    row.is_listed = s.listed > 0;
     if (s.has_pattern && !s.per_head) row.pattern = RandomPattern(row.nq, row.nk);
     for (int64_t h = 0; h < s.H && s.has_pattern && s.per_head; ++h) {
       row.head_patterns.push_back(RandomPattern(row.nq, row.nk));
@@ -144,6 +147,10 @@ void TermsCase::FillBias() {
 }
 
 std::shared_ptr<const Pattern> TermsCase::RandomPattern(int64_t nq, int64_t nk) {
+  if (sizes.listed > 0) {
+    return std::make_shared<Pattern>(
+        RandomLists(&random_, sizes.Nq, sizes.Nk, nq, nk, sizes.listed));
+  }
   std::vector<int32_t> query_rows, key_rows;
   if (sizes.gathers_queries) {
     // Some rows are left out, some slots are empty.

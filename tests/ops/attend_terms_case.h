@@ -19,7 +19,8 @@ struct TermsSizes {
   bool has_pattern = true, per_head = false, padded = false;
   // Slots in random order with holes, some rows left out; of keys also repeats.
   bool gathers_queries = false, gathers_keys = false;
-  int64_t Nk2 = 0;  // gathers_keys only
+  int64_t Nk2 = 0;     // gathers_keys only
+  int64_t listed = 0;  // keys that a query lists at most; 0: the pattern has tiles
   bool key_bias = false, tile_bias = false;
   bool bias = false, alibi = false, sinks = false, table = false, row_weight = false;
   DType bias_dtype = DType::kF32;

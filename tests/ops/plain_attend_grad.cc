@@ -194,6 +194,11 @@ std::vector<std::vector<SeenKey>> SeenKeys(const AttendProblem& problem, int64_t
     }
     return seen;
   }
+  for (size_t i = 0; pattern->is_listed() && i + 1 < pattern->keys_of.begin.size(); ++i) {
+    for (int64_t at = pattern->keys_of.begin[i]; at < pattern->keys_of.begin[i + 1]; ++at) {
+      seen[i].push_back({.key = pattern->keys_of.columns[at]});
+    }
+  }
   const auto& runs = pattern->by_query;
   for (int64_t q_tile = 0; q_tile < runs.rows(); ++q_tile) {
     for (int64_t n = runs.begin[q_tile]; n < runs.begin[q_tile + 1]; ++n) {

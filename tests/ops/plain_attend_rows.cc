@@ -54,6 +54,11 @@ std::vector<std::vector<SeenKey>> SeenRows(const Pattern* pattern, const AttendR
     }
     return seen;
   }
+  for (size_t i = 0; pattern->is_listed() && i + 1 < pattern->keys_of.begin.size(); ++i) {
+    for (int64_t at = pattern->keys_of.begin[i]; at < pattern->keys_of.begin[i + 1]; ++at) {
+      seen[i].push_back({.row = pattern->keys_of.columns[at]});
+    }
+  }
   const Slots slots{*pattern, row, seen};
   const TileRows& tiles = pattern->by_query;
   for (int64_t tile = 0; tile < tiles.rows(); ++tile) {

@@ -32,6 +32,12 @@ inline std::vector<PlainPair> PlainVisible(const AttendProblem& p, int64_t b, in
     for (int64_t j = 0; j < row.nk; ++j) pairs.push_back({.key = j, .slot = j});
     return pairs;
   }
+  for (int64_t at = 0; pattern->is_listed(); ++at) {
+    const PairList& list = pattern->keys_of;
+    if (list.begin[i] + at == list.begin[i + 1]) return pairs;
+    const int64_t key = list.columns[list.begin[i] + at];
+    pairs.push_back({.key = key, .slot = key});
+  }
   int64_t slot = i;
   if (!pattern->query_rows.empty()) {
     const auto& rows = pattern->query_rows;
