@@ -24,6 +24,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
+// Keys [begin, end) of a tile.
+struct KeyRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const KeyRange&) const = default;
+};
+
 // A visible key tile of a block of scores.
 struct KeyPart {
   int64_t first, keys;  // slots
@@ -32,13 +39,48 @@ struct KeyPart {
   const TileTerms* terms;
   int place;        // in KeyTiles
   uint64_t absent;  // slots (bits) without a key
+  // Keys that some query of the panel at work sees, and of its strips: scores of others are neither
+  // computed nor read.
+  KeyRange seen = {};
+  KeyRange strips[kStrips] = {};
+  bool is_even = true;  // the same in all strips
 
   // Queries of the tile that see a key, apart from bias.
   uint64_t Sees(int64_t key) const {
     const uint64_t word = mask == nullptr ? ~uint64_t{0} : (*mask)[key];
     return (absent >> key & 1) != 0 ? 0 : word;
   }
+  bool hides() const { return mask != nullptr || absent != 0; }
+  // The next panel at work, of which `lanes` have queries.
+  void LookFrom(int64_t panel, int64_t lanes);
+
+ private:
+  KeyRange SeenBy(uint64_t queries) const {
+    KeyRange range = {0, keys};
+    while (range.size() > 0 && (Sees(range.begin) & queries) == 0) ++range.begin;
+    while (range.size() > 0 && (Sees(range.end - 1) & queries) == 0) --range.end;
+    return range;
+  }
 };
+
+inline void KeyPart::LookFrom(int64_t panel, int64_t lanes) {
+  seen = {0, keys};
+  is_even = true;
+  if (!hides()) return;
+  constexpr uint64_t kBits = ~uint64_t{0} >> (64 - kStrip);
+  seen = {keys, 0};
+  int64_t rows = 0;
+  for (int64_t s = 0; s < kStrips; ++s) {
+    strips[s] = {0, 0};
+    if (s * kStrip < lanes) strips[s] = SeenBy(kBits << (panel * kPanel + s * kStrip));
+    if (strips[s].size() == 0) continue;
+    rows += strips[s].size();
+    seen = {std::min(seen.begin, strips[s].begin), std::max(seen.end, strips[s].end)};
+  }
+  if (rows == 0) seen = {0, 0};
+  // Whole panels are a little faster than strips.
+  is_even = rows * 8 >= seen.size() * kStrips * 7;
+}
 
 // Space that the query tiles of an item share.
 struct TermSpace {
@@ -67,8 +109,8 @@ class ScoreTerms {
   // `rows` is space for a panel of queries.
   void LoadQueries(float* rows);
   // scores [key][kPanel], query_scale q.k, become scores in units of AttendItem::unit, or weights
-  // where no softmax follows, with `seen` [kPanel] counting them. Selects, so that whatever an
-  // invisible pair holds is gone.
+  // where no softmax follows, with `seen` [kPanel] counting them. Only of keys that the panel sees.
+  // Selects, so that whatever an invisible pair holds is gone.
   void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
   // Queries of the tile that see a key.
   uint64_t Sees(const KeyPart& part, int64_t key) const;
@@ -133,7 +175,7 @@ inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
   }
   if (!t_.terms.is_softmax()) {
     Weigh(part, panel, scores, seen);
-  } else if (part.mask != nullptr || part.absent != 0) {
+  } else if (part.hides()) {
     Hide(part, panel, scores);
   }
 }
@@ -148,7 +190,7 @@ inline void ScoreTerms::AddRelative(const KeyPart& part, int64_t panel, float* s
   const int32_t* position = position_ + panel * kPanel;
   const auto [nearest, farthest] = std::minmax_element(position, position + kPanel);
   int64_t low = last, high = 0;
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const int64_t row = t_.KeyRow(part.first + key);
     if (row < 0) continue;
     low = std::min(low, std::clamp<int64_t>(*nearest - row, 0, last));
@@ -160,7 +202,7 @@ inline void ScoreTerms::AddRelative(const KeyPart& part, int64_t panel, float* s
     const float* rows = reinterpret_cast<const float*>(r.Row(from));
     PanelGemm<Start::kZero>(n, t_.D, {rows, r.stride / static_cast<int64_t>(sizeof(float)), 1},
                             q_relt_ + panel * t_.D * kPanel, space_.relative);
-    for (int64_t key = 0; key < part.keys; ++key) {
+    for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
       const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
       for (int64_t x = 0; x < kPanel; x += kLanes) {
         auto distance = hn::Sub(hn::LoadU(di, position + x), row);
@@ -187,7 +229,7 @@ inline void ScoreTerms::AddLabelled(const KeyPart& part, int64_t panel, float fa
     const int64_t row = t_.QueryRow(first_ + panel * kPanel + i);
     if (row < 0) continue;
     const char* entries = table.At(row, 0);
-    for (int64_t key = 0; key < part.keys; ++key) {
+    for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
       const uint16_t label = part.terms->labels[key * kTile + panel * kPanel + i];
       if (label == TileTerms::kNoLabel) continue;
       scores[key * kPanel + i] +=
@@ -256,7 +298,7 @@ inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
   const DF d;
   const auto cap = static_cast<float>(t_.terms.params.softcap);
   const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, static_cast<float>(cap * t_.unit));
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     ForVectors(scores + key * kPanel, [&](VF t, int64_t) HWY_ATTR {
       return hn::Mul(factor, Tanh(d, hn::Mul(t, inverse)));
     });
@@ -270,7 +312,7 @@ inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scor
   const double exact = *t_.terms.slope * t_.unit;
   const auto rounded = static_cast<float>(exact);
   const VF slope = hn::Set(d, rounded), rest = hn::Set(d, static_cast<float>(exact - rounded));
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       const int64_t at = panel * kPanel + x;
@@ -286,13 +328,14 @@ inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* 
   const DF d;
   if (t_.pattern == nullptr) return;
   const VF unit = hn::Set(d, static_cast<float>(t_.unit));
-  for (int64_t key = 0; !t_.pattern->key_bias.empty() && key < part.keys; ++key) {
+  const bool has_key_bias = !t_.pattern->key_bias.empty();
+  for (int64_t key = part.seen.begin; has_key_bias && key < part.seen.end; ++key) {
     const VF added =
         hn::Set(d, static_cast<float>(t_.pattern->key_bias[part.first + key] * t_.unit));
     ForVectors(scores + key * kPanel, [&](VF s, int64_t) HWY_ATTR { return hn::Add(s, added); });
   }
   if (part.terms == nullptr || part.terms->bias.empty()) return;
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const float* added = part.terms->bias.data() + key * kTile + panel * kPanel;
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       return hn::MulAdd(unit, hn::LoadU(d, added + x), s);
@@ -303,7 +346,7 @@ inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* 
 inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
   const DF d;
   const VF unit = hn::Set(d, static_cast<float>(t_.unit)), hidden = hn::Set(d, kMinusInf);
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const float* bias = space_.bias + key * kPanel;
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       const VF added = CutFinite(d, hn::LoadU(d, bias + x), kLeastTerm, kMostTerm);
@@ -315,7 +358,7 @@ inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
 inline void ScoreTerms::Hide(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   const VF hidden = hn::Set(d, kMinusInf);
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const uint64_t word = part.Sees(key) >> (panel * kPanel);
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       return hn::IfThenElse(LaneMask(word >> x), s, hidden);
@@ -329,7 +372,7 @@ inline void ScoreTerms::Weigh(const KeyPart& part, int64_t panel, float* scores,
   const VF hidden = hn::Set(d, kMinusInf), one = hn::Set(d, 1.0f);
   const bool has_bias = t_.terms.bias.data != nullptr;
   const Weighting weighting = t_.terms.params.weighting;
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const uint64_t word = part.Sees(key) >> (panel * kPanel);
     ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
       auto sees = LaneMask(word >> x);

@@ -37,6 +37,8 @@ constexpr int kRows = 3, kVectors = 4;
 // panels ([columns / kPanel][rows][kPanel]) have no power-of-two strides, which would fight for few
 // cache sets.
 constexpr int64_t kPanel = kVectors * kLanes;
+// Half a panel, the least width at which the micro-kernel loses nothing.
+constexpr int64_t kStrip = 2 * kLanes, kStrips = kPanel / kStrip;
 constexpr int64_t RoundUpTo(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // A(i, k) = data[i * row + k * column], in floats. With `group`, kRows rows at a time are packed:
@@ -45,6 +47,9 @@ struct Broadcast {
   const float* data;
   int64_t row, column;
   int64_t group = kRows * row;
+
+  // From column k on.
+  Broadcast From(int64_t k) const { return {data + k * column, row, column, group}; }
 };
 // Row r starts at data + r * stride. Any alignment; 64 bytes is best.
 struct Rows {
@@ -63,10 +68,10 @@ enum class Start { kZero, kAdd, kScale, kAddLast };
 namespace gemm_internal {
 
 // One function per block shape, never inlined: two of them in one function make gcc spill. A comes
-// in pieces, since a struct of three words would travel through memory.
+// in pieces, since a struct of three words would travel through memory. a_group: where kM > kRows.
 template <int kM, int kV, Start kStart>
 HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_column, Rows b,
-                        MutableRows c, const float* scale) {
+                        MutableRows c, const float* scale, int64_t a_group = 0) {
   const DF d;
   VF acc[kM][kV];
 #pragma GCC unroll 8
@@ -83,16 +88,20 @@ HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_colu
     }
   }
   // Rows are addressed in threes from one pointer: (p, p + row, p + 2 row) are x86 address modes.
-  constexpr int kBases = (kM + 2) / 3;
+  // Those of two groups from two.
+  constexpr bool kGroups = kM > kRows;
+  constexpr int kEach = kGroups ? kRows : 3, kBases = (kM + kEach - 1) / kEach;
   const float* base[kBases];
 #pragma GCC unroll 8
-  for (int i = 0; i < kBases; ++i) base[i] = a + 3 * i * a_row;
+  for (int i = 0; i < kBases; ++i) base[i] = a + i * (kGroups ? a_group : 3 * a_row);
   // The shorter of the two waits in registers for the longer. As long as each other: a row of B
   // does, in vectors that lie side by side, while elements of A come from as many lines.
   const auto add = [&](const float* b_row) HWY_ATTR {
     VF element[kM], row[kV];
 #pragma GCC unroll 8
-    for (int i = 0; kM < kV && i < kM; ++i) element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
+    for (int i = 0; kM < kV && i < kM; ++i) {
+      element[i] = hn::Set(d, base[i / kEach][(i % kEach) * a_row]);
+    }
 #pragma GCC unroll 8
     for (int j = 0; j < kV; ++j) {
       row[j] = hn::LoadU(d, b_row + j * kLanes);
@@ -103,7 +112,7 @@ HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_colu
     }
 #pragma GCC unroll 8
     for (int i = 0; kM >= kV && i < kM; ++i) {
-      element[i] = hn::Set(d, base[i / 3][(i % 3) * a_row]);
+      element[i] = hn::Set(d, base[i / kEach][(i % kEach) * a_row]);
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) acc[i][j] = hn::MulAdd(element[i], row[j], acc[i][j]);
     }
@@ -141,7 +150,10 @@ HWY_INLINE void Columns(int64_t M, int64_t K, Broadcast a, Rows b, MutableRows c
   // Latency asks for 8 sums at a time.
   constexpr int kTall = kV == kVectors ? kRows : 2 * kRows;
   for (; m + kTall <= M; next(kTall, kTall / kRows * a.group)) {
-    Block<kTall, kV, kStart>(K, a.data, a.row, a.column, b, c, scale);
+    Block<kTall, kV, kStart>(K, a.data, a.row, a.column, b, c, scale, a.group);
+  }
+  for (; kTall > kRows && m + kRows <= M; next(kRows, a.group)) {
+    Block<kRows, kV, kStart>(K, a.data, a.row, a.column, b, c, scale);
   }
   for (; m + 2 <= M; next(2, 2 * a.row))
     Block<2, kV, kStart>(K, a.data, a.row, a.column, b, c, scale);
@@ -152,7 +164,7 @@ HWY_INLINE void Columns(int64_t M, int64_t K, Broadcast a, Rows b, MutableRows c
 
 // C[m][n] = start + sum_k A(m, k) B[k][n] for m < M, n < N, summed over k in ascending order, one
 // rounding a step with FMA. REQUIRES: N is a multiple of kLanes. `scale` (N floats) only with
-// kScale. M, N, K may be 0; with K = 0 C becomes its start. A in groups only with PanelGemm.
+// kScale. M, N, K may be 0; with K = 0 C becomes its start.
 template <Start kStart>
 HWY_INLINE void Gemm(int64_t M, int64_t N, int64_t K, Broadcast a, Rows b, MutableRows c,
                      const float* scale = nullptr) {

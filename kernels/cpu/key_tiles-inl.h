@@ -59,8 +59,7 @@ class KeyTiles {
   // The keys of a place, [64][D].
   Rows Keys(int place) const { return keys_[place]; }
 
-  // V^T of a place, [Dv][64]. If values are packed, for PanelGemm, and the keys of the places that
-  // follow come next.
+  // V^T of a place, [Dv][64]. If values are packed, the keys of the places that follow come next.
   bool packs() const { return packs_; }
   Broadcast ValuesT(int place) const {
     if (!packs_) return {values_[place].data, 1, values_[place].stride};

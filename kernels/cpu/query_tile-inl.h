@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// PanelGemm for the first `lanes` columns of a panel.
+// Gemm for `lanes` columns of a panel from `b` and `c` on.
 template <Start kStart>
 HWY_INLINE void Multiply(int64_t M, int64_t lanes, int64_t K, Broadcast a, const float* b, float* c,
                          const float* scale = nullptr) {
@@ -80,13 +80,22 @@ class QueryTile {
     int64_t keys = 0;
     KeyPart parts[kBlockTiles];
   };
+  // Stretches of rows of scores that a strip looks at.
+  struct Stretches {
+    int count = 0;
+    KeyRange at[kBlockTiles];
+  };
 
   Block NextBlock(KeyTiles* keys);
+  void Score(const KeyPart& part, int64_t panel, const Rows& k);
   void Mask(const KeyPart& part, int64_t panel);
-  bool Normalise(int64_t panel, int64_t keys);
+  Stretches StretchesOf(const Block& block, int64_t strip) const;
+  bool Normalise(const Block& block, int64_t panel);
   template <int kV>
-  bool NormaliseLanes(int64_t panel, int64_t x, int64_t keys);
+  bool NormaliseLanes(int64_t lane, float* scores, const Stretches& stretches);
   void AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys);
+  void AddKeys(Start start, int64_t panel, int64_t x, int64_t lanes, KeyRange rows, Broadcast vt);
+  void AddHiddenValues(const Block& block, int64_t panel, KeyTiles* keys);
   void AddVisible(uint64_t sees, const float* weights, int64_t panel, const float* v);
   float FactorOf(int64_t i) const;
   void StoreOut(int64_t panel);
@@ -96,6 +105,10 @@ class QueryTile {
   // Lanes of a panel that are needed, whole vectors.
   int64_t Lanes(int64_t panel) const {
     return std::min(kPanel, RoundUpTo(queries_ - panel * kPanel, kLanes));
+  }
+  // Likewise of a strip; none if it is not needed.
+  int64_t Lanes(int64_t panel, int64_t strip) const {
+    return std::clamp<int64_t>(Lanes(panel) - strip * kStrip, 0, kStrip);
   }
 
   const AttendItem& t_;
@@ -162,31 +175,48 @@ inline QueryTile::Block QueryTile::NextBlock(KeyTiles* keys) {
 }
 
 inline void QueryTile::Advance(KeyTiles* keys) {
-  const Block block = NextBlock(keys);
+  Block block = NextBlock(keys);
   for (int64_t p = 0; p < panels_; ++p) {
     for (int i = 0; i < block.count; ++i) {
-      const KeyPart& part = block.parts[i];
-      const Rows k = keys->Keys(part.place);
-      float* scores = scores_ + part.offset * kPanel;
-      Multiply<Start::kZero>(part.keys, Lanes(p), t_.D, {k.data, k.stride, 1},
-                             qt_ + p * t_.D * kPanel, scores);
+      KeyPart& part = block.parts[i];
+      part.LookFrom(p, Lanes(p));
+      if (part.seen.size() == 0) continue;
+      Score(part, p, keys->Keys(part.place));
       if (t_.has_terms) {
-        terms_.Apply(part, p, scores, sum_ + p * kPanel);
-      } else if (part.mask != nullptr || part.absent != 0) {
+        terms_.Apply(part, p, scores_ + part.offset * kPanel, sum_ + p * kPanel);
+      } else if (part.hides()) {
         Mask(part, p);
       }
     }
-    const bool shrinks = t_.terms.is_softmax() && Normalise(p, block.keys);
+    const bool shrinks = t_.terms.is_softmax() && Normalise(block, p);
     AddValues(block, p, shrinks, keys);
+    AddHiddenValues(block, p, keys);
   }
   has_values_ = true;
+}
+
+// Products of a panel with the keys that it sees.
+inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) {
+  const auto multiply = [&](KeyRange range, int64_t x, int64_t lanes, int64_t unit) HWY_ATTR {
+    if (range.size() == 0) return;
+    // Some rows more are faster than a remainder.
+    const int64_t rows = std::min(RoundUpTo(range.size(), unit), part.keys);
+    const int64_t first = std::min(range.begin, part.keys - rows);
+    Multiply<Start::kZero>(rows, lanes, t_.D, {k.data + first * k.stride, k.stride, 1},
+                           qt_ + panel * t_.D * kPanel + x,
+                           scores_ + (part.offset + first) * kPanel + x);
+  };
+  if (part.is_even) return multiply(part.seen, 0, Lanes(panel), kRows);
+  for (int64_t s = 0; s < kStrips; ++s) {
+    multiply(part.strips[s], s * kStrip, Lanes(panel, s), 2 * kRows);
+  }
 }
 
 // Selects, so that whatever an invisible pair computed is gone.
 inline void QueryTile::Mask(const KeyPart& part, int64_t panel) {
   const DF d;
   const VF hidden = hn::Set(d, kMinusInf);
-  for (int64_t key = 0; key < part.keys; ++key) {
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const uint64_t word = part.Sees(key) >> (panel * kPanel);
     float* row = scores_ + (part.offset + key) * kPanel;
     for (int64_t x = 0; x < kPanel; x += kLanes) {
@@ -195,27 +225,46 @@ inline void QueryTile::Mask(const KeyPart& part, int64_t panel) {
   }
 }
 
+inline QueryTile::Stretches QueryTile::StretchesOf(const Block& block, int64_t strip) const {
+  Stretches found;
+  for (int i = 0; i < block.count; ++i) {
+    const KeyPart& part = block.parts[i];
+    const KeyRange range = part.is_even ? part.seen : part.strips[strip];
+    if (range.size() == 0) continue;
+    const KeyRange rows = {part.offset + range.begin, part.offset + range.end};
+    if (found.count > 0 && found.at[found.count - 1].end == rows.begin) {
+      found.at[found.count - 1].end = rows.end;
+    } else {
+      found.at[found.count++] = rows;
+    }
+  }
+  return found;
+}
+
 // Turns the scores of one panel into weights relative to the new maximum, adds them to the sum and
 // leaves in shrink_ what older sums must be multiplied with. False when that is 1 everywhere.
-inline bool QueryTile::Normalise(int64_t panel, int64_t keys) {
+inline bool QueryTile::Normalise(const Block& block, int64_t panel) {
   bool shrinks = false;
-  const int64_t lanes = Lanes(panel);
-  int64_t x = 0;
-  for (; x + 2 * kLanes <= lanes; x += 2 * kLanes) shrinks |= NormaliseLanes<2>(panel, x, keys);
-  for (; x < lanes; x += kLanes) shrinks |= NormaliseLanes<1>(panel, x, keys);
+  for (int64_t s = 0; s < kStrips && Lanes(panel, s) > 0; ++s) {
+    const Stretches stretches = StretchesOf(block, s);
+    const int64_t lane = panel * kPanel + s * kStrip;
+    float* scores = scores_ + s * kStrip;
+    shrinks |= Lanes(panel, s) == kStrip ? NormaliseLanes<2>(lane, scores, stretches)
+                                         : NormaliseLanes<1>(lane, scores, stretches);
+  }
   return shrinks;
 }
 
 template <int kV>
-bool QueryTile::NormaliseLanes(int64_t panel, int64_t x, int64_t keys) {
+bool QueryTile::NormaliseLanes(int64_t lane, float* scores, const Stretches& stretches) {
   const DF d;
-  float* at = scores_ + x;
-  const int64_t lane = panel * kPanel + x;
   VF old[kV], max[kV], sum[kV];
   for (int v = 0; v < kV; ++v) max[v] = old[v] = hn::LoadU(d, max_ + lane + v * kLanes);
-  for (int64_t key = 0; key < keys; ++key) {
-    for (int v = 0; v < kV; ++v) {
-      max[v] = hn::Max(hn::LoadU(d, at + key * kPanel + v * kLanes), max[v]);
+  for (int i = 0; i < stretches.count; ++i) {
+    for (int64_t key = stretches.at[i].begin; key < stretches.at[i].end; ++key) {
+      for (int v = 0; v < kV; ++v) {
+        max[v] = hn::Max(hn::LoadU(d, scores + key * kPanel + v * kLanes), max[v]);
+      }
     }
   }
   bool shrinks = false;
@@ -228,12 +277,14 @@ bool QueryTile::NormaliseLanes(int64_t panel, int64_t x, int64_t keys) {
     sum[v] = hn::Mul(hn::LoadU(d, sum_ + lane + v * kLanes), shrink);
     shrinks |= !hn::AllTrue(d, hn::Eq(shrink, hn::Set(d, 1.0f)));
   }
-  for (int64_t key = 0; key < keys; ++key) {
-    for (int v = 0; v < kV; ++v) {
-      float* to = at + key * kPanel + v * kLanes;
-      const VF weight = Exp2Small(d, hn::Sub(hn::LoadU(d, to), max[v]));
-      hn::StoreU(weight, d, to);
-      sum[v] = hn::Add(sum[v], weight);
+  for (int i = 0; i < stretches.count; ++i) {
+    for (int64_t key = stretches.at[i].begin; key < stretches.at[i].end; ++key) {
+      for (int v = 0; v < kV; ++v) {
+        float* to = scores + key * kPanel + v * kLanes;
+        const VF weight = Exp2Small(d, hn::Sub(hn::LoadU(d, to), max[v]));
+        hn::StoreU(weight, d, to);
+        sum[v] = hn::Add(sum[v], weight);
+      }
     }
   }
   for (int v = 0; v < kV; ++v) hn::StoreU(sum[v], d, sum_ + lane + v * kLanes);
@@ -241,27 +292,47 @@ bool QueryTile::NormaliseLanes(int64_t panel, int64_t x, int64_t keys) {
 }
 
 inline void QueryTile::AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys) {
-  float* sum = SumVP(panel);
-  const int64_t lanes = keys->packs() ? kPanel : Lanes(panel);
-  for (int i = 0; i < block.count;) {
+  Start start = !has_values_ ? Start::kZero : shrinks ? Start::kScale : Start::kAdd;
+  for (int i = 0; i < block.count; start = Start::kAdd) {
+    const KeyPart& first = block.parts[i++];
+    Broadcast vt = keys->ValuesT(first.place);
+    const auto add = [&](KeyRange range, int64_t x, int64_t lanes) HWY_ATTR {
+      AddKeys(start, panel, x, lanes, {first.offset + range.begin, first.offset + range.end},
+              vt.From(range.begin));
+    };
+    if (!first.is_even) {
+      for (int64_t s = 0; s < kStrips; ++s) add(first.strips[s], s * kStrip, Lanes(panel, s));
+      continue;
+    }
     // Packed places side by side are one longer sum.
-    const KeyPart& first = block.parts[i];
-    int64_t n = first.keys;
-    for (++i;
-         i < block.count && keys->packs() && block.parts[i].place == block.parts[i - 1].place + 1;
-         ++i) {
-      n += block.parts[i].keys;
+    KeyRange range = first.seen;
+    const auto continues = [&](const KeyPart& last, const KeyPart& next) {
+      return keys->packs() && next.place == last.place + 1 && next.is_even &&
+             last.seen.end == last.keys && next.seen.begin == 0;
+    };
+    for (; i < block.count && continues(block.parts[i - 1], block.parts[i]); ++i) {
+      range.end += block.parts[i].seen.end;
     }
-    const Broadcast vt = keys->ValuesT(first.place);
-    const float* weights = scores_ + first.offset * kPanel;
-    if (first.offset > 0 || (has_values_ && !shrinks)) {
-      Multiply<Start::kAdd>(t_.Dv, lanes, n, vt, weights, sum);
-    } else if (has_values_) {
-      Multiply<Start::kScale>(t_.Dv, lanes, n, vt, weights, sum, shrink_ + panel * kPanel);
-    } else {
-      Multiply<Start::kZero>(t_.Dv, lanes, n, vt, weights, sum);
-    }
+    add(range, 0, Lanes(panel));
   }
+}
+
+// Weighted values of keys to lanes [x, x + lanes) of a panel; `rows` of the scores.
+inline void QueryTile::AddKeys(Start start, int64_t panel, int64_t x, int64_t lanes, KeyRange rows,
+                               Broadcast vt) {
+  const float* weights = scores_ + rows.begin * kPanel + x;
+  float* sum = SumVP(panel) + x;
+  const int64_t n = rows.size();
+  if (start == Start::kScale) {
+    Multiply<Start::kScale>(t_.Dv, lanes, n, vt, weights, sum, shrink_ + panel * kPanel + x);
+  } else if (start == Start::kZero) {
+    Multiply<Start::kZero>(t_.Dv, lanes, n, vt, weights, sum);
+  } else if (n > 0) {
+    Multiply<Start::kAdd>(t_.Dv, lanes, n, vt, weights, sum);
+  }
+}
+
+inline void QueryTile::AddHiddenValues(const Block& block, int64_t panel, KeyTiles* keys) {
   for (int i = 0; i < block.count; ++i) {
     const KeyPart& part = block.parts[i];
     for (uint64_t odd = keys->hidden_values(part.place); odd != 0; odd &= odd - 1) {
