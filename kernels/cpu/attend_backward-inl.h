@@ -207,20 +207,28 @@ inline void ShareOfKeys::AddPair(GradQueries* queries, GradKeys* keys, const Vis
 inline void ShareOfKeys::Multiply(const GradQueries& queries, const GradKeys& keys, bool first) {
   const int64_t rows = queries.slots.count, count = keys.slots.count;
   const GradScratch::Keys& k = keys.m;
-  if (plan_.wants_dv && pair_.has_dout()) {
-    Gemm<Start::kAdd>(count, Vectors(k.dv), rows, ByColumn(m_.weights), AsRows(m_.dout),
-                      Mutable(k.dv));
-  }
-  if (plan_.wants_dk) {
-    Gemm<Start::kAdd>(count, Vectors(k.dk), rows, ByColumn(m_.dscores), AsRows(m_.q),
-                      Mutable(k.dk));
-  }
+  const auto add_to_keys = [&](const Packed& left, const Packed& right,
+                               const Packed& sum) HWY_ATTR {
+    pair_.seen_by_keys().ForEach(count, [&](SlotRange own, SlotRange seen) HWY_ATTR {
+      if (seen.size() == 0) return;
+      Gemm<Start::kAdd>(own.size(), Vectors(sum), seen.size(),
+                        ByColumn(From(left, seen.begin, own.begin)),
+                        AsRows(From(right, seen.begin, 0)), Mutable(From(sum, own.begin, 0)));
+    });
+  };
+  if (plan_.wants_dv && pair_.has_dout()) add_to_keys(m_.weights, m_.dout, k.dv);
+  if (plan_.wants_dk) add_to_keys(m_.dscores, m_.q, k.dk);
   if (!wants_dq_) return;
-  if (first) {
-    Gemm<Start::kZero>(rows, Vectors(m_.dq), count, ByRow(m_.dscores), AsRows(k.k), Mutable(m_.dq));
-  } else {
-    Gemm<Start::kAdd>(rows, Vectors(m_.dq), count, ByRow(m_.dscores), AsRows(k.k), Mutable(m_.dq));
-  }
+  pair_.seen_by_queries().ForEach(rows, [&](SlotRange own, SlotRange seen) HWY_ATTR {
+    const Broadcast dscores = ByRow(From(m_.dscores, own.begin, seen.begin));
+    const Rows of_keys = AsRows(From(k.k, seen.begin, 0));
+    const MutableRows dq = Mutable(From(m_.dq, own.begin, 0));
+    if (first) {
+      Gemm<Start::kZero>(own.size(), Vectors(m_.dq), seen.size(), dscores, of_keys, dq);
+    } else {
+      Gemm<Start::kAdd>(own.size(), Vectors(m_.dq), seen.size(), dscores, of_keys, dq);
+    }
+  });
 }
 
 // The same by pairs, visible ones only.

@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numbers>
 
@@ -49,11 +50,18 @@ class PairOfTiles {
 
   ScoreTerms& terms() { return terms_; }
   const uint64_t* seen() const { return seen_; }  // bit x of word i: query i sees key x
+  // Of the pair that was weighed last: queries and keys that see each other lie there.
+  const SeenByStrips& seen_by_queries() const { return seen_by_queries_; }
+  const SeenByStrips& seen_by_keys() const { return seen_by_keys_; }
   bool has_dout() const { return has_dout_; }
 
  private:
   void LoadRowTerms(GradQueries* queries) const;
   void FindSeen(const GradQueries& queries, const GradKeys& keys, const TileMask* mask);
+  void SeeAll(int64_t queries, int64_t keys);
+  void FindStrips(int64_t queries, int64_t keys);
+  void Multiply(int64_t rows, int64_t columns, int64_t width, const Packed& left,
+                const Packed& right, const Packed& product) const;
   template <bool kMasked>
   void WeighPlain(const GradQueries& queries, int64_t columns);
 
@@ -67,7 +75,15 @@ class PairOfTiles {
   const float scale_;
   ScoreTerms terms_;
   uint64_t seen_[kTile];
+  SeenByStrips seen_by_queries_, seen_by_keys_;
 };
+
+// In steps of a width that the micro-kernel likes; kLanes divides `columns`.
+inline SlotRange WholeVectors(SlotRange keys, int64_t columns) {
+  constexpr int64_t kUnit = std::max<int64_t>(kLanes, 16);
+  if (keys.size() == 0) return {0, 0};
+  return {keys.begin / kUnit * kUnit, std::min(RoundUpTo(keys.end, kUnit), columns)};
+}
 
 inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile,
                                   GradKeys* keys) const {
@@ -171,24 +187,67 @@ inline void PairOfTiles::FindSeen(const GradQueries& queries, const GradKeys& ke
   }
 }
 
+inline void PairOfTiles::SeeAll(int64_t queries, int64_t keys) {
+  std::fill_n(seen_by_queries_.of, kGradStrips, SlotRange{0, keys});
+  std::fill_n(seen_by_keys_.of, kGradStrips, SlotRange{0, queries});
+}
+
+// From seen_.
+inline void PairOfTiles::FindStrips(int64_t queries, int64_t keys) {
+  int64_t pairs = 0;
+  for (int64_t s = 0; s < kGradStrips; ++s) {
+    const int64_t first = s * kGradStrip, end = std::min(first + kGradStrip, queries);
+    uint64_t word = 0;
+    for (int64_t i = first; i < end; ++i) word |= seen_[i];
+    SlotRange range;
+    if (word != 0) range = {std::countr_zero(word), kTile - std::countl_zero(word)};
+    seen_by_queries_.of[s] = range;
+    if (word != 0) pairs += range.size() * (end - first);
+  }
+  // One product is a little faster than several.
+  if (pairs * 8 >= queries * keys * 7) return SeeAll(queries, keys);
+  for (int64_t s = 0; s < kGradStrips; ++s) {
+    const uint64_t strip = ((uint64_t{1} << kGradStrip) - 1) << (s * kGradStrip);
+    SlotRange range = {0, queries};
+    while (range.size() > 0 && (seen_[range.begin] & strip) == 0) ++range.begin;
+    while (range.size() > 0 && (seen_[range.end - 1] & strip) == 0) --range.end;
+    seen_by_keys_.of[s] = range;
+  }
+}
+
+// left [rows][width] times right [width][columns], where strips of queries see something.
+inline void PairOfTiles::Multiply(int64_t rows, int64_t columns, int64_t width, const Packed& left,
+                                  const Packed& right, const Packed& product) const {
+  seen_by_queries_.ForEach(rows, [&](SlotRange queries, SlotRange keys) HWY_ATTR {
+    keys = WholeVectors(keys, columns);
+    Gemm<Start::kZero>(queries.size(), keys.size(), width, ByRow(From(left, queries.begin, 0)),
+                       AsRows(From(right, 0, keys.begin)),
+                       Mutable(From(product, queries.begin, keys.begin)));
+  });
+}
+
 inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile) {
   const int64_t rows = queries->slots.count;
   const int64_t columns = RoundUpTo(keys->slots.count, kLanes);
-  Gemm<Start::kZero>(rows, columns, plan_.D, ByRow(m_.q), AsRows(keys->m.kt), Mutable(m_.weights));
-  if (!has_dout_ || !plan_.needs_scores) {
-    Zero(m_.dscores, rows);
-  } else {
-    Gemm<Start::kZero>(rows, columns, plan_.Dv, ByRow(m_.dout), AsRows(keys->m.vt),
-                       Mutable(m_.dscores));
-  }
   const bool has_terms = terms_.given() || tile.terms != nullptr || keys->has_bias;
   const bool all_seen = tile.mask == nullptr && keys->slots.exists == keys->slots.all() &&
                         queries->slots.exists == queries->slots.all();
+  if (!all_seen || has_terms) FindSeen(*queries, *keys, tile.mask);
+  if (all_seen) {
+    SeeAll(rows, keys->slots.count);
+  } else {
+    FindStrips(rows, keys->slots.count);
+  }
+  Multiply(rows, columns, plan_.D, m_.q, keys->m.kt, m_.weights);
+  if (!has_dout_ || !plan_.needs_scores) {
+    Zero(m_.dscores, rows);
+  } else {
+    Multiply(rows, columns, plan_.Dv, m_.dout, keys->m.vt, m_.dscores);
+  }
   if (all_seen && !has_terms) {
     WeighPlain</*kMasked=*/false>(*queries, columns);
     return false;
   }
-  FindSeen(*queries, *keys, tile.mask);
   if (has_terms) {
     terms_.Weigh(*queries, *keys, tile.terms, seen_);
   } else {
@@ -208,7 +267,15 @@ HWY_INLINE void PairOfTiles::WeighPlain(const GradQueries& queries, int64_t colu
     const VF high = hn::Set(d, queries.lse_high[i]), low = hn::Set(d, queries.lse_low[i]);
     const VF shift = hn::Set(d, queries.shift[i]);
     float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
-    for (int64_t x = 0; x < columns; x += kLanes) {
+    SlotRange keys = {0, columns};
+    if constexpr (kMasked) {
+      keys = WholeVectors(seen_by_queries_.of[i / kGradStrip], columns);
+      for (float* hidden : {weights, dscores}) {
+        std::fill(hidden, hidden + keys.begin, 0.0f);
+        std::fill(hidden + keys.end, hidden + columns, 0.0f);
+      }
+    }
+    for (int64_t x = keys.begin; x < keys.end; x += kLanes) {
       VF weight = Exp2Small(d, hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low));
       VF dscore = hn::Mul(weight, hn::Sub(hn::LoadU(d, dscores + x), shift));
       if constexpr (kMasked) {

@@ -22,6 +22,9 @@ inline Broadcast ByRow(const Packed& x) { return {x.data, x.stride, 1}; }
 inline Broadcast ByColumn(const Packed& x) { return {x.data, 1, x.stride}; }
 inline Rows AsRows(const Packed& x) { return {x.data, x.stride}; }
 inline MutableRows Mutable(const Packed& x) { return {x.data, x.stride}; }
+inline Packed From(const Packed& x, int64_t row, int64_t column) {
+  return {x.Row(row) + column, x.stride, x.width};
+}
 inline int64_t Vectors(const Packed& x) { return RoundUpTo(x.width, kLanes); }
 inline void Zero(const Packed& x, int64_t rows) { std::fill_n(x.data, rows * x.stride, 0.0f); }
 
@@ -85,6 +88,23 @@ struct TileSlots {
     }
   }
   uint64_t all() const { return count == kTile ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
+};
+
+// What a strip of slots of one tile sees of the other one, so that the products of a pair of tiles
+// leave out most of what nobody sees. Blocks of the micro-kernel fill a strip.
+constexpr int64_t kGradStrip = 4 * kRows, kGradStrips = CeilDiv(kTile, kGradStrip);
+struct SeenByStrips {
+  SlotRange of[kGradStrips];
+
+  // Calls f(slots, what they see) for slots [0, count), strips that see the same at once.
+  template <class F>
+  HWY_INLINE void ForEach(int64_t count, const F& f) const {
+    for (int64_t s = 0; s * kGradStrip < count;) {
+      const int64_t first = s;
+      while (s * kGradStrip < count && of[s] == of[first]) ++s;
+      f(SlotRange{first * kGradStrip, std::min(s * kGradStrip, count)}, of[first]);
+    }
+  }
 };
 
 // Whether packed rows hold NaN or Inf, looked up once when somebody asks.

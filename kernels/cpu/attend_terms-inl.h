@@ -24,13 +24,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-// Keys [begin, end) of a tile.
-struct KeyRange {
-  int64_t begin = 0, end = 0;
-  int64_t size() const { return end - begin; }
-  bool operator==(const KeyRange&) const = default;
-};
-
 // A visible key tile of a block of scores.
 struct KeyPart {
   int64_t first, keys;  // slots
@@ -39,11 +32,10 @@ struct KeyPart {
   const TileTerms* terms;
   int place;        // in KeyTiles
   uint64_t absent;  // slots (bits) without a key
-  // Keys that some query of the panel at work sees, and of its strips: scores of others are neither
-  // computed nor read.
-  KeyRange seen = {};
-  KeyRange strips[kStrips] = {};
-  bool is_even = true;  // the same in all strips
+  // No query of the panel at work sees a key beyond: their scores are neither computed nor read.
+  SlotRange seen = {};
+  bool is_even = true;  // else strips of the panel differ, those with queries in
+  SlotRange strips[kStrips] = {};
 
   // Queries of the tile that see a key, apart from bias.
   uint64_t Sees(int64_t key) const {
@@ -55,8 +47,8 @@ struct KeyPart {
   void LookFrom(int64_t panel, int64_t lanes);
 
  private:
-  KeyRange SeenBy(uint64_t queries) const {
-    KeyRange range = {0, keys};
+  SlotRange SeenBy(uint64_t queries) const {
+    SlotRange range = {0, keys};
     while (range.size() > 0 && (Sees(range.begin) & queries) == 0) ++range.begin;
     while (range.size() > 0 && (Sees(range.end - 1) & queries) == 0) --range.end;
     return range;
@@ -69,17 +61,17 @@ inline void KeyPart::LookFrom(int64_t panel, int64_t lanes) {
   if (!hides()) return;
   constexpr uint64_t kBits = ~uint64_t{0} >> (64 - kStrip);
   seen = {keys, 0};
+  const int64_t count = CeilDiv(lanes, kStrip);
   int64_t rows = 0;
-  for (int64_t s = 0; s < kStrips; ++s) {
-    strips[s] = {0, 0};
-    if (s * kStrip < lanes) strips[s] = SeenBy(kBits << (panel * kPanel + s * kStrip));
+  for (int64_t s = 0; s < count; ++s) {
+    strips[s] = SeenBy(kBits << (panel * kPanel + s * kStrip));
     if (strips[s].size() == 0) continue;
     rows += strips[s].size();
     seen = {std::min(seen.begin, strips[s].begin), std::max(seen.end, strips[s].end)};
   }
   if (rows == 0) seen = {0, 0};
   // Whole panels are a little faster than strips.
-  is_even = rows * 8 >= seen.size() * kStrips * 7;
+  is_even = rows * 8 >= seen.size() * count * 7;
 }
 
 // Space that the query tiles of an item share.

@@ -38,6 +38,13 @@ inline float CutTerm(float x) { return std::isinf(x) ? x : std::clamp(x, kLeastT
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Slots [begin, end) of a tile.
+struct SlotRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const SlotRange&) const = default;
+};
+
 // A visible tile of a row: its index on the other side, who sees whom (null: everybody), what is
 // added to its scores (null: nothing).
 struct VisibleTile {

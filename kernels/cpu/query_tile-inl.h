@@ -83,7 +83,7 @@ class QueryTile {
   // Stretches of rows of scores that a strip looks at.
   struct Stretches {
     int count = 0;
-    KeyRange at[kBlockTiles];
+    SlotRange at[kBlockTiles];
   };
 
   Block NextBlock(KeyTiles* keys);
@@ -94,7 +94,7 @@ class QueryTile {
   template <int kV>
   bool NormaliseLanes(int64_t lane, float* scores, const Stretches& stretches);
   void AddValues(const Block& block, int64_t panel, bool shrinks, KeyTiles* keys);
-  void AddKeys(Start start, int64_t panel, int64_t x, int64_t lanes, KeyRange rows, Broadcast vt);
+  void AddKeys(Start start, int64_t panel, int64_t x, int64_t lanes, SlotRange rows, Broadcast vt);
   void AddHiddenValues(const Block& block, int64_t panel, KeyTiles* keys);
   void AddVisible(uint64_t sees, const float* weights, int64_t panel, const float* v);
   float FactorOf(int64_t i) const;
@@ -197,7 +197,7 @@ inline void QueryTile::Advance(KeyTiles* keys) {
 
 // Products of a panel with the keys that it sees.
 inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) {
-  const auto multiply = [&](KeyRange range, int64_t x, int64_t lanes, int64_t unit) HWY_ATTR {
+  const auto multiply = [&](SlotRange range, int64_t x, int64_t lanes, int64_t unit) HWY_ATTR {
     if (range.size() == 0) return;
     // Some rows more are faster than a remainder.
     const int64_t rows = std::min(RoundUpTo(range.size(), unit), part.keys);
@@ -207,7 +207,7 @@ inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) 
                            scores_ + (part.offset + first) * kPanel + x);
   };
   if (part.is_even) return multiply(part.seen, 0, Lanes(panel), kRows);
-  for (int64_t s = 0; s < kStrips; ++s) {
+  for (int64_t s = 0; Lanes(panel, s) > 0; ++s) {
     multiply(part.strips[s], s * kStrip, Lanes(panel, s), 2 * kRows);
   }
 }
@@ -216,8 +216,10 @@ inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) 
 inline void QueryTile::Mask(const KeyPart& part, int64_t panel) {
   const DF d;
   const VF hidden = hn::Set(d, kMinusInf);
+  constexpr uint64_t kAll = ~uint64_t{0} >> (64 - kPanel);
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const uint64_t word = part.Sees(key) >> (panel * kPanel);
+    if ((word & kAll) == kAll) continue;
     float* row = scores_ + (part.offset + key) * kPanel;
     for (int64_t x = 0; x < kPanel; x += kLanes) {
       hn::StoreU(hn::IfThenElse(LaneMask(word >> x), hn::LoadU(d, row + x), hidden), d, row + x);
@@ -229,9 +231,9 @@ inline QueryTile::Stretches QueryTile::StretchesOf(const Block& block, int64_t s
   Stretches found;
   for (int i = 0; i < block.count; ++i) {
     const KeyPart& part = block.parts[i];
-    const KeyRange range = part.is_even ? part.seen : part.strips[strip];
+    const SlotRange range = part.is_even ? part.seen : part.strips[strip];
     if (range.size() == 0) continue;
-    const KeyRange rows = {part.offset + range.begin, part.offset + range.end};
+    const SlotRange rows = {part.offset + range.begin, part.offset + range.end};
     if (found.count > 0 && found.at[found.count - 1].end == rows.begin) {
       found.at[found.count - 1].end = rows.end;
     } else {
@@ -245,7 +247,7 @@ inline QueryTile::Stretches QueryTile::StretchesOf(const Block& block, int64_t s
 // leaves in shrink_ what older sums must be multiplied with. False when that is 1 everywhere.
 inline bool QueryTile::Normalise(const Block& block, int64_t panel) {
   bool shrinks = false;
-  for (int64_t s = 0; s < kStrips && Lanes(panel, s) > 0; ++s) {
+  for (int64_t s = 0; Lanes(panel, s) > 0; ++s) {
     const Stretches stretches = StretchesOf(block, s);
     const int64_t lane = panel * kPanel + s * kStrip;
     float* scores = scores_ + s * kStrip;
@@ -296,16 +298,17 @@ inline void QueryTile::AddValues(const Block& block, int64_t panel, bool shrinks
   for (int i = 0; i < block.count; start = Start::kAdd) {
     const KeyPart& first = block.parts[i++];
     Broadcast vt = keys->ValuesT(first.place);
-    const auto add = [&](KeyRange range, int64_t x, int64_t lanes) HWY_ATTR {
+    const auto add = [&](SlotRange range, int64_t x, int64_t lanes) HWY_ATTR {
       AddKeys(start, panel, x, lanes, {first.offset + range.begin, first.offset + range.end},
               vt.From(range.begin));
     };
     if (!first.is_even) {
-      for (int64_t s = 0; s < kStrips; ++s) add(first.strips[s], s * kStrip, Lanes(panel, s));
+      for (int64_t s = 0; Lanes(panel, s) > 0; ++s)
+        add(first.strips[s], s * kStrip, Lanes(panel, s));
       continue;
     }
     // Packed places side by side are one longer sum.
-    KeyRange range = first.seen;
+    SlotRange range = first.seen;
     const auto continues = [&](const KeyPart& last, const KeyPart& next) {
       return keys->packs() && next.place == last.place + 1 && next.is_even &&
              last.seen.end == last.keys && next.seen.begin == 0;
@@ -318,7 +321,7 @@ inline void QueryTile::AddValues(const Block& block, int64_t panel, bool shrinks
 }
 
 // Weighted values of keys to lanes [x, x + lanes) of a panel; `rows` of the scores.
-inline void QueryTile::AddKeys(Start start, int64_t panel, int64_t x, int64_t lanes, KeyRange rows,
+inline void QueryTile::AddKeys(Start start, int64_t panel, int64_t x, int64_t lanes, SlotRange rows,
                                Broadcast vt) {
   const float* weights = scores_ + rows.begin * kPanel + x;
   float* sum = SumVP(panel) + x;

@@ -209,6 +209,7 @@ AttendCase::AttendCase(const AttendSizes& s, uint64_t seed)
         const bool some_bits = random() % 3 != 0;
         sees[i * s.Nk + j] = s.mask == MaskKind::kNone     ? 1
                              : s.mask == MaskKind::kBits   ? some_bits
+                             : s.mask == MaskKind::kGiven  ? s.sees(i, j)
                              : s.mask == MaskKind::kCausal ? j <= i + row.nk - row.nq
                              : tile % 3 == 0               ? 0
                              : tile % 3 == 1               ? 1

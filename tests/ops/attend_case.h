@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -41,14 +42,15 @@ float RoundTo(DType dtype, float value);
 // The pattern of a dense matrix sees[i * Nk + j], written without the library's builder.
 Pattern DensePattern(int64_t Nq, int64_t Nk, const std::vector<char>& sees);
 
-enum class MaskKind { kNone, kBits, kTiles, kCausal };
+enum class MaskKind { kNone, kBits, kTiles, kCausal, kGiven };
 
 struct AttendSizes {
   int64_t B = 1, H = 1, Hkv = 1, Nq = 0, Nk = 0, D = 1, Dv = 1;
   DType dtype = DType::kF32;
   Layout layout = Layout::kBHND;
   MaskKind mask = MaskKind::kNone;
-  bool padded = false;  // nq < Nq and nk < Nk, NaN beyond
+  std::function<bool(int64_t i, int64_t j)> sees = {};  // kGiven
+  bool padded = false;                                  // nq < Nq and nk < Nk, NaN beyond
   std::string ToString() const;
 };
 

@@ -46,6 +46,9 @@ Pattern RandomTiles(std::mt19937* random, int64_t Nq, int64_t Nk, bool has_const
     tiles[n].mask = static_cast<int32_t>(pattern.masks.size());
     TileMask& mask = pattern.masks.emplace_back();
     for (uint64_t& word : mask) word = uint64_t{(*random)()} << 32 | (*random)();
+    // Some show a triangle only.
+    const bool is_triangle = (*random)() % 2 != 0;
+    for (int64_t key = 0; is_triangle && key < kTile; ++key) mask[key] &= ~uint64_t{0} << key;
   }
   const auto rows = [&](int64_t count, int64_t others, bool by_key) {
     TileRows result;

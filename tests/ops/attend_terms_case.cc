@@ -176,9 +176,12 @@ std::shared_ptr<const Pattern> TermsCase::RandomPattern(int64_t nq, int64_t nk) 
   std::vector<char> sees(static_cast<size_t>(Nq * Nk));
   for (int64_t i = 0; i < Nq; ++i) {
     for (int64_t j = 0; j < Nk; ++j) {
-      // Tiles of nothing, of everything and of some pairs; row 5 sees nothing.
+      // Tiles of nothing, of everything, of some pairs and of those near a diagonal; row 5 sees
+      // nothing.
       const int64_t kind = (i / kTile + 2 * (j / kTile)) % 5;
-      sees[i * Nk + j] = i != 5 && (kind < 2 || (kind < 4 && random_() % 3 != 0));
+      const bool is_near = std::abs(i % kTile - j % kTile - 9) < 14;
+      sees[i * Nk + j] =
+          i != 5 && (kind < 2 || (kind == 2 && random_() % 3 != 0) || (kind == 3 && is_near));
     }
   }
   Pattern pattern = DensePattern(Nq, Nk, sees);

@@ -67,6 +67,49 @@ TEST_P(Attend, AgreesWithPlainCodeForGroupsOfHeadsAndPadding) {
   }
 }
 
+// Tiles are worked on without most of what nobody sees in them: at any of its edges.
+TEST_P(Attend, AgreesWithPlainCodeForBandsThatEndAnywhereInATile) {
+  for (int64_t edge = 0; edge < kTile; ++edge) {
+    // Keys from query + 40 + edge on, up to 172 of them; fewer than 17 where edge is small.
+    const int64_t first = 40 + edge, last = first + 3 * (edge % 17) + edge * edge / 32;
+    const auto sees = [=](int64_t i, int64_t j) { return i + first <= j && j <= i + last; };
+    for (bool has_odd : {false, true}) {
+      AttendCase c(
+          {.Nq = 100, .Nk = 330, .D = 20, .Dv = 24, .mask = MaskKind::kGiven, .sees = sees}, edge);
+      // What no query sees may be anything, whatever else its tile holds.
+      for (int64_t j = 0; has_odd && j < 330; ++j) {
+        if (first <= j && j <= 99 + last) continue;
+        for (int64_t d = 0; d < 20; ++d) c.k.Set(0, 0, j, d, kNaN);
+        for (int64_t d = 0; d < 24; ++d) c.v.Set(0, 0, j, d, j % 2 == 0 ? kNaN : kInf);
+      }
+      ExpectPlain(backend(), c);
+    }
+  }
+}
+
+// Every few queries have a stretch of keys of their own: strips of a tile see nothing, the same, or
+// what lies apart.
+TEST_P(Attend, AgreesWithPlainCodeForStretchesOfKeys) {
+  for (int64_t seed = 0; seed < 12; ++seed) {
+    const int64_t together = int64_t{1} << (seed % 6);
+    const auto sees = [=](int64_t i, int64_t j) {
+      const int64_t number = (i / together * 2654435761 + seed * 40503) % 1000003;
+      const int64_t first = number % 300, count = number / 300 % 90;
+      return number % 5 != 0 && first <= j && j < first + count;
+    };
+    ExpectPlain(backend(), AttendCase({.H = 2,
+                                       .Hkv = 1,
+                                       .Nq = 200,
+                                       .Nk = 333,
+                                       .D = 33,
+                                       .Dv = 40,
+                                       .dtype = seed % 3 == 0 ? DType::kBF16 : DType::kF32,
+                                       .mask = MaskKind::kGiven,
+                                       .sees = sees},
+                                      seed));
+  }
+}
+
 // More key tiles than are normalised together, more than one share of keys, and so many query tiles
 // that several make one item.
 TEST_P(Attend, AgreesWithPlainCodeOverManyTiles) {
