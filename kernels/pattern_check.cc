@@ -1,4 +1,8 @@
-// What must hold between the common tensors of the pattern family.
+// What must hold between the options and tensors of the pattern family.
+#include <algorithm>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "kernels/pattern_methods.h"
 
 namespace attnd {
@@ -7,6 +11,13 @@ namespace {
 constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
 // Each is planned as a problem of its own, some microseconds and kilobytes.
 constexpr int64_t kMaxSequences = 8192;
+
+// The letters of "[B,H]".
+std::vector<std::string> LettersOf(absl::string_view list) {
+  absl::ConsumePrefix(&list, "[");
+  absl::ConsumeSuffix(&list, "]");
+  return absl::StrSplit(list, ',');
+}
 
 // From 0 to N, non-decreasing. What shape and dtype already tell is not told again.
 void CheckSequences(const ProblemShape& problem, absl::string_view name, absl::string_view letters,
@@ -47,15 +58,69 @@ void CheckPair(const ProblemShape& problem, absl::string_view a, absl::string_vi
   reasons->Invalid(a, " and ", b, " must be sent together, got ", sent, " alone");
 }
 
-bool CheckSize(const ProblemShape& problem, absl::string_view name, const SizeRule& rule,
-               Reasons* reasons) {
+void CheckApart(const ProblemShape& problem, absl::string_view name, absl::string_view other,
+                Reasons* reasons) {
   const View* view = problem.Find(name);
-  if (view == nullptr) return true;
-  const int axis = AxisOf(rule.axis, view->shape.rank);
-  if (axis < 0 || axis >= view->shape.rank || view->shape[axis] == rule.size) return true;
-  reasons->Invalid(name, " shape must be ", rule.shape, " with ", rule.letter, " = ", rule.size,
-                   ", got ", ToString(view->shape));
-  return false;
+  if (view == nullptr || problem.Find(other) == nullptr) return;
+  reasons->Invalid(name, " must not be sent with ", other, ", got ", ToString(view->shape));
+}
+
+void CheckShape(const ProblemShape& problem, absl::string_view name, absl::string_view shape,
+                const std::vector<Letter>& letters, Reasons* reasons) {
+  const View* view = problem.Find(name);
+  if (view == nullptr) return;
+  absl::string_view lists = shape;
+  const bool broadcasts = absl::ConsumePrefix(&lists, "broadcastable to ");
+  for (const absl::string_view list : absl::StrSplit(lists, " or ")) {
+    const std::vector<std::string> names = LettersOf(list);
+    const auto rank = static_cast<size_t>(view->shape.rank);
+    const bool fits = broadcasts              ? rank <= names.size()
+                      : names.front() == ".." ? rank >= names.size()
+                                              : rank == names.size();
+    if (!fits) continue;
+    for (size_t i = rank - std::min(rank, names.size()); i < rank; ++i) {
+      const std::string& of_axis = names[i + names.size() - rank];
+      const int64_t size = view->shape[static_cast<int>(i)];
+      for (const auto& [letter, expected, meaning] : letters) {
+        if (of_axis != letter || size == expected || (broadcasts && size == 1)) continue;
+        reasons->Invalid(name, " shape must be ", shape, " with ", letter, " = ", meaning,
+                         meaning.empty() ? "" : " = ", expected, ", got ", ToString(view->shape));
+        return;
+      }
+    }
+    return;
+  }
+}
+
+void CheckShapes(const ProblemShape& problem, const std::vector<TensorInfo>& inputs,
+                 const std::vector<Letter>& letters, Reasons* reasons) {
+  for (const TensorInfo& input : inputs) {
+    CheckShape(problem, input.name, input.shape, letters, reasons);
+  }
+}
+
+bool CheckUpTo(const ProblemShape& problem, absl::string_view name, int64_t value, const UpTo& rule,
+               Reasons* reasons) {
+  const auto is_told = [&](int64_t size, const std::string& where) {
+    if (value <= size) return false;
+    reasons->Invalid(name, " must be in ", rule.low, "..", rule.letter, " = ", rule.low, "..", size,
+                     where, ", got ", value);
+    return true;
+  };
+  if (is_told(rule.size, "")) return false;
+  const View* ends = problem.Find(rule.packed);
+  if (ends == nullptr || ends->shape.rank != 1 || ends->data == nullptr) return true;
+  for (int64_t s = 0; s + 1 < ends->shape[0]; ++s) {
+    const int64_t n = problem.Int(rule.packed, s + 1, 0) - problem.Int(rule.packed, s, 0);
+    if (n > 0 && is_told(n, absl::StrCat(" of sequence ", s))) return false;
+  }
+  return true;
+}
+
+void CheckLimit(absl::string_view name, int64_t value, const Limit& limit, Reasons* reasons) {
+  if (limit.size <= 0 || value <= limit.most / limit.size) return;
+  reasons->Invalid(name, " must be at most ", limit.most, " / ", limit.letter, " = ",
+                   limit.most / limit.size, limit.where, ", got ", value);
 }
 
 void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Reasons* reasons) {
@@ -73,7 +138,24 @@ void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Re
   reasons->Invalid("grid must multiply to N = ", problem.Nq, ", got ", ToString(OptionValue(grid)));
 }
 
-void CheckPatternTensors(const ProblemShape& problem, Lacks lacks, Reasons* reasons) {
+bool CheckAxis(absl::string_view name, int64_t axis, const std::vector<int64_t>& grid,
+               Reasons* reasons) {
+  const auto m = static_cast<int64_t>(grid.size());
+  if (axis >= -m && axis < m) return true;
+  reasons->Invalid(name, " must be in ", -m, "..", m - 1, ", got ", axis);
+  return false;
+}
+
+void CheckListed(const ProblemShape& problem, absl::string_view name, std::optional<int64_t> value,
+                 const ListRule& lists, Reasons* reasons) {
+  const View* sent = problem.Find(lists.tensor);
+  if (sent == nullptr || sent->shape.rank < lists.rank || !value.has_value()) return;
+  const int64_t listed = sent->shape[sent->shape.rank - 1];
+  if (*value == listed) return;
+  reasons->Invalid(name, " must be that of ", lists.tensor, ", ", listed, ", got ", *value);
+}
+
+void CheckPatternTensors(const ProblemShape& problem, const Lacks& lacks, Reasons* reasons) {
   const bool is_known = problem.Knows("q") && problem.Knows("k");
   if (lacks.cross && is_known && problem.Nq != problem.Nk) {
     reasons->Invalid("Nk must be Nq = ", problem.Nq, ", got ", problem.Nk);
@@ -84,10 +166,7 @@ void CheckPatternTensors(const ProblemShape& problem, Lacks lacks, Reasons* reas
   CheckPair(problem, kCuQ, kCuK, reasons);
   for (const absl::string_view other :
        {"causal_offset", "q_lengths", "kv_lengths", "segment_ids_q", "segment_ids_kv"}) {
-    const View* view = problem.Find(other);
-    if (view == nullptr) continue;
-    reasons->Invalid(other, " must not be sent with ", q != nullptr ? kCuQ : kCuK, ", got ",
-                     ToString(view->shape));
+    CheckApart(problem, other, q != nullptr ? kCuQ : kCuK, reasons);
   }
   if (problem.B > 1) reasons->Invalid("B must be 1 with packed sequences, got ", problem.B);
   CheckSequences(problem, kCuQ, "Nq", problem.Nq, reasons);

@@ -7,11 +7,6 @@
 namespace attnd {
 namespace {
 
-const Tensor* Find(const Inputs& in, const std::string& name) {
-  const auto found = in.tensors.find(name);
-  return found == in.tensors.end() ? nullptr : &found->second;
-}
-
 Tensor Slopes(Ops& ops, const Inputs& in) {
   std::vector<Shape> shapes;
   std::vector<std::vector<float>> values;
@@ -25,10 +20,12 @@ Tensor Slopes(Ops& ops, const Inputs& in) {
 AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options,
                       const PatternExtras& extras) {
   AttendTensors terms{.table = extras.table, .row_weight = extras.row_weight};
-  if (const Tensor* bias = Find(in, "bias")) terms.bias = WithRank(ops, *bias, 4);
-  if (const Tensor* sinks = Find(in, "sink_logits")) terms.sinks = WithRank(ops, *sinks, 2);
-  if (const Tensor* slopes = Find(in, "alibi_slopes")) {
-    terms.alibi_slopes = WithRank(ops, *slopes, 2);
+  if (const Tensor bias = Sent(in, "bias"); !bias.empty()) terms.bias = WithRank(ops, bias, 4);
+  if (const Tensor sinks = Sent(in, "sink_logits"); !sinks.empty()) {
+    terms.sinks = WithRank(ops, sinks, 2);
+  }
+  if (const Tensor slopes = Sent(in, "alibi_slopes"); !slopes.empty()) {
+    terms.alibi_slopes = WithRank(ops, slopes, 2);
   } else if (options.alibi) {
     terms.alibi_slopes = Slopes(ops, in);
   }
@@ -38,7 +35,27 @@ AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options,
   return terms;
 }
 
+// Rows that see nothing in one of both.
+Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype) {
+  const AttendOut merged = ops.Merge({{a.out, a.lse}, {b.out, b.lse}}, dtype);
+  Outputs outputs{.out = merged.out, .lse = merged.lse, .visible_pairs = a.visible_pairs};
+  AddPairs(b, &outputs);
+  return outputs;
+}
+
 }  // namespace
+
+Tensor Sent(const Inputs& in, const std::string& name) {
+  const auto found = in.tensors.find(name);
+  return found == in.tensors.end() ? Tensor() : found->second;
+}
+
+void AddPairs(const Outputs& more, Outputs* sum) {
+  sum->visible_pairs.resize(more.visible_pairs.size());
+  for (size_t p = 0; p < more.visible_pairs.size(); ++p) {
+    sum->visible_pairs[p] += more.visible_pairs[p];
+  }
+}
 
 Tensor WithRank(Ops& ops, const Tensor& x, int rank) {
   std::vector<Shape> shapes;
@@ -63,70 +80,6 @@ std::vector<float> StandardSlopes(int64_t H) {
   return slopes;
 }
 
-std::vector<TensorInfo> PatternInputs(Lacks lacks, std::vector<TensorInfo> own) {
-  std::vector<TensorInfo> inputs = {
-      {"q", "[B,H,Nq,D]", "float", "queries", /*required=*/true, /*differentiable=*/true},
-      {"k", "[B,Hkv,Nk,D]", "float", "keys; Hkv divides H", /*required=*/true,
-       /*differentiable=*/true},
-      {"v", "[B,Hkv,Nk,Dv]", "float", "values", /*required=*/true, /*differentiable=*/true},
-      {"q_lengths", "[B]", "int32", "0..Nq: rows beyond give out = 0, lse = -inf"},
-      {"kv_lengths", "[B]", "int32", "0..Nk: keys beyond are never seen"},
-  };
-  if (!lacks.cross) {
-    inputs.push_back({"causal_offset", "[B]", "int32", "position of query 0; default Nk - Nq"});
-  }
-  inputs.push_back(
-      {"segment_ids_q", "[B,Nq]", "int32", "visible only if equal and >= 0; with segment_ids_kv"});
-  inputs.push_back(
-      {"segment_ids_kv", "[B,Nk]", "int32", "visible only if equal and >= 0; with segment_ids_q"});
-  if (!lacks.packed) {
-    inputs.push_back(
-        {"cu_seqlens_q", "[S+1]", "int32",
-         "S packed sequences, B = 1: from 0 to Nq, non-decreasing; with cu_seqlens_k"});
-    inputs.push_back(
-        {"cu_seqlens_k", "[S+1]", "int32", "from 0 to Nk, non-decreasing; with cu_seqlens_q"});
-  }
-  inputs.push_back({.name = "bias",
-                    .shape = "broadcastable to [B,H,Nq,Nk]",
-                    .dtype = "float",
-                    .help = "added to the scores; -inf hides a pair",
-                    .differentiable = true});
-  if (!lacks.alibi) {
-    inputs.push_back({.name = "alibi_slopes",
-                      .shape = "[H] or [B,H]",
-                      .dtype = "float",
-                      .help = "adds -slope |p - j|",
-                      .differentiable = true});
-  }
-  if (!lacks.sinks) {
-    inputs.push_back({.name = "sink_logits",
-                      .shape = "[H]",
-                      .dtype = "float",
-                      .help = "one more key of this score and value 0",
-                      .differentiable = true});
-  }
-  inputs.insert(inputs.end(), own.begin(), own.end());
-  return inputs;
-}
-
-std::vector<TensorInfo> PatternOutputs(Lacks lacks) {
-  std::vector<TensorInfo> outputs = {
-      {"out", "[B,H,Nq,Dv]", "float", "the weighted mean of the values that a query sees"}};
-  if (!lacks.lse) {
-    outputs.push_back({"lse", "[B,H,Nq]", "float32",
-                       "natural log of the sum of exp(score), sinks included; -inf: no key"});
-  }
-  return outputs;
-}
-
-Support PatternSupport(Lacks lacks) {
-  return {.causal = !lacks.causal,
-          .lengths = true,
-          .cross = !lacks.cross,
-          .gqa = true,
-          .lse = !lacks.lse};
-}
-
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
                       const PartsOfRow& parts_of, const PatternExtras& extras) {
   // D is the same in all problems of a batch.
@@ -144,13 +97,36 @@ Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
           .visible_pairs = rows.visible_pairs};
 }
 
-Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype) {
-  const AttendOut merged = ops.Merge({{a.out, a.lse}, {b.out, b.lse}}, dtype);
-  Outputs outputs{.out = merged.out, .lse = merged.lse, .visible_pairs = a.visible_pairs};
-  for (size_t p = 0; p < b.visible_pairs.size(); ++p) {
-    outputs.visible_pairs[p] += b.visible_pairs[p];
+Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& options,
+                             const PartsOfRow& local, const PartsOfRow& global,
+                             PatternExtras extras) {
+  extras.dtype = DType::kF32;
+  const Outputs local_rows = PatternAttend(ops, in, options, local, extras);
+  Inputs own = in;
+  own.tensors.erase("sink_logits");  // the first call has them for all rows
+  for (const auto& [name, tensor] : {std::pair("q_global", &own.q), std::pair("k_global", &own.k),
+                                     std::pair("v_global", &own.v)}) {
+    if (const Tensor sent = Sent(in, name); !sent.empty()) *tensor = sent;
   }
-  return outputs;
+  const Outputs global_rows = PatternAttend(ops, own, options, global, extras);
+  if (!ops.status().ok()) return {};
+  return MergeRows(ops, local_rows, global_rows, in.q[0].dtype);
+}
+
+Tensor LabelScores(Ops& ops, const Tensor& q, const Tensor& E, const Tensor& beta, int64_t V) {
+  std::vector<Shape> added, scores;
+  for (size_t p = 0; p < q.size(); ++p) {
+    const Shape& s = q[p].shape;
+    added.push_back({1, s[1], 1, V});
+    scores.push_back({s[0], s[1], s[2], V});
+  }
+  Tensor bias;
+  if (!beta.empty()) bias = ops.Reshape(ops.Transpose(beta, 0, 1), added);
+  if (E.empty()) {
+    return ops.Copy(ops.Expand(bias.empty() ? ops.Constant(0, added) : bias, scores));
+  }
+  const Tensor of_heads = WithRank(ops, ops.Transpose(E, 0, 1), 4);  // [1,H,V,D]
+  return ops.MatMul(q, ops.Transpose(of_heads, 2, 3), {}, bias);
 }
 
 }  // namespace attnd

@@ -1,4 +1,5 @@
-// What the methods of the pattern family share: common options, common tensors, rows of patterns.
+// What the methods of the pattern family share: common options and tensors, rows of patterns, and
+// the base class that brings them together. Rules are in pattern_check.h.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 
 #include "kernels/method.h"
 #include "kernels/ops/pattern_parts.h"
+#include "kernels/pattern_check.h"
 #include "kernels/pattern_data.h"
 
 namespace attnd {
@@ -30,64 +32,6 @@ struct Lacks {
   bool cross = false;   // Nq must be Nk; causal_offset is not taken
   bool packed = false;  // cu_seqlens_*
 };
-
-// The lines of `O`, which derives from PatternOptions, after those of the method itself. `causal`:
-// what that option does, if not what it usually does.
-template <class O>
-std::vector<OptionSpec<O>> WithPatternOptions(std::vector<OptionSpec<O>> lines, Lacks lacks = {},
-                                              std::string causal = "") {
-  if (causal.empty()) {
-    causal = lacks.cross ? "query i sees keys j <= i"
-                         : "query i sees keys j <= i + Nk - Nq, or i + causal_offset[b]";
-  }
-  lines.push_back(FloatOption<O, std::optional<double>>(
-      "scale", &O::scale, {.min = -1e30, .max = 1e30}, "1/sqrt(D)", "multiplies q k^T"));
-  if (!lacks.causal) {
-    lines.push_back(BoolOption<O>("causal", &O::causal, "false", causal));
-  }
-  lines.push_back(FloatOption<O, double>("logit_softcap", &O::logit_softcap,
-                                         {.min = 0, .max = 1e30}, "0",
-                                         "cap * tanh(score / cap), 0 is off"));
-  if (!lacks.alibi) {
-    lines.push_back(BoolOption<O>("alibi", &O::alibi, "false",
-                                  "adds -slope_h |p - j| with the standard slopes; sending "
-                                  "alibi_slopes does so too"));
-  }
-  lines.push_back(EnumOption<O, Duplicates>("duplicates", &O::duplicates, {"set", "multiset"},
-                                            "set",
-                                            "whether a key that is listed twice counts twice; no "
-                                            "effect where nothing is listed"));
-  return lines;
-}
-
-// q, k, v and the common tensors of the family, then the method's `own`; out and lse.
-std::vector<TensorInfo> PatternInputs(Lacks lacks = {}, std::vector<TensorInfo> own = {});
-std::vector<TensorInfo> PatternOutputs(Lacks lacks = {});
-// causal, lengths, Nq != Nk, GQA, lse, backward.
-Support PatternSupport(Lacks lacks = {});
-
-// --- rules ---------------------------------------------------------------------------------------
-// Those of the common tensors that shapes do not tell: what goes together, values of cu_seqlens.
-void CheckPatternTensors(const ProblemShape& problem, Lacks lacks, Reasons* reasons);
-inline void CheckPatternTensors(const ProblemShape& problem, Reasons* reasons) {
-  CheckPatternTensors(problem, {}, reasons);
-}
-// Size `axis` (negative: from the end) of a tensor, if it is there and has this axis: "rel_emb_long
-// shape must be [V,H,D] with V = relative_vocab_size = 32, got [8,4,3]". False: it was told.
-struct SizeRule {
-  absl::string_view shape;  // "[V,H,D]"
-  int axis = 0;
-  absl::string_view letter;  // "V = relative_vocab_size"
-  int64_t size = 0;
-};
-bool CheckSize(const ProblemShape& problem, absl::string_view name, const SizeRule& rule,
-               Reasons* reasons);
-constexpr size_t kMostExtents = 8;  // of a grid
-// A row-major grid whose cells are the tokens: "grid must multiply to N = 6, got [2,4]".
-void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Reasons* reasons);
-// Both or none.
-void CheckPair(const ProblemShape& problem, absl::string_view a, absl::string_view b,
-               Reasons* reasons);
 
 // --- rows ----------------------------------------------------------------------------------------
 // One batch row of one problem; packed sequences are problems of their own.
@@ -120,9 +64,14 @@ struct PatternExtras {
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
                       const PartsOfRow& parts_of, const PatternExtras& extras = {});
 
-// Merges results whose query rows are disjoint: a row of one sees nothing in the other. Sinks
-// belong to one of them.
-Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype);
+// Two kinds of rows: a row of one kind sees nothing in the parts of the other. Local rows read q, k
+// and v, global ones q_global, k_global and v_global where these were sent.
+Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& options,
+                             const PartsOfRow& local, const PartsOfRow& global,
+                             PatternExtras extras = {});
+
+// Adds the visible pairs of a call of PatternAttend to those of others.
+void AddPairs(const Outputs& more, Outputs* sum);
 
 // Runs `formula` on `in`, or on its packed sequences as problems of their own: what `inputs` says
 // of a tensor's shape tells which axes are cut. So positions, offsets and draws are local without a
@@ -131,9 +80,17 @@ using PatternFormula = std::function<Outputs(const Inputs& in)>;
 Outputs ForSequences(Ops& ops, const Inputs& in, std::span<const TensorInfo> inputs,
                      const PatternFormula& formula);
 
+// One that was sent, or an empty one.
+Tensor Sent(const Inputs& in, const std::string& name);
+
 // q, float32, with zeros in rows that no key may see: beyond q_lengths or of a negative segment.
 // They may hold NaN, which a product over rows must not meet.
 Tensor ValidQueries(Ops& ops, const Inputs& in);
+
+// What every label adds to the scores of a row, for PatternExtras::table: q E^T + beta,
+// [B,H,rows,V] of q [B,H,rows,D], E [V,H,D] and beta [V,H], each 0 where it is empty (Shaw et al.
+// 2018, eq. 3-5).
+Tensor LabelScores(Ops& ops, const Tensor& q, const Tensor& E, const Tensor& beta, int64_t V);
 
 // Slopes of ALiBi for H heads (Press et al. 2022): with c = 2^floor(log2 H) 2^(-8 (h + 1) / c) for
 // h < c, else 2^(-4 (2 (h - c) + 1) / c).
@@ -141,5 +98,70 @@ std::vector<float> StandardSlopes(int64_t H);
 
 // The same with leading dimensions of 1 up to `rank`. REQUIRES: no more dimensions than that.
 Tensor WithRank(Ops& ops, const Tensor& x, int rank);
+
+// --- methods -------------------------------------------------------------------------------------
+// What a method of the family tells of itself; the rest of its MethodInfo follows from `lacks`.
+template <class O>
+struct PatternInfo {
+  std::string id, summary, reference, cost;
+  Lacks lacks = {};
+  // Its own, after the common ones; one of a common name takes its place.
+  std::vector<TensorInfo> inputs = {};
+  std::vector<OptionSpec<O>> options = {};  // its own, before the common ones
+  std::string causal = "";                  // what that option does, if not what it usually does
+};
+
+// A float tensor that has a gradient.
+TensorInfo Differentiable(std::string name, std::string shape, std::string help);
+
+namespace pattern_internal {
+std::vector<TensorInfo> CommonInputs(const Lacks& lacks, const std::vector<TensorInfo>& own);
+std::vector<TensorInfo> CommonOutputs(const Lacks& lacks);
+Support CommonSupport(const Lacks& lacks);
+std::vector<OptionSpec<PatternOptions>> CommonOptions(const Lacks& lacks, std::string causal);
+}  // namespace pattern_internal
+
+// Base of the family's methods: common tensors, options and rules, packed sequences. O derives from
+// PatternOptions.
+template <class O>
+class PatternMethod : public MethodOf<O> {
+ public:
+  explicit PatternMethod(const PatternInfo<O>& info)
+      : MethodOf<O>({.id = info.id,
+                     .summary = info.summary,
+                     .reference = info.reference,
+                     .cost = info.cost,
+                     .inputs = pattern_internal::CommonInputs(info.lacks, info.inputs),
+                     .outputs = pattern_internal::CommonOutputs(info.lacks),
+                     .support = pattern_internal::CommonSupport(info.lacks)},
+                    AllOptions(info)),
+        lacks_(info.lacks) {}
+
+ protected:
+  // The rules that the method adds to those of the common tensors.
+  virtual void CheckOwn(const ProblemShape&, const O&, Reasons*) const {}
+  // Of problems that are not packed: packed sequences come as problems of their own.
+  virtual Outputs Attend(Ops& ops, const Inputs& in, const O& o) const = 0;
+
+ private:
+  static std::vector<OptionSpec<O>> AllOptions(const PatternInfo<O>& info) {
+    std::vector<OptionSpec<O>> lines = info.options;
+    for (auto& line : pattern_internal::CommonOptions(info.lacks, info.causal)) {
+      lines.push_back({line.info, line.set});
+    }
+    return lines;
+  }
+
+  void CheckProblem(const ProblemShape& problem, const O& o, Reasons* reasons) const final {
+    CheckPatternTensors(problem, lacks_, reasons);
+    CheckOwn(problem, o, reasons);
+  }
+  Outputs Formula(Ops& ops, const Inputs& in, const O& o) const final {
+    return ForSequences(ops, in, this->info().inputs,
+                        [&](const Inputs& sequences) { return Attend(ops, sequences, o); });
+  }
+
+  const Lacks lacks_;
+};
 
 }  // namespace attnd

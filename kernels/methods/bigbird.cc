@@ -13,7 +13,7 @@ namespace {
 enum class Variant : uint8_t { kItc, kEtc };
 enum class RandPlan : uint8_t { kUniform, kPrefix };
 
-struct BigBirdOptions : PatternOptions {
+struct Options : PatternOptions {
   Variant variant = Variant::kItc;
   int64_t block_size = 64, window_blocks = 3;
   std::optional<int64_t> num_random_blocks;          // unset: 3
@@ -22,189 +22,133 @@ struct BigBirdOptions : PatternOptions {
   RandPlan rand_plan = RandPlan::kUniform;
   int64_t prefix_tokens = 1024;
   uint64_t seed = 0;
-
-  int64_t left() const { return global_left.value_or(variant == Variant::kItc ? 1 : 0); }
-  int64_t right() const { return global_right.value_or(variant == Variant::kItc ? 1 : 0); }
-  int64_t half_window() const { return (window_blocks - 1) / 2; }
-  // Of N positions.
-  int64_t Blocks(int64_t N) const {
-    const int64_t n = std::max<int64_t>(N - num_global_tokens, 0);
-    return n / block_size + (n % block_size != 0 ? 1 : 0);
-  }
-  // Query blocks that have random ones.
-  int64_t InnerRows(int64_t N) const {
-    const int64_t nb = Blocks(N);
-    return nb - std::min(left(), nb) - std::min(right(), nb - std::min(left(), nb));
-  }
 };
 
-constexpr Lacks kLacks{.cross = true};
+// Blocks that one batch row may draw, of all heads: small blocks of long sequences would take
+// gigabytes.
+constexpr int64_t kMostDrawn = int64_t{1} << 21;
 
-// Candidates are the blocks that are neither global nor in the window of t and, of a prefix, begin
-// in it.
-BlockDraw DrawOf(const BigBirdOptions& o, int64_t N, int64_t slots) {
-  BlockDraw draw{.blocks = o.Blocks(N), .left = o.left(), .right = o.right(), .slots = slots};
-  draw.half_window = std::min(o.half_window(), draw.blocks);
-  draw.end = draw.blocks - draw.right;
-  draw.seed = o.seed;
-  if (o.rand_plan == RandPlan::kPrefix) {
-    const int64_t begun = o.prefix_tokens / o.block_size + (o.prefix_tokens % o.block_size != 0);
-    draw.end = std::min(draw.end, begun);
-  }
-  return draw;
+// The structure of N positions, without what is random. REQUIRES: block_size >= 1.
+BigBird StructureOf(const Options& o, int64_t N) {
+  const int64_t usual = o.variant == Variant::kItc ? 1 : 0;
+  BigBird bird{.block = std::min(o.block_size, std::max<int64_t>(N, 1)),
+               .globals = o.num_global_tokens,
+               .multiset = o.duplicates == Duplicates::kMultiset};
+  const int64_t nb = bird.Blocks(N);
+  bird.half_window = std::min((o.window_blocks - 1) / 2, nb);
+  bird.left = std::clamp<int64_t>(o.global_left.value_or(usual), 0, nb);
+  bird.right = std::clamp<int64_t>(o.global_right.value_or(usual), 0, nb);
+  return bird;
 }
 
-PatternSource Source(const SeenRow& r, const BigBirdOptions& o, std::span<const int32_t> random,
-                     int64_t slots) {
-  const int64_t nb = o.Blocks(r.Nk);
-  return BigBirdSource(r, {.block = o.block_size,
-                           .half_window = std::min(o.half_window(), nb),
-                           .left = std::min(o.left(), nb),
-                           .right = std::min(o.right(), nb),
-                           .globals = o.num_global_tokens,
-                           .random = random,
-                           .r = slots,
-                           .multiset = o.duplicates == Duplicates::kMultiset});
+// More than all blocks cannot be drawn.
+int64_t DrawnSlots(const Options& o, const BigBird& bird, int64_t N) {
+  return std::min(o.num_random_blocks.value_or(3), bird.Blocks(N));
 }
 
-HeadParts Sees(const SeenRow& r, const BigBirdOptions& given, const HostInts& sent) {
-  BigBirdOptions o = given;
-  o.block_size = std::min(o.block_size, std::max<int64_t>(r.Nk, 1));
+HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
+  BigBird bird = StructureOf(o, r.Nk);
   HeadParts heads;
   if (sent.is_sent()) {
+    bird.r = sent.RowShape(r.p)[2];
     for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
-      heads.push_back({Source(r, o, sent.Head(r.p, r.b, h), sent.RowShape(r.p)[2])});
+      bird.random = sent.Head(r.p, r.b, h);
+      heads.push_back({BigBirdSource(r, bird)});
     }
     return heads;
   }
-  // More than all blocks cannot be drawn.
-  const int64_t slots = std::min(o.num_random_blocks.value_or(3), o.Blocks(r.Nk));
-  const bool draws = slots > 0 && o.InnerRows(r.Nk) > 0;
-  for (int64_t h = 0; h < (draws ? r.problem.H : 1); ++h) {
-    std::vector<int32_t> drawn;
-    if (draws && !r.is_planned) drawn = DrawnBlocks(DrawOf(o, r.Nk, slots), h);
-    heads.push_back({Source(r, o, drawn, slots)});
-    if (r.is_planned) break;  // all heads are planned alike
+  bird.r = DrawnSlots(o, bird, r.Nk);
+  const bool draws = bird.r > 0 && bird.InnerRows(r.Nk) > 0;
+  // All heads are planned alike.
+  if (!draws || r.is_planned) return AllHeads(BigBirdSource(r, bird));
+  BlockDraw draw{.N = r.Nk, .seed = o.seed};
+  if (o.rand_plan == RandPlan::kPrefix) draw.prefix = o.prefix_tokens;
+  for (int64_t h = 0; h < r.problem.H; ++h) {
+    const std::vector<int32_t> drawn = DrawnBlocks(bird, draw, h);
+    bird.random = drawn;
+    heads.push_back({BigBirdSource(r, bird)});
   }
   return heads;
 }
 
-class BigBirdMethod : public MethodOf<BigBirdOptions> {
+class BigBirdMethod : public PatternMethod<Options> {
  public:
   BigBirdMethod()
-      : MethodOf(
+      : PatternMethod(
             {.id = "bigbird",
              .summary = "Windows, global and random keys, in blocks",
              .reference = "Zaheer et al. 2020 (arXiv 2007.14062), section 2 and appendix D",
              .cost = "2 (D + Dv) FLOPs per visible pair, n b (window + left + right + r) pairs; "
                      "memory O(n)",
-             .inputs = PatternInputs(
-                 kLacks, {{"rand_blocks", "[H,T,r] or [1,T,r]", "int32",
-                           "random blocks of every query block that is not global, T = nb - "
-                           "global_left - global_right; -1: none; default: drawn"}}),
-             .outputs = PatternOutputs(kLacks),
-             .support = PatternSupport(kLacks)},
-            WithPatternOptions<BigBirdOptions>(
-                {EnumOption<BigBirdOptions>("variant", &BigBirdOptions::variant, {"itc", "etc"},
-                                            "itc",
-                                            "global blocks among the others, or tokens before "
-                                            "them"),
-                 IntOption<BigBirdOptions>("block_size", &BigBirdOptions::block_size, {.min = 1},
-                                           "64", "positions of a block"),
-                 IntOption<BigBirdOptions>("window_blocks", &BigBirdOptions::window_blocks,
-                                           {.min = 1}, "3", "odd"),
-                 IntOption<BigBirdOptions>("num_random_blocks", &BigBirdOptions::num_random_blocks,
-                                           {.min = 0}, "3", "r; of rand_blocks where that is sent"),
-                 IntOption<BigBirdOptions>("global_left", &BigBirdOptions::global_left, {.min = 0},
-                                           "1, of etc 0", "global blocks at the left"),
-                 IntOption<BigBirdOptions>("global_right", &BigBirdOptions::global_right,
-                                           {.min = 0}, "1, of etc 0", "global blocks at the right"),
-                 IntOption<BigBirdOptions>("num_global_tokens", &BigBirdOptions::num_global_tokens,
-                                           {.min = 0}, "0", "of etc: at most N"),
-                 EnumOption<BigBirdOptions>("rand_plan", &BigBirdOptions::rand_plan,
-                                            {"uniform", "prefix"}, "uniform",
-                                            "draws from all blocks, or from the first ones"),
-                 IntOption<BigBirdOptions>("prefix_tokens", &BigBirdOptions::prefix_tokens,
-                                           {.min = 0}, "1024",
-                                           "where blocks of a prefix begin; no effect on uniform"),
-                 SeedOption<BigBirdOptions>(&BigBirdOptions::seed)},
-                kLacks)) {}
+             .lacks = {.cross = true},
+             .inputs = {{"rand_blocks", "[H,T,r] or [1,T,r]", "int32",
+                         "random blocks of every query block that is not global, T = nb - "
+                         "global_left - global_right; -1: none; default: drawn"}},
+             .options = {
+                 EnumOption("variant", &Options::variant, {"itc", "etc"}, "itc",
+                            "global blocks among the others, or tokens before them"),
+                 IntOption("block_size", &Options::block_size, {.min = 1}, "64",
+                           "positions of a block"),
+                 IntOption("window_blocks", &Options::window_blocks, {.min = 1}, "3", "odd"),
+                 IntOption("num_random_blocks", &Options::num_random_blocks, {.min = 0}, "3",
+                           "r; of rand_blocks where that is sent"),
+                 IntOption("global_left", &Options::global_left, {.min = 0}, "1, of etc 0",
+                           "global blocks at the left"),
+                 IntOption("global_right", &Options::global_right, {.min = 0}, "1, of etc 0",
+                           "global blocks at the right"),
+                 IntOption("num_global_tokens", &Options::num_global_tokens, {.min = 0}, "0",
+                           "of etc: at most N"),
+                 EnumOption("rand_plan", &Options::rand_plan, {"uniform", "prefix"}, "uniform",
+                            "draws from all blocks, or from the first ones"),
+                 IntOption("prefix_tokens", &Options::prefix_tokens, {.min = 0}, "1024",
+                           "where blocks of a prefix begin; no effect on uniform"),
+                 SeedOption(&Options::seed)}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const BigBirdOptions& o,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, kLacks, reasons);
+  void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     if (o.window_blocks > 0 && o.window_blocks % 2 == 0) {
       reasons->Invalid("window_blocks must be odd, got ", o.window_blocks);
     }
     CheckVariant(problem, o, reasons);
-    CheckDraw(problem, o, reasons);
-    const View* sent = problem.Find("rand_blocks");
-    if (sent == nullptr) return;
-    if (problem.Find("cu_seqlens_q") != nullptr) {
-      reasons->Invalid("rand_blocks must not be sent with cu_seqlens_q, got ",
-                       ToString(sent->shape));
-    }
-    if (sent->shape.rank != 3) return;
-    if (o.num_random_blocks.value_or(sent->shape[2]) != sent->shape[2]) {
-      reasons->Invalid("num_random_blocks must be that of rand_blocks, ", sent->shape[2], ", got ",
-                       *o.num_random_blocks);
-    }
+    CheckApart(problem, "rand_blocks", "cu_seqlens_q", reasons);
+    CheckListed(problem, "num_random_blocks", o.num_random_blocks, {"rand_blocks", 3}, reasons);
     if (o.block_size < 1 || !problem.Knows("q")) return;
-    CheckSize(problem, "rand_blocks",
-              {.shape = "[H,T,r]",
-               .axis = 1,
-               .letter = "T = nb - global_left - global_right",
-               .size = o.InnerRows(problem.Nq)},
-              reasons);
+    const BigBird bird = StructureOf(o, problem.Nq);
+    const int64_t T = bird.InnerRows(problem.Nq);
+    if (problem.Find("rand_blocks") == nullptr) {
+      CheckLimit("num_random_blocks", DrawnSlots(o, bird, problem.Nq),
+                 {kMostDrawn, "(H T)", problem.H * T, " where they are drawn"}, reasons);
+    }
+    CheckShape(problem, "rand_blocks", "[H,T,r]", {{"T", T, "nb - global_left - global_right"}},
+               reasons);
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const BigBirdOptions& o) const override {
-    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
-      const HostInts sent(ops, sequences, "rand_blocks", 4);
-      sent.CheckRange(ops, info().id, [&](size_t p) {
-        const int64_t last = o.Blocks(sequences.problems[p].Nk) - 1;
-        return HostInts::Range{-1, last, absl::StrCat("-1..nb-1 = -1..", last)};
-      });
-      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) { return Sees(r, o, sent); });
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
+    const HostInts sent(ops, in, "rand_blocks", 4);
+    sent.CheckRange(ops, info().id, [&](size_t p) {
+      const int64_t N = in.problems[p].Nk, last = StructureOf(o, N).Blocks(N) - 1;
+      return HostInts::Range{-1, last, absl::StrCat("-1..nb-1 = -1..", last)};
     });
+    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o, sent); });
   }
 
  private:
-  // What is drawn, of all heads: small blocks of long sequences would take gigabytes.
-  static void CheckDraw(const ProblemShape& problem, const BigBirdOptions& o, Reasons* reasons) {
-    constexpr int64_t kMostDrawn = int64_t{1} << 21;
-    if (problem.Find("rand_blocks") != nullptr || !problem.Knows("q") || o.block_size < 1) return;
-    const int64_t nb = o.Blocks(problem.Nq), rows = o.InnerRows(problem.Nq) * problem.H;
-    const int64_t slots = std::min(o.num_random_blocks.value_or(3), nb);
-    if (rows <= 0 || slots <= kMostDrawn / rows) return;
-    reasons->Invalid("num_random_blocks must be at most ", kMostDrawn,
-                     " / (H T) = ", kMostDrawn / rows, " where they are drawn, got ", slots);
-  }
-
-  static void CheckVariant(const ProblemShape& problem, const BigBirdOptions& o, Reasons* reasons) {
-    if (o.variant == Variant::kEtc) {
-      for (const auto& [name, blocks] :
-           {std::pair("global_left", o.left()), std::pair("global_right", o.right())}) {
-        if (blocks > 0) reasons->Invalid(name, " must be 0 when variant is etc, got ", blocks);
+  static void CheckVariant(const ProblemShape& problem, const Options& o, Reasons* reasons) {
+    const int64_t tokens = o.num_global_tokens;
+    if (o.variant != Variant::kEtc) {
+      if (tokens > 0) {
+        reasons->Invalid("num_global_tokens must be 0 unless variant is etc, got ", tokens);
       }
-      if (problem.Knows("q") && o.num_global_tokens > problem.Nq) {
-        reasons->Invalid("num_global_tokens must be in 0..N = 0..", problem.Nq, ", got ",
-                         o.num_global_tokens);
-        return;
-      }
-      const View* ends = problem.Find("cu_seqlens_q");
-      const int64_t count = ends == nullptr || ends->shape.rank != 1 ? 0 : ends->shape[0] - 1;
-      for (int64_t s = 0; s < count && ends->data != nullptr; ++s) {
-        const int64_t n = problem.Int("cu_seqlens_q", s + 1, 0) - problem.Int("cu_seqlens_q", s, 0);
-        if (n <= 0 || o.num_global_tokens <= n) continue;
-        reasons->Invalid("num_global_tokens must be in 0..N = 0..", n, " of sequence ", s, ", got ",
-                         o.num_global_tokens);
-        return;
-      }
-    } else if (o.num_global_tokens > 0) {
-      reasons->Invalid("num_global_tokens must be 0 unless variant is etc, got ",
-                       o.num_global_tokens);
+      return;
+    }
+    for (const auto& [name, blocks] :
+         {std::pair("global_left", o.global_left), std::pair("global_right", o.global_right)}) {
+      if (blocks.value_or(0) <= 0) continue;
+      reasons->Invalid(name, " must be 0 when variant is etc, got ", *blocks);
+    }
+    if (problem.Knows("q")) {
+      CheckUpTo(problem, "num_global_tokens", tokens, {0, "N", problem.Nq, "cu_seqlens_q"},
+                reasons);
     }
   }
 };

@@ -7,11 +7,9 @@
 namespace attnd {
 namespace {
 
-struct BlockSparseOptions : PatternOptions {
+struct Options : PatternOptions {
   int64_t block_q = 64, block_k = 64;
 };
-
-constexpr Lacks kLacks{.packed = true};
 
 int64_t Blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
@@ -25,7 +23,7 @@ struct Layouts {
         indices(ops, in, "indices", 2) {}
 
   int64_t Heads(size_t p) const { return layout.is_sent() ? layout.Heads(p) : indptr.Heads(p); }
-  BlockRows Of(const SeenRow& r, int64_t h, const BlockSparseOptions& o) const {
+  BlockRows Of(const SeenRow& r, int64_t h, const Options& o) const {
     if (layout.is_sent()) {
       return BlocksOfLayout(layout.Head(r.p, r.b, h), layout.RowShape(r.p)[2], o.block_q,
                             o.block_k);
@@ -34,11 +32,10 @@ struct Layouts {
   }
 };
 
-HeadParts Sees(const SeenRow& r, const BlockSparseOptions& o, const Layouts& sent) {
+HeadParts Sees(const SeenRow& r, const Options& o, const Layouts& sent) {
   if (r.is_planned) {
     // Every block may be there.
-    const int64_t last = r.causal ? r.offset : PatternBuilder::kUnbounded;
-    PatternSource all = BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, last, r.lengths);
+    PatternSource all = AllKeys(r);
     all.is_counted = false;
     return AllHeads(std::move(all));
   }
@@ -50,59 +47,43 @@ HeadParts Sees(const SeenRow& r, const BlockSparseOptions& o, const Layouts& sen
   return heads;
 }
 
-class BlockSparse : public MethodOf<BlockSparseOptions> {
+class BlockSparse : public PatternMethod<Options> {
  public:
   BlockSparse()
-      : MethodOf(
+      : PatternMethod(
             {.id = "block_sparse",
              .summary = "Blocks that a layout of the caller switches on",
              .reference = "Child et al. 2019 (arXiv 1904.10509), section 5",
              .cost = "2 (D + Dv) FLOPs per visible pair, blocks x block_q x block_k pairs; memory "
                      "O(n + blocks)",
-             .inputs = PatternInputs(
-                 kLacks,
+             .lacks = {.packed = true},
+             .inputs =
                  {{"layout", "[H,nbq,nbk] or [1,nbq,nbk] or [B,H,nbq,nbk] or [B,1,nbq,nbk]",
                    "uint8", "1: the block is there; nbq = ceil(Nq / block_q), nbk likewise"},
                   {"indptr", "[H,n] or [1,n]", "int32",
                    "in place of layout: where the list of each row of blocks begins, n = nbq + 1"},
-                  {"indices", "[nnz]", "int32", "key blocks, row after row and head after head"}}),
-             .outputs = PatternOutputs(kLacks),
-             .support = PatternSupport(kLacks)},
-            WithPatternOptions<BlockSparseOptions>(
-                {IntOption<BlockSparseOptions>("block_q", &BlockSparseOptions::block_q,
-                                               {.min = 1, .max = 512}, "64", "queries of a block"),
-                 IntOption<BlockSparseOptions>("block_k", &BlockSparseOptions::block_k,
-                                               {.min = 1, .max = 512}, "64", "keys of a block")},
-                kLacks)) {}
+                  {"indices", "[nnz]", "int32", "key blocks, row after row and head after head"}},
+             .options = {IntOption("block_q", &Options::block_q, {.min = 1, .max = 512}, "64",
+                                   "queries of a block"),
+                         IntOption("block_k", &Options::block_k, {.min = 1, .max = 512}, "64",
+                                   "keys of a block")}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const BlockSparseOptions& o,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, kLacks, reasons);
-    const View* layout = problem.Find("layout");
+  void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const bool has_lists = problem.Find("indptr") != nullptr || problem.Find("indices") != nullptr;
-    if (layout == nullptr && !has_lists) {
+    if (problem.Find("layout") == nullptr && !has_lists) {
       reasons->Invalid("layout or indptr with indices is required, got none");
     }
-    if (layout != nullptr && problem.Find("indptr") != nullptr) {
-      reasons->Invalid("layout must not be sent with indptr, got ", ToString(layout->shape));
-    }
+    CheckApart(problem, "layout", "indptr", reasons);
     CheckPair(problem, "indptr", "indices", reasons);
     if (!problem.Knows("q") || !problem.Knows("k")) return;
     if (o.block_q < 1 || o.block_k < 1) return;
     const int64_t nbq = Blocks(problem.Nq, o.block_q), nbk = Blocks(problem.Nk, o.block_k);
-    const bool fits = layout == nullptr || layout->shape.rank < 3 ||
-                      CheckSize(problem, "layout", {"[..,nbq,nbk]", -2, "nbq", nbq}, reasons);
-    if (fits && (layout == nullptr || layout->shape.rank >= 3)) {
-      CheckSize(problem, "layout", {"[..,nbq,nbk]", -1, "nbk", nbk}, reasons);
-    }
-    const View* indptr = problem.Find("indptr");
-    if (indptr != nullptr && indptr->shape.rank == 2) {
-      CheckSize(problem, "indptr", {"[..,n]", -1, "n = nbq + 1", nbq + 1}, reasons);
-    }
+    CheckShape(problem, "layout", "[..,nbq,nbk]", {{"nbq", nbq}, {"nbk", nbk}}, reasons);
+    CheckShape(problem, "indptr", "[..,n]", {{"n", nbq + 1, "nbq + 1"}}, reasons);
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const BlockSparseOptions& o) const override {
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     const Layouts sent(ops, in);
     sent.indptr.CheckOffsets(ops, info().id, sent.indices);
     sent.indices.CheckRange(ops, info().id, [&](size_t p) {

@@ -8,39 +8,27 @@
 namespace attnd {
 namespace {
 
-struct RasterOptions : PatternOptions {
+struct Options : PatternOptions {
   int64_t query_block = 256;
   std::optional<int64_t> memory;  // unset: query_block
 };
 
-constexpr Lacks kLacks{.cross = true, .packed = true};
-
-class ImageLocal1dMethod : public MethodOf<RasterOptions> {
+class ImageLocal1dMethod : public PatternMethod<Options> {
  public:
   ImageLocal1dMethod()
-      : MethodOf({.id = "image_local_1d",
-                  .summary = "Query blocks in raster order and the pixels around them",
-                  .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 1D",
-                  .cost = "2 (D + Dv) FLOPs per visible pair, n (lq + lm) pairs; memory O(n)",
-                  .inputs = PatternInputs(kLacks),
-                  .outputs = PatternOutputs(kLacks),
-                  .support = PatternSupport(kLacks)},
-                 WithPatternOptions<RasterOptions>(
-                     {IntOption<RasterOptions>("query_block", &RasterOptions::query_block,
-                                               {.min = 1}, "256", "lq, queries that share keys"),
-                      IntOption<RasterOptions>("memory", &RasterOptions::memory, {.min = 0},
-                                               "query_block",
-                                               "lm, keys before a block and, unless causal, "
-                                               "behind it")},
-                     kLacks)) {}
+      : PatternMethod(
+            {.id = "image_local_1d",
+             .summary = "Query blocks in raster order and the pixels around them",
+             .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 1D",
+             .cost = "2 (D + Dv) FLOPs per visible pair, n (lq + lm) pairs; memory O(n)",
+             .lacks = {.cross = true, .packed = true},
+             .options = {IntOption("query_block", &Options::query_block, {.min = 1}, "256",
+                                   "lq, queries that share keys"),
+                         IntOption("memory", &Options::memory, {.min = 0}, "query_block",
+                                   "lm, keys before a block and, unless causal, behind it")}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const RasterOptions&,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, kLacks, reasons);
-  }
-
-  Outputs Formula(Ops& ops, const Inputs& in, const RasterOptions& o) const override {
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     return PatternAttend(ops, in, o, [&](const SeenRow& r) {
       return AllHeads(ImageLocal1d(r, o.query_block, o.memory.value_or(o.query_block)));
     });

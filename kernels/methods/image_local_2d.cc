@@ -10,13 +10,11 @@
 namespace attnd {
 namespace {
 
-struct ImageOptions : PatternOptions {
+struct Options : PatternOptions {
   std::vector<int64_t> grid, query_shape, memory_flange;
 };
 
-constexpr Lacks kLacks{.alibi = true, .cross = true, .packed = true};
-
-ImageBlocks BlocksOf(const ImageOptions& o) {
+ImageBlocks BlocksOf(const Options& o) {
   const std::vector<int64_t> usual = {8, 16};
   const auto& shape = o.query_shape.empty() ? usual : o.query_shape;
   const auto& flange = o.memory_flange.empty() ? usual : o.memory_flange;
@@ -28,39 +26,32 @@ ImageBlocks BlocksOf(const ImageOptions& o) {
           .flange_width = flange[1]};
 }
 
-class ImageLocal2dMethod : public MethodOf<ImageOptions> {
+class ImageLocal2dMethod : public PatternMethod<Options> {
  public:
   ImageLocal2dMethod()
-      : MethodOf(
+      : PatternMethod(
             {.id = "image_local_2d",
              .summary = "Rectangular query blocks and the pixels around them",
              .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 2D",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (qh + 2 mh) (qw + 2 mw) pairs; memory "
                      "O(n)",
-             .inputs = PatternInputs(kLacks),
-             .outputs = PatternOutputs(kLacks),
-             .support = PatternSupport(kLacks)},
-            WithPatternOptions<ImageOptions>(
-                {IntsOption<ImageOptions>("grid", &ImageOptions::grid, {.min = 1, .count = 2},
-                                          "required", "height and width; their product is N"),
-                 IntsOption<ImageOptions>("query_shape", &ImageOptions::query_shape,
-                                          {.min = 1, .count = 2}, "8,16",
-                                          "height and width of a block of queries"),
-                 IntsOption<ImageOptions>("memory_flange", &ImageOptions::memory_flange,
-                                          {.min = 0, .count = 2}, "8,16",
-                                          "rows and columns around a block that it sees")},
-                kLacks,
-                "what a query sees comes before it in the raster of blocks, and of pixels in "
-                "its own block")) {}
+             .lacks = {.alibi = true, .cross = true, .packed = true},
+             .options = {IntsOption("grid", &Options::grid, {.min = 1, .count = 2}, "required",
+                                    "height and width; their product is N"),
+                         IntsOption("query_shape", &Options::query_shape, {.min = 1, .count = 2},
+                                    "8,16", "height and width of a block of queries"),
+                         IntsOption("memory_flange", &Options::memory_flange,
+                                    {.min = 0, .count = 2}, "8,16",
+                                    "rows and columns around a block that it sees")},
+             .causal = "what a query sees comes before it in the raster of blocks, and of pixels "
+                       "in its own block"}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const ImageOptions& o,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, kLacks, reasons);
+  void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     if (o.grid.empty() || o.grid.size() == 2) CheckGrid(problem, o.grid, reasons);
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const ImageOptions& o) const override {
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     return PatternAttend(ops, in, o,
                          [&](const SeenRow& r) { return AllHeads(ImageLocal2d(r, BlocksOf(o))); });
   }

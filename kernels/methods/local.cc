@@ -12,7 +12,7 @@ namespace {
 
 enum class Granularity : uint8_t { kToken, kBlock };
 
-struct LocalOptions : PatternOptions {
+struct Options : PatternOptions {
   Granularity granularity = Granularity::kToken;
   std::optional<int64_t> window_left, window_right;  // right unset: as left
   std::optional<int64_t> block;
@@ -23,7 +23,7 @@ struct LocalOptions : PatternOptions {
 // Wider than any distance between a query and a key, and far from overflow.
 constexpr int64_t kWidest = int64_t{1} << 40;
 
-PatternSource TokenWindow(const PatternRow& row, const LocalOptions& o) {
+PatternSource TokenWindow(const PatternRow& row, const Options& o) {
   constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
   const int64_t left = std::min(o.window_left.value(), kWidest);
   const int64_t right = std::min(o.window_right.value_or(left), kWidest);
@@ -32,7 +32,7 @@ PatternSource TokenWindow(const PatternRow& row, const LocalOptions& o) {
   return BandSource(row.Nq, row.Nk, first, last, row.lengths);
 }
 
-PatternSource BlockWindow(const PatternRow& row, const LocalOptions& o) {
+PatternSource BlockWindow(const PatternRow& row, const Options& o) {
   const BlockBand band{.block = o.block.value(),
                        .look_backward = o.look_backward,
                        .look_forward = o.look_forward.value_or(row.causal ? 0 : 1),
@@ -41,42 +41,32 @@ PatternSource BlockWindow(const PatternRow& row, const LocalOptions& o) {
   return BlockBandSource(row.Nq, row.Nk, band, row.lengths);
 }
 
-class Local : public MethodOf<LocalOptions> {
+class Local : public PatternMethod<Options> {
  public:
   Local()
-      : MethodOf(
+      : PatternMethod(
             {.id = "local",
              .summary = "Sliding window and block look-around",
              .reference = "Beltagy et al. 2020 (arXiv 2004.05150), section 3.1",
              .cost = "2 (D + Dv) FLOPs per visible pair, n W pairs; memory O(n)",
-             .inputs = PatternInputs(),
-             .outputs = PatternOutputs(),
-             .support = PatternSupport()},
-            WithPatternOptions<LocalOptions>({
-                EnumOption<LocalOptions>("granularity", &LocalOptions::granularity,
-                                         {"token", "block"}, "token",
-                                         "whether the window moves by keys or by blocks"),
-                IntOption<LocalOptions>(
-                    "window_left", &LocalOptions::window_left, {.min = -1},
-                    "required when granularity is token",
-                    "keys before p, not counting p; -1: no limit; no effect on blocks"),
-                IntOption<LocalOptions>(
-                    "window_right", &LocalOptions::window_right, {.min = -1}, "window_left",
-                    "keys after p; -1: no limit; no effect on blocks, or when causal"),
-                IntOption<LocalOptions>("block", &LocalOptions::block, {.min = 1},
-                                        "required when granularity is block",
-                                        "W, in keys; no effect on tokens"),
-                IntOption<LocalOptions>("look_backward", &LocalOptions::look_backward, {.min = 0},
-                                        "1", "blocks seen before the own one; no effect on tokens"),
-                IntOption<LocalOptions>("look_forward", &LocalOptions::look_forward, {.min = 0},
-                                        "0 if causal, else 1",
-                                        "blocks seen after the own one; no effect on tokens"),
-            })) {}
+             .options = {
+                 EnumOption("granularity", &Options::granularity, {"token", "block"}, "token",
+                            "whether the window moves by keys or by blocks"),
+                 IntOption("window_left", &Options::window_left, {.min = -1},
+                           "required when granularity is token",
+                           "keys before p, not counting p; -1: no limit; no effect on blocks"),
+                 IntOption("window_right", &Options::window_right, {.min = -1}, "window_left",
+                           "keys after p; -1: no limit; no effect on blocks, or when causal"),
+                 IntOption("block", &Options::block, {.min = 1},
+                           "required when granularity is block", "W, in keys; no effect on tokens"),
+                 IntOption("look_backward", &Options::look_backward, {.min = 0}, "1",
+                           "blocks seen before the own one; no effect on tokens"),
+                 IntOption("look_forward", &Options::look_forward, {.min = 0},
+                           "0 if causal, else 1",
+                           "blocks seen after the own one; no effect on tokens")}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const LocalOptions& o,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, reasons);
+  void CheckOwn(const ProblemShape&, const Options& o, Reasons* reasons) const override {
     if (o.granularity == Granularity::kToken && !o.window_left.has_value()) {
       reasons->Invalid("window_left is required when granularity is token, got none");
     }
@@ -85,12 +75,9 @@ class Local : public MethodOf<LocalOptions> {
     }
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const LocalOptions& o) const override {
-    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
-      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) {
-        return AllHeads(o.granularity == Granularity::kToken ? TokenWindow(r, o)
-                                                             : BlockWindow(r, o));
-      });
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
+    return PatternAttend(ops, in, o, [&](const SeenRow& r) {
+      return AllHeads(o.granularity == Granularity::kToken ? TokenWindow(r, o) : BlockWindow(r, o));
     });
   }
 };

@@ -10,7 +10,7 @@
 namespace attnd {
 namespace {
 
-struct LongformerOptions : PatternOptions {
+struct Options : PatternOptions {
   int64_t window = 256;
   std::vector<int64_t> dilation;  // of each head, or of all; empty: 1
 };
@@ -27,7 +27,7 @@ PatternSource Planned(PatternSource source, double more_pairs) {
   return source;
 }
 
-HeadParts LocalRows(const SeenRow& r, const LongformerOptions& o, const HostInts& mask) {
+HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask) {
   const std::vector<int32_t> globals = mask.Nonzero(r.p, r.b);
   const auto seen = static_cast<double>(std::min(kPlannedGlobals, r.lengths.nk));
   std::map<int64_t, PatternSource> sources;  // of a dilation
@@ -53,78 +53,43 @@ HeadParts GlobalRows(const SeenRow& r, const HostInts& mask) {
   return AllHeads(Planned(std::move(source), rows * static_cast<double>(r.lengths.nk)));
 }
 
-class Longformer : public MethodOf<LongformerOptions> {
+class Longformer : public PatternMethod<Options> {
  public:
   Longformer()
-      : MethodOf(
+      : PatternMethod(
             {.id = "longformer",
              .summary = "A sliding window, dilated or not, and global tokens",
              .reference = "Beltagy et al. 2020 (arXiv 2004.05150), sections 3.1-3.2",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (2 w + 1 + g) + g n pairs; memory O(n)",
-             .inputs = PatternInputs(
-                 {}, {{"global_mask", "[B,Nk] or [Nk]", "uint8", "1: this position is global"},
-                      {.name = "q_global",
-                       .shape = "[B,H,Nq,D]",
-                       .dtype = "float",
-                       .help = "queries of global rows; default q",
-                       .differentiable = true},
-                      {.name = "k_global",
-                       .shape = "[B,Hkv,Nk,D]",
-                       .dtype = "float",
-                       .help = "keys that global rows see; default k",
-                       .differentiable = true},
-                      {.name = "v_global",
-                       .shape = "[B,Hkv,Nk,Dv]",
-                       .dtype = "float",
-                       .help = "values that global rows see; default v",
-                       .differentiable = true}}),
-             .outputs = PatternOutputs(),
-             .support = PatternSupport()},
-            WithPatternOptions<LongformerOptions>({
-                IntOption<LongformerOptions>("window", &LongformerOptions::window, {.min = 1},
-                                             "256", "w, keys on either side, in dilated steps"),
-                IntsOption<LongformerOptions>("dilation", &LongformerOptions::dilation, {.min = 1},
-                                              "1",
-                                              "distance of the window's keys, of all heads or "
-                                              "of each"),
-            })) {}
+             .inputs = {{"global_mask", "[B,Nk] or [Nk]", "uint8", "1: this position is global"},
+                        Differentiable("q_global", "[B,H,Nq,D]",
+                                       "queries of global rows; default q"),
+                        Differentiable("k_global", "[B,Hkv,Nk,D]",
+                                       "keys that global rows see; default k"),
+                        Differentiable("v_global", "[B,Hkv,Nk,Dv]",
+                                       "values that global rows see; default v")},
+             .options = {IntOption("window", &Options::window, {.min = 1}, "256",
+                                   "w, keys on either side, in dilated steps"),
+                         IntsOption("dilation", &Options::dilation, {.min = 1}, "1",
+                                    "distance of the window's keys, of all heads or of each")}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const LongformerOptions& o,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, reasons);
+  void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const auto values = static_cast<int64_t>(o.dilation.size());
     if (values > 1 && problem.Knows("q") && values != problem.H) {
       reasons->Invalid("dilation must have 1 or H = ", problem.H, " values, got ", values);
     }
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const LongformerOptions& o) const override {
-    return ForSequences(ops, in, info().inputs,
-                        [&](const Inputs& sequences) { return Attend(ops, sequences, o); });
-  }
-
- private:
-  static Outputs Attend(Ops& ops, const Inputs& in, const LongformerOptions& o) {
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     const HostInts mask(ops, in, "global_mask", 2);
     const auto local = [&](const SeenRow& r) { return LocalRows(r, o, mask); };
+    const auto global = [&](const SeenRow& r) { return GlobalRows(r, mask); };
     // Without a mask no row is global; tensors of global rows then have a gradient of zero.
     const bool has_global = in.tensors.contains("q_global") || in.tensors.contains("k_global") ||
                             in.tensors.contains("v_global");
     if (!mask.is_sent() && !has_global) return PatternAttend(ops, in, o, local);
-    PatternExtras extras{.rows_differ = mask.differs(), .dtype = DType::kF32};
-    const Outputs local_rows = PatternAttend(ops, in, o, local, extras);
-    Inputs global = in;
-    global.tensors.erase("sink_logits");  // the local call has them for all rows
-    for (const auto& [name, tensor] :
-         {std::pair("q_global", &global.q), std::pair("k_global", &global.k),
-          std::pair("v_global", &global.v)}) {
-      if (const auto sent = in.tensors.find(name); sent != in.tensors.end()) *tensor = sent->second;
-    }
-    const Outputs global_rows = PatternAttend(
-        ops, global, o, [&](const SeenRow& r) { return GlobalRows(r, mask); }, extras);
-    if (!ops.status().ok()) return {};
-    return MergeRows(ops, local_rows, global_rows, in.q[0].dtype);
+    return AttendLocalAndGlobal(ops, in, o, local, global, {.rows_differ = mask.differs()});
   }
 };
 

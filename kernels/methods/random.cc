@@ -8,7 +8,7 @@
 namespace attnd {
 namespace {
 
-struct RandomOptions : PatternOptions {
+struct Options : PatternOptions {
   std::optional<int64_t> num_random;
   bool include_self = false, per_head = true;
   uint64_t seed = 0;
@@ -17,7 +17,7 @@ struct RandomOptions : PatternOptions {
 // Keys that one batch row may draw: half a second of one thread.
 constexpr int64_t kMostDrawn = int64_t{1} << 25;
 
-HeadParts Sees(const SeenRow& r, const RandomOptions& o, const HostInts& sent) {
+HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   KeyLists lists{.multiset = o.duplicates == Duplicates::kMultiset,
                  .include_self = o.include_self,
                  .ids_q = r.ids_q,
@@ -44,64 +44,47 @@ HeadParts Sees(const SeenRow& r, const RandomOptions& o, const HostInts& sent) {
   return heads;
 }
 
-class Random : public MethodOf<RandomOptions> {
+class Random : public PatternMethod<Options> {
  public:
   Random()
-      : MethodOf(
+      : PatternMethod(
             {.id = "random",
              .summary = "R random keys for every query",
              .reference = "Zaheer et al. 2020 (arXiv 2007.14062), section 2",
              .cost = "2 (D + Dv) FLOPs per visible pair, n R pairs; memory O(n R) for the lists",
-             .inputs = PatternInputs(
-                 {}, {{"rand_keys", "[H,Nq,R] or [1,Nq,R] or [B,H,Nq,R] or [B,1,Nq,R]", "int32",
-                       "keys of every query; others than 0..Nk-1 are ignored; default: drawn"}}),
-             .outputs = PatternOutputs(),
-             .support = PatternSupport()},
-            WithPatternOptions<RandomOptions>({
-                IntOption<RandomOptions>("num_random", &RandomOptions::num_random, {.min = 1},
-                                         "required without rand_keys", "R, at most Nk"),
-                BoolOption<RandomOptions>("include_self", &RandomOptions::include_self, "false",
-                                          "adds the key at the query's own position"),
-                BoolOption<RandomOptions>("per_head", &RandomOptions::per_head, "true",
-                                          "false: one draw for all heads"),
-                SeedOption<RandomOptions>(&RandomOptions::seed),
-            })) {}
+             .inputs = {{"rand_keys", "[H,Nq,R] or [1,Nq,R] or [B,H,Nq,R] or [B,1,Nq,R]", "int32",
+                         "keys of every query; others than 0..Nk-1 are ignored; default: drawn"}},
+             .options = {IntOption("num_random", &Options::num_random, {.min = 1},
+                                   "required without rand_keys", "R, at most Nk"),
+                         BoolOption("include_self", &Options::include_self, "false",
+                                    "adds the key at the query's own position"),
+                         BoolOption("per_head", &Options::per_head, "true",
+                                    "false: one draw for all heads"),
+                         SeedOption(&Options::seed)}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const RandomOptions& o,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, reasons);
+  void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const View* sent = problem.Find("rand_keys");
     if (!o.num_random.has_value()) {
-      if (sent == nullptr) {
-        reasons->Invalid("num_random is required without rand_keys, got none");
-      }
+      if (sent == nullptr) reasons->Invalid("num_random is required without rand_keys, got none");
       return;
     }
-    if (*o.num_random < 1) return;  // told by its range
-    const int64_t heads = o.per_head ? problem.H : 1;
-    if (sent == nullptr && problem.Knows("q") && problem.Nq * heads > 0 &&
-        *o.num_random > kMostDrawn / (problem.Nq * heads)) {
-      reasons->Invalid("num_random must be at most ", kMostDrawn,
-                       " / (Nq heads) = ", kMostDrawn / (problem.Nq * heads),
-                       " where it is drawn, got ", *o.num_random);
+    const int64_t R = *o.num_random, heads = o.per_head ? problem.H : 1;
+    if (R < 1) return;  // told by its range
+    CheckListed(problem, "num_random", R, {"rand_keys", 3}, reasons);
+    if (sent == nullptr && problem.Knows("q")) {
+      CheckLimit("num_random", R,
+                 {kMostDrawn, "(Nq heads)", problem.Nq * heads, " where it is drawn"}, reasons);
     }
-    if (sent != nullptr && sent->shape.rank >= 3) {
-      const int64_t R = sent->shape[sent->shape.rank - 1];
-      if (*o.num_random != R) {
-        reasons->Invalid("num_random must be that of rand_keys, ", R, ", got ", *o.num_random);
-      }
-    } else if (problem.Nk > 0 && *o.num_random > problem.Nk) {
-      reasons->Invalid("num_random must be in 1..Nk = 1..", problem.Nk, ", got ", *o.num_random);
+    if (sent == nullptr && problem.Nk > 0) {
+      CheckUpTo(problem, "num_random", R, {1, "Nk", problem.Nk}, reasons);
     }
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const RandomOptions& o) const override {
-    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
-      const HostInts sent(ops, sequences, "rand_keys", 4);
-      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) { return Sees(r, o, sent); },
-                           {.rows_differ = sent.differs()});
-    });
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
+    const HostInts sent(ops, in, "rand_keys", 4);
+    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o, sent); },
+                         {.rows_differ = sent.differs()});
   }
 };
 

@@ -21,7 +21,7 @@ enum class Activation : uint8_t {
   kSigmoid
 };
 
-struct ReluOptions : PatternOptions {
+struct Options : PatternOptions {
   Activation activation = Activation::kRelu;
   double alpha = 1;
   LengthNorm length_norm = LengthNorm::kNk;
@@ -31,56 +31,39 @@ struct ReluOptions : PatternOptions {
 static_assert(static_cast<int>(Activation::kRelu) + 1 == static_cast<int>(Weighting::kRelu) &&
               static_cast<int>(Activation::kSigmoid) + 1 == static_cast<int>(Weighting::kSigmoid));
 
-constexpr Lacks kLacks{.sinks = true, .lse = true};
+HeadParts All(const SeenRow& r) { return AllHeads(AllKeys(r)); }
 
-HeadParts All(const SeenRow& r) {
-  const int64_t last = r.causal ? r.offset : PatternBuilder::kUnbounded;
-  return AllHeads(BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, last, r.lengths));
-}
-
-class ReluAttention : public MethodOf<ReluOptions> {
+class ReluAttention : public PatternMethod<Options> {
  public:
   ReluAttention()
-      : MethodOf({.id = "relu_attention",
-                  .summary = "ReLU, or another pointwise function, in place of the softmax",
-                  .reference = "Wortsman et al. 2023 (arXiv 2309.08586), section 3",
-                  .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)",
-                  .inputs = PatternInputs(kLacks),
-                  .outputs = PatternOutputs(kLacks),
-                  .support = PatternSupport(kLacks)},
-                 WithPatternOptions<ReluOptions>({
-                     EnumOption<ReluOptions>("activation", &ReluOptions::activation,
-                                             {"relu", "relu_squared", "gelu", "softplus",
-                                              "identity", "relu6", "sigmoid"},
-                                             "relu", "phi"),
-                     FloatOption<ReluOptions>("alpha", &ReluOptions::alpha, {.min = 0, .max = 2},
-                                              "1", "power of the length that divides"),
-                     EnumOption<ReluOptions>(
-                         "length_norm", &ReluOptions::length_norm, {"nk", "visible", "avg", "none"},
-                         "nk", "the length: valid keys, seen keys, (nk + 1) / 2, or 1"),
-                     FloatOption<ReluOptions>("length_value", &ReluOptions::length_value,
-                                              {.min = 1e-15, .max = 1e15}, "none",
-                                              "a length that takes the place of length_norm's"),
-                 })) {}
+      : PatternMethod(
+            {.id = "relu_attention",
+             .summary = "ReLU, or another pointwise function, in place of the softmax",
+             .reference = "Wortsman et al. 2023 (arXiv 2309.08586), section 3",
+             .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)",
+             .lacks = {.sinks = true, .lse = true},
+             .options = {
+                 EnumOption(
+                     "activation", &Options::activation,
+                     {"relu", "relu_squared", "gelu", "softplus", "identity", "relu6", "sigmoid"},
+                     "relu", "phi"),
+                 FloatOption("alpha", &Options::alpha, {.min = 0, .max = 2}, "1",
+                             "power of the length that divides"),
+                 EnumOption("length_norm", &Options::length_norm, {"nk", "visible", "avg", "none"},
+                            "nk", "the length: valid keys, seen keys, (nk + 1) / 2, or 1"),
+                 FloatOption("length_value", &Options::length_value, {.min = 1e-15, .max = 1e15},
+                             "none", "a length that takes the place of length_norm's")}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const ReluOptions&,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, kLacks, reasons);
-  }
-
-  Outputs Formula(Ops& ops, const Inputs& in, const ReluOptions& o) const override {
-    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
-      const PatternExtras extras{
-          .weighting = static_cast<Weighting>(static_cast<int>(o.activation) + 1),
-          .row_weight = RowWeight(ops, sequences, o)};
-      return PatternAttend(ops, sequences, o, All, extras);
-    });
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
+    return PatternAttend(ops, in, o, All,
+                         {.weighting = static_cast<Weighting>(static_cast<int>(o.activation) + 1),
+                          .row_weight = RowWeight(ops, in, o)});
   }
 
  private:
   // L_i^-alpha, [B,1,1], or of every row.
-  static Tensor RowWeight(Ops& ops, const Inputs& in, const ReluOptions& o) {
+  static Tensor RowWeight(Ops& ops, const Inputs& in, const Options& o) {
     const bool is_counted = o.length_norm == LengthNorm::kVisible && !o.length_value.has_value();
     if (is_counted) return Power(ops, VisibleKeys(ops, in, o), -o.alpha);
     std::vector<Shape> shapes, rows;
@@ -94,7 +77,7 @@ class ReluAttention : public MethodOf<ReluOptions> {
     return ops.Expand(ops.FromHost(shapes, weights), rows);
   }
 
-  static float Weight(const ProblemShape& p, int64_t b, const ReluOptions& o) {
+  static float Weight(const ProblemShape& p, int64_t b, const Options& o) {
     const auto nk = static_cast<double>(p.Int("kv_lengths", b, p.Nk));
     double length = 1;
     if (o.length_norm == LengthNorm::kNk) length = nk;
@@ -104,7 +87,7 @@ class ReluAttention : public MethodOf<ReluOptions> {
   }
 
   // [B,H,Nq]: attention with weights and values of 1; a bias only hides.
-  static Tensor VisibleKeys(Ops& ops, const Inputs& in, const ReluOptions& o) {
+  static Tensor VisibleKeys(Ops& ops, const Inputs& in, const Options& o) {
     std::vector<Shape> q, k, counts;
     for (const ProblemShape& p : in.problems) {
       q.push_back({p.B, p.H, p.Nq, 1});
@@ -115,14 +98,12 @@ class ReluAttention : public MethodOf<ReluOptions> {
     ones.q = ops.Copy(ops.Constant(1, q));
     ones.k = ones.v = ops.Copy(ops.Constant(1, k));
     ones.tensors.erase("alibi_slopes");
-    if (const auto bias = in.tensors.find("bias"); bias != in.tensors.end()) {
-      const Tensor hidden = NumberLike(ops, -HUGE_VALF, bias->second);
-      const Tensor hides = ops.Apply(ElementOp::kEqual, bias->second, hidden);
-      ones.tensors["bias"] = ops.Select(hides, hidden, NumberLike(ops, 0, bias->second));
+    if (const Tensor bias = Sent(in, "bias"); !bias.empty()) {
+      const Tensor hidden = NumberLike(ops, -HUGE_VALF, bias);
+      const Tensor hides = ops.Apply(ElementOp::kEqual, bias, hidden);
+      ones.tensors["bias"] = ops.Select(hides, hidden, NumberLike(ops, 0, bias));
     }
-    PatternOptions plain;
-    plain.scale = 1;
-    plain.causal = o.causal;
+    const PatternOptions plain{.scale = 1, .causal = o.causal};
     const Outputs seen = PatternAttend(ops, ones, plain, All, {.weighting = Weighting::kIdentity});
     return ops.Stop(ops.Reshape(seen.out, counts));
   }

@@ -9,31 +9,17 @@
 namespace attnd {
 namespace {
 
-class Softmax : public MethodOf<PatternOptions> {
+class Softmax : public PatternMethod<PatternOptions> {
  public:
   Softmax()
-      : MethodOf({.id = "softmax",
-                  .summary = "Exact softmax attention",
-                  .reference = "Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.1",
-                  .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)",
-                  .inputs = PatternInputs(),
-                  .outputs = PatternOutputs(),
-                  .support = PatternSupport()},
-                 WithPatternOptions<PatternOptions>({})) {}
+      : PatternMethod({.id = "softmax",
+                       .summary = "Exact softmax attention",
+                       .reference = "Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.1",
+                       .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)"}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const PatternOptions&,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, reasons);
-  }
-
-  Outputs Formula(Ops& ops, const Inputs& in, const PatternOptions& o) const override {
-    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
-      return PatternAttend(ops, sequences, o, [](const SeenRow& r) {
-        const int64_t last = r.causal ? r.offset : PatternBuilder::kUnbounded;
-        return AllHeads(BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, last, r.lengths));
-      });
-    });
+  Outputs Attend(Ops& ops, const Inputs& in, const PatternOptions& o) const override {
+    return PatternAttend(ops, in, o, [](const SeenRow& r) { return AllHeads(AllKeys(r)); });
   }
 };
 

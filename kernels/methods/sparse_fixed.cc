@@ -12,7 +12,7 @@ namespace {
 
 enum class Part : uint8_t { kUnion, kSegment, kSummary, kAlternate };
 
-struct FixedOptions : PatternOptions {
+struct Options : PatternOptions {
   int64_t stride = 128, summary = 32, num_verts = 1;
   Part part = Part::kUnion;
   bool horizontal = false, tail_summary = false;
@@ -24,7 +24,7 @@ Half HalfOf(Part part, int64_t h) {
   return part == Part::kSegment ? Half::kNear : Half::kFar;
 }
 
-HeadParts Sees(const SeenRow& r, const FixedOptions& o) {
+HeadParts Sees(const SeenRow& r, const Options& o) {
   std::map<std::pair<Half, int64_t>, PatternSource> sources;  // heads share what is equal
   HeadParts heads;
   for (int64_t h = 0; h < r.problem.H; ++h) {
@@ -44,45 +44,33 @@ HeadParts Sees(const SeenRow& r, const FixedOptions& o) {
   return heads;
 }
 
-class SparseFixed : public MethodOf<FixedOptions> {
+class SparseFixed : public PatternMethod<Options> {
  public:
   SparseFixed()
-      : MethodOf(
+      : PatternMethod(
             {.id = "sparse_fixed",
              .summary = "The own segment, and summary columns of every segment",
              .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.3",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (s + c n/s) pairs; memory O(n)",
-             .inputs = PatternInputs(),
-             .outputs = PatternOutputs(),
-             .support = PatternSupport()},
-            WithPatternOptions<FixedOptions>({
-                IntOption<FixedOptions>("stride", &FixedOptions::stride, {.min = 1}, "128",
-                                        "s, keys of a segment"),
-                IntOption<FixedOptions>("summary", &FixedOptions::summary, {.min = 1}, "32",
-                                        "c, summary columns of a segment; at most stride"),
-                IntOption<FixedOptions>("num_verts", &FixedOptions::num_verts, {.min = 1}, "1",
-                                        "places of the columns that heads take in turn; at most "
-                                        "stride / summary"),
-                EnumOption<FixedOptions>("part", &FixedOptions::part,
-                                         {"union", "segment", "summary", "alternate"}, "union",
-                                         "one softmax over both, one of them, or heads in turn"),
-                BoolOption<FixedOptions>("horizontal", &FixedOptions::horizontal, "false",
-                                         "summary rows see everything; not with causal, part union "
-                                         "only"),
-                BoolOption<FixedOptions>("tail_summary", &FixedOptions::tail_summary, "false",
-                                         "a short last segment has summary columns, too"),
-            })) {}
+             .options = {
+                 IntOption("stride", &Options::stride, {.min = 1}, "128", "s, keys of a segment"),
+                 IntOption("summary", &Options::summary, {.min = 1}, "32",
+                           "c, summary columns of a segment; at most stride"),
+                 IntOption("num_verts", &Options::num_verts, {.min = 1}, "1",
+                           "places of the columns that heads take in turn; at most "
+                           "stride / summary"),
+                 EnumOption("part", &Options::part, {"union", "segment", "summary", "alternate"},
+                            "union", "one softmax over both, one of them, or heads in turn"),
+                 BoolOption("horizontal", &Options::horizontal, "false",
+                            "summary rows see everything; not with causal, part union only"),
+                 BoolOption("tail_summary", &Options::tail_summary, "false",
+                            "a short last segment has summary columns, too")}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const FixedOptions& o,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, reasons);
-    const bool is_told = o.stride < 1 || o.summary < 1;  // by their ranges
-    if (!is_told && o.summary > o.stride) {
-      reasons->Invalid("summary must be in 1..stride = 1..", o.stride, ", got ", o.summary);
-    } else if (!is_told && o.num_verts > o.stride / o.summary) {
-      reasons->Invalid("num_verts must be in 1..stride/summary = 1..", o.stride / o.summary,
-                       ", got ", o.num_verts);
+  void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
+    const int64_t s = o.stride, c = o.summary;
+    if (s > 0 && c > 0 && CheckUpTo(problem, "summary", c, {1, "stride", s}, reasons)) {
+      CheckUpTo(problem, "num_verts", o.num_verts, {1, "stride/summary", s / c}, reasons);
     }
     if (o.horizontal && o.causal) {
       reasons->Invalid("horizontal must be false when causal, got true");
@@ -92,10 +80,8 @@ class SparseFixed : public MethodOf<FixedOptions> {
     }
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const FixedOptions& o) const override {
-    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
-      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) { return Sees(r, o); });
-    });
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
+    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o); });
   }
 };
 

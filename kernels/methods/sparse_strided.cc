@@ -9,12 +9,12 @@ namespace {
 
 enum class Part : uint8_t { kUnion, kWindow, kComb, kAlternate };
 
-struct StridedOptions : PatternOptions {
+struct Options : PatternOptions {
   int64_t stride = 128;
   Part part = Part::kUnion;
 };
 
-HeadParts Sees(const SeenRow& r, const StridedOptions& o) {
+HeadParts Sees(const SeenRow& r, const Options& o) {
   if (o.part == Part::kAlternate) {
     const PatternParts even = StridedParts(r, o.stride, Half::kNear);
     const PatternParts odd = StridedParts(r, o.stride, Half::kFar);
@@ -28,34 +28,23 @@ HeadParts Sees(const SeenRow& r, const StridedOptions& o) {
   return {StridedParts(r, o.stride, half)};
 }
 
-class SparseStrided : public MethodOf<StridedOptions> {
+class SparseStrided : public PatternMethod<Options> {
  public:
   SparseStrided()
-      : MethodOf({.id = "sparse_strided",
-                  .summary = "A window of `stride` keys and every stride-th key",
-                  .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.4",
-                  .cost = "2 (D + Dv) FLOPs per visible pair, n (s + n/s) pairs; memory O(n)",
-                  .inputs = PatternInputs(),
-                  .outputs = PatternOutputs(),
-                  .support = PatternSupport()},
-                 WithPatternOptions<StridedOptions>({
-                     IntOption<StridedOptions>("stride", &StridedOptions::stride, {.min = 1}, "128",
-                                               "s; about sqrt(n) is good"),
-                     EnumOption<StridedOptions>(
-                         "part", &StridedOptions::part, {"union", "window", "comb", "alternate"},
-                         "union", "one softmax over both, one of them, or heads in turn"),
-                 })) {}
+      : PatternMethod(
+            {.id = "sparse_strided",
+             .summary = "A window of `stride` keys and every stride-th key",
+             .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.4",
+             .cost = "2 (D + Dv) FLOPs per visible pair, n (s + n/s) pairs; memory O(n)",
+             .options = {
+                 IntOption("stride", &Options::stride, {.min = 1}, "128",
+                           "s; about sqrt(n) is good"),
+                 EnumOption("part", &Options::part, {"union", "window", "comb", "alternate"},
+                            "union", "one softmax over both, one of them, or heads in turn")}}) {}
 
  protected:
-  void CheckProblem(const ProblemShape& problem, const StridedOptions&,
-                    Reasons* reasons) const override {
-    CheckPatternTensors(problem, reasons);
-  }
-
-  Outputs Formula(Ops& ops, const Inputs& in, const StridedOptions& o) const override {
-    return ForSequences(ops, in, info().inputs, [&](const Inputs& sequences) {
-      return PatternAttend(ops, sequences, o, [&](const SeenRow& r) { return Sees(r, o); });
-    });
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
+    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o); });
   }
 };
 

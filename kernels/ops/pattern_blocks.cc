@@ -171,9 +171,18 @@ PatternSource BlockSource(const PatternRow& row, const BlockRows& blocks, bool m
   return source;
 }
 
+int64_t BigBird::Blocks(int64_t N) const {
+  const int64_t n = std::max<int64_t>(N - globals, 0);
+  return n / block + (n % block != 0 ? 1 : 0);
+}
+
+int64_t BigBird::InnerRows(int64_t N) const {
+  const int64_t nb = Blocks(N), first = std::min(left, nb);
+  return nb - first - std::min(right, nb - first);
+}
+
 PatternSource BigBirdSource(const PatternRow& row, const BigBird& bird) {
-  const int64_t b = std::min(bird.block, kFar), g = bird.globals;
-  const int64_t nb = Ceil(std::max<int64_t>(row.Nk - g, 0), b);
+  const int64_t b = std::min(bird.block, kFar), g = bird.globals, nb = bird.Blocks(row.Nk);
   // About: random blocks that meet no other.
   const double seen =
       static_cast<double>(std::min(2 * bird.half_window + 1 + bird.left + bird.right + bird.r, nb));

@@ -26,20 +26,22 @@ std::vector<int32_t> DrawnKeys(const PatternRow& row, int64_t R, uint64_t seed, 
   return keys;
 }
 
-std::vector<int32_t> DrawnBlocks(const BlockDraw& draw, int64_t head) {
-  const int64_t rows = std::max<int64_t>(draw.blocks - draw.left - draw.right, 0);
-  std::vector<int32_t> blocks(static_cast<size_t>(rows * draw.slots), -1);
-  Sampler sampler(draw.blocks);
+std::vector<int32_t> DrawnBlocks(const BigBird& bird, const BlockDraw& draw, int64_t head) {
+  const int64_t nb = bird.Blocks(draw.N), rows = bird.InnerRows(draw.N);
+  std::vector<int32_t> blocks(static_cast<size_t>(rows * bird.r), -1);
+  const int64_t begun = draw.prefix / bird.block + (draw.prefix % bird.block != 0 ? 1 : 0);
+  const int64_t end = std::min(nb - std::min(bird.right, nb), begun);
+  Sampler sampler(nb);
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t t = row + draw.left, window = t - draw.half_window;
-    const int64_t behind = std::max(t + draw.half_window + 1, draw.left);
-    const int64_t before = std::max<int64_t>(std::min(window, draw.end) - draw.left, 0);
-    const int64_t candidates = before + std::max<int64_t>(draw.end - behind, 0);
-    int32_t* to = blocks.data() + row * draw.slots;
+    const int64_t t = row + bird.left, window = t - bird.half_window;
+    const int64_t behind = std::max(t + bird.half_window + 1, bird.left);
+    const int64_t before = std::max<int64_t>(std::min(window, end) - bird.left, 0);
+    const int64_t candidates = before + std::max<int64_t>(end - behind, 0);
+    int32_t* to = blocks.data() + row * bird.r;
     for (const int32_t place :
-         sampler.Draw(candidates, draw.slots, draw.seed, kBlocksTag, static_cast<uint64_t>(head),
+         sampler.Draw(candidates, bird.r, draw.seed, kBlocksTag, static_cast<uint64_t>(head),
                       static_cast<uint64_t>(t))) {
-      *to++ = static_cast<int32_t>(place < before ? draw.left + place : behind + place - before);
+      *to++ = static_cast<int32_t>(place < before ? bird.left + place : behind + place - before);
     }
   }
   return blocks;

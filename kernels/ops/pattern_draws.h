@@ -10,13 +10,14 @@ namespace attnd {
 // of candidates.
 std::vector<int32_t> DrawnKeys(const PatternRow& row, int64_t R, uint64_t seed, int64_t head);
 
-// Of each query block t that is not global `slots` of the blocks [left, end) outside of |t - c| <=
-// half_window: [blocks - left - right, slots], -1 where there are fewer.
+// Of each query block t of N positions that is not global bird.r of the blocks that are neither
+// global nor in its window, |t - c| <= half_window, and that begin before `prefix`, counted behind
+// the globals: [bird.InnerRows(N), r], -1 where there are fewer.
 struct BlockDraw {
-  int64_t blocks = 0, left = 0, right = 0, half_window = 0, slots = 0;
-  int64_t end = 0;  // at most blocks - right
+  int64_t N = 0;
+  int64_t prefix = INT64_MAX;
   uint64_t seed = 0;
 };
-std::vector<int32_t> DrawnBlocks(const BlockDraw& draw, int64_t head);
+std::vector<int32_t> DrawnBlocks(const BigBird& bird, const BlockDraw& draw, int64_t head);
 
 }  // namespace attnd

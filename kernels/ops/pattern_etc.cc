@@ -1,5 +1,6 @@
 // Global and long halves of a sequence, and their relative labels; keys of a second source.
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/pattern_counts.h"
@@ -103,6 +104,19 @@ Visible OwnSentence(const Halves& h, bool of_long_rows) {
   return SameSegment(q, k);
 }
 
+// Of every position; numbered from 0, as segments are.
+std::vector<int32_t> Examples(const Etc& etc) {
+  std::map<int32_t, int32_t> numbers;
+  std::vector<int32_t> examples;
+  for (const std::span<const int32_t> half : {etc.global_examples, etc.long_examples}) {
+    for (const int32_t id : half) {
+      const auto next = static_cast<int32_t>(numbers.size());
+      examples.push_back(numbers.emplace(id, next).first->second);
+    }
+  }
+  return examples;
+}
+
 PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) {
   const int64_t N = row.Nk, ng = etc.ng;
   const auto below = [ng](int64_t n) { return std::min(n, ng); };
@@ -149,8 +163,10 @@ PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) 
     return made;
   };
   PatternSource source = SourceOf(N, N, key, counts, plan);
-  source.is_counted = !is_hard;
-  return source;
+  source.is_counted = !is_hard && !etc.has_examples;
+  if (etc.long_examples.empty() && etc.global_examples.empty()) return source;
+  const std::vector<int32_t> examples = Examples(etc);
+  return WithinSegments(source, examples, examples);
 }
 
 }  // namespace

@@ -21,6 +21,9 @@ struct PatternRow {
 };
 using PatternParts = std::vector<PatternSource>;
 
+// Every key.
+PatternSource AllKeys(const PatternRow& row);
+
 // Which half of a factorised pattern; kBoth: one softmax over both.
 enum class Half : uint8_t { kBoth, kNear, kFar };
 
@@ -72,6 +75,10 @@ struct BigBird {
   std::span<const int32_t> random;
   int64_t r = 0;
   bool multiset = false;
+
+  // Of N positions: blocks behind the globals, and query blocks that have random ones.
+  int64_t Blocks(int64_t N) const;
+  int64_t InnerRows(int64_t N) const;
 };
 PatternSource BigBirdSource(const PatternRow& row, const BigBird& bigbird);
 
@@ -105,6 +112,9 @@ struct Etc {
   bool is_labelled = false;
   int64_t max_distance = 12;              // k of the labels
   std::span<const int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
+  // Only positions of equal examples see each other; numbers of any sign, none on a dry stream.
+  bool has_examples = false;
+  std::span<const int32_t> long_examples, global_examples;
   // Labels in place of the computed ones, row-major: [nl, 2 radius + 1] (column radius: itself),
   // [nl, ng], [ng, ng], [ng, nl]; empty: computed.
   std::span<const int32_t> l2l_ids, l2g_ids, g2g_ids, g2l_ids;

@@ -155,9 +155,9 @@ RowOrder AppendedOrder(int64_t n, std::span<const int32_t> appended) {
 }
 
 RowOrder LineOrder(std::span<const int64_t> grid, int64_t axis) {
-  int64_t outer = 1, inner = 1;
+  int64_t outer = 1;
   for (int64_t e = 0; e < axis; ++e) outer *= grid[e];
-  for (size_t e = axis + 1; e < grid.size(); ++e) inner *= grid[e];
+  const int64_t inner = StepAlong(grid, axis);
   RowOrder order;
   order.reserve(outer * inner * grid[axis]);
   for (int64_t o = 0; o < outer; ++o) {
@@ -170,11 +170,13 @@ RowOrder LineOrder(std::span<const int64_t> grid, int64_t axis) {
   return order;
 }
 
+int64_t StepAlong(std::span<const int64_t> grid, int64_t axis) {
+  return std::accumulate(grid.begin() + axis + 1, grid.end(), int64_t{1}, std::multiplies<>());
+}
+
 std::vector<int32_t> CoordinatesAlong(std::span<const int64_t> grid, int64_t axis) {
-  const auto size = [&](size_t from, size_t to) {
-    return std::accumulate(grid.begin() + from, grid.begin() + to, int64_t{1}, std::multiplies<>());
-  };
-  const int64_t inner = size(axis + 1, grid.size()), cells = size(0, grid.size());
+  const int64_t inner = StepAlong(grid, axis);
+  const int64_t cells = StepAlong(grid, -1);  // of the whole grid
   std::vector<int32_t> coordinates;
   coordinates.reserve(cells);
   for (int64_t x = 0; x < cells; ++x) {

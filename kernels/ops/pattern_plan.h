@@ -31,6 +31,8 @@ RowOrder ResidueOrder(int64_t n, int64_t offset, int64_t modulus);
 RowOrder AppendedOrder(int64_t n, std::span<const int32_t> appended);
 // Cells of a row-major grid with `axis` innermost: a line along the axis is one stretch.
 RowOrder LineOrder(std::span<const int64_t> grid, int64_t axis);
+// Cells between neighbours along `axis`.
+int64_t StepAlong(std::span<const int64_t> grid, int64_t axis);
 // The coordinate along `axis` of each cell, in row-major order.
 std::vector<int32_t> CoordinatesAlong(std::span<const int64_t> grid, int64_t axis);
 // Pixels of a height x width image by (block, pixel), both in raster order; blocks at the right and

@@ -1,6 +1,7 @@
 // Windows before they are built.
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/pattern_counts.h"
+#include "kernels/ops/pattern_parts.h"
 #include "kernels/ops/pattern_predicate.h"
 #include "kernels/ops/pattern_tiles.h"
 
@@ -32,6 +33,10 @@ PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi) {
 
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi, const Lengths& lengths) {
   return WindowSource(Nq, Nk, BandWindow(lo, hi), lengths);
+}
+
+PatternSource AllKeys(const PatternRow& row) {
+  return BandSource(row.Nq, row.Nk, kUnbounded, row.causal ? row.offset : kUnbounded, row.lengths);
 }
 
 Window WindowOf(const BlockBand& band) {
