@@ -27,17 +27,25 @@ PatternSource Planned(PatternSource source, double more_pairs) {
   return source;
 }
 
-HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask) {
+// Pairs that the rows of a plan may see beyond the window.
+double PlannedPairs(const SeenRow& r, bool of_global_rows) {
+  const auto nq = static_cast<double>(r.lengths.nq), nk = static_cast<double>(r.lengths.nk);
+  const auto globals = static_cast<double>(kPlannedGlobals);
+  return of_global_rows ? std::min(globals, nq) * nk : std::min(globals, nk) * nq;
+}
+
+// Local rows of every head, or (`both`) global rows with them.
+HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask, bool both) {
   const std::vector<int32_t> globals = mask.Nonzero(r.p, r.b);
-  const auto seen = static_cast<double>(std::min(kPlannedGlobals, r.lengths.nk));
   std::map<int64_t, PatternSource> sources;  // of a dilation
   HeadParts heads;
   for (int64_t h = 0; h < std::max<int64_t>(static_cast<int64_t>(o.dilation.size()), 1); ++h) {
     const int64_t dilation = o.dilation.empty() ? 1 : o.dilation[h];
     if (!sources.contains(dilation)) {
-      PatternSource source = LongformerLocal(r, o.window, dilation, globals);
+      PatternSource source = both ? LongformerBoth(r, o.window, dilation, globals)
+                                  : LongformerLocal(r, o.window, dilation, globals);
+      const double more = PlannedPairs(r, false) + (both ? PlannedPairs(r, true) : 0);
       const bool is_unknown = r.is_planned && mask.is_sent();
-      const double more = seen * static_cast<double>(r.lengths.nq);
       sources[dilation] = is_unknown ? Planned(std::move(source), more) : std::move(source);
     }
     heads.push_back({sources[dilation]});
@@ -48,9 +56,8 @@ HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask) {
 
 HeadParts GlobalRows(const SeenRow& r, const HostInts& mask) {
   PatternSource source = LongformerGlobal(r, mask.Nonzero(r.p, r.b));
-  if (!r.is_planned) return AllHeads(std::move(source));
-  const auto rows = static_cast<double>(std::min(kPlannedGlobals, r.lengths.nq));
-  return AllHeads(Planned(std::move(source), rows * static_cast<double>(r.lengths.nk)));
+  return AllHeads(r.is_planned ? Planned(std::move(source), PlannedPairs(r, true))
+                               : std::move(source));
 }
 
 class Longformer : public PatternMethod<Options> {
@@ -83,13 +90,14 @@ class Longformer : public PatternMethod<Options> {
 
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     const HostInts mask(ops, in, "global_mask", 2);
-    const auto local = [&](const SeenRow& r) { return LocalRows(r, o, mask); };
-    const auto global = [&](const SeenRow& r) { return GlobalRows(r, mask); };
+    const PatternExtras extras{.rows_differ = mask.differs()};
     // Without a mask no row is global; tensors of global rows then have a gradient of zero.
     const bool has_global = in.tensors.contains("q_global") || in.tensors.contains("k_global") ||
                             in.tensors.contains("v_global");
-    if (!mask.is_sent() && !has_global) return PatternAttend(ops, in, o, local);
-    return AttendLocalAndGlobal(ops, in, o, local, global, {.rows_differ = mask.differs()});
+    const auto local = [&](const SeenRow& r) { return LocalRows(r, o, mask, !has_global); };
+    const auto global = [&](const SeenRow& r) { return GlobalRows(r, mask); };
+    return has_global ? AttendLocalAndGlobal(ops, in, o, local, global, extras)
+                      : PatternAttend(ops, in, o, local, extras);
   }
 };
 

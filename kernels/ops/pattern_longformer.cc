@@ -57,53 +57,60 @@ Positions PositionsOf(const RowOrder& query_rows, int64_t offset) {
   return positions;
 }
 
+// What the rows of a pattern see, in steps of the dilation, and which rows these are.
+struct Longformer {
+  Window steps;
+  int64_t dilation = 1;
+  Positions globals;
+  bool with_global_rows = false;
+};
+
 // Natural order; a global key is one more tile of every row.
-PatternPlan NaturalPlan(const PatternRow& row, const Window& window, const Positions& globals) {
-  Visible seen = Or(Windows(window), Keys(globals));
+PatternPlan NaturalPlan(const PatternRow& row, const Longformer& f) {
+  const Visible rows = Queries(RowsAt(f.globals, row.offset, row.Nq));
+  Visible seen = Or(Windows(f.steps), Keys(f.globals));
+  seen = f.with_global_rows ? Or(seen, rows) : AndNot(seen, rows);
   if (row.causal) seen = And(Band(PatternBuilder::kUnbounded, row.offset), seen);
-  const Positions rows = RowsAt(globals, row.offset, row.Nq);
-  return {.Nq = row.Nq, .Nk = row.Nk, .visible = AndNot(seen, Queries(rows))};
+  return {.Nq = row.Nq, .Nk = row.Nk, .visible = seen};
 }
 
-// Natural rows and keys, global keys appended.
-PatternPlan AppendedPlan(const PatternRow& row, const Window& window, const Positions& globals) {
+// Local rows and keys in residue order, then global keys once more, for the local rows, and global
+// rows, for the keys where they first stand.
+PatternPlan GatheredPlan(const PatternRow& row, const Longformer& f) {
   const auto [nq, nk] = row.lengths;
-  const Positions keys = Below(globals, nk);
-  Visible right = Band(PatternBuilder::kUnbounded, kFar);
-  if (row.causal) {
-    RowOrder order(nq);
-    std::iota(order.begin(), order.end(), 0);
-    right = NotAfter(PositionsOf(order, row.offset), keys, 0);
+  const Positions keys = Below(f.globals, nk), rows = RowsAt(f.globals, row.offset, nq);
+  PatternPlan plan{.query_rows = ResidueOrder(nq, row.offset, f.dilation),
+                   .key_rows = ResidueOrder(nk, 0, f.dilation)};
+  Visible near;
+  if (f.dilation == 1) {
+    // A row that leaves a hole does not shift the windows of others against the tiles.
+    for (const int32_t i : rows) plan.query_rows[i] = -1;
+    near = AndNot(Windows(f.steps), Keys(keys));
+  } else {
+    std::erase_if(plan.query_rows,
+                  [is_global = Bits(rows, nq)](int32_t i) { return is_global[i]; });
+    const Steps steps{.lo = -f.steps.before, .hi = row.causal ? 0 : f.steps.after};
+    near = AndNot(SameResidue(plan.query_rows, row.offset, plan.key_rows, nk, f.dilation, steps),
+                  Keys(SlotsOf(plan.key_rows, keys, nk)));
   }
-  PatternPlan plan{.Nq = nq, .key_rows = AppendedOrder(nk, keys)};
-  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-  plan.visible = AndNot(Beside(AndNot(Windows(window), Keys(keys)), Tiles(nk), right),
-                        Queries(RowsAt(globals, row.offset, nq)));
-  return plan;
-}
-
-// Local rows and keys in residue order, global keys appended.
-PatternPlan DilatedPlan(const PatternRow& row, const Window& window, int64_t dilation,
-                        const Positions& globals) {
-  const auto [nq, nk] = row.lengths;
-  const Positions keys = Below(globals, nk);
-  const std::vector<bool> is_global = Bits(RowsAt(globals, row.offset, nq), nq);
-  PatternPlan plan{.query_rows = ResidueOrder(nq, row.offset, dilation),
-                   .key_rows = ResidueOrder(nk, 0, dilation)};
-  std::erase_if(plan.query_rows, [&](int32_t i) { return is_global[i]; });
-  const Steps steps{.lo = -window.before, .hi = row.causal ? 0 : window.after};
-  const Visible near =
-      AndNot(SameResidue(plan.query_rows, row.offset, plan.key_rows, nk, dilation, steps),
-             Keys(SlotsOf(plan.key_rows, keys, nk)));
-  plan.key_rows.resize(Tiles(nk) * kTile, -1);
-  plan.key_rows.insert(plan.key_rows.end(), keys.begin(), keys.end());
+  const Visible everything = Band(PatternBuilder::kUnbounded, kFar);
+  const int64_t local = Tiles(static_cast<int64_t>(plan.query_rows.size()));
+  Visible own = everything, again = everything;
+  if (row.causal) {
+    own = NotAfter(PositionsOf(rows, row.offset), plan.key_rows, 0);
+    again = NotAfter(PositionsOf(plan.query_rows, row.offset), keys, 0);
+  }
+  plan.visible = Over(Beside(near, Tiles(nk), again), local, Beside(own, Tiles(nk), Keys({})));
+  plan.key_rows = Appended(plan.key_rows, keys);
+  if (f.with_global_rows) plan.query_rows = Appended(plan.query_rows, rows);
   plan.Nq = static_cast<int64_t>(plan.query_rows.size());
   plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-  Visible right = Band(PatternBuilder::kUnbounded, kFar);
-  if (row.causal) right = NotAfter(PositionsOf(plan.query_rows, row.offset), keys, 0);
-  plan.visible = Beside(near, Tiles(nk), right);
   return plan;
 }
+
+// Keys that every row of tiles may look at in vain for the sake of natural order: a tile of globals
+// alone is as wide as it has keys, but gathering costs about half a tile (tests/bench/density.py).
+constexpr int64_t kMostIdle = kTile / 2;
 
 int64_t TilesWith(std::span<const int32_t> slots) {
   int64_t tiles = 0, last = -1;
@@ -114,56 +121,81 @@ int64_t TilesWith(std::span<const int32_t> slots) {
   return tiles;
 }
 
-}  // namespace
+// Pairs of the global rows.
+double GlobalPairs(const PatternRow& row, const Positions& rows) {
+  const int64_t nk = row.lengths.nk;
+  double pairs = 0;
+  for (const int32_t i : rows) {
+    pairs += static_cast<double>(row.causal ? std::clamp<int64_t>(i + row.offset + 1, 0, nk) : nk);
+  }
+  return pairs;
+}
 
-PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dilation,
-                              std::span<const int32_t> globals) {
-  dilation = std::min(dilation, kFar);
-  // In steps of the dilation.
-  const Window steps{.before = std::min(window, kFar),
-                     .after = std::min(window, kFar),
-                     .offset = row.offset,
-                     .causal = row.causal};
-  if (globals.empty() && dilation == 1) return WindowSource(row.Nq, row.Nk, steps, row.lengths);
-  const auto g = static_cast<int64_t>(globals.size());
-  const bool is_natural = dilation == 1 && TilesWith(globals) <= Tiles(g) + 1;
+PatternSource LongformerSource(const PatternRow& row, Longformer f) {
+  f.dilation = std::min(f.dilation, kFar);
+  f.steps.before = f.steps.after = std::min(f.steps.before, kFar);
+  f.steps.offset = row.offset;
+  f.steps.causal = row.causal;
+  if (f.globals.empty() && f.dilation == 1) {
+    return WindowSource(row.Nq, row.Nk, f.steps, row.lengths);
+  }
+  const auto g = static_cast<int64_t>(f.globals.size());
+  const bool is_natural = f.dilation == 1 && TilesWith(f.globals) * kTile - g <= kMostIdle;
   // About: as if the keys of a class were a sequence of their own.
-  const Lengths of_class{row.lengths.nq / dilation + 1, row.lengths.nk / dilation + 1};
-  Window class_steps = Canonical(of_class.nq, of_class.nk, steps);
+  const Lengths of_class{row.lengths.nq / f.dilation + 1, row.lengths.nk / f.dilation + 1};
+  Window class_steps = Canonical(of_class.nq, of_class.nk, f.steps);
   class_steps.offset = 0;
   // Short classes share their tiles; a row of tiles meets a cut one at either end.
   const double share =
       std::min(1.0, static_cast<double>(std::max(of_class.nq, of_class.nk)) / kTile);
-  const double rows = static_cast<double>(Tiles(row.lengths.nq));
+  const double tiles = static_cast<double>(Tiles(row.lengths.nq));
+  const double key_tiles = static_cast<double>(Tiles(row.lengths.nk));
+  const auto dilation = static_cast<double>(f.dilation);
   PatternCounts counts{.pairs = dilation * WindowPairs(of_class, class_steps) +
                                 static_cast<double>(g * row.lengths.nq),
-                       .tiles = dilation * share * WindowTiles(of_class, class_steps) + 2 * rows};
+                       .tiles = dilation * share * WindowTiles(of_class, class_steps) + 2 * tiles};
+  if (f.with_global_rows) {
+    const Positions rows = RowsAt(f.globals, row.offset, row.lengths.nq);
+    counts.pairs += GlobalPairs(row, rows);
+    counts.tiles += static_cast<double>(Tiles(static_cast<int64_t>(rows.size()))) * key_tiles;
+  }
   counts.pairs = std::min(
       counts.pairs, static_cast<double>(row.lengths.nq) * static_cast<double>(row.lengths.nk));
-  counts.tiles = std::min(counts.tiles, rows * static_cast<double>(Tiles(row.lengths.nk)));
-  counts.tiles += static_cast<double>(Tiles(g)) * rows;
-  std::string key = absl::StrCat("longformer ", steps.before, " ", dilation, " ", row.offset, " ",
-                                 row.causal, " ", Fingerprint(globals));
+  counts.tiles = std::min(counts.tiles, tiles * key_tiles);
+  counts.tiles += static_cast<double>(Tiles(g)) * tiles;
+  std::string key =
+      absl::StrCat("longformer ", f.steps.before, " ", f.dilation, " ", row.offset, " ", row.causal,
+                   " ", f.with_global_rows, " ", Fingerprint(f.globals));
   if (!is_natural) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
-  PatternSource source = SourceOf(
-      row.Nq, row.Nk, key, counts,
-      [row, steps, dilation, is_natural, list = Positions(globals.begin(), globals.end())] {
-        if (dilation > 1) return DilatedPlan(row, steps, dilation, list);
-        return is_natural ? NaturalPlan(row, steps, list) : AppendedPlan(row, steps, list);
-      });
-  source.gathers = dilation > 1 || !is_natural;
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, f, is_natural] {
+    return is_natural ? NaturalPlan(row, f) : GatheredPlan(row, f);
+  });
+  source.gathers = !is_natural;
   source.is_counted = false;
   return source;
 }
 
+}  // namespace
+
+PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dilation,
+                              std::span<const int32_t> globals) {
+  return LongformerSource(row, {.steps = {.before = window},
+                                .dilation = dilation,
+                                .globals = {globals.begin(), globals.end()}});
+}
+
+PatternSource LongformerBoth(const PatternRow& row, int64_t window, int64_t dilation,
+                             std::span<const int32_t> globals) {
+  return LongformerSource(row, {.steps = {.before = window},
+                                .dilation = dilation,
+                                .globals = {globals.begin(), globals.end()},
+                                .with_global_rows = true});
+}
+
 PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> globals) {
   const auto [nq, nk] = row.lengths;
-  PatternCounts counts;
   const Positions rows = RowsAt(globals, row.offset, nq);
-  for (const int32_t i : rows) {
-    counts.pairs +=
-        static_cast<double>(row.causal ? std::clamp<int64_t>(i + row.offset + 1, 0, nk) : nk);
-  }
+  PatternCounts counts{.pairs = GlobalPairs(row, rows)};
   counts.tiles = static_cast<double>(Tiles(static_cast<int64_t>(rows.size())) * Tiles(nk));
   const std::string key =
       absl::StrCat("globals ", row.offset, " ", row.causal, " ", nk, " ", Fingerprint(rows));

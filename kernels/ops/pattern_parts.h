@@ -47,6 +47,9 @@ PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dil
                               std::span<const int32_t> globals);
 // Global rows see every key.
 PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> globals);
+// All rows, where both kinds read the same q, k and v.
+PatternSource LongformerBoth(const PatternRow& row, int64_t window, int64_t dilation,
+                             std::span<const int32_t> globals);
 
 // Keys by list: query i sees keys()[i R, (i + 1) R); entries outside [0, Nk) are ignored. A key
 // that is listed twice counts once, or (multiset) twice. `ids_q`, `ids_k` as in WithinSegments, or

@@ -9,15 +9,12 @@
 namespace attnd {
 namespace {
 
-// Slots that hold a row; empty if all do.
-std::vector<int32_t> SlotsWithRow(const RowOrder& order) {
-  if (std::find(order.begin(), order.end(), -1) == order.end()) return {};
+// Slots that hold no row.
+std::vector<int32_t> SlotsWithoutRow(const RowOrder& order) {
   std::vector<int32_t> slots;
   for (size_t s = 0; s < order.size(); ++s) {
-    if (order[s] >= 0) slots.push_back(static_cast<int32_t>(s));
+    if (order[s] < 0) slots.push_back(static_cast<int32_t>(s));
   }
-  // A set of nothing hides every slot, an empty list none.
-  if (slots.empty()) slots.push_back(-1);
   return slots;
 }
 
@@ -50,8 +47,12 @@ Pattern Build(PatternPlan plan) {
   assert(plan.query_rows.empty() || static_cast<int64_t>(plan.query_rows.size()) == plan.Nq);
   assert(plan.key_rows.empty() || static_cast<int64_t>(plan.key_rows.size()) == plan.Nk);
   assert(plan.key_bias.empty() || static_cast<int64_t>(plan.key_bias.size()) == plan.Nk);
-  if (const auto slots = SlotsWithRow(plan.query_rows); !slots.empty()) restrict_to(Queries(slots));
-  if (const auto slots = SlotsWithRow(plan.key_rows); !slots.empty()) restrict_to(Keys(slots));
+  if (const auto slots = SlotsWithoutRow(plan.query_rows); !slots.empty()) {
+    restrict_to(Not(Queries(slots)));
+  }
+  if (const auto slots = SlotsWithoutRow(plan.key_rows); !slots.empty()) {
+    restrict_to(Not(Keys(slots)));
+  }
   if (plan.visible == nullptr) plan.visible = Band(PatternBuilder::kUnbounded, kFar);
   PatternBuilder builder(plan.Nq, plan.Nk);
   builder.Add(*plan.visible, plan.constants.get());
@@ -146,12 +147,20 @@ RowOrder ResidueOrder(int64_t n, int64_t offset, int64_t modulus) {
   return order;
 }
 
+RowOrder Appended(const RowOrder& order, std::span<const int32_t> more) {
+  const auto border = static_cast<size_t>(Tiles(static_cast<int64_t>(order.size())) * kTile);
+  RowOrder appended;
+  appended.reserve(border + more.size());
+  appended = order;
+  appended.resize(border, -1);
+  appended.insert(appended.end(), more.begin(), more.end());
+  return appended;
+}
+
 RowOrder AppendedOrder(int64_t n, std::span<const int32_t> appended) {
   RowOrder order(n);
   std::iota(order.begin(), order.end(), 0);
-  order.resize(Tiles(n) * kTile, -1);
-  order.insert(order.end(), appended.begin(), appended.end());
-  return order;
+  return Appended(order, appended);
 }
 
 RowOrder LineOrder(std::span<const int64_t> grid, int64_t axis) {

@@ -26,8 +26,10 @@ using RowOrder = std::vector<int32_t>;
 // Rows [0, n) by ((row + offset) mod modulus, row): a residue class is one stretch of slots, so
 // every modulus-th key of a row lies side by side.
 RowOrder ResidueOrder(int64_t n, int64_t offset, int64_t modulus);
-// Rows [0, n), no key up to a tile border, then `appended`: rows listed once more (globals,
-// summaries) or rows of a second source (from n on).
+// `order`, no row up to a tile border, then `more`: rows listed once more (globals, summaries) or
+// rows of a second source.
+RowOrder Appended(const RowOrder& order, std::span<const int32_t> more);
+// The same of rows [0, n).
 RowOrder AppendedOrder(int64_t n, std::span<const int32_t> appended);
 // Cells of a row-major grid with `axis` innermost: a line along the axis is one stretch.
 RowOrder LineOrder(std::span<const int64_t> grid, int64_t axis);

@@ -1,4 +1,4 @@
-// And, Or, Not and Beside of predicates; fingerprints of data.
+// And, Or, Not, Beside and Over of predicates; fingerprints of data.
 #include "kernels/ops/pattern_predicate.h"
 
 #include <cassert>
@@ -152,6 +152,38 @@ class BesideOf : public Predicate {
   const int64_t tiles_;
 };
 
+class OverOf : public Predicate {
+ public:
+  OverOf(Visible upper, int64_t tiles, Visible lower)
+      : upper_(std::move(upper)), lower_(std::move(lower)), tiles_(tiles) {}
+  std::string key() const override {
+    return absl::StrCat("(", upper_->key(), " over ", tiles_, " ", lower_->key(), ")");
+  }
+
+  void Spans(int64_t q_tile, int64_t first, int64_t last,
+             std::vector<TileSpan>* spans) const override {
+    if (q_tile < tiles_) {
+      upper_->Spans(q_tile, first, last, spans);
+    } else {
+      lower_->Spans(q_tile - tiles_, first, last, spans);
+    }
+  }
+  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    if (q_tile < tiles_) {
+      upper_->Keep(q_tile, key_tile, mask);
+    } else {
+      lower_->Keep(q_tile - tiles_, key_tile, mask);
+    }
+  }
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    return q_tile < tiles_ ? upper_->Shape(q_tile, key_tile) : TileShape{};
+  }
+
+ private:
+  const Visible upper_, lower_;
+  const int64_t tiles_;
+};
+
 // A secret of the process: nobody can craft data that meets another's pattern in the cache.
 uint64_t Secret() {
   static const uint64_t secret = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
@@ -173,6 +205,9 @@ Visible Or(Visible a, Visible b) { return std::make_shared<OrOf>(std::move(a), s
 Visible Not(Visible a) { return std::make_shared<NotOf>(std::move(a)); }
 Visible Beside(Visible left, int64_t tiles, Visible right) {
   return std::make_shared<BesideOf>(std::move(left), tiles, std::move(right));
+}
+Visible Over(Visible upper, int64_t tiles, Visible lower) {
+  return std::make_shared<OverOf>(std::move(upper), tiles, std::move(lower));
 }
 
 std::string Fingerprint(std::span<const int32_t> data) {

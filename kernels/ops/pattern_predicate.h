@@ -124,6 +124,9 @@ BlockRows BlocksOfLists(std::span<const int32_t> indptr, std::span<const int32_t
 // Key tiles below `tiles` as in `left`; tile tiles + c as tile c of `right`: keys appended after
 // others, on a tile border.
 Visible Beside(Visible left, int64_t tiles, Visible right);
+// Query tiles below `tiles` as in `upper`; tile tiles + t as tile t of `lower`, which is meant for
+// few tiles: shapes of masks are not known there.
+Visible Over(Visible upper, int64_t tiles, Visible lower);
 
 // Text that tells data apart: 128 bits, for keys.
 std::string Fingerprint(std::span<const int32_t> data);

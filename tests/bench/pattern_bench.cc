@@ -96,6 +96,8 @@ void Factorised() {
       return PatternParts{LongformerLocal(Square(), 256, dilation, globals),
                           LongformerGlobal(Square(), globals)};
     });
+    Report("longformer 256 dilation " + std::to_string(dilation) + ", in one", 50,
+           [&] { return PatternParts{LongformerBoth(Square(), 256, dilation, globals)}; });
   }
 }
 

@@ -88,8 +88,14 @@ TEST(PatternParts, Longformer) {
     const int64_t w = random.Pick(1, 100);
     const int64_t d = random.Coin() ? 1 : random.Pick(2, 70);
     std::set<int32_t> set;
-    for (int32_t j : random.Numbers(row.Nk == 0 ? 0 : random.Pick(0, 9), 0, row.Nk - 1))
-      set.insert(j);
+    // Some anywhere, or so many first ones that natural order serves them.
+    if (random.Coin()) {
+      for (int32_t j : random.Numbers(row.Nk == 0 ? 0 : random.Pick(0, 9), 0, row.Nk - 1))
+        set.insert(j);
+    } else {
+      const int64_t first = std::min<int64_t>(row.Nk, random.Pick(20, 70));
+      for (int32_t j = 0; j < first; ++j) set.insert(j);
+    }
     const std::vector<int32_t> globals(set.begin(), set.end());
     SCOPED_TRACE(testing::Message() << "window " << w << " dilation " << d << " globals "
                                     << testing::PrintToString(globals));
@@ -103,12 +109,19 @@ TEST(PatternParts, Longformer) {
     ASSERT_NO_FATAL_FAILURE(
         ExpectParts(row, {LongformerGlobal(row, globals)},
                     [&](int64_t i, int64_t) { return is_global(i + row.offset); }));
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectParts(row, {LongformerBoth(row, w, d, globals)}, [&](int64_t i, int64_t j) {
+          const int64_t delta = i + row.offset - j;
+          return is_global(i + row.offset) || (std::abs(delta) <= w * d && delta % d == 0) ||
+                 is_global(j);
+        }));
   }
   const std::vector<int32_t> globals = {0, 7};
   for (const auto& [dilation, pairs] : {std::pair(1, 120), std::pair(2, 114)}) {
     const PatternRow row = Square(16, false);
     EXPECT_EQ(PairsOf({LongformerLocal(row, 2, dilation, globals), LongformerGlobal(row, globals)}),
               pairs);
+    EXPECT_EQ(PairsOf({LongformerBoth(row, 2, dilation, globals)}), pairs);
   }
 }
 

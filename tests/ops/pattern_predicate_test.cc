@@ -119,7 +119,7 @@ Meant RandomPredicate(Random& r, int64_t Nq, int64_t Nk, int depth) {
   if (depth == 0) return kMakers[r.Pick(0, std::size(kMakers) - 1)](r, Nq, Nk);
   const Meant a = RandomPredicate(r, Nq, Nk, depth - 1);
   const Meant b = RandomPredicate(r, Nq, Nk, depth - 1);
-  switch (r.Pick(0, 4)) {
+  switch (r.Pick(0, 5)) {
     case 0:
       return {And(a.visible, b.visible),
               [=](int64_t i, int64_t j) { return a.sees(i, j) && b.sees(i, j); }};
@@ -131,6 +131,11 @@ Meant RandomPredicate(Random& r, int64_t Nq, int64_t Nk, int depth) {
               [=](int64_t i, int64_t j) { return a.sees(i, j) && !b.sees(i, j); }};
     case 3:
       return {Not(a.visible), [=](int64_t i, int64_t j) { return !a.sees(i, j); }};
+    case 4:
+      // Both over all queries; the lower one's come after the upper one's tile.
+      return {Over(a.visible, 1, b.visible), [=](int64_t i, int64_t j) {
+                return i < kTile ? a.sees(i, j) : b.sees(i - kTile, j);
+              }};
     default: {
       // Both over all keys; the right one's come after the left one's two tiles.
       if (Nk < 2 * kTile) return a;
