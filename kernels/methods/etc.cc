@@ -115,16 +115,17 @@ class EtcMethod : public PatternMethod<Options> {
     }
     for (const char* name : kLabels) sent.try_emplace(name, ops, in, name, 3);
     CheckLabels(ops, in, o, sent);
-    const Tensor table = Table(ops, in, o);
-    const auto longs = [&](const SeenRow& r) {
-      return AllHeads(EtcLong(r, Of(r, o, sent, !table.empty())));
-    };
-    const auto globals = [&](const SeenRow& r) {
-      return AllHeads(EtcGlobal(r, Of(r, o, sent, !table.empty())));
-    };
     const bool any =
         std::any_of(sent.begin(), sent.end(), [](const auto& ids) { return ids.second.is_sent(); });
-    return AttendLocalAndGlobal(ops, in, o, longs, globals, {.table = table, .rows_differ = any});
+    const PatternExtras extras{.table = Table(ops, in, o), .rows_differ = any};
+    const auto rows = [&](auto source) {
+      return [&, source](const SeenRow& r) {
+        return AllHeads(source(r, Of(r, o, sent, !extras.table.empty())));
+      };
+    };
+    const bool has_own = in.tensors.contains("k_global") || in.tensors.contains("v_global");
+    return has_own ? AttendLocalAndGlobal(ops, in, o, rows(EtcLong), rows(EtcGlobal), extras)
+                   : PatternAttend(ops, in, o, rows(EtcBoth), extras);
   }
 
  private:

@@ -117,26 +117,32 @@ std::vector<int32_t> Examples(const Etc& etc) {
   return examples;
 }
 
-PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) {
+enum class Rows : uint8_t { kLong, kGlobal, kBoth };
+
+PatternSource EtcSource(const PatternRow& row, const Etc& etc, Rows kind) {
   const int64_t N = row.Nk, ng = etc.ng;
   const auto below = [ng](int64_t n) { return std::min(n, ng); };
   const Lengths longs{row.lengths.nq - below(row.lengths.nq),
                       row.lengths.nk - below(row.lengths.nk)};
   PatternCounts counts;
-  const bool is_hard = of_long_rows ? etc.hard_l2g : etc.hard_g2l;
+  const bool has_longs = kind != Rows::kGlobal, has_globals = kind != Rows::kLong;
+  const bool hard_l2g = has_longs && etc.hard_l2g, hard_g2l = has_globals && etc.hard_g2l;
   const int64_t radius = std::min(etc.radius, kFar);
-  if (of_long_rows) {
+  if (has_longs) {
     const Window window = Canonical(longs.nq, longs.nk, {.before = radius, .after = radius});
     counts.pairs =
         WindowPairs(longs, window) + static_cast<double>(longs.nq * below(row.lengths.nk));
     counts.tiles =
         WindowTiles(longs, window) + static_cast<double>(Tiles(longs.nq) * (Tiles(ng) + 1));
-  } else {
-    counts.pairs = static_cast<double>(below(row.lengths.nq)) * static_cast<double>(row.lengths.nk);
-    counts.tiles = static_cast<double>(Tiles(below(row.lengths.nq)) * Tiles(row.lengths.nk));
   }
-  std::string key = absl::StrCat("etc ", of_long_rows, " ", ng, " ", radius, " ", is_hard, " ",
-                                 etc.is_labelled, " ", etc.max_distance);
+  if (has_globals) {
+    const int64_t rows = below(row.lengths.nq);
+    counts.pairs += static_cast<double>(rows) * static_cast<double>(row.lengths.nk);
+    counts.tiles += static_cast<double>(Tiles(rows) * Tiles(row.lengths.nk));
+  }
+  std::string key =
+      absl::StrCat("etc ", static_cast<int>(kind), " ", ng, " ", radius, " ", hard_l2g, " ",
+                   hard_g2l, " ", etc.is_labelled, " ", etc.max_distance);
   const auto copy = [&](std::span<const int32_t> ids) {
     absl::StrAppend(&key, " ", Fingerprint(ids));
     return std::vector<int32_t>(ids.begin(), ids.end());
@@ -152,18 +158,22 @@ PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) 
     for (size_t x = 0; x < first.size(); ++x) first[x] = static_cast<int32_t>(x);
     const Visible rows = Queries(first), globals = Keys(first);
     PatternPlan made{.Nq = N, .Nk = N};
-    if (of_long_rows) {
-      const Visible far = is_hard ? OwnSentence(halves, /*of_long_rows=*/true) : globals;
-      made.visible = AndNot(Or(AndNot(Band(-radius, radius), globals), far), rows);
-    } else {
-      made.visible = rows;
-      if (is_hard) made.visible = And(rows, Or(globals, OwnSentence(halves, false)));
+    if (has_longs) {
+      const Visible far = hard_l2g ? OwnSentence(halves, /*of_long_rows=*/true) : globals;
+      made.visible = Or(AndNot(Band(-radius, radius), globals), far);
+    }
+    // Global rows that see everything need not be taken out first: few predicates, known shapes.
+    if (!has_globals || hard_g2l) made.visible = has_longs ? AndNot(made.visible, rows) : nullptr;
+    if (has_globals) {
+      const Visible seen =
+          hard_g2l ? And(rows, Or(globals, OwnSentence(halves, /*of_long_rows=*/false))) : rows;
+      made.visible = made.visible == nullptr ? seen : Or(made.visible, seen);
     }
     if (etc.is_labelled) made.constants = std::make_shared<LabelsOf>(halves);
     return made;
   };
   PatternSource source = SourceOf(N, N, key, counts, plan);
-  source.is_counted = !is_hard && !etc.has_examples;
+  source.is_counted = !hard_l2g && !hard_g2l && !etc.has_examples;
   if (etc.long_examples.empty() && etc.global_examples.empty()) return source;
   const std::vector<int32_t> examples = Examples(etc);
   return WithinSegments(source, examples, examples);
@@ -171,8 +181,15 @@ PatternSource EtcHalf(const PatternRow& row, const Etc& etc, bool of_long_rows) 
 
 }  // namespace
 
-PatternSource EtcLong(const PatternRow& row, const Etc& etc) { return EtcHalf(row, etc, true); }
-PatternSource EtcGlobal(const PatternRow& row, const Etc& etc) { return EtcHalf(row, etc, false); }
+PatternSource EtcLong(const PatternRow& row, const Etc& etc) {
+  return EtcSource(row, etc, Rows::kLong);
+}
+PatternSource EtcGlobal(const PatternRow& row, const Etc& etc) {
+  return EtcSource(row, etc, Rows::kGlobal);
+}
+PatternSource EtcBoth(const PatternRow& row, const Etc& etc) {
+  return EtcSource(row, etc, Rows::kBoth);
+}
 
 PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>& local,
                              const SecondKeys& second) {

@@ -126,6 +126,8 @@ struct Etc {
 // across halves 2k + 1 + [the long one's sentence is the global one].
 PatternSource EtcLong(const PatternRow& row, const Etc& etc);
 PatternSource EtcGlobal(const PatternRow& row, const Etc& etc);
+// All rows, where both kinds read the same k and v.
+PatternSource EtcBoth(const PatternRow& row, const Etc& etc);
 
 // Keys [0, nk) within `local` (none: not at all) and, appended, rows of a second source or -1, of
 // which `visible` (of slots 0, 1, ..) shows some.

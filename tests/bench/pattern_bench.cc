@@ -99,6 +99,8 @@ void Factorised() {
     Report("longformer 256 dilation " + std::to_string(dilation) + ", in one", 50,
            [&] { return PatternParts{LongformerBoth(Square(), 256, dilation, globals)}; });
   }
+  Report("etc 64, 84", 50,
+         [] { return PatternParts{EtcBoth(Square(), {.ng = 64, .radius = 84})}; });
 }
 
 void BlocksAndGrids() {

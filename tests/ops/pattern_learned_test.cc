@@ -12,7 +12,7 @@ namespace {
 
 PatternRow Whole(int64_t n) { return {.Nq = n, .Nk = n, .lengths = {n, n}}; }
 
-TEST(PatternEtc, BothHalvesWithLabels) {
+TEST(PatternEtc, HalvesAndBothWithLabels) {
   Random random(1);
   for (int round = 0; round < 60; ++round) {
     const int64_t sizes[] = {1, 3, 63, 64, 65, 130, 257};
@@ -35,11 +35,14 @@ TEST(PatternEtc, BothHalvesWithLabels) {
     SCOPED_TRACE(testing::Message() << "ng " << ng << " radius " << etc.radius << " hard "
                                     << etc.hard_l2g << etc.hard_g2l << " k " << k);
     const PatternSource longs = EtcLong(row, etc), globals = EtcGlobal(row, etc);
-    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, {longs, globals}, [&](int64_t i, int64_t j) {
+    const PatternSource both = EtcBoth(row, etc);
+    const auto sees = [&](int64_t i, int64_t j) {
       if (i < ng) return j < ng || !etc.hard_g2l || sentence_of(j) == i;
       return j >= ng ? std::abs(i - j) <= etc.radius : !etc.hard_l2g || sentence_of(i) == j;
-    }));
-    for (const PatternSource* half : {&longs, &globals}) {
+    };
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, {longs, globals}, sees));
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, {both}, sees));
+    for (const PatternSource* half : {&longs, &globals, &both}) {
       const Pattern p = half->build();
       EXPECT_EQ(!p.terms.empty(), etc.is_labelled && p.visible_pairs > 0);
       for (int64_t i = 0; i < (etc.is_labelled ? N : 0); ++i) {
