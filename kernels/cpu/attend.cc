@@ -19,21 +19,11 @@ namespace {
 // Around the items: allocating, listing, and caches that another request has filled.
 constexpr double kLaunchSeconds = 7e-6;
 
-void CountWork(const AttendArgs& args, Work& work) {
-  for (const AttendProblem& p : args.problems) {
-    for (const AttendRow& row : p.rows) {
-      const double pairs = row.visible_pairs * static_cast<double>(p.q.shape[1]);
-      work.visible_pairs += pairs;
-      work.flops += 2 * pairs * static_cast<double>(p.q.shape[3] + p.v.shape[3]);
-    }
-  }
-}
-
 }  // namespace
 
 absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& args) {
   const Cpu& cpu = backend.cpu();
-  CountWork(args, stream.work());
+  for (const AttendProblem& p : args.problems) CountPairs(p, 1, &stream.work());
   AttendWork work(cpu, args);
   if (work.dry_items() == 0) return absl::OkStatus();
   // Whole pages a thread: no two threads write one cache line.

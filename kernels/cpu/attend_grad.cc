@@ -5,6 +5,7 @@
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/attend_grad_tile.h"
+#include "kernels/cpu/attend_work.h"
 #include "kernels/cpu/cpu_backend.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -183,17 +184,6 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
   return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(needs.items);
 }
 
-void AddWork(std::span<const AttendGradProblem> problems, Work* work) {
-  for (const AttendGradProblem& p : problems) {
-    const AttendProblem& f = p.forward;
-    for (const AttendRow& row : f.rows) {
-      const double pairs = row.visible_pairs * static_cast<double>(f.q.shape[1]);
-      work->visible_pairs += pairs;
-      work->flops += 2.5 * 2 * pairs * static_cast<double>(f.q.shape[3] + f.v.shape[3]);
-    }
-  }
-}
-
 // A pattern that gathers behind the back of its row has no memory to be summed in.
 bool TellsOfGathering(const GradPlan& p) {
   if (p.gathers) return true;
@@ -280,7 +270,7 @@ class Launch {
 
 absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream, const AttendGradArgs& args) {
   const Cpu& cpu = backend.cpu();
-  AddWork(args.problems, &stream.work());
+  for (const AttendGradProblem& p : args.problems) CountPairs(p.forward, 2.5, &stream.work());
   std::vector<GradPlan> plans;
   for (const AttendGradProblem& p : args.problems) {
     plans.push_back(PlanOf(p, args.params, stream.is_dry()));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "kernels/cpu/attend_work.h"
 #include "kernels/cpu/cpu_backend.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -138,15 +139,6 @@ int64_t StateFloats(const AttendProblem& p) {
   return ListStride(p.q.shape[3]) + ListStride(p.v.shape[3]) + 4;
 }
 
-// Seconds on one thread in FLOPs of the peak. Constants: tests/bench/density.
-double ProblemFlops(const AttendProblem& p) {
-  constexpr double kElementFlops = 9, kPairFlops = 60;
-  const double width = static_cast<double>(p.q.shape[3] + p.v.shape[3]);
-  double pairs = 0;
-  for (const AttendRow& row : p.rows) pairs += row.visible_pairs;
-  return static_cast<double>(p.q.shape[1]) * pairs * (kElementFlops * width + kPairFlops);
-}
-
 struct Item {
   int32_t problem = 0;
   int64_t b = 0, h = 0, first = 0, rows = 0;
@@ -180,24 +172,20 @@ ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_
   return head;
 }
 
-void CountListed(const AttendProblem& problem, double factor, Work* work) {
-  for (const AttendRow& row : problem.rows) {
-    const double pairs = row.visible_pairs * static_cast<double>(problem.q.shape[1]);
-    work->visible_pairs += pairs;
-    work->flops +=
-        factor * 2 * pairs * static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
-  }
+double ListSeconds(const Cpu& cpu, const AttendProblem& problem, const ListPairFlops& pair) {
+  const double width = static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
+  return VisiblePairs(problem) * (pair.element * width + pair.rest) / cpu.thread_flops;
 }
 
 absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArgs& args) {
   const Cpu& cpu = backend.cpu();
-  double flops = 0;
+  double serial = 0;
   int64_t floats = 0;
   std::vector<Item> items;
   for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) {
     const AttendProblem& p = args.problems[n];
-    CountListed(p, 1, &stream.work());
-    flops += ProblemFlops(p);
+    CountPairs(p, 1, &stream.work());
+    serial += ListSeconds(cpu, p, {.element = 9, .rest = 60});
     const int64_t Nq = p.q.shape[2], rows = ListItemRows(Nq, StateFloats(p));
     const int64_t space = kListChunk * (ListStride(p.q.shape[3]) + ListStride(p.v.shape[3]));
     floats = std::max(floats, std::min(rows, Nq) * StateFloats(p) + space);
@@ -214,7 +202,6 @@ absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArg
   floats = CeilDiv(floats, 1024) * 1024;
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (!scratch.ok()) return scratch.status();
-  const double serial = flops / cpu.thread_flops;
   const auto count = static_cast<int64_t>(items.size());
   if (stream.is_dry()) {
     stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);

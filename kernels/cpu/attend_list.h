@@ -13,6 +13,7 @@
 namespace attnd {
 
 class CpuBackend;
+struct Cpu;
 
 // Forward. A work item is a stretch of queries of one head with an online softmax each. Elements of
 // a row lie in vector lanes. Keys are walked in blocks that stay in L2, so that rows which several
@@ -91,7 +92,11 @@ constexpr int64_t ListGradFloats(int64_t D, int64_t Dv, int64_t rows) {
   return (kListChunk + 2 * rows) * (ListStride(D) + ListStride(Dv)) + 2 * rows;
 }
 
-// Adds pairs and FLOPs, `factor` times those of the forward.
-void CountListed(const AttendProblem& problem, double factor, Work* work);
+// Seconds on one thread, a pair in FLOPs of the peak: for each element of its rows, and the rest.
+// Constants: tests/bench/density.
+struct ListPairFlops {
+  double element = 0, rest = 0;
+};
+double ListSeconds(const Cpu& cpu, const AttendProblem& problem, const ListPairFlops& pair);
 
 }  // namespace attnd

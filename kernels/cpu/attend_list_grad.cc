@@ -4,6 +4,7 @@
 
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend_list.h"
+#include "kernels/cpu/attend_work.h"
 #include "kernels/cpu/cpu_backend.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,15 +22,6 @@ constexpr double kLaunchSeconds = 1.4e-5;
 
 bool Wants(const View& gradient, bool dry) {
   return gradient.given() && gradient.shape.size() > 0 && (dry || gradient.data != nullptr);
-}
-
-// Seconds on one thread in FLOPs of the peak. Constants: tests/bench/density.
-double ProblemFlops(const AttendProblem& p) {
-  constexpr double kElementFlops = 22, kPairFlops = 200;
-  const double width = static_cast<double>(p.q.shape[3] + p.v.shape[3]);
-  double pairs = 0;
-  for (const AttendRow& row : p.rows) pairs += row.visible_pairs;
-  return static_cast<double>(p.q.shape[1]) * pairs * (kElementFlops * width + kPairFlops);
 }
 
 struct Item {
@@ -220,10 +212,10 @@ class Launch {
 absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const AttendGradArgs& args) {
   const Cpu& cpu = backend.cpu();
   const ListGradWork work(args, stream.is_dry());
-  double flops = 0;
+  double serial = 0;
   for (const AttendGradProblem& p : args.problems) {
-    CountListed(p.forward, 2.5, &stream.work());
-    flops += ProblemFlops(p.forward);
+    CountPairs(p.forward, 2.5, &stream.work());
+    serial += ListSeconds(cpu, p.forward, {.element = 22, .rest = 200});
   }
   const std::vector<Item>& items = work.items();
   if (items.empty()) return absl::OkStatus();
@@ -234,7 +226,6 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
   for (const auto* taken : {&scratch, &row_terms}) {
     if (!taken->ok()) return taken->status();
   }
-  const double serial = flops / cpu.thread_flops;
   const auto count = static_cast<int64_t>(items.size());
   if (stream.is_dry()) {
     stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);

@@ -75,6 +75,20 @@ double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendRow&
 
 }  // namespace
 
+double VisiblePairs(const AttendProblem& problem) {
+  double pairs = 0;
+  for (const AttendRow& row : problem.rows) {
+    pairs += row.visible_pairs * static_cast<double>(problem.q.shape[1]);
+  }
+  return pairs;
+}
+
+void CountPairs(const AttendProblem& problem, double factor, Work* work) {
+  const double pairs = VisiblePairs(problem);
+  work->visible_pairs += pairs;
+  work->flops += factor * 2 * pairs * static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
+}
+
 AttendWork::AttendWork(const Cpu& cpu, const AttendArgs& args) : args_(args) {
   double flops = 0;
   for (const AttendProblem& p : args.problems) {

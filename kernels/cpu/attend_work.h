@@ -12,6 +12,11 @@
 
 namespace attnd {
 
+// Visible pairs of all heads and rows.
+double VisiblePairs(const AttendProblem& problem);
+// Adds them, and their FLOPs: `factor` times those of the forward.
+void CountPairs(const AttendProblem& problem, double factor, Work* work);
+
 class AttendWork {
  public:
   AttendWork(const Cpu& cpu, const AttendArgs& args);
