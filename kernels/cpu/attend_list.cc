@@ -185,7 +185,7 @@ absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArg
   for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) {
     const AttendProblem& p = args.problems[n];
     CountPairs(p, 1, &stream.work());
-    serial += ListSeconds(cpu, p, {.element = 9, .rest = 60});
+    serial += ListSeconds(cpu, p, {.element = 12, .rest = 60});
     const int64_t Nq = p.q.shape[2], rows = ListItemRows(Nq, StateFloats(p));
     const int64_t space = kListChunk * (ListStride(p.q.shape[3]) + ListStride(p.v.shape[3]));
     floats = std::max(floats, std::min(rows, Nq) * StateFloats(p) + space);

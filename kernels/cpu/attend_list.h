@@ -61,7 +61,7 @@ constexpr int64_t ListItemRows(int64_t rows, int64_t floats_a_row) {
 // Listed rows of a block: they stay in L2 while an item's rows come by, which should find some
 // pairs each.
 inline int64_t ListBlockRows(const PairList& list, int64_t others, int64_t floats_a_row) {
-  constexpr int64_t kBlockFloats = int64_t{1} << 18, kPairs = 16;
+  constexpr int64_t kBlockFloats = int64_t{1} << 18, kPairs = 8;
   const auto pairs = std::max<int64_t>(static_cast<int64_t>(list.columns.size()), 1);
   const int64_t rows = static_cast<int64_t>(list.begin.size()) - 1;
   const double for_pairs = static_cast<double>(kPairs) * static_cast<double>(others) *
