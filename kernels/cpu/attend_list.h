@@ -23,8 +23,8 @@ struct Cpu;
                                           const AttendArgs& args);
 
 // Backward, P recomputed from lse. Queries own their dq and keys their dk and dv: both follow their
-// lists, so that every sum has one owner and a fixed order. dbias has items of its own. Scratch: 12
-// bytes a query and a fixed size a thread.
+// lists, so that every sum has one owner and a fixed order. dbias has items of its own, one a
+// plane. Scratch: 12 bytes a query of every head, and a fixed size a thread.
 [[nodiscard]] absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream,
                                               const AttendGradArgs& args);
 
@@ -92,8 +92,9 @@ constexpr int64_t ListGradFloats(int64_t D, int64_t Dv, int64_t rows) {
   return (kListChunk + 2 * rows) * (ListStride(D) + ListStride(Dv)) + 2 * rows;
 }
 
-// Seconds on one thread, a pair in FLOPs of the peak: for each element of its rows, and the rest.
-// Constants: tests/bench/density.
+// Seconds on one thread, a pair in FLOPs of the peak: for each element of its rows, while the rows
+// of a head fit into L2 (beyond, they come from farther away), and the rest. Constants:
+// tests/bench/density.
 struct ListPairFlops {
   double element = 0, rest = 0;
 };

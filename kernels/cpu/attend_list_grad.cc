@@ -218,7 +218,16 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
     serial += ListSeconds(cpu, p.forward, {.element = 32, .rest = 200});
   }
   const std::vector<Item>& items = work.items();
-  if (items.empty()) return absl::OkStatus();
+  std::vector<ListHeadSums> sums(work.query_items());
+  // Of nobody's pairs they are zero, and must be written.
+  const auto store = [&] {
+    work.Store(sums, &AttendTermGrads::alibi_slopes, &ListHeadSums::slope);
+    work.Store(sums, &AttendTermGrads::sinks, &ListHeadSums::sink);
+  };
+  if (items.empty()) {
+    if (!stream.is_dry()) store();
+    return absl::OkStatus();
+  }
   // Whole pages a thread: no two threads write one cache line.
   const int64_t floats = CeilDiv(work.floats(), 1024) * 1024;
   auto scratch = Take(stream, floats * cpu.threads * 4);
@@ -233,7 +242,6 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
   }
   const Launch launch(cpu, args, work, static_cast<float*>((*row_terms)->data()));
   float* base = static_cast<float*>((*scratch)->data());
-  std::vector<ListHeadSums> sums(work.query_items());
   const bool parallel = cpu.Parallel(serial);
   cpu.pool->ParallelFor(work.query_items(), parallel, [&](int64_t n, int thread) {
     launch.Terms(items[n], base + thread * floats, &sums[n]);
@@ -241,8 +249,7 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
   cpu.pool->ParallelFor(count, parallel, [&](int64_t n, int thread) {
     launch.Run(items[n], base + thread * floats, n < work.query_items() ? &sums[n] : nullptr);
   });
-  work.Store(sums, &AttendTermGrads::alibi_slopes, &ListHeadSums::slope);
-  work.Store(sums, &AttendTermGrads::sinks, &ListHeadSums::sink);
+  store();
   return absl::OkStatus();
 }
 

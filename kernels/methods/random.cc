@@ -14,8 +14,17 @@ struct Options : PatternOptions {
   uint64_t seed = 0;
 };
 
-// Keys that one batch row may draw: half a second of one thread.
-constexpr int64_t kMostDrawn = int64_t{1} << 25;
+// Keys that a problem may draw, and those that it may list for rows that share what was sent: 8
+// bytes each on the host, and about 40 ns.
+constexpr int64_t kMostDrawn = int64_t{1} << 24, kMostShared = int64_t{1} << 26;
+
+// Batch rows that have lists of their own, whatever their lengths turn out to be.
+int64_t RowsWithLists(const ProblemShape& problem) {
+  for (const char* name : {"q_lengths", "kv_lengths", "causal_offset", "segment_ids_q"}) {
+    if (problem.Find(name) != nullptr) return problem.B;
+  }
+  return 1;
+}
 
 HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   KeyLists lists{.multiset = o.duplicates == Duplicates::kMultiset,
@@ -24,7 +33,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
                  .ids_k = r.ids_k};
   HeadParts heads;
   if (!sent.is_sent()) {
-    lists.R = std::min(*o.num_random, r.Nk);
+    lists.R = std::min(*o.num_random, r.Nk);  // a short packed sequence lists all its keys
     for (int64_t h = 0; h < (o.per_head ? r.problem.H : 1); ++h) {
       lists.name = absl::StrCat("seed ", o.seed, " head ", h);
       lists.keys = [row = PatternRow(r), R = lists.R, seed = o.seed, h] {
@@ -65,6 +74,11 @@ class Random : public PatternMethod<Options> {
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const View* sent = problem.Find("rand_keys");
+    const int64_t rows = RowsWithLists(problem);
+    if (sent != nullptr && sent->shape.rank == 3 && rows > 1) {
+      CheckLimit("rand_keys elements", sent->shape.size(),
+                 {kMostShared, "B", rows, " where batch rows differ in length"}, reasons);
+    }
     if (!o.num_random.has_value()) {
       if (sent == nullptr) reasons->Invalid("num_random is required without rand_keys, got none");
       return;
@@ -74,7 +88,9 @@ class Random : public PatternMethod<Options> {
     CheckListed(problem, "num_random", R, {"rand_keys", 3}, reasons);
     if (sent == nullptr && problem.Knows("q")) {
       CheckLimit("num_random", R,
-                 {kMostDrawn, "(Nq heads)", problem.Nq * heads, " where it is drawn"}, reasons);
+                 {kMostDrawn, rows == 1 ? "(Nq heads)" : "(B Nq heads)", problem.Nq * heads * rows,
+                  " where it is drawn"},
+                 reasons);
     }
     if (sent == nullptr && problem.Nk > 0) {
       CheckUpTo(problem, "num_random", R, {1, "Nk", problem.Nk}, reasons);

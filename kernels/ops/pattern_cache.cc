@@ -53,7 +53,8 @@ std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
   }
   auto built = std::make_shared<const Pattern>(source.build());
   const int64_t bytes = BytesOf(*built) + static_cast<int64_t>(2 * source.key.size());
-  std::list<Impl::Entry> out;  // dropped after the lock
+  if (bytes > max_bytes_) return built;  // it would put out all others, then itself
+  std::list<Impl::Entry> out;            // dropped after the lock
   MutexLock lock(&mu_);
   if (auto found = impl_->Find(source.key)) return found;  // somebody else was faster
   impl_->entries.push_front({source.key, built, bytes});

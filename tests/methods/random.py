@@ -168,6 +168,8 @@ CASES = [
     Case("n1", Nq=1, options=drawn(1)),
     Case("n0", Nq=0, Nk=3, options=drawn(3), grad_lse=False),
     Case("nk0", Nq=3, Nk=0, options=drawn(3)),
+    Case("n0-nk0-multiset", Nq=0, Nk=0, options=drawn(3, **MULTISET),
+         floats={"sink_logits": "H", "alibi_slopes": "H"}, grad_lse=False),
     Case("more-keys", Nq=65, Nk=131, options=drawn(7, include_self=True)),
     Case("more-keys-causal", dtypes=ALL, Nq=65, Nk=131, options=drawn(7, causal=True)),
     # The draws of negative positions are those of their 64 bits.
@@ -282,6 +284,11 @@ REFUSED = pattern_refusals(drawn(3), own=("rand_keys",)) + [
              "scale must be finite, got nan"]),
     Refused("more-than-may-be-drawn", drawn(2000000),
             ["num_random must be in 1..Nk = 1..7, got 2000000",
-             "num_random must be at most 33554432 / (Nq heads) = 1398101 where it is drawn, "
+             "num_random must be at most 16777216 / (Nq heads) = 699050 where it is drawn, "
              "got 2000000"]),
+    Refused("more-than-rows-of-their-own-may-draw", drawn(2000000),
+            ["num_random must be in 1..Nk = 1..7, got 2000000",
+             "num_random must be at most 16777216 / (B Nq heads) = 349525 where it is drawn, "
+             "got 2000000"],
+            change={"kv_lengths": np.array([3, 4], INT)}),
 ]
