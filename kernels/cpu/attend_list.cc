@@ -174,7 +174,7 @@ ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_
 
 double ListSeconds(const Cpu& cpu, const AttendProblem& problem, const ListPairFlops& pair) {
   const double width = static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
-  // 15 to 20 ns a pair at 2 MB, 30 to 50 at 8 MB, 80 to 120 at 32 MB.
+  // 16 to 28 ns a pair at 2 MB, 30 to 60 at 8 MB, 80 to 120 at 32 MB.
   const double rows = static_cast<double>(std::max(problem.q.shape[2], problem.k.shape[2]));
   const double farther = std::clamp(std::pow(rows * width * 4 / 2e6, 0.6), 1.0, 7.0);
   return VisiblePairs(problem) * (pair.element * farther * width + pair.rest) / cpu.thread_flops;
@@ -188,7 +188,7 @@ absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArg
   for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) {
     const AttendProblem& p = args.problems[n];
     CountPairs(p, 1, &stream.work());
-    serial += ListSeconds(cpu, p, {.element = 12, .rest = 60});
+    serial += ListSeconds(cpu, p, {.element = 20, .rest = 60});
     const int64_t Nq = p.q.shape[2], rows = ListItemRows(Nq, StateFloats(p));
     const int64_t space = kListChunk * (ListStride(p.q.shape[3]) + ListStride(p.v.shape[3]));
     floats = std::max(floats, std::min(rows, Nq) * StateFloats(p) + space);

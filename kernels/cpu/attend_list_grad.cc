@@ -215,7 +215,7 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
   double serial = 0;
   for (const AttendGradProblem& p : args.problems) {
     CountPairs(p.forward, 2.5, &stream.work());
-    serial += ListSeconds(cpu, p.forward, {.element = 32, .rest = 200});
+    serial += ListSeconds(cpu, p.forward, {.element = 60, .rest = 200});
   }
   const std::vector<Item>& items = work.items();
   std::vector<ListHeadSums> sums(work.query_items());
