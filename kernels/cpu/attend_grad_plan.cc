@@ -3,10 +3,6 @@
 namespace attnd {
 namespace {
 
-bool Wants(const View& gradient, bool dry) {
-  return gradient.given() && gradient.shape.size() > 0 && (dry || gradient.data != nullptr);
-}
-
 bool Gathers(const AttendProblem& p) {
   return p.terms.k2.given() ||
          std::any_of(p.rows.begin(), p.rows.end(), [](const AttendRow& r) { return r.gathers; });

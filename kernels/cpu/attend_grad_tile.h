@@ -97,8 +97,12 @@ struct GradPlan {
   }
 };
 
-// The plan of a problem without its memory. A gradient is wanted in a dry run if it has a shape:
-// data is null there.
+// A gradient is wanted in a dry run if it has a shape: data is null there.
+inline bool Wants(const View& gradient, bool dry) {
+  return gradient.given() && gradient.shape.size() > 0 && (dry || gradient.data != nullptr);
+}
+
+// The plan of a problem without its memory.
 GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bool dry);
 
 // One plane of a gradient that is a sum.

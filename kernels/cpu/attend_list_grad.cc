@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "kernels/cpu/attend_grad_tile.h"
 #include "kernels/cpu/attend_list.h"
 #include "kernels/cpu/attend_work.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -19,10 +20,6 @@ namespace {
 
 // Around the items: allocating, listing, and caches that another request has filled.
 constexpr double kLaunchSeconds = 1.4e-5;
-
-bool Wants(const View& gradient, bool dry) {
-  return gradient.given() && gradient.shape.size() > 0 && (dry || gradient.data != nullptr);
-}
 
 struct Item {
   enum class Kind : uint8_t { kQueries, kKeys, kBias };

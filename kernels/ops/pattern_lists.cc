@@ -102,9 +102,9 @@ Pattern Tiled(const Lists& lists) {
 PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
   const auto [nq, nk] = row.lengths;
   const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
-  // A pair of a tile costs a third of a listed one, and a tile that is a quarter full four times
-  // its pairs. Tiles show a pair once.
-  const bool is_listed = lists.multiset || longest * 4 < row.Nk;
+  // A listed pair costs six to eight pairs of a tile (tests/bench/density.py). Tiles show a pair
+  // once.
+  const bool is_listed = lists.multiset || longest * 8 < row.Nk;
   PatternSource source{.Nq = row.Nq, .Nk = row.Nk, .is_counted = false, .is_listed = is_listed};
   source.visible_pairs = static_cast<double>(nq) *
                          static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
