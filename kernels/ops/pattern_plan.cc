@@ -18,24 +18,34 @@ std::vector<int32_t> SlotsWithoutRow(const RowOrder& order) {
   return slots;
 }
 
-// Segment ids of slots. Rows beyond `ids` are of a second source.
-constexpr int32_t kEverySegment = INT32_MAX;
+// Segment ids of slots; -1 for slots without a row and for rows of a second source, which have
+// none.
 std::vector<int32_t> IdsOf(std::span<const int32_t> ids, const RowOrder& order) {
   if (order.empty()) return {ids.begin(), ids.end()};
   std::vector<int32_t> slots(order.size(), -1);
   for (size_t s = 0; s < order.size(); ++s) {
-    if (order[s] < 0) continue;
-    const auto row = static_cast<size_t>(order[s]);
-    slots[s] = row < ids.size() ? ids[row] : kEverySegment;
+    const bool has_id = order[s] >= 0 && static_cast<size_t>(order[s]) < ids.size();
+    if (has_id) slots[s] = ids[order[s]];
   }
   return slots;
 }
 
-// 1 where ids reach `least`, else -1.
-std::vector<int32_t> Marks(const std::vector<int32_t>& ids, int32_t least) {
-  std::vector<int32_t> marks(ids.size());
-  for (size_t s = 0; s < ids.size(); ++s) marks[s] = ids[s] >= least ? 1 : -1;
-  return marks;
+// Slots of rows from `rows` on: those of a second source.
+std::vector<int32_t> SlotsFrom(size_t rows, const RowOrder& order) {
+  std::vector<int32_t> slots;
+  for (size_t s = 0; s < order.size(); ++s) {
+    const bool is_second = order[s] >= 0 && static_cast<size_t>(order[s]) >= rows;
+    if (is_second) slots.push_back(static_cast<int32_t>(s));
+  }
+  return slots;
+}
+
+std::vector<int32_t> SlotsInSegments(const std::vector<int32_t>& ids) {
+  std::vector<int32_t> slots;
+  for (size_t s = 0; s < ids.size(); ++s) {
+    if (ids[s] >= 0) slots.push_back(static_cast<int32_t>(s));
+  }
+  return slots;
 }
 
 }  // namespace
@@ -120,8 +130,8 @@ PatternSource WithinSegments(const PatternSource& source, std::span<const int32_
     PatternPlan made = plan ? plan() : PatternPlan{.Nq = Nq, .Nk = Nk};
     const std::vector<int32_t> q_ids = IdsOf(q, made.query_rows), k_ids = IdsOf(k, made.key_rows);
     Visible seen = SameSegment(q_ids, k_ids);
-    if (std::find(k_ids.begin(), k_ids.end(), kEverySegment) != k_ids.end()) {
-      seen = Or(seen, SameSegment(Marks(q_ids, 0), Marks(k_ids, kEverySegment)));
+    if (const auto second = SlotsFrom(k.size(), made.key_rows); !second.empty()) {
+      seen = Or(seen, And(Queries(SlotsInSegments(q_ids)), Keys(second)));
     }
     made.visible = made.visible == nullptr ? seen : And(made.visible, seen);
     return made;

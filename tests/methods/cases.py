@@ -39,7 +39,7 @@ class Case:
     hidden_bias: bool = False  # a third of bias is -inf
     far_floats: bool = False  # some of bias and all sinks are beyond +-2.3e38
     hidden_channels: bool = False  # every third of k is -inf in its first rows and in others
-    segments: str = ""  # ids of segments and padding: "runs" or "mixed"
+    segments: str = ""  # ids of segments and padding: "runs", "mixed" or "ends"
     packed: int = 0  # so many packed sequences, empty ones among them; B = 1
     layout: str = "BHND"
     strided: bool = False  # gaps of NaN between heads, tokens and rows; odd alignment
@@ -92,8 +92,10 @@ def fill_padding(array, lengths):
 
 
 def segment_ids(rng, case, N):
-    """[B,N] ids 0..3, -1 for padding: in runs, or token by token."""
+    """[B,N] ids 0..3, -1 for padding: in runs, or token by token; "ends": those of int32."""
     ids = rng.integers(-1, 4, (case.B, N))
+    if case.segments == "ends":
+        return np.array([0, 1, 2**31 - 2, 2**31 - 1, -(2**31)], np.int32)[ids]
     return (np.sort(ids, axis=1) if case.segments == "runs" else ids).astype(np.int32)
 
 

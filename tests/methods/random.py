@@ -222,6 +222,7 @@ CASES = [
     Case("sinks-of-empty-rows", B=2, Nq=65, Nk=33, options=drawn(3, causal=True),
          floats={"sink_logits": "H"}, ints={"kv_lengths": (33, 0)}),
     Case("segments", dtypes=ALL, B=2, Nq=131, segments="runs", options=drawn(20)),
+    Case("segments-ends", B=2, Nq=131, Nk=65, segments="ends", options=drawn(9)),
     Case("segments-mixed", B=2, Nq=131, Nk=65, segments="mixed", options=drawn(9, causal=True)),
     Case("packed", dtypes=ALL, H=4, Hkv=2, Nq=261, packed=5, options=drawn(12, causal=True)),
     Case("packed-all-terms", Nq=131, Nk=99, packed=4,

@@ -184,6 +184,7 @@ CASES = [
     Case("bnhd", B=2, Nq=65, Nk=33, layout="BNHD", options={"causal": True}),
     Case("strided", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, strided=True),
     Case("segments", dtypes=ALL, B=2, Nq=131, segments="runs"),
+    Case("segments-ends", B=2, Nq=65, Nk=70, segments="ends"),
     Case("segments-visible", B=2, Nq=65, Nk=70, segments="mixed",
          options=norm("visible", causal=True)),
     Case("packed", dtypes=ALL, H=4, Hkv=2, Nq=261, packed=5, options={"causal": True}),

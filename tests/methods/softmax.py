@@ -104,6 +104,7 @@ CASES = [
          ints={"q_lengths": (65, 40), "kv_lengths": (50, 70)}),
     Case("segments", dtypes=ALL, B=2, Nq=131, segments="runs"),
     Case("segments-mixed", B=2, H=4, Hkv=2, Nq=65, Nk=70, segments="mixed"),
+    Case("segments-ends", B=2, Nq=65, Nk=70, segments="ends"),
     Case("segments-causal", B=2, Nq=131, segments="mixed", options={"causal": True, "alibi": True},
          floats={"sink_logits": "H"}, ints={"kv_lengths": (131, 64)}),
     Case("segments-none", Nq=0, Nk=4, segments="mixed", grad_lse=False),

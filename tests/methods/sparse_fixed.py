@@ -139,6 +139,7 @@ CASES = [
          ints={"causal_offset": (-5, 70)}),
     Case("bias-hides", Nq=65, options=fixed(9, 3), floats={"bias": "1,1,Nq,Nk"}, hidden_bias=True),
     Case("segments", dtypes=ALL, B=2, Nq=131, segments="runs", options=fixed(8, 2)),
+    Case("segments-ends", B=2, Nq=131, segments="ends", options=fixed(8, 2)),
     Case("segments-mixed", B=2, H=4, Nq=131, Nk=65, segments="mixed",
          options=fixed(9, 3, 3, causal=True)),
     Case("packed", dtypes=ALL, H=4, Hkv=2, Nq=261, packed=5, options=fixed(10, 3, causal=True)),
