@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/core/memory.h"
+#include "kernels/core/run_control.h"
 
 namespace attnd {
 
@@ -14,22 +15,27 @@ struct Work {
   double seconds = 0;        // dry run: the backend's prediction
 };
 
-// Single-threaded; several streams of one backend may be used from several threads, but a CPU
-// backend serialises them on its pool. A dry stream (no pool) allocates nothing, computes nothing
-// and reads no tensor: primitives only count memory and work. That is how a request is planned.
+// Single-threaded; several streams of one backend may be used from several threads at once. A
+// stream with a `control` ends early and shares the device as that says. A dry stream (no pool)
+// allocates nothing, computes nothing and reads no tensor: primitives only count memory and work.
+// That is how a request is planned.
 class Stream {
  public:
-  Stream(Backend& backend, BufferPool* pool) : backend_(backend), workspace_(pool) {}
+  Stream(Backend& backend, BufferPool* pool, RunControl* control = nullptr)
+      : backend_(backend), workspace_(pool), control_(control) {}
 
   Backend& backend() { return backend_; }
   Workspace& workspace() { return workspace_; }
   Work& work() { return work_; }
   bool is_dry() const { return workspace_.is_dry(); }
+  RunControl* control() { return control_; }  // null: nothing stops it
+  bool stopped() const { return control_ != nullptr && control_->stopped(); }
 
  private:
   Backend& backend_;
   Workspace workspace_;
   Work work_;
+  RunControl* const control_;
 };
 
 }  // namespace attnd
