@@ -17,7 +17,7 @@ constexpr char kAbout[] =
     "wins.\n"
     "Signals: SIGTERM or SIGINT drains (health says NOT_SERVING, new work is refused, work in "
     "flight "
-    "finishes) and exits with 0; a second one exits at once with 1.\n"
+    "finishes) and exits with 0; a second one exits at once with 1. SIGHUP is ignored.\n"
     "Exit codes: 0 drained (--probe: it serves), 1 cannot start or did not drain (--probe: it does "
     "not serve), 2 wrong usage.";
 

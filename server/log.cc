@@ -1,15 +1,19 @@
 #include "server/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/log_writer.h"
 
 namespace attnd {
 namespace {
@@ -24,19 +28,6 @@ struct Settings {
 Settings& GetSettings() {
   static Settings settings;
   return settings;
-}
-
-// Never destroyed: threads may write while the process ends.
-spdlog::logger& Logger() {
-  static spdlog::logger* const logger = [] {
-    auto* made = new spdlog::logger("attnd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_pattern("%v");
-    made->set_level(spdlog::level::trace);
-    made->flush_on(spdlog::level::trace);
-    made->set_error_handler([](const std::string&) {});
-    return made;
-  }();
-  return *logger;
 }
 
 // One line whatever it holds. Bytes that are not ASCII pass: they may be UTF-8.
@@ -105,6 +96,34 @@ std::string JsonLine(absl::string_view level, absl::string_view message,
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string Line(LogLevel level, absl::string_view message,
+                 std::initializer_list<LogField> fields) {
+  const absl::string_view name = kNames[static_cast<int>(level)];
+  return GetSettings().json ? JsonLine(name, message, fields) : TextLine(name, message, fields);
+}
+
+// Never destroyed: threads may write while the process ends.
+LogWriter& Writer() {
+  static LogWriter* const writer = new LogWriter(STDERR_FILENO, [](int64_t lost) {
+    return Line(LogLevel::kWarning, "log lines were lost here, nobody read them in time",
+                {{"lines", absl::StrCat(lost)}});
+  });
+  return *writer;
+}
+
+// The lines are written by a thread that runs on while this one is here. What it may call is
+// limited: it allocates nothing and takes no lock.
+void WaitForLines(int signal_number) {
+  const int error = errno;
+  for (int i = 0; i < 20 && Writer().waiting() > 0; ++i) {
+    const timespec step{.tv_sec = 0, .tv_nsec = 10'000'000};
+    nanosleep(&step, nullptr);
+  }
+  errno = error;
+  // The handler is gone: this ends the process as if there had been none.
+  raise(signal_number);
+}
+
 }  // namespace
 
 absl::Status ConfigureLog(const LogOptions& options) {
@@ -126,12 +145,26 @@ void Log(LogLevel level, absl::string_view message,
          std::initializer_list<LogField> fields) noexcept {
   if (level < GetSettings().level.load(std::memory_order_relaxed)) return;
   try {
-    const absl::string_view name = kNames[static_cast<int>(level)];
-    const std::string line =
-        GetSettings().json ? JsonLine(name, message, fields) : TextLine(name, message, fields);
-    Logger().log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
+    Writer().Put(Line(level, message, fields) + "\n");
   } catch (...) {
     // Nobody is left to tell.
+  }
+}
+
+bool FlushLog(std::chrono::milliseconds timeout) noexcept { return Writer().Flush(timeout); }
+
+int64_t LogLinesDropped() noexcept { return Writer().dropped(); }
+
+void FlushLogOnCrash() {
+  (void)Writer();  // made here, not in the handler
+  for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
+    struct sigaction before, ours{};
+    ours.sa_handler = WaitForLines;
+    ours.sa_flags = SA_RESETHAND;
+    // A sanitizer's own handler stays.
+    if (sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) {
+      sigaction(number, &ours, nullptr);
+    }
   }
 }
 

@@ -1,6 +1,8 @@
 // Log lines on standard error, as text for people or JSON for programs.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 
@@ -27,8 +29,19 @@ struct LogField {
 [[nodiscard]] absl::Status ConfigureLog(const LogOptions& options);
 
 // One line, whole even when several threads write. Control characters are escaped, so a value
-// cannot forge a line. Never throws; a line that cannot be written is lost.
+// cannot forge a line. Never throws and never waits for who reads standard error: a thread writes,
+// and lines for which there is no room are lost and counted.
 void Log(LogLevel level, absl::string_view message,
          std::initializer_list<LogField> fields = {}) noexcept;
+
+// Waits until what was logged is written; false if it is not within `timeout`. Before the process
+// ends.
+bool FlushLog(std::chrono::milliseconds timeout) noexcept;
+
+// Lines that were lost since the start of the process.
+int64_t LogLinesDropped() noexcept;
+
+// From then on a crash (SIGSEGV, SIGABRT, ...) leaves the last lines some 200 ms to be written.
+void FlushLogOnCrash();
 
 }  // namespace attnd

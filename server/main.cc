@@ -28,6 +28,9 @@ void TuneMalloc() {
   mallopt(M_ARENA_MAX, 1);
 }
 
+// How long the last lines may take before the process ends without them.
+constexpr std::chrono::milliseconds kLastLines{500};
+
 // Blocked before any thread exists, so that all inherit it and only sigtimedwait takes them.
 sigset_t BlockSignals() {
   sigset_t signals;
@@ -36,6 +39,8 @@ sigset_t BlockSignals() {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // A terminal that closes does not end a service; nothing is read anew.
+  signal(SIGHUP, SIG_IGN);
   return signals;
 }
 
@@ -58,12 +63,14 @@ void WatchDrain(const sigset_t& signals, std::chrono::milliseconds limit,
     }
     if (reason != nullptr) {
       Log(LogLevel::kError, reason);
+      FlushLog(kLastLines);
       _exit(1);
     }
   }
 }
 
 int Fail(const absl::Status& status) {
+  FlushLog(kLastLines);
   std::fprintf(stderr, "attnd-server: %s\n", std::string(status.message()).c_str());
   return 1;
 }
@@ -77,6 +84,7 @@ int Main(int argc, char** argv) {
   const Config& config = *command_line.config;
   if (config.is_probe) return Probe(config.grpc_addresses.front());
   if (absl::Status status = ConfigureLog(config.log); !status.ok()) return Fail(status);
+  FlushLogOnCrash();
   if (config.large_reads) UseLargeReads();
   const sigset_t signals = BlockSignals();
 
@@ -91,6 +99,7 @@ int Main(int argc, char** argv) {
   app->reset();
   drained.store(true);
   watch.join();
+  FlushLog(kLastLines);
   return 0;
 }
 

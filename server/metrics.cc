@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/core/mutex.h"
+#include "server/log.h"
 #include "server/metrics_series.h"
 #include "server/process.h"
 
@@ -230,6 +231,9 @@ absl::StatusOr<std::string> Metrics::Text() const noexcept {
     add("peak", memory.peak);
     add("charged", memory.charged);
     families.push_back(State("attnd_memory_bytes", "Tensor memory by kind.", rows));
+    families.push_back(State("attnd_log_lines_dropped_total",
+                             "Lines for standard error that nobody read in time.",
+                             {{{}, Number(LogLinesDropped())}}, prometheus::MetricType::Counter));
     AppendProcess(&families);
     return prometheus::TextSerializer().Serialize(families);
   } catch (const std::exception& e) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -27,6 +29,7 @@ class LogTest : public testing::Test {
   static std::string Written(const F& write) {
     testing::internal::CaptureStderr();
     write();
+    EXPECT_TRUE(FlushLog(std::chrono::seconds(10)));
     return testing::internal::GetCapturedStderr();
   }
 };
@@ -84,6 +87,18 @@ TEST_F(LogTest, UnknownSettingsAreRefused) {
       absl::InvalidArgumentError("log: level must be debug, info, warning or error, got loud"));
   EXPECT_EQ(ConfigureLog({.format = "xml"}),
             absl::InvalidArgumentError("log: format must be text or json, got xml"));
+}
+
+TEST_F(LogTest, TheLastLinesBeforeACrashAreWritten) {
+  // In a process of its own: a fork has no thread that writes.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        FlushLogOnCrash();
+        for (int i = 0; i < 1000; ++i) Log(LogLevel::kInfo, absl::StrCat("line ", i, " of 1000"));
+        std::abort();
+      },
+      "line 0 of 1000(.|\n)*line 999 of 1000");
 }
 
 TEST_F(LogTest, LinesOfSeveralThreadsStayWhole) {
