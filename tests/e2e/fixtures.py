@@ -13,8 +13,8 @@ def start_server(tmp_path_factory):
     """Starts servers of the test's own: start_server(*flags). They end with the test."""
     started = []
 
-    def start(*flags):
-        started.append(Server(tmp_path_factory.mktemp("server"), *flags))
+    def start(*flags, **options):
+        started.append(Server(tmp_path_factory.mktemp("server"), *flags, **options))
         return started[-1]
 
     yield start

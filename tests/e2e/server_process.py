@@ -22,17 +22,19 @@ def clean_environment():
 
 
 class Server:
-    """One attnd-server process on free ports of the loopback."""
+    """One attnd-server process on free ports of the loopback. `output`: a file or descriptor for
+    what it prints, instead of a log file."""
 
-    def __init__(self, folder, *flags):
+    def __init__(self, folder, *flags, output=None):
         assert SERVER.exists(), f"no server at {SERVER}: build it or set ATTND_SERVER"
         ports_file = folder / "ports.json"
         self.log_path = folder / "server.log"
         with open(self.log_path, "wb") as log:
+            printed = log if output is None else output
             command = [str(SERVER.resolve()), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
             command += ["--ports-file", str(ports_file), *flags]
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=clean_environment()
+                command, stdout=printed, stderr=printed, env=clean_environment()
             )
         self.pid = self.process.pid
         ports = self._wait_for_ports(ports_file)

@@ -1,0 +1,68 @@
+"""Standard error that nobody reads: after 41 KB of lines the server stood still for good, because
+the thread that answers calls waited to write the next one."""
+
+import fcntl
+import os
+
+import pytest
+
+import attnd
+from helpers import noise
+
+LINES = 600
+
+
+@pytest.fixture
+def unread():
+    """Both ends of a pipe of 4 KB; nobody reads."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def ask(client, rng, times):
+    q = noise(rng, (1, 1, 4, 8))
+    for turn in range(times):
+        if turn % 2:
+            client.forward(q, q, q)
+        else:
+            with pytest.raises(attnd.Error, match="window_left"):
+                client.forward(q, q, q, method="local", options={"window_left": -5})
+
+
+def test_calls_are_answered_and_the_server_stops(start_server, rng, unread):
+    reader, writer = unread
+    server = start_server("--log-level", "debug", output=writer)
+    with attnd.Client(server.target, timeout=20) as client:
+        # Some 300 bytes each: the pipe is full after 15, the queue behind it after a few thousand.
+        ask(client, rng, LINES)
+        assert client.health() == "SERVING"
+    assert server.get("/healthz")[0] == 200
+    assert server.metric("attnd_log_lines_dropped_total") == 0
+    assert server.stop() == 0
+
+
+def test_lines_that_were_lost_are_counted_and_the_latest_come(start_server, rng, unread):
+    reader, writer = unread
+    server = start_server("--log-level", "debug", output=writer)
+    with attnd.Client(server.target, timeout=20) as client:
+        q = noise(rng, (1, 1, 4, 8))
+        unknown = {f"no_such_tensor_{i}": q for i in range(60)}
+        # 1 MiB of lines wait at most; each of these has some 4 KB of reasons.
+        for turn in range(2000):
+            with pytest.raises(attnd.Error, match="no_such_tensor"):
+                client.forward(q, q, q, tensors=unknown)
+            if turn % 50 == 0 and server.metric("attnd_log_lines_dropped_total") > 0:
+                break
+        assert server.metric("attnd_log_lines_dropped_total") > 0
+        assert client.health() == "SERVING"
+    server.signal()
+    # The reader comes back while the server stops: the last lines are the newest.
+    os.set_blocking(reader, True)
+    text = b""
+    while b"drained" not in text:
+        text += os.read(reader, 1 << 16)
+    assert b"log lines were lost here" in text
+    assert server.wait() == 0
