@@ -88,8 +88,15 @@ class Decoder {
     is_estimate_ = true;
     RefuseUnknownFields(request, "fields", &reasons_);
     Device(request.device());
+    if (request.raw_size() > static_cast<int>(kMaxRawEntries)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "message: raw must have at most ", kMaxRawEntries, " entries, got ", request.raw_size()));
+    }
+    for (const std::string& raw : request.raw()) raw_.push_back({std::as_bytes(std::span(raw))});
+    is_raw_used_.resize(raw_.size());
     Tensors(request.tensors());
-    AssumeFullLengths();
+    UnusedRaw();
+    AssumeValues();
     return Finish(request.method());
   }
 
@@ -146,7 +153,7 @@ class Decoder {
     }
     RefuseUnknownFields(tensor, label + "fields", &reasons_);
     const std::optional<View> view = Describe(label, tensor);
-    const Spans* payload = is_estimate_ ? NoPayload(label, tensor) : Payload(label, tensor);
+    const Spans* payload = IsDescribed(tensor) ? NoPayload(label, tensor) : Payload(label, tensor);
     bool is_usable = is_named && view.has_value();
     // The first of several stands for all, which are refused anyway.
     if (is_usable && ++counts_[tensor.name()] == 1) {
@@ -211,21 +218,29 @@ class Decoder {
     return &raw_[tensor.raw_index()];
   }
 
+  // An estimate has the values of nothing but what a plan reads, and may do without them.
+  bool IsDescribed(const v1::Tensor& tensor) const {
+    return is_estimate_ && !(tensor.has_raw_index() && PlanReads(tensor.name()));
+  }
+
   const Spans* NoPayload(const std::string& label, const v1::Tensor& tensor) {
     if (tensor.has_raw_index()) {
-      reasons_.Invalid(label, "raw_index must not be set in an estimate, got ", tensor.raw_index());
+      reasons_.Invalid(label, "raw_index must not be set in an estimate but of lengths, offsets ",
+                       "and cu_seqlens, got ", tensor.raw_index());
+      if (tensor.raw_index() < raw_.size()) is_raw_used_[tensor.raw_index()] = true;
     }
     return nullptr;
   }
 
   // False: the engine cannot be asked about this tensor.
   bool Add(const std::string& label, const v1::Tensor& tensor, View view, const Spans* payload) {
-    const bool is_whole = is_estimate_ || CheckPayload(label, tensor, view, payload);
+    const bool is_whole = IsDescribed(tensor) || CheckPayload(label, tensor, view, payload);
     if (view.dtype == DType::kI32 && view.shape.rank == 1 && PlanReads(tensor.name())) {
       if (!is_whole || !ReadIntegers(label, payload, &view)) return false;
+      if (payload == nullptr) assumed_.push_back(tensor.name());
     }
     request_.call.tensors[tensor.name()] = view;
-    if (payload != nullptr) {
+    if (payload != nullptr && !is_estimate_) {
       request_.payloads[tensor.name()] = *payload;
       request_.payload_bytes += view.bytes();
     }
@@ -242,11 +257,13 @@ class Decoder {
     return false;
   }
 
-  // Gives `view` the values; zeros in an estimate.
+  // Gives `view` the values; zeros where none are sent.
   bool ReadIntegers(const std::string& label, const Spans* payload, View* view) {
-    if (view->shape.size() > kMaxIntegerElements) {
-      reasons_.Invalid(label, "shape must hold at most ", kMaxIntegerElements,
-                       " elements when it is int32 of rank 1, got ", view->shape.size());
+    const int64_t limit = payload == nullptr ? kMaxAssumedElements : kMaxIntegerElements;
+    if (view->shape.size() > limit) {
+      reasons_.Invalid(label, "shape must hold at most ", limit, " elements when it is int32 of ",
+                       payload == nullptr ? "rank 1 and its values are not sent" : "rank 1",
+                       ", got ", view->shape.size());
       return false;
     }
     // One more, so that data is not null when there are none.
@@ -265,12 +282,16 @@ class Decoder {
     }
   }
 
-  // The values of an estimate's lengths and offsets are those that their absence stands for.
-  void AssumeFullLengths() {
+  // Those that the absence of lengths and offsets stands for; sequences of equal lengths.
+  void AssumeValues() {
     const int64_t nq = LengthOf("q"), nk = LengthOf("k");
-    Fill("q_lengths", nq);
-    Fill("kv_lengths", nk);
-    Fill("causal_offset", nk - nq);
+    for (const std::string& name : assumed_) {
+      if (name == "q_lengths") Fill(name, nq);
+      if (name == "kv_lengths") Fill(name, nk);
+      if (name == "causal_offset") Fill(name, nk - nq);
+      if (name == "cu_seqlens_q") Divide(name, nq);
+      if (name == "cu_seqlens_k") Divide(name, nk);
+    }
   }
 
   int64_t LengthOf(const std::string& name) const {
@@ -279,12 +300,23 @@ class Decoder {
     return found->second.shape[2];
   }
 
+  std::span<int32_t> ValuesOf(const std::string& name) const {
+    const View& view = request_.call.tensors.at(name);
+    return {view.As<int32_t>(), static_cast<size_t>(view.shape.size())};
+  }
+
+  static int32_t Clamped(int64_t value) {
+    return static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX));
+  }
+
   void Fill(const std::string& name, int64_t value) {
-    const auto found = request_.call.tensors.find(name);
-    if (found == request_.call.tensors.end() || found->second.data == nullptr) return;
-    const int64_t stored = std::clamp<int64_t>(value, INT32_MIN, INT32_MAX);
-    std::fill_n(found->second.As<int32_t>(), found->second.shape.size(),
-                static_cast<int32_t>(stored));
+    std::ranges::fill(ValuesOf(name), Clamped(value));
+  }
+
+  void Divide(const std::string& name, int64_t N) {
+    const std::span<int32_t> bounds = ValuesOf(name);
+    const int64_t S = static_cast<int64_t>(bounds.size()) - 1;
+    for (int64_t i = 1; i <= S; ++i) bounds[i] = Clamped(i * N / S);
   }
 
   absl::StatusOr<DecodedRequest> Finish(const v1::MethodSpec& spec) {
@@ -319,6 +351,7 @@ class Decoder {
   std::vector<Spans> raw_;
   std::vector<bool> is_raw_used_;
   std::map<std::string, int> counts_;
+  std::vector<std::string> assumed_;  // tensors whose values an estimate leaves out
   DecodedRequest request_;
 };
 

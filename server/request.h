@@ -21,6 +21,8 @@ namespace attnd {
 constexpr int64_t kMaxTensorBytes = int64_t{1} << 40;
 // A rank 1 int32 tensor (lengths, offsets): its values are copied for Plan.
 constexpr int64_t kMaxIntegerElements = int64_t{1} << 20;
+// The same in an estimate that leaves the values out.
+constexpr int64_t kMaxAssumedElements = int64_t{1} << 16;
 
 struct DecodedRequest {
   std::string id;
@@ -53,7 +55,8 @@ absl::StatusOr<DecodedRequest> Decode(const attn::v1::ForwardRequest& request,
                                       std::vector<Spans> raw, const DecodeContext& context);
 absl::StatusOr<DecodedRequest> Decode(const attn::v1::BackwardRequest& request,
                                       std::vector<Spans> raw, const DecodeContext& context);
-// Without data: lengths count as full, offsets as absent.
+// Without data, but for values that a plan reads, where they are sent. Without them lengths count
+// as full, offsets as absent, packed sequences as equally long.
 absl::StatusOr<DecodedRequest> Decode(const attn::v1::EstimateRequest& request,
                                       const DecodeContext& context);
 

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import attnd
 from helpers import OPTIONS, ORACLES, noise
 
 SHAPES = {
@@ -84,12 +85,50 @@ def test_seconds_follow_the_work(client, method, exponent):
     assert once * 1.5 < seconds(16384, backward=True) < once * 8
 
 
-def test_lengths_count_as_full(client):
+def test_lengths_count_as_sent_and_as_full_without_values(client):
     shape = (2, 1, 100, 8)
-    lengths = {"q_lengths": np.array([3, 4]), "kv_lengths": ((2,), np.int32)}
     full = client.estimate(shape, shape, shape)
+    described = {"q_lengths": ((2,), np.int32), "kv_lengths": ((2,), np.int32)}
+    assumed = client.estimate(shape, shape, shape, tensors=described)
+    assert assumed.visible_pairs == full.visible_pairs
+    lengths = {"q_lengths": np.array([3, 4]), "kv_lengths": [50, 100]}
     ragged = client.estimate(shape, shape, shape, tensors=lengths)
-    assert ragged.visible_pairs == full.visible_pairs == 2 * 100 * 100
+    assert (full.visible_pairs, ragged.visible_pairs) == (2 * 100 * 100, 3 * 50 + 4 * 100)
+
+
+@pytest.mark.parametrize(
+    "method, options",
+    [("softmax", {}), ("local", {"window_left": 9}), ("longformer", {}), ("blockwise", {})],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_packed_sequences(client, rng, method, options):
+    """An estimate of packed sequences failed: it had no cu_seqlens, and took them for wrong."""
+    N = 200
+    shape, options = (1, 2, N, 16), options | {"causal": True}
+    q = noise(rng, shape)
+    for bounds in ([0, 3, 150, N], [0, 66, 133, N]):
+        tensors = {"cu_seqlens_q": np.array(bounds), "cu_seqlens_k": np.array(bounds)}
+        send = {"method": method, "options": options, "tensors": tensors}
+        predicted = client.estimate(shape, shape, shape, **send)
+        stats = client.forward(q, q, q, **send).stats
+        assert predicted.visible_pairs == stats.visible_pairs
+        assert predicted.flops == stats.flops
+        assert stats.peak_workspace_bytes <= predicted.workspace_bytes
+    # The last of them is what is assumed: bounds at floor(i N / S).
+    send["tensors"] = {name: ((4,), np.int32) for name in tensors}
+    assert client.estimate(shape, shape, shape, **send) == predicted
+
+
+def test_what_is_wrong_with_packed_sequences(client):
+    shape = (1, 1, 100, 8)
+    bounds = np.array([0, 60, 99])
+    with pytest.raises(attnd.Error) as caught:
+        client.estimate(
+            shape, shape, shape, tensors={"cu_seqlens_q": bounds, "cu_seqlens_k": ((3,), np.int32)}
+        )
+    assert caught.value.reasons == ["softmax: cu_seqlens_q[2] must be Nq = 100, got 99"]
+    with pytest.raises(attnd.Error, match="at most 65536 elements .* values are not sent"):
+        client.estimate(shape, shape, shape, tensors={"kv_lengths": ((100_000,), np.int32)})
 
 
 def test_estimates_need_no_room(client):

@@ -311,41 +311,89 @@ TEST(RequestTest, AsksTheMethodAboutOptionsWhenTensorsCannotBeDescribed) {
   EXPECT_FALSE(engine.was_asked);
 }
 
-TEST(RequestTest, EstimateTakesLengthsAsFull) {
-  Draft<v1::EstimateRequest> draft;
-  draft.request.mutable_method()->mutable_softmax();
-  draft.request.set_backward(true);
-  draft.Add("q", {2, 8, 3, 64}, 0);
-  draft.Add("k", {2, 8, 5, 64}, 0);
+std::vector<int32_t> IntegersOf(const DecodedRequest& decoded, const std::string& name) {
+  const View& view = decoded.call.tensors.at(name);
+  return {view.As<int32_t>(), view.As<int32_t>() + view.shape.size()};
+}
+
+// What an estimate says of a tensor without its values.
+void Describe(const std::string& name, std::vector<int64_t> shape, v1::DType::Value dtype,
+              v1::EstimateRequest* request) {
+  v1::Tensor& tensor = *request->add_tensors();
+  tensor.set_name(name);
+  tensor.set_dtype(dtype);
+  for (int64_t d : shape) tensor.add_shape(d);
+}
+
+TEST(RequestTest, EstimateTakesLengthsAsFullAndSequencesAsEquallyLong) {
+  v1::EstimateRequest request;
+  request.mutable_method()->mutable_softmax();
+  request.set_backward(true);
+  Describe("q", {2, 8, 3, 64}, v1::DType::float32, &request);
+  Describe("k", {2, 8, 11, 64}, v1::DType::float32, &request);
   for (const char* name : {"q_lengths", "kv_lengths", "causal_offset", "other"}) {
-    draft.Add(name, {2}, 0, v1::DType::int32);
+    Describe(name, {2}, v1::DType::int32, &request);
   }
-  for (auto& tensor : *draft.request.mutable_tensors()) tensor.clear_content();
-  const auto decoded = Decode(draft.request, {.devices = kDevices});
+  Describe("cu_seqlens_q", {1}, v1::DType::int32, &request);
+  Describe("cu_seqlens_k", {5}, v1::DType::int32, &request);
+  const auto decoded = Decode(request, {.devices = kDevices});
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->call.direction, Direction::kBackward);
   EXPECT_THAT(decoded->payloads, IsEmpty());
-  const auto values = [&](const char* name) {
-    const auto* data = decoded->call.tensors.at(name).As<int32_t>();
-    return std::vector<int32_t>(data, data + 2);
-  };
-  EXPECT_THAT(values("q_lengths"), ElementsAre(3, 3));
-  EXPECT_THAT(values("kv_lengths"), ElementsAre(5, 5));
-  EXPECT_THAT(values("causal_offset"), ElementsAre(2, 2));
+  EXPECT_THAT(IntegersOf(*decoded, "q_lengths"), ElementsAre(3, 3));
+  EXPECT_THAT(IntegersOf(*decoded, "kv_lengths"), ElementsAre(11, 11));
+  EXPECT_THAT(IntegersOf(*decoded, "causal_offset"), ElementsAre(8, 8));
+  EXPECT_THAT(IntegersOf(*decoded, "cu_seqlens_q"), ElementsAre(0));
+  EXPECT_THAT(IntegersOf(*decoded, "cu_seqlens_k"), ElementsAre(0, 2, 5, 8, 11));
   EXPECT_EQ(decoded->call.tensors.at("other").data, nullptr) << "no plan reads it";
 }
 
-TEST(RequestTest, EstimateTakesNoPayload) {
+TEST(RequestTest, EstimateTakesTheValuesThatAPlanReads) {
+  v1::EstimateRequest request;
+  request.mutable_method()->mutable_softmax();
+  Describe("q", {1, 8, 9, 64}, v1::DType::float32, &request);
+  Describe("cu_seqlens_q", {3}, v1::DType::int32, &request);
+  request.mutable_tensors(1)->set_raw_index(0);
+  const int32_t bounds[] = {0, 2, 9};
+  request.add_raw(bounds, sizeof(bounds));
+  const auto decoded = Decode(request, {.devices = kDevices});
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_THAT(IntegersOf(*decoded, "cu_seqlens_q"), ElementsAre(0, 2, 9));
+  EXPECT_THAT(decoded->payloads, IsEmpty());
+  EXPECT_EQ(decoded->payload_bytes, 0);
+
+  request.mutable_raw(0)->pop_back();
+  request.add_raw("spare");
+  EXPECT_EQ(Decode(request, {.devices = kDevices}).status().message(),
+            "request: tensor \"cu_seqlens_q\" payload must be 12 bytes for int32 [3], got 11\n"
+            "request: raw[1] must belong to a tensor, got 5 bytes that none refers to");
+  while (request.raw_size() <= 1024) request.add_raw("");
+  EXPECT_EQ(Decode(request, {.devices = kDevices}).status().message(),
+            "message: raw must have at most 1024 entries, got 1025");
+}
+
+TEST(RequestTest, EstimateTakesNoOtherPayload) {
   v1::EstimateRequest request;
   request.mutable_method()->mutable_softmax();
   request.set_device("tpu");
-  v1::Tensor& q = *request.add_tensors();
-  q.set_name("q");
-  q.set_dtype(v1::DType::float32);
-  q.set_raw_index(0);
+  Describe("q", {}, v1::DType::float32, &request);
+  request.mutable_tensors(0)->set_raw_index(0);
+  request.add_raw("data");
   EXPECT_EQ(Decode(request, {.devices = kDevices}).status().message(),
             "request: device must be cpu or empty, got \"tpu\"\n"
-            "request: tensor \"q\" raw_index must not be set in an estimate, got 0");
+            "request: tensor \"q\" raw_index must not be set in an estimate but of lengths, "
+            "offsets and cu_seqlens, got 0");
+}
+
+TEST(RequestTest, EstimateBoundsTheValuesThatItMakesUp) {
+  v1::EstimateRequest request;
+  request.mutable_method()->mutable_softmax();
+  Describe("kv_lengths", {kMaxAssumedElements}, v1::DType::int32, &request);
+  EXPECT_TRUE(Decode(request, {.devices = kDevices}).ok());
+  request.mutable_tensors(0)->set_shape(0, kMaxAssumedElements + 1);
+  EXPECT_EQ(Decode(request, {.devices = kDevices}).status().message(),
+            "request: tensor \"kv_lengths\" shape must hold at most 65536 elements when it is "
+            "int32 of rank 1 and its values are not sent, got 65537");
 }
 
 }  // namespace

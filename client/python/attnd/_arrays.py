@@ -55,7 +55,7 @@ class TensorList:
     def describe(
         self, name: str, shape: Sequence[int] | None, dtype: Any, has_layout: bool = False
     ) -> None:
-        """Takes shape and dtype only, for an estimate."""
+        """Takes shape and dtype only, for an estimate. `shape` None: nothing is taken."""
         if shape is None:
             return
         kind = _wire_dtype(np.dtype(dtype))

@@ -31,6 +31,8 @@ RUN = SERVICE + "Run"
 SERVER_INFO = SERVICE + "ServerInfo"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
+# Tensors whose values, not only their shapes, decide what a request costs.
+_PLANNED = ("q_lengths", "kv_lengths", "causal_offset", "cu_seqlens_q", "cu_seqlens_k")
 
 R = TypeVar("R")
 
@@ -121,7 +123,9 @@ def estimate_request(
     for name, value in (tensors or {}).items():
         if isinstance(value, tuple) and len(value) == 2 and not np.isscalar(value[0]):
             sent.describe(name, *value)
-        else:
+        elif name in _PLANNED:
+            sent.add(name, value)
+        elif value is not None:
             array = np.asarray(value)
             sent.describe(name, array.shape, array.dtype)
     q, v = shapes["q"], shapes["v"]
@@ -131,7 +135,7 @@ def estimate_request(
     request = _proto.EstimateRequest(
         method=spec, tensors=sent.tensors, backward=backward, device=device or ""
     )
-    return bytes(request.SerializeToString())
+    return _wire.join(request, sent.payloads)
 
 
 def estimate_result(reply: bytes) -> Estimate:

@@ -64,8 +64,9 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
     ) -> Estimate:
         """Time, FLOPs and memory of a request without its data.
 
-        tensors: the method's other tensors as arrays, or as (shape, dtype). Lengths and offsets
-        count as full.
+        tensors: the method's other tensors as arrays, or as (shape, dtype). Lengths, offsets and
+        cu_seqlens given as arrays count with their values, up to 256 KiB together; given as shapes,
+        lengths and offsets count as full and packed sequences as equally long.
         """
         shapes = {"q": q_shape, "k": k_shape, "v": v_shape}
         request = _calls.estimate_request(
