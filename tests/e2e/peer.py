@@ -12,13 +12,13 @@ class Peer:
     `run(iterator of request bytes, context)` yields. Remembers the metadata of the last call.
     """
 
-    def __init__(self, address="127.0.0.1:0"):
+    def __init__(self, address="127.0.0.1:0", workers=4):
         self.answer = first_tensor
         self.run = run_answers
         self.metadata = {}
         # Replies above gRPC's default of 4 MiB come back, so they must come in.
         self._server = grpc.server(
-            concurrent.futures.ThreadPoolExecutor(4),
+            concurrent.futures.ThreadPoolExecutor(workers),
             options=[("grpc.max_receive_message_length", -1)],
         )
         unary = grpc.unary_unary_rpc_method_handler(self._answer)

@@ -130,6 +130,41 @@ def test_timeout_of_client_and_of_call(peer):
     assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+@pytest.mark.parametrize(
+    "settings, arguments, seconds",
+    [
+        ({}, {}, 600),
+        ({"timeout": 50}, {}, 50),
+        ({"timeout": 50}, {"timeout": 90}, 90),
+        ({"timeout": float("inf")}, {}, None),
+        ({}, {"timeout": float("inf")}, None),
+    ],
+)
+def test_calls_have_a_deadline_unless_told_otherwise(peer, settings, arguments, seconds):
+    """A call without a timeout waited for ever."""
+    left = []
+
+    def answer(request, context):
+        left.append(context.time_remaining())
+        return first_tensor(request, context)
+
+    peer.answer = answer
+    with attnd.Client(peer.target, **settings) as client:
+        client.forward(Q, Q, Q, **arguments)
+    if seconds is None:
+        # gRPC tells of the end of time.
+        assert left[0] is None or left[0] > 1e9
+    else:
+        assert seconds - 30 < left[0] < seconds + 1
+
+
+def test_a_timeout_that_is_no_number(peer):
+    with pytest.raises(attnd.Error, match="client: timeout must be a number of seconds, got nan"):
+        attnd.Client(peer.target, timeout=float("nan"))
+    with attnd.Client(peer.target) as client, pytest.raises(attnd.Error, match="got nan"):
+        client.forward(Q, Q, Q, timeout=float("nan"))
+
+
 def test_closed_client(peer):
     client = attnd.Client(peer.target)
     client.close()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import attnd
-from attnd import _proto
+from attnd import _channel, _proto
 from helpers import Busy, eventually, noise, same_bits
 from peer import Peer, run_answer, run_error, run_requests
 
@@ -233,6 +233,31 @@ def test_timeout_of_one_request(run_all, peer):
     for error in errors:
         assert error.code == grpc.StatusCode.DEADLINE_EXCEEDED
         assert str(error).startswith(f"deadline exceeded at {peer.target}")
+
+
+def test_requests_have_the_default_timeout(run_all, peer, monkeypatch):
+    """A pipeline whose server answered nothing waited for ever."""
+    monkeypatch.setattr(_channel, "DEFAULT_SECONDS", 0.3)
+    peer.run = lambda requests, context: (run_answer(r) for r in run_requests(requests) if 0)
+    (error,) = run_all(peer.target, [tensor(0)])
+    assert error.code == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_thousands_of_timeouts_that_are_called_off(peer):
+    """They end in any order, and the one that comes to its end is the shortest."""
+
+    def answer_all_but_zero(requests, context):
+        for request in run_requests(requests):
+            if request.raw[0] != tensor(0).tobytes():
+                yield run_answer(request)
+
+    peer.run = answer_all_but_zero
+    with attnd.Client(peer.target) as client, client.pipeline() as p:
+        futures = [p.forward(tensor(i), timeout=100 + i % 7) for i in range(1, 2000)]
+        late = p.forward(tensor(0), timeout=0.2)
+        assert late.exception(timeout=20).code == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert values(future.result() for future in futures) == list(range(1, 2000))
+        assert len(p._alarms._alarms) < 200
 
 
 def test_nobody_listens(run_all):

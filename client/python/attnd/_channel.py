@@ -1,7 +1,8 @@
 """What a client is made with, and the channel that follows from it."""
 
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from attnd._error import invalid
 
 Option = tuple[str, int | str]
 
+# Of a call that names no timeout, of a client that names none. A server that hangs, or a network
+# that swallows packets, would else hold its caller for ever.
+DEFAULT_SECONDS = 600.0
 _LONGEST_SECONDS = 1e9  # what is longer is no limit
 
 _OPTIONS: list[Option] = [
@@ -34,10 +38,11 @@ class Settings:
     """Of a client; see Client for their meaning."""
 
     target: str
-    timeout: float | None
+    timeout: float
     credentials: grpc.ChannelCredentials | None
     metadata: list[tuple[str, str]]
     retries: int
+    bucket: _retry.Bucket = field(default_factory=_retry.Bucket)
 
     def open(self, api: Any) -> Any:
         """A channel of `api`, which is grpc or grpc.aio."""
@@ -49,9 +54,9 @@ class Settings:
         return api.secure_channel(self.target, self.credentials, options)
 
     def seconds(self, timeout: float | None) -> float | None:
-        """Of a call that was given `timeout`. None is no limit, and so is what no clock can hold."""
+        """Of a call that was given `timeout`; None is no limit. Error where it is not a number."""
         seconds = self.timeout if timeout is None else timeout
-        return None if seconds is None or seconds > _LONGEST_SECONDS else seconds
+        return None if _checked(seconds) > _LONGEST_SECONDS else seconds
 
     def metadata_for(self, message: bytes) -> list[tuple[str, str]]:
         """Of a tensor request: its size, by which the server knows when it has room to read it."""
@@ -65,11 +70,20 @@ def settings(
     token: str | None,
     retries: int,
 ) -> Settings:
-    """Error where `retries` is out of range, OSError where the file of `tls` cannot be read."""
+    """Error where `retries` is out of range or `timeout` is no number, OSError where the file of
+    `tls` cannot be read.
+    """
     if retries not in range(_retry.MAX_RETRIES + 1):
         raise invalid([f"client: retries must be 0..{_retry.MAX_RETRIES}, got {retries!r}"])
     metadata = [("authorization", f"Bearer {token}")] if token else []
-    return Settings(target, timeout, _credentials_of(tls), metadata, retries)
+    seconds = _checked(DEFAULT_SECONDS if timeout is None else timeout)
+    return Settings(target, seconds, _credentials_of(tls), metadata, retries)
+
+
+def _checked(timeout: float) -> float:
+    if math.isnan(timeout):
+        raise invalid([f"client: timeout must be a number of seconds, got {timeout}"])
+    return timeout
 
 
 def _credentials_of(tls: bool | str | os.PathLike[str] | None) -> grpc.ChannelCredentials | None:

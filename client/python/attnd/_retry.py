@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 
 import grpc
 
@@ -10,6 +11,11 @@ RETRYABLE = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
 MAX_RETRIES = 4
 
 _FIRST_SECONDS, _MAX_SECONDS, _FACTOR, _JITTER = 0.1, 2.0, 2.0, 0.2
+# A burst of refusals is sent again. Where refusals last, one request is for every ten that succeed:
+# what a server without room gets from its clients stays near what they ask for.
+_TOKENS, _TOKENS_PER_SUCCESS = 100, 0.1
+# A large message that is refused on a stream was sent whole: as much again counts as one more.
+_BYTES_PER_TOKEN = 2**24
 # None of these has an effect on the server. Run is absent: a stream is not one request.
 _METHODS = ("Forward", "Backward", "ListMethods", "Estimate", "ServerInfo")
 
@@ -24,10 +30,34 @@ def service_config(retries: int) -> str:
         "retryableStatusCodes": [code.name for code in RETRYABLE],
     }
     names = [{"service": "attn.v1.AttentionService", "method": name} for name in _METHODS]
-    return json.dumps({"methodConfig": [{"name": names, "retryPolicy": policy}]})
+    throttling = {"maxTokens": _TOKENS, "tokenRatio": _TOKENS_PER_SUCCESS}
+    calls = [{"name": names, "retryPolicy": policy}]
+    return json.dumps({"methodConfig": calls, "retryThrottling": throttling})
 
 
 def delay_seconds(retry: int) -> float:
     """Before retry 0, 1, ...: as gRPC waits between the attempts of a unary call."""
     seconds = min(_FIRST_SECONDS * _FACTOR**retry, _MAX_SECONDS)
     return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
+
+
+class Bucket:
+    """What a client's streams may send again; gRPC has the same for unary calls. Thread safe.
+
+    A refusal takes a token, a success gives a tenth of one back; nothing is sent again while half
+    of the bucket or less is left.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tokens = float(_TOKENS)  # guarded by _lock
+
+    def refused(self, message_bytes: int) -> bool:
+        """Whether the request may be sent again."""
+        with self._lock:
+            self._tokens = max(0.0, self._tokens - 1 - message_bytes / _BYTES_PER_TOKEN)
+            return self._tokens > _TOKENS / 2
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self._tokens = min(_TOKENS, self._tokens + _TOKENS_PER_SUCCESS)

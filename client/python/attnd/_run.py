@@ -54,11 +54,13 @@ class Run:
     def __init__(
         self,
         retries: int,
+        bucket: _retry.Bucket,
         send: Callable[[Sequence[bytes]], object],
         later: Callable[[float, Callable[[], object]], object],
         release: Callable[[], object],
     ):
         self._retries = retries
+        self._bucket = bucket
         self._send = send
         self._later = later
         self._release = release
@@ -105,13 +107,13 @@ class Run:
             result = _result_of(flight, head, raw)
         except Error as error:
             if self._may_pass(flight, error):
-                self._later(
-                    _retry.delay_seconds(flight.retries), partial(self._send, flight.messages)
-                )
+                seconds = _retry.delay_seconds(flight.retries)
                 flight.retries += 1
+                self._later(seconds, partial(self._send_again, head.id, flight))
                 return
             self._answered(head.id, error=error)
         else:
+            self._bucket.succeeded()
             self._answered(head.id, result)
 
     def close(self) -> list[Any]:
@@ -139,9 +141,17 @@ class Run:
         return (
             error.code in _retry.RETRYABLE
             and not error.permanent
+            and self._bucket.refused(sum(map(len, flight.messages)))
             and flight.retries < self._retries
             and not flight.promise.done()
         )
+
+    def _send_again(self, id: str, flight: _Flight) -> None:
+        # Nobody may wait for it any more.
+        if flight.promise.done():
+            self._answered(id)
+        else:
+            self._send(flight.messages)
 
     def _answered(self, id: str, result: Any = None, error: Error | None = None) -> None:
         with self._lock:

@@ -136,7 +136,11 @@ class Pipeline(TensorCalls[_Forward, _Backward]):
         self._slots = asyncio.Semaphore(_run.check_max_in_flight(max_in_flight))
         self._outbox: asyncio.Queue[Sequence[bytes] | None] = asyncio.Queue()
         self._run = _run.Run(
-            settings.retries, self._outbox.put_nowait, self._later, self._slots.release
+            settings.retries,
+            settings.bucket,
+            self._outbox.put_nowait,
+            self._later,
+            self._slots.release,
         )
 
     async def __aenter__(self) -> "Pipeline":

@@ -1,13 +1,15 @@
 """Many requests on one stream, for the blocking client."""
 
 import concurrent.futures
+import heapq
+import itertools
+import math
 import queue
-import sched
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -45,7 +47,11 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
         self._outbox: queue.SimpleQueue[Sequence[bytes] | None] = queue.SimpleQueue()
         self._alarms = _Alarms()
         self._run = _run.Run(
-            settings.retries, self._outbox.put, self._alarms.after, self._slots.release
+            settings.retries,
+            settings.bucket,
+            self._outbox.put,
+            self._alarms.after,
+            self._slots.release,
         )
 
     def __enter__(self) -> "Pipeline":
@@ -75,12 +81,10 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
     def _send(self, build: Callable[[], TensorRequest[Any]], timeout: float | None) -> Any:
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        seconds = self._settings.seconds(timeout)
-        if seconds is not None:
-            expire = partial(_run.settle, future, error=_run.late(self._settings.target))
-            cancel = self._alarms.after(seconds, expire)
-            future.add_done_callback(lambda _: cancel())
         try:
+            seconds = self._settings.seconds(timeout)
+            if seconds is not None:
+                self._expire_after(seconds, future)
             request = build()
             if not self._slots.acquire(timeout=seconds):
                 raise _run.late(self._settings.target)
@@ -88,6 +92,11 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
         except Error as error:
             _run.settle(future, error=error)
         return future
+
+    def _expire_after(self, seconds: float, future: Future[Any]) -> None:
+        expire = partial(_run.settle, future, error=_run.late(self._settings.target))
+        call_off = self._alarms.after(seconds, expire)
+        future.add_done_callback(lambda _: call_off())
 
     def _messages(self) -> Iterator[bytes]:
         while (messages := self._outbox.get()) is not None:
@@ -108,39 +117,79 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
             self._outbox.put(None)
 
 
+@dataclass(order=True)
+class _Alarm:
+    due: float
+    number: int
+    function: Callable[[], object] | None = field(compare=False)  # None: called, or called off
+
+
 class _Alarms:
-    """Calls functions later, on one thread, which exists once there is something to call."""
+    """Calls functions later, on one thread, which exists once there is something to call. Nearly
+    all are called off before: that wakes nobody.
+    """
 
     def __init__(self) -> None:
-        self._due = sched.scheduler(time.monotonic)
-        self._changed = threading.Event()
+        self._changed = threading.Condition()
+        # Guarded by _changed.
         self._is_stopped = False
-        self._lock = threading.Lock()
-        # Guarded by _lock.
+        self._alarms: list[_Alarm] = []  # a heap
+        self._called_off = 0
+        self._numbers = itertools.count()
+        self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
 
     def after(self, seconds: float, function: Callable[[], object]) -> Callable[[], None]:
         """Answers with what calls it off."""
-        event = self._due.enter(seconds, 0, function)
-        with self._lock:
+        with self._changed:
+            alarm = _Alarm(time.monotonic() + seconds, next(self._numbers), function)
+            heapq.heappush(self._alarms, alarm)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="attnd-alarms", daemon=True)
                 self._thread.start()
-        self._changed.set()
-        return partial(self._cancel, event)
+            elif alarm.due < self._wakes_at:
+                self._changed.notify()
+        return partial(self._call_off, alarm)
 
     def stop(self) -> None:
-        self._is_stopped = True
-        self._changed.set()
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify()
         if self._thread is not None:
             self._thread.join()
 
-    def _cancel(self, event: sched.Event) -> None:
-        # ValueError: it was called.
-        with suppress(ValueError):
-            self._due.cancel(event)
+    def _call_off(self, alarm: _Alarm) -> None:
+        with self._changed:
+            if alarm.function is None:
+                return
+            alarm.function = None
+            self._called_off += 1
+            # They stay in the heap, but never as its larger part.
+            if self._called_off > 32 + len(self._alarms) // 2:
+                self._alarms = [alarm for alarm in self._alarms if alarm.function is not None]
+                heapq.heapify(self._alarms)
+                self._called_off = 0
 
     def _work(self) -> None:
-        while not self._is_stopped:
-            self._changed.wait(self._due.run(blocking=False))
-            self._changed.clear()
+        while (functions := self._next_functions()) is not None:
+            for function in functions:
+                function()
+
+    def _next_functions(self) -> list[Callable[[], object]] | None:
+        """Of the alarms that are due, once some are; None once stopped."""
+        functions: list[Callable[[], object]] = []
+        with self._changed:
+            while not self._is_stopped:
+                while self._alarms and self._alarms[0].due <= time.monotonic():
+                    alarm = heapq.heappop(self._alarms)
+                    if alarm.function is None:
+                        self._called_off -= 1
+                    else:
+                        functions.append(alarm.function)
+                        alarm.function = None
+                if functions:
+                    return functions
+                self._wakes_at = self._alarms[0].due if self._alarms else math.inf
+                wait = self._wakes_at - time.monotonic()
+                self._changed.wait(wait if wait < threading.TIMEOUT_MAX else None)
+        return None
