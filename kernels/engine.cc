@@ -127,16 +127,18 @@ absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, con
 }
 
 // The dry run: what comes out, and what it takes.
-absl::Status Predict(Backend& backend, Plan* plan) {
+absl::Status Predict(Backend& backend, RunControl* control, Plan* plan) {
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, view] : plan->tensors) {
     View without_data = view;
     without_data.data = nullptr;
     tensors[name] = Tensor({without_data}, {nullptr});
   }
-  Stream dry(backend, /*pool=*/nullptr);
+  Stream dry(backend, /*pool=*/nullptr, control);
+  const RunScope scope(control);
   absl::StatusOr<RunResult> run =
       RunFormula(dry, /*patterns=*/nullptr, *plan, tensors, {&plan->shape, 1});
+  if (dry.stopped()) return absl::CancelledError("request: stopped");
   ATTND_RETURN_IF_ERROR(run.status());
   for (const auto& [name, tensor] : run->outputs) {
     const View& view = tensor[0];
@@ -187,6 +189,23 @@ bool PlanReads(absl::string_view tensor) {
   return std::find(std::begin(kRead), std::end(kRead), tensor) != std::end(kRead);
 }
 
+int64_t PlanWork(const Call& call) {
+  // A packed sequence is a problem of its own for every primitive of the formula and its gradient;
+  // a batch row of its own lengths has its own pattern. Measured with tests/plan.
+  constexpr int64_t kStepsOfSequence = 16, kStepsOfRow = 4, kBase = 100;
+  int64_t steps = kBase;
+  for (const auto& [name, view] : call.tensors) {
+    if (view.shape.rank != 1 || view.data == nullptr || !PlanReads(name)) continue;
+    const bool of_sequences = name.starts_with("cu_seqlens");
+    steps += view.shape[0] * (of_sequences ? kStepsOfSequence : kStepsOfRow);
+  }
+  for (const auto& [name, value] : call.options) {
+    const auto* list = std::get_if<std::vector<int64_t>>(&value);
+    if (list != nullptr) steps += static_cast<int64_t>(list->size());
+  }
+  return steps;
+}
+
 struct Engine::Impl {
   // Order matters: the pool outlives what the backend may hold of it.
   BufferPool pool;
@@ -195,7 +214,7 @@ struct Engine::Impl {
 
   explicit Impl(const Options& options) : pool(options.retain_bytes, options.poison_memory) {}
 
-  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call);
+  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call, RunControl* control);
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
 };
 
@@ -218,11 +237,13 @@ std::unique_ptr<Engine> Engine::WithBackend(std::unique_ptr<Backend> backend,
 Backend& Engine::backend() { return *impl_->backend; }
 BufferPool& Engine::pool() { return impl_->pool; }
 
-absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call) {
-  return WithoutExceptions([&] { return impl_->MakePlan(call); });
+absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
+                                                             RunControl* control) {
+  return WithoutExceptions([&] { return impl_->MakePlan(call, control); });
 }
 
-absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& call) {
+absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& call,
+                                                                   RunControl* control) {
   const Method* method = FindMethod(call.method);
   if (method == nullptr) {
     Reasons reasons("request");
@@ -244,7 +265,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   CopyTensors(call.tensors, plan.get());
   plan->shape = ShapeOf(plan->tensors);
   plan->bucket = BucketOf(*plan, call.options);
-  ATTND_RETURN_IF_ERROR(Predict(*backend, plan.get()));
+  ATTND_RETURN_IF_ERROR(Predict(*backend, control, plan.get()));
   return std::shared_ptr<const Plan>(std::move(plan));
 }
 

@@ -76,6 +76,7 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
       if (!is_alike) {
         made = maker.Make({{problem.Nq, problem.Nk, lengths, offset, causal}, problem, p, b});
       }
+      if (CheckPoint()) ops.Fail(absl::CancelledError("request: stopped"));
       if (!ops.status().ok()) return rows;
       rows.parts.resize(std::max(rows.parts.size(), made.parts.size()));
       for (size_t part = 0; part < made.parts.size(); ++part) {

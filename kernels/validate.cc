@@ -185,6 +185,7 @@ struct Checker {
     }
     const int64_t B = OfQ(shape.B);
     if (!CheckShape(name, *view, {{"B", B}}, reasons) || max == kFree) return;
+    if (view->data == nullptr) return;  // declared, not sent
     for (int64_t b = 0; b < view->shape[0]; ++b) {
       const int64_t value = shape.Int(name, b, /*absent=*/0);
       if (value >= 0 && value <= max) continue;

@@ -31,9 +31,12 @@ Call MakeCall(const std::string& method, const Sizes& s, Direction direction) {
 
 class PlanLimits : public ::testing::Test {
  protected:
-  static std::shared_ptr<const Plan> MakePlan(const Call& call) {
+  static Engine& engine() {
     static Engine* engine = Engine::Create({.cpu = {.threads = 2}})->release();
-    const auto plan = engine->MakePlan(call);
+    return *engine;
+  }
+  static std::shared_ptr<const Plan> MakePlan(const Call& call) {
+    const auto plan = engine().MakePlan(call);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.ok() ? *plan : nullptr;
   }
@@ -113,6 +116,32 @@ TEST_F(PlanLimits, WorkGrowsWithHeads) {
     EXPECT_GT(two->seconds, 1.5 * one->seconds);
     EXPECT_LT(two->seconds, 2.5 * one->seconds);
   });
+}
+
+TEST_F(PlanLimits, AStoppedPlanIsCancelled) {
+  // Nothing could end a plan of many packed sequences.
+  const Call call = MakeCall("softmax", {.Nq = 7, .Nk = 7}, Direction::kBackward);
+  RunControl control;
+  EXPECT_TRUE(engine().MakePlan(call, &control).ok());
+  control.Cancel();
+  EXPECT_EQ(engine().MakePlan(call, &control).status(), absl::CancelledError("request: stopped"));
+}
+
+TEST_F(PlanLimits, WorkOfAPlanFollowsTheListsThatItReads) {
+  Call call = MakeCall("softmax", {.Nq = 7, .Nk = 7}, Direction::kForward);
+  const int64_t plain = PlanWork(call);
+  EXPECT_LE(plain, kSmallPlanWork);
+  // Sizes cost nothing, lists do.
+  call.tensors["q"] = DenseView(nullptr, DType::kF32, {1 << 16, 16, 1 << 20, 64});
+  call.tensors["kv_lengths"] = DenseView(nullptr, DType::kI32, {1 << 16});
+  EXPECT_EQ(PlanWork(call), plain);
+  call.options["dilation"] = std::vector<int64_t>(65536, 1);
+  EXPECT_GE(PlanWork(call), plain + 65536);
+  call.options.clear();
+  std::vector<int32_t> ends(1025);
+  call.tensors["cu_seqlens_q"] = DenseView(ends.data(), DType::kI32, {1025});
+  EXPECT_GE(PlanWork(call), plain + 1025);
+  EXPECT_GT(PlanWork(call), kSmallPlanWork);
 }
 
 }  // namespace
