@@ -41,6 +41,9 @@ std::string IsaOf(const DeviceInfo& device) {
   return device.description.substr(0, device.description.find(','));
 }
 
+// Of those that the process may use.
+int CoresOf() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
 }  // namespace
 
 App::App(const Config& config)
@@ -79,7 +82,7 @@ absl::Status App::Build() {
                            .isa = IsaOf(device),
                            .device = device.name,
                            .peak_flops = device.peak_flops,
-                           .lanes = 1};
+                           .lanes = config_.max_running};
   for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
   metrics_ = std::make_unique<Metrics>(counted);
 
@@ -90,22 +93,32 @@ absl::Status App::Build() {
   batcher_ = std::make_unique<Batcher>(
       Batcher::Options{.max_queue_requests = config_.max_queue_requests,
                        .max_batch_requests = config_.max_batch_requests,
+                       .max_running = config_.max_running,
+                       .predictions = &predictions_,
                        .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
       &clock_);
-  lane_ = std::make_unique<Lane>(Lane::Parts{.engine = engine_.get(),
-                                             .batcher = batcher_.get(),
-                                             .metrics = metrics_.get(),
-                                             .clock = &clock_});
+  lanes_ = std::make_unique<Lanes>(
+      Lane::Parts{.engine = engine_.get(),
+                  .batcher = batcher_.get(),
+                  .metrics = metrics_.get(),
+                  .clock = &clock_,
+                  .predictions = &predictions_,
+                  .threads = config_.threads > 0 ? config_.threads : CoresOf(),
+                  .max_request_seconds = config_.max_request_seconds},
+      config_.max_running);
 
   tensors_.engine = engine_;
   tensors_.batcher = batcher_.get();
+  tensors_.lanes = lanes_.get();
+  tensors_.predictions = &predictions_;
   tensors_.metrics = metrics_.get();
   tensors_.clock = &clock_;
   tensors_.budget = budget_.get();
   tensors_.intake = intake_.get();
   tensors_.devices = {device.name};
   tensors_.max_message_bytes = config_.max_message_bytes;
-  tensors_.max_queue_requests = config_.max_queue_requests;
+  tensors_.max_priority = config_.max_priority;
+  tensors_.max_request_seconds = config_.max_request_seconds;
   tensors_.logs_requests = config_.log.level == "debug";
   service_ = std::make_unique<Service>(
       &tensors_, ServerFacts{.version = Version(),
@@ -120,7 +133,7 @@ absl::Status App::Listen() {
   metrics_->SetSources({.queue = [this] { return batcher_->depth(); },
                         .memory = [this] { return Memory(); },
                         .parked = [this] { return intake_->waiting(); }});
-  ATTND_RETURN_IF_ERROR(lane_->Start());
+  ATTND_RETURN_IF_ERROR(lanes_->Start());
   MethodTable methods;
   service_->AddMethods(&methods);
   health_.AddMethods(&methods);
@@ -152,8 +165,8 @@ App::~App() {
   StopServingRoom();
   if (transport_ != nullptr) transport_->StopServing(std::chrono::milliseconds(0));
   if (batcher_ != nullptr) batcher_->Close();
-  if (lane_ != nullptr) lane_->Join();
-  // The lane could answer until here; an answer on a closed queue would abort the process.
+  if (lanes_ != nullptr) lanes_->Join();
+  // The lanes could answer until here; an answer on a closed queue would abort the process.
   transport_.reset();
 }
 
@@ -189,7 +202,7 @@ void App::Drain() {
   // The last calls are refused within it; new work is refused since the start of the drain.
   transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 200));
   batcher_->Close();
-  lane_->Join();
+  lanes_->Join();
   StopServingRoom();
   transport_.reset();
   http_.reset();
@@ -218,7 +231,7 @@ void App::TrimIfIdle() {
 
 Metrics::Memory App::Memory() const {
   const PoolStats pool = engine_->pool().stats();
-  return {.workspace = std::max<int64_t>(0, pool.used_bytes - lane_->input_bytes()),
+  return {.workspace = std::max<int64_t>(0, pool.used_bytes - lanes_->input_bytes()),
           .pool_used = pool.used_bytes,
           .pool_reserved = pool.reserved_bytes,
           .budget = budget_->total(),

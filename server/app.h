@@ -12,7 +12,7 @@
 #include "server/health.h"
 #include "server/http.h"
 #include "server/intake.h"
-#include "server/lane.h"
+#include "server/lanes.h"
 #include "server/metrics.h"
 #include "server/reflection.h"
 #include "server/service.h"
@@ -55,7 +55,8 @@ class App {
   std::unique_ptr<Budget> budget_;
   std::unique_ptr<Intake> intake_;
   std::unique_ptr<Batcher> batcher_;
-  std::unique_ptr<Lane> lane_;
+  Predictions predictions_;
+  std::unique_ptr<Lanes> lanes_;
   TensorContext tensors_;
   Health health_;
   Reflection reflection_;

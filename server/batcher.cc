@@ -2,69 +2,81 @@
 
 #include <algorithm>
 #include <cassert>
-#include <tuple>
-#include <unordered_map>
 #include <utility>
 
 #include "kernels/core/status.h"
+#include "server/running.h"
+#include "server/waiting.h"
 
 namespace attnd {
 namespace {
 
-// What decides the order, beside each other in memory: a Pull reads every record that waits.
-struct Entry {
-  int64_t priority = 0;
-  TimePoint admitted, deadline;
-  uint64_t sequence = 0;  // order of Submit
-  const std::atomic<bool>* cancelled = nullptr;
-  std::unique_ptr<Task> task;
+using std::chrono::milliseconds;
+
+// How often Watch looks while something waits beside what runs, and for how long after the last
+// time before it sleeps until it is called.
+constexpr milliseconds kWatchEvery{5}, kWatchFor{1000};
+
+// A lane that waits for its call.
+struct Waiter {
+  CondVar call;
+  bool is_called = false;
 };
 
-using Bucket = std::vector<Entry>;
-using Tasks = std::vector<std::unique_ptr<Task>>;
+using AllDropped = std::vector<Waiting::Dropped>;
 
-// Smaller runs earlier: aged priority, then deadline, then age.
-using Rank = std::tuple<int64_t, TimePoint, uint64_t>;
-
-Rank RankOf(const Entry& entry, TimePoint now) {
-  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - entry.admitted);
-  return {-(entry.priority + waited.count()), entry.deadline, entry.sequence};
-}
-
-bool IsDead(const Entry& entry, TimePoint now) {
-  return entry.deadline <= now || entry.cancelled->load(std::memory_order_relaxed);
+bool IsHopeless(double seconds, TimePoint deadline, TimePoint now) {
+  return deadline != TimePoint::max() && seconds > Seconds(deadline - now);
 }
 
 }  // namespace
 
 struct Batcher::Impl {
-  Impl(const Options& o, const Clock* c) : options(o), clock(c) {}
+  Impl(const Options& o, const Clock* c)
+      : options(o),
+        clock(c),
+        waiting({.max_batch_requests = o.max_batch_requests,
+                 .max_batch_bytes = o.max_batch_bytes,
+                 .max_batch_seconds = o.max_batch_seconds,
+                 .patience = kPatience,
+                 .soon_seconds = kSoon,
+                 .long_seconds = kLong}),
+        running(o.max_running) {}
 
   const Options options;
   const Clock* const clock;
 
   Mutex mu;
-  CondVar work;
-  std::unordered_map<std::string, Bucket> buckets ATTND_GUARDED_BY(mu);  // none is empty
-  int64_t waiting ATTND_GUARDED_BY(mu) = 0;
-  int64_t waiting_bytes ATTND_GUARDED_BY(mu) = 0;
-  uint64_t next_sequence ATTND_GUARDED_BY(mu) = 0;
+  Waiting waiting ATTND_GUARDED_BY(mu);
+  Running running ATTND_GUARDED_BY(mu);
   bool closed ATTND_GUARDED_BY(mu) = false;
+  // Lanes that wait. The last is called first: its caches are the warmest.
+  std::vector<Waiter*> idle ATTND_GUARDED_BY(mu);
+  std::vector<std::unique_ptr<Waiter>> waiters ATTND_GUARDED_BY(mu);  // all there ever were
+  std::vector<Waiter*> unused ATTND_GUARDED_BY(mu);
+  int called ATTND_GUARDED_BY(mu) = 0;  // lanes that have not looked since they were called
+  CondVar watch;
+  bool watch_sleeps ATTND_GUARDED_BY(mu) = false;
 
-  absl::Status Admit(Refusal* refusal) ATTND_REQUIRES(mu);
-  std::unique_ptr<Task> Remove(Entry& entry) ATTND_REQUIRES(mu);
-  void TakeDead(TimePoint now, Tasks* dead) ATTND_REQUIRES(mu);
+  absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
+  absl::Status CheckHopeless(const Task& task, double seconds, double sure, TimePoint now) const
+      ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
-  int64_t Fill(Bucket& bucket, Batch* batch) ATTND_REQUIRES(mu);
-  void Answer(Tasks dead, TimePoint now);
+  void Answer(AllDropped dropped, TimePoint now);
+  Waiter* Call(TimePoint now) ATTND_REQUIRES(mu);
+  void CallAllIfOver() ATTND_REQUIRES(mu);
+  void WaitForCall() ATTND_REQUIRES(mu);
+  void Refused(Refusal refusal) const {
+    if (options.refused) options.refused(refusal);
+  }
 };
 
-absl::Status Batcher::Impl::Admit(Refusal* refusal) {
+absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
   if (closed) {
     *refusal = Refusal::kDraining;
     return absl::UnavailableError("request: the server is draining, send it to another one");
   }
-  if (waiting >= options.max_queue_requests) {
+  if (waiting.requests() >= options.max_queue_requests && !waiting.HasPlaceFor(client)) {
     *refusal = Refusal::kQueueFull;
     return absl::ResourceExhaustedError(absl::StrCat(
         "request: queue is full (", options.max_queue_requests, " requests), retry later"));
@@ -72,77 +84,87 @@ absl::Status Batcher::Impl::Admit(Refusal* refusal) {
   return absl::OkStatus();
 }
 
-// The caller erases the entry.
-std::unique_ptr<Task> Batcher::Impl::Remove(Entry& entry) {
-  waiting -= 1;
-  waiting_bytes -= entry.task->charged_bytes;
-  return std::move(entry.task);
-}
-
-void Batcher::Impl::TakeDead(TimePoint now, Tasks* dead) {
-  for (auto it = buckets.begin(); it != buckets.end();) {
-    Bucket& bucket = it->second;
-    std::erase_if(bucket, [&](Entry& entry) ATTND_REQUIRES(mu) {
-      if (!IsDead(entry, now)) return false;
-      dead->push_back(Remove(entry));
-      return true;
-    });
-    it = bucket.empty() ? buckets.erase(it) : std::next(it);
+// The part `sure` of what is predicted must fit.
+absl::Status Batcher::Impl::CheckHopeless(const Task& task, double seconds, double sure,
+                                          TimePoint now) const {
+  ATTND_RETURN_IF_ERROR(CheckAlive(task, now));
+  // Mostly this is enough to know.
+  if (!IsHopeless(sure * (seconds + waiting.seconds() + running.SecondsLeft(now)), task.deadline,
+                  now)) {
+    return absl::OkStatus();
   }
-}
-
-// Takes from the front of `bucket`, which is sorted, as much as the caps allow; returns how many.
-int64_t Batcher::Impl::Fill(Bucket& bucket, Batch* batch) {
-  int64_t taken = 0, bytes = 0;
-  double seconds = 0;
-  for (Entry& entry : bucket) {
-    const Task& task = *entry.task;
-    if (taken > 0 && (task.charged_bytes > options.max_batch_bytes - bytes ||
-                      seconds + task.plan->seconds > options.max_batch_seconds)) {
-      break;
-    }
-    bytes += task.charged_bytes;
-    seconds += task.plan->seconds;
-    batch->tasks.push_back(Remove(entry));
-    if (++taken >= options.max_batch_requests) break;
-  }
-  return taken;
+  const double ahead = waiting.SecondsAhead(task.client, task.priority, task.deadline, now) +
+                       running.SecondsBefore(now, task.priority, seconds);
+  if (!IsHopeless(sure * (seconds + ahead), task.deadline, now)) return absl::OkStatus();
+  return Hopeless(seconds, ahead, Seconds(task.deadline - now));
 }
 
 Batcher::Batch Batcher::Impl::TakeBest(TimePoint now) {
-  auto best = buckets.end();
-  Rank best_rank;
-  for (auto it = buckets.begin(); it != buckets.end(); ++it) {
-    for (const Entry& entry : it->second) {
-      const Rank rank = RankOf(entry, now);
-      if (best == buckets.end() || rank < best_rank) {
-        best = it;
-        best_rank = rank;
-      }
-    }
-  }
+  Waiting::Batch best = waiting.TakeBest(running, now);
   Batch batch;
-  if (best == buckets.end()) return batch;
-  Bucket& bucket = best->second;
-  std::sort(bucket.begin(), bucket.end(),
-            [now](const Entry& a, const Entry& b) { return RankOf(a, now) < RankOf(b, now); });
-  const int64_t taken = Fill(bucket, &batch);
-  const bool has_rest = taken < static_cast<int64_t>(bucket.size());
-  batch.reason = has_rest || taken >= options.max_batch_requests ? Reason::kFull : Reason::kIdle;
-  bucket.erase(bucket.begin(), bucket.begin() + taken);
-  if (bucket.empty()) buckets.erase(best);
+  if (best.tasks.empty()) return batch;
+  batch.tasks = std::move(best.tasks);
+  batch.reason = best.is_full ? Reason::kFull : Reason::kIdle;
+  batch.level = best.level;
+  batch.seconds = best.seconds;
+  batch.run = running.Begin({.started = now,
+                             .seconds = best.seconds,
+                             .level = best.level,
+                             .is_long = best.is_long,
+                             .client = best.client});
   return batch;
 }
 
 // REQUIRES: no lock is held.
-void Batcher::Impl::Answer(Tasks dead, TimePoint now) {
-  for (std::unique_ptr<Task>& task : dead) {
-    absl::Status status = CheckAlive(*task, now);
-    if (options.refused) options.refused(RefusalOf(status));
+void Batcher::Impl::Answer(AllDropped dropped, TimePoint now) {
+  for (Waiting::Dropped& one : dropped) {
+    Refused(one.refusal);
     Phases phases;
-    phases.queue_seconds = Seconds(now - task->admitted);
-    Finish(std::move(task), std::move(status), {}, phases);
+    phases.queue_seconds = Seconds(now - one.task->admitted);
+    Finish(std::move(one.task), std::move(one.status), {}, phases);
   }
+}
+
+// Chooses a lane for what may start, or none; the caller notifies it after it has unlocked. One at
+// a time: until it has looked nobody knows what is left.
+Waiter* Batcher::Impl::Call(TimePoint now) {
+  if (waiting.requests() == 0 || idle.empty() || called > 0) return nullptr;
+  if (!waiting.AnyMayStart(running, now)) {
+    // It may start later.
+    if (watch_sleeps) watch.NotifyOne();
+    watch_sleeps = false;
+    return nullptr;
+  }
+  Waiter* const waiter = idle.back();
+  idle.pop_back();
+  waiter->is_called = true;
+  ++called;
+  return waiter;
+}
+
+// The lanes end, and with them Watch.
+void Batcher::Impl::CallAllIfOver() {
+  if (!closed || waiting.requests() > 0) return;
+  for (Waiter* waiter : idle) {
+    waiter->is_called = true;
+    ++called;
+    waiter->call.NotifyOne();
+  }
+  idle.clear();
+  watch.NotifyOne();
+}
+
+void Batcher::Impl::WaitForCall() {
+  if (unused.empty()) {
+    unused.push_back(waiters.emplace_back(std::make_unique<Waiter>()).get());
+  }
+  Waiter* const self = unused.back();
+  unused.pop_back();
+  idle.push_back(self);
+  while (!self->is_called) self->call.Wait(&mu);
+  self->is_called = false;
+  --called;
+  unused.push_back(self);
 }
 
 Batcher::Batcher(const Options& options, const Clock* clock)
@@ -150,91 +172,152 @@ Batcher::Batcher(const Options& options, const Clock* clock)
 
 Batcher::~Batcher() { assert(depth().requests == 0); }
 
-absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
-  assert(task != nullptr && task->cancelled != nullptr && task->charged_bytes >= 0);
+absl::Status Batcher::Admit(const std::string& client, int max_priority, TimePoint deadline) {
+  const TimePoint now = impl_->clock->Now();
+  Refusal refusal = Refusal::kDeadline;
   absl::Status status;
-  Refusal refusal = Refusal::kQueueFull;
   {
-    MutexLock lock(&impl_->mu);
-    status = impl_->Admit(&refusal);
-    if (status.ok()) {
-      Bucket& bucket = impl_->buckets[task->plan->bucket];
-      bucket.push_back({.priority = task->priority,
-                        .admitted = task->admitted,
-                        .deadline = task->deadline,
-                        .sequence = impl_->next_sequence++,
-                        .cancelled = task->cancelled.get()});
-      impl_->waiting += 1;
-      impl_->waiting_bytes += task->charged_bytes;
-      bucket.back().task = std::move(task);
+    const MutexLock lock(&impl_->mu);
+    status = impl_->Check(client, &refusal);
+    if (status.ok() && deadline != TimePoint::max()) {
+      static const auto alive = std::make_shared<std::atomic<bool>>(false);
+      Task task;
+      task.cancelled = alive;
+      task.client = client;
+      task.priority = max_priority;
+      task.deadline = deadline;
+      status = impl_->CheckHopeless(task, /*seconds=*/0, Predictions::kUnsure, now);
     }
   }
-  if (status.ok()) {
-    impl_->work.NotifyOne();
-  } else if (impl_->options.refused) {
-    impl_->options.refused(refusal);
+  if (!status.ok()) impl_->Refused(refusal);
+  return status;
+}
+
+absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
+  assert(task != nullptr && task->cancelled != nullptr && task->charged_bytes >= 0);
+  const Predictions* const predictions = impl_->options.predictions;
+  const Plan& plan = *task->plan;
+  const double seconds = predictions == nullptr ? plan.seconds : predictions->Likely(plan);
+  const double sure = predictions == nullptr ? 1 : predictions->Sure(plan);
+  const TimePoint now = impl_->clock->Now();
+  Refusal refusal = Refusal::kDeadline;
+  AllDropped dropped;
+  Waiter* waiter = nullptr;
+  absl::Status status;
+  {
+    const MutexLock lock(&impl_->mu);
+    status = impl_->Check(task->client, &refusal);
+    if (status.ok()) status = impl_->CheckHopeless(*task, seconds, sure, now);
+    if (status.ok()) {
+      if (impl_->waiting.requests() >= impl_->options.max_queue_requests) {
+        dropped.push_back({impl_->waiting.TakePlaceFor(task->client),
+                           absl::ResourceExhaustedError(absl::StrCat(
+                               "request: queue is full (", impl_->options.max_queue_requests,
+                               " requests), a client with fewer took its place, retry later")),
+                           Refusal::kQueueFull});
+      }
+      impl_->waiting.Add(std::move(task), seconds, sure * seconds);
+      waiter = impl_->Call(now);
+    }
   }
+  if (waiter != nullptr) waiter->call.NotifyOne();
+  if (!status.ok()) impl_->Refused(refusal);
+  impl_->Answer(std::move(dropped), now);
   return status;
 }
 
 Batcher::Batch Batcher::Pull() {
   for (;;) {
-    Batch batch = TryPull();
-    if (!batch.tasks.empty()) return batch;
-    MutexLock lock(&impl_->mu);
-    while (impl_->waiting == 0) {
-      if (impl_->closed) return {};
-      impl_->work.Wait(&impl_->mu);
+    AllDropped dropped;
+    Batch batch;
+    Waiter* waiter = nullptr;
+    TimePoint now;
+    bool is_over = false;
+    {
+      const MutexLock lock(&impl_->mu);
+      for (;;) {
+        now = impl_->clock->Now();
+        impl_->waiting.TakeDead(now, &dropped);
+        batch = impl_->TakeBest(now);
+        impl_->CallAllIfOver();
+        is_over = impl_->closed && impl_->waiting.requests() == 0;
+        if (!batch.tasks.empty() || !dropped.empty() || is_over) break;
+        impl_->WaitForCall();
+      }
+      waiter = impl_->Call(now);
     }
+    if (waiter != nullptr) waiter->call.NotifyOne();
+    impl_->Answer(std::move(dropped), now);
+    if (!batch.tasks.empty() || is_over) return batch;
   }
 }
 
 Batcher::Batch Batcher::TryPull() {
-  Tasks dead;
+  AllDropped dropped;
   Batch batch;
   const TimePoint now = impl_->clock->Now();
   {
-    MutexLock lock(&impl_->mu);
-    impl_->TakeDead(now, &dead);
+    const MutexLock lock(&impl_->mu);
+    impl_->waiting.TakeDead(now, &dropped);
     batch = impl_->TakeBest(now);
   }
-  impl_->Answer(std::move(dead), now);
+  impl_->Answer(std::move(dropped), now);
   return batch;
 }
 
+bool Batcher::Ended(uint64_t id) {
+  const MutexLock lock(&impl_->mu);
+  const Running::Run run = impl_->running.End(id);
+  impl_->waiting.turns().End(run.client, run.is_long);
+  return run.was_alone;
+}
+
+void Batcher::Watch() {
+  const MutexLock lock(&impl_->mu);
+  TimePoint last = std::chrono::steady_clock::now();
+  while (!impl_->closed || impl_->waiting.requests() > 0) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (impl_->waiting.requests() > 0) last = now;
+    if (Waiter* const waiter = impl_->Call(impl_->clock->Now())) waiter->call.NotifyOne();
+    if (now - last < kWatchFor) {
+      impl_->watch.WaitUntil(&impl_->mu, now + kWatchEvery);
+    } else {
+      impl_->watch_sleeps = true;
+      impl_->watch.Wait(&impl_->mu);
+      impl_->watch_sleeps = false;
+      last = std::chrono::steady_clock::now();
+    }
+  }
+}
+
 void Batcher::Sweep() {
-  Tasks dead;
+  AllDropped dropped;
   const TimePoint now = impl_->clock->Now();
   {
-    MutexLock lock(&impl_->mu);
-    impl_->TakeDead(now, &dead);
+    const MutexLock lock(&impl_->mu);
+    impl_->waiting.TakeDead(now, &dropped);
+    impl_->CallAllIfOver();
   }
-  impl_->Answer(std::move(dead), now);
+  impl_->Answer(std::move(dropped), now);
 }
 
 void Batcher::Close() {
-  {
-    MutexLock lock(&impl_->mu);
-    impl_->closed = true;
-  }
-  impl_->work.NotifyAll();
+  const MutexLock lock(&impl_->mu);
+  impl_->closed = true;
+  impl_->CallAllIfOver();
 }
 
 Batcher::Depth Batcher::depth() const {
   const TimePoint now = impl_->clock->Now();
-  MutexLock lock(&impl_->mu);
-  Depth depth{.requests = impl_->waiting, .bytes = impl_->waiting_bytes};
-  for (const auto& [name, bucket] : impl_->buckets) {
-    for (const Entry& entry : bucket) {
-      depth.oldest_seconds = std::max(depth.oldest_seconds, Seconds(now - entry.admitted));
-    }
-  }
-  return depth;
+  const MutexLock lock(&impl_->mu);
+  return {.requests = impl_->waiting.requests(),
+          .bytes = impl_->waiting.bytes(),
+          .oldest_seconds = Seconds(now - impl_->waiting.oldest(now))};
 }
 
 int64_t Batcher::waiting() const {
-  MutexLock lock(&impl_->mu);
-  return impl_->waiting;
+  const MutexLock lock(&impl_->mu);
+  return impl_->waiting.requests();
 }
 
 }  // namespace attnd

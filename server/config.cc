@@ -170,6 +170,40 @@ void AddLimits(CLI::App* app, Config* config, Raw* raw) {
       ->group(group);
 }
 
+// What one request may cost the others.
+void AddSharing(CLI::App* app, Config* config) {
+  const std::string group = "Sharing";
+  app->add_option(
+         "--max-running", config->max_running,
+         "Batches that run beside each other at most, so that small requests need not wait "
+         "for large ones; one place is kept for those of at most 50 ms. All share the "
+         "computing threads and the budget")
+      ->check(Quiet(CLI::Range(1, 64)))
+      ->type_name("N")
+      ->capture_default_str()
+      ->envname("ATTND_MAX_RUNNING")
+      ->group(group);
+  app->add_option(
+         "--max-priority", config->max_priority,
+         "Highest priority (-100 to 100) that callers may give their requests; higher ones "
+         "are refused. Callers through a Unix socket may give any")
+      ->check(Quiet(CLI::Range(-100, 100)))
+      ->type_name("N")
+      ->capture_default_str()
+      ->envname("ATTND_MAX_PRIORITY")
+      ->group(group);
+  app->add_option(
+         "--max-request-seconds", config->max_request_seconds,
+         "Requests that are predicted to compute for longer are refused with "
+         "RESOURCE_EXHAUSTED, and what still runs after twice that time is stopped. Accepts "
+         "30s, 10min; 0 is no limit. Default: 10min")
+      ->transform(Quiet(Time()))
+      ->check(Quiet(CLI::Range(0.0, 1e9)))
+      ->type_name("TIME")
+      ->envname("ATTND_MAX_REQUEST_SECONDS")
+      ->group(group);
+}
+
 void AddStopping(CLI::App* app, Raw* raw) {
   const std::string group = "Stopping";
   app->add_option("--drain-delay", raw->drain_delay,
@@ -232,6 +266,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.option_defaults()->always_capture_default(false);
   AddComputing(&app, &config, &raw);
   AddLimits(&app, &config, &raw);
+  AddSharing(&app, &config);
   AddStopping(&app, &raw);
   app.option_defaults()->always_capture_default();
   AddLogging(&app, &config);

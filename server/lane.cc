@@ -10,6 +10,7 @@
 
 #include "kernels/core/status.h"
 #include "proto/wire/codec.h"
+#include "server/reasons.h"
 
 namespace attnd {
 namespace {
@@ -37,8 +38,7 @@ struct Lane::Gathered {
   int64_t input_bytes = 0;
 };
 
-Lane::Lane(const Parts& parts)
-    : parts_(parts), stream_(parts.engine->backend(), &parts.engine->pool()) {}
+Lane::Lane(const Parts& parts) : parts_(parts) {}
 
 Lane::~Lane() { Join(); }
 
@@ -67,29 +67,61 @@ void Lane::Loop() {
 void Lane::RunBatch(Batcher::Batch batch) noexcept {
   const TimePoint taken = parts_.clock->Now();
   parts_.metrics->RecordDispatch(batch.reason);
-  std::vector<Gathered> waiting(batch.tasks.size());
-  for (size_t i = 0; i < waiting.size(); ++i) {
-    waiting[i].task = std::move(batch.tasks[i]);
-    waiting[i].phases.queue_seconds = Seconds(taken - waiting[i].task->admitted);
+  RunControl control(batch.level, batch.seconds);
+  std::vector<Gathered> all(batch.tasks.size());
+  TimePoint last_deadline = TimePoint::min();
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].task = std::move(batch.tasks[i]);
+    all[i].phases.queue_seconds = Seconds(taken - all[i].task->admitted);
+    last_deadline = std::max(last_deadline, all[i].task->deadline);
   }
-  DropDead(&waiting);
-  std::vector<Gathered> gathered;
-  for (Gathered& one : waiting) {
-    absl::Status status = Guarded([&] { return Gather(&one); });
-    if (status.ok()) {
-      gathered.push_back(std::move(one));
-    } else {
-      Answer(std::move(one), std::move(status), {});
-    }
-  }
-  const TimePoint start = parts_.clock->Now();
-  for (Gathered& one : gathered) one.phases.gather_seconds = Seconds(start - taken);
-  Compute(std::move(gathered), start);
+  StopAt(last_deadline, &control);
+  measured_.reset();
+  Publish(&all, &control);
+  Run(&all, taken, &control);
+  Publish(nullptr, nullptr);
   parts_.metrics->AddBusySeconds(parts_.index, Seconds(parts_.clock->Now() - taken));
+  const bool was_alone = parts_.batcher->Ended(batch.run);
+  Learn(control, was_alone);
+}
+
+// When nobody needs the result any more, or when it takes twice what a request may.
+void Lane::StopAt(TimePoint last_deadline, RunControl* control) const {
+  const TimePoint now = parts_.clock->Now();
+  if (parts_.max_request_seconds > 0) {
+    const std::chrono::duration<double> most(2 * parts_.max_request_seconds);
+    last_deadline =
+        std::min(last_deadline, now + std::chrono::duration_cast<TimePoint::duration>(most));
+  }
+  if (last_deadline == TimePoint::max()) return;
+  control->StopAt(RunControl::Clock::now() + (last_deadline - now));
+}
+
+void Lane::Publish(std::vector<Gathered>* batch, RunControl* control) {
+  const MutexLock lock(&mu_);
+  running_ = batch;
+  control_ = control;
+}
+
+void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* control) {
+  Group group;
+  group.reserve(batch->size());
+  for (Gathered& one : *batch) group.push_back(&one);
+  DropDead(&group);
+  Stream stream(parts_.engine->backend(), &parts_.engine->pool(), control);
+  std::erase_if(group, [&](Gathered* one) {
+    absl::Status status = Guarded([&] { return Gather(one, stream); });
+    if (status.ok()) return false;
+    Answer(one, std::move(status), {});
+    return true;
+  });
+  const TimePoint start = parts_.clock->Now();
+  for (Gathered* one : group) one->phases.gather_seconds = Seconds(start - taken);
+  Compute(std::move(group), start, stream);
 }
 
 // The one copy of a payload on its way from the socket to the kernel.
-absl::Status Lane::Gather(Gathered* one) {
+absl::Status Lane::Gather(Gathered* one, Stream& stream) {
   Task& task = *one->task;
   one->problem.plan = task.plan;
   for (const auto& [name, view] : task.plan->tensors) {
@@ -109,7 +141,7 @@ absl::Status Lane::Gather(Gathered* one) {
     View filled = view;
     filled.data = buffer->data();
     one->inputs.push_back(std::move(buffer));
-    ATTND_RETURN_IF_ERROR(parts_.engine->backend().Upload(stream_, filled.data, spans));
+    ATTND_RETURN_IF_ERROR(parts_.engine->backend().Upload(stream, filled.data, spans));
     one->problem.tensors[name] = filled;
   }
   task.payloads.clear();
@@ -117,77 +149,124 @@ absl::Status Lane::Gather(Gathered* one) {
   return absl::OkStatus();
 }
 
-void Lane::DropDead(std::vector<Gathered>* batch) {
+void Lane::DropDead(Group* group) {
   const TimePoint now = parts_.clock->Now();
-  std::vector<Gathered> alive;
-  for (Gathered& one : *batch) {
-    absl::Status status = CheckAlive(*one.task, now);
-    if (status.ok()) {
-      alive.push_back(std::move(one));
-      continue;
-    }
-    parts_.metrics->RecordRefusal(RefusalOf(status));
-    Answer(std::move(one), std::move(status), {});
-  }
-  *batch = std::move(alive);
+  std::erase_if(*group, [&](Gathered* one) {
+    absl::Status status = CheckAlive(*one->task, now);
+    if (status.ok()) return false;
+    Answer(one, std::move(status), {});
+    return true;
+  });
 }
 
-void Lane::Compute(std::vector<Gathered> batch, TimePoint start) {
-  DropDead(&batch);
-  if (batch.empty()) return;
-  absl::StatusOr<Execution> execution = Guarded([&] { return Execute(batch); });
+void Lane::Compute(Group group, TimePoint start, Stream& stream) {
+  DropDead(&group);
+  if (group.empty()) return;
+  absl::StatusOr<Execution> execution = Guarded([&]() -> absl::StatusOr<Execution> {
+    std::vector<Problem> problems;
+    problems.reserve(group.size());
+    for (const Gathered* one : group) problems.push_back(one->problem);
+    return parts_.engine->Execute(stream, problems);
+  });
   if (execution.ok()) {
-    AnswerAll(std::move(batch), *std::move(execution), start);
-  } else if (batch.size() == 1) {
-    Answer(std::move(batch[0]), execution.status(), {});
+    AnswerAll(group, *std::move(execution), start);
+  } else if (stream.stopped()) {
+    for (Gathered* one : group) Answer(one, WhyStopped(*one->task), {});
+  } else if (group.size() == 1) {
+    Answer(group[0], execution.status(), {});
   } else {
-    for (Gathered& one : batch) {
-      std::vector<Gathered> alone;
-      alone.push_back(std::move(one));
-      Compute(std::move(alone), start);
-    }
+    for (Gathered* one : group) Compute({one}, start, stream);
   }
 }
 
-absl::StatusOr<Execution> Lane::Execute(const std::vector<Gathered>& batch) {
-  std::vector<Problem> problems;
-  problems.reserve(batch.size());
-  for (const Gathered& one : batch) problems.push_back(one.problem);
-  return parts_.engine->Execute(stream_, problems);
+absl::Status Lane::WhyStopped(const Task& task) const {
+  ATTND_RETURN_IF_ERROR(CheckAlive(task, parts_.clock->Now()));
+  return Permanent(absl::ResourceExhaustedError(
+      absl::StrCat("request: seconds must be <= ", parts_.max_request_seconds,
+                   ", got no result after twice that")));
 }
 
-void Lane::AnswerAll(std::vector<Gathered> batch, Execution execution, TimePoint start) {
-  assert(execution.results.size() == batch.size());
+void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
+  assert(execution.results.size() == group.size());
   const TimePoint computed = parts_.clock->Now();
-  const Plan& plan = *batch[0].task->plan;
-  Metrics::BatchRun run{.method = plan.method->info().id,
-                        .direction = plan.direction,
-                        .requests = static_cast<int64_t>(batch.size()),
+  const std::shared_ptr<const Plan> plan = group[0]->task->plan;
+  Metrics::BatchRun run{.method = plan->method->info().id,
+                        .direction = plan->direction,
+                        .requests = static_cast<int64_t>(group.size()),
                         .peak_workspace_bytes = execution.peak_workspace_bytes,
                         .compute_seconds = Seconds(computed - start)};
-  for (size_t i = 0; i < batch.size(); ++i) {
-    batch[i].phases.taken = execution.taken[i];
-    run.tokens += batch[i].task->plan->tokens;
+  measured_ = {.plan = plan, .seconds = run.compute_seconds};
+  for (size_t i = 0; i < group.size(); ++i) {
+    group[i]->phases.taken = execution.taken[i];
+    run.tokens += group[i]->task->plan->tokens;
     run.flops += execution.taken[i].flops;
+    measured_->predicted += group[i]->task->plan->seconds;
   }
   parts_.metrics->RecordBatch(parts_.index, run);
-  for (size_t i = 0; i < batch.size(); ++i) {
-    Phases& phases = batch[i].phases;
+  for (size_t i = 0; i < group.size(); ++i) {
+    Phases& phases = group[i]->phases;
     phases.compute_seconds = run.compute_seconds;
     phases.batch_requests = run.requests;
     phases.batch_tokens = run.tokens;
     phases.peak_workspace_bytes = run.peak_workspace_bytes;
     phases.computed = computed;
-    parts_.metrics->RecordTask(*batch[i].task->plan, phases);
-    Answer(std::move(batch[i]), absl::OkStatus(), std::move(execution.results[i]));
+    parts_.metrics->RecordTask(*group[i]->task->plan, phases);
+    Answer(group[i], absl::OkStatus(), std::move(execution.results[i]));
   }
 }
 
-void Lane::Answer(Gathered one, absl::Status status, std::vector<Result> results) noexcept {
-  one.problem.tensors.clear();
-  one.inputs.clear();
-  input_bytes_.fetch_sub(one.input_bytes, std::memory_order_relaxed);
-  Finish(std::move(one.task), std::move(status), std::move(results), one.phases);
+// Unless Sweep has answered it: then what is left of it goes.
+void Lane::Answer(Gathered* one, absl::Status status, std::vector<Result> results) noexcept {
+  one->problem.tensors.clear();
+  one->inputs.clear();
+  input_bytes_.fetch_sub(one->input_bytes, std::memory_order_relaxed);
+  std::unique_ptr<Task> task;
+  {
+    const MutexLock lock(&mu_);
+    task = std::move(one->task);
+  }
+  if (task->done == nullptr) return;
+  if (IsDead(status)) parts_.metrics->RecordRefusal(RefusalOf(status));
+  Finish(std::move(task), std::move(status), std::move(results), one->phases);
+}
+
+void Lane::Sweep() {
+  struct Dead {
+    std::unique_ptr<Task> task;  // no more than what an answer needs
+    absl::Status status;
+    Phases phases;
+  };
+  std::vector<Dead> dead;
+  {
+    const MutexLock lock(&mu_);
+    if (running_ == nullptr) return;
+    const TimePoint now = parts_.clock->Now();
+    bool is_wanted = false;
+    for (Gathered& one : *running_) {
+      if (one.task == nullptr || one.task->done == nullptr) continue;
+      absl::Status status = CheckAlive(*one.task, now);
+      is_wanted = is_wanted || status.ok();
+      if (status.ok()) continue;
+      auto answered = std::make_unique<Task>();
+      answered->done = std::exchange(one.task->done, nullptr);
+      dead.push_back(
+          {std::move(answered), std::move(status), {.queue_seconds = one.phases.queue_seconds}});
+    }
+    if (!is_wanted) control_->Cancel();
+  }
+  for (Dead& one : dead) {
+    parts_.metrics->RecordRefusal(RefusalOf(one.status));
+    Finish(std::move(one.task), std::move(one.status), {}, one.phases);
+  }
+}
+
+// Beside others a run takes longer than alone: then the time of its threads tells.
+void Lane::Learn(const RunControl& control, bool was_alone) {
+  if (!measured_.has_value() || parts_.predictions == nullptr) return;
+  const double shared = control.spent_seconds() / parts_.threads;
+  if (!was_alone && shared == 0) return;
+  parts_.predictions->Learn(*measured_->plan, measured_->predicted,
+                            was_alone ? measured_->seconds : shared);
 }
 
 }  // namespace attnd

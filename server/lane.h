@@ -3,9 +3,12 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "kernels/core/mutex.h"
+#include "kernels/core/run_control.h"
 #include "kernels/engine.h"
 #include "server/batcher.h"
 #include "server/metrics.h"
@@ -13,8 +16,12 @@
 
 namespace attnd {
 
-// One stream of an engine and, once started, the thread that keeps it busy. Every task that it
+// Runs one batch at a time and, once started, has a thread that keeps it busy. Every task that it
 // takes is answered exactly once, whatever fails.
+//
+// A task whose deadline passes or that is cancelled while its batch runs is answered by Sweep at
+// once; its memory is freed when the run ends. The run is stopped when nobody waits for it any
+// more, or when it takes twice max_request_seconds.
 //
 // Memory of a batch: one buffer per input tensor, filled straight from the received slices, which
 // are let go right after; a request's inputs are freed before its answer goes out. If a batch of
@@ -27,6 +34,9 @@ class Lane {
     Batcher* batcher = nullptr;
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
+    Predictions* predictions = nullptr;  // learn from what runs; null: nobody does
+    int threads = 1;                     // of the device
+    double max_request_seconds = 0;      // 0: none
     int index = 0;
   };
   explicit Lane(const Parts& parts);
@@ -40,25 +50,45 @@ class Lane {
   // Runs one batch on the calling thread. For a lane that was not started: a puppet of tests.
   void RunBatch(Batcher::Batch batch) noexcept;
 
+  // Answers those of the running batch whose deadline has passed or that were cancelled. Any
+  // thread.
+  void Sweep();
+
   // Bytes of the input tensors that the running batch holds. What else is used of the engine's
   // pool is scratch memory and outputs. Any thread.
   int64_t input_bytes() const { return input_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  using Tasks = std::vector<std::unique_ptr<Task>>;
   struct Gathered;
+  using Group = std::vector<Gathered*>;
 
   void Loop();
-  absl::Status Gather(Gathered* one);
-  void DropDead(std::vector<Gathered>* batch);
-  void Compute(std::vector<Gathered> batch, TimePoint start);
-  absl::StatusOr<Execution> Execute(const std::vector<Gathered>& batch);
-  void AnswerAll(std::vector<Gathered> batch, Execution execution, TimePoint start);
-  void Answer(Gathered one, absl::Status status, std::vector<Result> results) noexcept;
+  void StopAt(TimePoint last_deadline, RunControl* control) const;
+  void Publish(std::vector<Gathered>* batch, RunControl* control);
+  void Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* control);
+  absl::Status Gather(Gathered* one, Stream& stream);
+  void DropDead(Group* group);
+  void Compute(Group group, TimePoint start, Stream& stream);
+  absl::Status WhyStopped(const Task& task) const;
+  void AnswerAll(const Group& group, Execution execution, TimePoint start);
+  void Answer(Gathered* one, absl::Status status, std::vector<Result> results) noexcept;
+  void Learn(const RunControl& control, bool was_alone);
 
   const Parts parts_;
-  Stream stream_;  // used by whoever runs a batch
   std::atomic<int64_t> input_bytes_ = 0;
+  // Of the running batch, if all of it was computed at once.
+  struct Measured {
+    std::shared_ptr<const Plan> plan;
+    double predicted = 0, seconds = 0;
+  };
+  std::optional<Measured> measured_;
+
+  Mutex mu_;
+  // The batch that runs. Who answers one of its tasks takes `done` out of it first; the task itself
+  // stays until the lane is finished with it.
+  std::vector<Gathered>* running_ ATTND_GUARDED_BY(mu_) = nullptr;
+  RunControl* control_ ATTND_GUARDED_BY(mu_) = nullptr;
+
   std::thread thread_;
 };
 

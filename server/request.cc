@@ -21,7 +21,6 @@ using TensorList = google::protobuf::RepeatedPtrField<v1::Tensor>;
 
 constexpr size_t kMaxIdBytes = 256;
 constexpr size_t kMaxNameBytes = 64;
-constexpr int kMaxPriority = 100;
 constexpr int kMaxTensors = 256;
 
 bool IsName(absl::string_view name) {
@@ -111,6 +110,9 @@ class Decoder {
   void Priority(int priority) {
     if (priority < -kMaxPriority || priority > kMaxPriority) {
       reasons_.Invalid("priority must be ", -kMaxPriority, "..", kMaxPriority, ", got ", priority);
+    } else if (priority > context_.max_priority) {
+      reasons_.Invalid("priority must be <= ", context_.max_priority,
+                       " from this address (--max-priority of the server), got ", priority);
     }
     request_.priority = priority;
   }

@@ -23,6 +23,8 @@ constexpr int64_t kMaxTensorBytes = int64_t{1} << 40;
 constexpr int64_t kMaxIntegerElements = int64_t{1} << 20;
 // The same in an estimate that leaves the values out.
 constexpr int64_t kMaxAssumedElements = int64_t{1} << 16;
+// Priorities are -kMaxPriority..kMaxPriority.
+constexpr int kMaxPriority = 100;
 
 struct DecodedRequest {
   std::string id;
@@ -43,6 +45,7 @@ struct DecodedRequest {
 
 struct DecodeContext {
   std::span<const std::string> devices;  // names that are served; empty in a request means [0]
+  int max_priority = kMaxPriority;       // of this caller
   // Engine::MakePlan. With it a refused request tells the reasons of envelope and engine together;
   // it is not called when the tensors cannot be described to it.
   std::function<absl::StatusOr<std::shared_ptr<const Plan>>(const Call&)> plan;

@@ -80,7 +80,7 @@ void Service::AddMethods(MethodTable* table) {
   AddCheap<EstimateRequest, EstimateReply>(
       table, "Estimate",
       [tensors](const EstimateRequest& request) -> absl::StatusOr<EstimateReply> {
-        const absl::StatusOr<DecodedRequest> decoded = Decode(request, tensors->decode());
+        const absl::StatusOr<DecodedRequest> decoded = Decode(request, tensors->decode(""));
         if (!decoded.ok()) return decoded.status();
         return DescribePlan(*decoded->plan, decoded->device);
       });

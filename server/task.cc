@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "server/log.h"
 
 namespace attnd {
@@ -27,6 +28,17 @@ absl::Status CheckAlive(const Task& task, TimePoint now) {
     return absl::CancelledError("request: cancelled by the client");
   }
   return absl::OkStatus();
+}
+
+absl::Status Hopeless(double own, double ahead, double left) {
+  return absl::DeadlineExceededError(absl::StrFormat(
+      "request: the deadline must leave the predicted %.3g s (%.3g s of them for requests ahead), "
+      "got %.3g s",
+      own + ahead, ahead, left));
+}
+
+bool IsDead(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
 }
 
 Refusal RefusalOf(const absl::Status& dead) {

@@ -59,10 +59,12 @@ struct Task {
   std::map<std::string, Spans> payloads;  // by tensor name
   std::shared_ptr<void> payload_owner;    // keeps the slices; dropped right after the gather
   int priority = 0;                       // higher runs first
+  std::string client;                     // takes turns with others
   TimePoint admitted;
   TimePoint deadline = TimePoint::max();
   std::shared_ptr<std::atomic<bool>> cancelled;  // set by the transport; never null
-  int64_t charged_bytes = 0;  // payloads + planned workspace, as counted in the byte budget
+  int64_t charged_bytes = 0;     // payloads + planned workspace, as counted in the byte budget
+  std::shared_ptr<void> charge;  // what counts them there; they return with its last reference
 
   std::function<void(absl::Status status, std::vector<Result> results, const Phases& phases)> done;
 };
@@ -73,7 +75,14 @@ absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now);
 // OK: it may run. DEADLINE_EXCEEDED or CANCELLED: nobody waits for it any more.
 absl::Status CheckAlive(const Task& task, TimePoint now);
 
-// The reason behind CheckAlive's error.
+// DEADLINE_EXCEEDED for a request that is predicted to need `own` seconds once others have had
+// `ahead`, while its deadline leaves it `left`.
+absl::Status Hopeless(double own, double ahead, double left);
+
+// Whether an answer says that nobody waits any more.
+bool IsDead(const absl::Status& status);
+
+// The reason behind the errors of CheckAlive and Hopeless.
 Refusal RefusalOf(const absl::Status& dead);
 
 // Calls `done` and frees the task. An exception of `done` (no memory) is logged and ends there.

@@ -1,5 +1,7 @@
 #include "server/tensor_context.h"
 
+#include "server/client_id.h"
+
 namespace attnd {
 
 void OpenCalls::Add(int change) {
@@ -26,8 +28,14 @@ bool LineLimit::Allow() {
   return lines_.fetch_add(1) < kLinesPerSecond;
 }
 
-DecodeContext TensorContext::decode() const {
-  return {.devices = devices, .plan = [this](const Call& call) { return engine->MakePlan(call); }};
+DecodeContext TensorContext::decode(const std::string& client) const {
+  return {.devices = devices,
+          .max_priority = MaxPriority(client),
+          .plan = [this](const Call& call) { return engine->MakePlan(call); }};
+}
+
+int TensorContext::MaxPriority(const std::string& client) const {
+  return IsUnixClient(client) ? kMaxPriority : max_priority;
 }
 
 }  // namespace attnd

@@ -12,9 +12,12 @@
 #include "server/budget.h"
 #include "server/intake.h"
 #include "server/metrics.h"
+#include "server/predictions.h"
 #include "server/request.h"
 
 namespace attnd {
+
+class Lanes;
 
 // Counts what is open, so that a drain can wait for it. Thread safe.
 class OpenCalls {
@@ -46,12 +49,15 @@ struct TensorContext {
   // --- constant once calls arrive ---
   std::shared_ptr<Engine> engine;  // shared with the slices of replies on their way out
   Batcher* batcher = nullptr;
+  Lanes* lanes = nullptr;
+  const Predictions* predictions = nullptr;
   Metrics* metrics = nullptr;
   const Clock* clock = nullptr;
   std::vector<std::string> devices;
   int64_t max_message_bytes = 0;
-  int64_t max_queue_requests = 0;
-  bool logs_requests = false;  // every one; else only some of those that fail
+  int max_priority = 0;            // of callers but those of Unix sockets
+  double max_request_seconds = 0;  // predicted; 0: none
+  bool logs_requests = false;      // every one; else only some of those that fail
 
   // --- polling thread ---
   Intake* intake = nullptr;
@@ -62,7 +68,8 @@ struct TensorContext {
   OpenCalls open;
   LineLimit refused_lines;
 
-  DecodeContext decode() const;
+  DecodeContext decode(const std::string& client) const;
+  int MaxPriority(const std::string& client) const;
 };
 
 }  // namespace attnd

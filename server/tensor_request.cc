@@ -5,8 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
+#include "server/client_id.h"
+#include "server/lanes.h"
 #include "server/log.h"
 #include "server/reasons.h"
 #include "server/reply.h"
@@ -51,7 +54,8 @@ TensorRequest::TensorRequest(TensorContext* context, const Rpc* rpc, Direction d
       rpc_(rpc),
       direction_(direction),
       started_(started),
-      frame_(std::move(frame)) {
+      frame_(std::move(frame)),
+      client_(ClientOf(*rpc)) {
   context_->open.Add(1);
   context_->metrics->AddInflight(1);
 }
@@ -67,12 +71,7 @@ absl::Status TensorRequest::Admit() const {
     context_->metrics->RecordRefusal(Refusal::kDraining);
     return absl::UnavailableError("request: the server is draining, send it to another one");
   }
-  if (context_->batcher->waiting() >= context_->max_queue_requests) {
-    context_->metrics->RecordRefusal(Refusal::kQueueFull);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "request: queue is full (", context_->max_queue_requests, " requests), retry later"));
-  }
-  return absl::OkStatus();
+  return context_->batcher->Admit(client_, context_->MaxPriority(client_), rpc_->deadline());
 }
 
 absl::Status TensorRequest::Submit(const attn::v1::ForwardRequest& request, Payloads payloads,
@@ -88,11 +87,11 @@ absl::Status TensorRequest::Submit(const attn::v1::BackwardRequest& request, Pay
 template <class Request>
 absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, Done done) {
   received_bytes_ = payloads.message_bytes;
-  share_ = std::move(payloads.share);
+  share_ = std::make_shared<Budget::Share>(std::move(payloads.share));
   method_ = LabelOf(request.method());
   absl::StatusOr<DecodedRequest> decoded =
-      Decode(request, std::move(payloads.raw), context_->decode());
-  absl::Status status = decoded.ok() ? CheckSizes(*decoded->plan) : decoded.status();
+      Decode(request, std::move(payloads.raw), context_->decode(client_));
+  absl::Status status = decoded.ok() ? CheckPlan(*decoded->plan) : decoded.status();
   if (!status.ok()) {
     context_->metrics->RecordRefusal(Refusal::kInvalid);
     return status;
@@ -113,7 +112,9 @@ absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, 
   task->admitted = context_->clock->Now();
   task->deadline = rpc_->deadline();
   task->cancelled = cancelled_;
-  task->charged_bytes = share_.bytes();
+  task->client = client_;
+  task->charged_bytes = share_->bytes();
+  task->charge = share_;
   task->done = [this, done = std::move(done)](absl::Status result_status,
                                               std::vector<Result> results, const Phases& phases) {
     Answer(done, std::move(result_status), results, phases);
@@ -122,17 +123,26 @@ absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, 
   return context_->batcher->Submit(task);
 }
 
-absl::Status TensorRequest::CheckSizes(const Plan& plan) const {
-  if (plan.output_bytes <= context_->max_message_bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(plan.method->info().id, ": outputs must fit a message of ",
-                   context_->max_message_bytes, " bytes, got ", plan.output_bytes));
+absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
+  const std::string& method = plan.method->info().id;
+  if (plan.output_bytes > context_->max_message_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(method, ": outputs must fit a message of ",
+                                                   context_->max_message_bytes, " bytes, got ",
+                                                   plan.output_bytes));
+  }
+  const double seconds = context_->predictions->Likely(plan);
+  if (context_->max_request_seconds > 0 && seconds > context_->max_request_seconds) {
+    return Permanent(absl::ResourceExhaustedError(
+        absl::StrFormat("%s: predicted seconds must be <= %g (--max-request-seconds), got %.3g",
+                        method, context_->max_request_seconds, seconds)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TensorRequest::Charge(const Plan& plan, int64_t message_bytes) {
   // The slices go when the gathered copy is complete, and only then does the workspace grow.
   const int64_t need = message_bytes + std::max(plan.input_bytes, plan.workspace_bytes);
-  if (share_.Resize(need)) return absl::OkStatus();
+  if (share_->Resize(need)) return absl::OkStatus();
   const int64_t total = context_->budget->total();
   if (need > total) {
     return Permanent(absl::ResourceExhaustedError(
@@ -144,7 +154,7 @@ absl::Status TensorRequest::Charge(const Plan& plan, int64_t message_bytes) {
 }
 
 void TensorRequest::Refuse(const absl::Status& status) {
-  share_ = {};
+  share_.reset();
   End(status, /*sent_bytes=*/0);
 }
 
@@ -155,7 +165,7 @@ void TensorRequest::Refuse(const absl::Status& status, Refusal reason) {
 
 void TensorRequest::Cancel() {
   cancelled_->store(true);
-  if (is_queued_) context_->batcher->Sweep();
+  if (is_queued_) context_->lanes->Sweep();
 }
 
 void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,
@@ -168,7 +178,7 @@ void TensorRequest::Answer(const Done& done, absl::Status status, std::span<cons
       status = absl::ResourceExhaustedError(absl::StrCat("request: no reply: ", e.what()));
     }
   }
-  share_ = {};
+  share_.reset();
   End(status, status.ok() ? static_cast<int64_t>(reply.Length()) : 0);
   done(status, reply);
 }
@@ -185,14 +195,13 @@ grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, cons
   std::string head = EncodeReplyHead(direction_, id_, infos, stats);
   if (frame_) head = frame_(direction_, std::move(head));
   // What is left of the request are its outputs; they count until gRPC has let go of them.
-  (void)share_.Resize(std::min(share_.bytes(), plan_->output_bytes));
-  const auto share = std::make_shared<Budget::Share>(std::move(share_));
+  (void)share_->Resize(std::min(share_->bytes(), plan_->output_bytes));
   std::vector<Payload> payloads;
   for (const Result& result : results) {
     payloads.push_back(
         {.data = result.view.data,
          .bytes = static_cast<size_t>(result.view.bytes()),
-         .owner = std::make_shared<Outgoing>(Outgoing{context_->engine, result.buffer, share})});
+         .owner = std::make_shared<Outgoing>(Outgoing{context_->engine, result.buffer, share_})});
   }
   return Join(std::move(head), payloads);
 }

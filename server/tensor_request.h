@@ -54,13 +54,14 @@ class TensorRequest {
   void Refuse(const absl::Status& status);
   void Refuse(const absl::Status& status, Refusal reason);
 
-  // The caller left. What still waits is answered at once (nobody hears it), what runs by its lane.
+  // The caller left. It is answered at once (nobody hears it), and what runs for it alone is
+  // stopped.
   void Cancel();
 
  private:
   template <class Request>
   absl::Status SubmitAs(const Request& request, Payloads payloads, Done done);
-  absl::Status CheckSizes(const Plan& plan) const;
+  absl::Status CheckPlan(const Plan& plan) const;
   absl::Status Charge(const Plan& plan, int64_t message_bytes);
   void Answer(const Done& done, absl::Status status, std::span<const Result> results,
               const Phases& phases);
@@ -72,12 +73,14 @@ class TensorRequest {
   const Direction direction_;
   const TimePoint started_;
   const Frame frame_;
+  const std::string client_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
   std::string id_, device_, method_ = "unknown";
   std::shared_ptr<const Plan> plan_;
   int64_t received_bytes_ = 0;
-  Budget::Share share_;
+  // Shared with the task and the reply: bytes return when the last of them holds none.
+  std::shared_ptr<Budget::Share> share_;
   bool is_queued_ = false, has_ended_ = false;
 };
 

@@ -77,6 +77,7 @@ class BatcherTest : public testing::Test {
     for (std::unique_ptr<Task>& task : batch.tasks) {
       names.push_back(names_.at(task.get()));
     }
+    if (!names.empty()) batcher_->Ended(batch.run);
     return names;
   }
 
@@ -252,7 +253,9 @@ TEST_F(BatcherTest, AfterCloseTheQueueDrainsAndNothingEnters) {
   EXPECT_EQ(Submit({.name = "2"}),
             absl::UnavailableError("request: the server is draining, send it to another one"));
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDraining));
-  EXPECT_EQ(batcher_->Pull().tasks.size(), 1u);
+  const Batcher::Batch last = batcher_->Pull();
+  EXPECT_EQ(last.tasks.size(), 1u);
+  batcher_->Ended(last.run);
   EXPECT_THAT(batcher_->Pull().tasks, IsEmpty());
 }
 

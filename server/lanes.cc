@@ -1,0 +1,51 @@
+#include "server/lanes.h"
+
+#include <pthread.h>
+
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/status.h"
+
+namespace attnd {
+
+Lanes::Lanes(const Lane::Parts& parts, int count) : batcher_(parts.batcher) {
+  for (int i = 0; i < count; ++i) {
+    Lane::Parts own = parts;
+    own.index = i;
+    lanes_.push_back(std::make_unique<Lane>(own));
+  }
+}
+
+Lanes::~Lanes() { Join(); }
+
+absl::Status Lanes::Start() {
+  for (const std::unique_ptr<Lane>& lane : lanes_) ATTND_RETURN_IF_ERROR(lane->Start());
+  try {
+    watch_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "lane-watch");
+      batcher_->Watch();
+    });
+  } catch (const std::system_error& e) {
+    return absl::ResourceExhaustedError(absl::StrCat("lane: cannot start a thread: ", e.what()));
+  }
+  return absl::OkStatus();
+}
+
+void Lanes::Join() {
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->Join();
+  if (watch_.joinable()) watch_.join();
+}
+
+void Lanes::Sweep() {
+  batcher_->Sweep();
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->Sweep();
+}
+
+int64_t Lanes::input_bytes() const {
+  int64_t bytes = 0;
+  for (const std::unique_ptr<Lane>& lane : lanes_) bytes += lane->input_bytes();
+  return bytes;
+}
+
+}  // namespace attnd

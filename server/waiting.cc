@@ -1,0 +1,247 @@
+#include "server/waiting.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace attnd {
+namespace {
+
+// Smaller runs earlier: level, turn, aged priority, deadline, order of Add.
+using Rank = std::tuple<int, double, int64_t, TimePoint, uint64_t>;
+
+int64_t AgedPriority(int priority, TimePoint admitted, TimePoint now) {
+  return priority + std::chrono::duration_cast<std::chrono::seconds>(now - admitted).count();
+}
+
+}  // namespace
+
+// What all requests are compared with at one moment.
+struct Waiting::Now {
+  TimePoint time;
+  TimePoint::duration patience;
+  Running::Room room;
+  int top = 0;  // the highest priority that waits or runs
+
+  bool IsOverdue(const Entry& entry) const { return time - entry.admitted >= patience; }
+  int Level(const Entry& entry) const {
+    return IsOverdue(entry) ? std::max(entry.priority, top) : entry.priority;
+  }
+  Rank RankOf(const Entry& entry, double turn) const {
+    return {-Level(entry), turn, -AgedPriority(entry.priority, entry.admitted, time),
+            entry.deadline, entry.sequence};
+  }
+};
+
+void Waiting::Add(std::unique_ptr<Task> task, double seconds, double sure_seconds) {
+  Turns::Client* const client = turns_.Enter(task->client);
+  Bucket& bucket = buckets_[task->plan->bucket];
+  bucket.push_back({.priority = task->priority,
+                    .admitted = task->admitted,
+                    .deadline = task->deadline,
+                    .sequence = next_sequence_++,
+                    .cancelled = task->cancelled.get(),
+                    .seconds = seconds,
+                    .sure_seconds = sure_seconds,
+                    .client = client});
+  requests_ += 1;
+  bytes_ += task->charged_bytes;
+  seconds_ += seconds;
+  bucket.back().task = std::move(task);
+}
+
+// The caller erases the entry.
+std::unique_ptr<Task> Waiting::Remove(Entry& entry) {
+  requests_ -= 1;
+  bytes_ -= entry.task->charged_bytes;
+  // Rounding errors do not add up for longer than something waits.
+  seconds_ = requests_ == 0 ? 0 : seconds_ - entry.seconds;
+  turns_.Leave(entry.client);
+  return std::move(entry.task);
+}
+
+void Waiting::TakeDead(TimePoint now, std::vector<Dropped>* dropped) {
+  const auto is_dead = [&](Entry& entry) {
+    const bool expires = entry.deadline != TimePoint::max();
+    const double left = expires ? Seconds(entry.deadline - now) : 0;
+    const bool is_late = expires && (left <= 0 || entry.sure_seconds > left);
+    if (!is_late && !entry.cancelled->load(std::memory_order_relaxed)) return false;
+    absl::Status status = CheckAlive(*entry.task, now);
+    if (status.ok()) status = Hopeless(entry.seconds, /*ahead=*/0, left);
+    const Refusal refusal = RefusalOf(status);
+    dropped->push_back({Remove(entry), std::move(status), refusal});
+    return true;
+  };
+  for (auto it = buckets_.begin(); it != buckets_.end();) {
+    std::erase_if(it->second, is_dead);
+    it = it->second.empty() ? buckets_.erase(it) : std::next(it);
+  }
+}
+
+bool Waiting::HasPlaceFor(const std::string& client) const {
+  const Turns::Client* const largest = turns_.Largest();
+  return largest != nullptr && largest->waiting > turns_.Waiting(client) + 1;
+}
+
+std::unique_ptr<Task> Waiting::TakePlaceFor(const std::string& client) {
+  if (!HasPlaceFor(client)) return nullptr;
+  const Turns::Client* const largest = turns_.Largest();
+  auto in = buckets_.end();
+  size_t newest = 0;
+  for (auto it = buckets_.begin(); it != buckets_.end(); ++it) {
+    for (size_t i = 0; i < it->second.size(); ++i) {
+      if (it->second[i].client != largest) continue;
+      if (in != buckets_.end() && it->second[i].sequence < in->second[newest].sequence) continue;
+      in = it;
+      newest = i;
+    }
+  }
+  std::unique_ptr<Task> task = Remove(in->second[newest]);
+  in->second.erase(in->second.begin() + static_cast<std::ptrdiff_t>(newest));
+  if (in->second.empty()) buckets_.erase(in);
+  return task;
+}
+
+// The top is looked for only where something may start.
+Waiting::Now Waiting::NowOf(const Running& running, TimePoint now) const {
+  Now all{.time = now,
+          .patience = options_.patience,
+          .room = running.RoomAt(now, options_.soon_seconds),
+          .top = running.level()};
+  if (!all.room.is_open) return all;
+  for (const auto& [name, bucket] : buckets_) {
+    for (const Entry& entry : bucket) all.top = std::max(all.top, entry.priority);
+  }
+  return all;
+}
+
+bool Waiting::MayBeLong(const Turns::Client& client, const Now& now) const {
+  return now.room.long_places > 0 && client.running_long < now.room.long_per_client;
+}
+
+bool Waiting::MayStart(const Entry& entry, const Now& now) const {
+  if (entry.seconds > options_.long_seconds && !MayBeLong(*entry.client, now)) return false;
+  if (now.room.is_first) return true;
+  const int level = now.Level(entry);
+  if (level != now.room.level) return level > now.room.level;
+  if (entry.seconds < now.room.seconds) return true;
+  return now.IsOverdue(entry) && entry.client->running_long == 0;
+}
+
+bool Waiting::AnyMayStart(const Running& running, TimePoint time) const {
+  const Now now = NowOf(running, time);
+  if (!now.room.is_open) return false;
+  for (const auto& [name, bucket] : buckets_) {
+    for (const Entry& entry : bucket) {
+      if (MayStart(entry, now)) return true;
+    }
+  }
+  return false;
+}
+
+Waiting::Batch Waiting::TakeBest(const Running& running, TimePoint time) {
+  Batch batch;
+  const Now now = NowOf(running, time);
+  if (!now.room.is_open) return batch;
+  auto best = buckets_.end();
+  const Entry* opens = nullptr;
+  Rank least;
+  for (auto it = buckets_.begin(); it != buckets_.end(); ++it) {
+    for (const Entry& entry : it->second) {
+      if (!MayStart(entry, now)) continue;
+      const Rank rank = now.RankOf(entry, entry.client->served);
+      if (opens != nullptr && least < rank) continue;
+      best = it;
+      opens = &entry;
+      least = rank;
+    }
+  }
+  if (opens == nullptr) return batch;
+  batch.level = now.Level(*opens);
+  batch.client = opens->client;
+  // Before its last request leaves the queue.
+  turns_.Begin(batch.client);
+  Bucket& bucket = best->second;
+  const size_t startable = Order(bucket, now);
+  const size_t taken = Fill(std::span(bucket).first(startable), now, &batch);
+  batch.is_long = batch.seconds > options_.long_seconds;
+  batch.client->running_long += batch.is_long ? 1 : 0;
+  batch.is_full = taken < startable || taken >= static_cast<size_t>(options_.max_batch_requests);
+  bucket.erase(bucket.begin(), bucket.begin() + static_cast<std::ptrdiff_t>(taken));
+  if (bucket.empty()) buckets_.erase(best);
+  return batch;
+}
+
+// Puts what may start first, as it would start one after the other; returns how many they are.
+size_t Waiting::Order(Bucket& bucket, const Now& now) {
+  const auto end = std::partition(bucket.begin(), bucket.end(),
+                                  [&](const Entry& entry) { return MayStart(entry, now); });
+  const auto sort = [&] {
+    std::sort(bucket.begin(), end, [&](const Entry& a, const Entry& b) {
+      return now.RankOf(a, a.turn) < now.RankOf(b, b.turn);
+    });
+  };
+  for (Entry& entry : bucket) entry.turn = 0;
+  sort();
+  if (turns_.size() > 1) {
+    std::unordered_map<const Turns::Client*, double> turn;
+    for (auto it = bucket.begin(); it != end; ++it) {
+      double& next = turn.try_emplace(it->client, it->client->served).first->second;
+      it->turn = next;
+      next += it->seconds;
+    }
+    sort();
+  }
+  return static_cast<size_t>(end - bucket.begin());
+}
+
+// Takes from the front as much as the caps allow; returns how many. The first is always taken.
+size_t Waiting::Fill(std::span<Entry> entries, const Now& now, Batch* batch) {
+  double most = options_.max_batch_seconds;
+  if (!now.room.is_first) most = std::min(most, now.room.seconds);
+  if (!MayBeLong(*batch->client, now)) most = std::min(most, options_.long_seconds);
+  TimePoint deadline = TimePoint::max();
+  int64_t bytes = 0;
+  size_t taken = 0;
+  for (Entry& entry : entries) {
+    const int64_t charged = entry.task->charged_bytes;
+    const double seconds = batch->seconds + entry.seconds;
+    deadline = std::min(deadline, entry.deadline);
+    const bool is_late = deadline != TimePoint::max() && seconds > Seconds(deadline - now.time);
+    if (taken > 0 && (charged > options_.max_batch_bytes - bytes || seconds > most || is_late)) {
+      break;
+    }
+    bytes += charged;
+    batch->seconds = seconds;
+    turns_.Take(entry.client, entry.seconds);
+    batch->tasks.push_back(Remove(entry));
+    if (++taken >= static_cast<size_t>(options_.max_batch_requests)) break;
+  }
+  return taken;
+}
+
+double Waiting::SecondsAhead(const std::string& client, int priority, TimePoint deadline,
+                             TimePoint now) const {
+  double ahead = 0;
+  for (const auto& [name, bucket] : buckets_) {
+    for (const Entry& entry : bucket) {
+      const int64_t aged = AgedPriority(entry.priority, entry.admitted, now);
+      const bool is_before =
+          entry.client->name != client
+              ? entry.priority > priority
+              : aged > priority || (aged == priority && entry.deadline <= deadline);
+      ahead += is_before ? entry.seconds : 0;
+    }
+  }
+  return ahead;
+}
+
+TimePoint Waiting::oldest(TimePoint now) const {
+  TimePoint oldest = now;
+  for (const auto& [name, bucket] : buckets_) {
+    for (const Entry& entry : bucket) oldest = std::min(oldest, entry.admitted);
+  }
+  return oldest;
+}
+
+}  // namespace attnd

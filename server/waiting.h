@@ -1,0 +1,98 @@
+// The requests that wait, and the order in which they run. The rules are told in batcher.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/running.h"
+#include "server/task.h"
+#include "server/turns.h"
+
+namespace attnd {
+
+// Not thread safe.
+class Waiting {
+ public:
+  struct Options {
+    int64_t max_batch_requests = 0;
+    int64_t max_batch_bytes = 0;
+    double max_batch_seconds = 0;
+    TimePoint::duration patience{0};
+    double soon_seconds = 0, long_seconds = 0;
+  };
+  explicit Waiting(const Options& options) : options_(options) {}
+
+  // `seconds` are predicted, `sure_seconds` the part of them that it takes at least.
+  void Add(std::unique_ptr<Task> task, double seconds, double sure_seconds);
+
+  // A request that left without a result.
+  struct Dropped {
+    std::unique_ptr<Task> task;
+    absl::Status status;
+    Refusal refusal;
+  };
+  // Removes what is cancelled, what has expired, and what would expire before it could have run.
+  void TakeDead(TimePoint now, std::vector<Dropped>* dropped);
+  // Removes the newest request of the client with the most, if that has at least two more than
+  // this one; its status is left to the caller. Null: no such client.
+  std::unique_ptr<Task> TakePlaceFor(const std::string& client);
+  bool HasPlaceFor(const std::string& client) const;
+
+  struct Batch {
+    std::vector<std::unique_ptr<Task>> tasks;  // empty: nothing may start
+    bool is_full = false;                      // a cap closed it
+    bool is_long = false;
+    int level = 0;
+    double seconds = 0;
+    Turns::Client* client = nullptr;  // of the best
+  };
+  // The best of what may start, and its company. The batch counts as begun in the client's turns.
+  Batch TakeBest(const Running& running, TimePoint now);
+  bool AnyMayStart(const Running& running, TimePoint now) const;
+
+  // Predicted seconds of what waits and would run before such a request.
+  double SecondsAhead(const std::string& client, int priority, TimePoint deadline,
+                      TimePoint now) const;
+
+  Turns& turns() { return turns_; }
+  int64_t requests() const { return requests_; }
+  int64_t bytes() const { return bytes_; }
+  double seconds() const { return seconds_; }
+  TimePoint oldest(TimePoint now) const;
+
+ private:
+  // What decides the order, beside each other in memory: all are read for each batch.
+  struct Entry {
+    int priority = 0;
+    TimePoint admitted, deadline;
+    uint64_t sequence = 0;  // order of Add
+    const std::atomic<bool>* cancelled = nullptr;
+    double seconds = 0, sure_seconds = 0;
+    Turns::Client* client = nullptr;
+    double turn = 0;  // the client's virtual time at which it would start
+    std::unique_ptr<Task> task;
+  };
+  using Bucket = std::vector<Entry>;
+  struct Now;
+
+  std::unique_ptr<Task> Remove(Entry& entry);
+  Now NowOf(const Running& running, TimePoint now) const;
+  bool MayBeLong(const Turns::Client& client, const Now& now) const;
+  bool MayStart(const Entry& entry, const Now& now) const;
+  size_t Order(Bucket& bucket, const Now& now);
+  size_t Fill(std::span<Entry> entries, const Now& now, Batch* batch);
+
+  const Options options_;
+  std::unordered_map<std::string, Bucket> buckets_;  // none is empty
+  Turns turns_;
+  int64_t requests_ = 0, bytes_ = 0;
+  double seconds_ = 0;
+  uint64_t next_sequence_ = 0;
+};
+
+}  // namespace attnd
