@@ -24,6 +24,11 @@ constexpr int64_t kWindowBytes = 64 << 20;
 // The part of the budget that freed tensor memory may take beside it, kept for reuse.
 constexpr int64_t kRetainedPart = 4;
 
+// The methods whose calls last as long as their clients like.
+constexpr const char* kStreams[] = {
+    "/attn.v1.AttentionService/Run", "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
+
 // In one step, so that a reader never sees half of it.
 absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
   const std::string draft = path + ".new";
@@ -34,6 +39,10 @@ absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
     return absl::UnavailableError(absl::StrCat("cannot write ", path));
   }
   return absl::OkStatus();
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
 // "AVX2, 2 threads" -> "AVX2".
@@ -50,7 +59,9 @@ App::App(const Config& config)
     : config_(config),
       health_({kServiceName}),
       reflection_(
-          {kServiceName, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}) {}
+          {kServiceName, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}),
+      streams_({.total = config.connections.max_streams,
+                .per_connection = config.connections.max_streams_per_connection}) {}
 
 absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
   // It would write a line for every string that is no UTF-8; the caller is told anyway.
@@ -129,6 +140,28 @@ absl::Status App::Build() {
   return absl::OkStatus();
 }
 
+Transport::Options App::TransportOptions() const {
+  const ConnectionConfig& connections = config_.connections;
+  RaiseFileLimit();
+  const int total = FileLimitedConnections(connections.max_connections);
+  if (total < connections.max_connections) {
+    Log(LogLevel::kWarning, "the limit of open files allows fewer connections than configured",
+        {{"connections", absl::StrCat(total)},
+         {"configured", absl::StrCat(connections.max_connections)}});
+  }
+  const int per_client =
+      connections.max_per_client > 0 ? connections.max_per_client : std::max(1, total / 2);
+  return {.addresses = config_.grpc_addresses,
+          .buffer_bytes = budget_->total() + kWindowBytes,
+          .large_reads = config_.large_reads,
+          .connections = {.total = total, .per_client = per_client},
+          .max_connection_idle = Milliseconds(connections.idle_seconds),
+          .max_connection_age = Milliseconds(connections.age_seconds),
+          .keepalive_time = Milliseconds(connections.keepalive_seconds),
+          .keepalive_timeout = Milliseconds(connections.keepalive_timeout_seconds),
+          .spin = config_.spin};
+}
+
 absl::Status App::Listen() {
   metrics_->SetSources({.queue = [this] { return batcher_->depth(); },
                         .memory = [this] { return Memory(); },
@@ -138,12 +171,9 @@ absl::Status App::Listen() {
   service_->AddMethods(&methods);
   health_.AddMethods(&methods);
   reflection_.AddMethods(&methods);
+  for (const char* stream : kStreams) methods.at(stream) = streams_.Limit(methods.at(stream));
   absl::StatusOr<std::unique_ptr<Transport>> transport =
-      Transport::Start({.addresses = config_.grpc_addresses,
-                        .buffer_bytes = budget_->total() + kWindowBytes,
-                        .large_reads = config_.large_reads,
-                        .spin = config_.spin},
-                       std::move(methods));
+      Transport::Start(TransportOptions(), std::move(methods));
   if (!transport.ok()) return transport.status();
   transport_ = *std::move(transport);
   service_->runs().SetTransport(transport_.get());

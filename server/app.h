@@ -14,6 +14,7 @@
 #include "server/intake.h"
 #include "server/lanes.h"
 #include "server/metrics.h"
+#include "server/open_streams.h"
 #include "server/reflection.h"
 #include "server/service.h"
 #include "server/tensor_context.h"
@@ -42,6 +43,7 @@ class App {
   explicit App(const Config& config);
   absl::Status Build();
   absl::Status Listen();
+  Transport::Options TransportOptions() const;
   void GiveUpStalled();
   void TrimIfIdle();
   void StopServingRoom();
@@ -60,6 +62,7 @@ class App {
   TensorContext tensors_;
   Health health_;
   Reflection reflection_;
+  OpenStreams streams_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<HttpServer> http_;

@@ -12,7 +12,7 @@ std::string ClientOfPeer(absl::string_view peer) {
   return std::string(peer);
 }
 
-std::string ClientOf(const Rpc& rpc) { return ClientOfPeer(rpc.context().peer()); }
+std::string ClientOf(const Rpc& rpc) { return ClientOfPeer(rpc.peer()); }
 
 bool IsUnixClient(absl::string_view client) { return absl::StartsWith(client, "unix:"); }
 

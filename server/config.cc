@@ -2,8 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 #include <string>
+
+#include "server/config_cli.h"
 
 namespace attnd {
 namespace {
@@ -20,13 +21,6 @@ constexpr char kAbout[] =
     "finishes) and exits with 0; a second one exits at once with 1. SIGHUP is ignored.\n"
     "Exit codes: 0 drained (--probe: it serves), 1 cannot start or did not drain (--probe: it does "
     "not serve), 2 wrong usage.";
-
-// A validator whose rule the help text tells in words.
-template <class V>
-CLI::Validator Quiet(V validator) {
-  validator.description("");
-  return validator;
-}
 
 // "host:port" with a port of 0 to 65535, the host not empty; or a socket path.
 std::string CheckAddress(const std::string& text) {
@@ -85,11 +79,6 @@ void AddListening(CLI::App* app, Config* config) {
       ->type_name("PATH")
       ->envname("ATTND_PORTS_FILE")
       ->group(group);
-}
-
-CLI::AsNumberWithUnit Time() {
-  const std::map<std::string, double> units = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}};
-  return CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_INSENSITIVE);
 }
 
 void AddComputing(CLI::App* app, Config* config, Raw* raw) {
@@ -267,6 +256,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   AddComputing(&app, &config, &raw);
   AddLimits(&app, &config, &raw);
   AddSharing(&app, &config);
+  AddConnectionOptions(&app, &config.connections);
   AddStopping(&app, &raw);
   app.option_defaults()->always_capture_default();
   AddLogging(&app, &config);

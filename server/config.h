@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "server/config_connections.h"
 #include "server/log.h"
 
 namespace attnd {
@@ -25,6 +26,7 @@ struct Config {
   double max_request_seconds = 600;  // 0: none
   int64_t undeclared_bytes = int64_t{16} << 20;
   int max_parked = 4;
+  ConnectionConfig connections;
   std::chrono::microseconds spin{0};
   bool large_reads = false;
   std::chrono::milliseconds drain_delay{0};

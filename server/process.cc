@@ -13,6 +13,9 @@
 namespace attnd {
 namespace {
 
+// Pages that are being served, refused connections that hear their reason, gRPC's own.
+constexpr int64_t kReservedFiles = 160;
+
 // /proc/self/stat behind the command, which may hold spaces and brackets: field 3 is [0].
 std::vector<std::string> StatFields() {
   std::ifstream file("/proc/self/stat");
@@ -110,6 +113,21 @@ ProcessStats ReadProcessStats() {
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) stats.max_fds = static_cast<int64_t>(files.rlim_cur);
   return stats;
+}
+
+void RaiseFileLimit() {
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &files);
+}
+
+int FileLimitedConnections(int wanted) {
+  const ProcessStats stats = ReadProcessStats();
+  if (stats.max_fds <= 0) return wanted;
+  const int64_t room = std::max<int64_t>(0, stats.max_fds - stats.open_fds);
+  return static_cast<int>(
+      std::clamp<int64_t>(room - std::min(kReservedFiles, room / 2), 1, wanted));
 }
 
 int64_t UsableMemoryBytes(const std::string& root) {

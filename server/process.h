@@ -17,6 +17,13 @@ struct ProcessStats {
 
 ProcessStats ReadProcessStats();
 
+// Raises the soft limit of open files to the hard one, as far as the system lets.
+void RaiseFileLimit();
+
+// How many connections the limit of open files leaves room for, at most `wanted`: the rest is for
+// what is open already and for pages, listeners and files to come.
+int FileLimitedConnections(int wanted);
+
 // The machine's memory or the limit of the cgroup (version 1 or 2, the tightest of its ancestors),
 // whichever is less; 0 if neither can be read. `root` stands before /proc and /sys: for tests.
 int64_t UsableMemoryBytes(const std::string& root = "");

@@ -68,6 +68,11 @@ void Rpc::Start() {
   });
 }
 
+std::string Rpc::peer() const {
+  const std::shared_ptr<const Connection> connection = transport_->ConnectionOf(context_.peer());
+  return connection == nullptr ? "unknown" : connection->peer;
+}
+
 void Rpc::Read(std::chrono::seconds patience) {
   if (patience != kNoLimit) {
     read_by_.store(std::chrono::steady_clock::now() + patience, std::memory_order_relaxed);

@@ -62,6 +62,9 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   TimePoint started() const { return started_; }
   TimePoint deadline() const { return deadline_; }  // max(): none
   const grpc::GenericServerContext& context() const { return context_; }
+  // Who calls: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000", or "unix:17" for the 17th connection of
+  // a Unix socket; "unknown" once the connection is gone.
+  std::string peer() const;
 
   // --- polling thread ---
   // One at a time; answered by Handler::OnMessage. A call whose message has not arrived after

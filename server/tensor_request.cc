@@ -221,7 +221,7 @@ void TensorRequest::End(const absl::Status& status, int64_t sent_bytes) {
          {"seconds", absl::StrCat(seconds)},
          {"received_bytes", absl::StrCat(received_bytes_)},
          {"sent_bytes", absl::StrCat(sent_bytes)},
-         {"peer", rpc_->context().peer()},
+         {"peer", rpc_->peer()},
          {"reason", std::string(status.message())}});
   }
 }

@@ -1,20 +1,18 @@
 #include "server/transport.h"
 
 #include <grpc/support/log.h>
+#include <grpcpp/server_posix.h>
 #include <pthread.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <climits>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
 #include "server/log.h"
+#include "server/tensor_context.h"
 
 namespace attnd {
 namespace {
@@ -27,51 +25,35 @@ constexpr std::chrono::milliseconds kNoticeTime{100};
 // What streams have to send waits for the events that are there already, but for no more of them.
 constexpr int kMostEventsBeforePump = 8;
 
-// gRPC tells why it cannot listen only in its log.
-Mutex last_error_mu;
-std::string* const last_error = new std::string;
-
+// Its errors are ours; what it says besides is for whoever debugs.
 void ForwardLog(gpr_log_func_args* args) {
-  if (args->severity == GPR_LOG_SEVERITY_ERROR) {
-    const MutexLock lock(&last_error_mu);
-    *last_error = args->message;
-  }
-  Log(LogLevel::kDebug, args->message, {{"from", "grpc"}});
+  static LineLimit lines;
+  const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
+  if (is_error && !lines.Allow()) return;
+  Log(is_error ? LogLevel::kError : LogLevel::kDebug, args->message, {{"from", "grpc"}});
 }
 
-// The operating system's words in gRPC's nested error text, or what is known without them.
-std::string ListenError() {
-  const MutexLock lock(&last_error_mu);
-  constexpr absl::string_view kKey = "os_error:\"";
-  const size_t at = last_error->find(std::string(kKey));
-  if (at == std::string::npos) return "not an address of this machine";
-  const size_t start = at + kKey.size();
-  return last_error->substr(start, last_error->find('"', start) - start);
+int Milliseconds(std::chrono::milliseconds time) {
+  return static_cast<int>(std::min<int64_t>(time.count(), INT_MAX));
 }
 
-bool IsPath(absl::string_view address) { return absl::StartsWith(address, "unix:"); }
-
-// gRPC removes a socket file that is in the way, also one that another server listens on.
-absl::Status CheckFree(const std::string& address) {
-  if (!IsPath(address)) return absl::OkStatus();
-  const std::string path = address.substr(sizeof("unix:") - 1);
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(name.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on ", address, ": a path has at most ",
-                     sizeof(name.sun_path) - 1, " bytes, got ", path.size()));
+void AddTimes(const Transport::Options& options, grpc::ServerBuilder* builder) {
+  // A peer that is gone without a word is found out by pings, also between calls.
+  if (options.keepalive_time.count() > 0) {
+    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
+    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                                Milliseconds(options.keepalive_timeout));
+    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   }
-  path.copy(name.sun_path, path.size());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::OkStatus();
-  // Somebody listens whose queue is full: EAGAIN.
-  const bool is_taken =
-      connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 || errno == EAGAIN;
-  close(fd);
-  if (!is_taken) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", address, ": Address already in use"));
+  // Either of these costs each call a filter of its own: not there unless asked for.
+  if (options.max_connection_idle.count() > 0) {
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                                Milliseconds(options.max_connection_idle));
+  }
+  if (options.max_connection_age.count() > 0) {
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                                Milliseconds(options.max_connection_age));
+  }
 }
 
 }  // namespace
@@ -129,35 +111,48 @@ class Transport::Delayed final : public Event {
   grpc::Alarm alarm_;
 };
 
-Transport::Transport(MethodTable methods)
-    : methods_(std::move(methods)), mailbox_(std::make_unique<Mailbox>(this)) {}
+Transport::Transport(const Options& options, MethodTable methods)
+    : methods_(std::move(methods)),
+      connections_(options.connections),
+      mailbox_(std::make_unique<Mailbox>(this)) {}
 
 absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const Options& options,
                                                             MethodTable methods) {
   gpr_set_log_function(ForwardLog);
   // Debian's Abseil looks for lock cycles at every lock, of which gRPC takes dozens for a call.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  std::unique_ptr<Transport> transport(new Transport(std::move(methods)));
+  std::unique_ptr<Transport> transport(new Transport(options, std::move(methods)));
   transport->spin_ = options.spin;
-  if (absl::Status status = transport->Listen(options); !status.ok()) return status;
+  ATTND_RETURN_IF_ERROR(transport->Listen(options));
+  ATTND_RETURN_IF_ERROR(transport->StartServer(options));
   for (int i = 0; i < options.armed_calls; ++i) std::make_shared<Rpc>(transport.get())->Arm();
   transport->thread_ = std::thread([t = transport.get()] { t->Poll(); });
+  transport->acceptor_->Start();
   return transport;
 }
 
 absl::Status Transport::Listen(const Options& options) {
-  grpc::ServerBuilder builder;
-  std::vector<int> ports(options.addresses.size());
-  for (size_t i = 0; i < ports.size(); ++i) {
-    ATTND_RETURN_IF_ERROR(CheckFree(options.addresses[i]));
-    builder.AddListeningPort(options.addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+  absl::StatusOr<std::unique_ptr<Acceptor>> acceptor = Acceptor::Listen(
+      {.addresses = options.addresses,
+       .silence = options.silence,
+       .take = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }},
+      &connections_);
+  if (!acceptor.ok()) return acceptor.status();
+  acceptor_ = *std::move(acceptor);
+  for (const Listener& listener : acceptor_->listeners()) {
+    addresses_.push_back(listener.address);
+    if (port_ == 0) port_ = listener.port;
   }
+  return absl::OkStatus();
+}
+
+absl::Status Transport::StartServer(const Options& options) {
+  grpc::ServerBuilder builder;
   // The limit is checked where the call is counted (TensorCall); gRPC's own check comes no earlier.
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
-  // With reuse on, a second server would silently share the port.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  AddTimes(options, &builder);
   if (options.large_reads) {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kLargeFrameBytes);
   }
@@ -174,17 +169,7 @@ absl::Status Transport::Listen(const Options& options) {
   builder.RegisterAsyncGenericService(&service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
-  for (size_t i = 0; i < ports.size(); ++i) {
-    const std::string& address = options.addresses[i];
-    const bool is_path = IsPath(address);
-    if (server_ == nullptr || (ports[i] <= 0 && !is_path)) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", address, ": ", ListenError()));
-    }
-    addresses_.push_back(
-        is_path ? address : absl::StrCat(address.substr(0, address.rfind(':')), ":", ports[i]));
-    if (port_ == 0 && !is_path) port_ = ports[i];
-  }
+  if (server_ == nullptr) return absl::InternalError("gRPC does not start");
   return absl::OkStatus();
 }
 
@@ -212,6 +197,7 @@ void Transport::PostAfter(std::chrono::milliseconds delay, std::function<void()>
 }
 
 void Transport::StopServing(std::chrono::milliseconds timeout) {
+  acceptor_->Stop();
   const auto now = std::chrono::steady_clock::now();
   if (timeout.count() > 0 && last_call_.load() > now - kHold) HoldCalls();
   server_->Shutdown(std::chrono::system_clock::now() + timeout);
@@ -277,6 +263,7 @@ std::unique_ptr<Handler> Transport::NewHandler(const std::string& method) const 
 }
 
 void Transport::CancelStalled() {
+  connections_.Sweep();
   std::vector<std::shared_ptr<Rpc>> calls;
   {
     const MutexLock lock(&mu_);

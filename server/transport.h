@@ -18,7 +18,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/core/mutex.h"
+#include "server/acceptor.h"
+#include "server/connections.h"
 #include "server/rpc.h"
 
 namespace attnd {
@@ -41,6 +44,15 @@ class Transport {
     int64_t buffer_bytes = 0;
     // Receives in large pieces; the process has called UseLargeReads.
     bool large_reads = false;
+    // Connections at a time; those that say nothing for `silence` after they were made are closed.
+    Connections::Limits connections;
+    std::chrono::milliseconds silence{10000};
+    // Of connections without a call, and of any; 0: for ever. At its age a connection takes no new
+    // calls, what is in flight on it ends.
+    std::chrono::milliseconds max_connection_idle{0}, max_connection_age{0};
+    // A connection from which nothing came for so long is pinged, and closed without an answer
+    // within the timeout; 0: never.
+    std::chrono::milliseconds keepalive_time{60000}, keepalive_timeout{20000};
     // How long the polling thread looks for the next event before it sleeps: saves the time to wake
     // up, costs a core. For machines that have one to spare.
     std::chrono::microseconds spin{0};
@@ -57,6 +69,12 @@ class Transport {
   int port() const { return port_; }  // of the first address that has one; 0: none has
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 
+  // Of a call, by what gRPC calls its peer; null if it is gone.
+  std::shared_ptr<const Connection> ConnectionOf(absl::string_view grpc_peer) const {
+    return connections_.Find(grpc_peer);
+  }
+  Connections::Counts connections() const { return connections_.counts(); }
+
   // Runs `f` on the polling thread: soon, in the order of the calls, or after a delay. Any thread;
   // not after the destructor began.
   void Post(std::function<void()> f);
@@ -71,7 +89,8 @@ class Transport {
   // then sends its next call elsewhere. Not with `timeout` 0.
   void StopServing(std::chrono::milliseconds timeout);
 
-  // Ends calls whose clients do not take their answers. About once a second; any thread.
+  // Ends calls whose clients do not take their answers, and forgets connections that were closed.
+  // About once a second; any thread.
   void CancelStalled();
 
  private:
@@ -79,8 +98,9 @@ class Transport {
   class Mailbox;
   class Delayed;
 
-  explicit Transport(MethodTable methods);
+  Transport(const Options& options, MethodTable methods);
   absl::Status Listen(const Options& options);
+  absl::Status StartServer(const Options& options);
   void Poll();
   bool Next(void** tag, bool* ok);  // as CompletionQueue::Next
   void PumpSoon(std::shared_ptr<Rpc> rpc);
@@ -100,6 +120,7 @@ class Transport {
   std::atomic<int64_t> calls_{0};
   std::atomic<TimePoint> last_call_{TimePoint::min()};
 
+  Connections connections_;  // own synchronisation
   grpc::AsyncGenericService service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
@@ -118,6 +139,7 @@ class Transport {
   std::vector<std::shared_ptr<Rpc>> held_;
 
   std::thread thread_;
+  std::unique_ptr<Acceptor> acceptor_;
 };
 
 }  // namespace attnd

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import time
@@ -21,11 +22,17 @@ def clean_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith("ATTND_")}
 
 
+def limit_files(limits):
+    soft, hard = limits if isinstance(limits, tuple) else (limits, limits)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 class Server:
     """One attnd-server process on free ports of the loopback. `output`: a file or descriptor for
     what it prints, instead of a log file."""
 
-    def __init__(self, folder, *flags, output=None):
+    def __init__(self, folder, *flags, output=None, files=None):
+        """`files`: its limit of open files, or soft and hard limit."""
         assert SERVER.exists(), f"no server at {SERVER}: build it or set ATTND_SERVER"
         ports_file = folder / "ports.json"
         self.log_path = folder / "server.log"
@@ -34,7 +41,8 @@ class Server:
             command = [str(SERVER.resolve()), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
             command += ["--ports-file", str(ports_file), *flags]
             self.process = subprocess.Popen(
-                command, stdout=printed, stderr=printed, env=clean_environment()
+                command, stdout=printed, stderr=printed, env=clean_environment(),
+                preexec_fn=None if files is None else lambda: limit_files(files)
             )
         self.pid = self.process.pid
         ports = self._wait_for_ports(ports_file)

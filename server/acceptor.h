@@ -1,0 +1,80 @@
+// Accepts connections and hands over those that say something.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/connections.h"
+#include "server/listen.h"
+
+namespace attnd {
+
+// One thread. gRPC's own listener stops for good, without a word, the first time that accept finds
+// no descriptor (CVE-2023-4785); this one goes on when there is one again.
+//
+// A connection is handed over once its first byte is here; one that says nothing for `silence` is
+// closed. One too many is told so by a GOAWAY frame (clients show its text) and closed; while no
+// descriptor is left at all, one is kept for that purpose.
+class Acceptor {
+ public:
+  struct Options {
+    std::vector<std::string> addresses;
+    std::chrono::milliseconds silence{10000};
+    std::function<void(int fd)> take;  // owns `fd` from then on; called on the acceptor's thread
+  };
+
+  // Listens; nothing is accepted before Start. Errors: those of ListenOn.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(Options options,
+                                                          Connections* connections);
+  ~Acceptor() { Stop(); }
+
+  void Start();
+  // Closes the listeners and what was not handed over. Once it returns, `take` is not called any
+  // more.
+  void Stop();
+
+  const std::vector<Listener>& listeners() const { return listeners_; }
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  // A socket that is to be closed at a time, whatever happens.
+  struct Limited {
+    int fd;
+    TimePoint until;
+  };
+
+  Acceptor(Options options, Connections* connections);
+  void Run();
+  int TimeoutMs() const;
+  void AcceptFrom(int listener);
+  void TakeOne(int fd);
+  void OnReadable(int fd);
+  void Refuse(int fd, const std::string& reason);
+  void OnNoDescriptors(int listener, int error);
+  void CloseExpired();
+  void Watch(int fd);
+
+  const Options options_;
+  Connections* const connections_;
+  std::vector<Listener> listeners_;
+  int epoll_ = -1, wake_ = -1;
+
+  // The acceptor's thread only.
+  int reserve_ = -1;               // a descriptor to accept and refuse with when none is left
+  std::map<int, TimePoint> mute_;  // accepted, nothing said yet -> when it is given up
+  std::deque<Limited> leaving_;    // refused, the reason is on its way
+  TimePoint paused_until_;         // listeners are not looked at: no descriptors
+  TimePoint next_look_;            // for sockets whose time is over
+  bool is_stopping_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace attnd

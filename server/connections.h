@@ -1,0 +1,73 @@
+// Who is connected, and how many connections one client has.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "kernels/core/mutex.h"
+
+namespace attnd {
+
+// One accepted socket. The descriptor is closed by gRPC, at a time that nobody is told; the inode
+// tells whether the number still stands for this socket.
+struct Connection {
+  int fd = -1;
+  ino_t inode = 0;
+  std::string peer;    // "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000" as gRPC writes it, "unix:17"
+  std::string client;  // the peer without its port
+
+  bool is_open() const;
+  // Bytes that its peer has sent so far, or -1 where the system does not tell (Unix sockets).
+  int64_t received_bytes() const;
+};
+
+// Null, with errno, if `fd` is no socket with a peer.
+std::shared_ptr<const Connection> DescribeConnection(int fd);
+
+// Thread safe. Bounded by its limits. What was closed leaves with the next Sweep, or within 10 ms
+// when somebody finds no place.
+class Connections {
+ public:
+  struct Limits {
+    int total = 4096;
+    int per_client = 2048;  // a Unix socket's connections are clients of their own
+  };
+  struct Counts {
+    int open = 0;
+    int64_t accepted = 0, refused = 0;  // since the start
+  };
+
+  explicit Connections(const Limits& limits) : limits_(limits) {}
+
+  // Errors: RESOURCE_EXHAUSTED "connection: at most 8 of one client are allowed, ...".
+  absl::Status Add(std::shared_ptr<const Connection> connection);
+  void Remove(int fd);
+  void CountRefusal();
+  void Sweep();
+  Counts counts() const;
+
+  // The connection that gRPC calls "fd:17"; null if there is none (any more).
+  std::shared_ptr<const Connection> Find(absl::string_view grpc_peer) const;
+
+ private:
+  absl::Status Check(const std::string& client) const ATTND_REQUIRES(mu_);
+  void SweepLocked() ATTND_REQUIRES(mu_);
+  void RemoveLocked(size_t fd) ATTND_REQUIRES(mu_);
+
+  const Limits limits_;
+  mutable Mutex mu_;
+  std::vector<std::shared_ptr<const Connection>> by_fd_ ATTND_GUARDED_BY(mu_);
+  std::map<std::string, int> by_client_ ATTND_GUARDED_BY(mu_);
+  Counts counts_ ATTND_GUARDED_BY(mu_);
+  std::chrono::steady_clock::time_point last_sweep_ ATTND_GUARDED_BY(mu_);
+};
+
+}  // namespace attnd

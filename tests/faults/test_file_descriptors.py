@@ -1,0 +1,79 @@
+"""File descriptors run out: the server never accepted again, and said nothing."""
+
+import resource
+import socket
+import subprocess
+
+import attnd
+from helpers import eventually, noise
+
+FILES = 64
+CONNECTIONS = 80
+
+
+def limit_files(server, count):
+    limits = (count, resource.prlimit(server.pid, resource.RLIMIT_NOFILE)[1])
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def connect(server, count):
+    """Connections that say enough to be taken for HTTP/2."""
+    host, _, port = server.target.rpartition(":")
+    made = [socket.create_connection((host, int(port)), timeout=10) for _ in range(count)]
+    for one in made:
+        one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    return made
+
+
+def answers(server, rng):
+    q = noise(rng, (1, 2, 64, 32))
+    with attnd.Client(server.target, timeout=5, retries=0) as client:
+        try:
+            return client.forward(q, q, q).out.shape == q.shape
+        except attnd.Error:
+            return False
+
+
+def test_accepts_again_after_exhaustion(start_server, rng):
+    """The limit sinks under a server that counted on more: accept fails."""
+    server = start_server()
+    limit_files(server, FILES)
+    crowd = connect(server, CONNECTIONS)
+    assert eventually(lambda: "cannot accept a connection" in server.log())
+    for one in crowd:
+        one.close()
+    assert eventually(lambda: answers(server, rng), 20)
+    assert server.metric("process_open_fds") < FILES
+    assert server.stop() == 0
+
+
+def test_few_files_mean_few_connections(start_server, rng):
+    """Started with a low limit, it takes fewer connections and tells the others why."""
+    server = start_server(files=FILES)
+    crowd = connect(server, CONNECTIONS)
+    assert eventually(lambda: "reason=" in server.log())
+    refused = [one for one in crowd if b"connection: " in received(one)]
+    assert CONNECTIONS - FILES < len(refused) < CONNECTIONS
+    # Pages are served all the while.
+    assert server.get("/healthz")[0] == 200
+    for one in crowd:
+        one.close()
+    assert eventually(lambda: answers(server, rng), 20)
+    assert "cannot accept" not in server.log()
+    assert server.stop() == 0
+
+
+def received(connection):
+    """What the server said, without waiting for more than it says at once."""
+    connection.settimeout(0.5)
+    try:
+        return connection.recv(4096)
+    except (TimeoutError, ConnectionResetError):
+        return b""
+
+
+def test_the_soft_limit_is_raised(start_server):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    server = start_server(files=(256, hard))
+    assert server.metric("process_max_fds") == hard
+    assert server.stop() == 0
