@@ -1,4 +1,4 @@
-// Accepts connections and hands over those that say something.
+// Accepts connections, hands over those that say something, and watches what they send.
 #pragma once
 
 #include <chrono>
@@ -6,12 +6,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/connections.h"
+#include "server/flood_watch.h"
 #include "server/listen.h"
 
 namespace attnd {
@@ -27,7 +29,9 @@ class Acceptor {
   struct Options {
     std::vector<std::string> addresses;
     std::chrono::milliseconds silence{10000};
-    std::function<void(int fd)> take;  // owns `fd` from then on; called on the acceptor's thread
+    // Both are called on the acceptor's thread. `take` owns the descriptor from then on.
+    std::function<void(int fd)> take;
+    FloodWatch::Found flooded;
   };
 
   // Listens; nothing is accepted before Start. Errors: those of ListenOn.
@@ -59,12 +63,15 @@ class Acceptor {
   void Refuse(int fd, const std::string& reason);
   void OnNoDescriptors(int listener, int error);
   void CloseExpired();
-  void Watch(int fd);
+  void Watch(int fd, int operation, uint32_t events);
+  void HandOver(int fd);
+  void LookAtFlow();
 
   const Options options_;
   Connections* const connections_;
   std::vector<Listener> listeners_;
   int epoll_ = -1, wake_ = -1;
+  std::set<int> listening_;  // constant once the thread runs
 
   // The acceptor's thread only.
   int reserve_ = -1;               // a descriptor to accept and refuse with when none is left
@@ -72,6 +79,8 @@ class Acceptor {
   std::deque<Limited> leaving_;    // refused, the reason is on its way
   TimePoint paused_until_;         // listeners are not looked at: no descriptors
   TimePoint next_look_;            // for sockets whose time is over
+  FloodWatch flow_;
+  TimePoint next_flow_;
   bool is_stopping_ = false;
 
   std::thread thread_;

@@ -130,6 +130,7 @@ absl::Status App::Build() {
   tensors_.max_message_bytes = config_.max_message_bytes;
   tensors_.max_priority = config_.max_priority;
   tensors_.max_request_seconds = config_.max_request_seconds;
+  tensors_.undeclared_bytes = config_.undeclared_bytes;
   tensors_.logs_requests = config_.log.level == "debug";
   service_ = std::make_unique<Service>(
       &tensors_, ServerFacts{.version = Version(),

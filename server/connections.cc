@@ -1,8 +1,10 @@
 #include "server/connections.h"
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -53,7 +55,9 @@ int64_t Connection::received_bytes() const {
   socklen_t size = sizeof info;
   const bool told = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
                     size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
-  return told ? static_cast<int64_t>(info.tcpi_bytes_received) : -1;
+  int unread = 0;
+  if (!told || ioctl(fd, SIOCINQ, &unread) != 0) return -1;
+  return static_cast<int64_t>(info.tcpi_bytes_received) - unread;
 }
 
 std::shared_ptr<const Connection> DescribeConnection(int fd) {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -24,9 +25,23 @@ struct Connection {
   std::string peer;    // "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000" as gRPC writes it, "unix:17"
   std::string client;  // the peer without its port
 
+  // What its calls may still receive, and what has been received for them, frames and headers
+  // included. Written by the polling thread.
+  mutable std::atomic<int64_t> expected{0}, taken{0};
+
   bool is_open() const;
-  // Bytes that its peer has sent so far, or -1 where the system does not tell (Unix sockets).
+  // Bytes that gRPC has read from it so far, or -1 where the system does not tell (Unix sockets) or
+  // it is closed.
   int64_t received_bytes() const;
+  int64_t Balance(int64_t received) const { return received - taken.load(); }
+  // `bytes` of what was expected are here, or do not come any more.
+  void Settle(int64_t was_expected, int64_t bytes) const {
+    // A frame of HTTP/2 has nine bytes beside its data, a call some headers.
+    taken.fetch_add(bytes + bytes / 8 + kCallBytes, std::memory_order_relaxed);
+    expected.fetch_sub(was_expected, std::memory_order_relaxed);
+  }
+
+  static constexpr int64_t kCallBytes = 8 << 10;
 };
 
 // Null, with errno, if `fd` is no socket with a peer.

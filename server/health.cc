@@ -14,6 +14,9 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
+// A request is the name of a service.
+constexpr size_t kMostBytes = 4096;
+
 grpc::ByteBuffer Message(HealthCheckResponse::ServingStatus status) {
   HealthCheckResponse response;
   response.set_status(status);
@@ -27,6 +30,10 @@ HealthCheckResponse::ServingStatus StatusOf(bool serving) {
 absl::Status ParseRequest(const grpc::ByteBuffer* message, HealthCheckRequest* request) {
   if (message == nullptr)
     return absl::InvalidArgumentError("request: a whole message is required, got none");
+  if (message->Length() > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message: size must be <= ", kMostBytes, ", got ", message->Length()));
+  }
   return Parse(*message, request);
 }
 

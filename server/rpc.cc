@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/log.h"
 #include "server/reasons.h"
 #include "server/transport.h"
@@ -29,8 +30,13 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.raw_code()), std::string(status.message())};
 }
 
+void Handler::OnFlood(Rpc& rpc) {
+  rpc.Close(Permanent(absl::ResourceExhaustedError(
+      absl::StrCat("message: size must be <= ", rpc.expected(), ", more is arriving"))));
+}
+
 Rpc::Alive::Alive(Transport* transport, Rpc* rpc) : transport_(transport), rpc_(rpc) {
-  transport_->AddCall(rpc_);
+  transport_->AddLive(1);
 }
 Rpc::Alive::~Alive() { transport_->RemoveCall(rpc_); }
 
@@ -50,8 +56,12 @@ void Rpc::OnArrived(bool ok) {
     return;
   }
   std::make_shared<Rpc>(transport_)->Arm();
+  // Others look for calls from other threads: only ones that are whole.
+  transport_->AddCall(this);
   started_ = std::chrono::steady_clock::now();
   deadline_ = ToSteady(context_.raw_deadline());
+  connection_ = transport_->ConnectionOf(context_.peer());
+  Expect(kSmallBytes);
   transport_->TakeCall(*this);
 }
 
@@ -68,15 +78,31 @@ void Rpc::Start() {
   });
 }
 
-std::string Rpc::peer() const {
-  const std::shared_ptr<const Connection> connection = transport_->ConnectionOf(context_.peer());
-  return connection == nullptr ? "unknown" : connection->peer;
+std::string Rpc::peer() const { return connection_ == nullptr ? "unknown" : connection_->peer; }
+
+void Rpc::Expect(int64_t bytes) {
+  if (connection_ != nullptr && !is_done_) {
+    connection_->expected.fetch_add(bytes - expected_, std::memory_order_relaxed);
+    expected_ = bytes;
+  }
+}
+
+void Rpc::Settle(int64_t bytes) {
+  if (connection_ != nullptr && expected_ > 0) {
+    connection_->Settle(std::exchange(expected_, 0), bytes);
+  }
+}
+
+void Rpc::TellFlood(const Connection* connection) {
+  if (connection_.get() != connection || expected_ == 0 || handler_ == nullptr || answered_) return;
+  Guarded([this] { handler_->OnFlood(*this); });
 }
 
 void Rpc::Read(std::chrono::seconds patience) {
   if (patience != kNoLimit) {
     read_by_.store(std::chrono::steady_clock::now() + patience, std::memory_order_relaxed);
   }
+  if (expected_ == 0) Expect(kSmallBytes);
   stream_.Read(&incoming_, read_.Hold(this));
 }
 
@@ -85,6 +111,8 @@ void Rpc::OnRead(bool ok) {
   // Moved out, so that the handler decides how long the received slices live.
   grpc::ByteBuffer message;
   if (ok) message.Swap(&incoming_);
+  // One that was refused or cut off has brought what it was expected to bring, for all we know.
+  Settle(ok ? static_cast<int64_t>(message.Length()) : expected_);
   Guarded([&] { handler_->OnMessage(*this, ok ? &message : nullptr); });
 }
 
@@ -154,6 +182,7 @@ void Rpc::CancelIfStalled(TimePoint now) {
 }
 
 void Rpc::OnDone(bool) {
+  Settle(expected_);
   is_done_ = true;
   if (handler_ == nullptr) return;
   const bool cancelled = context_.IsCancelled();

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/connections.h"
 #include "server/task.h"
 
 namespace attnd {
@@ -36,6 +37,9 @@ class Handler {
   virtual void OnHeaders(Rpc& rpc) = 0;
   // The outcome of Rpc::Read. Null: the client sent no (further) message, or it is gone.
   virtual void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) = 0;
+  // More is arriving than the call said that it expects: ends the call, or expects more. Not where
+  // the system does not count what arrives (Unix sockets).
+  virtual void OnFlood(Rpc& rpc);
   // Everything that was sent on the stream has left, as far as flow control goes.
   virtual void OnSent(Rpc&) {}
   // The call is over. Cancelled: by the client, its deadline or a lost connection, and no answer
@@ -65,13 +69,21 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // Who calls: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000", or "unix:17" for the 17th connection of
   // a Unix socket; "unknown" once the connection is gone.
   std::string peer() const;
+  // Null: not known (any more).
+  const Connection* connection() const { return connection_.get(); }
 
   // --- polling thread ---
+  // How large the next message may be; 64 KiB unless told. Not a limit by itself, which the size of
+  // what has arrived must keep: when the calls of a connection together receive some MB more than
+  // they expect, those that expect a message have their OnFlood.
+  void Expect(int64_t bytes);
+  int64_t expected() const { return expected_; }
   // One at a time; answered by Handler::OnMessage. A call whose message has not arrived after
   // `patience` is ended.
   void Read(std::chrono::seconds patience = kNoLimit);
   // For a message that has no reason to be large.
   static constexpr std::chrono::seconds kSmallMessage{30}, kNoLimit{0};
+  static constexpr int64_t kSmallBytes = 64 << 10;
   // A message of a stream. They leave in order, one Write at a time, together with what the events
   // that are there already add; Handler::OnSent tells when all have.
   void Send(grpc::ByteBuffer message);
@@ -119,6 +131,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   };
 
   void OnArrived(bool ok);
+  void Settle(int64_t bytes);
+  void TellFlood(const Connection* connection);
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool) { send_by_.store(TimePoint::max(), std::memory_order_relaxed); }
@@ -139,6 +153,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::atomic<TimePoint> read_by_{TimePoint::max()}, send_by_{TimePoint::max()};
 
   // Polling thread only.
+  std::shared_ptr<const Connection> connection_;
+  int64_t expected_ = 0;
   std::unique_ptr<Handler> handler_;
   grpc::ByteBuffer incoming_;
   std::deque<grpc::ByteBuffer> outbox_;

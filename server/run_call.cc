@@ -90,6 +90,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
 
   void OnHeaders(Rpc& rpc) override;
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
+  void OnFlood(Rpc& rpc) override;
   void OnSent(Rpc& rpc) override;
   void OnDone(Rpc& rpc, bool cancelled) override;
   void Drain();
@@ -196,6 +197,7 @@ absl::Status Runs::RunCall::Announce(const RunRequest& request) {
   announced_id_ = request.id();
   announced_bytes_ = bytes;
   waits_for_room_ = true;
+  rpc_->Expect(std::max(bytes, Rpc::kSmallBytes));
   return context_->intake->Enter(this, bytes, /*may_be_refused=*/false);
 }
 
@@ -252,6 +254,17 @@ void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply)
   Continue();
 }
 
+void Runs::RunCall::OnFlood(Rpc&) {
+  context_->metrics->RecordRefusal(Refusal::kInvalid);
+  End(absl::InvalidArgumentError(
+      announced_bytes_ > 0
+          ? absl::StrCat("run: next_message_bytes must be >= the size of the next message, got ",
+                         announced_bytes_, " and more is arriving")
+          : absl::StrCat("run: a message above ", kUnannouncedBytes,
+                         " bytes must be announced by next_message_bytes, more is arriving")));
+  Continue();
+}
+
 void Runs::RunCall::OnSent(Rpc&) {
   unsent_ = 0;
   (void)unsent_share_.Resize(0);
@@ -294,6 +307,7 @@ void Runs::RunCall::Continue() {
     if (open_.empty()) rpc_->Close(*end_);
   } else if (!is_reading_ && !waits_for_room_ && has_room_ && open_.size() + unsent_ < kMaxOpen) {
     is_reading_ = true;
+    if (announced_bytes_ == 0) rpc_->Expect(kUnannouncedBytes);
     rpc_->Read();
   }
 }

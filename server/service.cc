@@ -20,7 +20,10 @@ class CheapCall final : public Handler {
   using Function = std::function<absl::StatusOr<Reply>(const Request&)>;
   explicit CheapCall(Function function) : function_(std::move(function)) {}
 
-  void OnHeaders(Rpc& rpc) override { rpc.Read(Rpc::kSmallMessage); }
+  void OnHeaders(Rpc& rpc) override {
+    rpc.Expect(kMaxHeadBytes);
+    rpc.Read(Rpc::kSmallMessage);
+  }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) {
       return rpc.Finish(

@@ -1,5 +1,6 @@
 #include "server/tensor_call.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -23,10 +24,12 @@ class TensorCall final : public Handler, private Intake::Reader {
 
   void OnHeaders(Rpc& rpc) override;
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
+  void OnFlood(Rpc& rpc) override;
   void OnDone(Rpc& rpc, bool cancelled) override;
 
  private:
-  absl::Status Admit(const Rpc& rpc);
+  absl::Status Admit(Rpc& rpc);
+  bool ExpectMore(Rpc& rpc);
   absl::Status Submit(Rpc& rpc, const grpc::ByteBuffer& message);
   absl::Status CheckSize(int64_t message_bytes);
   template <class Request>
@@ -53,7 +56,7 @@ void TensorCall::OnHeaders(Rpc& rpc) {
 }
 
 // Each refusal is counted where it is made.
-absl::Status TensorCall::Admit(const Rpc& rpc) {
+absl::Status TensorCall::Admit(Rpc& rpc) {
   ATTND_RETURN_IF_ERROR(request_->Admit());
   const auto& metadata = rpc.context().client_metadata();
   if (const auto found = metadata.find(kSizeKey); found != metadata.end()) {
@@ -66,6 +69,9 @@ absl::Status TensorCall::Admit(const Rpc& rpc) {
     }
     declared_bytes_ = *bytes;
   }
+  rpc.Expect(declared_bytes_ == Intake::kUndeclared
+                 ? std::min(context_->undeclared_bytes, context_->max_message_bytes)
+                 : std::max(declared_bytes_, Rpc::kSmallBytes));
   is_waiting_ = true;
   absl::Status status = context_->intake->Enter(this, declared_bytes_, /*may_be_refused=*/true);
   if (!status.ok()) context_->metrics->RecordRefusal(Refusal::kBytes);
@@ -81,6 +87,30 @@ void TensorCall::OnRoom(Budget::Share share) {
 void TensorCall::OnOverdue(const absl::Status& status) {
   context_->metrics->RecordRefusal(OverdueRefusal(status));
   Refuse(status);
+}
+
+// A message of unknown size takes more of the budget as it comes in.
+bool TensorCall::ExpectMore(Rpc& rpc) {
+  const int64_t more = std::min(2 * rpc.expected(), context_->max_message_bytes) - rpc.expected();
+  if (more <= 0 || !share_.Resize(share_.bytes() + more)) return false;
+  rpc.Expect(rpc.expected() + more);
+  return true;
+}
+
+void TensorCall::OnFlood(Rpc& rpc) {
+  if (is_refused_) return;
+  context_->intake->Leave(this);
+  if (declared_bytes_ != Intake::kUndeclared) {
+    context_->metrics->RecordRefusal(Refusal::kInvalid);
+    Refuse(absl::InvalidArgumentError(absl::StrCat("metadata: ", kSizeKey,
+                                                   " must be >= the size of the message, got ",
+                                                   declared_bytes_, " and more is arriving")));
+  } else if (is_waiting_ || !ExpectMore(rpc)) {
+    context_->metrics->RecordRefusal(Refusal::kBytes);
+    Refuse(absl::ResourceExhaustedError(
+        absl::StrCat("request: needs more than ", rpc.expected(),
+                     " bytes, which are not free, declare its size and retry later")));
+  }
 }
 
 void TensorCall::OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) {

@@ -55,9 +55,10 @@ struct TensorContext {
   const Clock* clock = nullptr;
   std::vector<std::string> devices;
   int64_t max_message_bytes = 0;
-  int max_priority = 0;            // of callers but those of Unix sockets
-  double max_request_seconds = 0;  // predicted; 0: none
-  bool logs_requests = false;      // every one; else only some of those that fail
+  int64_t undeclared_bytes = 16 << 20;  // what a message without a declared size is taken for
+  int max_priority = 0;                 // of callers but those of Unix sockets
+  double max_request_seconds = 0;       // predicted; 0: none
+  bool logs_requests = false;           // every one; else only some of those that fail
 
   // --- polling thread ---
   Intake* intake = nullptr;

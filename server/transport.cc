@@ -135,7 +135,13 @@ absl::Status Transport::Listen(const Options& options) {
   absl::StatusOr<std::unique_ptr<Acceptor>> acceptor = Acceptor::Listen(
       {.addresses = options.addresses,
        .silence = options.silence,
-       .take = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }},
+       .take = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); },
+       .flooded =
+           [this](std::shared_ptr<const Connection> connection, int64_t lowest) {
+             Post([this, connection = std::move(connection), lowest] {
+               EndFlood(*connection, lowest);
+             });
+           }},
       &connections_);
   if (!acceptor.ok()) return acceptor.status();
   acceptor_ = *std::move(acceptor);
@@ -262,24 +268,36 @@ std::unique_ptr<Handler> Transport::NewHandler(const std::string& method) const 
   return found == methods_.end() ? nullptr : found->second();
 }
 
+std::vector<std::shared_ptr<Rpc>> Transport::OpenCalls() {
+  std::vector<std::shared_ptr<Rpc>> calls;
+  const MutexLock lock(&mu_);
+  calls.reserve(calls_alive_.size());
+  // Null: its last reference is gone, its destructor waits for the lock.
+  for (Rpc* rpc : calls_alive_) {
+    if (std::shared_ptr<Rpc> call = rpc->weak_from_this().lock()) calls.push_back(std::move(call));
+  }
+  return calls;
+}
+
 void Transport::CancelStalled() {
   connections_.Sweep();
-  std::vector<std::shared_ptr<Rpc>> calls;
-  {
-    const MutexLock lock(&mu_);
-    // Null: its last reference is gone, its destructor waits for the lock.
-    for (Rpc* rpc : calls_alive_) {
-      if (std::shared_ptr<Rpc> call = rpc->weak_from_this().lock())
-        calls.push_back(std::move(call));
-    }
-  }
   const TimePoint now = std::chrono::steady_clock::now();
-  for (const std::shared_ptr<Rpc>& call : calls) call->CancelIfStalled(now);
+  for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->CancelIfStalled(now);
+}
+
+void Transport::EndFlood(const Connection& connection, int64_t lowest) {
+  const int64_t received = connection.received_bytes();
+  // What arrived before its calls were known is expected by now.
+  if (received < 0 || !FloodWatch::IsFlooding(connection, received, lowest)) return;
+  static LineLimit lines;
+  if (lines.Allow()) {
+    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
+  }
+  for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->TellFlood(&connection);
 }
 
 void Transport::AddCall(Rpc* rpc) {
   const MutexLock lock(&mu_);
-  live_ += 1;
   calls_alive_.insert(rpc);
 }
 

@@ -110,6 +110,9 @@ class Transport {
   void HoldCalls();
   void ReleaseCalls();
   void AddLive(int change);
+  // Calls that have arrived and not gone.
+  std::vector<std::shared_ptr<Rpc>> OpenCalls();
+  void EndFlood(const Connection& connection, int64_t lowest);
   void AddCall(Rpc* rpc);
   void RemoveCall(Rpc* rpc);
 

@@ -33,9 +33,13 @@ class RawConnection:
         self.listen(0.05)
 
     def open(self, rpc, **metadata):
-        """Sends the headers of a call; its stream."""
+        """Sends the headers of a call of the service; its stream."""
+        return self.open_path(SERVICE + rpc, **metadata)
+
+    def open_path(self, path, **metadata):
+        """Sends the headers of any call; its stream."""
         stream = self._http2.get_next_available_stream_id()
-        headers = [(":method", "POST"), (":scheme", "http"), (":path", SERVICE + rpc),
+        headers = [(":method", "POST"), (":scheme", "http"), (":path", path),
                    (":authority", self._target), ("te", "trailers"),
                    ("content-type", "application/grpc")]  # fmt: skip
         headers += [(key.replace("_", "-"), value) for key, value in metadata.items()]
