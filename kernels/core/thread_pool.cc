@@ -15,10 +15,13 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/core/job_table.h"
 #include "kernels/core/mutex.h"
 
 namespace attnd {
 namespace {
+
+using Clock = RunControl::Clock;
 
 // Long enough to bridge the gap between two primitives, short enough to leave an idle core alone.
 constexpr std::chrono::microseconds kSpin{50};
@@ -79,83 +82,204 @@ void PinTo(int cpu) {
   pthread_setaffinity_np(pthread_self(), sizeof(mask), &mask);  // a hint: failing does no harm
 }
 
+constexpr int kDepth = 4;  // items of several jobs on one stack
+
+// A thread that waited for its patience goes on undisturbed until then.
+thread_local Clock::time_point undisturbed_until;
+
 }  // namespace
 
 struct ThreadPool::Impl {
-  // The job. Plain members: written by the caller before `remaining` is raised, read only by who
-  // has claimed an item. While a claimed item is not done the caller cannot return, so a worker
-  // that comes late either claims an item of the next job or touches nothing.
-  const std::function<void(int64_t, int)>* fn = nullptr;
-  int64_t items = 0;
+  const int workers;
+  const std::chrono::nanoseconds patience;
 
-  alignas(64) std::atomic<int64_t> remaining = 0;  // items nobody has claimed
-  alignas(64) std::atomic<int64_t> done = 0;
+  JobTable jobs;
   alignas(64) std::atomic<int> sleepers = 0;
-  std::atomic<bool> caller_sleeps = false;
+  std::atomic<int> parked = 0;  // callers
   std::atomic<bool> stop = false;
   std::atomic<int64_t> launches = 0;
 
-  Mutex mu;
-  CondVar work_ready, work_done;  // with mu
-  std::exception_ptr error;       // guarded by mu; the first
-  int workers = 0;                // constant after construction
+  Mutex mu;  // also guards the errors of jobs
+  CondVar work_ready, closed;
   std::vector<std::thread> threads;
 
-  // Draws and runs items until none is left.
-  void Drain(int thread) {
-    for (;;) {
-      int64_t left = remaining.load(std::memory_order_relaxed);
-      do {
-        if (left <= 0) return;
-      } while (!remaining.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel,
-                                                std::memory_order_relaxed));
-      const int64_t total = items;
-      try {
-        (*fn)(total - left, thread);
-      } catch (...) {
-        MutexLock lock(&mu);
-        if (error == nullptr) error = std::current_exception();
-      }
-      if (done.fetch_add(1) + 1 == total && caller_sleeps) {
-        { MutexLock lock(&mu); }  // the caller is either before its check or in Wait
-        work_done.NotifyOne();
-      }
-    }
-  }
+  // Where an item runs: `busy` are the jobs that have one on this thread's stack, this one
+  // included.
+  struct Place {
+    int thread = 0, depth = 0;
+    uint64_t busy = 0;
+  };
+  class Item;
 
-  void Work(int thread, int cpu) {
-    if (cpu >= 0) PinTo(cpu);
-    SetFloatMode(FloatMode() | kFlushToZero);
-    const auto has_work = [this] { return remaining > 0 || stop; };
-    while (!stop) {
-      Drain(thread);
-      if (SpinUntil(has_work)) continue;
-      MutexLock lock(&mu);
-      ++sleepers;  // before the check: Wake reads it after raising `remaining`
-      while (!has_work()) work_ready.Wait(&mu);
-      --sleepers;
-    }
-  }
+  Impl(int worker_count, std::chrono::nanoseconds patience_time)
+      : workers(worker_count), patience(patience_time) {}
 
-  void Wake() {
-    if (sleepers == 0) return;
-    { MutexLock lock(&mu); }  // a worker is either before its check or in Wait
-    work_ready.NotifyAll();
-  }
+  // False if nothing was left to claim.
+  bool RunOne(Job* job, Place place);
+  void Finish(Job* job, int64_t count);
+  // Callers: waits while a job that is more urgent than `rank` is under way.
+  void ParkBehind(uint64_t rank, uint64_t busy, const RunControl* run);
+  // Workers: runs items of such jobs.
+  void RunMoreUrgent(uint64_t rank, const Place& place);
 
-  void WaitUntilDone() {
-    const auto all_done = [this] { return done == items; };
-    if (SpinUntil(all_done)) return;
-    MutexLock lock(&mu);
-    caller_sleeps = true;  // before the check: who finishes reads it after the last item
-    while (!all_done()) work_done.Wait(&mu);
-    caller_sleeps = false;
-  }
+  void Work(int thread, int cpu);
+  void Wake();
+  void RunAsCaller(Job* job);
+  void WaitUntilDone(Job* job);
+  std::exception_ptr Close(Job* job);
 };
 
-ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
+// An item that is under way on this thread.
+class ThreadPool::Impl::Item final : public RunScope {
+ public:
+  Item(Impl* pool, Job* job, const Place& place)
+      : RunScope(job->run), pool_(*pool), job_(*job), place_(place) {}
+
+  bool Check() override {
+    if (RunScope::Check()) return true;
+    const uint64_t others = pool_.jobs.open() & ~place_.busy;
+    if (others == 0) return false;
+    const uint64_t rank = job_.rank.load(std::memory_order_relaxed);
+    if (pool_.jobs.MostUrgent(others, rank) == nullptr) return false;
+    const auto begin = Clock::now();
+    if (begin < undisturbed_until) return false;
+    if (place_.thread == 0) {
+      pool_.ParkBehind(rank, place_.busy, job_.run);
+    } else if (place_.depth < kDepth) {
+      pool_.RunMoreUrgent(rank, place_);
+    }
+    away_ += Clock::now() - begin;
+    return RunScope::Check();
+  }
+
+  // Time that went to other jobs.
+  std::chrono::nanoseconds away() const { return away_; }
+
+ private:
+  Impl& pool_;
+  Job& job_;
+  const Place place_;
+  std::chrono::nanoseconds away_{0};
+};
+
+bool ThreadPool::Impl::RunOne(Job* job, Place place) {
+  const int64_t number = jobs.Claim(job);
+  if (number == JobTable::kNone) return false;
+  RunControl* const run = job->run;
+  if (run != nullptr && run->stopped()) {
+    Finish(job, jobs.ClaimRest(job) + 1);
+    return true;
+  }
+  const auto begin = run == nullptr ? Clock::time_point() : Clock::now();
+  std::chrono::nanoseconds away;
+  {
+    place.busy |= jobs.Bit(job);
+    ++place.depth;
+    Item item(this, job, place);
+    try {
+      (*job->fn)(number, place.thread);
+    } catch (...) {
+      MutexLock lock(&mu);
+      if (job->error == nullptr) job->error = std::current_exception();
+    }
+    away = item.away();
+  }
+  if (run != nullptr) {
+    run->AddSpent(Clock::now() - begin - away);
+    job->rank.store(RankOf(run, workers + 1), std::memory_order_relaxed);
+  }
+  Finish(job, 1);
+  return true;
+}
+
+// After the last item is counted the caller goes, and with it the job.
+void ThreadPool::Impl::Finish(Job* job, int64_t count) {
+  const int64_t total = job->items;
+  if (job->done.fetch_add(count) + count != total || !job->caller_sleeps) return;
+  { MutexLock lock(&mu); }  // the caller is either before its check or in Wait
+  job->finished.NotifyAll();
+}
+
+void ThreadPool::Impl::ParkBehind(uint64_t rank, uint64_t busy, const RunControl* run) {
+  const auto outranked = [&] { return jobs.MostUrgent(jobs.open() & ~busy, rank) != nullptr; };
+  if (!outranked() || Clock::now() < undisturbed_until) return;
+  const auto until = Clock::now() + patience;
+  MutexLock lock(&mu);
+  ++parked;  // before the check: Close reads it after clearing its bit
+  while (outranked() && !(run != nullptr && run->stopped())) {
+    if (Clock::now() >= until) {
+      undisturbed_until = Clock::now() + patience / 8;
+      break;
+    }
+    closed.WaitUntil(&mu, until);
+  }
+  --parked;
+}
+
+void ThreadPool::Impl::RunMoreUrgent(uint64_t rank, const Place& place) {
+  const auto until = Clock::now() + patience;
+  while (Job* job = jobs.MostUrgent(jobs.offered() & ~place.busy, rank)) {
+    RunOne(job, place);
+    if (Clock::now() < until) continue;
+    undisturbed_until = Clock::now() + patience / 8;
+    return;
+  }
+}
+
+void ThreadPool::Impl::Work(int thread, int cpu) {
+  if (cpu >= 0) PinTo(cpu);
+  SetFloatMode(FloatMode() | kFlushToZero);
+  const auto has_work = [this] { return jobs.offered() != 0 || stop; };
+  while (!stop) {
+    while (Job* job = jobs.Next(patience.count())) RunOne(job, {.thread = thread});
+    if (SpinUntil(has_work)) continue;
+    MutexLock lock(&mu);
+    ++sleepers;  // before the check: Wake reads it after the offer
+    while (!has_work()) work_ready.Wait(&mu);
+    --sleepers;
+  }
+}
+
+void ThreadPool::Impl::Wake() {
+  if (sleepers == 0) return;
+  { MutexLock lock(&mu); }  // a worker is either before its check or in Wait
+  work_ready.NotifyAll();
+}
+
+void ThreadPool::Impl::RunAsCaller(Job* job) {
+  const uint64_t own = jobs.Bit(job);
+  do {
+    if ((jobs.open() & ~own) == 0) continue;
+    ParkBehind(job->rank.load(std::memory_order_relaxed), own, job->run);
+  } while (RunOne(job, {.thread = 0}));
+}
+
+void ThreadPool::Impl::WaitUntilDone(Job* job) {
+  const auto all_done = [job] { return job->done == job->items; };
+  if (SpinUntil(all_done)) return;
+  MutexLock lock(&mu);
+  job->caller_sleeps = true;  // before the check: who finishes reads it after the last item
+  while (!all_done()) job->finished.Wait(&mu);
+  job->caller_sleeps = false;
+}
+
+std::exception_ptr ThreadPool::Impl::Close(Job* job) {
+  std::exception_ptr error;
+  {
+    MutexLock lock(&mu);
+    std::swap(error, job->error);
+  }
+  jobs.Close(job);
+  if (parked > 0) {
+    { MutexLock lock(&mu); }  // a caller is either before its check or in Wait
+    closed.NotifyAll();
+  }
+  return error;
+}
+
+ThreadPool::ThreadPool(int threads, std::chrono::nanoseconds patience)
+    : impl_(std::make_unique<Impl>(std::max(0, threads - 1), patience)) {
   assert(threads >= 1);
-  impl_->workers = std::max(0, threads - 1);
   const std::vector<int> cpus = CpusToPin(threads);
   for (int t = 1; t < threads; ++t) {
     const int cpu = cpus.empty() ? -1 : cpus[t];
@@ -175,27 +299,23 @@ int ThreadPool::threads() const { return impl_->workers + 1; }
 int64_t ThreadPool::launches() const { return impl_->launches; }
 
 void ThreadPool::ParallelFor(int64_t items, bool parallel,
-                             const std::function<void(int64_t, int)>& fn) {
-  Impl& job = *impl_;
-  ++job.launches;
+                             const std::function<void(int64_t, int)>& fn, RunControl* run) {
+  Impl& pool = *impl_;
+  ++pool.launches;
   const ScopedFlushToZero mode;
-  if (!parallel || items <= 1 || job.workers == 0) {
-    for (int64_t item = 0; item < items; ++item) fn(item, 0);
+  Job* const job =
+      parallel && items > 0 ? pool.jobs.Open(items, fn, run, RankOf(run, threads())) : nullptr;
+  if (job == nullptr) {
+    const RunScope scope(run);
+    // What a stopped job left behind may be what this one counts on.
+    if (CheckPoint()) return;
+    for (int64_t item = 0; item < items && !(parallel && CheckPoint()); ++item) fn(item, 0);
     return;
   }
-  job.fn = &fn;
-  job.items = items;
-  job.done = 0;
-  job.remaining = items;
-  job.Wake();
-  job.Drain(/*thread=*/0);
-  job.WaitUntilDone();
-  std::exception_ptr error;
-  {
-    MutexLock lock(&job.mu);
-    std::swap(error, job.error);
-  }
-  if (error != nullptr) std::rethrow_exception(error);
+  if (items > 1) pool.Wake();
+  pool.RunAsCaller(job);
+  pool.WaitUntilDone(job);
+  if (const std::exception_ptr error = pool.Close(job)) std::rethrow_exception(error);
 }
 
 }  // namespace attnd
