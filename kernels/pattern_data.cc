@@ -3,8 +3,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
 
 namespace attnd {
+namespace {
+
+constexpr size_t kStretch = 1 << 14;  // elements between check points
+
+}  // namespace
 
 HostInts::HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank)
     : name_(name), rank_(rank) {
@@ -77,6 +84,7 @@ void HostInts::CheckRange(Ops& ops, absl::string_view method,
     for (size_t at = 0; at < values_[p].size(); ++at) {
       const int32_t value = values_[p][at];
       const auto element = static_cast<int64_t>(at);
+      if (at % kStretch == 0 && CheckPoint()) return ops.Fail(StoppedStatus());
       if (value >= allowed.low && value <= allowed.high) continue;
       if (matters && !matters(p, element)) continue;
       ops.Fail(Refusal(method, p, element, absl::StrCat("must be in ", allowed.text)));
@@ -90,6 +98,7 @@ void HostInts::CheckPermutations(Ops& ops, absl::string_view method) const {
     const int64_t n = shapes_[p][shapes_[p].rank - 1];
     std::vector<bool> occurs;
     for (size_t at = 0; at < values_[p].size(); ++at) {
+      if (at % kStretch == 0 && CheckPoint()) return ops.Fail(StoppedStatus());
       const int32_t value = values_[p][at];
       if (at % static_cast<size_t>(n) == 0) occurs.assign(static_cast<size_t>(n), false);
       const bool is_inside = value >= 0 && value < n;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
 
 namespace attnd {
 
@@ -125,6 +127,9 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const PatternSource& source) {
 AttendRow Ops::Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads) {
   AttendRow row{.nq = nq, .nk = nk};
   for (const PatternSource& head : heads) {
+    // A stopped run leaves parts of patterns behind.
+    if (CheckPoint()) Fail(StoppedStatus());
+    if (!status_.ok()) return row;
     PatternCounts counts{head.visible_pairs, head.visible_tiles};
     row.gathers = row.gathers || head.gathers;
     row.is_listed = head.is_listed;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "kernels/core/run_control.h"
 #include "kernels/ops/pattern_constants.h"
 #include "kernels/ops/pattern_tiles.h"
 #include "kernels/ops/pattern_transpose.h"
@@ -165,6 +166,7 @@ void PatternBuilder::Add(const Predicate& visible, const Constants* constants) {
   terms_->known.clear();
   std::vector<TileSpan> spans;
   for (int64_t q_tile = 0; q_tile < Tiles(Nq_); ++q_tile) {
+    if (CheckPoint()) return;
     spans.clear();
     visible.Spans(q_tile, 0, Tiles(Nk_), &spans);
     for (const TileSpan& span : spans) {
@@ -173,6 +175,7 @@ void PatternBuilder::Add(const Predicate& visible, const Constants* constants) {
         continue;
       }
       for (int64_t tile = span.first; tile < span.last; ++tile) {
+        if (CheckPoint()) return;
         const int32_t mask = span.full ? Run::kFull : mask_of(q_tile, tile);
         if (mask != kHidden) Add(q_tile, tile, 1, mask, terms_of(q_tile, tile));
       }
@@ -183,6 +186,7 @@ void PatternBuilder::Add(const Predicate& visible, const Constants* constants) {
 void PatternBuilder::AddBand(int64_t lo, int64_t hi) { Add(*Band(lo, hi)); }
 
 Pattern PatternBuilder::Build() && {
+  if (CheckPoint()) entries_.clear();
   Pattern pattern{.Nq = Nq_, .Nk = Nk_};
   std::vector<int64_t> mask_pairs;
   mask_pairs.reserve(masks_->values.size());

@@ -2,6 +2,7 @@
 #include <list>
 #include <unordered_map>
 
+#include "kernels/core/run_control.h"
 #include "kernels/ops/pattern.h"
 
 namespace attnd {
@@ -52,6 +53,7 @@ std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
     if (auto found = impl_->Find(source.key)) return found;
   }
   auto built = std::make_shared<const Pattern>(source.build());
+  if (CheckPoint()) return built;  // of a stopped run: a part, not to be kept
   const int64_t bytes = BytesOf(*built) + static_cast<int64_t>(2 * source.key.size());
   if (bytes > max_bytes_) return built;  // it would put out all others, then itself
   std::list<Impl::Entry> out;            // dropped after the lock

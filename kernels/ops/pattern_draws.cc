@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/run_control.h"
 #include "kernels/ops/random.h"
 
 namespace attnd {
@@ -16,7 +17,7 @@ std::vector<int32_t> DrawnKeys(const PatternRow& row, int64_t R, uint64_t seed, 
   const auto [nq, nk] = row.lengths;
   std::vector<int32_t> keys(static_cast<size_t>(nq * R), -1);
   Sampler sampler(nk);
-  for (int64_t i = 0; i < nq; ++i) {
+  for (int64_t i = 0; i < nq && !CheckPoint(); ++i) {
     const int64_t p = i + row.offset;
     const int64_t candidates = row.causal ? std::clamp<int64_t>(p + 1, 0, nk) : nk;
     const auto drawn = sampler.Draw(candidates, R, seed, kKeysTag, static_cast<uint64_t>(head),
@@ -32,7 +33,7 @@ std::vector<int32_t> DrawnBlocks(const BigBird& bird, const BlockDraw& draw, int
   const int64_t begun = draw.prefix / bird.block + (draw.prefix % bird.block != 0 ? 1 : 0);
   const int64_t end = std::min(nb - std::min(bird.right, nb), begun);
   Sampler sampler(nb);
-  for (int64_t row = 0; row < rows; ++row) {
+  for (int64_t row = 0; row < rows && !CheckPoint(); ++row) {
     const int64_t t = row + bird.left, window = t - bird.half_window;
     const int64_t behind = std::max(t + bird.half_window + 1, bird.left);
     const int64_t before = std::max<int64_t>(std::min(window, end) - bird.left, 0);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core/run_control.h"
 #include "kernels/ops/pattern_parts.h"
 #include "kernels/ops/pattern_plan.h"
 #include "kernels/ops/pattern_tiles.h"
@@ -51,11 +52,16 @@ struct Lists {
 // The same pairs by column.
 PairList Transposed(const PairList& list, int64_t columns) {
   PairList other{.begin = std::vector<int64_t>(static_cast<size_t>(columns) + 1, 0)};
-  for (const int32_t column : list.columns) ++other.begin[column + 1];
+  for (size_t row = 0; row + 1 < list.begin.size() && !CheckPoint(); ++row) {
+    for (int64_t at = list.begin[row]; at < list.begin[row + 1]; ++at) {
+      ++other.begin[list.columns[at] + 1];
+    }
+  }
   std::partial_sum(other.begin.begin(), other.begin.end(), other.begin.begin());
   other.columns.resize(list.columns.size());
   std::vector<int64_t> next(other.begin.begin(), other.begin.end() - 1);
   for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
+    if (CheckPoint()) break;
     for (int64_t at = list.begin[row]; at < list.begin[row + 1]; ++at) {
       other.columns[next[list.columns[at]]++] = static_cast<int32_t>(row);
     }
@@ -69,12 +75,14 @@ Pattern PairLists(const Lists& lists) {
   list.begin = {0};
   list.columns.reserve(static_cast<size_t>(lists.row.lengths.nq * lists.R));
   for (int64_t i = 0; i < lists.row.Nq; ++i) {
+    if (CheckPoint()) break;
     const auto first = static_cast<int64_t>(list.columns.size());
     pattern.listed_again += lists.OfQuery(i, &list.columns);
     const auto end = static_cast<int64_t>(list.columns.size());
     pattern.visible_pairs += end - first;
     list.begin.push_back(end);
   }
+  list.begin.resize(static_cast<size_t>(lists.row.Nq) + 1, list.begin.back());  // if stopped
   pattern.queries_of = Transposed(list, lists.row.Nk);
   return pattern;
 }
@@ -84,6 +92,7 @@ Pattern Tiled(const Lists& lists) {
   std::vector<TileMask> tiles(Tiles(lists.row.lengths.nk));
   std::vector<int32_t> listed;
   for (int64_t q_tile = 0; q_tile < Tiles(lists.row.lengths.nq); ++q_tile) {
+    if (CheckPoint()) break;
     std::fill(tiles.begin(), tiles.end(), TileMask{});
     for (int64_t query = 0; query < kTile; ++query) {
       listed.clear();

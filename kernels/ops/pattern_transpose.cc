@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "kernels/core/run_control.h"
+
 namespace attnd {
 namespace {
 
@@ -67,6 +69,7 @@ TileRows Transposed(const TileRows& by_query, int64_t key_tiles) {
     return {by_query.runs.data() + begin, static_cast<size_t>(by_query.begin[row + 1] - begin)};
   };
   for (int64_t row = 0; row <= by_query.rows(); ++row) {
+    if (CheckPoint()) break;
     const auto at = static_cast<int32_t>(row);
     Differences(row_runs(row - 1), row_runs(row), [&](int32_t tile, const Look& look) {
       Open& o = open[tile];

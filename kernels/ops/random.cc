@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core/run_control.h"
 #include "kernels/ops/ops.h"
 #include "kernels/ops/random_block.h"
 
@@ -21,6 +22,7 @@ void ForEach(Drawer* draw, PhiloxKey key, uint64_t first, size_t count, const Pu
   uint64_t element = first / 4 * 4;
   const uint64_t end = first + count;
   for (; element < end; element += kDrawn) {
+    if (element / kDrawn % 16 == 0 && CheckPoint()) return;
     draw(key, element / 4, values);
     const uint64_t begin = std::max(element, first), until = std::min(element + kDrawn, end);
     for (uint64_t e = begin; e < until; ++e) put(e - first, values[e - element]);
@@ -42,7 +44,7 @@ double Dot(const double* a, const double* b, int64_t n) {
 // the Q of a QR decomposition with a positive diagonal of R. Gram-Schmidt, twice: orthogonal to
 // rounding (Giraud et al. 2005).
 void Orthonormalise(int64_t D, double* columns) {
-  for (int64_t j = 0; j < D; ++j) {
+  for (int64_t j = 0; j < D && !CheckPoint(); ++j) {
     double* column = columns + j * D;
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t i = 0; i < j; ++i) {
