@@ -5,6 +5,8 @@
 #include <new>
 
 #include "absl/strings/str_join.h"
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
 #include "kernels/registry.h"
 #include "kernels/validate.h"
 
@@ -291,6 +293,7 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
   }
   absl::StatusOr<RunResult> run = RunFormula(stream, &patterns, first, tensors, shapes);
   ATTND_RETURN_IF_ERROR(run.status());
+  if (stream.stopped()) return StoppedStatus();
 
   execution.results.resize(batch.size());
   for (size_t p = 0; p < batch.size(); ++p) {
@@ -308,6 +311,7 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
 }
 
 absl::StatusOr<Execution> Engine::Execute(Stream& stream, std::span<const Problem> batch) {
+  const RunScope scope(stream.control());
   return WithoutExceptions([&] { return impl_->Execute(stream, batch); });
 }
 

@@ -114,7 +114,9 @@ class Engine {
 
   // Runs on `stream`, whose workspace is reset first.
   // A problem's result does not depend on the others of the batch. Errors: INVALID_ARGUMENT if the
-  // plans' buckets differ, RESOURCE_EXHAUSTED when memory ends. No exception escapes.
+  // plans' buckets differ, RESOURCE_EXHAUSTED when memory ends, CANCELLED when the stream's
+  // RunControl stopped it: then all that it took is freed, and the engine is as before. No
+  // exception escapes.
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
 
  private:

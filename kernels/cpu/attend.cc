@@ -47,8 +47,7 @@ absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& ar
   const auto state = [&](int64_t n) {
     return static_cast<float*>((*states)->data()) + n * state_floats;
   };
-  const bool parallel = cpu.Parallel(work.serial_seconds());
-  cpu.pool->ParallelFor(work.items(), parallel, [&](int64_t n, int thread) {
+  cpu.ForEach(stream, work.items(), work.serial_seconds(), [&](int64_t n, int thread) {
     float* own = base + thread * floats;
     AttendWork::Split* split = work.SplitOf(n);
     if (split == nullptr) return run(work.Item(n), own, nullptr);

@@ -13,6 +13,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/attend_grad_pair-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -95,6 +96,7 @@ inline void ShareOfKeys::Run() {
     Tiles tiles;
     for (int64_t tile = 0; tile < shares.tiles; ++tile) {
       if (shares.ShareOf(tile) != s_.share) continue;
+      if (CheckPoint()) return;
       tiles.push_back(tile);
       if (static_cast<int64_t>(tiles.size()) < KeyBlock(plan_.D, plan_.Dv)) continue;
       RunBlock(tiles, h, h + together);
@@ -116,6 +118,7 @@ inline void ShareOfKeys::SumSinks(int64_t h) {
   const HeadRows out = HeadRows::Of(p.out, s_.b, h), dout = HeadRows::Of(grad.dout, s_.b, h);
   double sum = 0;
   for (int64_t i = 0; i < row_.nq; ++i) {
+    if (i % kTile == 0 && CheckPoint()) return;
     const double log_sum = lse.Scalar(i);
     if (log_sum == -std::numeric_limits<double>::infinity()) continue;
     double shift = dlse.data == nullptr ? 0.0 : -static_cast<double>(dlse.Scalar(i));
@@ -153,7 +156,7 @@ inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
   for (;;) {
     int64_t tile = VisibleTile::kNone;
     for (const VisibleTiles& v : visible) tile = std::min(tile, v.tile().index);
-    if (tile == VisibleTile::kNone) return;
+    if (tile == VisibleTile::kNone || CheckPoint()) return;
     pair_.LoadQueries(h, pattern, tile, &queries);
     bool first = true;
     for (size_t i = 0; i < tiles.size(); ++i) {
@@ -289,6 +292,7 @@ inline void SumPlane(const GradPlan& plan, const PlaneSum& plane, float* space) 
   const int64_t repeats = rows == 1 ? count : 1;
   const HeadRows to = HeadRows::Of(out, b, h);
   for (int64_t row = 0; row < rows; ++row) {
+    if (row % kTile == 0 && CheckPoint()) return;
     std::fill_n(space, stride, 0.0f);
     for (int64_t bb = b; bb < b_end; ++bb) {
       for (int64_t hh = h; hh < h_end; ++hh) {

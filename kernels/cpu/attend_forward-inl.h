@@ -13,6 +13,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/query_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -148,6 +149,7 @@ inline void AttendQueries(const AttendItem& item, float* scratch, float* state) 
   for (;;) {
     QueryTile& tile = *std::min_element(tiles.begin(), tiles.end(), behind);
     if (tile.next() == VisibleTile::kNone) break;
+    if (CheckPoint()) return;
     tile.Advance(&keys);
   }
   for (QueryTile& tile : tiles) state == nullptr ? tile.Store() : tile.Save(state);
@@ -163,6 +165,7 @@ inline void MergeQueries(const AttendItem& item, float* scratch, const float* st
   QueryTile tile(item, 0, scores, space, take);
   tile.LoadQueries();
   for (int64_t part = 0; part < parts; ++part) {
+    if (CheckPoint()) return;
     tile.Merge(states + part * AttendStateFloats(item.Dv));
   }
   tile.Store();

@@ -118,6 +118,7 @@ double ShareWork(const GradPlan& p, int64_t b, int64_t share) {
     const KeyShares shares = {CeilDiv(slots, kTile), p.shares};
     for (int64_t tile = 0; tile < shares.tiles; ++tile) {
       if (shares.ShareOf(tile) != share) continue;
+      if (CheckPoint()) return 0;
       work += static_cast<double>(
           CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(row.nq, kTile)));
     }
@@ -301,7 +302,7 @@ absl::Status CpuAttendGrad(CpuBackend& backend, Stream& stream, const AttendGrad
   Item* items = static_cast<Item*>((*list)->data());
   ListItems(plans, items);
   const Launch launch(cpu, plans, static_cast<int32_t*>((*counters)->data()));
-  cpu.pool->ParallelFor(needs.items, cpu.Parallel(serial), [&](int64_t i, int thread) {
+  cpu.ForEach(stream, needs.items, serial, [&](int64_t i, int thread) {
     char* space = static_cast<char*>((*scratch)->data()) + thread * bytes;
     launch.Run(items[i], reinterpret_cast<float*>(space));
   });

@@ -71,6 +71,7 @@ inline void ShareOfBias::EachPair(int64_t tile, int64_t q_begin, int64_t q_end,
       VisibleTiles visible(pattern, &Pattern::by_key, tile, q_end);
       for (; !visible.done(); visible.Next()) {
         if (visible.tile().index < q_begin) continue;
+        if (CheckPoint()) return;
         pair.LoadQueries(h, pattern, visible.tile().index, &queries_);
         if (queries_.slots.count == 0) continue;
         pair.Weigh(&queries_, &keys_, visible.tile());
@@ -123,6 +124,7 @@ inline void ShareOfBias::Store(int64_t first_query, int64_t first_key) {
 inline void ShareOfBias::RunGathered() {
   const int64_t rows = out_.shape[2], columns = out_.shape[3];
   for (int64_t i = 0; i < rows; ++i) {
+    if (CheckPoint()) return;
     for (int64_t j = 0; j < columns; ++j) std::memset(At(i, j), 0, sizeof(float));
   }
   int64_t k_tiles = 0, q_tiles = 0;

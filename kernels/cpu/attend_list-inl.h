@@ -13,6 +13,7 @@
 #include <numbers>
 
 #include "hwy/highway.h"
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/attend_list.h"
 #include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/gemm-inl.h"
@@ -245,6 +246,8 @@ HWY_INLINE void EachListed(const PairList& list, int64_t first, int64_t rows, in
                            int64_t block, int64_t* next, const Visit& visit) {
   std::copy_n(list.begin.data() + first, rows, next);
   const int32_t* ids = list.columns.data();
+  constexpr int64_t kPairs = 1024;  // between check points; a row without pairs counts as one
+  int64_t pairs = 0;
   for (int64_t end = block;; end += block) {
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t stop = list.begin[first + r + 1];
@@ -254,7 +257,11 @@ HWY_INLINE void EachListed(const PairList& list, int64_t first, int64_t rows, in
         while (to < most && ids[to] < end) ++to;
         next[r] = to;
         visit(first + r, ids + from, to - from);
+        pairs += to - from;
       }
+      if (++pairs < kPairs) continue;
+      pairs = 0;
+      if (CheckPoint()) return;
     }
     if (end >= others) return;
   }

@@ -213,7 +213,7 @@ absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArg
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendListed), HWY_CHOOSE_AVX2(AttendListed),
                      HWY_CHOOSE_AVX3(AttendListed));
   float* base = static_cast<float*>((*scratch)->data());
-  cpu.pool->ParallelFor(count, cpu.Parallel(serial), [&](int64_t n, int thread) {
+  cpu.ForEach(stream, count, serial, [&](int64_t n, int thread) {
     const Item& item = items[n];
     const ListHead head = ListHead::Of(args.problems[item.problem], args.params, item.b, item.h);
     run(head, item.first, item.rows, base + thread * floats);

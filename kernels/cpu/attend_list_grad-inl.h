@@ -167,6 +167,7 @@ inline void ListedGrad::EachScore(const Add& add) {
   const PairList& list = head_.pattern->keys_of;
   std::fill_n(own_, stride_, 0.0f);
   for (int64_t i = 0; i < head_.Nq; ++i) {
+    if (CheckPoint()) return;
     LoadRow(i, own_);
     for (int64_t at = list.begin[i]; at < list.begin[i + 1]; at += kListChunk) {
       const int64_t n = std::min(kListChunk, list.begin[i + 1] - at);

@@ -239,11 +239,10 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
   }
   const Launch launch(cpu, args, work, static_cast<float*>((*row_terms)->data()));
   float* base = static_cast<float*>((*scratch)->data());
-  const bool parallel = cpu.Parallel(serial);
-  cpu.pool->ParallelFor(work.query_items(), parallel, [&](int64_t n, int thread) {
+  cpu.ForEach(stream, work.query_items(), serial, [&](int64_t n, int thread) {
     launch.Terms(items[n], base + thread * floats, &sums[n]);
   });
-  cpu.pool->ParallelFor(count, parallel, [&](int64_t n, int thread) {
+  cpu.ForEach(stream, count, serial, [&](int64_t n, int thread) {
     launch.Run(items[n], base + thread * floats, n < work.query_items() ? &sums[n] : nullptr);
   });
   store();

@@ -4,6 +4,8 @@
 #include <limits>
 #include <numbers>
 
+#include "kernels/core/run_control.h"
+
 namespace attnd {
 namespace {
 
@@ -146,6 +148,7 @@ void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, int64_t* states
     open = head;
   };
   for (int64_t first = 0; first < slots; first += kTile) {
+    if (first % (16 * kTile) == 0 && CheckPoint()) return;
     const int64_t rows = std::min(kTile, slots - first);
     const int64_t visible =
         first < seeing ? CountVisible(pattern, &Pattern::by_query, first / kTile, key_tiles) : 0;

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core/run_control.h"
 #include "kernels/core/status.h"
+#include "kernels/core/stopped.h"
 #include "kernels/cpu/attend.h"
 #include "kernels/cpu/attend_list.h"
 #include "kernels/cpu/peak.h"
@@ -138,12 +140,13 @@ CpuBackend::CpuBackend(Isa isa, int threads) : pool_(threads) {
            .memory_bytes = UsableMemory()};
 }
 
-// A dry run touches neither the pool nor the tensors, so it does not wait for a running batch.
+// What a stopped run has left out leaves wrong values behind: they must not look like a result.
 template <class F>
 absl::Status CpuBackend::Run(Stream& stream, const F& primitive) {
-  if (stream.is_dry()) return primitive();
-  MutexLock lock(&mu_);
-  return primitive();
+  if (stream.stopped()) return StoppedStatus();
+  const RunScope scope(stream.control());
+  absl::Status status = primitive();
+  return status.ok() && stream.stopped() ? StoppedStatus() : status;
 }
 
 absl::Status CpuBackend::Attend(Stream& stream, const AttendArgs& args) {
@@ -226,9 +229,15 @@ absl::Status CpuBackend::Upload(Stream& stream, void* destination,
   return Run(stream, [&] { return CpuUpload(*this, stream, destination, spans); });
 }
 // The stream is done when a call returns.
-absl::Status CpuBackend::Download(Stream&, const void* source, std::span<std::byte> bytes) {
-  if (!bytes.empty()) std::memcpy(bytes.data(), source, bytes.size());
-  return absl::OkStatus();
+absl::Status CpuBackend::Download(Stream& stream, const void* source, std::span<std::byte> bytes) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  return Run(stream, [&] {
+    for (size_t at = 0; at < bytes.size() && !CheckPoint(); at += kPiece) {
+      std::memcpy(bytes.data() + at, static_cast<const std::byte*>(source) + at,
+                  std::min(kPiece, bytes.size() - at));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const CpuOptions& options) {

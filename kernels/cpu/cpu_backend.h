@@ -1,11 +1,11 @@
 // The CPU backend: one pool of threads, one instruction set, kernels in Highway.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/core/mutex.h"
 #include "kernels/core/thread_pool.h"
 #include "kernels/cpu/targets.h"
 
@@ -25,6 +25,11 @@ struct Cpu {
   // Seconds that `items` independent items of `serial_seconds` in all take on this pool.
   double ParallelSeconds(double serial_seconds, int64_t items) const;
   bool Parallel(double serial_seconds) const { return serial_seconds >= kParallelSeconds; }
+  // ThreadPool::ParallelFor for a stream's run, in parallel where so much work is worth it.
+  void ForEach(Stream& stream, int64_t items, double serial_seconds,
+               const std::function<void(int64_t, int)>& fn) const {
+    pool->ParallelFor(items, Parallel(serial_seconds), fn, stream.control());
+  }
 };
 
 // `bytes` of scratch of a stream, aligned to 64. RESOURCE_EXHAUSTED when there is no memory; on a
@@ -67,10 +72,9 @@ class CpuBackend final : public Backend {
   template <class F>
   absl::Status Run(Stream& stream, const F& primitive);
 
-  ThreadPool pool_;  // one call at a time, under mu_
+  ThreadPool pool_;
   Cpu cpu_;
   DeviceInfo info_;
-  Mutex mu_;
 };
 
 }  // namespace attnd

@@ -187,7 +187,7 @@ absl::Status CpuCumulative(CpuBackend& backend, Stream& stream, const Cumulative
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(CumulativeUnits), HWY_CHOOSE_AVX2(CumulativeUnits),
                      HWY_CHOOSE_AVX3(CumulativeUnits));
   const auto launch = [&](const RowItems& items, bool writes) {
-    cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+    cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
       const RowItems::Item item = items[i];
       const AlongWalk& walk = walks[item.problem];
       double* all = static_cast<double*>((*totals)->data());

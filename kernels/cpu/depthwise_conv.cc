@@ -236,7 +236,7 @@ absl::Status CpuDepthwiseConv(CpuBackend& backend, Stream& stream, const Depthwi
     taps.push_back(TapsOf(p.weight, args.flipped));
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ConvRows), HWY_CHOOSE_AVX2(ConvRows),
                      HWY_CHOOSE_AVX3(ConvRows));
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int thread) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int thread) {
     const int64_t problem = items.problem(i);
     const DepthwiseConvProblem& p = args.problems[problem];
     int64_t head;
@@ -276,7 +276,7 @@ absl::Status CpuDepthwiseConvGrad(CpuBackend& backend, Stream& stream,
   const auto share_of = [&](int64_t item, int64_t problem) {
     return share + first[problem] + item * args.problems[problem].dweight.shape[1];
   };
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int thread) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int thread) {
     const int64_t problem = items.problem(i);
     const DepthwiseConvGradProblem& p = args.problems[problem];
     int64_t head;

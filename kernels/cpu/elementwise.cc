@@ -132,7 +132,7 @@ absl::Status CpuElementwise(CpuBackend& backend, Stream& stream, const Elementwi
   }
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ElementTiles), HWY_CHOOSE_AVX2(ElementTiles),
                      HWY_CHOOSE_AVX3(ElementTiles));
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     const ElementwiseProblem& p = args.problems[item.problem];
     run(args, operands, walks[item.problem], {&p.a, &p.b, &p.c, &p.out}, item.begin, item.end);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/fft_plan.h"
 #include "kernels/cpu/primitives.h"
@@ -46,6 +47,7 @@ void RowBlock(const FftProblem& p, const FftPlan& plan, const char* x, int64_t n
     ReadFloats(p.x.dtype, x + n * p.x.stride[row] * size, p.x.stride[row + 1], M, to, 0.25f);
   };
   for (int64_t r = 0; r < kWide; ++r) {
+    if (CheckPoint()) return;
     const int64_t n = n0 + r;
     float* even = rows + r * M;
     if (n > N / 2) {
@@ -63,6 +65,7 @@ void RowBlock(const FftProblem& p, const FftPlan& plan, const char* x, int64_t n
   Run(plan, stored, rows);
 
   for (int64_t m0 = 0; m0 <= M / 2; m0 += kWide, spectrum += block_pitch) {
+    if (m0 % (64 * kWide) == 0 && CheckPoint()) return;
     HWY_ALIGN float taken[kWide * 2 * kWide];  // [column][real and imaginary parts of both rows]
     for (int64_t i = 0; i < kWide; ++i) {
       float* at = taken + i * 2 * kWide;
@@ -248,13 +251,14 @@ absl::Status CpuRealFft2(CpuBackend& backend, Stream& stream, const FftArgs& arg
   std::vector<Plans> plans;
   for (const Task& task : tasks) {
     plans.push_back(task.matrices == 0 ? Plans() : Plans{FftPlanOf(task.M), FftPlanOf(task.N)});
+    if (stream.stopped()) return absl::OkStatus();  // a plan may be missing
   }
   auto* spectra = static_cast<float*>((*scratch)->data());
   const auto work = [&](int thread) { return spectra + floats + thread * work_of_thread; };
 
   auto* rows = Choose(cpu.isa, HWY_CHOOSE_SSE4(RowBlock), HWY_CHOOSE_AVX2(RowBlock),
                       HWY_CHOOSE_AVX3(RowBlock));
-  cpu.pool->ParallelFor(row_items.count(), cpu.Parallel(row_serial), [&](int64_t i, int thread) {
+  cpu.ForEach(stream, row_items.count(), row_serial, [&](int64_t i, int thread) {
     const RowItems::Item item = row_items[i];
     const Task& task = tasks[item.problem];
     const int64_t matrix = item.begin / task.row_blocks;
@@ -265,16 +269,15 @@ absl::Status CpuRealFft2(CpuBackend& backend, Stream& stream, const FftArgs& arg
   });
   auto* columns = Choose(cpu.isa, HWY_CHOOSE_SSE4(ColumnBlock), HWY_CHOOSE_AVX2(ColumnBlock),
                          HWY_CHOOSE_AVX3(ColumnBlock));
-  cpu.pool->ParallelFor(
-      column_items.count(), cpu.Parallel(column_serial), [&](int64_t i, int thread) {
-        const RowItems::Item item = column_items[i];
-        const Task& task = tasks[item.problem];
-        const int64_t matrix = item.begin / task.column_blocks;
-        const int64_t block = item.begin % task.column_blocks;
-        columns(task.problem, *plans[item.problem].of_columns,
-                spectra + task.offset + matrix * task.pitch + block * task.block_pitch,
-                task.Matrix(task.problem.out, matrix), block * wide, work(thread));
-      });
+  cpu.ForEach(stream, column_items.count(), column_serial, [&](int64_t i, int thread) {
+    const RowItems::Item item = column_items[i];
+    const Task& task = tasks[item.problem];
+    const int64_t matrix = item.begin / task.column_blocks;
+    const int64_t block = item.begin % task.column_blocks;
+    columns(task.problem, *plans[item.problem].of_columns,
+            spectra + task.offset + matrix * task.pitch + block * task.block_pitch,
+            task.Matrix(task.problem.out, matrix), block * wide, work(thread));
+  });
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/fft_plan.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -209,6 +210,7 @@ inline void RunSmooth(const FftPlan& plan, Columns& columns, float* work) {
   float* rows = other + n1 * kElement;
   const int64_t pitch = (n2 + 1) * kElement;
   for (int64_t j2 = 0; j2 < n2; ++j2) {
+    if (CheckPoint()) return;
     columns.Read(j2, n2, n1, x);
     const float* done = RunLevel(plan.outer, x, other);
     const float* w = plan.twiddles.data() + j2 * n1 * 2;
@@ -218,6 +220,7 @@ inline void RunSmooth(const FftPlan& plan, Columns& columns, float* work) {
   }
   // x and `other` are next to each other and together never smaller than a row.
   for (int64_t k1 = 0; k1 < n1; ++k1) {
+    if (CheckPoint()) return;
     columns.Write(k1, n1, n2, RunLevel(plan.inner, rows + k1 * pitch, x));
   }
 }

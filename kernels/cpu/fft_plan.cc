@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "kernels/core/mutex.h"
+#include "kernels/core/run_control.h"
 
 namespace attnd {
 namespace {
@@ -15,6 +16,7 @@ using Complex = std::complex<double>;
 
 // A level of 256 elements of 16 lanes takes 32 KiB, and as much again to work in.
 constexpr int64_t kLargestLevel = 256;
+constexpr int64_t kLongStretch = 1024;  // sines and cosines between check points
 
 // The factors of n in the order of their passes; empty if one is too large.
 std::vector<int64_t> RadicesOf(int64_t n) {
@@ -87,6 +89,7 @@ void Transform(const Complex* in, int64_t n, int64_t step, const std::vector<Com
     *out = *in;
     return;
   }
+  if (n >= kLongStretch && CheckPoint()) return;
   const int64_t radix = n % 2 == 0 ? 2 : n % 3 == 0 ? 3 : 5;
   const int64_t m = n / radix;
   for (int64_t u = 0; u < radix; ++u) Transform(in + u * step, m, step * radix, roots, out + u * m);
@@ -104,8 +107,12 @@ void Transform(const Complex* in, int64_t n, int64_t step, const std::vector<Com
 void AddConvolution(FftPlan& plan) {
   const int64_t n = plan.sizes.n, smooth = plan.sizes.smooth;
   std::vector<Complex> kernel(static_cast<size_t>(smooth)), spectrum(kernel.size()), roots;
-  for (int64_t j = 0; j < smooth; ++j) roots.push_back(Root(j, smooth));
+  for (int64_t j = 0; j < smooth; ++j) {
+    if (j % kLongStretch == 0 && CheckPoint()) return;
+    roots.push_back(Root(j, smooth));
+  }
   for (int64_t j = 0; j < n; ++j) {
+    if (j % kLongStretch == 0 && CheckPoint()) return;
     // j^2 mod 2n; j < 2^31.
     const Complex w = Root(j * j % (2 * n), 2 * n);
     Append(plan.chirp, w);
@@ -122,7 +129,7 @@ FftPlan Build(int64_t n) {
   plan.outer = LevelOf(n1);
   if (n2 > 1) {
     plan.inner = LevelOf(n2);
-    for (int64_t j2 = 0; j2 < n2; ++j2) {
+    for (int64_t j2 = 0; j2 < n2 && !CheckPoint(); ++j2) {
       for (int64_t k1 = 0; k1 < n1; ++k1) Append(plan.twiddles, Root(j2 * k1, smooth));
     }
   }
@@ -138,6 +145,7 @@ class PlanCache {
       if (auto plan = Find(n)) return plan;
     }
     auto plan = std::make_shared<const FftPlan>(Build(n));
+    if (CheckPoint()) return nullptr;
     MutexLock lock(&mu_);
     if (auto other = Find(n)) return other;
     plans_.push_front(plan);

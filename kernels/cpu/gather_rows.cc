@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
@@ -21,7 +22,8 @@ namespace attnd::HWY_NAMESPACE {
 
 constexpr int64_t kChunk = 256;  // floats of a row at a time, on the stack
 constexpr int64_t kLanes = HWY_LANES(float);
-constexpr int64_t kAhead = 8;  // rows; 1.4 times as fast as without (rows_bench, D 64)
+constexpr int64_t kStretch = 1024;  // rows that one row sums between check points
+constexpr int64_t kAhead = 8;       // rows; 1.4 times as fast as without (rows_bench, D 64)
 
 // One row of D elements that is not a plain copy.
 void ConvertRow(const View& x, const char* from, int64_t from_stride, const View& out, char* to,
@@ -114,6 +116,7 @@ void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* c
       for (int64_t s = 0; s < sources; ++s) {
         const int32_t* order = starts[s] + N + 1;
         for (int64_t i = starts[s][n]; i < starts[s][n + 1]; ++i) {
+          if ((i - starts[s][n]) % kStretch == kStretch - 1 && CheckPoint()) return;
           if (i + kAhead < starts[s][N]) {
             PrefetchRow(x[s] + order[i + kAhead] * x_pitch, D * x_size);
           }
@@ -192,13 +195,16 @@ void Invert(const Lists& lists, int64_t list, int32_t* start) {
   const int64_t step = lists.index.stride[lists.leading()];
   int32_t* order = start + lists.N + 1;
   std::fill(start, order, 0);
+  constexpr int64_t kStretch = 1 << 14;  // of rows, between check points
   for (int64_t m = 0; m < lists.M; ++m) {
+    if (m % kStretch == 0 && CheckPoint()) return;
     if (index[m * step] >= 0) ++start[index[m * step] + 1];
   }
   // start[n + 1] is where list n begins; filling moves it to the end, where list n + 1 begins.
   int32_t sum = 0;
   for (int64_t n = 1; n <= lists.N; ++n) sum += std::exchange(start[n], sum);
   for (int64_t m = 0; m < lists.M; ++m) {
+    if (m % kStretch == 0 && CheckPoint()) return;
     if (index[m * step] >= 0) order[start[index[m * step] + 1]++] = static_cast<int32_t>(m);
   }
 }
@@ -277,7 +283,7 @@ absl::Status CpuGatherRows(CpuBackend& backend, Stream& stream, const GatherRows
   }
   auto* run =
       Choose(cpu.isa, HWY_CHOOSE_SSE4(Gather), HWY_CHOOSE_AVX2(Gather), HWY_CHOOSE_AVX3(Gather));
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     const GatherRowsProblem& p = args.problems[item.problem];
     const int rank = p.out.shape.rank - 2;
@@ -316,14 +322,14 @@ absl::Status CpuScatterRows(CpuBackend& backend, Stream& stream, const ScatterRo
     return absl::OkStatus();
   }
   auto* starts = static_cast<int32_t*>((*scratch)->data());
-  cpu.pool->ParallelFor(sorts.count(), cpu.Parallel(sort_serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, sorts.count(), sort_serial, [&](int64_t i, int) {
     const RowItems::Item item = sorts[i];
     const Lists& of = lists[item.problem];
     Invert(of, item.begin, starts + of.offset + item.begin * of.elements());
   });
   auto* run =
       Choose(cpu.isa, HWY_CHOOSE_SSE4(Scatter), HWY_CHOOSE_AVX2(Scatter), HWY_CHOOSE_AVX3(Scatter));
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     const ScatterRowsProblem& p = args.problems[item.problem];
     const int rank = p.out.shape.rank - 2;

@@ -81,7 +81,7 @@ absl::Status CpuLayerNorm(CpuBackend& backend, Stream& stream, const LayerNormAr
   }
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(NormalizeRows), HWY_CHOOSE_AVX2(NormalizeRows),
                      HWY_CHOOSE_AVX3(NormalizeRows));
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     run(args.problems[item.problem], args.eps, item.begin, item.end);
   });

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/matmul_plan.h"
 #include "kernels/cpu/primitives.h"
@@ -55,7 +56,7 @@ void SumChunk(const MatMulPlan& plan, const Tile& tile, int64_t chunk, MutableRo
   float* const b_scratch = scratch + plan.a_floats();
   const int64_t begin = chunk * plan.chunk, end = std::min(begin + plan.chunk, plan.steps);
   const int64_t panels = (tile.columns + kPanel - 1) / kPanel;
-  for (int64_t i = begin; i < end; ++i) {
+  for (int64_t i = begin; i < end && !CheckPoint(); ++i) {
     const Step step(plan, tile, i);
     const Broadcast a = LeftOperand(step.a, tile.rows, step.count, panels, scratch);
     if (plan.is_thin()) {
@@ -180,7 +181,7 @@ absl::Status CpuMatMul(CpuBackend& backend, Stream& stream, const MatMulArgs& ar
   std::vector<std::atomic<int>> arrived(static_cast<size_t>(work.cut_tiles));
   auto* run =
       Choose(cpu.isa, HWY_CHOOSE_SSE4(RunItem), HWY_CHOOSE_AVX2(RunItem), HWY_CHOOSE_AVX3(RunItem));
-  cpu.pool->ParallelFor(work.items.count(), cpu.Parallel(serial), [&](int64_t i, int thread) {
+  cpu.ForEach(stream, work.items.count(), serial, [&](int64_t i, int thread) {
     const RowItems::Item item = work.items[i];
     const MatMulPlan& plan = work.plans[item.problem];
     float* partial = nullptr;

@@ -263,7 +263,7 @@ absl::Status Launch(CpuBackend& backend, Stream& stream, std::span<const Problem
     stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
     return absl::OkStatus();
   }
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     kernel(problems[item.problem], item.begin, item.end);
   });

@@ -2,6 +2,7 @@
 // memory; rows of ranges that overlap come from cache.
 #include <algorithm>
 
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/along_walk.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/primitives.h"
@@ -88,7 +89,7 @@ struct PoolMax {
 // Calls visit with a range in pieces of kChunkRows.
 template <class F>
 HWY_INLINE void ForEachPiece(RowRange range, const F& visit) {
-  for (int64_t n = range.begin; n < range.end; n += AlongWalk::kChunkRows) {
+  for (int64_t n = range.begin; n < range.end && !CheckPoint(); n += AlongWalk::kChunkRows) {
     visit(RowRange{n, std::min(n + AlongWalk::kChunkRows, range.end)});
   }
 }
@@ -174,7 +175,7 @@ absl::Status CpuPool(CpuBackend& backend, Stream& stream, const PoolArgs& args) 
   }
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(PoolRows), HWY_CHOOSE_AVX2(PoolRows),
                      HWY_CHOOSE_AVX3(PoolRows));
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     run(args.op, args.problems[item.problem], item.begin, item.end);
   });

@@ -179,13 +179,13 @@ absl::Status CpuReduce(CpuBackend& backend, Stream& stream, const ReduceArgs& ar
     float* all = static_cast<float*>((*parts)->data());
     return walks[problem].chunks > 1 ? all + first_part[problem] : nullptr;
   };
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     run(args.op, args.problems[item.problem], walks[item.problem], item.begin, item.end,
         parts_of(item.problem));
   });
   if (combined.count() == 0) return absl::OkStatus();
-  cpu.pool->ParallelFor(combined.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+  cpu.ForEach(stream, combined.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = combined[i];
     for (int64_t n = item.begin; n < item.end; ++n) {
       Combine(args.op, args.problems[item.problem], walks[item.problem], n, parts_of(item.problem));

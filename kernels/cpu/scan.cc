@@ -235,13 +235,13 @@ absl::Status Launch(const CpuBackend& backend, Stream& stream, const Args& args)
     });
     const std::span<ScanItem> work = list.Take();
     if (work.empty()) continue;
-    cpu.pool->ParallelFor(static_cast<int64_t>(work.size()), cpu.Parallel(demand.seconds),
-                          [&](int64_t i, int thread) {
-                            float* own = base + thread * demand.scratch;
-                            ScanItem item = work[static_cast<size_t>(i)];
-                            if (item.kept == nullptr) item.kept = own + ScanLayout(item).floats();
-                            (item.grad == nullptr ? forward : backward)(item, own);
-                          });
+    cpu.ForEach(stream, static_cast<int64_t>(work.size()), demand.seconds,
+                [&](int64_t i, int thread) {
+                  float* own = base + thread * demand.scratch;
+                  ScanItem item = work[static_cast<size_t>(i)];
+                  if (item.kept == nullptr) item.kept = own + ScanLayout(item).floats();
+                  (item.grad == nullptr ? forward : backward)(item, own);
+                });
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/targets.h"
 
 namespace attnd {
@@ -90,6 +91,7 @@ struct ScanWalk {
       const ScanBlock& part = parts[p];
       const int64_t blocks = (part.count() + most - 1) / most;
       for (int64_t n = 0; n < blocks; ++n) {
+        if (CheckPoint()) return;
         const ScanBlock next = Cut(part, p, reverse ? blocks - 1 - n : n, most);
         if (block.count() > 0) f(block, next);
         block = next;

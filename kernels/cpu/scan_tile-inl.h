@@ -222,6 +222,7 @@ inline void StoreRows(const RowsOf& to, const Tile& tile) {
 
 inline void ZeroRows(const RowsOf& to) {
   for (int64_t i = 0; i < to.count; ++i) {
+    if (i % 1024 == 1023 && CheckPoint()) return;
     std::memset(to.Row(i), 0, static_cast<size_t>(to.view.shape[3] * SizeOf(to.view.dtype)));
   }
 }

@@ -177,7 +177,7 @@ absl::Status CpuSoftmax(CpuBackend& backend, Stream& stream, const SoftmaxArgs& 
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(SoftmaxUnits), HWY_CHOOSE_AVX2(SoftmaxUnits),
                      HWY_CHOOSE_AVX3(SoftmaxUnits));
   const auto launch = [&](const RowItems& items, bool is_second) {
-    cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int) {
+    cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
       const RowItems::Item item = items[i];
       const AlongWalk& walk = walks[item.problem];
       float* all = static_cast<float*>((*parts)->data());

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
@@ -53,29 +54,72 @@ struct Row {
 
 int64_t ScratchOf(int64_t N, int64_t M) { return 2 * (IsSelection(N, M) ? M : N); }
 
+constexpr int64_t kStretch = 1 << 14;  // keys between check points
+
+// Calls visit(begin, end) for stretches of [0, n); false if the run was stopped.
+template <class Visit>
+bool EachStretch(int64_t n, const Visit& visit) {
+  for (int64_t begin = 0; begin < n; begin += kStretch) {
+    if (CheckPoint()) return false;
+    visit(begin, std::min(begin + kStretch, n));
+  }
+  return true;
+}
+
 // Bytes of the key from the lowest up, each a stable counting sort; a byte that all keys share is
 // passed over. Rows that are too short for 256 counters are compared.
 void SortRow(const Row& row) {
   uint64_t *from = row.scratch, *to = row.scratch + row.N;
-  for (int64_t i = 0; i < row.N; ++i) from[i] = row.Key(i);
+  const auto load = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) from[i] = row.Key(i);
+  };
+  if (!EachStretch(row.N, load)) return;
   if (row.N < 256) {
     std::sort(from, from + row.N);
     return row.Store(from);
   }
   uint32_t counts[4][256] = {};
-  for (int64_t i = 0; i < row.N; ++i) {
-    for (int byte = 0; byte < 4; ++byte) ++counts[byte][from[i] >> (32 + 8 * byte) & 0xFF];
-  }
+  const auto count = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int byte = 0; byte < 4; ++byte) ++counts[byte][from[i] >> (32 + 8 * byte) & 0xFF];
+    }
+  };
+  if (!EachStretch(row.N, count)) return;
   for (int byte = 0; byte < 4; ++byte) {
     uint32_t* at = counts[byte];
     const int shift = 32 + 8 * byte;
     if (at[from[0] >> shift & 0xFF] == row.N) continue;
     uint32_t sum = 0;
     for (int digit = 0; digit < 256; ++digit) sum += std::exchange(at[digit], sum);
-    for (int64_t i = 0; i < row.N; ++i) to[at[from[i] >> shift & 0xFF]++] = from[i];
+    const auto place = [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[at[from[i] >> shift & 0xFF]++] = from[i];
+    };
+    if (!EachStretch(row.N, place)) return;
     std::swap(from, to);
   }
   row.Store(from);
+}
+
+// Sorts n keys in place: stretches, then pairs of sorted ones until one is left. `other`: room for
+// as many.
+void SortKeys(uint64_t* keys, int64_t n, uint64_t* other) {
+  const auto sort = [&](int64_t begin, int64_t end) { std::sort(keys + begin, keys + end); };
+  if (!EachStretch(n, sort)) return;
+  uint64_t *from = keys, *to = other;
+  for (int64_t width = kStretch; width < n; width *= 2, std::swap(from, to)) {
+    for (int64_t first = 0; first < n; first += 2 * width) {
+      int64_t left = first, right = std::min(first + width, n);
+      const int64_t middle = right, last = std::min(first + 2 * width, n);
+      const auto merge = [&](int64_t begin, int64_t end) {
+        for (int64_t i = first + begin; i < first + end; ++i) {
+          const bool is_left = right == last || (left < middle && from[left] < from[right]);
+          to[i] = from[is_left ? left++ : right++];
+        }
+      };
+      if (!EachStretch(last - first, merge)) return;
+    }
+  }
+  if (from != keys) std::copy_n(from, n, keys);
 }
 
 // Keeps up to 2 M candidates; when they are full, the better half stays and the worst of it is what
@@ -86,6 +130,7 @@ void SelectRow(const Row& row) {
   int64_t count = 0;
   uint64_t bar = ~uint64_t{0};
   for (int64_t i = 0; i < row.N; ++i) {
+    if (i % kStretch == 0 && CheckPoint()) return;
     const uint64_t key = row.Key(i);
     if (key >= bar) continue;
     best[count++] = key;
@@ -95,7 +140,7 @@ void SelectRow(const Row& row) {
     bar = best[row.M - 1];
   }
   std::nth_element(best, best + row.M - 1, best + count);
-  std::sort(best, best + row.M);
+  SortKeys(best, row.M, best + row.M);
   row.Store(best);
 }
 
@@ -137,7 +182,7 @@ absl::Status CpuSort(CpuBackend& backend, Stream& stream, const SortArgs& args) 
     stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
     return absl::OkStatus();
   }
-  cpu.pool->ParallelFor(items.count(), cpu.Parallel(serial), [&](int64_t i, int thread) {
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int thread) {
     const RowItems::Item item = items[i];
     const SortProblem& p = args.problems[item.problem];
     const int64_t N = p.x.shape[p.x.shape.rank - 1], M = p.order.shape[p.order.shape.rank - 1];

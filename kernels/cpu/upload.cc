@@ -40,10 +40,11 @@ absl::Status CpuUpload(CpuBackend& backend, Stream& stream, void* destination,
     stream.work().seconds += parallel ? cpu.ParallelSeconds(serial, items) : serial;
     return absl::OkStatus();
   }
-  cpu.pool->ParallelFor(static_cast<int64_t>(pieces.size()), parallel, [&](int64_t item, int) {
+  const auto copy = [&](int64_t item, int) {
     const Piece& piece = pieces[static_cast<size_t>(item)];
     CopyPart(piece.to, piece.from, piece.bytes, whole);
-  });
+  };
+  cpu.pool->ParallelFor(static_cast<int64_t>(pieces.size()), parallel, copy, stream.control());
   return absl::OkStatus();
 }
 
