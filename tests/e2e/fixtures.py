@@ -22,15 +22,20 @@ def start_server(tmp_path_factory):
         server.kill()
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """One server for all tests that leave it as they found it. It must survive them all."""
-    one = Server(tmp_path_factory.mktemp("server"))
+def serve(folder, *flags):
+    """A server that must survive its tests."""
+    one = Server(folder, "--max-priority", "100", *flags)
     yield one
     died = one.process.poll()
     code = one.stop()
     assert died is None, f"the server died with {died}:\n{one.log()[-4000:]}"
     assert code == 0, f"the server ended with {code}:\n{one.log()[-4000:]}"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """One server for all tests that leave it as they found it. It must survive them all."""
+    yield from serve(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture(scope="session")

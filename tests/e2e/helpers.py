@@ -49,7 +49,7 @@ def long_input(client, seconds):
 
 
 class Busy:
-    """Keeps every lane of a server at work with one long request, so that others must wait."""
+    """Keeps a server with `--max-running 1` at work with one long request: others must wait."""
 
     def __init__(self, client, server, seconds=0.4):
         self.q = long_input(client, seconds)

@@ -5,6 +5,7 @@ import pytest
 
 import attnd
 from helpers import OPTIONS, ORACLES, Busy, noise, same_bits, together
+from one_lane import client, server  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 import attnd
 from attnd import _calls
 from helpers import Busy, eventually, long_input, noise
+from one_lane import client, server  # noqa: F401
 
 
 def forward_request(q):

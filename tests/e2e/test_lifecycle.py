@@ -101,7 +101,8 @@ def test_idle_server_stops(start_server, number):
 
 
 def test_work_in_flight_finishes_and_new_work_is_refused(start_server, rng):
-    server = start_server("--drain-delay", "3s", "--drain-timeout", "60s")
+    flags = ["--drain-delay", "3s", "--drain-timeout", "60s", "--max-running", "1"]
+    server = start_server(*flags)
     q = noise(rng, (1, 2, 64, 32))
     # A refusal is to be seen, not tried again until the work in flight is over.
     with attnd.Client(server.target, timeout=60, retries=0) as client:

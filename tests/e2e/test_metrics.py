@@ -8,6 +8,7 @@ import pytest
 
 import attnd
 from helpers import OPTIONS, ORACLES, Busy, eventually, noise
+from one_lane import client, server  # noqa: F401
 from server_process import samples
 
 

@@ -15,6 +15,7 @@ import pytest
 import attnd
 from attnd import _channel, _proto
 from helpers import Busy, eventually, noise, same_bits
+from one_lane import client, server  # noqa: F401
 from peer import Peer, run_answer, run_error, run_requests
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -6,6 +6,7 @@ import pytest
 
 from bad_input_cases import field, forward
 from helpers import Busy
+from one_lane import client, server  # noqa: F401
 from run_stream import UNANNOUNCED, RunStream, announce, attention, carry
 
 OK = grpc.StatusCode.OK

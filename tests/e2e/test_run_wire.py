@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 import attnd
 from bad_input_cases import CASES, T, backward, forward
 from helpers import Busy, eventually, long_input, noise
+from one_lane import client, server  # noqa: F401
 from run_stream import SERVICE, RunStream, announce, attention, carry
 
 OK = grpc.StatusCode.OK

@@ -9,6 +9,7 @@ import pytest
 import attnd
 from bad_input_cases import forward
 from helpers import Busy, eventually, noise
+from one_lane import client, server  # noqa: F401
 from raw_http2 import SERVICE, RawConnection, framed
 from run_stream import RunStream, carry
 

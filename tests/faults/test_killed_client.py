@@ -47,7 +47,8 @@ def kill_a_client(server, client):
 
 
 def test_gauges_and_memory_return(start_server, rng):
-    server = start_server("--budget-bytes", "1GiB", "--threads", "1", "--max-parked", "64")
+    limits = ["--budget-bytes", "1GiB", "--threads", "1", "--max-parked", "64"]
+    server = start_server(*limits, "--max-running", "1")
     q = noise(rng, (1, 2, 64, 32))
     with attnd.Client(server.target, timeout=60) as client:
         resident = []
