@@ -2,6 +2,7 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -39,6 +40,11 @@ absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
     return absl::UnavailableError(absl::StrCat("cannot write ", path));
   }
   return absl::OkStatus();
+}
+
+void LeaveStuck() {
+  FlushLog(std::chrono::milliseconds(500));
+  _exit(3);  // as --help tells
 }
 
 std::chrono::milliseconds Milliseconds(double seconds) {
@@ -166,7 +172,8 @@ Transport::Options App::TransportOptions() const {
 absl::Status App::Listen() {
   metrics_->SetSources({.queue = [this] { return batcher_->depth(); },
                         .memory = [this] { return Memory(); },
-                        .parked = [this] { return intake_->waiting(); }});
+                        .parked = [this] { return intake_->waiting(); },
+                        .stuck = [this] { return watchdog_->stuck_seconds(); }});
   ATTND_RETURN_IF_ERROR(lanes_->Start());
   MethodTable methods;
   service_->AddMethods(&methods);
@@ -182,17 +189,32 @@ absl::Status App::Listen() {
     while (budget_->WaitForRoom()) transport_->Post([this] { intake_->Serve(); });
   });
 
-  absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(
-      config_.http_address, {.metrics = [this] { return metrics_->Text(); },
-                             .is_ready = [this] { return health_.is_serving(); }});
+  ATTND_RETURN_IF_ERROR(StartWatchdog());
+
+  absl::StatusOr<std::unique_ptr<HttpServer>> http =
+      HttpServer::Start(config_.http_address, {.metrics = [this] { return metrics_->Text(); },
+                                               .is_ready = [this] { return health_.is_serving(); },
+                                               .health = [this] { return watchdog_->Check(); }});
   if (!http.ok()) return http.status();
   http_ = *std::move(http);
   if (config_.ports_file.empty()) return absl::OkStatus();
   return WritePorts(config_.ports_file, transport_->port(), http_->port());
 }
 
+absl::Status App::StartWatchdog() {
+  poll_beat_ = std::make_unique<PollBeat>(transport_.get(), metrics_.get());
+  watchdog_ = std::make_unique<Watchdog>(Watchdog::Options{
+      .exit_after = config_.exit_when_stuck, .exit = LeaveStuck, .before_look = [this] {
+        poll_beat_->Ask();
+      }});
+  watchdog_->Watch(poll_beat_->part());
+  lanes_->WatchBy(watchdog_.get());
+  return watchdog_->Start();
+}
+
 App::~App() {
   http_.reset();
+  if (watchdog_ != nullptr) watchdog_->Stop();
   StopServingRoom();
   if (transport_ != nullptr) transport_->StopServing(std::chrono::milliseconds(0));
   if (batcher_ != nullptr) batcher_->Close();
@@ -235,6 +257,7 @@ void App::Drain() {
   batcher_->Close();
   lanes_->Join();
   StopServingRoom();
+  watchdog_->Stop();
   transport_.reset();
   http_.reset();
   Log(LogLevel::kInfo, "drained");

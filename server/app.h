@@ -10,11 +10,13 @@
 #include "server/budget.h"
 #include "server/config.h"
 #include "server/health.h"
+#include "server/heartbeat.h"
 #include "server/http.h"
 #include "server/intake.h"
 #include "server/lanes.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/poll_beat.h"
 #include "server/reflection.h"
 #include "server/service.h"
 #include "server/tensor_context.h"
@@ -44,6 +46,7 @@ class App {
   absl::Status Build();
   absl::Status Listen();
   Transport::Options TransportOptions() const;
+  absl::Status StartWatchdog();
   void GiveUpStalled();
   void TrimIfIdle();
   void StopServingRoom();
@@ -65,6 +68,8 @@ class App {
   OpenStreams streams_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<PollBeat> poll_beat_;
+  std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<HttpServer> http_;
   std::thread room_;  // tells the intake when there is room in the budget again
   int64_t calls_seen_ = 0;

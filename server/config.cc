@@ -20,7 +20,7 @@ constexpr char kAbout[] =
     "flight "
     "finishes) and exits with 0; a second one exits at once with 1. SIGHUP is ignored.\n"
     "Exit codes: 0 drained (--probe: it serves), 1 cannot start or did not drain (--probe: it does "
-    "not serve), 2 wrong usage.";
+    "not serve), 2 wrong usage, 3 stuck (--exit-when-stuck).";
 
 // "host:port" with a port of 0 to 65535, the host not empty; or a socket path.
 std::string CheckAddress(const std::string& text) {
@@ -41,9 +41,15 @@ std::string CheckHttpAddress(const std::string& text) {
   return "must be HOST:PORT with a port from 0 to 65535, got " + text;
 }
 
+std::string CheckExitWhenStuck(const std::string& text) {
+  const double seconds = std::stod(text);
+  if (seconds == 0 || (seconds >= 5 && seconds <= 86400)) return "";
+  return "must be 0 or from 5s to 24h, got " + text + " s";
+}
+
 struct Raw {
   uint64_t budget_bytes = 0, max_message_bytes = 0, undeclared_bytes = 0;
-  double drain_delay = 0, drain_timeout = 0, spin = 0;
+  double drain_delay = 0, drain_timeout = 0, spin = 0, exit_when_stuck = 0;
 };
 
 void AddListening(CLI::App* app, Config* config) {
@@ -210,6 +216,17 @@ void AddStopping(CLI::App* app, Raw* raw) {
       ->type_name("TIME")
       ->envname("ATTND_DRAIN_TIMEOUT")
       ->group(group);
+  app->add_option(
+         "--exit-when-stuck", raw->exit_when_stuck,
+         "End with exit code 3, answering nobody, when the transport or a lane has made no "
+         "progress for this long, at least 5s, so that a supervisor starts a new server. "
+         "/healthz says 503 and the log tells what is stuck after 4 s in any case. "
+         "Default: 0s, never")
+      ->transform(Quiet(Time()))
+      ->check(CLI::Validator(CheckExitWhenStuck, ""))
+      ->type_name("TIME")
+      ->envname("ATTND_EXIT_WHEN_STUCK")
+      ->group(group);
 }
 
 void AddLogging(CLI::App* app, Config* config) {
@@ -279,6 +296,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   config.spin = std::chrono::microseconds(static_cast<int64_t>(raw.spin * 1e6));
   config.drain_delay = Milliseconds(raw.drain_delay);
   config.drain_timeout = Milliseconds(raw.drain_timeout);
+  config.exit_when_stuck = Milliseconds(raw.exit_when_stuck);
   return {.config = config};
 }
 

@@ -31,6 +31,7 @@ struct Config {
   bool large_reads = false;
   std::chrono::milliseconds drain_delay{0};
   std::chrono::milliseconds drain_timeout{30000};
+  std::chrono::milliseconds exit_when_stuck{0};  // 0: never
   LogOptions log;
   std::string ports_file;  // empty: none
   bool is_probe = false;   // asks the server at grpc_addresses instead of being one

@@ -40,6 +40,12 @@ Reply MetricsPage(const HttpServer::Pages& pages) {
   return {200, "OK", kMetrics, *std::move(text)};
 }
 
+Reply HealthPage(const HttpServer::Pages& pages) {
+  const absl::Status status = pages.health ? pages.health() : absl::OkStatus();
+  if (status.ok()) return {200, "OK", kText, "ok\n"};
+  return {503, "Service Unavailable", kText, absl::StrCat(status.message(), "\n")};
+}
+
 Reply ReplyTo(absl::string_view method, absl::string_view path, const HttpServer::Pages& pages) {
   if (path != "/metrics" && path != "/healthz" && path != "/readyz") {
     return {404, "Not Found", kText, absl::StrCat("no such page; ", kListOfPages)};
@@ -47,7 +53,7 @@ Reply ReplyTo(absl::string_view method, absl::string_view path, const HttpServer
   if (method != "GET" && method != "HEAD") {
     return {405, "Method Not Allowed", kText, "only GET and HEAD\n"};
   }
-  if (path == "/healthz") return {200, "OK", kText, "ok\n"};
+  if (path == "/healthz") return HealthPage(pages);
   if (path == "/metrics") return MetricsPage(pages);
   if (pages.is_ready()) return {200, "OK", kText, "ready\n"};
   return {503, "Service Unavailable", kText, "not ready\n"};

@@ -18,6 +18,7 @@ class HttpServer {
   struct Pages {
     std::function<absl::StatusOr<std::string>()> metrics;  // Prometheus text, version 0.0.4
     std::function<bool()> is_ready;                        // /readyz: 200 or 503
+    std::function<absl::Status()> health;  // /healthz: 200, or 503 with the message; null: 200
   };
 
   // `address` is "host:port", host an IPv4 address or a name that has one (Debian's civetweb knows

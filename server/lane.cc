@@ -27,6 +27,9 @@ auto Guarded(const F& run) -> decltype(run()) {
   }
 }
 
+// How often the watchdog may find a run going on that was stopped.
+constexpr int kMostLooksAfterStop = 60;
+
 }  // namespace
 
 // A task and, once gathered, its tensors in device memory.
@@ -57,6 +60,7 @@ void Lane::Join() {
 
 void Lane::Loop() {
   pthread_setname_np(pthread_self(), absl::StrCat("lane-", parts_.index).c_str());
+  heart_.Attach();
   for (;;) {
     Batcher::Batch batch = parts_.batcher->Pull();
     if (batch.tasks.empty()) return;
@@ -66,6 +70,7 @@ void Lane::Loop() {
 
 void Lane::RunBatch(Batcher::Batch batch) noexcept {
   const TimePoint taken = parts_.clock->Now();
+  TellHeart(batch);
   parts_.metrics->RecordDispatch(batch.reason);
   RunControl control(batch.level, batch.seconds);
   std::vector<Gathered> all(batch.tasks.size());
@@ -83,6 +88,16 @@ void Lane::RunBatch(Batcher::Batch batch) noexcept {
   parts_.metrics->AddBusySeconds(parts_.index, Seconds(parts_.clock->Now() - taken));
   const bool was_alone = parts_.batcher->Ended(batch.run);
   Learn(control, was_alone);
+  heart_.Idle();
+}
+
+void Lane::TellHeart(const Batcher::Batch& batch) noexcept {
+  if (batch.tasks.empty()) return;
+  int64_t tokens = 0;
+  for (const std::unique_ptr<Task>& task : batch.tasks) tokens += task->plan->tokens;
+  // The registry's: it outlives every lane.
+  const std::string& method = batch.tasks[0]->plan->method->info().id;
+  heart_.Busy(method.c_str(), static_cast<int64_t>(batch.tasks.size()), tokens);
 }
 
 // When nobody needs the result any more, or when it takes twice what a request may.
@@ -101,6 +116,21 @@ void Lane::Publish(std::vector<Gathered>* batch, RunControl* control) {
   const MutexLock lock(&mu_);
   running_ = batch;
   control_ = control;
+  looks_after_stop_ = 0;
+}
+
+Watchdog::Part Lane::part() {
+  Watchdog::Part part = Watchdog::PartOf(absl::StrCat("lane ", parts_.index), &heart_);
+  part.progress = [this] { return Progress(); };
+  return part;
+}
+
+// A run that was told to stop and goes on all the same does not get on, however busy it is.
+int64_t Lane::Progress() {
+  const MutexLock lock(&mu_);
+  if (control_ == nullptr) return heart_.progress();
+  if (control_->stopped() && ++looks_after_stop_ > kMostLooksAfterStop) return -1;
+  return heart_.progress() + static_cast<int64_t>(control_->spent_seconds() * 1e9);
 }
 
 void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* control) {

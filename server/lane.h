@@ -11,6 +11,7 @@
 #include "kernels/core/run_control.h"
 #include "kernels/engine.h"
 #include "server/batcher.h"
+#include "server/heartbeat.h"
 #include "server/metrics.h"
 #include "server/task.h"
 
@@ -53,6 +54,8 @@ class Lane {
   // Answers those of the running batch whose deadline has passed or that were cancelled. Any
   // thread.
   void Sweep();
+  // For the watchdog, with the processor time of the pool among what is progress.
+  Watchdog::Part part();
 
   // Bytes of the input tensors that the running batch holds. What else is used of the engine's
   // pool is scratch memory and outputs. Any thread.
@@ -63,6 +66,8 @@ class Lane {
   using Group = std::vector<Gathered*>;
 
   void Loop();
+  void TellHeart(const Batcher::Batch& batch) noexcept;
+  int64_t Progress();
   void StopAt(TimePoint last_deadline, RunControl* control) const;
   void Publish(std::vector<Gathered>* batch, RunControl* control);
   void Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* control);
@@ -76,6 +81,7 @@ class Lane {
 
   const Parts parts_;
   std::atomic<int64_t> input_bytes_ = 0;
+  Heart heart_;
   // Of the running batch, if all of it was computed at once.
   struct Measured {
     std::shared_ptr<const Plan> plan;
@@ -88,6 +94,7 @@ class Lane {
   // stays until the lane is finished with it.
   std::vector<Gathered>* running_ ATTND_GUARDED_BY(mu_) = nullptr;
   RunControl* control_ ATTND_GUARDED_BY(mu_) = nullptr;
+  int looks_after_stop_ ATTND_GUARDED_BY(mu_) = 0;  // of the watchdog
 
   std::thread thread_;
 };

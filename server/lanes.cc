@@ -42,6 +42,10 @@ void Lanes::Sweep() {
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->Sweep();
 }
 
+void Lanes::WatchBy(Watchdog* watchdog) {
+  for (const std::unique_ptr<Lane>& lane : lanes_) watchdog->Watch(lane->part());
+}
+
 int64_t Lanes::input_bytes() const {
   int64_t bytes = 0;
   for (const std::unique_ptr<Lane>& lane : lanes_) bytes += lane->input_bytes();

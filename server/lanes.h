@@ -26,6 +26,9 @@ class Lanes {
   // the runs that nobody waits for any more. Any thread.
   void Sweep();
 
+  // Has each lane watched. Before the watchdog starts; they outlive it.
+  void WatchBy(Watchdog* watchdog);
+
   int64_t input_bytes() const;  // of all lanes; any thread
 
  private:

@@ -102,6 +102,7 @@ struct Metrics::Impl {
   std::array<Counter*, kRefusals> refused;
   Counter *idle, *full, *received, *sent;
   Gauge* inflight;
+  prometheus::Histogram* poll_delay;
   Sources sources;
 };
 
@@ -136,6 +137,7 @@ Metrics::Impl::Impl(const Options& o) : options(o), families(registry) {
   received = &families.received.Add({{"transport", "grpc"}});
   sent = &families.sent.Add({{"transport", "grpc"}});
   inflight = &families.inflight.Add({});
+  poll_delay = &families.poll_delay.Add({}, SecondsBounds());
   families.build.Add({{"version", options.version}, {"isa", options.isa}}).Set(1);
 }
 
@@ -167,6 +169,10 @@ void Metrics::AddSentBytes(int64_t bytes) noexcept { impl_->sent->Increment(Numb
 
 void Metrics::RecordRefusal(Refusal refusal) noexcept {
   impl_->refused[static_cast<size_t>(refusal)]->Increment();
+}
+
+void Metrics::RecordPollDelay(double seconds) noexcept {
+  Try([&] { impl_->poll_delay->Observe(seconds); });
 }
 
 void Metrics::RecordDispatch(Batcher::Reason reason) noexcept {
@@ -231,6 +237,13 @@ absl::StatusOr<std::string> Metrics::Text() const noexcept {
     add("peak", memory.peak);
     add("charged", memory.charged);
     families.push_back(State("attnd_memory_bytes", "Tensor memory by kind.", rows));
+    Rows stuck;
+    for (const auto& [part, seconds] : sources.stuck ? sources.stuck() : Stuck{}) {
+      stuck.push_back({{{"part", part}}, seconds});
+    }
+    families.push_back(State("attnd_stuck_seconds",
+                             "How long a part of the server has made no progress; 0: it works.",
+                             stuck));
     families.push_back(State("attnd_log_lines_dropped_total",
                              "Lines for standard error that nobody read in time.",
                              {{{}, Number(LogLinesDropped())}}, prometheus::MetricType::Counter));

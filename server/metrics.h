@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,11 +41,15 @@ class Metrics {
     int64_t charged = 0;        // part of the budget that requests hold
   };
 
+  // How long parts of the process have been stuck; 0: they are not.
+  using Stuck = std::vector<std::pair<std::string, double>>;
+
   // States are asked for when somebody reads the metrics, on that thread; null: reported as 0.
   struct Sources {
     std::function<Batcher::Depth()> queue;
     std::function<Memory()> memory;
     std::function<int()> parked;  // calls that wait for room to be read
+    std::function<Stuck()> stuck;
   };
 
   explicit Metrics(const Options& options);
@@ -65,6 +70,9 @@ class Metrics {
   // The one who refuses counts: the batcher (through its option) what it did not take or dropped,
   // the lane what it dropped, the transport what never got that far.
   void RecordRefusal(Refusal refusal) noexcept;
+
+  // How long an event waited until the polling thread took it.
+  void RecordPollDelay(double seconds) noexcept;
 
   // --- lane ---
   void RecordDispatch(Batcher::Reason reason) noexcept;

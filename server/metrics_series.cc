@@ -11,16 +11,6 @@ using prometheus::Histogram;
 using prometheus::Labels;
 using Bounds = Histogram::BucketBoundaries;
 
-// From a small request on an idle server to what a client still waits for.
-Bounds SecondsBounds() {
-  Bounds bounds;
-  for (const double decade : {1e-5, 1e-4, 1e-3, 1e-2, 1e-1}) {
-    for (const double step : {1.0, 2.5, 5.0}) bounds.push_back(decade * step);
-  }
-  for (const double bound : {1.0, 2.5, 5.0, 10.0, 30.0, 60.0}) bounds.push_back(bound);
-  return bounds;
-}
-
 // first, first * ratio, ... `count` of them.
 Bounds Powers(double first, double ratio, int count) {
   Bounds bounds;
@@ -34,6 +24,17 @@ prometheus::Family<T>& Add(prometheus::Registry& registry, const char* name, con
 }
 
 }  // namespace
+
+Bounds SecondsBounds() {
+  Bounds bounds;
+  for (const double decade : {1e-5, 1e-4, 1e-3, 1e-2, 1e-1}) {
+    for (const double step : {1.0, 2.5, 5.0}) bounds.push_back(decade * step);
+  }
+  for (const double bound : {1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0}) {
+    bounds.push_back(bound);
+  }
+  return bounds;
+}
 
 Families::Families(prometheus::Registry& r)
     : requests(Add<Counter>(r, "attnd_requests_total", "Answered calls, refused ones included.")),
@@ -53,6 +54,8 @@ Families::Families(prometheus::Registry& r)
       batch_tokens(Add<Histogram>(r, "attnd_batch_tokens", "Query positions of a batch.")),
       workspace(Add<Histogram>(r, "attnd_workspace_peak_bytes",
                                "Highest scratch and output memory of a batch.")),
+      poll_delay(Add<Histogram>(r, "attnd_poll_delay_seconds",
+                                "What an event waits until the polling thread takes it.")),
       inflight(Add<Gauge>(r, "attnd_inflight_requests", "Calls that began and have not ended.")),
       efficiency(Add<Gauge>(r, "attnd_lane_efficiency_ratio",
                             "FLOP/s over the measured peak, in the last 10 s of compute.")),

@@ -16,6 +16,9 @@
 
 namespace attnd {
 
+// Of histograms of seconds: from a small request on an idle server to the longest that is served.
+prometheus::Histogram::BucketBoundaries SecondsBounds();
+
 struct Families {
   explicit Families(prometheus::Registry& registry);
 
@@ -24,7 +27,7 @@ struct Families {
   Family<prometheus::Counter>&requests, &tokens, &flops, &dispatch, &refused, &received, &sent,
       &busy;
   Family<prometheus::Histogram>&request, &queue, &gather, &compute, &answer, &batch_requests,
-      &batch_tokens, &workspace;
+      &batch_tokens, &workspace, &poll_delay;
   Family<prometheus::Gauge>&inflight, &efficiency, &build;
 };
 

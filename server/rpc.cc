@@ -68,13 +68,15 @@ void Rpc::OnArrived(bool ok) {
 void Rpc::Start() {
   if (is_done_) return Finish(absl::CancelledError("request: the caller left"));
   Guarded([this] {
-    handler_ = transport_->NewHandler(method());
-    if (handler_ == nullptr) {
-      Finish(absl::UnimplementedError(
+    const MethodTable::value_type* const entry = transport_->Find(method());
+    if (entry == nullptr) {
+      return Finish(absl::UnimplementedError(
           absl::StrCat("request: rpc must be one of this server, got ", Quoted(method()))));
-    } else {
-      handler_->OnHeaders(*this);
     }
+    name_ = &entry->first;
+    transport_->running_.store(name_, std::memory_order_relaxed);
+    handler_ = entry->second();
+    handler_->OnHeaders(*this);
   });
 }
 
@@ -191,6 +193,7 @@ void Rpc::OnDone(bool) {
 
 template <class F>
 void Rpc::Guarded(const F& f) {
+  transport_->running_.store(name_, std::memory_order_relaxed);
   try {
     f();
   } catch (const std::bad_alloc&) {
@@ -199,6 +202,7 @@ void Rpc::Guarded(const F& f) {
     Log(LogLevel::kError, "a handler threw", {{"what", e.what()}});
     Finish(absl::InternalError("request: the server failed"));
   }
+  transport_->running_.store(nullptr, std::memory_order_relaxed);
 }
 
 }  // namespace attnd

@@ -156,6 +156,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::shared_ptr<const Connection> connection_;
   int64_t expected_ = 0;
   std::unique_ptr<Handler> handler_;
+  const std::string* name_ = nullptr;  // of the method, in the transport's table
   grpc::ByteBuffer incoming_;
   std::deque<grpc::ByteBuffer> outbox_;
   bool writing_ = false, has_written_ = false, will_pump_ = false;

@@ -263,9 +263,9 @@ void Transport::PumpAll() {
   for (const std::shared_ptr<Rpc>& rpc : std::exchange(to_pump_, {})) rpc->PumpNow();
 }
 
-std::unique_ptr<Handler> Transport::NewHandler(const std::string& method) const {
+const MethodTable::value_type* Transport::Find(const std::string& method) const {
   const auto found = methods_.find(method);
-  return found == methods_.end() ? nullptr : found->second();
+  return found == methods_.end() ? nullptr : &*found;
 }
 
 std::vector<std::shared_ptr<Rpc>> Transport::OpenCalls() {

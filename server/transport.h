@@ -67,6 +67,11 @@ class Transport {
   // As given, with the ports that are listened on.
   const std::vector<std::string>& addresses() const { return addresses_; }
   int port() const { return port_; }  // of the first address that has one; 0: none has
+  // The method whose event is handled at this moment: "/attn.v1.AttentionService/Run"; "": none.
+  absl::string_view running() const {
+    const std::string* const name = running_.load(std::memory_order_relaxed);
+    return name == nullptr ? "" : *name;
+  }
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 
   // Of a call, by what gRPC calls its peer; null if it is gone.
@@ -105,7 +110,8 @@ class Transport {
   bool Next(void** tag, bool* ok);  // as CompletionQueue::Next
   void PumpSoon(std::shared_ptr<Rpc> rpc);
   void PumpAll();
-  std::unique_ptr<Handler> NewHandler(const std::string& method) const;
+  // The table's entry; null: no such method.
+  const MethodTable::value_type* Find(const std::string& method) const;
   void TakeCall(Rpc& rpc);
   void HoldCalls();
   void ReleaseCalls();
@@ -121,6 +127,7 @@ class Transport {
   int port_ = 0;
   std::chrono::microseconds spin_{0};
   std::atomic<int64_t> calls_{0};
+  std::atomic<const std::string*> running_{nullptr};
   std::atomic<TimePoint> last_call_{TimePoint::min()};
 
   Connections connections_;  // own synchronisation

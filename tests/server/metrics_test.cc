@@ -268,10 +268,11 @@ TEST(Metrics, TheFamiliesAreThoseOfTheDesign) {
           "attnd_received_bytes_total counter", "attnd_sent_bytes_total counter",
           "attnd_memory_bytes gauge", "attnd_workspace_peak_bytes histogram",
           "attnd_lane_busy_seconds_total counter", "attnd_lane_efficiency_ratio gauge",
-          "attnd_build_info gauge", "process_cpu_seconds_total counter",
-          "process_resident_memory_bytes gauge", "process_virtual_memory_bytes gauge",
-          "process_open_fds gauge", "process_max_fds gauge", "process_threads gauge",
-          "process_start_time_seconds gauge"));
+          "attnd_poll_delay_seconds histogram", "attnd_stuck_seconds gauge",
+          "attnd_log_lines_dropped_total counter", "attnd_build_info gauge",
+          "process_cpu_seconds_total counter", "process_resident_memory_bytes gauge",
+          "process_virtual_memory_bytes gauge", "process_open_fds gauge", "process_max_fds gauge",
+          "process_threads gauge", "process_start_time_seconds gauge"));
 }
 
 }  // namespace

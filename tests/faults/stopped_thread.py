@@ -1,0 +1,45 @@
+"""Stops one thread of another process, as a lock that never comes free or a disk that hangs would."""
+
+import ctypes
+import os
+import pathlib
+
+PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+# waitpid also for threads.
+WALL = 0x40000000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_libc.ptrace.restype = ctypes.c_long
+
+
+def _ptrace(request, thread):
+    if _libc.ptrace(request, thread, None, None) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"ptrace {request} of thread {thread}: {os.strerror(error)}")
+
+
+def threads(pid, name):
+    """Ids of the threads of that name."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    return [int(task.name) for task in tasks if (task / "comm").read_text().strip() == name]
+
+
+class StoppedThread:
+    """The thread of a process with that name stands still from enter to exit, which come from one
+    thread. The others run on."""
+
+    def __init__(self, pid, name):
+        (self.id,) = threads(pid, name)
+
+    def __enter__(self):
+        _ptrace(PTRACE_ATTACH, self.id)
+        os.waitpid(self.id, WALL)
+        return self
+
+    def __exit__(self, *exception):
+        try:
+            _ptrace(PTRACE_DETACH, self.id)
+        except ProcessLookupError:
+            # The process ended: its parent may see so once this thread is taken off.
+            os.waitpid(self.id, WALL)
