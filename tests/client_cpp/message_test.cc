@@ -67,6 +67,25 @@ TEST(Message, RequestIsWhatProtobufReads) {
   EXPECT_EQ(read.raw(read.tensors(4).raw_index()), "");
 }
 
+// The same memory of other sizes was taken for one payload.
+TEST(Message, TensorsThatBeginTogetherTravelAlone) {
+  const auto x = Values(5000);
+  Request request;
+  request.tensors = {{.name = "q", .shape = {4000}, .data = x.data()},
+                     {.name = "k", .shape = {5000}, .data = x.data()},
+                     {.name = "v", .shape = {50, 100}, .data = x.data()},
+                     {.name = "none", .shape = {0}, .data = x.data()}};
+  const auto message = EncodeRequest(Direction::kForward, request);
+  ASSERT_TRUE(message.ok()) << message.status();
+  attn::v1::ForwardRequest read;
+  ASSERT_TRUE(read.ParseFromString(TextOf(message->bytes)));
+  std::vector<size_t> sizes;
+  for (const auto& tensor : read.tensors()) sizes.push_back(read.raw(tensor.raw_index()).size());
+  EXPECT_EQ(sizes, (std::vector<size_t>{16'000, 20'000, 20'000, 0}));
+  EXPECT_EQ(read.tensors(1).raw_index(), read.tensors(2).raw_index());
+  EXPECT_EQ(read.raw_size(), 3);
+}
+
 TEST(Message, RunRequestHasThePayloadsOutside) {
   const auto q = Values(5000);
   const auto message = EncodeRun("17", Direction::kBackward, RequestOf(q));
@@ -164,6 +183,27 @@ TEST(Message, ReplyTensorsAreTheReceivedBytesHoweverCut) {
     EXPECT_EQ(read->Find("q")->pieces.back().data() + read->Find("q")->pieces.back().size(),
               reinterpret_cast<const std::byte*>(slices.back().end()));
   }
+}
+
+// One beyond the last payload was read as if there were one.
+TEST(Message, ReplyTensorsWithoutAPayload) {
+  attn::v1::ForwardReply reply;
+  attn::v1::Tensor* tensor = reply.add_tensors();
+  tensor->set_name("out");
+  tensor->set_dtype(DType::float32);
+  tensor->add_shape(0);
+  const auto status = [&] {
+    return DecodeReply(Direction::kForward, Cut(reply.SerializeAsString(), 1000)).status();
+  };
+  EXPECT_EQ(status(), absl::InternalError("reply: out has no payload"));
+  reply.add_raw("");
+  EXPECT_EQ(status(), absl::InternalError("reply: out has no payload"));
+  for (const uint32_t index : {1u, 2u, UINT32_MAX}) {
+    tensor->set_raw_index(index);
+    EXPECT_EQ(status(), absl::InternalError("reply: out has no payload")) << index;
+  }
+  tensor->set_raw_index(0);
+  EXPECT_TRUE(status().ok());
 }
 
 TEST(Message, RepliesOutliveTheirMessageAndTheirSource) {
