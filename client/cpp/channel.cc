@@ -1,14 +1,14 @@
 #include "channel.h"
 
-#include <algorithm>
+#include <chrono>
 #include <climits>
-#include <cmath>
 #include <fstream>
 #include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/bytes.h"
+#include "retry.h"
 
 namespace attnd::client {
 namespace {
@@ -30,7 +30,9 @@ std::string RetryConfig(int max_attempts) {
   return absl::StrCat(R"({"methodConfig":[{"name":[)", names, R"(],"retryPolicy":{"maxAttempts":)",
                       max_attempts, R"(,"initialBackoff":")", seconds(kFirstBackoff),
                       R"(","maxBackoff":")", seconds(kMostBackoff), R"(","backoffMultiplier":2,)",
-                      R"("retryableStatusCodes":["RESOURCE_EXHAUSTED","UNAVAILABLE"]}}]})");
+                      R"("retryableStatusCodes":["RESOURCE_EXHAUSTED","UNAVAILABLE"]}}],)",
+                      R"("retryThrottling":{"maxTokens":)", kRetryTokens, R"(,"tokenRatio":)",
+                      kTokensPerSuccess, "}}");
 }
 
 bool IsLocal(const std::string& target) {
@@ -95,13 +97,6 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& 
   const auto credentials = Credentials(options.tls_authorities);
   if (!credentials.ok()) return credentials.status();
   return grpc::CreateCustomChannel(options.target, *credentials, Arguments(options));
-}
-
-std::chrono::nanoseconds BackoffAfter(int attempt, double random) {
-  const double doubled = std::ldexp(static_cast<double>(kFirstBackoff.count()), attempt - 1);
-  const double mean = std::min(doubled, static_cast<double>(kMostBackoff.count()));
-  return std::chrono::nanoseconds(
-      static_cast<int64_t>(mean * 1e6 * (1 + kJitter * (2 * random - 1))));
 }
 
 }  // namespace attnd::client

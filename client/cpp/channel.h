@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <string>
 
@@ -21,13 +20,5 @@ inline std::atomic<bool> has_large_reads = false;
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& options);
 
 constexpr char kService[] = "attn.v1.AttentionService";
-
-// Waiting times between attempts: kFirstBackoff, doubled each time up to kMostBackoff, each times a
-// random factor of 1 +- kJitter. For unary calls gRPC does it, with the same figures.
-constexpr std::chrono::milliseconds kFirstBackoff{100};
-constexpr std::chrono::milliseconds kMostBackoff{2000};
-constexpr double kJitter = 0.2;
-// After attempt number `attempt`, 1 for the first. `random` is uniform in [0, 1).
-std::chrono::nanoseconds BackoffAfter(int attempt, double random);
 
 }  // namespace attnd::client

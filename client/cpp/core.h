@@ -14,6 +14,7 @@
 #include "attnd/client.h"
 #include "event_queue.h"
 #include "kernels/core/mutex.h"
+#include "retry.h"
 
 namespace attnd::client {
 
@@ -46,12 +47,16 @@ class Core {
   // Cancels all activities and waits for their ends. REQUIRES: not is_on_thread().
   void Close();
 
+  // On the client's thread only.
+  RetryBucket& stream_retries() { return stream_retries_; }
+
   bool is_on_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
 
  private:
   const ClientOptions options_;
   EventQueue events_;
   std::atomic<std::thread::id> thread_id_;
+  RetryBucket stream_retries_;
 
   mutable Mutex mu_;
   CondVar none_left_;

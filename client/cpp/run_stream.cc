@@ -1,5 +1,6 @@
 #include "run_stream.h"
 
+#include <algorithm>
 #include <cassert>
 #include <chrono>
 #include <utility>
@@ -15,8 +16,17 @@ namespace {
 // The protocol's bound of what needs no announcement.
 constexpr size_t kMostUnannounced = 1 << 20;
 
+// A request of which an announcement was written is late only once its message has followed.
+constexpr std::chrono::milliseconds kLookAgain{10};
+// What is longer is no limit.
+constexpr std::chrono::hours kLongest{24 * 365 * 100};
+
 bool IsRetryable(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+}
+
+absl::Status Late() {
+  return absl::DeadlineExceededError("pipeline: the request was not answered in time");
 }
 
 }  // namespace
@@ -63,15 +73,24 @@ absl::Status RunStream::Submit(Direction direction, const Request& request, Call
   const std::string id = absl::StrCat(++last_id_);
   absl::StatusOr<Message> message = EncodeRun(id, direction, request);
   if (!message.ok()) return message.status();
+  const Clock::time_point deadline = DeadlineOfNow();
 
   const MutexLock lock(&mu_);
   while (pending_.size() >= static_cast<size_t>(options_.max_in_flight) && !is_finished_ &&
          !is_closing_ && !core_->is_on_thread()) {
-    changed_.Wait(&mu_);
+    if (deadline == Clock::time_point::max()) {
+      changed_.Wait(&mu_);
+    } else if (Clock::now() < deadline) {
+      changed_.WaitUntil(&mu_, deadline);
+    } else {
+      return Late();
+    }
   }
   if (is_closing_) return absl::FailedPreconditionError("pipeline: it is closed");
   if (is_finished_) return status_;
-  pending_.emplace(id, Pending{.message = *std::move(message), .done = std::move(done)});
+  pending_.emplace(
+      id, Pending{.message = *std::move(message), .done = std::move(done), .deadline = deadline});
+  SetAlarm(deadline);
   ++left_to_do_;
   outbox_.push_back(id);
   if (core_->is_on_thread()) {
@@ -87,6 +106,7 @@ absl::Status RunStream::Close() {
   is_closing_ = true;
   changed_.NotifyAll();
   Pump();
+  AbandonIfNobodyWaits();
   while (left_to_do_ > 0) changed_.Wait(&mu_);
   return status_;
 }
@@ -124,7 +144,8 @@ void RunStream::OnRead(bool ok) {
 
 void RunStream::OnWritten(bool ok) {
   const MutexLock lock(&mu_);
-  can_write_ = ok;
+  // gRPC may hand back a write after the end of its stream.
+  can_write_ = ok && !is_finished_;
   Pump();
 }
 
@@ -132,11 +153,75 @@ void RunStream::OnFinished(bool) {
   const MutexLock lock(&mu_);
   is_finished_ = true;
   can_write_ = false;
-  if (status_.ok()) status_ = FromGrpc(outcome_);
-  if (status_.ok() && !half_closed_) {
-    status_ = absl::UnavailableError("pipeline: the server ended the stream");
+  if (alarm_at_ != Clock::time_point::max()) alarm_.Cancel();
+  if (status_.ok() && !is_abandoned_) {
+    status_ = FromGrpc(outcome_);
+    if (status_.ok() && !half_closed_) {
+      status_ = absl::UnavailableError("pipeline: the server ended the stream");
+    }
   }
   changed_.NotifyAll();
+}
+
+void RunStream::OnAlarm(bool) {
+  std::vector<Pending> late;
+  {
+    const MutexLock lock(&mu_);
+    alarm_at_ = Clock::time_point::max();
+    if (is_finished_) return;
+    SetAlarm(TakeLate(&late));
+    AbandonIfNobodyWaits();
+    changed_.NotifyAll();
+  }
+  for (Pending& pending : late) Deliver(std::move(pending), Late());
+}
+
+RunStream::Clock::time_point RunStream::DeadlineOfNow() const {
+  const auto timeout = options_.timeout.has_value() ? options_.timeout : core_->options().timeout;
+  if (!timeout.has_value() || *timeout > kLongest) return Clock::time_point::max();
+  return Clock::now() + std::max(*timeout, std::chrono::nanoseconds(0));
+}
+
+void RunStream::SetAlarm(Clock::time_point when) {
+  if (when >= alarm_at_) return;
+  // It rings at once, and is set again for the next request.
+  if (alarm_at_ != Clock::time_point::max()) return alarm_.Cancel();
+  alarm_at_ = when;
+  const auto wait = std::max<Clock::duration>(when - Clock::now(), Clock::duration(0));
+  alarm_.Set(
+      events_->tags(),
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                   gpr_time_from_nanos(std::chrono::nanoseconds(wait).count(), GPR_TIMESPAN)),
+      rung_.Out());
+}
+
+RunStream::Clock::time_point RunStream::TakeLate(std::vector<Pending>* late) {
+  const Clock::time_point now = Clock::now();
+  auto next = Clock::time_point::max();
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const auto current = it++;
+    Pending& pending = current->second;
+    if (pending.done == nullptr) continue;
+    if (pending.deadline > now) {
+      next = std::min(next, pending.deadline);
+    } else if (current->first == announced_) {
+      next = std::min(next, now + kLookAgain);
+    } else {
+      late->push_back(
+          {.message = std::move(pending.message), .done = std::exchange(pending.done, nullptr)});
+      if (!pending.is_sent) pending_.erase(current);
+    }
+  }
+  return next;
+}
+
+void RunStream::AbandonIfNobodyWaits() {
+  if (!is_closing_ || pending_.empty() || context_ == nullptr) return;
+  for (const auto& [_, pending] : pending_) {
+    if (pending.done != nullptr) return;
+  }
+  is_abandoned_ = true;
+  context_->TryCancel();
 }
 
 void RunStream::Pump() {
@@ -198,22 +283,28 @@ void RunStream::Take(RunAnswer answer) {
       context_->TryCancel();
       return;
     }
-    int& attempts = found->second.attempts;
-    if (IsRetryable(answer.reply.status()) && !answer.is_permanent &&
-        attempts < core_->options().max_attempts) {
+    if (MayPass(found->second, answer)) {
       found->second.is_sent = false;
-      return ResendLater(answer.id, attempts++);
+      return ResendLater(answer.id, found->second.attempts++);
     }
+    if (answer.reply.ok()) core_->stream_retries().Succeeded();
     pending = std::move(found->second);
     pending_.erase(found);
     changed_.NotifyAll();
+    AbandonIfNobodyWaits();
     PumpSoon();
   }
-  Deliver(std::move(pending), std::move(answer.reply));
+  if (pending.done != nullptr) Deliver(std::move(pending), std::move(answer.reply));
+}
+
+bool RunStream::MayPass(const Pending& pending, const RunAnswer& answer) {
+  if (!IsRetryable(answer.reply.status()) || answer.is_permanent) return false;
+  const auto bytes = static_cast<int64_t>(pending.message.bytes.Length());
+  return core_->stream_retries().Refused(bytes) && pending.done != nullptr &&
+         pending.attempts < core_->options().max_attempts;
 }
 
 void RunStream::ResendLater(const std::string& id, int attempts) {
-  using Clock = std::chrono::steady_clock;
   const double random = std::uniform_real_distribution<double>(0, 1)(random_);
   const auto when = Clock::now() + BackoffAfter(attempts, random);
   // Weak: what waits in the queue of a client that is closed must not keep the client.
@@ -249,7 +340,9 @@ void RunStream::EndIfOver() {
   stream.reset();
   // With its last reference gRPC lets go of the requests, at once or when a write ends.
   context.reset();
-  for (auto& [_, pending] : unanswered) Deliver(std::move(pending), status);
+  for (auto& [_, pending] : unanswered) {
+    if (pending.done != nullptr) Deliver(std::move(pending), status);
+  }
   Release();
 }
 

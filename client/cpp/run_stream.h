@@ -1,15 +1,18 @@
 // The stream behind a Pipeline.
 #pragma once
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <random>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "attnd/pipeline.h"
@@ -21,8 +24,9 @@
 namespace attnd::client {
 
 // A request waits in the outbox, is written, and is answered, or goes back to the outbox after a
-// while. gRPC takes one Write and one Read at a time. When the stream is finished and gRPC has
-// given back every tag, what is unanswered ends with the stream's status.
+// while. gRPC takes one Write and one Read at a time. One alarm looks for requests whose time is
+// over. When the stream is finished and gRPC has given back every tag, what is unanswered ends with
+// the stream's status.
 class RunStream final : public Activity, public std::enable_shared_from_this<RunStream> {
  public:
   // Kept by the core until it ended. Of a closed client it is over at once, with CANCELLED.
@@ -36,9 +40,12 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   void Cancel() override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Pending {
     Message message;
-    Callback done;
+    Callback done;  // null: its time is over, but the server will answer
+    Clock::time_point deadline = Clock::time_point::max();
     int attempts = 1;
     bool is_sent = false;
   };
@@ -61,13 +68,23 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool ok);
+  void OnAlarm(bool ok);
 
+  Clock::time_point DeadlineOfNow() const;
   // Writes what is next, if anything is and gRPC takes it.
   void Pump() ATTND_REQUIRES(mu_);
   // The same, together with what the events that are there already add. The client's thread only.
   void PumpSoon() ATTND_REQUIRES(mu_);
   void Write(const grpc::ByteBuffer& message) ATTND_REQUIRES(mu_);
+  // Looks for late requests at `when`, or before.
+  void SetAlarm(Clock::time_point when) ATTND_REQUIRES(mu_);
+  // Takes out what is late; when the next one will be.
+  Clock::time_point TakeLate(std::vector<Pending>* late) ATTND_REQUIRES(mu_);
+  // Of a stream that is closing, when all that is unanswered is late.
+  void AbandonIfNobodyWaits() ATTND_REQUIRES(mu_);
   void Take(RunAnswer answer);
+  // Whether it is worth sending again.
+  bool MayPass(const Pending& pending, const RunAnswer& answer);
   void ResendLater(const std::string& id, int attempts);
   void Fail(const absl::Status& status);
   void EndIfOver();
@@ -95,6 +112,8 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   bool is_closing_ ATTND_GUARDED_BY(mu_) = false;
   bool half_closed_ ATTND_GUARDED_BY(mu_) = false;
   bool is_finished_ ATTND_GUARDED_BY(mu_) = false;
+  bool is_abandoned_ ATTND_GUARDED_BY(mu_) = false;
+  Clock::time_point alarm_at_ ATTND_GUARDED_BY(mu_) = Clock::time_point::max();  // max: not set
   absl::Status status_ ATTND_GUARDED_BY(mu_);  // once finished, or what the stream fails for
 
   // The client's thread only.
@@ -105,6 +124,8 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
 
   Tag started_{this, &RunStream::OnStarted}, read_{this, &RunStream::OnRead};
   Tag written_{this, &RunStream::OnWritten}, finished_{this, &RunStream::OnFinished};
+  Tag rung_{this, &RunStream::OnAlarm};
+  grpc::Alarm alarm_ ATTND_GUARDED_BY(mu_);
 };
 
 }  // namespace attnd::client

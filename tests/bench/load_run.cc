@@ -104,6 +104,7 @@ absl::Status Load::Prepare() {
 
   for (int i = 0; i < options_.connections; ++i) {
     auto client = client::Client::Create({.target = options_.target,
+                                          .timeout = std::nullopt,
                                           .max_attempts = options_.max_attempts,
                                           .spin_us = options_.spin_us});
     if (!client.ok()) return client.status();

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <string>
 
-#include "channel.h"
+#include "retry.h"
 #include "tests/client_cpp/fake_server.h"
 #include "tests/client_cpp/sample.h"
 
@@ -73,6 +73,56 @@ TEST(Retry, StaysWithinTheDeadline) {
   const auto reply = client->Forward(RequestOf(q), {.timeout = std::chrono::milliseconds(60)});
   EXPECT_FALSE(reply.ok());
   EXPECT_EQ(refusing.calls, 1);
+}
+
+// Every one of many callers sent its request as often as it might.
+TEST(Retry, CallersShareWhatMayBeSentAgain) {
+  constexpr int kCallers = 150;
+  Refusing refusing{.refusals = 10'000};
+  FakeServer server(refusing.unary(), [&](auto*, ServerStream* stream) {
+    attn::v1::RunRequest request;
+    while (ReadRequest(stream, &request)) {
+      ++refusing.calls;
+      WriteMessage(stream, Refuse(request, refusing.code, "request: queue is full", false));
+    }
+    return grpc::Status::OK;
+  });
+  const auto client = MustCreate({.target = server.target()});
+  const auto q = Values(10);
+  std::atomic<int> refused{0};
+  const Callback count = [&](const absl::StatusOr<Reply>& reply) {
+    refused += absl::IsResourceExhausted(reply.status());
+  };
+  for (int i = 0; i < kCallers; ++i) EXPECT_TRUE(client->ForwardAsync(RequestOf(q), count).ok());
+  EXPECT_TRUE(Eventually([&] { return refused == kCallers; }));
+  EXPECT_GT(refusing.calls, kCallers);
+  EXPECT_LE(refusing.calls, kCallers + kRetryTokens / 2);
+
+  refused = refusing.calls = 0;
+  const auto pipeline = client->OpenPipeline({.max_in_flight = kCallers});
+  for (int i = 0; i < kCallers; ++i) {
+    EXPECT_TRUE(pipeline->Submit(Direction::kForward, RequestOf(q), count).ok());
+  }
+  EXPECT_TRUE(pipeline->Close().ok());
+  EXPECT_EQ(refused, kCallers);
+  EXPECT_GT(refusing.calls, kCallers);
+  EXPECT_LE(refusing.calls, kCallers + kRetryTokens / 2);
+}
+
+TEST(Retry, ABucketEmptiesWithRefusalsAndFillsWithSuccesses) {
+  const auto retries = [](RetryBucket* bucket, int64_t bytes) {
+    int count = 0;
+    while (bucket->Refused(bytes)) ++count;
+    return count;
+  };
+  RetryBucket small, large;
+  EXPECT_EQ(retries(&small, 100), 49);
+  EXPECT_EQ(retries(&large, 64 << 20), 9);
+  EXPECT_FALSE(small.Refused(100));
+  for (int i = 0; i < 40; ++i) small.Succeeded();
+  EXPECT_EQ(retries(&small, 100), 2);
+  for (int i = 0; i < 100'000; ++i) small.Succeeded();
+  EXPECT_EQ(retries(&small, 100), 49);
 }
 
 TEST(Retry, BackoffGrowsToItsBoundAndIsJittered) {

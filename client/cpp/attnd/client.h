@@ -30,15 +30,20 @@ class UnaryCall;
 
 struct ClientOptions {
   std::string target = "127.0.0.1:8001";  // "host:port", "unix:/path"
-  // For each call that does not say its own. None: waits for ever.
-  std::optional<std::chrono::nanoseconds> timeout;
+  // For each call, and each request of a pipeline, that does not say its own; retries included.
+  // None: waits for ever.
+  std::optional<std::chrono::nanoseconds> timeout = std::chrono::minutes(10);
   // None: plain text. Empty: the system's authorities. Else the path of a PEM file of them.
   std::optional<std::string> tls_authorities;
   // Sent as `authorization: Bearer` with every call; empty: not sent.
   std::string token;
   // A call that ended with RESOURCE_EXHAUSTED or UNAVAILABLE is tried again after 0.1 s, 0.2 s, ...
-  // 2 s, each times a random factor, within its deadline; unless the server says that retrying
-  // cannot mend it. Every call is pure, so that none is done twice to any effect. 1..5, 1 is off.
+  // 2 s, each times a random factor, or when the server says, within its deadline; unless the
+  // server says that retrying cannot mend it. Every call is pure, so that none is done twice to any
+  // effect. 1..5, 1 is off. A burst of refusals is tried again, not an overload: each refusal takes
+  // one of 100 tokens, each success gives 0.1 back, and nothing is tried again while 50 or fewer
+  // are left. All calls of the process to one target share a bucket, and all pipelines of a client
+  // share one, in which a message counts as one more for each 16 MiB.
   int max_attempts = 4;
   // How long a thread that waits for the network polls before it sleeps. Some hundred microseconds
   // make short calls several times faster where a core is free for it; waste where none is.

@@ -1,9 +1,11 @@
 // Many requests on one stream.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,12 +23,15 @@ enum class Direction { kForward, kBackward };
 struct PipelineOptions {
   // Requests that are unanswered at a time. >= 1.
   int max_in_flight = 64;
+  // Of each request, from its Submit on. None: the client's.
+  std::optional<std::chrono::nanoseconds> timeout = std::nullopt;
 };
 
 // The stream `Run` of a client. Requests leave in the order they are submitted and are answered as
 // they are done. One that the server refuses for want of room is sent again as ClientOptions say.
-// When the stream fails, all that is unanswered ends with its status. A single request has neither
-// a deadline nor a way to be cancelled. Thread safe.
+// When the stream fails, all that is unanswered ends with its status. A request whose time is over
+// ends with DEADLINE_EXCEEDED, and counts as unanswered until the server answers it; no other way
+// leads out of a single request. Thread safe.
 //
 // Against single calls it saves the cost of a call on each request; worth it for small ones.
 class Pipeline {
@@ -41,10 +46,11 @@ class Pipeline {
   // as the request that was answered made room, and the request may leave only once the callback
   // has returned. If this succeeds, `done` runs exactly once, on the client's thread; else never.
   // The memory of the tensors: see Tensor. Errors: INVALID_ARGUMENT for the request,
-  // FAILED_PRECONDITION after Close, else the status of the stream.
+  // DEADLINE_EXCEEDED where there was no room in time, FAILED_PRECONDITION after Close, else the
+  // status of the stream.
   [[nodiscard]] absl::Status Submit(Direction direction, const Request& request, Callback done);
 
-  // Ends the stream and waits until everything is answered. REQUIRES: this is no callback.
+  // Ends the stream and waits until everything is answered or late. REQUIRES: this is no callback.
   // Answers the status of the stream; refused requests do not count. Idempotent.
   absl::Status Close();
 
