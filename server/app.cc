@@ -124,9 +124,12 @@ absl::Status App::Build() {
                   .max_request_seconds = config_.max_request_seconds},
       config_.max_running);
 
+  planner_ = std::make_unique<Planner>(Planner::Options{});
+
   tensors_.engine = engine_;
   tensors_.batcher = batcher_.get();
   tensors_.lanes = lanes_.get();
+  tensors_.planner = planner_.get();
   tensors_.predictions = &predictions_;
   tensors_.metrics = metrics_.get();
   tensors_.clock = &clock_;
@@ -175,6 +178,7 @@ absl::Status App::Listen() {
                         .parked = [this] { return intake_->waiting(); },
                         .stuck = [this] { return watchdog_->stuck_seconds(); }});
   ATTND_RETURN_IF_ERROR(lanes_->Start());
+  ATTND_RETURN_IF_ERROR(planner_->Start());
   MethodTable methods;
   service_->AddMethods(&methods);
   health_.AddMethods(&methods);
@@ -217,6 +221,7 @@ App::~App() {
   if (watchdog_ != nullptr) watchdog_->Stop();
   StopServingRoom();
   if (transport_ != nullptr) transport_->StopServing(std::chrono::milliseconds(0));
+  if (planner_ != nullptr) planner_->Close();
   if (batcher_ != nullptr) batcher_->Close();
   if (lanes_ != nullptr) lanes_->Join();
   // The lanes could answer until here; an answer on a closed queue would abort the process.
@@ -254,6 +259,7 @@ void App::Drain() {
   });
   // The last calls are refused within it; new work is refused since the start of the drain.
   transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 200));
+  planner_->Close();
   batcher_->Close();
   lanes_->Join();
   StopServingRoom();

@@ -16,6 +16,7 @@
 #include "server/lanes.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/planner.h"
 #include "server/poll_beat.h"
 #include "server/reflection.h"
 #include "server/service.h"
@@ -62,6 +63,7 @@ class App {
   std::unique_ptr<Batcher> batcher_;
   Predictions predictions_;
   std::unique_ptr<Lanes> lanes_;
+  std::unique_ptr<Planner> planner_;
   TensorContext tensors_;
   Health health_;
   Reflection reflection_;

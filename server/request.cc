@@ -71,7 +71,7 @@ class Decoder {
 
   // What Forward and Backward share.
   template <class Request>
-  absl::StatusOr<DecodedRequest> Compute(const Request& request, std::vector<Spans> raw) {
+  DecodedRequest Compute(const Request& request, std::vector<Spans> raw) {
     RefuseUnknownFields(request, "fields", &reasons_);
     Id(request.id());
     Priority(request.priority());
@@ -83,13 +83,15 @@ class Decoder {
     return Finish(request.method());
   }
 
-  absl::StatusOr<DecodedRequest> Estimate(const v1::EstimateRequest& request) {
+  DecodedRequest Estimate(const v1::EstimateRequest& request) {
     is_estimate_ = true;
     RefuseUnknownFields(request, "fields", &reasons_);
     Device(request.device());
     if (request.raw_size() > static_cast<int>(kMaxRawEntries)) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      request_.envelope = absl::InvalidArgumentError(absl::StrCat(
           "message: raw must have at most ", kMaxRawEntries, " entries, got ", request.raw_size()));
+      request_.can_plan = false;
+      return std::move(request_);
     }
     for (const std::string& raw : request.raw()) raw_.push_back({std::as_bytes(std::span(raw))});
     is_raw_used_.resize(raw_.size());
@@ -321,29 +323,13 @@ class Decoder {
     for (int64_t i = 1; i <= S; ++i) bounds[i] = Clamped(i * N / S);
   }
 
-  absl::StatusOr<DecodedRequest> Finish(const v1::MethodSpec& spec) {
+  DecodedRequest Finish(const v1::MethodSpec& spec) {
     DecodedSpec decoded = DecodeSpec(spec);
-    absl::Status status = MergeReasons(reasons_.status(), decoded.status);
+    request_.envelope = MergeReasons(reasons_.status(), decoded.status);
     request_.call.method = std::move(decoded.method);
     request_.call.options = std::move(decoded.options);
-    status = MergeReasons(status, AskEngine());
-    if (!status.ok()) return FitTrailer(status);
+    request_.can_plan = can_plan_;
     return std::move(request_);
-  }
-
-  absl::Status AskEngine() {
-    if (request_.call.method.empty() || context_.plan == nullptr) return absl::OkStatus();
-    if (can_plan_) {
-      auto plan = context_.plan(request_.call);
-      if (plan.ok()) request_.plan = *std::move(plan);
-      return plan.status();
-    }
-    // Nothing can be said of the tensors, but of the options.
-    Reasons reasons(request_.call.method);
-    if (const Method* method = FindMethod(request_.call.method)) {
-      (void)method->Parse(request_.call.options, &reasons);
-    }
-    return reasons.status();
   }
 
   const DecodeContext& context_;
@@ -357,22 +343,46 @@ class Decoder {
   DecodedRequest request_;
 };
 
+absl::Status AskEngine(const MakePlanFunction& make_plan, DecodedRequest* request) {
+  const Call& call = request->call;
+  if (call.method.empty() || make_plan == nullptr) return absl::OkStatus();
+  if (request->can_plan) {
+    auto plan = make_plan(call);
+    if (plan.ok()) request->plan = *std::move(plan);
+    return plan.status();
+  }
+  // Nothing can be said of the tensors, but of the options.
+  Reasons reasons(call.method);
+  if (const Method* method = FindMethod(call.method)) (void)method->Parse(call.options, &reasons);
+  return reasons.status();
+}
+
 }  // namespace
 
-absl::StatusOr<DecodedRequest> Decode(const v1::ForwardRequest& request, std::vector<Spans> raw,
-                                      const DecodeContext& context) {
+DecodedRequest DecodeEnvelope(const v1::ForwardRequest& request, std::vector<Spans> raw,
+                              const DecodeContext& context) {
   return Decoder(Direction::kForward, context).Compute(request, std::move(raw));
 }
 
-absl::StatusOr<DecodedRequest> Decode(const v1::BackwardRequest& request, std::vector<Spans> raw,
-                                      const DecodeContext& context) {
+DecodedRequest DecodeEnvelope(const v1::BackwardRequest& request, std::vector<Spans> raw,
+                              const DecodeContext& context) {
   return Decoder(Direction::kBackward, context).Compute(request, std::move(raw));
 }
 
-absl::StatusOr<DecodedRequest> Decode(const v1::EstimateRequest& request,
-                                      const DecodeContext& context) {
+DecodedRequest DecodeEnvelope(const v1::EstimateRequest& request, const DecodeContext& context) {
   const auto direction = request.backward() ? Direction::kBackward : Direction::kForward;
   return Decoder(direction, context).Estimate(request);
+}
+
+int64_t WorkOf(const DecodedRequest& request) {
+  return request.can_plan ? PlanWork(request.call) : 0;
+}
+
+absl::Status AddPlan(const MakePlanFunction& make_plan, DecodedRequest* request) {
+  const absl::Status engine = AskEngine(make_plan, request);
+  // Nobody reads the reasons of what nobody waits for.
+  if (absl::IsCancelled(engine)) return engine;
+  return FitTrailer(MergeReasons(request->envelope, engine));
 }
 
 }  // namespace attnd

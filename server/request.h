@@ -36,7 +36,9 @@ struct DecodedRequest {
   std::map<std::string, Spans> payloads;  // of every tensor, by name; empty for an estimate
   int64_t payload_bytes = 0;              // sum over `payloads`
   std::vector<std::vector<int32_t>> integers;
-  std::shared_ptr<const Plan> plan;  // null when no planner was given
+  std::shared_ptr<const Plan> plan;  // by AddPlan
+  absl::Status envelope;             // what is wrong so far, without the engine's reasons
+  bool can_plan = true;              // the tensors can be described to the engine
 
   DecodedRequest() = default;
   DecodedRequest(DecodedRequest&&) = default;  // not copied: views point into `integers`
@@ -46,21 +48,29 @@ struct DecodedRequest {
 struct DecodeContext {
   std::span<const std::string> devices;  // names that are served; empty in a request means [0]
   int max_priority = kMaxPriority;       // of this caller
-  // Engine::MakePlan. With it a refused request tells the reasons of envelope and engine together;
-  // it is not called when the tensors cannot be described to it.
-  std::function<absl::StatusOr<std::shared_ptr<const Plan>>(const Call&)> plan;
 };
 
-// All reasons at once, one a line, at most kMaxReasonBytes: INVALID_ARGUMENT if any is the caller's
-// error, else what the engine said. Lines of the envelope open with "request: ", those of the
-// method with its id. Payloads stay where they are; only rank 1 int32 tensors are read.
-absl::StatusOr<DecodedRequest> Decode(const attn::v1::ForwardRequest& request,
-                                      std::vector<Spans> raw, const DecodeContext& context);
-absl::StatusOr<DecodedRequest> Decode(const attn::v1::BackwardRequest& request,
-                                      std::vector<Spans> raw, const DecodeContext& context);
-// Without data, but for values that a plan reads, where they are sent. Without them lengths count
-// as full, offsets as absent, packed sequences as equally long.
-absl::StatusOr<DecodedRequest> Decode(const attn::v1::EstimateRequest& request,
-                                      const DecodeContext& context);
+// The envelope, without the plan. Payloads stay where they are; only rank 1 int32 tensors are read.
+// Keeps nothing of `request`.
+DecodedRequest DecodeEnvelope(const attn::v1::ForwardRequest& request, std::vector<Spans> raw,
+                              const DecodeContext& context);
+DecodedRequest DecodeEnvelope(const attn::v1::BackwardRequest& request, std::vector<Spans> raw,
+                              const DecodeContext& context);
+// Without data: lengths count as full, offsets as absent.
+DecodedRequest DecodeEnvelope(const attn::v1::EstimateRequest& request,
+                              const DecodeContext& context);
+
+// PlanWork of the call; 0 if it will not be planned.
+int64_t WorkOf(const DecodedRequest& request);
+
+// Engine::MakePlan.
+using MakePlanFunction =
+    std::function<absl::StatusOr<std::shared_ptr<const Plan>>(const Call& call)>;
+
+// Asks the engine for the plan, unless the tensors cannot be described to it. All reasons of
+// envelope and engine at once, one a line, at most kMaxReasonBytes: INVALID_ARGUMENT if any is the
+// caller's error, else what the engine said. Lines of the envelope open with "request: ", those of
+// the method with its id. Any thread.
+absl::Status AddPlan(const MakePlanFunction& make_plan, DecodedRequest* request);
 
 }  // namespace attnd

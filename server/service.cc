@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/registry.h"
-#include "proto/wire/bytes.h"
-#include "proto/wire/codec.h"
+#include "server/estimate_call.h"
+#include "server/small_call.h"
 #include "server/tensor_call.h"
 
 namespace attnd {
@@ -15,33 +15,18 @@ namespace {
 
 // A unary call that is answered at once, on the polling thread.
 template <class Request, class Reply>
-class CheapCall final : public Handler {
+class CheapCall final : public SmallCall<Request> {
  public:
   using Function = std::function<absl::StatusOr<Reply>(const Request&)>;
   explicit CheapCall(Function function) : function_(std::move(function)) {}
 
-  void OnHeaders(Rpc& rpc) override {
-    rpc.Expect(kMaxHeadBytes);
-    rpc.Read(Rpc::kSmallMessage);
-  }
-  void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
-    if (message == nullptr) {
-      return rpc.Finish(
-          absl::InvalidArgumentError("request: a whole message is required, got none"));
-    }
-    // A larger one, without tensors, would only hold up the polling thread.
-    if (message->Length() > kMaxHeadBytes) {
-      return rpc.Finish(absl::InvalidArgumentError(
-          absl::StrCat("message: size must be <= ", kMaxHeadBytes, ", got ", message->Length())));
-    }
-    Request request;
-    if (absl::Status status = Parse(*message, &request); !status.ok()) return rpc.Finish(status);
+ private:
+  void OnRequest(Rpc& rpc, const Request& request) override {
     const absl::StatusOr<Reply> reply = function_(request);
     if (!reply.ok()) return rpc.Finish(reply.status());
     rpc.Reply(Serialize(*reply));
   }
 
- private:
   const Function function_;
 };
 
@@ -80,13 +65,7 @@ void Service::AddMethods(MethodTable* table) {
       table, "ListMethods", [tensors](const ListMethodsRequest&) {
         return DescribeMethods(AllMethods(), tensors->devices);
       });
-  AddCheap<EstimateRequest, EstimateReply>(
-      table, "Estimate",
-      [tensors](const EstimateRequest& request) -> absl::StatusOr<EstimateReply> {
-        const absl::StatusOr<DecodedRequest> decoded = Decode(request, tensors->decode(""));
-        if (!decoded.ok()) return decoded.status();
-        return DescribePlan(*decoded->plan, decoded->device);
-      });
+  (*table)[prefix + "Estimate"] = [tensors] { return NewEstimateCall(tensors); };
   AddCheap<ServerInfoRequest, ServerInfoReply>(table, "ServerInfo",
                                                [this](const ServerInfoRequest&) { return Info(); });
 }

@@ -29,9 +29,11 @@ bool LineLimit::Allow() {
 }
 
 DecodeContext TensorContext::decode(const std::string& client) const {
-  return {.devices = devices,
-          .max_priority = MaxPriority(client),
-          .plan = [this](const Call& call) { return engine->MakePlan(call); }};
+  return {.devices = devices, .max_priority = MaxPriority(client)};
+}
+
+MakePlanFunction TensorContext::MakePlan(RunControl* control) const {
+  return [this, control](const Call& call) { return engine->MakePlan(call, control); };
 }
 
 int TensorContext::MaxPriority(const std::string& client) const {

@@ -18,6 +18,7 @@
 namespace attnd {
 
 class Lanes;
+class Planner;
 
 // Counts what is open, so that a drain can wait for it. Thread safe.
 class OpenCalls {
@@ -50,6 +51,7 @@ struct TensorContext {
   std::shared_ptr<Engine> engine;  // shared with the slices of replies on their way out
   Batcher* batcher = nullptr;
   Lanes* lanes = nullptr;
+  Planner* planner = nullptr;
   const Predictions* predictions = nullptr;
   Metrics* metrics = nullptr;
   const Clock* clock = nullptr;
@@ -70,6 +72,8 @@ struct TensorContext {
   LineLimit refused_lines;
 
   DecodeContext decode(const std::string& client) const;
+  // `control`, if given, ends a plan early; it outlives the function.
+  MakePlanFunction MakePlan(RunControl* control) const;
   int MaxPriority(const std::string& client) const;
 };
 

@@ -11,6 +11,7 @@
 #include "server/client_id.h"
 #include "server/lanes.h"
 #include "server/log.h"
+#include "server/planner.h"
 #include "server/reasons.h"
 #include "server/reply.h"
 
@@ -89,26 +90,57 @@ absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, 
   received_bytes_ = payloads.message_bytes;
   share_ = std::make_shared<Budget::Share>(std::move(payloads.share));
   method_ = LabelOf(request.method());
-  absl::StatusOr<DecodedRequest> decoded =
-      Decode(request, std::move(payloads.raw), context_->decode(client_));
-  absl::Status status = decoded.ok() ? CheckPlan(*decoded->plan) : decoded.status();
+  is_submitted_ = true;
+  DecodedRequest decoded =
+      DecodeEnvelope(request, std::move(payloads.raw), context_->decode(client_));
+  const int64_t work = WorkOf(decoded);
+  if (work <= kSmallPlanWork) {
+    return Queue(std::move(decoded), std::move(payloads.owner), std::move(done));
+  }
+  return PlanElsewhere(work, std::move(decoded), std::move(payloads.owner), std::move(done));
+}
+
+absl::Status TensorRequest::PlanElsewhere(int64_t work, DecodedRequest decoded,
+                                          std::shared_ptr<void> owner, Done done) {
+  plan_control_ = std::make_shared<RunControl>();
+  if (rpc_->deadline() != TimePoint::max()) plan_control_->StopAt(rpc_->deadline());
+  const auto held = std::make_shared<DecodedRequest>(std::move(decoded));
+  Planner::Job job{.client = client_, .work = work, .control = plan_control_};
+  job.run = [this, held, owner = std::move(owner), done = std::move(done)] {
+    const absl::Status status = Queue(std::move(*held), owner, done);
+    if (!status.ok()) Answer(done, status, {}, {});
+  };
+  absl::Status status = context_->planner->Submit(job);
+  if (!status.ok()) context_->metrics->RecordRefusal(Refusal::kQueueFull);
+  return status;
+}
+
+// Plans, charges and queues it; every refusal is counted.
+absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done) {
+  absl::Status status = AddPlan(context_->MakePlan(plan_control_.get()), &decoded);
+  if (absl::IsCancelled(status)) {
+    status = WhyCancelled(started_, rpc_->deadline(), context_->clock->Now());
+    context_->metrics->RecordRefusal(RefusalOf(status));
+    return status;
+  }
+  if (status.ok()) status = CheckPlan(*decoded.plan);
   if (!status.ok()) {
     context_->metrics->RecordRefusal(Refusal::kInvalid);
     return status;
   }
-  if (status = Charge(*decoded->plan, payloads.message_bytes); !status.ok()) {
+  if (status = Charge(*decoded.plan); !status.ok()) {
     context_->metrics->RecordRefusal(Refusal::kBytes);
     return status;
   }
-  id_ = std::move(decoded->id);
-  device_ = std::move(decoded->device);
-  plan_ = std::move(decoded->plan);
+  id_ = std::move(decoded.id);
+  device_ = std::move(decoded.device);
+  plan_ = std::move(decoded.plan);
 
   auto task = std::make_unique<Task>();
   task->plan = plan_;
-  task->payloads = std::move(decoded->payloads);
-  task->payload_owner = std::move(payloads.owner);
-  task->priority = decoded->priority;
+  task->payloads = std::move(decoded.payloads);
+  task->payload_owner = std::move(owner);
+  task->priority = decoded.priority;
   task->admitted = context_->clock->Now();
   task->deadline = rpc_->deadline();
   task->cancelled = cancelled_;
@@ -119,7 +151,6 @@ absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, 
                                               std::vector<Result> results, const Phases& phases) {
     Answer(done, std::move(result_status), results, phases);
   };
-  is_queued_ = true;
   return context_->batcher->Submit(task);
 }
 
@@ -139,9 +170,9 @@ absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
   return absl::OkStatus();
 }
 
-absl::Status TensorRequest::Charge(const Plan& plan, int64_t message_bytes) {
+absl::Status TensorRequest::Charge(const Plan& plan) {
   // The slices go when the gathered copy is complete, and only then does the workspace grow.
-  const int64_t need = message_bytes + std::max(plan.input_bytes, plan.workspace_bytes);
+  const int64_t need = received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes);
   if (share_->Resize(need)) return absl::OkStatus();
   const int64_t total = context_->budget->total();
   if (need > total) {
@@ -165,7 +196,8 @@ void TensorRequest::Refuse(const absl::Status& status, Refusal reason) {
 
 void TensorRequest::Cancel() {
   cancelled_->store(true);
-  if (is_queued_) context_->lanes->Sweep();
+  if (plan_control_ != nullptr) plan_control_->Cancel();
+  if (is_submitted_) context_->lanes->Sweep();
 }
 
 void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,

@@ -16,9 +16,10 @@
 
 namespace attnd {
 
-// Polling thread only, until the task that Submit queued is answered: on whatever thread had the
-// last word about it. Every request ends exactly once, by Refuse or by its answer: it is counted,
-// measured and logged then, before the answer leaves, so that who has it finds it counted.
+// Polling thread only until it is submitted; then the planner, if its plan takes long, a lane and
+// whoever answers it have it one after the other. Every request ends exactly once, by Refuse or by
+// its answer: it is counted, measured and logged then, before the answer leaves, so that who has it
+// finds it counted.
 class TensorRequest {
  public:
   // Makes the head of a message from a serialised ForwardReply or BackwardReply.
@@ -61,8 +62,11 @@ class TensorRequest {
  private:
   template <class Request>
   absl::Status SubmitAs(const Request& request, Payloads payloads, Done done);
+  absl::Status PlanElsewhere(int64_t work, DecodedRequest decoded, std::shared_ptr<void> owner,
+                             Done done);
+  absl::Status Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done);
   absl::Status CheckPlan(const Plan& plan) const;
-  absl::Status Charge(const Plan& plan, int64_t message_bytes);
+  absl::Status Charge(const Plan& plan);
   void Answer(const Done& done, absl::Status status, std::span<const Result> results,
               const Phases& phases);
   grpc::ByteBuffer BuildReply(std::span<const Result> results, const Phases& phases);
@@ -76,12 +80,14 @@ class TensorRequest {
   const std::string client_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
+  std::shared_ptr<RunControl> plan_control_;  // of a plan that the planner makes
+
   std::string id_, device_, method_ = "unknown";
   std::shared_ptr<const Plan> plan_;
   int64_t received_bytes_ = 0;
   // Shared with the task and the reply: bytes return when the last of them holds none.
   std::shared_ptr<Budget::Share> share_;
-  bool is_queued_ = false, has_ended_ = false;
+  bool is_submitted_ = false, has_ended_ = false;
 };
 
 }  // namespace attnd

@@ -49,7 +49,7 @@ def own(start_server):
     closing = []
 
     def start(*flags):
-        server = start_server(*flags)
+        server = start_server("--max-running", "1", *flags)
         client = attnd.Client(server.target, timeout=60)
         channel = grpc.insecure_channel(server.target, ANY_SIZE)
         closing.extend([client, channel])

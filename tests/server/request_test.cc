@@ -43,21 +43,43 @@ Draft<v1::ForwardRequest> GoodDraft() {
   return draft;
 }
 
+// The envelope, and what an engine says.
+struct Context {
+  std::span<const std::string> devices;
+  MakePlanFunction plan;
+};
+
+absl::StatusOr<DecodedRequest> WithPlan(DecodedRequest request, const Context& context) {
+  absl::Status status = AddPlan(context.plan, &request);
+  if (!status.ok()) return status;
+  return request;
+}
+
+template <class Request>
+absl::StatusOr<DecodedRequest> Decode(const Request& request, std::vector<Spans> raw,
+                                      const Context& context) {
+  return WithPlan(DecodeEnvelope(request, std::move(raw), {.devices = context.devices}), context);
+}
+
+absl::StatusOr<DecodedRequest> Decode(const v1::EstimateRequest& request, const Context& context) {
+  return WithPlan(DecodeEnvelope(request, {.devices = context.devices}), context);
+}
+
 // Stands for the engine: remembers the call, answers with `status` unless it is OK.
 struct FakeEngine {
   bool was_asked = false;
   absl::Status status;
-  DecodeContext context{.devices = kDevices,
-                        .plan = [this](const Call&) -> absl::StatusOr<std::shared_ptr<const Plan>> {
-                          was_asked = true;
-                          if (!status.ok()) return status;
-                          return std::make_shared<const Plan>();
-                        }};
+  Context context{.devices = kDevices,
+                  .plan = [this](const Call&) -> absl::StatusOr<std::shared_ptr<const Plan>> {
+                    was_asked = true;
+                    if (!status.ok()) return status;
+                    return std::make_shared<const Plan>();
+                  }};
 };
 
 template <class Request>
 std::vector<std::string> Refusal(const Draft<Request>& draft,
-                                 const DecodeContext& context = {.devices = kDevices}) {
+                                 const Context& context = {.devices = kDevices}) {
   const auto decoded = Decode(draft.request, draft.raw, context);
   if (decoded.ok()) return {};
   EXPECT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);

@@ -1,0 +1,95 @@
+#include "server/planner.h"
+
+#include <pthread.h>
+
+#include <cassert>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace attnd {
+namespace {
+
+// What a step of PlanWork may take: turns are counted in seconds.
+constexpr double kSecondsPerStep = 1e-6;
+
+}  // namespace
+
+Planner::~Planner() { Close(); }
+
+absl::Status Planner::Start() {
+  try {
+    thread_ = std::thread([this] { Loop(); });
+    return absl::OkStatus();
+  } catch (const std::system_error& e) {
+    return absl::ResourceExhaustedError(absl::StrCat("planner: cannot start a thread: ", e.what()));
+  }
+}
+
+absl::Status Planner::Submit(Job& job) {
+  assert(job.control != nullptr);
+  {
+    const MutexLock lock(&mu_);
+    const int64_t all = static_cast<int64_t>(waiting_.size());
+    const int64_t own = turns_.Waiting(job.client);
+    if (closed_ || all >= options_.max_waiting || 2 * own >= options_.max_waiting) {
+      return absl::ResourceExhaustedError(absl::StrCat("request: ", all,
+                                                       " requests wait to be planned, ", own,
+                                                       " of them from this address, retry later"));
+    }
+    Turns::Client* const client = turns_.Enter(job.client);
+    waiting_.push_back({std::move(job), client});
+  }
+  wake_.NotifyOne();
+  return absl::OkStatus();
+}
+
+// Of the client whose turn it is, the oldest.
+Planner::Job Planner::Take() {
+  auto next = waiting_.begin();
+  for (auto it = next; it != waiting_.end(); ++it) {
+    if (it->client->served < next->client->served) next = it;
+  }
+  Job job = std::move(next->job);
+  turns_.Take(next->client, kSecondsPerStep * static_cast<double>(job.work));
+  turns_.Leave(next->client);
+  waiting_.erase(next);
+  return job;
+}
+
+void Planner::Loop() {
+  pthread_setname_np(pthread_self(), "planner");
+  for (;;) {
+    Job job;
+    {
+      const MutexLock lock(&mu_);
+      running_ = nullptr;
+      while (waiting_.empty()) {
+        if (closed_) return;
+        wake_.Wait(&mu_);
+      }
+      job = Take();
+      running_ = job.control;
+      if (closed_) running_->Cancel();
+    }
+    job.run();
+  }
+}
+
+void Planner::Close() {
+  {
+    const MutexLock lock(&mu_);
+    closed_ = true;
+    if (running_ != nullptr) running_->Cancel();
+  }
+  wake_.NotifyOne();
+  if (thread_.joinable()) thread_.join();
+}
+
+int64_t Planner::waiting() const {
+  const MutexLock lock(&mu_);
+  return static_cast<int64_t>(waiting_.size());
+}
+
+}  // namespace attnd
