@@ -186,7 +186,8 @@ bool ThreadPool::Impl::RunOne(Job* job, Place place) {
   }
   if (run != nullptr) {
     run->AddSpent(Clock::now() - begin - away);
-    job->rank.store(RankOf(run, workers + 1), std::memory_order_relaxed);
+    const bool is_alone = (jobs.open() & ~jobs.Bit(job)) == 0;
+    if (!is_alone) job->rank.store(RankOf(run, workers + 1), std::memory_order_relaxed);
   }
   Finish(job, 1);
   return true;

@@ -28,6 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
 constexpr int64_t kWide = 2 * fft::kLanes;  // rows or columns of one item
+constexpr int64_t kLongRow = 1024;          // elements: some microseconds
 
 int64_t Wide() { return kWide; }
 
@@ -47,7 +48,7 @@ void RowBlock(const FftProblem& p, const FftPlan& plan, const char* x, int64_t n
     ReadFloats(p.x.dtype, x + n * p.x.stride[row] * size, p.x.stride[row + 1], M, to, 0.25f);
   };
   for (int64_t r = 0; r < kWide; ++r) {
-    if (CheckPoint()) return;
+    if ((r == 0 || M >= kLongRow) && CheckPoint()) return;
     const int64_t n = n0 + r;
     float* even = rows + r * M;
     if (n > N / 2) {

@@ -52,7 +52,8 @@ struct Lists {
 // The same pairs by column.
 PairList Transposed(const PairList& list, int64_t columns) {
   PairList other{.begin = std::vector<int64_t>(static_cast<size_t>(columns) + 1, 0)};
-  for (size_t row = 0; row + 1 < list.begin.size() && !CheckPoint(); ++row) {
+  for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
+    if (row % kTile == 0 && CheckPoint()) break;
     for (int64_t at = list.begin[row]; at < list.begin[row + 1]; ++at) {
       ++other.begin[list.columns[at] + 1];
     }
@@ -61,7 +62,7 @@ PairList Transposed(const PairList& list, int64_t columns) {
   other.columns.resize(list.columns.size());
   std::vector<int64_t> next(other.begin.begin(), other.begin.end() - 1);
   for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
-    if (CheckPoint()) break;
+    if (row % kTile == 0 && CheckPoint()) break;
     for (int64_t at = list.begin[row]; at < list.begin[row + 1]; ++at) {
       other.columns[next[list.columns[at]]++] = static_cast<int32_t>(row);
     }
@@ -75,7 +76,7 @@ Pattern PairLists(const Lists& lists) {
   list.begin = {0};
   list.columns.reserve(static_cast<size_t>(lists.row.lengths.nq * lists.R));
   for (int64_t i = 0; i < lists.row.Nq; ++i) {
-    if (CheckPoint()) break;
+    if (i % kTile == 0 && CheckPoint()) break;
     const auto first = static_cast<int64_t>(list.columns.size());
     pattern.listed_again += lists.OfQuery(i, &list.columns);
     const auto end = static_cast<int64_t>(list.columns.size());
