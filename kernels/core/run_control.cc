@@ -13,8 +13,8 @@ thread_local RunScope* current_scope = nullptr;
 
 }  // namespace
 
-RunControl::RunControl(int priority, double predicted_seconds)
-    : priority_(priority), predicted_seconds_(std::max(predicted_seconds, 0.0)) {}
+RunControl::RunControl(int priority, double predicted_seconds, Now now)
+    : priority_(priority), predicted_seconds_(std::max(predicted_seconds, 0.0)), now_(now) {}
 
 void RunControl::StopAt(Clock::time_point when) {
   end_ns_.store(Nanoseconds(when.time_since_epoch()), std::memory_order_relaxed);
@@ -23,7 +23,7 @@ void RunControl::StopAt(Clock::time_point when) {
 bool RunControl::stopped() const {
   if (stopped_.load(std::memory_order_relaxed)) return true;
   const int64_t end = end_ns_.load(std::memory_order_relaxed);
-  if (end == kNever || Nanoseconds(Clock::now().time_since_epoch()) < end) return false;
+  if (end == kNever || Nanoseconds(now_().time_since_epoch()) < end) return false;
   stopped_.store(true, std::memory_order_relaxed);
   return true;
 }

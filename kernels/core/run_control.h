@@ -16,10 +16,11 @@ namespace attnd {
 class RunControl {
  public:
   using Clock = std::chrono::steady_clock;
+  using Now = Clock::time_point (*)();
 
   // `predicted_seconds`: of the whole run with all threads of the device, as Work::seconds of its
-  // plan; 0: as urgent as can be.
-  explicit RunControl(int priority = 0, double predicted_seconds = 0);
+  // plan; 0: as urgent as can be. `now`: what StopAt is held against.
+  explicit RunControl(int priority = 0, double predicted_seconds = 0, Now now = &Clock::now);
 
   // Idempotent.
   void Cancel() { stopped_.store(true, std::memory_order_relaxed); }
@@ -49,6 +50,7 @@ class RunControl {
   mutable std::atomic<bool> stopped_ = false;
   std::atomic<int64_t> end_ns_ = kNever;  // of Clock
   std::atomic<int64_t> spent_ns_ = 0;
+  const Now now_;
 };
 
 // What a thread works for, for as long as it lives; scopes of a thread nest. The pool opens one for
