@@ -25,9 +25,13 @@ struct Waiter {
 
 using AllDropped = std::vector<Waiting::Dropped>;
 
-bool IsHopeless(double seconds, TimePoint deadline, TimePoint now) {
-  return deadline != TimePoint::max() && seconds > Seconds(deadline - now);
-}
+// What is known of a request that wants a place.
+struct Wish {
+  const std::string& client;
+  int priority = 0;
+  TimePoint deadline;
+  double seconds = 0;  // predicted, as far as is known
+};
 
 }  // namespace
 
@@ -59,8 +63,7 @@ struct Batcher::Impl {
   bool watch_sleeps ATTND_GUARDED_BY(mu) = false;
 
   absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
-  absl::Status CheckHopeless(const Task& task, double seconds, double sure, TimePoint now) const
-      ATTND_REQUIRES(mu);
+  absl::Status CheckHopeless(const Wish& wish, double sure, TimePoint now) const ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
   Waiter* Call(TimePoint now) ATTND_REQUIRES(mu);
@@ -85,18 +88,16 @@ absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
 }
 
 // The part `sure` of what is predicted must fit.
-absl::Status Batcher::Impl::CheckHopeless(const Task& task, double seconds, double sure,
-                                          TimePoint now) const {
-  ATTND_RETURN_IF_ERROR(CheckAlive(task, now));
+absl::Status Batcher::Impl::CheckHopeless(const Wish& wish, double sure, TimePoint now) const {
+  if (wish.deadline == TimePoint::max()) return absl::OkStatus();
+  const double left = Seconds(wish.deadline - now);
   // Mostly this is enough to know.
-  if (!IsHopeless(sure * (seconds + waiting.seconds() + running.SecondsLeft(now)), task.deadline,
-                  now)) {
-    return absl::OkStatus();
-  }
-  const double ahead = waiting.SecondsAhead(task.client, task.priority, task.deadline, now) +
-                       running.SecondsBefore(now, task.priority, seconds);
-  if (!IsHopeless(sure * (seconds + ahead), task.deadline, now)) return absl::OkStatus();
-  return Hopeless(seconds, ahead, Seconds(task.deadline - now));
+  const double all = waiting.seconds() + running.SecondsLeft(now);
+  if (left > 0 && sure * (wish.seconds + all) <= left) return absl::OkStatus();
+  const double ahead = waiting.SecondsAhead(wish.client, wish.priority, wish.deadline, now) +
+                       running.SecondsBefore(now, wish.priority, wish.seconds);
+  if (left > 0 && sure * (wish.seconds + ahead) <= left) return absl::OkStatus();
+  return Hopeless(wish.seconds, ahead, left);
 }
 
 Batcher::Batch Batcher::Impl::TakeBest(TimePoint now) {
@@ -179,14 +180,8 @@ absl::Status Batcher::Admit(const std::string& client, int max_priority, TimePoi
   {
     const MutexLock lock(&impl_->mu);
     status = impl_->Check(client, &refusal);
-    if (status.ok() && deadline != TimePoint::max()) {
-      static const auto alive = std::make_shared<std::atomic<bool>>(false);
-      Task task;
-      task.cancelled = alive;
-      task.client = client;
-      task.priority = max_priority;
-      task.deadline = deadline;
-      status = impl_->CheckHopeless(task, /*seconds=*/0, Predictions::kUnsure, now);
+    if (status.ok()) {
+      status = impl_->CheckHopeless({client, max_priority, deadline}, Predictions::kUnsure, now);
     }
   }
   if (!status.ok()) impl_->Refused(refusal);
@@ -207,7 +202,12 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
   {
     const MutexLock lock(&impl_->mu);
     status = impl_->Check(task->client, &refusal);
-    if (status.ok()) status = impl_->CheckHopeless(*task, seconds, sure, now);
+    if (status.ok()) {
+      status = CheckAlive(*task, now);
+      const Wish wish{task->client, task->priority, task->deadline, seconds};
+      if (status.ok()) status = impl_->CheckHopeless(wish, sure, now);
+      refusal = RefusalOf(status);
+    }
     if (status.ok()) {
       if (impl_->waiting.requests() >= impl_->options.max_queue_requests) {
         dropped.push_back({impl_->waiting.TakePlaceFor(task->client),

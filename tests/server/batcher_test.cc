@@ -1,94 +1,9 @@
 // The queue on a fake clock with a puppet lane: who runs with whom, when, and what is refused.
-#include "server/batcher.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <map>
-#include <string>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "tests/server/fake_clock.h"
+#include "tests/server/batcher_fixture.h"
 
 namespace attnd {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
-using namespace std::chrono_literals;
-
-struct Request {
-  std::string name;
-  std::string bucket = "a";
-  int priority = 0;
-  std::chrono::milliseconds deadline{0};  // from now; 0: none
-  int64_t bytes = 1;
-  double seconds = 0;
-};
-
-class BatcherTest : public testing::Test {
- protected:
-  void Start(Batcher::Options options) {
-    options.refused = [this](Refusal refusal) { refusals_.push_back(refusal); };
-    batcher_ = std::make_unique<Batcher>(options, &clock_);
-  }
-  void TearDown() override {
-    while (!Pull().empty()) {
-    }
-  }
-
-  std::unique_ptr<Task> Make(const Request& request) {
-    auto plan = std::make_shared<Plan>();
-    plan->bucket = request.bucket;
-    plan->seconds = request.seconds;
-    auto task = std::make_unique<Task>();
-    task->plan = plan;
-    task->priority = request.priority;
-    task->admitted = clock_.Now();
-    if (request.deadline > 0ms) task->deadline = clock_.Now() + request.deadline;
-    task->cancelled = std::make_shared<std::atomic<bool>>(false);
-    task->charged_bytes = request.bytes;
-    cancelled_[request.name] = task->cancelled;
-    names_[task.get()] = request.name;
-    task->done = [this, name = request.name](absl::Status status, std::vector<Result> results,
-                                             const Phases&) {
-      EXPECT_THAT(results, IsEmpty());
-      // Would not return if a lock were held.
-      batcher_->depth();
-      answers_.push_back(absl::StrCat(name, " ", absl::StatusCodeToString(status.code())));
-    };
-    return task;
-  }
-
-  absl::Status Submit(const Request& request) {
-    std::unique_ptr<Task> task = Make(request);
-    absl::Status status = batcher_->Submit(task);
-    EXPECT_EQ(task == nullptr, status.ok()) << "ownership moves only on OK";
-    return status;
-  }
-
-  // The names of the next batch; its tasks are answered at once.
-  std::vector<std::string> Pull() {
-    Batcher::Batch batch = batcher_->TryPull();
-    reason_ = batch.reason;
-    std::vector<std::string> names;
-    for (std::unique_ptr<Task>& task : batch.tasks) {
-      names.push_back(names_.at(task.get()));
-    }
-    if (!names.empty()) batcher_->Ended(batch.run);
-    return names;
-  }
-
-  FakeClock clock_;
-  std::unique_ptr<Batcher> batcher_;
-  std::map<const Task*, std::string> names_;
-  std::map<std::string, std::shared_ptr<std::atomic<bool>>> cancelled_;
-  std::vector<std::string> answers_;
-  std::vector<Refusal> refusals_;
-  Batcher::Reason reason_ = Batcher::Reason::kIdle;
-};
 
 TEST_F(BatcherTest, OneBatchIsOneBucketOldestFirst) {
   Start({});

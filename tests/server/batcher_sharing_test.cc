@@ -1,0 +1,276 @@
+// What runs beside what, and how clients share the queue.
+#include "tests/server/batcher_fixture.h"
+
+namespace attnd {
+namespace {
+
+TEST_F(BatcherTest, WhileABatchRunsThatEndsSoonCompanyGathers) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "first", .seconds = 0.004}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("first"));
+  for (const char* name : {"1", "2", "3"}) {
+    ASSERT_TRUE(Submit({.name = name, .seconds = 0.001}).ok());
+    EXPECT_THAT(Begin(), IsEmpty());
+  }
+  End("first");
+  EXPECT_THAT(Begin(), ElementsAre("1", "2", "3"));
+}
+
+// One request of a minute held every small one behind it for as long.
+TEST_F(BatcherTest, ASmallOneStartsBesideALongOneAndTheNextGatherBehindIt) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "long", .seconds = 60}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("long"));
+  ASSERT_TRUE(Submit({.name = "small", .bucket = "b", .seconds = 0.001}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("small"));
+  EXPECT_DOUBLE_EQ(batch_.seconds, 0.001);
+  ASSERT_TRUE(Submit({.name = "next", .bucket = "b", .seconds = 0.001}).ok());
+  ASSERT_TRUE(Submit({.name = "after", .bucket = "b", .seconds = 0.001}).ok());
+  EXPECT_THAT(Begin(), IsEmpty());
+  End("small");
+  EXPECT_THAT(Begin(), ElementsAre("next", "after"));
+}
+
+TEST_F(BatcherTest, WhatRunsLongerThanPredictedLetsOthersStart) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "wrong", .seconds = 0.001}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("wrong"));
+  ASSERT_TRUE(Submit({.name = "other", .seconds = 0.001}).ok());
+  clock_.Advance(5ms);
+  EXPECT_THAT(Begin(), IsEmpty());
+  clock_.Advance(2ms);
+  EXPECT_THAT(Begin(), ElementsAre("other"));
+}
+
+TEST_F(BatcherTest, OneThatIsNotShorterWaitsAndForAnotherClientNotForLong) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "runs", .seconds = 60}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("runs"));
+  ASSERT_TRUE(Submit({.name = "own", .bucket = "b", .seconds = 60}).ok());
+  ASSERT_TRUE(Submit({.name = "other", .bucket = "c", .seconds = 60, .client = "b"}).ok());
+  clock_.Advance(Batcher::kPatience - 1ms);
+  EXPECT_THAT(Begin(), IsEmpty());
+  clock_.Advance(1ms);
+  EXPECT_THAT(Begin(), ElementsAre("other"));
+  clock_.Advance(10s);
+  EXPECT_THAT(Begin(), IsEmpty());
+  End("runs");
+  EXPECT_THAT(Begin(), ElementsAre("own"));
+}
+
+TEST_F(BatcherTest, OneOfThePlacesIsForShortBatches) {
+  Start({.max_running = 3});
+  ASSERT_TRUE(Submit({.name = "100", .bucket = "1", .seconds = 100, .client = "x"}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("100"));
+  ASSERT_TRUE(Submit({.name = "50", .bucket = "2", .seconds = 50, .client = "y"}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("50"));
+  ASSERT_TRUE(Submit({.name = "20", .bucket = "3", .seconds = 20, .client = "z"}).ok());
+  clock_.Advance(5s);
+  EXPECT_THAT(Begin(), IsEmpty());
+  // Together they would be a long batch.
+  ASSERT_TRUE(Submit({.name = "s1", .bucket = "4", .seconds = 0.03, .client = "z"}).ok());
+  ASSERT_TRUE(Submit({.name = "s2", .bucket = "4", .seconds = 0.03, .client = "z"}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("s1"));
+  // All places are taken.
+  EXPECT_THAT(Begin(), IsEmpty());
+  End("s1");
+  EXPECT_THAT(Begin(), ElementsAre("s2"));
+}
+
+TEST_F(BatcherTest, OneClientLeavesAPlaceForTheLongRequestsOfOthers) {
+  Start({.max_running = 4});
+  for (const char* name : {"100", "50", "20"}) {
+    ASSERT_TRUE(Submit({.name = name, .bucket = name, .seconds = std::stod(name)}).ok());
+    EXPECT_THAT(Begin(), std::string(name) == "20"
+                             ? testing::Matcher<std::vector<std::string>>(IsEmpty())
+                             : ElementsAre(name));
+  }
+  ASSERT_TRUE(Submit({.name = "30", .bucket = "b", .seconds = 30, .client = "b"}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("30"));
+}
+
+TEST_F(BatcherTest, AHigherPriorityStartsBesideAndALowerOneWaits) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "runs", .seconds = 10}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("runs"));
+  ASSERT_TRUE(Submit({.name = "low", .bucket = "b", .priority = -1, .seconds = 0.001}).ok());
+  EXPECT_THAT(Begin(), IsEmpty());
+  ASSERT_TRUE(Submit({.name = "high", .bucket = "c", .priority = 1, .seconds = 20}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("high"));
+  EXPECT_EQ(batch_.level, 1);
+  // Who has waited long enough counts as much as what runs.
+  clock_.Advance(Batcher::kPatience);
+  EXPECT_THAT(Begin(), ElementsAre("low"));
+  EXPECT_EQ(batch_.level, 1);
+}
+
+TEST_F(BatcherTest, WithOnePlaceNothingRunsBeside) {
+  Start({.max_running = 1});
+  ASSERT_TRUE(Submit({.name = "long", .seconds = 60}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("long"));
+  ASSERT_TRUE(Submit({.name = "small", .bucket = "b", .seconds = 0.001, .client = "b"}).ok());
+  clock_.Advance(10s);
+  EXPECT_THAT(Begin(), IsEmpty());
+  End("long");
+  EXPECT_THAT(Begin(), ElementsAre("small"));
+}
+
+TEST_F(BatcherTest, ClientsTakeTurnsByPredictedSeconds) {
+  Start({.max_batch_requests = 1});
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(Submit({.name = absl::StrCat("a", i), .seconds = 0.2}).ok());
+  }
+  ASSERT_TRUE(Submit({.name = "b0", .bucket = "b", .seconds = 0.1, .client = "b"}).ok());
+  ASSERT_TRUE(Submit({.name = "b1", .bucket = "b", .seconds = 0.1, .client = "b"}).ok());
+  ASSERT_TRUE(Submit({.name = "b2", .bucket = "b", .seconds = 0.1, .client = "b"}).ok());
+  std::vector<std::string> order;
+  for (int i = 0; i < 7; ++i) order.push_back(Pull().at(0));
+  EXPECT_THAT(order, ElementsAre("a0", "b0", "b1", "a1", "b2", "a2", "a3"));
+}
+
+TEST_F(BatcherTest, ClientsTakeTurnsInsideABatch) {
+  Start({.max_batch_requests = 3});
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(Submit({.name = absl::StrCat("a", i), .seconds = 0.01}).ok());
+  }
+  ASSERT_TRUE(Submit({.name = "b0", .seconds = 0.01, .client = "b"}).ok());
+  EXPECT_THAT(Pull(), ElementsAre("a0", "b0", "a1"));
+  EXPECT_THAT(Pull(), ElementsAre("a2", "a3"));
+}
+
+// A client that asked for nothing for a while must not have the machine to itself afterwards.
+TEST_F(BatcherTest, NobodySavesUpTurns) {
+  Start({.max_batch_requests = 1});
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(Submit({.name = absl::StrCat("a", i), .seconds = 1}).ok());
+    Pull();
+  }
+  std::vector<std::string> order;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(Submit({.name = absl::StrCat("A", i), .seconds = 1}).ok());
+    ASSERT_TRUE(
+        Submit({.name = absl::StrCat("B", i), .bucket = "b", .seconds = 1, .client = "b"}).ok());
+  }
+  for (int i = 0; i < 8; ++i) order.push_back(Pull().at(0));
+  EXPECT_THAT(std::vector(order.begin(), order.begin() + 4),
+              testing::UnorderedElementsAre("A0", "B0", "A1", "B1"));
+}
+
+// A flood at priority 100 kept others waiting for 100 s and more.
+TEST_F(BatcherTest, AFloodOfTheHighestPriorityKeepsNobodyElseWaitingForFiveSeconds) {
+  Start({});
+  int sent = 0;
+  const auto flood = [&] {
+    while (batcher_->waiting() < 1000) {
+      ASSERT_TRUE(Submit({.name = absl::StrCat("flood", sent++),
+                          .bucket = absl::StrCat("flood", sent % 3),
+                          .priority = 100,
+                          .seconds = 0.1})
+                      .ok());
+    }
+  };
+  std::map<std::string, TimePoint> asked;
+  double longest = 0;
+  for (int i = 0; i < 600; ++i) {
+    flood();
+    if (i % 10 == 0) {
+      const std::string name = absl::StrCat("other", i);
+      asked[name] = clock_.Now();
+      ASSERT_TRUE(
+          Submit({.name = name, .bucket = "b", .priority = -100, .seconds = 0.05, .client = "b"})
+              .ok());
+    }
+    const std::vector<std::string> batch = Begin();
+    ASSERT_FALSE(batch.empty());
+    for (const std::string& name : batch) {
+      if (!asked.count(name)) continue;
+      longest = std::max(longest, Seconds(clock_.Now() - asked[name]));
+      asked.erase(name);
+    }
+    clock_.Advance(std::chrono::milliseconds(static_cast<int>(batch_.seconds * 1000)));
+    End(batch[0]);
+  }
+  EXPECT_LT(longest, 5);
+  EXPECT_LT(asked.size(), 5u);
+}
+
+TEST_F(BatcherTest, AFullQueueHasRoomForWhoHasFewerPlaces) {
+  Start({.max_queue_requests = 4});
+  for (const char* name : {"a1", "a2", "a3", "a4"}) {
+    ASSERT_TRUE(Submit({.name = name, .bytes = 10}).ok());
+  }
+  EXPECT_TRUE(batcher_->Admit("b", 0, TimePoint::max()).ok());
+  ASSERT_TRUE(Submit({.name = "b1", .bytes = 1, .client = "b"}).ok());
+  ASSERT_TRUE(Submit({.name = "b2", .bytes = 1, .client = "b"}).ok());
+  EXPECT_THAT(answers_, ElementsAre("a4 RESOURCE_EXHAUSTED", "a3 RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kQueueFull, Refusal::kQueueFull));
+  EXPECT_EQ(batcher_->depth().requests, 4);
+  EXPECT_EQ(batcher_->depth().bytes, 22);
+
+  EXPECT_EQ(Submit({.name = "b3", .client = "b"}),
+            absl::ResourceExhaustedError("request: queue is full (4 requests), retry later"));
+  EXPECT_EQ(batcher_->Admit("a", 0, TimePoint::max()),
+            absl::ResourceExhaustedError("request: queue is full (4 requests), retry later"));
+  EXPECT_EQ(refusals_.size(), 4u);
+  EXPECT_THAT(Pull(), ElementsAre("a1", "a2", "b1", "b2"));
+}
+
+TEST_F(BatcherTest, HopelessWorkIsRefusedWithItsFigures) {
+  Start({});
+  EXPECT_EQ(Submit({.name = "1", .deadline = 3000ms, .seconds = 1560}),
+            absl::DeadlineExceededError("request: the deadline must leave the predicted 1.56e+03 s "
+                                        "(0 s of them for requests ahead), got 3 s"));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
+  EXPECT_TRUE(Submit({.name = "2", .deadline = 3000ms, .seconds = 2.9}).ok());
+  // Of the same client, with an earlier deadline.
+  EXPECT_EQ(Submit({.name = "3", .deadline = 4000ms, .seconds = 2}),
+            absl::DeadlineExceededError("request: the deadline must leave the predicted 4.9 s "
+                                        "(2.9 s of them for requests ahead), got 4 s"));
+  // Goes first: its deadline is earlier.
+  EXPECT_TRUE(Submit({.name = "4", .deadline = 1000ms, .seconds = 0.5}).ok());
+  // Another client does not wait for it.
+  EXPECT_TRUE(Submit({.name = "5", .deadline = 4000ms, .seconds = 2, .client = "b"}).ok());
+  EXPECT_EQ(refusals_.size(), 2u);
+}
+
+TEST_F(BatcherTest, WhatWaitsAheadRefusesBeforeARequestIsRead) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
+  ASSERT_TRUE(Submit({.name = "2", .bucket = "b", .priority = 5, .seconds = 30}).ok());
+  const TimePoint in_1s = clock_.Now() + 1s;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, in_1s)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 0, in_1s)));
+  EXPECT_TRUE(batcher_->Admit("b", 100, in_1s).ok());
+  EXPECT_TRUE(batcher_->Admit("a", 0, TimePoint::max()).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("c", 100, clock_.Now())));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline, Refusal::kDeadline, Refusal::kDeadline));
+}
+
+TEST_F(BatcherTest, WhatBecomesHopelessInTheQueueIsNotHandedOut) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "1", .deadline = 3000ms, .seconds = 2}).ok());
+  clock_.Advance(1500ms);
+  EXPECT_THAT(Pull(), IsEmpty());
+  EXPECT_THAT(answers_, ElementsAre("1 DEADLINE_EXCEEDED"));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
+}
+
+TEST_F(BatcherTest, ABatchEndsBeforeTheDeadlineOfItsRequests) {
+  Start({});
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(Submit({.name = absl::StrCat(i), .deadline = 1000ms, .seconds = 0.02}).ok());
+  }
+  clock_.Advance(950ms);
+  EXPECT_THAT(Pull(), ElementsAre("0", "1"));
+}
+
+TEST_F(BatcherTest, WhatWasCancelledBeforeItsSubmissionIsNotTaken) {
+  Start({});
+  std::unique_ptr<Task> task = Make({.name = "1"});
+  task->cancelled->store(true);
+  EXPECT_TRUE(absl::IsCancelled(batcher_->Submit(task)));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kCancelled));
+}
+
+}  // namespace
+}  // namespace attnd

@@ -1,0 +1,82 @@
+// The planner: every job runs once, clients share its places and take turns.
+#include "server/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <string>
+#include <vector>
+
+namespace attnd {
+namespace {
+
+using testing::ElementsAre;
+
+class PlannerTest : public testing::Test {
+ protected:
+  Planner::Job Make(const std::string& name, const std::string& client, int64_t work = 1000) {
+    Planner::Job job{.client = client, .work = work, .control = std::make_shared<RunControl>()};
+    job.run = [this, name, control = job.control] {
+      ran_.push_back(control->stopped() ? name + " stopped" : name);
+    };
+    return job;
+  }
+  absl::Status Submit(const std::string& name, const std::string& client, int64_t work = 1000) {
+    Planner::Job job = Make(name, client, work);
+    return planner_.Submit(job);
+  }
+
+  std::vector<std::string> ran_;  // of the planner's thread, until Close
+  Planner planner_{{.max_waiting = 6}};
+};
+
+TEST_F(PlannerTest, ClientsTakeTurnsByWork) {
+  ASSERT_TRUE(Submit("a1", "a", 2000).ok());
+  ASSERT_TRUE(Submit("a2", "a", 2000).ok());
+  ASSERT_TRUE(Submit("b1", "b", 1000).ok());
+  ASSERT_TRUE(Submit("b2", "b", 1000).ok());
+  ASSERT_TRUE(planner_.Start().ok());
+  std::promise<void> last;
+  Planner::Job job = Make("", "c");
+  job.run = [&] { last.set_value(); };
+  ASSERT_TRUE(planner_.Submit(job).ok());
+  last.get_future().wait();
+  while (planner_.waiting() > 0) std::this_thread::yield();
+  planner_.Close();
+  EXPECT_THAT(ran_, ElementsAre("a1", "b1", "b2", "a2"));
+}
+
+TEST_F(PlannerTest, OneClientHasHalfOfThePlaces) {
+  for (const char* name : {"1", "2", "3"}) ASSERT_TRUE(Submit(name, "a").ok());
+  EXPECT_EQ(Submit("4", "a"),
+            absl::ResourceExhaustedError("request: 3 requests wait to be planned, 3 of them from "
+                                         "this address, retry later"));
+  for (const char* name : {"5", "6"}) ASSERT_TRUE(Submit(name, "b").ok());
+  ASSERT_TRUE(Submit("7", "c").ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Submit("8", "d")));
+  ASSERT_TRUE(planner_.Start().ok());
+  planner_.Close();
+  EXPECT_EQ(ran_.size(), 6u);
+}
+
+TEST_F(PlannerTest, CloseStopsWhatRunsAndAnswersWhatWaits) {
+  ASSERT_TRUE(planner_.Start().ok());
+  std::promise<void> began;
+  Planner::Job job = Make("", "a");
+  job.run = [&, control = job.control] {
+    began.set_value();
+    while (!control->stopped()) std::this_thread::yield();
+    ran_.push_back("endless stopped");
+  };
+  ASSERT_TRUE(planner_.Submit(job).ok());
+  began.get_future().wait();
+  ASSERT_TRUE(Submit("waits", "a").ok());
+  planner_.Close();
+  EXPECT_THAT(ran_, ElementsAre("endless stopped", "waits stopped"));
+  EXPECT_TRUE(absl::IsResourceExhausted(Submit("late", "a")));
+}
+
+}  // namespace
+}  // namespace attnd
