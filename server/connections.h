@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "kernels/core/mutex.h"
 
@@ -22,8 +23,10 @@ namespace attnd {
 struct Connection {
   int fd = -1;
   ino_t inode = 0;
-  std::string peer;    // "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000" as gRPC writes it, "unix:17"
-  std::string client;  // the peer without its port
+  std::string peer;  // "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000" as gRPC writes it, "unix:17"
+  // Who shares places and turns with whom: the peer without its port, so that the connections of a
+  // host are one client, since it may open as many as it likes; each of a Unix socket is one.
+  std::string client;
 
   // What its calls may still receive, and what has been received for them, frames and headers
   // included. Written by the polling thread.
@@ -43,6 +46,10 @@ struct Connection {
 
   static constexpr int64_t kCallBytes = 8 << 10;
 };
+
+// Whether a client came through a Unix socket: it is on this machine and may open the socket's
+// file.
+inline bool IsUnixClient(absl::string_view client) { return absl::StartsWith(client, "unix:"); }
 
 // Null, with errno, if `fd` is no socket with a peer.
 std::shared_ptr<const Connection> DescribeConnection(int fd);

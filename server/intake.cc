@@ -15,11 +15,15 @@ namespace {
 
 using std::chrono::seconds;
 
+// The part of the budget that no message takes before it is here: for requests whose messages need
+// no room, but whose work does.
+constexpr int64_t kReservedPart = 16;
 // How long ago somebody may have found no room for room to count as short.
 constexpr seconds kShortage{3};
 
-seconds Patience(int64_t bytes, bool is_short) {
-  return is_short ? seconds(5 + (bytes >> 22)) : seconds(30 + (bytes >> 20));
+seconds Patience(int64_t bytes, bool is_short, bool is_counted) {
+  if (!is_short) return seconds(30 + (bytes >> 20));
+  return is_counted ? seconds(5 + (bytes >> 22)) : seconds(3 + (bytes >> 24));
 }
 
 }  // namespace
@@ -30,67 +34,115 @@ Intake::Intake(const Options& options, Budget* budget, const Clock* clock)
 int64_t Intake::NeedOf(const Entry& entry) const {
   if (!entry.is_declared) return std::min(entry.message_bytes, budget_->total() / 2);
   if (entry.message_bytes <= kFreeBytes) return 0;
-  return std::min(2 * entry.message_bytes, budget_->total());
+  return std::min(2 * entry.message_bytes, budget_->total() - budget_->total() / kReservedPart);
 }
 
-absl::Status Intake::Enter(Reader* reader, int64_t message_bytes, bool may_be_refused) {
+absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
   assert(entries_.find(reader) == entries_.end());
-  Entry entry{.message_bytes = message_bytes, .is_unary = may_be_refused, .since = clock_->Now()};
-  if (message_bytes == kUndeclared) {
-    entry.is_declared = false;
-    entry.message_bytes = options_.undeclared_bytes;
-  } else if (message_bytes > budget_->total()) {
+  if (arrival.message_bytes > budget_->total()) {
     return Permanent(absl::ResourceExhaustedError(
-        absl::StrCat("request: needs more than ", message_bytes, " bytes, the server's budget is ",
-                     budget_->total())));
+        absl::StrCat("request: needs more than ", arrival.message_bytes,
+                     " bytes, the server's budget is ", budget_->total())));
   }
-  const bool overtakes = waiting_.empty() || NeedOf(entry) == 0;
-  Entry& kept = entries_[reader] = entry;
-  if (overtakes && TryStart(reader, &kept)) return absl::OkStatus();
-  last_short_ = kept.since;
-  if (may_be_refused && waiting_unary_ >= options_.max_waiting) {
-    entries_.erase(reader);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("request: ", waiting_unary_, " requests wait to be read already, ",
-                     budget_->total() - budget_->used(), " bytes of ", budget_->total(),
-                     " are free, retry later"));
-  }
-  kept.is_waiting = true;
+  Entry& entry = entries_[reader];
+  entry.is_declared = arrival.message_bytes != kUndeclared;
+  entry.message_bytes = entry.is_declared ? arrival.message_bytes : options_.undeclared_bytes;
+  entry.is_unary = arrival.may_be_refused;
+  const bool needs_room = NeedOf(entry) > 0;
+  if (needs_room) entry.client = arrival.client;
+  if ((!needs_room || waiting_.empty()) && TryStart(reader, &entry)) return absl::OkStatus();
+  entry.since = clock_->Now();
+  entry.is_waiting = true;
   waiting_.push_back(reader);
-  waiting_unary_ += may_be_refused ? 1 : 0;
+  waiting_unary_ += entry.is_unary ? 1 : 0;
   waiting_count_.fetch_add(1, std::memory_order_relaxed);
-  // Bytes may have come back since TryStart, before anybody was waiting for them.
   Serve();
+  if (!entry.is_waiting) return absl::OkStatus();
+  last_short_ = entry.since;
+  return entry.is_unary && waiting_unary_ > options_.max_waiting ? MakePlace(reader)
+                                                                 : absl::OkStatus();
+}
+
+// One place too few. It is the newcomer's, unless another client has more places than it.
+absl::Status Intake::MakePlace(Reader* newcomer) {
+  std::unordered_map<std::string, int> places;
+  for (Reader* reader : waiting_) {
+    const Entry& entry = entries_.at(reader);
+    places[entry.client] += entry.is_unary ? 1 : 0;
+  }
+  Reader* victim = newcomer;
+  int most = places[entries_.at(newcomer).client];
+  for (Reader* reader : waiting_) {
+    const Entry& entry = entries_.at(reader);
+    const int count = places[entry.client];
+    // The last of those with the most: the newest.
+    if (!entry.is_unary || count < most || (count == most && victim == newcomer)) continue;
+    most = count;
+    victim = reader;
+  }
+  absl::Status status = absl::ResourceExhaustedError(
+      absl::StrCat("request: ", waiting_unary_ - 1, " requests wait to be read already, ",
+                   budget_->total() - budget_->used(), " bytes of ", budget_->total(),
+                   " are free, retry later"));
+  Remove(entries_.find(victim));
+  if (victim == newcomer) return status;
+  victim->OnOverdue(status);
   return absl::OkStatus();
 }
 
-// Moves it from waiting to reading if there is room, and tells it.
+// Moves it to reading if there is room, and tells it.
 bool Intake::TryStart(Reader* reader, Entry* entry) {
   const int64_t need = NeedOf(*entry);
   if (!entry->is_declared && undeclared_reading_ + need > budget_->total() / 2) return false;
   std::optional<Budget::Share> share = budget_->TakeOrWait(need);
   if (!share.has_value()) return false;
   if (!entry->is_declared) undeclared_reading_ += need;
-  if (std::exchange(entry->is_waiting, false)) {
-    waiting_unary_ -= entry->is_unary ? 1 : 0;
-    waiting_count_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  if (entry->is_waiting) StopWaiting(*entry);
+  entry->is_waiting = false;
   entry->since = clock_->Now();
+  if (need > 0) reads_by_client_[entry->client] += 1;
   reader->OnRoom(*std::move(share));
   return true;
 }
 
+void Intake::StopWaiting(const Entry& entry) {
+  waiting_unary_ -= entry.is_unary ? 1 : 0;
+  waiting_count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Who waits, the first to be served first.
+std::vector<Intake::Reader*> Intake::Turns() const {
+  std::unordered_map<std::string, int> ahead = reads_by_client_;
+  std::vector<std::pair<int, Reader*>> ranks;
+  for (Reader* reader : waiting_) {
+    const Entry& entry = entries_.at(reader);
+    const int rank = ahead[entry.client]++;
+    ranks.emplace_back(entry.passed >= kMostPasses ? -1 : rank, reader);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Reader*> turns;
+  for (const auto& [rank, reader] : ranks) turns.push_back(reader);
+  return turns;
+}
+
 void Intake::Serve() {
-  // In order; only undeclared messages that found their half full are passed over.
-  for (size_t i = 0; i < waiting_.size();) {
-    Reader* const reader = waiting_[i];
+  // Those that found no room. Undeclared ones, whose half of the budget is full, are not in the
+  // way.
+  std::vector<Entry*> blocked;
+  const auto may_pass = [&](const Entry& entry) {
+    for (const Entry* one : blocked) {
+      if (one->passed >= kMostPasses || 4 * NeedOf(entry) > NeedOf(*one)) return false;
+    }
+    return true;
+  };
+  for (Reader* reader : Turns()) {
     Entry& entry = entries_.at(reader);
-    if (TryStart(reader, &entry)) {
-      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (may_pass(entry) && TryStart(reader, &entry)) {
+      waiting_.erase(std::find(waiting_.begin(), waiting_.end(), reader));
+      for (Entry* one : blocked) one->passed += 1;
     } else if (entry.is_declared) {
-      return;
-    } else {
-      ++i;
+      blocked.push_back(&entry);
     }
   }
 }
@@ -100,39 +152,67 @@ void Intake::Leave(Reader* reader) {
   if (found != entries_.end()) Remove(found);
 }
 
-void Intake::Remove(std::unordered_map<Reader*, Entry>::iterator it) {
-  const auto [reader, entry] = *it;
+void Intake::Remove(Entries::iterator it) {
+  Reader* const reader = it->first;
+  const Entry entry = std::move(it->second);
   entries_.erase(it);
   if (entry.is_waiting) {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), reader));
-    waiting_unary_ -= entry.is_unary ? 1 : 0;
-    waiting_count_.fetch_sub(1, std::memory_order_relaxed);
-  } else if (!entry.is_declared) {
-    undeclared_reading_ -= NeedOf(entry);
+    StopWaiting(entry);
+  } else {
+    if (!entry.is_declared) undeclared_reading_ -= NeedOf(entry);
+    if (NeedOf(entry) > 0) {
+      const auto reads = reads_by_client_.find(entry.client);
+      if (--reads->second == 0) reads_by_client_.erase(reads);
+    }
   }
   if (!waiting_.empty()) Serve();
+}
+
+// OK: it may go on.
+absl::Status Intake::CheckProgress(const Reader& reader, Entry* entry, TimePoint now,
+                                   bool is_short) {
+  const int64_t arrived = NeedOf(*entry) > 0 ? reader.arrived_bytes() : -1;
+  const seconds patience = Patience(entry->message_bytes, is_short, arrived >= 0);
+  if (now - entry->since > patience) {
+    const std::string rule =
+        absl::StrCat("request: its message must arrive within ", patience.count(), " s");
+    return is_short ? absl::ResourceExhaustedError(
+                          rule + " while others wait for room, it did not, retry later")
+                    : absl::DeadlineExceededError(rule + ", it did not");
+  }
+  if (arrived < 0) return absl::OkStatus();
+  if (entry->window_bytes < 0) {
+    entry->window_start = now;
+    entry->window_bytes = arrived;
+  }
+  const double elapsed = Seconds(now - entry->window_start);
+  if (elapsed < Seconds(kWindow)) return absl::OkStatus();
+  const double rate = static_cast<double>(arrived - entry->window_bytes) / elapsed;
+  entry->window_start = now;
+  entry->window_bytes = arrived;
+  if (!is_short || rate >= static_cast<double>(kLeastRate)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "request: its message must arrive at ", kLeastRate,
+      " bytes/s while others wait for room, got ", static_cast<int64_t>(rate), ", retry later"));
 }
 
 void Intake::Sweep() {
   const TimePoint now = clock_->Now();
   const bool is_short =
       !waiting_.empty() || (last_short_.has_value() && now - *last_short_ < kShortage);
-  std::vector<std::pair<Reader*, seconds>> overdue;
-  for (const auto& [reader, entry] : entries_) {
+  std::vector<std::pair<Reader*, absl::Status>> overdue;
+  for (auto& [reader, entry] : entries_) {
     if (entry.is_waiting) continue;
-    const seconds patience = Patience(entry.message_bytes, is_short);
-    if (now - entry.since > patience) overdue.emplace_back(reader, patience);
+    absl::Status status = CheckProgress(*reader, &entry, now, is_short);
+    if (!status.ok()) overdue.emplace_back(reader, std::move(status));
   }
-  for (const auto& [reader, patience] : overdue) {
+  for (const auto& [reader, status] : overdue) {
     // One of the others may have made it leave.
     const auto found = entries_.find(reader);
     if (found == entries_.end()) continue;
     Remove(found);
-    const std::string rule =
-        absl::StrCat("request: its message must arrive within ", patience.count(), " s");
-    reader->OnOverdue(is_short ? absl::ResourceExhaustedError(absl::StrCat(
-                                     rule, " while others wait for room, it did not, retry later"))
-                               : absl::DeadlineExceededError(rule + ", it did not"));
+    reader->OnOverdue(status);
   }
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,13 +20,21 @@ namespace attnd {
 // gRPC assembles a message as soon as somebody reads, whatever its size; a call that is not read
 // holds no more than its flow-control window. So who expects a message asks here first.
 //
-// A message is charged twice its declared size: as received, and its copy in the lane's memory.
+// A message is charged twice its declared size: as received, and its copy in the lane's memory; at
+// most 15/16 of the budget, so that one does not keep all others out before it is here.
 // One without declaration is taken for `undeclared_bytes`; such messages share half of the budget,
 // so that idle calls of unknown size cannot keep out those who say what they send.
 //
 // A message that does not arrive in time is given up, so that nobody holds a part of the budget by
-// doing nothing: after 30 s and a second for each MiB; while others are short of room after 5 s and
-// a second for each 4 MiB, with RESOURCE_EXHAUSTED.
+// doing nothing: after 30 s and a second for each MiB. While others are short of room, with
+// RESOURCE_EXHAUSTED, as soon as its connection brings less than kLeastRate over kWindow, and after
+// 5 s and a second for each 4 MiB; where nobody counts what arrives, after 3 s and a second for
+// each 16 MiB.
+//
+// Who waits: clients take turns, the one that reads least first; inside one, the oldest first. A
+// message for which there is no room yet is passed by messages of a quarter of its size, but
+// kMostPasses times at most: then it is first. When all places are taken, the newest of the client
+// that has most of them makes room for a client that has fewer.
 //
 // Polling thread only, but for waiting(). Bounded: what waits (max_waiting, streams not counted)
 // and what reads (by the budget).
@@ -43,6 +53,8 @@ class Intake {
     // It did not arrive in time; the reader has left already. DEADLINE_EXCEEDED, or
     // RESOURCE_EXHAUSTED while others wait.
     virtual void OnOverdue(const absl::Status& status) = 0;
+    // Bytes that its connection has brought so far; -1: not known.
+    virtual int64_t arrived_bytes() const = 0;
 
    protected:
     ~Reader() = default;
@@ -51,14 +63,24 @@ class Intake {
   static constexpr int64_t kUndeclared = -1;
   // Messages up to this size need no room: they fit the window that an unread call has anyway.
   static constexpr int64_t kFreeBytes = 64 << 10;
+  static constexpr int64_t kLeastRate = 1 << 20;  // bytes per second, while others wait
+  static constexpr std::chrono::seconds kWindow{3};
+  static constexpr int kMostPasses = 16;
 
   Intake(const Options& options, Budget* budget, const Clock* clock);
 
-  // Calls OnRoom, at once or later. `may_be_refused`: a unary call; RESOURCE_EXHAUSTED when too
-  // many wait already. A stream waits, its client is slowed down by flow control.
+  struct Arrival {
+    int64_t message_bytes = kUndeclared;
+    // A unary call, RESOURCE_EXHAUSTED when too many wait already. A stream waits, its client is
+    // slowed down by flow control.
+    bool may_be_refused = true;
+    std::string client;  // who shares places and turns with whom
+  };
+
+  // Calls OnRoom, at once or later. Another reader may be told OnOverdue meanwhile.
   // Errors, permanent: more than the whole budget.
   // REQUIRES: the reader is not in here.
-  absl::Status Enter(Reader* reader, int64_t message_bytes, bool may_be_refused);
+  absl::Status Enter(Reader* reader, const Arrival& arrival);
 
   // The message is here, or nobody wants it any more. Nothing happens if the reader is not in here.
   void Leave(Reader* reader);
@@ -77,19 +99,30 @@ class Intake {
     int64_t message_bytes = 0;
     bool is_declared = true, is_waiting = false;
     bool is_unary = true;
+    std::string client;
     TimePoint since;
+    int passed = 0;  // by later ones, while it waits
+    // Of the window that is looked at: when it began and what had arrived.
+    TimePoint window_start;
+    int64_t window_bytes = -1;
   };
+  using Entries = std::unordered_map<Reader*, Entry>;
 
   int64_t NeedOf(const Entry& entry) const;
   bool TryStart(Reader* reader, Entry* entry);
-  void Remove(std::unordered_map<Reader*, Entry>::iterator it);
+  std::vector<Reader*> Turns() const;
+  absl::Status MakePlace(Reader* newcomer);
+  absl::Status CheckProgress(const Reader& reader, Entry* entry, TimePoint now, bool is_short);
+  void StopWaiting(const Entry& entry);
+  void Remove(Entries::iterator it);
 
   const Options options_;
   Budget* const budget_;
   const Clock* const clock_;
 
-  std::unordered_map<Reader*, Entry> entries_;
-  std::deque<Reader*> waiting_;  // oldest first
+  Entries entries_;
+  std::vector<Reader*> waiting_;                          // oldest first
+  std::unordered_map<std::string, int> reads_by_client_;  // of messages that take room
   int waiting_unary_ = 0;
   int64_t undeclared_reading_ = 0;       // bytes
   std::optional<TimePoint> last_short_;  // when somebody last found no room

@@ -82,6 +82,8 @@ void Rpc::Start() {
 
 std::string Rpc::peer() const { return connection_ == nullptr ? "unknown" : connection_->peer; }
 
+std::string Rpc::client() const { return connection_ == nullptr ? "unknown" : connection_->client; }
+
 void Rpc::Expect(int64_t bytes) {
   if (connection_ != nullptr && !is_done_) {
     connection_->expected.fetch_add(bytes - expected_, std::memory_order_relaxed);

@@ -69,8 +69,12 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // Who calls: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000", or "unix:17" for the 17th connection of
   // a Unix socket; "unknown" once the connection is gone.
   std::string peer() const;
-  // Null: not known (any more).
-  const Connection* connection() const { return connection_.get(); }
+  // The peer without its port: Connection::client.
+  std::string client() const;
+  // What its connection has received so far; -1: not known.
+  int64_t arrived_bytes() const {
+    return connection_ == nullptr ? -1 : connection_->received_bytes();
+  }
 
   // --- polling thread ---
   // How large the next message may be; 64 KiB unless told. Not a limit by itself, which the size of

@@ -102,6 +102,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
   void Answer(const std::string& id, const grpc::ByteBuffer& reply);
   void OnRoom(Budget::Share share) override;
   void OnOverdue(const absl::Status& status) override;
+  int64_t arrived_bytes() const override { return rpc_->arrived_bytes(); }
   void End(const absl::Status& status);
   void Continue();
 
@@ -198,7 +199,8 @@ absl::Status Runs::RunCall::Announce(const RunRequest& request) {
   announced_bytes_ = bytes;
   waits_for_room_ = true;
   rpc_->Expect(std::max(bytes, Rpc::kSmallBytes));
-  return context_->intake->Enter(this, bytes, /*may_be_refused=*/false);
+  return context_->intake->Enter(
+      this, {.message_bytes = bytes, .may_be_refused = false, .client = rpc_->client()});
 }
 
 void Runs::RunCall::OnRoom(Budget::Share share) {

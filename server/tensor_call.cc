@@ -36,6 +36,7 @@ class TensorCall final : public Handler, private Intake::Reader {
   absl::Status SubmitAs(Rpc& rpc, const grpc::ByteBuffer& message);
   void OnRoom(Budget::Share share) override;
   void OnOverdue(const absl::Status& status) override;
+  int64_t arrived_bytes() const override { return rpc_->arrived_bytes(); }
   void Refuse(const absl::Status& status);
   void RefuseUnread();
 
@@ -73,7 +74,8 @@ absl::Status TensorCall::Admit(Rpc& rpc) {
                  ? std::min(context_->undeclared_bytes, context_->max_message_bytes)
                  : std::max(declared_bytes_, Rpc::kSmallBytes));
   is_waiting_ = true;
-  absl::Status status = context_->intake->Enter(this, declared_bytes_, /*may_be_refused=*/true);
+  absl::Status status = context_->intake->Enter(
+      this, {.message_bytes = declared_bytes_, .may_be_refused = true, .client = rpc.client()});
   if (!status.ok()) context_->metrics->RecordRefusal(Refusal::kBytes);
   return status;
 }
@@ -98,14 +100,16 @@ bool TensorCall::ExpectMore(Rpc& rpc) {
 }
 
 void TensorCall::OnFlood(Rpc& rpc) {
-  if (is_refused_) return;
-  context_->intake->Leave(this);
+  // One that is not read yet takes no more than its window.
+  if (is_refused_ || is_waiting_) return;
   if (declared_bytes_ != Intake::kUndeclared) {
+    context_->intake->Leave(this);
     context_->metrics->RecordRefusal(Refusal::kInvalid);
     Refuse(absl::InvalidArgumentError(absl::StrCat("metadata: ", kSizeKey,
                                                    " must be >= the size of the message, got ",
                                                    declared_bytes_, " and more is arriving")));
-  } else if (is_waiting_ || !ExpectMore(rpc)) {
+  } else if (!ExpectMore(rpc)) {
+    context_->intake->Leave(this);
     context_->metrics->RecordRefusal(Refusal::kBytes);
     Refuse(absl::ResourceExhaustedError(
         absl::StrCat("request: needs more than ", rpc.expected(),

@@ -1,6 +1,6 @@
 #include "server/tensor_context.h"
 
-#include "server/client_id.h"
+#include "server/connections.h"
 
 namespace attnd {
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
-#include "server/client_id.h"
 #include "server/lanes.h"
 #include "server/log.h"
 #include "server/planner.h"
@@ -56,7 +55,7 @@ TensorRequest::TensorRequest(TensorContext* context, const Rpc* rpc, Direction d
       direction_(direction),
       started_(started),
       frame_(std::move(frame)),
-      client_(ClientOf(*rpc)) {
+      client_(rpc->client()) {
   context_->open.Add(1);
   context_->metrics->AddInflight(1);
 }

@@ -22,16 +22,21 @@ constexpr int64_t kMiB = 1 << 20;
 struct Call final : Intake::Reader {
   void OnRoom(Budget::Share given) override { share.emplace(std::move(given)); }
   void OnOverdue(const absl::Status& status) override { overdue = status; }
+  int64_t arrived_bytes() const override { return arrived; }
   bool reads() const { return share.has_value(); }
 
   std::optional<Budget::Share> share;
   absl::Status overdue;
+  int64_t arrived = -1;
 };
 
 class IntakeTest : public testing::Test {
  protected:
   bool Enter(Call* call, int64_t bytes, bool may_be_refused = true) {
-    return intake_.Enter(call, bytes, may_be_refused).ok();
+    return intake_.Enter(call, {bytes, may_be_refused, "a"}).ok();
+  }
+  bool EnterFrom(const char* client, Call* call, int64_t bytes) {
+    return intake_.Enter(call, {bytes, /*may_be_refused=*/true, client}).ok();
   }
   // The message arrived and its request was answered.
   void End(Call* call) {
@@ -59,7 +64,7 @@ TEST_F(IntakeTest, FourWaitInOrderAndTheRestIsRefused) {
   Call calls[16];
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(Enter(&calls[i], 24 * kMiB)) << i;
   for (int i = 5; i < 16; ++i) {
-    const absl::Status status = intake_.Enter(&calls[i], 24 * kMiB, /*may_be_refused=*/true);
+    const absl::Status status = intake_.Enter(&calls[i], {24 * kMiB, true, "a"});
     EXPECT_EQ(status.message(),
               "request: 4 requests wait to be read already, 16777216 bytes of 67108864 are free, "
               "retry later");
@@ -77,27 +82,94 @@ TEST_F(IntakeTest, FourWaitInOrderAndTheRestIsRefused) {
   EXPECT_EQ(budget_.used(), 0);
 }
 
-TEST_F(IntakeTest, ASmallOneDoesNotOvertakeButForFreeOnes) {
-  Call reading, waiting, small, free;
+TEST_F(IntakeTest, SmallOnesPassALargeOneSixteenTimes) {
+  Call reading, large, medium, free, small[20];
   ASSERT_TRUE(Enter(&reading, 24 * kMiB));
-  ASSERT_TRUE(Enter(&waiting, 30 * kMiB));
-  ASSERT_TRUE(Enter(&small, kMiB));
+  ASSERT_TRUE(Enter(&large, 30 * kMiB));
+  ASSERT_TRUE(Enter(&medium, 8 * kMiB));
+  EXPECT_FALSE(medium.reads());  // more than a quarter
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(Enter(&small[i], kMiB));
+    EXPECT_EQ(small[i].reads(), i < Intake::kMostPasses) << i;
+    if (small[i].reads()) {
+      End(&small[i]);
+    } else {
+      intake_.Leave(&small[i]);
+    }
+  }
   ASSERT_TRUE(Enter(&free, 100));
-  EXPECT_FALSE(small.reads());
   EXPECT_TRUE(free.reads());
-  intake_.Leave(&waiting);  // its caller left
-  EXPECT_TRUE(small.reads());
+  EXPECT_FALSE(large.reads());
+  End(&reading);
+  EXPECT_TRUE(large.reads());
+}
+
+TEST_F(IntakeTest, ClientsTakeTurns) {
+  Call reading, of_a[3], of_b;
+  ASSERT_TRUE(EnterFrom("a", &reading, 24 * kMiB));
+  for (Call& call : of_a) ASSERT_TRUE(EnterFrom("a", &call, 24 * kMiB));
+  ASSERT_TRUE(EnterFrom("b", &of_b, 24 * kMiB));
+  End(&reading);
+  EXPECT_TRUE(of_a[0].reads());
+  // Not the two that came before it.
+  intake_.Leave(&of_a[0]);
+  Call held;
+  ASSERT_TRUE(EnterFrom("a", &held, kMiB));
+  EXPECT_TRUE(held.reads());
+  of_a[0].share.reset();
+  intake_.Serve();
+  EXPECT_TRUE(of_b.reads());
+  EXPECT_FALSE(of_a[1].reads());
+}
+
+// One client held all places, the others were refused.
+TEST_F(IntakeTest, AClientWithManyPlacesMakesRoomForAnother) {
+  Call reading, of_a[5], of_b[3];
+  ASSERT_TRUE(EnterFrom("a", &reading, 30 * kMiB));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(EnterFrom("a", &of_a[i], 24 * kMiB));
+  EXPECT_FALSE(EnterFrom("a", &of_a[4], 24 * kMiB));
+  EXPECT_TRUE(EnterFrom("b", &of_b[0], 24 * kMiB));
+  EXPECT_TRUE(absl::IsResourceExhausted(of_a[3].overdue));
+  EXPECT_TRUE(EnterFrom("b", &of_b[1], 24 * kMiB));
+  EXPECT_TRUE(absl::IsResourceExhausted(of_a[2].overdue));
+  EXPECT_FALSE(EnterFrom("b", &of_b[2], 24 * kMiB));  // two each
+  EXPECT_TRUE(of_a[1].overdue.ok() && of_b[0].overdue.ok());
+  EXPECT_EQ(intake_.waiting(), 4);
+}
+
+// One header that declared all and brought nothing held the budget for minutes.
+TEST_F(IntakeTest, WhileRoomIsShortAMessageMustMakeProgress) {
+  Call idle, busy, waiting;
+  idle.arrived = busy.arrived = 1000;
+  ASSERT_TRUE(Enter(&idle, 16 * kMiB));
+  ASSERT_TRUE(Enter(&busy, 15 * kMiB));
+  clock_.Advance(2s);
+  intake_.Sweep();
+  EXPECT_TRUE(idle.overdue.ok());  // nobody waits
+  ASSERT_TRUE(Enter(&waiting, 16 * kMiB));
+  for (int second = 0; second < 4; ++second) {
+    clock_.Advance(1s);
+    busy.arrived += Intake::kLeastRate + 1;
+    intake_.Sweep();
+  }
+  EXPECT_EQ(idle.overdue, absl::ResourceExhaustedError(
+                              "request: its message must arrive at 1048576 bytes/s while others "
+                              "wait for room, got 0, retry later"));
+  EXPECT_TRUE(busy.overdue.ok());
+  idle.share.reset();
+  intake_.Serve();
+  EXPECT_TRUE(waiting.reads());
 }
 
 TEST_F(IntakeTest, OneAboveTheBudgetIsRefusedForEver) {
   Call call;
-  const absl::Status status = intake_.Enter(&call, 64 * kMiB + 1, /*may_be_refused=*/true);
+  const absl::Status status = intake_.Enter(&call, {64 * kMiB + 1, true, "a"});
   EXPECT_EQ(status.message(),
             "request: needs more than 67108865 bytes, the server's budget is 67108864");
   EXPECT_TRUE(IsPermanent(status));
   // One that fits alone, if only without its copy, may try.
   EXPECT_TRUE(Enter(&call, 64 * kMiB));
-  EXPECT_EQ(budget_.used(), 64 * kMiB);
+  EXPECT_EQ(budget_.used(), 60 * kMiB);
 }
 
 TEST_F(IntakeTest, UndeclaredOnesShareHalfOfTheBudget) {
@@ -124,8 +196,8 @@ TEST_F(IntakeTest, UndeclaredOnesShareHalfOfTheBudget) {
 TEST_F(IntakeTest, StreamsAreNeverRefused) {
   Call reading, unary[4], stream;
   ASSERT_TRUE(Enter(&reading, 32 * kMiB));
-  for (Call& call : unary) ASSERT_TRUE(Enter(&call, kMiB));
-  EXPECT_TRUE(Enter(&stream, kMiB, /*may_be_refused=*/false));
+  for (Call& call : unary) ASSERT_TRUE(Enter(&call, 4 * kMiB));
+  EXPECT_TRUE(Enter(&stream, 4 * kMiB, /*may_be_refused=*/false));
   EXPECT_EQ(intake_.waiting(), 5);
   End(&reading);
   EXPECT_TRUE(stream.reads());
@@ -149,14 +221,14 @@ TEST_F(IntakeTest, WhileRoomIsShortPatienceIs) {
   Call idle[3];
   ASSERT_TRUE(Enter(&idle[0], 24 * kMiB));
   ASSERT_TRUE(Enter(&idle[1], 24 * kMiB));
-  clock_.Advance(11s);
+  clock_.Advance(4s);
   intake_.Sweep();
   EXPECT_TRUE(idle[0].overdue.ok());
   clock_.Advance(1s);
   intake_.Sweep();
-  EXPECT_EQ(idle[0].overdue, absl::ResourceExhaustedError(
-                                 "request: its message must arrive within 11 s while others "
-                                 "wait for room, it did not, retry later"));
+  EXPECT_EQ(idle[0].overdue,
+            absl::ResourceExhaustedError("request: its message must arrive within 4 s while others "
+                                         "wait for room, it did not, retry later"));
   // The one who waited reads as soon as the share is back.
   idle[0].share.reset();
   intake_.Serve();

@@ -1,0 +1,189 @@
+// Who is connected, how many of one client, and what is more than calls expect.
+#include "server/connections.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/flood_watch.h"
+#include "server/listen.h"
+
+namespace attnd {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Both ends of a connection; they are closed with it.
+struct Pair {
+  int ours = -1, theirs = -1;
+  Pair(Pair&& other) noexcept
+      : ours(std::exchange(other.ours, -1)), theirs(std::exchange(other.theirs, -1)) {}
+  Pair(int o, int t) : ours(o), theirs(t) {}
+  ~Pair() {
+    CloseOurs();
+    if (theirs >= 0) close(theirs);
+  }
+  void CloseOurs() {
+    if (ours >= 0) close(std::exchange(ours, -1));
+  }
+};
+
+Pair Connect(const Listener& listener, const char* to = "127.0.0.1") {
+  const int theirs = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<uint16_t>(listener.port));
+  inet_pton(AF_INET, to, &name.sin_addr);
+  EXPECT_EQ(connect(theirs, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+  int ours = -1;
+  while ((ours = accept(listener.fds[0], nullptr, nullptr)) < 0 && errno == EAGAIN) continue;
+  return Pair(ours, theirs);
+}
+
+class ConnectionsTest : public testing::Test {
+ protected:
+  void SetUp() override { listener_ = *ListenOn("127.0.0.1:0"); }
+  void TearDown() override { CloseListener(&listener_); }
+
+  Listener listener_;
+};
+
+TEST_F(ConnectionsTest, AClientIsItsAddress) {
+  const Pair pair = Connect(listener_);
+  const auto connection = DescribeConnection(pair.ours);
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(connection->client, "ipv4:127.0.0.1");
+  EXPECT_EQ(connection->peer.rfind("ipv4:127.0.0.1:", 0), 0u);
+  EXPECT_FALSE(IsUnixClient(connection->client));
+  EXPECT_EQ(DescribeConnection(-1), nullptr);
+}
+
+TEST(Connections, AnIpv4AddressOfAnIpv6SocketIsThatClient) {
+  Listener listener = *ListenOn("0.0.0.0:0");
+  const Pair pair = Connect(listener);
+  EXPECT_EQ(DescribeConnection(pair.ours)->client, "ipv4:127.0.0.1");
+  CloseListener(&listener);
+}
+
+TEST(Connections, EachConnectionOfAUnixSocketIsAClient) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const Pair pair(ends[0], ends[1]);
+  const auto one = DescribeConnection(ends[0]), other = DescribeConnection(ends[1]);
+  EXPECT_TRUE(IsUnixClient(one->client));
+  EXPECT_NE(one->client, other->client);
+  EXPECT_EQ(one->received_bytes(), -1);
+}
+
+TEST_F(ConnectionsTest, LimitsInTotalAndOfAClient) {
+  Connections connections({.total = 3, .per_client = 2});
+  std::vector<Pair> pairs;
+  for (int i = 0; i < 3; ++i) pairs.push_back(Connect(listener_));
+  EXPECT_TRUE(connections.Add(DescribeConnection(pairs[0].ours)).ok());
+  EXPECT_TRUE(connections.Add(DescribeConnection(pairs[1].ours)).ok());
+  const absl::Status status = connections.Add(DescribeConnection(pairs[2].ours));
+  EXPECT_EQ(status, absl::ResourceExhaustedError(
+                        "connection: ipv4:127.0.0.1 has 2 already, which is the limit of one "
+                        "client; share them between calls"));
+  auto stranger = std::make_shared<Connection>(), another = std::make_shared<Connection>();
+  stranger->fd = 901;
+  another->fd = 902;
+  EXPECT_TRUE(connections.Add(stranger).ok());
+  EXPECT_EQ(connections.counts().open, 3);
+  // The stranger's descriptor is none: it leaves when somebody looks.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(connections.Add(another).ok());
+  EXPECT_EQ(connections.counts().refused, 1);
+  EXPECT_EQ(connections.counts().accepted, 4);
+}
+
+TEST_F(ConnectionsTest, OneThatWasClosedIsForgotten) {
+  Connections connections({.total = 8, .per_client = 8});
+  Pair pair = Connect(listener_);
+  const std::string name = absl::StrCat("fd:", pair.ours);
+  ASSERT_TRUE(connections.Add(DescribeConnection(pair.ours)).ok());
+  EXPECT_NE(connections.Find(name), nullptr);
+  pair.CloseOurs();
+  connections.Sweep();
+  EXPECT_EQ(connections.counts().open, 0);
+  EXPECT_EQ(connections.Find(name), nullptr);
+  EXPECT_EQ(connections.Find("ipv4:127.0.0.1:80"), nullptr);
+}
+
+// What arrives for calls that expect it is none; what is left of an allowance is not saved up.
+TEST_F(ConnectionsTest, AFloodIsMoreThanCallsExpect) {
+  constexpr int64_t kMiB = 1 << 20;
+  Connection calls;
+  int64_t received = 0;
+  const auto floods = [&](int64_t lowest) {
+    return FloodWatch::IsFlooding(calls, received, lowest);
+  };
+  EXPECT_FALSE(floods(0));
+  calls.expected += 100 * kMiB;
+  received += 100 * kMiB + FloodWatch::kSlackBytes;
+  EXPECT_FALSE(floods(0));
+  received += 1;
+  EXPECT_TRUE(floods(0));
+  // It has arrived and was taken.
+  calls.Settle(100 * kMiB, 100 * kMiB);
+  EXPECT_FALSE(floods(0));
+  // A call that is cancelled before it sent anything leaves no allowance behind.
+  calls.expected += 500 * kMiB;
+  calls.Settle(500 * kMiB, 500 * kMiB);
+  const int64_t lowest = calls.Balance(received);
+  received += FloodWatch::kSlackBytes + 1;
+  EXPECT_TRUE(floods(lowest));
+}
+
+TEST_F(ConnectionsTest, TheWatchFindsItAndThenSleeps) {
+  int found = 0;
+  FloodWatch watch([&](std::shared_ptr<const Connection>, int64_t) { ++found; });
+  EXPECT_EQ(watch.interval().count(), 0);
+  const Pair pair = Connect(listener_);
+  const auto connection = DescribeConnection(pair.ours);
+  watch.Watch(connection);
+  EXPECT_EQ(watch.interval().count(), 10);
+  std::thread sender([&] {
+    const std::string block(1 << 20, 'x');
+    for (int i = 0; i < 8; ++i) EXPECT_GT(send(pair.theirs, block.data(), block.size(), 0), 0);
+    shutdown(pair.theirs, SHUT_WR);
+  });
+  std::string sink(1 << 20, 0);
+  while (recv(pair.ours, sink.data(), sink.size(), 0) > 0) (void)watch.Look();
+  sender.join();
+  EXPECT_GE(found, 1);
+  std::vector<int> quiet;
+  for (int i = 0; i < 100 && quiet.empty(); ++i) quiet = watch.Look();
+  EXPECT_THAT(quiet, testing::ElementsAre(pair.ours));
+  EXPECT_EQ(watch.interval().count(), 0);
+  watch.OnData(pair.ours);
+  EXPECT_EQ(watch.interval().count(), 10);
+}
+
+TEST(Listen, ErrorsOfAddresses) {
+  Listener first = *ListenOn("127.0.0.1:0");
+  EXPECT_EQ(
+      ListenOn(first.address).status(),
+      absl::UnavailableError("cannot listen on " + first.address + ": Address already in use"));
+  CloseListener(&first);
+  EXPECT_TRUE(ListenOn(first.address).ok());
+  for (const char* address : {"no.such.host.invalid:1", "192.0.2.1:0", "nonsense"}) {
+    const absl::Status status = ListenOn(address).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << address;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot listen on ")) << address;
+  }
+  Listener name = *ListenOn("localhost:0");
+  EXPECT_EQ(name.address, absl::StrCat("localhost:", name.port));
+  CloseListener(&name);
+}
+
+}  // namespace
+}  // namespace attnd
