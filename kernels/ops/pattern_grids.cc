@@ -78,19 +78,26 @@ struct AxisSums {
   double before = 0, own = 0, behind = 0;
   double squares = 0;  // of block sizes, a block once
 };
+
+// first + (first + step) + .., `count` terms, none above `cap`.
+double CappedSum(int64_t count, int64_t first, int64_t step, int64_t cap) {
+  const int64_t below = first > cap ? 0 : std::min(count, (cap - first) / step + 1);
+  const auto n = static_cast<double>(below);
+  return n * static_cast<double>(first) + static_cast<double>(step) * n * (n - 1) / 2 +
+         static_cast<double>(count - below) * static_cast<double>(cap);
+}
+
+// Whole blocks, and a short one at the end. A flange is counted from the border that a whole block
+// has.
 AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
-  AxisSums sums;
-  for (int64_t start = 0; start < n; start += block) {
-    const int64_t end = std::min(start + block, n);
-    const double size = static_cast<double>(end - start);
-    sums.before += size * static_cast<double>(std::min(flange, start));
-    sums.own += size * size;
-    // The flange is counted from the border that a whole block has.
-    sums.behind +=
-        size * static_cast<double>(std::max<int64_t>(std::min(start + block + flange, n) - end, 0));
-    sums.squares += size * size;
-  }
-  return sums;
+  const int64_t whole = n / block, rest = n % block;
+  const auto size = static_cast<double>(block), tail = static_cast<double>(rest);
+  const double squares = static_cast<double>(whole) * size * size + tail * tail;
+  return {.before = size * CappedSum(whole, 0, block, flange) +
+                    tail * static_cast<double>(std::min(flange, n - rest)),
+          .own = squares,
+          .behind = size * CappedSum(whole, rest, block, flange),
+          .squares = squares};
 }
 
 // Both forms, exact for a whole image.

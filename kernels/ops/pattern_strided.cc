@@ -89,30 +89,55 @@ bool IsSummary(const FixedSegments& f, std::span<const int32_t> columns, int64_t
   return r >= FirstSummary(f) && r < FirstSummary(f) + f.summary;
 }
 
-// Columns of a segment that are counted one by one; of more, every so many.
-constexpr int64_t kCountedColumns = 1024;
+// Keys below x that are summary columns, and their sum over all bounds 1 .. x.
+struct SummaryKeys {
+  const int64_t s, first, columns;  // columns [first, first + columns) of every s keys
+
+  double Below(int64_t x) const {
+    return static_cast<double>(x / s) * static_cast<double>(columns) +
+           static_cast<double>(std::clamp<int64_t>(x % s - first, 0, columns));
+  }
+  double SumUpTo(int64_t x) const {
+    const auto periods = static_cast<double>(x / s), c = static_cast<double>(columns);
+    return c * static_cast<double>(s) * periods * (periods - 1) / 2 + periods * InPeriod(s) +
+           static_cast<double>(x % s) * periods * c + InPeriod(x % s);
+  }
+
+ private:
+  double InPeriod(int64_t x) const {
+    const auto inside = static_cast<double>(std::clamp<int64_t>(x - first, 0, columns));
+    const auto behind = static_cast<double>(std::max<int64_t>(x - first - columns, 0));
+    return inside * (inside + 1) / 2 + behind * static_cast<double>(columns);
+  }
+};
 
 // Pairs of queries with summary columns: of `half` kFar all, else those outside the own segment.
-// Exact but for tail_summary, and about where a segment has more than kCountedColumns.
+// Exact but for tail_summary.
 double SummaryPairs(const PatternRow& row, const FixedSegments& f, Half half) {
   const auto [nq, nk] = row.lengths;
   const int64_t s = std::min(f.stride, kFar), first = FirstSummary(f);
-  const int64_t columns = std::min(first + f.summary, nk) - std::min(first, nk);
-  const int64_t each = (columns + kCountedColumns - 1) / kCountedColumns;
-  // Of the keys below the start (+ shift) of the segments of all queries.
-  double pairs = 0;
-  for (int64_t column = first; column < first + columns; column += each) {
-    const int64_t keys = FloorDiv(nk - 1 - column, s) + 1;  // of this column
-    const auto below = [&](int64_t offset, int64_t shift) {
-      return SteppedSum(nq, offset, s, shift, s * keys) / s;
+  const SummaryKeys summary{s, std::min(first, s), std::min(f.summary, s)};
+  if (half == Half::kFar && row.causal) {
+    // Bounds offset + 1 .. offset + nq, each at most nk.
+    const int64_t begin = std::clamp<int64_t>(row.offset, 0, nk);
+    const int64_t end = std::clamp<int64_t>(row.offset + nq, begin, nk);
+    const int64_t beyond = std::clamp<int64_t>(row.offset + nq - nk, 0, nq);
+    return summary.SumUpTo(end) - summary.SumUpTo(begin) +
+           static_cast<double>(beyond) * summary.Below(nk);
+  }
+  if (half == Half::kFar) return static_cast<double>(nq) * summary.Below(nk);
+  // Of the keys below the start (+ shift) of the segments of all queries; `keys` of each column.
+  const auto of_columns = [&](int64_t columns, int64_t keys) {
+    const auto below = [&](int64_t shift) {
+      return SteppedSum(nq, row.offset, s, shift, s * keys) / static_cast<double>(s);
     };
     const double all = static_cast<double>(nq) * static_cast<double>(keys);
-    const double before = below(row.offset, 0);
-    double of_column = row.causal ? before : all - (below(row.offset, s) - before);
-    if (half == Half::kFar) of_column = row.causal ? below(row.offset - column, s) : all;
-    pairs += of_column * static_cast<double>(std::min(each, first + columns - column));
-  }
-  return pairs;
+    const double pairs = row.causal ? below(0) : all - (below(s) - below(0));
+    return pairs * static_cast<double>(columns);
+  };
+  // The last segment may be short: its first columns have one key more.
+  const int64_t longer = std::clamp<int64_t>(nk % s - first, 0, f.summary);
+  return of_columns(longer, nk / s + 1) + of_columns(std::min(f.summary, s) - longer, nk / s);
 }
 
 }  // namespace
@@ -185,7 +210,7 @@ PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, 
     return plan;
   });
   source.gathers = true;
-  source.is_counted = !f.horizontal && !f.tail_summary && f.summary <= kCountedColumns;
+  source.is_counted = !f.horizontal && !f.tail_summary;
   return source;
 }
 
