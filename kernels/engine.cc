@@ -7,11 +7,26 @@
 #include "absl/strings/str_join.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
+#include "kernels/ops/pattern_predicate.h"
 #include "kernels/registry.h"
 #include "kernels/validate.h"
 
 namespace attnd {
 namespace {
+
+// A value of an option in a bucket's name; a long list by its fingerprint.
+std::string OptionText(const OptionValue& value) {
+  constexpr size_t kMost = 64;
+  const auto* list = std::get_if<std::vector<int64_t>>(&value);
+  if (list == nullptr || list->size() <= kMost) return ToString(value);
+  std::vector<int32_t> halves;
+  halves.reserve(2 * list->size());
+  for (const int64_t x : *list) {
+    halves.push_back(static_cast<int32_t>(x & UINT32_MAX));
+    halves.push_back(static_cast<int32_t>(x >> 32));
+  }
+  return absl::StrCat("[", Fingerprint(halves), "]");
+}
 
 // Everything by which a batch could differ in code or launch arguments; sizes B, H, Nq and Nk are
 // ragged and stay out. Options enter as sent: a default that is spelled out makes its own bucket.
@@ -19,7 +34,7 @@ std::string BucketOf(const Plan& plan, const OptionMap& sent) {
   const View& q = plan.tensors.at("q");
   std::vector<std::string> options, tensors;
   for (const auto& [name, value] : sent) {
-    options.push_back(absl::StrCat(name, "=", ToString(value)));
+    options.push_back(absl::StrCat(name, "=", OptionText(value)));
   }
   for (const auto& [name, view] : plan.tensors) {
     const bool of_q = view.dtype == q.dtype || !IsFloat(view.dtype);
@@ -35,7 +50,6 @@ std::string BucketOf(const Plan& plan, const OptionMap& sent) {
 // Copies the views; what they point to only of integer tensors, whose values a plan reads.
 void CopyTensors(const std::map<std::string, View>& sent, Plan* plan) {
   plan->integers.reserve(sent.size());  // views point into it
-  const ProblemShape source{.tensors = &sent};
   for (const auto& [name, view] : sent) {
     View& own = plan->tensors[name] = view;
     plan->input_bytes += view.bytes();
@@ -44,7 +58,7 @@ void CopyTensors(const std::map<std::string, View>& sent, Plan* plan) {
     if (!PlanReads(name)) continue;
     std::vector<int32_t>& values = plan->integers.emplace_back();
     for (int64_t i = 0; i < view.shape[0]; ++i) {
-      values.push_back(static_cast<int32_t>(source.Int(name, i, /*absent=*/0)));
+      values.push_back(static_cast<int32_t>(IntAt(view, i)));
     }
     own = DenseView(values.data(), view.dtype, view.shape);
   }

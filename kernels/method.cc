@@ -8,6 +8,12 @@ absl::string_view Name(Direction direction) {
   return direction == Direction::kForward ? "forward" : "backward";
 }
 
+int64_t IntAt(const View& view, int64_t i) {
+  int32_t value = 0;
+  std::memcpy(&value, view.As<char>() + i * view.stride[0] * SizeOf(DType::kI32), sizeof(value));
+  return value;
+}
+
 const View* ProblemShape::Find(absl::string_view name) const {
   if (tensors == nullptr) return nullptr;
   const auto found = tensors->find(std::string(name));
@@ -21,10 +27,7 @@ bool ProblemShape::Knows(absl::string_view name) const {
 
 int64_t ProblemShape::Int(absl::string_view name, int64_t b, int64_t absent) const {
   const View* view = Find(name);
-  if (view == nullptr || view->data == nullptr) return absent;
-  int32_t value = 0;
-  std::memcpy(&value, view->As<char>() + b * view->stride[0] * SizeOf(DType::kI32), sizeof(value));
-  return value;
+  return view == nullptr || view->data == nullptr ? absent : IntAt(*view, b);
 }
 
 }  // namespace attnd

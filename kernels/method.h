@@ -44,6 +44,9 @@ struct MethodInfo {
   Support support;
 };
 
+// Element i of an int32 tensor of rank 1 with data.
+int64_t IntAt(const View& view, int64_t i);
+
 // The problem of one request as a method's Check sees it. Views of integer tensors of rank 1
 // (lengths, offsets, cu_seqlens) have data; all others may have none (a plan reads shapes only).
 struct ProblemShape {
@@ -131,7 +134,7 @@ OptionsHandle MethodOf<O>::Parse(const OptionMap& sent, Reasons* reasons) const 
       if (spec.info.name == name) found = &spec;
     }
     if (found == nullptr) {
-      reasons->Invalid(name, " is not an option of this method, got ", ToString(value));
+      reasons->Invalid(name, " is not an option of this method, got ", Shown(value));
     } else {
       found->set(value, parsed.get(), reasons);
     }

@@ -49,13 +49,21 @@ std::string ToString(const OptionValue& value) {
   return std::visit(Writer{}, value);
 }
 
+std::string Shown(const OptionValue& value) {
+  constexpr size_t kMost = 64;
+  const auto* list = std::get_if<std::vector<int64_t>>(&value);
+  if (list == nullptr || list->size() <= kMost) return ToString(value);
+  const std::string first = absl::StrJoin(list->begin(), list->begin() + kMost, ",");
+  return absl::StrCat("[", first, ",.. ", list->size(), " values]");
+}
+
 namespace options_internal {
 
 void ReadBool(absl::string_view name, const OptionValue& value, bool* out, Reasons* reasons) {
   if (const bool* v = std::get_if<bool>(&value)) {
     *out = *v;
   } else {
-    reasons->Invalid(name, " must be a bool, got ", ToString(value));
+    reasons->Invalid(name, " must be a bool, got ", Shown(value));
   }
 }
 
@@ -63,7 +71,7 @@ void ReadInt(absl::string_view name, IntRange range, const OptionValue& value, i
              Reasons* reasons) {
   const int64_t* v = std::get_if<int64_t>(&value);
   if (v == nullptr) {
-    reasons->Invalid(name, " must be an integer, got ", ToString(value));
+    reasons->Invalid(name, " must be an integer, got ", Shown(value));
   } else if (*v < range.min || *v > range.max) {
     reasons->Invalid(name, " must be ", RangeText(range), ", got ", *v);
   } else {
@@ -76,7 +84,7 @@ void ReadSeed(absl::string_view name, const OptionValue& value, uint64_t* out, R
   if (const uint64_t* wide = std::get_if<uint64_t>(&value)) {
     *out = *wide;
   } else if (v == nullptr) {
-    reasons->Invalid(name, " must be an integer, got ", ToString(value));
+    reasons->Invalid(name, " must be an integer, got ", Shown(value));
   } else if (*v < 0) {
     reasons->Invalid(name, " must be in 0..2^64-1, got ", *v);
   } else {
@@ -88,7 +96,7 @@ void ReadInts(absl::string_view name, IntsRule rule, const OptionValue& value,
               std::vector<int64_t>* out, Reasons* reasons) {
   const auto* list = std::get_if<std::vector<int64_t>>(&value);
   if (list == nullptr) {
-    reasons->Invalid(name, " must be a list of integers, got ", ToString(value));
+    reasons->Invalid(name, " must be a list of integers, got ", Shown(value));
     return;
   }
   *out = *list;
@@ -113,7 +121,7 @@ void ReadFloat(absl::string_view name, FloatRange range, const OptionValue& valu
   } else if (const int64_t* whole = std::get_if<int64_t>(&value)) {
     v = static_cast<double>(*whole);
   } else {
-    reasons->Invalid(name, " must be a number, got ", ToString(value));
+    reasons->Invalid(name, " must be a number, got ", Shown(value));
     return;
   }
   const bool above = range.min_open ? v > range.min : v >= range.min;
@@ -136,7 +144,7 @@ void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
       }
     }
   }
-  reasons->Invalid(name, " must be one of ", absl::StrJoin(names, ", "), ", got ", ToString(value));
+  reasons->Invalid(name, " must be one of ", absl::StrJoin(names, ", "), ", got ", Shown(value));
 }
 
 void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,
@@ -147,7 +155,7 @@ void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_valu
   const OptionValue sent =
       whole != nullptr && is_float ? OptionValue(static_cast<double>(*whole)) : value;
   if (sent == default_value) return;
-  reasons->Unserved(name, " is not served by this version, got ", ToString(value));
+  reasons->Unserved(name, " is not served by this version, got ", Shown(value));
 }
 
 std::string RangeText(IntRange range) {

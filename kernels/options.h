@@ -29,6 +29,9 @@ absl::string_view Name(OptionType type);
 // "true", "-3", "0.125" (every digit that matters), "\"block\"", "[1,2]".
 std::string ToString(const OptionValue& value);
 
+// The same for a message: of a long list its beginning, "[1,2,.. 65536 values]".
+std::string Shown(const OptionValue& value);
+
 // For people and for ListMethods.
 struct OptionInfo {
   std::string name;

@@ -187,7 +187,7 @@ struct Checker {
     if (!CheckShape(name, *view, {{"B", B}}, reasons) || max == kFree) return;
     if (view->data == nullptr) return;  // declared, not sent
     for (int64_t b = 0; b < view->shape[0]; ++b) {
-      const int64_t value = shape.Int(name, b, /*absent=*/0);
+      const int64_t value = IntAt(*view, b);
       if (value >= 0 && value <= max) continue;
       reasons->Invalid(name, "[", b, "] must be in 0..", letters, " = 0..", max, ", got ", value);
       return;
