@@ -123,6 +123,28 @@ void CheckLimit(absl::string_view name, int64_t value, const Limit& limit, Reaso
                    limit.most / limit.size, limit.where, ", got ", value);
 }
 
+RowsApart RowsApartOf(const ProblemShape& problem) {
+  const View* ends = problem.Find(kCuQ);
+  if (ends != nullptr && ends->shape.rank == 1) return {ends->shape[0] - 1, "sequences"};
+  for (const char* name : {"q_lengths", "kv_lengths", "causal_offset", "segment_ids_q"}) {
+    if (problem.Find(name) != nullptr) return {problem.B, "B"};
+  }
+  return {};
+}
+
+void CheckSources(const ProblemShape& problem, absl::string_view name, int64_t sources,
+                  Reasons* reasons) {
+  // Some microseconds and hundreds of bytes each.
+  constexpr int64_t kMostSources = int64_t{1} << 18;
+  const RowsApart rows = RowsApartOf(problem);
+  if (rows.count <= 1 || sources <= 1) return;
+  const bool is_packed = rows.letter != "B";
+  CheckLimit(name, sources,
+             {kMostSources, rows.letter, rows.count,
+              is_packed ? " of packed sequences" : " where batch rows differ in length"},
+             reasons);
+}
+
 void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Reasons* reasons) {
   if (grid.empty()) reasons->Invalid("grid is required, got none");
   if (grid.size() > kMostExtents) {
@@ -177,7 +199,7 @@ void CheckPatternTensors(const ProblemShape& problem, const Lacks& lacks, Reason
                      q->shape[0] - 1, ", got ", k->shape[0] - 1);
     return;
   }
-  if (!lacks.cross) return;
+  if (!lacks.cross || q->data == nullptr || k->data == nullptr) return;
   for (int64_t s = 0; s < q->shape[0]; ++s) {
     const int64_t in_q = problem.Int(kCuQ, s, 0), in_k = problem.Int(kCuK, s, 0);
     if (in_q == in_k) continue;

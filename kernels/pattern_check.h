@@ -52,6 +52,18 @@ struct Limit {
 };
 void CheckLimit(absl::string_view name, int64_t value, const Limit& limit, Reasons* reasons);
 
+// Rows whose patterns are described one by one, whatever their lengths turn out to be: packed
+// sequences, batch rows with lengths, offsets or segments, or 1; `letter` names them.
+struct RowsApart {
+  int64_t count = 1;
+  absl::string_view letter;
+};
+RowsApart RowsApartOf(const ProblemShape& problem);
+// What of each row is described for heads that differ, `sources` of them: "num_verts must be at
+// most 262144 / B = 64 where batch rows differ in length, got 100".
+void CheckSources(const ProblemShape& problem, absl::string_view name, int64_t sources,
+                  Reasons* reasons);
+
 constexpr size_t kMostExtents = 8;  // of a grid
 // A row-major grid whose cells are the tokens: "grid must multiply to N = 6, got [2,4]".
 void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Reasons* reasons);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/row_groups.h"
+
 namespace attnd {
 namespace {
 
@@ -22,9 +24,19 @@ class RowMaker {
         ids_k_(ops, in, "segment_ids_kv", 2) {}
 
   bool has_segments() const { return ids_q_.is_sent(); }
+  // Of a plan: how many rows share what it may describe.
+  void Share(size_t rows) {
+    most_sources_ = std::max<int64_t>(kPlannedSources / static_cast<int64_t>(rows), 1);
+  }
 
-  RowParts Make(SeenRow row) {
+  RowParts Make(const PatternRow& of, const ProblemShape& problem, size_t p, int64_t b) {
+    // Heads that have nothing to see are alike.
+    ProblemShape one_head = problem;
+    one_head.H = 1;
+    const bool is_empty = of.lengths.nq == 0 || of.lengths.nk == 0;
+    SeenRow row{of, is_empty ? one_head : problem, p, b};
     row.is_planned = ops_.stream().is_dry();
+    if (row.is_planned) row.most_sources = most_sources_;
     row.ids_q = ids_q_.Row(row.p, row.b);
     row.ids_k = ids_k_.Row(row.p, row.b);
     const HeadParts heads = parts_of_(row);
@@ -36,7 +48,7 @@ class RowMaker {
       made.parts.push_back(ops_.Row(row.lengths.nq, row.lengths.nk, sources));
       made.parts.back().offset = row.offset;
       // A mean over heads times their number is whole again once rounded.
-      const double pairs = made.parts.back().visible_pairs * static_cast<double>(row.problem.H);
+      const double pairs = made.parts.back().visible_pairs * static_cast<double>(problem.H);
       made.pairs += std::round(pairs);
     }
     return made;
@@ -52,7 +64,35 @@ class RowMaker {
   Ops& ops_;
   const PartsOfRow& parts_of_;
   const HostInts ids_q_, ids_k_;
+  int64_t most_sources_ = kPlannedSources;
 };
+
+}  // namespace
+
+namespace {
+
+// Rows of a problem of a plan: what is alike is told once.
+std::vector<RowGroup> PlannedRows(const Inputs& in, size_t p) {
+  return RowGroupsOf(in.problems[p], std::max<size_t>(kPlannedRows / in.problems.size(), 1));
+}
+
+// Rows one by one. Describing a pattern costs much more than copying a row, and most rows are
+// alike: `make` is called where one differs from the one before, or may.
+template <class Make>
+void AddRows(const ProblemShape& problem, bool may_differ, const Make& make) {
+  Lengths before;
+  int64_t offset_before = 0;
+  for (int64_t b = 0; b < problem.B; ++b) {
+    const Lengths lengths{problem.Int("q_lengths", b, problem.Nq),
+                          problem.Int("kv_lengths", b, problem.Nk)};
+    const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
+    const bool is_alike = b > 0 && !may_differ && before.nq == lengths.nq &&
+                          before.nk == lengths.nk && offset_before == offset;
+    if (!make(RowGroup{lengths, offset}, b, is_alike)) return;
+    before = lengths;
+    offset_before = offset;
+  }
+}
 
 }  // namespace
 
@@ -65,25 +105,30 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
     const ProblemShape& problem = in.problems[p];
     double pairs = 0;
     RowParts made;
-    for (int64_t b = 0; b < problem.B; ++b) {
-      const Lengths lengths{problem.Int("q_lengths", b, problem.Nq),
-                            problem.Int("kv_lengths", b, problem.Nk)};
-      const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
-      // Describing a pattern costs much more than copying a row, and most rows are alike.
-      const bool is_alike = b > 0 && !maker.has_segments() && !rows_differ &&
-                            made.parts[0].nq == lengths.nq && made.parts[0].nk == lengths.nk &&
-                            made.parts[0].offset == offset;
+    const auto add = [&](const RowGroup& group, int64_t b, bool is_alike) {
       if (!is_alike) {
-        made = maker.Make({{problem.Nq, problem.Nk, lengths, offset, causal}, problem, p, b});
+        made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal}, problem, p,
+                          b);
       }
       if (CheckPoint()) ops.Fail(absl::CancelledError("request: stopped"));
-      if (!ops.status().ok()) return rows;
+      if (!ops.status().ok()) return false;
       rows.parts.resize(std::max(rows.parts.size(), made.parts.size()));
       for (size_t part = 0; part < made.parts.size(); ++part) {
         rows.parts[part].resize(in.problems.size());
         rows.parts[part][p].push_back(AttendRow(made.parts[part]));
+        rows.parts[part][p].back().count = group.count;
       }
-      pairs += made.pairs;
+      pairs += made.pairs * static_cast<double>(group.count);
+      return true;
+    };
+    if (ops.stream().is_dry()) {
+      const std::vector<RowGroup> groups = PlannedRows(in, p);
+      maker.Share(groups.size() * in.problems.size());
+      for (const RowGroup& group : groups) {
+        if (!add(group, 0, /*is_alike=*/false)) break;
+      }
+    } else {
+      AddRows(problem, maker.has_segments() || rows_differ, add);
     }
     rows.visible_pairs.push_back(pairs);
   }

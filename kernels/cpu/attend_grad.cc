@@ -61,18 +61,34 @@ bool HasShares(const GradPlan& p) {
          std::any_of(p.sums.begin(), p.sums.end(), [](const GradSum& s) { return s.rows > 0; });
 }
 
+// Items of dbias, in tiles.
+struct BiasCuts {
+  int64_t q_tiles, k_tiles, q_step, k_step;
+
+  static BiasCuts Of(const GradPlan& p) {
+    const Shape& s = p.problem->dterms.bias.shape;
+    // A bias that repeats has a gradient, zero, also where there are no pairs.
+    const int64_t q_tiles = std::max<int64_t>(CeilDiv(p.Nq, kTile), 1);
+    const int64_t k_tiles = std::max<int64_t>(CeilDiv(p.Nk, kTile), 1);
+    const bool by_rows = !p.gathers && s[2] > 1, by_columns = !p.gathers && !by_rows && s[3] > 1;
+    constexpr int64_t kTiles = 4;
+    return {q_tiles, k_tiles, by_rows ? kTiles : q_tiles, by_columns ? kTiles : k_tiles};
+  }
+  static int64_t Count(const GradPlan& p) {
+    if (!p.wants_bias) return 0;
+    const Shape& s = p.problem->dterms.bias.shape;
+    const BiasCuts cuts = Of(p);
+    return s[0] * s[1] * CeilDiv(cuts.q_tiles, cuts.q_step) * CeilDiv(cuts.k_tiles, cuts.k_step);
+  }
+};
+
 // Tiles of queries of an item of dbias: a stretch of rows of a plane, of columns where all rows are
 // one, or a plane where rows come in orders of their own.
 template <class F>
 void EachBiasItem(const GradPlan& p, const F& add) {
   if (!p.wants_bias) return;
   const Shape& s = p.problem->dterms.bias.shape;
-  // A bias that repeats has a gradient, zero, also where there are no pairs.
-  const int64_t q_tiles = std::max<int64_t>(CeilDiv(p.Nq, kTile), 1);
-  const int64_t k_tiles = std::max<int64_t>(CeilDiv(p.Nk, kTile), 1);
-  const bool by_rows = !p.gathers && s[2] > 1, by_columns = !p.gathers && !by_rows && s[3] > 1;
-  constexpr int64_t kTiles = 4;
-  const int64_t q_step = by_rows ? kTiles : q_tiles, k_step = by_columns ? kTiles : k_tiles;
+  const auto [q_tiles, k_tiles, q_step, k_step] = BiasCuts::Of(p);
   for (int64_t plane = 0; plane < s[0] * s[1]; ++plane) {
     for (int64_t q = 0; q < q_tiles; q += q_step) {
       for (int64_t k = 0; k < k_tiles; k += k_step) {
@@ -92,7 +108,7 @@ void EachBiasItem(const GradPlan& p, const F& add) {
 Needs Count(std::vector<GradPlan>* plans) {
   Needs needs;
   for (GradPlan& p : *plans) {
-    EachBiasItem(p, [&](const Item&) { ++needs.items; });
+    needs.items += BiasCuts::Count(p);
     if (HasShares(p)) needs.items += p.B * p.Hkv * p.shares;
     needs.counters += p.B * p.Hkv + 1;
     for (GradSum& s : p.sums) {
@@ -177,8 +193,9 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
       const double filled = row.nq == 0 ? 0.0
                                         : static_cast<double>(row.nq) /
                                               static_cast<double>(CeilDiv(row.nq, kTile) * kTile);
-      flops += static_cast<double>(p.H) * (row.visible_tiles * kTile * kTile * filled * pair +
-                                           kRowFlops * (D + Dv) * static_cast<double>(p.Nq));
+      flops += static_cast<double>(p.H * row.count) *
+               (row.visible_tiles * kTile * kTile * filled * pair +
+                kRowFlops * (D + Dv) * static_cast<double>(p.Nq));
     }
   }
   constexpr double kItemSeconds = 2e-6;

@@ -183,8 +183,8 @@ double ListSeconds(const Cpu& cpu, const AttendProblem& problem, const ListPairF
 absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArgs& args) {
   const Cpu& cpu = backend.cpu();
   double serial = 0;
-  int64_t floats = 0;
-  std::vector<Item> items;
+  int64_t floats = 0, count = 0;
+  std::vector<Item> items;  // none of a plan
   for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) {
     const AttendProblem& p = args.problems[n];
     CountPairs(p, 1, &stream.work());
@@ -192,7 +192,8 @@ absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArg
     const int64_t Nq = p.q.shape[2], rows = ListItemRows(Nq, StateFloats(p));
     const int64_t space = kListChunk * (ListStride(p.q.shape[3]) + ListStride(p.v.shape[3]));
     floats = std::max(floats, std::min(rows, Nq) * StateFloats(p) + space);
-    for (int64_t b = 0; b < p.q.shape[0]; ++b) {
+    count += Nq == 0 ? 0 : p.q.shape[0] * p.q.shape[1] * CeilDiv(Nq, rows);
+    for (int64_t b = 0; !stream.is_dry() && b < p.q.shape[0]; ++b) {
       for (int64_t h = 0; h < p.q.shape[1]; ++h) {
         for (int64_t first = 0; first < Nq; first += rows) {
           items.push_back({n, b, h, first, std::min(rows, Nq - first)});
@@ -200,12 +201,11 @@ absl::Status CpuAttendLists(CpuBackend& backend, Stream& stream, const AttendArg
       }
     }
   }
-  if (items.empty()) return absl::OkStatus();
+  if (count == 0) return absl::OkStatus();
   // Whole pages a thread: no two threads write one cache line.
   floats = CeilDiv(floats, 1024) * 1024;
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (!scratch.ok()) return scratch.status();
-  const auto count = static_cast<int64_t>(items.size());
   if (stream.is_dry()) {
     stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);
     return absl::OkStatus();

@@ -36,8 +36,9 @@ class ListGradWork {
     for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) List(n, dry);
   }
 
-  // Those of queries come first.
+  // Those of queries come first. None of a plan, which only counts them.
   const std::vector<Item>& items() const { return items_; }
+  int64_t count() const { return count_; }
   int64_t query_items() const { return query_items_; }
   int64_t floats() const { return floats_; }          // scratch of a thread
   int64_t row_floats() const { return row_floats_; }  // of row terms
@@ -53,7 +54,7 @@ class ListGradWork {
   const AttendGradArgs& args_;
   std::vector<Item> items_;
   std::vector<int64_t> first_row_;  // of each problem
-  int64_t query_items_ = 0, floats_ = 0, row_floats_ = 0;
+  int64_t query_items_ = 0, count_ = 0, floats_ = 0, row_floats_ = 0;
 };
 
 void ListGradWork::List(int32_t n, bool dry) {
@@ -67,26 +68,35 @@ void ListGradWork::List(int32_t n, bool dry) {
   const auto stretches = [&](Item item, int64_t length, std::vector<Item>* list) {
     const int64_t rows = ListItemRows(length, 2 * (ListStride(D) + ListStride(Dv)));
     floats_ = std::max(floats_, ListGradFloats(D, Dv, std::min(rows, length)));
+    if (dry) return;
     for (item.first = 0; item.first < length; item.first += rows) {
       item.rows = std::min(rows, length - item.first);
       list->push_back(item);
     }
   };
   const bool keys = Wants(grad.dk, dry) || Wants(grad.dv, dry);
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t h = 0; h < H; ++h) {
+  const auto items = [&](int64_t heads, int64_t length) {
+    const int64_t rows = ListItemRows(length, 2 * (ListStride(D) + ListStride(Dv)));
+    return B * heads * CeilDiv(length, rows);
+  };
+  const Shape& s = grad.dterms.bias.shape;
+  const bool bias = Wants(grad.dterms.bias, dry);
+  count_ +=
+      items(H, Nq) + (keys ? items(p.k.shape[1], p.k.shape[2]) : 0) + (bias ? s[0] * s[1] : 0);
+  // Of a plan one head tells the scratch of all.
+  for (int64_t b = 0; b < (dry ? std::min<int64_t>(B, 1) : B); ++b) {
+    for (int64_t h = 0; h < (dry ? std::min<int64_t>(H, 1) : H); ++h) {
       stretches({Item::Kind::kQueries, n, b, h}, Nq, &queries);
     }
-    for (int64_t h = 0; keys && h < p.k.shape[1]; ++h) {
+    for (int64_t h = 0; keys && h < (dry ? 1 : p.k.shape[1]); ++h) {
       stretches({Item::Kind::kKeys, n, b, h}, p.k.shape[2], &items_);
     }
   }
   items_.insert(items_.begin() + query_items_, queries.begin(), queries.end());
   query_items_ += static_cast<int64_t>(queries.size());
-  if (!Wants(grad.dterms.bias, dry)) return;
+  if (!bias) return;
   floats_ = std::max(floats_, ListGradFloats(D, Dv, 1));
-  const Shape& s = grad.dterms.bias.shape;
-  for (int64_t b = 0; b < s[0]; ++b) {
+  for (int64_t b = 0; !dry && b < s[0]; ++b) {
     for (int64_t h = 0; h < s[1]; ++h) items_.push_back({Item::Kind::kBias, n, b, h});
   }
 }
@@ -215,13 +225,14 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
     serial += ListSeconds(cpu, p.forward, {.element = 60, .rest = 200});
   }
   const std::vector<Item>& items = work.items();
+  const int64_t count = work.count();
   std::vector<ListHeadSums> sums(work.query_items());
   // Of nobody's pairs they are zero, and must be written.
   const auto store = [&] {
     work.Store(sums, &AttendTermGrads::alibi_slopes, &ListHeadSums::slope);
     work.Store(sums, &AttendTermGrads::sinks, &ListHeadSums::sink);
   };
-  if (items.empty()) {
+  if (count == 0) {
     if (!stream.is_dry()) store();
     return absl::OkStatus();
   }
@@ -232,7 +243,6 @@ absl::Status CpuAttendListsGrad(CpuBackend& backend, Stream& stream, const Atten
   for (const auto* taken : {&scratch, &row_terms}) {
     if (!taken->ok()) return taken->status();
   }
-  const auto count = static_cast<int64_t>(items.size());
   if (stream.is_dry()) {
     stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);
     return absl::OkStatus();

@@ -80,7 +80,7 @@ double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendRow&
 double VisiblePairs(const AttendProblem& problem) {
   double pairs = 0;
   for (const AttendRow& row : problem.rows) {
-    pairs += row.visible_pairs * static_cast<double>(problem.q.shape[1]);
+    pairs += row.visible_pairs * static_cast<double>(row.count * problem.q.shape[1]);
   }
   return pairs;
 }
@@ -97,8 +97,8 @@ AttendWork::AttendWork(const Cpu& cpu, const AttendArgs& args) : args_(args) {
     scratch_ = {p.q.shape[3], p.v.shape[3], p.terms.bias.given(), p.terms.r.given()};
     dry_items_ += p.q.shape[0] * p.q.shape[1] * QueryTiles(p);
     for (const AttendRow& row : p.rows) {
-      flops += RowFlops(args, p, row);
-      states_ += SplitRule(p, row).states;
+      flops += RowFlops(args, p, row) * static_cast<double>(row.count);
+      states_ += SplitRule(p, row).states * row.count;
     }
   }
   constexpr double kItemSeconds = 8e-7;

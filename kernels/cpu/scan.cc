@@ -77,8 +77,8 @@ bool Writes(const ScanGradProblem& p) {
          (p.forward.k.shape[2] > 0 && of_keys);
 }
 
-// Calls f(item) for the first kv head of every batch row of the problems that write something. All
-// kv heads of a row do the same work.
+// Calls f(item) for the first kv head of every batch row of the problems that write something, on a
+// dry stream once for rows that are alike. All kv heads of a row do the same work.
 template <class Args, class F>
 void ForEachRow(const Args& args, const F& f) {
   for (const auto& problem : args.problems) {
@@ -86,7 +86,8 @@ void ForEachRow(const Args& args, const F& f) {
     ScanItem item = {
         .params = &args.params, .problem = &Forward(problem), .grad = Gradient(problem)};
     item.job = item.grad == nullptr ? ScanJob::kForward : ScanJob::kBackward;
-    for (item.b = 0; item.b < item.problem->k.shape[0]; ++item.b) f(item);
+    const auto rows = static_cast<int64_t>(item.problem->rows.size());
+    for (item.b = 0; item.b < rows; ++item.b) f(item);
   }
 }
 
@@ -116,14 +117,15 @@ Demand CountWork(const Cpu& cpu, const Args& args, Work* work) {
   ForEachRow(args, [&](const ScanItem& item) {
     const Shape &q = item.problem->q.shape, &v = item.problem->v.shape;
     const ScanWalk walk = WalkOf(item);
-    const double kv_heads = v[1];
-    demand.heads += v[1];
+    const ScanRow& row = item.problem->rows[item.b];
+    const double kv_heads = static_cast<double>(v[1] * row.count);
+    demand.heads += v[1] * row.count;
     demand.seconds += kv_heads * CostOf(cpu, item, walk).seconds;
-    work->visible_pairs += static_cast<double>(q[1]) * item.problem->rows[item.b].visible_pairs;
+    work->visible_pairs += static_cast<double>(q[1] * row.count) * row.visible_pairs;
     work->flops += kv_heads * Flops(item, walk, q[3], v[3]);
   });
   ForEachRow(args, [&](const ScanItem& item) {
-    const int64_t kv_heads = item.problem->k.shape[1];
+    const int64_t kv_heads = item.problem->k.shape[1] * item.problem->rows[item.b].count;
     const Cost cost = CostOf(cpu, item, WalkOf(item));
     const int64_t slices = Slices(cpu, item, cost.seconds, demand.seconds);
     int64_t scratch = ScanLayout(item).floats();

@@ -51,6 +51,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   HeadParts heads;
   if (sent.is_sent()) {
     bird.r = sent.RowShape(r.p)[2];
+    if (r.is_planned) return AllHeads(BigBirdSource(r, bird));
     for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
       bird.random = sent.Head(r.p, r.b, h);
       heads.push_back({BigBirdSource(r, bird)});

@@ -24,8 +24,8 @@ std::vector<int32_t> StandardPerm(const Options& o, int64_t H, int64_t h) {
   return perm;
 }
 
-// Blocks of all heads: a plan counts so many of them one by one, a request may have so many.
-constexpr int64_t kCounted = 4096, kMostBlocks = int64_t{1} << 22;
+// Blocks of all heads that a request may have.
+constexpr int64_t kMostBlocks = int64_t{1} << 22;
 
 // Of a plan that does not read or write a permutation: about as many pairs.
 PatternSource Planned(const SeenRow& r, const Options& o) {
@@ -40,7 +40,7 @@ PatternSource Planned(const SeenRow& r, const Options& o) {
 HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   if (r.Nk == 0) return AllHeads(WindowSource(r.Nq, r.Nk, {}, r.lengths));
   const int64_t H = r.problem.H;
-  if (r.is_planned && (sent.is_sent() || H * o.num_blocks > kCounted)) {
+  if (r.is_planned && (sent.is_sent() || H > r.most_sources / o.num_blocks)) {
     return AllHeads(Planned(r, o));
   }
   HeadParts heads;

@@ -12,6 +12,7 @@
 
 #include "kernels/method.h"
 #include "kernels/ops/feature_map.h"
+#include "kernels/row_groups.h"
 
 namespace attnd {
 namespace {
@@ -93,11 +94,12 @@ void CheckFeatures(const ProblemShape& p, const char* name, int64_t F, Reasons* 
   reasons->Invalid(name, " shape must have F = ", F, ", got ", ToString(view->shape));
 }
 
-// One problem for every batch row, cut to its lengths: what a feature map makes of padding, and its
-// gradient there, must not be seen.
+// A problem for batch rows of equal lengths, cut to these: what a feature map makes of padding, and
+// its gradient there, must not be seen.
 struct Rows {
   Tensor q, k, v;
   ScanRows scan;
+  RowCounts counts;
 };
 
 class LinearAttention : public MethodOf<LinearOptions> {
@@ -155,8 +157,8 @@ class LinearAttention : public MethodOf<LinearOptions> {
     const bool composed =
         o.feature_map == kDpfp || o.feature_sum_norm || (is_exp && (has_state || o.return_state));
     if (composed) return Composed(ops, in, o);
-    const ScanOut scanned =
-        ops.Scan(in.q, in.k, in.v, Params(in, o, o.feature_map), WholeRows(in, o), States(in, o));
+    const ScanOut scanned = ops.Scan(in.q, in.k, in.v, Params(in, o, o.feature_map),
+                                     WholeRows(ops, in, o), States(in, o));
     return {.out = scanned.out, .lse = scanned.lse, .extra = Extra(scanned, o)};
   }
 
@@ -189,9 +191,8 @@ class LinearAttention : public MethodOf<LinearOptions> {
             .chunk = o.chunk_size};
   }
 
-  static ScanRow RowOf(const ProblemShape& p, int64_t b, const LinearOptions& o) {
+  static ScanRow RowOf(const ProblemShape& p, const Lengths& lengths, const LinearOptions& o) {
     constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
-    const Lengths lengths{p.Int("q_lengths", b, p.Nq), p.Int("kv_lengths", b, p.Nk)};
     const int64_t offset = p.Nk - p.Nq;
     const int64_t last = o.causal ? offset : kUnbounded;
     return {.nq = lengths.nq,
@@ -199,30 +200,45 @@ class LinearAttention : public MethodOf<LinearOptions> {
             .offset = offset,
             .visible_pairs = BandPairs(lengths, kUnbounded, last)};
   }
-  static ScanRows WholeRows(const Inputs& in, const LinearOptions& o) {
+  // `count` rows of a scan: one entry that stands for them, or, of a run, an entry each.
+  static void AddRows(ScanRow row, int64_t count, bool is_planned, std::vector<ScanRow>* rows) {
+    if (!is_planned) {
+      rows->insert(rows->end(), static_cast<size_t>(count), row);
+      return;
+    }
+    row.count = count;
+    rows->push_back(row);
+  }
+  static ScanRows WholeRows(Ops& ops, const Inputs& in, const LinearOptions& o) {
+    const bool is_planned = ops.stream().is_dry();
     ScanRows rows;
     for (const ProblemShape& p : in.problems) {
       std::vector<ScanRow>& of_problem = rows.emplace_back();
-      for (int64_t b = 0; b < p.B; ++b) of_problem.push_back(RowOf(p, b, o));
+      const auto groups = is_planned ? RowGroupsOf(p, kPlannedRows) : RowRunsOf(p, false);
+      for (const RowGroup& g : groups) {
+        AddRows(RowOf(p, g.lengths, o), g.count, is_planned, &of_problem);
+      }
     }
     return rows;
   }
   static Rows Split(Ops& ops, const Inputs& in, const LinearOptions& o) {
     Rows rows;
     std::vector<std::vector<int64_t>> nq, nk;
+    const bool is_planned = ops.stream().is_dry();
     for (const ProblemShape& p : in.problems) {
       nq.emplace_back();
       nk.emplace_back();
-      for (int64_t b = 0; b < p.B; ++b) {
-        const ScanRow row = RowOf(p, b, o);
-        nq.back().push_back(row.nq);
-        nk.back().push_back(row.nk);
-        rows.scan.push_back({row});
+      rows.counts.emplace_back();
+      for (const RowGroup& g : RowRunsOf(p, is_planned)) {
+        nq.back().push_back(g.lengths.nq);
+        nk.back().push_back(g.lengths.nk);
+        rows.counts.back().push_back(g.count);
+        AddRows(RowOf(p, g.lengths, o), g.count, is_planned, &rows.scan.emplace_back());
       }
     }
-    rows.q = ops.SplitBatch(in.q, nq);
-    rows.k = ops.SplitBatch(in.k, nk);
-    rows.v = ops.SplitBatch(in.v, nk);
+    rows.q = ops.SplitBatch(in.q, nq, rows.counts);
+    rows.k = ops.SplitBatch(in.k, nk, rows.counts);
+    rows.v = ops.SplitBatch(in.v, nk, rows.counts);
     return rows;
   }
 
@@ -267,14 +283,14 @@ class LinearAttention : public MethodOf<LinearOptions> {
     return o.feature_sum_norm ? SumNormalized(ops, phi) : phi;
   }
 
-  // A state per batch row, and back.
-  static Tensor SplitState(Ops& ops, const Inputs& in, const Tensor& state) {
+  // A state per problem of `counts`, and back.
+  static Tensor SplitState(Ops& ops, const Tensor& state, const RowCounts& counts) {
     if (state.empty()) return {};
     std::vector<std::vector<int64_t>> features;
-    for (size_t p = 0; p < in.problems.size(); ++p) {
-      features.emplace_back(static_cast<size_t>(in.problems[p].B), state[p].shape[2]);
+    for (size_t p = 0; p < state.size(); ++p) {
+      features.emplace_back(counts[p].size(), state[p].shape[2]);
     }
-    return ops.SplitBatch(state, features);
+    return ops.SplitBatch(state, features, counts);
   }
   static Tensor JoinState(Ops& ops, const Inputs& in, const LinearOptions& o, const Tensor& state) {
     std::vector<Shape> shapes;
@@ -311,8 +327,8 @@ class LinearAttention : public MethodOf<LinearOptions> {
     ScanParams params = Params(in, o, FeatureMap::kIdentity);
     if (o.feature_map == FeatureMap::kExp) params.eps = 0;
     ScanTensors states = States(in, o);
-    states.s0 = SplitState(ops, in, states.s0);
-    states.z0 = SplitState(ops, in, states.z0);
+    states.s0 = SplitState(ops, states.s0, rows.counts);
+    states.z0 = SplitState(ops, states.z0, rows.counts);
     // The normaliser divides what a query's e^q has in common out again, so that only the state may
     // leave the range of float32.
     const bool is_shifted = o.feature_map == FeatureMap::kExp && o.normalize && !o.feature_sum_norm;
@@ -337,7 +353,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
   // the softmax of q.
   static Outputs Joint(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const ScanParams params = Params(in, o, FeatureMap::kExp);
-    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeRows(in, o)).out};
+    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeRows(ops, in, o)).out};
   }
 
   // Every channel's keys weigh by their softmax, over all keys or, causal, over those so far: with

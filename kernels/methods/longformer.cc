@@ -39,7 +39,10 @@ HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask, bo
   const std::vector<int32_t> globals = mask.Nonzero(r.p, r.b);
   std::map<int64_t, PatternSource> sources;  // of a dilation
   HeadParts heads;
-  for (int64_t h = 0; h < std::max<int64_t>(static_cast<int64_t>(o.dilation.size()), 1); ++h) {
+  const auto listed = std::min(static_cast<int64_t>(o.dilation.size()), r.problem.H);
+  // Of a plan with more heads than it describes, some.
+  const int64_t step = r.is_planned ? (listed + r.most_sources - 1) / r.most_sources : 1;
+  for (int64_t h = 0; h < std::max<int64_t>(listed, 1); h += std::max<int64_t>(step, 1)) {
     const int64_t dilation = o.dilation.empty() ? 1 : o.dilation[h];
     if (!sources.contains(dilation)) {
       PatternSource source = both ? LongformerBoth(r, o.window, dilation, globals)
@@ -51,6 +54,9 @@ HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask, bo
     heads.push_back({sources[dilation]});
   }
   if (sources.size() == 1) heads.resize(1);
+  for (PatternParts& head : heads) {
+    if (step > 1) head[0].is_counted = false;
+  }
   return heads;
 }
 
@@ -83,6 +89,7 @@ class Longformer : public PatternMethod<Options> {
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const auto values = static_cast<int64_t>(o.dilation.size());
+    CheckSources(problem, "dilation values", values, reasons);
     if (values > 1 && problem.Knows("q") && values != problem.H) {
       reasons->Invalid("dilation must have 1 or H = ", problem.H, " values, got ", values);
     }

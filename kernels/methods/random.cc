@@ -20,10 +20,8 @@ constexpr int64_t kMostDrawn = int64_t{1} << 24, kMostShared = int64_t{1} << 26;
 
 // Batch rows that have lists of their own, whatever their lengths turn out to be.
 int64_t RowsWithLists(const ProblemShape& problem) {
-  for (const char* name : {"q_lengths", "kv_lengths", "causal_offset", "segment_ids_q"}) {
-    if (problem.Find(name) != nullptr) return problem.B;
-  }
-  return 1;
+  const RowsApart rows = RowsApartOf(problem);
+  return rows.letter == "B" ? rows.count : 1;
 }
 
 HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
@@ -34,7 +32,8 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   HeadParts heads;
   if (!sent.is_sent()) {
     lists.R = std::min(*o.num_random, r.Nk);  // a short packed sequence lists all its keys
-    for (int64_t h = 0; h < (o.per_head ? r.problem.H : 1); ++h) {
+    const int64_t heads_apart = o.per_head && !r.is_planned ? r.problem.H : 1;
+    for (int64_t h = 0; h < heads_apart; ++h) {
       lists.name = absl::StrCat("seed ", o.seed, " head ", h);
       lists.keys = [row = PatternRow(r), R = lists.R, seed = o.seed, h] {
         return DrawnKeys(row, R, seed, h);
@@ -44,6 +43,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
     return heads;
   }
   lists.R = sent.RowShape(r.p)[2];
+  if (r.is_planned) return AllHeads(ListSource(r, lists));
   for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
     const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
     lists.name = Fingerprint(own);

@@ -72,7 +72,8 @@ class ReluAttention : public PatternMethod<Options> {
       shapes.push_back({p.B, 1, 1});
       rows.push_back({p.B, 1, p.Nq});
       std::vector<float>& of_problem = weights.emplace_back();
-      for (int64_t b = 0; b < p.B; ++b) of_problem.push_back(Weight(p, b, o));
+      for (int64_t b = 0; b < p.B && !ops.stream().is_dry(); ++b)
+        of_problem.push_back(Weight(p, b, o));
     }
     return ops.Expand(ops.FromHost(shapes, weights), rows);
   }

@@ -24,10 +24,37 @@ Half HalfOf(Part part, int64_t h) {
   return part == Part::kSegment ? Half::kNear : Half::kFar;
 }
 
+// Of a plan with more places than it describes one by one: the mean of all, about.
+PatternSource Planned(const SeenRow& r, const Options& o) {
+  const FixedSegments all{.stride = o.stride,
+                          .summary = o.summary * o.num_verts,
+                          .horizontal = o.horizontal,
+                          .tail_summary = o.tail_summary};
+  const PatternSource near = FixedSource(r, all, Half::kNear);
+  PatternSource source = FixedSource(r, all, o.part == Part::kUnion ? Half::kBoth : Half::kFar);
+  const auto mean = [&](double of_near, double of_all) {
+    const auto places = static_cast<double>(o.num_verts);
+    if (o.part == Part::kUnion) return of_near + (of_all - of_near) / places;
+    return o.part == Part::kAlternate ? (of_near + of_all / places) / 2 : of_all / places;
+  };
+  source.visible_pairs = mean(near.visible_pairs, source.visible_pairs);
+  source.visible_tiles = mean(near.visible_tiles, source.visible_tiles);
+  source.is_counted = false;
+  return source;
+}
+
 HeadParts Sees(const SeenRow& r, const Options& o) {
+  // All heads see their segment.
+  if (o.part == Part::kSegment) return AllHeads(FixedSource(r, {.stride = o.stride}, Half::kNear));
+  // After so many heads it begins anew.
+  const int64_t H = r.problem.H, places = std::min(o.num_verts, H);
+  const int64_t period = std::min(places * (o.part == Part::kAlternate ? 2 : 1), H);
+  const bool is_periodic = period == 1 || (r.is_planned && H % period == 0);
+  const int64_t told = is_periodic ? period : H;
+  if (r.is_planned && told > r.most_sources) return AllHeads(Planned(r, o));
   std::map<std::pair<Half, int64_t>, PatternSource> sources;  // heads share what is equal
   HeadParts heads;
-  for (int64_t h = 0; h < r.problem.H; ++h) {
+  for (int64_t h = 0; h < told; ++h) {
     const int64_t vertical = h % o.num_verts;
     const auto place = std::pair(HalfOf(o.part, h), vertical);
     if (!sources.contains(place)) {
@@ -40,7 +67,6 @@ HeadParts Sees(const SeenRow& r, const Options& o) {
     }
     heads.push_back({sources[place]});
   }
-  if (sources.size() == 1) heads.resize(1);
   return heads;
 }
 
@@ -72,6 +98,7 @@ class SparseFixed : public PatternMethod<Options> {
     if (s > 0 && c > 0 && CheckUpTo(problem, "summary", c, {1, "stride", s}, reasons)) {
       CheckUpTo(problem, "num_verts", o.num_verts, {1, "stride/summary", s / c}, reasons);
     }
+    CheckSources(problem, "num_verts", std::min(o.num_verts, problem.H), reasons);
     if (o.horizontal && o.causal) {
       reasons->Invalid("horizontal must be false when causal, got true");
     }

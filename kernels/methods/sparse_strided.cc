@@ -19,7 +19,10 @@ HeadParts Sees(const SeenRow& r, const Options& o) {
     const PatternParts even = StridedParts(r, o.stride, Half::kNear);
     const PatternParts odd = StridedParts(r, o.stride, Half::kFar);
     HeadParts heads;
-    for (int64_t h = 0; h < r.problem.H; ++h) heads.push_back(h % 2 == 0 ? even : odd);
+    // A plan tells of two heads, which an odd number of them is about.
+    const bool is_about = r.is_planned && r.problem.H > r.most_sources;
+    const int64_t told = is_about || (r.is_planned && r.problem.H % 2 == 0) ? 2 : r.problem.H;
+    for (int64_t h = 0; h < told; ++h) heads.push_back(h % 2 == 0 ? even : odd);
     return heads;
   }
   const Half half = o.part == Part::kUnion    ? Half::kBoth

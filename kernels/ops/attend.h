@@ -62,6 +62,7 @@ struct AttendRow {
   bool gathers = false;      // some pattern has query_rows or key_rows; told on a dry stream too
   bool is_counted = true;    // false on a dry stream: visible_tiles is about
   bool is_listed = false;    // its patterns are (Pattern::is_listed); told on a dry stream too
+  int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -93,7 +94,7 @@ struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype
   View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
-  std::span<const AttendRow> rows;  // B of them
+  std::span<const AttendRow> rows;  // B of them, by their counts
   AttendTerms terms;
 };
 

@@ -75,7 +75,9 @@ bool Covers(const Pattern* pattern, const AttendRow& row) {
 }
 
 bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendRow>& rows) {
-  if (static_cast<int64_t>(rows.size()) != q[0]) return false;
+  int64_t count = 0;
+  for (const AttendRow& row : rows) count += row.count;
+  if (count != q[0]) return false;
   return std::all_of(rows.begin(), rows.end(), [&](const AttendRow& row) {
     const bool inside = row.nq >= 0 && row.nq <= q[2] && row.nk >= 0 && row.nk <= k[2];
     bool covers = Covers(row.pattern.get(), row);

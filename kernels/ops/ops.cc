@@ -35,13 +35,29 @@ void Ops::CopyInto(const std::vector<View>& from, const std::vector<View>& to) {
   Fail(stream_.backend().Elementwise(stream_, {.op = ElementOp::kCopy, .problems = problems}));
 }
 
+void Ops::CountAlike(const RowCounts& counts) {
+  if (counts.empty() || !stream_.is_dry()) return;
+  alike_.clear();
+  for (const std::vector<int64_t>& list : counts) {
+    alike_.insert(alike_.end(), list.begin(), list.end());
+  }
+}
+
+int64_t Ops::PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const {
+  if (alike_.empty() || alike_.size() != shapes.size() || alike_[p] == 1) return bytes;
+  const int64_t count = alike_[p];
+  // Either of all of them, or each has one. A run rounds up each on its own: RoundedBytes.
+  const int64_t all = shapes[p].rank > 0 && shapes[p][0] % count == 0 ? bytes : bytes * count;
+  return all + all / 8 + 64 * count;
+}
+
 Tensor Ops::Empty(DType dtype, const std::vector<Shape>& shapes,
                   const std::vector<Layout>& layouts) {
   if (!status_.ok()) return {};
   std::vector<View> views;
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < shapes.size(); ++p) {
-    const int64_t bytes = shapes[p].size() * SizeOf(dtype);
+    const int64_t bytes = PlannedBytes(shapes, p, shapes[p].size() * SizeOf(dtype));
     buffers.push_back(stream_.workspace().Allocate(bytes));
     if (buffers.back() == nullptr) {
       Fail(absl::ResourceExhaustedError(absl::StrCat("no memory left for ", bytes, " bytes")));
@@ -69,7 +85,7 @@ Tensor Uploaded(Ops& ops, DType dtype, const std::vector<Shape>& shapes,
   int64_t elements = 0;
   std::vector<std::span<const std::byte>> parts;
   for (size_t p = 0; p < shapes.size(); ++p) {
-    elements += shapes[p].size();
+    elements += ops.PlannedBytes(shapes, p, shapes[p].size() * SizeOf(dtype)) / SizeOf(dtype);
     if (!dry) parts.push_back(std::as_bytes(std::span<const T>(values[p])));
   }
   const Tensor all = ops.Empty(dtype, {{elements}});

@@ -20,6 +20,8 @@ namespace attnd {
 
 // Per problem: from 0 to the size of an axis, non-decreasing, at least one segment.
 using RowCuts = std::vector<std::vector<int64_t>>;
+// How many rows or segments that are alike each entry of such a list stands for; empty: one each.
+using RowCounts = std::vector<std::vector<int64_t>>;
 
 // Each call launches once for the whole list of problems and returns at once with new tensors.
 // Errors are sticky: the first failure is kept in status(), later calls return empty tensors, so a
@@ -119,16 +121,22 @@ class Ops {
                 int64_t dilation);
   // One problem a batch row, cut to lengths[problem][b] along axis 2 (axis 1 of rank 2, e.g.
   // [B,N]): what a primitive does to it can never depend on padding.
-  Tensor SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths);
+  // `counts`: a length of so many rows, which are one problem; neighbours, or on a dry stream any.
+  Tensor SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths,
+                    const RowCounts& counts = {});
   // The reverse: `shapes` of the whole tensors; `fill` beyond the lengths. Copies.
   Tensor JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill = 0,
                    DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
   // One problem for each segment [cuts[s], cuts[s + 1]) of an axis, in order: packed sequences as
   // problems of their own. A dimension of 1 may repeat: every segment sees it.
-  Tensor SplitRows(const Tensor& x, int axis, const RowCuts& cuts);
+  // `counts`, on a dry stream only: a stretch of so many segments of one length, which are one
+  // problem with so many batch rows. Lengths may then come to more than the axis.
+  // REQUIRES: with counts, the first dimension of x counts batch rows and is 1.
+  Tensor SplitRows(const Tensor& x, int axis, const RowCuts& cuts, const RowCounts& counts = {});
   // The reverse; `shapes` of the whole tensors. Copies.
   Tensor JoinRows(const Tensor& x, int axis, const std::vector<Shape>& shapes, const RowCuts& cuts,
-                  DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
+                  DType dtype = DType::kF32, const std::vector<Layout>& layouts = {},
+                  const RowCounts& counts = {});
   // The same value without a gradient.
   Tensor Stop(const Tensor& x);
 
@@ -164,7 +172,12 @@ class Ops {
   // Copies `from` into `to`, of equal shapes or broadcast to them, converting dtypes; one launch.
   void CopyInto(const std::vector<View>& from, const std::vector<View>& to);
 
+  // Bytes of the p-th of these shapes, which on a dry stream may stand for several problems.
+  int64_t PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const;
+
  private:
+  // Remembers what the problems of lists as long as `counts` stand for, on a dry stream.
+  void CountAlike(const RowCounts& counts);
   // The same values seen through `views`, with the gradient rule of one input.
   Tensor Viewed(const Tensor& x, std::vector<View> views, GradRule rule);
 
@@ -172,6 +185,7 @@ class Ops {
   Tape* const tape_;
   PatternCache* const patterns_;
   absl::Status status_;
+  std::vector<int64_t> alike_;  // CountAlike
   bool recording_ = true;
 };
 

@@ -21,7 +21,9 @@ bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanRow
   const bool batch = ks[0] == qs[0] && vs[0] == qs[0];
   const bool heads = ks[1] > 0 && qs[1] % ks[1] == 0 && vs[1] == ks[1];
   const bool lengths = vs[2] == ks[2] && qs[3] == ks[3];
-  if (!batch || !heads || !lengths || static_cast<int64_t>(rows.size()) != qs[0]) return false;
+  int64_t count = 0;
+  for (const ScanRow& row : rows) count += row.count;
+  if (!batch || !heads || !lengths || count != qs[0]) return false;
   return std::all_of(rows.begin(), rows.end(), [&](const ScanRow& row) {
     return row.nq >= 0 && row.nq <= qs[2] && row.nk >= 0 && row.nk <= ks[2];
   });

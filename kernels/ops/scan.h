@@ -51,6 +51,7 @@ struct ScanRow {
   int64_t nq = 0, nk = 0;
   int64_t offset = 0;
   double visible_pairs = 0;
+  int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
 };
 
 struct ScanProblem {

@@ -1,15 +1,23 @@
 // Ops::SplitRows and Ops::JoinRows: packed sequences as lists of problems.
-#include <numeric>
+#include <algorithm>
 
 #include "kernels/ops/ops.h"
 
 namespace attnd {
 namespace {
 
-View Segment(const View& view, int axis, int64_t begin, int64_t end) {
+// Of so many alike, a batch row each (on a dry stream): rows in memory one after the other, so that
+// whatever may be done to one without a copy may be done to them.
+View Segment(const View& view, int axis, int64_t begin, int64_t end, int64_t count) {
   View part = view;
   part.layout = Layout::kBHND;
-  part.shape.dims[axis] = end - begin;
+  part.shape.dims[axis] = (end - begin) / count;
+  if (count > 1) {
+    part.shape.dims[0] *= count;
+    int inner = 1;
+    while (inner + 1 < part.shape.rank && part.shape[inner] == 1) ++inner;
+    part.stride[0] = std::max<int64_t>(part.shape[inner] * part.stride[inner], 1);
+  }
   if (view.data != nullptr && part.shape.size() > 0) {
     part.data = view.As<char>() + begin * view.stride[axis] * SizeOf(view.dtype);
   }
@@ -21,25 +29,35 @@ bool Repeats(const Shape& shape, int axis, const std::vector<int64_t>& cuts) {
   return shape[axis] == 1 && cuts.back() != 1;
 }
 
+int64_t CountOf(const RowCounts& counts, size_t p, size_t s) {
+  return counts.empty() ? 1 : counts[p][s];
+}
+
 // The segments of every problem, in order.
-std::vector<View> Segments(const Tensor& x, int axis, const RowCuts& cuts) {
+std::vector<View> Segments(const Tensor& x, int axis, const RowCuts& cuts,
+                           const RowCounts& counts) {
   std::vector<View> views;
   for (size_t p = 0; p < x.size(); ++p) {
     const bool repeats = Repeats(x[p].shape, axis, cuts[p]);
     for (size_t s = 0; s + 1 < cuts[p].size(); ++s) {
-      views.push_back(repeats ? Segment(x[p], axis, 0, 1)
-                              : Segment(x[p], axis, cuts[p][s], cuts[p][s + 1]));
+      const int64_t count = CountOf(counts, p, s);
+      views.push_back(repeats ? Segment(x[p], axis, 0, count, count)
+                              : Segment(x[p], axis, cuts[p][s], cuts[p][s + 1], count));
     }
   }
   return views;
 }
 
-bool FitCuts(const std::vector<Shape>& shapes, int axis, const RowCuts& cuts) {
+bool FitCuts(const std::vector<Shape>& shapes, int axis, const RowCuts& cuts,
+             const RowCounts& counts) {
   bool fits = !shapes.empty() && cuts.size() == shapes.size();
+  fits = fits && (counts.empty() || counts.size() == cuts.size());
   for (size_t p = 0; fits && p < shapes.size(); ++p) {
     const std::vector<int64_t>& c = cuts[p];
-    fits = axis >= 0 && axis < shapes[p].rank && c.size() >= 2 && c.front() == 0 &&
-           (c.back() == shapes[p][axis] || shapes[p][axis] == 1);
+    fits = axis >= 0 && axis < shapes[p].rank && c.size() >= 2 && c.front() == 0;
+    fits = fits &&
+           (counts.empty() ? c.back() == shapes[p][axis] || shapes[p][axis] == 1
+                           : counts[p].size() + 1 == c.size() && (shapes[p][0] == 1 || axis == 0));
     for (size_t s = 0; fits && s + 1 < c.size(); ++s) fits = c[s] <= c[s + 1];
   }
   return fits;
@@ -47,48 +65,55 @@ bool FitCuts(const std::vector<Shape>& shapes, int axis, const RowCuts& cuts) {
 
 // What repeats has a row a segment in the joined gradient, which is then summed.
 Tensor JoinedGradient(Ops& ops, const Tensor& grad, int axis, const std::vector<Shape>& before,
-                      RowCuts cuts) {
+                      RowCuts cuts, const RowCounts& counts) {
   std::vector<Shape> joined = before;
   for (size_t p = 0; p < joined.size(); ++p) {
     if (!Repeats(before[p], axis, cuts[p])) continue;
-    std::iota(cuts[p].begin(), cuts[p].end(), 0);
+    for (size_t s = 1; s < cuts[p].size(); ++s) {
+      cuts[p][s] = cuts[p][s - 1] + CountOf(counts, p, s - 1);
+    }
     joined[p].dims[axis] = cuts[p].back();
   }
-  const Tensor sum = ops.JoinRows(grad, axis, joined, cuts);
+  const Tensor sum = ops.JoinRows(grad, axis, joined, cuts, DType::kF32, {}, counts);
   return joined == before ? sum : ops.SumTo(sum, before);
 }
 
 }  // namespace
 
-Tensor Ops::SplitRows(const Tensor& x, int axis, const RowCuts& cuts) {
+Tensor Ops::SplitRows(const Tensor& x, int axis, const RowCuts& cuts, const RowCounts& counts) {
   const int a = x.empty() ? 0 : AxisOf(axis, x[0].shape.rank);
-  const bool fits = FitCuts(ShapesOf(x), a, cuts);
+  const bool fits = FitCuts(ShapesOf(x), a, cuts, counts) && (counts.empty() || stream_.is_dry());
   if (!Require(fits, "split_rows", "cuts from 0 to the size of the axis")) return {};
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < x.size(); ++p) {
     buffers.insert(buffers.end(), cuts[p].size() - 1, x.buffer(p));
   }
-  Tensor out(Segments(x, a, cuts), std::move(buffers));
+  CountAlike(counts);
+  Tensor out(Segments(x, a, cuts, counts), std::move(buffers));
   if (Records({&x})) {
     tape_->Record({x}, {out},
                   [=, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
                                             const std::vector<bool>&) -> std::vector<Tensor> {
-                    return {JoinedGradient(ops, grads[0], a, before, cuts)};
+                    return {JoinedGradient(ops, grads[0], a, before, cuts, counts)};
                   });
   }
   return out;
 }
 
 Tensor Ops::JoinRows(const Tensor& x, int axis, const std::vector<Shape>& shapes,
-                     const RowCuts& cuts, DType dtype, const std::vector<Layout>& layouts) {
+                     const RowCuts& cuts, DType dtype, const std::vector<Layout>& layouts,
+                     const RowCounts& counts) {
   const int a = shapes.empty() ? 0 : AxisOf(axis, shapes[0].rank);
-  bool fits = FitCuts(shapes, a, cuts);
+  bool fits = FitCuts(shapes, a, cuts, counts);
   size_t n = 0;
   for (size_t p = 0; fits && p < shapes.size(); ++p) {
     for (size_t s = 0; fits && s + 1 < cuts[p].size(); ++s, ++n) {
       Shape segment = shapes[p];
-      segment.dims[a] = cuts[p][s + 1] - cuts[p][s];
-      fits = cuts[p].back() == shapes[p][a] && n < x.size() && x[n].shape == segment;
+      const int64_t count = CountOf(counts, p, s);
+      segment.dims[a] = (cuts[p][s + 1] - cuts[p][s]) / count;
+      segment.dims[0] *= count;
+      const bool is_whole = !counts.empty() || cuts[p].back() == shapes[p][a];
+      fits = is_whole && n < x.size() && x[n].shape == segment;
     }
   }
   if (!Require(fits && n == x.size(), "join_rows", "one problem for every segment of the axis")) {
@@ -96,12 +121,14 @@ Tensor Ops::JoinRows(const Tensor& x, int axis, const std::vector<Shape>& shapes
   }
   const Tensor out = Empty(dtype, shapes, layouts);
   if (!status_.ok()) return {};
-  CopyInto(ViewsOf(x), Segments(out, a, cuts));
+  CopyInto(ViewsOf(x), Segments(out, a, cuts, counts));
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record({x}, {out},
-                  [=](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>&)
-                      -> std::vector<Tensor> { return {ops.SplitRows(grads[0], a, cuts)}; });
+                  [=](Ops& ops, std::span<const Tensor> grads,
+                      const std::vector<bool>&) -> std::vector<Tensor> {
+                    return {ops.SplitRows(grads[0], a, cuts, counts)};
+                  });
   }
   return out;
 }

@@ -232,22 +232,32 @@ Tensor Ops::Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t
                 });
 }
 
-Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths) {
+Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths,
+                       const RowCounts& counts) {
   bool fits = !x.empty() && lengths.size() == x.size() && x[0].shape.rank >= 2;
+  fits = fits && (counts.empty() || counts.size() == lengths.size());
   const int axis = fits ? RowAxis(x[0].shape.rank) : 0;
+  const auto count = [&](size_t p, size_t n) { return counts.empty() ? 1 : counts[p][n]; };
   for (size_t p = 0; fits && p < x.size(); ++p) {
-    fits = static_cast<int64_t>(lengths[p].size()) == x[p].shape[0];
-    for (int64_t length : lengths[p]) fits = fits && 0 <= length && length <= x[p].shape[axis];
+    int64_t rows = 0;
+    fits = counts.empty() || counts[p].size() == lengths[p].size();
+    for (size_t n = 0; fits && n < lengths[p].size(); ++n) {
+      rows += count(p, n);
+      fits = count(p, n) >= 1 && 0 <= lengths[p][n] && lengths[p][n] <= x[p].shape[axis];
+    }
+    fits = fits && rows == x[p].shape[0];
   }
   if (!Require(fits, "split_batch", "a length for every batch row, at most its rows")) return {};
   std::vector<View> views;
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < x.size(); ++p) {
-    for (int64_t b = 0; b < x[p].shape[0]; ++b) {
-      views.push_back(Part(Part(x[p], 0, b, b + 1, 1), axis, 0, lengths[p][b], 1));
+    int64_t b = 0;
+    for (size_t n = 0; n < lengths[p].size(); b += count(p, n), ++n) {
+      views.push_back(Part(Part(x[p], 0, b, b + count(p, n), 1), axis, 0, lengths[p][n], 1));
       buffers.push_back(x.buffer(p));
     }
   }
+  CountAlike(counts);
   Tensor out(std::move(views), std::move(buffers));
   if (Records({&x})) {
     tape_->Record({x}, {out},
@@ -261,35 +271,43 @@ Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>&
 
 Tensor Ops::JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill, DType dtype,
                       const std::vector<Layout>& layouts) {
-  int64_t rows = 0;
+  int64_t rows = 0, given = 0;
   for (const Shape& shape : shapes) rows += shape[0];
-  const bool lists = !x.empty() && rows == static_cast<int64_t>(x.size());
-  if (!Require(lists, "join_batch", "one problem for every batch row")) return {};
+  for (size_t n = 0; n < x.size(); ++n) given += x[n].shape[0];
+  if (!Require(!x.empty() && rows == given, "join_batch", "as many batch rows as problems have")) {
+    return {};
+  }
   const Tensor out = Empty(dtype, shapes, layouts);
   const Tensor filled = Constant(fill, shapes);
   if (!status_.ok()) return {};
   const int axis = RowAxis(shapes[0].rank);
   std::vector<View> from, to;
   std::vector<std::vector<int64_t>> lengths;
+  RowCounts counts;
   size_t n = 0;
   for (size_t p = 0; p < shapes.size(); ++p) {
     lengths.emplace_back();
-    for (int64_t b = 0; b < shapes[p][0]; ++b, ++n) {
-      const int64_t length = x[n].shape[axis];
+    counts.emplace_back();
+    for (int64_t b = 0; b < shapes[p][0] && n < x.size(); ++n) {
+      const int64_t length = x[n].shape[axis], count = x[n].shape[0];
       lengths.back().push_back(length);
-      const View row = Part(out[p], 0, b, b + 1, 1);
+      counts.back().push_back(count);
+      const View own = Part(out[p], 0, b, b + count, 1);
       from.push_back(x[n]);
-      to.push_back(Part(row, axis, 0, length, 1));
-      from.push_back(Part(Part(filled[p], 0, b, b + 1, 1), axis, length, shapes[p][axis], 1));
-      to.push_back(Part(row, axis, length, shapes[p][axis], 1));
+      to.push_back(Part(own, axis, 0, length, 1));
+      from.push_back(Part(Part(filled[p], 0, b, b + count, 1), axis, length, shapes[p][axis], 1));
+      to.push_back(Part(own, axis, length, shapes[p][axis], 1));
+      b += count;
     }
   }
   CopyInto(from, to);
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record({x}, {out},
-                  [lengths](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>&)
-                      -> std::vector<Tensor> { return {ops.SplitBatch(grads[0], lengths)}; });
+                  [=](Ops& ops, std::span<const Tensor> grads,
+                      const std::vector<bool>&) -> std::vector<Tensor> {
+                    return {ops.SplitBatch(grads[0], lengths, counts)};
+                  });
   }
   return out;
 }

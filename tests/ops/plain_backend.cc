@@ -49,7 +49,7 @@ void Write(const PlainTensor& plain, const View& view) {
 template <class Problem>
 void Credit(Stream& stream, const Problem& problem, double factor) {
   double pairs = 0;
-  for (const auto& row : problem.rows) pairs += row.visible_pairs * problem.q.shape[1];
+  for (const auto& row : problem.rows) pairs += row.visible_pairs * row.count * problem.q.shape[1];
   const auto width = static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
   stream.work().visible_pairs += pairs;
   stream.work().flops += factor * 2 * width * pairs;
