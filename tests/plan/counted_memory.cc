@@ -1,0 +1,51 @@
+#include "tests/plan/counted_memory.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace attnd::testing {
+namespace {
+
+std::atomic<int64_t> alive{0}, base{0}, peak{0};
+
+void* Counted(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  const int64_t now = alive += static_cast<int64_t>(malloc_usable_size(memory));
+  int64_t highest = peak.load(std::memory_order_relaxed);
+  while (now > highest && !peak.compare_exchange_weak(highest, now)) {
+  }
+  return memory;
+}
+
+void Freed(void* memory) {
+  alive -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
+}  // namespace
+
+void ResetPeak() {
+  base = alive.load();
+  peak = alive.load();
+}
+
+int64_t PeakBytes() { return peak - base; }
+
+}  // namespace attnd::testing
+
+// GCC takes a malloc behind a replaced operator new for a mistake where it sees both.
+void* operator new(std::size_t size) { return attnd::testing::Counted(std::malloc(size)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  const auto unit = static_cast<std::size_t>(alignment);
+  return attnd::testing::Counted(std::aligned_alloc(unit, (size + unit - 1) / unit * unit));
+}
+void operator delete(void* memory) noexcept { attnd::testing::Freed(memory); }
+void operator delete(void* memory, std::size_t) noexcept { attnd::testing::Freed(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { attnd::testing::Freed(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  attnd::testing::Freed(memory);
+}

@@ -1,0 +1,50 @@
+// Requests at the ends of what can be asked, made from what methods say of themselves: their tables
+// of options, the declared shapes of their tensors, and the words in which they refuse.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/engine.h"
+
+namespace attnd::testing {
+
+// Values of a list of lengths, offsets or ends of sequences.
+enum class Fill : uint8_t { kMost, kLeast, kEach /* as different as can be */ };
+
+// A request before its tensors have shapes.
+struct Draft {
+  const Method* method = nullptr;
+  Direction direction = Direction::kForward;
+  std::map<std::string, int64_t> sizes;  // by letter of the declared shapes
+  OptionMap options;
+  std::map<std::string, Fill> tensors;  // sent beside those that are required
+
+  std::string Text() const;
+};
+
+// Of one method and direction, small and plain.
+Draft Plain(const Method& method, Direction direction);
+
+// A call without data but for the integers that a plan reads.
+struct DraftCall {
+  Call call;
+  std::map<std::string, std::vector<int32_t>> integers;
+};
+std::unique_ptr<DraftCall> CallOf(const Draft& draft);
+
+// One thing that a draft may have otherwise: a size, an option or a tensor.
+struct Change {
+  std::string text;
+  std::function<void(Draft*)> apply;
+};
+std::vector<Change> ChangesOf(const Method& method);
+
+// Follows the reasons of a refusal where they tell what would do: "must be in 1..4", "must be sent
+// together", "with V = 32". False: they do not, or the draft is as they ask.
+bool Follow(const std::string& refusal, Draft* draft);
+
+}  // namespace attnd::testing
