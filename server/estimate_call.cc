@@ -1,5 +1,6 @@
 #include "server/estimate_call.h"
 
+#include <functional>
 #include <utility>
 
 #include "attn/v1/attention.pb.h"
@@ -15,32 +16,49 @@ class EstimateCall final : public SmallCall<attn::v1::EstimateRequest> {
  public:
   explicit EstimateCall(TensorContext* context) : context_(context) {}
 
+  void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
   void OnDone(Rpc&, bool cancelled) override {
     if (cancelled && control_ != nullptr) control_->Cancel();
   }
 
  private:
   void OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request) override;
+  void Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> answer);
   void Answer(Rpc& rpc, DecodedRequest decoded) const;
 
   TensorContext* const context_;
-  std::shared_ptr<RunControl> control_;  // of a plan that the planner makes
+  std::shared_ptr<RunControl> control_;  // of what the planner does; null: nothing
 };
 
+void EstimateCall::OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) {
+  if (message == nullptr || message->Length() <= kSmallHeadBytes) {
+    return SmallCall::OnMessage(rpc, message);
+  }
+  Later(rpc, static_cast<int64_t>(message->Length()),
+        [this, held = *message](Rpc& call) { SmallCall::OnMessage(call, &held); });
+}
+
 void EstimateCall::OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request) {
-  const std::string client = ClientOf(rpc);
-  DecodedRequest decoded = DecodeEnvelope(request, context_->decode(client));
+  DecodedRequest decoded = DecodeEnvelope(request, context_->decode(ClientOf(rpc)));
   const int64_t work = WorkOf(decoded);
-  if (work <= kSmallPlanWork) return Answer(rpc, std::move(decoded));
+  if (control_ != nullptr || work <= kSmallPlanWork) return Answer(rpc, std::move(decoded));
+  const auto held = std::make_shared<DecodedRequest>(std::move(decoded));
+  Later(rpc, work, [this, held](Rpc& call) { Answer(call, std::move(*held)); });
+}
+
+// By the planner. The call keeps its handler.
+void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> answer) {
   control_ = std::make_shared<RunControl>();
   if (rpc.deadline() != TimePoint::max()) control_->StopAt(rpc.deadline());
-  const auto held = std::make_shared<DecodedRequest>(std::move(decoded));
-  Planner::Job job{.client = client, .work = work, .control = control_};
-  job.run = [this, call = rpc.shared_from_this(), held] { Answer(*call, std::move(*held)); };
+  Planner::Job job{.client = ClientOf(rpc), .work = work, .control = control_};
+  job.run = [this, call = rpc.shared_from_this(), answer = std::move(answer)] {
+    if (!control_->stopped()) return answer(*call);
+    call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));
+  };
   if (absl::Status status = context_->planner->Submit(job); !status.ok()) rpc.Finish(status);
 }
 
-// Any thread; the call keeps its handler.
+// Any thread.
 void EstimateCall::Answer(Rpc& rpc, DecodedRequest decoded) const {
   const absl::Status status = AddPlan(context_->MakePlan(control_.get()), &decoded);
   if (!status.ok()) return rpc.Finish(status);

@@ -374,8 +374,22 @@ DecodedRequest DecodeEnvelope(const v1::EstimateRequest& request, const DecodeCo
   return Decoder(direction, context).Estimate(request);
 }
 
+int64_t IntegersOf(const TensorList& tensors) {
+  int64_t integers = 0;
+  for (const v1::Tensor& tensor : tensors) {
+    if (tensor.dtype() != v1::DType::int32 || tensor.shape_size() != 1) continue;
+    if (PlanReads(tensor.name())) {
+      integers += std::clamp<int64_t>(tensor.shape(0), 0, kMaxIntegerElements);
+    }
+  }
+  return integers;
+}
+
 int64_t WorkOf(const DecodedRequest& request) {
-  return request.can_plan ? PlanWork(request.call) : 0;
+  if (!request.can_plan) return 0;
+  int64_t rows = 0;
+  for (const auto& [name, view] : request.call.tensors) rows = std::max(rows, view.shape[0]);
+  return std::max(rows, PlanWork(request.call));
 }
 
 absl::Status AddPlan(const MakePlanFunction& make_plan, DecodedRequest* request) {

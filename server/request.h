@@ -60,7 +60,12 @@ DecodedRequest DecodeEnvelope(const attn::v1::BackwardRequest& request, std::vec
 DecodedRequest DecodeEnvelope(const attn::v1::EstimateRequest& request,
                               const DecodeContext& context);
 
-// PlanWork of the call; 0 if it will not be planned.
+// Elements of the lists whose values are decoded, as declared.
+int64_t IntegersOf(const google::protobuf::RepeatedPtrField<attn::v1::Tensor>& tensors);
+// So many are decoded in less than a millisecond.
+constexpr int64_t kSmallIntegers = int64_t{1} << 16;
+
+// PlanWork of the call, where each batch row counts, too; 0 if it will not be planned.
 int64_t WorkOf(const DecodedRequest& request);
 
 // Engine::MakePlan.

@@ -11,6 +11,8 @@
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
+#include "server/client_id.h"
+#include "server/planner.h"
 #include "server/reasons.h"
 #include "server/reply.h"
 #include "server/tensor_request.h"
@@ -97,6 +99,9 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
 
  private:
   absl::Status Take(const grpc::ByteBuffer& message);
+  absl::Status ParseLater(Received received);
+  absl::Status TakeParsed(const RunRequest& request, Received received, std::vector<Spans> raw);
+  void EndIfBad(const absl::Status& status);
   absl::Status Announce(const RunRequest& request);
   void Submit(const RunRequest& request, TensorRequest::Payloads payloads);
   void Answer(const std::string& id, const grpc::ByteBuffer& reply);
@@ -117,7 +122,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
   std::string announced_id_;                                    // of the next message
   int64_t announced_bytes_ = 0;                                 // 0: none
   Budget::Share share_;                                         // of the announced message
-  bool is_reading_ = false, waits_for_room_ = false;
+  bool is_reading_ = false, is_parsing_ = false, waits_for_room_ = false;
   bool is_done_ = false, is_busy_ = false;
   // Nothing more is read; once all is answered the stream ends with it.
   std::optional<absl::Status> end_;
@@ -139,10 +144,7 @@ void Runs::RunCall::OnMessage(Rpc&, const grpc::ByteBuffer* message) {
                                     absl::StrCat("run: the announced message of id ",
                                                  Quoted(announced_id_), " is required, got none")));
   } else if (!end_.has_value()) {
-    if (absl::Status status = Take(*message); !status.ok()) {
-      context_->metrics->RecordRefusal(Refusal::kInvalid);
-      End(status);
-    }
+    EndIfBad(Take(*message));
   }
   Continue();
 }
@@ -161,12 +163,57 @@ absl::Status Runs::RunCall::Take(const grpc::ByteBuffer& message) {
                            " bytes must be announced by next_message_bytes, got ", bytes));
   }
   Received received;
-  Scratch<RunRequest> scratch;
-  RunRequest& request = *scratch;
-  TensorRequest::Payloads payloads;
+  Scratch<RunRequest> request;
+  std::vector<Spans> raw;
   ATTND_RETURN_IF_ERROR(Receive(message, &received));
-  ATTND_RETURN_IF_ERROR(SplitMessage(received.pieces, &request, &payloads.raw));
-  ATTND_RETURN_IF_ERROR(Check(request, !payloads.raw.empty()));
+  const absl::Status status = SplitMessage(received.pieces, request.get(), &raw, kSmallHeadBytes);
+  if (absl::IsOutOfRange(status)) return ParseLater(std::move(received));
+  ATTND_RETURN_IF_ERROR(status);
+  return TakeParsed(*request, std::move(received), std::move(raw));
+}
+
+// A large head is parsed by the planner; until then nothing more is read.
+absl::Status Runs::RunCall::ParseLater(Received received) {
+  struct Parsed {
+    Received received;
+    RunRequest request;
+    std::vector<Spans> raw;
+    absl::Status status;
+  };
+  const auto parsed = std::make_shared<Parsed>();
+  parsed->received = std::move(received);
+  Planner::Job job{.client = ClientOf(*rpc_),
+                   .work = static_cast<int64_t>(kMaxHeadBytes),
+                   .control = std::make_shared<RunControl>()};
+  // The transport outlives the planner's work.
+  job.run = [this, parsed, call = rpc_->shared_from_this()] {
+    parsed->status = SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
+    runs_->transport_->Post([this, parsed, call] {
+      is_parsing_ = false;
+      if (!end_.has_value()) {
+        if (parsed->status.ok()) {
+          parsed->status =
+              TakeParsed(parsed->request, std::move(parsed->received), std::move(parsed->raw));
+        }
+        EndIfBad(parsed->status);
+      }
+      Continue();
+    });
+  };
+  ATTND_RETURN_IF_ERROR(context_->planner->Submit(job));
+  is_parsing_ = true;
+  return absl::OkStatus();
+}
+
+void Runs::RunCall::EndIfBad(const absl::Status& status) {
+  if (status.ok()) return;
+  context_->metrics->RecordRefusal(Refusal::kInvalid);
+  End(status);
+}
+
+absl::Status Runs::RunCall::TakeParsed(const RunRequest& request, Received received,
+                                       std::vector<Spans> raw) {
+  ATTND_RETURN_IF_ERROR(Check(request, !raw.empty()));
   if (announced_bytes_ > 0 && request.id() != announced_id_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "run: id must be the announced ", Quoted(announced_id_), ", got ", Quoted(request.id())));
@@ -177,10 +224,10 @@ absl::Status Runs::RunCall::Take(const grpc::ByteBuffer& message) {
   }
   if (request.content_case() == RunRequest::kNextMessageBytes) return Announce(request);
   announced_bytes_ = 0;
-  payloads.owner = std::move(received.owner);
-  payloads.message_bytes = received.bytes;
-  payloads.share = std::move(share_);
-  Submit(request, std::move(payloads));
+  Submit(request, {.raw = std::move(raw),
+                   .owner = std::move(received.owner),
+                   .message_bytes = received.bytes,
+                   .share = std::move(share_)});
   return absl::OkStatus();
 }
 
@@ -307,7 +354,8 @@ void Runs::RunCall::Continue() {
   is_busy_ = is_busy;
   if (end_.has_value()) {
     if (open_.empty()) rpc_->Close(*end_);
-  } else if (!is_reading_ && !waits_for_room_ && has_room_ && open_.size() + unsent_ < kMaxOpen) {
+  } else if (!is_reading_ && !is_parsing_ && !waits_for_room_ && has_room_ &&
+             open_.size() + unsent_ < kMaxOpen) {
     is_reading_ = true;
     if (announced_bytes_ == 0) rpc_->Expect(kUnannouncedBytes);
     rpc_->Read();

@@ -15,6 +15,24 @@ namespace attnd {
 namespace {
 
 constexpr char kSizeKey[] = "attnd-message-bytes";
+// A message on its way into a request.
+struct Held {
+  Received received;
+  std::vector<Spans> raw;
+  Budget::Share share;
+
+  TensorRequest::Payloads TakePayloads() {
+    return {.raw = std::move(raw),
+            .owner = std::move(received.owner),
+            .message_bytes = received.bytes,
+            .share = std::move(share)};
+  }
+};
+
+absl::Status Split(Held* held, google::protobuf::Message* head, size_t most_head) {
+  return SplitMessage(held->received.pieces, head, &held->raw, most_head);
+}
+
 constexpr char kNoMessage[] = "request: a whole message is required, got none";
 
 class TensorCall final : public Handler, private Intake::Reader {
@@ -34,6 +52,8 @@ class TensorCall final : public Handler, private Intake::Reader {
   absl::Status CheckSize(int64_t message_bytes);
   template <class Request>
   absl::Status SubmitAs(Rpc& rpc, const grpc::ByteBuffer& message);
+  template <class Request>
+  absl::Status SubmitLater(Held held, TensorRequest::Done done);
   void OnRoom(Budget::Share share) override;
   void OnOverdue(const absl::Status& status) override;
   int64_t arrived_bytes() const override { return rpc_->arrived_bytes(); }
@@ -158,23 +178,31 @@ absl::Status TensorCall::CheckSize(int64_t message_bytes) {
 
 template <class Request>
 absl::Status TensorCall::SubmitAs(Rpc& rpc, const grpc::ByteBuffer& message) {
-  Received received;
+  TensorRequest::Done done = [call = rpc.shared_from_this()](const absl::Status& answer,
+                                                             const grpc::ByteBuffer& reply) {
+    answer.ok() ? call->Reply(reply) : call->Finish(answer);
+  };
+  Held held;
+  absl::Status status = Receive(message, &held.received);
+  held.share = std::move(share_);
   Scratch<Request> request;
-  TensorRequest::Payloads payloads;
-  absl::Status status = Receive(message, &received);
-  if (status.ok()) status = SplitMessage(received.pieces, request.get(), &payloads.raw);
-  if (!status.ok()) {
+  if (status.ok()) status = Split(&held, request.get(), kSmallHeadBytes);
+  if (status.ok()) return request_->Submit(*request, held.TakePayloads(), std::move(done));
+  if (absl::IsOutOfRange(status)) return SubmitLater<Request>(std::move(held), std::move(done));
+  context_->metrics->RecordRefusal(Refusal::kInvalid);
+  return status;
+}
+
+template <class Request>
+absl::Status TensorCall::SubmitLater(Held held, TensorRequest::Done done) {
+  const auto kept = std::make_shared<Held>(std::move(held));
+  return request_->Later(kMaxHeadBytes, done, [this, kept, done]() -> absl::Status {
+    Request request;
+    absl::Status status = Split(kept.get(), &request, kMaxHeadBytes);
+    if (status.ok()) return request_->Submit(request, kept->TakePayloads(), done);
     context_->metrics->RecordRefusal(Refusal::kInvalid);
     return status;
-  }
-  payloads.owner = std::move(received.owner);
-  payloads.message_bytes = received.bytes;
-  payloads.share = std::move(share_);
-  return request_->Submit(
-      *request, std::move(payloads),
-      [call = rpc.shared_from_this()](const absl::Status& answer, const grpc::ByteBuffer& reply) {
-        answer.ok() ? call->Reply(reply) : call->Finish(answer);
-      });
+  });
 }
 
 void TensorCall::OnDone(Rpc& rpc, bool cancelled) {

@@ -90,23 +90,36 @@ absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, 
   share_ = std::make_shared<Budget::Share>(std::move(payloads.share));
   method_ = LabelOf(request.method());
   is_submitted_ = true;
+  const bool is_later = plan_control_ != nullptr;
+  const int64_t integers = IntegersOf(request.tensors());
+  if (!is_later && integers > kSmallIntegers) {
+    const auto held = std::make_shared<Request>(request);
+    return Later(integers, done,
+                 [this, held, raw = std::move(payloads.raw), owner = std::move(payloads.owner),
+                  done]() mutable {
+                   return Queue(DecodeEnvelope(*held, std::move(raw), context_->decode(client_)),
+                                owner, done);
+                 });
+  }
   DecodedRequest decoded =
       DecodeEnvelope(request, std::move(payloads.raw), context_->decode(client_));
   const int64_t work = WorkOf(decoded);
-  if (work <= kSmallPlanWork) {
+  if (is_later || work <= kSmallPlanWork) {
     return Queue(std::move(decoded), std::move(payloads.owner), std::move(done));
   }
-  return PlanElsewhere(work, std::move(decoded), std::move(payloads.owner), std::move(done));
+  const auto held = std::make_shared<DecodedRequest>(std::move(decoded));
+  return Later(work, done, [this, held, owner = std::move(payloads.owner), done] {
+    return Queue(std::move(*held), owner, done);
+  });
 }
 
-absl::Status TensorRequest::PlanElsewhere(int64_t work, DecodedRequest decoded,
-                                          std::shared_ptr<void> owner, Done done) {
+absl::Status TensorRequest::Later(int64_t work, Done done, std::function<absl::Status()> submit) {
+  is_submitted_ = true;
   plan_control_ = std::make_shared<RunControl>();
   if (rpc_->deadline() != TimePoint::max()) plan_control_->StopAt(rpc_->deadline());
-  const auto held = std::make_shared<DecodedRequest>(std::move(decoded));
   Planner::Job job{.client = client_, .work = work, .control = plan_control_};
-  job.run = [this, held, owner = std::move(owner), done = std::move(done)] {
-    const absl::Status status = Queue(std::move(*held), owner, done);
+  job.run = [this, submit = std::move(submit), done = std::move(done)] {
+    const absl::Status status = plan_control_->stopped() ? Stopped() : submit();
     if (!status.ok()) Answer(done, status, {}, {});
   };
   absl::Status status = context_->planner->Submit(job);
@@ -114,14 +127,16 @@ absl::Status TensorRequest::PlanElsewhere(int64_t work, DecodedRequest decoded,
   return status;
 }
 
+absl::Status TensorRequest::Stopped() const {
+  absl::Status status = WhyCancelled(started_, rpc_->deadline(), context_->clock->Now());
+  context_->metrics->RecordRefusal(RefusalOf(status));
+  return status;
+}
+
 // Plans, charges and queues it; every refusal is counted.
 absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done) {
   absl::Status status = AddPlan(context_->MakePlan(plan_control_.get()), &decoded);
-  if (absl::IsCancelled(status)) {
-    status = WhyCancelled(started_, rpc_->deadline(), context_->clock->Now());
-    context_->metrics->RecordRefusal(RefusalOf(status));
-    return status;
-  }
+  if (absl::IsCancelled(status)) return Stopped();
   if (status.ok()) status = CheckPlan(*decoded.plan);
   if (!status.ok()) {
     context_->metrics->RecordRefusal(Refusal::kInvalid);

@@ -51,6 +51,10 @@ class TensorRequest {
   absl::Status Submit(const attn::v1::ForwardRequest& request, Payloads payloads, Done done);
   absl::Status Submit(const attn::v1::BackwardRequest& request, Payloads payloads, Done done);
 
+  // Runs `submit`, which ends in Submit, by the planner: for what would hold up the polling thread.
+  // The same contract as Submit.
+  absl::Status Later(int64_t work, Done done, std::function<absl::Status()> submit);
+
   // Ends what was not queued. `reason` counts a refusal that nobody has counted yet.
   void Refuse(const absl::Status& status);
   void Refuse(const absl::Status& status, Refusal reason);
@@ -62,9 +66,8 @@ class TensorRequest {
  private:
   template <class Request>
   absl::Status SubmitAs(const Request& request, Payloads payloads, Done done);
-  absl::Status PlanElsewhere(int64_t work, DecodedRequest decoded, std::shared_ptr<void> owner,
-                             Done done);
   absl::Status Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done);
+  absl::Status Stopped() const;
   absl::Status CheckPlan(const Plan& plan) const;
   absl::Status Charge(const Plan& plan);
   void Answer(const Done& done, absl::Status status, std::span<const Result> results,
@@ -80,7 +83,7 @@ class TensorRequest {
   const std::string client_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
-  std::shared_ptr<RunControl> plan_control_;  // of a plan that the planner makes
+  std::shared_ptr<RunControl> plan_control_;  // of what the planner does; null: nothing
 
   std::string id_, device_, method_ = "unknown";
   std::shared_ptr<const Plan> plan_;

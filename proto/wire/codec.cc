@@ -83,8 +83,12 @@ class Cursor {
 class Walker {
  public:
   Walker(absl::string_view message_name, std::span<const std::span<const std::byte>> slices,
-         bool has_raw, std::vector<Spans>* raw)
-      : message_name_(message_name), cursor_(slices), has_raw_(has_raw), raw_(raw) {
+         bool has_raw, std::vector<Spans>* raw, size_t most_head)
+      : message_name_(message_name),
+        cursor_(slices),
+        has_raw_(has_raw),
+        raw_(raw),
+        most_head_(most_head) {
     head_.reserve(kUsualHeadBytes);
   }
 
@@ -147,6 +151,7 @@ class Walker {
 
   absl::Status Keep(uint64_t size) {
     if (size > kMaxHeadBytes) return HeadTooLong();
+    if (size > most_head_) return absl::OutOfRangeError("message: a large head");
     const bool is_whole = cursor_.Read(size, [this](std::span<const std::byte> piece) {
       head_.append(reinterpret_cast<const char*>(piece.data()), piece.size());
     });
@@ -165,7 +170,9 @@ class Walker {
   }
 
   absl::Status CheckHead() const {
-    return head_.size() <= kMaxHeadBytes ? absl::OkStatus() : HeadTooLong();
+    if (head_.size() > kMaxHeadBytes) return HeadTooLong();
+    if (head_.size() > most_head_) return absl::OutOfRangeError("message: a large head");
+    return absl::OkStatus();
   }
   static absl::Status HeadTooLong() {
     return absl::InvalidArgumentError(absl::StrCat("message: everything but raw must fit in ",
@@ -181,6 +188,7 @@ class Walker {
   Cursor cursor_;
   const bool has_raw_;
   std::vector<Spans>* const raw_;
+  const size_t most_head_;
   std::string head_;
   std::vector<uint32_t> groups_;  // field numbers of the groups that are open
   int64_t field_position_ = 0;
@@ -194,10 +202,11 @@ bool HasRaw(const google::protobuf::Descriptor& message) {
 }  // namespace
 
 absl::Status SplitMessage(std::span<const std::span<const std::byte>> slices,
-                          google::protobuf::Message* head, std::vector<Spans>* raw) {
+                          google::protobuf::Message* head, std::vector<Spans>* raw,
+                          size_t most_head) {
   raw->clear();
   const google::protobuf::Descriptor& type = *head->GetDescriptor();
-  Walker walker(type.full_name(), slices, HasRaw(type), raw);
+  Walker walker(type.full_name(), slices, HasRaw(type), raw, most_head);
   ATTND_RETURN_IF_ERROR(walker.Walk());
   if (!head->ParseFromString(walker.head())) {
     return absl::InvalidArgumentError(

@@ -32,9 +32,13 @@ constexpr size_t kMaxRawEntries = 1024;
 // groups, unknown fields (kept, so that validation can refuse them). Two exceptions: it holds the
 // two limits above, and all payloads together may exceed 2 GiB. A message type without field `raw`
 // is all head.
-// Errors: INVALID_ARGUMENT "message: rule, got value"; `head` and `raw` are then unspecified.
+// Errors: INVALID_ARGUMENT "message: rule, got value"; OUT_OF_RANGE if the head has more than
+// `most_head` bytes, which is found out before it is parsed; `head` and `raw` are then unspecified.
 absl::Status SplitMessage(std::span<const std::span<const std::byte>> slices,
-                          google::protobuf::Message* head, std::vector<Spans>* raw);
+                          google::protobuf::Message* head, std::vector<Spans>* raw,
+                          size_t most_head = kMaxHeadBytes);
+// Heads up to this size are parsed in less than a millisecond, whatever they hold.
+constexpr size_t kSmallHeadBytes = 16 << 10;
 
 int64_t SizeOf(const Spans& spans);
 
