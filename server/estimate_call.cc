@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "attn/v1/attention.pb.h"
-#include "server/client_id.h"
 #include "server/planner.h"
 #include "server/reply.h"
 #include "server/small_call.h"
@@ -39,7 +38,7 @@ void EstimateCall::OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) {
 }
 
 void EstimateCall::OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request) {
-  DecodedRequest decoded = DecodeEnvelope(request, context_->decode(ClientOf(rpc)));
+  DecodedRequest decoded = DecodeEnvelope(request, context_->decode(rpc.client()));
   const int64_t work = WorkOf(decoded);
   if (control_ != nullptr || work <= kSmallPlanWork) return Answer(rpc, std::move(decoded));
   const auto held = std::make_shared<DecodedRequest>(std::move(decoded));
@@ -50,7 +49,7 @@ void EstimateCall::OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request)
 void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> answer) {
   control_ = std::make_shared<RunControl>();
   if (rpc.deadline() != TimePoint::max()) control_->StopAt(rpc.deadline());
-  Planner::Job job{.client = ClientOf(rpc), .work = work, .control = control_};
+  Planner::Job job{.client = rpc.client(), .work = work, .control = control_};
   job.run = [this, call = rpc.shared_from_this(), answer = std::move(answer)] {
     if (!control_->stopped()) return answer(*call);
     call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));

@@ -1,198 +1,208 @@
 #include "server/http.h"
 
-#include <civetweb.h>
-#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <exception>
-#include <mutex>
+#include <list>
+#include <new>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "server/http_pages.h"
+#include "server/listen.h"
 
 namespace attnd {
 namespace {
 
-constexpr const char* kText = "text/plain; charset=utf-8";
-constexpr const char* kMetrics = "text/plain; version=0.0.4; charset=utf-8";
-constexpr absl::string_view kListOfPages = "pages: /metrics /healthz /readyz\n";
+using std::chrono::milliseconds;
+using TimePoint = std::chrono::steady_clock::time_point;
 
-struct Reply {
-  int code = 200;
-  const char* phrase = "OK";
-  const char* type = kText;
-  std::string body;
-};
+constexpr size_t kMostRequestBytes = 8192;
+constexpr milliseconds kRequestTime{1000}, kReplyTime{10000}, kLeaveTime{1000};
+// While no descriptor is left.
+constexpr milliseconds kPause{100};
 
-Reply Failure(absl::string_view reason) {
-  return {500, "Internal Server Error", kText, absl::StrCat(reason, "\n")};
-}
-
-Reply MetricsPage(const HttpServer::Pages& pages) {
-  absl::StatusOr<std::string> text = pages.metrics();
-  if (!text.ok()) return Failure(absl::string_view(text.status().message()));
-  return {200, "OK", kMetrics, *std::move(text)};
-}
-
-Reply HealthPage(const HttpServer::Pages& pages) {
-  const absl::Status status = pages.health ? pages.health() : absl::OkStatus();
-  if (status.ok()) return {200, "OK", kText, "ok\n"};
-  return {503, "Service Unavailable", kText, absl::StrCat(status.message(), "\n")};
-}
-
-Reply ReplyTo(absl::string_view method, absl::string_view path, const HttpServer::Pages& pages) {
-  if (path != "/metrics" && path != "/healthz" && path != "/readyz") {
-    return {404, "Not Found", kText, absl::StrCat("no such page; ", kListOfPages)};
-  }
-  if (method != "GET" && method != "HEAD") {
-    return {405, "Method Not Allowed", kText, "only GET and HEAD\n"};
-  }
-  if (path == "/healthz") return HealthPage(pages);
-  if (path == "/metrics") return MetricsPage(pages);
-  if (pages.is_ready()) return {200, "OK", kText, "ready\n"};
-  return {503, "Service Unavailable", kText, "not ready\n"};
-}
-
-struct Address {
-  std::string host;
-  int port = 0;
-};
-
-absl::StatusOr<Address> ParseAddress(const std::string& text) {
+bool IsAddress(const std::string& text) {
   const size_t colon = text.rfind(':');
-  Address address;
-  // A comma would be a list to civetweb.
-  const bool is_valid = colon != std::string::npos && colon > 0 && colon + 1 < text.size() &&
-                        text.find_first_of(", \t") == std::string::npos &&
-                        text.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
-                        absl::SimpleAtoi(text.substr(colon + 1), &address.port) &&
-                        address.port <= 65535;
-  if (!is_valid) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("http: address must be host:port, got ", text.empty() ? "nothing" : text));
-  }
-  address.host = text.substr(0, colon);
-  return address;
+  int port = 0;
+  return colon != std::string::npos && colon > 0 && colon + 1 < text.size() &&
+         text.find_first_of(", \t") == std::string::npos &&
+         text.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
+         absl::SimpleAtoi(text.substr(colon + 1), &port) && port <= 65535;
 }
 
-// What the callbacks see. civetweb gives its reasons only to a log: the first of them is the cause.
-struct State {
-  HttpServer::Pages pages;
-  std::mutex mu;
-  std::string complaint;
+// A connection asks, is answered, and leaves once its peer has read the answer.
+struct Visitor {
+  enum class State { kAsks, kIsAnswered, kLeaves };
+  int fd = -1;
+  State state = State::kAsks;
+  TimePoint until;
+  std::string request, reply;
+  size_t sent = 0;
+
+  short awaited() const { return state == State::kIsAnswered ? POLLOUT : POLLIN; }
 };
-
-State& StateOf(const mg_connection* connection) {
-  return *static_cast<State*>(mg_get_user_data(mg_get_context(connection)));
-}
-
-int KeepComplaint(const mg_connection* connection, const char* message) {
-  State& state = StateOf(connection);
-  std::lock_guard lock(state.mu);
-  if (state.complaint.empty()) state.complaint = message;
-  return 1;  // handled: nothing is printed
-}
-
-// Called by civetweb, through which no exception may pass. Returns the code: the request is done.
-int Handle(mg_connection* connection) {
-  try {
-    const mg_request_info* request = mg_get_request_info(connection);
-    const absl::string_view method(request->request_method);
-    Reply reply;
-    try {
-      reply = ReplyTo(method, request->local_uri, StateOf(connection).pages);
-    } catch (const std::exception& e) {
-      reply = Failure(e.what());
-    }
-    std::string message =
-        absl::StrCat("HTTP/1.1 ", reply.code, " ", reply.phrase, "\r\nContent-Type: ", reply.type,
-                     "\r\nContent-Length: ", reply.body.size(), "\r\nCache-Control: no-store\r\n",
-                     reply.code == 405 ? "Allow: GET, HEAD\r\n" : "", "Connection: close\r\n\r\n");
-    if (method != "HEAD") message += reply.body;
-    mg_write(connection, message.data(), message.size());
-    return reply.code;
-  } catch (...) {
-    return 500;
-  }
-}
-
-// A connection that says nothing.
-void Poke(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return;
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd >= 0) {
-    (void)connect(fd, found->ai_addr, found->ai_addrlen);  // in progress is enough
-    close(fd);
-  }
-  freeaddrinfo(found);
-}
 
 }  // namespace
 
 struct HttpServer::Impl {
-  State state;
-  std::string host;
-  mg_context* context = nullptr;
-  int port = 0;
-  std::string address;
+  ~Impl();
+  void Run();
+  void Accept(int listener);
+  bool Serve(Visitor* visitor);
+  bool Read(Visitor* visitor);
+  bool Write(Visitor* visitor);
+  void Close(std::list<Visitor>::iterator visitor);
+
+  Pages pages;
+  Listener listener;
+  int wake = -1;
+  std::list<Visitor> visitors;  // oldest first
+  TimePoint accepts_from;
+  std::thread thread;
 };
+
+HttpServer::Impl::~Impl() {
+  if (thread.joinable()) {
+    const uint64_t one = 1;
+    (void)!write(wake, &one, sizeof one);
+    thread.join();
+  }
+  for (const Visitor& visitor : visitors) close(visitor.fd);
+  CloseListener(&listener);
+  if (wake >= 0) close(wake);
+}
+
+void HttpServer::Impl::Run() {
+  pthread_setname_np(pthread_self(), "http");
+  for (;;) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    std::vector<pollfd> polled{{wake, POLLIN, 0}};
+    const bool accepts = now >= accepts_from;
+    for (const int fd : listener.fds) {
+      polled.push_back({fd, static_cast<short>(accepts ? POLLIN : 0), 0});
+    }
+    TimePoint next = accepts ? TimePoint::max() : accepts_from;
+    const size_t first = polled.size();
+    for (const Visitor& visitor : visitors) {
+      polled.push_back({visitor.fd, visitor.awaited(), 0});
+      next = std::min(next, visitor.until);
+    }
+    const auto left = std::chrono::duration_cast<milliseconds>(next - now).count() + 1;
+    const int timeout =
+        next == TimePoint::max() ? -1 : static_cast<int>(std::clamp<int64_t>(left, 0, 10000));
+    if (poll(polled.data(), polled.size(), timeout) < 0 && errno != EINTR) return;
+    if (polled[0].revents != 0) return;
+    auto visitor = visitors.begin();
+    for (size_t i = first; i < polled.size(); ++i) {
+      const auto one = visitor++;
+      const bool stays = polled[i].revents == 0 || Serve(&*one);
+      if (!stays || std::chrono::steady_clock::now() >= one->until) Close(one);
+    }
+    for (size_t i = 1; i < first; ++i) {
+      if (polled[i].revents != 0) Accept(polled[i].fd);
+    }
+  }
+}
+
+void HttpServer::Impl::Accept(int from) {
+  const int fd = accept4(from, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (fd < 0) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      accepts_from = now + kPause;
+    }
+    return;
+  }
+  if (visitors.size() >= kMostConnections) {
+    const auto oldest = std::find_if(visitors.begin(), visitors.end(), [](const Visitor& visitor) {
+      return visitor.state != Visitor::State::kIsAnswered;
+    });
+    Close(oldest == visitors.end() ? visitors.begin() : oldest);
+  }
+  visitors.push_back({.fd = fd, .until = now + kRequestTime});
+}
+
+void HttpServer::Impl::Close(std::list<Visitor>::iterator visitor) {
+  close(visitor->fd);
+  visitors.erase(visitor);
+}
+
+// False: it is to be closed.
+bool HttpServer::Impl::Serve(Visitor* visitor) {
+  try {
+    return visitor->state == Visitor::State::kIsAnswered ? Write(visitor) : Read(visitor);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+bool HttpServer::Impl::Read(Visitor* visitor) {
+  char buffer[4096];
+  const ssize_t got = recv(visitor->fd, buffer, sizeof buffer, 0);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  // What comes after the request is read and dropped: closing on it would reset the connection and
+  // take the reply away from the peer.
+  if (visitor->state == Visitor::State::kLeaves) return true;
+  visitor->request.append(buffer, static_cast<size_t>(got));
+  const bool is_whole = visitor->request.find("\r\n\r\n") != std::string::npos ||
+                        visitor->request.find("\n\n") != std::string::npos;
+  if (!is_whole) return visitor->request.size() < kMostRequestBytes;
+  visitor->reply = AnswerTo(visitor->request, pages);
+  visitor->state = Visitor::State::kIsAnswered;
+  visitor->until = std::chrono::steady_clock::now() + kReplyTime;
+  return Write(visitor);
+}
+
+bool HttpServer::Impl::Write(Visitor* visitor) {
+  while (visitor->sent < visitor->reply.size()) {
+    const ssize_t sent = send(visitor->fd, visitor->reply.data() + visitor->sent,
+                              visitor->reply.size() - visitor->sent, MSG_NOSIGNAL);
+    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    visitor->sent += static_cast<size_t>(sent);
+  }
+  visitor->state = Visitor::State::kLeaves;
+  visitor->until = std::chrono::steady_clock::now() + kLeaveTime;
+  return shutdown(visitor->fd, SHUT_WR) == 0;
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& text,
                                                               Pages pages) {
-  absl::StatusOr<Address> address = ParseAddress(text);
-  if (!address.ok()) return address.status();
-  auto impl = std::make_unique<Impl>();
-  impl->state.pages = std::move(pages);
-  const char* const options[] = {"listening_ports",    text.c_str(), "num_threads", "32",
-                                 "request_timeout_ms", "1000",       nullptr};
-  mg_callbacks callbacks{};
-  callbacks.log_message = KeepComplaint;
-  callbacks.begin_request = Handle;
-  impl->context = mg_start(&callbacks, &impl->state, const_cast<const char**>(options));
-  if (impl->context == nullptr) {
-    std::lock_guard lock(impl->state.mu);
-    return absl::UnavailableError(
-        absl::StrCat("http: cannot listen on ", text, ": ", impl->state.complaint));
+  if (!IsAddress(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("http: address must be host:port, got ", text.empty() ? "nothing" : text));
   }
-  mg_server_port ports[1];
-  if (mg_get_server_ports(impl->context, 1, ports) == 1) impl->port = ports[0].port;
-  impl->host = address->host;
-  impl->address = absl::StrCat(address->host, ":", impl->port);
+  absl::StatusOr<Listener> listener = ListenOn(text);
+  if (!listener.ok()) {
+    return absl::UnavailableError(absl::StrCat("http: ", listener.status().message()));
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->pages = std::move(pages);
+  impl->listener = *std::move(listener);
+  impl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (impl->wake < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("http: cannot listen on ", text, ": no file descriptor left"));
+  }
+  impl->thread = std::thread([one = impl.get()] { one->Run(); });
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
 
-// civetweb's listener looks for the order to stop every two seconds, or when somebody connects.
-HttpServer::~HttpServer() {
-  std::atomic<bool> stopped = false;
-  std::thread poker;
-  try {
-    poker = std::thread([&] {
-      while (!stopped) {
-        Poke(impl_->host, impl_->port);
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-    });
-  } catch (const std::exception&) {
-    // Without the thread it takes the two seconds.
-  }
-  mg_stop(impl_->context);
-  stopped = true;
-  if (poker.joinable()) poker.join();
-}
-
-int HttpServer::port() const { return impl_->port; }
-const std::string& HttpServer::address() const { return impl_->address; }
+int HttpServer::port() const { return impl_->listener.port; }
+const std::string& HttpServer::address() const { return impl_->listener.address; }
 
 }  // namespace attnd

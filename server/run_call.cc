@@ -11,7 +11,6 @@
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
-#include "server/client_id.h"
 #include "server/planner.h"
 #include "server/reasons.h"
 #include "server/reply.h"
@@ -182,7 +181,7 @@ absl::Status Runs::RunCall::ParseLater(Received received) {
   };
   const auto parsed = std::make_shared<Parsed>();
   parsed->received = std::move(received);
-  Planner::Job job{.client = ClientOf(*rpc_),
+  Planner::Job job{.client = rpc_->client(),
                    .work = static_cast<int64_t>(kMaxHeadBytes),
                    .control = std::make_shared<RunControl>()};
   // The transport outlives the planner's work.

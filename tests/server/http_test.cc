@@ -175,6 +175,39 @@ TEST(Http, AnIdleConnectionDoesNotHoldUpTheStop) {
   close(idle);
 }
 
+// Each of a few threads used to wait for a whole second for a request that trickled in.
+TEST(Http, ConnectionsThatTrickleDoNotHoldUpThePages) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  std::vector<int> trickling;
+  std::atomic<int> good = 0;
+  for (int i = 0; i < 300; ++i) {
+    trickling.push_back(Connect(port));
+    ASSERT_GE(trickling.back(), 0);
+    EXPECT_EQ(send(trickling.back(), "GET /me", 7, MSG_NOSIGNAL), 7);
+    good += i % 10 == 0 && Ask(port, "GET", "/metrics").find("attnd_up 1") != std::string::npos;
+  }
+  EXPECT_EQ(good, 30);
+  // The newest may still end their requests, the oldest gave way.
+  char byte;
+  EXPECT_LE(recv(trickling.front(), &byte, 1, 0), 0);
+  const std::string rest = "trics HTTP/1.1\r\n\r\n";
+  EXPECT_EQ(send(trickling.back(), rest.data(), rest.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(rest.size()));
+  EXPECT_EQ(recv(trickling.back(), &byte, 1, 0), 1);
+  for (const int fd : trickling) close(fd);
+}
+
+TEST(Http, WhatIsNoRequestIsTold) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int port = (*server)->port();
+  EXPECT_THAT(Ask(port, "GET /metrics", "x"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_EQ(Ask(port, "GET", std::string(10000, 'x')), "");  // cut off
+  EXPECT_THAT(Ask(port, "GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST(Http, ManySilentConnectionsDoNotHoldUpThePages) {
   auto server = HttpServer::Start("127.0.0.1:0", TestPages());
   ASSERT_TRUE(server.ok()) << server.status();
