@@ -37,11 +37,14 @@ def kill_a_client(server, client):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", CLIENT, server.target]
     with subprocess.Popen(command, env=environment, text=True, **pipes) as child:
-        assert child.stdout.readline() == "SERVING\n"
-        with Busy(client, server, seconds=0.5) as busy:
-            child.stdin.write("go\n")
-            child.stdin.flush()
-            assert eventually(lambda: server.metric("attnd_inflight_requests") > CALLS, 30)
+        try:
+            assert child.stdout.readline() == "SERVING\n"
+            with Busy(client, server, seconds=0.5) as busy:
+                child.stdin.write("go\n")
+                child.stdin.flush()
+                assert eventually(lambda: server.metric("attnd_inflight_requests") > CALLS, 30)
+                child.kill()
+        finally:
             child.kill()
     assert busy.error is None
 
@@ -52,13 +55,13 @@ def test_gauges_and_memory_return(start_server, rng):
     q = noise(rng, (1, 2, 64, 32))
     with attnd.Client(server.target, timeout=60) as client:
         resident = []
-        for _ in range(3):
+        for _ in range(2):
             kill_a_client(server, client)
             assert eventually(lambda: is_quiet(server), 20)
             assert client.forward(q, q, q).out.shape == q.shape
             resident.append(server.rss())
-        # What the first one left for reuse, the others take again.
-        assert resident[-1] < resident[0] + (64 << 20), resident
+        # What the first one left for reuse, the second one takes again.
+        assert resident[1] < resident[0] + (64 << 20), resident
         refused = {"reason": "cancelled"}
         assert server.metric("attnd_refused_total", **refused) >= CALLS
     assert server.stop() == 0
