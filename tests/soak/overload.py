@@ -1,0 +1,58 @@
+"""A server that is asked for five times what it can do keeps doing that much, and is as quick as
+before two seconds after it is asked for less. Every figure of one run of build/tests/load a row.
+"""
+
+import json
+import subprocess
+
+from server_process import REPOSITORY, Server
+
+LOAD = REPOSITORY / "build/tests/load"
+# Much work for few bytes: the generator must not need the processors that it shares.
+REQUEST = ("--heads", "1", "--dim", "8", "--lengths", "4096")
+TIMEOUT = ("--timeout", "1")
+OVERLOAD_SECONDS = 20
+RECOVERY_SECONDS = 2
+GOODPUT = 0.9
+# Of the p99 before; this machine's own noise from run to run.
+P99_RATIO, P99_SLACK_SECONDS = 2, 0.05
+
+
+def load(server, name, *flags):
+    command = [str(LOAD), "--target", server.target, *REQUEST, *flags, "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=False).stdout)
+    refused = {code: of["count"] for code, of in found["refused"].items()}
+    rate, p99 = found["requests_per_second"], found["latency_seconds"]["p99"]
+    print(f"{name:<22} {found['requests']:7} {rate:8.1f} {p99 * 1e3:9.1f}   {refused}", flush=True)
+    return rate, p99
+
+
+def check(folder, minutes):
+    server = Server(folder, "--budget-bytes", "1GiB", "--log-level", "warning")
+    try:
+        print(f"{'':<22} {'asked':>7} {'ok/s':>8} {'p99 ms':>9}   refused")
+        closed = ("--concurrency", "8", "--duration", "5")
+        load(server, "warm up", *closed)
+        before, _ = load(server, "capacity before", *closed)
+        calm = ("--rate", f"{before / 2:.1f}", *TIMEOUT)
+        _, p99_before = load(server, "half of it", *calm, "--duration", "8")
+        five = ("--rate", f"{5 * before:.1f}", *TIMEOUT, "--duration", str(OVERLOAD_SECONDS))
+        goodput, _ = load(server, "five times of it", *five)
+        load(server, "half, first 2 s", *calm, "--duration", str(RECOVERY_SECONDS))
+        _, p99_after = load(server, "half, from then on", *calm, "--duration", "8")
+        after, _ = load(server, "capacity after", *closed)
+        code = server.stop()
+    finally:
+        server.kill()
+    # What the neighbours of the machine leave changes from run to run.
+    capacity = min(before, after)
+    yield goodput >= GOODPUT * capacity, (
+        f"goodput {goodput:.1f}/s of a capacity of {capacity:.1f}/s: "
+        f"{goodput / capacity:.2f}, at least {GOODPUT}"
+    )
+    allowed = P99_RATIO * p99_before + P99_SLACK_SECONDS
+    yield p99_after <= allowed, (
+        f"p99 {p99_after * 1e3:.1f} ms after {RECOVERY_SECONDS} s, {p99_before * 1e3:.1f} ms before "
+        f"the overload: at most {allowed * 1e3:.1f} ms"
+    )
+    yield code == 0, f"the server drains: exit code {code}"
