@@ -153,6 +153,26 @@ def test_run_keeps_bfloat16(attn, client, genesis, tmp_path, suffix):
     assert same_bits(found, want.out)
 
 
+def test_estimate(attn, client, verses, tmp_path):
+    """Of a file's tensors, lengths with their values; of shapes alone."""
+    q, k, v = (verses.pop(name) for name in "qkv")
+    expected = client.estimate(q.shape, k.shape, v.shape, dtype=q.dtype, tensors=verses)
+    assert json.loads(attn("estimate", VERSES, "--json").stdout) == pytest.approx(vars(expected))
+    assert expected.visible_pairs < client.estimate(q.shape, k.shape, v.shape).visible_pairs
+
+    shapes = ["--shape", "1,8,1,64", "--kv-shape", "1,2,4096,64", "--dtype", "bfloat16"]
+    done = attn("estimate", *shapes, "--method", "local{window_left:99}", "--backward")
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("local{window_left:99} on cpu\n  backward: compute ")
+    assert done.stdout.splitlines()[-1] == "  sends 2 MiB, gets 2 MiB"
+
+    bounds = tmp_path / "bounds.npy"
+    np.save(bounds, np.array([0, 10, 40]))
+    packed = [f"--tensor={name}={bounds}" for name in ("cu_seqlens_q", "cu_seqlens_k")]
+    done = attn("estimate", "--shape", "1,1,40,8", *packed, "--json")
+    assert json.loads(done.stdout)["visible_pairs"] == 10 * 10 + 30 * 30
+
+
 def test_compare_table_and_json(attn):
     text = ok(attn("compare", GENESIS))
     rows = [line.split()[0] for line in text.splitlines()[2:]]
@@ -208,6 +228,10 @@ def test_compare_says_which_method_failed(attn):
         (["run", GENESIS, "--method", "local{granularity:tokn}"], 2, "token, block, got tokn"),
         (["run", GENESIS, "-o", "out.txt"], 2, "must end with .npy, .npz, .safetensors"),
         (["run"], 2, "no input"),
+        (["estimate"], 2, "no input"),
+        (["estimate", "--shape", "1,2,3"], 2, "must be four ints as B,H,N,D, got 1,2,3"),
+        (["estimate", GENESIS, "--shape", "1,2,3,4"], 2, "give --shape, or INPUT"),
+        (["estimate", GENESIS, "--kv-shape", "1,2,3,4"], 2, "--kv-shape needs --shape"),
         (["compare", GENESIS, "--set", "widow=1"], 2, "no method compared here has this option"),
         (["compare", GENESIS, "--repeat", "0"], 2, "must be an int >= 1, got 0"),
         (["methods", "lokal"], 2, ", local, longformer, random, relu_attention, softmax, sparse_fixed, sparse_strided, got lokal"),

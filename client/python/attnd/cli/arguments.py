@@ -18,6 +18,7 @@ examples:
   attn methods local                             options and tensors of one method
   attn compare genesis_512.safetensors           every method against exact attention
   attn run in.safetensors -o out.safetensors --method 'local{window_left:64 causal:true}'
+  attn estimate --shape 1,8,65536,64 --method softmax   what would it take?
 
 exit codes: 0 ok, 1 server or data error, 2 usage"""
 
@@ -49,6 +50,17 @@ examples:
   attn compare genesis_512.safetensors
   attn compare in.npz --set causal=true --no-grad
   attn compare in.npz --method 'local{window_left:32}' --method 'local{window_left:128}' --json"""
+
+ESTIMATE = """\
+What a request would take, without sending its data: compute time alone on the idle device, workspace,
+FLOPs. The request is that of `attn run` with INPUT, or one of the shapes that --shape says. Lengths,
+offsets and cu_seqlens count with their values.
+
+examples:
+  attn estimate genesis_512.safetensors --method 'local{window_left:64}' --backward
+  attn estimate --shape 1,8,1048576,64 --method longformer --set causal=true
+  attn estimate --shape 1,32,1,128 --kv-shape 1,8,65536,128 --dtype bfloat16
+  attn estimate --shape 4,8,4096,64 --tensor kv_lengths=lengths.npy --json"""
 
 METHOD = "method and options, as 'local{window_left:64 causal:true}' or just local"
 SET = "an option of the method; may be repeated"
@@ -98,6 +110,17 @@ def parse(argv: list[str]) -> argparse.Namespace:
     child.add_argument("--device", help="cpu or cuda:0 (default: the server's choice)")
     child.set_defaults(command=commands.run)
 
+    child = add("estimate", "tell time and memory of a request before it is sent", ESTIMATE)
+    _add_input(child)
+    child.add_argument("--shape", type=_shape, metavar="B,H,N,D", help="of q, k and v, without files")
+    child.add_argument("--kv-shape", type=_shape, metavar="B,H,N,D", help="of k and v, if another")
+    child.add_argument("--method", default="softmax", metavar="SPEC", help=METHOD)
+    child.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET)
+    child.add_argument("--backward", action="store_true", help="of the gradients")
+    child.add_argument("--device", help="cpu or cuda:0 (default: the server's choice)")
+    child.add_argument("--json", action="store_true", help="for programs")
+    child.set_defaults(command=commands.estimate)
+
     child = add("compare", "compare methods against exact attention", COMPARE)
     _add_input(child)
     child.add_argument("--method", action="append", default=[], metavar="SPEC", help=METHOD)
@@ -134,7 +157,7 @@ def _add_connection(parser: argparse.ArgumentParser, has_defaults: bool) -> None
         type=float,
         default=default(None),
         metavar="SECONDS",
-        help="of each call; inf is no limit (default: 5 for health and info, else 600)",
+        help="of each call; inf is no limit (default: 5 for estimate, health and info, else 600)",
     )
     group.add_argument(
         "--token", default=default(os.environ.get("ATTND_TOKEN")), help="default: $ATTND_TOKEN"
@@ -171,6 +194,13 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout", choices=("BHND", "BNHD"), default="BHND", help="of q, k, v (default BHND)"
     )
+
+
+def _shape(text: str) -> list[int]:
+    parts = text.split(",")
+    if len(parts) != 4 or not all(part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"must be four ints as B,H,N,D, got {text}")
+    return [int(part) for part in parts]
 
 
 def _count(text: str) -> int:

@@ -1,4 +1,4 @@
-"""methods, run, info, health."""
+"""methods, run, estimate, info, health."""
 
 from argparse import Namespace
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from attnd.cli.terminal import (
     seconds_text,
 )
 
-# How long `info` and `health` wait: the server answers them beside its work.
+# How long `estimate`, `info` and `health` wait: the server answers them beside its work.
 QUICK_SECONDS = 5.0
 _PIPED_WIDTH = 100
 
@@ -93,6 +93,33 @@ def run(arguments: Namespace) -> int:
     for name, array in results.items():
         print(f"  {name} {list(array.shape)} {array.dtype}")
     print("\n".join(lines))
+    return 0
+
+
+def estimate(arguments: Namespace) -> int:
+    method, options = parse_method(arguments.method, arguments.set)
+    shapes, dtype, sent = inputs.described(arguments)
+    with inputs.client(arguments, QUICK_SECONDS) as client:
+        found = client.estimate(
+            **shapes,
+            method=method,
+            options=options,
+            tensors=sent,
+            dtype=dtype,
+            backward=arguments.backward,
+            layout=arguments.layout,
+            device=arguments.device,
+        )
+    if arguments.json:
+        print_json(asdict(found))
+        return 0
+    print(f"{_spec.text_of(method, options)} on {found.device}")
+    print(
+        f"  {'backward' if arguments.backward else 'forward'}: "
+        f"compute {seconds_text(found.seconds)}, workspace {bytes_text(found.workspace_bytes)}, "
+        f"{flops_text(found.flops)}, {found.visible_pairs:.4g} visible pairs"
+    )
+    print(f"  sends {bytes_text(found.input_bytes)}, gets {bytes_text(found.output_bytes)}")
     return 0
 
 

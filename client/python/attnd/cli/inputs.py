@@ -1,6 +1,7 @@
 """The tensors of a request from the files that the command line names."""
 
 from argparse import Namespace
+from typing import Any
 
 import numpy as np
 
@@ -39,16 +40,39 @@ def tensors(arguments: Namespace) -> dict[str, Array]:
         path = getattr(arguments, name)
         if path is not None:
             found[name] = files.read_one(path, name)
-    for setting in arguments.tensor:
-        name, equals, path = setting.partition("=")
-        if not (name and equals and path):
-            raise UsageError(f"--tensor must be NAME=FILE, got {setting}")
-        found[name] = files.read_one(path, name)
+    found |= named_tensors(arguments)
     if not found:
         raise UsageError("no input: give INPUT, or --q, --k, --v")
     if "q" not in found:
         raise ValueError(f"input: q is missing, found {', '.join(found)}")
     return {name: converted(array, arguments.dtype) for name, array in found.items()}
+
+
+def named_tensors(arguments: Namespace) -> dict[str, Array]:
+    """Those of --tensor."""
+    found: dict[str, Array] = {}
+    for setting in arguments.tensor:
+        name, equals, path = setting.partition("=")
+        if not (name and equals and path):
+            raise UsageError(f"--tensor must be NAME=FILE, got {setting}")
+        found[name] = files.read_one(path, name)
+    return found
+
+
+def described(arguments: Namespace) -> tuple[dict[str, Any], Any, dict[str, Array]]:
+    """Of an estimate: shapes of q, k, v as the client takes them, their dtype, other tensors."""
+    if arguments.shape is None:
+        if arguments.kv_shape is not None:
+            raise UsageError("--kv-shape needs --shape")
+        sent = tensors(arguments)
+        dtype = sent["q"].dtype
+        return {f"{n}_shape": sent.pop(n).shape for n in "qkv" if n in sent}, dtype, sent
+    if any((arguments.input, arguments.q, arguments.k, arguments.v)):
+        raise UsageError("give --shape, or INPUT or --q, --k, --v")
+    kv_shape = arguments.kv_shape or arguments.shape
+    shapes = {"q_shape": arguments.shape, "k_shape": kv_shape, "v_shape": kv_shape}
+    others = {n: converted(a, arguments.dtype) for n, a in named_tensors(arguments).items()}
+    return shapes, _DTYPES[arguments.dtype or "float32"], others
 
 
 def converted(array: Array, dtype: str | None) -> Array:
