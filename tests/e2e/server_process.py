@@ -91,6 +91,11 @@ class Server:
         """Highest resident bytes of the process so far."""
         return self._status_bytes("VmHWM")
 
+    def cpu_seconds(self):
+        """Processor time that the process has taken so far."""
+        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def _status_bytes(self, name):
         for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith(name + ":"):

@@ -44,6 +44,21 @@ TEST(Config, SizesAndTimesHaveUnits) {
   EXPECT_EQ(line.config->threads, 3);
 }
 
+TEST(Config, WhatRequestsMayCostTheOthers) {
+  const CommandLine usual = Parse({});
+  ASSERT_TRUE(usual.config.has_value()) << usual.text;
+  EXPECT_EQ(usual.config->max_running, 4);
+  EXPECT_EQ(usual.config->max_priority, 0);
+  EXPECT_EQ(usual.config->max_request_seconds, 600);
+  const CommandLine line =
+      Parse({"--max-running", "2", "--max-priority", "-5", "--max-request-seconds", "2min"});
+  ASSERT_TRUE(line.config.has_value()) << line.text;
+  EXPECT_EQ(line.config->max_running, 2);
+  EXPECT_EQ(line.config->max_priority, -5);
+  EXPECT_EQ(line.config->max_request_seconds, 120);
+  EXPECT_EQ(Parse({"--max-request-seconds", "0"}).config->max_request_seconds, 0);
+}
+
 TEST(Config, SeveralAddressesAndSmallTimes) {
   const CommandLine line = Parse({"--grpc", "127.0.0.1:0,unix:/run/attnd.sock", "--grpc=[::1]:7",
                                   "--spin", "200us", "--undeclared-bytes", "1MiB"});
@@ -99,6 +114,9 @@ TEST(Config, WrongUsageIsOneLineAndTwo) {
       {"--budget-bytes", "99999999999999999999"},
       {"--max-message-bytes", "2GiB"},
       {"--max-queue", "0"},
+      {"--max-running", "0"},
+      {"--max-priority", "101"},
+      {"--max-request-seconds", "-1s"},
       {"--drain-delay", "-1s"},
       {"--drain-timeout", "nan"},
       {"--log-level", "loud"},

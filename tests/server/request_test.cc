@@ -302,6 +302,26 @@ TEST(RequestTest, RefusesATensorSentTwice) {
               ElementsAre(R"(request: tensor "k" must be sent at most once, got 3)"));
 }
 
+TEST(RequestTest, TakesAsManyTensorsAsItSays) {
+  auto draft = GoodDraft();
+  for (int i = 3; i < 256; ++i) draft.Add("t" + std::to_string(i), {1}, 4);
+  ASSERT_EQ(draft.request.tensors_size(), 256);
+  EXPECT_THAT(Refusal(draft), IsEmpty());
+  draft.Add("t256", {1}, 4);
+  EXPECT_THAT(Refusal(draft), ElementsAre("request: tensors must be at most 256, got 257"));
+}
+
+TEST(RequestTest, RefusesAPriorityAboveThatOfTheCaller) {
+  auto draft = GoodDraft();
+  draft.request.set_priority(6);
+  const DecodeContext limited{.devices = kDevices, .max_priority = 5};
+  EXPECT_EQ(DecodeEnvelope(draft.request, draft.raw, limited).envelope,
+            absl::InvalidArgumentError("request: priority must be <= 5 from this address "
+                                       "(--max-priority of the server), got 6"));
+  draft.request.set_priority(5);
+  EXPECT_TRUE(DecodeEnvelope(draft.request, draft.raw, limited).envelope.ok());
+}
+
 TEST(RequestTest, RefusesTooManyTensorsInOneLine) {
   auto draft = GoodDraft();
   for (int i = 0; i < 254; ++i) draft.request.add_tensors();

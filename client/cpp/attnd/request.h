@@ -42,7 +42,9 @@ struct Request {
   // "grad_lse", too; at least one of them.
   std::vector<Tensor> tensors;
   std::string device = "";  // "cpu", "cuda:0" or empty: the server's choice
-  int priority = 0;         // -100..100, higher runs first
+  // -100..100, higher runs first. Servers allow 0 at most, unless they are told otherwise
+  // (--max-priority) or asked through a Unix socket.
+  int priority = 0;
 };
 
 // A method in protobuf's text format: "softmax", "local{window_left:64 causal:true}".

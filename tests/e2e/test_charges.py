@@ -1,0 +1,78 @@
+"""What a request is charged for, what it is refused for, and that each refusal counts once."""
+
+import grpc
+import numpy as np
+import pytest
+
+import attnd
+from attnd import _calls
+from helpers import Busy, eventually, noise
+
+REASONS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid")
+
+
+def refusals(server):
+    counts = {name: server.metric("attnd_refused_total", reason=name) for name in REASONS}
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_workspace_is_charged_while_a_request_waits(start_server, rng):
+    server = start_server("--max-running", "1")
+    q = noise(rng, (1, 4, 512, 32))
+    request = _calls.backward_request(q, q, q, {"out": q}, "softmax", {}, {}, "BHND")
+    message = b"".join(request.message()) if isinstance(request.message(), list) else (
+        request.message()
+    )
+    with attnd.Client(server.target, timeout=60) as client:
+        plan = client.estimate(q.shape, backward=True)
+        assert plan.workspace_bytes > 4 * q.nbytes, "the inputs would hide the workspace"
+        with Busy(client, server), grpc.insecure_channel(server.target) as channel:
+            call = channel.unary_unary(_calls.SERVICE + "Backward").future(message)
+            assert eventually(lambda: server.metric("attnd_queue_requests") == 1)
+            least = len(message) + plan.workspace_bytes
+            assert least <= server.metric("attnd_queue_bytes") < least * 1.1
+            call.result(timeout=60)
+        assert eventually(lambda: server.metric("attnd_queue_bytes") == 0)
+
+
+def refuse(client, code, text, *arrays, **options):
+    with pytest.raises(attnd.Error) as caught:
+        client.forward(*arrays, **options)
+    assert caught.value.code == code
+    assert text in str(caught.value)
+
+
+def test_each_refusal_counts_once(start_server, rng):
+    server = start_server("--budget-bytes", "4MiB", "--max-message-bytes", "3MiB")
+    small = noise(rng, (1, 1, 8, 8))
+    with attnd.Client(server.target, timeout=60, retries=0) as client:
+        # As received, by its plan, by its header, by its outputs, by its envelope.
+        wide = noise(rng, (1, 1, 8192, 24))
+        needs = grpc.StatusCode.RESOURCE_EXHAUSTED
+        refuse(client, needs, "request: needs", wide, wide, wide)
+        assert refusals(server) == {"bytes": 1}
+        large = np.zeros((1, 1, 1 << 18, 1), np.float32)
+        refuse(client, needs, "Received message larger than max", large, large, large)
+        assert refusals(server) == {"bytes": 2}
+        q, k, v = (np.zeros((1, 1, n, d), np.float32) for n, d in ((1 << 14, 1), (8, 1), (8, 64)))
+        bad = grpc.StatusCode.INVALID_ARGUMENT
+        refuse(client, bad, "softmax: outputs must fit a message of 3145728 bytes, got", q, k, v)
+        assert refusals(server) == {"bytes": 2, "invalid": 1}
+        refuse(client, bad, "priority", small, small, small, priority=101)
+        assert refusals(server) == {"bytes": 2, "invalid": 2}
+        assert client.forward(small, small, small).out.shape == small.shape
+        assert server.metric("attnd_requests_total", code="OK") == 1
+        assert server.metric("attnd_requests_total") == 5
+
+
+def test_flops_are_those_of_the_visible_pairs(client, rng):
+    heads, n, width = 2, 96, 16
+    q = noise(rng, (1, heads, n, width))
+    ids = np.sort(rng.integers(0, 5, (1, n))).astype(np.int32)
+    tensors = {"segment_ids_q": ids, "segment_ids_kv": ids}
+    pairs = heads * int((ids[0][:, None] == ids[0][None, :]).sum())
+    forward = client.forward(q, q, q, tensors=tensors).stats
+    backward = client.backward(q, q, q, q, tensors=tensors).stats
+    assert forward.visible_pairs == backward.visible_pairs == pairs
+    assert forward.flops == 4 * width * pairs
+    assert backward.flops == 2.5 * forward.flops

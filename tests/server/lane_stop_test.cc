@@ -1,0 +1,101 @@
+// What a lane does with requests that nobody waits for any more while they run.
+#include "tests/server/lane_fixture.h"
+
+namespace attnd {
+namespace {
+
+TEST_F(LaneTest, ADeadRequestOfALivingBatchIsAnsweredAtOnceAndTheOthersGoOn) {
+  std::unique_ptr<Task> leaves = MakePuppet("leaves", 1);
+  const std::shared_ptr<std::atomic<bool>> cancelled = leaves->cancelled;
+  const auto charge = std::make_shared<int>();
+  leaves->charge = charge;
+  puppet_.on_run = [&] {
+    lane_->Sweep();
+    EXPECT_EQ(answers_.count("leaves"), 0u);
+    cancelled->store(true);
+    lane_->Sweep();
+    EXPECT_TRUE(absl::IsCancelled(answers_["leaves"].status));
+    // What it was charged for is still there.
+    EXPECT_EQ(charge.use_count(), 2);
+    lane_->Sweep();
+  };
+  Run(std::move(leaves), MakePuppet("stays", 2));
+  EXPECT_EQ(answers_["leaves"].count, 1);
+  EXPECT_EQ(charge.use_count(), 1);
+  ASSERT_TRUE(answers_["stays"].status.ok()) << answers_["stays"].status;
+  EXPECT_EQ(*answers_["stays"].results[0].view.As<float>(), 2);
+  EXPECT_THAT(*metrics_.Text(), HasSubstr("attnd_refused_total{reason=\"cancelled\"} 1\n"));
+  EXPECT_EQ(lane_->input_bytes(), 0);
+}
+
+TEST_F(LaneTest, ARunThatNobodyWaitsForIsStopped) {
+  std::unique_ptr<Task> first = MakePuppet("first", 1), second = MakePuppet("second", 1);
+  const auto first_cancelled = first->cancelled, second_cancelled = second->cancelled;
+  puppet_.on_run = [&] {
+    first_cancelled->store(true);
+    lane_->Sweep();
+    EXPECT_FALSE(CheckPoint());
+    second_cancelled->store(true);
+    lane_->Sweep();
+    EXPECT_TRUE(CheckPoint());
+  };
+  Run(std::move(first), std::move(second));
+  for (const char* name : {"first", "second"}) {
+    EXPECT_EQ(answers_[name].count, 1);
+    EXPECT_TRUE(absl::IsCancelled(answers_[name].status));
+  }
+  EXPECT_THAT(puppet_.batches, ElementsAre(2));
+  EXPECT_EQ(engine_->pool().stats().used_bytes, 0);
+}
+
+TEST_F(LaneTest, ARunEndsAtTheLastDeadlineOfItsRequests) {
+  std::unique_ptr<Task> first = MakePuppet("first", 1), last = MakePuppet("last", 1);
+  first->deadline = clock_.Now() + 1ms;
+  last->deadline = clock_.Now() + 20ms;
+  puppet_.on_run = [&] {
+    while (!CheckPoint()) {
+    }
+    clock_.Advance(20ms);
+  };
+  Run(std::move(first), std::move(last));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["first"].status));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["last"].status));
+  EXPECT_THAT(puppet_.batches, ElementsAre(2));
+  EXPECT_THAT(*metrics_.Text(), HasSubstr("attnd_refused_total{reason=\"deadline\"} 2\n"));
+}
+
+TEST_F(LaneTest, ARunOfTwiceTheLimitIsStopped) {
+  LimitSeconds(0.005);
+  puppet_.on_run = [] {
+    while (!CheckPoint()) {
+    }
+  };
+  Run(MakePuppet("long", 1));
+  EXPECT_EQ(answers_["long"].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(answers_["long"].status.message(),
+            "request: seconds must be <= 0.005, got no result after twice that");
+}
+
+// Moves the clock when the received bytes are let go.
+class Slow {
+ public:
+  Slow(FakeClock* clock, std::shared_ptr<void> payload)
+      : clock_(clock), payload_(std::move(payload)) {}
+  ~Slow() { clock_->Advance(10ms); }
+
+ private:
+  FakeClock* const clock_;
+  const std::shared_ptr<void> payload_;
+};
+
+TEST_F(LaneTest, WhatExpiresWhileItIsGatheredIsNotComputed) {
+  std::unique_ptr<Task> task = MakePuppet("slow", 1);
+  task->deadline = clock_.Now() + 10ms;
+  task->payload_owner = std::make_shared<Slow>(&clock_, std::move(task->payload_owner));
+  Run(std::move(task));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["slow"].status));
+  EXPECT_THAT(puppet_.batches, IsEmpty());
+}
+
+}  // namespace
+}  // namespace attnd
