@@ -275,7 +275,7 @@ void App::Tick() {
 }
 
 void App::GiveUpStalled() {
-  transport_->CancelStalled();
+  transport_->CancelStalled(clock_.Now());
   transport_->Post([this] { intake_->Sweep(); });
 }
 

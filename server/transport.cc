@@ -268,6 +268,11 @@ const MethodTable::value_type* Transport::Find(const std::string& method) const 
   return found == methods_.end() ? nullptr : &*found;
 }
 
+int Transport::open_calls() const {
+  const MutexLock lock(&mu_);
+  return static_cast<int>(calls_alive_.size());
+}
+
 std::vector<std::shared_ptr<Rpc>> Transport::OpenCalls() {
   std::vector<std::shared_ptr<Rpc>> calls;
   const MutexLock lock(&mu_);
@@ -279,9 +284,8 @@ std::vector<std::shared_ptr<Rpc>> Transport::OpenCalls() {
   return calls;
 }
 
-void Transport::CancelStalled() {
+void Transport::CancelStalled(TimePoint now) {
   connections_.Sweep();
-  const TimePoint now = std::chrono::steady_clock::now();
   for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->CancelIfStalled(now);
 }
 

@@ -74,6 +74,8 @@ class Transport {
   }
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 
+  int open_calls() const;  // arrived and not gone
+
   // Of a call, by what gRPC calls its peer; null if it is gone.
   std::shared_ptr<const Connection> ConnectionOf(absl::string_view grpc_peer) const {
     return connections_.Find(grpc_peer);
@@ -96,7 +98,7 @@ class Transport {
 
   // Ends calls whose clients do not take their answers, and forgets connections that were closed.
   // About once a second; any thread.
-  void CancelStalled();
+  void CancelStalled(TimePoint now);
 
  private:
   friend class Rpc;
@@ -135,7 +137,7 @@ class Transport {
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
 
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar none_live_;
   int live_ ATTND_GUARDED_BY(mu_) = 0;  // calls, armed ones included, and alarms
   std::unordered_set<Rpc*> calls_alive_ ATTND_GUARDED_BY(mu_);

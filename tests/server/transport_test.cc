@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <future>
@@ -172,6 +175,65 @@ TEST_F(TransportTest, AnswersFromAnotherThreadAndOnlyTheFirstCounts) {
     }
   }).join();
   EXPECT_EQ(status.get().error_message(), "first");
+}
+
+// A second answer to gRPC aborts the process.
+TEST_F(TransportTest, OfTwoAnswersTheFirstCountsWhateverTheyAre) {
+  for (const bool replies_first : {true, false}) {
+    grpc::ClientContext context;
+    std::string reply;
+    std::future<grpc::Status> status = std::async(
+        std::launch::async, [&] { return client_->Call("/test/Park", "x", &reply, &context); });
+    WaitUntil([&] { return parked_.arrived == (replies_first ? 1 : 2); });
+    const std::vector<std::shared_ptr<Rpc>> calls = parked_.Take();
+    const auto answer = [&](bool replies) {
+      replies ? calls[0]->Reply(BytesOf("reply")) : calls[0]->Finish(absl::OutOfRangeError("none"));
+    };
+    answer(replies_first);
+    answer(!replies_first);
+    calls[0]->Reply(BytesOf("again"));
+    EXPECT_EQ(status.get().error_code(), replies_first ? grpc::OK : grpc::OUT_OF_RANGE);
+    EXPECT_EQ(reply, replies_first ? "reply" : "");
+  }
+}
+
+// A client that takes neither its answers nor leaves held their memory for ever.
+TEST_F(TransportTest, AnAnswerThatNobodyTakesIsGivenUp) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  auto stream = client_->Open("/test/Triple", &context);
+  stream->Write(BytesOf(std::string(2 << 20, 'x')));
+  const TimePoint sent = std::chrono::steady_clock::now();
+  const auto open_calls = [&] { return transport_->open_calls(); };
+  WaitUntil([&] { return transport_->calls() == 1 && open_calls() == 1; });
+  // The rest of it does not fit the window: 30 s and one for each MiB.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  transport_->CancelStalled(sent + std::chrono::seconds(29));
+  EXPECT_EQ(open_calls(), 1);
+  WaitUntil([&] {
+    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(33));
+    return open_calls() == 0;
+  });
+  grpc::ByteBuffer message;
+  while (stream->Read(&message)) continue;
+  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+}
+
+TEST_F(TransportTest, AConnectionThatSaysNothingIsClosed) {
+  auto quiet = Transport::Start(
+      {.addresses = {"127.0.0.1:0"}, .silence = std::chrono::milliseconds(100)}, {});
+  ASSERT_TRUE(quiet.ok()) << quiet.status();
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = htons(static_cast<uint16_t>((*quiet)->port()));
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+  WaitUntil([&] { return (*quiet)->connections().accepted == 1; });
+  char byte;
+  EXPECT_EQ(recv(fd, &byte, 1, 0), 0);
+  close(fd);
+  WaitUntil([&] { return (*quiet)->connections().open == 0; });
 }
 
 TEST_F(TransportTest, CancellationAndDeadlineReachTheHandler) {
