@@ -12,7 +12,7 @@ import numpy as np
 import attnd
 
 SILENT_SECONDS = 3
-ROUNDS = 3
+ROUNDS = 2
 MIB = 1 << 20
 # Of q, k and v together; more at a time than the budget holds.
 SIZES = [12, 24, 48, 3, 48, 24, 12, 48, 6, 1, 30, 18]

@@ -16,7 +16,7 @@ from helpers import eventually
 from server_process import Server
 
 WORK_SECONDS = 10
-WARM_UP = 1 / 3  # of the rests
+WARM_UP, WARM_UP_RESTS = 1 / 3, 4  # of the rests; at least so many
 GAUGES = ("attnd_inflight_requests", "attnd_queue_requests", "attnd_queue_bytes")
 # What may come of a call: its answer, a refusal that it asked for, or for want of room.
 EXPECTED = {"OK", "SERVING", "REFUSED", "BROKEN", "CANCELLED", "DEADLINE_EXCEEDED",
@@ -124,7 +124,7 @@ def judge(rests):
     idle = [(i, kind) for i, counts in enumerate(outcomes) for kind in KINDS if not counts[kind]]
     yield verdict("every kind of load gets on in every round", idle)
 
-    warm = rests[int(len(rests) * WARM_UP) :]
+    warm = rests[max(WARM_UP_RESTS, int(len(rests) * WARM_UP)) :]
     half = len(warm) // 2
     for name, slack in (
         ("bytes", SLACK_BYTES + SLACK_SHARE * warm[0]["bytes"]),

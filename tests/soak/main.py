@@ -22,8 +22,8 @@ def main():
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.checks if name not in CHECKS]:
         parser.error(f"no check {unknown[0]!r}, there are: {', '.join(CHECKS)}")
-    if not 0.5 <= arguments.minutes <= 10_000:
-        parser.error(f"--minutes must be 0.5..10000, got {arguments.minutes}")
+    if not 1.5 <= arguments.minutes <= 10_000:
+        parser.error(f"--minutes must be 1.5..10000, got {arguments.minutes}")
 
     results = []
     for name in arguments.checks or CHECKS:
