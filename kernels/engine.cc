@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
+#include "kernels/ops/pattern_cache_bytes.h"
 #include "kernels/ops/pattern_predicate.h"
 #include "kernels/registry.h"
 #include "kernels/validate.h"
@@ -252,6 +253,7 @@ std::unique_ptr<Engine> Engine::WithBackend(std::unique_ptr<Backend> backend,
 
 Backend& Engine::backend() { return *impl_->backend; }
 BufferPool& Engine::pool() { return impl_->pool; }
+int64_t Engine::cached_pattern_bytes() const { return CachedPatternBytes(); }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
                                                              RunControl* control) {

@@ -105,6 +105,8 @@ class Engine {
 
   Backend& backend();
   BufferPool& pool();
+  // Of the patterns that are kept for the next request, on the host.
+  int64_t cached_pattern_bytes() const;
 
   // Validates and predicts without touching tensor data (but lengths and offsets): a dry run of the
   // formula. No work proportional to N. All reasons at once: INVALID_ARGUMENT or UNIMPLEMENTED.

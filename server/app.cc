@@ -169,13 +169,17 @@ Transport::Options App::TransportOptions() const {
           .max_connection_age = Milliseconds(connections.age_seconds),
           .keepalive_time = Milliseconds(connections.keepalive_seconds),
           .keepalive_timeout = Milliseconds(connections.keepalive_timeout_seconds),
-          .spin = config_.spin};
+          .spin = config_.spin,
+          .call_began = [m = metrics_.get()](absl::string_view rpc) { m->CallBegan(rpc); },
+          .call_ended = [m = metrics_.get()](absl::string_view rpc,
+                                             absl::StatusCode code) { m->CallEnded(rpc, code); }};
 }
 
 absl::Status App::Listen() {
   metrics_->SetSources({.queue = [this] { return batcher_->depth(); },
                         .memory = [this] { return Memory(); },
                         .parked = [this] { return intake_->waiting(); },
+                        .connections = [this] { return CountConnections(); },
                         .stuck = [this] { return watchdog_->stuck_seconds(); }});
   ATTND_RETURN_IF_ERROR(lanes_->Start());
   ATTND_RETURN_IF_ERROR(planner_->Start());
@@ -184,6 +188,9 @@ absl::Status App::Listen() {
   health_.AddMethods(&methods);
   reflection_.AddMethods(&methods);
   for (const char* stream : kStreams) methods.at(stream) = streams_.Limit(methods.at(stream));
+  std::vector<std::string> rpcs;
+  for (const auto& [rpc, unused] : methods) rpcs.push_back(rpc);
+  metrics_->SetRpcs(rpcs);
   absl::StatusOr<std::unique_ptr<Transport>> transport =
       Transport::Start(TransportOptions(), std::move(methods));
   if (!transport.ok()) return transport.status();
@@ -196,7 +203,7 @@ absl::Status App::Listen() {
   ATTND_RETURN_IF_ERROR(StartWatchdog());
 
   absl::StatusOr<std::unique_ptr<HttpServer>> http =
-      HttpServer::Start(config_.http_address, {.metrics = [this] { return metrics_->Text(); },
+      HttpServer::Start(config_.http_address, {.metrics = [this] { return MetricsPage(); },
                                                .is_ready = [this] { return health_.is_serving(); },
                                                .health = [this] { return watchdog_->Check(); }});
   if (!http.ok()) return http.status();
@@ -212,6 +219,7 @@ absl::Status App::StartWatchdog() {
         poll_beat_->Ask();
       }});
   watchdog_->Watch(poll_beat_->part());
+  watchdog_->Watch(planner_->part());
   lanes_->WatchBy(watchdog_.get());
   return watchdog_->Start();
 }
@@ -264,8 +272,8 @@ void App::Drain() {
   lanes_->Join();
   StopServingRoom();
   watchdog_->Stop();
-  transport_.reset();
   http_.reset();
+  transport_.reset();
   Log(LogLevel::kInfo, "drained");
 }
 
@@ -289,14 +297,27 @@ void App::TrimIfIdle() {
   malloc_trim(/*pad=*/0);
 }
 
+// With what clients have received by now, or a reader right after an answer would miss it.
+absl::StatusOr<std::string> App::MetricsPage() {
+  transport_->Settle(std::chrono::milliseconds(25));
+  return metrics_->Text();
+}
+
+Metrics::Connections App::CountConnections() const {
+  const Connections::Counts counts = transport_->connections();
+  return {.open = counts.open, .accepted = counts.accepted, .refused = counts.refused};
+}
+
 Metrics::Memory App::Memory() const {
   const PoolStats pool = engine_->pool().stats();
-  return {.workspace = std::max<int64_t>(0, pool.used_bytes - lanes_->input_bytes()),
-          .pool_used = pool.used_bytes,
-          .pool_reserved = pool.reserved_bytes,
-          .budget = budget_->total(),
+  const int64_t inputs = std::min(lanes_->input_bytes(), pool.used_bytes);
+  return {.inputs = inputs,
+          .workspace = pool.used_bytes - inputs,
+          .retained = pool.reserved_bytes - pool.used_bytes,
           .peak = pool.peak_bytes,
-          .charged = budget_->used()};
+          .budget = budget_->total(),
+          .charged = budget_->used(),
+          .pattern_cache = engine_->cached_pattern_bytes()};
 }
 
 void App::LogStart() const {

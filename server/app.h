@@ -51,7 +51,9 @@ class App {
   void GiveUpStalled();
   void TrimIfIdle();
   void StopServingRoom();
+  absl::StatusOr<std::string> MetricsPage();
   Metrics::Memory Memory() const;
+  Metrics::Connections CountConnections() const;
   void LogStart() const;
 
   const Config config_;

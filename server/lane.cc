@@ -256,7 +256,9 @@ void Lane::Answer(Gathered* one, absl::Status status, std::vector<Result> result
     task = std::move(one->task);
   }
   if (task->done == nullptr) return;
-  if (IsDead(status)) parts_.metrics->RecordRefusal(RefusalOf(status));
+  if (!status.ok() && !absl::IsInternal(status)) {
+    parts_.metrics->RecordRefusal(RefusalOf(status));
+  }
   Finish(std::move(task), std::move(status), std::move(results), one->phases);
 }
 

@@ -9,9 +9,8 @@
 #include <utility>
 
 #include "kernels/core/mutex.h"
-#include "server/log.h"
 #include "server/metrics_series.h"
-#include "server/process.h"
+#include "server/metrics_states.h"
 
 namespace attnd {
 namespace {
@@ -20,7 +19,7 @@ using prometheus::Counter;
 using prometheus::Gauge;
 using prometheus::Labels;
 
-constexpr size_t kRefusals = 8;
+constexpr size_t kRefusals = 7;
 constexpr double kMemory = 10.0;  // seconds of compute that the efficiency looks back on
 
 struct LaneSeries {
@@ -35,41 +34,10 @@ absl::string_view Name(Batcher::Reason reason) {
   return reason == Batcher::Reason::kFull ? "full" : "idle";
 }
 
-constexpr const char* kRefusalNames[kRefusals] = {"queue_full", "bytes", "deadline", "cancelled",
-                                                  "draining",   "auth",  "quota",    "invalid"};
-
-using Rows = std::vector<std::pair<Labels, double>>;
-
-// A family whose values are read now.
-prometheus::MetricFamily State(const char* name, const char* help, const Rows& rows,
-                               prometheus::MetricType type = prometheus::MetricType::Gauge) {
-  prometheus::MetricFamily family{.name = name, .help = help, .type = type, .metric = {}};
-  for (const auto& [labels, value] : rows) {
-    prometheus::ClientMetric metric;
-    for (const auto& [label, text] : labels) metric.label.push_back({label, text});
-    metric.gauge.value = value;
-    metric.counter.value = value;
-    family.metric.push_back(std::move(metric));
-  }
-  return family;
-}
+constexpr const char* kRefusalNames[kRefusals] = {"queue_full", "bytes",   "deadline", "cancelled",
+                                                  "draining",   "invalid", "seconds"};
 
 double Number(int64_t value) { return static_cast<double>(value); }
-
-void AppendProcess(std::vector<prometheus::MetricFamily>* families) {
-  const ProcessStats stats = ReadProcessStats();
-  const auto add = [&](const char* name, const char* help, double value) {
-    families->push_back(State(name, help, {{{}, value}}));
-  };
-  families->push_back(State("process_cpu_seconds_total", "User and system time.",
-                            {{{}, stats.cpu_seconds}}, prometheus::MetricType::Counter));
-  add("process_resident_memory_bytes", "Resident memory.", Number(stats.resident_bytes));
-  add("process_virtual_memory_bytes", "Virtual memory.", Number(stats.virtual_bytes));
-  add("process_open_fds", "Open file descriptors.", Number(stats.open_fds));
-  add("process_max_fds", "File descriptors that may be open.", Number(stats.max_fds));
-  add("process_threads", "Threads.", Number(stats.threads));
-  add("process_start_time_seconds", "Start, in seconds since the epoch.", stats.start_time_seconds);
-}
 
 // Recording never throws: what cannot be counted for want of memory is not counted.
 template <class F>
@@ -90,6 +58,11 @@ struct Metrics::Impl {
     return *(found == series.end() ? unknown : found->second)[static_cast<size_t>(direction)];
   }
 
+  RpcSeries& OfRpc(absl::string_view rpc) {
+    const auto found = rpcs.find(std::string_view(rpc.data(), rpc.size()));
+    return found == rpcs.end() ? *unknown_rpc : *found->second;
+  }
+
   using Pair = std::array<std::unique_ptr<MethodSeries>, 2>;
   Pair MakePair(const std::string& method);
 
@@ -98,6 +71,8 @@ struct Metrics::Impl {
   Families families;
   std::map<std::string, Pair, std::less<>> series;  // constant after construction
   Pair unknown;
+  std::map<std::string, std::unique_ptr<RpcSeries>, std::less<>> rpcs;  // constant after SetRpcs
+  std::unique_ptr<RpcSeries> unknown_rpc;
   std::vector<std::unique_ptr<LaneSeries>> lanes;
   std::array<Counter*, kRefusals> refused;
   Counter *idle, *full, *received, *sent;
@@ -123,6 +98,7 @@ Metrics::Impl::Impl(const Options& o) : options(o), families(registry) {
       one->AddCounters();
     }
   }
+  unknown_rpc = std::make_unique<RpcSeries>(&families, "unknown");
   for (int i = 0; i < options.lanes; ++i) {
     const Labels labels{{"device", options.device}, {"lane", std::to_string(i)}};
     lanes.push_back(std::make_unique<LaneSeries>());
@@ -144,6 +120,12 @@ Metrics::Impl::Impl(const Options& o) : options(o), families(registry) {
 Metrics::Metrics(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 Metrics::~Metrics() = default;
 
+void Metrics::SetRpcs(const std::vector<std::string>& rpcs) {
+  for (const std::string& rpc : rpcs) {
+    impl_->rpcs[rpc] = std::make_unique<RpcSeries>(&impl_->families, rpc.substr(1));
+  }
+}
+
 void Metrics::SetSources(Sources sources) { impl_->sources = std::move(sources); }
 
 void Metrics::RecordRequest(absl::string_view method, Direction direction, absl::StatusCode code,
@@ -151,8 +133,25 @@ void Metrics::RecordRequest(absl::string_view method, Direction direction, absl:
   Try([&] {
     MethodSeries& series = impl_->Of(method, direction);
     series.Requests(code).Increment();
-    series.handles().request->Observe(seconds);
+    series.RequestSeconds(code).Observe(seconds);
+    series.handles();  // so that rates of the others begin with the first call, too
   });
+}
+
+void Metrics::CallBegan(absl::string_view rpc) noexcept { impl_->OfRpc(rpc).open().Increment(); }
+
+void Metrics::CallEnded(absl::string_view rpc, absl::StatusCode code) noexcept {
+  RpcSeries& series = impl_->OfRpc(rpc);
+  if (!rpc.empty()) series.open().Decrement();
+  Try([&] { series.Ended(code).Increment(); });
+}
+
+void Metrics::RecordPlan(absl::string_view method, Direction direction, double seconds) noexcept {
+  Try([&] { impl_->Of(method, direction).handles().plan->Observe(seconds); });
+}
+
+void Metrics::RecordQueued(absl::string_view method, Direction direction, double seconds) noexcept {
+  Try([&] { impl_->Of(method, direction).handles().queue->Observe(seconds); });
 }
 
 void Metrics::RecordAnswer(absl::string_view method, Direction direction, double seconds) noexcept {
@@ -214,40 +213,7 @@ void Metrics::AddBusySeconds(int lane, double seconds) noexcept {
 absl::StatusOr<std::string> Metrics::Text() const noexcept {
   try {
     std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
-    const Sources& sources = impl_->sources;
-    const Batcher::Depth depth = sources.queue ? sources.queue() : Batcher::Depth{};
-    families.push_back(
-        State("attnd_queue_requests", "Requests waiting.", {{{}, Number(depth.requests)}}));
-    families.push_back(State("attnd_queue_bytes", "Bytes charged for waiting requests.",
-                             {{{}, Number(depth.bytes)}}));
-    families.push_back(State("attnd_queue_oldest_seconds", "How long the oldest has been waiting.",
-                             {{{}, depth.oldest_seconds}}));
-    families.push_back(State("attnd_parked_requests",
-                             "Calls that wait, unread, for room in the byte budget.",
-                             {{{}, Number(sources.parked ? sources.parked() : 0)}}));
-    const Memory memory = sources.memory ? sources.memory() : Memory{};
-    Rows rows;
-    const auto add = [&](const char* kind, int64_t bytes) {
-      rows.push_back({{{"device", impl_->options.device}, {"kind", kind}}, Number(bytes)});
-    };
-    add("workspace", memory.workspace);
-    add("pool_used", memory.pool_used);
-    add("pool_reserved", memory.pool_reserved);
-    add("budget", memory.budget);
-    add("peak", memory.peak);
-    add("charged", memory.charged);
-    families.push_back(State("attnd_memory_bytes", "Tensor memory by kind.", rows));
-    Rows stuck;
-    for (const auto& [part, seconds] : sources.stuck ? sources.stuck() : Stuck{}) {
-      stuck.push_back({{{"part", part}}, seconds});
-    }
-    families.push_back(State("attnd_stuck_seconds",
-                             "How long a part of the server has made no progress; 0: it works.",
-                             stuck));
-    families.push_back(State("attnd_log_lines_dropped_total",
-                             "Lines for standard error that nobody read in time.",
-                             {{{}, Number(LogLinesDropped())}}, prometheus::MetricType::Counter));
-    AppendProcess(&families);
+    AppendStates(impl_->sources, impl_->options.device, &families);
     return prometheus::TextSerializer().Serialize(families);
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("metrics: ", e.what()));

@@ -19,8 +19,9 @@ namespace attnd {
 // Thread safe. Recording looks up a handle made before, then touches a few atomics (a histogram
 // adds the lock of its own series); it never throws. Label values come from the registry, from
 // enums and from the options, never from a client, so the number of series is bounded by
-// 2 (methods + 1) (17 codes + 6 histograms + 2) + 2 methods + a constant. Histograms of a method
-// appear with its first request, its counters are there from the start.
+// 2 (methods + 1) (17 codes (1 + a histogram) + 6 histograms + 2) + 2 methods + 18 rpcs + a
+// constant. Histograms of a method appear with its first request, its counters are there from the
+// start.
 class Metrics {
  public:
   struct Options {
@@ -33,12 +34,20 @@ class Metrics {
 
   // Bytes of one device, as they are when asked.
   struct Memory {
-    int64_t workspace = 0;      // scratch memory and outputs that batches hold
-    int64_t pool_used = 0;      // in buffers that are alive
-    int64_t pool_reserved = 0;  // used + kept for reuse
+    // These add up to what was taken from the system for tensors.
+    int64_t inputs = 0;     // of running batches
+    int64_t workspace = 0;  // scratch memory and outputs that batches and replies hold
+    int64_t retained = 0;   // freed, kept for reuse
+
+    int64_t peak = 0;           // the most that inputs and workspace have taken together
     int64_t budget = 0;         // what admission may hand out
-    int64_t peak = 0;           // highest pool_used so far
-    int64_t charged = 0;        // part of the budget that requests hold
+    int64_t charged = 0;        // part of it that requests hold
+    int64_t pattern_cache = 0;  // of the host: patterns kept for reuse
+  };
+
+  struct Connections {
+    int open = 0;
+    int64_t accepted = 0, refused = 0;  // since the start
   };
 
   // How long parts of the process have been stuck; 0: they are not.
@@ -49,14 +58,23 @@ class Metrics {
     std::function<Batcher::Depth()> queue;
     std::function<Memory()> memory;
     std::function<int()> parked;  // calls that wait for room to be read
+    std::function<Connections()> connections;
     std::function<Stuck()> stuck;
   };
 
   explicit Metrics(const Options& options);
   ~Metrics();
 
+  // "/attn.v1.AttentionService/Forward", ... Once, before the first call.
+  void SetRpcs(const std::vector<std::string>& rpcs);
+
   // Once, before Text may be called. What the sources refer to outlives the last Text.
   void SetSources(Sources sources);
+
+  // --- transport: every call ---
+  // `rpc`: one of SetRpcs; anything else is counted as "unknown".
+  void CallBegan(absl::string_view rpc) noexcept;
+  void CallEnded(absl::string_view rpc, absl::StatusCode code) noexcept;
 
   // --- transport: one call each for every Forward or Backward ---
   // `method`: an id of the registry; anything else is counted as "unknown". Refused calls too.
@@ -70,6 +88,11 @@ class Metrics {
   // The one who refuses counts: the batcher (through its option) what it did not take or dropped,
   // the lane what it dropped, the transport what never got that far.
   void RecordRefusal(Refusal refusal) noexcept;
+
+  // Checking a request and predicting what it takes, whatever came of it.
+  void RecordPlan(absl::string_view method, Direction direction, double seconds) noexcept;
+  // A request that was queued and got no result. Of one that did, RecordTask knows.
+  void RecordQueued(absl::string_view method, Direction direction, double seconds) noexcept;
 
   // How long an event waited until the polling thread took it.
   void RecordPollDelay(double seconds) noexcept;

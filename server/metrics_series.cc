@@ -45,8 +45,11 @@ Families::Families(prometheus::Registry& r)
       received(Add<Counter>(r, "attnd_received_bytes_total", "Message bytes received.")),
       sent(Add<Counter>(r, "attnd_sent_bytes_total", "Message bytes sent.")),
       busy(Add<Counter>(r, "attnd_lane_busy_seconds_total", "Time a lane spent on batches.")),
-      request(Add<Histogram>(r, "attnd_request_seconds", "From headers to the end of the call.")),
-      queue(Add<Histogram>(r, "attnd_queue_seconds", "From admission until a lane took it.")),
+      calls(Add<Counter>(r, "attnd_calls_total", "Calls of every rpc that ended, by code.")),
+      request(
+          Add<Histogram>(r, "attnd_request_seconds", "From headers until the answer has left.")),
+      queue(Add<Histogram>(r, "attnd_queue_seconds",
+                           "From admission until a lane took it, or it was given up.")),
       gather(Add<Histogram>(r, "attnd_gather_seconds", "Copying payloads into lane memory.")),
       compute(Add<Histogram>(r, "attnd_compute_seconds", "Computing the batch it ran in.")),
       answer(Add<Histogram>(r, "attnd_answer_seconds", "Building the reply.")),
@@ -56,10 +59,32 @@ Families::Families(prometheus::Registry& r)
                                "Highest scratch and output memory of a batch.")),
       poll_delay(Add<Histogram>(r, "attnd_poll_delay_seconds",
                                 "What an event waits until the polling thread takes it.")),
+      plan(Add<Histogram>(r, "attnd_plan_seconds", "Checking a request and predicting its cost.")),
       inflight(Add<Gauge>(r, "attnd_inflight_requests", "Calls that began and have not ended.")),
       efficiency(Add<Gauge>(r, "attnd_lane_efficiency_ratio",
                             "FLOP/s over the measured peak, in the last 10 s of compute.")),
+      open_calls(Add<Gauge>(r, "attnd_open_calls", "Calls of every rpc that have not ended.")),
       build(Add<Gauge>(r, "attnd_build_info", "Constant 1; the build is in the labels.")) {}
+
+size_t IndexOf(absl::StatusCode code) {
+  const auto number = static_cast<size_t>(code);
+  return number < kCodes ? number : static_cast<size_t>(absl::StatusCode::kUnknown);
+}
+
+RpcSeries::RpcSeries(Families* families, std::string rpc)
+    : families_(families),
+      rpc_(std::move(rpc)),
+      open_(&families->open_calls.Add({{"rpc", rpc_}})) {}
+
+Counter& RpcSeries::Ended(absl::StatusCode code) {
+  const size_t index = IndexOf(code);
+  if (Counter* known = ended_[index].load(std::memory_order_acquire)) return *known;
+  // Two threads that add the same labels get the same counter.
+  Counter& added = families_->calls.Add(
+      {{"rpc", rpc_}, {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(index))}});
+  ended_[index].store(&added, std::memory_order_release);
+  return added;
+}
 
 MethodSeries::MethodSeries(Families* families, std::string method, Direction direction,
                            std::string device)
@@ -68,15 +93,25 @@ MethodSeries::MethodSeries(Families* families, std::string method, Direction dir
       device_(std::move(device)),
       labels_{{"method", method_}, {"direction", std::string(Name(direction))}} {}
 
-Counter& MethodSeries::Requests(absl::StatusCode code) {
-  const auto number = static_cast<size_t>(code);
-  const size_t index = number < kCodes ? number : static_cast<size_t>(absl::StatusCode::kUnknown);
-  if (Counter* known = requests_[index].load(std::memory_order_acquire)) return *known;
+MethodSeries::Ends& MethodSeries::EndsOf(absl::StatusCode code) {
+  const size_t index = IndexOf(code);
+  Ends& ends = ends_[index];
+  std::call_once(ends.once, [&] { ends.count = &families_->requests.Add(LabelsOf(index)); });
+  return ends;
+}
+
+Labels MethodSeries::LabelsOf(size_t code) const {
   Labels labels = labels_;
-  labels["code"] = absl::StatusCodeToString(static_cast<absl::StatusCode>(index));
-  // Two threads that add the same labels get the same counter.
-  Counter& added = families_->requests.Add(labels);
-  requests_[index].store(&added, std::memory_order_release);
+  labels["code"] = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+  return labels;
+}
+
+Histogram& MethodSeries::RequestSeconds(absl::StatusCode code) {
+  std::atomic<Histogram*>& seconds = EndsOf(code).seconds;
+  if (Histogram* known = seconds.load(std::memory_order_acquire)) return *known;
+  // Two threads that add the same labels get the same histogram.
+  Histogram& added = families_->request.Add(LabelsOf(IndexOf(code)), SecondsBounds());
+  seconds.store(&added, std::memory_order_release);
   return added;
 }
 
@@ -92,7 +127,7 @@ MethodSeries::Handles MethodSeries::MakeHandles() {
   };
   const Labels by_method{{"method", method_}};
   return {.counters = AddCounters(),
-          .request = seconds(families_->request),
+          .plan = seconds(families_->plan),
           .queue = seconds(families_->queue),
           .gather = seconds(families_->gather),
           .compute = seconds(families_->compute),

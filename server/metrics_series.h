@@ -25,10 +25,28 @@ struct Families {
   template <class T>
   using Family = prometheus::Family<T>;
   Family<prometheus::Counter>&requests, &tokens, &flops, &dispatch, &refused, &received, &sent,
-      &busy;
+      &busy, &calls;
   Family<prometheus::Histogram>&request, &queue, &gather, &compute, &answer, &batch_requests,
-      &batch_tokens, &workspace, &poll_delay;
-  Family<prometheus::Gauge>&inflight, &efficiency, &build;
+      &batch_tokens, &workspace, &poll_delay, &plan;
+  Family<prometheus::Gauge>&inflight, &efficiency, &open_calls, &build;
+};
+
+constexpr size_t kCodes = 17;  // of gRPC, 0..16
+// Codes that gRPC does not have are UNKNOWN.
+size_t IndexOf(absl::StatusCode code);
+
+// All calls of one rpc. Thread safe; may throw std::bad_alloc.
+class RpcSeries {
+ public:
+  RpcSeries(Families* families, std::string rpc);
+  prometheus::Gauge& open() { return *open_; }
+  prometheus::Counter& Ended(absl::StatusCode code);
+
+ private:
+  Families* const families_;
+  const std::string rpc_;
+  prometheus::Gauge* const open_;
+  std::array<std::atomic<prometheus::Counter*>, kCodes> ended_{};
 };
 
 // Thread safe; what it hands out lives as long as the families. May throw std::bad_alloc.
@@ -37,7 +55,8 @@ class MethodSeries {
   MethodSeries(Families* families, std::string method, Direction direction, std::string device);
 
   // Codes that gRPC does not have count as UNKNOWN.
-  prometheus::Counter& Requests(absl::StatusCode code);
+  prometheus::Counter& Requests(absl::StatusCode code) { return *EndsOf(code).count; }
+  prometheus::Histogram& RequestSeconds(absl::StatusCode code);
 
   struct Counters {
     prometheus::Counter *tokens, *flops;
@@ -46,19 +65,26 @@ class MethodSeries {
 
   struct Handles {
     Counters counters;
-    prometheus::Histogram *request, *queue, *gather, *compute, *answer, *workspace;
+    prometheus::Histogram *plan, *queue, *gather, *compute, *answer, *workspace;
     prometheus::Histogram *batch_requests, *batch_tokens;  // of both directions
   };
   const Handles& handles();  // made by the first call
 
  private:
-  static constexpr size_t kCodes = 17;  // of gRPC, 0..16
+  // Calls that ended with one code.
+  struct Ends {
+    std::once_flag once;
+    prometheus::Counter* count = nullptr;
+    std::atomic<prometheus::Histogram*> seconds{nullptr};  // with the first call
+  };
+  Ends& EndsOf(absl::StatusCode code);
+  prometheus::Labels LabelsOf(size_t code) const;
   Handles MakeHandles();
 
   Families* const families_;
   const std::string method_, device_;
   const prometheus::Labels labels_;
-  std::array<std::atomic<prometheus::Counter*>, kCodes> requests_{};
+  std::array<Ends, kCodes> ends_;
   std::once_flag once_;
   Handles handles_{};
 };

@@ -21,11 +21,15 @@ class OpenStreams::Limited final : public Handler {
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     stream_->OnMessage(rpc, message);
   }
+  void OnFlood(Rpc& rpc) override { stream_->OnFlood(rpc); }
   void OnSent(Rpc& rpc) override { stream_->OnSent(rpc); }
   void OnDone(Rpc& rpc, bool cancelled) override {
     if (!peer_.has_value()) return;
     streams_->Leave(*peer_);
     stream_->OnDone(rpc, cancelled);
+  }
+  void OnEnd(Rpc& rpc, bool delivered) override {
+    if (peer_.has_value()) stream_->OnEnd(rpc, delivered);
   }
 
  private:

@@ -60,6 +60,7 @@ Planner::Job Planner::Take() {
 
 void Planner::Loop() {
   pthread_setname_np(pthread_self(), "planner");
+  heart_.Attach();
   for (;;) {
     Job job;
     {
@@ -73,7 +74,9 @@ void Planner::Loop() {
       running_ = job.control;
       if (closed_) running_->Cancel();
     }
+    heart_.Busy("a plan");
     job.run();
+    heart_.Idle();
   }
 }
 

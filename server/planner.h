@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "kernels/core/mutex.h"
 #include "kernels/core/run_control.h"
+#include "server/heartbeat.h"
 #include "server/turns.h"
 
 namespace attnd {
@@ -44,6 +45,9 @@ class Planner {
 
   int64_t waiting() const;
 
+  // For the watchdog, which it outlives.
+  Watchdog::Part part() const { return Watchdog::PartOf("planner", &heart_); }
+
  private:
   struct Waiting {
     Job job;
@@ -61,6 +65,8 @@ class Planner {
   Turns turns_ ATTND_GUARDED_BY(mu_);
   bool closed_ ATTND_GUARDED_BY(mu_) = false;
   std::shared_ptr<RunControl> running_ ATTND_GUARDED_BY(mu_);
+
+  Heart heart_;
 
   std::thread thread_;
 };

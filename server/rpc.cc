@@ -74,6 +74,7 @@ void Rpc::Start() {
           absl::StrCat("request: rpc must be one of this server, got ", Quoted(method()))));
     }
     name_ = &entry->first;
+    transport_->CallBegan(name_);
     transport_->running_.store(name_, std::memory_order_relaxed);
     handler_ = entry->second();
     handler_->OnHeaders(*this);
@@ -120,9 +121,9 @@ void Rpc::OnRead(bool ok) {
   Guarded([&] { handler_->OnMessage(*this, ok ? &message : nullptr); });
 }
 
-void Rpc::Send(grpc::ByteBuffer message) {
+void Rpc::Send(grpc::ByteBuffer message, std::shared_ptr<Departing> departing) {
   if (closing_.has_value() || broken_) return;
-  outbox_.push_back(std::move(message));
+  outbox_.push_back({std::move(message), std::move(departing)});
   if (!writing_ && !std::exchange(will_pump_, true)) transport_->PumpSoon(shared_from_this());
 }
 
@@ -140,13 +141,13 @@ void Rpc::Pump() {
   if (writing_) return;
   if (!outbox_.empty() && !broken_) {
     writing_ = true;
-    StartsSending(outbox_.front());
+    StartsSending(outbox_.front().message);
     grpc::WriteOptions options;
     // Small messages that queue up leave together; but a Write that carries the headers, too, would
     // not end before they left.
     if (outbox_.size() > 1 && has_written_) options.set_buffer_hint();
     has_written_ = true;
-    stream_.Write(outbox_.front(), options, written_.Hold(this));
+    stream_.Write(outbox_.front().message, options, written_.Hold(this));
   } else if (closing_.has_value()) {
     Finish(*closing_);
   }
@@ -156,7 +157,9 @@ void Rpc::OnWritten(bool ok) {
   writing_ = false;
   broken_ = broken_ || !ok;
   send_by_.store(TimePoint::max(), std::memory_order_relaxed);
+  const std::shared_ptr<Departing> departing = std::move(outbox_.front().departing);
   outbox_.pop_front();
+  if (ok && departing != nullptr) departing->OnLeft();
   Pump();
   if (outbox_.empty() && !is_done_ && !closing_.has_value())
     Guarded([this] { handler_->OnSent(*this); });
@@ -164,13 +167,17 @@ void Rpc::OnWritten(bool ok) {
 
 void Rpc::Finish(const absl::Status& status) {
   if (answered_.exchange(true)) return;
+  code_.store(status.code(), std::memory_order_relaxed);
   if (IsPermanent(status)) context_.AddTrailingMetadata("grpc-retry-pushback-ms", "-1");
+  transport_->leaving_.fetch_add(1);
   stream_.Finish(ToGrpc(status), finished_.Hold(this));
 }
 
 void Rpc::Reply(const grpc::ByteBuffer& reply) {
   if (answered_.exchange(true)) return;
+  code_.store(absl::StatusCode::kOk, std::memory_order_relaxed);
   StartsSending(reply);
+  transport_->leaving_.fetch_add(1);
   stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, finished_.Hold(this));
 }
 
@@ -188,9 +195,26 @@ void Rpc::CancelIfStalled(TimePoint now) {
 void Rpc::OnDone(bool) {
   Settle(expected_);
   is_done_ = true;
-  if (handler_ == nullptr) return;
-  const bool cancelled = context_.IsCancelled();
-  Guarded([&] { handler_->OnDone(*this, cancelled); });
+  is_cancelled_ = context_.IsCancelled();
+  if (handler_ != nullptr) Guarded([&] { handler_->OnDone(*this, is_cancelled_); });
+  End();
+}
+
+void Rpc::OnFinished(bool ok) {
+  send_by_.store(TimePoint::max(), std::memory_order_relaxed);
+  has_finished_ = true;
+  was_sent_ = ok;
+  End();
+}
+
+// With the second of OnDone and OnFinished, in whatever order they come.
+void Rpc::End() {
+  if (!is_done_ || !has_finished_) return;
+  const bool delivered = was_sent_ && !is_cancelled_;
+  if (code() == absl::StatusCode::kOk && !delivered) code_.store(absl::StatusCode::kCancelled);
+  transport_->CallEnded(name_, code());
+  if (handler_ != nullptr) Guarded([&] { handler_->OnEnd(*this, delivered); });
+  transport_->leaving_.fetch_sub(1);
 }
 
 template <class F>

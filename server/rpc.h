@@ -45,6 +45,16 @@ class Handler {
   // The call is over. Cancelled: by the client, its deadline or a lost connection, and no answer
   // reached it; an unanswered call must still be answered (nobody hears it, but it ends the call).
   virtual void OnDone(Rpc&, bool /*cancelled*/) {}
+  // The last event, after OnDone: the answer has left (`delivered`), or never will.
+  virtual void OnEnd(Rpc&, bool /*delivered*/) {}
+};
+
+// A message of a stream on its way. Dropped without a word when it never leaves.
+class Departing {
+ public:
+  virtual ~Departing() = default;
+  // It has left, as far as flow control goes. Polling thread.
+  virtual void OnLeft() = 0;
 };
 
 // Lives until gRPC has given back all its tags and nobody holds a reference. The last reference may
@@ -90,9 +100,12 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   static constexpr int64_t kSmallBytes = 64 << 10;
   // A message of a stream. They leave in order, one Write at a time, together with what the events
   // that are there already add; Handler::OnSent tells when all have.
-  void Send(grpc::ByteBuffer message);
+  void Send(grpc::ByteBuffer message, std::shared_ptr<Departing> departing = nullptr);
   // Ends a stream after what was sent.
   void Close(const absl::Status& status);
+
+  // The code of the answer, once it was given.
+  absl::StatusCode code() const { return code_.load(std::memory_order_relaxed); }
 
   // --- any thread ---
   // The answer of a unary call. The first one counts.
@@ -139,8 +152,9 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void TellFlood(const Connection* connection);
   void OnRead(bool ok);
   void OnWritten(bool ok);
-  void OnFinished(bool) { send_by_.store(TimePoint::max(), std::memory_order_relaxed); }
+  void OnFinished(bool ok);
   void OnDone(bool ok);
+  void End();
   void Pump();
   void PumpNow();
   void StartsSending(const grpc::ByteBuffer& message);
@@ -153,6 +167,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   grpc::GenericServerAsyncReaderWriter stream_{&context_};
   TimePoint started_, deadline_ = TimePoint::max();
   std::atomic<bool> answered_{false};
+  std::atomic<absl::StatusCode> code_{absl::StatusCode::kUnknown};  // of the answer
   // When the message on its way must have arrived, or left.
   std::atomic<TimePoint> read_by_{TimePoint::max()}, send_by_{TimePoint::max()};
 
@@ -162,9 +177,14 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::unique_ptr<Handler> handler_;
   const std::string* name_ = nullptr;  // of the method, in the transport's table
   grpc::ByteBuffer incoming_;
-  std::deque<grpc::ByteBuffer> outbox_;
+  struct Outgoing {
+    grpc::ByteBuffer message;
+    std::shared_ptr<Departing> departing;
+  };
+  std::deque<Outgoing> outbox_;
   bool writing_ = false, has_written_ = false, will_pump_ = false;
-  bool broken_ = false, is_done_ = false;
+  bool broken_ = false, is_done_ = false, is_cancelled_ = false;
+  bool has_finished_ = false, was_sent_ = false;  // the answer, as gRPC tells
   std::optional<absl::Status> closing_;
 
   Tag arrived_{&Rpc::OnArrived}, read_{&Rpc::OnRead}, written_{&Rpc::OnWritten};

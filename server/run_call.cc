@@ -103,7 +103,8 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
   void EndIfBad(const absl::Status& status);
   absl::Status Announce(const RunRequest& request);
   void Submit(const RunRequest& request, TensorRequest::Payloads payloads);
-  void Answer(const std::string& id, const grpc::ByteBuffer& reply);
+  void Answer(const std::string& id, const grpc::ByteBuffer& reply,
+              std::shared_ptr<TensorRequest> request);
   void OnRoom(Budget::Share share) override;
   void OnOverdue(const absl::Status& status) override;
   int64_t arrived_bytes() const override { return rpc_->arrived_bytes(); }
@@ -276,8 +277,8 @@ void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads pa
     auto done = [this, id, tensors, call = rpc_->shared_from_this()](
                     const absl::Status& answer, const grpc::ByteBuffer& reply) {
       runs_->transport_->Post(
-          [this, id, call, message = answer.ok() ? reply : ErrorReply(id, answer)] {
-            Answer(id, message);
+          [this, id, call, tensors, message = answer.ok() ? reply : ErrorReply(id, answer)] {
+            Answer(id, message, tensors);
           });
     };
     status = request.has_forward()
@@ -286,18 +287,19 @@ void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads pa
   }
   if (!status.ok()) {
     tensors->Refuse(status);
-    Answer(id, ErrorReply(id, status));
+    Answer(id, ErrorReply(id, status), tensors);
   }
 }
 
-void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply) {
+void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply,
+                           std::shared_ptr<TensorRequest> request) {
   open_.erase(id);
   if (!is_done_) {
     ++unsent_;
     // Payloads that are sent from where they lie have shares of their own.
     const int64_t copied = std::min<int64_t>(static_cast<int64_t>(reply.Length()), kMostCopied);
     has_room_ = unsent_share_.Resize(unsent_share_.bytes() + copied) && has_room_;
-    rpc_->Send(reply);
+    rpc_->Send(reply, std::move(request));
   }
   Continue();
 }

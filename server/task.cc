@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "server/log.h"
+#include "server/reasons.h"
 
 namespace attnd {
 
@@ -41,8 +42,17 @@ bool IsDead(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
 }
 
-Refusal RefusalOf(const absl::Status& dead) {
-  return absl::IsCancelled(dead) ? Refusal::kCancelled : Refusal::kDeadline;
+Refusal RefusalOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+      return Refusal::kCancelled;
+    case absl::StatusCode::kDeadlineExceeded:
+      return Refusal::kDeadline;
+    case absl::StatusCode::kResourceExhausted:
+      return IsPermanent(status) ? Refusal::kSeconds : Refusal::kBytes;
+    default:
+      return Refusal::kInvalid;
+  }
 }
 
 void Finish(std::unique_ptr<Task> task, absl::Status status, std::vector<Result> results,

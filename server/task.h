@@ -40,9 +40,8 @@ enum class Refusal : uint8_t {
   kDeadline,
   kCancelled,
   kDraining,
-  kAuth,
-  kQuota,
   kInvalid,
+  kSeconds,  // beyond --max-request-seconds, predicted or run
 };
 
 struct Phases {
@@ -82,8 +81,8 @@ absl::Status Hopeless(double own, double ahead, double left);
 // Whether an answer says that nobody waits any more.
 bool IsDead(const absl::Status& status);
 
-// The reason behind the errors of CheckAlive and Hopeless.
-Refusal RefusalOf(const absl::Status& dead);
+// The reason behind an error of CheckAlive, Hopeless or a run, by its code.
+Refusal RefusalOf(const absl::Status& status);
 
 // Calls `done` and frees the task. An exception of `done` (no memory) is logged and ends there.
 // REQUIRES: no lock is held.

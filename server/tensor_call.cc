@@ -44,6 +44,7 @@ class TensorCall final : public Handler, private Intake::Reader {
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
   void OnFlood(Rpc& rpc) override;
   void OnDone(Rpc& rpc, bool cancelled) override;
+  void OnEnd(Rpc& rpc, bool delivered) override;
 
  private:
   absl::Status Admit(Rpc& rpc);
@@ -217,6 +218,10 @@ void TensorCall::OnDone(Rpc& rpc, bool cancelled) {
   } else if (lacks_message_) {
     RefuseUnread();
   }
+}
+
+void TensorCall::OnEnd(Rpc& rpc, bool delivered) {
+  if (request_.has_value()) request_->End(delivered, rpc.code());
 }
 
 // The second of OnMessage without a message and OnDone, in whatever order they come.

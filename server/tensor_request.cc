@@ -61,8 +61,8 @@ TensorRequest::TensorRequest(TensorContext* context, const Rpc* rpc, Direction d
 }
 
 TensorRequest::~TensorRequest() {
-  // Without an end only after an exception, no memory left for it.
-  End(absl::InternalError("request: the server failed"), /*sent_bytes=*/0);
+  // Without an end: an answer that waited on a stream when that broke, or an exception.
+  End(/*delivered=*/false, absl::StatusCode::kInternal);
   context_->open.Add(-1);
 }
 
@@ -135,11 +135,13 @@ absl::Status TensorRequest::Stopped() const {
 
 // Plans, charges and queues it; every refusal is counted.
 absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done) {
+  const TimePoint begin = context_->clock->Now();
   absl::Status status = AddPlan(context_->MakePlan(plan_control_.get()), &decoded);
+  context_->metrics->RecordPlan(method_, direction_, Seconds(context_->clock->Now() - begin));
   if (absl::IsCancelled(status)) return Stopped();
   if (status.ok()) status = CheckPlan(*decoded.plan);
   if (!status.ok()) {
-    context_->metrics->RecordRefusal(Refusal::kInvalid);
+    context_->metrics->RecordRefusal(RefusalOf(status));
     return status;
   }
   if (status = Charge(*decoded.plan); !status.ok()) {
@@ -200,7 +202,7 @@ absl::Status TensorRequest::Charge(const Plan& plan) {
 
 void TensorRequest::Refuse(const absl::Status& status) {
   share_.reset();
-  End(status, /*sent_bytes=*/0);
+  Decide(status, /*sent_bytes=*/0);
 }
 
 void TensorRequest::Refuse(const absl::Status& status, Refusal reason) {
@@ -217,7 +219,11 @@ void TensorRequest::Cancel() {
 void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,
                            const Phases& phases) {
   grpc::ByteBuffer reply;
-  if (status.ok()) {
+  if (!status.ok()) {
+    // Zero: it was refused before it was queued.
+    if (phases.queue_seconds > 0)
+      context_->metrics->RecordQueued(method_, direction_, phases.queue_seconds);
+  } else {
     try {
       reply = BuildReply(results, phases);
     } catch (const std::exception& e) {
@@ -225,7 +231,7 @@ void TensorRequest::Answer(const Done& done, absl::Status status, std::span<cons
     }
   }
   share_.reset();
-  End(status, status.ok() ? static_cast<int64_t>(reply.Length()) : 0);
+  Decide(status, status.ok() ? static_cast<int64_t>(reply.Length()) : 0);
   done(status, reply);
 }
 
@@ -252,24 +258,42 @@ grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, cons
   return Join(std::move(head), payloads);
 }
 
-void TensorRequest::End(const absl::Status& status, int64_t sent_bytes) {
+void TensorRequest::Decide(const absl::Status& status, int64_t sent_bytes) {
+  outcome_ = status;
+  reply_bytes_ = sent_bytes;
+  is_decided_.store(true, std::memory_order_release);
+}
+
+void TensorRequest::End(bool delivered, absl::StatusCode code) {
   if (std::exchange(has_ended_, true)) return;
-  const double seconds = Seconds(context_->clock->Now() - started_);
+  const TimePoint now = context_->clock->Now();
+  absl::Status status = is_decided_.load(std::memory_order_acquire)
+                            ? outcome_
+                            : absl::Status(code, "request: the server failed");
+  if (status.ok() && !delivered) {
+    status = WhyCancelled(started_, rpc_->deadline(), now);
+    context_->metrics->RecordRefusal(RefusalOf(status));
+  }
+  const int64_t sent_bytes = status.ok() ? reply_bytes_ : 0;
+  const double seconds = Seconds(now - started_);
   context_->metrics->AddInflight(-1);
   context_->metrics->AddSentBytes(sent_bytes);
   context_->metrics->RecordRequest(method_, direction_, status.code(), seconds);
-  const LogLevel level = status.ok() ? LogLevel::kDebug : LogLevel::kInfo;
   if (context_->logs_requests || (!status.ok() && context_->refused_lines.Allow())) {
-    Log(level, "request",
-        {{"method", method_},
-         {"direction", std::string(Name(direction_))},
-         {"code", absl::StatusCodeToString(status.code())},
-         {"seconds", absl::StrCat(seconds)},
-         {"received_bytes", absl::StrCat(received_bytes_)},
-         {"sent_bytes", absl::StrCat(sent_bytes)},
-         {"peer", rpc_->peer()},
-         {"reason", std::string(status.message())}});
+    LogEnd(status, seconds, sent_bytes);
   }
+}
+
+void TensorRequest::LogEnd(const absl::Status& status, double seconds, int64_t sent_bytes) const {
+  Log(status.ok() ? LogLevel::kDebug : LogLevel::kInfo, "request",
+      {{"method", method_},
+       {"direction", std::string(Name(direction_))},
+       {"code", absl::StatusCodeToString(status.code())},
+       {"seconds", absl::StrCat(seconds)},
+       {"received_bytes", absl::StrCat(received_bytes_)},
+       {"sent_bytes", absl::StrCat(sent_bytes)},
+       {"peer", rpc_->peer()},
+       {"reason", std::string(status.message())}});
 }
 
 }  // namespace attnd

@@ -17,10 +17,10 @@
 namespace attnd {
 
 // Polling thread only until it is submitted; then the planner, if its plan takes long, a lane and
-// whoever answers it have it one after the other. Every request ends exactly once, by Refuse or by
-// its answer: it is counted, measured and logged then, before the answer leaves, so that who has it
-// finds it counted.
-class TensorRequest {
+// whoever answers it have it one after the other. Every request is decided exactly once, by Refuse
+// or by its answer, and ends when that has left or never will: then it is counted, measured and
+// logged. A result that did not reach its client is no success and has sent nothing.
+class TensorRequest final : public Departing {
  public:
   // Makes the head of a message from a serialised ForwardReply or BackwardReply.
   using Frame = std::function<std::string(Direction direction, std::string reply)>;
@@ -39,7 +39,7 @@ class TensorRequest {
   // The context and the call outlive it. `frame` null: the reply is the head.
   TensorRequest(TensorContext* context, const Rpc* rpc, Direction direction, TimePoint started,
                 Frame frame = nullptr);
-  ~TensorRequest();
+  ~TensorRequest() override;
   TensorRequest(const TensorRequest&) = delete;
   TensorRequest& operator=(const TensorRequest&) = delete;
 
@@ -55,9 +55,14 @@ class TensorRequest {
   // The same contract as Submit.
   absl::Status Later(int64_t work, Done done, std::function<absl::Status()> submit);
 
-  // Ends what was not queued. `reason` counts a refusal that nobody has counted yet.
+  // Decides what was not queued. `reason` counts a refusal that nobody has counted yet.
   void Refuse(const absl::Status& status);
   void Refuse(const absl::Status& status, Refusal reason);
+
+  // Polling thread: what was decided has left, or never will. `code` stands for a decision that an
+  // exception kept from being made.
+  void OnLeft() override { End(/*delivered=*/true, absl::StatusCode::kInternal); }
+  void End(bool delivered, absl::StatusCode code);
 
   // The caller left. It is answered at once (nobody hears it), and what runs for it alone is
   // stopped.
@@ -73,7 +78,8 @@ class TensorRequest {
   void Answer(const Done& done, absl::Status status, std::span<const Result> results,
               const Phases& phases);
   grpc::ByteBuffer BuildReply(std::span<const Result> results, const Phases& phases);
-  void End(const absl::Status& status, int64_t sent_bytes);
+  void Decide(const absl::Status& status, int64_t sent_bytes);
+  void LogEnd(const absl::Status& status, double seconds, int64_t sent_bytes) const;
 
   TensorContext* const context_;
   const Rpc* const rpc_;
@@ -91,6 +97,11 @@ class TensorRequest {
   // Shared with the task and the reply: bytes return when the last of them holds none.
   std::shared_ptr<Budget::Share> share_;
   bool is_submitted_ = false, has_ended_ = false;
+
+  // What was decided, on whatever thread; read once it is.
+  absl::Status outcome_;
+  int64_t reply_bytes_ = 0;
+  std::atomic<bool> is_decided_{false};
 };
 
 }  // namespace attnd

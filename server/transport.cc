@@ -113,6 +113,8 @@ class Transport::Delayed final : public Event {
 
 Transport::Transport(const Options& options, MethodTable methods)
     : methods_(std::move(methods)),
+      call_began_(options.call_began),
+      call_ended_(options.call_ended),
       connections_(options.connections),
       mailbox_(std::make_unique<Mailbox>(this)) {}
 
@@ -254,6 +256,22 @@ bool Transport::Next(void** tag, bool* ok) {
     if (std::chrono::steady_clock::now() >= spin_until) break;
   }
   return queue_->Next(tag, ok);
+}
+
+void Transport::CallBegan(const std::string* rpc) const {
+  if (call_began_) call_began_(*rpc);
+}
+
+void Transport::CallEnded(const std::string* rpc, absl::StatusCode code) const {
+  if (call_ended_) call_ended_(rpc == nullptr ? absl::string_view() : *rpc, code);
+}
+
+void Transport::Settle(std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  // One of a client that does not read stays for as long as it is allowed to.
+  while (leaving_.load() > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Transport::PumpSoon(std::shared_ptr<Rpc> rpc) { to_pump_.push_back(std::move(rpc)); }

@@ -56,6 +56,10 @@ class Transport {
     // How long the polling thread looks for the next event before it sleeps: saves the time to wake
     // up, costs a core. For machines that have one to spare.
     std::chrono::microseconds spin{0};
+    // Told of each call, on the polling thread, if set; `rpc` is "" for one that is not in the
+    // table, which only ends. A call whose answer did not reach its client never ends with OK.
+    std::function<void(absl::string_view rpc)> call_began;
+    std::function<void(absl::string_view rpc, absl::StatusCode code)> call_ended;
   };
 
   // Errors: UNAVAILABLE "cannot listen on 127.0.0.1:8001: Address already in use".
@@ -85,6 +89,9 @@ class Transport {
   // Runs `f` on the polling thread: soon, in the order of the calls, or after a delay. Any thread;
   // not after the destructor began.
   void Post(std::function<void()> f);
+  // Waits until answers that are on their way have left and been counted, `timeout` at most: what
+  // clients have received is counted then. Not on the polling thread.
+  void Settle(std::chrono::milliseconds timeout);
   void PostAfter(std::chrono::milliseconds delay, std::function<void()> f);
 
   // Closes the listeners; what is in flight has until `timeout` passed, then it is cancelled.
@@ -110,6 +117,8 @@ class Transport {
   absl::Status StartServer(const Options& options);
   void Poll();
   bool Next(void** tag, bool* ok);  // as CompletionQueue::Next
+  void CallBegan(const std::string* rpc) const;
+  void CallEnded(const std::string* rpc, absl::StatusCode code) const;
   void PumpSoon(std::shared_ptr<Rpc> rpc);
   void PumpAll();
   // The table's entry; null: no such method.
@@ -128,7 +137,10 @@ class Transport {
   std::vector<std::string> addresses_;
   int port_ = 0;
   std::chrono::microseconds spin_{0};
+  const std::function<void(absl::string_view)> call_began_;
+  const std::function<void(absl::string_view, absl::StatusCode)> call_ended_;
   std::atomic<int64_t> calls_{0};
+  std::atomic<int64_t> leaving_{0};  // answers that gRPC has and has not told the end of
   std::atomic<const std::string*> running_{nullptr};
   std::atomic<TimePoint> last_call_{TimePoint::min()};
 

@@ -1,11 +1,18 @@
 // Built patterns by key, least recently used out first.
+#include <atomic>
 #include <list>
 #include <unordered_map>
 
 #include "kernels/core/run_control.h"
 #include "kernels/ops/pattern.h"
+#include "kernels/ops/pattern_cache_bytes.h"
 
 namespace attnd {
+namespace {
+
+std::atomic<int64_t> cached_bytes{0};
+
+}  // namespace
 
 int64_t BytesOf(const Pattern& pattern) {
   size_t bytes = sizeof(Pattern);
@@ -45,7 +52,9 @@ struct PatternCache::Impl {
 
 PatternCache::PatternCache(int64_t max_bytes)
     : max_bytes_(max_bytes), impl_(std::make_unique<Impl>()) {}
-PatternCache::~PatternCache() = default;
+PatternCache::~PatternCache() { cached_bytes.fetch_sub(impl_->bytes); }
+
+int64_t CachedPatternBytes() { return cached_bytes.load(); }
 
 std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
   {
@@ -62,9 +71,11 @@ std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
   impl_->entries.push_front({source.key, built, bytes});
   impl_->by_key[source.key] = impl_->entries.begin();
   impl_->bytes += bytes;
+  cached_bytes.fetch_add(bytes);
   while (impl_->bytes > max_bytes_) {
     Impl::Entry& last = impl_->entries.back();
     impl_->bytes -= last.bytes;
+    cached_bytes.fetch_sub(last.bytes);
     impl_->by_key.erase(last.key);
     out.splice(out.begin(), impl_->entries, std::prev(impl_->entries.end()));
   }

@@ -116,7 +116,7 @@ def test_a_reply_that_nobody_reads(server, client, channels, small, upload):
     lazy = RawConnection(server.target)
     stream = lazy.open("Forward", attnd_message_bytes=str(len(upload)))
     assert lazy.send(stream, framed(upload)) == len(framed(upload))
-    assert eventually(lambda: server.metric("attnd_requests_total", code="OK") == 1)
+    assert eventually(lambda: server.metric("attnd_answer_seconds_count") == 1)
 
     # Its reply of 8 MiB counts, the rest of the budget is there for others.
     assert client.forward(**small).out.shape == small["q"].shape
@@ -142,8 +142,7 @@ def test_a_client_that_stops_in_the_middle(server, client, channels, small, uplo
 def test_an_announcement_that_nothing_follows(server, client, channels, small, upload):
     run = RunStream(channels[1])
     run.send(announce("x", len(upload)))
-    charged = {"name": "attnd_memory_bytes", "kind": "charged"}
-    assert eventually(lambda: server.metric(**charged) >= len(upload))
+    assert eventually(lambda: server.metric("attnd_budget_charged_bytes") >= len(upload))
     # It holds most of the budget for a while.
     assert eventually(lambda: start(channels[0], upload).code() == CODES.OK)
     assert client.forward(**small).out.shape == small["q"].shape
@@ -170,13 +169,13 @@ def test_small_replies_that_nobody_reads_take_room(server, client, small):
     for stream in range(100):
         run = lazy.open("Run")
         lazy.send(run, b"".join(framed(carry(str(i), message)) for i in range(256)))
-        charged = max(charged, server.metric("attnd_memory_bytes", kind="charged"))
+        charged = max(charged, server.metric("attnd_budget_charged_bytes"))
         if charged > 8 * MIB:
             break
     assert charged > 8 * MIB
     assert client.forward(**small).out.shape == small["q"].shape
     lazy.close()
-    assert eventually(lambda: server.metric("attnd_memory_bytes", kind="charged") == 0)
+    assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0)
 
 
 def test_uploads_on_streams_wait_for_their_turn(server, client, channels, small, upload):

@@ -22,13 +22,16 @@ async def main():
 
 asyncio.run(main())
 """
-GAUGES = ("attnd_inflight_requests", "attnd_queue_requests", "attnd_queue_bytes")
-CHARGED = {"kind": "charged"}
+GAUGES = (
+    "attnd_inflight_requests",
+    "attnd_queue_requests",
+    "attnd_queue_bytes",
+    "attnd_budget_charged_bytes",
+)
 
 
 def is_quiet(server):
-    held = [server.metric(name) for name in GAUGES]
-    return not any(held) and server.metric("attnd_memory_bytes", **CHARGED) == 0
+    return not any(server.metric(name) for name in GAUGES)
 
 
 def kill_a_client(server, client):

@@ -60,15 +60,12 @@ TEST(Metrics, ACallCountsByMethodDirectionAndCode) {
           metrics,
           R"(attnd_requests_total{code="INVALID_ARGUMENT",direction="backward",method="softmax"})"),
       1);
-  EXPECT_EQ(Value(metrics, R"(attnd_request_seconds_count{direction="forward",method="local"})"),
-            2);
-  EXPECT_EQ(
-      Value(metrics,
-            R"(attnd_request_seconds_bucket{direction="forward",method="local",le="0.0025"})"),
-      0);
-  EXPECT_EQ(Value(metrics,
-                  R"(attnd_request_seconds_bucket{direction="forward",method="local",le="0.005"})"),
-            2);
+  const std::string local = R"({code="OK",direction="forward",method="local")";
+  EXPECT_EQ(Value(metrics, absl::StrCat("attnd_request_seconds_count", local, "}")), 2);
+  const std::string bucket = absl::StrCat("attnd_request_seconds_bucket", local);
+  EXPECT_EQ(Value(metrics, absl::StrCat(bucket, R"(,le="0.0025"})")), 0);
+  EXPECT_EQ(Value(metrics, absl::StrCat(bucket, R"(,le="0.005"})")), 2);
+  EXPECT_EQ(Value(metrics, absl::StrCat(bucket, R"(,le="600"})")), 2);
 }
 
 TEST(Metrics, NoLabelComesFromAClient) {
@@ -142,29 +139,56 @@ TEST(Metrics, EfficiencyForgetsWhatIsTenSecondsOfComputeAgo) {
 TEST(Metrics, StatesAreReadWhenTheyAreAskedFor) {
   Metrics metrics(TestOptions());
   Batcher::Depth depth;
-  metrics.SetSources({.queue = [&] { return depth; },
-                      .memory =
-                          [] {
-                            return Metrics::Memory{.workspace = 1,
-                                                   .pool_used = 2,
-                                                   .pool_reserved = 3,
-                                                   .budget = 4,
-                                                   .peak = 5,
-                                                   .charged = 6};
-                          },
-                      .parked = [] { return 3; }});
+  metrics.SetSources(
+      {.queue = [&] { return depth; },
+       .memory =
+           [] {
+             return Metrics::Memory{.inputs = 1,
+                                    .workspace = 2,
+                                    .retained = 3,
+                                    .peak = 4,
+                                    .budget = 5,
+                                    .charged = 6,
+                                    .pattern_cache = 7};
+           },
+       .parked = [] { return 3; },
+       .connections = [] { return Metrics::Connections{.open = 8, .accepted = 9, .refused = 10}; },
+       .stuck =
+           [] {
+             return Metrics::Stuck{{"lane 0", 3.5}};
+           }});
   depth = {.requests = 7, .bytes = 1000, .oldest_seconds = 0.25};
   EXPECT_EQ(Value(metrics, "attnd_queue_requests"), 7);
   EXPECT_EQ(Value(metrics, "attnd_queue_bytes"), 1000);
   EXPECT_EQ(Value(metrics, "attnd_queue_oldest_seconds"), 0.25);
   EXPECT_EQ(Value(metrics, "attnd_parked_requests"), 3);
   double expected = 1;
-  for (const char* kind :
-       {"workspace", "pool_used", "pool_reserved", "budget", "peak", "charged"}) {
-    EXPECT_EQ(
-        Value(metrics, absl::StrCat(R"(attnd_memory_bytes{device="cpu",kind=")", kind, R"("})")),
-        expected++);
+  for (const char* name :
+       {R"(attnd_memory_bytes{device="cpu",kind="inputs"})",
+        R"(attnd_memory_bytes{device="cpu",kind="workspace"})",
+        R"(attnd_memory_bytes{device="cpu",kind="retained"})",
+        R"(attnd_memory_peak_bytes{device="cpu"})", "attnd_budget_bytes",
+        "attnd_budget_charged_bytes", "attnd_pattern_cache_bytes", "attnd_connections",
+        "attnd_connections_accepted_total", "attnd_connections_refused_total"}) {
+    EXPECT_EQ(Value(metrics, name), expected++) << name;
   }
+  EXPECT_EQ(Value(metrics, R"(attnd_stuck_seconds{part="lane 0"})"), 3.5);
+}
+
+TEST(Metrics, CallsOfEveryRpcAreOpenUntilTheyEnd) {
+  Metrics metrics(TestOptions());
+  metrics.SetRpcs({"/attn.v1.AttentionService/Run", "/grpc.health.v1.Health/Watch"});
+  metrics.CallBegan("/attn.v1.AttentionService/Run");
+  metrics.CallBegan("/attn.v1.AttentionService/Run");
+  metrics.CallEnded("/attn.v1.AttentionService/Run", absl::StatusCode::kInvalidArgument);
+  metrics.CallEnded("", absl::StatusCode::kUnimplemented);
+
+  EXPECT_EQ(Value(metrics, R"(attnd_open_calls{rpc="attn.v1.AttentionService/Run"})"), 1);
+  EXPECT_EQ(Value(metrics, R"(attnd_open_calls{rpc="grpc.health.v1.Health/Watch"})"), 0);
+  EXPECT_EQ(Value(metrics, R"(attnd_calls_total{code="INVALID_ARGUMENT",)"
+                           R"(rpc="attn.v1.AttentionService/Run"})"),
+            1);
+  EXPECT_EQ(Value(metrics, R"(attnd_calls_total{code="UNIMPLEMENTED",rpc="unknown"})"), 1);
 }
 
 TEST(Metrics, RefusalsBytesAndInflight) {
@@ -179,7 +203,7 @@ TEST(Metrics, RefusalsBytesAndInflight) {
   for (const char* reason : {"queue_full", "invalid"}) {
     EXPECT_EQ(Value(metrics, absl::StrCat(R"(attnd_refused_total{reason=")", reason, R"("})")), 1);
   }
-  for (const char* reason : {"bytes", "deadline", "cancelled", "draining", "auth", "quota"}) {
+  for (const char* reason : {"bytes", "deadline", "cancelled", "draining", "seconds"}) {
     EXPECT_EQ(Value(metrics, absl::StrCat(R"(attnd_refused_total{reason=")", reason, R"("})")), 0);
   }
   EXPECT_EQ(Value(metrics, "attnd_inflight_requests"), 1);
@@ -218,8 +242,10 @@ TEST(Metrics, ThreadsMayRecordWhileTheTextIsRead) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(Value(metrics, R"(attnd_request_seconds_count{direction="forward",method="local"})"),
-            1000);
+  // 500 turns of two threads over 17 codes.
+  EXPECT_EQ(Value(metrics, R"(attnd_request_seconds_count{code="OK",direction="forward",)"
+                           R"(method="local"})"),
+            60);
   EXPECT_EQ(Value(metrics,
                   R"(attnd_requests_total{code="INTERNAL",direction="forward",method="softmax"})"),
             58);  // 29 of each 500
@@ -229,6 +255,7 @@ TEST(Metrics, ThreadsMayRecordWhileTheTextIsRead) {
 std::string FullText() {
   Metrics metrics(TestOptions());
   metrics.RecordRequest("local", Direction::kForward, absl::StatusCode::kOk, 0.01);
+  metrics.CallEnded("", absl::StatusCode::kUnimplemented);
   return *metrics.Text();
 }
 
@@ -269,10 +296,15 @@ TEST(Metrics, TheFamiliesAreThoseOfTheDesign) {
           "attnd_memory_bytes gauge", "attnd_workspace_peak_bytes histogram",
           "attnd_lane_busy_seconds_total counter", "attnd_lane_efficiency_ratio gauge",
           "attnd_poll_delay_seconds histogram", "attnd_stuck_seconds gauge",
-          "attnd_log_lines_dropped_total counter", "attnd_build_info gauge",
-          "process_cpu_seconds_total counter", "process_resident_memory_bytes gauge",
-          "process_virtual_memory_bytes gauge", "process_open_fds gauge", "process_max_fds gauge",
-          "process_threads gauge", "process_start_time_seconds gauge"));
+          "attnd_plan_seconds histogram", "attnd_calls_total counter", "attnd_open_calls gauge",
+          "attnd_memory_peak_bytes gauge", "attnd_budget_bytes gauge",
+          "attnd_budget_charged_bytes gauge", "attnd_pattern_cache_bytes gauge",
+          "attnd_connections gauge", "attnd_connections_accepted_total counter",
+          "attnd_connections_refused_total counter", "attnd_log_lines_dropped_total counter",
+          "attnd_build_info gauge", "process_cpu_seconds_total counter",
+          "process_resident_memory_bytes gauge", "process_virtual_memory_bytes gauge",
+          "process_open_fds gauge", "process_max_fds gauge", "process_threads gauge",
+          "process_start_time_seconds gauge"));
 }
 
 }  // namespace

@@ -1,0 +1,120 @@
+#include "server/metrics_states.h"
+
+#include <map>
+#include <utility>
+
+#include "server/log.h"
+#include "server/process.h"
+
+namespace attnd {
+namespace {
+
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Families = std::vector<MetricFamily>;
+
+using Labels = std::map<std::string, std::string>;
+using Rows = std::vector<std::pair<Labels, double>>;
+
+// A family whose values are read now.
+MetricFamily State(const char* name, const char* help, const Rows& rows,
+                   MetricType type = MetricType::Gauge) {
+  MetricFamily family{.name = name, .help = help, .type = type, .metric = {}};
+  for (const auto& [labels, value] : rows) {
+    prometheus::ClientMetric metric;
+    for (const auto& [label, text] : labels) metric.label.push_back({label, text});
+    metric.gauge.value = value;
+    metric.counter.value = value;
+    family.metric.push_back(std::move(metric));
+  }
+  return family;
+}
+
+double Number(int64_t value) { return static_cast<double>(value); }
+
+void Append(const char* name, const char* help, double value, Families* families) {
+  families->push_back(State(name, help, {{{}, value}}));
+}
+
+void AppendProcess(Families* families) {
+  const ProcessStats stats = ReadProcessStats();
+  const auto add = [&](const char* name, const char* help, double value) {
+    Append(name, help, value, families);
+  };
+  families->push_back(State("process_cpu_seconds_total", "User and system time.",
+                            {{{}, stats.cpu_seconds}}, MetricType::Counter));
+  add("process_resident_memory_bytes", "Resident memory.", Number(stats.resident_bytes));
+  add("process_virtual_memory_bytes", "Virtual memory.", Number(stats.virtual_bytes));
+  add("process_open_fds", "Open file descriptors.", Number(stats.open_fds));
+  add("process_max_fds", "File descriptors that may be open.", Number(stats.max_fds));
+  add("process_threads", "Threads.", Number(stats.threads));
+  add("process_start_time_seconds", "Start, in seconds since the epoch.", stats.start_time_seconds);
+}
+
+void AppendQueue(const Metrics::Sources& sources, Families* families) {
+  const Batcher::Depth depth = sources.queue ? sources.queue() : Batcher::Depth{};
+  Append("attnd_queue_requests", "Requests waiting.", Number(depth.requests), families);
+  Append("attnd_queue_bytes", "Bytes charged for waiting requests.", Number(depth.bytes), families);
+  Append("attnd_queue_oldest_seconds", "How long the oldest has been waiting.",
+         depth.oldest_seconds, families);
+  Append("attnd_parked_requests", "Calls that wait, unread, for room in the byte budget.",
+         Number(sources.parked ? sources.parked() : 0), families);
+}
+
+void AppendMemory(const Metrics::Sources& sources, const std::string& device, Families* families) {
+  const Metrics::Memory memory = sources.memory ? sources.memory() : Metrics::Memory{};
+  Rows kinds;
+  for (const auto& [kind, bytes] :
+       {std::pair("inputs", memory.inputs), std::pair("workspace", memory.workspace),
+        std::pair("retained", memory.retained)}) {
+    kinds.push_back({{{"device", device}, {"kind", kind}}, Number(bytes)});
+  }
+  families->push_back(
+      State("attnd_memory_bytes", "Memory for tensors: the kinds add up to all of it.", kinds));
+  families->push_back(State("attnd_memory_peak_bytes",
+                            "The most that inputs and workspace have taken together.",
+                            {{{{"device", device}}, Number(memory.peak)}}));
+  Append("attnd_budget_bytes", "What requests may hold.", Number(memory.budget), families);
+  Append("attnd_budget_charged_bytes", "The part of the budget that requests hold.",
+         Number(memory.charged), families);
+  Append("attnd_pattern_cache_bytes", "Sparsity patterns that are kept for the next request.",
+         Number(memory.pattern_cache), families);
+}
+
+void AppendConnections(const Metrics::Sources& sources, Families* families) {
+  const Metrics::Connections connections =
+      sources.connections ? sources.connections() : Metrics::Connections{};
+  Append("attnd_connections", "Connections of gRPC clients that are open.",
+         Number(connections.open), families);
+  families->push_back(State("attnd_connections_accepted_total", "Connections that were accepted.",
+                            {{{}, Number(connections.accepted)}}, MetricType::Counter));
+  families->push_back(State("attnd_connections_refused_total",
+                            "Connections that were closed at once, for a limit.",
+                            {{{}, Number(connections.refused)}}, MetricType::Counter));
+}
+
+void AppendStuck(const Metrics::Sources& sources, Families* families) {
+  Rows rows;
+  for (const auto& [part, seconds] : sources.stuck ? sources.stuck() : Metrics::Stuck{}) {
+    rows.push_back({{{"part", part}}, seconds});
+  }
+  families->push_back(State("attnd_stuck_seconds",
+                            "How long a part of the server has made no progress; 0: it works.",
+                            rows));
+}
+
+}  // namespace
+
+void AppendStates(const Metrics::Sources& sources, const std::string& device,
+                  std::vector<MetricFamily>* families) {
+  AppendQueue(sources, families);
+  AppendMemory(sources, device, families);
+  AppendConnections(sources, families);
+  AppendStuck(sources, families);
+  families->push_back(State("attnd_log_lines_dropped_total",
+                            "Lines for standard error that nobody read in time.",
+                            {{{}, Number(LogLinesDropped())}}, MetricType::Counter));
+  AppendProcess(families);
+}
+
+}  // namespace attnd
