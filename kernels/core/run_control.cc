@@ -29,8 +29,8 @@ bool RunControl::stopped() const {
 }
 
 double RunControl::RemainingSeconds(int threads) const {
-  return std::max(predicted_seconds_ - spent_seconds() / threads,
-                  predicted_seconds_ * kLeastRemaining);
+  const double left = predicted_seconds_ - spent_seconds() / threads;
+  return std::max({left, -left, predicted_seconds_ * kLeastRemaining});
 }
 
 double RunControl::spent_seconds() const {

@@ -33,8 +33,8 @@ class RunControl {
   int priority() const { return priority_; }
   double predicted_seconds() const { return predicted_seconds_; }
   // What is left of the prediction when `threads` share the work. Inside a priority the shortest
-  // goes first. Never below an eighth of the prediction: a long run that took longer than predicted
-  // is not taken for a short one.
+  // goes first. Never below an eighth of the prediction, and of a run that takes longer than
+  // predicted as much again as it is late: it is not taken for a short one.
   double RemainingSeconds(int threads) const;
   // Seconds of all threads in items of this run, added up by the pool.
   double spent_seconds() const;

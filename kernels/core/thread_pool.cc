@@ -250,8 +250,8 @@ void ThreadPool::Impl::Wake() {
 void ThreadPool::Impl::RunAsCaller(Job* job) {
   const uint64_t own = jobs.Bit(job);
   do {
-    if ((jobs.open() & ~own) == 0) continue;
-    ParkBehind(job->rank.load(std::memory_order_relaxed), own, job->run);
+    const bool is_alone = (jobs.open() & ~own) == 0;
+    if (!is_alone) ParkBehind(job->rank.load(std::memory_order_relaxed), own, job->run);
   } while (RunOne(job, {.thread = 0}));
 }
 

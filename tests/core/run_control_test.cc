@@ -37,8 +37,15 @@ TEST(RunControl, RemainingFallsByTheTimeSpentDownToAnEighth) {
   run.AddSpent(seconds(4));
   EXPECT_DOUBLE_EQ(run.RemainingSeconds(2), 6);
   EXPECT_DOUBLE_EQ(run.spent_seconds(), 4);
-  run.AddSpent(seconds(100));
+  run.AddSpent(seconds(12));
   EXPECT_DOUBLE_EQ(run.RemainingSeconds(2), 1);
+}
+
+// A run of minutes whose prediction was milliseconds stayed in front of all others.
+TEST(RunControl, WhatTakesLongerThanPredictedIsNotShort) {
+  RunControl run(/*priority=*/0, /*predicted_seconds=*/0.001);
+  run.AddSpent(seconds(20));
+  EXPECT_NEAR(run.RemainingSeconds(/*threads=*/2), 10, 0.01);
 }
 
 TEST(RunControl, CheckPointsSeeTheInnermostScope) {
