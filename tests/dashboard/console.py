@@ -7,7 +7,7 @@ import subprocess
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The whole page with one server and three methods.
-WIDTH, HEIGHT = 1280, 1610
+WIDTH, HEIGHT = 1280, 1820
 
 
 def browser():
