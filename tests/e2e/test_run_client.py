@@ -178,6 +178,25 @@ def test_stream_that_dies_fails_all(run_all, peer):
         assert error.code == grpc.StatusCode.UNAVAILABLE and str(error) == "going down"
 
 
+def test_stream_that_dies_while_requests_are_written(run_all, peer):
+    """grpc.aio makes INTERNAL of it, whatever the server said."""
+
+    def die(requests, context):
+        next(run_requests(requests))
+        context.abort(EXHAUSTED, "going down")
+
+    peer.run = die
+    for _ in range(5):
+        for error in run_all(peer.target, [tensor(5, 2**15)] * 20):
+            assert (error.code, str(error)) in (
+                (EXHAUSTED, "going down"),
+                (
+                    grpc.StatusCode.UNAVAILABLE,
+                    f"{peer.target} ended the stream while a request was written",
+                ),
+            )
+
+
 @pytest.mark.parametrize(
     "reply, fragment",
     [

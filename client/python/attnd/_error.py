@@ -4,6 +4,8 @@ import re
 
 import grpc
 
+# What grpc.aio makes of a stream that ends while it writes: the server's own status is lost.
+_LOST_STATUS = "Internal error from Core"
 _PERMANENT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
 
@@ -52,6 +54,10 @@ def from_rpc(error: grpc.RpcError, target: str) -> Error:
             code,
             f"cannot reach attnd server at {target}: {reason}. Is it running? "
             "Start it with attnd-server or deploy/quickstart --serve",
+        )
+    if code == grpc.StatusCode.INTERNAL and details == _LOST_STATUS:
+        return Error(
+            grpc.StatusCode.UNAVAILABLE, f"{target} ended the stream while a request was written"
         )
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return Error(code, f"deadline exceeded at {target}: {details}")

@@ -127,7 +127,8 @@ class Pipeline(TensorCalls[_Forward, _Backward]):
     cancelled counts as unanswered until the server answers it.
 
     Leaving the context waits for every answer; leaving it by an exception fails what is unanswered
-    with CANCELLED. A stream that dies fails it with the stream's own error, and every later call.
+    with CANCELLED. A stream that dies fails it with the stream's own error, and every later call;
+    with UNAVAILABLE if it dies while a request is written, as grpc.aio then loses the error.
     """
 
     def __init__(self, settings: Settings, stub: Callable[..., Any], max_in_flight: int):
