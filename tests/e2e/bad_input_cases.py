@@ -346,7 +346,8 @@ PAYLOADS = [
     Case("payload of nobody", forward(edit=lambda r: r.raw.append(b"12345")),
          ["request: raw[3] must belong to a tensor, got 5 bytes that none refers to"]),
     Case("payload of an estimate", estimate(edit=lambda r: setattr(r.tensors[0], "raw_index", 0)),
-         ['request: tensor "q" raw_index must not be set in an estimate, got 0'], rpc="Estimate"),
+         ['request: tensor "q" raw_index must not be set in an estimate but of lengths, offsets and '
+          'cu_seqlens, got 0'], rpc="Estimate"),
 ]
 
 ENVELOPE = [

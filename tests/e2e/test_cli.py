@@ -271,11 +271,11 @@ def test_a_server_that_never_answers(attn, monkeypatch):
     monkeypatch.setattr(commands, "QUICK_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as stuck:
         target = f"127.0.0.1:{stuck.getsockname()[1]}"
-        for command in ("health", "info"):
-            done = attn(command, target=target)
+        for command in (["health"], ["info"], ["estimate", "--shape", "1,1,1,8"]):
+            done = attn(*command, target=target)
             assert done.returncode == 1 and done.stderr.count("\n") == 1
             assert f"deadline exceeded at {target}" in done.stderr
-            assert "5 for health and info" in ok(attn(command, "--help"))
+            assert "5 for health, info, estimate" in ok(attn(command[0], "--help"))
 
 
 def test_help_teaches_with_examples(attn):

@@ -157,7 +157,7 @@ def _add_connection(parser: argparse.ArgumentParser, has_defaults: bool) -> None
         type=float,
         default=default(None),
         metavar="SECONDS",
-        help="of each call; inf is no limit (default: 5 for estimate, health and info, else 600)",
+        help="of each call; inf is no limit (default: 5 for health, info, estimate; else 600)",
     )
     group.add_argument(
         "--token", default=default(os.environ.get("ATTND_TOKEN")), help="default: $ATTND_TOKEN"
