@@ -71,35 +71,49 @@ std::string Now() {
   return text;
 }
 
+std::string Shortened(absl::string_view text, size_t most_bytes) {
+  if (text.size() <= most_bytes) return std::string(text);
+  return absl::StrCat(text.substr(0, most_bytes), "...");
+}
+
 std::string TextLine(absl::string_view level, absl::string_view message,
-                     std::initializer_list<LogField> fields) {
+                     std::initializer_list<LogField> fields, size_t most_bytes) {
   std::string line = absl::StrCat(Now(), " ", level, " ");
-  AppendEscaped(message, &line);
+  AppendEscaped(Shortened(message, most_bytes), &line);
   for (const LogField& field : fields) {
     absl::StrAppend(&line, " ", field.name, "=");
-    const bool plain = IsPlain(field.value);
+    const std::string value = Shortened(field.value, most_bytes);
+    const bool plain = IsPlain(value);
     if (!plain) line.push_back('"');
-    AppendEscaped(field.value, &line);
+    AppendEscaped(value, &line);
     if (!plain) line.push_back('"');
   }
   return line;
 }
 
 std::string JsonLine(absl::string_view level, absl::string_view message,
-                     std::initializer_list<LogField> fields) {
+                     std::initializer_list<LogField> fields, size_t most_bytes) {
   nlohmann::ordered_json line;
   line["time"] = Now();
   line["level"] = std::string(level);
-  line["message"] = std::string(message);
-  for (const LogField& field : fields) line[std::string(field.name)] = field.value;
+  line["message"] = Shortened(message, most_bytes);
+  for (const LogField& field : fields) {
+    line[std::string(field.name)] = Shortened(field.value, most_bytes);
+  }
   // Bytes that are not UTF-8 become U+FFFD.
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// With its end. The message and the values are shortened until the line is one that the writer
+// takes: escaped, a byte may be six.
 std::string Line(LogLevel level, absl::string_view message,
                  std::initializer_list<LogField> fields) {
   const absl::string_view name = kNames[static_cast<int>(level)];
-  return GetSettings().json ? JsonLine(name, message, fields) : TextLine(name, message, fields);
+  for (size_t most_bytes = LogWriter::kMostLineBytes / 2;; most_bytes /= 2) {
+    const auto line = GetSettings().json ? JsonLine : TextLine;
+    std::string text = line(name, message, fields, most_bytes) + "\n";
+    if (text.size() <= LogWriter::kMostLineBytes || most_bytes == 0) return text;
+  }
 }
 
 // Never destroyed: threads may write while the process ends.
@@ -145,7 +159,7 @@ void Log(LogLevel level, absl::string_view message,
          std::initializer_list<LogField> fields) noexcept {
   if (level < GetSettings().level.load(std::memory_order_relaxed)) return;
   try {
-    Writer().Put(Line(level, message, fields) + "\n");
+    Writer().Put(Line(level, message, fields));
   } catch (...) {
     // Nobody is left to tell.
   }

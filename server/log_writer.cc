@@ -4,26 +4,21 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spdlog/async_logger.h>
+#include <spdlog/details/thread_pool.h>
+#include <spdlog/sinks/sink.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <deque>
 #include <exception>
 #include <thread>
 #include <utility>
 
-#include "kernels/core/mutex.h"
-
 namespace attnd {
 namespace {
 
-// What a line costs beside its bytes: the string and its place in the queue.
-constexpr int64_t kLineBytes = 64;
-
-int64_t CostOf(const std::string& line) { return static_cast<int64_t>(line.size()) + kLineBytes; }
-
 // The whole text or false. Somebody else may have made the descriptor non-blocking.
-bool WriteAll(int fd, const std::string& text) {
+bool WriteAll(int fd, spdlog::string_view_t text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = write(fd, text.data() + done, text.size() - done);
     if (written > 0) {
@@ -38,130 +33,117 @@ bool WriteAll(int fd, const std::string& text) {
   return true;
 }
 
-// The signals that the process waits for must not find this thread.
-bool StartDetached(std::function<void()> run) noexcept {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = false;
-  try {
-    std::thread(std::move(run)).detach();
-    started = true;
-  } catch (const std::exception&) {
-    // The next line tries again.
+// The signals that the process waits for must not find a thread that starts meanwhile.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+std::shared_ptr<spdlog::details::thread_pool> StartThread(size_t most_lines) {
+  const AllSignalsBlocked blocked;
+  return std::make_shared<spdlog::details::thread_pool>(
+      most_lines, /*threads_n=*/1, [] { pthread_setname_np(pthread_self(), "log"); });
 }
+
+// Whole lines, as they are. spdlog's own sinks give up where the descriptor is non-blocking, and
+// do not tell.
+class FdSink : public spdlog::sinks::sink {
+ public:
+  FdSink(int fd, std::function<std::string(int64_t)> notice, spdlog::details::thread_pool* pool)
+      : fd_(fd), notice_(std::move(notice)), pool_(pool) {}
+
+  // The pool's thread alone calls.
+  void log(const spdlog::details::log_msg& line) override {
+    Tell();
+    Count(WriteAll(fd_, line.payload));
+  }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+
+  // The end of a line that was not overrun.
+  void Count(bool is_written) {
+    if (!is_written) failed.fetch_add(1);
+    ended.fetch_add(1);
+  }
+
+  std::atomic<int64_t> ended{0}, failed{0};
+  std::atomic<int64_t> overrun{0};  // when the last line was begun
+
+ private:
+  // Once the queue is empty this has seen all that was overrun: a queue that overruns is full.
+  void Tell() noexcept {
+    overrun.store(static_cast<int64_t>(pool_->overrun_counter()));
+    const int64_t all = overrun.load() + failed.load();
+    const int64_t lost = all - std::exchange(told_, all);
+    if (lost == 0) return;
+    try {
+      (void)WriteAll(fd_, notice_(lost));
+    } catch (const std::exception&) {
+      // No memory for it: the count of all is in dropped().
+    }
+  }
+
+  const int fd_;
+  const std::function<std::string(int64_t)> notice_;
+  spdlog::details::thread_pool* const pool_;
+  int64_t told_ = 0;
+};
 
 }  // namespace
 
 struct LogWriter::State {
-  const int fd;
-  const std::function<std::string(int64_t)> notice;
-
-  Mutex mu;
-  CondVar work, idle;
-  std::deque<std::string> lines ATTND_GUARDED_BY(mu);
-  int64_t bytes ATTND_GUARDED_BY(mu) = 0;
-  int64_t untold ATTND_GUARDED_BY(mu) = 0;  // dropped since the last notice
-  bool is_started ATTND_GUARDED_BY(mu) = false;
-  bool is_closed ATTND_GUARDED_BY(mu) = false;
-  std::atomic<int64_t> waiting{0}, dropped{0};
-
-  void Drop(int64_t count) ATTND_REQUIRES(mu) {
-    untold += count;
-    dropped.fetch_add(count, std::memory_order_relaxed);
-  }
-
-  bool Add(std::string line) ATTND_REQUIRES(mu) {
-    const int64_t cost = CostOf(line);
-    while (!lines.empty() && bytes + cost > kMaxBytes) {
-      bytes -= CostOf(lines.front());
-      lines.pop_front();
-      waiting.fetch_sub(1);
-      Drop(1);
-    }
-    if (cost > kMaxBytes) return false;
-    try {
-      lines.push_back(std::move(line));
-    } catch (const std::exception&) {
-      return false;
-    }
-    bytes += cost;
-    waiting.fetch_add(1);
-    return true;
-  }
-
-  // The next line, with the notice of what is missing before it. False: there is none to come.
-  bool Take(std::string* line) ATTND_REQUIRES(mu) {
-    while (lines.empty()) {
-      if (is_closed) return false;
-      work.Wait(&mu);
-    }
-    *line = std::move(lines.front());
-    lines.pop_front();
-    bytes -= CostOf(*line);
-    return true;
-  }
-
-  void Loop() {
-    pthread_setname_np(pthread_self(), "log");
-    std::string line;
-    for (;;) {
-      int64_t lost = 0;
-      {
-        const MutexLock lock(&mu);
-        if (!Take(&line)) return;
-        lost = std::exchange(untold, 0);
-      }
-      const bool written = (lost == 0 || Tell(lost)) && WriteAll(fd, line);
-      const MutexLock lock(&mu);
-      if (!written) Drop(1);
-      if (waiting.fetch_sub(1) == 1) idle.NotifyAll();
-    }
-  }
-
-  bool Tell(int64_t lost) noexcept {
-    try {
-      return WriteAll(fd, notice(lost) + "\n");
-    } catch (const std::exception&) {
-      return true;  // no memory for it: the count of all is in dropped
-    }
-  }
+  // Destroyed last: the thread ends when it has written what waits.
+  std::shared_ptr<spdlog::details::thread_pool> pool;
+  std::shared_ptr<FdSink> sink;
+  std::shared_ptr<spdlog::async_logger> logger;
+  std::atomic<int64_t> put{0};
 };
 
-LogWriter::LogWriter(int fd, std::function<std::string(int64_t)> notice)
-    : state_(new State{.fd = fd, .notice = std::move(notice)}) {}
-
-LogWriter::~LogWriter() {
-  const MutexLock lock(&state_->mu);
-  state_->is_closed = true;
-  state_->work.NotifyOne();
+LogWriter::LogWriter(int fd, std::function<std::string(int64_t)> notice) : state_(new State) {
+  state_->pool = StartThread(kMostLines);
+  state_->sink = std::make_shared<FdSink>(fd, std::move(notice), state_->pool.get());
+  state_->logger = std::make_shared<spdlog::async_logger>(
+      "attnd", state_->sink, state_->pool, spdlog::async_overflow_policy::overrun_oldest);
 }
 
-void LogWriter::Put(std::string line) noexcept {
-  const MutexLock lock(&state_->mu);
-  if (!state_->Add(std::move(line))) state_->Drop(1);
-  if (!state_->is_started) {
-    state_->is_started = StartDetached([state = state_] { state->Loop(); });
+LogWriter::~LogWriter() = default;
+
+void LogWriter::Put(const std::string& line) noexcept {
+  state_->put.fetch_add(1);
+  if (line.size() > kMostLineBytes) return state_->sink->Count(/*is_written=*/false);
+  try {
+    state_->logger->log(spdlog::level::info, spdlog::string_view_t(line));
+  } catch (const std::exception&) {
+    // No memory.
+    state_->sink->Count(/*is_written=*/false);
   }
-  state_->work.NotifyOne();
 }
 
-bool LogWriter::Flush(std::chrono::milliseconds timeout) noexcept {
+bool LogWriter::Flush(std::chrono::milliseconds timeout) const noexcept {
   const auto until = std::chrono::steady_clock::now() + timeout;
-  const MutexLock lock(&state_->mu);
-  while (state_->waiting.load() > 0 && std::chrono::steady_clock::now() < until) {
-    state_->idle.WaitUntil(&state_->mu, until);
+  while (waiting() > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return state_->waiting.load() == 0;
+  return waiting() == 0;
 }
 
-int64_t LogWriter::dropped() const noexcept {
-  return state_->dropped.load(std::memory_order_relaxed);
+int64_t LogWriter::dropped() const {
+  return static_cast<int64_t>(state_->pool->overrun_counter()) + state_->sink->failed.load();
 }
 
-int64_t LogWriter::waiting() const noexcept { return state_->waiting.load(); }
+int64_t LogWriter::waiting() const noexcept {
+  // In this order what has ended is never more than what was put.
+  const int64_t ended = state_->sink->ended.load() + state_->sink->overrun.load();
+  return state_->put.load() - ended;
+}
 
 }  // namespace attnd

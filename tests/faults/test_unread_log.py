@@ -50,7 +50,7 @@ def test_lines_that_were_lost_are_counted_and_the_latest_come(start_server, rng,
     with attnd.Client(server.target, timeout=20) as client:
         q = noise(rng, (1, 1, 4, 8))
         unknown = {f"no_such_tensor_{i}": q for i in range(60)}
-        # 1 MiB of lines wait at most; each of these has some 4 KB of reasons.
+        # 1024 lines wait at most; each of these is one of some 4 KB.
         for turn in range(2000):
             with pytest.raises(attnd.Error, match="no_such_tensor"):
                 client.forward(q, q, q, tensors=unknown)

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/log_writer.h"
 
 namespace attnd {
 namespace {
@@ -61,6 +62,23 @@ TEST_F(LogTest, JsonIsOneObjectALine) {
   EXPECT_EQ(parsed["message"], "it \"broke\"\n");
   EXPECT_EQ(parsed["id"], "\xEF\xBF\xBD\x01 grün");
   EXPECT_EQ(parsed["n"], "1");
+}
+
+// Lines that wait are counted, so each must be bounded.
+TEST_F(LogTest, LongValuesAreShortened) {
+  const std::string reason(1 << 20, '\x01');
+  const std::string text = Written([&] { Log(LogLevel::kInfo, reason, {{"reason", reason}}); });
+  EXPECT_THAT(text, MatchesRegex("[^\n]* info (.u0001)+[.][.][.] reason=\"(.u0001)+[.][.][.]\"\n"));
+  EXPECT_LE(text.size(), LogWriter::kMostLineBytes);
+
+  ASSERT_TRUE(ConfigureLog({.format = "json"}).ok());
+  const std::string grun(3000, '\xC3');
+  const std::string line = Written([&] {
+    Log(LogLevel::kInfo, "m", {{"a", grun}, {"b", reason}});
+  });
+  EXPECT_LE(line.size(), LogWriter::kMostLineBytes);
+  EXPECT_THAT(nlohmann::json::parse(line)["b"], EndsWith("\x01..."));
+  EXPECT_EQ(LogLinesDropped(), 0);
 }
 
 TEST_F(LogTest, TheLevelIsTheLeastThatIsWritten) {
