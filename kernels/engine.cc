@@ -10,6 +10,7 @@
 #include "kernels/ops/pattern_cache_bytes.h"
 #include "kernels/ops/pattern_predicate.h"
 #include "kernels/registry.h"
+#include "kernels/row_groups.h"
 #include "kernels/validate.h"
 
 namespace attnd {
@@ -155,7 +156,7 @@ absl::Status Predict(Backend& backend, RunControl* control, Plan* plan) {
   const RunScope scope(control);
   absl::StatusOr<RunResult> run =
       RunFormula(dry, /*patterns=*/nullptr, *plan, tensors, {&plan->shape, 1});
-  if (dry.stopped()) return absl::CancelledError("request: stopped");
+  if (dry.stopped()) return StoppedStatus();
   ATTND_RETURN_IF_ERROR(run.status());
   for (const auto& [name, tensor] : run->outputs) {
     const View& view = tensor[0];
@@ -207,18 +208,25 @@ bool PlanReads(absl::string_view tensor) {
 }
 
 int64_t PlanWork(const Call& call) {
-  // A packed sequence is a problem of its own for every primitive of the formula and its gradient;
-  // a batch row of its own lengths has its own pattern. Measured with tests/plan.
-  constexpr int64_t kStepsOfSequence = 16, kStepsOfRow = 4, kBase = 100;
+  // A list is read and sorted; of its values that differ so many are described one by one. Steps
+  // measured with tests/plan, backwards of methods with several parts.
+  struct Cost {
+    int64_t of_each, described;
+  };
+  constexpr Cost kSequences = {12, kPlannedProblems}, kRows = {2, kPlannedRows},
+                 kValues = {2, kPlannedSources};
+  constexpr int64_t kBase = 200, kReadInAStep = 8;
+  const auto list = [](int64_t n, const Cost& cost) {
+    return n / kReadInAStep + cost.of_each * std::min<int64_t>(n, cost.described);
+  };
   int64_t steps = kBase;
   for (const auto& [name, view] : call.tensors) {
     if (view.shape.rank != 1 || view.data == nullptr || !PlanReads(name)) continue;
-    const bool of_sequences = name.starts_with("cu_seqlens");
-    steps += view.shape[0] * (of_sequences ? kStepsOfSequence : kStepsOfRow);
+    steps += list(view.shape[0], name.starts_with("cu_seqlens") ? kSequences : kRows);
   }
   for (const auto& [name, value] : call.options) {
-    const auto* list = std::get_if<std::vector<int64_t>>(&value);
-    if (list != nullptr) steps += static_cast<int64_t>(list->size());
+    const auto* values = std::get_if<std::vector<int64_t>>(&value);
+    if (values != nullptr) steps += list(static_cast<int64_t>(values->size()), kValues);
   }
   return steps;
 }

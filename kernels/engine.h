@@ -44,7 +44,9 @@ struct Plan {
   int64_t output_bytes = 0;
   int64_t workspace_bytes = 0;  // upper bound of the memory that Execute takes, outputs included
   int64_t tokens = 0;           // B * Nq
-  double visible_pairs = 0;     // summed over batch rows and query heads
+  // Summed over batch rows and query heads; about, where data decide, and a bound where more rows
+  // differ in length than a plan describes (row_groups.h).
+  double visible_pairs = 0;
   double flops = 0;
   double seconds = 0;  // predicted compute time, alone on an idle device
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/core/stopped.h"
 #include "kernels/row_groups.h"
 
 namespace attnd {
@@ -110,7 +111,7 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
         made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal}, problem, p,
                           b);
       }
-      if (CheckPoint()) ops.Fail(absl::CancelledError("request: stopped"));
+      if (CheckPoint()) ops.Fail(StoppedStatus());
       if (!ops.status().ok()) return false;
       rows.parts.resize(std::max(rows.parts.size(), made.parts.size()));
       for (size_t part = 0; part < made.parts.size(); ++part) {
