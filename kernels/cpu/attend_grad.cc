@@ -207,7 +207,8 @@ bool TellsOfGathering(const GradPlan& p) {
   if (p.gathers) return true;
   const auto& rows = p.problem->forward.rows;
   return std::all_of(rows.begin(), rows.end(), [&](const AttendRow& row) {
-    for (int64_t h = 0; h < p.H; ++h) {
+    const int64_t different = row.head_patterns.empty() ? 1 : p.H;
+    for (int64_t h = 0; h < different; ++h) {
       const Pattern* pattern = row.Of(h);
       if (pattern != nullptr && !(pattern->query_rows.empty() && pattern->key_rows.empty())) {
         return false;
