@@ -11,7 +11,7 @@ GAUGES = ("attnd_inflight_requests", "attnd_queue_requests", "attnd_parked_reque
 
 
 def is_quiet(server):
-    charged = server.metric("attnd_memory_bytes", kind="charged")
+    charged = server.metric("attnd_budget_charged_bytes")
     return charged == 0 and not any(server.metric(name) for name in GAUGES)
 
 

@@ -25,7 +25,7 @@ def test_the_processors_are_free_and_the_memory_returns(start_server, rng, metho
             assert not running.done()
         running.cancel()
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
-        assert eventually(lambda: server.metric("attnd_memory_bytes", kind="charged") == 0, 30)
+        assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0, 30)
         # The run has ended by now: what follows takes no more than it takes alone.
         before = server.cpu_seconds()
         assert client.forward(small, small, small).out.shape == small.shape

@@ -34,5 +34,5 @@ def test_the_others_have_their_own_answers(start_server, rng):
                 request = _calls.forward_request(q, q, q, "softmax", {}, {}, "BHND")
                 assert same_bits(request.result(reply).out, alone[index])
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
-        assert eventually(lambda: server.metric("attnd_memory_bytes", kind="charged") == 0, 30)
+        assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0, 30)
     assert server.stop() == 0

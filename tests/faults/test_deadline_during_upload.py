@@ -20,7 +20,7 @@ def test_it_leaves_nothing_behind(start_server):
                     call.result()
                 assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
-        assert eventually(lambda: server.metric("attnd_memory_bytes", kind="charged") == 0, 30)
+        assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0, 30)
         small = np.zeros((1, 1, 8, 8), np.float32)
         assert client.forward(small, small, small).out.shape == small.shape
     assert server.metric("attnd_requests_total", code="OK") == 1

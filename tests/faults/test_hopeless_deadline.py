@@ -21,7 +21,7 @@ def test_it_is_refused_at_once_with_its_figures(start_server):
         assert server.cpu_seconds() - before < 5
         assert server.metric("attnd_refused_total", reason="deadline") == 1
         assert server.metric("attnd_dispatch_total") == 0
-        assert server.metric("attnd_memory_bytes", kind="charged") == 0
+        assert server.metric("attnd_budget_charged_bytes") == 0
         assert client.health() == "SERVING"
 
 

@@ -48,6 +48,6 @@ def test_refusals_leave_the_processors_to_what_is_taken(start_server, rng):
     assert answered >= WAVES * QUEUE
     assert spent / answered < 2 * alone + 0.005, (spent, answered, alone)
     assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
-    assert server.metric("attnd_memory_bytes", kind="charged") == 0
+    assert server.metric("attnd_budget_charged_bytes") == 0
     with attnd.Client(server.target, retries=0) as client:
         assert client.forward(q, q, q).out.shape == q.shape

@@ -43,7 +43,7 @@ def start(channel, message):
 
 
 def holds_most(server):
-    return server.metric("attnd_memory_bytes", kind="charged") > BUDGET // 2
+    return server.metric("attnd_budget_charged_bytes") > BUDGET // 2
 
 
 def test_credit_comes_back_when_nothing_arrives(server, upload, rng):
