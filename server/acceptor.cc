@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "server/line_limit.h"
 #include "server/log.h"
-#include "server/tensor_context.h"
 
 namespace attnd {
 namespace {

@@ -19,12 +19,6 @@
 namespace attnd {
 namespace {
 
-// What gRPC may hold beside the messages that the budget let in: windows of calls that are not
-// read. Messages of callers who declare less than they send find their end here.
-constexpr int64_t kWindowBytes = 64 << 20;
-// The part of the budget that freed tensor memory may take beside it, kept for reuse.
-constexpr int64_t kRetainedPart = 4;
-
 // The methods whose calls last as long as their clients like.
 constexpr const char* kStreams[] = {
     "/attn.v1.AttentionService/Run", "/grpc.health.v1.Health/Watch",
@@ -81,13 +75,9 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 }
 
 absl::Status App::Build() {
-  int64_t budget_bytes = config_.budget_bytes;
-  if (budget_bytes == 0) budget_bytes = UsableMemoryBytes() / 2;
-  if (budget_bytes == 0) budget_bytes = int64_t{1} << 30;
-
   Engine::Options options;
-  // Freed memory is nobody's in the budget.
-  options.retain_bytes = std::min(options.retain_bytes, budget_bytes / kRetainedPart);
+  memory_ = PlanMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
+  options.retain_bytes = memory_.retained_bytes;
   options.cpu.threads = config_.threads;
   options.cpu.isa = config_.isa;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
@@ -103,7 +93,7 @@ absl::Status App::Build() {
   for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
   metrics_ = std::make_unique<Metrics>(counted);
 
-  budget_ = std::make_unique<Budget>(budget_bytes);
+  budget_ = std::make_unique<Budget>(memory_.budget_bytes);
   intake_ = std::make_unique<Intake>(Intake::Options{.max_waiting = config_.max_parked,
                                                      .undeclared_bytes = config_.undeclared_bytes},
                                      budget_.get(), &clock_);
@@ -145,7 +135,7 @@ absl::Status App::Build() {
       &tensors_, ServerFacts{.version = Version(),
                              .devices = {device},
                              .max_message_bytes = config_.max_message_bytes,
-                             .budget_bytes = budget_bytes,
+                             .budget_bytes = memory_.budget_bytes,
                              .max_queue_requests = config_.max_queue_requests});
   return absl::OkStatus();
 }
@@ -162,7 +152,7 @@ Transport::Options App::TransportOptions() const {
   const int per_client =
       connections.max_per_client > 0 ? connections.max_per_client : std::max(1, total / 2);
   return {.addresses = config_.grpc_addresses,
-          .buffer_bytes = budget_->total() + kWindowBytes,
+          .buffer_bytes = memory_.buffer_bytes,
           .large_reads = config_.large_reads,
           .connections = {.total = total, .per_client = per_client},
           .max_connection_idle = Milliseconds(connections.idle_seconds),

@@ -14,6 +14,7 @@
 #include "server/http.h"
 #include "server/intake.h"
 #include "server/lanes.h"
+#include "server/memory_plan.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
 #include "server/planner.h"
@@ -57,6 +58,7 @@ class App {
   void LogStart() const;
 
   const Config config_;
+  MemoryPlan memory_;
   SteadyClock clock_;
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;

@@ -118,7 +118,7 @@ void AddLimits(CLI::App* app, Config* config, Raw* raw) {
   app->add_option("--budget-bytes", raw->budget_bytes,
                   "Memory for requests, payloads and workspace, waiting or running; beyond it they "
                   "are refused with RESOURCE_EXHAUSTED. Accepts 512MiB, 8GiB. Default: half of the "
-                  "memory of the cgroup or machine")
+                  "memory of the cgroup or machine, less below 2 GiB, so that the worst case fits")
       ->transform(Quiet(CLI::AsSizeValue(/*kb_is_1000=*/true)))
       ->check(Quiet(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 50)))
       ->type_name("SIZE")

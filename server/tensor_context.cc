@@ -21,13 +21,6 @@ bool OpenCalls::WaitNone(TimePoint until) {
   return count_ == 0;
 }
 
-bool LineLimit::Allow() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  const int64_t second = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  if (second_.exchange(second) != second) lines_.store(0);
-  return lines_.fetch_add(1) < kLinesPerSecond;
-}
-
 DecodeContext TensorContext::decode(const std::string& client) const {
   return {.devices = devices, .max_priority = MaxPriority(client)};
 }

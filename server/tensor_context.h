@@ -11,6 +11,7 @@
 #include "server/batcher.h"
 #include "server/budget.h"
 #include "server/intake.h"
+#include "server/line_limit.h"
 #include "server/metrics.h"
 #include "server/predictions.h"
 #include "server/request.h"
@@ -32,17 +33,6 @@ class OpenCalls {
   mutable Mutex mu_;
   CondVar none_;
   int count_ ATTND_GUARDED_BY(mu_) = 0;
-};
-
-// At most kLinesPerSecond, roughly: a client that is refused all the time must not fill the disk.
-class LineLimit {
- public:
-  bool Allow();
-
- private:
-  static constexpr int kLinesPerSecond = 20;
-  std::atomic<int64_t> second_{0};
-  std::atomic<int> lines_{0};
 };
 
 // Outlives the transport and the lanes.

@@ -11,8 +11,8 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
+#include "server/line_limit.h"
 #include "server/log.h"
-#include "server/tensor_context.h"
 
 namespace attnd {
 namespace {

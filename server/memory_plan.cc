@@ -1,0 +1,34 @@
+#include "server/memory_plan.h"
+
+#include <algorithm>
+
+namespace attnd {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kWindowBytes = 64 * kMiB;
+constexpr int64_t kProcessBytes = 192 * kMiB;
+// The part of the budget that freed tensor memory may take beside it.
+constexpr int64_t kRetainedPart = 4;
+
+// What solves budget + budget / 2 + budget / 4 + windows + process = usable.
+int64_t DefaultBudget(int64_t usable) {
+  if (usable == 0) return 1024 * kMiB;
+  const int64_t fits = (usable - kWindowBytes - kProcessBytes) * 4 / 7;
+  return std::max(std::min(usable / 2, fits), usable / 8);
+}
+
+}  // namespace
+
+MemoryPlan PlanMemory(int64_t usable, int64_t asked_budget, int64_t most_retained) {
+  MemoryPlan plan;
+  plan.budget_bytes = asked_budget > 0 ? asked_budget : DefaultBudget(usable);
+  plan.retained_bytes = std::min(most_retained, plan.budget_bytes / kRetainedPart);
+  const int64_t most = plan.budget_bytes + kWindowBytes;
+  const int64_t left =
+      usable == 0 ? most : usable - plan.budget_bytes - plan.retained_bytes - kProcessBytes;
+  plan.buffer_bytes = std::clamp(left, plan.budget_bytes / 2 + kWindowBytes, most);
+  return plan;
+}
+
+}  // namespace attnd
