@@ -51,11 +51,12 @@ class Caller:
 
     def _count(self, result):
         code = result.code.name if isinstance(result, attnd.Error) else "OK"
-        self.counts[code] += 1
+        # Nobody here sends more than was said.
+        self.counts["CUT OFF" if code != "OK" and "more is arriving" in str(result) else code] += 1
 
     def _request(self, N):
         """Always the same for one method and length, so that answers can be compared."""
-        method = self._random.choice(list(METHODS))
+        method = self._random.choice(list(METHODS)) if N < 1000 else "linear_attention"
         q = np.random.default_rng(N).standard_normal((1, 2, N, 16), dtype=np.float32)
         return {"q": q, "k": q, "v": q, "method": method, "options": METHODS[method]}
 
@@ -91,7 +92,7 @@ class Caller:
 
     def streams(self):
         """One that ends well, and one that is left with requests unanswered."""
-        requests = [self._request(self._random.choice([3, 64, 100])) for _ in range(40)]
+        requests = [self._request(self._random.choice([3, 64, 4000])) for _ in range(40)]
         with self._client.pipeline() as pipeline:
             for future in [pipeline.forward(**request) for request in requests]:
                 self._count(future.exception() or future.result())
