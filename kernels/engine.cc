@@ -70,7 +70,7 @@ void CopyTensors(const std::map<std::string, View>& sent, Plan* plan) {
 struct RunResult {
   std::vector<std::pair<std::string, Tensor>> outputs;
   double forward_pairs = 0, forward_flops = 0;
-  std::vector<double> visible_pairs;  // as Outputs tells it
+  std::vector<PairTotal> visible_pairs;  // as Outputs tells it
 };
 
 // The gradients of every differentiable tensor that was sent, in the order of the method's table.
@@ -322,8 +322,8 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
   execution.results.resize(batch.size());
   for (size_t p = 0; p < batch.size(); ++p) {
     const Plan& plan = *batch[p].plan;
-    execution.taken.push_back(
-        TakenBy(plan, run->visible_pairs.empty() ? plan.visible_pairs : run->visible_pairs[p]));
+    execution.taken.push_back(TakenBy(
+        plan, run->visible_pairs.empty() ? plan.visible_pairs : run->visible_pairs[p].total()));
     const std::vector<OutputInfo>& infos = batch[p].plan->outputs;
     for (size_t i = 0; i < infos.size(); ++i) {
       const Tensor& tensor = run->outputs[i].second;

@@ -69,8 +69,8 @@ struct Inputs {
 struct Outputs {
   Tensor out, lse;  // lse empty: the method has none
   std::map<std::string, Tensor> extra;
-  // Of each problem, over its rows and query heads, exact once data are there. Empty: as planned.
-  std::vector<double> visible_pairs;
+  // Of each problem, exact once data are there and the formula has run. Empty: as planned.
+  std::vector<PairTotal> visible_pairs;
 };
 
 // Parsed options of one request; what they are only the method knows.

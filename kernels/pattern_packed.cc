@@ -155,9 +155,8 @@ Outputs ForSequences(Ops& ops, const Inputs& in, std::span<const TensorInfo> inp
     out_shapes.push_back({shape.B, shape.H, shape.Nq, shape.Dv});
     lse_shapes.push_back({shape.B, shape.H, shape.Nq});
     const size_t count = queries[p].size() - 1;
-    whole.visible_pairs.push_back(std::accumulate(parts.visible_pairs.begin() + at,
-                                                  parts.visible_pairs.begin() + at + count, 0.0));
-    at += count;
+    PairTotal& pairs = whole.visible_pairs.emplace_back();
+    for (size_t s = 0; s < count; ++s) pairs += parts.visible_pairs[at++];
   }
   whole.out =
       ops.JoinRows(parts.out, 2, out_shapes, queries, in.q[0].dtype, LayoutsOf(in.q), counts);

@@ -13,7 +13,7 @@ namespace {
 // Parts of one batch row, heads included.
 struct RowParts {
   std::vector<AttendRow> parts;
-  double pairs = 0;  // over heads
+  PairTotal pairs;
 };
 
 class RowMaker {
@@ -50,7 +50,8 @@ class RowMaker {
       made.parts.back().offset = row.offset;
       // A mean over heads times their number is whole again once rounded.
       const double pairs = made.parts.back().visible_pairs * static_cast<double>(problem.H);
-      made.pairs += std::round(pairs);
+      made.pairs.known += std::round(pairs);
+      if (const auto& count = made.parts.back().pair_count) made.pairs.counted.push_back(count);
     }
     return made;
   }
@@ -104,8 +105,9 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
   // Index tensors that were refused must not be followed.
   for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
     const ProblemShape& problem = in.problems[p];
-    double pairs = 0;
+    PairTotal pairs;
     RowParts made;
+    const bool may_differ = maker.has_segments() || rows_differ;
     const auto add = [&](const RowGroup& group, int64_t b, bool is_alike) {
       if (!is_alike) {
         made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal}, problem, p,
@@ -119,7 +121,9 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
         rows.parts[part][p].push_back(AttendRow(made.parts[part]));
         rows.parts[part][p].back().count = group.count;
       }
-      pairs += made.pairs * static_cast<double>(group.count);
+      PairTotal more = made.pairs;
+      more.known *= static_cast<double>(group.count);
+      pairs += more;
       return true;
     };
     if (ops.stream().is_dry()) {
@@ -129,7 +133,7 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
         if (!add(group, 0, /*is_alike=*/false)) break;
       }
     } else {
-      AddRows(problem, maker.has_segments() || rows_differ, add);
+      AddRows(problem, may_differ, add);
     }
     rows.visible_pairs.push_back(pairs);
   }

@@ -7,7 +7,7 @@ namespace attnd {
 
 struct PatternRows {
   std::vector<AttendRows> parts;
-  std::vector<double> visible_pairs;  // as in Outputs
+  std::vector<PairTotal> visible_pairs;  // as in Outputs
 };
 
 // With lengths, offsets and segment ids of `in`. `rows_differ`: see PatternExtras.

@@ -149,18 +149,18 @@ inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t q_tiles = keys_[i].slots.count == 0 ? 0 : CeilDiv(slots, kTile);
     pair_.LoadKeyBias(pattern, tiles[i], &keys_[i]);
-    visible.emplace_back(pattern, &Pattern::by_key, tiles[i], q_tiles);
+    visible.emplace_back(pattern, &Pattern::by_key, tiles[i], TileChoice{.end = q_tiles});
   }
   const HeadSums sums = SumsOf(h);
   GradQueries queries;
   for (;;) {
     int64_t tile = VisibleTile::kNone;
-    for (const VisibleTiles& v : visible) tile = std::min(tile, v.tile().index);
+    for (const VisibleTiles& v : visible) tile = std::min(tile, v.index());
     if (tile == VisibleTile::kNone || CheckPoint()) return;
     pair_.LoadQueries(h, pattern, tile, &queries);
     bool first = true;
     for (size_t i = 0; i < tiles.size(); ++i) {
-      if (visible[i].tile().index != tile) continue;
+      if (visible[i].index() != tile) continue;
       AddPair(&queries, &keys_[i], visible[i].tile(), sums, first);
       visible[i].Next();
       first = false;

@@ -142,6 +142,7 @@ inline void AttendQueries(const AttendItem& item, float* scratch, float* state) 
   KeyTiles keys(item, take);
   const TermSpace space(item, take);
   absl::InlinedVector<QueryTile, kMaxItemTiles> tiles;
+  ComputedTile computed[kBlockTiles];
   for (int64_t i = 0; i < CeilDiv(item.rows, kTile); ++i) {
     tiles.emplace_back(item, i, scores, space, take).LoadQueries();
   }
@@ -150,9 +151,12 @@ inline void AttendQueries(const AttendItem& item, float* scratch, float* state) 
     QueryTile& tile = *std::min_element(tiles.begin(), tiles.end(), behind);
     if (tile.next() == VisibleTile::kNone) break;
     if (CheckPoint()) return;
-    tile.Advance(&keys);
+    tile.Advance(&keys, computed);
   }
-  for (QueryTile& tile : tiles) state == nullptr ? tile.Store() : tile.Save(state);
+  for (QueryTile& tile : tiles) {
+    state == nullptr ? tile.Store() : tile.Save(state);
+    tile.TellPairs();
+  }
 }
 
 // The rows of an item whose key tiles were looked at in `parts` parts, in their order.

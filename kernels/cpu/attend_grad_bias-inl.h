@@ -68,11 +68,10 @@ inline void ShareOfBias::EachPair(int64_t tile, int64_t q_begin, int64_t q_end,
       pair.LoadKeys(h / plan_.group, pattern, tile, &keys_);
       if (keys_.slots.count == 0) continue;
       pair.LoadKeyBias(pattern, tile, &keys_);
-      VisibleTiles visible(pattern, &Pattern::by_key, tile, q_end);
+      VisibleTiles visible(pattern, &Pattern::by_key, tile, {.begin = q_begin, .end = q_end});
       for (; !visible.done(); visible.Next()) {
-        if (visible.tile().index < q_begin) continue;
         if (CheckPoint()) return;
-        pair.LoadQueries(h, pattern, visible.tile().index, &queries_);
+        pair.LoadQueries(h, pattern, visible.index(), &queries_);
         if (queries_.slots.count == 0) continue;
         pair.Weigh(&queries_, &keys_, visible.tile());
         visit(pair);

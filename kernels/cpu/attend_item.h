@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 
@@ -55,6 +56,10 @@ struct AttendItem {
   int64_t tile = 0;  // of pattern->by_query: the first one's
   // Of the visible key tiles [skip, skip + count), the rest belongs to other parts.
   int64_t skip = 0, count = INT64_MAX;
+  // Where visible pairs of tiles whose masks are computed are added up, each for `heads_alike`
+  // heads; null: they are not wanted.
+  std::atomic<int64_t>* computed_pairs = nullptr;
+  int64_t heads_alike = 1;
 
   // True: something is to be done to scores between product and exponential.
   bool has_terms = false;

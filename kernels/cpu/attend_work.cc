@@ -45,7 +45,8 @@ bool HasTerms(const AttendArgs& args, const AttendProblem& p, const Pattern* pat
   const AttendTerms& t = p.terms;
   const bool tensors = t.bias.given() || t.alibi_slopes.given() || t.table.given() || t.r.given();
   const bool constants =
-      pattern != nullptr && (!pattern->key_bias.empty() || !pattern->terms.empty());
+      pattern != nullptr &&
+      (!pattern->key_bias.empty() || !pattern->terms.empty() || pattern->computed_terms != nullptr);
   return tensors || constants || args.params.softcap > 0 ||
          args.params.weighting != Weighting::kSoftmax;
 }
@@ -122,7 +123,9 @@ void AttendWork::List() {
     const AttendProblem& p = args_.problems[n];
     for (int64_t b = 0; b < p.q.shape[0]; ++b) {
       int64_t used = states;
-      for (int64_t h = 0; h < p.q.shape[1]; ++h) ListHead(n, b, h, &used);
+      PairCount* count = p.rows[b].pair_count.get();
+      const bool counts = count != nullptr && !count->is_claimed.exchange(true);
+      for (int64_t h = 0; h < p.q.shape[1]; ++h) ListHead(n, b, h, counts, &used);
       states += SplitRule(p, p.rows[b]).states;
     }
   }
@@ -132,7 +135,8 @@ void AttendWork::List() {
   std::sort(items_.begin(), items_.end());
 }
 
-void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, int64_t* states) {
+void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, bool counts_pairs,
+                          int64_t* states) {
   const AttendProblem& p = args_.problems[problem];
   const AttendRow& row = p.rows[b];
   const Pattern* pattern = row.Of(h);
@@ -141,7 +145,9 @@ void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, int64_t* states
   const int64_t slots = Slots(pattern, Nq), key_tiles = CeilDiv(KeySlots(pattern, row.nk), kTile);
   const int64_t seeing = Slots(pattern, row.nq);
   int64_t spare = rule.states / p.q.shape[1];  // what the head may use
-  const Entry head = {.problem = problem, .head = static_cast<int32_t>(b * p.q.shape[1] + h)};
+  const Entry head = {.problem = problem,
+                      .head = static_cast<int32_t>(b * p.q.shape[1] + h),
+                      .counts_pairs = counts_pairs && (h == 0 || !row.head_patterns.empty())};
   Entry open = head;  // tiles that are collected
   const auto close = [&] {
     Add(open);
@@ -250,6 +256,10 @@ AttendItem AttendWork::Whole(int64_t n) const {
                      .tile = entry.first / kTile,
                      .has_terms = HasTerms(args_, p, pattern)};
   if (pattern != nullptr && !pattern->key_rows.empty()) item.key_rows = pattern->key_rows.data();
+  if (entry.counts_pairs) {
+    item.computed_pairs = &row.pair_count->pairs;
+    item.heads_alike = row.head_patterns.empty() ? H : 1;
+  }
   if (!entry.is_placed) {
     item.query_rows = unplaced_.data() + entry.first;
     item.queries = 0;

@@ -27,6 +27,8 @@ class AttendWork {
   int64_t states() const { return states_; }
   double serial_seconds() const { return serial_seconds_; }
   int64_t dry_items() const { return dry_items_; }
+  // At most, of the list of items, three times as large while it grows.
+  int64_t host_bytes() const { return 3 * dry_items_ * static_cast<int64_t>(sizeof(Entry)); }
 
   // Reads patterns. The items are in host memory, some bytes for each 64 queries.
   void List();
@@ -54,10 +56,11 @@ class AttendWork {
     int64_t rows = 0;
     bool is_placed = true;  // false: rows of unplaced_, which see nothing
     int32_t split = -1, part = 0;
+    bool counts_pairs = false;  // AttendItem::computed_pairs
     auto operator<=>(const Entry&) const = default;
   };
 
-  void ListHead(int32_t problem, int64_t b, int64_t h, int64_t* states);
+  void ListHead(int32_t problem, int64_t b, int64_t h, bool counts_pairs, int64_t* states);
   void ListUnplaced(const Pattern& pattern, const Entry& head, int64_t Nq);
   void Add(const Entry& entry);
 

@@ -49,27 +49,31 @@ class QueryTile {
         queries_(std::clamp<int64_t>(item.queries - first_, 0, kTile)),
         panels_(CeilDiv(queries_, kPanel)),
         visible_(item.pattern, &Pattern::by_query, item.tile + index,
-                 queries_ == 0 ? 0 : CeilDiv(item.keys, kTile)),
-        left_(item.count),
+                 {.end = queries_ == 0 ? 0 : CeilDiv(item.keys, kTile),
+                  .skip = item.skip,
+                  .count = item.count}),
         qt_(take(item.D * kTile)),
         scores_(scores),
         sum_vp_(take(item.Dv * kTile)),
         max_(take(kTile)),
         sum_(take(kTile)),
         shrink_(take(kTile)),
-        terms_(item, first_, queries_, space, take) {
-    visible_.Skip(item.skip);
-  }
+        terms_(item, first_, queries_, space, take) {}
 
   void LoadQueries();
   // The next key tile to work on, VisibleTile::kNone after the last.
-  int64_t next() const { return left_ == 0 ? VisibleTile::kNone : visible_.tile().index; }
-  // Works on up to kBlockTiles of them.
-  void Advance(KeyTiles* keys);
+  int64_t next() const { return visible_.index(); }
+  // Works on up to kBlockTiles of them. `computed`: space for as many, of no meaning afterwards.
+  void Advance(KeyTiles* keys, ComputedTile* computed);
   void Store();
 
   // The state, AttendStateFloats of it, for another one that looked at other keys.
   void Save(float* state) const;
+  // To the item's computed_pairs.
+  void TellPairs() const {
+    if (computed_pairs_ == 0) return;
+    t_.computed_pairs->fetch_add(computed_pairs_ * t_.heads_alike, std::memory_order_relaxed);
+  }
   // Adds what another one saved. Sums are of disjoint keys.
   void Merge(const float* state);
 
@@ -86,7 +90,8 @@ class QueryTile {
     SlotRange at[kBlockTiles];
   };
 
-  Block NextBlock(KeyTiles* keys);
+  Block NextBlock(KeyTiles* keys, ComputedTile* computed);
+  void CountPairs(const KeyPart& part);
   void Score(const KeyPart& part, int64_t panel, const Rows& k);
   void Mask(const KeyPart& part, int64_t panel);
   Stretches StretchesOf(const Block& block, int64_t strip) const;
@@ -114,7 +119,7 @@ class QueryTile {
   const AttendItem& t_;
   int64_t first_, queries_, panels_;
   VisibleTiles visible_;
-  int64_t left_;  // of the item's count
+  int64_t computed_pairs_ = 0;  // visible ones of tiles whose mask is computed
   bool has_values_ = false;
   float* qt_;                    // [panel][D][kPanel], times query_scale
   float* scores_;                // [key of the block][kPanel]; scores, then weights
@@ -156,26 +161,33 @@ inline void QueryTile::LoadQueries() {
   std::fill_n(sum_, kTile, has_sink ? 1.0f : 0.0f);
 }
 
-inline QueryTile::Block QueryTile::NextBlock(KeyTiles* keys) {
+inline QueryTile::Block QueryTile::NextBlock(KeyTiles* keys, ComputedTile* computed) {
   Block block;
   uint32_t busy = 0;
   while (block.count < kBlockTiles && next() != VisibleTile::kNone) {
-    const VisibleTile tile = visible_.tile();
+    const VisibleTile tile = visible_.TakeTile(&computed[block.count]);
     visible_.Next();
-    --left_;
     keys->Prefetch(next());
     const int64_t first = tile.index * kTile, n = std::min(kTile, t_.keys - first);
     const int place = keys->Prepare(tile.index, busy);
     busy |= 1u << place;
     block.parts[block.count++] = {first,      n,     block.keys,         tile.mask,
                                   tile.terms, place, keys->absent(place)};
+    if (tile.is_computed && t_.computed_pairs != nullptr) CountPairs(block.parts[block.count - 1]);
     block.keys += n;
   }
   return block;
 }
 
-inline void QueryTile::Advance(KeyTiles* keys) {
-  Block block = NextBlock(keys);
+inline void QueryTile::CountPairs(const KeyPart& part) {
+  const uint64_t queries = queries_ == kTile ? ~uint64_t{0} : (uint64_t{1} << queries_) - 1;
+  for (int64_t key = 0; key < part.keys; ++key) {
+    computed_pairs_ += std::popcount(part.Sees(key) & queries);
+  }
+}
+
+inline void QueryTile::Advance(KeyTiles* keys, ComputedTile* computed) {
+  Block block = NextBlock(keys, computed);
   for (int64_t p = 0; p < panels_; ++p) {
     for (int i = 0; i < block.count; ++i) {
       KeyPart& part = block.parts[i];

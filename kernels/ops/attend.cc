@@ -56,6 +56,20 @@ AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendRows> par
 
 }  // namespace
 
+PairTotal& PairTotal::operator+=(const PairTotal& more) {
+  known += more.known;
+  counted.insert(counted.end(), more.counted.begin(), more.counted.end());
+  return *this;
+}
+
+double PairTotal::total() const {
+  double sum = known;
+  for (const auto& count : counted) {
+    sum += static_cast<double>(count->pairs.load(std::memory_order_relaxed));
+  }
+  return sum;
+}
+
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
                       const AttendRows& rows, const AttendTensors& terms) {
   return AttendParts(*this, {q, k, v, params, terms}, {&rows, 1}, std::nullopt);

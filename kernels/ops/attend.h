@@ -14,6 +14,7 @@
 // j that of key row j; row r of k2 counts as key row Nk + r of k.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -45,6 +46,22 @@ struct AttendParams {
   bool operator==(const AttendParams&) const = default;
 };
 
+// Visible pairs of tiles whose masks are computed (Run::kComputed), which attend counts as it meets
+// them: the first launch over the row does, for all query heads.
+struct PairCount {
+  std::atomic<int64_t> pairs = 0;
+  std::atomic<bool> is_claimed = false;
+};
+
+// Visible pairs of a problem, over its rows and query heads.
+struct PairTotal {
+  double known = 0;
+  std::vector<std::shared_ptr<const PairCount>> counted;  // complete once attend has run
+
+  PairTotal& operator+=(const PairTotal& more);
+  double total() const;
+};
+
 // What one batch row of a problem sees: queries [0, nq), keys [0, nk) and, of those, what the
 // pattern shows (none: everything; on a dry stream always none: only the counts tell). A pattern
 // without gather order covers at least nq x nk pairs, often the views' whole Nq x Nk: it is clipped
@@ -57,11 +74,12 @@ struct AttendRow {
   std::shared_ptr<const Pattern> pattern;                     // of all heads
   std::vector<std::shared_ptr<const Pattern>> head_patterns;  // or H of them, one a query head
   int64_t offset = 0;                                         // position of query row 0
-  double visible_pairs = 0;  // of one head (the mean), for accounting and prediction
-  double visible_tiles = 0;  // 64 x 64 tiles visited, of one head
-  bool gathers = false;      // some pattern has query_rows or key_rows; told on a dry stream too
-  bool is_counted = true;    // false on a dry stream: visible_tiles is about
-  bool is_listed = false;    // its patterns are (Pattern::is_listed); told on a dry stream too
+  double visible_pairs = 0;               // of one head (the mean), for accounting and prediction
+  std::shared_ptr<PairCount> pair_count;  // what visible_pairs leaves out; null: nothing
+  double visible_tiles = 0;               // 64 x 64 tiles visited, of one head
+  bool gathers = false;    // some pattern has query_rows or key_rows; told on a dry stream too
+  bool is_counted = true;  // false on a dry stream: visible_tiles is about
+  bool is_listed = false;  // its patterns are (Pattern::is_listed); told on a dry stream too
   int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
 
   const Pattern* Of(int64_t h) const {

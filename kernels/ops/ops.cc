@@ -142,6 +142,8 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const PatternSource& source) {
 
 AttendRow Ops::Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads) {
   AttendRow row{.nq = nq, .nk = nk};
+  const bool counts_pairs = std::any_of(heads.begin(), heads.end(),
+                                        [](const PatternSource& head) { return !head.is_counted; });
   for (const PatternSource& head : heads) {
     // A stopped run leaves parts of patterns behind.
     if (CheckPoint()) Fail(StoppedStatus());
@@ -154,7 +156,10 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
       std::shared_ptr<const Pattern> pattern = patterns_ != nullptr
                                                    ? patterns_->Get(head)
                                                    : std::make_shared<const Pattern>(head.build());
-      if (!head.is_counted) counts = CountsOf(*pattern, {nq, nk});
+      if (counts_pairs) counts = CountsOf(*pattern, {nq, nk});
+      if (counts_pairs && !pattern->counts_pairs && row.pair_count == nullptr) {
+        row.pair_count = std::make_shared<PairCount>();
+      }
       row.head_patterns.push_back(std::move(pattern));
     } else {
       row.head_patterns.push_back(nullptr);

@@ -13,7 +13,7 @@
 namespace attnd {
 namespace {
 
-constexpr int32_t kHidden = -2;  // no tile
+constexpr int32_t kHidden = -3;  // no tile
 
 // Four chains side by side: one multiplication waits for the last one of its own chain only.
 uint64_t Hash(const uint64_t* words, size_t count) {
@@ -45,17 +45,15 @@ struct ShapeHash {
   }
 };
 
-// What was found for a shape. Shapes that keep coming up new are not worth keeping.
-using Known = std::unordered_map<TileShape, int32_t, ShapeHash>;
-constexpr size_t kMaxKnown = 1 << 16;
-
-template <class Find>
-int32_t Remember(const TileShape& shape, Known* known, const Find& find) {
-  if (shape.size == 0 || known->size() >= kMaxKnown) return find();
-  const auto [place, is_new] = known->try_emplace(shape);
-  if (is_new) place->second = find();
-  return place->second;
+// Pairs of the first `queries` and `keys` of a tile that see each other.
+int64_t PairsOf(const TileMask& mask, int64_t queries, int64_t keys) {
+  int64_t pairs = 0;
+  for (int64_t k = 0; k < keys; ++k) pairs += std::popcount(mask[k] & LowBits(queries));
+  return pairs;
 }
+
+// What was found for a shape.
+using Known = std::unordered_map<TileShape, int32_t, ShapeHash>;
 
 }  // namespace
 
@@ -79,9 +77,10 @@ struct PatternBuilder::Interned {
   }
 };
 
-PatternBuilder::PatternBuilder(int64_t Nq, int64_t Nk)
+PatternBuilder::PatternBuilder(int64_t Nq, int64_t Nk, const StoredLimits& limits)
     : Nq_(Nq),
       Nk_(Nk),
+      limits_(limits),
       masks_(std::make_unique<Interned<TileMask>>()),
       terms_(std::make_unique<Interned<TileTerms>>()) {
   assert(Nq >= 0 && Nk >= 0 && Tiles(Nq) < INT32_MAX && Tiles(Nk) < INT32_MAX);
@@ -99,8 +98,13 @@ int64_t PatternBuilder::KeysOf(int64_t key_tile) const {
 void PatternBuilder::Add(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t mask,
                          int32_t terms) {
   if (count <= 0 || mask == kHidden) return;
-  entries_.push_back(
-      {q_tile, {static_cast<int32_t>(first_key_tile), static_cast<int32_t>(count), mask, terms}});
+  const Run run{static_cast<int32_t>(first_key_tile), static_cast<int32_t>(count), mask, terms};
+  if (!entries_.empty() && entries_.back().q_tile == q_tile &&
+      Continues(entries_.back().run, run)) {
+    entries_.back().run.count += run.count;
+  } else {
+    entries_.push_back({q_tile, run});
+  }
 }
 
 void PatternBuilder::AddFull(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t terms) {
@@ -142,59 +146,111 @@ int32_t PatternBuilder::Intern(int64_t q_tile, int64_t key_tile, TileMask mask) 
   return all == queries ? Run::kFull : masks_->Find(mask);
 }
 
-void PatternBuilder::Add(const Predicate& visible, const Constants* constants) {
-  const auto mask_of = [&](int64_t q_tile, int64_t key_tile) {
-    const auto find = [&] {
-      TileMask mask;
-      mask.fill(~uint64_t{0});
-      visible.Keep(q_tile, key_tile, &mask);
-      return Intern(q_tile, key_tile, mask);
-    };
-    // A tile that Nq or Nk cuts has a mask of its own.
-    if (QueriesOf(q_tile) < kTile || KeysOf(key_tile) < kTile) return find();
-    return Remember(visible.Shape(q_tile, key_tile), &masks_->known, find);
-  };
-  const auto terms_of = [&](int64_t q_tile, int64_t key_tile) {
-    if (constants == nullptr) return Run::kNoTerms;
-    return Remember(constants->Shape(q_tile, key_tile), &terms_->known, [&] {
-      TileTerms terms;
-      constants->Fill(q_tile, key_tile, &terms);
-      return AddTerms(std::move(terms));
-    });
-  };
-  masks_->known.clear();
-  terms_->known.clear();
+// Tiles that are looked at for each mask that is made to see whether a tile before had it.
+constexpr int64_t kLooksOfTry = 8;
+
+// One row of tiles on its way into the pattern, and what it has used of the limits.
+struct PatternBuilder::RowWalk {
+  int64_t q_tile = 0;
+  int64_t end = 0;         // of its last span
+  size_t first_entry = 0;  // of the row
+  int64_t masks = 0, tries = 0, looks = 0;
+  bool is_over = false;  // the rest of the row is one run
+};
+
+void PatternBuilder::Add(Visible visible, ConstantsPtr constants) {
+  assert(visible_ == nullptr && entries_.empty());
+  visible_ = std::move(visible);
+  constants_ = std::move(constants);
   std::vector<TileSpan> spans;
   for (int64_t q_tile = 0; q_tile < Tiles(Nq_); ++q_tile) {
     if (CheckPoint()) return;
     spans.clear();
-    visible.Spans(q_tile, 0, Tiles(Nk_), &spans);
+    visible_->Spans(q_tile, 0, Tiles(Nk_), &spans);
+    if (spans.empty()) continue;
+    RowWalk walk{.q_tile = q_tile, .end = spans.back().last, .first_entry = entries_.size()};
     for (const TileSpan& span : spans) {
-      if (span.full && constants == nullptr) {
-        AddFull(q_tile, span.first, span.last - span.first);
-        continue;
-      }
-      for (int64_t tile = span.first; tile < span.last; ++tile) {
-        if (CheckPoint()) return;
-        const int32_t mask = span.full ? Run::kFull : mask_of(q_tile, tile);
-        if (mask != kHidden) Add(q_tile, tile, 1, mask, terms_of(q_tile, tile));
-      }
+      if (!walk.is_over) AddSpan(span, &walk);
     }
   }
 }
 
-void PatternBuilder::AddBand(int64_t lo, int64_t hi) { Add(*Band(lo, hi)); }
+void PatternBuilder::AddSpan(const TileSpan& span, RowWalk* walk) {
+  const int64_t q_tile = walk->q_tile;
+  const int32_t computed_terms = constants_ == nullptr ? Run::kNoTerms : Run::kComputed;
+  const auto is_full_up = [&] {
+    return static_cast<int64_t>(entries_.size() - walk->first_entry) >= limits_.runs;
+  };
+  const auto compute_rest = [&](int64_t from) {
+    walk->is_over = true;
+    Add(q_tile, from, walk->end - from, Run::kComputed, computed_terms);
+  };
+  if (is_full_up()) return compute_rest(span.first);
+  if (span.full && constants_ == nullptr) {
+    return AddFull(q_tile, span.first, span.last - span.first);
+  }
+  for (int64_t tile = span.first; tile < span.last; ++tile) {
+    if (is_full_up()) return compute_rest(tile);
+    const int32_t mask = span.full ? Run::kFull : MaskOf(tile, walk);
+    if (mask == Run::kComputed || walk->looks++ >= limits_.looks) {
+      return Add(q_tile, tile, span.last - tile, span.full ? Run::kFull : Run::kComputed,
+                 computed_terms);
+    }
+    if (mask != kHidden) Add(q_tile, tile, 1, mask, TermsOf(q_tile, tile));
+  }
+}
+
+// Run::kComputed where the mask is not worth keeping.
+int32_t PatternBuilder::MaskOf(int64_t key_tile, RowWalk* walk) {
+  const int64_t q_tile = walk->q_tile;
+  const auto find = [&] {
+    TileMask mask;
+    mask.fill(~uint64_t{0});
+    visible_->Keep(q_tile, key_tile, &mask);
+    return Intern(q_tile, key_tile, mask);
+  };
+  // A tile that Nq or Nk cuts has a mask of its own.
+  const bool is_cut = QueriesOf(q_tile) < kTile || KeysOf(key_tile) < kTile;
+  const TileShape shape = is_cut ? TileShape{} : visible_->Shape(q_tile, key_tile);
+  if (shape.size > 0) {
+    const auto known = masks_->known.find(shape);
+    if (known != masks_->known.end()) return known->second;
+    if (static_cast<int64_t>(masks_->known.size()) < limits_.shapes) {
+      return masks_->known[shape] = find();
+    }
+  }
+  if (walk->masks >= limits_.masks || walk->tries++ >= limits_.looks / kLooksOfTry) {
+    return Run::kComputed;
+  }
+  const size_t before = masks_->values.size();
+  const int32_t mask = find();
+  walk->masks += masks_->values.size() > before;
+  return mask;
+}
+
+int32_t PatternBuilder::TermsOf(int64_t q_tile, int64_t key_tile) {
+  if (constants_ == nullptr) return Run::kNoTerms;
+  const bool is_full_up = static_cast<int64_t>(terms_->values.size()) >= limits_.terms;
+  const auto find = [&] {
+    TileTerms terms;
+    constants_->Fill(q_tile, key_tile, &terms);
+    return AddTerms(std::move(terms));
+  };
+  const TileShape shape = constants_->Shape(q_tile, key_tile);
+  if (shape.size == 0) return is_full_up ? Run::kComputed : find();
+  const auto known = terms_->known.find(shape);
+  if (known != terms_->known.end()) return known->second;
+  return is_full_up ? Run::kComputed : terms_->known[shape] = find();
+}
+
+void PatternBuilder::AddBand(int64_t lo, int64_t hi) { Add(Band(lo, hi)); }
 
 Pattern PatternBuilder::Build() && {
   if (CheckPoint()) entries_.clear();
   Pattern pattern{.Nq = Nq_, .Nk = Nk_};
   std::vector<int64_t> mask_pairs;
   mask_pairs.reserve(masks_->values.size());
-  for (const TileMask& mask : masks_->values) {
-    int64_t bits = 0;
-    for (uint64_t word : mask) bits += std::popcount(word);
-    mask_pairs.push_back(bits);
-  }
+  for (const TileMask& mask : masks_->values) mask_pairs.push_back(PairsOf(mask, kTile, kTile));
   const auto before = [](const Entry& a, const Entry& b) {
     return std::pair(a.q_tile, a.run.first) < std::pair(b.q_tile, b.run.first);
   };
@@ -204,27 +260,51 @@ Pattern PatternBuilder::Build() && {
   TileRows& rows = pattern.by_query;
   rows.begin.reserve(Tiles(Nq_) + 1);
   rows.begin.push_back(0);
+  rows.runs.reserve(entries_.size());
   auto entry = entries_.begin();
   for (int64_t q_tile = 0; q_tile < Tiles(Nq_); ++q_tile) {
     for (; entry != entries_.end() && entry->q_tile == q_tile; ++entry) {
       const Run& run = entry->run;
       const int64_t end = int64_t{run.first} + run.count;
       pattern.visible_tiles += run.count;
-      pattern.visible_pairs +=
-          run.mask == Run::kFull
-              ? QueriesOf(q_tile) * (std::min(end * kTile, Nk_) - run.first * kTile)
-              : mask_pairs[run.mask] * run.count;
+      if (run.mask == Run::kFull) {
+        pattern.visible_pairs +=
+            QueriesOf(q_tile) * (std::min(end * kTile, Nk_) - run.first * kTile);
+      } else if (run.mask == Run::kComputed) {
+        pattern.counts_pairs = false;
+      } else {
+        pattern.visible_pairs += mask_pairs[run.mask] * run.count;
+      }
+      if (run.is_computed()) {
+        pattern.computed_masks = visible_;
+        pattern.computed_terms = constants_;
+      }
       AppendRun(run, rows.begin.back(), &rows.runs);
     }
     rows.begin.push_back(static_cast<int64_t>(rows.runs.size()));
   }
   entries_ = {};
   rows.runs.shrink_to_fit();
-  pattern.by_key = Transposed(rows, Tiles(Nk_));
+  Transpose(&pattern);
   pattern.masks = std::move(masks_->values);
   pattern.masks.shrink_to_fit();
   pattern.terms = std::move(terms_->values);
   return pattern;
+}
+
+// Where rows differ much from their neighbours, key tiles would have more runs than query tiles:
+// each is computed as a whole instead.
+void PatternBuilder::Transpose(Pattern* pattern) const {
+  const int64_t rows = Tiles(Nq_), columns = Tiles(Nk_);
+  const int64_t most = visible_ == nullptr ? INT64_MAX : 2 * limits_.runs * (rows + columns);
+  pattern->by_key = Transposed(pattern->by_query, columns, most);
+  if (!pattern->by_key.begin.empty()) return;
+  const Run whole{0, static_cast<int32_t>(rows), Run::kComputed,
+                  constants_ == nullptr ? Run::kNoTerms : Run::kComputed};
+  for (int64_t tile = 0; tile <= columns; ++tile) pattern->by_key.begin.push_back(tile);
+  pattern->by_key.runs.assign(columns, whole);
+  pattern->computed_masks = visible_;
+  pattern->computed_terms = constants_;
 }
 
 PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths) {
@@ -247,12 +327,12 @@ PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths) {
       if (run.mask == Run::kFull) {
         counts.pairs +=
             static_cast<double>(queries * (std::min(end * kTile, Nk) - run.first * kTile));
-        continue;
-      }
-      for (int64_t tile = run.first; tile < end; ++tile) {
-        for (int64_t k = 0; k < std::min(kTile, Nk - tile * kTile); ++k) {
-          counts.pairs += std::popcount(pattern.masks[run.mask][k] & LowBits(queries));
-        }
+      } else if (run.mask != Run::kComputed) {
+        const TileMask& mask = pattern.masks[run.mask];
+        const bool is_cut = end * kTile > Nk;
+        counts.pairs += static_cast<double>((end - run.first - (is_cut ? 1 : 0)) *
+                                            PairsOf(mask, queries, kTile));
+        if (is_cut) counts.pairs += static_cast<double>(PairsOf(mask, queries, Nk % kTile));
       }
     }
   }

@@ -19,15 +19,18 @@ constexpr int64_t kTile = 64;  // queries and keys of one tile
 // kernels keep queries in vector lanes.
 using TileMask = std::array<uint64_t, kTile>;
 
-// `count` consecutive tiles. mask = kFull: every pair is visible; else every tile of the run has
-// masks[mask]. Runs keep dense causal attention at a million tokens small (two runs a row).
+// `count` consecutive tiles. mask = kFull: every pair is visible; kComputed: ComputeMask tells for
+// each tile; else every tile of the run has masks[mask]. Runs keep dense causal attention at a
+// million tokens small (two runs a row).
 struct Run {
   static constexpr int32_t kFull = -1;
   static constexpr int32_t kNoTerms = -1;
+  static constexpr int32_t kComputed = -2;  // also of terms: ComputeTerms tells
   int32_t first = 0;
   int32_t count = 0;
   int32_t mask = kFull;
   int32_t terms = kNoTerms;  // of Pattern::terms, the same in every tile of the run
+  bool is_computed() const { return mask == kComputed || terms == kComputed; }
   bool operator==(const Run&) const = default;
 };
 
@@ -54,6 +57,12 @@ struct PairList {
   bool operator==(const PairList&) const = default;
 };
 
+class Predicate;  // pattern_predicate.h
+class Constants;  // pattern_constants.h
+// What combines by And, Or, Not: pattern_predicate.h.
+using Visible = std::shared_ptr<const Predicate>;
+using ConstantsPtr = std::shared_ptr<const Constants>;
+
 // Immutable once built; pure host data. Tiles are of *slots*: places in an optional gather order of
 // query rows and of key rows. Slots beyond Nq or Nk never count as visible.
 struct Pattern {
@@ -62,6 +71,10 @@ struct Pattern {
   TileRows by_key;  // row = key tile, runs of query tiles: the transposed plan of the backward
   std::vector<TileMask> masks;   // de-duplicated; shared by both directions
   std::vector<TileTerms> terms;  // likewise
+  // Of computed runs, null if there are none: what `masks` and `terms` would hold. Their memory is
+  // that of the data that they follow from, O(Nq + Nk) or what the caller sent.
+  Visible computed_masks;
+  ConstantsPtr computed_terms;
   // Empty: slot s is row s. Else slot s is query row query_rows[s], or no query (-1). A row stands
   // in at most one slot; one that stands in none sees nothing.
   std::vector<int32_t> query_rows;
@@ -72,22 +85,40 @@ struct Pattern {
   // Of a listed pattern, whose tiles would be nearly empty: it is these pairs of rows in natural
   // order, and has neither tiles nor anything else that is told above.
   PairList keys_of, queries_of;  // of every query; of every key, the same pairs
-  int64_t visible_pairs = 0;     // of slots
+  int64_t visible_pairs = 0;     // of slots, apart from tiles whose mask is computed
   int64_t listed_again = 0;      // of these, pairs that a list holds once more
-  int64_t visible_tiles = 0;
+  int64_t visible_tiles = 0;     // computed ones included, whether they show a pair or not
+  bool counts_pairs = true;      // no mask is computed
 
   bool is_listed() const { return !keys_of.begin.empty(); }
 };
 
-class Predicate;     // pattern_predicate.h
-class Constants;     // pattern_constants.h
+// What a mask shows of the pairs of slots below Nq and Nk.
+enum class TileSight : uint8_t { kNothing, kSome, kEverything };
+// The mask of a tile of a run whose mask is computed, clipped to Nq and Nk. Costs about a
+// microsecond.
+TileSight ComputeMask(const Pattern& pattern, int64_t q_tile, int64_t key_tile, TileMask* mask);
+// The terms of a tile of a run whose terms are computed. `terms` is reused.
+void ComputeTerms(const Pattern& pattern, int64_t q_tile, int64_t key_tile, TileTerms* terms);
+
 struct PatternPlan;  // pattern_plan.h
+struct TileSpan;     // pattern_predicate.h
+
+// What a pattern keeps of each row of tiles; what is beyond is computed where it is needed, so that
+// no data a caller sends can make a pattern larger than this.
+struct StoredLimits {
+  int64_t runs = 64;
+  int64_t masks = 8;      // that no tile before had
+  int64_t looks = 512;    // tiles that are looked at one by one
+  int64_t terms = 256;    // of the whole pattern
+  int64_t shapes = 1024;  // of the whole pattern: masks that are found by TileShape
+};
 
 // Collects the visible tiles of a pattern row by row, then builds both directions.
-// Cost: O(visible runs + tiles that carry a mask or terms), never O(Nq * Nk).
+// Cost: O(visible runs + tiles that are looked at), within StoredLimits for each row of tiles.
 class PatternBuilder {
  public:
-  PatternBuilder(int64_t Nq, int64_t Nk);
+  PatternBuilder(int64_t Nq, int64_t Nk, const StoredLimits& limits = {});
   ~PatternBuilder();
 
   // REQUIRES: 0 <= q_tile < ceil(Nq/64), key tiles in range, each tile added at most once. Tiles
@@ -100,8 +131,9 @@ class PatternBuilder {
   // The place of equal terms among the pattern's; kNoTerms for terms that add nothing.
   int32_t AddTerms(TileTerms terms);
 
-  // What a predicate shows; `constants` may be null.
-  void Add(const Predicate& visible, const Constants* constants = nullptr);
+  // What a predicate shows; `constants` may be null. REQUIRES: nothing else is added before or
+  // after.
+  void Add(Visible visible, ConstantsPtr constants = nullptr);
 
   // Every pair with lo <= j - i <= hi. kUnbounded (either side) means no limit.
   static constexpr int64_t kUnbounded = INT64_MAX;
@@ -116,13 +148,21 @@ class PatternBuilder {
   };
   template <class Value>
   struct Interned;
+  struct RowWalk;
   void Add(int64_t q_tile, int64_t first_key_tile, int64_t count, int32_t mask, int32_t terms);
+  void AddSpan(const TileSpan& span, RowWalk* walk);
+  int32_t MaskOf(int64_t key_tile, RowWalk* walk);
+  int32_t TermsOf(int64_t q_tile, int64_t key_tile);
+  void Transpose(Pattern* pattern) const;
   // The place of a mask, clipped here, Run::kFull, or kHidden.
   int32_t Intern(int64_t q_tile, int64_t key_tile, TileMask mask);
   int64_t QueriesOf(int64_t q_tile) const;
   int64_t KeysOf(int64_t key_tile) const;
 
   int64_t Nq_, Nk_;
+  const StoredLimits limits_;
+  Visible visible_;         // of Add
+  ConstantsPtr constants_;  // likewise
   std::vector<Entry> entries_;
   std::unique_ptr<Interned<TileMask>> masks_;
   std::unique_ptr<Interned<TileTerms>> terms_;
@@ -133,8 +173,20 @@ struct Lengths {
   int64_t nq = 0, nk = 0;
 };
 
-// What combines by And, Or, Not: pattern_predicate.h.
-using Visible = std::shared_ptr<const Predicate>;
+struct PatternCounts {
+  double pairs = 0, tiles = 0;
+  // What the pattern keeps, at most; kMany: as StoredLimits allows.
+  static constexpr int64_t kMany = INT64_MAX;
+  int64_t runs_of_row = kMany, masks = kMany;
+  // Of the source and of its predicates, for each query and key: ids, orders, coordinates.
+  int64_t slot_bytes = 64;
+};
+// Bytes and seconds of building and keeping a pattern of Nq x Nk slots with these counts.
+struct HostCost {
+  int64_t bytes = 0;
+  double seconds = 0;
+};
+HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts);
 
 // A pattern before it is built: enough to plan and to find it in the cache. Making one is cheap (no
 // work proportional to Nq or Nk unless it follows from data). The counts are those of one row's
@@ -148,13 +200,11 @@ struct PatternSource {
   bool is_counted = true;    // false: about, or a bound; CountsOf tells once the pattern is built
   bool gathers = false;      // it may have a gather order
   bool is_listed = false;    // Pattern::is_listed
+  HostCost host;             // bytes: an upper bound, with what the source holds; seconds: about
   std::function<PatternPlan()> plan;  // what it is made of; empty: every pair is visible
   std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
 };
 
-struct PatternCounts {
-  double pairs = 0, tiles = 0;
-};
 // `key` need not tell Nq and Nk. `gathers` is left to the caller.
 PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const PatternCounts& counts,
                        std::function<PatternPlan()> plan);

@@ -4,8 +4,8 @@
 #include <unordered_map>
 
 #include "kernels/core/run_control.h"
-#include "kernels/ops/pattern.h"
 #include "kernels/ops/pattern_cache_bytes.h"
+#include "kernels/ops/pattern_constants.h"
 
 namespace attnd {
 namespace {
@@ -24,6 +24,8 @@ int64_t BytesOf(const Pattern& pattern) {
              terms.labels.capacity() * sizeof(uint16_t);
   }
   bytes += pattern.masks.capacity() * sizeof(TileMask);
+  if (pattern.computed_masks != nullptr) bytes += pattern.computed_masks->bytes();
+  if (pattern.computed_terms != nullptr) bytes += pattern.computed_terms->bytes();
   bytes += (pattern.query_rows.capacity() + pattern.key_rows.capacity()) * sizeof(int32_t);
   bytes += pattern.key_bias.capacity() * sizeof(float);
   for (const PairList* list : {&pattern.keys_of, &pattern.queries_of}) {
@@ -64,8 +66,9 @@ std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
   auto built = std::make_shared<const Pattern>(source.build());
   if (CheckPoint()) return built;  // of a stopped run: a part, not to be kept
   const int64_t bytes = BytesOf(*built) + static_cast<int64_t>(2 * source.key.size());
-  if (bytes > max_bytes_) return built;  // it would put out all others, then itself
-  std::list<Impl::Entry> out;            // dropped after the lock
+  // It would put out all others, then itself.
+  if (bytes > max_bytes_) return built;
+  std::list<Impl::Entry> out;  // dropped after the lock
   MutexLock lock(&mu_);
   if (auto found = impl_->Find(source.key)) return found;  // somebody else was faster
   impl_->entries.push_front({source.key, built, bytes});

@@ -15,11 +15,13 @@ class Constants {
   virtual void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const = 0;
   // As Predicate::Shape: tiles with equal numbers have equal terms.
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const = 0;
+  virtual int64_t bytes() const = 0;  // as Predicate::bytes
 };
 
-using ConstantsPtr = std::shared_ptr<const Constants>;
+// Bytes that a pattern of Nq x Nk slots keeps of terms, at most; `bytes`: of an element of a tile.
+int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes);
 
 // ln(times) of the blocks of a row that are listed more than once, on top of Blocks(blocks).
-ConstantsPtr Multiplicities(BlockRows blocks);
+ConstantsPtr Multiplicities(BlockRowsPtr blocks);
 
 }  // namespace attnd

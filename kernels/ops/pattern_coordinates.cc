@@ -1,6 +1,9 @@
 // Predicates by coordinates of slots: a query sees the keys whose coordinate lies in its interval.
+#include <algorithm>
+#include <array>
 #include <cassert>
 #include <limits>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/pattern_predicate.h"
@@ -52,11 +55,76 @@ std::vector<Level> TreeOf(const std::vector<int32_t>& values) {
   return levels;
 }
 
+int64_t SizeOf(const Level& level) { return static_cast<int64_t>(level.size() * sizeof(Bounds)); }
+
+bool IsSorted(const Level& tiles) {
+  return std::all_of(tiles.begin(), tiles.end(), [](const Bounds& t) { return t.is_sorted; });
+}
+
+// The bounds of the queries of a tile, ascending, and who they belong to, so that the queries that
+// see a key are found by a search instead of 64 comparisons. Memory: 24 bytes a query.
+struct SortedTile {
+  int32_t bounds[kTile];
+  uint64_t queries[kTile];
+
+  // Queries whose bound is `x`. REQUIRES: made by Points.
+  uint64_t At(int32_t x) const {
+    const int64_t at = Search([x](int32_t bound) { return bound < x; });
+    return bounds[at] == x ? queries[at] : 0;
+  }
+  // Queries of the bounds before the first one that is not `before`. REQUIRES: made by Prefixes.
+  template <class Before>
+  uint64_t Until(const Before& before) const {
+    const int64_t at = Search(before);
+    return before(bounds[at]) ? queries[kTile - 1] : at == 0 ? 0 : queries[at - 1];
+  }
+
+  // queries[i]: all whose bound is bounds[i], where i is the first of these.
+  static SortedTile Points(std::span<const int32_t> bounds, uint64_t exists) {
+    SortedTile tile = Sorted(bounds, exists);
+    for (int64_t i = kTile - 1; i > 0; --i) {
+      if (tile.bounds[i - 1] == tile.bounds[i]) tile.queries[i - 1] |= tile.queries[i];
+    }
+    return tile;
+  }
+  // queries[i]: all up to bounds[i].
+  static SortedTile Prefixes(std::span<const int32_t> bounds) {
+    SortedTile tile = Sorted(bounds, LowBits(static_cast<int64_t>(bounds.size())));
+    for (int64_t i = 1; i < kTile; ++i) tile.queries[i] |= tile.queries[i - 1];
+    return tile;
+  }
+
+ private:
+  // queries[i]: that of bounds[i]; behind those that exist, none.
+  static SortedTile Sorted(std::span<const int32_t> bounds, uint64_t exists) {
+    std::pair<int32_t, uint64_t> order[kTile];
+    for (int64_t q = 0; q < kTile; ++q) {
+      const bool is_there = (exists >> q & 1) != 0;
+      order[q] = {is_there ? bounds[q] : kHighest, is_there ? uint64_t{1} << q : 0};
+    }
+    std::sort(std::begin(order), std::end(order));
+    SortedTile tile;
+    for (int64_t i = 0; i < kTile; ++i) std::tie(tile.bounds[i], tile.queries[i]) = order[i];
+    return tile;
+  }
+  // The first bound that is not `before`, or the last one. Without branches: what comes next cannot
+  // be predicted.
+  template <class Before>
+  int64_t Search(const Before& before) const {
+    int64_t at = 0;
+    for (int64_t step = kTile / 2; step > 0; step /= 2) {
+      at += before(bounds[at + step - 1]) ? step : 0;
+    }
+    return at;
+  }
+};
+
 class WithinOf : public Predicate {
  public:
   explicit WithinOf(Coordinates c)
       : c_(std::move(c)), lo_(BoundsOf(c_.lo)), hi_(BoundsOf(c_.hi)), keys_(TreeOf(c_.x)) {
     assert(c_.lo.size() == c_.hi.size());
+    if (!IsSorted(lo_) || !IsSorted(hi_) || !IsSorted(keys_[0])) Sort();
   }
   std::string key() const override {
     return absl::StrCat("within ", Fingerprint(c_.lo), " ", Fingerprint(c_.hi), " ",
@@ -67,8 +135,22 @@ class WithinOf : public Predicate {
              std::vector<TileSpan>* spans) const override {
     if (q_tile >= static_cast<int64_t>(lo_.size())) return;
     last = std::min(last, static_cast<int64_t>(keys_[0].size()));
-    const Query query{lo_[q_tile], hi_[q_tile], first, last};
-    if (first < last) Descend(keys_.size() - 1, 0, query, spans);
+    if (first >= last) return;
+    const size_t top = keys_.size() - 1;
+    std::array<Query, kFew> few;
+    const int64_t count = FewIntervals(q_tile, first, last, &few);
+    if (count < 0) return Descend(top, 0, {lo_[q_tile], hi_[q_tile], first, last}, spans);
+    if (count == 1) return Descend(top, 0, few[0], spans);
+    // What lies between the intervals is left out.
+    std::vector<TileSpan> of_each;
+    for (int64_t i = 0; i < count; ++i) Descend(top, 0, few[i], &of_each);
+    std::sort(of_each.begin(), of_each.end(),
+              [](const TileSpan& a, const TileSpan& b) { return a.first < b.first; });
+    int64_t at = first;
+    for (const TileSpan& span : of_each) {
+      Emit(std::max(at, span.first), span.last, /*full=*/false, spans);
+      at = std::max(at, span.last);
+    }
   }
 
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
@@ -77,6 +159,8 @@ class WithinOf : public Predicate {
         key_tile >= static_cast<int64_t>(keys_[0].size())) {
       return mask->fill(0);
     }
+    const Bounds& x_bounds = keys_[0][key_tile];
+    if (hi_[q_tile].max < x_bounds.min || lo_[q_tile].min > x_bounds.max) return mask->fill(0);
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
     const int64_t queries = std::clamp<int64_t>(c_.lo.size() - i, 0, kTile);
     const int64_t keys = std::clamp<int64_t>(c_.x.size() - j, 0, kTile);
@@ -92,18 +176,20 @@ class WithinOf : public Predicate {
       for (int64_t k = 0; k < kTile; ++k) (*mask)[k] &= seen[k];
       return;
     }
-    // Queries side by side often share their interval: segments, buckets.
-    for (int64_t q = 0, end = 0; q < queries; q = end) {
-      const int32_t lo = c_.lo[i + q], hi = c_.hi[i + q];
-      end = q + 1;
-      while (end < queries && c_.lo[i + end] == lo && c_.hi[i + end] == hi) ++end;
-      const uint64_t bits = BitsBetween(q, end);
-      for (int64_t k = 0; k < keys; ++k) {
-        const int32_t x = c_.x[j + k];
-        seen[k] |= lo <= x && x <= hi ? bits : 0;
-      }
+    for (int64_t k = 0; k < keys; ++k) {
+      const int32_t x = c_.x[j + k];
+      seen[k] = is_points_ ? by_lo_[q_tile].At(x) : by_lo_[q_tile].Until([x](int32_t lo) {
+        return lo <= x;
+      }) & ~by_hi_[q_tile].Until([x](int32_t hi) { return hi < x; });
     }
     for (int64_t k = 0; k < kTile; ++k) (*mask)[k] &= seen[k];
+  }
+
+  int64_t bytes() const override {
+    int64_t bytes = SizeOf(lo_) + SizeOf(hi_);
+    for (const Level& level : keys_) bytes += SizeOf(level);
+    bytes += static_cast<int64_t>((c_.lo.size() + c_.hi.size() + c_.x.size()) * sizeof(int32_t));
+    return bytes + static_cast<int64_t>((by_lo_.size() + by_hi_.size()) * sizeof(SortedTile));
   }
 
   // Known inside of a segment: the mask of a tile there follows from what this is combined with.
@@ -123,13 +209,33 @@ class WithinOf : public Predicate {
     int64_t first, last;  // key tiles
   };
 
+  // The intervals of the queries of a tile if these are few, all of one interval side by side, such
+  // as those of blocks and segments; else -1. A whole tile of one interval is count 1.
+  static constexpr int64_t kFew = 4;
+  int64_t FewIntervals(int64_t q_tile, int64_t first, int64_t last,
+                       std::array<Query, kFew>* few) const {
+    const int64_t begin = q_tile * kTile;
+    const int64_t end = std::min<int64_t>(begin + kTile, c_.lo.size());
+    int64_t count = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t lo = c_.lo[i], hi = c_.hi[i];
+      if (i > begin && lo == c_.lo[i - 1] && hi == c_.hi[i - 1]) continue;
+      if (count == kFew) return -1;
+      (*few)[count++] = {{lo, lo}, {hi, hi}, first, last};
+    }
+    return count;
+  }
+
   void Descend(size_t level, int64_t node, const Query& query, std::vector<TileSpan>* spans) const {
     int64_t width = 1;  // of a node, in tiles
     for (size_t l = 0; l < level; ++l) width *= kFan;
     const int64_t first = std::max(node * width, query.first);
     const int64_t last = std::min((node + 1) * width, query.last);
     const Bounds& x = keys_[level][node];
-    if (first >= last || query.hi.max < x.min || query.lo.min > x.max) return;
+    // A query with lo > hi sees nothing.
+    if (first >= last || query.lo.min > query.hi.max || query.hi.max < x.min ||
+        query.lo.min > x.max)
+      return;
     const bool full = query.lo.max <= x.min && x.max <= query.hi.min;
     if (full || level == 0) return Emit(first, last, full, spans);
     const int64_t end = std::min<int64_t>((node + 1) * kFan, keys_[level - 1].size());
@@ -138,9 +244,31 @@ class WithinOf : public Predicate {
     }
   }
 
+  void Sort() {
+    const int64_t n = static_cast<int64_t>(c_.lo.size());
+    is_points_ = true;
+    for (int64_t i = 0; i < n; ++i) is_points_ = is_points_ && c_.lo[i] >= c_.hi[i];
+    for (int64_t i = 0; i < n; i += kTile) {
+      const std::span lo = std::span(c_.lo).subspan(i, std::min(kTile, n - i));
+      const std::span hi = std::span(c_.hi).subspan(i, lo.size());
+      if (!is_points_) {
+        by_lo_.push_back(SortedTile::Prefixes(lo));
+        by_hi_.push_back(SortedTile::Prefixes(hi));
+        continue;
+      }
+      uint64_t exists = 0;
+      for (size_t q = 0; q < lo.size(); ++q) exists |= uint64_t{lo[q] == hi[q]} << q;
+      by_lo_.push_back(SortedTile::Points(lo, exists));
+    }
+  }
+
   const Coordinates c_;
   const Level lo_, hi_;  // of every query tile
   const std::vector<Level> keys_;
+  // Of every query tile, unless all tiles are sorted as they are. is_points_: every query sees one
+  // number or nothing.
+  std::vector<SortedTile> by_lo_, by_hi_;
+  bool is_points_ = false;
 };
 
 }  // namespace

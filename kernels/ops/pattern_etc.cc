@@ -14,13 +14,14 @@ namespace {
 // As in Etc.
 struct GivenLabels {
   std::vector<int32_t> l2l, l2g, g2g, g2l;
-  bool empty() const { return l2l.empty() && l2g.empty() && g2g.empty() && g2l.empty(); }
+  bool empty() const { return size() == 0; }
+  size_t size() const { return l2l.size() + l2g.size() + g2g.size() + g2l.size(); }
 };
 
 struct Halves {
   int64_t ng, N, k, radius;
   std::vector<int32_t> sentences;  // of the long positions
-  GivenLabels given;
+  std::shared_ptr<const GivenLabels> given;
 
   // The global position whose sentence position x is, or -1 - x of a global one.
   int64_t SentenceOf(int64_t x) const { return x < ng ? -1 - x : sentences[x - ng]; }
@@ -33,6 +34,7 @@ class LabelsOf : public Constants {
   void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const override {
     terms->labels.assign(kTile * kTile, TileTerms::kNoLabel);
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
+    if (IsAcross(i, j)) return FillAcross(i, j, terms->labels.data());
     for (int64_t key = 0; key < std::min(kTile, h_.N - j); ++key) {
       for (int64_t q = 0; q < std::min(kTile, h_.N - i); ++q) {
         terms->labels[key * kTile + q] = Label(i + q, j + key);
@@ -40,12 +42,9 @@ class LabelsOf : public Constants {
     }
   }
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
-    if (!h_.given.empty()) return {};
+    if (!h_.given->empty()) return {};
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
-    // A tile that lies in one half on either side, and ends inside of the sequence.
-    const bool is_whole = std::max(i, j) + kTile <= h_.N && !(i < h_.ng && i + kTile > h_.ng) &&
-                          !(j < h_.ng && j + kTile > h_.ng);
-    if (!is_whole) return {};
+    if (!IsWhole(i, j)) return {};
     if ((i < h_.ng) == (j < h_.ng)) {
       // Beyond the largest distance all labels are the same.
       const int64_t far = h_.k / kTile + 2;
@@ -57,11 +56,33 @@ class LabelsOf : public Constants {
     }
     return {1, {1}};
   }
+  int64_t bytes() const override {
+    return static_cast<int64_t>((h_.sentences.size() + h_.given->size()) * sizeof(int32_t));
+  }
 
  private:
+  // A tile that lies in one half on either side, and ends inside of the sequence.
+  bool IsWhole(int64_t i, int64_t j) const {
+    return std::max(i, j) + kTile <= h_.N && !(i < h_.ng && i + kTile > h_.ng) &&
+           !(j < h_.ng && j + kTile > h_.ng);
+  }
+  // Of one that has a half on either side, with labels that nobody gave.
+  bool IsAcross(int64_t i, int64_t j) const {
+    return h_.given->empty() && IsWhole(i, j) && (i < h_.ng) != (j < h_.ng);
+  }
+  // One label but where a sentence meets its global position.
+  void FillAcross(int64_t i, int64_t j, uint16_t* labels) const {
+    const int64_t longs = std::max(i, j) - h_.ng, globals = std::min(i, j);
+    std::fill_n(labels, kTile * kTile, static_cast<uint16_t>(2 * h_.k + 1));
+    for (int64_t c = 0; c < kTile; ++c) {
+      const int64_t own = h_.sentences[longs + c] - globals;
+      if (own < 0 || own >= kTile) continue;
+      labels[i > j ? own * kTile + c : c * kTile + own] = static_cast<uint16_t>(2 * h_.k + 2);
+    }
+  }
   uint16_t Label(int64_t i, int64_t j) const {
     const int64_t ng = h_.ng, nl = h_.N - ng;
-    const GivenLabels& g = h_.given;
+    const GivenLabels& g = *h_.given;
     const auto label = [](const std::vector<int32_t>& labels, int64_t at) {
       return static_cast<uint16_t>(labels[at]);
     };
@@ -85,7 +106,7 @@ class LabelsOf : public Constants {
 };
 
 Halves HalvesOf(int64_t N, const Etc& etc, std::span<const int32_t> sentences) {
-  Halves h{etc.ng, N, etc.max_distance, etc.radius, {}, {}};
+  Halves h{etc.ng, N, etc.max_distance, etc.radius, {}, nullptr};
   h.sentences.assign(sentences.begin(), sentences.end());
   const int64_t nl = N - etc.ng;
   if (h.sentences.empty()) {
@@ -147,10 +168,10 @@ PatternSource EtcSource(const PatternRow& row, const Etc& etc, Rows kind) {
     absl::StrAppend(&key, " ", Fingerprint(ids));
     return std::vector<int32_t>(ids.begin(), ids.end());
   };
-  const GivenLabels given = {.l2l = copy(etc.l2l_ids),
-                             .l2g = copy(etc.l2g_ids),
-                             .g2g = copy(etc.g2g_ids),
-                             .g2l = copy(etc.g2l_ids)};
+  const auto given = std::make_shared<const GivenLabels>(GivenLabels{.l2l = copy(etc.l2l_ids),
+                                                                     .l2g = copy(etc.l2g_ids),
+                                                                     .g2g = copy(etc.g2g_ids),
+                                                                     .g2l = copy(etc.g2l_ids)});
   const auto plan = [=, ids = copy(etc.sentence_ids)] {
     Halves halves = HalvesOf(N, etc, ids);
     halves.given = given;
@@ -173,6 +194,13 @@ PatternSource EtcSource(const PatternRow& row, const Etc& etc, Rows kind) {
     return made;
   };
   PatternSource source = SourceOf(N, N, key, counts, plan);
+  source.host.bytes += static_cast<int64_t>(sizeof(int32_t)) * etc.sent_ids;
+  if (etc.has_examples) {
+    const HostCost examples = CostOf(N, N, {});
+    source.host.bytes += examples.bytes;
+    source.host.seconds += examples.seconds;
+  }
+  if (etc.is_labelled) source.host.bytes += TermBytes(N, N, sizeof(uint16_t));
   source.is_counted = !hard_l2g && !hard_g2l && !etc.has_examples;
   if (etc.long_examples.empty() && etc.global_examples.empty()) return source;
   const std::vector<int32_t> examples = Examples(etc);

@@ -26,6 +26,7 @@ class PlaceInLine : public Constants {
   TileShape Shape(int64_t, int64_t key_tile) const override {
     return {1, {key_tile * kTile % length_}};
   }
+  int64_t bytes() const override { return sizeof(*this); }
 
  private:
   const int64_t length_;
@@ -67,6 +68,7 @@ PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, i
     return made;
   };
   PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, plan);
+  if (is_labelled) source.host.bytes += TermBytes(row.Nq, row.Nk, sizeof(uint16_t));
   source.gathers = !is_inner;
   source.is_counted = is_inner || (row.lengths.nq == row.Nq && row.lengths.nk == row.Nk);
   return source;

@@ -107,6 +107,18 @@ Pattern Tiled(const Lists& lists) {
   return std::move(builder).Build();
 }
 
+// Lists as they come, sorted, and by key; or, where they fill tiles, these.
+HostCost CostOfLists(const PatternRow& row, int64_t longest, bool is_listed) {
+  const int64_t listed = row.lengths.nq * longest, slots = row.Nq + row.Nk;
+  constexpr int64_t kKeyBytes = 5 * sizeof(int32_t), kSlotBytes = 40;
+  HostCost cost{kKeyBytes * listed + kSlotBytes * slots, 6e-8 * static_cast<double>(listed)};
+  if (is_listed) return cost;
+  const int64_t tiles = Tiles(row.Nq) * Tiles(row.Nk);
+  cost.bytes += tiles * (3 * static_cast<int64_t>(sizeof(TileMask)) + 256);
+  cost.seconds += 1e-6 * static_cast<double>(tiles);
+  return cost;
+}
+
 }  // namespace
 
 PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
@@ -120,6 +132,7 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
                          static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
   source.visible_tiles =
       is_listed ? 0 : static_cast<double>(Tiles(nq)) * static_cast<double>(Tiles(nk));
+  source.host = CostOfLists(row, longest, is_listed);
   source.key =
       absl::StrCat(row.Nq, " ", row.Nk, " lists ", nq, " ", nk, " ", row.offset, " ", row.causal,
                    " ", lists.R, " ", lists.multiset, " ", lists.include_self, " ", lists.name, " ",

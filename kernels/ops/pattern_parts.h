@@ -66,7 +66,7 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists);
 
 // Blocks of blocks.bq x blocks.bk rows of i and j; with `multiset` a run's `times` is added as ln
 // times.
-PatternSource BlockSource(const PatternRow& row, const BlockRows& blocks, bool multiset);
+PatternSource BlockSource(const PatternRow& row, BlockRows blocks, bool multiset);
 
 // Zaheer et al. 2020, appendix D, on blocks of positions p - globals and j - globals. `random`
 // [inner rows, r], -1: unused, lists block indices for the rows that are not global.
@@ -121,6 +121,7 @@ struct Etc {
   // Labels in place of the computed ones, row-major: [nl, 2 radius + 1] (column radius: itself),
   // [nl, ng], [ng, ng], [ng, nl]; empty: computed.
   std::span<const int32_t> l2l_ids, l2g_ids, g2g_ids, g2l_ids;
+  int64_t sent_ids = 0;  // how many of all these are sent, told on a dry stream, too
 };
 // Computed labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k);
 // across halves 2k + 1 + [the long one's sentence is the global one].

@@ -65,9 +65,7 @@ Pattern Build(PatternPlan plan) {
   }
   if (plan.visible == nullptr) plan.visible = Band(PatternBuilder::kUnbounded, kFar);
   PatternBuilder builder(plan.Nq, plan.Nk);
-  builder.Add(*plan.visible, plan.constants.get());
-  plan.visible = nullptr;
-  plan.constants = nullptr;
+  builder.Add(std::move(plan.visible), std::move(plan.constants));
   Pattern pattern = std::move(builder).Build();
   pattern.query_rows = std::move(plan.query_rows);
   pattern.key_rows = std::move(plan.key_rows);
@@ -84,6 +82,7 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const Pat
           .key = absl::StrCat(Nq, " ", Nk, " ", key),
           .visible_pairs = counts.pairs,
           .visible_tiles = counts.tiles,
+          .host = CostOf(Nq, Nk, counts),
           .plan = [shared] { return (*shared)(); },
           .build =
               [shared, Nq, Nk] {

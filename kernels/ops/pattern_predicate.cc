@@ -41,6 +41,7 @@ class AndOf : public Predicate {
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
     return Joined(a_->Shape(q_tile, key_tile), b_->Shape(q_tile, key_tile));
   }
+  int64_t bytes() const override { return a_->bytes() + b_->bytes(); }
 
  private:
   const Visible a_, b_;
@@ -82,6 +83,7 @@ class OrOf : public Predicate {
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
     return Joined(a_->Shape(q_tile, key_tile), b_->Shape(q_tile, key_tile));
   }
+  int64_t bytes() const override { return a_->bytes() + b_->bytes(); }
 
  private:
   const Visible a_, b_;
@@ -112,6 +114,7 @@ class NotOf : public Predicate {
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
     return a_->Shape(q_tile, key_tile);
   }
+  int64_t bytes() const override { return a_->bytes(); }
 
  private:
   const Visible a_;
@@ -146,6 +149,7 @@ class BesideOf : public Predicate {
     return Joined(
         side, is_left ? left_->Shape(q_tile, key_tile) : right_->Shape(q_tile, key_tile - tiles_));
   }
+  int64_t bytes() const override { return left_->bytes() + right_->bytes(); }
 
  private:
   const Visible left_, right_;
@@ -178,6 +182,7 @@ class OverOf : public Predicate {
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
     return q_tile < tiles_ ? upper_->Shape(q_tile, key_tile) : TileShape{};
   }
+  int64_t bytes() const override { return upper_->bytes() + lower_->bytes(); }
 
  private:
   const Visible upper_, lower_;

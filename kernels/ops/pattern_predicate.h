@@ -40,6 +40,8 @@ class Predicate {
   // Clears the pairs that are not visible. Exact for every tile, whatever Spans says.
   virtual void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const = 0;
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const;
+  // What it keeps in memory, about; data that it shares included.
+  virtual int64_t bytes() const { return 128; }
 
   // Equal keys mean equal predicates: every parameter, a fingerprint of data. Made when asked for:
   // most predicates live inside a source that has a shorter key.
@@ -109,11 +111,21 @@ struct BlockRows {
   std::vector<int64_t> begin;  // row t: runs [begin[t], begin[t + 1]); {0} has no row yet
   std::vector<BlockRun> runs;
 
+  int64_t bytes() const {
+    return static_cast<int64_t>(begin.capacity() * sizeof(int64_t) +
+                                runs.capacity() * sizeof(BlockRun));
+  }
   // To the row at the end. REQUIRES: `run` begins where the last one ended, or later.
   void Append(const BlockRun& run);
   void EndRow() { begin.push_back(static_cast<int64_t>(runs.size())); }
 };
-Visible Blocks(BlockRows rows);
+using BlockRowsPtr = std::shared_ptr<const BlockRows>;
+Visible Blocks(BlockRowsPtr rows);
+inline Visible Blocks(BlockRows rows) {
+  return Blocks(std::make_shared<const BlockRows>(std::move(rows)));
+}
+// That of Blocks(rows).
+std::string KeyOf(const BlockRows& rows);
 // layout[t nbk + c] != 0: row t of blocks sees block c.
 BlockRows BlocksOfLayout(std::span<const int32_t> layout, int64_t nbk, int64_t bq, int64_t bk);
 // Row t's list of blocks is indices[indptr[t], indptr[t + 1]), any order; `times` counts repeats.

@@ -2,6 +2,7 @@
 #include <cassert>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core/run_control.h"
 #include "kernels/ops/pattern_predicate.h"
 #include "kernels/ops/pattern_tiles.h"
 
@@ -34,6 +35,10 @@ class SlotSet {
     }
     return Fingerprint(halves);
   }
+  int64_t bytes() const {
+    return static_cast<int64_t>(words_.capacity() * sizeof(uint64_t) +
+                                spans_.capacity() * sizeof(TileSpan));
+  }
   // The tiles that hold some, in order.
   const std::vector<TileSpan>& spans() const { return spans_; }
 
@@ -61,6 +66,7 @@ class KeysOf : public Predicate {
   TileShape Shape(int64_t, int64_t key_tile) const override {
     return {1, {static_cast<int64_t>(set_[key_tile])}};
   }
+  int64_t bytes() const override { return set_.bytes(); }
 
  private:
   const SlotSet set_;
@@ -82,47 +88,39 @@ class QueriesOf : public Predicate {
   TileShape Shape(int64_t q_tile, int64_t) const override {
     return {1, {static_cast<int64_t>(set_[q_tile])}};
   }
+  int64_t bytes() const override { return set_.bytes(); }
 
  private:
   const SlotSet set_;
 };
 
-std::string KeyOf(const BlockRows& rows) {
-  std::vector<int32_t> data;
-  data.reserve(3 * rows.runs.size() + rows.begin.size());
-  for (size_t t = 1; t < rows.begin.size(); ++t) {
-    data.push_back(static_cast<int32_t>(rows.begin[t] - rows.begin[t - 1]));
-  }
-  for (const BlockRun& run : rows.runs) {
-    data.push_back(run.first);
-    data.push_back(run.count);
-    data.push_back(run.times);
-  }
-  return absl::StrCat("blocks ", rows.bq, " ", rows.bk, " ", rows.offset_q, " ", rows.offset_k, " ",
-                      rows.begin.size(), " ", Fingerprint(data));
-}
-
 class BlocksOf : public Predicate {
  public:
-  explicit BlocksOf(BlockRows rows) : r_(std::move(rows)) {
+  explicit BlocksOf(BlockRowsPtr rows) : shared_(std::move(rows)), r_(*shared_) {
     assert(r_.bq >= 1 && r_.bk >= 1 && !r_.begin.empty());
   }
   std::string key() const override { return KeyOf(r_); }
+  int64_t bytes() const override { return r_.bytes(); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
     const auto [top, bottom] = RowsOf(q_tile);
-    std::vector<TileSpan> all, row;
+    std::vector<TileSpan> of_rows;
     for (int64_t t = top; t < bottom; ++t) {
-      row.clear();
-      AppendRow(t, first, last, /*is_whole=*/CoversTile(t, q_tile), &row);
-      if (t == top) {
-        all = row;
-      } else {
-        all = Union(all, row);
-      }
+      AppendRow(t, first, last, /*is_whole=*/CoversTile(t, q_tile), &of_rows);
     }
-    for (const TileSpan& s : all) Emit(s.first, s.last, s.full, spans);
+    if (bottom - top <= 1) {
+      for (const TileSpan& s : of_rows) Emit(s.first, s.last, s.full, spans);
+      return;
+    }
+    // Of a tile that several rows of blocks meet, not every pair need be seen.
+    std::sort(of_rows.begin(), of_rows.end(),
+              [](const TileSpan& x, const TileSpan& y) { return x.first < y.first; });
+    int64_t at = first;
+    for (const TileSpan& s : of_rows) {
+      Emit(std::max(at, s.first), s.last, /*full=*/false, spans);
+      at = std::max(at, s.last);
+    }
   }
 
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
@@ -180,35 +178,35 @@ class BlocksOf : public Predicate {
     }
   }
 
-  // Tiles of either list. Of one that both hold not every pair need be seen.
-  static std::vector<TileSpan> Union(const std::vector<TileSpan>& a,
-                                     const std::vector<TileSpan>& b) {
-    std::vector<TileSpan> merged, both(a);
-    both.insert(both.end(), b.begin(), b.end());
-    std::sort(both.begin(), both.end(),
-              [](const TileSpan& x, const TileSpan& y) { return x.first < y.first; });
-    int64_t at = both.empty() ? 0 : both.front().first;
-    for (const TileSpan& s : both) {
-      at = std::max(at, s.first);
-      Emit(at, s.last, /*full=*/false, &merged);
-      at = std::max(at, s.last);
-    }
-    return merged;
-  }
-
-  const BlockRows r_;
+  const BlockRowsPtr shared_;
+  const BlockRows& r_;
 };
 
 }  // namespace
 
 Visible Keys(std::span<const int32_t> slots) { return std::make_shared<KeysOf>(slots); }
 Visible Queries(std::span<const int32_t> slots) { return std::make_shared<QueriesOf>(slots); }
-Visible Blocks(BlockRows rows) { return std::make_shared<BlocksOf>(std::move(rows)); }
+Visible Blocks(BlockRowsPtr rows) { return std::make_shared<BlocksOf>(std::move(rows)); }
+
+std::string KeyOf(const BlockRows& rows) {
+  std::vector<int32_t> data;
+  data.reserve(3 * rows.runs.size() + rows.begin.size());
+  for (size_t t = 1; t < rows.begin.size(); ++t) {
+    data.push_back(static_cast<int32_t>(rows.begin[t] - rows.begin[t - 1]));
+  }
+  for (const BlockRun& run : rows.runs) {
+    data.push_back(run.first);
+    data.push_back(run.count);
+    data.push_back(run.times);
+  }
+  return absl::StrCat("blocks ", rows.bq, " ", rows.bk, " ", rows.offset_q, " ", rows.offset_k, " ",
+                      rows.begin.size(), " ", Fingerprint(data));
+}
 
 BlockRows BlocksOfLayout(std::span<const int32_t> layout, int64_t nbk, int64_t bq, int64_t bk) {
   BlockRows rows{.bq = bq, .bk = bk, .begin = {0}};
   const int64_t nbq = nbk == 0 ? 0 : static_cast<int64_t>(layout.size()) / nbk;
-  for (int64_t t = 0; t < nbq; ++t) {
+  for (int64_t t = 0; t < nbq && !CheckPoint(); ++t) {
     for (int64_t c = 0; c < nbk; ++c) {
       if (layout[t * nbk + c] != 0) rows.Append({static_cast<int32_t>(c), 1});
     }
@@ -221,7 +219,7 @@ BlockRows BlocksOfLists(std::span<const int32_t> indptr, std::span<const int32_t
                         int64_t bq, int64_t bk) {
   BlockRows rows{.bq = bq, .bk = bk, .begin = {0}};
   std::vector<int32_t> list;
-  for (size_t t = 0; t + 1 < indptr.size(); ++t) {
+  for (size_t t = 0; t + 1 < indptr.size() && !CheckPoint(); ++t) {
     list.assign(indices.begin() + indptr[t], indices.begin() + indptr[t + 1]);
     std::sort(list.begin(), list.end());
     for (auto at = list.begin(); at != list.end();) {

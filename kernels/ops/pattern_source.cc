@@ -19,8 +19,13 @@ Window BandWindow(int64_t lo, int64_t hi) {
 PatternSource WindowSource(int64_t Nq, int64_t Nk, const Window& window, const Lengths& lengths) {
   const Window w = Canonical(Nq, Nk, window);
   const bool shows_all = w.block == 1 && w.before == kFar && w.after == kFar;
+  // Windows that move by keys have two edges of two tiles each, all rows alike.
   return SourceOf(Nq, Nk, shows_all ? nullptr : Windows(w),
-                  {WindowPairs(lengths, w), WindowTiles(lengths, w)});
+                  {.pairs = WindowPairs(lengths, w),
+                   .tiles = WindowTiles(lengths, w),
+                   .runs_of_row = 8,
+                   .masks = w.block == 1 ? 16 : PatternCounts::kMany,
+                   .slot_bytes = 0});
 }
 
 double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi) {

@@ -10,16 +10,16 @@ namespace {
 
 // How a tile is seen. kHidden: not at all.
 struct Look {
-  static constexpr int32_t kHidden = -2;
+  static constexpr int32_t kHidden = -3;
   int32_t mask = kHidden;
   int32_t terms = Run::kNoTerms;
   bool operator==(const Look&) const = default;
 };
 
-// Calls change(key_tile, look) for every tile that looks otherwise in `now` than in `before`. Cost:
-// both lists plus the changes.
+// Calls change(key_tile, look) for every tile that looks otherwise in `now` than in `before`, until
+// it says false; returns what it said last. Cost: both lists plus the changes.
 template <class Change>
-void Differences(std::span<const Run> before, std::span<const Run> now, const Change& change) {
+bool Differences(std::span<const Run> before, std::span<const Run> now, const Change& change) {
   size_t b = 0, n = 0;
   int32_t at = 0;
   // The look at `at`, and where it may change next.
@@ -34,35 +34,26 @@ void Differences(std::span<const Run> before, std::span<const Run> now, const Ch
     int32_t until = INT32_MAX;
     const Look look_before = look(before, &b, &until);
     const Look look_now = look(now, &n, &until);
-    if (until == INT32_MAX) return;
+    if (until == INT32_MAX) return true;
     if (look_before != look_now) {
-      for (int32_t tile = at; tile < until; ++tile) change(tile, look_now);
+      for (int32_t tile = at; tile < until; ++tile) {
+        if (!change(tile, look_now)) return false;
+      }
     }
     at = until;
   }
 }
 
-}  // namespace
-
-void AppendRun(const Run& run, int64_t begin, std::vector<Run>* runs) {
-  if (static_cast<int64_t>(runs->size()) > begin) {
-    Run& last = runs->back();
-    if (last.mask == run.mask && last.terms == run.terms && last.first + last.count == run.first) {
-      last.count += run.count;
-      return;
-    }
-  }
-  runs->push_back(run);
-}
-
-TileRows Transposed(const TileRows& by_query, int64_t key_tiles) {
-  // A run of the result opens and closes where consecutive rows differ.
+// Calls close(key_tile, run of query tiles) for every run of the transposed rows, those of a key
+// tile in ascending order, until it says false; returns what it said last. A run opens and closes
+// where consecutive rows differ.
+template <class Close>
+bool EachClosed(const TileRows& by_query, int64_t key_tiles, const Close& close) {
   struct Open {
     int32_t first = 0;
     Look look;
   };
   std::vector<Open> open(key_tiles);
-  std::vector<std::pair<int32_t, Run>> closed;  // (key tile, run), ascending by the run's end
   const auto row_runs = [&by_query](int64_t row) -> std::span<const Run> {
     if (row < 0 || row >= by_query.rows()) return {};
     const int64_t begin = by_query.begin[row];
@@ -71,21 +62,43 @@ TileRows Transposed(const TileRows& by_query, int64_t key_tiles) {
   for (int64_t row = 0; row <= by_query.rows(); ++row) {
     if (CheckPoint()) break;
     const auto at = static_cast<int32_t>(row);
-    Differences(row_runs(row - 1), row_runs(row), [&](int32_t tile, const Look& look) {
-      Open& o = open[tile];
-      if (o.look.mask != Look::kHidden) {
-        closed.push_back({tile, {o.first, at - o.first, o.look.mask, o.look.terms}});
-      }
-      o = {at, look};
-    });
+    const auto change = [&](int32_t tile, const Look& look) {
+      const Open o = open[tile];
+      open[tile] = {at, look};
+      if (o.look.mask == Look::kHidden) return true;
+      return close(tile, Run{o.first, at - o.first, o.look.mask, o.look.terms});
+    };
+    if (!Differences(row_runs(row - 1), row_runs(row), change)) return false;
   }
+  return true;
+}
+
+}  // namespace
+
+void AppendRun(const Run& run, int64_t begin, std::vector<Run>* runs) {
+  if (static_cast<int64_t>(runs->size()) > begin && Continues(runs->back(), run)) {
+    runs->back().count += run.count;
+  } else {
+    runs->push_back(run);
+  }
+}
+
+TileRows Transposed(const TileRows& by_query, int64_t key_tiles, int64_t most) {
   TileRows by_key;
   by_key.begin.assign(key_tiles + 1, 0);
-  for (const auto& [tile, run] : closed) ++by_key.begin[tile + 1];
+  int64_t runs = 0;
+  const bool fits = EachClosed(by_query, key_tiles, [&](int32_t tile, const Run&) {
+    ++by_key.begin[tile + 1];
+    return ++runs <= most;
+  });
+  if (!fits) return {};
   for (int64_t t = 0; t < key_tiles; ++t) by_key.begin[t + 1] += by_key.begin[t];
-  by_key.runs.resize(closed.size());
+  by_key.runs.resize(runs);
   std::vector<int64_t> next(by_key.begin.begin(), by_key.begin.end() - 1);
-  for (const auto& [tile, run] : closed) by_key.runs[next[tile]++] = run;
+  EachClosed(by_query, key_tiles, [&](int32_t tile, const Run& run) {
+    by_key.runs[next[tile]++] = run;
+    return true;
+  });
   return by_key;
 }
 

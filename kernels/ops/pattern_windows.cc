@@ -37,11 +37,14 @@ class Intervals : public Predicate {
   }
 
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    const int64_t first = key_tile * kTile;
+    if (Of(q_tile * kTile + kTile - 1).lo <= first && Of(q_tile * kTile).hi >= first + kTile)
+      return;
     // Key j is seen by the queries [ended, started).
     const TileIntervals of = OfTile(q_tile);
     int64_t started = 0, ended = 0;
     for (int64_t k = 0; k < kTile; ++k) {
-      const int64_t j = key_tile * kTile + k;
+      const int64_t j = first + k;
       while (started < kTile && of[started].lo <= j) ++started;
       while (ended < kTile && of[ended].hi <= j) ++ended;
       (*mask)[k] &= ended < started ? LowBits(started) & ~LowBits(ended) : 0;
@@ -152,6 +155,9 @@ class PackedOf : public Intervals {
     // All of the tile lies inside one segment.
     const int64_t p = i + OffsetOf(s);
     return {2, {j - cu_k_[s] - p, Remainder(p, window_.block)}};
+  }
+  int64_t bytes() const override {
+    return static_cast<int64_t>((cu_q_.size() + cu_k_.size()) * sizeof(int32_t));
   }
 
  private:

@@ -124,6 +124,8 @@ CASES = [
     Case("lists-for-all-heads", B=2, H=3, Nq=65, Nk=131, options=tiles(16, 8), made=lists("1")),
     Case("lists-causal", Nq=131, options=tiles(10, 7, causal=True), made=lists(most=9)),
     Case("lists-of-64", Nq=200, Nk=261, D=8, made=lists()),
+    Case("lists-of-pairs-over-many-tiles", H=2, Hkv=1, Nq=900, D=8, options=tiles(1, 1),
+         made=lists(most=12)),
     Case("lists-empty", Nq=65, options=tiles(8, 8), made=lists(most=0)),
     Case("lists-twice", dtypes=ALL, Nq=65, options=tiles(8, 32), made=lists(most=9)),
     Case("multiset", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, options=tiles(8, 32, **MULTISET),

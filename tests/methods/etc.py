@@ -193,6 +193,12 @@ def examples(part):
     return make
 
 
+def mixed_examples(part):
+    """Five examples, token by token."""
+    return lambda rng, case: rng.integers(
+        -2, 3, (case.B, sizes(case)[1 if part == "global" else 2])).astype(INT)
+
+
 def label_ids(piece):
     """Any labels; what a long token at the edge has no key for holds what no table has."""
 
@@ -218,6 +224,7 @@ def of_keys(letters):
 GLOBAL = {"k_global": of_keys("B,Hkv,Nk,D"), "v_global": of_keys("B,Hkv,Nk,Dv")}
 SENTENCES = {"sentence_ids": sentences}
 EXAMPLES = {f"{part}_example_ids": examples(part) for part in ("long", "global")}
+MIXED_EXAMPLES = {f"{part}_example_ids": mixed_examples(part) for part in ("long", "global")}
 IDS = {piece: label_ids(piece) for piece in PIECES}
 
 
@@ -281,6 +288,8 @@ CASES = [
          options=LABELS | {"hard_g2l": True, "hard_l2g": True}, floats=tables(8),
          made=SENTENCES | GLOBAL),
     Case("examples", dtypes=ALL, B=2, Nq=65, options=LABELS, floats=tables(8), made=EXAMPLES),
+    Case("examples-mixed-over-many-tiles", H=1, Nq=900, D=8, options=split(500, 60, 2, 8),
+         floats=tables(8), made=MIXED_EXAMPLES),
     Case("examples-hard", B=2, Nq=65, options=split(4, 3, hard_l2g=True),
          made=EXAMPLES | SENTENCES),
     Case("ids", dtypes=ALL, B=2, Nq=65, options=LABELS, floats=tables(8), made=IDS),

@@ -109,6 +109,8 @@ CASES = [
     Case("segments", dtypes=ALL, B=2, Nq=131, segments="runs", options=token(20, 3)),
     Case("segments-mixed", B=2, Nq=131, Nk=65, segments="mixed", options=token(9, causal=True)),
     Case("block-segments", B=2, Nq=65, segments="runs", options=block(16)),
+    Case("segments-mixed-over-many-tiles", H=2, Hkv=1, Nq=900, D=8, segments="mixed",
+         options=token(-1, 700)),
     Case("packed", dtypes=ALL, H=4, Hkv=2, Nq=261, packed=5, options=token(20, causal=True)),
     Case("packed-all-terms", Nq=131, Nk=99, packed=4, options=token(9, 3, logit_softcap=3.0),
          floats={"bias": "H,Nq,Nk", "alibi_slopes": "H", "sink_logits": "H"}),

@@ -1,4 +1,5 @@
 #include "tests/ops/plain_attend_grad.h"
+#include "tests/ops/pattern_masks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -203,13 +204,17 @@ std::vector<std::vector<SeenKey>> SeenKeys(const AttendProblem& problem, int64_t
   for (int64_t q_tile = 0; q_tile < runs.rows(); ++q_tile) {
     for (int64_t n = runs.begin[q_tile]; n < runs.begin[q_tile + 1]; ++n) {
       const Run& run = runs.runs[n];
-      const TileTerms none;
-      const TileTerms& terms = run.terms == Run::kNoTerms ? none : pattern->terms[run.terms];
+      TileMask mask;
+      TileTerms terms;
       for (int64_t at = 0; at < run.count * kTile * kTile; ++at) {
         const int64_t i = at % kTile, x = at / kTile % kTile, tile = run.first + at / kTile / kTile;
+        if (i == 0 && x == 0) {
+          mask = MaskOfRun(*pattern, run, q_tile, tile);
+          terms = TermsOfRun(*pattern, run, q_tile, tile);
+        }
         const int64_t q_slot = q_tile * kTile + i, k_slot = tile * kTile + x;
         if (q_slot >= pattern->Nq || k_slot >= pattern->Nk) continue;
-        if (run.mask != Run::kFull && (pattern->masks[run.mask][x] >> i & 1) == 0) continue;
+        if ((mask[x] >> i & 1) == 0) continue;
         const bool orders_q = !pattern->query_rows.empty(), orders_k = !pattern->key_rows.empty();
         const int64_t query = orders_q ? pattern->query_rows[q_slot] : q_slot;
         const int64_t key = orders_k ? pattern->key_rows[k_slot] : k_slot;

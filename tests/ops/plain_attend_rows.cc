@@ -1,4 +1,5 @@
 #include "tests/ops/plain_attend_rows.h"
+#include "tests/ops/pattern_masks.h"
 
 namespace attnd::testing {
 namespace {
@@ -21,21 +22,20 @@ struct Slots {
   }
 
   void Visit(int64_t q_tile, int64_t key_tile, const Run& run) const {
+    const TileMask mask = MaskOfRun(pattern, run, q_tile, key_tile);
+    const TileTerms terms = TermsOfRun(pattern, run, q_tile, key_tile);
     for (int64_t q = 0; q < kTile; ++q) {
       const int64_t i = QueryOf(q_tile * kTile + q);
       for (int64_t k = 0; k < kTile && i >= 0; ++k) {
         const int64_t slot = key_tile * kTile + k, j = KeyOf(slot);
-        const bool visible = run.mask == Run::kFull || (pattern.masks[run.mask][k] >> q & 1) != 0;
+        const bool visible = (mask[k] >> q & 1) != 0;
         if (j < 0 || !visible) continue;
         SeenKey key{.row = j};
         if (!pattern.key_bias.empty()) key.bias += pattern.key_bias[slot];
-        if (run.terms != Run::kNoTerms) {
-          const TileTerms& terms = pattern.terms[run.terms];
-          const size_t at = static_cast<size_t>(k * kTile + q);
-          if (!terms.bias.empty()) key.bias += terms.bias[at];
-          if (!terms.labels.empty() && terms.labels[at] != TileTerms::kNoLabel) {
-            key.label = terms.labels[at];
-          }
+        const size_t at = static_cast<size_t>(k * kTile + q);
+        if (!terms.bias.empty()) key.bias += terms.bias[at];
+        if (!terms.labels.empty() && terms.labels[at] != TileTerms::kNoLabel) {
+          key.label = terms.labels[at];
         }
         seen[i].push_back(key);
       }

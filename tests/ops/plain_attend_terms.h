@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "tests/ops/pattern_masks.h"
 #include "tests/ops/plain.h"
 
 namespace attnd::testing {
@@ -50,21 +51,22 @@ inline std::vector<PlainPair> PlainVisible(const AttendProblem& p, int64_t b, in
   for (int64_t r = rows.begin[tile]; r < rows.begin[tile + 1]; ++r) {
     const Run& run = rows.runs[r];
     const int64_t end = std::min<int64_t>((run.first + run.count) * kTile, pattern->Nk);
+    TileMask mask;
+    TileTerms terms;
     for (int64_t s = run.first * kTile; s < end; ++s) {
+      if (s % kTile == 0) {
+        mask = MaskOfRun(*pattern, run, tile, s / kTile);
+        terms = TermsOfRun(*pattern, run, tile, s / kTile);
+      }
       const int64_t key = pattern->key_rows.empty() ? s : pattern->key_rows[s];
       if (key < 0 || (pattern->key_rows.empty() && key >= row.nk)) continue;
-      const bool sees = run.mask == Run::kFull ||
-                        (pattern->masks[run.mask][s % kTile] >> (slot % kTile) & 1) != 0;
-      if (!sees) continue;
+      if ((mask[s % kTile] >> (slot % kTile) & 1) == 0) continue;
       PlainPair pair = {.key = key, .slot = s};
       if (!pattern->key_bias.empty()) pair.added += pattern->key_bias[s];
-      if (run.terms != Run::kNoTerms) {
-        const TileTerms& terms = pattern->terms[run.terms];
-        const size_t at = s % kTile * kTile + slot % kTile;
-        if (!terms.bias.empty()) pair.added += terms.bias[at];
-        if (!terms.labels.empty() && terms.labels[at] != TileTerms::kNoLabel) {
-          pair.label = terms.labels[at];
-        }
+      const size_t at = s % kTile * kTile + slot % kTile;
+      if (!terms.bias.empty()) pair.added += terms.bias[at];
+      if (!terms.labels.empty() && terms.labels[at] != TileTerms::kNoLabel) {
+        pair.label = terms.labels[at];
       }
       pairs.push_back(pair);
     }
