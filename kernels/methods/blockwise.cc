@@ -34,6 +34,7 @@ PatternSource Planned(const SeenRow& r, const Options& o) {
   source.visible_pairs /= static_cast<double>(o.num_blocks);
   source.visible_tiles /= static_cast<double>(o.num_blocks);
   source.is_counted = false;
+  source.gathers = BlockwiseGathers(r, o.num_blocks);
   return source;
 }
 

@@ -1,6 +1,7 @@
 // Patterns of blocks: a caller's layout, BigBird, blockwise permutations.
 #include <cassert>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/run_control.h"
@@ -225,39 +226,91 @@ PatternSource BigBirdSource(const PatternRow& row, const BigBird& bird) {
   return source;
 }
 
-PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm) {
-  const auto nb = static_cast<int64_t>(perm.size());
-  // Positions [Start(t), Start(t + 1)) are block t: the x with floor(x nb / Nk) = t.
-  const auto start = [nb, Nk = row.Nk](int64_t t) { return Ceil(t * Nk, nb); };
-  PatternCounts counts;
-  for (int64_t t = 0; t < nb; ++t) {
-    const int64_t size = start(t + 1) - start(t);
-    const Lengths n{Within(start(t) - row.offset, size, row.lengths.nq),
-                    Within(start(perm[t]), start(perm[t] + 1) - start(perm[t]), row.lengths.nk)};
-    const int64_t first = std::max(start(t), row.offset);  // position of the first of these queries
-    // j <= p: j' <= i' + first - start of the key block, both counted from 0.
-    counts.pairs += row.causal ? BandPairs(n, PatternBuilder::kUnbounded, first - start(perm[t]))
-                               : static_cast<double>(n.nq) * static_cast<double>(n.nk);
-    counts.tiles += static_cast<double>(Tiles(n.nq + kTile / 2) * Tiles(n.nk + kTile / 2));
+namespace {
+
+// Blocks of a permuted sequence: position x is of block floor(x nb / n).
+struct PermutedBlocks {
+  PatternRow row;
+  std::vector<int32_t> perm;
+
+  int64_t nb() const { return static_cast<int64_t>(perm.size()); }
+  // Positions [Start(t), Start(t + 1)) are block t.
+  int64_t Start(int64_t t) const { return Ceil(t * row.Nk, nb()); }
+  bool gathers() const { return BlockwiseGathers(row, nb()); }
+
+  PatternCounts Counts() const {
+    PatternCounts counts{.slot_bytes = 32};
+    for (int64_t t = 0; t < nb(); ++t) {
+      const int64_t size = Start(t + 1) - Start(t), key = Start(perm[t]);
+      const Lengths n{Within(Start(t) - row.offset, size, row.lengths.nq),
+                      Within(key, Start(perm[t] + 1) - key, row.lengths.nk)};
+      const int64_t first = std::max(Start(t), row.offset);  // position of the first of the queries
+      // j <= p: j' <= i' + first - start of the key block, both counted from 0.
+      counts.pairs += row.causal ? BandPairs(n, PatternBuilder::kUnbounded, first - key)
+                                 : static_cast<double>(n.nq) * static_cast<double>(n.nk);
+      counts.tiles += static_cast<double>(Tiles(n.nq + kTile / 2) * Tiles(n.nk + kTile / 2));
+    }
+    if (gathers()) counts.tiles = static_cast<double>(2 * Tiles(row.lengths.nq));
+    return counts;
   }
-  const std::string key =
-      absl::StrCat("blockwise ", row.offset, " ", row.causal, " ", Fingerprint(perm));
-  return SourceOf(row.Nq, row.Nk, key, counts,
-                  [row, nb, perm = std::vector<int32_t>(perm.begin(), perm.end())] {
-                    std::vector<int32_t> q(row.Nq, -1), k(row.Nk);
-                    for (int64_t i = 0; i < row.Nq; ++i) {
-                      const int64_t p = i + row.offset;
-                      if (p >= 0 && p < row.Nk) q[i] = perm[p * nb / row.Nk];
-                    }
-                    for (int64_t j = 0; j < row.Nk; ++j)
-                      k[j] = static_cast<int32_t>(j * nb / row.Nk);
-                    PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk, .visible = SameSegment(q, k)};
-                    if (row.causal) {
-                      plan.visible =
-                          And(Band(PatternBuilder::kUnbounded, row.offset), plan.visible);
-                    }
-                    return plan;
-                  });
+
+  PatternPlan InOrder() const {
+    std::vector<int32_t> q(row.Nq, -1), k(row.Nk);
+    for (int64_t i = 0; i < row.Nq; ++i) {
+      const int64_t p = i + row.offset;
+      if (p >= 0 && p < row.Nk) q[i] = perm[p * nb() / row.Nk];
+    }
+    for (int64_t j = 0; j < row.Nk; ++j) k[j] = static_cast<int32_t>(j * nb() / row.Nk);
+    PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk, .visible = SameSegment(q, k)};
+    if (row.causal) {
+      plan.visible = And(Band(PatternBuilder::kUnbounded, row.offset), plan.visible);
+    }
+    return plan;
+  }
+
+  PatternPlan ByKeyBlock() const {
+    std::vector<int32_t> query_block(perm.size()), q, k(row.lengths.nk);
+    for (size_t t = 0; t < perm.size(); ++t) query_block[perm[t]] = static_cast<int32_t>(t);
+    PatternPlan plan{.Nk = row.lengths.nk};
+    for (int64_t c = 0; c < nb(); ++c) {
+      const int64_t t = query_block[c], first = Start(t) - row.offset;
+      const int64_t end = std::min(Start(t + 1) - row.offset, row.lengths.nq);
+      for (int64_t i = std::max<int64_t>(first, 0); i < end; ++i) {
+        plan.query_rows.push_back(static_cast<int32_t>(i));
+        q.push_back(static_cast<int32_t>(c));
+      }
+    }
+    plan.Nq = static_cast<int64_t>(plan.query_rows.size());
+    for (int64_t j = 0; j < row.lengths.nk; ++j) k[j] = static_cast<int32_t>(j * nb() / row.Nk);
+    plan.visible = SameSegment(q, k);
+    if (row.causal) {
+      std::iota(k.begin(), k.end(), 0);
+      plan.visible = And(plan.visible, NotAfter(plan.query_rows, k, row.offset));
+    }
+    return plan;
+  }
+};
+
+}  // namespace
+
+// Else tiles of queries would meet many key blocks.
+bool BlockwiseGathers(const PatternRow& row, int64_t nb) {
+  constexpr int64_t kLeastBlock = kTile / 2;
+  return row.Nk < nb * kLeastBlock;
+}
+
+PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm) {
+  PermutedBlocks blocks{row, {perm.begin(), perm.end()}};
+  const bool gathers = blocks.gathers();
+  const PatternCounts counts = blocks.Counts();
+  std::string key = absl::StrCat("blockwise ", row.offset, " ", row.causal, " ", Fingerprint(perm));
+  if (gathers) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
+  PatternSource source =
+      SourceOf(row.Nq, row.Nk, key, counts, [gathers, blocks = std::move(blocks)] {
+        return gathers ? blocks.ByKeyBlock() : blocks.InOrder();
+      });
+  source.gathers = gathers;
+  return source;
 }
 
 }  // namespace attnd

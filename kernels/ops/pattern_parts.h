@@ -87,6 +87,8 @@ PatternSource BigBirdSource(const PatternRow& row, const BigBird& bigbird);
 
 // Qiu et al. 2019, section 3: blk(x) = floor(x nb / Nk), visible iff perm[blk(p)] = blk(j).
 PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm);
+// Whether its queries stand in the order of their key blocks.
+bool BlockwiseGathers(const PatternRow& row, int64_t nb);
 
 // Ho et al. 2019, section 3: the line of cell i along `axis` of a row-major grid. `is_labelled`: a
 // pair's label is the coordinate of its key.
