@@ -30,6 +30,16 @@ std::string OptionText(const OptionValue& value) {
   return absl::StrCat("[", Fingerprint(halves), "]");
 }
 
+// What a plan keeps of lists of options.
+int64_t BytesOf(const OptionMap& options) {
+  int64_t bytes = 0;
+  for (const auto& [name, value] : options) {
+    const auto* list = std::get_if<std::vector<int64_t>>(&value);
+    if (list != nullptr) bytes += static_cast<int64_t>(list->size() * sizeof(int64_t));
+  }
+  return bytes;
+}
+
 // Everything by which a batch could differ in code or launch arguments; sizes B, H, Nq and Nk are
 // ragged and stay out. Options enter as sent: a default that is spelled out makes its own bucket.
 std::string BucketOf(const Plan& plan, const OptionMap& sent) {
@@ -165,6 +175,7 @@ absl::Status Predict(Backend& backend, RunControl* control, Plan* plan) {
   }
   const Work& work = dry.work();
   plan->workspace_bytes = dry.workspace().peak_bytes();
+  plan->host_bytes += work.host_bytes;
   plan->tokens = plan->shape.B * plan->shape.Nq;
   plan->visible_pairs = run->forward_pairs;
   // A backward is credited with its gradients, not with the forward that it has to repeat.
@@ -291,6 +302,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   CopyTensors(call.tensors, plan.get());
   plan->shape = ShapeOf(plan->tensors);
   plan->bucket = BucketOf(*plan, call.options);
+  plan->host_bytes = BytesOf(call.options);
   ATTND_RETURN_IF_ERROR(Predict(*backend, control, plan.get()));
   return std::shared_ptr<const Plan>(std::move(plan));
 }

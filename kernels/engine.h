@@ -43,7 +43,10 @@ struct Plan {
   int64_t input_bytes = 0;  // of all tensors
   int64_t output_bytes = 0;
   int64_t workspace_bytes = 0;  // upper bound of the memory that Execute takes, outputs included
-  int64_t tokens = 0;           // B * Nq
+  // Upper bound of what the host keeps for the request while it runs: patterns in both directions,
+  // values of index tensors, lists, options.
+  int64_t host_bytes = 0;
+  int64_t tokens = 0;  // B * Nq
   // Summed over batch rows and query heads; about, where data decide, and a bound where more rows
   // differ in length than a plan describes (row_groups.h).
   double visible_pairs = 0;

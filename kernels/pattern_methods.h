@@ -49,6 +49,12 @@ using HeadParts = std::vector<PatternParts>;
 using PartsOfRow = std::function<HeadParts(const SeenRow& row)>;
 // Every head sees the same.
 inline HeadParts AllHeads(PatternSource source) { return {{std::move(source)}}; }
+// Of a plan: one that stands for those of `heads` heads, each of which has its own when it runs.
+inline PatternSource OfHeads(PatternSource source, int64_t heads) {
+  source.host.bytes *= heads;
+  source.host.seconds *= static_cast<double>(heads);
+  return source;
+}
 
 // What a method adds to the common core.
 struct PatternExtras {

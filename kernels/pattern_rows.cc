@@ -14,6 +14,7 @@ namespace {
 struct RowParts {
   std::vector<AttendRow> parts;
   PairTotal pairs;
+  int64_t host_bytes = 0;  // of the rows themselves, about
 };
 
 class RowMaker {
@@ -43,9 +44,16 @@ class RowMaker {
     const HeadParts heads = parts_of_(row);
     RowParts made;
     if (!ops_.status().ok()) return made;
+    // A list takes three times what it holds while it grows.
+    made.host_bytes = static_cast<int64_t>(
+        heads[0].size() *
+        (3 * sizeof(AttendRow) +
+         (heads.size() > 1 ? heads.size() * sizeof(std::shared_ptr<Pattern>) : 0)));
     for (size_t part = 0; part < heads[0].size(); ++part) {
       std::vector<PatternSource> sources;
-      for (const PatternParts& head : heads) sources.push_back(Segmented(head[part], row));
+      for (const PatternParts& head : heads) {
+        sources.push_back(row.is_planned ? Planned(head[part], row) : Segmented(head[part], row));
+      }
       made.parts.push_back(ops_.Row(row.lengths.nq, row.lengths.nk, sources));
       made.parts.back().offset = row.offset;
       // A mean over heads times their number is whole again once rounded.
@@ -57,6 +65,15 @@ class RowMaker {
   }
 
  private:
+  // On a dry stream there are no ids.
+  PatternSource Planned(const PatternSource& source, const SeenRow& row) const {
+    PatternSource planned = source;
+    if (!has_segments()) return planned;
+    const HostCost segments = CostOf(row.Nq, row.Nk, {});
+    planned.host.bytes += segments.bytes;
+    planned.host.seconds += segments.seconds;
+    return planned;
+  }
   PatternSource Segmented(const PatternSource& source, const SeenRow& row) const {
     if (row.ids_q.empty() && row.ids_k.empty()) return source;
     const bool is_done = source.build != nullptr && source.plan == nullptr;
@@ -76,6 +93,12 @@ namespace {
 // Rows of a problem of a plan: what is alike is told once.
 std::vector<RowGroup> PlannedRows(const Inputs& in, size_t p) {
   return RowGroupsOf(in.problems[p], std::max<size_t>(kPlannedRows / in.problems.size(), 1));
+}
+
+// What the host does beyond `before`, `times` times.
+void Repeat(const Work& before, int64_t times, Work* work) {
+  work->host_bytes += (times - 1) * (work->host_bytes - before.host_bytes);
+  work->seconds += static_cast<double>(times - 1) * (work->seconds - before.seconds);
 }
 
 // Rows one by one. Describing a pattern costs much more than copying a row, and most rows are
@@ -109,9 +132,14 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
     RowParts made;
     const bool may_differ = maker.has_segments() || rows_differ;
     const auto add = [&](const RowGroup& group, int64_t b, bool is_alike) {
+      const Work before = ops.stream().work();
       if (!is_alike) {
         made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal}, problem, p,
                           b);
+      }
+      if (ops.stream().is_dry()) {
+        Repeat(before, may_differ ? group.count : 1, &ops.stream().work());
+        ops.stream().work().host_bytes += made.host_bytes * group.count;
       }
       if (CheckPoint()) ops.Fail(StoppedStatus());
       if (!ops.status().ok()) return false;

@@ -12,7 +12,8 @@ class Backend;
 struct Work {
   double visible_pairs = 0;  // (b, h, i, j) that the method's definition lets see each other
   double flops = 0;          // credited FLOPs by the method's formula, not what padding costs
-  double seconds = 0;        // dry run: the backend's prediction
+  double seconds = 0;        // dry run: the backend's prediction, and what the host takes
+  int64_t host_bytes = 0;    // dry run: at most what the host keeps beside tensors
 };
 
 // Single-threaded; several streams of one backend may be used from several threads at once. A

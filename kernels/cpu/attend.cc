@@ -34,6 +34,7 @@ absl::Status CpuAttend(CpuBackend& backend, Stream& stream, const AttendArgs& ar
   auto states = Take(stream, work.states() * state_floats * 4);
   if (!states.ok()) return states.status();
   if (stream.is_dry()) {
+    stream.work().host_bytes += work.host_bytes();
     stream.work().seconds +=
         kLaunchSeconds + cpu.ParallelSeconds(work.serial_seconds(), work.dry_items());
     return absl::OkStatus();

@@ -51,7 +51,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   HeadParts heads;
   if (sent.is_sent()) {
     bird.r = sent.RowShape(r.p)[2];
-    if (r.is_planned) return AllHeads(BigBirdSource(r, bird));
+    if (r.is_planned) return AllHeads(OfHeads(BigBirdSource(r, bird), sent.Heads(r.p)));
     for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
       bird.random = sent.Head(r.p, r.b, h);
       heads.push_back({BigBirdSource(r, bird)});
@@ -61,7 +61,9 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   bird.r = DrawnSlots(o, bird, r.Nk);
   const bool draws = bird.r > 0 && bird.InnerRows(r.Nk) > 0;
   // All heads are planned alike.
-  if (!draws || r.is_planned) return AllHeads(BigBirdSource(r, bird));
+  if (!draws || r.is_planned) {
+    return AllHeads(OfHeads(BigBirdSource(r, bird), draws ? r.problem.H : 1));
+  }
   BlockDraw draw{.N = r.Nk, .seed = o.seed};
   if (o.rand_plan == RandPlan::kPrefix) draw.prefix = o.prefix_tokens;
   for (int64_t h = 0; h < r.problem.H; ++h) {

@@ -2,6 +2,7 @@
 // key j if layout[h, floor(i / block_q), floor(j / block_k)] is not 0 (i, not p = i + off) and, if
 // causal, j <= p. indptr and indices say the same as lists: the key blocks of row t of head h are
 // indices[indptr[h,t], indptr[h,t+1]). Scores, tensors and shapes as in softmax.
+#include "kernels/ops/pattern_constants.h"
 #include "kernels/pattern_methods.h"
 
 namespace attnd {
@@ -23,6 +24,11 @@ struct Layouts {
         indices(ops, in, "indices", 2) {}
 
   int64_t Heads(size_t p) const { return layout.is_sent() ? layout.Heads(p) : indptr.Heads(p); }
+  // Of one batch row.
+  int64_t Elements(size_t p) const {
+    if (layout.is_sent()) return layout.RowShape(p).size();
+    return indptr.RowShape(p).size() + indices.RowShape(p).size();
+  }
   BlockRows Of(const SeenRow& r, int64_t h, const Options& o) const {
     if (layout.is_sent()) {
       return BlocksOfLayout(layout.Head(r.p, r.b, h), layout.RowShape(r.p)[2], o.block_q,
@@ -37,12 +43,22 @@ HeadParts Sees(const SeenRow& r, const Options& o, const Layouts& sent) {
     // Every block may be there.
     PatternSource all = AllKeys(r);
     all.is_counted = false;
+    // A run of blocks takes 12 bytes, three times that while a list of them grows; runs of a layout
+    // are two elements apart.
+    const int64_t heads = sent.Heads(r.p), elements = sent.Elements(r.p);
+    const int64_t element_bytes = sent.layout.is_sent() ? 20 : 40;
+    const HostCost pattern = CostOf(r.Nq, r.Nk, {.slot_bytes = 0});
+    all.host.bytes = heads * pattern.bytes + element_bytes * elements;
+    if (o.duplicates == Duplicates::kMultiset) {
+      all.host.bytes += heads * TermBytes(r.Nq, r.Nk, sizeof(float));
+    }
+    all.host.seconds =
+        static_cast<double>(heads) * pattern.seconds + 2e-8 * static_cast<double>(elements);
     return AllHeads(std::move(all));
   }
   HeadParts heads;
   for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
-    const BlockRows blocks = sent.Of(r, h, o);
-    heads.push_back({BlockSource(r, blocks, o.duplicates == Duplicates::kMultiset)});
+    heads.push_back({BlockSource(r, sent.Of(r, h, o), o.duplicates == Duplicates::kMultiset)});
   }
   return heads;
 }

@@ -34,6 +34,7 @@ PatternSource Planned(const SeenRow& r, const Options& o) {
   source.visible_pairs /= static_cast<double>(o.num_blocks);
   source.visible_tiles /= static_cast<double>(o.num_blocks);
   source.is_counted = false;
+  source.host = CostOf(r.Nq, r.Nk, {.slot_bytes = 32});
   source.gathers = BlockwiseGathers(r, o.num_blocks);
   return source;
 }
@@ -42,7 +43,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   if (r.Nk == 0) return AllHeads(WindowSource(r.Nq, r.Nk, {}, r.lengths));
   const int64_t H = r.problem.H;
   if (r.is_planned && (sent.is_sent() || H > r.most_sources / o.num_blocks)) {
-    return AllHeads(Planned(r, o));
+    return AllHeads(OfHeads(Planned(r, o), H));
   }
   HeadParts heads;
   if (sent.is_sent()) {

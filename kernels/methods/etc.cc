@@ -25,6 +25,10 @@ constexpr const char* kLabels[] = {"l2g_ids", "g2g_ids", "g2l_ids", "l2l_ids"};
 
 Etc Of(const SeenRow& r, const Options& o, const SentInts& sent, bool is_labelled) {
   const auto ids = [&](const char* name) { return sent.at(name).Row(r.p, r.b); };
+  int64_t sent_ids = 0;
+  for (const auto& [name, ints] : sent) {
+    if (ints.is_sent()) sent_ids += ints.RowShape(r.p).size();
+  }
   return {.ng = *o.num_global,
           .radius = o.local_radius,
           .hard_l2g = o.hard_l2g,
@@ -38,7 +42,8 @@ Etc Of(const SeenRow& r, const Options& o, const SentInts& sent, bool is_labelle
           .l2l_ids = ids("l2l_ids"),
           .l2g_ids = ids("l2g_ids"),
           .g2g_ids = ids("g2g_ids"),
-          .g2l_ids = ids("g2l_ids")};
+          .g2l_ids = ids("g2l_ids"),
+          .sent_ids = sent_ids};
 }
 
 class EtcMethod : public PatternMethod<Options> {

@@ -51,7 +51,7 @@ HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask, bo
       const bool is_unknown = r.is_planned && mask.is_sent();
       sources[dilation] = is_unknown ? Planned(std::move(source), more) : std::move(source);
     }
-    heads.push_back({sources[dilation]});
+    heads.push_back({OfHeads(sources[dilation], std::max<int64_t>(step, 1))});
   }
   if (sources.size() == 1) heads.resize(1);
   for (PatternParts& head : heads) {

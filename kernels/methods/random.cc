@@ -38,12 +38,13 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
       lists.keys = [row = PatternRow(r), R = lists.R, seed = o.seed, h] {
         return DrawnKeys(row, R, seed, h);
       };
-      heads.push_back({ListSource(r, lists)});
+      const bool is_for_all = r.is_planned && o.per_head;
+      heads.push_back({OfHeads(ListSource(r, lists), is_for_all ? r.problem.H : 1)});
     }
     return heads;
   }
   lists.R = sent.RowShape(r.p)[2];
-  if (r.is_planned) return AllHeads(ListSource(r, lists));
+  if (r.is_planned) return AllHeads(OfHeads(ListSource(r, lists), sent.Heads(r.p)));
   for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
     const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
     lists.name = Fingerprint(own);

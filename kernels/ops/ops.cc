@@ -90,6 +90,7 @@ Tensor Uploaded(Ops& ops, DType dtype, const std::vector<Shape>& shapes,
   }
   const Tensor all = ops.Empty(dtype, {{elements}});
   if (!ops.status().ok()) return {};
+  if (dry) ops.stream().work().host_bytes += elements * static_cast<int64_t>(sizeof(T));
   ops.Fail(ops.stream().backend().Upload(ops.stream(), all[0].data, parts));
   std::vector<View> views;
   char* data = all[0].As<char>();
@@ -123,7 +124,14 @@ std::vector<std::vector<int32_t>> Ops::Read(const Tensor& x) {
       fits = fits && (x[p].shape[i] == 1 || x[p].stride[i] == dense.stride[i]);
     }
   }
-  if (!Require(fits, "read", "x must be dense int32 or uint8") || stream_.is_dry()) return values;
+  if (!Require(fits, "read", "x must be dense int32 or uint8")) return values;
+  if (stream_.is_dry()) {
+    // Bytes are read as such first.
+    for (const View& view : ViewsOf(x)) {
+      stream_.work().host_bytes += view.shape.size() * (view.dtype == DType::kU8 ? 5 : 4);
+    }
+    return values;
+  }
   for (size_t p = 0; p < x.size(); ++p) {
     const auto size = static_cast<size_t>(x[p].shape.size());
     std::vector<uint8_t> bytes(x[p].dtype == DType::kU8 ? size : 0);
@@ -152,6 +160,11 @@ AttendRow Ops::Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
     row.gathers = row.gathers || head.gathers;
     row.is_listed = head.is_listed;
     row.is_counted = row.is_counted && (head.is_counted || !stream_.is_dry());
+    const bool is_new = &head == &heads[0] || head.key.empty() || head.key != (&head - 1)->key;
+    if (stream_.is_dry() && is_new) {
+      stream_.work().host_bytes += head.host.bytes;
+      stream_.work().seconds += head.host.seconds;
+    }
     if (head.build != nullptr && !stream_.is_dry()) {
       std::shared_ptr<const Pattern> pattern = patterns_ != nullptr
                                                    ? patterns_->Get(head)
