@@ -188,7 +188,8 @@ absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
 
 absl::Status TensorRequest::Charge(const Plan& plan) {
   // The slices go when the gathered copy is complete, and only then does the workspace grow.
-  const int64_t need = received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes);
+  const int64_t need =
+      received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes) + plan.host_bytes;
   if (share_->Resize(need)) return absl::OkStatus();
   const int64_t total = context_->budget->total();
   if (need > total) {
