@@ -100,8 +100,12 @@ inline void ExpectIs(const Pattern& pattern, int64_t Nq, int64_t Nk, const Sees&
           << "a run over nothing at " << r << "," << c;
     }
   }
-  if (pattern.counts_pairs) EXPECT_EQ(pattern.visible_pairs, pairs);
-  if (is_stored) EXPECT_EQ(pattern.visible_tiles, tiles);
+  if (pattern.counts_pairs) {
+    EXPECT_EQ(pattern.visible_pairs, pairs);
+  }
+  if (is_stored) {
+    EXPECT_EQ(pattern.visible_tiles, tiles);
+  }
   EXPECT_GE(pattern.visible_tiles, tiles);
   // Masks: no two equal, none that a full run would say.
   EXPECT_EQ(std::set<TileMask>(pattern.masks.begin(), pattern.masks.end()).size(),
