@@ -2,9 +2,11 @@
 // computed right.
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <numeric>
 #include <random>
 
+#include "kernels/ops/pattern_parts.h"
 #include "kernels/ops/pattern_plan.h"
 #include "tests/ops/pattern_check.h"
 
@@ -62,6 +64,36 @@ TEST(PatternComputed, SmallBlocksTakeTheBytesThatWereSent) {
   const Visible blocks = Blocks(BlocksOfLayout(layout, kN, 1, 1));
   const Pattern pattern = Build({.Nq = kN, .Nk = kN, .visible = blocks});
   EXPECT_LT(BytesOf(pattern), PlannedBytes(kN) + 40 * kN * kN);
+}
+
+// Seconds of the processor, the least of some tries.
+template <class Work>
+double LeastSeconds(const Work& work) {
+  double least = 1e9;
+  for (int turn = 0; turn < 3; ++turn) {
+    const std::clock_t start = std::clock();
+    work();
+    least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+// A permutation of as many blocks as positions took 3 s at 65536 rows, and 16 times that for four
+// times as many.
+TEST(PatternComputed, BuildTimeGrowsWithRows) {
+  const auto ids = [](int64_t N) {
+    return LeastSeconds([&] { SegmentsOf(RandomIds(N, 1000, 1)); });
+  };
+  const auto blocks = [](int64_t N) {
+    std::vector<int32_t> perm(static_cast<size_t>(N));
+    std::iota(perm.begin(), perm.end(), 0);
+    std::shuffle(perm.begin(), perm.end(), std::mt19937(1));
+    const PatternRow row{.Nq = N, .Nk = N, .lengths = {N, N}};
+    return LeastSeconds([&] { BlockwiseSource(row, perm).build(); });
+  };
+  constexpr int64_t kN = 1 << 14;
+  EXPECT_LT(ids(4 * kN), 10 * ids(kN));
+  EXPECT_LT(blocks(4 * kN), 10 * blocks(kN));
 }
 
 // Sorted ids are kept as they are: nothing to compute but one tile in a hundred.
