@@ -14,7 +14,7 @@
 #include "server/line_limit.h"
 #include "server/metrics.h"
 #include "server/predictions.h"
-#include "server/request.h"
+#include "server/request_plan.h"
 
 namespace attnd {
 

@@ -1,90 +1,12 @@
 // What of a request's envelope is refused, in which words, and what the kernels get to see.
-#include "server/request.h"
-
 #include <cstring>
 
-#include "absl/strings/str_split.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "tests/server/request_fixture.h"
 
 namespace attnd {
 namespace {
 
-namespace v1 = attn::v1;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using ::testing::Pair;
-
-const std::string kDevices[] = {"cpu"};
-
-// A request under construction. Payloads are slices of one long buffer.
-template <class Request>
-struct Draft {
-  Request request;
-  std::vector<Spans> raw;
-  std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
-
-  v1::Tensor& Add(const std::string& name, std::vector<int64_t> shape, int64_t bytes,
-                  v1::DType::Value dtype = v1::DType::float32) {
-    v1::Tensor& tensor = *request.add_tensors();
-    tensor.set_name(name);
-    tensor.set_dtype(dtype);
-    for (int64_t d : shape) tensor.add_shape(d);
-    tensor.set_raw_index(static_cast<uint32_t>(raw.size()));
-    raw.push_back({std::span(memory).first(bytes)});
-    return tensor;
-  }
-};
-
-Draft<v1::ForwardRequest> GoodDraft() {
-  Draft<v1::ForwardRequest> draft;
-  draft.request.mutable_method()->mutable_local()->set_window_left(4);
-  for (const char* name : {"q", "k", "v"}) draft.Add(name, {1, 2, 8, 64}, 4096);
-  return draft;
-}
-
-// The envelope, and what an engine says.
-struct Context {
-  std::span<const std::string> devices;
-  MakePlanFunction plan;
-};
-
-absl::StatusOr<DecodedRequest> WithPlan(DecodedRequest request, const Context& context) {
-  absl::Status status = AddPlan(context.plan, &request);
-  if (!status.ok()) return status;
-  return request;
-}
-
-template <class Request>
-absl::StatusOr<DecodedRequest> Decode(const Request& request, std::vector<Spans> raw,
-                                      const Context& context) {
-  return WithPlan(DecodeEnvelope(request, std::move(raw), {.devices = context.devices}), context);
-}
-
-absl::StatusOr<DecodedRequest> Decode(const v1::EstimateRequest& request, const Context& context) {
-  return WithPlan(DecodeEnvelope(request, {.devices = context.devices}), context);
-}
-
-// Stands for the engine: remembers the call, answers with `status` unless it is OK.
-struct FakeEngine {
-  bool was_asked = false;
-  absl::Status status;
-  Context context{.devices = kDevices,
-                  .plan = [this](const Call&) -> absl::StatusOr<std::shared_ptr<const Plan>> {
-                    was_asked = true;
-                    if (!status.ok()) return status;
-                    return std::make_shared<const Plan>();
-                  }};
-};
-
-template <class Request>
-std::vector<std::string> Refusal(const Draft<Request>& draft,
-                                 const Context& context = {.devices = kDevices}) {
-  const auto decoded = Decode(draft.request, draft.raw, context);
-  if (decoded.ok()) return {};
-  EXPECT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument);
-  return absl::StrSplit(std::string(decoded.status().message()), '\n');
-}
 
 // In the order of MethodSpec.
 constexpr char kMethods[] =
@@ -300,45 +222,6 @@ TEST(RequestTest, RefusesATensorSentTwice) {
   draft.Add("k", {1}, 4);
   EXPECT_THAT(Refusal(draft),
               ElementsAre(R"(request: tensor "k" must be sent at most once, got 3)"));
-}
-
-TEST(RequestTest, TakesAsManyTensorsAsItSays) {
-  auto draft = GoodDraft();
-  for (int i = 3; i < 256; ++i) draft.Add("t" + std::to_string(i), {1}, 4);
-  ASSERT_EQ(draft.request.tensors_size(), 256);
-  EXPECT_THAT(Refusal(draft), IsEmpty());
-  draft.Add("t256", {1}, 4);
-  EXPECT_THAT(Refusal(draft), ElementsAre("request: tensors must be at most 256, got 257"));
-}
-
-TEST(RequestTest, RefusesAPriorityAboveThatOfTheCaller) {
-  auto draft = GoodDraft();
-  draft.request.set_priority(6);
-  const DecodeContext limited{.devices = kDevices, .max_priority = 5};
-  EXPECT_EQ(DecodeEnvelope(draft.request, draft.raw, limited).envelope,
-            absl::InvalidArgumentError("request: priority must be <= 5 from this address "
-                                       "(--max-priority of the server), got 6"));
-  draft.request.set_priority(5);
-  EXPECT_TRUE(DecodeEnvelope(draft.request, draft.raw, limited).envelope.ok());
-}
-
-TEST(RequestTest, RefusesTooManyTensorsInOneLine) {
-  auto draft = GoodDraft();
-  for (int i = 0; i < 254; ++i) draft.request.add_tensors();
-  EXPECT_THAT(Refusal(draft), ElementsAre("request: tensors must be at most 256, got 257"));
-}
-
-TEST(RequestTest, JoinsTheReasonsOfTheEngine) {
-  auto draft = GoodDraft();
-  draft.request.set_priority(1000);
-  FakeEngine engine;
-  engine.status = absl::UnimplementedError("local: alibi is not served by this version, got true");
-  EXPECT_THAT(Refusal(draft, engine.context),
-              ElementsAre("request: priority must be -100..100, got 1000",
-                          "local: alibi is not served by this version, got true"));
-  // The engine's own code stays when it is the only one to complain.
-  draft.request.set_priority(100);
-  EXPECT_EQ(Decode(draft.request, draft.raw, engine.context).status(), engine.status);
 }
 
 TEST(RequestTest, AsksTheMethodAboutOptionsWhenTensorsCannotBeDescribed) {

@@ -1,0 +1,51 @@
+#include "server/request_plan.h"
+
+#include <algorithm>
+
+#include "kernels/registry.h"
+
+namespace attnd {
+namespace {
+
+absl::Status AskEngine(const MakePlanFunction& make_plan, DecodedRequest* request) {
+  const Call& call = request->call;
+  if (call.method.empty() || make_plan == nullptr) return absl::OkStatus();
+  if (request->can_plan) {
+    auto plan = make_plan(call);
+    if (plan.ok()) request->plan = *std::move(plan);
+    return plan.status();
+  }
+  // Nothing can be said of the tensors, but of the options.
+  Reasons reasons(call.method);
+  if (const Method* method = FindMethod(call.method)) (void)method->Parse(call.options, &reasons);
+  return reasons.status();
+}
+
+}  // namespace
+
+int64_t IntegersOf(const google::protobuf::RepeatedPtrField<attn::v1::Tensor>& tensors) {
+  int64_t integers = 0;
+  for (const attn::v1::Tensor& tensor : tensors) {
+    if (tensor.dtype() != attn::v1::DType::int32 || tensor.shape_size() != 1) continue;
+    if (PlanReads(tensor.name())) {
+      integers += std::clamp<int64_t>(tensor.shape(0), 0, kMaxIntegerElements);
+    }
+  }
+  return integers;
+}
+
+int64_t WorkOf(const DecodedRequest& request) {
+  if (!request.can_plan) return 0;
+  int64_t rows = 0;
+  for (const auto& [name, view] : request.call.tensors) rows = std::max(rows, view.shape[0]);
+  return std::max(rows, PlanWork(request.call));
+}
+
+absl::Status AddPlan(const MakePlanFunction& make_plan, DecodedRequest* request) {
+  const absl::Status engine = AskEngine(make_plan, request);
+  // Nobody reads the reasons of what nobody waits for.
+  if (absl::IsCancelled(engine)) return engine;
+  return FitTrailer(MergeReasons(request->envelope, engine));
+}
+
+}  // namespace attnd
