@@ -53,12 +53,15 @@ int Running::level() const {
 }
 
 double Running::SecondsBefore(TimePoint now, int level, double seconds) const {
-  double before = 0;
+  double before = 0, least = std::numeric_limits<double>::infinity();
   for (const Run& run : runs_) {
     const double left = SecondsLeftOf(run, now);
+    least = std::min(least, left);
     if (run.level > level || (run.level == level && left < seconds)) before += left;
   }
-  return before;
+  // Without a place even the most urgent waits until one is free.
+  const bool is_full = static_cast<int>(runs_.size()) >= max_running_;
+  return is_full ? std::max(before, least) : before;
 }
 
 double Running::SecondsLeft(TimePoint now) const {

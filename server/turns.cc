@@ -6,20 +6,21 @@
 namespace attnd {
 
 Turns::Client* Turns::Enter(const std::string& name) {
-  std::unique_ptr<Client>& client = clients_[name];
-  if (client == nullptr) {
-    client = std::make_unique<Client>();
-    client->name = name;
+  auto found = clients_.find(name);
+  if (found == clients_.end()) {
+    ForgetIdle();
+    found = clients_.emplace(name, std::make_unique<Client>()).first;
+    found->second->name = name;
   }
+  Client* const client = found->second.get();
   if (client->waiting == 0 && client->running == 0) client->served = std::max(client->served, now_);
   client->waiting += 1;
-  return client.get();
+  return client;
 }
 
 void Turns::Leave(Client* client) {
   assert(client->waiting > 0);
   client->waiting -= 1;
-  Forget(client);
 }
 
 void Turns::Take(Client* client, double seconds) {
@@ -31,18 +32,15 @@ void Turns::End(Client* client, bool is_long) {
   assert(client->running > 0);
   client->running -= 1;
   client->running_long -= is_long ? 1 : 0;
-  Forget(client);
 }
 
-// What an idle client had matters only as long as it is ahead of the others.
-void Turns::Forget(Client* client) {
-  const auto is_idle = [](const Client& c) { return c.waiting == 0 && c.running == 0; };
-  if (!is_idle(*client)) return;
-  if (client->served <= now_) {
-    clients_.erase(client->name);
-  } else if (clients_.size() > kMostIdle) {
-    std::erase_if(clients_, [&](const auto& entry) { return is_idle(*entry.second); });
-  }
+// Records of idle clients stay, so that a client of many small requests costs no allocation for
+// each, until there are many of them.
+void Turns::ForgetIdle() {
+  if (clients_.size() <= kMostIdle) return;
+  std::erase_if(clients_, [&](const auto& entry) {
+    return entry.second->waiting == 0 && entry.second->running == 0;
+  });
 }
 
 const Turns::Client* Turns::Largest() const {

@@ -14,8 +14,7 @@ namespace attnd {
 // that time than kMostDebt either, so that one long request does not cost its client the turns of
 // minutes.
 //
-// Not thread safe. Remembers the clients that wait or run and, for as long as it matters, what the
-// others had; at most kMostIdle of those.
+// Not thread safe. Remembers what idle clients had, as long as they are at most kMostIdle.
 class Turns {
  public:
   static constexpr double kMostDebtSeconds = 2;
@@ -47,7 +46,7 @@ class Turns {
   size_t size() const { return clients_.size(); }
 
  private:
-  void Forget(Client* client);
+  void ForgetIdle();
 
   std::unordered_map<std::string, std::unique_ptr<Client>> clients_;
   double now_ = 0;  // virtual time of the last one served

@@ -246,6 +246,14 @@ TEST_F(BatcherTest, WhatWaitsAheadRefusesBeforeARequestIsRead) {
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline, Refusal::kDeadline, Refusal::kDeadline));
 }
 
+TEST_F(BatcherTest, WhoeverRunsInTheLastPlaceIsAheadOfEverybody) {
+  Start({.max_running = 1});
+  ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("1"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 100, clock_.Now() + 10s)));
+  EXPECT_TRUE(batcher_->Admit("b", 100, clock_.Now() + 31s).ok());
+}
+
 TEST_F(BatcherTest, WhatBecomesHopelessInTheQueueIsNotHandedOut) {
   Start({});
   ASSERT_TRUE(Submit({.name = "1", .deadline = 3000ms, .seconds = 2}).ok());
