@@ -20,11 +20,9 @@ def test_workspace_is_charged_while_a_request_waits(start_server, rng):
     server = start_server("--max-running", "1")
     q = noise(rng, (1, 4, 512, 32))
     request = _calls.backward_request(q, q, q, {"out": q}, "softmax", {}, {}, "BHND")
-    message = b"".join(request.message()) if isinstance(request.message(), list) else (
-        request.message()
-    )
+    message = request.message()
     with attnd.Client(server.target, timeout=60) as client:
-        plan = client.estimate(q.shape, backward=True)
+        plan = client.estimate(q.shape, q.shape, q.shape, backward=True)
         assert plan.workspace_bytes > 4 * q.nbytes, "the inputs would hide the workspace"
         with Busy(client, server), grpc.insecure_channel(server.target) as channel:
             call = channel.unary_unary(_calls.SERVICE + "Backward").future(message)
@@ -49,10 +47,10 @@ def test_each_refusal_counts_once(start_server, rng):
         # As received, by its plan, by its header, by its outputs, by its envelope.
         wide = noise(rng, (1, 1, 8192, 24))
         needs = grpc.StatusCode.RESOURCE_EXHAUSTED
-        refuse(client, needs, "request: needs", wide, wide, wide)
+        refuse(client, needs, "request: needs", wide, wide + 1, wide + 2)
         assert refusals(server) == {"bytes": 1}
         large = np.zeros((1, 1, 1 << 18, 1), np.float32)
-        refuse(client, needs, "Received message larger than max", large, large, large)
+        refuse(client, needs, "Received message larger than max", large, large + 1, large + 2)
         assert refusals(server) == {"bytes": 2}
         q, k, v = (np.zeros((1, 1, n, d), np.float32) for n, d in ((1 << 14, 1), (8, 1), (8, 64)))
         bad = grpc.StatusCode.INVALID_ARGUMENT

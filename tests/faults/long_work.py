@@ -33,7 +33,7 @@ def input_of(client, seconds, *, method="softmax", options=None, direction="forw
     while True:
         shape = (1, 1, n, width)
         plan = client.estimate(
-            shape, method=method, options=options, backward=direction == "backward"
+            shape, shape, shape, method=method, options=options, backward=direction == "backward"
         )
         if plan.seconds >= seconds:
             return np.zeros(shape, np.float32)

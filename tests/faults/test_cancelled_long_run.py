@@ -1,5 +1,6 @@
 """A run of minutes went on after its client had left, and with it the wait of everybody behind."""
 
+import numpy as np
 import pytest
 
 import attnd
@@ -7,17 +8,23 @@ from helpers import eventually, noise
 from long_work import begin, input_of, open_channel
 
 
+OPTIONS = {"softmax": {}, "random": {"num_random": 32}, "linear_attention": {}}
+
+
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("method", ["softmax", "random", "linear_attention"])
+@pytest.mark.parametrize("method", OPTIONS)
 def test_the_processors_are_free_and_the_memory_returns(start_server, rng, method, direction):
     server = start_server("--max-request-seconds", "0")
     small = noise(rng, (1, 1, 64, 8))
     client = attnd.Client(server.target, timeout=60)
     with client, open_channel(server.target) as channel:
-        # Linear methods cost as much as is sent.
-        seconds = 100 if method == "softmax" else 0.5
-        q = input_of(client, seconds, method=method, direction=direction, width=16)
-        running = begin(channel, q, direction=direction, method=method)
+        send = {"method": method, "options": OPTIONS[method], "direction": direction}
+        if method == "softmax":
+            q = input_of(client, 100, **send)
+        else:
+            # It may be over before the cancel comes.
+            q = np.zeros((1, 1, 1 << 17, 16), np.float32)
+        running = begin(channel, q, **send)
         assert eventually(lambda: server.metric("attnd_dispatch_total") == 1, 60)
         if method == "softmax":
             began = server.cpu_seconds()

@@ -42,3 +42,17 @@ def test_what_waits_ahead_refuses_it_before_it_is_read(start_server):
         for each in waiting:
             each.cancel()
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
+
+
+def test_what_takes_longer_than_any_request_may_is_refused(start_server):
+    server = start_server("--max-request-seconds", "50s")
+    with attnd.Client(server.target, timeout=60) as client:
+        q = input_of(client, seconds=100)
+        with pytest.raises(attnd.Error) as caught:
+            client.forward(q, q, q)
+        assert caught.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "softmax: predicted seconds must be <= 50 (--max-request-seconds), got" in str(
+            caught.value
+        )
+        assert server.metric("attnd_refused_total", reason="quota") == 1
+        assert server.metric("attnd_dispatch_total") == 0

@@ -18,7 +18,7 @@ def test_others_are_served_in_the_middle_of_it(start_server, rng, tmp_path):
     client = attnd.Client(server.target, timeout=60)
     with client, open_channel(socket) as channel:
         q = input_of(client, EACH_SECONDS)
-        each = client.estimate(q.shape).seconds
+        each = client.estimate(q.shape, q.shape, q.shape).seconds
         flood = [begin(channel, q, priority=100) for _ in range(int(FLOOD_SECONDS / each))]
         assert eventually(lambda: server.metric("attnd_queue_requests") > len(flood) / 2, 60)
         assert client.forward(small, small, small).out.shape == small.shape
