@@ -61,6 +61,7 @@ void Rpc::OnArrived(bool ok) {
   started_ = std::chrono::steady_clock::now();
   deadline_ = ToSteady(context_.raw_deadline());
   connection_ = transport_->ConnectionOf(context_.peer());
+  if (connection_ != nullptr) connection_->calls.fetch_add(1, std::memory_order_relaxed);
   Expect(kSmallBytes);
   transport_->TakeCall(*this);
 }

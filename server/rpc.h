@@ -98,6 +98,9 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // For a message that has no reason to be large.
   static constexpr std::chrono::seconds kSmallMessage{30}, kNoLimit{0};
   static constexpr int64_t kSmallBytes = 64 << 10;
+  // What gRPC may have received of a stream that is not read: its window, which the bandwidth probe
+  // lets grow. 11 MiB were seen on the loopback.
+  static constexpr int64_t kWindowBytes = 16 << 20;
   // A message of a stream. They leave in order, one Write at a time, together with what the events
   // that are there already add; Handler::OnSent tells when all have.
   void Send(grpc::ByteBuffer message, std::shared_ptr<Departing> departing = nullptr);

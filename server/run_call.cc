@@ -245,7 +245,7 @@ absl::Status Runs::RunCall::Announce(const RunRequest& request) {
   announced_id_ = request.id();
   announced_bytes_ = bytes;
   waits_for_room_ = true;
-  rpc_->Expect(std::max(bytes, Rpc::kSmallBytes));
+  rpc_->Expect(bytes + Rpc::kWindowBytes);
   return context_->intake->Enter(
       this, {.message_bytes = bytes, .may_be_refused = false, .client = rpc_->client()});
 }
@@ -358,8 +358,11 @@ void Runs::RunCall::Continue() {
   } else if (!is_reading_ && !is_parsing_ && !waits_for_room_ && has_room_ &&
              open_.size() + unsent_ < kMaxOpen) {
     is_reading_ = true;
-    if (announced_bytes_ == 0) rpc_->Expect(kUnannouncedBytes);
+    // The client may be ahead by a window.
+    if (announced_bytes_ == 0) rpc_->Expect(kUnannouncedBytes + Rpc::kWindowBytes);
     rpc_->Read();
+  } else if (rpc_->expected() == 0) {
+    rpc_->Expect(Rpc::kWindowBytes);
   }
 }
 

@@ -25,6 +25,10 @@ constexpr std::chrono::milliseconds kNoticeTime{100};
 // What streams have to send waits for the events that are there already, but for no more of them.
 constexpr int kMostEventsBeforePump = 8;
 
+// How often, and how often at most, what looks like a flood is looked at again.
+constexpr std::chrono::milliseconds kFloodCheckPause{2};
+constexpr int kMostFloodChecks = 100;
+
 // Its errors are ours; what it says besides is for whoever debugs.
 void ForwardLog(gpr_log_func_args* args) {
   static LineLimit lines;
@@ -141,7 +145,7 @@ absl::Status Transport::Listen(const Options& options) {
        .flooded =
            [this](std::shared_ptr<const Connection> connection, int64_t lowest) {
              Post([this, connection = std::move(connection), lowest] {
-               EndFlood(*connection, lowest);
+               EndFlood(connection, lowest, kMostFloodChecks);
              });
            }},
       &connections_);
@@ -307,15 +311,23 @@ void Transport::CancelStalled(TimePoint now) {
   for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->CancelIfStalled(now);
 }
 
-void Transport::EndFlood(const Connection& connection, int64_t lowest) {
-  const int64_t received = connection.received_bytes();
+void Transport::EndFlood(const std::shared_ptr<const Connection>& connection, int64_t lowest,
+                         int checks_left) {
+  const int64_t received = connection->received_bytes();
   // What arrived before its calls were known is expected by now.
-  if (received < 0 || !FloodWatch::IsFlooding(connection, received, lowest)) return;
+  if (received < 0 || !FloodWatch::IsFlooding(*connection, received, lowest)) return;
+  // Not all of a burst of calls are known at once: as long as more of them turn up, it may be that.
+  const int64_t calls = connection->calls.load(std::memory_order_relaxed);
+  if (std::exchange(connection->calls_at_check, calls) != calls && checks_left > 0) {
+    return PostAfter(kFloodCheckPause, [this, connection, lowest, checks_left] {
+      EndFlood(connection, lowest, checks_left - 1);
+    });
+  }
   static LineLimit lines;
   if (lines.Allow()) {
-    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
+    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection->peer}});
   }
-  for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->TellFlood(&connection);
+  for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->TellFlood(connection.get());
 }
 
 void Transport::AddCall(Rpc* rpc) {

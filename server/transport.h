@@ -129,7 +129,8 @@ class Transport {
   void AddLive(int change);
   // Calls that have arrived and not gone.
   std::vector<std::shared_ptr<Rpc>> OpenCalls();
-  void EndFlood(const Connection& connection, int64_t lowest);
+  void EndFlood(const std::shared_ptr<const Connection>& connection, int64_t lowest,
+                int checks_left);
   void AddCall(Rpc* rpc);
   void RemoveCall(Rpc* rpc);
 

@@ -1,4 +1,5 @@
-# Thread sanitizer, for the kernels, the batcher and the lanes: libraries without instrumentation
+# Thread sanitizer, for the kernels, the batcher, the lanes and, with tests/server/tsan.supp, the
+# transport: libraries without instrumentation
 # (gRPC) would report races that are not there. Threads meet alike in all instruction sets.
 set(CMAKE_BUILD_TYPE Release CACHE STRING "")
 set(CMAKE_CXX_FLAGS "-fsanitize=thread -g1 -DATTND_NO_AVX512" CACHE STRING "")

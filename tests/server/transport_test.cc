@@ -219,6 +219,19 @@ TEST_F(TransportTest, AnAnswerThatNobodyTakesIsGivenUp) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
 }
 
+// A call was found before it was whole: its weak pointer was copied while it was set. For the thread
+// sanitizer.
+TEST_F(TransportTest, StalledCallsAreLookedForWhileCallsArrive) {
+  std::atomic<bool> stop = false;
+  std::thread looker([&] {
+    while (!stop) transport_->CancelStalled(std::chrono::steady_clock::now());
+  });
+  std::string reply;
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(client_->Call("/test/Echo", "hello", &reply).ok());
+  stop = true;
+  looker.join();
+}
+
 TEST_F(TransportTest, AConnectionThatSaysNothingIsClosed) {
   auto quiet = Transport::Start(
       {.addresses = {"127.0.0.1:0"}, .silence = std::chrono::milliseconds(100)}, {});
