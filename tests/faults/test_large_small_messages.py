@@ -6,8 +6,9 @@ import grpc
 import pytest
 
 import attnd
+from bad_input_cases import T, forward
 from raw_http2 import RawConnection, framed
-from run_stream import RunStream
+from run_stream import RunStream, carry
 
 MIB = 1 << 20
 SIZE = 100 * MIB
@@ -61,7 +62,7 @@ def test_refused_long_before_its_end(server, method):
         sent += raw.send(stream, message[sent : sent + MIB], seconds=1)
         time.sleep(0.02)
     assert raw.status(stream) in (CODES.RESOURCE_EXHAUSTED.value[0], CODES.INVALID_ARGUMENT.value[0])
-    assert sent < 32 * MIB
+    assert sent < 64 * MIB
     raw.close()
 
 
@@ -82,4 +83,33 @@ def test_small_calls_beside_are_not_taken_for_a_flood(server, client):
         assert {call.code() for call in calls} == {CODES.INVALID_ARGUMENT}
     run.half_close()
     assert run.rest()[1] == CODES.OK
+    assert "more arrives than calls expect" not in server.log()
+
+
+def test_a_burst_of_calls_is_no_flood(server, client):
+    """Hundreds at once on one connection, each as large as needs no room."""
+    channel = grpc.insecure_channel(server.target)
+    call = channel.unary_unary(ATTENTION + "Forward")
+    message = b"\xfa\x0f\xf0\xff\x03" + bytes(65520)
+    metadata = [("attnd-message-bytes", str(len(message)))]
+    idle = RunStream(channel)
+    calls = [call.future(message, timeout=60, metadata=metadata) for _ in range(600)]
+    assert {one.code() for one in calls} == {CODES.INVALID_ARGUMENT}
+    idle.half_close()
+    assert idle.rest()[1] == CODES.OK
+    assert "more arrives than calls expect" not in server.log()
+
+
+def test_a_stream_that_is_ahead_is_no_flood(server):
+    """Messages of a stream that arrive faster than they are answered, beside one that is idle."""
+    shape = (1, 8, 400, 64)
+    tensors = {name: T(shape, payload=bytes(8 * 400 * 64 * 4)) for name in "k"}
+    message = forward("linear_attention {}", tensors)  # refused: no q, no v
+    channel = grpc.insecure_channel(server.target)
+    busy, idle = RunStream(channel), RunStream(channel)
+    for index in range(60):
+        busy.send(carry(str(index), message))
+    for run in (busy, idle):
+        run.half_close()
+    assert busy.rest()[1] == CODES.OK and idle.rest()[1] == CODES.OK
     assert "more arrives than calls expect" not in server.log()
