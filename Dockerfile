@@ -47,7 +47,7 @@ FROM ${BASE} AS runtime
 # gRPC, protobuf and Abseil are inside the binary (.ci/cmake/archives.cmake).
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-      libc-ares2 libhwy1 libprometheus-cpp-core1.0 libre2-9 libspdlog1.10 libssl3 \
+      libc-ares2 libhwy1 libmicrohttpd12 libprometheus-cpp-core1.0 libre2-9 libspdlog1.10 libssl3 \
       zlib1g \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log
 COPY --from=build /attnd-server /usr/local/bin/attnd-server

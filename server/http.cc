@@ -1,5 +1,6 @@
 #include "server/http.h"
 
+#include <microhttpd.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -9,15 +10,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <exception>
+#include <limits>
 #include <list>
-#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "server/http_pages.h"
 #include "server/listen.h"
 
@@ -27,10 +28,12 @@ namespace {
 using std::chrono::milliseconds;
 using TimePoint = std::chrono::steady_clock::time_point;
 
-constexpr size_t kMostRequestBytes = 8192;
-constexpr milliseconds kRequestTime{1000}, kReplyTime{10000}, kLeaveTime{1000};
+// The library's memory of a connection: the request, parsed, and the headers of the reply.
+constexpr size_t kConnectionBytes = 16384;
 // While no descriptor is left.
 constexpr milliseconds kPause{100};
+// The library accepts ten at a time before it closes those that were cut off.
+constexpr unsigned kSlack = 32;
 
 bool IsAddress(const std::string& text) {
   const size_t colon = text.rfind(':');
@@ -41,34 +44,61 @@ bool IsAddress(const std::string& text) {
          absl::SimpleAtoi(text.substr(colon + 1), &port) && port <= 65535;
 }
 
-// A connection asks, is answered, and leaves once its peer has read the answer.
 struct Visitor {
-  enum class State { kAsks, kIsAnswered, kLeaves };
   int fd = -1;
-  State state = State::kAsks;
-  TimePoint until;
-  std::string request, reply;
-  size_t sent = 0;
-
-  short awaited() const { return state == State::kIsAnswered ? POLLOUT : POLLIN; }
+  TimePoint until;  // in all: the library's own timeout begins anew with each byte
+  bool is_answered = false;
+  bool is_cut_off = false;  // the library will see it and close
 };
+
+void CutOff(Visitor* visitor) {
+  visitor->is_cut_off = true;
+  (void)shutdown(visitor->fd, SHUT_RDWR);
+}
+
+// False when there is no memory.
+bool Send(MHD_Connection* connection, const PageReply& reply) {
+  MHD_Response* const response = MHD_create_response_from_buffer(
+      reply.body.size(), const_cast<char*>(reply.body.data()), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) return false;
+  const auto add = [&](const char* name, const char* value) {
+    return MHD_add_response_header(response, name, value) == MHD_YES;
+  };
+  const bool is_sent = add(MHD_HTTP_HEADER_CONTENT_TYPE, reply.type) &&
+                       add(MHD_HTTP_HEADER_CACHE_CONTROL, "no-store") &&
+                       add(MHD_HTTP_HEADER_CONNECTION, "close") &&
+                       (reply.code != 405 || add(MHD_HTTP_HEADER_ALLOW, "GET, HEAD")) &&
+                       MHD_queue_response(connection, reply.code, response) == MHD_YES;
+  MHD_destroy_response(response);
+  return is_sent;
+}
 
 }  // namespace
 
 struct HttpServer::Impl {
   ~Impl();
+  bool Listen();
   void Run();
-  void Accept(int listener);
-  bool Serve(Visitor* visitor);
-  bool Read(Visitor* visitor);
-  bool Write(Visitor* visitor);
-  void Close(std::list<Visitor>::iterator visitor);
+  int Timeout() const;
+  void CutOffOverdue();
+
+  // What the library calls, on the thread.
+  static void OnConnection(void* impl, MHD_Connection* connection, void** visitor,
+                           MHD_ConnectionNotificationCode code);
+  static MHD_Result OnRequest(void* impl, MHD_Connection* connection, const char* path,
+                              const char* method, const char* version, const char* body,
+                              size_t* body_size, void** request);
+  Visitor* Add(int fd);
+  void Remove(const Visitor* visitor);
 
   Pages pages;
+  HttpTimes times;
   Listener listener;
+  std::vector<MHD_Daemon*> daemons;  // one for each socket that listens
+  std::vector<pollfd> polled;        // wake, then the daemons'
   int wake = -1;
   std::list<Visitor> visitors;  // oldest first
-  TimePoint accepts_from;
+  int64_t arrivals = 0, departures = 0;
   std::thread thread;
 };
 
@@ -78,107 +108,136 @@ HttpServer::Impl::~Impl() {
     (void)!write(wake, &one, sizeof one);
     thread.join();
   }
-  for (const Visitor& visitor : visitors) close(visitor.fd);
+  // Closes its socket, too.
+  for (MHD_Daemon* daemon : daemons) MHD_stop_daemon(daemon);
   CloseListener(&listener);
   if (wake >= 0) close(wake);
 }
 
+// The library has no thread of its own: ours, which runs its loop, sees the age of its connections
+// without a lock.
+bool HttpServer::Impl::Listen() {
+  wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake < 0) return false;
+  polled.push_back({wake, POLLIN, 0});
+  while (!listener.fds.empty()) {
+    const int fd = listener.fds.back();
+    listener.fds.pop_back();
+    MHD_Daemon* const daemon = MHD_start_daemon(
+        MHD_USE_EPOLL, /*port=*/0, nullptr, nullptr, &OnRequest, this,  //
+        MHD_OPTION_LISTEN_SOCKET, fd,                                   //
+        MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(kMostConnections) + kSlack,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes,  //
+        MHD_OPTION_NOTIFY_CONNECTION, &OnConnection, this, MHD_OPTION_END);
+    if (daemon == nullptr) return false;
+    daemons.push_back(daemon);
+    polled.push_back({MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, POLLIN, 0});
+  }
+  return true;
+}
+
 void HttpServer::Impl::Run() {
   pthread_setname_np(pthread_self(), "http");
+  bool has_room = true, settled = true;
   for (;;) {
-    const TimePoint now = std::chrono::steady_clock::now();
-    std::vector<pollfd> polled{{wake, POLLIN, 0}};
-    const bool accepts = now >= accepts_from;
-    for (const int fd : listener.fds) {
-      polled.push_back({fd, static_cast<short>(accepts ? POLLIN : 0), 0});
-    }
-    TimePoint next = accepts ? TimePoint::max() : accepts_from;
-    const size_t first = polled.size();
-    for (const Visitor& visitor : visitors) {
-      polled.push_back({visitor.fd, visitor.awaited(), 0});
-      next = std::min(next, visitor.until);
-    }
-    const auto left = std::chrono::duration_cast<milliseconds>(next - now).count() + 1;
-    const int timeout =
-        next == TimePoint::max() ? -1 : static_cast<int>(std::clamp<int64_t>(left, 0, 10000));
-    if (poll(polled.data(), polled.size(), timeout) < 0 && errno != EINTR) return;
+    const int timeout = !has_room ? static_cast<int>(kPause.count()) : settled ? Timeout() : 0;
+    const int ready = poll(polled.data(), has_room ? polled.size() : 1, timeout);
+    if (ready < 0 && errno != EINTR) return;
     if (polled[0].revents != 0) return;
-    auto visitor = visitors.begin();
-    for (size_t i = first; i < polled.size(); ++i) {
-      const auto one = visitor++;
-      const bool stays = polled[i].revents == 0 || Serve(&*one);
-      if (!stays || std::chrono::steady_clock::now() >= one->until) Close(one);
-    }
-    for (size_t i = 1; i < first; ++i) {
-      if (polled[i].revents != 0) Accept(polled[i].fd);
-    }
+    const int64_t arrived = arrivals, departed = departures;
+    for (MHD_Daemon* daemon : daemons) (void)MHD_run(daemon);
+    CutOffOverdue();
+    // Where one has left the library may listen again, which it does when it is run.
+    settled = departures == departed;
+    // Without a descriptor for the first connection the library would try in a busy loop.
+    has_room = !(ready > 0 && visitors.empty() && settled && arrivals == arrived);
   }
 }
 
-void HttpServer::Impl::Accept(int from) {
-  const int fd = accept4(from, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+// Until the library or a visitor's time asks for a turn.
+int HttpServer::Impl::Timeout() const {
+  int64_t most = std::numeric_limits<int>::max();
+  bool is_set = false;
+  const auto limit = [&](int64_t milliseconds) {
+    most = std::clamp<int64_t>(milliseconds, 0, most);
+    is_set = true;
+  };
+  for (MHD_Daemon* daemon : daemons) {
+    MHD_UNSIGNED_LONG_LONG wanted = 0;
+    if (MHD_get_timeout(daemon, &wanted) == MHD_YES) limit(static_cast<int64_t>(wanted));
+  }
   const TimePoint now = std::chrono::steady_clock::now();
-  if (fd < 0) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      accepts_from = now + kPause;
-    }
-    return;
+  for (const Visitor& visitor : visitors) {
+    if (visitor.is_cut_off) continue;
+    limit(std::chrono::ceil<milliseconds>(visitor.until - now).count());
   }
-  if (visitors.size() >= kMostConnections) {
-    const auto oldest = std::find_if(visitors.begin(), visitors.end(), [](const Visitor& visitor) {
-      return visitor.state != Visitor::State::kIsAnswered;
-    });
-    Close(oldest == visitors.end() ? visitors.begin() : oldest);
-  }
-  visitors.push_back({.fd = fd, .until = now + kRequestTime});
+  return is_set ? static_cast<int>(most) : -1;
 }
 
-void HttpServer::Impl::Close(std::list<Visitor>::iterator visitor) {
-  close(visitor->fd);
-  visitors.erase(visitor);
+void HttpServer::Impl::CutOffOverdue() {
+  const TimePoint now = std::chrono::steady_clock::now();
+  for (Visitor& visitor : visitors) {
+    if (!visitor.is_cut_off && now >= visitor.until) CutOff(&visitor);
+  }
 }
 
-// False: it is to be closed.
-bool HttpServer::Impl::Serve(Visitor* visitor) {
+void HttpServer::Impl::OnConnection(void* impl, MHD_Connection* connection, void** visitor,
+                                    MHD_ConnectionNotificationCode code) {
+  auto* const self = static_cast<Impl*>(impl);
+  if (code == MHD_CONNECTION_NOTIFY_CLOSED) return self->Remove(static_cast<Visitor*>(*visitor));
+  const int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
   try {
-    return visitor->state == Visitor::State::kIsAnswered ? Write(visitor) : Read(visitor);
-  } catch (const std::bad_alloc&) {
-    return false;
+    *visitor = self->Add(fd);
+  } catch (const std::exception&) {
+    // No memory.
+    (void)shutdown(fd, SHUT_RDWR);
   }
 }
 
-bool HttpServer::Impl::Read(Visitor* visitor) {
-  char buffer[4096];
-  const ssize_t got = recv(visitor->fd, buffer, sizeof buffer, 0);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
-  // What comes after the request is read and dropped: closing on it would reset the connection and
-  // take the reply away from the peer.
-  if (visitor->state == Visitor::State::kLeaves) return true;
-  visitor->request.append(buffer, static_cast<size_t>(got));
-  const bool is_whole = visitor->request.find("\r\n\r\n") != std::string::npos ||
-                        visitor->request.find("\n\n") != std::string::npos;
-  if (!is_whole) return visitor->request.size() < kMostRequestBytes;
-  visitor->reply = AnswerTo(visitor->request, pages);
-  visitor->state = Visitor::State::kIsAnswered;
-  visitor->until = std::chrono::steady_clock::now() + kReplyTime;
-  return Write(visitor);
-}
-
-bool HttpServer::Impl::Write(Visitor* visitor) {
-  while (visitor->sent < visitor->reply.size()) {
-    const ssize_t sent = send(visitor->fd, visitor->reply.data() + visitor->sent,
-                              visitor->reply.size() - visitor->sent, MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
-    visitor->sent += static_cast<size_t>(sent);
+// The oldest whose request is not complete gives way, or else the oldest.
+Visitor* HttpServer::Impl::Add(int fd) {
+  arrivals += 1;
+  Visitor *oldest = nullptr, *oldest_that_asks = nullptr;
+  size_t count = 0;
+  for (Visitor& visitor : visitors) {
+    if (visitor.is_cut_off) continue;
+    count += 1;
+    if (oldest == nullptr) oldest = &visitor;
+    if (oldest_that_asks == nullptr && !visitor.is_answered) oldest_that_asks = &visitor;
   }
-  visitor->state = Visitor::State::kLeaves;
-  visitor->until = std::chrono::steady_clock::now() + kLeaveTime;
-  return shutdown(visitor->fd, SHUT_WR) == 0;
+  if (count >= kMostConnections) CutOff(oldest_that_asks != nullptr ? oldest_that_asks : oldest);
+  visitors.push_back({.fd = fd, .until = std::chrono::steady_clock::now() + times.request});
+  return &visitors.back();
 }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& text,
-                                                              Pages pages) {
+void HttpServer::Impl::Remove(const Visitor* visitor) {
+  departures += 1;
+  visitors.remove_if([&](const Visitor& one) { return &one == visitor; });
+}
+
+// Called when the headers are complete, for each piece of a body, and at the end.
+MHD_Result HttpServer::Impl::OnRequest(void* impl, MHD_Connection* connection, const char* path,
+                                       const char* method, const char*, const char*,
+                                       size_t* body_size, void** request) {
+  if (std::exchange(*request, impl) == nullptr) return MHD_YES;
+  // A body is read and dropped: closing on it would reset the connection and take the reply away.
+  if (std::exchange(*body_size, 0) > 0) return MHD_YES;
+  auto* const self = static_cast<Impl*>(impl);
+  auto* const visitor = static_cast<Visitor*>(
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context);
+  if (visitor == nullptr) return MHD_NO;
+  try {
+    if (!Send(connection, AnswerTo(method, path, self->pages))) return MHD_NO;
+  } catch (const std::exception&) {
+    return MHD_NO;
+  }
+  visitor->is_answered = true;
+  visitor->until = std::chrono::steady_clock::now() + self->times.reply;
+  return MHD_YES;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& text, Pages pages,
+                                                              HttpTimes times) {
   if (!IsAddress(text)) {
     return absl::InvalidArgumentError(
         absl::StrCat("http: address must be host:port, got ", text.empty() ? "nothing" : text));
@@ -189,11 +248,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   }
   auto impl = std::make_unique<Impl>();
   impl->pages = std::move(pages);
+  impl->times = times;
   impl->listener = *std::move(listener);
-  impl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (impl->wake < 0) {
+  if (!impl->Listen()) {
     return absl::UnavailableError(
-        absl::StrCat("http: cannot listen on ", text, ": no file descriptor left"));
+        absl::StrCat("http: cannot listen on ", text, ": no file descriptor or memory left"));
   }
   impl->thread = std::thread([one = impl.get()] { one->Run(); });
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));

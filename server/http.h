@@ -1,6 +1,7 @@
 // The HTTP pages for machines that watch the server: /metrics, /healthz, /readyz.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,11 +10,16 @@
 
 namespace attnd {
 
-// GET and HEAD only (405 otherwise); an unknown page is a 404 whose text lists the pages. One
-// request a connection, of 8 KiB at most, which must arrive within a second; its reply must be
-// taken within ten. One thread. At most kMostConnections, and 8 KiB and a reply for each: the
-// oldest whose request is not complete gives way to a new one, so that connections that trickle
-// keep nobody out.
+// After these times a connection is cut off, however lively it is.
+struct HttpTimes {
+  std::chrono::milliseconds request{5000};  // until the request is complete
+  std::chrono::milliseconds reply{10000};   // until the reply is taken
+};
+
+// GNU libmicrohttpd, run by one thread. GET and HEAD only (405 otherwise); an unknown page is a 404
+// whose text lists the pages. One request a connection. At most kMostConnections, and 16 KiB and a
+// reply for each: the oldest whose request is not complete gives way to a new one, so that
+// connections that trickle keep nobody out.
 class HttpServer {
  public:
   static constexpr size_t kMostConnections = 128;
@@ -28,7 +34,8 @@ class HttpServer {
   // `address` is "host:port" as for ListenOn; port 0 takes a free one. Errors: INVALID_ARGUMENT for
   // an address that is none, UNAVAILABLE when it cannot be listened on ("http: cannot listen on
   // 127.0.0.1:8002: ...").
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, Pages pages);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, Pages pages,
+                                                           HttpTimes times = {});
 
   // At once: a reply that is on its way is cut off.
   ~HttpServer();

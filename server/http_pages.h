@@ -8,8 +8,14 @@
 
 namespace attnd {
 
-// The whole message, status line and headers included, for a request whose headers are complete.
-// Whatever a page throws becomes a 500.
-std::string AnswerTo(absl::string_view request, const HttpServer::Pages& pages);
+struct PageReply {
+  unsigned code = 200;
+  const char* type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+// `path`: without a query. Whatever a page throws becomes a 500.
+PageReply AnswerTo(absl::string_view method, absl::string_view path,
+                   const HttpServer::Pages& pages);
 
 }  // namespace attnd

@@ -1,8 +1,10 @@
 """File descriptors run out: the server never accepted again, and said nothing."""
 
+import os
+import pathlib
 import resource
 import socket
-import subprocess
+import time
 
 import attnd
 from helpers import eventually, noise
@@ -61,6 +63,28 @@ def test_few_files_mean_few_connections(start_server, rng):
     assert eventually(lambda: answers(server, rng), 20)
     assert "cannot accept" not in server.log()
     assert server.stop() == 0
+
+
+def test_pages_come_back_after_exhaustion(start_server):
+    """Without a descriptor for its first connection, a library that accepts would try and try."""
+    server = start_server()
+    limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    host, _, port = server.http.removeprefix("http://").rpartition(":")
+    limit_files(server, 4)
+    with socket.create_connection((host, int(port)), timeout=20) as one:
+        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        before = processor_seconds(server)
+        time.sleep(1)
+        assert processor_seconds(server) - before < 0.3
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+        assert one.recv(4096).startswith(b"HTTP/1.1 200 ")
+    assert server.get("/healthz")[0] == 200
+    assert server.stop() == 0
+
+
+def processor_seconds(server):
+    fields = pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def received(connection):

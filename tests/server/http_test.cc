@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 namespace attnd {
 namespace {
 
+using std::chrono::milliseconds;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -199,13 +201,71 @@ TEST(Http, ConnectionsThatTrickleDoNotHoldUpThePages) {
   for (const int fd : trickling) close(fd);
 }
 
-TEST(Http, WhatIsNoRequestIsTold) {
+// A byte now and then kept a connection for as long as its peer liked.
+TEST(Http, ARequestThatTricklesIsCutOff) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages(), {.request = milliseconds(200)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int fd = Connect((*server)->port());
+  ASSERT_EQ(send(fd, "GET /metrics HTTP/1.1\r\nA: ", 26, MSG_NOSIGNAL), 26);
+  pollfd end{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  int sent = 0;
+  while (poll(&end, 1, /*timeout_ms=*/10) == 0 && sent < 3000) {
+    sent += static_cast<int>(send(fd, "a", 1, MSG_NOSIGNAL));
+  }
+  EXPECT_GT(sent, 0);
+  EXPECT_LT(sent, 3000);
+  close(fd);
+}
+
+TEST(Http, AReplyThatIsTakenSlowlyIsCutOff) {
+  constexpr size_t kBytes = 64 << 20;
+  HttpServer::Pages pages = TestPages();
+  pages.metrics = [] { return absl::StatusOr<std::string>(std::string(kBytes, 'x')); };
+  auto server = HttpServer::Start("127.0.0.1:0", std::move(pages), {.reply = milliseconds(200)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int fd = Connect((*server)->port());
+  const int window = 1 << 16;
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &window, sizeof window), 0);
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+  ASSERT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  // Ten seconds for all of it.
+  std::string piece(1 << 16, ' ');
+  size_t taken = 0;
+  for (ssize_t got; (got = recv(fd, piece.data(), piece.size(), 0)) > 0;) {
+    taken += static_cast<size_t>(got);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_GT(taken, 0u);
+  EXPECT_LT(taken, kBytes);
+  close(fd);
+}
+
+TEST(Http, WhatIsNoRequestIsRefused) {
   auto server = HttpServer::Start("127.0.0.1:0", TestPages());
   ASSERT_TRUE(server.ok()) << server.status();
   const int port = (*server)->port();
-  EXPECT_THAT(Ask(port, "GET /metrics", "x"), StartsWith("HTTP/1.1 400 "));
-  EXPECT_EQ(Ask(port, "GET", std::string(10000, 'x')), "");  // cut off
+  EXPECT_EQ(Ask(port, "x\r\n", "x"), "");
+  EXPECT_THAT(Ask(port, "GET /metrics", "x"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask(port, "GET", std::string(20'000, 'x')), StartsWith("HTTP/1.1 414 "));
   EXPECT_THAT(Ask(port, "GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST(Http, ABodyDoesNotTakeTheReplyAway) {
+  auto server = HttpServer::Start("127.0.0.1:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string body(1 << 20, 'x');
+  const std::string head = absl::StrCat(
+      "/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+  EXPECT_THAT(Ask((*server)->port(), "POST", head), StartsWith("HTTP/1.1 405 "));
+}
+
+// A name may stand for addresses of both families, each with a socket of its own.
+TEST(Http, AName) {
+  auto server = HttpServer::Start("localhost:0", TestPages());
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ((*server)->address(), absl::StrCat("localhost:", (*server)->port()));
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/healthz"), EndsWith("\r\n\r\nok\n"));
 }
 
 TEST(Http, ManySilentConnectionsDoNotHoldUpThePages) {
