@@ -219,8 +219,8 @@ TEST_F(TransportTest, AnAnswerThatNobodyTakesIsGivenUp) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
 }
 
-// A call was found before it was whole: its weak pointer was copied while it was set. For the thread
-// sanitizer.
+// A call was found before it was whole: its weak pointer was copied while it was set. For the
+// thread sanitizer.
 TEST_F(TransportTest, StalledCallsAreLookedForWhileCallsArrive) {
   std::atomic<bool> stop = false;
   std::thread looker([&] {
@@ -351,33 +351,6 @@ TEST_F(TransportTest, HealthFollowsTheServer) {
   transport_->Post([&] { health_.CloseWatches(); });
   EXPECT_EQ(next(watch.get()), -1);
   EXPECT_EQ(watch->Finish().error_code(), grpc::UNAVAILABLE);
-}
-
-TEST(Bytes, SmallMessagesAreCopiedAndLargeOnesReferred) {
-  Received small, large;
-  const grpc::ByteBuffer small_bytes = BytesOf("abc"),
-                         large_bytes = BytesOf(std::string(70000, 'x'));
-  ASSERT_TRUE(Receive(small_bytes, &small).ok());
-  ASSERT_TRUE(Receive(large_bytes, &large).ok());
-  std::vector<grpc::Slice> slices;
-  ASSERT_TRUE(large_bytes.Dump(&slices).ok());
-  EXPECT_EQ(small.bytes, 3);
-  ASSERT_EQ(small.pieces.size(), 1u);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(small.pieces[0].data()), 3), "abc");
-  ASSERT_EQ(large.pieces.size(), slices.size());
-  EXPECT_EQ(static_cast<const void*>(large.pieces[0].data()), slices[0].begin());
-}
-
-TEST(Bytes, WrappedMemoryIsHeldUntilItsSliceIsGone) {
-  auto memory = std::make_shared<std::string>(kWrapBytes, 'x');
-  const std::weak_ptr<std::string> watched = memory;
-  {
-    const grpc::Slice slice = Wrap(memory->data(), memory->size(), memory);
-    EXPECT_EQ(static_cast<const void*>(slice.begin()), memory->data());
-    memory.reset();
-    EXPECT_FALSE(watched.expired());
-  }
-  EXPECT_TRUE(watched.expired());
 }
 
 // Each listens, and what the one that spins says is the same.
