@@ -114,20 +114,14 @@ void Acceptor::Run() {
   epoll_event events[kEventsAtATime];
   while (!is_stopping_) {
     const int count = epoll_wait(epoll_, events, kEventsAtATime, TimeoutMs());
-    for (int i = 0; i < count; ++i) {
-      const int fd = events[i].data.fd;
-      if (fd == wake_) {
-        is_stopping_ = true;
-      } else if (mute_.count(fd) > 0) {
-        OnReadable(fd);
-      } else if (listening_.count(fd) == 0) {
-        flow_.OnData(fd);
-      } else if (SteadyNow() >= paused_until_) {
-        AcceptFrom(fd);
-      }
+    try {
+      for (int i = 0; i < count; ++i) OnEvent(events[i].data.fd);
+      LookAtFlow();
+      CloseExpired();
+    } catch (const std::bad_alloc&) {
+      // What was not handled is reported again.
+      paused_until_ = SteadyNow() + kPause;
     }
-    LookAtFlow();
-    CloseExpired();
     // The listeners are ready all the while.
     if (SteadyNow() < paused_until_) std::this_thread::sleep_for(milliseconds(5));
   }
@@ -136,6 +130,18 @@ void Acceptor::Run() {
     close(fd);
   }
   for (const Limited& one : leaving_) close(one.fd);
+}
+
+void Acceptor::OnEvent(int fd) {
+  if (fd == wake_) {
+    is_stopping_ = true;
+  } else if (mute_.count(fd) > 0) {
+    OnReadable(fd);
+  } else if (listening_.count(fd) == 0) {
+    flow_.OnData(fd);
+  } else if (SteadyNow() >= paused_until_) {
+    AcceptFrom(fd);
+  }
 }
 
 // For ever, if there is nothing to look at or to close later.
@@ -150,7 +156,14 @@ void Acceptor::AcceptFrom(int listener) {
   for (int i = 0; i < kAcceptsAtATime; ++i) {
     const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      TakeOne(fd);
+      try {
+        TakeOne(fd);
+      } catch (const std::bad_alloc&) {
+        mute_.erase(fd);
+        connections_->Remove(fd);
+        close(fd);
+        throw;
+      }
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       return OnNoDescriptors(listener, errno);
     } else if (errno != EINTR && errno != ECONNABORTED) {

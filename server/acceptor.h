@@ -63,6 +63,7 @@ class Acceptor {
   void Refuse(int fd, const std::string& reason);
   void OnNoDescriptors(int listener, int error);
   void CloseExpired();
+  void OnEvent(int fd);
   void Watch(int fd, int operation, uint32_t events);
   void HandOver(int fd);
   void LookAtFlow();

@@ -268,7 +268,11 @@ void App::Drain() {
 }
 
 void App::Tick() {
-  GiveUpStalled();
+  try {
+    GiveUpStalled();
+  } catch (const std::bad_alloc&) {
+    // The next one does.
+  }
   TrimIfIdle();
 }
 

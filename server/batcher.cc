@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/status.h"
+#include "server/no_memory.h"
 #include "server/running.h"
 #include "server/waiting.h"
 
@@ -210,14 +211,20 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
     }
     if (status.ok()) {
       if (impl_->waiting.requests() >= impl_->options.max_queue_requests) {
-        dropped.push_back({impl_->waiting.TakePlaceFor(task->client),
+        dropped.push_back({nullptr,
                            absl::ResourceExhaustedError(absl::StrCat(
                                "request: queue is full (", impl_->options.max_queue_requests,
                                " requests), a client with fewer took its place, retry later")),
                            Refusal::kQueueFull});
+        dropped.back().task = impl_->waiting.TakePlaceFor(task->client);
       }
-      impl_->waiting.Add(std::move(task), seconds, sure * seconds);
-      waiter = impl_->Call(now);
+      try {
+        impl_->waiting.Add(std::move(task), seconds, sure * seconds);
+        waiter = impl_->Call(now);
+      } catch (const std::bad_alloc&) {
+        status = NoMemory();
+        refusal = Refusal::kBytes;
+      }
     }
   }
   if (waiter != nullptr) waiter->call.NotifyOne();
@@ -238,7 +245,8 @@ Batcher::Batch Batcher::Pull() {
       for (;;) {
         now = impl_->clock->Now();
         impl_->waiting.TakeDead(now, &dropped);
-        batch = impl_->TakeBest(now);
+        // First those, which must not be lost if there is no memory for a batch.
+        if (dropped.empty()) batch = impl_->TakeBest(now);
         impl_->CallAllIfOver();
         is_over = impl_->closed && impl_->waiting.requests() == 0;
         if (!batch.tasks.empty() || !dropped.empty() || is_over) break;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "attn/v1/attention.pb.h"
+#include "server/no_memory.h"
 #include "server/planner.h"
 #include "server/reply.h"
 #include "server/small_call.h"
@@ -51,8 +52,14 @@ void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> a
   if (rpc.deadline() != TimePoint::max()) control_->StopAt(rpc.deadline());
   Planner::Job job{.client = rpc.client(), .work = work, .control = control_};
   job.run = [this, call = rpc.shared_from_this(), answer = std::move(answer)] {
-    if (!control_->stopped()) return answer(*call);
-    call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));
+    if (control_->stopped()) {
+      return call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));
+    }
+    try {
+      answer(*call);
+    } catch (const std::bad_alloc&) {
+      call->Finish(NoMemory());
+    }
   };
   if (absl::Status status = context_->planner->Submit(job); !status.ok()) rpc.Finish(status);
 }

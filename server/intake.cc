@@ -50,10 +50,15 @@ absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
   entry.is_unary = arrival.may_be_refused;
   const bool needs_room = NeedOf(entry) > 0;
   if (needs_room) entry.client = arrival.client;
-  if ((!needs_room || waiting_.empty()) && TryStart(reader, &entry)) return absl::OkStatus();
   entry.since = clock_->Now();
+  try {
+    if ((!needs_room || waiting_.empty()) && TryStart(reader, &entry)) return absl::OkStatus();
+    waiting_.push_back(reader);
+  } catch (...) {
+    entries_.erase(reader);
+    throw;
+  }
   entry.is_waiting = true;
-  waiting_.push_back(reader);
   waiting_unary_ += entry.is_unary ? 1 : 0;
   waiting_count_.fetch_add(1, std::memory_order_relaxed);
   Serve();
@@ -94,13 +99,18 @@ absl::Status Intake::MakePlace(Reader* newcomer) {
 bool Intake::TryStart(Reader* reader, Entry* entry) {
   const int64_t need = NeedOf(*entry);
   if (!entry->is_declared && undeclared_reading_ + need > budget_->total() / 2) return false;
+  // First what may find no memory.
+  int* const reads = need > 0 ? &reads_by_client_[entry->client] : nullptr;
   std::optional<Budget::Share> share = budget_->TakeOrWait(need);
-  if (!share.has_value()) return false;
+  if (!share.has_value()) {
+    if (reads != nullptr && *reads == 0) reads_by_client_.erase(entry->client);
+    return false;
+  }
   if (!entry->is_declared) undeclared_reading_ += need;
   if (entry->is_waiting) StopWaiting(*entry);
   entry->is_waiting = false;
   entry->since = clock_->Now();
-  if (need > 0) reads_by_client_[entry->client] += 1;
+  if (reads != nullptr) *reads += 1;
   reader->OnRoom(*std::move(share));
   return true;
 }

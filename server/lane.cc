@@ -10,6 +10,7 @@
 
 #include "kernels/core/status.h"
 #include "proto/wire/codec.h"
+#include "server/no_memory.h"
 #include "server/reasons.h"
 
 namespace attnd {
@@ -21,7 +22,7 @@ auto Guarded(const F& run) -> decltype(run()) {
   try {
     return run();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("request: the server has no memory for it, retry later");
+    return NoMemory();
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("request: ", e.what()));
   }
@@ -62,7 +63,8 @@ void Lane::Loop() {
   pthread_setname_np(pthread_self(), absl::StrCat("lane-", parts_.index).c_str());
   heart_.Attach();
   for (;;) {
-    Batcher::Batch batch = parts_.batcher->Pull();
+    Batcher::Batch batch;
+    UntilMemory([&] { batch = parts_.batcher->Pull(); });
     if (batch.tasks.empty()) return;
     RunBatch(std::move(batch));
   }
@@ -73,21 +75,31 @@ void Lane::RunBatch(Batcher::Batch batch) noexcept {
   TellHeart(batch);
   parts_.metrics->RecordDispatch(batch.reason);
   RunControl control(batch.level, batch.seconds);
-  std::vector<Gathered> all(batch.tasks.size());
-  TimePoint last_deadline = TimePoint::min();
-  for (size_t i = 0; i < all.size(); ++i) {
-    all[i].task = std::move(batch.tasks[i]);
-    all[i].phases.queue_seconds = Seconds(taken - all[i].task->admitted);
-    last_deadline = std::max(last_deadline, all[i].task->deadline);
-  }
-  StopAt(last_deadline, &control);
+  std::vector<Gathered> all;
   measured_.reset();
-  Publish(&all, &control);
-  Run(&all, taken, &control);
+  try {
+    all.resize(batch.tasks.size());
+    TimePoint last_deadline = TimePoint::min();
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i].task = std::move(batch.tasks[i]);
+      all[i].phases.queue_seconds = Seconds(taken - all[i].task->admitted);
+      last_deadline = std::max(last_deadline, all[i].task->deadline);
+    }
+    StopAt(last_deadline, &control);
+    Publish(&all, &control);
+    Run(&all, taken, &control);
+  } catch (const std::exception&) {
+    // No memory to go on.
+    for (std::unique_ptr<Task>& task : batch.tasks) {
+      if (task != nullptr) Finish(std::move(task), NoMemory(), {}, {});
+    }
+    for (Gathered& one : all) {
+      if (one.task != nullptr) Answer(&one, NoMemory(), {});
+    }
+  }
   Publish(nullptr, nullptr);
   parts_.metrics->AddBusySeconds(parts_.index, Seconds(parts_.clock->Now() - taken));
-  const bool was_alone = parts_.batcher->Ended(batch.run);
-  Learn(control, was_alone);
+  Learn(control, parts_.batcher->Ended(batch.run));
   heart_.Idle();
 }
 
@@ -279,10 +291,10 @@ void Lane::Sweep() {
       absl::Status status = CheckAlive(*one.task, now);
       is_wanted = is_wanted || status.ok();
       if (status.ok()) continue;
-      auto answered = std::make_unique<Task>();
-      answered->done = std::exchange(one.task->done, nullptr);
-      dead.push_back(
-          {std::move(answered), std::move(status), {.queue_seconds = one.phases.queue_seconds}});
+      dead.push_back({std::make_unique<Task>(),
+                      std::move(status),
+                      {.queue_seconds = one.phases.queue_seconds}});
+      dead.back().task->done = std::exchange(one.task->done, nullptr);
     }
     if (!is_wanted) control_->Cancel();
   }
@@ -293,12 +305,14 @@ void Lane::Sweep() {
 }
 
 // Beside others a run takes longer than alone: then the time of its threads tells.
-void Lane::Learn(const RunControl& control, bool was_alone) {
+void Lane::Learn(const RunControl& control, bool was_alone) noexcept try {
   if (!measured_.has_value() || parts_.predictions == nullptr) return;
   const double shared = control.spent_seconds() / parts_.threads;
   if (!was_alone && shared == 0) return;
   parts_.predictions->Learn(*measured_->plan, measured_->predicted,
                             was_alone ? measured_->seconds : shared);
+} catch (const std::bad_alloc&) {
+  // The next one teaches it.
 }
 
 }  // namespace attnd

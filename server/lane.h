@@ -77,7 +77,7 @@ class Lane {
   absl::Status WhyStopped(const Task& task) const;
   void AnswerAll(const Group& group, Execution execution, TimePoint start);
   void Answer(Gathered* one, absl::Status status, std::vector<Result> results) noexcept;
-  void Learn(const RunControl& control, bool was_alone);
+  void Learn(const RunControl& control, bool was_alone) noexcept;
 
   const Parts parts_;
   std::atomic<int64_t> input_bytes_ = 0;

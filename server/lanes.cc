@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "server/no_memory.h"
 
 namespace attnd {
 
@@ -24,7 +25,7 @@ absl::Status Lanes::Start() {
   try {
     watch_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "lane-watch");
-      batcher_->Watch();
+      UntilMemory([this] { batcher_->Watch(); });
     });
   } catch (const std::system_error& e) {
     return absl::ResourceExhaustedError(absl::StrCat("lane: cannot start a thread: ", e.what()));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/log.h"
+#include "server/no_memory.h"
 #include "server/reasons.h"
 #include "server/transport.h"
 
@@ -44,9 +45,16 @@ Rpc::Rpc(Transport* transport) : alive_(transport, this), transport_(transport) 
 Rpc::~Rpc() = default;
 
 void Rpc::Arm() {
-  context_.AsyncNotifyWhenDone(done_.Hold(this));
-  transport_->service_.RequestCall(&context_, &stream_, transport_->queue_.get(),
-                                   transport_->queue_.get(), arrived_.Hold(this));
+  try {
+    context_.AsyncNotifyWhenDone(done_.Hold(this));
+    transport_->service_.RequestCall(&context_, &stream_, transport_->queue_.get(),
+                                     transport_->queue_.get(), arrived_.Hold(this));
+  } catch (const std::bad_alloc&) {
+    // gRPC has none of the tags.
+    done_.Drop();
+    arrived_.Drop();
+    throw;
+  }
 }
 
 void Rpc::OnArrived(bool ok) {
@@ -55,15 +63,17 @@ void Rpc::OnArrived(bool ok) {
     done_.Drop();
     return;
   }
-  std::make_shared<Rpc>(transport_)->Arm();
-  // Others look for calls from other threads: only ones that are whole.
-  transport_->AddCall(this);
+  transport_->ArmAnother();
   started_ = std::chrono::steady_clock::now();
   deadline_ = ToSteady(context_.raw_deadline());
-  connection_ = transport_->ConnectionOf(context_.peer());
-  if (connection_ != nullptr) connection_->calls.fetch_add(1, std::memory_order_relaxed);
-  Expect(kSmallBytes);
-  transport_->TakeCall(*this);
+  Guarded([this] {
+    // Others look for calls from other threads: only ones that are whole.
+    transport_->AddCall(this);
+    connection_ = transport_->ConnectionOf(context_.peer());
+    if (connection_ != nullptr) connection_->calls.fetch_add(1, std::memory_order_relaxed);
+    Expect(kSmallBytes);
+    transport_->TakeCall(*this);
+  });
 }
 
 void Rpc::Start() {
@@ -128,6 +138,8 @@ void Rpc::Send(grpc::ByteBuffer message, std::shared_ptr<Departing> departing) {
   if (!writing_ && !std::exchange(will_pump_, true)) transport_->PumpSoon(shared_from_this());
 }
 
+void Rpc::Run(const std::function<void()>& f) noexcept { Guarded(f); }
+
 void Rpc::PumpNow() {
   will_pump_ = false;
   Guarded([this] { Pump(); });
@@ -161,17 +173,27 @@ void Rpc::OnWritten(bool ok) {
   const std::shared_ptr<Departing> departing = std::move(outbox_.front().departing);
   outbox_.pop_front();
   if (ok && departing != nullptr) departing->OnLeft();
-  Pump();
+  Guarded([this] { Pump(); });
   if (outbox_.empty() && !is_done_ && !closing_.has_value())
     Guarded([this] { handler_->OnSent(*this); });
 }
 
-void Rpc::Finish(const absl::Status& status) {
+void Rpc::Finish(const absl::Status& status) noexcept {
   if (answered_.exchange(true)) return;
   code_.store(status.code(), std::memory_order_relaxed);
-  if (IsPermanent(status)) context_.AddTrailingMetadata("grpc-retry-pushback-ms", "-1");
   transport_->leaving_.fetch_add(1);
-  stream_.Finish(ToGrpc(status), finished_.Hold(this));
+  try {
+    if (IsPermanent(status)) context_.AddTrailingMetadata("grpc-retry-pushback-ms", "-1");
+    stream_.Finish(ToGrpc(status), finished_.Hold(this));
+  } catch (const std::bad_alloc&) {
+    FinishShortly();
+  }
+}
+
+// Words of 15 letters at most need no memory.
+void Rpc::FinishShortly() noexcept {
+  stream_.Finish(grpc::Status(static_cast<grpc::StatusCode>(code()), "no memory left"),
+                 finished_.Hold(this));
 }
 
 void Rpc::Reply(const grpc::ByteBuffer& reply) {
@@ -179,7 +201,12 @@ void Rpc::Reply(const grpc::ByteBuffer& reply) {
   code_.store(absl::StatusCode::kOk, std::memory_order_relaxed);
   StartsSending(reply);
   transport_->leaving_.fetch_add(1);
-  stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, finished_.Hold(this));
+  try {
+    stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, finished_.Hold(this));
+  } catch (const std::bad_alloc&) {
+    code_.store(absl::StatusCode::kResourceExhausted);
+    FinishShortly();
+  }
 }
 
 void Rpc::StartsSending(const grpc::ByteBuffer& message) {
@@ -219,17 +246,24 @@ void Rpc::End() {
 }
 
 template <class F>
-void Rpc::Guarded(const F& f) {
+void Rpc::Guarded(const F& f) noexcept {
   transport_->running_.store(name_, std::memory_order_relaxed);
   try {
     f();
   } catch (const std::bad_alloc&) {
-    Finish(absl::ResourceExhaustedError("request: the server has no memory left for it"));
-  } catch (const std::exception& e) {
-    Log(LogLevel::kError, "a handler threw", {{"what", e.what()}});
-    Finish(absl::InternalError("request: the server failed"));
+    Fail(NoMemory());
+  } catch (const std::exception&) {
+    Log(LogLevel::kError, "a handler threw");
+    Fail(ErrorOf(absl::StatusCode::kInternal, "request: the server failed"));
   }
   transport_->running_.store(nullptr, std::memory_order_relaxed);
+}
+
+// At once, but for the message that is on its way: gRPC takes no other operation before its end.
+void Rpc::Fail(const absl::Status& status) noexcept {
+  if (!closing_.has_value()) closing_ = status;
+  while (outbox_.size() > (writing_ ? 1 : 0)) outbox_.pop_back();
+  if (!writing_) Finish(*closing_);
 }
 
 }  // namespace attnd

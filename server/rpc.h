@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -104,6 +105,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // A message of a stream. They leave in order, one Write at a time, together with what the events
   // that are there already add; Handler::OnSent tells when all have.
   void Send(grpc::ByteBuffer message, std::shared_ptr<Departing> departing = nullptr);
+  // Runs what was posted for the call as its events are run: what it throws ends the call.
+  void Run(const std::function<void()>& f) noexcept;
   // Ends a stream after what was sent.
   void Close(const absl::Status& status);
 
@@ -112,7 +115,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
 
   // --- any thread ---
   // The answer of a unary call. The first one counts.
-  void Finish(const absl::Status& status);
+  void Finish(const absl::Status& status) noexcept;
   void Reply(const grpc::ByteBuffer& reply);
   // Ends the call if its message is overdue, or if its client does not take what was sent to it:
   // after 30 s and a second for each MiB.
@@ -162,7 +165,9 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void PumpNow();
   void StartsSending(const grpc::ByteBuffer& message);
   template <class F>
-  void Guarded(const F& f);
+  void Guarded(const F& f) noexcept;
+  void Fail(const absl::Status& status) noexcept;
+  void FinishShortly() noexcept;
 
   const Alive alive_;
   Transport* const transport_;

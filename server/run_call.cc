@@ -11,6 +11,7 @@
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
+#include "server/no_memory.h"
 #include "server/planner.h"
 #include "server/reasons.h"
 #include "server/reply.h"
@@ -88,6 +89,10 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
  public:
   explicit RunCall(Runs* runs)
       : runs_(runs), context_(runs->context_), unsent_share_(*context_->budget->Take(0)) {}
+
+  ~RunCall() override {
+    if (is_busy_) context_->open.Add(-1);
+  }
 
   void OnHeaders(Rpc& rpc) override;
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
@@ -187,17 +192,25 @@ absl::Status Runs::RunCall::ParseLater(Received received) {
                    .control = std::make_shared<RunControl>()};
   // The transport outlives the planner's work.
   job.run = [this, parsed, call = rpc_->shared_from_this()] {
-    parsed->status = SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
-    runs_->transport_->Post([this, parsed, call] {
-      is_parsing_ = false;
-      if (!end_.has_value()) {
-        if (parsed->status.ok()) {
-          parsed->status =
-              TakeParsed(parsed->request, std::move(parsed->received), std::move(parsed->raw));
-        }
-        EndIfBad(parsed->status);
-      }
-      Continue();
+    try {
+      parsed->status = SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
+    } catch (const std::bad_alloc&) {
+      parsed->status = NoMemory();
+    }
+    UntilMemory([&] {
+      runs_->transport_->Post([this, parsed, call] {
+        call->Run([&] {
+          is_parsing_ = false;
+          if (!end_.has_value()) {
+            if (parsed->status.ok()) {
+              parsed->status =
+                  TakeParsed(parsed->request, std::move(parsed->received), std::move(parsed->raw));
+            }
+            EndIfBad(parsed->status);
+          }
+          Continue();
+        });
+      });
     });
   };
   ATTND_RETURN_IF_ERROR(context_->planner->Submit(job));
@@ -276,10 +289,15 @@ void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads pa
     // From the lane's thread back to the one that may send. The transport outlives its lanes.
     auto done = [this, id, tensors, call = rpc_->shared_from_this()](
                     const absl::Status& answer, const grpc::ByteBuffer& reply) {
-      runs_->transport_->Post(
-          [this, id, call, tensors, message = answer.ok() ? reply : ErrorReply(id, answer)] {
-            Answer(id, message, tensors);
-          });
+      // An answer that is lost would keep its stream open for good.
+      UntilMemory([&] {
+        runs_->transport_->Post(
+            [this, id, call, tensors, message = answer.ok() ? reply : ErrorReply(id, answer)] {
+              const auto answer_it = [&] { Answer(id, message, tensors); };
+              // One pointer needs no memory.
+              call->Run([&answer_it] { answer_it(); });
+            });
+      });
     };
     status = request.has_forward()
                  ? tensors->Submit(request.forward(), std::move(payloads), std::move(done))

@@ -14,7 +14,10 @@ namespace attnd {
 // as taking as long again as it is late. Not thread safe.
 class Running {
  public:
-  explicit Running(int max_running) : max_running_(max_running) {}
+  explicit Running(int max_running) : max_running_(max_running) {
+    // So that Begin needs no memory.
+    runs_.reserve(static_cast<size_t>(max_running));
+  }
 
   struct Run {
     uint64_t id = 0;

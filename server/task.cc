@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "server/log.h"
+#include "server/no_memory.h"
 #include "server/reasons.h"
 
 namespace attnd {
@@ -15,18 +16,20 @@ absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now) 
   const auto slack =
       std::max<TimePoint::duration>(std::chrono::milliseconds(10), (deadline - started) / 50);
   if (deadline - slack <= now) {
-    return absl::DeadlineExceededError("request: the deadline passed before it could run");
+    return ErrorOf(absl::StatusCode::kDeadlineExceeded,
+                   "request: the deadline passed before it could run");
   }
-  return absl::CancelledError("request: cancelled by the client");
+  return ErrorOf(absl::StatusCode::kCancelled, "request: cancelled by the client");
 }
 
 absl::Status CheckAlive(const Task& task, TimePoint now) {
   // First: gRPC tells of a deadline by cancelling the call.
   if (task.deadline <= now) {
-    return absl::DeadlineExceededError("request: the deadline passed before it could run");
+    return ErrorOf(absl::StatusCode::kDeadlineExceeded,
+                   "request: the deadline passed before it could run");
   }
   if (task.cancelled->load(std::memory_order_relaxed)) {
-    return absl::CancelledError("request: cancelled by the client");
+    return ErrorOf(absl::StatusCode::kCancelled, "request: cancelled by the client");
   }
   return absl::OkStatus();
 }
@@ -59,8 +62,8 @@ void Finish(std::unique_ptr<Task> task, absl::Status status, std::vector<Result>
             const Phases& phases) noexcept {
   try {
     task->done(std::move(status), std::move(results), phases);
-  } catch (const std::exception& e) {
-    Log(LogLevel::kError, "an answer was lost", {{"reason", e.what()}});
+  } catch (const std::exception&) {
+    Log(LogLevel::kError, "an answer was lost");
   }
 }
 

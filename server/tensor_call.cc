@@ -210,7 +210,8 @@ void TensorCall::OnDone(Rpc& rpc, bool cancelled) {
   is_done_ = true;
   is_cancelled_ = cancelled;
   context_->intake->Leave(this);
-  if (is_refused_) return;
+  // Without a request: there was no memory for one.
+  if (is_refused_ || !request_.has_value()) return;
   if (cancelled) request_->Cancel();
   if (is_waiting_) {
     rpc.Finish(absl::CancelledError("request: the caller left"));

@@ -10,6 +10,7 @@
 #include "proto/wire/codec.h"
 #include "server/lanes.h"
 #include "server/log.h"
+#include "server/no_memory.h"
 #include "server/planner.h"
 #include "server/reasons.h"
 #include "server/reply.h"
@@ -119,7 +120,12 @@ absl::Status TensorRequest::Later(int64_t work, Done done, std::function<absl::S
   if (rpc_->deadline() != TimePoint::max()) plan_control_->StopAt(rpc_->deadline());
   Planner::Job job{.client = client_, .work = work, .control = plan_control_};
   job.run = [this, submit = std::move(submit), done = std::move(done)] {
-    const absl::Status status = plan_control_->stopped() ? Stopped() : submit();
+    absl::Status status;
+    try {
+      status = plan_control_->stopped() ? Stopped() : submit();
+    } catch (const std::bad_alloc&) {
+      status = NoMemory();
+    }
     if (!status.ok()) Answer(done, status, {}, {});
   };
   absl::Status status = context_->planner->Submit(job);
@@ -219,6 +225,8 @@ void TensorRequest::Cancel() {
 
 void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,
                            const Phases& phases) {
+  // Twice where memory ends between an answer and what follows it.
+  if (is_answered_.exchange(true)) return;
   grpc::ByteBuffer reply;
   if (!status.ok()) {
     // Zero: it was refused before it was queued.
@@ -227,8 +235,8 @@ void TensorRequest::Answer(const Done& done, absl::Status status, std::span<cons
   } else {
     try {
       reply = BuildReply(results, phases);
-    } catch (const std::exception& e) {
-      status = absl::ResourceExhaustedError(absl::StrCat("request: no reply: ", e.what()));
+    } catch (const std::exception&) {
+      status = NoMemory();
     }
   }
   share_.reset();
@@ -265,12 +273,12 @@ void TensorRequest::Decide(const absl::Status& status, int64_t sent_bytes) {
   is_decided_.store(true, std::memory_order_release);
 }
 
-void TensorRequest::End(bool delivered, absl::StatusCode code) {
+void TensorRequest::End(bool delivered, absl::StatusCode code) noexcept {
   if (std::exchange(has_ended_, true)) return;
   const TimePoint now = context_->clock->Now();
-  absl::Status status = is_decided_.load(std::memory_order_acquire)
-                            ? outcome_
-                            : absl::Status(code, "request: the server failed");
+  // A code alone needs no memory.
+  absl::Status status =
+      is_decided_.load(std::memory_order_acquire) ? outcome_ : absl::Status(code, "");
   if (status.ok() && !delivered) {
     status = WhyCancelled(started_, rpc_->deadline(), now);
     context_->metrics->RecordRefusal(RefusalOf(status));
@@ -285,7 +293,8 @@ void TensorRequest::End(bool delivered, absl::StatusCode code) {
   }
 }
 
-void TensorRequest::LogEnd(const absl::Status& status, double seconds, int64_t sent_bytes) const {
+void TensorRequest::LogEnd(const absl::Status& status, double seconds,
+                           int64_t sent_bytes) const noexcept try {
   Log(status.ok() ? LogLevel::kDebug : LogLevel::kInfo, "request",
       {{"method", method_},
        {"direction", std::string(Name(direction_))},
@@ -295,6 +304,8 @@ void TensorRequest::LogEnd(const absl::Status& status, double seconds, int64_t s
        {"sent_bytes", absl::StrCat(sent_bytes)},
        {"peer", rpc_->peer()},
        {"reason", std::string(status.message())}});
+} catch (const std::bad_alloc&) {
+  // It is counted all the same.
 }
 
 }  // namespace attnd

@@ -62,7 +62,7 @@ class TensorRequest final : public Departing {
   // Polling thread: what was decided has left, or never will. `code` stands for a decision that an
   // exception kept from being made.
   void OnLeft() override { End(/*delivered=*/true, absl::StatusCode::kInternal); }
-  void End(bool delivered, absl::StatusCode code);
+  void End(bool delivered, absl::StatusCode code) noexcept;
 
   // The caller left. It is answered at once (nobody hears it), and what runs for it alone is
   // stopped.
@@ -79,7 +79,7 @@ class TensorRequest final : public Departing {
               const Phases& phases);
   grpc::ByteBuffer BuildReply(std::span<const Result> results, const Phases& phases);
   void Decide(const absl::Status& status, int64_t sent_bytes);
-  void LogEnd(const absl::Status& status, double seconds, int64_t sent_bytes) const;
+  void LogEnd(const absl::Status& status, double seconds, int64_t sent_bytes) const noexcept;
 
   TensorContext* const context_;
   const Rpc* const rpc_;
@@ -101,7 +101,7 @@ class TensorRequest final : public Departing {
   // What was decided, on whatever thread; read once it is.
   absl::Status outcome_;
   int64_t reply_bytes_ = 0;
-  std::atomic<bool> is_decided_{false};
+  std::atomic<bool> is_decided_{false}, is_answered_{false};
 };
 
 }  // namespace attnd

@@ -13,6 +13,7 @@
 #include "proto/wire/bytes.h"
 #include "server/line_limit.h"
 #include "server/log.h"
+#include "server/no_memory.h"
 
 namespace attnd {
 namespace {
@@ -60,6 +61,15 @@ void AddTimes(const Transport::Options& options, grpc::ServerBuilder* builder) {
   }
 }
 
+// Who must answer somebody catches what it throws itself.
+void RunPosted(const std::function<void()>& f) noexcept {
+  try {
+    f();
+  } catch (const std::exception&) {
+    Log(LogLevel::kError, "what was posted to the polling thread threw");
+  }
+}
+
 }  // namespace
 
 // Work for the polling thread. One alarm carries all that is there when the thread comes for it.
@@ -67,13 +77,8 @@ class Transport::Mailbox final : public Event {
  public:
   explicit Mailbox(Transport* transport) : transport_(transport) {}
   void Put(std::function<void()> f) {
-    const MutexLock lock(&mu_);
-    posts_.push_back(std::move(f));
-    if (posts_.size() > 1) return;
-    transport_->AddLive(1);
-    // The past, not now: gRPC rounds up to a millisecond and leaves that to its timers' thread.
-    alarm_.Set(transport_->queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC),
-               static_cast<Event*>(this));
+    // It may be an answer: it must not be lost.
+    UntilMemory([&] { TryPut(f); });
   }
   void Run(bool) override {
     std::vector<std::function<void()>> posts;
@@ -81,12 +86,24 @@ class Transport::Mailbox final : public Event {
       const MutexLock lock(&mu_);
       posts.swap(posts_);
     }
-    for (const std::function<void()>& f : posts) f();
+    for (const std::function<void()>& f : posts) RunPosted(f);
     posts.clear();
+    transport_->ArmMissing();
     transport_->AddLive(-1);
   }
 
  private:
+  void TryPut(std::function<void()>& f) {
+    const MutexLock lock(&mu_);
+    posts_.emplace_back();
+    posts_.back().swap(f);
+    if (posts_.size() > 1) return;
+    transport_->AddLive(1);
+    // The past, not now: gRPC rounds up to a millisecond and leaves that to its timers' thread.
+    alarm_.Set(transport_->queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC),
+               static_cast<Event*>(this));
+  }
+
   Transport* const transport_;
   Mutex mu_;
   std::vector<std::function<void()>> posts_ ATTND_GUARDED_BY(mu_);
@@ -105,7 +122,7 @@ class Transport::Delayed final : public Event {
     alarm_.Set(transport_->queue_.get(), due, static_cast<Event*>(this));
   }
   void Run(bool) override {
-    f_();
+    RunPosted(f_);
     delete this;
   }
 
@@ -260,6 +277,21 @@ bool Transport::Next(void** tag, bool* ok) {
     if (std::chrono::steady_clock::now() >= spin_until) break;
   }
   return queue_->Next(tag, ok);
+}
+
+void Transport::ArmAnother() noexcept {
+  to_arm_ += 1;
+  ArmMissing();
+}
+
+void Transport::ArmMissing() noexcept {
+  for (; to_arm_ > 0; --to_arm_) {
+    try {
+      std::make_shared<Rpc>(this)->Arm();
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+  }
 }
 
 void Transport::CallBegan(const std::string* rpc) const {

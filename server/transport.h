@@ -87,7 +87,8 @@ class Transport {
   Connections::Counts connections() const { return connections_.counts(); }
 
   // Runs `f` on the polling thread: soon, in the order of the calls, or after a delay. Any thread;
-  // not after the destructor began.
+  // not after the destructor began. What `f` throws is logged. Post waits for memory if there is
+  // none.
   void Post(std::function<void()> f);
   // Waits until answers that are on their way have left and been counted, `timeout` at most: what
   // clients have received is counted then. Not on the polling thread.
@@ -131,6 +132,9 @@ class Transport {
   std::vector<std::shared_ptr<Rpc>> OpenCalls();
   void EndFlood(const std::shared_ptr<const Connection>& connection, int64_t lowest,
                 int checks_left);
+  // Keeps as many calls armed as there were at the start; what there is no memory for follows.
+  void ArmAnother() noexcept;
+  void ArmMissing() noexcept;
   void AddCall(Rpc* rpc);
   void RemoveCall(Rpc* rpc);
 
@@ -160,6 +164,7 @@ class Transport {
   // Polling thread only.
   std::vector<std::shared_ptr<Rpc>> to_pump_;
   int events_before_pump_ = 0;
+  int to_arm_ = 0;  // calls for which there was no memory
   bool holds_ = false;
   std::vector<std::shared_ptr<Rpc>> held_;
 

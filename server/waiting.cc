@@ -1,6 +1,7 @@
 #include "server/waiting.h"
 
 #include <algorithm>
+#include <new>
 #include <tuple>
 #include <utility>
 
@@ -34,16 +35,24 @@ struct Waiting::Now {
 };
 
 void Waiting::Add(std::unique_ptr<Task> task, double seconds, double sure_seconds) {
-  Turns::Client* const client = turns_.Enter(task->client);
+  // First what may find no memory. A bucket that stays empty goes with the next TakeDead.
   Bucket& bucket = buckets_[task->plan->bucket];
-  bucket.push_back({.priority = task->priority,
-                    .admitted = task->admitted,
-                    .deadline = task->deadline,
-                    .sequence = next_sequence_++,
-                    .cancelled = task->cancelled.get(),
-                    .seconds = seconds,
-                    .sure_seconds = sure_seconds,
-                    .client = client});
+  bucket.emplace_back();
+  Turns::Client* client = nullptr;
+  try {
+    client = turns_.Enter(task->client);
+  } catch (...) {
+    bucket.pop_back();
+    throw;
+  }
+  bucket.back() = {.priority = task->priority,
+                   .admitted = task->admitted,
+                   .deadline = task->deadline,
+                   .sequence = next_sequence_++,
+                   .cancelled = task->cancelled.get(),
+                   .seconds = seconds,
+                   .sure_seconds = sure_seconds,
+                   .client = client};
   requests_ += 1;
   bytes_ += task->charged_bytes;
   seconds_ += seconds;
@@ -66,10 +75,15 @@ void Waiting::TakeDead(TimePoint now, std::vector<Dropped>* dropped) {
     const double left = expires ? Seconds(entry.deadline - now) : 0;
     const bool is_late = expires && (left <= 0 || entry.sure_seconds > left);
     if (!is_late && !entry.cancelled->load(std::memory_order_relaxed)) return false;
-    absl::Status status = CheckAlive(*entry.task, now);
-    if (status.ok()) status = Hopeless(entry.seconds, /*ahead=*/0, left);
-    const Refusal refusal = RefusalOf(status);
-    dropped->push_back({Remove(entry), std::move(status), refusal});
+    try {
+      absl::Status status = CheckAlive(*entry.task, now);
+      if (status.ok()) status = Hopeless(entry.seconds, /*ahead=*/0, left);
+      const Refusal refusal = RefusalOf(status);
+      dropped->push_back({nullptr, std::move(status), refusal});
+    } catch (const std::bad_alloc&) {
+      return false;  // the next look finds it
+    }
+    dropped->back().task = Remove(entry);
     return true;
   };
   for (auto it = buckets_.begin(); it != buckets_.end();) {
@@ -159,10 +173,12 @@ Waiting::Batch Waiting::TakeBest(const Running& running, TimePoint time) {
   if (opens == nullptr) return batch;
   batch.level = now.Level(*opens);
   batch.client = opens->client;
-  // Before its last request leaves the queue.
-  turns_.Begin(batch.client);
   Bucket& bucket = best->second;
   const size_t startable = Order(bucket, now);
+  // From here on nothing needs memory.
+  batch.tasks.reserve(std::min(startable, static_cast<size_t>(options_.max_batch_requests)));
+  // Before its last request leaves the queue.
+  turns_.Begin(batch.client);
   const size_t taken = Fill(std::span(bucket).first(startable), now, &batch);
   batch.is_long = batch.seconds > options_.long_seconds;
   batch.client->running_long += batch.is_long ? 1 : 0;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <new>
 
 namespace attnd {
 namespace {
@@ -78,6 +79,20 @@ struct BufferPool::Impl {
   int64_t releases = 0;
   PoolStats stats;
 
+  // False: there is no memory to remember it.
+  bool Keep(void* data, int64_t bytes) {
+    try {
+      std::deque<Kept>& blocks = kept[bytes];
+      blocks.push_back({data, releases++});
+    } catch (const std::bad_alloc&) {
+      const auto found = kept.find(bytes);
+      if (found != kept.end() && found->second.empty()) kept.erase(found);
+      return false;
+    }
+    kept_bytes += bytes;
+    return true;
+  }
+
   // Takes the block out that has been unused for longest. REQUIRES: kept_bytes > 0.
   std::pair<void*, int64_t> TakeOldest() {
     auto oldest = kept.begin();
@@ -136,7 +151,12 @@ std::shared_ptr<Buffer> BufferPool::Allocate(int64_t bytes) {
     ++stats.allocations;
   }
   if (poison_) std::memset(data, 0xFF, rounded);
-  return std::make_shared<Buffer>(this, data, rounded);
+  try {
+    return std::make_shared<Buffer>(this, data, rounded);
+  } catch (const std::bad_alloc&) {
+    Release(data, rounded);
+    return nullptr;
+  }
 }
 
 PoolStats BufferPool::stats() const {
@@ -147,19 +167,19 @@ PoolStats BufferPool::stats() const {
 }
 
 void BufferPool::Release(void* data, int64_t bytes) {
-  std::vector<std::pair<void*, int64_t>> surplus;
+  // Called by destructors: it gets by without memory.
+  std::pair<void*, int64_t> surplus(data, bytes);
   {
     MutexLock lock(&mu_);
     impl_->stats.used_bytes -= bytes;
-    if (bytes > retain_bytes_) {
-      surplus.emplace_back(data, bytes);
-    } else {
-      impl_->kept[bytes].push_back({data, impl_->releases++});
-      impl_->kept_bytes += bytes;
-      while (impl_->kept_bytes > retain_bytes_) surplus.push_back(impl_->TakeOldest());
-    }
+    if (bytes <= retain_bytes_ && impl_->Keep(data, bytes)) surplus.first = nullptr;
   }
-  for (const auto& [old, size] : surplus) SystemFree(old, size);
+  do {
+    if (surplus.first != nullptr) SystemFree(surplus.first, surplus.second);
+    MutexLock lock(&mu_);
+    surplus.first = nullptr;
+    if (impl_->kept_bytes > retain_bytes_) surplus = impl_->TakeOldest();
+  } while (surplus.first != nullptr);
 }
 
 // Buffers are dropped on any thread, hence the atomics.

@@ -1,0 +1,31 @@
+// What is done when the system has no memory left: one request is refused, the process goes on.
+#pragma once
+
+#include <chrono>
+#include <new>
+#include <thread>
+
+#include "absl/status/status.h"
+
+namespace attnd {
+
+// An error, without its words if there is no memory for those.
+absl::Status ErrorOf(absl::StatusCode code, const char* words) noexcept;
+
+// RESOURCE_EXHAUSTED.
+absl::Status NoMemory() noexcept;
+
+// Tries again every millisecond until there is memory for `f`, which leaves everything as it was
+// when it throws std::bad_alloc. For what must not be lost; others give memory back meanwhile.
+template <class F>
+void UntilMemory(const F& f) {
+  for (;;) {
+    try {
+      return f();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+}  // namespace attnd
