@@ -35,7 +35,7 @@ def test_pages_agree_with_each_other(server, rng):
             for turn in range(CALLS):
                 if turn % 4 == 3:
                     with pytest.raises(attnd.Error):
-                        client.forward(q, q, q, method="local", options={"window_left": -1})
+                        client.forward(q, q, q, method="local", options={"window_left": -5})
                 else:
                     client.forward(q, q, q)
 
