@@ -55,7 +55,8 @@ DecodedRequest DecodeEnvelope(const attn::v1::ForwardRequest& request, std::vect
                               const DecodeContext& context);
 DecodedRequest DecodeEnvelope(const attn::v1::BackwardRequest& request, std::vector<Spans> raw,
                               const DecodeContext& context);
-// Without data: lengths count as full, offsets as absent.
+// Without data, but for values that a plan reads, where they are sent. Without them lengths count
+// as full, offsets as absent, packed sequences as equally long.
 DecodedRequest DecodeEnvelope(const attn::v1::EstimateRequest& request,
                               const DecodeContext& context);
 
