@@ -8,7 +8,7 @@ import attnd
 from attnd import _calls
 from helpers import Busy, eventually, noise
 
-REASONS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid")
+REASONS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid", "seconds")
 
 
 def refusals(server):

@@ -54,5 +54,5 @@ def test_what_takes_longer_than_any_request_may_is_refused(start_server):
         assert "softmax: predicted seconds must be <= 50 (--max-request-seconds), got" in str(
             caught.value
         )
-        assert server.metric("attnd_refused_total", reason="quota") == 1
+        assert server.metric("attnd_refused_total", reason="seconds") == 1
         assert server.metric("attnd_dispatch_total") == 0
