@@ -360,7 +360,7 @@ TEST_F(CodecTest, TakesMoreThanTwoGibibytesOfPayloads) {
 
 TEST_F(CodecTest, MessagesWithoutRawAreAllHead) {
   const std::string bytes = LengthField(15, "not a payload here");
-  attn::v1::EstimateRequest head;
+  attn::v1::ServerInfoRequest head;
   std::vector<Spans> raw;
   ASSERT_TRUE(SplitMessage(Slices{Bytes(bytes)}, &head, &raw).ok());
   EXPECT_TRUE(raw.empty());
