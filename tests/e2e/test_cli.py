@@ -155,8 +155,9 @@ def test_run_keeps_bfloat16(attn, client, genesis, tmp_path, suffix):
 
 def test_estimate(attn, client, verses, tmp_path):
     """Of a file's tensors, lengths with their values; of shapes alone."""
-    q, k, v = (verses.pop(name) for name in "qkv")
-    expected = client.estimate(q.shape, k.shape, v.shape, dtype=q.dtype, tensors=verses)
+    lengths = dict(verses)
+    q, k, v = (lengths.pop(name) for name in "qkv")
+    expected = client.estimate(q.shape, k.shape, v.shape, dtype=q.dtype, tensors=lengths)
     assert json.loads(attn("estimate", VERSES, "--json").stdout) == pytest.approx(vars(expected))
     assert expected.visible_pairs < client.estimate(q.shape, k.shape, v.shape).visible_pairs
 
