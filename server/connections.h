@@ -32,7 +32,8 @@ struct Connection {
   // included. Written by the polling thread.
   mutable std::atomic<int64_t> expected{0}, taken{0};
   mutable std::atomic<int64_t> calls{0};  // arrived so far
-  mutable int64_t calls_at_check = -1;    // polling thread only: when a flood was last looked for
+  mutable int late_calls = 0;  // polling thread only: ended unread, whose bytes may still arrive
+  mutable int64_t calls_at_check = -1;  // polling thread only: when a flood was last looked for
 
   bool is_open() const;
   // Bytes that gRPC has read from it so far, or -1 where the system does not tell (Unix sockets) or

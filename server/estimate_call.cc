@@ -52,13 +52,13 @@ void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> a
   if (rpc.deadline() != TimePoint::max()) control_->StopAt(rpc.deadline());
   Planner::Job job{.client = rpc.client(), .work = work, .control = control_};
   job.run = [this, call = rpc.shared_from_this(), answer = std::move(answer)] {
-    if (control_->stopped()) {
-      return call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));
-    }
     try {
-      answer(*call);
+      if (!control_->stopped()) return answer(*call);
+      call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));
     } catch (const std::bad_alloc&) {
       call->Finish(NoMemory());
+    } catch (const std::exception&) {
+      call->Finish(ErrorOf(absl::StatusCode::kInternal, "request: the server failed"));
     }
   };
   if (absl::Status status = context_->planner->Submit(job); !status.ok()) rpc.Finish(status);

@@ -23,7 +23,7 @@ namespace attnd {
 class FloodWatch {
  public:
   // The room for headers, frames and what arrives just before its call is known.
-  static constexpr int64_t kSlackBytes = 4 << 20;
+  static constexpr int64_t kSlackBytes = 16 << 20;
 
   // `found` gets the connection and the balance that it had at its lowest. Calls that have arrived
   // and are not known yet look like a flood: whoever knows the calls asks IsFlooding again.

@@ -18,6 +18,8 @@ using std::chrono::seconds;
 // The part of the budget that no message takes before it is here: for requests whose messages need
 // no room, but whose work does.
 constexpr int64_t kReservedPart = 16;
+// Clients that are remembered for messages that did not arrive.
+constexpr size_t kMostDistrusted = 4096;
 // How long ago somebody may have found no room for room to count as short.
 constexpr seconds kShortage{3};
 
@@ -120,6 +122,10 @@ void Intake::StopWaiting(const Entry& entry) {
   waiting_count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+bool Intake::HasPrecedence(const Entry& entry) const {
+  return entry.passed >= kMostPasses && !gave_up_.contains(entry.client);
+}
+
 // Who waits, the first to be served first.
 std::vector<Intake::Reader*> Intake::Turns() const {
   std::unordered_map<std::string, int> ahead = reads_by_client_;
@@ -127,7 +133,7 @@ std::vector<Intake::Reader*> Intake::Turns() const {
   for (Reader* reader : waiting_) {
     const Entry& entry = entries_.at(reader);
     const int rank = ahead[entry.client]++;
-    ranks.emplace_back(entry.passed >= kMostPasses ? -1 : rank, reader);
+    ranks.emplace_back(HasPrecedence(entry) ? -1 : rank, reader);
   }
   std::stable_sort(ranks.begin(), ranks.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -142,7 +148,7 @@ void Intake::Serve() {
   std::vector<Entry*> blocked;
   const auto may_pass = [&](const Entry& entry) {
     for (const Entry* one : blocked) {
-      if (one->passed >= kMostPasses || 4 * NeedOf(entry) > NeedOf(*one)) return false;
+      if (HasPrecedence(*one) || 4 * NeedOf(entry) > NeedOf(*one)) return false;
     }
     return true;
   };
@@ -150,8 +156,9 @@ void Intake::Serve() {
     Entry& entry = entries_.at(reader);
     if (may_pass(entry) && TryStart(reader, &entry)) {
       waiting_.erase(std::find(waiting_.begin(), waiting_.end(), reader));
-      for (Entry* one : blocked) one->passed += 1;
-    } else if (entry.is_declared) {
+      // The first one alone, so that those that wait gain precedence one after the other.
+      if (!blocked.empty()) blocked.front()->passed += 1;
+    } else if (entry.is_declared && !gave_up_.contains(entry.client)) {
       blocked.push_back(&entry);
     }
   }
@@ -209,6 +216,7 @@ absl::Status Intake::CheckProgress(const Reader& reader, Entry* entry, TimePoint
 
 void Intake::Sweep() {
   const TimePoint now = clock_->Now();
+  std::erase_if(gave_up_, [now](const auto& one) { return now - one.second > kDistrust; });
   const bool is_short =
       !waiting_.empty() || (last_short_.has_value() && now - *last_short_ < kShortage);
   std::vector<std::pair<Reader*, absl::Status>> overdue;
@@ -221,6 +229,9 @@ void Intake::Sweep() {
     // One of the others may have made it leave.
     const auto found = entries_.find(reader);
     if (found == entries_.end()) continue;
+    if (NeedOf(found->second) > 0 && gave_up_.size() < kMostDistrusted) {
+      gave_up_[found->second.client] = now;
+    }
     Remove(found);
     reader->OnOverdue(status);
   }

@@ -33,8 +33,10 @@ namespace attnd {
 //
 // Who waits: clients take turns, the one that reads least first; inside one, the oldest first. A
 // message for which there is no room yet is passed by messages of a quarter of its size, but
-// kMostPasses times at most: then it is first. When all places are taken, the newest of the client
-// that has most of them makes room for a client that has fewer.
+// kMostPasses times at most: then it is first. A client of whom a message was given up in the last
+// kDistrust is passed by everybody: who announces much and sends nothing holds up nobody. When all
+// places are taken, the newest of the client that has most of them makes room for a client that has
+// fewer.
 //
 // Polling thread only, but for waiting(). Bounded: what waits (max_waiting, streams not counted)
 // and what reads (by the budget).
@@ -66,6 +68,7 @@ class Intake {
   static constexpr int64_t kLeastRate = 1 << 20;  // bytes per second, while others wait
   static constexpr std::chrono::seconds kWindow{3};
   static constexpr int kMostPasses = 16;
+  static constexpr std::chrono::seconds kDistrust{60};
 
   Intake(const Options& options, Budget* budget, const Clock* clock);
 
@@ -111,6 +114,7 @@ class Intake {
   int64_t NeedOf(const Entry& entry) const;
   bool TryStart(Reader* reader, Entry* entry);
   std::vector<Reader*> Turns() const;
+  bool HasPrecedence(const Entry& entry) const;
   absl::Status MakePlace(Reader* newcomer);
   absl::Status CheckProgress(const Reader& reader, Entry* entry, TimePoint now, bool is_short);
   void StopWaiting(const Entry& entry);
@@ -124,7 +128,9 @@ class Intake {
   std::vector<Reader*> waiting_;                          // oldest first
   std::unordered_map<std::string, int> reads_by_client_;  // of messages that take room
   int waiting_unary_ = 0;
-  int64_t undeclared_reading_ = 0;       // bytes
+  int64_t undeclared_reading_ = 0;  // bytes
+  // Clients of whom a message was given up, and when.
+  std::unordered_map<std::string, TimePoint> gave_up_;
   std::optional<TimePoint> last_short_;  // when somebody last found no room
   std::atomic<int> waiting_count_{0};
 };

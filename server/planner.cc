@@ -38,8 +38,15 @@ absl::Status Planner::Submit(Job& job) {
                                                        " requests wait to be planned, ", own,
                                                        " of them from this address, retry later"));
     }
-    Turns::Client* const client = turns_.Enter(job.client);
-    waiting_.push_back({std::move(job), client});
+    // First what may find no memory.
+    Waiting& place = waiting_.emplace_back();
+    try {
+      place.client = turns_.Enter(job.client);
+    } catch (...) {
+      waiting_.pop_back();
+      throw;
+    }
+    place.job = std::move(job);
   }
   wake_.NotifyOne();
   return absl::OkStatus();

@@ -111,6 +111,7 @@ void Rpc::Settle(int64_t bytes) {
 
 void Rpc::TellFlood(const Connection* connection) {
   if (connection_.get() != connection || expected_ == 0 || handler_ == nullptr || answered_) return;
+  was_flooded_ = true;
   Guarded([this] { handler_->OnFlood(*this); });
 }
 
@@ -220,7 +221,23 @@ void Rpc::CancelIfStalled(TimePoint now) {
   if (limit < now) context_.TryCancel();
 }
 
+// A client that is refused before it is read has sent up to a window by then, which arrives after
+// the call's end. Bounded for each connection, since refusals cost a client nothing.
+void Rpc::ExpectLateBytes() {
+  constexpr int kMostLateCalls = 16;
+  constexpr std::chrono::milliseconds kLate{1000};
+  if (connection_ == nullptr || expected_ == 0 || was_flooded_) return;
+  if (connection_->late_calls >= kMostLateCalls) return;
+  connection_->late_calls += 1;
+  connection_->expected.fetch_add(kWindowBytes, std::memory_order_relaxed);
+  transport_->PostAfter(kLate, [connection = connection_] {
+    connection->late_calls -= 1;
+    connection->Settle(kWindowBytes, kWindowBytes);
+  });
+}
+
 void Rpc::OnDone(bool) {
+  Guarded([this] { ExpectLateBytes(); });
   Settle(expected_);
   is_done_ = true;
   is_cancelled_ = context_.IsCancelled();

@@ -155,6 +155,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
 
   void OnArrived(bool ok);
   void Settle(int64_t bytes);
+  void ExpectLateBytes();
   void TellFlood(const Connection* connection);
   void OnRead(bool ok);
   void OnWritten(bool ok);
@@ -182,6 +183,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // Polling thread only.
   std::shared_ptr<const Connection> connection_;
   int64_t expected_ = 0;
+  bool was_flooded_ = false;
   std::unique_ptr<Handler> handler_;
   const std::string* name_ = nullptr;  // of the method, in the transport's table
   grpc::ByteBuffer incoming_;

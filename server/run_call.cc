@@ -196,6 +196,8 @@ absl::Status Runs::RunCall::ParseLater(Received received) {
       parsed->status = SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
     } catch (const std::bad_alloc&) {
       parsed->status = NoMemory();
+    } catch (const std::exception&) {
+      parsed->status = ErrorOf(absl::StatusCode::kInternal, "request: the server failed");
     }
     UntilMemory([&] {
       runs_->transport_->Post([this, parsed, call] {

@@ -125,6 +125,8 @@ absl::Status TensorRequest::Later(int64_t work, Done done, std::function<absl::S
       status = plan_control_->stopped() ? Stopped() : submit();
     } catch (const std::bad_alloc&) {
       status = NoMemory();
+    } catch (const std::exception&) {
+      status = ErrorOf(absl::StatusCode::kInternal, "request: the server failed");
     }
     if (!status.ok()) Answer(done, status, {}, {});
   };

@@ -20,6 +20,9 @@ namespace {
 
 using attn::v1::ForwardRequest;
 
+// The bench has no limits.
+constexpr int64_t kLargestMessage = int64_t{1} << 30;
+
 std::string ReplyHead(const ForwardRequest& request, double gather_seconds) {
   OutputInfo out{.name = "out"};
   for (int64_t size : request.tensors(0).shape()) out.shape.dims[out.shape.rank++] = size;
@@ -32,7 +35,10 @@ std::string ReplyHead(const ForwardRequest& request, double gather_seconds) {
 
 class EchoCall : public Handler {
  public:
-  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
+  void OnHeaders(Rpc& rpc) override {
+    rpc.Expect(kLargestMessage);
+    rpc.Read();
+  }
 
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) return rpc.Finish(absl::InvalidArgumentError("no message"));
@@ -126,7 +132,10 @@ class EchoRun final : public Handler {
  public:
   explicit EchoRun(Gatherer* gatherer) : gatherer_(gatherer) {}
 
-  void OnHeaders(Rpc& rpc) override { rpc.Read(); }
+  void OnHeaders(Rpc& rpc) override {
+    rpc.Expect(kLargestMessage);
+    rpc.Read();
+  }
 
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) return rpc.Close(absl::OkStatus());
@@ -142,6 +151,7 @@ class EchoRun final : public Handler {
     const Gathered gathered(raw, gatherer_, std::move(received));
     const std::string reply = ReplyHead(request->forward(), gathered.seconds);
     rpc.Send(Join(EncodeRunHead(request->id(), Direction::kForward, reply), {&gathered.out, 1}));
+    rpc.Expect(kLargestMessage);
     rpc.Read();
   }
 
