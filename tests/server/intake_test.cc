@@ -104,6 +104,29 @@ TEST_F(IntakeTest, SmallOnesPassALargeOneSixteenTimes) {
   EXPECT_TRUE(large.reads());
 }
 
+// Streams that announced much and sent nothing kept all others waiting, one after the other.
+TEST_F(IntakeTest, AClientThatDidNotSendIsPassedByEverybody) {
+  // Given: a client of whom a message is given up, and one more of it that finds no room.
+  Call silent, reading, waiting;
+  ASSERT_TRUE(EnterFrom("silent", &silent, 24 * kMiB));
+  clock_.Advance(60s);
+  intake_.Sweep();
+  ASSERT_FALSE(silent.overdue.ok());
+  silent.share.reset();
+  ASSERT_TRUE(EnterFrom("b", &reading, 24 * kMiB));
+  ASSERT_TRUE(EnterFrom("silent", &waiting, 24 * kMiB));
+  ASSERT_FALSE(waiting.reads());
+  // Then: any number of others pass it, for a minute.
+  for (int i = 0; i < 3 * Intake::kMostPasses; ++i) {
+    Call small;
+    ASSERT_TRUE(EnterFrom("c", &small, kMiB));
+    EXPECT_TRUE(small.reads()) << i;
+    End(&small);
+  }
+  End(&reading);
+  EXPECT_TRUE(waiting.reads());
+}
+
 TEST_F(IntakeTest, ClientsTakeTurns) {
   Call reading, of_a[3], of_b;
   ASSERT_TRUE(EnterFrom("a", &reading, 24 * kMiB));
