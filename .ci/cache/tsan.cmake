@@ -3,3 +3,5 @@
 # (gRPC) would report races that are not there. Threads meet alike in all instruction sets.
 set(CMAKE_BUILD_TYPE Release CACHE STRING "")
 set(CMAKE_CXX_FLAGS "-fsanitize=thread -g1 -DATTND_NO_AVX512" CACHE STRING "")
+# Shared, so that reports from inside gRPC can be told by its library (tests/server/tsan.supp).
+set(ATTND_ARCHIVES OFF CACHE BOOL "")

@@ -153,7 +153,9 @@ TEST_F(ConnectionsTest, TheWatchFindsItAndThenSleeps) {
   EXPECT_EQ(watch.interval().count(), 10);
   std::thread sender([&] {
     const std::string block(1 << 20, 'x');
-    for (int i = 0; i < 8; ++i) EXPECT_GT(send(pair.theirs, block.data(), block.size(), 0), 0);
+    const int64_t blocks = 2 * FloodWatch::kSlackBytes >> 20;
+    for (int64_t i = 0; i < blocks; ++i)
+      EXPECT_GT(send(pair.theirs, block.data(), block.size(), 0), 0);
     shutdown(pair.theirs, SHUT_WR);
   });
   std::string sink(1 << 20, 0);
