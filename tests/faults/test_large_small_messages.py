@@ -87,14 +87,17 @@ def test_small_calls_beside_are_not_taken_for_a_flood(server, client):
 
 
 def test_a_burst_of_calls_is_no_flood(server, client):
-    """Hundreds at once on one connection, each as large as needs no room."""
+    """Hundreds at once on one connection, each as large as needs no room.
+
+    All are refused for what they say, or since the planner has no place for so many large heads.
+    """
     channel = grpc.insecure_channel(server.target)
     call = channel.unary_unary(ATTENTION + "Forward")
     message = b"\xfa\x0f\xf0\xff\x03" + bytes(65520)
     metadata = [("attnd-message-bytes", str(len(message)))]
     idle = RunStream(channel)
     calls = [call.future(message, timeout=60, metadata=metadata) for _ in range(600)]
-    assert {one.code() for one in calls} == {CODES.INVALID_ARGUMENT}
+    assert all(refused(one) for one in calls)
     idle.half_close()
     assert idle.rest()[1] == CODES.OK
     assert "more arrives than calls expect" not in server.log()
