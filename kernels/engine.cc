@@ -9,6 +9,7 @@
 #include "kernels/core/stopped.h"
 #include "kernels/ops/pattern_cache_bytes.h"
 #include "kernels/ops/pattern_predicate.h"
+#include "kernels/plan_cache.h"
 #include "kernels/registry.h"
 #include "kernels/row_groups.h"
 #include "kernels/validate.h"
@@ -246,9 +247,12 @@ struct Engine::Impl {
   // Order matters: the pool outlives what the backend may hold of it.
   BufferPool pool;
   PatternCache patterns;
+  const bool keep_plans;
+  PlanCache plans;
   std::unique_ptr<Backend> backend;
 
-  explicit Impl(const Options& options) : pool(options.retain_bytes, options.poison_memory) {}
+  explicit Impl(const Options& options)
+      : pool(options.retain_bytes, options.poison_memory), keep_plans(options.keep_plans) {}
 
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call, RunControl* control);
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
@@ -281,6 +285,11 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
 
 absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& call,
                                                                    RunControl* control) {
+  if (control != nullptr && control->stopped()) return StoppedStatus();
+  std::string key = keep_plans ? PlanCache::KeyOf(call) : std::string();
+  if (!key.empty()) {
+    if (std::shared_ptr<const Plan> plan = plans.Find(key)) return plan;
+  }
   const Method* method = FindMethod(call.method);
   if (method == nullptr) {
     Reasons reasons("request");
@@ -304,6 +313,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   plan->bucket = BucketOf(*plan, call.options);
   plan->host_bytes = BytesOf(call.options);
   ATTND_RETURN_IF_ERROR(Predict(*backend, control, plan.get()));
+  if (!key.empty()) plans.Add(std::move(key), plan);
   return std::shared_ptr<const Plan>(std::move(plan));
 }
 

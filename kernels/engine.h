@@ -101,6 +101,7 @@ class Engine {
     CpuOptions cpu;
     bool poison_memory = false;
     int64_t retain_bytes = int64_t{256} << 20;  // freed memory kept for reuse
+    bool keep_plans = true;                     // for equal calls (plan_cache.h)
   };
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const Options& options);
   // On any backend; options.cpu is not looked at.

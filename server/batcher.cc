@@ -59,7 +59,9 @@ struct Batcher::Impl {
   std::vector<Waiter*> idle ATTND_GUARDED_BY(mu);
   std::vector<std::unique_ptr<Waiter>> waiters ATTND_GUARDED_BY(mu);  // all there ever were
   std::vector<Waiter*> unused ATTND_GUARDED_BY(mu);
-  int called ATTND_GUARDED_BY(mu) = 0;  // lanes that have not looked since they were called
+  int called ATTND_GUARDED_BY(mu) = 0;        // lanes that have not looked since they were called
+  int coming ATTND_GUARDED_BY(mu) = 0;        // lanes that pull as soon as they have answered
+  TimePoint last_ended ATTND_GUARDED_BY(mu);  // when one of them said so
   CondVar watch;
   bool watch_sleeps ATTND_GUARDED_BY(mu) = false;
 
@@ -67,7 +69,7 @@ struct Batcher::Impl {
   absl::Status CheckHopeless(const Wish& wish, double sure, TimePoint now) const ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
-  Waiter* Call(TimePoint now) ATTND_REQUIRES(mu);
+  Waiter* Call(TimePoint now, int trusted) ATTND_REQUIRES(mu);
   void CallAllIfOver() ATTND_REQUIRES(mu);
   void WaitForCall() ATTND_REQUIRES(mu);
   void Refused(Refusal refusal) const {
@@ -128,10 +130,10 @@ void Batcher::Impl::Answer(AllDropped dropped, TimePoint now) {
 }
 
 // Chooses a lane for what may start, or none; the caller notifies it after it has unlocked. One at
-// a time: until it has looked nobody knows what is left.
-Waiter* Batcher::Impl::Call(TimePoint now) {
+// a time: until it has looked nobody knows what is left. None while one of `trusted` lanes comes.
+Waiter* Batcher::Impl::Call(TimePoint now, int trusted) {
   if (waiting.requests() == 0 || idle.empty() || called > 0) return nullptr;
-  if (!waiting.AnyMayStart(running, now)) {
+  if (trusted > 0 || !waiting.AnyMayStart(running, now)) {
     // It may start later.
     if (watch_sleeps) watch.NotifyOne();
     watch_sleeps = false;
@@ -220,7 +222,7 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
       }
       try {
         impl_->waiting.Add(std::move(task), seconds, sure * seconds);
-        waiter = impl_->Call(now);
+        waiter = impl_->Call(now, impl_->coming);
       } catch (const std::bad_alloc&) {
         status = NoMemory();
         refusal = Refusal::kBytes;
@@ -242,6 +244,7 @@ Batcher::Batch Batcher::Pull() {
     bool is_over = false;
     {
       const MutexLock lock(&impl_->mu);
+      impl_->coming = std::max(0, impl_->coming - 1);
       for (;;) {
         now = impl_->clock->Now();
         impl_->waiting.TakeDead(now, &dropped);
@@ -252,7 +255,7 @@ Batcher::Batch Batcher::Pull() {
         if (!batch.tasks.empty() || !dropped.empty() || is_over) break;
         impl_->WaitForCall();
       }
-      waiter = impl_->Call(now);
+      waiter = impl_->Call(now, impl_->coming);
     }
     if (waiter != nullptr) waiter->call.NotifyOne();
     impl_->Answer(std::move(dropped), now);
@@ -275,6 +278,8 @@ Batcher::Batch Batcher::TryPull() {
 
 bool Batcher::Ended(uint64_t id) {
   const MutexLock lock(&impl_->mu);
+  ++impl_->coming;
+  impl_->last_ended = std::chrono::steady_clock::now();
   const Running::Run run = impl_->running.End(id);
   impl_->waiting.turns().End(run.client, run.is_long);
   return run.was_alone;
@@ -286,7 +291,10 @@ void Batcher::Watch() {
   while (!impl_->closed || impl_->waiting.requests() > 0) {
     const TimePoint now = std::chrono::steady_clock::now();
     if (impl_->waiting.requests() > 0) last = now;
-    if (Waiter* const waiter = impl_->Call(impl_->clock->Now())) waiter->call.NotifyOne();
+    // Who should have come by now has answers that take time.
+    const int trusted = now - impl_->last_ended < kWatchEvery ? impl_->coming : 0;
+    Waiter* const waiter = impl_->Call(impl_->clock->Now(), trusted);
+    if (waiter != nullptr) waiter->call.NotifyOne();
     if (now - last < kWatchFor) {
       impl_->watch.WaitUntil(&impl_->mu, now + kWatchEvery);
     } else {

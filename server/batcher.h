@@ -84,7 +84,8 @@ class Batcher {
   Batch Pull();
   // Pull without blocking: an empty batch when nothing may start (for tests on a fake clock).
   Batch TryPull();
-  // A batch that was pulled is done: its place is free. Whether it had the machine alone.
+  // A batch that was pulled is computed: its place is free. Whether it had the machine alone.
+  // REQUIRES: the caller pulls soon. Until then no other lane is woken for what it will find.
   bool Ended(uint64_t run);
 
   // Starts batches beside those that run once these go on for longer than predicted or somebody has

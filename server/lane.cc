@@ -31,6 +31,17 @@ auto Guarded(const F& run) -> decltype(run()) {
 // How often the watchdog may find a run going on that was stopped.
 constexpr int kMostLooksAfterStop = 60;
 
+// Answers of this size are given in less time than it takes to wake another lane.
+constexpr int64_t kQuickAnswers = 1 << 20;  // bytes
+
+int64_t BytesOf(const Execution& execution) {
+  int64_t bytes = 0;
+  for (const std::vector<Result>& results : execution.results) {
+    for (const Result& result : results) bytes += result.view.bytes();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 // A task and, once gathered, its tensors in device memory.
@@ -77,6 +88,9 @@ void Lane::RunBatch(Batcher::Batch batch) noexcept {
   RunControl control(batch.level, batch.seconds);
   std::vector<Gathered> all;
   measured_.reset();
+  run_ = batch.run;
+  requests_ = batch.tasks.size();
+  was_alone_.reset();
   try {
     all.resize(batch.tasks.size());
     TimePoint last_deadline = TimePoint::min();
@@ -99,7 +113,7 @@ void Lane::RunBatch(Batcher::Batch batch) noexcept {
   }
   Publish(nullptr, nullptr);
   parts_.metrics->AddBusySeconds(parts_.index, Seconds(parts_.clock->Now() - taken));
-  Learn(control, parts_.batcher->Ended(batch.run));
+  Learn(control, EndRun());
   heart_.Idle();
 }
 
@@ -245,6 +259,8 @@ void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
     measured_->predicted += group[i]->task->plan->seconds;
   }
   parts_.metrics->RecordBatch(parts_.index, run);
+  // Who gets an answer asks again: this lane will see it, and no other has to be woken.
+  if (group.size() == requests_ && BytesOf(execution) <= kQuickAnswers) EndRun();
   for (size_t i = 0; i < group.size(); ++i) {
     Phases& phases = group[i]->phases;
     phases.compute_seconds = run.compute_seconds;
@@ -302,6 +318,12 @@ void Lane::Sweep() {
     parts_.metrics->RecordRefusal(RefusalOf(one.status));
     Finish(std::move(one.task), std::move(one.status), {}, one.phases);
   }
+}
+
+// Whether the run had the machine alone. The first call counts.
+bool Lane::EndRun() {
+  if (!was_alone_.has_value()) was_alone_ = parts_.batcher->Ended(run_);
+  return *was_alone_;
 }
 
 // Beside others a run takes longer than alone: then the time of its threads tells.

@@ -77,6 +77,7 @@ class Lane {
   absl::Status WhyStopped(const Task& task) const;
   void AnswerAll(const Group& group, Execution execution, TimePoint start);
   void Answer(Gathered* one, absl::Status status, std::vector<Result> results) noexcept;
+  bool EndRun();
   void Learn(const RunControl& control, bool was_alone) noexcept;
 
   const Parts parts_;
@@ -88,6 +89,10 @@ class Lane {
     double predicted = 0, seconds = 0;
   };
   std::optional<Measured> measured_;
+  // Of the running batch.
+  uint64_t run_ = 0;  // as the batcher calls it
+  size_t requests_ = 0;
+  std::optional<bool> was_alone_;  // once the batcher was told that the run is over
 
   Mutex mu_;
   // The batch that runs. Who answers one of its tasks takes `done` out of it first; the task itself

@@ -236,6 +236,7 @@ AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendRows& rows,
   if (call.params.weighting == Weighting::kSoftmax) out.lse = ops.Empty(DType::kF32, lse_shapes);
   if (!ops.status().ok()) return {};
   std::vector<AttendProblem> problems;
+  problems.reserve(call.q.size());
   for (size_t p = 0; p < call.q.size(); ++p) {
     problems.push_back(ProblemOf(call, out, rows, sinks, p));
   }
@@ -259,6 +260,7 @@ std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const Att
   }
   if (!ops.status().ok()) return result;
   std::vector<AttendGradProblem> problems;
+  problems.reserve(call.q.size());
   for (size_t p = 0; p < call.q.size(); ++p) {
     AttendGradProblem& problem = problems.emplace_back();
     problem.forward = ProblemOf(call, flow.forward, rows, sinks, p);

@@ -19,7 +19,6 @@ constexpr char kForward[] = "/attn.v1.AttentionService/Forward";
 constexpr char kRun[] = "/attn.v1.AttentionService/Run";
 
 void AddTensors(attn::v1::ForwardRequest* request) {
-  request->mutable_method()->mutable_local()->set_window_left(3);
   for (const char* name : {"q", "k", "v"}) {
     attn::v1::Tensor* tensor = request->add_tensors();
     tensor->set_name(name);
@@ -54,18 +53,24 @@ class ExhaustionTest : public testing::Test {
     app_->Drain();
   }
 
-  grpc::Status Forward() const {
-    attn::v1::ForwardRequest request = forward_;
+  // No two are equal: a plan that is kept allocates nothing.
+  attn::v1::ForwardRequest NewForward() {
+    forward_.mutable_method()->mutable_local()->set_window_left(++windows_);
+    return forward_;
+  }
+
+  grpc::Status Forward() {
+    attn::v1::ForwardRequest request = NewForward();
     *request.mutable_raw() = payloads_.raw();
     std::string reply;
     return client_->Call(kForward, request.SerializeAsString(), &reply);
   }
 
   // The code of the answer or of the stream, whichever tells of an error.
-  grpc::StatusCode Run() const {
+  grpc::StatusCode Run() {
     attn::v1::RunRequest request;
     request.set_id("a");
-    *request.mutable_forward() = forward_;
+    *request.mutable_forward() = NewForward();
     *request.mutable_raw() = payloads_.raw();
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
@@ -107,6 +112,7 @@ class ExhaustionTest : public testing::Test {
   std::unique_ptr<App> app_;
   std::unique_ptr<RpcClient> client_;
   attn::v1::ForwardRequest forward_, payloads_;
+  int windows_ = 0;
 };
 
 TEST_F(ExhaustionTest, EachAllocationOfAForward) {
