@@ -116,5 +116,32 @@ TEST(BatcherThreads, ALaneThatWaitsWakesUpForWork) {
   EXPECT_EQ(counts.answers[1], 1);
 }
 
+// Of two lanes that took turns each had cold caches, and every batch cost a wake-up.
+TEST(BatcherThreads, ALaneThatIsAboutToPullIsNotPassed) {
+  const SteadyClock clock;
+  Counts counts;
+  Batcher batcher({}, &clock);
+  const auto submit = [&](int id) {
+    std::unique_ptr<Task> task = MakeTask(id, &counts);
+    EXPECT_TRUE(batcher.Submit(task).ok());
+  };
+  submit(1);
+  Batcher::Batch batch = batcher.TryPull();
+  ASSERT_EQ(batch.tasks.size(), 1);
+  Finish(std::move(batch.tasks[0]), absl::OkStatus(), {}, {});
+  std::thread other([&] { RunLane(&batcher); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it waits by then
+  batcher.Ended(batch.run);
+  submit(2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(counts.answers[2], 0) << "the other lane was woken";
+  // Who does not come after all is not waited for.
+  std::thread watch([&] { batcher.Watch(); });
+  while (counts.answers[2] == 0) std::this_thread::yield();
+  batcher.Close();
+  other.join();
+  watch.join();
+}
+
 }  // namespace
 }  // namespace attnd
