@@ -69,7 +69,7 @@ struct Batcher::Impl {
   absl::Status CheckHopeless(const Wish& wish, double sure, TimePoint now) const ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
-  Waiter* Call(TimePoint now, int trusted) ATTND_REQUIRES(mu);
+  Waiter* Call(TimePoint now, int trusted) noexcept ATTND_REQUIRES(mu);
   void CallAllIfOver() ATTND_REQUIRES(mu);
   void WaitForCall() ATTND_REQUIRES(mu);
   void Refused(Refusal refusal) const {
@@ -131,7 +131,7 @@ void Batcher::Impl::Answer(AllDropped dropped, TimePoint now) {
 
 // Chooses a lane for what may start, or none; the caller notifies it after it has unlocked. One at
 // a time: until it has looked nobody knows what is left. None while one of `trusted` lanes comes.
-Waiter* Batcher::Impl::Call(TimePoint now, int trusted) {
+Waiter* Batcher::Impl::Call(TimePoint now, int trusted) noexcept {
   if (waiting.requests() == 0 || idle.empty() || called > 0) return nullptr;
   if (trusted > 0 || !waiting.AnyMayStart(running, now)) {
     // It may start later.
@@ -222,11 +222,11 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
       }
       try {
         impl_->waiting.Add(std::move(task), seconds, sure * seconds);
-        waiter = impl_->Call(now, impl_->coming);
       } catch (const std::bad_alloc&) {
         status = NoMemory();
         refusal = Refusal::kBytes;
       }
+      if (status.ok()) waiter = impl_->Call(now, impl_->coming);
     }
   }
   if (waiter != nullptr) waiter->call.NotifyOne();

@@ -62,8 +62,10 @@ TensorRequest::TensorRequest(TensorContext* context, const Rpc* rpc, Direction d
 }
 
 TensorRequest::~TensorRequest() {
-  // Without an end: an answer that waited on a stream when that broke, or an exception.
-  End(/*delivered=*/false, absl::StatusCode::kInternal);
+  // Without an end: an answer that waited on a stream when that broke, or an exception, which the
+  // call has told.
+  const absl::StatusCode told = rpc_->code();
+  End(/*delivered=*/false, told == absl::StatusCode::kOk ? absl::StatusCode::kInternal : told);
   context_->open.Add(-1);
 }
 
