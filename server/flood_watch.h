@@ -1,61 +1,82 @@
-// Finds connections that send more than their calls may receive.
+// Finds connections that send more than their calls may receive, and ends what no honest client
+// does.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
-#include <vector>
+#include <span>
 
-#include "server/connections.h"
+#include "absl/strings/string_view.h"
+#include "server/frame_walk.h"
+#include "server/socket_reads.h"
 
 namespace attnd {
 
+struct Connection;
+
 // gRPC assembles a message of any size before anybody sees its first byte. But what a connection
-// has received is known to the system, and what its calls may receive to us; where the one is more
-// than the other by kSlackBytes, somebody sends what was not agreed on. It is found within one
-// interval: bounded by kSlackBytes + interval x rate of the network.
-// What was received and not taken is compared with the least that it has been, so that nobody saves
-// up allowance by asking for more than he sends.
+// has received is counted here, and what its calls may receive is known to us; where the one is
+// more than the other by kSlackBytes, somebody sends what was not agreed on. What was received and
+// not taken is compared with the least that it has been, so that nobody saves up allowance by
+// asking for more than he sends.
 //
-// Cost: four system calls an interval for each connection that receives, none for a quiet one.
-// Not thread safe. Sees nothing on Unix sockets, whose traffic the system does not count.
-class FloodWatch {
+// The connection itself is cut off for what no library sends, each with the reason in the log:
+// - frames that FrameWalk refuses;
+// - streams that are open, or that no call has come of yet, beyond the limit of concurrent streams:
+//   a client that obeys it never has more. Streams without a call (reset before it came, headers
+//   that gRPC refuses) are forgiven, kForgivenStreams at once and a second;
+// - kMostAheadBytes more (and a small message of each stream without a call) before a flood was
+//   looked into: the polling thread does not come to it.
+class FloodWatch final : public SocketReader {
  public:
   // The room for headers, frames and what arrives just before its call is known.
   static constexpr int64_t kSlackBytes = 16 << 20;
+  static constexpr int64_t kMostAheadBytes = 64 << 20;
+  static constexpr int64_t kForgivenStreams = 1024;
 
-  // `found` gets the connection and the balance that it had at its lowest. Calls that have arrived
-  // and are not known yet look like a flood: whoever knows the calls asks IsFlooding again.
-  using Found = std::function<void(std::shared_ptr<const Connection> connection, int64_t lowest)>;
-  explicit FloodWatch(Found found) : found_(std::move(found)) {}
-
-  static bool IsFlooding(const Connection& connection, int64_t received, int64_t lowest) {
-    return connection.Balance(received) - lowest > kSlackBytes + connection.expected.load();
-  }
-
-  // Something has arrived on it: it is looked at until it is quiet.
-  void Watch(std::shared_ptr<const Connection> connection);
-  void OnData(int fd);
-
-  // Looks at those that receive. Returns the sockets of those that have become quiet: OnData is
-  // called when they receive again.
-  std::vector<int> Look();
-  // Time until the next Look; zero: none is needed.
-  std::chrono::milliseconds interval() const;
-
- private:
-  struct Entry {
+  struct Flood {
     std::shared_ptr<const Connection> connection;
-    int64_t lowest = 0;    // balance
-    int64_t received = 0;  // when it last changed
-    int quiet_looks = 0;
-    bool is_active = true;
+    int64_t lowest = 0;         // balance of the connection
+    int64_t message_bytes = 0;  // of the message that was arriving; 0: not known
+  };
+  // Both are called on the thread that reads.
+  struct Options {
+    int64_t most_streams = 1024;
+    // Calls that have arrived and are not known yet look like a flood: whoever knows the calls asks
+    // IsFlooding again, and clears Connection::is_suspected once he has ended it.
+    std::function<void(Flood)> found;
+    std::function<void(const Connection& connection, absl::string_view reason)> cut_off;
   };
 
-  const Found found_;
-  std::map<int, Entry> entries_;  // by descriptor
-  int active_ = 0;
+  // Both outlive it.
+  FloodWatch(const Connection* connection, const Options* options);
+
+  static bool IsFlooding(const Connection& connection, int64_t lowest);
+
+  bool OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept override;
+  bool is_cut_off() const noexcept override { return is_cut_off_; }
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  absl::string_view Check(std::span<const iovec> pieces, int64_t bytes);
+  // Streams that no call has come of yet.
+  int64_t WithoutCall() const;
+  bool HasTooManyStreams();
+  bool Forgives(int64_t streams);
+
+  const Connection* const connection_;
+  const Options* const options_;
+
+  FrameWalk frames_;
+  bool is_cut_off_ = false;
+  int64_t lowest_ = 0;  // balance
+  int64_t received_at_suspicion_ = 0;
+  int64_t forgiven_ = 0;  // streams
+  double can_forgive_ = kForgivenStreams;
+  TimePoint forgave_at_;
 };
 
 }  // namespace attnd

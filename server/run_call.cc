@@ -324,14 +324,14 @@ void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply,
   Continue();
 }
 
-void Runs::RunCall::OnFlood(Rpc&) {
+void Runs::RunCall::OnFlood(Rpc& rpc) {
   context_->metrics->RecordRefusal(Refusal::kInvalid);
-  End(absl::InvalidArgumentError(
+  End(rpc.Blame(absl::InvalidArgumentError(
       announced_bytes_ > 0
           ? absl::StrCat("run: next_message_bytes must be >= the size of the next message, got ",
                          announced_bytes_, " and more is arriving")
           : absl::StrCat("run: a message above ", kUnannouncedBytes,
-                         " bytes must be announced by next_message_bytes, more is arriving")));
+                         " bytes must be announced by next_message_bytes, more is arriving"))));
   Continue();
 }
 

@@ -1,0 +1,65 @@
+"""Streams that are opened and given up at once, or opened beyond every limit: 8 MB of them took the
+polling thread for 5 s and 1 GB of memory (CVE-2023-44487). gRPC keeps its limit of streams only
+once the client has acknowledged it."""
+
+import struct
+import time
+
+import grpc
+import pytest
+
+import attnd
+from helpers import eventually
+from raw_http2 import END_HEADERS, HEADERS, RESET, Flood, frame, request_headers
+
+MIB = 1 << 20
+STREAMS = 40000
+TRIES = 20
+SECONDS = 1
+CANCEL = struct.pack(">I", 8)
+WORDS = "more streams at a time than the limit"
+
+
+def streams(block, is_reset):
+    for first in range(1, 2 * STREAMS, 400):
+        some = b""
+        for stream in range(first, first + 400, 2):
+            some += frame(HEADERS, END_HEADERS, stream, block)
+            some += frame(RESET, 0, stream, CANCEL) if is_reset else b""
+        yield some
+
+
+@pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "left open"])
+@pytest.mark.parametrize(
+    "path", ["/grpc.health.v1.Health/Check", "/attn.v1.AttentionService/Run", "/none", None]
+)
+def test_health_beside_it(start_server, path, is_reset):
+    # b"\x83": a block with nothing but :method POST, which never becomes a call.
+    block = b"\x83" if path is None else request_headers(path)
+    server = start_server()
+    with attnd.Client(server.target, timeout=30) as client:
+        client.health()
+        idle = server.rss()
+        flood = Flood(server.target, streams(block, is_reset))
+        taken = []
+        for _ in range(TRIES):
+            began = time.monotonic()
+            assert client.health() == "SERVING"
+            taken.append(time.monotonic() - began)
+        assert max(taken) < SECONDS
+        assert eventually(lambda: flood.was_cut_off)
+        assert server.peak_rss() - idle < 200 * MIB
+        assert server.metric("attnd_connections_cut_off_total") == 1
+        assert WORDS in server.log()
+        flood.close()
+
+
+def test_a_thousand_calls_at_once_are_none(start_server):
+    """What the limit of streams allows, over and over."""
+    server = start_server()
+    with grpc.insecure_channel(server.target) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        for _ in range(3):
+            calls = [check.future(b"", timeout=60) for _ in range(1024)]
+            assert all(call.code().value[0] == 0 for call in calls)
+    assert WORDS not in server.log()
