@@ -98,7 +98,7 @@ absl::Status Connections::Check(const Connection& connection) const {
         absl::StrCat("connection: this server has ", counts_.open, " already, which is its limit"));
   }
   const auto found = by_client_.find(client);
-  if (found != by_client_.end() && found->second >= limits_.per_client) {
+  if (found != by_client_.end() && found->second.connections >= limits_.per_client) {
     return absl::ResourceExhaustedError(
         absl::StrCat("connection: ", client, " has ", limits_.per_client,
                      " already, which is the limit of one client; share them between calls"));
@@ -126,7 +126,10 @@ absl::Status Connections::Add(std::shared_ptr<const Connection> connection) {
   // First what may find no memory.
   connection->watch = std::make_unique<FloodWatch>(connection.get(), &watch_);
   if (fd >= by_fd_.size()) by_fd_.resize(fd + 1);
-  by_client_[connection->client] += 1;
+  Client& client = by_client_[connection->client];
+  if (client.connections++ == 0) client.streams = connection->streams;
+  connection->streams = client.streams;
+  client.streams->AddConnections(1);
   counts_.accepted += 1;
   counts_.open += 1;
   WatchSocket(connection->fd, connection->watch.get());
@@ -138,9 +141,10 @@ void Connections::RemoveLocked(size_t fd) {
   const std::shared_ptr<const Connection> gone = std::move(by_fd_[fd]);
   if (gone == nullptr) return;
   WatchSocket(gone->fd, nullptr);
+  gone->streams->AddConnections(-1);
   counts_.open -= 1;
   const auto found = by_client_.find(gone->client);
-  if (--found->second == 0) by_client_.erase(found);
+  if (--found->second.connections == 0) by_client_.erase(found);
 }
 
 void Connections::Remove(int fd) {

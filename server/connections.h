@@ -40,11 +40,18 @@ struct Connection : std::enable_shared_from_this<Connection> {
   mutable int late_calls = 0;  // polling thread only: ended unread, whose bytes may still arrive
   mutable int64_t calls_at_check = -1;  // polling thread only: when a flood was last looked for
 
-  // Sees what is read from it, from Connections::Add on.
+  // Of all connections of its client; from Connections::Add on.
+  mutable std::shared_ptr<ClientStreams> streams = std::make_shared<ClientStreams>();
+  // Sees what is read from it; from then on, too.
   mutable std::unique_ptr<FloodWatch> watch;
 
   bool is_open() const;
   int64_t Balance() const { return received.load() - taken.load(); }
+  // One of its calls has ended.
+  void EndCall() const {
+    ended.fetch_add(1, std::memory_order_relaxed);
+    streams->Add(-1);
+  }
   // `bytes` of what was expected are here, or do not come any more.
   void Settle(int64_t was_expected, int64_t bytes) const {
     // A frame of HTTP/2 has nine bytes beside its data, a call some headers.
@@ -102,7 +109,11 @@ class Connections {
   const FloodWatch::Options watch_;
   mutable Mutex mu_;
   std::vector<std::shared_ptr<const Connection>> by_fd_ ATTND_GUARDED_BY(mu_);
-  std::map<std::string, int> by_client_ ATTND_GUARDED_BY(mu_);
+  struct Client {
+    int connections = 0;
+    std::shared_ptr<ClientStreams> streams;
+  };
+  std::map<std::string, Client> by_client_ ATTND_GUARDED_BY(mu_);
   Counts counts_ ATTND_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point last_sweep_ ATTND_GUARDED_BY(mu_);
 };

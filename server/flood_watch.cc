@@ -8,8 +8,21 @@
 
 namespace attnd {
 
+bool ClientStreams::Forgives(int64_t streams) {
+  const MutexLock lock(&mu_);
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> elapsed = now - std::exchange(forgave_at_, now);
+  can_forgive_ = std::min<double>(can_forgive_ + elapsed.count() * kForgiven, kForgiven);
+  if (static_cast<double>(streams) > can_forgive_) return false;
+  can_forgive_ -= static_cast<double>(streams);
+  Add(-streams);
+  return true;
+}
+
 FloodWatch::FloodWatch(const Connection* connection, const Options* options)
     : connection_(connection), options_(options) {}
+
+FloodWatch::~FloodWatch() { connection_->streams->Add(-Open()); }
 
 bool FloodWatch::IsFlooding(const Connection& connection, int64_t lowest) {
   return connection.Balance() - lowest > kSlackBytes + connection.expected.load();
@@ -30,6 +43,7 @@ bool FloodWatch::OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept {
 
 // What is wrong, or nothing.
 absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes) {
+  const int64_t streams = frames_.streams();
   int64_t left = bytes;
   for (const iovec& piece : pieces) {
     const auto part =
@@ -40,6 +54,7 @@ absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes
     left -= static_cast<int64_t>(part);
     if (left == 0) break;
   }
+  connection_->streams->Add(frames_.streams() - streams);
   if (HasTooManyStreams()) return "more streams at a time than the limit";
   const int64_t received =
       connection_->received.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -61,25 +76,23 @@ int64_t FloodWatch::WithoutCall() const {
   return frames_.streams() - forgiven_ - connection_->calls.load(std::memory_order_relaxed);
 }
 
-bool FloodWatch::HasTooManyStreams() {
-  const int64_t without_call = WithoutCall();
-  const int64_t open =
-      frames_.streams() - forgiven_ - connection_->ended.load(std::memory_order_relaxed);
-  // A client opens the next stream before the end of the last one's call is handled here.
-  const int64_t excess =
-      std::max(without_call - options_->most_streams, open - 2 * options_->most_streams);
-  return excess > 0 && !Forgives(excess);
+int64_t FloodWatch::Open() const {
+  return frames_.streams() - forgiven_ - connection_->ended.load(std::memory_order_relaxed);
 }
 
-bool FloodWatch::Forgives(int64_t streams) {
-  const auto now = std::chrono::steady_clock::now();
-  const std::chrono::duration<double> elapsed = now - std::exchange(forgave_at_, now);
-  can_forgive_ =
-      std::min<double>(can_forgive_ + elapsed.count() * kForgivenStreams, kForgivenStreams);
-  if (static_cast<double>(streams) > can_forgive_) return false;
-  can_forgive_ -= static_cast<double>(streams);
-  forgiven_ += streams;
-  return true;
+bool FloodWatch::HasTooManyStreams() {
+  // A client opens the next stream before the end of the last one's call is handled here.
+  const int64_t most = options_->most_streams;
+  ClientStreams& all = *connection_->streams;
+  int64_t excess = std::max(WithoutCall() - most, Open() - 2 * most);
+  if (const int64_t of_all = all.open() - kFullConnections * most;
+      of_all > 0 && all.IsMuch(Open())) {
+    excess = std::max(excess, of_all);
+  }
+  if (excess <= 0) return false;
+  if (!all.Forgives(excess)) return true;
+  forgiven_ += excess;
+  return false;
 }
 
 }  // namespace attnd

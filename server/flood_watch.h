@@ -9,12 +9,37 @@
 #include <span>
 
 #include "absl/strings/string_view.h"
+#include "kernels/core/mutex.h"
 #include "server/frame_walk.h"
 #include "server/socket_reads.h"
 
 namespace attnd {
 
 struct Connection;
+
+// The streams of one client, on all of its connections. Thread safe.
+class ClientStreams {
+ public:
+  // Streams without a call (reset before it came, headers that gRPC refuses) are not known to end:
+  // so many are taken for ended at once, and in a second.
+  static constexpr int64_t kForgiven = 1024;
+
+  int64_t open() const { return open_.load(std::memory_order_relaxed); }
+  void Add(int64_t change) { open_.fetch_add(change, std::memory_order_relaxed); }
+  void AddConnections(int64_t change) { connections_.fetch_add(change, std::memory_order_relaxed); }
+  // Whether so many on one connection are no less than the mean of all.
+  bool IsMuch(int64_t streams) const {
+    return streams * connections_.load(std::memory_order_relaxed) >= open();
+  }
+  // Whether `streams` more are taken for ended.
+  bool Forgives(int64_t streams);
+
+ private:
+  std::atomic<int64_t> open_{0}, connections_{0};
+  Mutex mu_;
+  double can_forgive_ ATTND_GUARDED_BY(mu_) = kForgiven;
+  std::chrono::steady_clock::time_point forgave_at_ ATTND_GUARDED_BY(mu_);
+};
 
 // gRPC assembles a message of any size before anybody sees its first byte. But what a connection
 // has received is counted here, and what its calls may receive is known to us; where the one is
@@ -25,8 +50,9 @@ struct Connection;
 // The connection itself is cut off for what no library sends, each with the reason in the log:
 // - frames that FrameWalk refuses;
 // - streams that are open, or that no call has come of yet, beyond the limit of concurrent streams:
-//   a client that obeys it never has more. Streams without a call (reset before it came, headers
-//   that gRPC refuses) are forgiven, kForgivenStreams at once and a second;
+//   a client that obeys it never has more;
+// - its part, if it is no less than that of others, of streams of one client beyond
+//   kFullConnections times that limit: what they take of the memory is bounded;
 // - kMostAheadBytes more (and a small message of each stream without a call) before a flood was
 //   looked into: the polling thread does not come to it.
 class FloodWatch final : public SocketReader {
@@ -34,7 +60,7 @@ class FloodWatch final : public SocketReader {
   // The room for headers, frames and what arrives just before its call is known.
   static constexpr int64_t kSlackBytes = 16 << 20;
   static constexpr int64_t kMostAheadBytes = 64 << 20;
-  static constexpr int64_t kForgivenStreams = 1024;
+  static constexpr int64_t kFullConnections = 8;
 
   struct Flood {
     std::shared_ptr<const Connection> connection;
@@ -52,6 +78,7 @@ class FloodWatch final : public SocketReader {
 
   // Both outlive it.
   FloodWatch(const Connection* connection, const Options* options);
+  ~FloodWatch();
 
   static bool IsFlooding(const Connection& connection, int64_t lowest);
 
@@ -59,13 +86,11 @@ class FloodWatch final : public SocketReader {
   bool is_cut_off() const noexcept override { return is_cut_off_; }
 
  private:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   absl::string_view Check(std::span<const iovec> pieces, int64_t bytes);
   // Streams that no call has come of yet.
   int64_t WithoutCall() const;
+  int64_t Open() const;
   bool HasTooManyStreams();
-  bool Forgives(int64_t streams);
 
   const Connection* const connection_;
   const Options* const options_;
@@ -75,8 +100,6 @@ class FloodWatch final : public SocketReader {
   int64_t lowest_ = 0;  // balance
   int64_t received_at_suspicion_ = 0;
   int64_t forgiven_ = 0;  // streams
-  double can_forgive_ = kForgivenStreams;
-  TimePoint forgave_at_;
 };
 
 }  // namespace attnd

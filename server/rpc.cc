@@ -267,7 +267,7 @@ void Rpc::OnFinished(bool ok) {
 // With the second of OnDone and OnFinished, in whatever order they come.
 void Rpc::End() {
   if (!is_done_ || !has_finished_) return;
-  if (connection_ != nullptr) connection_->ended.fetch_add(1, std::memory_order_relaxed);
+  if (connection_ != nullptr) connection_->EndCall();
   const bool delivered = was_sent_ && !is_cancelled_;
   if (code() == absl::StatusCode::kOk && !delivered) code_.store(absl::StatusCode::kCancelled);
   transport_->CallEnded(name_, code());

@@ -54,6 +54,22 @@ def test_health_beside_it(start_server, path, is_reset):
         flood.close()
 
 
+def test_many_connections_each_within_its_limit(start_server):
+    """40 connections of 1000 calls each: 600 MB, and seconds until somebody else was served."""
+    server = start_server()
+    block = request_headers("/grpc.health.v1.Health/Check")
+    some = b"".join(frame(HEADERS, END_HEADERS, stream, block) for stream in range(1, 2000, 2))
+    with attnd.Client(server.target, timeout=30) as client:
+        client.health()
+        idle = server.rss()
+        floods = [Flood(server.target, [some]) for _ in range(40)]
+        assert eventually(lambda: sum(flood.was_cut_off for flood in floods) > 20)
+        assert client.health() == "SERVING"
+        assert server.peak_rss() - idle < 300 * MIB
+        for flood in floods:
+            flood.close()
+
+
 def test_a_thousand_calls_at_once_are_none(start_server):
     """What the limit of streams allows, over and over."""
     server = start_server()

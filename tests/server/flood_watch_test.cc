@@ -103,7 +103,7 @@ TEST_F(FloodWatchTest, AsLongAsFloodsAreLookedIntoItGoesOn) {
 TEST_F(FloodWatchTest, StreamsWithoutCallsAreBounded) {
   uint32_t stream = 1;
   // As many as may be open, and those that are forgiven: then it is over at once.
-  const int64_t some = options_.most_streams + FloodWatch::kForgivenStreams;
+  const int64_t some = options_.most_streams + ClientStreams::kForgiven;
   for (int64_t i = 0; i < some; ++i, stream += 2) EXPECT_TRUE(Open(stream));
   int64_t more = 0;
   for (; more < 100000 && Open(stream); stream += 2) ++more;
@@ -120,12 +120,39 @@ TEST_F(FloodWatchTest, CallsThatStayOpenAreBounded) {
   };
   for (int i = 0; i < 100000; ++i) {
     ASSERT_TRUE(open());
-    connection_->ended += 1;
+    connection_->EndCall();
   }
   int64_t more = 0;
   for (; more < 100000 && open();) ++more;
   EXPECT_GE(more, 2 * options_.most_streams);
   EXPECT_LT(more, 100000);
+}
+
+// Each connection is within its own limit.
+TEST_F(FloodWatchTest, StreamsOfAllConnectionsOfAClientAreBounded) {
+  std::vector<std::shared_ptr<Connection>> connections;
+  std::vector<std::unique_ptr<FloodWatch>> watches;
+  const auto fill = [&] {
+    connections.push_back(std::make_shared<Connection>());
+    connections.back()->streams = connection_->streams;
+    connections.back()->calls = options_.most_streams;
+    connection_->streams->AddConnections(1);
+    watches.push_back(std::make_unique<FloodWatch>(connections.back().get(), &options_));
+    std::string bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for (uint32_t i = 0; i < options_.most_streams; ++i) bytes += Frame(1, 2 * i + 1, "");
+    iovec piece{bytes.data(), bytes.size()};
+    return watches.back()->OnRead({&piece, 1}, std::ssize(bytes));
+  };
+  for (int i = 0; i < FloodWatch::kFullConnections; ++i) EXPECT_TRUE(fill());
+  EXPECT_EQ(connection_->streams->open(), FloodWatch::kFullConnections * options_.most_streams);
+  int more = 0;
+  for (; more < 100000 && fill();) ++more;
+  EXPECT_LT(more, 100000);
+  // One that has few stays.
+  EXPECT_TRUE(Open(1));
+  // With the connections the streams are gone.
+  watches.clear();
+  EXPECT_LE(connection_->streams->open(), 1);
 }
 
 // The process's own recvmsg, as gRPC calls it.
