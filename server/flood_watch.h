@@ -27,9 +27,10 @@ class ClientStreams {
   int64_t open() const { return open_.load(std::memory_order_relaxed); }
   void Add(int64_t change) { open_.fetch_add(change, std::memory_order_relaxed); }
   void AddConnections(int64_t change) { connections_.fetch_add(change, std::memory_order_relaxed); }
-  // Whether so many on one connection are no less than the mean of all.
+  // Whether so many on one connection are half the mean of all, or more: those that are not have
+  // fewer in all than the others.
   bool IsMuch(int64_t streams) const {
-    return streams * connections_.load(std::memory_order_relaxed) >= open();
+    return 2 * streams * connections_.load(std::memory_order_relaxed) >= open();
   }
   // Whether `streams` more are taken for ended.
   bool Forgives(int64_t streams);
@@ -51,8 +52,8 @@ class ClientStreams {
 // - frames that FrameWalk refuses;
 // - streams that are open, or that no call has come of yet, beyond the limit of concurrent streams:
 //   a client that obeys it never has more;
-// - its part, if it is no less than that of others, of streams of one client beyond
-//   kFullConnections times that limit: what they take of the memory is bounded;
+// - its part, unless it is far below the mean, of streams of one client beyond kFullConnections
+//   times that limit: what they take of the memory is bounded;
 // - kMostAheadBytes more (and a small message of each stream without a call) before a flood was
 //   looked into: the polling thread does not come to it.
 class FloodWatch final : public SocketReader {
