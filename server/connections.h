@@ -96,7 +96,8 @@ class Connections {
   void Sweep();
   Counts counts() const;
 
-  // The connection that gRPC calls "fd:17"; null if there is none (any more).
+  // The connection that gRPC calls "fd:17"; null if there is none (any more). For as long as a call
+  // is there gRPC keeps the descriptor open, so that the number stands for the call's connection.
   std::shared_ptr<const Connection> Find(absl::string_view grpc_peer) const;
 
  private:

@@ -28,7 +28,8 @@ class SocketReader {
 constexpr int kMostWatched = 1 << 20;
 
 // Null: nobody watches. The reader is used until somebody else, or nobody, watches `fd`, which must
-// not happen while it is read. REQUIRES: 0 <= fd < kMostWatched.
+// not happen while it is read: also for another socket that gets its number meanwhile.
+// REQUIRES: 0 <= fd < kMostWatched.
 void WatchSocket(int fd, SocketReader* reader);
 
 }  // namespace attnd
