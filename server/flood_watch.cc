@@ -28,6 +28,21 @@ bool FloodWatch::IsFlooding(const Connection& connection, int64_t lowest) {
   return connection.Balance() - lowest > kSlackBytes + connection.expected.load();
 }
 
+std::vector<size_t> FloodWatch::Suspects(std::span<const int64_t> expected, const Flood& flood) {
+  std::vector<size_t> suspects;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (flood.message_bytes > 0 && expected[i] >= flood.message_bytes) continue;
+    // Who says the size of a message says it exactly.
+    const std::vector<int64_t>& others = flood.other_messages;
+    const auto messages = std::count(others.begin(), others.end(), expected[i]);
+    if (messages > 0 && messages >= std::count(expected.begin(), expected.end(), expected[i])) {
+      continue;
+    }
+    suspects.push_back(i);
+  }
+  return suspects;
+}
+
 bool FloodWatch::OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept {
   try {
     const absl::string_view reason = Check(pieces, bytes);
@@ -67,7 +82,8 @@ absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes
     connection_->is_suspected.store(true, std::memory_order_relaxed);
     options_->found({.connection = connection_->shared_from_this(),
                      .lowest = std::exchange(lowest_, connection_->Balance()),
-                     .message_bytes = frames_.message_bytes()});
+                     .message_bytes = frames_.message_bytes(),
+                     .other_messages = frames_.other_messages()});
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "kernels/core/mutex.h"
@@ -65,9 +66,14 @@ class FloodWatch final : public SocketReader {
 
   struct Flood {
     std::shared_ptr<const Connection> connection;
-    int64_t lowest = 0;         // balance of the connection
-    int64_t message_bytes = 0;  // of the message that was arriving; 0: not known
+    int64_t lowest = 0;                   // balance of the connection
+    int64_t message_bytes = 0;            // of the message that was arriving; 0: not known
+    std::vector<int64_t> other_messages;  // sizes of those that have begun on other streams
   };
+  // Whose flood it may be, of calls that expect so many bytes each: of those that expect less than
+  // is arriving, all but those whose messages are surely others. Their indices.
+  static std::vector<size_t> Suspects(std::span<const int64_t> expected, const Flood& flood);
+
   // Both are called on the thread that reads.
   struct Options {
     int64_t most_streams = 1024;

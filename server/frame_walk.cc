@@ -37,6 +37,14 @@ absl::string_view FrameWalk::Take(std::span<const std::byte> bytes) {
   return {};
 }
 
+std::vector<int64_t> FrameWalk::other_messages() const {
+  std::vector<int64_t> sizes;
+  for (const auto& [stream, message] : messages_) {
+    if (stream != current_stream_ && message.left > 0) sizes.push_back(message.bytes);
+  }
+  return sizes;
+}
+
 absl::string_view FrameWalk::BeginFrame() {
   frame_left_ = head_[0] << 16 | head_[1] << 8 | head_[2];
   const uint32_t stream =

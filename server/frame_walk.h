@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -32,6 +33,9 @@ class FrameWalk {
   int64_t streams() const { return streams_; }  // that the client has opened so far
   // Size of the gRPC message that the last data frame belongs to; 0: that has ended.
   int64_t message_bytes() const { return current_.left > 0 ? current_.bytes : 0; }
+  // The sizes of the messages of other streams that have begun. Those that the server refused
+  // meanwhile may be among them.
+  std::vector<int64_t> other_messages() const;
 
  private:
   // A message that is not whole: its prefix of five bytes, then what is left.

@@ -109,9 +109,8 @@ void Rpc::Settle(int64_t bytes) {
   }
 }
 
-bool Rpc::MayReceive(const Connection& connection, int64_t message_bytes) const {
-  if (connection_.get() != &connection || handler_ == nullptr || answered_) return false;
-  return expected_ > 0 && (message_bytes == 0 || expected_ < message_bytes);
+bool Rpc::Expects(const Connection& connection) const {
+  return connection_.get() == &connection && handler_ != nullptr && !answered_ && expected_ > 0;
 }
 
 void Rpc::TellFlood(bool is_certain) {

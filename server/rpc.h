@@ -159,8 +159,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void OnArrived(bool ok);
   void Settle(int64_t bytes);
   void ExpectLateBytes();
-  // Whether a message of so many bytes, which is more than it said, may be this call's.
-  bool MayReceive(const Connection& connection, int64_t message_bytes) const;
+  bool Expects(const Connection& connection) const;  // a message, through it
   void TellFlood(bool is_certain);
   void OnRead(bool ok);
   void OnWritten(bool ok);

@@ -356,22 +356,22 @@ void Transport::EndFlood(const FloodWatch::Flood& flood, int checks_left) {
   connection.is_suspected.store(false, std::memory_order_relaxed);
 }
 
-// Those that expect less than is arriving, the one that expects most first: a message of unknown
-// size may take more.
+// The one that expects most first: a message of unknown size may take more.
 void Transport::TellFlood(const FloodWatch::Flood& flood) {
   const Connection& connection = *flood.connection;
   static LineLimit lines;
   if (lines.Allow()) {
     Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
   }
-  std::vector<std::shared_ptr<Rpc>> calls;
-  for (std::shared_ptr<Rpc>& call : OpenCalls()) {
-    if (call->MayReceive(connection, flood.message_bytes)) calls.push_back(std::move(call));
-  }
+  std::vector<std::shared_ptr<Rpc>> calls = OpenCalls();
+  std::erase_if(calls, [&](const auto& call) { return !call->Expects(connection); });
   std::sort(calls.begin(), calls.end(),
             [](const auto& a, const auto& b) { return a->expected() > b->expected(); });
-  for (const std::shared_ptr<Rpc>& call : calls) {
-    call->TellFlood(/*is_certain=*/calls.size() == 1);
+  std::vector<int64_t> expected;
+  for (const std::shared_ptr<Rpc>& call : calls) expected.push_back(call->expected());
+  const std::vector<size_t> suspects = FloodWatch::Suspects(expected, flood);
+  for (const size_t index : suspects) {
+    calls[index]->TellFlood(/*is_certain=*/suspects.size() == 1);
     if (!FloodWatch::IsFlooding(connection, flood.lowest)) return;
   }
 }

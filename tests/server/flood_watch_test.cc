@@ -83,6 +83,21 @@ TEST_F(FloodWatchTest, AFloodIsMoreThanCallsExpect) {
   EXPECT_EQ(floods_.size(), 2u);
 }
 
+TEST_F(FloodWatchTest, CallsThatSaidWhatTheySendAreNoSuspects) {
+  using Indices = std::vector<size_t>;
+  const auto suspects = [](std::vector<int64_t> expected, int64_t bytes,
+                           std::vector<int64_t> others) {
+    return FloodWatch::Suspects(expected, {.message_bytes = bytes, .other_messages = others});
+  };
+  EXPECT_EQ(suspects({900, 100}, 300, {}), Indices({1}));
+  EXPECT_EQ(suspects({200, 100}, 300, {}), Indices({0, 1}));
+  EXPECT_EQ(suspects({200, 100}, 300, {200}), Indices({1}));
+  // One of the two sends something else.
+  EXPECT_EQ(suspects({200, 200, 100}, 300, {200}), Indices({0, 1, 2}));
+  EXPECT_EQ(suspects({200, 200, 100}, 300, {200, 200}), Indices({2}));
+  EXPECT_EQ(suspects({200, 100}, 0, {}), Indices({0, 1}));
+}
+
 TEST_F(FloodWatchTest, IsToldOnceAndGoesOnForAWhileOnly) {
   EXPECT_TRUE(Receive(FloodWatch::kSlackBytes + FloodWatch::kMostAheadBytes));
   EXPECT_EQ(floods_.size(), 1u);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -93,6 +94,7 @@ TEST(FrameWalk, TellsTheSizeOfTheMessageThatArrives) {
   EXPECT_EQ(walk.message_bytes(), 70000);
   Walk(&walk, Frame(kData, 0, 1, Prefix(300000).substr(2)));
   EXPECT_EQ(walk.message_bytes(), 300000);
+  EXPECT_EQ(walk.other_messages(), std::vector<int64_t>({70000}));
   for (int i = 0; i < 3; ++i) Walk(&walk, Frame(kData, 0, 1, std::string(100000, 'x')), 999);
   EXPECT_EQ(walk.message_bytes(), 0);
   // Of several messages in a frame, the last.
