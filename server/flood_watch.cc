@@ -56,20 +56,23 @@ bool FloodWatch::OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept {
   return false;
 }
 
-// What is wrong, or nothing.
-absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes) {
+// What is wrong with the frames, or nothing.
+absl::string_view FloodWatch::Walk(std::span<const iovec> pieces, int64_t bytes) {
   const int64_t streams = frames_.streams();
-  int64_t left = bytes;
-  for (const iovec& piece : pieces) {
-    const auto part =
-        static_cast<size_t>(std::min<int64_t>(left, static_cast<int64_t>(piece.iov_len)));
-    const absl::string_view reason =
-        frames_.Take({static_cast<const std::byte*>(piece.iov_base), part});
-    if (!reason.empty()) return reason;
-    left -= static_cast<int64_t>(part);
-    if (left == 0) break;
+  absl::string_view reason;
+  for (size_t i = 0; bytes > 0 && reason.empty(); ++i) {
+    const int64_t part = std::min<int64_t>(bytes, static_cast<int64_t>(pieces[i].iov_len));
+    reason = frames_.Take(
+        {static_cast<const std::byte*>(pieces[i].iov_base), static_cast<size_t>(part)});
+    bytes -= part;
   }
   connection_->streams->Add(frames_.streams() - streams);
+  return reason;
+}
+
+// What is wrong, or nothing.
+absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes) {
+  if (const absl::string_view reason = Walk(pieces, bytes); !reason.empty()) return reason;
   if (HasTooManyStreams()) return "more streams at a time than the limit";
   const int64_t received =
       connection_->received.fetch_add(bytes, std::memory_order_relaxed) + bytes;

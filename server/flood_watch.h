@@ -93,6 +93,7 @@ class FloodWatch final : public SocketReader {
   bool is_cut_off() const noexcept override { return is_cut_off_; }
 
  private:
+  absl::string_view Walk(std::span<const iovec> pieces, int64_t bytes);
   absl::string_view Check(std::span<const iovec> pieces, int64_t bytes);
   // Streams that no call has come of yet.
   int64_t WithoutCall() const;
