@@ -82,7 +82,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::string peer() const;
   // The peer without its port: Connection::client.
   std::string client() const;
-  // What its connection has received so far; -1: not known.
+  // What its connection has received so far; -1: it has none.
   int64_t arrived_bytes() const {
     return connection_ == nullptr ? -1 : connection_->received.load();
   }
