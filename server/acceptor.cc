@@ -56,7 +56,7 @@ LineLimit& Lines() {
 }  // namespace
 
 Acceptor::Acceptor(Options options, Connections* connections)
-    : options_(std::move(options)), connections_(connections), flow_(options_.flooded) {}
+    : options_(std::move(options)), connections_(connections) {}
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(Options options,
                                                            Connections* connections) {
@@ -75,22 +75,21 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(Options options,
   return acceptor;
 }
 
-void Acceptor::Watch(int fd, int operation, uint32_t events) {
+void Acceptor::Watch(int fd) {
   epoll_event event{};
-  event.events = events;
+  event.events = EPOLLIN;
   event.data.fd = fd;
-  // A connection may have been closed meanwhile.
-  if (epoll_ctl(epoll_, operation, fd, &event) != 0 && operation == EPOLL_CTL_ADD) {
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
     Log(LogLevel::kError, "cannot watch a socket", {{"error", std::strerror(errno)}});
   }
 }
 
 void Acceptor::Start() {
-  Watch(wake_, EPOLL_CTL_ADD, EPOLLIN);
+  Watch(wake_);
   for (const Listener& listener : listeners_) {
     for (const int fd : listener.fds) {
       listening_.insert(fd);
-      Watch(fd, EPOLL_CTL_ADD, EPOLLIN);
+      Watch(fd);
     }
   }
   thread_ = std::thread([this] { Run(); });
@@ -116,7 +115,6 @@ void Acceptor::Run() {
     const int count = epoll_wait(epoll_, events, kEventsAtATime, TimeoutMs());
     try {
       for (int i = 0; i < count; ++i) OnEvent(events[i].data.fd);
-      LookAtFlow();
       CloseExpired();
     } catch (const std::bad_alloc&) {
       // What was not handled is reported again.
@@ -137,18 +135,13 @@ void Acceptor::OnEvent(int fd) {
     is_stopping_ = true;
   } else if (mute_.count(fd) > 0) {
     OnReadable(fd);
-  } else if (listening_.count(fd) == 0) {
-    flow_.OnData(fd);
-  } else if (SteadyNow() >= paused_until_) {
+  } else if (listening_.count(fd) > 0 && SteadyNow() >= paused_until_) {
     AcceptFrom(fd);
   }
 }
 
 // For ever, if there is nothing to look at or to close later.
 int Acceptor::TimeoutMs() const {
-  if (const milliseconds interval = flow_.interval(); interval > milliseconds(0)) {
-    return static_cast<int>(interval.count());
-  }
   return mute_.empty() && leaving_.empty() ? -1 : static_cast<int>(kLook.count());
 }
 
@@ -188,7 +181,7 @@ void Acceptor::TakeOne(int fd) {
     return Refuse(fd, std::string(status.message()));
   }
   mute_[fd] = SteadyNow() + options_.silence;
-  Watch(fd, EPOLL_CTL_ADD, EPOLLIN);
+  Watch(fd);
 }
 
 // Its first byte is here, or its end.
@@ -197,23 +190,10 @@ void Acceptor::OnReadable(int fd) {
   const ssize_t got = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   mute_.erase(fd);
-  if (got > 0) return HandOver(fd);
   epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+  if (got > 0) return options_.take(fd);
   connections_->Remove(fd);
   close(fd);
-}
-
-void Acceptor::HandOver(int fd) {
-  // From here on the event tells once that there is data again.
-  Watch(fd, EPOLL_CTL_MOD, EPOLLIN | EPOLLONESHOT);
-  if (auto connection = connections_->Find(absl::StrCat("fd:", fd))) flow_.Watch(connection);
-  options_.take(fd);
-}
-
-void Acceptor::LookAtFlow() {
-  if (flow_.interval() == milliseconds(0) || SteadyNow() < next_flow_) return;
-  next_flow_ = SteadyNow() + flow_.interval();
-  for (const int fd : flow_.Look()) Watch(fd, EPOLL_CTL_MOD, EPOLLIN | EPOLLONESHOT);
 }
 
 void Acceptor::Refuse(int fd, const std::string& reason) {

@@ -1,4 +1,4 @@
-// Accepts connections, hands over those that say something, and watches what they send.
+// Accepts connections and hands over those that say something.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,6 @@
 
 #include "absl/status/statusor.h"
 #include "server/connections.h"
-#include "server/flood_watch.h"
 #include "server/listen.h"
 
 namespace attnd {
@@ -29,9 +28,8 @@ class Acceptor {
   struct Options {
     std::vector<std::string> addresses;
     std::chrono::milliseconds silence{10000};
-    // Both are called on the acceptor's thread. `take` owns the descriptor from then on.
+    // Called on the acceptor's thread; owns the descriptor from then on.
     std::function<void(int fd)> take;
-    FloodWatch::Found flooded;
   };
 
   // Listens; nothing is accepted before Start. Errors: those of ListenOn.
@@ -64,9 +62,7 @@ class Acceptor {
   void OnNoDescriptors(int listener, int error);
   void CloseExpired();
   void OnEvent(int fd);
-  void Watch(int fd, int operation, uint32_t events);
-  void HandOver(int fd);
-  void LookAtFlow();
+  void Watch(int fd);
 
   const Options options_;
   Connections* const connections_;
@@ -80,8 +76,6 @@ class Acceptor {
   std::deque<Limited> leaving_;    // refused, the reason is on its way
   TimePoint paused_until_;         // listeners are not looked at: no descriptors
   TimePoint next_look_;            // for sockets whose time is over
-  FloodWatch flow_;
-  TimePoint next_flow_;
   bool is_stopping_ = false;
 
   std::thread thread_;

@@ -299,7 +299,10 @@ absl::StatusOr<std::string> App::MetricsPage() {
 
 Metrics::Connections App::CountConnections() const {
   const Connections::Counts counts = transport_->connections();
-  return {.open = counts.open, .accepted = counts.accepted, .refused = counts.refused};
+  return {.open = counts.open,
+          .accepted = counts.accepted,
+          .refused = counts.refused,
+          .cut_off = counts.cut_off};
 }
 
 Metrics::Memory App::Memory() const {

@@ -1,21 +1,20 @@
 #include "server/connections.h"
 
 #include <arpa/inet.h>
-#include <linux/sockios.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/line_limit.h"
+#include "server/log.h"
+#include "server/socket_reads.h"
 
 namespace attnd {
 namespace {
@@ -49,17 +48,6 @@ bool Connection::is_open() const {
   return fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode) && file.st_ino == inode;
 }
 
-int64_t Connection::received_bytes() const {
-  if (!is_open()) return -1;
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  const bool told = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-                    size >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
-  int unread = 0;
-  if (!told || ioctl(fd, SIOCINQ, &unread) != 0) return -1;
-  return static_cast<int64_t>(info.tcpi_bytes_received) - unread;
-}
-
 std::shared_ptr<const Connection> DescribeConnection(int fd) {
   static std::atomic<int64_t> unix_connections{0};
   sockaddr_storage name{};
@@ -79,13 +67,38 @@ std::shared_ptr<const Connection> DescribeConnection(int fd) {
   return connection;
 }
 
-absl::Status Connections::Check(const std::string& client) const {
-  if (counts_.open >= limits_.total) {
-    return absl::ResourceExhaustedError(absl::StrCat("connection: this server has ", limits_.total,
-                                                     " already, which is its limit"));
+Connections::Connections(const Limits& limits, int64_t most_streams,
+                         std::function<void(FloodWatch::Flood)> found)
+    : limits_(limits),
+      watch_{.most_streams = most_streams,
+             .found = std::move(found),
+             .cut_off = [this](const Connection& connection, absl::string_view reason) {
+               OnCutOff(connection, reason);
+             }} {}
+
+Connections::~Connections() {
+  const MutexLock lock(&mu_);
+  for (size_t fd = 0; fd < by_fd_.size(); ++fd) RemoveLocked(fd);
+}
+
+void Connections::OnCutOff(const Connection& connection, absl::string_view reason) {
+  static LineLimit lines;
+  if (lines.Allow()) {
+    Log(LogLevel::kWarning, "connection cut off for what it sent",
+        {{"peer", connection.peer}, {"reason", std::string(reason)}});
+  }
+  const MutexLock lock(&mu_);
+  counts_.cut_off += 1;
+}
+
+absl::Status Connections::Check(const Connection& connection) const {
+  const std::string& client = connection.client;
+  if (counts_.open >= limits_.total || connection.fd >= kMostWatched) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("connection: this server has ", counts_.open, " already, which is its limit"));
   }
   const auto found = by_client_.find(client);
-  if (found != by_client_.end() && found->second >= limits_.per_client) {
+  if (found != by_client_.end() && found->second.connections >= limits_.per_client) {
     return absl::ResourceExhaustedError(
         absl::StrCat("connection: ", client, " has ", limits_.per_client,
                      " already, which is the limit of one client; share them between calls"));
@@ -98,22 +111,28 @@ absl::Status Connections::Add(std::shared_ptr<const Connection> connection) {
   const auto fd = static_cast<size_t>(connection->fd);
   // A number is given again only after its last socket was closed.
   if (fd < by_fd_.size()) RemoveLocked(fd);
-  absl::Status status = Check(connection->client);
+  absl::Status status = Check(*connection);
   const auto now = std::chrono::steady_clock::now();
   // Not for every one of a flood: it asks the system about each connection.
   if (!status.ok() && now - last_sweep_ > kSweepPause) {
     last_sweep_ = now;
     SweepLocked();
-    status = Check(connection->client);
+    status = Check(*connection);
   }
   if (!status.ok()) {
     counts_.refused += 1;
     return status;
   }
+  // First what may find no memory.
+  connection->watch = std::make_unique<FloodWatch>(connection.get(), &watch_);
+  if (fd >= by_fd_.size()) by_fd_.resize(fd + 1);
+  Client& client = by_client_[connection->client];
+  if (client.connections++ == 0) client.streams = connection->streams;
+  connection->streams = client.streams;
+  client.streams->AddConnections(1);
   counts_.accepted += 1;
   counts_.open += 1;
-  by_client_[connection->client] += 1;
-  if (fd >= by_fd_.size()) by_fd_.resize(fd + 1);
+  WatchSocket(connection->fd, connection->watch.get());
   by_fd_[fd] = std::move(connection);
   return absl::OkStatus();
 }
@@ -121,9 +140,11 @@ absl::Status Connections::Add(std::shared_ptr<const Connection> connection) {
 void Connections::RemoveLocked(size_t fd) {
   const std::shared_ptr<const Connection> gone = std::move(by_fd_[fd]);
   if (gone == nullptr) return;
+  WatchSocket(gone->fd, nullptr);
+  gone->streams->AddConnections(-1);
   counts_.open -= 1;
   const auto found = by_client_.find(gone->client);
-  if (--found->second == 0) by_client_.erase(found);
+  if (--found->second.connections == 0) by_client_.erase(found);
 }
 
 void Connections::Remove(int fd) {

@@ -1,70 +1,117 @@
 #include "server/flood_watch.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
+#include "server/connections.h"
+
 namespace attnd {
-namespace {
 
-using std::chrono::milliseconds;
-
-constexpr milliseconds kInterval{10};
-// So that a thousand busy connections take a few percent of a core at most.
-constexpr int kConnectionsPerMs = 10;
-constexpr int kLooksUntilQuiet = 20;
-
-}  // namespace
-
-void FloodWatch::Watch(std::shared_ptr<const Connection> connection) {
-  const int fd = connection->fd;
-  if (const auto old = entries_.find(fd); old != entries_.end()) {
-    active_ -= old->second.is_active ? 1 : 0;
-    entries_.erase(old);
-  }
-  entries_[fd].connection = std::move(connection);
-  active_ += 1;
+bool ClientStreams::Forgives(int64_t streams) {
+  const MutexLock lock(&mu_);
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> elapsed = now - std::exchange(forgave_at_, now);
+  can_forgive_ = std::min<double>(can_forgive_ + elapsed.count() * kForgiven, kForgiven);
+  if (static_cast<double>(streams) > can_forgive_) return false;
+  can_forgive_ -= static_cast<double>(streams);
+  Add(-streams);
+  return true;
 }
 
-void FloodWatch::OnData(int fd) {
-  const auto found = entries_.find(fd);
-  if (found == entries_.end() || std::exchange(found->second.is_active, true)) return;
-  found->second.quiet_looks = 0;
-  active_ += 1;
+FloodWatch::FloodWatch(const Connection* connection, const Options* options)
+    : connection_(connection), options_(options) {}
+
+FloodWatch::~FloodWatch() { connection_->streams->Add(-Open()); }
+
+bool FloodWatch::IsFlooding(const Connection& connection, int64_t lowest) {
+  return connection.Balance() - lowest > kSlackBytes + connection.expected.load();
 }
 
-milliseconds FloodWatch::interval() const {
-  if (active_ == 0) return milliseconds(0);
-  return std::max(kInterval, milliseconds(active_ / kConnectionsPerMs));
-}
-
-std::vector<int> FloodWatch::Look() {
-  std::vector<int> quiet;
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    auto& [fd, entry] = *it;
-    if (!entry.is_active) {
-      ++it;
+std::vector<size_t> FloodWatch::Suspects(std::span<const int64_t> expected, const Flood& flood) {
+  std::vector<size_t> suspects;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (flood.message_bytes > 0 && expected[i] >= flood.message_bytes) continue;
+    // Who says the size of a message says it exactly.
+    const std::vector<int64_t>& others = flood.other_messages;
+    const auto messages = std::count(others.begin(), others.end(), expected[i]);
+    if (messages > 0 && messages >= std::count(expected.begin(), expected.end(), expected[i])) {
       continue;
     }
-    const int64_t received = entry.connection->received_bytes();
-    if (received < 0) {
-      active_ -= 1;
-      it = entries_.erase(it);
-      continue;
-    }
-    entry.lowest = std::min(entry.lowest, entry.connection->Balance(received));
-    if (IsFlooding(*entry.connection, received, entry.lowest)) {
-      found_(entry.connection, std::exchange(entry.lowest, entry.connection->Balance(received)));
-    }
-    entry.quiet_looks = received == entry.received ? entry.quiet_looks + 1 : 0;
-    entry.received = received;
-    if (entry.quiet_looks >= kLooksUntilQuiet) {
-      entry.is_active = false;
-      active_ -= 1;
-      quiet.push_back(fd);
-    }
-    ++it;
+    suspects.push_back(i);
   }
-  return quiet;
+  return suspects;
+}
+
+bool FloodWatch::OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept {
+  try {
+    const absl::string_view reason = Check(pieces, bytes);
+    if (reason.empty()) return true;
+    is_cut_off_ = true;
+    options_->cut_off(*connection_, reason);
+  } catch (const std::exception&) {
+    // What is not looked at does not go on.
+    is_cut_off_ = true;
+  }
+  return false;
+}
+
+// What is wrong with the frames, or nothing.
+absl::string_view FloodWatch::Walk(std::span<const iovec> pieces, int64_t bytes) {
+  const int64_t streams = frames_.streams();
+  absl::string_view reason;
+  for (size_t i = 0; bytes > 0 && reason.empty(); ++i) {
+    const int64_t part = std::min<int64_t>(bytes, static_cast<int64_t>(pieces[i].iov_len));
+    reason = frames_.Take(
+        {static_cast<const std::byte*>(pieces[i].iov_base), static_cast<size_t>(part)});
+    bytes -= part;
+  }
+  connection_->streams->Add(frames_.streams() - streams);
+  return reason;
+}
+
+// What is wrong, or nothing.
+absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes) {
+  if (const absl::string_view reason = Walk(pieces, bytes); !reason.empty()) return reason;
+  if (HasTooManyStreams()) return "more streams at a time than the limit";
+  const int64_t received =
+      connection_->received.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  lowest_ = std::min(lowest_, connection_->Balance());
+  if (connection_->is_suspected.load(std::memory_order_relaxed)) {
+    const int64_t most = kMostAheadBytes + WithoutCall() * Connection::kSmallBytes;
+    if (received - received_at_suspicion_ > most) return "more than calls expect";
+  } else if (IsFlooding(*connection_, lowest_)) {
+    received_at_suspicion_ = received;
+    connection_->is_suspected.store(true, std::memory_order_relaxed);
+    options_->found({.connection = connection_->shared_from_this(),
+                     .lowest = std::exchange(lowest_, connection_->Balance()),
+                     .message_bytes = frames_.message_bytes(),
+                     .other_messages = frames_.other_messages()});
+  }
+  return {};
+}
+
+int64_t FloodWatch::WithoutCall() const {
+  return frames_.streams() - forgiven_ - connection_->calls.load(std::memory_order_relaxed);
+}
+
+int64_t FloodWatch::Open() const {
+  return frames_.streams() - forgiven_ - connection_->ended.load(std::memory_order_relaxed);
+}
+
+bool FloodWatch::HasTooManyStreams() {
+  // A client opens the next stream before the end of the last one's call is handled here.
+  const int64_t most = options_->most_streams;
+  ClientStreams& all = *connection_->streams;
+  int64_t excess = std::max(WithoutCall() - most, Open() - 2 * most);
+  if (const int64_t of_all = all.open() - kFullConnections * most;
+      of_all > 0 && all.IsMuch(Open())) {
+    excess = std::max(excess, of_all);
+  }
+  if (excess <= 0) return false;
+  if (!all.Forgives(excess)) return true;
+  forgiven_ += excess;
+  return false;
 }
 
 }  // namespace attnd

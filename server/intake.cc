@@ -23,9 +23,8 @@ constexpr size_t kMostDistrusted = 4096;
 // How long ago somebody may have found no room for room to count as short.
 constexpr seconds kShortage{3};
 
-seconds Patience(int64_t bytes, bool is_short, bool is_counted) {
-  if (!is_short) return seconds(30 + (bytes >> 20));
-  return is_counted ? seconds(5 + (bytes >> 22)) : seconds(3 + (bytes >> 24));
+seconds Patience(int64_t bytes, bool is_short) {
+  return is_short ? seconds(5 + (bytes >> 22)) : seconds(30 + (bytes >> 20));
 }
 
 }  // namespace
@@ -190,7 +189,7 @@ void Intake::Remove(Entries::iterator it) {
 absl::Status Intake::CheckProgress(const Reader& reader, Entry* entry, TimePoint now,
                                    bool is_short) {
   const int64_t arrived = NeedOf(*entry) > 0 ? reader.arrived_bytes() : -1;
-  const seconds patience = Patience(entry->message_bytes, is_short, arrived >= 0);
+  const seconds patience = Patience(entry->message_bytes, is_short);
   if (now - entry->since > patience) {
     const std::string rule =
         absl::StrCat("request: its message must arrive within ", patience.count(), " s");

@@ -28,8 +28,7 @@ namespace attnd {
 // A message that does not arrive in time is given up, so that nobody holds a part of the budget by
 // doing nothing: after 30 s and a second for each MiB. While others are short of room, with
 // RESOURCE_EXHAUSTED, as soon as its connection brings less than kLeastRate over kWindow, and after
-// 5 s and a second for each 4 MiB; where nobody counts what arrives, after 3 s and a second for
-// each 16 MiB.
+// 5 s and a second for each 4 MiB.
 //
 // Who waits: clients take turns, the one that reads least first; inside one, the oldest first. A
 // message for which there is no room yet is passed by messages of a quarter of its size, but
@@ -55,7 +54,7 @@ class Intake {
     // It did not arrive in time; the reader has left already. DEADLINE_EXCEEDED, or
     // RESOURCE_EXHAUSTED while others wait.
     virtual void OnOverdue(const absl::Status& status) = 0;
-    // Bytes that its connection has brought so far; -1: not known.
+    // Bytes that its connection has brought so far; -1: it has none.
     virtual int64_t arrived_bytes() const = 0;
 
    protected:

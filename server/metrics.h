@@ -47,7 +47,7 @@ class Metrics {
 
   struct Connections {
     int open = 0;
-    int64_t accepted = 0, refused = 0;  // since the start
+    int64_t accepted = 0, refused = 0, cut_off = 0;  // since the start
   };
 
   // How long parts of the process have been stuck; 0: they are not.

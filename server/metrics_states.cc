@@ -91,6 +91,9 @@ void AppendConnections(const Metrics::Sources& sources, Families* families) {
   families->push_back(State("attnd_connections_refused_total",
                             "Connections that were closed at once, for a limit.",
                             {{{}, Number(connections.refused)}}, MetricType::Counter));
+  families->push_back(State("attnd_connections_cut_off_total",
+                            "Connections that were closed for what they sent; the log has why.",
+                            {{{}, Number(connections.cut_off)}}, MetricType::Counter));
 }
 
 void AppendStuck(const Metrics::Sources& sources, Families* families) {

@@ -32,8 +32,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 void Handler::OnFlood(Rpc& rpc) {
-  rpc.Close(Permanent(absl::ResourceExhaustedError(
-      absl::StrCat("message: size must be <= ", rpc.expected(), ", more is arriving"))));
+  rpc.Close(rpc.Blame(Permanent(absl::ResourceExhaustedError(
+      absl::StrCat("message: size must be <= ", rpc.expected(), ", more is arriving")))));
 }
 
 Rpc::Alive::Alive(Transport* transport, Rpc* rpc) : transport_(transport), rpc_(rpc) {
@@ -109,10 +109,21 @@ void Rpc::Settle(int64_t bytes) {
   }
 }
 
-void Rpc::TellFlood(const Connection* connection) {
-  if (connection_.get() != connection || expected_ == 0 || handler_ == nullptr || answered_) return;
+bool Rpc::Expects(const Connection& connection) const {
+  return connection_.get() == &connection && handler_ != nullptr && !answered_ && expected_ > 0;
+}
+
+void Rpc::TellFlood(bool is_certain) {
   was_flooded_ = true;
+  is_certain_ = is_certain;
   Guarded([this] { handler_->OnFlood(*this); });
+}
+
+absl::Status Rpc::Blame(const absl::Status& status) const {
+  if (is_certain_) return status;
+  return absl::UnavailableError(
+      "connection: more arrives on it than its calls expect, one of them may say less than it "
+      "sends, retry later");
 }
 
 void Rpc::Read(std::chrono::seconds patience) {
@@ -255,6 +266,7 @@ void Rpc::OnFinished(bool ok) {
 // With the second of OnDone and OnFinished, in whatever order they come.
 void Rpc::End() {
   if (!is_done_ || !has_finished_) return;
+  if (connection_ != nullptr) connection_->EndCall();
   const bool delivered = was_sent_ && !is_cancelled_;
   if (code() == absl::StatusCode::kOk && !delivered) code_.store(absl::StatusCode::kCancelled);
   transport_->CallEnded(name_, code());

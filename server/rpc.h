@@ -38,8 +38,8 @@ class Handler {
   virtual void OnHeaders(Rpc& rpc) = 0;
   // The outcome of Rpc::Read. Null: the client sent no (further) message, or it is gone.
   virtual void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) = 0;
-  // More is arriving than the call said that it expects: ends the call, or expects more. Not where
-  // the system does not count what arrives (Unix sockets).
+  // More is arriving than the call said that it expects, or than another call of the connection
+  // did: ends the call with Rpc::Blame, or expects more.
   virtual void OnFlood(Rpc& rpc);
   // Everything that was sent on the stream has left, as far as flow control goes.
   virtual void OnSent(Rpc&) {}
@@ -82,9 +82,9 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::string peer() const;
   // The peer without its port: Connection::client.
   std::string client() const;
-  // What its connection has received so far; -1: not known.
+  // What its connection has received so far; -1: it has none.
   int64_t arrived_bytes() const {
-    return connection_ == nullptr ? -1 : connection_->received_bytes();
+    return connection_ == nullptr ? -1 : connection_->received.load();
   }
 
   // --- polling thread ---
@@ -93,12 +93,15 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // they expect, those that expect a message have their OnFlood.
   void Expect(int64_t bytes);
   int64_t expected() const { return expected_; }
+  // What a call ends with for a flood: `status` if it is this call's; if it may be that of another
+  // call of the connection, what clients take for "try again".
+  absl::Status Blame(const absl::Status& status) const;
   // One at a time; answered by Handler::OnMessage. A call whose message has not arrived after
   // `patience` is ended.
   void Read(std::chrono::seconds patience = kNoLimit);
   // For a message that has no reason to be large.
   static constexpr std::chrono::seconds kSmallMessage{30}, kNoLimit{0};
-  static constexpr int64_t kSmallBytes = 64 << 10;
+  static constexpr int64_t kSmallBytes = Connection::kSmallBytes;
   // What gRPC may have received of a stream that is not read: its window, which the bandwidth probe
   // lets grow. 11 MiB were seen on the loopback.
   static constexpr int64_t kWindowBytes = 16 << 20;
@@ -156,7 +159,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void OnArrived(bool ok);
   void Settle(int64_t bytes);
   void ExpectLateBytes();
-  void TellFlood(const Connection* connection);
+  bool Expects(const Connection& connection) const;  // a message, through it
+  void TellFlood(bool is_certain);
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool ok);
@@ -183,7 +187,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // Polling thread only.
   std::shared_ptr<const Connection> connection_;
   int64_t expected_ = 0;
-  bool was_flooded_ = false;
+  bool was_flooded_ = false, is_certain_ = false;  // whose flood it was
   std::unique_ptr<Handler> handler_;
   const std::string* name_ = nullptr;  // of the method, in the transport's table
   grpc::ByteBuffer incoming_;

@@ -15,12 +15,12 @@
 #include "server/planner.h"
 #include "server/reasons.h"
 #include "server/reply.h"
+#include "server/run_rules.h"
 #include "server/tensor_request.h"
 
 namespace attnd {
 namespace {
 
-using attn::v1::RunReply;
 using attn::v1::RunRequest;
 
 // What is read without an announcement, and so without asking for room.
@@ -28,59 +28,13 @@ constexpr int64_t kUnannouncedBytes = 1 << 20;
 // Requests of one stream that are unanswered, or answered and not taken by the client; beyond it
 // the stream is not read.
 constexpr size_t kMaxOpen = 256;
-constexpr size_t kMaxIdBytes = 256;
+// Between tries to have a place of the planner.
+constexpr std::chrono::milliseconds kPlannerPause{10};
 // Of a reply: its head and the payloads that are too small to be sent from where they lie.
 constexpr int64_t kMostCopied = 32 << 10;
 
-grpc::ByteBuffer ErrorReply(const std::string& id, const absl::Status& status) {
-  RunReply reply;
-  reply.set_id(id);
-  reply.mutable_error()->set_code(status.raw_code());
-  reply.mutable_error()->set_message(std::string(status.message()));
-  reply.mutable_error()->set_permanent(IsPermanent(status) || absl::IsInvalidArgument(status) ||
-                                       absl::IsUnimplemented(status));
-  return Serialize(reply);
-}
-
 absl::Status Draining() {
   return absl::UnavailableError("request: the server is draining, send it to another one");
-}
-
-// The rules of RunRequest but for those that need the stream.
-absl::Status Check(const RunRequest& request, bool has_payloads) {
-  Reasons reasons("run");
-  if (request.id().empty()) reasons.Invalid("id is required, got none");
-  if (request.id().size() > kMaxIdBytes) {
-    reasons.Invalid("id must have at most ", kMaxIdBytes, " bytes, got ", request.id().size());
-  }
-  const auto check_inner = [&](const char* name, const auto& inner) {
-    if (!inner.id().empty()) {
-      reasons.Invalid(name, ".id must be empty, got ", Quoted(inner.id()));
-    }
-    if (inner.raw_size() > 0) {
-      reasons.Invalid(name, ".raw must be empty, payloads are those of RunRequest, got ",
-                      inner.raw_size());
-    }
-  };
-  switch (request.content_case()) {
-    case RunRequest::kForward:
-      check_inner("forward", request.forward());
-      break;
-    case RunRequest::kBackward:
-      check_inner("backward", request.backward());
-      break;
-    case RunRequest::kNextMessageBytes:
-      if (request.next_message_bytes() <= 0) {
-        reasons.Invalid("next_message_bytes must be > 0, got ", request.next_message_bytes());
-      }
-      if (has_payloads) reasons.Invalid("raw must be empty in an announcement");
-      break;
-    case RunRequest::CONTENT_NOT_SET:
-      reasons.Invalid("forward, backward or next_message_bytes is required, got none");
-      break;
-  }
-  RefuseUnknownFields(request, "fields", &reasons);
-  return reasons.status();
 }
 
 }  // namespace
@@ -104,6 +58,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
  private:
   absl::Status Take(const grpc::ByteBuffer& message);
   absl::Status ParseLater(Received received);
+  void AskPlanner(Planner::Job job);
   absl::Status TakeParsed(const RunRequest& request, Received received, std::vector<Spans> raw);
   void EndIfBad(const absl::Status& status);
   absl::Status Announce(const RunRequest& request);
@@ -215,9 +170,22 @@ absl::Status Runs::RunCall::ParseLater(Received received) {
       });
     });
   };
-  ATTND_RETURN_IF_ERROR(context_->planner->Submit(job));
   is_parsing_ = true;
+  AskPlanner(std::move(job));
   return absl::OkStatus();
+}
+
+// Until it has a place: a stream waits, its client is slowed down by flow control.
+void Runs::RunCall::AskPlanner(Planner::Job job) {
+  if (context_->planner->Submit(job).ok()) return;
+  runs_->transport_->PostAfter(kPlannerPause,
+                               [this, call = rpc_->shared_from_this(), job = std::move(job)] {
+                                 call->Run([&] {
+                                   if (!end_.has_value()) return AskPlanner(job);
+                                   is_parsing_ = false;
+                                   Continue();
+                                 });
+                               });
 }
 
 void Runs::RunCall::EndIfBad(const absl::Status& status) {
@@ -228,7 +196,7 @@ void Runs::RunCall::EndIfBad(const absl::Status& status) {
 
 absl::Status Runs::RunCall::TakeParsed(const RunRequest& request, Received received,
                                        std::vector<Spans> raw) {
-  ATTND_RETURN_IF_ERROR(Check(request, !raw.empty()));
+  ATTND_RETURN_IF_ERROR(CheckRun(request, !raw.empty()));
   if (announced_bytes_ > 0 && request.id() != announced_id_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "run: id must be the announced ", Quoted(announced_id_), ", got ", Quoted(request.id())));
@@ -324,14 +292,14 @@ void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply,
   Continue();
 }
 
-void Runs::RunCall::OnFlood(Rpc&) {
+void Runs::RunCall::OnFlood(Rpc& rpc) {
   context_->metrics->RecordRefusal(Refusal::kInvalid);
-  End(absl::InvalidArgumentError(
+  End(rpc.Blame(absl::InvalidArgumentError(
       announced_bytes_ > 0
           ? absl::StrCat("run: next_message_bytes must be >= the size of the next message, got ",
                          announced_bytes_, " and more is arriving")
           : absl::StrCat("run: a message above ", kUnannouncedBytes,
-                         " bytes must be announced by next_message_bytes, more is arriving")));
+                         " bytes must be announced by next_message_bytes, more is arriving"))));
   Continue();
 }
 

@@ -136,7 +136,10 @@ Transport::Transport(const Options& options, MethodTable methods)
     : methods_(std::move(methods)),
       call_began_(options.call_began),
       call_ended_(options.call_ended),
-      connections_(options.connections),
+      connections_(options.connections, options.max_concurrent_streams,
+                   [this](FloodWatch::Flood flood) {
+                     Post([this, flood = std::move(flood)] { EndFlood(flood, kMostFloodChecks); });
+                   }),
       mailbox_(std::make_unique<Mailbox>(this)) {}
 
 absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const Options& options,
@@ -158,13 +161,7 @@ absl::Status Transport::Listen(const Options& options) {
   absl::StatusOr<std::unique_ptr<Acceptor>> acceptor = Acceptor::Listen(
       {.addresses = options.addresses,
        .silence = options.silence,
-       .take = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); },
-       .flooded =
-           [this](std::shared_ptr<const Connection> connection, int64_t lowest) {
-             Post([this, connection = std::move(connection), lowest] {
-               EndFlood(connection, lowest, kMostFloodChecks);
-             });
-           }},
+       .take = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }},
       &connections_);
   if (!acceptor.ok()) return acceptor.status();
   acceptor_ = *std::move(acceptor);
@@ -343,23 +340,40 @@ void Transport::CancelStalled(TimePoint now) {
   for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->CancelIfStalled(now);
 }
 
-void Transport::EndFlood(const std::shared_ptr<const Connection>& connection, int64_t lowest,
-                         int checks_left) {
-  const int64_t received = connection->received_bytes();
+void Transport::EndFlood(const FloodWatch::Flood& flood, int checks_left) {
+  const Connection& connection = *flood.connection;
   // What arrived before its calls were known is expected by now.
-  if (received < 0 || !FloodWatch::IsFlooding(*connection, received, lowest)) return;
-  // Not all of a burst of calls are known at once: as long as more of them turn up, it may be that.
-  const int64_t calls = connection->calls.load(std::memory_order_relaxed);
-  if (std::exchange(connection->calls_at_check, calls) != calls && checks_left > 0) {
-    return PostAfter(kFloodCheckPause, [this, connection, lowest, checks_left] {
-      EndFlood(connection, lowest, checks_left - 1);
-    });
+  if (FloodWatch::IsFlooding(connection, flood.lowest)) {
+    // Not all of a burst of calls are known at once: as long as more of them turn up, it may be
+    // that.
+    const int64_t calls = connection.calls.load(std::memory_order_relaxed);
+    if (std::exchange(connection.calls_at_check, calls) != calls && checks_left > 0) {
+      return PostAfter(kFloodCheckPause,
+                       [this, flood, checks_left] { EndFlood(flood, checks_left - 1); });
+    }
+    TellFlood(flood);
   }
+  connection.is_suspected.store(false, std::memory_order_relaxed);
+}
+
+// The one that expects most first: a message of unknown size may take more.
+void Transport::TellFlood(const FloodWatch::Flood& flood) {
+  const Connection& connection = *flood.connection;
   static LineLimit lines;
   if (lines.Allow()) {
-    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection->peer}});
+    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
   }
-  for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->TellFlood(connection.get());
+  std::vector<std::shared_ptr<Rpc>> calls = OpenCalls();
+  std::erase_if(calls, [&](const auto& call) { return !call->Expects(connection); });
+  std::sort(calls.begin(), calls.end(),
+            [](const auto& a, const auto& b) { return a->expected() > b->expected(); });
+  std::vector<int64_t> expected;
+  for (const std::shared_ptr<Rpc>& call : calls) expected.push_back(call->expected());
+  const std::vector<size_t> suspects = FloodWatch::Suspects(expected, flood);
+  for (const size_t index : suspects) {
+    calls[index]->TellFlood(/*is_certain=*/suspects.size() == 1);
+    if (!FloodWatch::IsFlooding(connection, flood.lowest)) return;
+  }
 }
 
 void Transport::AddCall(Rpc* rpc) {

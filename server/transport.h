@@ -130,8 +130,8 @@ class Transport {
   void AddLive(int change);
   // Calls that have arrived and not gone.
   std::vector<std::shared_ptr<Rpc>> OpenCalls();
-  void EndFlood(const std::shared_ptr<const Connection>& connection, int64_t lowest,
-                int checks_left);
+  void EndFlood(const FloodWatch::Flood& flood, int checks_left);
+  void TellFlood(const FloodWatch::Flood& flood);
   // Keeps as many calls armed as there were at the start; what there is no memory for follows.
   void ArmAnother() noexcept;
   void ArmMissing() noexcept;

@@ -41,6 +41,16 @@ def eventually(true, seconds=10):
     return value
 
 
+def slowest_health(client, tries=20):
+    """Seconds of the slowest of some health checks, one after the other."""
+    taken = []
+    for _ in range(tries):
+        began = time.monotonic()
+        assert client.health() == "SERVING"
+        taken.append(time.monotonic() - began)
+    return max(taken)
+
+
 def long_input(client, seconds):
     """A q (= k = v) whose softmax attention takes at least about `seconds` on this machine."""
     heads, D = 12, 64

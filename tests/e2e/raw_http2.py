@@ -3,20 +3,78 @@ replies unread, hold thousands of calls that say nothing."""
 
 import socket
 import struct
+import threading
 import time
 
 import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
+import hpack
 
 SERVICE = "/attn.v1.AttentionService/"
 CHUNK = 16384  # the largest frame that every peer takes
+DATA, HEADERS, RESET, SETTINGS, CONTINUATION = 0, 1, 3, 4, 9
+END_STREAM, END_HEADERS = 1, 4
 
 
 def framed(message):
     """As gRPC puts a message on the wire: not compressed, its size, its bytes."""
     return struct.pack(">BI", 0, len(message)) + message
+
+
+def frame(kind, flags, stream, payload=b""):
+    """One frame of HTTP/2, whatever the rules say about it."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+# HTTP/2's preface and an empty SETTINGS frame: as far as a library goes without a call.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
+
+
+def request_headers(path):
+    """The block of a call's headers, to be sent on any stream of any connection."""
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"),
+              ("te", "trailers"), ("content-type", "application/grpc")]  # fmt: skip
+    plain = [hpack.NeverIndexedHeaderTuple(name, value) for name, value in fields]
+    return hpack.Encoder().encode(plain)
+
+
+class Flood:
+    """A connection that sends frames as fast as they are taken, on a thread, until it is closed.
+    What the server answers is thrown away."""
+
+    def __init__(self, target, frames):
+        host, _, port = target.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.settimeout(20)
+        self._threads = [threading.Thread(target=self._send, args=(frames,), daemon=True),
+                         threading.Thread(target=self._drop, daemon=True)]  # fmt: skip
+        self.was_cut_off = False
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self, frames):
+        try:
+            self._socket.sendall(HELLO)
+            for some in frames:
+                self._socket.sendall(some)
+        except OSError:
+            self.was_cut_off = True
+
+    def _drop(self):
+        try:
+            while self._socket.recv(1 << 16):
+                continue
+        except OSError:
+            pass
+        self.was_cut_off = True
+
+    def is_sending(self):
+        return self._threads[0].is_alive()
+
+    def close(self):
+        self._socket.close()
 
 
 class RawConnection:

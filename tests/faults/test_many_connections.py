@@ -7,11 +7,10 @@ import pytest
 
 import attnd
 from helpers import eventually, noise
+from raw_http2 import HELLO
 
 MIB = 1 << 20
 IDLE = 2000
-# HTTP/2's preface and an empty SETTINGS frame: as far as a library goes without a call.
-HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def connect(server, count, hello=HELLO):

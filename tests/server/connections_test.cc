@@ -1,4 +1,4 @@
-// Who is connected, how many of one client, and what is more than calls expect.
+// Who is connected, and how many of one client.
 #include "server/connections.h"
 
 #include <arpa/inet.h>
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/flood_watch.h"
 #include "server/listen.h"
 
 namespace attnd {
@@ -80,7 +79,6 @@ TEST(Connections, EachConnectionOfAUnixSocketIsAClient) {
   const auto one = DescribeConnection(ends[0]), other = DescribeConnection(ends[1]);
   EXPECT_TRUE(IsUnixClient(one->client));
   EXPECT_NE(one->client, other->client);
-  EXPECT_EQ(one->received_bytes(), -1);
 }
 
 TEST_F(ConnectionsTest, LimitsInTotalAndOfAClient) {
@@ -116,58 +114,6 @@ TEST_F(ConnectionsTest, OneThatWasClosedIsForgotten) {
   EXPECT_EQ(connections.counts().open, 0);
   EXPECT_EQ(connections.Find(name), nullptr);
   EXPECT_EQ(connections.Find("ipv4:127.0.0.1:80"), nullptr);
-}
-
-// What arrives for calls that expect it is none; what is left of an allowance is not saved up.
-TEST_F(ConnectionsTest, AFloodIsMoreThanCallsExpect) {
-  constexpr int64_t kMiB = 1 << 20;
-  Connection calls;
-  int64_t received = 0;
-  const auto floods = [&](int64_t lowest) {
-    return FloodWatch::IsFlooding(calls, received, lowest);
-  };
-  EXPECT_FALSE(floods(0));
-  calls.expected += 100 * kMiB;
-  received += 100 * kMiB + FloodWatch::kSlackBytes;
-  EXPECT_FALSE(floods(0));
-  received += 1;
-  EXPECT_TRUE(floods(0));
-  // It has arrived and was taken.
-  calls.Settle(100 * kMiB, 100 * kMiB);
-  EXPECT_FALSE(floods(0));
-  // A call that is cancelled before it sent anything leaves no allowance behind.
-  calls.expected += 500 * kMiB;
-  calls.Settle(500 * kMiB, 500 * kMiB);
-  const int64_t lowest = calls.Balance(received);
-  received += FloodWatch::kSlackBytes + 1;
-  EXPECT_TRUE(floods(lowest));
-}
-
-TEST_F(ConnectionsTest, TheWatchFindsItAndThenSleeps) {
-  int found = 0;
-  FloodWatch watch([&](std::shared_ptr<const Connection>, int64_t) { ++found; });
-  EXPECT_EQ(watch.interval().count(), 0);
-  const Pair pair = Connect(listener_);
-  const auto connection = DescribeConnection(pair.ours);
-  watch.Watch(connection);
-  EXPECT_EQ(watch.interval().count(), 10);
-  std::thread sender([&] {
-    const std::string block(1 << 20, 'x');
-    const int64_t blocks = 2 * FloodWatch::kSlackBytes >> 20;
-    for (int64_t i = 0; i < blocks; ++i)
-      EXPECT_GT(send(pair.theirs, block.data(), block.size(), 0), 0);
-    shutdown(pair.theirs, SHUT_WR);
-  });
-  std::string sink(1 << 20, 0);
-  while (recv(pair.ours, sink.data(), sink.size(), 0) > 0) (void)watch.Look();
-  sender.join();
-  EXPECT_GE(found, 1);
-  std::vector<int> quiet;
-  for (int i = 0; i < 100 && quiet.empty(); ++i) quiet = watch.Look();
-  EXPECT_THAT(quiet, testing::ElementsAre(pair.ours));
-  EXPECT_EQ(watch.interval().count(), 0);
-  watch.OnData(pair.ours);
-  EXPECT_EQ(watch.interval().count(), 10);
 }
 
 TEST(Listen, ErrorsOfAddresses) {

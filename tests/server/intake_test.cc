@@ -244,14 +244,14 @@ TEST_F(IntakeTest, WhileRoomIsShortPatienceIs) {
   Call idle[3];
   ASSERT_TRUE(Enter(&idle[0], 24 * kMiB));
   ASSERT_TRUE(Enter(&idle[1], 24 * kMiB));
-  clock_.Advance(4s);
+  clock_.Advance(11s);
   intake_.Sweep();
   EXPECT_TRUE(idle[0].overdue.ok());
   clock_.Advance(1s);
   intake_.Sweep();
   EXPECT_EQ(idle[0].overdue,
-            absl::ResourceExhaustedError("request: its message must arrive within 4 s while others "
-                                         "wait for room, it did not, retry later"));
+            absl::ResourceExhaustedError("request: its message must arrive within 11 s while "
+                                         "others wait for room, it did not, retry later"));
   // The one who waited reads as soon as the share is back.
   idle[0].share.reset();
   intake_.Serve();

@@ -139,37 +139,40 @@ TEST(Metrics, EfficiencyForgetsWhatIsTenSecondsOfComputeAgo) {
 TEST(Metrics, StatesAreReadWhenTheyAreAskedFor) {
   Metrics metrics(TestOptions());
   Batcher::Depth depth;
-  metrics.SetSources(
-      {.queue = [&] { return depth; },
-       .memory =
-           [] {
-             return Metrics::Memory{.inputs = 1,
-                                    .workspace = 2,
-                                    .retained = 3,
-                                    .peak = 4,
-                                    .budget = 5,
-                                    .charged = 6,
-                                    .pattern_cache = 7};
-           },
-       .parked = [] { return 3; },
-       .connections = [] { return Metrics::Connections{.open = 8, .accepted = 9, .refused = 10}; },
-       .stuck =
-           [] {
-             return Metrics::Stuck{{"lane 0", 3.5}};
-           }});
+  metrics.SetSources({.queue = [&] { return depth; },
+                      .memory =
+                          [] {
+                            return Metrics::Memory{.inputs = 1,
+                                                   .workspace = 2,
+                                                   .retained = 3,
+                                                   .peak = 4,
+                                                   .budget = 5,
+                                                   .charged = 6,
+                                                   .pattern_cache = 7};
+                          },
+                      .parked = [] { return 3; },
+                      .connections =
+                          [] {
+                            return Metrics::Connections{
+                                .open = 8, .accepted = 9, .refused = 10, .cut_off = 11};
+                          },
+                      .stuck =
+                          [] {
+                            return Metrics::Stuck{{"lane 0", 3.5}};
+                          }});
   depth = {.requests = 7, .bytes = 1000, .oldest_seconds = 0.25};
   EXPECT_EQ(Value(metrics, "attnd_queue_requests"), 7);
   EXPECT_EQ(Value(metrics, "attnd_queue_bytes"), 1000);
   EXPECT_EQ(Value(metrics, "attnd_queue_oldest_seconds"), 0.25);
   EXPECT_EQ(Value(metrics, "attnd_parked_requests"), 3);
   double expected = 1;
-  for (const char* name :
-       {R"(attnd_memory_bytes{device="cpu",kind="inputs"})",
-        R"(attnd_memory_bytes{device="cpu",kind="workspace"})",
-        R"(attnd_memory_bytes{device="cpu",kind="retained"})",
-        R"(attnd_memory_peak_bytes{device="cpu"})", "attnd_budget_bytes",
-        "attnd_budget_charged_bytes", "attnd_pattern_cache_bytes", "attnd_connections",
-        "attnd_connections_accepted_total", "attnd_connections_refused_total"}) {
+  for (const char* name : {R"(attnd_memory_bytes{device="cpu",kind="inputs"})",
+                           R"(attnd_memory_bytes{device="cpu",kind="workspace"})",
+                           R"(attnd_memory_bytes{device="cpu",kind="retained"})",
+                           R"(attnd_memory_peak_bytes{device="cpu"})", "attnd_budget_bytes",
+                           "attnd_budget_charged_bytes", "attnd_pattern_cache_bytes",
+                           "attnd_connections", "attnd_connections_accepted_total",
+                           "attnd_connections_refused_total", "attnd_connections_cut_off_total"}) {
     EXPECT_EQ(Value(metrics, name), expected++) << name;
   }
   EXPECT_EQ(Value(metrics, R"(attnd_stuck_seconds{part="lane 0"})"), 3.5);
@@ -300,11 +303,11 @@ TEST(Metrics, TheFamiliesAreThoseOfTheDesign) {
           "attnd_memory_peak_bytes gauge", "attnd_budget_bytes gauge",
           "attnd_budget_charged_bytes gauge", "attnd_pattern_cache_bytes gauge",
           "attnd_connections gauge", "attnd_connections_accepted_total counter",
-          "attnd_connections_refused_total counter", "attnd_log_lines_dropped_total counter",
-          "attnd_build_info gauge", "process_cpu_seconds_total counter",
-          "process_resident_memory_bytes gauge", "process_virtual_memory_bytes gauge",
-          "process_open_fds gauge", "process_max_fds gauge", "process_threads gauge",
-          "process_start_time_seconds gauge"));
+          "attnd_connections_refused_total counter", "attnd_connections_cut_off_total counter",
+          "attnd_log_lines_dropped_total counter", "attnd_build_info gauge",
+          "process_cpu_seconds_total counter", "process_resident_memory_bytes gauge",
+          "process_virtual_memory_bytes gauge", "process_open_fds gauge", "process_max_fds gauge",
+          "process_threads gauge", "process_start_time_seconds gauge"));
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+"""Streams that are opened and given up at once, or opened beyond every limit: 8 MB of them took the
+polling thread for 5 s and 1 GB of memory (CVE-2023-44487). gRPC keeps its limit of streams only
+once the client has acknowledged it."""
+
+import struct
+
+import grpc
+import pytest
+
+import attnd
+from helpers import eventually, slowest_health
+from raw_http2 import END_HEADERS, HEADERS, RESET, Flood, frame, request_headers
+
+MIB = 1 << 20
+STREAMS = 40000
+SECONDS = 1
+CANCEL = struct.pack(">I", 8)
+WORDS = "more streams at a time than the limit"
+
+
+def streams(block, is_reset):
+    for first in range(1, 2 * STREAMS, 400):
+        some = b""
+        for stream in range(first, first + 400, 2):
+            some += frame(HEADERS, END_HEADERS, stream, block)
+            some += frame(RESET, 0, stream, CANCEL) if is_reset else b""
+        yield some
+
+
+@pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "left open"])
+@pytest.mark.parametrize(
+    "path", ["/grpc.health.v1.Health/Check", "/attn.v1.AttentionService/Run", "/none", None]
+)
+def test_health_beside_it(start_server, path, is_reset):
+    # b"\x83": a block with nothing but :method POST, which never becomes a call.
+    block = b"\x83" if path is None else request_headers(path)
+    server = start_server()
+    with attnd.Client(server.target, timeout=30) as client:
+        client.health()
+        idle = server.rss()
+        flood = Flood(server.target, streams(block, is_reset))
+        assert slowest_health(client) < SECONDS
+        assert eventually(lambda: flood.was_cut_off)
+        assert server.peak_rss() - idle < 200 * MIB
+        assert server.metric("attnd_connections_cut_off_total") == 1
+        assert WORDS in server.log()
+        flood.close()
+
+
+def test_many_connections_each_within_its_limit(start_server):
+    """40 connections of 1000 calls each: 600 MB, and seconds until somebody else was served."""
+    server = start_server()
+    block = request_headers("/grpc.health.v1.Health/Check")
+    some = b"".join(frame(HEADERS, END_HEADERS, stream, block) for stream in range(1, 2000, 2))
+    with attnd.Client(server.target, timeout=30) as client:
+        client.health()
+        idle = server.rss()
+        floods = [Flood(server.target, [some]) for _ in range(40)]
+        assert eventually(lambda: sum(flood.was_cut_off for flood in floods) > 20)
+        assert client.health() == "SERVING"
+        assert server.peak_rss() - idle < 300 * MIB
+        for flood in floods:
+            flood.close()
+
+
+def test_a_thousand_calls_at_once_are_none(start_server):
+    """What the limit of streams allows, over and over."""
+    server = start_server()
+    with grpc.insecure_channel(server.target) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        for _ in range(3):
+            calls = [check.future(b"", timeout=60) for _ in range(1024)]
+            assert all(call.code().value[0] == 0 for call in calls)
+    assert WORDS not in server.log()
