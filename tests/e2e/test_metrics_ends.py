@@ -139,4 +139,13 @@ def test_plans_and_patterns_are_measured(server, client, rng):
     client.forward(q, q, q, method="local", options={"window_left": 5})
     plans = {"method": "local", "direction": "forward"}
     assert server.metric("attnd_plan_seconds_count", **plans) == 1
+    # An estimate is a plan, too, also one that is refused.
+    shapes = [q.shape] * 3
+    client.estimate(*shapes, method="local", options={"window_left": 5})
+    with pytest.raises(attnd.Error):
+        client.estimate(*shapes, method="local", options={"window_left": -5})
+    assert server.metric("attnd_plan_seconds_count", **plans) == 3
+    client.estimate(*shapes, method="local", options={"window_left": 5}, backward=True)
+    assert server.metric("attnd_plan_seconds_count") == 4
+    assert server.metric("attnd_requests_total") == 1
     assert server.metric("attnd_pattern_cache_bytes") > 0
