@@ -7,9 +7,9 @@ import grpc
 import numpy as np
 import pytest
 
-import attnd
 from bad_input_cases import T, forward
 from helpers import eventually, noise, together
+from own_client import client  # noqa: F401
 from raw_http2 import SERVICE, RawConnection, framed
 from run_stream import RunStream, announce, carry
 
@@ -38,12 +38,6 @@ def small(rng):
 @pytest.fixture
 def server(start_server):
     return start_server("--budget-bytes", str(BUDGET))
-
-
-@pytest.fixture
-def client(server):
-    with attnd.Client(server.target, timeout=30) as one:
-        yield one
 
 
 def new_channel(server):

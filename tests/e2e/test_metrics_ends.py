@@ -7,6 +7,7 @@ import pytest
 import attnd
 from bad_input_cases import T, forward
 from helpers import Busy, eventually, noise
+from own_client import client  # noqa: F401
 from raw_http2 import RawConnection, framed
 
 SHAPE = (1, 4, 1024, 64)  # 1 MiB: more than the window of a client that does not read
@@ -15,12 +16,6 @@ SHAPE = (1, 4, 1024, 64)  # 1 MiB: more than the window of a client that does no
 @pytest.fixture
 def server(start_server):
     return start_server("--max-running", "1")
-
-
-@pytest.fixture
-def client(server):
-    with attnd.Client(server.target, timeout=60) as one:
-        yield one
 
 
 def ended(server, **labels):
