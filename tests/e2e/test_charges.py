@@ -6,15 +6,7 @@ import pytest
 
 import attnd
 from attnd import _calls
-from helpers import Busy, eventually, noise
-
-REASONS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid", "seconds")
-
-
-def refusals(server):
-    counts = {name: server.metric("attnd_refused_total", reason=name) for name in REASONS}
-    return {name: count for name, count in counts.items() if count}
-
+from helpers import Busy, eventually, noise, refusals
 
 def test_workspace_is_charged_while_a_request_waits(start_server, rng):
     server = start_server("--max-running", "1")
@@ -58,9 +50,14 @@ def test_each_refusal_counts_once(start_server, rng):
         assert refusals(server) == {"bytes": 2, "invalid": 1}
         refuse(client, bad, "priority", small, small, small, priority=101)
         assert refusals(server) == {"bytes": 2, "invalid": 2}
+        with grpc.insecure_channel(server.target) as channel:
+            # As it turns out once it is here: its caller did not say how large it is.
+            call = channel.unary_unary(_calls.SERVICE + "Forward").future(bytes((3 << 20) + 1))
+            assert "Received message larger than max" in call.details()
+        assert refusals(server) == {"bytes": 3, "invalid": 2}
         assert client.forward(small, small, small).out.shape == small.shape
         assert server.metric("attnd_requests_total", code="OK") == 1
-        assert server.metric("attnd_requests_total") == 5
+        assert server.metric("attnd_requests_total") == 6
 
 
 def test_flops_are_those_of_the_visible_pairs(client, rng):

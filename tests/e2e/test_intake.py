@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bad_input_cases import T, forward
-from helpers import eventually, noise, together
+from helpers import eventually, noise, refusals, together
 from own_client import client  # noqa: F401
 from raw_http2 import SERVICE, RawConnection, framed
 from run_stream import RunStream, announce, carry
@@ -102,6 +102,7 @@ def test_more_bytes_than_declared(server, client, channels, small, upload):
         words = "metadata: attnd-message-bytes must be >= the size of the message"
         whole = f"{words} ({len(upload)} bytes), got 100"
         assert call.details() in (whole, f"{words}, got 100 and more is arriving")
+    assert refusals(server) == {"invalid": len(channels)}
     assert eventually(lambda: server.rss() - idle < 16 * MIB)
     assert start(channels[0], upload).code() == CODES.OK
 
@@ -129,6 +130,7 @@ def test_a_client_that_stops_in_the_middle(server, client, channels, small, uplo
     assert client.forward(**small).out.shape == small["q"].shape
     assert start(channels[0], upload).code() == CODES.OK
     assert stopped.status(stream) == CODES.RESOURCE_EXHAUSTED.value[0]
+    assert refusals(server) == {"bytes": 1}
     stopped.close()
     assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
 
@@ -137,9 +139,10 @@ def test_an_announcement_that_nothing_follows(server, client, channels, small, u
     run = RunStream(channels[1])
     run.send(announce("x", len(upload)))
     assert eventually(lambda: server.metric("attnd_budget_charged_bytes") >= len(upload))
-    # It holds most of the budget for a while.
-    assert eventually(lambda: start(channels[0], upload).code() == CODES.OK)
+    # It holds most of the budget for a while, for which the next one waits.
+    assert start(channels[0], upload).code() == CODES.OK
     assert client.forward(**small).out.shape == small["q"].shape
+    assert refusals(server) == {"bytes": 1}
     replies, code, text = run.rest()
     assert not replies and code == CODES.RESOURCE_EXHAUSTED
     assert text.startswith("request: its message must arrive at ")

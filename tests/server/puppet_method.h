@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/mutex.h"
 #include "kernels/engine.h"
 
 namespace attnd {
@@ -25,7 +26,10 @@ class PuppetMethod final : public Method {
 
   Outputs Run(Ops& ops, const Inputs& in, const void*) const override {
     if (on_run) on_run();
-    batches.push_back(static_cast<int>(in.q.size()));
+    {
+      const MutexLock lock(&mu_);
+      batches.push_back(static_cast<int>(in.q.size()));
+    }
     std::vector<Shape> shapes;
     std::vector<Layout> layouts;
     for (size_t p = 0; p < in.q.size(); ++p) {
@@ -56,9 +60,10 @@ class PuppetMethod final : public Method {
   }
 
   std::function<void()> on_run;
-  mutable std::vector<int> batches;  // sizes of the batches that ran
+  mutable std::vector<int> batches;  // sizes of the batches that ran, once no lane runs
 
  private:
+  mutable Mutex mu_;  // of batches
   MethodInfo info_;
 };
 
