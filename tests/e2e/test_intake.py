@@ -114,6 +114,7 @@ def test_a_reply_that_nobody_reads(server, client, channels, small, upload):
     assert eventually(lambda: server.metric("attnd_answer_seconds_count") == 1)
 
     # Its reply of 8 MiB counts, the rest of the budget is there for others.
+    assert 8 * MIB <= server.metric("attnd_budget_charged_bytes") < 9 * MIB
     assert client.forward(**small).out.shape == small["q"].shape
     assert start(channels[0], upload).code() == CODES.OK
     lazy.close()

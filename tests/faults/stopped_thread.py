@@ -4,6 +4,8 @@ import ctypes
 import os
 import pathlib
 
+from helpers import eventually
+
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 # waitpid also for threads.
 WALL = 0x40000000
@@ -30,7 +32,8 @@ class StoppedThread:
     thread. The others run on."""
 
     def __init__(self, pid, name):
-        (self.id,) = threads(pid, name)
+        # It has its name a moment after it began.
+        (self.id,) = eventually(lambda: threads(pid, name))
 
     def __enter__(self):
         _ptrace(PTRACE_ATTACH, self.id)
