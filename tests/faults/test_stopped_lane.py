@@ -1,8 +1,12 @@
 """A lane that does not get on keeps what its request was charged, also when nobody waits for it."""
 
+import time
+
 import attnd
-from helpers import eventually, long_input
+from bad_input_cases import T, forward
+from helpers import eventually, long_input, refusals
 from long_work import begin, open_channel
+from raw_http2 import RawConnection, framed
 from stopped_thread import StoppedThread
 
 
@@ -23,3 +27,33 @@ def test_memory_of_a_cancelled_run_counts_until_the_run_has_ended(start_server):
             assert server.metric("attnd_memory_bytes", kind="inputs") >= q.nbytes
             assert charged() >= q.nbytes
         assert eventually(lambda: charged() == 0)
+
+
+def test_a_cancel_is_seen_at_once(start_server):
+    """Not a look of a timer later: the least of some tries is near that of a call that says nothing."""
+    server = start_server("--max-running", "1")
+    tensors = {name: T((1, 1, 1, 1), payload=bytes(4)) for name in "qkv"}
+    message = framed(forward("softmax {}", tensors))
+    raw = RawConnection(server.target)
+    least, round_trip = [], []
+
+    def cancelled(what):
+        return server.metric(f"attnd_request_seconds_{what}", code="CANCELLED")
+
+    with StoppedThread(server.pid, "lane-0"):
+        for count in range(20):
+            before = cancelled("sum")
+            stream = raw.open("Forward", attnd_message_bytes=str(len(message)))
+            raw.send(stream, message)
+            # It waits for the lane by the time at which this is answered.
+            started = time.monotonic()
+            other = raw.open("ServerInfo")
+            raw.send(other, framed(b""))
+            assert raw.status(other) == 0
+            round_trip.append(time.monotonic() - started)
+            raw.reset(stream)
+            assert eventually(lambda n=count: cancelled("count") > n)
+            least.append(cancelled("sum") - before)
+    raw.close()
+    assert refusals(server) == {"cancelled": 20}
+    assert min(least) < max(0.0045, 3 * min(round_trip))
