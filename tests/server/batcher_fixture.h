@@ -38,10 +38,11 @@ class BatcherTest : public testing::Test {
     cancelled_[request.name] = task->cancelled;
     names_[task.get()] = request.name;
     task->done = [this, name = request.name](absl::Status status, std::vector<Result> results,
-                                             const Phases&) {
+                                             const Phases& phases) {
       EXPECT_THAT(results, IsEmpty());
       // Would not return if a lock were held.
       batcher_->depth();
+      waited_[name] = phases.queue_seconds;
       answers_.push_back(absl::StrCat(name, " ", absl::StatusCodeToString(status.code())));
     };
     return task;
@@ -80,6 +81,7 @@ class BatcherTest : public testing::Test {
   std::map<const Task*, std::string> names_;
   std::map<std::string, std::shared_ptr<std::atomic<bool>>> cancelled_;
   std::vector<std::string> answers_;
+  std::map<std::string, double> waited_;  // of those, in seconds
   std::vector<Refusal> refusals_;
   std::map<std::string, uint64_t> running_;  // batches, by their first request
   Batcher::Batch batch_;                     // the last one
