@@ -123,6 +123,8 @@ def test_memory_is_told_by_kind(server, client):
         assert 3 * one <= kind("inputs") < 4 * one
         assert eventually(lambda: kind("workspace") >= one)
         assert kind("workspace") < 3 * one
+        # Nothing was freed yet.
+        assert kind("retained") < one
         assert busy.is_running()
     assert eventually(lambda: kind("inputs") + kind("workspace") == 0)
     assert server.metric("attnd_memory_peak_bytes") >= 4 * one

@@ -9,6 +9,7 @@ TEST_F(LaneTest, ADeadRequestOfALivingBatchIsAnsweredAtOnceAndTheOthersGoOn) {
   const std::shared_ptr<std::atomic<bool>> cancelled = leaves->cancelled;
   const auto charge = std::make_shared<int>();
   leaves->charge = charge;
+  clock_.Advance(3ms);
   puppet_.on_run = [&] {
     lane_->Sweep();
     EXPECT_EQ(answers_.count("leaves"), 0u);
@@ -21,6 +22,7 @@ TEST_F(LaneTest, ADeadRequestOfALivingBatchIsAnsweredAtOnceAndTheOthersGoOn) {
   };
   Run(std::move(leaves), MakePuppet("stays", 2));
   EXPECT_EQ(answers_["leaves"].count, 1);
+  EXPECT_DOUBLE_EQ(answers_["leaves"].phases.queue_seconds, 0.003);
   EXPECT_EQ(charge.use_count(), 1);
   ASSERT_TRUE(answers_["stays"].status.ok()) << answers_["stays"].status;
   EXPECT_EQ(*answers_["stays"].results[0].view.As<float>(), 2);
@@ -101,6 +103,8 @@ TEST_F(LaneTest, ARunThatGoesOnAfterItsEndGetsNowhere) {
   const auto run = [&] {
     std::unique_ptr<Task> task = MakePuppet("stays", 1);
     puppet_.on_run = [&, cancelled = task->cancelled] {
+      EXPECT_TRUE(part.is_busy());
+      EXPECT_EQ(part.doing(), "softmax, 1 request, 4 tokens");
       EXPECT_NE(part.progress(), -1);
       cancelled->store(true);
       lane_->Sweep();
@@ -113,6 +117,7 @@ TEST_F(LaneTest, ARunThatGoesOnAfterItsEndGetsNowhere) {
   looks = 0;
   run();
   EXPECT_EQ(looks, 60);
+  EXPECT_FALSE(part.is_busy());
 }
 
 // Moves the clock when the received bytes are let go.

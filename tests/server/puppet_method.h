@@ -45,8 +45,8 @@ class PuppetMethod final : public Method {
     return outputs;
   }
 
-  // A plan for q [1,1,n,1] float32, the output has its shape.
-  std::shared_ptr<const Plan> MakePlan(int64_t n) const {
+  // A plan for q [1,1,n,1] float32, the output has its shape; `seconds` are predicted.
+  std::shared_ptr<const Plan> MakePlan(int64_t n, double seconds = 0) const {
     auto plan = std::make_shared<Plan>();
     const View q = DenseView(nullptr, DType::kF32, {1, 1, n, 1});
     plan->method = this;
@@ -56,6 +56,7 @@ class PuppetMethod final : public Method {
     plan->bucket = "puppet";
     plan->tokens = n;
     plan->flops = 1000.0 * static_cast<double>(n);
+    plan->seconds = seconds;
     return plan;
   }
 
