@@ -94,6 +94,8 @@ def test_received_bytes_of_what_is_refused_count_once(start_server):
         run.send(*announced, carry("2", invalid))
         assert {reply.error.code for reply in run.take(2)} == {3}
         assert received() == sum(map(len, announced)) + len(announced[1])
+        # They have left, so they hold nothing any more.
+        assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0)
         run.close()
     assert refusals(server) == {"invalid": 4, "bytes": 2}
 

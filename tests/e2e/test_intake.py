@@ -162,15 +162,31 @@ def test_small_replies_that_nobody_reads_take_room(server, client, small):
     """Replies of a few KB are copied, not sent from where they lie; they count all the same."""
     tensors = {"q": T((1, 255, 1, 1)), "k": T((1, 1, 1, 1)), "v": T((1, 1, 1, 4))}
     message = forward("softmax {}", tensors)
+    requests = [carry(str(i), message) for i in range(280)]
+    first, streams, most = 40, 10, 256
+    reply_bytes = 255 * 4 * (4 + 1)  # out and lse
     lazy = RawConnection(server.target)
-    charged = 0
-    for stream in range(100):
-        run = lazy.open("Run")
-        lazy.send(run, b"".join(framed(carry(str(i), message)) for i in range(256)))
-        charged = max(charged, server.metric("attnd_budget_charged_bytes"))
-        if charged > 8 * MIB:
-            break
-    assert charged > 8 * MIB
+
+    def answers():
+        return server.metric("attnd_answer_seconds_count")
+
+    def handled():
+        # Some find no room while they are many at a time.
+        return answers() + server.metric("attnd_refused_total")
+
+    # More than what the client takes, which has a window of 64 KiB for all streams.
+    lazy.send(lazy.open("Run"), b"".join(map(framed, requests[:first])))
+    assert eventually(lambda: handled() == first)
+    for count in range(1, streams + 1):
+        lazy.send(lazy.open("Run"), b"".join(map(framed, requests)))
+        assert eventually(lambda n=count: handled() == first + most * n)
+    assert answers() > streams * most / 2
+    # Nothing is left of them but replies.
+    least = (answers() - first) * reply_bytes
+    assert least < server.metric("attnd_budget_charged_bytes") < 1.1 * least
+    # A stream with so many of them is not read.
+    read = sum(map(len, requests[:first])) + streams * sum(map(len, requests[:most]))
+    assert server.metric("attnd_received_bytes_total") == read
     assert client.forward(**small).out.shape == small["q"].shape
     lazy.close()
     assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0)

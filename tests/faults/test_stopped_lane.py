@@ -2,15 +2,28 @@
 
 import time
 
+import pytest
+
 import attnd
+from attnd import _calls
 from bad_input_cases import T, forward
 from helpers import eventually, long_input, refusals
 from long_work import begin, open_channel
 from raw_http2 import RawConnection, framed
+from run_stream import RunStream
 from stopped_thread import StoppedThread
 
 
-def test_memory_of_a_cancelled_run_counts_until_the_run_has_ended(start_server):
+def on_a_stream(channel, q):
+    """A call to be cancelled: a stream of Run with one request."""
+    run = RunStream(channel)
+    request = _calls.forward_request(q, q, q, "softmax", {}, {}, "BHND")
+    run.send_whole("1", request.message())
+    return run.call
+
+
+@pytest.mark.parametrize("start", [begin, on_a_stream], ids=["Forward", "Run"])
+def test_memory_of_a_cancelled_run_counts_until_the_run_has_ended(start_server, start):
     server = start_server("--max-running", "1", "--max-request-seconds", "0")
 
     def charged():
@@ -18,7 +31,7 @@ def test_memory_of_a_cancelled_run_counts_until_the_run_has_ended(start_server):
 
     with attnd.Client(server.target, timeout=60) as client, open_channel(server.target) as channel:
         q = long_input(client, seconds=20)
-        call = begin(channel, q)
+        call = start(channel, q)
         assert eventually(lambda: server.metric("attnd_memory_bytes", kind="workspace") > 0, 30)
         with StoppedThread(server.pid, "lane-0"):
             call.cancel()
