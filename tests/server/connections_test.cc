@@ -121,6 +121,18 @@ TEST_F(ConnectionsTest, ThePlaceOfOneThatWasClosedIsFreeAgain) {
   EXPECT_EQ(connections.counts().open, 1);
 }
 
+TEST(Connections, ANumberThatIsGivenAgainIsAnotherConnection) {
+  Connections connections({.total = 8, .per_client = 1});
+  for (const char* client : {"ipv4:10.0.0.1", "ipv4:10.0.0.2", "ipv4:10.0.0.1"}) {
+    auto connection = std::make_shared<Connection>();
+    connection->fd = 901;
+    connection->client = client;
+    EXPECT_TRUE(connections.Add(connection).ok()) << client;
+    EXPECT_EQ(connections.Find("fd:901")->client, client);
+    EXPECT_EQ(connections.counts().open, 1);
+  }
+}
+
 TEST_F(ConnectionsTest, AsManyInTotalAsItSays) {
   Connections connections({.total = 2, .per_client = 8});
   std::vector<Pair> pairs;
