@@ -69,6 +69,7 @@ class LaneTest : public testing::Test {
     task->payload_owner = std::move(payload);
     task->done = [this, name](absl::Status status, std::vector<Result> results,
                               const Phases& phases) {
+      const MutexLock lock(&answers_mu_);
       Answer& answer = answers_[name];
       answer = {answer.count + 1, std::move(status), std::move(results), phases,
                 lane_->input_bytes()};
@@ -123,7 +124,8 @@ class LaneTest : public testing::Test {
   Metrics metrics_{
       {.version = "0", .device = "cpu", .peak_flops = 1e6, .methods = {"local", "softmax"}}};
   std::optional<Batcher> batcher_;
-  std::map<std::string, Answer> answers_;
+  Mutex answers_mu_;
+  std::map<std::string, Answer> answers_;  // a test reads it when no lane runs
   std::optional<Lane> lane_;
 };
 
