@@ -54,12 +54,15 @@ TEST_F(LaneTest, ARunEndsAtTheLastDeadlineOfItsRequests) {
   std::unique_ptr<Task> first = MakePuppet("first", 1), last = MakePuppet("last", 1);
   first->deadline = clock_.Now() + 1ms;
   last->deadline = clock_.Now() + 20ms;
+  last->priority = 1;  // before the other one in the batch
+  const auto before = std::chrono::steady_clock::now();
   puppet_.on_run = [&] {
     while (!CheckPoint()) {
     }
     clock_.Advance(20ms);
   };
   Run(std::move(first), std::move(last));
+  EXPECT_GE(std::chrono::steady_clock::now() - before, 20ms);
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["first"].status));
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["last"].status));
   EXPECT_THAT(puppet_.batches, ElementsAre(2));
