@@ -81,6 +81,16 @@ TEST_F(LaneTest, ARunOfTwiceTheLimitIsStopped) {
             "request: seconds must be <= 0.005, got no result after twice that");
 }
 
+// It was told that it was cancelled.
+TEST_F(LaneTest, ARunThatIsStoppedWhileItIsGatheredHearsWhy) {
+  LimitSeconds(1e-9);
+  Run(MakePuppet("long", 1));
+  EXPECT_EQ(answers_["long"].status.message(),
+            "request: seconds must be <= 1e-09, got no result after twice that");
+  EXPECT_THAT(*metrics_.Text(), HasSubstr("attnd_refused_total{reason=\"seconds\"} 1\n"));
+  EXPECT_THAT(puppet_.batches, IsEmpty());
+}
+
 TEST_F(LaneTest, ARunMayTakeTwiceTheLimit) {
   constexpr double kLimit = 0.005;
   LimitSeconds(kLimit);
