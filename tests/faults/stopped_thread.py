@@ -27,6 +27,12 @@ def threads(pid, name):
     return [int(task.name) for task in tasks if (task / "comm").read_text().strip() == name]
 
 
+def stands_still(pid):
+    """Whether every thread of a process that was sent SIGSTOP has stopped: the signal alone does not wait for that."""
+    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+
 class StoppedThread:
     """The thread of a process with that name stands still from enter to exit, which come from one
     thread. The others run on."""

@@ -10,7 +10,7 @@ from bad_input_cases import T, forward
 from helpers import eventually, long_input, refusals
 from long_work import begin, open_channel
 from raw_http2 import RawConnection, framed
-from run_stream import RunStream
+from run_stream import RunStream, carry
 from stopped_thread import StoppedThread
 
 
@@ -70,3 +70,16 @@ def test_a_cancel_is_seen_at_once(start_server):
     raw.close()
     assert refusals(server) == {"cancelled": 20}
     assert min(least) < max(0.0045, 3 * min(round_trip))
+
+
+def test_the_highest_priority_goes_first(start_server):
+    server = start_server("--max-running", "1", "--max-priority", "100")
+    tensors = {name: T((1, 1, 1, 1), payload=bytes(4)) for name in "qkv"}
+    with open_channel(server.target) as channel:
+        run = RunStream(channel)
+        with StoppedThread(server.pid, "lane-0"):
+            run.send(carry("usual", forward("softmax {}", tensors)))
+            run.send(carry("urgent", forward("local { window_left: 1 }", tensors, priority=5)))
+            assert eventually(lambda: server.metric("attnd_queue_requests") == 2)
+        assert [reply.id for reply in run.take(2)] == ["urgent", "usual"]
+        run.close()
