@@ -85,6 +85,20 @@ TEST_F(LanesTest, ASweepReachesEveryLaneAndTheQueue) {
                                       AllOf(busy(0, "0.01"), busy(1, "0.02"))));
 }
 
+// Nothing happens by which the waiting one could start, but time passes.
+TEST_F(LanesTest, WhatRunsForTooLongLetsTheNextStart) {
+  for (const char* name : {"one", "two"}) {
+    std::unique_ptr<Task> task = MakePuppet(name, 1);
+    ASSERT_TRUE(batcher_->Submit(task).ok());
+    while (began_ == 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(batcher_->waiting(), 1);
+  clock_.Advance(10ms);
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (began_ < 2 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(began_, 2);
+}
+
 TEST_F(LanesTest, EachIsWatched) {
   Occupy(MakePuppet("one", 1));
   Occupy(MakePuppet("two", 1));
