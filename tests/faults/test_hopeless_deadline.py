@@ -74,13 +74,17 @@ def test_what_ran_before_decides(start_server):
                 client.forward(q, q, q, **options)
             return str(caught.value)
 
-        def refused():
-            return told(too_long), told(hopeless, timeout=5)
+        def predicted():
+            """Seconds, of a request above the limit and of one above its deadline."""
+            limit = "predicted seconds must be <= 1000 (--max-request-seconds), got "
+            deadline = "request: the deadline must leave the predicted "
+            texts = [(told(too_long), limit), (told(hopeless, timeout=5), deadline)]
+            return [float(text.partition(words)[2].split()[0]) for text, words in texts]
 
-        by_plan = refused()
+        by_plan = predicted()
         for _ in range(50):
             client.forward(medium, medium, medium)
-            if all(now != then for now, then in zip(refused(), by_plan, strict=True)):
+            if all(now != then for now, then in zip(predicted(), by_plan, strict=True)):
                 return
     raise AssertionError(by_plan)
 

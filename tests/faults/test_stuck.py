@@ -51,6 +51,14 @@ def test_a_lane_that_stands_still_is_told_with_its_work(start_server):
     assert eventually(lambda: server.get("/healthz")[0] == 200, STUCK_SECONDS)
 
 
+def test_a_watchdog_that_stands_still_is_told(start_server):
+    server = start_server()
+    with StoppedThread(server.pid, "watchdog"):
+        stuck = (503, "the watchdog is stuck\n")
+        assert eventually(lambda: server.get("/healthz") == stuck, STUCK_SECONDS)
+    assert eventually(lambda: server.get("/healthz") == (200, "ok\n"))
+
+
 def test_long_work_is_not_taken_for_standing_still(start_server):
     server = start_server("--exit-when-stuck", "5s")
     with attnd.Client(server.target, timeout=120, retries=0) as client:
