@@ -66,7 +66,7 @@ void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> a
 
 // Any thread.
 void EstimateCall::Answer(Rpc& rpc, DecodedRequest decoded) const {
-  const absl::Status status = AddPlan(context_->MakePlan(control_.get()), &decoded);
+  const absl::Status status = context_->AddPlan(&decoded, control_.get());
   if (!status.ok()) return rpc.Finish(status);
   rpc.Reply(Serialize(DescribePlan(*decoded.plan, decoded.device)));
 }

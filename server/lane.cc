@@ -168,6 +168,7 @@ void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* contro
   std::erase_if(group, [&](Gathered* one) {
     absl::Status status = Guarded([&] { return Gather(one, stream); });
     if (status.ok()) return false;
+    if (absl::IsCancelled(status)) status = WhyStopped(*one->task);
     Answer(one, std::move(status), {});
     return true;
   });

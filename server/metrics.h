@@ -89,7 +89,7 @@ class Metrics {
   // the lane what it dropped, the transport what never got that far.
   void RecordRefusal(Refusal refusal) noexcept;
 
-  // Checking a request and predicting what it takes, whatever came of it.
+  // Checking a request, or one to estimate, and predicting what it takes, whatever came of it.
   void RecordPlan(absl::string_view method, Direction direction, double seconds) noexcept;
   // A request that was queued and got no result. Of one that did, RecordTask knows.
   void RecordQueued(absl::string_view method, Direction direction, double seconds) noexcept;

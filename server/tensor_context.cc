@@ -25,8 +25,12 @@ DecodeContext TensorContext::decode(const std::string& client) const {
   return {.devices = devices, .max_priority = MaxPriority(client)};
 }
 
-MakePlanFunction TensorContext::MakePlan(RunControl* control) const {
-  return [this, control](const Call& call) { return engine->MakePlan(call, control); };
+absl::Status TensorContext::AddPlan(DecodedRequest* request, RunControl* control) const {
+  const TimePoint begin = clock->Now();
+  absl::Status status = attnd::AddPlan(
+      [this, control](const Call& call) { return engine->MakePlan(call, control); }, request);
+  metrics->RecordPlan(request->call.method, request->call.direction, Seconds(clock->Now() - begin));
+  return status;
 }
 
 int TensorContext::MaxPriority(const std::string& client) const {

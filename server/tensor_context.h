@@ -62,8 +62,8 @@ struct TensorContext {
   LineLimit refused_lines;
 
   DecodeContext decode(const std::string& client) const;
-  // `control`, if given, ends a plan early; it outlives the function.
-  MakePlanFunction MakePlan(RunControl* control) const;
+  // AddPlan by the engine, and measured. `control`, if given, ends a plan early. Any thread.
+  absl::Status AddPlan(DecodedRequest* request, RunControl* control) const;
   int MaxPriority(const std::string& client) const;
 };
 

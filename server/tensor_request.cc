@@ -145,9 +145,7 @@ absl::Status TensorRequest::Stopped() const {
 
 // Plans, charges and queues it; every refusal is counted.
 absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done) {
-  const TimePoint begin = context_->clock->Now();
-  absl::Status status = AddPlan(context_->MakePlan(plan_control_.get()), &decoded);
-  context_->metrics->RecordPlan(method_, direction_, Seconds(context_->clock->Now() - begin));
+  absl::Status status = context_->AddPlan(&decoded, plan_control_.get());
   if (absl::IsCancelled(status)) return Stopped();
   if (status.ok()) status = CheckPlan(*decoded.plan);
   if (!status.ok()) {
@@ -229,8 +227,6 @@ void TensorRequest::Cancel() {
 
 void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,
                            const Phases& phases) {
-  // Twice where memory ends between an answer and what follows it.
-  if (is_answered_.exchange(true)) return;
   grpc::ByteBuffer reply;
   if (!status.ok()) {
     // Zero: it was refused before it was queued.

@@ -101,7 +101,7 @@ class TensorRequest final : public Departing {
   // What was decided, on whatever thread; read once it is.
   absl::Status outcome_;
   int64_t reply_bytes_ = 0;
-  std::atomic<bool> is_decided_{false}, is_answered_{false};
+  std::atomic<bool> is_decided_{false};
 };
 
 }  // namespace attnd

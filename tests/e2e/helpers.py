@@ -51,6 +51,15 @@ def slowest_health(client, tries=20):
     return max(taken)
 
 
+REFUSALS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid", "seconds")
+
+
+def refusals(server):
+    """How often the server refused, by reason; without those that are 0."""
+    counts = {name: server.metric("attnd_refused_total", reason=name) for name in REFUSALS}
+    return {name: count for name, count in counts.items() if count}
+
+
 def long_input(client, seconds):
     """A q (= k = v) whose softmax attention takes at least about `seconds` on this machine."""
     heads, D = 12, 64

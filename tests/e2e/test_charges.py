@@ -6,15 +6,9 @@ import pytest
 
 import attnd
 from attnd import _calls
-from helpers import Busy, eventually, noise
-
-REASONS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid", "seconds")
-
-
-def refusals(server):
-    counts = {name: server.metric("attnd_refused_total", reason=name) for name in REASONS}
-    return {name: count for name, count in counts.items() if count}
-
+from bad_input_cases import T, forward
+from helpers import Busy, eventually, noise, refusals
+from run_stream import RunStream, announce, carry
 
 def test_workspace_is_charged_while_a_request_waits(start_server, rng):
     server = start_server("--max-running", "1")
@@ -58,9 +52,69 @@ def test_each_refusal_counts_once(start_server, rng):
         assert refusals(server) == {"bytes": 2, "invalid": 1}
         refuse(client, bad, "priority", small, small, small, priority=101)
         assert refusals(server) == {"bytes": 2, "invalid": 2}
+        with grpc.insecure_channel(server.target) as channel:
+            # As it turns out once it is here: its caller did not say how large it is.
+            call = channel.unary_unary(_calls.SERVICE + "Forward").future(bytes((3 << 20) + 1))
+            assert "Received message larger than max" in call.details()
+        assert refusals(server) == {"bytes": 3, "invalid": 2}
         assert client.forward(small, small, small).out.shape == small.shape
         assert server.metric("attnd_requests_total", code="OK") == 1
-        assert server.metric("attnd_requests_total") == 5
+        assert server.metric("attnd_requests_total") == 6
+
+
+def test_received_bytes_of_what_is_refused_count_once(start_server):
+    server = start_server("--max-message-bytes", "1MiB")
+    seen = 0
+
+    def received():
+        nonlocal seen
+        before, seen = seen, server.metric("attnd_received_bytes_total")
+        return seen - before
+
+    invalid = forward("local {}", {"q": T((1, 1, 64, 8))})
+    with grpc.insecure_channel(server.target) as channel:
+        call = channel.unary_unary(_calls.SERVICE + "Forward")
+
+        def refuse(message, text, *metadata):
+            assert text in call.future(message, metadata=metadata, timeout=30).details()
+
+        refuse(invalid, "local: ")
+        assert received() == len(invalid)
+        refuse(bytes(2**20 + 1), "larger than max")
+        assert received() == 2**20 + 1
+        # One byte more than was said; known once it is here.
+        short = ("attnd-message-bytes", str(len(invalid) - 1))
+        refuse(invalid, "metadata: attnd-message-bytes must be >= the size of the message", short)
+        assert received() == len(invalid)
+        # Refused unread.
+        refuse(invalid, "larger than max", ("attnd-message-bytes", str(2**21)))
+        assert received() == 0
+        run = RunStream(channel)
+        announced = [announce("1", 2**20), carry("1", invalid)]
+        run.send(*announced, carry("2", invalid))
+        assert {reply.error.code for reply in run.take(2)} == {3}
+        assert received() == sum(map(len, announced)) + len(announced[1])
+        # They have left, so they hold nothing any more.
+        assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0)
+        run.close()
+    assert refusals(server) == {"invalid": 4, "bytes": 2}
+
+
+def test_memory_of_the_host_is_charged(start_server, rng):
+    """What is drawn for a request was not charged: ten times what its payloads hold."""
+    server = start_server("--max-running", "1")
+    q = noise(rng, (1, 1, 8192, 1))
+    draws = {"num_random": 64}
+    request = _calls.forward_request(q, q, q, "random", draws, {}, "BHND")
+    message = request.message()
+    with attnd.Client(server.target, timeout=60) as client:
+        plan = client.estimate(*[q.shape] * 3, method="random", options=draws)
+        shown = len(message) + max(plan.workspace_bytes, plan.input_bytes)
+        with Busy(client, server), grpc.insecure_channel(server.target) as channel:
+            call = channel.unary_unary(_calls.SERVICE + "Forward").future(message)
+            assert eventually(lambda: server.metric("attnd_queue_requests") == 1)
+            assert server.metric("attnd_queue_bytes") - shown >= 8192 * 64 * 4
+            call.result(timeout=60)
 
 
 def test_flops_are_those_of_the_visible_pairs(client, rng):

@@ -7,9 +7,9 @@ import grpc
 import numpy as np
 import pytest
 
-import attnd
 from bad_input_cases import T, forward
-from helpers import eventually, noise, together
+from helpers import eventually, noise, refusals, together
+from own_client import client  # noqa: F401
 from raw_http2 import SERVICE, RawConnection, framed
 from run_stream import RunStream, announce, carry
 
@@ -38,12 +38,6 @@ def small(rng):
 @pytest.fixture
 def server(start_server):
     return start_server("--budget-bytes", str(BUDGET))
-
-
-@pytest.fixture
-def client(server):
-    with attnd.Client(server.target, timeout=30) as one:
-        yield one
 
 
 def new_channel(server):
@@ -108,6 +102,7 @@ def test_more_bytes_than_declared(server, client, channels, small, upload):
         words = "metadata: attnd-message-bytes must be >= the size of the message"
         whole = f"{words} ({len(upload)} bytes), got 100"
         assert call.details() in (whole, f"{words}, got 100 and more is arriving")
+    assert refusals(server) == {"invalid": len(channels)}
     assert eventually(lambda: server.rss() - idle < 16 * MIB)
     assert start(channels[0], upload).code() == CODES.OK
 
@@ -119,6 +114,7 @@ def test_a_reply_that_nobody_reads(server, client, channels, small, upload):
     assert eventually(lambda: server.metric("attnd_answer_seconds_count") == 1)
 
     # Its reply of 8 MiB counts, the rest of the budget is there for others.
+    assert 8 * MIB <= server.metric("attnd_budget_charged_bytes") < 9 * MIB
     assert client.forward(**small).out.shape == small["q"].shape
     assert start(channels[0], upload).code() == CODES.OK
     lazy.close()
@@ -135,6 +131,7 @@ def test_a_client_that_stops_in_the_middle(server, client, channels, small, uplo
     assert client.forward(**small).out.shape == small["q"].shape
     assert start(channels[0], upload).code() == CODES.OK
     assert stopped.status(stream) == CODES.RESOURCE_EXHAUSTED.value[0]
+    assert refusals(server) == {"bytes": 1}
     stopped.close()
     assert eventually(lambda: server.metric("attnd_inflight_requests") == 0)
 
@@ -143,9 +140,10 @@ def test_an_announcement_that_nothing_follows(server, client, channels, small, u
     run = RunStream(channels[1])
     run.send(announce("x", len(upload)))
     assert eventually(lambda: server.metric("attnd_budget_charged_bytes") >= len(upload))
-    # It holds most of the budget for a while.
-    assert eventually(lambda: start(channels[0], upload).code() == CODES.OK)
+    # It holds most of the budget for a while, for which the next one waits.
+    assert start(channels[0], upload).code() == CODES.OK
     assert client.forward(**small).out.shape == small["q"].shape
+    assert refusals(server) == {"bytes": 1}
     replies, code, text = run.rest()
     assert not replies and code == CODES.RESOURCE_EXHAUSTED
     assert text.startswith("request: its message must arrive at ")
@@ -164,15 +162,31 @@ def test_small_replies_that_nobody_reads_take_room(server, client, small):
     """Replies of a few KB are copied, not sent from where they lie; they count all the same."""
     tensors = {"q": T((1, 255, 1, 1)), "k": T((1, 1, 1, 1)), "v": T((1, 1, 1, 4))}
     message = forward("softmax {}", tensors)
+    requests = [carry(str(i), message) for i in range(280)]
+    first, streams, most = 40, 10, 256
+    reply_bytes = 255 * 4 * (4 + 1)  # out and lse
     lazy = RawConnection(server.target)
-    charged = 0
-    for stream in range(100):
-        run = lazy.open("Run")
-        lazy.send(run, b"".join(framed(carry(str(i), message)) for i in range(256)))
-        charged = max(charged, server.metric("attnd_budget_charged_bytes"))
-        if charged > 8 * MIB:
-            break
-    assert charged > 8 * MIB
+
+    def answers():
+        return server.metric("attnd_answer_seconds_count")
+
+    def handled():
+        # Some find no room while they are many at a time.
+        return answers() + server.metric("attnd_refused_total")
+
+    # More than what the client takes, which has a window of 64 KiB for all streams.
+    lazy.send(lazy.open("Run"), b"".join(map(framed, requests[:first])))
+    assert eventually(lambda: handled() == first)
+    for count in range(1, streams + 1):
+        lazy.send(lazy.open("Run"), b"".join(map(framed, requests)))
+        assert eventually(lambda n=count: handled() == first + most * n)
+    assert answers() > streams * most / 2
+    # Nothing is left of them but replies.
+    least = (answers() - first) * reply_bytes
+    assert least < server.metric("attnd_budget_charged_bytes") < 1.1 * least
+    # A stream with so many of them is not read.
+    read = sum(map(len, requests[:first])) + streams * sum(map(len, requests[:most]))
+    assert server.metric("attnd_received_bytes_total") == read
     assert client.forward(**small).out.shape == small["q"].shape
     lazy.close()
     assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0)

@@ -7,6 +7,7 @@ import pytest
 import attnd
 from bad_input_cases import T, forward
 from helpers import Busy, eventually, noise
+from own_client import client  # noqa: F401
 from raw_http2 import RawConnection, framed
 
 SHAPE = (1, 4, 1024, 64)  # 1 MiB: more than the window of a client that does not read
@@ -15,12 +16,6 @@ SHAPE = (1, 4, 1024, 64)  # 1 MiB: more than the window of a client that does no
 @pytest.fixture
 def server(start_server):
     return start_server("--max-running", "1")
-
-
-@pytest.fixture
-def client(server):
-    with attnd.Client(server.target, timeout=60) as one:
-        yield one
 
 
 def ended(server, **labels):
@@ -128,6 +123,8 @@ def test_memory_is_told_by_kind(server, client):
         assert 3 * one <= kind("inputs") < 4 * one
         assert eventually(lambda: kind("workspace") >= one)
         assert kind("workspace") < 3 * one
+        # Nothing was freed yet.
+        assert kind("retained") < one
         assert busy.is_running()
     assert eventually(lambda: kind("inputs") + kind("workspace") == 0)
     assert server.metric("attnd_memory_peak_bytes") >= 4 * one
@@ -139,4 +136,13 @@ def test_plans_and_patterns_are_measured(server, client, rng):
     client.forward(q, q, q, method="local", options={"window_left": 5})
     plans = {"method": "local", "direction": "forward"}
     assert server.metric("attnd_plan_seconds_count", **plans) == 1
+    # An estimate is a plan, too, also one that is refused.
+    shapes = [q.shape] * 3
+    client.estimate(*shapes, method="local", options={"window_left": 5})
+    with pytest.raises(attnd.Error):
+        client.estimate(*shapes, method="local", options={"window_left": -5})
+    assert server.metric("attnd_plan_seconds_count", **plans) == 3
+    client.estimate(*shapes, method="local", options={"window_left": 5}, backward=True)
+    assert server.metric("attnd_plan_seconds_count") == 4
+    assert server.metric("attnd_requests_total") == 1
     assert server.metric("attnd_pattern_cache_bytes") > 0

@@ -4,6 +4,8 @@ import ctypes
 import os
 import pathlib
 
+from helpers import eventually
+
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 # waitpid also for threads.
 WALL = 0x40000000
@@ -25,12 +27,19 @@ def threads(pid, name):
     return [int(task.name) for task in tasks if (task / "comm").read_text().strip() == name]
 
 
+def stands_still(pid):
+    """Whether every thread of a process that was sent SIGSTOP has stopped: the signal alone does not wait for that."""
+    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+
 class StoppedThread:
     """The thread of a process with that name stands still from enter to exit, which come from one
     thread. The others run on."""
 
     def __init__(self, pid, name):
-        (self.id,) = threads(pid, name)
+        # It has its name a moment after it began.
+        (self.id,) = eventually(lambda: threads(pid, name))
 
     def __enter__(self):
         _ptrace(PTRACE_ATTACH, self.id)

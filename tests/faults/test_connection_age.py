@@ -4,7 +4,8 @@ import re
 import threading
 
 import attnd
-from helpers import noise
+from helpers import eventually, noise
+from raw_http2 import RawConnection
 
 
 def test_no_call_is_lost(start_server, rng):
@@ -31,6 +32,15 @@ def test_no_call_is_lost(start_server, rng):
     peers = set(re.findall(r"peer=(\S+)", server.log()))
     assert len(peers) > 2, "the connections were not ended"
     assert server.stop() == 0
+
+
+def test_those_that_answer_no_ping_are_closed(start_server):
+    """A client that is gone without a word, as behind a network that was cut."""
+    server = start_server("--keepalive", "500ms", "--keepalive-timeout", "500ms")
+    gone = RawConnection(server.target)
+    assert eventually(lambda: server.metric("attnd_connections") == 1)
+    assert eventually(lambda: server.metric("attnd_connections") == 0, 15)
+    gone.close()
 
 
 def test_idle_ones_are_closed(start_server, rng):

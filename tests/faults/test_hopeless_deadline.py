@@ -1,12 +1,16 @@
 """Work that cannot meet its deadline held the lane for minutes after its client had gone."""
 
+import signal
+import time
+
 import grpc
 import numpy as np
 import pytest
 
 import attnd
-from helpers import eventually
+from helpers import eventually, long_input, refusals
 from long_work import begin, input_of, open_channel
+from stopped_thread import stands_still
 
 
 def test_it_is_refused_at_once_with_its_figures(start_server):
@@ -56,3 +60,49 @@ def test_what_takes_longer_than_any_request_may_is_refused(start_server):
         )
         assert server.metric("attnd_refused_total", reason="seconds") == 1
         assert server.metric("attnd_dispatch_total") == 0
+
+
+def test_what_ran_before_decides(start_server):
+    """Refusals went by the plans alone, whatever the machine had shown."""
+    server = start_server("--max-request-seconds", "1000s")
+    with attnd.Client(server.target, timeout=60, retries=0) as client:
+        medium = long_input(client, seconds=0.03)
+        too_long, hopeless = input_of(client, seconds=2000), input_of(client, seconds=100)
+
+        def told(q, **options):
+            with pytest.raises(attnd.Error) as caught:
+                client.forward(q, q, q, **options)
+            return str(caught.value)
+
+        def predicted():
+            """Seconds, of a request above the limit and of one above its deadline."""
+            limit = "predicted seconds must be <= 1000 (--max-request-seconds), got "
+            deadline = "request: the deadline must leave the predicted "
+            texts = [(told(too_long), limit), (told(hopeless, timeout=5), deadline)]
+            return [float(text.partition(words)[2].split()[0]) for text, words in texts]
+
+        by_plan = predicted()
+        for _ in range(50):
+            client.forward(medium, medium, medium)
+            if all(now != then for now, then in zip(predicted(), by_plan, strict=True)):
+                return
+    raise AssertionError(by_plan)
+
+
+def test_what_takes_twice_the_limit_is_stopped(start_server):
+    server = start_server("--max-request-seconds", "1s")
+    with attnd.Client(server.target, timeout=60) as client, open_channel(server.target) as channel:
+        q = long_input(client, seconds=0.3)
+        for tries in range(1, 11):
+            call = begin(channel, q)
+            assert eventually(lambda n=tries: server.metric("attnd_dispatch_total") == n)
+            server.signal(signal.SIGSTOP)
+            assert eventually(lambda: stands_still(server.pid))
+            time.sleep(2.1)
+            server.signal(signal.SIGCONT)
+            # Else it was done before.
+            if call.code() != grpc.StatusCode.OK:
+                break
+        assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert call.details() == "request: seconds must be <= 1, got no result after twice that"
+        assert refusals(server) == {"seconds": 1}

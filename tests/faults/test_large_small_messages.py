@@ -5,8 +5,8 @@ import time
 import grpc
 import pytest
 
-import attnd
 from bad_input_cases import T, forward
+from own_client import client  # noqa: F401
 from raw_http2 import RawConnection, framed
 from run_stream import RunStream, carry
 
@@ -23,12 +23,6 @@ METHODS = [HEALTH, "/grpc.health.v1.Health/Watch", ATTENTION + "Estimate", ATTEN
 @pytest.fixture
 def server(start_server):
     return start_server("--budget-bytes", "256MiB")
-
-
-@pytest.fixture
-def client(server):
-    with attnd.Client(server.target, timeout=30) as one:
-        yield one
 
 
 def send(server, method, size=SIZE, metadata=()):

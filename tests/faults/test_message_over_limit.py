@@ -4,6 +4,7 @@ import grpc
 import pytest
 
 import attnd
+from helpers import refusals
 from raw_http2 import SERVICE, RawConnection
 
 MIB = 1 << 20
@@ -54,5 +55,6 @@ def test_a_prefix_that_says_four_gib(server, idle):
     sent = raw.send(stream, prefix + bytes(48 * MIB), seconds=30)
     assert sent < 48 * MIB
     assert raw.status(stream) == CODES.RESOURCE_EXHAUSTED.value[0]
+    assert refusals(server) == {"bytes": 1}
     assert server.peak_rss() - idle < 128 * MIB
     raw.close()

@@ -1,18 +1,12 @@
 """A server that stands still for a while (SIGSTOP, SIGCONT): calls that waited are answered."""
 
-import pathlib
 import signal
 import threading
 import time
 
 import attnd
 from helpers import eventually, noise
-
-
-def stands_still(pid):
-    """Whether every thread has stopped: the signal alone does not wait for that."""
-    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+from stopped_thread import stands_still
 
 
 def test_calls_survive(start_server, rng):

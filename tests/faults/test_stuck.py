@@ -5,6 +5,7 @@ import time
 
 import attnd
 from helpers import Busy, eventually
+from server_process import samples
 from stopped_thread import StoppedThread
 
 # 4 s when the machine is free.
@@ -21,6 +22,9 @@ def test_a_polling_thread_that_stands_still_is_told(start_server):
         assert server.get("/healthz")[1].startswith("transport is stuck for ")
         assert server.metric("attnd_stuck_seconds", part="transport") >= 3
         assert server.metric("attnd_stuck_seconds", part="lane 0") == 0
+        stuck = (each for each in samples(server.metrics()) if each[0] == "attnd_stuck_seconds")
+        parts = [labels["part"] for _, labels, _ in stuck]
+        assert parts == ["transport", "planner", "lane 0", "lane 1", "lane 2", "lane 3"]
     # Not for every wait of a moment.
     assert took > 2
     assert eventually(lambda: server.get("/healthz")[0] == 200, STUCK_SECONDS)
@@ -45,6 +49,14 @@ def test_a_lane_that_stands_still_is_told_with_its_work(start_server):
             assert client.health() == "SERVING"
     assert busy.error is None
     assert eventually(lambda: server.get("/healthz")[0] == 200, STUCK_SECONDS)
+
+
+def test_a_watchdog_that_stands_still_is_told(start_server):
+    server = start_server()
+    with StoppedThread(server.pid, "watchdog"):
+        stuck = (503, "the watchdog is stuck\n")
+        assert eventually(lambda: server.get("/healthz") == stuck, STUCK_SECONDS)
+    assert eventually(lambda: server.get("/healthz") == (200, "ok\n"))
 
 
 def test_long_work_is_not_taken_for_standing_still(start_server):

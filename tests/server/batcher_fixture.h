@@ -1,24 +1,9 @@
 // A batcher on a fake clock; the test is its lanes.
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
-#include "server/batcher.h"
-#include "tests/server/fake_clock.h"
+#include "tests/server/task_fixture.h"
 
 namespace attnd {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using namespace std::chrono_literals;
 
 struct Request {
   std::string name;
@@ -46,21 +31,18 @@ class BatcherTest : public testing::Test {
     auto plan = std::make_shared<Plan>();
     plan->bucket = request.bucket;
     plan->seconds = request.seconds;
-    auto task = std::make_unique<Task>();
-    task->plan = plan;
+    std::unique_ptr<Task> task = NewTask(plan, clock_, request.bytes);
     task->priority = request.priority;
-    task->admitted = clock_.Now();
     if (request.deadline > 0ms) task->deadline = clock_.Now() + request.deadline;
-    task->cancelled = std::make_shared<std::atomic<bool>>(false);
-    task->charged_bytes = request.bytes;
     task->client = request.client;
     cancelled_[request.name] = task->cancelled;
     names_[task.get()] = request.name;
     task->done = [this, name = request.name](absl::Status status, std::vector<Result> results,
-                                             const Phases&) {
+                                             const Phases& phases) {
       EXPECT_THAT(results, IsEmpty());
       // Would not return if a lock were held.
       batcher_->depth();
+      waited_[name] = phases.queue_seconds;
       answers_.push_back(absl::StrCat(name, " ", absl::StatusCodeToString(status.code())));
     };
     return task;
@@ -99,6 +81,7 @@ class BatcherTest : public testing::Test {
   std::map<const Task*, std::string> names_;
   std::map<std::string, std::shared_ptr<std::atomic<bool>>> cancelled_;
   std::vector<std::string> answers_;
+  std::map<std::string, double> waited_;  // of those, in seconds
   std::vector<Refusal> refusals_;
   std::map<std::string, uint64_t> running_;  // batches, by their first request
   Batcher::Batch batch_;                     // the last one

@@ -42,6 +42,16 @@ TEST_F(BatcherTest, WhatRunsLongerThanPredictedLetsOthersStart) {
   EXPECT_THAT(Begin(), ElementsAre("other"));
 }
 
+TEST_F(BatcherTest, ABatchBesideOthersIsShorterThanWhatIsLeftOfThem) {
+  Start({.max_batch_seconds = 100});
+  ASSERT_TRUE(Submit({.name = "runs", .seconds = 10}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("runs"));
+  for (const char* name : {"1", "2", "3"}) {
+    ASSERT_TRUE(Submit({.name = name, .bucket = "b", .seconds = 4}).ok());
+  }
+  EXPECT_THAT(Begin(), ElementsAre("1", "2"));
+}
+
 TEST_F(BatcherTest, OneThatIsNotShorterWaitsAndForAnotherClientNotForLong) {
   Start({});
   ASSERT_TRUE(Submit({.name = "runs", .seconds = 60}).ok());
@@ -215,52 +225,14 @@ TEST_F(BatcherTest, AFullQueueHasRoomForWhoHasFewerPlaces) {
   EXPECT_THAT(Pull(), ElementsAre("a1", "a2", "b1", "b2"));
 }
 
-TEST_F(BatcherTest, HopelessWorkIsRefusedWithItsFigures) {
-  Start({});
-  EXPECT_EQ(Submit({.name = "1", .deadline = 3000ms, .seconds = 1560}),
-            absl::DeadlineExceededError("request: the deadline must leave the predicted 1.56e+03 s "
-                                        "(0 s of them for requests ahead), got 3 s"));
-  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
-  EXPECT_TRUE(Submit({.name = "2", .deadline = 3000ms, .seconds = 2.9}).ok());
-  // Of the same client, with an earlier deadline.
-  EXPECT_EQ(Submit({.name = "3", .deadline = 4000ms, .seconds = 2}),
-            absl::DeadlineExceededError("request: the deadline must leave the predicted 4.9 s "
-                                        "(2.9 s of them for requests ahead), got 4 s"));
-  // Goes first: its deadline is earlier.
-  EXPECT_TRUE(Submit({.name = "4", .deadline = 1000ms, .seconds = 0.5}).ok());
-  // Another client does not wait for it.
-  EXPECT_TRUE(Submit({.name = "5", .deadline = 4000ms, .seconds = 2, .client = "b"}).ok());
-  EXPECT_EQ(refusals_.size(), 2u);
-}
-
-TEST_F(BatcherTest, WhatWaitsAheadRefusesBeforeARequestIsRead) {
-  Start({});
-  ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
-  ASSERT_TRUE(Submit({.name = "2", .bucket = "b", .priority = 5, .seconds = 30}).ok());
-  const TimePoint in_1s = clock_.Now() + 1s;
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, in_1s)));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 0, in_1s)));
-  EXPECT_TRUE(batcher_->Admit("b", 100, in_1s).ok());
-  EXPECT_TRUE(batcher_->Admit("a", 0, TimePoint::max()).ok());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("c", 100, clock_.Now())));
-  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline, Refusal::kDeadline, Refusal::kDeadline));
-}
-
-TEST_F(BatcherTest, WhoeverRunsInTheLastPlaceIsAheadOfEverybody) {
-  Start({.max_running = 1});
-  ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
-  EXPECT_THAT(Begin(), ElementsAre("1"));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 100, clock_.Now() + 10s)));
-  EXPECT_TRUE(batcher_->Admit("b", 100, clock_.Now() + 31s).ok());
-}
-
-TEST_F(BatcherTest, WhatBecomesHopelessInTheQueueIsNotHandedOut) {
-  Start({});
-  ASSERT_TRUE(Submit({.name = "1", .deadline = 3000ms, .seconds = 2}).ok());
-  clock_.Advance(1500ms);
-  EXPECT_THAT(Pull(), IsEmpty());
-  EXPECT_THAT(answers_, ElementsAre("1 DEADLINE_EXCEEDED"));
-  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
+TEST_F(BatcherTest, APlaceIsTakenOnlyFromWhoHasTwoMore) {
+  Start({.max_queue_requests = 3});
+  for (const char* name : {"a1", "a2"}) ASSERT_TRUE(Submit({.name = name}).ok());
+  ASSERT_TRUE(Submit({.name = "b1", .client = "b"}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Submit({.name = "b2", .client = "b"})));
+  EXPECT_TRUE(Submit({.name = "c1", .client = "c"}).ok());
+  EXPECT_THAT(answers_, ElementsAre("a2 RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(Pull(), ElementsAre("a1", "b1", "c1"));
 }
 
 TEST_F(BatcherTest, ABatchEndsBeforeTheDeadlineOfItsRequests) {

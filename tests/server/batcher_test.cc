@@ -119,6 +119,7 @@ TEST_F(BatcherTest, SweepAnswersTheExpiredAtTheirDeadlineAndNotBefore) {
   clock_.Advance(1ns);
   batcher_->Sweep();
   EXPECT_THAT(answers_, ElementsAre("10ms DEADLINE_EXCEEDED"));
+  EXPECT_DOUBLE_EQ(waited_["10ms"], 0.010);
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
   EXPECT_EQ(batcher_->depth().requests, 1);
   EXPECT_EQ(batcher_->depth().bytes, 5);

@@ -59,6 +59,23 @@ TEST(Config, WhatRequestsMayCostTheOthers) {
   EXPECT_EQ(Parse({"--max-request-seconds", "0"}).config->max_request_seconds, 0);
 }
 
+TEST(Config, EachOptionOfConnectionsIsItsOwn) {
+  const CommandLine line =
+      Parse({"--max-connections", "11", "--max-connections-per-client", "12", "--max-streams", "13",
+             "--max-streams-per-connection", "14", "--max-connection-idle", "15s",
+             "--max-connection-age", "16s", "--keepalive", "17s", "--keepalive-timeout", "18s"});
+  ASSERT_TRUE(line.config.has_value()) << line.text;
+  const ConnectionConfig& connections = line.config->connections;
+  EXPECT_EQ(connections.max_connections, 11);
+  EXPECT_EQ(connections.max_per_client, 12);
+  EXPECT_EQ(connections.max_streams, 13);
+  EXPECT_EQ(connections.max_streams_per_connection, 14);
+  EXPECT_EQ(connections.idle_seconds, 15);
+  EXPECT_EQ(connections.age_seconds, 16);
+  EXPECT_EQ(connections.keepalive_seconds, 17);
+  EXPECT_EQ(connections.keepalive_timeout_seconds, 18);
+}
+
 TEST(Config, SeveralAddressesAndSmallTimes) {
   const CommandLine line = Parse({"--grpc", "127.0.0.1:0,unix:/run/attnd.sock", "--grpc=[::1]:7",
                                   "--spin", "200us", "--undeclared-bytes", "1MiB"});

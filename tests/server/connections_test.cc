@@ -103,6 +103,47 @@ TEST_F(ConnectionsTest, LimitsInTotalAndOfAClient) {
   EXPECT_EQ(connections.counts().accepted, 4);
 }
 
+TEST_F(ConnectionsTest, ThePlaceOfOneThatWasClosedIsFreeAgain) {
+  Connections connections({.total = 3, .per_client = 2});
+  std::vector<Pair> pairs;
+  const auto add = [&] {
+    pairs.push_back(Connect(listener_));
+    return connections.Add(DescribeConnection(pairs.back().ours));
+  };
+  EXPECT_TRUE(add().ok());
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(add().ok()) << i;
+    EXPECT_TRUE(absl::IsResourceExhausted(add())) << i;
+    connections.Remove(pairs[pairs.size() - 2].ours);
+  }
+  EXPECT_EQ(connections.counts().open, 1);
+}
+
+TEST(Connections, ANumberThatIsGivenAgainIsAnotherConnection) {
+  Connections connections({.total = 8, .per_client = 1});
+  for (const char* client : {"ipv4:10.0.0.1", "ipv4:10.0.0.2", "ipv4:10.0.0.1"}) {
+    auto connection = std::make_shared<Connection>();
+    connection->fd = 901;
+    connection->client = client;
+    EXPECT_TRUE(connections.Add(connection).ok()) << client;
+    EXPECT_EQ(connections.Find("fd:901")->client, client);
+    EXPECT_EQ(connections.counts().open, 1);
+  }
+}
+
+TEST_F(ConnectionsTest, AsManyInTotalAsItSays) {
+  Connections connections({.total = 2, .per_client = 8});
+  std::vector<Pair> pairs;
+  for (int i = 0; i < 3; ++i) pairs.push_back(Connect(listener_));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(connections.Add(DescribeConnection(pairs[i].ours)).ok()) << i;
+  }
+  EXPECT_EQ(
+      connections.Add(DescribeConnection(pairs[2].ours)),
+      absl::ResourceExhaustedError("connection: this server has 2 already, which is its limit"));
+  EXPECT_EQ(connections.counts().open, 2);
+}
+
 TEST_F(ConnectionsTest, OneThatWasClosedIsForgotten) {
   Connections connections({.total = 8, .per_client = 8});
   Pair pair = Connect(listener_);

@@ -1,28 +1,15 @@
 // A lane on the real engine, which the test runs itself.
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "server/lane.h"
-#include "tests/server/fake_clock.h"
 #include "tests/server/puppet_method.h"
+#include "tests/server/task_fixture.h"
 
 namespace attnd {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using namespace std::chrono_literals;
 
 struct Answer {
   int count = 0;
@@ -75,17 +62,14 @@ class LaneTest : public testing::Test {
 
   std::unique_ptr<Task> Make(const std::string& name, std::shared_ptr<const Plan> plan,
                              std::shared_ptr<Payload> payload) {
-    auto task = std::make_unique<Task>();
-    task->plan = std::move(plan);
+    std::unique_ptr<Task> task = NewTask(std::move(plan), clock_, /*charged_bytes=*/1000);
     for (const auto& [tensor, unused] : payload->bytes) {
       task->payloads[tensor] = payload->SpansOf(tensor);
     }
     task->payload_owner = std::move(payload);
-    task->admitted = clock_.Now();
-    task->cancelled = std::make_shared<std::atomic<bool>>(false);
-    task->charged_bytes = 1000;
     task->done = [this, name](absl::Status status, std::vector<Result> results,
                               const Phases& phases) {
+      const MutexLock lock(&answers_mu_);
       Answer& answer = answers_[name];
       answer = {answer.count + 1, std::move(status), std::move(results), phases,
                 lane_->input_bytes()};
@@ -140,7 +124,8 @@ class LaneTest : public testing::Test {
   Metrics metrics_{
       {.version = "0", .device = "cpu", .peak_flops = 1e6, .methods = {"local", "softmax"}}};
   std::optional<Batcher> batcher_;
-  std::map<std::string, Answer> answers_;
+  Mutex answers_mu_;
+  std::map<std::string, Answer> answers_;  // a test reads it when no lane runs
   std::optional<Lane> lane_;
 };
 

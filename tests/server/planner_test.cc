@@ -61,6 +61,16 @@ TEST_F(PlannerTest, OneClientHasHalfOfThePlaces) {
   EXPECT_EQ(ran_.size(), 6u);
 }
 
+TEST_F(PlannerTest, APlaceComesBackWithItsJob) {
+  ASSERT_TRUE(planner_.Start().ok());
+  for (int round = 0; round < 3; ++round) {
+    for (const char* name : {"1", "2", "3"}) EXPECT_TRUE(Submit(name, "a").ok()) << round;
+    while (planner_.waiting() > 0) std::this_thread::yield();
+  }
+  planner_.Close();
+  EXPECT_EQ(ran_.size(), 9u);
+}
+
 TEST_F(PlannerTest, CloseStopsWhatRunsAndAnswersWhatWaits) {
   ASSERT_TRUE(planner_.Start().ok());
   std::promise<void> began;

@@ -52,6 +52,15 @@ TEST_F(PredictionsTest, StaysWithinItsBounds) {
   EXPECT_NEAR(predictions_.Likely(plan_), 2 * Predictions::kLeast, 1e-6);
 }
 
+// The shortest whose ratio can make it long enough to tell.
+TEST_F(PredictionsTest, TheRatioCountsForShortRequestsToo) {
+  for (int i = 0; i < 100; ++i) predictions_.Learn(plan_, 1, 1e6);
+  plan_.seconds = Predictions::kShort / Predictions::kMost;
+  EXPECT_NEAR(predictions_.Likely(plan_), Predictions::kShort, 1e-6);
+  plan_.seconds /= 2;
+  EXPECT_DOUBLE_EQ(predictions_.Likely(plan_), Predictions::kShort / Predictions::kMost / 2);
+}
+
 TEST_F(PredictionsTest, RunsThatAreTooShortToTellAreIgnored) {
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, 1e-6, 1e-3);
   EXPECT_DOUBLE_EQ(predictions_.Likely(plan_), 2);

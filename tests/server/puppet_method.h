@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/mutex.h"
 #include "kernels/engine.h"
 
 namespace attnd {
@@ -25,7 +26,10 @@ class PuppetMethod final : public Method {
 
   Outputs Run(Ops& ops, const Inputs& in, const void*) const override {
     if (on_run) on_run();
-    batches.push_back(static_cast<int>(in.q.size()));
+    {
+      const MutexLock lock(&mu_);
+      batches.push_back(static_cast<int>(in.q.size()));
+    }
     std::vector<Shape> shapes;
     std::vector<Layout> layouts;
     for (size_t p = 0; p < in.q.size(); ++p) {
@@ -41,8 +45,8 @@ class PuppetMethod final : public Method {
     return outputs;
   }
 
-  // A plan for q [1,1,n,1] float32, the output has its shape.
-  std::shared_ptr<const Plan> MakePlan(int64_t n) const {
+  // A plan for q [1,1,n,1] float32, the output has its shape; `seconds` are predicted.
+  std::shared_ptr<const Plan> MakePlan(int64_t n, double seconds = 0) const {
     auto plan = std::make_shared<Plan>();
     const View q = DenseView(nullptr, DType::kF32, {1, 1, n, 1});
     plan->method = this;
@@ -52,13 +56,15 @@ class PuppetMethod final : public Method {
     plan->bucket = "puppet";
     plan->tokens = n;
     plan->flops = 1000.0 * static_cast<double>(n);
+    plan->seconds = seconds;
     return plan;
   }
 
   std::function<void()> on_run;
-  mutable std::vector<int> batches;  // sizes of the batches that ran
+  mutable std::vector<int> batches;  // sizes of the batches that ran, once no lane runs
 
  private:
+  mutable Mutex mu_;  // of batches
   MethodInfo info_;
 };
 

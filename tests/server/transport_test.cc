@@ -109,6 +109,8 @@ class TransportTest : public testing::Test {
     });
   }
 
+  void ExpectGivenUp(const char* method);
+
   Parked parked_;
   Health health_{{"test"}};
   std::unique_ptr<Transport> transport_;
@@ -198,26 +200,29 @@ TEST_F(TransportTest, OfTwoAnswersTheFirstCountsWhateverTheyAre) {
 }
 
 // A client that takes neither its answers nor leaves held their memory for ever.
-TEST_F(TransportTest, AnAnswerThatNobodyTakesIsGivenUp) {
+void TransportTest::ExpectGivenUp(const char* method) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  auto stream = client_->Open("/test/Triple", &context);
-  stream->Write(BytesOf(std::string(2 << 20, 'x')));
+  auto stream = client_->Open(method, &context);
+  stream->Write(BytesOf(std::string(16 << 20, 'x')));
   const TimePoint sent = std::chrono::steady_clock::now();
   const auto open_calls = [&] { return transport_->open_calls(); };
   WaitUntil([&] { return transport_->calls() == 1 && open_calls() == 1; });
   // The rest of it does not fit the window: 30 s and one for each MiB.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  transport_->CancelStalled(sent + std::chrono::seconds(29));
+  transport_->CancelStalled(sent + std::chrono::seconds(45));
   EXPECT_EQ(open_calls(), 1);
   WaitUntil([&] {
-    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(33));
+    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(47));
     return open_calls() == 0;
   });
   grpc::ByteBuffer message;
   while (stream->Read(&message)) continue;
   EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
 }
+
+TEST_F(TransportTest, AnAnswerThatNobodyTakesIsGivenUp) { ExpectGivenUp("/test/Echo"); }
+TEST_F(TransportTest, AMessageOfAStreamThatNobodyTakesIsGivenUp) { ExpectGivenUp("/test/Triple"); }
 
 // A call was found before it was whole: its weak pointer was copied while it was set. For the
 // thread sanitizer.

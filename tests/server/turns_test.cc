@@ -27,5 +27,67 @@ TEST(Turns, OneLongRequestCostsTheTurnsOfSecondsNotOfMinutes) {
   EXPECT_DOUBLE_EQ(long_one->served, Turns::kMostDebtSeconds);
 }
 
+// Its record was forgotten among those of idle clients, while its batch ran.
+TEST(Turns, AClientThatRunsIsRemembered) {
+  Turns turns;
+  Turns::Client* const runs = turns.Enter("runs");
+  turns.Begin(runs);
+  turns.Leave(runs);
+  for (size_t i = 0; i < 2 * Turns::kMostIdle; ++i) turns.Leave(turns.Enter(std::to_string(i)));
+  EXPECT_EQ(turns.Enter("runs"), runs);
+  turns.Leave(runs);
+  turns.End(runs, /*is_long=*/false);
+  EXPECT_EQ(runs->running, 0);
+  for (size_t i = 0; i < 2 * Turns::kMostIdle; ++i) turns.Leave(turns.Enter(std::to_string(i)));
+  EXPECT_LE(turns.size(), Turns::kMostIdle + 1);
+}
+
+TEST(Turns, WhoRunsHasNotPausedAndKeepsItsTurn) {
+  Turns turns;
+  Turns::Client* const runs = turns.Enter("runs");
+  turns.Take(runs, 0.25);
+  turns.Begin(runs);
+  turns.Leave(runs);
+  Turns::Client* const other = turns.Enter("other");
+  turns.Take(other, 1);
+  turns.Take(other, 1);
+  EXPECT_EQ(turns.Enter("runs"), runs);
+  EXPECT_DOUBLE_EQ(runs->served, 0.25);
+  turns.Leave(runs);
+  turns.End(runs, /*is_long=*/false);
+  // Now it has paused: the last one served began at 1.
+  EXPECT_DOUBLE_EQ(turns.Enter("runs")->served, 1);
+}
+
+TEST(Turns, LongBatchesAreCountedUntilTheyEnd) {
+  Turns turns;
+  Turns::Client* const client = turns.Enter("a");
+  turns.Begin(client);
+  turns.Begin(client);
+  client->running_long = 1;
+  turns.End(client, /*is_long=*/false);
+  EXPECT_EQ(client->running_long, 1);
+  turns.End(client, /*is_long=*/true);
+  EXPECT_EQ(client->running_long, 0);
+  EXPECT_EQ(client->running, 0);
+}
+
+TEST(Turns, TheLargestIsWhoWaitsMost) {
+  Turns turns;
+  EXPECT_EQ(turns.Largest(), nullptr);
+  Turns::Client* const one = turns.Enter("one");
+  turns.Leave(one);
+  EXPECT_EQ(turns.Largest(), nullptr);
+  turns.Enter("one");
+  Turns::Client* const two = turns.Enter("two");
+  turns.Enter("two");
+  EXPECT_EQ(turns.Largest(), two);
+  turns.Enter("one");
+  turns.Enter("one");
+  EXPECT_EQ(turns.Largest(), one);
+  EXPECT_EQ(turns.Waiting("two"), 2);
+  EXPECT_EQ(turns.Waiting("three"), 0);
+}
+
 }  // namespace
 }  // namespace attnd

@@ -1,0 +1,74 @@
+"""A planner that stands still: places to wait for it are bounded, and what waits can be called off.
+Nothing told of a request that was refused or given up there."""
+
+import grpc
+import pytest
+
+import stubs
+from helpers import eventually, refusals
+from long_work import open_channel
+from raw_http2 import SERVICE
+from stopped_thread import StoppedThread
+
+CODES = grpc.StatusCode
+# Too large a head for the polling thread; tensors without names, which are refused.
+LARGE_HEAD = b"\x1a\x00" * 10_000
+PLACES, OF_ONE_CLIENT = 256, 128
+
+
+@pytest.fixture
+def server(start_server):
+    return start_server()
+
+
+def start(channel, rpc, count, **options):
+    size = [("attnd-message-bytes", str(len(LARGE_HEAD)))]
+    call = channel.unary_unary(SERVICE + rpc)
+    return [call.future(LARGE_HEAD, metadata=size, **options) for _ in range(count)]
+
+
+def arrive(channel):
+    """Once another call of the connection is answered, the server has what was sent before."""
+    channel.unary_unary(SERVICE + "ServerInfo")(b"", timeout=30)
+
+
+def ended(server, rpc):
+    """Calls of the rpc by code."""
+    name = "attnd_calls_total"
+    codes = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED")
+    rpc = f"attn.v1.AttentionService/{rpc}"
+    counts = {code: server.metric(name, rpc=rpc, code=code) for code in codes}
+    return {code: count for code, count in counts.items() if count}
+
+
+@pytest.mark.parametrize("rpc", ["Forward", "Estimate"])
+def test_one_client_has_half_of_the_places(server, rpc):
+    extra = 40
+    with open_channel(server.target) as channel:
+        with StoppedThread(server.pid, "planner"):
+            calls = start(channel, rpc, OF_ONE_CLIENT + extra)
+            assert eventually(lambda: ended(server, rpc) == {"RESOURCE_EXHAUSTED": extra}, 30)
+        details = [call.details() for call in calls if call.code() == CODES.RESOURCE_EXHAUSTED]
+    waits = f"request: {OF_ONE_CLIENT} requests wait to be planned, {OF_ONE_CLIENT} of them from"
+    assert len(details) == extra and all(text.startswith(waits) for text in details)
+    assert [call.code() for call in calls].count(CODES.INVALID_ARGUMENT) == OF_ONE_CLIENT
+    if rpc == "Forward":
+        assert refusals(server) == {"queue_full": extra, "invalid": OF_ONE_CLIENT}
+
+
+@pytest.mark.parametrize("rpc", ["Forward", "Estimate"])
+def test_what_was_called_off_is_not_planned(server, rpc):
+    open_calls = {"name": "attnd_open_calls", "rpc": f"attn.v1.AttentionService/{rpc}"}
+    with open_channel(server.target) as channel:
+        with StoppedThread(server.pid, "planner"):
+            calls = start(channel, rpc, 3) + start(channel, rpc, 2, timeout=0.2)
+            assert eventually(lambda: server.metric(**open_calls) == 5)
+            arrive(channel)
+            assert eventually(lambda: calls[3].done() and calls[4].done())
+            for call in calls[:3]:
+                call.cancel()
+            arrive(channel)
+        assert eventually(lambda: server.metric(**open_calls) == 0)
+    if rpc == "Forward":
+        assert refusals(server) == {"cancelled": 3, "deadline": 2}
+    assert ended(server, rpc) == {"CANCELLED": 3, "DEADLINE_EXCEEDED": 2}

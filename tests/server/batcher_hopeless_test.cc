@@ -1,0 +1,82 @@
+// What cannot meet its deadline, by prediction, is refused; what may meet it is not.
+#include "tests/server/batcher_fixture.h"
+
+namespace attnd {
+namespace {
+
+TEST_F(BatcherTest, HopelessWorkIsRefusedWithItsFigures) {
+  Start({});
+  EXPECT_EQ(Submit({.name = "1", .deadline = 3000ms, .seconds = 1560}),
+            absl::DeadlineExceededError("request: the deadline must leave the predicted 1.56e+03 s "
+                                        "(0 s of them for requests ahead), got 3 s"));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
+  EXPECT_TRUE(Submit({.name = "2", .deadline = 3000ms, .seconds = 2.9}).ok());
+  // Of the same client, with an earlier deadline.
+  EXPECT_EQ(Submit({.name = "3", .deadline = 4000ms, .seconds = 2}),
+            absl::DeadlineExceededError("request: the deadline must leave the predicted 4.9 s "
+                                        "(2.9 s of them for requests ahead), got 4 s"));
+  // Goes first: its deadline is earlier.
+  EXPECT_TRUE(Submit({.name = "4", .deadline = 1000ms, .seconds = 0.5}).ok());
+  // Another client does not wait for it.
+  EXPECT_TRUE(Submit({.name = "5", .deadline = 4000ms, .seconds = 2, .client = "b"}).ok());
+  EXPECT_EQ(refusals_.size(), 2u);
+}
+
+TEST_F(BatcherTest, WhatWaitsAheadRefusesBeforeARequestIsRead) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
+  ASSERT_TRUE(Submit({.name = "2", .bucket = "b", .priority = 5, .seconds = 30}).ok());
+  const TimePoint in_1s = clock_.Now() + 1s;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, in_1s)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 0, in_1s)));
+  EXPECT_TRUE(batcher_->Admit("b", 100, in_1s).ok());
+  EXPECT_TRUE(batcher_->Admit("a", 0, TimePoint::max()).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("c", 100, clock_.Now())));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline, Refusal::kDeadline, Refusal::kDeadline));
+}
+
+TEST_F(BatcherTest, WhoeverRunsInTheLastPlaceIsAheadOfEverybody) {
+  Start({.max_running = 1});
+  ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("1"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 100, clock_.Now() + 10s)));
+  EXPECT_TRUE(batcher_->Admit("b", 100, clock_.Now() + 31s).ok());
+}
+
+TEST_F(BatcherTest, WhatBecomesHopelessInTheQueueIsNotHandedOut) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "1", .deadline = 3000ms, .seconds = 2}).ok());
+  clock_.Advance(1500ms);
+  EXPECT_THAT(Pull(), IsEmpty());
+  EXPECT_THAT(answers_, ElementsAre("1 DEADLINE_EXCEEDED"));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
+}
+
+// Half of the predicted seconds may do until something is known of its kind.
+TEST_F(BatcherTest, WhatMayBeQuickerThanPredictedIsTried) {
+  const Predictions predictions;
+  Start({.predictions = &predictions});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Submit({.name = "1", .deadline = 999ms, .seconds = 2})));
+  ASSERT_TRUE(Submit({.name = "2", .deadline = 1001ms, .seconds = 2}).ok());
+  EXPECT_THAT(Pull(), ElementsAre("2"));
+  EXPECT_DOUBLE_EQ(batch_.seconds, 2);
+  // What waits ahead may be quicker, too.
+  ASSERT_TRUE(Submit({.name = "3", .priority = 1, .seconds = 2}).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, clock_.Now() + 999ms)));
+  EXPECT_TRUE(batcher_->Admit("a", 0, clock_.Now() + 1001ms).ok());
+}
+
+TEST_F(BatcherTest, WhatWasLearnedDecides) {
+  Predictions predictions;
+  Plan kind;
+  for (int i = 0; i < 100; ++i) predictions.Learn(kind, /*predicted=*/1, /*measured=*/3);
+  Start({.predictions = &predictions});
+  // 3 s likely, 0.8 of them for sure.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Submit({.name = "1", .deadline = 2390ms, .seconds = 1})));
+  ASSERT_TRUE(Submit({.name = "2", .deadline = 2410ms, .seconds = 1}).ok());
+  EXPECT_THAT(Pull(), ElementsAre("2"));
+  EXPECT_NEAR(batch_.seconds, 3, 1e-6);
+}
+
+}  // namespace
+}  // namespace attnd

@@ -1,0 +1,64 @@
+// What lanes teach about predictions.
+#include <cmath>
+
+#include "tests/server/lane_fixture.h"
+
+namespace attnd {
+namespace {
+
+class LaneLearnTest : public LaneTest {
+ protected:
+  LaneLearnTest() {
+    lane_.emplace(Lane::Parts{.engine = engine_.get(),
+                              .batcher = &*batcher_,
+                              .metrics = &metrics_,
+                              .clock = &clock_,
+                              .predictions = &predictions_,
+                              .threads = 2});
+  }
+  std::unique_ptr<Task> MakePredicted(const std::string& name, float first) {
+    std::unique_ptr<Task> task = MakePuppet(name, first);
+    task->plan = puppet_.MakePlan(4, /*seconds=*/0.01);
+    return task;
+  }
+  // What a second of this kind is taken for.
+  static double Ratio(const Predictions& predictions, const Plan& kind) {
+    return predictions.Likely(kind) / kind.seconds;
+  }
+
+  Predictions predictions_;
+};
+
+TEST_F(LaneLearnTest, ABatchTeachesTheRatioOfItsSeconds) {
+  const std::shared_ptr<const Plan> kind = puppet_.MakePlan(4, 1);
+  puppet_.on_run = [this] { clock_.Advance(80ms); };
+  Run(MakePredicted("a", 1), MakePredicted("b", 1));
+  // A quarter of the way from 1 to 80 ms / (10 ms + 10 ms), as logarithms.
+  EXPECT_NEAR(Ratio(predictions_, *kind), std::pow(4, 0.25), 1e-9);
+
+  // What fails teaches nothing, and what it followed not again.
+  Run(MakePredicted("bad", PuppetMethod::kBad));
+  EXPECT_FALSE(answers_["bad"].status.ok());
+  EXPECT_NEAR(Ratio(predictions_, *kind), std::pow(4, 0.25), 1e-9);
+}
+
+// The time of the day, in which others had their share, was taken for that of the run.
+TEST_F(LaneLearnTest, BesideOthersTheTimeOfItsThreadsTeaches) {
+  std::unique_ptr<Task> other = MakePuppet("other", 1);
+  ASSERT_TRUE(batcher_->Submit(other).ok());
+  const Batcher::Batch beside = batcher_->TryPull();
+  ASSERT_EQ(beside.tasks.size(), 1u);
+  // What runs for longer than predicted lets others start.
+  clock_.Advance(10s);
+  std::unique_ptr<Task> task = MakeReal("real", "softmax", 8, 2048, 64, 0.1F);
+  const std::shared_ptr<const Plan> plan = task->plan;
+  ASSERT_GT(plan->seconds, 2 * Predictions::kShort);
+  // The clock stands still: by it the run takes no time at all.
+  Run(std::move(task));
+  batcher_->Ended(beside.run);
+  ASSERT_TRUE(answers_["real"].status.ok()) << answers_["real"].status;
+  EXPECT_GT(Ratio(predictions_, *plan), std::pow(Predictions::kLeast, 0.25) + 0.01);
+}
+
+}  // namespace
+}  // namespace attnd
