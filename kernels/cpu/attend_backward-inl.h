@@ -138,7 +138,11 @@ inline void ShareOfKeys::RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h
     Zero(keys_[i].m.dv, kTile);
   }
   for (int64_t h = h_begin; h < h_end; ++h) RunHead(tiles, h);
-  for (size_t i = 0; i < tiles.size(); ++i) StoreKeys(keys_[i], tiles[i]);
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    // Rows far apart are pages that the system clears first: a tile may take ten milliseconds.
+    if (CheckPoint()) return;
+    StoreKeys(keys_[i], tiles[i]);
+  }
 }
 
 inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
