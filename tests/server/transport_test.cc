@@ -204,16 +204,16 @@ void TransportTest::ExpectGivenUp(const char* method) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   auto stream = client_->Open(method, &context);
-  stream->Write(BytesOf(std::string(16 << 20, 'x')));
+  stream->Write(BytesOf(std::string(4 << 20, 'x')));
   const TimePoint sent = std::chrono::steady_clock::now();
   const auto open_calls = [&] { return transport_->open_calls(); };
   WaitUntil([&] { return transport_->calls() == 1 && open_calls() == 1; });
   // The rest of it does not fit the window: 30 s and one for each MiB.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  transport_->CancelStalled(sent + std::chrono::seconds(45));
+  transport_->CancelStalled(sent + std::chrono::seconds(33));
   EXPECT_EQ(open_calls(), 1);
   WaitUntil([&] {
-    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(47));
+    transport_->CancelStalled(std::chrono::steady_clock::now() + std::chrono::seconds(35));
     return open_calls() == 0;
   });
   grpc::ByteBuffer message;
