@@ -2,7 +2,7 @@
 #pragma once
 
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "kernels/core/mutex.h"
 #include "kernels/engine.h"
@@ -10,9 +10,10 @@
 namespace attnd {
 
 // A plan predicts seconds from what the machine can do at its best; what really runs differs by a
-// factor that depends on the method. It is learned for each method and direction as a smoothed
-// ratio measured/predicted, within kLeast..kMost: one outlier moves it by a quarter (of its
-// logarithm) at most. Without a measurement it is 1.
+// factor that depends on the method. It is learned for each method, direction and order of
+// magnitude of the plan's seconds, so that many short requests which their plans misjudge say
+// nothing of a long one: as a smoothed ratio measured/predicted, within kLeast..kMost. One outlier
+// moves it by a quarter (of its logarithm) at most. Without a measurement it is 1.
 //
 // Thread safe.
 class Predictions {
@@ -39,7 +40,8 @@ class Predictions {
     double log_ratio = 0;
     int measured = 0;
   };
-  using Kind = std::pair<const Method*, Direction>;
+  using Kind = std::tuple<const Method*, Direction, int>;
+  static Kind KindOf(const Plan& plan);
 
   mutable Mutex mu_;
   std::map<Kind, Learned> learned_ ATTND_GUARDED_BY(mu_);
