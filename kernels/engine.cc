@@ -5,6 +5,7 @@
 #include <new>
 
 #include "absl/strings/str_join.h"
+#include "kernels/core/fresh_memory.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/ops/pattern_cache_bytes.h"
@@ -156,7 +157,7 @@ absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, con
 }
 
 // The dry run: what comes out, and what it takes.
-absl::Status Predict(Backend& backend, RunControl* control, Plan* plan) {
+absl::Status Predict(Backend& backend, int64_t retained_bytes, RunControl* control, Plan* plan) {
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, view] : plan->tensors) {
     View without_data = view;
@@ -182,7 +183,9 @@ absl::Status Predict(Backend& backend, RunControl* control, Plan* plan) {
   // A backward is credited with its gradients, not with the forward that it has to repeat.
   plan->flops =
       plan->direction == Direction::kBackward ? work.flops - run->forward_flops : work.flops;
-  plan->seconds = work.seconds;
+  // What is kept for reuse serves the rest; half of it, since it is in pieces of other sizes.
+  const int64_t fresh = std::max<int64_t>(0, plan->workspace_bytes - retained_bytes / 2);
+  plan->seconds = work.seconds + static_cast<double>(fresh) / FreshBytesPerSecond();
   return absl::OkStatus();
 }
 
@@ -247,12 +250,17 @@ struct Engine::Impl {
   // Order matters: the pool outlives what the backend may hold of it.
   BufferPool pool;
   PatternCache patterns;
+  const int64_t retain_bytes;
   const bool keep_plans;
   PlanCache plans;
   std::unique_ptr<Backend> backend;
 
   explicit Impl(const Options& options)
-      : pool(options.retain_bytes, options.poison_memory), keep_plans(options.keep_plans) {}
+      : pool(options.retain_bytes, options.poison_memory),
+        retain_bytes(options.retain_bytes),
+        keep_plans(options.keep_plans) {
+    FreshBytesPerSecond();  // measured while nothing runs
+  }
 
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call, RunControl* control);
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
@@ -312,7 +320,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   plan->shape = ShapeOf(plan->tensors);
   plan->bucket = BucketOf(*plan, call.options);
   plan->host_bytes = BytesOf(call.options);
-  ATTND_RETURN_IF_ERROR(Predict(*backend, control, plan.get()));
+  ATTND_RETURN_IF_ERROR(Predict(*backend, retain_bytes, control, plan.get()));
   if (!key.empty()) plans.Add(std::move(key), plan);
   return std::shared_ptr<const Plan>(std::move(plan));
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "kernels/core/fresh_memory.h"
 #include "kernels/engine.h"
 
 namespace attnd::testing {
@@ -116,6 +117,25 @@ TEST_F(PlanLimits, WorkGrowsWithHeads) {
     EXPECT_GT(two->seconds, 1.5 * one->seconds);
     EXPECT_LT(two->seconds, 2.5 * one->seconds);
   });
+}
+
+// 144 KB that make 0.5 GB were planned as 10 ms and took a second: four of them held all lanes.
+TEST_F(PlanLimits, MemoryThatIsNotThereYetTakesItsTime) {
+  const auto seconds_of = [](int64_t N, int64_t* bytes) {
+    Call call{.method = "softmax"};
+    call.tensors["q"] = DenseView(nullptr, DType::kF32, {1, 1, N, 1});
+    call.tensors["k"] = DenseView(nullptr, DType::kF32, {1, 1, 1, 1});
+    call.tensors["v"] = DenseView(nullptr, DType::kF32, {1, 1, 1, 4096});
+    const auto plan = MakePlan(call);
+    *bytes = plan->workspace_bytes;
+    return plan->seconds;
+  };
+  const int64_t retained = Engine::Options{}.retain_bytes;
+  int64_t few = 0, many = 0;
+  const double little = seconds_of(1000, &few), much = seconds_of(32000, &many);
+  EXPECT_LT(few, retained / 2);
+  EXPECT_GE(much, static_cast<double>(many - retained / 2) / FreshBytesPerSecond());
+  EXPECT_LT(little, static_cast<double>(few) / FreshBytesPerSecond());
 }
 
 TEST_F(PlanLimits, AStoppedPlanIsCancelled) {
