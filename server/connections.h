@@ -35,7 +35,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
   // What its calls may still receive, and what has been received for them, frames and headers
   // included. Written by the polling thread.
   mutable std::atomic<int64_t> expected{0}, taken{0};
-  // Bytes of messages that were begun to be sent on it.
+  // Bytes of messages that were begun to be sent on it, with kCallBytes for each.
   mutable std::atomic<int64_t> sent{0};
   mutable std::atomic<int64_t> calls{0}, ended{0};  // arrived and ended so far
   mutable std::atomic<bool> is_suspected{false};    // of a flood that is not looked into yet
@@ -56,6 +56,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
     ended.fetch_add(1, std::memory_order_relaxed);
     streams->Add(-1);
   }
+  void Sends(int64_t bytes) const { sent.fetch_add(bytes + kCallBytes, std::memory_order_relaxed); }
   // `bytes` of what was expected are here, or do not come any more.
   void Settle(int64_t was_expected, int64_t bytes) const {
     // A frame of HTTP/2 has nine bytes beside its data, a call some headers.

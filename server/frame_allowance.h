@@ -69,7 +69,8 @@ class FrameAllowance {
   // A call: its (small) message, its reset, updates of both windows.
   static constexpr int64_t kSmallOfStream = 4;
   // Libraries send an update of the windows of stream and connection for 16 KiB or more, gRPC for
-  // Go with a ping: one for 4 KiB is enough.
+  // Go with a ping: one for 4 KiB is enough. Small answers count as 8 KiB (Connection::Sends), so
+  // that a stream of small requests earns what it needs.
   static constexpr int64_t kBytesOfSmall = 4 << 10;
   // 4 GiB, so that large replies, counted when they begin to leave, bring what they need; at once
   // they cost the polling thread a tenth of a second.

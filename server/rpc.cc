@@ -223,7 +223,7 @@ void Rpc::Reply(const grpc::ByteBuffer& reply) {
 
 void Rpc::StartsSending(const grpc::ByteBuffer& message) {
   const auto bytes = static_cast<int64_t>(message.Length());
-  if (connection_ != nullptr) connection_->sent.fetch_add(bytes, std::memory_order_relaxed);
+  if (connection_ != nullptr) connection_->Sends(bytes);
   const std::chrono::seconds patience(30 + (bytes >> 20));
   send_by_.store(std::chrono::steady_clock::now() + patience, std::memory_order_relaxed);
 }

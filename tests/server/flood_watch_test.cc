@@ -159,6 +159,16 @@ TEST_F(FloodWatchTest, FramesThatCarryNothingAreBounded) {
   EXPECT_TRUE(watch_.is_cut_off());
 }
 
+TEST_F(FloodWatchTest, AStreamOfSmallRequestsMayGoOn) {
+  Open(1);
+  const std::string message = Frame(0, 1, std::string("\0\0\0\0\1x", 6));
+  for (int i = 0; i < 1000000; ++i) {
+    connection_->Sends(10);
+    ASSERT_TRUE(Read(message)) << i;
+    connection_->Settle(0, 6);
+  }
+}
+
 // Each connection is within its own limit.
 TEST_F(FloodWatchTest, StreamsOfAllConnectionsOfAClientAreBounded) {
   std::vector<std::shared_ptr<Connection>> connections;
