@@ -41,8 +41,8 @@ struct FrameCounts {
 // What all connections of a client share, so that neither more of them nor another one after each
 // that is cut off brings more. Thread safe.
 //
-// Each such frame costs gRPC 0.1 to 1 us on the only polling thread (GOAWAY 4): both rates together
-// take less than a hundredth of it.
+// Such a frame costs gRPC 0.1 to 1 us on the only polling thread: both rates together take about a
+// hundredth of it.
 class SharedFrames {
  public:
   static constexpr double kControl = 1000, kSmall = 10000;  // at once, and again each second
@@ -73,7 +73,7 @@ class FrameAllowance {
   // that a stream of small requests earns what it needs.
   static constexpr int64_t kBytesOfSmall = 4 << 10;
   // 4 GiB, so that large replies, counted when they begin to leave, bring what they need; at once
-  // they cost the polling thread a tenth of a second.
+  // they cost the polling thread some tenths of a second.
   static constexpr int64_t kMostEarned = 1 << 20;
 
   // `streams` were opened, `bytes` sent or received, since the last call.

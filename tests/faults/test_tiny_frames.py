@@ -64,11 +64,14 @@ class Floods:
 @pytest.mark.parametrize("name", FLOODS)
 def test_the_server_has_time_for_others(start_server, name):
     server = start_server()
+
+    def cut_off():
+        return server.metric("attnd_connections_cut_off_total")
+
     with attnd.Client(server.target, timeout=60) as client:
         client.health()
         floods = Floods(server.target, FLOODS[name])
         try:
-            cut_off = lambda: server.metric("attnd_connections_cut_off_total")  # noqa: E731
             assert eventually(lambda: cut_off() >= 2 * CONNECTIONS, 30)
             slowest_health(client, tries=5)
             # None of those who were cut off brought its successor a new allowance.
