@@ -21,6 +21,11 @@ namespace {
 
 constexpr std::chrono::milliseconds kSweepPause{10};
 
+// A client that has left is known for longer than its allowances take to be full again. Beyond so
+// many addresses nobody is: an attacker who has that many has their allowances anyway.
+constexpr std::chrono::seconds kMemory{5};
+constexpr size_t kMostClients = 1 << 14;
+
 // Both names of an IP address; an IPv4 address that came over an IPv6 socket is IPv4.
 void NameAfter(const sockaddr_storage& name, Connection* connection) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -127,8 +132,13 @@ absl::Status Connections::Add(std::shared_ptr<const Connection> connection) {
   connection->watch = std::make_unique<FloodWatch>(connection.get(), &watch_);
   if (fd >= by_fd_.size()) by_fd_.resize(fd + 1);
   Client& client = by_client_[connection->client];
-  if (client.connections++ == 0) client.streams = connection->streams;
+  if (client.streams == nullptr) {
+    client.streams = connection->streams;
+    client.frames = IsUnixClient(connection->client) ? unix_frames_ : connection->frames;
+  }
+  client.connections += 1;
   connection->streams = client.streams;
+  connection->frames = client.frames;
   client.streams->AddConnections(1);
   counts_.accepted += 1;
   counts_.open += 1;
@@ -144,7 +154,16 @@ void Connections::RemoveLocked(size_t fd) {
   gone->streams->AddConnections(-1);
   counts_.open -= 1;
   const auto found = by_client_.find(gone->client);
-  if (--found->second.connections == 0) by_client_.erase(found);
+  if (--found->second.connections > 0) return;
+  found->second.left_at = std::chrono::steady_clock::now();
+  if (IsUnixClient(gone->client) || by_client_.size() > kMostClients) by_client_.erase(found);
+}
+
+void Connections::ForgetClients() {
+  const auto known_since = std::chrono::steady_clock::now() - kMemory;
+  std::erase_if(by_client_, [&](const auto& entry) {
+    return entry.second.connections == 0 && entry.second.left_at < known_since;
+  });
 }
 
 void Connections::Remove(int fd) {
@@ -166,6 +185,7 @@ void Connections::SweepLocked() {
   for (size_t fd = 0; fd < by_fd_.size(); ++fd) {
     if (by_fd_[fd] != nullptr && !by_fd_[fd]->is_open()) RemoveLocked(fd);
   }
+  ForgetClients();
 }
 
 Connections::Counts Connections::counts() const {

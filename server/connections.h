@@ -35,6 +35,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
   // What its calls may still receive, and what has been received for them, frames and headers
   // included. Written by the polling thread.
   mutable std::atomic<int64_t> expected{0}, taken{0};
+  // Bytes of messages that were begun to be sent on it, with kCallBytes for each.
+  mutable std::atomic<int64_t> sent{0};
   mutable std::atomic<int64_t> calls{0}, ended{0};  // arrived and ended so far
   mutable std::atomic<bool> is_suspected{false};    // of a flood that is not looked into yet
   mutable int late_calls = 0;  // polling thread only: ended unread, whose bytes may still arrive
@@ -42,6 +44,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
 
   // Of all connections of its client; from Connections::Add on.
   mutable std::shared_ptr<ClientStreams> streams = std::make_shared<ClientStreams>();
+  // Of its client too; those of all Unix sockets together.
+  mutable std::shared_ptr<SharedFrames> frames = std::make_shared<SharedFrames>();
   // Sees what is read from it; from then on, too.
   mutable std::unique_ptr<FloodWatch> watch;
 
@@ -52,6 +56,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
     ended.fetch_add(1, std::memory_order_relaxed);
     streams->Add(-1);
   }
+  void Sends(int64_t bytes) const { sent.fetch_add(bytes + kCallBytes, std::memory_order_relaxed); }
   // `bytes` of what was expected are here, or do not come any more.
   void Settle(int64_t was_expected, int64_t bytes) const {
     // A frame of HTTP/2 has nine bytes beside its data, a call some headers.
@@ -105,16 +110,21 @@ class Connections {
   void OnCutOff(const Connection& connection, absl::string_view reason);
   void SweepLocked() ATTND_REQUIRES(mu_);
   void RemoveLocked(size_t fd) ATTND_REQUIRES(mu_);
+  void ForgetClients() ATTND_REQUIRES(mu_);
 
   const Limits limits_;
   const FloodWatch::Options watch_;
   mutable Mutex mu_;
   std::vector<std::shared_ptr<const Connection>> by_fd_ ATTND_GUARDED_BY(mu_);
+  // Is kept for a while without connections: what it has used up does not come back with the next.
   struct Client {
     int connections = 0;
     std::shared_ptr<ClientStreams> streams;
+    std::shared_ptr<SharedFrames> frames;
+    std::chrono::steady_clock::time_point left_at;  // if it has none
   };
   std::map<std::string, Client> by_client_ ATTND_GUARDED_BY(mu_);
+  const std::shared_ptr<SharedFrames> unix_frames_ = std::make_shared<SharedFrames>();
   Counts counts_ ATTND_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point last_sweep_ ATTND_GUARDED_BY(mu_);
 };

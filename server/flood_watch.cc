@@ -58,7 +58,8 @@ bool FloodWatch::OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept {
 
 // What is wrong with the frames, or nothing.
 absl::string_view FloodWatch::Walk(std::span<const iovec> pieces, int64_t bytes) {
-  const int64_t streams = frames_.streams();
+  const FrameCounts frames = frames_.frames();
+  const int64_t streams = frames_.streams(), all_bytes = bytes;
   absl::string_view reason;
   for (size_t i = 0; bytes > 0 && reason.empty(); ++i) {
     const int64_t part = std::min<int64_t>(bytes, static_cast<int64_t>(pieces[i].iov_len));
@@ -66,8 +67,23 @@ absl::string_view FloodWatch::Walk(std::span<const iovec> pieces, int64_t bytes)
         {static_cast<const std::byte*>(pieces[i].iov_base), static_cast<size_t>(part)});
     bytes -= part;
   }
-  connection_->streams->Add(frames_.streams() - streams);
+  const int64_t opened = frames_.streams() - streams;
+  connection_->streams->Add(opened);
+  if (reason.empty() && HasTooManyFrames(frames, opened, all_bytes)) {
+    return "more frames that carry nothing than its calls need";
+  }
   return reason;
+}
+
+bool FloodWatch::HasTooManyFrames(const FrameCounts& before, int64_t streams, int64_t received) {
+  const FrameCounts& after = frames_.frames();
+  const int64_t sent = connection_->sent.load(std::memory_order_relaxed);
+  allowance_.Earn(streams, received + sent - std::exchange(sent_, sent));
+  const FrameCounts more = allowance_.TakeEarned(
+      {.control = after.control - before.control, .small = after.small - before.small});
+  // The clock is for those who need more: a small call does not look at it.
+  return !more.empty() &&
+         !allowance_.Take(more, connection_->frames.get(), std::chrono::steady_clock::now());
 }
 
 // What is wrong, or nothing.

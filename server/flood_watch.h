@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/core/mutex.h"
+#include "server/frame_allowance.h"
 #include "server/frame_walk.h"
 #include "server/socket_reads.h"
 
@@ -53,6 +54,7 @@ class ClientStreams {
 // - frames that FrameWalk refuses;
 // - streams that are open, or that no call has come of yet, beyond the limit of concurrent streams:
 //   a client that obeys it never has more;
+// - frames that carry nothing beyond FrameAllowance;
 // - its part, unless it is far below the mean, of streams of one client beyond kFullConnections
 //   times that limit: what they take of the memory is bounded;
 // - kMostAheadBytes more (and a small message of each stream without a call) before a flood was
@@ -94,6 +96,7 @@ class FloodWatch final : public SocketReader {
 
  private:
   absl::string_view Walk(std::span<const iovec> pieces, int64_t bytes);
+  bool HasTooManyFrames(const FrameCounts& before, int64_t streams, int64_t received);
   absl::string_view Check(std::span<const iovec> pieces, int64_t bytes);
   // Streams that no call has come of yet.
   int64_t WithoutCall() const;
@@ -104,6 +107,8 @@ class FloodWatch final : public SocketReader {
   const Options* const options_;
 
   FrameWalk frames_;
+  FrameAllowance allowance_;
+  int64_t sent_ = 0;  // that the allowance knows
   bool is_cut_off_ = false;
   int64_t lowest_ = 0;  // balance
   int64_t received_at_suspicion_ = 0;

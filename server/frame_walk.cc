@@ -6,7 +6,14 @@ namespace attnd {
 namespace {
 
 // RFC 9113.
-enum FrameType : uint8_t { kData = 0, kHeaders = 1, kReset = 3, kContinuation = 9 };
+enum FrameType : uint8_t {
+  kData = 0,
+  kHeaders = 1,
+  kReset = 3,
+  kPing = 6,
+  kWindowUpdate = 8,
+  kContinuation = 9
+};
 constexpr uint8_t kEndStream = 1, kEndHeaders = 4;
 constexpr int kPrefixBytes = 5;
 // Streams that were refused in the middle of a message leave it behind: the oldest go.
@@ -45,10 +52,31 @@ std::vector<int64_t> FrameWalk::other_messages() const {
   return sizes;
 }
 
+void FrameWalk::CountFrame(uint32_t stream) {
+  switch (head_[3]) {
+    case kData:
+      if (frame_left_ < kSmallDataBytes) frames_.small += 1;
+      break;
+    case kReset:
+    case kPing:
+    case kWindowUpdate:
+      frames_.small += 1;
+      break;
+    case kContinuation:  // bounded with its block
+      break;
+    case kHeaders:
+      if (stream > last_stream_) break;
+      [[fallthrough]];
+    default:
+      frames_.control += 1 + frame_left_ / kControlBytes;
+  }
+}
+
 absl::string_view FrameWalk::BeginFrame() {
   frame_left_ = head_[0] << 16 | head_[1] << 8 | head_[2];
   const uint32_t stream =
       static_cast<uint32_t>(head_[5] & 0x7f) << 24 | head_[6] << 16 | head_[7] << 8 | head_[8];
+  CountFrame(stream);
   switch (head_[3]) {
     case kHeaders:
       is_in_block_ = false;

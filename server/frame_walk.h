@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "server/frame_allowance.h"
 
 namespace attnd {
 
@@ -19,6 +20,7 @@ namespace attnd {
 // - It begins to keep the limit of concurrent streams when the client acknowledges it: streams() is
 //   for whoever keeps one.
 // - It makes room for a message of any size that is read: message_bytes() says what is on its way.
+// - It takes any number of frames that carry nothing: frames() counts them.
 //
 // Whatever else is wrong with the frames is left to gRPC. Cost: the head of each frame is looked
 // at; a message that fits one frame allocates nothing. Not thread safe.
@@ -26,11 +28,14 @@ class FrameWalk {
  public:
   static constexpr int64_t kMostBlockBytes = 64 << 10;
   static constexpr int kMostBlockFrames = 16;
+  static constexpr int64_t kSmallDataBytes = 256;
+  static constexpr int64_t kControlBytes = 128;  // ten settings have 60
 
   // The next bytes. Empty, or what is wrong; then it must not be called again.
   absl::string_view Take(std::span<const std::byte> bytes);
 
-  int64_t streams() const { return streams_; }  // that the client has opened so far
+  int64_t streams() const { return streams_; }           // that the client has opened so far
+  const FrameCounts& frames() const { return frames_; }  // so far
   // Size of the gRPC message that the last data frame belongs to; 0: that has ended.
   int64_t message_bytes() const { return current_.left > 0 ? current_.bytes : 0; }
   // The sizes of the messages of other streams that have begun. Those that the server refused
@@ -46,6 +51,7 @@ class FrameWalk {
     bool is_between() const { return prefix_size == 0 && left == 0; }
   };
 
+  void CountFrame(uint32_t stream);
   absl::string_view BeginFrame();
   absl::string_view BeginBlock(int64_t bytes, uint32_t stream, bool is_whole);
   void TakeData(std::span<const std::byte> bytes);
@@ -61,6 +67,7 @@ class FrameWalk {
   int64_t block_bytes_ = 0;
   int block_frames_ = 0;
 
+  FrameCounts frames_;
   uint32_t last_stream_ = 0;
   int64_t streams_ = 0;
 

@@ -222,7 +222,9 @@ void Rpc::Reply(const grpc::ByteBuffer& reply) {
 }
 
 void Rpc::StartsSending(const grpc::ByteBuffer& message) {
-  const std::chrono::seconds patience(30 + (message.Length() >> 20));
+  const auto bytes = static_cast<int64_t>(message.Length());
+  if (connection_ != nullptr) connection_->Sends(bytes);
+  const std::chrono::seconds patience(30 + (bytes >> 20));
   send_by_.store(std::chrono::steady_clock::now() + patience, std::memory_order_relaxed);
 }
 

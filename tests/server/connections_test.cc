@@ -131,6 +131,29 @@ TEST(Connections, ANumberThatIsGivenAgainIsAnotherConnection) {
   }
 }
 
+// Whoever came back after being cut off had a new allowance of streams and frames.
+TEST(Connections, AClientThatComesBackHasWhatItLeft) {
+  Connections connections({.total = 8, .per_client = 8});
+  const auto come = [&](const char* client) {
+    auto connection = std::make_shared<Connection>();
+    connection->fd = 901;
+    connection->client = client;
+    EXPECT_TRUE(connections.Add(connection).ok());
+    return connection;
+  };
+  const auto first = come("ipv4:10.0.0.1");
+  connections.Remove(901);
+  connections.Sweep();
+  const auto again = come("ipv4:10.0.0.1"), other = come("ipv4:10.0.0.2");
+  EXPECT_EQ(again->frames, first->frames);
+  EXPECT_EQ(again->streams, first->streams);
+  EXPECT_NE(other->frames, first->frames);
+  // Connections of Unix sockets take turns as clients of their own, but share frames.
+  const auto one = come("unix:1"), two = come("unix:2");
+  EXPECT_EQ(one->frames, two->frames);
+  EXPECT_NE(one->streams, two->streams);
+}
+
 TEST_F(ConnectionsTest, AsManyInTotalAsItSays) {
   Connections connections({.total = 2, .per_client = 8});
   std::vector<Pair> pairs;

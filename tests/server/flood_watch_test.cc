@@ -143,6 +143,32 @@ TEST_F(FloodWatchTest, CallsThatStayOpenAreBounded) {
   EXPECT_LT(more, 100000);
 }
 
+// 80 MiB of them came to gRPC before a limit did: two seconds on the polling thread.
+TEST_F(FloodWatchTest, FramesThatCarryNothingAreBounded) {
+  const std::string reason = "more frames that carry nothing than its calls need";
+  std::string some;
+  for (int i = 0; i < 1000; ++i) some += Frame(8, 0, "1234");
+  // What was sent to it, or by it, brings as many as libraries need.
+  connection_->sent += int64_t{1} << 30;
+  for (int i = 0; i < 260; ++i) ASSERT_TRUE(Read(some)) << i;
+  // None of a million more reaches gRPC, whatever time they take.
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += some;
+  EXPECT_FALSE(Read(std::move(many)));
+  EXPECT_EQ(reason_, reason);
+  EXPECT_TRUE(watch_.is_cut_off());
+}
+
+TEST_F(FloodWatchTest, AStreamOfSmallRequestsMayGoOn) {
+  Open(1);
+  const std::string message = Frame(0, 1, std::string("\0\0\0\0\1x", 6));
+  for (int i = 0; i < 1000000; ++i) {
+    connection_->Sends(10);
+    ASSERT_TRUE(Read(message)) << i;
+    connection_->Settle(0, 6);
+  }
+}
+
 // Each connection is within its own limit.
 TEST_F(FloodWatchTest, StreamsOfAllConnectionsOfAClientAreBounded) {
   std::vector<std::shared_ptr<Connection>> connections;

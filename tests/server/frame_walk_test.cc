@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -58,6 +59,28 @@ TEST(FrameWalk, CountsStreamsInAnyPieces) {
     EXPECT_EQ(walk.streams(), 3) << piece;
     EXPECT_EQ(walk.message_bytes(), 0);
   }
+}
+
+TEST(FrameWalk, CountsFramesThatCarryNothing) {
+  FrameWalk walk;
+  const auto counts = [&walk](const std::string& bytes) {
+    const FrameCounts before = walk.frames();
+    EXPECT_EQ(Walk(&walk, bytes, 5), "");
+    return std::pair(walk.frames().control - before.control, walk.frames().small - before.small);
+  };
+  using Pair = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(counts(Preface()), Pair(0, 0));
+  // SETTINGS, PRIORITY, GOAWAY and one that nobody knows; by their size, too.
+  EXPECT_EQ(counts(Frame(4, 0, 0) + Frame(4, 0, 0, std::string(60, 's'))), Pair(2, 0));
+  EXPECT_EQ(counts(Frame(4, 0, 0, std::string(16384, 's'))), Pair(129, 0));
+  EXPECT_EQ(counts(Frame(2, 0, 1, "12345") + Frame(7, 0, 0, "12345678") + Frame(99, 0, 0)),
+            Pair(3, 0));
+  EXPECT_EQ(counts(Frame(6, 0, 0, "12345678") + Frame(8, 0, 0, "1234") + Frame(3, 0, 1, "1234")),
+            Pair(0, 3));
+  EXPECT_EQ(counts(Frame(kHeaders, kEndHeaders, 1, "h")), Pair(0, 0));
+  EXPECT_EQ(counts(Frame(kHeaders, kEndHeaders, 1, "h")), Pair(1, 0));
+  EXPECT_EQ(counts(Frame(kData, 0, 1) + Frame(kData, 0, 1, std::string(255, 'd'))), Pair(0, 2));
+  EXPECT_EQ(counts(Frame(kData, 0, 1, std::string(256, 'd'))), Pair(0, 0));
 }
 
 TEST(FrameWalk, BlocksOfHeadersAreBounded) {
