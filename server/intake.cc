@@ -15,11 +15,15 @@ namespace {
 
 using std::chrono::seconds;
 
-// The part of the budget that no message takes before it is here: for requests whose messages need
-// no room, but whose work does.
+// The part of the budget that stays free beside what is read.
 constexpr int64_t kReservedPart = 16;
+// All but this part of the budget is what one message is charged at most. Twice what stays free
+// beside it, so that the largest is read while small requests are at work.
+constexpr int64_t kSparedPart = 8;
 // Clients that are remembered for messages that did not arrive.
 constexpr size_t kMostDistrusted = 4096;
+// More than a client has messages.
+constexpr int kLastRank = 1 << 30;
 // How long ago somebody may have found no room for room to count as short.
 constexpr seconds kShortage{3};
 
@@ -35,7 +39,7 @@ Intake::Intake(const Options& options, Budget* budget, const Clock* clock)
 int64_t Intake::NeedOf(const Entry& entry) const {
   if (!entry.is_declared) return std::min(entry.message_bytes, budget_->total() / 2);
   if (entry.message_bytes <= kFreeBytes) return 0;
-  return std::min(2 * entry.message_bytes, budget_->total() - budget_->total() / kReservedPart);
+  return std::min(2 * entry.message_bytes, budget_->total() - budget_->total() / kSparedPart);
 }
 
 absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
@@ -65,6 +69,7 @@ absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
   Serve();
   if (!entry.is_waiting) return absl::OkStatus();
   last_short_ = entry.since;
+  if (!IsDistrusted(entry)) trusted_short_ = {entry.since, entry.client};
   return entry.is_unary && waiting_unary_ > options_.max_waiting ? MakePlace(reader)
                                                                  : absl::OkStatus();
 }
@@ -96,18 +101,29 @@ absl::Status Intake::MakePlace(Reader* newcomer) {
   return absl::OkStatus();
 }
 
+// Undeclared messages share half of the budget, and so do those of distrusted clients.
+bool Intake::FitsItsPart(const Entry& entry) const {
+  const int64_t need = NeedOf(entry), part = budget_->total() / 2;
+  if (!entry.is_declared && undeclared_reading_ + need > part) return false;
+  if (!IsDistrusted(entry) || distrusted_reading_ + need <= part) return true;
+  return !trusted_short_.has_value() || trusted_short_->client == entry.client ||
+         clock_->Now() - trusted_short_->when >= kDistrust;
+}
+
 // Moves it to reading if there is room, and tells it.
 bool Intake::TryStart(Reader* reader, Entry* entry) {
   const int64_t need = NeedOf(*entry);
-  if (!entry->is_declared && undeclared_reading_ + need > budget_->total() / 2) return false;
+  if (need > 0 && !FitsItsPart(*entry)) return false;
   // First what may find no memory.
   int* const reads = need > 0 ? &reads_by_client_[entry->client] : nullptr;
-  std::optional<Budget::Share> share = budget_->TakeOrWait(need);
+  std::optional<Budget::Share> share = budget_->TakeOrWait(need, budget_->total() / kReservedPart);
   if (!share.has_value()) {
     if (reads != nullptr && *reads == 0) reads_by_client_.erase(entry->client);
     return false;
   }
   if (!entry->is_declared) undeclared_reading_ += need;
+  entry->is_distrusted = IsDistrusted(*entry);
+  if (entry->is_distrusted) distrusted_reading_ += need;
   if (entry->is_waiting) StopWaiting(*entry);
   entry->is_waiting = false;
   entry->since = clock_->Now();
@@ -122,7 +138,7 @@ void Intake::StopWaiting(const Entry& entry) {
 }
 
 bool Intake::HasPrecedence(const Entry& entry) const {
-  return entry.passed >= kMostPasses && !gave_up_.contains(entry.client);
+  return entry.passed >= kMostPasses && !IsDistrusted(entry);
 }
 
 // Who waits, the first to be served first.
@@ -132,7 +148,8 @@ std::vector<Intake::Reader*> Intake::Turns() const {
   for (Reader* reader : waiting_) {
     const Entry& entry = entries_.at(reader);
     const int rank = ahead[entry.client]++;
-    ranks.emplace_back(HasPrecedence(entry) ? -1 : rank, reader);
+    const int last = IsDistrusted(entry) ? kLastRank : 0;
+    ranks.emplace_back(HasPrecedence(entry) ? -1 : last + rank, reader);
   }
   std::stable_sort(ranks.begin(), ranks.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -157,7 +174,7 @@ void Intake::Serve() {
       waiting_.erase(std::find(waiting_.begin(), waiting_.end(), reader));
       // The first one alone, so that those that wait gain precedence one after the other.
       if (!blocked.empty()) blocked.front()->passed += 1;
-    } else if (entry.is_declared && !gave_up_.contains(entry.client)) {
+    } else if (entry.is_declared && !IsDistrusted(entry)) {
       blocked.push_back(&entry);
     }
   }
@@ -177,6 +194,7 @@ void Intake::Remove(Entries::iterator it) {
     StopWaiting(entry);
   } else {
     if (!entry.is_declared) undeclared_reading_ -= NeedOf(entry);
+    if (entry.is_distrusted) distrusted_reading_ -= NeedOf(entry);
     if (NeedOf(entry) > 0) {
       const auto reads = reads_by_client_.find(entry.client);
       if (--reads->second == 0) reads_by_client_.erase(reads);
@@ -216,6 +234,16 @@ absl::Status Intake::CheckProgress(const Reader& reader, Entry* entry, TimePoint
 void Intake::Sweep() {
   const TimePoint now = clock_->Now();
   std::erase_if(gave_up_, [now](const auto& one) { return now - one.second > kDistrust; });
+  if (is_short_of_work_.exchange(false)) {
+    last_short_ = now;
+    trusted_short_ = {now, ""};
+  }
+  for (Reader* reader : waiting_) {
+    const Entry& entry = entries_.at(reader);
+    if (IsDistrusted(entry)) continue;
+    trusted_short_ = {now, entry.client};
+    break;
+  }
   const bool is_short =
       !waiting_.empty() || (last_short_.has_value() && now - *last_short_ < kShortage);
   std::vector<std::pair<Reader*, absl::Status>> overdue;
@@ -234,6 +262,8 @@ void Intake::Sweep() {
     Remove(found);
     reader->OnOverdue(status);
   }
+  // Clients may be trusted again.
+  if (!waiting_.empty()) Serve();
 }
 
 absl::StatusOr<int64_t> ParseMessageBytes(absl::string_view text, int64_t max_message_bytes) {
