@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -102,12 +103,20 @@ class Intake {
   int waiting() const { return waiting_count_.load(std::memory_order_relaxed); }
 
  private:
+  // Of those whose messages need room. Kept while it has any here, or is distrusted.
+  struct Client {
+    std::string name;
+    int entries = 0, reads = 0;
+    int ahead = 0;                     // while turns are given: how many come before its next
+    std::optional<TimePoint> gave_up;  // when a message of it was
+  };
   struct Entry {
+    Reader* reader = nullptr;
+    Client* client = nullptr;  // none: it needs no room
     int64_t message_bytes = 0;
-    bool is_declared = true, is_waiting = false;
-    bool is_unary = true;
+    bool is_declared = true, is_unary = true;
+    bool is_waiting = false, is_reading = false;
     bool is_distrusted = false;  // when it began to be read
-    std::string client;
     TimePoint since;
     int passed = 0;  // by later ones, while it waits
     // Of the window that is looked at: when it began and what had arrived.
@@ -115,16 +124,25 @@ class Intake {
     int64_t window_bytes = -1;
   };
   using Entries = std::unordered_map<Reader*, Entry>;
+  struct Turn {
+    int rank = 0, place = 0;  // the least first; place in waiting_
+    Entry* entry = nullptr;
+    auto operator<=>(const Turn&) const = default;
+  };
 
   int64_t NeedOf(const Entry& entry) const;
-  bool TryStart(Reader* reader, Entry* entry);
-  std::vector<Reader*> Turns() const;
-  bool IsDistrusted(const Entry& entry) const { return gave_up_.contains(entry.client); }
+  void Join(Entry* entry, const std::string& client);
+  bool TryStart(Entry* entry);
+  int64_t FillTurns();
+  static bool IsDistrusted(const Entry& entry);
   bool HasPrecedence(const Entry& entry) const;
   bool FitsItsPart(const Entry& entry) const;
-  absl::Status MakePlace(Reader* newcomer);
-  absl::Status CheckProgress(const Reader& reader, Entry* entry, TimePoint now, bool is_short);
-  void StopWaiting(const Entry& entry);
+  absl::Status MakePlace(Entry* newcomer);
+  absl::Status CheckProgress(Entry* entry, TimePoint now, bool is_short);
+  void Distrust(Client* client, TimePoint now);
+  void ForgetClients(TimePoint now);
+  void FindShortage(TimePoint now);
+  void StopWaiting(Entry* entry);
   void Remove(Entries::iterator it);
 
   const Options options_;
@@ -132,13 +150,13 @@ class Intake {
   const Clock* const clock_;
 
   Entries entries_;
-  std::vector<Reader*> waiting_;                          // oldest first
-  std::unordered_map<std::string, int> reads_by_client_;  // of messages that take room
+  std::unordered_map<std::string, Client> clients_;
+  int distrusted_clients_ = 0;
+  std::vector<Entry*> waiting_;  // oldest first
+  std::vector<Turn> turns_;      // of Serve; a heap, kept for its memory
   int waiting_unary_ = 0;
   int64_t undeclared_reading_ = 0, distrusted_reading_ = 0;  // bytes
-  // Clients of whom a message was given up, and when.
-  std::unordered_map<std::string, TimePoint> gave_up_;
-  std::optional<TimePoint> last_short_;  // when somebody last found no room
+  std::optional<TimePoint> last_short_;                      // when somebody last found no room
   // The same of clients that are not distrusted; of the work of requests: no name.
   struct Shortage {
     TimePoint when;

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "server/reasons.h"
 #include "tests/server/fake_clock.h"
@@ -286,6 +288,24 @@ TEST_F(IntakeTest, StreamsAreNeverRefused) {
   EXPECT_EQ(intake_.waiting(), 5);
   End(&reading);
   EXPECT_TRUE(stream.reads());
+}
+
+// A thousand streams that waited stopped the polling thread for most of a second: each that came or
+// went was a reason to try all of them.
+TEST_F(IntakeTest, ThousandsThatWaitCostLittle) {
+  // Given: many large ones, then many that may pass them if there is room.
+  Call reading;
+  ASSERT_TRUE(Enter(&reading, 28 * kMiB));
+  std::vector<Call> calls(2000);
+  const std::clock_t before = std::clock();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const int64_t bytes = (i < calls.size() / 2 ? 24 : 4) * kMiB;
+    ASSERT_TRUE(Enter(&calls[i], bytes, /*may_be_refused=*/false));
+  }
+  EXPECT_EQ(intake_.waiting(), 2000);
+  for (Call& call : calls) intake_.Leave(&call);
+  // A tenth of a second, and room for sanitizers.
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 2.0);
 }
 
 TEST_F(IntakeTest, AMessageThatDoesNotArriveIsGivenUp) {
