@@ -8,8 +8,8 @@ namespace attnd {
 struct Budget::State {
   explicit State(int64_t t) : total(t) {}
 
-  bool TryTake(int64_t bytes) ATTND_REQUIRES(mu) {
-    if (bytes > total - used) return false;
+  bool TryTake(int64_t bytes, int64_t left_free = 0) ATTND_REQUIRES(mu) {
+    if (bytes > total - used - left_free) return false;
     used += bytes;
     return true;
   }
@@ -68,18 +68,20 @@ int64_t Budget::used() const {
   return state_->used;
 }
 
-std::optional<Budget::Share> Budget::Take(int64_t bytes) { return Take(bytes, /*waits=*/false); }
-
-std::optional<Budget::Share> Budget::TakeOrWait(int64_t bytes) {
-  return Take(bytes, /*waits=*/true);
+std::optional<Budget::Share> Budget::Take(int64_t bytes) {
+  return TakeLeaving(0, bytes, /*waits=*/false);
 }
 
-std::optional<Budget::Share> Budget::Take(int64_t bytes, bool waits) {
-  assert(bytes >= 0);
+std::optional<Budget::Share> Budget::TakeOrWait(int64_t bytes, int64_t left_free) {
+  return TakeLeaving(bytes > 0 ? left_free : 0, bytes, /*waits=*/true);
+}
+
+std::optional<Budget::Share> Budget::TakeLeaving(int64_t left_free, int64_t bytes, bool waits) {
+  assert(bytes >= 0 && left_free >= 0);
   Share share;
   {
     const MutexLock lock(&state_->mu);
-    if (!state_->TryTake(bytes)) {
+    if (!state_->TryTake(bytes, left_free)) {
       state_->is_wanted = state_->is_wanted || waits;
       return std::nullopt;
     }

@@ -47,7 +47,8 @@ class Budget {
   // A share of `bytes` (0 always fits), or nothing when there is no room.
   std::optional<Share> Take(int64_t bytes);
   // The same for one who waits: if there is no room, the next bytes that come back end WaitForRoom.
-  std::optional<Share> TakeOrWait(int64_t bytes);
+  // `left_free`: how much must be free after it; of no account for 0 bytes.
+  std::optional<Share> TakeOrWait(int64_t bytes, int64_t left_free = 0);
 
   // Blocks until bytes came back after TakeOrWait failed; false once Close was called.
   // One thread waits. No callback instead: what gives bytes back may be gRPC in the middle of its
@@ -56,7 +57,7 @@ class Budget {
   void Close();
 
  private:
-  std::optional<Share> Take(int64_t bytes, bool waits);
+  std::optional<Share> TakeLeaving(int64_t left_free, int64_t bytes, bool waits);
 
   const std::shared_ptr<State> state_;
 };

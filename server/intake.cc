@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,11 +17,15 @@ namespace {
 
 using std::chrono::seconds;
 
-// The part of the budget that no message takes before it is here: for requests whose messages need
-// no room, but whose work does.
+// The part of the budget that stays free beside what is read.
 constexpr int64_t kReservedPart = 16;
+// All but this part of the budget is what one message is charged at most. Twice what stays free
+// beside it, so that the largest is read while small requests are at work.
+constexpr int64_t kSparedPart = 8;
 // Clients that are remembered for messages that did not arrive.
-constexpr size_t kMostDistrusted = 4096;
+constexpr int kMostDistrusted = 4096;
+// More than a client has messages.
+constexpr int kLastRank = 1 << 30;
 // How long ago somebody may have found no room for room to count as short.
 constexpr seconds kShortage{3};
 
@@ -35,7 +41,7 @@ Intake::Intake(const Options& options, Budget* budget, const Clock* clock)
 int64_t Intake::NeedOf(const Entry& entry) const {
   if (!entry.is_declared) return std::min(entry.message_bytes, budget_->total() / 2);
   if (entry.message_bytes <= kFreeBytes) return 0;
-  return std::min(2 * entry.message_bytes, budget_->total() - budget_->total() / kReservedPart);
+  return std::min(2 * entry.message_bytes, budget_->total() - budget_->total() / kSparedPart);
 }
 
 absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
@@ -46,17 +52,18 @@ absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
                      " bytes, the server's budget is ", budget_->total())));
   }
   Entry& entry = entries_[reader];
+  entry.reader = reader;
   entry.is_declared = arrival.message_bytes != kUndeclared;
   entry.message_bytes = entry.is_declared ? arrival.message_bytes : options_.undeclared_bytes;
   entry.is_unary = arrival.may_be_refused;
-  const bool needs_room = NeedOf(entry) > 0;
-  if (needs_room) entry.client = arrival.client;
   entry.since = clock_->Now();
   try {
-    if ((!needs_room || waiting_.empty()) && TryStart(reader, &entry)) return absl::OkStatus();
-    waiting_.push_back(reader);
+    if (NeedOf(entry) > 0) Join(&entry, arrival.client);
+    const bool is_first = entry.client == nullptr || waiting_.empty();
+    if (is_first && TryStart(&entry)) return absl::OkStatus();
+    waiting_.push_back(&entry);
   } catch (...) {
-    entries_.erase(reader);
+    Leave(reader);
     throw;
   }
   entry.is_waiting = true;
@@ -65,100 +72,121 @@ absl::Status Intake::Enter(Reader* reader, const Arrival& arrival) {
   Serve();
   if (!entry.is_waiting) return absl::OkStatus();
   last_short_ = entry.since;
-  return entry.is_unary && waiting_unary_ > options_.max_waiting ? MakePlace(reader)
+  if (!IsDistrusted(entry)) trusted_short_ = {entry.since, arrival.client};
+  return entry.is_unary && waiting_unary_ > options_.max_waiting ? MakePlace(&entry)
                                                                  : absl::OkStatus();
 }
 
+void Intake::Join(Entry* entry, const std::string& client) {
+  Client& joined = clients_.try_emplace(client, Client{.name = client}).first->second;
+  joined.entries += 1;
+  entry->client = &joined;
+}
+
 // One place too few. It is the newcomer's, unless another client has more places than it.
-absl::Status Intake::MakePlace(Reader* newcomer) {
-  std::unordered_map<std::string, int> places;
-  for (Reader* reader : waiting_) {
-    const Entry& entry = entries_.at(reader);
-    places[entry.client] += entry.is_unary ? 1 : 0;
-  }
-  Reader* victim = newcomer;
-  int most = places[entries_.at(newcomer).client];
-  for (Reader* reader : waiting_) {
-    const Entry& entry = entries_.at(reader);
-    const int count = places[entry.client];
+absl::Status Intake::MakePlace(Entry* newcomer) {
+  std::unordered_map<const Client*, int> places;
+  for (const Entry* entry : waiting_) places[entry->client] += entry->is_unary ? 1 : 0;
+  Entry* victim = newcomer;
+  int most = places[newcomer->client];
+  for (Entry* entry : waiting_) {
+    const int count = places[entry->client];
     // The last of those with the most: the newest.
-    if (!entry.is_unary || count < most || (count == most && victim == newcomer)) continue;
+    if (!entry->is_unary || count < most || (count == most && victim == newcomer)) continue;
     most = count;
-    victim = reader;
+    victim = entry;
   }
   absl::Status status = absl::ResourceExhaustedError(
       absl::StrCat("request: ", waiting_unary_ - 1, " requests wait to be read already, ",
                    budget_->total() - budget_->used(), " bytes of ", budget_->total(),
                    " are free, retry later"));
-  Remove(entries_.find(victim));
-  if (victim == newcomer) return status;
-  victim->OnOverdue(status);
+  const bool is_newcomer = victim == newcomer;
+  Reader* const reader = victim->reader;
+  Leave(reader);
+  if (is_newcomer) return status;
+  reader->OnOverdue(status);
   return absl::OkStatus();
 }
 
+// Undeclared messages share half of the budget, and so do those of distrusted clients.
+bool Intake::FitsItsPart(const Entry& entry) const {
+  const int64_t need = NeedOf(entry), part = budget_->total() / 2;
+  if (!entry.is_declared && undeclared_reading_ + need > part) return false;
+  if (!IsDistrusted(entry) || distrusted_reading_ + need <= part) return true;
+  return !trusted_short_.has_value() || trusted_short_->client == entry.client->name ||
+         clock_->Now() - trusted_short_->when >= kDistrust;
+}
+
 // Moves it to reading if there is room, and tells it.
-bool Intake::TryStart(Reader* reader, Entry* entry) {
+bool Intake::TryStart(Entry* entry) {
   const int64_t need = NeedOf(*entry);
-  if (!entry->is_declared && undeclared_reading_ + need > budget_->total() / 2) return false;
-  // First what may find no memory.
-  int* const reads = need > 0 ? &reads_by_client_[entry->client] : nullptr;
-  std::optional<Budget::Share> share = budget_->TakeOrWait(need);
-  if (!share.has_value()) {
-    if (reads != nullptr && *reads == 0) reads_by_client_.erase(entry->client);
-    return false;
-  }
-  if (!entry->is_declared) undeclared_reading_ += need;
-  if (entry->is_waiting) StopWaiting(*entry);
-  entry->is_waiting = false;
+  if (need > 0 && !FitsItsPart(*entry)) return false;
+  std::optional<Budget::Share> share = budget_->TakeOrWait(need, budget_->total() / kReservedPart);
+  if (!share.has_value()) return false;
+  StopWaiting(entry);
+  entry->is_reading = true;
+  entry->is_distrusted = IsDistrusted(*entry);
   entry->since = clock_->Now();
-  if (reads != nullptr) *reads += 1;
-  reader->OnRoom(*std::move(share));
+  if (!entry->is_declared) undeclared_reading_ += need;
+  if (entry->is_distrusted) distrusted_reading_ += need;
+  if (entry->client != nullptr) entry->client->reads += 1;
+  entry->reader->OnRoom(*std::move(share));
   return true;
 }
 
-void Intake::StopWaiting(const Entry& entry) {
-  waiting_unary_ -= entry.is_unary ? 1 : 0;
+void Intake::StopWaiting(Entry* entry) {
+  if (!std::exchange(entry->is_waiting, false)) return;
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), entry));
+  waiting_unary_ -= entry->is_unary ? 1 : 0;
   waiting_count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+bool Intake::IsDistrusted(const Entry& entry) {
+  return entry.client != nullptr && entry.client->gave_up.has_value();
+}
+
 bool Intake::HasPrecedence(const Entry& entry) const {
-  return entry.passed >= kMostPasses && !gave_up_.contains(entry.client);
+  return entry.passed >= kMostPasses && !IsDistrusted(entry);
 }
 
-// Who waits, the first to be served first.
-std::vector<Intake::Reader*> Intake::Turns() const {
-  std::unordered_map<std::string, int> ahead = reads_by_client_;
-  std::vector<std::pair<int, Reader*>> ranks;
-  for (Reader* reader : waiting_) {
-    const Entry& entry = entries_.at(reader);
-    const int rank = ahead[entry.client]++;
-    ranks.emplace_back(HasPrecedence(entry) ? -1 : rank, reader);
+// Who waits, as a heap whose top is served first; the least that one of them needs.
+int64_t Intake::FillTurns() {
+  turns_.clear();
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const Entry* entry : waiting_) {
+    if (entry->client != nullptr) entry->client->ahead = entry->client->reads;
   }
-  std::stable_sort(ranks.begin(), ranks.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Reader*> turns;
-  for (const auto& [rank, reader] : ranks) turns.push_back(reader);
-  return turns;
+  for (Entry* entry : waiting_) {
+    const int rank = entry->client == nullptr ? 0 : entry->client->ahead++;
+    const int last = IsDistrusted(*entry) ? kLastRank : 0;
+    turns_.push_back({.rank = HasPrecedence(*entry) ? -1 : last + rank,
+                      .place = static_cast<int>(turns_.size()),
+                      .entry = entry});
+    least = std::min(least, NeedOf(*entry));
+  }
+  std::make_heap(turns_.begin(), turns_.end(), std::greater<>());
+  return least;
 }
 
+// Streams may wait by the thousand, and each that comes or goes is a reason to look: so no look
+// goes on when nobody is left who may pass those that found no room.
 void Intake::Serve() {
-  // Those that found no room. Undeclared ones, whose half of the budget is full, are not in the
-  // way.
-  std::vector<Entry*> blocked;
-  const auto may_pass = [&](const Entry& entry) {
-    for (const Entry* one : blocked) {
-      if (HasPrecedence(*one) || 4 * NeedOf(entry) > NeedOf(*one)) return false;
-    }
-    return true;
-  };
-  for (Reader* reader : Turns()) {
-    Entry& entry = entries_.at(reader);
-    if (may_pass(entry) && TryStart(reader, &entry)) {
-      waiting_.erase(std::find(waiting_.begin(), waiting_.end(), reader));
+  const int64_t least = FillTurns();
+  Entry* blocked = nullptr;  // the first that found no room
+  // What one may need that passes all who found none.
+  int64_t most = std::numeric_limits<int64_t>::max();
+  while (!turns_.empty() && least <= most) {
+    std::pop_heap(turns_.begin(), turns_.end(), std::greater<>());
+    Entry* const entry = turns_.back().entry;
+    turns_.pop_back();
+    const int64_t need = NeedOf(*entry);
+    if (need <= most && TryStart(entry)) {
       // The first one alone, so that those that wait gain precedence one after the other.
-      if (!blocked.empty()) blocked.front()->passed += 1;
-    } else if (entry.is_declared && !gave_up_.contains(entry.client)) {
-      blocked.push_back(&entry);
+      if (blocked != nullptr) blocked->passed += 1;
+    } else if (entry->is_declared) {
+      // Undeclared ones, whose half of the budget is full, are not in the way.
+      if (blocked == nullptr) blocked = entry;
+      most = std::min(most, HasPrecedence(*entry) ? -1 : need / 4);
     }
   }
 }
@@ -169,26 +197,24 @@ void Intake::Leave(Reader* reader) {
 }
 
 void Intake::Remove(Entries::iterator it) {
-  Reader* const reader = it->first;
-  const Entry entry = std::move(it->second);
-  entries_.erase(it);
-  if (entry.is_waiting) {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), reader));
-    StopWaiting(entry);
-  } else {
+  Entry& entry = it->second;
+  StopWaiting(&entry);
+  if (entry.is_reading) {
     if (!entry.is_declared) undeclared_reading_ -= NeedOf(entry);
-    if (NeedOf(entry) > 0) {
-      const auto reads = reads_by_client_.find(entry.client);
-      if (--reads->second == 0) reads_by_client_.erase(reads);
-    }
+    if (entry.is_distrusted) distrusted_reading_ -= NeedOf(entry);
+    if (entry.client != nullptr) entry.client->reads -= 1;
+  }
+  Client* const client = entry.client;
+  entries_.erase(it);
+  if (client != nullptr && --client->entries == 0 && !client->gave_up.has_value()) {
+    clients_.erase(clients_.find(client->name));
   }
   if (!waiting_.empty()) Serve();
 }
 
 // OK: it may go on.
-absl::Status Intake::CheckProgress(const Reader& reader, Entry* entry, TimePoint now,
-                                   bool is_short) {
-  const int64_t arrived = NeedOf(*entry) > 0 ? reader.arrived_bytes() : -1;
+absl::Status Intake::CheckProgress(Entry* entry, TimePoint now, bool is_short) {
+  const int64_t arrived = NeedOf(*entry) > 0 ? entry->reader->arrived_bytes() : -1;
   const seconds patience = Patience(entry->message_bytes, is_short);
   if (now - entry->since > patience) {
     const std::string rule =
@@ -213,27 +239,61 @@ absl::Status Intake::CheckProgress(const Reader& reader, Entry* entry, TimePoint
       " bytes/s while others wait for room, got ", static_cast<int64_t>(rate), ", retry later"));
 }
 
+void Intake::Distrust(Client* client, TimePoint now) {
+  if (!client->gave_up.has_value()) {
+    if (distrusted_clients_ >= kMostDistrusted) return;
+    distrusted_clients_ += 1;
+  }
+  client->gave_up = now;
+}
+
+void Intake::ForgetClients(TimePoint now) {
+  if (distrusted_clients_ == 0) return;
+  for (auto it = clients_.begin(); it != clients_.end();) {
+    Client& client = it->second;
+    const bool is_over = client.gave_up.has_value() && now - *client.gave_up > kDistrust;
+    if (is_over) {
+      client.gave_up.reset();
+      distrusted_clients_ -= 1;
+    }
+    it = is_over && client.entries == 0 ? clients_.erase(it) : std::next(it);
+  }
+}
+
+void Intake::FindShortage(TimePoint now) {
+  if (is_short_of_work_.exchange(false)) {
+    last_short_ = now;
+    trusted_short_ = {now, ""};
+  }
+  const auto trusted = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [](const Entry* entry) { return !IsDistrusted(*entry); });
+  if (trusted == waiting_.end()) return;
+  const Client* const client = (*trusted)->client;
+  trusted_short_ = {now, client == nullptr ? "" : client->name};
+}
+
 void Intake::Sweep() {
   const TimePoint now = clock_->Now();
-  std::erase_if(gave_up_, [now](const auto& one) { return now - one.second > kDistrust; });
+  ForgetClients(now);
+  FindShortage(now);
   const bool is_short =
       !waiting_.empty() || (last_short_.has_value() && now - *last_short_ < kShortage);
   std::vector<std::pair<Reader*, absl::Status>> overdue;
   for (auto& [reader, entry] : entries_) {
-    if (entry.is_waiting) continue;
-    absl::Status status = CheckProgress(*reader, &entry, now, is_short);
+    if (!entry.is_reading) continue;
+    absl::Status status = CheckProgress(&entry, now, is_short);
     if (!status.ok()) overdue.emplace_back(reader, std::move(status));
   }
   for (const auto& [reader, status] : overdue) {
     // One of the others may have made it leave.
     const auto found = entries_.find(reader);
     if (found == entries_.end()) continue;
-    if (NeedOf(found->second) > 0 && gave_up_.size() < kMostDistrusted) {
-      gave_up_[found->second.client] = now;
-    }
+    if (found->second.client != nullptr) Distrust(found->second.client, now);
     Remove(found);
     reader->OnOverdue(status);
   }
+  // Clients may be trusted again.
+  if (!waiting_.empty()) Serve();
 }
 
 absl::StatusOr<int64_t> ParseMessageBytes(absl::string_view text, int64_t max_message_bytes) {

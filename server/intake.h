@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,24 +22,26 @@ namespace attnd {
 // holds no more than its flow-control window. So who expects a message asks here first.
 //
 // A message is charged twice its declared size: as received, and its copy in the lane's memory; at
-// most 15/16 of the budget, so that one does not keep all others out before it is here.
+// most 7/8 of the budget. It is not read before a sixteenth of the budget stays free beside it: for
+// requests whose messages need no room, but whose work does.
 // One without declaration is taken for `undeclared_bytes`; such messages share half of the budget,
 // so that idle calls of unknown size cannot keep out those who say what they send.
 //
 // A message that does not arrive in time is given up, so that nobody holds a part of the budget by
-// doing nothing: after 30 s and a second for each MiB. While others are short of room, with
-// RESOURCE_EXHAUSTED, as soon as its connection brings less than kLeastRate over kWindow, and after
-// 5 s and a second for each 4 MiB.
+// doing nothing: after 30 s and a second for each MiB. While others are short of room (they wait
+// here, or OnShortage told so), with RESOURCE_EXHAUSTED, as soon as its connection brings less than
+// kLeastRate over kWindow, and after 5 s and a second for each 4 MiB.
 //
 // Who waits: clients take turns, the one that reads least first; inside one, the oldest first. A
 // message for which there is no room yet is passed by messages of a quarter of its size, but
 // kMostPasses times at most: then it is first. A client of whom a message was given up in the last
-// kDistrust is passed by everybody: who announces much and sends nothing holds up nobody. When all
-// places are taken, the newest of the client that has most of them makes room for a client that has
-// fewer.
+// kDistrust comes last, and all such clients together read no more than half of the budget if one
+// of the others found no room in that time: who announces much and sends nothing holds up nobody.
+// When all places are taken, the newest of the client that has most of them makes room for a client
+// that has fewer.
 //
-// Polling thread only, but for waiting(). Bounded: what waits (max_waiting, streams not counted)
-// and what reads (by the budget).
+// Polling thread only, but for waiting() and OnShortage(). Bounded: what waits (max_waiting,
+// streams not counted) and what reads (by the budget).
 class Intake {
  public:
   struct Options {
@@ -93,15 +96,27 @@ class Intake {
   // Gives up what is overdue. About once a second.
   void Sweep();
 
+  // A request that was read found no room for its work. Any thread.
+  void OnShortage() { is_short_of_work_.store(true, std::memory_order_relaxed); }
+
   // Readers that wait for room. Any thread.
   int waiting() const { return waiting_count_.load(std::memory_order_relaxed); }
 
  private:
+  // Of those whose messages need room. Kept while it has any here, or is distrusted.
+  struct Client {
+    std::string name;
+    int entries = 0, reads = 0;
+    int ahead = 0;                     // while turns are given: how many come before its next
+    std::optional<TimePoint> gave_up;  // when a message of it was
+  };
   struct Entry {
+    Reader* reader = nullptr;
+    Client* client = nullptr;  // none: it needs no room
     int64_t message_bytes = 0;
-    bool is_declared = true, is_waiting = false;
-    bool is_unary = true;
-    std::string client;
+    bool is_declared = true, is_unary = true;
+    bool is_waiting = false, is_reading = false;
+    bool is_distrusted = false;  // when it began to be read
     TimePoint since;
     int passed = 0;  // by later ones, while it waits
     // Of the window that is looked at: when it began and what had arrived.
@@ -109,14 +124,25 @@ class Intake {
     int64_t window_bytes = -1;
   };
   using Entries = std::unordered_map<Reader*, Entry>;
+  struct Turn {
+    int rank = 0, place = 0;  // the least first; place in waiting_
+    Entry* entry = nullptr;
+    auto operator<=>(const Turn&) const = default;
+  };
 
   int64_t NeedOf(const Entry& entry) const;
-  bool TryStart(Reader* reader, Entry* entry);
-  std::vector<Reader*> Turns() const;
+  void Join(Entry* entry, const std::string& client);
+  bool TryStart(Entry* entry);
+  int64_t FillTurns();
+  static bool IsDistrusted(const Entry& entry);
   bool HasPrecedence(const Entry& entry) const;
-  absl::Status MakePlace(Reader* newcomer);
-  absl::Status CheckProgress(const Reader& reader, Entry* entry, TimePoint now, bool is_short);
-  void StopWaiting(const Entry& entry);
+  bool FitsItsPart(const Entry& entry) const;
+  absl::Status MakePlace(Entry* newcomer);
+  absl::Status CheckProgress(Entry* entry, TimePoint now, bool is_short);
+  void Distrust(Client* client, TimePoint now);
+  void ForgetClients(TimePoint now);
+  void FindShortage(TimePoint now);
+  void StopWaiting(Entry* entry);
   void Remove(Entries::iterator it);
 
   const Options options_;
@@ -124,13 +150,20 @@ class Intake {
   const Clock* const clock_;
 
   Entries entries_;
-  std::vector<Reader*> waiting_;                          // oldest first
-  std::unordered_map<std::string, int> reads_by_client_;  // of messages that take room
+  std::unordered_map<std::string, Client> clients_;
+  int distrusted_clients_ = 0;
+  std::vector<Entry*> waiting_;  // oldest first
+  std::vector<Turn> turns_;      // of Serve; a heap, kept for its memory
   int waiting_unary_ = 0;
-  int64_t undeclared_reading_ = 0;  // bytes
-  // Clients of whom a message was given up, and when.
-  std::unordered_map<std::string, TimePoint> gave_up_;
-  std::optional<TimePoint> last_short_;  // when somebody last found no room
+  int64_t undeclared_reading_ = 0, distrusted_reading_ = 0;  // bytes
+  std::optional<TimePoint> last_short_;                      // when somebody last found no room
+  // The same of clients that are not distrusted; of the work of requests: no name.
+  struct Shortage {
+    TimePoint when;
+    std::string client;
+  };
+  std::optional<Shortage> trusted_short_;
+  std::atomic<bool> is_short_of_work_{false};  // since the last sweep
   std::atomic<int> waiting_count_{0};
 };
 

@@ -131,6 +131,7 @@ void TensorCall::OnFlood(Rpc& rpc) {
                      declared_bytes_, " and more is arriving"))));
   } else if (!ExpectMore(rpc)) {
     context_->intake->Leave(this);
+    context_->intake->OnShortage();
     context_->metrics->RecordRefusal(Refusal::kBytes);
     Refuse(absl::ResourceExhaustedError(
         absl::StrCat("request: needs more than ", rpc.expected(),

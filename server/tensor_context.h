@@ -52,7 +52,7 @@ struct TensorContext {
   double max_request_seconds = 0;       // predicted; 0: none
   bool logs_requests = false;           // every one; else only some of those that fail
 
-  // --- polling thread ---
+  // --- polling thread, but for what tells it a shortage ---
   Intake* intake = nullptr;
 
   // --- thread safe ---

@@ -204,6 +204,7 @@ absl::Status TensorRequest::Charge(const Plan& plan) {
     return Permanent(absl::ResourceExhaustedError(
         absl::StrCat("request: needs ", need, " bytes, the server's budget is ", total)));
   }
+  context_->intake->OnShortage();
   return absl::ResourceExhaustedError(absl::StrCat("request: needs ", need, " bytes, ",
                                                    total - context_->budget->used(), " of ", total,
                                                    " are free, retry later"));

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "server/reasons.h"
 #include "tests/server/fake_clock.h"
@@ -165,7 +167,7 @@ TEST_F(IntakeTest, WhileRoomIsShortAMessageMustMakeProgress) {
   Call idle, busy, waiting;
   idle.arrived = busy.arrived = 1000;
   ASSERT_TRUE(Enter(&idle, 16 * kMiB));
-  ASSERT_TRUE(Enter(&busy, 15 * kMiB));
+  ASSERT_TRUE(Enter(&busy, 14 * kMiB));
   clock_.Advance(2s);
   intake_.Sweep();
   EXPECT_TRUE(idle.overdue.ok());  // nobody waits
@@ -184,6 +186,68 @@ TEST_F(IntakeTest, WhileRoomIsShortAMessageMustMakeProgress) {
   EXPECT_TRUE(waiting.reads());
 }
 
+// Each header left a sixteenth of the budget free, together they took all of it.
+TEST_F(IntakeTest, WhatIsReadLeavesASixteenthFree) {
+  Call silent[16];
+  int64_t sizes[] = {20, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (int i = 0; i < 16; ++i) (void)Enter(&silent[i], sizes[i] * kMiB);
+  EXPECT_EQ(budget_.used(), 60 * kMiB);
+  EXPECT_TRUE(budget_.Take(4 * kMiB).has_value());
+  // The largest is read beside it, too.
+  for (Call& call : silent) End(&call);
+  const Budget::Share at_work = *budget_.Take(4 * kMiB);
+  Call largest;
+  ASSERT_TRUE(Enter(&largest, 64 * kMiB));
+  EXPECT_TRUE(largest.reads());
+}
+
+// Small requests, which never wait here, were refused for minutes beside a message that never came.
+TEST_F(IntakeTest, RequestsThatFindNoRoomForTheirWorkEndPatience) {
+  Call silent;
+  silent.arrived = 1000;
+  ASSERT_TRUE(Enter(&silent, 24 * kMiB));
+  for (int second = 0; second < 5; ++second) {
+    clock_.Advance(1s);
+    intake_.Sweep();
+  }
+  ASSERT_TRUE(silent.overdue.ok());
+  for (int second = 0; second < 5; ++second) {
+    clock_.Advance(1s);
+    intake_.OnShortage();
+    intake_.Sweep();
+  }
+  EXPECT_EQ(silent.overdue, absl::ResourceExhaustedError(
+                                "request: its message must arrive at 1048576 bytes/s while others "
+                                "wait for room, got 0, retry later"));
+}
+
+// A client whose messages were given up took the room again with its next headers.
+TEST_F(IntakeTest, AClientThatDidNotSendReadsHalfWhileOthersAreShort) {
+  Call silent, again[2], waiting, honest;
+  ASSERT_TRUE(EnterFrom("silent", &silent, 28 * kMiB));
+  ASSERT_TRUE(EnterFrom("b", &honest, 10 * kMiB));
+  clock_.Advance(60s);
+  intake_.Sweep();
+  ASSERT_FALSE(silent.overdue.ok());
+  silent.share.reset();
+  ASSERT_TRUE(EnterFrom("silent", &again[0], 12 * kMiB));
+  ASSERT_TRUE(EnterFrom("silent", &again[1], 12 * kMiB));
+  EXPECT_TRUE(again[0].reads());
+  EXPECT_FALSE(again[1].reads());
+  // Then: not in the way of others, and after them.
+  intake_.Serve();
+  EXPECT_TRUE(honest.reads());
+  End(&honest);
+  ASSERT_TRUE(EnterFrom("b", &waiting, 16 * kMiB));
+  EXPECT_TRUE(waiting.reads());
+  // Trusted again, a minute later.
+  again[0].arrived = 0;
+  clock_.Advance(61s);
+  intake_.Leave(&again[0]);
+  End(&waiting);
+  EXPECT_TRUE(again[1].reads());
+}
+
 TEST_F(IntakeTest, OneAboveTheBudgetIsRefusedForEver) {
   Call call;
   const absl::Status status = intake_.Enter(&call, {64 * kMiB + 1, true, "a"});
@@ -192,7 +256,7 @@ TEST_F(IntakeTest, OneAboveTheBudgetIsRefusedForEver) {
   EXPECT_TRUE(IsPermanent(status));
   // One that fits alone, if only without its copy, may try.
   EXPECT_TRUE(Enter(&call, 64 * kMiB));
-  EXPECT_EQ(budget_.used(), 60 * kMiB);
+  EXPECT_EQ(budget_.used(), 56 * kMiB);
 }
 
 TEST_F(IntakeTest, UndeclaredOnesShareHalfOfTheBudget) {
@@ -224,6 +288,24 @@ TEST_F(IntakeTest, StreamsAreNeverRefused) {
   EXPECT_EQ(intake_.waiting(), 5);
   End(&reading);
   EXPECT_TRUE(stream.reads());
+}
+
+// A thousand streams that waited stopped the polling thread for most of a second: each that came or
+// went was a reason to try all of them.
+TEST_F(IntakeTest, ThousandsThatWaitCostLittle) {
+  // Given: many large ones, then many that may pass them if there is room.
+  Call reading;
+  ASSERT_TRUE(Enter(&reading, 28 * kMiB));
+  std::vector<Call> calls(2000);
+  const std::clock_t before = std::clock();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const int64_t bytes = (i < calls.size() / 2 ? 24 : 4) * kMiB;
+    ASSERT_TRUE(Enter(&calls[i], bytes, /*may_be_refused=*/false));
+  }
+  EXPECT_EQ(intake_.waiting(), 2000);
+  for (Call& call : calls) intake_.Leave(&call);
+  // A tenth of a second, and room for sanitizers.
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 2.0);
 }
 
 TEST_F(IntakeTest, AMessageThatDoesNotArriveIsGivenUp) {
