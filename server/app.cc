@@ -277,7 +277,7 @@ void App::Tick() {
 }
 
 void App::GiveUpStalled() {
-  transport_->CancelStalled(clock_.Now());
+  transport_->CancelStalled(clock_.Now(), intake_->is_short());
   transport_->Post([this] { intake_->Sweep(); });
 }
 

@@ -278,6 +278,7 @@ void Intake::Sweep() {
   FindShortage(now);
   const bool is_short =
       !waiting_.empty() || (last_short_.has_value() && now - *last_short_ < kShortage);
+  is_short_.store(is_short, std::memory_order_relaxed);
   std::vector<std::pair<Reader*, absl::Status>> overdue;
   for (auto& [reader, entry] : entries_) {
     if (!entry.is_reading) continue;

@@ -40,8 +40,8 @@ namespace attnd {
 // When all places are taken, the newest of the client that has most of them makes room for a client
 // that has fewer.
 //
-// Polling thread only, but for waiting() and OnShortage(). Bounded: what waits (max_waiting,
-// streams not counted) and what reads (by the budget).
+// Polling thread only, but for waiting(), is_short() and OnShortage(). Bounded: what waits
+// (max_waiting, streams not counted) and what reads (by the budget).
 class Intake {
  public:
   struct Options {
@@ -99,6 +99,8 @@ class Intake {
   // A request that was read found no room for its work. Any thread.
   void OnShortage() { is_short_of_work_.store(true, std::memory_order_relaxed); }
 
+  // Whether somebody was short of room at the last sweep, or shortly before. Any thread.
+  bool is_short() const { return is_short_.load(std::memory_order_relaxed); }
   // Readers that wait for room. Any thread.
   int waiting() const { return waiting_count_.load(std::memory_order_relaxed); }
 
@@ -164,6 +166,7 @@ class Intake {
   };
   std::optional<Shortage> trusted_short_;
   std::atomic<bool> is_short_of_work_{false};  // since the last sweep
+  std::atomic<bool> is_short_{false};
   std::atomic<int> waiting_count_{0};
 };
 

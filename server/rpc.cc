@@ -181,7 +181,7 @@ void Rpc::Pump() {
 void Rpc::OnWritten(bool ok) {
   writing_ = false;
   broken_ = broken_ || !ok;
-  send_by_.store(TimePoint::max(), std::memory_order_relaxed);
+  StopsSending();
   const std::shared_ptr<Departing> departing = std::move(outbox_.front().departing);
   outbox_.pop_front();
   if (ok && departing != nullptr) departing->OnLeft();
@@ -222,15 +222,22 @@ void Rpc::Reply(const grpc::ByteBuffer& reply) {
 }
 
 void Rpc::StartsSending(const grpc::ByteBuffer& message) {
+  const TimePoint now = std::chrono::steady_clock::now();
   const auto bytes = static_cast<int64_t>(message.Length());
   if (connection_ != nullptr) connection_->Sends(bytes);
-  const std::chrono::seconds patience(30 + (bytes >> 20));
-  send_by_.store(std::chrono::steady_clock::now() + patience, std::memory_order_relaxed);
+  send_by_if_short_.store(now + std::chrono::seconds(5 + (bytes >> 22)), std::memory_order_relaxed);
+  send_by_.store(now + std::chrono::seconds(30 + (bytes >> 20)), std::memory_order_relaxed);
 }
 
-void Rpc::CancelIfStalled(TimePoint now) {
+void Rpc::StopsSending() {
+  send_by_.store(TimePoint::max(), std::memory_order_relaxed);
+  send_by_if_short_.store(TimePoint::max(), std::memory_order_relaxed);
+}
+
+void Rpc::CancelIfStalled(TimePoint now, bool is_short) {
+  const auto& send_by = is_short ? send_by_if_short_ : send_by_;
   const TimePoint limit =
-      std::min(read_by_.load(std::memory_order_relaxed), send_by_.load(std::memory_order_relaxed));
+      std::min(read_by_.load(std::memory_order_relaxed), send_by.load(std::memory_order_relaxed));
   if (limit < now) context_.TryCancel();
 }
 
@@ -259,7 +266,7 @@ void Rpc::OnDone(bool) {
 }
 
 void Rpc::OnFinished(bool ok) {
-  send_by_.store(TimePoint::max(), std::memory_order_relaxed);
+  StopsSending();
   has_finished_ = true;
   was_sent_ = ok;
   End();

@@ -121,8 +121,9 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void Finish(const absl::Status& status) noexcept;
   void Reply(const grpc::ByteBuffer& reply);
   // Ends the call if its message is overdue, or if its client does not take what was sent to it:
-  // after 30 s and a second for each MiB.
-  void CancelIfStalled(TimePoint now);
+  // after 30 s and a second for each MiB, while others are short of room after 5 s and a second for
+  // each 4 MiB.
+  void CancelIfStalled(TimePoint now, bool is_short);
 
  private:
   friend class Transport;
@@ -169,6 +170,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void Pump();
   void PumpNow();
   void StartsSending(const grpc::ByteBuffer& message);
+  void StopsSending();
   template <class F>
   void Guarded(const F& f) noexcept;
   void Fail(const absl::Status& status) noexcept;
@@ -183,6 +185,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kUnknown};  // of the answer
   // When the message on its way must have arrived, or left.
   std::atomic<TimePoint> read_by_{TimePoint::max()}, send_by_{TimePoint::max()};
+  std::atomic<TimePoint> send_by_if_short_{TimePoint::max()};
 
   // Polling thread only.
   std::shared_ptr<const Connection> connection_;

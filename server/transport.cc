@@ -335,9 +335,9 @@ std::vector<std::shared_ptr<Rpc>> Transport::OpenCalls() {
   return calls;
 }
 
-void Transport::CancelStalled(TimePoint now) {
+void Transport::CancelStalled(TimePoint now, bool is_short) {
   connections_.Sweep();
-  for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->CancelIfStalled(now);
+  for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->CancelIfStalled(now, is_short);
 }
 
 void Transport::EndFlood(const FloodWatch::Flood& flood, int checks_left) {

@@ -106,7 +106,7 @@ class Transport {
 
   // Ends calls whose clients do not take their answers, and forgets connections that were closed.
   // About once a second; any thread.
-  void CancelStalled(TimePoint now);
+  void CancelStalled(TimePoint now, bool is_short = false);
 
  private:
   friend class Rpc;
