@@ -11,22 +11,17 @@ constexpr int kEnough = 4;        // measurements
 
 }  // namespace
 
-Predictions::Kind Predictions::KindOf(const Plan& plan) {
-  const double magnitude = std::floor(std::log10(std::max(plan.seconds, kShort / kMost)));
-  return {plan.method, plan.direction, static_cast<int>(magnitude)};
-}
-
 double Predictions::Likely(const Plan& plan) const {
   // Most requests are too short for their ratio to decide anything.
   if (plan.seconds < kShort / kMost) return plan.seconds;
   const MutexLock lock(&mu_);
-  const auto found = learned_.find(KindOf(plan));
+  const auto found = learned_.find({plan.method, plan.direction});
   return found == learned_.end() ? plan.seconds : plan.seconds * std::exp(found->second.log_ratio);
 }
 
 double Predictions::Sure(const Plan& plan) const {
   const MutexLock lock(&mu_);
-  const auto found = learned_.find(KindOf(plan));
+  const auto found = learned_.find({plan.method, plan.direction});
   return found == learned_.end() || found->second.measured < kEnough ? kUnsure : 0.8;
 }
 
@@ -34,7 +29,7 @@ void Predictions::Learn(const Plan& plan, double predicted, double measured) {
   if (predicted <= 0 || std::max(predicted, measured) < kShort) return;
   const double ratio = std::clamp(measured / predicted, kLeast, kMost);
   const MutexLock lock(&mu_);
-  Learned& learned = learned_[KindOf(plan)];
+  Learned& learned = learned_[{plan.method, plan.direction}];
   learned.log_ratio += kWeight * (std::log(ratio) - learned.log_ratio);
   learned.measured += 1;
 }

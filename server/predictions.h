@@ -2,7 +2,7 @@
 #pragma once
 
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "kernels/core/mutex.h"
 #include "kernels/engine.h"
@@ -10,10 +10,9 @@
 namespace attnd {
 
 // A plan predicts seconds from what the machine can do at its best; what really runs differs by a
-// factor that depends on the method. It is learned for each method, direction and order of
-// magnitude of the plan's seconds, so that many short requests which their plans misjudge say
-// nothing of a long one: as a smoothed ratio measured/predicted, within kLeast..kMost. One outlier
-// moves it by a quarter (of its logarithm) at most. Without a measurement it is 1.
+// factor that depends on the method. It is learned for each method and direction as a smoothed
+// ratio measured/predicted, within kLeast..kMost: one outlier moves it by a quarter (of its
+// logarithm) at most. Without a measurement it is 1.
 //
 // Thread safe.
 class Predictions {
@@ -40,8 +39,7 @@ class Predictions {
     double log_ratio = 0;
     int measured = 0;
   };
-  using Kind = std::tuple<const Method*, Direction, int>;
-  static Kind KindOf(const Plan& plan);
+  using Kind = std::pair<const Method*, Direction>;
 
   mutable Mutex mu_;
   std::map<Kind, Learned> learned_ ATTND_GUARDED_BY(mu_);

@@ -69,7 +69,6 @@ TEST_F(BatcherTest, WhatMayBeQuickerThanPredictedIsTried) {
 TEST_F(BatcherTest, WhatWasLearnedDecides) {
   Predictions predictions;
   Plan kind;
-  kind.seconds = 1;
   for (int i = 0; i < 100; ++i) predictions.Learn(kind, /*predicted=*/1, /*measured=*/3);
   Start({.predictions = &predictions});
   // 3 s likely, 0.8 of them for sure.

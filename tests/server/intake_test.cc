@@ -305,7 +305,7 @@ TEST_F(IntakeTest, ThousandsThatWaitCostLittle) {
   EXPECT_EQ(intake_.waiting(), 2000);
   for (Call& call : calls) intake_.Leave(&call);
   // A tenth of a second, and room for sanitizers.
-  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 2.0);
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 6.0);
 }
 
 TEST_F(IntakeTest, AMessageThatDoesNotArriveIsGivenUp) {

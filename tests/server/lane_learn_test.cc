@@ -30,7 +30,7 @@ class LaneLearnTest : public LaneTest {
 };
 
 TEST_F(LaneLearnTest, ABatchTeachesTheRatioOfItsSeconds) {
-  const std::shared_ptr<const Plan> kind = puppet_.MakePlan(4, 0.01);
+  const std::shared_ptr<const Plan> kind = puppet_.MakePlan(4, 1);
   puppet_.on_run = [this] { clock_.Advance(80ms); };
   Run(MakePredicted("a", 1), MakePredicted("b", 1));
   // A quarter of the way from 1 to 80 ms / (10 ms + 10 ms), as logarithms.

@@ -54,26 +54,11 @@ TEST_F(PredictionsTest, StaysWithinItsBounds) {
 
 // The shortest whose ratio can make it long enough to tell.
 TEST_F(PredictionsTest, TheRatioCountsForShortRequestsToo) {
-  plan_.seconds = Predictions::kShort / Predictions::kMost;
   for (int i = 0; i < 100; ++i) predictions_.Learn(plan_, 1, 1e6);
+  plan_.seconds = Predictions::kShort / Predictions::kMost;
   EXPECT_NEAR(predictions_.Likely(plan_), Predictions::kShort, 1e-6);
   plan_.seconds /= 2;
   EXPECT_DOUBLE_EQ(predictions_.Likely(plan_), Predictions::kShort / Predictions::kMost / 2);
-}
-
-// Requests of 10 ms whose plans are wrong had those of others refused that take a second.
-TEST_F(PredictionsTest, ShortOnesTeachNothingOfLongOnes) {
-  Plan brief;
-  brief.method = &method_;
-  brief.seconds = 0.01;
-  for (int i = 0; i < 100; ++i) predictions_.Learn(brief, 0.01, 1);
-  EXPECT_NEAR(predictions_.Likely(brief), 0.01 * Predictions::kMost, 1e-6);
-  EXPECT_DOUBLE_EQ(predictions_.Likely(plan_), 2);
-  EXPECT_DOUBLE_EQ(predictions_.Sure(plan_), 0.5);
-  plan_.seconds = 9;  // of the same order as 2
-  for (int i = 0; i < 100; ++i) predictions_.Learn(plan_, 1, 3);
-  plan_.seconds = 2;
-  EXPECT_NEAR(predictions_.Likely(plan_), 6, 0.01);
 }
 
 TEST_F(PredictionsTest, RunsThatAreTooShortToTellAreIgnored) {
