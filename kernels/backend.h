@@ -30,6 +30,9 @@ struct DeviceInfo {
   std::string description;      // "AVX2, 2 threads": for people
   double peak_flops = 0;        // measured at start-up, float32 FLOP/s of the whole device
   double bytes_per_second = 0;  // measured at start-up, streaming read
+  // Measured at start-up: writing to memory that the process does not have yet, which the system
+  // clears first. 0: new memory costs no more than other.
+  double new_bytes_per_second = 0;
   int64_t memory_bytes = 0;     // what may be used; 0: unknown
 };
 

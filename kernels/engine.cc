@@ -5,7 +5,6 @@
 #include <new>
 
 #include "absl/strings/str_join.h"
-#include "kernels/core/fresh_memory.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/ops/pattern_cache_bytes.h"
@@ -185,7 +184,8 @@ absl::Status Predict(Backend& backend, int64_t retained_bytes, RunControl* contr
       plan->direction == Direction::kBackward ? work.flops - run->forward_flops : work.flops;
   // What is kept for reuse serves the rest; half of it, since it is in pieces of other sizes.
   const int64_t fresh = std::max<int64_t>(0, plan->workspace_bytes - retained_bytes / 2);
-  plan->seconds = work.seconds + static_cast<double>(fresh) / FreshBytesPerSecond();
+  const double rate = backend.info().new_bytes_per_second;
+  plan->seconds = work.seconds + (rate > 0 ? static_cast<double>(fresh) / rate : 0);
   return absl::OkStatus();
 }
 
@@ -258,9 +258,7 @@ struct Engine::Impl {
   explicit Impl(const Options& options)
       : pool(options.retain_bytes, options.poison_memory),
         retain_bytes(options.retain_bytes),
-        keep_plans(options.keep_plans) {
-    FreshBytesPerSecond();  // measured while nothing runs
-  }
+        keep_plans(options.keep_plans) {}
 
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call, RunControl* control);
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);

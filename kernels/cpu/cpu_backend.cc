@@ -137,6 +137,7 @@ CpuBackend::CpuBackend(Isa isa, int threads) : pool_(threads) {
                absl::StrCat(Display(isa), ", ", threads, threads == 1 ? " thread" : " threads"),
            .peak_flops = peak.flops,
            .bytes_per_second = peak.bytes_per_second,
+           .new_bytes_per_second = peak.new_bytes_per_second,
            .memory_bytes = UsableMemory()};
 }
 

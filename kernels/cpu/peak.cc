@@ -79,27 +79,33 @@ void Together(ThreadPool& pool, const F& fn) {
   });
 }
 
-double MeasureBandwidth(Isa isa, ThreadPool& pool) {
+void MeasureMemory(Isa isa, ThreadPool& pool, Peak* peak) {
   auto* read = Choose(isa, HWY_CHOOSE_SSE4(Read), HWY_CHOOSE_AVX2(Read), HWY_CHOOSE_AVX3(Read));
   constexpr int64_t kBytes = int64_t{64} << 20;
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return 0;
+  if (memory == MAP_FAILED) return;
   madvise(memory, kBytes, MADV_HUGEPAGE);
   float* data = static_cast<float*>(memory);
   const int64_t share = kBytes / static_cast<int64_t>(sizeof(float)) / pool.threads();
-  // Pages that nobody wrote are all one zero page.
-  Together(pool, [&](int64_t item) { std::fill_n(data + item * share, share, 1.0f); });
-  std::vector<double> seconds(pool.threads());
+  // Bytes a second of all threads together, each of which has its share.
+  const auto rate_of = [&](const std::function<void(int64_t)>& run) {
+    std::vector<double> seconds(pool.threads());
+    Together(pool, [&](int64_t item) {
+      const auto start = Clock::now();
+      run(item);
+      seconds[item] = SecondsSince(start);
+    });
+    double rate = 0;
+    for (double s : seconds) rate += static_cast<double>(share * sizeof(float)) / s;
+    return rate;
+  };
+  // First: pages that nobody wrote are all one zero page.
+  peak->new_bytes_per_second =
+      rate_of([&](int64_t item) { std::fill_n(data + item * share, share, 1.0f); });
   std::vector<float> sinks(pool.threads());
-  Together(pool, [&](int64_t item) {
-    const auto start = Clock::now();
-    read(data + item * share, share, &sinks[item]);
-    seconds[item] = SecondsSince(start);
-  });
+  peak->bytes_per_second =
+      rate_of([&](int64_t item) { read(data + item * share, share, &sinks[item]); });
   munmap(memory, kBytes);
-  double rate = 0;
-  for (double s : seconds) rate += static_cast<double>(share * sizeof(float)) / s;
-  return rate;
 }
 
 // Of this thread only: a neighbour that takes the core away does not change what the core can do.
@@ -136,7 +142,7 @@ Peak MeasurePeak(Isa isa, ThreadPool& pool) {
   for (int round = 0; round < 4; ++round) {
     peak.flops = std::max(peak.flops, MeasureFlops(isa, pool, 3e-3));
   }
-  peak.bytes_per_second = MeasureBandwidth(isa, pool);
+  MeasureMemory(isa, pool, &peak);
   return peak;
 }
 

@@ -16,6 +16,7 @@ double MeasureFlops(Isa isa, ThreadPool& pool, double seconds);
 struct Peak {
   double flops = 0;             // of all threads together
   double bytes_per_second = 0;  // all threads streaming through memory larger than most caches
+  double new_bytes_per_second = 0;  // all threads writing to memory for the first time
 };
 
 // Takes about 40 ms. REQUIRES: nothing else runs on the pool.

@@ -3,7 +3,6 @@
 
 #include <chrono>
 
-#include "kernels/core/fresh_memory.h"
 #include "kernels/engine.h"
 
 namespace attnd::testing {
@@ -131,11 +130,12 @@ TEST_F(PlanLimits, MemoryThatIsNotThereYetTakesItsTime) {
     return plan->seconds;
   };
   const int64_t retained = Engine::Options{}.retain_bytes;
+  const double rate = engine().backend().info().new_bytes_per_second;
   int64_t few = 0, many = 0;
   const double little = seconds_of(1000, &few), much = seconds_of(32000, &many);
   EXPECT_LT(few, retained / 2);
-  EXPECT_GE(much, static_cast<double>(many - retained / 2) / FreshBytesPerSecond());
-  EXPECT_LT(little, static_cast<double>(few) / FreshBytesPerSecond());
+  EXPECT_GE(much, static_cast<double>(many - retained / 2) / rate);
+  EXPECT_LT(little, static_cast<double>(few) / rate);
 }
 
 TEST_F(PlanLimits, AStoppedPlanIsCancelled) {
