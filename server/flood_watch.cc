@@ -10,11 +10,8 @@ namespace attnd {
 
 bool ClientStreams::Forgives(int64_t streams) {
   const MutexLock lock(&mu_);
-  const auto now = std::chrono::steady_clock::now();
-  const std::chrono::duration<double> elapsed = now - std::exchange(forgave_at_, now);
-  can_forgive_ = std::min<double>(can_forgive_ + elapsed.count() * kForgiven, kForgiven);
-  if (static_cast<double>(streams) > can_forgive_) return false;
-  can_forgive_ -= static_cast<double>(streams);
+  ended_.Refill(std::chrono::steady_clock::now());
+  if (!ended_.TakeAll(static_cast<double>(streams))) return false;
   Add(-streams);
   return true;
 }

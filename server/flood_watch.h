@@ -40,8 +40,7 @@ class ClientStreams {
  private:
   std::atomic<int64_t> open_{0}, connections_{0};
   Mutex mu_;
-  double can_forgive_ ATTND_GUARDED_BY(mu_) = kForgiven;
-  std::chrono::steady_clock::time_point forgave_at_ ATTND_GUARDED_BY(mu_);
+  TokenBucket ended_ ATTND_GUARDED_BY(mu_){kForgiven, kForgiven};  // that may be taken for it
 };
 
 // gRPC assembles a message of any size before anybody sees its first byte. But what a connection

@@ -26,6 +26,8 @@ double TokenBucket::Take(double wanted) {
   return taken;
 }
 
+bool TokenBucket::TakeAll(double wanted) { return wanted <= tokens_ && Take(wanted) == wanted; }
+
 bool SharedFrames::Take(const FrameCounts& frames, TokenBucket::TimePoint now) {
   FrameCounts left = frames;
   const MutexLock lock(&mu_);

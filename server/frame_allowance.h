@@ -19,6 +19,8 @@ class TokenBucket {
   void Refill(TimePoint now);
   // As many of `wanted` as there are; returns how many that is.
   double Take(double wanted);
+  // All of them or none.
+  bool TakeAll(double wanted);
 
  private:
   const double capacity_, per_second_;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/patience.h"
 #include "server/reasons.h"
 
 namespace attnd {
@@ -28,10 +29,6 @@ constexpr int kMostDistrusted = 4096;
 constexpr int kLastRank = 1 << 30;
 // How long ago somebody may have found no room for room to count as short.
 constexpr seconds kShortage{3};
-
-seconds Patience(int64_t bytes, bool is_short) {
-  return is_short ? seconds(5 + (bytes >> 22)) : seconds(30 + (bytes >> 20));
-}
 
 }  // namespace
 

@@ -28,9 +28,9 @@ namespace attnd {
 // so that idle calls of unknown size cannot keep out those who say what they send.
 //
 // A message that does not arrive in time is given up, so that nobody holds a part of the budget by
-// doing nothing: after 30 s and a second for each MiB. While others are short of room (they wait
-// here, or OnShortage told so), with RESOURCE_EXHAUSTED, as soon as its connection brings less than
-// kLeastRate over kWindow, and after 5 s and a second for each 4 MiB.
+// doing nothing: after the time of patience.h, and while others are short of room (they wait here,
+// or OnShortage told so) as soon as its connection brings less than kLeastRate over kWindow, with
+// RESOURCE_EXHAUSTED.
 //
 // Who waits: clients take turns, the one that reads least first; inside one, the oldest first. A
 // message for which there is no room yet is passed by messages of a quarter of its size, but

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/log.h"
 #include "server/no_memory.h"
+#include "server/patience.h"
 #include "server/reasons.h"
 #include "server/transport.h"
 
@@ -225,8 +226,8 @@ void Rpc::StartsSending(const grpc::ByteBuffer& message) {
   const TimePoint now = std::chrono::steady_clock::now();
   const auto bytes = static_cast<int64_t>(message.Length());
   if (connection_ != nullptr) connection_->Sends(bytes);
-  send_by_if_short_.store(now + std::chrono::seconds(5 + (bytes >> 22)), std::memory_order_relaxed);
-  send_by_.store(now + std::chrono::seconds(30 + (bytes >> 20)), std::memory_order_relaxed);
+  send_by_if_short_.store(now + Patience(bytes, /*is_short=*/true), std::memory_order_relaxed);
+  send_by_.store(now + Patience(bytes, /*is_short=*/false), std::memory_order_relaxed);
 }
 
 void Rpc::StopsSending() {

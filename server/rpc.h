@@ -120,9 +120,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // The answer of a unary call. The first one counts.
   void Finish(const absl::Status& status) noexcept;
   void Reply(const grpc::ByteBuffer& reply);
-  // Ends the call if its message is overdue, or if its client does not take what was sent to it:
-  // after 30 s and a second for each MiB, while others are short of room after 5 s and a second for
-  // each 4 MiB.
+  // Ends the call if its message is overdue, or if its client does not take what was sent to it
+  // (patience.h).
   void CancelIfStalled(TimePoint now, bool is_short);
 
  private:
@@ -187,8 +186,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::atomic<TimePoint> read_by_{TimePoint::max()}, send_by_{TimePoint::max()};
   std::atomic<TimePoint> send_by_if_short_{TimePoint::max()};
 
+  std::shared_ptr<const Connection> connection_;  // from the call's arrival on
   // Polling thread only.
-  std::shared_ptr<const Connection> connection_;
   int64_t expected_ = 0;
   bool was_flooded_ = false, is_certain_ = false;  // whose flood it was
   std::unique_ptr<Handler> handler_;

@@ -117,11 +117,13 @@ class Transport::Delayed final : public Event {
   }
   ~Delayed() { transport_->AddLive(-1); }
   void Set(std::chrono::milliseconds delay) {
+    const MutexLock lock(&mu_);
     const gpr_timespec due = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                           gpr_time_from_millis(delay.count(), GPR_TIMESPAN));
     alarm_.Set(transport_->queue_.get(), due, static_cast<Event*>(this));
   }
   void Run(bool) override {
+    { MutexLock lock(&mu_); }  // who set the alarm has left it
     RunPosted(f_);
     delete this;
   }
@@ -129,7 +131,8 @@ class Transport::Delayed final : public Event {
  private:
   Transport* const transport_;
   const std::function<void()> f_;
-  grpc::Alarm alarm_;
+  Mutex mu_;
+  grpc::Alarm alarm_ ATTND_GUARDED_BY(mu_);
 };
 
 Transport::Transport(const Options& options, MethodTable methods)

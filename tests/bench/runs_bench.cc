@@ -68,7 +68,7 @@ void Cancel(Engine& engine) {
       {"longformer", {}, 1 << 20, 1},
       {"bigbird", {}, 65536, 8},
       {"bigbird", {}, 1 << 20, 1},
-      {"random", {{"num_random", int64_t{64}}}, 65536, 8},
+      {"random", {{"num_random", int64_t{32}}}, 65536, 8},
       {"random", {{"num_random", int64_t{16}}}, 1 << 20, 1},
       {"sparse_fixed", {}, 65536, 8},
       {"sparse_strided", {}, 65536, 8},
