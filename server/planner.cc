@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core/status.h"
 
 namespace attnd {
 namespace {
@@ -27,17 +28,25 @@ absl::Status Planner::Start() {
   }
 }
 
+absl::Status Planner::Check(const Job& job) const {
+  int64_t all = 0, own = 0;
+  for (const Waiting& other : waiting_) {
+    if (other.job.is_of_stream != job.is_of_stream) continue;
+    all += 1;
+    own += other.client->name == job.client ? 1 : 0;
+  }
+  const int64_t most = job.is_of_stream ? options_.max_streams : options_.max_waiting;
+  if (!closed_ && all < most && 2 * own < most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("request: ", all,
+                                                   " requests wait to be planned, ", own,
+                                                   " of them from this address, retry later"));
+}
+
 absl::Status Planner::Submit(Job& job) {
   assert(job.control != nullptr);
   {
     const MutexLock lock(&mu_);
-    const int64_t all = static_cast<int64_t>(waiting_.size());
-    const int64_t own = turns_.Waiting(job.client);
-    if (closed_ || all >= options_.max_waiting || 2 * own >= options_.max_waiting) {
-      return absl::ResourceExhaustedError(absl::StrCat("request: ", all,
-                                                       " requests wait to be planned, ", own,
-                                                       " of them from this address, retry later"));
-    }
+    ATTND_RETURN_IF_ERROR(Check(job));
     // First what may find no memory.
     Waiting& place = waiting_.emplace_back();
     try {
@@ -52,10 +61,14 @@ absl::Status Planner::Submit(Job& job) {
   return absl::OkStatus();
 }
 
-// Of the client whose turn it is, the oldest.
+// What is cancelled, else the oldest of the client whose turn it is.
 Planner::Job Planner::Take() {
   auto next = waiting_.begin();
   for (auto it = next; it != waiting_.end(); ++it) {
+    if (it->job.control->stopped()) {
+      next = it;
+      break;
+    }
     if (it->client->served < next->client->served) next = it;
   }
   Job job = std::move(next->job);

@@ -16,18 +16,22 @@
 namespace attnd {
 
 // A thread that runs one job after the other; clients take turns by the work of their jobs. Submit
-// never blocks: what waits is bounded, and one client has at most half of the places.
+// never blocks: what waits is bounded, and one client has at most half of the places. Jobs of
+// streams have places of their own, enough for all streams: one has at most one job at a time.
 //
-// A job whose control is cancelled is still run, so that its caller is answered: it returns soon.
+// A job whose control is cancelled is still run, so that its caller is answered: it is the next, and
+// returns soon.
 // Thread safe.
 class Planner {
  public:
   struct Options {
     int64_t max_waiting = 256;
+    int64_t max_streams = 2048;  // that wait
   };
   struct Job {
     std::string client;
     int64_t work = 0;                     // as PlanWork
+    bool is_of_stream = false;
     std::shared_ptr<RunControl> control;  // never null; Cancel makes the job return soon
     std::function<void()> run;            // never throws; on the planner's thread
   };
@@ -55,6 +59,7 @@ class Planner {
   };
 
   void Loop();
+  absl::Status Check(const Job& job) const ATTND_REQUIRES(mu_);
   Job Take() ATTND_REQUIRES(mu_);
 
   const Options options_;

@@ -28,8 +28,6 @@ constexpr int64_t kUnannouncedBytes = 1 << 20;
 // Requests of one stream that are unanswered, or answered and not taken by the client; beyond it
 // the stream is not read.
 constexpr size_t kMaxOpen = 256;
-// Between tries to have a place of the planner.
-constexpr std::chrono::milliseconds kPlannerPause{10};
 // Of a reply: its head and the payloads that are too small to be sent from where they lie.
 constexpr int64_t kMostCopied = 32 << 10;
 
@@ -57,8 +55,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
 
  private:
   absl::Status Take(const grpc::ByteBuffer& message);
-  absl::Status ParseLater(Received received);
-  void AskPlanner(Planner::Job job);
+  void ParseLater(Received received);
   absl::Status TakeParsed(const RunRequest& request, Received received, std::vector<Spans> raw);
   void EndIfBad(const absl::Status& status);
   absl::Status Announce(const RunRequest& request);
@@ -82,7 +79,8 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
   std::string announced_id_;                                    // of the next message
   int64_t announced_bytes_ = 0;                                 // 0: none
   Budget::Share share_;                                         // of the announced message
-  bool is_reading_ = false, is_parsing_ = false, waits_for_room_ = false;
+  std::shared_ptr<RunControl> parsing_;                         // of the planner's job, if any
+  bool is_reading_ = false, waits_for_room_ = false;
   bool is_done_ = false, is_busy_ = false;
   // Nothing more is read; once all is answered the stream ends with it.
   std::optional<absl::Status> end_;
@@ -127,28 +125,38 @@ absl::Status Runs::RunCall::Take(const grpc::ByteBuffer& message) {
   std::vector<Spans> raw;
   ATTND_RETURN_IF_ERROR(Receive(message, &received));
   const absl::Status status = SplitMessage(received.pieces, request.get(), &raw, kSmallHeadBytes);
-  if (absl::IsOutOfRange(status)) return ParseLater(std::move(received));
+  if (absl::IsOutOfRange(status)) {
+    ParseLater(std::move(received));
+    return absl::OkStatus();
+  }
   ATTND_RETURN_IF_ERROR(status);
   return TakeParsed(*request, std::move(received), std::move(raw));
 }
 
 // A large head is parsed by the planner; until then nothing more is read.
-absl::Status Runs::RunCall::ParseLater(Received received) {
+void Runs::RunCall::ParseLater(Received received) {
   struct Parsed {
     Received received;
+    Budget::Share share;
     RunRequest request;
     std::vector<Spans> raw;
     absl::Status status;
   };
   const auto parsed = std::make_shared<Parsed>();
   parsed->received = std::move(received);
+  parsed->share = std::move(share_);
+  const auto control = std::make_shared<RunControl>();
   Planner::Job job{.client = rpc_->client(),
                    .work = static_cast<int64_t>(kMaxHeadBytes),
-                   .control = std::make_shared<RunControl>()};
+                   .is_of_stream = true,
+                   .control = control};
   // The transport outlives the planner's work.
-  job.run = [this, parsed, call = rpc_->shared_from_this()] {
+  job.run = [this, parsed, control, call = rpc_->shared_from_this()] {
     try {
-      parsed->status = SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
+      parsed->status =
+          control->stopped()
+              ? Draining()
+              : SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
     } catch (const std::bad_alloc&) {
       parsed->status = NoMemory();
     } catch (const std::exception&) {
@@ -157,8 +165,9 @@ absl::Status Runs::RunCall::ParseLater(Received received) {
     UntilMemory([&] {
       runs_->transport_->Post([this, parsed, call] {
         call->Run([&] {
-          is_parsing_ = false;
+          parsing_ = nullptr;
           if (!end_.has_value()) {
+            share_ = std::move(parsed->share);
             if (parsed->status.ok()) {
               parsed->status =
                   TakeParsed(parsed->request, std::move(parsed->received), std::move(parsed->raw));
@@ -170,22 +179,12 @@ absl::Status Runs::RunCall::ParseLater(Received received) {
       });
     });
   };
-  is_parsing_ = true;
-  AskPlanner(std::move(job));
-  return absl::OkStatus();
-}
-
-// Until it has a place: a stream waits, its client is slowed down by flow control.
-void Runs::RunCall::AskPlanner(Planner::Job job) {
-  if (context_->planner->Submit(job).ok()) return;
-  runs_->transport_->PostAfter(kPlannerPause,
-                               [this, call = rpc_->shared_from_this(), job = std::move(job)] {
-                                 call->Run([&] {
-                                   if (!end_.has_value()) return AskPlanner(job);
-                                   is_parsing_ = false;
-                                   Continue();
-                                 });
-                               });
+  if (const absl::Status status = context_->planner->Submit(job); status.ok()) {
+    parsing_ = control;
+  } else {
+    context_->metrics->RecordRefusal(Refusal::kQueueFull);
+    End(status);
+  }
 }
 
 void Runs::RunCall::EndIfBad(const absl::Status& status) {
@@ -332,6 +331,7 @@ void Runs::RunCall::End(const absl::Status& status) {
   if (end_.has_value()) return;
   end_ = status;
   share_ = {};
+  if (parsing_ != nullptr) parsing_->Cancel();
   context_->intake->Leave(this);
 }
 
@@ -343,7 +343,7 @@ void Runs::RunCall::Continue() {
   is_busy_ = is_busy;
   if (end_.has_value()) {
     if (open_.empty()) rpc_->Close(*end_);
-  } else if (!is_reading_ && !is_parsing_ && !waits_for_room_ && has_room_ &&
+  } else if (!is_reading_ && parsing_ == nullptr && !waits_for_room_ && has_room_ &&
              open_.size() + unsent_ < kMaxOpen) {
     is_reading_ = true;
     // The client may be ahead by a window.

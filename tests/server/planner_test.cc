@@ -29,7 +29,7 @@ class PlannerTest : public testing::Test {
   }
 
   std::vector<std::string> ran_;  // of the planner's thread, until Close
-  Planner planner_{{.max_waiting = 6}};
+  Planner planner_{{.max_waiting = 6, .max_streams = 8}};
 };
 
 TEST_F(PlannerTest, ClientsTakeTurnsByWork) {
@@ -59,6 +59,41 @@ TEST_F(PlannerTest, OneClientHasHalfOfThePlaces) {
   ASSERT_TRUE(planner_.Start().ok());
   planner_.Close();
   EXPECT_EQ(ran_.size(), 6u);
+}
+
+// A stream that finds no place ends, with all that it carries.
+TEST_F(PlannerTest, StreamsHavePlacesOfTheirOwn) {
+  const auto submit_stream = [&](const std::string& client) {
+    Planner::Job job = Make("stream", client);
+    job.is_of_stream = true;
+    return planner_.Submit(job);
+  };
+  for (const char* name : {"1", "2", "3"}) ASSERT_TRUE(Submit(name, "a").ok());
+  EXPECT_FALSE(Submit("4", "a").ok());
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(submit_stream("a").ok()) << i;
+  EXPECT_EQ(submit_stream("a"),
+            absl::ResourceExhaustedError("request: 4 requests wait to be planned, 4 of them from "
+                                         "this address, retry later"));
+  EXPECT_TRUE(Submit("5", "b").ok());
+  EXPECT_TRUE(submit_stream("b").ok());
+  ASSERT_TRUE(planner_.Start().ok());
+  planner_.Close();
+  EXPECT_EQ(ran_.size(), 9u);
+}
+
+// It returns at once, and with it what its client sent.
+TEST_F(PlannerTest, WhatIsCancelledIsTheNext) {
+  for (const char* name : {"1", "2", "3"}) {
+    Planner::Job job = Make(name, "a");
+    const std::shared_ptr<RunControl> control = job.control;
+    ASSERT_TRUE(planner_.Submit(job).ok());
+    if (std::string(name) == "3") control->Cancel();
+  }
+  ASSERT_TRUE(planner_.Start().ok());
+  while (planner_.waiting() > 0) std::this_thread::yield();
+  planner_.Close();
+  ASSERT_EQ(ran_.size(), 3u);
+  EXPECT_EQ(ran_.front(), "3 stopped");
 }
 
 TEST_F(PlannerTest, APlaceComesBackWithItsJob) {
