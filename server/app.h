@@ -65,7 +65,7 @@ class App {
   std::unique_ptr<Budget> budget_;
   std::unique_ptr<Intake> intake_;
   std::unique_ptr<Batcher> batcher_;
-  Predictions predictions_;
+  Predictions predictions_{&clock_};
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Planner> planner_;
   TensorContext tensors_;

@@ -31,7 +31,7 @@ struct Wish {
   const std::string& client;
   int priority = 0;
   TimePoint deadline;
-  double seconds = 0;  // predicted, as far as is known
+  PredictedSeconds seconds;  // as far as is known
 };
 
 }  // namespace
@@ -66,7 +66,7 @@ struct Batcher::Impl {
   bool watch_sleeps ATTND_GUARDED_BY(mu) = false;
 
   absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
-  absl::Status CheckHopeless(const Wish& wish, double sure, TimePoint now) const ATTND_REQUIRES(mu);
+  absl::Status CheckHopeless(const Wish& wish, TimePoint now) const ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
   Waiter* Call(TimePoint now, int trusted) noexcept ATTND_REQUIRES(mu);
@@ -90,17 +90,21 @@ absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
   return absl::OkStatus();
 }
 
-// The part `sure` of what is predicted must fit.
-absl::Status Batcher::Impl::CheckHopeless(const Wish& wish, double sure, TimePoint now) const {
+// What is sure of it must fit behind what is ahead.
+absl::Status Batcher::Impl::CheckHopeless(const Wish& wish, TimePoint now) const {
   if (wish.deadline == TimePoint::max()) return absl::OkStatus();
   const double left = Seconds(wish.deadline - now);
+  const PredictedSeconds& own = wish.seconds;
   // Mostly this is enough to know.
   const double all = waiting.seconds() + running.SecondsLeft(now);
-  if (left > 0 && sure * (wish.seconds + all) <= left) return absl::OkStatus();
-  const double ahead = waiting.SecondsAhead(wish.client, wish.priority, wish.deadline, now) +
-                       running.SecondsBefore(now, wish.priority, wish.seconds);
-  if (left > 0 && sure * (wish.seconds + ahead) <= left) return absl::OkStatus();
-  return Hopeless(wish.seconds, ahead, left);
+  if (left > 0 && own.sure + Predictions::kAhead * all / running.pace() <= left) {
+    return absl::OkStatus();
+  }
+  double ahead = waiting.SecondsAhead(wish.client, wish.priority, wish.deadline, now) +
+                 running.SecondsBefore(now, wish.priority, own.likely);
+  ahead /= running.pace();
+  if (left > 0 && own.sure + ahead <= left) return absl::OkStatus();
+  return Hopeless(own.likely, ahead, left);
 }
 
 Batcher::Batch Batcher::Impl::TakeBest(TimePoint now) {
@@ -110,7 +114,7 @@ Batcher::Batch Batcher::Impl::TakeBest(TimePoint now) {
   batch.tasks = std::move(best.tasks);
   batch.reason = best.is_full ? Reason::kFull : Reason::kIdle;
   batch.level = best.level;
-  batch.seconds = best.seconds;
+  batch.seconds = best.seconds.likely;
   batch.run = running.Begin({.started = now,
                              .seconds = best.seconds,
                              .level = best.level,
@@ -184,7 +188,7 @@ absl::Status Batcher::Admit(const std::string& client, int max_priority, TimePoi
     const MutexLock lock(&impl_->mu);
     status = impl_->Check(client, &refusal);
     if (status.ok()) {
-      status = impl_->CheckHopeless({client, max_priority, deadline}, Predictions::kUnsure, now);
+      status = impl_->CheckHopeless({client, max_priority, deadline, {}}, now);
     }
   }
   if (!status.ok()) impl_->Refused(refusal);
@@ -195,8 +199,9 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
   assert(task != nullptr && task->cancelled != nullptr && task->charged_bytes >= 0);
   const Predictions* const predictions = impl_->options.predictions;
   const Plan& plan = *task->plan;
-  const double seconds = predictions == nullptr ? plan.seconds : predictions->Likely(plan);
-  const double sure = predictions == nullptr ? 1 : predictions->Sure(plan);
+  const PredictedSeconds seconds =
+      predictions == nullptr ? PredictedSeconds{plan.seconds, plan.seconds, plan.seconds}
+                             : predictions->Of(plan);
   const TimePoint now = impl_->clock->Now();
   Refusal refusal = Refusal::kDeadline;
   AllDropped dropped;
@@ -208,7 +213,7 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
     if (status.ok()) {
       status = CheckAlive(*task, now);
       const Wish wish{task->client, task->priority, task->deadline, seconds};
-      if (status.ok()) status = impl_->CheckHopeless(wish, sure, now);
+      if (status.ok()) status = impl_->CheckHopeless(wish, now);
       refusal = RefusalOf(status);
     }
     if (status.ok()) {
@@ -221,7 +226,7 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
         dropped.back().task = impl_->waiting.TakePlaceFor(task->client);
       }
       try {
-        impl_->waiting.Add(std::move(task), seconds, sure * seconds);
+        impl_->waiting.Add(std::move(task), seconds);
       } catch (const std::bad_alloc&) {
         status = NoMemory();
         refusal = Refusal::kBytes;
@@ -277,10 +282,11 @@ Batcher::Batch Batcher::TryPull() {
 }
 
 bool Batcher::Ended(uint64_t id) {
+  const TimePoint now = impl_->clock->Now();
   const MutexLock lock(&impl_->mu);
   ++impl_->coming;
   impl_->last_ended = std::chrono::steady_clock::now();
-  const Running::Run run = impl_->running.End(id);
+  const Running::Run run = impl_->running.End(id, now);
   impl_->waiting.turns().End(run.client, run.is_long);
   return run.was_alone;
 }

@@ -26,15 +26,16 @@ namespace attnd {
 // deadline of one of its requests leaves. An idle lane never waits for company.
 //
 // Beside each other. While nothing runs, the best request starts. While batches run, company
-// gathers in the buckets, unless each of them goes on for longer than kSoon and longer than the
-// candidate itself is predicted to take: then it starts beside them, since what runs shares the
-// machine by level and shortest remaining time. A candidate of a higher level need not be shorter;
-// one of a lower level waits. Who has waited kPatience need not be shorter if nothing long of its
-// client runs. At most max_running batches run; one of these places is for batches of at most kLong
+// gathers in the buckets, unless each of them goes on for longer than kSoon and for at least twice
+// as long as the candidate itself is predicted to take: then it starts beside them, since what runs
+// shares the machine by level and shortest remaining time. (Of two that are about as long the one
+// that began would only end later.) A candidate of a higher level need not be shorter; one of a
+// lower level waits. Who has waited kPatience need not be shorter if nothing long of its client
+// runs. At most max_running batches run; one of these places is for batches of at most kLong
 // predicted seconds, and of the others one client fills all but one (where there are two).
 //
 // What cannot meet its deadline, by prediction, is refused: when it is submitted, with what runs
-// before it, and when its turn comes.
+// before it at the pace of the machine (pace.h), and when its turn comes.
 //
 // Places are shared: once the queue is full, a client with fewer requests in it takes the place of
 // the newest request of the client with the most.
@@ -53,7 +54,7 @@ class Batcher {
     int64_t max_queue_requests = 1024;
     int64_t max_batch_requests = 64;
     int64_t max_batch_bytes = int64_t{256} << 20;  // charged; a larger request runs alone
-    double max_batch_seconds = 0.25;  // predicted, so that a long one does not hold up many
+    double max_batch_seconds = 0.02;  // predicted; company makes all of a batch wait for its last
     int max_running = 4;              // batches at once
     const Predictions* predictions = nullptr;  // outlives the batcher; null: what plans say holds
     std::function<void(Refusal)> refused;  // counts what was not taken or dropped; no lock is held

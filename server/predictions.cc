@@ -11,18 +11,26 @@ constexpr int kEnough = 4;        // measurements
 
 }  // namespace
 
-double Predictions::Likely(const Plan& plan) const {
-  // Most requests are too short for their ratio to decide anything.
-  if (plan.seconds < kShort / kMost) return plan.seconds;
-  const MutexLock lock(&mu_);
-  const auto found = learned_.find({plan.method, plan.direction});
-  return found == learned_.end() ? plan.seconds : plan.seconds * std::exp(found->second.log_ratio);
+// What is left of it by now.
+double Predictions::LogRatio(const Learned& learned, TimePoint now) {
+  const std::chrono::duration<double> passed = now - learned.last;
+  return learned.log_ratio * std::exp2(-passed / kHalfLife);
 }
 
-double Predictions::Sure(const Plan& plan) const {
+PredictedSeconds Predictions::Of(const Plan& plan) const {
+  const auto of = [](double likely, double sure, double ahead) {
+    return PredictedSeconds{likely, sure * likely, ahead * likely};
+  };
+  // Most requests are too short for what was learned to decide anything.
+  if (plan.seconds < kShort / kMost) return of(plan.seconds, kUnsure, kUnsure);
   const MutexLock lock(&mu_);
   const auto found = learned_.find({plan.method, plan.direction});
-  return found == learned_.end() || found->second.measured < kEnough ? kUnsure : 0.8;
+  if (found == learned_.end()) return of(plan.seconds, kUnsure, kUnsure);
+  const Learned& learned = found->second;
+  const TimePoint now = clock_->Now();
+  const double likely = plan.seconds * std::exp(LogRatio(learned, now));
+  const bool is_known = learned.measured >= kEnough && now - learned.last <= kHalfLife;
+  return is_known ? of(likely, kSure, kAhead) : of(likely, kUnsure, kUnsure);
 }
 
 void Predictions::Learn(const Plan& plan, double predicted, double measured) {
@@ -30,8 +38,11 @@ void Predictions::Learn(const Plan& plan, double predicted, double measured) {
   const double ratio = std::clamp(measured / predicted, kLeast, kMost);
   const MutexLock lock(&mu_);
   Learned& learned = learned_[{plan.method, plan.direction}];
-  learned.log_ratio += kWeight * (std::log(ratio) - learned.log_ratio);
+  const TimePoint now = clock_->Now();
+  const double before = LogRatio(learned, now);
+  learned.log_ratio = before + kWeight * (std::log(ratio) - before);
   learned.measured += 1;
+  learned.last = now;
 }
 
 }  // namespace attnd

@@ -3,17 +3,24 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <utility>
 
 namespace attnd {
 namespace {
 
 double SecondsLeftOf(const Running::Run& run, TimePoint now) {
-  return std::abs(run.seconds - Seconds(now - run.started));
+  return std::abs(run.seconds.likely - Seconds(now - run.started));
+}
+
+// What those behind it count.
+double AheadOf(const Running::Run& run, double left) {
+  return run.seconds.likely > 0 ? left * run.seconds.ahead / run.seconds.likely : left;
 }
 
 }  // namespace
 
 uint64_t Running::Begin(Run run) {
+  if (runs_.empty()) counted_until_ = run.started;
   run.id = next_id_++;
   run.was_alone = runs_.empty();
   for (Run& other : runs_) other.was_alone = false;
@@ -21,12 +28,13 @@ uint64_t Running::Begin(Run run) {
   return run.id;
 }
 
-Running::Run Running::End(uint64_t id) {
+Running::Run Running::End(uint64_t id, TimePoint now) {
   const auto found =
       std::find_if(runs_.begin(), runs_.end(), [id](const Run& run) { return run.id == id; });
   assert(found != runs_.end());
   const Run run = *found;
   runs_.erase(found);
+  pace_.Count(run.seconds.likely, Seconds(now - std::exchange(counted_until_, now)));
   return run;
 }
 
@@ -56,8 +64,8 @@ double Running::SecondsBefore(TimePoint now, int level, double seconds) const {
   double before = 0, least = std::numeric_limits<double>::infinity();
   for (const Run& run : runs_) {
     const double left = SecondsLeftOf(run, now);
-    least = std::min(least, left);
-    if (run.level > level || (run.level == level && left < seconds)) before += left;
+    least = std::min(least, AheadOf(run, left));
+    if (run.level > level || (run.level == level && left < seconds)) before += AheadOf(run, left);
   }
   // Without a place even the most urgent waits until one is free.
   const bool is_full = static_cast<int>(runs_.size()) >= max_running_;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "server/pace.h"
 #include "server/task.h"
 #include "server/turns.h"
 
@@ -22,14 +23,14 @@ class Running {
   struct Run {
     uint64_t id = 0;
     TimePoint started;
-    double seconds = 0;  // predicted
+    PredictedSeconds seconds;
     int level = 0;
     bool is_long = false;
     bool was_alone = true;            // all the time
     Turns::Client* client = nullptr;  // of the request that opened it
   };
   uint64_t Begin(Run run);  // its id
-  Run End(uint64_t id);
+  Run End(uint64_t id, TimePoint now);
 
   // What may start now; see Batcher for the rules.
   struct Room {
@@ -42,9 +43,11 @@ class Running {
   };
   Room RoomAt(TimePoint now, double soon) const;
 
-  // Predicted seconds until what would run before a request of this level and length has ended.
+  // Predicted seconds, as those behind it count them, until what would run before a request of this
+  // level and length has ended.
   double SecondsBefore(TimePoint now, int level, double seconds) const;
   double SecondsLeft(TimePoint now) const;  // of all
+  double pace() const { return pace_.value(); }
   bool empty() const { return runs_.empty(); }
   int level() const;  // the highest that runs
 
@@ -52,6 +55,8 @@ class Running {
   const int max_running_;
   std::vector<Run> runs_;
   uint64_t next_id_ = 1;
+  Pace pace_;
+  TimePoint counted_until_;
 };
 
 }  // namespace attnd

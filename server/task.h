@@ -33,6 +33,19 @@ inline double Seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
+// What something is predicted to take, alone on the machine.
+struct PredictedSeconds {
+  double likely = 0;
+  double sure = 0;   // at least: for its own deadline
+  double ahead = 0;  // counted by those behind it, who are late if it is
+
+  void operator+=(const PredictedSeconds& other) {
+    likely += other.likely;
+    sure += other.sure;
+    ahead += other.ahead;
+  }
+};
+
 // Why a request got no result; the label of attnd_refused_total.
 enum class Refusal : uint8_t {
   kQueueFull,

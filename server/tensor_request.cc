@@ -185,7 +185,7 @@ absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
                                                    context_->max_message_bytes, " bytes, got ",
                                                    plan.output_bytes));
   }
-  const double seconds = context_->predictions->Likely(plan);
+  const double seconds = context_->predictions->Of(plan).likely;
   if (context_->max_request_seconds > 0 && seconds > context_->max_request_seconds) {
     return Permanent(absl::ResourceExhaustedError(
         absl::StrFormat("%s: predicted seconds must be <= %g (--max-request-seconds), got %.3g",

@@ -8,6 +8,10 @@
 namespace attnd {
 namespace {
 
+// The part of what is left of a run that something may take to start beside it. Of two that are
+// about as long, the one that began would only end later.
+constexpr double kShorter = 0.5;
+
 // Smaller runs earlier: level, turn, aged priority, deadline, order of Add.
 using Rank = std::tuple<int, double, int64_t, TimePoint, uint64_t>;
 
@@ -34,7 +38,7 @@ struct Waiting::Now {
   }
 };
 
-void Waiting::Add(std::unique_ptr<Task> task, double seconds, double sure_seconds) {
+void Waiting::Add(std::unique_ptr<Task> task, const PredictedSeconds& seconds) {
   // First what may find no memory. A bucket that stays empty goes with the next TakeDead.
   Bucket& bucket = buckets_[task->plan->bucket];
   bucket.emplace_back();
@@ -51,11 +55,10 @@ void Waiting::Add(std::unique_ptr<Task> task, double seconds, double sure_second
                    .sequence = next_sequence_++,
                    .cancelled = task->cancelled.get(),
                    .seconds = seconds,
-                   .sure_seconds = sure_seconds,
                    .client = client};
   requests_ += 1;
   bytes_ += task->charged_bytes;
-  seconds_ += seconds;
+  seconds_ += seconds.likely;
   bucket.back().task = std::move(task);
 }
 
@@ -64,7 +67,7 @@ std::unique_ptr<Task> Waiting::Remove(Entry& entry) {
   requests_ -= 1;
   bytes_ -= entry.task->charged_bytes;
   // Rounding errors do not add up for longer than something waits.
-  seconds_ = requests_ == 0 ? 0 : seconds_ - entry.seconds;
+  seconds_ = requests_ == 0 ? 0 : seconds_ - entry.seconds.likely;
   turns_.Leave(entry.client);
   return std::move(entry.task);
 }
@@ -73,11 +76,11 @@ void Waiting::TakeDead(TimePoint now, std::vector<Dropped>* dropped) {
   const auto is_dead = [&](Entry& entry) {
     const bool expires = entry.deadline != TimePoint::max();
     const double left = expires ? Seconds(entry.deadline - now) : 0;
-    const bool is_late = expires && (left <= 0 || entry.sure_seconds > left);
+    const bool is_late = expires && (left <= 0 || entry.seconds.sure > left);
     if (!is_late && !entry.cancelled->load(std::memory_order_relaxed)) return false;
     try {
       absl::Status status = CheckAlive(*entry.task, now);
-      if (status.ok()) status = Hopeless(entry.seconds, /*ahead=*/0, left);
+      if (status.ok()) status = Hopeless(entry.seconds.likely, /*ahead=*/0, left);
       const Refusal refusal = RefusalOf(status);
       dropped->push_back({nullptr, std::move(status), refusal});
     } catch (const std::bad_alloc&) {
@@ -134,11 +137,11 @@ bool Waiting::MayBeLong(const Turns::Client& client, const Now& now) const {
 }
 
 bool Waiting::MayStart(const Entry& entry, const Now& now) const {
-  if (entry.seconds > options_.long_seconds && !MayBeLong(*entry.client, now)) return false;
+  if (entry.seconds.likely > options_.long_seconds && !MayBeLong(*entry.client, now)) return false;
   if (now.room.is_first) return true;
   const int level = now.Level(entry);
   if (level != now.room.level) return level > now.room.level;
-  if (entry.seconds < now.room.seconds) return true;
+  if (entry.seconds.likely <= kShorter * now.room.seconds) return true;
   return now.IsOverdue(entry) && entry.client->running_long == 0;
 }
 
@@ -180,7 +183,7 @@ Waiting::Batch Waiting::TakeBest(const Running& running, TimePoint time) {
   // Before its last request leaves the queue.
   turns_.Begin(batch.client);
   const size_t taken = Fill(std::span(bucket).first(startable), now, &batch);
-  batch.is_long = batch.seconds > options_.long_seconds;
+  batch.is_long = batch.seconds.likely > options_.long_seconds;
   batch.client->running_long += batch.is_long ? 1 : 0;
   batch.is_full = taken < startable || taken >= static_cast<size_t>(options_.max_batch_requests);
   bucket.erase(bucket.begin(), bucket.begin() + static_cast<std::ptrdiff_t>(taken));
@@ -204,7 +207,7 @@ size_t Waiting::Order(Bucket& bucket, const Now& now) {
     for (auto it = bucket.begin(); it != end; ++it) {
       double& next = turn.try_emplace(it->client, it->client->served).first->second;
       it->turn = next;
-      next += it->seconds;
+      next += it->seconds.likely;
     }
     sort();
   }
@@ -214,22 +217,21 @@ size_t Waiting::Order(Bucket& bucket, const Now& now) {
 // Takes from the front as much as the caps allow; returns how many. The first is always taken.
 size_t Waiting::Fill(std::span<Entry> entries, const Now& now, Batch* batch) {
   double most = options_.max_batch_seconds;
-  if (!now.room.is_first) most = std::min(most, now.room.seconds);
+  if (!now.room.is_first) most = std::min(most, kShorter * now.room.seconds);
   if (!MayBeLong(*batch->client, now)) most = std::min(most, options_.long_seconds);
   TimePoint deadline = TimePoint::max();
   int64_t bytes = 0;
   size_t taken = 0;
   for (Entry& entry : entries) {
     const int64_t charged = entry.task->charged_bytes;
-    const double seconds = batch->seconds + entry.seconds;
+    const double likely = batch->seconds.likely + entry.seconds.likely;
     deadline = std::min(deadline, entry.deadline);
-    const bool is_late = deadline != TimePoint::max() && seconds > Seconds(deadline - now.time);
-    if (taken > 0 && (charged > options_.max_batch_bytes - bytes || seconds > most || is_late)) {
-      break;
-    }
+    const bool is_late = deadline != TimePoint::max() && likely > Seconds(deadline - now.time);
+    const bool is_full = charged > options_.max_batch_bytes - bytes || likely > most;
+    if (taken > 0 && (is_full || is_late)) break;
     bytes += charged;
-    batch->seconds = seconds;
-    turns_.Take(entry.client, entry.seconds);
+    batch->seconds += entry.seconds;
+    turns_.Take(entry.client, entry.seconds.likely);
     batch->tasks.push_back(Remove(entry));
     if (++taken >= static_cast<size_t>(options_.max_batch_requests)) break;
   }
@@ -246,7 +248,7 @@ double Waiting::SecondsAhead(const std::string& client, int priority, TimePoint 
           entry.client->name != client
               ? entry.priority > priority
               : aged > priority || (aged == priority && entry.deadline <= deadline);
-      ahead += is_before ? entry.seconds : 0;
+      ahead += is_before ? entry.seconds.ahead : 0;
     }
   }
   return ahead;

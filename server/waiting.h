@@ -27,8 +27,7 @@ class Waiting {
   };
   explicit Waiting(const Options& options) : options_(options) {}
 
-  // `seconds` are predicted, `sure_seconds` the part of them that it takes at least.
-  void Add(std::unique_ptr<Task> task, double seconds, double sure_seconds);
+  void Add(std::unique_ptr<Task> task, const PredictedSeconds& seconds);
 
   // A request that left without a result.
   struct Dropped {
@@ -48,14 +47,14 @@ class Waiting {
     bool is_full = false;                      // a cap closed it
     bool is_long = false;
     int level = 0;
-    double seconds = 0;
+    PredictedSeconds seconds;
     Turns::Client* client = nullptr;  // of the best
   };
   // The best of what may start, and its company. The batch counts as begun in the client's turns.
   Batch TakeBest(const Running& running, TimePoint now);
   bool AnyMayStart(const Running& running, TimePoint now) const;
 
-  // Predicted seconds of what waits and would run before such a request.
+  // Predicted seconds, as those behind it count them, of what waits and would run before such a request.
   double SecondsAhead(const std::string& client, int priority, TimePoint deadline,
                       TimePoint now) const;
 
@@ -72,7 +71,7 @@ class Waiting {
     TimePoint admitted, deadline;
     uint64_t sequence = 0;  // order of Add
     const std::atomic<bool>* cancelled = nullptr;
-    double seconds = 0, sure_seconds = 0;
+    PredictedSeconds seconds;
     Turns::Client* client = nullptr;
     double turn = 0;  // the client's virtual time at which it would start
     std::unique_ptr<Task> task;

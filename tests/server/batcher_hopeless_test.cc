@@ -54,7 +54,7 @@ TEST_F(BatcherTest, WhatBecomesHopelessInTheQueueIsNotHandedOut) {
 
 // Half of the predicted seconds may do until something is known of its kind.
 TEST_F(BatcherTest, WhatMayBeQuickerThanPredictedIsTried) {
-  const Predictions predictions;
+  const Predictions predictions(&clock_);
   Start({.predictions = &predictions});
   EXPECT_TRUE(absl::IsDeadlineExceeded(Submit({.name = "1", .deadline = 999ms, .seconds = 2})));
   ASSERT_TRUE(Submit({.name = "2", .deadline = 1001ms, .seconds = 2}).ok());
@@ -66,8 +66,28 @@ TEST_F(BatcherTest, WhatMayBeQuickerThanPredictedIsTried) {
   EXPECT_TRUE(batcher_->Admit("a", 0, clock_.Now() + 1001ms).ok());
 }
 
+// What was admitted just in time was begun at the last moment, and half of it ended too late.
+TEST_F(BatcherTest, WhatIsAheadCountsMoreThanItsSeconds) {
+  Predictions predictions(&clock_);
+  Start({.max_batch_requests = 1, .predictions = &predictions});
+  for (int i = 0; i < 4; ++i) predictions.Learn(Plan{}, /*predicted=*/1, /*measured=*/1);
+  ASSERT_TRUE(Submit({.name = "1", .deadline = 4200ms, .seconds = 4}).ok());
+  EXPECT_EQ(Submit({.name = "2", .deadline = 10200ms, .seconds = 7}),
+            absl::DeadlineExceededError("request: the deadline must leave the predicted 12 s (5 s "
+                                        "of them for requests ahead), got 10.2 s"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, clock_.Now() + 4999ms)));
+  EXPECT_TRUE(batcher_->Admit("a", 0, clock_.Now() + 5001ms).ok());
+  EXPECT_THAT(Begin(), ElementsAre("1"));
+  // It takes twice its seconds: the machine has something else to do.
+  clock_.Advance(8s);
+  End("1");
+  ASSERT_TRUE(Submit({.name = "3", .deadline = 8000ms, .seconds = 4}).ok());
+  EXPECT_TRUE(batcher_->Admit("a", 0, clock_.Now() + 10001ms).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, clock_.Now() + 9500ms)));
+}
+
 TEST_F(BatcherTest, WhatWasLearnedDecides) {
-  Predictions predictions;
+  Predictions predictions(&clock_);
   Plan kind;
   for (int i = 0; i < 100; ++i) predictions.Learn(kind, /*predicted=*/1, /*measured=*/3);
   Start({.predictions = &predictions});

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
+
+#include "tests/server/fake_clock.h"
 #include "tests/server/puppet_method.h"
 
 namespace attnd {
@@ -14,56 +18,80 @@ class PredictionsTest : public testing::Test {
     plan_.method = &method_;
     plan_.seconds = 2;
   }
+  bool IsKnown() const {
+    const PredictedSeconds seconds = predictions_.Of(plan_);
+    const bool is_known = seconds.ahead > seconds.likely;
+    EXPECT_DOUBLE_EQ(seconds.sure, seconds.likely * (is_known ? 0.8 : 0.5));
+    EXPECT_DOUBLE_EQ(seconds.ahead, seconds.likely * (is_known ? 1.25 : 0.5));
+    return is_known;
+  }
   PuppetMethod method_;
   Plan plan_;
-  Predictions predictions_;
+  FakeClock clock_;
+  Predictions predictions_{&clock_};
 };
 
 TEST_F(PredictionsTest, KnowsNothingAtFirst) {
-  EXPECT_DOUBLE_EQ(predictions_.Likely(plan_), 2);
-  EXPECT_DOUBLE_EQ(predictions_.Sure(plan_), 0.5);
+  EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, 2);
+  EXPECT_FALSE(IsKnown());
 }
 
 TEST_F(PredictionsTest, LearnsTheRatioOfItsKind) {
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/3);
-  EXPECT_NEAR(predictions_.Likely(plan_), 6, 0.01);
-  EXPECT_DOUBLE_EQ(predictions_.Sure(plan_), 0.8);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 6, 0.01);
+  EXPECT_TRUE(IsKnown());
   Plan backward;
   backward.method = &method_;
   backward.direction = Direction::kBackward;
   backward.seconds = 2;
-  EXPECT_DOUBLE_EQ(predictions_.Likely(backward), 2);
+  EXPECT_DOUBLE_EQ(predictions_.Of(backward).likely, 2);
 }
 
 // A request that the idle machine would have done in time was refused because of one slow run.
 TEST_F(PredictionsTest, OneOutlierMakesNothingHopeless) {
   predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/1000);
-  EXPECT_LT(predictions_.Likely(plan_) * predictions_.Sure(plan_), 2);
-  Predictions settled;
+  EXPECT_LT(predictions_.Of(plan_).sure, 2);
+  Predictions settled(&clock_);
   for (int i = 0; i < 40; ++i) settled.Learn(plan_, 1, 1);
   settled.Learn(plan_, 1, 1000);
-  EXPECT_LT(settled.Likely(plan_) * settled.Sure(plan_), 3);
+  EXPECT_LT(settled.Of(plan_).sure, 3);
+}
+
+// What was refused because of slow runs was never measured again, and refused for good.
+TEST_F(PredictionsTest, IsForgottenUnlessItIsMeasuredAgain) {
+  for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/4);
+  clock_.Advance(Predictions::kHalfLife);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 4, 0.01);
+  EXPECT_TRUE(IsKnown());
+  clock_.Advance(std::chrono::milliseconds(1));
+  EXPECT_FALSE(IsKnown());
+  clock_.Advance(20 * Predictions::kHalfLife);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 2, 0.01);
+  // The next one counts as the first did.
+  predictions_.Learn(plan_, 1, 4);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 2 * std::pow(4, 0.25), 0.01);
+  EXPECT_TRUE(IsKnown());
 }
 
 TEST_F(PredictionsTest, StaysWithinItsBounds) {
   for (int i = 0; i < 100; ++i) predictions_.Learn(plan_, 1, 1e6);
-  EXPECT_NEAR(predictions_.Likely(plan_), 2 * Predictions::kMost, 1e-6);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 2 * Predictions::kMost, 1e-6);
   for (int i = 0; i < 200; ++i) predictions_.Learn(plan_, 1, 1e-6);
-  EXPECT_NEAR(predictions_.Likely(plan_), 2 * Predictions::kLeast, 1e-6);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 2 * Predictions::kLeast, 1e-6);
 }
 
 // The shortest whose ratio can make it long enough to tell.
 TEST_F(PredictionsTest, TheRatioCountsForShortRequestsToo) {
   for (int i = 0; i < 100; ++i) predictions_.Learn(plan_, 1, 1e6);
   plan_.seconds = Predictions::kShort / Predictions::kMost;
-  EXPECT_NEAR(predictions_.Likely(plan_), Predictions::kShort, 1e-6);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, Predictions::kShort, 1e-6);
   plan_.seconds /= 2;
-  EXPECT_DOUBLE_EQ(predictions_.Likely(plan_), Predictions::kShort / Predictions::kMost / 2);
+  EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, Predictions::kShort / Predictions::kMost / 2);
 }
 
 TEST_F(PredictionsTest, RunsThatAreTooShortToTellAreIgnored) {
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, 1e-6, 1e-3);
-  EXPECT_DOUBLE_EQ(predictions_.Likely(plan_), 2);
+  EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, 2);
 }
 
 }  // namespace

@@ -15,8 +15,10 @@ constexpr double kSoon = 0.005;
 class RunningTest : public testing::Test {
  protected:
   uint64_t Begin(double seconds, int level = 0, bool is_long = false) {
-    return running_.Begin(
-        {.started = start_, .seconds = seconds, .level = level, .is_long = is_long});
+    return running_.Begin({.started = start_,
+                           .seconds = {seconds, seconds, seconds},
+                           .level = level,
+                           .is_long = is_long});
   }
 
   const TimePoint start_{1000s};
@@ -26,12 +28,12 @@ class RunningTest : public testing::Test {
 // What shared the machine was taken for what a run takes alone.
 TEST_F(RunningTest, TwoThatRunBesideEachOtherWereNotAlone) {
   const uint64_t first = Begin(1);
-  EXPECT_TRUE(running_.End(first).was_alone);
+  EXPECT_TRUE(running_.End(first, start_).was_alone);
   const uint64_t long_one = Begin(1), beside = Begin(1);
-  EXPECT_FALSE(running_.End(beside).was_alone);
-  EXPECT_FALSE(running_.End(long_one).was_alone);
+  EXPECT_FALSE(running_.End(beside, start_).was_alone);
+  EXPECT_FALSE(running_.End(long_one, start_).was_alone);
   EXPECT_TRUE(running_.empty());
-  EXPECT_TRUE(running_.End(Begin(1)).was_alone);
+  EXPECT_TRUE(running_.End(Begin(1), start_).was_alone);
 }
 
 TEST_F(RunningTest, SecondsLeftAreThoseOfAll) {
@@ -56,13 +58,24 @@ TEST_F(RunningTest, BeforeARequestAreHigherLevelsAndShorterOnesOfItsOwn) {
   EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 0, 20), 17);
 }
 
+TEST_F(RunningTest, EachCountsAsItsKindDoes) {
+  running_.Begin({.started = start_, .seconds = {.likely = 10, .ahead = 5}});
+  running_.Begin({.started = start_, .seconds = {.likely = 20, .ahead = 15}});
+  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 0, 30), 20);
+  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 0, 20), 5);
+  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_ + 4s, 0, 30), 15);
+  // The last place: the first that ends counts 0.9 s.
+  running_.Begin({.started = start_, .seconds = {.likely = 1, .ahead = 0.9}});
+  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 1, 0), 0.9);
+}
+
 TEST_F(RunningTest, RoomIsThereOnceWhatRunsGoesOnForLonger) {
   EXPECT_TRUE(running_.RoomAt(start_, kSoon).is_open);
   EXPECT_TRUE(running_.RoomAt(start_, kSoon).is_first);
   EXPECT_EQ(running_.RoomAt(start_, kSoon).level, std::numeric_limits<int>::min());
   const uint64_t short_one = Begin(kSoon, /*level=*/2);
   EXPECT_FALSE(running_.RoomAt(start_, kSoon).is_open);
-  running_.End(short_one);
+  running_.End(short_one, start_);
 
   Begin(0.5, 1);
   Begin(8, -1, /*is_long=*/true);

@@ -9,7 +9,7 @@ from server_process import REPOSITORY, Server
 
 LOAD = REPOSITORY / "build/tests/load"
 # Much work for few bytes: the generator must not need the processors that it shares.
-REQUEST = ("--heads", "1", "--dim", "8", "--lengths", "4096")
+REQUEST = ("--heads", "1", "--dim", "2", "--lengths", "8192")
 TIMEOUT = ("--timeout", "1")
 OVERLOAD_SECONDS = 20
 RECOVERY_SECONDS = 2
