@@ -140,6 +140,7 @@ void Rpc::OnRead(bool ok) {
   // Moved out, so that the handler decides how long the received slices live.
   grpc::ByteBuffer message;
   if (ok) message.Swap(&incoming_);
+  sends_no_more_ = !ok;
   // One that was refused or cut off has brought what it was expected to bring, for all we know.
   Settle(ok ? static_cast<int64_t>(message.Length()) : expected_);
   Guarded([&] { handler_->OnMessage(*this, ok ? &message : nullptr); });
@@ -278,7 +279,11 @@ void Rpc::End() {
   if (!is_done_ || !has_finished_) return;
   if (connection_ != nullptr) connection_->EndCall();
   const bool delivered = was_sent_ && !is_cancelled_;
-  if (code() == absl::StatusCode::kOk && !delivered) code_.store(absl::StatusCode::kCancelled);
+  // Who left before the message got the answer to one that is missing.
+  const bool left = is_cancelled_ && sends_no_more_;
+  if (!delivered && (left || code() == absl::StatusCode::kOk)) {
+    code_.store(absl::StatusCode::kCancelled);
+  }
   transport_->CallEnded(name_, code());
   if (handler_ != nullptr) Guarded([&] { handler_->OnEnd(*this, delivered); });
   transport_->leaving_.fetch_sub(1);

@@ -200,6 +200,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::deque<Outgoing> outbox_;
   bool writing_ = false, has_written_ = false, will_pump_ = false;
   bool broken_ = false, is_done_ = false, is_cancelled_ = false;
+  bool sends_no_more_ = false;                    // the client, by its half-close or its leaving
   bool has_finished_ = false, was_sent_ = false;  // the answer, as gRPC tells
   std::optional<absl::Status> closing_;
 

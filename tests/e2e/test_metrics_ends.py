@@ -96,6 +96,18 @@ def test_every_rpc_counts_its_errors(server, client):
     assert calls("grpc.health.v1.Health/Check", "OK") == 1
 
 
+@pytest.mark.parametrize("rpc", ["Estimate", "Forward", "ServerInfo"])
+def test_who_leaves_before_the_message_is_cancelled(server, client, rpc):
+    raw = RawConnection(server.target)
+    raw.open(rpc)
+    calls = {"name": "attnd_calls_total", "rpc": f"attn.v1.AttentionService/{rpc}"}
+    opened = {"name": "attnd_open_calls", "rpc": f"attn.v1.AttentionService/{rpc}"}
+    assert eventually(lambda: server.metric(**opened) == 1)
+    raw.close()
+    assert eventually(lambda: server.metric(**calls, code="CANCELLED") == 1)
+    assert server.metric(**calls) == 1
+
+
 def test_streams_and_connections_are_open_until_they_end(server, client):
     assert client.health() == "SERVING"
     open_runs = {"name": "attnd_open_calls", "rpc": "attn.v1.AttentionService/Run"}
