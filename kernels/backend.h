@@ -33,7 +33,7 @@ struct DeviceInfo {
   // Measured at start-up: writing to memory that the process does not have yet, which the system
   // clears first. 0: new memory costs no more than other.
   double new_bytes_per_second = 0;
-  int64_t memory_bytes = 0;     // what may be used; 0: unknown
+  int64_t memory_bytes = 0;  // what may be used; 0: unknown
 };
 
 // Stateless apart from its device; thread safe. Every function runs on `stream`, takes scratch

@@ -199,9 +199,9 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
   assert(task != nullptr && task->cancelled != nullptr && task->charged_bytes >= 0);
   const Predictions* const predictions = impl_->options.predictions;
   const Plan& plan = *task->plan;
-  const PredictedSeconds seconds =
-      predictions == nullptr ? PredictedSeconds{plan.seconds, plan.seconds, plan.seconds}
-                             : predictions->Of(plan);
+  const PredictedSeconds seconds = predictions == nullptr
+                                       ? PredictedSeconds{plan.seconds, plan.seconds, plan.seconds}
+                                       : predictions->Of(plan);
   const TimePoint now = impl_->clock->Now();
   Refusal refusal = Refusal::kDeadline;
   AllDropped dropped;

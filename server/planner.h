@@ -19,9 +19,8 @@ namespace attnd {
 // never blocks: what waits is bounded, and one client has at most half of the places. Jobs of
 // streams have places of their own, enough for all streams: one has at most one job at a time.
 //
-// A job whose control is cancelled is still run, so that its caller is answered: it is the next, and
-// returns soon.
-// Thread safe.
+// A job whose control is cancelled is still run, so that its caller is answered: it is the next,
+// and returns soon. Thread safe.
 class Planner {
  public:
   struct Options {
@@ -30,7 +29,7 @@ class Planner {
   };
   struct Job {
     std::string client;
-    int64_t work = 0;                     // as PlanWork
+    int64_t work = 0;  // as PlanWork
     bool is_of_stream = false;
     std::shared_ptr<RunControl> control;  // never null; Cancel makes the job return soon
     std::function<void()> run;            // never throws; on the planner's thread

@@ -153,10 +153,9 @@ void Runs::RunCall::ParseLater(Received received) {
   // The transport outlives the planner's work.
   job.run = [this, parsed, control, call = rpc_->shared_from_this()] {
     try {
-      parsed->status =
-          control->stopped()
-              ? Draining()
-              : SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
+      parsed->status = control->stopped()
+                           ? Draining()
+                           : SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
     } catch (const std::bad_alloc&) {
       parsed->status = NoMemory();
     } catch (const std::exception&) {

@@ -54,7 +54,8 @@ class Waiting {
   Batch TakeBest(const Running& running, TimePoint now);
   bool AnyMayStart(const Running& running, TimePoint now) const;
 
-  // Predicted seconds, as those behind it count them, of what waits and would run before such a request.
+  // Predicted seconds, as those behind it count them, of what waits and would run before such a
+  // request.
   double SecondsAhead(const std::string& client, int priority, TimePoint deadline,
                       TimePoint now) const;
 

@@ -14,8 +14,8 @@ namespace attnd {
 double MeasureFlops(Isa isa, ThreadPool& pool, double seconds);
 
 struct Peak {
-  double flops = 0;             // of all threads together
-  double bytes_per_second = 0;  // all threads streaming through memory larger than most caches
+  double flops = 0;                 // of all threads together
+  double bytes_per_second = 0;      // all threads streaming through memory larger than most caches
   double new_bytes_per_second = 0;  // all threads writing to memory for the first time
 };
 

@@ -5,9 +5,11 @@ import grpc
 import pytest
 
 import stubs
+from bad_input_cases import T, forward
 from helpers import eventually, refusals
 from long_work import open_channel
 from raw_http2 import SERVICE
+from run_stream import RunStream, carry
 from stopped_thread import StoppedThread
 
 CODES = grpc.StatusCode
@@ -72,3 +74,44 @@ def test_what_was_called_off_is_not_planned(server, rpc):
     if rpc == "Forward":
         assert refusals(server) == {"cancelled": 3, "deadline": 2}
     assert ended(server, rpc) == {"CANCELLED": 3, "DEADLINE_EXCEEDED": 2}
+
+
+def test_streams_wait_when_calls_have_no_place(server):
+    """They ended, with all that they carried, or asked again and again."""
+    streams = 20
+    with open_channel(server.target) as channel:
+        with StoppedThread(server.pid, "planner"):
+            calls = start(channel, "Forward", OF_ONE_CLIENT + 1)
+            assert eventually(lambda: ended(server, "Forward") == {"RESOURCE_EXHAUSTED": 1}, 30)
+            runs = [RunStream(channel, timeout=60) for _ in range(streams)]
+            for run in runs:
+                run.send(carry("1", forward() + LARGE_HEAD))
+                run.half_close()
+            arrive(channel)
+            assert server.metric("attnd_open_calls", rpc="attn.v1.AttentionService/Run") == streams
+        for run in runs:
+            replies, code, text = run.rest()
+            assert code == CODES.OK, text
+            assert [reply.error.code for reply in replies] == [CODES.INVALID_ARGUMENT.value[0]]
+        assert sum(call.code() == CODES.INVALID_ARGUMENT for call in calls) == OF_ONE_CLIENT
+
+
+def test_what_a_stream_brought_counts_until_the_planner_lets_go_of_it(server):
+    bytes_of_q = 4 << 20
+    q = T((1, 1, bytes_of_q // 256, 64), payload=bytes(bytes_of_q))
+
+    def charged():
+        return server.metric("attnd_budget_charged_bytes")
+
+    with open_channel(server.target) as channel:
+        with StoppedThread(server.pid, "planner"):
+            run = RunStream(channel, timeout=60)
+            run.send_whole("1", forward("local { window_left: 1 }", {"q": q}) + LARGE_HEAD)
+            assert eventually(
+                lambda: server.metric("attnd_received_bytes_total") >= bytes_of_q, seconds=30
+            )
+            run.call.cancel()
+            open_runs = {"name": "attnd_open_calls", "rpc": "attn.v1.AttentionService/Run"}
+            assert eventually(lambda: server.metric(**open_runs) == 0)
+            assert charged() >= bytes_of_q
+        assert eventually(lambda: charged() == 0)

@@ -42,6 +42,18 @@ TEST_F(BatcherTest, WhatRunsLongerThanPredictedLetsOthersStart) {
   EXPECT_THAT(Begin(), ElementsAre("other"));
 }
 
+// Of equal requests a later one overtook those that ran, because it was predicted a little shorter,
+// and all of them ended later.
+TEST_F(BatcherTest, WhatIsAboutAsLongDoesNotStartBeside) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "runs", .seconds = 10}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("runs"));
+  ASSERT_TRUE(Submit({.name = "shorter", .bucket = "b", .seconds = 5.1}).ok());
+  EXPECT_THAT(Begin(), IsEmpty());
+  ASSERT_TRUE(Submit({.name = "short", .bucket = "c", .seconds = 5}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("short"));
+}
+
 TEST_F(BatcherTest, ABatchBesideOthersTakesHalfOfWhatIsLeftOfThem) {
   Start({.max_batch_seconds = 100});
   ASSERT_TRUE(Submit({.name = "runs", .seconds = 16}).ok());

@@ -25,9 +25,10 @@ class LogTest : public testing::Test {
  protected:
   void TearDown() override { EXPECT_TRUE(ConfigureLog({}).ok()); }
 
-  // What `write` puts on standard error.
+  // What `write` puts on standard error, and nothing of the tests before.
   template <class F>
   static std::string Written(const F& write) {
+    EXPECT_TRUE(FlushLog(std::chrono::seconds(10)));
     testing::internal::CaptureStderr();
     write();
     EXPECT_TRUE(FlushLog(std::chrono::seconds(10)));
