@@ -26,14 +26,6 @@ struct Waiter {
 
 using AllDropped = std::vector<Waiting::Dropped>;
 
-// What is known of a request that wants a place.
-struct Wish {
-  const std::string& client;
-  int priority = 0;
-  TimePoint deadline;
-  PredictedSeconds seconds;  // as far as is known
-};
-
 }  // namespace
 
 struct Batcher::Impl {
@@ -44,8 +36,7 @@ struct Batcher::Impl {
                  .max_batch_bytes = o.max_batch_bytes,
                  .max_batch_seconds = o.max_batch_seconds,
                  .patience = kPatience,
-                 .soon_seconds = kSoon,
-                 .long_seconds = kLong}),
+                 .soon_seconds = kSoon}),
         running(o.max_running) {}
 
   const Options options;
@@ -66,7 +57,7 @@ struct Batcher::Impl {
   bool watch_sleeps ATTND_GUARDED_BY(mu) = false;
 
   absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
-  absl::Status CheckHopeless(const Wish& wish, TimePoint now) const ATTND_REQUIRES(mu);
+  absl::Status CheckHopeless(const Waiting::Wish& wish, TimePoint now) const ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
   Waiter* Call(TimePoint now, int trusted) noexcept ATTND_REQUIRES(mu);
@@ -91,18 +82,19 @@ absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
 }
 
 // What is sure of it must fit behind what is ahead.
-absl::Status Batcher::Impl::CheckHopeless(const Wish& wish, TimePoint now) const {
+absl::Status Batcher::Impl::CheckHopeless(const Waiting::Wish& wish, TimePoint now) const {
   if (wish.deadline == TimePoint::max()) return absl::OkStatus();
   const double left = Seconds(wish.deadline - now);
   const PredictedSeconds& own = wish.seconds;
+  const double pace = running.PaceAt(now);
   // Mostly this is enough to know.
   const double all = waiting.seconds() + running.SecondsLeft(now);
-  if (left > 0 && own.sure + Predictions::kAhead * all / running.pace() <= left) {
-    return absl::OkStatus();
-  }
-  double ahead = waiting.SecondsAhead(wish.client, wish.priority, wish.deadline, now) +
-                 running.SecondsBefore(now, wish.priority, own.likely);
-  ahead /= running.pace();
+  if (left > 0 && own.sure + Predictions::kAhead * all / pace <= left) return absl::OkStatus();
+  const SecondsAhead queued = waiting.Ahead(wish, now);
+  const SecondsAhead runs = running.Before(now, wish.priority, own.likely);
+  const double higher = std::min(queued.higher + runs.higher, Seconds(kPatience));
+  const double place = running.SecondsToPlace(now, wish.client, own.likely);
+  const double ahead = std::max(higher + queued.own + runs.own, place) / pace;
   if (left > 0 && own.sure + ahead <= left) return absl::OkStatus();
   return Hopeless(own.likely, ahead, left);
 }
@@ -115,11 +107,8 @@ Batcher::Batch Batcher::Impl::TakeBest(TimePoint now) {
   batch.reason = best.is_full ? Reason::kFull : Reason::kIdle;
   batch.level = best.level;
   batch.seconds = best.seconds.likely;
-  batch.run = running.Begin({.started = now,
-                             .seconds = best.seconds,
-                             .level = best.level,
-                             .is_long = best.is_long,
-                             .client = best.client});
+  batch.run = running.Begin(
+      {.started = now, .seconds = best.seconds, .level = best.level, .client = best.client});
   return batch;
 }
 
@@ -212,7 +201,7 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
     status = impl_->Check(task->client, &refusal);
     if (status.ok()) {
       status = CheckAlive(*task, now);
-      const Wish wish{task->client, task->priority, task->deadline, seconds};
+      const Waiting::Wish wish{task->client, task->priority, task->deadline, seconds};
       if (status.ok()) status = impl_->CheckHopeless(wish, now);
       refusal = RefusalOf(status);
     }
@@ -287,7 +276,7 @@ bool Batcher::Ended(uint64_t id) {
   ++impl_->coming;
   impl_->last_ended = std::chrono::steady_clock::now();
   const Running::Run run = impl_->running.End(id, now);
-  impl_->waiting.turns().End(run.client, run.is_long);
+  impl_->waiting.turns().End(run.client, run.seconds.likely);
   return run.was_alone;
 }
 

@@ -30,12 +30,13 @@ namespace attnd {
 // as long as the candidate itself is predicted to take: then it starts beside them, since what runs
 // shares the machine by level and shortest remaining time. (Of two that are about as long the one
 // that began would only end later.) A candidate of a higher level need not be shorter; one of a
-// lower level waits. Who has waited kPatience need not be shorter if nothing long of its client
-// runs. At most max_running batches run; one of these places is for batches of at most kLong
-// predicted seconds, and of the others one client fills all but one (where there are two).
+// lower level waits. Who has waited kPatience need not be shorter if nothing of its client runs
+// that takes above 50 ms. At most max_running batches run, the longer the fewer (places.h).
 //
-// What cannot meet its deadline, by prediction, is refused: when it is submitted, with what runs
-// before it at the pace of the machine (pace.h), and when its turn comes.
+// What cannot meet its deadline, by prediction, is refused: when it is submitted, with what really
+// keeps it from starting (what it does not start beside, what is of a higher priority but no longer
+// than kPatience, the time until it has a place) at the pace of the machine (pace.h), and when its
+// turn comes.
 //
 // Places are shared: once the queue is full, a client with fewer requests in it takes the place of
 // the newest request of the client with the most.
@@ -48,14 +49,14 @@ namespace attnd {
 class Batcher {
  public:
   static constexpr std::chrono::seconds kPatience{3};
-  static constexpr double kSoon = 0.005, kLong = 0.05;
+  static constexpr double kSoon = 0.005;
 
   struct Options {
     int64_t max_queue_requests = 1024;
     int64_t max_batch_requests = 64;
     int64_t max_batch_bytes = int64_t{256} << 20;  // charged; a larger request runs alone
     double max_batch_seconds = 0.02;  // predicted; company makes all of a batch wait for its last
-    int max_running = 4;              // batches at once
+    int max_running = 6;              // batches at once
     const Predictions* predictions = nullptr;  // outlives the batcher; null: what plans say holds
     std::function<void(Refusal)> refused;  // counts what was not taken or dropped; no lock is held
   };
@@ -74,8 +75,9 @@ class Batcher {
   ~Batcher();  // REQUIRES: nothing is queued
 
   // Whether a request of this client, with this deadline and the highest priority it may have,
-  // would be taken, as far as that can be told before it is read. Counts a refusal. UNAVAILABLE:
-  // closed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: what waits before it takes longer.
+  // would be taken, as far as that can be told before it is read: it may be the shortest of all.
+  // Counts a refusal. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: even
+  // the shortest would not begin in time.
   absl::Status Admit(const std::string& client, int max_priority, TimePoint deadline);
 
   // Ownership moves only on OK. The same errors as Admit, counted.

@@ -171,8 +171,8 @@ void AddSharing(CLI::App* app, Config* config) {
   app->add_option(
          "--max-running", config->max_running,
          "Batches that run beside each other at most, so that small requests need not wait "
-         "for large ones; one place is kept for those of at most 50 ms. All share the "
-         "computing threads and the budget")
+         "for large ones; one place is kept for those of at most 5 ms, one of 50 ms, 1 s and 20 s "
+         "each. All share the computing threads and the budget")
       ->check(Quiet(CLI::Range(1, 64)))
       ->type_name("N")
       ->capture_default_str()

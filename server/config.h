@@ -21,7 +21,7 @@ struct Config {
   int64_t max_message_bytes = int64_t{1} << 30;
   int64_t max_queue_requests = 1024;
   int64_t max_batch_requests = 64;
-  int max_running = 4;
+  int max_running = 6;
   int max_priority = 0;
   double max_request_seconds = 600;  // 0: none
   int64_t undeclared_bytes = int64_t{16} << 20;

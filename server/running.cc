@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <utility>
 
 namespace attnd {
 namespace {
@@ -20,11 +19,15 @@ double AheadOf(const Running::Run& run, double left) {
 }  // namespace
 
 uint64_t Running::Begin(Run run) {
-  if (runs_.empty()) counted_until_ = run.started;
+  if (runs_.empty()) {
+    group_seconds_ = 0;
+    group_began_ = run.started;
+  }
   run.id = next_id_++;
   run.was_alone = runs_.empty();
   for (Run& other : runs_) other.was_alone = false;
   runs_.push_back(run);
+  Places::Add(run.seconds.likely, 1, &longer_);
   return run.id;
 }
 
@@ -34,23 +37,21 @@ Running::Run Running::End(uint64_t id, TimePoint now) {
   assert(found != runs_.end());
   const Run run = *found;
   runs_.erase(found);
-  pace_.Count(run.seconds.likely, Seconds(now - std::exchange(counted_until_, now)));
+  Places::Add(run.seconds.likely, -1, &longer_);
+  group_seconds_ += run.seconds.likely;
+  if (runs_.empty()) pace_.Count(group_seconds_, Seconds(now - group_began_), now);
   return run;
 }
 
 Running::Room Running::RoomAt(TimePoint now, double soon) const {
   Room room;
-  // Without a second place all are for everything.
-  room.long_places = max_running_ > 1 ? max_running_ - 1 : 1;
-  room.long_per_client = std::max(1, room.long_places - 1);
+  room.places = &places_;
+  room.longer = longer_;
   room.is_first = runs_.empty();
   room.level = level();
-  for (const Run& run : runs_) {
-    room.seconds = std::min(room.seconds, SecondsLeftOf(run, now));
-    room.long_places -= run.is_long ? 1 : 0;
-  }
+  for (const Run& run : runs_) room.seconds = std::min(room.seconds, SecondsLeftOf(run, now));
   room.is_open =
-      runs_.empty() || (static_cast<int>(runs_.size()) < max_running_ && room.seconds > soon);
+      runs_.empty() || (static_cast<int>(runs_.size()) < places_.all() && room.seconds > soon);
   return room;
 }
 
@@ -60,16 +61,42 @@ int Running::level() const {
   return level;
 }
 
-double Running::SecondsBefore(TimePoint now, int level, double seconds) const {
-  double before = 0, least = std::numeric_limits<double>::infinity();
+SecondsAhead Running::Before(TimePoint now, int level, double seconds) const {
+  SecondsAhead ahead;
   for (const Run& run : runs_) {
     const double left = SecondsLeftOf(run, now);
-    least = std::min(least, AheadOf(run, left));
-    if (run.level > level || (run.level == level && left < seconds)) before += AheadOf(run, left);
+    if (run.level > level) ahead.higher += AheadOf(run, left);
+    if (run.level == level && seconds > kShorter * left) ahead.own += AheadOf(run, left);
   }
-  // Without a place even the most urgent waits until one is free.
-  const bool is_full = static_cast<int>(runs_.size()) >= max_running_;
-  return is_full ? std::max(before, least) : before;
+  return ahead;
+}
+
+double Running::SecondsToPlace(TimePoint now, const std::string& client, double seconds) const {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  double wait = 0;
+  // The last is the one of all lengths.
+  for (size_t i = 0; i <= Places::kLimits.size(); ++i) {
+    const bool is_all = i == Places::kLimits.size();
+    const double limit = is_all ? -1 : Places::kLimits[i];
+    if (seconds <= limit) continue;
+    int count = 0, count_of_client = 0;
+    double first = kNone, first_of_client = kNone;
+    for (const Run& run : runs_) {
+      if (run.seconds.likely <= limit) continue;
+      const double left = AheadOf(run, SecondsLeftOf(run, now));
+      ++count;
+      first = std::min(first, left);
+      if (run.client == nullptr || run.client->name != client) continue;
+      ++count_of_client;
+      first_of_client = std::min(first_of_client, left);
+    }
+    if (count >= (is_all ? places_.all() : places_.Longer(i))) {
+      wait = std::max(wait, first);
+    } else if (!is_all && count_of_client >= places_.LongerOfClient(i)) {
+      wait = std::max(wait, first_of_client);
+    }
+  }
+  return wait;
 }
 
 double Running::SecondsLeft(TimePoint now) const {

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "server/pace.h"
+#include "server/places.h"
 #include "server/task.h"
 #include "server/turns.h"
 
@@ -15,7 +17,10 @@ namespace attnd {
 // as taking as long again as it is late. Not thread safe.
 class Running {
  public:
-  explicit Running(int max_running) : max_running_(max_running) {
+  // What takes at most this part of what is left of a run starts beside it.
+  static constexpr double kShorter = 0.5;
+
+  explicit Running(int max_running) : places_(max_running) {
     // So that Begin needs no memory.
     runs_.reserve(static_cast<size_t>(max_running));
   }
@@ -25,7 +30,6 @@ class Running {
     TimePoint started;
     PredictedSeconds seconds;
     int level = 0;
-    bool is_long = false;
     bool was_alone = true;            // all the time
     Turns::Client* client = nullptr;  // of the request that opened it
   };
@@ -38,25 +42,29 @@ class Running {
     bool is_first = true;                                      // nothing runs
     int level = std::numeric_limits<int>::min();               // the highest that runs
     double seconds = std::numeric_limits<double>::infinity();  // shorter than what goes on
-    int long_places = 0;                                       // that are free
-    int long_per_client = 1;                                   // that one client may have
+    const Places* places = nullptr;
+    Places::Counts longer{};  // that run
   };
   Room RoomAt(TimePoint now, double soon) const;
 
-  // Predicted seconds, as those behind it count them, until what would run before a request of this
-  // level and length has ended.
-  double SecondsBefore(TimePoint now, int level, double seconds) const;
+  // Predicted seconds, as those behind it count them, of what such a request does not start beside,
+  // and until it has a place.
+  SecondsAhead Before(TimePoint now, int level, double seconds) const;
+  double SecondsToPlace(TimePoint now, const std::string& client, double seconds) const;
   double SecondsLeft(TimePoint now) const;  // of all
-  double pace() const { return pace_.value(); }
+  double PaceAt(TimePoint now) const { return pace_.ValueAt(now); }
   bool empty() const { return runs_.empty(); }
   int level() const;  // the highest that runs
 
  private:
-  const int max_running_;
+  const Places places_;
   std::vector<Run> runs_;
+  Places::Counts longer_{};
   uint64_t next_id_ = 1;
   Pace pace_;
-  TimePoint counted_until_;
+  // Of what ran since nothing did, and when that began.
+  double group_seconds_ = 0;
+  TimePoint group_began_;
 };
 
 }  // namespace attnd

@@ -13,8 +13,7 @@ namespace attnd {
 absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now) {
   // The caller's own clock ends a call a moment earlier than ours: a timeout is rounded up by up to
   // one percent when it is sent, and counted anew when it arrives.
-  const auto slack =
-      std::max<TimePoint::duration>(std::chrono::milliseconds(10), (deadline - started) / 50);
+  const auto slack = std::chrono::milliseconds(10) + (deadline - started) / 100;
   if (deadline - slack <= now) {
     return ErrorOf(absl::StatusCode::kDeadlineExceeded,
                    "request: the deadline passed before it could run");

@@ -46,6 +46,12 @@ struct PredictedSeconds {
   }
 };
 
+// What delays a request, in predicted seconds as those behind it count them.
+struct SecondsAhead {
+  double higher = 0;  // of higher priorities: no longer than it is patient
+  double own = 0;     // of its own priority or client
+};
+
 // Why a request got no result; the label of attnd_refused_total.
 enum class Refusal : uint8_t {
   kQueueFull,

@@ -96,7 +96,8 @@ class TensorRequest final : public Departing {
   int64_t received_bytes_ = 0;
   // Shared with the task and the reply: bytes return when the last of them holds none.
   std::shared_ptr<Budget::Share> share_;
-  bool is_submitted_ = false, has_ended_ = false;
+  std::atomic<bool> is_submitted_ = false;  // written by the planner, too
+  bool has_ended_ = false;
 
   // What was decided, on whatever thread; read once it is.
   absl::Status outcome_;

@@ -28,10 +28,10 @@ void Turns::Take(Client* client, double seconds) {
   client->served = std::min(client->served + seconds, now_ + kMostDebtSeconds);
 }
 
-void Turns::End(Client* client, bool is_long) {
+void Turns::End(Client* client, double seconds) {
   assert(client->running > 0);
   client->running -= 1;
-  client->running_long -= is_long ? 1 : 0;
+  Places::Add(seconds, -1, &client->longer);
 }
 
 // Records of idle clients stay, so that a client of many small requests costs no allocation for

@@ -6,6 +6,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "server/places.h"
+
 namespace attnd {
 
 // Start-time fair queueing: each client has a virtual time that advances by the seconds of what was
@@ -22,10 +24,10 @@ class Turns {
 
   struct Client {
     std::string name;
-    double served = 0;         // virtual time
-    int64_t waiting = 0;       // requests in the queue
-    int64_t running = 0;       // batches opened by one of its requests
-    int64_t running_long = 0;  // those of them that are predicted to be long
+    double served = 0;        // virtual time
+    int64_t waiting = 0;      // requests in the queue
+    int64_t running = 0;      // batches opened by one of its requests
+    Places::Counts longer{};  // of them, as predicted
   };
 
   // One more request of this client waits. The record stays where it is until the client neither
@@ -35,9 +37,11 @@ class Turns {
   void Leave(Client* client);
   // The client's turn: its request, or a batch of such, takes so long.
   void Take(Client* client, double seconds);
-  // A batch that one of its requests opens begins, or ends.
-  void Begin(Client* client) { client->running += 1; }
-  void End(Client* client, bool is_long);
+  // A batch that one of its requests opens is being made, begins to run for so many predicted
+  // seconds, ends.
+  void Open(Client* client) { client->running += 1; }
+  void Begin(Client* client, double seconds) { Places::Add(seconds, 1, &client->longer); }
+  void End(Client* client, double seconds);
 
   // The client with the most requests that wait; null if none waits.
   const Client* Largest() const;

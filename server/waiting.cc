@@ -8,9 +8,9 @@
 namespace attnd {
 namespace {
 
-// The part of what is left of a run that something may take to start beside it. Of two that are
-// about as long, the one that began would only end later.
-constexpr double kShorter = 0.5;
+// The limit of Places beyond which a batch is long, and the one up to which it keeps the level of
+// who waited too long: a longer one would hold up its own level for all of its time.
+constexpr size_t kLong = 1, kRaised = 2;
 
 // Smaller runs earlier: level, turn, aged priority, deadline, order of Add.
 using Rank = std::tuple<int, double, int64_t, TimePoint, uint64_t>;
@@ -28,6 +28,9 @@ struct Waiting::Now {
   Running::Room room;
   int top = 0;  // the highest priority that waits or runs
 
+  double Longest(const Turns::Client& client) const {
+    return room.places->Longest(room.longer, client.longer);
+  }
   bool IsOverdue(const Entry& entry) const { return time - entry.admitted >= patience; }
   int Level(const Entry& entry) const {
     return IsOverdue(entry) ? std::max(entry.priority, top) : entry.priority;
@@ -132,17 +135,13 @@ Waiting::Now Waiting::NowOf(const Running& running, TimePoint now) const {
   return all;
 }
 
-bool Waiting::MayBeLong(const Turns::Client& client, const Now& now) const {
-  return now.room.long_places > 0 && client.running_long < now.room.long_per_client;
-}
-
 bool Waiting::MayStart(const Entry& entry, const Now& now) const {
-  if (entry.seconds.likely > options_.long_seconds && !MayBeLong(*entry.client, now)) return false;
+  if (entry.seconds.likely > now.Longest(*entry.client)) return false;
   if (now.room.is_first) return true;
   const int level = now.Level(entry);
   if (level != now.room.level) return level > now.room.level;
-  if (entry.seconds.likely <= kShorter * now.room.seconds) return true;
-  return now.IsOverdue(entry) && entry.client->running_long == 0;
+  if (entry.seconds.likely <= Running::kShorter * now.room.seconds) return true;
+  return now.IsOverdue(entry) && entry.client->longer[kLong] == 0;
 }
 
 bool Waiting::AnyMayStart(const Running& running, TimePoint time) const {
@@ -174,17 +173,17 @@ Waiting::Batch Waiting::TakeBest(const Running& running, TimePoint time) {
     }
   }
   if (opens == nullptr) return batch;
-  batch.level = now.Level(*opens);
+  const bool is_raised = opens->seconds.likely <= Places::kLimits[kRaised];
+  batch.level = is_raised ? now.Level(*opens) : opens->priority;
   batch.client = opens->client;
   Bucket& bucket = best->second;
   const size_t startable = Order(bucket, now);
   // From here on nothing needs memory.
   batch.tasks.reserve(std::min(startable, static_cast<size_t>(options_.max_batch_requests)));
   // Before its last request leaves the queue.
-  turns_.Begin(batch.client);
+  turns_.Open(batch.client);
   const size_t taken = Fill(std::span(bucket).first(startable), now, &batch);
-  batch.is_long = batch.seconds.likely > options_.long_seconds;
-  batch.client->running_long += batch.is_long ? 1 : 0;
+  turns_.Begin(batch.client, batch.seconds.likely);
   batch.is_full = taken < startable || taken >= static_cast<size_t>(options_.max_batch_requests);
   bucket.erase(bucket.begin(), bucket.begin() + static_cast<std::ptrdiff_t>(taken));
   if (bucket.empty()) buckets_.erase(best);
@@ -216,9 +215,8 @@ size_t Waiting::Order(Bucket& bucket, const Now& now) {
 
 // Takes from the front as much as the caps allow; returns how many. The first is always taken.
 size_t Waiting::Fill(std::span<Entry> entries, const Now& now, Batch* batch) {
-  double most = options_.max_batch_seconds;
-  if (!now.room.is_first) most = std::min(most, kShorter * now.room.seconds);
-  if (!MayBeLong(*batch->client, now)) most = std::min(most, options_.long_seconds);
+  double most = std::min(options_.max_batch_seconds, now.Longest(*batch->client));
+  if (!now.room.is_first) most = std::min(most, Running::kShorter * now.room.seconds);
   TimePoint deadline = TimePoint::max();
   int64_t bytes = 0;
   size_t taken = 0;
@@ -238,17 +236,19 @@ size_t Waiting::Fill(std::span<Entry> entries, const Now& now, Batch* batch) {
   return taken;
 }
 
-double Waiting::SecondsAhead(const std::string& client, int priority, TimePoint deadline,
-                             TimePoint now) const {
-  double ahead = 0;
+SecondsAhead Waiting::Ahead(const Wish& wish, TimePoint now) const {
+  SecondsAhead ahead;
   for (const auto& [name, bucket] : buckets_) {
     for (const Entry& entry : bucket) {
+      if (wish.seconds.likely <= Running::kShorter * entry.seconds.likely) continue;
+      if (entry.client->name != wish.client) {
+        ahead.higher += entry.priority > wish.priority ? entry.seconds.ahead : 0;
+        continue;
+      }
       const int64_t aged = AgedPriority(entry.priority, entry.admitted, now);
       const bool is_before =
-          entry.client->name != client
-              ? entry.priority > priority
-              : aged > priority || (aged == priority && entry.deadline <= deadline);
-      ahead += is_before ? entry.seconds.ahead : 0;
+          aged > wish.priority || (aged == wish.priority && entry.deadline <= wish.deadline);
+      ahead.own += is_before ? entry.seconds.ahead : 0;
     }
   }
   return ahead;

@@ -23,7 +23,7 @@ class Waiting {
     int64_t max_batch_bytes = 0;
     double max_batch_seconds = 0;
     TimePoint::duration patience{0};
-    double soon_seconds = 0, long_seconds = 0;
+    double soon_seconds = 0;
   };
   explicit Waiting(const Options& options) : options_(options) {}
 
@@ -45,7 +45,6 @@ class Waiting {
   struct Batch {
     std::vector<std::unique_ptr<Task>> tasks;  // empty: nothing may start
     bool is_full = false;                      // a cap closed it
-    bool is_long = false;
     int level = 0;
     PredictedSeconds seconds;
     Turns::Client* client = nullptr;  // of the best
@@ -54,10 +53,14 @@ class Waiting {
   Batch TakeBest(const Running& running, TimePoint now);
   bool AnyMayStart(const Running& running, TimePoint now) const;
 
-  // Predicted seconds, as those behind it count them, of what waits and would run before such a
-  // request.
-  double SecondsAhead(const std::string& client, int priority, TimePoint deadline,
-                      TimePoint now) const;
+  // What waits, runs before such a request, and does not let it start beside.
+  struct Wish {
+    const std::string& client;
+    int priority = 0;
+    TimePoint deadline;
+    PredictedSeconds seconds;  // as far as is known
+  };
+  SecondsAhead Ahead(const Wish& wish, TimePoint now) const;
 
   Turns& turns() { return turns_; }
   int64_t requests() const { return requests_; }
@@ -82,7 +85,6 @@ class Waiting {
 
   std::unique_ptr<Task> Remove(Entry& entry);
   Now NowOf(const Running& running, TimePoint now) const;
-  bool MayBeLong(const Turns::Client& client, const Now& now) const;
   bool MayStart(const Entry& entry, const Now& now) const;
   size_t Order(Bucket& bucket, const Now& now);
   size_t Fill(std::span<Entry> entries, const Now& now, Batch* batch);

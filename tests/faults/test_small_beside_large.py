@@ -1,7 +1,7 @@
 """Every small request waited for the one large request that ran before it."""
 
 import attnd
-from helpers import noise, same_bits, together
+from helpers import eventually, noise, same_bits, together
 from long_work import begin, input_of, open_channel
 
 SMALL = 50
@@ -21,6 +21,27 @@ def test_small_requests_are_answered_while_a_large_one_runs(start_server, rng):
         assert not large.done()
         assert server.metric("attnd_inflight_requests") == 1
         large.cancel()
+
+
+def test_large_ones_that_wait_refuse_no_small_one(start_server, rng):
+    """Their seconds counted as ahead of everything that their client sent later."""
+    server = start_server("--max-request-seconds", "0")
+    client = attnd.Client(server.target, timeout=60, retries=0)
+    with client, open_channel(server.target) as channel:
+        q = input_of(client, seconds=1000)
+        large = [begin(channel, q) for _ in range(3)]
+        assert eventually(lambda: server.metric("attnd_queue_requests") == 2, 30)
+        small = noise(rng, (1, 2, 32, 16))
+        for _ in range(5):
+            client.forward(small, small, small, timeout=20)
+        # Neither is work of some 100 ms kept waiting by them.
+        medium = input_of(client, seconds=0.06)
+        client.forward(medium, medium, medium, timeout=20)
+        assert server.metric("attnd_queue_requests") == 2
+        assert not any(one.done() for one in large)
+        for one in large:
+            one.cancel()
+        assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
 
 
 def test_mixed_lengths_have_the_bits_that_they_have_alone(start_server, rng):

@@ -24,7 +24,7 @@ def test_a_polling_thread_that_stands_still_is_told(start_server):
         assert server.metric("attnd_stuck_seconds", part="lane 0") == 0
         stuck = (each for each in samples(server.metrics()) if each[0] == "attnd_stuck_seconds")
         parts = [labels["part"] for _, labels, _ in stuck]
-        assert parts == ["transport", "planner", "lane 0", "lane 1", "lane 2", "lane 3"]
+        assert parts == ["transport", "planner", *(f"lane {i}" for i in range(6))]
     # Not for every wait of a moment.
     assert took > 2
     assert eventually(lambda: server.get("/healthz")[0] == 200, STUCK_SECONDS)

@@ -22,17 +22,36 @@ TEST_F(BatcherTest, HopelessWorkIsRefusedWithItsFigures) {
   EXPECT_EQ(refusals_.size(), 2u);
 }
 
-TEST_F(BatcherTest, WhatWaitsAheadRefusesBeforeARequestIsRead) {
+// A small request was refused for the seconds of long ones, beside which it starts.
+TEST_F(BatcherTest, WhatARequestStartsBesideIsNotAhead) {
   Start({});
-  ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
-  ASSERT_TRUE(Submit({.name = "2", .bucket = "b", .priority = 5, .seconds = 30}).ok());
-  const TimePoint in_1s = clock_.Now() + 1s;
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, in_1s)));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 0, in_1s)));
-  EXPECT_TRUE(batcher_->Admit("b", 100, in_1s).ok());
-  EXPECT_TRUE(batcher_->Admit("a", 0, TimePoint::max()).ok());
+  for (const char* name : {"1", "2", "3"}) {
+    ASSERT_TRUE(Submit({.name = name, .bucket = "long", .seconds = 600}).ok());
+  }
+  EXPECT_THAT(Begin(), ElementsAre("1"));
+  clock_.Advance(2s);
+  const TimePoint in_10ms = clock_.Now() + 10ms;
+  EXPECT_TRUE(batcher_->Admit("a", 0, in_10ms).ok());
+  EXPECT_TRUE(Submit({.name = "small", .deadline = 10ms, .seconds = 0.005}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("small"));
   EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("c", 100, clock_.Now())));
-  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline, Refusal::kDeadline, Refusal::kDeadline));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
+}
+
+// Minutes of a higher priority refused what waits for three seconds at most.
+TEST_F(BatcherTest, HigherPrioritiesAreAheadForNoLongerThanOneIsPatient) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "1", .priority = 1, .seconds = 600}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("1"));
+  ASSERT_TRUE(Submit({.name = "2", .bucket = "b", .priority = 5, .seconds = 0.004}).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("b", 0, clock_.Now() + 2999ms)));
+  EXPECT_TRUE(batcher_->Admit("b", 0, clock_.Now() + 3001ms).ok());
+  EXPECT_TRUE(batcher_->Admit("b", 100, clock_.Now() + 1ms).ok());
+  EXPECT_EQ(
+      Submit({.name = "3", .deadline = 3000ms, .seconds = 0.01, .client = "b"}),
+      absl::DeadlineExceededError("request: the deadline must leave the predicted 3.01 s (3 s "
+                                  "of them for requests ahead), got 3 s"));
+  EXPECT_TRUE(Submit({.name = "4", .deadline = 3011ms, .seconds = 0.01, .client = "b"}).ok());
 }
 
 TEST_F(BatcherTest, WhoeverRunsInTheLastPlaceIsAheadOfEverybody) {
@@ -62,8 +81,8 @@ TEST_F(BatcherTest, WhatMayBeQuickerThanPredictedIsTried) {
   EXPECT_DOUBLE_EQ(batch_.seconds, 2);
   // What waits ahead may be quicker, too.
   ASSERT_TRUE(Submit({.name = "3", .priority = 1, .seconds = 2}).ok());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, clock_.Now() + 999ms)));
-  EXPECT_TRUE(batcher_->Admit("a", 0, clock_.Now() + 1001ms).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Submit({.name = "4", .deadline = 1999ms, .seconds = 2})));
+  EXPECT_TRUE(Submit({.name = "5", .deadline = 2001ms, .seconds = 2}).ok());
 }
 
 // What was admitted just in time was begun at the last moment, and half of it ended too late.
@@ -75,15 +94,13 @@ TEST_F(BatcherTest, WhatIsAheadCountsMoreThanItsSeconds) {
   EXPECT_EQ(Submit({.name = "2", .deadline = 10200ms, .seconds = 7}),
             absl::DeadlineExceededError("request: the deadline must leave the predicted 12 s (5 s "
                                         "of them for requests ahead), got 10.2 s"));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, clock_.Now() + 4999ms)));
-  EXPECT_TRUE(batcher_->Admit("a", 0, clock_.Now() + 5001ms).ok());
   EXPECT_THAT(Begin(), ElementsAre("1"));
   // It takes twice its seconds: the machine has something else to do.
   clock_.Advance(8s);
   End("1");
   ASSERT_TRUE(Submit({.name = "3", .deadline = 8000ms, .seconds = 4}).ok());
-  EXPECT_TRUE(batcher_->Admit("a", 0, clock_.Now() + 10001ms).ok());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher_->Admit("a", 0, clock_.Now() + 9500ms)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Submit({.name = "4", .deadline = 12200ms, .seconds = 3})));
+  EXPECT_TRUE(Submit({.name = "5", .deadline = 12500ms, .seconds = 3}).ok());
 }
 
 TEST_F(BatcherTest, WhatWasLearnedDecides) {

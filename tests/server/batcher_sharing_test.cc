@@ -80,35 +80,81 @@ TEST_F(BatcherTest, OneThatIsNotShorterWaitsAndForAnotherClientNotForLong) {
   EXPECT_THAT(Begin(), ElementsAre("own"));
 }
 
-TEST_F(BatcherTest, OneOfThePlacesIsForShortBatches) {
-  Start({.max_running = 3});
-  ASSERT_TRUE(Submit({.name = "100", .bucket = "1", .seconds = 100, .client = "x"}).ok());
-  EXPECT_THAT(Begin(), ElementsAre("100"));
-  ASSERT_TRUE(Submit({.name = "50", .bucket = "2", .seconds = 50, .client = "y"}).ok());
-  EXPECT_THAT(Begin(), ElementsAre("50"));
-  ASSERT_TRUE(Submit({.name = "20", .bucket = "3", .seconds = 20, .client = "z"}).ok());
+// Three long batches let everybody else's work above 50 ms wait for one of them to end.
+TEST_F(BatcherTest, TheLongerABatchTheFewerRun) {
+  Start({.max_running = 6});
+  const auto submit = [&](const std::string& name, double seconds, const std::string& client) {
+    ASSERT_TRUE(Submit({.name = name, .bucket = name, .seconds = seconds, .client = client}).ok());
+  };
+  submit("600", 600, "x");
+  EXPECT_THAT(Begin(), ElementsAre("600"));
+  submit("250", 250, "y");
+  EXPECT_THAT(Begin(), ElementsAre("250"));
+  submit("100", 100, "z");
   clock_.Advance(5s);
   EXPECT_THAT(Begin(), IsEmpty());
-  // Together they would be a long batch.
-  ASSERT_TRUE(Submit({.name = "s1", .bucket = "4", .seconds = 0.03, .client = "z"}).ok());
-  ASSERT_TRUE(Submit({.name = "s2", .bucket = "4", .seconds = 0.03, .client = "z"}).ok());
-  EXPECT_THAT(Begin(), ElementsAre("s1"));
-  // All places are taken.
+  submit("20", 20, "z");
+  EXPECT_THAT(Begin(), ElementsAre("20"));
+  submit("2", 2, "z");
   EXPECT_THAT(Begin(), IsEmpty());
-  End("s1");
-  EXPECT_THAT(Begin(), ElementsAre("s2"));
+  submit("1", 1, "z");
+  EXPECT_THAT(Begin(), ElementsAre("1"));
+  submit("0.06", 0.06, "z");
+  EXPECT_THAT(Begin(), IsEmpty());
+  submit("0.05", 0.05, "z");
+  EXPECT_THAT(Begin(), ElementsAre("0.05"));
+  submit("0.006", 0.006, "z");
+  EXPECT_THAT(Begin(), IsEmpty());
+  submit("0.005", 0.005, "z");
+  EXPECT_THAT(Begin(), ElementsAre("0.005"));
+  submit("0", 0, "z");
+  EXPECT_THAT(Begin(), IsEmpty());
+  End("0.005");
+  EXPECT_THAT(Begin(), ElementsAre("0"));
+}
+
+TEST_F(BatcherTest, TogetherShortOnesAreNoLongBatch) {
+  Start({.max_batch_seconds = 10, .max_running = 2});
+  ASSERT_TRUE(Submit({.name = "100", .bucket = "long", .seconds = 100}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("100"));
+  for (const char* name : {"1", "2", "3"}) {
+    ASSERT_TRUE(Submit({.name = name, .seconds = 0.002}).ok());
+  }
+  EXPECT_THAT(Begin(), ElementsAre("1", "2"));
 }
 
 TEST_F(BatcherTest, OneClientLeavesAPlaceForTheLongRequestsOfOthers) {
-  Start({.max_running = 4});
-  for (const char* name : {"100", "50", "20"}) {
-    ASSERT_TRUE(Submit({.name = name, .bucket = name, .seconds = std::stod(name)}).ok());
-    EXPECT_THAT(Begin(), std::string(name) == "20"
-                             ? testing::Matcher<std::vector<std::string>>(IsEmpty())
-                             : ElementsAre(name));
-  }
-  ASSERT_TRUE(Submit({.name = "25", .bucket = "b", .seconds = 25, .client = "b"}).ok());
+  Start({.max_running = 6});
+  ASSERT_TRUE(Submit({.name = "100", .bucket = "1", .seconds = 100}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("100"));
+  ASSERT_TRUE(Submit({.name = "30", .bucket = "2", .seconds = 30}).ok());
+  EXPECT_THAT(Begin(), IsEmpty());
+  // Its other work goes on.
+  ASSERT_TRUE(Submit({.name = "0.1", .bucket = "3", .seconds = 0.1}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("0.1"));
+  End("0.1");
+  ASSERT_TRUE(Submit({.name = "25", .bucket = "4", .seconds = 25, .client = "b"}).ok());
   EXPECT_THAT(Begin(), ElementsAre("25"));
+}
+
+// It kept the level of a flood that was long over, and held up its own.
+TEST_F(BatcherTest, ALongRequestKeepsItsOwnLevel) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "urgent", .priority = 100, .seconds = 10}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("urgent"));
+  for (const auto& [name, seconds] : {std::pair{"long", 600.0}, {"short", 1.0}}) {
+    ASSERT_TRUE(Submit({.name = name, .bucket = name, .seconds = seconds, .client = name}).ok());
+  }
+  EXPECT_THAT(Begin(), IsEmpty());
+  clock_.Advance(Batcher::kPatience);
+  EXPECT_THAT(Begin(), ElementsAre("long"));
+  EXPECT_EQ(batch_.level, 0);
+  EXPECT_THAT(Begin(), ElementsAre("short"));
+  EXPECT_EQ(batch_.level, 100);
+  End("urgent");
+  End("short");
+  ASSERT_TRUE(Submit({.name = "next", .seconds = 0.001}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("next"));
 }
 
 TEST_F(BatcherTest, AHigherPriorityStartsBesideAndALowerOneWaits) {

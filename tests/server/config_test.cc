@@ -47,7 +47,7 @@ TEST(Config, SizesAndTimesHaveUnits) {
 TEST(Config, WhatRequestsMayCostTheOthers) {
   const CommandLine usual = Parse({});
   ASSERT_TRUE(usual.config.has_value()) << usual.text;
-  EXPECT_EQ(usual.config->max_running, 4);
+  EXPECT_EQ(usual.config->max_running, 6);
   EXPECT_EQ(usual.config->max_priority, 0);
   EXPECT_EQ(usual.config->max_request_seconds, 600);
   const CommandLine line =

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <limits>
+#include <string>
 
 namespace attnd {
 namespace {
@@ -14,11 +16,9 @@ constexpr double kSoon = 0.005;
 
 class RunningTest : public testing::Test {
  protected:
-  uint64_t Begin(double seconds, int level = 0, bool is_long = false) {
-    return running_.Begin({.started = start_,
-                           .seconds = {seconds, seconds, seconds},
-                           .level = level,
-                           .is_long = is_long});
+  uint64_t Begin(double seconds, int level = 0) {
+    return running_.Begin(
+        {.started = start_, .seconds = {seconds, seconds, seconds}, .level = level});
   }
 
   const TimePoint start_{1000s};
@@ -45,28 +45,78 @@ TEST_F(RunningTest, SecondsLeftAreThoseOfAll) {
   EXPECT_DOUBLE_EQ(running_.SecondsLeft(start_ + 5s), 2);
 }
 
-TEST_F(RunningTest, BeforeARequestAreHigherLevelsAndShorterOnesOfItsOwn) {
+TEST_F(RunningTest, BeforeARequestIsWhatItDoesNotStartBeside) {
   Begin(10, /*level=*/0);
   Begin(7, /*level=*/1);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, /*level=*/0, /*seconds=*/20), 17);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 0, 10), 7);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 1, 5), 0);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 2, 100), 0);
-  // The last place: even the most urgent waits for the first that ends.
-  Begin(4, /*level=*/-1);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 2, 100), 4);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 0, 20), 17);
+  SecondsAhead ahead = running_.Before(start_, /*level=*/0, /*seconds=*/5.1);
+  EXPECT_DOUBLE_EQ(ahead.own, 10);
+  EXPECT_DOUBLE_EQ(ahead.higher, 7);
+  // Half of what is left: it starts beside.
+  EXPECT_DOUBLE_EQ(running_.Before(start_, 0, 5).own, 0);
+  EXPECT_DOUBLE_EQ(running_.Before(start_ + 1s, 0, 5).own, 9);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, 1, 3.6).own, 7);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, 1, 3.6).higher, 0);
+  ahead = running_.Before(start_, 2, 100);
+  EXPECT_DOUBLE_EQ(ahead.own + ahead.higher, 0);
 }
 
 TEST_F(RunningTest, EachCountsAsItsKindDoes) {
   running_.Begin({.started = start_, .seconds = {.likely = 10, .ahead = 5}});
   running_.Begin({.started = start_, .seconds = {.likely = 20, .ahead = 15}});
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 0, 30), 20);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 0, 20), 5);
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_ + 4s, 0, 30), 15);
-  // The last place: the first that ends counts 0.9 s.
-  running_.Begin({.started = start_, .seconds = {.likely = 1, .ahead = 0.9}});
-  EXPECT_DOUBLE_EQ(running_.SecondsBefore(start_, 1, 0), 0.9);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, 0, 30).own, 20);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, 0, 9).own, 5);
+  EXPECT_DOUBLE_EQ(running_.Before(start_ + 4s, 0, 30).own, 15);
+}
+
+// Two long requests of a client let all others of its wait, and none was told so.
+TEST_F(RunningTest, APlaceIsFreeWhenTheFirstOfItsKindEnds) {
+  Running running(6);
+  Turns::Client client{.name = "a"}, other{.name = "b"};
+  const auto begin = [&](double seconds, Turns::Client* of) {
+    return running.Begin({.started = start_, .seconds = {seconds, seconds, seconds}, .client = of});
+  };
+  const auto wait = [&](const std::string& of, double seconds) {
+    return running.SecondsToPlace(start_, of, seconds);
+  };
+  EXPECT_DOUBLE_EQ(wait("a", 100), 0);
+  begin(600, &client);
+  // Of the two places above 20 s one client has one.
+  EXPECT_DOUBLE_EQ(wait("a", 21), 600);
+  EXPECT_DOUBLE_EQ(wait("a", 20), 0);
+  EXPECT_DOUBLE_EQ(wait("b", 21), 0);
+  begin(300, &other);
+  EXPECT_DOUBLE_EQ(wait("c", 21), 300);
+  EXPECT_DOUBLE_EQ(wait("c", 20), 0);
+  const uint64_t third = begin(2, &client);
+  EXPECT_DOUBLE_EQ(wait("c", 20), 2);
+  EXPECT_DOUBLE_EQ(wait("c", 1), 0);
+  begin(1, &client);
+  EXPECT_DOUBLE_EQ(wait("c", 0.1), 1);
+  EXPECT_DOUBLE_EQ(wait("c", 0.05), 0);
+  begin(0.04, &client);
+  EXPECT_DOUBLE_EQ(wait("c", 0.006), 0.04);
+  EXPECT_DOUBLE_EQ(wait("c", 0.005), 0);
+  begin(0.001, &client);
+  EXPECT_DOUBLE_EQ(wait("c", 0), 0.001);
+  running.End(third, start_);
+  EXPECT_DOUBLE_EQ(wait("c", 20), 0);
+}
+
+// What had not ended counted as if nothing were done: beside a long run the pace fell and fell.
+TEST_F(RunningTest, ThePaceIsThatOfAllThatRanTogether) {
+  const auto at = [&](double seconds) {
+    return start_ +
+           std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(seconds));
+  };
+  const uint64_t first = Begin(6), beside = Begin(2);
+  running_.End(beside, at(2));
+  EXPECT_DOUBLE_EQ(running_.PaceAt(at(2)), 1);
+  running_.End(first, at(8));
+  EXPECT_NEAR(running_.PaceAt(at(8)), 1, 1e-9);
+  const uint64_t slow = running_.Begin({.started = at(10), .seconds = {4, 4, 4}});
+  running_.End(slow, at(18));
+  EXPECT_NEAR(running_.PaceAt(at(18)), 0.5, 0.02);
+  EXPECT_DOUBLE_EQ(running_.PaceAt(at(24)), 1);
 }
 
 TEST_F(RunningTest, RoomIsThereOnceWhatRunsGoesOnForLonger) {
@@ -78,15 +128,13 @@ TEST_F(RunningTest, RoomIsThereOnceWhatRunsGoesOnForLonger) {
   running_.End(short_one, start_);
 
   Begin(0.5, 1);
-  Begin(8, -1, /*is_long=*/true);
+  Begin(8, -1);
   const Running::Room room = running_.RoomAt(start_, kSoon);
   EXPECT_TRUE(room.is_open);
   EXPECT_FALSE(room.is_first);
   EXPECT_EQ(room.level, 1);
   EXPECT_DOUBLE_EQ(room.seconds, 0.5);
-  // Of three places two may be long; one client has one of them.
-  EXPECT_EQ(room.long_places, 1);
-  EXPECT_EQ(room.long_per_client, 1);
+  EXPECT_EQ(room.longer, (Places::Counts{2, 2, 1, 0}));
   Begin(9);
   EXPECT_FALSE(running_.RoomAt(start_, kSoon).is_open);
 }

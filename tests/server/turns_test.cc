@@ -31,12 +31,12 @@ TEST(Turns, OneLongRequestCostsTheTurnsOfSecondsNotOfMinutes) {
 TEST(Turns, AClientThatRunsIsRemembered) {
   Turns turns;
   Turns::Client* const runs = turns.Enter("runs");
-  turns.Begin(runs);
+  turns.Open(runs);
   turns.Leave(runs);
   for (size_t i = 0; i < 2 * Turns::kMostIdle; ++i) turns.Leave(turns.Enter(std::to_string(i)));
   EXPECT_EQ(turns.Enter("runs"), runs);
   turns.Leave(runs);
-  turns.End(runs, /*is_long=*/false);
+  turns.End(runs, 0);
   EXPECT_EQ(runs->running, 0);
   for (size_t i = 0; i < 2 * Turns::kMostIdle; ++i) turns.Leave(turns.Enter(std::to_string(i)));
   EXPECT_LE(turns.size(), Turns::kMostIdle + 1);
@@ -46,7 +46,7 @@ TEST(Turns, WhoRunsHasNotPausedAndKeepsItsTurn) {
   Turns turns;
   Turns::Client* const runs = turns.Enter("runs");
   turns.Take(runs, 0.25);
-  turns.Begin(runs);
+  turns.Open(runs);
   turns.Leave(runs);
   Turns::Client* const other = turns.Enter("other");
   turns.Take(other, 1);
@@ -54,7 +54,7 @@ TEST(Turns, WhoRunsHasNotPausedAndKeepsItsTurn) {
   EXPECT_EQ(turns.Enter("runs"), runs);
   EXPECT_DOUBLE_EQ(runs->served, 0.25);
   turns.Leave(runs);
-  turns.End(runs, /*is_long=*/false);
+  turns.End(runs, 0);
   // Now it has paused: the last one served began at 1.
   EXPECT_DOUBLE_EQ(turns.Enter("runs")->served, 1);
 }
@@ -62,13 +62,15 @@ TEST(Turns, WhoRunsHasNotPausedAndKeepsItsTurn) {
 TEST(Turns, LongBatchesAreCountedUntilTheyEnd) {
   Turns turns;
   Turns::Client* const client = turns.Enter("a");
-  turns.Begin(client);
-  turns.Begin(client);
-  client->running_long = 1;
-  turns.End(client, /*is_long=*/false);
-  EXPECT_EQ(client->running_long, 1);
-  turns.End(client, /*is_long=*/true);
-  EXPECT_EQ(client->running_long, 0);
+  for (const double seconds : {0.06, 30.0}) {
+    turns.Open(client);
+    turns.Begin(client, seconds);
+  }
+  EXPECT_EQ(client->longer, (Places::Counts{2, 2, 1, 1}));
+  turns.End(client, 30);
+  EXPECT_EQ(client->longer, (Places::Counts{1, 1, 0, 0}));
+  turns.End(client, 0.06);
+  EXPECT_EQ(client->longer, Places::Counts{});
   EXPECT_EQ(client->running, 0);
 }
 
