@@ -91,10 +91,10 @@ absl::Status Batcher::Impl::CheckHopeless(const Waiting::Wish& wish, TimePoint n
   const double all = waiting.seconds() + running.SecondsLeft(now);
   if (left > 0 && own.sure + Predictions::kAhead * all / pace <= left) return absl::OkStatus();
   const SecondsAhead queued = waiting.Ahead(wish, now);
-  const SecondsAhead runs = running.Before(now, wish.priority, own.likely);
-  const double higher = std::min(queued.higher + runs.higher, Seconds(kPatience));
+  const SecondsAhead runs = running.Before(now, wish.client, wish.priority, own.likely);
+  const double patient = std::min(queued.patient + runs.patient, Seconds(kPatience));
   const double place = running.SecondsToPlace(now, wish.client, own.likely);
-  const double ahead = std::max(higher + queued.own + runs.own, place) / pace;
+  const double ahead = std::max(patient + queued.own + runs.own, place) / pace;
   if (left > 0 && own.sure + ahead <= left) return absl::OkStatus();
   return Hopeless(own.likely, ahead, left);
 }

@@ -126,16 +126,15 @@ void Lane::TellHeart(const Batcher::Batch& batch) noexcept {
   heart_.Busy(method.c_str(), static_cast<int64_t>(batch.tasks.size()), tokens);
 }
 
-// When nobody needs the result any more, or when it takes twice what a request may.
+// When nobody needs the result any more, or when it takes twice what a request may: by what it had
+// itself, so that no neighbour makes it too long.
 void Lane::StopAt(TimePoint last_deadline, RunControl* control) const {
-  const TimePoint now = parts_.clock->Now();
   if (parts_.max_request_seconds > 0) {
     const std::chrono::duration<double> most(2 * parts_.max_request_seconds);
-    last_deadline =
-        std::min(last_deadline, now + std::chrono::duration_cast<TimePoint::duration>(most));
+    control->StopAfter(std::chrono::duration_cast<TimePoint::duration>(most));
   }
   if (last_deadline == TimePoint::max()) return;
-  control->StopAt(RunControl::Clock::now() + (last_deadline - now));
+  control->StopAt(RunControl::Clock::now() + (last_deadline - parts_.clock->Now()));
 }
 
 void Lane::Publish(std::vector<Gathered>* batch, RunControl* control) {

@@ -15,6 +15,7 @@ namespace attnd {
 class Places {
  public:
   static constexpr std::array<double, 4> kLimits = {0.005, 0.05, 1, 20};
+  static constexpr size_t kLong = 1, kRaised = 2;  // of these limits; see Batcher
   // How many batches are longer than each of the limits.
   using Counts = std::array<int, kLimits.size()>;
 

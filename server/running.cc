@@ -61,12 +61,19 @@ int Running::level() const {
   return level;
 }
 
-SecondsAhead Running::Before(TimePoint now, int level, double seconds) const {
+SecondsAhead Running::Before(TimePoint now, const std::string& client, int level,
+                             double seconds) const {
+  const bool waits_for_ends = std::any_of(runs_.begin(), runs_.end(), [&](const Run& run) {
+    return run.seconds.likely > Places::kLimits[Places::kLong] && run.client != nullptr &&
+           run.client->name == client;
+  });
   SecondsAhead ahead;
   for (const Run& run : runs_) {
     const double left = SecondsLeftOf(run, now);
-    if (run.level > level) ahead.higher += AheadOf(run, left);
-    if (run.level == level && seconds > kShorter * left) ahead.own += AheadOf(run, left);
+    if (run.level < level || (run.level == level && seconds <= kShorter * left)) continue;
+    // It starts beside once it has waited for long enough, and is done first if it is shorter.
+    const bool is_patient = run.level > level || (seconds < left && !waits_for_ends);
+    (is_patient ? ahead.patient : ahead.own) += AheadOf(run, left);
   }
   return ahead;
 }

@@ -49,7 +49,7 @@ class Running {
 
   // Predicted seconds, as those behind it count them, of what such a request does not start beside,
   // and until it has a place.
-  SecondsAhead Before(TimePoint now, int level, double seconds) const;
+  SecondsAhead Before(TimePoint now, const std::string& client, int level, double seconds) const;
   double SecondsToPlace(TimePoint now, const std::string& client, double seconds) const;
   double SecondsLeft(TimePoint now) const;  // of all
   double PaceAt(TimePoint now) const { return pace_.ValueAt(now); }

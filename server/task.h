@@ -48,8 +48,8 @@ struct PredictedSeconds {
 
 // What delays a request, in predicted seconds as those behind it count them.
 struct SecondsAhead {
-  double higher = 0;  // of higher priorities: no longer than it is patient
-  double own = 0;     // of its own priority or client
+  double patient = 0;  // what delays it for no longer than it is patient
+  double own = 0;      // of its own priority or client
 };
 
 // Why a request got no result; the label of attnd_refused_total.

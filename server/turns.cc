@@ -13,7 +13,10 @@ Turns::Client* Turns::Enter(const std::string& name) {
     found->second->name = name;
   }
   Client* const client = found->second.get();
-  if (client->waiting == 0 && client->running == 0) client->served = std::max(client->served, now_);
+  if (IsIdle(*client)) {
+    client->served = std::max(client->served, now_);
+    active_ += 1;
+  }
   client->waiting += 1;
   return client;
 }
@@ -21,16 +24,21 @@ Turns::Client* Turns::Enter(const std::string& name) {
 void Turns::Leave(Client* client) {
   assert(client->waiting > 0);
   client->waiting -= 1;
+  active_ -= IsIdle(*client) ? 1 : 0;
 }
 
 void Turns::Take(Client* client, double seconds) {
   now_ = std::max(now_, client->served);
-  client->served = std::min(client->served + seconds, now_ + kMostDebtSeconds);
+  // Virtual time passes as slowly as there are others to be served.
+  const auto active = static_cast<double>(std::max<int64_t>(active_, 1));
+  const double most = std::max(kLeastDebtSeconds, kMostDebtSeconds / active);
+  client->served = std::min(client->served + seconds, now_ + most);
 }
 
 void Turns::End(Client* client, double seconds) {
   assert(client->running > 0);
   client->running -= 1;
+  active_ -= IsIdle(*client) ? 1 : 0;
   Places::Add(seconds, -1, &client->longer);
 }
 
@@ -38,9 +46,7 @@ void Turns::End(Client* client, double seconds) {
 // each, until there are many of them.
 void Turns::ForgetIdle() {
   if (clients_.size() <= kMostIdle) return;
-  std::erase_if(clients_, [&](const auto& entry) {
-    return entry.second->waiting == 0 && entry.second->running == 0;
-  });
+  std::erase_if(clients_, [&](const auto& entry) { return IsIdle(*entry.second); });
 }
 
 const Turns::Client* Turns::Largest() const {

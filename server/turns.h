@@ -13,13 +13,13 @@ namespace attnd {
 // Start-time fair queueing: each client has a virtual time that advances by the seconds of what was
 // taken of it; the client with the least is next. Who comes back after a pause starts at the time
 // of the last one served: nobody saves up turns by asking for nothing. Nobody is further ahead of
-// that time than kMostDebt either, so that one long request does not cost its client the turns of
-// minutes.
+// that time than it takes about kMostDebtSeconds to make up either (at least kLeastDebtSeconds), so
+// that one long request does not cost its client the turns of minutes.
 //
 // Not thread safe. Remembers what idle clients had, as long as they are at most kMostIdle.
 class Turns {
  public:
-  static constexpr double kMostDebtSeconds = 2;
+  static constexpr double kMostDebtSeconds = 2, kLeastDebtSeconds = 0.25;
   static constexpr size_t kMostIdle = 1024;
 
   struct Client {
@@ -50,10 +50,12 @@ class Turns {
   size_t size() const { return clients_.size(); }
 
  private:
+  static bool IsIdle(const Client& client) { return client.waiting == 0 && client.running == 0; }
   void ForgetIdle();
 
   std::unordered_map<std::string, std::unique_ptr<Client>> clients_;
-  double now_ = 0;  // virtual time of the last one served
+  int64_t active_ = 0;  // clients that wait or run
+  double now_ = 0;      // virtual time of the last one served
 };
 
 }  // namespace attnd

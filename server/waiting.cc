@@ -8,10 +8,6 @@
 namespace attnd {
 namespace {
 
-// The limit of Places beyond which a batch is long, and the one up to which it keeps the level of
-// who waited too long: a longer one would hold up its own level for all of its time.
-constexpr size_t kLong = 1, kRaised = 2;
-
 // Smaller runs earlier: level, turn, aged priority, deadline, order of Add.
 using Rank = std::tuple<int, double, int64_t, TimePoint, uint64_t>;
 
@@ -141,7 +137,7 @@ bool Waiting::MayStart(const Entry& entry, const Now& now) const {
   const int level = now.Level(entry);
   if (level != now.room.level) return level > now.room.level;
   if (entry.seconds.likely <= Running::kShorter * now.room.seconds) return true;
-  return now.IsOverdue(entry) && entry.client->longer[kLong] == 0;
+  return now.IsOverdue(entry) && entry.client->longer[Places::kLong] == 0;
 }
 
 bool Waiting::AnyMayStart(const Running& running, TimePoint time) const {
@@ -173,7 +169,8 @@ Waiting::Batch Waiting::TakeBest(const Running& running, TimePoint time) {
     }
   }
   if (opens == nullptr) return batch;
-  const bool is_raised = opens->seconds.likely <= Places::kLimits[kRaised];
+  // A longer one would hold up its own level for all of its time.
+  const bool is_raised = opens->seconds.likely <= Places::kLimits[Places::kRaised];
   batch.level = is_raised ? now.Level(*opens) : opens->priority;
   batch.client = opens->client;
   Bucket& bucket = best->second;
@@ -242,7 +239,7 @@ SecondsAhead Waiting::Ahead(const Wish& wish, TimePoint now) const {
     for (const Entry& entry : bucket) {
       if (wish.seconds.likely <= Running::kShorter * entry.seconds.likely) continue;
       if (entry.client->name != wish.client) {
-        ahead.higher += entry.priority > wish.priority ? entry.seconds.ahead : 0;
+        ahead.patient += entry.priority > wish.priority ? entry.seconds.ahead : 0;
         continue;
       }
       const int64_t aged = AgedPriority(entry.priority, entry.admitted, now);

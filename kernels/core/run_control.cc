@@ -20,9 +20,16 @@ void RunControl::StopAt(Clock::time_point when) {
   end_ns_.store(Nanoseconds(when.time_since_epoch()), std::memory_order_relaxed);
 }
 
+void RunControl::StopAfter(Clock::duration time) {
+  own_end_ns_.store(Nanoseconds((now_() + time).time_since_epoch()), std::memory_order_relaxed);
+}
+
 bool RunControl::stopped() const {
   if (stopped_.load(std::memory_order_relaxed)) return true;
-  const int64_t end = end_ns_.load(std::memory_order_relaxed);
+  const int64_t own_end = own_end_ns_.load(std::memory_order_relaxed);
+  const int64_t end =
+      std::min(end_ns_.load(std::memory_order_relaxed),
+               own_end == kNever ? kNever : own_end + waited_ns_.load(std::memory_order_relaxed));
   if (end == kNever || Nanoseconds(now_().time_since_epoch()) < end) return false;
   stopped_.store(true, std::memory_order_relaxed);
   return true;
@@ -39,6 +46,16 @@ double RunControl::spent_seconds() const {
 
 void RunControl::AddSpent(std::chrono::nanoseconds time) {
   spent_ns_.fetch_add(time.count(), std::memory_order_relaxed);
+}
+
+void RunControl::AddWaited(std::chrono::nanoseconds time) {
+  waited_ns_.fetch_add(time.count(), std::memory_order_relaxed);
+}
+
+double RunControl::waited_share() const {
+  const double waited = 1e-9 * static_cast<double>(waited_ns_.load(std::memory_order_relaxed));
+  if (waited < predicted_seconds_) return waited / predicted_seconds_;
+  return waited > 0 ? 1 : 0;
 }
 
 RunScope::RunScope(const RunControl* run) : run_(run), outer_(current_scope) {

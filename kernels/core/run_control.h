@@ -26,7 +26,9 @@ class RunControl {
   void Cancel() { stopped_.store(true, std::memory_order_relaxed); }
   // Ends the run at `when`. Replaces an earlier call that has not taken effect.
   void StopAt(Clock::time_point when);
-  // Cheap: two loads, and a read of the clock where there is an end.
+  // Ends the run after `time` from now, without what it waits for others.
+  void StopAfter(Clock::duration time);
+  // Cheap: some loads, and a read of the clock where there is an end.
   bool stopped() const;
 
   // Higher goes first.
@@ -39,6 +41,10 @@ class RunControl {
   // Seconds of all threads in items of this run, added up by the pool.
   double spent_seconds() const;
   void AddSpent(std::chrono::nanoseconds time);
+  // Time that its caller gave to more urgent runs, added up by the pool.
+  void AddWaited(std::chrono::nanoseconds time);
+  // That time in parts of the prediction, 1 at most.
+  double waited_share() const;
 
  private:
   static constexpr int64_t kNever = INT64_MAX;
@@ -48,8 +54,9 @@ class RunControl {
   // Also set by whoever first sees that the end has passed, so that moving the end cannot bring a
   // run back to life whose items were left out.
   mutable std::atomic<bool> stopped_ = false;
-  std::atomic<int64_t> end_ns_ = kNever;  // of Clock
-  std::atomic<int64_t> spent_ns_ = 0;
+  std::atomic<int64_t> end_ns_ = kNever;      // of Clock
+  std::atomic<int64_t> own_end_ns_ = kNever;  // the same, if it does not wait
+  std::atomic<int64_t> spent_ns_ = 0, waited_ns_ = 0;
   const Now now_;
 };
 

@@ -117,10 +117,17 @@ struct ThreadPool::Impl {
   // False if nothing was left to claim.
   bool RunOne(Job* job, Place place);
   void Finish(Job* job, int64_t count);
+  // For how long who waited for its patience goes on: longer for a run that has waited longer than
+  // it takes itself.
+  std::chrono::nanoseconds UndisturbedFor(const RunControl* run) const {
+    constexpr int64_t kParts = 8;
+    const double waits = run == nullptr ? 0 : run->waited_share();
+    return patience / kParts * std::clamp(static_cast<int64_t>(kParts * waits), int64_t{1}, kParts);
+  }
   // Callers: waits while a job that is more urgent than `rank` is under way.
-  void ParkBehind(uint64_t rank, uint64_t busy, const RunControl* run);
+  void ParkBehind(uint64_t rank, uint64_t busy, RunControl* run);
   // Workers: runs items of such jobs.
-  void RunMoreUrgent(uint64_t rank, const Place& place);
+  void RunMoreUrgent(uint64_t rank, const Place& place, const RunControl* run);
 
   void Work(int thread, int cpu);
   void Wake();
@@ -146,7 +153,7 @@ class ThreadPool::Impl::Item final : public RunScope {
     if (place_.thread == 0) {
       pool_.ParkBehind(rank, place_.busy, job_.run);
     } else if (place_.depth < kDepth) {
-      pool_.RunMoreUrgent(rank, place_);
+      pool_.RunMoreUrgent(rank, place_, job_.run);
     }
     away_ += Clock::now() - begin;
     return RunScope::Check();
@@ -201,28 +208,30 @@ void ThreadPool::Impl::Finish(Job* job, int64_t count) {
   job->finished.NotifyAll();
 }
 
-void ThreadPool::Impl::ParkBehind(uint64_t rank, uint64_t busy, const RunControl* run) {
+void ThreadPool::Impl::ParkBehind(uint64_t rank, uint64_t busy, RunControl* run) {
   const auto outranked = [&] { return jobs.MostUrgent(jobs.open() & ~busy, rank) != nullptr; };
-  if (!outranked() || Clock::now() < undisturbed_until) return;
-  const auto until = Clock::now() + patience;
+  const auto begin = Clock::now();
+  if (!outranked() || begin < undisturbed_until) return;
+  const auto until = begin + patience;
   MutexLock lock(&mu);
   ++parked;  // before the check: Close reads it after clearing its bit
   while (outranked() && !(run != nullptr && run->stopped())) {
     if (Clock::now() >= until) {
-      undisturbed_until = Clock::now() + patience / 8;
+      undisturbed_until = Clock::now() + UndisturbedFor(run);
       break;
     }
     closed.WaitUntil(&mu, until);
   }
   --parked;
+  if (run != nullptr) run->AddWaited(Clock::now() - begin);
 }
 
-void ThreadPool::Impl::RunMoreUrgent(uint64_t rank, const Place& place) {
+void ThreadPool::Impl::RunMoreUrgent(uint64_t rank, const Place& place, const RunControl* run) {
   const auto until = Clock::now() + patience;
   while (Job* job = jobs.MostUrgent(jobs.offered() & ~place.busy, rank)) {
     RunOne(job, place);
     if (Clock::now() < until) continue;
-    undisturbed_until = Clock::now() + patience / 8;
+    undisturbed_until = Clock::now() + UndisturbedFor(run);
     return;
   }
 }

@@ -21,6 +21,30 @@ TEST(RunControl, IsStoppedByACancelOrByItsEnd) {
   EXPECT_FALSE(goes_on.stopped());
 }
 
+// Neighbours made a run too long, which was told that it had taken too long itself.
+TEST(RunControl, WhatItWaitsForOthersIsNotItsOwnTime) {
+  static RunControl::Clock::time_point now;
+  RunControl run(/*priority=*/0, /*predicted_seconds=*/8, [] { return now; });
+  run.StopAfter(seconds(10));
+  run.AddWaited(seconds(5));
+  now += seconds(14);
+  EXPECT_FALSE(run.stopped());
+  now += seconds(1);
+  EXPECT_TRUE(run.stopped());
+}
+
+TEST(RunControl, WaitingIsHeldAgainstThePrediction) {
+  RunControl run(/*priority=*/0, /*predicted_seconds=*/8), unknown;
+  EXPECT_DOUBLE_EQ(run.waited_share(), 0);
+  run.AddWaited(seconds(2));
+  EXPECT_DOUBLE_EQ(run.waited_share(), 0.25);
+  run.AddWaited(seconds(100));
+  EXPECT_DOUBLE_EQ(run.waited_share(), 1);
+  EXPECT_DOUBLE_EQ(unknown.waited_share(), 0);
+  unknown.AddWaited(seconds(1));
+  EXPECT_DOUBLE_EQ(unknown.waited_share(), 1);
+}
+
 // A run that was seen stopped has left out items: a later end must not make its result count.
 TEST(RunControl, StaysStoppedWhenItsEndIsMoved) {
   RunControl run;

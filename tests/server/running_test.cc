@@ -48,24 +48,37 @@ TEST_F(RunningTest, SecondsLeftAreThoseOfAll) {
 TEST_F(RunningTest, BeforeARequestIsWhatItDoesNotStartBeside) {
   Begin(10, /*level=*/0);
   Begin(7, /*level=*/1);
-  SecondsAhead ahead = running_.Before(start_, /*level=*/0, /*seconds=*/5.1);
-  EXPECT_DOUBLE_EQ(ahead.own, 10);
-  EXPECT_DOUBLE_EQ(ahead.higher, 7);
-  // Half of what is left: it starts beside.
-  EXPECT_DOUBLE_EQ(running_.Before(start_, 0, 5).own, 0);
-  EXPECT_DOUBLE_EQ(running_.Before(start_ + 1s, 0, 5).own, 9);
-  EXPECT_DOUBLE_EQ(running_.Before(start_, 1, 3.6).own, 7);
-  EXPECT_DOUBLE_EQ(running_.Before(start_, 1, 3.6).higher, 0);
-  ahead = running_.Before(start_, 2, 100);
-  EXPECT_DOUBLE_EQ(ahead.own + ahead.higher, 0);
+  const auto before = [&](int level, double seconds) {
+    return running_.Before(start_, "a", level, seconds);
+  };
+  EXPECT_DOUBLE_EQ(before(/*level=*/0, /*seconds=*/10).own, 10);
+  EXPECT_DOUBLE_EQ(before(0, 10).patient, 7);
+  // It starts beside once it has been patient, and ends first.
+  EXPECT_DOUBLE_EQ(before(0, 9).own, 0);
+  EXPECT_DOUBLE_EQ(before(0, 9).patient, 17);
+  // Half of what is left: it starts beside at once.
+  EXPECT_DOUBLE_EQ(before(0, 5).patient, 7);
+  EXPECT_DOUBLE_EQ(running_.Before(start_ + 1s, "a", 0, 5).patient, 9 + 6);
+  EXPECT_DOUBLE_EQ(before(1, 7).own, 7);
+  EXPECT_DOUBLE_EQ(before(1, 7).patient, 0);
+  EXPECT_DOUBLE_EQ(before(2, 100).own + before(2, 100).patient, 0);
+}
+
+// Of its own client it waits for the end.
+TEST_F(RunningTest, WhoseClientRunsLongWorkIsNotPatient) {
+  Turns::Client client{.name = "a"};
+  running_.Begin({.started = start_, .seconds = {10, 10, 10}, .client = &client});
+  EXPECT_DOUBLE_EQ(running_.Before(start_, "a", 0, 9).own, 10);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, "b", 0, 9).own, 0);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, "b", 0, 9).patient, 10);
 }
 
 TEST_F(RunningTest, EachCountsAsItsKindDoes) {
   running_.Begin({.started = start_, .seconds = {.likely = 10, .ahead = 5}});
   running_.Begin({.started = start_, .seconds = {.likely = 20, .ahead = 15}});
-  EXPECT_DOUBLE_EQ(running_.Before(start_, 0, 30).own, 20);
-  EXPECT_DOUBLE_EQ(running_.Before(start_, 0, 9).own, 5);
-  EXPECT_DOUBLE_EQ(running_.Before(start_ + 4s, 0, 30).own, 15);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, "a", 0, 30).own, 20);
+  EXPECT_DOUBLE_EQ(running_.Before(start_, "a", 0, 9).patient, 5);
+  EXPECT_DOUBLE_EQ(running_.Before(start_ + 4s, "a", 0, 30).own, 15);
 }
 
 // Two long requests of a client let all others of its wait, and none was told so.

@@ -27,6 +27,21 @@ TEST(Turns, OneLongRequestCostsTheTurnsOfSecondsNotOfMinutes) {
   EXPECT_DOUBLE_EQ(long_one->served, Turns::kMostDebtSeconds);
 }
 
+// The fewer turns there are the sooner a debt is made up.
+TEST(Turns, TheDebtOfALongRequestIsMadeUpInSomeSecondsAmongMany) {
+  Turns turns;
+  for (int i = 0; i < 3; ++i) turns.Enter(std::to_string(i));
+  Turns::Client* const long_one = turns.Enter("long");
+  turns.Take(long_one, 600);
+  EXPECT_DOUBLE_EQ(long_one->served, Turns::kMostDebtSeconds / 4);
+  for (int i = 3; i < 100; ++i) turns.Enter(std::to_string(i));
+  Turns::Client* const other = turns.Enter("other");
+  turns.Take(other, 600);
+  EXPECT_DOUBLE_EQ(other->served, Turns::kLeastDebtSeconds);
+  // Who neither waits nor runs does not count.
+  for (int i = 0; i < 100; ++i) turns.Leave(turns.Enter(std::to_string(i)));
+}
+
 // Its record was forgotten among those of idle clients, while its batch ran.
 TEST(Turns, AClientThatRunsIsRemembered) {
   Turns turns;
