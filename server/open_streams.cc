@@ -38,6 +38,7 @@ class OpenStreams::Limited final : public Handler {
     stream_->OnMessage(rpc, message);
   }
   void OnFlood(Rpc& rpc) override { stream_->OnFlood(rpc); }
+  void OnOverdue(Rpc& rpc, const absl::Status& status) override { stream_->OnOverdue(rpc, status); }
   void OnSent(Rpc& rpc) override { stream_->OnSent(rpc); }
   void OnDone(Rpc& rpc, bool cancelled) override {
     if (!names_.has_value()) return;
