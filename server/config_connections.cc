@@ -40,9 +40,11 @@ void AddConnectionOptions(CLI::App* app, ConnectionConfig* config) {
            &config->max_per_client,
            "Those of one address; 0 is half of --max-connections. Behind a proxy all clients have "
            "one address");
-  AddCount(app, "--max-streams", "ATTND_MAX_STREAMS", 1, &config->max_streams,
-           "Open streams (Run, health Watch, reflection) at a time, idle or not; one more is "
-           "refused with RESOURCE_EXHAUSTED");
+  AddCount(
+      app, "--max-streams", "ATTND_MAX_STREAMS", 1, &config->max_streams,
+      "Open streams (Run, health Watch, reflection) at a time, idle or not, half of them of one "
+      "client (an address, or a connection to a Unix socket); one more is refused with "
+      "RESOURCE_EXHAUSTED");
   AddCount(app, "--max-streams-per-connection", "ATTND_MAX_STREAMS_PER_CONNECTION", 1,
            &config->max_streams_per_connection, "Those of one connection");
   AddTime(app, "--max-connection-idle", "ATTND_MAX_CONNECTION_IDLE", &config->idle_seconds,

@@ -53,6 +53,15 @@ bool FloodWatch::OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept {
   return false;
 }
 
+void FloodWatch::OnSent(std::span<const iovec> pieces, int64_t bytes) noexcept {
+  for (const iovec& piece : pieces) {
+    if (bytes <= 0) return;
+    const size_t part = std::min(static_cast<size_t>(bytes), piece.iov_len);
+    sent_frames_.Take({static_cast<const std::byte*>(piece.iov_base), part}, &messages());
+    bytes -= static_cast<int64_t>(part);
+  }
+}
+
 // What is wrong with the frames, or nothing.
 absl::string_view FloodWatch::Walk(std::span<const iovec> pieces, int64_t bytes) {
   const FrameCounts frames = frames_.frames();

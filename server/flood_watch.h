@@ -13,6 +13,7 @@
 #include "kernels/core/mutex.h"
 #include "server/frame_allowance.h"
 #include "server/frame_walk.h"
+#include "server/sent_frames.h"
 #include "server/socket_reads.h"
 
 namespace attnd {
@@ -91,7 +92,11 @@ class FloodWatch final : public SocketReader {
   static bool IsFlooding(const Connection& connection, int64_t lowest);
 
   bool OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept override;
+  void OnSent(std::span<const iovec> pieces, int64_t bytes) noexcept override;
   bool is_cut_off() const noexcept override { return is_cut_off_; }
+
+  // What has begun to arrive on the connection.
+  UnfinishedMessages& messages() { return frames_.messages(); }
 
  private:
   absl::string_view Walk(std::span<const iovec> pieces, int64_t bytes);
@@ -106,6 +111,7 @@ class FloodWatch final : public SocketReader {
   const Options* const options_;
 
   FrameWalk frames_;
+  SentFrames sent_frames_;  // of the thread that sends
   FrameAllowance allowance_;
   int64_t sent_ = 0;  // that the allowance knows
   bool is_cut_off_ = false;

@@ -1,23 +1,12 @@
 #include "server/frame_walk.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace attnd {
 namespace {
 
-// RFC 9113.
-enum FrameType : uint8_t {
-  kData = 0,
-  kHeaders = 1,
-  kReset = 3,
-  kPing = 6,
-  kWindowUpdate = 8,
-  kContinuation = 9
-};
-constexpr uint8_t kEndStream = 1, kEndHeaders = 4;
 constexpr int kPrefixBytes = 5;
-// Streams that were refused in the middle of a message leave it behind: the oldest go.
-constexpr size_t kMostMessages = 2048;
 
 }  // namespace
 
@@ -27,44 +16,39 @@ absl::string_view FrameWalk::Take(std::span<const std::byte> bytes) {
   bytes = bytes.subspan(skipped);
   while (!bytes.empty()) {
     if (!is_in_frame_) {
-      const size_t more = std::min(head_.size() - head_size_, bytes.size());
-      for (size_t i = 0; i < more; ++i) head_[head_size_++] = static_cast<uint8_t>(bytes[i]);
+      const size_t more = std::min(head_.bytes.size() - head_size_, bytes.size());
+      for (size_t i = 0; i < more; ++i) head_.bytes[head_size_++] = static_cast<uint8_t>(bytes[i]);
       bytes = bytes.subspan(more);
-      if (head_size_ < head_.size()) break;
+      if (head_size_ < head_.bytes.size()) break;
       head_size_ = 0;
       is_in_frame_ = true;
       if (const absl::string_view reason = BeginFrame(); !reason.empty()) return reason;
     }
     const auto part = static_cast<size_t>(std::min<int64_t>(frame_left_, std::ssize(bytes)));
-    if (head_[3] == kData) TakeData(bytes.first(part));
+    if (head_.type() == kDataFrame) TakeData(bytes.first(part));
     frame_left_ -= static_cast<int64_t>(part);
     bytes = bytes.subspan(part);
     if (frame_left_ == 0) EndFrame();
   }
+  // The rest of a large frame may never come.
+  const bool is_in_data = is_in_frame_ && head_.type() == kDataFrame;
+  if (is_in_data && current_.arrived() > UnfinishedMessages::kFreeBytes) Keep();
   return {};
 }
 
-std::vector<int64_t> FrameWalk::other_messages() const {
-  std::vector<int64_t> sizes;
-  for (const auto& [stream, message] : messages_) {
-    if (stream != current_stream_ && message.left > 0) sizes.push_back(message.bytes);
-  }
-  return sizes;
-}
-
 void FrameWalk::CountFrame(uint32_t stream) {
-  switch (head_[3]) {
-    case kData:
+  switch (head_.type()) {
+    case kDataFrame:
       if (frame_left_ < kSmallDataBytes) frames_.small += 1;
       break;
-    case kReset:
-    case kPing:
-    case kWindowUpdate:
+    case kResetFrame:
+    case kPingFrame:
+    case kWindowUpdateFrame:
       frames_.small += 1;
       break;
-    case kContinuation:  // bounded with its block
+    case kContinuationFrame:  // bounded with its block
       break;
-    case kHeaders:
+    case kHeadersFrame:
       if (stream > last_stream_) break;
       [[fallthrough]];
     default:
@@ -73,25 +57,24 @@ void FrameWalk::CountFrame(uint32_t stream) {
 }
 
 absl::string_view FrameWalk::BeginFrame() {
-  frame_left_ = head_[0] << 16 | head_[1] << 8 | head_[2];
-  const uint32_t stream =
-      static_cast<uint32_t>(head_[5] & 0x7f) << 24 | head_[6] << 16 | head_[7] << 8 | head_[8];
+  frame_left_ = head_.payload_bytes();
+  const uint32_t stream = head_.stream();
   CountFrame(stream);
-  switch (head_[3]) {
-    case kHeaders:
+  switch (head_.type()) {
+    case kHeadersFrame:
       is_in_block_ = false;
+      if (head_.has(kEndStream)) messages_.Erase(stream);
       [[fallthrough]];
-    case kContinuation:
-      return BeginBlock(frame_left_, stream, (head_[4] & kEndHeaders) != 0);
-    case kReset:
-      messages_.erase(stream);
+    case kContinuationFrame:
+      return BeginBlock(frame_left_, stream, head_.has(kEndHeaders));
+    case kResetFrame:
+      messages_.Erase(stream);
       break;
-    case kData: {
-      const auto found = messages_.find(stream);
-      current_ = found == messages_.end() ? Message{} : found->second;
+    case kDataFrame:
+      current_ = messages_.Find(stream);
       current_stream_ = stream;
+      has_begun_ = false;
       break;
-    }
     default:
       break;
   }
@@ -108,12 +91,13 @@ absl::string_view FrameWalk::BeginBlock(int64_t bytes, uint32_t stream, bool is_
   if (stream > last_stream_) {
     last_stream_ = stream;
     streams_ += 1;
+    messages_.Open(stream);
   }
   return {};
 }
 
 void FrameWalk::TakeData(std::span<const std::byte> bytes) {
-  Message& message = current_;
+  UnfinishedMessages::Message& message = current_;
   while (!bytes.empty()) {
     if (message.left > 0) {
       const int64_t part = std::min<int64_t>(message.left, std::ssize(bytes));
@@ -126,20 +110,24 @@ void FrameWalk::TakeData(std::span<const std::byte> bytes) {
       // The first byte tells whether the message is compressed.
       message.bytes = message.left = message.prefix & 0xffffffff;
       message.prefix = message.prefix_size = 0;
+      has_begun_ = true;
     }
   }
 }
 
 void FrameWalk::EndFrame() {
   is_in_frame_ = false;
-  if (head_[3] != kData) return;
-  if (current_.is_between() || (head_[4] & kEndStream) != 0) {
-    if (!messages_.empty()) messages_.erase(current_stream_);
+  if (head_.type() != kDataFrame) return;
+  if (current_.is_between() || head_.has(kEndStream)) {
+    messages_.Erase(current_stream_);
     current_.left = 0;
   } else {
-    messages_[current_stream_] = current_;
-    if (messages_.size() > kMostMessages) messages_.erase(messages_.begin());
+    Keep();
   }
+}
+
+void FrameWalk::Keep() {
+  messages_.Put(current_stream_, current_, std::exchange(has_begun_, false));
 }
 
 }  // namespace attnd

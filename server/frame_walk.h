@@ -1,15 +1,15 @@
 // The frames of HTTP/2 that one client sends.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "server/frame_allowance.h"
+#include "server/http2_frames.h"
+#include "server/unfinished_messages.h"
 
 namespace attnd {
 
@@ -21,9 +21,10 @@ namespace attnd {
 //   for whoever keeps one.
 // - It makes room for a message of any size that is read: message_bytes() says what is on its way.
 // - It takes any number of frames that carry nothing: frames() counts them.
+// - It holds what has arrived of a message and tells nobody: messages() has those.
 //
 // Whatever else is wrong with the frames is left to gRPC. Cost: the head of each frame is looked
-// at; a message that fits one frame allocates nothing. Not thread safe.
+// at; a message that fits one frame allocates nothing. Not thread safe, but for messages().
 class FrameWalk {
  public:
   static constexpr int64_t kMostBlockBytes = 64 << 10;
@@ -38,27 +39,20 @@ class FrameWalk {
   const FrameCounts& frames() const { return frames_; }  // so far
   // Size of the gRPC message that the last data frame belongs to; 0: that has ended.
   int64_t message_bytes() const { return current_.left > 0 ? current_.bytes : 0; }
-  // The sizes of the messages of other streams that have begun. Those that the server refused
-  // meanwhile may be among them.
-  std::vector<int64_t> other_messages() const;
+  // The sizes of the messages of other streams that have begun.
+  std::vector<int64_t> other_messages() const { return messages_.Sizes(current_stream_); }
+  UnfinishedMessages& messages() { return messages_; }
 
  private:
-  // A message that is not whole: its prefix of five bytes, then what is left.
-  struct Message {
-    int64_t prefix = 0;
-    int prefix_size = 0;
-    int64_t bytes = 0, left = 0;
-    bool is_between() const { return prefix_size == 0 && left == 0; }
-  };
-
   void CountFrame(uint32_t stream);
   absl::string_view BeginFrame();
   absl::string_view BeginBlock(int64_t bytes, uint32_t stream, bool is_whole);
   void TakeData(std::span<const std::byte> bytes);
   void EndFrame();
+  void Keep();
 
   int64_t skip_ = 24;  // of the preface, which gRPC checks
-  std::array<uint8_t, 9> head_{};
+  FrameHead head_;
   size_t head_size_ = 0;
   int64_t frame_left_ = 0;
   bool is_in_frame_ = false;
@@ -71,10 +65,10 @@ class FrameWalk {
   uint32_t last_stream_ = 0;
   int64_t streams_ = 0;
 
-  // Messages that are larger than a frame; of the latest streams.
-  std::map<uint32_t, Message> messages_;
+  UnfinishedMessages messages_;  // that are larger than a frame
   uint32_t current_stream_ = 0;
-  Message current_;  // of the last data frame
+  UnfinishedMessages::Message current_;  // of the last data frame
+  bool has_begun_ = false;               // in that frame
 };
 
 }  // namespace attnd

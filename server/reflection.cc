@@ -149,13 +149,13 @@ class Reflection::Stream final : public Handler {
     rpc_ = &rpc;
     if (reflection_->closed_) return Close();
     reflection_->streams_.insert(this);
-    rpc.Read();
+    rpc.ReadUnannounced();
   }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     if (message == nullptr) return rpc.Close(absl::OkStatus());
     rpc.Send(Serialize(Answer(*message, reflection_->services_)));
   }
-  void OnSent(Rpc& rpc) override { rpc.Read(); }
+  void OnSent(Rpc& rpc) override { rpc.ReadUnannounced(); }
   void OnDone(Rpc& rpc, bool) override {
     reflection_->streams_.erase(this);
     rpc.Close(absl::CancelledError("reflection: the caller left"));

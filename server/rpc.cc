@@ -37,6 +37,8 @@ void Handler::OnFlood(Rpc& rpc) {
       absl::StrCat("message: size must be <= ", rpc.expected(), ", more is arriving")))));
 }
 
+void Handler::OnOverdue(Rpc& rpc, const absl::Status& status) { rpc.Close(status); }
+
 Rpc::Alive::Alive(Transport* transport, Rpc* rpc) : transport_(transport), rpc_(rpc) {
   transport_->AddLive(1);
 }
@@ -135,7 +137,22 @@ void Rpc::Read(std::chrono::seconds patience) {
   stream_.Read(&incoming_, read_.Hold(this));
 }
 
+void Rpc::ReadUnannounced() {
+  unannounced_since_ = std::chrono::steady_clock::now();
+  Read();
+}
+
+std::optional<TimePoint> Rpc::unannounced_since() const {
+  return answered_ || is_done_ ? std::nullopt : unannounced_since_;
+}
+
+void Rpc::TellOverdue(const absl::Status& status) {
+  unannounced_since_.reset();
+  Guarded([&] { handler_->OnOverdue(*this, status); });
+}
+
 void Rpc::OnRead(bool ok) {
+  unannounced_since_.reset();
   read_by_.store(TimePoint::max(), std::memory_order_relaxed);
   // Moved out, so that the handler decides how long the received slices live.
   grpc::ByteBuffer message;

@@ -41,6 +41,9 @@ class Handler {
   // More is arriving than the call said that it expects, or than another call of the connection
   // did: ends the call with Rpc::Blame, or expects more.
   virtual void OnFlood(Rpc& rpc);
+  // Of Rpc::ReadUnannounced: the message, or that of another such read of the connection, has begun
+  // and does not arrive in time. Ends the call with `status`, once.
+  virtual void OnOverdue(Rpc& rpc, const absl::Status& status);
   // Everything that was sent on the stream has left, as far as flow control goes.
   virtual void OnSent(Rpc&) {}
   // The call is over. Cancelled: by the client, its deadline or a lost connection, and no answer
@@ -99,6 +102,10 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   // One at a time; answered by Handler::OnMessage. A call whose message has not arrived after
   // `patience` is ended.
   void Read(std::chrono::seconds patience = kNoLimit);
+  // Reads what a stream may bring at any time, or never. But once more of it than
+  // UnfinishedMessages::kFreeBytes is here, the rest must follow: Handler::OnOverdue.
+  void ReadUnannounced();
+  static constexpr int64_t kUnannouncedBytes = 1 << 20;  // that it has at most
   // For a message that has no reason to be large.
   static constexpr std::chrono::seconds kSmallMessage{30}, kNoLimit{0};
   static constexpr int64_t kSmallBytes = Connection::kSmallBytes;
@@ -161,6 +168,11 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void ExpectLateBytes();
   bool Expects(const Connection& connection) const;  // a message, through it
   void TellFlood(bool is_certain);
+  // Since when it waits in ReadUnannounced; none: it does not, or was told OnOverdue.
+  std::optional<TimePoint> unannounced_since() const;
+  // Whether a message of it may be on its way.
+  bool MayBring() const { return !is_done_ && expected_ > 0; }
+  void TellOverdue(const absl::Status& status);
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool ok);
@@ -193,6 +205,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::unique_ptr<Handler> handler_;
   const std::string* name_ = nullptr;  // of the method, in the transport's table
   grpc::ByteBuffer incoming_;
+  std::optional<TimePoint> unannounced_since_;
   struct Outgoing {
     grpc::ByteBuffer message;
     std::shared_ptr<Departing> departing;

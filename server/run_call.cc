@@ -24,7 +24,7 @@ namespace {
 using attn::v1::RunRequest;
 
 // What is read without an announcement, and so without asking for room.
-constexpr int64_t kUnannouncedBytes = 1 << 20;
+constexpr int64_t kUnannouncedBytes = Rpc::kUnannouncedBytes;
 // Requests of one stream that are unanswered, or answered and not taken by the client; beyond it
 // the stream is not read.
 constexpr size_t kMaxOpen = 256;
@@ -49,6 +49,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
   void OnHeaders(Rpc& rpc) override;
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
   void OnFlood(Rpc& rpc) override;
+  void OnOverdue(Rpc& rpc, const absl::Status& status) override;
   void OnSent(Rpc& rpc) override;
   void OnDone(Rpc& rpc, bool cancelled) override;
   void Drain();
@@ -301,6 +302,13 @@ void Runs::RunCall::OnFlood(Rpc& rpc) {
   Continue();
 }
 
+void Runs::RunCall::OnOverdue(Rpc&, const absl::Status& status) {
+  if (end_.has_value()) return;
+  context_->metrics->RecordRefusal(Refusal::kBytes);
+  End(status);
+  Continue();
+}
+
 void Runs::RunCall::OnSent(Rpc&) {
   unsent_ = 0;
   (void)unsent_share_.Resize(0);
@@ -340,14 +348,14 @@ void Runs::RunCall::Continue() {
   const bool is_busy = !open_.empty() || unsent_ > 0;
   if (is_busy != is_busy_) context_->open.Add(is_busy ? 1 : -1);
   is_busy_ = is_busy;
-  if (end_.has_value()) {
-    if (open_.empty()) rpc_->Close(*end_);
-  } else if (!is_reading_ && parsing_ == nullptr && !waits_for_room_ && has_room_ &&
-             open_.size() + unsent_ < kMaxOpen) {
+  if (end_.has_value() && open_.empty()) return rpc_->Close(*end_);
+  if (!end_.has_value() && !is_reading_ && parsing_ == nullptr && !waits_for_room_ && has_room_ &&
+      open_.size() + unsent_ < kMaxOpen) {
     is_reading_ = true;
+    if (announced_bytes_ > 0) return rpc_->Read();
     // The client may be ahead by a window.
-    if (announced_bytes_ == 0) rpc_->Expect(kUnannouncedBytes + Rpc::kWindowBytes);
-    rpc_->Read();
+    rpc_->Expect(kUnannouncedBytes + Rpc::kWindowBytes);
+    rpc_->ReadUnannounced();
   } else if (rpc_->expected() == 0) {
     rpc_->Expect(Rpc::kWindowBytes);
   }

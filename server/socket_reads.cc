@@ -13,6 +13,10 @@ namespace {
 // By descriptor. Pages that no descriptor reaches take no memory.
 std::atomic<SocketReader*> readers[kMostWatched];
 
+SocketReader* ReaderOf(int fd) {
+  return fd < 0 || fd >= kMostWatched ? nullptr : readers[fd].load(std::memory_order_acquire);
+}
+
 }  // namespace
 
 void WatchSocket(int fd, SocketReader* reader) {
@@ -26,9 +30,7 @@ extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr
                                                                   int flags) {
   using Function = ssize_t (*)(int, msghdr*, int);
   static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
-  attnd::SocketReader* const reader = fd < 0 || fd >= attnd::kMostWatched
-                                          ? nullptr
-                                          : attnd::readers[fd].load(std::memory_order_acquire);
+  attnd::SocketReader* const reader = attnd::ReaderOf(fd);
   // Peeked bytes come again; the queue of errors holds none.
   if (reader == nullptr || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) {
     return next(fd, message, flags);
@@ -39,4 +41,14 @@ extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr
   }
   errno = ECONNRESET;
   return -1;
+}
+
+extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const msghdr* message,
+                                                                  int flags) {
+  using Function = ssize_t (*)(int, const msghdr*, int);
+  static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "sendmsg"));
+  const ssize_t sent = next(fd, message, flags);
+  attnd::SocketReader* const reader = sent > 0 ? attnd::ReaderOf(fd) : nullptr;
+  if (reader != nullptr) reader->OnSent({message->msg_iov, message->msg_iovlen}, sent);
+  return sent;
 }

@@ -26,10 +26,6 @@ constexpr std::chrono::milliseconds kNoticeTime{100};
 // What streams have to send waits for the events that are there already, but for no more of them.
 constexpr int kMostEventsBeforePump = 8;
 
-// How often, and how often at most, what looks like a flood is looked at again.
-constexpr std::chrono::milliseconds kFloodCheckPause{2};
-constexpr int kMostFloodChecks = 100;
-
 // Its errors are ours; what it says besides is for whoever debugs.
 void ForwardLog(gpr_log_func_args* args) {
   static LineLimit lines;
@@ -139,9 +135,10 @@ Transport::Transport(const Options& options, MethodTable methods)
     : methods_(std::move(methods)),
       call_began_(options.call_began),
       call_ended_(options.call_ended),
+      most_unannounced_(options.buffer_bytes > 0 ? options.buffer_bytes / 4 : INT64_MAX),
       connections_(options.connections, options.max_concurrent_streams,
                    [this](FloodWatch::Flood flood) {
-                     Post([this, flood = std::move(flood)] { EndFlood(flood, kMostFloodChecks); });
+                     Post([this, flood = std::move(flood)] { EndFlood(flood); });
                    }),
       mailbox_(std::make_unique<Mailbox>(this)) {}
 
@@ -341,42 +338,7 @@ std::vector<std::shared_ptr<Rpc>> Transport::OpenCalls() {
 void Transport::CancelStalled(TimePoint now, bool is_short) {
   connections_.Sweep();
   for (const std::shared_ptr<Rpc>& call : OpenCalls()) call->CancelIfStalled(now, is_short);
-}
-
-void Transport::EndFlood(const FloodWatch::Flood& flood, int checks_left) {
-  const Connection& connection = *flood.connection;
-  // What arrived before its calls were known is expected by now.
-  if (FloodWatch::IsFlooding(connection, flood.lowest)) {
-    // Not all of a burst of calls are known at once: as long as more of them turn up, it may be
-    // that.
-    const int64_t calls = connection.calls.load(std::memory_order_relaxed);
-    if (std::exchange(connection.calls_at_check, calls) != calls && checks_left > 0) {
-      return PostAfter(kFloodCheckPause,
-                       [this, flood, checks_left] { EndFlood(flood, checks_left - 1); });
-    }
-    TellFlood(flood);
-  }
-  connection.is_suspected.store(false, std::memory_order_relaxed);
-}
-
-// The one that expects most first: a message of unknown size may take more.
-void Transport::TellFlood(const FloodWatch::Flood& flood) {
-  const Connection& connection = *flood.connection;
-  static LineLimit lines;
-  if (lines.Allow()) {
-    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
-  }
-  std::vector<std::shared_ptr<Rpc>> calls = OpenCalls();
-  std::erase_if(calls, [&](const auto& call) { return !call->Expects(connection); });
-  std::sort(calls.begin(), calls.end(),
-            [](const auto& a, const auto& b) { return a->expected() > b->expected(); });
-  std::vector<int64_t> expected;
-  for (const std::shared_ptr<Rpc>& call : calls) expected.push_back(call->expected());
-  const std::vector<size_t> suspects = FloodWatch::Suspects(expected, flood);
-  for (const size_t index : suspects) {
-    calls[index]->TellFlood(/*is_certain=*/suspects.size() == 1);
-    if (!FloodWatch::IsFlooding(connection, flood.lowest)) return;
-  }
+  Post([this, now, is_short] { GiveUpUnannounced(now, is_short); });
 }
 
 void Transport::AddCall(Rpc* rpc) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -104,8 +105,9 @@ class Transport {
   // then sends its next call elsewhere. Not with `timeout` 0.
   void StopServing(std::chrono::milliseconds timeout);
 
-  // Ends calls whose clients do not take their answers, and forgets connections that were closed.
-  // About once a second; any thread.
+  // Ends calls whose clients do not take their answers, or do not bring the rest of what
+  // Rpc::ReadUnannounced waits for, and forgets connections that were closed. About once a second;
+  // any thread.
   void CancelStalled(TimePoint now, bool is_short = false);
 
  private:
@@ -130,8 +132,16 @@ class Transport {
   void AddLive(int change);
   // Calls that have arrived and not gone.
   std::vector<std::shared_ptr<Rpc>> OpenCalls();
-  void EndFlood(const FloodWatch::Flood& flood, int checks_left);
+  // arrivals.cc
+  void EndFlood(const FloodWatch::Flood& flood, int checks = 0);
   void TellFlood(const FloodWatch::Flood& flood);
+  struct Arrivals;
+  static std::vector<Arrivals> FindOverdue(std::span<const std::shared_ptr<Rpc>> calls,
+                                           TimePoint now, std::chrono::seconds patience);
+  static void EndOverdue(const Arrivals& arrivals, std::chrono::seconds patience,
+                         absl::string_view why);
+  void EndMostOverdue(std::vector<Arrivals> overdue);
+  void GiveUpUnannounced(TimePoint now, bool is_short);
   // Keeps as many calls armed as there were at the start; what there is no memory for follows.
   void ArmAnother() noexcept;
   void ArmMissing() noexcept;
@@ -144,6 +154,7 @@ class Transport {
   std::chrono::microseconds spin_{0};
   const std::function<void(absl::string_view)> call_began_;
   const std::function<void(absl::string_view, absl::StatusCode)> call_ended_;
+  const int64_t most_unannounced_;  // bytes of messages that are not charged
   std::atomic<int64_t> calls_{0};
   std::atomic<int64_t> leaving_{0};  // answers that gRPC has and has not told the end of
   std::atomic<const std::string*> running_{nullptr};

@@ -17,12 +17,19 @@ STREAMS = {
 
 
 @pytest.fixture
-def server(start_server):
-    return start_server("--max-streams", "8", "--max-streams-per-connection", "5")
+def path(tmp_path):
+    return f"unix:{tmp_path}/attnd.sock"
 
 
-def channel_to(server):
-    return grpc.insecure_channel(server.target, [("grpc.use_local_subchannel_pool", 1)])
+@pytest.fixture
+def server(start_server, path):
+    return start_server(
+        "--grpc", f"127.0.0.1:0,{path}", "--max-streams", "12", "--max-streams-per-connection", "5"
+    )
+
+
+def channel_to(target):
+    return grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
 
 
 def watch(channel):
@@ -41,8 +48,10 @@ def refusal_of(stream):
     return None
 
 
-def test_too_many_on_a_connection_and_in_total(server, rng):
-    first, second, third = (channel_to(server) for _ in range(3))
+def test_too_many_on_a_connection_of_a_client_and_in_total(server, path, rng):
+    """Connections of one address took all streams for good."""
+    first, second = (channel_to(server.target) for _ in range(2))
+    others = [channel_to(path) for _ in range(2)]
     open_ones = [watch(first) for _ in range(5)]
     assert [refusal_of(one) for one in open_ones] == [None] * 5
     code, text = refusal_of(watch(first))
@@ -50,19 +59,26 @@ def test_too_many_on_a_connection_and_in_total(server, rng):
     assert text == (
         "stream: 5 are open on this connection already, which is the limit, close some"
     )
-    others = [watch(second) for _ in range(3)]
-    assert [refusal_of(one) for one in others] == [None] * 3
-    code, text = refusal_of(watch(third))
+    assert refusal_of(last := watch(second)) is None
+    code, text = refusal_of(watch(second))
     assert code == CODES.RESOURCE_EXHAUSTED
-    assert text == "stream: 8 are open already, which is the server's limit, retry later"
+    assert text == (
+        "stream: 6 are open of ipv4:127.0.0.1 already, which is the limit of one client, close some"
+    )
+    # Each connection to a Unix socket is a client of its own.
+    open_ones += [watch(channel) for channel in others for _ in range(3)]
+    assert [refusal_of(one) for one in open_ones[5:]] == [None] * 6
+    code, text = refusal_of(watch(others[0]))
+    assert code == CODES.RESOURCE_EXHAUSTED
+    assert text == "stream: 12 are open already, which is the server's limit, retry later"
 
     # Calls are no streams.
     q = noise(rng, (1, 2, 64, 32))
     with attnd.Client(server.target, timeout=30) as client:
         assert client.forward(q, q, q).out.shape == q.shape
     # One that ends makes room.
-    others[0].cancel()
-    assert eventually(lambda: refusal_of(watch(third)) is None)
+    last.cancel()
+    assert eventually(lambda: refusal_of(watch(second)) is None)
 
 
 @pytest.mark.parametrize("name", STREAMS)

@@ -8,51 +8,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/server/frames.h"
 
 namespace attnd {
 namespace {
 
-constexpr int kData = 0, kHeaders = 1, kReset = 3, kContinuation = 9;
-constexpr int kEndStream = 1, kEndHeaders = 4;
-
-std::string Preface() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"; }
-
-std::string Frame(int type, int flags, uint32_t stream, const std::string& payload = "") {
-  const size_t size = payload.size();
-  std::string frame;
-  for (const size_t byte : {size >> 16, size >> 8, size}) frame += static_cast<char>(byte);
-  frame += static_cast<char>(type);
-  frame += static_cast<char>(flags);
-  for (const int shift : {24, 16, 8, 0}) frame += static_cast<char>(stream >> shift);
-  return frame + payload;
-}
-
-// The start of a gRPC message of `size` bytes.
-std::string Prefix(uint32_t size) {
-  std::string prefix(1, '\0');
-  for (const int shift : {24, 16, 8, 0}) prefix += static_cast<char>(size >> shift);
-  return prefix;
-}
-
-// The first reason; empty: none.
-std::string Walk(FrameWalk* walk, const std::string& bytes, size_t piece = 1 << 30) {
-  for (size_t at = 0; at < bytes.size(); at += piece) {
-    const size_t size = std::min(piece, bytes.size() - at);
-    const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data()) + at;
-    const absl::string_view reason = walk->Take({begin, size});
-    if (!reason.empty()) return std::string(reason);
-  }
-  return "";
-}
-
 TEST(FrameWalk, CountsStreamsInAnyPieces) {
   const std::string bytes =
-      absl::StrCat(Preface(), Frame(4, 0, 0), Frame(kHeaders, kEndHeaders, 1, "ab"),
-                   Frame(kData, 0, 1, Prefix(3) + "xyz"), Frame(6, 0, 0, std::string(8, 'p')),
-                   Frame(kHeaders, 0, 3, "a"), Frame(kContinuation, kEndHeaders, 3, "b"),
+      absl::StrCat(Preface(), Frame(4, 0, 0), Frame(kHeadersFrame, kEndHeaders, 1, "ab"),
+                   Frame(kDataFrame, 0, 1, Prefix(3) + "xyz"), Frame(6, 0, 0, std::string(8, 'p')),
+                   Frame(kHeadersFrame, 0, 3, "a"), Frame(kContinuationFrame, kEndHeaders, 3, "b"),
                    // Trailers open no stream.
-                   Frame(kHeaders, kEndHeaders | kEndStream, 1, "t"), Frame(kReset, 0, 3, "0000"),
-                   Frame(kHeaders, kEndHeaders, 9, ""));
+                   Frame(kHeadersFrame, kEndHeaders | kEndStream, 1, "t"),
+                   Frame(kResetFrame, 0, 3, "0000"), Frame(kHeadersFrame, kEndHeaders, 9, ""));
   for (const size_t piece : {1, 2, 3, 7, 10, 1000}) {
     FrameWalk walk;
     EXPECT_EQ(Walk(&walk, bytes, piece), "");
@@ -77,17 +45,18 @@ TEST(FrameWalk, CountsFramesThatCarryNothing) {
             Pair(3, 0));
   EXPECT_EQ(counts(Frame(6, 0, 0, "12345678") + Frame(8, 0, 0, "1234") + Frame(3, 0, 1, "1234")),
             Pair(0, 3));
-  EXPECT_EQ(counts(Frame(kHeaders, kEndHeaders, 1, "h")), Pair(0, 0));
-  EXPECT_EQ(counts(Frame(kHeaders, kEndHeaders, 1, "h")), Pair(1, 0));
-  EXPECT_EQ(counts(Frame(kData, 0, 1) + Frame(kData, 0, 1, std::string(255, 'd'))), Pair(0, 2));
-  EXPECT_EQ(counts(Frame(kData, 0, 1, std::string(256, 'd'))), Pair(0, 0));
+  EXPECT_EQ(counts(Frame(kHeadersFrame, kEndHeaders, 1, "h")), Pair(0, 0));
+  EXPECT_EQ(counts(Frame(kHeadersFrame, kEndHeaders, 1, "h")), Pair(1, 0));
+  EXPECT_EQ(counts(Frame(kDataFrame, 0, 1) + Frame(kDataFrame, 0, 1, std::string(255, 'd'))),
+            Pair(0, 2));
+  EXPECT_EQ(counts(Frame(kDataFrame, 0, 1, std::string(256, 'd'))), Pair(0, 0));
 }
 
 TEST(FrameWalk, BlocksOfHeadersAreBounded) {
   const std::string full(16384, 'h');
   const auto blocks = [&](int frames, const std::string& payload) {
-    std::string bytes = Preface() + Frame(kHeaders, 0, 1, payload);
-    for (int i = 1; i < frames; ++i) bytes += Frame(kContinuation, 0, 1, payload);
+    std::string bytes = Preface() + Frame(kHeadersFrame, 0, 1, payload);
+    for (int i = 1; i < frames; ++i) bytes += Frame(kContinuationFrame, 0, 1, payload);
     FrameWalk walk;
     return Walk(&walk, bytes);
   };
@@ -99,34 +68,34 @@ TEST(FrameWalk, BlocksOfHeadersAreBounded) {
   EXPECT_EQ(Walk(&walk, Preface()), "");
   // Each block has its own bound; a block that says that it is whole ends.
   for (uint32_t stream = 1; stream < 99; stream += 2) {
-    EXPECT_EQ(Walk(&walk, Frame(kHeaders, 0, stream, full)), "");
-    EXPECT_EQ(Walk(&walk, Frame(kContinuation, kEndHeaders, stream, full)), "");
+    EXPECT_EQ(Walk(&walk, Frame(kHeadersFrame, 0, stream, full)), "");
+    EXPECT_EQ(Walk(&walk, Frame(kContinuationFrame, kEndHeaders, stream, full)), "");
   }
   // Refused by its head, before its bytes are here.
-  EXPECT_EQ(Walk(&walk, Frame(kHeaders, 0, 99, std::string(70000, 'h')).substr(0, 9)),
+  EXPECT_EQ(Walk(&walk, Frame(kHeadersFrame, 0, 99, std::string(70000, 'h')).substr(0, 9)),
             "a header block of more than 64 KiB");
 }
 
 TEST(FrameWalk, TellsTheSizeOfTheMessageThatArrives) {
   FrameWalk walk;
-  EXPECT_EQ(Walk(&walk, Preface() + Frame(kHeaders, kEndHeaders, 1)), "");
+  EXPECT_EQ(Walk(&walk, Preface() + Frame(kHeadersFrame, kEndHeaders, 1)), "");
   // Its prefix is in two frames, and another stream between them.
-  Walk(&walk, Frame(kData, 0, 1, Prefix(300000).substr(0, 2)));
+  Walk(&walk, Frame(kDataFrame, 0, 1, Prefix(300000).substr(0, 2)));
   EXPECT_EQ(walk.message_bytes(), 0);
-  Walk(&walk, Frame(kData, 0, 3, Prefix(70000) + "ab"));
+  Walk(&walk, Frame(kDataFrame, 0, 3, Prefix(70000) + "ab"));
   EXPECT_EQ(walk.message_bytes(), 70000);
-  Walk(&walk, Frame(kData, 0, 1, Prefix(300000).substr(2)));
+  Walk(&walk, Frame(kDataFrame, 0, 1, Prefix(300000).substr(2)));
   EXPECT_EQ(walk.message_bytes(), 300000);
   EXPECT_EQ(walk.other_messages(), std::vector<int64_t>({70000}));
-  for (int i = 0; i < 3; ++i) Walk(&walk, Frame(kData, 0, 1, std::string(100000, 'x')), 999);
+  for (int i = 0; i < 3; ++i) Walk(&walk, Frame(kDataFrame, 0, 1, std::string(100000, 'x')), 999);
   EXPECT_EQ(walk.message_bytes(), 0);
   // Of several messages in a frame, the last.
-  Walk(&walk, Frame(kData, 0, 1, Prefix(2) + "xy" + Prefix(0) + Prefix(9) + "x"));
+  Walk(&walk, Frame(kDataFrame, 0, 1, Prefix(2) + "xy" + Prefix(0) + Prefix(9) + "x"));
   EXPECT_EQ(walk.message_bytes(), 9);
   // Its end, by the client.
-  Walk(&walk, Frame(kData, kEndStream, 1, "x"));
+  Walk(&walk, Frame(kDataFrame, kEndStream, 1, "x"));
   EXPECT_EQ(walk.message_bytes(), 0);
-  Walk(&walk, Frame(kReset, 0, 3, "0000") + Frame(kData, 0, 3, Prefix(8)));
+  Walk(&walk, Frame(kResetFrame, 0, 3, "0000") + Frame(kDataFrame, 0, 3, Prefix(8)));
   EXPECT_EQ(walk.message_bytes(), 8);
 }
 

@@ -1,0 +1,149 @@
+// What arrives and is not agreed on: more than calls expect, and messages of streams that nobody
+// announced and whose rest does not come.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/line_limit.h"
+#include "server/log.h"
+#include "server/patience.h"
+#include "server/transport.h"
+
+namespace attnd {
+namespace {
+
+using std::chrono::seconds;
+
+// How often, and how often at most, what looks like a flood is looked at again.
+constexpr std::chrono::milliseconds kFloodCheckPause{2};
+constexpr int kMostFloodChecks = 100;
+
+// While gRPC's buffers fill up with messages that are not announced.
+constexpr seconds kFullPatience{1};
+
+}  // namespace
+
+void Transport::EndFlood(const FloodWatch::Flood& flood, int checks) {
+  const Connection& connection = *flood.connection;
+  // What arrived before its calls were known is expected by now.
+  if (FloodWatch::IsFlooding(connection, flood.lowest)) {
+    // Not all of a burst of calls are known at once: as long as more of them turn up, it may be
+    // that.
+    const int64_t calls = connection.calls.load(std::memory_order_relaxed);
+    if (std::exchange(connection.calls_at_check, calls) != calls && checks < kMostFloodChecks) {
+      return PostAfter(kFloodCheckPause, [this, flood, checks] { EndFlood(flood, checks + 1); });
+    }
+    TellFlood(flood);
+  }
+  connection.is_suspected.store(false, std::memory_order_relaxed);
+}
+
+// The one that expects most first: a message of unknown size may take more.
+void Transport::TellFlood(const FloodWatch::Flood& flood) {
+  const Connection& connection = *flood.connection;
+  static LineLimit lines;
+  if (lines.Allow()) {
+    Log(LogLevel::kWarning, "more arrives than calls expect", {{"peer", connection.peer}});
+  }
+  std::vector<std::shared_ptr<Rpc>> calls = OpenCalls();
+  std::erase_if(calls, [&](const auto& call) { return !call->Expects(connection); });
+  std::sort(calls.begin(), calls.end(),
+            [](const auto& a, const auto& b) { return a->expected() > b->expected(); });
+  std::vector<int64_t> expected;
+  for (const std::shared_ptr<Rpc>& call : calls) expected.push_back(call->expected());
+  const std::vector<size_t> suspects = FloodWatch::Suspects(expected, flood);
+  for (const size_t index : suspects) {
+    calls[index]->TellFlood(/*is_certain=*/suspects.size() == 1);
+    if (!FloodWatch::IsFlooding(connection, flood.lowest)) return;
+  }
+}
+
+// Of one connection.
+struct Transport::Arrivals {
+  const Connection* connection = nullptr;
+  std::vector<std::shared_ptr<Rpc>> waiting;  // in ReadUnannounced, for `patience` or longer
+  int64_t others = 0;                         // calls that may bring a message, too
+  int64_t overdue_bytes = 0;  // of messages that only those that wait can be reading
+
+  void Find(TimePoint now, seconds patience);
+};
+
+// Which stream a message comes on is known, and which stream a call has is not. But a stream brings
+// one message at a time: where more of them are overdue than there are other calls, some of those
+// that wait have begun to bring theirs.
+void Transport::Arrivals::Find(TimePoint now, seconds patience) {
+  std::vector<int64_t> overdue = connection->watch->messages().Overdue(now, patience);
+  const int64_t unexplained = std::ssize(overdue) - others;
+  if (unexplained <= 0) return;
+  std::sort(overdue.begin(), overdue.end());
+  overdue_bytes = std::accumulate(overdue.begin(), overdue.begin() + unexplained, int64_t{0});
+}
+
+std::vector<Transport::Arrivals> Transport::FindOverdue(std::span<const std::shared_ptr<Rpc>> calls,
+                                                        TimePoint now, seconds patience) {
+  std::map<const Connection*, Arrivals> by_connection;
+  for (const std::shared_ptr<Rpc>& call : calls) {
+    Arrivals& arrivals = by_connection[call->connection_.get()];
+    arrivals.connection = call->connection_.get();
+    const std::optional<TimePoint> since = call->unannounced_since();
+    if (since.has_value() && now - *since >= patience) {
+      arrivals.waiting.push_back(call);
+    } else if (call->MayBring()) {
+      arrivals.others += 1;
+    }
+  }
+  std::vector<Arrivals> found;
+  for (auto& [unused, arrivals] : by_connection) {
+    arrivals.Find(now, patience);
+    if (arrivals.overdue_bytes > 0) found.push_back(std::move(arrivals));
+  }
+  return found;
+}
+
+void Transport::EndOverdue(const Arrivals& arrivals, seconds patience, absl::string_view why) {
+  static LineLimit lines;
+  const std::string& peer = arrivals.connection->peer;
+  if (lines.Allow()) {
+    Log(LogLevel::kWarning, "messages of streams do not arrive",
+        {{"peer", peer}, {"bytes", absl::StrCat(arrivals.overdue_bytes)}});
+  }
+  const absl::Status status = absl::ResourceExhaustedError(
+      absl::StrCat("stream: a message must arrive within ", patience.count(), " s", why,
+                   ", one of this connection did not, retry later"));
+  for (const std::shared_ptr<Rpc>& call : arrivals.waiting) call->TellOverdue(status);
+}
+
+void Transport::GiveUpUnannounced(TimePoint now, bool is_short) {
+  std::vector<std::shared_ptr<Rpc>> calls = OpenCalls();
+  std::erase_if(calls, [](const std::shared_ptr<Rpc>& call) {
+    return call->connection_ == nullptr || call->connection_->watch->messages().empty();
+  });
+  if (calls.empty()) return;
+  const seconds patience = Patience(Rpc::kUnannouncedBytes, is_short);
+  for (const Arrivals& arrivals : FindOverdue(calls, now, patience)) {
+    EndOverdue(arrivals, patience, is_short ? " while others wait for room" : "");
+  }
+  EndMostOverdue(FindOverdue(calls, now, kFullPatience));
+}
+
+// As many as it takes until those that are left fit most_unannounced_.
+void Transport::EndMostOverdue(std::vector<Arrivals> overdue) {
+  int64_t bytes = 0;
+  for (const Arrivals& arrivals : overdue) bytes += arrivals.overdue_bytes;
+  std::sort(overdue.begin(), overdue.end(),
+            [](const Arrivals& a, const Arrivals& b) { return a.overdue_bytes > b.overdue_bytes; });
+  for (const Arrivals& arrivals : overdue) {
+    if (bytes <= most_unannounced_) return;
+    EndOverdue(arrivals, kFullPatience, " while the server's buffers fill up");
+    bytes -= arrivals.overdue_bytes;
+  }
+}
+
+}  // namespace attnd

@@ -1,0 +1,48 @@
+"""Most of a message on each of many streams, then silence: a GiB was held for good, charged to
+nobody, and honest uploads failed for lack of gRPC's buffers."""
+
+import time
+
+import attnd
+from helpers import eventually, noise
+from raw_http2 import RawConnection, framed
+
+MIB = 1 << 20
+STREAMS = 64
+MOST = framed(bytes(MIB - 5))[: MIB - 4096]
+EXHAUSTED = 8
+
+
+def test_messages_of_streams_that_do_not_end(start_server, rng):
+    # gRPC's buffers are 96 MiB.
+    server = start_server("--budget-bytes", "64MiB")
+    q = noise(rng, (1, 8, 1024, 64))
+    refused = {"reason": "bytes"}
+    silent, raw = RawConnection(server.target), RawConnection(server.target)
+    idle = silent.open("Run")
+    streams = [raw.open("Run") for _ in range(STREAMS)]
+    before = server.metric("attnd_refused_total", **refused)
+    for stream in streams:
+        raw.send(stream, MOST)
+
+    end = time.monotonic() + 60
+    while len(raw.ended) < STREAMS and time.monotonic() < end:
+        raw.listen(0.1)
+    assert {trailers["grpc-status"] for trailers in raw.ended.values()} == {str(EXHAUSTED)}
+    assert sorted(raw.ended) == streams
+    text = raw.ended[streams[-1]]["grpc-message"]
+    assert text.startswith("stream: a message must arrive within ")
+    assert text.endswith(", one of this connection did not, retry later")
+    counted = server.metric("attnd_refused_total", **refused) - before
+    assert counted == STREAMS
+
+    # Its connection, others and streams that say nothing go on.
+    late = raw.open("Run")
+    raw.listen(0.1)
+    silent.listen(0.1)
+    assert late not in raw.ended and idle not in silent.ended
+    with attnd.Client(server.target, timeout=30) as client:
+        assert client.forward(q, q, q, method="local", options={"window_left": 8}).out.shape
+    assert eventually(lambda: "messages of streams do not arrive" in server.log())
+    raw.close()
+    silent.close()
