@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -69,21 +69,28 @@ void Transport::TellFlood(const FloodWatch::Flood& flood) {
 struct Transport::Arrivals {
   const Connection* connection = nullptr;
   std::vector<std::shared_ptr<Rpc>> waiting;  // in ReadUnannounced, for `patience` or longer
-  int64_t others = 0;                         // calls that may bring a message, too
+  std::vector<int64_t> others;                // what other calls may still receive
   int64_t overdue_bytes = 0;  // of messages that only those that wait can be reading
 
   void Find(TimePoint now, seconds patience);
 };
 
 // Which stream a message comes on is known, and which stream a call has is not. But a stream brings
-// one message at a time: where more of them are overdue than there are other calls, some of those
-// that wait have begun to bring theirs.
+// one message at a time: where more of them are overdue than other calls expect, some of those that
+// wait have begun to bring theirs.
 void Transport::Arrivals::Find(TimePoint now, seconds patience) {
   std::vector<int64_t> overdue = connection->watch->messages().Overdue(now, patience);
-  const int64_t unexplained = std::ssize(overdue) - others;
-  if (unexplained <= 0) return;
   std::sort(overdue.begin(), overdue.end());
-  overdue_bytes = std::accumulate(overdue.begin(), overdue.begin() + unexplained, int64_t{0});
+  std::sort(others.begin(), others.end());
+  auto other = others.begin();
+  for (const int64_t bytes : overdue) {
+    other = std::lower_bound(other, others.end(), bytes);
+    if (other == others.end()) {
+      overdue_bytes += bytes;
+    } else {
+      ++other;
+    }
+  }
 }
 
 std::vector<Transport::Arrivals> Transport::FindOverdue(std::span<const std::shared_ptr<Rpc>> calls,
@@ -96,7 +103,7 @@ std::vector<Transport::Arrivals> Transport::FindOverdue(std::span<const std::sha
     if (since.has_value() && now - *since >= patience) {
       arrivals.waiting.push_back(call);
     } else if (call->MayBring()) {
-      arrivals.others += 1;
+      arrivals.others.push_back(call->expected());
     }
   }
   std::vector<Arrivals> found;
@@ -125,12 +132,22 @@ void Transport::GiveUpUnannounced(TimePoint now, bool is_short) {
   std::erase_if(calls, [](const std::shared_ptr<Rpc>& call) {
     return call->connection_ == nullptr || call->connection_->watch->messages().empty();
   });
-  if (calls.empty()) return;
+  std::set<const Connection*> found;
+  for (const Arrivals& arrivals : FindOverdue(calls, now, kFullPatience)) {
+    found.insert(arrivals.connection);
+  }
+  // What shows up once may be the message of a call that has ended just then.
+  const std::set<const Connection*> before = std::exchange(overdue_, std::move(found));
+  const auto find = [&](seconds patience) {
+    std::vector<Arrivals> overdue = FindOverdue(calls, now, patience);
+    std::erase_if(overdue, [&](const Arrivals& a) { return before.count(a.connection) == 0; });
+    return overdue;
+  };
   const seconds patience = Patience(Rpc::kUnannouncedBytes, is_short);
-  for (const Arrivals& arrivals : FindOverdue(calls, now, patience)) {
+  for (const Arrivals& arrivals : find(patience)) {
     EndOverdue(arrivals, patience, is_short ? " while others wait for room" : "");
   }
-  EndMostOverdue(FindOverdue(calls, now, kFullPatience));
+  EndMostOverdue(find(kFullPatience));
 }
 
 // As many as it takes until those that are left fit most_unannounced_.

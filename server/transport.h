@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -178,6 +179,7 @@ class Transport {
   int to_arm_ = 0;  // calls for which there was no memory
   bool holds_ = false;
   std::vector<std::shared_ptr<Rpc>> held_;
+  std::set<const Connection*> overdue_;  // found by the last GiveUpUnannounced
 
   std::thread thread_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -24,6 +24,7 @@ using std::chrono::seconds;
 
 struct Told {
   std::atomic<int> calls{0}, overdue{0};
+  int64_t upload_bytes = 64 << 10;
   std::string text;  // polling thread
 };
 
@@ -54,6 +55,7 @@ class Uploading final : public Handler {
   void OnHeaders(Rpc& rpc) override {
     *rpc_ = rpc.shared_from_this();
     told_->calls += 1;
+    rpc.Expect(told_->upload_bytes);
     rpc.Read();
   }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer*) override { rpc.Finish(absl::OkStatus()); }
@@ -97,6 +99,9 @@ class HalfClient {
       windows_[stream] -= size;
       Write(Frame(kDataFrame, 0, stream, part));
     }
+    // Answered once all before it was read.
+    Write(Frame(kPingFrame, 0, 0, std::string(8, 'p')));
+    for (pings_ += 1; pings_ > 0;) ASSERT_TRUE(TakeFrame());
   }
   // Until the server ends the stream.
   void WaitForEnd(uint32_t stream) {
@@ -114,6 +119,7 @@ class HalfClient {
     std::string payload(static_cast<size_t>(head.payload_bytes()), '\0');
     if (!payload.empty() && !Take(payload.data(), payload.size())) return false;
     if (head.type() == kHeadersFrame && head.has(kEndStream)) ended_ = head.stream();
+    if (head.type() == kPingFrame && head.has(/*acknowledgement*/ 1)) pings_ -= 1;
     if (head.type() != kWindowUpdateFrame) return true;
     uint32_t more = 0;
     std::memcpy(&more, payload.data(), sizeof more);
@@ -128,6 +134,7 @@ class HalfClient {
   const int fd_;
   std::map<uint32_t, int64_t> windows_;
   uint32_t ended_ = 0;
+  int pings_ = 0;  // that are not answered
 };
 
 class ArrivalsTest : public testing::Test {
@@ -143,7 +150,10 @@ class ArrivalsTest : public testing::Test {
   void TearDown() override { upload_ = nullptr; }
 
   void WaitForCalls(int calls) {
-    while (told_.calls < calls) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 20000 && told_.calls < calls; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(told_.calls, calls);
   }
   // Those that were given up until then.
   int OverdueAfter(seconds time, bool is_short = false) {
@@ -195,6 +205,7 @@ TEST_F(ArrivalsTest, SoonerWhileOthersWait) {
 // What a call with a time of its own has begun is not taken for that of a stream beside it: neither
 // while it is read, nor after the server ended it, of which its client says nothing.
 TEST_F(ArrivalsTest, ASilentStreamBesideAnotherMessageGoesOn) {
+  told_.upload_bytes = 1 << 20;
   HalfClient client(transport_->port());
   client.Open(1, "/test/Listen");
   client.Open(3, "/test/Upload");
@@ -209,7 +220,20 @@ TEST_F(ArrivalsTest, ASilentStreamBesideAnotherMessageGoesOn) {
   // But its own is.
   client.Bring(1, Half());
   EXPECT_EQ(OverdueAfter(seconds(3000)), 0);
+  EXPECT_EQ(OverdueAfter(seconds(3030)), 0);
   EXPECT_EQ(OverdueAfter(seconds(3031)), 1);
+}
+
+// Else a stream would hold a MiB for as long as an empty call of its connection waits.
+TEST_F(ArrivalsTest, ACallExplainsNoMoreThanItExpects) {
+  HalfClient client(transport_->port());
+  client.Open(1, "/test/Listen");
+  client.Open(3, "/test/Upload");
+  WaitForCalls(2);
+  client.Bring(1, Half());
+  EXPECT_EQ(OverdueAfter(seconds(0)), 0);
+  EXPECT_EQ(OverdueAfter(seconds(30)), 0);
+  EXPECT_EQ(OverdueAfter(seconds(31)), 1);
 }
 
 }  // namespace
