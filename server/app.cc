@@ -61,7 +61,8 @@ App::App(const Config& config)
       reflection_(
           {kServiceName, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}),
       streams_({.total = config.connections.max_streams,
-                .per_connection = config.connections.max_streams_per_connection}) {}
+                .per_connection = config.connections.max_streams_per_connection},
+               &clock_) {}
 
 absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
   // It would write a line for every string that is no UTF-8; the caller is told anyway.

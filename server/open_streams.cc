@@ -1,27 +1,12 @@
 #include "server/open_streams.h"
 
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace attnd {
-namespace {
-
-using Counts = std::map<std::string, int>;
-
-int CountOf(const Counts& counts, const std::string& name) {
-  const auto found = counts.find(name);
-  return found == counts.end() ? 0 : found->second;
-}
-
-void Decrease(Counts* counts, const std::string& name) {
-  const auto found = counts->find(name);
-  if (--found->second == 0) counts->erase(found);
-}
-
-}  // namespace
-
 class OpenStreams::Limited final : public Handler {
  public:
   Limited(OpenStreams* streams, std::unique_ptr<Handler> stream)
@@ -38,11 +23,14 @@ class OpenStreams::Limited final : public Handler {
     stream_->OnMessage(rpc, message);
   }
   void OnFlood(Rpc& rpc) override { stream_->OnFlood(rpc); }
-  void OnOverdue(Rpc& rpc, const absl::Status& status) override { stream_->OnOverdue(rpc, status); }
+  void OnOverdue(Rpc& rpc, const absl::Status& status) override {
+    was_given_up_ = true;
+    stream_->OnOverdue(rpc, status);
+  }
   void OnSent(Rpc& rpc) override { stream_->OnSent(rpc); }
   void OnDone(Rpc& rpc, bool cancelled) override {
     if (!names_.has_value()) return;
-    streams_->Leave(names_->peer, names_->client);
+    streams_->Leave(names_->peer, names_->client, was_given_up_);
     stream_->OnDone(rpc, cancelled);
   }
   void OnEnd(Rpc& rpc, bool delivered) override {
@@ -56,6 +44,7 @@ class OpenStreams::Limited final : public Handler {
     std::string peer, client;
   };
   std::optional<Names> names_;  // of an open one
+  bool was_given_up_ = false;
 };
 
 absl::Status OpenStreams::Enter(const std::string& peer, const std::string& client) {
@@ -63,26 +52,50 @@ absl::Status OpenStreams::Enter(const std::string& peer, const std::string& clie
     return absl::ResourceExhaustedError(absl::StrCat(
         "stream: ", limits_.total, " are open already, which is the server's limit, retry later"));
   }
-  if (CountOf(by_peer_, peer) >= limits_.per_connection) {
+  if (const auto found = by_peer_.find(peer);
+      found != by_peer_.end() && found->second >= limits_.per_connection) {
     return absl::ResourceExhaustedError(absl::StrCat("stream: ", limits_.per_connection,
                                                      " are open on this connection already, which "
                                                      "is the limit, close some"));
   }
-  if (CountOf(by_client_, client) >= per_client_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("stream: ", per_client_, " are open of ", client,
-                     " already, which is the limit of one client, close some"));
+  if (has_given_up_) ForgetGivenUp();
+  if (const auto found = by_client_.find(client);
+      found != by_client_.end() && found->second.count() >= per_client_) {
+    const size_t given_up = found->second.given_up.size();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "stream: ", per_client_, " are open of ", client, " already",
+        given_up == 0 ? "" : absl::StrCat(" (", given_up, " of which were given up lately)"),
+        ", which is the limit of one client, close some"));
   }
   by_peer_[peer] += 1;
-  by_client_[client] += 1;
+  by_client_[client].open += 1;
   count_ += 1;
   return absl::OkStatus();
 }
 
-void OpenStreams::Leave(const std::string& peer, const std::string& client) {
+void OpenStreams::Leave(const std::string& peer, const std::string& client, bool was_given_up) {
   count_ -= 1;
-  Decrease(&by_peer_, peer);
-  Decrease(&by_client_, client);
+  const auto of_peer = by_peer_.find(peer);
+  if (--of_peer->second == 0) by_peer_.erase(of_peer);
+  const auto of_client = by_client_.find(client);
+  of_client->second.open -= 1;
+  if (was_given_up) {
+    of_client->second.given_up.push_back(clock_->Now());
+    has_given_up_ = true;
+  } else if (of_client->second.count() == 0) {
+    by_client_.erase(of_client);
+  }
+}
+
+void OpenStreams::ForgetGivenUp() {
+  has_given_up_ = false;
+  const TimePoint since = clock_->Now() - kGivenUp;
+  for (auto it = by_client_.begin(); it != by_client_.end();) {
+    std::deque<TimePoint>& given_up = it->second.given_up;
+    while (!given_up.empty() && given_up.front() <= since) given_up.pop_front();
+    has_given_up_ = has_given_up_ || !given_up.empty();
+    it = it->second.count() == 0 ? by_client_.erase(it) : std::next(it);
+  }
 }
 
 std::function<std::unique_ptr<Handler>()> OpenStreams::Limit(

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "tests/server/fake_clock.h"
+
 namespace attnd {
 namespace {
 
@@ -12,7 +14,8 @@ constexpr absl::StatusCode kFull = absl::StatusCode::kResourceExhausted;
 
 // Four connections of one address took all streams for good.
 TEST(OpenStreams, OneClientHasHalfOfThem) {
-  OpenStreams streams({.total = 16, .per_connection = 4});
+  FakeClock clock;
+  OpenStreams streams({.total = 16, .per_connection = 4}, &clock);
   for (const char* peer : {"ipv4:1.2.3.4:1", "ipv4:1.2.3.4:2"}) {
     for (int i = 0; i < 4; ++i) EXPECT_TRUE(streams.Enter(peer, "ipv4:1.2.3.4").ok());
   }
@@ -34,7 +37,8 @@ TEST(OpenStreams, OneClientHasHalfOfThem) {
 }
 
 TEST(OpenStreams, OneThatEndsMakesRoom) {
-  OpenStreams streams({.total = 4, .per_connection = 4});
+  FakeClock clock;
+  OpenStreams streams({.total = 4, .per_connection = 4}, &clock);
   EXPECT_TRUE(streams.Enter("a:1", "a").ok());
   EXPECT_TRUE(streams.Enter("a:2", "a").ok());
   EXPECT_EQ(streams.Enter("a:3", "a").code(), kFull);
@@ -46,9 +50,32 @@ TEST(OpenStreams, OneThatEndsMakesRoom) {
   EXPECT_EQ(streams.count(), 0);
 }
 
+// Who opened another one for each that was given up held as much memory as before.
+TEST(OpenStreams, OneThatIsGivenUpCountsForAMinute) {
+  FakeClock clock;
+  OpenStreams streams({.total = 4, .per_connection = 4}, &clock);
+  EXPECT_TRUE(streams.Enter("a:1", "a").ok());
+  streams.Leave("a:1", "a", /*was_given_up=*/true);
+  EXPECT_EQ(streams.count(), 0);
+  clock.Advance(std::chrono::seconds(30));
+  EXPECT_TRUE(streams.Enter("a:1", "a").ok());
+  EXPECT_EQ(streams.Enter("a:1", "a"),
+            absl::ResourceExhaustedError(
+                "stream: 2 are open of a already (1 of which were given up lately), which is the "
+                "limit of one client, close some"));
+  // Others have their places.
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams.Enter("b:1", "b").ok());
+  streams.Leave("a:1", "a", /*was_given_up=*/true);
+  EXPECT_EQ(streams.Enter("a:1", "a").code(), kFull);
+  clock.Advance(std::chrono::seconds(30));
+  EXPECT_TRUE(streams.Enter("a:1", "a").ok());
+  EXPECT_EQ(streams.Enter("a:1", "a").code(), kFull);
+}
+
 // The only one there may be is somebody's.
 TEST(OpenStreams, TheHalfIsRoundedUp) {
-  OpenStreams streams({.total = 1, .per_connection = 256});
+  FakeClock clock;
+  OpenStreams streams({.total = 1, .per_connection = 256}, &clock);
   EXPECT_TRUE(streams.Enter("a:1", "a").ok());
   EXPECT_EQ(streams.Enter("b:1", "b").code(), kFull);
 }
