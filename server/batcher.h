@@ -34,8 +34,8 @@ namespace attnd {
 // that takes above 50 ms. At most max_running batches run, the longer the fewer (places.h).
 //
 // What cannot meet its deadline, by prediction, is refused: when it is submitted, with what really
-// keeps it from starting (what it does not start beside, what is of a higher priority but no longer
-// than kPatience, the time until it has a place) at the pace of the machine (pace.h), and when its
+// keeps it from starting (what it does not start beside, for no longer than kPatience where that
+// helps it, and the time until it has a place) at the pace of the machine (pace.h), and when its
 // turn comes.
 //
 // Places are shared: once the queue is full, a client with fewer requests in it takes the place of

@@ -190,8 +190,8 @@ void AddSharing(CLI::App* app, Config* config) {
   app->add_option(
          "--max-request-seconds", config->max_request_seconds,
          "Requests that are predicted to compute for longer are refused with "
-         "RESOURCE_EXHAUSTED, and what still runs after twice that time is stopped. Accepts "
-         "30s, 10min; 0 is no limit. Default: 10min")
+         "RESOURCE_EXHAUSTED, and what still runs after twice that time, without what it waited "
+         "for others, is stopped. Accepts 30s, 10min; 0 is no limit. Default: 10min")
       ->transform(Quiet(Time()))
       ->check(Quiet(CLI::Range(0.0, 1e9)))
       ->type_name("TIME")

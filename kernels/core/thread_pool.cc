@@ -117,8 +117,8 @@ struct ThreadPool::Impl {
   // False if nothing was left to claim.
   bool RunOne(Job* job, Place place);
   void Finish(Job* job, int64_t count);
-  // For how long who waited for its patience goes on: longer for a run that has waited longer than
-  // it takes itself.
+  // For how long who waited for its patience goes on: the longer the more of its prediction its run
+  // has waited.
   std::chrono::nanoseconds UndisturbedFor(const RunControl* run) const {
     constexpr int64_t kParts = 8;
     const double waits = run == nullptr ? 0 : run->waited_share();

@@ -26,9 +26,9 @@ namespace attnd {
 //     an item it runs items of more urgent jobs on top of its stack, then goes on.
 //   - A caller runs items of its own job only. At check points and between items it sleeps while a
 //     more urgent job is under way, so that no more than `threads` threads compute.
-//   - Nothing starves: whatever waited for `patience` goes on for an eighth of that, up to all of
-//   it
-//     as its waiting adds up to its prediction; a job whose items were passed over for as long gets
+//   - Nothing starves: whatever waited for `patience` goes on for an eighth of it, and for up to
+//     all of it as the waiting of its run adds up to what the run is predicted to take.
+//     A job whose items were passed over for as long gets
 //     one.
 // Who runs an item changes nothing in it, so results do not depend on the other jobs.
 //
