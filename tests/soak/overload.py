@@ -34,7 +34,9 @@ def load(server, request, name, *flags):
 def check(folder, minutes):
     for request in REQUESTS:
         print(f"\n{' '.join(request)}")
-        yield from check_request(folder, request)
+        own = folder / request[-1]
+        own.mkdir()
+        yield from check_request(own, request)
 
 
 def check_request(folder, request):
