@@ -48,7 +48,7 @@ namespace attnd {
 // DEADLINE_EXCEEDED or CANCELLED. Thread safe; `done` is always called without a lock held.
 class Batcher {
  public:
-  static constexpr std::chrono::seconds kPatience{3};
+  static constexpr std::chrono::seconds kPatience{2};
   static constexpr double kSoon = 0.005;
 
   struct Options {

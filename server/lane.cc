@@ -93,12 +93,15 @@ void Lane::RunBatch(Batcher::Batch batch) noexcept {
   was_alone_.reset();
   try {
     all.resize(batch.tasks.size());
-    TimePoint last_deadline = TimePoint::min();
+    TimePoint last_deadline = TimePoint::min(), first_admitted = taken;
     for (size_t i = 0; i < all.size(); ++i) {
       all[i].task = std::move(batch.tasks[i]);
       all[i].phases.queue_seconds = Seconds(taken - all[i].task->admitted);
       last_deadline = std::max(last_deadline, all[i].task->deadline);
+      first_admitted = std::min(first_admitted, all[i].task->admitted);
     }
+    // Who was passed over in the queue is not passed over again by what runs.
+    if (taken - first_admitted >= Batcher::kPatience) control.AddWaited(taken - first_admitted);
     StopAt(last_deadline, &control);
     Publish(&all, &control);
     Run(&all, taken, &control);

@@ -49,19 +49,19 @@ Job* JobTable::MostUrgent(uint64_t jobs, uint64_t rank) {
   return best;
 }
 
-Job* JobTable::Next(int64_t patience_ns) {
+JobTable::Choice JobTable::Next(int64_t patience_ns) {
   const uint64_t jobs = offered();
-  if (jobs == 0) return nullptr;
-  if ((jobs & (jobs - 1)) == 0) return &jobs_[std::countr_zero(jobs)];
+  if (jobs == 0) return {};
+  if ((jobs & (jobs - 1)) == 0) return {&jobs_[std::countr_zero(jobs)]};
   const int64_t now = RunControl::Clock::now().time_since_epoch().count();
   Job* const first = MostUrgent(jobs, kAnyRank);
   for (uint64_t rest = jobs & ~Bit(first); rest != 0; rest &= rest - 1) {
     Job& job = jobs_[std::countr_zero(rest)];
     int64_t since = 0;
     const bool is_first_look = job.passed_over_since.compare_exchange_strong(since, now);
-    if (!is_first_look && now - since >= patience_ns) return &job;
+    if (!is_first_look && now - since >= patience_ns) return {&job, true};
   }
-  return first;
+  return {first};
 }
 
 // The bit goes before the item is done, so that it is never that of the next job in this place.

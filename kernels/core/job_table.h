@@ -52,8 +52,13 @@ class JobTable {
 
   // Of `jobs` the most urgent, if its rank is below `rank`.
   Job* MostUrgent(uint64_t jobs, uint64_t rank);
-  // The same of all that have unclaimed items, but for one that was passed over for `patience_ns`.
-  Job* Next(int64_t patience_ns);
+  // The same of all that have unclaimed items, but for one that was passed over for `patience_ns`:
+  // then it is overdue.
+  struct Choice {
+    Job* job = nullptr;
+    bool is_overdue = false;
+  };
+  Choice Next(int64_t patience_ns);
 
   // The number of an item that is now the caller's to run, or kNone.
   int64_t Claim(Job* job);

@@ -26,7 +26,7 @@ class RunControl {
   void Cancel() { stopped_.store(true, std::memory_order_relaxed); }
   // Ends the run at `when`. Replaces an earlier call that has not taken effect.
   void StopAt(Clock::time_point when);
-  // Ends the run after `time` from now, without what it waits for others.
+  // Ends the run after `time` from now, without what it waits for others from now on.
   void StopAfter(Clock::duration time);
   // Cheap: some loads, and a read of the clock where there is an end.
   bool stopped() const;
@@ -41,7 +41,8 @@ class RunControl {
   // Seconds of all threads in items of this run, added up by the pool.
   double spent_seconds() const;
   void AddSpent(std::chrono::nanoseconds time);
-  // Time that its caller gave to more urgent runs, added up by the pool.
+  // Time that its caller gave to more urgent runs, added up by the pool; before the run that which
+  // others had first.
   void AddWaited(std::chrono::nanoseconds time);
   // That time in parts of the prediction, 1 at most.
   double waited_share() const;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__SSE2__)
@@ -108,6 +109,7 @@ struct ThreadPool::Impl {
   struct Place {
     int thread = 0, depth = 0;
     uint64_t busy = 0;
+    bool is_overdue = false;  // what is claimed next was passed over for the patience
   };
   class Item;
 
@@ -116,6 +118,8 @@ struct ThreadPool::Impl {
 
   // False if nothing was left to claim.
   bool RunOne(Job* job, Place place);
+  // Workers: an item of the job, and more while the thread goes on undisturbed.
+  void RunSome(const JobTable::Choice& choice, int thread);
   void Finish(Job* job, int64_t count);
   // For how long who waited for its patience goes on: the longer the more of its prediction its run
   // has waited.
@@ -178,6 +182,7 @@ bool ThreadPool::Impl::RunOne(Job* job, Place place) {
     return true;
   }
   const auto begin = run == nullptr ? Clock::time_point() : Clock::now();
+  if (std::exchange(place.is_overdue, false)) undisturbed_until = begin + UndisturbedFor(run);
   std::chrono::nanoseconds away;
   {
     place.busy |= jobs.Bit(job);
@@ -198,6 +203,13 @@ bool ThreadPool::Impl::RunOne(Job* job, Place place) {
   }
   Finish(job, 1);
   return true;
+}
+
+void ThreadPool::Impl::RunSome(const JobTable::Choice& choice, int thread) {
+  undisturbed_until = {};
+  while (RunOne(choice.job, {.thread = thread, .is_overdue = choice.is_overdue})) {
+    if (undisturbed_until == Clock::time_point() || Clock::now() >= undisturbed_until) return;
+  }
 }
 
 // After the last item is counted the caller goes, and with it the job.
@@ -241,7 +253,10 @@ void ThreadPool::Impl::Work(int thread, int cpu) {
   SetFloatMode(FloatMode() | kFlushToZero);
   const auto has_work = [this] { return jobs.offered() != 0 || stop; };
   while (!stop) {
-    while (Job* job = jobs.Next(patience.count())) RunOne(job, {.thread = thread});
+    for (auto next = jobs.Next(patience.count()); next.job != nullptr;
+         next = jobs.Next(patience.count())) {
+      RunSome(next, thread);
+    }
     if (SpinUntil(has_work)) continue;
     MutexLock lock(&mu);
     ++sleepers;  // before the check: Wake reads it after the offer

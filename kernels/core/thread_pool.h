@@ -22,14 +22,12 @@ namespace attnd {
 // shorter rest of the prediction (what runs gets shorter, so that of two alike one is done soon).
 // Without a RunControl the rest counts as nothing.
 //   - A worker takes its next item from the most urgent job. At a check point (run_control.h)
-//   inside
-//     an item it runs items of more urgent jobs on top of its stack, then goes on.
+//     inside an item it runs items of more urgent jobs on top of its stack, then goes on.
 //   - A caller runs items of its own job only. At check points and between items it sleeps while a
 //     more urgent job is under way, so that no more than `threads` threads compute.
-//   - Nothing starves: whatever waited for `patience` goes on for an eighth of it, and for up to
-//     all of it as the waiting of its run adds up to what the run is predicted to take.
-//     A job whose items were passed over for as long gets
-//     one.
+//   - Nothing starves: a caller that waited for `patience` goes on for an eighth of it, and for up
+//     to all of it as the waiting of its run adds up to what the run is predicted to take. A worker
+//     does the same for a job whose items were passed over for as long, one item at least.
 // Who runs an item changes nothing in it, so results do not depend on the other jobs.
 //
 // A stopped job (RunControl) gives up the items that nobody has begun, without a call of `fn`; its

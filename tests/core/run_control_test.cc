@@ -25,6 +25,7 @@ TEST(RunControl, IsStoppedByACancelOrByItsEnd) {
 TEST(RunControl, WhatItWaitsForOthersIsNotItsOwnTime) {
   static RunControl::Clock::time_point now;
   RunControl run(/*priority=*/0, /*predicted_seconds=*/8, [] { return now; });
+  run.AddWaited(seconds(100));
   run.StopAfter(seconds(10));
   run.AddWaited(seconds(5));
   now += seconds(14);

@@ -65,10 +65,11 @@ class Held {
     EXPECT_TRUE(Await([&] { return begun == 2; }));
   }
 
-  // A job of `items` items more than its caller holds.
-  void Add(const std::string& name, RunControl* run, int64_t items) {
+  // A job of `items` items more than its caller holds, each takes so long at least.
+  void Add(const std::string& name, RunControl* run, int64_t items,
+           std::chrono::milliseconds each = 0ms) {
     std::atomic<bool> begun = false;
-    callers_.emplace_back([this, name, run, items, flag = &begun] {
+    callers_.emplace_back([this, name, run, items, each, flag = &begun] {
       bool is_first = true;
       pool_.ParallelFor(
           items + 1, /*parallel=*/true,
@@ -79,6 +80,7 @@ class Held {
               held_ = Await([&] { return open_.load(); }) && held_;
             } else {
               log_.Add(name);
+              std::this_thread::sleep_for(each);
               ++logged_;
             }
           },
@@ -135,6 +137,24 @@ TEST(ThreadPoolJobs, ItemsThatWereLeftBehindGetTheirTurn) {
   held.Add("patient", &patient, 1);
   held.Add("urgent", &urgent, 3);
   EXPECT_EQ(held.Run(4), (std::vector<std::string>{"urgent", "patient", "urgent", "urgent"}));
+}
+
+// It goes on for an eighth of the patience, and for all of it once its run has waited for as long as
+// it takes.
+TEST(ThreadPoolJobs, TheLongerARunWaitedTheMoreItemsItGetsInItsTurn) {
+  const auto order = [](RunControl* patient) {
+    RunControl urgent(1);
+    Held held(400ms);
+    held.Add("patient", patient, 3, 60ms);
+    held.Add("urgent", &urgent, 2, 400ms);
+    return held.Run(5);
+  };
+  RunControl begun(0, 10), starved(0, 10);
+  starved.AddWaited(10s);
+  EXPECT_EQ(order(&begun),
+            (std::vector<std::string>{"urgent", "patient", "urgent", "patient", "patient"}));
+  EXPECT_EQ(order(&starved),
+            (std::vector<std::string>{"urgent", "patient", "patient", "patient", "urgent"}));
 }
 
 // A pool of one thread: an urgent caller finds it busy with a long item.
