@@ -56,6 +56,10 @@ struct Batcher::Impl {
   CondVar watch;
   bool watch_sleeps ATTND_GUARDED_BY(mu) = false;
 
+  PredictedSeconds SecondsOf(const Plan& plan) const {
+    if (options.predictions != nullptr) return options.predictions->Of(plan);
+    return {plan.seconds, plan.seconds, plan.seconds};
+  }
   absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
   absl::Status CheckHopeless(const Waiting::Wish& wish, TimePoint now) const ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
@@ -169,7 +173,9 @@ Batcher::Batcher(const Options& options, const Clock* clock)
 
 Batcher::~Batcher() { assert(depth().requests == 0); }
 
-absl::Status Batcher::Admit(const std::string& client, int max_priority, TimePoint deadline) {
+absl::Status Batcher::Admit(const std::string& client, int priority, TimePoint deadline,
+                            const Plan* plan) {
+  const PredictedSeconds seconds = plan == nullptr ? PredictedSeconds{} : impl_->SecondsOf(*plan);
   const TimePoint now = impl_->clock->Now();
   Refusal refusal = Refusal::kDeadline;
   absl::Status status;
@@ -177,7 +183,7 @@ absl::Status Batcher::Admit(const std::string& client, int max_priority, TimePoi
     const MutexLock lock(&impl_->mu);
     status = impl_->Check(client, &refusal);
     if (status.ok()) {
-      status = impl_->CheckHopeless({client, max_priority, deadline, {}}, now);
+      status = impl_->CheckHopeless({client, priority, deadline, seconds}, now);
     }
   }
   if (!status.ok()) impl_->Refused(refusal);
@@ -186,11 +192,7 @@ absl::Status Batcher::Admit(const std::string& client, int max_priority, TimePoi
 
 absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
   assert(task != nullptr && task->cancelled != nullptr && task->charged_bytes >= 0);
-  const Predictions* const predictions = impl_->options.predictions;
-  const Plan& plan = *task->plan;
-  const PredictedSeconds seconds = predictions == nullptr
-                                       ? PredictedSeconds{plan.seconds, plan.seconds, plan.seconds}
-                                       : predictions->Of(plan);
+  const PredictedSeconds seconds = impl_->SecondsOf(*task->plan);
   const TimePoint now = impl_->clock->Now();
   Refusal refusal = Refusal::kDeadline;
   AllDropped dropped;

@@ -74,11 +74,12 @@ class Batcher {
   Batcher(const Options& options, const Clock* clock);
   ~Batcher();  // REQUIRES: nothing is queued
 
-  // Whether a request of this client, with this deadline and the highest priority it may have,
-  // would be taken, as far as that can be told before it is read: it may be the shortest of all.
-  // Counts a refusal. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: even
-  // the shortest would not begin in time.
-  absl::Status Admit(const std::string& client, int max_priority, TimePoint deadline);
+  // Whether a request of this client, with this deadline and priority, would be taken, as far as
+  // that can be told before it is read: without a plan it may be the shortest of all. Counts a
+  // refusal. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: it would not be
+  // done in time.
+  absl::Status Admit(const std::string& client, int priority, TimePoint deadline,
+                     const Plan* plan = nullptr);
 
   // Ownership moves only on OK. The same errors as Admit, counted.
   absl::Status Submit(std::unique_ptr<Task>& task);

@@ -14,7 +14,9 @@
 namespace attnd {
 namespace {
 
-constexpr char kSizeKey[] = "attnd-message-bytes";
+constexpr char kSizeKey[] = "attnd-message-bytes", kHeadKey[] = "attnd-head-bin";
+constexpr size_t kMostHeadBytes = 2 << 10;  // of kHeadKey; what is longer is not looked at
+
 // A message on its way into a request.
 struct Held {
   Received received;
@@ -90,6 +92,10 @@ absl::Status TensorCall::Admit(Rpc& rpc) {
       return bytes.status();
     }
     declared_bytes_ = *bytes;
+  }
+  const auto head = metadata.find(kHeadKey);
+  if (head != metadata.end() && head->second.size() <= kMostHeadBytes) {
+    ATTND_RETURN_IF_ERROR(request_->AdmitHead({head->second.data(), head->second.size()}));
   }
   rpc.Expect(declared_bytes_ == Intake::kUndeclared
                  ? std::min(context_->undeclared_bytes, context_->max_message_bytes)

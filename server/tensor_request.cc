@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
+#include "proto/wire/scratch.h"
 #include "server/lanes.h"
 #include "server/log.h"
 #include "server/no_memory.h"
@@ -75,6 +76,38 @@ absl::Status TensorRequest::Admit() const {
     return absl::UnavailableError("request: the server is draining, send it to another one");
   }
   return context_->batcher->Admit(client_, context_->MaxPriority(client_), rpc_->deadline());
+}
+
+absl::Status TensorRequest::AdmitHead(absl::string_view head) {
+  if (rpc_->deadline() == TimePoint::max() && context_->max_request_seconds == 0) {
+    return absl::OkStatus();
+  }
+  return direction_ == Direction::kForward ? AdmitHeadAs<attn::v1::ForwardRequest>(head)
+                                           : AdmitHeadAs<attn::v1::BackwardRequest>(head);
+}
+
+template <class Request>
+absl::Status TensorRequest::AdmitHeadAs(absl::string_view head) {
+  Scratch<Request> request;
+  if (!request->ParseFromArray(head.data(), static_cast<int>(head.size()))) return absl::OkStatus();
+  if (IntegersOf(request->tensors()) > 0) return absl::OkStatus();
+  Scratch<attn::v1::EstimateRequest> estimate;
+  *estimate->mutable_method() = request->method();
+  *estimate->mutable_tensors() = request->tensors();
+  for (attn::v1::Tensor& tensor : *estimate->mutable_tensors()) tensor.clear_raw_index();
+  estimate->set_backward(direction_ == Direction::kBackward);
+  estimate->set_device(request->device());
+  DecodedRequest decoded = DecodeEnvelope(*estimate, context_->decode(client_));
+  if (WorkOf(decoded) > kSmallPlanWork || !context_->AddPlan(&decoded, /*control=*/nullptr).ok()) {
+    return absl::OkStatus();
+  }
+  method_ = LabelOf(request->method());
+  if (absl::Status status = CheckPlan(*decoded.plan); !status.ok()) {
+    context_->metrics->RecordRefusal(RefusalOf(status));
+    return status;
+  }
+  const int priority = std::min(request->priority(), context_->MaxPriority(client_));
+  return context_->batcher->Admit(client_, priority, rpc_->deadline(), decoded.plan.get());
 }
 
 absl::Status TensorRequest::Submit(const attn::v1::ForwardRequest& request, Payloads payloads,

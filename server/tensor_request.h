@@ -45,6 +45,9 @@ class TensorRequest final : public Departing {
 
   // Decides before any payload byte is read. Counts a refusal.
   absl::Status Admit() const;
+  // The same by the serialised message without its payloads, as far as that tells: it is planned at
+  // once, and needs no values. What else is wrong with it the message itself will tell.
+  absl::Status AdmitHead(absl::string_view head);
 
   // Decodes, plans and queues. If it fails it is a refusal that was counted and `done` is never
   // called; else `done` is called once, on any thread. It keeps the request alive.
@@ -69,6 +72,8 @@ class TensorRequest final : public Departing {
   void Cancel();
 
  private:
+  template <class Request>
+  absl::Status AdmitHeadAs(absl::string_view head);
   template <class Request>
   absl::Status SubmitAs(const Request& request, Payloads payloads, Done done);
   absl::Status Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done);

@@ -29,9 +29,10 @@ std::optional<std::chrono::nanoseconds> TimeoutOf(const Core& core, const CallOp
 
 absl::Status Closed() { return absl::CancelledError("client: it is closed"); }
 
-// The server reserves this much before it reads the request.
+// The server reserves this much before it reads the request, or refuses it.
 void Declare(const Message& message, grpc::ClientContext* context) {
   context->AddMetadata("attnd-message-bytes", absl::StrCat(message.bytes.Length()));
+  if (!message.head.empty()) context->AddMetadata("attnd-head-bin", message.head);
 }
 
 // On the caller's thread and a queue of its own.

@@ -16,6 +16,8 @@ namespace attnd::client {
 namespace {
 
 constexpr int64_t kMostPayloadBytes = INT_MAX - 16;  // protobuf reads no more
+// Of messages of this size the head is told before; longer ones are not looked at.
+constexpr size_t kLargeBytes = 256 << 10, kMostHeadBytes = 2 << 10;
 
 template <class... Args>
 absl::Status Invalid(const Args&... args) {
@@ -88,7 +90,11 @@ absl::StatusOr<Message> Encode(const Request& request, Whole* message, Head* hea
   Loan loan;
   std::vector<Payload> payloads;
   ATTND_RETURN_IF_ERROR(Fill(request, head, &loan, &payloads));
-  return Message(Join(message->SerializeAsString(), payloads), loan);
+  std::string bytes = message->SerializeAsString(), copy;
+  if (bytes.size() <= kMostHeadBytes) copy = bytes;
+  Message encoded(Join(std::move(bytes), payloads), loan);
+  if (encoded.bytes.Length() >= kLargeBytes) encoded.head = std::move(copy);
+  return encoded;
 }
 
 // `Head` is ForwardReply or BackwardReply. `memory` keeps what `raw` refers to.

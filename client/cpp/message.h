@@ -32,15 +32,20 @@ class Loan {
 // Moves only. A ByteBuffer that is moved is copied, and the one left behind keeps what was lent.
 struct Message {
   explicit Message(const grpc::ByteBuffer& b = {}, Loan l = {}) : bytes(b), loan(std::move(l)) {}
-  Message(Message&& other) : loan(other.loan) { bytes.Swap(&other.bytes); }
+  Message(Message&& other) : loan(other.loan), head(std::move(other.head)) {
+    bytes.Swap(&other.bytes);
+  }
   Message& operator=(Message&& other) {
     bytes.Swap(&other.bytes);
     loan = other.loan;
+    head = std::move(other.head);
     return *this;
   }
 
   grpc::ByteBuffer bytes;
   Loan loan;
+  // All but the payloads, serialised, where that saves the server from reading them; else empty.
+  std::string head;
 };
 
 // A ForwardRequest or BackwardRequest. Errors: INVALID_ARGUMENT "request: field rule, got value".

@@ -1,15 +1,18 @@
 """A server that is asked for five times what it can do keeps doing that much, and is as quick as
-before two seconds after it is asked for less. Every figure of one run of build/tests/load a row.
+before two seconds after it is asked for less. The server has half of the processors and who asks has
+the others, as clients do: at five times the load it would take from what it measures. Every figure of
+one run of build/tests/load a row.
 """
 
+import contextlib
 import json
+import os
 import subprocess
 
 from server_process import REPOSITORY, Server
 
 LOAD = REPOSITORY / "build/tests/load"
-# Of the first the generator and the transport take a fifth of two processors at five times the
-# load; the second is much work for few bytes.
+# Of 393 KB for some 20 ms of two processors, and of much work for few bytes.
 REQUESTS = [
     ("--heads", "1", "--dim", "8", "--lengths", "4096"),
     ("--heads", "1", "--dim", "2", "--lengths", "8192"),
@@ -22,6 +25,24 @@ GOODPUT = 0.9
 P99_RATIO, P99_SLACK_SECONDS = 2, 0.05
 
 
+def halves():
+    """The processors of the server and those of who asks; the same where there is only one."""
+    all_of_them = sorted(os.sched_getaffinity(0))
+    middle = len(all_of_them) // 2
+    return all_of_them[:middle] or all_of_them, all_of_them[middle:]
+
+
+@contextlib.contextmanager
+def on(processors):
+    """What is started meanwhile runs there."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def load(server, request, name, *flags):
     command = [str(LOAD), "--target", server.target, *request, *flags, "--json"]
     found = json.loads(subprocess.run(command, capture_output=True, check=False).stdout)
@@ -32,15 +53,19 @@ def load(server, request, name, *flags):
 
 
 def check(folder, minutes):
+    of_server, of_callers = halves()
+    print(f"server on processors {of_server}, callers on {of_callers}")
     for request in REQUESTS:
         print(f"\n{' '.join(request)}")
         own = folder / request[-1]
         own.mkdir()
-        yield from check_request(own, request)
+        with on(of_server):
+            server = Server(own, "--budget-bytes", "1GiB", "--log-level", "warning")
+        with on(of_callers):
+            yield from check_server(server, request)
 
 
-def check_request(folder, request):
-    server = Server(folder, "--budget-bytes", "1GiB", "--log-level", "warning")
+def check_server(server, request):
     try:
         print(f"{'':<22} {'asked':>7} {'ok/s':>8} {'p99 ms':>9}   refused")
         closed = ("--concurrency", "8", "--duration", "5")

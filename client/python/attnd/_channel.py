@@ -17,6 +17,8 @@ Option = tuple[str, int | str]
 # that swallows packets, would else hold its caller for ever.
 DEFAULT_SECONDS = 600.0
 _LONGEST_SECONDS = 1e9  # what is longer is no limit
+# Messages whose head the server is told before, and the longest head that it looks at.
+_LARGE_BYTES, _MOST_HEAD_BYTES = 256 << 10, 2 << 10
 
 _OPTIONS: list[Option] = [
     # The server states the limit of a message; the client has none.
@@ -58,9 +60,14 @@ class Settings:
         seconds = self.timeout if timeout is None else timeout
         return None if _checked(seconds) > _LONGEST_SECONDS else seconds
 
-    def metadata_for(self, message: bytes) -> list[tuple[str, str]]:
-        """Of a tensor request: its size, by which the server knows when it has room to read it."""
-        return [*self.metadata, ("attnd-message-bytes", str(len(message)))]
+    def metadata_for(self, message: bytes, head: Any) -> list[tuple[str, str | bytes]]:
+        """Of a tensor request: its size, by which the server knows when it has room to read it. Of a
+        large one also its head, by which the server may refuse it unread.
+        """
+        metadata = [*self.metadata, ("attnd-message-bytes", str(len(message)))]
+        if len(message) >= _LARGE_BYTES and head.ByteSize() <= _MOST_HEAD_BYTES:
+            metadata.append(("attnd-head-bin", head.SerializeToString()))
+        return metadata
 
 
 def settings(

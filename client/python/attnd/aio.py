@@ -93,7 +93,7 @@ class Client(BaseClient[_Forward, _Backward]):
     async def _send(self, build: Callable[[], TensorRequest[Any]], timeout: float | None) -> Any:
         request = build()
         message = request.message()
-        metadata = self._settings.metadata_for(message)
+        metadata = self._settings.metadata_for(message, request.head)
         return request.result(await self._call(request.path, message, timeout, metadata))
 
     async def _call(

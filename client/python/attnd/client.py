@@ -94,7 +94,7 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
     def _send(self, build: Callable[[], TensorRequest[Any]], timeout: float | None) -> Any:
         request = build()
         message = request.message()
-        metadata = self._settings.metadata_for(message)
+        metadata = self._settings.metadata_for(message, request.head)
         return request.result(self._call(request.path, message, timeout, metadata))
 
     def _call(
