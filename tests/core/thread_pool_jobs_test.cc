@@ -139,8 +139,8 @@ TEST(ThreadPoolJobs, ItemsThatWereLeftBehindGetTheirTurn) {
   EXPECT_EQ(held.Run(4), (std::vector<std::string>{"urgent", "patient", "urgent", "urgent"}));
 }
 
-// It goes on for an eighth of the patience, and for all of it once its run has waited for as long as
-// it takes.
+// It goes on for an eighth of the patience, and for all of it once its run has waited for as long
+// as it takes.
 TEST(ThreadPoolJobs, TheLongerARunWaitedTheMoreItemsItGetsInItsTurn) {
   const auto order = [](RunControl* patient) {
     RunControl urgent(1);
