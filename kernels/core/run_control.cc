@@ -21,9 +21,9 @@ void RunControl::StopAt(Clock::time_point when) {
 }
 
 void RunControl::StopAfter(Clock::duration time) {
-  own_end_ns_.store(Nanoseconds((now_() + time).time_since_epoch()) -
-                        waited_ns_.load(std::memory_order_relaxed),
-                    std::memory_order_relaxed);
+  own_end_ns_.store(
+      Nanoseconds((now_() + time).time_since_epoch()) - waited_ns_.load(std::memory_order_relaxed),
+      std::memory_order_relaxed);
 }
 
 bool RunControl::stopped() const {
