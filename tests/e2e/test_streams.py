@@ -95,9 +95,9 @@ def test_ten_thousand_calls_that_say_nothing(start_server, rng):
     with attnd.Client(server.target, timeout=20) as client:
         client.forward(q, q, q)
         idle = server.rss()
-        connections = [RawConnection(server.target) for _ in range(10)]
+        connections = [RawConnection(server.target) for _ in range(40)]
         for index, connection in enumerate(connections):
-            for _ in range(1000):
+            for _ in range(250):
                 connection.open(["Run", "Forward"][index % 2])
 
         started = time.monotonic()
