@@ -192,6 +192,31 @@ def test_small_replies_that_nobody_reads_take_room(server, client, small):
     assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0)
 
 
+def test_streams_whose_replies_find_no_room_are_not_read(start_server):
+    """They were read until each had its most answers, whatever these hold."""
+    budget, streams, most = MIB, 3, 256
+    server = start_server("--budget-bytes", str(budget))
+    # 50 tensors without anything, about which there is more to say.
+    message, least_words = b"\x1a\x00" * 50, 3500
+    requests = b"".join(framed(carry(str(i), message)) for i in range(most))
+    lazy = RawConnection(server.target)
+
+    def answered():
+        return server.metric("attnd_refused_total", reason="invalid")
+
+    def charged():
+        return server.metric("attnd_budget_charged_bytes")
+
+    for _ in range(streams):
+        assert lazy.send(lazy.open("Run"), requests) == len(requests)
+    # But for what the client takes, a window of 64 KiB.
+    room = (budget + (64 << 10)) // least_words
+    assert eventually(lambda: charged() > budget - 2 * least_words, 30)
+    assert not eventually(lambda: answered() > room + streams, 1)
+    lazy.close()
+    assert eventually(lambda: charged() == 0)
+
+
 def test_uploads_on_streams_wait_for_their_turn(server, client, channels, small, upload):
     client.forward(**small)
     idle = server.rss()

@@ -46,6 +46,11 @@ class StoppedThread:
         os.waitpid(self.id, WALL)
         return self
 
+    def cpu_seconds(self):
+        """Processor time that it has taken so far."""
+        times = pathlib.Path(f"/proc/{self.id}/schedstat").read_text().split()
+        return int(times[0]) / 1e9
+
     def __exit__(self, *exception):
         try:
             _ptrace(PTRACE_DETACH, self.id)

@@ -96,6 +96,36 @@ def test_streams_wait_when_calls_have_no_place(server):
         assert sum(call.code() == CODES.INVALID_ARGUMENT for call in calls) == OF_ONE_CLIENT
 
 
+def test_what_a_stream_brought_is_not_parsed_once_it_has_left(server):
+    """The planner takes longer for a few streams that stay than for many that left."""
+    request = carry("1", forward() + b"\x1a\x00" * 100_000)
+    open_runs = {"name": "attnd_open_calls", "rpc": "attn.v1.AttentionService/Run"}
+    planner = StoppedThread(server.pid, "planner")
+
+    def spent(streams, leave):
+        """Its seconds for streams with a request each."""
+        with planner:
+            before, received = planner.cpu_seconds(), server.metric("attnd_received_bytes_total")
+            runs = [RunStream(channel, timeout=60) for _ in range(streams)]
+            for run in runs:
+                run.send(request)
+            all_bytes = received + streams * len(request)
+            assert eventually(lambda: server.metric("attnd_received_bytes_total") == all_bytes, 30)
+            for run in runs if leave else []:
+                run.call.cancel()
+            assert eventually(lambda: server.metric(**open_runs) == (0 if leave else streams))
+            # It comes after them.
+            runs.append(RunStream(channel, timeout=60))
+            runs[-1].send(carry("1", forward() + LARGE_HEAD))
+        for run in runs[-1:] if leave else runs:
+            run.half_close()
+            assert len(run.rest()[0]) == 1
+        return planner.cpu_seconds() - before
+
+    with open_channel(server.target) as channel:
+        assert spent(streams=20, leave=True) < spent(streams=4, leave=False)
+
+
 def test_what_a_stream_brought_counts_until_the_planner_lets_go_of_it(server):
     bytes_of_q = 4 << 20
     q = T((1, 1, bytes_of_q // 256, 64), payload=bytes(bytes_of_q))

@@ -96,6 +96,25 @@ TEST_F(LaneTest, PhasesDoNotOverlap) {
   EXPECT_DOUBLE_EQ(answers_["late"].phases.queue_seconds, 0.002);
 }
 
+// A run whose request had waited in the queue began to wait for its share of the threads afresh.
+TEST_F(LaneTest, WaitingForThePatienceInTheQueueIsWaitingOfTheRun) {
+  const auto make = [&](const std::string& name, std::chrono::seconds ago, double seconds) {
+    std::unique_ptr<Task> task = MakePuppet(name, 1);
+    task->plan = puppet_.MakePlan(4, seconds);
+    task->admitted = clock_.Now() - ago;
+    return task;
+  };
+  ASSERT_EQ(Batcher::kPatience, 2s);
+  Run(make("just now", 0s, 8));
+  Run(make("shortly before", 1s, 8));
+  Run(make("before", 2s, 8));
+  Run(make("long before", 5s, 8));
+  // The oldest of a batch counts.
+  Run(make("with others", 2s, 0.01), make("new", 0s, 0.01));
+  EXPECT_THAT(puppet_.batches, ElementsAre(1, 1, 1, 1, 2));
+  EXPECT_THAT(puppet_.waited_shares, ElementsAre(0, 0, 0.25, 0.625, 1));
+}
+
 TEST_F(LaneTest, TheExpiredAndTheCancelledAreDroppedJustBefore) {
   std::unique_ptr<Task> expires = MakePuppet("expires", 1);
   std::unique_ptr<Task> cancelled = MakePuppet("cancelled", 1);

@@ -29,6 +29,8 @@ class PuppetMethod final : public Method {
     {
       const MutexLock lock(&mu_);
       batches.push_back(static_cast<int>(in.q.size()));
+      const RunControl* const run = ops.stream().control();
+      if (run != nullptr) waited_shares.push_back(run->waited_share());
     }
     std::vector<Shape> shapes;
     std::vector<Layout> layouts;
@@ -61,10 +63,13 @@ class PuppetMethod final : public Method {
   }
 
   std::function<void()> on_run;
-  mutable std::vector<int> batches;  // sizes of the batches that ran, once no lane runs
+  // Of the batches that ran, once no lane runs: their sizes, and RunControl::waited_share when they
+  // began.
+  mutable std::vector<int> batches;
+  mutable std::vector<double> waited_shares;
 
  private:
-  mutable Mutex mu_;  // of batches
+  mutable Mutex mu_;  // of both
   MethodInfo info_;
 };
 
