@@ -42,10 +42,6 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
   explicit RunCall(Runs* runs)
       : runs_(runs), context_(runs->context_), unsent_share_(*context_->budget->Take(0)) {}
 
-  ~RunCall() override {
-    if (is_busy_) context_->open.Add(-1);
-  }
-
   void OnHeaders(Rpc& rpc) override;
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override;
   void OnFlood(Rpc& rpc) override;
@@ -82,7 +78,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
   Budget::Share share_;                                         // of the announced message
   std::shared_ptr<RunControl> parsing_;                         // of the planner's job, if any
   bool is_reading_ = false, waits_for_room_ = false;
-  bool is_done_ = false, is_busy_ = false;
+  bool is_done_ = false;
   // Nothing more is read; once all is answered the stream ends with it.
   std::optional<absl::Status> end_;
 };
@@ -344,10 +340,6 @@ void Runs::RunCall::End(const absl::Status& status) {
 
 // Whatever follows from the state: reading on, or the end.
 void Runs::RunCall::Continue() {
-  // An open stream that has nothing to do does not hold up a drain.
-  const bool is_busy = !open_.empty() || unsent_ > 0;
-  if (is_busy != is_busy_) context_->open.Add(is_busy ? 1 : -1);
-  is_busy_ = is_busy;
   if (end_.has_value() && open_.empty()) return rpc_->Close(*end_);
   if (!end_.has_value() && !is_reading_ && parsing_ == nullptr && !waits_for_room_ && has_room_ &&
       open_.size() + unsent_ < kMaxOpen) {

@@ -124,9 +124,9 @@ struct ThreadPool::Impl {
   // For how long who waited for its patience goes on: the longer the more of its prediction its run
   // has waited.
   std::chrono::nanoseconds UndisturbedFor(const RunControl* run) const {
-    constexpr int64_t kParts = 8;
+    constexpr int64_t kParts = 8, kMost = 16;
     const double waits = run == nullptr ? 0 : run->waited_share();
-    return patience / kParts * std::clamp(static_cast<int64_t>(kParts * waits), int64_t{1}, kParts);
+    return patience / kParts * std::clamp(static_cast<int64_t>(kMost * waits), int64_t{1}, kMost);
   }
   // Callers: waits while a job that is more urgent than `rank` is under way.
   void ParkBehind(uint64_t rank, uint64_t busy, RunControl* run);
