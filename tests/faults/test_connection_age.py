@@ -50,4 +50,4 @@ def test_idle_ones_are_closed(start_server, rng):
         for _ in range(3):
             client.forward(q, q, q)
             threading.Event().wait(0.8)
-    assert len(set(re.findall(r"peer=(\S+)", server.log()))) == 3
+    assert eventually(lambda: len(set(re.findall(r"peer=(\S+)", server.log()))) == 3)

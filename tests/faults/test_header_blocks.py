@@ -58,7 +58,7 @@ def test_health_beside_it(start_server, frames):
         assert slowest_health(client) < SECONDS
         assert eventually(lambda: flood.was_cut_off)
         assert server.metric("attnd_connections_cut_off_total") == 1
-        assert "reason=\"a header block " in server.log()
+        assert eventually(lambda: "reason=\"a header block " in server.log())
         flood.close()
 
 

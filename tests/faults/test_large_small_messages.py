@@ -62,7 +62,8 @@ def test_refused_long_before_its_end(server, method):
 
 def test_a_message_above_its_declared_size(server):
     declared = (("attnd-message-bytes", "100"),)
-    channel, call = send(server, ATTENTION + "Forward", metadata=declared)
+    # Less than what a connection is cut off for.
+    channel, call = send(server, ATTENTION + "Forward", 32 * MIB, metadata=declared)
     assert call.code() == CODES.INVALID_ARGUMENT
     assert "attnd-message-bytes must be >= the size of the message" in call.details()
 

@@ -50,7 +50,7 @@ def test_one_client_has_its_share(start_server):
             client.health()
     assert caught.value.code == grpc.StatusCode.UNAVAILABLE
     words = "connection: ipv4:127.0.0.1 has 10 already, which is the limit of one client"
-    assert words in server.log()
+    assert eventually(lambda: words in server.log())
     late = connect(server, 1)[0]
     assert eventually(lambda: words.encode() in said(late))
     for one in crowd:
