@@ -26,9 +26,9 @@ namespace attnd {
 //   - A caller runs items of its own job only. At check points and between items it sleeps while a
 //     more urgent job is under way, so that no more than `threads` threads compute.
 //   - Nothing starves: a caller that waited for `patience` goes on for an eighth of it, and for up
-//     to twice as long as it waited once the waiting of its run adds up to what the run is predicted
-//     to take: beside a more urgent one it then has about half. A worker does the same for a job
-//     whose items were passed over for as long, one item at least.
+//     to twice as long as it waited once the waiting of its run adds up to what the run is
+//     predicted to take: beside a more urgent one it then has about half. A worker does the same
+//     for a job whose items were passed over for as long, one item at least.
 // Who runs an item changes nothing in it, so results do not depend on the other jobs.
 //
 // A stopped job (RunControl) gives up the items that nobody has begun, without a call of `fn`; its
