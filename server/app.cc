@@ -152,7 +152,10 @@ Transport::Options App::TransportOptions() const {
   }
   const int per_client =
       connections.max_per_client > 0 ? connections.max_per_client : std::max(1, total / 2);
+  // Beside open streams, which are refused with words, a connection has always calls to make.
+  constexpr int kCalls = 128;
   return {.addresses = config_.grpc_addresses,
+          .max_concurrent_streams = connections.max_streams_per_connection + kCalls,
           .buffer_bytes = memory_.buffer_bytes,
           .large_reads = config_.large_reads,
           .connections = {.total = total, .per_client = per_client},

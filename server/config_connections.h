@@ -11,7 +11,7 @@ struct ConnectionConfig {
   int max_connections = 4096;
   int max_per_client = 0;  // 0: half of max_connections
   int max_streams = 1024;
-  int max_streams_per_connection = 256;
+  int max_streams_per_connection = 128;
   double idle_seconds = 0, age_seconds = 0;  // 0: no limit
   double keepalive_seconds = 60, keepalive_timeout_seconds = 20;
 };

@@ -19,7 +19,7 @@ class OpenStreams {
  public:
   struct Limits {
     int total = 1024;
-    int per_connection = 256;
+    int per_connection = 128;
   };
 
   // How long a stream whose message did not arrive (Handler::OnOverdue) counts for its client: who

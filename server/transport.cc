@@ -23,6 +23,9 @@ constexpr std::chrono::milliseconds kHold{200};
 // For the notice of the stop to be on its way before the last answers.
 constexpr std::chrono::milliseconds kNoticeTime{100};
 
+// Names and values of a call: 8 KiB, as is usual, beside the head of a message.
+constexpr int kMostMetadataBytes = 12 << 10;
+
 // What streams have to send waits for the events that are there already, but for no more of them.
 constexpr int kMostEventsBeforePump = 8;
 
@@ -179,6 +182,7 @@ absl::Status Transport::StartServer(const Options& options) {
   builder.SetMaxSendMessageSize(-1);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
   AddTimes(options, &builder);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
   if (options.large_reads) {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kLargeFrameBytes);
   }

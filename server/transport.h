@@ -39,7 +39,7 @@ class Transport {
   struct Options {
     // "host:port" (port 0 takes a free one) or "unix:/path"; at least one.
     std::vector<std::string> addresses;
-    int max_concurrent_streams = 256;  // per connection; clients queue beyond it
+    int max_concurrent_streams = 256;  // per connection, calls too; clients queue beyond it
     int armed_calls = 32;              // calls that may arrive before the polling thread looks
     // Memory that gRPC may take for what it receives; 0: any. As it fills up, flow-control windows
     // shrink; a message for which none is left ends its call with RESOURCE_EXHAUSTED.

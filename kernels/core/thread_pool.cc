@@ -207,7 +207,9 @@ bool ThreadPool::Impl::RunOne(Job* job, Place place) {
 
 void ThreadPool::Impl::RunSome(const JobTable::Choice& choice, int thread) {
   undisturbed_until = {};
-  while (RunOne(choice.job, {.thread = thread, .is_overdue = choice.is_overdue})) {
+  bool is_overdue = choice.is_overdue;
+  // Its time counts from the first item.
+  while (RunOne(choice.job, {.thread = thread, .is_overdue = std::exchange(is_overdue, false)})) {
     if (undisturbed_until == Clock::time_point() || Clock::now() >= undisturbed_until) return;
   }
 }

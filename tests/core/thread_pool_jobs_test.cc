@@ -1,6 +1,7 @@
 // Several jobs on one pool: who goes first, who is stopped, and that none starves.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -139,8 +140,8 @@ TEST(ThreadPoolJobs, ItemsThatWereLeftBehindGetTheirTurn) {
   EXPECT_EQ(held.Run(4), (std::vector<std::string>{"urgent", "patient", "urgent", "urgent"}));
 }
 
-// It goes on for an eighth of the patience, and for all of it once its run has waited for as long
-// as it takes.
+// It goes on for an eighth of the patience, and for twice the patience once its run has waited for
+// as long as it takes.
 TEST(ThreadPoolJobs, TheLongerARunWaitedTheMoreItemsItGetsInItsTurn) {
   const auto order = [](RunControl* patient) {
     RunControl urgent(1);
@@ -155,6 +156,19 @@ TEST(ThreadPoolJobs, TheLongerARunWaitedTheMoreItemsItGetsInItsTurn) {
             (std::vector<std::string>{"urgent", "patient", "urgent", "patient", "patient"}));
   EXPECT_EQ(order(&starved),
             (std::vector<std::string>{"urgent", "patient", "patient", "patient", "urgent"}));
+}
+
+// Each item began the time anew: it went on until nothing was left.
+TEST(ThreadPoolJobs, ItsTurnEndsHoweverShortTheItemsAre) {
+  RunControl urgent(1), patient(0, 1000);
+  Held held(160ms);
+  held.Add("patient", &patient, 100, 5ms);
+  held.Add("urgent", &urgent, 2, 200ms);
+  std::vector<std::string> events = held.Run(102);
+  const auto second = std::find(events.begin() + 1, events.end(), "urgent");
+  // Of the 100 items 20 ms take four.
+  EXPECT_GE(second - events.begin(), 2);
+  EXPECT_LE(second - events.begin(), 50);
 }
 
 // A pool of one thread: an urgent caller finds it busy with a long item.

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 import attnd
-from attnd import _proto
+from attnd import _calls, _proto
 from helpers import eventually, noise
 from raw_http2 import RawConnection
 
@@ -90,3 +90,17 @@ def test_silent_ones_are_counted(server, name):
     assert raw.status(late) == CODES.RESOURCE_EXHAUSTED.value[0]
     assert not any(stream in raw.ended for stream in silent)
     raw.close()
+
+
+def test_calls_of_the_same_connection_go_on(start_server, rng):
+    """Streams took all that HTTP/2 lets a connection have: its calls waited without a word."""
+    server = start_server()
+    q = noise(rng, (1, 2, 64, 32))
+    channel = channel_to(server.target)
+    open_ones = [watch(channel) for _ in range(128)]
+    assert [refusal_of(one) for one in open_ones] == [None] * 128
+    code, text = refusal_of(watch(channel))
+    assert code == CODES.RESOURCE_EXHAUSTED
+    assert "128 are open on this connection" in text
+    request = _calls.forward_request(q, q, q, "softmax", {}, {}, "BHND")
+    assert channel.unary_unary(request.path)(request.message(), timeout=30)

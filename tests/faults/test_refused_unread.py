@@ -76,6 +76,14 @@ def test_a_head_that_says_nothing_refuses_nothing(server, head):
     assert server.metric("attnd_requests_total", method="softmax", code="OK") == 1
 
 
+def test_other_metadata_has_as_much_room_beside_it(server):
+    """Both together were beyond the limit of gRPC: the call failed because of the head."""
+    message = forward("softmax{}", {name: T((1, 1, 8, 4)) for name in "qkv"})
+    metadata = [("attnd-head-bin", bytes(2048)), ("token", "x" * 7000)]
+    with open_channel(server.target) as channel:
+        assert channel.unary_unary(FORWARD)(message, timeout=60, metadata=metadata)
+
+
 def test_values_that_the_head_lacks_refuse_nothing(server):
     """Padded to what would take minutes, with one token each."""
     with attnd.Client(server.target, timeout=60, retries=0) as client:
