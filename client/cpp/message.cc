@@ -90,10 +90,12 @@ absl::StatusOr<Message> Encode(const Request& request, Whole* message, Head* hea
   Loan loan;
   std::vector<Payload> payloads;
   ATTND_RETURN_IF_ERROR(Fill(request, head, &loan, &payloads));
-  std::string bytes = message->SerializeAsString(), copy;
-  if (bytes.size() <= kMostHeadBytes) copy = bytes;
+  std::string bytes = message->SerializeAsString(), description;
+  size_t total = bytes.size();
+  for (const Payload& payload : payloads) total += payload.bytes;
+  if (total >= kLargeBytes && bytes.size() <= kMostHeadBytes) description = bytes;
   Message encoded(Join(std::move(bytes), payloads), loan);
-  if (encoded.bytes.Length() >= kLargeBytes) encoded.head = std::move(copy);
+  encoded.head = std::move(description);
   return encoded;
 }
 
