@@ -41,8 +41,8 @@ class RunControl {
   // Seconds of all threads in items of this run, added up by the pool.
   double spent_seconds() const;
   void AddSpent(std::chrono::nanoseconds time);
-  // Time that its caller gave to more urgent runs, added up by the pool; before the run that which
-  // others had first.
+  // Time that its caller gave to more urgent runs, added up by the pool, after that for which it
+  // was passed over before it began.
   void AddWaited(std::chrono::nanoseconds time);
   // That time in parts of the prediction, 1 at most.
   double waited_share() const;

@@ -109,15 +109,14 @@ struct ThreadPool::Impl {
   struct Place {
     int thread = 0, depth = 0;
     uint64_t busy = 0;
-    bool is_overdue = false;  // what is claimed next was passed over for the patience
   };
   class Item;
 
   Impl(int worker_count, std::chrono::nanoseconds patience_time)
       : workers(worker_count), patience(patience_time) {}
 
-  // False if nothing was left to claim.
-  bool RunOne(Job* job, Place place);
+  // False if nothing was left to claim. Of a job that is overdue: its turn begins.
+  bool RunOne(Job* job, Place place, bool is_overdue = false);
   // Workers: an item of the job, and more while the thread goes on undisturbed.
   void RunSome(const JobTable::Choice& choice, int thread);
   void Finish(Job* job, int64_t count);
@@ -173,7 +172,7 @@ class ThreadPool::Impl::Item final : public RunScope {
   std::chrono::nanoseconds away_{0};
 };
 
-bool ThreadPool::Impl::RunOne(Job* job, Place place) {
+bool ThreadPool::Impl::RunOne(Job* job, Place place, bool is_overdue) {
   const int64_t number = jobs.Claim(job);
   if (number == JobTable::kNone) return false;
   RunControl* const run = job->run;
@@ -182,7 +181,7 @@ bool ThreadPool::Impl::RunOne(Job* job, Place place) {
     return true;
   }
   const auto begin = run == nullptr ? Clock::time_point() : Clock::now();
-  if (std::exchange(place.is_overdue, false)) undisturbed_until = begin + UndisturbedFor(run);
+  if (is_overdue) undisturbed_until = begin + UndisturbedFor(run);
   std::chrono::nanoseconds away;
   {
     place.busy |= jobs.Bit(job);
@@ -207,10 +206,9 @@ bool ThreadPool::Impl::RunOne(Job* job, Place place) {
 
 void ThreadPool::Impl::RunSome(const JobTable::Choice& choice, int thread) {
   undisturbed_until = {};
-  bool is_overdue = choice.is_overdue;
-  // Its time counts from the first item.
-  while (RunOne(choice.job, {.thread = thread, .is_overdue = std::exchange(is_overdue, false)})) {
-    if (undisturbed_until == Clock::time_point() || Clock::now() >= undisturbed_until) return;
+  bool goes_on = RunOne(choice.job, {.thread = thread}, choice.is_overdue);
+  while (goes_on && undisturbed_until != Clock::time_point() && Clock::now() < undisturbed_until) {
+    goes_on = RunOne(choice.job, {.thread = thread});
   }
 }
 

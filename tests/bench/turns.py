@@ -1,9 +1,8 @@
 """How long one client's request takes beside another client's flood, against alone: a row for each
 flood and each length of the request, in turns. `waits` is the difference.
 
-Goal: a request of up to a second waits no more than 5 s beside any flood, whatever its priority.
-Longer ones wait for 2 s at most until they begin and then share the machine with it.
-Usage: turns.py [--rounds N]
+Goal: 5 s at most, whatever the priority of the flood. (What takes longer than some seconds itself
+cannot keep to it: it waits for 2 s and then shares the machine.) Usage: turns.py [--rounds N]
 """
 
 import argparse
@@ -28,16 +27,15 @@ REQUESTS = [0.1, 0.5, 2.0]
 ROW = "{:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>6}"
 
 
-def message_of(client, seconds):
-    """A function that makes the message of a request predicted to take so long."""
+def message_of(client, seconds, priority=0):
+    """Of a request predicted to take so long."""
     n = 4096
     shape = (1, 1, n, 4)
     predicted = client.estimate(shape, shape, shape).seconds
     n = round(n * math.sqrt(seconds / predicted))
     q = np.zeros((1, 1, n, 4), np.float32)
-    return lambda priority: _calls.forward_request(
-        q, q, q, "softmax", {}, {}, "BHND", priority=priority
-    ).message()
+    request = _calls.forward_request(q, q, q, "softmax", {}, {}, "BHND", priority=priority)
+    return request.message()
 
 
 @contextlib.contextmanager
@@ -65,6 +63,7 @@ class Flood:
         time.sleep(1)
 
     def __exit__(self, *exception):
+        assert all(thread.is_alive() for thread in self._threads), "the flood ended too early"
         self._is_over = True
         for thread in self._threads:
             thread.join()
@@ -78,11 +77,11 @@ def taken(call, message):
 
 def measure(client, flood, flooder, call, rounds):
     priority, each = flood
-    stream = message_of(client, each)(priority)
+    stream = message_of(client, each, priority)
     for _ in range(5):
         flooder(stream)  # what they really take is learned
     for seconds in REQUESTS:
-        message = message_of(client, seconds)(0)
+        message = message_of(client, seconds)
         alone, beside = [], []
         for _ in range(rounds):
             alone.append(taken(call, message))
