@@ -12,7 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/registry.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/method/registry.h"
 #include "server/log.h"
 #include "server/process.h"
 
@@ -45,11 +46,6 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// "AVX2, 2 threads" -> "AVX2".
-std::string IsaOf(const DeviceInfo& device) {
-  return device.description.substr(0, device.description.find(','));
-}
-
 // Of those that the process may use.
 int CoresOf() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
@@ -76,18 +72,18 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 }
 
 absl::Status App::Build() {
-  Engine::Options options;
+  CpuOptions options{.threads = config_.threads, .isa = config_.isa};
   memory_ = PlanMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
   options.retain_bytes = memory_.retained_bytes;
-  options.cpu.threads = config_.threads;
-  options.cpu.isa = config_.isa;
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
-  if (!engine.ok()) return engine.status();
-  engine_ = *std::move(engine);
-  const DeviceInfo& device = engine_->backend().info();
+  absl::StatusOr<std::unique_ptr<Device>> cpu = NewCpuDevice(options);
+  if (!cpu.ok()) return cpu.status();
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(*std::move(cpu));
+  engine_ = std::make_shared<Engine>(std::move(devices));
+  const DeviceInfo& device = engine_->device().info();
 
   Metrics::Options counted{.version = Version(),
-                           .isa = IsaOf(device),
+                           .isa = device.instruction_set,
                            .device = device.name,
                            .peak_flops = device.peak_flops,
                            .lanes = config_.max_running};
@@ -310,7 +306,7 @@ Metrics::Connections App::CountConnections() const {
 }
 
 Metrics::Memory App::Memory() const {
-  const PoolStats pool = engine_->pool().stats();
+  const PoolStats pool = engine_->device().memory().stats();
   const int64_t inputs = std::min(lanes_->input_bytes(), pool.used_bytes);
   return {.inputs = inputs,
           .workspace = pool.used_bytes - inputs,
@@ -322,7 +318,7 @@ Metrics::Memory App::Memory() const {
 }
 
 void App::LogStart() const {
-  const DeviceInfo& device = engine_->backend().info();
+  const DeviceInfo& device = engine_->device().info();
   Log(LogLevel::kInfo, absl::StrCat("attnd-server ", Version()),
       {{"device", device.name},
        {"description", device.description},

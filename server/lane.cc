@@ -166,7 +166,7 @@ void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* contro
   group.reserve(batch->size());
   for (Gathered& one : *batch) group.push_back(&one);
   DropDead(&group);
-  Stream stream(parts_.engine->backend(), &parts_.engine->pool(), control);
+  Stream stream(parts_.engine->device(), &parts_.engine->device().memory(), control);
   std::erase_if(group, [&](Gathered* one) {
     absl::Status status = Guarded([&] { return Gather(one, stream); });
     if (status.ok()) return false;
@@ -190,17 +190,18 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
       return absl::InternalError(absl::StrCat("request: ", name, " must have ", view.bytes(),
                                               " bytes, got ", SizeOf(spans)));
     }
-    std::shared_ptr<Buffer> buffer = parts_.engine->pool().Allocate(view.bytes());
-    if (buffer == nullptr) {
+    absl::StatusOr<std::shared_ptr<Buffer>> buffer =
+        parts_.engine->Upload(stream, spans, task.payload_owner);
+    if (absl::IsResourceExhausted(buffer.status())) {
       return absl::ResourceExhaustedError(absl::StrCat("request: no memory for ", name, " (",
                                                        view.bytes(), " bytes), retry later"));
     }
-    one->input_bytes += buffer->bytes();
-    input_bytes_.fetch_add(buffer->bytes(), std::memory_order_relaxed);
+    ATTND_RETURN_IF_ERROR(buffer.status());
+    one->input_bytes += (*buffer)->bytes();
+    input_bytes_.fetch_add((*buffer)->bytes(), std::memory_order_relaxed);
     View filled = view;
-    filled.data = buffer->data();
-    one->inputs.push_back(std::move(buffer));
-    ATTND_RETURN_IF_ERROR(parts_.engine->backend().Upload(stream, filled.data, spans));
+    filled.data = (*buffer)->data();
+    one->inputs.push_back(*std::move(buffer));
     one->problem.tensors[name] = filled;
   }
   task.payloads.clear();

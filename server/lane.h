@@ -9,7 +9,7 @@
 
 #include "kernels/core/mutex.h"
 #include "kernels/core/run_control.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 #include "server/batcher.h"
 #include "server/heartbeat.h"
 #include "server/metrics.h"

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "attn/v1/methods.pb.h"
 #include "kernels/core/status.h"
-#include "kernels/options.h"
+#include "kernels/method/options.h"
 
 namespace attnd {
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "kernels/method.h"
+#include "kernels/method/method.h"
 
 namespace attnd {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/core/mutex.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 #include "server/task.h"
 
 namespace attnd {

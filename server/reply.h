@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "attn/v1/attention.pb.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 
 namespace attnd {
 

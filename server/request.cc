@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "kernels/core/copy.h"
-#include "kernels/registry.h"
+#include "kernels/method/registry.h"
 #include "proto/wire/codec.h"
 #include "server/method_spec.h"
 

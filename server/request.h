@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attn/v1/attention.pb.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 #include "server/reasons.h"
 #include "server/task.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/registry.h"
+#include "kernels/method/registry.h"
 
 namespace attnd {
 namespace {

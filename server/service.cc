@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/registry.h"
+#include "kernels/method/registry.h"
 #include "server/estimate_call.h"
 #include "server/small_call.h"
 #include "server/tensor_call.h"

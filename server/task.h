@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 #include "proto/wire/codec.h"
 
 namespace attnd {

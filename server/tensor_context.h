@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/core/mutex.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 #include "server/batcher.h"
 #include "server/budget.h"
 #include "server/intake.h"

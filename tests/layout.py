@@ -1,9 +1,8 @@
 """Checks what the compiler does not: includes go down only, files keep their formatting and size.
 
-Levels, lowest first: core, ops, methods, engine, server. A backend folder (cpu) is reached through
-kernels/backend.h alone, which speaks the contracts of the primitives (kernels/ops/<primitive>.h);
-methods and ops know no backend and no server. The wire codec
-(proto/wire) is shared by server and C++ client, which know nothing of each other.
+server -> kernels/engine -> methods -> method -> ops -> pattern -> device -> core. A device (cpu)
+implements kernels/device and is known to those that create it: the C interface and the server. The
+wire codec (proto/wire) is shared by server and C++ client, which know nothing of each other.
 """
 
 import pathlib
@@ -20,25 +19,30 @@ MAX_LINES = 400
 WALL_CLOCK = re.compile(r"system_clock|CLOCK_REALTIME|gettimeofday|\btime\(nullptr\)")
 DATES = {"server/log.cc", "server/probe.cc", "server/transport.cc"}
 
-# Headers of ops that are contracts: structs and their meaning, no Ops.
-CONTRACTS = [f"kernels/ops/{name}.h" for name in (
-    "attend", "conv1d", "elementwise", "fft", "gather", "matmul", "merge", "pattern", "pool",
-    "reduce", "scan")]
+CORE = ["kernels/core/"]
+DEVICE = ["kernels/device/", *CORE]
+PATTERN = ["kernels/pattern/", *DEVICE]
+OPS = ["kernels/ops/", *PATTERN]
+METHOD = ["kernels/method/", *OPS]
 
 # What the files of a folder may include, as prefixes. The first folder that matches counts.
 ALLOWED = [
-    ("kernels/core/", ["kernels/core/"]),
-    ("kernels/ops/", ["kernels/core/", "kernels/ops/", "kernels/backend.h"]),
-    ("kernels/methods/", ["kernels/method.h", "kernels/options.h", "kernels/ops/", "kernels/core/",
-                          "kernels/methods/", "kernels/pattern_methods.h", "kernels/row_groups.h",
-                          "kernels/backend.h"]),
-    ("kernels/cpu/", ["kernels/core/", "kernels/backend.h", "kernels/cpu/", *CONTRACTS]),
-    ("kernels/backend.h", ["kernels/core/", *CONTRACTS]),
-    ("kernels/", ["kernels/"]),
-    ("server/", ["kernels/engine.h", "kernels/backend.h", "kernels/method.h", "kernels/options.h",
-                 "kernels/registry.h", "kernels/core/", "server/", "proto/wire/", "attn/v1/", "grpc/"]),
-    ("proto/wire/", ["proto/wire/", "kernels/core/"]),
-    ("client/cpp/", ["client/cpp/", "proto/wire/", "attn/v1/", "grpc/", "kernels/core/"]),
+    ("kernels/core/", CORE),
+    ("kernels/device/", DEVICE),
+    ("kernels/pattern/predicates/", ["kernels/pattern/predicates/", "kernels/pattern/pattern.h",
+                                     "kernels/pattern/tiles.h", *DEVICE]),
+    ("kernels/pattern/shapes/", PATTERN),
+    ("kernels/pattern/", PATTERN),
+    ("kernels/ops/", OPS),
+    ("kernels/cpu/", ["kernels/cpu/", *DEVICE]),
+    ("kernels/method/", METHOD),
+    ("kernels/methods/", ["kernels/methods/pattern/", *METHOD]),
+    ("kernels/engine/c_api", ["kernels/engine/", "kernels/cpu/cpu.h", *METHOD]),
+    ("kernels/engine/", ["kernels/engine/", *METHOD]),
+    ("server/", ["kernels/engine/engine.h", "kernels/method/", "kernels/cpu/cpu.h", *DEVICE,
+                 "server/", "proto/wire/", "attn/v1/", "grpc/"]),
+    ("proto/wire/", ["proto/wire/", *CORE]),
+    ("client/cpp/", ["client/cpp/", "proto/wire/", "attn/v1/", "grpc/", *CORE]),
 ]
 
 

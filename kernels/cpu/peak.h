@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/core/thread_pool.h"
-#include "kernels/cpu/targets.h"
+#include "kernels/cpu/simd/targets.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace attnd {
 

@@ -1,40 +1,33 @@
-// What CpuBackend calls, one function for each of Backend: implemented in the files of their names.
+// The primitives on the CPU: one overload for each alternative of Launch, in the file of its name.
+// Contracts: kernels/device/<primitive>.h; what is common to all: CpuDevice::Run.
 #pragma once
 
-#include <cstddef>
-#include <span>
-
-#include "absl/status/status.h"
-#include "kernels/backend.h"
+#include "kernels/device/launch.h"
+#include "kernels/device/status.h"
 
 namespace attnd {
 
-class CpuBackend;
+class CpuDevice;
+class Stream;
 
-[[nodiscard]] absl::Status CpuMerge(CpuBackend& backend, Stream& stream, const MergeArgs& args);
-[[nodiscard]] absl::Status CpuMergeGrad(CpuBackend& backend, Stream& stream,
-                                        const MergeGradArgs& args);
-[[nodiscard]] absl::Status CpuMatMul(CpuBackend& backend, Stream& stream, const MatMulArgs& args);
-[[nodiscard]] absl::Status CpuElementwise(CpuBackend& backend, Stream& stream,
-                                          const ElementwiseArgs& args);
-[[nodiscard]] absl::Status CpuReduce(CpuBackend& backend, Stream& stream, const ReduceArgs& args);
-[[nodiscard]] absl::Status CpuSoftmax(CpuBackend& backend, Stream& stream, const SoftmaxArgs& args);
-[[nodiscard]] absl::Status CpuCumulative(CpuBackend& backend, Stream& stream,
-                                         const CumulativeArgs& args);
-[[nodiscard]] absl::Status CpuLayerNorm(CpuBackend& backend, Stream& stream,
-                                        const LayerNormArgs& args);
-[[nodiscard]] absl::Status CpuPool(CpuBackend& backend, Stream& stream, const PoolArgs& args);
-[[nodiscard]] absl::Status CpuDepthwiseConv(CpuBackend& backend, Stream& stream,
-                                            const DepthwiseConvArgs& args);
-[[nodiscard]] absl::Status CpuDepthwiseConvGrad(CpuBackend& backend, Stream& stream,
-                                                const DepthwiseConvGradArgs& args);
-[[nodiscard]] absl::Status CpuGatherRows(CpuBackend& backend, Stream& stream,
-                                         const GatherRowsArgs& args);
-[[nodiscard]] absl::Status CpuScatterRows(CpuBackend& backend, Stream& stream,
-                                          const ScatterRowsArgs& args);
-[[nodiscard]] absl::Status CpuSort(CpuBackend& backend, Stream& stream, const SortArgs& args);
-[[nodiscard]] absl::Status CpuRealFft2(CpuBackend& backend, Stream& stream, const FftArgs& args);
-[[nodiscard]] absl::Status CpuUpload(CpuBackend& backend, Stream& stream, void* destination,
-                                     std::span<const std::span<const std::byte>> spans);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const AttendArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const AttendGradArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MergeArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MergeGradArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScanArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScanGradArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MatMulArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ElementwiseArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ReduceArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SoftmaxArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const CumulativeArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const LayerNormArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const PoolArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvGradArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SortArgs& args);
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FftArgs& args);
 
 }  // namespace attnd

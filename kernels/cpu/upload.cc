@@ -1,15 +1,14 @@
+#include "kernels/cpu/upload.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "kernels/core/copy.h"
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/primitives.h"
 
 namespace attnd {
 
-absl::Status CpuUpload(CpuBackend& backend, Stream& stream, void* destination,
-                       std::span<const std::span<const std::byte>> spans) {
-  const Cpu& cpu = backend.cpu();
+DeviceStatus UploadToCpu(const Cpu& cpu, Stream& stream, void* destination,
+                         std::span<const std::span<const std::byte>> spans) {
   struct Piece {
     const std::byte* from;
     std::byte* to;
@@ -38,14 +37,14 @@ absl::Status CpuUpload(CpuBackend& backend, Stream& stream, void* destination,
   if (stream.is_dry()) {
     const auto items = static_cast<int64_t>(bytes / (1 << 20));
     stream.work().seconds += parallel ? cpu.ParallelSeconds(serial, items) : serial;
-    return absl::OkStatus();
+    return DeviceStatus();
   }
   const auto copy = [&](int64_t item, int) {
     const Piece& piece = pieces[static_cast<size_t>(item)];
     CopyPart(piece.to, piece.from, piece.bytes, whole);
   };
   cpu.pool->ParallelFor(static_cast<int64_t>(pieces.size()), parallel, copy, stream.control());
-  return absl::OkStatus();
+  return DeviceStatus();
 }
 
 }  // namespace attnd

@@ -6,8 +6,8 @@
 // in softmax; Nq = Nk = N; sum has no lse.
 #include <set>
 
-#include "kernels/ops/pattern_plan.h"
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/plan.h"
 
 namespace attnd {
 namespace {

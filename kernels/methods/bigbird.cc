@@ -4,8 +4,8 @@
 // - left, :]. etc: the first num_global_tokens see all and are seen by all, the rule holds for the
 // positions behind them. If causal, and j <= i. Scores, tensors and shapes as in softmax; Nq = Nk =
 // N.
-#include "kernels/ops/pattern_draws.h"
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/draws.h"
 
 namespace attnd {
 namespace {

@@ -2,8 +2,8 @@
 // key j if layout[h, floor(i / block_q), floor(j / block_k)] is not 0 (i, not p = i + off) and, if
 // causal, j <= p. indptr and indices say the same as lists: the key blocks of row t of head h are
 // indices[indptr[h,t], indptr[h,t+1]). Scores, tensors and shapes as in softmax.
-#include "kernels/ops/pattern_constants.h"
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/constants.h"
 
 namespace attnd {
 namespace {

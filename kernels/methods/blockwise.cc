@@ -2,7 +2,7 @@
 // query i of head h sees the keys of one block, perm[h, blk(p)] = blk(j), p = i + off in [0, Nk);
 // if causal and j <= p: then a head whose blocks are shifted has rows that see nothing. Scores,
 // tensors and shapes as in softmax.
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -8,7 +8,7 @@
 // tensors and shapes otherwise as in softmax; Nq = Nk = N.
 #include <map>
 
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -3,7 +3,7 @@
 //   causal: first(i) - memory <= j <= i;  else: first(i) - memory <= j < first(i) + query_block +
 //   memory
 // Scores, tensors and shapes as in softmax; Nq = Nk.
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -5,7 +5,7 @@
 //   causal: those of these rows above the block, those of its rows to the left, and the pixels of
 //           the block itself up to (y, x): causal in block-raster order, not in raster order.
 // Scores, tensors and shapes as in softmax; Nq = Nk = h w.
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -10,9 +10,9 @@
 #include <limits>
 #include <optional>
 
-#include "kernels/method.h"
+#include "kernels/method/method.h"
+#include "kernels/method/row_groups.h"
 #include "kernels/ops/feature_map.h"
-#include "kernels/row_groups.h"
 
 namespace attnd {
 namespace {

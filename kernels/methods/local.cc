@@ -5,7 +5,7 @@
 // and, if causal, j <= p. Scores, tensors and shapes as in softmax.
 #include <algorithm>
 
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -5,7 +5,7 @@
 // Scores, tensors and shapes as in softmax; q_global as q, k_global as k, v_global as v.
 #include <map>
 
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -2,8 +2,8 @@
 // that rand_keys lists, or a draw that depends on seed, head and position p = i + off alone:
 //   sample(C_i, R) of C_i = valid keys and, if causal, j <= p
 // and, with include_self, j = p. Scores, tensors and shapes as in softmax.
-#include "kernels/ops/pattern_draws.h"
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/draws.h"
 
 namespace attnd {
 namespace {

@@ -4,7 +4,7 @@
 // keys that i sees (visible), (nk + 1) / 2 (avg), 1 (none), or length_value. No lse.
 #include <cmath>
 
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

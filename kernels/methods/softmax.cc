@@ -4,7 +4,7 @@
 // over keys j < kv_lengths[b] of the same segment and, if causal, j <= p_i = i + off; off = Nk - Nq
 // or causal_offset[b]. Packed sequences are problems of their own.
 // q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

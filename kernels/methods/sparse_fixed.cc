@@ -5,7 +5,7 @@
 // and j <= p. Scores, tensors and shapes as in softmax.
 #include <map>
 
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -2,7 +2,7 @@
 //   window: |d| < stride;  comb: d mod stride = 0
 // union shows both in one softmax, alternate gives even heads the window and odd ones the comb;
 // and, if causal, d >= 0. Scores, tensors and shapes as in softmax.
-#include "kernels/pattern_methods.h"
+#include "kernels/methods/pattern/method.h"
 
 namespace attnd {
 namespace {

@@ -1,57 +1,13 @@
-// attend: softmax (or ReLU) attention over a pattern. The contract of Ops::Attend and of
-// Backend::Attend and AttendGrad.
-//
-//   t_ij = scale (q_i . k_j + q_rel_i . r_delta)            delta = clamp(p_i - p_j, 0, L - 1)
-//   x_ij = cap tanh(t_ij / cap)                              cap = 0: x = t
-//   s_ij = x_ij + bias_ij - slope |p_i - p_j| + constants of the pattern (+ scale table_i,label(ij)
-//          inside t, or table_i,label(ij) here, see `table`)
-//   softmax: P_ij = exp(s_ij - lse_i), lse_i = log(sum_j exp(s_ij) + exp(sink))   (Vaswani et al.
-//            2017, eq. 1; lse as in Dao et al. 2022)
-//   else:    P_ij = row_weight_i phi(s_ij)                   (Wortsman et al. 2023, section 3)
-//   out_i = sum_j P_ij v_j over visible pairs
-//
-// Query head h reads kv head h / (H / Hkv). p_i = i + offset is the position of query row i, p_j =
-// j that of key row j; row r of k2 counts as key row Nk + r of k.
+// attend as a formula calls it: Ops::Attend. What it computes is in kernels/device/attend.h.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "kernels/core/view.h"
-#include "kernels/ops/pattern.h"
+#include "kernels/device/attend.h"
 #include "kernels/ops/tensor.h"
 
 namespace attnd {
-
-// How a score becomes a weight. All but kSoftmax are phi of ReLU attention.
-enum class Weighting : uint8_t {
-  kSoftmax,
-  kRelu,  // phi'(0) = 0
-  kReluSquared,
-  kGelu,  // erf form
-  kSoftplus,
-  kIdentity,
-  kRelu6,  // phi' = 0 at 0 and at 6
-  kSigmoid,
-};
-
-struct AttendParams {
-  double scale = 1;
-  double softcap = 0;  // >= 0; 0: off
-  Weighting weighting = Weighting::kSoftmax;
-  bool cap_table = true;  // false: the table enters s, after the cap and unscaled
-  bool operator==(const AttendParams&) const = default;
-};
-
-// Visible pairs of tiles whose masks are computed (Run::kComputed), which attend counts as it meets
-// them: the first launch over the row does, for all query heads.
-struct PairCount {
-  std::atomic<int64_t> pairs = 0;
-  std::atomic<bool> is_claimed = false;
-};
 
 // Visible pairs of a problem, over its rows and query heads.
 struct PairTotal {
@@ -62,98 +18,6 @@ struct PairTotal {
   double total() const;
 };
 
-// What one batch row of a problem sees: queries [0, nq), keys [0, nk) and, of those, what the
-// pattern shows (none: everything; on a dry stream always none: only the counts tell). A pattern
-// without gather order covers at least nq x nk pairs, often the views' whole Nq x Nk: it is clipped
-// to nq, nk. One with a gather order names rows below nq, nk (and rows of k2) only. Rows at and
-// beyond nq give out = 0, lse = -inf and no gradient, as do rows that see no key (with a sink: lse
-// = sink). Invisible pairs and rows beyond nq, nk contribute nothing, also when the tensors hold
-// NaN or Inf there: they are selected away, never multiplied by zero.
-struct AttendRow {
-  int64_t nq = 0, nk = 0;
-  std::shared_ptr<const Pattern> pattern;                     // of all heads
-  std::vector<std::shared_ptr<const Pattern>> head_patterns;  // or H of them, one a query head
-  int64_t offset = 0;                                         // position of query row 0
-  double visible_pairs = 0;               // of one head (the mean), for accounting and prediction
-  std::shared_ptr<PairCount> pair_count;  // what visible_pairs leaves out; null: nothing
-  double visible_tiles = 0;               // 64 x 64 tiles visited, of one head
-  bool gathers = false;    // some pattern has query_rows or key_rows; told on a dry stream too
-  bool is_counted = true;  // false on a dry stream: visible_tiles is about
-  bool is_listed = false;  // its patterns are (Pattern::is_listed); told on a dry stream too
-  int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
-
-  const Pattern* Of(int64_t h) const {
-    return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
-  }
-};
-
-// Tensors that enter the scores. All optional; strides may be 0 in dimensions that repeat; those of
-// rank 4 have a last stride of 1 otherwise. float32 unless a dtype is given.
-struct AttendTerms {
-  View k2, v2;  // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
-                // of the pattern's gather order, with positions from Nk on
-  View bias;    // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
-                // -inf makes a pair invisible, and nothing else does: finite values beyond -2.29e38
-                // and 2.3e38 count as these, in lse too
-  View alibi_slopes;  // [B,H]
-  View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq;
-                      // -inf: none, finite values as those of bias
-  View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)], without
-                      // AttendParams::cap_table s_ij += table[i, label(i,j)]; a pair without a
-                      // label adds nothing
-  View q_rel, r;    // [B,H,Nq,D] (dtype of q) [B,H,L,D], last stride 1: the relative term; L >= 1.
-                    // Pairs with p_j > p_i read r_0
-  View row_weight;  // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
-};
-
-// Rows of a problem are all listed or none. Listed ones are of softmax and take neither k2, v2 nor
-// table, q_rel, r.
-struct AttendProblem {
-  View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
-  View out;      // [B,H,Nq,Dv], a float dtype
-  View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
-  std::span<const AttendRow> rows;  // B of them, by their counts
-  AttendTerms terms;
-};
-
-struct AttendArgs {
-  AttendParams params;
-  // D, Dv and each tensor's dtype equal in all of them; a term is given in all or in none.
-  std::span<const AttendProblem> problems;
-};
-
-// Gradients given dout and dlse (gradient of lse; ignored where lse = -inf): with delta_i = dout_i
-// . out_i
-//   softmax: dS = P (dout v^T - delta + dlse), else dS = row_weight phi'(s) dout v^T
-//   dT = dS (1 - (x / cap)^2); dq = scale dT k; dk = scale dT^T q; dv = P^T dout
-//   dbias = dS, summed over what bias repeats; dslope = -sum dS |p_i - p_j|
-//   dsink = sum_i exp(sink - lse_i) (dlse_i - delta_i)
-//   dtable[i, l] = scale sum of dT_ij (without cap_table: sum of dS_ij) with label l; dq_rel =
-//   scale sum_j dT_ij r_delta; dr_delta = scale sum dT_ij q_rel_i
-// P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
-// out, lse, dout, dlse are then those of the whole.
-// A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed
-// over it. Any float dtype (bias of rows that gather: float32). Fully overwritten; not given: not
-// wanted.
-struct AttendTermGrads {
-  View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;
-};
-
-struct AttendGradProblem {
-  AttendProblem forward;  // with the out and lse that the forward wrote
-  View dout;              // as out, any float dtype; not given(): zero
-  View dlse;              // as lse; not given(): zero
-  // Shapes of q, k, v, any float dtype; fully overwritten. not given(): not wanted.
-  View dq, dk, dv;
-  AttendTermGrads dterms;
-};
-
-struct AttendGradArgs {
-  AttendParams params;
-  std::span<const AttendGradProblem> problems;
-};
-
-// --- Ops::Attend ---------------------------------------------------------------------------------
 // [problem][b]
 using AttendRows = std::vector<std::vector<AttendRow>>;
 

@@ -187,6 +187,15 @@ AttendTerms TermsOf(const AttendCall& call, size_t p) {
   return views;
 }
 
+void CountPairs(const AttendProblem& problem, double factor, Work* work) {
+  double pairs = 0;
+  for (const AttendRow& row : problem.rows) {
+    pairs += row.visible_pairs * static_cast<double>(row.count * problem.q.shape[1]);
+  }
+  work->visible_pairs += pairs;
+  work->flops += factor * 2 * pairs * static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
+}
+
 AttendProblem ProblemOf(const AttendCall& call, const AttendOut& out, const AttendRows& rows,
                         bool sinks, size_t p) {
   AttendProblem problem{call.q[p],          call.k[p], call.v[p],       out.out[p],
@@ -240,8 +249,8 @@ AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendRows& rows,
   for (size_t p = 0; p < call.q.size(); ++p) {
     problems.push_back(ProblemOf(call, out, rows, sinks, p));
   }
-  Stream& stream = ops.stream();
-  ops.Fail(stream.backend().Attend(stream, {.params = call.params, .problems = problems}));
+  for (const AttendProblem& problem : problems) CountPairs(problem, 1, &ops.stream().work());
+  ops.Run(AttendArgs{.params = call.params, .problems = std::move(problems)});
   return ops.status().ok() ? out : AttendOut{};
 }
 
@@ -273,8 +282,10 @@ std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const Att
       problem.dterms.*kAttendTerms[i - 3].grad = ViewOf(result[i], p);
     }
   }
-  Stream& stream = ops.stream();
-  ops.Fail(stream.backend().AttendGrad(stream, {.params = call.params, .problems = problems}));
+  for (const AttendGradProblem& problem : problems) {
+    CountPairs(problem.forward, kBackwardFlops, &ops.stream().work());
+  }
+  ops.Run(AttendGradArgs{.params = call.params, .problems = std::move(problems)});
   return result;
 }
 

@@ -1,4 +1,4 @@
-// One Ops::Attend as its files share it: the tensors of a call, checked and handed to a backend.
+// One Ops::Attend as its files share it: the tensors of a call, checked and handed to a device.
 #pragma once
 
 #include <span>

@@ -56,6 +56,14 @@ View PerHead(const View& weight, int64_t heads) {
   return view;
 }
 
+// A multiplication and an addition for each element and tap.
+void CountFlops(Ops& ops, const Tensor& x, const Tensor& weight) {
+  for (size_t p = 0; p < x.size(); ++p) {
+    ops.stream().work().flops +=
+        2 * static_cast<double>(x[p].shape.size()) * static_cast<double>(weight[p].shape[1]);
+  }
+}
+
 Tensor Depthwise(Ops& ops, const Tensor& x, const Tensor& weight, int64_t left, bool flipped) {
   const Tensor rows = WithContiguousRows(ops, x);
   const Tensor out = ops.Empty(DType::kF32, ShapesOf(x), LayoutsOf(x));
@@ -64,8 +72,8 @@ Tensor Depthwise(Ops& ops, const Tensor& x, const Tensor& weight, int64_t left, 
   for (size_t p = 0; p < x.size(); ++p) {
     problems.push_back({rows[p], PerHead(weight[p], x[p].shape[1]), out[p]});
   }
-  ops.Fail(ops.stream().backend().DepthwiseConv(
-      ops.stream(), {.left = left, .flipped = flipped, .problems = problems}));
+  CountFlops(ops, rows, weight);
+  ops.Run(DepthwiseConvArgs{.left = left, .flipped = flipped, .problems = std::move(problems)});
   return ops.status().ok() ? out : Tensor();
 }
 
@@ -82,8 +90,8 @@ Tensor DepthwiseWeightGrad(Ops& ops, const Tensor& x, const Tensor& weight, cons
   if (!ops.status().ok()) return {};
   std::vector<DepthwiseConvGradProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({rows[p], grads[p], dweight[p]});
-  ops.Fail(
-      ops.stream().backend().DepthwiseConvGrad(ops.stream(), {.left = left, .problems = problems}));
+  CountFlops(ops, rows, weight);
+  ops.Run(DepthwiseConvGradArgs{.left = left, .problems = std::move(problems)});
   return repeats ? ops.SumTo(dweight, ShapesOf(weight)) : dweight;
 }
 

@@ -1,5 +1,5 @@
 // Ops::Apply and its gradient rules.
-#include "kernels/ops/elementwise.h"
+#include "kernels/device/elementwise.h"
 
 #include <limits>
 
@@ -49,7 +49,7 @@ Tensor Computed(Ops& ops, const ElementwiseArgs& op, const Tensor& a, const Tens
   }
   ElementwiseArgs args = op;
   args.problems = problems;
-  ops.Fail(ops.stream().backend().Elementwise(ops.stream(), args));
+  ops.Run(args);
   return ops.status().ok() ? out : Tensor();
 }
 
@@ -206,7 +206,7 @@ Tensor Ops::Add(const Tensor& a, const Tensor& b) {
   if (!status_.ok()) return {};
   std::vector<ElementwiseProblem> problems;
   for (size_t p = 0; p < a.size(); ++p) problems.push_back({a[p], b[p], {}, sum[p]});
-  Fail(stream_.backend().Elementwise(stream_, {.op = ElementOp::kAdd, .problems = problems}));
+  Run(ElementwiseArgs{.op = ElementOp::kAdd, .problems = std::move(problems)});
   if (!status_.ok()) return {};
   if (Records({&a, &b})) {
     tape_->Record({a, b}, {sum}, [](Ops&, std::span<const Tensor> grads, const std::vector<bool>&) {

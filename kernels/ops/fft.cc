@@ -11,7 +11,7 @@ Tensor Ops::RealFft2(const Tensor& x) {
   if (!status_.ok()) return {};
   std::vector<FftProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], out[p]});
-  Fail(stream_.backend().RealFft2(stream_, {.problems = problems}));
+  Run(FftArgs{.problems = std::move(problems)});
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record(

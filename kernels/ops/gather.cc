@@ -29,7 +29,7 @@ Tensor ScatterTo(Ops& ops, const Tensor& x, const Tensor& index, const std::vect
   if (!ops.status().ok()) return {};
   std::vector<ScatterRowsProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], index[p], out[p]});
-  ops.Fail(ops.stream().backend().ScatterRows(ops.stream(), {.problems = problems}));
+  ops.Run(ScatterRowsArgs{.problems = std::move(problems)});
   return ops.status().ok() ? out : Tensor();
 }
 
@@ -50,7 +50,7 @@ Tensor Ops::Gather(const Tensor& x, const Tensor& index) {
   if (!status_.ok()) return {};
   std::vector<GatherRowsProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], index[p], out[p]});
-  Fail(stream_.backend().GatherRows(stream_, {.problems = problems}));
+  Run(GatherRowsArgs{.problems = std::move(problems)});
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record({x}, {out},
@@ -103,7 +103,7 @@ Tensor Ops::Sort(const Tensor& x, const std::vector<int64_t>& count, bool descen
   if (!status_.ok()) return {};
   std::vector<SortProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], order[p]});
-  Fail(stream_.backend().Sort(stream_, {.descending = descending, .problems = problems}));
+  Run(SortArgs{.descending = descending, .problems = std::move(problems)});
   return status_.ok() ? order : Tensor();
 }
 

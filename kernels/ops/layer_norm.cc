@@ -29,7 +29,7 @@ Tensor Ops::LayerNorm(const Tensor& x, double eps, const Tensor& weight, const T
   if (!status_.ok()) return {};
   std::vector<LayerNormProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], y[p], rstd[p]});
-  Fail(stream_.backend().LayerNorm(stream_, {.eps = eps, .problems = problems}));
+  Run(LayerNormArgs{.eps = eps, .problems = std::move(problems)});
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record({x}, {y},

@@ -52,18 +52,33 @@ std::vector<Shape> Results(const Tensor& a, const Tensor& b, const Tensor& bias,
   return shapes;
 }
 
+double FlopsOf(const MatMulArgs& args) {
+  double flops = 0;
+  for (const MatMulProblem& p : args.problems) {
+    const int rank = p.a.shape.rank;
+    double products = 1;
+    for (int i = 0; i + 2 < rank; ++i) {
+      products *= static_cast<double>(p.a.shape[i] == 1 ? p.b.shape[i] : p.a.shape[i]);
+    }
+    flops += 2 * products * static_cast<double>(p.a.shape[rank - 2] * p.a.shape[rank - 1]) *
+             static_cast<double>(p.b.shape[rank - 1]);
+  }
+  return flops;
+}
+
 // One launch. Leading dimensions of `shapes` that are 1 where an operand has more are summed.
-Tensor Launch(Ops& ops, const Tensor& a, const Tensor& b, const std::vector<Shape>& shapes,
-              const MatMulParams& params, const Tensor& bias = {}, const Tensor& multiply = {}) {
+Tensor Product(Ops& ops, const Tensor& a, const Tensor& b, const std::vector<Shape>& shapes,
+               const MatMulParams& params, const Tensor& bias = {}, const Tensor& multiply = {}) {
   const Tensor out = ops.Empty(params.dtype, shapes);
   if (!ops.status().ok()) return {};
   std::vector<MatMulProblem> problems;
   for (size_t p = 0; p < a.size(); ++p) {
     problems.push_back({a[p], b[p], ViewOf(bias, p), ViewOf(multiply, p), out[p]});
   }
-  ops.Fail(ops.stream().backend().MatMul(
-      ops.stream(),
-      {.alpha = params.alpha, .activation = params.activation, .problems = problems}));
+  MatMulArgs args{
+      .alpha = params.alpha, .activation = params.activation, .problems = std::move(problems)};
+  ops.stream().work().flops += FlopsOf(args);
+  ops.Run(std::move(args));
   return ops.status().ok() ? out : Tensor();
 }
 
@@ -73,10 +88,10 @@ GradRule ProductGradient(const Tensor& a, const Tensor& b, const Tensor& bias, d
     const Tensor& g = grads[0];
     std::vector<Tensor> result(wanted.size());
     if (wanted[0]) {
-      result[0] = Launch(ops, g, ops.Transpose(b, -2, -1), ShapesOf(a), {.alpha = alpha});
+      result[0] = Product(ops, g, ops.Transpose(b, -2, -1), ShapesOf(a), {.alpha = alpha});
     }
     if (wanted[1]) {
-      result[1] = Launch(ops, ops.Transpose(a, -2, -1), g, ShapesOf(b), {.alpha = alpha});
+      result[1] = Product(ops, ops.Transpose(a, -2, -1), g, ShapesOf(b), {.alpha = alpha});
     }
     if (wanted.size() > 2 && wanted[2]) result[2] = ops.SumTo(g, ShapesOf(bias));
     return result;
@@ -99,7 +114,7 @@ Tensor Ops::MatMul(const Tensor& a, const Tensor& b, const MatMulParams& params,
     if (params.activation.has_value()) x = Apply(*params.activation, x, then);
     return multiply.empty() ? x : Apply(ElementOp::kMultiply, x, multiply, params.dtype);
   }
-  const Tensor out = Launch(*this, a, b, shapes, params, bias, multiply);
+  const Tensor out = Product(*this, a, b, shapes, params, bias, multiply);
   if (!status_.ok()) return {};
   if (Records({&a, &b, &bias})) {
     std::vector<Tensor> inputs = {a, b};

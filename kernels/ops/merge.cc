@@ -56,7 +56,7 @@ std::vector<Tensor> MergeBack(Ops& ops, const std::vector<AttendOut>& parts, con
                         ViewOf(grads[1], p),
                         dparts[p]});
   }
-  ops.Fail(ops.stream().backend().MergeGrad(ops.stream(), {.problems = problems}));
+  ops.Run(MergeGradArgs{.problems = std::move(problems)});
   return result;
 }
 
@@ -73,7 +73,7 @@ AttendOut Ops::Merge(const std::vector<AttendOut>& parts, DType dtype) {
   const Parts views = ViewsOfParts(parts, out.out.size());
   std::vector<MergeProblem> problems;
   for (size_t p = 0; p < views.size(); ++p) problems.push_back({views[p], out.out[p], out.lse[p]});
-  Fail(stream_.backend().Merge(stream_, {.problems = problems}));
+  Run(MergeArgs{.problems = std::move(problems)});
   if (!status_.ok()) return {};
 
   std::vector<Tensor> inputs;

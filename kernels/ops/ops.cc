@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
+#include "kernels/ops/status_of.h"
 
 namespace attnd {
 
@@ -28,11 +29,24 @@ bool Ops::Records(std::initializer_list<const Tensor*> inputs) const {
   });
 }
 
+void Ops::Run(Launch launch) {
+  const bool ran = TryRun(std::move(launch));
+  Require(ran, "device", "must run every launch that has no composition");
+}
+
+bool Ops::TryRun(Launch launch) {
+  if (!status_.ok()) return true;
+  const DeviceStatus status = stream_.device().Run(stream_, std::move(launch));
+  if (status.code() == DeviceStatus::Code::kDeclined) return false;
+  Fail(StatusOf(status));
+  return true;
+}
+
 void Ops::CopyInto(const std::vector<View>& from, const std::vector<View>& to) {
   if (!status_.ok()) return;
   std::vector<ElementwiseProblem> problems;
   for (size_t p = 0; p < from.size(); ++p) problems.push_back({.a = from[p], .out = to[p]});
-  Fail(stream_.backend().Elementwise(stream_, {.op = ElementOp::kCopy, .problems = problems}));
+  Run(ElementwiseArgs{.op = ElementOp::kCopy, .problems = std::move(problems)});
 }
 
 void Ops::CountAlike(const RowCounts& counts) {
@@ -74,7 +88,9 @@ namespace {
 // A list of dense tensors with these elements; a dry stream reads none.
 template <class T>
 Tensor Uploaded(Ops& ops, DType dtype, const std::vector<Shape>& shapes,
-                const std::vector<std::vector<T>>& values) {
+                std::vector<std::vector<T>> of_problems) {
+  const auto source = std::make_shared<const std::vector<std::vector<T>>>(std::move(of_problems));
+  const std::vector<std::vector<T>>& values = *source;
   const bool dry = ops.stream().is_dry();
   bool fits = values.size() == shapes.size();
   for (size_t p = 0; fits && !dry && p < shapes.size(); ++p) {
@@ -91,7 +107,7 @@ Tensor Uploaded(Ops& ops, DType dtype, const std::vector<Shape>& shapes,
   const Tensor all = ops.Empty(dtype, {{elements}});
   if (!ops.status().ok()) return {};
   if (dry) ops.stream().work().host_bytes += elements * static_cast<int64_t>(sizeof(T));
-  ops.Fail(ops.stream().backend().Upload(ops.stream(), all[0].data, parts));
+  ops.Fail(StatusOf(ops.stream().device().Upload(ops.stream(), all[0].data, parts, source)));
   std::vector<View> views;
   char* data = all[0].As<char>();
   for (const Shape& shape : shapes) {
@@ -104,14 +120,12 @@ Tensor Uploaded(Ops& ops, DType dtype, const std::vector<Shape>& shapes,
 
 }  // namespace
 
-Tensor Ops::FromHost(const std::vector<Shape>& shapes,
-                     const std::vector<std::vector<float>>& values) {
-  return Uploaded(*this, DType::kF32, shapes, values);
+Tensor Ops::FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<float>> values) {
+  return Uploaded(*this, DType::kF32, shapes, std::move(values));
 }
 
-Tensor Ops::FromHost(const std::vector<Shape>& shapes,
-                     const std::vector<std::vector<int32_t>>& values) {
-  return Uploaded(*this, DType::kI32, shapes, values);
+Tensor Ops::FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<int32_t>> values) {
+  return Uploaded(*this, DType::kI32, shapes, std::move(values));
 }
 
 std::vector<std::vector<int32_t>> Ops::Read(const Tensor& x) {
@@ -132,14 +146,18 @@ std::vector<std::vector<int32_t>> Ops::Read(const Tensor& x) {
     }
     return values;
   }
+  std::vector<std::vector<uint8_t>> bytes(x.size());
   for (size_t p = 0; p < x.size(); ++p) {
     const auto size = static_cast<size_t>(x[p].shape.size());
-    std::vector<uint8_t> bytes(x[p].dtype == DType::kU8 ? size : 0);
     values[p].resize(size);
-    const auto into = bytes.empty() ? std::as_writable_bytes(std::span(values[p]))
-                                    : std::as_writable_bytes(std::span(bytes));
-    Fail(stream_.backend().Download(stream_, x[p].data, into));
-    std::copy(bytes.begin(), bytes.end(), values[p].begin());
+    if (x[p].dtype == DType::kU8) bytes[p].resize(size);
+    const auto into = bytes[p].empty() ? std::as_writable_bytes(std::span(values[p]))
+                                       : std::as_writable_bytes(std::span(bytes[p]));
+    Fail(StatusOf(stream_.device().Download(stream_, x[p].data, into)));
+  }
+  Fail(StatusOf(stream_.Wait()));
+  for (size_t p = 0; p < x.size(); ++p) {
+    std::copy(bytes[p].begin(), bytes[p].end(), values[p].begin());
   }
   return values;
 }

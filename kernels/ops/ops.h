@@ -9,12 +9,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/backend.h"
-#include "kernels/core/stream.h"
-#include "kernels/ops/pattern.h"
-#include "kernels/ops/random.h"
+#include "kernels/core/random.h"
+#include "kernels/device/device.h"
+#include "kernels/ops/attend.h"
+#include "kernels/ops/conv1d.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/pool.h"
+#include "kernels/ops/scan.h"
 #include "kernels/ops/tape.h"
 #include "kernels/ops/tensor.h"
+#include "kernels/pattern/pattern.h"
 
 namespace attnd {
 
@@ -147,9 +151,8 @@ class Ops {
   // One number, repeated without memory.
   Tensor Constant(float value, const std::vector<Shape>& shapes);
   // values[problem] in row-major order.
-  Tensor FromHost(const std::vector<Shape>& shapes, const std::vector<std::vector<float>>& values);
-  Tensor FromHost(const std::vector<Shape>& shapes,
-                  const std::vector<std::vector<int32_t>>& values);
+  Tensor FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<float>> values);
+  Tensor FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<int32_t>> values);
   // Row-major tables from a seed, random.h: problems of one shape share one. A constant.
   Tensor Draw(const DrawParams& params, const std::vector<Shape>& shapes);
   // Fresh memory, one dense array a problem. `layouts` empty: row-major.
@@ -164,6 +167,10 @@ class Ops {
   void set_recording(bool on) { recording_ = on; }
 
   // --- for the files that implement primitives
+  // Hands a launch to the device and keeps its failure.
+  void Run(Launch launch);
+  // The same; false: the device declines it, and the primitive must be composed from others.
+  bool TryRun(Launch launch);
   // Whether a call must be recorded. An empty tensor is no input.
   bool Records(std::initializer_list<const Tensor*> inputs) const;
   // Refuses a call whose contract is broken: INTERNAL, "primitive: rule". False if it or an earlier

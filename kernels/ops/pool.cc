@@ -33,7 +33,7 @@ Tensor Computed(Ops& ops, PoolOp op, const Tensor& x, const Tensor& arg, const R
   for (size_t p = 0; p < x.size(); ++p) {
     problems.push_back({x[p], out[p], ViewOf(arg, p), ranges[p]});
   }
-  ops.Fail(ops.stream().backend().Pool(ops.stream(), {.op = op, .problems = problems}));
+  ops.Run(PoolArgs{.op = op, .problems = std::move(problems)});
   return ops.status().ok() ? out : Tensor();
 }
 

@@ -1,5 +1,5 @@
 // Ops::Reduce, SumTo, ArgMax and their gradient rules.
-#include "kernels/ops/reduce.h"
+#include "kernels/device/reduce.h"
 
 #include <numeric>
 
@@ -26,8 +26,7 @@ Tensor Reduced(Ops& ops, ReduceOp op, const Tensor& x, int axis) {
   if (!ops.status().ok()) return {};
   std::vector<ReduceProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], out[p]});
-  ops.Fail(
-      ops.stream().backend().Reduce(ops.stream(), {.op = op, .axis = axis, .problems = problems}));
+  ops.Run(ReduceArgs{.op = op, .axis = axis, .problems = std::move(problems)});
   return ops.status().ok() ? out : Tensor();
 }
 

@@ -62,7 +62,7 @@ int64_t DecayWidth(const Tensor& log_decay, size_t problem) {
   return log_decay.empty() ? 1 : log_decay[problem].shape[3];
 }
 
-// A call's inputs and outputs, as problems of the backend and as the tape has them.
+// A call's inputs and outputs, as problems of the device and as the tape has them.
 struct Call {
   ScanParams params;
   ScanRows rows;
@@ -136,6 +136,25 @@ bool CheckExtra(Ops& ops, const Call& call) {
          ops.Require(o.chunk >= 1 && o.chunk <= 1024, kScan, "chunk must be in 1..1024");
 }
 
+// A key is added to the state and a query reads it with 2 D Dv FLOPs each; the delta rule reads it
+// with the key first.
+template <class Problem>
+void CountWork(const ScanParams& params, const ScanProblem& forward, const Problem& problem,
+               double factor, Work* work) {
+  if (!Writes(problem)) return;
+  const Shape &q = forward.q.shape, &k = forward.k.shape, &v = forward.v.shape;
+  const auto group = static_cast<double>(q[1] / k[1]);
+  const double keys = params.rule == ScanRule::kDelta ? 2 : 1;
+  for (const ScanRow& row : forward.rows) {
+    const ScanReach reach(params.causal, row, HasState(forward), WantsFinal(problem));
+    const double steps = keys * static_cast<double>(reach.used_keys) +
+                         group * static_cast<double>(reach.end_query - reach.first_query);
+    work->visible_pairs += static_cast<double>(q[1] * row.count) * row.visible_pairs;
+    work->flops += factor * static_cast<double>(v[1] * row.count) * 2 *
+                   static_cast<double>(q[3] * v[3]) * steps;
+  }
+}
+
 // Gradients of the call's inputs, where wanted.
 std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor> grads,
                               const std::vector<bool>& wanted) {
@@ -170,8 +189,10 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
                         .ds0 = ViewOf(result[5], p),
                         .dz0 = ViewOf(result[6], p)});
   }
-  ops.Fail(
-      ops.stream().backend().ScanGrad(ops.stream(), {.params = call.params, .problems = backward}));
+  for (const ScanGradProblem& problem : backward) {
+    CountWork(call.params, problem.forward, problem, kBackwardFlops, &ops.stream().work());
+  }
+  ops.Run(ScanGradArgs{.params = call.params, .problems = std::move(backward)});
   for (size_t i = 3; i < inputs.size(); ++i) {
     if (wanted[i] && ShapesOf(inputs[i]) != full[i]) {
       result[i] = ops.SumTo(result[i], ShapesOf(inputs[i]));
@@ -208,7 +229,10 @@ ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanP
   if (!status_.ok()) return {};
   std::vector<ScanProblem> problems;
   for (size_t p = 0; p < q.size(); ++p) problems.push_back(call.Problem(p));
-  Fail(stream_.backend().Scan(stream_, {.params = params, .problems = problems}));
+  for (const ScanProblem& problem : problems) {
+    CountWork(params, problem, problem, 1, &stream_.work());
+  }
+  Run(ScanArgs{.params = params, .problems = std::move(problems)});
   if (!status_.ok()) return {};
   const ScanOut result = call.result;
   if (Records({&q, &k, &v, &extra.log_decay, &extra.beta, &extra.s0, &extra.z0})) {

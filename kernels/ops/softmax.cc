@@ -14,8 +14,7 @@ Tensor Computed(Ops& ops, bool log, const Tensor& x, int axis) {
   if (!ops.status().ok()) return {};
   std::vector<SoftmaxProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], out[p]});
-  ops.Fail(ops.stream().backend().Softmax(ops.stream(),
-                                          {.log = log, .axis = axis, .problems = problems}));
+  ops.Run(SoftmaxArgs{.log = log, .axis = axis, .problems = std::move(problems)});
   return ops.status().ok() ? out : Tensor();
 }
 

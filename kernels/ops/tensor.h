@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/core/memory.h"
 #include "kernels/core/view.h"
+#include "kernels/device/memory.h"
 
 namespace attnd {
 

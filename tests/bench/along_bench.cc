@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/ops/pool.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {
@@ -34,7 +36,7 @@ struct Arrays {
 
 class Report {
  public:
-  Report(CpuBackend& backend, double budget, bool big) : backend_(backend), budget_(budget) {
+  Report(CpuDevice& device, double budget, bool big) : device_(device), budget_(budget) {
     name_ = big ? "big" : "small";
     arrays_ = std::make_unique<Arrays>(big ? int64_t{1} << 24 : int64_t{1} << 16);
   }
@@ -46,13 +48,13 @@ class Report {
 
   // `moved`: bytes that one call reads and writes.
   void Case(const std::string& name, int64_t moved,
-            const std::function<absl::Status(Stream&)>& call) {
+            const std::function<DeviceStatus(Stream&)>& call) {
     BufferPool pool;
-    Stream stream(backend_, &pool), dry(backend_, nullptr);
+    Stream stream(device_, &pool), dry(device_, nullptr);
     const auto run = [&](Stream& on) {
-      const absl::Status status = call(on);
+      const DeviceStatus status = call(on);
       if (status.ok()) return;
-      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+      std::fprintf(stderr, "%s\n", std::string(status.text()).c_str());
       std::exit(1);
     };
     run(dry);
@@ -71,9 +73,9 @@ class Report {
     std::printf(
         "{\"case\":\"%s %s T%d\",\"value\":%.3f,\"unit\":\"ns/element\",\"gbps\":%.1f,"
         "\"ratio\":%.2f,\"predicted\":%.3f}\n",
-        name.c_str(), name_.c_str(), backend_.cpu().threads,
-        median / n * 1e9 * backend_.cpu().threads, static_cast<double>(moved) / median * 1e-9,
-        Median(ratios), dry.work().seconds / n * 1e9 * backend_.cpu().threads);
+        name.c_str(), name_.c_str(), device_.cpu().threads,
+        median / n * 1e9 * device_.cpu().threads, static_cast<double>(moved) / median * 1e-9,
+        Median(ratios), dry.work().seconds / n * 1e9 * device_.cpu().threads);
     std::fflush(stdout);
   }
 
@@ -81,28 +83,29 @@ class Report {
   double CopySeconds() {
     const int64_t piece = std::max<int64_t>(arrays_->elements / 64, 1 << 14);
     const double before = Wall();
-    backend_.cpu().pool->ParallelFor(arrays_->elements / piece, true, [&](int64_t i, int) {
+    device_.cpu().pool->ParallelFor(arrays_->elements / piece, true, [&](int64_t i, int) {
       std::memcpy(arrays_->out.data() + i * piece, arrays_->a.data() + i * piece,
                   static_cast<size_t>(piece) * sizeof(float));
     });
     return Wall() - before;
   }
 
-  CpuBackend& backend_;
+  CpuDevice& device_;
   const double budget_;
   std::string name_;
   std::unique_ptr<Arrays> arrays_;
 };
 
-void Elementwise(Report& report, CpuBackend& backend) {
+void Elementwise(Report& report, CpuDevice& device) {
   Arrays& x = report.arrays();
   const int64_t n = x.elements;
   const Shape rows{n / 64, 64};
   const View a = report.Of(x.a, rows), b = report.Of(x.b, rows), out = report.Of(x.out, rows);
   const auto run = [&](const std::string& name, ElementOp op, const ElementwiseProblem& p,
                        int64_t moved, bool derivative = false) {
-    report.Case(name, moved, [&backend, op, p, derivative](Stream& stream) {
-      return backend.Elementwise(stream, {.op = op, .derivative = derivative, .problems = {&p, 1}});
+    report.Case(name, moved, [&device, op, p, derivative](Stream& stream) {
+      return device.Run(stream,
+                        ElementwiseArgs{.op = op, .derivative = derivative, .problems = {p}});
     });
   };
   View row = b, column = b, turned = a;
@@ -125,7 +128,7 @@ void Elementwise(Report& report, CpuBackend& backend) {
   run("gelu derivative", ElementOp::kGelu, {a, b, {}, out}, 12 * n, /*derivative=*/true);
 }
 
-void Along(Report& report, CpuBackend& backend) {
+void Along(Report& report, CpuDevice& device) {
   Arrays& x = report.arrays();
   const int64_t n = x.elements;
   const Shape shape{n / 65536 > 0 ? n / 65536 : 1, 1024, 64};
@@ -141,12 +144,12 @@ void Along(Report& report, CpuBackend& backend) {
                                                     {"argmax", ReduceOp::kArgMax}};
     for (const auto& [op_name, op] : ops) {
       report.Case(op_name + name, 4 * n, [&, op = op](Stream& stream) {
-        return backend.Reduce(stream, {.op = op, .axis = axis, .problems = {&reduced, 1}});
+        return device.Run(stream, ReduceArgs{.op = op, .axis = axis, .problems = {reduced}});
       });
     }
     const SoftmaxProblem softmax = {a, out};
     report.Case("softmax" + name, 8 * n, [&](Stream& stream) {
-      return backend.Softmax(stream, {.axis = axis, .problems = {&softmax, 1}});
+      return device.Run(stream, SoftmaxArgs{.axis = axis, .problems = {softmax}});
     });
     const CumulativeProblem cumulative = {a, out, {}};
     const std::pair<const char*, CumulativeOp> walks[] = {
@@ -154,37 +157,37 @@ void Along(Report& report, CpuBackend& backend) {
         {"cumulative log sum exp", CumulativeOp::kLogSumExp}};
     for (const auto& [op_name, op] : walks) {
       report.Case(op_name + name, 8 * n, [&, op = op](Stream& stream) {
-        return backend.Cumulative(stream, {.op = op, .axis = axis, .problems = {&cumulative, 1}});
+        return device.Run(stream, CumulativeArgs{.op = op, .axis = axis, .problems = {cumulative}});
       });
     }
   }
   Floats rstd(static_cast<size_t>(n / 64));
   const LayerNormProblem norm = {a, out, report.Of(rstd, {shape[0], shape[1], 1})};
   report.Case("layer norm 64", 8 * n, [&](Stream& stream) {
-    return backend.LayerNorm(stream, {.problems = {&norm, 1}});
+    return device.Run(stream, LayerNormArgs{.problems = {norm}});
   });
   for (int64_t width : {4, 64}) {
     const std::vector<RowRange> ranges = Windows(shape[1], width);
     const PoolProblem pool = {
         a, report.Of(x.out, {shape[0], static_cast<int64_t>(ranges.size()), 64}), {}, ranges};
     report.Case("pool mean " + std::to_string(width), 4 * n, [&](Stream& stream) {
-      return backend.Pool(stream, {.op = PoolOp::kMean, .problems = {&pool, 1}});
+      return device.Run(stream, PoolArgs{.op = PoolOp::kMean, .problems = {pool}});
     });
   }
 }
 
 int Main(bool quick, const std::string& isa) {
   for (int threads : {1, 2}) {
-    auto made = NewCpuBackend({.threads = threads, .isa = isa});
+    auto made = NewCpuDevice({.threads = threads, .isa = isa});
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", std::string(made.status().message()).c_str());
       return 1;
     }
-    CpuBackend& backend = static_cast<CpuBackend&>(**made);
+    CpuDevice& device = static_cast<CpuDevice&>(**made);
     for (bool big : {false, true}) {
-      Report report(backend, quick ? 0.05 : 0.5, big);
-      Elementwise(report, backend);
-      Along(report, backend);
+      Report report(device, quick ? 0.05 : 0.5, big);
+      Elementwise(report, device);
+      Along(report, device);
     }
   }
   return 0;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/cpu.h"
 #include "tests/bench/attend_problem.h"
 #include "tests/bench/attend_sampler.h"
 
@@ -30,7 +31,7 @@ struct Case {
     for (const auto& p : problems) sum += (backward ? 2.5 : 1.0) * p->flops();
     return sum;
   }
-  void Run(CpuBackend& backend, Stream& stream) const {
+  void Run(CpuDevice& device, Stream& stream) const {
     std::vector<AttendProblem> forward;
     std::vector<AttendGradProblem> gradients;
     for (const auto& p : problems) {
@@ -38,11 +39,11 @@ struct Case {
       gradients.push_back(p->Backward());
     }
     const AttendParams& params = problems[0]->params();
-    const absl::Status status =
-        backward ? backend.AttendGrad(stream, {.params = params, .problems = gradients})
-                 : backend.Attend(stream, {.params = params, .problems = forward});
+    const DeviceStatus status =
+        backward ? device.Run(stream, AttendGradArgs{.params = params, .problems = gradients})
+                 : device.Run(stream, AttendArgs{.params = params, .problems = forward});
     if (status.ok()) return;
-    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    std::fprintf(stderr, "%s\n", std::string(status.text()).c_str());
     std::exit(1);
   }
 };
@@ -182,13 +183,13 @@ std::vector<Group> Groups(bool quick, const std::string& isa) {
 }
 
 // `isa` ends the names.
-void Measure(CpuBackend& backend, const std::string& isa, const std::vector<Case>& cases,
+void Measure(CpuDevice& device, const std::string& isa, const std::vector<Case>& cases,
              double budget) {
   BufferPool pool;
-  Stream stream(backend, &pool);
+  Stream stream(device, &pool);
   std::vector<Sampler> samplers;
   for (const Case& c : cases) {
-    samplers.emplace_back(backend, [&backend, &stream, &c] { c.Run(backend, stream); });
+    samplers.emplace_back(device, [&device, &stream, &c] { c.Run(device, stream); });
   }
   const double start = Wall();
   do {
@@ -199,8 +200,8 @@ void Measure(CpuBackend& backend, const std::string& isa, const std::vector<Case
   double reference = 0;
   for (size_t n = 0; n < cases.size(); ++n) {
     const Case& c = cases[n];
-    Stream dry(backend, nullptr);
-    c.Run(backend, dry);
+    Stream dry(device, nullptr);
+    c.Run(device, dry);
     const Measured m = samplers[n].Result();
     const double share = c.flops() * m.share;
     if (c.is_reference) reference = share;
@@ -210,7 +211,7 @@ void Measure(CpuBackend& backend, const std::string& isa, const std::vector<Case
         "{\"case\":\"%s%s "
         "T%d\",\"value\":%.3f,\"unit\":\"ms\",\"ratio\":%.3f,%s\"share\":%.3f,\"busy\":%.3f,"
         "\"peak\":%.1f,\"predicted\":%.3f,\"clean\":%s}\n",
-        c.name.c_str(), isa.c_str(), backend.cpu().threads, m.seconds * 1e3,
+        c.name.c_str(), isa.c_str(), device.cpu().threads, m.seconds * 1e3,
         against ? reference / share : share, goal.c_str(), share, c.flops() * m.busy, m.peak / 1e9,
         dry.work().seconds * 1e3, m.clean ? "true" : "false");
   }
@@ -220,15 +221,15 @@ void Measure(CpuBackend& backend, const std::string& isa, const std::vector<Case
 int Main(bool quick, const std::string& isa, int only_threads, const std::string& only) {
   for (int threads : {1, 2}) {
     if (only_threads != 0 && only_threads != threads) continue;
-    auto made = NewCpuBackend({.threads = threads, .isa = isa});
+    auto made = NewCpuDevice({.threads = threads, .isa = isa});
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", std::string(made.status().message()).c_str());
       return 1;
     }
-    CpuBackend& backend = static_cast<CpuBackend&>(**made);
+    CpuDevice& device = static_cast<CpuDevice&>(**made);
     for (const Group& group : Groups(quick, isa)) {
       if (group.name.find(only) == std::string::npos) continue;
-      Measure(backend, isa.empty() ? "" : " " + isa, group.cases(), quick ? 0.2 : 1.0);
+      Measure(device, isa.empty() ? "" : " " + isa, group.cases(), quick ? 0.2 : 1.0);
     }
   }
   return 0;

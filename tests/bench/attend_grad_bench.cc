@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/cpu.h"
 #include "tests/bench/attend_problem.h"
 #include "tests/bench/attend_sampler.h"
 
@@ -30,15 +31,15 @@ struct Case {
   std::string goal = "";
 };
 
-void Check(const absl::Status& status) {
+void Check(const DeviceStatus& status) {
   if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "%s\n", std::string(status.text()).c_str());
   std::exit(1);
 }
 
-std::unique_ptr<Backend> Cpu(const Options& options, int threads) {
-  auto made = NewCpuBackend({.threads = threads, .isa = options.isa});
-  Check(made.status());
+std::unique_ptr<Device> Cpu(const Options& options, int threads) {
+  auto made = NewCpuDevice({.threads = threads, .isa = options.isa});
+  if (!made.ok()) Check({DeviceStatus::Code::kFailed, made.status().ToString()});
   return *std::move(made);
 }
 
@@ -47,15 +48,15 @@ BenchSizes WithGradients(BenchSizes sizes) {
   return sizes;
 }
 
-// The calls of a case on a backend.
+// The calls of a case on a device.
 class Bench {
  public:
-  Bench(Backend& backend, const Case& c)
-      : backend_(backend),
+  Bench(Device& device, const Case& c)
+      : device_(device),
         bench_(WithGradients(c.sizes)),
         problem_(bench_.Backward()),
         rows_(problem_.forward.rows.begin(), problem_.forward.rows.end()),
-        stream_(backend, &pool_) {
+        stream_(device, &pool_) {
     rows_[0].gathers = c.sizes.pattern != nullptr && !c.sizes.pattern->key_rows.empty();
     problem_.forward.rows = rows_;
     if (c.bias_gradient) {
@@ -63,23 +64,23 @@ class Bench {
       dbias_.resize(static_cast<size_t>(shape.size()));
       problem_.dterms.bias = DenseView(dbias_.data(), DType::kF32, shape);
     }
-    const AttendArgs forward = {.params = bench_.params(), .problems = {&problem_.forward, 1}};
-    Check(backend_.Attend(stream_, forward));
+    const AttendArgs forward = {.params = bench_.params(), .problems = {problem_.forward}};
+    Check(device_.Run(stream_, forward));
   }
   void Call() { CallOn(stream_); }
   double flops() const { return 2.5 * bench_.flops(); }
   double predicted() {
-    Stream dry(backend_, nullptr);
+    Stream dry(device_, nullptr);
     CallOn(dry);
     return dry.work().seconds;
   }
 
  private:
   void CallOn(Stream& stream) {
-    Check(backend_.AttendGrad(stream, {.params = bench_.params(), .problems = {&problem_, 1}}));
+    Check(device_.Run(stream, AttendGradArgs{.params = bench_.params(), .problems = {problem_}}));
   }
 
-  Backend& backend_;
+  Device& device_;
   const BenchProblem bench_;
   AttendGradProblem problem_;
   std::vector<AttendRow> rows_;
@@ -88,11 +89,11 @@ class Bench {
   Stream stream_;
 };
 
-void Run(CpuBackend& backend, const Options& options, const Case& c) {
-  const std::string name = "backward " + c.name + " T" + std::to_string(backend.cpu().threads);
+void Run(CpuDevice& device, const Options& options, const Case& c) {
+  const std::string name = "backward " + c.name + " T" + std::to_string(device.cpu().threads);
   if (name.find(options.only) == std::string::npos) return;
-  Bench bench(backend, c);
-  Sampler sampler(backend, [&] { bench.Call(); });
+  Bench bench(device, c);
+  Sampler sampler(device, [&] { bench.Call(); });
   const double start = Wall();
   do {
     sampler.Add();
@@ -162,7 +163,7 @@ std::vector<Case> Cases(bool quick) {
 }
 
 // One head shared by two threads, and 16-bit tensors beside float32.
-void Comparisons(const Options& options, Backend& one, Backend& two) {
+void Comparisons(const Options& options, Device& one, Device& two) {
   const BenchSizes head = {.H = 1, .Hkv = 1, .Nq = 4096, .Nk = 4096, .D = 64};
   const std::string shared = "backward one head N4096 D64: one thread / two threads";
   if (shared.find(options.only) != std::string::npos) {
@@ -182,9 +183,9 @@ void Comparisons(const Options& options, Backend& one, Backend& two) {
 
 void Main(const Options& options) {
   const std::vector<Case> cases = Cases(options.quick);
-  const std::unique_ptr<Backend> one = Cpu(options, 1), two = Cpu(options, 2);
-  for (Backend* backend : {one.get(), two.get()}) {
-    for (const Case& c : cases) Run(static_cast<CpuBackend&>(*backend), options, c);
+  const std::unique_ptr<Device> one = Cpu(options, 1), two = Cpu(options, 2);
+  for (Device* device : {one.get(), two.get()}) {
+    for (const Case& c : cases) Run(static_cast<CpuDevice&>(*device), options, c);
   }
   Comparisons(options, *one, *two);
 }

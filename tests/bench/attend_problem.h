@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/ops/pattern.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/pattern/pattern.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/peak.h"
 #include "tests/bench/measure.h"
 
@@ -30,8 +30,8 @@ struct Measured {
 // another) all samples count, and the line says so.
 class Sampler {
  public:
-  Sampler(CpuBackend& backend, std::function<void()> call)
-      : cpu_(backend.cpu()), call_(std::move(call)) {
+  Sampler(CpuDevice& device, std::function<void()> call)
+      : cpu_(device.cpu()), call_(std::move(call)) {
     call_();
   }
 

@@ -1,4 +1,4 @@
-// Seconds of single calls of the CPU backend, one answer for each line that is read, so that a peer
+// Seconds of single calls of the CPU device, one answer for each line that is read, so that a peer
 // in another process can take turns. A line is `threads case sizes`:
 //
 //   2 forward N D causal f32|bf16     B 1, H 8; causal 0 or 1
@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "kernels/cpu/cpu.h"
 #include "tests/bench/attend_problem.h"
 #include "tests/bench/attend_sampler.h"
 #include "tests/bench/measure.h"
@@ -17,7 +18,7 @@
 namespace attnd {
 namespace {
 
-using Call = std::function<absl::Status(Backend&, Stream&)>;
+using Call = std::function<DeviceStatus(Device&, Stream&)>;
 
 Floats Numbers(int64_t count) {
   std::mt19937 random(1);
@@ -37,22 +38,22 @@ Call Attention(std::istream& sizes, bool backward) {
   if (causal) s.pattern = BandPattern(N, PatternBuilder::kUnbounded, 0);
   auto bench = std::make_shared<BenchProblem>(s);
   if (!backward) {
-    return [bench](Backend& backend, Stream& stream) {
+    return [bench](Device& device, Stream& stream) {
       const AttendProblem p = bench->Forward();
-      return backend.Attend(stream, {.params = bench->params(), .problems = {&p, 1}});
+      return device.Run(stream, AttendArgs{.params = bench->params(), .problems = {p}});
     };
   }
   // The gradient needs what a forward wrote.
   auto ready = std::make_shared<bool>(false);
-  return [bench, ready](Backend& backend, Stream& stream) {
+  return [bench, ready](Device& device, Stream& stream) {
     const AttendGradProblem p = bench->Backward();
     if (!*ready) {
       *ready = true;
-      const absl::Status status =
-          backend.Attend(stream, {.params = bench->params(), .problems = {&p.forward, 1}});
+      const DeviceStatus status =
+          device.Run(stream, AttendArgs{.params = bench->params(), .problems = {p.forward}});
       if (!status.ok()) return status;
     }
-    return backend.AttendGrad(stream, {.params = bench->params(), .problems = {&p, 1}});
+    return device.Run(stream, AttendGradArgs{.params = bench->params(), .problems = {p}});
   };
 }
 
@@ -64,11 +65,11 @@ Call Product(std::istream& sizes) {
   };
   auto arrays = std::make_shared<Arrays>();
   *arrays = {Numbers(batch * M * K), Numbers(batch * K * N), Numbers(batch * M * N)};
-  return [=](Backend& backend, Stream& stream) {
+  return [=](Device& device, Stream& stream) {
     const MatMulProblem p = {.a = DenseView(arrays->a.data(), DType::kF32, Shape{batch, M, K}),
                              .b = DenseView(arrays->b.data(), DType::kF32, Shape{batch, K, N}),
                              .out = DenseView(arrays->out.data(), DType::kF32, Shape{batch, M, N})};
-    return backend.MatMul(stream, {.problems = {&p, 1}});
+    return device.Run(stream, MatMulArgs{.problems = {p}});
   };
 }
 
@@ -77,10 +78,10 @@ Call Transform(std::istream& sizes) {
   sizes >> N >> M;
   auto x = std::make_shared<Floats>(Numbers(N * M));
   auto out = std::make_shared<Floats>(Numbers(N * M));
-  return [=](Backend& backend, Stream& stream) {
+  return [=](Device& device, Stream& stream) {
     const FftProblem p = {DenseView(x->data(), DType::kF32, Shape{1, 1, N, M}),
                           DenseView(out->data(), DType::kF32, Shape{1, 1, N, M})};
-    return backend.RealFft2(stream, {.problems = {&p, 1}});
+    return device.Run(stream, FftArgs{.problems = {p}});
   };
 }
 
@@ -88,16 +89,18 @@ Call Make(const std::string& what, std::istream& sizes) {
   if (what == "forward" || what == "backward") return Attention(sizes, what == "backward");
   if (what == "matmul") return Product(sizes);
   if (what == "fft") return Transform(sizes);
-  return [what](Backend&, Stream&) { return absl::InvalidArgumentError("no case " + what); };
+  return [what](Device&, Stream&) {
+    return DeviceStatus(DeviceStatus::Code::kFailed, "no case " + what);
+  };
 }
 
-double Seconds(const Call& call, Backend& backend, Stream& stream) {
+double Seconds(const Call& call, Device& device, Stream& stream) {
   const double start = Wall();
   int calls = 0;
   do {
-    const absl::Status status = call(backend, stream);
+    const DeviceStatus status = call(device, stream);
     if (!status.ok()) {
-      std::cerr << status.message() << "\n";
+      std::cerr << status.text() << "\n";
       std::exit(1);
     }
     ++calls;
@@ -106,7 +109,7 @@ double Seconds(const Call& call, Backend& backend, Stream& stream) {
 }
 
 int Main() {
-  std::map<int, std::unique_ptr<Backend>> backends;
+  std::map<int, std::unique_ptr<Device>> devices;
   BufferPool pool;
   std::string line, last;
   Call call;
@@ -115,15 +118,15 @@ int Main() {
     int threads = 1;
     std::string what;
     words >> threads >> what;
-    std::unique_ptr<Backend>& backend = backends[threads];
-    if (backend == nullptr) backend = *NewCpuBackend({.threads = threads});
-    Stream stream(*backend, &pool);
+    std::unique_ptr<Device>& device = devices[threads];
+    if (device == nullptr) device = *NewCpuDevice({.threads = threads});
+    Stream stream(*device, &pool);
     if (line != last) {
       call = Make(what, words);
-      Seconds(call, *backend, stream);
+      Seconds(call, *device, stream);
       last = line;
     }
-    std::cout << Seconds(call, *backend, stream) << std::endl;
+    std::cout << Seconds(call, *device, stream) << std::endl;
   }
   return 0;
 }

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/peak.h"
 #include "tests/bench/measure.h"
 
@@ -79,10 +80,10 @@ class Bench {
   }
   bool streams() const { return case_.M == 1 || case_.N == 1; }
 
-  void Call(CpuBackend& backend, Stream& stream) {
-    const absl::Status status = backend.MatMul(stream, {.problems = {&problem_, 1}});
+  void Call(CpuDevice& device, Stream& stream) {
+    const DeviceStatus status = device.Run(stream, MatMulArgs{.problems = {problem_}});
     if (status.ok()) return;
-    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    std::fprintf(stderr, "%s\n", std::string(status.text()).c_str());
     std::exit(1);
   }
 
@@ -99,20 +100,20 @@ class Bench {
 };
 
 // Calls take turns with the peak's loop, each for about as long as the other.
-void Measure(CpuBackend& backend, const Case& c, double budget) {
-  const Cpu& cpu = backend.cpu();
+void Measure(CpuDevice& device, const Case& c, double budget) {
+  const Cpu& cpu = device.cpu();
   Bench bench(c);
   BufferPool pool;
-  Stream stream(backend, &pool), dry(backend, nullptr);
-  bench.Call(backend, dry);
-  bench.Call(backend, stream);
+  Stream stream(device, &pool), dry(device, nullptr);
+  bench.Call(device, dry);
+  bench.Call(device, stream);
   std::vector<double> seconds, shares, peaks;
   const double begin = Wall();
   while (seconds.size() < 7 || Wall() - begin < budget) {
     const double start = Wall(), process = ProcessSeconds();
     int calls = 0;
     do {
-      bench.Call(backend, stream);
+      bench.Call(device, stream);
       ++calls;
     } while (Wall() - start < 5e-3);
     seconds.push_back((Wall() - start) / calls);
@@ -135,7 +136,7 @@ void Measure(CpuBackend& backend, const Case& c, double budget) {
 
 int Main(bool quick, const std::string& isa, const std::vector<std::string>& wanted) {
   for (int threads : {1, 2}) {
-    auto made = NewCpuBackend({.threads = threads, .isa = isa});
+    auto made = NewCpuDevice({.threads = threads, .isa = isa});
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", std::string(made.status().message()).c_str());
       return 1;
@@ -145,7 +146,7 @@ int Main(bool quick, const std::string& isa, const std::vector<std::string>& wan
         return std::string(c.name).find(part) != std::string::npos;
       });
       if (wanted.empty() || asked) {
-        Measure(static_cast<CpuBackend&>(**made), c, quick ? 0.1 : 0.5);
+        Measure(static_cast<CpuDevice&>(**made), c, quick ? 0.1 : 0.5);
       }
     }
   }

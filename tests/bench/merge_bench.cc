@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_device.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {
@@ -32,17 +33,15 @@ class Bench {
     grad_ = {problem_, Rows(dtype), Numbers(), dparts_};
   }
 
-  void Run(CpuBackend& backend, const std::string& name) {
+  void Run(CpuDevice& device, const std::string& name) {
     BufferPool pool;
-    Stream stream(backend, &pool);
+    Stream stream(device, &pool);
     const double row = static_cast<double>(N_ * Dv_ * SizeOf(dtype_));
     const double P = static_cast<double>(parts_.size());
-    Report(backend, name + " forward", (P + 1) * row, [&] {
-      (void)backend.Merge(stream, {.problems = {&problem_, 1}}).ok();
-    });
-    Report(backend, name + " backward", (2 * P + 2) * row, [&] {
-      (void)backend.MergeGrad(stream, {.problems = {&grad_, 1}}).ok();
-    });
+    Report(device, name + " forward", (P + 1) * row,
+           [&] { (void)device.Run(stream, MergeArgs{.problems = {problem_}}).ok(); });
+    Report(device, name + " backward", (2 * P + 2) * row,
+           [&] { (void)device.Run(stream, MergeGradArgs{.problems = {grad_}}).ok(); });
   }
 
  private:
@@ -54,13 +53,13 @@ class Bench {
   View Numbers() { return Take(DType::kF32, {1, 1, N_}); }
 
   // In turns with a copy that moves as many bytes.
-  void Report(CpuBackend& backend, const std::string& name, double bytes,
+  void Report(CpuDevice& device, const std::string& name, double bytes,
               const std::function<void()>& call) {
-    const int threads = backend.cpu().threads;
+    const int threads = device.cpu().threads;
     const auto share = static_cast<size_t>(bytes / 2 / threads);
     std::vector<std::byte> from(share * threads), to(share * threads);
     const auto copy = [&] {
-      backend.cpu().pool->ParallelFor(threads, true, [&](int64_t i, int) {
+      device.cpu().pool->ParallelFor(threads, true, [&](int64_t i, int) {
         std::memcpy(to.data() + i * share, from.data() + i * share, share);
       });
     };
@@ -87,14 +86,14 @@ class Bench {
 
 int Main() {
   for (int threads : {1, 2}) {
-    auto made = NewCpuBackend({.threads = threads});
+    auto made = NewCpuDevice({.threads = threads});
     if (!made.ok()) return 1;
-    auto& backend = static_cast<CpuBackend&>(**made);
+    auto& device = static_cast<CpuDevice&>(**made);
     for (int64_t N : {int64_t{1} << 10, int64_t{1} << 17}) {
       const std::string rows = " N" + std::to_string(N);
-      Bench(2, N, 64, DType::kF32).Run(backend, "2 parts D64 f32" + rows);
-      Bench(3, N, 128, DType::kF32).Run(backend, "3 parts D128 f32" + rows);
-      Bench(2, N, 64, DType::kBF16).Run(backend, "2 parts D64 bf16" + rows);
+      Bench(2, N, 64, DType::kF32).Run(device, "2 parts D64 f32" + rows);
+      Bench(3, N, 128, DType::kF32).Run(device, "3 parts D128 f32" + rows);
+      Bench(2, N, 64, DType::kBF16).Run(device, "2 parts D64 bf16" + rows);
     }
   }
   return 0;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops/pattern_parts.h"
+#include "kernels/pattern/shapes/shapes.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {

@@ -11,9 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/core/random.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/peak.h"
-#include "kernels/ops/random.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {
@@ -43,26 +44,26 @@ Floats Normals(int64_t count) {
 
 class Report {
  public:
-  Report(CpuBackend& backend, std::string prefix) : backend_(backend), prefix_(std::move(prefix)) {}
+  Report(CpuDevice& device, std::string prefix) : device_(device), prefix_(std::move(prefix)) {}
 
   // `bytes` 0: no bound is told. per: what the value counts (0: a whole call in ms).
   void Case(const std::string& name, double bytes, double per,
-            const std::function<absl::Status(Stream&)>& call) {
+            const std::function<DeviceStatus(Stream&)>& call) {
     if (!name.starts_with(prefix_)) return;
     BufferPool pool(int64_t{4} << 30);
-    Stream stream(backend_, &pool), dry(backend_, nullptr);
+    Stream stream(device_, &pool), dry(device_, nullptr);
     const auto checked = [&](Stream& s) {
-      const absl::Status status = call(s);
-      if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+      const DeviceStatus status = call(s);
+      if (!status.ok()) std::fprintf(stderr, "%s\n", status.text().c_str());
     };
     checked(dry);
-    const double seconds = MedianSeconds(backend_.cpu().threads, [&] { checked(stream); });
+    const double seconds = MedianSeconds(device_.cpu().threads, [&] { checked(stream); });
     const double unit = per == 0 ? 1e3 : 1e9 / per;
     std::printf(
         "{\"case\":\"%s T%d\",\"value\":%.3f,\"unit\":\"%s\",\"ratio\":%.3f,"
         "\"predicted\":%.3f}\n",
-        name.c_str(), backend_.cpu().threads, seconds * unit, per == 0 ? "ms" : "ns",
-        bytes / seconds / backend_.info().bytes_per_second, dry.work().seconds * unit);
+        name.c_str(), device_.cpu().threads, seconds * unit, per == 0 ? "ms" : "ns",
+        bytes / seconds / device_.info().bytes_per_second, dry.work().seconds * unit);
     std::fflush(stdout);
   }
 
@@ -71,9 +72,7 @@ class Report {
     const FftProblem p = {DenseView(x.data(), DType::kF32, {N, M}),
                           DenseView(out.data(), DType::kF32, {N, M})};
     Case("fft N" + std::to_string(N) + " M" + std::to_string(M), 8.0 * static_cast<double>(N * M),
-         0, [&](Stream& s) {
-           return backend_.RealFft2(s, {.problems = {&p, 1}});
-         });
+         0, [&](Stream& s) { return device_.Run(s, FftArgs{.problems = {p}}); });
   }
 
   // 8 heads; a random permutation of the rows.
@@ -94,13 +93,11 @@ class Report {
     const std::string shape = " N" + std::to_string(N) + " D" + std::to_string(D) + " H8";
     const double bytes = 8.0 * static_cast<double>(x.size()), rows = static_cast<double>(H * N);
     const GatherRowsProblem gather = {of_x, of_index, of_out};
-    Case("gather" + shape, bytes, rows, [&](Stream& s) {
-      return backend_.GatherRows(s, {.problems = {&gather, 1}});
-    });
+    Case("gather" + shape, bytes, rows,
+         [&](Stream& s) { return device_.Run(s, GatherRowsArgs{.problems = {gather}}); });
     const ScatterRowsProblem scatter = {of_x, of_index, of_out};
-    Case("scatter" + shape, bytes, rows, [&](Stream& s) {
-      return backend_.ScatterRows(s, {.problems = {&scatter, 1}});
-    });
+    Case("scatter" + shape, bytes, rows,
+         [&](Stream& s) { return device_.Run(s, ScatterRowsArgs{.problems = {scatter}}); });
   }
 
   void Sort(int64_t rows, int64_t N, int64_t M) {
@@ -111,12 +108,12 @@ class Report {
     Case((M == N ? "sort N" : "top_k N") + std::to_string(N) + " M" + std::to_string(M) + " rows" +
              std::to_string(rows),
          0, static_cast<double>(rows * N), [&](Stream& s) {
-           return backend_.Sort(s, {.descending = M != N, .problems = {&p, 1}});
+           return device_.Run(s, SortArgs{.descending = M != N, .problems = {p}});
          });
   }
 
  private:
-  CpuBackend& backend_;
+  CpuDevice& device_;
   const std::string prefix_;
 };
 
@@ -138,12 +135,12 @@ void Draws(const std::string& prefix) {
 int Main(const std::string& isa, const std::string& prefix) {
   Draws(prefix);
   for (int threads : {1, 2}) {
-    auto made = NewCpuBackend({.threads = threads, .isa = isa});
+    auto made = NewCpuDevice({.threads = threads, .isa = isa});
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", std::string(made.status().message()).c_str());
       return 1;
     }
-    Report report(static_cast<CpuBackend&>(**made), prefix);
+    Report report(static_cast<CpuDevice&>(**made), prefix);
     for (int64_t N : {512, 1024, 4096, 4095, 4093, 16384, 65536}) report.Fft(N, 768);
     report.Fft(4096, 1024);
     for (int64_t D : {1, 16, 64, 128}) report.Rows(4096, D);

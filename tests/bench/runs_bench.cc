@@ -13,7 +13,8 @@
 #include <thread>
 
 #include "kernels/core/run_control.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
+#include "tests/engine/cpu_engine.h"
 
 namespace attnd {
 namespace {
@@ -48,7 +49,7 @@ struct Request {
 absl::Status Run(Engine& engine, const Request& request, RunControl* control) {
   auto plan = engine.MakePlan(request.call);
   if (!plan.ok()) return plan.status();
-  Stream stream(engine.backend(), &engine.pool(), control);
+  Stream stream(engine.device(), &engine.device().memory(), control);
   const Problem problem{*plan, request.call.tensors};
   return engine.Execute(stream, {&problem, 1}).status();
 }
@@ -123,7 +124,7 @@ void Small(Engine& engine, const char* name) {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     const auto begin = Clock::now();
     RunControl control(0, (*plan)->seconds);
-    Stream stream(engine.backend(), &engine.pool(), &control);
+    Stream stream(engine.device(), &engine.device().memory(), &control);
     if (!engine.Execute(stream, {&problem, 1}).ok()) std::abort();
     took.push_back(1e3 * SecondsSince(begin));
   }
@@ -155,12 +156,12 @@ void Beside(Engine& engine) {
 
 int Main(int argc, char** argv) {
   const std::string what = argc == 2 ? argv[1] : "";
-  auto engine = Engine::Create({.cpu = {.threads = kThreads, .isa = ""}});
-  if (!engine.ok() || (what != "cancel" && what != "beside")) {
+  const auto engine = CpuEngine({.threads = kThreads});
+  if (what != "cancel" && what != "beside") {
     std::fprintf(stderr, "usage: runs_bench cancel|beside\n");
     return 2;
   }
-  what == "cancel" ? Cancel(**engine) : Beside(**engine);
+  what == "cancel" ? Cancel(*engine) : Beside(*engine);
   return 0;
 }
 

@@ -16,7 +16,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/device/device.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {
@@ -61,7 +62,7 @@ struct Figures {
 // q, k, v, dout and all results, filled with a cheap wave.
 class Bench {
  public:
-  Bench(Backend* backend, const Setting& setting) : backend_(backend), setting_(setting) {
+  Bench(Device* device, const Setting& setting) : device_(device), setting_(setting) {
     const int64_t N = setting.N, H = setting.H;
     const Shape shape = {1, H, N, kD};
     const auto make = [&](const Shape& s, double phase) {
@@ -98,7 +99,7 @@ class Bench {
   void AddSamples() {
     double total = 0;
     while (total < 0.02) {
-      Stream stream(*backend_, &pool_);
+      Stream stream(*device_, &pool_);
       const double start = Now(setting_.threads);
       Run(stream);
       samples_.push_back(Now(setting_.threads) - start);
@@ -108,7 +109,7 @@ class Bench {
   }
 
   Figures Measured() {
-    Stream dry(*backend_, nullptr);
+    Stream dry(*device_, nullptr);
     Run(dry);
     std::nth_element(samples_.begin(), samples_.begin() + samples_.size() / 2, samples_.end());
     return {.seconds = samples_[samples_.size() / 2],
@@ -128,17 +129,17 @@ class Bench {
 
   void Run(Stream& stream) {
     const ScanParams params = ParamsOf(setting_);
-    const absl::Status status =
+    const DeviceStatus status =
         setting_.backward
-            ? backend_->ScanGrad(stream, {.params = params, .problems = {&grad_, 1}})
-            : backend_->Scan(stream, {.params = params, .problems = {&grad_.forward, 1}});
+            ? device_->Run(stream, ScanGradArgs{.params = params, .problems = {grad_}})
+            : device_->Run(stream, ScanArgs{.params = params, .problems = {grad_.forward}});
     if (!status.ok()) {
-      std::fprintf(stderr, "scan_bench: %s\n", status.ToString().c_str());
+      std::fprintf(stderr, "scan_bench: %s\n", status.text().c_str());
       std::exit(1);
     }
   }
 
-  Backend* const backend_;
+  Device* const device_;
   const Setting setting_;
   BufferPool pool_;  // as in the server, so that large tensors lie in huge pages
   std::vector<std::shared_ptr<Buffer>> storage_;
@@ -159,11 +160,11 @@ std::string Goal(const char* text) {
 }
 
 // One line of time, one of work rate, one of prediction; returns ns per token and head.
-double Report(Backend* backend, const Setting& s, const char* goal, const Figures& f) {
+double Report(Device* device, const Setting& s, const char* goal, const Figures& f) {
   const std::string name = absl::StrCat(NameOf(s), " N", s.N, " H", s.H, " ", s.threads,
                                         s.threads == 1 ? " thread" : " threads");
   const double nanoseconds = f.seconds * 1e9 / static_cast<double>(s.N * s.H);
-  const double peak = backend->info().peak_flops;
+  const double peak = device->info().peak_flops;
   Print(name, nanoseconds, "ns/token/head", Goal(goal));
   Print(absl::StrCat(name, ", rate"), f.flops / f.seconds * 1e-9, "GFLOP/s",
         absl::StrCat(", \"peak\": ", peak * 1e-9, ", \"ratio\": ", f.flops / f.seconds / peak));
@@ -173,7 +174,7 @@ double Report(Backend* backend, const Setting& s, const char* goal, const Figure
 
 // A family over N: constant time per token, and memory that does not grow faster than N. All N take
 // turns, so that whoever shares the machine slows them alike.
-void Sweep(Backend* backend, const Setting& family, bool quick) {
+void Sweep(Device* device, const Setting& family, bool quick) {
   constexpr int kRounds = 9;
   std::vector<Setting> settings;
   std::vector<std::unique_ptr<Bench>> benches;
@@ -182,7 +183,7 @@ void Sweep(Backend* backend, const Setting& family, bool quick) {
     settings.push_back(family);
     settings.back().N = N;
     settings.back().H = family.threads;
-    benches.push_back(std::make_unique<Bench>(backend, settings.back()));
+    benches.push_back(std::make_unique<Bench>(device, settings.back()));
   }
   for (int round = 0; round < kRounds; ++round) {
     for (const auto& bench : benches) bench->AddSamples();
@@ -193,7 +194,7 @@ void Sweep(Backend* backend, const Setting& family, bool quick) {
     const bool is_goal = family.threads == 1 && settings[i].N >= 16384 && !family.backward;
     const char* goal = family.causal ? "<= 290" : "<= 200";
     const Figures figures = benches[i]->Measured();
-    nanoseconds.push_back(Report(backend, settings[i], is_goal ? goal : "", figures));
+    nanoseconds.push_back(Report(device, settings[i], is_goal ? goal : "", figures));
     workspaces.push_back(static_cast<double>(figures.workspace_bytes));
   }
   const std::string name = absl::StrCat(NameOf(family), " ", family.threads,
@@ -229,9 +230,9 @@ __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) voi
   }
 }
 
-void CompareDelta(Backend* backend) {
+void CompareDelta(Device* device) {
   const Setting setting = {.causal = true, .N = 4096, .rule = ScanRule::kDelta};
-  Bench bench(backend, setting);
+  Bench bench(device, setting);
   const ScanProblem& p = bench.problem();
   std::vector<float> S(kD * kD);
   std::vector<double> plain;
@@ -245,13 +246,13 @@ void CompareDelta(Backend* backend) {
   }
   const Figures figures = bench.Measured();
   const double tokens = static_cast<double>(setting.N);
-  Report(backend, setting, "", figures);
+  Report(device, setting, "", figures);
   Print("delta causal D64 N4096, plain loops", Median(plain) * 1e9 / tokens, "ns/token/head");
   Print("delta causal D64 N4096, plain loops/ours", Median(plain) / figures.seconds, "");
 }
 
 // One head on two threads against one, wall time, in turns.
-void CompareThreads(Backend* one, Backend* two, Setting setting) {
+void CompareThreads(Device* one, Device* two, Setting setting) {
   setting.N = 16384;
   setting.threads = 2;  // wall time for both
   Bench a(one, setting), b(two, setting);
@@ -264,7 +265,7 @@ void CompareThreads(Backend* one, Backend* two, Setting setting) {
 }
 
 int Main(bool quick) {
-  auto one = NewCpuBackend({.threads = 1}), two = NewCpuBackend({.threads = 2});
+  auto one = NewCpuDevice({.threads = 1}), two = NewCpuDevice({.threads = 2});
   if (one.ok() && two.ok()) {
     CompareDelta(one->get());
     for (const bool backward : {false, true}) {
@@ -279,14 +280,14 @@ int Main(bool quick) {
     }
   }
   for (int threads : {1, 2}) {
-    auto backend = NewCpuBackend({.threads = threads});
-    if (!backend.ok()) {
-      std::fprintf(stderr, "scan_bench: %s\n", backend.status().ToString().c_str());
+    auto device = NewCpuDevice({.threads = threads});
+    if (!device.ok()) {
+      std::fprintf(stderr, "scan_bench: %s\n", device.status().ToString().c_str());
       return 1;
     }
     for (bool causal : {false, true}) {
-      Sweep(backend->get(), {.causal = causal, .threads = threads}, quick);
-      Sweep(backend->get(), {.causal = causal, .threads = threads, .backward = true}, quick);
+      Sweep(device->get(), {.causal = causal, .threads = threads}, quick);
+      Sweep(device->get(), {.causal = causal, .threads = threads, .backward = true}, quick);
     }
   }
   return 0;

@@ -1,4 +1,4 @@
-#include "kernels/core/memory.h"
+#include "kernels/device/memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-"""The kernels library in process, through kernels/c_api.h. Nothing here knows a method."""
+"""The kernels library in process, through kernels/engine/c_api.h. Nothing here knows a method."""
 
 import ctypes
 import dataclasses

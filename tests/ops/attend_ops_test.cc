@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "kernels/ops/ops.h"
-#include "tests/ops/plain_backend.h"
-#include "tests/ops/test_array.h"
+#include "tests/plain/plain_device.h"
+#include "tests/plain/test_array.h"
 
 namespace attnd::testing {
 namespace {
@@ -84,7 +84,7 @@ class AttendOpsTest : public ::testing::Test {
 
   double Loss(const Formula& formula, const std::vector<Tensor>& inputs) {
     BufferPool pool;
-    Stream stream(backend_, &pool);
+    Stream stream(device_, &pool);
     Ops ops(stream, nullptr);
     const AttendOut out = formula(ops, inputs);
     EXPECT_TRUE(ops.status().ok()) << ops.status();
@@ -101,7 +101,7 @@ class AttendOpsTest : public ::testing::Test {
 
   std::vector<TestArray> Gradients(const Formula& formula, const std::vector<Tensor>& inputs) {
     BufferPool pool(0, /*poison=*/true);
-    Stream stream(backend_, &pool);
+    Stream stream(device_, &pool);
     Tape tape;
     Ops ops(stream, &tape);
     for (const Tensor& input : inputs) tape.Watch(input);
@@ -154,7 +154,7 @@ class AttendOpsTest : public ::testing::Test {
     }
   }
 
-  PlainBackend backend_;
+  PlainDevice device_;
 };
 
 const std::vector<size_t> kAll = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
@@ -221,11 +221,11 @@ TEST_F(AttendOpsTest, PartsEqualTheWhole) {
   }
   // One launch a part each way, one merge, and a sum for every input of the second and third part;
   // the sinks have one.
-  const BackendCalls before = backend_.calls();
+  const DeviceCalls before = device_.calls();
   Gradients(in_parts, x.tensors);
-  EXPECT_EQ(backend_.calls().attend - before.attend, 3);
-  EXPECT_EQ(backend_.calls().attend_grad - before.attend_grad, 3);
-  EXPECT_EQ(backend_.calls().other - before.other, 1 + 2 * 10);
+  EXPECT_EQ(device_.calls().attend - before.attend, 3);
+  EXPECT_EQ(device_.calls().attend_grad - before.attend_grad, 3);
+  EXPECT_EQ(device_.calls().other - before.other, 1 + 2 * 10);
 }
 
 TEST_F(AttendOpsTest, PartsOfHalfsAreSummedInFloat32) {
@@ -302,7 +302,7 @@ TEST_F(AttendOpsTest, HiddenNumbersAndEmptyRowsWithSinks) {
   const AttendRows rows =
       RowsOf(OneTile({0, 1, 2, 3, 4, 5}, [](int64_t i, int64_t j) { return i != 2 && j != 0; }));
   BufferPool pool;
-  Stream stream(backend_, &pool);
+  Stream stream(device_, &pool);
   Ops ops(stream, nullptr);
   AttendTensors terms{.bias = x.tensors[5], .sinks = x.tensors[7]};
   const AttendOut out = ops.Attend(x.tensors[0], x.tensors[1], x.tensors[2], {}, rows, terms);
@@ -319,7 +319,7 @@ TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
   const AttendRows rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
   const AttendParams params{.scale = 0.7};
   BufferPool pool(0, /*poison=*/true);
-  Stream stream(backend_, &pool);
+  Stream stream(device_, &pool);
   Tape tape;
   Ops ops(stream, &tape);
   const AttendTensors terms = TermsOf(x.tensors);
@@ -378,7 +378,7 @@ TEST_F(AttendOpsTest, BrokenContractsAreRefused) {
   };
   for (const auto& [words, change] : changes) {
     BufferPool pool;
-    Stream stream(backend_, &pool);
+    Stream stream(device_, &pool);
     Ops ops(stream, nullptr);
     AttendTensors terms;
     AttendParams params;
@@ -387,7 +387,7 @@ TEST_F(AttendOpsTest, BrokenContractsAreRefused) {
     EXPECT_EQ(ops.status().code(), absl::StatusCode::kInternal);
     EXPECT_NE(std::string(ops.status().message()).find(words), std::string::npos) << ops.status();
   }
-  EXPECT_EQ(backend_.launches(), 0);
+  EXPECT_EQ(device_.launches(), 0);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <cmath>
 
 #include "kernels/ops/ops.h"
-#include "tests/ops/plain_backend.h"
-#include "tests/ops/test_array.h"
+#include "tests/plain/plain_device.h"
+#include "tests/plain/test_array.h"
 
 namespace attnd::testing {
 namespace {
@@ -24,20 +24,20 @@ constexpr Size kSizes[] = {{1, 1, 1, 1, 1, 0},     {2, 3, 63, 5, 4, 3},   {1, 2,
 
 class DepthwiseConv : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuBackend& Backend(int threads = 2) { return CpuOf(GetParam(), threads); }
+  CpuDevice& Cpu(int threads = 2) { return CpuOf(GetParam(), threads); }
 };
 
 // The kernel's result, after a check against plain loops.
-std::vector<std::byte> Forward(CpuBackend& backend, const Size& s, DType dtype, Memory memory,
+std::vector<std::byte> Forward(CpuDevice& device, const Size& s, DType dtype, Memory memory,
                                bool flipped) {
   const TestArray x = TestArray::Random(1, dtype, {s.B, s.H, s.N, s.D}, memory);
   const TestArray weight = TestArray::Random(2, DType::kF32, {s.H, s.w});
   const TestArray out(dtype, {s.B, s.H, s.N, s.D}, memory);
   const DepthwiseConvProblem p = {x.view(), weight.view(), out.view()};
-  const DepthwiseConvArgs args = {.left = s.left, .flipped = flipped, .problems = {&p, 1}};
-  const int64_t before = backend.launches();
-  RunOn(backend, [&](Stream& stream) { return backend.DepthwiseConv(stream, args); });
-  EXPECT_EQ(backend.launches(), before + 1);
+  const DepthwiseConvArgs args = {.left = s.left, .flipped = flipped, .problems = {p}};
+  const int64_t before = device.launches();
+  RunOn(device, [&](Stream& stream) { return device.Run(stream, args); });
+  EXPECT_EQ(device.launches(), before + 1);
   const std::vector<std::byte> bytes = out.Bytes();
   const PlainArray ours = out.Read();
   PlainDepthwiseConv(args);
@@ -55,8 +55,8 @@ TEST_P(DepthwiseConv, IsItsDefinition) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       for (Memory memory : {Memory::kDense, Memory::kPitched}) {
         for (bool flipped : {false, true}) {
-          const auto two = Forward(Backend(2), s, dtype, memory, flipped);
-          EXPECT_EQ(two, Forward(Backend(1), s, dtype, memory, flipped));
+          const auto two = Forward(Cpu(2), s, dtype, memory, flipped);
+          EXPECT_EQ(two, Forward(Cpu(1), s, dtype, memory, flipped));
         }
       }
     }
@@ -71,11 +71,11 @@ TEST_P(DepthwiseConv, GradientOfTheWeightIsItsDefinition) {
       const TestArray dout = TestArray::Random(2, DType::kF32, {s.B, s.H, s.N, s.D});
       const TestArray dweight(DType::kF32, {s.H, s.w});
       const DepthwiseConvGradProblem p = {x.view(), dout.view(), dweight.view()};
-      const DepthwiseConvGradArgs args = {.left = s.left, .problems = {&p, 1}};
+      const DepthwiseConvGradArgs args = {.left = s.left, .problems = {p}};
       std::vector<std::byte> bytes[2];
       for (int threads : {1, 2}) {
-        CpuBackend& backend = Backend(threads);
-        RunOn(backend, [&](Stream& stream) { return backend.DepthwiseConvGrad(stream, args); });
+        CpuDevice& device = Cpu(threads);
+        RunOn(device, [&](Stream& stream) { return device.Run(stream, args); });
         bytes[threads - 1] = dweight.Bytes();
       }
       EXPECT_EQ(bytes[0], bytes[1]);
@@ -107,13 +107,13 @@ TEST_P(DepthwiseConv, ListsHaveTheBitsOfTheirProblemsAndNanStaysInItsWindow) {
                                         {other.view(), repeated, out[1].view()}};
   std::vector<std::byte> alone[2];
   for (int i : {0, 1}) {
-    RunOn(Backend(), [&](Stream& stream) {
-      return Backend().DepthwiseConv(stream, {.left = 2, .problems = {&list[i], 1}});
+    RunOn(Cpu(), [&](Stream& stream) {
+      return Cpu().Run(stream, DepthwiseConvArgs{.left = 2, .problems = {list[i]}});
     });
     alone[i] = out[i].Bytes();
   }
-  RunOn(Backend(), [&](Stream& stream) {
-    return Backend().DepthwiseConv(stream, {.left = 2, .problems = list});
+  RunOn(Cpu(), [&](Stream& stream) {
+    return Cpu().Run(stream, DepthwiseConvArgs{.left = 2, .problems = {list[0], list[1]}});
   });
   for (int i : {0, 1}) EXPECT_EQ(out[i].Bytes(), alone[i]);
   int64_t nans = 0;
@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Isas, DepthwiseConv, ::testing::ValuesIn(AvailableIsas(
 // Tensors of small whole numbers, so that sums are exact.
 class Conv : public ::testing::Test {
  protected:
-  Conv() : stream_(backend_, &pool_), ops_(stream_, &tape_) {}
+  Conv() : stream_(device_, &pool_), ops_(stream_, &tape_) {}
 
   Tensor Numbers(const std::vector<Shape>& shapes) {
     std::vector<std::vector<float>> values;
@@ -159,7 +159,7 @@ class Conv : public ::testing::Test {
     }
   }
 
-  PlainBackend backend_;
+  PlainDevice device_;
   BufferPool pool_;
   Stream stream_;
   Tape tape_;

@@ -11,7 +11,7 @@ class FeatureMapTest : public GradientTest {
   // expected(row of x, its length) is the row of the result.
   template <class Map, class Expected>
   void ExpectRows(Values values, const Map& map, const Expected& expected) {
-    Stream stream(backend_, &pool_);
+    Stream stream(device_, &pool_);
     Ops ops(stream, nullptr);
     const Tensor out = map(ops, values.AsTensor());
     ASSERT_TRUE(ops.status().ok()) << ops.status();
@@ -80,7 +80,7 @@ TEST_F(FeatureMapTest, SumNormalized) {
   ExpectRows(values, SumNormalized, expected);
   // Rows of nothing but 0 have no gradient.
   Tape tape;
-  Stream stream(backend_, &pool_);
+  Stream stream(device_, &pool_);
   Ops ops(stream, &tape);
   const Tensor x = values.AsTensor();
   tape.Watch(x);

@@ -1,4 +1,4 @@
-// Gradients of formulas over Ops against finite differences, on the plain backend.
+// Gradients of formulas over Ops against finite differences, on the plain device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/ops/ops.h"
-#include "tests/ops/plain_backend.h"
+#include "tests/plain/plain_device.h"
 
 namespace attnd::testing {
 
@@ -48,7 +48,7 @@ inline double Weight(size_t o, size_t p, int64_t e) {
 class GradientTest : public ::testing::Test {
  protected:
   double Loss(const Formula& formula, std::vector<Values>& inputs) {
-    Stream stream(backend_, &pool_);
+    Stream stream(device_, &pool_);
     Ops ops(stream, /*tape=*/nullptr);
     const std::vector<Tensor> outputs = formula(ops, Tensors(inputs));
     EXPECT_TRUE(ops.status().ok()) << ops.status();
@@ -67,7 +67,7 @@ class GradientTest : public ::testing::Test {
 
   std::vector<Tensor> Gradients(const Formula& formula, std::vector<Values>& inputs,
                                 const std::vector<bool>& watched) {
-    Stream stream(backend_, &pool_);
+    Stream stream(device_, &pool_);
     Tape tape;
     Ops ops(stream, &tape);
     const std::vector<Tensor> tensors = Tensors(inputs);
@@ -129,7 +129,7 @@ class GradientTest : public ::testing::Test {
 
   // Gradients may be views of what came in.
   std::vector<Values> inputs_, weights_;
-  PlainBackend backend_;
+  PlainDevice device_;
   BufferPool pool_{int64_t{1} << 20, /*poison=*/true};
 };
 

@@ -1,4 +1,4 @@
-// Gradients of Ops::MatMul and the convolutions, on the plain backend.
+// Gradients of Ops::MatMul and the convolutions, on the plain device.
 #include "kernels/ops/conv1d.h"
 #include "kernels/ops/matmul.h"
 #include "tests/ops/gradient_case.h"
@@ -67,11 +67,11 @@ TEST_F(MatMulGradient, OfConvolutions) {
 }
 
 TEST(MatMulContract, IsChecked) {
-  PlainBackend backend;
+  PlainDevice device;
   BufferPool pool;
   for (const auto& [a, b] : std::vector<std::pair<Shape, Shape>>{
            {{3, 4}, {5, 2}}, {{3, 4}, {1, 4, 2}}, {{2, 3, 4}, {3, 4, 2}}}) {
-    Stream stream(backend, &pool);
+    Stream stream(device, &pool);
     Ops ops(stream, nullptr);
     EXPECT_TRUE(ops.MatMul(ops.Constant(1, {a}), ops.Constant(1, {b})).empty());
     EXPECT_EQ(ops.status().code(), absl::StatusCode::kInternal);

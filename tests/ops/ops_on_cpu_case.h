@@ -1,4 +1,4 @@
-// A formula over Ops, forward and gradient, on the CPU backend: against plain loops in double, and
+// A formula over Ops, forward and gradient, on the CPU device: against plain loops in double, and
 // bit for bit against itself with other threads and in other lists.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tests/ops/gradient_case.h"
-#include "tests/ops/test_array.h"
+#include "tests/plain/test_array.h"
 
 namespace attnd::testing {
 
@@ -76,10 +76,10 @@ inline std::vector<float> Elements(const View& view) {
 }
 
 // The gradients that come in are those of problems `first`, first + 1, .. of a list.
-inline Results RunFormula(Backend& backend, const Formula& formula, std::vector<Values> inputs,
+inline Results RunFormula(Device& device, const Formula& formula, std::vector<Values> inputs,
                           size_t first = 0) {
   BufferPool pool(int64_t{1} << 20, /*poison=*/true);
-  Stream stream(backend, &pool);
+  Stream stream(device, &pool);
   Tape tape;
   Ops ops(stream, &tape);
   std::vector<Tensor> tensors, flows;
@@ -166,7 +166,7 @@ inline void ExpectAsInPlainLoops(const FormulaCase& c) {
     for (int64_t n : c.sizes) shapes.push_back(shape(n));
     inputs.push_back(Random(shapes, static_cast<unsigned>(inputs.size() + 1)));
   }
-  PlainBackend plain;
+  PlainDevice plain;
   const Results want = RunFormula(plain, c.formula, inputs);
   for (const auto& result : want) {
     EXPECT_TRUE(result.empty() || HasNumbers(result)) << "a gradient of nothing";

@@ -1,4 +1,4 @@
-// Every primitive of Ops and its gradient rule on the CPU backend: a table of formulas.
+// Every primitive of Ops and its gradient rule on the CPU device: a table of formulas.
 #include "kernels/ops/feature_map.h"
 #include "tests/ops/ops_on_cpu_case.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/ops/ops.h"
-#include "tests/ops/scan_case.h"
+#include "tests/cpu/scan_case.h"
 
 namespace attnd::testing {
 namespace {

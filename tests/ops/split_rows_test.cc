@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/ops/ops.h"
-#include "tests/ops/plain_backend.h"
-#include "tests/ops/test_array.h"
+#include "tests/plain/plain_device.h"
+#include "tests/plain/test_array.h"
 
 namespace attnd::testing {
 namespace {
@@ -16,9 +16,9 @@ Tensor TensorOf(const std::vector<TestArray>& arrays) {
 
 class SplitRowsTest : public ::testing::Test {
  protected:
-  PlainBackend backend_;
+  PlainDevice device_;
   BufferPool pool_{int64_t{1} << 20, /*poison=*/true};
-  Stream stream_{backend_, &pool_};
+  Stream stream_{device_, &pool_};
   Tape tape_;
   Ops ops_{stream_, &tape_};
 
@@ -36,7 +36,7 @@ TEST_F(SplitRowsTest, SegmentsAreViews) {
   EXPECT_EQ(parts[1].shape, (Shape{1, 2, 0, 3}));
   EXPECT_EQ(ReadView(parts[2]).At({0, 1, 0, 2}), x_[0].Read().At({0, 1, 3, 2}));
   EXPECT_EQ(ReadView(parts[3]).values, x_[1].Read().values);
-  EXPECT_EQ(backend_.launches(), 0);
+  EXPECT_EQ(device_.launches(), 0);
 }
 
 TEST_F(SplitRowsTest, JoinIsTheReverseAndSoAreTheGradients) {
@@ -50,12 +50,12 @@ TEST_F(SplitRowsTest, JoinIsTheReverseAndSoAreTheGradients) {
   EXPECT_EQ(whole[0].layout, Layout::kBNHD);
   for (size_t p = 0; p < 2; ++p) ExpectNear(ReadView(whole[p]), x_[p].Read(), 1.0 / 256, 0);
   // Nothing to split, one launch to join the whole list; the same on the way back.
-  EXPECT_EQ(backend_.launches(), 1);
+  EXPECT_EQ(device_.launches(), 1);
   const std::vector<Tensor> outputs = {whole}, asked = {x};
   const std::vector<Tensor> grads = {x};
   const Tensor back = tape_.Replay(ops_, outputs, grads, asked)[0];
   ASSERT_TRUE(ops_.status().ok()) << ops_.status();
-  EXPECT_EQ(backend_.launches(), 2);
+  EXPECT_EQ(device_.launches(), 2);
   for (size_t p = 0; p < 2; ++p) EXPECT_EQ(ReadView(back[p]).values, x_[p].Read().values);
 }
 

@@ -7,8 +7,8 @@
 
 #include "kernels/ops/ops.h"
 #include "tests/ops/gradient_case.h"
-#include "tests/ops/plain.h"
-#include "tests/ops/plain_backend.h"
+#include "tests/plain/plain.h"
+#include "tests/plain/plain_device.h"
 
 namespace attnd::testing {
 namespace {
@@ -112,18 +112,20 @@ TEST_F(TapeTest, UnusedOutputsAndUnwatchedInputsCostNothing) {
   // When only in[0] is watched
   const auto grads = Gradients(formula, inputs, {true, false, false});
   // Then one gradient call runs, and nothing is returned for the others.
-  EXPECT_EQ(backend_.calls(), (BackendCalls{.attend = 4, .attend_grad = 1}));
+  EXPECT_EQ(device_.calls(), (DeviceCalls{.attend = 4, .attend_grad = 1}));
   EXPECT_FALSE(grads[0].empty());
   EXPECT_TRUE(grads[1].empty());
   EXPECT_TRUE(grads[2].empty());
 }
 
-TEST_F(TapeTest, UnwantedGradientsAreNotAskedOfTheBackend) {
-  struct Spy : PlainBackend {
-    absl::Status AttendGrad(Stream& stream, const AttendGradArgs& args) override {
-      const AttendGradProblem& p = args.problems[0];
-      given = {p.dout.given(), p.dlse.given(), p.dq.given(), p.dk.given(), p.dv.given()};
-      return PlainBackend::AttendGrad(stream, args);
+TEST_F(TapeTest, UnwantedGradientsAreNotAskedOfTheDevice) {
+  struct Spy : PlainDevice {
+    DeviceStatus Run(Stream& stream, Launch launch) override {
+      if (const auto* args = std::get_if<AttendGradArgs>(&launch)) {
+        const AttendGradProblem& p = args->problems[0];
+        given = {p.dout.given(), p.dlse.given(), p.dq.given(), p.dk.given(), p.dv.given()};
+      }
+      return PlainDevice::Run(stream, std::move(launch));
     }
     std::vector<bool> given;
   } spy;
@@ -144,7 +146,7 @@ TEST_F(TapeTest, UnwantedGradientsAreNotAskedOfTheBackend) {
 
 TEST_F(TapeTest, AWatchedTensorThatIsAnOutputGetsItsGradientBack) {
   Values value = Random({{1, 1, 3, 2}}, 1), weight = Random({{1, 1, 3, 2}}, 2);
-  Stream stream(backend_, &pool_);
+  Stream stream(device_, &pool_);
   Tape tape;
   Ops ops(stream, &tape);
   const std::vector<Tensor> x = {value.AsTensor()}, grad = {weight.AsTensor()};
@@ -154,7 +156,7 @@ TEST_F(TapeTest, AWatchedTensorThatIsAnOutputGetsItsGradientBack) {
 
 TEST_F(TapeTest, GradientsAskedOfTensorsInTheMiddle) {
   std::vector<Values> values = {Random({{1, 1, 3, 2}}, 1)};
-  Stream stream(backend_, &pool_);
+  Stream stream(device_, &pool_);
   Tape tape;
   Ops ops(stream, &tape);
   const Tensor x = values[0].AsTensor();
@@ -180,7 +182,7 @@ struct Halves {
 
 TEST_F(TapeTest, ResultsAreDenseInTheDtypeAndLayoutOfTheirTensor) {
   Halves halves;
-  Stream stream(backend_, &pool_);
+  Stream stream(device_, &pool_);
   Tape tape;
   Ops ops(stream, &tape);
   const Tensor x = halves.AsTensor();
@@ -198,13 +200,13 @@ TEST_F(TapeTest, ResultsAreDenseInTheDtypeAndLayoutOfTheirTensor) {
   ForEachIndex(x[0].shape, [&](const std::vector<int64_t>& at) {
     EXPECT_NEAR(got.At(at), want.At({at[0], at[1], at[3], at[2]}), 1.0 / 256);
   });
-  EXPECT_EQ(backend_.calls(), (BackendCalls{.other = 1}));  // one copy
+  EXPECT_EQ(device_.calls(), (DeviceCalls{.other = 1}));  // one copy
 }
 
 TEST_F(TapeTest, ASumWithAFloat32GradientIsFloat32) {
   // Given x used twice: once with a gradient of bfloat16, once of float32
   Halves halves, ones;
-  Stream stream(backend_, &pool_);
+  Stream stream(device_, &pool_);
   Tape tape;
   Ops ops(stream, &tape);
   const Tensor x = halves.AsTensor();
@@ -236,7 +238,7 @@ TEST_F(TapeTest, ScratchDiesWithTheTape) {
 
 TEST_F(TapeTest, BrokenContractsStickAndDoNotCrash) {
   std::vector<Values> v = {Random({{1, 2, 3, 4}}, 1), Random({{1, 2, 3, 5}}, 2)};
-  Stream stream(backend_, &pool_);
+  Stream stream(device_, &pool_);
   Ops ops(stream, /*tape=*/nullptr);
   const Tensor a = v[0].AsTensor(), b = v[1].AsTensor();
   EXPECT_TRUE(Attend(ops, a, b, a, false).out.empty());  // D differs
@@ -245,11 +247,11 @@ TEST_F(TapeTest, BrokenContractsStickAndDoNotCrash) {
   EXPECT_TRUE(ops.Add(a, b).empty());
   EXPECT_TRUE(Attend(ops, a, a, a, false).out.empty());  // sticky
   EXPECT_EQ(ops.status(), first);
-  EXPECT_EQ(backend_.calls(), BackendCalls{});
+  EXPECT_EQ(device_.calls(), DeviceCalls{});
 }
 
 TEST_F(TapeTest, NoMemoryIsAStatus) {
-  Stream stream(backend_, &pool_);
+  Stream stream(device_, &pool_);
   Ops ops(stream, /*tape=*/nullptr);
   const Shape huge = {1 << 10, 1 << 10, 1 << 20, 1 << 10};
   EXPECT_TRUE(ops.Empty(DType::kF32, {huge}, {Layout::kBHND}).empty());

@@ -5,15 +5,15 @@
 #include <random>
 
 #include "kernels/ops/ops.h"
-#include "tests/ops/plain_backend.h"
-#include "tests/ops/test_array.h"
+#include "tests/plain/plain_device.h"
+#include "tests/plain/test_array.h"
 
 namespace attnd::testing {
 namespace {
 
 class Views : public ::testing::Test {
  protected:
-  Views() : stream_(backend_, &pool_), ops_(stream_, &tape_) {}
+  Views() : stream_(device_, &pool_), ops_(stream_, &tape_) {}
 
   // Problems of these shapes that count 0, 1, 2, .. in row-major order; every second one transposed
   // in memory.
@@ -63,7 +63,7 @@ class Views : public ::testing::Test {
     EXPECT_EQ(left, right);
   }
 
-  PlainBackend backend_;
+  PlainDevice device_;
   BufferPool pool_;
   Stream stream_;
   Tape tape_;
@@ -86,7 +86,7 @@ TEST_F(Views, ReshapeOfWhatLiesDenseCopiesNothing) {
   const Tensor swapped = ops_.Transpose(x, 1, 2);
   EXPECT_NE(ops_.Reshape(swapped, {{2, 4, 15}})[0].data, x[0].data);
   EXPECT_EQ(ops_.Reshape(swapped, {{2, 2, 2, 3, 5}})[0].data, x[0].data);
-  EXPECT_EQ(backend_.calls().other, 1);
+  EXPECT_EQ(device_.calls().other, 1);
 }
 
 TEST_F(Views, SlicesStepAndArePerProblem) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 
 namespace attnd::testing {
 

@@ -7,7 +7,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "kernels/registry.h"
+#include "kernels/method/registry.h"
+#include "tests/engine/cpu_engine.h"
 #include "tests/plan/counted_memory.h"
 #include "tests/plan/draft.h"
 
@@ -33,7 +34,7 @@ struct Cost {
 
 // Of the best of three tries: what else runs on the machine takes caches away.
 Cost CostOf(const Call& call) {
-  static Engine* engine = Engine::Create({.cpu = {.threads = 2}, .keep_plans = false})->release();
+  static Engine* engine = CpuEngine({.threads = 2}, {.keep_plans = false}).release();
   Cost cost;
   cost.most_seconds = std::min(kMostSeconds, kSecondsOfStep * static_cast<double>(PlanWork(call)));
   for (int tried = 0; tried < 3; ++tried) {

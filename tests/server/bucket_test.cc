@@ -1,7 +1,8 @@
 // Which requests may share a batch.
 #include <gtest/gtest.h>
 
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
+#include "tests/engine/cpu_engine.h"
 
 namespace attnd {
 namespace {
@@ -18,10 +19,9 @@ std::string BucketWith(Engine& engine, DType bias) {
 }
 
 TEST(Bucket, DTypesOfAllTensorsAreEqualInABatch) {
-  auto engine = Engine::Create({.cpu = {.threads = 1}});
-  ASSERT_TRUE(engine.ok());
-  EXPECT_NE(BucketWith(**engine, DType::kF32), BucketWith(**engine, DType::kBF16));
-  EXPECT_EQ(BucketWith(**engine, DType::kF32), BucketWith(**engine, DType::kF32));
+  const auto engine = CpuEngine({.threads = 1});
+  EXPECT_NE(BucketWith(*engine, DType::kF32), BucketWith(*engine, DType::kBF16));
+  EXPECT_EQ(BucketWith(*engine, DType::kF32), BucketWith(*engine, DType::kF32));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "server/lane.h"
+#include "tests/engine/cpu_engine.h"
 #include "tests/server/puppet_method.h"
 #include "tests/server/task_fixture.h"
 
@@ -42,12 +43,10 @@ struct Payload {
   }
 };
 
-class LaneTest : public testing::Test {
+class LaneTest : public ::testing::Test {
  protected:
   LaneTest() {
-    auto engine = Engine::Create({.cpu = {.threads = 2}, .poison_memory = true});
-    EXPECT_TRUE(engine.ok()) << engine.status();
-    engine_ = *std::move(engine);
+    engine_ = CpuEngine({.threads = 2, .poison_memory = true});
     batcher_.emplace(Batcher::Options{}, &clock_);
     lane_.emplace(Lane::Parts{
         .engine = engine_.get(), .batcher = &*batcher_, .metrics = &metrics_, .clock = &clock_});

@@ -47,7 +47,7 @@ TEST_F(LaneTest, ARunThatNobodyWaitsForIsStopped) {
     EXPECT_TRUE(absl::IsCancelled(answers_[name].status));
   }
   EXPECT_THAT(puppet_.batches, ElementsAre(2));
-  EXPECT_EQ(engine_->pool().stats().used_bytes, 0);
+  EXPECT_EQ(engine_->device().memory().stats().used_bytes, 0);
 }
 
 TEST_F(LaneTest, ARunEndsAtTheLastDeadlineOfItsRequests) {

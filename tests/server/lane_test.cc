@@ -34,10 +34,10 @@ TEST_F(LaneTest, OneAllocationForEachTensor) {
   std::unique_ptr<Task> task =
       MakeReal("big", "local", 8, 4096, 64, 0.1F, {{"window_left", int64_t{16}}});
   const std::shared_ptr<const Plan> plan = task->plan;
-  const PoolStats before = engine_->pool().stats();
+  const PoolStats before = engine_->device().memory().stats();
   Run(std::move(task));
   ASSERT_TRUE(answers_["big"].status.ok()) << answers_["big"].status;
-  const PoolStats after = engine_->pool().stats();
+  const PoolStats after = engine_->device().memory().stats();
 
   int64_t outputs = 0;
   for (const Result& result : answers_["big"].results) outputs += result.buffer->bytes();
@@ -53,15 +53,15 @@ TEST_F(LaneTest, OneAllocationForEachTensor) {
   std::vector<std::shared_ptr<Buffer>> inputs;
   Problem problem{.plan = plan};
   for (const auto& [name, view] : plan->tensors) {
-    inputs.push_back(engine_->pool().Allocate(view.bytes()));
+    inputs.push_back(engine_->device().memory().Allocate(view.bytes()));
     std::memset(inputs.back()->data(), 0, view.bytes());
     problem.tensors[name] = view;
     problem.tensors[name].data = inputs.back()->data();
   }
-  Stream stream(engine_->backend(), &engine_->pool());
-  const int64_t start = engine_->pool().stats().allocations;
+  Stream stream(engine_->device(), &engine_->device().memory());
+  const int64_t start = engine_->device().memory().stats().allocations;
   ASSERT_TRUE(engine_->Execute(stream, {&problem, 1}).ok());
-  const int64_t of_execute = engine_->pool().stats().allocations - start;
+  const int64_t of_execute = engine_->device().memory().stats().allocations - start;
   EXPECT_EQ(after.allocations - before.allocations, of_execute + 3);
 }
 
@@ -129,10 +129,10 @@ TEST_F(LaneTest, TheExpiredAndTheCancelledAreDroppedJustBefore) {
 
   clock_.Advance(1ms);
   cancel->store(true);
-  const int64_t allocations = engine_->pool().stats().allocations;
+  const int64_t allocations = engine_->device().memory().stats().allocations;
   lane_->RunBatch(std::move(batch));
   // Input and output of the one that stays: nothing is copied for the others.
-  EXPECT_EQ(engine_->pool().stats().allocations - allocations, 2);
+  EXPECT_EQ(engine_->device().memory().stats().allocations - allocations, 2);
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["expires"].status));
   EXPECT_TRUE(absl::IsCancelled(answers_["cancelled"].status));
   EXPECT_TRUE(answers_["stays"].status.ok());

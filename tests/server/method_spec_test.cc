@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "gtest/gtest.h"
-#include "kernels/registry.h"
+#include "kernels/method/registry.h"
 
 namespace attnd {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "kernels/registry.h"
+#include "kernels/method/registry.h"
 
 namespace attnd {
 namespace {

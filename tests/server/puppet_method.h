@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/core/mutex.h"
-#include "kernels/engine.h"
+#include "kernels/engine/engine.h"
 
 namespace attnd {
 

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/registry.h"
+#include "kernels/method/registry.h"
 #include "proto/wire/codec.h"
 
 namespace attnd {

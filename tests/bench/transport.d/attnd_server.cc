@@ -5,8 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/backend.h"
-#include "kernels/core/memory.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/device/device.h"
+#include "kernels/device/memory.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
@@ -76,23 +77,22 @@ class InPlaceCall final : public EchoCall {
 class Gatherer {
  public:
   Gatherer() {
-    auto backend = NewCpuBackend({});
-    if (!backend.ok()) Die(backend.status().ToString());
-    backend_ = *std::move(backend);
-    stream_.emplace(*backend_, &pool_);
+    auto device = NewCpuDevice({});
+    if (!device.ok()) Die(device.status().ToString());
+    device_ = *std::move(device);
+    stream_.emplace(*device_, &device_->memory());
   }
 
   std::shared_ptr<Buffer> Gather(const Spans& spans) {
-    std::shared_ptr<Buffer> flat = pool_.Allocate(SizeOf(spans));
+    std::shared_ptr<Buffer> flat = device_->memory().Allocate(SizeOf(spans));
     if (flat == nullptr) Die("no memory");
-    const absl::Status status = backend_->Upload(*stream_, flat->data(), spans);
-    if (!status.ok()) Die(status.ToString());
+    const DeviceStatus status = device_->Upload(*stream_, flat->data(), spans, /*source=*/nullptr);
+    if (!status.ok()) Die(status.text());
     return flat;
   }
 
  private:
-  BufferPool pool_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
   std::optional<Stream> stream_;
 };
 

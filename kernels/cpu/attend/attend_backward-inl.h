@@ -1,0 +1,322 @@
+// The gradients of one share of the keys of a kv head, and the sums over shares.
+#if defined(ATTND_CPU_ATTEND_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_ATTEND_BACKWARD_INL_H_
+#undef ATTND_CPU_ATTEND_BACKWARD_INL_H_
+#else
+#define ATTND_CPU_ATTEND_BACKWARD_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "absl/container/inlined_vector.h"
+#include "hwy/highway.h"
+#include "kernels/core/run_control.h"
+#include "kernels/cpu/attend/attend_grad_pair-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Some key tiles stay in cache as K, K^T, V^T, dK and dV while the query tiles that see any of them
+// come by. For every pair: dV += P^T dO, dK += dT^T Q, dQ += dT K, where P and dT are read by
+// column, which the micro-kernel does at no cost.
+class ShareOfKeys {
+ public:
+  ShareOfKeys(const AttendShare& share, const GradScratch& scratch);
+  void Run();
+
+ private:
+  using Tiles = absl::InlinedVector<int64_t, kMaxKeyBlock>;
+
+  // Partial sums of one query head.
+  struct HeadSums {
+    PartialRows dq, slopes, table, q_rel, r;
+  };
+
+  HeadSums SumsOf(int64_t h) const;
+  void SumSinks(int64_t h);
+  void RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end);
+  void RunHead(const Tiles& tiles, int64_t h);
+  void AddRows(const TileSlots& slots, const PartialRows& sums);
+  void AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile, const HeadSums& sums,
+               bool first);
+  void Multiply(const GradQueries& queries, const GradKeys& keys, bool first);
+  void MultiplySeen(const GradQueries& queries, const GradKeys& keys, bool first);
+  void StoreKeys(const GradKeys& keys, int64_t tile);
+
+  const GradPlan& plan_;
+  const AttendShare& s_;
+  const AttendRow& row_;
+  const GradScratch& m_;
+  const bool wants_dq_;
+  const PartialRows dk_, dv_;
+  PairOfTiles pair_;
+  GradKeys keys_[kMaxKeyBlock];
+};
+
+inline ShareOfKeys::ShareOfKeys(const AttendShare& share, const GradScratch& scratch)
+    : plan_(*share.plan),
+      s_(share),
+      row_(plan_.Row(share.b)),
+      m_(scratch),
+      wants_dq_(plan_.sums[GradSum::kDq].rows > 0),
+      dk_(plan_.Of(GradSum::kDk, share.b, share.kv_head, share.share)),
+      dv_(plan_.Of(GradSum::kDv, share.b, share.kv_head, share.share)),
+      pair_(plan_, share.b, scratch) {
+  for (int64_t i = 0; i < KeyBlock(plan_.D, plan_.Dv); ++i) keys_[i].m = scratch.keys[i];
+}
+
+inline ShareOfKeys::HeadSums ShareOfKeys::SumsOf(int64_t h) const {
+  const auto of = [&](GradSum::Kind kind) { return plan_.Of(kind, s_.b, h, s_.share); };
+  return {of(GradSum::kDq), of(GradSum::kSlopes), of(GradSum::kTable), of(GradSum::kQRel),
+          of(GradSum::kR)};
+}
+
+inline void ShareOfKeys::Run() {
+  const int64_t h_begin = s_.kv_head * plan_.group, h_end = h_begin + plan_.group;
+  dk_.Clear();
+  dv_.Clear();
+  for (int64_t h = h_begin; h < h_end; ++h) {
+    const HeadSums sums = SumsOf(h);
+    for (const PartialRows* rows : {&sums.dq, &sums.slopes, &sums.table, &sums.q_rel, &sums.r}) {
+      rows->Clear();
+    }
+    SumSinks(h);
+  }
+  // Heads may gather keys in orders of their own; otherwise they share the packed keys.
+  const int64_t together = plan_.gathers ? 1 : plan_.group;
+  for (int64_t h = h_begin; h < h_end; h += together) {
+    const Pattern* pattern = row_.Of(h);
+    const bool gathers = pattern != nullptr && !pattern->key_rows.empty();
+    const int64_t slots = gathers ? static_cast<int64_t>(pattern->key_rows.size()) : plan_.Nk;
+    const KeyShares shares = {CeilDiv(slots, kTile), plan_.shares};
+    Tiles tiles;
+    for (int64_t tile = 0; tile < shares.tiles; ++tile) {
+      if (shares.ShareOf(tile) != s_.share) continue;
+      if (CheckPoint()) return;
+      tiles.push_back(tile);
+      if (static_cast<int64_t>(tiles.size()) < KeyBlock(plan_.D, plan_.Dv)) continue;
+      RunBlock(tiles, h, h + together);
+      tiles.clear();
+    }
+    if (!tiles.empty()) RunBlock(tiles, h, h + together);
+  }
+}
+
+// A sink is a key of value 0: it has the weight exp(sink - lse), and dP = 0.
+inline void ShareOfKeys::SumSinks(int64_t h) {
+  const PartialRows sums = plan_.Of(GradSum::kSinks, s_.b, h, s_.share);
+  sums.Clear();
+  if (!sums.wanted() || s_.share != 0) return;
+  const AttendGradProblem& grad = *plan_.problem;
+  const AttendProblem& p = grad.forward;
+  const double sink = CutTerm(HeadRows::Of(p.terms.sinks, s_.b, h).Scalar(0));
+  const HeadRows lse = HeadRows::Of(p.lse, s_.b, h), dlse = HeadRows::Of(grad.dlse, s_.b, h);
+  const HeadRows out = HeadRows::Of(p.out, s_.b, h), dout = HeadRows::Of(grad.dout, s_.b, h);
+  double sum = 0;
+  for (int64_t i = 0; i < row_.nq; ++i) {
+    if (i % kTile == 0 && CheckPoint()) return;
+    const double log_sum = lse.Scalar(i);
+    if (log_sum == -std::numeric_limits<double>::infinity()) continue;
+    double shift = dlse.data == nullptr ? 0.0 : -static_cast<double>(dlse.Scalar(i));
+    if (pair_.has_dout()) {
+      PackRow(dout, i, 1.0f, m_.dout, 0);
+      shift += Dot(out, i, m_.dout.Row(0), plan_.Dv, m_.space.data);
+    }
+    sum -= std::exp(std::min(sink - log_sum, 0.0)) * shift;
+  }
+  *sums.Open(0) = static_cast<float>(sum);
+}
+
+inline void ShareOfKeys::RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end) {
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    pair_.LoadKeys(s_.kv_head, row_.Of(h_begin), tiles[i], &keys_[i]);
+    Zero(keys_[i].m.dk, kTile);
+    Zero(keys_[i].m.dv, kTile);
+  }
+  for (int64_t h = h_begin; h < h_end; ++h) RunHead(tiles, h);
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    // Rows far apart are pages that the system clears first: a tile may take ten milliseconds.
+    if (CheckPoint()) return;
+    StoreKeys(keys_[i], tiles[i]);
+  }
+}
+
+inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
+  const Pattern* pattern = row_.Of(h);
+  const bool gathers = pattern != nullptr && !pattern->query_rows.empty();
+  const int64_t slots = gathers ? static_cast<int64_t>(pattern->query_rows.size()) : row_.nq;
+  absl::InlinedVector<VisibleTiles, kMaxKeyBlock> visible;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const int64_t q_tiles = keys_[i].slots.count == 0 ? 0 : CeilDiv(slots, kTile);
+    pair_.LoadKeyBias(pattern, tiles[i], &keys_[i]);
+    visible.emplace_back(pattern, &Pattern::by_key, tiles[i], TileChoice{.end = q_tiles});
+  }
+  const HeadSums sums = SumsOf(h);
+  GradQueries queries;
+  for (;;) {
+    int64_t tile = VisibleTile::kNone;
+    for (const VisibleTiles& v : visible) tile = std::min(tile, v.index());
+    if (tile == VisibleTile::kNone || CheckPoint()) return;
+    pair_.LoadQueries(h, pattern, tile, &queries);
+    bool first = true;
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      if (visible[i].index() != tile) continue;
+      AddPair(&queries, &keys_[i], visible[i].tile(), sums, first);
+      visible[i].Next();
+      first = false;
+    }
+    if (wants_dq_) AddRows(queries.slots, sums.dq);
+  }
+}
+
+// dq of a query tile to its rows.
+inline void ShareOfKeys::AddRows(const TileSlots& slots, const PartialRows& sums) {
+  const DF d;
+  for (int64_t i = 0; i < slots.count; ++i) {
+    if (slots.rows[i] < 0) continue;
+    const float* from = m_.dq.Row(i);
+    float* to = sums.sums + slots.rows[i] * sums.stride;
+    uint8_t& touched = sums.touched[slots.rows[i]];
+    for (int64_t x = 0; x < Vectors(m_.dq); x += kLanes) {
+      const VF more = hn::LoadU(d, from + x);
+      hn::StoreU(touched == 0 ? more : hn::Add(hn::LoadU(d, to + x), more), d, to + x);
+    }
+    touched = 1;
+  }
+}
+
+inline void ShareOfKeys::AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile,
+                                 const HeadSums& sums, bool first) {
+  const bool exact = pair_.Weigh(queries, keys, tile);
+  if (exact) {
+    MultiplySeen(*queries, *keys, first);
+  } else {
+    Multiply(*queries, *keys, first);
+  }
+  if (!pair_.terms().given()) return;
+  if (sums.slopes.wanted()) {
+    // In double: float32 in two parts.
+    float* sum = sums.slopes.Open(0);
+    const double total = double{sum[0]} + double{sum[1]} - pair_.terms().distance_sum();
+    sum[0] = static_cast<float>(total);
+    sum[1] = static_cast<float>(total - double{sum[0]});
+  }
+  pair_.terms().AddTable(*queries, *keys, tile.terms, pair_.seen(), sums.table);
+  if (sums.q_rel.wanted() || sums.r.wanted()) {
+    pair_.terms().AddRelative(*queries, *keys, pair_.seen(), exact, sums.q_rel, sums.r);
+  }
+}
+
+inline void ShareOfKeys::Multiply(const GradQueries& queries, const GradKeys& keys, bool first) {
+  const int64_t rows = queries.slots.count, count = keys.slots.count;
+  const GradScratch::Keys& k = keys.m;
+  const auto add_to_keys = [&](const Packed& left, const Packed& right,
+                               const Packed& sum) HWY_ATTR {
+    pair_.seen_by_keys().ForEach(count, [&](SlotRange own, SlotRange seen) HWY_ATTR {
+      if (seen.size() == 0) return;
+      Gemm<Start::kAdd>(own.size(), Vectors(sum), seen.size(),
+                        ByColumn(From(left, seen.begin, own.begin)),
+                        AsRows(From(right, seen.begin, 0)), Mutable(From(sum, own.begin, 0)));
+    });
+  };
+  if (plan_.wants_dv && pair_.has_dout()) add_to_keys(m_.weights, m_.dout, k.dv);
+  if (plan_.wants_dk) add_to_keys(m_.dscores, m_.q, k.dk);
+  if (!wants_dq_) return;
+  pair_.seen_by_queries().ForEach(rows, [&](SlotRange own, SlotRange seen) HWY_ATTR {
+    const Broadcast dscores = ByRow(From(m_.dscores, own.begin, seen.begin));
+    const Rows of_keys = AsRows(From(k.k, seen.begin, 0));
+    const MutableRows dq = Mutable(From(m_.dq, own.begin, 0));
+    if (first) {
+      Gemm<Start::kZero>(own.size(), Vectors(m_.dq), seen.size(), dscores, of_keys, dq);
+    } else {
+      Gemm<Start::kAdd>(own.size(), Vectors(m_.dq), seen.size(), dscores, of_keys, dq);
+    }
+  });
+}
+
+// The same by pairs, visible ones only.
+inline void ShareOfKeys::MultiplySeen(const GradQueries& queries, const GradKeys& keys,
+                                      bool first) {
+  const auto add = [](float weight, const float* from, int64_t n, float* to) {
+    for (int64_t j = 0; j < n; ++j) to[j] += weight * from[j];
+  };
+  if (first) Zero(m_.dq, queries.slots.count);
+  for (int64_t i = 0; i < queries.slots.count; ++i) {
+    for (uint64_t rest = pair_.seen()[i]; rest != 0; rest &= rest - 1) {
+      const int64_t x = std::countr_zero(rest);
+      if (x >= keys.slots.count) break;
+      const float dscore = m_.dscores.Row(i)[x];
+      if (plan_.wants_dv && pair_.has_dout()) {
+        add(m_.weights.Row(i)[x], m_.dout.Row(i), plan_.Dv, keys.m.dv.Row(x));
+      }
+      if (plan_.wants_dk) add(dscore, m_.q.Row(i), plan_.D, keys.m.dk.Row(x));
+      if (wants_dq_) add(dscore, keys.m.k.Row(x), plan_.D, m_.dq.Row(i));
+    }
+  }
+}
+
+// To their rows, or to the sums of rows where several slots may be one row. Q carries scale unit.
+inline void ShareOfKeys::StoreKeys(const GradKeys& keys, int64_t tile) {
+  const float factor = static_cast<float>(1 / plan_.unit());
+  if (plan_.gathers) {
+    const auto add = [](const PartialRows& sums, const Packed& tile_sums, int64_t row, int64_t i) {
+      float* to = sums.Open(row);
+      for (int64_t x = 0; x < tile_sums.width; ++x) to[x] += tile_sums.Row(i)[x];
+    };
+    for (int64_t i = 0; i < keys.slots.count; ++i) {
+      if (keys.slots.rows[i] < 0) continue;
+      if (dk_.wanted()) add(dk_, keys.m.dk, keys.slots.rows[i], i);
+      if (dv_.wanted()) add(dv_, keys.m.dv, keys.slots.rows[i], i);
+    }
+    return;
+  }
+  const HeadRows dk = HeadRows::Of(plan_.problem->dk, s_.b, s_.kv_head);
+  const HeadRows dv = HeadRows::Of(plan_.problem->dv, s_.b, s_.kv_head);
+  const int64_t first = tile * kTile;
+  for (int64_t i = 0; i < std::min(kTile, plan_.Nk - first); ++i) {
+    if (plan_.wants_dk) Narrow(dk.dtype, keys.m.dk.Row(i), plan_.D, dk.Row(first + i), factor);
+    if (plan_.wants_dv) Narrow(dv.dtype, keys.m.dv.Row(i), plan_.Dv, dv.Row(first + i));
+  }
+}
+
+// `count` rows of a gradient from `first` on to plane (b, h) of `out`: the partial sums of all that
+// the plane stands for, in their order. `space`: stride() floats.
+inline void SumPlane(const GradPlan& plan, const PlaneSum& plane, float* space) {
+  const DF d;
+  const auto& [kind, out, first, count, b, h] = plane;
+  const GradSum& sum = plan.sums[kind];
+  const int64_t rows = out.shape[2], stride = sum.stride();
+  // A dimension of 1 stands for all.
+  const int64_t b_end = out.shape[0] == 1 ? plan.B : b + 1;
+  const int64_t h_end = out.shape[1] == 1 ? sum.heads : h + 1;
+  const int64_t repeats = rows == 1 ? count : 1;
+  const HeadRows to = HeadRows::Of(out, b, h);
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row % kTile == 0 && CheckPoint()) return;
+    std::fill_n(space, stride, 0.0f);
+    for (int64_t bb = b; bb < b_end; ++bb) {
+      for (int64_t hh = h; hh < h_end; ++hh) {
+        for (int64_t share = 0; share < plan.shares; ++share) {
+          const PartialRows part = plan.Of(kind, bb, hh, share);
+          for (int64_t r = first + row; r < first + row + repeats; ++r) {
+            if (part.touched[r] == 0) continue;
+            for (int64_t x = 0; x < sum.width; x += kLanes) {
+              const VF more = hn::LoadU(d, part.sums + r * stride + x);
+              hn::StoreU(hn::Add(hn::LoadU(d, space + x), more), d, space + x);
+            }
+          }
+        }
+      }
+    }
+    Narrow(out.dtype, space, sum.width, to.Row(row), static_cast<float>(sum.factor));
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

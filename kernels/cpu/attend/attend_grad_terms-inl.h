@@ -1,0 +1,366 @@
+// What enters the scores beside q . k in the backward of attend, and the gradients of it.
+#if defined(ATTND_CPU_ATTEND_GRAD_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_ATTEND_GRAD_TERMS_INL_H_
+#undef ATTND_CPU_ATTEND_GRAD_TERMS_INL_H_
+#else
+#define ATTND_CPU_ATTEND_GRAD_TERMS_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/attend/attend_grad_tile.h"
+#include "kernels/cpu/attend/attend_operands-inl.h"
+#include "kernels/cpu/attend/attend_weights-inl.h"
+#include "kernels/cpu/simd/lane_mask-inl.h"
+#include "kernels/cpu/simd/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The terms of one batch row, for one pair of tiles at a time. In units of scores:
+//   t = S + table[label] + q_rel . r_delta,  x = cap tanh(t / cap),
+//   s = x + bias + key_bias - slope distance,  dT = dS (1 - (x / cap)^2).
+class ScoreTerms {
+ public:
+  ScoreTerms(const GradPlan& plan, int64_t b, const GradScratch& scratch)
+      : plan_(plan),
+        p_(plan.problem->forward),
+        row_(plan.Row(b)),
+        b_(b),
+        m_(scratch),
+        unit_(static_cast<float>(plan.unit())),
+        cap_(static_cast<float>(plan.params.softcap * plan.unit())) {}
+
+  // Dscores before the soft cap: what a bias gets. For the pairs to come.
+  void StopBeforeCap() { before_cap_ = true; }
+
+  // Whether any pair has terms.
+  bool given() const {
+    const AttendTerms& t = p_.terms;
+    return !plan_.softmax() || cap_ != 0 || t.bias.given() || t.alibi_slopes.given() ||
+           t.table.given() || t.r.given();
+  }
+  // scratch.weights: S to P; scratch.dscores: dP to dT. Takes the bits of pairs that a bias hides
+  // out of `seen`.
+  void Weigh(const GradQueries& queries, const GradKeys& keys, const TileTerms* tile,
+             uint64_t* seen);
+
+  // Of the pair that was weighed last:
+  bool hides() const { return hides_; }  // a bias hid a pair
+  // In the operands of the relative term's products, if this pair has such.
+  bool HasNonFinite(const GradQueries& queries, const GradKeys& keys) const;
+  double distance_sum() const { return distance_sum_; }  // of dS |p_i - p_j|
+  // Adds to the gradients of table rows, and of q_rel and r. `exact`: visible pairs only.
+  void AddTable(const GradQueries& queries, const GradKeys& keys, const TileTerms* tile,
+                const uint64_t* seen, const PartialRows& dtable) const;
+  void AddRelative(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen,
+                   bool exact, const PartialRows& dq_rel, const PartialRows& dr) const;
+
+ private:
+  // Of one query. Null: there is no such term.
+  struct RowTerms {
+    int64_t columns = 0;
+    const float *key_bias = nullptr, *constants = nullptr, *bias = nullptr;
+    const float* position = nullptr;  // of keys, relative to the tile: exact in float32
+    float from = 0, slope = 0;        // position of the query
+    uint64_t sees = 0;
+  };
+  int64_t Delta(const GradQueries& queries, int64_t i, int64_t key) const {
+    return std::clamp<int64_t>(queries.slots.rows[i] + row_.offset - key, 0,
+                               p_.terms.r.shape[2] - 1);
+  }
+  void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile,
+                      float factor, const Packed& to) const;
+  void AddRelativeScores(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen);
+  // Whether slots in order make the relative term a product; else it goes pair by pair.
+  static bool HasDiagonals(const GradQueries& queries, const GradKeys& keys) {
+    return queries.slots.in_order && keys.slots.in_order;
+  }
+  void LoadDiagonals(const GradQueries& queries, const GradKeys& keys);
+  void ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i, float* values) const;
+  uint64_t AddScores(const RowTerms& row, float* scores, float* keeps) const;
+  uint64_t WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row);
+
+  const GradPlan& plan_;
+  const AttendProblem& p_;
+  const AttendRow& row_;
+  const int64_t b_;
+  const GradScratch& m_;
+  const float unit_, cap_;
+  bool before_cap_ = false, hides_ = false, adds_table_late_ = false;
+  double distance_sum_ = 0;
+};
+
+inline void ScoreTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
+                              const TileTerms* tile, uint64_t* seen) {
+  const int64_t columns = RoundUpTo(keys.slots.count, kLanes);
+  if (p_.terms.r.given()) AddRelativeScores(queries, keys, seen);
+  const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
+  adds_table_late_ = is_labelled && !plan_.params.cap_table;
+  if (is_labelled && !adds_table_late_) {
+    const auto factor = static_cast<float>(plan_.params.scale * plan_.unit());
+    AddTableScores(queries, keys, *tile, factor, m_.weights);
+  }
+  const bool has_bias = tile != nullptr && !tile->bias.empty();
+  const bool has_constants = has_bias || adds_table_late_;
+  if (has_bias) {
+    Transpose(tile->bias.data(), kTile, kTile, kTile, m_.constants.data, m_.constants.stride);
+  } else if (adds_table_late_) {
+    Zero(m_.constants, kTile);
+  }
+  if (adds_table_late_) AddTableScores(queries, keys, *tile, 1.0f, m_.constants);
+  const HeadRows slopes = HeadRows::Of(p_.terms.alibi_slopes, b_, queries.h);
+  const int64_t origin = std::max<int32_t>(keys.slots.rows[0], 0);
+  float position[kTile] = {}, bias[kTile] = {};
+  for (int64_t x = 0; x < keys.slots.count; ++x) {
+    position[x] = static_cast<float>(keys.slots.rows[x] - origin);
+  }
+  RowTerms row = {.columns = columns};
+  if (keys.has_bias) row.key_bias = keys.bias;
+  if (slopes.data != nullptr) {
+    row.position = position;
+    row.slope = slopes.Scalar(0) * unit_;
+  }
+  hides_ = false;
+  distance_sum_ = 0;
+  for (int64_t i = 0; i < queries.slots.count; ++i) {
+    if (has_constants) row.constants = m_.constants.Row(i);
+    if (p_.terms.bias.given() && seen[i] != 0) {
+      ReadBias(queries, keys, i, bias);
+      row.bias = bias;
+    }
+    row.from = static_cast<float>(queries.slots.rows[i] + row_.offset - origin);
+    row.sees = seen[i];
+    seen[i] = WeighRow(queries, i, row);
+    hides_ = hides_ || seen[i] != row.sees;
+  }
+}
+
+// x, then s. Returns the keys where the bias is not -inf, as bits.
+inline uint64_t ScoreTerms::AddScores(const RowTerms& row, float* scores, float* keeps) const {
+  const DF d;
+  const VF cap = hn::Set(d, cap_), inverse_cap = hn::Set(d, cap_ == 0 ? 0 : 1 / cap_);
+  const VF one = hn::Set(d, 1.0f), unit = hn::Set(d, unit_), from = hn::Set(d, row.from);
+  uint64_t seen = 0;
+  for (int64_t x = 0; x < row.columns; x += kLanes) {
+    VF score = hn::LoadU(d, scores + x), keep = one;
+    if (cap_ != 0) {
+      const VF tanh = attend_internal::Tanh(hn::Mul(score, inverse_cap));
+      keep = hn::NegMulAdd(tanh, tanh, one);
+      score = hn::Mul(cap, tanh);
+    }
+    if (row.key_bias != nullptr) score = hn::Add(score, hn::LoadU(d, row.key_bias + x));
+    if (row.constants != nullptr) {
+      score = hn::MulAdd(unit, hn::LoadU(d, row.constants + x), score);
+    }
+    if (row.position != nullptr) {
+      const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
+      score = hn::NegMulAdd(hn::Set(d, row.slope), distance, score);
+    }
+    if (row.bias != nullptr) {
+      const VF bias = CutFinite(d, hn::LoadU(d, row.bias + x), kLeastTerm, kMostTerm);
+      const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
+      uint8_t bits[8] = {};
+      hn::StoreMaskBits(d, hn::Ne(bias, hidden), bits);
+      uint64_t word;
+      std::memcpy(&word, bits, sizeof(word));
+      seen |= word << x;
+      score = hn::MulAdd(unit, bias, score);
+    }
+    hn::StoreU(score, d, scores + x);
+    hn::StoreU(before_cap_ ? one : keep, d, keeps + x);
+  }
+  return row.bias == nullptr ? ~uint64_t{0} : seen;
+}
+
+// Selects, so that whatever an invisible pair computed is gone. Returns what is seen.
+inline uint64_t ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row) {
+  const DF d;
+  float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
+  float keeps[kTile], phi[kTile], derivative[kTile];  // keeps: dx / dt
+  const uint64_t sees = row.sees & AddScores(row, weights, keeps);
+  if (!plan_.softmax()) PhiRow(plan_.params.weighting, weights, row.columns, phi, derivative);
+  const VF high = hn::Set(d, queries.lse_high[i]), low = hn::Set(d, queries.lse_low[i]);
+  const VF shift = hn::Set(d, queries.shift[i]), factor = hn::Set(d, queries.factor[i]);
+  const VF from = hn::Set(d, row.from);
+  VF distance_sum = hn::Zero(d);
+  for (int64_t x = 0; x < row.columns; x += kLanes) {
+    const VF dp = hn::LoadU(d, dscores + x);
+    VF weight, dscore;
+    if (plan_.softmax()) {
+      // No weight is above 1, however far the rounding of a large lse is from it. NaN stays NaN.
+      const VF exponent = hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low);
+      weight = Exp2Small(d, hn::Min(hn::Zero(d), exponent));
+      dscore = hn::Mul(weight, hn::Sub(dp, shift));
+    } else {
+      weight = hn::Mul(factor, hn::LoadU(d, phi + x));
+      dscore = hn::Mul(hn::Mul(factor, hn::LoadU(d, derivative + x)), dp);
+    }
+    const auto visible = LaneMask(sees >> x);
+    weight = hn::IfThenElseZero(visible, weight);
+    dscore = hn::IfThenElseZero(visible, dscore);
+    if (row.position != nullptr) {
+      const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
+      distance_sum = hn::MulAdd(dscore, distance, distance_sum);
+    }
+    const VF kept = hn::IfThenElseZero(visible, hn::Mul(dscore, hn::LoadU(d, keeps + x)));
+    // The row of constants is in the scores by then: its place keeps dS.
+    if (adds_table_late_) hn::StoreU(dscore, d, m_.constants.Row(i) + x);
+    hn::StoreU(weight, d, weights + x);
+    hn::StoreU(kept, d, dscores + x);
+  }
+  distance_sum_ += hn::GetLane(hn::SumOfLanes(d, distance_sum));
+  return sees;
+}
+
+// A row of the bias, 0 for rows of k2.
+inline void ScoreTerms::ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
+                                 float* values) const {
+  const View& bias = p_.terms.bias;
+  const int64_t size = SizeOf(bias.dtype);
+  const char* row = bias.As<char>() + size * (b_ * bias.stride[0] + queries.h * bias.stride[1] +
+                                              queries.slots.rows[i] * bias.stride[2]);
+  const TileSlots& slots = keys.slots;
+  if (slots.in_order && bias.stride[3] == 1 && slots.rows[0] + slots.count <= plan_.Nk) {
+    Widen(bias.dtype, row + slots.rows[0] * size, slots.count, values);
+    return;
+  }
+  for (int64_t x = 0; x < slots.count; ++x) {
+    const int64_t key = slots.rows[x];
+    values[x] = 0;
+    if (key < 0 || key >= plan_.Nk) continue;
+    Widen(bias.dtype, row + key * bias.stride[3] * size, 1, values + x);
+  }
+}
+
+inline void ScoreTerms::AddTableScores(const GradQueries& queries, const GradKeys& keys,
+                                       const TileTerms& tile, float factor,
+                                       const Packed& to) const {
+  const HeadRows table = HeadRows::Of(p_.terms.table, b_, queries.h);
+  for (int64_t i = 0; i < queries.slots.count; ++i) {
+    if (queries.slots.rows[i] < 0) continue;
+    const float* row = reinterpret_cast<const float*>(table.Row(queries.slots.rows[i]));
+    float* scores = to.Row(i);
+    for (int64_t x = 0; x < keys.slots.count; ++x) {
+      const uint16_t label = tile.labels[x * kTile + i];
+      if (label != TileTerms::kNoLabel) scores[x] += row[label] * factor;
+    }
+  }
+}
+
+inline void ScoreTerms::AddTable(const GradQueries& queries, const GradKeys& keys,
+                                 const TileTerms* tile, const uint64_t* seen,
+                                 const PartialRows& dtable) const {
+  if (!dtable.wanted() || tile == nullptr || tile->labels.empty()) return;
+  const Packed& dscores = adds_table_late_ ? m_.constants : m_.dscores;
+  for (int64_t i = 0; i < queries.slots.count; ++i) {
+    if (queries.slots.rows[i] < 0) continue;
+    float* row = dtable.Open(queries.slots.rows[i]);
+    for (uint64_t rest = seen[i]; rest != 0; rest &= rest - 1) {
+      const int64_t x = std::countr_zero(rest);
+      if (x >= keys.slots.count) break;
+      const uint16_t label = tile->labels[x * kTile + i];
+      if (label != TileTerms::kNoLabel) row[label] += dscores.Row(i)[x];
+    }
+  }
+}
+
+// Rows of r that tiles with diagonals need: row u belongs to the diagonal key - query = u - 63.
+inline void ScoreTerms::LoadDiagonals(const GradQueries& queries, const GradKeys& keys) {
+  const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
+  for (int64_t u = 0; u < 2 * kTile; ++u) {
+    const int64_t delta = Delta(queries, 0, keys.slots.rows[0] + u - (kTile - 1));
+    PackRow(r, delta, 1.0f, m_.r, u);
+  }
+  Transpose(m_.r.data, m_.r.stride, 2 * kTile, plan_.D, m_.rt.data, m_.rt.stride);
+}
+
+inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const GradKeys& keys,
+                                          const uint64_t* seen) {
+  const DF d;
+  const int64_t rows = queries.slots.count;
+  if (HasDiagonals(queries, keys)) {
+    LoadDiagonals(queries, keys);
+    Gemm<Start::kZero>(rows, 2 * kTile, plan_.D, ByRow(m_.q_rel), AsRows(m_.rt),
+                       Mutable(m_.diagonals));
+    for (int64_t i = 0; i < rows; ++i) {
+      float* scores = m_.weights.Row(i);
+      const float* relative = m_.diagonals.Row(i) + kTile - 1 - i;
+      for (int64_t x = 0; x < keys.slots.count; x += kLanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, scores + x), hn::LoadU(d, relative + x)), d, scores + x);
+      }
+    }
+  } else {
+    const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (uint64_t rest = seen[i] & keys.slots.exists; rest != 0; rest &= rest - 1) {
+        const int64_t x = std::countr_zero(rest);
+        m_.weights.Row(i)[x] +=
+            Dot(r, Delta(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), plan_.D, m_.space.data);
+      }
+    }
+  }
+}
+
+inline bool ScoreTerms::HasNonFinite(const GradQueries& queries, const GradKeys& keys) const {
+  Finiteness of_queries, of_r;
+  return p_.terms.r.given() && HasDiagonals(queries, keys) &&
+         (of_queries.HasNonFinite(m_.q_rel, Packed(), queries.slots.count) ||
+          of_r.HasNonFinite(m_.r, Packed(), 2 * kTile));
+}
+
+inline void ScoreTerms::AddRelative(const GradQueries& queries, const GradKeys& keys,
+                                    const uint64_t* seen, bool exact, const PartialRows& dq_rel,
+                                    const PartialRows& dr) const {
+  const DF d;
+  const int64_t rows = queries.slots.count, vectors = Vectors(m_.q_rel);
+  const auto add = [&](float factor, const float* from, float* to) HWY_ATTR {
+    for (int64_t x = 0; x < vectors; x += kLanes) {
+      hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, from + x), hn::LoadU(d, to + x)), d,
+                 to + x);
+    }
+  };
+  if (!exact && HasDiagonals(queries, keys)) {
+    Zero(m_.diagonals, rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      std::copy_n(m_.dscores.Row(i), keys.slots.count, m_.diagonals.Row(i) + kTile - 1 - i);
+    }
+    if (dq_rel.wanted()) {
+      Gemm<Start::kZero>(rows, vectors, 2 * kTile, ByRow(m_.diagonals), AsRows(m_.r),
+                         Mutable(m_.dq_rel));
+      for (int64_t i = 0; i < rows; ++i) {
+        add(1.0f, m_.dq_rel.Row(i), dq_rel.Open(queries.slots.rows[i]));
+      }
+    }
+    if (!dr.wanted()) return;
+    Gemm<Start::kZero>(2 * kTile, vectors, rows, ByColumn(m_.diagonals), AsRows(m_.q_rel),
+                       Mutable(m_.dr));
+    for (int64_t u = 0; u < kTile - 1 + keys.slots.count; ++u) {
+      const int64_t key = keys.slots.rows[0] + u - (kTile - 1);
+      add(1.0f, m_.dr.Row(u), dr.Open(Delta(queries, 0, key)));
+    }
+    return;
+  }
+  const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (uint64_t rest = seen[i]; rest != 0; rest &= rest - 1) {
+      const int64_t x = std::countr_zero(rest);
+      if (x >= keys.slots.count) break;
+      const int64_t delta = Delta(queries, i, keys.slots.rows[x]);
+      const float dscore = m_.dscores.Row(i)[x];
+      PackRow(r, delta, 1.0f, m_.dq_rel, 0);
+      if (dq_rel.wanted()) add(dscore, m_.dq_rel.Row(0), dq_rel.Open(queries.slots.rows[i]));
+      if (dr.wanted()) add(dscore, m_.q_rel.Row(i), dr.Open(delta));
+    }
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,185 @@
+// What the backward kernels of attend work on: the plan of a problem, partial sums, scratch memory.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <numbers>
+
+#include "kernels/cpu/attend/attend_tile.h"
+#include "kernels/device/device.h"
+
+namespace attnd {
+
+// The key tiles of a kv head are dealt to shares: the n-th stretch from the front and the n-th from
+// the back to the n-th share, which balances causal patterns and keeps neighbours together.
+struct KeyShares {
+  int64_t tiles, shares;
+  // `rows` of keys decide how many shares there are, `tiles` what is dealt.
+  static int64_t Count(int64_t rows) { return std::clamp<int64_t>(CeilDiv(rows, kTile) / 8, 1, 4); }
+  int64_t ShareOf(int64_t tile) const {
+    const int64_t stretch = tile * 2 * shares / tiles;
+    return std::min(stretch, 2 * shares - 1 - stretch);
+  }
+};
+
+// Key tiles that a query tile meets while it is packed; together they stay in L2 (0.8 MB).
+constexpr int64_t kMaxKeyBlock = 8;
+constexpr int64_t KeyBlock(int64_t D, int64_t Dv) {
+  return std::clamp<int64_t>(1024 / std::max<int64_t>(D + Dv, 1), 1, kMaxKeyBlock);
+}
+
+// Floats from row to row of a packed operand of `width` columns: whole vectors of any instruction
+// set, and no power of two.
+constexpr int64_t PackedStride(int64_t width) { return CeilDiv(width, 16) * 16 + 16; }
+
+// float32 sums of the rows of one gradient that one share alone writes. Rows that nobody touched
+// hold nothing.
+struct PartialRows {
+  float* sums = nullptr;       // [rows][stride]; null: not wanted
+  uint8_t* touched = nullptr;  // [rows]
+  int64_t rows = 0, stride = 0;
+
+  bool wanted() const { return sums != nullptr; }
+  void Clear() const {
+    if (wanted()) std::memset(touched, 0, rows);
+  }
+  // A row to add to; zeros when it is new.
+  float* Open(int64_t row) const {
+    if (touched[row] == 0) std::fill_n(sums + row * stride, stride, 0.0f);
+    touched[row] = 1;
+    return sums + row * stride;
+  }
+};
+
+// A gradient that is the sum of one PartialRows for each of (b, head, share), in this order.
+struct GradSum {
+  enum Kind { kDq, kDk, kDv, kSlopes, kSinks, kTable, kQRel, kR, kKinds };
+  View out, tail;  // tail: its last rows (k2, v2). Neither given: not wanted
+  int64_t tail_rows = 0;
+  int64_t heads = 0, rows = 0, width = 0;
+  int64_t first = 0, first_touched = 0;  // of all partial sums: floats, rows
+  double factor = 1;
+
+  int64_t stride() const { return CeilDiv(width, 16) * 16; }
+  // Whether it sums over b or heads as well, so that all kv heads of the problem come first.
+  bool IsWhole(int64_t B) const {
+    const auto repeats = [&](const View& v) {
+      return v.given() && ((v.shape[0] == 1 && B > 1) || (v.shape[1] == 1 && heads > 1));
+    };
+    return repeats(out) || repeats(tail);
+  }
+};
+
+// One problem of a list, ready to be worked on by shares.
+struct GradPlan {
+  const AttendGradProblem* problem = nullptr;
+  AttendParams params;
+  int64_t B = 0, H = 0, Hkv = 0, group = 1, Nq = 0, Nk = 0, Nk2 = 0, D = 0, Dv = 0, shares = 1;
+  bool gathers = false;       // some row has a pattern with a gather order
+  bool needs_scores = false;  // anything but dv: dS
+  bool wants_dk = false, wants_dv = false, wants_bias = false;
+  std::array<GradSum, GradSum::kKinds> sums;
+  float* floats = nullptr;  // of all problems
+  uint8_t* touched = nullptr;
+
+  const AttendRow& Row(int64_t b) const { return problem->forward.rows[b]; }
+  bool softmax() const { return params.weighting == Weighting::kSoftmax; }
+  // Scores are kept in units of 1 / unit(): in base 2 where they are exponents.
+  double unit() const { return softmax() ? std::numbers::log2e : 1.0; }
+  PartialRows Of(GradSum::Kind kind, int64_t b, int64_t head, int64_t share) const {
+    const GradSum& s = sums[kind];
+    if (s.rows == 0 || floats == nullptr) return {};
+    const int64_t row = ((b * s.heads + head) * shares + share) * s.rows;
+    return {floats + s.first + row * s.stride(), touched + s.first_touched + row, s.rows,
+            s.stride()};
+  }
+};
+
+// A gradient is wanted in a dry run if it has a shape: data is null there.
+inline bool Wants(const View& gradient, bool dry) {
+  return gradient.given() && gradient.shape.size() > 0 && (dry || gradient.data != nullptr);
+}
+
+// The plan of a problem without its memory.
+GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bool dry);
+
+// One plane of a gradient that is a sum.
+struct PlaneSum {
+  GradSum::Kind kind;
+  const View& out;
+  int64_t first, count;  // rows of the partial sums
+  int64_t b, h;          // of `out`
+};
+
+// One share of the keys of one kv head.
+struct AttendShare {
+  const GradPlan* plan = nullptr;
+  int64_t b = 0, kv_head = 0, share = 0;
+};
+
+// A rectangle of the gradient of bias that one item owns: tiles of queries and keys of one of its
+// planes.
+struct BiasShare {
+  const GradPlan* plan = nullptr;
+  int64_t b = 0, h = 0;  // of dbias
+  int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
+};
+
+// A matrix in scratch memory as packed rows of `stride` floats.
+struct Packed {
+  float* data = nullptr;
+  int64_t stride = 0, width = 0;
+  float* Row(int64_t i) const { return data + i * stride; }
+};
+
+// The scratch of one thread. Without memory it only counts.
+struct GradScratch {
+  struct Keys {
+    Packed k, kt, vt, dk, dv;  // [key][D] [D][key] [Dv][key] [key][D] [key][Dv]
+  };
+  std::array<Keys, kMaxKeyBlock> keys;
+  Packed q, dout, dq;       // [query][..]
+  Packed weights, dscores;  // [query][key]: S then P; dP then dS
+  Packed space;             // rows of any operand
+  Packed q_rel, dq_rel;     // [query][D]
+  Packed r, rt, dr;         // rows of r in the order of a tile's diagonals: [128][D] [D][128]
+  Packed constants;         // [query][key]
+  Packed diagonals;         // [query][128]
+  Packed dbias;             // [query][key]
+  int64_t floats = 0;
+
+  GradScratch(const GradPlan& plan, float* base) {
+    const int64_t D = plan.D, Dv = plan.Dv;
+    const auto take = [&](int64_t rows, int64_t width, int64_t stride) {
+      float* data = base == nullptr ? nullptr : base + floats;
+      floats += CeilDiv(rows * stride, 16) * 16;
+      return Packed{data, stride, width};
+    };
+    const auto rows = [&](int64_t count, int64_t width) {
+      return take(count, width, PackedStride(width));
+    };
+    for (int64_t i = 0; i < KeyBlock(D, Dv); ++i) {
+      keys[i] = {rows(kTile, D), rows(D, kTile), rows(Dv, kTile), rows(kTile, D), rows(kTile, Dv)};
+    }
+    q = rows(kTile, D);
+    dout = rows(kTile, Dv);
+    dq = rows(kTile, D);
+    weights = take(kTile, kTile, kTile);
+    dscores = take(kTile, kTile, kTile);
+    constants = take(kTile, kTile, kTile);
+    space = rows(kTile, std::max(D, Dv));
+    if (plan.problem->forward.terms.r.given()) {
+      q_rel = rows(kTile, D);
+      dq_rel = rows(kTile, D);
+      r = rows(2 * kTile, D);
+      dr = rows(2 * kTile, D);
+      rt = rows(D, 2 * kTile);
+      diagonals = rows(kTile, 2 * kTile);
+    }
+    if (plan.wants_bias) dbias = take(kTile, kTile, kTile);
+  }
+};
+
+}  // namespace attnd

@@ -1,0 +1,385 @@
+// What attend does to a panel of scores between product and exponential: the terms of
+// kernels/ops/attend.h and of a pattern, masks, and the weighting of ReLU attention.
+#if defined(ATTND_CPU_ATTEND_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_ATTEND_TERMS_INL_H_
+#undef ATTND_CPU_ATTEND_TERMS_INL_H_
+#else
+#define ATTND_CPU_ATTEND_TERMS_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/attend/attend_item.h"
+#include "kernels/cpu/attend/weighting-inl.h"
+#include "kernels/cpu/simd/convert-inl.h"
+#include "kernels/cpu/simd/gemm-inl.h"
+#include "kernels/cpu/simd/lane_mask-inl.h"
+#include "kernels/cpu/simd/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+// A visible key tile of a block of scores.
+struct KeyPart {
+  int64_t first, keys;  // slots
+  int64_t offset;       // where its rows of scores start
+  const TileMask* mask;
+  const TileTerms* terms;
+  int place;        // in KeyTiles
+  uint64_t absent;  // slots (bits) without a key
+  // No query of the panel at work sees a key beyond: their scores are neither computed nor read.
+  SlotRange seen = {};
+  bool is_even = true;  // else strips of the panel differ, those with queries in
+  SlotRange strips[kStrips] = {};
+
+  // Queries of the tile that see a key, apart from bias.
+  uint64_t Sees(int64_t key) const {
+    const uint64_t word = mask == nullptr ? ~uint64_t{0} : (*mask)[key];
+    return (absent >> key & 1) != 0 ? 0 : word;
+  }
+  bool hides() const { return mask != nullptr || absent != 0; }
+  // The next panel at work, of which `lanes` have queries.
+  void LookFrom(int64_t panel, int64_t lanes);
+
+ private:
+  SlotRange SeenBy(uint64_t queries) const {
+    SlotRange range = {0, keys};
+    while (range.size() > 0 && (Sees(range.begin) & queries) == 0) ++range.begin;
+    while (range.size() > 0 && (Sees(range.end - 1) & queries) == 0) --range.end;
+    return range;
+  }
+};
+
+inline void KeyPart::LookFrom(int64_t panel, int64_t lanes) {
+  seen = {0, keys};
+  is_even = true;
+  if (!hides()) return;
+  constexpr uint64_t kBits = ~uint64_t{0} >> (64 - kStrip);
+  seen = {keys, 0};
+  const int64_t count = CeilDiv(lanes, kStrip);
+  int64_t rows = 0;
+  for (int64_t s = 0; s < count; ++s) {
+    strips[s] = SeenBy(kBits << (panel * kPanel + s * kStrip));
+    if (strips[s].size() == 0) continue;
+    rows += strips[s].size();
+    seen = {std::min(seen.begin, strips[s].begin), std::max(seen.end, strips[s].end)};
+  }
+  if (rows == 0) seen = {0, 0};
+  // Whole panels are a little faster than strips.
+  is_even = rows * 8 >= seen.size() * count * 7;
+}
+
+// Space that the query tiles of an item share.
+struct TermSpace {
+  template <class Take>
+  TermSpace(const AttendItem& item, const Take& take)
+      : rows(take(item.terms.bias.data == nullptr ? 0 : kTile * kTile)),
+        bias(take(item.terms.bias.data == nullptr ? 0 : kTile * kPanel)),
+        relative(take(item.terms.r.data == nullptr ? 0 : kRelativeRows * kPanel)) {}
+  float *rows, *bias, *relative;
+};
+
+// Of one tile of queries. Sequences are shorter than 2^30, positions need not be.
+class ScoreTerms {
+ public:
+  template <class Take>
+  ScoreTerms(const AttendItem& item, int64_t first, int64_t queries, const TermSpace& space,
+             const Take& take)
+      : t_(item),
+        first_(first),
+        queries_(queries),
+        space_(space),
+        position_(reinterpret_cast<int32_t*>(take(kTile))),
+        beyond_(take(kTile)),
+        q_relt_(take(item.terms.r.data == nullptr ? 0 : kTile * item.D)) {}
+
+  // `rows` is space for a panel of queries.
+  void LoadQueries(float* rows);
+  // scores [key][kPanel], query_scale q.k, become scores in units of AttendItem::unit, or weights
+  // where no softmax follows, with `seen` [kPanel] counting them. Only of keys that the panel sees.
+  // Selects, so that whatever an invisible pair holds is gone.
+  void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
+  // Queries of the tile that see a key.
+  uint64_t Sees(const KeyPart& part, int64_t key) const;
+
+ private:
+  void AddRelative(const KeyPart& part, int64_t panel, float* scores) const;
+  void AddLabelled(const KeyPart& part, int64_t panel, float factor, float* scores) const;
+  void Cap(const KeyPart& part, float* scores) const;
+  void AddAlibi(const KeyPart& part, int64_t panel, float* scores) const;
+  void AddConstants(const KeyPart& part, int64_t panel, float* scores) const;
+  void AddBias(const KeyPart& part, float* scores) const;
+  void LoadBias(const KeyPart& part, int64_t panel) const;
+  float BiasOf(int64_t query_row, int64_t key_row) const;
+  void Hide(const KeyPart& part, int64_t panel, float* scores) const;
+  void Weigh(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
+
+  int64_t PanelQueries(int64_t panel) const { return std::min(kPanel, queries_ - panel * kPanel); }
+
+  const AttendItem& t_;
+  int64_t first_, queries_;
+  const TermSpace& space_;
+  int32_t* position_;  // [64], cut to +-2^30
+  float* beyond_;      // [64], what was cut off: as much farther is the query from every key
+  float* q_relt_;      // [panel][D][kPanel], times scale
+};
+
+inline void ScoreTerms::LoadQueries(float* rows) {
+  constexpr int64_t kFar = int64_t{1} << 30;
+  for (int64_t i = 0; i < kTile; ++i) {
+    // Lanes without a query are where another one is: they widen no range of distances.
+    const int64_t row = t_.QueryRow(first_ + std::min(i, queries_ - 1));
+    const int64_t position = row + t_.terms.offset, cut = std::clamp(position, -kFar, kFar);
+    position_[i] = static_cast<int32_t>(cut);
+    beyond_[i] = static_cast<float>(std::abs(position - cut));
+  }
+  if (t_.terms.r.data == nullptr) return;
+  for (int64_t panel = 0; panel * kPanel < queries_; ++panel) {
+    std::fill_n(rows, kPanel * t_.D, 0.0f);
+    for (int64_t i = 0; i < PanelQueries(panel); ++i) {
+      const int64_t row = t_.QueryRow(first_ + panel * kPanel + i);
+      if (row < 0) continue;
+      Widen(t_.terms.q_rel.dtype, t_.terms.q_rel.Row(row), t_.D, rows + i * t_.D, t_.query_scale);
+    }
+    Transpose(rows, t_.D, kPanel, t_.D, q_relt_ + panel * t_.D * kPanel, kPanel);
+  }
+}
+
+inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
+                              float* seen) const {
+  if (t_.terms.r.data != nullptr) AddRelative(part, panel, scores);
+  const bool is_labelled =
+      t_.terms.table.data != nullptr && part.terms != nullptr && !part.terms->labels.empty();
+  const bool caps_table = t_.terms.params.cap_table;
+  if (is_labelled && caps_table) AddLabelled(part, panel, t_.query_scale, scores);
+  if (t_.terms.params.softcap > 0) Cap(part, scores);
+  if (is_labelled && !caps_table) AddLabelled(part, panel, static_cast<float>(t_.unit), scores);
+  if (t_.terms.slope != nullptr) AddAlibi(part, panel, scores);
+  AddConstants(part, panel, scores);
+  if (t_.terms.bias.data != nullptr) {
+    LoadBias(part, panel);
+    AddBias(part, scores);
+  }
+  if (!t_.terms.is_softmax()) {
+    Weigh(part, panel, scores, seen);
+  } else if (part.hides()) {
+    Hide(part, panel, scores);
+  }
+}
+
+// One product of the queries with the rows of r at all distances between the two tiles, 127 of them
+// in natural order, from which each pair picks its own (Dai et al. 2019, appendix B, without the
+// shifted copy). Distances below 0 belong to invisible pairs.
+inline void ScoreTerms::AddRelative(const KeyPart& part, int64_t panel, float* scores) const {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const int32_t last = static_cast<int32_t>(t_.terms.distances - 1);
+  const int32_t* position = position_ + panel * kPanel;
+  const auto [nearest, farthest] = std::minmax_element(position, position + kPanel);
+  int64_t low = last, high = 0;
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+    const int64_t row = t_.KeyRow(part.first + key);
+    if (row < 0) continue;
+    low = std::min(low, std::clamp<int64_t>(*nearest - row, 0, last));
+    high = std::max(high, std::clamp<int64_t>(*farthest - row, 0, last));
+  }
+  const HeadRows& r = t_.terms.r;
+  for (int64_t from = low; from <= high; from += kRelativeRows) {
+    const int32_t n = static_cast<int32_t>(std::min(kRelativeRows, high - from + 1));
+    const float* rows = reinterpret_cast<const float*>(r.Row(from));
+    PanelGemm<Start::kZero>(n, t_.D, {rows, r.stride / static_cast<int64_t>(sizeof(float)), 1},
+                            q_relt_ + panel * t_.D * kPanel, space_.relative);
+    for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+      const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
+      for (int64_t x = 0; x < kPanel; x += kLanes) {
+        auto distance = hn::Sub(hn::LoadU(di, position + x), row);
+        distance = hn::Min(hn::Max(distance, hn::Zero(di)), hn::Set(di, last));
+        distance = hn::Sub(distance, hn::Set(di, static_cast<int32_t>(from)));
+        const auto outside =
+            hn::Or(hn::Lt(distance, hn::Zero(di)), hn::Gt(distance, hn::Set(di, n - 1)));
+        const auto at = hn::Add(hn::Mul(hn::IfThenZeroElse(outside, distance),
+                                        hn::Set(di, static_cast<int32_t>(kPanel))),
+                                hn::Iota(di, static_cast<int32_t>(x)));
+        const VF term =
+            hn::IfThenZeroElse(hn::RebindMask(d, outside), hn::GatherIndex(d, space_.relative, at));
+        float* to = scores + key * kPanel + x;
+        hn::StoreU(hn::Add(hn::LoadU(d, to), term), d, to);
+      }
+    }
+  }
+}
+
+inline void ScoreTerms::AddLabelled(const KeyPart& part, int64_t panel, float factor,
+                                    float* scores) const {
+  const HeadPlane& table = t_.terms.table;
+  for (int64_t i = 0; i < PanelQueries(panel); ++i) {
+    const int64_t row = t_.QueryRow(first_ + panel * kPanel + i);
+    if (row < 0) continue;
+    const char* entries = table.At(row, 0);
+    for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+      const uint16_t label = part.terms->labels[key * kTile + panel * kPanel + i];
+      if (label == TileTerms::kNoLabel) continue;
+      scores[key * kPanel + i] +=
+          factor * *reinterpret_cast<const float*>(entries + label * table.column);
+    }
+  }
+}
+
+inline float ScoreTerms::BiasOf(int64_t query_row, int64_t key_row) const {
+  const HeadPlane& bias = t_.terms.bias;
+  if (query_row < 0 || key_row < 0 || key_row >= t_.k_rows) return 0.0f;
+  const char* at = bias.At(query_row, key_row);
+  if (bias.dtype == DType::kF32) return *reinterpret_cast<const float*>(at);
+  float value;
+  Widen(bias.dtype, at, 1, &value);
+  return value;
+}
+
+// The bias of the part to space_.bias, [key][kPanel].
+inline void ScoreTerms::LoadBias(const KeyPart& part, int64_t panel) const {
+  const HeadPlane& bias = t_.terms.bias;
+  const int64_t queries = PanelQueries(panel);
+  const bool is_row = t_.key_rows == nullptr && bias.column == SizeOf(bias.dtype);
+  if (is_row && t_.query_rows == nullptr && bias.dtype == DType::kF32 && queries == kPanel) {
+    const int64_t row = t_.first + first_ + panel * kPanel;
+    return Transpose(reinterpret_cast<const float*>(bias.At(row, part.first)),
+                     bias.row / static_cast<int64_t>(sizeof(float)), kPanel, part.keys, space_.bias,
+                     kPanel);
+  }
+  for (int64_t i = 0; i < kPanel; ++i) {
+    float* to = space_.rows + i * kTile;
+    const int64_t row = i < queries ? t_.QueryRow(first_ + panel * kPanel + i) : -1;
+    if (row < 0) {
+      std::fill_n(to, kTile, 0.0f);
+    } else if (is_row) {
+      Widen(bias.dtype, bias.At(row, part.first), part.keys, to);
+    } else {
+      for (int64_t key = 0; key < part.keys; ++key) {
+        to[key] = BiasOf(row, t_.KeyRow(part.first + key));
+      }
+    }
+  }
+  Transpose(space_.rows, kTile, kPanel, part.keys, space_.bias, kPanel);
+}
+
+inline uint64_t ScoreTerms::Sees(const KeyPart& part, int64_t key) const {
+  uint64_t word = part.Sees(key);
+  if (t_.terms.bias.data == nullptr) return word;
+  const int64_t row = t_.KeyRow(part.first + key);
+  for (int64_t i = 0; i < queries_; ++i) {
+    if (BiasOf(t_.QueryRow(first_ + i), row) == kMinusInf) word &= ~(uint64_t{1} << i);
+  }
+  return word;
+}
+
+// A row of scores becomes f(vector, first lane) of each of its vectors.
+template <class F>
+HWY_INLINE void ForVectors(float* row, const F& f) {
+  const DF d;
+  for (int64_t x = 0; x < kPanel; x += kLanes) {
+    hn::StoreU(f(hn::LoadU(d, row + x), x), d, row + x);
+  }
+}
+
+inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
+  const DF d;
+  const auto cap = static_cast<float>(t_.terms.params.softcap);
+  const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, static_cast<float>(cap * t_.unit));
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+    ForVectors(scores + key * kPanel, [&](VF t, int64_t) HWY_ATTR {
+      return hn::Mul(factor, Tanh(d, hn::Mul(t, inverse)));
+    });
+  }
+}
+
+inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scores) const {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  // In two parts: times the distance, the rounding of one would be most of the error of a far pair.
+  const double exact = *t_.terms.slope * t_.unit;
+  const auto rounded = static_cast<float>(exact);
+  const VF slope = hn::Set(d, rounded), rest = hn::Set(d, static_cast<float>(exact - rounded));
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+    const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      const int64_t at = panel * kPanel + x;
+      const auto apart = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, position_ + at), row));
+      const VF distance = hn::Add(hn::Abs(apart), hn::LoadU(d, beyond_ + at));
+      return hn::NegMulAdd(slope, distance, hn::NegMulAdd(rest, distance, s));
+    });
+  }
+}
+
+// Of the pattern.
+inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* scores) const {
+  const DF d;
+  if (t_.pattern == nullptr) return;
+  const VF unit = hn::Set(d, static_cast<float>(t_.unit));
+  const bool has_key_bias = !t_.pattern->key_bias.empty();
+  for (int64_t key = part.seen.begin; has_key_bias && key < part.seen.end; ++key) {
+    const VF added =
+        hn::Set(d, static_cast<float>(t_.pattern->key_bias[part.first + key] * t_.unit));
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t) HWY_ATTR { return hn::Add(s, added); });
+  }
+  if (part.terms == nullptr || part.terms->bias.empty()) return;
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+    const float* added = part.terms->bias.data() + key * kTile + panel * kPanel;
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      return hn::MulAdd(unit, hn::LoadU(d, added + x), s);
+    });
+  }
+}
+
+inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
+  const DF d;
+  const VF unit = hn::Set(d, static_cast<float>(t_.unit)), hidden = hn::Set(d, kMinusInf);
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+    const float* bias = space_.bias + key * kPanel;
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      const VF added = CutFinite(d, hn::LoadU(d, bias + x), kLeastTerm, kMostTerm);
+      return hn::IfThenElse(hn::Eq(added, hidden), hidden, hn::MulAdd(unit, added, s));
+    });
+  }
+}
+
+inline void ScoreTerms::Hide(const KeyPart& part, int64_t panel, float* scores) const {
+  const DF d;
+  const VF hidden = hn::Set(d, kMinusInf);
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+    const uint64_t word = part.Sees(key) >> (panel * kPanel);
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      return hn::IfThenElse(LaneMask(word >> x), s, hidden);
+    });
+  }
+}
+
+inline void ScoreTerms::Weigh(const KeyPart& part, int64_t panel, float* scores,
+                              float* seen) const {
+  const DF d;
+  const VF hidden = hn::Set(d, kMinusInf), one = hn::Set(d, 1.0f);
+  const bool has_bias = t_.terms.bias.data != nullptr;
+  const Weighting weighting = t_.terms.params.weighting;
+  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
+    const uint64_t word = part.Sees(key) >> (panel * kPanel);
+    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
+      auto sees = LaneMask(word >> x);
+      if (has_bias) {
+        const VF bias = hn::LoadU(d, space_.bias + key * kPanel + x);
+        sees = hn::AndNot(hn::Eq(bias, hidden), sees);
+      }
+      const VF count = hn::LoadU(d, seen + x);
+      hn::StoreU(hn::Add(count, hn::IfThenElseZero(sees, one)), d, seen + x);
+      return hn::IfThenElseZero(sees, Weight(d, weighting, s));
+    });
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

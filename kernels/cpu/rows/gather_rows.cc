@@ -1,0 +1,347 @@
+// gather moves rows, one memcpy each; scatter first lists the rows of every value, so that each row
+// of the result is summed by one thread in a fixed order.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/run_control.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/primitives.h"
+#include "kernels/cpu/row_items.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rows/gather_rows.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/simd/strided-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+
+constexpr int64_t kChunk = 256;  // floats of a row at a time, on the stack
+constexpr int64_t kLanes = HWY_LANES(float);
+constexpr int64_t kStretch = 1024;  // rows that one row sums between check points
+constexpr int64_t kAhead = 8;       // rows; 1.4 times as fast as without (rows_bench, D 64)
+
+// One row of D elements that is not a plain copy.
+void ConvertRow(const View& x, const char* from, int64_t from_stride, const View& out, char* to,
+                int64_t to_stride, int64_t D) {
+  if (x.dtype == DType::kI32) {
+    for (int64_t d = 0; d < D; ++d) {
+      std::memcpy(to + d * to_stride * 4, from + d * from_stride * 4, 4);
+    }
+    return;
+  }
+  float row[kChunk];
+  for (int64_t d = 0; d < D; d += kChunk) {
+    const int64_t n = std::min(kChunk, D - d);
+    ReadFloats(x.dtype, from + d * from_stride * SizeOf(x.dtype), from_stride, n, row);
+    WriteFloats(out.dtype, row, to_stride, n, to + d * to_stride * SizeOf(out.dtype));
+  }
+}
+
+// Rows [begin, end) of one [M, D] matrix. The pointers are those of the matrices and of the list.
+void Gather(const GatherRowsProblem& p, const char* x, const int32_t* index, char* out,
+            int64_t begin, int64_t end) {
+  const int row = p.out.shape.rank - 2;
+  const int64_t D = p.out.shape[row + 1], x_size = SizeOf(p.x.dtype);
+  const int64_t out_size = SizeOf(p.out.dtype), step = p.index.stride[row];
+  const int64_t x_pitch = p.x.stride[row] * x_size, out_pitch = p.out.stride[row] * out_size;
+  const int64_t x_stride = p.x.stride[row + 1], out_stride = p.out.stride[row + 1];
+  const bool dense = D == 1 || (x_stride == 1 && out_stride == 1);
+  const bool copies = dense && p.x.dtype == p.out.dtype;
+  const int64_t bytes = D * out_size;
+  for (int64_t m = begin; m < end; ++m) {
+    const int64_t n = index[m * step];
+    char* to = out + m * out_pitch;
+    const char* from = x + n * x_pitch;
+    if (n >= 0 && copies) {
+      if (bytes == 4) {
+        std::memcpy(to, from, 4);
+      } else {
+        std::memcpy(to, from, bytes);
+      }
+    } else if (n >= 0) {
+      ConvertRow(p.x, from, x_stride, p.out, to, out_stride, D);
+    } else if (dense) {
+      std::memset(to, 0, bytes);
+    } else {
+      for (int64_t d = 0; d < D; ++d) std::memset(to + d * out_stride * out_size, 0, out_size);
+    }
+  }
+}
+
+// sum[0, n) += the elements of x.
+void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
+  const hn::ScalableTag<float> d;
+  float wide[kChunk];
+  const float* from = wide;
+  if (dtype == DType::kF32 && stride == 1) {
+    from = reinterpret_cast<const float*>(x);
+  } else {
+    ReadFloats(dtype, x, stride, n, wide);
+  }
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(hn::Add(hn::LoadU(d, sum + i), hn::LoadU(d, from + i)), d, sum + i);
+  }
+  for (; i < n; ++i) sum[i] += from[i];
+}
+
+// Asks for a row some time before it is read: rows come from anywhere, and what is done with one is
+// too long for the processor to look ahead.
+void PrefetchRow(const char* row, int64_t bytes) {
+  for (int64_t at = 0; at < std::min<int64_t>(bytes, 512); at += 64) {
+    __builtin_prefetch(row + at);
+  }
+}
+
+// Rows [begin, end) of one matrix of out: the sums, in order, over `sources` matrices x and their
+// lists: rows order[start[n] .. start[n + 1]) with order right behind the N + 1 starts.
+void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
+             int64_t sources, char* out, int64_t begin, int64_t end) {
+  const hn::ScalableTag<float> d;
+  const int row = p.out.shape.rank - 2;
+  const int64_t N = p.out.shape[row], D = p.out.shape[row + 1];
+  const int64_t x_size = SizeOf(p.x.dtype), x_pitch = p.x.stride[row] * x_size;
+  const int64_t x_stride = p.x.stride[row + 1], out_stride = p.out.stride[row + 1];
+  for (int64_t n = begin; n < end; ++n) {
+    for (int64_t first = 0; first < D; first += kChunk) {
+      const int64_t count = std::min(kChunk, D - first);
+      HWY_ALIGN float sum[kChunk];
+      // Not std::fill: for short rows `rep stos` takes longer than all the rest.
+      for (int64_t i = 0; i < count; i += kLanes) hn::Store(hn::Zero(d), d, sum + i);
+      for (int64_t s = 0; s < sources; ++s) {
+        const int32_t* order = starts[s] + N + 1;
+        for (int64_t i = starts[s][n]; i < starts[s][n + 1]; ++i) {
+          if ((i - starts[s][n]) % kStretch == kStretch - 1 && CheckPoint()) return;
+          if (i + kAhead < starts[s][N]) {
+            PrefetchRow(x[s] + order[i + kAhead] * x_pitch, D * x_size);
+          }
+          AddRow(p.x.dtype, x[s] + order[i] * x_pitch + first * x_stride * x_size, x_stride, count,
+                 sum);
+        }
+      }
+      WriteFloats(p.out.dtype, sum, out_stride, count,
+                  out + (n * p.out.stride[row] + first * out_stride) * SizeOf(p.out.dtype));
+    }
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attnd {
+namespace {
+
+// Bytes of rows that one item moves: enough to hide its start, little enough to share work.
+constexpr int64_t kItemBytes = 64 << 10;
+
+using Index = std::array<int64_t, kMaxRank>;
+
+// Number `number` (row-major) of a shape's elements.
+Index IndexAt(const Shape& shape, int64_t number) {
+  Index index = {};
+  for (int i = shape.rank - 1; i >= 0; --i) {
+    index[i] = number % shape[i];
+    number /= shape[i];
+  }
+  return index;
+}
+
+// Where the matrix or list of `view` at a leading index begins; dimensions of 1 repeat.
+char* At(const View& view, int leading, const Index& index) {
+  int64_t offset = 0;
+  for (int i = 0; i < leading; ++i) {
+    if (view.shape[i] != 1) offset += index[i] * view.stride[i];
+  }
+  return view.As<char>() + offset * SizeOf(view.dtype);
+}
+
+Shape Leading(const View& view, int rank) {
+  Shape shape = view.shape;
+  shape.rank = rank;
+  return shape;
+}
+
+int64_t RowsPerItem(const View& view) {
+  constexpr int64_t kOverhead = 16;  // a row's cost, in bytes
+  const int64_t D = view.shape[view.shape.rank - 1];
+  return kItemBytes / (D * SizeOf(view.dtype) + kOverhead);
+}
+
+double Seconds(const Cpu& cpu, double bytes) {
+  return bytes / (cpu.bytes_per_second / cpu.threads);
+}
+
+// The rows of every leading index of an index tensor by their value: N + 1 starts, then the M
+// numbers of rows, ascending for each value.
+struct Lists {
+  View index;
+  int64_t N, M;
+  int64_t offset;  // of the first list in the scratch, in int32
+  int64_t elements() const { return N + 1 + M; }
+  int leading() const { return index.shape.rank - 1; }
+  int64_t count() const { return Leading(index, leading()).size(); }
+};
+
+// A counting sort.
+void Invert(const Lists& lists, int64_t list, int32_t* start) {
+  const Index at = IndexAt(Leading(lists.index, lists.leading()), list);
+  const auto* index = reinterpret_cast<const int32_t*>(At(lists.index, lists.leading(), at));
+  const int64_t step = lists.index.stride[lists.leading()];
+  int32_t* order = start + lists.N + 1;
+  std::fill(start, order, 0);
+  constexpr int64_t kStretch = 1 << 14;  // of rows, between check points
+  for (int64_t m = 0; m < lists.M; ++m) {
+    if (m % kStretch == 0 && CheckPoint()) return;
+    if (index[m * step] >= 0) ++start[index[m * step] + 1];
+  }
+  // start[n + 1] is where list n begins; filling moves it to the end, where list n + 1 begins.
+  int32_t sum = 0;
+  for (int64_t n = 1; n <= lists.N; ++n) sum += std::exchange(start[n], sum);
+  for (int64_t m = 0; m < lists.M; ++m) {
+    if (m % kStretch == 0 && CheckPoint()) return;
+    if (index[m * step] >= 0) order[start[index[m * step] + 1]++] = static_cast<int32_t>(m);
+  }
+}
+
+// What is added into one matrix of out, in ascending leading index.
+struct Sources {
+  std::vector<const char*> x;
+  std::vector<const int32_t*> starts;
+
+  void Find(const ScatterRowsProblem& p, const Lists& lists, const int32_t* scratch,
+            const Index& lead) {
+    x.clear();
+    starts.clear();
+    const int rank = p.out.shape.rank - 2;
+    // The dimensions that are summed; the others stay at those of out.
+    Shape summed = Leading(p.out, rank);
+    for (int i = 0; i < rank; ++i) {
+      const int64_t size = p.x.shape[i] != 1 ? p.x.shape[i] : p.index.shape[i];
+      summed.dims[i] = p.out.shape[i] == 1 ? size : 1;
+    }
+    for (int64_t s = 0; s < summed.size(); ++s) {
+      Index at = IndexAt(summed, s);
+      int64_t list = 0;
+      for (int i = 0; i < rank; ++i) {
+        at[i] += lead[i];
+        const int64_t size = p.index.shape[i];
+        list = list * size + (size == 1 ? 0 : at[i]);
+      }
+      x.push_back(At(p.x, rank, at));
+      starts.push_back(scratch + lists.offset + list * lists.elements());
+    }
+  }
+};
+
+// The rows of an item, matrix by matrix: visit(lead, begin, end).
+template <class Visit>
+void ForEachMatrix(const View& out, const RowItems::Item& item, const Visit& visit) {
+  const int rank = out.shape.rank - 2;
+  const int64_t rows = out.shape[rank];
+  for (int64_t begin = item.begin; begin < item.end;) {
+    const int64_t matrix = begin / rows;
+    const int64_t end = std::min(item.end, (matrix + 1) * rows);
+    visit(IndexAt(Leading(out, rank), matrix), begin - matrix * rows, end - matrix * rows);
+    begin = end;
+  }
+}
+
+int64_t Rows(const View& out) {
+  return out.shape.size() == 0 ? 0 : Leading(out, out.shape.rank - 1).size();
+}
+
+// Elements over which x and index run together.
+double Broadcast(const View& x, const View& index) {
+  double rows = 1;
+  for (int i = 0; i < index.shape.rank; ++i) {
+    rows *= static_cast<double>(i + 1 == index.shape.rank ? index.shape[i]
+                                                          : std::max(x.shape[i], index.shape[i]));
+  }
+  return rows;
+}
+
+}  // namespace
+
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& args) {
+  const Cpu& cpu = device.cpu();
+  RowItems items;
+  double bytes = 0;
+  for (const GatherRowsProblem& p : args.problems) {
+    items.Add(Rows(p.out), RowsPerItem(p.out));
+    bytes += 2.0 * static_cast<double>(p.out.bytes() + 8 * Rows(p.out));
+  }
+  const double serial = Seconds(cpu, bytes);
+  if (stream.is_dry()) {
+    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
+    return DeviceStatus();
+  }
+  auto* run =
+      Choose(cpu.isa, HWY_CHOOSE_SSE4(Gather), HWY_CHOOSE_AVX2(Gather), HWY_CHOOSE_AVX3(Gather));
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
+    const RowItems::Item item = items[i];
+    const GatherRowsProblem& p = args.problems[item.problem];
+    const int rank = p.out.shape.rank - 2;
+    ForEachMatrix(p.out, item, [&](const Index& lead, int64_t begin, int64_t end) {
+      const auto* index = reinterpret_cast<const int32_t*>(At(p.index, rank, lead));
+      run(p, At(p.x, rank, lead), index, At(p.out, rank, lead), begin, end);
+    });
+  });
+  return DeviceStatus();
+}
+
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& args) {
+  const Cpu& cpu = device.cpu();
+  std::vector<Lists> lists;
+  RowItems sorts, items;
+  int64_t elements = 0;
+  double sort_bytes = 0, bytes = 0;
+  for (const ScatterRowsProblem& p : args.problems) {
+    const int rank = p.out.shape.rank - 2;
+    lists.push_back({p.index, p.out.shape[rank], p.index.shape[rank], elements});
+    const int64_t own = lists.back().count() * lists.back().elements();
+    elements += own;
+    sorts.Add(lists.back().count(), 1);
+    items.Add(Rows(p.out), RowsPerItem(p.out));
+    sort_bytes += 16.0 * static_cast<double>(own);
+    bytes +=
+        static_cast<double>(p.out.bytes()) +
+        Broadcast(p.x, p.index) * static_cast<double>(p.x.shape[rank + 1] * SizeOf(p.x.dtype) + 8);
+  }
+  const std::shared_ptr<Buffer> scratch = Take(stream, elements * 4);
+  if (scratch == nullptr) return NoMemory(stream);
+  const double sort_serial = Seconds(cpu, sort_bytes), serial = Seconds(cpu, bytes);
+  if (stream.is_dry()) {
+    stream.work().seconds += cpu.ParallelSeconds(sort_serial, sorts.count()) +
+                             cpu.ParallelSeconds(serial, items.count());
+    return DeviceStatus();
+  }
+  auto* starts = static_cast<int32_t*>(scratch->data());
+  cpu.ForEach(stream, sorts.count(), sort_serial, [&](int64_t i, int) {
+    const RowItems::Item item = sorts[i];
+    const Lists& of = lists[item.problem];
+    Invert(of, item.begin, starts + of.offset + item.begin * of.elements());
+  });
+  auto* run =
+      Choose(cpu.isa, HWY_CHOOSE_SSE4(Scatter), HWY_CHOOSE_AVX2(Scatter), HWY_CHOOSE_AVX3(Scatter));
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
+    const RowItems::Item item = items[i];
+    const ScatterRowsProblem& p = args.problems[item.problem];
+    const int rank = p.out.shape.rank - 2;
+    Sources sources;
+    ForEachMatrix(p.out, item, [&](const Index& lead, int64_t begin, int64_t end) {
+      sources.Find(p, lists[item.problem], starts, lead);
+      run(p, sources.x.data(), sources.starts.data(), static_cast<int64_t>(sources.x.size()),
+          At(p.out, rank, lead), begin, end);
+    });
+  });
+  return DeviceStatus();
+}
+
+}  // namespace attnd
+#endif

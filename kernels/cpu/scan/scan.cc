@@ -1,0 +1,264 @@
+// Attention through a state on the CPU.
+//
+// A work item is one (problem, batch row, kv head): it walks the sequence with the state S [D,Dv],
+// z [D], which the query heads of its group share, one token after the other; while a block of
+// tokens passes by, a piece of the state waits in registers. That costs the multiply-adds of the
+// definition and no more, where a chunk's triangle of pairs would add half of them again (D 64).
+//
+// Columns of the state need no other columns, and in the gradients of q and k features no other
+// features: a head that is more than a thread's share of the list is cut there, and every number is
+// made alike however it is cut. The backward of a cut head takes two launches (delta rule: three),
+// since all its jobs need the rows' normalisers.
+//
+// Scratch of the forward is a fixed size a thread. The backward keeps O(N): 2 floats per query of a
+// group; the delta rule 2 Dv + D per key; dlog_decay D per query and (Dv + 1) D every 256 keys.
+#include "kernels/cpu/primitives.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/scan/scan_item.h"
+
+namespace attnd {
+namespace {
+
+// Around the items: allocating, listing, and caches that another request has filled.
+constexpr double kLaunchSeconds = 7e-6;
+constexpr int64_t kPageFloats = 1024;  // scratch of two threads never shares a cache line
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Of the forward of an item: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
+// query; the delta rule reads it with the key first.
+double Flops(const ScanItem& item, const ScanWalk& walk, double D, double Dv) {
+  const double group = item.problem->q.shape[1] / item.problem->k.shape[1];
+  const double keys = item.params->rule == ScanRule::kDelta ? 2 : 1;
+  const double rows = keys * static_cast<double>(walk.used_keys) +
+                      group * static_cast<double>(walk.end_query - walk.first_query);
+  return 2 * D * Dv * rows;
+}
+
+// Predicted time of an item on one thread, and how much of it every slice of the item repeats:
+// features are those of whole rows, and what turns rows of dout is made by one slice.
+struct Cost {
+  double seconds = 0, repeated = 0;
+
+  double OfSlice(int64_t slices) const {
+    return repeated + (seconds - repeated) / static_cast<double>(slices);
+  }
+};
+
+// Tiles are computed at padded widths, and a decay is one more product; besides, each element of
+// q, k, v and out is converted, mapped and moved. A backward has three recurrences and five passes
+// over such elements. Of the delta rule, whose state goes through L1 for every token, it has 11
+// products with the state for the forward's 3, and a pass more. Fitted with tests/bench/scan_bench.
+Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
+  constexpr double kSecondsPerElement = 0.5e-9, kSecondsPerItem = 1e-6;
+  const View &q = item.problem->q, &v = item.problem->v;
+  const double D = static_cast<double>(ScanWidth::Of(q.shape[3]));
+  const double Dv = static_cast<double>(ScanWidth::Of(v.shape[3]));
+  const double keys = static_cast<double>(walk.used_keys);
+  const double group = q.shape[1] / v.shape[1];
+  const double rows = keys + group * static_cast<double>(walk.end_query - walk.first_query);
+  const bool backward = item.grad != nullptr, delta = item.params->rule == ScanRule::kDelta;
+  const double efficiency = delta ? 0.5 : 0.7;
+  const double passes = !backward ? 1 : delta ? 6 : 5;
+  const double forward = Flops(item, walk, D, Dv);
+  const double decays = item.problem->log_decay.given() ? 2 * D * Dv * keys : 0;
+  const double flops = forward * (!backward ? 1
+                                  : delta   ? 11.0 / 3
+                                            : 3) +
+                       decays * (backward ? 3 : 1);
+  const double moved = kSecondsPerElement * rows * (D + Dv) * passes;
+  return {.seconds = kSecondsPerItem + moved + flops / (efficiency * cpu.thread_flops),
+          .repeated = kSecondsPerItem + moved / 2};
+}
+
+const ScanProblem& Forward(const ScanProblem& problem) { return problem; }
+const ScanProblem& Forward(const ScanGradProblem& problem) { return problem.forward; }
+const ScanGradProblem* Gradient(const ScanProblem&) { return nullptr; }
+const ScanGradProblem* Gradient(const ScanGradProblem& problem) { return &problem; }
+
+// Calls f(item) for the first kv head of every batch row of the problems that write something, on a
+// dry stream once for rows that are alike. All kv heads of a row do the same work.
+template <class Args, class F>
+void ForEachRow(const Args& args, const F& f) {
+  for (const auto& problem : args.problems) {
+    if (!Writes(problem)) continue;
+    ScanItem item = {
+        .params = &args.params, .problem = &Forward(problem), .grad = Gradient(problem)};
+    item.job = item.grad == nullptr ? ScanJob::kForward : ScanJob::kBackward;
+    const auto rows = static_cast<int64_t>(item.problem->rows.size());
+    for (item.b = 0; item.b < rows; ++item.b) f(item);
+  }
+}
+
+// What a list takes: counted before anything is allocated, the same on dry streams.
+struct Demand {
+  int64_t heads = 0, jobs = 0;
+  int64_t scratch = 0;  // floats of one thread
+  int64_t kept = 0;     // floats of heads in slices together
+  double seconds = 0, longest = 0;
+  bool in_slices = false;
+};
+
+// Jobs of a head in slices, at most: rows; errors, columns and features in slices.
+int64_t MostJobs(int64_t slices) { return 1 + 3 * slices; }
+
+// A head with more work than a thread's share is cut. Numbers do not depend on it (ScanJob).
+int64_t Slices(const Cpu& cpu, const ScanItem& item, double seconds, double total) {
+  if (!cpu.Parallel(total)) return 1;
+  const auto shares = static_cast<int64_t>(std::ceil(seconds * cpu.threads / total - 0.01));
+  const int64_t vectors = ScanWidth::Of(item.problem->v.shape[3]) / ScanWidth::kVector;
+  return std::clamp<int64_t>(shares, 1, vectors);
+}
+
+template <class Args>
+Demand CountWork(const Cpu& cpu, const Args& args) {
+  Demand demand;
+  ForEachRow(args, [&](const ScanItem& item) {
+    const Shape& v = item.problem->v.shape;
+    const ScanWalk walk = WalkOf(item);
+    const ScanRow& row = item.problem->rows[item.b];
+    const double kv_heads = static_cast<double>(v[1] * row.count);
+    demand.heads += v[1] * row.count;
+    demand.seconds += kv_heads * CostOf(cpu, item, walk).seconds;
+  });
+  ForEachRow(args, [&](const ScanItem& item) {
+    const int64_t kv_heads = item.problem->k.shape[1] * item.problem->rows[item.b].count;
+    const Cost cost = CostOf(cpu, item, WalkOf(item));
+    const int64_t slices = Slices(cpu, item, cost.seconds, demand.seconds);
+    int64_t scratch = ScanLayout(item).floats();
+    const int64_t kept = item.grad == nullptr ? 0 : RoundUp(ScanKept(item).floats(), kPageFloats);
+    if (slices == 1) {
+      scratch += kept;
+      demand.jobs += kv_heads;
+    } else {
+      demand.kept += kv_heads * kept;
+      demand.jobs += kv_heads * (item.grad == nullptr ? slices : MostJobs(slices));
+      demand.in_slices = true;
+    }
+    demand.longest = std::max(demand.longest, cost.OfSlice(slices));
+    demand.scratch = std::max(demand.scratch, RoundUp(scratch, kPageFloats));
+  });
+  return demand;
+}
+
+// The jobs of one launch after the other.
+class JobList {
+ public:
+  explicit JobList(ScanItem* items) : items_(items) {}
+
+  // All slices of a job, whose width is `width`.
+  void Add(ScanItem item, int64_t width, int64_t slices) {
+    const int64_t step = RoundUp((width + slices - 1) / slices, ScanWidth::kVector);
+    item.seconds /= static_cast<double>(slices);
+    for (item.begin = 0; item.begin < width; item.begin += step) {
+      item.end = std::min(item.begin + step, width);
+      std::construct_at(items_ + count_++, item);
+    }
+  }
+  // Longest first, so that no thread is left alone with a long one.
+  std::span<ScanItem> Take() {
+    const std::span<ScanItem> jobs(items_, static_cast<size_t>(count_));
+    std::stable_sort(jobs.begin(), jobs.end(),
+                     [](const ScanItem& a, const ScanItem& b) { return a.seconds > b.seconds; });
+    items_ += count_;
+    count_ = 0;
+    return jobs;
+  }
+
+ private:
+  ScanItem* items_;
+  int64_t count_ = 0;
+};
+
+// Jobs of a backward in slices need what those before them have written.
+constexpr int kStages = 3;
+int StageOf(const ScanItem& item) {
+  const bool delta = item.params->rule == ScanRule::kDelta;
+  if (item.job == ScanJob::kColumns) return 1;
+  return item.job == ScanJob::kFeatures ? (delta ? 2 : 1) : 0;
+}
+
+// A backward's jobs of one stage.
+void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
+  for (const ScanJob job :
+       {ScanJob::kRows, ScanJob::kErrors, ScanJob::kColumns, ScanJob::kFeatures}) {
+    ScanItem item = head;
+    item.job = job;
+    if (StageOf(item) != stage || !IsNeeded(item)) continue;
+    const ScanGradProblem& grad = *item.grad;
+    // Sums over all columns or features stay in one hand.
+    const bool whole =
+        job == ScanJob::kRows || (job == ScanJob::kColumns && grad.dbeta.given()) ||
+        (job == ScanJob::kFeatures && grad.dlog_decay.given() && grad.dlog_decay.shape[3] == 1);
+    const View& of = job == ScanJob::kFeatures ? head.problem->k : head.problem->v;
+    list->Add(item, of.shape[3], whole ? 1 : slices);
+  }
+}
+
+template <class Args>
+DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
+  const Cpu& cpu = device.cpu();
+  const Demand demand = CountWork(cpu, args);
+  if (demand.heads == 0) return DeviceStatus();
+  constexpr int64_t kFloat = sizeof(float);
+  auto scratch = Take(stream, kFloat * (demand.scratch * cpu.threads + demand.kept));
+  if (scratch == nullptr) return NoMemory(stream);
+  auto jobs = Take(stream, demand.jobs * static_cast<int64_t>(sizeof(ScanItem)));
+  if (jobs == nullptr) return NoMemory(stream);
+  if (stream.is_dry()) {
+    const double shared = cpu.ParallelSeconds(demand.seconds, demand.heads);
+    const double even = demand.seconds / cpu.threads;
+    stream.work().seconds += kLaunchSeconds + (demand.in_slices ? std::max(even, demand.longest)
+                                                                : std::max(shared, demand.longest));
+    return DeviceStatus();
+  }
+
+  float* base = static_cast<float*>(scratch->data());
+  JobList list(static_cast<ScanItem*>(jobs->data()));
+  ScanKernel *forward = ScanForwardOf(cpu.isa), *backward = ScanBackwardOf(cpu.isa);
+  for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
+    float* kept = base + demand.scratch * cpu.threads;
+    ForEachRow(args, [&](ScanItem item) {
+      item.seconds = CostOf(cpu, item, WalkOf(item)).seconds;
+      const int64_t slices = Slices(cpu, item, item.seconds, demand.seconds);
+      const int64_t Dv = item.problem->v.shape[3];
+      for (; item.kv_head < item.problem->k.shape[1]; ++item.kv_head) {
+        if (item.grad == nullptr || slices == 1) {
+          if (stage == 0) list.Add(item, Dv, slices);
+          continue;
+        }
+        item.kept = kept;
+        kept += RoundUp(ScanKept(item).floats(), kPageFloats);
+        AddStage(item, stage, slices, &list);
+      }
+    });
+    const std::span<ScanItem> work = list.Take();
+    if (work.empty()) continue;
+    cpu.ForEach(stream, static_cast<int64_t>(work.size()), demand.seconds,
+                [&](int64_t i, int thread) {
+                  float* own = base + thread * demand.scratch;
+                  ScanItem item = work[static_cast<size_t>(i)];
+                  if (item.kept == nullptr) item.kept = own + ScanLayout(item).floats();
+                  (item.grad == nullptr ? forward : backward)(item, own);
+                });
+  }
+  return DeviceStatus();
+}
+
+}  // namespace
+
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScanArgs& args) {
+  return RunScan(device, stream, args);
+}
+
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScanGradArgs& args) {
+  return RunScan(device, stream, args);
+}
+
+}  // namespace attnd

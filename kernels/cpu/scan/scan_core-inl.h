@@ -1,0 +1,305 @@
+// What the jobs of scan share: tiles of a block, decays and shifts of its keys, its normalisers.
+#if defined(ATTND_CPU_SCAN_CORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_SCAN_CORE_INL_H_
+#undef ATTND_CPU_SCAN_CORE_INL_H_
+#else
+#define ATTND_CPU_SCAN_CORE_INL_H_
+#endif
+
+#include "kernels/cpu/scan/scan_delta-inl.h"
+#include "kernels/cpu/scan/scan_recur-inl.h"
+#include "kernels/cpu/scan/scan_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Columns [begin, end) of the last axis.
+inline View Columns(View view, int64_t begin, int64_t end) {
+  if (!view.given()) return view;
+  const int last = view.shape.rank - 1;
+  view.data = view.As<std::byte>() + begin * view.stride[last] * SizeOf(view.dtype);
+  view.shape.dims[last] = end - begin;
+  return view;
+}
+
+// Element (b, h, n, d) of a float32 tensor with any strides; n of a [B,H,N] one.
+inline float& FloatAt(const View& view, int64_t b, int64_t h, int64_t n, int64_t d = 0) {
+  return view.As<float>()[b * view.stride[0] + h * view.stride[1] + n * view.stride[2] +
+                          d * view.stride[3]];
+}
+
+// x = e^x for x <= 0, n floats; n is rounded up to whole vectors.
+HWY_INLINE void ExpRow(float* x, int64_t n) {
+  const DF d;
+  for (int64_t c = 0; c < n; c += kLanes) hn::StoreU(ExpNegative(d, hn::LoadU(d, x + c)), d, x + c);
+}
+
+// Every sum over keys is kept relative to e^shift. Only kExp has shifts, the maximum of the keys
+// summed so far: as it rises, the sums decay. All other maps have shift 0.
+struct ScanCore {
+  const ScanItem& item;
+  const ScanParams& params;
+  const ScanProblem& problem;
+  const ScanLayout layout;
+  const ScanWalk walk;
+  const int64_t D, group, block;
+  const bool shifted, delta;
+  Tile q, k, v, o, decay;
+  float *const s, *const z, *const sum, *const prefix;
+  float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
+  Ahead ahead;
+  // q, k, or only their features from first_feature on, if an item needs no others.
+  View queries_from, keys_from;
+  int64_t first_feature = 0;
+  float shift = kNothing;    // of the sums
+  bool is_decaying = false;  // whether any key of the block decays
+
+  ScanCore(const ScanItem& work, float* scratch)
+      : item(work),
+        params(*work.params),
+        problem(*work.problem),
+        layout(work),
+        walk(WalkOf(work)),
+        D(layout.D),
+        group(layout.group),
+        block(layout.block),
+        shifted(params.map == FeatureMap::kExp),
+        delta(params.rule == ScanRule::kDelta),
+        q{scratch + layout.q, layout.q_pitch, layout.q_width},
+        k{scratch + layout.k, layout.q_pitch, layout.q_width},
+        v{scratch + layout.v, layout.v_pitch, layout.v_width},
+        o{scratch + layout.o, layout.v_pitch, layout.v_width},
+        decay{scratch + layout.decay, layout.q_pitch, layout.q_width},
+        s(scratch + layout.s),
+        z(scratch + layout.z),
+        sum(scratch + layout.sum),
+        prefix(scratch + layout.prefix),
+        q_shift(scratch + layout.q_shift),
+        k_shift(scratch + layout.k_shift),
+        row_shift(scratch + layout.row_shift),
+        row_d(scratch + layout.row_d),
+        beta(scratch + layout.beta),
+        factor(scratch + layout.factor),
+        queries_from(problem.q),
+        keys_from(problem.k) {}
+
+  // Begins to list what the next block touches.
+  void FetchFeatures(const ScanBlock& next) {
+    ahead.Clear();
+    ahead.Add(Keys(keys_from, next));
+    FetchQueries(queries_from, next);
+    if (problem.log_decay.given() && problem.log_decay.shape[3] > 1) {
+      ahead.Add(Keys(problem.log_decay, next));
+    }
+  }
+  void FetchQueries(const View& view, const ScanBlock& next) {
+    for (int64_t g = 0; g < group; ++g) ahead.Add(Queries(view, g, next));
+  }
+  // Rows that pass the caches by are not fetched.
+  void FetchStored(const RowsOf& rows) {
+    if (rows.view.given() && !RowStore(rows).streams()) ahead.Add(rows);
+  }
+
+  RowsOf Queries(const View& view, int64_t g, const ScanBlock& at) const {
+    return {view, item.b, item.kv_head * group + g, at.q, at.queries};
+  }
+  RowsOf Keys(const View& view, const ScanBlock& at) const {
+    return {view, item.b, item.kv_head, at.k, at.keys};
+  }
+  // What is loaded of a tile of features.
+  Tile Loaded(const Tile& tile) const {
+    return {tile.data + first_feature, tile.pitch, ScanWidth::Of(keys_from.shape[3])};
+  }
+  // Rows of head g in a tile of queries.
+  Tile OfHead(const Tile& tile, int64_t g) const {
+    return {tile.Row(g * block), tile.pitch, tile.width};
+  }
+  Series RowSeries(const Tile& tile) const {
+    return {.data = tile.data, .term = block * tile.pitch, .token = tile.pitch};
+  }
+
+  // Rows of the block's keys, times the beta of each.
+  void ScaleByBeta(const ScanBlock& at, const Tile& tile) const {
+    if (problem.beta.given()) ScaleRows(beta, at.keys, tile);
+  }
+
+  void LoadQueries(const ScanBlock& at) {
+    for (int64_t g = 0; g < group && at.queries > 0; ++g) {
+      LoadFeatures(params.map, Queries(queries_from, g, at), Loaded(OfHead(q, g)),
+                   q_shift + g * block);
+    }
+  }
+
+  // Features, decays and beta of the block's keys. `kept_shift`: the shift after each key of the
+  // sequence, if it is known; else shifts follow `shift`, and that is moved on.
+  void LoadKeys(const ScanBlock& at, const float* kept_shift = nullptr) {
+    if (at.keys == 0) {
+      row_shift[0] = shift;
+      return;
+    }
+    LoadFeatures(params.map, Keys(keys_from, at), Loaded(k), k_shift);
+    is_decaying = false;
+    if (shifted) {
+      FindShifts(at, kept_shift);
+      ApplyShifts(at.keys);
+    }
+    if (problem.log_decay.given()) LoadDecays(at);
+    for (int64_t t = 0; t < at.keys; ++t) {
+      beta[t] = problem.beta.given() ? FloatAt(problem.beta, item.b, item.kv_head, at.k + t) : 1.0f;
+    }
+  }
+
+  // row_shift[t + 1] = shift after key t of the block.
+  void FindShifts(const ScanBlock& at, const float* kept_shift) {
+    if (kept_shift != nullptr) {
+      row_shift[0] = at.k == 0 ? kNothing : kept_shift[at.k - 1];
+      std::copy_n(kept_shift + at.k, at.keys, row_shift + 1);
+      return;
+    }
+    row_shift[0] = shift;
+    // Keys that all queries of the walk see need no shift of their own.
+    const float all = std::max(shift, *std::max_element(k_shift, k_shift + at.keys));
+    for (int64_t t = 0; t < at.keys; ++t) {
+      row_shift[t + 1] = at.queries == 0 ? all : std::max(row_shift[t], k_shift[t]);
+    }
+    shift = row_shift[at.keys];
+  }
+
+  // Turns rises of the shift into decays and makes the features relative to it.
+  void ApplyShifts(int64_t keys) {
+    for (int64_t t = 0; t < keys; ++t) {
+      const float rise = ShiftFactor(row_shift[t], row_shift[t + 1]);
+      is_decaying = is_decaying || rise != 1.0f;
+      std::fill_n(decay.Row(t), decay.width, rise);
+      factor[t] = k_shift[t] == kNothing ? kNothing : k_shift[t] - row_shift[t + 1];
+    }
+    std::fill(factor + keys, factor + ScanWidth::Of(keys), 0.0f);
+    ExpRow(factor, keys);
+    ScaleRows(factor, keys, k);
+  }
+
+  void LoadDecays(const ScanBlock& at) {
+    const View& from = problem.log_decay;
+    is_decaying = true;
+    if (from.shape[3] == 1) {
+      for (int64_t t = 0; t < at.keys; ++t) {
+        factor[t] = FloatAt(from, item.b, item.kv_head, at.k + t);
+      }
+      std::fill(factor + at.keys, factor + ScanWidth::Of(at.keys), 0.0f);
+      ExpRow(factor, at.keys);
+      for (int64_t t = 0; t < at.keys; ++t) std::fill_n(decay.Row(t), decay.width, factor[t]);
+      return;
+    }
+    for (int64_t t = 0; t < at.keys; ++t) {
+      float* row = decay.Row(t);
+      const float* source = &FloatAt(from, item.b, item.kv_head, at.k + t);
+      if (from.stride[3] == 1) {
+        std::copy_n(source, D, row);
+      } else {
+        for (int64_t c = 0; c < D; ++c) row[c] = source[c * from.stride[3]];
+      }
+      std::fill(row + D, row + decay.width, 0.0f);
+      ExpRow(row, decay.width);
+    }
+  }
+
+  // row_d = phi_q . z for the block's queries; z moves on over its keys. Sums within the block
+  // start from 0 and meet z, which may be large, only in the result.
+  void Normalise(const ScanBlock& at) {
+    if (at.queries == 0 && !is_decaying) return AddAllToNormaliser(at.keys);
+    std::fill_n(sum, k.width, 0.0f);
+    std::copy_n(z, k.width, prefix);
+    for (int64_t t = 0; t < at.count(); ++t) {
+      if (at.keys > 0) AddToNormaliser(t);
+      for (int64_t g = 0; g < group && at.queries > 0; ++g) {
+        row_d[g * block + t] = Dot(q.Row(g * block + t), prefix, k.width);
+      }
+    }
+    std::copy_n(prefix, k.width, z);
+  }
+
+  void AddAllToNormaliser(int64_t keys) {
+    const DF d;
+    for (int64_t c = 0; c < k.width; c += kLanes) {
+      VF total = hn::Zero(d);
+      for (int64_t t = 0; t < keys; ++t) {
+        total = hn::MulAdd(hn::Set(d, beta[t]), hn::LoadU(d, k.Row(t) + c), total);
+      }
+      hn::StoreU(hn::Add(hn::LoadU(d, z + c), total), d, z + c);
+    }
+  }
+
+  void AddToNormaliser(int64_t t) {
+    const DF d;
+    const VF b = hn::Set(d, beta[t]);
+    for (int64_t c = 0; c < k.width; c += kLanes) {
+      VF local = hn::LoadU(d, sum + c), before = hn::LoadU(d, z + c);
+      if (is_decaying) {
+        const VF a = hn::LoadU(d, decay.Row(t) + c);
+        local = hn::Mul(a, local);
+        before = hn::Mul(a, before);
+        hn::StoreU(before, d, z + c);
+      }
+      local = hn::MulAdd(b, hn::LoadU(d, k.Row(t) + c), local);
+      hn::StoreU(local, d, sum + c);
+      hn::StoreU(hn::Add(before, local), d, prefix + c);
+    }
+  }
+
+  // The initial z, which is 0 where it is not given.
+  void StartNormaliser() {
+    std::fill_n(z, k.width, 0.0f);
+    for (int64_t c = 0; c < D && problem.z0.given(); ++c) {
+      z[c] = FloatAt(problem.z0, item.b, item.kv_head, c);
+    }
+  }
+
+  // state = columns `from` of a state, [D, ..]; 0 where it is not given.
+  void LoadState(const View& from, const Tile& state) const {
+    ZeroTile(state, D);
+    for (int64_t c = 0; c < D && from.given(); ++c) {
+      for (int64_t i = 0; i < from.shape[3]; ++i) {
+        state.Row(c)[i] = FloatAt(from, item.b, item.kv_head, c, i);
+      }
+    }
+  }
+
+  // den(d); 0 where the row is to give 0.
+  float Den(float d) const {
+    const auto eps = static_cast<float>(params.eps);
+    if (shifted) return d;
+    switch (params.den) {
+      case ScanDen::kAdd:
+        return d + eps;
+      case ScanDen::kJax:
+        return std::fabs(d) <= eps ? d + 2 * eps : d;
+      case ScanDen::kClamp:
+        return d <= eps ? eps : d;
+      case ScanDen::kAbsClamp:
+        return std::fabs(d) <= eps ? eps : std::fabs(d);
+      case ScanDen::kOne:
+        break;
+    }
+    return 1.0f;
+  }
+  // What turns a normalised row's sum over values into the output.
+  float Reciprocal(float d) const {
+    const float den = Den(d);
+    return den == 0 ? 0.0f : static_cast<float>(params.scale) / den;
+  }
+  // kOne and kExp: the logarithm of |what does|. It may be beyond float32 where its product with
+  // the sum is not.
+  double LogScale(float shifts) const { return std::log(std::fabs(params.scale)) + shifts; }
+  float Sign() const { return params.scale < 0 ? -1.0f : 1.0f; }
+
+  // The shift of what query t of the block reads.
+  float RowShift(const ScanBlock& at, int64_t t) const {
+    return row_shift[at.keys > 0 ? t + 1 : 0];
+  }
+};
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

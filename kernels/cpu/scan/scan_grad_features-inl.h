@@ -1,0 +1,278 @@
+// ScanJob::kFeatures: dq, dk, dlog_decay, ds0, dz0 of some features. States lie transposed, [Dv +
+// 1, D], the last row being z and r, so that a feature is a lane.
+#if defined(ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
+#undef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
+#else
+#define ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
+#endif
+
+#include "kernels/cpu/scan/scan_grad-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+
+class ScanGradFeatures : private GradCore {
+ public:
+  ScanGradFeatures(const ScanItem& work, float* scratch)
+      : GradCore(work, scratch),
+        width_(ScanWidth::Of(work.end - work.begin)),
+        Dv_(layout.Dv),
+        decays_(grad.dlog_decay.given()),
+        keys_wanted_(WantsKeys(grad)),
+        dv_rows_(OfHead(o, group)),
+        state_{s, layout.q_pitch, width_},
+        q_(Columns(problem.q, work.begin, work.end)),
+        k_(Columns(problem.k, work.begin, work.end)),
+        dq_(Columns(grad.dq, work.begin, work.end)),
+        dk_(Columns(grad.dk, work.begin, work.end)) {
+    // A maximum is one of all features.
+    if (shifted) return;
+    queries_from = q_;
+    keys_from = k_;
+    first_feature = work.begin;
+  }
+
+  void Run() {
+    if (grad.dq.given() || decays_ || (delta && keys_wanted_)) RunForward();
+    if (keys_wanted_) RunBackward();
+  }
+
+ private:
+  // The item's features of a tile.
+  Tile Mine(const Tile& tile) const { return {tile.data + item.begin, tile.pitch, width_}; }
+  float* KeptOfMine(int64_t at, int64_t n) const {
+    return KeptRow(at, kept.q_pitch, n) + item.begin;
+  }
+
+  // state = transposed S with a last row z; what is not given is 0.
+  void LoadTransposed(const View& S, const View& Z) {
+    ZeroTile(state_, Dv_ + 1);
+    for (int64_t c = item.begin; c < item.end; ++c) {
+      for (int64_t d = 0; d < Dv_ && S.given(); ++d) {
+        state_.Row(d)[c - item.begin] = FloatAt(S, item.b, item.kv_head, c, d);
+      }
+      if (Z.given()) state_.Row(Dv_)[c - item.begin] = FloatAt(Z, item.b, item.kv_head, c);
+    }
+  }
+
+  void Fetch(const ScanBlock& next) {
+    FetchFeatures(next);
+    ahead.Add(Keys(problem.v, next));
+    FetchQueries(grad.dout, next);
+  }
+
+  // [b v, b] of the block's keys, or [b error, b], in v; for the delta rule, [dv, 0] in dv_rows_.
+  void LoadWrites(const ScanBlock& at) {
+    if (at.keys == 0) return;
+    if (!delta) {
+      LoadRows(Keys(problem.v, at), v);
+    } else {
+      for (int64_t t = 0; t < at.keys; ++t) {
+        std::copy_n(KeptRow(kept.error, kept.v_pitch, at.k + t), v.width, v.Row(t));
+        if (!keys_wanted_) continue;
+        std::copy_n(KeptRow(kept.dwrite, kept.v_pitch, at.k + t), v.width, dv_rows_.Row(t));
+        dv_rows_.Row(t)[Dv_] = 0.0f;
+      }
+    }
+    ScaleByBeta(at, v);
+    for (int64_t t = 0; t < at.keys; ++t) v.Row(t)[Dv_] = beta[t];
+  }
+
+  // [dN, dD] of the block's queries, in o.
+  void LoadReads(const ScanBlock& at, bool own_lift) {
+    LoadGradients(grad.dout, at, own_lift);
+    for (int64_t g = 0; g < group; ++g) {
+      for (int64_t t = 0; t < at.queries; ++t) o.Row(g * block + t)[Dv_] = row_d[g * block + t];
+    }
+  }
+
+  // --- forward over the sequence: prefix states, dq; for the delta rule S' dv ---
+
+  void RunForward() {
+    LoadTransposed(problem.s0, problem.z0);
+    walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
+      Fetch(next);
+      for (int64_t g = 0; g < group; ++g) FetchStored(Queries(dq_, g, next));
+      ForwardStep(at);
+    });
+    const int64_t end = problem.q.shape[2];
+    for (int64_t g = 0; g < group && grad.dq.given(); ++g) {
+      ZeroRows(Queries(dq_, g, {.q = 0, .queries = walk.first_query}));
+      ZeroRows(Queries(dq_, g, {.q = walk.end_query, .queries = end - walk.end_query}));
+    }
+  }
+
+  void ForwardStep(const ScanBlock& at) {
+    LoadQueries(at);
+    LoadKeys(at, shifts);
+    LoadWrites(at);
+    LoadReads(at, /*own_lift=*/true);
+    // The last term of reads is dv, alone where there are no queries.
+    const int64_t of_queries = at.queries > 0 ? group : 0;
+    const int64_t of_keys = at.keys > 0 && delta && keys_wanted_ ? 1 : 0;
+    const int64_t first = at.queries > 0 ? 0 : group;
+    Recur(at.keys > 0 && is_decaying ? Decay::kLanesFirst : Decay::kNone,
+          {.tokens = at.count(),
+           .rows = Dv_ + 1,
+           .lanes = width_,
+           .updates = at.keys > 0 ? 1 : 0,
+           .reads = of_queries + of_keys,
+           .state = state_.Write(),
+           .left = RowSeries(v),
+           .right = RowSeries(Mine(k)),
+           .read = RowSeries(OfHead(o, first)),
+           .out = RowSeries(Mine(OfHead(dphi, first))),
+           .decay = RowSeries(Mine(decay)),
+           .ahead = &ahead});
+    ahead.Rest();
+    if (of_keys > 0) KeepStored(at);
+    if (decays_) KeepFlow(at);
+    for (int64_t g = 0; g < of_queries && grad.dq.given(); ++g) {
+      StoreThroughMap(params.map, Queries(dq_, g, at), q_, Mine(OfHead(q, g)),
+                      Mine(OfHead(dphi, g)), x, lifts == nullptr ? nullptr : LiftOf(g, at.q));
+    }
+  }
+
+  // S'_t dv_t = S_t dv_t - phi_k,t (u_t . dv_t).
+  void KeepStored(const ScanBlock& at) {
+    for (int64_t t = 0; t < at.keys; ++t) {
+      float* row = dphi.Row(group * block + t) + item.begin;
+      AddRow(-Dot(v.Row(t), dv_rows_.Row(t), v.width), k.Row(t) + item.begin, row, width_);
+      std::copy_n(row, width_, KeptOfMine(kept.stored, at.k + t));
+    }
+  }
+
+  // The sum of phi_q dphi_q over the heads, and the state where the backward sweep needs it.
+  void KeepFlow(const ScanBlock& at) {
+    for (int64_t t = 0; t < at.queries; ++t) {
+      float* flow = KeptOfMine(kept.flow, at.q + t);
+      std::fill_n(flow, width_, 0.0f);
+      for (int64_t g = 0; g < group; ++g) {
+        const int64_t row = g * block + t;
+        AddProduct(q.Row(row) + item.begin, dphi.Row(row) + item.begin, flow, width_);
+      }
+    }
+    for (int64_t r = 0; r <= Dv_ && at.anchor >= 0; ++r) {
+      std::copy_n(state_.Row(r), width_, AnchorRow(at.anchor, r));
+    }
+  }
+  float* AnchorRow(int64_t anchor, int64_t row) const {
+    return item.kept + kept.states + anchor * kept.state_floats + row * kept.q_pitch + item.begin;
+  }
+
+  // --- backward: R and r, dk, dlog_decay, ds0, dz0 ---
+
+  void RunBackward() {
+    LoadTransposed(grad.ds_out, grad.dz_out);
+    std::fill_n(sum, width_, 0.0f);
+    walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at, const ScanBlock& next) {
+      Fetch(next);
+      FetchStored(Keys(dk_, next));
+      BackwardStep(at);
+    });
+    const int64_t Nk = problem.k.shape[2];
+    if (grad.dk.given()) ZeroRows(Keys(dk_, {.k = walk.used_keys, .keys = Nk - walk.used_keys}));
+    for (int64_t t = walk.used_keys; t < Nk && decays_; ++t) StoreDecayGradient(t, nullptr);
+    for (int64_t c = item.begin; c < item.end; ++c) {
+      for (int64_t d = 0; d < Dv_ && grad.ds0.given(); ++d) {
+        FloatAt(grad.ds0, item.b, item.kv_head, c, d) = state_.Row(d)[c - item.begin];
+      }
+      if (!grad.dz0.given()) continue;
+      FloatAt(grad.dz0, item.b, item.kv_head, c) = state_.Row(Dv_)[c - item.begin];
+    }
+  }
+
+  void BackwardStep(const ScanBlock& at) {
+    const float ratio = RaiseLift(at);
+    for (int64_t r = 0; r <= Dv_ && ratio != 1; ++r) ScaleRow(ratio, state_.Row(r), width_);
+    LoadQueries(at);
+    LoadKeys(at, shifts);
+    LoadWrites(at);
+    LoadReads(at, /*own_lift=*/false);
+    if (decays_ && at.anchor >= 0) {
+      std::fill_n(sum, width_, 0.0f);
+      for (int64_t r = 0; r <= Dv_; ++r) {
+        AddProduct(state_.Row(r), AnchorRow(at.anchor, r), sum, width_);
+      }
+    }
+    Recurrence r = {.tokens = at.count(),
+                    .rows = Dv_ + 1,
+                    .lanes = width_,
+                    .updates = at.queries > 0 ? group : 0,
+                    .reads = at.keys > 0 ? 1 : 0,
+                    .state = state_.Write(),
+                    .left = Backwards(o, at),
+                    .right = Backwards(Mine(q), at),
+                    .read = Backwards(v, at),
+                    .out = Backwards(Mine(dphi), at),
+                    .decay = Backwards(Mine(decay), at),
+                    .ahead = &ahead};
+    if (delta && at.keys > 0) {
+      r.after_left = Backwards(dv_rows_, at);
+      r.after_right = Backwards(Mine(k), at);
+    }
+    Recur(at.keys > 0 && is_decaying ? Decay::kLanesLast : Decay::kNone, r);
+    ahead.Rest();
+    if (at.keys == 0) return;
+    if (decays_) StoreDecayGradients(at);
+    for (int64_t t = 0; t < at.keys && delta; ++t) {
+      AddRow(-1.0f, KeptOfMine(kept.stored, at.k + t), dphi.Row(t) + item.begin, width_);
+    }
+    if (!grad.dk.given()) return;
+    std::fill_n(factor, at.keys, lift);
+    StoreThroughMap(params.map, Keys(dk_, at), k_, Mine(k), Mine(dphi), x, factor);
+  }
+
+  // <dS', S'> of key t from that of key t + 1: what queries read there comes in, what the key wrote
+  // goes. It starts anew from the states where those are kept, so that no error adds up. Delta: the
+  // key wrote R u + S' dv, of which dphi holds the first term.
+  void StoreDecayGradients(const ScanBlock& at) {
+    const DF d;
+    for (int64_t t = at.keys - 1; t >= 0; --t) {
+      float* wrote = dphi.Row(t) + item.begin;
+      const float *key = k.Row(t) + item.begin, *a = decay.Row(t) + item.begin;
+      const float* flow = at.queries > 0 ? KeptOfMine(kept.flow, at.q + t) : nullptr;
+      const float* stored = delta ? KeptOfMine(kept.stored, at.k + t) : nullptr;
+      for (int64_t c = 0; c < width_; c += kLanes) {
+        VF total = hn::LoadU(d, sum + c), write = hn::LoadU(d, wrote + c);
+        if (flow != nullptr) total = hn::Add(total, hn::LoadU(d, flow + c));
+        if (stored != nullptr) write = hn::Add(write, hn::LoadU(d, stored + c));
+        total = hn::NegMulAdd(hn::LoadU(d, key + c), write, total);
+        // What has decayed to 0 has no gradient.
+        const auto gone = hn::Eq(hn::LoadU(d, a + c), hn::Zero(d));
+        hn::StoreU(hn::IfThenZeroElse(gone, total), d, sum + c);
+      }
+      const bool is_first = at.k + t == 0 && !HasState(problem);
+      StoreDecayGradient(at.k + t, is_first ? nullptr : sum);
+    }
+  }
+
+  // values null: 0.
+  void StoreDecayGradient(int64_t key, const float* values) {
+    const View& to = grad.dlog_decay;
+    const int64_t count = item.end - item.begin;
+    if (to.shape[3] == 1) {
+      // No slices where features share a decay.
+      float total = 0;
+      for (int64_t c = 0; c < count && values != nullptr; ++c) total += values[c];
+      FloatAt(to, item.b, item.kv_head, key) = total;
+      return;
+    }
+    float* at = &FloatAt(to, item.b, item.kv_head, key, item.begin);
+    for (int64_t c = 0; c < count; ++c) {
+      at[c * to.stride[3]] = values == nullptr ? 0.0f : values[c];
+    }
+  }
+
+  const int64_t width_, Dv_;
+  const bool decays_, keys_wanted_;
+  const Tile dv_rows_;
+  const Tile state_;
+  const View q_, k_, dq_, dk_;
+};
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

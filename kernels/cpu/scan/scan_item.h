@@ -1,0 +1,247 @@
+// One work item of scan, how it walks its sequence, and the memory it needs. Plain data, shared by
+// all SIMD targets.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+
+#include "kernels/core/run_control.h"
+#include "kernels/cpu/simd/targets.h"
+#include "kernels/device/device.h"
+
+namespace attnd {
+
+// What an item does for its kv head. A column (of v) and a feature (of k) need no other column or
+// feature once the rows are known, so that a long head is cut into slices of either kind; whatever
+// the slices, every number is made by the same operations in the same order.
+enum class ScanJob : uint8_t {
+  kForward,   // columns of out (and lse, the state)
+  kBackward,  // all that follows, in this order
+  kRows,      // what turns dout and dlse of a row into gradients of its sums
+  kErrors,    // delta rule: what its tokens write, columns
+  kColumns,   // dv, dbeta: columns
+  kFeatures,  // dq, dk, dlog_decay, ds0, dz0: features
+};
+
+// (problem, batch row, kv head); `grad` is null in the forward.
+struct ScanItem {
+  const ScanParams* params = nullptr;
+  const ScanProblem* problem = nullptr;
+  const ScanGradProblem* grad = nullptr;
+  int64_t b = 0, kv_head = 0;
+  ScanJob job = ScanJob::kForward;
+  int64_t begin = 0, end = 0;  // its columns or features; begin is a multiple of 16
+  float* kept = nullptr;       // ScanKept(item).floats, null in the forward
+  double seconds = 0;          // predicted, on one thread
+};
+
+// Tokens at a time: their features and values stay in L1 and L2 while all of the state passes by.
+constexpr int64_t kScanBlock = 32;
+
+// A run of queries and keys, one of each at a time: key, then query. Either count may be 0, else
+// they are equal.
+struct ScanBlock {
+  int64_t q = 0, queries = 0, k = 0, keys = 0;
+  int64_t anchor = -1;  // number of this block's end, if the state there is kept (see ScanGrad)
+
+  int64_t count() const { return std::max(queries, keys); }
+};
+
+// How an item walks its sequence: [queries before all keys, keys before all queries, pairs, the
+// rest of the queries, the rest of the keys]. Queries that read nothing are left out, and so are
+// keys that nobody reads.
+struct ScanWalk {
+  static constexpr int kParts = 5;
+  static constexpr int64_t kAnchorKeys = 256;  // a state of 64 x 64 costs 16 floats a key
+  ScanBlock parts[kParts];
+  int64_t used_keys = 0;
+  int64_t first_query = 0, end_query = 0;  // those that read something
+
+  // has_state: queries before all keys read s0, z0. final: the last state is asked for.
+  ScanWalk(const ScanParams& params, const ScanRow& row, bool has_state, bool final) {
+    const ScanReach reach(params.causal, row, has_state, final);
+    const auto [lead, ahead, read] = std::tuple(reach.lead, reach.ahead, reach.read);
+    used_keys = reach.used_keys;
+    first_query = reach.first_query;
+    end_query = reach.end_query;
+    if (has_state) parts[0] = {.q = 0, .queries = lead};
+    parts[1] = {.k = 0, .keys = ahead};
+    parts[2] = {.q = lead, .queries = read, .k = ahead, .keys = read};
+    if (has_state || ahead + read > 0) {
+      parts[3] = {.q = lead + read, .queries = row.nq - lead - read};
+    }
+    if (final) parts[4] = {.k = ahead + read, .keys = row.nk - ahead - read};
+  }
+
+  // Calls f(block, next) for blocks of at most `most` tokens, in order or in reverse; after the
+  // last block comes one of no tokens.
+  template <class F>
+  void ForEachBlock(int64_t most, bool reverse, const F& f) const {
+    ScanBlock block;
+    for (int i = 0; i < kParts; ++i) {
+      const int p = reverse ? kParts - 1 - i : i;
+      const ScanBlock& part = parts[p];
+      const int64_t blocks = (part.count() + most - 1) / most;
+      for (int64_t n = 0; n < blocks; ++n) {
+        if (CheckPoint()) return;
+        const ScanBlock next = Cut(part, p, reverse ? blocks - 1 - n : n, most);
+        if (block.count() > 0) f(block, next);
+        block = next;
+      }
+    }
+    if (block.count() > 0) f(block, ScanBlock());
+  }
+  // An upper bound of the numbers of anchors.
+  static int64_t Anchors(int64_t keys) { return keys / kAnchorKeys + kParts + 2; }
+
+ private:
+  static ScanBlock Cut(const ScanBlock& part, int number, int64_t n, int64_t most) {
+    const int64_t begin = n * most, count = std::min(most, part.count() - begin);
+    ScanBlock block = {.q = part.q + begin, .k = part.k + begin};
+    if (part.queries > 0) block.queries = count;
+    if (part.keys == 0) return block;
+    block.keys = count;
+    const int64_t end = block.k + count;
+    const bool is_last = begin + count == part.count();
+    if (is_last || block.k / kAnchorKeys != end / kAnchorKeys) {
+      block.anchor = end / kAnchorKeys + (is_last ? 1 : 0) + number;
+    }
+    return block;
+  }
+};
+
+// Rows are as wide as whole vectors of the widest target (16 floats). Row pitches are an odd number
+// of cache lines: a pitch that is a power of two would put a column of a matrix into few sets of
+// L1.
+struct ScanWidth {
+  static constexpr int64_t kVector = 16;
+  static int64_t Of(int64_t n) { return (n + kVector - 1) / kVector * kVector; }
+  static int64_t Pitch(int64_t n) { return (Of(n) / kVector | 1) * kVector; }
+};
+
+// Hands out parts of one array of floats.
+class FloatParts {
+ public:
+  int64_t floats() const { return floats_; }
+
+ protected:
+  int64_t Part(int64_t count) {
+    const int64_t at = floats_;
+    floats_ += ScanWidth::Of(count);
+    return at;
+  }
+
+ private:
+  int64_t floats_ = 0;
+};
+
+// Where things lie in the scratch of an item.
+class ScanLayout : public FloatParts {
+ public:
+  int64_t D, Dv, group;
+  int64_t block;             // tokens at a time
+  int64_t q_pitch, v_pitch;  // of rows of features; of values and a 1
+  int64_t q_width, v_width;  // in use
+  // [group, block] rows of features or values: q, o, dphi. [block] rows: k, decay, v. The state
+  // [D,Dv] (or [Dv + 1,D]): s. [D]: z sum prefix x. [block]: the rest.
+  int64_t q, o, dphi, k, decay, v, s, z, sum, prefix, x;
+  int64_t q_shift, k_shift, row_shift, row_d, beta, factor;
+
+  explicit ScanLayout(const ScanItem& item) {
+    const ScanProblem& problem = *item.problem;
+    D = problem.q.shape[3];
+    Dv = problem.v.shape[3];
+    group = problem.q.shape[1] / problem.k.shape[1];
+    // Query heads share the state, and a block of all of them should stay in L2.
+    block = std::clamp<int64_t>(kScanBlock / group, 16, kScanBlock);
+    q_pitch = ScanWidth::Pitch(D);
+    v_pitch = ScanWidth::Pitch(Dv + 1);
+    q_width = ScanWidth::Of(D);
+    v_width = ScanWidth::Of(Dv);
+    const int64_t rows = group * block;
+    const bool backward = item.grad != nullptr;
+    q = Part(rows * q_pitch);
+    // The backward has rows of its own for the block's keys.
+    o = Part((rows + (backward ? block : 0)) * v_pitch);
+    dphi = Part(backward ? (rows + block) * q_pitch : 0);
+    k = Part(block * q_pitch);
+    decay = Part(block * q_pitch);
+    v = Part(block * v_pitch);
+    s = Part(std::max(q_width * v_pitch, backward ? (Dv + 1) * q_pitch : 0));
+    z = Part(q_width);
+    sum = Part(q_width);
+    prefix = Part(q_width);
+    x = Part(std::max(q_width, v_width));
+    q_shift = Part(rows);
+    k_shift = Part(block);
+    row_shift = Part(block + 1);
+    row_d = Part(rows);
+    beta = Part(block);
+    factor = Part(rows);
+  }
+};
+
+// What the jobs of a backward leave for those that follow, O(N) floats.
+class ScanKept : public FloatParts {
+ public:
+  // [group, queries]: to_num to_d lift. [keys]: shift. [keys, Dv]: error, dwrite (gradient of what
+  // a token writes). [keys, D]: stored (delta: what the gradient of a key loses to what is stored).
+  // [queries, D]: flow (the sum of phi_q dphi_q). [anchors, (Dv + 1), D]: states.
+  int64_t to_num, to_d, lift, shift, error, dwrite, stored, flow, states;
+  int64_t queries, q_pitch, v_pitch, state_floats;
+
+  explicit ScanKept(const ScanItem& item) {
+    const ScanLayout layout(item);
+    const ScanProblem& problem = *item.problem;
+    const int64_t keys = problem.k.shape[2];
+    queries = problem.q.shape[2];
+    q_pitch = layout.q_width;
+    v_pitch = layout.v_width;
+    state_floats = (layout.Dv + 1) * q_pitch;
+    const bool delta = item.params->rule == ScanRule::kDelta;
+    const bool decays = item.grad->dlog_decay.given();
+    to_num = Part(layout.group * queries);
+    to_d = Part(layout.group * queries);
+    lift = Part(Lifts(*item.params) ? layout.group * queries : 0);
+    shift = Part(item.params->map == FeatureMap::kExp ? keys : 0);
+    error = Part(delta ? keys * v_pitch : 0);
+    dwrite = Part(delta ? keys * v_pitch : 0);
+    stored = Part(delta ? keys * q_pitch : 0);
+    flow = Part(decays ? queries * q_pitch : 0);
+    states = Part(decays ? ScanWalk::Anchors(keys) * state_floats : 0);
+  }
+
+  // Whether gradients may need a factor beyond float32 (see ScanGrad).
+  static bool Lifts(const ScanParams& params) {
+    return params.map == FeatureMap::kExp && params.den == ScanDen::kOne;
+  }
+};
+
+inline bool WantsFinal(const ScanItem& item) {
+  return item.grad == nullptr ? WantsFinal(*item.problem) : WantsFinal(*item.grad);
+}
+// Whether any gradient but dq, dv and dbeta is asked for.
+inline bool WantsKeys(const ScanGradProblem& p) {
+  return p.dk.given() || p.dlog_decay.given() || p.ds0.given() || p.dz0.given();
+}
+// Whether a job of a backward has anything to do.
+inline bool IsNeeded(const ScanItem& item) {
+  const bool delta = item.params->rule == ScanRule::kDelta;
+  if (item.job == ScanJob::kErrors) return delta;
+  if (item.job == ScanJob::kFeatures) return item.grad->dq.given() || WantsKeys(*item.grad);
+  if (item.job != ScanJob::kColumns) return true;
+  return item.grad->dv.given() || item.grad->dbeta.given() || (delta && WantsKeys(*item.grad));
+}
+inline ScanWalk WalkOf(const ScanItem& item) {
+  return ScanWalk(*item.params, item.problem->rows[item.b], HasState(*item.problem),
+                  WantsFinal(item));
+}
+
+// Runs an item. `scratch`: ScanLayout(item).floats() floats, aligned to 64 bytes, of any content.
+// Together, the items of a problem write every element of its outputs.
+using ScanKernel = void(const ScanItem& item, float* scratch);
+ScanKernel* ScanForwardOf(Isa isa);
+ScanKernel* ScanBackwardOf(Isa isa);
+
+}  // namespace attnd

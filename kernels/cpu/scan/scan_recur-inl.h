@@ -1,0 +1,319 @@
+// The recurrence of scan on a state X [rows, lanes]: every token adds outer products and reads.
+// Pieces of the state wait in registers while all tokens of a block pass by, so a token costs what
+// its multiply-adds cost, and no token ever meets one that it does not see.
+#if defined(ATTND_CPU_SCAN_RECUR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_SCAN_RECUR_INL_H_
+#undef ATTND_CPU_SCAN_RECUR_INL_H_
+#else
+#define ATTND_CPU_SCAN_RECUR_INL_H_
+#endif
+
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/scan/scan_ahead-inl.h"
+#include "kernels/cpu/simd/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Vectors of term m and token t start at data + m * term + t * token. Tokens count in the order of
+// the recurrence: one that runs backwards starts at its last row with a negative stride.
+struct Series {
+  float* data = nullptr;
+  int64_t term = 0, token = 0;
+
+  float* At(int64_t m, int64_t t) const { return data + m * term + t * token; }
+};
+
+// When and with what a token multiplies X: factors per row or per lane, before all else or at last.
+enum class Decay { kNone, kRowsFirst, kRowsLast, kLanesFirst, kLanesLast };
+
+// For each token t in order, with X the state:
+//   X *= decay_t (if First)     X += left_t,m right_t,m^T for m < updates
+//   out_t,g = X^T read_t,g for g < reads      X -= after_left_t after_right_t^T (if given)
+//   X *= decay_t (if Last)
+// left, read, after_left: [rows]; right, out, after_right: [lanes]; decay: [rows] or [lanes].
+struct Recurrence {
+  int64_t tokens = 0, rows = 0, lanes = 0, updates = 0, reads = 0;
+  MutableRows state;
+  Series left, right, read, out, decay, after_left, after_right;
+  Ahead* ahead = nullptr;  // what to fetch on the way, never null
+};
+
+namespace recur_internal {
+
+template <int kM, int kV>
+HWY_INLINE void LoadPiece(const float* state, int64_t stride, VF (&x)[kM][kV]) {
+  const DF d;
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) x[i][j] = hn::LoadU(d, state + i * stride + j * kLanes);
+  }
+}
+template <int kM, int kV>
+HWY_INLINE void StorePiece(const VF (&x)[kM][kV], int64_t stride, float* state) {
+  const DF d;
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) hn::StoreU(x[i][j], d, state + i * stride + j * kLanes);
+  }
+}
+
+// One function per shape, never inlined: see gemm-inl.h. Everything of `r` is copied first: the
+// compiler cannot know that stores to `out` leave it alone.
+template <int kM, int kV, Decay kDecay>
+HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
+  const std::byte* const* lines = r.ahead->Lines();
+  const DF d;
+  const int64_t stride = r.state.stride, updates = r.updates, reads = r.reads;
+  float* const state = r.state.data + row * stride + lane;
+  VF x[kM][kV];
+  LoadPiece(state, stride, x);
+  const bool is_first = row == 0;
+  constexpr bool kByRow = kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast;
+  const auto multiply = [&](const float* factor) HWY_ATTR {
+#pragma GCC unroll 8
+    for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) {
+        const VF f = kByRow ? hn::Set(d, factor[i]) : hn::LoadU(d, factor + j * kLanes);
+        x[i][j] = hn::Mul(f, x[i][j]);
+      }
+    }
+  };
+  const auto add = [&](const float* left, const float* right) HWY_ATTR {
+    VF values[kV];
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) values[j] = hn::LoadU(d, right + j * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kM; ++i) {
+      const VF element = hn::Set(d, left[i]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) x[i][j] = hn::MulAdd(element, values[j], x[i][j]);
+    }
+  };
+  const auto subtract = [&](const float* left, const float* right) HWY_ATTR {
+#pragma GCC unroll 8
+    for (int i = 0; i < kM; ++i) {
+      const VF element = hn::Set(d, left[i]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) {
+        x[i][j] = hn::NegMulAdd(element, hn::LoadU(d, right + j * kLanes), x[i][j]);
+      }
+    }
+  };
+  const auto read = [&](const float* weight, float* out) HWY_ATTR {
+    VF sum[kV];
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) sum[j] = is_first ? hn::Zero(d) : hn::LoadU(d, out + j * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kM; ++i) {
+      const VF element = hn::Set(d, weight[i]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) sum[j] = hn::MulAdd(element, x[i][j], sum[j]);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) hn::StoreU(sum[j], d, out + j * kLanes);
+  };
+  const Series r_left = r.left, r_right = r.right, r_read = r.read, r_out = r.out;
+  const float *left = r_left.data + row, *right = r_right.data + lane, *weight = r_read.data + row;
+  const float* factor = r.decay.data + (kByRow ? row : lane);
+  const float *after_left = r.after_left.data, *after_right = r.after_right.data + lane;
+  float* out = r_out.data + lane;
+  const bool has_after = after_left != nullptr;
+  const int64_t factor_step = r.decay.token, after_left_step = r.after_left.token,
+                after_right_step = r.after_right.token;
+  after_left += row;
+  for (int64_t t = r.tokens; t > 0; --t) {
+    __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
+    if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) multiply(factor);
+    for (int64_t m = 0; m < updates; ++m) add(left + m * r_left.term, right + m * r_right.term);
+    for (int64_t g = 0; g < reads; ++g) read(weight + g * r_read.term, out + g * r_out.term);
+    if (has_after) subtract(after_left, after_right);
+    if constexpr (kDecay == Decay::kRowsLast || kDecay == Decay::kLanesLast) multiply(factor);
+    left += r_left.token;
+    right += r_right.token;
+    weight += r_read.token;
+    out += r_out.token;
+    factor += factor_step;
+    after_left += after_left_step;
+    after_right += after_right_step;
+  }
+  StorePiece(x, stride, state);
+}
+
+// Piece for one update and one read a token, two tokens at a time: the operations are the same. A
+// token's read waits for its update and each row of it for the row before, so a row of one token
+// goes with the row before of its read and with older rows of the other token: nothing waits for
+// its neighbour. A core that is shared looks ahead too little to find that by itself.
+template <int kM, int kV, Decay kDecay>
+HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
+  const DF d;
+  const std::byte* const* lines = r.ahead->Lines();
+  const int64_t stride = r.state.stride;
+  float* const state = r.state.data + row * stride + lane;
+  VF x[kM][kV];
+  LoadPiece(state, stride, x);
+  constexpr bool kByRow = kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast;
+  constexpr bool kFirst = kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst;
+  const bool is_first = row == 0;
+  // Each of two tokens has pointers of its own: sums of a pointer, a step and a row would not fit
+  // the registers.
+  struct Token {
+    const float *left, *right, *weight, *factor;
+    float* out;
+  };
+  const Series r_left = r.left, r_right = r.right, r_read = r.read, r_out = r.out,
+               r_decay = r.decay;
+  const auto token = [&](int64_t t) -> Token {
+    return {r_left.At(0, t) + row, r_right.At(0, t) + lane, r_read.At(0, t) + row,
+            r_decay.At(0, t) + (kByRow ? row : lane), r_out.At(0, t) + lane};
+  };
+  Token at[2] = {token(0), token(1)};
+  const auto next = [&](auto tokens) HWY_ATTR {
+    constexpr int kT = decltype(tokens)::value;
+    VF sum[kT][kV], value[kT][kV];
+#pragma GCC unroll 8
+    for (int t = 0; t < kT; ++t) {
+      __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) {
+        sum[t][j] = is_first ? hn::Zero(d) : hn::LoadU(d, at[t].out + j * kLanes);
+        value[t][j] = hn::LoadU(d, at[t].right + j * kLanes);
+      }
+    }
+    const auto decay = [&](int t, int i) HWY_ATTR {
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) {
+        const float* factor = at[t].factor;
+        const VF f = kByRow ? hn::Set(d, factor[i]) : hn::LoadU(d, factor + j * kLanes);
+        x[i][j] = hn::Mul(f, x[i][j]);
+      }
+    };
+#pragma GCC unroll 16
+    for (int step = 0; step < kM + 2 * kT - 1; ++step) {
+#pragma GCC unroll 8
+      for (int t = 0; t < kT; ++t) {
+        const int i = step - 2 * t;
+        if (i >= 0 && i < kM) {
+          if constexpr (kFirst) decay(t, i);
+          const VF element = hn::Set(d, at[t].left[i]);
+#pragma GCC unroll 8
+          for (int j = 0; j < kV; ++j) x[i][j] = hn::MulAdd(element, value[t][j], x[i][j]);
+        }
+        if (i >= 1 && i <= kM) {
+          const VF element = hn::Set(d, at[t].weight[i - 1]);
+#pragma GCC unroll 8
+          for (int j = 0; j < kV; ++j) sum[t][j] = hn::MulAdd(element, x[i - 1][j], sum[t][j]);
+          if constexpr (kDecay != Decay::kNone && !kFirst) decay(t, i - 1);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kT; ++t) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kV; ++j) hn::StoreU(sum[t][j], d, at[t].out + j * kLanes);
+      at[t].left += 2 * r_left.token;
+      at[t].right += 2 * r_right.token;
+      at[t].weight += 2 * r_read.token;
+      at[t].factor += 2 * r_decay.token;
+      at[t].out += 2 * r_out.token;
+    }
+  };
+  int64_t t = r.tokens;
+  for (; t >= 2; t -= 2) next(std::integral_constant<int, 2>());
+  if (t > 0) next(std::integral_constant<int, 1>());
+  StorePiece(x, stride, state);
+}
+
+// Rows in ascending order whatever the shape of a piece: what is read does not depend on it.
+template <int kV, Decay kDecay>
+HWY_INLINE void PairColumn(const Recurrence& r, int64_t lane) {
+  constexpr int kM = (HWY_TARGET == HWY_AVX3 ? 16 : 8) / 2;
+  int64_t row = 0;
+  for (; row + kM <= r.rows; row += kM) PairPiece<kM, kV, kDecay>(r, row, lane);
+  for (; row < r.rows; ++row) PairPiece<1, kV, kDecay>(r, row, lane);
+}
+template <int kV, Decay kDecay>
+HWY_INLINE void Column(const Recurrence& r, int64_t lane) {
+  // Half of the registers hold the state; the rest the values of a token.
+  constexpr int kM = (HWY_TARGET == HWY_AVX3 ? 16 : 8) / (kV == 1 ? 2 : kV);
+  int64_t row = 0;
+  for (; row + kM <= r.rows; row += kM) Piece<kM, kV, kDecay>(r, row, lane);
+  for (; row < r.rows; ++row) Piece<1, kV, kDecay>(r, row, lane);
+}
+
+}  // namespace recur_internal
+
+// REQUIRES: lanes is a multiple of 16, tokens <= kScanBlock.
+template <Decay kDecay>
+HWY_NOINLINE void RecurWith(const Recurrence& r) {
+  using recur_internal::Column, recur_internal::PairColumn;
+  int64_t lane = 0;
+  if (r.updates == 1 && r.reads == 1 && r.after_left.data == nullptr) {
+    for (; lane + 2 * kLanes <= r.lanes; lane += 2 * kLanes) PairColumn<2, kDecay>(r, lane);
+  }
+  for (; lane + 4 * kLanes <= r.lanes; lane += 4 * kLanes) Column<4, kDecay>(r, lane);
+  for (; lane + 2 * kLanes <= r.lanes; lane += 2 * kLanes) Column<2, kDecay>(r, lane);
+  if constexpr (kLanes == 16) {
+    for (; lane < r.lanes; lane += kLanes) Column<1, kDecay>(r, lane);
+  }
+}
+
+// Tokens that only add, or only read, need no order. Rows at a time: a block of the micro-kernel,
+// which is tall where lanes are few.
+HWY_INLINE int64_t RowsAtATime(int64_t lanes) { return lanes < kPanel ? 2 * kRows : kRows; }
+
+HWY_NOINLINE HWY_MAYBE_UNUSED static void AddAll(const Recurrence& r) {
+  const int64_t step = RowsAtATime(r.lanes);
+  for (int64_t m = 0; m < r.updates; ++m) {
+    const Rows right = {r.right.At(m, 0), r.right.token};
+    for (int64_t row = 0; row < r.rows; row += step) {
+      r.ahead->Some();
+      const Broadcast left = {r.left.At(m, 0) + row, 1, r.left.token};
+      const MutableRows state = {r.state.data + row * r.state.stride, r.state.stride};
+      Gemm<Start::kAddLast>(std::min(step, r.rows - row), r.lanes, r.tokens, left, right, state);
+    }
+  }
+}
+HWY_NOINLINE HWY_MAYBE_UNUSED static void ReadAll(const Recurrence& r) {
+  const int64_t step = RowsAtATime(r.lanes);
+  const Rows state = {r.state.data, r.state.stride};
+  for (int64_t g = 0; g < r.reads; ++g) {
+    for (int64_t t = 0; t < r.tokens; t += step) {
+      r.ahead->Some();
+      const Broadcast weight = {r.read.At(g, t), r.read.token, 1};
+      const MutableRows out = {r.out.At(g, t), r.out.token};
+      Gemm<Start::kZero>(std::min(step, r.tokens - t), r.lanes, r.rows, weight, state, out);
+    }
+  }
+}
+
+HWY_NOINLINE HWY_MAYBE_UNUSED static void Recur(Decay decay, const Recurrence& r) {
+  if (r.tokens == 0) return;
+  if (decay == Decay::kNone && r.after_left.data == nullptr) {
+    if (r.reads == 0) return AddAll(r);
+    if (r.updates == 0) return ReadAll(r);
+  }
+  switch (decay) {
+    case Decay::kNone:
+      return RecurWith<Decay::kNone>(r);
+    case Decay::kRowsFirst:
+      return RecurWith<Decay::kRowsFirst>(r);
+    case Decay::kRowsLast:
+      return RecurWith<Decay::kRowsLast>(r);
+    case Decay::kLanesFirst:
+      return RecurWith<Decay::kLanesFirst>(r);
+    case Decay::kLanesLast:
+      return RecurWith<Decay::kLanesLast>(r);
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

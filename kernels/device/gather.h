@@ -1,0 +1,46 @@
+// gather, scatter, sort: rows by index.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/core/view.h"
+
+namespace attnd {
+
+// out[.., m, :] = x[.., index[.., m], :]; index -1: zeros. x [.., N, D] a float dtype or int32, out
+// [.., M, D] of a float dtype (int32 for int32); index [.., M] int32 in [-1, N). Leading dimensions
+// of x and index broadcast to those of out. Any strides.
+struct GatherRowsProblem {
+  View x, index, out;
+};
+
+struct GatherRowsArgs {
+  std::vector<GatherRowsProblem> problems;
+};
+
+// out[.., n, :] = sum of x[.., m, :] over index[.., m] = n, in ascending m, in float32:
+// deterministic. Rows that nobody names are 0; index -1 goes nowhere. Where `out` has 1 in a
+// leading dimension and x or index has more, the sum runs over that dimension too, in ascending
+// order. x and out of a float dtype, any strides.
+struct ScatterRowsProblem {
+  View x, index, out;
+};
+
+struct ScatterRowsArgs {
+  std::vector<ScatterRowsProblem> problems;
+};
+
+// order[.., m], m < M: the index of the m-th smallest (descending: largest) key along the last axis
+// of x [.., N], M <= N. Stable: equal keys keep their order; -0 equals 0; NaN comes last in both
+// directions. x float32 or int32, any strides; order int32, dense.
+struct SortProblem {
+  View x, order;
+};
+
+struct SortArgs {
+  bool descending = false;
+  std::vector<SortProblem> problems;
+};
+
+}  // namespace attnd

@@ -1,0 +1,27 @@
+// A launch: one primitive with its arguments, over a list of problems.
+#pragma once
+
+#include <variant>
+
+#include "kernels/device/attend.h"
+#include "kernels/device/depthwise_conv.h"
+#include "kernels/device/elementwise.h"
+#include "kernels/device/fft.h"
+#include "kernels/device/gather.h"
+#include "kernels/device/matmul.h"
+#include "kernels/device/merge.h"
+#include "kernels/device/pool.h"
+#include "kernels/device/reduce.h"
+#include "kernels/device/scan.h"
+
+namespace attnd {
+
+// A value: it owns everything but the device memory that its views point to, so that a device may
+// keep it and run it later. A new primitive is one more alternative.
+using Launch =
+    std::variant<AttendArgs, AttendGradArgs, MergeArgs, MergeGradArgs, ScanArgs, ScanGradArgs,
+                 MatMulArgs, ElementwiseArgs, ReduceArgs, SoftmaxArgs, CumulativeArgs,
+                 LayerNormArgs, PoolArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, GatherRowsArgs,
+                 ScatterRowsArgs, SortArgs, FftArgs>;
+
+}  // namespace attnd

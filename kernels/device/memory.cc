@@ -1,0 +1,271 @@
+#include "kernels/device/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <new>
+
+namespace attnd {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+// From here on blocks are mapped of their own, so that freeing them really lowers the resident set.
+constexpr int64_t kMapped = int64_t{1} << 20;
+// From here on blocks start at a huge page: kernels that stream them miss the TLB 512 times less.
+constexpr int64_t kHuge = int64_t{4} << 20;
+constexpr int64_t kHugePage = int64_t{2} << 20;
+// More than any address space holds; RoundedBytes must not overflow on the way to "no memory".
+constexpr int64_t kTooMuch = int64_t{1} << 56;
+
+void* Map(int64_t bytes) {
+  const int64_t slack = bytes >= kHuge ? kHugePage : 0;
+  void* const mapped = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+  if (mapped == MAP_FAILED) return nullptr;
+  if (slack == 0) return mapped;
+  // Cuts the ends off so that the block starts at a huge page; both cuts are whole pages.
+  char* const begin = static_cast<char*>(mapped);
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const int64_t head = static_cast<int64_t>(-address & (kHugePage - 1));
+  const int64_t end = (bytes + 4095) & ~int64_t{4095};
+  if (head > 0) munmap(begin, head);
+  if (slack - head > 0) munmap(begin + head + end, slack - head);
+  madvise(begin + head, bytes, MADV_HUGEPAGE);  // a hint: nothing depends on it
+  return begin + head;
+}
+
+class HostMemory : public MemorySource {
+ public:
+  void* Allocate(int64_t bytes) override {
+    if (bytes >= kTooMuch) return nullptr;
+    return bytes >= kMapped ? Map(bytes) : std::aligned_alloc(kAlignment, bytes);
+  }
+  void Free(void* data, int64_t bytes) override {
+    if (bytes >= kMapped) {
+      munmap(data, bytes);
+    } else {
+      std::free(data);
+    }
+  }
+  void Fill(WorkQueue*, void* data, int64_t bytes, uint8_t value) override {
+    std::memset(data, value, static_cast<size_t>(bytes));
+  }
+};
+
+}  // namespace
+
+int64_t RoundedBytes(int64_t bytes) {
+  if (bytes <= kAlignment) return kAlignment;
+  if (bytes >= kTooMuch) return bytes;
+  // Eight classes between two powers of two: at most 1/8 is wasted.
+  const int64_t octave = int64_t{1} << (std::bit_width(static_cast<uint64_t>(bytes - 1)) - 1);
+  const int64_t step = std::max(kAlignment, octave / 8);
+  return (bytes + step - 1) / step * step;
+}
+
+std::unique_ptr<MemorySource> NewHostMemory() { return std::make_unique<HostMemory>(); }
+
+Buffer::~Buffer() {
+  if (pool_ != nullptr) pool_->Release(data_, bytes_, queue_);
+}
+
+struct BufferPool::Impl {
+  struct Kept {
+    void* data;
+    int64_t age;                       // order of release
+    std::shared_ptr<WorkQueue> queue;  // null: nothing uses it any more
+    int64_t position = 0;              // of that queue, up to which it may be used
+
+    bool IsFree() const { return queue == nullptr || queue->HasPassed(position); }
+  };
+  std::map<int64_t, std::deque<Kept>> kept;  // by size; the oldest in front
+  int64_t kept_bytes = 0;
+  int64_t releases = 0;
+  PoolStats stats;
+
+  // False: there is no memory to remember it.
+  bool Keep(void* data, int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
+    try {
+      kept[bytes].push_back({data, releases, queue, queue == nullptr ? 0 : queue->position()});
+      ++releases;
+    } catch (const std::bad_alloc&) {
+      const auto found = kept.find(bytes);
+      if (found != kept.end() && found->second.empty()) kept.erase(found);
+      return false;
+    }
+    kept_bytes += bytes;
+    return true;
+  }
+
+  // A kept block that `queue` may use; null: there is none. The one freed last comes first: its
+  // lines may still be in the cache.
+  void* Take(int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
+    const auto blocks = kept.find(bytes);
+    if (blocks == kept.end()) return nullptr;
+    for (auto block = blocks->second.rbegin(); block != blocks->second.rend(); ++block) {
+      if (block->queue != queue && !block->IsFree()) continue;
+      void* const data = block->data;
+      Erase(blocks, std::prev(block.base()));
+      return data;
+    }
+    return nullptr;
+  }
+
+  // Takes the block out that has been unused for longest, of those that nothing uses any more:
+  // null if there is none.
+  std::pair<void*, int64_t> TakeOldest() {
+    auto oldest = kept.end();
+    for (auto it = kept.begin(); it != kept.end(); ++it) {
+      if (!it->second.front().IsFree()) continue;
+      if (oldest == kept.end() || it->second.front().age < oldest->second.front().age) oldest = it;
+    }
+    if (oldest == kept.end()) return {nullptr, 0};
+    const std::pair<void*, int64_t> block(oldest->second.front().data, oldest->first);
+    Erase(oldest, oldest->second.begin());
+    return block;
+  }
+
+  // A queue that still uses a kept block.
+  std::shared_ptr<WorkQueue> Busy() const {
+    for (const auto& [bytes, blocks] : kept) {
+      for (const Kept& block : blocks) {
+        if (!block.IsFree()) return block.queue;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  void Erase(std::map<int64_t, std::deque<Kept>>::iterator blocks,
+             std::deque<Kept>::iterator block) {
+    kept_bytes -= blocks->first;
+    blocks->second.erase(block);
+    if (blocks->second.empty()) kept.erase(blocks);
+  }
+};
+
+BufferPool::BufferPool(int64_t retain_bytes, bool poison, std::unique_ptr<MemorySource> source)
+    : retain_bytes_(retain_bytes),
+      poison_(poison),
+      source_(std::move(source)),
+      impl_(std::make_unique<Impl>()) {}
+
+BufferPool::~BufferPool() {
+  assert(impl_->stats.used_bytes == 0);
+  for (const auto& [bytes, blocks] : impl_->kept) {
+    for (const Impl::Kept& block : blocks) source_->Free(block.data, bytes);
+  }
+}
+
+std::shared_ptr<Buffer> BufferPool::Allocate(int64_t bytes, std::shared_ptr<WorkQueue> queue) {
+  const int64_t rounded = RoundedBytes(bytes);
+  void* data = nullptr;
+  {
+    MutexLock lock(&mu_);
+    data = impl_->Take(rounded, queue);
+  }
+  if (data == nullptr) data = source_->Allocate(rounded);
+  while (data == nullptr) {
+    // Other sizes may sit on the memory that is missing here.
+    std::pair<void*, int64_t> block;
+    std::shared_ptr<WorkQueue> busy;
+    {
+      MutexLock lock(&mu_);
+      if (impl_->kept_bytes == 0 || rounded >= kTooMuch) return nullptr;
+      block = impl_->TakeOldest();
+      if (block.first == nullptr) busy = impl_->Busy();
+    }
+    if (block.first != nullptr) {
+      source_->Free(block.first, block.second);
+    } else if (busy == nullptr || !busy->Wait().ok()) {
+      return nullptr;
+    }
+    data = source_->Allocate(rounded);
+  }
+  {
+    MutexLock lock(&mu_);
+    PoolStats& stats = impl_->stats;
+    stats.used_bytes += rounded;
+    stats.peak_bytes = std::max(stats.peak_bytes, stats.used_bytes);
+    ++stats.allocations;
+  }
+  if (poison_) source_->Fill(queue.get(), data, rounded, 0xFF);
+  try {
+    return std::make_shared<Buffer>(this, data, rounded, queue);
+  } catch (const std::bad_alloc&) {
+    Release(data, rounded, queue);
+    return nullptr;
+  }
+}
+
+PoolStats BufferPool::stats() const {
+  MutexLock lock(&mu_);
+  PoolStats stats = impl_->stats;
+  stats.reserved_bytes = stats.used_bytes + impl_->kept_bytes;
+  return stats;
+}
+
+void BufferPool::Release(void* data, int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
+  // Called by destructors: it gets by without memory.
+  std::pair<void*, int64_t> surplus(data, bytes);
+  bool is_kept = false;
+  {
+    MutexLock lock(&mu_);
+    impl_->stats.used_bytes -= bytes;
+    const bool is_pending = queue != nullptr && !queue->HasPassed(queue->position());
+    is_kept = (is_pending || bytes <= retain_bytes_) && impl_->Keep(data, bytes, queue);
+  }
+  if (is_kept) surplus.first = nullptr;
+  // Without memory to remember it, it is freed as soon as that is safe.
+  if (!is_kept && queue != nullptr) static_cast<void>(queue->Wait());
+  do {
+    if (surplus.first != nullptr) source_->Free(surplus.first, surplus.second);
+    MutexLock lock(&mu_);
+    surplus.first = nullptr;
+    if (impl_->kept_bytes > retain_bytes_) surplus = impl_->TakeOldest();
+  } while (surplus.first != nullptr);
+}
+
+// Buffers are dropped on any thread, hence the atomics.
+struct Workspace::Count {
+  std::atomic<int64_t> current = 0;
+  std::atomic<int64_t> peak = 0;
+};
+
+Workspace::Workspace(BufferPool* pool, std::shared_ptr<WorkQueue> queue)
+    : pool_(pool), queue_(std::move(queue)), count_(std::make_shared<Count>()) {}
+Workspace::~Workspace() = default;
+
+std::shared_ptr<Buffer> Workspace::Allocate(int64_t bytes) {
+  struct Counted {
+    Counted(std::shared_ptr<Buffer> b, std::shared_ptr<Count> c)
+        : buffer(std::move(b)), count(std::move(c)) {}
+    ~Counted() { count->current -= buffer->bytes(); }
+    const std::shared_ptr<Buffer> buffer;
+    const std::shared_ptr<Count> count;
+  };
+  std::shared_ptr<Buffer> buffer =
+      is_dry() ? std::make_shared<Buffer>(nullptr, nullptr, RoundedBytes(bytes), nullptr)
+               : pool_->Allocate(bytes, queue_);
+  if (buffer == nullptr) {
+    refused_bytes_ = bytes;
+    return nullptr;
+  }
+  const int64_t current = count_->current += buffer->bytes();
+  count_->peak = std::max(count_->peak.load(), current);
+  Buffer* const raw = buffer.get();
+  return {std::make_shared<Counted>(std::move(buffer), count_), raw};
+}
+
+int64_t Workspace::current_bytes() const { return count_->current; }
+int64_t Workspace::peak_bytes() const { return count_->peak; }
+void Workspace::Reset() { count_ = std::make_shared<Count>(); }
+
+}  // namespace attnd

@@ -1,0 +1,43 @@
+// merge: joins attention results over disjoint sets of keys.
+//
+//   lse_i = log sum_p exp(lse_p,i),  out_i = sum_p exp(lse_p,i - lse_i) out_p,i   (Dao et al. 2022)
+//
+// lse_p,i = -inf means "no key seen": weight 0, whatever out_p,i holds; all -inf: out 0, lse -inf.
+// A row with one lse of +inf has lse +inf and out NaN.
+#pragma once
+
+#include <vector>
+
+#include "kernels/core/view.h"
+
+namespace attnd {
+
+constexpr size_t kMaxMergeParts = 64;
+
+// [.., N, Dv] of any float dtype, last stride 1, and [.., N] float32, natural log.
+struct MergePart {
+  View out, lse;
+};
+
+struct MergeProblem {
+  std::vector<MergePart> parts;  // 1 to kMaxMergeParts of one shape
+  View out, lse;
+};
+
+struct MergeArgs {
+  std::vector<MergeProblem> problems;
+};
+
+// With w_p = exp(lse_p - lse): dout_p = w_p dout; dlse_p = w_p (dlse + dout . (out_p - out)). 0
+// where lse_p = -inf. w_p is computed anew from the parts.
+struct MergeGradProblem {
+  MergeProblem forward;           // with the out and lse that the forward wrote
+  View dout, dlse;                // as out and lse; not given(): zero
+  std::vector<MergePart> dparts;  // fully overwritten; a view not given(): not wanted
+};
+
+struct MergeGradArgs {
+  std::vector<MergeGradProblem> problems;
+};
+
+}  // namespace attnd

@@ -1,0 +1,126 @@
+// A sparsity pattern as a device receives it: which tiles of 64 queries x 64 keys are visible, and
+// how.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace attnd {
+
+constexpr int64_t kTile = 64;  // queries and keys of one tile
+
+// Bit q of word k: query q of the tile sees key k of the tile. Queries run along the bits because
+// kernels keep queries in vector lanes.
+using TileMask = std::array<uint64_t, kTile>;
+
+// The lowest `n` bits, n in [0, 64].
+inline uint64_t LowBits(int64_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
+
+// `count` consecutive tiles. mask = kFull: every pair is visible; kComputed: ComputeMask tells for
+// each tile; else every tile of the run has masks[mask]. Runs keep dense causal attention at a
+// million tokens small (two runs a row).
+struct Run {
+  static constexpr int32_t kFull = -1;
+  static constexpr int32_t kNoTerms = -1;
+  static constexpr int32_t kComputed = -2;  // also of terms: ComputeTerms tells
+  int32_t first = 0;
+  int32_t count = 0;
+  int32_t mask = kFull;
+  int32_t terms = kNoTerms;  // of Pattern::terms, the same in every tile of the run
+  bool is_computed() const { return mask == kComputed || terms == kComputed; }
+  bool operator==(const Run&) const = default;
+};
+
+// What a tile adds to its scores, [key][query] each, empty: nothing. Constants for the gradient.
+struct TileTerms {
+  static constexpr uint16_t kNoLabel = UINT16_MAX;
+  std::vector<float> bias;       // added to s: log multiplicities; natural units
+  std::vector<uint16_t> labels;  // columns of AttendTerms::table
+  bool operator==(const TileTerms&) const = default;
+};
+
+// Row r holds runs[begin[r], begin[r + 1]), ascending and disjoint.
+struct TileRows {
+  std::vector<int64_t> begin;
+  std::vector<Run> runs;
+  int64_t rows() const { return begin.empty() ? 0 : static_cast<int64_t>(begin.size()) - 1; }
+};
+
+// Pairs one by one: row r holds columns[begin[r], begin[r + 1]), ascending. A column that stands
+// there twice counts twice.
+struct PairList {
+  std::vector<int64_t> begin;
+  std::vector<int32_t> columns;
+  bool operator==(const PairList&) const = default;
+};
+
+// Masks of tiles that a pattern does not store. Immutable, thread safe.
+class ComputedMasks {
+ public:
+  virtual ~ComputedMasks() = default;
+  // Clears the pairs of a tile that are not visible.
+  virtual void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const = 0;
+  // Memory that it keeps, about; data that it shares included.
+  virtual int64_t bytes() const = 0;
+};
+
+// Terms of tiles that a pattern does not store. Immutable, thread safe.
+class ComputedTerms {
+ public:
+  virtual ~ComputedTerms() = default;
+  // Fills the terms of a visible tile, [key][query]; leaves them empty where nothing is added.
+  virtual void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const = 0;
+  virtual int64_t bytes() const = 0;  // as ComputedMasks::bytes
+};
+
+// Immutable once built; pure host data. Tiles are of *slots*: places in an optional gather order of
+// query rows and of key rows. Slots beyond Nq or Nk never count as visible.
+struct Pattern {
+  int64_t Nq = 0, Nk = 0;  // slots
+  TileRows by_query;       // row = query tile, runs of key tiles
+  TileRows by_key;  // row = key tile, runs of query tiles: the transposed plan of the backward
+  std::vector<TileMask> masks;   // de-duplicated; shared by both directions
+  std::vector<TileTerms> terms;  // likewise
+  // Of computed runs, null if there are none: what `masks` and `terms` would hold. Their memory is
+  // that of the data that they follow from, O(Nq + Nk) or what the caller sent.
+  std::shared_ptr<const ComputedMasks> computed_masks;
+  std::shared_ptr<const ComputedTerms> computed_terms;
+  // Empty: slot s is row s. Else slot s is query row query_rows[s], or no query (-1). A row stands
+  // in at most one slot; one that stands in none sees nothing.
+  std::vector<int32_t> query_rows;
+  // Empty: slot s is row s of k. Else row key_rows[s] of k, from Nk of k on rows of k2, or no key
+  // (-1). A row may stand in several slots: whoever sees two of them counts it twice.
+  std::vector<int32_t> key_rows;
+  std::vector<float> key_bias;  // of a key slot, added to s; natural units. Empty: 0
+  // Of a listed pattern, whose tiles would be nearly empty: it is these pairs of rows in natural
+  // order, and has neither tiles nor anything else that is told above.
+  PairList keys_of, queries_of;  // of every query; of every key, the same pairs
+  int64_t visible_pairs = 0;     // of slots, apart from tiles whose mask is computed
+  int64_t listed_again = 0;      // of these, pairs that a list holds once more
+  int64_t visible_tiles = 0;     // computed ones included, whether they show a pair or not
+  bool counts_pairs = true;      // no mask is computed
+
+  bool is_listed() const { return !keys_of.begin.empty(); }
+};
+
+// From where on a device is faster one way than another: what decides the form of a pattern.
+struct PatternTuning {
+  // Lists of keys are kept as pairs where they name fewer than one key in so many, else as tiles.
+  int64_t keys_a_listed = 8;
+  // Slots of a gathered order that may stay without a row, to spare a gather.
+  int64_t most_idle_slots = kTile / 2;
+  // Blocks of at least so many rows are worth a gather order of their own.
+  int64_t least_gathered_block = kTile / 2;
+};
+
+// What a mask shows of the pairs of slots below Nq and Nk.
+enum class TileSight : uint8_t { kNothing, kSome, kEverything };
+// The mask of a tile of a run whose mask is computed, clipped to Nq and Nk. Costs about a
+// microsecond.
+TileSight ComputeMask(const Pattern& pattern, int64_t q_tile, int64_t key_tile, TileMask* mask);
+// The terms of a tile of a run whose terms are computed. `terms` is reused.
+void ComputeTerms(const Pattern& pattern, int64_t q_tile, int64_t key_tile, TileTerms* terms);
+
+}  // namespace attnd

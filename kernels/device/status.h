@@ -1,0 +1,32 @@
+// What became of a call of a device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace attnd {
+
+class [[nodiscard]] DeviceStatus {
+ public:
+  enum class Code : uint8_t {
+    kOk,
+    kDeclined,  // the device does not run this launch: nothing was allocated, counted or written
+    kNoMemory,
+    kStopped,  // the RunControl of the stream ended the run: outputs are undefined
+    kFailed,   // a broken contract or a device that failed
+  };
+
+  DeviceStatus() = default;  // kOk
+  DeviceStatus(Code code, std::string text) : code_(code), text_(std::move(text)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& text() const { return text_; }  // what happened, of all codes but kOk
+
+ private:
+  Code code_ = Code::kOk;
+  std::string text_;
+};
+
+}  // namespace attnd

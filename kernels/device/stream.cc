@@ -1,0 +1,15 @@
+#include "kernels/device/stream.h"
+
+#include "kernels/device/device.h"
+
+namespace attnd {
+
+Stream::Stream(Device& device, BufferPool* memory, RunControl* control)
+    : device_(device),
+      queue_(memory == nullptr ? nullptr : device.NewQueue()),
+      workspace_(memory, queue_),
+      control_(control) {}
+
+DeviceStatus Stream::Wait() { return queue_ == nullptr ? DeviceStatus() : queue_->Wait(); }
+
+}  // namespace attnd

@@ -1,0 +1,54 @@
+// Where launches run: the order of one lane's work on a device, and its memory.
+#pragma once
+
+#include <memory>
+
+#include "kernels/core/run_control.h"
+#include "kernels/device/memory.h"
+#include "kernels/device/status.h"
+
+namespace attnd {
+
+class Device;
+
+// What a backward is credited with, in FLOPs of its forward.
+constexpr double kBackwardFlops = 2.5;
+
+// What a run did: pairs and FLOPs are counted by ops, the rest by the device.
+struct Work {
+  double visible_pairs = 0;  // (b, h, i, j) that the method's definition lets see each other
+  double flops = 0;          // credited FLOPs by the method's formula, not what padding costs
+  double seconds = 0;        // dry run: the device's prediction, and what the host takes
+  int64_t host_bytes = 0;    // dry run: at most what the host keeps beside tensors
+};
+
+// Single-threaded; several streams of one device may be used from several threads at once. A stream
+// with a `control` ends early and shares the device as that says. A dry stream (no memory)
+// allocates nothing, computes nothing and reads no tensor: launches only count memory and predict
+// seconds. That is how a request is planned.
+class Stream {
+ public:
+  // `memory` null: a dry stream; else that of `device`.
+  Stream(Device& device, BufferPool* memory, RunControl* control = nullptr);
+
+  Device& device() { return device_; }
+  Workspace& workspace() { return workspace_; }
+  Work& work() { return work_; }
+  bool is_dry() const { return workspace_.is_dry(); }
+  RunControl* control() { return control_; }  // null: nothing stops it
+  bool stopped() const { return control_ != nullptr && control_->stopped(); }
+
+  // The queue of a device that works later than it is asked to; null: launches end as they return.
+  const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
+  // Returns when everything that was asked of this stream has been done.
+  DeviceStatus Wait();
+
+ private:
+  Device& device_;
+  const std::shared_ptr<WorkQueue> queue_;
+  Workspace workspace_;
+  Work work_;
+  RunControl* const control_;
+};
+
+}  // namespace attnd

@@ -1,0 +1,368 @@
+#include "kernels/engine/engine.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+
+#include "absl/strings/str_join.h"
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
+#include "kernels/engine/plan_cache.h"
+#include "kernels/engine/validate.h"
+#include "kernels/method/registry.h"
+#include "kernels/method/row_groups.h"
+#include "kernels/ops/status_of.h"
+#include "kernels/pattern/cache_bytes.h"
+#include "kernels/pattern/predicates/predicate.h"
+
+namespace attnd {
+namespace {
+
+// A value of an option in a bucket's name; a long list by its fingerprint.
+std::string OptionText(const OptionValue& value) {
+  constexpr size_t kMost = 64;
+  const auto* list = std::get_if<std::vector<int64_t>>(&value);
+  if (list == nullptr || list->size() <= kMost) return ToString(value);
+  std::vector<int32_t> halves;
+  halves.reserve(2 * list->size());
+  for (const int64_t x : *list) {
+    halves.push_back(static_cast<int32_t>(x & UINT32_MAX));
+    halves.push_back(static_cast<int32_t>(x >> 32));
+  }
+  return absl::StrCat("[", Fingerprint(halves), "]");
+}
+
+// What a plan keeps of lists of options.
+int64_t BytesOf(const OptionMap& options) {
+  int64_t bytes = 0;
+  for (const auto& [name, value] : options) {
+    const auto* list = std::get_if<std::vector<int64_t>>(&value);
+    if (list != nullptr) bytes += static_cast<int64_t>(list->size() * sizeof(int64_t));
+  }
+  return bytes;
+}
+
+// Everything by which a batch could differ in code or launch arguments; sizes B, H, Nq and Nk are
+// ragged and stay out. Options enter as sent: a default that is spelled out makes its own bucket.
+std::string BucketOf(const Plan& plan, const OptionMap& sent) {
+  const View& q = plan.tensors.at("q");
+  std::vector<std::string> options, tensors;
+  for (const auto& [name, value] : sent) {
+    options.push_back(absl::StrCat(name, "=", OptionText(value)));
+  }
+  for (const auto& [name, view] : plan.tensors) {
+    const bool of_q = view.dtype == q.dtype || !IsFloat(view.dtype);
+    tensors.push_back(of_q ? name : absl::StrCat(name, ":", Name(view.dtype)));
+  }
+  return absl::StrCat(plan.method->info().id, "/", Name(plan.direction), "/", Name(q.dtype),
+                      q.layout == Layout::kBHND ? "/BHND" : "/BNHD", "/D", plan.shape.D, "/Dv",
+                      plan.shape.Dv, "/", absl::StrJoin(tensors, ","), "/",
+                      absl::StrJoin(options, ","), "/",
+                      plan.method->Branch(plan.shape, plan.options.get()));
+}
+
+// Copies the views; what they point to only of integer tensors, whose values a plan reads.
+void CopyTensors(const std::map<std::string, View>& sent, Plan* plan) {
+  plan->integers.reserve(sent.size());  // views point into it
+  for (const auto& [name, view] : sent) {
+    View& own = plan->tensors[name] = view;
+    plan->input_bytes += view.bytes();
+    own.data = nullptr;
+    if (view.dtype != DType::kI32 || view.shape.rank != 1 || view.data == nullptr) continue;
+    if (!PlanReads(name)) continue;
+    std::vector<int32_t>& values = plan->integers.emplace_back();
+    for (int64_t i = 0; i < view.shape[0]; ++i) {
+      values.push_back(static_cast<int32_t>(IntAt(view, i)));
+    }
+    own = DenseView(values.data(), view.dtype, view.shape);
+  }
+}
+
+// What the formula gives back, by the names of the API, and what it saw on the way.
+struct RunResult {
+  std::vector<std::pair<std::string, Tensor>> outputs;
+  double forward_pairs = 0, forward_flops = 0;
+  std::vector<PairTotal> visible_pairs;  // as Outputs tells it
+};
+
+// The gradients of every differentiable tensor that was sent, in the order of the method's table.
+void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
+            const std::map<std::string, Tensor>& sent, RunResult* result) {
+  std::vector<Tensor> outputs, grads, inputs;
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name, const Tensor& output) {
+    const auto grad = sent.find("grad_" + name);
+    if (output.empty() || grad == sent.end()) return;
+    outputs.push_back(output);
+    grads.push_back(grad->second);
+  };
+  add("out", forward.out);
+  add("lse", forward.lse);
+  for (const auto& [name, output] : forward.extra) add(name, output);
+  for (const TensorInfo& input : info.inputs) {
+    const auto found = sent.find(input.name);
+    if (!input.differentiable || found == sent.end()) continue;
+    names.push_back(input.name);
+    inputs.push_back(found->second);
+  }
+  const std::vector<Tensor> back = ops.tape()->Replay(ops, outputs, grads, inputs);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (back[i].empty() && ops.status().ok()) {
+      ops.Fail(absl::InternalError(absl::StrCat(info.id, ": no gradient flows to ", names[i])));
+    }
+    result->outputs.emplace_back(names[i], back[i]);
+  }
+}
+
+// The same for a plan (dry stream, views without data) and for a real run.
+absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, const Plan& plan,
+                                     const std::map<std::string, Tensor>& sent,
+                                     std::span<const ProblemShape> problems) {
+  const bool backward = plan.direction == Direction::kBackward;
+  const MethodInfo& info = plan.method->info();
+  Tape tape;
+  Ops ops(stream, backward ? &tape : nullptr, patterns);
+  Inputs inputs{.problems = problems};
+  for (const auto& [name, tensor] : sent) {
+    if (OutputOfGrad(info, name) != nullptr) continue;
+    if (name == "q") {
+      inputs.q = tensor;
+    } else if (name == "k") {
+      inputs.k = tensor;
+    } else if (name == "v") {
+      inputs.v = tensor;
+    } else {
+      inputs.tensors[name] = tensor;
+    }
+  }
+  if (backward) {
+    for (const TensorInfo& input : info.inputs) {
+      const auto found = sent.find(input.name);
+      if (input.differentiable && found != sent.end()) tape.Watch(found->second);
+    }
+  }
+  Outputs forward = plan.method->Run(ops, inputs, plan.options.get());
+  RunResult result{.forward_pairs = stream.work().visible_pairs,
+                   .forward_flops = stream.work().flops,
+                   .visible_pairs = forward.visible_pairs};
+  if (backward && ops.status().ok()) {
+    Replay(ops, info, forward, sent, &result);
+  } else if (ops.status().ok()) {
+    result.outputs.emplace_back("out", forward.out);
+    if (!forward.lse.empty()) result.outputs.emplace_back("lse", forward.lse);
+    for (const auto& [name, tensor] : forward.extra) result.outputs.emplace_back(name, tensor);
+  }
+  ATTND_RETURN_IF_ERROR(ops.status());
+  return result;
+}
+
+// The dry run: what comes out, and what it takes.
+absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, view] : plan->tensors) {
+    View without_data = view;
+    without_data.data = nullptr;
+    tensors[name] = Tensor({without_data}, {nullptr});
+  }
+  Stream dry(device, /*memory=*/nullptr, control);
+  const RunScope scope(control);
+  absl::StatusOr<RunResult> run =
+      RunFormula(dry, /*patterns=*/nullptr, *plan, tensors, {&plan->shape, 1});
+  if (dry.stopped()) return StoppedStatus();
+  ATTND_RETURN_IF_ERROR(run.status());
+  for (const auto& [name, tensor] : run->outputs) {
+    const View& view = tensor[0];
+    plan->outputs.push_back({name, view.dtype, view.layout, view.shape});
+    plan->output_bytes += view.bytes();
+  }
+  const Work& work = dry.work();
+  plan->workspace_bytes = dry.workspace().peak_bytes();
+  plan->host_bytes += work.host_bytes;
+  plan->tokens = plan->shape.B * plan->shape.Nq;
+  plan->visible_pairs = run->forward_pairs;
+  // A backward is credited with its gradients, not with the forward that it has to repeat.
+  plan->flops =
+      plan->direction == Direction::kBackward ? work.flops - run->forward_flops : work.flops;
+  // What is kept for reuse serves the rest; half of it, since it is in pieces of other sizes.
+  const int64_t fresh =
+      std::max<int64_t>(0, plan->workspace_bytes - device.memory().retain_bytes() / 2);
+  const double rate = device.info().new_bytes_per_second;
+  plan->seconds = work.seconds + (rate > 0 ? static_cast<double>(fresh) / rate : 0);
+  return absl::OkStatus();
+}
+
+// Scores and values cost 2 (D + Dv) a pair, backward 2.5 times that.
+Taken TakenBy(const Plan& plan, double visible_pairs) {
+  const double flops = 2 * static_cast<double>(plan.shape.D + plan.shape.Dv) *
+                       (plan.direction == Direction::kBackward ? 2.5 : 1);
+  return {visible_pairs, plan.flops + (visible_pairs - plan.visible_pairs) * flops};
+}
+
+// Ours throws nothing; the standard library does when memory ends.
+template <class Work>
+auto WithoutExceptions(const Work& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory left");
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("engine: ", error.what()));
+  }
+}
+
+std::string MethodIds() {
+  std::vector<std::string> ids;
+  for (const auto& method : AllMethods()) ids.push_back(method->info().id);
+  return absl::StrJoin(ids, ", ");
+}
+
+}  // namespace
+
+bool PlanReads(absl::string_view tensor) {
+  constexpr absl::string_view kRead[] = {"q_lengths", "kv_lengths", "causal_offset", "cu_seqlens_q",
+                                         "cu_seqlens_k"};
+  return std::find(std::begin(kRead), std::end(kRead), tensor) != std::end(kRead);
+}
+
+int64_t PlanWork(const Call& call) {
+  // A list is read and sorted; of its values that differ so many are described one by one. Steps
+  // measured with tests/plan, backwards of methods with several parts.
+  struct Cost {
+    int64_t of_each, described;
+  };
+  constexpr Cost kSequences = {12, kPlannedProblems}, kRows = {2, kPlannedRows},
+                 kValues = {2, kPlannedSources};
+  constexpr int64_t kBase = 200, kReadInAStep = 8;
+  const auto list = [](int64_t n, const Cost& cost) {
+    return n / kReadInAStep + cost.of_each * std::min<int64_t>(n, cost.described);
+  };
+  int64_t steps = kBase;
+  for (const auto& [name, view] : call.tensors) {
+    if (view.shape.rank != 1 || view.data == nullptr || !PlanReads(name)) continue;
+    steps += list(view.shape[0], name.starts_with("cu_seqlens") ? kSequences : kRows);
+  }
+  for (const auto& [name, value] : call.options) {
+    const auto* values = std::get_if<std::vector<int64_t>>(&value);
+    if (values != nullptr) steps += list(static_cast<int64_t>(values->size()), kValues);
+  }
+  return steps;
+}
+
+struct Engine::Impl {
+  // Order matters: what the devices hold of patterns goes before they do.
+  std::vector<std::unique_ptr<Device>> devices;
+  PatternCache patterns;
+  const bool keep_plans;
+  PlanCache plans;
+
+  Impl(std::vector<std::unique_ptr<Device>> of, const EngineOptions& options)
+      : devices(std::move(of)), keep_plans(options.keep_plans) {}
+
+  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call, RunControl* control);
+  absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
+};
+
+Engine::Engine(std::vector<std::unique_ptr<Device>> devices, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(devices), options)) {}
+Engine::~Engine() = default;
+
+size_t Engine::devices() const { return impl_->devices.size(); }
+Device& Engine::device(size_t i) { return *impl_->devices[i]; }
+int64_t Engine::cached_pattern_bytes() const { return CachedPatternBytes(); }
+
+absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
+                                                             RunControl* control) {
+  return WithoutExceptions([&] { return impl_->MakePlan(call, control); });
+}
+
+absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& call,
+                                                                   RunControl* control) {
+  if (control != nullptr && control->stopped()) return StoppedStatus();
+  std::string key = keep_plans ? PlanCache::KeyOf(call) : std::string();
+  if (!key.empty()) {
+    if (std::shared_ptr<const Plan> plan = plans.Find(key)) return plan;
+  }
+  const Method* method = FindMethod(call.method);
+  if (method == nullptr) {
+    Reasons reasons("request");
+    reasons.Invalid("method must be one of ", MethodIds(), ", got \"", call.method, "\"");
+    return reasons.status();
+  }
+  Reasons reasons(method->info().id);
+  auto plan = std::make_shared<Plan>();
+  plan->method = method;
+  plan->direction = call.direction;
+  plan->options = method->Parse(call.options, &reasons);
+  if (call.direction == Direction::kBackward && !method->info().support.backward) {
+    reasons.Unserved("backward is not served by this version");
+  }
+  CheckTensors(*method, call, &reasons);
+  method->Check(ShapeOf(call.tensors), plan->options.get(), &reasons);
+  if (!reasons.empty()) return reasons.status();
+
+  CopyTensors(call.tensors, plan.get());
+  plan->shape = ShapeOf(plan->tensors);
+  plan->bucket = BucketOf(*plan, call.options);
+  plan->host_bytes = BytesOf(call.options);
+  ATTND_RETURN_IF_ERROR(Predict(*devices[0], control, plan.get()));
+  if (!key.empty()) plans.Add(std::move(key), plan);
+  return std::shared_ptr<const Plan>(std::move(plan));
+}
+
+absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const Problem> batch) {
+  stream.workspace().Reset();
+  stream.work() = {};
+  Execution execution;
+  if (batch.empty()) return execution;
+  const Plan& first = *batch[0].plan;
+  std::vector<ProblemShape> shapes;
+  for (const Problem& problem : batch) {
+    if (problem.plan->bucket != first.bucket) {
+      return absl::InvalidArgumentError(absl::StrCat("batch: buckets must be equal, got ",
+                                                     first.bucket, " and ", problem.plan->bucket));
+    }
+    shapes.push_back(problem.plan->shape);
+  }
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, unused] : first.tensors) {
+    std::vector<View> views;
+    for (const Problem& problem : batch) views.push_back(problem.tensors.at(name));
+    tensors[name] = Tensor(std::move(views), std::vector<std::shared_ptr<Buffer>>(batch.size()));
+  }
+  absl::StatusOr<RunResult> run = RunFormula(stream, &patterns, first, tensors, shapes);
+  ATTND_RETURN_IF_ERROR(run.status());
+  if (stream.stopped()) return StoppedStatus();
+
+  execution.results.resize(batch.size());
+  for (size_t p = 0; p < batch.size(); ++p) {
+    const Plan& plan = *batch[p].plan;
+    execution.taken.push_back(TakenBy(
+        plan, run->visible_pairs.empty() ? plan.visible_pairs : run->visible_pairs[p].total()));
+    const std::vector<OutputInfo>& infos = batch[p].plan->outputs;
+    for (size_t i = 0; i < infos.size(); ++i) {
+      const Tensor& tensor = run->outputs[i].second;
+      execution.results[p].push_back({infos[i], tensor[p], tensor.buffer(p)});
+    }
+  }
+  execution.peak_workspace_bytes = stream.workspace().peak_bytes();
+  return execution;
+}
+
+absl::StatusOr<std::shared_ptr<Buffer>> Engine::Upload(
+    Stream& stream, std::span<const std::span<const std::byte>> pieces,
+    std::shared_ptr<const void> source) {
+  int64_t bytes = 0;
+  for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
+  Device& device = stream.device();
+  std::shared_ptr<Buffer> buffer = device.memory().Allocate(bytes, stream.queue());
+  if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left");
+  ATTND_RETURN_IF_ERROR(StatusOf(device.Upload(stream, buffer->data(), pieces, std::move(source))));
+  return buffer;
+}
+
+absl::StatusOr<Execution> Engine::Execute(Stream& stream, std::span<const Problem> batch) {
+  const RunScope scope(stream.control());
+  return WithoutExceptions([&] { return impl_->Execute(stream, batch); });
+}
+
+}  // namespace attnd

@@ -1,0 +1,138 @@
+// Public entry of the kernels library: plan a request, execute a batch of planned requests.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/device/device.h"
+#include "kernels/method/method.h"
+
+namespace attnd {
+
+// A request as sent. Tensors by spec name: "q", "k", "v", "kv_lengths", ...; for a backward also
+// the gradients of outputs: "grad_out", "grad_lse", "grad_<name>".
+// `data` of a view may be null except for int32 tensors of rank 1, whose values Plan reads.
+struct Call {
+  std::string method;
+  OptionMap options;
+  Direction direction = Direction::kForward;
+  std::map<std::string, View> tensors;
+};
+
+struct OutputInfo {
+  std::string name;  // forward: "out", "lse", ...; backward: the input's name, "q", "k", "v", ...
+  DType dtype = DType::kF32;
+  Layout layout = Layout::kBHND;
+  Shape shape;
+};
+
+// Everything known about a request before it runs. Immutable, thread safe, shared.
+struct Plan {
+  const Method* method = nullptr;
+  Direction direction = Direction::kForward;
+  OptionsHandle options;
+  std::map<std::string, View> tensors;  // as sent, data only of small integer tensors (owned)
+  std::vector<std::vector<int32_t>> integers;  // what those views point to
+  ProblemShape shape;                          // points into this plan
+  std::vector<OutputInfo> outputs;
+  std::string bucket;       // plans with equal buckets may run in one batch
+  int64_t input_bytes = 0;  // of all tensors
+  int64_t output_bytes = 0;
+  int64_t workspace_bytes = 0;  // upper bound of the memory that Execute takes, outputs included
+  // Upper bound of what the host keeps for the request while it runs: patterns in both directions,
+  // values of index tensors, lists, options.
+  int64_t host_bytes = 0;
+  int64_t tokens = 0;  // B * Nq
+  // Summed over batch rows and query heads; about, where data decide, and a bound where more rows
+  // differ in length than a plan describes (row_groups.h).
+  double visible_pairs = 0;
+  double flops = 0;
+  double seconds = 0;  // predicted compute time, alone on an idle device
+
+  Plan() = default;
+  Plan(const Plan&) = delete;  // `shape` points to `tensors`
+  Plan& operator=(const Plan&) = delete;
+};
+
+// One request of a batch. `tensors` have device data now; views match the plan's.
+struct Problem {
+  std::shared_ptr<const Plan> plan;
+  std::map<std::string, View> tensors;
+};
+
+// One tensor of a result; `buffer` keeps it alive.
+struct Result {
+  OutputInfo info;
+  View view;
+  std::shared_ptr<Buffer> buffer;
+};
+
+// What a problem of a batch took. A plan knows it before, where no data but lengths decide.
+struct Taken {
+  double visible_pairs = 0;  // as Plan::visible_pairs
+  double flops = 0;
+};
+
+struct Execution {
+  std::vector<std::vector<Result>> results;  // [problem], in the order of plan->outputs
+  std::vector<Taken> taken;                  // [problem]
+  int64_t peak_workspace_bytes = 0;          // of the whole batch, as counted
+};
+
+// Whether a plan reads the values of the tensor of this name: lengths, offsets and packed
+// sequences. All others are looked at, and refused in the same words, when the request runs.
+bool PlanReads(absl::string_view tensor);
+
+// What planning `call` takes, before it is planned: an upper bound in steps, of which a thousand
+// take less than a millisecond on one thread. It follows from the lists whose elements a plan reads
+// (lengths, ends of packed sequences, option lists), never from sizes; cheap itself.
+int64_t PlanWork(const Call& call);
+// Plans of at most so much work need no thread of their own.
+constexpr int64_t kSmallPlanWork = 1000;
+
+struct EngineOptions {
+  bool keep_plans = true;  // for equal calls (plan_cache.h)
+};
+
+// Owns the devices. Thread safe.
+class Engine {
+ public:
+  // REQUIRES: at least one device, each of a name of its own.
+  explicit Engine(std::vector<std::unique_ptr<Device>> devices, const EngineOptions& options = {});
+  ~Engine();
+
+  size_t devices() const;
+  Device& device(size_t i = 0);
+  // Of the patterns that are kept for the next request, on the host.
+  int64_t cached_pattern_bytes() const;
+
+  // Validates and predicts without touching tensor data (but lengths and offsets): a dry run of the
+  // formula. No work proportional to N. All reasons at once: INVALID_ARGUMENT or UNIMPLEMENTED.
+  // `control`, if given, ends it early: CANCELLED.
+  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call,
+                                                       RunControl* control = nullptr);
+
+  // Memory of the stream's device with the bytes of a request's tensor, given in pieces of any
+  // alignment. `source` keeps the pieces alive and is released once they have been read; null: they
+  // live until `stream` has waited. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+  absl::StatusOr<std::shared_ptr<Buffer>> Upload(Stream& stream,
+                                                 std::span<const std::span<const std::byte>> pieces,
+                                                 std::shared_ptr<const void> source);
+
+  // Runs on `stream`, whose workspace is reset first.
+  // A problem's result does not depend on the others of the batch. Errors: INVALID_ARGUMENT if the
+  // plans' buckets differ, RESOURCE_EXHAUSTED when memory ends, CANCELLED when the stream's
+  // RunControl stopped it: then all that it took is freed, and the engine is as before. No
+  // exception escapes.
+  absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
+
+ private:
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attnd

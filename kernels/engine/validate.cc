@@ -1,0 +1,328 @@
+#include "kernels/engine/validate.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "absl/strings/str_join.h"
+#include "kernels/method/declared_shape.h"
+
+namespace attnd {
+namespace {
+
+absl::string_view Name(Layout layout) { return layout == Layout::kBHND ? "BHND" : "BNHD"; }
+
+// A dimension as a rule names it, and its size; kFree: any.
+constexpr int64_t kFree = -1;
+struct Dim {
+  absl::string_view letters;
+  int64_t size = kFree;
+};
+
+// "k shape must be [B,Hkv,Nk,D] with B = 2, got [3,8,16,64]".
+bool CheckShape(absl::string_view name, const View& view, std::initializer_list<Dim> dims,
+                Reasons* reasons) {
+  std::vector<absl::string_view> letters;
+  std::vector<std::string> broken;
+  const bool right_rank = view.shape.rank == static_cast<int>(dims.size());
+  for (const Dim& dim : dims) {
+    const int i = static_cast<int>(letters.size());
+    letters.push_back(dim.letters);
+    if (right_rank && dim.size != kFree && view.shape[i] != dim.size) {
+      broken.push_back(absl::StrCat(dim.letters, " = ", dim.size));
+    }
+  }
+  if (right_rank && broken.empty()) return true;
+  reasons->Invalid(name, " shape must be [", absl::StrJoin(letters, ","), "]",
+                   broken.empty() ? "" : " with ", absl::StrJoin(broken, " and "), ", got ",
+                   ToString(view.shape));
+  return false;
+}
+
+void CheckRange(absl::string_view letters, int64_t size, int64_t min, int64_t max,
+                Reasons* reasons) {
+  if (size >= min && size <= max) return;
+  reasons->Invalid(letters, " must be in ", min, "..", max, ", got ", size);
+}
+
+// A negative dimension is for others to tell.
+bool FitsInMemory(const Shape& shape, DType dtype) {
+  int64_t bytes = SizeOf(dtype);
+  for (int i = 0; i < shape.rank; ++i) {
+    if (shape[i] < 0) return true;
+    // A zero elsewhere does not excuse a product that overflows on the way.
+    if (shape[i] > 0 && __builtin_mul_overflow(bytes, shape[i], &bytes)) return false;
+  }
+  return bytes <= kMaxBytes;
+}
+
+void CheckBytes(absl::string_view name, const Shape& shape, DType dtype, Reasons* reasons) {
+  if (FitsInMemory(shape, dtype)) return;
+  reasons->Invalid(name, " size must be at most ", kMaxBytes, " bytes, got ", ToString(shape),
+                   " of ", Name(dtype));
+}
+
+// Runs the checks of one request; members are what the tensors q, k, v say.
+struct Checker {
+  const MethodInfo& info;
+  const Call& call;
+  const ProblemShape shape;
+  Reasons* const reasons;
+
+  const View* Rank4(absl::string_view name) const {
+    const View* view = shape.Find(name);
+    return view != nullptr && view->shape.rank == 4 ? view : nullptr;
+  }
+  // A size of q, or kFree if q does not tell.
+  int64_t OfQ(int64_t size) const { return Rank4("q") != nullptr ? size : kFree; }
+  int64_t OfK(int64_t size) const { return Rank4("k") != nullptr ? size : kFree; }
+  int64_t OfV(int64_t size) const { return Rank4("v") != nullptr ? size : kFree; }
+
+  std::string ServedTensors() const {
+    std::vector<std::string> names;
+    for (const TensorInfo& input : info.inputs) {
+      if (input.served) names.push_back(input.name);
+    }
+    return absl::StrJoin(names, ", ");
+  }
+
+  void Names() const {
+    for (const auto& [name, view] : call.tensors) {
+      const auto input = std::find_if(info.inputs.begin(), info.inputs.end(),
+                                      [&](const TensorInfo& t) { return t.name == name; });
+      if (input != info.inputs.end()) {
+        if (!input->served) {
+          reasons->Unserved(name, " is not served by this version, got ", ToString(view.shape));
+        }
+      } else if (absl::string_view(name).substr(0, 5) == "grad_") {
+        GradName(name, view);
+      } else {
+        reasons->Invalid("tensors must be among ", ServedTensors(), ", got \"", name, "\"");
+      }
+    }
+    for (const TensorInfo& input : info.inputs) {
+      if (input.required && !call.tensors.contains(input.name)) {
+        reasons->Invalid(input.name, " is required, got none");
+      }
+    }
+  }
+
+  void GradName(const std::string& name, const View& view) const {
+    const TensorInfo* output = OutputOfGrad(info, name);
+    if (output == nullptr) {
+      reasons->Invalid(name, " must name one of its outputs, got ", ToString(view.shape));
+    } else if (call.direction == Direction::kForward) {
+      reasons->Invalid(name, " is taken by a backward only, got ", ToString(view.shape));
+    } else if (!output->served) {
+      reasons->Unserved(name, " is not served by this version, got ", ToString(view.shape));
+    }
+  }
+
+  void Qkv() const {
+    const ProblemShape& s = shape;
+    if (const View* q = s.Find("q")) {
+      if (CheckShape("q", *q, {{"B"}, {"H"}, {"Nq"}, {"D"}}, reasons)) {
+        CheckRange("B", s.B, 1, kMaxHeads, reasons);
+        CheckRange("H", s.H, 1, kMaxHeads, reasons);
+        // Sizes that are out of range themselves are told by themselves. Hkv divides H.
+        if (s.B >= 1 && s.B <= kMaxHeads && s.H >= 1 && s.H <= kMaxHeads) {
+          CheckRange("B * H", s.B * s.H, 1, kMaxBatchHeads, reasons);
+        }
+        CheckRange("Nq", s.Nq, 0, kMaxTokens, reasons);
+        CheckRange("D", s.D, 1, kMaxHeadDim, reasons);
+      }
+    }
+    if (const View* k = s.Find("k")) {
+      const auto dims = {Dim{"B", OfQ(s.B)}, Dim{"Hkv"}, Dim{"Nk"}, Dim{"D", OfQ(s.D)}};
+      if (CheckShape("k", *k, dims, reasons)) {
+        CheckRange("Hkv", s.Hkv, 1, kMaxHeads, reasons);
+        CheckRange("Nk", s.Nk, 0, kMaxTokens, reasons);
+        if (Rank4("q") != nullptr && s.Hkv > 0 && s.H % s.Hkv != 0) {
+          reasons->Invalid("H must be a multiple of Hkv, got H = ", s.H, " and Hkv = ", s.Hkv);
+        }
+      }
+    }
+    if (const View* v = s.Find("v")) {
+      const auto dims = {Dim{"B", OfQ(s.B)}, Dim{"Hkv", OfK(s.Hkv)}, Dim{"Nk", OfK(s.Nk)},
+                         Dim{"Dv"}};
+      if (CheckShape("v", *v, dims, reasons)) CheckRange("Dv", s.Dv, 1, kMaxHeadDim, reasons);
+    }
+    for (const absl::string_view name : {"q", "k", "v"}) Float(name);
+    const bool known = Rank4("q") != nullptr && Rank4("v") != nullptr;
+    if (known) CheckBytes("out", {s.B, s.H, s.Nq, s.Dv}, Rank4("q")->dtype, reasons);
+  }
+
+  // dtype and memory order of a tensor that must go with q.
+  void Float(absl::string_view name) const {
+    const View* view = shape.Find(name);
+    if (view == nullptr) return;
+    CheckBytes(name, view->shape, view->dtype, reasons);
+    const View* q = shape.Find("q");
+    if (!IsFloat(view->dtype)) {
+      reasons->Invalid(name, " dtype must be float32, float16 or bfloat16, got ",
+                       Name(view->dtype));
+    } else if (q != nullptr && IsFloat(q->dtype) && view->dtype != q->dtype) {
+      reasons->Invalid(name, " dtype must be that of q, ", Name(q->dtype), ", got ",
+                       Name(view->dtype));
+    }
+    if (view->shape.rank != 4) return;
+    if (q != nullptr && view->layout != q->layout) {
+      reasons->Invalid(name, " layout must be that of q, ", Name(q->layout), ", got ",
+                       Name(view->layout));
+    }
+    if (view->stride[3] != 1 && view->shape[3] > 1 && view->shape.size() > 0) {
+      reasons->Invalid(name, " must be dense along its last dimension, got stride ",
+                       view->stride[3]);
+    }
+  }
+
+  // An int32 [B] tensor; values in 0..max unless max is kFree.
+  void Integers(absl::string_view name, absl::string_view letters, int64_t max) const {
+    const View* view = shape.Find(name);
+    if (view == nullptr) return;
+    if (view->dtype != DType::kI32) {
+      reasons->Invalid(name, " dtype must be int32, got ", Name(view->dtype));
+      return;
+    }
+    const int64_t B = OfQ(shape.B);
+    if (!CheckShape(name, *view, {{"B", B}}, reasons) || max == kFree) return;
+    if (view->data == nullptr) return;  // declared, not sent
+    for (int64_t b = 0; b < view->shape[0]; ++b) {
+      const int64_t value = IntAt(*view, b);
+      if (value >= 0 && value <= max) continue;
+      reasons->Invalid(name, "[", b, "] must be in 0..", letters, " = 0..", max, ", got ", value);
+      return;
+    }
+  }
+
+  // Every other tensor that the method declares.
+  void Parameters() const {
+    for (const TensorInfo& input : info.inputs) {
+      const View* view = shape.Find(input.name);
+      const bool checked = input.name == "q" || input.name == "k" || input.name == "v" ||
+                           input.name == "q_lengths" || input.name == "kv_lengths" ||
+                           input.name == "causal_offset";
+      if (view != nullptr && !checked && input.served) Declared(input.name, input, *view);
+    }
+  }
+
+  // Shape, dtype and density as declared.
+  void Declared(absl::string_view name, const TensorInfo& declared, const View& view) const {
+    SizesByLetter sizes;
+    if (Rank4("q") != nullptr) sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
+    if (Rank4("q") != nullptr) sizes["D"] = shape.D;
+    if (Rank4("k") != nullptr) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
+    if (Rank4("v") != nullptr) sizes["Dv"] = shape.Dv;
+    const std::string rule = BrokenShapeRule(declared.shape, sizes, view.shape);
+    if (!rule.empty()) reasons->Invalid(name, " ", rule, ", got ", ToString(view.shape));
+    CheckBytes(name, view.shape, view.dtype, reasons);
+    DeclaredType(name, declared, view);
+    if (FitsInMemory(view.shape, view.dtype)) Dense(name, view);
+  }
+
+  void DeclaredType(absl::string_view name, const TensorInfo& declared, const View& view) const {
+    const View* q = shape.Find("q");
+    const bool of_q = q != nullptr && IsFloat(q->dtype) && q->dtype != DType::kF32;
+    const bool is_float = declared.dtype == "float";
+    const bool fits = is_float ? view.dtype == DType::kF32 || (of_q && view.dtype == q->dtype)
+                               : Name(view.dtype) == declared.dtype;
+    if (fits) return;
+    reasons->Invalid(name, " dtype must be ", is_float ? "float32" : declared.dtype,
+                     is_float && of_q ? " or that of q, " : "",
+                     is_float && of_q ? Name(q->dtype) : "", ", got ", Name(view.dtype));
+  }
+
+  // Floats along their last dimension, integers all through; what repeats has a dimension of 1.
+  void Dense(absl::string_view name, const View& view) const {
+    if (view.shape.size() == 0 || view.shape.rank == 0) return;
+    const View dense = DenseView(nullptr, view.dtype, view.shape);
+    const int last = view.shape.rank - 1;
+    for (int i = 0; i < last; ++i) {
+      if (view.shape[i] <= 1 || view.stride[i] != 0) continue;
+      return reasons->Invalid(name, " must repeat by dimensions of 1, got stride 0 over ",
+                              view.shape[i]);
+    }
+    const bool is_index = !IsFloat(view.dtype);
+    for (int i = is_index ? 0 : last; i <= last; ++i) {
+      if (view.shape[i] <= 1 || view.stride[i] == dense.stride[i]) continue;
+      reasons->Invalid(name, " must be dense along its ",
+                       i == last ? "last dimension" : "dimensions", ", got stride ",
+                       view.stride[i]);
+      return;
+    }
+  }
+
+  void Grads() const {
+    if (call.direction != Direction::kBackward) return;
+    bool any = false;
+    for (const auto& [name, view] : call.tensors) {
+      const TensorInfo* output = OutputOfGrad(info, name);
+      if (output == nullptr) continue;
+      any = true;
+      const Dim B{"B", OfQ(shape.B)}, H{"H", OfQ(shape.H)}, Nq{"Nq", OfQ(shape.Nq)};
+      if (output->name == "lse") {
+        CheckShape(name, view, {B, H, Nq}, reasons);
+        CheckBytes(name, view.shape, view.dtype, reasons);
+        if (view.dtype != DType::kF32) {
+          reasons->Invalid(name, " dtype must be float32, got ", Name(view.dtype));
+        }
+      } else if (output->name == "out") {
+        CheckShape(name, view, {B, H, Nq, {"Dv", OfV(shape.Dv)}}, reasons);
+        Float(name);
+      } else if (output->served) {
+        Declared(name, *output, view);
+      }
+    }
+    if (any) return;
+    std::vector<std::string> names;
+    for (const TensorInfo& output : info.outputs) {
+      if (output.served) names.push_back("grad_" + output.name);
+    }
+    reasons->Invalid(absl::StrJoin(names, " or "), " is required, got none");
+  }
+};
+
+}  // namespace
+
+ProblemShape ShapeOf(const std::map<std::string, View>& tensors) {
+  ProblemShape s{.tensors = &tensors};
+  const auto rank4 = [&](absl::string_view name) -> const Shape* {
+    const View* view = s.Find(name);
+    return view != nullptr && view->shape.rank == 4 ? &view->shape : nullptr;
+  };
+  if (const Shape* q = rank4("q")) {
+    s.B = (*q)[0];
+    s.H = s.Hkv = (*q)[1];
+    s.Nq = s.Nk = (*q)[2];
+    s.D = s.Dv = (*q)[3];
+  }
+  if (const Shape* k = rank4("k")) {
+    s.Hkv = (*k)[1];
+    s.Nk = (*k)[2];
+  }
+  if (const Shape* v = rank4("v")) s.Dv = (*v)[3];
+  return s;
+}
+
+void CheckTensors(const Method& method, const Call& call, Reasons* reasons) {
+  const Checker checker{method.info(), call, ShapeOf(call.tensors), reasons};
+  checker.Names();
+  checker.Qkv();
+  // Lengths that do not follow from the tensors sent are not compared.
+  const ProblemShape& s = checker.shape;
+  checker.Integers("q_lengths", "Nq", checker.OfQ(s.Nq));
+  checker.Integers("kv_lengths", "Nk", checker.OfK(s.Nk));
+  checker.Integers("causal_offset", "any", kFree);
+  checker.Parameters();
+  checker.Grads();
+}
+
+const TensorInfo* OutputOfGrad(const MethodInfo& info, absl::string_view grad_name) {
+  constexpr absl::string_view kPrefix = "grad_";
+  if (grad_name.substr(0, kPrefix.size()) != kPrefix) return nullptr;
+  for (const TensorInfo& output : info.outputs) {
+    if (output.name == grad_name.substr(kPrefix.size())) return &output;
+  }
+  return nullptr;
+}
+
+}  // namespace attnd

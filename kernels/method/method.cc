@@ -1,0 +1,33 @@
+#include "kernels/method/method.h"
+
+#include <cstring>
+
+namespace attnd {
+
+absl::string_view Name(Direction direction) {
+  return direction == Direction::kForward ? "forward" : "backward";
+}
+
+int64_t IntAt(const View& view, int64_t i) {
+  int32_t value = 0;
+  std::memcpy(&value, view.As<char>() + i * view.stride[0] * SizeOf(DType::kI32), sizeof(value));
+  return value;
+}
+
+const View* ProblemShape::Find(absl::string_view name) const {
+  if (tensors == nullptr) return nullptr;
+  const auto found = tensors->find(std::string(name));
+  return found == tensors->end() ? nullptr : &found->second;
+}
+
+bool ProblemShape::Knows(absl::string_view name) const {
+  const View* view = Find(name);
+  return view != nullptr && view->shape.rank == 4;
+}
+
+int64_t ProblemShape::Int(absl::string_view name, int64_t b, int64_t absent) const {
+  const View* view = Find(name);
+  return view == nullptr || view->data == nullptr ? absent : IntAt(*view, b);
+}
+
+}  // namespace attnd

@@ -1,0 +1,105 @@
+#include "kernels/method/row_groups.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace attnd {
+namespace {
+
+auto Place(const RowGroup& g) { return std::tuple(g.lengths.nq, g.lengths.nk, g.offset); }
+
+std::vector<RowGroup> Merged(std::vector<RowGroup> groups) {
+  std::sort(groups.begin(), groups.end(),
+            [](const RowGroup& a, const RowGroup& b) { return Place(a) < Place(b); });
+  size_t kept = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (kept > 0 && Place(groups[kept - 1]) == Place(groups[g])) {
+      groups[kept - 1].count += groups[g].count;
+    } else {
+      groups[kept++] = groups[g];
+    }
+  }
+  groups.resize(kept);
+  return groups;
+}
+
+int64_t RoundedUp(int64_t x, int64_t unit) { return (x + unit - 1) & -unit; }
+
+std::vector<RowGroup> RowsOf(const ProblemShape& problem) {
+  const auto column = [&](const char* name, int64_t absent) {
+    return [view = problem.Find(name), absent](int64_t b) {
+      return view == nullptr || view->data == nullptr ? absent : IntAt(*view, b);
+    };
+  };
+  const auto nq = column("q_lengths", problem.Nq), nk = column("kv_lengths", problem.Nk);
+  const auto offset = column("causal_offset", problem.Nk - problem.Nq);
+  std::vector<RowGroup> rows;
+  rows.reserve(static_cast<size_t>(problem.B));
+  for (int64_t b = 0; b < problem.B; ++b) {
+    rows.push_back({.lengths = {nq(b), nk(b)}, .offset = offset(b)});
+  }
+  return rows;
+}
+
+bool TellsRows(const ProblemShape& problem) {
+  for (const char* name : {"q_lengths", "kv_lengths", "causal_offset"}) {
+    const View* view = problem.Find(name);
+    if (view != nullptr && view->data != nullptr) return true;
+  }
+  return false;
+}
+
+RowGroup WholeRows(const ProblemShape& problem) {
+  return {
+      .lengths = {problem.Nq, problem.Nk}, .offset = problem.Nk - problem.Nq, .count = problem.B};
+}
+
+std::vector<RowGroup> InTwo(std::vector<RowGroup> groups) {
+  if (groups.size() != 1 || groups[0].count < 2) return groups;
+  RowGroup last = groups[0];
+  last.count = 1;
+  --groups[0].count;
+  groups.push_back(last);
+  return groups;
+}
+
+}  // namespace
+
+std::vector<RowGroup> Alike(std::vector<RowGroup> rows, size_t most, const Lengths& largest) {
+  rows = Merged(std::move(rows));
+  // What is near the end of its range after one rounding is not worth a smaller one.
+  int64_t unit = 1;
+  while (std::max(largest.nq, largest.nk) / unit > 4 * static_cast<int64_t>(most)) unit *= 2;
+  for (; rows.size() > most; unit *= 2) {
+    for (RowGroup& g : rows) {
+      g.lengths.nq = std::min(RoundedUp(g.lengths.nq, unit), largest.nq);
+      g.lengths.nk = std::min(RoundedUp(g.lengths.nk, unit), largest.nk);
+      g.offset = RoundedUp(g.offset, unit);
+    }
+    rows = Merged(std::move(rows));
+  }
+  return InTwo(std::move(rows));
+}
+
+std::vector<RowGroup> RowGroupsOf(const ProblemShape& problem, size_t most) {
+  if (!TellsRows(problem)) return {WholeRows(problem)};
+  return Alike(RowsOf(problem), most, {problem.Nq, problem.Nk});
+}
+
+std::vector<RowGroup> RowRunsOf(const ProblemShape& problem, bool is_planned) {
+  if (!TellsRows(problem)) {
+    return is_planned ? InTwo({WholeRows(problem)}) : std::vector<RowGroup>{WholeRows(problem)};
+  }
+  if (is_planned) return RowGroupsOf(problem, kPlannedProblems);
+  std::vector<RowGroup> runs;
+  for (const RowGroup& row : RowsOf(problem)) {
+    if (!runs.empty() && Place(runs.back()) == Place(row)) {
+      ++runs.back().count;
+    } else {
+      runs.push_back(row);
+    }
+  }
+  return runs;
+}
+
+}  // namespace attnd

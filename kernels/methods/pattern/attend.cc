@@ -1,0 +1,132 @@
+#include "kernels/methods/pattern/method.h"
+
+#include <cmath>
+
+#include "kernels/methods/pattern/rows.h"
+
+namespace attnd {
+namespace {
+
+Tensor Slopes(Ops& ops, const Inputs& in) {
+  std::vector<Shape> shapes;
+  std::vector<std::vector<float>> values;
+  for (const ProblemShape& problem : in.problems) {
+    shapes.push_back({1, problem.H});
+    values.push_back(ops.stream().is_dry() ? std::vector<float>() : StandardSlopes(problem.H));
+  }
+  return ops.FromHost(shapes, values);
+}
+
+AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options,
+                      const PatternExtras& extras) {
+  AttendTensors terms{.table = extras.table, .row_weight = extras.row_weight};
+  if (const Tensor bias = Sent(in, "bias"); !bias.empty()) terms.bias = WithRank(ops, bias, 4);
+  if (const Tensor sinks = Sent(in, "sink_logits"); !sinks.empty()) {
+    terms.sinks = WithRank(ops, sinks, 2);
+  }
+  if (const Tensor slopes = Sent(in, "alibi_slopes"); !slopes.empty()) {
+    terms.alibi_slopes = WithRank(ops, slopes, 2);
+  } else if (options.alibi) {
+    terms.alibi_slopes = Slopes(ops, in);
+  }
+  if (!terms.alibi_slopes.empty() && extras.alibi_unit != 1) {
+    terms.alibi_slopes = ops.Affine(terms.alibi_slopes, 1 / extras.alibi_unit);
+  }
+  return terms;
+}
+
+// Rows that see nothing in one of both.
+Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype) {
+  const AttendOut merged = ops.Merge({{a.out, a.lse}, {b.out, b.lse}}, dtype);
+  Outputs outputs{.out = merged.out, .lse = merged.lse, .visible_pairs = a.visible_pairs};
+  AddPairs(b, &outputs);
+  return outputs;
+}
+
+}  // namespace
+
+Tensor Sent(const Inputs& in, const std::string& name) {
+  const auto found = in.tensors.find(name);
+  return found == in.tensors.end() ? Tensor() : found->second;
+}
+
+void AddPairs(const Outputs& more, Outputs* sum) {
+  sum->visible_pairs.resize(more.visible_pairs.size());
+  for (size_t p = 0; p < more.visible_pairs.size(); ++p) {
+    sum->visible_pairs[p] += more.visible_pairs[p];
+  }
+}
+
+Tensor WithRank(Ops& ops, const Tensor& x, int rank) {
+  std::vector<Shape> shapes;
+  for (size_t p = 0; p < x.size(); ++p) {
+    Shape shape;
+    shape.rank = rank;
+    const int missing = rank - x[p].shape.rank;
+    for (int i = 0; i < x[p].shape.rank; ++i) shape.dims[missing + i] = x[p].shape[i];
+    shapes.push_back(shape);
+  }
+  return shapes == ShapesOf(x) ? x : ops.Reshape(x, shapes);
+}
+
+std::vector<float> StandardSlopes(int64_t H) {
+  int64_t c = 1;
+  while (2 * c <= H) c *= 2;
+  std::vector<float> slopes;
+  for (int64_t h = 0; h < H; ++h) {
+    const auto steps = static_cast<double>(h < c ? 8 * (h + 1) : 4 * (2 * (h - c) + 1));
+    slopes.push_back(static_cast<float>(std::exp2(-steps / static_cast<double>(c))));
+  }
+  return slopes;
+}
+
+Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
+                      const PartsOfRow& parts_of, const PatternExtras& extras) {
+  // D is the same in all problems of a batch.
+  const double D = static_cast<double>(in.problems[0].D);
+  const AttendParams params{.scale = options.scale.value_or(1 / std::sqrt(D)),
+                            .softcap = options.logit_softcap,
+                            .weighting = extras.weighting,
+                            .cap_table = extras.cap_table};
+  const PatternRows rows = RowsOf(ops, in, options.causal, extras.rows_differ, parts_of);
+  const AttendTensors terms = TermsOf(ops, in, options, extras);
+  if (!ops.status().ok()) return {};
+  AttendOut attended = ops.Attend(in.q, in.k, in.v, params, rows.parts, terms, extras.dtype);
+  return {.out = std::move(attended.out),
+          .lse = std::move(attended.lse),
+          .visible_pairs = rows.visible_pairs};
+}
+
+Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& options,
+                             const PartsOfRow& local, const PartsOfRow& global,
+                             PatternExtras extras) {
+  extras.dtype = DType::kF32;
+  const Outputs local_rows = PatternAttend(ops, in, options, local, extras);
+  Inputs own = in;
+  own.tensors.erase("sink_logits");  // the first call has them for all rows
+  for (const auto& [name, tensor] : {std::pair("q_global", &own.q), std::pair("k_global", &own.k),
+                                     std::pair("v_global", &own.v)}) {
+    if (const Tensor sent = Sent(in, name); !sent.empty()) *tensor = sent;
+  }
+  const Outputs global_rows = PatternAttend(ops, own, options, global, extras);
+  if (!ops.status().ok()) return {};
+  return MergeRows(ops, local_rows, global_rows, in.q[0].dtype);
+}
+
+Tensor LabelScores(Ops& ops, const Tensor& q, const Tensor& E, const Tensor& beta, int64_t V) {
+  std::vector<Shape> added, scores;
+  for (size_t p = 0; p < q.size(); ++p) {
+    const Shape& s = q[p].shape;
+    added.push_back({1, s[1], 1, V});
+    scores.push_back({s[0], s[1], s[2], V});
+  }
+  Tensor bias;
+  if (!beta.empty()) bias = ops.Reshape(ops.Transpose(beta, 0, 1), added);
+  if (E.empty()) {
+    return ops.Copy(ops.Expand(bias.empty() ? ops.Constant(0, added) : bias, scores));
+  }
+  const Tensor of_heads = WithRank(ops, ops.Transpose(E, 0, 1), 4);  // [1,H,V,D]
+  return ops.MatMul(q, ops.Transpose(of_heads, 2, 3), {}, bias);
+}
+
+}  // namespace attnd

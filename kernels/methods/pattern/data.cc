@@ -1,0 +1,139 @@
+#include "kernels/methods/pattern/data.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_join.h"
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
+
+namespace attnd {
+namespace {
+
+constexpr size_t kStretch = 1 << 14;  // elements between check points
+
+}  // namespace
+
+HostInts::HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank)
+    : name_(name), rank_(rank) {
+  const auto found = in.tensors.find(name);
+  if (found == in.tensors.end() || !ops.status().ok()) return;
+  shapes_ = ShapesOf(found->second);
+  // Cuts of packed sequences are dense once copied.
+  const bool is_index = found->second[0].dtype == DType::kI32;
+  values_ = ops.Read(is_index ? ops.Copy(found->second, DType::kI32) : found->second);
+}
+
+bool HostInts::differs() const {
+  return std::any_of(shapes_.begin(), shapes_.end(),
+                     [this](const Shape& shape) { return shape.rank == rank_; });
+}
+
+std::span<const int32_t> HostInts::Row(size_t p, int64_t b) const {
+  if (p >= values_.size() || values_[p].empty()) return {};
+  const auto size = static_cast<size_t>(RowShape(p).size());
+  const size_t row = shapes_[p].rank == rank_ ? static_cast<size_t>(b) : 0;
+  return std::span(values_[p]).subspan(row * size, size);
+}
+
+Shape HostInts::RowShape(size_t p) const {
+  Shape shape;
+  const int batch = shapes_[p].rank == rank_ ? 1 : 0;
+  shape.rank = shapes_[p].rank - batch;
+  for (int i = 0; i < shape.rank; ++i) shape.dims[i] = shapes_[p][i + batch];
+  return shape;
+}
+
+std::span<const int32_t> HostInts::Head(size_t p, int64_t b, int64_t h) const {
+  const std::span<const int32_t> row = Row(p, b);
+  if (row.empty()) return row;
+  const size_t size = row.size() / static_cast<size_t>(Heads(p));
+  return row.subspan(static_cast<size_t>(h) * size, size);
+}
+
+std::vector<int32_t> HostInts::Nonzero(size_t p, int64_t b) const {
+  std::vector<int32_t> places;
+  const std::span<const int32_t> row = Row(p, b);
+  for (size_t j = 0; j < row.size(); ++j) {
+    if (row[j] != 0) places.push_back(static_cast<int32_t>(j));
+  }
+  return places;
+}
+
+std::string HostInts::PlaceOf(size_t p, int64_t element) const {
+  const Shape& shape = shapes_[p];
+  std::vector<int64_t> place(static_cast<size_t>(shape.rank));
+  for (int i = shape.rank - 1; i >= 0; --i) {
+    place[i] = element % shape[i];
+    element /= shape[i];
+  }
+  return absl::StrCat(name_, "[", absl::StrJoin(place, ","), "]");
+}
+
+absl::Status HostInts::Refusal(absl::string_view method, size_t p, int64_t element,
+                               absl::string_view rule) const {
+  Reasons reasons(method);
+  reasons.Invalid(PlaceOf(p, element), " ", rule, ", got ", values_[p][element]);
+  return reasons.status();
+}
+
+void HostInts::CheckRange(Ops& ops, absl::string_view method,
+                          const std::function<Range(size_t p)>& range,
+                          const Matters& matters) const {
+  for (size_t p = 0; p < values_.size() && !values_[p].empty() && ops.status().ok(); ++p) {
+    const Range allowed = range(p);
+    for (size_t at = 0; at < values_[p].size(); ++at) {
+      const int32_t value = values_[p][at];
+      const auto element = static_cast<int64_t>(at);
+      if (at % kStretch == 0 && CheckPoint()) return ops.Fail(StoppedStatus());
+      if (value >= allowed.low && value <= allowed.high) continue;
+      if (matters && !matters(p, element)) continue;
+      ops.Fail(Refusal(method, p, element, absl::StrCat("must be in ", allowed.text)));
+      break;
+    }
+  }
+}
+
+void HostInts::CheckPermutations(Ops& ops, absl::string_view method) const {
+  for (size_t p = 0; p < values_.size() && !values_[p].empty() && ops.status().ok(); ++p) {
+    const int64_t n = shapes_[p][shapes_[p].rank - 1];
+    std::vector<bool> occurs;
+    for (size_t at = 0; at < values_[p].size(); ++at) {
+      if (at % kStretch == 0 && CheckPoint()) return ops.Fail(StoppedStatus());
+      const int32_t value = values_[p][at];
+      if (at % static_cast<size_t>(n) == 0) occurs.assign(static_cast<size_t>(n), false);
+      const bool is_inside = value >= 0 && value < n;
+      if (is_inside && !occurs[value]) {
+        occurs[value] = true;
+        continue;
+      }
+      ops.Fail(Refusal(method, p, static_cast<int64_t>(at),
+                       is_inside ? "must occur once in its row"
+                                 : absl::StrCat("must be in 0..nb-1 = 0..", n - 1)));
+      break;
+    }
+  }
+}
+
+void HostInts::CheckOffsets(Ops& ops, absl::string_view method, const HostInts& indices) const {
+  for (size_t p = 0; p < values_.size() && !values_[p].empty() && ops.status().ok(); ++p) {
+    const std::vector<int32_t>& offsets = values_[p];
+    const int64_t n = shapes_[p][1], last = static_cast<int64_t>(offsets.size()) - 1;
+    const auto nnz = static_cast<int64_t>(indices.values_[p].size());
+    std::string rule;
+    for (int64_t at = 0; at <= last && rule.empty(); ++at) {
+      const int32_t before = at == 0 ? 0 : offsets[at - 1];
+      if (at == 0 && offsets[at] != 0) {
+        rule = "must be 0";
+      } else if (at > 0 && at % n == 0 && offsets[at] != before) {
+        rule = absl::StrCat("must be ", name_, "[", at / n - 1, ",nbq] = ", before);
+      } else if (offsets[at] < before) {
+        rule = absl::StrCat("must be >= ", PlaceOf(p, at - 1), " = ", before);
+      } else if (at == last && offsets[at] != nnz) {
+        rule = absl::StrCat("must be the size of indices, ", nnz);
+      }
+      if (!rule.empty()) ops.Fail(Refusal(method, p, at, rule));
+    }
+  }
+}
+
+}  // namespace attnd

@@ -1,0 +1,169 @@
+// Packed sequences (cu_seqlens) of the pattern family: every sequence is a problem of its own, a
+// view of the packed tensors; only results are copied.
+#include <numeric>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "kernels/method/row_groups.h"
+#include "kernels/methods/pattern/method.h"
+
+namespace attnd {
+namespace {
+
+constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
+
+// Where sequences begin and end in q and in k. On a dry stream equal ones are one problem: a
+// stretch of `counts` of them.
+struct Cuts {
+  RowCuts queries, keys;
+  RowCounts counts;  // empty: one each
+};
+
+// Without data the first sequence holds everything, which bounds every other cut.
+std::vector<RowGroup> SequencesOf(const ProblemShape& problem) {
+  std::vector<RowGroup> sequences;
+  const int64_t n = problem.Find(kCuQ)->shape[0];
+  Lengths begin;
+  for (int64_t s = 1; s < n; ++s) {
+    const Lengths end{problem.Int(kCuQ, s, problem.Nq), problem.Int(kCuK, s, problem.Nk)};
+    sequences.push_back({.lengths = {end.nq - begin.nq, end.nk - begin.nk}});
+    begin = end;
+  }
+  return sequences;
+}
+
+Cuts CutsOf(const Inputs& in, bool is_planned) {
+  Cuts cuts;
+  for (const ProblemShape& problem : in.problems) {
+    std::vector<RowGroup> sequences = SequencesOf(problem);
+    if (is_planned) {
+      sequences = Alike(std::move(sequences), kPlannedProblems, {problem.Nq, problem.Nk});
+      cuts.counts.emplace_back();
+    }
+    std::vector<int64_t>& queries = cuts.queries.emplace_back(1, 0);
+    std::vector<int64_t>& keys = cuts.keys.emplace_back(1, 0);
+    for (const RowGroup& group : sequences) {
+      queries.push_back(queries.back() + group.lengths.nq * group.count);
+      keys.push_back(keys.back() + group.lengths.nk * group.count);
+      if (is_planned) cuts.counts.back().push_back(group.count);
+    }
+  }
+  return cuts;
+}
+
+// The letters of the longest list of "[B,Nk] or [Nk]".
+std::vector<std::string> LettersOf(absl::string_view declared) {
+  absl::ConsumePrefix(&declared, "broadcastable to ");
+  std::vector<std::string> letters;
+  for (absl::string_view list : absl::StrSplit(declared, " or ")) {
+    absl::ConsumePrefix(&list, "[");
+    absl::ConsumeSuffix(&list, "]");
+    const std::vector<std::string> own = absl::StrSplit(list, ',');
+    if (own.size() > letters.size()) letters = own;
+  }
+  return letters;
+}
+
+// Every sequence sees all of it.
+Tensor Repeated(Ops& ops, const Tensor& x, const Cuts& cuts) {
+  std::vector<Shape> shapes, own;
+  RowCuts rows;
+  for (size_t p = 0; p < x.size(); ++p) {
+    const Shape& before = x[p].shape;
+    rows.emplace_back(1, 0);
+    for (size_t s = 0; s + 1 < cuts.queries[p].size(); ++s) {
+      const int64_t count = cuts.counts.empty() ? 1 : cuts.counts[p][s];
+      rows.back().push_back(rows.back().back() + count);
+      own.push_back(before);
+      own.back().dims[0] *= count;
+    }
+    Shape& shape = shapes.emplace_back();
+    shape.rank = before.rank + 1;
+    for (int i = 0; i < before.rank; ++i) shape.dims[i + 1] = before[i];
+  }
+  const Tensor parts = ops.SplitRows(ops.Reshape(x, shapes), 0, rows, cuts.counts);
+  return parts.empty() ? parts : ops.Reshape(parts, own);
+}
+
+// Columns [begin, end) of an axis of each sequence; what repeats stays.
+Tensor Cut(Ops& ops, const Tensor& x, int axis, const RowCuts& ends, const RowCounts& counts) {
+  std::vector<int64_t> begin, end;
+  for (size_t p = 0; p < ends.size(); ++p) {
+    for (size_t s = 0; s + 1 < ends[p].size() && !x.empty(); ++s) {
+      const bool repeats = x[begin.size()].shape[axis] == 1 && ends[p].back() != 1;
+      // Of several that are alike, which are batch rows, any.
+      const int64_t length = (ends[p][s + 1] - ends[p][s]) / (counts.empty() ? 1 : counts[p][s]);
+      begin.push_back(repeats || !counts.empty() ? 0 : ends[p][s]);
+      end.push_back(repeats ? 1 : begin.back() + length);
+    }
+  }
+  return ops.Slice(x, axis, begin, end);
+}
+
+// The part of each sequence: axes that count queries or keys are cut, where they do not repeat.
+Tensor Sequences(Ops& ops, const Tensor& x, absl::string_view declared, const Cuts& cuts) {
+  const std::vector<std::string> letters = LettersOf(declared);
+  // What repeats has a batch row of its own.
+  const auto rank = std::max<int>(static_cast<int>(letters.size()), 2);
+  const Tensor whole = WithRank(ops, x, rank);
+  const int first = rank - static_cast<int>(letters.size());
+  Tensor parts;
+  for (size_t i = 0; i < letters.size() && ops.status().ok(); ++i) {
+    if (letters[i] != "Nq" && letters[i] != "Nk") continue;
+    const RowCuts& ends = letters[i] == "Nq" ? cuts.queries : cuts.keys;
+    const int axis = first + static_cast<int>(i);
+    parts = parts.empty() ? ops.SplitRows(whole, axis, ends, cuts.counts)
+                          : Cut(ops, parts, axis, ends, cuts.counts);
+  }
+  return parts.empty() ? Repeated(ops, whole, cuts) : parts;
+}
+
+}  // namespace
+
+Outputs ForSequences(Ops& ops, const Inputs& in, std::span<const TensorInfo> inputs,
+                     const PatternFormula& formula) {
+  if (!in.tensors.contains(kCuQ)) return formula(in);
+  const Cuts cuts = CutsOf(in, ops.stream().is_dry());
+  const auto& [queries, keys, counts] = cuts;
+  std::vector<ProblemShape> problems;
+  for (size_t p = 0; p < in.problems.size(); ++p) {
+    for (size_t s = 0; s + 1 < queries[p].size(); ++s) {
+      ProblemShape& shape = problems.emplace_back(in.problems[p]);
+      shape.B = counts.empty() ? 1 : counts[p][s];
+      shape.Nq = (queries[p][s + 1] - queries[p][s]) / shape.B;
+      shape.Nk = (keys[p][s + 1] - keys[p][s]) / shape.B;
+      shape.tensors = nullptr;
+    }
+  }
+  Inputs sequences{.q = ops.SplitRows(in.q, 2, queries, counts),
+                   .k = ops.SplitRows(in.k, 2, keys, counts),
+                   .v = ops.SplitRows(in.v, 2, keys, counts),
+                   .problems = problems};
+  for (const TensorInfo& input : inputs) {
+    const auto sent = in.tensors.find(input.name);
+    if (sent == in.tensors.end() || input.name == kCuQ || input.name == kCuK) continue;
+    sequences.tensors[input.name] = Sequences(ops, sent->second, input.shape, cuts);
+  }
+  if (!ops.status().ok()) return {};
+  const Outputs parts = formula(sequences);
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> out_shapes, lse_shapes;
+  Outputs whole;
+  size_t at = 0;
+  for (size_t p = 0; p < in.problems.size(); ++p) {
+    const ProblemShape& shape = in.problems[p];
+    out_shapes.push_back({shape.B, shape.H, shape.Nq, shape.Dv});
+    lse_shapes.push_back({shape.B, shape.H, shape.Nq});
+    const size_t count = queries[p].size() - 1;
+    PairTotal& pairs = whole.visible_pairs.emplace_back();
+    for (size_t s = 0; s < count; ++s) pairs += parts.visible_pairs[at++];
+  }
+  whole.out =
+      ops.JoinRows(parts.out, 2, out_shapes, queries, in.q[0].dtype, LayoutsOf(in.q), counts);
+  if (!parts.lse.empty()) {
+    whole.lse = ops.JoinRows(parts.lse, 2, lse_shapes, queries, DType::kF32, {}, counts);
+  }
+  return whole;
+}
+
+}  // namespace attnd

@@ -1,0 +1,190 @@
+// Rows of patterns: heads, parts, segment ids.
+#include "kernels/methods/pattern/rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/stopped.h"
+#include "kernels/method/row_groups.h"
+
+namespace attnd {
+namespace {
+
+// Parts of one batch row, heads included.
+struct RowParts {
+  std::vector<AttendRow> parts;
+  PairTotal pairs;
+  int64_t host_bytes = 0;  // of the rows themselves, about
+};
+
+class RowMaker {
+ public:
+  RowMaker(Ops& ops, const Inputs& in, const PartsOfRow& parts_of)
+      : ops_(ops),
+        parts_of_(parts_of),
+        ids_q_(ops, in, "segment_ids_q", 2),
+        ids_k_(ops, in, "segment_ids_kv", 2) {}
+
+  bool has_segments() const { return ids_q_.is_sent(); }
+  // Of a plan: how many rows share what it may describe.
+  void Share(size_t rows) {
+    most_sources_ = std::max<int64_t>(kPlannedSources / static_cast<int64_t>(rows), 1);
+  }
+
+  RowParts Make(const PatternRow& of, const ProblemShape& problem, size_t p, int64_t b) {
+    // Heads that have nothing to see are alike.
+    ProblemShape one_head = problem;
+    one_head.H = 1;
+    const bool is_empty = of.lengths.nq == 0 || of.lengths.nk == 0;
+    SeenRow row{of, is_empty ? one_head : problem, p, b};
+    row.is_planned = ops_.stream().is_dry();
+    if (row.is_planned) row.most_sources = most_sources_;
+    row.ids_q = ids_q_.Row(row.p, row.b);
+    row.ids_k = ids_k_.Row(row.p, row.b);
+    const HeadParts heads = parts_of_(row);
+    RowParts made;
+    if (!ops_.status().ok()) return made;
+    // A list takes three times what it holds while it grows.
+    made.host_bytes = static_cast<int64_t>(
+        heads[0].size() *
+        (3 * sizeof(AttendRow) +
+         (heads.size() > 1 ? heads.size() * sizeof(std::shared_ptr<Pattern>) : 0)));
+    for (size_t part = 0; part < heads[0].size(); ++part) {
+      std::vector<PatternSource> sources;
+      for (const PatternParts& head : heads) {
+        sources.push_back(row.is_planned ? Planned(head[part], row) : Segmented(head[part], row));
+      }
+      made.parts.push_back(ops_.Row(row.lengths.nq, row.lengths.nk, sources));
+      made.parts.back().offset = row.offset;
+      // A mean over heads times their number is whole again once rounded.
+      const double pairs = made.parts.back().visible_pairs * static_cast<double>(problem.H);
+      made.pairs.known += std::round(pairs);
+      if (const auto& count = made.parts.back().pair_count) made.pairs.counted.push_back(count);
+    }
+    return made;
+  }
+
+ private:
+  // On a dry stream there are no ids.
+  PatternSource Planned(const PatternSource& source, const SeenRow& row) const {
+    PatternSource planned = source;
+    if (!has_segments()) return planned;
+    const HostCost segments = CostOf(row.Nq, row.Nk, {});
+    planned.host.bytes += segments.bytes;
+    planned.host.seconds += segments.seconds;
+    return planned;
+  }
+  PatternSource Segmented(const PatternSource& source, const SeenRow& row) const {
+    if (row.ids_q.empty() && row.ids_k.empty()) return source;
+    const bool is_done = source.build != nullptr && source.plan == nullptr;
+    return is_done ? source : WithinSegments(source, row.ids_q, row.ids_k);
+  }
+
+  Ops& ops_;
+  const PartsOfRow& parts_of_;
+  const HostInts ids_q_, ids_k_;
+  int64_t most_sources_ = kPlannedSources;
+};
+
+}  // namespace
+
+namespace {
+
+// Rows of a problem of a plan: what is alike is told once.
+std::vector<RowGroup> PlannedRows(const Inputs& in, size_t p) {
+  return RowGroupsOf(in.problems[p], std::max<size_t>(kPlannedRows / in.problems.size(), 1));
+}
+
+// What the host does beyond `before`, `times` times.
+void Repeat(const Work& before, int64_t times, Work* work) {
+  work->host_bytes += (times - 1) * (work->host_bytes - before.host_bytes);
+  work->seconds += static_cast<double>(times - 1) * (work->seconds - before.seconds);
+}
+
+// Rows one by one. Describing a pattern costs much more than copying a row, and most rows are
+// alike: `make` is called where one differs from the one before, or may.
+template <class Make>
+void AddRows(const ProblemShape& problem, bool may_differ, const Make& make) {
+  Lengths before;
+  int64_t offset_before = 0;
+  for (int64_t b = 0; b < problem.B; ++b) {
+    const Lengths lengths{problem.Int("q_lengths", b, problem.Nq),
+                          problem.Int("kv_lengths", b, problem.Nk)};
+    const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
+    const bool is_alike = b > 0 && !may_differ && before.nq == lengths.nq &&
+                          before.nk == lengths.nk && offset_before == offset;
+    if (!make(RowGroup{lengths, offset}, b, is_alike)) return;
+    before = lengths;
+    offset_before = offset;
+  }
+}
+
+}  // namespace
+
+PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
+                   const PartsOfRow& parts_of) {
+  PatternRows rows;
+  RowMaker maker(ops, in, parts_of);
+  // Index tensors that were refused must not be followed.
+  for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
+    const ProblemShape& problem = in.problems[p];
+    PairTotal pairs;
+    RowParts made;
+    const bool may_differ = maker.has_segments() || rows_differ;
+    const auto add = [&](const RowGroup& group, int64_t b, bool is_alike) {
+      const Work before = ops.stream().work();
+      if (!is_alike) {
+        made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal}, problem, p,
+                          b);
+      }
+      if (ops.stream().is_dry()) {
+        Repeat(before, may_differ ? group.count : 1, &ops.stream().work());
+        ops.stream().work().host_bytes += made.host_bytes * group.count;
+      }
+      if (CheckPoint()) ops.Fail(StoppedStatus());
+      if (!ops.status().ok()) return false;
+      rows.parts.resize(std::max(rows.parts.size(), made.parts.size()));
+      for (size_t part = 0; part < made.parts.size(); ++part) {
+        rows.parts[part].resize(in.problems.size());
+        rows.parts[part][p].push_back(AttendRow(made.parts[part]));
+        rows.parts[part][p].back().count = group.count;
+      }
+      PairTotal more = made.pairs;
+      more.known *= static_cast<double>(group.count);
+      pairs += more;
+      return true;
+    };
+    if (ops.stream().is_dry()) {
+      const std::vector<RowGroup> groups = PlannedRows(in, p);
+      maker.Share(groups.size() * in.problems.size());
+      for (const RowGroup& group : groups) {
+        if (!add(group, 0, /*is_alike=*/false)) break;
+      }
+    } else {
+      AddRows(problem, may_differ, add);
+    }
+    rows.visible_pairs.push_back(pairs);
+  }
+  return rows;
+}
+
+Tensor ValidQueries(Ops& ops, const Inputs& in) {
+  const HostInts ids(ops, in, "segment_ids_q", 2);
+  std::vector<Shape> shapes;
+  std::vector<std::vector<float>> valid;
+  for (size_t p = 0; p < in.problems.size(); ++p) {
+    const ProblemShape& problem = in.problems[p];
+    shapes.push_back({problem.B, 1, problem.Nq, 1});
+    std::vector<float>& of_problem = valid.emplace_back();
+    for (int64_t b = 0; b < problem.B && !ops.stream().is_dry(); ++b) {
+      const std::span<const int32_t> id = ids.Row(p, b);
+      const int64_t nq = problem.Int("q_lengths", b, problem.Nq);
+      for (int64_t i = 0; i < problem.Nq; ++i) {
+        of_problem.push_back(i < nq && (id.empty() || id[i] >= 0) ? 1.0f : 0.0f);
+      }
+    }
+  }
+  return ops.Select(ops.FromHost(shapes, valid), in.q, NumberLike(ops, 0, in.q));
+}
+
+}  // namespace attnd

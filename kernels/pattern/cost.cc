@@ -1,0 +1,40 @@
+// What patterns take on the host, before they are built.
+#include <algorithm>
+
+#include "kernels/pattern/constants.h"
+#include "kernels/pattern/tiles.h"
+
+namespace attnd {
+
+HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts) {
+  const StoredLimits limits;
+  const int64_t rows = Tiles(Nq), columns = Tiles(Nk), all = rows * columns;
+  const int64_t runs_of_row = std::min({counts.runs_of_row, limits.runs, columns}) + 1;
+  const int64_t runs = std::min(rows * runs_of_row, all);
+  const int64_t transposed = std::min(2 * runs_of_row * (rows + columns), all);
+  const int64_t masks = std::min({counts.masks, limits.masks * rows + limits.shapes, runs});
+  // A vector that grows holds its elements up to three times for a moment.
+  constexpr int64_t kRunBytes = 3 * 24 + sizeof(Run), kMaskBytes = 3 * sizeof(TileMask) + 128;
+  constexpr int64_t kTileBytes = 64;  // of a row or column of tiles: where its runs begin
+  const int64_t slots = counts.slot_bytes * (Nq + Nk);
+  const int64_t bytes = runs * kRunBytes + transposed * static_cast<int64_t>(sizeof(Run)) +
+                        masks * kMaskBytes + (rows + columns) * kTileBytes + slots;
+  // tests/bench/pattern_bench: a run, a mask, a byte of data.
+  constexpr double kRunSeconds = 6e-8, kMaskSeconds = 2e-6, kByteSeconds = 4e-10;
+  // Every row of tiles asks about all columns where data decide.
+  const double looks = counts.slot_bytes > 0 ? static_cast<double>(all) : 0;
+  constexpr double kLookSeconds = 4e-9;
+  const double seconds = looks * kLookSeconds + static_cast<double>(runs) * kRunSeconds +
+                         static_cast<double>(std::min(masks, 4 * rows)) * kMaskSeconds +
+                         static_cast<double>(slots) * kByteSeconds;
+  constexpr int64_t kLeastBytes = 1024;  // of the pattern itself
+  return {bytes + kLeastBytes, seconds};
+}
+
+int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes) {
+  constexpr int64_t kOthers = 512;  // what finds them
+  const int64_t tiles = std::min(Tiles(Nq) * Tiles(Nk), StoredLimits().terms);
+  return (tiles + 1) * (kTile * kTile * bytes + kOthers);
+}
+
+}  // namespace attnd

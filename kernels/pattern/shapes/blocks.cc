@@ -1,0 +1,316 @@
+// Patterns of blocks: a caller's layout, BigBird, blockwise permutations.
+#include <cassert>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/run_control.h"
+#include "kernels/pattern/plan.h"
+#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/tiles.h"
+
+namespace attnd {
+namespace {
+
+int64_t Ceil(int64_t a, int64_t b) { return -FloorDiv(-a, b); }
+
+// Rows of [begin, begin + size) that exist.
+int64_t Within(int64_t begin, int64_t size, int64_t n) {
+  return std::clamp<int64_t>(begin + size, 0, n) - std::clamp<int64_t>(begin, 0, n);
+}
+
+class MultiplicitiesOf : public Constants {
+ public:
+  explicit MultiplicitiesOf(BlockRowsPtr blocks) : shared_(std::move(blocks)), b_(*shared_) {}
+
+  void Fill(int64_t q_tile, int64_t key_tile, TileTerms* terms) const override {
+    ForEachRepeat(q_tile, key_tile, [&](int64_t query, int64_t key, int32_t times) {
+      terms->bias.resize(kTile * kTile);
+      const float bias = std::log(static_cast<float>(times));
+      for (int64_t k = std::max<int64_t>(key, 0); k < std::min(key + b_.bk, kTile); ++k) {
+        for (int64_t q = std::max<int64_t>(query, 0); q < std::min(query + b_.bq, kTile); ++q) {
+          terms->bias[k * kTile + q] = bias;
+        }
+      }
+    });
+  }
+  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
+    // Where blocks are tiles, a tile has one number.
+    const bool is_whole = b_.bq % kTile == 0 && b_.bk % kTile == 0 && b_.offset_q % kTile == 0 &&
+                          b_.offset_k % kTile == 0;
+    int64_t largest = 1;
+    ForEachRepeat(q_tile, key_tile, [&](int64_t, int64_t, int32_t times) { largest = times; });
+    return is_whole || largest == 1 ? TileShape{1, {largest}} : TileShape{};
+  }
+  int64_t bytes() const override { return b_.bytes(); }
+
+ private:
+  // Calls repeat(first query, first key, times) for every repeated block that meets the tile.
+  template <class Repeat>
+  void ForEachRepeat(int64_t q_tile, int64_t key_tile, const Repeat& repeat) const {
+    const int64_t i = q_tile * kTile - b_.offset_q, j = key_tile * kTile - b_.offset_k;
+    const int64_t rows = static_cast<int64_t>(b_.begin.size()) - 1;
+    const int64_t top = std::max<int64_t>(FloorDiv(i, b_.bq), 0);
+    const int64_t left = FloorDiv(j, b_.bk), right = FloorDiv(j + kTile - 1, b_.bk);
+    for (int64_t t = top; t < rows && t * b_.bq < i + kTile; ++t) {
+      auto run =
+          std::partition_point(b_.runs.begin() + b_.begin[t], b_.runs.begin() + b_.begin[t + 1],
+                               [&](const BlockRun& r) { return r.first + r.count <= left; });
+      for (; run != b_.runs.begin() + b_.begin[t + 1] && run->first <= right; ++run) {
+        if (run->times == 1) continue;
+        for (int64_t c = std::max<int64_t>(run->first, left);
+             c <= std::min<int64_t>(run->first + run->count - 1, right); ++c) {
+          repeat(t * b_.bq - i, c * b_.bk - j, run->times);
+        }
+      }
+    }
+  }
+
+  const BlockRowsPtr shared_;
+  const BlockRows& b_;
+};
+
+// The blocks of one row in any order, overlaps and repeats counted.
+class BlockList {
+ public:
+  void Clear() { borders_.clear(); }
+  // Counted once, however many of these overlap.
+  void AddOnce(int64_t first, int64_t last) { Add(first, last, 0); }
+  void AddAgain(int64_t block) { Add(block, block + 1, 1); }
+
+  void AppendTo(BlockRows* rows) {
+    std::sort(borders_.begin(), borders_.end(),
+              [](const Border& a, const Border& b) { return a.block < b.block; });
+    int32_t once = 0, again = 0;
+    for (size_t b = 0; b < borders_.size(); ++b) {
+      (borders_[b].again ? again : once) += borders_[b].change;
+      if (b + 1 == borders_.size() || borders_[b + 1].block == borders_[b].block) continue;
+      const int32_t times = again + (once > 0 ? 1 : 0);
+      const int64_t count = borders_[b + 1].block - borders_[b].block;
+      if (times > 0) {
+        rows->Append({static_cast<int32_t>(borders_[b].block), static_cast<int32_t>(count), times});
+      }
+    }
+    rows->EndRow();
+  }
+
+ private:
+  struct Border {
+    int64_t block;
+    int32_t change;
+    bool again;
+  };
+  void Add(int64_t first, int64_t last, bool again) {
+    if (first >= last) return;
+    borders_.push_back({first, 1, again});
+    borders_.push_back({last, -1, again});
+  }
+  std::vector<Border> borders_;
+};
+
+BlockRows BigBirdBlocks(const BigBird& bird, std::span<const int32_t> random, int64_t nb) {
+  BlockRows rows{.bq = bird.block,
+                 .bk = bird.block,
+                 .offset_q = bird.globals,
+                 .offset_k = bird.globals,
+                 .begin = {0},
+                 .runs = {}};
+  BlockList list;
+  for (int64_t t = 0; t < nb && !CheckPoint(); ++t) {
+    list.Clear();
+    if (t < bird.left || t >= nb - bird.right) {
+      list.AddOnce(0, nb);
+    } else {
+      list.AddOnce(0, std::min(bird.left, nb));
+      list.AddOnce(std::max<int64_t>(nb - bird.right, 0), nb);
+      list.AddOnce(std::max<int64_t>(t - bird.half_window, 0),
+                   std::min(t + bird.half_window + 1, nb));
+      for (int64_t slot = 0; slot < bird.r; ++slot) {
+        const int32_t block = random[(t - bird.left) * bird.r + slot];
+        if (block >= 0) list.AddAgain(block);
+      }
+    }
+    list.AppendTo(&rows);
+  }
+  return rows;
+}
+
+PatternPlan PlanOf(const PatternRow& row, const BlockRowsPtr& blocks, bool multiset, Visible also) {
+  PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk, .visible = Blocks(blocks)};
+  const bool repeats = std::any_of(blocks->runs.begin(), blocks->runs.end(),
+                                   [](const BlockRun& run) { return run.times > 1; });
+  if (multiset && repeats) plan.constants = Multiplicities(blocks);
+  if (also != nullptr) plan.visible = Or(plan.visible, also);
+  if (row.causal) plan.visible = And(Band(PatternBuilder::kUnbounded, row.offset), plan.visible);
+  return plan;
+}
+
+}  // namespace
+
+ConstantsPtr Multiplicities(BlockRowsPtr blocks) {
+  return std::make_shared<MultiplicitiesOf>(std::move(blocks));
+}
+
+PatternSource BlockSource(const PatternRow& row, BlockRows listed, bool multiset) {
+  const auto shared = std::make_shared<const BlockRows>(std::move(listed));
+  const BlockRows& blocks = *shared;
+  PatternCounts counts;
+  for (size_t t = 0; t + 1 < blocks.begin.size(); ++t) {
+    const int64_t queries =
+        Within(blocks.offset_q + static_cast<int64_t>(t) * blocks.bq, blocks.bq, row.lengths.nq);
+    int64_t keys = 0, tiles = 0;
+    for (int64_t r = blocks.begin[t]; r < blocks.begin[t + 1]; ++r) {
+      const BlockRun& run = blocks.runs[r];
+      keys +=
+          Within(blocks.offset_k + run.first * blocks.bk, run.count * blocks.bk, row.lengths.nk);
+      tiles += Ceil(run.count * blocks.bk, kTile);
+    }
+    counts.pairs += static_cast<double>(queries) * static_cast<double>(keys);
+    counts.tiles += static_cast<double>(queries) / kTile * static_cast<double>(tiles);
+  }
+  const std::string key =
+      absl::StrCat(KeyOf(blocks), " ", multiset, " ", row.causal, " ", row.causal ? row.offset : 0);
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, shared, multiset] {
+    return PlanOf(row, shared, multiset, nullptr);
+  });
+  source.is_counted = !row.causal;
+  return source;
+}
+
+int64_t BigBird::Blocks(int64_t N) const {
+  const int64_t n = std::max<int64_t>(N - globals, 0);
+  return n / block + (n % block != 0 ? 1 : 0);
+}
+
+int64_t BigBird::InnerRows(int64_t N) const {
+  const int64_t nb = Blocks(N), first = std::min(left, nb);
+  return nb - first - std::min(right, nb - first);
+}
+
+PatternSource BigBirdSource(const PatternRow& row, const BigBird& bird) {
+  const int64_t b = std::min(bird.block, kFar), g = bird.globals, nb = bird.Blocks(row.Nk);
+  // About: random blocks that meet no other.
+  const double seen =
+      static_cast<double>(std::min(2 * bird.half_window + 1 + bird.left + bird.right + bird.r, nb));
+  const double whole = static_cast<double>(std::min(bird.left + bird.right, nb));
+  const double inner = static_cast<double>(nb) - whole;
+  PatternCounts counts{.pairs = (inner * seen + whole * static_cast<double>(nb)) *
+                                static_cast<double>(b) * static_cast<double>(b)};
+  const double all = static_cast<double>(row.lengths.nq) * static_cast<double>(row.lengths.nk);
+  counts.pairs += static_cast<double>(g) * static_cast<double>(row.lengths.nq + row.lengths.nk);
+  counts.pairs = std::min(counts.pairs, all);
+  counts.tiles = counts.pairs / (kTile * kTile) +
+                 (b % kTile == 0 && g == 0 ? 0 : seen * static_cast<double>(Tiles(row.lengths.nq)));
+  const std::string key = absl::StrCat("bigbird ", b, " ", bird.half_window, " ", bird.left, " ",
+                                       bird.right, " ", g, " ", bird.r, " ", bird.multiset, " ",
+                                       row.causal, " ", row.offset, " ", Fingerprint(bird.random));
+  PatternSource source = SourceOf(
+      row.Nq, row.Nk, key, counts,
+      [row, bird, nb, random = std::vector<int32_t>(bird.random.begin(), bird.random.end())] {
+        Visible globals;
+        if (bird.globals > 0) {
+          std::vector<int32_t> first(bird.globals);
+          for (size_t s = 0; s < first.size(); ++s) first[s] = static_cast<int32_t>(s);
+          globals = Or(Keys(first), Queries(first));
+        }
+        const auto blocks = std::make_shared<const BlockRows>(BigBirdBlocks(bird, random, nb));
+        return PlanOf(row, blocks, bird.multiset, globals);
+      });
+  source.is_counted = false;
+  // Drawing a block or sorting it into its row; a run of blocks takes 12 bytes, three times that
+  // while a list of them grows.
+  const double listed = static_cast<double>(nb) * static_cast<double>(bird.r + 4);
+  source.host.bytes += static_cast<int64_t>(48 * listed);
+  if (bird.multiset) source.host.bytes += TermBytes(row.Nq, row.Nk, sizeof(float));
+  source.host.seconds += 8e-8 * listed;
+  return source;
+}
+
+namespace {
+
+// Blocks of a permuted sequence: position x is of block floor(x nb / n).
+struct PermutedBlocks {
+  PatternRow row;
+  std::vector<int32_t> perm;
+
+  int64_t nb() const { return static_cast<int64_t>(perm.size()); }
+  // Positions [Start(t), Start(t + 1)) are block t.
+  int64_t Start(int64_t t) const { return Ceil(t * row.Nk, nb()); }
+  bool gathers() const { return BlockwiseGathers(row, nb()); }
+
+  PatternCounts Counts() const {
+    PatternCounts counts{.slot_bytes = 32};
+    for (int64_t t = 0; t < nb(); ++t) {
+      const int64_t size = Start(t + 1) - Start(t), key = Start(perm[t]);
+      const Lengths n{Within(Start(t) - row.offset, size, row.lengths.nq),
+                      Within(key, Start(perm[t] + 1) - key, row.lengths.nk)};
+      const int64_t first = std::max(Start(t), row.offset);  // position of the first of the queries
+      // j <= p: j' <= i' + first - start of the key block, both counted from 0.
+      counts.pairs += row.causal ? BandPairs(n, PatternBuilder::kUnbounded, first - key)
+                                 : static_cast<double>(n.nq) * static_cast<double>(n.nk);
+      counts.tiles += static_cast<double>(Tiles(n.nq + kTile / 2) * Tiles(n.nk + kTile / 2));
+    }
+    if (gathers()) counts.tiles = static_cast<double>(2 * Tiles(row.lengths.nq));
+    return counts;
+  }
+
+  PatternPlan InOrder() const {
+    std::vector<int32_t> q(row.Nq, -1), k(row.Nk);
+    for (int64_t i = 0; i < row.Nq; ++i) {
+      const int64_t p = i + row.offset;
+      if (p >= 0 && p < row.Nk) q[i] = perm[p * nb() / row.Nk];
+    }
+    for (int64_t j = 0; j < row.Nk; ++j) k[j] = static_cast<int32_t>(j * nb() / row.Nk);
+    PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk, .visible = SameSegment(q, k)};
+    if (row.causal) {
+      plan.visible = And(Band(PatternBuilder::kUnbounded, row.offset), plan.visible);
+    }
+    return plan;
+  }
+
+  PatternPlan ByKeyBlock() const {
+    std::vector<int32_t> query_block(perm.size()), q, k(row.lengths.nk);
+    for (size_t t = 0; t < perm.size(); ++t) query_block[perm[t]] = static_cast<int32_t>(t);
+    PatternPlan plan{.Nk = row.lengths.nk};
+    for (int64_t c = 0; c < nb(); ++c) {
+      const int64_t t = query_block[c], first = Start(t) - row.offset;
+      const int64_t end = std::min(Start(t + 1) - row.offset, row.lengths.nq);
+      for (int64_t i = std::max<int64_t>(first, 0); i < end; ++i) {
+        plan.query_rows.push_back(static_cast<int32_t>(i));
+        q.push_back(static_cast<int32_t>(c));
+      }
+    }
+    plan.Nq = static_cast<int64_t>(plan.query_rows.size());
+    for (int64_t j = 0; j < row.lengths.nk; ++j) k[j] = static_cast<int32_t>(j * nb() / row.Nk);
+    plan.visible = SameSegment(q, k);
+    if (row.causal) {
+      std::iota(k.begin(), k.end(), 0);
+      plan.visible = And(plan.visible, NotAfter(plan.query_rows, k, row.offset));
+    }
+    return plan;
+  }
+};
+
+}  // namespace
+
+// Else tiles of queries would meet many key blocks.
+bool BlockwiseGathers(const PatternRow& row, int64_t nb) {
+  constexpr int64_t kLeastBlock = kTile / 2;
+  return row.Nk < nb * kLeastBlock;
+}
+
+PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm) {
+  PermutedBlocks blocks{row, {perm.begin(), perm.end()}};
+  const bool gathers = blocks.gathers();
+  const PatternCounts counts = blocks.Counts();
+  std::string key = absl::StrCat("blockwise ", row.offset, " ", row.causal, " ", Fingerprint(perm));
+  if (gathers) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
+  PatternSource source =
+      SourceOf(row.Nq, row.Nk, key, counts, [gathers, blocks = std::move(blocks)] {
+        return gathers ? blocks.ByKeyBlock() : blocks.InOrder();
+      });
+  source.gathers = gathers;
+  return source;
+}
+
+}  // namespace attnd

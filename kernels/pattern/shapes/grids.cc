@@ -1,0 +1,185 @@
+// Grids: lines along an axis, neighbourhoods of query blocks in raster order and in 2D.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/pattern/counts.h"
+#include "kernels/pattern/plan.h"
+#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/tiles.h"
+
+namespace attnd {
+namespace {
+
+// Slots in lines of `length`: the place of the key in its line.
+class PlaceInLine : public Constants {
+ public:
+  explicit PlaceInLine(int64_t length) : length_(length) {}
+
+  void Fill(int64_t, int64_t key_tile, TileTerms* terms) const override {
+    terms->labels.resize(kTile * kTile);
+    for (int64_t key = 0; key < kTile; ++key) {
+      const auto place = static_cast<uint16_t>((key_tile * kTile + key) % length_);
+      std::fill_n(terms->labels.begin() + key * kTile, kTile, place);
+    }
+  }
+  TileShape Shape(int64_t, int64_t key_tile) const override {
+    return {1, {key_tile * kTile % length_}};
+  }
+  int64_t bytes() const override { return sizeof(*this); }
+
+ private:
+  const int64_t length_;
+};
+
+struct LineKind {
+  bool with_self = true;  // or without the cell itself
+  bool is_labelled = false;
+};
+
+// A line along `axis`.
+PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
+                         const LineKind& kind) {
+  const auto [with_self, is_labelled] = kind;
+  const int64_t length = grid[axis];
+  const Window line{.block = length, .causal = row.causal};
+  const bool is_inner =
+      std::all_of(grid.begin() + axis + 1, grid.end(), [](int64_t extent) { return extent == 1; });
+  const PatternSource natural = WindowSource(row.Nq, row.Nk, line, row.lengths);
+  if (is_inner && with_self && !is_labelled) return natural;
+  // Lines that lengths cut are counted as those of the inner axis are: about.
+  PatternCounts counts{natural.visible_pairs, natural.visible_tiles};
+  if (!with_self) {
+    counts.pairs -= static_cast<double>(std::min(row.lengths.nq, row.lengths.nk));
+  }
+  std::string key = absl::StrCat("line ", absl::StrJoin(grid, "x"), " ", axis, " ", with_self, " ",
+                                 is_labelled, " ", row.causal);
+  if (!is_inner) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
+  const auto plan = [row, line, axis, is_inner, kind,
+                     extents = std::vector<int64_t>(grid.begin(), grid.end())] {
+    PatternPlan made{.Nq = row.Nq, .Nk = row.Nk, .visible = Windows(line)};
+    if (!kind.with_self) made.visible = AndNot(made.visible, Band(0, 0));
+    if (kind.is_labelled) made.constants = std::make_shared<PlaceInLine>(line.block);
+    if (is_inner) return made;
+    made.query_rows = LineOrder(extents, axis);
+    made.key_rows = made.query_rows;
+    HideFrom(row.lengths.nq, &made.query_rows);
+    HideFrom(row.lengths.nk, &made.key_rows);
+    return made;
+  };
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, plan);
+  if (is_labelled) source.host.bytes += TermBytes(row.Nq, row.Nk, sizeof(uint16_t));
+  source.gathers = !is_inner;
+  source.is_counted = is_inner || (row.lengths.nq == row.Nq && row.lengths.nk == row.Nk);
+  return source;
+}
+
+// Sums over the positions of one axis, of what a position of a block sees: before its block, in it,
+// behind it.
+struct AxisSums {
+  double before = 0, own = 0, behind = 0;
+  double squares = 0;  // of block sizes, a block once
+};
+
+// first + (first + step) + .., `count` terms, none above `cap`.
+double CappedSum(int64_t count, int64_t first, int64_t step, int64_t cap) {
+  const int64_t below = first > cap ? 0 : std::min(count, (cap - first) / step + 1);
+  const auto n = static_cast<double>(below);
+  return n * static_cast<double>(first) + static_cast<double>(step) * n * (n - 1) / 2 +
+         static_cast<double>(count - below) * static_cast<double>(cap);
+}
+
+// Whole blocks, and a short one at the end. A flange is counted from the border that a whole block
+// has.
+AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
+  const int64_t whole = n / block, rest = n % block;
+  const auto size = static_cast<double>(block), tail = static_cast<double>(rest);
+  const double squares = static_cast<double>(whole) * size * size + tail * tail;
+  return {.before = size * CappedSum(whole, 0, block, flange) +
+                    tail * static_cast<double>(std::min(flange, n - rest)),
+          .own = squares,
+          .behind = size * CappedSum(whole, rest, block, flange),
+          .squares = squares};
+}
+
+// Both forms, exact for a whole image.
+double ImagePairs(const ImageBlocks& m, bool causal) {
+  const AxisSums y = SumsOf(m.height, m.block_height, m.flange_height);
+  const AxisSums x = SumsOf(m.width, m.block_width, m.flange_width);
+  if (!causal) return (y.before + y.own + y.behind) * (x.before + x.own + x.behind);
+  const double own = (y.squares * x.squares + static_cast<double>(m.height * m.width)) / 2;
+  return y.before * (x.before + x.own + x.behind) + y.own * x.before + own;
+}
+
+PatternPlan ImagePlan(const PatternRow& row, const ImageBlocks& m) {
+  PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk};
+  const RowOrder order = ImageBlockOrder(m.height, m.width, m.block_height, m.block_width);
+  // Rows (y) and columns (x) of slots, and what their query's block sees of either.
+  Coordinates y, x;
+  for (const int64_t pixel : order) {
+    const int64_t v = pixel / m.width, u = pixel % m.width;
+    const int64_t top = v - v % m.block_height, left = u - u % m.block_width;
+    const int64_t below = row.causal ? 0 : m.flange_height;
+    y.x.push_back(static_cast<int32_t>(v));
+    x.x.push_back(static_cast<int32_t>(u));
+    y.lo.push_back(static_cast<int32_t>(std::max<int64_t>(top - m.flange_height, 0)));
+    x.lo.push_back(static_cast<int32_t>(std::max<int64_t>(left - m.flange_width, 0)));
+    y.hi.push_back(static_cast<int32_t>(std::min(top + m.block_height + below, m.height) - 1));
+    x.hi.push_back(
+        static_cast<int32_t>(std::min(left + m.block_width + m.flange_width, m.width) - 1));
+  }
+  plan.visible = And(Within(std::move(y)), Within(std::move(x)));
+  // Slots are in block-raster order: blocks above, to the left, earlier pixels of the own block.
+  if (row.causal) plan.visible = And(Band(PatternBuilder::kUnbounded, 0), plan.visible);
+  plan.query_rows = plan.key_rows = order;
+  HideFrom(row.lengths.nq, &plan.query_rows);
+  HideFrom(row.lengths.nk, &plan.key_rows);
+  return plan;
+}
+
+}  // namespace
+
+PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
+                          bool is_labelled) {
+  return LineSource(row, grid, axis, {.is_labelled = is_labelled});
+}
+
+PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid) {
+  PatternParts parts;
+  for (size_t axis = 0; axis < grid.size(); ++axis) {
+    // A line of one cell is that cell, which the first part shows.
+    if (axis > 0 && grid[axis] == 1) continue;
+    parts.push_back(LineSource(row, grid, static_cast<int64_t>(axis), {.with_self = axis == 0}));
+  }
+  return parts;
+}
+
+PatternSource ImageLocal1d(const PatternRow& row, int64_t lq, int64_t lm) {
+  const Window window{
+      .block = lq, .before = lm, .after = row.causal ? 0 : lm, .causal = row.causal};
+  return WindowSource(row.Nq, row.Nk, window, row.lengths);
+}
+
+PatternSource ImageLocal2d(const PatternRow& row, const ImageBlocks& image) {
+  ImageBlocks m = image;
+  m.block_height = std::min(m.block_height, m.height);
+  m.block_width = std::min(m.block_width, m.width);
+  m.flange_height = std::min(m.flange_height, m.height);
+  m.flange_width = std::min(m.flange_width, m.width);
+  PatternCounts counts{.pairs = ImagePairs(m, row.causal)};
+  // A row of tiles meets the rows of blocks around it, each in a stretch that is cut at both ends.
+  const double bands =
+      static_cast<double>(2 + 2 * (m.flange_height / std::max<int64_t>(m.block_height, 1)));
+  counts.tiles =
+      counts.pairs / (kTile * kTile) + bands * static_cast<double>(Tiles(row.lengths.nq));
+  const std::string key = absl::StrCat("image ", m.height, "x", m.width, " ", m.block_height, "x",
+                                       m.block_width, " ", m.flange_height, "x", m.flange_width,
+                                       " ", row.causal, " ", row.lengths.nq, " ", row.lengths.nk);
+  PatternSource source =
+      SourceOf(row.Nq, row.Nk, key, counts, [row, m] { return ImagePlan(row, m); });
+  source.gathers = true;
+  source.is_counted = row.lengths.nq == row.Nq && row.lengths.nk == row.Nk;
+  return source;
+}
+
+}  // namespace attnd

@@ -1,0 +1,159 @@
+// Keys by list: as tiles where they fill these, else pair by pair.
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/run_control.h"
+#include "kernels/pattern/plan.h"
+#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/tiles.h"
+
+namespace attnd {
+namespace {
+
+struct Lists {
+  PatternRow row;
+  std::vector<int32_t> keys;
+  int64_t R;
+  bool multiset, include_self;
+  std::vector<int32_t> ids_q, ids_k;
+
+  bool Sees(int64_t i, int64_t j) const {
+    if (j < 0 || j >= row.lengths.nk || (row.causal && j > i + row.offset)) return false;
+    return ids_q.empty() || (ids_q[i] >= 0 && ids_q[i] == ids_k[j]);
+  }
+  // Appends what query i lists, ascending. Returns how many of these are there once more.
+  int64_t OfQuery(int64_t i, std::vector<int32_t>* listed) const {
+    if (i >= row.lengths.nq) return 0;
+    const auto first = static_cast<int64_t>(listed->size());
+    const int32_t* list = keys.data() + i * R;
+    for (int64_t t = 0; t < R; ++t) {
+      if (Sees(i, list[t])) listed->push_back(list[t]);
+    }
+    const int64_t self = i + row.offset;
+    if (include_self && Sees(i, self) && std::find(list, list + R, self) == list + R) {
+      listed->push_back(static_cast<int32_t>(self));
+    }
+    const auto begin = listed->begin() + first;
+    if (!std::is_sorted(begin, listed->end())) std::sort(begin, listed->end());
+    if (!multiset) {
+      listed->erase(std::unique(begin, listed->end()), listed->end());
+      return 0;
+    }
+    int64_t again = 0;
+    for (size_t at = first + 1; at < listed->size(); ++at) {
+      again += (*listed)[at] == (*listed)[at - 1];
+    }
+    return again;
+  }
+};
+
+// The same pairs by column.
+PairList Transposed(const PairList& list, int64_t columns) {
+  PairList other{.begin = std::vector<int64_t>(static_cast<size_t>(columns) + 1, 0)};
+  for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
+    if (row % kTile == 0 && CheckPoint()) break;
+    for (int64_t at = list.begin[row]; at < list.begin[row + 1]; ++at) {
+      ++other.begin[list.columns[at] + 1];
+    }
+  }
+  std::partial_sum(other.begin.begin(), other.begin.end(), other.begin.begin());
+  other.columns.resize(list.columns.size());
+  std::vector<int64_t> next(other.begin.begin(), other.begin.end() - 1);
+  for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
+    if (row % kTile == 0 && CheckPoint()) break;
+    for (int64_t at = list.begin[row]; at < list.begin[row + 1]; ++at) {
+      other.columns[next[list.columns[at]]++] = static_cast<int32_t>(row);
+    }
+  }
+  return other;
+}
+
+Pattern PairLists(const Lists& lists) {
+  Pattern pattern{.Nq = lists.row.Nq, .Nk = lists.row.Nk};
+  PairList& list = pattern.keys_of;
+  list.begin = {0};
+  list.columns.reserve(static_cast<size_t>(lists.row.lengths.nq * lists.R));
+  for (int64_t i = 0; i < lists.row.Nq; ++i) {
+    if (i % kTile == 0 && CheckPoint()) break;
+    const auto first = static_cast<int64_t>(list.columns.size());
+    pattern.listed_again += lists.OfQuery(i, &list.columns);
+    const auto end = static_cast<int64_t>(list.columns.size());
+    pattern.visible_pairs += end - first;
+    list.begin.push_back(end);
+  }
+  list.begin.resize(static_cast<size_t>(lists.row.Nq) + 1, list.begin.back());  // if stopped
+  pattern.queries_of = Transposed(list, lists.row.Nk);
+  return pattern;
+}
+
+Pattern Tiled(const Lists& lists) {
+  PatternBuilder builder(lists.row.lengths.nq, lists.row.lengths.nk);
+  std::vector<TileMask> tiles(Tiles(lists.row.lengths.nk));
+  std::vector<int32_t> listed;
+  for (int64_t q_tile = 0; q_tile < Tiles(lists.row.lengths.nq); ++q_tile) {
+    if (CheckPoint()) break;
+    std::fill(tiles.begin(), tiles.end(), TileMask{});
+    for (int64_t query = 0; query < kTile; ++query) {
+      listed.clear();
+      lists.OfQuery(q_tile * kTile + query, &listed);
+      for (const int32_t key : listed) tiles[key / kTile][key % kTile] |= uint64_t{1} << query;
+    }
+    for (size_t tile = 0; tile < tiles.size(); ++tile) {
+      builder.AddMasked(q_tile, static_cast<int64_t>(tile), tiles[tile]);
+    }
+  }
+  return std::move(builder).Build();
+}
+
+// Lists as they come, sorted, and by key; or, where they fill tiles, these.
+HostCost CostOfLists(const PatternRow& row, int64_t longest, bool is_listed) {
+  const int64_t listed = row.lengths.nq * longest, slots = row.Nq + row.Nk;
+  constexpr int64_t kKeyBytes = 5 * sizeof(int32_t), kSlotBytes = 40;
+  HostCost cost{kKeyBytes * listed + kSlotBytes * slots, 6e-8 * static_cast<double>(listed)};
+  if (is_listed) return cost;
+  const int64_t tiles = Tiles(row.Nq) * Tiles(row.Nk);
+  cost.bytes += tiles * (3 * static_cast<int64_t>(sizeof(TileMask)) + 256);
+  cost.seconds += 1e-6 * static_cast<double>(tiles);
+  return cost;
+}
+
+}  // namespace
+
+PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
+  const auto [nq, nk] = row.lengths;
+  const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
+  // A listed pair costs six to eight pairs of a tile (tests/bench/density.py). Tiles show a pair
+  // once.
+  const bool is_listed = lists.multiset || longest * 8 < row.Nk;
+  PatternSource source{.Nq = row.Nq, .Nk = row.Nk, .is_counted = false, .is_listed = is_listed};
+  source.visible_pairs = static_cast<double>(nq) *
+                         static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
+  source.visible_tiles =
+      is_listed ? 0 : static_cast<double>(Tiles(nq)) * static_cast<double>(Tiles(nk));
+  source.host = CostOfLists(row, longest, is_listed);
+  source.key =
+      absl::StrCat(row.Nq, " ", row.Nk, " lists ", nq, " ", nk, " ", row.offset, " ", row.causal,
+                   " ", lists.R, " ", lists.multiset, " ", lists.include_self, " ", lists.name, " ",
+                   Fingerprint(lists.ids_q), " ", Fingerprint(lists.ids_k));
+  const auto copy = [](std::span<const int32_t> list) {
+    return std::vector<int32_t>(list.begin(), list.end());
+  };
+  source.build = [is_listed, keys = lists.keys,
+                  own = std::make_shared<const Lists>(Lists{row,
+                                                            {},
+                                                            lists.R,
+                                                            lists.multiset,
+                                                            lists.include_self,
+                                                            copy(lists.ids_q),
+                                                            copy(lists.ids_k)})] {
+    Lists filled = *own;
+    filled.keys = keys();
+    assert(static_cast<int64_t>(filled.keys.size()) >= filled.row.lengths.nq * filled.R);
+    return is_listed ? PairLists(filled) : Tiled(filled);
+  };
+  return source;
+}
+
+}  // namespace attnd

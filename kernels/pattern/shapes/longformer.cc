@@ -1,0 +1,217 @@
+// Sliding windows, dilated or not, with global tokens.
+#include <iterator>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/pattern/counts.h"
+#include "kernels/pattern/plan.h"
+#include "kernels/pattern/shapes/residues.h"
+#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/tiles.h"
+
+namespace attnd {
+namespace {
+
+using Positions = std::vector<int32_t>;
+
+// Query rows below nq at these positions.
+Positions RowsAt(std::span<const int32_t> positions, int64_t offset, int64_t nq) {
+  Positions rows;
+  for (const int32_t p : positions) {
+    if (p - offset >= 0 && p - offset < nq) rows.push_back(static_cast<int32_t>(p - offset));
+  }
+  return rows;
+}
+
+Positions Below(std::span<const int32_t> positions, int64_t nk) {
+  Positions below;
+  std::copy_if(positions.begin(), positions.end(), std::back_inserter(below),
+               [nk](int32_t j) { return j < nk; });
+  return below;
+}
+
+// Bit of every row below n that is in `rows`.
+std::vector<bool> Bits(const Positions& rows, int64_t n) {
+  std::vector<bool> bits(n);
+  for (const int32_t row : rows) bits[row] = true;
+  return bits;
+}
+
+// Slots of an order whose row is in `rows`, all below n.
+Positions SlotsOf(const RowOrder& order, const Positions& rows, int64_t n) {
+  const std::vector<bool> bits = Bits(rows, n);
+  Positions slots;
+  for (size_t s = 0; s < order.size(); ++s) {
+    if (bits[order[s]]) slots.push_back(static_cast<int32_t>(s));
+  }
+  return slots;
+}
+
+// Of an order for causality alone: far before and behind all keys are cut, so that they fit.
+Positions PositionsOf(const RowOrder& query_rows, int64_t offset) {
+  constexpr int64_t kBehind = int64_t{1} << 30;
+  Positions positions(query_rows);
+  for (int32_t& p : positions) {
+    p = static_cast<int32_t>(std::clamp<int64_t>(p + offset, -1, kBehind));
+  }
+  return positions;
+}
+
+// What the rows of a pattern see, in steps of the dilation, and which rows these are.
+struct Longformer {
+  Window steps;
+  int64_t dilation = 1;
+  Positions globals;
+  bool with_global_rows = false;
+};
+
+// Natural order; a global key is one more tile of every row.
+PatternPlan NaturalPlan(const PatternRow& row, const Longformer& f) {
+  const Visible rows = Queries(RowsAt(f.globals, row.offset, row.Nq));
+  Visible seen = Or(Windows(f.steps), Keys(f.globals));
+  seen = f.with_global_rows ? Or(seen, rows) : AndNot(seen, rows);
+  if (row.causal) seen = And(Band(PatternBuilder::kUnbounded, row.offset), seen);
+  return {.Nq = row.Nq, .Nk = row.Nk, .visible = seen};
+}
+
+// Local rows and keys in residue order, then global keys once more, for the local rows, and global
+// rows, for the keys where they first stand.
+PatternPlan GatheredPlan(const PatternRow& row, const Longformer& f) {
+  const auto [nq, nk] = row.lengths;
+  const Positions keys = Below(f.globals, nk), rows = RowsAt(f.globals, row.offset, nq);
+  PatternPlan plan{.query_rows = ResidueOrder(nq, row.offset, f.dilation),
+                   .key_rows = ResidueOrder(nk, 0, f.dilation)};
+  Visible near;
+  if (f.dilation == 1) {
+    // A row that leaves a hole does not shift the windows of others against the tiles.
+    for (const int32_t i : rows) plan.query_rows[i] = -1;
+    near = AndNot(Windows(f.steps), Keys(keys));
+  } else {
+    std::erase_if(plan.query_rows,
+                  [is_global = Bits(rows, nq)](int32_t i) { return is_global[i]; });
+    const Steps steps{.lo = -f.steps.before, .hi = row.causal ? 0 : f.steps.after};
+    near = AndNot(SameResidue(plan.query_rows, row.offset, plan.key_rows, nk, f.dilation, steps),
+                  Keys(SlotsOf(plan.key_rows, keys, nk)));
+  }
+  const Visible everything = Band(PatternBuilder::kUnbounded, kFar);
+  const int64_t local = Tiles(static_cast<int64_t>(plan.query_rows.size()));
+  Visible own = everything, again = everything;
+  if (row.causal) {
+    own = NotAfter(PositionsOf(rows, row.offset), plan.key_rows, 0);
+    again = NotAfter(PositionsOf(plan.query_rows, row.offset), keys, 0);
+  }
+  plan.visible = Over(Beside(near, Tiles(nk), again), local, Beside(own, Tiles(nk), Keys({})));
+  plan.key_rows = Appended(plan.key_rows, keys);
+  if (f.with_global_rows) plan.query_rows = Appended(plan.query_rows, rows);
+  plan.Nq = static_cast<int64_t>(plan.query_rows.size());
+  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+  return plan;
+}
+
+// Keys that every row of tiles may look at in vain for the sake of natural order: a tile of globals
+// alone is as wide as it has keys, but gathering costs about half a tile (tests/bench/density.py).
+constexpr int64_t kMostIdle = kTile / 2;
+
+int64_t TilesWith(std::span<const int32_t> slots) {
+  int64_t tiles = 0, last = -1;
+  for (const int32_t s : slots) {
+    tiles += s / kTile != last;
+    last = s / kTile;
+  }
+  return tiles;
+}
+
+// Pairs of the global rows.
+double GlobalPairs(const PatternRow& row, const Positions& rows) {
+  const int64_t nk = row.lengths.nk;
+  double pairs = 0;
+  for (const int32_t i : rows) {
+    pairs += static_cast<double>(row.causal ? std::clamp<int64_t>(i + row.offset + 1, 0, nk) : nk);
+  }
+  return pairs;
+}
+
+PatternSource LongformerSource(const PatternRow& row, Longformer f) {
+  f.dilation = std::min(f.dilation, kFar);
+  f.steps.before = f.steps.after = std::min(f.steps.before, kFar);
+  f.steps.offset = row.offset;
+  f.steps.causal = row.causal;
+  if (f.globals.empty() && f.dilation == 1) {
+    return WindowSource(row.Nq, row.Nk, f.steps, row.lengths);
+  }
+  const auto g = static_cast<int64_t>(f.globals.size());
+  const bool is_natural = f.dilation == 1 && TilesWith(f.globals) * kTile - g <= kMostIdle;
+  // About: as if the keys of a class were a sequence of their own.
+  const Lengths of_class{row.lengths.nq / f.dilation + 1, row.lengths.nk / f.dilation + 1};
+  Window class_steps = Canonical(of_class.nq, of_class.nk, f.steps);
+  class_steps.offset = 0;
+  // Short classes share their tiles; a row of tiles meets a cut one at either end.
+  const double share =
+      std::min(1.0, static_cast<double>(std::max(of_class.nq, of_class.nk)) / kTile);
+  const double tiles = static_cast<double>(Tiles(row.lengths.nq));
+  const double key_tiles = static_cast<double>(Tiles(row.lengths.nk));
+  const auto dilation = static_cast<double>(f.dilation);
+  PatternCounts counts{.pairs = dilation * WindowPairs(of_class, class_steps) +
+                                static_cast<double>(g * row.lengths.nq),
+                       .tiles = dilation * share * WindowTiles(of_class, class_steps) + 2 * tiles};
+  if (f.with_global_rows) {
+    const Positions rows = RowsAt(f.globals, row.offset, row.lengths.nq);
+    counts.pairs += GlobalPairs(row, rows);
+    counts.tiles += static_cast<double>(Tiles(static_cast<int64_t>(rows.size()))) * key_tiles;
+  }
+  counts.pairs = std::min(
+      counts.pairs, static_cast<double>(row.lengths.nq) * static_cast<double>(row.lengths.nk));
+  counts.tiles = std::min(counts.tiles, tiles * key_tiles);
+  counts.tiles += static_cast<double>(Tiles(g)) * tiles;
+  std::string key =
+      absl::StrCat("longformer ", f.steps.before, " ", f.dilation, " ", row.offset, " ", row.causal,
+                   " ", f.with_global_rows, " ", Fingerprint(f.globals));
+  if (!is_natural) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, f, is_natural] {
+    return is_natural ? NaturalPlan(row, f) : GatheredPlan(row, f);
+  });
+  source.gathers = !is_natural;
+  source.is_counted = false;
+  return source;
+}
+
+}  // namespace
+
+PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dilation,
+                              std::span<const int32_t> globals) {
+  return LongformerSource(row, {.steps = {.before = window},
+                                .dilation = dilation,
+                                .globals = {globals.begin(), globals.end()}});
+}
+
+PatternSource LongformerBoth(const PatternRow& row, int64_t window, int64_t dilation,
+                             std::span<const int32_t> globals) {
+  return LongformerSource(row, {.steps = {.before = window},
+                                .dilation = dilation,
+                                .globals = {globals.begin(), globals.end()},
+                                .with_global_rows = true});
+}
+
+PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> globals) {
+  const auto [nq, nk] = row.lengths;
+  const Positions rows = RowsAt(globals, row.offset, nq);
+  PatternCounts counts{.pairs = GlobalPairs(row, rows)};
+  counts.tiles = static_cast<double>(Tiles(static_cast<int64_t>(rows.size())) * Tiles(nk));
+  const std::string key =
+      absl::StrCat("globals ", row.offset, " ", row.causal, " ", nk, " ", Fingerprint(rows));
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, rows] {
+    PatternPlan plan{
+        .Nq = static_cast<int64_t>(rows.size()), .Nk = row.lengths.nk, .query_rows = rows};
+    if (row.causal) {
+      Coordinates c{.lo = Positions(rows.size(), 0), .hi = PositionsOf(rows, row.offset), .x = {}};
+      c.x.resize(row.lengths.nk);
+      for (int64_t j = 0; j < row.lengths.nk; ++j) c.x[j] = static_cast<int32_t>(j);
+      plan.visible = Within(std::move(c));
+    }
+    return plan;
+  });
+  source.gathers = true;
+  return source;
+}
+
+}  // namespace attnd

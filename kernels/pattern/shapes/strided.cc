@@ -1,0 +1,217 @@
+// Factorised attention: windows, combs in residue order, segments with summary columns.
+#include "absl/strings/str_cat.h"
+#include "kernels/pattern/counts.h"
+#include "kernels/pattern/plan.h"
+#include "kernels/pattern/shapes/residues.h"
+#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/tiles.h"
+
+namespace attnd {
+namespace {
+
+// Rows [0, n) below position x with x mod stride < columns, of all x.
+int64_t InFirstColumns(int64_t x, int64_t stride, int64_t columns) {
+  return FloorDiv(x, stride) * columns + std::min(Remainder(x, stride), columns);
+}
+
+// Pairs with (p - j) mod stride = 0, exact.
+double CombPairs(const PatternRow& row, int64_t stride, bool beyond) {
+  const int64_t nk = row.lengths.nk, begin = row.offset, end = begin + row.lengths.nq;
+  // Keys of a query's class, summed over the queries at [from, to).
+  const auto of_class = [&](int64_t from, int64_t to) {
+    if (from >= to) return 0.0;
+    const int64_t more =
+        InFirstColumns(to, stride, nk % stride) - InFirstColumns(from, stride, nk % stride);
+    return static_cast<double>(to - from) * static_cast<double>(nk / stride) +
+           static_cast<double>(more);
+  };
+  // Queries at positions of keys: the last of them is the query's own.
+  const int64_t first = std::clamp<int64_t>(begin, 0, nk), last = std::clamp(end, first, nk);
+  const double own = static_cast<double>(last - first);
+  const double earlier = SteppedSum(last - first, first, stride, stride, kFar) / stride;
+  const double all =
+      row.causal ? earlier + of_class(std::max(begin, nk), end) : of_class(begin, end);
+  return beyond ? all - own : all;
+}
+
+// Keys of the query's class; `beyond`: those at another position.
+PatternSource CombSource(const PatternRow& row, int64_t stride, bool beyond) {
+  stride = std::min(stride, kFar);
+  PatternCounts counts{.pairs = CombPairs(row, stride, beyond)};
+  const double rows = static_cast<double>(Tiles(row.lengths.nq));
+  // Whole tiles, and a cut one at either end of a row.
+  counts.tiles = std::min(counts.pairs / (kTile * kTile) + 2 * rows,
+                          rows * static_cast<double>(Tiles(row.lengths.nk)));
+  const std::string key = absl::StrCat("comb ", stride, " ", beyond, " ", row.lengths.nq, " ",
+                                       row.lengths.nk, " ", row.offset, " ", row.causal);
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, stride, beyond] {
+    PatternPlan plan{.Nq = row.lengths.nq, .Nk = row.lengths.nk};
+    plan.query_rows = ResidueOrder(plan.Nq, row.offset, stride);
+    plan.key_rows = ResidueOrder(plan.Nk, 0, stride);
+    const auto of_steps = [&](const Steps& steps) {
+      return SameResidue(plan.query_rows, row.offset, plan.key_rows, plan.Nk, stride, steps);
+    };
+    if (row.causal) {
+      plan.visible = of_steps({.hi = beyond ? -1 : 0});
+    } else {
+      plan.visible = of_steps({});
+      if (beyond) plan.visible = AndNot(plan.visible, of_steps({.lo = 0, .hi = 0}));
+    }
+    return plan;
+  });
+  source.gathers = true;
+  return source;
+}
+
+// The summary columns among the keys [0, Nk), ascending.
+std::vector<int32_t> SummaryOf(const FixedSegments& f, int64_t Nk) {
+  std::vector<int32_t> summary;
+  const int64_t tail = Nk - Nk % f.stride;
+  for (int64_t start = 0; start < Nk; start += f.stride) {
+    int64_t first = start + f.stride - (f.vertical + 1) * f.summary;
+    if (f.tail_summary && start == tail)
+      first = std::max<int64_t>(0, std::min(first, Nk - f.summary));
+    const int64_t end = std::min(first + f.summary, Nk);
+    // A tail's summary may reach into the one before.
+    if (!summary.empty()) first = std::max<int64_t>(first, summary.back() + 1);
+    for (int64_t j = first; j < end; ++j) summary.push_back(static_cast<int32_t>(j));
+  }
+  return summary;
+}
+
+// Residues [first, last) are summaries.
+int64_t FirstSummary(const FixedSegments& f) { return f.stride - (f.vertical + 1) * f.summary; }
+
+// Whether position p is a summary; `columns`: those among the keys.
+bool IsSummary(const FixedSegments& f, std::span<const int32_t> columns, int64_t Nk, int64_t p) {
+  if (p >= 0 && p < Nk) return std::binary_search(columns.begin(), columns.end(), p);
+  const int64_t r = p % f.stride < 0 ? p % f.stride + f.stride : p % f.stride;
+  return r >= FirstSummary(f) && r < FirstSummary(f) + f.summary;
+}
+
+// Keys below x that are summary columns, and their sum over all bounds 1 .. x.
+struct SummaryKeys {
+  const int64_t s, first, columns;  // columns [first, first + columns) of every s keys
+
+  double Below(int64_t x) const {
+    return static_cast<double>(x / s) * static_cast<double>(columns) +
+           static_cast<double>(std::clamp<int64_t>(x % s - first, 0, columns));
+  }
+  double SumUpTo(int64_t x) const {
+    const auto periods = static_cast<double>(x / s), c = static_cast<double>(columns);
+    return c * static_cast<double>(s) * periods * (periods - 1) / 2 + periods * InPeriod(s) +
+           static_cast<double>(x % s) * periods * c + InPeriod(x % s);
+  }
+
+ private:
+  double InPeriod(int64_t x) const {
+    const auto inside = static_cast<double>(std::clamp<int64_t>(x - first, 0, columns));
+    const auto behind = static_cast<double>(std::max<int64_t>(x - first - columns, 0));
+    return inside * (inside + 1) / 2 + behind * static_cast<double>(columns);
+  }
+};
+
+// Pairs of queries with summary columns: of `half` kFar all, else those outside the own segment.
+// Exact but for tail_summary.
+double SummaryPairs(const PatternRow& row, const FixedSegments& f, Half half) {
+  const auto [nq, nk] = row.lengths;
+  const int64_t s = std::min(f.stride, kFar), first = FirstSummary(f);
+  const SummaryKeys summary{s, std::min(first, s), std::min(f.summary, s)};
+  if (half == Half::kFar && row.causal) {
+    // Bounds offset + 1 .. offset + nq, each at most nk.
+    const int64_t begin = std::clamp<int64_t>(row.offset, 0, nk);
+    const int64_t end = std::clamp<int64_t>(row.offset + nq, begin, nk);
+    const int64_t beyond = std::clamp<int64_t>(row.offset + nq - nk, 0, nq);
+    return summary.SumUpTo(end) - summary.SumUpTo(begin) +
+           static_cast<double>(beyond) * summary.Below(nk);
+  }
+  if (half == Half::kFar) return static_cast<double>(nq) * summary.Below(nk);
+  // Of the keys below the start (+ shift) of the segments of all queries; `keys` of each column.
+  const auto of_columns = [&](int64_t columns, int64_t keys) {
+    const auto below = [&](int64_t shift) {
+      return SteppedSum(nq, row.offset, s, shift, s * keys) / static_cast<double>(s);
+    };
+    const double all = static_cast<double>(nq) * static_cast<double>(keys);
+    const double pairs = row.causal ? below(0) : all - (below(s) - below(0));
+    return pairs * static_cast<double>(columns);
+  };
+  // The last segment may be short: its first columns have one key more.
+  const int64_t longer = std::clamp<int64_t>(nk % s - first, 0, f.summary);
+  return of_columns(longer, nk / s + 1) + of_columns(std::min(f.summary, s) - longer, nk / s);
+}
+
+}  // namespace
+
+PatternParts StridedParts(const PatternRow& row, int64_t stride, Half half) {
+  PatternParts parts;
+  if (half != Half::kFar) {
+    const Window near{
+        .before = stride - 1, .after = stride - 1, .offset = row.offset, .causal = row.causal};
+    parts.push_back(WindowSource(row.Nq, row.Nk, near, row.lengths));
+  }
+  if (half != Half::kNear) parts.push_back(CombSource(row, stride, half == Half::kBoth));
+  return parts;
+}
+
+PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, Half half) {
+  const FixedSegments& f = segments;
+  const Window own{.block = f.stride, .offset = row.offset, .causal = row.causal};
+  const PatternSource near = WindowSource(row.Nq, row.Nk, own, row.lengths);
+  if (half == Half::kNear) return near;
+  PatternCounts counts{.pairs = SummaryPairs(row, f, half)};
+  counts.tiles = counts.pairs / (kTile * kTile) + 2 * static_cast<double>(Tiles(row.lengths.nq));
+  if (half == Half::kBoth) {
+    counts.pairs += near.visible_pairs;
+    counts.tiles += near.visible_tiles;
+  }
+  const std::string key =
+      absl::StrCat("fixed ", f.stride, " ", f.summary, " ", f.vertical, " ", f.horizontal, " ",
+                   f.tail_summary, " ", half == Half::kBoth, " ", row.lengths.nq, " ",
+                   row.lengths.nk, " ", row.offset, " ", row.causal);
+  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, f = segments, half, own] {
+    PatternPlan plan{.Nq = row.lengths.nq};
+    const std::vector<int32_t> columns = SummaryOf(f, row.Nk);
+    std::vector<int32_t> summary = columns;
+    while (!summary.empty() && summary.back() >= row.lengths.nk) summary.pop_back();
+    // Both in positions, or both in segments: then the own one is left out.
+    const int64_t unit = half == Half::kFar ? 1 : std::min(f.stride, kFar);
+    Coordinates c{.lo = std::vector<int32_t>(plan.Nq), .hi = {}, .x = {}};
+    for (int64_t i = 0; i < plan.Nq; ++i) {
+      // Beyond all keys is as good as far beyond, and fits.
+      const int64_t place = FloorDiv(i + row.offset, unit);
+      c.lo[i] = static_cast<int32_t>(std::clamp<int64_t>(place, -1, row.Nk));
+    }
+    c.hi = c.lo;
+    for (const int32_t j : summary) c.x.push_back(static_cast<int32_t>(j / unit));
+    if (row.causal) {
+      std::fill(c.lo.begin(), c.lo.end(), INT32_MIN);
+      if (half == Half::kBoth) {
+        for (int32_t& hi : c.hi) --hi;
+      }
+    }
+    plan.visible = row.causal || half == Half::kBoth ? Within(std::move(c)) : nullptr;
+    if (half == Half::kFar) {
+      plan.key_rows = std::move(summary);
+      plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+      return plan;
+    }
+    Visible left = Windows(own), right = row.causal ? plan.visible : Not(plan.visible);
+    if (f.horizontal) {
+      std::vector<int32_t> rows;
+      for (int64_t i = 0; i < plan.Nq; ++i) {
+        if (IsSummary(f, columns, row.Nk, i + row.offset)) rows.push_back(static_cast<int32_t>(i));
+      }
+      left = Or(left, Queries(rows));
+      right = AndNot(right, Queries(rows));
+    }
+    plan.key_rows = AppendedOrder(row.lengths.nk, summary);
+    plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+    plan.visible = Beside(left, Tiles(row.lengths.nk), right);
+    return plan;
+  });
+  source.gathers = true;
+  source.is_counted = !f.horizontal && !f.tail_summary;
+  return source;
+}
+
+}  // namespace attnd

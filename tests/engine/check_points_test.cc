@@ -1,0 +1,217 @@
+// Every method and every primitive looks often enough whether its run is
+// stopped: a run without check points would hold its threads, however urgent
+// others are and whoever has gone.
+#include <gtest/gtest.h>
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "kernels/core/run_control.h"
+#include "kernels/ops/feature_map.h"
+#include "tests/engine/every_method.h"
+#include "tests/ops/gradient_case.h"
+#include "tests/plain/test_array.h"
+
+namespace attnd::testing {
+namespace {
+
+// What the threads of one run, the only one that is measured, do between check
+// points. A run with an end asks for the time at every one.
+struct Gaps {
+  std::atomic<int64_t> run = 0;  // number of the run
+  std::atomic<int64_t> longest = 0,
+                       sum = 0;  // ns of the processor time of threads
+  std::atomic<int64_t> checks = 0;
+};
+Gaps gaps;
+
+int64_t ThreadNanoseconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+RunControl::Clock::time_point Observe() {
+  thread_local int64_t run = 0, last = 0;
+  const int64_t now = ThreadNanoseconds();
+  if (run == gaps.run) {
+    int64_t longest = gaps.longest;
+    while (now - last > longest && !gaps.longest.compare_exchange_weak(longest, now - last)) {
+    }
+    gaps.sum += now - last;
+  }
+  run = gaps.run;
+  last = now;
+  ++gaps.checks;
+  return RunControl::Clock::time_point::min();
+}
+
+struct Gap {
+  double longest_ms = 0, mean_ms = 0;
+};
+
+template <class Work>
+Gap GapOf(const Work& work) {
+  RunControl control(/*priority=*/0, /*predicted_seconds=*/0, &Observe);
+  control.StopAt(RunControl::Clock::time_point::max() - std::chrono::hours(1));
+  ++gaps.run;
+  gaps.longest = gaps.sum = gaps.checks = 0;
+  Observe();
+  const absl::Status status = work(&control);
+  Observe();
+  ++gaps.run;
+  EXPECT_TRUE(status.ok()) << status;
+  return {1e-6 * static_cast<double>(gaps.longest),
+          1e-6 * static_cast<double>(gaps.sum) / static_cast<double>(gaps.checks)};
+}
+
+// Runs `work` under control; expects its gaps to be short. Processor time, since threads may wait;
+// an order of magnitude above what an idle machine takes and the least of some tries, since
+// neighbours share its caches and the time that a host takes from it counts as its own.
+template <class Work>
+void ExpectCheckPoints(const Work& work) {
+  constexpr double kLongest = 50, kMean = 2;
+  Gap gap = GapOf(work);
+  for (int tries = 1; tries < 4 && (gap.longest_ms >= kLongest || gap.mean_ms >= kMean); ++tries) {
+    gap = GapOf(work);
+  }
+  EXPECT_LT(gap.longest_ms, kLongest) << "between two check points of a thread";
+  EXPECT_LT(gap.mean_ms, kMean) << "between check points, on average";
+  ::testing::Test::RecordProperty("longest_us", static_cast<int>(1e3 * gap.longest_ms));
+  ::testing::Test::RecordProperty("mean_us", static_cast<int>(1e3 * gap.mean_ms));
+}
+
+constexpr int64_t kLong = 1 << 14;
+
+struct MethodRun {
+  MethodCase method;
+  Direction direction;
+};
+void PrintTo(const MethodRun& r, std::ostream* out) { *out << r.method.method; }
+
+class CheckPointsOfMethods : public ::testing::TestWithParam<MethodRun> {};
+
+std::vector<MethodRun> AllRuns() {
+  std::vector<MethodRun> runs;
+  for (const MethodCase& c : EveryMethod(kLong)) {
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      runs.push_back({c, direction});
+    }
+  }
+  return runs;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CheckPointsOfMethods, ::testing::ValuesIn(AllRuns()),
+                         [](const auto& info) {
+                           const MethodRun& r = info.param;
+                           return r.method.method + "_" + std::string(Name(r.direction));
+                         });
+
+TEST_P(CheckPointsOfMethods, AreNear) {
+  const MethodRun& r = GetParam();
+  // Quadratic ones are long enough with fewer tokens.
+  const bool is_dense = r.method.method == "softmax" || r.method.method == "relu_attention" ||
+                        r.method.method == "block_sparse" || r.method.method == "blockwise";
+  const auto request = MakeRequest(r.method, r.direction, is_dense ? kLong / 4 : kLong, /*H=*/1);
+  static Engine* const engine = NewEngine(/*poison_memory=*/false).release();
+  ExpectCheckPoints(
+      [&](RunControl* control) { return Execute(*engine, *request, control).status(); });
+}
+
+// Formulas of one primitive, of long inputs.
+struct PrimitiveCase {
+  std::string name;
+  std::vector<Shape> inputs;
+  std::function<void(Ops& ops, const std::vector<Tensor>& in)> run;
+};
+void PrintTo(const PrimitiveCase& c, std::ostream* out) { *out << c.name; }
+
+class CheckPointsOfPrimitives : public ::testing::TestWithParam<PrimitiveCase> {};
+
+constexpr int64_t kMany = 1 << 20;
+
+std::vector<PrimitiveCase> AllPrimitives() {
+  return {
+      {"Elementwise", {{kMany, 4}}, [](Ops& ops, auto& in) { ops.Apply(ElementOp::kGelu, in[0]); }},
+      {"Reduce",
+       {{1, kMany}},
+       [](Ops& ops, auto& in) { ops.Reduce(ReduceOp::kLogSumExp, in[0], 1); }},
+      {"ReduceColumns",
+       {{kMany, 4}},
+       [](Ops& ops, auto& in) { ops.Reduce(ReduceOp::kMax, in[0], 0); }},
+      {"Softmax", {{1, kMany}}, [](Ops& ops, auto& in) { ops.Softmax(in[0], 1); }},
+      {"SoftmaxOfColumns", {{kMany, 4}}, [](Ops& ops, auto& in) { ops.Softmax(in[0], 0); }},
+      {"Cumulative",
+       {{1, kMany}},
+       [](Ops& ops, auto& in) { ops.Cumulative(CumulativeOp::kLogSumExp, in[0], 1); }},
+      {"LayerNorm", {{1, kMany}}, [](Ops& ops, auto& in) { ops.LayerNorm(in[0], 1e-5); }},
+      {"Pool",
+       {{1, 1, kMany, 4}},
+       [](Ops& ops, auto& in) {
+         ops.Pool(PoolOp::kMax, in[0], {{{0, kMany}, {1, kMany}}});
+       }},
+      {"Sort", {{1, 2 * kMany}}, [](Ops& ops, auto& in) { ops.Sort(in[0], {2 * kMany}); }},
+      {"TopK", {{1, 4 * kMany}}, [](Ops& ops, auto& in) { ops.TopK(in[0], {kMany / 2}); }},
+      {"GatherAndScatter",
+       {{1, kMany}},
+       [](Ops& ops, auto& in) {
+         const Tensor order = ops.Sort(in[0], {kMany});
+         const Tensor rows = ops.Reshape(in[0], {{1, kMany, 1}});
+         ops.Scatter(ops.Gather(rows, order), order, {kMany});
+       }},
+      {"ScatterToOneRow",
+       {{1, kMany, 8}},
+       [](Ops& ops, auto& in) {
+         const Tensor nowhere = ops.FromHost({{1, kMany}}, {std::vector<int32_t>(kMany, 0)});
+         ops.Scatter(in[0], nowhere, {1});
+       }},
+      {"MatMul",
+       {{2048, 2048}, {2048, 1024}},
+       [](Ops& ops, auto& in) { ops.MatMul(in[0], in[1]); }},
+      {"MatMulOfALongSum",
+       {{64, kMany / 8}, {kMany / 8, 64}},
+       [](Ops& ops, auto& in) { ops.MatMul(in[0], in[1]); }},
+      {"DepthwiseConv",
+       {{1, 1, kMany / 8, 16}, {1, 65}},
+       [](Ops& ops, auto& in) { ops.DepthwiseConv1d(in[0], in[1], 32); }},
+      {"Fft", {{1, 1, kMany, 2}}, [](Ops& ops, auto& in) { ops.RealFft2(in[0]); }},
+      {"FftOfAPrimeLength", {{1, 1, 99991, 2}}, [](Ops& ops, auto& in) { ops.RealFft2(in[0]); }},
+      {"Merge",
+       {{1, 1, kMany / 4, 16}, {1, 1, kMany / 4}},
+       [](Ops& ops, auto& in) {
+         ops.Merge({{in[0], in[1]}, {in[0], in[1]}});
+       }},
+      {"Copy", {{kMany, 8}}, [](Ops& ops, auto& in) { ops.Copy(ops.Transpose(in[0], 0, 1)); }},
+      {"FromHost",
+       {{1, 1}},
+       [](Ops& ops, auto&) { ops.FromHost({{2 * kMany}}, {std::vector<float>(2 * kMany)}); }},
+      {"Draw", {{1, 1}}, [](Ops& ops, auto&) {
+         ops.Draw({.seed = 1, .name = "w", .distribution = Distribution::kNormal}, {{kMany, 1}});
+       }}};
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CheckPointsOfPrimitives, ::testing::ValuesIn(AllPrimitives()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(CheckPointsOfPrimitives, AreNear) {
+  std::vector<Values> values;
+  std::vector<Tensor> tensors;
+  for (const Shape& shape : GetParam().inputs) {
+    values.push_back(Random({shape}, static_cast<unsigned>(values.size() + 1)));
+  }
+  for (Values& v : values) tensors.push_back(v.AsTensor());
+  CpuDevice& device = CpuOf(AvailableIsas()[0], 2);
+  BufferPool pool;
+  ExpectCheckPoints([&](RunControl* control) {
+    const RunScope scope(control);
+    Stream stream(device, &pool, control);
+    Ops ops(stream, /*tape=*/nullptr);
+    GetParam().run(ops, tensors);
+    return ops.status();
+  });
+}
+
+}  // namespace
+}  // namespace attnd::testing

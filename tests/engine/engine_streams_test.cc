@@ -1,0 +1,138 @@
+// Several streams at once on one engine, and runs that are stopped in the middle.
+#include <gtest/gtest.h>
+
+#include <time.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "kernels/core/run_control.h"
+#include "kernels/method/registry.h"
+#include "tests/engine/every_method.h"
+
+namespace attnd::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+void ExpectSameBits(const Execution& a, const Execution& b) {
+  ASSERT_EQ(a.results[0].size(), b.results[0].size());
+  for (size_t i = 0; i < a.results[0].size(); ++i) {
+    const Result &x = a.results[0][i], &y = b.results[0][i];
+    ASSERT_EQ(x.view.bytes(), y.view.bytes());
+    EXPECT_EQ(std::memcmp(x.view.data, y.view.data, x.view.bytes()), 0) << x.info.name;
+  }
+}
+
+constexpr Direction kDirections[] = {Direction::kForward, Direction::kBackward};
+
+TEST(EngineStreams, EveryMethodIsTried) {
+  std::set<std::string> tried;
+  for (const MethodCase& c : EveryMethod(256)) tried.insert(c.method);
+  for (const auto& method : AllMethods()) EXPECT_TRUE(tried.contains(method->info().id));
+}
+
+// Who computes an item, and on top of what, changes no bit.
+TEST(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
+  const std::unique_ptr<Engine> engine = NewEngine();
+  for (const Direction direction : kDirections) {
+    std::vector<std::unique_ptr<Request>> requests;
+    std::vector<Execution> alone;
+    for (const MethodCase& c : EveryMethod(256)) {
+      requests.push_back(MakeRequest(c, direction, 256));
+      auto execution = Execute(*engine, *requests.back(), nullptr);
+      ASSERT_TRUE(execution.ok()) << c.method << ": " << execution.status();
+      alone.push_back(*std::move(execution));
+    }
+    std::vector<std::thread> lanes;
+    for (int lane = 0; lane < 3; ++lane) {
+      lanes.emplace_back([&, lane] {
+        for (size_t i = 0; i < requests.size(); ++i) {
+          const size_t n = (i + 5 * lane) % requests.size();
+          RunControl control(/*priority=*/static_cast<int>(n % 2), 1.0 + lane);
+          auto beside = Execute(*engine, *requests[n], &control);
+          ASSERT_TRUE(beside.ok()) << beside.status();
+          SCOPED_TRACE(requests[n]->call.method);
+          ExpectSameBits(*beside, alone[n]);
+        }
+      });
+    }
+    for (std::thread& lane : lanes) lane.join();
+  }
+  EXPECT_EQ(engine->device().memory().stats().used_bytes, 0);
+}
+
+double ProcessSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// A request of minutes held its processors until it was done, whoever had gone.
+TEST(EngineStreams, ACancelledRunReturnsSoonAndFreesAll) {
+  const std::unique_ptr<Engine> engine = NewEngine();
+  constexpr int64_t N = 1 << 16;
+  const std::vector<MethodCase> cases = {{"softmax", {}},
+                                         {"local", {{"window_left", int64_t{N / 8}}}},
+                                         {"random", {{"num_random", int64_t{256}}}}};
+  for (const MethodCase& c : cases) {
+    for (const Direction direction : kDirections) {
+      SCOPED_TRACE(c.method);
+      const auto request = MakeRequest(c, direction, N, /*H=*/1);
+      RunControl control;
+      double cancelled_at = 0;
+      const double begin = ProcessSeconds();
+      std::thread client([&] {
+        while (ProcessSeconds() < begin + 0.15) std::this_thread::sleep_for(1ms);
+        cancelled_at = ProcessSeconds();
+        control.Cancel();
+      });
+      const auto execution = Execute(*engine, *request, &control);
+      const double returned_at = ProcessSeconds();
+      client.join();
+      EXPECT_EQ(execution.status(), absl::CancelledError("request: stopped"));
+      // All of it is seconds; a slow machine leaves room for ten times of what is promised.
+      EXPECT_LT(returned_at - cancelled_at, 0.5);
+      EXPECT_EQ(engine->device().memory().stats().used_bytes, 0);
+    }
+  }
+}
+
+TEST(EngineStreams, ARunEndsAtItsDeadline) {
+  const std::unique_ptr<Engine> engine = NewEngine();
+  const auto request = MakeRequest({"softmax", {}}, Direction::kForward, 1 << 16, /*H=*/1);
+  RunControl control;
+  control.StopAt(RunControl::Clock::now() + 50ms);
+  const double begin = ProcessSeconds();
+  const auto execution = Execute(*engine, *request, &control);
+  EXPECT_EQ(execution.status(), absl::CancelledError("request: stopped"));
+  EXPECT_LT(ProcessSeconds() - begin, 1);
+  EXPECT_EQ(engine->device().memory().stats().used_bytes, 0);
+}
+
+// What a stopped run has built of a pattern must not be found by the next.
+TEST(EngineStreams, AStoppedRunLeavesNoPartOfAPattern) {
+  const std::unique_ptr<Engine> fresh = NewEngine(), engine = NewEngine();
+  for (const MethodCase& c : EveryMethod(4096)) {
+    SCOPED_TRACE(c.method);
+    const auto request = MakeRequest(c, Direction::kForward, 4096, /*H=*/1);
+    const auto want = Execute(*fresh, *request, nullptr);
+    ASSERT_TRUE(want.ok()) << want.status();
+    // Ends at ever later places of the run.
+    for (const auto end : {0us, 50us, 200us, 800us}) {
+      RunControl control;
+      control.StopAt(RunControl::Clock::now() + end);
+      const auto stopped = Execute(*engine, *request, &control);
+      EXPECT_TRUE(stopped.ok() || absl::IsCancelled(stopped.status())) << stopped.status();
+    }
+    const auto got = Execute(*engine, *request, nullptr);
+    ASSERT_TRUE(got.ok()) << got.status();
+    ExpectSameBits(*got, *want);
+  }
+}
+
+}  // namespace
+}  // namespace attnd::testing

@@ -1,0 +1,95 @@
+// A call of every method, and how one runs on a stream of its own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/engine/engine.h"
+#include "tests/engine/cpu_engine.h"
+
+namespace attnd::testing {
+
+// A call of N queries and keys, with data of its own.
+struct Request {
+  Call call;
+  std::map<std::string, std::vector<float>> floats;
+  std::vector<uint8_t> layout;
+
+  void Add(const std::string& name, const Shape& shape) {
+    std::vector<float>& data = floats[name];
+    std::minstd_rand random(static_cast<unsigned>(floats.size()));
+    data.resize(static_cast<size_t>(shape.size()));
+    for (float& x : data) x = static_cast<float>(random()) / 2e9f - 0.5f;
+    call.tensors[name] = DenseView(data.data(), DType::kF32, shape);
+  }
+};
+
+struct MethodCase {
+  std::string method;
+  OptionMap options;
+};
+
+using Ints = std::vector<int64_t>;
+
+// One of every method. N is a power of four.
+inline std::vector<MethodCase> EveryMethod(int64_t N) {
+  int64_t side = 1;
+  while (side * side < N) side *= 2;
+  return {
+      {"softmax", {{"causal", true}}},
+      {"local", {{"window_left", int64_t{70}}, {"causal", true}}},
+      {"relu_attention", {}},
+      {"linear_attention", {{"causal", true}}},
+      {"axial", {{"grid", Ints{side, side}}, {"axis", int64_t{0}}}},
+      {"bigbird", {}},
+      {"block_sparse", {}},
+      {"blockwise", {{"num_blocks", int64_t{4}}}},
+      {"etc", {{"num_global", int64_t{8}}}},
+      {"image_local_1d", {}},
+      {"image_local_2d",
+       {{"grid", Ints{side, side}}, {"query_shape", Ints{8, 8}}, {"memory_flange", Ints{4, 4}}}},
+      {"longformer", {}},
+      {"random", {{"num_random", int64_t{8}}}},
+      {"sparse_fixed", {}},
+      {"sparse_strided", {}}};
+}
+
+inline std::unique_ptr<Request> MakeRequest(const MethodCase& c, Direction direction, int64_t N,
+                                            int64_t H = 2) {
+  auto request = std::make_unique<Request>();
+  request->call.method = c.method;
+  request->call.options = c.options;
+  request->call.direction = direction;
+  const Shape shape = {1, H, N, 64};
+  for (const char* name : {"q", "k", "v"}) request->Add(name, shape);
+  if (direction == Direction::kBackward) request->Add("grad_out", shape);
+  if (c.method == "block_sparse") {
+    const int64_t blocks = (N + 63) / 64;
+    request->layout.resize(static_cast<size_t>(blocks * blocks));
+    for (size_t i = 0; i < request->layout.size(); ++i) request->layout[i] = i % 3 == 0;
+    request->call.tensors["layout"] =
+        DenseView(request->layout.data(), DType::kU8, {1, blocks, blocks});
+  }
+  return request;
+}
+
+inline std::unique_ptr<Engine> NewEngine(bool poison_memory = true) {
+  return CpuEngine({.threads = 2, .retain_bytes = 0, .poison_memory = poison_memory});
+}
+
+// Planned and run on a stream of its own.
+inline absl::StatusOr<Execution> Execute(Engine& engine, const Request& request,
+                                         RunControl* control) {
+  auto plan = engine.MakePlan(request.call);
+  if (!plan.ok()) return plan.status();
+  Stream stream(engine.device(), &engine.device().memory(), control);
+  const Problem problem{*plan, request.call.tensors};
+  return engine.Execute(stream, {&problem, 1});
+}
+
+}  // namespace attnd::testing

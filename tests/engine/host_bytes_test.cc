@@ -1,0 +1,246 @@
+// What the host keeps while a request runs stays within Plan::host_bytes, whatever ids, labels and
+// lists say: all memory that this program allocates by `new`, tensors apart.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+#include <random>
+
+#include "kernels/engine/engine.h"
+#include "tests/engine/cpu_engine.h"
+
+namespace {
+
+std::atomic<int64_t> live_bytes = 0, peak_bytes = 0;
+
+void* Allocate(size_t size) {
+  void* const memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  const int64_t live = live_bytes.fetch_add(static_cast<int64_t>(malloc_usable_size(memory))) +
+                       static_cast<int64_t>(malloc_usable_size(memory));
+  int64_t peak = peak_bytes.load();
+  while (live > peak && !peak_bytes.compare_exchange_weak(peak, live)) {
+  }
+  return memory;
+}
+
+void Free(void* memory) {
+  if (memory != nullptr) live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return Allocate(size); }
+void* operator new[](size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { Free(memory); }
+void operator delete[](void* memory) noexcept { Free(memory); }
+void operator delete(void* memory, size_t) noexcept { Free(memory); }
+void operator delete[](void* memory, size_t) noexcept { Free(memory); }
+
+namespace attnd::testing {
+namespace {
+
+constexpr int64_t kN = 4096;
+
+// A call with data that it owns.
+struct Request {
+  Call call;
+  std::map<std::string, std::vector<float>> floats;
+  std::map<std::string, std::vector<int32_t>> integers;
+  std::map<std::string, std::vector<uint8_t>> bytes;
+  std::mt19937 random{1};
+
+  Request(const std::string& method, OptionMap options, Direction direction) {
+    call.method = method;
+    call.options = std::move(options);
+    call.direction = direction;
+    for (const char* name : {"q", "k", "v"}) Floats(name, {1, 2, kN, 2});
+    if (direction == Direction::kBackward) Floats("grad_out", {1, 2, kN, 2});
+  }
+  void Floats(const std::string& name, const Shape& shape) {
+    floats[name].assign(static_cast<size_t>(shape.size()), 0.5f);
+    call.tensors[name] = DenseView(floats[name].data(), DType::kF32, shape);
+  }
+  void Ints(const std::string& name, const Shape& shape, std::vector<int32_t> values) {
+    integers[name] = std::move(values);
+    call.tensors[name] = DenseView(integers[name].data(), DType::kI32, shape);
+  }
+  void Bytes(const std::string& name, const Shape& shape, const std::vector<int32_t>& values) {
+    bytes[name].assign(values.begin(), values.end());
+    call.tensors[name] = DenseView(bytes[name].data(), DType::kU8, shape);
+  }
+  std::vector<int32_t> Drawn(int64_t n, int64_t below) {
+    std::vector<int32_t> values(static_cast<size_t>(n));
+    for (int32_t& x : values) x = static_cast<int32_t>(random() % static_cast<uint64_t>(below));
+    return values;
+  }
+  std::vector<int32_t> Permutation(int64_t n) {
+    std::vector<int32_t> values(static_cast<size_t>(n));
+    std::iota(values.begin(), values.end(), 0);
+    std::shuffle(values.begin(), values.end(), random);
+    return values;
+  }
+};
+
+struct Case {
+  std::string name, method;
+  OptionMap options;
+  std::function<void(Request*)> add;
+};
+
+void Segments(Request* r, std::vector<int32_t> ids) {
+  r->Ints("segment_ids_q", {1, kN}, ids);
+  r->Ints("segment_ids_kv", {1, kN}, std::move(ids));
+}
+
+// Twelve keys for every query, as blocks of one pair.
+void SmallBlocks(Request* r) {
+  constexpr int64_t kEach = 12;
+  std::vector<int32_t> indptr(kN + 1);
+  for (int64_t i = 0; i <= kN; ++i) indptr[i] = static_cast<int32_t>(kEach * i);
+  r->Ints("indptr", {1, kN + 1}, std::move(indptr));
+  r->Ints("indices", {kEach * kN}, r->Drawn(kEach * kN, kN));
+}
+
+std::vector<Case> Cases() {
+  const OptionMap everything = {{"window_left", int64_t{-1}}};
+  const auto nothing = [](Request*) {};
+  std::vector<Case> cases = {
+      {"causal", "softmax", {{"causal", true}}, nothing},
+      {"random segments", "local", everything, [](Request* r) { Segments(r, r->Drawn(kN, 5)); }},
+      {"lone segments", "local", everything, [](Request* r) { Segments(r, r->Permutation(kN)); }},
+      {"causal segments",
+       "softmax",
+       {{"causal", true}},
+       [](Request* r) { Segments(r, r->Drawn(kN, 50)); }},
+      {"stripes", "local", everything,
+       [](Request* r) {
+         std::vector<int32_t> ids(kN);
+         for (int64_t i = 0; i < kN; ++i) ids[i] = static_cast<int32_t>(i / 64 % 2) - 1;
+         Segments(r, ids);
+       }},
+      {"small blocks",
+       "block_sparse",
+       {{"block_q", int64_t{1}}, {"block_k", int64_t{1}}},
+       SmallBlocks},
+      {"repeated blocks",
+       "block_sparse",
+       {{"block_q", int64_t{1}}, {"block_k", int64_t{1}}, {"duplicates", std::string("multiset")}},
+       SmallBlocks},
+      {"layout",
+       "block_sparse",
+       {{"block_q", int64_t{4}}, {"block_k", int64_t{4}}},
+       [](Request* r) {
+         r->Bytes("layout", {1, kN / 4, kN / 4}, r->Drawn(kN * kN / 16, 2));
+       }},
+      {"lone blocks",
+       "blockwise",
+       {{"num_blocks", int64_t{kN}}},
+       [](Request* r) {
+         r->Ints("perm", {1, kN}, r->Permutation(kN));
+       }},
+      {"blocks of all heads", "blockwise", {{"num_blocks", int64_t{kN / 48}}}, nothing},
+      {"drawn keys", "random", {{"num_random", int64_t{40}}}, nothing},
+      {"many drawn keys", "random", {{"num_random", int64_t{700}}}, nothing},
+      {"sent keys",
+       "random",
+       {{"duplicates", std::string("multiset")}},
+       [](Request* r) {
+         r->Ints("rand_keys", {1, kN, 20}, r->Drawn(20 * kN, kN));
+       }},
+      {"drawn blocks", "bigbird", {{"block_size", int64_t{2}}}, nothing},
+      {"global keys",
+       "longformer",
+       {{"dilation", std::vector<int64_t>{1, 7}}},
+       [](Request* r) {
+         r->Bytes("global_mask", {1, kN}, r->Drawn(kN, 2));
+       }},
+      {"examples",
+       "etc",
+       {{"num_global", int64_t{kN / 2}}},
+       [](Request* r) {
+         r->Ints("long_example_ids", {1, kN / 2}, r->Drawn(kN / 2, 7));
+         r->Ints("global_example_ids", {1, kN / 2}, r->Drawn(kN / 2, 7));
+       }},
+      {"sentences",
+       "etc",
+       {{"num_global", int64_t{kN / 4}}},
+       [](Request* r) {
+         r->Ints("sentence_ids", {1, kN - kN / 4}, r->Drawn(kN - kN / 4, kN / 4));
+         r->Floats("rel_bias_long", {32, 2});
+       }},
+      {"labels",
+       "etc",
+       {{"num_global", int64_t{kN / 4}}},
+       [](Request* r) {
+         r->Ints("l2g_ids", {1, kN - kN / 4, kN / 4}, r->Drawn((kN - kN / 4) * kN / 4, 32));
+         r->Floats("rel_bias_long", {32, 2});
+       }},
+      {"stride", "sparse_strided", {{"stride", int64_t{37}}}, nothing},
+  };
+  return cases;
+}
+
+class HostBytes : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Cases, HostBytes, ::testing::ValuesIn(Cases()), [](const auto& info) {
+  std::string name = info.param.method + "_" + info.param.name;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+});
+
+TEST_P(HostBytes, StayWithinThePlan) {
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const auto engine = CpuEngine({.threads = 2});
+    Request request(GetParam().method, GetParam().options, direction);
+    GetParam().add(&request);
+    const auto plan = engine->MakePlan(request.call);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    Stream stream(engine->device(), &engine->device().memory());
+    const std::vector<Problem> batch = {{*plan, request.call.tensors}};
+    const int64_t before = live_bytes.load();
+    peak_bytes = before;
+    const auto execution = engine->Execute(stream, batch);
+    ASSERT_TRUE(execution.ok()) << execution.status();
+    const int64_t kept = peak_bytes.load() - before;
+    RecordProperty(std::string(Name(direction)), static_cast<int>(kept >> 10));
+    RecordProperty(std::string(Name(direction)) + "_planned",
+                   static_cast<int>((*plan)->host_bytes >> 10));
+    // Names, views and the tape of a request, and buffers of its threads.
+    constexpr int64_t kOthers = 256 << 10;
+    EXPECT_LE(kept, (*plan)->host_bytes + kOthers) << Name(direction);
+    // Nothing here asks for more than some bytes for each row, and what it sent or drew.
+    EXPECT_LE((*plan)->host_bytes, int64_t{128} << 20);
+  }
+}
+
+// A list of options stood in the bucket as text, too, which every queued request keeps.
+TEST(HostBytesOfPlans, LongListsOfOptionsAreKeptOnce) {
+  const auto engine = CpuEngine({.threads = 1});
+  constexpr int64_t kHeads = 4096;
+  Call call{.method = "longformer"};
+  call.options["dilation"] = std::vector<int64_t>(kHeads, int64_t{1} << 40);
+  for (const char* name : {"q", "k", "v"}) {
+    call.tensors[name] = DenseView(nullptr, DType::kF32, {1, kHeads, 1, 1});
+  }
+  // The first plan of a process makes tables that stay.
+  ASSERT_TRUE(engine->MakePlan(call).ok());
+  const int64_t before = live_bytes.load();
+  const auto plan = engine->MakePlan(call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  constexpr int64_t kOthers = 4 << 10;
+  EXPECT_LE(live_bytes.load() - before, static_cast<int64_t>(8 * kHeads) + kOthers);
+  EXPECT_GE((*plan)->host_bytes, static_cast<int64_t>(8 * kHeads));
+  // Other lists are other buckets.
+  std::get<std::vector<int64_t>>(call.options["dilation"]).back() = 1;
+  const auto other = engine->MakePlan(call);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_NE((*plan)->bucket, (*other)->bucket);
+}
+
+}  // namespace
+}  // namespace attnd::testing

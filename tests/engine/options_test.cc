@@ -1,0 +1,131 @@
+#include "kernels/method/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "kernels/method/method.h"
+
+namespace attnd {
+namespace {
+
+enum class Color : uint8_t { kRed, kBlue };
+
+struct Sample {
+  bool on = false;
+  int64_t count = 3;
+  std::optional<int64_t> width;
+  std::optional<double> scale;
+  double eps = 0.5;
+  Color color = Color::kRed;
+};
+
+class SampleMethod : public MethodOf<Sample> {
+ public:
+  SampleMethod()
+      : MethodOf({.id = "sample"},
+                 {BoolOption<Sample>("on", &Sample::on, "false", ""),
+                  IntOption<Sample>("count", &Sample::count, {.min = 1, .max = 9}, "3", ""),
+                  IntOption<Sample>("width", &Sample::width, {.min = -1}, "required", ""),
+                  FloatOption<Sample>("scale", &Sample::scale, {}, "1/sqrt(D)", ""),
+                  FloatOption<Sample>("eps", &Sample::eps, {.min = 0, .min_open = true}, "0.5", ""),
+                  EnumOption<Sample>("color", &Sample::color, {"red", "blue"}, "red", ""),
+                  UnservedOption<Sample>("cap", OptionType::kFloat, 0.0, ""),
+                  UnservedOption<Sample>("norm", OptionType::kEnum, std::string("prefix"), "",
+                                         {"prefix", "joint"})}) {}
+
+ protected:
+  Outputs Formula(Ops&, const Inputs&, const Sample&) const override { return {}; }
+};
+
+// The parsed struct and the reasons.
+std::pair<Sample, absl::Status> Parse(const OptionMap& sent) {
+  Reasons reasons("sample");
+  const OptionsHandle handle = SampleMethod().Parse(sent, &reasons);
+  return {*static_cast<const Sample*>(handle.get()), reasons.status()};
+}
+
+TEST(Options, AbsentIsDefault) {
+  const auto [o, status] = Parse({});
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(o.count, 3);
+  EXPECT_FALSE(o.width.has_value());
+  EXPECT_FALSE(o.scale.has_value());
+}
+
+TEST(Options, ValuesArrive) {
+  const auto [o, status] = Parse({{"on", true},
+                                  {"count", int64_t{9}},
+                                  {"width", int64_t{-1}},
+                                  {"scale", -2.5},
+                                  {"eps", int64_t{2}},  // whole numbers are numbers
+                                  {"color", std::string("blue")}});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(o.on);
+  EXPECT_EQ(o.count, 9);
+  EXPECT_EQ(o.width, -1);
+  EXPECT_EQ(o.scale, -2.5);
+  EXPECT_EQ(o.eps, 2);
+  EXPECT_EQ(o.color, Color::kBlue);
+}
+
+TEST(Options, EveryReasonInItsWords) {
+  const auto [o, status] = Parse({{"on", int64_t{3}},
+                                  {"count", int64_t{10}},
+                                  {"width", int64_t{-3}},
+                                  {"scale", std::numeric_limits<double>::infinity()},
+                                  {"eps", 0.0},
+                                  {"color", std::string("green")},
+                                  {"speed", 1.5}});
+  EXPECT_EQ(status,
+            absl::InvalidArgumentError("sample: color must be one of red, blue, got \"green\"\n"
+                                       "sample: count must be in 1..9, got 10\n"
+                                       "sample: eps must be > 0, got 0\n"
+                                       "sample: on must be a bool, got 3\n"
+                                       "sample: scale must be finite, got inf\n"
+                                       "sample: speed is not an option of this method, got 1.5\n"
+                                       "sample: width must be >= -1, got -3"));
+}
+
+TEST(Options, WrongTypes) {
+  EXPECT_EQ(Parse({{"count", 2.0}}).second.message(), "sample: count must be an integer, got 2");
+  EXPECT_EQ(Parse({{"scale", true}}).second.message(), "sample: scale must be a number, got true");
+  EXPECT_EQ(Parse({{"color", int64_t{1}}}).second.message(),
+            "sample: color must be one of red, blue, got 1");
+  EXPECT_EQ(Parse({{"scale", std::nan("")}}).second.message(),
+            "sample: scale must be finite, got nan");
+}
+
+TEST(Options, UnservedOnesMayBeSetToTheirDefault) {
+  EXPECT_TRUE(Parse({{"cap", 0.0}, {"norm", std::string("prefix")}}).second.ok());
+  EXPECT_TRUE(Parse({{"cap", int64_t{0}}}).second.ok());
+  EXPECT_EQ(Parse({{"cap", 30.0}, {"norm", std::string("joint")}}).second,
+            absl::UnimplementedError("sample: cap is not served by this version, got 30\n"
+                                     "sample: norm is not served by this version, got \"joint\""));
+}
+
+TEST(Options, TablesTellWhatPeopleNeed) {
+  const SampleMethod method;
+  const std::vector<OptionInfo>& infos = method.info().options;
+  ASSERT_EQ(infos.size(), 8u);
+  EXPECT_EQ(infos[1].range, "in 1..9");
+  EXPECT_EQ(infos[2].range, ">= -1");
+  EXPECT_EQ(infos[3].range, "finite");
+  EXPECT_EQ(infos[4].range, "> 0");
+  EXPECT_EQ(infos[5].enum_values, (std::vector<std::string>{"red", "blue"}));
+  EXPECT_EQ(infos[6].default_text, "0");
+  EXPECT_FALSE(infos[6].served);
+  EXPECT_EQ(Name(infos[3].type), "float");
+}
+
+TEST(Options, TextReadsBackAsTheSameNumber) {
+  // Buckets are made of this text: two values must never look alike.
+  EXPECT_EQ(ToString(OptionValue(0.1)), "0.1");
+  EXPECT_NE(ToString(OptionValue(0.1)), ToString(OptionValue(std::nextafter(0.1, 1))));
+  EXPECT_EQ(ToString(OptionValue(std::vector<int64_t>{1, 2})), "[1,2]");
+}
+
+}  // namespace
+}  // namespace attnd

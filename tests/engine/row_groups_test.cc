@@ -1,0 +1,79 @@
+// What a plan counts once: rows and sequences of equal lengths.
+#include "kernels/method/row_groups.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <tuple>
+
+namespace attnd::testing {
+namespace {
+
+std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> Told(
+    const std::vector<RowGroup>& groups) {
+  std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> told;
+  for (const RowGroup& g : groups) {
+    told.emplace_back(g.lengths.nq, g.lengths.nk, g.offset, g.count);
+  }
+  return told;
+}
+
+TEST(RowGroups, EqualRowsAreOne) {
+  const std::vector<RowGroup> rows = {{{3, 4}, 1}, {{5, 4}, 1}, {{3, 4}, 1}, {{3, 4}, 2}};
+  EXPECT_THAT(Told(Alike(rows, 10, {5, 5})),
+              ::testing::UnorderedElementsAre(std::tuple(3, 4, 1, 2), std::tuple(5, 4, 1, 1),
+                                              std::tuple(3, 4, 2, 1)));
+  // A list of one problem that stood for several could not be told from one that does not.
+  EXPECT_THAT(Told(Alike({{{3, 4}, 1, 7}}, 10, {5, 5})),
+              ::testing::ElementsAre(std::tuple(3, 4, 1, 6), std::tuple(3, 4, 1, 1)));
+}
+
+TEST(RowGroups, OfTooManyDifferentOnesLengthsAreRoundedUp) {
+  std::mt19937 random(1);
+  for (const int64_t N : {100, 5000, 1 << 30}) {
+    std::vector<RowGroup> rows;
+    double queries = 0, keys = 0;
+    for (int b = 0; b < 20000; ++b) {
+      const auto pick = [&] { return std::uniform_int_distribution<int64_t>(0, N)(random); };
+      rows.push_back({.lengths = {pick(), pick()}, .offset = b % 2});
+      queries += static_cast<double>(rows.back().lengths.nq);
+      keys += static_cast<double>(rows.back().lengths.nk);
+    }
+    const std::vector<RowGroup> groups = Alike(rows, 1024, {N, N});
+    EXPECT_LE(groups.size(), 1024u);
+    int64_t count = 0;
+    double more_queries = 0, more_keys = 0;
+    for (const RowGroup& g : groups) {
+      EXPECT_LE(g.lengths.nq, N);
+      EXPECT_LE(g.lengths.nk, N);
+      count += g.count;
+      more_queries += static_cast<double>(g.lengths.nq * g.count);
+      more_keys += static_cast<double>(g.lengths.nk * g.count);
+    }
+    EXPECT_EQ(count, 20000);
+    EXPECT_GE(more_queries, queries);
+    EXPECT_GE(more_keys, keys);
+    EXPECT_LE(more_queries, 1.15 * queries) << N;
+    EXPECT_LE(more_keys, 1.15 * keys) << N;
+  }
+}
+
+TEST(RowGroups, RunsOfARequestKeepTheOrderOfRows) {
+  std::vector<int32_t> lengths = {3, 3, 5, 3};
+  const std::map<std::string, View> tensors = {
+      {"q_lengths", DenseView(lengths.data(), DType::kI32, {4})}};
+  const ProblemShape problem{.B = 4, .Nq = 9, .Nk = 9, .tensors = &tensors};
+  EXPECT_THAT(Told(RowRunsOf(problem, /*is_planned=*/false)),
+              ::testing::ElementsAre(std::tuple(3, 9, 0, 2), std::tuple(5, 9, 0, 1),
+                                     std::tuple(3, 9, 0, 1)));
+  EXPECT_THAT(Told(RowRunsOf(problem, /*is_planned=*/true)),
+              ::testing::UnorderedElementsAre(std::tuple(3, 9, 0, 3), std::tuple(5, 9, 0, 1)));
+  const ProblemShape plain{.B = 1 << 16, .Nq = 9, .Nk = 9};
+  EXPECT_THAT(Told(RowRunsOf(plain, false)), ::testing::ElementsAre(std::tuple(9, 9, 0, 1 << 16)));
+  EXPECT_EQ(RowRunsOf(plain, true).size(), 2u);
+}
+
+}  // namespace
+}  // namespace attnd::testing

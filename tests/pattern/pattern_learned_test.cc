@@ -1,0 +1,241 @@
+// Patterns that follow from data or have a second source of keys: ETC, Reformer, compressed keys.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "kernels/pattern/plan.h"
+#include "tests/pattern/pattern_parts_check.h"
+
+namespace attnd {
+namespace {
+
+PatternRow Whole(int64_t n) { return {.Nq = n, .Nk = n, .lengths = {n, n}}; }
+
+TEST(PatternEtc, HalvesAndBothWithLabels) {
+  Random random(1);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t sizes[] = {1, 3, 63, 64, 65, 130, 257};
+    const int64_t N = sizes[random.Pick(0, 6)];
+    PatternRow row = Whole(N);
+    if (random.Coin()) row.lengths = {random.Pick(0, N), random.Pick(0, N)};
+    Etc etc{.ng = random.Pick(0, N), .radius = random.Pick(1, 90)};
+    if (random.Coin()) etc.ng = std::min<int64_t>(etc.ng, 5);
+    etc.hard_l2g = random.Coin();
+    etc.hard_g2l = random.Coin();
+    etc.is_labelled = random.Coin();
+    etc.max_distance = random.Pick(0, 100);
+    std::vector<int32_t> sentences;
+    if (random.Coin() && etc.ng > 0) sentences = random.Numbers(N - etc.ng, 0, etc.ng - 1, true);
+    etc.sentence_ids = sentences;
+    const int64_t ng = etc.ng, k = etc.max_distance;
+    const auto sentence_of = [&](int64_t x) {
+      return sentences.empty() ? (x - ng) * ng / (N - ng) : sentences[x - ng];
+    };
+    SCOPED_TRACE(testing::Message() << "ng " << ng << " radius " << etc.radius << " hard "
+                                    << etc.hard_l2g << etc.hard_g2l << " k " << k);
+    const PatternSource longs = EtcLong(row, etc), globals = EtcGlobal(row, etc);
+    const PatternSource both = EtcBoth(row, etc);
+    const auto sees = [&](int64_t i, int64_t j) {
+      if (i < ng) return j < ng || !etc.hard_g2l || sentence_of(j) == i;
+      return j >= ng ? std::abs(i - j) <= etc.radius : !etc.hard_l2g || sentence_of(i) == j;
+    };
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, {longs, globals}, sees));
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, {both}, sees));
+    for (const PatternSource* half : {&longs, &globals, &both}) {
+      const Pattern p = half->build();
+      EXPECT_EQ(!p.terms.empty(), etc.is_labelled && p.visible_pairs > 0);
+      for (int64_t i = 0; i < (etc.is_labelled ? N : 0); ++i) {
+        for (int64_t j = 0; j < N; ++j) {
+          const TileMask mask = TileOf(p, p.by_query, i / kTile, j / kTile);
+          if ((mask[j % kTile] >> (i % kTile) & 1) == 0) continue;
+          const int32_t terms = TermsOf(p.by_query, i / kTile, j / kTile);
+          ASSERT_NE(terms, Run::kNoTerms);
+          int64_t label = j >= i ? std::min(j - i, k) : k + std::min(i - j, k);
+          if ((i < ng) != (j < ng)) {
+            label = 2 * k + 1 + (sentence_of(std::max(i, j)) == std::min(i, j));
+          }
+          ASSERT_EQ(p.terms[terms].labels[j % kTile * kTile + i % kTile], label) << i << "," << j;
+        }
+      }
+    }
+  }
+  const Etc check{.ng = 3, .radius = 2};
+  const auto pairs = [](const Etc& etc) {
+    return EtcLong(Whole(15), etc).build().visible_pairs +
+           EtcGlobal(Whole(15), etc).build().visible_pairs;
+  };
+  EXPECT_EQ(pairs(check), 135);
+  EXPECT_EQ(pairs({.ng = 3, .radius = 2, .hard_g2l = true}), 111);
+}
+
+TEST(PatternEtc, LabelsOfALongSequenceAreFew) {
+  // Given 16384 long tokens and one global tile: labels differ near the diagonal only.
+  const Etc etc{.ng = 64, .radius = 84, .is_labelled = true};
+  const Pattern longs = EtcLong(Whole(64 + 16384), etc).build();
+  // Five distances between tiles; a sentence is four tiles of tokens.
+  EXPECT_EQ(longs.terms.size(), 5u + 64u);
+  // Global rows: "another sentence", and the own tiles apart while the row has room for runs.
+  const Pattern globals = EtcGlobal(Whole(64 + 16384), etc).build();
+  EXPECT_EQ(globals.by_query.runs.size(), 65u);
+  EXPECT_LE(globals.terms.size(), 64u);
+}
+
+// The slots of a round as the specification lists them: (row of the query, row of the key).
+std::multiset<std::pair<int32_t, int32_t>> SlotsOfRound(const ReformerRounds& r, int64_t round) {
+  const int64_t C = (r.n + r.chunk - 1) / r.chunk, T = r.rounds * C;
+  const auto row_at = [&](int64_t of_round, int64_t slot) {
+    return slot < r.n ? r.order[of_round * r.n + slot] : -1;
+  };
+  std::multiset<std::pair<int32_t, int32_t>> slots;
+  for (int64_t s = 0; s < r.n; ++s) {
+    const int32_t i = row_at(round, s);
+    for (int64_t d = -r.before; d <= r.after; ++d) {
+      const int64_t own = s / r.chunk + d;
+      const int64_t chunk = r.flat ? Modulo(round * C + own, T) : round * C + Modulo(own, C);
+      for (int64_t t = 0; t < r.chunk; ++t) {
+        const int32_t j = row_at(chunk / C, chunk % C * r.chunk + t);
+        if (j < 0 || j == i || (r.causal && j > i)) continue;
+        if (!r.across &&
+            (chunk / C != round || r.buckets[round * r.n + i] != r.buckets[round * r.n + j])) {
+          continue;
+        }
+        slots.insert({i, j});
+      }
+    }
+  }
+  return slots;
+}
+
+TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
+  Random random(2);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t N = random.Pick(0, 200);
+    ReformerRounds r{.rounds = random.Pick(1, 4), .n = random.Pick(0, N)};
+    r.chunk = random.Coin() ? random.Pick(1, 20) : random.Pick(50, 130);
+    r.before = random.Pick(0, 2);
+    r.after = random.Pick(0, 2);
+    r.flat = random.Coin();
+    r.causal = random.Coin();
+    r.across = random.Coin();
+    r.unique = random.Coin();
+    std::vector<int32_t> order, buckets = random.Numbers(r.rounds * r.n, 0, 3);
+    for (int64_t h = 0; h < r.rounds; ++h) {
+      std::vector<int32_t> rows(r.n);
+      for (int64_t i = 0; i < r.n; ++i) rows[i] = static_cast<int32_t>(i);
+      std::stable_sort(rows.begin(), rows.end(), [&](int32_t a, int32_t b) {
+        return buckets[h * r.n + a] < buckets[h * r.n + b];
+      });
+      order.insert(order.end(), rows.begin(), rows.end());
+    }
+    r.order = order;
+    r.buckets = buckets;
+    SCOPED_TRACE(testing::Message()
+                 << "N " << N << " n " << r.n << " rounds " << r.rounds << " chunk " << r.chunk
+                 << " look " << r.before << "," << r.after << " flat " << r.flat << " causal "
+                 << r.causal << " across " << r.across << " unique " << r.unique);
+    PatternRow row = Whole(N);
+    row.lengths = {r.n, r.n};
+    std::multiset<std::pair<int32_t, int32_t>> expected, shown;
+    for (int64_t h = 0; h < r.rounds; ++h) {
+      Expanded all{.weight = std::vector<double>(N * N)};
+      ASSERT_NO_FATAL_FAILURE(AddPart(row, ReformerRound(N, r, h), &all));
+      for (int64_t i = 0; i < N; ++i) {
+        for (int64_t j = 0; j < N; ++j) {
+          for (int n = 0; n < all.weight[i * N + j]; ++n) shown.insert({i, j});
+        }
+      }
+      for (const auto& pair : SlotsOfRound(r, h)) expected.insert(pair);
+      if (r.unique) continue;
+      ASSERT_EQ(shown, expected) << "round " << h;
+    }
+    // Unique: every pair of any round once.
+    const std::set<std::pair<int32_t, int32_t>> once(expected.begin(), expected.end());
+    if (r.unique) {
+      ASSERT_EQ(shown, (std::multiset<std::pair<int32_t, int32_t>>(once.begin(), once.end())));
+    }
+  }
+}
+
+TEST(PatternSecondKeys, CompressedSegmentsAndSortedBlocks) {
+  Random random(3);
+  for (int round = 0; round < 100; ++round) {
+    PatternRow row{.Nq = random.Pick(0, 200), .Nk = random.Pick(0, 200), .causal = false};
+    row.lengths = {random.Pick(0, row.Nq), random.Pick(0, row.Nk)};
+    row.offset = random.Pick(-20, 100);
+    const int64_t l = random.Pick(1, 70), r = random.Pick(1, 9);
+    const int64_t shift = random.Pick(0, 1), lo = random.Coin() ? -BlockSteps::kAll : 0;
+    const int64_t segments = (row.Nk + l - 1) / l;
+    SecondKeys second;
+    for (int64_t c = 0; c < segments * r; ++c) {
+      second.rows.push_back(c % 7 == 3 ? -1 : static_cast<int32_t>(row.Nk + c));
+    }
+    const BlockSteps steps{.bq = l, .bk = r, .lo = lo, .hi = shift, .offset = row.offset};
+    second.visible = BlockDiagonal(steps);
+    std::optional<Window> local;
+    if (random.Coin()) local = Window{.before = 9, .after = 3, .offset = row.offset};
+    PatternSource source = WithSecondKeys(row, local, second);
+    const Pattern p = source.build();
+    EXPECT_TRUE(source.gathers);
+    SCOPED_TRACE(testing::Message() << source.key << " of " << row.Nk);
+    std::set<std::pair<int64_t, int64_t>> shown, expected;
+    for (int64_t s = 0; s < p.Nq; ++s) {
+      for (int64_t t = 0; t < p.Nk; ++t) {
+        const TileMask mask = TileOf(p, p.by_query, s / kTile, t / kTile);
+        if ((mask[t % kTile] >> (s % kTile) & 1) != 0) shown.insert({s, p.key_rows[t]});
+      }
+    }
+    for (int64_t i = 0; i < row.lengths.nq; ++i) {
+      const int64_t q = i + row.offset, u = FloorDivide(q, l);
+      for (int64_t j = 0; local.has_value() && j < row.lengths.nk; ++j) {
+        if (q - 9 <= j && j <= q + 3) expected.insert({i, j});
+      }
+      for (int64_t c = 0; c < segments * r; ++c) {
+        const int64_t t = c / r;
+        if (c % 7 != 3 && t < u + shift && (lo != 0 || t >= u)) expected.insert({i, row.Nk + c});
+      }
+    }
+    ASSERT_EQ(shown, expected);
+  }
+}
+
+// Ids -1 .. 2 at the ends of their range: every number of a client is a segment like any other.
+std::vector<int32_t> AtTheEnds(std::vector<int32_t> ids) {
+  for (int32_t& id : ids)
+    id = id == -1 ? INT32_MIN : id == 1 ? INT32_MAX - 1 : id == 2 ? INT32_MAX : id;
+  return ids;
+}
+
+TEST(PatternSegments, AnyOrderAndASecondSource) {
+  // A query of segment 0 saw keys of segment 2147483647.
+  // Given segments over a source in residue order, over one with appended keys, over all pairs.
+  Random random(4);
+  for (int round = 0; round < 60; ++round) {
+    PatternRow row = random.Row(/*square=*/false);
+    row.lengths = {row.Nq, row.Nk};
+    auto q = random.Numbers(row.Nq, -1, 2), k = random.Numbers(row.Nk, -1, 2);
+    if (round % 2 == 1) q = AtTheEnds(q), k = AtTheEnds(k);
+    const int64_t s = random.Pick(2, 70);
+    PatternParts parts = StridedParts(row, s, Half::kBoth);
+    for (PatternSource& part : parts) part = WithinSegments(part, q, k);
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, parts, [&](int64_t i, int64_t j) {
+      const int64_t d = i + row.offset - j;
+      return (std::abs(d) < s || d % s == 0) && q[i] >= 0 && q[i] == k[j];
+    }));
+    const PatternSource all =
+        BandSource(row.Nq, row.Nk, PatternBuilder::kUnbounded, PatternBuilder::kUnbounded);
+    row.causal = false;
+    ASSERT_NO_FATAL_FAILURE(
+        ExpectParts(row, {WithinSegments(all, q, k)},
+                    [&](int64_t i, int64_t j) { return q[i] >= 0 && q[i] == k[j]; }));
+    const SecondKeys second{.rows = {static_cast<int32_t>(row.Nk)}, .visible = nullptr};
+    const Pattern p = WithinSegments(WithSecondKeys(row, Window{}, second), q, k).build();
+    for (int64_t i = 0; i < row.Nq; ++i) {
+      const TileMask mask = TileOf(p, p.by_query, i / kTile, (p.Nk - 1) / kTile);
+      ASSERT_EQ(mask[(p.Nk - 1) % kTile] >> (i % kTile) & 1, q[i] >= 0) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attnd

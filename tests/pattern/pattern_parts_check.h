@@ -1,0 +1,171 @@
+// Compares the sources of a method, expanded through their gather orders, with its definition.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/pattern/predicates/predicate.h"
+#include "kernels/pattern/shapes/shapes.h"
+#include "tests/pattern/pattern_check.h"
+
+namespace attnd {
+
+inline int64_t FloorDivide(int64_t a, int64_t b) { return a >= 0 ? a / b : -1 - (-1 - a) / b; }
+inline int64_t Modulo(int64_t a, int64_t b) { return a - FloorDivide(a, b) * b; }
+
+class Random {
+ public:
+  explicit Random(uint32_t seed) : engine_(seed) {}
+  int64_t Pick(int64_t lo, int64_t hi) {
+    return std::uniform_int_distribution<int64_t>(lo, hi)(engine_);
+  }
+  bool Coin() { return Pick(0, 1) == 1; }
+  std::vector<int32_t> Numbers(int64_t count, int64_t lo, int64_t hi, bool is_sorted = false) {
+    std::vector<int32_t> numbers(count);
+    for (int32_t& x : numbers) x = static_cast<int32_t>(Pick(lo, hi));
+    if (is_sorted) std::sort(numbers.begin(), numbers.end());
+    return numbers;
+  }
+  int64_t Size() { return Sizes()[Pick(0, static_cast<int64_t>(Sizes().size()) - 1)]; }
+  // Sizes, lengths, offset. `square`: Nq = Nk without an offset.
+  PatternRow Row(bool square) {
+    PatternRow row{.Nq = Size(), .Nk = Size()};
+    if (square) row.Nk = row.Nq;
+    row.lengths = {row.Nq, row.Nk};
+    if (Coin()) row.lengths = {Pick(0, row.Nq), Pick(0, row.Nk)};
+    if (!square) row.offset = Coin() ? row.Nk - row.Nq : Pick(-150, 150);
+    row.causal = Coin();
+    return row;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+inline std::string ToString(const PatternRow& row) {
+  return testing::PrintToString(
+      std::vector<int64_t>{row.Nq, row.Nk, row.lengths.nq, row.lengths.nk, row.offset, row.causal});
+}
+
+// weight[i Nk + j]: how often query row i sees key row j, exp(bias) counted.
+struct Expanded {
+  std::vector<double> weight;
+  double pairs = 0;  // of slots
+};
+
+// Both directions hold the same pairs, ascending, inside of the lengths.
+inline void AddListed(const PatternRow& row, const Pattern& p, Expanded* all) {
+  EXPECT_TRUE(p.by_query.begin.empty() && p.query_rows.empty() && p.key_rows.empty());
+  std::vector<std::vector<int32_t>> queries(row.Nk);
+  int64_t pairs = 0, again = 0;
+  ASSERT_EQ(p.keys_of.begin.size(), static_cast<size_t>(row.Nq) + 1);
+  ASSERT_EQ(p.queries_of.begin.size(), static_cast<size_t>(row.Nk) + 1);
+  for (int64_t i = 0; i < row.Nq; ++i) {
+    for (int64_t at = p.keys_of.begin[i]; at < p.keys_of.begin[i + 1]; ++at) {
+      const int64_t j = p.keys_of.columns[at];
+      ASSERT_TRUE(i < row.lengths.nq && j >= 0 && j < row.lengths.nk);
+      const bool is_first = at == p.keys_of.begin[i];
+      ASSERT_TRUE(is_first || p.keys_of.columns[at - 1] <= j);
+      again += !is_first && p.keys_of.columns[at - 1] == j;
+      ++pairs;
+      queries[j].push_back(static_cast<int32_t>(i));
+      all->weight[i * row.Nk + j] += 1;
+    }
+  }
+  for (int64_t j = 0; j < row.Nk; ++j) {
+    const std::vector<int32_t> listed(p.queries_of.columns.begin() + p.queries_of.begin[j],
+                                      p.queries_of.columns.begin() + p.queries_of.begin[j + 1]);
+    ASSERT_EQ(listed, queries[j]);
+  }
+  EXPECT_EQ(p.visible_pairs, pairs);
+  EXPECT_EQ(p.listed_again, again);
+  EXPECT_EQ(CountsOf(p, row.lengths).pairs, static_cast<double>(pairs - again));
+  all->pairs += static_cast<double>(pairs);
+}
+
+inline void AddPart(const PatternRow& row, const PatternSource& source, Expanded* all) {
+  SCOPED_TRACE(source.key);
+  ASSERT_EQ(source.Nq, row.Nq);
+  ASSERT_EQ(source.Nk, row.Nk);
+  const auto& [nq, nk] = row.lengths;
+  if (source.build == nullptr) {
+    for (int64_t i = 0; i < nq; ++i) {
+      for (int64_t j = 0; j < nk; ++j) all->weight[i * row.Nk + j] += 1;
+    }
+    all->pairs += static_cast<double>(nq * nk);
+    return;
+  }
+  const Pattern p = source.build();
+  EXPECT_TRUE(source.gathers || (p.query_rows.empty() && p.key_rows.empty()));
+  ASSERT_EQ(source.is_listed, p.is_listed());
+  if (p.is_listed()) return AddListed(row, p, all);
+  const int64_t columns = TileCount(p.Nk);
+  std::vector<TileMask> masks(TileCount(p.Nq) * columns);
+  for (size_t at = 0; at < masks.size(); ++at) {
+    const auto index = static_cast<int64_t>(at);
+    masks[at] = TileOf(p, p.by_query, index / columns, index % columns);
+  }
+  const auto tile = [&](int64_t s, int64_t t) {
+    return masks[s / kTile * columns + t / kTile][t % kTile] >> (s % kTile) & 1;
+  };
+  // Well formed, transposed, clipped.
+  ASSERT_NO_FATAL_FAILURE(
+      ExpectIs(p, p.Nq, p.Nk, [&](int64_t s, int64_t t) { return tile(s, t) != 0; }));
+  const bool has_order = !p.query_rows.empty() || !p.key_rows.empty();
+  std::vector<int> slots_of(row.Nq, 0);
+  int64_t pairs = 0;
+  for (int64_t s = 0; s < p.Nq; ++s) {
+    const int64_t i = p.query_rows.empty() ? s : p.query_rows[s];
+    if (i >= 0) {
+      ASSERT_LT(i, row.Nq);
+      ASSERT_EQ(++slots_of[i], 1) << "a query in two slots";
+    }
+    for (int64_t t = 0; t < p.Nk; ++t) {
+      if (tile(s, t) == 0) continue;
+      const int64_t j = p.key_rows.empty() ? t : p.key_rows[t];
+      ASSERT_TRUE(i >= 0 && j >= 0) << "a slot without a row is seen";
+      if (has_order) {
+        ASSERT_LT(i, nq);
+        ASSERT_LT(j, nk);
+      }
+      if (i >= nq || j >= nk) continue;
+      ++pairs;
+      const int32_t terms = TermsOf(p.by_query, s / kTile, t / kTile);
+      const float bias = terms == Run::kNoTerms || p.terms[terms].bias.empty()
+                             ? 0
+                             : p.terms[terms].bias[t % kTile * kTile + s % kTile];
+      all->weight[i * row.Nk + j] += std::exp(static_cast<double>(bias));
+    }
+  }
+  EXPECT_EQ(CountsOf(p, row.lengths).pairs, static_cast<double>(pairs));
+  EXPECT_EQ(p.listed_again, 0);
+  if (source.is_counted) {
+    EXPECT_EQ(source.visible_pairs, static_cast<double>(pairs));
+  }
+  // A prediction, of patterns of a few tiles: no wild number.
+  EXPECT_GE(source.visible_tiles, 0.3 * CountsOf(p, row.lengths).tiles - 6);
+  EXPECT_LE(source.visible_tiles, 4 * CountsOf(p, row.lengths).tiles + 40);
+  all->pairs += static_cast<double>(pairs);
+}
+
+// times(i, j): how often query i sees key j, for rows within the lengths.
+template <class Times>
+void ExpectParts(const PatternRow& row, const PatternParts& parts, const Times& times) {
+  SCOPED_TRACE(ToString(row));
+  Expanded all{.weight = std::vector<double>(row.Nq * row.Nk)};
+  for (const PatternSource& part : parts) ASSERT_NO_FATAL_FAILURE(AddPart(row, part, &all));
+  for (int64_t i = 0; i < row.Nq; ++i) {
+    for (int64_t j = 0; j < row.Nk; ++j) {
+      const bool exists = i < row.lengths.nq && j < row.lengths.nk;
+      const bool sees = exists && (!row.causal || j <= i + row.offset);
+      const auto expected = static_cast<double>(sees ? times(i, j) : 0);
+      ASSERT_NEAR(all.weight[i * row.Nk + j], expected, 1e-5) << "pair " << i << "," << j;
+    }
+  }
+}
+
+}  // namespace attnd

@@ -1,0 +1,56 @@
+// Primitives in plain double loops, straight from their contracts: what tests compare with, and
+// what PlainDevice runs. Nothing is shared with the library but its structs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/device/device.h"
+
+namespace attnd::testing {
+
+// A dense array of doubles of any rank.
+struct PlainArray {
+  Shape shape;
+  std::vector<double> values;
+
+  PlainArray() = default;
+  explicit PlainArray(const Shape& s, double value = 0)
+      : shape(s), values(static_cast<size_t>(s.size()), value) {}
+  // The element at `index`, of which a dimension of 1 repeats.
+  double& At(const std::vector<int64_t>& index);
+  double At(const std::vector<int64_t>& index) const {
+    return const_cast<PlainArray*>(this)->At(index);
+  }
+};
+
+// Calls visit(index) for every element of a shape, the last axis fastest.
+void ForEachIndex(const Shape& shape,
+                  const std::function<void(const std::vector<int64_t>&)>& visit);
+
+// Any dtype and strides. A view that is not given: an array of rank 0.
+PlainArray ReadView(const View& view);
+// Rounds to the view's dtype.
+void WriteView(const PlainArray& array, const View& view);
+
+// One for each function of Backend.
+void PlainAttend(const AttendArgs& args);
+void PlainAttendGrad(const AttendGradArgs& args);
+void PlainMerge(const MergeArgs& args);
+void PlainMergeGrad(const MergeGradArgs& args);
+void PlainMatMul(const MatMulArgs& args);
+void PlainElementwise(const ElementwiseArgs& args);
+void PlainReduce(const ReduceArgs& args);
+void PlainSoftmax(const SoftmaxArgs& args);
+void PlainCumulative(const CumulativeArgs& args);
+void PlainLayerNorm(const LayerNormArgs& args);
+void PlainPool(const PoolArgs& args);
+void PlainDepthwiseConv(const DepthwiseConvArgs& args);
+void PlainDepthwiseConvGrad(const DepthwiseConvGradArgs& args);
+void PlainGatherRows(const GatherRowsArgs& args);
+void PlainScatterRows(const ScatterRowsArgs& args);
+void PlainSort(const SortArgs& args);
+void PlainRealFft2(const FftArgs& args);
+
+}  // namespace attnd::testing

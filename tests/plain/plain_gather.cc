@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/plain/plain.h"
+
+namespace attnd::testing {
+namespace {
+
+using Index = std::vector<int64_t>;
+
+// The leading dimensions of a call, of rank + 1 with its rows: those of x and index, broadcast.
+Shape Rows(const PlainArray& x, const PlainArray& index) {
+  Shape shape = index.shape;
+  for (int i = 0; i + 1 < shape.rank; ++i) {
+    if (shape[i] == 1) shape.dims[i] = x.shape[i];
+  }
+  return shape;
+}
+
+Index With(Index index, int64_t row, int64_t d) {
+  index.back() = row;
+  index.push_back(d);
+  return index;
+}
+
+}  // namespace
+
+void PlainGatherRows(const GatherRowsArgs& args) {
+  for (const GatherRowsProblem& p : args.problems) {
+    const PlainArray x = ReadView(p.x), index = ReadView(p.index);
+    PlainArray out(p.out.shape);
+    ForEachIndex(out.shape, [&](const Index& at) {
+      const Index row(at.begin(), at.end() - 1);
+      const auto n = static_cast<int64_t>(index.At(row));
+      out.At(at) = n < 0 ? 0 : x.At(With(row, n, at.back()));
+    });
+    WriteView(out, p.out);
+  }
+}
+
+void PlainScatterRows(const ScatterRowsArgs& args) {
+  for (const ScatterRowsProblem& p : args.problems) {
+    const PlainArray x = ReadView(p.x), index = ReadView(p.index);
+    PlainArray out(p.out.shape);
+    ForEachIndex(Rows(x, index), [&](const Index& row) {
+      const auto n = static_cast<int64_t>(index.At(row));
+      if (n < 0) return;
+      for (int64_t d = 0; d < out.shape[out.shape.rank - 1]; ++d) {
+        out.At(With(row, n, d)) += x.At(With(row, row.back(), d));
+      }
+    });
+    WriteView(out, p.out);
+  }
+}
+
+void PlainSort(const SortArgs& args) {
+  for (const SortProblem& p : args.problems) {
+    const PlainArray x = ReadView(p.x);
+    PlainArray order(p.order.shape);
+    const int64_t N = x.shape[x.shape.rank - 1], M = order.shape[order.shape.rank - 1];
+    const int64_t rows = N == 0 ? 0 : x.shape.size() / N;
+    for (int64_t r = 0; r < rows; ++r) {
+      const double* keys = x.values.data() + r * N;
+      std::vector<int64_t> by_key(static_cast<size_t>(N));
+      std::iota(by_key.begin(), by_key.end(), 0);
+      std::stable_sort(by_key.begin(), by_key.end(), [&](int64_t a, int64_t b) {
+        if (std::isnan(keys[a]) || std::isnan(keys[b])) return !std::isnan(keys[a]);
+        return args.descending ? keys[a] > keys[b] : keys[a] < keys[b];
+      });
+      for (int64_t m = 0; m < M; ++m) {
+        order.values[static_cast<size_t>(r * M + m)] = static_cast<double>(by_key[m]);
+      }
+    }
+    WriteView(order, p.order);
+  }
+}
+
+}  // namespace attnd::testing

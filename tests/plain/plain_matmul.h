@@ -1,0 +1,16 @@
+// The plain matmul in the arithmetic of `Real`: double for the truth, float for what plain code of
+// the kernel's own precision reaches.
+#pragma once
+
+#include "tests/plain/plain.h"
+
+namespace attnd::testing {
+
+// The result of one problem, not rounded to its dtype.
+template <class Real>
+PlainArray MatMulIn(const MatMulArgs& args, const MatMulProblem& problem);
+
+extern template PlainArray MatMulIn<double>(const MatMulArgs&, const MatMulProblem&);
+extern template PlainArray MatMulIn<float>(const MatMulArgs&, const MatMulProblem&);
+
+}  // namespace attnd::testing

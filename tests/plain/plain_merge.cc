@@ -1,0 +1,25 @@
+// merge in plain loops, straight from kernels/ops/merge.h.
+#include "tests/plain/plain_merge.h"
+
+namespace attnd::testing {
+
+void PlainMerge(const MergeArgs& args) {
+  for (const MergeProblem& p : args.problems) {
+    const PlainMergeOut<double> merged = MergeParts<double>(ReadParts(p));
+    WriteView(merged.out, p.out);
+    WriteView(merged.lse, p.lse);
+  }
+}
+
+void PlainMergeGrad(const MergeGradArgs& args) {
+  for (const MergeGradProblem& p : args.problems) {
+    const PlainParts parts = ReadParts(p.forward);
+    const auto grads = MergePartsGrad<double>(parts, ReadView(p.dout), ReadView(p.dlse));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      WriteView(grads[i].out, p.dparts[i].out);
+      WriteView(grads[i].lse, p.dparts[i].lse);
+    }
+  }
+}
+
+}  // namespace attnd::testing
