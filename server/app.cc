@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/engine/devices.h"
 #include "kernels/method/registry.h"
 #include "server/log.h"
 #include "server/process.h"
@@ -75,11 +75,9 @@ absl::Status App::Build() {
   CpuOptions options{.threads = config_.threads, .isa = config_.isa};
   memory_ = PlanMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
   options.retain_bytes = memory_.retained_bytes;
-  absl::StatusOr<std::unique_ptr<Device>> cpu = NewCpuDevice(options);
-  if (!cpu.ok()) return cpu.status();
-  std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(*std::move(cpu));
-  engine_ = std::make_shared<Engine>(std::move(devices));
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = NewDevices(options);
+  ATTND_RETURN_IF_ERROR(devices.status());
+  engine_ = std::make_shared<Engine>(*std::move(devices));
   const DeviceInfo& device = engine_->device().info();
 
   Metrics::Options counted{.version = Version(),

@@ -191,7 +191,7 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
                                               " bytes, got ", SizeOf(spans)));
     }
     absl::StatusOr<std::shared_ptr<Buffer>> buffer =
-        parts_.engine->Upload(stream, spans, task.payload_owner);
+        parts_.engine->Upload(stream, view.dtype, spans, task.payload_owner);
     if (absl::IsResourceExhausted(buffer.status())) {
       return absl::ResourceExhaustedError(absl::StrCat("request: no memory for ", name, " (",
                                                        view.bytes(), " bytes), retry later"));

@@ -141,4 +141,27 @@ struct AttendGradArgs {
   std::vector<AttendGradProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const AttendTerms& t, const F& f) {
+  for (const View* view : {&t.k2, &t.v2, &t.bias, &t.alibi_slopes, &t.sinks, &t.table, &t.q_rel,
+                           &t.r, &t.row_weight}) {
+    f(*view);
+  }
+}
+template <class F>
+void ForEachView(const AttendProblem& p, const F& f) {
+  for (const View* view : {&p.q, &p.k, &p.v, &p.out, &p.lse}) f(*view);
+  ForEachView(p.terms, f);
+}
+template <class F>
+void ForEachView(const AttendGradProblem& p, const F& f) {
+  ForEachView(p.forward, f);
+  const AttendTermGrads& t = p.dterms;
+  for (const View* view : {&p.dout, &p.dlse, &p.dq, &p.dk, &p.dv, &t.k2, &t.v2, &t.bias,
+                           &t.alibi_slopes, &t.sinks, &t.table, &t.q_rel, &t.r}) {
+    f(*view);
+  }
+}
+
 }  // namespace attnd

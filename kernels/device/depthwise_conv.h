@@ -33,4 +33,14 @@ struct DepthwiseConvGradArgs {
   std::vector<DepthwiseConvGradProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const DepthwiseConvProblem& p, const F& f) {
+  f(p.x), f(p.weight), f(p.out);
+}
+template <class F>
+void ForEachView(const DepthwiseConvGradProblem& p, const F& f) {
+  f(p.x), f(p.dout), f(p.dweight);
+}
+
 }  // namespace attnd

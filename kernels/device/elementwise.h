@@ -69,4 +69,10 @@ struct ElementwiseArgs {
   std::vector<ElementwiseProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const ElementwiseProblem& p, const F& f) {
+  for (const View* view : {&p.a, &p.b, &p.c, &p.out}) f(*view);
+}
+
 }  // namespace attnd

@@ -21,4 +21,10 @@ struct FftArgs {
   std::vector<FftProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const FftProblem& p, const F& f) {
+  f(p.x), f(p.out);
+}
+
 }  // namespace attnd

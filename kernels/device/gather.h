@@ -43,4 +43,18 @@ struct SortArgs {
   std::vector<SortProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const GatherRowsProblem& p, const F& f) {
+  f(p.x), f(p.index), f(p.out);
+}
+template <class F>
+void ForEachView(const ScatterRowsProblem& p, const F& f) {
+  f(p.x), f(p.index), f(p.out);
+}
+template <class F>
+void ForEachView(const SortProblem& p, const F& f) {
+  f(p.x), f(p.order);
+}
+
 }  // namespace attnd

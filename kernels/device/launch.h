@@ -24,4 +24,15 @@ using Launch =
                  LayerNormArgs, PoolArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, GatherRowsArgs,
                  ScatterRowsArgs, SortArgs, FftArgs>;
 
+// Calls f(view) for every view of every problem, those not given() included: for devices that check
+// or translate addresses.
+template <class F>
+void ForEachView(const Launch& launch, const F& f) {
+  std::visit(
+      [&](const auto& args) {
+        for (const auto& problem : args.problems) ForEachView(problem, f);
+      },
+      launch);
+}
+
 }  // namespace attnd

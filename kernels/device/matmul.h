@@ -31,4 +31,10 @@ struct MatMulArgs {
   std::vector<MatMulProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const MatMulProblem& p, const F& f) {
+  for (const View* view : {&p.a, &p.b, &p.bias, &p.multiply, &p.out}) f(*view);
+}
+
 }  // namespace attnd

@@ -40,4 +40,17 @@ struct MergeGradArgs {
   std::vector<MergeGradProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const MergeProblem& p, const F& f) {
+  f(p.out), f(p.lse);
+  for (const MergePart& part : p.parts) f(part.out), f(part.lse);
+}
+template <class F>
+void ForEachView(const MergeGradProblem& p, const F& f) {
+  ForEachView(p.forward, f);
+  f(p.dout), f(p.dlse);
+  for (const MergePart& part : p.dparts) f(part.out), f(part.lse);
+}
+
 }  // namespace attnd

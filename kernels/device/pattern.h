@@ -4,8 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <vector>
+
+#include "kernels/core/mutex.h"
 
 namespace attnd {
 
@@ -75,7 +79,24 @@ class ComputedTerms {
   virtual int64_t bytes() const = 0;  // as ComputedMasks::bytes
 };
 
-// Immutable once built; pure host data. Tiles are of *slots*: places in an optional gather order of
+// What devices keep of a pattern in memory of their own: made when a device first needs it,
+// released with the pattern. Thread safe. Copies of a pattern start without.
+class DeviceCopies {
+ public:
+  DeviceCopies() = default;
+  DeviceCopies(const DeviceCopies&) {}
+  DeviceCopies& operator=(const DeviceCopies&) { return *this; }
+
+  // That of `device`; `make` makes it.
+  std::shared_ptr<const void> Of(const void* device,
+                                 const std::function<std::shared_ptr<const void>()>& make) const;
+
+ private:
+  mutable Mutex mu_;
+  mutable std::map<const void*, std::shared_ptr<const void>> copies_ ATTND_GUARDED_BY(mu_);
+};
+
+// Immutable once built; host data. Tiles are of *slots*: places in an optional gather order of
 // query rows and of key rows. Slots beyond Nq or Nk never count as visible.
 struct Pattern {
   int64_t Nq = 0, Nk = 0;  // slots
@@ -101,6 +122,7 @@ struct Pattern {
   int64_t listed_again = 0;      // of these, pairs that a list holds once more
   int64_t visible_tiles = 0;     // computed ones included, whether they show a pair or not
   bool counts_pairs = true;      // no mask is computed
+  DeviceCopies copies;
 
   bool is_listed() const { return !keys_of.begin.empty(); }
 };

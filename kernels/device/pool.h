@@ -36,4 +36,10 @@ struct PoolArgs {
   std::vector<PoolProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const PoolProblem& p, const F& f) {
+  f(p.x), f(p.out), f(p.arg);
+}
+
 }  // namespace attnd

@@ -74,4 +74,22 @@ struct LayerNormArgs {
   std::vector<LayerNormProblem> problems;
 };
 
+// launch.h.
+template <class F>
+void ForEachView(const ReduceProblem& p, const F& f) {
+  f(p.x), f(p.out);
+}
+template <class F>
+void ForEachView(const SoftmaxProblem& p, const F& f) {
+  f(p.x), f(p.out);
+}
+template <class F>
+void ForEachView(const CumulativeProblem& p, const F& f) {
+  f(p.x), f(p.out), f(p.reset);
+}
+template <class F>
+void ForEachView(const LayerNormProblem& p, const F& f) {
+  f(p.x), f(p.y), f(p.rstd);
+}
+
 }  // namespace attnd

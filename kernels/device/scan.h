@@ -132,4 +132,21 @@ inline bool Writes(const ScanGradProblem& p) {
          (p.forward.k.shape[2] > 0 && of_keys);
 }
 
+// launch.h.
+template <class F>
+void ForEachView(const ScanProblem& p, const F& f) {
+  for (const View* view : {&p.q, &p.k, &p.v, &p.out, &p.lse, &p.log_decay, &p.beta, &p.s0, &p.z0,
+                           &p.s_out, &p.z_out}) {
+    f(*view);
+  }
+}
+template <class F>
+void ForEachView(const ScanGradProblem& p, const F& f) {
+  ForEachView(p.forward, f);
+  for (const View* view : {&p.dout, &p.dlse, &p.ds_out, &p.dz_out, &p.dq, &p.dk, &p.dv,
+                           &p.dlog_decay, &p.dbeta, &p.ds0, &p.dz0}) {
+    f(*view);
+  }
+}
+
 }  // namespace attnd

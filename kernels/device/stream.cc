@@ -10,6 +10,9 @@ Stream::Stream(Device& device, BufferPool* memory, RunControl* control)
       workspace_(memory, queue_),
       control_(control) {}
 
+// What was asked may still use the RunControl.
+Stream::~Stream() { static_cast<void>(Wait()); }
+
 DeviceStatus Stream::Wait() { return queue_ == nullptr ? DeviceStatus() : queue_->Wait(); }
 
 }  // namespace attnd

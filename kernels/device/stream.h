@@ -31,6 +31,10 @@ class Stream {
   // `memory` null: a dry stream; else that of `device`.
   Stream(Device& device, BufferPool* memory, RunControl* control = nullptr);
 
+  ~Stream();  // waits
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
   Device& device() { return device_; }
   Workspace& workspace() { return workspace_; }
   Work& work() { return work_; }

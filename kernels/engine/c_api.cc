@@ -1,9 +1,10 @@
 #include "kernels/engine/c_api.h"
 
+#include <cstring>
 #include <exception>
 #include <nlohmann/json.hpp>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/engine/devices.h"
 #include "kernels/engine/engine.h"
 #include "kernels/method/registry.h"
 
@@ -20,6 +21,7 @@ struct attnd_call {
   attnd::Call call;
   absl::Status bad;  // the first argument that no Call can hold
   std::shared_ptr<const attnd::Plan> plan;
+  std::vector<std::shared_ptr<attnd::Buffer>> inputs;  // on a device with memory of its own
   std::vector<attnd::Result> results;
   attnd::Taken taken;  // once executed
 };
@@ -52,6 +54,43 @@ absl::Status MakePlan(attnd_engine* engine, attnd_call* call) {
   if (!plan.ok()) return plan.status();
   call->plan = *std::move(plan);
   call->taken = {call->plan->visible_pairs, call->plan->flops};
+  return absl::OkStatus();
+}
+
+// The elements of a view, dense in the order of its layout.
+std::vector<std::byte> DenseBytes(const attnd::View& view) {
+  std::vector<std::byte> bytes(static_cast<size_t>(view.bytes()));
+  const attnd::View dense = attnd::DenseView(bytes.data(), view.dtype, view.shape, view.layout);
+  const int64_t width = SizeOf(view.dtype);
+  for (int64_t n = 0; n < view.shape.size(); ++n) {
+    int64_t from = 0, to = 0, rest = n;
+    for (int i = view.shape.rank - 1; i >= 0; --i) {
+      const int64_t at = rest % view.shape[i];
+      from += at * view.stride[i];
+      to += at * dense.stride[i];
+      rest /= view.shape[i];
+    }
+    std::memcpy(bytes.data() + to * width, view.As<char>() + from * width,
+                static_cast<size_t>(width));
+  }
+  return bytes;
+}
+
+// Float tensors go to a device that cannot read the host's memory.
+absl::Status Place(attnd_engine* engine, attnd_call* call,
+                   std::map<std::string, attnd::View>* tensors) {
+  attnd::Stream& stream = *engine->stream;
+  call->inputs.clear();
+  if (stream.device().info().has_host_memory) return absl::OkStatus();
+  for (auto& [name, view] : *tensors) {
+    if (!attnd::IsFloat(view.dtype)) continue;
+    const auto bytes = std::make_shared<const std::vector<std::byte>>(DenseBytes(view));
+    const std::span<const std::byte> pieces[] = {*bytes};
+    auto buffer = engine->engine->Upload(stream, view.dtype, pieces, bytes);
+    ATTND_RETURN_IF_ERROR(buffer.status());
+    view = attnd::DenseView((*buffer)->data(), view.dtype, view.shape, view.layout);
+    call->inputs.push_back(*std::move(buffer));
+  }
   return absl::OkStatus();
 }
 
@@ -104,12 +143,10 @@ const char* attnd_error(void) { return last_error.c_str(); }
 attnd_engine* attnd_engine_new(int threads, const char* isa, int poison) {
   auto made = std::make_unique<attnd_engine>();
   const int code = Guarded([&] {
-    auto device = attnd::NewCpuDevice(
+    auto devices = attnd::NewDevices(
         {.threads = threads, .isa = isa == nullptr ? "" : isa, .poison_memory = poison != 0});
-    if (!device.ok()) return device.status();
-    std::vector<std::unique_ptr<attnd::Device>> devices;
-    devices.push_back(*std::move(device));
-    made->engine = std::make_unique<attnd::Engine>(std::move(devices));
+    ATTND_RETURN_IF_ERROR(devices.status());
+    made->engine = std::make_unique<attnd::Engine>(*std::move(devices));
     made->stream =
         std::make_unique<attnd::Stream>(made->engine->device(), &made->engine->device().memory());
     return absl::OkStatus();
@@ -218,6 +255,7 @@ int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
     for (int i = 0; i < count; ++i) {
       ATTND_RETURN_IF_ERROR(MakePlan(engine, calls[i]));
       batch.push_back({calls[i]->plan, calls[i]->call.tensors});
+      ATTND_RETURN_IF_ERROR(Place(engine, calls[i], &batch.back().tensors));
     }
     auto execution = engine->engine->Execute(*engine->stream, batch);
     ATTND_RETURN_IF_ERROR(execution.status());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <optional>
 
 #include "absl/strings/str_join.h"
 #include "kernels/core/run_control.h"
@@ -251,6 +252,7 @@ int64_t PlanWork(const Call& call) {
 struct Engine::Impl {
   // Order matters: what the devices hold of patterns goes before they do.
   std::vector<std::unique_ptr<Device>> devices;
+  BufferPool host;  // beside devices whose memory the host cannot reach
   PatternCache patterns;
   const bool keep_plans;
   PlanCache plans;
@@ -258,8 +260,11 @@ struct Engine::Impl {
   Impl(std::vector<std::unique_ptr<Device>> of, const EngineOptions& options)
       : devices(std::move(of)), keep_plans(options.keep_plans) {}
 
+  std::optional<size_t> IndexOf(absl::string_view name) const;
+  std::string DeviceNames() const;
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call, RunControl* control);
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
+  absl::Status Fetch(Stream& stream, std::vector<std::vector<Result>>* results);
 };
 
 Engine::Engine(std::vector<std::unique_ptr<Device>> devices, const EngineOptions& options)
@@ -275,9 +280,29 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
   return WithoutExceptions([&] { return impl_->MakePlan(call, control); });
 }
 
+std::optional<size_t> Engine::Impl::IndexOf(absl::string_view name) const {
+  if (name.empty()) return 0;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i]->info().name == name) return i;
+  }
+  return std::nullopt;
+}
+
+std::string Engine::Impl::DeviceNames() const {
+  return absl::StrJoin(devices, ", ", [](std::string* out, const auto& device) {
+    out->append(device->info().name);
+  });
+}
+
 absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& call,
                                                                    RunControl* control) {
   if (control != nullptr && control->stopped()) return StoppedStatus();
+  const std::optional<size_t> device = IndexOf(call.device);
+  if (!device.has_value()) {
+    Reasons reasons("request");
+    reasons.Invalid("device must be ", DeviceNames(), " or empty, got \"", call.device, "\"");
+    return reasons.status();
+  }
   std::string key = keep_plans ? PlanCache::KeyOf(call) : std::string();
   if (!key.empty()) {
     if (std::shared_ptr<const Plan> plan = plans.Find(key)) return plan;
@@ -292,6 +317,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   auto plan = std::make_shared<Plan>();
   plan->method = method;
   plan->direction = call.direction;
+  plan->device = *device;
   plan->options = method->Parse(call.options, &reasons);
   if (call.direction == Direction::kBackward && !method->info().support.backward) {
     reasons.Unserved("backward is not served by this version");
@@ -304,7 +330,9 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   plan->shape = ShapeOf(plan->tensors);
   plan->bucket = BucketOf(*plan, call.options);
   plan->host_bytes = BytesOf(call.options);
-  ATTND_RETURN_IF_ERROR(Predict(*devices[0], control, plan.get()));
+  // Batches share a stream, and so a device.
+  if (devices.size() > 1) plan->bucket = absl::StrCat("#", *device, "/", plan->bucket);
+  ATTND_RETURN_IF_ERROR(Predict(*devices[*device], control, plan.get()));
   if (!key.empty()) plans.Add(std::move(key), plan);
   return std::shared_ptr<const Plan>(std::move(plan));
 }
@@ -317,6 +345,12 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
   const Plan& first = *batch[0].plan;
   std::vector<ProblemShape> shapes;
   for (const Problem& problem : batch) {
+    if (devices[problem.plan->device].get() != &stream.device()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("batch: stream must be of the device of its plans, ",
+                       devices[problem.plan->device]->info().name, ", got one of ",
+                       stream.device().info().name));
+    }
     if (problem.plan->bucket != first.bucket) {
       return absl::InvalidArgumentError(absl::StrCat("batch: buckets must be equal, got ",
                                                      first.bucket, " and ", problem.plan->bucket));
@@ -331,38 +365,73 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
   }
   absl::StatusOr<RunResult> run = RunFormula(stream, &patterns, first, tensors, shapes);
   ATTND_RETURN_IF_ERROR(run.status());
-  if (stream.stopped()) return StoppedStatus();
 
   execution.results.resize(batch.size());
   for (size_t p = 0; p < batch.size(); ++p) {
-    const Plan& plan = *batch[p].plan;
-    execution.taken.push_back(TakenBy(
-        plan, run->visible_pairs.empty() ? plan.visible_pairs : run->visible_pairs[p].total()));
     const std::vector<OutputInfo>& infos = batch[p].plan->outputs;
     for (size_t i = 0; i < infos.size(); ++i) {
       const Tensor& tensor = run->outputs[i].second;
       execution.results[p].push_back({infos[i], tensor[p], tensor.buffer(p)});
     }
   }
+  ATTND_RETURN_IF_ERROR(Fetch(stream, &execution.results));
+  if (stream.stopped()) return StoppedStatus();
+  // What attend counts as it runs is complete by now.
+  for (size_t p = 0; p < batch.size(); ++p) {
+    const Plan& plan = *batch[p].plan;
+    execution.taken.push_back(TakenBy(
+        plan, run->visible_pairs.empty() ? plan.visible_pairs : run->visible_pairs[p].total()));
+  }
   execution.peak_workspace_bytes = stream.workspace().peak_bytes();
   return execution;
 }
 
 absl::StatusOr<std::shared_ptr<Buffer>> Engine::Upload(
-    Stream& stream, std::span<const std::span<const std::byte>> pieces,
+    Stream& stream, DType dtype, std::span<const std::span<const std::byte>> pieces,
     std::shared_ptr<const void> source) {
   int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
   Device& device = stream.device();
-  std::shared_ptr<Buffer> buffer = device.memory().Allocate(bytes, stream.queue());
+  const bool stays = !IsFloat(dtype) && !device.info().has_host_memory;
+  std::shared_ptr<Buffer> buffer =
+      stays ? impl_->host.Allocate(bytes) : device.memory().Allocate(bytes, stream.queue());
   if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left");
-  ATTND_RETURN_IF_ERROR(StatusOf(device.Upload(stream, buffer->data(), pieces, std::move(source))));
+  if (!stays) {
+    ATTND_RETURN_IF_ERROR(
+        StatusOf(device.Upload(stream, buffer->data(), pieces, std::move(source))));
+    return buffer;
+  }
+  auto* to = static_cast<std::byte*>(buffer->data());
+  for (const auto& piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
   return buffer;
+}
+
+// Brings results of a device to the host, and waits for all that was asked of it.
+absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>>* results) {
+  Device& device = stream.device();
+  std::vector<std::shared_ptr<Buffer>> on_device;  // until the copies have been made
+  for (std::vector<Result>& of_problem : *results) {
+    for (Result& result : of_problem) {
+      if (device.info().has_host_memory) break;
+      std::shared_ptr<Buffer> buffer = host.Allocate(result.view.bytes());
+      if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left for results");
+      const std::span<std::byte> bytes(static_cast<std::byte*>(buffer->data()),
+                                       static_cast<size_t>(result.view.bytes()));
+      ATTND_RETURN_IF_ERROR(StatusOf(device.Download(stream, result.view.data, bytes)));
+      result.view.data = buffer->data();
+      on_device.push_back(std::exchange(result.buffer, std::move(buffer)));
+    }
+  }
+  return StatusOf(stream.Wait());
 }
 
 absl::StatusOr<Execution> Engine::Execute(Stream& stream, std::span<const Problem> batch) {
   const RunScope scope(stream.control());
-  return WithoutExceptions([&] { return impl_->Execute(stream, batch); });
+  absl::StatusOr<Execution> execution =
+      WithoutExceptions([&] { return impl_->Execute(stream, batch); });
+  // Of a run that failed, something may still be under way that uses the inputs.
+  if (!execution.ok()) static_cast<void>(stream.Wait());
+  return execution;
 }
 
 }  // namespace attnd

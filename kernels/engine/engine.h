@@ -21,6 +21,7 @@ struct Call {
   OptionMap options;
   Direction direction = Direction::kForward;
   std::map<std::string, View> tensors;
+  std::string device;  // DeviceInfo::name; empty: the engine's choice
 };
 
 struct OutputInfo {
@@ -34,6 +35,7 @@ struct OutputInfo {
 struct Plan {
   const Method* method = nullptr;
   Direction direction = Direction::kForward;
+  size_t device = 0;  // Engine::device(): where it runs
   OptionsHandle options;
   std::map<std::string, View> tensors;  // as sent, data only of small integer tensors (owned)
   std::vector<std::vector<int32_t>> integers;  // what those views point to
@@ -58,13 +60,14 @@ struct Plan {
   Plan& operator=(const Plan&) = delete;
 };
 
-// One request of a batch. `tensors` have device data now; views match the plan's.
+// One request of a batch. `tensors` have data now, in memory of the plan's device; those of int32
+// and uint8, from which patterns are built, in host memory. Views match the plan's.
 struct Problem {
   std::shared_ptr<const Plan> plan;
   std::map<std::string, View> tensors;
 };
 
-// One tensor of a result; `buffer` keeps it alive.
+// One tensor of a result, in host memory; `buffer` keeps it alive.
 struct Result {
   OutputInfo info;
   View view;
@@ -116,18 +119,18 @@ class Engine {
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call,
                                                        RunControl* control = nullptr);
 
-  // Memory of the stream's device with the bytes of a request's tensor, given in pieces of any
-  // alignment. `source` keeps the pieces alive and is released once they have been read; null: they
-  // live until `stream` has waited. Errors: RESOURCE_EXHAUSTED, CANCELLED.
-  absl::StatusOr<std::shared_ptr<Buffer>> Upload(Stream& stream,
+  // A tensor where Execute wants it (Problem), with the bytes of its dense array, given in pieces
+  // of any alignment. `source` keeps the pieces alive and is released once they have been read;
+  // null: they live until `stream` has waited. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+  absl::StatusOr<std::shared_ptr<Buffer>> Upload(Stream& stream, DType dtype,
                                                  std::span<const std::span<const std::byte>> pieces,
                                                  std::shared_ptr<const void> source);
 
-  // Runs on `stream`, whose workspace is reset first.
-  // A problem's result does not depend on the others of the batch. Errors: INVALID_ARGUMENT if the
-  // plans' buckets differ, RESOURCE_EXHAUSTED when memory ends, CANCELLED when the stream's
-  // RunControl stopped it: then all that it took is freed, and the engine is as before. No
-  // exception escapes.
+  // Runs on `stream`, which is of the plans' device and whose workspace is reset first. Returns
+  // when the results have arrived. A problem's result does not depend on the others of the batch.
+  // Errors: INVALID_ARGUMENT if the plans' buckets differ, RESOURCE_EXHAUSTED when memory ends,
+  // CANCELLED when the stream's RunControl stopped it: then all that it took is freed, and the
+  // engine is as before. No exception escapes.
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
 
  private:

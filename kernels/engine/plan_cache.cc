@@ -57,6 +57,7 @@ class Key {
 std::string PlanCache::KeyOf(const Call& call) {
   Key key;
   key.Add(call.method);
+  key.Add(call.device);
   key.Add(static_cast<uint8_t>(call.direction));
   key.Add(call.tensors.size());
   for (const auto& [name, view] : call.tensors) {

@@ -62,7 +62,9 @@ struct ProblemShape {
 
 struct Inputs {
   Tensor q, k, v;
-  std::map<std::string, Tensor> tensors;  // every other tensor that was sent, by name
+  // Every other tensor that was sent, by name. Those of int32 and uint8 are in host memory:
+  // patterns are built from them; Ops::FromHost brings to the device what a primitive needs.
+  std::map<std::string, Tensor> tensors;
   std::span<const ProblemShape> problems;
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/methods/pattern/data.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_join.h"
 #include "kernels/core/run_control.h"
@@ -11,16 +12,49 @@ namespace {
 
 constexpr size_t kStretch = 1 << 14;  // elements between check points
 
+// The elements of an int32 or uint8 array in host memory, in row-major order. False: the run was
+// stopped.
+bool ReadValues(const View& view, std::vector<int32_t>* values) {
+  const int last = view.shape.rank - 1;
+  const int64_t size = view.shape.size(), n = size == 0 ? 1 : view.shape[last];
+  values->resize(static_cast<size_t>(size));
+  int32_t* to = values->data();
+  for (int64_t row = 0; row < size / n; ++row) {
+    if (row * n % static_cast<int64_t>(kStretch) < n && CheckPoint()) return false;
+    int64_t offset = 0, rest = row;
+    for (int i = last - 1; i >= 0; --i) {
+      offset += rest % view.shape[i] * view.stride[i];
+      rest /= view.shape[i];
+    }
+    for (int64_t i = 0; i < n; ++i, ++to) {
+      const int64_t at = offset + i * view.stride[last];
+      if (view.dtype == DType::kU8) {
+        *to = view.As<uint8_t>()[at];
+      } else {
+        std::memcpy(to, view.As<char>() + at * SizeOf(DType::kI32), sizeof(*to));
+      }
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 HostInts::HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank)
     : name_(name), rank_(rank) {
   const auto found = in.tensors.find(name);
   if (found == in.tensors.end() || !ops.status().ok()) return;
-  shapes_ = ShapesOf(found->second);
-  // Cuts of packed sequences are dense once copied.
-  const bool is_index = found->second[0].dtype == DType::kI32;
-  values_ = ops.Read(is_index ? ops.Copy(found->second, DType::kI32) : found->second);
+  const Tensor& sent = found->second;
+  shapes_ = ShapesOf(sent);
+  values_.resize(sent.size());
+  for (size_t p = 0; p < sent.size(); ++p) {
+    if (ops.stream().is_dry()) {
+      ops.stream().work().host_bytes += shapes_[p].size() * static_cast<int64_t>(sizeof(int32_t));
+    } else if (!ReadValues(sent[p], &values_[p])) {
+      ops.Fail(StoppedStatus());
+      break;
+    }
+  }
 }
 
 bool HostInts::differs() const {

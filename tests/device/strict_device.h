@@ -1,0 +1,25 @@
+// A device as unlike the host as can be: what only works because the CPU shares the host's memory
+// fails on it.
+//
+// Its memory is inaccessible but while the device itself works: whoever else touches it gets
+// SIGSEGV. It is asynchronous: launches and copies run on a thread of its own, in the order of
+// asking, and not before somebody waits; until then sources, arguments and freed buffers must hold.
+// It checks that every view of a launch lies in its memory, keeps patterns as copies of its own,
+// and declines every launch that ops can compose. The numbers are those of the CPU.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/cpu.h"
+
+namespace attnd::testing {
+
+struct StrictOptions {
+  CpuOptions cpu;
+  bool declines = true;
+};
+
+absl::StatusOr<std::unique_ptr<Device>> NewStrictDevice(const StrictOptions& options);
+
+}  // namespace attnd::testing
