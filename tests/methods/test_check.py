@@ -193,6 +193,7 @@ def hiding_params():
 def middle(choice):
     """The index in the middle of those where `choice` holds."""
     at = np.flatnonzero(choice)
+    assert at.size, "each is seen by all or by none"
     return at[len(at) // 2]
 
 
