@@ -1,9 +1,9 @@
 """How each method's time and workspace grow with the sequence: exponents fitted over N.
 
-Each method says in tests/methods/<id>.py what it claims: GROWTH = [(options, time, workspace)]. One
-head, D 64, float32, forward and backward, N doubling from 1024 to the largest; all lengths take
-turns, the median of each counts. Prints one JSON line a case: value is the fitted exponent of log
-time (or of log counted workspace) over log N, ratio its distance from the claim (goal: 0.1).
+Each method says in tests/methods/<id>.py what it claims (Method.growth). One head, D 64, float32,
+forward and backward, N doubling from 1024 to the largest; all lengths take turns, the median of
+each counts. Prints one JSON line a case: value is the fitted exponent of log time (or of log
+counted workspace) over log N, ratio its distance from the claim (goal: 0.1).
 Usage: growth.py [--largest N] [--threads T] [method ...]
 """
 
@@ -54,22 +54,22 @@ def main():
     lengths = [SMALLEST << i for i in range(int(math.log2(args.largest // SMALLEST)) + 1)]
     engine = harness.engine("", args.threads, poison=False)
     for method in harness.methods().values():
-        if args.methods and method.ID not in args.methods:
+        if args.methods and method.id not in args.methods:
             continue
-        for options, time_claim, bytes_claim in getattr(method, "GROWTH", []):
-            named = " ".join(f"{name}={value}" for name, value in options.items())
+        for claim in method.growth:
+            named = " ".join(f"{name}={value}" for name, value in claim.options.items())
             for backward in (False, True):
-                seconds, peak = measure(engine, method, options, lengths, backward)
+                seconds, peak = measure(engine, method, claim.options, lengths, backward)
                 direction = "backward" if backward else "forward"
                 grown = [peak[2 * n] - peak[n] for n in lengths[:-1]]
-                for what, at, values, claim in (
-                        ("time", lengths, [seconds[n] for n in lengths], time_claim),
-                        ("workspace", lengths[:-1], grown, bytes_claim)):
+                for what, at, values, claimed in (
+                        ("time", lengths, [seconds[n] for n in lengths], claim.time),
+                        ("workspace", lengths[:-1], grown, claim.workspace)):
                     fitted = exponent(at, values)
                     print(json.dumps({
-                        "case": f"growth of {what} {method.ID} {named} {direction} "
-                                f"{lengths[0]}..{lengths[-1]} (claim {claim})",
-                        "value": fitted, "unit": "exponent", "ratio": abs(fitted - claim),
+                        "case": f"growth of {what} {method.id} {named} {direction} "
+                                f"{lengths[0]}..{lengths[-1]} (claim {claimed})",
+                        "value": fitted, "unit": "exponent", "ratio": abs(fitted - claimed),
                         "goal": "<= 0.1"}), flush=True)
 
 

@@ -32,7 +32,7 @@ TEST(Async, ManyThreadsManyCalls) {
       for (int i = t; i < kThreads * kCalls; i += kThreads) {
         const auto call =
             client->ForwardAsync(RequestOf(sent[i]), [&, i](const absl::StatusOr<Reply>& reply) {
-              right += reply.ok() && reply->Find("out")->ToVector<float>() == sent[i];
+              right += reply.ok() && FloatsOf(*reply) == sent[i];
               ++called;
             });
         EXPECT_TRUE(call.ok()) << call.status();

@@ -13,7 +13,9 @@
 namespace attnd::client {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 TEST(Client, ForwardReturnsTensorsAndStats) {
   FakeServer server(EchoUnary);
@@ -45,8 +47,8 @@ TEST(Client, MetadataSayTheExactSizeAndTheToken) {
   const auto q = Values(5000);
   ASSERT_TRUE(
       MustCreate({.target = server.target(), .token = "secret"})->Forward(RequestOf(q)).ok());
-  EXPECT_EQ(seen.find("attnd-message-bytes")->second, std::to_string(bytes));
-  EXPECT_EQ(seen.find("authorization")->second, "Bearer secret");
+  EXPECT_THAT(seen, Contains(Pair("attnd-message-bytes", std::to_string(bytes))));
+  EXPECT_THAT(seen, Contains(Pair("authorization", "Bearer secret")));
 
   seen.clear();
   ASSERT_TRUE(MustCreate({.target = server.target()})->Forward(RequestOf(q)).ok());
@@ -92,7 +94,7 @@ TEST(Client, UnixSocket) {
   const auto q = Values(100'000);
   const auto reply = MustCreate({.target = address})->Forward(RequestOf(q));
   ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(reply->Find("out")->ToVector<float>(), q);
+  EXPECT_EQ(FloatsOf(*reply), q);
 }
 
 TEST(Client, NobodyListens) {
@@ -151,7 +153,7 @@ TEST(Client, SpinningCallsAnswerTheSame) {
   for (int i = 0; i < 20; ++i) {
     const auto reply = client->Forward(RequestOf(q));
     ASSERT_TRUE(reply.ok()) << reply.status();
-    EXPECT_EQ(reply->Find("out")->ToVector<float>(), q);
+    EXPECT_EQ(FloatsOf(*reply), q);
   }
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 using attn::v1::RunRequest;
 using ::testing::ElementsAre;
+using ::testing::Pair;
 
 // Outcomes by index, whatever thread they come on.
 class Outcomes {
@@ -26,7 +27,7 @@ class Outcomes {
       const std::lock_guard lock(mu_);
       order_.push_back(index);
       statuses_.emplace(index, reply.status());
-      if (reply.ok()) values_[index] = reply->Find("out")->ToVector<float>();
+      if (reply.ok()) values_[index] = FloatsOf(*reply);
     };
   }
   std::vector<int> order() const { return Locked(order_); }
@@ -146,13 +147,11 @@ TEST(Pipeline, WantOfRoomIsTriedAgainAndOtherErrorsAreTold) {
     ASSERT_TRUE(pipeline->Submit(Direction::kForward, RequestOf(sent[i]), outcomes.For(i)).ok());
   }
   EXPECT_EQ(pipeline->Close(), absl::OkStatus());
-  const auto statuses = outcomes.statuses();
-  ASSERT_EQ(statuses.size(), 5u);
-  EXPECT_EQ(outcomes.values()[0], sent[0]);
-  EXPECT_EQ(statuses.find(1)->second, absl::ResourceExhaustedError("huge"));
-  EXPECT_EQ(statuses.find(2)->second, absl::InvalidArgumentError("a\nb"));
-  EXPECT_EQ(statuses.find(3)->second, absl::UnavailableError("drains"));
-  EXPECT_EQ(outcomes.values()[4], sent[4]);
+  EXPECT_THAT(outcomes.statuses(),
+              ElementsAre(Pair(0, absl::OkStatus()), Pair(1, absl::ResourceExhaustedError("huge")),
+                          Pair(2, absl::InvalidArgumentError("a\nb")),
+                          Pair(3, absl::UnavailableError("drains")), Pair(4, absl::OkStatus())));
+  EXPECT_THAT(outcomes.values(), ElementsAre(Pair(0, sent[0]), Pair(4, sent[4])));
   EXPECT_EQ(messages, 7);
 }
 
@@ -205,8 +204,8 @@ TEST(Pipeline, ManyThreadsSubmit) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(pipeline->Close(), absl::OkStatus());
   EXPECT_EQ(outcomes.size(), 200u);
-  const auto values = outcomes.values();
-  for (int i = 0; i < 200; ++i) EXPECT_EQ(values.at(i), sent[i]);
+  auto values = outcomes.values();
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(values[i], sent[i]) << i;
 }
 
 }  // namespace

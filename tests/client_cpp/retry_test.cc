@@ -35,7 +35,7 @@ TEST(Retry, LargeUploadsAreSentAgainWhole) {
     const auto q = Values(8 << 20);  // 32 MB
     const auto reply = client->Forward(RequestOf(q));
     ASSERT_TRUE(reply.ok()) << reply.status();
-    EXPECT_EQ(reply->Find("out")->ToVector<float>(), q);
+    EXPECT_EQ(FloatsOf(*reply), q);
     EXPECT_EQ(refusing.calls, 3);
   }
 }

@@ -1,6 +1,8 @@
 // Requests for tests, and waiting for what happens on other threads.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -34,6 +36,13 @@ inline Request RequestOf(const std::vector<float>& q) {
   request.tensors = {
       {.name = "q", .shape = {1, 1, static_cast<int64_t>(q.size()), 1}, .data = q.data()}};
   return request;
+}
+
+// What tensor `name` of a reply holds; a failure and nothing where there is none of that name.
+inline std::vector<float> FloatsOf(const Reply& reply, const std::string& name = "out") {
+  const ReplyTensor* tensor = reply.Find(name);
+  EXPECT_NE(tensor, nullptr) << "the reply has no " << name;
+  return tensor == nullptr ? std::vector<float>() : tensor->ToVector<float>();
 }
 
 // Waits until `is_so`, at most kLong. What it said last.

@@ -62,7 +62,7 @@ TEST(Tls, TrustsTheAuthoritiesOfTheFileOnly) {
   const auto answers = [&](const ClientOptions& client_options) {
     const auto q = Values(100'000);
     const auto reply = MustCreate(client_options)->Forward(RequestOf(q));
-    return reply.ok() && reply->Find("out")->ToVector<float>() == q;
+    return reply.ok() && FloatsOf(*reply) == q;
   };
   const std::string path = testing::TempDir() + "attnd_tls_" + std::to_string(getpid()) + ".pem";
   std::ofstream(path) << identity.certificate;

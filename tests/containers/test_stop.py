@@ -59,7 +59,9 @@ def callers(stack):
 
 def drain_lines(log):
     """(wall-clock time, calls in flight) of the line `draining`, whether `drained` followed."""
-    stamp, in_flight = re.search(r"^(\S+)Z info draining in_flight=(\d+)", log, re.M).groups()
+    line = re.search(r"^(\S+)Z info draining in_flight=(\d+)", log, re.M)
+    assert line, log
+    stamp, in_flight = line.groups()
     began = np.datetime64(stamp, "ms").astype(np.int64) / 1000
     return began, int(in_flight), re.search(r"info drained", log) is not None
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from tests.methods import linear_attention, local, softmax  # noqa: E402
 
-ORACLES = {"softmax": softmax, "local": local, "linear_attention": linear_attention}
+ORACLES = {module.METHOD.id: module.METHOD.oracle for module in (softmax, local, linear_attention)}
 # One option set a method, as a user would send it.
 OPTIONS = {"softmax": {}, "local": {"window_left": 16}, "linear_attention": {}}
 # Bounds of the relative Frobenius error: a few roundings to the dtype.

@@ -1,6 +1,7 @@
 """Streams of Run with messages as bytes, so that tests can break their rules."""
 
 import contextlib
+import itertools
 import queue
 
 import grpc
@@ -54,7 +55,9 @@ class RunStream:
 
     def take(self, count=1):
         """That many replies, as they come; an error if the stream ends before."""
-        return [next(self.call) for _ in range(count)]
+        replies = list(itertools.islice(self.call, count))
+        assert len(replies) == count, f"the stream ended after {replies}"
+        return replies
 
     def rest(self):
         """What comes until the end of the stream, and how it ends: replies, code, text."""

@@ -295,7 +295,8 @@ def test_the_installed_command(process):
     assert ok(process(attn, "--version")) == f"attn {attnd.__version__}\n"
     assert ok(process(attn, "health")) == "SERVING\n"
     text = ok(process(attn, "compare", GENESIS, "--no-grad", "--method", "softmax"))
-    assert text.splitlines()[-1].startswith("softmax")
+    lines = text.splitlines()
+    assert lines and lines[-1].startswith("softmax"), text
     done = process(attn, "run", GENESIS, "--bogus")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     done = process(sys.executable, "-m", "attnd", "run", "missing.npz")

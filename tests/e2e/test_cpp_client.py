@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +17,8 @@ LOAD = pathlib.Path(os.environ.get("ATTND_LOAD", BUILD / "tests/load"))
 
 
 def run(program, *arguments, code=0):
+    if program == LOAD and "ATTND_LOAD" not in os.environ and not LOAD.exists():
+        pytest.skip(f"the load tool was not built: no {LOAD}, see ATTND_BENCH of CMakeLists.txt")
     assert program.exists(), f"no {program}: build it or set ATTND_CPP_EXAMPLE and ATTND_LOAD"
     done = subprocess.run(
         [program, *arguments],
@@ -30,6 +33,17 @@ def run(program, *arguments, code=0):
 
 def load(target, *arguments, code=0):
     return json.loads(run(LOAD, "--target", target, "--json", *arguments, code=code).stdout)
+
+
+def test_without_the_load_tool_its_tests_are_skipped(monkeypatch, tmp_path):
+    """Symptom: a build without the benchmarks fails tests that need the load tool."""
+    monkeypatch.setattr(sys.modules[__name__], "LOAD", tmp_path / "load")
+    monkeypatch.delenv("ATTND_LOAD", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=f"the load tool was not built: no {tmp_path}"):
+        load("127.0.0.1:1")
+    monkeypatch.setenv("ATTND_LOAD", str(tmp_path / "load"))
+    with pytest.raises(AssertionError, match="set .*ATTND_LOAD"):
+        load("127.0.0.1:1")
 
 
 def test_example_prints_what_the_readme_says(server):

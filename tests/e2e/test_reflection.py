@@ -78,7 +78,9 @@ def test_forward_from_reflected_descriptors(channel, pool, rng):
 
     reply = call(channel, method, request)
 
-    tensor = next(tensor for tensor in reply.tensors if tensor.name == "out")
+    named = {tensor.name: tensor for tensor in reply.tensors}
+    assert "out" in named, named.keys()
+    tensor = named["out"]
     out = np.frombuffer(reply.raw[tensor.raw_index], np.float32).reshape(tensor.shape)
     exact = ORACLES["local"].forward(arrays, {"window_left": 3, "causal": True})["out"]
     assert relative_error(out, exact) < BOUND[np.float32]

@@ -269,7 +269,9 @@ def test_a_request_above_the_budget_is_refused_for_good(own, open_run, rng):
     _, _, channel = own("--budget-bytes", "1MiB")
     run = open_run(channel)
     run.send(carry("x", sent(rng, (1, 1, 1000, 64))), GOOD)
-    error = next(reply.error for reply in run.take(2) if reply.id == "x")
+    replies = {reply.id: reply for reply in run.take(2)}
+    assert "x" in replies, replies
+    error = replies["x"].error
     assert error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     assert error.permanent and "the server's budget is 1048576" in error.message
 

@@ -79,6 +79,8 @@ def test_what_ran_before_decides(start_server):
             limit = "predicted seconds must be <= 1000 (--max-request-seconds), got "
             deadline = "request: the deadline must leave the predicted "
             texts = [(told(too_long), limit), (told(hopeless, timeout=5), deadline)]
+            for text, words in texts:
+                assert words in text
             return [float(text.partition(words)[2].split()[0]) for text, words in texts]
 
         by_plan = predicted()

@@ -28,76 +28,65 @@ on_every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
 
 @functools.cache
 def methods():
-    """The modules of this folder that describe a method, by id."""
+    """The METHOD of each module of this folder that has one, by id."""
     found = {}
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         if not path.stem.startswith(("test_", "conftest", "__")):
             module = importlib.import_module(f"tests.methods.{path.stem}")
-            if hasattr(module, "ID"):
-                found[module.ID] = module
+            if hasattr(module, "METHOD"):
+                assert module.METHOD.id == path.stem, f"{path.name} describes {module.METHOD.id}"
+                found[path.stem] = module.METHOD
     return found
 
 
-def method_params(attribute):
-    """pytest params (method module, element) with the id "<method>-<element's id>"."""
+def method_params(field):
+    """pytest params (method, element of a field) with the id "<method>-<element's id>"."""
     return [
         pytest.param(method, item, id=f"{name}-{item.id}")
         for name, method in methods().items()
-        for item in getattr(method, attribute)
+        for item in getattr(method, field)
     ]
 
 
 def case_params(keep=lambda case: True):
-    """pytest params (method module, case, dtype) with the id "<method>-<case>-<dtype>"."""
+    """pytest params (method, case, dtype) with the id "<method>-<case>-<dtype>"."""
     return [
         pytest.param(method, case, dtype, id=f"{name}-{case.id}-{dtype}")
         for name, method in methods().items()
-        for case in method.CASES
+        for case in method.cases
         if keep(case)
         for dtype in case.dtypes
     ]
 
 
 def visible_params():
-    """pytest params (method module, case, its visible pairs) with the id "<method>-<row's id>". A
-    row of VISIBLE is (id, Nq, Nk, options, pairs) and, where tensors decide, a case's `made`."""
+    """pytest params (method, case, its visible pairs) with the id "<method>-<row's id>"."""
     return [
-        pytest.param(method, Case("pairs", H=1, Nq=Nq, Nk=Nk, D=2, options=options,
-                                  made=dict(*made)), pairs, id=f"{name}-{id}")
+        pytest.param(method, Case("pairs", H=1, Nq=row.Nq, Nk=row.Nk, D=2, options=row.options,
+                                  made=row.made), row.pairs, id=f"{name}-{row.id}")
         for name, method in methods().items()
-        for id, Nq, Nk, options, pairs, *made in method.VISIBLE
+        for row in method.visible
     ]
-
-
-def plans_pairs(method, options):
-    """Whether a plan knows the visible pairs: method.PLANS_PAIRS, or what it says of options."""
-    known = getattr(method, "PLANS_PAIRS", True)
-    return known(options) if callable(known) else known
-
-
-def gives_lse(method, options):
-    return getattr(method, "gives_lse", lambda options: True)(options)
 
 
 def asked(method, case):
     """`case` with as many keys as queries and without grad_lse where the method is so."""
-    if getattr(method, "SQUARE", False) and case.Nq != case.keys:
+    if method.square and case.Nq != case.keys:
         n = case.Nq
         lengths = {name: tuple(min(x, n) for x in values) for name, values in case.ints.items()}
         case = dataclasses.replace(case, Nk=n, ints=lengths)
-    return dataclasses.replace(case, grad_lse=case.grad_lse and gives_lse(method, case.options))
+    has_lse = method.oracle.gives_lse(case.options)
+    return dataclasses.replace(case, grad_lse=case.grad_lse and has_lse)
 
 
 def fit(method, case):
-    """`case`, of any sizes, with options and tensors that suit them: method.fit, where options of a
-    method depend on sizes."""
-    return getattr(method, "fit", lambda case: case)(asked(method, case))
+    """`case`, of any sizes, with options and tensors that suit them."""
+    return method.fit_options(asked(method, case))
 
 
 def fit_to_options(method, case):
-    """`case` with sizes that suit its options, which one batch must share: method.ragged."""
-    change = getattr(method, "ragged", getattr(method, "fit", lambda case: case))
-    return change(asked(method, case))
+    """`case` with sizes that suit its options, which one batch must share."""
+    return (method.fit_sizes or method.fit_options)(asked(method, case))
 
 
 @functools.cache
@@ -116,7 +105,7 @@ def engine(isa, threads=2, poison=True):
 def request(method, case, t, backward=False, options=None):
     """The case as a request. Its q, k, v and grad_out are marked with the case's layout."""
     bnhd = tuple(name for name in t if name in LAID_OUT and case.layout == "BNHD")
-    return library.Request(method.ID, t, case.options if options is None else options, backward,
+    return library.Request(method.id, t, case.options if options is None else options, backward,
                            bnhd)
 
 
@@ -139,15 +128,15 @@ def expected(method, case, dtype, backward):
     storage = DTYPES[dtype]
     with np.errstate(over="ignore", under="ignore"):
         if backward:
-            want = method.backward(t, case.options)
-            plain = method.backward(t, case.options, np.float32,
+            want = method.oracle.backward(t, case.options)
+            plain = method.oracle.backward(t, case.options, np.float32,
                                     store=lambda x: x.astype(storage).astype(np.float32))
         else:
-            want = method.forward(t, case.options)
-            plain = method.forward(t, case.options, np.float32)
+            want = method.oracle.forward(t, case.options)
+            plain = method.oracle.forward(t, case.options, np.float32)
         kinds = {name: t[name].dtype if name in t else storage for name in plain}
         plain = {name: x if name == "lse" else x.astype(kinds[name]) for name, x in plain.items()}
-        sums, amplification = method.magnitude(t, case.options)
+        sums, amplification = method.oracle.magnitude(t, case.options)
     # The longest sum: over keys, over features, or over the queries of a kv head's group; of a
     # parameter that all pairs share, over all of them.
     longest = max(case.keys, case.D, case.Dv,

@@ -10,17 +10,7 @@ import typing
 import numpy as np
 
 from tests.methods.cases import ints
-
-# What PatternInputs of the library declares; shapes are letters of cases.Case.
-TENSORS = {
-    "q", "k", "v", "q_lengths", "kv_lengths", "causal_offset", "segment_ids_q", "segment_ids_kv",
-    "cu_seqlens_q", "cu_seqlens_k", "bias", "alibi_slopes", "sink_logits",
-}
-DIFFERENTIABLE = ["q", "k", "v", "bias", "alibi_slopes", "sink_logits"]
-OPTIONS = {
-    "scale": "float", "causal": "bool", "logit_softcap": "float", "alibi": "bool",
-    "duplicates": "enum",
-}
+from tests.methods.method import Oracle
 
 
 def standard_slopes(H):
@@ -84,7 +74,7 @@ class Kind:
         return name if name in t else role
 
 
-class PatternOracle:
+class PatternOracle(Oracle):
     """`sees(row)`: whether the method's own predicate lets queries see keys, broadcastable to
     [H,Nq,Nk], causality, lengths and segments apart; or a pair of that and of a float array that is
     added to the scores last (ln of how often a key counts).
@@ -93,10 +83,10 @@ class PatternOracle:
     `bias_at(row)` gives the last two indices of `bias` at [Nq,Nk] pairs. `core` weighs the scores;
     `gives_lse(o)` tells whether it has an lse to give. `causal(o)`: whether j <= p is asked."""
 
-    def __init__(self, sees, differentiable=DIFFERENTIABLE, kinds=(Kind(),), distance=positions,
+    def __init__(self, sees, kinds=(Kind(),), distance=positions,
                  bias_at=None, core=None, gives_lse=lambda o: True,
                  causal=lambda o: o.get("causal", False)):
-        self.sees, self.differentiable, self.kinds = sees, differentiable, kinds
+        self.sees, self.kinds = sees, kinds
         self.distance, self.bias_at, self.core = distance, bias_at, core or Core
         self.gives_lse, self.causal = gives_lse, causal
 
@@ -173,11 +163,14 @@ class PatternOracle:
         would."""
         return self.summed(t, o, lambda done: done.backward(store), dtype)
 
-    def named(self, t):
-        return [name for name in self.differentiable if name in t]
+    @staticmethod
+    def differentiable(t):
+        """Names of the inputs that are no integers."""
+        return [name for name, x in t.items()
+                if x.dtype.kind not in "iu" and not name.startswith("grad_")]
 
     def summed(self, t, o, gradients_of, dtype):
-        grads = {name: np.zeros(t[name].shape, dtype) for name in self.named(t)}
+        grads = {name: np.zeros(t[name].shape, dtype) for name in self.differentiable(t)}
         for done, where in self.cores(t, o, dtype):
             for role, x in gradients_of(done).items():
                 name = done.kind.name(role, t)

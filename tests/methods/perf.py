@@ -27,7 +27,7 @@ def measure(method, options, tokens, backward, isa="", threads=2, repeat=3):
     median = statistics.median(seconds[1:] or seconds)
     named = " ".join(f"{name}={value}" for name, value in options.items())
     return {
-        "method": f"{method.ID} {named}".strip(),
+        "method": f"{method.id} {named}".strip(),
         "direction": "backward" if backward else "forward",
         "tokens": tokens,
         "seconds": median,
@@ -41,7 +41,7 @@ def measure(method, options, tokens, backward, isa="", threads=2, repeat=3):
 
 def rows(tokens, **how):
     for method in harness.methods().values():
-        for options in method.PERF:
+        for options in method.perf:
             for n in tokens:
                 for backward in (False, True):
                     yield measure(method, options, n, backward, **how)

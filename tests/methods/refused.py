@@ -36,11 +36,10 @@ def qkv(N):
 
 
 def good_tensors(method, backward):
-    """Of the module of a method; what it asks for besides q, k and v is its GOOD."""
-    t = qkv(Nq if getattr(method, "SQUARE", False) else Nk) | getattr(method, "GOOD", {})
+    t = qkv(Nq if method.square else Nk) | method.good_tensors
     if backward:
         t["grad_out"] = zeros(B, H, Nq, Dv)
-    if backward and getattr(method, "gives_lse", lambda o: True)(method.BATCHES[0]):
+    if backward and method.oracle.gives_lse(method.batches[0]):
         t["grad_lse"] = zeros(B, H, Nq)
     return t
 

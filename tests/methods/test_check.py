@@ -16,10 +16,10 @@ from tests.methods.tolerance import check_bound, check_ratio
 LENGTHS = (0, 1, 63, 64, 65, 131)
 
 
-def option_params(attribute="BATCHES"):
-    return [pytest.param(m, o, id=f"{m.ID}-{i}-" + ("-".join(f"{k}={v}" for k, v in o.items())
+def option_params():
+    return [pytest.param(m, o, id=f"{m.id}-{i}-" + ("-".join(f"{k}={v}" for k, v in o.items())
                                                      or "defaults"))
-            for m in methods().values() for i, o in enumerate(getattr(m, attribute))]
+            for m in methods().values() for i, o in enumerate(m.batches)]
 
 
 @on_every_isa
@@ -31,7 +31,7 @@ def test_forward(method, case, dtype, isa):
     assert reply.outputs["out"].dtype == want.tensors["q"].dtype
     assert "lse" not in want.want or reply.outputs["lse"].dtype == np.float32
     assert reply.bnhd == ({"out"} if case.layout == "BNHD" else set())
-    assert reply.pairs == method.pairs(want.tensors, case.options)
+    assert reply.pairs == method.oracle.pairs(want.tensors, case.options)
     assert reply.peak_bytes <= reply.planned_bytes
     for name in want.want:
         got = reply.outputs[name]
@@ -42,7 +42,7 @@ def test_forward(method, case, dtype, isa):
 
 
 @on_every_isa
-@pytest.mark.parametrize("method, golden", method_params("GOLDEN"))
+@pytest.mark.parametrize("method, golden", method_params("golden"))
 def test_golden(method, golden, isa):
     """The specs' figures, from float32: sums of a hundred terms of order 1."""
     t = {name: x.astype(np.float32) if x.dtype.kind == "f" else x
@@ -70,7 +70,7 @@ def test_visible_pairs(method, case, pairs):
         planned = engine("").plan(call).pairs
         executed = engine("").execute([call])[0].pairs
         assert executed == pairs
-        assert planned == pairs or not harness.plans_pairs(method, case.options)
+        assert planned == pairs or not method.plans_pairs(case.options)
 
 
 def ragged(method, options, dtype, backward, like=None):
@@ -82,7 +82,7 @@ def ragged(method, options, dtype, backward, like=None):
         B = 1 if packed else 1 + i % 2
         ints = {} if packed else {"kv_lengths": (Nk, Nk // 2)[:B]}
         case = dataclasses.replace(like or Case("ragged", options=options), B=B, H=4, Hkv=2, Nq=n,
-                                   Nk=Nk, D=16, ints=ints, id=f"ragged-{method.ID}-{i}")
+                                   Nk=Nk, D=16, ints=ints, id=f"ragged-{method.id}-{i}")
         case = fit_to_options(method, case)
         yield request(method, case, tensors(case, dtype, gradients=backward), backward)
 
@@ -98,8 +98,7 @@ def test_batched_equals_alone(method, options, dtype, backward, isa):
 @on_every_isa
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("method, like", [
-    pytest.param(m, c, id=f"{m.ID}-{c.id}") for m in methods().values()
-    for c in getattr(m, "TENSOR_BATCHES", [])])
+    pytest.param(m, c, id=f"{m.id}-{c.id}") for m in methods().values() for c in m.tensor_batches])
 def test_batched_equals_alone_with_other_tensors(method, like, backward, isa):
     calls = list(ragged(method, like.options, "f32", backward, like))
     check_batch(isa, calls)
@@ -156,7 +155,7 @@ def test_one_launch_for_a_list(method, options):
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_strangers_stay_apart(method, backward, isa):
     """A request full of NaN and one full of Inf leave the others of their batch as they are."""
-    options = method.BATCHES[0]
+    options = method.batches[0]
     calls = list(ragged(method, options, "f32", backward))
     clean = engine(isa).execute(calls)
     for value in (np.nan, np.inf):
@@ -173,16 +172,16 @@ def test_strangers_stay_apart(method, backward, isa):
 def seen_by(method, case, t):
     """[B,H,Nq,Nk]: which keys the rows of each head see."""
     shape = (case.B, case.H, case.Nq, case.keys)
-    return np.broadcast_to(method.visible(t, case.options), shape)
+    return np.broadcast_to(method.oracle.visible(t, case.options), shape)
 
 
 def hiding_params():
     """pytest params (method, case): two batch rows of four heads, all finite, under each of the
-    options of BATCHES and the tensors of TENSOR_BATCHES that hide some pairs."""
+    options of `batches` and the tensors of `tensor_batches` that hide some pairs."""
     params = []
     for name, method in methods().items():
-        likes = [Case(f"{i}", options=o) for i, o in enumerate(method.BATCHES)]
-        likes += [c for c in getattr(method, "TENSOR_BATCHES", []) if not (c.packed or c.segments)]
+        likes = [Case(f"{i}", options=o) for i, o in enumerate(method.batches)]
+        likes += [c for c in method.tensor_batches if not (c.packed or c.segments)]
         for like in likes:
             case = fit_to_options(method, dataclasses.replace(
                 like, id=f"finite-{like.id}", B=2, H=4, Hkv=2, Nq=131, D=16))
@@ -194,6 +193,7 @@ def hiding_params():
 def middle(choice):
     """The index in the middle of those where `choice` holds."""
     at = np.flatnonzero(choice)
+    assert at.size, "each is seen by all or by none"
     return at[len(at) // 2]
 
 
@@ -213,9 +213,9 @@ def places(method, case, t, name):
     # their own k and v do not.
     probe = t | {n: np.zeros_like(t[n]) if n[0] == "v" else np.ones_like(t[n])
                  for n in t if n in LAID_OUT}
-    none = method.forward(probe, case.options)["out"]
+    none = method.oracle.forward(probe, case.options)["out"]
     probe["v"][at] = 1
-    return at, (method.forward(probe, case.options)["out"] != none).any(axis=3)
+    return at, (method.oracle.forward(probe, case.options)["out"] != none).any(axis=3)
 
 
 @on_every_isa
@@ -239,8 +239,8 @@ def test_not_finite_stays_in_its_rows(method, case, value, isa):
         if name == "v":
             # A weight of 0, which relu gives, may hide a value.
             moved["v"][at] += 1
-            hit &= (method.forward(moved, case.options)["out"]
-                    != method.forward(clean_t, case.options)["out"]).any(axis=3)
+            hit &= (method.oracle.forward(moved, case.options)["out"]
+                    != method.oracle.forward(clean_t, case.options)["out"]).any(axis=3)
         if np.isnan(value):
             assert np.isnan(got["out"][hit]).all(), name
             assert name == "v" or "lse" not in got or np.isnan(got["lse"][hit]).all(), name
@@ -263,7 +263,7 @@ def test_not_finite_gradient_stays_in_its_rows(method, case, isa):
     moved["grad_out"][b, head, row] += 1
     got = harness.run(isa, method, case, t, backward=True).outputs
     # What another number in its place changes; a gradient through a weight of 0 may stay finite.
-    ends = [method.backward(x, case.options) for x in (clean_t, moved)]
+    ends = [method.oracle.backward(x, case.options) for x in (clean_t, moved)]
     may = {name: np.zeros(ends[0][name].shape[:3], bool) for name in "qkv"}
     may["q"][b, head, row] = True
     may["k"][b, head // 2, seen[b, head, row]] = True

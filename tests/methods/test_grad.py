@@ -6,8 +6,8 @@ import pytest
 
 from tests.methods import harness
 from tests.methods.cases import LAID_OUT, Case, tensors
-from tests.methods.harness import (case_params, engine, fit, gives_lse, methods, on_every_isa,
-                                   request, same_bits)
+from tests.methods.harness import (case_params, engine, fit, methods, on_every_isa, request,
+                                   same_bits)
 from tests.methods.tolerance import check_bound, check_ratio
 
 
@@ -16,9 +16,9 @@ from tests.methods.tolerance import check_bound, check_ratio
 def test_gradients(method, case, dtype, isa):
     want = harness.expected(method, case, dtype, True)
     reply = harness.run(isa, method, case, want.tensors, backward=True)
-    assert list(reply.outputs) == [n for n in method.DIFFERENTIABLE if n in want.tensors]
+    assert list(reply.outputs) == [n for n in method.differentiable if n in want.tensors]
     assert reply.bnhd == {n for n in reply.outputs if n in LAID_OUT and case.layout == "BNHD"}
-    assert reply.pairs == method.pairs(want.tensors, case.options)
+    assert reply.pairs == method.oracle.pairs(want.tensors, case.options)
     assert reply.peak_bytes <= reply.planned_bytes
     for name, got in reply.outputs.items():
         assert got.dtype == want.tensors[name].dtype
@@ -30,17 +30,17 @@ def test_gradients(method, case, dtype, isa):
 
 @on_every_isa
 @pytest.mark.parametrize("method", [
-    pytest.param(m, id=name) for name, m in methods().items() if gives_lse(m, m.BATCHES[0])])
+    pytest.param(m, id=m.id) for m in methods().values() if m.oracle.gives_lse(m.batches[0])])
 def test_each_incoming_gradient_alone(method, isa):
     """grad_out alone and grad_lse alone: an absent one is zero, bit for bit."""
-    case = fit(method, Case("alone", B=2, H=4, Hkv=2, Nq=65, options=method.BATCHES[0]))
+    case = fit(method, Case("alone", B=2, H=4, Hkv=2, Nq=65, options=method.batches[0]))
     both = tensors(case, "f32", gradients=True)
     for absent in ("grad_out", "grad_lse"):
         zero = both | {absent: np.zeros_like(both[absent])}
         without = {name: x for name, x in both.items() if name != absent}
         replies = [harness.run(isa, method, case, t, backward=True) for t in (zero, without)]
         assert not same_bits(replies[0].outputs, replies[1].outputs), absent
-        want = method.backward(without, case.options)
+        want = method.oracle.backward(without, case.options)
         for name, got in replies[1].outputs.items():
             np.testing.assert_allclose(got, want[name], atol=2e-5)
 
@@ -49,7 +49,7 @@ def test_each_incoming_gradient_alone(method, isa):
 def test_gradient_agrees_with_forward(method):
     """The library against itself: a small step along the gradient changes the library's own output
     as the gradient says. Independent of every oracle; float32 limits it to three digits."""
-    case = fit(method, Case("step", H=2, Nq=20, D=4, options=method.BATCHES[0]))
+    case = fit(method, Case("step", H=2, Nq=20, D=4, options=method.batches[0]))
     t = tensors(case, "f32", gradients=True)
     grads = engine("").execute([request(method, case, t, backward=True)])[0].outputs
     inputs = {name: x for name, x in t.items() if not name.startswith("grad_")}

@@ -6,30 +6,38 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.methods import (bigbird, etc, linear_attention, local, longformer, pattern_core, random,
-                           relu_attention, softmax)
+from tests.methods import etc, local, longformer, pattern_core, random, relu_attention
 from tests.methods.cases import LAID_OUT, Case, tensors
 from tests.methods.harness import asked, fit, method_params, methods, visible_params
+
+SOFTMAX, LOCAL, LONGFORMER, ETC, RANDOM, BIGBIRD, RELU, LINEAR = (methods()[id] for id in (
+    "softmax", "local", "longformer", "etc", "random", "bigbird", "relu_attention",
+    "linear_attention"))
 
 
 def results_of(method, t, options):
     """Forward and gradients under one naming, as golden figures read them."""
-    grads = method.backward(t, options)
-    return method.forward(t, options) | {f"d{name}": grads[name] for name in "qkv"}
+    grads = method.oracle.backward(t, options)
+    return method.oracle.forward(t, options) | {f"d{name}": grads[name] for name in "qkv"}
 
 
-@pytest.mark.parametrize("method, golden", method_params("GOLDEN"))
+def both(method, t, options):
+    """Forward and the gradient of every input."""
+    return method.oracle.forward(t, options) | method.oracle.backward(t, options)
+
+
+@pytest.mark.parametrize("method, golden", method_params("golden"))
 def test_golden(method, golden):
     figures = golden.figures(results_of(method, golden.tensors, golden.options))
     for name, value in golden.expected.items():
         assert figures[name] == pytest.approx(value, abs=6e-10), name
     if golden.pairs is not None:
-        assert method.pairs(golden.tensors, golden.options) == golden.pairs
+        assert method.oracle.pairs(golden.tensors, golden.options) == golden.pairs
 
 
 @pytest.mark.parametrize("method, case, pairs", visible_params())
 def test_visible_pairs(method, case, pairs):
-    assert method.pairs(tensors(case, "f32"), case.options) == pairs
+    assert method.oracle.pairs(tensors(case, "f32"), case.options) == pairs
 
 
 def small(method, case):
@@ -49,7 +57,7 @@ def small(method, case):
 
 def loss(method, t, options):
     """A scalar whose gradients are those of backward: sum of grad . output over finite outputs."""
-    result = method.forward(t, options)
+    result = method.oracle.forward(t, options)
     lse = result.get("lse", np.zeros(result["out"].shape[:3]))  # some have none
     alive = np.isfinite(lse)
     total = np.where(alive[..., None], np.nan_to_num(t["grad_out"]) * result["out"], 0).sum()
@@ -60,7 +68,7 @@ def loss(method, t, options):
 
 
 @pytest.mark.parametrize("method, case", [
-    pytest.param(m, c, id=f"{m.ID}-{c.id}") for m in methods().values() for c in m.CASES
+    pytest.param(m, c, id=f"{m.id}-{c.id}") for m in methods().values() for c in m.cases
     if c.backward and c.keys and c.Nq])
 def test_finite_differences(method, case):
     """Along random directions, one per tensor and batch row; errors of h^2."""
@@ -68,9 +76,9 @@ def test_finite_differences(method, case):
     t = {name: x.astype(np.float64) if x.dtype.kind == "f" else x
          for name, x in tensors(case, "f32", gradients=True).items()}
     with np.errstate(all="ignore"):
-        grads = method.backward(t, case.options)
+        grads = method.oracle.backward(t, case.options)
         rng = np.random.default_rng(1)
-        for name in (n for n in method.DIFFERENTIABLE if n in t):
+        for name in (n for n in method.differentiable if n in t):
             # One direction a batch row, or one for a tensor that rows share.
             for b in range(case.B) if name in "qkv" else [slice(None)]:
                 direction = np.zeros_like(t[name])
@@ -86,14 +94,14 @@ def test_finite_differences(method, case):
 
 def test_padding_gets_no_gradient():
     for method in methods().values():
-        for case in method.CASES:
+        for case in method.cases:
             if case.ints.keys() & {"q_lengths", "kv_lengths"}:
                 t = tensors(asked(method, case), "f32", gradients=True)
-                grads = method.backward(t, case.options)
+                grads = method.oracle.backward(t, case.options)
                 for name in grads.keys() & set(LAID_OUT):
                     lengths = case.ints.get("q_lengths" if name[0] == "q" else "kv_lengths", ())
                     for b, n in enumerate(lengths):
-                        assert not grads[name][b, :, n:].any(), (method.ID, case.id, name, b)
+                        assert not grads[name][b, :, n:].any(), (method.id, case.id, name, b)
 
 
 PARAMETERS = {"bias": "B,1,Nq,Nk", "alibi_slopes": "H", "sink_logits": "H"}
@@ -105,9 +113,9 @@ def test_a_sink_scales_the_output():
     case = Case("sink", B=2, H=3, Nq=9, Nk=6, D=4, options={"causal": True},
                 floats={"sink_logits": "H"}, ints={"q_lengths": (9, 8)})
     t = tensors(case, "f32")
-    sunk = softmax.forward(t, case.options)
+    sunk = SOFTMAX.oracle.forward(t, case.options)
     z = t.pop("sink_logits").astype(np.float64)[:, None]
-    bare = softmax.forward(t, case.options)
+    bare = SOFTMAX.oracle.forward(t, case.options)
     lse = np.logaddexp(bare["lse"], z)
     lse[1, :, 8:] = -np.inf
     np.testing.assert_allclose(sunk["lse"], lse, rtol=1e-12)
@@ -120,13 +128,13 @@ def test_packed_sequences_are_problems_of_their_own():
     case = Case("packed", H=4, Hkv=2, Nq=23, Nk=30, D=4, Dv=3, packed=5, floats=PARAMETERS,
                 made=longformer.own(longformer.at(0, 3, 8, 9, 20)))
     drawn = tensors(case, "f32", gradients=True)
-    for method, options in ((softmax, {"causal": True, "logit_softcap": 2.0}),
-                            (local, local.token(5)), (local, local.block(4)),
-                            (longformer, longformer.token(2, 1, 2, 1, 3)),
-                            (relu_attention, relu_attention.norm("avg", causal=True))):
+    for method, options in ((SOFTMAX, {"causal": True, "logit_softcap": 2.0}),
+                            (LOCAL, local.token(5)), (LOCAL, local.block(4)),
+                            (LONGFORMER, longformer.token(2, 1, 2, 1, 3)),
+                            (RELU, relu_attention.norm("avg", causal=True))):
         t = {name: x for name, x in drawn.items()
-             if name in method.TENSORS or name.startswith("grad_")}
-        packed = method.forward(t, options) | method.backward(t, options)
+             if name in method.tensors or name.startswith("grad_")}
+        packed = both(method, t, options)
         whole = {name: t[name] for name in ("alibi_slopes", "sink_logits") if name in t}
         sums = {name: 0 for name in whole}
         for s in range(5):
@@ -136,7 +144,7 @@ def test_packed_sequences_are_problems_of_their_own():
                       for name in ("q", "q_global", "grad_out", "grad_lse", "out", "lse")}
             where |= {name: np.s_[:, :, j] for name in ("k", "v", "k_global", "v_global")}
             alone = whole | {name: t[name][at] for name, at in where.items() if name in t}
-            want = method.forward(alone, options) | method.backward(alone, options)
+            want = both(method, alone, options)
             for name in want.keys() - sums.keys():
                 np.testing.assert_array_equal(packed[name][where[name]], want[name])
             sums = {name: sums[name] + want[name] for name in sums}
@@ -149,8 +157,8 @@ def test_segments_hide_what_packing_leaves_out():
     t = tensors(Case("runs", H=2, Nq=21, D=4, packed=4), "f32", gradients=True)
     ends = t.pop("cu_seqlens_q"), t.pop("cu_seqlens_k")
     ids = np.searchsorted(ends[0][1:], np.arange(21), side="right").astype(np.int32)[None]
-    by_id = results_of(softmax, t | {"segment_ids_q": ids, "segment_ids_kv": ids}, {})
-    packed = results_of(softmax, t | {"cu_seqlens_q": ends[0], "cu_seqlens_k": ends[1]}, {})
+    by_id = results_of(SOFTMAX, t | {"segment_ids_q": ids, "segment_ids_kv": ids}, {})
+    packed = results_of(SOFTMAX, t | {"cu_seqlens_q": ends[0], "cu_seqlens_k": ends[1]}, {})
     for name in packed:
         np.testing.assert_allclose(by_id[name], packed[name], atol=1e-12)
 
@@ -169,14 +177,14 @@ def test_wide_windows_are_softmax():
     for causal in (False, True):
         for window in (local.token(-1), local.token(100), local.block(50)):
             ours, exact = (results_of(m, t, o | {"causal": causal})
-                           for m, o in ((local, window), (softmax, {})))
+                           for m, o in ((LOCAL, window), (SOFTMAX, {})))
             for name in ours:
                 np.testing.assert_allclose(ours[name], exact[name], atol=1e-12)
 
 
 def check_equal(t, ours, theirs):
     """Two (method, options) give the same results."""
-    a, b = (method.forward(t, o) | method.backward(t, o) for method, o in (ours, theirs))
+    a, b = (both(method, t, o) for method, o in (ours, theirs))
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_allclose(a[name], b[name], atol=1e-12, err_msg=name)
@@ -193,11 +201,11 @@ def test_longformer_at_its_ends():
     for causal in (False, True):
         o = {"causal": causal}
         bare = {name: x for name, x in t.items() if not name.endswith(("_global", "_mask"))}
-        check_equal(bare, (longformer, o | {"window": 3}), (local, o | {"window_left": 3}))
-        check_equal(bare, (longformer, o | {"window": 40}), (softmax, o))
+        check_equal(bare, (LONGFORMER, o | {"window": 3}), (LOCAL, o | {"window_left": 3}))
+        check_equal(bare, (LONGFORMER, o | {"window": 40}), (SOFTMAX, o))
         as_global = bare | {role: t[name] for role, name in roles.items()}
-        ours = longformer.forward(t, o | {"window": 3}) | longformer.backward(t, o | {"window": 3})
-        want = softmax.forward(as_global, o) | softmax.backward(as_global, o)
+        ours = both(LONGFORMER, t, o | {"window": 3})
+        want = both(SOFTMAX, as_global, o)
         for name, x in want.items():
             np.testing.assert_allclose(ours[roles.get(name, name)], x, atol=1e-12, err_msg=name)
             assert name not in roles or not ours[name].any()
@@ -211,13 +219,13 @@ def test_etc_at_its_ends():
                 ints={"kv_lengths": (21, 11), "q_lengths": (20, 21)})
     t = tensors(case, "f32", gradients=True)
     ids = np.concatenate([t.pop("global_example_ids"), t.pop("long_example_ids")], axis=1)
-    check_equal(t, (etc, etc.split(0, 3)), (local, local.token(3)))
+    check_equal(t, (ETC, etc.split(0, 3)), (LOCAL, local.token(3)))
     for ng in (0, 4, 21):
-        check_equal(t, (etc, etc.split(ng, 30)), (softmax, {}))
+        check_equal(t, (ETC, etc.split(ng, 30)), (SOFTMAX, {}))
     segments = abs(ids)  # equal where ids are, and none is padding
-    ours = results_of(etc, t | {"global_example_ids": ids[:, :4], "long_example_ids": ids[:, 4:]},
+    ours = results_of(ETC, t | {"global_example_ids": ids[:, :4], "long_example_ids": ids[:, 4:]},
                       etc.split(4, 30))
-    want = results_of(softmax, t | {"segment_ids_q": segments, "segment_ids_kv": segments}, {})
+    want = results_of(SOFTMAX, t | {"segment_ids_q": segments, "segment_ids_kv": segments}, {})
     for name in ours:
         np.testing.assert_allclose(ours[name], want[name], atol=1e-12)
 
@@ -240,7 +248,7 @@ def test_relu_attention_sums_what_it_names():
     t = tensors(case, "f32")
     for norm, length in (("nk", lambda b, seen: (9, 6)[b]), ("visible", lambda b, seen: len(seen)),
                          ("avg", lambda b, seen: ((9, 6)[b] + 1) / 2), ("none", lambda b, seen: 1)):
-        out = relu_attention.forward(t, relu_attention.norm(norm, alpha=0.7, causal=True))["out"]
+        out = RELU.oracle.forward(t, relu_attention.norm(norm, alpha=0.7, causal=True))["out"]
         for b, h, i in np.ndindex(2, 2, 7):
             bias = t["bias"][0, 0, i].astype(np.float64)
             seen = [j for j in range((9, 6)[b]) if j <= i + 2 and bias[j] > -np.inf]
@@ -268,12 +276,12 @@ def test_drawn_integers():
     assert int(random.mix(0)) == 0xE220A8397B1DCDAF
     assert int(random.key(42, 1, 0, 0, 0)) == 0x7C15E27C53336E6F
     t = tensors(Case("draws", H=2, Nq=8, D=2), "f32")
-    seen = random.visible(t, {"num_random": 3, "seed": 42})[0, :, :3]
+    seen = RANDOM.oracle.visible(t, {"num_random": 3, "seed": 42})[0, :, :3]
     assert [[np.flatnonzero(row).tolist() for row in head] for head in seen] == [
         [[1, 3, 7], [1, 5, 7], [0, 3, 7]], [[0, 4, 5], [4, 5, 7], [0, 5, 7]]]
     t = tensors(Case("draws", H=2, Nq=12, D=2), "f32")
     options = {"block_size": 1, "num_random_blocks": 2, "seed": 42}
-    seen = bigbird.visible(t, options)[0, :, 5]
+    seen = BIGBIRD.oracle.visible(t, options)[0, :, 5]
     # Blocks 0 and 11 are global, 4 to 6 the window.
     assert [np.flatnonzero(row).tolist() for row in seen] == [
         [0, 2, 4, 5, 6, 7, 11], [0, 3, 4, 5, 6, 9, 11]]
@@ -286,7 +294,7 @@ def test_offset_of_a_cached_prefill():
     t = tensors(case, "f32", gradients=True)
     cut = {"q": t["q"][:, :, :3], "k": t["k"][:, :, :17], "v": t["v"][:, :, :17],
            "grad_out": t["grad_out"][:, :, :3], "grad_lse": t["grad_lse"][:, :, :3]}
-    for method, options in ((softmax, {}), (local, local.token(5)), (local, local.block(4))):
+    for method, options in ((SOFTMAX, {}), (LOCAL, local.token(5)), (LOCAL, local.block(4))):
         padded, short = (results_of(method, x, options | {"causal": True}) for x in (t, cut))
         for name in short:
             n = short[name].shape[2]
@@ -299,7 +307,7 @@ def test_linear_attention_is_a_recurrence():
     q, k, v = (t[name][0, 0].astype(np.float64) for name in "qkv")
     phi = [np.where(x > 0, x + 1, np.exp(x)) for x in (q, k)]
     S, z = np.zeros((4, 3)), np.zeros(4)
-    result = linear_attention.forward(t, {"causal": True})
+    result = LINEAR.oracle.forward(t, {"causal": True})
     for i in range(20):
         S, z = S + np.outer(phi[1][i], v[i]), z + phi[1][i]
         d = phi[0][i] @ z
@@ -313,6 +321,6 @@ def test_exp_map_is_shift_free():
     t = tensors(case, "f32")
     q, k, v = (t[name].astype(np.float64) for name in "qkv")
     A = np.tril(np.exp(q) @ np.exp(k).swapaxes(2, 3))
-    result = linear_attention.forward(t, case.options)
+    result = LINEAR.oracle.forward(t, case.options)
     np.testing.assert_allclose(result["out"], A @ v / A.sum(axis=3)[..., None], rtol=1e-12)
     np.testing.assert_allclose(result["lse"], np.log(A.sum(axis=3)), rtol=1e-12)

@@ -6,17 +6,17 @@ import math
 import pytest
 
 from tests.methods import perf
-from tests.methods.harness import gives_lse, methods
+from tests.methods.harness import methods
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("method, options", [
-    pytest.param(m, o, id=f"{m.ID}-{i}") for m in methods().values() for i, o in enumerate(m.PERF)])
+    pytest.param(m, o, id=f"{m.id}-{i}") for m in methods().values() for i, o in enumerate(m.perf)])
 def test_workspace_is_bounded(method, options, threads, backward):
     for tokens in (1, 64, 1000):
         row = perf.measure(method, options, tokens, backward, threads=threads, repeat=0)
-        width = 3 * perf.D if backward else perf.D + gives_lse(method, options)
+        width = 3 * perf.D if backward else perf.D + method.oracle.gives_lse(options)
         outputs = perf.HEADS * tokens * width * 4
         assert outputs <= row["peak_bytes"] <= row["planned_bytes"], row
         assert 0 < row["planned_seconds"] < math.inf, row

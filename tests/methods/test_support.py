@@ -1,33 +1,35 @@
 """Mode support: what is refused and in which words, and that the library's description of itself is
 the one the specs give."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tests.methods import library, refused, support_table
 from tests.methods.cases import Case
-from tests.methods.harness import engine, fit, gives_lse, method_params, methods
+from tests.methods.harness import engine, fit, method_params, methods
 
 SOFTMAX = methods()["softmax"]
 
 
-@pytest.mark.parametrize("method, row", method_params("REFUSED"))
+@pytest.mark.parametrize("method, row", method_params("refused"))
 def test_refused(method, row):
     t = refused.good_tensors(method, row.backward) | row.change
     t = {name: x for name, x in t.items() if x is not None}
-    call = library.Request(method.ID, t, row.options, row.backward, row.bnhd)
+    call = library.Request(method.id, t, row.options, row.backward, row.bnhd)
     acts = [engine("").plan, lambda call: engine("").execute([call])]
     if row.values:
         acts.pop(0)(call)
     for act in acts:
         with pytest.raises(library.Refused) as error:
             act(call)
-        assert sorted(error.value.reasons) == sorted(f"{method.ID}: {r}" for r in row.reasons)
+        assert sorted(error.value.reasons) == sorted(f"{method.id}: {r}" for r in row.reasons)
         assert error.value.code == row.code
 
 
 def outputs_of(method):
-    return ["out", "lse"] if gives_lse(method, method.BATCHES[0]) else ["out"]
+    return ["out", "lse"] if method.oracle.gives_lse(method.batches[0]) else ["out"]
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
@@ -36,12 +38,12 @@ def test_good_request_is_taken(method, backward):
     """The request that test_refused spoils; unserved options may be sent as their default."""
     defaults = {"logit_softcap": 0.0, "alibi": False, "feature_sum_norm": False, "nu": 2, "seed": 0,
                 "causal_norm": "prefix", "return_state": False}
-    unserved = {name: defaults[name] for name in method.UNSERVED_OPTIONS}
-    assert unserved.keys() <= method.OPTIONS.keys()
+    unserved = {name: defaults[name] for name in method.unserved_options}
+    assert unserved.keys() <= method.options.keys()
     sizes = {name: getattr(refused, name) for name in ("B", "H", "Hkv", "Nq", "Nk", "D", "Dv")}
-    good = fit(method, Case("good", **sizes, options=method.BATCHES[0])).options
+    good = fit(method, Case("good", **sizes, options=method.batches[0])).options
     for options in (good, good | unserved):
-        call = library.Request(method.ID, refused.good_tensors(method, backward), options, backward)
+        call = library.Request(method.id, refused.good_tensors(method, backward), options, backward)
         names = ["q", "k", "v"] if backward else outputs_of(method)
         assert list(engine("").execute([call])[0].outputs) == names
 
@@ -79,27 +81,33 @@ def test_parameters_of_two_dtypes_do_not_share_a_batch():
         engine("").execute(calls)
 
 
+def test_a_misspelled_field_is_refused():
+    """Symptom: cases of a method that never run, since a list under another name is never read."""
+    with pytest.raises(TypeError, match="tensor_batchs"):
+        dataclasses.replace(SOFTMAX, tensor_batchs=[])
+
+
 def test_the_methods_are_those_with_an_oracle():
     assert sorted(library.methods_info()) == sorted(methods())
 
 
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_description(method):
-    info = library.methods_info()[method.ID]
+    info = library.methods_info()[method.id]
     options = {option["name"]: option for option in info["options"]}
-    assert {name: option["type"] for name, option in options.items()} == method.OPTIONS
-    assert {n for n, option in options.items() if not option["served"]} == method.UNSERVED_OPTIONS
+    assert {name: option["type"] for name, option in options.items()} == method.options
+    assert {n for n, option in options.items() if not option["served"]} == method.unserved_options
     for name, option in options.items():
         assert option["help"] and option["default_value"], name
         assert bool(option["enum_values"]) == (option["type"] == "enum"), name
 
     inputs = {tensor["name"]: tensor for tensor in info["inputs"]}
-    assert inputs.keys() == method.TENSORS
-    assert {n for n, tensor in inputs.items() if not tensor["served"]} == method.UNSERVED_TENSORS
+    assert inputs.keys() == method.tensors
+    assert {n for n, tensor in inputs.items() if not tensor["served"]} == method.unserved_tensors
     assert {n for n, tensor in inputs.items() if tensor["required"]} == {"q", "k", "v"}
     served = [n for n, tensor in inputs.items() if tensor["differentiable"] and tensor["served"]]
-    assert served == method.DIFFERENTIABLE
-    outputs = [*outputs_of(method), *getattr(method, "OUTPUTS", [])]
+    assert served == method.differentiable
+    outputs = [*outputs_of(method), *method.outputs]
     assert [tensor["name"] for tensor in info["outputs"]] == outputs
     assert info["summary"] and info["reference"] and info["cost"]
 
@@ -107,14 +115,14 @@ def test_description(method):
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_support_is_what_the_cases_show(method):
     """A column of the support table is true exactly if a case of test_check relies on it."""
-    support = library.methods_info()[method.ID]["support"]
-    cases = method.CASES
+    support = library.methods_info()[method.id]["support"]
+    cases = method.cases
     shown = {
         "causal": any(case.options.get("causal") for case in cases),
         "lengths": any("kv_lengths" in case.ints and "q_lengths" in case.ints for case in cases),
         "cross": any(case.Nq != case.keys for case in cases),
         "gqa": any(case.H != case.heads_kv for case in cases),
-        "lse": any(gives_lse(method, case.options) for case in cases),
+        "lse": any(method.oracle.gives_lse(case.options) for case in cases),
         "backward": any(case.backward for case in cases),
     }
     assert {name: support[name] for name in shown} == shown

@@ -56,7 +56,9 @@ TEST(Config, WhatRequestsMayCostTheOthers) {
   EXPECT_EQ(line.config->max_running, 2);
   EXPECT_EQ(line.config->max_priority, -5);
   EXPECT_EQ(line.config->max_request_seconds, 120);
-  EXPECT_EQ(Parse({"--max-request-seconds", "0"}).config->max_request_seconds, 0);
+  const CommandLine unlimited = Parse({"--max-request-seconds", "0"});
+  ASSERT_TRUE(unlimited.config.has_value()) << unlimited.text;
+  EXPECT_EQ(unlimited.config->max_request_seconds, 0);
 }
 
 TEST(Config, EachOptionOfConnectionsIsItsOwn) {

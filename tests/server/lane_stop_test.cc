@@ -25,6 +25,7 @@ TEST_F(LaneTest, ADeadRequestOfALivingBatchIsAnsweredAtOnceAndTheOthersGoOn) {
   EXPECT_DOUBLE_EQ(answers_["leaves"].phases.queue_seconds, 0.003);
   EXPECT_EQ(charge.use_count(), 1);
   ASSERT_TRUE(answers_["stays"].status.ok()) << answers_["stays"].status;
+  ASSERT_EQ(answers_["stays"].results.size(), 1u);
   EXPECT_EQ(*answers_["stays"].results[0].view.As<float>(), 2);
   EXPECT_THAT(*metrics_.Text(), HasSubstr("attnd_refused_total{reason=\"cancelled\"} 1\n"));
   EXPECT_EQ(lane_->input_bytes(), 0);

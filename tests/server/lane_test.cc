@@ -151,6 +151,7 @@ TEST_F(LaneTest, ARequestThatFailsDoesNotHarmTheOthersOfItsBatch) {
   EXPECT_THAT(answers_["bad"].results, IsEmpty());
   for (const auto& [name, first] : std::map<std::string, float>{{"a", 1.0F}, {"c", 3.0F}}) {
     ASSERT_TRUE(answers_[name].status.ok()) << answers_[name].status;
+    ASSERT_EQ(answers_[name].results.size(), 1u);
     EXPECT_EQ(*answers_[name].results[0].view.As<float>(), first);
     EXPECT_EQ(answers_[name].count, 1);
     EXPECT_EQ(answers_[name].phases.batch_requests, 1);
@@ -225,6 +226,7 @@ TEST_F(LaneTest, TheThreadRunsWhatIsSubmittedAndEndsWhenTheQueueIsClosed) {
     EXPECT_EQ(answer.count, 1);
     EXPECT_EQ(answer.status.ok(), name != "7") << name;
     if (answer.status.ok()) {
+      ASSERT_EQ(answer.results.size(), 1u) << name;
       EXPECT_EQ(absl::StrCat(*answer.results[0].view.As<float>()), name);
     }
   }

@@ -282,6 +282,7 @@ TEST(Metrics, TheFamiliesAreThoseOfTheDesign) {
   for (const auto line : absl::StrSplit(text, '\n')) {
     if (!absl::StartsWith(line, "# TYPE ")) continue;
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    ASSERT_EQ(words.size(), 4u) << line;
     names.push_back(words[2] + " " + words[3]);
   }
   EXPECT_THAT(

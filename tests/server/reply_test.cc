@@ -75,6 +75,7 @@ TEST(ReplyTest, ListsEveryMethodAsItsTableSays) {
     EXPECT_THAT(method.support().devices(), ElementsAre("cpu"));
     ASSERT_EQ(method.inputs_size(), static_cast<int>(info.inputs.size()));
     ASSERT_EQ(method.outputs_size(), static_cast<int>(info.outputs.size()));
+    ASSERT_GT(method.inputs_size(), 0);
     EXPECT_EQ(method.inputs(0).name(), info.inputs[0].name);
     EXPECT_EQ(method.inputs(0).required(), info.inputs[0].required);
     ASSERT_EQ(method.options_size(), static_cast<int>(info.options.size()));

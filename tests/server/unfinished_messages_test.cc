@@ -87,8 +87,9 @@ TEST_F(UnfinishedMessagesTest, AFrameThatDoesNotEndHoldsOne) {
   Read(whole.substr(0, 300000), 4096);
   EXPECT_EQ(OverdueAt(0), Bytes());
   Read(whole.substr(300000, 100000), 4096);
-  EXPECT_EQ(OverdueAt(30).size(), 1u);
-  EXPECT_GT(OverdueAt(30)[0], 390000);
+  const Bytes overdue = OverdueAt(30);
+  ASSERT_EQ(overdue.size(), 1u);
+  EXPECT_GT(overdue[0], 390000);
   Read(whole.substr(400000), 4096);
   EXPECT_TRUE(walk_.messages().empty());
 }

@@ -1,0 +1,119 @@
+"""The description of a method that all tests read. tests/methods/<id>.py ends in one such object,
+METHOD; what else is in the module helps to make it."""
+
+import abc
+import dataclasses
+import typing
+
+import numpy as np
+
+from tests.methods.cases import Case
+from tests.methods.golden import Golden
+from tests.methods.refused import Refused
+
+
+class Oracle(abc.ABC):
+    """The right answers, in NumPy from the spec. `t`: tensors by name, as cases.tensors makes them;
+    `o`: options by name, those at their default left out."""
+
+    @abc.abstractmethod
+    def visible(self, t, o):
+        """Bools that broadcast to [B,H,Nq,Nk]: which keys a query row sees. Of tensors that are not
+        packed."""
+
+    @abc.abstractmethod
+    def pairs(self, t, o):
+        """How many (head, query, key) are visible, over the batch."""
+
+    def gives_lse(self, o):
+        """Whether there is an output lse under these options."""
+        return True
+
+    @abc.abstractmethod
+    def forward(self, t, o, dtype=np.float64):
+        """{"out": [B,H,Nq,Dv]} and, where there is one, "lse" [B,H,Nq] (natural log, -inf where a
+        row sees nothing), computed in `dtype`."""
+
+    @abc.abstractmethod
+    def backward(self, t, o, dtype=np.float64, store=lambda x: x):
+        """Gradients for t's grad_out and grad_lse by input, of the input's shape. `store` rounds
+        the out that a backward reads, as code that keeps it in 16 bits would."""
+
+    @abc.abstractmethod
+    def magnitude(self, t, o):
+        """({output or gradient: (sum of absolute values behind each element, the part of it that a
+        rounded `out` brings in)}, how much a score amplifies a rounding): see tolerance.py."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Visible:
+    """Visible pairs counted by hand, of one head and one batch row."""
+
+    id: str
+    Nq: int
+    Nk: int
+    options: dict
+    pairs: int
+    made: dict = dataclasses.field(default_factory=dict)  # tensors that decide, as Case.made
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """A claim: over the length N, time grows like N^time and workspace like N^workspace."""
+
+    options: dict
+    time: float
+    workspace: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Method:
+    """Right answers of one method, requests to try, and what the library must say of it. Methods of
+    patterns.md are made by pattern_method.py, which fills in what they share."""
+
+    # --- what the library must say of the method (attnd_methods_json) ---
+    id: str
+    options: dict[str, str]  # name -> bool, int, ints, float or enum
+    tensors: set[str]  # every input, q, k and v among them
+    differentiable: list[str]  # inputs with a gradient, in the library's order
+    # Outputs besides out and lse, in the library's order.
+    outputs: list[str] = dataclasses.field(default_factory=list)
+    # Described, but refused as not served unless at the default, or sent at all.
+    unserved_options: frozenset[str] = frozenset()
+    unserved_tensors: frozenset[str] = frozenset()
+    # Whether a plan knows the number of visible pairs under these options. Elsewhere tensors decide
+    # and the call counts them.
+    plans_pairs: typing.Callable[[dict], bool] = lambda options: True
+
+    # --- right answers ---
+    oracle: Oracle
+    golden: list[Golden]  # figures that the spec prints
+    visible: list[Visible]
+    # Public code that computes the same, and what running it takes.
+    peers: list[str]
+
+    # --- requests that are served ---
+    # Each runs forward and backward on every instruction set and dtype it names.
+    cases: list[Case]
+    # Options under which ragged lists of requests share a batch; the first makes any request of
+    # q, k and v good.
+    batches: list[dict]
+    # The same with more tensors: a batch has the options, floats, made, segments and packing of the
+    # case, in sizes of the harness.
+    tensor_batches: list[Case] = dataclasses.field(default_factory=list)
+    # Whether there must be as many keys as queries.
+    square: bool = False
+    # A case of any sizes -> the same with options and tensors that suit the sizes.
+    fit_options: typing.Callable[[Case], Case] = lambda case: case
+    # A case of any sizes -> the same with sizes that suit the options, which one batch must share.
+    # None: what fit_options does leaves the options alike.
+    fit_sizes: typing.Callable[[Case], Case] | None = None
+
+    # --- requests that are refused ---
+    refused: list[Refused]
+    # Tensors, besides q, k and v of refused.py, that make the request good which `refused` spoils.
+    good_tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    # --- speed ---
+    perf: list[dict]  # options that perf.py measures
+    growth: list[Growth] = dataclasses.field(default_factory=list)  # tests/bench/growth.py
