@@ -1,4 +1,5 @@
-"""Checks what the compiler does not: includes go down only, files keep their formatting and size.
+"""Checks what the compiler does not: includes go down only, files keep their formatting and size,
+links of documents lead somewhere.
 
 server -> kernels/engine -> methods -> method -> ops -> pattern -> device -> core. A device (cpu)
 implements kernels/device and is known to those that create it: the C interface and the server. The
@@ -14,6 +15,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 MAX_LINES = 400
+MAX_README_LINES = 160
+READMES = ("README.md", "client/python/README.md", "deploy/README.md", "kernels/README.md",
+           "tests/bench/README.md", "tests/data/README.md")
 # The time of day may jump: deadlines, patience and measurements use the steady clock. Dates of log
 # lines and deadlines that gRPC wants as a date are all that is left.
 WALL_CLOCK = re.compile(r"system_clock|CLOCK_REALTIME|gettimeofday|\btime\(nullptr\)")
@@ -51,6 +55,35 @@ def our_includes(text):
     return [i for i in INCLUDE.findall(text) if i.startswith(ours)]
 
 
+def anchors(text):
+    """The anchors of the headings of a Markdown file."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    heads = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
+
+
+def document_problems():
+    """README.md is short and finished, and no link of a README leads nowhere."""
+    problems = []
+    readme = (ROOT / "README.md").read_text()
+    if "@@" in readme:
+        problems.append("README.md: a place holder (@@) is left")
+    if readme.count("\n") > MAX_README_LINES:
+        problems.append(f"README.md: {readme.count(chr(10))} lines, {MAX_README_LINES} at most")
+    for name in READMES:
+        text = (ROOT / name).read_text()
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            file, _, anchor = target.partition("#")
+            path = (ROOT / name).parent / file if file else ROOT / name
+            if "://" in target:
+                continue
+            if not path.exists():
+                problems.append(f"{name}: links to {target}, which does not exist")
+            elif anchor and anchor not in anchors(path.read_text()):
+                problems.append(f"{name}: links to {target}, which has no such heading")
+    return problems
+
+
 def main():
     problems = []
     sources = sorted(
@@ -73,8 +106,7 @@ def main():
     for method in sorted((ROOT / "kernels/methods").glob("*.cc")):
         if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
             problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")
-    if "@@" in (ROOT / "README.md").read_text():
-        problems.append("README.md: a place holder (@@) is left")
+    problems += document_problems()
     if shutil.which("clang-format"):
         for path in sources:
             check = subprocess.run(["clang-format", "--dry-run", "-Werror", str(path)],

@@ -30,7 +30,7 @@ struct TensorInfo {
   bool served = true;  // false: specified, refused by name in this version
 };
 
-// One line of the README's table and of `attn methods`.
+// Columns of the table in kernels/README.md and of `attn methods`.
 struct Support {
   bool causal = false, lengths = false, cross = false /* Nq != Nk */, gqa = false, lse = false;
   bool backward = true;

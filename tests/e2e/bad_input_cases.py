@@ -118,8 +118,7 @@ def spec_of(method, *fields):
     return lambda request: getattr(request.method, method).MergeFromString(b"".join(fields))
 
 
-METHODS = ("softmax, relu_attention, local, random, sparse_strided, sparse_fixed, longformer, bigbird, "
-           "etc, blockwise, block_sparse, axial, image_local_1d, image_local_2d, linear_attention")
+METHODS = ", ".join(f.name for f in methods.MethodSpec.DESCRIPTOR.oneofs_by_name["method"].fields)
 MALFORMED = "message: bytes must be a valid attn.v1.ForwardRequest, got "
 MALFORMED_SMALL = (
     "message: bytes must be a valid attn.v1.{}, got a malformed field, or text that is not UTF-8"
@@ -266,8 +265,9 @@ UNSERVED_FEATURES = [
     Case("seed beyond int64", forward("linear_attention { seed: 18446744073709551615 }"),
          ["linear_attention: seed is not served by this version, got 18446744073709551615"],
          UNSERVED),
-    Case("a method to come", forward(None, edit=lambda r: r.method.MergeFromString(field(17, b""))),
-         [f"request: method must be one of {METHODS}, got number 17"], UNSERVED),
+    Case("a method to come",
+         forward(None, edit=lambda r: r.method.MergeFromString(field(1000, b""))),
+         [f"request: method must be one of {METHODS}, got number 1000"], UNSERVED),
     Case("an unknown RPC", b"",
          ['request: rpc must be one of this server, got "/attn.v1.AttentionService/Walk"'], UNSERVED,
          rpc="Walk"),

@@ -6,6 +6,8 @@
 #include <deque>
 #include <functional>
 
+#include "absl/strings/str_join.h"
+#include "kernels/method/registry.h"
 #include "tests/engine/cpu_engine.h"
 #include "tests/plain/plain_device.h"
 
@@ -64,10 +66,10 @@ TEST_F(ValidateTest, GoodOnesPass) {
 TEST_F(ValidateTest, MethodAndNames) {
   const absl::Status unknown = Plan(Call{.method = "x"});
   EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(unknown.message(),
-            "request: method must be one of axial, bigbird, block_sparse, blockwise, etc, "
-            "image_local_1d, image_local_2d, linear_attention, local, longformer, random, "
-            "relu_attention, softmax, sparse_fixed, sparse_strided, got \"x\"");
+  std::vector<std::string> ids;
+  for (const auto& method : AllMethods()) ids.push_back(method->info().id);
+  EXPECT_EQ(unknown.message(), absl::StrCat("request: method must be one of ",
+                                            absl::StrJoin(ids, ", "), ", got \"x\""));
   EXPECT_EQ(Why([](Call* c) { Set(c, "foo", {1}); }),
             "tensors must be among q, k, v, q_lengths, kv_lengths, causal_offset, segment_ids_q, "
             "segment_ids_kv, cu_seqlens_q, cu_seqlens_k, bias, alibi_slopes, sink_logits, got "

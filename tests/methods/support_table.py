@@ -1,12 +1,20 @@
-"""The README's table of methods, from what the library says about itself.
+"""What people read about each method, derived from the library's own description of it.
 
-    python -m tests.methods.support_table
+    python -m tests.methods.support_table           prints the tables
+    python -m tests.methods.support_table --write   puts them into README.md and kernels/README.md
+
+A derived part stands in its file between two lines, `derived: NAME` and `end of NAME`.
 """
+
+import argparse
+import re
 
 from tests.methods import library
 
+ROOT = library.ROOT
 COLUMNS = [("causal", "causal"), ("lengths", "lengths"), ("cross", "Nq != Nk"), ("gqa", "GQA"),
            ("lse", "lse"), ("backward", "backward")]
+PAIR_COST = "2 (D + Dv) FLOPs per visible pair, "
 
 
 def served(items, common):
@@ -21,25 +29,79 @@ def served(items, common):
     return " ".join(own)
 
 
-def table(described):
-    """Markdown; one row a method, in the order of their ids. Common is what softmax has."""
-    options = [x["name"] for x in described["softmax"]["options"]]
-    tensors = [x["name"] for x in others(described["softmax"])]
-    head = ["method", *(title for _, title in COLUMNS), "options", "other tensors", "cost"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for id, info in sorted(described.items()):
-        marks = ["yes" if info["support"].get(key, False) else "no" for key, _ in COLUMNS]
-        cells = [f"`{id}`", *marks, served(info["options"], options),
-                 served(others(info), tensors), info["cost"]]
-        lines.append("| " + " | ".join(cells) + " |")
-    names = [" ".join(f"`{name}`" for name in listed) for listed in (options, tensors)]
-    return "\n".join([*lines, "", f"Common options: {names[0]}. Common tensors: {names[1]}."])
-
-
 def others(info):
     """Inputs besides q, k and v."""
     return [x for x in info["inputs"] if x["name"] not in ("q", "k", "v")]
 
 
+def markdown(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def common_names(described):
+    """(options, tensors) that are called common: those of softmax."""
+    softmax = described["softmax"]
+    return [x["name"] for x in softmax["options"]], [x["name"] for x in others(softmax)]
+
+
+def table(described):
+    """One row a method in the order of their ids, with everything that it takes."""
+    options, tensors = common_names(described)
+    head = ["method", *(title for _, title in COLUMNS), "options", "other tensors", "cost"]
+    rows = []
+    for id, info in sorted(described.items()):
+        marks = ["yes" if info["support"].get(key, False) else "no" for key, _ in COLUMNS]
+        rows.append([f"`{id}`", *marks, served(info["options"], options),
+                     served(others(info), tensors), info["cost"]])
+    names = [" ".join(f"`{name}`" for name in listed) for listed in (options, tensors)]
+    return f"{markdown(head, rows)}\n\nCommon options: {names[0]}. Common tensors: {names[1]}."
+
+
+def overview(described):
+    """One row a method: what it computes, what it does not take, what it costs."""
+    rows = []
+    for id, info in sorted(described.items()):
+        lacking = [title for key, title in COLUMNS if not info["support"].get(key, False)]
+        rows.append([f"`{id}`", info["summary"], ", ".join(lacking) or "-",
+                     info["cost"].removeprefix(PAIR_COST)])
+    return markdown(["method", "computes", "does not support", "cost"], rows)
+
+
+# What is derived: (file, name of the part) -> its text.
+PARTS = {
+    ("README.md", "methods"): lambda: overview(library.methods_info()),
+    ("kernels/README.md", "support table"): lambda: table(library.methods_info()),
+}
+
+
+def part(name):
+    """Matches a derived part: the line that opens it, its text, the head of the line that ends it."""
+    return re.compile(rf"(^[^\n]*derived: {name}\b[^\n]*\n)(.*?)(^[^\n]*end of {name}\b)", re.M | re.S)
+
+
+def current(file, name):
+    """The text that stands in the file, None if the file has no such part."""
+    found = part(name).search((ROOT / file).read_text())
+    return found and found[2].strip("\n")
+
+
+def write():
+    for (file, name), text in PARTS.items():
+        path = ROOT / file
+        old = path.read_text()
+        new, count = part(name).subn(lambda found: f"{found[1]}{text()}\n{found[3]}", old)
+        if count != 1:
+            raise SystemExit(f"{file}: must have one part `derived: {name}`, got {count}")
+        if new != old:
+            path.write_text(new)
+            print(f"{file}: wrote {name}")
+
+
 if __name__ == "__main__":
-    print(table(library.methods_info()))
+    parser = argparse.ArgumentParser(prog="python -m tests.methods.support_table")
+    parser.add_argument("--write", action="store_true", help="put the tables into their files")
+    if parser.parse_args().write:
+        write()
+    else:
+        print("\n\n".join(text() for text in PARTS.values()))

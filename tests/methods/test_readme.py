@@ -1,12 +1,11 @@
-"""README's method table is the one that the library tells."""
+"""What README.md and kernels/README.md say of the methods is what the library says."""
 
-import pathlib
+import pytest
 
-from tests.methods import library, support_table
-
-README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+from tests.methods import support_table
 
 
-def test_readme_holds_the_support_table():
-    assert support_table.table(library.methods_info()) in README.read_text(), (
-        "README.md: put the output of `python -m tests.methods.support_table` there")
+@pytest.mark.parametrize("file, name", support_table.PARTS)
+def test_derived_part_is_current(file, name):
+    assert support_table.current(file, name) == support_table.PARTS[file, name](), (
+        f"{file}: run `python -m tests.methods.support_table --write`")
