@@ -270,6 +270,7 @@ METHOD = pattern_method(
              floats={"bias": "H,11,11", "sink_logits": "H"}),
         Case("segments", options=union([9, 14]), segments="mixed"),
     ],
+    preset={"grid": "grid(Nq)", "axis": "0"},
     perf=[single([64, 64], 0), single([64, 64], 1), union([64, 64])],
     growth=[Growth(single([16, 64], 1), 1, 1)],
     visible=[

@@ -198,6 +198,7 @@ METHOD = pattern_method(
         Case("lists", options=tiles(8, 8, **MULTISET), made=lists(most=6)),
         Case("segments", options=tiles(16, 16), made=layout(), segments="mixed"),
     ],
+    preset={"layout": "band_layout(Nq, Nk)"},
     perf=[{}, tiles(16, 16)],
     growth=[Growth(tiles(128, 128), 1, 1)],
     # With one head: blocks of even t + c are off.

@@ -369,6 +369,7 @@ METHOD = pattern_method(
              floats={"bias": "1,H,Nq,Nk", "sink_logits": "H"} | tables(8)),
         Case("segments", options=split(3, 5, hard_l2g=True), segments="mixed"),
     ],
+    preset={"num_global": "min(16, Nq)"},
     perf=[split(16, 84)],
     growth=[Growth(split(16, 84), 1, 1)],
     visible=[

@@ -128,6 +128,7 @@ METHOD = pattern_method(
              floats={"bias": "1,H,Nq,Nk", "sink_logits": "H"}),
         Case("segments", options=image(9, 14, (3, 5), (2, 3), causal=True), segments="mixed"),
     ],
+    preset={"grid": "grid(Nq)"},
     perf=[image(64, 64, causal=True), image(64, 64)],
     growth=[Growth(image(16, 64, (8, 16), (8, 16), causal=True), 1, 1)],
     visible=[

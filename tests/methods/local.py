@@ -119,6 +119,7 @@ METHOD = pattern_method(
         Case("segments", options=block(16), segments="mixed"),
         Case("packed", options=token(9, causal=True), packed=4),
     ],
+    preset={"window_left": "64"},
     perf=[token(256, causal=True), block(128)],
     growth=[Growth(token(256, causal=True), 1, 1)],
     visible=[

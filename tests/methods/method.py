@@ -114,6 +114,12 @@ class Method:
     # Tensors, besides q, k and v of refused.py, that make the request good which `refused` spoils.
     good_tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
+    # --- what people get without asking ---
+    # What `attn compare` sends if the user names no options: option or tensor -> expression of Nq,
+    # Nk and the functions of client/python/attnd/cli/presets.py, into which support_table.py writes
+    # it. Empty: the defaults of the method will do.
+    preset: dict[str, str] = dataclasses.field(default_factory=dict)
+
     # --- speed ---
     perf: list[dict]  # options that perf.py measures
     growth: list[Growth] = dataclasses.field(default_factory=list)  # tests/bench/growth.py

@@ -239,6 +239,7 @@ METHOD = pattern_method(
         Case("segments", options=drawn(16), segments="mixed"),
         Case("packed", options=drawn(9, causal=True), packed=4),
     ],
+    preset={"num_random": "max(1, min(64, Nk))"},
     perf=[drawn(64), drawn(64, causal=True)],
     growth=[Growth(drawn(32), 1, 1)],
     visible=[

@@ -1,7 +1,8 @@
-"""What people read about each method, derived from the library's own description of it.
+"""What README.md, kernels/README.md and the command `attn compare` hold of each method, derived from
+the library's own description and from tests/methods/<id>.py.
 
-    python -m tests.methods.support_table           prints the tables
-    python -m tests.methods.support_table --write   puts them into README.md and kernels/README.md
+    python -m tests.methods.support_table           prints it
+    python -m tests.methods.support_table --write   puts it into the files
 
 A derived part stands in its file between two lines, `derived: NAME` and `end of NAME`.
 """
@@ -9,7 +10,7 @@ A derived part stands in its file between two lines, `derived: NAME` and `end of
 import argparse
 import re
 
-from tests.methods import library
+from tests.methods import harness, library
 
 ROOT = library.ROOT
 COLUMNS = [("causal", "causal"), ("lengths", "lengths"), ("cross", "Nq != Nk"), ("gqa", "GQA"),
@@ -68,10 +69,25 @@ def overview(described):
     return markdown(["method", "computes", "does not support", "cost"], rows)
 
 
+def presets(methods):
+    """The branches of `preset` in the client: one for each method whose defaults will not do."""
+    lines = []
+    for id, method in sorted(methods.items()):
+        options, tensors = [], []
+        for name, value in method.preset.items():
+            (options if name in method.options else tensors).append(f'"{name}": {value}')
+        arguments = ["{" + ", ".join(options) + "}"] if options else []
+        arguments += ["tensors={" + ", ".join(tensors) + "}"] if tensors else []
+        if arguments:
+            lines += [f'case "{id}":', f"    return Preset({', '.join(arguments)})"]
+    return "\n".join(" " * 8 + line for line in lines)
+
+
 # What is derived: (file, name of the part) -> its text.
 PARTS = {
     ("README.md", "methods"): lambda: overview(library.methods_info()),
     ("kernels/README.md", "support table"): lambda: table(library.methods_info()),
+    ("client/python/attnd/cli/presets.py", "presets"): lambda: presets(harness.methods()),
 }
 
 
@@ -100,7 +116,7 @@ def write():
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.methods.support_table")
-    parser.add_argument("--write", action="store_true", help="put the tables into their files")
+    parser.add_argument("--write", action="store_true", help="put it into the files")
     if parser.parse_args().write:
         write()
     else:

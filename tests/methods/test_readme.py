@@ -1,4 +1,4 @@
-"""What README.md and kernels/README.md say of the methods is what the library says."""
+"""What the READMEs and the client hold of the methods is what library and oracles say."""
 
 import pytest
 

@@ -19,28 +19,31 @@ class Preset:
 
 def preset(method: str, Nq: int, Nk: int) -> Preset:
     """Of `Nq` queries and `Nk` keys; empty where the defaults will do."""
-    if method == "local":
-        return Preset({"window_left": 64})
-    if method == "random":
-        return Preset({"num_random": max(1, min(64, Nk))})
-    if method == "etc":
-        return Preset({"num_global": min(16, Nq)})
-    if method == "axial":
-        return Preset({"grid": _grid(Nq), "axis": 0})
-    if method == "image_local_2d":
-        return Preset({"grid": _grid(Nq)})
-    if method == "block_sparse":
-        return Preset(tensors={"layout": _layout(Nq, Nk)})
+    match method:
+        # derived: presets, from tests/methods (python -m tests.methods.support_table --write)
+        case "axial":
+            return Preset({"grid": grid(Nq), "axis": 0})
+        case "block_sparse":
+            return Preset(tensors={"layout": band_layout(Nq, Nk)})
+        case "etc":
+            return Preset({"num_global": min(16, Nq)})
+        case "image_local_2d":
+            return Preset({"grid": grid(Nq)})
+        case "local":
+            return Preset({"window_left": 64})
+        case "random":
+            return Preset({"num_random": max(1, min(64, Nk))})
+        # end of presets
     return Preset()
 
 
-def _grid(N: int) -> list[int]:
+def grid(N: int) -> list[int]:
     """Height and width, as near to a square as N allows."""
     height = next((h for h in range(math.isqrt(max(N, 1)), 0, -1) if N % h == 0), 1)
     return [height, N // height]
 
 
-def _layout(Nq: int, Nk: int) -> Array:
+def band_layout(Nq: int, Nk: int) -> Array:
     """Every block sees its neighbours and the first block."""
     t, c = np.arange(-(-Nq // _BLOCK))[:, None], np.arange(-(-Nk // _BLOCK))[None, :]
     seen: Array = ((abs(t - c) <= 1) | (c == 0)).astype(np.uint8)[None]
