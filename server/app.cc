@@ -84,7 +84,7 @@ absl::Status App::Build() {
                            .isa = device.instruction_set,
                            .device = device.name,
                            .peak_flops = device.peak_flops,
-                           .lanes = config_.max_running};
+                           .lanes = config_.max_running * static_cast<int>(engine_->devices())};
   for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
   metrics_ = std::make_unique<Metrics>(counted);
 
@@ -92,43 +92,34 @@ absl::Status App::Build() {
   intake_ = std::make_unique<Intake>(Intake::Options{.max_waiting = config_.max_parked,
                                                      .undeclared_bytes = config_.undeclared_bytes},
                                      budget_.get(), &clock_);
-  batcher_ = std::make_unique<Batcher>(
-      Batcher::Options{.max_queue_requests = config_.max_queue_requests,
-                       .max_batch_requests = config_.max_batch_requests,
-                       .max_running = config_.max_running,
-                       .predictions = &predictions_,
-                       .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
-      &clock_);
-  lanes_ = std::make_unique<Lanes>(
-      Lane::Parts{.engine = engine_.get(),
-                  .batcher = batcher_.get(),
-                  .metrics = metrics_.get(),
-                  .clock = &clock_,
-                  .predictions = &predictions_,
-                  .threads = config_.threads > 0 ? config_.threads : CoresOf(),
-                  .max_request_seconds = config_.max_request_seconds},
-      config_.max_running);
+  for (size_t i = 0; i < engine_->devices(); ++i) AddQueue(i);
 
   planner_ = std::make_unique<Planner>(Planner::Options{});
 
   tensors_.engine = engine_;
-  tensors_.batcher = batcher_.get();
-  tensors_.lanes = lanes_.get();
+  for (const DeviceQueue& queue : queues_) {
+    tensors_.batchers.push_back(queue.batcher.get());
+    tensors_.lanes.push_back(queue.lanes.get());
+  }
   tensors_.planner = planner_.get();
   tensors_.predictions = &predictions_;
   tensors_.metrics = metrics_.get();
   tensors_.clock = &clock_;
   tensors_.budget = budget_.get();
   tensors_.intake = intake_.get();
-  tensors_.devices = {device.name};
+  for (size_t i = 0; i < engine_->devices(); ++i) {
+    tensors_.devices.push_back(engine_->device(i).info().name);
+  }
   tensors_.max_message_bytes = config_.max_message_bytes;
   tensors_.max_priority = config_.max_priority;
   tensors_.max_request_seconds = config_.max_request_seconds;
   tensors_.undeclared_bytes = config_.undeclared_bytes;
   tensors_.logs_requests = config_.log.level == "debug";
+  std::vector<DeviceInfo> described;
+  for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
   service_ = std::make_unique<Service>(
       &tensors_, ServerFacts{.version = Version(),
-                             .devices = {device},
+                             .devices = std::move(described),
                              .max_message_bytes = config_.max_message_bytes,
                              .budget_bytes = memory_.budget_bytes,
                              .max_queue_requests = config_.max_queue_requests});
@@ -164,12 +155,12 @@ Transport::Options App::TransportOptions() const {
 }
 
 absl::Status App::Listen() {
-  metrics_->SetSources({.queue = [this] { return batcher_->depth(); },
+  metrics_->SetSources({.queue = [this] { return Depth(); },
                         .memory = [this] { return Memory(); },
                         .parked = [this] { return intake_->waiting(); },
                         .connections = [this] { return CountConnections(); },
                         .stuck = [this] { return watchdog_->stuck_seconds(); }});
-  ATTND_RETURN_IF_ERROR(lanes_->Start());
+  for (DeviceQueue& queue : queues_) ATTND_RETURN_IF_ERROR(queue.lanes->Start());
   ATTND_RETURN_IF_ERROR(planner_->Start());
   MethodTable methods;
   service_->AddMethods(&methods);
@@ -208,7 +199,7 @@ absl::Status App::StartWatchdog() {
       }});
   watchdog_->Watch(poll_beat_->part());
   watchdog_->Watch(planner_->part());
-  lanes_->WatchBy(watchdog_.get());
+  for (DeviceQueue& queue : queues_) queue.lanes->WatchBy(watchdog_.get());
   return watchdog_->Start();
 }
 
@@ -218,8 +209,7 @@ App::~App() {
   StopServingRoom();
   if (transport_ != nullptr) transport_->StopServing(std::chrono::milliseconds(0));
   if (planner_ != nullptr) planner_->Close();
-  if (batcher_ != nullptr) batcher_->Close();
-  if (lanes_ != nullptr) lanes_->Join();
+  CloseQueues();
   // The lanes could answer until here; an answer on a closed queue would abort the process.
   transport_.reset();
 }
@@ -256,8 +246,7 @@ void App::Drain() {
   // The last calls are refused within it; new work is refused since the start of the drain.
   transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 200));
   planner_->Close();
-  batcher_->Close();
-  lanes_->Join();
+  CloseQueues();
   StopServingRoom();
   watchdog_->Stop();
   http_.reset();
@@ -303,16 +292,58 @@ Metrics::Connections App::CountConnections() const {
           .cut_off = counts.cut_off};
 }
 
+void App::AddQueue(size_t device) {
+  DeviceQueue& queue = queues_.emplace_back();
+  queue.batcher = std::make_unique<Batcher>(
+      Batcher::Options{.max_queue_requests = config_.max_queue_requests,
+                       .max_batch_requests = config_.max_batch_requests,
+                       .max_running = config_.max_running,
+                       .predictions = &predictions_,
+                       .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
+      &clock_);
+  queue.lanes = std::make_unique<Lanes>(
+      Lane::Parts{.engine = engine_.get(),
+                  .batcher = queue.batcher.get(),
+                  .device = device,
+                  .metrics = metrics_.get(),
+                  .clock = &clock_,
+                  .predictions = &predictions_,
+                  .threads = config_.threads > 0 ? config_.threads : CoresOf(),
+                  .max_request_seconds = config_.max_request_seconds,
+                  .index = static_cast<int>(device) * config_.max_running},
+      config_.max_running);
+}
+
+// Returns when the last batch is answered.
+void App::CloseQueues() {
+  for (DeviceQueue& queue : queues_) queue.batcher->Close();
+  for (DeviceQueue& queue : queues_) queue.lanes->Join();
+}
+
+Batcher::Depth App::Depth() const {
+  Batcher::Depth all;
+  for (const DeviceQueue& queue : queues_) {
+    const Batcher::Depth depth = queue.batcher->depth();
+    all.requests += depth.requests;
+    all.bytes += depth.bytes;
+    all.oldest_seconds = std::max(all.oldest_seconds, depth.oldest_seconds);
+  }
+  return all;
+}
+
 Metrics::Memory App::Memory() const {
-  const PoolStats pool = engine_->device().memory().stats();
-  const int64_t inputs = std::min(lanes_->input_bytes(), pool.used_bytes);
-  return {.inputs = inputs,
-          .workspace = pool.used_bytes - inputs,
-          .retained = pool.reserved_bytes - pool.used_bytes,
-          .peak = pool.peak_bytes,
-          .budget = budget_->total(),
-          .charged = budget_->used(),
-          .pattern_cache = engine_->cached_pattern_bytes()};
+  Metrics::Memory memory{.budget = budget_->total(),
+                         .charged = budget_->used(),
+                         .pattern_cache = engine_->cached_pattern_bytes()};
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    const PoolStats pool = engine_->device(i).memory().stats();
+    const int64_t inputs = std::min(queues_[i].lanes->input_bytes(), pool.used_bytes);
+    memory.inputs += inputs;
+    memory.workspace += pool.used_bytes - inputs;
+    memory.retained += pool.reserved_bytes - pool.used_bytes;
+    memory.peak += pool.peak_bytes;
+  }
+  return memory;
 }
 
 void App::LogStart() const {

@@ -53,6 +53,9 @@ class App {
   void TrimIfIdle();
   void StopServingRoom();
   absl::StatusOr<std::string> MetricsPage();
+  void AddQueue(size_t device);
+  void CloseQueues();
+  Batcher::Depth Depth() const;
   Metrics::Memory Memory() const;
   Metrics::Connections CountConnections() const;
   void LogStart() const;
@@ -64,9 +67,13 @@ class App {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Budget> budget_;
   std::unique_ptr<Intake> intake_;
-  std::unique_ptr<Batcher> batcher_;
   Predictions predictions_{&clock_};
-  std::unique_ptr<Lanes> lanes_;
+  // The queue of each device of the engine, and the lanes that empty it.
+  struct DeviceQueue {
+    std::unique_ptr<Batcher> batcher;
+    std::unique_ptr<Lanes> lanes;
+  };
+  std::vector<DeviceQueue> queues_;
   std::unique_ptr<Planner> planner_;
   TensorContext tensors_;
   Health health_;

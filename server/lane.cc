@@ -166,7 +166,8 @@ void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* contro
   group.reserve(batch->size());
   for (Gathered& one : *batch) group.push_back(&one);
   DropDead(&group);
-  Stream stream(parts_.engine->device(), &parts_.engine->device().memory(), control);
+  Device& device = parts_.engine->device(parts_.device);
+  Stream stream(device, &device.memory(), control);
   std::erase_if(group, [&](Gathered* one) {
     absl::Status status = Guarded([&] { return Gather(one, stream); });
     if (status.ok()) return false;

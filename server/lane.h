@@ -33,6 +33,7 @@ class Lane {
   struct Parts {
     Engine* engine = nullptr;
     Batcher* batcher = nullptr;
+    size_t device = 0;  // of the engine: where its batches run
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
     Predictions* predictions = nullptr;  // learn from what runs; null: nobody does

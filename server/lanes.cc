@@ -13,7 +13,7 @@ namespace attnd {
 Lanes::Lanes(const Lane::Parts& parts, int count) : batcher_(parts.batcher) {
   for (int i = 0; i < count; ++i) {
     Lane::Parts own = parts;
-    own.index = i;
+    own.index = parts.index + i;
     lanes_.push_back(std::make_unique<Lane>(own));
   }
 }

@@ -13,7 +13,7 @@ namespace attnd {
 // its own for the serial part of its batch.
 class Lanes {
  public:
-  // `parts` as those of a lane; `index` counts up from 0.
+  // `parts` as those of a lane; `index` counts up from theirs.
   Lanes(const Lane::Parts& parts, int count);
   // REQUIRES: the batcher was closed, if the lanes were started.
   ~Lanes();

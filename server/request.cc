@@ -122,12 +122,14 @@ class Decoder {
   void Device(const std::string& device) {
     const auto& served = context_.devices;
     if (device.empty()) {
-      if (!served.empty()) request_.device = served[0];
+      if (!served.empty()) request_.device = request_.call.device = served[0];
       return;
     }
     if (std::find(served.begin(), served.end(), device) == served.end()) {
       reasons_.Invalid("device must be ", absl::StrJoin(served, ", "), " or empty, got ",
                        Quoted(device));
+    } else {
+      request_.call.device = device;
     }
     request_.device = device;
   }

@@ -39,8 +39,9 @@ class OpenCalls {
 struct TensorContext {
   // --- constant once calls arrive ---
   std::shared_ptr<Engine> engine;  // shared with the slices of replies on their way out
-  Batcher* batcher = nullptr;
-  Lanes* lanes = nullptr;
+  // Of each device of the engine.
+  std::vector<Batcher*> batchers;
+  std::vector<Lanes*> lanes;
   Planner* planner = nullptr;
   const Predictions* predictions = nullptr;
   Metrics* metrics = nullptr;

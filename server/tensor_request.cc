@@ -75,7 +75,8 @@ absl::Status TensorRequest::Admit() const {
     context_->metrics->RecordRefusal(Refusal::kDraining);
     return absl::UnavailableError("request: the server is draining, send it to another one");
   }
-  return context_->batcher->Admit(client_, context_->MaxPriority(client_), rpc_->deadline());
+  // The device is not known yet: that of requests that name none.
+  return context_->batchers[0]->Admit(client_, context_->MaxPriority(client_), rpc_->deadline());
 }
 
 absl::Status TensorRequest::AdmitHead(absl::string_view head) {
@@ -107,7 +108,8 @@ absl::Status TensorRequest::AdmitHeadAs(absl::string_view head) {
     return status;
   }
   const int priority = std::min(request->priority(), context_->MaxPriority(client_));
-  return context_->batcher->Admit(client_, priority, rpc_->deadline(), decoded.plan.get());
+  return context_->batchers[decoded.plan->device]->Admit(client_, priority, rpc_->deadline(),
+                                                         decoded.plan.get());
 }
 
 absl::Status TensorRequest::Submit(const attn::v1::ForwardRequest& request, Payloads payloads,
@@ -208,7 +210,7 @@ absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> 
                                               std::vector<Result> results, const Phases& phases) {
     Answer(done, std::move(result_status), results, phases);
   };
-  return context_->batcher->Submit(task);
+  return context_->batchers[plan_->device]->Submit(task);
 }
 
 absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
@@ -256,7 +258,7 @@ void TensorRequest::Refuse(const absl::Status& status, Refusal reason) {
 void TensorRequest::Cancel() {
   cancelled_->store(true);
   if (plan_control_ != nullptr) plan_control_->Cancel();
-  if (is_submitted_) context_->lanes->Sweep();
+  if (is_submitted_) context_->lanes[plan_->device]->Sweep();
 }
 
 void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,

@@ -1,6 +1,11 @@
-// In place of kernels/engine/devices.cc: the programs that link this run on the strict device.
+// In place of kernels/engine/devices.cc: the programs that link this run on the strict device,
+// under the name of the processor. With STRICT_DEVICE_BESIDE set they have a second device,
+// "plain:0": the processor itself.
+#include <cstdlib>
+
 #include "kernels/core/status.h"
 #include "kernels/engine/devices.h"
+#include "tests/device/renamed_device.h"
 #include "tests/device/strict_device.h"
 
 namespace attnd {
@@ -10,6 +15,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> NewDevices(const CpuOptions
   ATTND_RETURN_IF_ERROR(strict.status());
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(*std::move(strict));
+  if (std::getenv("STRICT_DEVICE_BESIDE") == nullptr) return devices;
+  absl::StatusOr<std::unique_ptr<Device>> beside = NewCpuDevice(cpu);
+  ATTND_RETURN_IF_ERROR(beside.status());
+  devices.push_back(std::make_unique<testing::RenamedDevice>("plain:0", *std::move(beside)));
   return devices;
 }
 

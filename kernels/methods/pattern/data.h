@@ -11,8 +11,8 @@
 
 namespace attnd {
 
-// One tensor of every problem, int32 or uint8, which lies in host memory. On a dry stream its values
-// are unknown.
+// One tensor of every problem, int32 or uint8, which lies in host memory. On a dry stream its
+// values are unknown.
 class HostInts {
  public:
   // `rank`: that of the tensor with its batch dimension; one of a lower rank is the same for every

@@ -1,0 +1,40 @@
+// A device under another name: two alike in one engine.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/device/device.h"
+
+namespace attnd::testing {
+
+class RenamedDevice final : public Device {
+ public:
+  RenamedDevice(std::string name, std::unique_ptr<Device> device)
+      : device_(std::move(device)), info_(device_->info()) {
+    info_.name = std::move(name);
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  BufferPool& memory() override { return device_->memory(); }
+  std::shared_ptr<WorkQueue> NewQueue() override { return device_->NewQueue(); }
+  DeviceStatus Run(Stream& stream, Launch launch) override {
+    return device_->Run(stream, std::move(launch));
+  }
+  DeviceStatus Upload(Stream& stream, void* destination,
+                      std::span<const std::span<const std::byte>> spans,
+                      std::shared_ptr<const void> source) override {
+    return device_->Upload(stream, destination, spans, std::move(source));
+  }
+  DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
+    return device_->Download(stream, source, bytes);
+  }
+  int64_t launches() const override { return device_->launches(); }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  DeviceInfo info_;
+};
+
+}  // namespace attnd::testing
