@@ -1,4 +1,5 @@
-"""Checks what the compiler does not: includes go down only, files keep their formatting and size.
+"""Checks what the compiler does not: includes go down only, files keep their formatting and size,
+no two files define classes of one name.
 
 server -> kernels/engine -> methods -> method -> ops -> pattern -> device -> core. A device (cpu)
 implements kernels/device and is known to those that create it: the C interface and the server. The
@@ -10,6 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+import odr
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
@@ -73,6 +76,7 @@ def main():
     for method in sorted((ROOT / "kernels/methods").glob("*.cc")):
         if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
             problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")
+    problems += odr.problems([ROOT / "kernels", ROOT / "server"])
     if "@@" in (ROOT / "README.md").read_text():
         problems.append("README.md: a place holder (@@) is left")
     if shutil.which("clang-format"):
