@@ -150,7 +150,7 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     VF score = hn::LoadU(d, scores + x), keep = one;
     if (cap_ != 0) {
-      const VF tanh = attend_internal::Tanh(hn::Mul(score, inverse_cap));
+      const VF tanh = Tanh(d, hn::Mul(score, inverse_cap));
       keep = hn::NegMulAdd(tanh, tanh, one);
       score = hn::Mul(cap, tanh);
     }
