@@ -1,5 +1,5 @@
 """Checks what the compiler does not: includes go down only, files keep their formatting and size,
-links of documents lead somewhere.
+links of documents lead somewhere, no two files define classes of one name.
 
 server -> kernels/engine -> methods -> method -> ops -> pattern -> device -> core. A device (cpu)
 implements kernels/device and is known to those that create it: the C interface and the server. The
@@ -11,6 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+import odr
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
@@ -107,6 +109,7 @@ def main():
         if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
             problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")
     problems += document_problems()
+    problems += odr.problems([ROOT / "kernels", ROOT / "server"])
     if shutil.which("clang-format"):
         for path in sources:
             check = subprocess.run(["clang-format", "--dry-run", "-Werror", str(path)],

@@ -14,24 +14,9 @@
 #include "kernels/method/row_groups.h"
 #include "kernels/ops/status_of.h"
 #include "kernels/pattern/cache_bytes.h"
-#include "kernels/pattern/predicates/predicate.h"
 
 namespace attnd {
 namespace {
-
-// A value of an option in a bucket's name; a long list by its fingerprint.
-std::string OptionText(const OptionValue& value) {
-  constexpr size_t kMost = 64;
-  const auto* list = std::get_if<std::vector<int64_t>>(&value);
-  if (list == nullptr || list->size() <= kMost) return ToString(value);
-  std::vector<int32_t> halves;
-  halves.reserve(2 * list->size());
-  for (const int64_t x : *list) {
-    halves.push_back(static_cast<int32_t>(x & UINT32_MAX));
-    halves.push_back(static_cast<int32_t>(x >> 32));
-  }
-  return absl::StrCat("[", Fingerprint(halves), "]");
-}
 
 // What a plan keeps of lists of options.
 int64_t BytesOf(const OptionMap& options) {
@@ -44,13 +29,10 @@ int64_t BytesOf(const OptionMap& options) {
 }
 
 // Everything by which a batch could differ in code or launch arguments; sizes B, H, Nq and Nk are
-// ragged and stay out. Options enter as sent: a default that is spelled out makes its own bucket.
-std::string BucketOf(const Plan& plan, const OptionMap& sent) {
+// ragged and stay out. Options enter as parsed: a default that is spelled out is one left out.
+std::string BucketOf(const Plan& plan) {
   const View& q = plan.tensors.at("q");
-  std::vector<std::string> options, tensors;
-  for (const auto& [name, value] : sent) {
-    options.push_back(absl::StrCat(name, "=", OptionText(value)));
-  }
+  std::vector<std::string> tensors;
   for (const auto& [name, view] : plan.tensors) {
     const bool of_q = view.dtype == q.dtype || !IsFloat(view.dtype);
     tensors.push_back(of_q ? name : absl::StrCat(name, ":", Name(view.dtype)));
@@ -58,7 +40,7 @@ std::string BucketOf(const Plan& plan, const OptionMap& sent) {
   return absl::StrCat(plan.method->info().id, "/", Name(plan.direction), "/", Name(q.dtype),
                       q.layout == Layout::kBHND ? "/BHND" : "/BNHD", "/D", plan.shape.D, "/Dv",
                       plan.shape.Dv, "/", absl::StrJoin(tensors, ","), "/",
-                      absl::StrJoin(options, ","), "/",
+                      plan.method->Describe(plan.options.get()), "/",
                       plan.method->Branch(plan.shape, plan.options.get()));
 }
 
@@ -328,7 +310,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
 
   CopyTensors(call.tensors, plan.get());
   plan->shape = ShapeOf(plan->tensors);
-  plan->bucket = BucketOf(*plan, call.options);
+  plan->bucket = BucketOf(*plan);
   plan->host_bytes = BytesOf(call.options);
   // Batches share a stream, and so a device.
   if (devices.size() > 1) plan->bucket = absl::StrCat("#", *device, "/", plan->bucket);

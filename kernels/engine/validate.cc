@@ -1,7 +1,6 @@
 #include "kernels/engine/validate.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "absl/strings/str_join.h"
 #include "kernels/method/declared_shape.h"
@@ -11,32 +10,8 @@ namespace {
 
 absl::string_view Name(Layout layout) { return layout == Layout::kBHND ? "BHND" : "BNHD"; }
 
-// A dimension as a rule names it, and its size; kFree: any.
+// Of what q, k and v do not tell.
 constexpr int64_t kFree = -1;
-struct Dim {
-  absl::string_view letters;
-  int64_t size = kFree;
-};
-
-// "k shape must be [B,Hkv,Nk,D] with B = 2, got [3,8,16,64]".
-bool CheckShape(absl::string_view name, const View& view, std::initializer_list<Dim> dims,
-                Reasons* reasons) {
-  std::vector<absl::string_view> letters;
-  std::vector<std::string> broken;
-  const bool right_rank = view.shape.rank == static_cast<int>(dims.size());
-  for (const Dim& dim : dims) {
-    const int i = static_cast<int>(letters.size());
-    letters.push_back(dim.letters);
-    if (right_rank && dim.size != kFree && view.shape[i] != dim.size) {
-      broken.push_back(absl::StrCat(dim.letters, " = ", dim.size));
-    }
-  }
-  if (right_rank && broken.empty()) return true;
-  reasons->Invalid(name, " shape must be [", absl::StrJoin(letters, ","), "]",
-                   broken.empty() ? "" : " with ", absl::StrJoin(broken, " and "), ", got ",
-                   ToString(view.shape));
-  return false;
-}
 
 void CheckRange(absl::string_view letters, int64_t size, int64_t min, int64_t max,
                 Reasons* reasons) {
@@ -61,12 +36,24 @@ void CheckBytes(absl::string_view name, const Shape& shape, DType dtype, Reasons
                    " of ", Name(dtype));
 }
 
+// What q, k and v tell.
+SizesByLetter SizesOf(const ProblemShape& shape) {
+  SizesByLetter sizes;
+  if (shape.Knows("q")) {
+    sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}, {"D", shape.D}};
+  }
+  if (shape.Knows("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
+  if (shape.Knows("v")) sizes["Dv"] = shape.Dv;
+  return sizes;
+}
+
 // Runs the checks of one request; members are what the tensors q, k, v say.
 struct Checker {
   const MethodInfo& info;
   const Call& call;
   const ProblemShape shape;
   Reasons* const reasons;
+  const SizesByLetter sizes = SizesOf(shape);
 
   const View* Rank4(absl::string_view name) const {
     const View* view = shape.Find(name);
@@ -75,7 +62,13 @@ struct Checker {
   // A size of q, or kFree if q does not tell.
   int64_t OfQ(int64_t size) const { return Rank4("q") != nullptr ? size : kFree; }
   int64_t OfK(int64_t size) const { return Rank4("k") != nullptr ? size : kFree; }
-  int64_t OfV(int64_t size) const { return Rank4("v") != nullptr ? size : kFree; }
+
+  // "k shape must be [B,Hkv,Nk,D] with B = 2, got [3,8,16,64]".
+  bool FitsShape(absl::string_view name, const View& view, absl::string_view declared) const {
+    const std::string rule = BrokenShapeRule(declared, sizes, view.shape);
+    if (!rule.empty()) reasons->Invalid(name, " ", rule, ", got ", ToString(view.shape));
+    return rule.empty();
+  }
 
   std::string ServedTensors() const {
     std::vector<std::string> names;
@@ -120,7 +113,7 @@ struct Checker {
   void Qkv() const {
     const ProblemShape& s = shape;
     if (const View* q = s.Find("q")) {
-      if (CheckShape("q", *q, {{"B"}, {"H"}, {"Nq"}, {"D"}}, reasons)) {
+      if (FitsShape("q", *q, "[B,H,Nq,D]")) {
         CheckRange("B", s.B, 1, kMaxHeads, reasons);
         CheckRange("H", s.H, 1, kMaxHeads, reasons);
         // Sizes that are out of range themselves are told by themselves. Hkv divides H.
@@ -132,8 +125,7 @@ struct Checker {
       }
     }
     if (const View* k = s.Find("k")) {
-      const auto dims = {Dim{"B", OfQ(s.B)}, Dim{"Hkv"}, Dim{"Nk"}, Dim{"D", OfQ(s.D)}};
-      if (CheckShape("k", *k, dims, reasons)) {
+      if (FitsShape("k", *k, "[B,Hkv,Nk,D]")) {
         CheckRange("Hkv", s.Hkv, 1, kMaxHeads, reasons);
         CheckRange("Nk", s.Nk, 0, kMaxTokens, reasons);
         if (Rank4("q") != nullptr && s.Hkv > 0 && s.H % s.Hkv != 0) {
@@ -142,9 +134,7 @@ struct Checker {
       }
     }
     if (const View* v = s.Find("v")) {
-      const auto dims = {Dim{"B", OfQ(s.B)}, Dim{"Hkv", OfK(s.Hkv)}, Dim{"Nk", OfK(s.Nk)},
-                         Dim{"Dv"}};
-      if (CheckShape("v", *v, dims, reasons)) CheckRange("Dv", s.Dv, 1, kMaxHeadDim, reasons);
+      if (FitsShape("v", *v, "[B,Hkv,Nk,Dv]")) CheckRange("Dv", s.Dv, 1, kMaxHeadDim, reasons);
     }
     for (const absl::string_view name : {"q", "k", "v"}) Float(name);
     const bool known = Rank4("q") != nullptr && Rank4("v") != nullptr;
@@ -183,8 +173,7 @@ struct Checker {
       reasons->Invalid(name, " dtype must be int32, got ", Name(view->dtype));
       return;
     }
-    const int64_t B = OfQ(shape.B);
-    if (!CheckShape(name, *view, {{"B", B}}, reasons) || max == kFree) return;
+    if (!FitsShape(name, *view, "[B]") || max == kFree) return;
     if (view->data == nullptr) return;  // declared, not sent
     for (int64_t b = 0; b < view->shape[0]; ++b) {
       const int64_t value = IntAt(*view, b);
@@ -207,13 +196,7 @@ struct Checker {
 
   // Shape, dtype and density as declared.
   void Declared(absl::string_view name, const TensorInfo& declared, const View& view) const {
-    SizesByLetter sizes;
-    if (Rank4("q") != nullptr) sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
-    if (Rank4("q") != nullptr) sizes["D"] = shape.D;
-    if (Rank4("k") != nullptr) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
-    if (Rank4("v") != nullptr) sizes["Dv"] = shape.Dv;
-    const std::string rule = BrokenShapeRule(declared.shape, sizes, view.shape);
-    if (!rule.empty()) reasons->Invalid(name, " ", rule, ", got ", ToString(view.shape));
+    FitsShape(name, view, declared.shape);
     CheckBytes(name, view.shape, view.dtype, reasons);
     DeclaredType(name, declared, view);
     if (FitsInMemory(view.shape, view.dtype)) Dense(name, view);
@@ -258,15 +241,14 @@ struct Checker {
       const TensorInfo* output = OutputOfGrad(info, name);
       if (output == nullptr) continue;
       any = true;
-      const Dim B{"B", OfQ(shape.B)}, H{"H", OfQ(shape.H)}, Nq{"Nq", OfQ(shape.Nq)};
       if (output->name == "lse") {
-        CheckShape(name, view, {B, H, Nq}, reasons);
+        FitsShape(name, view, output->shape);
         CheckBytes(name, view.shape, view.dtype, reasons);
         if (view.dtype != DType::kF32) {
           reasons->Invalid(name, " dtype must be float32, got ", Name(view.dtype));
         }
       } else if (output->name == "out") {
-        CheckShape(name, view, {B, H, Nq, {"Dv", OfV(shape.Dv)}}, reasons);
+        FitsShape(name, view, output->shape);
         Float(name);
       } else if (output->served) {
         Declared(name, *output, view);

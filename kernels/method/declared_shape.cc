@@ -1,7 +1,5 @@
 #include "kernels/method/declared_shape.h"
 
-#include <vector>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -11,46 +9,50 @@
 namespace attnd {
 namespace {
 
-// The letters of "[B,H]".
-std::vector<std::string> LettersOf(absl::string_view list) {
-  absl::ConsumePrefix(&list, "[");
-  absl::ConsumeSuffix(&list, "]");
-  return absl::StrSplit(list, ',', absl::SkipEmpty());
-}
-
 // The sizes that differ, "H = 4". `letters` end with the last dimension.
-std::vector<std::string> Differences(const std::vector<std::string>& letters, bool broadcasts,
+std::vector<std::string> Differences(const DeclaredShape::Letters& letters, bool broadcasts,
                                      const SizesByLetter& sizes, const Shape& shape) {
   std::vector<std::string> differences;
-  const size_t missing = letters.size() - static_cast<size_t>(shape.rank);
-  for (int i = 0; i < shape.rank; ++i) {
-    const std::string& letter = letters[missing + static_cast<size_t>(i)];
+  ForEachLetter(letters, shape, [&](absl::string_view letter, int64_t is) {
     int64_t size = 0;
     if (absl::SimpleAtoi(letter, &size)) {
-      if (shape[i] != size) differences.push_back(absl::StrCat(size));
-      continue;
+      if (is != size) differences.push_back(absl::StrCat(size));
+      return;
     }
     const auto named = sizes.find(letter);
-    if (named == sizes.end() || shape[i] == named->second || (broadcasts && shape[i] == 1))
-      continue;
+    if (named == sizes.end() || is == named->second || (broadcasts && is == 1)) return;
     differences.push_back(absl::StrCat(letter, " = ", named->second));
-  }
+  });
   return differences;
 }
 
 }  // namespace
 
+bool DeclaredShape::FitsRank(const Letters& letters, int rank) const {
+  const auto size = static_cast<int>(letters.size());
+  if (broadcasts) return rank <= size;
+  return !letters.empty() && letters.front() == ".." ? rank >= size : rank == size;
+}
+
+DeclaredShape ParseShape(absl::string_view text) {
+  DeclaredShape declared;
+  declared.broadcasts = absl::ConsumePrefix(&text, "broadcastable to ");
+  for (absl::string_view list : absl::StrSplit(text, " or ")) {
+    absl::ConsumePrefix(&list, "[");
+    absl::ConsumeSuffix(&list, "]");
+    declared.lists.emplace_back(absl::StrSplit(list, ',', absl::SkipEmpty()));
+  }
+  return declared;
+}
+
 std::string BrokenShapeRule(absl::string_view declared, const SizesByLetter& sizes,
                             const Shape& shape) {
-  absl::string_view text = declared;
-  const bool broadcasts = absl::ConsumePrefix(&text, "broadcastable to ");
+  const DeclaredShape parsed = ParseShape(declared);
   std::string rule = absl::StrCat("shape must be ", declared);
   std::vector<std::string> nearest;  // of the lists of this rank
-  for (absl::string_view list : absl::StrSplit(text, " or ")) {
-    const std::vector<std::string> letters = LettersOf(list);
-    const auto rank = static_cast<size_t>(shape.rank);
-    if (broadcasts ? rank > letters.size() : rank != letters.size()) continue;
-    const auto differences = Differences(letters, broadcasts, sizes, shape);
+  for (const DeclaredShape::Letters& letters : parsed.lists) {
+    if (!parsed.FitsRank(letters, shape.rank)) continue;
+    const auto differences = Differences(letters, parsed.broadcasts, sizes, shape);
     if (differences.empty()) return "";
     if (nearest.empty() || differences.size() < nearest.size()) nearest = differences;
   }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -85,6 +86,9 @@ class Method {
   virtual const MethodInfo& info() const = 0;
   // Defaults plus `sent`; reasons for unknown names, types and ranges.
   virtual OptionsHandle Parse(const OptionMap& sent, Reasons* reasons) const = 0;
+  // The options that differ from their defaults, "causal=true,window=16": equal texts mean equal
+  // options, whatever was spelled out.
+  virtual std::string Describe(const void* options) const = 0;
   // Rules between options, shapes and tensors that the shared checks do not know. Called also when
   // those found reasons, so that all are told at once: sizes may be 0 or disagree.
   virtual void Check(const ProblemShape& problem, const void* options, Reasons* reasons) const = 0;
@@ -101,6 +105,7 @@ class MethodOf : public Method {
 
   const MethodInfo& info() const final { return info_; }
   OptionsHandle Parse(const OptionMap& sent, Reasons* reasons) const final;
+  std::string Describe(const void* options) const final;
   void Check(const ProblemShape& problem, const void* options, Reasons* reasons) const final {
     CheckProblem(problem, *static_cast<const O*>(options), reasons);
   }
@@ -119,12 +124,16 @@ class MethodOf : public Method {
  private:
   MethodInfo info_;
   std::vector<OptionSpec<O>> options_;
+  std::vector<std::optional<OptionValue>> defaults_;  // of each option
 };
 
 template <class O>
 MethodOf<O>::MethodOf(MethodInfo info, std::vector<OptionSpec<O>> options)
     : info_(std::move(info)), options_(std::move(options)) {
-  for (const OptionSpec<O>& spec : options_) info_.options.push_back(spec.info);
+  for (const OptionSpec<O>& spec : options_) {
+    info_.options.push_back(spec.info);
+    defaults_.push_back(spec.get(O{}));
+  }
 }
 
 template <class O>
@@ -142,6 +151,17 @@ OptionsHandle MethodOf<O>::Parse(const OptionMap& sent, Reasons* reasons) const 
     }
   }
   return parsed;
+}
+
+template <class O>
+std::string MethodOf<O>::Describe(const void* options) const {
+  std::string text;
+  for (size_t i = 0; i < options_.size(); ++i) {
+    const std::optional<OptionValue> value = options_[i].get(*static_cast<const O*>(options));
+    if (!value.has_value() || value == defaults_[i]) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ",", options_[i].info.name, "=", BucketText(*value));
+  }
+  return text;
 }
 
 // Every file kernels/methods/<id>.cc ends with ATTND_METHOD(<id>, Class): the generated registry

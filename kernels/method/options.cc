@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "kernels/pattern/predicates/predicate.h"
 
 namespace attnd {
 namespace {
@@ -57,7 +59,27 @@ std::string Shown(const OptionValue& value) {
   return absl::StrCat("[", first, ",.. ", list->size(), " values]");
 }
 
+std::string BucketText(const OptionValue& value) {
+  constexpr size_t kMost = 64;
+  const auto* list = std::get_if<std::vector<int64_t>>(&value);
+  if (list == nullptr || list->size() <= kMost) return ToString(value);
+  std::vector<int32_t> halves;
+  halves.reserve(2 * list->size());
+  for (const int64_t x : *list) {
+    halves.push_back(static_cast<int32_t>(x & UINT32_MAX));
+    halves.push_back(static_cast<int32_t>(x >> 32));
+  }
+  return absl::StrCat("[", Fingerprint(halves), "]");
+}
+
 namespace options_internal {
+
+std::string DefaultText(const OptionValue& value) {
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) {
+    return absl::StrJoin(*list, ",");
+  }
+  return absl::StrReplaceAll(ToString(value), {{"e-0", "e-"}});
+}
 
 void ReadBool(absl::string_view name, const OptionValue& value, bool* out, Reasons* reasons) {
   if (const bool* v = std::get_if<bool>(&value)) {

@@ -32,6 +32,9 @@ std::string ToString(const OptionValue& value);
 // The same for a message: of a long list its beginning, "[1,2,.. 65536 values]".
 std::string Shown(const OptionValue& value);
 
+// The same for the name of a bucket: of a long list its fingerprint. Equal only of equal values.
+std::string BucketText(const OptionValue& value);
+
 // For people and for ListMethods.
 struct OptionInfo {
   std::string name;
@@ -49,9 +52,12 @@ struct OptionSpec {
   OptionInfo info;
   // Writes the value; tells its reason if type or range do not fit.
   std::function<void(const OptionValue&, Options*, Reasons*)> set;
+  // The value that `set` left; none: unset, the method decides.
+  std::function<std::optional<OptionValue>(const Options&)> get;
 };
 
-// Builders of lines. Members of type std::optional mean "unset: the method decides".
+// Builders of lines. A default is that of the member, and the help shows it; `default_text` is only
+// for what is unset by default: members of type std::optional and empty lists, "1/sqrt(D)".
 // Messages: "window_left must be >= -1, got -3"; a wrong type: "causal must be a bool, got 3".
 struct IntRange {
   int64_t min = INT64_MIN, max = INT64_MAX;
@@ -81,44 +87,114 @@ void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_valu
 std::string RangeText(IntRange range);
 std::string RangeText(IntsRule rule);
 std::string RangeText(FloatRange range);
-}  // namespace options_internal
+// "false", "64", "1e-6", "token", "8,16".
+std::string DefaultText(const OptionValue& value);
 
-template <class O>
-OptionSpec<O> BoolOption(std::string name, bool O::*member, std::string default_text,
-                         std::string help) {
-  return {{.name = name, .type = OptionType::kBool, .default_text = default_text, .help = help},
-          [=](const OptionValue& v, O* o, Reasons* r) {
-            options_internal::ReadBool(name, v, &(o->*member), r);
-          }};
+// The value of a member, or what it holds.
+template <class T>
+std::optional<OptionValue> ValueOf(const T& value) {
+  return value;
+}
+template <class T>
+std::optional<OptionValue> ValueOf(const std::optional<T>& value) {
+  return value.has_value() ? std::optional<OptionValue>(*value) : std::nullopt;
 }
 
-template <class O, class T>  // T: int64_t or std::optional<int64_t>
-OptionSpec<O> IntOption(std::string name, T O::*member, IntRange range, std::string default_text,
-                        std::string help) {
+template <class O, class T>
+OptionSpec<O> IntLine(std::string name, T O::*member, IntRange range, std::string default_text,
+                      std::string help) {
   return {{.name = name,
            .type = OptionType::kInt,
            .default_text = default_text,
-           .range = options_internal::RangeText(range),
+           .range = RangeText(range),
            .help = help},
           [=](const OptionValue& v, O* o, Reasons* r) {
             int64_t value = 0;
-            options_internal::ReadInt(name, range, v, &value, r);
+            ReadInt(name, range, v, &value, r);
             o->*member = value;
-          }};
+          },
+          [=](const O& o) { return ValueOf(o.*member); }};
 }
 
-// Empty means unset.
+template <class O, class T>
+OptionSpec<O> FloatLine(std::string name, T O::*member, FloatRange range, std::string default_text,
+                        std::string help) {
+  return {{.name = name,
+           .type = OptionType::kFloat,
+           .default_text = default_text,
+           .range = RangeText(range),
+           .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            double value = 0;
+            ReadFloat(name, range, v, &value, r);
+            o->*member = value;
+          },
+          [=](const O& o) { return ValueOf(o.*member); }};
+}
+
 template <class O>
-OptionSpec<O> IntsOption(std::string name, std::vector<int64_t> O::*member, IntsRule rule,
-                         std::string default_text, std::string help) {
+OptionSpec<O> IntsLine(std::string name, std::vector<int64_t> O::*member, IntsRule rule,
+                       std::string default_text, std::string help) {
   return {{.name = name,
            .type = OptionType::kInts,
            .default_text = default_text,
-           .range = options_internal::RangeText(rule),
+           .range = RangeText(rule),
            .help = help},
           [=](const OptionValue& v, O* o, Reasons* r) {
-            options_internal::ReadInts(name, rule, v, &(o->*member), r);
-          }};
+            std::vector<int64_t> values;
+            ReadInts(name, rule, v, &values, r);
+            o->*member = values.empty() ? O{}.*member : std::move(values);
+          },
+          [=](const O& o) { return ValueOf(o.*member); }};
+}
+}  // namespace options_internal
+
+template <class O>
+OptionSpec<O> BoolOption(std::string name, bool O::*member, std::string help) {
+  return {{.name = name,
+           .type = OptionType::kBool,
+           .default_text = options_internal::DefaultText(O{}.*member),
+           .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            options_internal::ReadBool(name, v, &(o->*member), r);
+          },
+          [=](const O& o) { return options_internal::ValueOf(o.*member); }};
+}
+
+template <class O>
+OptionSpec<O> IntOption(std::string name, int64_t O::*member, IntRange range, std::string help) {
+  return options_internal::IntLine(name, member, range, options_internal::DefaultText(O{}.*member),
+                                   help);
+}
+
+template <class O>
+OptionSpec<O> IntOption(std::string name, std::optional<int64_t> O::*member, IntRange range,
+                        std::string default_text, std::string help) {
+  return options_internal::IntLine(name, member, range, default_text, help);
+}
+
+// Unset is the same as `usual`, but for the rules that ask whether the option was sent.
+template <class O>
+OptionSpec<O> IntOption(std::string name, std::optional<int64_t> O::*member, IntRange range,
+                        int64_t usual, std::string help) {
+  OptionSpec<O> line =
+      options_internal::IntLine(name, member, range, options_internal::DefaultText(usual), help);
+  line.get = [=](const O& o) { return OptionValue((o.*member).value_or(usual)); };
+  return line;
+}
+
+// An empty list means the default.
+template <class O>
+OptionSpec<O> IntsOption(std::string name, std::vector<int64_t> O::*member, IntsRule rule,
+                         std::string help) {
+  return options_internal::IntsLine(name, member, rule, options_internal::DefaultText(O{}.*member),
+                                    help);
+}
+
+template <class O>
+OptionSpec<O> IntsOption(std::string name, std::vector<int64_t> O::*member, IntsRule rule,
+                         std::string default_text, std::string help) {
+  return options_internal::IntsLine(name, member, rule, default_text, help);
 }
 
 // Of every drawn tensor.
@@ -126,43 +202,43 @@ template <class O>
 OptionSpec<O> SeedOption(uint64_t O::*member) {
   return {{.name = "seed",
            .type = OptionType::kInt,
-           .default_text = "0",
+           .default_text = options_internal::DefaultText(O{}.*member),
            .range = "in 0..2^64-1",
            .help = "of what is drawn; no effect where it is sent"},
           [=](const OptionValue& v, O* o, Reasons* r) {
             options_internal::ReadSeed("seed", v, &(o->*member), r);
-          }};
+          },
+          [=](const O& o) { return options_internal::ValueOf(o.*member); }};
 }
 
-template <class O, class T>  // T: double or std::optional<double>
-OptionSpec<O> FloatOption(std::string name, T O::*member, FloatRange range,
+template <class O>
+OptionSpec<O> FloatOption(std::string name, double O::*member, FloatRange range, std::string help) {
+  return options_internal::FloatLine(name, member, range,
+                                     options_internal::DefaultText(O{}.*member), help);
+}
+
+template <class O>
+OptionSpec<O> FloatOption(std::string name, std::optional<double> O::*member, FloatRange range,
                           std::string default_text, std::string help) {
-  return {{.name = name,
-           .type = OptionType::kFloat,
-           .default_text = default_text,
-           .range = options_internal::RangeText(range),
-           .help = help},
-          [=](const OptionValue& v, O* o, Reasons* r) {
-            double value = 0;
-            options_internal::ReadFloat(name, range, v, &value, r);
-            o->*member = value;
-          }};
+  return options_internal::FloatLine(name, member, range, default_text, help);
 }
 
 template <class O, class E>  // E: an enum class whose values are 0, 1, ... in the order of names
 OptionSpec<O> EnumOption(std::string name, E O::*member, std::vector<std::string> names,
-                         std::string default_text, std::string help) {
-  return {{.name = name,
-           .type = OptionType::kEnum,
-           .default_text = default_text,
-           .enum_values = names,
-           .help = help},
-          [=](const OptionValue& v, O* o, Reasons* r) {
-            // What is refused is none of the values: no rule is told about it.
-            int value = static_cast<int>(names.size());
-            options_internal::ReadEnum(name, names, v, &value, r);
-            o->*member = static_cast<E>(value);
-          }};
+                         std::string help) {
+  return {
+      {.name = name,
+       .type = OptionType::kEnum,
+       .default_text = names.at(static_cast<size_t>(O{}.*member)),
+       .enum_values = names,
+       .help = help},
+      [=](const OptionValue& v, O* o, Reasons* r) {
+        // What is refused is none of the values: no rule is told about it.
+        int value = static_cast<int>(names.size());
+        options_internal::ReadEnum(name, names, v, &value, r);
+        o->*member = static_cast<E>(value);
+      },
+      [=](const O& o) { return options_internal::ValueOf(names[static_cast<size_t>(o.*member)]); }};
 }
 
 // A line of the specification that this version refuses by name unless it is set to its default:
@@ -178,7 +254,8 @@ OptionSpec<O> UnservedOption(std::string name, OptionType type, OptionValue defa
            .served = false},
           [=](const OptionValue& v, O*, Reasons* r) {
             options_internal::RefuseUnlessDefault(name, default_value, v, r);
-          }};
+          },
+          [](const O&) { return std::optional<OptionValue>(); }};
 }
 
 }  // namespace attnd

@@ -44,12 +44,12 @@ class Axial : public PatternMethod<Options> {
                             "extents, row-major; their product is N"),
                  IntOption("axis", &Options::axis, {}, "required when mode is single",
                            "-m..m-1 of m extents; no effect in other modes"),
-                 EnumOption("mode", &Options::mode, {"single", "union", "sum"}, "single",
+                 EnumOption("mode", &Options::mode, {"single", "union", "sum"},
                             "one axis, one softmax over all, or the sum of axes"),
                  IntsOption("axes", &Options::axes, {}, "all", "of sum; no effect in other modes"),
-                 BoolOption("causal_axis", &Options::causal_axis, "false",
+                 BoolOption("causal_axis", &Options::causal_axis,
                             "sees no larger coordinate along the axis; not of union"),
-                 BoolOption("axis_bias", &Options::axis_bias, "false",
+                 BoolOption("axis_bias", &Options::axis_bias,
                             "bias is broadcastable to [B,H,d_a,d_a], the same on every line; of "
                             "single")}}) {}
 

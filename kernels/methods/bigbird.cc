@@ -13,10 +13,12 @@ namespace {
 enum class Variant : uint8_t { kItc, kEtc };
 enum class RandPlan : uint8_t { kUniform, kPrefix };
 
+constexpr int64_t kUsualRandomBlocks = 3;
+
 struct Options : PatternOptions {
   Variant variant = Variant::kItc;
   int64_t block_size = 64, window_blocks = 3;
-  std::optional<int64_t> num_random_blocks;          // unset: 3
+  std::optional<int64_t> num_random_blocks;          // unset: kUsualRandomBlocks
   std::optional<int64_t> global_left, global_right;  // unset: 1, of etc 0
   int64_t num_global_tokens = 0;
   RandPlan rand_plan = RandPlan::kUniform;
@@ -43,7 +45,7 @@ BigBird StructureOf(const Options& o, int64_t N) {
 
 // More than all blocks cannot be drawn.
 int64_t DrawnSlots(const Options& o, const BigBird& bird, int64_t N) {
-  return std::min(o.num_random_blocks.value_or(3), bird.Blocks(N));
+  return std::min(o.num_random_blocks.value_or(kUsualRandomBlocks), bird.Blocks(N));
 }
 
 HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
@@ -88,22 +90,21 @@ class BigBirdMethod : public PatternMethod<Options> {
                          "random blocks of every query block that is not global, T = nb - "
                          "global_left - global_right; -1: none; default: drawn"}},
              .options = {
-                 EnumOption("variant", &Options::variant, {"itc", "etc"}, "itc",
+                 EnumOption("variant", &Options::variant, {"itc", "etc"},
                             "global blocks among the others, or tokens before them"),
-                 IntOption("block_size", &Options::block_size, {.min = 1}, "64",
-                           "positions of a block"),
-                 IntOption("window_blocks", &Options::window_blocks, {.min = 1}, "3", "odd"),
-                 IntOption("num_random_blocks", &Options::num_random_blocks, {.min = 0}, "3",
-                           "r; of rand_blocks where that is sent"),
+                 IntOption("block_size", &Options::block_size, {.min = 1}, "positions of a block"),
+                 IntOption("window_blocks", &Options::window_blocks, {.min = 1}, "odd"),
+                 IntOption("num_random_blocks", &Options::num_random_blocks, {.min = 0},
+                           kUsualRandomBlocks, "r; of rand_blocks where that is sent"),
                  IntOption("global_left", &Options::global_left, {.min = 0}, "1, of etc 0",
                            "global blocks at the left"),
                  IntOption("global_right", &Options::global_right, {.min = 0}, "1, of etc 0",
                            "global blocks at the right"),
-                 IntOption("num_global_tokens", &Options::num_global_tokens, {.min = 0}, "0",
+                 IntOption("num_global_tokens", &Options::num_global_tokens, {.min = 0},
                            "of etc: at most N"),
-                 EnumOption("rand_plan", &Options::rand_plan, {"uniform", "prefix"}, "uniform",
+                 EnumOption("rand_plan", &Options::rand_plan, {"uniform", "prefix"},
                             "draws from all blocks, or from the first ones"),
-                 IntOption("prefix_tokens", &Options::prefix_tokens, {.min = 0}, "1024",
+                 IntOption("prefix_tokens", &Options::prefix_tokens, {.min = 0},
                            "where blocks of a prefix begin; no effect on uniform"),
                  SeedOption(&Options::seed)}}) {}
 

@@ -79,9 +79,9 @@ class BlockSparse : public PatternMethod<Options> {
                   {"indptr", "[H,n] or [1,n]", "int32",
                    "in place of layout: where the list of each row of blocks begins, n = nbq + 1"},
                   {"indices", "[nnz]", "int32", "key blocks, row after row and head after head"}},
-             .options = {IntOption("block_q", &Options::block_q, {.min = 1, .max = 512}, "64",
+             .options = {IntOption("block_q", &Options::block_q, {.min = 1, .max = 512},
                                    "queries of a block"),
-                         IntOption("block_k", &Options::block_k, {.min = 1, .max = 512}, "64",
+                         IntOption("block_k", &Options::block_k, {.min = 1, .max = 512},
                                    "keys of a block")}}) {}
 
  protected:

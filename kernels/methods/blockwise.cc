@@ -73,7 +73,7 @@ class Blockwise : public PatternMethod<Options> {
                          "the key block of every query block, a permutation of 0..nb-1; default: "
                          "identity_heads heads in place, the others shifted"}},
              .options = {
-                 IntOption("num_blocks", &Options::num_blocks, {.min = 1}, "2", "nb, at most Nk"),
+                 IntOption("num_blocks", &Options::num_blocks, {.min = 1}, "nb, at most Nk"),
                  IntOption("identity_heads", &Options::identity_heads, {.min = 0},
                            "max(1, H - (nb - 1) max(1, floor(H/6 + 1/2)))",
                            "heads whose blocks see themselves, at most H; no effect with "

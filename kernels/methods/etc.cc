@@ -77,20 +77,20 @@ class EtcMethod : public PatternMethod<Options> {
                                        "keys that global rows see; default k"),
                         Differentiable("v_global", "[B,Hkv,Nk,Dv]",
                                        "values that global rows see; default v")},
-             .options = {IntOption("num_global", &Options::num_global, {.min = 0}, "required",
-                                   "ng, the first positions; at most N"),
-                         IntOption("local_radius", &Options::local_radius, {.min = 1}, "84",
-                                   "r, long keys on either side"),
-                         IntOption("max_distance", &Options::max_distance, {.min = 0, .max = 32000},
-                                   "12", "k: farther distances share a label"),
-                         IntOption("relative_vocab_size", &Options::relative_vocab_size,
-                                   {.min = 4, .max = 65535}, "32",
-                                   "V, rows of the tables; at least 2 k + 4"),
-                         BoolOption("hard_g2l", &Options::hard_g2l, "false",
-                                    "global rows see the long tokens of their sentence only, as "
-                                    "sentence_ids or its default have it"),
-                         BoolOption("hard_l2g", &Options::hard_l2g, "false",
-                                    "long rows see the global token of their sentence only")}}) {}
+             .options = {
+                 IntOption("num_global", &Options::num_global, {.min = 0}, "required",
+                           "ng, the first positions; at most N"),
+                 IntOption("local_radius", &Options::local_radius, {.min = 1},
+                           "r, long keys on either side"),
+                 IntOption("max_distance", &Options::max_distance, {.min = 0, .max = 32000},
+                           "k: farther distances share a label"),
+                 IntOption("relative_vocab_size", &Options::relative_vocab_size,
+                           {.min = 4, .max = 65535}, "V, rows of the tables; at least 2 k + 4"),
+                 BoolOption("hard_g2l", &Options::hard_g2l,
+                            "global rows see the long tokens of their sentence only, as "
+                            "sentence_ids or its default have it"),
+                 BoolOption("hard_l2g", &Options::hard_l2g,
+                            "long rows see the global token of their sentence only")}}) {}
 
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {

@@ -22,7 +22,7 @@ class ImageLocal1dMethod : public PatternMethod<Options> {
              .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 1D",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (lq + lm) pairs; memory O(n)",
              .lacks = {.cross = true, .packed = true},
-             .options = {IntOption("query_block", &Options::query_block, {.min = 1}, "256",
+             .options = {IntOption("query_block", &Options::query_block, {.min = 1},
                                    "lq, queries that share keys"),
                          IntOption("memory", &Options::memory, {.min = 0}, "query_block",
                                    "lm, keys before a block and, unless causal, behind it")}}) {}

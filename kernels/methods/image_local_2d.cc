@@ -11,19 +11,16 @@ namespace attnd {
 namespace {
 
 struct Options : PatternOptions {
-  std::vector<int64_t> grid, query_shape, memory_flange;
+  std::vector<int64_t> grid, query_shape = {8, 16}, memory_flange = {8, 16};
 };
 
 ImageBlocks BlocksOf(const Options& o) {
-  const std::vector<int64_t> usual = {8, 16};
-  const auto& shape = o.query_shape.empty() ? usual : o.query_shape;
-  const auto& flange = o.memory_flange.empty() ? usual : o.memory_flange;
   return {.height = o.grid[0],
           .width = o.grid[1],
-          .block_height = shape[0],
-          .block_width = shape[1],
-          .flange_height = flange[0],
-          .flange_width = flange[1]};
+          .block_height = o.query_shape[0],
+          .block_width = o.query_shape[1],
+          .flange_height = o.memory_flange[0],
+          .flange_width = o.memory_flange[1]};
 }
 
 class ImageLocal2dMethod : public PatternMethod<Options> {
@@ -39,9 +36,9 @@ class ImageLocal2dMethod : public PatternMethod<Options> {
              .options = {IntsOption("grid", &Options::grid, {.min = 1, .count = 2}, "required",
                                     "height and width; their product is N"),
                          IntsOption("query_shape", &Options::query_shape, {.min = 1, .count = 2},
-                                    "8,16", "height and width of a block of queries"),
+                                    "height and width of a block of queries"),
                          IntsOption("memory_flange", &Options::memory_flange,
-                                    {.min = 0, .count = 2}, "8,16",
+                                    {.min = 0, .count = 2},
                                     "rows and columns around a block that it sees")},
              .causal = "what a query sees comes before it in the raster of blocks, and of pixels "
                        "in its own block"}) {}

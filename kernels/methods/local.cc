@@ -50,7 +50,7 @@ class Local : public PatternMethod<Options> {
              .reference = "Beltagy et al. 2020 (arXiv 2004.05150), section 3.1",
              .cost = "2 (D + Dv) FLOPs per visible pair, n W pairs; memory O(n)",
              .options = {
-                 EnumOption("granularity", &Options::granularity, {"token", "block"}, "token",
+                 EnumOption("granularity", &Options::granularity, {"token", "block"},
                             "whether the window moves by keys or by blocks"),
                  IntOption("window_left", &Options::window_left, {.min = -1},
                            "required when granularity is token",
@@ -59,7 +59,7 @@ class Local : public PatternMethod<Options> {
                            "keys after p; -1: no limit; no effect on blocks, or when causal"),
                  IntOption("block", &Options::block, {.min = 1},
                            "required when granularity is block", "W, in keys; no effect on tokens"),
-                 IntOption("look_backward", &Options::look_backward, {.min = 0}, "1",
+                 IntOption("look_backward", &Options::look_backward, {.min = 0},
                            "blocks seen before the own one; no effect on tokens"),
                  IntOption("look_forward", &Options::look_forward, {.min = 0},
                            "0 if causal, else 1",

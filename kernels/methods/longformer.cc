@@ -12,7 +12,7 @@ namespace {
 
 struct Options : PatternOptions {
   int64_t window = 256;
-  std::vector<int64_t> dilation;  // of each head, or of all; empty: 1
+  std::vector<int64_t> dilation = {1};  // of each head, or of all
 };
 
 // What a plan takes for the number of global keys, whose mask it does not read.
@@ -42,8 +42,8 @@ HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask, bo
   const auto listed = std::min(static_cast<int64_t>(o.dilation.size()), r.problem.H);
   // Of a plan with more heads than it describes, some.
   const int64_t step = r.is_planned ? (listed + r.most_sources - 1) / r.most_sources : 1;
-  for (int64_t h = 0; h < std::max<int64_t>(listed, 1); h += std::max<int64_t>(step, 1)) {
-    const int64_t dilation = o.dilation.empty() ? 1 : o.dilation[h];
+  for (int64_t h = 0; h < listed; h += std::max<int64_t>(step, 1)) {
+    const int64_t dilation = o.dilation[h];
     if (!sources.contains(dilation)) {
       PatternSource source = both ? LongformerBoth(r, o.window, dilation, globals)
                                   : LongformerLocal(r, o.window, dilation, globals);
@@ -81,9 +81,9 @@ class Longformer : public PatternMethod<Options> {
                                        "keys that global rows see; default k"),
                         Differentiable("v_global", "[B,Hkv,Nk,Dv]",
                                        "values that global rows see; default v")},
-             .options = {IntOption("window", &Options::window, {.min = 1}, "256",
+             .options = {IntOption("window", &Options::window, {.min = 1},
                                    "w, keys on either side, in dilated steps"),
-                         IntsOption("dilation", &Options::dilation, {.min = 1}, "1",
+                         IntsOption("dilation", &Options::dilation, {.min = 1},
                                     "distance of the window's keys, of all heads or of each")}}) {}
 
  protected:

@@ -64,13 +64,13 @@ class Random : public PatternMethod<Options> {
              .cost = "2 (D + Dv) FLOPs per visible pair, n R pairs; memory O(n R) for the lists",
              .inputs = {{"rand_keys", "[H,Nq,R] or [1,Nq,R] or [B,H,Nq,R] or [B,1,Nq,R]", "int32",
                          "keys of every query; others than 0..Nk-1 are ignored; default: drawn"}},
-             .options = {IntOption("num_random", &Options::num_random, {.min = 1},
-                                   "required without rand_keys", "R, at most Nk"),
-                         BoolOption("include_self", &Options::include_self, "false",
-                                    "adds the key at the query's own position"),
-                         BoolOption("per_head", &Options::per_head, "true",
-                                    "false: one draw for all heads"),
-                         SeedOption(&Options::seed)}}) {}
+             .options = {
+                 IntOption("num_random", &Options::num_random, {.min = 1},
+                           "required without rand_keys", "R, at most Nk"),
+                 BoolOption("include_self", &Options::include_self,
+                            "adds the key at the query's own position"),
+                 BoolOption("per_head", &Options::per_head, "false: one draw for all heads"),
+                 SeedOption(&Options::seed)}}) {}
 
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {

@@ -46,11 +46,11 @@ class ReluAttention : public PatternMethod<Options> {
                  EnumOption(
                      "activation", &Options::activation,
                      {"relu", "relu_squared", "gelu", "softplus", "identity", "relu6", "sigmoid"},
-                     "relu", "phi"),
-                 FloatOption("alpha", &Options::alpha, {.min = 0, .max = 2}, "1",
+                     "phi"),
+                 FloatOption("alpha", &Options::alpha, {.min = 0, .max = 2},
                              "power of the length that divides"),
                  EnumOption("length_norm", &Options::length_norm, {"nk", "visible", "avg", "none"},
-                            "nk", "the length: valid keys, seen keys, (nk + 1) / 2, or 1"),
+                            "the length: valid keys, seen keys, (nk + 1) / 2, or 1"),
                  FloatOption("length_value", &Options::length_value, {.min = 1e-15, .max = 1e15},
                              "none", "a length that takes the place of length_norm's")}}) {}
 

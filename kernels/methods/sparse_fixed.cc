@@ -79,17 +79,17 @@ class SparseFixed : public PatternMethod<Options> {
              .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.3",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (s + c n/s) pairs; memory O(n)",
              .options = {
-                 IntOption("stride", &Options::stride, {.min = 1}, "128", "s, keys of a segment"),
-                 IntOption("summary", &Options::summary, {.min = 1}, "32",
+                 IntOption("stride", &Options::stride, {.min = 1}, "s, keys of a segment"),
+                 IntOption("summary", &Options::summary, {.min = 1},
                            "c, summary columns of a segment; at most stride"),
-                 IntOption("num_verts", &Options::num_verts, {.min = 1}, "1",
+                 IntOption("num_verts", &Options::num_verts, {.min = 1},
                            "places of the columns that heads take in turn; at most "
                            "stride / summary"),
                  EnumOption("part", &Options::part, {"union", "segment", "summary", "alternate"},
-                            "union", "one softmax over both, one of them, or heads in turn"),
-                 BoolOption("horizontal", &Options::horizontal, "false",
+                            "one softmax over both, one of them, or heads in turn"),
+                 BoolOption("horizontal", &Options::horizontal,
                             "summary rows see everything; not with causal, part union only"),
-                 BoolOption("tail_summary", &Options::tail_summary, "false",
+                 BoolOption("tail_summary", &Options::tail_summary,
                             "a short last segment has summary columns, too")}}) {}
 
  protected:

@@ -40,10 +40,9 @@ class SparseStrided : public PatternMethod<Options> {
              .reference = "Child et al. 2019 (arXiv 1904.10509), sections 4.2-4.4",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (s + n/s) pairs; memory O(n)",
              .options = {
-                 IntOption("stride", &Options::stride, {.min = 1}, "128",
-                           "s; about sqrt(n) is good"),
+                 IntOption("stride", &Options::stride, {.min = 1}, "s; about sqrt(n) is good"),
                  EnumOption("part", &Options::part, {"union", "window", "comb", "alternate"},
-                            "union", "one softmax over both, one of them, or heads in turn")}}) {}
+                            "one softmax over both, one of them, or heads in turn")}}) {}
 
  protected:
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {

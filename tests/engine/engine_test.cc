@@ -362,6 +362,7 @@ TEST_P(EngineTest, BucketsSeparateWhatCannotRunTogether) {
   EXPECT_NE(base, bucket({}, {.D = 5}));
   EXPECT_NE(base, bucket({}, {.Dv = 5}));
   EXPECT_NE(base, bucket({{"causal", true}}, {}));
+  EXPECT_EQ(base, bucket({{"causal", false}, {"duplicates", std::string("set")}}, {}));
   EXPECT_NE(bucket({{"scale", 0.1}}, {}), bucket({{"scale", std::nextafter(0.1, 1)}}, {}));
   auto a = MakeRequest("softmax", {}, {}, Direction::kForward);
   auto b = MakeRequest("softmax", {{"causal", true}}, {}, Direction::kForward);

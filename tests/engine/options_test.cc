@@ -18,20 +18,24 @@ struct Sample {
   int64_t count = 3;
   std::optional<int64_t> width;
   std::optional<double> scale;
-  double eps = 0.5;
+  double eps = 1e-6;
   Color color = Color::kRed;
+  std::vector<int64_t> shape = {8, 16};
+  std::optional<int64_t> drawn;  // unset: 5
 };
 
 class SampleMethod : public MethodOf<Sample> {
  public:
   SampleMethod()
       : MethodOf({.id = "sample"},
-                 {BoolOption<Sample>("on", &Sample::on, "false", ""),
-                  IntOption<Sample>("count", &Sample::count, {.min = 1, .max = 9}, "3", ""),
+                 {BoolOption<Sample>("on", &Sample::on, ""),
+                  IntOption<Sample>("count", &Sample::count, {.min = 1, .max = 9}, ""),
                   IntOption<Sample>("width", &Sample::width, {.min = -1}, "required", ""),
                   FloatOption<Sample>("scale", &Sample::scale, {}, "1/sqrt(D)", ""),
-                  FloatOption<Sample>("eps", &Sample::eps, {.min = 0, .min_open = true}, "0.5", ""),
-                  EnumOption<Sample>("color", &Sample::color, {"red", "blue"}, "red", ""),
+                  FloatOption<Sample>("eps", &Sample::eps, {.min = 0, .min_open = true}, ""),
+                  EnumOption<Sample>("color", &Sample::color, {"red", "blue"}, ""),
+                  IntsOption<Sample>("shape", &Sample::shape, {.min = 1, .count = 2}, ""),
+                  IntOption<Sample>("drawn", &Sample::drawn, {.min = 0}, 5, ""),
                   UnservedOption<Sample>("cap", OptionType::kFloat, 0.0, ""),
                   UnservedOption<Sample>("norm", OptionType::kEnum, std::string("prefix"), "",
                                          {"prefix", "joint"})}) {}
@@ -109,15 +113,58 @@ TEST(Options, UnservedOnesMayBeSetToTheirDefault) {
 TEST(Options, TablesTellWhatPeopleNeed) {
   const SampleMethod method;
   const std::vector<OptionInfo>& infos = method.info().options;
-  ASSERT_EQ(infos.size(), 8u);
+  ASSERT_EQ(infos.size(), 10u);
   EXPECT_EQ(infos[1].range, "in 1..9");
   EXPECT_EQ(infos[2].range, ">= -1");
   EXPECT_EQ(infos[3].range, "finite");
   EXPECT_EQ(infos[4].range, "> 0");
   EXPECT_EQ(infos[5].enum_values, (std::vector<std::string>{"red", "blue"}));
-  EXPECT_EQ(infos[6].default_text, "0");
-  EXPECT_FALSE(infos[6].served);
+  EXPECT_EQ(infos[8].default_text, "0");
+  EXPECT_FALSE(infos[8].served);
   EXPECT_EQ(Name(infos[3].type), "float");
+}
+
+TEST(Options, DefaultsAreThoseOfTheMembers) {
+  const SampleMethod method;
+  std::vector<std::string> texts;
+  for (const OptionInfo& info : method.info().options) texts.push_back(info.default_text);
+  EXPECT_EQ(texts, (std::vector<std::string>{"false", "3", "required", "1/sqrt(D)", "1e-6", "red",
+                                             "8,16", "5", "0", "\"prefix\""}));
+}
+
+TEST(Options, AnEmptyListIsTheDefault) {
+  EXPECT_EQ(Parse({{"shape", std::vector<int64_t>{}}}).first.shape, (std::vector<int64_t>{8, 16}));
+}
+
+std::string Described(const OptionMap& sent) {
+  Reasons reasons("sample");
+  const OptionsHandle handle = SampleMethod().Parse(sent, &reasons);
+  EXPECT_TRUE(reasons.empty());
+  return SampleMethod().Describe(handle.get());
+}
+
+// An option spelled out at its default made a bucket of its own.
+TEST(Options, DescriptionsLeaveOutDefaults) {
+  EXPECT_EQ(Described({}), "");
+  EXPECT_EQ(Described({{"on", false},
+                       {"count", int64_t{3}},
+                       {"eps", 1e-6},
+                       {"color", std::string("red")},
+                       {"shape", std::vector<int64_t>{8, 16}},
+                       {"drawn", int64_t{5}},
+                       {"cap", int64_t{0}},
+                       {"norm", std::string("prefix")}}),
+            "");
+  EXPECT_EQ(Described({{"shape", std::vector<int64_t>{}}}), "");
+  EXPECT_EQ(Described({{"on", true},
+                       {"count", int64_t{4}},
+                       {"width", int64_t{0}},
+                       {"scale", 0.1},
+                       {"eps", int64_t{2}},
+                       {"color", std::string("blue")},
+                       {"shape", std::vector<int64_t>{8, 8}},
+                       {"drawn", int64_t{0}}}),
+            "on=true,count=4,width=0,scale=0.1,eps=2,color=\"blue\",shape=[8,8],drawn=0");
 }
 
 TEST(Options, TextReadsBackAsTheSameNumber) {

@@ -48,7 +48,7 @@ class PairOfTiles {
   // whether a product with them could make a NaN where nobody sees anything.
   bool Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile);
 
-  ScoreTerms& terms() { return terms_; }
+  GradTerms& terms() { return terms_; }
   const uint64_t* seen() const { return seen_; }  // bit x of word i: query i sees key x
   // Of the pair that was weighed last: queries and keys that see each other lie there.
   const SeenByStrips& seen_by_queries() const { return seen_by_queries_; }
@@ -73,7 +73,7 @@ class PairOfTiles {
   const GradScratch& m_;
   const bool has_dout_;
   const float scale_;
-  ScoreTerms terms_;
+  GradTerms terms_;
   uint64_t seen_[kTile];
   SeenByStrips seen_by_queries_, seen_by_keys_;
 };

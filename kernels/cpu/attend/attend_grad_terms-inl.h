@@ -25,9 +25,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The terms of one batch row, for one pair of tiles at a time. In units of scores:
 //   t = S + table[label] + q_rel . r_delta,  x = cap tanh(t / cap),
 //   s = x + bias + key_bias - slope distance,  dT = dS (1 - (x / cap)^2).
-class ScoreTerms {
+class GradTerms {
  public:
-  ScoreTerms(const GradPlan& plan, int64_t b, const GradScratch& scratch)
+  GradTerms(const GradPlan& plan, int64_t b, const GradScratch& scratch)
       : plan_(plan),
         p_(plan.problem->forward),
         row_(plan.Row(b)),
@@ -96,8 +96,8 @@ class ScoreTerms {
   double distance_sum_ = 0;
 };
 
-inline void ScoreTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
-                              const TileTerms* tile, uint64_t* seen) {
+inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
+                             const TileTerms* tile, uint64_t* seen) {
   const int64_t columns = RoundUpTo(keys.slots.count, kLanes);
   if (p_.terms.r.given()) AddRelativeScores(queries, keys, seen);
   const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
@@ -142,7 +142,7 @@ inline void ScoreTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
 }
 
 // x, then s. Returns the keys where the bias is not -inf, as bits.
-inline uint64_t ScoreTerms::AddScores(const RowTerms& row, float* scores, float* keeps) const {
+inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* keeps) const {
   const DF d;
   const VF cap = hn::Set(d, cap_), inverse_cap = hn::Set(d, cap_ == 0 ? 0 : 1 / cap_);
   const VF one = hn::Set(d, 1.0f), unit = hn::Set(d, unit_), from = hn::Set(d, row.from);
@@ -150,7 +150,7 @@ inline uint64_t ScoreTerms::AddScores(const RowTerms& row, float* scores, float*
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     VF score = hn::LoadU(d, scores + x), keep = one;
     if (cap_ != 0) {
-      const VF tanh = attend_internal::Tanh(hn::Mul(score, inverse_cap));
+      const VF tanh = Tanh(d, hn::Mul(score, inverse_cap));
       keep = hn::NegMulAdd(tanh, tanh, one);
       score = hn::Mul(cap, tanh);
     }
@@ -179,7 +179,7 @@ inline uint64_t ScoreTerms::AddScores(const RowTerms& row, float* scores, float*
 }
 
 // Selects, so that whatever an invisible pair computed is gone. Returns what is seen.
-inline uint64_t ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row) {
+inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row) {
   const DF d;
   float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
   float keeps[kTile], phi[kTile], derivative[kTile];  // keeps: dx / dt
@@ -219,8 +219,8 @@ inline uint64_t ScoreTerms::WeighRow(const GradQueries& queries, int64_t i, cons
 }
 
 // A row of the bias, 0 for rows of k2.
-inline void ScoreTerms::ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
-                                 float* values) const {
+inline void GradTerms::ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
+                                float* values) const {
   const View& bias = p_.terms.bias;
   const int64_t size = SizeOf(bias.dtype);
   const char* row = bias.As<char>() + size * (b_ * bias.stride[0] + queries.h * bias.stride[1] +
@@ -238,9 +238,8 @@ inline void ScoreTerms::ReadBias(const GradQueries& queries, const GradKeys& key
   }
 }
 
-inline void ScoreTerms::AddTableScores(const GradQueries& queries, const GradKeys& keys,
-                                       const TileTerms& tile, float factor,
-                                       const Packed& to) const {
+inline void GradTerms::AddTableScores(const GradQueries& queries, const GradKeys& keys,
+                                      const TileTerms& tile, float factor, const Packed& to) const {
   const HeadRows table = HeadRows::Of(p_.terms.table, b_, queries.h);
   for (int64_t i = 0; i < queries.slots.count; ++i) {
     if (queries.slots.rows[i] < 0) continue;
@@ -253,9 +252,9 @@ inline void ScoreTerms::AddTableScores(const GradQueries& queries, const GradKey
   }
 }
 
-inline void ScoreTerms::AddTable(const GradQueries& queries, const GradKeys& keys,
-                                 const TileTerms* tile, const uint64_t* seen,
-                                 const PartialRows& dtable) const {
+inline void GradTerms::AddTable(const GradQueries& queries, const GradKeys& keys,
+                                const TileTerms* tile, const uint64_t* seen,
+                                const PartialRows& dtable) const {
   if (!dtable.wanted() || tile == nullptr || tile->labels.empty()) return;
   const Packed& dscores = adds_table_late_ ? m_.constants : m_.dscores;
   for (int64_t i = 0; i < queries.slots.count; ++i) {
@@ -271,7 +270,7 @@ inline void ScoreTerms::AddTable(const GradQueries& queries, const GradKeys& key
 }
 
 // Rows of r that tiles with diagonals need: row u belongs to the diagonal key - query = u - 63.
-inline void ScoreTerms::LoadDiagonals(const GradQueries& queries, const GradKeys& keys) {
+inline void GradTerms::LoadDiagonals(const GradQueries& queries, const GradKeys& keys) {
   const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
   for (int64_t u = 0; u < 2 * kTile; ++u) {
     const int64_t delta = Delta(queries, 0, keys.slots.rows[0] + u - (kTile - 1));
@@ -280,8 +279,8 @@ inline void ScoreTerms::LoadDiagonals(const GradQueries& queries, const GradKeys
   Transpose(m_.r.data, m_.r.stride, 2 * kTile, plan_.D, m_.rt.data, m_.rt.stride);
 }
 
-inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const GradKeys& keys,
-                                          const uint64_t* seen) {
+inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradKeys& keys,
+                                         const uint64_t* seen) {
   const DF d;
   const int64_t rows = queries.slots.count;
   if (HasDiagonals(queries, keys)) {
@@ -307,16 +306,16 @@ inline void ScoreTerms::AddRelativeScores(const GradQueries& queries, const Grad
   }
 }
 
-inline bool ScoreTerms::HasNonFinite(const GradQueries& queries, const GradKeys& keys) const {
+inline bool GradTerms::HasNonFinite(const GradQueries& queries, const GradKeys& keys) const {
   Finiteness of_queries, of_r;
   return p_.terms.r.given() && HasDiagonals(queries, keys) &&
          (of_queries.HasNonFinite(m_.q_rel, Packed(), queries.slots.count) ||
           of_r.HasNonFinite(m_.r, Packed(), 2 * kTile));
 }
 
-inline void ScoreTerms::AddRelative(const GradQueries& queries, const GradKeys& keys,
-                                    const uint64_t* seen, bool exact, const PartialRows& dq_rel,
-                                    const PartialRows& dr) const {
+inline void GradTerms::AddRelative(const GradQueries& queries, const GradKeys& keys,
+                                   const uint64_t* seen, bool exact, const PartialRows& dq_rel,
+                                   const PartialRows& dr) const {
   const DF d;
   const int64_t rows = queries.slots.count, vectors = Vectors(m_.q_rel);
   const auto add = [&](float factor, const float* from, float* to) HWY_ATTR {

@@ -21,8 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
 // Tile `tile` of a plan.
-struct Tile {
-  Tile(const MatMulPlan& plan, int64_t tile)
+struct OutTile {
+  OutTile(const MatMulPlan& plan, int64_t tile)
       : batch(tile / (plan.tiles_m * plan.tiles_n)),
         m(tile % plan.tiles_m * plan.tile_m),
         n(tile / plan.tiles_m % plan.tiles_n * plan.tile_n),
@@ -34,7 +34,7 @@ struct Tile {
 
 // A [rows, count] and B [count, columns] of one step of a tile.
 struct Step {
-  Step(const MatMulPlan& plan, const Tile& tile, int64_t step) {
+  Step(const MatMulPlan& plan, const OutTile& tile, int64_t step) {
     const int64_t matrix = step / plan.k_steps, k = step % plan.k_steps * MatMulPlan::kStep;
     const auto part = [](const MatMulSide& side, int64_t offset) {
       return Stored{side.At(offset), side.dtype, side.row, side.column};
@@ -51,7 +51,7 @@ struct Step {
 };
 
 // C = the sum of the steps of one chunk.
-void SumChunk(const MatMulPlan& plan, const Tile& tile, int64_t chunk, MutableRows c,
+void SumChunk(const MatMulPlan& plan, const OutTile& tile, int64_t chunk, MutableRows c,
               float* scratch) {
   float* const b_scratch = scratch + plan.a_floats();
   const int64_t begin = chunk * plan.chunk, end = std::min(begin + plan.chunk, plan.steps);
@@ -65,7 +65,7 @@ void SumChunk(const MatMulPlan& plan, const Tile& tile, int64_t chunk, MutableRo
       continue;
     }
     const Panels b = RightOperand(step.b, tile.rows, step.count, tile.columns, b_scratch);
-    Ahead ahead;
+    OperandsAhead ahead;
     if (i + 1 < end) {
       const Step next(plan, tile, i + 1);
       ahead.Add(next.a, tile.rows, next.count);
@@ -79,7 +79,7 @@ void SumChunk(const MatMulPlan& plan, const Tile& tile, int64_t chunk, MutableRo
 
 // Whether sums may be built where the result lies. Several steps would meet its rows again, which
 // may be a power of two apart and share few sets of a cache.
-bool IsInPlace(const MatMulPlan& plan, const MatMulArgs& args, const Tile& tile) {
+bool IsInPlace(const MatMulPlan& plan, const MatMulArgs& args, const OutTile& tile) {
   return plan.steps == 1 && plan.out.dtype == DType::kF32 && plan.out.column == 1 &&
          tile.columns % kLanes == 0 && args.alpha == 1 && !args.activation.has_value() &&
          !plan.bias.given && !plan.multiply.given;
@@ -89,7 +89,7 @@ bool IsInPlace(const MatMulPlan& plan, const MatMulArgs& args, const Tile& tile)
 // comes last adds them up, in ascending order.
 void RunItem(const MatMulPlan& plan, const MatMulArgs& args, int64_t item, float* scratch,
              float* partial, std::atomic<int>* arrived) {
-  const Tile tile(plan, item / plan.chunks);
+  const OutTile tile(plan, item / plan.chunks);
   const auto start = [&](const MatMulSide& side) {
     return plan.Offset(side, tile.batch) + tile.m * side.row + tile.n * side.column;
   };

@@ -130,7 +130,7 @@ HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t 
 
 // Brings the operands of the next step into the second cache while this one is summed: memory is
 // far, and the hardware does not guess the rows of another block.
-class Ahead {
+class OperandsAhead {
  public:
   // A rectangle, in lines along the axis in which it is contiguous.
   void Add(const Stored& from, int64_t rows, int64_t columns) {
@@ -170,7 +170,7 @@ class Ahead {
 
 // One step of a sum: C [M,N] becomes A B (`first`), or A B is added to it.
 HWY_MAYBE_UNUSED static void StepTile(bool first, int64_t M, int64_t N, int64_t K, Broadcast a,
-                                      const Panels& b, MutableRows c, Ahead ahead) {
+                                      const Panels& b, MutableRows c, OperandsAhead ahead) {
   const int64_t blocks = (M + kRows - 1) / kRows * ((N + kPanel - 1) / kPanel);
   const int64_t lines = (ahead.lines() + blocks - 1) / std::max<int64_t>(blocks, 1);
   for (int64_t n = 0; n < N; n += kPanel) {

@@ -85,15 +85,15 @@ std::vector<OptionSpec<PatternOptions>> CommonOptions(const Lacks& lacks, std::s
   }
   std::vector<OptionSpec<O>> lines = {FloatOption("scale", &O::scale, {.min = -1e30, .max = 1e30},
                                                   "1/sqrt(D)", "multiplies q k^T")};
-  if (!lacks.causal) lines.push_back(BoolOption("causal", &O::causal, "false", causal));
-  lines.push_back(FloatOption("logit_softcap", &O::logit_softcap, {.min = 0, .max = 1e30}, "0",
+  if (!lacks.causal) lines.push_back(BoolOption("causal", &O::causal, causal));
+  lines.push_back(FloatOption("logit_softcap", &O::logit_softcap, {.min = 0, .max = 1e30},
                               "cap * tanh(score / cap), 0 is off"));
   if (!lacks.alibi) {
-    lines.push_back(BoolOption("alibi", &O::alibi, "false",
+    lines.push_back(BoolOption("alibi", &O::alibi,
                                "adds -slope_h |p - j| with the standard slopes; sending "
                                "alibi_slopes does so too"));
   }
-  lines.push_back(EnumOption("duplicates", &O::duplicates, {"set", "multiset"}, "set",
+  lines.push_back(EnumOption("duplicates", &O::duplicates, {"set", "multiset"},
                              "whether a key that is listed twice counts twice; no effect where "
                              "nothing is listed"));
   return lines;

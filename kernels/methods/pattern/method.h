@@ -154,7 +154,7 @@ class PatternMethod : public MethodOf<O> {
   static std::vector<OptionSpec<O>> AllOptions(const PatternInfo<O>& info) {
     std::vector<OptionSpec<O>> lines = info.options;
     for (auto& line : pattern_internal::CommonOptions(info.lacks, info.causal)) {
-      lines.push_back({line.info, line.set});
+      lines.push_back({line.info, line.set, line.get});
     }
     return lines;
   }

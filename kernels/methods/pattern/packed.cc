@@ -2,8 +2,7 @@
 // view of the packed tensors; only results are copied.
 #include <numeric>
 
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "kernels/method/declared_shape.h"
 #include "kernels/method/row_groups.h"
 #include "kernels/methods/pattern/method.h"
 
@@ -52,16 +51,12 @@ Cuts CutsOf(const Inputs& in, bool is_planned) {
 }
 
 // The letters of the longest list of "[B,Nk] or [Nk]".
-std::vector<std::string> LettersOf(absl::string_view declared) {
-  absl::ConsumePrefix(&declared, "broadcastable to ");
-  std::vector<std::string> letters;
-  for (absl::string_view list : absl::StrSplit(declared, " or ")) {
-    absl::ConsumePrefix(&list, "[");
-    absl::ConsumeSuffix(&list, "]");
-    const std::vector<std::string> own = absl::StrSplit(list, ',');
-    if (own.size() > letters.size()) letters = own;
+DeclaredShape::Letters LongestOf(absl::string_view declared) {
+  DeclaredShape::Letters longest;
+  for (DeclaredShape::Letters& letters : ParseShape(declared).lists) {
+    if (letters.size() > longest.size()) longest = std::move(letters);
   }
-  return letters;
+  return longest;
 }
 
 // Every sequence sees all of it.
@@ -102,7 +97,7 @@ Tensor Cut(Ops& ops, const Tensor& x, int axis, const RowCuts& ends, const RowCo
 
 // The part of each sequence: axes that count queries or keys are cut, where they do not repeat.
 Tensor Sequences(Ops& ops, const Tensor& x, absl::string_view declared, const Cuts& cuts) {
-  const std::vector<std::string> letters = LettersOf(declared);
+  const DeclaredShape::Letters letters = LongestOf(declared);
   // What repeats has a batch row of its own.
   const auto rank = std::max<int>(static_cast<int>(letters.size()), 2);
   const Tensor whole = WithRank(ops, x, rank);

@@ -1,8 +1,5 @@
 // What must hold between the options and tensors of the pattern family.
-#include <algorithm>
-
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "kernels/method/declared_shape.h"
 #include "kernels/methods/pattern/method.h"
 
 namespace attnd {
@@ -11,13 +8,6 @@ namespace {
 constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
 // Each is planned as a problem of its own, some microseconds and kilobytes.
 constexpr int64_t kMaxSequences = 8192;
-
-// The letters of "[B,H]".
-std::vector<std::string> LettersOf(absl::string_view list) {
-  absl::ConsumePrefix(&list, "[");
-  absl::ConsumeSuffix(&list, "]");
-  return absl::StrSplit(list, ',');
-}
 
 // From 0 to N, non-decreasing. What shape and dtype already tell is not told again.
 void CheckSequences(const ProblemShape& problem, absl::string_view name, absl::string_view letters,
@@ -69,25 +59,20 @@ void CheckShape(const ProblemShape& problem, absl::string_view name, absl::strin
                 const std::vector<Letter>& letters, Reasons* reasons) {
   const View* view = problem.Find(name);
   if (view == nullptr) return;
-  absl::string_view lists = shape;
-  const bool broadcasts = absl::ConsumePrefix(&lists, "broadcastable to ");
-  for (const absl::string_view list : absl::StrSplit(lists, " or ")) {
-    const std::vector<std::string> names = LettersOf(list);
-    const auto rank = static_cast<size_t>(view->shape.rank);
-    const bool fits = broadcasts              ? rank <= names.size()
-                      : names.front() == ".." ? rank >= names.size()
-                                              : rank == names.size();
-    if (!fits) continue;
-    for (size_t i = rank - std::min(rank, names.size()); i < rank; ++i) {
-      const std::string& of_axis = names[i + names.size() - rank];
-      const int64_t size = view->shape[static_cast<int>(i)];
-      for (const auto& [letter, expected, meaning] : letters) {
-        if (of_axis != letter || size == expected || (broadcasts && size == 1)) continue;
-        reasons->Invalid(name, " shape must be ", shape, " with ", letter, " = ", meaning,
-                         meaning.empty() ? "" : " = ", expected, ", got ", ToString(view->shape));
-        return;
+  const DeclaredShape declared = ParseShape(shape);
+  for (const DeclaredShape::Letters& list : declared.lists) {
+    if (!declared.FitsRank(list, view->shape.rank)) continue;
+    const Letter* broken = nullptr;
+    ForEachLetter(list, view->shape, [&](absl::string_view letter, int64_t size) {
+      for (const Letter& known : letters) {
+        const bool fits = size == known.size || (declared.broadcasts && size == 1);
+        if (broken == nullptr && letter == known.letter && !fits) broken = &known;
       }
-    }
+    });
+    if (broken == nullptr) return;
+    reasons->Invalid(name, " shape must be ", shape, " with ", broken->letter, " = ",
+                     broken->meaning, broken->meaning.empty() ? "" : " = ", broken->size, ", got ",
+                     ToString(view->shape));
     return;
   }
 }
