@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/ops/attend_call.h"
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
@@ -53,9 +54,8 @@ Tensor Ops::ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& par
                "q, k and lse must be lists of one length, weighting softmax")) {
     return {};
   }
-  const bool recording = recording_;
-  recording_ = false;
-  const Work before = stream_.work();
+  // Pairs and FLOPs are credited to the Attend that gave lse.
+  const Uncounted scope(*this);
   AttendCall call{q, PerQueryHead(*this, k, q), {}, params, terms};
   Tensor result;
   if (status_.ok()) {
@@ -78,10 +78,6 @@ Tensor Ops::ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& par
     }
     if (status_.ok()) result = Reshape(mass, shapes);
   }
-  recording_ = recording;
-  // Pairs and FLOPs are credited to the Attend that gave lse.
-  stream_.work().visible_pairs = before.visible_pairs;
-  stream_.work().flops = before.flops;
   return result;
 }
 

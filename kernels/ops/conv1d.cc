@@ -1,7 +1,7 @@
 // Ops::Conv1d, DepthwiseConv1d and their gradient rules.
 #include <algorithm>
 
-#include "kernels/ops/ops.h"
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
@@ -73,7 +73,8 @@ Tensor Depthwise(Ops& ops, const Tensor& x, const Tensor& weight, int64_t left, 
     problems.push_back({rows[p], PerHead(weight[p], x[p].shape[1]), out[p]});
   }
   CountFlops(ops, rows, weight);
-  ops.Run(DepthwiseConvArgs{.left = left, .flipped = flipped, .problems = std::move(problems)});
+  DepthwiseConvArgs args{.left = left, .flipped = flipped, .problems = std::move(problems)};
+  if (!ops.TryRun(std::move(args))) ComposeDepthwiseConv(ops, rows, weight, left, flipped, out);
   return ops.status().ok() ? out : Tensor();
 }
 
@@ -91,7 +92,9 @@ Tensor DepthwiseWeightGrad(Ops& ops, const Tensor& x, const Tensor& weight, cons
   std::vector<DepthwiseConvGradProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({rows[p], grads[p], dweight[p]});
   CountFlops(ops, rows, weight);
-  ops.Run(DepthwiseConvGradArgs{.left = left, .problems = std::move(problems)});
+  if (!ops.TryRun(DepthwiseConvGradArgs{.left = left, .problems = std::move(problems)})) {
+    ComposeDepthwiseConvGrad(ops, rows, grads, left, dweight);
+  }
   return repeats ? ops.SumTo(dweight, ShapesOf(weight)) : dweight;
 }
 

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "kernels/ops/ops.h"
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
@@ -136,6 +136,16 @@ Tensor NumberLike(Ops& ops, float value, const Tensor& like) {
 }
 
 int Operands(ElementOp op) { return op < ElementOp::kAdd ? 1 : op < ElementOp::kSelect ? 2 : 3; }
+
+void ApplyInto(Ops& ops, ElementOp op, const Tensor& out, const Tensor& a, const Tensor& b,
+               const Tensor& c) {
+  if (!ops.status().ok()) return;
+  std::vector<ElementwiseProblem> problems;
+  for (size_t p = 0; p < out.size(); ++p) {
+    problems.push_back({ViewOf(a, p), ViewOf(b, p), ViewOf(c, p), out[p]});
+  }
+  ops.Run(ElementwiseArgs{.op = op, .problems = std::move(problems)});
+}
 
 Tensor Ops::Apply(ElementOp op, const Tensor& a, DType dtype) {
   if (!Require(Operands(op) == 1, "apply", "the operation takes another number of operands")) {

@@ -1,8 +1,17 @@
 // Ops::LayerNorm and its gradient rule.
-#include "kernels/ops/ops.h"
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
+
+void Compose(Ops& ops, const Tensor& x, double eps, const Tensor& y, const Tensor& rstd) {
+  const Uncounted scope(ops);
+  ApplyInto(ops, ElementOp::kSubtract, y, x, ops.Reduce(ReduceOp::kMean, x, -1));
+  const Tensor variance = ops.Reduce(ReduceOp::kMean, ops.Apply(ElementOp::kSquare, y), -1);
+  const Tensor deviation = ops.Apply(ElementOp::kSqrt, ops.Affine(variance, 1, eps));
+  ApplyInto(ops, ElementOp::kReciprocal, rstd, deviation);
+  ApplyInto(ops, ElementOp::kMultiply, y, y, rstd);
+}
 
 // dx = rstd (dy - mean(dy) - y mean(y dy)), means over the last axis.
 Tensor GradientOf(Ops& ops, const Tensor& y, const Tensor& rstd, const Tensor& dy) {
@@ -29,7 +38,9 @@ Tensor Ops::LayerNorm(const Tensor& x, double eps, const Tensor& weight, const T
   if (!status_.ok()) return {};
   std::vector<LayerNormProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], y[p], rstd[p]});
-  Run(LayerNormArgs{.eps = eps, .problems = std::move(problems)});
+  if (!TryRun(LayerNormArgs{.eps = eps, .problems = std::move(problems)})) {
+    Compose(*this, x, eps, y, rstd);
+  }
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record({x}, {y},

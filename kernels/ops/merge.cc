@@ -1,5 +1,5 @@
 // Ops::Merge and its gradient rule.
-#include "kernels/ops/ops.h"
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
@@ -56,7 +56,9 @@ std::vector<Tensor> MergeBack(Ops& ops, const std::vector<AttendOut>& parts, con
                         ViewOf(grads[1], p),
                         dparts[p]});
   }
-  ops.Run(MergeGradArgs{.problems = std::move(problems)});
+  if (!ops.TryRun(MergeGradArgs{.problems = std::move(problems)})) {
+    ComposeMergeGrad(ops, parts, out, {grads[0], grads[1]}, back);
+  }
   return result;
 }
 
@@ -73,7 +75,7 @@ AttendOut Ops::Merge(const std::vector<AttendOut>& parts, DType dtype) {
   const Parts views = ViewsOfParts(parts, out.out.size());
   std::vector<MergeProblem> problems;
   for (size_t p = 0; p < views.size(); ++p) problems.push_back({views[p], out.out[p], out.lse[p]});
-  Run(MergeArgs{.problems = std::move(problems)});
+  if (!TryRun(MergeArgs{.problems = std::move(problems)})) ComposeMerge(*this, parts, out);
   if (!status_.ok()) return {};
 
   std::vector<Tensor> inputs;

@@ -165,6 +165,7 @@ class Ops {
   Tape* tape() { return tape_; }
   // While false, calls are not recorded (gradient rules run so).
   void set_recording(bool on) { recording_ = on; }
+  bool recording() const { return recording_; }
 
   // --- for the files that implement primitives
   // Hands a launch to the device and keeps its failure.

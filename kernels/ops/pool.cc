@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/ops/ops.h"
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
@@ -21,22 +21,6 @@ bool Fits(const std::vector<RowRange>& ranges, int64_t rows) {
   return true;
 }
 
-// Not recorded. `arg` is written by kMax, read by kSumWhere, else empty.
-Tensor Computed(Ops& ops, PoolOp op, const Tensor& x, const Tensor& arg, const RangeLists& ranges) {
-  std::vector<Shape> shapes = ShapesOf(x);
-  for (size_t p = 0; p < x.size(); ++p) {
-    shapes[p].dims[shapes[p].rank - 2] = static_cast<int64_t>(ranges[p].size());
-  }
-  const Tensor out = ops.Empty(DType::kF32, shapes);
-  if (!ops.status().ok()) return {};
-  std::vector<PoolProblem> problems;
-  for (size_t p = 0; p < x.size(); ++p) {
-    problems.push_back({x[p], out[p], ViewOf(arg, p), ranges[p]});
-  }
-  ops.Run(PoolArgs{.op = op, .problems = std::move(problems)});
-  return ops.status().ok() ? out : Tensor();
-}
-
 // 1 / rows of every range, [.., M, 1].
 Tensor InverseSizes(Ops& ops, const Tensor& like, const RangeLists& ranges) {
   std::vector<Shape> shapes = ShapesOf(like);
@@ -50,6 +34,26 @@ Tensor InverseSizes(Ops& ops, const Tensor& like, const RangeLists& ranges) {
     }
   }
   return ops.FromHost(shapes, values);
+}
+
+// Not recorded. `arg` is written by kMax, read by kSumWhere, else empty.
+Tensor Computed(Ops& ops, PoolOp op, const Tensor& x, const Tensor& arg, const RangeLists& ranges) {
+  std::vector<Shape> shapes = ShapesOf(x);
+  for (size_t p = 0; p < x.size(); ++p) {
+    shapes[p].dims[shapes[p].rank - 2] = static_cast<int64_t>(ranges[p].size());
+  }
+  const Tensor out = ops.Empty(DType::kF32, shapes);
+  if (!ops.status().ok()) return {};
+  std::vector<PoolProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) {
+    problems.push_back({x[p], out[p], ViewOf(arg, p), ranges[p]});
+  }
+  if (!ops.TryRun(PoolArgs{.op = op, .problems = std::move(problems)})) {
+    const bool is_mean = op == PoolOp::kMean;
+    ComposePool(ops, is_mean ? PoolOp::kSum : op, x, arg, ranges, out);
+    if (is_mean) ApplyInto(ops, ElementOp::kMultiply, out, out, InverseSizes(ops, out, ranges));
+  }
+  return ops.status().ok() ? out : Tensor();
 }
 
 }  // namespace

@@ -1,8 +1,28 @@
 // Ops::Softmax, LogSoftmax and their gradient rules.
-#include "kernels/ops/ops.h"
+#include <limits>
+
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
+
+// e^(x - max) / sum, or x - max - log sum. A row of nothing but -inf is shifted by 0.
+void Compose(Ops& ops, bool log, const Tensor& x, int axis, const Tensor& out) {
+  const Uncounted scope(ops);
+  const Tensor zero = NumberLike(ops, 0, x);
+  const Tensor most = ops.Reduce(ReduceOp::kMax, x, axis);
+  const Tensor least = NumberLike(ops, -std::numeric_limits<float>::infinity(), x);
+  const Tensor is_nothing = ops.Apply(ElementOp::kEqual, most, least);
+  ApplyInto(ops, ElementOp::kSubtract, out, x, ops.Select(is_nothing, zero, most));
+  if (log) {
+    const Tensor sum = ops.Reduce(ReduceOp::kSum, ops.Apply(ElementOp::kExp, out), axis);
+    const Tensor scale = ops.Select(is_nothing, zero, ops.Apply(ElementOp::kLog, sum));
+    ApplyInto(ops, ElementOp::kSubtract, out, out, scale);
+  } else {
+    ApplyInto(ops, ElementOp::kExp, out, out);
+    ApplyInto(ops, ElementOp::kSafeDivide, out, out, ops.Reduce(ReduceOp::kSum, out, axis));
+  }
+}
 
 Tensor Computed(Ops& ops, bool log, const Tensor& x, int axis) {
   bool fits = true;
@@ -14,7 +34,9 @@ Tensor Computed(Ops& ops, bool log, const Tensor& x, int axis) {
   if (!ops.status().ok()) return {};
   std::vector<SoftmaxProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], out[p]});
-  ops.Run(SoftmaxArgs{.log = log, .axis = axis, .problems = std::move(problems)});
+  if (!ops.TryRun(SoftmaxArgs{.log = log, .axis = axis, .problems = std::move(problems)})) {
+    Compose(ops, log, x, axis, out);
+  }
   return ops.status().ok() ? out : Tensor();
 }
 

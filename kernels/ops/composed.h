@@ -1,0 +1,59 @@
+// Compositions: what ops runs in place of a launch that the device declines, from launches that
+// every device runs (attend, matmul, elementwise, reduce, cumulative, gather, scatter, sort, fft).
+// Each writes all that the launch would have written; contracts are in kernels/device/. Those of
+// softmax and layer_norm are in the files of these primitives.
+#pragma once
+
+#include <vector>
+
+#include "kernels/ops/ops.h"
+
+namespace attnd {
+
+// While one lives, `ops` records nothing, and what it runs adds no pairs and no FLOPs: the
+// primitive that is composed has counted its own.
+class Uncounted {
+ public:
+  explicit Uncounted(Ops& ops)
+      : ops_(ops),
+        recording_(ops.recording()),
+        pairs_(ops.stream().work().visible_pairs),
+        flops_(ops.stream().work().flops) {
+    ops.set_recording(false);
+  }
+  ~Uncounted() {
+    ops_.set_recording(recording_);
+    ops_.stream().work().visible_pairs = pairs_;
+    ops_.stream().work().flops = flops_;
+  }
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+
+ private:
+  Ops& ops_;
+  const bool recording_;
+  const double pairs_, flops_;
+};
+
+// One elementwise launch into a tensor that exists and may be an operand; empty operands: absent.
+void ApplyInto(Ops& ops, ElementOp op, const Tensor& out, const Tensor& a, const Tensor& b = {},
+               const Tensor& c = {});
+
+// All but kMean. out float32; `arg` int32 of out's shape: written by kMax unless empty, read by
+// kSumWhere.
+void ComposePool(Ops& ops, PoolOp op, const Tensor& x, const Tensor& arg,
+                 const std::vector<std::vector<RowRange>>& ranges, const Tensor& out);
+
+void ComposeMerge(Ops& ops, const std::vector<AttendOut>& parts, const AttendOut& out);
+// dout, dlse empty: zero. Of `dparts` empty tensors: not wanted.
+void ComposeMergeGrad(Ops& ops, const std::vector<AttendOut>& parts, const AttendOut& out,
+                      const AttendOut& dout, const std::vector<AttendOut>& dparts);
+
+// weight [H|1,w], out float32.
+void ComposeDepthwiseConv(Ops& ops, const Tensor& x, const Tensor& weight, int64_t left,
+                          bool flipped, const Tensor& out);
+// dweight [H,w] float32.
+void ComposeDepthwiseConvGrad(Ops& ops, const Tensor& x, const Tensor& dout, int64_t left,
+                              const Tensor& dweight);
+
+}  // namespace attnd
