@@ -51,6 +51,16 @@ TEST_F(OpsListsTest, OnlyDimensionsOfOneRepeat) {
   }
 }
 
+TEST_F(OpsListsTest, SoftmaxWantsNumbersAndAnAxis) {
+  const std::vector<TestArray> x = {TestArray::Random(1, DType::kF32, {2, 3})};
+  const std::vector<TestArray> integers = {TestArray(DType::kI32, {2, 3})};
+  for (const auto& [bad, axis] : {std::pair{&x, 2}, {&x, -3}, {&integers, 1}}) {
+    Ops ops(stream_, nullptr);
+    EXPECT_TRUE(ops.Softmax(TensorOf(*bad), axis).empty()) << axis;
+    EXPECT_EQ(ops.status().code(), absl::StatusCode::kInternal) << axis;
+  }
+}
+
 TEST_F(OpsListsTest, ABatchOfRankTwoIsCutAlongItsRows) {
   const std::vector<TestArray> x = {TestArray::Random(1, DType::kF32, {2, 5})};
   Ops ops(stream_, nullptr);
@@ -86,6 +96,24 @@ TEST_F(OpsListsTest, TheGradientOfARepeatedRowIsPlannedOverSegmentsThatAreAlike)
   const std::vector<Tensor> back = tape_.Replay(ops, parts, parts, asked);
   ASSERT_TRUE(ops.status().ok()) << ops.status();
   EXPECT_EQ(ShapesOf(back[0]), ShapesOf(x));
+}
+
+// Each problem of a run is rounded up to a size class on its own, which the plan must cover.
+TEST_F(OpsListsTest, ThePlanOfSegmentsThatAreAlikeBoundsTheRun) {
+  for (const int64_t rows : {1, 3, 65}) {
+    const std::vector<TestArray> x = {TestArray::Random(1, DType::kF32, {1, 2, 5 * rows, 13})};
+    Ops planned(dry_, nullptr), ran(stream_, nullptr);
+    const RowCuts all = {{0, 5 * rows}};
+    const RowCuts each = {{0, rows, 2 * rows, 3 * rows, 4 * rows, 5 * rows}};
+    dry_.workspace().Reset();
+    stream_.workspace().Reset();
+    const Tensor plan = planned.Copy(planned.SplitRows(TensorOf(x), 2, all, {{5}}));
+    const Tensor copies = ran.Copy(ran.SplitRows(TensorOf(x), 2, each));
+    ASSERT_TRUE(planned.status().ok() && ran.status().ok());
+    ASSERT_EQ(copies.size(), 5u);
+    EXPECT_GE(dry_.workspace().peak_bytes(), stream_.workspace().peak_bytes()) << rows;
+    EXPECT_GT(stream_.workspace().peak_bytes(), 0);
+  }
 }
 
 }  // namespace
