@@ -22,5 +22,12 @@ TEST(ConfigLimits, ExitWhenStuck) {
   }
 }
 
+TEST(ConfigLimits, MaxQueue) {
+  for (const char* taken : {"1", "1048576"}) EXPECT_TRUE(IsTaken("--max-queue", taken)) << taken;
+  for (const char* refused : {"0", "-1", "1048577"}) {
+    EXPECT_FALSE(IsTaken("--max-queue", refused)) << refused;
+  }
+}
+
 }  // namespace
 }  // namespace attnd
