@@ -1,0 +1,164 @@
+"""tests/mutants without a compiler: which faults it plants where, and that it draws them alike."""
+
+import importlib.machinery
+import importlib.util
+import pathlib
+
+import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+
+
+def load(name, path):
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+mutants = load("mutants", TESTS / "mutants")
+faults = mutants.faults
+
+
+def planted(body):
+    """Every text that a fault makes of the body of a function."""
+    head, tail = "void F(int a, int b, bool c) {\n", "\n}\n"
+    text = (head + body + tail).encode()
+    return {fault.planted(text).decode().removeprefix(head).removesuffix(tail)
+            for fault in faults.faults_of("f.cc", text)}
+
+
+@pytest.mark.parametrize("body, expected", [
+    ("c = a < b;", {"c = a <= b;"}),
+    ("c = a <= b;", {"c = a < b;"}),
+    ("c = a > b;", {"c = a >= b;"}),
+    ("c = a == b;", {"c = a != b;"}),
+    ("c = a + b;", {"c = a - b;"}),
+    ("c = a * b;", {"c = a / b;"}),
+    ("c = a << b;", {"c = a >> b;"}),
+    ("a += b;", {"a -= b;"}),
+    ("c = c && a;", {"c = ((c) || (a));"}),
+    ("c = a | b;", {"c = ((a) & (b));"}),
+    ("c = -a;", {"c = a;"}),
+    ("c = !a;", {"c = a;"}),
+    ("c = true;", {"c = false;"}),
+    ("a = 7;", {"a = 8;", "a = 6;"}),
+    ("a = 0;", {"a = 1;"}),
+    ("a = -1;", {"a = 0;", "a = -2;"}),
+    ("a = 0x1Fu;", {"a = 32u;", "a = 30u;"}),
+    ("a = 1'000;", {"a = 1001;", "a = 999;"}),
+    ("c = c ? a : b;", {"c = false && (c) ? a : b;", "c = true || (c) ? a : b;"}),
+])
+def test_an_operator_or_a_value_changes(body, expected):
+    assert planted(body) == expected | {"while (false) " + body}
+
+
+@pytest.mark.parametrize("body, expected", [
+    ("if (c) {}", {"if (false && (c)) {}", "if (true || (c)) {}"}),
+    ("if (int d = a; d) {}", {"if (int d = a; false && (d)) {}", "if (int d = a; true || (d)) {}"}),
+    # A loop that never ends would only be noticed by its time.
+    ("while (c) {}", {"while (false && (c)) {}"}),
+    ("for (; c;) {}", {"for (; false && (c);) {}"}),
+    ("Call(a);", {"while (false) Call(a);"}),
+    ("for (;;) break;", {"for (;;) while (false) break;"}),
+    ("return;", {"while (false) return;"}),
+])
+def test_a_condition_holds_never_or_always_and_a_statement_never_runs(body, expected):
+    assert planted(body) == expected
+
+
+def test_operands_stay_together_when_an_operator_changes():
+    assert "c = ((a && b) || (c));" in planted("c = a && b && c;")
+
+
+def test_each_field_of_an_aggregate_is_left_out():
+    found = planted("P p{.x = a, .y = b, .z = c};")
+    assert found == {"P p{.y = b, .z = c};", "P p{.x = a, .z = c};", "P p{.x = a, .y = b};"}
+    assert planted("P p{.x = a};") == {"P p{};"}
+
+
+@pytest.mark.parametrize("body", [
+    "// 1 < 2 && true",
+    "/* a + 1; */",
+    "static_assert(sizeof(int) == 4 && true);",
+    "std::array<int, 3> d;",
+    "int d[3];",
+    "enum E { k = 3 };",
+    "using A = B<1 + 2, true>;",
+    "assert(a > 3 && b < 2);",
+    'Log(LogLevel::kInfo, "1 < 2", {{"a", a + 1}});',
+    "d.reserve(a + 1);",
+    "return d;",
+    "if (auto* d = Find(a)) {}",
+    "if constexpr (c) {}",
+    'const auto d = "1 < 2 && true";',
+    "const char d = '1';",
+])
+def test_what_no_test_can_notice_is_left_alone(body):
+    assert planted(body) == set()
+
+
+def test_directives_are_left_alone_and_code_between_them_is_not():
+    text = b'#pragma once\n#include "a/1.h"\n#define K 3\n#if K > 2\nint a = 5;\n#endif\n'
+    assert [f.what for f in faults.faults_of("f.h", text)] == ["5 becomes 4", "5 becomes 6"]
+
+
+def test_parameters_of_templates_are_left_alone():
+    assert faults.faults_of("f.h", b"template <int N = 3, bool = true> struct S {};\n") == []
+
+
+def test_only_wanted_lines():
+    text = b"int a = 1;\nint b = 2;\nint c = 3;\n"
+    assert {f.line for f in faults.faults_of("f.cc", text)} == {1, 2, 3}
+    assert {f.line for f in faults.faults_of("f.cc", text, {2})} == {2}
+
+
+def test_the_same_seed_draws_the_same_faults_and_one_a_line_first():
+    found = faults.faults_of("f.cc", b"".join(b"int a%d = %d;\n" % (i, i + 1) for i in range(40)))
+    assert len(found) == 80
+    drawn = faults.sample(found, 40, seed=5)
+    assert drawn == faults.sample(list(reversed(found)), 40, seed=5)
+    assert drawn != faults.sample(found, 40, seed=6)
+    assert drawn[:10] == faults.sample(found, 10, seed=5)
+    assert {f.line for f in drawn} == set(range(1, 41))
+    assert sorted(faults.sample(found, None, seed=5)) == found
+
+
+def test_changed_lines_of_a_diff():
+    diff = ("--- a/server/a.cc\n+++ b/server/a.cc\n@@ -1,2 +3 @@ void F() {\n-x\n-y\n+z\n"
+            "@@ -9 +10,2 @@\n-x\n+y\n+z\n--- a/server/b.cc\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n")
+    assert faults.changed_lines(diff) == {"server/a.cc": {3, 10, 11}}
+
+
+def test_a_fault_reads_as_a_diff():
+    text = b"int a = 1;\nint b = 2;\n"
+    fault = next(f for f in faults.faults_of("server/a.cc", text) if f.what == "2 becomes 3")
+    assert fault.diff(text) == ("--- a/server/a.cc\n+++ b/server/a.cc\n@@ -1,2 +1,2 @@\n"
+                                " int a = 1;\n-int b = 2;\n+int b = 3;\n")
+
+
+def test_faults_of_our_own_code_are_still_syntax():
+    path = min((TESTS.parent / "server").glob("*.cc"))
+    text = path.read_bytes()
+    found = faults.faults_of("server/a.cc", text)
+    assert len(found) > 50
+    broken = [f for f in faults.sample(found, 100, seed=0)
+              if faults.parse(f.planted(text)).has_error and not faults.parse(text).has_error]
+    assert broken == []
+
+
+def test_faults_are_listed_without_building(monkeypatch, capsys):
+    folder = TESTS.parent / "server"
+    monkeypatch.setattr("sys.argv", ["mutants", "--list", "--sample", "7", str(folder)])
+    assert mutants.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7
+    assert all(line.startswith("server/") for line in lines)
+
+
+def test_every_target_that_covers_a_folder_exists():
+    built = "".join(p.read_text() for p in TESTS.parent.glob("*/CMakeLists.txt"))
+    for suite in mutants.SUITES.values():
+        for targets, _ in suite:
+            for target in targets.split():
+                assert target in built

@@ -1,0 +1,32 @@
+// Addresses that a server may listen on, and those it refuses.
+#include "server/listen.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace attnd {
+namespace {
+
+// Brackets are for IPv6, which a machine may lack; they stand around any address alike.
+TEST(Listen, BracketsAroundAnAddressAreNoPartOfIt) {
+  absl::StatusOr<Listener> listener = ListenOn("[127.0.0.1]:0");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_EQ(listener->fds.size(), 1u);
+  EXPECT_GT(listener->port, 0);
+  EXPECT_EQ(listener->address, absl::StrCat("[127.0.0.1]:", listener->port));
+  CloseListener(&*listener);
+  EXPECT_TRUE(listener->fds.empty());
+}
+
+TEST(Listen, WhatIsNoAddressIsRefused) {
+  for (const std::string address : {"127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:-1",
+                                    "127.0.0.1:65536", "[127.0.0.1:0", "127.0.0.1]:0"}) {
+    absl::StatusOr<Listener> listener = ListenOn(address);
+    EXPECT_FALSE(listener.ok()) << address;
+    if (listener.ok()) CloseListener(&*listener);
+  }
+}
+
+}  // namespace
+}  // namespace attnd
