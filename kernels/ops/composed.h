@@ -56,4 +56,17 @@ void ComposeDepthwiseConv(Ops& ops, const Tensor& x, const Tensor& weight, int64
 void ComposeDepthwiseConvGrad(Ops& ops, const Tensor& x, const Tensor& dout, int64_t left,
                               const Tensor& dweight);
 
+// A scan as Ops::Scan has checked it.
+struct ScanCall {
+  Tensor q, k, v;
+  ScanParams params;
+  ScanRows rows;
+  ScanTensors tensors;
+};
+void ComposeScan(Ops& ops, const ScanCall& call, const ScanOut& out);
+// Gradients of q, k, v, log_decay, beta, s0, z0, where wanted, from those of the outputs. Runs the
+// forward again.
+std::vector<Tensor> ComposeScanGrad(Ops& ops, const ScanCall& call, std::span<const Tensor> grads,
+                                    const std::vector<bool>& wanted);
+
 }  // namespace attnd

@@ -1,7 +1,7 @@
 // Ops::Scan and its gradient rule.
 #include <algorithm>
 
-#include "kernels/ops/ops.h"
+#include "kernels/ops/composed.h"
 
 namespace attnd {
 namespace {
@@ -192,7 +192,10 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
   for (const ScanGradProblem& problem : backward) {
     CountWork(call.params, problem.forward, problem, kBackwardFlops, &ops.stream().work());
   }
-  ops.Run(ScanGradArgs{.params = call.params, .problems = std::move(backward)});
+  if (!ops.TryRun(ScanGradArgs{.params = call.params, .problems = std::move(backward)})) {
+    return ComposeScanGrad(ops, {call.q, call.k, call.v, call.params, call.rows, call.extra}, grads,
+                           wanted);
+  }
   for (size_t i = 3; i < inputs.size(); ++i) {
     if (wanted[i] && ShapesOf(inputs[i]) != full[i]) {
       result[i] = ops.SumTo(result[i], ShapesOf(inputs[i]));
@@ -232,7 +235,9 @@ ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanP
   for (const ScanProblem& problem : problems) {
     CountWork(params, problem, problem, 1, &stream_.work());
   }
-  Run(ScanArgs{.params = params, .problems = std::move(problems)});
+  if (!TryRun(ScanArgs{.params = params, .problems = std::move(problems)})) {
+    ComposeScan(*this, {q, k, v, params, rows, extra}, call.result);
+  }
   if (!status_.ok()) return {};
   const ScanOut result = call.result;
   if (Records({&q, &k, &v, &extra.log_decay, &extra.beta, &extra.s0, &extra.z0})) {

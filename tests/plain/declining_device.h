@@ -23,12 +23,12 @@ LaunchSet SetOf() {
 // Those that ops composes from others, and those that every device runs. A new primitive goes into
 // one of the two.
 inline LaunchSet ComposedLaunches() {
-  return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, PoolArgs, DepthwiseConvArgs,
-               DepthwiseConvGradArgs>();
+  return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, PoolArgs, ScanArgs,
+               ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs>();
 }
 inline LaunchSet BasicLaunches() {
-  return SetOf<AttendArgs, AttendGradArgs, ScanArgs, ScanGradArgs, MatMulArgs, ElementwiseArgs,
-               ReduceArgs, CumulativeArgs, GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>();
+  return SetOf<AttendArgs, AttendGradArgs, MatMulArgs, ElementwiseArgs, ReduceArgs, CumulativeArgs,
+               GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>();
 }
 
 class DecliningDevice : public Device {

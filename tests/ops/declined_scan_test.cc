@@ -1,0 +1,181 @@
+// A device that declined scan made linear attention fail: what ops composes in its place gives the
+// values and gradients of the recurrence, and counts the same.
+#include <gtest/gtest.h>
+
+#include "kernels/ops/ops.h"
+#include "tests/cpu/scan_case.h"
+#include "tests/plain/declining_device.h"
+
+namespace attnd::testing {
+namespace {
+
+Tensor Given(const View& view) { return view.given() ? Tensor({view}, {nullptr}) : Tensor(); }
+
+// Rank 3 as [B,H,N,1].
+PlainTensor Values(const Tensor& x) {
+  View view = x[0];
+  if (view.shape.rank == 3) view.shape.rank = 4;
+  const Shape& s = view.shape;
+  PlainTensor plain(s[0], s[1], s[2], s[3]);
+  size_t n = 0;
+  ForEachIndex(s, [&](const std::vector<int64_t>& at) {
+    int64_t place = 0;
+    for (size_t i = 0; i < 4; ++i) place += at[i] * (s[i] > 1 ? view.stride[i] : 0);
+    plain.data[n++] = view.As<float>()[place];
+  });
+  return plain;
+}
+
+struct Run {
+  ScanOut out;
+  std::vector<Tensor> grads;  // of q, k, v, log_decay, beta, s0, z0
+  Work work;
+  int64_t peak = 0;
+};
+
+Run RunOf(Device& device, const ScanCase& c, BufferPool* pool) {
+  const auto optional = [](bool given, const GuardedTensor& x) {
+    return given ? Given(x.view()) : Tensor();
+  };
+  const bool decays = c.spec.decays != ScanSpec::Decays::kNone;
+  const std::vector<Tensor> in = {Given(c.q.view()),
+                                  Given(c.k.view()),
+                                  Given(c.v.view()),
+                                  optional(decays, c.log_decay),
+                                  optional(c.spec.beta, c.beta),
+                                  optional(c.spec.state, c.s0),
+                                  optional(c.spec.state, c.z0)};
+  Stream stream(device, pool);
+  Tape tape;
+  Ops ops(stream, &tape);
+  std::vector<Tensor> watched;
+  for (const Tensor& x : in) {
+    if (x.empty()) continue;
+    tape.Watch(x);
+    watched.push_back(x);
+  }
+  Run run;
+  run.out = ops.Scan(in[0], in[1], in[2], c.spec.params, {c.spec.rows},
+                     {in[3], in[4], in[5], in[6], c.spec.final});
+  std::vector<Tensor> outputs = {run.out.out, run.out.lse};
+  std::vector<Tensor> flows = {Given(c.dout.view()), Given(c.dlse.view())};
+  if (c.spec.final) {
+    outputs.insert(outputs.end(), {run.out.s_out, run.out.z_out});
+    flows.insert(flows.end(), {Given(c.ds_out.view()), Given(c.dz_out.view())});
+  }
+  const std::vector<Tensor> back =
+      ops.status().ok() ? tape.Replay(ops, outputs, flows, watched) : std::vector<Tensor>();
+  EXPECT_TRUE(ops.status().ok()) << ops.status();
+  run.grads.resize(in.size());
+  for (size_t i = 0, w = 0; i < in.size() && w < back.size(); ++i) {
+    if (!in[i].empty()) run.grads[i] = back[w++];
+  }
+  run.work = stream.work();
+  run.peak = stream.workspace().peak_bytes();
+  return run;
+}
+
+// Sums of up to 83 keys and 9 features in float32, gradients of gradients of decays: the bounds
+// that the kernel is held to with states, 1e-4.
+void ExpectComposed(const ScanSpec& spec) {
+  const ScanCase c(spec);
+  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  DecliningDevice declining(cpu);
+  BufferPool pool(0, /*poison=*/true);
+  const Run got = RunOf(declining, c, &pool), dry = RunOf(declining, c, nullptr);
+  const Run kernel = RunOf(cpu, c, &pool);
+  if (::testing::Test::HasFailure()) return;
+  const LaunchSet scans = SetOf<ScanArgs, ScanGradArgs>();
+  EXPECT_EQ(declining.was_declined() & scans, scans);
+  for (const Run* run : {&got, &dry}) {
+    EXPECT_EQ(run->work.visible_pairs, kernel.work.visible_pairs);
+    EXPECT_EQ(run->work.flops, kernel.work.flops);
+  }
+  EXPECT_GE(dry.peak, got.peak);
+  const PlainScanOut want = Forward(c.Plain());
+  const PlainScanGrads grads = Gradients(c.Plain(), c.Incoming());
+  ExpectClose(Values(got.out.out), want.out, 1e-4, "out");
+  ExpectClose(Values(got.out.lse), want.lse, 1e-4, "lse");
+  if (spec.final) {
+    ExpectClose(Values(got.out.s_out), want.s_out, 1e-4, "s_out");
+    ExpectClose(AsRow(Values(got.out.z_out)), want.z_out, 1e-4, "z_out");
+  }
+  const auto check = [&](size_t i, const PlainTensor& truth, const char* what) {
+    if (!got.grads[i].empty()) ExpectClose(Values(got.grads[i]), truth, 1e-4, what);
+  };
+  check(0, grads.dq, "dq");
+  check(1, grads.dk, "dk");
+  check(2, grads.dv, "dv");
+  check(3, grads.dlog_decay, "dlog_decay");
+  check(4, grads.dbeta, "dbeta");
+  check(5, grads.ds0, "ds0");
+  check(6, grads.dz0, "dz0");
+}
+
+ScanSpec Small() {
+  return {.B = 2,
+          .H = 4,
+          .Hkv = 2,
+          .Nq = 70,
+          .Nk = 83,
+          .D = 9,
+          .Dv = 7,
+          .params = {.causal = true, .eps = 1e-3}};
+}
+
+TEST(DeclinedScan, DecaysStrengthsAndStates) {
+  using Decays = ScanSpec::Decays;
+  for (const bool delta : {false, true}) {
+    for (const Decays decays : {Decays::kNone, Decays::kKey, Decays::kFeature}) {
+      for (const bool all : {false, true}) {
+        SCOPED_TRACE(absl::StrCat("delta ", delta, " decays ", static_cast<int>(decays), " ", all));
+        ScanSpec spec = Small();
+        spec.decays = decays;
+        spec.beta = spec.state = spec.final = all;
+        if (delta) {
+          spec.params.rule = ScanRule::kDelta;
+          spec.params.den = ScanDen::kOne;
+          spec.params.map = FeatureMap::kIdentity;
+          spec.mean = 0.7 / 3;
+          spec.deviation = 0.5 / 3;
+        }
+        ExpectComposed(spec);
+      }
+    }
+  }
+}
+
+TEST(DeclinedScan, LengthsAndOffsets) {
+  for (const bool state : {false, true}) {
+    for (const int64_t offset : {-90, -5, 0, 64, 100}) {
+      SCOPED_TRACE(absl::StrCat("offset ", offset, " state ", state));
+      ScanSpec spec = Small();
+      spec.state = spec.final = state;
+      spec.rows = {{.nq = 70, .nk = 40, .offset = offset}, {.nq = 13, .nk = 83, .offset = offset}};
+      ExpectComposed(spec);
+      spec.rows = {{.nq = 70, .nk = 0, .offset = offset}, {.nq = 0, .nk = 83, .offset = offset}};
+      ExpectComposed(spec);
+    }
+  }
+}
+
+TEST(DeclinedScan, EveryMapAndNormaliser) {
+  for (int map = 0; map <= static_cast<int>(FeatureMap::kGelu); ++map) {
+    for (int den = 0; den <= static_cast<int>(ScanDen::kAbsClamp); ++den) {
+      for (const bool causal : {false, true}) {
+        SCOPED_TRACE(absl::StrCat("map ", map, " den ", den, " causal ", causal));
+        ScanSpec spec = Small();
+        spec.Nq = 20;
+        spec.Nk = 23;
+        spec.mean = 0.5;  // keeps the normaliser away from 0
+        spec.params.map = static_cast<FeatureMap>(map);
+        spec.params.den = static_cast<ScanDen>(den);
+        spec.params.causal = causal;
+        ExpectComposed(spec);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attnd::testing
