@@ -6,6 +6,7 @@
 
 #include "kernels/core/status.h"
 #include "server/no_memory.h"
+#include "server/refusals.h"
 #include "server/running.h"
 #include "server/waiting.h"
 
@@ -75,12 +76,11 @@ struct Batcher::Impl {
 absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
   if (closed) {
     *refusal = Refusal::kDraining;
-    return absl::UnavailableError("request: the server is draining, send it to another one");
+    return DrainingStatus();
   }
   if (waiting.requests() >= options.max_queue_requests && !waiting.HasPlaceFor(client)) {
     *refusal = Refusal::kQueueFull;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "request: queue is full (", options.max_queue_requests, " requests), retry later"));
+    return QueueFullStatus(options.max_queue_requests);
   }
   return absl::OkStatus();
 }
@@ -210,9 +210,8 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
     if (status.ok()) {
       if (impl_->waiting.requests() >= impl_->options.max_queue_requests) {
         dropped.push_back({nullptr,
-                           absl::ResourceExhaustedError(absl::StrCat(
-                               "request: queue is full (", impl_->options.max_queue_requests,
-                               " requests), a client with fewer took its place, retry later")),
+                           QueueFullStatus(impl_->options.max_queue_requests,
+                                           ", a client with fewer took its place"),
                            Refusal::kQueueFull});
         dropped.back().task = impl_->waiting.TakePlaceFor(task->client);
       }

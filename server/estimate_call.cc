@@ -55,10 +55,8 @@ void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> a
     try {
       if (!control_->stopped()) return answer(*call);
       call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));
-    } catch (const std::bad_alloc&) {
-      call->Finish(NoMemory());
-    } catch (const std::exception&) {
-      call->Finish(ErrorOf(absl::StatusCode::kInternal, "request: the server failed"));
+    } catch (const std::exception& error) {
+      call->Finish(FailureOf(error));
     }
   };
   if (absl::Status status = context_->planner->Submit(job); !status.ok()) rpc.Finish(status);

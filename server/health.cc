@@ -7,6 +7,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "proto/wire/bytes.h"
 #include "server/reasons.h"
+#include "server/refusals.h"
 
 namespace attnd {
 namespace {
@@ -92,7 +93,7 @@ class Health::WatchCall final : public Handler {
   void Tell(bool serving) {
     if (known_) rpc_->Send(Message(StatusOf(serving)));
   }
-  void Close() { rpc_->Close(absl::UnavailableError("server is draining")); }
+  void Close() { rpc_->Close(StreamDrainingStatus()); }
 
  private:
   Health* const health_;

@@ -16,4 +16,9 @@ absl::Status NoMemory() noexcept {
                  "request: the server has no memory for it, retry later");
 }
 
+absl::Status FailureOf(const std::exception& error) noexcept {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return NoMemory();
+  return ErrorOf(absl::StatusCode::kInternal, "request: the server failed");
+}
+
 }  // namespace attnd

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <new>
 #include <thread>
 
@@ -14,6 +15,9 @@ absl::Status ErrorOf(absl::StatusCode code, const char* words) noexcept;
 
 // RESOURCE_EXHAUSTED.
 absl::Status NoMemory() noexcept;
+
+// What the client is told of an exception that a library threw: that, or INTERNAL.
+absl::Status FailureOf(const std::exception& error) noexcept;
 
 // Tries again every millisecond until there is memory for `f`, which leaves everything as it was
 // when it throws std::bad_alloc. For what must not be lost; others give memory back meanwhile.

@@ -11,6 +11,7 @@
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "server/reasons.h"
+#include "server/refusals.h"
 
 namespace attnd {
 namespace {
@@ -161,7 +162,7 @@ class Reflection::Stream final : public Handler {
     rpc.Close(absl::CancelledError("reflection: the caller left"));
   }
 
-  void Close() { rpc_->Close(absl::UnavailableError("server is draining")); }
+  void Close() { rpc_->Close(StreamDrainingStatus()); }
 
  private:
   Reflection* const reflection_;

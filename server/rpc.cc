@@ -313,9 +313,9 @@ void Rpc::Guarded(const F& f) noexcept {
     f();
   } catch (const std::bad_alloc&) {
     Fail(NoMemory());
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     Log(LogLevel::kError, "a handler threw");
-    Fail(ErrorOf(absl::StatusCode::kInternal, "request: the server failed"));
+    Fail(FailureOf(error));
   }
   transport_->running_.store(nullptr, std::memory_order_relaxed);
 }

@@ -14,6 +14,7 @@
 #include "server/no_memory.h"
 #include "server/planner.h"
 #include "server/reasons.h"
+#include "server/refusals.h"
 #include "server/reply.h"
 #include "server/run_rules.h"
 #include "server/tensor_request.h"
@@ -30,10 +31,6 @@ constexpr int64_t kUnannouncedBytes = Rpc::kUnannouncedBytes;
 constexpr size_t kMaxOpen = 256;
 // Of a reply: its head and the payloads that are too small to be sent from where they lie.
 constexpr int64_t kMostCopied = 32 << 10;
-
-absl::Status Draining() {
-  return absl::UnavailableError("request: the server is draining, send it to another one");
-}
 
 }  // namespace
 
@@ -86,7 +83,7 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
 void Runs::RunCall::OnHeaders(Rpc& rpc) {
   rpc_ = &rpc;
   runs_->calls_.insert(this);
-  if (runs_->is_draining_ || context_->draining.load()) End(Draining());
+  if (runs_->is_draining_ || context_->draining.load()) End(DrainingStatus());
   Continue();
 }
 
@@ -151,12 +148,10 @@ void Runs::RunCall::ParseLater(Received received) {
   job.run = [this, parsed, control, call = rpc_->shared_from_this()] {
     try {
       parsed->status = control->stopped()
-                           ? Draining()
+                           ? DrainingStatus()
                            : SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
-    } catch (const std::bad_alloc&) {
-      parsed->status = NoMemory();
-    } catch (const std::exception&) {
-      parsed->status = ErrorOf(absl::StatusCode::kInternal, "request: the server failed");
+    } catch (const std::exception& error) {
+      parsed->status = FailureOf(error);
     }
     UntilMemory([&] {
       runs_->transport_->Post([this, parsed, call] {
@@ -326,7 +321,7 @@ void Runs::RunCall::OnDone(Rpc&, bool) {
 }
 
 void Runs::RunCall::Drain() {
-  End(Draining());
+  End(DrainingStatus());
   Continue();
 }
 

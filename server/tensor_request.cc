@@ -14,6 +14,7 @@
 #include "server/no_memory.h"
 #include "server/planner.h"
 #include "server/reasons.h"
+#include "server/refusals.h"
 #include "server/reply.h"
 
 namespace attnd {
@@ -73,7 +74,7 @@ TensorRequest::~TensorRequest() {
 absl::Status TensorRequest::Admit() const {
   if (context_->draining.load()) {
     context_->metrics->RecordRefusal(Refusal::kDraining);
-    return absl::UnavailableError("request: the server is draining, send it to another one");
+    return DrainingStatus();
   }
   // The device is not known yet: that of requests that name none.
   return context_->batchers[0]->Admit(client_, context_->MaxPriority(client_), rpc_->deadline());
@@ -160,10 +161,8 @@ absl::Status TensorRequest::Later(int64_t work, Done done, std::function<absl::S
     absl::Status status;
     try {
       status = plan_control_->stopped() ? Stopped() : submit();
-    } catch (const std::bad_alloc&) {
-      status = NoMemory();
-    } catch (const std::exception&) {
-      status = ErrorOf(absl::StatusCode::kInternal, "request: the server failed");
+    } catch (const std::exception& error) {
+      status = FailureOf(error);
     }
     if (!status.ok()) Answer(done, status, {}, {});
   };

@@ -73,6 +73,16 @@ def test_buckets_must_be_equal():
     assert error.value.code == refused.INVALID_ARGUMENT
 
 
+def test_a_default_that_is_spelled_out_shares_a_batch():
+    """Symptom: requests that mean the same were never batched, since their buckets held options as
+    sent."""
+    defaults = {"causal": False, "logit_softcap": 0.0, "duplicates": "set"}
+    calls = [library.Request("softmax", refused.good_tensors(SOFTMAX, False), options)
+             for options in ({}, defaults)]
+    left_out, spelled_out = engine("").execute(calls)
+    np.testing.assert_array_equal(left_out.outputs["out"], spelled_out.outputs["out"])
+
+
 def test_parameters_of_two_dtypes_do_not_share_a_batch():
     half = {name: x.astype(np.float16) for name, x in refused.good_tensors(SOFTMAX, False).items()}
     calls = [library.Request("softmax", half | {"sink_logits": np.zeros(4, dtype)}, {})
