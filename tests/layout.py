@@ -36,7 +36,7 @@ ALLOWED = [
     ("kernels/core/", CORE),
     ("kernels/device/", DEVICE),
     ("kernels/pattern/predicates/", ["kernels/pattern/predicates/", "kernels/pattern/pattern.h",
-                                     "kernels/pattern/tiles.h", *DEVICE]),
+                                     "kernels/pattern/key.h", "kernels/pattern/tiles.h", *DEVICE]),
     ("kernels/pattern/shapes/", PATTERN),
     ("kernels/pattern/", PATTERN),
     ("kernels/ops/", OPS),

@@ -7,10 +7,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/mutex.h"
 #include "kernels/device/pattern.h"
+#include "kernels/pattern/key.h"
 
 namespace attnd {
 
@@ -124,16 +127,33 @@ struct PatternSource {
   std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
 };
 
-// `key` need not tell Nq and Nk. `gathers` is left to the caller.
-PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const PatternCounts& counts,
-                       std::function<PatternPlan()> plan);
+// The same from a plan that carries its key, which need not tell Nq and Nk.
+struct KeyedPlan {
+  std::string text;
+  std::function<PatternPlan()> plan;
+  const std::string& key() const { return text; }
+};
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts);
+
+// A pattern that follows from Nq, Nk and `parameters` alone: `plan` cannot read anything else, and
+// the key is made of all of them (key.h), after `name`, which no other source has. `gathers` is
+// left to the caller.
+template <class Parameters>
+PatternSource SourceOf(int64_t Nq, int64_t Nk, absl::string_view name, Parameters parameters,
+                       const PatternCounts& counts,
+                       std::type_identity_t<PatternPlan (*)(const Parameters&)> plan) {
+  std::string key = KeyOf(name, parameters);
+  // Copies of a source share what it holds: ids, lists, orders.
+  const auto shared = std::make_shared<const Parameters>(std::move(parameters));
+  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), [shared, plan] { return plan(*shared); }},
+                  counts);
+}
 // A pattern in natural order. `visible` null: every pair.
 PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts);
-// What both `source`, of natural order, and `visible` show. The counts are those of `source`, as
-// bounds. On a dry stream, where data are missing, a method passes `source` on as it is.
-PatternSource Intersect(const PatternSource& source, Visible visible);
-// The same for segments and any order: ids of query and key rows [Nq], [Nk], visible if equal and
-// >= 0. Rows of a second source (from Nk on) are of every segment.
+// What `source` shows within segments: ids of query and key rows [Nq], [Nk], visible if equal and
+// >= 0. Rows of a second source (from Nk on) are of every segment. The counts are those of
+// `source`, as bounds. On a dry stream, where data are missing, a method passes `source` on as it
+// is.
 PatternSource WithinSegments(const PatternSource& source, std::span<const int32_t> ids_q,
                              std::span<const int32_t> ids_k);
 // Pairs and tiles of a built pattern, of a row's lengths; the lengths of a pattern with a gather

@@ -73,70 +73,66 @@ Pattern Build(PatternPlan plan) {
   return pattern;
 }
 
-PatternSource SourceOf(int64_t Nq, int64_t Nk, const std::string& key, const PatternCounts& counts,
-                       std::function<PatternPlan()> plan) {
-  // Copies of a source share what the plan holds: ids, lists, orders.
-  const auto shared = std::make_shared<const std::function<PatternPlan()>>(std::move(plan));
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts) {
+  std::function<Pattern()> build = [plan = keyed.plan, Nq, Nk] {
+    PatternPlan made = plan();
+    // An order of no slots would read as the natural one.
+    const bool is_empty = made.Nq == 0 || made.Nk == 0;
+    return is_empty ? PatternBuilder(Nq, Nk).Build() : Build(std::move(made));
+  };
   return {.Nq = Nq,
           .Nk = Nk,
-          .key = absl::StrCat(Nq, " ", Nk, " ", key),
+          .key = absl::StrCat(Nq, " ", Nk, " ", keyed.text),
           .visible_pairs = counts.pairs,
           .visible_tiles = counts.tiles,
           .host = CostOf(Nq, Nk, counts),
-          .plan = [shared] { return (*shared)(); },
-          .build =
-              [shared, Nq, Nk] {
-                PatternPlan made = (*shared)();
-                // An order of no slots would read as the natural one.
-                const bool is_empty = made.Nq == 0 || made.Nk == 0;
-                return is_empty ? PatternBuilder(Nq, Nk).Build() : Build(std::move(made));
-              }};
+          .plan = std::move(keyed.plan),
+          .build = std::move(build)};
 }
 
 PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts) {
   if (visible == nullptr) {
     return {.Nq = Nq, .Nk = Nk, .visible_pairs = counts.pairs, .visible_tiles = counts.tiles};
   }
-  const std::string key = visible->key();
-  return SourceOf(Nq, Nk, key, counts, [Nq, Nk, visible = std::move(visible)] {
+  std::string key = visible->key();
+  const auto plan = [Nq, Nk, visible = std::move(visible)] {
     return PatternPlan{.Nq = Nq, .Nk = Nk, .visible = visible};
-  });
+  };
+  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), plan}, counts);
 }
 
-PatternSource Intersect(const PatternSource& source, Visible visible) {
-  const std::string key = absl::StrCat("(", source.key, ") & ", visible->key());
-  const auto plan = [Nq = source.Nq, Nk = source.Nk, plan = source.plan, visible] {
-    PatternPlan made = plan ? plan() : PatternPlan{.Nq = Nq, .Nk = Nk};
-    assert(made.query_rows.empty() && made.key_rows.empty());
-    made.visible = made.visible == nullptr ? visible : And(made.visible, visible);
-    return made;
-  };
-  PatternSource result =
-      SourceOf(source.Nq, source.Nk, key, {source.visible_pairs, source.visible_tiles}, plan);
-  result.is_counted = false;
-  return result;
+namespace {
+
+struct InSegments {
+  int64_t Nq, Nk;
+  KeyedPlan of;  // no plan: every pair
+  std::vector<int32_t> ids_q, ids_k;
+};
+
+PatternPlan PlanOf(const InSegments& s) {
+  PatternPlan made = s.of.plan ? s.of.plan() : PatternPlan{.Nq = s.Nq, .Nk = s.Nk};
+  const std::vector<int32_t> q_ids = IdsOf(s.ids_q, made.query_rows);
+  Visible seen = SameSegment(q_ids, IdsOf(s.ids_k, made.key_rows));
+  if (const auto second = SlotsFrom(s.ids_k.size(), made.key_rows); !second.empty()) {
+    seen = Or(seen, And(Queries(SlotsInSegments(q_ids)), Keys(second)));
+  }
+  made.visible = made.visible == nullptr ? seen : And(made.visible, seen);
+  return made;
 }
+
+}  // namespace
 
 PatternSource WithinSegments(const PatternSource& source, std::span<const int32_t> ids_q,
                              std::span<const int32_t> ids_k) {
   assert(static_cast<int64_t>(ids_q.size()) == source.Nq);
   assert(static_cast<int64_t>(ids_k.size()) == source.Nk);
-  const std::string key =
-      absl::StrCat("(", source.key, ") in segments ", Fingerprint(ids_q), " ", Fingerprint(ids_k));
-  const auto plan = [Nq = source.Nq, Nk = source.Nk, plan = source.plan,
-                     q = std::vector<int32_t>(ids_q.begin(), ids_q.end()),
-                     k = std::vector<int32_t>(ids_k.begin(), ids_k.end())] {
-    PatternPlan made = plan ? plan() : PatternPlan{.Nq = Nq, .Nk = Nk};
-    const std::vector<int32_t> q_ids = IdsOf(q, made.query_rows), k_ids = IdsOf(k, made.key_rows);
-    Visible seen = SameSegment(q_ids, k_ids);
-    if (const auto second = SlotsFrom(k.size(), made.key_rows); !second.empty()) {
-      seen = Or(seen, And(Queries(SlotsInSegments(q_ids)), Keys(second)));
-    }
-    made.visible = made.visible == nullptr ? seen : And(made.visible, seen);
-    return made;
-  };
-  PatternSource result =
-      SourceOf(source.Nq, source.Nk, key, {source.visible_pairs, source.visible_tiles}, plan);
+  InSegments segments{source.Nq,
+                      source.Nk,
+                      {source.key, source.plan},
+                      {ids_q.begin(), ids_q.end()},
+                      {ids_k.begin(), ids_k.end()}};
+  PatternSource result = SourceOf(source.Nq, source.Nk, "segments", std::move(segments),
+                                  {source.visible_pairs, source.visible_tiles}, PlanOf);
   result.is_counted = false;
   result.gathers = source.gathers;
   return result;
@@ -220,15 +216,6 @@ RowOrder ImageBlockOrder(int64_t height, int64_t width, int64_t block_height, in
 
 void HideFrom(int64_t rows, RowOrder* order) {
   for (int32_t& row : *order) row = row >= rows ? -1 : row;
-}
-
-std::vector<int32_t> Gathered(std::span<const int32_t> values, std::span<const int32_t> order,
-                              int32_t absent) {
-  std::vector<int32_t> gathered(order.size(), absent);
-  for (size_t s = 0; s < order.size(); ++s) {
-    if (order[s] >= 0) gathered[s] = values[order[s]];
-  }
-  return gathered;
 }
 
 }  // namespace attnd

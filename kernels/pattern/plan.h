@@ -43,8 +43,4 @@ RowOrder ImageBlockOrder(int64_t height, int64_t width, int64_t block_height, in
 // Rows from `rows` on become -1: cells of a grid that a row's length leaves out.
 void HideFrom(int64_t rows, RowOrder* order);
 
-// values[order[s]], `absent` for slots without a row.
-std::vector<int32_t> Gathered(std::span<const int32_t> values, std::span<const int32_t> order,
-                              int32_t absent);
-
 }  // namespace attnd

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/pattern/key.h"
 #include "kernels/pattern/pattern.h"
 
 namespace attnd {
@@ -40,8 +41,8 @@ class Predicate : public ComputedMasks {
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const;
   int64_t bytes() const override { return 128; }
 
-  // Equal keys mean equal predicates: every parameter, a fingerprint of data. Made when asked for:
-  // most predicates live inside a source that has a shorter key.
+  // Equal keys mean equal predicates: KeyOf all that Keep reads. Made when asked for: most
+  // predicates live inside a source that has a shorter key.
   virtual std::string key() const = 0;
 };
 
@@ -121,8 +122,6 @@ Visible Blocks(BlockRowsPtr rows);
 inline Visible Blocks(BlockRows rows) {
   return Blocks(std::make_shared<const BlockRows>(std::move(rows)));
 }
-// That of Blocks(rows).
-std::string KeyOf(const BlockRows& rows);
 // layout[t nbk + c] != 0: row t of blocks sees block c.
 BlockRows BlocksOfLayout(std::span<const int32_t> layout, int64_t nbk, int64_t bq, int64_t bk);
 // Row t's list of blocks is indices[indptr[t], indptr[t + 1]), any order; `times` counts repeats.
@@ -136,8 +135,5 @@ Visible Beside(Visible left, int64_t tiles, Visible right);
 // Query tiles below `tiles` as in `upper`; tile tiles + t as tile t of `lower`, which is meant for
 // few tiles: shapes of masks are not known there.
 Visible Over(Visible upper, int64_t tiles, Visible lower);
-
-// Text that tells data apart: 128 bits, for keys.
-std::string Fingerprint(std::span<const int32_t> data);
 
 }  // namespace attnd

@@ -51,18 +51,19 @@ PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> g
 PatternSource LongformerBoth(const PatternRow& row, int64_t window, int64_t dilation,
                              std::span<const int32_t> globals);
 
-// Keys by list: query i sees keys()[i R, (i + 1) R); entries outside [0, Nk) are ignored. A key
-// that is listed twice counts once, or (multiset) twice. `ids_q`, `ids_k` as in WithinSegments, or
+// Keys by list: query i sees keys[i R, (i + 1) R); entries outside [0, Nk) are ignored. A key that
+// is listed twice counts once, or (multiset) twice. `ids_q`, `ids_k` as in WithinSegments, or
 // empty.
 struct KeyLists {
-  std::function<std::vector<int32_t>()> keys;  // called when the pattern is built
-  std::string name;                            // equal names mean equal keys: a fingerprint, a seed
+  std::vector<int32_t> keys;  // empty: DrawnKeys (draws.h), when the pattern is built
+  uint64_t seed = 0;          // of the draw
+  int64_t head = 0;           // likewise
   int64_t R = 0;
   bool multiset = false;
   bool include_self = false;  // adds j = p where it is a key and not listed
-  std::span<const int32_t> ids_q, ids_k;
+  std::vector<int32_t> ids_q, ids_k;
 };
-PatternSource ListSource(const PatternRow& row, const KeyLists& lists);
+PatternSource ListSource(const PatternRow& row, KeyLists lists);
 
 // Blocks of blocks.bq x blocks.bk rows of i and j; with `multiset` a run's `times` is added as ln
 // times.
@@ -75,7 +76,7 @@ struct BigBird {
   int64_t half_window = 1;      // u
   int64_t left = 1, right = 1;  // global blocks
   int64_t globals = 0;          // ETC form: positions [0, globals) see all and are seen by all
-  std::span<const int32_t> random;
+  std::vector<int32_t> random;
   int64_t r = 0;
   bool multiset = false;
 
@@ -83,7 +84,7 @@ struct BigBird {
   int64_t Blocks(int64_t N) const;
   int64_t InnerRows(int64_t N) const;
 };
-PatternSource BigBirdSource(const PatternRow& row, const BigBird& bigbird);
+PatternSource BigBirdSource(const PatternRow& row, BigBird bigbird);
 
 // Qiu et al. 2019, section 3: blk(x) = floor(x nb / Nk), visible iff perm[blk(p)] = blk(j).
 PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm);
@@ -115,22 +116,22 @@ struct Etc {
   int64_t ng = 0, radius = 84;
   bool hard_l2g = false, hard_g2l = false;
   bool is_labelled = false;
-  int64_t max_distance = 12;              // k of the labels
-  std::span<const int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
+  int64_t max_distance = 12;          // k of the labels
+  std::vector<int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
   // Only positions of equal examples see each other; numbers of any sign, none on a dry stream.
   bool has_examples = false;
-  std::span<const int32_t> long_examples, global_examples;
+  std::vector<int32_t> long_examples, global_examples;
   // Labels in place of the computed ones, row-major: [nl, 2 radius + 1] (column radius: itself),
   // [nl, ng], [ng, ng], [ng, nl]; empty: computed.
-  std::span<const int32_t> l2l_ids, l2g_ids, g2g_ids, g2l_ids;
+  std::vector<int32_t> l2l_ids, l2g_ids, g2g_ids, g2l_ids;
   int64_t sent_ids = 0;  // how many of all these are sent, told on a dry stream, too
 };
 // Computed labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k);
 // across halves 2k + 1 + [the long one's sentence is the global one].
-PatternSource EtcLong(const PatternRow& row, const Etc& etc);
-PatternSource EtcGlobal(const PatternRow& row, const Etc& etc);
+PatternSource EtcLong(const PatternRow& row, Etc etc);
+PatternSource EtcGlobal(const PatternRow& row, Etc etc);
 // All rows, where both kinds read the same k and v.
-PatternSource EtcBoth(const PatternRow& row, const Etc& etc);
+PatternSource EtcBoth(const PatternRow& row, Etc etc);
 
 // Keys [0, nk) within `local` (none: not at all) and, appended, rows of a second source or -1, of
 // which `visible` (of slots 0, 1, ..) shows some.
@@ -145,15 +146,15 @@ PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>&
 // Kitaev et al. 2020, "LSH attention", one round of several. The keys of a chunk are its own and
 // those of `before` chunks before and `after` behind it. The token itself is left out.
 struct ReformerRounds {
-  int64_t rounds = 1, n = 0;         // n rows are sorted, the rest see nothing
-  std::span<const int32_t> order;    // [rounds, n]: rows by (bucket, position)
-  std::span<const int32_t> buckets;  // [rounds, n] of rows; read if only the own bucket is seen
+  int64_t rounds = 1, n = 0;     // n rows are sorted, the rest see nothing
+  std::vector<int32_t> order;    // [rounds, n]: rows by (bucket, position)
+  std::vector<int32_t> buckets;  // [rounds, n] of rows; read if only the own bucket is seen
   int64_t chunk = 1, before = 1, after = 0;
   bool flat = true;  // neighbours of the first chunk are the last of the round before; else own
   bool causal = false;
   bool across = true;  // sees other buckets and rounds
   bool unique = true;  // a key that other slots or earlier rounds show is not shown again
 };
-PatternSource ReformerRound(int64_t N, const ReformerRounds& rounds, int64_t round);
+PatternSource ReformerRound(int64_t N, ReformerRounds rounds, int64_t round);
 
 }  // namespace attnd
