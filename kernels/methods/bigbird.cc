@@ -5,6 +5,7 @@
 // positions behind them. If causal, and j <= i. Scores, tensors and shapes as in softmax; Nq = Nk =
 // N.
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/draws.h"
 
 namespace attnd {
@@ -55,7 +56,8 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
     bird.r = sent.RowShape(r.p)[2];
     if (r.is_planned) return AllHeads(OfHeads(BigBirdSource(r, bird), sent.Heads(r.p)));
     for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
-      bird.random = sent.Head(r.p, r.b, h);
+      const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
+      bird.random = {own.begin(), own.end()};
       heads.push_back({BigBirdSource(r, bird)});
     }
     return heads;
@@ -69,8 +71,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   BlockDraw draw{.N = r.Nk, .seed = o.seed};
   if (o.rand_plan == RandPlan::kPrefix) draw.prefix = o.prefix_tokens;
   for (int64_t h = 0; h < r.problem.H; ++h) {
-    const std::vector<int32_t> drawn = DrawnBlocks(bird, draw, h);
-    bird.random = drawn;
+    bird.random = DrawnBlocks(bird, draw, h);
     heads.push_back({BigBirdSource(r, bird)});
   }
   return heads;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/etc.h"
 
 namespace attnd {
 namespace {
@@ -24,7 +25,10 @@ using SentInts = std::map<std::string, HostInts>;
 constexpr const char* kLabels[] = {"l2g_ids", "g2g_ids", "g2l_ids", "l2l_ids"};
 
 Etc Of(const SeenRow& r, const Options& o, const SentInts& sent, bool is_labelled) {
-  const auto ids = [&](const char* name) { return sent.at(name).Row(r.p, r.b); };
+  const auto ids = [&](const char* name) {
+    const std::span<const int32_t> row = sent.at(name).Row(r.p, r.b);
+    return std::vector<int32_t>(row.begin(), row.end());
+  };
   int64_t sent_ids = 0;
   for (const auto& [name, ints] : sent) {
     if (ints.is_sent()) sent_ids += ints.RowShape(r.p).size();

@@ -3,7 +3,7 @@
 //   sample(C_i, R) of C_i = valid keys and, if causal, j <= p
 // and, with include_self, j = p. Scores, tensors and shapes as in softmax.
 #include "kernels/methods/pattern/method.h"
-#include "kernels/pattern/shapes/draws.h"
+#include "kernels/pattern/shapes/lists.h"
 
 namespace attnd {
 namespace {
@@ -27,17 +27,15 @@ int64_t RowsWithLists(const ProblemShape& problem) {
 HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   KeyLists lists{.multiset = o.duplicates == Duplicates::kMultiset,
                  .include_self = o.include_self,
-                 .ids_q = r.ids_q,
-                 .ids_k = r.ids_k};
+                 .ids_q = {r.ids_q.begin(), r.ids_q.end()},
+                 .ids_k = {r.ids_k.begin(), r.ids_k.end()}};
   HeadParts heads;
   if (!sent.is_sent()) {
     lists.R = std::min(*o.num_random, r.Nk);  // a short packed sequence lists all its keys
     const int64_t heads_apart = o.per_head && !r.is_planned ? r.problem.H : 1;
     for (int64_t h = 0; h < heads_apart; ++h) {
-      lists.name = absl::StrCat("seed ", o.seed, " head ", h);
-      lists.keys = [row = PatternRow(r), R = lists.R, seed = o.seed, h] {
-        return DrawnKeys(row, R, seed, h);
-      };
+      lists.seed = o.seed;
+      lists.head = h;
       const bool is_for_all = r.is_planned && o.per_head;
       heads.push_back({OfHeads(ListSource(r, lists), is_for_all ? r.problem.H : 1)});
     }
@@ -47,8 +45,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
   if (r.is_planned) return AllHeads(OfHeads(ListSource(r, lists), sent.Heads(r.p)));
   for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
     const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
-    lists.name = Fingerprint(own);
-    lists.keys = [copy = std::vector<int32_t>(own.begin(), own.end())] { return copy; };
+    lists.keys = {own.begin(), own.end()};
     heads.push_back({ListSource(r, lists)});
   }
   return heads;

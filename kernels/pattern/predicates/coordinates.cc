@@ -1,12 +1,12 @@
 // Predicates by coordinates of slots: a query sees the keys whose coordinate lies in its interval.
+#include "kernels/pattern/predicates/coordinates.h"
+
 #include <algorithm>
 #include <array>
 #include <cassert>
 #include <limits>
 #include <tuple>
 
-#include "absl/strings/str_cat.h"
-#include "kernels/pattern/predicates/predicate.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -126,10 +126,7 @@ class WithinOf : public Predicate {
     assert(c_.lo.size() == c_.hi.size());
     if (!IsSorted(lo_) || !IsSorted(hi_) || !IsSorted(keys_[0])) Sort();
   }
-  std::string key() const override {
-    return absl::StrCat("within ", Fingerprint(c_.lo), " ", Fingerprint(c_.hi), " ",
-                        Fingerprint(c_.x));
-  }
+  std::string key() const override { return KeyOf("within", c_); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {

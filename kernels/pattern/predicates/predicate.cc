@@ -1,12 +1,9 @@
-// And, Or, Not, Beside and Over of predicates; fingerprints of data.
+// And, Or, Not, Beside and Over of predicates.
 #include "kernels/pattern/predicates/predicate.h"
 
 #include <cassert>
-#include <cstring>
-#include <random>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
@@ -189,18 +186,6 @@ class OverOf : public Predicate {
   const int64_t tiles_;
 };
 
-// A secret of the process: nobody can craft data that meets another's pattern in the cache.
-uint64_t Secret() {
-  static const uint64_t secret = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
-  return secret;
-}
-
-// The halves of a 128-bit product, folded.
-uint64_t Fold(uint64_t a, uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
 }  // namespace
 
 TileShape Predicate::Shape(int64_t, int64_t) const { return {}; }
@@ -213,19 +198,6 @@ Visible Beside(Visible left, int64_t tiles, Visible right) {
 }
 Visible Over(Visible upper, int64_t tiles, Visible lower) {
   return std::make_shared<OverOf>(std::move(upper), tiles, std::move(lower));
-}
-
-std::string Fingerprint(std::span<const int32_t> data) {
-  const uint64_t secret = Secret();
-  uint64_t a = secret ^ data.size(), b = ~secret;
-  for (size_t i = 0; i < data.size(); i += 2) {
-    uint64_t word = 0;
-    std::memcpy(&word, data.data() + i, std::min<size_t>(2, data.size() - i) * sizeof(int32_t));
-    a = Fold(a ^ word, 0x9E3779B97F4A7C15 ^ secret);
-    b = Fold(b + word, 0xD6E8FEB86659FD93 ^ a);
-  }
-  return absl::StrCat(data.size(), ":", absl::Hex(a, absl::kZeroPad16),
-                      absl::Hex(b, absl::kZeroPad16));
 }
 
 }  // namespace attnd

@@ -1,9 +1,10 @@
 // Predicates by membership: sets of keys, sets of queries, blocks.
+#include "kernels/pattern/predicates/sets.h"
+
+#include <algorithm>
 #include <cassert>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/predicates/predicate.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -27,14 +28,7 @@ class SlotSet {
   uint64_t operator[](int64_t tile) const {
     return tile < static_cast<int64_t>(words_.size()) ? words_[tile] : 0;
   }
-  std::string key() const {
-    std::vector<int32_t> halves;
-    for (const uint64_t word : words_) {
-      halves.push_back(static_cast<int32_t>(word & UINT32_MAX));
-      halves.push_back(static_cast<int32_t>(word >> 32));
-    }
-    return Fingerprint(halves);
-  }
+  const std::vector<uint64_t>& words() const { return words_; }
   int64_t bytes() const {
     return static_cast<int64_t>(words_.capacity() * sizeof(uint64_t) +
                                 spans_.capacity() * sizeof(TileSpan));
@@ -50,7 +44,7 @@ class SlotSet {
 class KeysOf : public Predicate {
  public:
   explicit KeysOf(std::span<const int32_t> slots) : set_(slots) {}
-  std::string key() const override { return "keys " + set_.key(); }
+  std::string key() const override { return KeyOf("keys", set_.words()); }
 
   void Spans(int64_t, int64_t first, int64_t last, std::vector<TileSpan>* spans) const override {
     auto span = std::partition_point(set_.spans().begin(), set_.spans().end(),
@@ -75,7 +69,7 @@ class KeysOf : public Predicate {
 class QueriesOf : public Predicate {
  public:
   explicit QueriesOf(std::span<const int32_t> slots) : set_(slots) {}
-  std::string key() const override { return "queries " + set_.key(); }
+  std::string key() const override { return KeyOf("queries", set_.words()); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
@@ -99,7 +93,7 @@ class BlocksOf : public Predicate {
   explicit BlocksOf(BlockRowsPtr rows) : shared_(std::move(rows)), r_(*shared_) {
     assert(r_.bq >= 1 && r_.bk >= 1 && !r_.begin.empty());
   }
-  std::string key() const override { return KeyOf(r_); }
+  std::string key() const override { return KeyOf("blocks", r_); }
   int64_t bytes() const override { return r_.bytes(); }
 
   void Spans(int64_t q_tile, int64_t first, int64_t last,
@@ -187,21 +181,6 @@ class BlocksOf : public Predicate {
 Visible Keys(std::span<const int32_t> slots) { return std::make_shared<KeysOf>(slots); }
 Visible Queries(std::span<const int32_t> slots) { return std::make_shared<QueriesOf>(slots); }
 Visible Blocks(BlockRowsPtr rows) { return std::make_shared<BlocksOf>(std::move(rows)); }
-
-std::string KeyOf(const BlockRows& rows) {
-  std::vector<int32_t> data;
-  data.reserve(3 * rows.runs.size() + rows.begin.size());
-  for (size_t t = 1; t < rows.begin.size(); ++t) {
-    data.push_back(static_cast<int32_t>(rows.begin[t] - rows.begin[t - 1]));
-  }
-  for (const BlockRun& run : rows.runs) {
-    data.push_back(run.first);
-    data.push_back(run.count);
-    data.push_back(run.times);
-  }
-  return absl::StrCat("blocks ", rows.bq, " ", rows.bk, " ", rows.offset_q, " ", rows.offset_k, " ",
-                      rows.begin.size(), " ", Fingerprint(data));
-}
 
 BlockRows BlocksOfLayout(std::span<const int32_t> layout, int64_t nbk, int64_t bq, int64_t bk) {
   BlockRows rows{.bq = bq, .bk = bk, .begin = {0}};

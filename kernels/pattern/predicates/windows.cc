@@ -1,9 +1,11 @@
 // Predicates by distance: windows, packed windows, combs.
+#include "kernels/pattern/predicates/windows.h"
+
+#include <algorithm>
 #include <cassert>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
-#include "kernels/pattern/predicates/predicate.h"
+#include "kernels/pattern/builder.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -71,15 +73,10 @@ void KeysOf(const Window& w, int64_t p, int64_t count, Interval* keys) {
   }
 }
 
-std::string KeyOf(const Window& w) {
-  return absl::StrCat("window ", w.block, " ", w.before, " ", w.after, " ", w.offset, " ",
-                      w.causal);
-}
-
 class WindowsOf : public Intervals {
  public:
   explicit WindowsOf(const Window& window) : window_(window) {}
-  std::string key() const override { return KeyOf(window_); }
+  std::string key() const override { return KeyOf("window", window_); }
 
   Interval Of(int64_t query) const override { return KeysOf(window_, query + window_.offset); }
 
@@ -100,9 +97,7 @@ class WindowsOf : public Intervals {
 class BlockDiagonalOf : public Intervals {
  public:
   explicit BlockDiagonalOf(const BlockSteps& steps) : s_(steps) {}
-  std::string key() const override {
-    return absl::StrCat("diagonal ", s_.bq, " ", s_.bk, " ", s_.lo, " ", s_.hi, " ", s_.offset);
-  }
+  std::string key() const override { return KeyOf("diagonal", s_); }
 
   Interval Of(int64_t query) const override {
     const int64_t u = FloorDiv(query + s_.offset, s_.bq);
@@ -122,17 +117,22 @@ class BlockDiagonalOf : public Intervals {
   const BlockSteps s_;
 };
 
+// As in PackedWindows.
+struct Packed {
+  std::vector<int64_t> cu_q, cu_k;
+  Window window;
+};
+
 class PackedOf : public Intervals {
  public:
-  PackedOf(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const Window& window)
-      : key_(
-            absl::StrCat("packed ", Fingerprint(cu_q), " ", Fingerprint(cu_k), " ", KeyOf(window))),
-        cu_q_(cu_q.begin(), cu_q.end()),
-        cu_k_(cu_k.begin(), cu_k.end()),
-        window_(window) {
-    assert(!cu_q.empty() && cu_q.size() == cu_k.size());
+  explicit PackedOf(Packed packed)
+      : packed_(std::move(packed)),
+        cu_q_(packed_.cu_q),
+        cu_k_(packed_.cu_k),
+        window_(packed_.window) {
+    assert(!cu_q_.empty() && cu_q_.size() == cu_k_.size());
   }
-  std::string key() const override { return key_; }
+  std::string key() const override { return KeyOf("packed", packed_); }
 
   Interval Of(int64_t query) const override {
     Interval keys;
@@ -187,47 +187,9 @@ class PackedOf : public Intervals {
     return window_.offset + keys - queries - cu_q_[s];
   }
 
-  const std::string key_;
-  const std::vector<int64_t> cu_q_, cu_k_;
-  const Window window_;
-};
-
-class CombOf : public Predicate {
- public:
-  CombOf(int64_t stride, int64_t offset) : stride_(stride), offset_(offset) {}
-  std::string key() const override { return absl::StrCat("comb ", stride_, " ", offset_); }
-
-  void Spans(int64_t q_tile, int64_t first, int64_t last,
-             std::vector<TileSpan>* spans) const override {
-    if (stride_ < kTile) return Emit(first, last, /*full=*/stride_ == 1, spans);
-    // Queries of the tile lie at [p, p + 63]: keys p + m stride .. p + m stride + 63 for every m.
-    const int64_t p = Remainder(q_tile * kTile + offset_, stride_);
-    int64_t key = p + FloorDiv(first * kTile - kTile + 1 - p + stride_ - 1, stride_) * stride_;
-    for (int64_t at = first; key < last * kTile; key += stride_) {
-      const int64_t end = std::min(FloorDiv(key + kTile - 1, kTile) + 1, last);
-      at = std::max(at, FloorDiv(key, kTile));
-      Emit(at, end, /*full=*/false, spans);
-      at = std::max(at, end);
-    }
-  }
-
-  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
-    for (int64_t k = 0; k < kTile; ++k) {
-      uint64_t seen = 0;
-      const int64_t distance = key_tile * kTile + k - q_tile * kTile - offset_;
-      for (int64_t q = Remainder(distance, stride_); q < kTile; q += stride_) {
-        seen |= uint64_t{1} << q;
-      }
-      (*mask)[k] &= seen;
-    }
-  }
-
-  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
-    return {1, {Remainder((key_tile - q_tile) * kTile - offset_, stride_)}};
-  }
-
- private:
-  const int64_t stride_, offset_;
+  const Packed packed_;
+  const std::vector<int64_t>&cu_q_, &cu_k_;
+  const Window& window_;
 };
 
 }  // namespace
@@ -255,15 +217,10 @@ Visible BlockDiagonal(const BlockSteps& steps) {
   return std::make_shared<BlockDiagonalOf>(steps);
 }
 
-Visible Comb(int64_t stride, int64_t offset) {
-  assert(stride >= 1);
-  stride = std::min(stride, kFar);
-  return std::make_shared<CombOf>(stride, Remainder(offset, stride));
-}
-
 Visible PackedWindows(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
                       const Window& window) {
-  return std::make_shared<PackedOf>(cu_q, cu_k, window);
+  return std::make_shared<PackedOf>(
+      Packed{{cu_q.begin(), cu_q.end()}, {cu_k.begin(), cu_k.end()}, window});
 }
 
 }  // namespace attnd

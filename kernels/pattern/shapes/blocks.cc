@@ -1,12 +1,16 @@
 // Patterns of blocks: a caller's layout, BigBird, blockwise permutations.
+#include "kernels/pattern/shapes/blocks.h"
+
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -108,7 +112,8 @@ class BlockList {
   std::vector<Border> borders_;
 };
 
-BlockRows BigBirdBlocks(const BigBird& bird, std::span<const int32_t> random, int64_t nb) {
+BlockRows BigBirdBlocks(const BigBird& bird, int64_t N) {
+  const int64_t nb = bird.Blocks(N);
   BlockRows rows{.bq = bird.block,
                  .bk = bird.block,
                  .offset_q = bird.globals,
@@ -126,7 +131,7 @@ BlockRows BigBirdBlocks(const BigBird& bird, std::span<const int32_t> random, in
       list.AddOnce(std::max<int64_t>(t - bird.half_window, 0),
                    std::min(t + bird.half_window + 1, nb));
       for (int64_t slot = 0; slot < bird.r; ++slot) {
-        const int32_t block = random[(t - bird.left) * bird.r + slot];
+        const int32_t block = bird.random[(t - bird.left) * bird.r + slot];
         if (block >= 0) list.AddAgain(block);
       }
     }
@@ -135,14 +140,54 @@ BlockRows BigBirdBlocks(const BigBird& bird, std::span<const int32_t> random, in
   return rows;
 }
 
-PatternPlan PlanOf(const PatternRow& row, const BlockRowsPtr& blocks, bool multiset, Visible also) {
-  PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk, .visible = Blocks(blocks)};
+// As the row's; the offset of one that is not causal is 0: it has no part in the pattern.
+struct Order {
+  int64_t Nq, Nk;
+  bool causal;
+  int64_t offset;
+};
+
+Order OrderOf(const PatternRow& row) {
+  return {row.Nq, row.Nk, row.causal, row.causal ? row.offset : 0};
+}
+
+PatternPlan PlanOf(const Order& order, const BlockRowsPtr& blocks, bool multiset, Visible also) {
+  PatternPlan plan{.Nq = order.Nq, .Nk = order.Nk, .visible = Blocks(blocks)};
   const bool repeats = std::any_of(blocks->runs.begin(), blocks->runs.end(),
                                    [](const BlockRun& run) { return run.times > 1; });
   if (multiset && repeats) plan.constants = Multiplicities(blocks);
   if (also != nullptr) plan.visible = Or(plan.visible, also);
-  if (row.causal) plan.visible = And(Band(PatternBuilder::kUnbounded, row.offset), plan.visible);
+  if (order.causal) {
+    plan.visible = And(Band(PatternBuilder::kUnbounded, order.offset), plan.visible);
+  }
   return plan;
+}
+
+struct Layout {
+  Order order;
+  BlockRowsPtr blocks;
+  bool multiset;
+};
+
+PatternPlan PlanOf(const Layout& layout) {
+  return PlanOf(layout.order, layout.blocks, layout.multiset, nullptr);
+}
+
+struct BirdLayout {
+  Order order;
+  BigBird bird;
+};
+
+PatternPlan PlanOf(const BirdLayout& layout) {
+  const BigBird& bird = layout.bird;
+  Visible globals;
+  if (bird.globals > 0) {
+    std::vector<int32_t> first(bird.globals);
+    for (size_t s = 0; s < first.size(); ++s) first[s] = static_cast<int32_t>(s);
+    globals = Or(Keys(first), Queries(first));
+  }
+  const auto blocks = std::make_shared<const BlockRows>(BigBirdBlocks(bird, layout.order.Nk));
+  return PlanOf(layout.order, blocks, bird.multiset, globals);
 }
 
 }  // namespace
@@ -168,11 +213,8 @@ PatternSource BlockSource(const PatternRow& row, BlockRows listed, bool multiset
     counts.pairs += static_cast<double>(queries) * static_cast<double>(keys);
     counts.tiles += static_cast<double>(queries) / kTile * static_cast<double>(tiles);
   }
-  const std::string key =
-      absl::StrCat(KeyOf(blocks), " ", multiset, " ", row.causal, " ", row.causal ? row.offset : 0);
-  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, shared, multiset] {
-    return PlanOf(row, shared, multiset, nullptr);
-  });
+  PatternSource source =
+      SourceOf(row.Nq, row.Nk, "blocks", Layout{OrderOf(row), shared, multiset}, counts, PlanOf);
   source.is_counted = !row.causal;
   return source;
 }
@@ -187,8 +229,9 @@ int64_t BigBird::InnerRows(int64_t N) const {
   return nb - first - std::min(right, nb - first);
 }
 
-PatternSource BigBirdSource(const PatternRow& row, const BigBird& bird) {
-  const int64_t b = std::min(bird.block, kFar), g = bird.globals, nb = bird.Blocks(row.Nk);
+PatternSource BigBirdSource(const PatternRow& row, BigBird bird) {
+  const int64_t b = bird.block = std::min(bird.block, kFar);
+  const int64_t g = bird.globals, nb = bird.Blocks(row.Nk);
   // About: random blocks that meet no other.
   const double seen =
       static_cast<double>(std::min(2 * bird.half_window + 1 + bird.left + bird.right + bird.r, nb));
@@ -201,27 +244,14 @@ PatternSource BigBirdSource(const PatternRow& row, const BigBird& bird) {
   counts.pairs = std::min(counts.pairs, all);
   counts.tiles = counts.pairs / (kTile * kTile) +
                  (b % kTile == 0 && g == 0 ? 0 : seen * static_cast<double>(Tiles(row.lengths.nq)));
-  const std::string key = absl::StrCat("bigbird ", b, " ", bird.half_window, " ", bird.left, " ",
-                                       bird.right, " ", g, " ", bird.r, " ", bird.multiset, " ",
-                                       row.causal, " ", row.offset, " ", Fingerprint(bird.random));
-  PatternSource source = SourceOf(
-      row.Nq, row.Nk, key, counts,
-      [row, bird, nb, random = std::vector<int32_t>(bird.random.begin(), bird.random.end())] {
-        Visible globals;
-        if (bird.globals > 0) {
-          std::vector<int32_t> first(bird.globals);
-          for (size_t s = 0; s < first.size(); ++s) first[s] = static_cast<int32_t>(s);
-          globals = Or(Keys(first), Queries(first));
-        }
-        const auto blocks = std::make_shared<const BlockRows>(BigBirdBlocks(bird, random, nb));
-        return PlanOf(row, blocks, bird.multiset, globals);
-      });
-  source.is_counted = false;
   // Drawing a block or sorting it into its row; a run of blocks takes 12 bytes, three times that
   // while a list of them grows.
   const double listed = static_cast<double>(nb) * static_cast<double>(bird.r + 4);
-  source.host.bytes += static_cast<int64_t>(48 * listed);
-  if (bird.multiset) source.host.bytes += TermBytes(row.Nq, row.Nk, sizeof(float));
+  const int64_t term_bytes = bird.multiset ? TermBytes(row.Nq, row.Nk, sizeof(float)) : 0;
+  PatternSource source = SourceOf(row.Nq, row.Nk, "bigbird",
+                                  BirdLayout{OrderOf(row), std::move(bird)}, counts, PlanOf);
+  source.is_counted = false;
+  source.host.bytes += static_cast<int64_t>(48 * listed) + term_bytes;
   source.host.seconds += 8e-8 * listed;
   return source;
 }
@@ -232,11 +262,11 @@ namespace {
 struct PermutedBlocks {
   PatternRow row;
   std::vector<int32_t> perm;
+  bool gathers;
 
   int64_t nb() const { return static_cast<int64_t>(perm.size()); }
   // Positions [Start(t), Start(t + 1)) are block t.
   int64_t Start(int64_t t) const { return Ceil(t * row.Nk, nb()); }
-  bool gathers() const { return BlockwiseGathers(row, nb()); }
 
   PatternCounts Counts() const {
     PatternCounts counts{.slot_bytes = 32};
@@ -250,7 +280,7 @@ struct PermutedBlocks {
                                  : static_cast<double>(n.nq) * static_cast<double>(n.nk);
       counts.tiles += static_cast<double>(Tiles(n.nq + kTile / 2) * Tiles(n.nk + kTile / 2));
     }
-    if (gathers()) counts.tiles = static_cast<double>(2 * Tiles(row.lengths.nq));
+    if (gathers) counts.tiles = static_cast<double>(2 * Tiles(row.lengths.nq));
     return counts;
   }
 
@@ -300,15 +330,14 @@ bool BlockwiseGathers(const PatternRow& row, int64_t nb) {
 }
 
 PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm) {
-  PermutedBlocks blocks{row, {perm.begin(), perm.end()}};
-  const bool gathers = blocks.gathers();
+  const bool gathers = BlockwiseGathers(row, static_cast<int64_t>(perm.size()));
+  PermutedBlocks blocks{row, {perm.begin(), perm.end()}, gathers};
   const PatternCounts counts = blocks.Counts();
-  std::string key = absl::StrCat("blockwise ", row.offset, " ", row.causal, " ", Fingerprint(perm));
-  if (gathers) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
+  // Natural order leaves lengths to attend.
+  if (!gathers) blocks.row.lengths = {row.Nq, row.Nk};
   PatternSource source =
-      SourceOf(row.Nq, row.Nk, key, counts, [gathers, blocks = std::move(blocks)] {
-        return gathers ? blocks.ByKeyBlock() : blocks.InOrder();
-      });
+      SourceOf(row.Nq, row.Nk, "blockwise", std::move(blocks), counts,
+               [](const PermutedBlocks& b) { return b.gathers ? b.ByKeyBlock() : b.InOrder(); });
   source.gathers = gathers;
   return source;
 }

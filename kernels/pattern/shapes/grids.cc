@@ -1,11 +1,13 @@
 // Grids: lines along an axis, neighbourhoods of query blocks in raster order and in 2D.
+#include "kernels/pattern/shapes/grids.h"
+
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/windows.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -37,7 +39,30 @@ struct LineKind {
   bool is_labelled = false;
 };
 
-// A line along `axis`.
+// A line along `axis` of a grid.
+struct Line {
+  std::vector<int64_t> grid;
+  int64_t axis;
+  bool is_inner;  // natural order: a line is a stretch of cells
+  LineKind kind;
+  bool causal;
+  Lengths lengths;  // is_inner: of the grid
+};
+
+PatternPlan PlanOf(const Line& line) {
+  const int64_t N = StepAlong(line.grid, -1);
+  const Window window{.block = line.grid[line.axis], .causal = line.causal};
+  PatternPlan made{.Nq = N, .Nk = N, .visible = Windows(window)};
+  if (!line.kind.with_self) made.visible = AndNot(made.visible, Band(0, 0));
+  if (line.kind.is_labelled) made.constants = std::make_shared<PlaceInLine>(window.block);
+  if (line.is_inner) return made;
+  made.query_rows = LineOrder(line.grid, line.axis);
+  made.key_rows = made.query_rows;
+  HideFrom(line.lengths.nq, &made.query_rows);
+  HideFrom(line.lengths.nk, &made.key_rows);
+  return made;
+}
+
 PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
                          const LineKind& kind) {
   const auto [with_self, is_labelled] = kind;
@@ -52,22 +77,9 @@ PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, i
   if (!with_self) {
     counts.pairs -= static_cast<double>(std::min(row.lengths.nq, row.lengths.nk));
   }
-  std::string key = absl::StrCat("line ", absl::StrJoin(grid, "x"), " ", axis, " ", with_self, " ",
-                                 is_labelled, " ", row.causal);
-  if (!is_inner) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
-  const auto plan = [row, line, axis, is_inner, kind,
-                     extents = std::vector<int64_t>(grid.begin(), grid.end())] {
-    PatternPlan made{.Nq = row.Nq, .Nk = row.Nk, .visible = Windows(line)};
-    if (!kind.with_self) made.visible = AndNot(made.visible, Band(0, 0));
-    if (kind.is_labelled) made.constants = std::make_shared<PlaceInLine>(line.block);
-    if (is_inner) return made;
-    made.query_rows = LineOrder(extents, axis);
-    made.key_rows = made.query_rows;
-    HideFrom(row.lengths.nq, &made.query_rows);
-    HideFrom(row.lengths.nk, &made.key_rows);
-    return made;
-  };
-  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, plan);
+  Line parameters{{grid.begin(), grid.end()}, axis, is_inner, kind, row.causal, row.lengths};
+  if (is_inner) parameters.lengths = {row.Nq, row.Nk};
+  PatternSource source = SourceOf(row.Nq, row.Nk, "line", std::move(parameters), counts, PlanOf);
   if (is_labelled) source.host.bytes += TermBytes(row.Nq, row.Nk, sizeof(uint16_t));
   source.gathers = !is_inner;
   source.is_counted = is_inner || (row.lengths.nq == row.Nq && row.lengths.nk == row.Nk);
@@ -111,15 +123,23 @@ double ImagePairs(const ImageBlocks& m, bool causal) {
   return y.before * (x.before + x.own + x.behind) + y.own * x.before + own;
 }
 
-PatternPlan ImagePlan(const PatternRow& row, const ImageBlocks& m) {
-  PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk};
+struct Image {
+  ImageBlocks blocks;
+  Lengths lengths;
+  bool causal;
+};
+
+PatternPlan PlanOf(const Image& image) {
+  const auto& [m, lengths, causal] = image;
+  const int64_t N = m.height * m.width;
+  PatternPlan plan{.Nq = N, .Nk = N};
   const RowOrder order = ImageBlockOrder(m.height, m.width, m.block_height, m.block_width);
   // Rows (y) and columns (x) of slots, and what their query's block sees of either.
   Coordinates y, x;
   for (const int64_t pixel : order) {
     const int64_t v = pixel / m.width, u = pixel % m.width;
     const int64_t top = v - v % m.block_height, left = u - u % m.block_width;
-    const int64_t below = row.causal ? 0 : m.flange_height;
+    const int64_t below = causal ? 0 : m.flange_height;
     y.x.push_back(static_cast<int32_t>(v));
     x.x.push_back(static_cast<int32_t>(u));
     y.lo.push_back(static_cast<int32_t>(std::max<int64_t>(top - m.flange_height, 0)));
@@ -130,10 +150,10 @@ PatternPlan ImagePlan(const PatternRow& row, const ImageBlocks& m) {
   }
   plan.visible = And(Within(std::move(y)), Within(std::move(x)));
   // Slots are in block-raster order: blocks above, to the left, earlier pixels of the own block.
-  if (row.causal) plan.visible = And(Band(PatternBuilder::kUnbounded, 0), plan.visible);
+  if (causal) plan.visible = And(Band(PatternBuilder::kUnbounded, 0), plan.visible);
   plan.query_rows = plan.key_rows = order;
-  HideFrom(row.lengths.nq, &plan.query_rows);
-  HideFrom(row.lengths.nk, &plan.key_rows);
+  HideFrom(lengths.nq, &plan.query_rows);
+  HideFrom(lengths.nk, &plan.key_rows);
   return plan;
 }
 
@@ -172,11 +192,8 @@ PatternSource ImageLocal2d(const PatternRow& row, const ImageBlocks& image) {
       static_cast<double>(2 + 2 * (m.flange_height / std::max<int64_t>(m.block_height, 1)));
   counts.tiles =
       counts.pairs / (kTile * kTile) + bands * static_cast<double>(Tiles(row.lengths.nq));
-  const std::string key = absl::StrCat("image ", m.height, "x", m.width, " ", m.block_height, "x",
-                                       m.block_width, " ", m.flange_height, "x", m.flange_width,
-                                       " ", row.causal, " ", row.lengths.nq, " ", row.lengths.nk);
   PatternSource source =
-      SourceOf(row.Nq, row.Nk, key, counts, [row, m] { return ImagePlan(row, m); });
+      SourceOf(row.Nq, row.Nk, "image", Image{m, row.lengths, row.causal}, counts, PlanOf);
   source.gathers = true;
   source.is_counted = row.lengths.nq == row.Nq && row.lengths.nk == row.Nk;
   return source;

@@ -1,23 +1,20 @@
 // Keys by list: as tiles where they fill these, else pair by pair.
+#include "kernels/pattern/shapes/lists.h"
+
 #include <algorithm>
 #include <cassert>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/shapes/draws.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
 
-struct Lists {
+struct Lists : KeyLists {
   PatternRow row;
-  std::vector<int32_t> keys;
-  int64_t R;
-  bool multiset, include_self;
-  std::vector<int32_t> ids_q, ids_k;
 
   bool Sees(int64_t i, int64_t j) const {
     if (j < 0 || j >= row.lengths.nk || (row.causal && j > i + row.offset)) return false;
@@ -107,6 +104,21 @@ Pattern Tiled(const Lists& lists) {
   return std::move(builder).Build();
 }
 
+struct ListParameters {
+  PatternRow row;
+  KeyLists lists;
+  bool is_listed;
+};
+
+Pattern Build(const ListParameters& p) {
+  Lists filled{p.lists, p.row};
+  if (filled.keys.empty()) {
+    filled.keys = DrawnKeys(p.row, filled.R, filled.seed, filled.head);
+  }
+  assert(static_cast<int64_t>(filled.keys.size()) >= p.row.lengths.nq * filled.R);
+  return p.is_listed ? PairLists(filled) : Tiled(filled);
+}
+
 // Lists as they come, sorted, and by key; or, where they fill tiles, these.
 HostCost CostOfLists(const PatternRow& row, int64_t longest, bool is_listed) {
   const int64_t listed = row.lengths.nq * longest, slots = row.Nq + row.Nk;
@@ -121,7 +133,7 @@ HostCost CostOfLists(const PatternRow& row, int64_t longest, bool is_listed) {
 
 }  // namespace
 
-PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
+PatternSource ListSource(const PatternRow& row, KeyLists lists) {
   const auto [nq, nk] = row.lengths;
   const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
   // A listed pair costs six to eight pairs of a tile (tests/bench/density.py). Tiles show a pair
@@ -133,25 +145,10 @@ PatternSource ListSource(const PatternRow& row, const KeyLists& lists) {
   source.visible_tiles =
       is_listed ? 0 : static_cast<double>(Tiles(nq)) * static_cast<double>(Tiles(nk));
   source.host = CostOfLists(row, longest, is_listed);
-  source.key =
-      absl::StrCat(row.Nq, " ", row.Nk, " lists ", nq, " ", nk, " ", row.offset, " ", row.causal,
-                   " ", lists.R, " ", lists.multiset, " ", lists.include_self, " ", lists.name, " ",
-                   Fingerprint(lists.ids_q), " ", Fingerprint(lists.ids_k));
-  const auto copy = [](std::span<const int32_t> list) {
-    return std::vector<int32_t>(list.begin(), list.end());
-  };
-  source.build = [is_listed, keys = lists.keys,
-                  own = std::make_shared<const Lists>(Lists{row,
-                                                            {},
-                                                            lists.R,
-                                                            lists.multiset,
-                                                            lists.include_self,
-                                                            copy(lists.ids_q),
-                                                            copy(lists.ids_k)})] {
-    Lists filled = *own;
-    filled.keys = keys();
-    assert(static_cast<int64_t>(filled.keys.size()) >= filled.row.lengths.nq * filled.R);
-    return is_listed ? PairLists(filled) : Tiled(filled);
+  ListParameters parameters{row, std::move(lists), is_listed};
+  source.key = KeyOf("lists", parameters);
+  source.build = [shared = std::make_shared<const ListParameters>(std::move(parameters))] {
+    return Build(*shared);
   };
   return source;
 }

@@ -1,12 +1,17 @@
 // Sliding windows, dilated or not, with global tokens.
+#include "kernels/pattern/shapes/longformer.h"
+
+#include <algorithm>
 #include <iterator>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/residues.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -66,20 +71,34 @@ struct Longformer {
 };
 
 // Natural order; a global key is one more tile of every row.
-PatternPlan NaturalPlan(const PatternRow& row, const Longformer& f) {
-  const Visible rows = Queries(RowsAt(f.globals, row.offset, row.Nq));
+struct NaturalOrder {
+  int64_t Nq, Nk;
+  Longformer longformer;
+};
+
+PatternPlan PlanOf(const NaturalOrder& natural) {
+  const Longformer& f = natural.longformer;
+  const int64_t offset = f.steps.offset;
+  const Visible rows = Queries(RowsAt(f.globals, offset, natural.Nq));
   Visible seen = Or(Windows(f.steps), Keys(f.globals));
   seen = f.with_global_rows ? Or(seen, rows) : AndNot(seen, rows);
-  if (row.causal) seen = And(Band(PatternBuilder::kUnbounded, row.offset), seen);
-  return {.Nq = row.Nq, .Nk = row.Nk, .visible = seen};
+  if (f.steps.causal) seen = And(Band(PatternBuilder::kUnbounded, offset), seen);
+  return {.Nq = natural.Nq, .Nk = natural.Nk, .visible = seen};
 }
 
 // Local rows and keys in residue order, then global keys once more, for the local rows, and global
 // rows, for the keys where they first stand.
-PatternPlan GatheredPlan(const PatternRow& row, const Longformer& f) {
-  const auto [nq, nk] = row.lengths;
-  const Positions keys = Below(f.globals, nk), rows = RowsAt(f.globals, row.offset, nq);
-  PatternPlan plan{.query_rows = ResidueOrder(nq, row.offset, f.dilation),
+struct GatheredOrder {
+  Lengths lengths;
+  Longformer longformer;
+};
+
+PatternPlan PlanOf(const GatheredOrder& gathered) {
+  const Longformer& f = gathered.longformer;
+  const int64_t nq = gathered.lengths.nq, nk = gathered.lengths.nk, offset = f.steps.offset;
+  const bool causal = f.steps.causal;
+  const Positions keys = Below(f.globals, nk), rows = RowsAt(f.globals, offset, nq);
+  PatternPlan plan{.query_rows = ResidueOrder(nq, offset, f.dilation),
                    .key_rows = ResidueOrder(nk, 0, f.dilation)};
   Visible near;
   if (f.dilation == 1) {
@@ -89,16 +108,16 @@ PatternPlan GatheredPlan(const PatternRow& row, const Longformer& f) {
   } else {
     std::erase_if(plan.query_rows,
                   [is_global = Bits(rows, nq)](int32_t i) { return is_global[i]; });
-    const Steps steps{.lo = -f.steps.before, .hi = row.causal ? 0 : f.steps.after};
-    near = AndNot(SameResidue(plan.query_rows, row.offset, plan.key_rows, nk, f.dilation, steps),
+    const Steps steps{.lo = -f.steps.before, .hi = causal ? 0 : f.steps.after};
+    near = AndNot(SameResidue(plan.query_rows, offset, plan.key_rows, nk, f.dilation, steps),
                   Keys(SlotsOf(plan.key_rows, keys, nk)));
   }
   const Visible everything = Band(PatternBuilder::kUnbounded, kFar);
   const int64_t local = Tiles(static_cast<int64_t>(plan.query_rows.size()));
   Visible own = everything, again = everything;
-  if (row.causal) {
-    own = NotAfter(PositionsOf(rows, row.offset), plan.key_rows, 0);
-    again = NotAfter(PositionsOf(plan.query_rows, row.offset), keys, 0);
+  if (causal) {
+    own = NotAfter(PositionsOf(rows, offset), plan.key_rows, 0);
+    again = NotAfter(PositionsOf(plan.query_rows, offset), keys, 0);
   }
   plan.visible = Over(Beside(near, Tiles(nk), again), local, Beside(own, Tiles(nk), Keys({})));
   plan.key_rows = Appended(plan.key_rows, keys);
@@ -129,6 +148,24 @@ double GlobalPairs(const PatternRow& row, const Positions& rows) {
     pairs += static_cast<double>(row.causal ? std::clamp<int64_t>(i + row.offset + 1, 0, nk) : nk);
   }
   return pairs;
+}
+
+// What the global rows see.
+struct GlobalRows {
+  Positions rows;
+  int64_t nk, offset;
+  bool causal;
+};
+
+PatternPlan PlanOf(const GlobalRows& g) {
+  PatternPlan plan{.Nq = static_cast<int64_t>(g.rows.size()), .Nk = g.nk, .query_rows = g.rows};
+  if (g.causal) {
+    Coordinates c{.lo = Positions(g.rows.size(), 0), .hi = PositionsOf(g.rows, g.offset), .x = {}};
+    c.x.resize(g.nk);
+    for (int64_t j = 0; j < g.nk; ++j) c.x[j] = static_cast<int32_t>(j);
+    plan.visible = Within(std::move(c));
+  }
+  return plan;
 }
 
 PatternSource LongformerSource(const PatternRow& row, Longformer f) {
@@ -163,13 +200,10 @@ PatternSource LongformerSource(const PatternRow& row, Longformer f) {
       counts.pairs, static_cast<double>(row.lengths.nq) * static_cast<double>(row.lengths.nk));
   counts.tiles = std::min(counts.tiles, tiles * key_tiles);
   counts.tiles += static_cast<double>(Tiles(g)) * tiles;
-  std::string key =
-      absl::StrCat("longformer ", f.steps.before, " ", f.dilation, " ", row.offset, " ", row.causal,
-                   " ", f.with_global_rows, " ", Fingerprint(f.globals));
-  if (!is_natural) absl::StrAppend(&key, " ", row.lengths.nq, " ", row.lengths.nk);
-  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, f, is_natural] {
-    return is_natural ? NaturalPlan(row, f) : GatheredPlan(row, f);
-  });
+  PatternSource source = is_natural ? SourceOf(row.Nq, row.Nk, "longformer",
+                                               NaturalOrder{row.Nq, row.Nk, f}, counts, PlanOf)
+                                    : SourceOf(row.Nq, row.Nk, "longformer gathered",
+                                               GatheredOrder{row.lengths, f}, counts, PlanOf);
   source.gathers = !is_natural;
   source.is_counted = false;
   return source;
@@ -197,19 +231,8 @@ PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> g
   const Positions rows = RowsAt(globals, row.offset, nq);
   PatternCounts counts{.pairs = GlobalPairs(row, rows)};
   counts.tiles = static_cast<double>(Tiles(static_cast<int64_t>(rows.size())) * Tiles(nk));
-  const std::string key =
-      absl::StrCat("globals ", row.offset, " ", row.causal, " ", nk, " ", Fingerprint(rows));
-  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, rows] {
-    PatternPlan plan{
-        .Nq = static_cast<int64_t>(rows.size()), .Nk = row.lengths.nk, .query_rows = rows};
-    if (row.causal) {
-      Coordinates c{.lo = Positions(rows.size(), 0), .hi = PositionsOf(rows, row.offset), .x = {}};
-      c.x.resize(row.lengths.nk);
-      for (int64_t j = 0; j < row.lengths.nk; ++j) c.x[j] = static_cast<int32_t>(j);
-      plan.visible = Within(std::move(c));
-    }
-    return plan;
-  });
+  PatternSource source = SourceOf(row.Nq, row.Nk, "globals",
+                                  GlobalRows{rows, nk, row.offset, row.causal}, counts, PlanOf);
   source.gathers = true;
   return source;
 }

@@ -1,7 +1,12 @@
 // One round of LSH attention: chunks of the bucket order.
-#include "absl/strings/str_cat.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/reformer.h"
+
+#include <algorithm>
+
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -60,7 +65,7 @@ class Chunks {
   }
 
  private:
-  const ReformerRounds r_;
+  const ReformerRounds& r_;
   const int64_t C_;
   std::vector<int32_t> chunk_of_;  // [rounds, n], by row
 };
@@ -109,7 +114,14 @@ Visible SameBucket(const Chunks& chunks, int64_t round, const PatternPlan& plan)
   return SameSegment(of(plan.query_rows), of(plan.key_rows));
 }
 
-PatternPlan PlanOf(const Chunks& chunks, const ReformerRounds& r, int64_t round) {
+struct Round {
+  ReformerRounds rounds;
+  int64_t round;
+};
+
+PatternPlan PlanOf(const Round& parameters) {
+  const auto& [r, round] = parameters;
+  const Chunks chunks(r);
   PatternPlan plan;
   std::vector<int32_t> numbers, own_round;
   for (int64_t c = 0; c < chunks.count(); ++c) {
@@ -148,26 +160,13 @@ PatternPlan PlanOf(const Chunks& chunks, const ReformerRounds& r, int64_t round)
 
 }  // namespace
 
-PatternSource ReformerRound(int64_t N, const ReformerRounds& rounds, int64_t round) {
+PatternSource ReformerRound(int64_t N, ReformerRounds rounds, int64_t round) {
   const double span = static_cast<double>((1 + rounds.before + rounds.after) * rounds.chunk);
   PatternCounts counts{.pairs = static_cast<double>(rounds.n) * span};
   if (rounds.causal) counts.pairs /= 2;
   counts.tiles = static_cast<double>(Tiles(rounds.n)) * (span / kTile + 1);
-  const std::string key = absl::StrCat(
-      "reformer ", round, " ", rounds.rounds, " ", rounds.n, " ", rounds.chunk, " ", rounds.before,
-      " ", rounds.after, " ", rounds.flat, " ", rounds.causal, " ", rounds.across, " ",
-      rounds.unique, " ", Fingerprint(rounds.order), " ", Fingerprint(rounds.buckets));
-  const auto copy = [](std::span<const int32_t> list) {
-    return std::vector<int32_t>(list.begin(), list.end());
-  };
   PatternSource source =
-      SourceOf(N, N, key, counts,
-               [rounds, round, order = copy(rounds.order), buckets = copy(rounds.buckets)] {
-                 ReformerRounds r = rounds;
-                 r.order = order;
-                 r.buckets = buckets;
-                 return PlanOf(Chunks(r), r, round);
-               });
+      SourceOf(N, N, "reformer", Round{std::move(rounds), round}, counts, PlanOf);
   source.gathers = true;
   source.is_counted = false;
   return source;

@@ -1,9 +1,15 @@
 // Factorised attention: windows, combs in residue order, segments with summary columns.
-#include "absl/strings/str_cat.h"
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/shapes/strided.h"
+
+#include <algorithm>
+
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/residues.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -35,6 +41,30 @@ double CombPairs(const PatternRow& row, int64_t stride, bool beyond) {
 }
 
 // Keys of the query's class; `beyond`: those at another position.
+struct CombKeys {
+  PatternRow row;
+  int64_t stride;
+  bool beyond;
+};
+
+PatternPlan PlanOf(const CombKeys& comb) {
+  const auto& [row, stride, beyond] = comb;
+  PatternPlan plan{.Nq = row.lengths.nq, .Nk = row.lengths.nk};
+  plan.query_rows = ResidueOrder(plan.Nq, row.offset, stride);
+  plan.key_rows = ResidueOrder(plan.Nk, 0, stride);
+  const auto of_steps = [&plan, &comb](const Steps& steps) {
+    return SameResidue(plan.query_rows, comb.row.offset, plan.key_rows, plan.Nk, comb.stride,
+                       steps);
+  };
+  if (row.causal) {
+    plan.visible = of_steps({.hi = beyond ? -1 : 0});
+  } else {
+    plan.visible = of_steps({});
+    if (beyond) plan.visible = AndNot(plan.visible, of_steps({.lo = 0, .hi = 0}));
+  }
+  return plan;
+}
+
 PatternSource CombSource(const PatternRow& row, int64_t stride, bool beyond) {
   stride = std::min(stride, kFar);
   PatternCounts counts{.pairs = CombPairs(row, stride, beyond)};
@@ -42,23 +72,8 @@ PatternSource CombSource(const PatternRow& row, int64_t stride, bool beyond) {
   // Whole tiles, and a cut one at either end of a row.
   counts.tiles = std::min(counts.pairs / (kTile * kTile) + 2 * rows,
                           rows * static_cast<double>(Tiles(row.lengths.nk)));
-  const std::string key = absl::StrCat("comb ", stride, " ", beyond, " ", row.lengths.nq, " ",
-                                       row.lengths.nk, " ", row.offset, " ", row.causal);
-  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, stride, beyond] {
-    PatternPlan plan{.Nq = row.lengths.nq, .Nk = row.lengths.nk};
-    plan.query_rows = ResidueOrder(plan.Nq, row.offset, stride);
-    plan.key_rows = ResidueOrder(plan.Nk, 0, stride);
-    const auto of_steps = [&](const Steps& steps) {
-      return SameResidue(plan.query_rows, row.offset, plan.key_rows, plan.Nk, stride, steps);
-    };
-    if (row.causal) {
-      plan.visible = of_steps({.hi = beyond ? -1 : 0});
-    } else {
-      plan.visible = of_steps({});
-      if (beyond) plan.visible = AndNot(plan.visible, of_steps({.lo = 0, .hi = 0}));
-    }
-    return plan;
-  });
+  PatternSource source =
+      SourceOf(row.Nq, row.Nk, "comb", CombKeys{row, stride, beyond}, counts, PlanOf);
   source.gathers = true;
   return source;
 }
@@ -140,6 +155,57 @@ double SummaryPairs(const PatternRow& row, const FixedSegments& f, Half half) {
   return of_columns(longer, nk / s + 1) + of_columns(std::min(f.summary, s) - longer, nk / s);
 }
 
+// Summary columns, and (kBoth) the own segment.
+struct FixedKeys {
+  PatternRow row;
+  FixedSegments segments;
+  Half half;
+};
+
+PatternPlan PlanOf(const FixedKeys& fixed) {
+  const auto& [row, f, half] = fixed;
+  PatternPlan plan{.Nq = row.lengths.nq};
+  const std::vector<int32_t> columns = SummaryOf(f, row.Nk);
+  std::vector<int32_t> summary = columns;
+  while (!summary.empty() && summary.back() >= row.lengths.nk) summary.pop_back();
+  // Both in positions, or both in segments: then the own one is left out.
+  const int64_t unit = half == Half::kFar ? 1 : std::min(f.stride, kFar);
+  Coordinates c{.lo = std::vector<int32_t>(plan.Nq), .hi = {}, .x = {}};
+  for (int64_t i = 0; i < plan.Nq; ++i) {
+    // Beyond all keys is as good as far beyond, and fits.
+    const int64_t place = FloorDiv(i + row.offset, unit);
+    c.lo[i] = static_cast<int32_t>(std::clamp<int64_t>(place, -1, row.Nk));
+  }
+  c.hi = c.lo;
+  for (const int32_t j : summary) c.x.push_back(static_cast<int32_t>(j / unit));
+  if (row.causal) {
+    std::fill(c.lo.begin(), c.lo.end(), INT32_MIN);
+    if (half == Half::kBoth) {
+      for (int32_t& hi : c.hi) --hi;
+    }
+  }
+  plan.visible = row.causal || half == Half::kBoth ? Within(std::move(c)) : nullptr;
+  if (half == Half::kFar) {
+    plan.key_rows = std::move(summary);
+    plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+    return plan;
+  }
+  Visible left = Windows({.block = f.stride, .offset = row.offset, .causal = row.causal});
+  Visible right = row.causal ? plan.visible : Not(plan.visible);
+  if (f.horizontal) {
+    std::vector<int32_t> rows;
+    for (int64_t i = 0; i < plan.Nq; ++i) {
+      if (IsSummary(f, columns, row.Nk, i + row.offset)) rows.push_back(static_cast<int32_t>(i));
+    }
+    left = Or(left, Queries(rows));
+    right = AndNot(right, Queries(rows));
+  }
+  plan.key_rows = AppendedOrder(row.lengths.nk, summary);
+  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+  plan.visible = Beside(left, Tiles(row.lengths.nk), right);
+  return plan;
+}
+
 }  // namespace
 
 PatternParts StridedParts(const PatternRow& row, int64_t stride, Half half) {
@@ -164,51 +230,7 @@ PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, 
     counts.pairs += near.visible_pairs;
     counts.tiles += near.visible_tiles;
   }
-  const std::string key =
-      absl::StrCat("fixed ", f.stride, " ", f.summary, " ", f.vertical, " ", f.horizontal, " ",
-                   f.tail_summary, " ", half == Half::kBoth, " ", row.lengths.nq, " ",
-                   row.lengths.nk, " ", row.offset, " ", row.causal);
-  PatternSource source = SourceOf(row.Nq, row.Nk, key, counts, [row, f = segments, half, own] {
-    PatternPlan plan{.Nq = row.lengths.nq};
-    const std::vector<int32_t> columns = SummaryOf(f, row.Nk);
-    std::vector<int32_t> summary = columns;
-    while (!summary.empty() && summary.back() >= row.lengths.nk) summary.pop_back();
-    // Both in positions, or both in segments: then the own one is left out.
-    const int64_t unit = half == Half::kFar ? 1 : std::min(f.stride, kFar);
-    Coordinates c{.lo = std::vector<int32_t>(plan.Nq), .hi = {}, .x = {}};
-    for (int64_t i = 0; i < plan.Nq; ++i) {
-      // Beyond all keys is as good as far beyond, and fits.
-      const int64_t place = FloorDiv(i + row.offset, unit);
-      c.lo[i] = static_cast<int32_t>(std::clamp<int64_t>(place, -1, row.Nk));
-    }
-    c.hi = c.lo;
-    for (const int32_t j : summary) c.x.push_back(static_cast<int32_t>(j / unit));
-    if (row.causal) {
-      std::fill(c.lo.begin(), c.lo.end(), INT32_MIN);
-      if (half == Half::kBoth) {
-        for (int32_t& hi : c.hi) --hi;
-      }
-    }
-    plan.visible = row.causal || half == Half::kBoth ? Within(std::move(c)) : nullptr;
-    if (half == Half::kFar) {
-      plan.key_rows = std::move(summary);
-      plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-      return plan;
-    }
-    Visible left = Windows(own), right = row.causal ? plan.visible : Not(plan.visible);
-    if (f.horizontal) {
-      std::vector<int32_t> rows;
-      for (int64_t i = 0; i < plan.Nq; ++i) {
-        if (IsSummary(f, columns, row.Nk, i + row.offset)) rows.push_back(static_cast<int32_t>(i));
-      }
-      left = Or(left, Queries(rows));
-      right = AndNot(right, Queries(rows));
-    }
-    plan.key_rows = AppendedOrder(row.lengths.nk, summary);
-    plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-    plan.visible = Beside(left, Tiles(row.lengths.nk), right);
-    return plan;
-  });
+  PatternSource source = SourceOf(row.Nq, row.Nk, "fixed", FixedKeys{row, f, half}, counts, PlanOf);
   source.gathers = true;
   source.is_counted = !f.horizontal && !f.tail_summary;
   return source;
