@@ -4,3 +4,5 @@
 # sanitizer sees anyway; with it, or at -O2, the unrolled kernels compile for minutes each.
 set(CMAKE_BUILD_TYPE Sanitized CACHE STRING "")
 set(CMAKE_CXX_FLAGS "-O1 -g1 -fno-omit-frame-pointer -DATTND_NO_AVX512 -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow -fno-sanitize-recover=all" CACHE STRING "")
+# A test that takes a second takes twenty here.
+set(ATTND_TEST_SECONDS 900 CACHE STRING "")

@@ -5,3 +5,6 @@ set(CMAKE_BUILD_TYPE Release CACHE STRING "")
 set(CMAKE_CXX_FLAGS "-fsanitize=thread -g1 -DATTND_NO_AVX512" CACHE STRING "")
 # Shared, so that reports from inside gRPC can be told by its library (tests/server/tsan.supp).
 set(ATTND_ARCHIVES OFF CACHE BOOL "")
+# A test that takes a second takes twenty here.
+set(ATTND_TEST_SECONDS 900 CACHE STRING "")
+set(ATTND_TEST_ONE_ISA ON CACHE BOOL "")
