@@ -17,12 +17,6 @@
 namespace attnd::testing {
 namespace {
 
-// What ops can compose, and a device may therefore decline.
-template <class Args>
-constexpr bool Composed(const Args&) {
-  return false;
-}
-
 // The thread that does the device's work, in the order of asking, once somebody waits for it.
 class Worker {
  public:
@@ -142,7 +136,7 @@ class StrictMemory final : public MemorySource {
 class StrictDevice final : public Device {
  public:
   StrictDevice(std::unique_ptr<Device> cpu, const StrictOptions& options)
-      : declines_(options.declines),
+      : declined_(options.declined),
         memory_(options.cpu.retain_bytes, options.cpu.poison_memory,
                 std::make_unique<StrictMemory>(&arena_)),
         cpu_(std::move(cpu)),
@@ -157,7 +151,7 @@ class StrictDevice final : public Device {
   int64_t launches() const override { return cpu_->launches(); }
 
   DeviceStatus Run(Stream& stream, Launch launch) override {
-    if (declines_ && std::visit([](const auto& args) { return Composed(args); }, launch)) {
+    if (declined_[launch.index()]) {
       return {DeviceStatus::Code::kDeclined, "strict: declined"};
     }
     if (stream.is_dry()) return cpu_->Run(stream, std::move(launch));
@@ -226,7 +220,7 @@ class StrictDevice final : public Device {
     }
   }
 
-  const bool declines_;
+  const LaunchSet declined_;
   Arena arena_;
   BufferPool memory_;
   const std::unique_ptr<Device> cpu_;

@@ -12,12 +12,13 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cpu/cpu.h"
+#include "tests/plain/declining_device.h"
 
 namespace attnd::testing {
 
 struct StrictOptions {
   CpuOptions cpu;
-  bool declines = true;
+  LaunchSet declined = ComposedLaunches();
 };
 
 absl::StatusOr<std::unique_ptr<Device>> NewStrictDevice(const StrictOptions& options);

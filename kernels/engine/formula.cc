@@ -1,0 +1,80 @@
+#include "kernels/engine/formula.h"
+
+#include "kernels/engine/validate.h"
+
+namespace attnd {
+namespace {
+
+// The gradients of every differentiable tensor that was sent, in the order of the method's table.
+void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
+            const std::map<std::string, Tensor>& sent, RunResult* result) {
+  std::vector<Tensor> outputs, grads, inputs;
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name, const Tensor& output) {
+    const auto grad = sent.find("grad_" + name);
+    if (output.empty() || grad == sent.end()) return;
+    outputs.push_back(output);
+    grads.push_back(grad->second);
+  };
+  add("out", forward.out);
+  add("lse", forward.lse);
+  for (const auto& [name, output] : forward.extra) add(name, output);
+  for (const TensorInfo& input : info.inputs) {
+    const auto found = sent.find(input.name);
+    if (!input.differentiable || found == sent.end()) continue;
+    names.push_back(input.name);
+    inputs.push_back(found->second);
+  }
+  const std::vector<Tensor> back = ops.tape()->Replay(ops, outputs, grads, inputs);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (back[i].empty() && ops.status().ok()) {
+      ops.Fail(absl::InternalError(absl::StrCat(info.id, ": no gradient flows to ", names[i])));
+    }
+    result->outputs.emplace_back(names[i], back[i]);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, const Plan& plan,
+                                     const std::map<std::string, Tensor>& sent,
+                                     std::span<const ProblemShape> problems) {
+  const bool backward = plan.direction == Direction::kBackward;
+  const MethodInfo& info = plan.method->info();
+  Tape tape;
+  Ops ops(stream, backward ? &tape : nullptr, patterns);
+  Inputs inputs{.problems = problems};
+  for (const auto& [name, tensor] : sent) {
+    if (OutputOfGrad(info, name) != nullptr) continue;
+    if (name == "q") {
+      inputs.q = tensor;
+    } else if (name == "k") {
+      inputs.k = tensor;
+    } else if (name == "v") {
+      inputs.v = tensor;
+    } else {
+      inputs.tensors[name] = tensor;
+    }
+  }
+  if (backward) {
+    for (const TensorInfo& input : info.inputs) {
+      const auto found = sent.find(input.name);
+      if (input.differentiable && found != sent.end()) tape.Watch(found->second);
+    }
+  }
+  Outputs forward = plan.method->Run(ops, inputs, plan.options.get());
+  RunResult result{.forward_pairs = stream.work().visible_pairs,
+                   .forward_flops = stream.work().flops,
+                   .visible_pairs = forward.visible_pairs};
+  if (backward && ops.status().ok()) {
+    Replay(ops, info, forward, sent, &result);
+  } else if (ops.status().ok()) {
+    result.outputs.emplace_back("out", forward.out);
+    if (!forward.lse.empty()) result.outputs.emplace_back("lse", forward.lse);
+    for (const auto& [name, tensor] : forward.extra) result.outputs.emplace_back(name, tensor);
+  }
+  ATTND_RETURN_IF_ERROR(ops.status());
+  return result;
+}
+
+}  // namespace attnd

@@ -1,0 +1,28 @@
+// The formula of a plan, forward or with its gradients.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/engine/engine.h"
+
+namespace attnd {
+
+// What the formula gives back, by the names of the API, and what it saw on the way.
+struct RunResult {
+  std::vector<std::pair<std::string, Tensor>> outputs;
+  double forward_pairs = 0, forward_flops = 0;
+  std::vector<PairTotal> visible_pairs;  // as Outputs tells it
+};
+
+// Runs it on `sent`, one tensor of each name over all `problems`; the same for a plan (dry stream,
+// views without data) and for a real run.
+absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, const Plan& plan,
+                                     const std::map<std::string, Tensor>& sent,
+                                     std::span<const ProblemShape> problems);
+
+}  // namespace attnd
