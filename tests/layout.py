@@ -35,8 +35,9 @@ METHOD = ["kernels/method/", *OPS]
 ALLOWED = [
     ("kernels/core/", CORE),
     ("kernels/device/", DEVICE),
-    ("kernels/pattern/predicates/", ["kernels/pattern/predicates/", "kernels/pattern/pattern.h",
-                                     "kernels/pattern/key.h", "kernels/pattern/tiles.h", *DEVICE]),
+    ("kernels/pattern/predicates/", ["kernels/pattern/predicates/", "kernels/pattern/builder.h",
+                                     "kernels/pattern/key.h", "kernels/pattern/tiles.h",
+                                     "kernels/pattern/window.h", *DEVICE]),
     ("kernels/pattern/shapes/", PATTERN),
     ("kernels/pattern/", PATTERN),
     ("kernels/ops/", OPS),
@@ -86,6 +87,31 @@ def document_problems():
     return problems
 
 
+def include_circles(texts):
+    """Headers that include themselves by way of others. `texts`: by name."""
+    done, path, circles = set(), [], []
+
+    def visit(name):
+        if name in path:
+            circles.append(" -> ".join([*path[path.index(name):], name]))
+        elif name not in done and name in texts:
+            path.append(name)
+            for include in our_includes(texts[name]):
+                visit(include)
+            path.pop()
+            done.add(name)
+
+    for name in texts:
+        visit(name)
+    return circles
+
+
+def lacks_source(path, text):
+    """Whether a header declares functions, but has no .cc of its name where they are defined."""
+    declares = re.search(r"^(?!using |  |//|#|}|template)[\w:<>,*& ]+ \w+\([^;{]*\);", text, re.M)
+    return declares is not None and not path.with_suffix(".cc").exists()
+
+
 def main():
     problems = []
     sources = sorted(
@@ -105,6 +131,12 @@ def main():
                     if not include.startswith(tuple(allowed)):
                         problems.append(f"{name}: may not include {include}")
                 break
+    headers = {p.relative_to(ROOT).as_posix(): p.read_text()
+               for p in sorted((ROOT / "kernels").rglob("*.h"))}
+    problems += [f"headers include each other: {circle}" for circle in include_circles(headers)]
+    for name, text in headers.items():
+        if name.startswith("kernels/pattern/") and lacks_source(ROOT / name, text):
+            problems.append(f"{name}: has no .cc of its name for what it declares")
     for method in sorted((ROOT / "kernels/methods").glob("*.cc")):
         if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
             problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")

@@ -13,7 +13,8 @@
 #include "kernels/method/registry.h"
 #include "kernels/method/row_groups.h"
 #include "kernels/ops/status_of.h"
-#include "kernels/pattern/cache_bytes.h"
+#include "kernels/pattern/cache.h"
+#include "kernels/pattern/key.h"
 
 namespace attnd {
 namespace {

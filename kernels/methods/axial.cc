@@ -7,7 +7,8 @@
 #include <set>
 
 #include "kernels/methods/pattern/method.h"
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/shapes/grids.h"
 
 namespace attnd {
 namespace {

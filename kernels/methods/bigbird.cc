@@ -5,6 +5,7 @@
 // positions behind them. If causal, and j <= i. Scores, tensors and shapes as in softmax; Nq = Nk =
 // N.
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/draws.h"
 
 namespace attnd {

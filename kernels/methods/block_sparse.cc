@@ -3,7 +3,8 @@
 // causal, j <= p. indptr and indices say the same as lists: the key blocks of row t of head h are
 // indices[indptr[h,t], indptr[h,t+1]). Scores, tensors and shapes as in softmax.
 #include "kernels/methods/pattern/method.h"
-#include "kernels/pattern/constants.h"
+#include "kernels/pattern/shapes/blocks.h"
+#include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
 namespace {

@@ -3,6 +3,9 @@
 // if causal and j <= p: then a head whose blocks are shifted has rows that see nothing. Scores,
 // tensors and shapes as in softmax.
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/shapes/blocks.h"
+#include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
 namespace {

@@ -4,6 +4,7 @@
 //   memory
 // Scores, tensors and shapes as in softmax; Nq = Nk.
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/grids.h"
 
 namespace attnd {
 namespace {

@@ -6,6 +6,7 @@
 //           the block itself up to (y, x): causal in block-raster order, not in raster order.
 // Scores, tensors and shapes as in softmax; Nq = Nk = h w.
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/grids.h"
 
 namespace attnd {
 namespace {

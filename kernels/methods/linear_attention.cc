@@ -13,6 +13,8 @@
 #include "kernels/method/method.h"
 #include "kernels/method/row_groups.h"
 #include "kernels/ops/feature_map.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/window.h"
 
 namespace attnd {
 namespace {

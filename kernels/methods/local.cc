@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
 namespace {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/longformer.h"
 
 namespace attnd {
 namespace {

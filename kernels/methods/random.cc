@@ -3,6 +3,7 @@
 //   sample(C_i, R) of C_i = valid keys and, if causal, j <= p
 // and, with include_self, j = p. Scores, tensors and shapes as in softmax.
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/lists.h"
 
 namespace attnd {
 namespace {

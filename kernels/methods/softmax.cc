@@ -5,6 +5,7 @@
 // or causal_offset[b]. Packed sequences are problems of their own.
 // q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
 namespace {

@@ -3,6 +3,7 @@
 // union shows both in one softmax, alternate gives even heads the window and odd ones the comb;
 // and, if causal, d >= 0. Scores, tensors and shapes as in softmax.
 #include "kernels/methods/pattern/method.h"
+#include "kernels/pattern/shapes/strided.h"
 
 namespace attnd {
 namespace {

@@ -6,6 +6,7 @@
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/ops/status_of.h"
+#include "kernels/pattern/counts.h"
 
 namespace attnd {
 

@@ -18,7 +18,7 @@
 #include "kernels/ops/scan.h"
 #include "kernels/ops/tape.h"
 #include "kernels/ops/tensor.h"
-#include "kernels/pattern/pattern.h"
+#include "kernels/pattern/cache.h"
 
 namespace attnd {
 

@@ -1,12 +1,13 @@
-#include "kernels/pattern/pattern.h"
+#include "kernels/pattern/builder.h"
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstring>
 #include <unordered_map>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/constants.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/tiles.h"
 #include "kernels/pattern/transpose.h"
 
@@ -44,13 +45,6 @@ struct ShapeHash {
     return Hash(words, static_cast<size_t>(shape.size));
   }
 };
-
-// Pairs of the first `queries` and `keys` of a tile that see each other.
-int64_t PairsOf(const TileMask& mask, int64_t queries, int64_t keys) {
-  int64_t pairs = 0;
-  for (int64_t k = 0; k < keys; ++k) pairs += std::popcount(mask[k] & LowBits(queries));
-  return pairs;
-}
 
 // What was found for a shape.
 using Known = std::unordered_map<TileShape, int32_t, ShapeHash>;
@@ -305,38 +299,6 @@ void PatternBuilder::Transpose(Pattern* pattern) const {
   pattern->by_key.runs.assign(columns, whole);
   pattern->computed_masks = visible_;
   pattern->computed_terms = constants_;
-}
-
-PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths) {
-  const bool is_whole = lengths.nq >= pattern.Nq && lengths.nk >= pattern.Nk;
-  const bool is_ordered = !pattern.query_rows.empty() || !pattern.key_rows.empty();
-  if (is_whole || is_ordered || pattern.is_listed()) {
-    return {static_cast<double>(pattern.visible_pairs - pattern.listed_again),
-            static_cast<double>(pattern.visible_tiles)};
-  }
-  const int64_t rows = Tiles(std::min(lengths.nq, pattern.Nq));
-  const int64_t Nk = std::min(lengths.nk, pattern.Nk), columns = Tiles(Nk);
-  PatternCounts counts;
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t queries = std::min(kTile, std::min(lengths.nq, pattern.Nq) - row * kTile);
-    for (int64_t r = pattern.by_query.begin[row]; r < pattern.by_query.begin[row + 1]; ++r) {
-      const Run& run = pattern.by_query.runs[r];
-      const int64_t end = std::min<int64_t>(run.first + run.count, columns);
-      if (run.first >= end) break;
-      counts.tiles += static_cast<double>(end - run.first);
-      if (run.mask == Run::kFull) {
-        counts.pairs +=
-            static_cast<double>(queries * (std::min(end * kTile, Nk) - run.first * kTile));
-      } else if (run.mask != Run::kComputed) {
-        const TileMask& mask = pattern.masks[run.mask];
-        const bool is_cut = end * kTile > Nk;
-        counts.pairs += static_cast<double>((end - run.first - (is_cut ? 1 : 0)) *
-                                            PairsOf(mask, queries, kTile));
-        if (is_cut) counts.pairs += static_cast<double>(PairsOf(mask, queries, Nk % kTile));
-      }
-    }
-  }
-  return counts;
 }
 
 }  // namespace attnd

@@ -1,11 +1,11 @@
 // Built patterns by key, least recently used out first.
+#include "kernels/pattern/cache.h"
+
 #include <atomic>
 #include <list>
 #include <unordered_map>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/cache_bytes.h"
-#include "kernels/pattern/constants.h"
 
 namespace attnd {
 namespace {

@@ -1,6 +1,9 @@
 // What a pattern adds to scores: multiplicities and labels, tile by tile.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+
 #include "kernels/pattern/predicates/predicate.h"
 
 namespace attnd {
@@ -13,10 +16,6 @@ class Constants : public ComputedTerms {
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const = 0;
 };
 
-// Bytes that a pattern of Nq x Nk slots keeps of terms, at most; `bytes`: of an element of a tile.
-int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes);
-
-// ln(times) of the blocks of a row that are listed more than once, on top of Blocks(blocks).
-ConstantsPtr Multiplicities(BlockRowsPtr blocks);
+using ConstantsPtr = std::shared_ptr<const Constants>;
 
 }  // namespace attnd

@@ -1,7 +1,9 @@
 // What patterns take on the host, before they are built.
+#include "kernels/pattern/cost.h"
+
 #include <algorithm>
 
-#include "kernels/pattern/constants.h"
+#include "kernels/pattern/builder.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

@@ -1,79 +1,41 @@
 #include "kernels/pattern/counts.h"
 
+#include <algorithm>
+
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
 
-// The steps that lie whole inside [0, n) form an arithmetic series, the two at the ends are cut.
-double SteppedSum(int64_t n, int64_t offset, int64_t W, int64_t shift, int64_t limit) {
-  if (n <= 0) return 0;
-  const auto value = [&](int64_t step) {
-    return static_cast<double>(std::clamp<int64_t>(W * step + shift, 0, limit));
-  };
-  const int64_t first = FloorDiv(offset, W), last = FloorDiv(offset + n - 1, W);
-  if (first == last) return n * value(first);
-  const int64_t head = (first + 1) * W - offset, tail = offset + n - last * W;
-  double sum = head * value(first) + tail * value(last);
-  // Whole steps first + 1 .. last - 1: zero below `rise`, limit from `top` on.
-  const int64_t rise = std::clamp(FloorDiv(-shift, W) + 1, first + 1, last);
-  const int64_t top = std::clamp(FloorDiv(limit - shift, W) + 1, rise, last);
-  const double count = static_cast<double>(top - rise);
-  sum += W * (count * shift + W * count * (rise + top - 1) / 2);
-  sum += static_cast<double>(W) * (last - top) * limit;
-  return sum;
-}
-
-Window Canonical(int64_t Nq, int64_t Nk, Window w) {
-  w.block = std::min(w.block, kFar);
-  w.before = std::clamp(w.before, -kFar, kFar);
-  w.after = std::clamp(w.after, -kFar, kFar);
-  if (w.causal) w.after = std::min<int64_t>(w.after, 0);
-  if (w.block == 1) {
-    // p - before <= j <= p + after: the offset moves both.
-    w.before = std::clamp(w.before - w.offset, -kFar, kFar);
-    w.after = std::clamp(w.after + w.offset, -kFar, kFar);
-    w.offset = 0;
-    w.causal = false;
-    if (w.before >= Nq - 1) w.before = kFar;
-    if (w.after >= Nk - 1) w.after = kFar;
+PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths) {
+  const bool is_whole = lengths.nq >= pattern.Nq && lengths.nk >= pattern.Nk;
+  const bool is_ordered = !pattern.query_rows.empty() || !pattern.key_rows.empty();
+  if (is_whole || is_ordered || pattern.is_listed()) {
+    return {static_cast<double>(pattern.visible_pairs - pattern.listed_again),
+            static_cast<double>(pattern.visible_tiles)};
   }
-  return w;
-}
-
-double WindowPairs(const Lengths& n, const Window& w) {
-  if (w.before + w.block + w.after <= 0) return 0;
-  const double to = w.causal ? SteppedSum(n.nq, w.offset, 1, 1, n.nk)
-                             : SteppedSum(n.nq, w.offset, w.block, w.block + w.after, n.nk);
-  return to - SteppedSum(n.nq, w.offset, w.block, -w.before, n.nk);
-}
-
-double WindowTiles(const Lengths& n, const Window& w) {
-  if (w.before + w.block + w.after <= 0) return 0;
-  const int64_t rows = Tiles(n.nq), columns = Tiles(n.nk);
-  const int64_t before = FloorDiv(w.before + kTile - 1, kTile);
-  if (w.block == 1) {
-    return SteppedSum(rows, 0, 1, FloorDiv(w.after + kTile - 1, kTile) + 1, columns) -
-           SteppedSum(rows, 0, 1, FloorDiv(-w.before, kTile), columns);
+  const int64_t rows = Tiles(std::min(lengths.nq, pattern.Nq));
+  const int64_t Nk = std::min(lengths.nk, pattern.Nk), columns = Tiles(Nk);
+  PatternCounts counts;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t queries = std::min(kTile, std::min(lengths.nq, pattern.Nq) - row * kTile);
+    for (int64_t r = pattern.by_query.begin[row]; r < pattern.by_query.begin[row + 1]; ++r) {
+      const Run& run = pattern.by_query.runs[r];
+      const int64_t end = std::min<int64_t>(run.first + run.count, columns);
+      if (run.first >= end) break;
+      counts.tiles += static_cast<double>(end - run.first);
+      if (run.mask == Run::kFull) {
+        counts.pairs +=
+            static_cast<double>(queries * (std::min(end * kTile, Nk) - run.first * kTile));
+      } else if (run.mask != Run::kComputed) {
+        const TileMask& mask = pattern.masks[run.mask];
+        const bool is_cut = end * kTile > Nk;
+        counts.pairs += static_cast<double>((end - run.first - (is_cut ? 1 : 0)) *
+                                            PairsOf(mask, queries, kTile));
+        if (is_cut) counts.pairs += static_cast<double>(PairsOf(mask, queries, Nk % kTile));
+      }
+    }
   }
-  if (w.block % kTile == 0 && w.offset % kTile == 0) {
-    const int64_t W = w.block / kTile, offset = w.offset / kTile;
-    const double to =
-        w.causal ? SteppedSum(rows, offset, 1, 1, columns)
-                 : SteppedSum(rows, offset, W, W + FloorDiv(w.after + kTile - 1, kTile), columns);
-    return to - SteppedSum(rows, offset, W, -before, columns);
-  }
-  const int64_t sampled = std::min<int64_t>(rows, 64);
-  double tiles = 0;
-  for (int64_t s = 0; s < sampled; ++s) {
-    const int64_t row = s * rows / sampled;
-    const int64_t p = std::min((row + 1) * kTile, n.nq) - 1 + w.offset;
-    const int64_t end = (FloorDiv(p, w.block) + 1) * w.block + w.after;
-    const int64_t begin = FloorDiv(row * kTile + w.offset, w.block) * w.block - w.before;
-    const int64_t from = std::max<int64_t>(begin, 0);
-    const int64_t to = std::min(w.causal ? std::min(end, p + 1) : end, n.nk) - 1;
-    if (from <= to) tiles += static_cast<double>(to / kTile - from / kTile + 1);
-  }
-  return sampled == 0 ? 0 : tiles * rows / sampled;
+  return counts;
 }
 
 }  // namespace attnd

@@ -1,80 +1,108 @@
-// Windows before they are built.
+#include "kernels/pattern/source.h"
+
+#include <cassert>
+
 #include "absl/strings/str_cat.h"
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/predicates/predicate.h"
-#include "kernels/pattern/shapes/shapes.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
 
 namespace attnd {
+
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts) {
+  std::function<Pattern()> build = [plan = keyed.plan, Nq, Nk] {
+    PatternPlan made = plan();
+    // An order of no slots would read as the natural one.
+    const bool is_empty = made.Nq == 0 || made.Nk == 0;
+    return is_empty ? PatternBuilder(Nq, Nk).Build() : Build(std::move(made));
+  };
+  return {.Nq = Nq,
+          .Nk = Nk,
+          .key = absl::StrCat(Nq, " ", Nk, " ", keyed.text),
+          .visible_pairs = counts.pairs,
+          .visible_tiles = counts.tiles,
+          .host = CostOf(Nq, Nk, counts),
+          .plan = std::move(keyed.plan),
+          .build = std::move(build)};
+}
+
+PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts) {
+  if (visible == nullptr) {
+    return {.Nq = Nq, .Nk = Nk, .visible_pairs = counts.pairs, .visible_tiles = counts.tiles};
+  }
+  std::string key = visible->key();
+  const auto plan = [Nq, Nk, visible = std::move(visible)] {
+    return PatternPlan{.Nq = Nq, .Nk = Nk, .visible = visible};
+  };
+  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), plan}, counts);
+}
+
 namespace {
 
-constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
+// Segment ids of slots; -1 for slots without a row and for rows of a second source, which have
+// none.
+std::vector<int32_t> IdsOf(std::span<const int32_t> ids, const RowOrder& order) {
+  if (order.empty()) return {ids.begin(), ids.end()};
+  std::vector<int32_t> slots(order.size(), -1);
+  for (size_t s = 0; s < order.size(); ++s) {
+    const bool has_id = order[s] >= 0 && static_cast<size_t>(order[s]) < ids.size();
+    if (has_id) slots[s] = ids[order[s]];
+  }
+  return slots;
+}
 
-Window BandWindow(int64_t lo, int64_t hi) {
-  return {.before = lo == kUnbounded ? kFar : -std::max(lo, -kFar), .after = hi};
+// Slots of rows from `rows` on: those of a second source.
+std::vector<int32_t> SlotsFrom(size_t rows, const RowOrder& order) {
+  std::vector<int32_t> slots;
+  for (size_t s = 0; s < order.size(); ++s) {
+    const bool is_second = order[s] >= 0 && static_cast<size_t>(order[s]) >= rows;
+    if (is_second) slots.push_back(static_cast<int32_t>(s));
+  }
+  return slots;
+}
+
+std::vector<int32_t> SlotsInSegments(const std::vector<int32_t>& ids) {
+  std::vector<int32_t> slots;
+  for (size_t s = 0; s < ids.size(); ++s) {
+    if (ids[s] >= 0) slots.push_back(static_cast<int32_t>(s));
+  }
+  return slots;
+}
+
+struct InSegments {
+  int64_t Nq, Nk;
+  KeyedPlan of;  // no plan: every pair
+  std::vector<int32_t> ids_q, ids_k;
+};
+
+PatternPlan PlanOf(const InSegments& s) {
+  PatternPlan made = s.of.plan ? s.of.plan() : PatternPlan{.Nq = s.Nq, .Nk = s.Nk};
+  const std::vector<int32_t> q_ids = IdsOf(s.ids_q, made.query_rows);
+  Visible seen = SameSegment(q_ids, IdsOf(s.ids_k, made.key_rows));
+  if (const auto second = SlotsFrom(s.ids_k.size(), made.key_rows); !second.empty()) {
+    seen = Or(seen, And(Queries(SlotsInSegments(q_ids)), Keys(second)));
+  }
+  made.visible = made.visible == nullptr ? seen : And(made.visible, seen);
+  return made;
 }
 
 }  // namespace
 
-PatternSource WindowSource(int64_t Nq, int64_t Nk, const Window& window, const Lengths& lengths) {
-  const Window w = Canonical(Nq, Nk, window);
-  const bool shows_all = w.block == 1 && w.before == kFar && w.after == kFar;
-  // Windows that move by keys have two edges of two tiles each, all rows alike.
-  return SourceOf(Nq, Nk, shows_all ? nullptr : Windows(w),
-                  {.pairs = WindowPairs(lengths, w),
-                   .tiles = WindowTiles(lengths, w),
-                   .runs_of_row = 8,
-                   .masks = w.block == 1 ? 16 : PatternCounts::kMany,
-                   .slot_bytes = 0});
-}
-
-double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi) {
-  return WindowPairs(lengths, Canonical(lengths.nq, lengths.nk, BandWindow(lo, hi)));
-}
-
-PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi) {
-  return BandSource(Nq, Nk, lo, hi, {Nq, Nk});
-}
-
-PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi, const Lengths& lengths) {
-  return WindowSource(Nq, Nk, BandWindow(lo, hi), lengths);
-}
-
-PatternSource AllKeys(const PatternRow& row) {
-  return BandSource(row.Nq, row.Nk, kUnbounded, row.causal ? row.offset : kUnbounded, row.lengths);
-}
-
-Window WindowOf(const BlockBand& band) {
-  const int64_t block = std::min(band.block, kFar);
-  // Larger values show the same pairs, and products of smaller ones cannot overflow.
-  const int64_t most = kFar / block + 2;
-  return {.block = block,
-          .before = block * std::min(band.look_backward, most),
-          .after = block * std::min(band.look_forward, most),
-          .offset = band.offset,
-          .causal = band.causal};
-}
-
-PatternSource BlockBandSource(int64_t Nq, int64_t Nk, const BlockBand& band,
-                              const Lengths& lengths) {
-  return WindowSource(Nq, Nk, WindowOf(band), lengths);
-}
-
-PatternSource PackedSource(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
-                           const Window& window) {
-  PatternCounts counts;
-  for (size_t s = 0; s + 1 < cu_q.size(); ++s) {
-    const Lengths n{cu_q[s + 1] - cu_q[s], cu_k[s + 1] - cu_k[s]};
-    Window w = window;
-    w.offset += n.nk - n.nq;
-    w = Canonical(n.nq, n.nk, w);
-    counts.pairs += WindowPairs(n, w);
-    // Segments do not begin at tile borders: a row of tiles meets half a tile more on either side;
-    // short segments share their tiles.
-    const double share = std::min(1.0, static_cast<double>(std::max(n.nq, n.nk)) / kTile);
-    counts.tiles += share * WindowTiles(n, w) + static_cast<double>(n.nq + n.nk) / (2 * kTile);
-  }
-  return SourceOf(cu_q.back(), cu_k.back(), PackedWindows(cu_q, cu_k, window), counts);
+PatternSource WithinSegments(const PatternSource& source, std::span<const int32_t> ids_q,
+                             std::span<const int32_t> ids_k) {
+  assert(static_cast<int64_t>(ids_q.size()) == source.Nq);
+  assert(static_cast<int64_t>(ids_k.size()) == source.Nk);
+  InSegments segments{source.Nq,
+                      source.Nk,
+                      {source.key, source.plan},
+                      {ids_q.begin(), ids_q.end()},
+                      {ids_k.begin(), ids_k.end()}};
+  PatternSource result = SourceOf(source.Nq, source.Nk, "segments", std::move(segments),
+                                  {source.visible_pairs, source.visible_tiles}, PlanOf);
+  result.is_counted = false;
+  result.gathers = source.gathers;
+  return result;
 }
 
 }  // namespace attnd

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
-#include <vector>
 
-#include "kernels/pattern/predicates/predicate.h"
+#include "kernels/device/pattern.h"
 
 namespace attnd {
 
@@ -24,15 +24,11 @@ inline uint64_t BitsBetween(int64_t from, int64_t to) {
   return LowBits(std::clamp<int64_t>(to, from, kTile)) & ~LowBits(from);
 }
 
-// Appends [first, last); side by side with an equal verdict, spans become one. REQUIRES: no span
-// ends beyond `first`.
-inline void Emit(int64_t first, int64_t last, bool full, std::vector<TileSpan>* spans) {
-  if (first >= last) return;
-  if (!spans->empty() && spans->back().last == first && spans->back().full == full) {
-    spans->back().last = last;
-  } else {
-    spans->push_back({first, last, full});
-  }
+// Pairs of the first `queries` and `keys` of a tile that see each other.
+inline int64_t PairsOf(const TileMask& mask, int64_t queries, int64_t keys) {
+  int64_t pairs = 0;
+  for (int64_t k = 0; k < keys; ++k) pairs += std::popcount(mask[k] & LowBits(queries));
+  return pairs;
 }
 
 }  // namespace attnd

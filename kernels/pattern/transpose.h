@@ -1,7 +1,10 @@
 // Rows of runs seen from the other side.
 #pragma once
 
-#include "kernels/pattern/pattern.h"
+#include <cstdint>
+#include <vector>
+
+#include "kernels/device/pattern.h"
 
 namespace attnd {
 

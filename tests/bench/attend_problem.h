@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/pattern/pattern.h"
+#include "kernels/pattern/builder.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {

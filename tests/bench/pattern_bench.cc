@@ -8,7 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/blocks.h"
+#include "kernels/pattern/shapes/etc.h"
+#include "kernels/pattern/shapes/grids.h"
+#include "kernels/pattern/shapes/lists.h"
+#include "kernels/pattern/shapes/longformer.h"
+#include "kernels/pattern/shapes/reformer.h"
+#include "kernels/pattern/shapes/second_keys.h"
+#include "kernels/pattern/shapes/strided.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {

@@ -1,8 +1,11 @@
 // Attend over patterns that keep no masks and no terms: the same bits as over those that do.
 #include <gtest/gtest.h>
 
+#include "kernels/pattern/builder.h"
 #include "kernels/pattern/constants.h"
-#include "kernels/pattern/predicates/predicate.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "tests/cpu/attend_grad_case.h"
 #include "tests/cpu/attend_terms_case.h"
 #include "tests/pattern/pattern_masks.h"

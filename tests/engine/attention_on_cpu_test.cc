@@ -1,6 +1,13 @@
 // Attend with terms, parts and a second source, column mass, merge and scan of Ops, forward and
 // gradient, on the CPU device: a table of formulas.
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
+#include "kernels/pattern/shapes/etc.h"
+#include "kernels/pattern/shapes/longformer.h"
+#include "kernels/pattern/shapes/second_keys.h"
+#include "kernels/pattern/shapes/strided.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "tests/ops/ops_on_cpu_case.h"
 
 namespace attnd::testing {

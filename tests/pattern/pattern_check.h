@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "kernels/pattern/pattern.h"
+#include "kernels/device/pattern.h"
 #include "tests/pattern/pattern_masks.h"
 
 namespace attnd {

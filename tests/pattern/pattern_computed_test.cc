@@ -6,8 +6,21 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/cache.h"
 #include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
+#include "kernels/pattern/shapes/blocks.h"
+#include "kernels/pattern/shapes/etc.h"
+#include "kernels/pattern/shapes/grids.h"
+#include "kernels/pattern/shapes/lists.h"
+#include "kernels/pattern/shapes/longformer.h"
+#include "kernels/pattern/shapes/reformer.h"
+#include "kernels/pattern/shapes/second_keys.h"
+#include "kernels/pattern/shapes/strided.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "tests/pattern/pattern_check.h"
 
 namespace attnd {

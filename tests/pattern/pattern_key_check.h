@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/rows.h"
 #include "tests/pattern/pattern_check.h"
 
 namespace attnd {

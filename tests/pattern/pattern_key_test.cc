@@ -1,6 +1,16 @@
 // A request got the numbers of another one whose pattern differs in a field that the cache key left
 // out. Every field of every source is varied alone: where the built patterns differ, so do the
 // keys.
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/shapes/blocks.h"
+#include "kernels/pattern/shapes/etc.h"
+#include "kernels/pattern/shapes/grids.h"
+#include "kernels/pattern/shapes/lists.h"
+#include "kernels/pattern/shapes/longformer.h"
+#include "kernels/pattern/shapes/reformer.h"
+#include "kernels/pattern/shapes/second_keys.h"
+#include "kernels/pattern/shapes/strided.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "tests/pattern/pattern_key_check.h"
 
 namespace attnd {

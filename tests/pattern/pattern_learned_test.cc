@@ -4,7 +4,15 @@
 #include <map>
 #include <set>
 
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/windows.h"
+#include "kernels/pattern/shapes/etc.h"
+#include "kernels/pattern/shapes/reformer.h"
+#include "kernels/pattern/shapes/second_keys.h"
+#include "kernels/pattern/shapes/strided.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "tests/pattern/pattern_parts_check.h"
 
 namespace attnd {

@@ -1,7 +1,7 @@
 // The masks and terms of the tiles of a run, kept or computed.
 #pragma once
 
-#include "kernels/pattern/pattern.h"
+#include "kernels/device/pattern.h"
 
 namespace attnd {
 

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/pattern/counts.h"
 #include "kernels/pattern/predicates/predicate.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/rows.h"
 #include "tests/pattern/pattern_check.h"
 
 namespace attnd {

@@ -1,5 +1,10 @@
 // Predicates, alone and combined, against their definitions pair by pair.
-#include "kernels/pattern/predicates/predicate.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/cache.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
+#include "kernels/pattern/shapes/windows.h"
 
 #include <gtest/gtest.h>
 
@@ -28,13 +33,6 @@ Meant RandomWindow(Random& r, int64_t, int64_t) {
             const int64_t p = i + w.offset, own = FloorDivide(p, w.block) * w.block;
             return own - w.before <= j && j < own + w.block + w.after && (!w.causal || j <= p);
           }};
-}
-
-Meant RandomComb(Random& r, int64_t, int64_t) {
-  const int64_t stride = r.Pick(0, 1) == 0 ? r.Pick(1, 9) : r.Pick(60, 170);
-  const int64_t offset = r.Pick(-200, 200);
-  return {Comb(stride, offset),
-          [=](int64_t i, int64_t j) { return (i + offset - j) % stride == 0; }};
 }
 
 Meant RandomPacked(Random& r, int64_t Nq, int64_t Nk) {
@@ -111,8 +109,8 @@ Meant RandomBlocks(Random& r, int64_t Nq, int64_t Nk) {
 }
 
 using Maker = Meant (*)(Random&, int64_t, int64_t);
-constexpr Maker kMakers[] = {RandomWindow,   RandomComb,     RandomPacked, RandomWithin,
-                             RandomSegments, RandomNotAfter, RandomSet,    RandomBlocks};
+constexpr Maker kMakers[] = {RandomWindow,   RandomPacked, RandomWithin, RandomSegments,
+                             RandomNotAfter, RandomSet,    RandomBlocks};
 
 // An expression of up to 2^depth predicates.
 Meant RandomPredicate(Random& r, int64_t Nq, int64_t Nk, int depth) {

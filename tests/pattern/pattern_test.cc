@@ -1,5 +1,8 @@
 // Patterns against boolean matrices of every pair.
-#include "kernels/pattern/pattern.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/cache.h"
+#include "kernels/pattern/counts.h"
+#include "kernels/pattern/shapes/windows.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <random>
 
-#include "kernels/pattern/pattern.h"
+#include "kernels/device/pattern.h"
 
 namespace attnd::testing {
 

@@ -11,7 +11,7 @@
 #include "kernels/method/method.h"
 #include "kernels/methods/pattern/data.h"
 #include "kernels/methods/pattern/rules.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/rows.h"
 
 namespace attnd {
 

@@ -1,11 +1,12 @@
 // Predicates by coordinates of slots: a query sees the keys whose coordinate lies in its interval.
+#include "kernels/pattern/predicates/coordinates.h"
+
 #include <algorithm>
 #include <array>
 #include <cassert>
 #include <limits>
 #include <tuple>
 
-#include "kernels/pattern/predicates/predicate.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

@@ -4,7 +4,6 @@
 #include <cassert>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {

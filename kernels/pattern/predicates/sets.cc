@@ -1,8 +1,10 @@
 // Predicates by membership: sets of keys, sets of queries, blocks.
+#include "kernels/pattern/predicates/sets.h"
+
+#include <algorithm>
 #include <cassert>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/predicates/predicate.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

@@ -1,8 +1,11 @@
 // Predicates by distance: windows, packed windows, combs.
+#include "kernels/pattern/predicates/windows.h"
+
+#include <algorithm>
 #include <cassert>
 #include <numeric>
 
-#include "kernels/pattern/predicates/predicate.h"
+#include "kernels/pattern/builder.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {
@@ -189,50 +192,6 @@ class PackedOf : public Intervals {
   const Window& window_;
 };
 
-struct CombSteps {
-  int64_t stride, offset;
-};
-
-class CombOf : public Predicate {
- public:
-  explicit CombOf(const CombSteps& steps)
-      : steps_(steps), stride_(steps.stride), offset_(steps.offset) {}
-  std::string key() const override { return KeyOf("comb", steps_); }
-
-  void Spans(int64_t q_tile, int64_t first, int64_t last,
-             std::vector<TileSpan>* spans) const override {
-    if (stride_ < kTile) return Emit(first, last, /*full=*/stride_ == 1, spans);
-    // Queries of the tile lie at [p, p + 63]: keys p + m stride .. p + m stride + 63 for every m.
-    const int64_t p = Remainder(q_tile * kTile + offset_, stride_);
-    int64_t key = p + FloorDiv(first * kTile - kTile + 1 - p + stride_ - 1, stride_) * stride_;
-    for (int64_t at = first; key < last * kTile; key += stride_) {
-      const int64_t end = std::min(FloorDiv(key + kTile - 1, kTile) + 1, last);
-      at = std::max(at, FloorDiv(key, kTile));
-      Emit(at, end, /*full=*/false, spans);
-      at = std::max(at, end);
-    }
-  }
-
-  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
-    for (int64_t k = 0; k < kTile; ++k) {
-      uint64_t seen = 0;
-      const int64_t distance = key_tile * kTile + k - q_tile * kTile - offset_;
-      for (int64_t q = Remainder(distance, stride_); q < kTile; q += stride_) {
-        seen |= uint64_t{1} << q;
-      }
-      (*mask)[k] &= seen;
-    }
-  }
-
-  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
-    return {1, {Remainder((key_tile - q_tile) * kTile - offset_, stride_)}};
-  }
-
- private:
-  const CombSteps steps_;
-  const int64_t stride_, offset_;
-};
-
 }  // namespace
 
 Visible Windows(const Window& window) {
@@ -256,12 +215,6 @@ Visible Band(int64_t lo, int64_t hi) {
 Visible BlockDiagonal(const BlockSteps& steps) {
   assert(steps.bq >= 1 && steps.bk >= 1);
   return std::make_shared<BlockDiagonalOf>(steps);
-}
-
-Visible Comb(int64_t stride, int64_t offset) {
-  assert(stride >= 1);
-  stride = std::min(stride, kFar);
-  return std::make_shared<CombOf>(CombSteps{stride, Remainder(offset, stride)});
 }
 
 Visible PackedWindows(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,

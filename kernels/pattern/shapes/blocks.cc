@@ -1,12 +1,16 @@
 // Patterns of blocks: a caller's layout, BigBird, blockwise permutations.
+#include "kernels/pattern/shapes/blocks.h"
+
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

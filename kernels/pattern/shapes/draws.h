@@ -1,7 +1,11 @@
 // Drawn structure: the lists of random and bigbird.
 #pragma once
 
-#include "kernels/pattern/shapes/shapes.h"
+#include <cstdint>
+#include <vector>
+
+#include "kernels/pattern/shapes/blocks.h"
+#include "kernels/pattern/shapes/rows.h"
 
 namespace attnd {
 

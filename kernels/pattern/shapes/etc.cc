@@ -1,12 +1,15 @@
 // Global and long halves of a sequence, and their relative labels; keys of a second source.
+#include "kernels/pattern/shapes/etc.h"
+
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/tiles.h"
+#include "kernels/pattern/window.h"
 
 namespace attnd {
 namespace {
@@ -220,47 +223,6 @@ PatternSource EtcGlobal(const PatternRow& row, Etc etc) {
 }
 PatternSource EtcBoth(const PatternRow& row, Etc etc) {
   return EtcSource(row, std::move(etc), Rows::kBoth);
-}
-
-namespace {
-
-// Keys of a second source behind those that `near` shows; null: alone.
-struct AppendedKeys {
-  Lengths lengths;
-  Visible near;
-  std::vector<int32_t> rows;
-  Visible visible;
-};
-
-PatternPlan PlanOf(const AppendedKeys& second) {
-  const auto& [lengths, near, rows, visible] = second;
-  PatternPlan plan{.Nq = lengths.nq, .visible = visible, .key_rows = rows};
-  if (near != nullptr) {
-    plan.key_rows = AppendedOrder(lengths.nk, rows);
-    const Visible all = Band(PatternBuilder::kUnbounded, kFar);
-    plan.visible = Beside(near, Tiles(lengths.nk), visible ? visible : all);
-  }
-  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-  return plan;
-}
-
-}  // namespace
-
-PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>& local,
-                             const SecondKeys& second) {
-  PatternCounts counts = second.counts;
-  Visible near;
-  if (local.has_value()) {
-    const PatternSource natural = WindowSource(row.Nq, row.Nk, *local, row.lengths);
-    counts.pairs += natural.visible_pairs;
-    counts.tiles += natural.visible_tiles;
-    near = Windows(*local);
-  }
-  PatternSource source =
-      SourceOf(row.Nq, row.Nk, "second",
-               AppendedKeys{row.lengths, near, second.rows, second.visible}, counts, PlanOf);
-  source.gathers = true;
-  return source;
 }
 
 }  // namespace attnd

@@ -1,9 +1,13 @@
 // Grids: lines along an axis, neighbourhoods of query blocks in raster order and in 2D.
+#include "kernels/pattern/shapes/grids.h"
+
 #include <algorithm>
 
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/windows.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

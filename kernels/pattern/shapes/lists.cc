@@ -1,12 +1,13 @@
 // Keys by list: as tiles where they fill these, else pair by pair.
+#include "kernels/pattern/shapes/lists.h"
+
 #include <algorithm>
 #include <cassert>
 #include <numeric>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/builder.h"
 #include "kernels/pattern/shapes/draws.h"
-#include "kernels/pattern/shapes/shapes.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

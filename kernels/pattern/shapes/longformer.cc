@@ -1,11 +1,17 @@
 // Sliding windows, dilated or not, with global tokens.
+#include "kernels/pattern/shapes/longformer.h"
+
+#include <algorithm>
 #include <iterator>
 #include <numeric>
 
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/residues.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

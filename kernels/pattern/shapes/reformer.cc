@@ -1,6 +1,12 @@
 // One round of LSH attention: chunks of the bucket order.
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/reformer.h"
+
+#include <algorithm>
+
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

@@ -1,5 +1,6 @@
 #include "kernels/pattern/shapes/residues.h"
 
+#include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

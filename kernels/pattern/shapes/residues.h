@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/predicates/predicate.h"
 
 namespace attnd {
 

@@ -1,8 +1,15 @@
 // Factorised attention: windows, combs in residue order, segments with summary columns.
-#include "kernels/pattern/counts.h"
-#include "kernels/pattern/plan.h"
+#include "kernels/pattern/shapes/strided.h"
+
+#include <algorithm>
+
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/orders.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/residues.h"
-#include "kernels/pattern/shapes/shapes.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "kernels/pattern/tiles.h"
 
 namespace attnd {

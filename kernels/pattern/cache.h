@@ -1,0 +1,33 @@
+// Built patterns by key.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/core/mutex.h"
+#include "kernels/pattern/source.h"
+
+namespace attnd {
+
+// What a pattern keeps in memory.
+int64_t BytesOf(const Pattern& pattern);
+
+// Patterns by key, least recently used out first, bounded in bytes. Thread safe; building happens
+// outside the lock.
+class PatternCache {
+ public:
+  explicit PatternCache(int64_t max_bytes = int64_t{64} << 20);
+  ~PatternCache();
+  std::shared_ptr<const Pattern> Get(const PatternSource& source);
+
+ private:
+  struct Impl;
+  const int64_t max_bytes_;
+  Mutex mu_;
+  std::unique_ptr<Impl> impl_;  // guarded by mu_
+};
+
+// Bytes of the patterns that all caches of this process keep, keys included. Any thread.
+int64_t CachedPatternBytes();
+
+}  // namespace attnd

@@ -1,0 +1,32 @@
+// Predicates by distance, in constant memory, and packed sequences.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/pattern/predicates/predicate.h"
+#include "kernels/pattern/window.h"
+
+namespace attnd {
+
+// lo <= k - q <= hi; PatternBuilder::kUnbounded as in AddBand.
+Visible Band(int64_t lo, int64_t hi);
+
+// As WindowSource.
+Visible Windows(const Window& window);
+
+// Query block u = floor((q + offset) / bq) sees the keys of the blocks [u + lo, u + hi), each bk
+// long: blocks of one sequence beside those of another. lo = -kAll: from the first one on.
+struct BlockSteps {
+  static constexpr int64_t kAll = int64_t{1} << 33;
+  int64_t bq = 1, bk = 1;
+  int64_t lo = 0, hi = 1;
+  int64_t offset = 0;
+};
+Visible BlockDiagonal(const BlockSteps& steps);
+
+// As PackedSource.
+Visible PackedWindows(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
+                      const Window& window);
+
+}  // namespace attnd

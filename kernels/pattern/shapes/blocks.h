@@ -1,0 +1,43 @@
+// Patterns of blocks: a caller's layout, BigBird, blockwise permutations.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/pattern/constants.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/shapes/rows.h"
+
+namespace attnd {
+
+// ln(times) of the blocks of a row that are listed more than once, on top of Blocks(blocks).
+ConstantsPtr Multiplicities(BlockRowsPtr blocks);
+
+// Blocks of blocks.bq x blocks.bk rows of i and j; with `multiset` a run's `times` is added as ln
+// times.
+PatternSource BlockSource(const PatternRow& row, BlockRows blocks, bool multiset);
+
+// Zaheer et al. 2020, appendix D, on blocks of positions p - globals and j - globals. `random`
+// [inner rows, r], -1: unused, lists block indices for the rows that are not global.
+struct BigBird {
+  int64_t block = 64;
+  int64_t half_window = 1;      // u
+  int64_t left = 1, right = 1;  // global blocks
+  int64_t globals = 0;          // ETC form: positions [0, globals) see all and are seen by all
+  std::vector<int32_t> random;
+  int64_t r = 0;
+  bool multiset = false;
+
+  // Of N positions: blocks behind the globals, and query blocks that have random ones.
+  int64_t Blocks(int64_t N) const;
+  int64_t InnerRows(int64_t N) const;
+};
+PatternSource BigBirdSource(const PatternRow& row, BigBird bigbird);
+
+// Qiu et al. 2019, section 3: blk(x) = floor(x nb / Nk), visible iff perm[blk(p)] = blk(j).
+PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm);
+// Whether its queries stand in the order of their key blocks.
+bool BlockwiseGathers(const PatternRow& row, int64_t nb);
+
+}  // namespace attnd

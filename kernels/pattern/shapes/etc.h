@@ -1,0 +1,35 @@
+// Global and long halves of a sequence, and their relative labels.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/pattern/shapes/rows.h"
+
+namespace attnd {
+
+// Ainslie et al. 2020, section 3: positions [0, ng) are global, the others long. Long rows see |i -
+// j| <= radius among the long ones, and the globals (hard_l2g: only that of their sentence). Global
+// rows see the globals and the long ones (hard_g2l: only those of their sentence).
+struct Etc {
+  int64_t ng = 0, radius = 84;
+  bool hard_l2g = false, hard_g2l = false;
+  bool is_labelled = false;
+  int64_t max_distance = 12;          // k of the labels
+  std::vector<int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
+  // Only positions of equal examples see each other; numbers of any sign, none on a dry stream.
+  bool has_examples = false;
+  std::vector<int32_t> long_examples, global_examples;
+  // Labels in place of the computed ones, row-major: [nl, 2 radius + 1] (column radius: itself),
+  // [nl, ng], [ng, ng], [ng, nl]; empty: computed.
+  std::vector<int32_t> l2l_ids, l2g_ids, g2g_ids, g2l_ids;
+  int64_t sent_ids = 0;  // how many of all these are sent, told on a dry stream, too
+};
+// Computed labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k);
+// across halves 2k + 1 + [the long one's sentence is the global one].
+PatternSource EtcLong(const PatternRow& row, Etc etc);
+PatternSource EtcGlobal(const PatternRow& row, Etc etc);
+// All rows, where both kinds read the same k and v.
+PatternSource EtcBoth(const PatternRow& row, Etc etc);
+
+}  // namespace attnd

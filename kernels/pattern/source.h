@@ -1,0 +1,66 @@
+// Patterns before they are built: enough to plan, and to find them in the cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/pattern/cost.h"
+#include "kernels/pattern/key.h"
+#include "kernels/pattern/plan.h"
+#include "kernels/pattern/window.h"
+
+namespace attnd {
+
+// A pattern before it is built: enough to plan and to find it in the cache. Making one is cheap (no
+// work proportional to Nq or Nk unless it follows from data). The counts are those of one row's
+// lengths; a pattern without a gather order covers all of Nq x Nk, so that rows of different
+// lengths share it.
+struct PatternSource {
+  int64_t Nq = 0, Nk = 0;    // rows of q and k
+  std::string key;           // equal keys mean equal patterns; holds Nq, Nk and every parameter
+  double visible_pairs = 0;  // exact if is_counted
+  double visible_tiles = 0;  // about: exact or a little more, for predictions
+  bool is_counted = true;    // false: about, or a bound; CountsOf tells once the pattern is built
+  bool gathers = false;      // it may have a gather order
+  bool is_listed = false;    // Pattern::is_listed
+  HostCost host;             // bytes: an upper bound, with what the source holds; seconds: about
+  std::function<PatternPlan()> plan;  // what it is made of; empty: every pair is visible
+  std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
+};
+
+// The same from a plan that carries its key, which need not tell Nq and Nk.
+struct KeyedPlan {
+  std::string text;
+  std::function<PatternPlan()> plan;
+  const std::string& key() const { return text; }
+};
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts);
+
+// A pattern that follows from Nq, Nk and `parameters` alone: `plan` cannot read anything else, and
+// the key is made of all of them (key.h), after `name`, which no other source has. `gathers` is
+// left to the caller.
+template <class Parameters>
+PatternSource SourceOf(int64_t Nq, int64_t Nk, absl::string_view name, Parameters parameters,
+                       const PatternCounts& counts,
+                       std::type_identity_t<PatternPlan (*)(const Parameters&)> plan) {
+  std::string key = KeyOf(name, parameters);
+  // Copies of a source share what it holds: ids, lists, orders.
+  const auto shared = std::make_shared<const Parameters>(std::move(parameters));
+  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), [shared, plan] { return plan(*shared); }},
+                  counts);
+}
+// A pattern in natural order. `visible` null: every pair.
+PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts);
+// What `source` shows within segments: ids of query and key rows [Nq], [Nk], visible if equal and
+// >= 0. Rows of a second source (from Nk on) are of every segment. The counts are those of
+// `source`, as bounds. On a dry stream, where data are missing, a method passes `source` on as it
+// is.
+PatternSource WithinSegments(const PatternSource& source, std::span<const int32_t> ids_q,
+                             std::span<const int32_t> ids_k);
+
+}  // namespace attnd
