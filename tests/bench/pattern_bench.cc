@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/cache.h"
 #include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/etc.h"
 #include "kernels/pattern/shapes/grids.h"

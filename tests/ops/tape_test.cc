@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "kernels/ops/ops.h"
+#include "kernels/pattern/builder.h"
+#include "kernels/pattern/shapes/windows.h"
 #include "tests/ops/gradient_case.h"
 #include "tests/plain/plain.h"
 #include "tests/plain/plain_device.h"

@@ -7,7 +7,11 @@
 #include <random>
 
 #include "kernels/pattern/builder.h"
+#include "kernels/pattern/cache.h"
 #include "kernels/pattern/plan.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/sets.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/etc.h"
 #include "kernels/pattern/shapes/grids.h"

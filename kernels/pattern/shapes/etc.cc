@@ -16,11 +16,13 @@ namespace {
 
 // As Etc, of N positions; sentences of all long ones.
 struct Halves {
-  Etc etc;
+  std::shared_ptr<const Etc> shared;
   int64_t N;
+  std::vector<int32_t> sentences;
+  const Etc& etc = *shared;
 
   // The global position whose sentence position x is, or -1 - x of a global one.
-  int64_t SentenceOf(int64_t x) const { return x < etc.ng ? -1 - x : etc.sentence_ids[x - etc.ng]; }
+  int64_t SentenceOf(int64_t x) const { return x < etc.ng ? -1 - x : sentences[x - etc.ng]; }
   size_t given() const {
     return etc.l2l_ids.size() + etc.l2g_ids.size() + etc.g2g_ids.size() + etc.g2l_ids.size();
   }
@@ -52,12 +54,12 @@ class LabelsOf : public Constants {
     }
     const int64_t longs = std::max(i, j) - e_.ng, globals = std::min(i, j);
     for (int64_t c = longs; c < longs + kTile; ++c) {
-      if (e_.sentence_ids[c] >= globals && e_.sentence_ids[c] < globals + kTile) return {};
+      if (h_.sentences[c] >= globals && h_.sentences[c] < globals + kTile) return {};
     }
     return {1, {1}};
   }
   int64_t bytes() const override {
-    return static_cast<int64_t>((e_.sentence_ids.size() + h_.given()) * sizeof(int32_t));
+    return static_cast<int64_t>((h_.sentences.size() + h_.given()) * sizeof(int32_t));
   }
 
  private:
@@ -75,7 +77,7 @@ class LabelsOf : public Constants {
     const int64_t longs = std::max(i, j) - e_.ng, globals = std::min(i, j);
     std::fill_n(labels, kTile * kTile, static_cast<uint16_t>(2 * e_.max_distance + 1));
     for (int64_t c = 0; c < kTile; ++c) {
-      const int64_t own = e_.sentence_ids[longs + c] - globals;
+      const int64_t own = h_.sentences[longs + c] - globals;
       if (own < 0 || own >= kTile) continue;
       labels[i > j ? own * kTile + c : c * kTile + own] =
           static_cast<uint16_t>(2 * e_.max_distance + 2);
@@ -107,13 +109,11 @@ class LabelsOf : public Constants {
   const Etc& e_;
 };
 
-HalvesPtr HalvesOf(const Etc& etc, int64_t N) {
-  auto h = std::make_shared<Halves>(Halves{etc, N});
-  const int64_t nl = N - etc.ng;
-  if (etc.sentence_ids.empty()) {
-    for (int64_t c = 0; c < nl; ++c) {
-      h->etc.sentence_ids.push_back(static_cast<int32_t>(c * etc.ng / nl));
-    }
+HalvesPtr HalvesOf(const std::shared_ptr<const Etc>& etc, int64_t N) {
+  auto h = std::make_shared<Halves>(Halves{etc, N, etc->sentence_ids});
+  const int64_t nl = N - etc->ng;
+  if (h->sentences.empty()) {
+    for (int64_t c = 0; c < nl; ++c) h->sentences.push_back(static_cast<int32_t>(c * etc->ng / nl));
   }
   return h;
 }
@@ -123,7 +123,7 @@ Visible OwnSentence(const Halves& h, bool of_long_rows) {
   std::vector<int32_t> q(h.N, -1), k(h.N, -1);
   for (int64_t x = 0; x < h.N; ++x) {
     const bool is_global = x < h.etc.ng;
-    const auto id = static_cast<int32_t>(is_global ? x : h.etc.sentence_ids[x - h.etc.ng]);
+    const auto id = static_cast<int32_t>(is_global ? x : h.sentences[x - h.etc.ng]);
     (is_global == of_long_rows ? k : q)[x] = id;
   }
   return SameSegment(q, k);
@@ -147,13 +147,13 @@ enum class Rows : uint8_t { kLong, kGlobal, kBoth };
 struct EtcRows {
   int64_t N;
   Rows kind;
-  Etc etc;  // without examples
+  std::shared_ptr<const Etc> etc;  // without examples
 };
 
 PatternPlan PlanOf(const EtcRows& r) {
-  const Etc& etc = r.etc;
+  const Etc& etc = *r.etc;
   const bool has_longs = r.kind != Rows::kGlobal, has_globals = r.kind != Rows::kLong;
-  const HalvesPtr halves = HalvesOf(etc, r.N);
+  const HalvesPtr halves = HalvesOf(r.etc, r.N);
   std::vector<int32_t> first(etc.ng);
   for (size_t x = 0; x < first.size(); ++x) first[x] = static_cast<int32_t>(x);
   const Visible rows = Queries(first), globals = Keys(first);
@@ -201,7 +201,8 @@ PatternSource EtcSource(const PatternRow& row, Etc etc, Rows kind) {
   const std::vector<int32_t> examples = Examples(etc);
   etc.long_examples = etc.global_examples = {};
   const bool is_labelled = etc.is_labelled, is_hard = etc.hard_l2g || etc.hard_g2l;
-  PatternSource source = SourceOf(N, N, "etc", EtcRows{N, kind, std::move(etc)}, counts, PlanOf);
+  PatternSource source = SourceOf(
+      N, N, "etc", EtcRows{N, kind, std::make_shared<const Etc>(std::move(etc))}, counts, PlanOf);
   source.host.bytes += static_cast<int64_t>(sizeof(int32_t)) * sent_ids;
   if (has_examples) {
     const HostCost more = CostOf(N, N, {});
