@@ -191,6 +191,10 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
       return absl::InternalError(absl::StrCat("request: ", name, " must have ", view.bytes(),
                                               " bytes, got ", SizeOf(spans)));
     }
+    // Before they are copied: until then nobody could tell them from workspace.
+    const int64_t bytes = RoundedBytes(view.bytes());
+    one->input_bytes += bytes;
+    input_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     absl::StatusOr<std::shared_ptr<Buffer>> buffer =
         parts_.engine->Upload(stream, view.dtype, spans, task.payload_owner);
     if (absl::IsResourceExhausted(buffer.status())) {
@@ -198,8 +202,6 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
                                                        view.bytes(), " bytes), retry later"));
     }
     ATTND_RETURN_IF_ERROR(buffer.status());
-    one->input_bytes += (*buffer)->bytes();
-    input_bytes_.fetch_add((*buffer)->bytes(), std::memory_order_relaxed);
     View filled = view;
     filled.data = (*buffer)->data();
     one->inputs.push_back(*std::move(buffer));

@@ -257,7 +257,8 @@ void TensorRequest::Refuse(const absl::Status& status, Refusal reason) {
 void TensorRequest::Cancel() {
   cancelled_->store(true);
   if (plan_control_ != nullptr) plan_control_->Cancel();
-  if (is_submitted_) context_->lanes[plan_->device]->Sweep();
+  if (!is_submitted_) return;
+  for (Lanes* lanes : context_->lanes) lanes->Sweep();
 }
 
 void TensorRequest::Answer(const Done& done, absl::Status status, std::span<const Result> results,

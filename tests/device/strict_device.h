@@ -5,7 +5,7 @@
 // SIGSEGV. It is asynchronous: launches and copies run on a thread of its own, in the order of
 // asking, and not before somebody waits; until then sources, arguments and freed buffers must hold.
 // It checks that every view of a launch lies in its memory, keeps patterns as copies of its own,
-// and declines every launch that ops can compose. The numbers are those of the CPU.
+// and declines what ops can compose (StrictOptions). The numbers are those of the CPU.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,10 @@ namespace attnd::testing {
 
 struct StrictOptions {
   CpuOptions cpu;
-  LaunchSet declined = ComposedLaunches();
+  // All but scan, whose composition takes more memory in a batch than the plans of its problems say
+  // together, and whose kExp is less exact than the harness demands (declined_scan_test.cc holds it
+  // to 1e-4).
+  LaunchSet declined = ComposedLaunches() & ~SetOf<ScanArgs, ScanGradArgs>();
 };
 
 absl::StatusOr<std::unique_ptr<Device>> NewStrictDevice(const StrictOptions& options);
