@@ -260,9 +260,9 @@ void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
                         .compute_seconds = Seconds(computed - start)};
   measured_ = {.plan = plan, .seconds = run.compute_seconds};
   for (size_t i = 0; i < group.size(); ++i) {
-    group[i]->phases.taken = execution.taken[i];
+    group[i]->phases.cost = execution.costs[i];
     run.tokens += group[i]->task->plan->tokens;
-    run.flops += execution.taken[i].flops;
+    run.flops += execution.costs[i].flops;
     measured_->predicted += group[i]->task->plan->seconds;
   }
   parts_.metrics->RecordBatch(parts_.index, run);

@@ -186,7 +186,7 @@ void Metrics::RecordTask(const Plan& plan, const Phases& phases) noexcept {
     series.gather->Observe(phases.gather_seconds);
     series.compute->Observe(phases.compute_seconds);
     series.counters.tokens->Increment(Number(plan.tokens));
-    series.counters.flops->Increment(phases.taken.flops);
+    series.counters.flops->Increment(phases.cost.flops);
   });
 }
 

@@ -66,7 +66,7 @@ enum class Refusal : uint8_t {
 struct Phases {
   double queue_seconds = 0, gather_seconds = 0, compute_seconds = 0;
   int64_t batch_requests = 0, batch_tokens = 0, peak_workspace_bytes = 0;
-  Taken taken;
+  ProblemCost cost;
   TimePoint computed;  // when the lane had the results
 };
 

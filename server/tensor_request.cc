@@ -43,8 +43,8 @@ attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
   stats.set_batch_requests(phases.batch_requests);
   stats.set_batch_tokens(phases.batch_tokens);
   stats.set_peak_workspace_bytes(phases.peak_workspace_bytes);
-  stats.set_visible_pairs(phases.taken.visible_pairs);
-  stats.set_flops(phases.taken.flops);
+  stats.set_visible_pairs(phases.cost.visible_pairs);
+  stats.set_flops(phases.cost.flops);
   stats.set_device(std::string(device));
   return stats;
 }

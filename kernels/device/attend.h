@@ -57,7 +57,7 @@ struct PairCount {
 // beyond nq give out = 0, lse = -inf and no gradient, as do rows that see no key (with a sink: lse
 // = sink). Invisible pairs and rows beyond nq, nk contribute nothing, also when the tensors hold
 // NaN or Inf there: they are selected away, never multiplied by zero.
-struct AttendRow {
+struct AttendSeq {
   int64_t nq = 0, nk = 0;
   std::shared_ptr<const Pattern> pattern;                     // of all heads
   std::vector<std::shared_ptr<const Pattern>> head_patterns;  // or H of them, one a query head
@@ -100,7 +100,7 @@ struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype
   View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
-  std::vector<AttendRow> rows;  // B of them, by their counts
+  std::vector<AttendSeq> rows;  // B of them, by their counts
   AttendTerms terms;
 };
 

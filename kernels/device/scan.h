@@ -46,7 +46,7 @@ enum class ScanDen : uint8_t {
 
 // One batch row: queries [0, nq), keys [0, nk). causal: query i sees keys j <= i + offset. A query
 // that sees no key gives out = 0 and lse = -inf, unless a state was given: then it reads that.
-struct ScanRow {
+struct ScanSeq {
   int64_t nq = 0, nk = 0;
   int64_t offset = 0;
   double visible_pairs = 0;
@@ -59,7 +59,7 @@ struct ScanProblem {
   // [B,H,Nq] float32. -inf in rows that see no key; else NaN where d <= 0, but -inf where d = 0
   // with kExp, whose d can only underflow. A gradient of lse where d <= 0 is ignored.
   View lse;
-  std::vector<ScanRow> rows;
+  std::vector<ScanSeq> rows;
   // Optional, float32, strides may be 0 where they repeat. log_decay <= 0: [B,Hkv,Nk,1], one a key,
   // or [B,Hkv,Nk,D], one a feature. beta [B,Hkv,Nk]. Both need causal.
   View log_decay, beta;
@@ -75,7 +75,7 @@ struct ScanReach {
   int64_t first_query = 0, end_query = 0;  // that read something
 
   // has_state: queries before all keys read s0, z0. wants_final: the last state is asked for.
-  ScanReach(bool causal, const ScanRow& row, bool has_state, bool wants_final) {
+  ScanReach(bool causal, const ScanSeq& row, bool has_state, bool wants_final) {
     const int64_t offset = causal ? row.offset : row.nk;
     lead = std::clamp<int64_t>(-offset, 0, row.nq);
     ahead = std::clamp<int64_t>(offset, 0, row.nk);

@@ -23,7 +23,7 @@ struct attnd_call {
   std::shared_ptr<const attnd::Plan> plan;
   std::vector<std::shared_ptr<attnd::Buffer>> inputs;  // on a device with memory of its own
   std::vector<attnd::Result> results;
-  attnd::Taken taken;  // once executed
+  attnd::ProblemCost cost;  // once executed
 };
 
 namespace {
@@ -53,7 +53,7 @@ absl::Status MakePlan(attnd_engine* engine, attnd_call* call) {
   auto plan = engine->engine->MakePlan(call->call);
   if (!plan.ok()) return plan.status();
   call->plan = *std::move(plan);
-  call->taken = {call->plan->visible_pairs, call->plan->flops};
+  call->cost = {call->plan->visible_pairs, call->plan->flops};
   return absl::OkStatus();
 }
 
@@ -238,11 +238,11 @@ int64_t attnd_call_workspace_bytes(const attnd_call* call) {
 }
 
 double attnd_call_flops(const attnd_call* call) {
-  return call->plan == nullptr ? 0 : call->taken.flops;
+  return call->plan == nullptr ? 0 : call->cost.flops;
 }
 
 double attnd_call_pairs(const attnd_call* call) {
-  return call->plan == nullptr ? 0 : call->taken.visible_pairs;
+  return call->plan == nullptr ? 0 : call->cost.visible_pairs;
 }
 
 double attnd_call_seconds(const attnd_call* call) {
@@ -261,7 +261,7 @@ int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
     ATTND_RETURN_IF_ERROR(execution.status());
     for (int i = 0; i < count; ++i) {
       calls[i]->results = std::move(execution->results[i]);
-      calls[i]->taken = execution->taken[i];
+      calls[i]->cost = execution->costs[i];
     }
     engine->peak_workspace_bytes = execution->peak_workspace_bytes;
     return absl::OkStatus();

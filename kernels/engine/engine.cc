@@ -12,7 +12,7 @@
 #include "kernels/engine/plan_cache.h"
 #include "kernels/engine/validate.h"
 #include "kernels/method/registry.h"
-#include "kernels/method/row_groups.h"
+#include "kernels/method/seq_groups.h"
 #include "kernels/ops/status_of.h"
 #include "kernels/pattern/cache.h"
 #include "kernels/pattern/key.h"
@@ -99,7 +99,7 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
 }
 
 // Scores and values cost 2 (D + Dv) a pair, backward 2.5 times that.
-Taken TakenBy(const Plan& plan, double visible_pairs) {
+ProblemCost CostAt(const Plan& plan, double visible_pairs) {
   const double flops = 2 * static_cast<double>(plan.shape.D + plan.shape.Dv) *
                        (plan.direction == Direction::kBackward ? 2.5 : 1);
   return {visible_pairs, plan.flops + (visible_pairs - plan.visible_pairs) * flops};
@@ -137,7 +137,7 @@ int64_t PlanWork(const Call& call) {
   struct Cost {
     int64_t of_each, described;
   };
-  constexpr Cost kSequences = {12, kPlannedProblems}, kRows = {2, kPlannedRows},
+  constexpr Cost kSequences = {12, kPlannedProblems}, kRows = {2, kPlannedSeqs},
                  kValues = {2, kPlannedSources};
   constexpr int64_t kBase = 200, kReadInAStep = 8;
   const auto list = [](int64_t n, const Cost& cost) {
@@ -285,7 +285,7 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
   // What attend counts as it runs is complete by now.
   for (size_t p = 0; p < batch.size(); ++p) {
     const Plan& plan = *batch[p].plan;
-    execution.taken.push_back(TakenBy(
+    execution.costs.push_back(CostAt(
         plan, run->visible_pairs.empty() ? plan.visible_pairs : run->visible_pairs[p].total()));
   }
   execution.peak_workspace_bytes = stream.workspace().peak_bytes();

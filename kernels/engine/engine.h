@@ -50,7 +50,7 @@ struct Plan {
   int64_t host_bytes = 0;
   int64_t tokens = 0;  // B * Nq
   // Summed over batch rows and query heads; about, where data decide, and a bound where more rows
-  // differ in length than a plan describes (row_groups.h).
+  // differ in length than a plan describes (seq_groups.h).
   double visible_pairs = 0;
   double flops = 0;
   double seconds = 0;  // predicted compute time, alone on an idle device
@@ -75,14 +75,14 @@ struct Result {
 };
 
 // What a problem of a batch took. A plan knows it before, where no data but lengths decide.
-struct Taken {
+struct ProblemCost {
   double visible_pairs = 0;  // as Plan::visible_pairs
   double flops = 0;
 };
 
 struct Execution {
   std::vector<std::vector<Result>> results;  // [problem], in the order of plan->outputs
-  std::vector<Taken> taken;                  // [problem]
+  std::vector<ProblemCost> costs;            // [problem]
   int64_t peak_workspace_bytes = 0;          // of the whole batch, as counted
 };
 

@@ -36,7 +36,7 @@ class Axial : public PatternMethod<Options> {
              .reference = "Ho et al. 2019 (arXiv 1912.12180), sections 3-4",
              .cost = "2 (D + Dv) FLOPs per visible pair, n d_a pairs an axis; memory O(n), with "
                      "axis_bias O(n d_a)",
-             .lacks = {.cross = true, .packed = true},
+             .unsupported = {.cross = true, .packed = true},
              .inputs = {Differentiable("bias", "broadcastable to [B,H,M,M]",
                                        "added to the scores; -inf hides a pair; M = N, with "
                                        "axis_bias d_a")},
@@ -74,7 +74,7 @@ class Axial : public PatternMethod<Options> {
     if (o.mode == Mode::kSingle) return Line(ops, in, o, o.FromFront(*o.axis), std::nullopt);
     if (o.mode == Mode::kUnion) {
       return PatternAttend(ops, in, o,
-                           [&](const SeenRow& r) { return HeadParts{AxialCross(r, o.grid)}; });
+                           [&](const SeenSeq& r) { return HeadParts{AxialCross(r, o.grid)}; });
     }
     std::vector<int64_t> axes = o.axes;
     for (int64_t a = 0; o.axes.empty() && a < o.dimensions(); ++a) axes.push_back(a);
@@ -139,8 +139,8 @@ class Axial : public PatternMethod<Options> {
       extras.cap_table = false;
       inputs.tensors.erase("bias");
     }
-    const auto line = [&](const SeenRow& seen) {
-      SeenRow r = seen;
+    const auto line = [&](const SeenSeq& seen) {
+      SeenSeq r = seen;
       r.causal = o.causal || o.causal_axis;
       return AllHeads(AxialSource(r, o.grid, axis, is_labelled));
     };

@@ -49,11 +49,11 @@ int64_t DrawnSlots(const Options& o, const BigBird& bird, int64_t N) {
   return std::min(o.num_random_blocks.value_or(kUsualRandomBlocks), bird.Blocks(N));
 }
 
-HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
+HeadParts Sees(const SeenSeq& r, const Options& o, const HostInts& sent) {
   BigBird bird = StructureOf(o, r.Nk);
   HeadParts heads;
   if (sent.is_sent()) {
-    bird.r = sent.RowShape(r.p)[2];
+    bird.r = sent.SeqShape(r.p)[2];
     if (r.is_planned) return AllHeads(OfHeads(BigBirdSource(r, bird), sent.Heads(r.p)));
     for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
       const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
@@ -86,7 +86,7 @@ class BigBirdMethod : public PatternMethod<Options> {
              .reference = "Zaheer et al. 2020 (arXiv 2007.14062), section 2 and appendix D",
              .cost = "2 (D + Dv) FLOPs per visible pair, n b (window + left + right + r) pairs; "
                      "memory O(n)",
-             .lacks = {.cross = true},
+             .unsupported = {.cross = true},
              .inputs = {{"rand_blocks", "[H,T,r] or [1,T,r]", "int32",
                          "random blocks of every query block that is not global, T = nb - "
                          "global_left - global_right; -1: none; default: drawn"}},
@@ -134,7 +134,7 @@ class BigBirdMethod : public PatternMethod<Options> {
       const int64_t N = in.problems[p].Nk, last = StructureOf(o, N).Blocks(N) - 1;
       return HostInts::Range{-1, last, absl::StrCat("-1..nb-1 = -1..", last)};
     });
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o, sent); });
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); });
   }
 
  private:

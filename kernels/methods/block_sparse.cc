@@ -27,19 +27,19 @@ struct Layouts {
   int64_t Heads(size_t p) const { return layout.is_sent() ? layout.Heads(p) : indptr.Heads(p); }
   // Of one batch row.
   int64_t Elements(size_t p) const {
-    if (layout.is_sent()) return layout.RowShape(p).size();
-    return indptr.RowShape(p).size() + indices.RowShape(p).size();
+    if (layout.is_sent()) return layout.SeqShape(p).size();
+    return indptr.SeqShape(p).size() + indices.SeqShape(p).size();
   }
-  BlockRows Of(const SeenRow& r, int64_t h, const Options& o) const {
+  BlockRows Of(const SeenSeq& r, int64_t h, const Options& o) const {
     if (layout.is_sent()) {
-      return BlocksOfLayout(layout.Head(r.p, r.b, h), layout.RowShape(r.p)[2], o.block_q,
+      return BlocksOfLayout(layout.Head(r.p, r.b, h), layout.SeqShape(r.p)[2], o.block_q,
                             o.block_k);
     }
     return BlocksOfLists(indptr.Head(r.p, r.b, h), indices.Row(r.p, r.b), o.block_q, o.block_k);
   }
 };
 
-HeadParts Sees(const SeenRow& r, const Options& o, const Layouts& sent) {
+HeadParts Sees(const SeenSeq& r, const Options& o, const Layouts& sent) {
   if (r.is_planned) {
     // Every block may be there.
     PatternSource all = AllKeys(r);
@@ -73,7 +73,7 @@ class BlockSparse : public PatternMethod<Options> {
              .reference = "Child et al. 2019 (arXiv 1904.10509), section 5",
              .cost = "2 (D + Dv) FLOPs per visible pair, blocks x block_q x block_k pairs; memory "
                      "O(n + blocks)",
-             .lacks = {.packed = true},
+             .unsupported = {.packed = true},
              .inputs =
                  {{"layout", "[H,nbq,nbk] or [1,nbq,nbk] or [B,H,nbq,nbk] or [B,1,nbq,nbk]",
                    "uint8", "1: the block is there; nbq = ceil(Nq / block_q), nbk likewise"},
@@ -107,8 +107,8 @@ class BlockSparse : public PatternMethod<Options> {
       const int64_t last = Blocks(in.problems[p].Nk, o.block_k) - 1;
       return HostInts::Range{0, last, absl::StrCat("0..nbk-1 = 0..", last)};
     });
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o, sent); },
-                         {.rows_differ = sent.layout.differs()});
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); },
+                         {.seqs_differ = sent.layout.differs()});
   }
 };
 

@@ -31,7 +31,7 @@ std::vector<int32_t> StandardPerm(const Options& o, int64_t H, int64_t h) {
 constexpr int64_t kMostBlocks = int64_t{1} << 22;
 
 // Of a plan that does not read or write a permutation: about as many pairs.
-PatternSource Planned(const SeenRow& r, const Options& o) {
+PatternSource Planned(const SeenSeq& r, const Options& o) {
   PatternSource source =
       BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, PatternBuilder::kUnbounded, r.lengths);
   source.visible_pairs /= static_cast<double>(o.num_blocks);
@@ -42,7 +42,7 @@ PatternSource Planned(const SeenRow& r, const Options& o) {
   return source;
 }
 
-HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
+HeadParts Sees(const SeenSeq& r, const Options& o, const HostInts& sent) {
   if (r.Nk == 0) return AllHeads(WindowSource(r.Nq, r.Nk, {}, r.lengths));
   const int64_t H = r.problem.H;
   if (r.is_planned && (sent.is_sent() || H > r.most_sources / o.num_blocks)) {
@@ -100,7 +100,7 @@ class Blockwise : public PatternMethod<Options> {
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     const HostInts sent(ops, in, "perm", 3);
     sent.CheckPermutations(ops, info().id);
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o, sent); });
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); });
   }
 };
 

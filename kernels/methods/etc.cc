@@ -24,14 +24,14 @@ struct Options : PatternOptions {
 using SentInts = std::map<std::string, HostInts>;
 constexpr const char* kLabels[] = {"l2g_ids", "g2g_ids", "g2l_ids", "l2l_ids"};
 
-Etc Of(const SeenRow& r, const Options& o, const SentInts& sent, bool is_labelled) {
+Etc Of(const SeenSeq& r, const Options& o, const SentInts& sent, bool is_labelled) {
   const auto ids = [&](const char* name) {
     const std::span<const int32_t> row = sent.at(name).Row(r.p, r.b);
     return std::vector<int32_t>(row.begin(), row.end());
   };
   int64_t sent_ids = 0;
   for (const auto& [name, ints] : sent) {
-    if (ints.is_sent()) sent_ids += ints.RowShape(r.p).size();
+    if (ints.is_sent()) sent_ids += ints.SeqShape(r.p).size();
   }
   return {.ng = *o.num_global,
           .radius = o.local_radius,
@@ -60,7 +60,7 @@ class EtcMethod : public PatternMethod<Options> {
              .cost =
                  "2 (D + Dv) FLOPs per visible pair, nl (2 r + 1 + ng) + ng n pairs, and 2 n V D "
                  "for tables; memory O(n V)",
-             .lacks = {.causal = true, .alibi = true, .cross = true, .packed = true},
+             .unsupported = {.causal = true, .alibi = true, .cross = true, .packed = true},
              .inputs = {Differentiable("rel_emb_long", "[V,H,D]",
                                        "E of long rows, by label; default 0"),
                         Differentiable("rel_emb_global", "[V,H,D]", "E of global rows"),
@@ -126,9 +126,9 @@ class EtcMethod : public PatternMethod<Options> {
     CheckLabels(ops, in, o, sent);
     const bool any =
         std::any_of(sent.begin(), sent.end(), [](const auto& ids) { return ids.second.is_sent(); });
-    const PatternExtras extras{.table = Table(ops, in, o), .rows_differ = any};
+    const PatternExtras extras{.table = Table(ops, in, o), .seqs_differ = any};
     const auto rows = [&](auto source) {
-      return [&, source](const SeenRow& r) {
+      return [&, source](const SeenSeq& r) {
         return AllHeads(source(r, Of(r, o, sent, !extras.table.empty())));
       };
     };

@@ -22,7 +22,7 @@ class ImageLocal1dMethod : public PatternMethod<Options> {
              .summary = "Query blocks in raster order and the pixels around them",
              .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 1D",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (lq + lm) pairs; memory O(n)",
-             .lacks = {.cross = true, .packed = true},
+             .unsupported = {.cross = true, .packed = true},
              .options = {IntOption("query_block", &Options::query_block, {.min = 1},
                                    "lq, queries that share keys"),
                          IntOption("memory", &Options::memory, {.min = 0}, "query_block",
@@ -30,7 +30,7 @@ class ImageLocal1dMethod : public PatternMethod<Options> {
 
  protected:
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) {
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) {
       return AllHeads(ImageLocal1d(r, o.query_block, o.memory.value_or(o.query_block)));
     });
   }

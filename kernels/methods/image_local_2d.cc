@@ -33,7 +33,7 @@ class ImageLocal2dMethod : public PatternMethod<Options> {
              .reference = "Parmar et al. 2018 (arXiv 1802.05751), section 3.3, 2D",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (qh + 2 mh) (qw + 2 mw) pairs; memory "
                      "O(n)",
-             .lacks = {.alibi = true, .cross = true, .packed = true},
+             .unsupported = {.alibi = true, .cross = true, .packed = true},
              .options = {IntsOption("grid", &Options::grid, {.min = 1, .count = 2}, "required",
                                     "height and width; their product is N"),
                          IntsOption("query_shape", &Options::query_shape, {.min = 1, .count = 2},
@@ -51,7 +51,7 @@ class ImageLocal2dMethod : public PatternMethod<Options> {
 
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     return PatternAttend(ops, in, o,
-                         [&](const SeenRow& r) { return AllHeads(ImageLocal2d(r, BlocksOf(o))); });
+                         [&](const SeenSeq& r) { return AllHeads(ImageLocal2d(r, BlocksOf(o))); });
   }
 };
 

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "kernels/method/method.h"
-#include "kernels/method/row_groups.h"
+#include "kernels/method/seq_groups.h"
 #include "kernels/ops/feature_map.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/window.h"
@@ -99,7 +99,7 @@ void CheckFeatures(const ProblemShape& p, const char* name, int64_t F, Reasons* 
 // its gradient there, must not be seen.
 struct Rows {
   Tensor q, k, v;
-  ScanRows scan;
+  ScanSeqs scan;
   RowCounts counts;
 };
 
@@ -192,7 +192,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
             .chunk = o.chunk_size};
   }
 
-  static ScanRow RowOf(const ProblemShape& p, const Lengths& lengths, const LinearOptions& o) {
+  static ScanSeq RowOf(const ProblemShape& p, const Lengths& lengths, const LinearOptions& o) {
     constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
     const int64_t offset = p.Nk - p.Nq;
     const int64_t last = o.causal ? offset : kUnbounded;
@@ -202,7 +202,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
             .visible_pairs = BandPairs(lengths, kUnbounded, last)};
   }
   // `count` rows of a scan: one entry that stands for them, or, of a run, an entry each.
-  static void AddRows(ScanRow row, int64_t count, bool is_planned, std::vector<ScanRow>* rows) {
+  static void AddRows(ScanSeq row, int64_t count, bool is_planned, std::vector<ScanSeq>* rows) {
     if (!is_planned) {
       rows->insert(rows->end(), static_cast<size_t>(count), row);
       return;
@@ -210,13 +210,13 @@ class LinearAttention : public MethodOf<LinearOptions> {
     row.count = count;
     rows->push_back(row);
   }
-  static ScanRows WholeRows(Ops& ops, const Inputs& in, const LinearOptions& o) {
+  static ScanSeqs WholeRows(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const bool is_planned = ops.stream().is_dry();
-    ScanRows rows;
+    ScanSeqs rows;
     for (const ProblemShape& p : in.problems) {
-      std::vector<ScanRow>& of_problem = rows.emplace_back();
-      const auto groups = is_planned ? RowGroupsOf(p, kPlannedRows) : RowRunsOf(p, false);
-      for (const RowGroup& g : groups) {
+      std::vector<ScanSeq>& of_problem = rows.emplace_back();
+      const auto groups = is_planned ? SeqGroupsOf(p, kPlannedSeqs) : SeqRunsOf(p, false);
+      for (const SeqGroup& g : groups) {
         AddRows(RowOf(p, g.lengths, o), g.count, is_planned, &of_problem);
       }
     }
@@ -230,7 +230,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
       nq.emplace_back();
       nk.emplace_back();
       rows.counts.emplace_back();
-      for (const RowGroup& g : RowRunsOf(p, is_planned)) {
+      for (const SeqGroup& g : SeqRunsOf(p, is_planned)) {
         nq.back().push_back(g.lengths.nq);
         nk.back().push_back(g.lengths.nk);
         rows.counts.back().push_back(g.count);

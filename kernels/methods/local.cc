@@ -25,7 +25,7 @@ struct Options : PatternOptions {
 // Wider than any distance between a query and a key, and far from overflow.
 constexpr int64_t kWidest = int64_t{1} << 40;
 
-PatternSource TokenWindow(const PatternRow& row, const Options& o) {
+PatternSource TokenWindow(const PatternSeq& row, const Options& o) {
   constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
   const int64_t left = std::min(o.window_left.value(), kWidest);
   const int64_t right = std::min(o.window_right.value_or(left), kWidest);
@@ -34,7 +34,7 @@ PatternSource TokenWindow(const PatternRow& row, const Options& o) {
   return BandSource(row.Nq, row.Nk, first, last, row.lengths);
 }
 
-PatternSource BlockWindow(const PatternRow& row, const Options& o) {
+PatternSource BlockWindow(const PatternSeq& row, const Options& o) {
   const BlockBand band{.block = o.block.value(),
                        .look_backward = o.look_backward,
                        .look_forward = o.look_forward.value_or(row.causal ? 0 : 1),
@@ -78,7 +78,7 @@ class Local : public PatternMethod<Options> {
   }
 
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) {
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) {
       return AllHeads(o.granularity == Granularity::kToken ? TokenWindow(r, o) : BlockWindow(r, o));
     });
   }

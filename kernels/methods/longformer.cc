@@ -29,14 +29,14 @@ PatternSource Planned(PatternSource source, double more_pairs) {
 }
 
 // Pairs that the rows of a plan may see beyond the window.
-double PlannedPairs(const SeenRow& r, bool of_global_rows) {
+double PlannedPairs(const SeenSeq& r, bool of_global_rows) {
   const auto nq = static_cast<double>(r.lengths.nq), nk = static_cast<double>(r.lengths.nk);
   const auto globals = static_cast<double>(kPlannedGlobals);
   return of_global_rows ? std::min(globals, nq) * nk : std::min(globals, nk) * nq;
 }
 
 // Local rows of every head, or (`both`) global rows with them.
-HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask, bool both) {
+HeadParts LocalRows(const SeenSeq& r, const Options& o, const HostInts& mask, bool both) {
   const std::vector<int32_t> globals = mask.Nonzero(r.p, r.b);
   std::map<int64_t, PatternSource> sources;  // of a dilation
   HeadParts heads;
@@ -61,7 +61,7 @@ HeadParts LocalRows(const SeenRow& r, const Options& o, const HostInts& mask, bo
   return heads;
 }
 
-HeadParts GlobalRows(const SeenRow& r, const HostInts& mask) {
+HeadParts GlobalRows(const SeenSeq& r, const HostInts& mask) {
   PatternSource source = LongformerGlobal(r, mask.Nonzero(r.p, r.b));
   return AllHeads(r.is_planned ? Planned(std::move(source), PlannedPairs(r, true))
                                : std::move(source));
@@ -98,12 +98,12 @@ class Longformer : public PatternMethod<Options> {
 
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     const HostInts mask(ops, in, "global_mask", 2);
-    const PatternExtras extras{.rows_differ = mask.differs()};
+    const PatternExtras extras{.seqs_differ = mask.differs()};
     // Without a mask no row is global; tensors of global rows then have a gradient of zero.
     const bool has_global = in.tensors.contains("q_global") || in.tensors.contains("k_global") ||
                             in.tensors.contains("v_global");
-    const auto local = [&](const SeenRow& r) { return LocalRows(r, o, mask, !has_global); };
-    const auto global = [&](const SeenRow& r) { return GlobalRows(r, mask); };
+    const auto local = [&](const SeenSeq& r) { return LocalRows(r, o, mask, !has_global); };
+    const auto global = [&](const SeenSeq& r) { return GlobalRows(r, mask); };
     return has_global ? AttendLocalAndGlobal(ops, in, o, local, global, extras)
                       : PatternAttend(ops, in, o, local, extras);
   }

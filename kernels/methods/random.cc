@@ -20,11 +20,11 @@ constexpr int64_t kMostDrawn = int64_t{1} << 24, kMostShared = int64_t{1} << 26;
 
 // Batch rows that have lists of their own, whatever their lengths turn out to be.
 int64_t RowsWithLists(const ProblemShape& problem) {
-  const RowsApart rows = RowsApartOf(problem);
+  const SeqsApart rows = SeqsApartOf(problem);
   return rows.letter == "B" ? rows.count : 1;
 }
 
-HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
+HeadParts Sees(const SeenSeq& r, const Options& o, const HostInts& sent) {
   KeyLists lists{.multiset = o.duplicates == Duplicates::kMultiset,
                  .include_self = o.include_self,
                  .ids_q = {r.ids_q.begin(), r.ids_q.end()},
@@ -41,7 +41,7 @@ HeadParts Sees(const SeenRow& r, const Options& o, const HostInts& sent) {
     }
     return heads;
   }
-  lists.R = sent.RowShape(r.p)[2];
+  lists.R = sent.SeqShape(r.p)[2];
   if (r.is_planned) return AllHeads(OfHeads(ListSource(r, lists), sent.Heads(r.p)));
   for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
     const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
@@ -97,8 +97,8 @@ class Random : public PatternMethod<Options> {
 
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
     const HostInts sent(ops, in, "rand_keys", 4);
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o, sent); },
-                         {.rows_differ = sent.differs()});
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); },
+                         {.seqs_differ = sent.differs()});
   }
 };
 

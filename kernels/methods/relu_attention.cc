@@ -32,7 +32,7 @@ struct Options : PatternOptions {
 static_assert(static_cast<int>(Activation::kRelu) + 1 == static_cast<int>(Weighting::kRelu) &&
               static_cast<int>(Activation::kSigmoid) + 1 == static_cast<int>(Weighting::kSigmoid));
 
-HeadParts All(const SeenRow& r) { return AllHeads(AllKeys(r)); }
+HeadParts All(const SeenSeq& r) { return AllHeads(AllKeys(r)); }
 
 class ReluAttention : public PatternMethod<Options> {
  public:
@@ -42,7 +42,7 @@ class ReluAttention : public PatternMethod<Options> {
              .summary = "ReLU, or another pointwise function, in place of the softmax",
              .reference = "Wortsman et al. 2023 (arXiv 2309.08586), section 3",
              .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)",
-             .lacks = {.sinks = true, .lse = true},
+             .unsupported = {.sinks = true, .lse = true},
              .options = {
                  EnumOption(
                      "activation", &Options::activation,

@@ -20,7 +20,7 @@ class Softmax : public PatternMethod<PatternOptions> {
 
  protected:
   Outputs Attend(Ops& ops, const Inputs& in, const PatternOptions& o) const override {
-    return PatternAttend(ops, in, o, [](const SeenRow& r) { return AllHeads(AllKeys(r)); });
+    return PatternAttend(ops, in, o, [](const SeenSeq& r) { return AllHeads(AllKeys(r)); });
   }
 };
 

@@ -26,7 +26,7 @@ Half HalfOf(Part part, int64_t h) {
 }
 
 // Of a plan with more places than it describes one by one: the mean of all, about.
-PatternSource Planned(const SeenRow& r, const Options& o) {
+PatternSource Planned(const SeenSeq& r, const Options& o) {
   const FixedSegments all{.stride = o.stride,
                           .summary = o.summary * o.num_verts,
                           .horizontal = o.horizontal,
@@ -44,7 +44,7 @@ PatternSource Planned(const SeenRow& r, const Options& o) {
   return source;
 }
 
-HeadParts Sees(const SeenRow& r, const Options& o) {
+HeadParts Sees(const SeenSeq& r, const Options& o) {
   // All heads see their segment.
   if (o.part == Part::kSegment) return AllHeads(FixedSource(r, {.stride = o.stride}, Half::kNear));
   // After so many heads it begins anew.
@@ -109,7 +109,7 @@ class SparseFixed : public PatternMethod<Options> {
   }
 
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o); });
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o); });
   }
 };
 

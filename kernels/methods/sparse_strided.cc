@@ -15,7 +15,7 @@ struct Options : PatternOptions {
   Part part = Part::kUnion;
 };
 
-HeadParts Sees(const SeenRow& r, const Options& o) {
+HeadParts Sees(const SeenSeq& r, const Options& o) {
   if (o.part == Part::kAlternate) {
     const PatternParts even = StridedParts(r, o.stride, Half::kNear);
     const PatternParts odd = StridedParts(r, o.stride, Half::kFar);
@@ -47,7 +47,7 @@ class SparseStrided : public PatternMethod<Options> {
 
  protected:
   Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenRow& r) { return Sees(r, o); });
+    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o); });
   }
 };
 

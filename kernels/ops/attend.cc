@@ -15,7 +15,7 @@ void AddTo(Ops& ops, const std::vector<Tensor>& more, std::vector<Tensor>* sums)
 
 // With the merged out and lse every part's own backward is exact: P_ij = exp(s_ij - lse_i) and
 // delta_i are those of the whole. The sinks belong to the first part alone.
-GradRule RuleOf(const AttendCall& call, std::vector<AttendRows> parts, const AttendOut& out,
+GradRule RuleOf(const AttendCall& call, std::vector<AttendSeqs> parts, const AttendOut& out,
                 bool wide) {
   return [call, parts = std::move(parts), out, wide](Ops& ops, std::span<const Tensor> grads,
                                                      const std::vector<bool>& wanted) {
@@ -29,14 +29,14 @@ GradRule RuleOf(const AttendCall& call, std::vector<AttendRows> parts, const Att
   };
 }
 
-AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendRows> parts,
+AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendSeqs> parts,
                       std::optional<DType> asked) {
   const std::vector<Tensor> inputs = call.Inputs();
   if (!Prepare(ops, parts, &call)) return {};
   const bool many = parts.size() > 1;
   const DType dtype = asked.value_or(call.q[0].dtype);
   std::vector<AttendOut> outs;
-  for (const AttendRows& rows : parts) {
+  for (const AttendSeqs& rows : parts) {
     const bool sinks = outs.empty();
     outs.push_back(LaunchAttend(ops, call, rows, many ? DType::kF32 : dtype, sinks));
     if (!ops.status().ok()) return {};
@@ -71,12 +71,12 @@ double PairTotal::total() const {
 }
 
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                      const AttendRows& rows, const AttendTensors& terms) {
+                      const AttendSeqs& rows, const AttendTensors& terms) {
   return AttendParts(*this, {q, k, v, params, terms}, {&rows, 1}, std::nullopt);
 }
 
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                      const std::vector<AttendRows>& parts, const AttendTensors& terms,
+                      const std::vector<AttendSeqs>& parts, const AttendTensors& terms,
                       std::optional<DType> dtype) {
   const bool fits = parts.size() <= 1 || params.weighting == Weighting::kSoftmax;
   if (!Require(fits, "attend", "parts are merged by log-sum-exp, softmax only")) return {};

@@ -19,7 +19,7 @@ struct PairTotal {
 };
 
 // [problem][b]
-using AttendRows = std::vector<std::vector<AttendRow>>;
+using AttendSeqs = std::vector<std::vector<AttendSeq>>;
 
 // The same as tensors, of any float dtype where float32 is asked for. Dimensions of 1 repeat: all
 // four of bias, alibi_slopes [B|1,H], sinks [B|1,H], r [B|1,H|1,L,D], row_weight [B|1,H|1,Nq].

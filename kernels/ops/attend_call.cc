@@ -67,18 +67,18 @@ bool RepeatsByStride(const View& view) {
   return false;
 }
 
-bool Covers(const Pattern* pattern, const AttendRow& row) {
+bool Covers(const Pattern* pattern, const AttendSeq& row) {
   if (pattern == nullptr) return true;
   if (pattern->is_listed() != row.is_listed) return false;
   const bool gathers = !pattern->query_rows.empty() || !pattern->key_rows.empty();
   return gathers ? row.gathers : pattern->Nq >= row.nq && pattern->Nk >= row.nk;
 }
 
-bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendRow>& rows) {
+bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendSeq>& rows) {
   int64_t count = 0;
-  for (const AttendRow& row : rows) count += row.count;
+  for (const AttendSeq& row : rows) count += row.count;
   if (count != q[0]) return false;
-  return std::all_of(rows.begin(), rows.end(), [&](const AttendRow& row) {
+  return std::all_of(rows.begin(), rows.end(), [&](const AttendSeq& row) {
     const bool inside = row.nq >= 0 && row.nq <= q[2] && row.nk >= 0 && row.nk <= k[2];
     bool covers = Covers(row.pattern.get(), row);
     for (const auto& pattern : row.head_patterns) covers = covers && Covers(pattern.get(), row);
@@ -103,13 +103,13 @@ bool TakesLists(const AttendCall& call) {
          t.r.empty();
 }
 
-absl::Status CheckProblem(const AttendCall& call, std::span<const AttendRows> parts, size_t p) {
+absl::Status CheckProblem(const AttendCall& call, std::span<const AttendSeqs> parts, size_t p) {
   const View &q = call.q[p], &k = call.k[p], &v = call.v[p];
   const bool uniform = q.dtype == call.q[0].dtype && k.dtype == call.k[0].dtype &&
                        v.dtype == call.v[0].dtype && q.shape[3] == call.q[0].shape[3] &&
                        v.shape[3] == call.v[0].shape[3];
   bool fits = uniform && FitsQkv(q, k, v);
-  for (const AttendRows& rows : parts) {
+  for (const AttendSeqs& rows : parts) {
     fits = fits && FitsRows(q.shape, k.shape, rows[p]);
     const bool listed = fits && !rows[p].empty() && rows[p][0].is_listed;
     fits = fits && (!listed || TakesLists(call));
@@ -141,10 +141,10 @@ const char* BrokenRule(const AttendCall& call) {
   return nullptr;
 }
 
-absl::Status CheckCall(const AttendCall& call, std::span<const AttendRows> parts) {
+absl::Status CheckCall(const AttendCall& call, std::span<const AttendSeqs> parts) {
   const size_t size = call.q.size();
   bool lists = size > 0 && call.k.size() == size && call.v.size() == size && !parts.empty();
-  for (const AttendRows& rows : parts) lists = lists && rows.size() == size;
+  for (const AttendSeqs& rows : parts) lists = lists && rows.size() == size;
   for (const Term& term : kAttendTerms) {
     const Tensor& tensor = call.terms.*term.tensor;
     lists = lists && (tensor.empty() || tensor.size() == size);
@@ -189,14 +189,14 @@ AttendTerms TermsOf(const AttendCall& call, size_t p) {
 
 void CountPairs(const AttendProblem& problem, double factor, Work* work) {
   double pairs = 0;
-  for (const AttendRow& row : problem.rows) {
+  for (const AttendSeq& row : problem.rows) {
     pairs += row.visible_pairs * static_cast<double>(row.count * problem.q.shape[1]);
   }
   work->visible_pairs += pairs;
   work->flops += factor * 2 * pairs * static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
 }
 
-AttendProblem ProblemOf(const AttendCall& call, const AttendOut& out, const AttendRows& rows,
+AttendProblem ProblemOf(const AttendCall& call, const AttendOut& out, const AttendSeqs& rows,
                         bool sinks, size_t p) {
   AttendProblem problem{call.q[p],          call.k[p], call.v[p],       out.out[p],
                         ViewOf(out.lse, p), rows[p],   TermsOf(call, p)};
@@ -214,7 +214,7 @@ std::vector<Tensor> AttendCall::Inputs() const {
   return inputs;
 }
 
-bool Prepare(Ops& ops, std::span<const AttendRows> parts, AttendCall* call) {
+bool Prepare(Ops& ops, std::span<const AttendSeqs> parts, AttendCall* call) {
   if (ops.status().ok()) ops.Fail(CheckCall(*call, parts));
   if (!ops.status().ok()) return false;
   for (const Term& term : kAttendTerms) {
@@ -233,7 +233,7 @@ bool Prepare(Ops& ops, std::span<const AttendRows> parts, AttendCall* call) {
   return ops.status().ok();
 }
 
-AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendRows& rows, DType dtype,
+AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& rows, DType dtype,
                        bool sinks) {
   std::vector<Shape> out_shapes, lse_shapes;
   for (size_t p = 0; p < call.q.size(); ++p) {
@@ -254,7 +254,7 @@ AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendRows& rows,
   return ops.status().ok() ? out : AttendOut{};
 }
 
-std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendRows& rows,
+std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendSeqs& rows,
                                      const AttendFlow& flow, const std::vector<bool>& wanted,
                                      bool sinks, bool wide) {
   const std::vector<Tensor> inputs = call.Inputs();

@@ -48,7 +48,7 @@ std::vector<Shape> ColumnShapes(const Tensor& x) {
 }  // namespace
 
 Tensor Ops::ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
-                       const AttendRows& rows, const Tensor& lse, const AttendTensors& terms) {
+                       const AttendSeqs& rows, const Tensor& lse, const AttendTensors& terms) {
   const bool softmax = params.weighting == Weighting::kSoftmax && !lse.empty();
   if (!Require(softmax && !q.empty() && !k.empty() && q.size() == k.size(), "column_mass",
                "q, k and lse must be lists of one length, weighting softmax")) {

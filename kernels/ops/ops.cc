@@ -163,12 +163,12 @@ std::vector<std::vector<int32_t>> Ops::Read(const Tensor& x) {
   return values;
 }
 
-AttendRow Ops::Row(int64_t nq, int64_t nk, const PatternSource& source) {
-  return Row(nq, nk, std::vector<PatternSource>{source});
+AttendSeq Ops::Seq(int64_t nq, int64_t nk, const PatternSource& source) {
+  return Seq(nq, nk, std::vector<PatternSource>{source});
 }
 
-AttendRow Ops::Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads) {
-  AttendRow row{.nq = nq, .nk = nk};
+AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads) {
+  AttendSeq row{.nq = nq, .nk = nk};
   const bool counts_pairs = std::any_of(heads.begin(), heads.end(),
                                         [](const PatternSource& head) { return !head.is_counted; });
   for (const PatternSource& head : heads) {

@@ -43,24 +43,24 @@ class Ops {
 
   // --- attention: attend.h, merge.h, scan.h
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                   const AttendRows& rows, const AttendTensors& terms = {});
+                   const AttendSeqs& rows, const AttendTensors& terms = {});
   // A pattern in disjoint parts, one launch each, merged by log-sum-exp; more than one: softmax
   // only. out of `dtype`; absent: that of q.
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                   const std::vector<AttendRows>& parts, const AttendTensors& terms = {},
+                   const std::vector<AttendSeqs>& parts, const AttendTensors& terms = {},
                    std::optional<DType> dtype = {});
   // sum_i P_ij of every key row, [B,H,Nk] float32, from the lse of an Attend over the same rows and
   // terms. A constant.
   Tensor ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
-                    const AttendRows& rows, const Tensor& lse, const AttendTensors& terms = {});
+                    const AttendSeqs& rows, const Tensor& lse, const AttendTensors& terms = {});
   // Parts over disjoint keys. out of `dtype` and of the first part's shape.
   AttendOut Merge(const std::vector<AttendOut>& parts, DType dtype = DType::kF32);
   ScanOut Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,
-               const ScanRows& rows, const ScanTensors& tensors = {});
+               const ScanSeqs& rows, const ScanTensors& tensors = {});
   // What one batch row sees: all heads the same, or H sources, one a query head. On a dry stream
   // only their counts are used.
-  AttendRow Row(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads);
-  AttendRow Row(int64_t nq, int64_t nk, const PatternSource& source);
+  AttendSeq Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads);
+  AttendSeq Seq(int64_t nq, int64_t nk, const PatternSource& source);
 
   // --- products: matmul.h, conv1d.h, fft.h
   // Ranks equal; leading dimensions broadcast. bias and multiply broadcast to the result.

@@ -12,7 +12,7 @@ Tensor EmptyLike(Ops& ops, const Tensor& tensor) {
   return ops.Empty(tensor[0].dtype, ShapesOf(tensor), LayoutsOf(tensor));
 }
 
-bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanRow>& rows) {
+bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanSeq>& rows) {
   const Shape &qs = q.shape, &ks = k.shape, &vs = v.shape;
   if (qs.rank != 4 || ks.rank != 4 || vs.rank != 4) return false;
   for (const View* view : {&q, &k, &v}) {
@@ -22,9 +22,9 @@ bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanRow
   const bool heads = ks[1] > 0 && qs[1] % ks[1] == 0 && vs[1] == ks[1];
   const bool lengths = vs[2] == ks[2] && qs[3] == ks[3];
   int64_t count = 0;
-  for (const ScanRow& row : rows) count += row.count;
+  for (const ScanSeq& row : rows) count += row.count;
   if (!batch || !heads || !lengths || count != qs[0]) return false;
-  return std::all_of(rows.begin(), rows.end(), [&](const ScanRow& row) {
+  return std::all_of(rows.begin(), rows.end(), [&](const ScanSeq& row) {
     return row.nq >= 0 && row.nq <= qs[2] && row.nk >= 0 && row.nk <= ks[2];
   });
 }
@@ -65,7 +65,7 @@ int64_t DecayWidth(const Tensor& log_decay, size_t problem) {
 // A call's inputs and outputs, as problems of the device and as the tape has them.
 struct Call {
   ScanParams params;
-  ScanRows rows;
+  ScanSeqs rows;
   Tensor q, k, v;
   ScanTensors extra;
   ScanOut result;
@@ -145,7 +145,7 @@ void CountWork(const ScanParams& params, const ScanProblem& forward, const Probl
   const Shape &q = forward.q.shape, &k = forward.k.shape, &v = forward.v.shape;
   const auto group = static_cast<double>(q[1] / k[1]);
   const double keys = params.rule == ScanRule::kDelta ? 2 : 1;
-  for (const ScanRow& row : forward.rows) {
+  for (const ScanSeq& row : forward.rows) {
     const ScanReach reach(params.causal, row, HasState(forward), WantsFinal(problem));
     const double steps = keys * static_cast<double>(reach.used_keys) +
                          group * static_cast<double>(reach.end_query - reach.first_query);
@@ -207,7 +207,7 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
 }  // namespace
 
 ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,
-                  const ScanRows& rows, const ScanTensors& tensors) {
+                  const ScanSeqs& rows, const ScanTensors& tensors) {
   if (!status_.ok()) return {};
   Call call = {.params = params, .rows = rows, .q = q, .k = k, .v = v, .extra = tensors};
   if (!CheckInputs(*this, call) || !CheckExtra(*this, call)) return {};

@@ -8,7 +8,7 @@
 
 namespace attnd {
 
-using ScanRows = std::vector<std::vector<ScanRow>>;  // [problem][b]
+using ScanSeqs = std::vector<std::vector<ScanSeq>>;  // [problem][b]
 
 // All optional; log_decay, beta, s0 and z0 broadcast over B and Hkv.
 struct ScanTensors {

@@ -15,9 +15,9 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 class Formula {
  public:
   Formula(Ops& ops, const ScanCall& call) : ops_(ops), call_(call), o_(call.params) {
-    for (const std::vector<ScanRow>& rows : call.rows) {
+    for (const std::vector<ScanSeq>& rows : call.rows) {
       nq_.emplace_back(), nk_.emplace_back(), counts_.emplace_back();
-      for (const ScanRow& row : rows) {
+      for (const ScanSeq& row : rows) {
         nq_.back().push_back(row.nq);
         nk_.back().push_back(row.nk);
         counts_.back().push_back(row.count);

@@ -83,7 +83,7 @@ class Bench {
   Device& device_;
   const BenchProblem bench_;
   AttendGradProblem problem_;
-  std::vector<AttendRow> rows_;
+  std::vector<AttendSeq> rows_;
   std::vector<float> dbias_;
   BufferPool pool_;
   Stream stream_;

@@ -49,7 +49,7 @@ class BenchProblem {
       p_.terms.r = Random({1, s_.H, s_.L, s_.D});
     }
     const auto tiles = [](int64_t n) { return std::ceil(static_cast<double>(n) / kTile); };
-    AttendRow row = {.nq = s_.Nq, .nk = s_.Nk, .pattern = s_.pattern, .offset = s_.Nk - s_.Nq};
+    AttendSeq row = {.nq = s_.Nq, .nk = s_.Nk, .pattern = s_.pattern, .offset = s_.Nk - s_.Nq};
     row.visible_pairs = static_cast<double>(s_.Nq) * static_cast<double>(s_.Nk);
     row.visible_tiles = tiles(s_.Nq) * tiles(s_.Nk);
     if (s_.pattern != nullptr) {
@@ -95,7 +95,7 @@ class BenchProblem {
   std::vector<std::vector<char, LineAllocator<char>>> memory_;
   AttendProblem p_;
   View dout_, dq_, dk_, dv_;
-  std::vector<AttendRow> rows_;
+  std::vector<AttendSeq> rows_;
 };
 
 inline std::shared_ptr<const Pattern> BandPattern(int64_t N, int64_t lo, int64_t hi) {

@@ -68,8 +68,8 @@ void Report(const std::string& name, double goal_ms, const Make& make) {
   std::fflush(stdout);
 }
 
-PatternRow Causal() { return {.Nq = N, .Nk = N, .lengths = {N, N}, .causal = true}; }
-PatternRow Square() { return {.Nq = N, .Nk = N, .lengths = {N, N}}; }
+PatternSeq Causal() { return {.Nq = N, .Nk = N, .lengths = {N, N}, .causal = true}; }
+PatternSeq Square() { return {.Nq = N, .Nk = N, .lengths = {N, N}}; }
 
 void Windows() {
   Report("causal", kWindowGoal,

@@ -143,7 +143,7 @@ class Bench {
   const Setting setting_;
   BufferPool pool_;  // as in the server, so that large tensors lie in huge pages
   std::vector<std::shared_ptr<Buffer>> storage_;
-  std::vector<ScanRow> rows_;
+  std::vector<ScanSeq> rows_;
   ScanGradProblem grad_;
   std::vector<double> samples_;
   int64_t workspace_bytes_ = 0;

@@ -202,7 +202,7 @@ AttendCase::AttendCase(const AttendSizes& s, uint64_t seed)
     return t;
   };
   for (int64_t b = 0; b < s.B; ++b) {
-    AttendRow row;
+    AttendSeq row;
     row.nq = s.padded ? s.Nq - std::min<int64_t>(s.Nq, 1 + b * 30) : s.Nq;
     row.nk = s.padded ? s.Nk - std::min<int64_t>(s.Nk, 2 + b * 40) : s.Nk;
     std::vector<char> sees(s.Nq * s.Nk, 0);

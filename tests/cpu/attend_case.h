@@ -72,7 +72,7 @@ class AttendCase {
   AttendSizes sizes;
   double scale;
   GuardedTensor q, k, v, out, lse, dout, dlse, dq, dk, dv;
-  std::vector<AttendRow> rows;
+  std::vector<AttendSeq> rows;
 
  private:
   PlainAttendCase Plain(int64_t b) const;

@@ -83,8 +83,8 @@ Kept Computed(const Kept& kept) {
   return std::make_shared<const Pattern>(std::move(pattern));
 }
 
-void ComputeAll(std::vector<AttendRow>* rows) {
-  for (AttendRow& row : *rows) {
+void ComputeAll(std::vector<AttendSeq>* rows) {
+  for (AttendSeq& row : *rows) {
     row.pattern = Computed(row.pattern);
     for (Kept& pattern : row.head_patterns) pattern = Computed(pattern);
   }
@@ -170,7 +170,7 @@ TEST_P(AttendComputed, PairsAreCountedOnceForAllHeads) {
           {.Nq = 150, .Nk = 200, .per_head = per_head, .padded = !gathers, .gathers_keys = gathers},
           7);
       ComputeAll(&c.rows);
-      for (AttendRow& row : c.rows) row.pair_count = std::make_shared<PairCount>();
+      for (AttendSeq& row : c.rows) row.pair_count = std::make_shared<PairCount>();
       // Twice: a method may look at the same pairs again.
       RunTerms(device(), {&c});
       RunTerms(device(), {&c});

@@ -78,7 +78,7 @@ GradCase::GradCase(const GradSizes& s, unsigned seed) : sizes(s), seed_(seed) {
 
 void GradCase::AddRow(int64_t b) {
   std::mt19937 random(seed_ * 31 + static_cast<unsigned>(b));
-  AttendRow row;
+  AttendSeq row;
   row.nq = sizes.padded ? std::max<int64_t>(sizes.Nq - 3 - 20 * b, 0) : sizes.Nq;
   row.nk = sizes.padded ? std::max<int64_t>(sizes.Nk - 2 - 30 * b, 0) : sizes.Nk;
   row.offset = Has("relative") ? std::max<int64_t>(row.nk - row.nq, 0) : 7 * b - 5;
@@ -144,7 +144,7 @@ void GradCase::AddTensors() {
                                         shape, s.memory, -1, 1);
     PlainArray values = array.Read();
     ForEachIndex(shape, [&](const std::vector<int64_t>& at) {
-      const AttendRow& row = rows[at[0]];
+      const AttendSeq& row = rows[at[0]];
       if (pad != 0 && at[2] >= (pad == 1 ? row.nq : row.nk)) values.At(at) = std::nan("");
     });
     array.Write(values);
@@ -259,12 +259,12 @@ void RunAttendGrad(Device& device, const AttendParams& params,
                    const std::vector<AttendGradProblem>& problems) {
   RunOn(device, [&](Stream& stream) {
     std::vector<AttendGradProblem> given = problems;
-    std::vector<std::vector<AttendRow>> rows;
+    std::vector<std::vector<AttendSeq>> rows;
     for (AttendGradProblem& p : given) {
       // As a plan sees it: counts and shapes.
       if (!stream.is_dry()) continue;
       rows.emplace_back(p.forward.rows.begin(), p.forward.rows.end());
-      for (AttendRow& row : rows.back()) {
+      for (AttendSeq& row : rows.back()) {
         row.pattern = nullptr;
         row.head_patterns.clear();
       }

@@ -71,7 +71,7 @@ std::string TermsSizes::ToString() const {
 TermsCase::TermsCase(const TermsSizes& s, unsigned seed) : sizes(s), random_(seed) {
   std::vector<int64_t> nq, nk;
   for (int64_t b = 0; b < s.B; ++b) {
-    AttendRow row;
+    AttendSeq row;
     row.nq = s.padded ? s.Nq - std::min<int64_t>(s.Nq, 3 + b * 30) : s.Nq;
     row.nk = s.padded ? s.Nk - std::min<int64_t>(s.Nk, 5 + b * 40) : s.Nk;
     row.offset = s.offset;

@@ -112,7 +112,7 @@ class GuardedTensor {
 struct ScanSpec {
   int64_t B = 1, H = 2, Hkv = 1, Nq = 65, Nk = 65, D = 32, Dv = 32;
   ScanParams params = {};
-  std::vector<ScanRow> rows = {};  // empty: full lengths, offset Nk - Nq
+  std::vector<ScanSeq> rows = {};  // empty: full lengths, offset Nk - Nq
   DType dtype = DType::kF32;
   Layout layout = Layout::kBHND;
   double mean = 0, deviation = 1;  // of q and k

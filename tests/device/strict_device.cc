@@ -206,7 +206,7 @@ class StrictDevice final : public Device {
         pattern->copies.Of(this, [&] { return std::make_shared<const Pattern>(*pattern); }));
   }
   void UsePatternsOfMyOwn(AttendProblem* problem) const {
-    for (AttendRow& row : problem->rows) {
+    for (AttendSeq& row : problem->rows) {
       row.pattern = Own(row.pattern);
       for (auto& pattern : row.head_patterns) pattern = Own(pattern);
     }

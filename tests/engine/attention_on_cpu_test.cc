@@ -19,12 +19,12 @@ Shape Keys(int64_t n) { return {2, 1, n, 9}; }
 const ShapeOf kSecond = Fixed({2, 1, 6, 9});
 
 // What a row sees; position n - 1 is that of the last key and of the last query.
-using RowOf = std::function<AttendRow(Ops& ops, int64_t nq, int64_t nk)>;
+using RowOf = std::function<AttendSeq(Ops& ops, int64_t nq, int64_t nk)>;
 
-AttendRows RowsOf(Ops& ops, const Tensor& q, const Tensor& k, const RowOf& row_of) {
-  AttendRows rows;
+AttendSeqs RowsOf(Ops& ops, const Tensor& q, const Tensor& k, const RowOf& row_of) {
+  AttendSeqs rows;
   for (size_t p = 0; p < q.size(); ++p) {
-    std::vector<AttendRow>& list = rows.emplace_back();
+    std::vector<AttendSeq>& list = rows.emplace_back();
     for (int64_t b = 0; b < q[p].shape[0]; ++b) {
       list.push_back(row_of(ops, q[p].shape[2], k[p].shape[2]));
       list.back().offset = k[p].shape[2] - q[p].shape[2];
@@ -33,40 +33,40 @@ AttendRows RowsOf(Ops& ops, const Tensor& q, const Tensor& k, const RowOf& row_o
   return rows;
 }
 
-AttendRow Everything(Ops&, int64_t nq, int64_t nk) {
+AttendSeq Everything(Ops&, int64_t nq, int64_t nk) {
   return {.nq = nq, .nk = nk, .visible_pairs = static_cast<double>(nq * nk)};
 }
 
-AttendRow Causal(Ops& ops, int64_t nq, int64_t nk) {
-  return ops.Row(nq, nk, BandSource(nq, nk, PatternBuilder::kUnbounded, nk - nq));
+AttendSeq Causal(Ops& ops, int64_t nq, int64_t nk) {
+  return ops.Seq(nq, nk, BandSource(nq, nk, PatternBuilder::kUnbounded, nk - nq));
 }
 
 // Half of the row is padding.
-AttendRow Short(Ops& ops, int64_t nq, int64_t nk) {
-  return ops.Row(nq / 2, nk / 2, BandSource(nq, nk, -20, 3, {nq / 2, nk / 2}));
+AttendSeq Short(Ops& ops, int64_t nq, int64_t nk) {
+  return ops.Seq(nq / 2, nk / 2, BandSource(nq, nk, -20, 3, {nq / 2, nk / 2}));
 }
 
-AttendRow ByHead(Ops& ops, int64_t nq, int64_t nk) {
-  AttendRow row = Causal(ops, nq, nk);
-  row.head_patterns = {row.pattern, ops.Row(nq, nk, BandSource(nq, nk, -9, 9)).pattern};
+AttendSeq ByHead(Ops& ops, int64_t nq, int64_t nk) {
+  AttendSeq row = Causal(ops, nq, nk);
+  row.head_patterns = {row.pattern, ops.Seq(nq, nk, BandSource(nq, nk, -9, 9)).pattern};
   row.pattern = nullptr;
   return row;
 }
 
 // Distances up to 3 either way have labels, the rest share one.
-AttendRow Labelled(Ops& ops, int64_t nq, int64_t nk) {
-  const PatternRow row{nq, nk, {nq, nk}, nk - nq, /*causal=*/false};
-  return ops.Row(nq, nk, EtcLong(row, {.radius = 20, .is_labelled = true, .max_distance = 3}));
+AttendSeq Labelled(Ops& ops, int64_t nq, int64_t nk) {
+  const PatternSeq row{nq, nk, {nq, nk}, nk - nq, /*causal=*/false};
+  return ops.Seq(nq, nk, EtcLong(row, {.radius = 20, .is_labelled = true, .max_distance = 3}));
 }
 
 // A window and, gathered behind the keys, four rows of the second source.
-AttendRow WithSecond(Ops& ops, int64_t nq, int64_t nk) {
+AttendSeq WithSecond(Ops& ops, int64_t nq, int64_t nk) {
   SecondKeys second;
   for (int64_t i = 0; i < 4; ++i) second.rows.push_back(static_cast<int32_t>(nk + i));
   second.counts = {4.0 * static_cast<double>(nq), 1};
-  const PatternRow row{nq, nk, {nq, nk}, nk - nq, /*causal=*/false};
+  const PatternSeq row{nq, nk, {nq, nk}, nk - nq, /*causal=*/false};
   const Window window{.block = 1, .before = 3, .after = 2, .offset = nk - nq};
-  AttendRow result = ops.Row(nq, nk, WithSecondKeys(row, window, second));
+  AttendSeq result = ops.Seq(nq, nk, WithSecondKeys(row, window, second));
   result.gathers = true;
   return result;
 }
@@ -82,7 +82,7 @@ FormulaCase Attend(const std::string& name, const std::vector<ShapeOf>& terms, c
   std::vector<ShapeOf> inputs = {Queries, Keys, Keys};
   inputs.insert(inputs.end(), terms.begin(), terms.end());
   return {name, inputs, [=](Ops& ops, In in) {
-            const AttendRows rows = RowsOf(ops, in[0], in[1], row_of);
+            const AttendSeqs rows = RowsOf(ops, in[0], in[1], row_of);
             return All(ops.Attend(in[0], in[1], in[2], params, rows, terms_of(ops, in)));
           }};
 }
@@ -141,12 +141,12 @@ Cases Attends() {
 }
 
 // The parts of Child et al. 2019, of which the second gathers.
-std::vector<AttendRows> Strided(Ops& ops, const Tensor& q, const Tensor& k, bool causal) {
-  std::vector<AttendRows> parts;
+std::vector<AttendSeqs> Strided(Ops& ops, const Tensor& q, const Tensor& k, bool causal) {
+  std::vector<AttendSeqs> parts;
   for (size_t part = 0; part < 2; ++part) {
     parts.push_back(RowsOf(ops, q, k, [&](Ops&, int64_t nq, int64_t nk) {
-      const PatternRow row{nq, nk, {nq, nk}, nk - nq, causal};
-      AttendRow result = ops.Row(nq, nk, StridedParts(row, 8, Half::kBoth).at(part));
+      const PatternSeq row{nq, nk, {nq, nk}, nk - nq, causal};
+      AttendSeq result = ops.Seq(nq, nk, StridedParts(row, 8, Half::kBoth).at(part));
       const auto& pattern = result.pattern;
       result.gathers =
           pattern != nullptr && !(pattern->query_rows.empty() && pattern->key_rows.empty());
@@ -186,7 +186,7 @@ Cases PartsAndMasses() {
         {std::string("ColumnMassOf") + name,
          {Queries, Keys, Keys, Fixed({2, 2})},
          [row_of = row_of](Ops& ops, In in) {
-           const AttendRows rows = RowsOf(ops, in[0], in[1], row_of);
+           const AttendSeqs rows = RowsOf(ops, in[0], in[1], row_of);
            const AttendParams params{.scale = 0.7};
            const AttendTensors terms{.sinks = in[3]};
            const AttendOut out = ops.Attend(in[0], in[1], in[2], params, rows, terms);
@@ -197,7 +197,7 @@ Cases PartsAndMasses() {
       {"ColumnMassBesideASecondSource",
        {Queries, Keys, Keys, kSecond, kSecond},
        [](Ops& ops, In in) {
-         const AttendRows rows = RowsOf(ops, in[0], in[1], WithSecond);
+         const AttendSeqs rows = RowsOf(ops, in[0], in[1], WithSecond);
          const AttendParams params{.scale = 0.7};
          const AttendTensors terms{.k2 = in[3], .v2 = in[4]};
          const AttendOut out = ops.Attend(in[0], in[1], in[2], params, rows, terms);
@@ -206,8 +206,8 @@ Cases PartsAndMasses() {
   return cases;
 }
 
-ScanRows ScanRowsOf(const Tensor& q) {
-  ScanRows rows;
+ScanSeqs ScanRowsOf(const Tensor& q) {
+  ScanSeqs rows;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t n = q[p].shape[2];
     rows.push_back({{.nq = n, .nk = n}, {.nq = n, .nk = n / 2}});

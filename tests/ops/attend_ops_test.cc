@@ -70,7 +70,7 @@ std::shared_ptr<const Pattern> OneTile(std::vector<int32_t> keys,
   return std::make_shared<const Pattern>(std::move(p));
 }
 
-AttendRows RowsOf(const std::shared_ptr<const Pattern>& pattern, int64_t offset = 1) {
+AttendSeqs RowsOf(const std::shared_ptr<const Pattern>& pattern, int64_t offset = 1) {
   const bool gathers = pattern != nullptr;
   return {{{.nq = 4, .nk = 6, .pattern = pattern, .offset = offset, .gathers = gathers},
            {.nq = 5, .nk = 6, .pattern = pattern, .offset = offset, .gathers = gathers}}};
@@ -163,7 +163,7 @@ bool Causal(int64_t i, int64_t j) { return j >= Everything::Nk || j <= i + 1; }
 
 TEST_F(AttendOpsTest, GradientsOfEveryTerm) {
   Everything x;
-  const AttendRows rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, -1, 3, 0}, Causal));
+  const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, -1, 3, 0}, Causal));
   const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
     return ops.Attend(t[0], t[1], t[2], {.scale = 0.7, .softcap = 2}, rows, TermsOf(t));
   };
@@ -177,7 +177,7 @@ TEST_F(AttendOpsTest, GradientsOfEveryWeighting) {
     SCOPED_TRACE(static_cast<int>(weighting));
     Everything x(7);
     const TestArray row_weight = TestArray::Random(5, DType::kF32, {1, 4, 5}, Memory::kDense, 0, 1);
-    const AttendRows rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
+    const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
     const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
       AttendTensors terms = TermsOf(t);
       terms.sinks = {};
@@ -203,8 +203,8 @@ TEST_F(AttendOpsTest, PartsEqualTheWhole) {
     return RowsOf(OneTile(
         keys, [part](int64_t i, int64_t j) { return Causal(i, j) && (i + j) % 3 == part; }));
   };
-  const std::vector<AttendRows> parts = {part_of(0), part_of(1), part_of(2)};
-  const AttendRows whole = RowsOf(OneTile(keys, Causal));
+  const std::vector<AttendSeqs> parts = {part_of(0), part_of(1), part_of(2)};
+  const AttendSeqs whole = RowsOf(OneTile(keys, Causal));
   const AttendParams params{.scale = 0.7, .softcap = 2};
   const Formula in_parts = [&](Ops& ops, const std::vector<Tensor>& t) {
     return ops.Attend(t[0], t[1], t[2], params, parts, TermsOf(t));
@@ -234,7 +234,7 @@ TEST_F(AttendOpsTest, PartsOfHalfsAreSummedInFloat32) {
                   k = TestArray::Random(2, DType::kBF16, {1, 1, 6, 3}),
                   v = TestArray::Random(3, DType::kBF16, {1, 1, 6, 2});
   const auto rows_of = [](int64_t part) {
-    return AttendRows{
+    return AttendSeqs{
         {{.nq = 5,
           .nk = 6,
           .pattern = OneTile({0, 1, 2, 3, 4, 5},
@@ -243,7 +243,7 @@ TEST_F(AttendOpsTest, PartsOfHalfsAreSummedInFloat32) {
   };
   const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
     const AttendOut out =
-        ops.Attend(t[0], t[1], t[2], {}, std::vector<AttendRows>{rows_of(0), rows_of(1)});
+        ops.Attend(t[0], t[1], t[2], {}, std::vector<AttendSeqs>{rows_of(0), rows_of(1)});
     EXPECT_EQ(out.out[0].dtype, DType::kBF16);
     return out;
   };
@@ -274,7 +274,7 @@ TEST_F(AttendOpsTest, TermsOfAnyFloatTypeAndTheirGradients) {
     wide.arrays[i].Write(narrow.arrays[i].Read());
     narrow.tensors[i] = TensorOf(narrow.arrays[i]);
   }
-  const AttendRows rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
+  const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
   const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
     return ops.Attend(t[0], t[1], t[2], {.scale = 0.7}, rows, TermsOf(t));
   };
@@ -299,7 +299,7 @@ TEST_F(AttendOpsTest, HiddenNumbersAndEmptyRowsWithSinks) {
   for (int64_t h = 0; h < 4; ++h) bias.At({0, h, 0, 5}) = -kInf;
   x.arrays[1].Write(k);
   x.arrays[5].Write(bias);
-  const AttendRows rows =
+  const AttendSeqs rows =
       RowsOf(OneTile({0, 1, 2, 3, 4, 5}, [](int64_t i, int64_t j) { return i != 2 && j != 0; }));
   BufferPool pool;
   Stream stream(device_, &pool);
@@ -316,7 +316,7 @@ TEST_F(AttendOpsTest, HiddenNumbersAndEmptyRowsWithSinks) {
 
 TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
   Everything x(9);
-  const AttendRows rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
+  const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
   const AttendParams params{.scale = 0.7};
   BufferPool pool(0, /*poison=*/true);
   Stream stream(device_, &pool);
@@ -355,7 +355,7 @@ TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
 
 TEST_F(AttendOpsTest, BrokenContractsAreRefused) {
   Everything x;
-  const AttendRows rows = RowsOf(nullptr);
+  const AttendSeqs rows = RowsOf(nullptr);
   const Tensor q = x.tensors[0], k = x.tensors[1], v = x.tensors[2];
   const TestArray flat(DType::kF32, {2, 4, 5}), ints(DType::kI32, {2, 4});
   const Tensor rank3 = TensorOf(flat), int32 = TensorOf(ints);

@@ -16,13 +16,13 @@ namespace attnd::testing {
 namespace {
 
 // Row b of every problem sees everything within its sizes, or causally.
-AttendRows Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
-  AttendRows rows;
+AttendSeqs Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
+  AttendSeqs rows;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
     const int64_t hi = causal ? Nk - Nq : PatternBuilder::kUnbounded;
     const PatternSource source = BandSource(Nq, Nk, PatternBuilder::kUnbounded, hi);
-    rows.emplace_back(q[p].shape[0], ops.Row(Nq, Nk, source));
+    rows.emplace_back(q[p].shape[0], ops.Seq(Nq, Nk, source));
   }
   return rows;
 }
@@ -32,10 +32,10 @@ AttendOut Attend(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v, bo
 }
 
 ScanOut Scan(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v) {
-  ScanRows rows;
+  ScanSeqs rows;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
-    rows.emplace_back(q[p].shape[0], ScanRow{.nq = Nq, .nk = Nk, .offset = Nk - Nq});
+    rows.emplace_back(q[p].shape[0], ScanSeq{.nq = Nq, .nk = Nk, .offset = Nk - Nq});
   }
   return ops.Scan(q, k, v, {.causal = true}, rows);
 }

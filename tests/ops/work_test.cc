@@ -52,7 +52,7 @@ TEST(WorkTest, AttendIsCreditedTwoFlopsAPairAndElementAndItsBackwardTwoAndAHalfT
 TEST(WorkTest, ColumnMassIsNotCreditedAgain) {
   const auto attend = [](Ops& ops, Tape* tape, bool with_mass) {
     const Tensor q = Zeros(ops, tape, {1, 2, 9, 4}), k = Zeros(ops, tape, {1, 2, 9, 4});
-    const AttendRows rows = {{{.nq = 9, .nk = 9, .visible_pairs = 81}}};
+    const AttendSeqs rows = {{{.nq = 9, .nk = 9, .visible_pairs = 81}}};
     const AttendOut out = ops.Attend(q, k, k, {}, rows);
     if (with_mass) static_cast<void>(ops.ColumnMass(q, k, {}, rows, out.lse));
     return out.out;

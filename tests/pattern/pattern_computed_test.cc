@@ -101,7 +101,7 @@ TEST(PatternComputed, BuildTimeGrowsWithRows) {
     std::vector<int32_t> perm(static_cast<size_t>(N));
     std::iota(perm.begin(), perm.end(), 0);
     std::shuffle(perm.begin(), perm.end(), std::mt19937(1));
-    const PatternRow row{.Nq = N, .Nk = N, .lengths = {N, N}};
+    const PatternSeq row{.Nq = N, .Nk = N, .lengths = {N, N}};
     return LeastSeconds([&] { BlockwiseSource(row, perm).build(); });
   };
   constexpr int64_t kN = 1 << 14;

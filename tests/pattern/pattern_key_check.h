@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/pattern/shapes/rows.h"
+#include "kernels/pattern/shapes/seq.h"
 #include "tests/pattern/pattern_check.h"
 
 namespace attnd {
@@ -69,11 +69,11 @@ void Check(
   });
 }
 
-inline PatternRow Row(int64_t Nq, int64_t Nk, bool causal) {
+inline PatternSeq Row(int64_t Nq, int64_t Nk, bool causal) {
   return {.Nq = Nq, .Nk = Nk, .lengths = {Nq - 5, Nk - 3}, .offset = Nk - Nq, .causal = causal};
 }
 // Lengths beyond Nq and Nk are no row's.
-inline bool IsValid(const PatternRow& row) {
+inline bool IsValid(const PatternSeq& row) {
   return row.lengths.nq <= row.Nq && row.lengths.nk <= row.Nk && row.offset >= -row.Nq;
 }
 inline std::optional<PatternSource> If(bool is_valid,

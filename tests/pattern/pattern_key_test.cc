@@ -20,7 +20,7 @@ using Fields = std::set<std::string>;
 
 TEST(PatternKeys, OfWindows) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     Window window;
   };
   Found found;
@@ -62,7 +62,7 @@ TEST(PatternKeys, OfPackedSequences) {
 
 TEST(PatternKeys, OfStrided) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     int64_t stride;
     Half half;
   };
@@ -82,7 +82,7 @@ TEST(PatternKeys, OfStrided) {
 
 TEST(PatternKeys, OfFixed) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     FixedSegments segments;
     Half half;
   };
@@ -104,7 +104,7 @@ TEST(PatternKeys, OfFixed) {
 
 TEST(PatternKeys, OfLongformer) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     int64_t window, dilation;
     std::vector<int32_t> globals;
   };
@@ -142,7 +142,7 @@ TEST(PatternKeys, OfLongformer) {
 
 TEST(PatternKeys, OfLists) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     KeyLists lists;
   };
   Found found;
@@ -170,7 +170,7 @@ TEST(PatternKeys, OfLists) {
 
 TEST(PatternKeys, OfBlocks) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     BlockRows blocks;
     bool multiset;
   };
@@ -190,7 +190,7 @@ TEST(PatternKeys, OfBlocks) {
 
 TEST(PatternKeys, OfBigBird) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     BigBird bird;
   };
   Found found;
@@ -220,7 +220,7 @@ TEST(PatternKeys, OfBigBird) {
 
 TEST(PatternKeys, OfPermutedBlocks) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     std::vector<int32_t> perm;
   };
   Found found;
@@ -240,7 +240,7 @@ TEST(PatternKeys, OfPermutedBlocks) {
 
 TEST(PatternKeys, OfGrids) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     std::vector<int64_t> grid;
     int64_t axis;
     bool is_labelled;
@@ -248,7 +248,7 @@ TEST(PatternKeys, OfGrids) {
   Found found;
   for (const bool causal : {false, true}) {
     for (const int64_t axis : {0, 1}) {
-      PatternRow row = Row(6 * 11, 6 * 11, causal);
+      PatternSeq row = Row(6 * 11, 6 * 11, causal);
       Check<P>(
           [](const P& p) {
             const bool is_whole = p.row.Nq == 6 * 11 && p.row.Nk == 6 * 11 && p.row.offset == 0;
@@ -263,7 +263,7 @@ TEST(PatternKeys, OfGrids) {
 
 TEST(PatternKeys, OfImages) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     ImageBlocks image;
   };
   Found found;
@@ -277,7 +277,7 @@ TEST(PatternKeys, OfImages) {
     Check<P>(
         [](const P& p) {
           const int64_t N = p.image.height * p.image.width;
-          PatternRow row = p.row;
+          PatternSeq row = p.row;
           row.Nq = row.Nk = N;  // the image's
           return If(
               p.row.Nq == 108 && p.row.Nk == 108 && row.lengths.nq <= N && row.lengths.nk <= N,
@@ -316,7 +316,7 @@ TEST(PatternKeys, OfEtc) {
       }
       Check<P>(
           [&](const P& p) {
-            const PatternRow row{.Nq = p.N, .Nk = p.N, .lengths = {p.N, p.N}};
+            const PatternSeq row{.Nq = p.N, .Nk = p.N, .lengths = {p.N, p.N}};
             // Lists are as long as their halves.
             const bool fits =
                 !is_sent || (p.N == kN && p.etc.ng == kGlobals && p.etc.radius <= kRadius);
@@ -330,7 +330,7 @@ TEST(PatternKeys, OfEtc) {
 
 TEST(PatternKeys, OfSecondKeys) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     Window window;
     std::vector<int32_t> rows, positions;
   };
@@ -373,7 +373,7 @@ TEST(PatternKeys, OfReformer) {
 
 TEST(PatternKeys, OfSegments) {
   struct P {
-    PatternRow row;
+    PatternSeq row;
     std::vector<int32_t> ids_q, ids_k;
   };
   Found found;

@@ -18,14 +18,14 @@
 namespace attnd {
 namespace {
 
-PatternRow Whole(int64_t n) { return {.Nq = n, .Nk = n, .lengths = {n, n}}; }
+PatternSeq Whole(int64_t n) { return {.Nq = n, .Nk = n, .lengths = {n, n}}; }
 
 TEST(PatternEtc, HalvesAndBothWithLabels) {
   Random random(1);
   for (int round = 0; round < 60; ++round) {
     const int64_t sizes[] = {1, 3, 63, 64, 65, 130, 257};
     const int64_t N = sizes[random.Pick(0, 6)];
-    PatternRow row = Whole(N);
+    PatternSeq row = Whole(N);
     if (random.Coin()) row.lengths = {random.Pick(0, N), random.Pick(0, N)};
     Etc etc{.ng = random.Pick(0, N), .radius = random.Pick(1, 90)};
     if (random.Coin()) etc.ng = std::min<int64_t>(etc.ng, 5);
@@ -142,7 +142,7 @@ TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
                  << "N " << N << " n " << r.n << " rounds " << r.rounds << " chunk " << r.chunk
                  << " look " << r.before << "," << r.after << " flat " << r.flat << " causal "
                  << r.causal << " across " << r.across << " unique " << r.unique);
-    PatternRow row = Whole(N);
+    PatternSeq row = Whole(N);
     row.lengths = {r.n, r.n};
     std::multiset<std::pair<int32_t, int32_t>> expected, shown;
     for (int64_t h = 0; h < r.rounds; ++h) {
@@ -168,7 +168,7 @@ TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
 TEST(PatternSecondKeys, CompressedSegmentsAndSortedBlocks) {
   Random random(3);
   for (int round = 0; round < 100; ++round) {
-    PatternRow row{.Nq = random.Pick(0, 200), .Nk = random.Pick(0, 200), .causal = false};
+    PatternSeq row{.Nq = random.Pick(0, 200), .Nk = random.Pick(0, 200), .causal = false};
     row.lengths = {random.Pick(0, row.Nq), random.Pick(0, row.Nk)};
     row.offset = random.Pick(-20, 100);
     const int64_t l = random.Pick(1, 70), r = random.Pick(1, 9);
@@ -219,7 +219,7 @@ TEST(PatternSegments, AnyOrderAndASecondSource) {
   // Given segments over a source in residue order, over one with appended keys, over all pairs.
   Random random(4);
   for (int round = 0; round < 60; ++round) {
-    PatternRow row = random.Row(/*square=*/false);
+    PatternSeq row = random.Row(/*square=*/false);
     row.lengths = {row.Nq, row.Nk};
     auto q = random.Numbers(row.Nq, -1, 2), k = random.Numbers(row.Nk, -1, 2);
     if (round % 2 == 1) q = AtTheEnds(q), k = AtTheEnds(k);

@@ -10,7 +10,7 @@
 
 #include "kernels/pattern/counts.h"
 #include "kernels/pattern/predicates/predicate.h"
-#include "kernels/pattern/shapes/rows.h"
+#include "kernels/pattern/shapes/seq.h"
 #include "tests/pattern/pattern_check.h"
 
 namespace attnd {
@@ -33,8 +33,8 @@ class Random {
   }
   int64_t Size() { return Sizes()[Pick(0, static_cast<int64_t>(Sizes().size()) - 1)]; }
   // Sizes, lengths, offset. `square`: Nq = Nk without an offset.
-  PatternRow Row(bool square) {
-    PatternRow row{.Nq = Size(), .Nk = Size()};
+  PatternSeq Row(bool square) {
+    PatternSeq row{.Nq = Size(), .Nk = Size()};
     if (square) row.Nk = row.Nq;
     row.lengths = {row.Nq, row.Nk};
     if (Coin()) row.lengths = {Pick(0, row.Nq), Pick(0, row.Nk)};
@@ -47,7 +47,7 @@ class Random {
   std::mt19937 engine_;
 };
 
-inline std::string ToString(const PatternRow& row) {
+inline std::string ToString(const PatternSeq& row) {
   return testing::PrintToString(
       std::vector<int64_t>{row.Nq, row.Nk, row.lengths.nq, row.lengths.nk, row.offset, row.causal});
 }
@@ -59,7 +59,7 @@ struct Expanded {
 };
 
 // Both directions hold the same pairs, ascending, inside of the lengths.
-inline void AddListed(const PatternRow& row, const Pattern& p, Expanded* all) {
+inline void AddListed(const PatternSeq& row, const Pattern& p, Expanded* all) {
   EXPECT_TRUE(p.by_query.begin.empty() && p.query_rows.empty() && p.key_rows.empty());
   std::vector<std::vector<int32_t>> queries(row.Nk);
   int64_t pairs = 0, again = 0;
@@ -88,7 +88,7 @@ inline void AddListed(const PatternRow& row, const Pattern& p, Expanded* all) {
   all->pairs += static_cast<double>(pairs);
 }
 
-inline void AddPart(const PatternRow& row, const PatternSource& source, Expanded* all) {
+inline void AddPart(const PatternSeq& row, const PatternSource& source, Expanded* all) {
   SCOPED_TRACE(source.key);
   ASSERT_EQ(source.Nq, row.Nq);
   ASSERT_EQ(source.Nk, row.Nk);
@@ -155,7 +155,7 @@ inline void AddPart(const PatternRow& row, const PatternSource& source, Expanded
 
 // times(i, j): how often query i sees key j, for rows within the lengths.
 template <class Times>
-void ExpectParts(const PatternRow& row, const PatternParts& parts, const Times& times) {
+void ExpectParts(const PatternSeq& row, const PatternParts& parts, const Times& times) {
   SCOPED_TRACE(ToString(row));
   Expanded all{.weight = std::vector<double>(row.Nq * row.Nk)};
   for (const PatternSource& part : parts) ASSERT_NO_FATAL_FAILURE(AddPart(row, part, &all));

@@ -31,14 +31,14 @@ double PairsOf(const PatternParts& parts) {
   return pairs;
 }
 
-PatternRow Square(int64_t n, bool causal) {
+PatternSeq Square(int64_t n, bool causal) {
   return {.Nq = n, .Nk = n, .lengths = {n, n}, .causal = causal};
 }
 
 TEST(PatternParts, Strided) {
   Random random(1);
   for (int round = 0; round < 150; ++round) {
-    const PatternRow row = random.Row(/*square=*/false);
+    const PatternSeq row = random.Row(/*square=*/false);
     const int64_t s = random.Coin() ? random.Pick(1, 9) : random.Pick(10, 300);
     const Half half = kHalves[random.Pick(0, 2)];
     SCOPED_TRACE(testing::Message() << "stride " << s << " half " << static_cast<int>(half));
@@ -55,7 +55,7 @@ TEST(PatternParts, Strided) {
 TEST(PatternParts, Fixed) {
   Random random(2);
   for (int round = 0; round < 200; ++round) {
-    const PatternRow row = random.Row(/*square=*/false);
+    const PatternSeq row = random.Row(/*square=*/false);
     FixedSegments f{.stride = random.Coin() ? random.Pick(1, 9) : random.Pick(10, 200)};
     f.summary = random.Pick(1, f.stride);
     f.vertical = random.Pick(0, f.stride / f.summary - 1);
@@ -92,7 +92,7 @@ TEST(PatternParts, Fixed) {
 TEST(PatternParts, Longformer) {
   Random random(3);
   for (int round = 0; round < 200; ++round) {
-    const PatternRow row = random.Row(/*square=*/false);
+    const PatternSeq row = random.Row(/*square=*/false);
     const int64_t w = random.Pick(1, 100);
     const int64_t d = random.Coin() ? 1 : random.Pick(2, 70);
     std::set<int32_t> set;
@@ -126,7 +126,7 @@ TEST(PatternParts, Longformer) {
   }
   const std::vector<int32_t> globals = {0, 7};
   for (const auto& [dilation, pairs] : {std::pair(1, 120), std::pair(2, 114)}) {
-    const PatternRow row = Square(16, false);
+    const PatternSeq row = Square(16, false);
     EXPECT_EQ(PairsOf({LongformerLocal(row, 2, dilation, globals), LongformerGlobal(row, globals)}),
               pairs);
     EXPECT_EQ(PairsOf({LongformerBoth(row, 2, dilation, globals)}), pairs);
@@ -136,7 +136,7 @@ TEST(PatternParts, Longformer) {
 TEST(PatternParts, KeyLists) {
   Random random(4);
   for (int round = 0; round < 150; ++round) {
-    const PatternRow row = random.Row(/*square=*/false);
+    const PatternSeq row = random.Row(/*square=*/false);
     const int64_t R = random.Pick(1, 5);
     const std::vector<int32_t> keys = random.Numbers(row.Nq * R, -2, row.Nk + 1);
     const std::vector<int32_t> q = random.Numbers(row.Nq, -1, 2), k = random.Numbers(row.Nk, -1, 2);
@@ -162,7 +162,7 @@ TEST(PatternParts, KeyLists) {
 TEST(PatternParts, BlockLayouts) {
   Random random(5);
   for (int round = 0; round < 120; ++round) {
-    const PatternRow row = random.Row(/*square=*/false);
+    const PatternSeq row = random.Row(/*square=*/false);
     const int64_t sizes[] = {1, 5, 16, 64, 100, 128};
     const int64_t bq = sizes[random.Pick(0, 5)], bk = sizes[random.Pick(0, 5)];
     const int64_t nbq = (row.Nq + bq - 1) / bq, nbk = (row.Nk + bk - 1) / bk;
@@ -189,7 +189,7 @@ TEST(PatternParts, BlockLayouts) {
 TEST(PatternParts, BigBird) {
   Random random(6);
   for (int round = 0; round < 150; ++round) {
-    const PatternRow row = random.Row(/*square=*/true);
+    const PatternSeq row = random.Row(/*square=*/true);
     const int64_t sizes[] = {2, 16, 64, 70};
     BigBird bird{.block = sizes[random.Pick(0, 3)],
                  .half_window = random.Pick(0, 2),
@@ -229,7 +229,7 @@ TEST(PatternParts, BigBird) {
 TEST(PatternParts, Blockwise) {
   Random random(7);
   for (int round = 0; round < 100; ++round) {
-    PatternRow row = random.Row(/*square=*/false);
+    PatternSeq row = random.Row(/*square=*/false);
     if (row.Nk == 0) continue;
     const int64_t nb = random.Pick(1, std::min<int64_t>(row.Nk, 9));
     std::vector<int32_t> perm(nb);
@@ -245,8 +245,8 @@ TEST(PatternParts, Blockwise) {
   EXPECT_EQ(PairsOf({BlockwiseSource(Square(16, false), shifted)}), 85);
 }
 
-PatternRow GridRow(Random& random, int64_t n) {
-  PatternRow row = Square(n, random.Coin());
+PatternSeq GridRow(Random& random, int64_t n) {
+  PatternSeq row = Square(n, random.Coin());
   if (random.Coin()) row.lengths = {random.Pick(0, n), random.Pick(0, n)};
   return row;
 }
@@ -259,7 +259,7 @@ TEST(PatternParts, Axial) {
     for (int64_t e = 0; e < rank; ++e) grid.push_back(random.Pick(1, rank == 1 ? 130 : 13));
     int64_t n = 1;
     for (int64_t extent : grid) n *= extent;
-    const PatternRow row = GridRow(random, n);
+    const PatternSeq row = GridRow(random, n);
     const int64_t axis = random.Pick(0, rank - 1);
     SCOPED_TRACE(testing::Message() << testing::PrintToString(grid) << " axis " << axis);
     // The axes in which two cells differ.
@@ -296,7 +296,7 @@ TEST(PatternParts, ImageLocal) {
     m.block_width = random.Pick(1, 9);
     m.flange_height = random.Pick(0, 9);
     m.flange_width = random.Pick(0, 9);
-    PatternRow row = GridRow(random, m.height * m.width);
+    PatternSeq row = GridRow(random, m.height * m.width);
     SCOPED_TRACE(testing::Message() << m.height << "x" << m.width << " block " << m.block_height
                                     << "x" << m.block_width << " flange " << m.flange_height << "x"
                                     << m.flange_width << " " << ToString(row));

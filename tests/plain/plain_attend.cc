@@ -137,9 +137,9 @@ struct Problem {
   template <class Visit>  // visit(b, h, i, pairs of the row, whether the row is valid)
   void ForRows(const Visit& visit) const {
     for (int64_t b = 0; b < B; ++b) {
-      const AttendRow& row = p.rows[b];
+      const AttendSeq& row = p.rows[b];
       for (int64_t h = 0; h < H; ++h) {
-        const auto seen = SeenRows(row.Of(h), row, Nq);
+        const auto seen = SeenSeqs(row.Of(h), row, Nq);
         for (int64_t i = 0; i < Nq; ++i) {
           std::vector<Pair> pairs;
           for (const SeenKey& key : seen[i]) {

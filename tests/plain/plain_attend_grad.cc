@@ -186,7 +186,7 @@ struct Problem {
 }  // namespace
 
 std::vector<std::vector<SeenKey>> SeenKeys(const AttendProblem& problem, int64_t b, int64_t h) {
-  const AttendRow& row = problem.rows[b];
+  const AttendSeq& row = problem.rows[b];
   std::vector<std::vector<SeenKey>> seen(problem.q.shape[2]);
   const Pattern* pattern = row.Of(h);
   if (pattern == nullptr) {

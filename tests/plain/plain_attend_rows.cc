@@ -6,7 +6,7 @@ namespace {
 
 struct Slots {
   const Pattern& pattern;
-  const AttendRow& row;
+  const AttendSeq& row;
   std::vector<std::vector<SeenKey>>& seen;
 
   int64_t QueryOf(int64_t slot) const {
@@ -45,7 +45,7 @@ struct Slots {
 
 }  // namespace
 
-std::vector<std::vector<SeenKey>> SeenRows(const Pattern* pattern, const AttendRow& row,
+std::vector<std::vector<SeenKey>> SeenSeqs(const Pattern* pattern, const AttendSeq& row,
                                            int64_t Nq) {
   std::vector<std::vector<SeenKey>> seen(static_cast<size_t>(Nq));
   if (pattern == nullptr) {

@@ -25,7 +25,7 @@ struct PlainPair {
 // What query row i of batch row b sees in head h, in the order of slots, bias apart.
 inline std::vector<PlainPair> PlainVisible(const AttendProblem& p, int64_t b, int64_t h,
                                            int64_t i) {
-  const AttendRow& row = p.rows[b];
+  const AttendSeq& row = p.rows[b];
   const Pattern* pattern = row.Of(h);
   std::vector<PlainPair> pairs;
   if (i >= row.nq) return pairs;

@@ -94,7 +94,7 @@ inline double PlainDerivative(FeatureMap map, double x) {
 struct PlainScan {
   ScanParams params;
   PlainTensor q, k, v;
-  std::vector<ScanRow> rows;  // B of them
+  std::vector<ScanSeq> rows;  // B of them
   // Absent: no data. [B,Hkv,Nk,1|D] [B,Hkv,Nk,1] [B,Hkv,D,Dv] [B,Hkv,1,D]
   PlainTensor log_decay = {}, beta = {}, s0 = {}, z0 = {};
 
@@ -102,7 +102,7 @@ struct PlainScan {
   int64_t KvHead(int64_t h) const { return h / (q.H / k.H); }
   // How many keys query i has behind it.
   int64_t Seen(int64_t b, int64_t i) const {
-    const ScanRow& row = rows[b];
+    const ScanSeq& row = rows[b];
     return params.causal ? std::clamp<int64_t>(i + row.offset + 1, 0, row.nk) : row.nk;
   }
   double Decay(int64_t b, int64_t g, int64_t t, int64_t c) const {

@@ -100,7 +100,7 @@ TEST(Metrics, ABatchCountsItsRequestsTokensFlopsAndMemory) {
     metrics.RecordTask(plan, {.queue_seconds = 0.5,
                               .gather_seconds = 0.25,
                               .compute_seconds = 2,
-                              .taken = {.flops = plan.flops}});
+                              .cost = {.flops = plan.flops}});
   }
   metrics.AddBusySeconds(1, 2.5);
 

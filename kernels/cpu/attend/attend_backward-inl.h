@@ -49,7 +49,7 @@ class ShareOfKeys {
 
   const GradPlan& plan_;
   const AttendShare& s_;
-  const AttendRow& row_;
+  const AttendSeq& row_;
   const GradScratch& m_;
   const bool wants_dq_;
   const PartialRows dk_, dv_;

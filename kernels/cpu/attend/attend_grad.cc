@@ -125,7 +125,7 @@ Needs Count(std::vector<GradPlan>* plans) {
 }
 
 double ShareWork(const GradPlan& p, int64_t b, int64_t share) {
-  const AttendRow& row = p.Row(b);
+  const AttendSeq& row = p.Row(b);
   const int64_t different = row.head_patterns.empty() ? 1 : p.H;
   double work = 0;
   for (int64_t h = 0; h < different; ++h) {
@@ -189,7 +189,7 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
         6 * D + 4 * Dv + (terms.r.given() ? 12 * D : 0) + (p.wants_bias ? 2 * (D + Dv) : 0);
     const double pair = columns / kGemmShare + kWeighFlops * (p.wants_bias ? 2 : 1) +
                         (has_terms ? kTermFlops : 0) + kPackFlops * (D + Dv) / 64;
-    for (const AttendRow& row : p.problem->forward.rows) {
+    for (const AttendSeq& row : p.problem->forward.rows) {
       const double filled = row.nq == 0 ? 0.0
                                         : static_cast<double>(row.nq) /
                                               static_cast<double>(CeilDiv(row.nq, kTile) * kTile);
@@ -206,7 +206,7 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
 bool TellsOfGathering(const GradPlan& p) {
   if (p.gathers) return true;
   const auto& rows = p.problem->forward.rows;
-  return std::all_of(rows.begin(), rows.end(), [&](const AttendRow& row) {
+  return std::all_of(rows.begin(), rows.end(), [&](const AttendSeq& row) {
     const int64_t different = row.head_patterns.empty() ? 1 : p.H;
     for (int64_t h = 0; h < different; ++h) {
       const Pattern* pattern = row.Of(h);

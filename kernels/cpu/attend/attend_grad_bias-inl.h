@@ -128,7 +128,7 @@ inline void ShareOfBias::RunGathered() {
   }
   int64_t k_tiles = 0, q_tiles = 0;
   const AttendGradProblem& grad = *plan_.problem;
-  for (const AttendRow& row : grad.forward.rows) {
+  for (const AttendSeq& row : grad.forward.rows) {
     for (int64_t h = 0; h < plan_.H; ++h) {
       const Pattern* p = row.Of(h);
       const bool keys = p != nullptr && !p->key_rows.empty();

@@ -68,7 +68,7 @@ class PairOfTiles {
   const GradPlan& plan_;
   const AttendGradProblem& grad_;
   const AttendProblem& p_;
-  const AttendRow& row_;
+  const AttendSeq& row_;
   const int64_t b_;
   const GradScratch& m_;
   const bool has_dout_;

@@ -5,7 +5,7 @@ namespace {
 
 bool Gathers(const AttendProblem& p) {
   return p.terms.k2.given() ||
-         std::any_of(p.rows.begin(), p.rows.end(), [](const AttendRow& r) { return r.gathers; });
+         std::any_of(p.rows.begin(), p.rows.end(), [](const AttendSeq& r) { return r.gathers; });
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ class GradTerms {
 
   const GradPlan& plan_;
   const AttendProblem& p_;
-  const AttendRow& row_;
+  const AttendSeq& row_;
   const int64_t b_;
   const GradScratch& m_;
   const float unit_, cap_;

@@ -84,7 +84,7 @@ struct GradPlan {
   float* floats = nullptr;  // of all problems
   uint8_t* touched = nullptr;
 
-  const AttendRow& Row(int64_t b) const { return problem->forward.rows[b]; }
+  const AttendSeq& Row(int64_t b) const { return problem->forward.rows[b]; }
   bool softmax() const { return params.weighting == Weighting::kSoftmax; }
   // Scores are kept in units of 1 / unit(): in base 2 where they are exponents.
   double unit() const { return softmax() ? std::numbers::log2e : 1.0; }

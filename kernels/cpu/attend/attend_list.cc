@@ -148,7 +148,7 @@ struct Item {
 
 ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_t b, int64_t h) {
   const AttendTerms& t = p.terms;
-  const AttendRow& row = p.rows[b];
+  const AttendSeq& row = p.rows[b];
   const int64_t kv = h / (p.q.shape[1] / p.k.shape[1]);
   const auto scalar = [&](const View& view) -> const float* {
     return view.given() ? view.As<float>() + b * view.stride[0] + h * view.stride[1] : nullptr;

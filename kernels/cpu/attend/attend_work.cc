@@ -29,7 +29,7 @@ struct SplitRule {
   int64_t chunk;                         // tiles of a part
   int64_t states;                        // in all, so that memory is known without a pattern
 
-  SplitRule(const AttendProblem& p, const AttendRow& row) {
+  SplitRule(const AttendProblem& p, const AttendSeq& row) {
     const double heads = static_cast<double>(p.q.shape[1]);
     const auto tiles = static_cast<int64_t>(row.visible_tiles * heads);
     const int64_t second = p.terms.k2.given() ? p.terms.k2.shape[2] : 0;
@@ -52,7 +52,7 @@ bool HasTerms(const AttendArgs& args, const AttendProblem& p, const Pattern* pat
 }
 
 // Seconds on one thread in FLOPs of the peak. Constants: tests/bench/attend.
-double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendRow& row) {
+double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq& row) {
   // Of a row's tiles the last one may be partly filled.
   const auto filled = [](int64_t n, int64_t unit) {
     return n == 0 ? 0.0
@@ -80,7 +80,7 @@ double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendRow&
 
 double VisiblePairs(const AttendProblem& problem) {
   double pairs = 0;
-  for (const AttendRow& row : problem.rows) {
+  for (const AttendSeq& row : problem.rows) {
     pairs += row.visible_pairs * static_cast<double>(row.count * problem.q.shape[1]);
   }
   return pairs;
@@ -91,7 +91,7 @@ AttendWork::AttendWork(const Cpu& cpu, const AttendArgs& args) : args_(args) {
   for (const AttendProblem& p : args.problems) {
     scratch_ = {p.q.shape[3], p.v.shape[3], p.terms.bias.given(), p.terms.r.given()};
     dry_items_ += p.q.shape[0] * p.q.shape[1] * QueryTiles(p);
-    for (const AttendRow& row : p.rows) {
+    for (const AttendSeq& row : p.rows) {
       flops += RowFlops(args, p, row) * static_cast<double>(row.count);
       states_ += SplitRule(p, row).states * row.count;
     }
@@ -132,7 +132,7 @@ void AttendWork::List() {
 void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, bool counts_pairs,
                           int64_t* states) {
   const AttendProblem& p = args_.problems[problem];
-  const AttendRow& row = p.rows[b];
+  const AttendSeq& row = p.rows[b];
   const Pattern* pattern = row.Of(h);
   const SplitRule rule(p, row);
   const int64_t width = p.q.shape[3] + p.v.shape[3], Nq = p.q.shape[2];
@@ -220,7 +220,7 @@ AttendItem AttendWork::Whole(int64_t n) const {
   const AttendTerms& t = p.terms;
   const int64_t H = p.q.shape[1], b = entry.head / H, h = entry.head % H;
   const int64_t kv = h / (H / p.k.shape[1]);
-  const AttendRow& row = p.rows[b];
+  const AttendSeq& row = p.rows[b];
   const Pattern* pattern = row.Of(h);
   const auto rows = [&](const View& view, int64_t head) {
     return view.given() ? HeadRows::Of(view, b, head) : HeadRows();

@@ -122,7 +122,7 @@ Demand CountWork(const Cpu& cpu, const Args& args) {
   ForEachRow(args, [&](const ScanItem& item) {
     const Shape& v = item.problem->v.shape;
     const ScanWalk walk = WalkOf(item);
-    const ScanRow& row = item.problem->rows[item.b];
+    const ScanSeq& row = item.problem->rows[item.b];
     const double kv_heads = static_cast<double>(v[1] * row.count);
     demand.heads += v[1] * row.count;
     demand.seconds += kv_heads * CostOf(cpu, item, walk).seconds;

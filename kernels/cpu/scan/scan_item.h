@@ -59,7 +59,7 @@ struct ScanWalk {
   int64_t first_query = 0, end_query = 0;  // those that read something
 
   // has_state: queries before all keys read s0, z0. final: the last state is asked for.
-  ScanWalk(const ScanParams& params, const ScanRow& row, bool has_state, bool final) {
+  ScanWalk(const ScanParams& params, const ScanSeq& row, bool has_state, bool final) {
     const ScanReach reach(params.causal, row, has_state, final);
     const auto [lead, ahead, read] = std::tuple(reach.lead, reach.ahead, reach.read);
     used_keys = reach.used_keys;

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/methods/pattern/rows.h"
+#include "kernels/methods/pattern/seqs.h"
 
 namespace attnd {
 namespace {
@@ -81,14 +81,14 @@ std::vector<float> StandardSlopes(int64_t H) {
 }
 
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
-                      const PartsOfRow& parts_of, const PatternExtras& extras) {
+                      const PartsOfSeq& parts_of, const PatternExtras& extras) {
   // D is the same in all problems of a batch.
   const double D = static_cast<double>(in.problems[0].D);
   const AttendParams params{.scale = options.scale.value_or(1 / std::sqrt(D)),
                             .softcap = options.logit_softcap,
                             .weighting = extras.weighting,
                             .cap_table = extras.cap_table};
-  const PatternRows rows = RowsOf(ops, in, options.causal, extras.rows_differ, parts_of);
+  const PatternSeqs rows = RowsOf(ops, in, options.causal, extras.seqs_differ, parts_of);
   const AttendTensors terms = TermsOf(ops, in, options, extras);
   if (!ops.status().ok()) return {};
   AttendOut attended = ops.Attend(in.q, in.k, in.v, params, rows.parts, terms, extras.dtype);
@@ -98,7 +98,7 @@ Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
 }
 
 Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& options,
-                             const PartsOfRow& local, const PartsOfRow& global,
+                             const PartsOfSeq& local, const PartsOfSeq& global,
                              PatternExtras extras) {
   extras.dtype = DType::kF32;
   const Outputs local_rows = PatternAttend(ops, in, options, local, extras);

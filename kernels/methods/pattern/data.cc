@@ -64,12 +64,12 @@ bool HostInts::differs() const {
 
 std::span<const int32_t> HostInts::Row(size_t p, int64_t b) const {
   if (p >= values_.size() || values_[p].empty()) return {};
-  const auto size = static_cast<size_t>(RowShape(p).size());
+  const auto size = static_cast<size_t>(SeqShape(p).size());
   const size_t row = shapes_[p].rank == rank_ ? static_cast<size_t>(b) : 0;
   return std::span(values_[p]).subspan(row * size, size);
 }
 
-Shape HostInts::RowShape(size_t p) const {
+Shape HostInts::SeqShape(size_t p) const {
   Shape shape;
   const int batch = shapes_[p].rank == rank_ ? 1 : 0;
   shape.rank = shapes_[p].rank - batch;

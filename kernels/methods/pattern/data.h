@@ -25,9 +25,9 @@ class HostInts {
   // Batch row b of problem p, row-major; empty on a dry stream.
   std::span<const int32_t> Row(size_t p, int64_t b) const;
   // Its sizes behind the batch dimension. REQUIRES: is_sent().
-  Shape RowShape(size_t p) const;
+  Shape SeqShape(size_t p) const;
   // Of a row whose first dimension counts heads (1: all alike): their number, and one of them.
-  int64_t Heads(size_t p) const { return RowShape(p)[0]; }
+  int64_t Heads(size_t p) const { return SeqShape(p)[0]; }
   std::span<const int32_t> Head(size_t p, int64_t b, int64_t h) const;
   // Places of a row that are not 0.
   std::vector<int32_t> Nonzero(size_t p, int64_t b) const;

@@ -15,7 +15,8 @@ TensorInfo Differentiable(std::string name, std::string shape, std::string help)
 
 namespace pattern_internal {
 
-std::vector<TensorInfo> CommonInputs(const Lacks& lacks, const std::vector<TensorInfo>& own) {
+std::vector<TensorInfo> CommonInputs(const Unsupported& unsupported,
+                                     const std::vector<TensorInfo>& own) {
   std::vector<TensorInfo> inputs = {
       {"q", "[B,H,Nq,D]", "float", "queries", /*required=*/true, /*differentiable=*/true},
       {"k", "[B,Hkv,Nk,D]", "float", "keys; Hkv divides H", /*required=*/true,
@@ -24,14 +25,14 @@ std::vector<TensorInfo> CommonInputs(const Lacks& lacks, const std::vector<Tenso
       {"q_lengths", "[B]", "int32", "0..Nq: rows beyond give out = 0, lse = -inf"},
       {"kv_lengths", "[B]", "int32", "0..Nk: keys beyond are never seen"},
   };
-  if (!lacks.cross) {
+  if (!unsupported.cross) {
     inputs.push_back({"causal_offset", "[B]", "int32", "position of query 0; default Nk - Nq"});
   }
   inputs.push_back(
       {"segment_ids_q", "[B,Nq]", "int32", "visible only if equal and >= 0; with segment_ids_kv"});
   inputs.push_back(
       {"segment_ids_kv", "[B,Nk]", "int32", "visible only if equal and >= 0; with segment_ids_q"});
-  if (!lacks.packed) {
+  if (!unsupported.packed) {
     inputs.push_back(
         {"cu_seqlens_q", "[S+1]", "int32",
          "S packed sequences, B = 1: from 0 to Nq, non-decreasing; with cu_seqlens_k"});
@@ -40,10 +41,10 @@ std::vector<TensorInfo> CommonInputs(const Lacks& lacks, const std::vector<Tenso
   }
   inputs.push_back(Differentiable("bias", "broadcastable to [B,H,Nq,Nk]",
                                   "added to the scores; -inf hides a pair"));
-  if (!lacks.alibi) {
+  if (!unsupported.alibi) {
     inputs.push_back(Differentiable("alibi_slopes", "[H] or [B,H]", "adds -slope |p - j|"));
   }
-  if (!lacks.sinks) {
+  if (!unsupported.sinks) {
     inputs.push_back(
         Differentiable("sink_logits", "[H]", "one more key of this score and value 0"));
   }
@@ -59,36 +60,37 @@ std::vector<TensorInfo> CommonInputs(const Lacks& lacks, const std::vector<Tenso
   return inputs;
 }
 
-std::vector<TensorInfo> CommonOutputs(const Lacks& lacks) {
+std::vector<TensorInfo> CommonOutputs(const Unsupported& unsupported) {
   std::vector<TensorInfo> outputs = {
       {"out", "[B,H,Nq,Dv]", "float", "the weighted mean of the values that a query sees"}};
-  if (!lacks.lse) {
+  if (!unsupported.lse) {
     outputs.push_back({"lse", "[B,H,Nq]", "float32",
                        "natural log of the sum of exp(score), sinks included; -inf: no key"});
   }
   return outputs;
 }
 
-Support CommonSupport(const Lacks& lacks) {
-  return {.causal = !lacks.causal,
+Support CommonSupport(const Unsupported& unsupported) {
+  return {.causal = !unsupported.causal,
           .lengths = true,
-          .cross = !lacks.cross,
+          .cross = !unsupported.cross,
           .gqa = true,
-          .lse = !lacks.lse};
+          .lse = !unsupported.lse};
 }
 
-std::vector<OptionSpec<PatternOptions>> CommonOptions(const Lacks& lacks, std::string causal) {
+std::vector<OptionSpec<PatternOptions>> CommonOptions(const Unsupported& unsupported,
+                                                      std::string causal) {
   using O = PatternOptions;
   if (causal.empty()) {
-    causal = lacks.cross ? "query i sees keys j <= i"
-                         : "query i sees keys j <= i + Nk - Nq, or i + causal_offset[b]";
+    causal = unsupported.cross ? "query i sees keys j <= i"
+                               : "query i sees keys j <= i + Nk - Nq, or i + causal_offset[b]";
   }
   std::vector<OptionSpec<O>> lines = {FloatOption("scale", &O::scale, {.min = -1e30, .max = 1e30},
                                                   "1/sqrt(D)", "multiplies q k^T")};
-  if (!lacks.causal) lines.push_back(BoolOption("causal", &O::causal, causal));
+  if (!unsupported.causal) lines.push_back(BoolOption("causal", &O::causal, causal));
   lines.push_back(FloatOption("logit_softcap", &O::logit_softcap, {.min = 0, .max = 1e30},
                               "cap * tanh(score / cap), 0 is off"));
-  if (!lacks.alibi) {
+  if (!unsupported.alibi) {
     lines.push_back(BoolOption("alibi", &O::alibi,
                                "adds -slope_h |p - j| with the standard slopes; sending "
                                "alibi_slopes does so too"));

@@ -11,7 +11,7 @@
 #include "kernels/method/method.h"
 #include "kernels/methods/pattern/data.h"
 #include "kernels/methods/pattern/rules.h"
-#include "kernels/pattern/shapes/rows.h"
+#include "kernels/pattern/shapes/seq.h"
 
 namespace attnd {
 
@@ -27,7 +27,7 @@ struct PatternOptions {
 };
 
 // What a method leaves out of what is common, in options, tensors and support line.
-struct Lacks {
+struct Unsupported {
   bool causal = false, alibi = false, sinks = false, lse = false;
   bool cross = false;   // Nq must be Nk; causal_offset is not taken
   bool packed = false;  // cu_seqlens_*
@@ -35,7 +35,7 @@ struct Lacks {
 
 // --- rows ----------------------------------------------------------------------------------------
 // One batch row of one problem; packed sequences are problems of their own.
-struct SeenRow : PatternRow {
+struct SeenSeq : PatternSeq {
   const ProblemShape& problem;
   size_t p = 0;  // place of the problem in the list
   int64_t b = 0;
@@ -46,7 +46,7 @@ struct SeenRow : PatternRow {
 // Disjoint parts of what each query head sees; one entry: all heads see the same. As many parts for
 // each head.
 using HeadParts = std::vector<PatternParts>;
-using PartsOfRow = std::function<HeadParts(const SeenRow& row)>;
+using PartsOfSeq = std::function<HeadParts(const SeenSeq& row)>;
 // Every head sees the same.
 inline HeadParts AllHeads(PatternSource source) { return {{std::move(source)}}; }
 // Of a plan: one that stands for those of `heads` heads, each of which has its own when it runs.
@@ -62,19 +62,19 @@ struct PatternExtras {
   Tensor row_weight, table;    // as in AttendTensors
   bool cap_table = true;       // as in AttendParams
   double alibi_unit = 1;       // positions that count as a distance of 1
-  bool rows_differ = false;    // batch rows of equal lengths may see different keys
+  bool seqs_differ = false;    // batch rows of equal lengths may see different keys
   std::optional<DType> dtype;  // of out; absent: that of q
 };
 
 // Attention over what `parts_of` shows, with every common tensor and option of `in`, which is not
 // packed; segment ids hide pairs of it.
 Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
-                      const PartsOfRow& parts_of, const PatternExtras& extras = {});
+                      const PartsOfSeq& parts_of, const PatternExtras& extras = {});
 
 // Two kinds of rows: a row of one kind sees nothing in the parts of the other. Local rows read q, k
 // and v, global ones q_global, k_global and v_global where these were sent.
 Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& options,
-                             const PartsOfRow& local, const PartsOfRow& global,
+                             const PartsOfSeq& local, const PartsOfSeq& global,
                              PatternExtras extras = {});
 
 // Adds the visible pairs of a call of PatternAttend to those of others.
@@ -107,11 +107,12 @@ std::vector<float> StandardSlopes(int64_t H);
 Tensor WithRank(Ops& ops, const Tensor& x, int rank);
 
 // --- methods -------------------------------------------------------------------------------------
-// What a method of the family tells of itself; the rest of its MethodInfo follows from `lacks`.
+// What a method of the family tells of itself; the rest of its MethodInfo follows from
+// `unsupported`.
 template <class O>
 struct PatternInfo {
   std::string id, summary, reference, cost;
-  Lacks lacks = {};
+  Unsupported unsupported = {};
   // Its own, after the common ones; one of a common name takes its place.
   std::vector<TensorInfo> inputs = {};
   std::vector<OptionSpec<O>> options = {};  // its own, before the common ones
@@ -122,10 +123,12 @@ struct PatternInfo {
 TensorInfo Differentiable(std::string name, std::string shape, std::string help);
 
 namespace pattern_internal {
-std::vector<TensorInfo> CommonInputs(const Lacks& lacks, const std::vector<TensorInfo>& own);
-std::vector<TensorInfo> CommonOutputs(const Lacks& lacks);
-Support CommonSupport(const Lacks& lacks);
-std::vector<OptionSpec<PatternOptions>> CommonOptions(const Lacks& lacks, std::string causal);
+std::vector<TensorInfo> CommonInputs(const Unsupported& unsupported,
+                                     const std::vector<TensorInfo>& own);
+std::vector<TensorInfo> CommonOutputs(const Unsupported& unsupported);
+Support CommonSupport(const Unsupported& unsupported);
+std::vector<OptionSpec<PatternOptions>> CommonOptions(const Unsupported& unsupported,
+                                                      std::string causal);
 }  // namespace pattern_internal
 
 // Base of the family's methods: common tensors, options and rules, packed sequences. O derives from
@@ -138,11 +141,11 @@ class PatternMethod : public MethodOf<O> {
                      .summary = info.summary,
                      .reference = info.reference,
                      .cost = info.cost,
-                     .inputs = pattern_internal::CommonInputs(info.lacks, info.inputs),
-                     .outputs = pattern_internal::CommonOutputs(info.lacks),
-                     .support = pattern_internal::CommonSupport(info.lacks)},
+                     .inputs = pattern_internal::CommonInputs(info.unsupported, info.inputs),
+                     .outputs = pattern_internal::CommonOutputs(info.unsupported),
+                     .support = pattern_internal::CommonSupport(info.unsupported)},
                     AllOptions(info)),
-        lacks_(info.lacks) {}
+        unsupported_(info.unsupported) {}
 
  protected:
   // The rules that the method adds to those of the common tensors.
@@ -153,14 +156,14 @@ class PatternMethod : public MethodOf<O> {
  private:
   static std::vector<OptionSpec<O>> AllOptions(const PatternInfo<O>& info) {
     std::vector<OptionSpec<O>> lines = info.options;
-    for (auto& line : pattern_internal::CommonOptions(info.lacks, info.causal)) {
+    for (auto& line : pattern_internal::CommonOptions(info.unsupported, info.causal)) {
       lines.push_back({line.info, line.set, line.get});
     }
     return lines;
   }
 
   void CheckProblem(const ProblemShape& problem, const O& o, Reasons* reasons) const final {
-    CheckPatternTensors(problem, lacks_, reasons);
+    CheckPatternTensors(problem, unsupported_, reasons);
     CheckOwn(problem, o, reasons);
   }
   Outputs Formula(Ops& ops, const Inputs& in, const O& o) const final {
@@ -168,7 +171,7 @@ class PatternMethod : public MethodOf<O> {
                         [&](const Inputs& sequences) { return Attend(ops, sequences, o); });
   }
 
-  const Lacks lacks_;
+  const Unsupported unsupported_;
 };
 
 }  // namespace attnd

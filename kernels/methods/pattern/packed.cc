@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "kernels/method/declared_shape.h"
-#include "kernels/method/row_groups.h"
+#include "kernels/method/seq_groups.h"
 #include "kernels/methods/pattern/method.h"
 
 namespace attnd {
@@ -19,8 +19,8 @@ struct Cuts {
 };
 
 // Without data the first sequence holds everything, which bounds every other cut.
-std::vector<RowGroup> SequencesOf(const ProblemShape& problem) {
-  std::vector<RowGroup> sequences;
+std::vector<SeqGroup> SequencesOf(const ProblemShape& problem) {
+  std::vector<SeqGroup> sequences;
   const int64_t n = problem.Find(kCuQ)->shape[0];
   Lengths begin;
   for (int64_t s = 1; s < n; ++s) {
@@ -34,14 +34,14 @@ std::vector<RowGroup> SequencesOf(const ProblemShape& problem) {
 Cuts CutsOf(const Inputs& in, bool is_planned) {
   Cuts cuts;
   for (const ProblemShape& problem : in.problems) {
-    std::vector<RowGroup> sequences = SequencesOf(problem);
+    std::vector<SeqGroup> sequences = SequencesOf(problem);
     if (is_planned) {
       sequences = Alike(std::move(sequences), kPlannedProblems, {problem.Nq, problem.Nk});
       cuts.counts.emplace_back();
     }
     std::vector<int64_t>& queries = cuts.queries.emplace_back(1, 0);
     std::vector<int64_t>& keys = cuts.keys.emplace_back(1, 0);
-    for (const RowGroup& group : sequences) {
+    for (const SeqGroup& group : sequences) {
       queries.push_back(queries.back() + group.lengths.nq * group.count);
       keys.push_back(keys.back() + group.lengths.nk * group.count);
       if (is_planned) cuts.counts.back().push_back(group.count);

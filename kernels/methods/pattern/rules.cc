@@ -108,7 +108,7 @@ void CheckLimit(absl::string_view name, int64_t value, const Limit& limit, Reaso
                    limit.most / limit.size, limit.where, ", got ", value);
 }
 
-RowsApart RowsApartOf(const ProblemShape& problem) {
+SeqsApart SeqsApartOf(const ProblemShape& problem) {
   const View* ends = problem.Find(kCuQ);
   if (ends != nullptr && ends->shape.rank == 1) return {ends->shape[0] - 1, "sequences"};
   for (const char* name : {"q_lengths", "kv_lengths", "causal_offset", "segment_ids_q"}) {
@@ -121,7 +121,7 @@ void CheckSources(const ProblemShape& problem, absl::string_view name, int64_t s
                   Reasons* reasons) {
   // Some microseconds and hundreds of bytes each.
   constexpr int64_t kMostSources = int64_t{1} << 18;
-  const RowsApart rows = RowsApartOf(problem);
+  const SeqsApart rows = SeqsApartOf(problem);
   if (rows.count <= 1 || sources <= 1) return;
   const bool is_packed = rows.letter != "B";
   CheckLimit(name, sources,
@@ -162,14 +162,15 @@ void CheckListed(const ProblemShape& problem, absl::string_view name, std::optio
   reasons->Invalid(name, " must be that of ", lists.tensor, ", ", listed, ", got ", *value);
 }
 
-void CheckPatternTensors(const ProblemShape& problem, const Lacks& lacks, Reasons* reasons) {
+void CheckPatternTensors(const ProblemShape& problem, const Unsupported& unsupported,
+                         Reasons* reasons) {
   const bool is_known = problem.Knows("q") && problem.Knows("k");
-  if (lacks.cross && is_known && problem.Nq != problem.Nk) {
+  if (unsupported.cross && is_known && problem.Nq != problem.Nk) {
     reasons->Invalid("Nk must be Nq = ", problem.Nq, ", got ", problem.Nk);
   }
   CheckPair(problem, "segment_ids_q", "segment_ids_kv", reasons);
   const View *q = problem.Find(kCuQ), *k = problem.Find(kCuK);
-  if (lacks.packed || (q == nullptr && k == nullptr)) return;
+  if (unsupported.packed || (q == nullptr && k == nullptr)) return;
   CheckPair(problem, kCuQ, kCuK, reasons);
   for (const absl::string_view other :
        {"causal_offset", "q_lengths", "kv_lengths", "segment_ids_q", "segment_ids_kv"}) {
@@ -184,7 +185,7 @@ void CheckPatternTensors(const ProblemShape& problem, const Lacks& lacks, Reason
                      q->shape[0] - 1, ", got ", k->shape[0] - 1);
     return;
   }
-  if (!lacks.cross || q->data == nullptr || k->data == nullptr) return;
+  if (!unsupported.cross || q->data == nullptr || k->data == nullptr) return;
   for (int64_t s = 0; s < q->shape[0]; ++s) {
     const int64_t in_q = problem.Int(kCuQ, s, 0), in_k = problem.Int(kCuK, s, 0);
     if (in_q == in_k) continue;

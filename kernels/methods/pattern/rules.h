@@ -9,10 +9,11 @@
 
 namespace attnd {
 
-struct Lacks;  // pattern_methods.h
+struct Unsupported;  // pattern_methods.h
 
 // Those of the common tensors that shapes do not tell: what goes together, values of cu_seqlens.
-void CheckPatternTensors(const ProblemShape& problem, const Lacks& lacks, Reasons* reasons);
+void CheckPatternTensors(const ProblemShape& problem, const Unsupported& unsupported,
+                         Reasons* reasons);
 
 // What a letter of a declared shape stands for: {"V", 32, "relative_vocab_size"}.
 struct Letter {
@@ -54,11 +55,11 @@ void CheckLimit(absl::string_view name, int64_t value, const Limit& limit, Reaso
 
 // Rows whose patterns are described one by one, whatever their lengths turn out to be: packed
 // sequences, batch rows with lengths, offsets or segments, or 1; `letter` names them.
-struct RowsApart {
+struct SeqsApart {
   int64_t count = 1;
   absl::string_view letter;
 };
-RowsApart RowsApartOf(const ProblemShape& problem);
+SeqsApart SeqsApartOf(const ProblemShape& problem);
 // What of each row is described for heads that differ, `sources` of them: "num_verts must be at
 // most 262144 / B = 64 where batch rows differ in length, got 100".
 void CheckSources(const ProblemShape& problem, absl::string_view name, int64_t sources,

@@ -147,7 +147,7 @@ struct Order {
   int64_t offset;
 };
 
-Order OrderOf(const PatternRow& row) {
+Order OrderOf(const PatternSeq& row) {
   return {row.Nq, row.Nk, row.causal, row.causal ? row.offset : 0};
 }
 
@@ -196,7 +196,7 @@ ConstantsPtr Multiplicities(BlockRowsPtr blocks) {
   return std::make_shared<MultiplicitiesOf>(std::move(blocks));
 }
 
-PatternSource BlockSource(const PatternRow& row, BlockRows listed, bool multiset) {
+PatternSource BlockSource(const PatternSeq& row, BlockRows listed, bool multiset) {
   const auto shared = std::make_shared<const BlockRows>(std::move(listed));
   const BlockRows& blocks = *shared;
   PatternCounts counts;
@@ -229,7 +229,7 @@ int64_t BigBird::InnerRows(int64_t N) const {
   return nb - first - std::min(right, nb - first);
 }
 
-PatternSource BigBirdSource(const PatternRow& row, BigBird bird) {
+PatternSource BigBirdSource(const PatternSeq& row, BigBird bird) {
   const int64_t b = bird.block = std::min(bird.block, kFar);
   const int64_t g = bird.globals, nb = bird.Blocks(row.Nk);
   // About: random blocks that meet no other.
@@ -260,7 +260,7 @@ namespace {
 
 // Blocks of a permuted sequence: position x is of block floor(x nb / n).
 struct PermutedBlocks {
-  PatternRow row;
+  PatternSeq row;
   std::vector<int32_t> perm;
   bool gathers;
 
@@ -324,12 +324,12 @@ struct PermutedBlocks {
 }  // namespace
 
 // Else tiles of queries would meet many key blocks.
-bool BlockwiseGathers(const PatternRow& row, int64_t nb) {
+bool BlockwiseGathers(const PatternSeq& row, int64_t nb) {
   constexpr int64_t kLeastBlock = kTile / 2;
   return row.Nk < nb * kLeastBlock;
 }
 
-PatternSource BlockwiseSource(const PatternRow& row, std::span<const int32_t> perm) {
+PatternSource BlockwiseSource(const PatternSeq& row, std::span<const int32_t> perm) {
   const bool gathers = BlockwiseGathers(row, static_cast<int64_t>(perm.size()));
   PermutedBlocks blocks{row, {perm.begin(), perm.end()}, gathers};
   const PatternCounts counts = blocks.Counts();

@@ -13,7 +13,7 @@ constexpr uint64_t kKeysTag = 1, kBlocksTag = 2;
 
 }  // namespace
 
-std::vector<int32_t> DrawnKeys(const PatternRow& row, int64_t R, uint64_t seed, int64_t head) {
+std::vector<int32_t> DrawnKeys(const PatternSeq& row, int64_t R, uint64_t seed, int64_t head) {
   const auto [nq, nk] = row.lengths;
   std::vector<int32_t> keys(static_cast<size_t>(nq * R), -1);
   Sampler sampler(nk);

@@ -173,7 +173,7 @@ PatternPlan PlanOf(const EtcRows& r) {
   return made;
 }
 
-PatternSource EtcSource(const PatternRow& row, Etc etc, Rows kind) {
+PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
   const int64_t N = row.Nk, ng = etc.ng;
   const auto below = [ng](int64_t n) { return std::min(n, ng); };
   const Lengths longs{row.lengths.nq - below(row.lengths.nq),
@@ -216,13 +216,13 @@ PatternSource EtcSource(const PatternRow& row, Etc etc, Rows kind) {
 
 }  // namespace
 
-PatternSource EtcLong(const PatternRow& row, Etc etc) {
+PatternSource EtcLong(const PatternSeq& row, Etc etc) {
   return EtcSource(row, std::move(etc), Rows::kLong);
 }
-PatternSource EtcGlobal(const PatternRow& row, Etc etc) {
+PatternSource EtcGlobal(const PatternSeq& row, Etc etc) {
   return EtcSource(row, std::move(etc), Rows::kGlobal);
 }
-PatternSource EtcBoth(const PatternRow& row, Etc etc) {
+PatternSource EtcBoth(const PatternSeq& row, Etc etc) {
   return EtcSource(row, std::move(etc), Rows::kBoth);
 }
 

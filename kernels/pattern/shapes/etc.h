@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/pattern/shapes/rows.h"
+#include "kernels/pattern/shapes/seq.h"
 
 namespace attnd {
 
@@ -27,9 +27,9 @@ struct Etc {
 };
 // Computed labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k);
 // across halves 2k + 1 + [the long one's sentence is the global one].
-PatternSource EtcLong(const PatternRow& row, Etc etc);
-PatternSource EtcGlobal(const PatternRow& row, Etc etc);
+PatternSource EtcLong(const PatternSeq& row, Etc etc);
+PatternSource EtcGlobal(const PatternSeq& row, Etc etc);
 // All rows, where both kinds read the same k and v.
-PatternSource EtcBoth(const PatternRow& row, Etc etc);
+PatternSource EtcBoth(const PatternSeq& row, Etc etc);
 
 }  // namespace attnd

@@ -63,7 +63,7 @@ PatternPlan PlanOf(const Line& line) {
   return made;
 }
 
-PatternSource LineSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
+PatternSource LineSource(const PatternSeq& row, std::span<const int64_t> grid, int64_t axis,
                          const LineKind& kind) {
   const auto [with_self, is_labelled] = kind;
   const int64_t length = grid[axis];
@@ -159,12 +159,12 @@ PatternPlan PlanOf(const Image& image) {
 
 }  // namespace
 
-PatternSource AxialSource(const PatternRow& row, std::span<const int64_t> grid, int64_t axis,
+PatternSource AxialSource(const PatternSeq& row, std::span<const int64_t> grid, int64_t axis,
                           bool is_labelled) {
   return LineSource(row, grid, axis, {.is_labelled = is_labelled});
 }
 
-PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid) {
+PatternParts AxialCross(const PatternSeq& row, std::span<const int64_t> grid) {
   PatternParts parts;
   for (size_t axis = 0; axis < grid.size(); ++axis) {
     // A line of one cell is that cell, which the first part shows.
@@ -174,13 +174,13 @@ PatternParts AxialCross(const PatternRow& row, std::span<const int64_t> grid) {
   return parts;
 }
 
-PatternSource ImageLocal1d(const PatternRow& row, int64_t lq, int64_t lm) {
+PatternSource ImageLocal1d(const PatternSeq& row, int64_t lq, int64_t lm) {
   const Window window{
       .block = lq, .before = lm, .after = row.causal ? 0 : lm, .causal = row.causal};
   return WindowSource(row.Nq, row.Nk, window, row.lengths);
 }
 
-PatternSource ImageLocal2d(const PatternRow& row, const ImageBlocks& image) {
+PatternSource ImageLocal2d(const PatternSeq& row, const ImageBlocks& image) {
   ImageBlocks m = image;
   m.block_height = std::min(m.block_height, m.height);
   m.block_width = std::min(m.block_width, m.width);

@@ -14,7 +14,7 @@ namespace attnd {
 namespace {
 
 struct Lists : KeyLists {
-  PatternRow row;
+  PatternSeq row;
 
   bool Sees(int64_t i, int64_t j) const {
     if (j < 0 || j >= row.lengths.nk || (row.causal && j > i + row.offset)) return false;
@@ -105,7 +105,7 @@ Pattern Tiled(const Lists& lists) {
 }
 
 struct ListParameters {
-  PatternRow row;
+  PatternSeq row;
   KeyLists lists;
   bool is_listed;
 };
@@ -120,7 +120,7 @@ Pattern Build(const ListParameters& p) {
 }
 
 // Lists as they come, sorted, and by key; or, where they fill tiles, these.
-HostCost CostOfLists(const PatternRow& row, int64_t longest, bool is_listed) {
+HostCost CostOfLists(const PatternSeq& row, int64_t longest, bool is_listed) {
   const int64_t listed = row.lengths.nq * longest, slots = row.Nq + row.Nk;
   constexpr int64_t kKeyBytes = 5 * sizeof(int32_t), kSlotBytes = 40;
   HostCost cost{kKeyBytes * listed + kSlotBytes * slots, 6e-8 * static_cast<double>(listed)};
@@ -133,7 +133,7 @@ HostCost CostOfLists(const PatternRow& row, int64_t longest, bool is_listed) {
 
 }  // namespace
 
-PatternSource ListSource(const PatternRow& row, KeyLists lists) {
+PatternSource ListSource(const PatternSeq& row, KeyLists lists) {
   const auto [nq, nk] = row.lengths;
   const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
   // A listed pair costs six to eight pairs of a tile (tests/bench/density.py). Tiles show a pair

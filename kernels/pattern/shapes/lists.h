@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/pattern/shapes/rows.h"
+#include "kernels/pattern/shapes/seq.h"
 
 namespace attnd {
 
@@ -20,6 +20,6 @@ struct KeyLists {
   bool include_self = false;  // adds j = p where it is a key and not listed
   std::vector<int32_t> ids_q, ids_k;
 };
-PatternSource ListSource(const PatternRow& row, KeyLists lists);
+PatternSource ListSource(const PatternSeq& row, KeyLists lists);
 
 }  // namespace attnd

@@ -141,7 +141,7 @@ int64_t TilesWith(std::span<const int32_t> slots) {
 }
 
 // Pairs of the global rows.
-double GlobalPairs(const PatternRow& row, const Positions& rows) {
+double GlobalPairs(const PatternSeq& row, const Positions& rows) {
   const int64_t nk = row.lengths.nk;
   double pairs = 0;
   for (const int32_t i : rows) {
@@ -168,7 +168,7 @@ PatternPlan PlanOf(const GlobalRows& g) {
   return plan;
 }
 
-PatternSource LongformerSource(const PatternRow& row, Longformer f) {
+PatternSource LongformerSource(const PatternSeq& row, Longformer f) {
   f.dilation = std::min(f.dilation, kFar);
   f.steps.before = f.steps.after = std::min(f.steps.before, kFar);
   f.steps.offset = row.offset;
@@ -211,14 +211,14 @@ PatternSource LongformerSource(const PatternRow& row, Longformer f) {
 
 }  // namespace
 
-PatternSource LongformerLocal(const PatternRow& row, int64_t window, int64_t dilation,
+PatternSource LongformerLocal(const PatternSeq& row, int64_t window, int64_t dilation,
                               std::span<const int32_t> globals) {
   return LongformerSource(row, {.steps = {.before = window},
                                 .dilation = dilation,
                                 .globals = {globals.begin(), globals.end()}});
 }
 
-PatternSource LongformerBoth(const PatternRow& row, int64_t window, int64_t dilation,
+PatternSource LongformerBoth(const PatternSeq& row, int64_t window, int64_t dilation,
                              std::span<const int32_t> globals) {
   return LongformerSource(row, {.steps = {.before = window},
                                 .dilation = dilation,
@@ -226,7 +226,7 @@ PatternSource LongformerBoth(const PatternRow& row, int64_t window, int64_t dila
                                 .with_global_rows = true});
 }
 
-PatternSource LongformerGlobal(const PatternRow& row, std::span<const int32_t> globals) {
+PatternSource LongformerGlobal(const PatternSeq& row, std::span<const int32_t> globals) {
   const auto [nq, nk] = row.lengths;
   const Positions rows = RowsAt(globals, row.offset, nq);
   PatternCounts counts{.pairs = GlobalPairs(row, rows)};

@@ -31,7 +31,7 @@ PatternPlan PlanOf(const AppendedKeys& second) {
 
 }  // namespace
 
-PatternSource WithSecondKeys(const PatternRow& row, const std::optional<Window>& local,
+PatternSource WithSecondKeys(const PatternSeq& row, const std::optional<Window>& local,
                              const SecondKeys& second) {
   PatternCounts counts = second.counts;
   Visible near;

@@ -21,7 +21,7 @@ int64_t InFirstColumns(int64_t x, int64_t stride, int64_t columns) {
 }
 
 // Pairs with (p - j) mod stride = 0, exact.
-double CombPairs(const PatternRow& row, int64_t stride, bool beyond) {
+double CombPairs(const PatternSeq& row, int64_t stride, bool beyond) {
   const int64_t nk = row.lengths.nk, begin = row.offset, end = begin + row.lengths.nq;
   // Keys of a query's class, summed over the queries at [from, to).
   const auto of_class = [&](int64_t from, int64_t to) {
@@ -42,7 +42,7 @@ double CombPairs(const PatternRow& row, int64_t stride, bool beyond) {
 
 // Keys of the query's class; `beyond`: those at another position.
 struct CombKeys {
-  PatternRow row;
+  PatternSeq row;
   int64_t stride;
   bool beyond;
 };
@@ -65,7 +65,7 @@ PatternPlan PlanOf(const CombKeys& comb) {
   return plan;
 }
 
-PatternSource CombSource(const PatternRow& row, int64_t stride, bool beyond) {
+PatternSource CombSource(const PatternSeq& row, int64_t stride, bool beyond) {
   stride = std::min(stride, kFar);
   PatternCounts counts{.pairs = CombPairs(row, stride, beyond)};
   const double rows = static_cast<double>(Tiles(row.lengths.nq));
@@ -128,7 +128,7 @@ struct SummaryKeys {
 
 // Pairs of queries with summary columns: of `half` kFar all, else those outside the own segment.
 // Exact but for tail_summary.
-double SummaryPairs(const PatternRow& row, const FixedSegments& f, Half half) {
+double SummaryPairs(const PatternSeq& row, const FixedSegments& f, Half half) {
   const auto [nq, nk] = row.lengths;
   const int64_t s = std::min(f.stride, kFar), first = FirstSummary(f);
   const SummaryKeys summary{s, std::min(first, s), std::min(f.summary, s)};
@@ -157,7 +157,7 @@ double SummaryPairs(const PatternRow& row, const FixedSegments& f, Half half) {
 
 // Summary columns, and (kBoth) the own segment.
 struct FixedKeys {
-  PatternRow row;
+  PatternSeq row;
   FixedSegments segments;
   Half half;
 };
@@ -208,7 +208,7 @@ PatternPlan PlanOf(const FixedKeys& fixed) {
 
 }  // namespace
 
-PatternParts StridedParts(const PatternRow& row, int64_t stride, Half half) {
+PatternParts StridedParts(const PatternSeq& row, int64_t stride, Half half) {
   PatternParts parts;
   if (half != Half::kFar) {
     const Window near{
@@ -219,7 +219,7 @@ PatternParts StridedParts(const PatternRow& row, int64_t stride, Half half) {
   return parts;
 }
 
-PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, Half half) {
+PatternSource FixedSource(const PatternSeq& row, const FixedSegments& segments, Half half) {
   const FixedSegments& f = segments;
   const Window own{.block = f.stride, .offset = row.offset, .causal = row.causal};
   const PatternSource near = WindowSource(row.Nq, row.Nk, own, row.lengths);

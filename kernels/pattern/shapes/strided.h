@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/pattern/shapes/rows.h"
+#include "kernels/pattern/shapes/seq.h"
 
 namespace attnd {
 
@@ -12,7 +12,7 @@ enum class Half : uint8_t { kBoth, kNear, kFar };
 
 // Child et al. 2019, section 4.3. Near: |p - j| < stride; far: (p - j) mod stride = 0. The far keys
 // that are not near stand in residue order.
-PatternParts StridedParts(const PatternRow& row, int64_t stride, Half half);
+PatternParts StridedParts(const PatternSeq& row, int64_t stride, Half half);
 
 // Child et al. 2019, section 4.3. Near: the own segment of `stride` positions; far: the `summary`
 // columns of every segment, sub-block `vertical` of it (0: the last one). They stand once more as
@@ -22,6 +22,6 @@ struct FixedSegments {
   bool horizontal = false;    // summary rows see everything; REQUIRES: not causal, kBoth
   bool tail_summary = false;  // a short last segment keeps its summary (DeepSpeed)
 };
-PatternSource FixedSource(const PatternRow& row, const FixedSegments& segments, Half half);
+PatternSource FixedSource(const PatternSeq& row, const FixedSegments& segments, Half half);
 
 }  // namespace attnd

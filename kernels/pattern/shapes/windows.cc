@@ -35,7 +35,7 @@ PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi, const L
   return WindowSource(Nq, Nk, BandWindow(lo, hi), lengths);
 }
 
-PatternSource AllKeys(const PatternRow& row) {
+PatternSource AllKeys(const PatternSeq& row) {
   return BandSource(row.Nq, row.Nk, kUnbounded, row.causal ? row.offset : kUnbounded, row.lengths);
 }
 

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/pattern/shapes/rows.h"
+#include "kernels/pattern/shapes/seq.h"
 #include "kernels/pattern/window.h"
 
 namespace attnd {
 
 // Every key.
-PatternSource AllKeys(const PatternRow& row);
+PatternSource AllKeys(const PatternSeq& row);
 
 // {lo <= j - i <= hi} over Nq queries and Nk keys; PatternBuilder::kUnbounded: no limit.
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi);

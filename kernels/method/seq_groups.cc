@@ -1,4 +1,4 @@
-#include "kernels/method/row_groups.h"
+#include "kernels/method/seq_groups.h"
 
 #include <algorithm>
 #include <tuple>
@@ -6,11 +6,11 @@
 namespace attnd {
 namespace {
 
-auto Place(const RowGroup& g) { return std::tuple(g.lengths.nq, g.lengths.nk, g.offset); }
+auto Place(const SeqGroup& g) { return std::tuple(g.lengths.nq, g.lengths.nk, g.offset); }
 
-std::vector<RowGroup> Merged(std::vector<RowGroup> groups) {
+std::vector<SeqGroup> Merged(std::vector<SeqGroup> groups) {
   std::sort(groups.begin(), groups.end(),
-            [](const RowGroup& a, const RowGroup& b) { return Place(a) < Place(b); });
+            [](const SeqGroup& a, const SeqGroup& b) { return Place(a) < Place(b); });
   size_t kept = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     if (kept > 0 && Place(groups[kept - 1]) == Place(groups[g])) {
@@ -25,7 +25,7 @@ std::vector<RowGroup> Merged(std::vector<RowGroup> groups) {
 
 int64_t RoundedUp(int64_t x, int64_t unit) { return (x + unit - 1) & -unit; }
 
-std::vector<RowGroup> RowsOf(const ProblemShape& problem) {
+std::vector<SeqGroup> RowsOf(const ProblemShape& problem) {
   const auto column = [&](const char* name, int64_t absent) {
     return [view = problem.Find(name), absent](int64_t b) {
       return view == nullptr || view->data == nullptr ? absent : IntAt(*view, b);
@@ -33,7 +33,7 @@ std::vector<RowGroup> RowsOf(const ProblemShape& problem) {
   };
   const auto nq = column("q_lengths", problem.Nq), nk = column("kv_lengths", problem.Nk);
   const auto offset = column("causal_offset", problem.Nk - problem.Nq);
-  std::vector<RowGroup> rows;
+  std::vector<SeqGroup> rows;
   rows.reserve(static_cast<size_t>(problem.B));
   for (int64_t b = 0; b < problem.B; ++b) {
     rows.push_back({.lengths = {nq(b), nk(b)}, .offset = offset(b)});
@@ -41,7 +41,7 @@ std::vector<RowGroup> RowsOf(const ProblemShape& problem) {
   return rows;
 }
 
-bool TellsRows(const ProblemShape& problem) {
+bool TellsSeqs(const ProblemShape& problem) {
   for (const char* name : {"q_lengths", "kv_lengths", "causal_offset"}) {
     const View* view = problem.Find(name);
     if (view != nullptr && view->data != nullptr) return true;
@@ -49,14 +49,14 @@ bool TellsRows(const ProblemShape& problem) {
   return false;
 }
 
-RowGroup WholeRows(const ProblemShape& problem) {
+SeqGroup WholeRows(const ProblemShape& problem) {
   return {
       .lengths = {problem.Nq, problem.Nk}, .offset = problem.Nk - problem.Nq, .count = problem.B};
 }
 
-std::vector<RowGroup> InTwo(std::vector<RowGroup> groups) {
+std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
   if (groups.size() != 1 || groups[0].count < 2) return groups;
-  RowGroup last = groups[0];
+  SeqGroup last = groups[0];
   last.count = 1;
   --groups[0].count;
   groups.push_back(last);
@@ -65,13 +65,13 @@ std::vector<RowGroup> InTwo(std::vector<RowGroup> groups) {
 
 }  // namespace
 
-std::vector<RowGroup> Alike(std::vector<RowGroup> rows, size_t most, const Lengths& largest) {
+std::vector<SeqGroup> Alike(std::vector<SeqGroup> rows, size_t most, const Lengths& largest) {
   rows = Merged(std::move(rows));
   // What is near the end of its range after one rounding is not worth a smaller one.
   int64_t unit = 1;
   while (std::max(largest.nq, largest.nk) / unit > 4 * static_cast<int64_t>(most)) unit *= 2;
   for (; rows.size() > most; unit *= 2) {
-    for (RowGroup& g : rows) {
+    for (SeqGroup& g : rows) {
       g.lengths.nq = std::min(RoundedUp(g.lengths.nq, unit), largest.nq);
       g.lengths.nk = std::min(RoundedUp(g.lengths.nk, unit), largest.nk);
       g.offset = RoundedUp(g.offset, unit);
@@ -81,18 +81,18 @@ std::vector<RowGroup> Alike(std::vector<RowGroup> rows, size_t most, const Lengt
   return InTwo(std::move(rows));
 }
 
-std::vector<RowGroup> RowGroupsOf(const ProblemShape& problem, size_t most) {
-  if (!TellsRows(problem)) return {WholeRows(problem)};
+std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most) {
+  if (!TellsSeqs(problem)) return {WholeRows(problem)};
   return Alike(RowsOf(problem), most, {problem.Nq, problem.Nk});
 }
 
-std::vector<RowGroup> RowRunsOf(const ProblemShape& problem, bool is_planned) {
-  if (!TellsRows(problem)) {
-    return is_planned ? InTwo({WholeRows(problem)}) : std::vector<RowGroup>{WholeRows(problem)};
+std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned) {
+  if (!TellsSeqs(problem)) {
+    return is_planned ? InTwo({WholeRows(problem)}) : std::vector<SeqGroup>{WholeRows(problem)};
   }
-  if (is_planned) return RowGroupsOf(problem, kPlannedProblems);
-  std::vector<RowGroup> runs;
-  for (const RowGroup& row : RowsOf(problem)) {
+  if (is_planned) return SeqGroupsOf(problem, kPlannedProblems);
+  std::vector<SeqGroup> runs;
+  for (const SeqGroup& row : RowsOf(problem)) {
     if (!runs.empty() && Place(runs.back()) == Place(row)) {
       ++runs.back().count;
     } else {

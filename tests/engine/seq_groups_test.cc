@@ -1,5 +1,5 @@
 // What a plan counts once: rows and sequences of equal lengths.
-#include "kernels/method/row_groups.h"
+#include "kernels/method/seq_groups.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,16 +12,16 @@ namespace attnd::testing {
 namespace {
 
 std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> Told(
-    const std::vector<RowGroup>& groups) {
+    const std::vector<SeqGroup>& groups) {
   std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> told;
-  for (const RowGroup& g : groups) {
+  for (const SeqGroup& g : groups) {
     told.emplace_back(g.lengths.nq, g.lengths.nk, g.offset, g.count);
   }
   return told;
 }
 
-TEST(RowGroups, EqualRowsAreOne) {
-  const std::vector<RowGroup> rows = {{{3, 4}, 1}, {{5, 4}, 1}, {{3, 4}, 1}, {{3, 4}, 2}};
+TEST(SeqGroups, EqualRowsAreOne) {
+  const std::vector<SeqGroup> rows = {{{3, 4}, 1}, {{5, 4}, 1}, {{3, 4}, 1}, {{3, 4}, 2}};
   EXPECT_THAT(Told(Alike(rows, 10, {5, 5})),
               ::testing::UnorderedElementsAre(std::tuple(3, 4, 1, 2), std::tuple(5, 4, 1, 1),
                                               std::tuple(3, 4, 2, 1)));
@@ -30,10 +30,10 @@ TEST(RowGroups, EqualRowsAreOne) {
               ::testing::ElementsAre(std::tuple(3, 4, 1, 6), std::tuple(3, 4, 1, 1)));
 }
 
-TEST(RowGroups, OfTooManyDifferentOnesLengthsAreRoundedUp) {
+TEST(SeqGroups, OfTooManyDifferentOnesLengthsAreRoundedUp) {
   std::mt19937 random(1);
   for (const int64_t N : {100, 5000, 1 << 30}) {
-    std::vector<RowGroup> rows;
+    std::vector<SeqGroup> rows;
     double queries = 0, keys = 0;
     for (int b = 0; b < 20000; ++b) {
       const auto pick = [&] { return std::uniform_int_distribution<int64_t>(0, N)(random); };
@@ -41,11 +41,11 @@ TEST(RowGroups, OfTooManyDifferentOnesLengthsAreRoundedUp) {
       queries += static_cast<double>(rows.back().lengths.nq);
       keys += static_cast<double>(rows.back().lengths.nk);
     }
-    const std::vector<RowGroup> groups = Alike(rows, 1024, {N, N});
+    const std::vector<SeqGroup> groups = Alike(rows, 1024, {N, N});
     EXPECT_LE(groups.size(), 1024u);
     int64_t count = 0;
     double more_queries = 0, more_keys = 0;
-    for (const RowGroup& g : groups) {
+    for (const SeqGroup& g : groups) {
       EXPECT_LE(g.lengths.nq, N);
       EXPECT_LE(g.lengths.nk, N);
       count += g.count;
@@ -60,19 +60,19 @@ TEST(RowGroups, OfTooManyDifferentOnesLengthsAreRoundedUp) {
   }
 }
 
-TEST(RowGroups, RunsOfARequestKeepTheOrderOfRows) {
+TEST(SeqGroups, RunsOfARequestKeepTheOrderOfRows) {
   std::vector<int32_t> lengths = {3, 3, 5, 3};
   const std::map<std::string, View> tensors = {
       {"q_lengths", DenseView(lengths.data(), DType::kI32, {4})}};
   const ProblemShape problem{.B = 4, .Nq = 9, .Nk = 9, .tensors = &tensors};
-  EXPECT_THAT(Told(RowRunsOf(problem, /*is_planned=*/false)),
+  EXPECT_THAT(Told(SeqRunsOf(problem, /*is_planned=*/false)),
               ::testing::ElementsAre(std::tuple(3, 9, 0, 2), std::tuple(5, 9, 0, 1),
                                      std::tuple(3, 9, 0, 1)));
-  EXPECT_THAT(Told(RowRunsOf(problem, /*is_planned=*/true)),
+  EXPECT_THAT(Told(SeqRunsOf(problem, /*is_planned=*/true)),
               ::testing::UnorderedElementsAre(std::tuple(3, 9, 0, 3), std::tuple(5, 9, 0, 1)));
   const ProblemShape plain{.B = 1 << 16, .Nq = 9, .Nk = 9};
-  EXPECT_THAT(Told(RowRunsOf(plain, false)), ::testing::ElementsAre(std::tuple(9, 9, 0, 1 << 16)));
-  EXPECT_EQ(RowRunsOf(plain, true).size(), 2u);
+  EXPECT_THAT(Told(SeqRunsOf(plain, false)), ::testing::ElementsAre(std::tuple(9, 9, 0, 1 << 16)));
+  EXPECT_EQ(SeqRunsOf(plain, true).size(), 2u);
 }
 
 }  // namespace

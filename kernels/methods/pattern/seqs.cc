@@ -1,25 +1,25 @@
 // Rows of patterns: heads, parts, segment ids.
-#include "kernels/methods/pattern/rows.h"
+#include "kernels/methods/pattern/seqs.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/core/stopped.h"
-#include "kernels/method/row_groups.h"
+#include "kernels/method/seq_groups.h"
 
 namespace attnd {
 namespace {
 
 // Parts of one batch row, heads included.
-struct RowParts {
-  std::vector<AttendRow> parts;
+struct SeqParts {
+  std::vector<AttendSeq> parts;
   PairTotal pairs;
   int64_t host_bytes = 0;  // of the rows themselves, about
 };
 
-class RowMaker {
+class SeqMaker {
  public:
-  RowMaker(Ops& ops, const Inputs& in, const PartsOfRow& parts_of)
+  SeqMaker(Ops& ops, const Inputs& in, const PartsOfSeq& parts_of)
       : ops_(ops),
         parts_of_(parts_of),
         ids_q_(ops, in, "segment_ids_q", 2),
@@ -31,30 +31,30 @@ class RowMaker {
     most_sources_ = std::max<int64_t>(kPlannedSources / static_cast<int64_t>(rows), 1);
   }
 
-  RowParts Make(const PatternRow& of, const ProblemShape& problem, size_t p, int64_t b) {
+  SeqParts Make(const PatternSeq& of, const ProblemShape& problem, size_t p, int64_t b) {
     // Heads that have nothing to see are alike.
     ProblemShape one_head = problem;
     one_head.H = 1;
     const bool is_empty = of.lengths.nq == 0 || of.lengths.nk == 0;
-    SeenRow row{of, is_empty ? one_head : problem, p, b};
+    SeenSeq row{of, is_empty ? one_head : problem, p, b};
     row.is_planned = ops_.stream().is_dry();
     if (row.is_planned) row.most_sources = most_sources_;
     row.ids_q = ids_q_.Row(row.p, row.b);
     row.ids_k = ids_k_.Row(row.p, row.b);
     const HeadParts heads = parts_of_(row);
-    RowParts made;
+    SeqParts made;
     if (!ops_.status().ok()) return made;
     // A list takes three times what it holds while it grows.
     made.host_bytes = static_cast<int64_t>(
         heads[0].size() *
-        (3 * sizeof(AttendRow) +
+        (3 * sizeof(AttendSeq) +
          (heads.size() > 1 ? heads.size() * sizeof(std::shared_ptr<Pattern>) : 0)));
     for (size_t part = 0; part < heads[0].size(); ++part) {
       std::vector<PatternSource> sources;
       for (const PatternParts& head : heads) {
         sources.push_back(row.is_planned ? Planned(head[part], row) : Segmented(head[part], row));
       }
-      made.parts.push_back(ops_.Row(row.lengths.nq, row.lengths.nk, sources));
+      made.parts.push_back(ops_.Seq(row.lengths.nq, row.lengths.nk, sources));
       made.parts.back().offset = row.offset;
       // A mean over heads times their number is whole again once rounded.
       const double pairs = made.parts.back().visible_pairs * static_cast<double>(problem.H);
@@ -66,7 +66,7 @@ class RowMaker {
 
  private:
   // On a dry stream there are no ids.
-  PatternSource Planned(const PatternSource& source, const SeenRow& row) const {
+  PatternSource Planned(const PatternSource& source, const SeenSeq& row) const {
     PatternSource planned = source;
     if (!has_segments()) return planned;
     const HostCost segments = CostOf(row.Nq, row.Nk, {});
@@ -74,14 +74,14 @@ class RowMaker {
     planned.host.seconds += segments.seconds;
     return planned;
   }
-  PatternSource Segmented(const PatternSource& source, const SeenRow& row) const {
+  PatternSource Segmented(const PatternSource& source, const SeenSeq& row) const {
     if (row.ids_q.empty() && row.ids_k.empty()) return source;
     const bool is_done = source.build != nullptr && source.plan == nullptr;
     return is_done ? source : WithinSegments(source, row.ids_q, row.ids_k);
   }
 
   Ops& ops_;
-  const PartsOfRow& parts_of_;
+  const PartsOfSeq& parts_of_;
   const HostInts ids_q_, ids_k_;
   int64_t most_sources_ = kPlannedSources;
 };
@@ -91,8 +91,8 @@ class RowMaker {
 namespace {
 
 // Rows of a problem of a plan: what is alike is told once.
-std::vector<RowGroup> PlannedRows(const Inputs& in, size_t p) {
-  return RowGroupsOf(in.problems[p], std::max<size_t>(kPlannedRows / in.problems.size(), 1));
+std::vector<SeqGroup> PlannedSeqs(const Inputs& in, size_t p) {
+  return SeqGroupsOf(in.problems[p], std::max<size_t>(kPlannedSeqs / in.problems.size(), 1));
 }
 
 // What the host does beyond `before`, `times` times.
@@ -113,7 +113,7 @@ void AddRows(const ProblemShape& problem, bool may_differ, const Make& make) {
     const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
     const bool is_alike = b > 0 && !may_differ && before.nq == lengths.nq &&
                           before.nk == lengths.nk && offset_before == offset;
-    if (!make(RowGroup{lengths, offset}, b, is_alike)) return;
+    if (!make(SeqGroup{lengths, offset}, b, is_alike)) return;
     before = lengths;
     offset_before = offset;
   }
@@ -121,17 +121,17 @@ void AddRows(const ProblemShape& problem, bool may_differ, const Make& make) {
 
 }  // namespace
 
-PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
-                   const PartsOfRow& parts_of) {
-  PatternRows rows;
-  RowMaker maker(ops, in, parts_of);
+PatternSeqs RowsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
+                   const PartsOfSeq& parts_of) {
+  PatternSeqs rows;
+  SeqMaker maker(ops, in, parts_of);
   // Index tensors that were refused must not be followed.
   for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
     const ProblemShape& problem = in.problems[p];
     PairTotal pairs;
-    RowParts made;
-    const bool may_differ = maker.has_segments() || rows_differ;
-    const auto add = [&](const RowGroup& group, int64_t b, bool is_alike) {
+    SeqParts made;
+    const bool may_differ = maker.has_segments() || seqs_differ;
+    const auto add = [&](const SeqGroup& group, int64_t b, bool is_alike) {
       const Work before = ops.stream().work();
       if (!is_alike) {
         made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal}, problem, p,
@@ -146,7 +146,7 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
       rows.parts.resize(std::max(rows.parts.size(), made.parts.size()));
       for (size_t part = 0; part < made.parts.size(); ++part) {
         rows.parts[part].resize(in.problems.size());
-        rows.parts[part][p].push_back(AttendRow(made.parts[part]));
+        rows.parts[part][p].push_back(AttendSeq(made.parts[part]));
         rows.parts[part][p].back().count = group.count;
       }
       PairTotal more = made.pairs;
@@ -155,9 +155,9 @@ PatternRows RowsOf(Ops& ops, const Inputs& in, bool causal, bool rows_differ,
       return true;
     };
     if (ops.stream().is_dry()) {
-      const std::vector<RowGroup> groups = PlannedRows(in, p);
+      const std::vector<SeqGroup> groups = PlannedSeqs(in, p);
       maker.Share(groups.size() * in.problems.size());
-      for (const RowGroup& group : groups) {
+      for (const SeqGroup& group : groups) {
         if (!add(group, 0, /*is_alike=*/false)) break;
       }
     } else {

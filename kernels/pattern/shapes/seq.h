@@ -10,7 +10,7 @@
 namespace attnd {
 
 // One batch row: p = i + offset is the position of query i; causal adds j <= p.
-struct PatternRow {
+struct PatternSeq {
   int64_t Nq = 0, Nk = 0;
   Lengths lengths;
   int64_t offset = 0;
