@@ -77,7 +77,8 @@ absl::Status App::Build() {
   options.retain_bytes = memory_.retained_bytes;
   absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());
-  engine_ = std::make_shared<Engine>(*std::move(devices));
+  engine_ = std::make_shared<Engine>(*std::move(devices),
+                                     EngineOptions{.host_retain_bytes = memory_.retained_bytes});
   const DeviceInfo& device = engine_->device().info();
 
   Metrics::Options counted{.version = Version(),
@@ -343,6 +344,9 @@ Metrics::Memory App::Memory() const {
     memory.retained += pool.reserved_bytes - pool.used_bytes;
     memory.peak += pool.peak_bytes;
   }
+  const PoolStats host = engine_->host_memory();
+  memory.workspace += host.used_bytes;
+  memory.retained += host.reserved_bytes - host.used_bytes;
   return memory;
 }
 

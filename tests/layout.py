@@ -106,6 +106,31 @@ def include_circles(texts):
     return circles
 
 
+def closure(name, texts):
+    """The headers that a header includes, by way of others too, itself among them."""
+    found, open_ones = set(), [name]
+    while open_ones:
+        name = open_ones.pop()
+        if name not in found and name in texts:
+            found.add(name)
+            open_ones += our_includes(texts[name])
+    return found
+
+
+def contract_problems(texts):
+    """Contracts of devices include no Abseil, those of primitives (launch.h) no locks either: CUDA
+    files include them. `texts`: by name."""
+    problems = []
+    for name in texts:
+        if name.startswith("kernels/device/"):
+            problems += [f"{name}: includes Abseil ({header})" for header in sorted(closure(name, texts))
+                         if re.search(r'^#include ["<]absl/', texts[header], re.M)]
+    launch = closure("kernels/device/launch.h", texts)
+    problems += [f"kernels/device/launch.h: includes {header}" for header in sorted(launch)
+                 if header == "kernels/core/mutex.h" or re.search(r"^#include <mutex>", texts[header], re.M)]
+    return problems
+
+
 def lacks_source(path, text):
     """Whether a header declares functions, but has no .cc of its name where they are defined."""
     declares = re.search(r"^(?!using |  |//|#|}|template)[\w:<>,*& ]+ \w+\([^;{]*\);", text, re.M)
@@ -134,6 +159,7 @@ def main():
     headers = {p.relative_to(ROOT).as_posix(): p.read_text()
                for p in sorted((ROOT / "kernels").rglob("*.h"))}
     problems += [f"headers include each other: {circle}" for circle in include_circles(headers)]
+    problems += contract_problems(headers)
     for name, text in headers.items():
         if name.startswith("kernels/pattern/") and lacks_source(ROOT / name, text):
             problems.append(f"{name}: has no .cc of its name for what it declares")

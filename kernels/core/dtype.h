@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "absl/strings/string_view.h"
-
 namespace attnd {
 
 // q, k and v share one of the three float types. Kernels accumulate in float32 whatever the
@@ -30,7 +28,7 @@ constexpr bool IsFloat(DType dtype) {
 }
 
 // "float32", "float16", "bfloat16", "int32", "uint8".
-constexpr absl::string_view Name(DType dtype) {
+constexpr const char* Name(DType dtype) {
   switch (dtype) {
     case DType::kF32:
       return "float32";

@@ -28,7 +28,7 @@ void ForEach(Drawer* draw, PhiloxKey key, uint64_t first, size_t count, const Pu
   }
 }
 
-// In eight sums, as one would wait for every addition.
+// In eight sums: a single one would wait for the addition before.
 double Dot(const double* a, const double* b, int64_t n) {
   double sums[8] = {};
   int64_t i = 0;
@@ -112,7 +112,7 @@ uint64_t Mix(uint64_t x) {
 
 namespace {
 
-// What the draws t of one list share.
+// What all draws t of one list share.
 uint64_t ListKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b) {
   uint64_t x = seed;
   for (uint64_t word : {tag, a, b}) x = Mix(x ^ word);

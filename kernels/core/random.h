@@ -1,5 +1,5 @@
-// random: numbers that every device, batch and language draws alike. Host code; Ops::Draw uploads
-// what it gives.
+// random: numbers that are the same on every device, in every batch and language. Host code;
+// Ops::Draw uploads them.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ class RandomStream {
   // z = Phi^-1(Phi(-2) + u (Phi(2) - Phi(-2))), divided by its deviation 0.8796.., times
   // `deviation`: LeCun's normal.
   void TruncatedNormals(uint64_t first, std::span<float> values, double deviation = 1) const;
-  // The normals as drawn, for what is computed further in float64.
+  // The normals before rounding, for computations that go on in float64.
   void Normals(uint64_t first, std::span<double> values) const;
 
  private:
   uint64_t seed_, hash_;
 };
 
-// What Ops::Draw fills a table with.
+// The values of a table that Ops::Draw fills.
 enum class Distribution : uint8_t { kUniform, kNormal, kTruncatedNormal };
 struct DrawParams {
   uint64_t seed = 0;
@@ -54,8 +54,8 @@ uint64_t Mix(uint64_t x);
 uint64_t DrawKey(uint64_t seed, uint64_t tag, uint64_t a, uint64_t b, uint64_t t);
 // The high 64 bits of u * m: uniform in [0, m) up to 2^-64.
 uint64_t Bounded(uint64_t u, uint64_t m);
-// Draws without replacement from M ascending candidates, of which it gives the places 0..M-1: not
-// thread safe. Cost: about `count` steps a draw, whatever M is.
+// Draws without replacement from M ascending candidates, as their places 0..M-1. Not thread safe.
+// Cost: about `count` steps a draw, for any M.
 class Sampler {
  public:
   // `most`: the largest M.

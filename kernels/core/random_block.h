@@ -1,4 +1,4 @@
-// random_block: many Philox numbers at once. What RandomStream is made of.
+// random_block: many Philox numbers at once, for RandomStream.
 #pragma once
 
 #include <cstdint>

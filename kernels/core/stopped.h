@@ -1,4 +1,4 @@
-// What a run answers that its RunControl has ended.
+// The error of a run that its RunControl has ended.
 #pragma once
 
 #include "absl/status/status.h"

@@ -15,7 +15,7 @@ View DenseView(void* data, DType dtype, const Shape& shape, Layout layout) {
   // Memory order of the dimensions, outermost first.
   std::array<int, kMaxRank> order = {0, 1, 2, 3, 4, 5};
   if (layout == Layout::kBNHD && shape.rank == 4) order = {0, 2, 1, 3};
-  // Unsigned: a shape that nobody has checked yet may overflow, and is refused later.
+  // Unsigned: a shape that is not checked yet may overflow; it is refused later.
   uint64_t distance = 1;
   for (int i = shape.rank - 1; i >= 0; --i) {
     view.stride[order[i]] = static_cast<int64_t>(distance);

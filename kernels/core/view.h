@@ -1,4 +1,4 @@
-// A strided array of one problem: shape, strides, memory that somebody else owns.
+// A strided array of one problem: shape, strides, and memory that it does not own.
 #pragma once
 
 #include <array>

@@ -43,15 +43,15 @@ struct AttendParams {
   bool operator==(const AttendParams&) const = default;
 };
 
-// Visible pairs of tiles whose masks are computed (Run::kComputed), which attend counts as it meets
-// them: the first launch over the row does, for all query heads.
+// Visible pairs of tiles whose masks are computed (Run::kComputed). The first launch over the
+// sequence counts them as it meets them, for all query heads.
 struct PairCount {
   std::atomic<int64_t> pairs = 0;
   std::atomic<bool> is_claimed = false;
 };
 
-// What one batch row of a problem sees: queries [0, nq), keys [0, nk) and, of those, what the
-// pattern shows (none: everything; on a dry stream always none: only the counts tell). A pattern
+// What one sequence of a problem's batch sees: queries [0, nq), keys [0, nk) and, of those, what
+// the pattern shows (none: everything; on a dry stream there is none, only the counts). A pattern
 // without gather order covers at least nq x nk pairs, often the views' whole Nq x Nk: it is clipped
 // to nq, nk. One with a gather order names rows below nq, nk (and rows of k2) only. Rows at and
 // beyond nq give out = 0, lse = -inf and no gradient, as do rows that see no key (with a sink: lse
@@ -65,10 +65,10 @@ struct AttendSeq {
   double visible_pairs = 0;               // of one head (the mean), for accounting and prediction
   std::shared_ptr<PairCount> pair_count;  // what visible_pairs leaves out; null: nothing
   double visible_tiles = 0;               // 64 x 64 tiles visited, of one head
-  bool gathers = false;    // some pattern has query_rows or key_rows; told on a dry stream too
+  bool gathers = false;    // some pattern has query_rows or key_rows; set on a dry stream too
   bool is_counted = true;  // false on a dry stream: visible_tiles is about
-  bool is_listed = false;  // its patterns are (Pattern::is_listed); told on a dry stream too
-  int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
+  bool is_listed = false;  // its patterns are (Pattern::is_listed); set on a dry stream too
+  int64_t count = 1;       // on a dry stream: it stands for so many equal sequences, in any order
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -94,8 +94,8 @@ struct AttendTerms {
   View row_weight;  // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
 };
 
-// Rows of a problem are all listed or none. Listed ones are of softmax and take neither k2, v2 nor
-// table, q_rel, r.
+// Sequences of a problem are all listed or none. Listed ones are of softmax and take neither k2, v2
+// nor table, q_rel, r.
 struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype
@@ -121,8 +121,8 @@ struct AttendArgs {
 // P is recomputed from lse, which may count keys that other calls attended to (parts of a pattern):
 // out, lse, dout, dlse are then those of the whole.
 // A term's gradient is dense, with 1 in every dimension that the term repeats (stride 0): summed
-// over it. Any float dtype (bias of rows that gather: float32). Fully overwritten; not given: not
-// wanted.
+// over it. Any float dtype (bias of sequences that gather: float32). Fully overwritten; not given:
+// not wanted.
 struct AttendTermGrads {
   View k2, v2, bias, alibi_slopes, sinks, table, q_rel, r;
 };
@@ -141,7 +141,7 @@ struct AttendGradArgs {
   std::vector<AttendGradProblem> problems;
 };
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const AttendTerms& t, const F& f) {
   for (const View* view : {&t.k2, &t.v2, &t.bias, &t.alibi_slopes, &t.sinks, &t.table, &t.q_rel,

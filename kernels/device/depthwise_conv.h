@@ -33,7 +33,7 @@ struct DepthwiseConvGradArgs {
   std::vector<DepthwiseConvGradProblem> problems;
 };
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const DepthwiseConvProblem& p, const F& f) {
   f(p.x), f(p.weight), f(p.out);

@@ -1,5 +1,5 @@
-// What a device is: its memory, its streams, the launches that it runs, and what it says of itself
-// for planning. The arguments of the primitives are in the other headers of this folder.
+// A device: its memory, its streams, the launches that it runs, and the figures of it that planning
+// needs. The arguments of the primitives are in the other headers of this folder.
 #pragma once
 
 #include <cstddef>
@@ -23,37 +23,40 @@ struct DeviceInfo {
   double peak_flops = 0;        // measured at start-up, float32 FLOP/s of the whole device
   double bytes_per_second = 0;  // measured at start-up, streaming read
   // Measured at start-up: writing to memory that the process does not have yet, which the system
-  // clears first. 0: new memory costs no more than other.
+  // clears first. 0: new memory costs no more than reused memory.
   double new_bytes_per_second = 0;
-  int64_t memory_bytes = 0;     // what may be used; 0: unknown
-  bool has_host_memory = true;  // the host may read and write its memory, once a stream has waited
+  int64_t memory_bytes = 0;  // what may be used; 0: unknown
+  // The host may read and write its memory, of which it sees what a stream has done when that has
+  // waited.
+  bool has_host_memory = true;
   PatternTuning patterns;
 };
 
 // Thread safe; stateless apart from its memory. A device may return from a call before the work is
-// done: what is asked of one stream happens in the order of asking, and Stream::Wait waits for it.
-// Nobody but the device touches the memory that it hands out, unless info().has_host_memory.
+// done: what is asked of one stream happens in the order of asking, and Stream::Wait waits for it
+// and gives the failure of work that ran later. After such a failure the device skips what else was
+// asked of the stream, until Stream::Wait. Only the device accesses the memory that it hands out,
+// unless info().has_host_memory.
 //
 // Results do not depend on how a device cuts the work, on the other problems of a list, or on the
 // run. Outputs may not overlap inputs unless a contract says so; no problem of a list reads what
-// another one writes. Arguments were checked by ops. Failures of work that runs later come from
-// Stream::Wait.
+// another one writes. ops has checked the arguments.
 class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual BufferPool& memory() = 0;
-  // Null: calls return when their work is done.
+  // For a new stream. Null: calls return when their work is done.
   virtual std::shared_ptr<WorkQueue> NewQueue() { return nullptr; }
 
   // Takes scratch memory from the workspace of `stream` only. On a dry stream it makes the very
   // same allocations and adds the predicted seconds, and the host memory that it will take, to
-  // stream.work(). A launch that the device declines is declined on every stream, dry or not.
+  // stream.work(). A device declines a launch on every stream, dry or not, or on none.
   virtual DeviceStatus Run(Stream& stream, Launch launch) = 0;
 
   // Copies bytes into memory of this device. `spans` are the pieces in order, of any alignment.
-  // `source` keeps them alive and is released once they have been read; null: they live until
-  // `stream` has waited. Only predicts on a dry stream.
+  // `source` keeps them alive and is released once they have been read; null: the caller keeps them
+  // alive until `stream` has waited. Only predicts on a dry stream.
   virtual DeviceStatus Upload(Stream& stream, void* destination,
                               std::span<const std::span<const std::byte>> spans,
                               std::shared_ptr<const void> source) = 0;
@@ -61,7 +64,7 @@ class Device {
   // stream.
   virtual DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) = 0;
 
-  // Launches so far that could use the whole device; a test proves with it that a primitive
+  // Launches so far that could use the whole device. A test proves with it that a primitive
   // launches once for a list.
   virtual int64_t launches() const { return 0; }
 };

@@ -11,7 +11,7 @@ namespace attnd {
 // To 2 units in the last place of float32, unless said otherwise: kAffine of its larger term;
 // kLogAddExp and the derivatives of kSilu, kGelu and kGeluTanh, which cross 0, to 1e-9 at least.
 // NaN stays NaN, infinities give limits, denormal numbers may count as 0. Derivatives at a kink are
-// 0, and where a function is flat its gradient is 0 whatever comes in.
+// 0, and where a function is flat its gradient is 0 for any gradient that comes in.
 enum class ElementOp : uint8_t {
   // Of one operand.
   kCopy,    // also converts dtype; int32 to int32 too
@@ -48,10 +48,10 @@ enum class ElementOp : uint8_t {
   kGreater,    // 1 where a > b, else 0; no gradient
   kEqual,      // 1 where a = b, else 0; no gradient
   // Of three.
-  kSelect,  // b where a != 0, else c: what is not chosen may be NaN. No gradient to a
+  kSelect,  // b where a != 0, else c; elements not chosen may be NaN. No gradient to a
 };
 
-// 1, 2 or 3.
+// How many operands: 1, 2 or 3.
 int Operands(ElementOp op);
 
 // a, b, c broadcast to out (a dimension of 1 repeats; ranks equal). Float dtypes and int32 (read as
@@ -69,7 +69,7 @@ struct ElementwiseArgs {
   std::vector<ElementwiseProblem> problems;
 };
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const ElementwiseProblem& p, const F& f) {
   for (const View* view : {&p.a, &p.b, &p.c, &p.out}) f(*view);

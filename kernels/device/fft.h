@@ -21,7 +21,7 @@ struct FftArgs {
   std::vector<FftProblem> problems;
 };
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const FftProblem& p, const F& f) {
   f(p.x), f(p.out);

@@ -31,7 +31,7 @@ struct MatMulArgs {
   std::vector<MatMulProblem> problems;
 };
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const MatMulProblem& p, const F& f) {
   for (const View* view : {&p.a, &p.b, &p.bias, &p.multiply, &p.out}) f(*view);

@@ -16,7 +16,7 @@ namespace attnd {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// From here on blocks are mapped of their own, so that freeing them really lowers the resident set.
+// From here on each block is a mapping of its own, so that freeing it lowers the resident set.
 constexpr int64_t kMapped = int64_t{1} << 20;
 // From here on blocks start at a huge page: kernels that stream them miss the TLB 512 times less.
 constexpr int64_t kHuge = int64_t{4} << 20;
@@ -80,8 +80,8 @@ struct BufferPool::Impl {
   struct Kept {
     void* data;
     int64_t age;                       // order of release
-    std::shared_ptr<WorkQueue> queue;  // null: nothing uses it any more
-    int64_t position = 0;              // of that queue, up to which it may be used
+    std::shared_ptr<WorkQueue> queue;  // null: no work uses it
+    int64_t position = 0;              // of that queue: work up to here may use it
 
     bool IsFree() const { return queue == nullptr || queue->HasPassed(position); }
   };
@@ -104,8 +104,8 @@ struct BufferPool::Impl {
     return true;
   }
 
-  // A kept block that `queue` may use; null: there is none. The one freed last comes first: its
-  // lines may still be in the cache.
+  // A kept block that `queue` may use; null: there is none. The one freed last comes first, since
+  // its lines may still be in the cache.
   void* Take(int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
     const auto blocks = kept.find(bytes);
     if (blocks == kept.end()) return nullptr;
@@ -118,28 +118,34 @@ struct BufferPool::Impl {
     return nullptr;
   }
 
-  // Takes the block out that has been unused for longest, of those that nothing uses any more:
-  // null if there is none.
-  std::pair<void*, int64_t> TakeOldest() {
-    auto oldest = kept.end();
-    for (auto it = kept.begin(); it != kept.end(); ++it) {
-      if (!it->second.front().IsFree()) continue;
-      if (oldest == kept.end() || it->second.front().age < oldest->second.front().age) oldest = it;
-    }
-    if (oldest == kept.end()) return {nullptr, 0};
-    const std::pair<void*, int64_t> block(oldest->second.front().data, oldest->first);
-    Erase(oldest, oldest->second.begin());
-    return block;
-  }
-
-  // A queue that still uses a kept block.
-  std::shared_ptr<WorkQueue> Busy() const {
-    for (const auto& [bytes, blocks] : kept) {
-      for (const Kept& block : blocks) {
-        if (!block.IsFree()) return block.queue;
+  struct Oldest {
+    void* data = nullptr;  // of a free block, no longer kept; null: there is none
+    int64_t bytes = 0;
+    std::shared_ptr<WorkQueue> queue;  // without a free block: that of the oldest busy one, which
+    int64_t position = 0;              // is free when the queue has passed this; null: none is kept
+  };
+  // Takes out the free block that has been kept for longest. One look at each block decides: a
+  // queue may pass a position at any moment.
+  Oldest TakeOldest() {
+    auto blocks = kept.end();
+    std::deque<Kept>::iterator free;
+    const Kept* busy = nullptr;
+    for (auto size = kept.begin(); size != kept.end(); ++size) {
+      for (auto block = size->second.begin(); block != size->second.end(); ++block) {
+        if (block->IsFree()) {
+          if (blocks == kept.end() || block->age < free->age) blocks = size, free = block;
+          break;  // those behind it are younger
+        }
+        if (busy == nullptr || block->age < busy->age) busy = &*block;
       }
     }
-    return nullptr;
+    if (blocks != kept.end()) {
+      const Oldest oldest{.data = free->data, .bytes = blocks->first, .queue = nullptr};
+      Erase(blocks, free);
+      return oldest;
+    }
+    if (busy == nullptr) return {};
+    return {.queue = busy->queue, .position = busy->position};
   }
 
  private:
@@ -173,19 +179,18 @@ std::shared_ptr<Buffer> BufferPool::Allocate(int64_t bytes, std::shared_ptr<Work
   }
   if (data == nullptr) data = source_->Allocate(rounded);
   while (data == nullptr) {
-    // Other sizes may sit on the memory that is missing here.
-    std::pair<void*, int64_t> block;
-    std::shared_ptr<WorkQueue> busy;
+    // Kept blocks of other sizes may hold the memory that is missing here.
+    Impl::Oldest oldest;
     {
       MutexLock lock(&mu_);
       if (impl_->kept_bytes == 0 || rounded >= kTooMuch) return nullptr;
-      block = impl_->TakeOldest();
-      if (block.first == nullptr) busy = impl_->Busy();
+      oldest = impl_->TakeOldest();
     }
-    if (block.first != nullptr) {
-      source_->Free(block.first, block.second);
-    } else if (busy == nullptr || !busy->Wait().ok()) {
-      return nullptr;
+    if (oldest.data != nullptr) {
+      source_->Free(oldest.data, oldest.bytes);
+    } else {
+      // Whether its work failed concerns the stream of that queue alone.
+      static_cast<void>(oldest.queue->WaitFor(oldest.position));
     }
     data = source_->Allocate(rounded);
   }
@@ -213,8 +218,8 @@ PoolStats BufferPool::stats() const {
 }
 
 void BufferPool::Release(void* data, int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
-  // Called by destructors: it gets by without memory.
-  std::pair<void*, int64_t> surplus(data, bytes);
+  // Destructors call it: it gets by without memory.
+  Impl::Oldest surplus{.data = data, .bytes = bytes, .queue = nullptr};
   bool is_kept = false;
   {
     MutexLock lock(&mu_);
@@ -222,15 +227,15 @@ void BufferPool::Release(void* data, int64_t bytes, const std::shared_ptr<WorkQu
     const bool is_pending = queue != nullptr && !queue->HasPassed(queue->position());
     is_kept = (is_pending || bytes <= retain_bytes_) && impl_->Keep(data, bytes, queue);
   }
-  if (is_kept) surplus.first = nullptr;
+  if (is_kept) surplus.data = nullptr;
   // Without memory to remember it, it is freed as soon as that is safe.
-  if (!is_kept && queue != nullptr) static_cast<void>(queue->Wait());
+  if (!is_kept && queue != nullptr) static_cast<void>(queue->WaitFor(queue->position()));
   do {
-    if (surplus.first != nullptr) source_->Free(surplus.first, surplus.second);
+    if (surplus.data != nullptr) source_->Free(surplus.data, surplus.bytes);
     MutexLock lock(&mu_);
-    surplus.first = nullptr;
+    surplus.data = nullptr;
     if (impl_->kept_bytes > retain_bytes_) surplus = impl_->TakeOldest();
-  } while (surplus.first != nullptr);
+  } while (surplus.data != nullptr);
 }
 
 // Buffers are dropped on any thread, hence the atomics.

@@ -16,16 +16,22 @@ int64_t RoundedBytes(int64_t bytes);
 
 class BufferPool;
 
-// The order in which a device does what one stream asks of it, for devices that work later than
-// they are asked to. Thread safe.
+// What one stream asks of a device that works later than it is asked to: pieces of work that run in
+// the order of asking. After a piece has failed, those asked for before the next Wait are skipped:
+// they pass without being done. Thread safe.
 class WorkQueue {
  public:
   virtual ~WorkQueue() = default;
-  // Of the last thing that was asked; rises with each.
+  // That of the last piece of work; rises with each. With its queue it is an event, for which the
+  // owners of other streams may wait.
   virtual int64_t position() const = 0;
-  // Whether everything up to `position` has been done.
+  // Whether all pieces up to `position` have been done or skipped.
   virtual bool HasPassed(int64_t position) const = 0;
-  // Until everything that was asked has been done. The first failure since the last Wait.
+  // Returns when HasPassed(position). False: the piece at `position` failed or was skipped. Leaves
+  // the failure to Wait.
+  virtual bool WaitFor(int64_t position) = 0;
+  // Returns when every piece has passed: the first failure since the last Wait, which is cleared.
+  // For the stream of this queue alone, which has to answer for the failure.
   virtual DeviceStatus Wait() = 0;
 };
 
@@ -43,8 +49,8 @@ class MemorySource {
 // Of the host; blocks from 4 MiB on start at a huge page.
 std::unique_ptr<MemorySource> NewHostMemory();
 
-// A block of memory aligned to 64 bytes. Returns to its pool when destroyed, on any thread; what
-// its queue was asked to do before still finds it.
+// A block of memory aligned to 64 bytes. Returns to its pool when destroyed, on any thread. Work
+// that its queue was asked for earlier may still use it.
 class Buffer {
  public:
   Buffer(BufferPool* pool, void* data, int64_t bytes, std::shared_ptr<WorkQueue> queue)
@@ -71,10 +77,11 @@ struct PoolStats {
 };
 
 // The memory of one device in size classes. Thread safe. Freed buffers are kept for reuse up to
-// `retain_bytes`, beyond that they go back to the source once their queue is done with them. Until
-// then only that queue gets them again. Outlives every buffer it handed out.
-// Contents are not cleared; with `poison` every byte of a handed out buffer is 0xFF (NaN in every
-// float type), so that a test sees whoever reads what nobody wrote.
+// `retain_bytes`; those beyond go back to the source, the oldest first. A freed buffer whose queue
+// has not passed its last use is always kept, and only that queue gets it again. Outlives every
+// buffer it handed out.
+// Contents are not cleared. With `poison` every byte of a handed out buffer is 0xFF (NaN in every
+// float type), so that a test notices reads of memory that no one has written.
 class BufferPool {
  public:
   explicit BufferPool(int64_t retain_bytes = int64_t{256} << 20, bool poison = false,

@@ -40,7 +40,7 @@ struct MergeGradArgs {
   std::vector<MergeGradProblem> problems;
 };
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const MergeProblem& p, const F& f) {
   f(p.out), f(p.lse);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/device/device_copies.h"
+
 namespace attnd {
 
 TileSight ComputeMask(const Pattern& pattern, int64_t q_tile, int64_t key_tile, TileMask* mask) {
@@ -23,12 +25,6 @@ void ComputeTerms(const Pattern& pattern, int64_t q_tile, int64_t key_tile, Tile
   pattern.computed_terms->Fill(q_tile, key_tile, terms);
 }
 
-std::shared_ptr<const void> DeviceCopies::Of(
-    const void* device, const std::function<std::shared_ptr<const void>()>& make) const {
-  const MutexLock lock(&mu_);
-  std::shared_ptr<const void>& copy = copies_[device];
-  if (copy == nullptr) copy = make();
-  return copy;
-}
+DeviceCopiesOfOne::DeviceCopiesOfOne() : copies_(std::make_shared<DeviceCopies>()) {}
 
 }  // namespace attnd

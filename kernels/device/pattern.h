@@ -4,12 +4,8 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <vector>
-
-#include "kernels/core/mutex.h"
 
 namespace attnd {
 
@@ -22,13 +18,13 @@ using TileMask = std::array<uint64_t, kTile>;
 // The lowest `n` bits, n in [0, 64].
 inline uint64_t LowBits(int64_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
 
-// `count` consecutive tiles. mask = kFull: every pair is visible; kComputed: ComputeMask tells for
-// each tile; else every tile of the run has masks[mask]. Runs keep dense causal attention at a
-// million tokens small (two runs a row).
+// `count` consecutive tiles. mask = kFull: every pair is visible; kComputed: ComputeMask gives the
+// mask of each tile; else every tile of the run has masks[mask]. Runs keep dense causal attention
+// at a million tokens small (two runs a row).
 struct Run {
   static constexpr int32_t kFull = -1;
   static constexpr int32_t kNoTerms = -1;
-  static constexpr int32_t kComputed = -2;  // also of terms: ComputeTerms tells
+  static constexpr int32_t kComputed = -2;  // also of terms: ComputeTerms gives them
   int32_t first = 0;
   int32_t count = 0;
   int32_t mask = kFull;
@@ -79,21 +75,19 @@ class ComputedTerms {
   virtual int64_t bytes() const = 0;  // as ComputedMasks::bytes
 };
 
-// What devices keep of a pattern in memory of their own: made when a device first needs it,
-// released with the pattern. Thread safe. Copies of a pattern start without.
-class DeviceCopies {
- public:
-  DeviceCopies() = default;
-  DeviceCopies(const DeviceCopies&) {}
-  DeviceCopies& operator=(const DeviceCopies&) { return *this; }
+class DeviceCopies;  // device_copies.h
 
-  // That of `device`; `make` makes it.
-  std::shared_ptr<const void> Of(const void* device,
-                                 const std::function<std::shared_ptr<const void>()>& make) const;
+// Owns the DeviceCopies of one pattern. A copy of a pattern has copies of its own, none at first.
+class DeviceCopiesOfOne {
+ public:
+  DeviceCopiesOfOne();
+  DeviceCopiesOfOne(const DeviceCopiesOfOne&) : DeviceCopiesOfOne() {}
+  DeviceCopiesOfOne& operator=(const DeviceCopiesOfOne&) { return *this; }
+
+  DeviceCopies* operator->() const { return copies_.get(); }
 
  private:
-  mutable Mutex mu_;
-  mutable std::map<const void*, std::shared_ptr<const void>> copies_ ATTND_GUARDED_BY(mu_);
+  const std::shared_ptr<DeviceCopies> copies_;
 };
 
 // Immutable once built; host data. Tiles are of *slots*: places in an optional gather order of
@@ -112,26 +106,26 @@ struct Pattern {
   // in at most one slot; one that stands in none sees nothing.
   std::vector<int32_t> query_rows;
   // Empty: slot s is row s of k. Else row key_rows[s] of k, from Nk of k on rows of k2, or no key
-  // (-1). A row may stand in several slots: whoever sees two of them counts it twice.
+  // (-1). A row may stand in several slots: a query that sees two of them counts it twice.
   std::vector<int32_t> key_rows;
   std::vector<float> key_bias;  // of a key slot, added to s; natural units. Empty: 0
   // Of a listed pattern, whose tiles would be nearly empty: it is these pairs of rows in natural
-  // order, and has neither tiles nor anything else that is told above.
+  // order, and has neither tiles nor anything else of the above.
   PairList keys_of, queries_of;  // of every query; of every key, the same pairs
   int64_t visible_pairs = 0;     // of slots, apart from tiles whose mask is computed
   int64_t listed_again = 0;      // of these, pairs that a list holds once more
   int64_t visible_tiles = 0;     // computed ones included, whether they show a pair or not
   bool counts_pairs = true;      // no mask is computed
-  DeviceCopies copies;
+  DeviceCopiesOfOne copies;      // what devices keep of it in memory of their own
 
   bool is_listed() const { return !keys_of.begin.empty(); }
 };
 
-// From where on a device is faster one way than another: what decides the form of a pattern.
+// Sizes from which on one form of a pattern is faster on a device than another.
 struct PatternTuning {
   // Lists of keys are kept as pairs where they name fewer than one key in so many, else as tiles.
   int64_t keys_a_listed = 8;
-  // Slots of a gathered order that may stay without a row, to spare a gather.
+  // Slots of a gather order that may stay without a row, where that saves a gather.
   int64_t most_idle_slots = kTile / 2;
   // Blocks of at least so many rows are worth a gather order of their own.
   int64_t least_gathered_block = kTile / 2;

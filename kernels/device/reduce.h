@@ -74,7 +74,7 @@ struct LayerNormArgs {
   std::vector<LayerNormProblem> problems;
 };
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const ReduceProblem& p, const F& f) {
   f(p.x), f(p.out);

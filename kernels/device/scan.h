@@ -44,13 +44,14 @@ enum class ScanDen : uint8_t {
   kAbsClamp,  // max(|d|, eps); gradient sign(d), none where |d| <= eps
 };
 
-// One batch row: queries [0, nq), keys [0, nk). causal: query i sees keys j <= i + offset. A query
-// that sees no key gives out = 0 and lse = -inf, unless a state was given: then it reads that.
+// One sequence of a batch: queries [0, nq), keys [0, nk). causal: query i sees keys j <= i +
+// offset. A query that sees no key gives out = 0 and lse = -inf, unless a state was given: then it
+// reads that.
 struct ScanSeq {
   int64_t nq = 0, nk = 0;
   int64_t offset = 0;
   double visible_pairs = 0;
-  int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
+  int64_t count = 1;  // on a dry stream: it stands for so many equal sequences, in any order
 };
 
 struct ScanProblem {
@@ -67,8 +68,8 @@ struct ScanProblem {
   View s_out, z_out;  // the state after key nk - 1; causal only
 };
 
-// Queries before all keys, keys before all queries, then as many of both in turn: what of a row is
-// read at all.
+// What is read of a sequence: queries before all keys, keys before all queries, then as many of
+// both in turn.
 struct ScanReach {
   int64_t lead = 0, ahead = 0, read = 0;
   int64_t used_keys = 0;                   // that some query, or the final state, depends on
@@ -120,11 +121,11 @@ struct ScanGradArgs {
   std::vector<ScanGradProblem> problems;
 };
 
-// Whether a state comes with the forward, and whether the last one has any use.
+// Whether the forward starts from a given state, and whether its last state is wanted.
 inline bool HasState(const ScanProblem& p) { return p.s0.given() || p.z0.given(); }
 inline bool WantsFinal(const ScanProblem& p) { return p.s_out.given() || p.z_out.given(); }
 inline bool WantsFinal(const ScanGradProblem& p) { return p.ds_out.given() || p.dz_out.given(); }
-// Whether a problem has any element to write; nothing is done for one that has none.
+// Whether a problem has any element to write. A problem without one is skipped.
 inline bool Writes(const ScanProblem& p) { return p.q.shape[2] > 0 || WantsFinal(p); }
 inline bool Writes(const ScanGradProblem& p) {
   const bool of_keys = p.dk.given() || p.dv.given() || p.dlog_decay.given() || p.dbeta.given();
@@ -132,7 +133,7 @@ inline bool Writes(const ScanGradProblem& p) {
          (p.forward.k.shape[2] > 0 && of_keys);
 }
 
-// launch.h.
+// For ForEachView of launch.h.
 template <class F>
 void ForEachView(const ScanProblem& p, const F& f) {
   for (const View* view : {&p.q, &p.k, &p.v, &p.out, &p.lse, &p.log_decay, &p.beta, &p.s0, &p.z0,

@@ -1,4 +1,4 @@
-// What became of a call of a device.
+// The outcome of a call of a device.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ class [[nodiscard]] DeviceStatus {
  public:
   enum class Code : uint8_t {
     kOk,
-    kDeclined,  // the device does not run this launch: nothing was allocated, counted or written
+    kDeclined,  // the device does not run such launches: nothing was allocated, counted or written
     kNoMemory,
     kStopped,  // the RunControl of the stream ended the run: outputs are undefined
     kFailed,   // a broken contract or a device that failed
@@ -22,7 +22,7 @@ class [[nodiscard]] DeviceStatus {
 
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
-  const std::string& text() const { return text_; }  // what happened, of all codes but kOk
+  const std::string& text() const { return text_; }  // what happened; empty with kOk
 
  private:
   Code code_ = Code::kOk;

@@ -10,8 +10,11 @@ Stream::Stream(Device& device, BufferPool* memory, RunControl* control)
       workspace_(memory, queue_),
       control_(control) {}
 
-// What was asked may still use the RunControl.
 Stream::~Stream() { static_cast<void>(Wait()); }
+
+bool Stream::shares_host_memory() const {
+  return queue_ == nullptr && device_.info().has_host_memory;
+}
 
 DeviceStatus Stream::Wait() { return queue_ == nullptr ? DeviceStatus() : queue_->Wait(); }
 

@@ -11,27 +11,27 @@ namespace attnd {
 
 class Device;
 
-// What a backward is credited with, in FLOPs of its forward.
+// FLOPs credited to a backward, in those of its forward.
 constexpr double kBackwardFlops = 2.5;
 
-// What a run did: pairs and FLOPs are counted by ops, the rest by the device.
+// What a run did. ops count pairs and FLOPs, the device counts the rest.
 struct Work {
   double visible_pairs = 0;  // (b, h, i, j) that the method's definition lets see each other
   double flops = 0;          // credited FLOPs by the method's formula, not what padding costs
-  double seconds = 0;        // dry run: the device's prediction, and what the host takes
+  double seconds = 0;        // dry run: predicted by the device, and what the host takes
   int64_t host_bytes = 0;    // dry run: at most what the host keeps beside tensors
 };
 
-// Single-threaded; several streams of one device may be used from several threads at once. A stream
-// with a `control` ends early and shares the device as that says. A dry stream (no memory)
-// allocates nothing, computes nothing and reads no tensor: launches only count memory and predict
-// seconds. That is how a request is planned.
+// Single-threaded; several streams of one device may be used from several threads at once. The
+// `control` of a stream can end it early, and decides how urgent its work is. A dry stream (no
+// memory) plans a request: it allocates nothing, computes nothing and reads no tensor; launches
+// only count memory and predict seconds.
 class Stream {
  public:
   // `memory` null: a dry stream; else that of `device`.
   Stream(Device& device, BufferPool* memory, RunControl* control = nullptr);
 
-  ~Stream();  // waits
+  ~Stream();  // waits: work that was asked for may still use the control
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -44,8 +44,12 @@ class Stream {
 
   // The queue of a device that works later than it is asked to; null: launches end as they return.
   const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
-  // Returns when everything that was asked of this stream has been done.
+  // Returns when everything that was asked of this stream has been done: the first failure since
+  // the last Wait, after which the rest was skipped.
   DeviceStatus Wait();
+  // Whether host and device read what the other has written, at once: the device has host memory,
+  // and works as it is asked to.
+  bool shares_host_memory() const;
 
  private:
   Device& device_;

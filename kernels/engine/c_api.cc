@@ -21,7 +21,7 @@ struct attnd_call {
   attnd::Call call;
   absl::Status bad;  // the first argument that no Call can hold
   std::shared_ptr<const attnd::Plan> plan;
-  std::vector<std::shared_ptr<attnd::Buffer>> inputs;  // on a device with memory of its own
+  std::vector<std::shared_ptr<attnd::Buffer>> inputs;  // copies on the device (Place)
   std::vector<attnd::Result> results;
   attnd::ProblemCost cost;  // once executed
 };
@@ -76,12 +76,12 @@ std::vector<std::byte> DenseBytes(const attnd::View& view) {
   return bytes;
 }
 
-// Float tensors go to a device that cannot read the host's memory.
+// Copies float tensors to a device that does not work on the host's memory.
 absl::Status Place(attnd_engine* engine, attnd_call* call,
                    std::map<std::string, attnd::View>* tensors) {
   attnd::Stream& stream = *engine->stream;
   call->inputs.clear();
-  if (stream.device().info().has_host_memory) return absl::OkStatus();
+  if (stream.shares_host_memory()) return absl::OkStatus();
   for (auto& [name, view] : *tensors) {
     if (!attnd::IsFloat(view.dtype)) continue;
     const auto bytes = std::make_shared<const std::vector<std::byte>>(DenseBytes(view));

@@ -47,8 +47,8 @@ void attnd_call_tensor(attnd_call*, const char* name, int dtype, int rank, const
 /* Validates and predicts. */
 int attnd_plan(attnd_engine*, attnd_call*);
 int64_t attnd_call_workspace_bytes(const attnd_call*); /* planned upper bound */
-double attnd_call_flops(const attnd_call*); /* planned; of an executed call what it took */
-double attnd_call_pairs(const attnd_call*); /* likewise */
+double attnd_call_flops(const attnd_call*);            /* planned; once executed, as counted */
+double attnd_call_pairs(const attnd_call*);            /* likewise */
 double attnd_call_seconds(const attnd_call*);
 
 /* Plans what is not planned and runs all calls as one batch (their buckets must be equal). */

@@ -1,4 +1,4 @@
-// Alone in its file, so that a program may link devices of its own in its place.
+// The only function of its file, so that a program may link other devices in its place.
 #include "kernels/engine/devices.h"
 
 #include <utility>

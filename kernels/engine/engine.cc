@@ -85,6 +85,12 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
   const Work& work = dry.work();
   plan->workspace_bytes = dry.workspace().peak_bytes();
   plan->host_bytes += work.host_bytes;
+  // What Fetch brings to the host.
+  if (!device.info().has_host_memory) {
+    for (const OutputInfo& output : plan->outputs) {
+      plan->host_bytes += RoundedBytes(output.shape.size() * SizeOf(output.dtype));
+    }
+  }
   plan->tokens = plan->shape.B * plan->shape.Nq;
   plan->visible_pairs = run->forward_pairs;
   // A backward is credited with its gradients, not with the forward that it has to repeat.
@@ -98,10 +104,10 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
   return absl::OkStatus();
 }
 
-// Scores and values cost 2 (D + Dv) a pair, backward 2.5 times that.
+// Scores and values cost 2 (D + Dv) a pair, backward kBackwardFlops times that.
 ProblemCost CostAt(const Plan& plan, double visible_pairs) {
   const double flops = 2 * static_cast<double>(plan.shape.D + plan.shape.Dv) *
-                       (plan.direction == Direction::kBackward ? 2.5 : 1);
+                       (plan.direction == Direction::kBackward ? kBackwardFlops : 1);
   return {visible_pairs, plan.flops + (visible_pairs - plan.visible_pairs) * flops};
 }
 
@@ -158,13 +164,13 @@ int64_t PlanWork(const Call& call) {
 struct Engine::Impl {
   // Order matters: what the devices hold of patterns goes before they do.
   std::vector<std::unique_ptr<Device>> devices;
-  BufferPool host;  // beside devices whose memory the host cannot reach
+  BufferPool host;  // results and integers beside devices whose memory is not the host's
   PatternCache patterns;
   const bool keep_plans;
   PlanCache plans;
 
   Impl(std::vector<std::unique_ptr<Device>> of, const EngineOptions& options)
-      : devices(std::move(of)), keep_plans(options.keep_plans) {}
+      : devices(std::move(of)), host(options.host_retain_bytes), keep_plans(options.keep_plans) {}
 
   std::optional<size_t> IndexOf(absl::string_view name) const;
   std::string DeviceNames() const;
@@ -180,6 +186,7 @@ Engine::~Engine() = default;
 size_t Engine::devices() const { return impl_->devices.size(); }
 Device& Engine::device(size_t i) { return *impl_->devices[i]; }
 int64_t Engine::cached_pattern_bytes() const { return CachedPatternBytes(); }
+PoolStats Engine::host_memory() const { return impl_->host.stats(); }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
                                                              RunControl* control) {
@@ -298,7 +305,8 @@ absl::StatusOr<std::shared_ptr<Buffer>> Engine::Upload(
   int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
   Device& device = stream.device();
-  const bool stays = !IsFloat(dtype) && !device.info().has_host_memory;
+  // Patterns are built from integers, before the stream waits.
+  const bool stays = !IsFloat(dtype) && !stream.shares_host_memory();
   std::shared_ptr<Buffer> buffer =
       stays ? impl_->host.Allocate(bytes) : device.memory().Allocate(bytes, stream.queue());
   if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left");
@@ -316,6 +324,11 @@ absl::StatusOr<std::shared_ptr<Buffer>> Engine::Upload(
 absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>>* results) {
   Device& device = stream.device();
   std::vector<std::shared_ptr<Buffer>> on_device;  // until the copies have been made
+  // Copies that were asked for write to `results`, also where this ends early.
+  struct Guard {
+    Stream& stream;
+    ~Guard() { static_cast<void>(stream.Wait()); }
+  } const waits{stream};
   for (std::vector<Result>& of_problem : *results) {
     for (Result& result : of_problem) {
       if (device.info().has_host_memory) break;
@@ -323,9 +336,9 @@ absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>
       if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left for results");
       const std::span<std::byte> bytes(static_cast<std::byte*>(buffer->data()),
                                        static_cast<size_t>(result.view.bytes()));
-      ATTND_RETURN_IF_ERROR(StatusOf(device.Download(stream, result.view.data, bytes)));
-      result.view.data = buffer->data();
       on_device.push_back(std::exchange(result.buffer, std::move(buffer)));
+      const void* const source = std::exchange(result.view.data, bytes.data());
+      ATTND_RETURN_IF_ERROR(StatusOf(device.Download(stream, source, bytes)));
     }
   }
   return StatusOf(stream.Wait());
@@ -335,7 +348,7 @@ absl::StatusOr<Execution> Engine::Execute(Stream& stream, std::span<const Proble
   const RunScope scope(stream.control());
   absl::StatusOr<Execution> execution =
       WithoutExceptions([&] { return impl_->Execute(stream, batch); });
-  // Of a run that failed, something may still be under way that uses the inputs.
+  // Work of a failed run may still use the inputs.
   if (!execution.ok()) static_cast<void>(stream.Wait());
   return execution;
 }

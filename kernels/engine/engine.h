@@ -46,7 +46,7 @@ struct Plan {
   int64_t output_bytes = 0;
   int64_t workspace_bytes = 0;  // upper bound of the memory that Execute takes, outputs included
   // Upper bound of what the host keeps for the request while it runs: patterns in both directions,
-  // values of index tensors, lists, options.
+  // values of index tensors, lists, options, results where the device's memory is not the host's.
   int64_t host_bytes = 0;
   int64_t tokens = 0;  // B * Nq
   // Summed over batch rows and query heads; about, where data decide, and a bound where more rows
@@ -60,8 +60,9 @@ struct Plan {
   Plan& operator=(const Plan&) = delete;
 };
 
-// One request of a batch. `tensors` have data now, in memory of the plan's device; those of int32
-// and uint8, from which patterns are built, in host memory. Views match the plan's.
+// One request of a batch. Its tensors have data, in memory of the plan's device; those of int32 and
+// uint8, from which patterns are built, in host memory that holds it already. Views match the
+// plan's.
 struct Problem {
   std::shared_ptr<const Plan> plan;
   std::map<std::string, View> tensors;
@@ -74,7 +75,8 @@ struct Result {
   std::shared_ptr<Buffer> buffer;
 };
 
-// What a problem of a batch took. A plan knows it before, where no data but lengths decide.
+// What a problem of a batch took. Its plan has the same figures, unless data other than lengths
+// decide.
 struct ProblemCost {
   double visible_pairs = 0;  // as Plan::visible_pairs
   double flops = 0;
@@ -87,18 +89,20 @@ struct Execution {
 };
 
 // Whether a plan reads the values of the tensor of this name: lengths, offsets and packed
-// sequences. All others are looked at, and refused in the same words, when the request runs.
+// sequences. Values of all others are checked when the request runs, with the same messages.
 bool PlanReads(absl::string_view tensor);
 
-// What planning `call` takes, before it is planned: an upper bound in steps, of which a thousand
-// take less than a millisecond on one thread. It follows from the lists whose elements a plan reads
-// (lengths, ends of packed sequences, option lists), never from sizes; cheap itself.
+// An upper bound of what planning `call` takes, in steps: a thousand of them take less than a
+// millisecond on one thread. It follows from the lists whose elements a plan reads (lengths, ends
+// of packed sequences, option lists), never from sizes. Cheap itself.
 int64_t PlanWork(const Call& call);
 // Plans of at most so much work need no thread of their own.
 constexpr int64_t kSmallPlanWork = 1000;
 
 struct EngineOptions {
   bool keep_plans = true;  // for equal calls (plan_cache.h)
+  // Freed host memory that is kept for reuse, beside devices whose memory is not the host's.
+  int64_t host_retain_bytes = int64_t{256} << 20;
 };
 
 // Owns the devices. Thread safe.
@@ -112,6 +116,9 @@ class Engine {
   Device& device(size_t i = 0);
   // Of the patterns that are kept for the next request, on the host.
   int64_t cached_pattern_bytes() const;
+  // Host memory of results and integers beside devices whose memory is not the host's; else
+  // nothing.
+  PoolStats host_memory() const;
 
   // Validates and predicts without touching tensor data (but lengths and offsets): a dry run of the
   // formula. No work proportional to N. All reasons at once: INVALID_ARGUMENT or UNIMPLEMENTED.
@@ -121,16 +128,17 @@ class Engine {
 
   // A tensor where Execute wants it (Problem), with the bytes of its dense array, given in pieces
   // of any alignment. `source` keeps the pieces alive and is released once they have been read;
-  // null: they live until `stream` has waited. Errors: RESOURCE_EXHAUSTED, CANCELLED.
+  // null: the caller keeps them alive until `stream` has waited. Errors: RESOURCE_EXHAUSTED,
+  // CANCELLED.
   absl::StatusOr<std::shared_ptr<Buffer>> Upload(Stream& stream, DType dtype,
                                                  std::span<const std::span<const std::byte>> pieces,
                                                  std::shared_ptr<const void> source);
 
   // Runs on `stream`, which is of the plans' device and whose workspace is reset first. Returns
   // when the results have arrived. A problem's result does not depend on the others of the batch.
-  // Errors: INVALID_ARGUMENT if the plans' buckets differ, RESOURCE_EXHAUSTED when memory ends,
-  // CANCELLED when the stream's RunControl stopped it: then all that it took is freed, and the
-  // engine is as before. No exception escapes.
+  // Errors: INVALID_ARGUMENT if the plans' buckets differ or the stream is of another device,
+  // RESOURCE_EXHAUSTED when memory ends, CANCELLED when the stream's RunControl stopped it. After
+  // an error all memory that the run took is freed. No exception escapes.
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
 
  private:

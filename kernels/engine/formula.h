@@ -12,11 +12,11 @@
 
 namespace attnd {
 
-// What the formula gives back, by the names of the API, and what it saw on the way.
+// The results of a formula, by the names of the API, and the pairs and FLOPs of its forward.
 struct RunResult {
   std::vector<std::pair<std::string, Tensor>> outputs;
   double forward_pairs = 0, forward_flops = 0;
-  std::vector<PairTotal> visible_pairs;  // as Outputs tells it
+  std::vector<PairTotal> visible_pairs;  // Outputs::visible_pairs
 };
 
 // Runs it on `sent`, one tensor of each name over all `problems`; the same for a plan (dry stream,

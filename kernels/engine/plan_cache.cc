@@ -10,7 +10,7 @@
 namespace attnd {
 namespace {
 
-// Lengths go before what has one, so that no two calls have the same bytes.
+// A length precedes everything of variable length, so that no two calls have the same bytes.
 class Key {
  public:
   template <class T>

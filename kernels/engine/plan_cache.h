@@ -11,19 +11,19 @@
 
 namespace attnd {
 
-// Services are asked for the same shapes again and again, and of a small request the plan is a
-// quarter of the work. Equal keys mean equal calls: no fingerprint can collide. Bounded: what was
-// not asked for during the last kMostPlans new plans is forgotten. Thread safe.
+// Clients send the same shapes again and again, and planning is a quarter of the work of a small
+// request. Equal keys mean equal calls: keys are not hashed. Bounded: a plan that was not used
+// during the last kMostPlans new plans is dropped. Thread safe.
 class PlanCache {
  public:
   static constexpr size_t kMostPlans = 128;
   static constexpr size_t kMostKeyBytes = 1024;
 
-  // All of the call that a plan follows from, values that a plan reads included. Empty: more than
-  // kMostKeyBytes, such calls are planned each time. Cost: O(kMostKeyBytes).
+  // Everything of the call that its plan depends on, values that a plan reads included. Empty: it
+  // would be longer than kMostKeyBytes; such calls are planned each time. Cost: O(kMostKeyBytes).
   static std::string KeyOf(const Call& call);
 
-  // Null: not known.
+  // Null: there is none.
   std::shared_ptr<const Plan> Find(const std::string& key);
   // REQUIRES: the key is not empty.
   void Add(std::string key, std::shared_ptr<const Plan> plan);
@@ -34,7 +34,7 @@ class PlanCache {
   void AddLocked(std::string key, std::shared_ptr<const Plan> plan) ATTND_REQUIRES(mu_);
 
   Mutex mu_;
-  // The older ones go when the newer ones are kMostPlans.
+  // The older ones are dropped when there are kMostPlans newer ones.
   Plans newer_ ATTND_GUARDED_BY(mu_), older_ ATTND_GUARDED_BY(mu_);
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 absl::string_view Name(Layout layout) { return layout == Layout::kBHND ? "BHND" : "BNHD"; }
 
-// Of what q, k and v do not tell.
+// A size that does not follow from q, k and v.
 constexpr int64_t kFree = -1;
 
 void CheckRange(absl::string_view letters, int64_t size, int64_t min, int64_t max,
@@ -19,7 +19,7 @@ void CheckRange(absl::string_view letters, int64_t size, int64_t min, int64_t ma
   reasons->Invalid(letters, " must be in ", min, "..", max, ", got ", size);
 }
 
-// A negative dimension is for others to tell.
+// True for negative dimensions, which other checks report.
 bool FitsInMemory(const Shape& shape, DType dtype) {
   int64_t bytes = SizeOf(dtype);
   for (int i = 0; i < shape.rank; ++i) {
@@ -36,7 +36,7 @@ void CheckBytes(absl::string_view name, const Shape& shape, DType dtype, Reasons
                    " of ", Name(dtype));
 }
 
-// What q, k and v tell.
+// The sizes that q, k and v give.
 SizesByLetter SizesOf(const ProblemShape& shape) {
   SizesByLetter sizes;
   if (shape.Knows("q")) {
@@ -47,7 +47,7 @@ SizesByLetter SizesOf(const ProblemShape& shape) {
   return sizes;
 }
 
-// Runs the checks of one request; members are what the tensors q, k, v say.
+// Runs the checks of one request.
 struct Checker {
   const MethodInfo& info;
   const Call& call;
@@ -59,7 +59,7 @@ struct Checker {
     const View* view = shape.Find(name);
     return view != nullptr && view->shape.rank == 4 ? view : nullptr;
   }
-  // A size of q, or kFree if q does not tell.
+  // A size of q, or kFree without a q of rank 4.
   int64_t OfQ(int64_t size) const { return Rank4("q") != nullptr ? size : kFree; }
   int64_t OfK(int64_t size) const { return Rank4("k") != nullptr ? size : kFree; }
 
@@ -116,7 +116,7 @@ struct Checker {
       if (FitsShape("q", *q, "[B,H,Nq,D]")) {
         CheckRange("B", s.B, 1, kMaxHeads, reasons);
         CheckRange("H", s.H, 1, kMaxHeads, reasons);
-        // Sizes that are out of range themselves are told by themselves. Hkv divides H.
+        // The product only of sizes in range: the others have messages of their own. Hkv divides H.
         if (s.B >= 1 && s.B <= kMaxHeads && s.H >= 1 && s.H <= kMaxHeads) {
           CheckRange("B * H", s.B * s.H, 1, kMaxBatchHeads, reasons);
         }
@@ -141,7 +141,7 @@ struct Checker {
     if (known) CheckBytes("out", {s.B, s.H, s.Nq, s.Dv}, Rank4("q")->dtype, reasons);
   }
 
-  // dtype and memory order of a tensor that must go with q.
+  // dtype and memory order of a tensor that must have those of q.
   void Float(absl::string_view name) const {
     const View* view = shape.Find(name);
     if (view == nullptr) return;
@@ -183,7 +183,7 @@ struct Checker {
     }
   }
 
-  // Every other tensor that the method declares.
+  // All other tensors that the method declares.
   void Parameters() const {
     for (const TensorInfo& input : info.inputs) {
       const View* view = shape.Find(input.name);

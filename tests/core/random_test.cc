@@ -1,4 +1,4 @@
-// Check values of the specifications, and that a number does not depend on how it was asked for.
+// Check values of the specifications. A number does not depend on the calls that ask for it.
 #include "kernels/core/random.h"
 
 #include <gtest/gtest.h>

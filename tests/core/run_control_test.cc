@@ -21,7 +21,7 @@ TEST(RunControl, IsStoppedByACancelOrByItsEnd) {
   EXPECT_FALSE(goes_on.stopped());
 }
 
-// Neighbours made a run too long, which was told that it had taken too long itself.
+// A run that waited for others was ended as if it had taken too long itself.
 TEST(RunControl, WhatItWaitsForOthersIsNotItsOwnTime) {
   static RunControl::Clock::time_point now;
   RunControl run(/*priority=*/0, /*predicted_seconds=*/8, [] { return now; });

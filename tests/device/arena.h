@@ -38,6 +38,7 @@ class Arena {
       const auto [offset, size] = *it;
       free_.erase(it);
       if (size > bytes) free_[offset + bytes] = size - bytes;
+      blocks_[offset] = bytes;
       return begin_ + offset;
     }
     return nullptr;
@@ -47,7 +48,10 @@ class Arena {
     bytes = Pages(bytes);
     madvise(data, bytes, MADV_DONTNEED);
     const MutexLock lock(&mu_);
-    auto it = free_.emplace(static_cast<char*>(data) - begin_, bytes).first;
+    const int64_t offset = static_cast<char*>(data) - begin_;
+    assert(blocks_.contains(offset));
+    blocks_.erase(offset);
+    auto it = free_.emplace(offset, bytes).first;
     const auto next = std::next(it);
     if (next != free_.end() && it->first + it->second == next->first) {
       it->second += next->second;
@@ -60,9 +64,15 @@ class Arena {
     free_.erase(it);
   }
 
-  bool Holds(const void* data) const {
-    const char* at = static_cast<const char*>(data);
-    return at >= begin_ && at < begin_ + kBytes;
+  // Whether `first` to `last` lie in one block that is not freed.
+  bool Holds(const void* first, const void* last) {
+    const int64_t begin = static_cast<const char*>(first) - begin_;
+    const int64_t end = static_cast<const char*>(last) - begin_;
+    const MutexLock lock(&mu_);
+    auto block = blocks_.upper_bound(begin);
+    if (block == blocks_.begin()) return false;
+    --block;
+    return begin <= end && end < block->first + block->second;
   }
 
   // Opens the memory for as long as it lives; scopes of several threads may overlap.
@@ -90,7 +100,8 @@ class Arena {
 
   char* const begin_;
   Mutex mu_;
-  std::map<int64_t, int64_t> free_ ATTND_GUARDED_BY(mu_);  // bytes by offset
+  // Bytes by offset.
+  std::map<int64_t, int64_t> free_ ATTND_GUARDED_BY(mu_), blocks_ ATTND_GUARDED_BY(mu_);
   int inside_ ATTND_GUARDED_BY(mu_) = 0;
 };
 

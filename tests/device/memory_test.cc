@@ -20,7 +20,7 @@ TEST(RoundedBytes, WastesAtMostAnEighth) {
     EXPECT_GE(rounded, bytes);
     EXPECT_LE(rounded - bytes, std::max<int64_t>(64, bytes / 8));
     EXPECT_EQ(rounded % 64, 0);
-    EXPECT_GE(rounded, last);  // more never takes less
+    EXPECT_GE(rounded, last);  // monotonic
     EXPECT_EQ(RoundedBytes(rounded), rounded);
     last = rounded;
   }
@@ -68,7 +68,7 @@ TEST(BufferPool, KeepsNoMoreThanItMayAndDropsTheOldest) {
   EXPECT_EQ(pool.stats().reserved_bytes, 512 + 896);
 }
 
-TEST(BufferPool, TellsWhenMemoryEnds) {
+TEST(BufferPool, GivesNullWhenMemoryEnds) {
   BufferPool pool;
   pool.Allocate(4096).reset();
   EXPECT_EQ(pool.Allocate(int64_t{1} << 60), nullptr);

@@ -1,4 +1,4 @@
-// A device under another name: two alike in one engine.
+// A device under another name, so that one engine can have two of a kind.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace attnd::testing {
 
-class RenamedDevice final : public Device {
+class RenamedDevice : public Device {
  public:
   RenamedDevice(std::string name, std::unique_ptr<Device> device)
       : device_(std::move(device)), info_(device_->info()) {

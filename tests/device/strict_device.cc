@@ -1,118 +1,19 @@
 #include "tests/device/strict_device.h"
 
-#include <condition_variable>
+#include <algorithm>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <string>
-#include <thread>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "kernels/device/device_copies.h"
 #include "tests/device/arena.h"
+#include "tests/device/late_queue.h"
 
 namespace attnd::testing {
 namespace {
-
-// The thread that does the device's work, in the order of asking, once somebody waits for it.
-class Worker {
- public:
-  using Work = std::function<void()>;
-
-  explicit Worker(Arena* arena) : arena_(arena), thread_([this] { Loop(); }) {}
-  ~Worker() {
-    {
-      const std::lock_guard lock(mu_);
-      asked_ = last_;
-      ends_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  int64_t Add(Work work) {
-    const std::lock_guard lock(mu_);
-    works_.push_back(std::move(work));
-    return ++last_;
-  }
-  bool HasPassed(int64_t position) {
-    const std::lock_guard lock(mu_);
-    return done_ >= position;
-  }
-  void WaitFor(int64_t position) {
-    std::unique_lock lock(mu_);
-    if (position > asked_) asked_ = position;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return done_ >= position; });
-  }
-
- private:
-  void Loop() {
-    std::unique_lock lock(mu_);
-    for (;;) {
-      changed_.wait(lock, [&] { return done_ < asked_ || ends_; });
-      if (done_ == asked_ && ends_) return;
-      const Arena::Scope open(arena_);
-      while (done_ < asked_) {
-        Work work = std::move(works_.front());
-        works_.pop_front();
-        lock.unlock();
-        work();
-        work = nullptr;  // what it held may take locks as it goes
-        lock.lock();
-        ++done_;
-        changed_.notify_all();
-      }
-    }
-  }
-
-  Arena* const arena_;
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<Work> works_;
-  int64_t last_ = 0, asked_ = 0, done_ = 0;
-  bool ends_ = false;
-  std::thread thread_;
-};
-
-class Queue final : public WorkQueue {
- public:
-  explicit Queue(Worker* worker) : worker_(worker) {}
-
-  int64_t position() const override {
-    const std::lock_guard lock(mu_);
-    return last_;
-  }
-  bool HasPassed(int64_t position) const override { return worker_->HasPassed(position); }
-  DeviceStatus Wait() override {
-    worker_->WaitFor(position());
-    const std::lock_guard lock(mu_);
-    return std::exchange(failure_, DeviceStatus());
-  }
-
-  // `work` gives the status of what it did.
-  void Add(std::function<DeviceStatus()> work) {
-    const std::lock_guard lock(mu_);
-    last_ = worker_->Add([this, work = std::move(work)] {
-      DeviceStatus status = work();
-      if (!status.ok()) Keep(std::move(status));
-    });
-  }
-
- private:
-  void Keep(DeviceStatus status) {
-    const std::lock_guard lock(mu_);
-    if (failure_.ok()) failure_ = std::move(status);
-  }
-
-  Worker* const worker_;
-  mutable std::mutex mu_;
-  int64_t last_ = 0;
-  DeviceStatus failure_;
-};
 
 class StrictMemory final : public MemorySource {
  public:
@@ -124,7 +25,7 @@ class StrictMemory final : public MemorySource {
       std::memset(data, value, static_cast<size_t>(bytes));
       return DeviceStatus();
     };
-    if (queue != nullptr) return static_cast<Queue*>(queue)->Add(fill);
+    if (queue != nullptr) return static_cast<LateQueue*>(queue)->Add(fill);
     const Arena::Scope open(arena_);
     static_cast<void>(fill());
   }
@@ -140,14 +41,14 @@ class StrictDevice final : public Device {
         memory_(options.cpu.retain_bytes, options.cpu.poison_memory,
                 std::make_unique<StrictMemory>(&arena_)),
         cpu_(std::move(cpu)),
-        info_(cpu_->info()),
-        worker_(&arena_) {
-    info_.has_host_memory = false;
+        info_(cpu_->info()) {
+    info_.has_host_memory = options.has_host_memory;
+    if (options.has_host_memory) open_.emplace(&arena_);
   }
 
   const DeviceInfo& info() const override { return info_; }
   BufferPool& memory() override { return memory_; }
-  std::shared_ptr<WorkQueue> NewQueue() override { return std::make_shared<Queue>(&worker_); }
+  std::shared_ptr<WorkQueue> NewQueue() override { return std::make_shared<LateQueue>(&arena_); }
   int64_t launches() const override { return cpu_->launches(); }
 
   DeviceStatus Run(Stream& stream, Launch launch) override {
@@ -155,17 +56,11 @@ class StrictDevice final : public Device {
       return {DeviceStatus::Code::kDeclined, "strict: declined"};
     }
     if (stream.is_dry()) return cpu_->Run(stream, std::move(launch));
-    if (stream.stopped()) return {DeviceStatus::Code::kStopped, "strict: stopped"};
+    if (stream.stopped()) return Stopped();
     bool is_inside = true;
-    ForEachView(launch, [&](const View& view) {
-      const bool has_data = view.given() && view.shape.size() > 0;
-      is_inside = is_inside && (!has_data || arena_.Holds(view.data));
-    });
-    if (!is_inside) {
-      return {DeviceStatus::Code::kFailed,
-              absl::StrCat("strict: launch ", launch.index(), " has a view of other memory")};
-    }
-    UsePatternsOfMyOwn(&launch);
+    ForEachView(launch, [&](const View& view) { is_inside = is_inside && Holds(view); });
+    if (!is_inside) return OtherMemory(absl::StrCat("launch ", launch.index()));
+    UsePatternsOfMyOwn(stream, &launch);
     QueueOf(stream).Add([this, control = stream.control(), launch = std::move(launch)]() mutable {
       Stream own(*cpu_, &cpu_->memory(), control);
       return cpu_->Run(own, std::move(launch));
@@ -177,7 +72,10 @@ class StrictDevice final : public Device {
                       std::span<const std::span<const std::byte>> spans,
                       std::shared_ptr<const void> source) override {
     if (stream.is_dry()) return cpu_->Upload(stream, destination, spans, nullptr);
-    if (stream.stopped()) return {DeviceStatus::Code::kStopped, "strict: stopped"};
+    if (stream.stopped()) return Stopped();
+    size_t bytes = 0;
+    for (const auto& span : spans) bytes += span.size();
+    if (!Holds(destination, bytes)) return OtherMemory("upload");
     std::vector<std::span<const std::byte>> pieces(spans.begin(), spans.end());
     QueueOf(stream).Add([=, pieces = std::move(pieces), source = std::move(source)] {
       auto* to = static_cast<std::byte*>(destination);
@@ -188,7 +86,8 @@ class StrictDevice final : public Device {
   }
 
   DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
-    if (stream.stopped()) return {DeviceStatus::Code::kStopped, "strict: stopped"};
+    if (stream.stopped()) return Stopped();
+    if (!Holds(source, bytes.size())) return OtherMemory("download");
     QueueOf(stream).Add([=] {
       std::memcpy(bytes.data(), source, bytes.size());
       return DeviceStatus();
@@ -197,35 +96,61 @@ class StrictDevice final : public Device {
   }
 
  private:
-  static Queue& QueueOf(Stream& stream) { return static_cast<Queue&>(*stream.queue()); }
-
-  // Copies that live as long as the pattern, as a device with memory of its own would keep.
-  std::shared_ptr<const Pattern> Own(const std::shared_ptr<const Pattern>& pattern) const {
-    if (pattern == nullptr) return nullptr;
-    return std::static_pointer_cast<const Pattern>(
-        pattern->copies.Of(this, [&] { return std::make_shared<const Pattern>(*pattern); }));
+  static LateQueue& QueueOf(Stream& stream) { return static_cast<LateQueue&>(*stream.queue()); }
+  static DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "strict: stopped"}; }
+  static DeviceStatus OtherMemory(const std::string& what) {
+    return {DeviceStatus::Code::kFailed,
+            absl::StrCat("strict: ", what, " has a view of other memory")};
   }
-  void UsePatternsOfMyOwn(AttendProblem* problem) const {
-    for (AttendSeq& row : problem->rows) {
-      row.pattern = Own(row.pattern);
-      for (auto& pattern : row.head_patterns) pattern = Own(pattern);
+
+  bool Holds(const void* data, size_t bytes) {
+    return bytes == 0 || arena_.Holds(data, static_cast<const char*>(data) + bytes - 1);
+  }
+  // All of it: strides are not negative.
+  bool Holds(const View& view) {
+    if (!view.given() || view.shape.size() == 0) return true;
+    int64_t last = 0;
+    for (int i = 0; i < view.shape.rank; ++i) last += (view.shape[i] - 1) * view.stride[i];
+    return Holds(view.data, static_cast<size_t>((last + 1) * SizeOf(view.dtype)));
+  }
+
+  // A copy that lives as long as the pattern, and is filled in the order of the stream: what a
+  // device with memory of its own keeps.
+  static std::shared_ptr<const Pattern> Own(Stream& stream,
+                                            const std::shared_ptr<const Pattern>& pattern) {
+    if (pattern == nullptr) return nullptr;
+    return std::static_pointer_cast<const Pattern>(pattern->copies->Of(stream, [&] {
+      const auto own = std::make_shared<Pattern>();
+      QueueOf(stream).Add([own, pattern] {
+        *own = *pattern;
+        return DeviceStatus();
+      });
+      return own;
+    }));
+  }
+  static void UsePatternsOfMyOwn(Stream& stream, AttendProblem* problem) {
+    for (AttendSeq& seq : problem->rows) {
+      seq.pattern = Own(stream, seq.pattern);
+      for (auto& pattern : seq.head_patterns) pattern = Own(stream, pattern);
     }
   }
-  void UsePatternsOfMyOwn(Launch* launch) const {
+  static void UsePatternsOfMyOwn(Stream& stream, Launch* launch) {
     if (auto* args = std::get_if<AttendArgs>(launch)) {
-      for (AttendProblem& problem : args->problems) UsePatternsOfMyOwn(&problem);
+      for (AttendProblem& problem : args->problems) UsePatternsOfMyOwn(stream, &problem);
     }
     if (auto* args = std::get_if<AttendGradArgs>(launch)) {
-      for (AttendGradProblem& problem : args->problems) UsePatternsOfMyOwn(&problem.forward);
+      for (AttendGradProblem& problem : args->problems) {
+        UsePatternsOfMyOwn(stream, &problem.forward);
+      }
     }
   }
 
   const LaunchSet declined_;
   Arena arena_;
+  std::optional<Arena::Scope> open_;
   BufferPool memory_;
   const std::unique_ptr<Device> cpu_;
   DeviceInfo info_;
-  Worker worker_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// In place of kernels/engine/devices.cc: the programs that link this run on the strict device,
-// under the name of the processor. With STRICT_DEVICE_BESIDE set they have a second device,
-// "plain:0": the processor itself.
+// In place of kernels/engine/devices.cc: programs that link this run on the strict device, which
+// has the name of the processor. With STRICT_DEVICE_SHARED set its memory is open to the host. With
+// STRICT_DEVICE_BESIDE set there is a second device, "plain:0": the processor itself.
 #include <cstdlib>
 
 #include "kernels/core/status.h"
@@ -11,7 +11,8 @@
 namespace attnd {
 
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> NewDevices(const CpuOptions& cpu) {
-  absl::StatusOr<std::unique_ptr<Device>> strict = testing::NewStrictDevice({.cpu = cpu});
+  absl::StatusOr<std::unique_ptr<Device>> strict = testing::NewStrictDevice(
+      {.cpu = cpu, .has_host_memory = std::getenv("STRICT_DEVICE_SHARED") != nullptr});
   ATTND_RETURN_IF_ERROR(strict.status());
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(*std::move(strict));

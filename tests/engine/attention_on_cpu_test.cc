@@ -18,7 +18,7 @@ Shape Queries(int64_t n) { return {2, 2, n, 9}; }
 Shape Keys(int64_t n) { return {2, 1, n, 9}; }
 const ShapeOf kSecond = Fixed({2, 1, 6, 9});
 
-// What a row sees; position n - 1 is that of the last key and of the last query.
+// What a sequence sees. The last key and the last query have position n - 1.
 using RowOf = std::function<AttendSeq(Ops& ops, int64_t nq, int64_t nk)>;
 
 AttendSeqs RowsOf(Ops& ops, const Tensor& q, const Tensor& k, const RowOf& row_of) {
@@ -41,7 +41,7 @@ AttendSeq Causal(Ops& ops, int64_t nq, int64_t nk) {
   return ops.Seq(nq, nk, BandSource(nq, nk, PatternBuilder::kUnbounded, nk - nq));
 }
 
-// Half of the row is padding.
+// Half of the sequence is padding.
 AttendSeq Short(Ops& ops, int64_t nq, int64_t nk) {
   return ops.Seq(nq / 2, nk / 2, BandSource(nq, nk, -20, 3, {nq / 2, nk / 2}));
 }
@@ -73,7 +73,7 @@ AttendSeq WithSecond(Ops& ops, int64_t nq, int64_t nk) {
 
 Out All(const AttendOut& out) { return out.lse.empty() ? Out{out.out} : Out{out.out, out.lse}; }
 
-// Terms from what follows q, k and v among the inputs.
+// Terms made of the inputs behind q, k and v.
 using TermsOf = std::function<AttendTensors(Ops& ops, In in)>;
 
 FormulaCase Attend(const std::string& name, const std::vector<ShapeOf>& terms, const RowOf& row_of,
@@ -87,8 +87,8 @@ FormulaCase Attend(const std::string& name, const std::vector<ShapeOf>& terms, c
           }};
 }
 
-// As those of many heads are: 131 keys away less than 1/4, so that the gradient, a sum of either
-// sign over all pairs times their distance, has terms of unit size.
+// Small as with many heads: a distance of 131 keys counts less than 1/4. The gradient is a sum over
+// all pairs of either sign times their distance, whose terms then have unit size.
 AttendTensors Slopes(Ops& ops, In in) { return {.alibi_slopes = ops.Affine(in[3], 1.0 / 512)}; }
 
 Cases Attends() {

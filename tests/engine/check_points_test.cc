@@ -1,6 +1,5 @@
-// Every method and every primitive looks often enough whether its run is
-// stopped: a run without check points would hold its threads, however urgent
-// others are and whoever has gone.
+// Every method and every primitive checks often enough whether its run is stopped. A run without
+// check points would hold its threads, however urgent other runs are, and when its client has gone.
 #include <gtest/gtest.h>
 
 #include <time.h>
@@ -17,8 +16,8 @@
 namespace attnd::testing {
 namespace {
 
-// What the threads of one run, the only one that is measured, do between check
-// points. A run with an end asks for the time at every one.
+// Times between check points, of the threads of one run: the only one that is measured. A run with
+// an end asks for the time at every check point.
 struct Gaps {
   std::atomic<int64_t> run = 0;  // number of the run
   std::atomic<int64_t> longest = 0,
@@ -67,9 +66,9 @@ Gap GapOf(const Work& work) {
           1e-6 * static_cast<double>(gaps.sum) / static_cast<double>(gaps.checks)};
 }
 
-// Runs `work` under control; expects its gaps to be short. Processor time, since threads may wait;
-// an order of magnitude above what an idle machine takes and the least of some tries, since
-// neighbours share its caches and the time that a host takes from it counts as its own.
+// Runs `work` under control; expects its gaps to be short. They are processor time, since threads
+// may wait. The bounds are ten times what an idle machine takes, and the least of some tries
+// counts, since other programs share its caches and a host counts time that it takes away as used.
 template <class Work>
 void ExpectCheckPoints(const Work& work) {
   constexpr double kLongest = 50, kMean = 2;

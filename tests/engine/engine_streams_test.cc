@@ -9,7 +9,9 @@
 
 #include "kernels/core/run_control.h"
 #include "kernels/method/registry.h"
+#include "tests/device/test_device.h"
 #include "tests/engine/every_method.h"
+#include "tests/engine/placed.h"
 
 namespace attnd::testing {
 namespace {
@@ -17,6 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 void ExpectSameBits(const Execution& a, const Execution& b) {
+  ASSERT_TRUE(a.results.size() == 1 && b.results.size() == 1);
   ASSERT_EQ(a.results[0].size(), b.results[0].size());
   for (size_t i = 0; i < a.results[0].size(); ++i) {
     const Result &x = a.results[0][i], &y = b.results[0][i];
@@ -27,21 +30,28 @@ void ExpectSameBits(const Execution& a, const Execution& b) {
 
 constexpr Direction kDirections[] = {Direction::kForward, Direction::kBackward};
 
-TEST(EngineStreams, EveryMethodIsTried) {
+TEST(EngineStreamsCases, EveryMethodIsTried) {
   std::set<std::string> tried;
   for (const MethodCase& c : EveryMethod(256)) tried.insert(c.method);
   for (const auto& method : AllMethods()) EXPECT_TRUE(tried.contains(method->info().id));
 }
 
-// Who computes an item, and on top of what, changes no bit.
-TEST(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
+class EngineStreams : public ::testing::TestWithParam<std::string> {
+ protected:
+  static std::unique_ptr<Engine> NewEngine() { return EngineOn(NewTestDevice(GetParam())); }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, EngineStreams, ::testing::Values("cpu", "strict"),
+                         [](const auto& param) { return param.param; });
+
+// No bit depends on which thread computes an item, and what it does meanwhile.
+TEST_P(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
   const std::unique_ptr<Engine> engine = NewEngine();
   for (const Direction direction : kDirections) {
     std::vector<std::unique_ptr<Request>> requests;
     std::vector<Execution> alone;
     for (const MethodCase& c : EveryMethod(256)) {
       requests.push_back(MakeRequest(c, direction, 256));
-      auto execution = Execute(*engine, *requests.back(), nullptr);
+      auto execution = PlanAndExecute(*engine, requests.back()->call);
       ASSERT_TRUE(execution.ok()) << c.method << ": " << execution.status();
       alone.push_back(*std::move(execution));
     }
@@ -51,7 +61,7 @@ TEST(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
         for (size_t i = 0; i < requests.size(); ++i) {
           const size_t n = (i + 5 * lane) % requests.size();
           RunControl control(/*priority=*/static_cast<int>(n % 2), 1.0 + lane);
-          auto beside = Execute(*engine, *requests[n], &control);
+          auto beside = PlanAndExecute(*engine, requests[n]->call, &control);
           ASSERT_TRUE(beside.ok()) << beside.status();
           SCOPED_TRACE(requests[n]->call.method);
           ExpectSameBits(*beside, alone[n]);
@@ -63,22 +73,22 @@ TEST(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
   EXPECT_EQ(engine->device().memory().stats().used_bytes, 0);
 }
 
-// What a stopped run has built of a pattern must not be found by the next.
-TEST(EngineStreams, AStoppedRunLeavesNoPartOfAPattern) {
+// A part of a pattern, or a copy that the device has not filled, must not serve the next run.
+TEST_P(EngineStreams, AStoppedRunLeavesNoPartOfAPattern) {
   const std::unique_ptr<Engine> fresh = NewEngine(), engine = NewEngine();
   for (const MethodCase& c : EveryMethod(4096)) {
     SCOPED_TRACE(c.method);
     const auto request = MakeRequest(c, Direction::kForward, 4096, /*H=*/1);
-    const auto want = Execute(*fresh, *request, nullptr);
+    const auto want = PlanAndExecute(*fresh, request->call);
     ASSERT_TRUE(want.ok()) << want.status();
     // Ends at ever later places of the run.
     for (const auto end : {0us, 50us, 200us, 800us}) {
       RunControl control;
       control.StopAt(RunControl::Clock::now() + end);
-      const auto stopped = Execute(*engine, *request, &control);
+      const auto stopped = PlanAndExecute(*engine, request->call, &control);
       EXPECT_TRUE(stopped.ok() || absl::IsCancelled(stopped.status())) << stopped.status();
     }
-    const auto got = Execute(*engine, *request, nullptr);
+    const auto got = PlanAndExecute(*engine, request->call);
     ASSERT_TRUE(got.ok()) << got.status();
     ExpectSameBits(*got, *want);
   }

@@ -1,5 +1,5 @@
-// What the host keeps while a request runs stays within Plan::host_bytes, whatever ids, labels and
-// lists say: all memory that this program allocates by `new`, tensors apart.
+// What the host keeps while a request runs stays within Plan::host_bytes, for any ids, labels and
+// lists: all memory that this program allocates by `new`, without tensors.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -213,7 +213,7 @@ TEST_P(HostBytes, StayWithinThePlan) {
     // Names, views and the tape of a request, and buffers of its threads.
     constexpr int64_t kOthers = 256 << 10;
     EXPECT_LE(kept, (*plan)->host_bytes + kOthers) << Name(direction);
-    // Nothing here asks for more than some bytes for each row, and what it sent or drew.
+    // No case takes more than some bytes a row, besides what it sent or drew.
     EXPECT_LE((*plan)->host_bytes, int64_t{128} << 20);
   }
 }

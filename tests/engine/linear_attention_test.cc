@@ -1,15 +1,18 @@
 // linear_attention with states: a sequence in two calls is the sequence in one, gradients too.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "kernels/method/registry.h"
 #include "tests/cpu/scan_case.h"
+#include "tests/device/test_device.h"
 
 namespace attnd::testing {
 namespace {
 
 constexpr int64_t B = 2, H = 4, Hkv = 2, N = 40, D = 6, Dv = 5;
 
-// Tensors of one call, whose views stay valid as long as this does.
+// The tensors of one call; `shape` points to the views.
 struct Sent {
   std::map<std::string, Tensor> tensors;
   std::map<std::string, View> views;
@@ -22,22 +25,38 @@ struct Sent {
   }
 };
 
-Tensor Given(const GuardedTensor& t) { return Tensor({t.view()}, {nullptr}); }
+// On every instruction set of the processor, and on the strict device.
+void OnEveryDevice(const std::function<void(Stream& stream)>& test) {
+  for (const std::string& isa : AvailableIsas()) {
+    SCOPED_TRACE(isa);
+    BufferPool pool(0, /*poison=*/true);
+    Stream stream(CpuOf(isa), &pool);
+    test(stream);
+  }
+  SCOPED_TRACE("strict");
+  const std::unique_ptr<Device> strict = NewTestDevice("strict");
+  Stream stream(*strict, &strict->memory());
+  test(stream);
+}
+
+Tensor Given(Stream& stream, const GuardedTensor& t) {
+  return ToDevice(stream, Tensor({t.view()}, {nullptr}));
+}
 
 // Rows [begin, end) of axis 2.
-Tensor Part(const GuardedTensor& t, int64_t begin, int64_t end) {
+Tensor Part(Stream& stream, const GuardedTensor& t, int64_t begin, int64_t end) {
   View view = t.view();
   view.data = view.As<float>() + begin * view.stride[2];
   view.shape.dims[2] = end - begin;
-  return Tensor({view}, {nullptr});
+  return ToDevice(stream, Tensor({view}, {nullptr}));
 }
 
-Sent Rows(const ScanCase& c, int64_t begin, int64_t end) {
+Sent Rows(Stream& stream, const ScanCase& c, int64_t begin, int64_t end) {
   Sent sent;
   sent.shape.Nq = sent.shape.Nk = end - begin;
-  sent.Add("q", Part(c.q, begin, end));
-  sent.Add("k", Part(c.k, begin, end));
-  sent.Add("v", Part(c.v, begin, end));
+  sent.Add("q", Part(stream, c.q, begin, end));
+  sent.Add("k", Part(stream, c.k, begin, end));
+  sent.Add("v", Part(stream, c.v, begin, end));
   return sent;
 }
 
@@ -63,7 +82,9 @@ class LinearAttentionStates : public ::testing::TestWithParam<OptionMap> {
   }
 };
 
-void ExpectRows(const Tensor& part, const Tensor& whole, int64_t first, const char* what) {
+void ExpectRows(Stream& stream, const Tensor& got, const Tensor& want, int64_t first,
+                const char* what) {
+  const Tensor part = ToHost(stream, got), whole = ToHost(stream, want);
   const View &a = part[0], &b = whole[0];
   for (int64_t i = 0; i < a.shape[0]; ++i) {
     for (int64_t h = 0; h < a.shape[1]; ++h) {
@@ -82,25 +103,24 @@ void ExpectRows(const Tensor& part, const Tensor& whole, int64_t first, const ch
 TEST_P(LinearAttentionStates, TwoCallsAreOne) {
   const ScanCase c({.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = 0.7});
   constexpr int64_t kCut = 23;
-  for (const std::string& isa : AvailableIsas()) {
-    BufferPool pool(0, /*poison=*/true);
-    Stream stream(CpuOf(isa), &pool);
+  OnEveryDevice([&](Stream& stream) {
     // One call, and its gradients.
     Tape one;
     Ops whole_ops(stream, &one);
-    const Sent whole = Rows(c, 0, N);
+    const Sent whole = Rows(stream, c, 0, N);
     for (const auto& [name, x] : whole.tensors) one.Watch(x);
     const Outputs want = Call(whole_ops, whole);
     ASSERT_TRUE(whole_ops.status().ok()) << whole_ops.status();
     const std::vector<Tensor> inputs = {whole.tensors.at("q"), whole.tensors.at("k"),
                                         whole.tensors.at("v")};
-    const std::vector<Tensor> want_grads = one.Replay(whole_ops, std::vector<Tensor>{want.out},
-                                                      std::vector<Tensor>{Given(c.dout)}, inputs);
+    const std::vector<Tensor> want_grads =
+        one.Replay(whole_ops, std::vector<Tensor>{want.out},
+                   std::vector<Tensor>{Given(stream, c.dout)}, inputs);
     // Two calls on one tape, the second from the state of the first.
     Tape two;
     Ops ops(stream, &two);
-    const Sent first = Rows(c, 0, kCut);
-    Sent second = Rows(c, kCut, N);
+    const Sent first = Rows(stream, c, 0, kCut);
+    Sent second = Rows(stream, c, kCut, N);
     for (const auto& [name, x] : first.tensors) two.Watch(x);
     const Outputs head = Call(ops, first);
     ASSERT_TRUE(ops.status().ok()) << ops.status();
@@ -108,29 +128,27 @@ TEST_P(LinearAttentionStates, TwoCallsAreOne) {
     second.Add("state_z", head.extra.at("state_z"));
     const Outputs tail = Call(ops, second);
     ASSERT_TRUE(ops.status().ok()) << ops.status();
-    ExpectRows(head.out, want.out, 0, "out");
-    ExpectRows(tail.out, want.out, kCut, "out");
-    ExpectRows(tail.extra.at("state_s"), want.extra.at("state_s"), 0, "state_s");
+    ExpectRows(stream, head.out, want.out, 0, "out");
+    ExpectRows(stream, tail.out, want.out, kCut, "out");
+    ExpectRows(stream, tail.extra.at("state_s"), want.extra.at("state_s"), 0, "state_s");
     const std::vector<Tensor> grads = two.Replay(
         ops, std::vector<Tensor>{head.out, tail.out},
-        std::vector<Tensor>{Part(c.dout, 0, kCut), Part(c.dout, kCut, N)},
+        std::vector<Tensor>{Part(stream, c.dout, 0, kCut), Part(stream, c.dout, kCut, N)},
         std::vector<Tensor>{first.tensors.at("q"), first.tensors.at("k"), first.tensors.at("v")});
     ASSERT_TRUE(ops.status().ok()) << ops.status();
-    ExpectRows(grads[0], want_grads[0], 0, "dq");
-    ExpectRows(grads[1], want_grads[1], 0, "dk");
-    ExpectRows(grads[2], want_grads[2], 0, "dv");
-  }
+    ExpectRows(stream, grads[0], want_grads[0], 0, "dq");
+    ExpectRows(stream, grads[1], want_grads[1], 0, "dk");
+    ExpectRows(stream, grads[2], want_grads[2], 0, "dv");
+  });
 }
 
-// e^q e^k is beyond float32, the state and what is read from it are not.
+// e^q e^k is beyond float32; the state and what queries read from it are not.
 TEST(LinearAttentionExp, WithAStateIsAsWithout) {
   for (double mean : {60.0, -60.0}) {
     const ScanCase c(
         {.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = mean});
-    const Sent sent = Rows(c, 0, N);
-    for (const std::string& isa : AvailableIsas()) {
-      BufferPool pool(0, /*poison=*/true);
-      Stream stream(CpuOf(isa), &pool);
+    OnEveryDevice([&](Stream& stream) {
+      const Sent sent = Rows(stream, c, 0, N);
       std::vector<Tensor> results[2];
       for (bool has_state : {false, true}) {
         Tape tape;
@@ -145,33 +163,31 @@ TEST(LinearAttentionExp, WithAStateIsAsWithout) {
             {{"feature_map", std::string("exp")}, {"causal", true}, {"return_state", has_state}});
         const Tensor lse = ops.Reshape(got.lse, {{B, H, N, 1}});
         std::vector<Tensor>& all = results[has_state];
+        const Tensor dout = Given(stream, c.dout);
         all = tape.Replay(ops, std::vector<Tensor>{got.out, lse},
-                          std::vector<Tensor>{Given(c.dout), ops.Slice(Given(c.dout), 3, {0}, {1})},
-                          inputs);
+                          std::vector<Tensor>{dout, ops.Slice(dout, 3, {0}, {1})}, inputs);
         all.insert(all.end(), {got.out, lse});
         ASSERT_TRUE(ops.status().ok()) << ops.status();
       }
       for (size_t n = 0; n < results[0].size(); ++n) {
-        ExpectRows(results[1][n], results[0][n], 0, n < 3 ? "gradient" : "result");
+        ExpectRows(stream, results[1][n], results[0][n], 0, n < 3 ? "gradient" : "result");
       }
-    }
+    });
   }
 }
 
 // Features and states that vanish in float32 divide nothing.
 TEST(LinearAttentionExp, ThatUnderflowsHasNoLogarithm) {
   const ScanCase c({.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = -200});
-  for (const std::string& isa : AvailableIsas()) {
-    BufferPool pool(0, /*poison=*/true);
-    Stream stream(CpuOf(isa), &pool);
+  OnEveryDevice([&](Stream& stream) {
     Ops ops(stream, nullptr);
     const Outputs got =
-        Call(ops, Rows(c, 0, N),
+        Call(ops, Rows(stream, c, 0, N),
              {{"feature_map", std::string("exp")}, {"causal", true}, {"return_state", true}});
     ASSERT_TRUE(ops.status().ok()) << ops.status();
-    EXPECT_EQ(got.out[0].As<float>()[0], 0);
-    EXPECT_EQ(got.lse[0].As<float>()[0], -std::numeric_limits<float>::infinity());
-  }
+    EXPECT_EQ(ToHost(stream, got.out)[0].As<float>()[0], 0);
+    EXPECT_EQ(ToHost(stream, got.lse)[0].As<float>()[0], -std::numeric_limits<float>::infinity());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,79 +1,13 @@
-// Planning at the limits of sizes: no work for every head, no memory for problems without elements.
+// Planning at the limits of sizes: no memory for problems without elements.
 #include <gtest/gtest.h>
 
-#include <chrono>
-
-#include "kernels/engine/engine.h"
-#include "tests/engine/cpu_engine.h"
+#include "tests/engine/plan_limits.h"
 
 namespace attnd::testing {
 namespace {
 
-constexpr int64_t kMostHeads = int64_t{1} << 20;  // B * H
-
-struct Sizes {
-  int64_t B = 1, H = 1, Hkv = 1, Nq = 0, Nk = 0, D = 1;
-};
-
-Call MakeCall(const std::string& method, const Sizes& s, Direction direction) {
-  Call call;
-  call.method = method;
-  call.direction = direction;
-  if (method == "local") call.options["window_left"] = int64_t{2};
-  const auto set = [&](const char* name, const Shape& shape) {
-    call.tensors[name] = DenseView(nullptr, DType::kF32, shape);
-  };
-  set("q", {s.B, s.H, s.Nq, s.D});
-  set("k", {s.B, s.Hkv, s.Nk, s.D});
-  set("v", {s.B, s.Hkv, s.Nk, s.D});
-  if (direction == Direction::kBackward) set("grad_out", {s.B, s.H, s.Nq, s.D});
-  return call;
-}
-
-class PlanLimits : public ::testing::Test {
- protected:
-  static Engine& engine() {
-    static Engine* engine = CpuEngine({.threads = 2}).release();
-    return *engine;
-  }
-  static std::shared_ptr<const Plan> MakePlan(const Call& call) {
-    const auto plan = engine().MakePlan(call);
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan.ok() ? *plan : nullptr;
-  }
-
-  template <class F>
-  static void ForEachKind(const F& f) {
-    for (const char* method : {"softmax", "local", "linear_attention"}) {
-      for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-        SCOPED_TRACE(std::string(method) + " " + std::string(Name(direction)));
-        f(method, direction);
-      }
-    }
-  }
-};
-
-TEST_F(PlanLimits, ManyHeadsCostNoMoreThanManyRows) {
-  ForEachKind([](const char* method, Direction direction) {
-    for (const int64_t B : {1 << 4, 1 << 16}) {
-      for (const int64_t N : {0, 1, 1 << 10}) {
-        const int64_t H = kMostHeads / B;
-        const Call call = MakeCall(method, {.B = B, .H = H, .Hkv = H, .Nq = N, .Nk = N}, direction);
-        const auto start = std::chrono::steady_clock::now();
-        const auto plan = MakePlan(call);
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-        EXPECT_LT(took.count(), 1) << B << " rows of " << N;
-        ASSERT_NE(plan, nullptr);
-        if (N == 1) {
-          EXPECT_EQ(plan->visible_pairs, kMostHeads);
-        }
-      }
-    }
-  });
-}
-
 TEST_F(PlanLimits, ProblemsWithoutElementsTakeNothing) {
-  const auto empty = [](const char* method, const Sizes& s, Direction direction) {
+  const auto empty = [](const char* method, const PlanSizes& s, Direction direction) {
     const auto plan = MakePlan(MakeCall(method, s, direction));
     ASSERT_NE(plan, nullptr);
     // What is left are a few empty buffers.
@@ -93,7 +27,8 @@ TEST_F(PlanLimits, ProblemsWithoutElementsTakeNothing) {
 // A backward of no queries still has to write the zeros of dk and dv, one of no keys those of dq.
 TEST_F(PlanLimits, WhatIsToBeZeroIsPlanned) {
   for (const char* method : {"softmax", "local", "linear_attention"}) {
-    for (const Sizes& s : {Sizes{.Nq = 0, .Nk = 100, .D = 8}, Sizes{.Nq = 100, .Nk = 0, .D = 8}}) {
+    for (const PlanSizes& s :
+         {PlanSizes{.Nq = 0, .Nk = 100, .D = 8}, PlanSizes{.Nq = 100, .Nk = 0, .D = 8}}) {
       const auto plan = MakePlan(MakeCall(method, s, Direction::kBackward));
       ASSERT_NE(plan, nullptr);
       EXPECT_GE(plan->workspace_bytes, 100 * 8 * 4);
@@ -102,11 +37,11 @@ TEST_F(PlanLimits, WhatIsToBeZeroIsPlanned) {
   }
 }
 
-// The kv heads of a row do the same work: twice the heads, twice the FLOPs and the pairs.
+// The kv heads of a sequence do the same work: twice the heads, twice the FLOPs and the pairs.
 TEST_F(PlanLimits, WorkGrowsWithHeads) {
   ForEachKind([](const char* method, Direction direction) {
-    const Sizes s = {.B = 3, .H = 4, .Hkv = 2, .Nq = 700, .Nk = 700, .D = 32};
-    Sizes twice = s;
+    const PlanSizes s = {.B = 3, .H = 4, .Hkv = 2, .Nq = 700, .Nk = 700, .D = 32};
+    PlanSizes twice = s;
     twice.H = 8;
     twice.Hkv = 4;
     const auto one = MakePlan(MakeCall(method, s, direction));

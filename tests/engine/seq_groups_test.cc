@@ -25,7 +25,7 @@ TEST(SeqGroups, EqualRowsAreOne) {
   EXPECT_THAT(Told(Alike(rows, 10, {5, 5})),
               ::testing::UnorderedElementsAre(std::tuple(3, 4, 1, 2), std::tuple(5, 4, 1, 1),
                                               std::tuple(3, 4, 2, 1)));
-  // A list of one problem that stood for several could not be told from one that does not.
+  // A list of one problem that stands for several would look like one that does not.
   EXPECT_THAT(Told(Alike({{{3, 4}, 1, 7}}, 10, {5, 5})),
               ::testing::ElementsAre(std::tuple(3, 4, 1, 6), std::tuple(3, 4, 1, 1)));
 }

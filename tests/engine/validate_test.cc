@@ -1,4 +1,4 @@
-// What a plan refuses, in which words.
+// What a plan refuses, and the messages.
 #include "kernels/engine/validate.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +139,7 @@ TEST_F(ValidateTest, HeadsOfAllRows) {
     EXPECT_EQ(Plan(sizes(method, 1024, 1025, 1)),
               absl::InvalidArgumentError(method + ": B * H must be in 1..1048576, got 1049600"));
     EXPECT_TRUE(Plan(sizes(method, 1024, 1024, 1024)).ok());
-    // A size that is out of range is not told twice.
+    // A size that is out of range is reported once.
     EXPECT_EQ(Plan(sizes(method, 65537, 1024, 1)),
               absl::InvalidArgumentError(method + ": B must be in 1..65536, got 65537"));
   }

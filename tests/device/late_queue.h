@@ -1,0 +1,114 @@
+// A queue that does nothing before somebody waits for it.
+#pragma once
+
+#include <cassert>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kernels/device/memory.h"
+#include "tests/device/arena.h"
+
+namespace attnd::testing {
+
+// Runs its work on a thread of its own, with the arena open, up to the position that is waited for.
+class LateQueue final : public WorkQueue {
+ public:
+  using Work = std::function<DeviceStatus()>;
+
+  explicit LateQueue(Arena* arena) : arena_(arena), thread_([this] { Loop(); }) {}
+  ~LateQueue() override {
+    assert(thread_.get_id() != std::this_thread::get_id());
+    {
+      const std::lock_guard lock(mu_);
+      asked_ = last_;
+      ends_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void Add(Work work) {
+    const std::lock_guard lock(mu_);
+    works_.push_back(std::move(work));
+    ++last_;
+  }
+
+  int64_t position() const override {
+    const std::lock_guard lock(mu_);
+    return last_;
+  }
+  bool HasPassed(int64_t position) const override {
+    const std::lock_guard lock(mu_);
+    return done_ >= position;
+  }
+  bool WaitFor(int64_t position) override {
+    std::unique_lock lock(mu_);
+    WaitFor(position, &lock);
+    for (const Lost& lost : lost_) {
+      if (position >= lost.first && position <= lost.last) return false;
+    }
+    return true;
+  }
+  DeviceStatus Wait() override {
+    std::unique_lock lock(mu_);
+    WaitFor(last_, &lock);
+    return std::exchange(failure_, DeviceStatus());
+  }
+
+ private:
+  // Positions whose work failed or was skipped.
+  struct Lost {
+    int64_t first, last;
+  };
+
+  void WaitFor(int64_t position, std::unique_lock<std::mutex>* lock) {
+    if (position > asked_) asked_ = position;
+    changed_.notify_all();
+    changed_.wait(*lock, [&] { return done_ >= position; });
+  }
+
+  void Loop() {
+    std::unique_lock lock(mu_);
+    for (;;) {
+      changed_.wait(lock, [&] { return done_ < asked_ || ends_; });
+      if (done_ == asked_) return;
+      const Arena::Scope open(arena_);
+      while (done_ < asked_) RunOne(&lock);
+    }
+  }
+
+  void RunOne(std::unique_lock<std::mutex>* lock) {
+    Work work = std::move(works_.front());
+    works_.pop_front();
+    const bool is_skipped = !failure_.ok();
+    lock->unlock();
+    DeviceStatus status = is_skipped ? DeviceStatus() : work();
+    work = nullptr;  // what it held may take locks as it goes
+    lock->lock();
+    ++done_;
+    if (is_skipped) {
+      lost_.back().last = done_;
+    } else if (!status.ok()) {
+      failure_ = std::move(status);
+      lost_.push_back({done_, done_});
+    }
+    changed_.notify_all();
+  }
+
+  Arena* const arena_;
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<Work> works_;
+  int64_t last_ = 0, asked_ = 0, done_ = 0;  // positions: given, waited for, passed
+  DeviceStatus failure_;
+  std::deque<Lost> lost_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace attnd::testing

@@ -1,0 +1,132 @@
+// Buffers of streams whose work runs later: who gets a freed block, and when.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "kernels/device/memory.h"
+
+namespace attnd {
+namespace {
+
+// A queue whose work passes when the test says so.
+class ScriptedQueue : public WorkQueue {
+ public:
+  void Ask() { ++position_; }
+  void Pass() { passed_ = position_; }
+  void PassAfterTheNextLook() { passes_after_look_ = true; }
+  void Fail() { failure_ = {DeviceStatus::Code::kFailed, "scripted"}; }
+
+  int64_t position() const override { return position_; }
+  bool HasPassed(int64_t position) const override {
+    const bool has_passed = passed_ >= position;
+    if (std::exchange(passes_after_look_, false)) passed_ = position_;
+    return has_passed;
+  }
+  bool WaitFor(int64_t position) override {
+    passed_ = std::max(passed_, position);
+    return failure_.ok();
+  }
+  DeviceStatus Wait() override {
+    Pass();
+    return std::exchange(failure_, DeviceStatus());
+  }
+
+ private:
+  int64_t position_ = 0;
+  mutable int64_t passed_ = 0;
+  mutable bool passes_after_look_ = false;
+  DeviceStatus failure_;
+};
+
+class SmallMemory : public MemorySource {
+ public:
+  explicit SmallMemory(int64_t bytes) : left_(bytes) {}
+  void* Allocate(int64_t bytes) override {
+    if (bytes > left_) return nullptr;
+    left_ -= bytes;
+    return std::aligned_alloc(64, static_cast<size_t>(bytes));
+  }
+  void Free(void* data, int64_t bytes) override {
+    left_ += bytes;
+    std::free(data);
+  }
+  void Fill(WorkQueue*, void*, int64_t, uint8_t) override {}
+
+ private:
+  int64_t left_;
+};
+
+class PoolQueue : public ::testing::Test {
+ protected:
+  const std::shared_ptr<ScriptedQueue> a_ = std::make_shared<ScriptedQueue>();
+  const std::shared_ptr<ScriptedQueue> b_ = std::make_shared<ScriptedQueue>();
+};
+
+TEST_F(PoolQueue, AnotherQueueGetsABlockWhenItsQueueHasPassed) {
+  BufferPool pool;
+  auto buffer = pool.Allocate(1024, a_);
+  const void* const data = buffer->data();
+  a_->Ask();
+  buffer.reset();
+  // The queue itself may have it at once, others may not.
+  EXPECT_NE(pool.Allocate(1024, b_)->data(), data);
+  EXPECT_NE(pool.Allocate(1024)->data(), data);
+  buffer = pool.Allocate(1024, a_);
+  EXPECT_EQ(buffer->data(), data);
+  buffer.reset();
+  const auto other = pool.Allocate(1024, b_);
+  EXPECT_NE(other->data(), data);
+  a_->Pass();
+  const auto next = pool.Allocate(1024, b_), last = pool.Allocate(1024, b_);
+  EXPECT_TRUE(next->data() == data || last->data() == data);
+}
+
+// An allocation took the failure of another lane's stream, which then answered OK with garbage.
+TEST_F(PoolQueue, WaitingForMemoryLeavesAFailureToItsStream) {
+  BufferPool pool(/*retain_bytes=*/4096, /*poison=*/false, std::make_unique<SmallMemory>(2048));
+  auto buffer = pool.Allocate(1024, a_);
+  ASSERT_NE(buffer, nullptr);
+  a_->Ask();
+  a_->Fail();
+  buffer.reset();
+  EXPECT_NE(pool.Allocate(2048, b_), nullptr);
+  EXPECT_TRUE(a_->HasPassed(a_->position()));
+  EXPECT_EQ(a_->Wait().code(), DeviceStatus::Code::kFailed);
+}
+
+// A queue that passed between two looks at its block gave "no memory".
+TEST_F(PoolQueue, ABlockThatBecomesFreeDuringTheSearchIsFound) {
+  BufferPool pool(/*retain_bytes=*/4096, /*poison=*/false, std::make_unique<SmallMemory>(2048));
+  auto buffer = pool.Allocate(1024, a_);
+  ASSERT_NE(buffer, nullptr);
+  a_->Ask();
+  buffer.reset();
+  a_->PassAfterTheNextLook();
+  EXPECT_NE(pool.Allocate(2048, b_), nullptr);
+}
+
+// Only the oldest block of each size was looked at.
+TEST_F(PoolQueue, AFreeBlockBehindABusyOneIsFreed) {
+  BufferPool pool(/*retain_bytes=*/1024);
+  auto busy = pool.Allocate(1024, a_), free = pool.Allocate(1024);
+  a_->Ask();
+  busy.reset();
+  free.reset();
+  EXPECT_EQ(pool.stats().reserved_bytes, 1024);
+  EXPECT_FALSE(a_->HasPassed(a_->position()));
+}
+
+TEST_F(PoolQueue, NoMemoryIsTheAnswerWhenAllBlocksAreInUse) {
+  BufferPool pool(/*retain_bytes=*/4096, /*poison=*/false, std::make_unique<SmallMemory>(2048));
+  const auto held = pool.Allocate(1024, a_);
+  auto freed = pool.Allocate(1024, a_);
+  a_->Ask();
+  freed.reset();
+  EXPECT_EQ(pool.Allocate(2048, b_), nullptr);
+  EXPECT_NE(pool.Allocate(1024, b_), nullptr);
+}
+
+}  // namespace
+}  // namespace attnd

@@ -1,0 +1,159 @@
+// Engines of devices whose memory is not the host's, and of several devices.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/device/renamed_device.h"
+#include "tests/device/strict_device.h"
+#include "tests/device/test_device.h"
+#include "tests/engine/every_method.h"
+#include "tests/engine/placed.h"
+
+namespace attnd::testing {
+namespace {
+
+void ExpectSameResults(const Execution& a, const Execution& b) {
+  ASSERT_TRUE(a.results.size() == 1 && b.results.size() == 1);
+  ASSERT_EQ(a.results[0].size(), b.results[0].size());
+  for (size_t i = 0; i < a.results[0].size(); ++i) {
+    const Result &x = a.results[0][i], &y = b.results[0][i];
+    ASSERT_EQ(x.view.bytes(), y.view.bytes());
+    EXPECT_EQ(std::memcmp(x.view.data, y.view.data, x.view.bytes()), 0) << x.info.name;
+  }
+}
+
+// Fails at the second result.
+class FailingDownload final : public RenamedDevice {
+ public:
+  using RenamedDevice::RenamedDevice;
+  DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
+    if (++downloads_ == 2) return {DeviceStatus::Code::kFailed, "download"};
+    return RenamedDevice::Download(stream, source, bytes);
+  }
+
+ private:
+  int downloads_ = 0;
+};
+
+// The buffer of the first result went back to the system while its download was still to be made,
+// which then wrote to unmapped memory.
+TEST(EngineDevices, ResultsOutliveTheirDownloadsWhenAnotherFails) {
+  const auto engine = EngineOn(std::make_unique<FailingDownload>("strict", NewTestDevice("strict")),
+                               {.host_retain_bytes = 0});
+  Request request;
+  request.call.method = "softmax";
+  request.Add("q", {1, 1, 4096, 128});  // a result of 2 MiB, which is mapped of its own
+  request.Add("k", {1, 1, 64, 128});
+  request.Add("v", {1, 1, 64, 128});
+  const auto failed = PlanAndExecute(*engine, request.call);
+  EXPECT_EQ(failed.status().message(), "download");
+  EXPECT_EQ(engine->host_memory().used_bytes, 0);
+  EXPECT_EQ(engine->host_memory().peak_bytes, (2 << 20) + 4 * 4096);
+  EXPECT_TRUE(PlanAndExecute(*engine, request.call).ok());
+}
+
+// Patterns were built from integers whose upload was still to be made.
+TEST(EngineDevices, IntegersAreThereAtOnceOnALateDeviceWithHostMemory) {
+  const auto late = EngineOn(
+      *NewStrictDevice({.cpu = {.threads = 2, .poison_memory = true}, .has_host_memory = true}));
+  const auto cpu = EngineOn(NewTestDevice("cpu"));
+  const auto request = MakeRequest({"block_sparse", {}}, Direction::kForward, 256);
+  const auto want = PlanAndExecute(*cpu, request->call);
+  ASSERT_TRUE(want.ok()) << want.status();
+  const auto got = PlanAndExecute(*late, request->call);
+  ASSERT_TRUE(got.ok()) << got.status();
+  ASSERT_EQ(got->costs.size(), 1u);
+  EXPECT_EQ(got->costs[0].visible_pairs, want->costs[0].visible_pairs);
+  EXPECT_EQ(late->host_memory().allocations, 1);
+}
+
+TEST(EngineDevices, PlansCountResultsThatTheHostHolds) {
+  const auto cpu = EngineOn(NewTestDevice("cpu")), strict = EngineOn(NewTestDevice("strict"));
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const auto request = MakeRequest({"local", {{"window_left", int64_t{9}}}}, direction, 256);
+    const auto on_cpu = cpu->MakePlan(request->call), on_strict = strict->MakePlan(request->call);
+    ASSERT_TRUE(on_cpu.ok() && on_strict.ok());
+    EXPECT_GE((*on_strict)->host_bytes, (*on_cpu)->host_bytes + (*on_strict)->output_bytes);
+    const auto execution = PlanAndExecute(*strict, request->call);
+    ASSERT_TRUE(execution.ok()) << execution.status();
+    const PoolStats host = strict->host_memory();
+    EXPECT_GE(host.used_bytes, (*on_strict)->output_bytes);
+    EXPECT_LE(host.used_bytes, (*on_strict)->host_bytes);
+  }
+  EXPECT_EQ(cpu->host_memory().peak_bytes, 0);
+}
+
+class TwoDevices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(NewTestDevice("cpu"));
+    devices.push_back(std::make_unique<RenamedDevice>("strict:0", NewTestDevice("strict")));
+    engine_ = std::make_unique<Engine>(std::move(devices));
+    request_ = MakeRequest({"local", {{"window_left", int64_t{70}}}}, Direction::kForward, 256);
+  }
+
+  std::shared_ptr<const Plan> PlanOn(const std::string& device) {
+    request_->call.device = device;
+    const auto plan = engine_->MakePlan(request_->call);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *plan : nullptr;
+  }
+
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Request> request_;
+};
+
+TEST_F(TwoDevices, ARequestNamesItsDevice) {
+  ASSERT_EQ(engine_->devices(), 2u);
+  EXPECT_EQ(PlanOn("")->device, 0u);
+  EXPECT_EQ(PlanOn("cpu")->device, 0u);
+  EXPECT_EQ(PlanOn("strict:0")->device, 1u);
+  EXPECT_EQ(PlanOn("")->device, 0u);
+  request_->call.device = "cuda:0";
+  EXPECT_EQ(engine_->MakePlan(request_->call).status().message(),
+            "request: device must be cpu, strict:0 or empty, got \"cuda:0\"");
+}
+
+TEST_F(TwoDevices, RunOnTheirOwnMemoryAndGiveTheSameNumbers) {
+  std::vector<Execution> executions;
+  for (size_t i = 0; i < 2; ++i) {
+    request_->call.device = engine_->device(i).info().name;
+    const int64_t before[] = {engine_->device(0).launches(), engine_->device(1).launches()};
+    auto execution = PlanAndExecute(*engine_, request_->call);
+    ASSERT_TRUE(execution.ok()) << execution.status();
+    executions.push_back(*std::move(execution));
+    EXPECT_GT(engine_->device(i).launches(), before[i]);
+    EXPECT_EQ(engine_->device(1 - i).launches(), before[1 - i]);
+  }
+  ExpectSameResults(executions[0], executions[1]);
+}
+
+TEST_F(TwoDevices, ABatchIsOfOneDeviceAndOfItsStream) {
+  const auto on_cpu = PlanOn("cpu"), on_strict = PlanOn("strict:0");
+  ASSERT_TRUE(on_cpu != nullptr && on_strict != nullptr);
+  EXPECT_NE(on_cpu->bucket, on_strict->bucket);
+  EXPECT_EQ(on_cpu->bucket, PlanOn("")->bucket);
+  Stream stream(engine_->device(1), &engine_->device(1).memory());
+  const Problem problem{on_cpu, request_->call.tensors};
+  const auto refused = engine_->Execute(stream, {&problem, 1}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "batch: stream must be of the device of its plans, cpu, got one of strict:0");
+}
+
+TEST_F(TwoDevices, CancelledRunsFreeTheirMemory) {
+  RunControl control;
+  control.Cancel();
+  for (size_t i = 0; i < 2; ++i) {
+    const auto plan = PlanOn(engine_->device(i).info().name);
+    ASSERT_NE(plan, nullptr);
+    Stream stream(engine_->device(i), &engine_->device(i).memory(), &control);
+    const auto stopped = ExecutePlaced(*engine_, stream, {{plan, request_->call.tensors}});
+    EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
+    EXPECT_EQ(engine_->device(i).memory().stats().used_bytes, 0);
+  }
+}
+
+}  // namespace
+}  // namespace attnd::testing
