@@ -193,6 +193,7 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
     CountWork(call.params, problem.forward, problem, kBackwardFlops, &ops.stream().work());
   }
   if (!ops.TryRun(ScanGradArgs{.params = call.params, .problems = std::move(backward)})) {
+    result.clear();  // the composition makes its own
     return ComposeScanGrad(ops, {call.q, call.k, call.v, call.params, call.rows, call.extra}, grads,
                            wanted);
   }

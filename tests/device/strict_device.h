@@ -18,10 +18,7 @@ namespace attnd::testing {
 
 struct StrictOptions {
   CpuOptions cpu;
-  // All but scan, whose composition takes more memory in a batch than the plans of its problems say
-  // together, and whose kExp is less exact than the harness demands (declined_scan_test.cc holds it
-  // to 1e-4).
-  LaunchSet declined = ComposedLaunches() & ~SetOf<ScanArgs, ScanGradArgs>();
+  LaunchSet declined = ComposedLaunches();
 };
 
 absl::StatusOr<std::unique_ptr<Device>> NewStrictDevice(const StrictOptions& options);
