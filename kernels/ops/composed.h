@@ -39,8 +39,8 @@ class Uncounted {
 void ApplyInto(Ops& ops, ElementOp op, const Tensor& out, const Tensor& a, const Tensor& b = {},
                const Tensor& c = {});
 
-// All but kMean. out float32; `arg` int32 of out's shape: written by kMax unless empty, read by
-// kSumWhere.
+// All but kMean. out float32, dense; `arg` int32 of out's shape, dense: written by kMax unless empty,
+// read by kSumWhere.
 void ComposePool(Ops& ops, PoolOp op, const Tensor& x, const Tensor& arg,
                  const std::vector<std::vector<RowRange>>& ranges, const Tensor& out);
 
