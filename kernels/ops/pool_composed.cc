@@ -1,4 +1,4 @@
-// What stands in for launches of pool. Ranges that rise are dealt to layers in turn, so that those
+// The composition of pool. Ranges that rise are dealt to layers in turn, so that those
 // of one layer share no row: a layer is one scatter, or one sort by range.
 #include <algorithm>
 #include <limits>
@@ -94,8 +94,8 @@ std::vector<int32_t> PlacesOfRanges(const std::vector<RowRange>& ranges, int64_t
   return places;
 }
 
-// The layers of all problems, and what the device needs to know of them: one upload. A problem of N
-// rows is treated as N + 1.
+// The layers of all problems, and their index lists on the device: one upload. Lists count N + 1
+// rows for a problem of N.
 class LayerLists {
  public:
   LayerLists(Ops& ops, const Tensor& x, const RangeLists& ranges, bool is_max) {
@@ -130,7 +130,7 @@ class LayerLists {
       return begin;
     });
   }
-  // kMax: what `arg` says of each row, [1, .., 1, N + 1, 1] of `rank` dimensions.
+  // kMax: the value of `arg` for each row, [1, .., 1, N + 1, 1] of `rank` dimensions.
   Tensor Args(int rank) const {
     return Lists(size_, rank, rank - 2, [&](size_t p) { return all_[p].shape[1] - size_[p]; });
   }

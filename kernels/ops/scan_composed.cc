@@ -1,4 +1,4 @@
-// What stands in for launches of scan and its gradient: features and normalisers of whole tensors
+// Compositions of scan and its gradient: features and normalisers of whole tensors
 // around the recurrence of scan_core.h. The normaliser is one more column of the values.
 #include <algorithm>
 #include <limits>
@@ -307,7 +307,7 @@ ScanOut Formula::Joined(const ScanCore::Result& result) {
 
 void ComposeScan(Ops& ops, const ScanCall& call, const ScanOut& out) {
   const Uncounted scope(ops);
-  // One of its own: what lists stand for on a dry stream is forgotten with it.
+  // Lists of other lengths stand for other counts on a dry stream: `ops` must not take them over.
   Ops inner(ops.stream(), nullptr);
   const ScanOut from = Formula(inner, call).Run();
   ops.Fail(inner.status());
