@@ -43,20 +43,29 @@ struct AttendParams {
   bool operator==(const AttendParams&) const = default;
 };
 
-// Visible pairs of tiles whose masks are computed (Run::kComputed). The first launch over the
-// sequence counts them as it meets them, for all query heads.
-struct PairCount {
-  std::atomic<int64_t> pairs = 0;
-  std::atomic<bool> is_claimed = false;
+// Visible pairs of tiles whose masks are computed (Run::kComputed). ops cannot count them, since
+// the masks exist nowhere but on the device: every device must add them, each pair once for each
+// query head, in the first launch over the sequence and in no other one.
+class PairCount {
+ public:
+  // Whether a launch is the first one over the sequence, which must Add.
+  bool Claim() { return !is_claimed_.exchange(true); }
+  void Add(int64_t pairs) { pairs_.fetch_add(pairs, std::memory_order_relaxed); }
+  // Complete once the stream of the first launch has waited.
+  int64_t pairs() const { return pairs_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> pairs_ = 0;
+  std::atomic<bool> is_claimed_ = false;
 };
 
-// What one sequence of a problem's batch sees: queries [0, nq), keys [0, nk) and, of those, what
-// the pattern shows (none: everything; on a dry stream there is none, only the counts). A pattern
-// without gather order covers at least nq x nk pairs, often the views' whole Nq x Nk: it is clipped
-// to nq, nk. One with a gather order names rows below nq, nk (and rows of k2) only. Rows at and
-// beyond nq give out = 0, lse = -inf and no gradient, as do rows that see no key (with a sink: lse
-// = sink). Invisible pairs and rows beyond nq, nk contribute nothing, also when the tensors hold
-// NaN or Inf there: they are selected away, never multiplied by zero.
+// What one sequence of a problem sees: queries [0, nq), keys [0, nk) and, of those, what the
+// pattern shows (none: everything; on a dry stream always none: only the counts are known). A
+// pattern without gather order covers at least nq x nk pairs, often the views' whole Nq x Nk: it is
+// clipped to nq, nk. One with a gather order names rows below nq, nk (and rows of k2) only. Rows at
+// and beyond nq give out = 0, lse = -inf and no gradient, as do rows that see no key (with a sink:
+// lse = sink). Invisible pairs and rows beyond nq, nk contribute nothing, also when the tensors
+// hold NaN or Inf there: they are selected away, never multiplied by zero.
 struct AttendSeq {
   int64_t nq = 0, nk = 0;
   std::shared_ptr<const Pattern> pattern;                     // of all heads

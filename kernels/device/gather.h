@@ -20,7 +20,7 @@ struct GatherRowsArgs {
 };
 
 // out[.., n, :] = sum of x[.., m, :] over index[.., m] = n, in ascending m, in float32:
-// deterministic. Rows that no index names are 0; index -1 names none. Where `out` has 1 in a
+// deterministic. Rows without an index are 0; rows of index -1 are left out. Where `out` has 1 in a
 // leading dimension and x or index has more, the sum runs over that dimension too, in ascending
 // order. x and out of a float dtype, any strides.
 struct ScatterRowsProblem {

@@ -16,8 +16,8 @@
 
 namespace attnd {
 
-// A value: it owns everything but the device memory that its views point to, so that a device may
-// keep it and run it later. A new primitive is one more alternative.
+// It owns everything but the device memory that its views point to, so that a device may keep it
+// and run it later. A new primitive is one more alternative.
 using Launch =
     std::variant<AttendArgs, AttendGradArgs, MergeArgs, MergeGradArgs, ScanArgs, ScanGradArgs,
                  MatMulArgs, ElementwiseArgs, ReduceArgs, SoftmaxArgs, CumulativeArgs,

@@ -68,14 +68,14 @@ struct ScanProblem {
   View s_out, z_out;  // the state after key nk - 1; causal only
 };
 
-// What is read of a sequence: queries before all keys, keys before all queries, then as many of
-// both in turn.
+// Which keys and queries of a sequence have any effect: `lead` queries come before all keys,
+// `ahead` keys before all other queries, then `read` of both in turn.
 struct ScanReach {
   int64_t lead = 0, ahead = 0, read = 0;
   int64_t used_keys = 0;                   // that some query, or the final state, depends on
   int64_t first_query = 0, end_query = 0;  // that read something
 
-  // has_state: queries before all keys read s0, z0. wants_final: the last state is asked for.
+  // has_state: queries before all keys read s0, z0. wants_final: the last state is an output.
   ScanReach(bool causal, const ScanSeq& row, bool has_state, bool wants_final) {
     const int64_t offset = causal ? row.offset : row.nk;
     lead = std::clamp<int64_t>(-offset, 0, row.nq);
@@ -121,11 +121,11 @@ struct ScanGradArgs {
   std::vector<ScanGradProblem> problems;
 };
 
-// Whether the forward starts from a given state, and whether its last state is wanted.
+// Whether a state comes in, and whether the last state is an output or has a gradient.
 inline bool HasState(const ScanProblem& p) { return p.s0.given() || p.z0.given(); }
 inline bool WantsFinal(const ScanProblem& p) { return p.s_out.given() || p.z_out.given(); }
 inline bool WantsFinal(const ScanGradProblem& p) { return p.ds_out.given() || p.dz_out.given(); }
-// Whether a problem has any element to write. A problem without one is skipped.
+// Whether a problem has any element to write; a launch skips one that has none.
 inline bool Writes(const ScanProblem& p) { return p.q.shape[2] > 0 || WantsFinal(p); }
 inline bool Writes(const ScanGradProblem& p) {
   const bool of_keys = p.dk.given() || p.dv.given() || p.dlog_decay.given() || p.dbeta.given();

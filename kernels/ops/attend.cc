@@ -47,7 +47,8 @@ AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendSeqs> par
   if (!ops.status().ok() || !records) return out;
   std::vector<Tensor> outputs = {out.out};
   if (!out.lse.empty()) outputs.push_back(out.lse);
-  // An output wider than asked by q is a part of a sum, and so are its gradients.
+  // An output wider than q is one part of a sum. Its gradients are parts of sums too: keep them
+  // wide.
   const bool wide = many || dtype != call.q[0].dtype;
   ops.tape()->Record(inputs, std::move(outputs),
                      RuleOf(call, {parts.begin(), parts.end()}, out, wide));
@@ -65,7 +66,7 @@ PairTotal& PairTotal::operator+=(const PairTotal& more) {
 double PairTotal::total() const {
   double sum = known;
   for (const auto& count : counted) {
-    sum += static_cast<double>(count->pairs.load(std::memory_order_relaxed));
+    sum += static_cast<double>(count->pairs());
   }
   return sum;
 }

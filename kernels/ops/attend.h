@@ -21,7 +21,7 @@ struct PairTotal {
 // [problem][b]
 using AttendSeqs = std::vector<std::vector<AttendSeq>>;
 
-// The same as tensors, of any float dtype where float32 is asked for. Dimensions of 1 repeat: all
+// AttendTerms as tensors, of any float dtype where it requires float32. Dimensions of 1 repeat: all
 // four of bias, alibi_slopes [B|1,H], sinks [B|1,H], r [B|1,H|1,L,D], row_weight [B|1,H|1,Nq].
 struct AttendTensors {
   Tensor k2, v2, bias, alibi_slopes, sinks, table, q_rel, r, row_weight;

@@ -32,7 +32,7 @@ constexpr Term kAttendTerms[] = {
 };
 constexpr size_t kDifferentiable = 3 + std::size(kAttendTerms) - 1;  // with q, k, v
 
-// The shape of a term that repeats nothing; sizes that are its own are read off `given`.
+// The shape of a term that repeats nothing. Sizes that only the term has come from `given`.
 Shape FullShape(const Term& term, const AttendCall& call, size_t p, const Shape& given) {
   const Shape &q = call.q[p].shape, &k = call.k[p].shape, &v = call.v[p].shape;
   if (term.tensor == &AttendTensors::k2) return {k[0], k[1], given[2], k[3]};
@@ -58,7 +58,7 @@ bool FitsTerm(const Term& term, const AttendCall& call, size_t p, const View& vi
   return view.shape[last] <= 1 || view.stride[last] == 1 || last < 3;
 }
 
-// A dimension that repeats by its stride has no gradient of its own shape.
+// The shape of a gradient: 1 in each dimension that the tensor repeats by a stride of 0.
 bool RepeatsByStride(const View& view) {
   // Without elements, dense strides are 0 as well.
   for (int i = 0; i < view.shape.rank && view.shape.size() > 0; ++i) {
@@ -129,7 +129,7 @@ absl::Status CheckProblem(const AttendCall& call, std::span<const AttendSeqs> pa
   return absl::OkStatus();
 }
 
-// Which tensors go together.
+// Checks which terms may be given together.
 const char* BrokenRule(const AttendCall& call) {
   const AttendTensors& t = call.terms;
   if (t.k2.empty() != t.v2.empty()) return "k2 and v2 go together";
@@ -161,7 +161,8 @@ absl::Status CheckCall(const AttendCall& call, std::span<const AttendSeqs> parts
   return absl::OkStatus();
 }
 
-// The same numbers as float32. Not recorded: the gradient rule of attend answers for the original.
+// The same numbers as float32. Not recorded: the gradient rule of attend gives the gradient of the
+// original tensor.
 Tensor Float32(Ops& ops, const Tensor& x) {
   if (x.empty() || x[0].dtype == DType::kF32) return x;
   const Tensor wide = ops.Empty(DType::kF32, ShapesOf(x));

@@ -1,4 +1,5 @@
-// One Ops::Attend as its files share it: the tensors of a call, checked and handed to a device.
+// One call of Ops::Attend: its tensors, their checks and the launches. Shared by the files of
+// attend.
 #pragma once
 
 #include <span>
@@ -18,12 +19,12 @@ struct AttendCall {
   std::vector<Tensor> Inputs() const;
 };
 
-// Checks the contract of attend.h (INTERNAL) and converts the terms that kernels want as float32.
+// Checks the contract of attend.h (INTERNAL) and converts terms to float32 where kernels need it.
 // False: `ops` has failed.
 bool Prepare(Ops& ops, std::span<const AttendSeqs> parts, AttendCall* call);
 
-// One launch, nothing is recorded. `dtype` is that of out. With `sinks` false the call's are left
-// out.
+// One launch; nothing is recorded. `dtype` is that of out. `sinks` false: without the sinks of the
+// call.
 AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& rows, DType dtype,
                        bool sinks);
 
@@ -35,7 +36,7 @@ struct AttendFlow {
 
 // One launch. Gradients in the order of AttendCall::Inputs, empty where not wanted: those of q, k,
 // v, k2, v2 and q_rel in the input's layout and dtype or, with `wide`, in float32; all others in
-// float32, row-major. The sinks' only with `sinks`.
+// float32, row-major. That of the sinks only with `sinks`.
 std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendSeqs& rows,
                                      const AttendFlow& flow, const std::vector<bool>& wanted,
                                      bool sinks, bool wide);

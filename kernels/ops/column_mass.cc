@@ -33,7 +33,7 @@ Tensor Column(Ops& ops, float value, const std::vector<Shape>& shapes) {
   std::vector<View> views = ViewsOf(column);
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < views.size(); ++p) {
-    views[p].stride[3] = 1;  // as kernels want the last one; it has one element
+    views[p].stride[3] = 1;  // kernels require it; the dimension has one element
     buffers.push_back(column.buffer(p));
   }
   return Tensor(std::move(views), std::move(buffers));

@@ -1,6 +1,6 @@
-// Compositions: what ops runs in place of a launch that the device declines, from launches that
-// every device runs (attend, matmul, elementwise, reduce, cumulative, gather, scatter, sort, fft).
-// Each writes all that the launch would have written; contracts are in kernels/device/. Those of
+// Compositions: they replace a launch that the device declines by launches that every device runs
+// (attend, matmul, elementwise, reduce, cumulative, gather, scatter, sort, fft). Each writes every
+// output of the launch; contracts are in kernels/device/. Those of
 // softmax and layer_norm are in the files of these primitives.
 #pragma once
 
@@ -39,8 +39,8 @@ class Uncounted {
 void ApplyInto(Ops& ops, ElementOp op, const Tensor& out, const Tensor& a, const Tensor& b = {},
                const Tensor& c = {});
 
-// All but kMean. out float32; `arg` int32 of out's shape: written by kMax unless empty, read by
-// kSumWhere.
+// All but kMean. out float32, dense; `arg` int32 of out's shape, dense: written by kMax unless
+// empty, read by kSumWhere.
 void ComposePool(Ops& ops, PoolOp op, const Tensor& x, const Tensor& arg,
                  const std::vector<std::vector<RowRange>>& ranges, const Tensor& out);
 

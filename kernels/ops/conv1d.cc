@@ -39,7 +39,7 @@ Tensor Padded(Ops& ops, const Tensor& x, const std::vector<int64_t>& columns, in
   return any ? ops.Concat({x, ops.Constant(0, zeros)}, 2) : x;
 }
 
-// Its elements in rows without gaps between them, in float32 if it must be copied.
+// x with dense rows; where that takes a copy, in float32.
 Tensor WithContiguousRows(Ops& ops, const Tensor& x) {
   for (size_t p = 0; p < x.size(); ++p) {
     const int last = x[p].shape.rank - 1;
@@ -140,7 +140,7 @@ Tensor Ops::Conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
 Tensor Ops::DepthwiseConv1d(const Tensor& x, const Tensor& weight, int64_t left) {
   bool fits = !x.empty() && weight.size() == x.size();
   for (size_t p = 0; fits && p < x.size(); ++p) {
-    // Of one width: the gradient of x shifts by it.
+    // All weights have one width, since the gradient of x shifts by it.
     fits = FitsDepthwise(x[p], weight[p]) && weight[p].shape[1] == weight[0].shape[1];
   }
   if (!Require(fits, "depthwise_conv1d", "x [B,H,N,D] and weight [H|1,w] of float dtypes")) {

@@ -1,5 +1,4 @@
-// What stands in for launches of depthwise_conv and of the gradient of its weight: a product for
-// each tap.
+// Compositions of depthwise_conv and of the gradient of its weight: a product for each tap.
 #include <algorithm>
 
 #include "kernels/ops/composed.h"

@@ -38,7 +38,7 @@ Tensor GradientOfMax(Ops& ops, const CumulativeArgs& how, const Tensor& x, const
 Tensor GradientOfLogSumExp(Ops& ops, const CumulativeArgs& how, const Tensor& x, const Tensor& c,
                            const Tensor& grad) {
   const Tensor least = NumberLike(ops, -std::numeric_limits<float>::infinity(), x);
-  // Where c is -inf nothing was seen.
+  // c = -inf: all elements up to this one are -inf and have no gradient.
   const Tensor sees = ops.Apply(ElementOp::kGreater, c, least);
   const auto part = [&](const Tensor& g) {
     const Tensor log = ops.Apply(ElementOp::kLog, ops.Apply(ElementOp::kRelu, g));

@@ -108,7 +108,7 @@ Tensor Ops::MatMul(const Tensor& a, const Tensor& b, const MatMulParams& params,
   if (!Require(!shapes.empty() && is_unary && IsFloat(params.dtype), "matmul", kRule)) return {};
   const bool follows = params.activation.has_value() || !multiply.empty();
   if (follows && Records({&a, &b, &bias, &multiply})) {
-    // The gradient needs what the product was before: one operation at a time.
+    // The gradient needs the product before activation and factor: run them one at a time.
     Tensor x = MatMul(a, b, {.alpha = params.alpha}, bias);
     const DType then = multiply.empty() ? params.dtype : DType::kF32;
     if (params.activation.has_value()) x = Apply(*params.activation, x, then);

@@ -1,4 +1,4 @@
-// What stands in for launches of merge and its gradient.
+// Compositions of merge and its gradient.
 #include <limits>
 
 #include "kernels/ops/composed.h"
@@ -22,7 +22,7 @@ Tensor AsColumn(const Tensor& x) {
 // Row by row; tensors are [.., N, 1].
 struct Weights {
   Tensor zero, least;
-  std::vector<Tensor> is_absent;  // of a part: whether it sees no key
+  std::vector<Tensor> is_absent;  // of each part: 1 where its lse is -inf
   std::vector<Tensor> weights;    // e^(lse_p - most) / sum, 0 where it is absent
   Tensor most, sum;               // of lse_p, of e^(lse_p - most)
 
@@ -41,7 +41,7 @@ struct Weights {
       weights.push_back(ops.Select(is_absent[i], zero, ops.Apply(ElementOp::kExp, rest)));
       sum = sum.empty() ? weights[i] : ops.Apply(ElementOp::kAdd, sum, weights[i]);
     }
-    // 0 stays 0 beside a sum that is NaN.
+    // An absent part weighs 0 even where the sum is NaN.
     for (Tensor& weight : weights) {
       weight = ops.Select(weight, ops.Apply(ElementOp::kDivide, weight, sum), zero);
     }

@@ -61,7 +61,8 @@ void Ops::CountAlike(const RowCounts& counts) {
 int64_t Ops::PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const {
   if (alike_.empty() || alike_.size() != shapes.size() || alike_[p] == 1) return bytes;
   const int64_t count = alike_[p];
-  // Either of all of them, or each has one. A run rounds up each on its own: RoundedBytes.
+  // A first dimension of `count` rows holds all of them; else each has a tensor of this shape. A
+  // run rounds up each tensor on its own: RoundedBytes.
   const int64_t all = shapes[p].rank > 0 && shapes[p][0] % count == 0 ? bytes : bytes * count;
   return all + all / 8 + 64 * count;
 }
@@ -129,40 +130,6 @@ Tensor Ops::FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<i
   return Uploaded(*this, DType::kI32, shapes, std::move(values));
 }
 
-std::vector<std::vector<int32_t>> Ops::Read(const Tensor& x) {
-  std::vector<std::vector<int32_t>> values(x.size());
-  bool fits = true;
-  for (size_t p = 0; p < x.size(); ++p) {
-    const View dense = DenseView(nullptr, x[p].dtype, x[p].shape);
-    fits = fits && (x[p].dtype == DType::kI32 || x[p].dtype == DType::kU8);
-    for (int i = 0; i < x[p].shape.rank && x[p].shape.size() > 0; ++i) {
-      fits = fits && (x[p].shape[i] == 1 || x[p].stride[i] == dense.stride[i]);
-    }
-  }
-  if (!Require(fits, "read", "x must be dense int32 or uint8")) return values;
-  if (stream_.is_dry()) {
-    // Bytes are read as such first.
-    for (const View& view : ViewsOf(x)) {
-      stream_.work().host_bytes += view.shape.size() * (view.dtype == DType::kU8 ? 5 : 4);
-    }
-    return values;
-  }
-  std::vector<std::vector<uint8_t>> bytes(x.size());
-  for (size_t p = 0; p < x.size(); ++p) {
-    const auto size = static_cast<size_t>(x[p].shape.size());
-    values[p].resize(size);
-    if (x[p].dtype == DType::kU8) bytes[p].resize(size);
-    const auto into = bytes[p].empty() ? std::as_writable_bytes(std::span(values[p]))
-                                       : std::as_writable_bytes(std::span(bytes[p]));
-    Fail(StatusOf(stream_.device().Download(stream_, x[p].data, into)));
-  }
-  Fail(StatusOf(stream_.Wait()));
-  for (size_t p = 0; p < x.size(); ++p) {
-    std::copy(bytes[p].begin(), bytes[p].end(), values[p].begin());
-  }
-  return values;
-}
-
 AttendSeq Ops::Seq(int64_t nq, int64_t nk, const PatternSource& source) {
   return Seq(nq, nk, std::vector<PatternSource>{source});
 }
@@ -172,7 +139,7 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
   const bool counts_pairs = std::any_of(heads.begin(), heads.end(),
                                         [](const PatternSource& head) { return !head.is_counted; });
   for (const PatternSource& head : heads) {
-    // A stopped run leaves parts of patterns behind.
+    // A pattern that was built by a stopped run is incomplete.
     if (CheckPoint()) Fail(StoppedStatus());
     if (!status_.ok()) return row;
     PatternCounts counts{head.visible_pairs, head.visible_tiles};

@@ -1,4 +1,4 @@
-// All that a method may call: primitives over ragged tensors, with a sticky status.
+// The primitives that methods call, over ragged tensors, with a sticky status.
 #pragma once
 
 #include <initializer_list>
@@ -29,12 +29,12 @@ using RowCounts = std::vector<std::vector<int64_t>>;
 
 // Each call launches once for the whole list of problems and returns at once with new tensors.
 // Errors are sticky: the first failure is kept in status(), later calls return empty tensors, so a
-// method reads like its formula. What a caller can get wrong is refused earlier, by Check and Plan;
-// what is checked here are the contracts of the primitives. Single-threaded.
-// On a dry stream nothing is computed and tensors have no data: that is a plan.
+// method reads like its formula. Check and Plan have refused what a client can send wrong; the
+// checks here are those of the contracts of primitives. Single-threaded. On a dry stream nothing is
+// computed and tensors have no data: that is a plan.
 //
 // Tensors are float32 unless a method's own come in another dtype: every primitive reads any float
-// dtype and writes float32, or the dtype that it is asked for. Axes count from 0, negative ones
+// dtype and writes float32 or the dtype in its arguments. Axes count from 0, negative ones
 // from the end. "Per problem" lists hold one entry a problem.
 class Ops {
  public:
@@ -106,9 +106,6 @@ class Ops {
   Tensor TopK(const Tensor& x, const std::vector<int64_t>& count);
   // int32, over the last axis, which becomes 1. Ties to the lowest index.
   Tensor ArgMax(const Tensor& x);
-  // The elements of a dense int32 or uint8 tensor, per problem; waits for the stream. On a dry
-  // stream empty lists.
-  std::vector<std::vector<int32_t>> Read(const Tensor& x);
 
   // --- views: nothing is computed or copied. shapes: per problem.
   // The same elements in row-major order; copies where strides do not allow a view.
@@ -117,14 +114,14 @@ class Ops {
   // Elements begin, begin + step, .. below end of an axis; per problem, or one for all.
   Tensor Slice(const Tensor& x, int axis, const std::vector<int64_t>& begin,
                const std::vector<int64_t>& end, int64_t step = 1);
-  // Repeats dimensions of 1.
+  // Repeats dimensions of 1, without a copy.
   Tensor Expand(const Tensor& x, const std::vector<Shape>& shapes);
   // [.., N, D] -> [.., columns, width, D]: row t of window c is row c stride + t dilation of x.
   // REQUIRES: all inside. columns per problem.
   Tensor Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t width, int64_t stride,
                 int64_t dilation);
   // One problem a batch row, cut to lengths[problem][b] along axis 2 (axis 1 of rank 2, e.g.
-  // [B,N]): what a primitive does to it can never depend on padding.
+  // [B,N]): results of primitives over it cannot depend on padding.
   // `counts`: a length of so many rows, which are one problem; neighbours, or on a dry stream any.
   Tensor SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths,
                     const RowCounts& counts = {});
@@ -184,7 +181,7 @@ class Ops {
   int64_t PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const;
 
  private:
-  // Remembers what the problems of lists as long as `counts` stand for, on a dry stream.
+  // On a dry stream: lists as long as `counts` stand for so many problems each from now on.
   void CountAlike(const RowCounts& counts);
   // The same values seen through `views`, with the gradient rule of one input.
   Tensor Viewed(const Tensor& x, std::vector<View> views, GradRule rule);

@@ -29,7 +29,7 @@ bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanSeq
   });
 }
 
-// Shapes over all of B and Hkv of what comes with the keys of a problem.
+// Shapes of decays, strengths and states over all of B and Hkv.
 Shape DecayShape(const View& k, int64_t width) {
   return {k.shape[0], k.shape[1], k.shape[2], width};
 }
@@ -62,7 +62,7 @@ int64_t DecayWidth(const Tensor& log_decay, size_t problem) {
   return log_decay.empty() ? 1 : log_decay[problem].shape[3];
 }
 
-// A call's inputs and outputs, as problems of the device and as the tape has them.
+// Inputs and outputs of a call, as problems of a launch and as lists for the tape.
 struct Call {
   ScanParams params;
   ScanSeqs rows;
@@ -193,6 +193,7 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
     CountWork(call.params, problem.forward, problem, kBackwardFlops, &ops.stream().work());
   }
   if (!ops.TryRun(ScanGradArgs{.params = call.params, .problems = std::move(backward)})) {
+    result.clear();  // the composition makes its own
     return ComposeScanGrad(ops, {call.q, call.k, call.v, call.params, call.rows, call.extra}, grads,
                            wanted);
   }

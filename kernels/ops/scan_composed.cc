@@ -1,4 +1,4 @@
-// What stands in for launches of scan and its gradient: features and normalisers of whole tensors
+// Compositions of scan and its gradient: features and normalisers of whole tensors
 // around the recurrence of scan_core.h. The normaliser is one more column of the values.
 #include <algorithm>
 #include <limits>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// A problem for each row of a call, or for rows that are alike.
+// A problem for each sequence of a call, or for those that are alike.
 class Formula {
  public:
   Formula(Ops& ops, const ScanCall& call) : ops_(ops), call_(call), o_(call.params) {
@@ -24,9 +24,7 @@ class Formula {
         core_.offsets.push_back(o_.causal ? row.offset : row.nk);
       }
     }
-    core_.count_alike = [q = call.q, nq = nq_, counts = counts_](Ops& inner) {
-      static_cast<void>(inner.SplitBatch(inner.Stop(q), nq, counts));
-    };
+    core_.is_delta = o_.rule == ScanRule::kDelta;
   }
 
   ScanOut Run() {
@@ -40,6 +38,7 @@ class Formula {
 
  private:
   Tensor Times(const Tensor& a, const Tensor& b) { return ops_.Apply(ElementOp::kMultiply, a, b); }
+  Tensor Minus(const Tensor& a, const Tensor& b) { return ops_.Apply(ElementOp::kSubtract, a, b); }
   Tensor Number(float value, const Tensor& like) { return NumberLike(ops_, value, like); }
   // f(q, k, v) of every problem of the call, or of the split ones.
   template <class F>
@@ -72,6 +71,10 @@ class Formula {
     const Tensor given = x.empty() ? ops_.Constant(0, shapes) : ops_.Expand(x, shapes);
     return ops_.SplitBatch(given, all, counts_);
   }
+  // 0 for -inf.
+  Tensor Finite(const Tensor& x) {
+    return ops_.Select(ops_.Apply(ElementOp::kEqual, x, Number(-kInf, x)), Number(0, x), x);
+  }
   void SplitInputs();
   void SplitExp();
   void SplitFeatures();
@@ -79,6 +82,9 @@ class Formula {
   Tensor Readers();
   Tensor Feature(const Tensor& x);
   Tensor Den(const Tensor& d);
+  Tensor LastKeys();
+  Tensor SeenBy(const Tensor& last_keys, const Tensor& of_keys);
+  void JoinExp(const Tensor& num, const Tensor& d, Tensor* out, Tensor* lse);
   ScanOut Joined(const ScanCore::Result& result);
 
   Ops& ops_;
@@ -89,7 +95,7 @@ class Formula {
   ScanCore core_;
   Tensor q_, key_, value_, decay_, beta_, state_;
   Tensor readers_;
-  Tensor exp_lse_;  // of kExp: log of the normaliser
+  Tensor most_;  // of kExp, [c,Hkv,G,Nq,1]: what the exponents of a query are relative to
 };
 
 void Formula::SplitInputs() {
@@ -117,17 +123,6 @@ void Formula::SplitInputs() {
     grouped.push_back({s[0], k[1], s[1] / k[1], s[2], s[3]});
   }
   value_ = ops_.Concat({v, ops_.Constant(1, ones)}, 3);
-  if (o_.rule == ScanRule::kDelta && ops_.status().ok()) {
-    std::vector<Shape> row;
-    std::vector<std::vector<float>> learned;
-    for (size_t p = 0; p < v.size(); ++p) {
-      const int64_t E = value_[p].shape[3];
-      row.push_back({1, 1, 1, E});
-      learned.emplace_back(ops_.stream().is_dry() ? 0 : E, 1.0f);
-      if (!learned.back().empty()) learned.back().back() = 0;
-    }
-    core_.learned = ops_.FromHost(row, std::move(learned));
-  }
   q_ = ops_.Reshape(q, grouped);
   readers_ = Readers();
   if (ops_.status().ok()) q_ = ops_.Select(readers_, q_, Number(0, q_));
@@ -178,32 +173,69 @@ void Formula::SplitFeatures() {
   key_ = Feature(key_);
 }
 
-// With z_t = log sum of e^k up to key t: the state keeps means of v by e^(k - z_t), and a query
-// reads them by e^(q + z_t - lse), lse = log sum of e^(q + z_t) over the features.
+// With m_t the largest key of each feature up to key t: the state keeps sums of e^(k - m_t), and a
+// query reads them by e^(q + m_t - most_), most_ the largest q + m_t of the features. So d >= 1 and
+// no weight overflows. Large q and m_t lose no digits: each is taken relative to its own largest
+// first. Shifts cancel, so the gradient takes them as constants.
 void Formula::SplitExp() {
-  const Tensor least = Number(-kInf, key_), zero = Number(0, key_);
-  const Tensor z = ops_.Cumulative(CumulativeOp::kLogSumExp, key_, 2);
-  const Tensor before = ops_.Cumulative(CumulativeOp::kLogSumExp, key_, 2, /*exclusive=*/true);
-  const Tensor shift = ops_.Select(ops_.Apply(ElementOp::kEqual, z, least), zero, z);
-  decay_ = ops_.Apply(ElementOp::kSubtract, before, shift);
-  key_ = ops_.Apply(ElementOp::kExp, ops_.Apply(ElementOp::kSubtract, key_, shift));
-  std::vector<Shape> lists, grouped;
-  std::vector<std::vector<int32_t>> seen;
-  for (size_t p = 0; p < q_.size() && ops_.status().ok(); ++p) {
-    const Shape& s = q_[p].shape;
-    const int64_t nk = z[p].shape[2];
-    lists.push_back({1, 1, s[3]});
-    grouped.push_back({s[0], s[1], 1, s[3], s[4]});
-    std::vector<int32_t>& list = seen.emplace_back();
-    for (int64_t i = 0; i < s[3] && !ops_.stream().is_dry(); ++i) {
+  const Tensor keys = ops_.Stop(key_);
+  const Tensor largest = ops_.Cumulative(CumulativeOp::kMax, keys, 2);
+  const Tensor before = ops_.Cumulative(CumulativeOp::kMax, keys, 2, /*exclusive=*/true);
+  const Tensor shift = Finite(largest);
+  decay_ = Minus(before, shift);
+  key_ = ops_.Apply(ElementOp::kExp, Minus(key_, shift));
+  const Tensor most_key = Finite(ops_.Reduce(ReduceOp::kMax, largest, 3));
+  const Tensor most_query = Finite(ops_.Reduce(ReduceOp::kMax, ops_.Stop(q_), 4));
+  const Tensor seen = LastKeys();
+  const Tensor sum =
+      ops_.Apply(ElementOp::kAdd, Minus(q_, most_query), SeenBy(seen, Minus(largest, most_key)));
+  const Tensor most = Finite(ops_.Reduce(ReduceOp::kMax, ops_.Stop(sum), 4));
+  const Tensor weight = ops_.Apply(ElementOp::kExp, Minus(sum, most));
+  most_ = ops_.Apply(ElementOp::kAdd, most,
+                     ops_.Apply(ElementOp::kAdd, most_query, SeenBy(seen, most_key)));
+  q_ = ops_.Select(readers_, weight, Number(0, weight));
+}
+
+// Of every query the last key that it sees, [1,1,Nq].
+Tensor Formula::LastKeys() {
+  if (!ops_.status().ok()) return {};
+  std::vector<Shape> shapes;
+  std::vector<std::vector<int32_t>> lists;
+  for (size_t p = 0; p < q_.size(); ++p) {
+    const int64_t nq = q_[p].shape[3], nk = key_[p].shape[2];
+    shapes.push_back({1, 1, nq});
+    std::vector<int32_t>& list = lists.emplace_back();
+    for (int64_t i = 0; i < nq && !ops_.stream().is_dry(); ++i) {
       list.push_back(static_cast<int32_t>(std::clamp<int64_t>(i + core_.offsets[p], -1, nk - 1)));
     }
   }
-  const Tensor at = ops_.Gather(z, ops_.FromHost(lists, std::move(seen)));
-  if (!ops_.status().ok()) return;
-  q_ = ops_.Apply(ElementOp::kAdd, q_, ops_.Reshape(at, grouped));
-  exp_lse_ = ops_.Reduce(ReduceOp::kLogSumExp, q_, 4);
-  q_ = ops_.Select(readers_, ops_.Softmax(q_, 4), Number(0, q_));
+  return ops_.FromHost(shapes, std::move(lists));
+}
+
+// What `of_keys` [c,Hkv,Nk,F] has at the last key that a query sees, [c,Hkv,1,Nq,F].
+Tensor Formula::SeenBy(const Tensor& last_keys, const Tensor& of_keys) {
+  const Tensor found = ops_.Gather(of_keys, last_keys);
+  if (!ops_.status().ok()) return {};
+  std::vector<Shape> grouped;
+  for (size_t p = 0; p < found.size(); ++p) {
+    const Shape& s = found[p].shape;
+    grouped.push_back({s[0], s[1], 1, s[2], s[3]});
+  }
+  return ops_.Reshape(found, grouped);
+}
+
+// out and lse of kExp from num = scale S^T e^(q - most) and d.
+void Formula::JoinExp(const Tensor& num, const Tensor& d, Tensor* out, Tensor* lse) {
+  const Tensor is_zero = ops_.Apply(ElementOp::kEqual, d, Number(0, d));
+  const Tensor log = ops_.Apply(ElementOp::kLog, ops_.Select(is_zero, Number(1, d), d));
+  *lse = ops_.Select(is_zero, Number(-kInf, d), ops_.Apply(ElementOp::kAdd, log, most_));
+  if (o_.den == ScanDen::kOne) {
+    // In two factors: the product may be in range where e^most is not.
+    const Tensor half = ops_.Apply(ElementOp::kExp, ops_.Affine(most_, 0.5));
+    *out = Times(Times(num, half), half);
+  } else {
+    *out = ops_.Apply(ElementOp::kSafeDivide, num, d);
+  }
 }
 
 Tensor Formula::Den(const Tensor& d) {
@@ -239,10 +271,9 @@ ScanOut Formula::Joined(const ScanCore::Result& result) {
   }
   const Tensor num = ops_.Affine(ops_.Slice(result.reads, 4, zero, Dv), o_.scale);
   const Tensor d = ops_.Slice(result.reads, 4, Dv, E);
-  Tensor out = num, lse = exp_lse_;
+  Tensor out = num, lse;
   if (o_.map == FeatureMap::kExp) {
-    // d is 1 but for rounding.
-    if (o_.den == ScanDen::kOne) out = Times(num, ops_.Apply(ElementOp::kExp, exp_lse_));
+    JoinExp(num, d, &out, &lse);
   } else {
     if (o_.den != ScanDen::kOne) out = ops_.Apply(ElementOp::kSafeDivide, num, Den(d));
     const Tensor is_above = ops_.Apply(ElementOp::kGreater, d, Number(0, d));
@@ -276,7 +307,10 @@ ScanOut Formula::Joined(const ScanCore::Result& result) {
 
 void ComposeScan(Ops& ops, const ScanCall& call, const ScanOut& out) {
   const Uncounted scope(ops);
-  const ScanOut from = Formula(ops, call).Run();
+  // Lists of other lengths stand for other counts on a dry stream: `ops` must not take them over.
+  Ops inner(ops.stream(), nullptr);
+  const ScanOut from = Formula(inner, call).Run();
+  ops.Fail(inner.status());
   if (!ops.status().ok()) return;
   ops.CopyInto(ViewsOf(from.out), ViewsOf(out.out));
   ops.CopyInto(ViewsOf(from.lse), ViewsOf(out.lse));

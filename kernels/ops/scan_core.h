@@ -1,16 +1,19 @@
 // The recurrence of a composed scan.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "kernels/ops/ops.h"
 
 namespace attnd {
 
-// Over problems of one row each (or of several that are alike), the keys in order:
-//   S' = e^decay S,  S = S' + key (x) beta (value - learned S'^T key)
-// Query i reads S^T q_i after key i + offset.
+// Over problems of one sequence each (or of several that are alike), the keys in order:
+//   S' = e^decay S,  S = S' + key (x) beta (value - S'^T key)
+// where the subtraction is that of the delta rule, in all columns but the last. Query i reads
+// S^T q_i after key i + offset. All float32.
+//
+// A launch for each step, over the problems that have a key left. What a problem takes is allocated
+// for it alone and does not depend on the others of the list, so that plans bound a batch.
 struct ScanCore {
   // Inputs of Run. Decay and beta may be empty.
   enum Input : size_t {
@@ -26,9 +29,8 @@ struct ScanCore {
     Tensor state;  // after the last key
   };
 
-  std::vector<int64_t> offsets;           // per problem
-  Tensor learned;                         // [1,1,1,E], 1 where the delta rule holds; empty: nowhere
-  std::function<void(Ops&)> count_alike;  // tells an Ops what the lists stand for on a dry stream
+  std::vector<int64_t> offsets;  // per problem
+  bool is_delta = false;
 
   Result Run(Ops& ops, const std::vector<Tensor>& in) const;
 };

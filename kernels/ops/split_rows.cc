@@ -6,8 +6,8 @@
 namespace attnd {
 namespace {
 
-// Of so many alike, a batch row each (on a dry stream): rows in memory one after the other, so that
-// whatever may be done to one without a copy may be done to them.
+// A segment; on a dry stream it may stand for `count` alike, as batch rows one after the other in
+// memory, so that a view that needs no copy of one segment needs none of all.
 View Segment(const View& view, int axis, int64_t begin, int64_t end, int64_t count) {
   View part = view;
   part.layout = Layout::kBHND;
@@ -24,7 +24,7 @@ View Segment(const View& view, int axis, int64_t begin, int64_t end, int64_t cou
   return part;
 }
 
-// Whether every segment sees the one row of this axis.
+// Whether the axis has one row, which belongs to every segment.
 bool Repeats(const Shape& shape, int axis, const std::vector<int64_t>& cuts) {
   return shape[axis] == 1 && cuts.back() != 1;
 }
@@ -63,7 +63,7 @@ bool FitCuts(const std::vector<Shape>& shapes, int axis, const RowCuts& cuts,
   return fits;
 }
 
-// What repeats has a row a segment in the joined gradient, which is then summed.
+// The gradient of a repeated row: joined, it has one row for each segment; these are summed.
 Tensor JoinedGradient(Ops& ops, const Tensor& grad, int axis, const std::vector<Shape>& before,
                       RowCuts cuts, const RowCounts& counts) {
   std::vector<Shape> joined = before;

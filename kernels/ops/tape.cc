@@ -67,7 +67,7 @@ std::vector<Tensor> Tape::Replay(Ops& ops, std::span<const Tensor> outputs,
   };
   for (size_t i = 0; i < outputs.size(); ++i) add(outputs[i], grads[i]);
 
-  // What was asked for must outlive its own node: an input may be the output of an earlier call.
+  // Keep the gradients that the caller wants: such an input may be the output of an earlier call.
   std::unordered_set<const void*> asked;
   for (const Tensor& input : inputs) asked.insert(input.id());
 

@@ -14,18 +14,18 @@ namespace attnd {
 class Ops;
 
 // Gradients of a call's inputs, in their order, from the gradients of its outputs. An empty Tensor
-// among `grads` means zero; wanted[i] tells whether input i needs a gradient, an empty Tensor is
-// returned where it does not. A gradient has its tensor's shapes; it may be float32 where the
+// among `grads` means zero; wanted[i]: input i needs a gradient; an empty Tensor is returned where
+// it does not. A gradient has its tensor's shapes; it may be float32 where the
 // tensor is not, and of any strides. The rule may call any primitive of `ops`, which records
 // nothing then.
 using GradRule = std::function<std::vector<Tensor>(Ops& ops, std::span<const Tensor> grads,
                                                    const std::vector<bool>& wanted)>;
 
-// One forward run. Single-threaded. A tensor that depends on no watched tensor costs nothing: its
-// call is not recorded. A tensor used twice gets the sum, in recording order reversed.
+// One forward run. Single-threaded. A call whose inputs depend on no watched tensor is not
+// recorded. A tensor used twice gets the sum, in recording order reversed.
 class Tape {
  public:
-  void Watch(const Tensor& tensor);  // its gradient will be asked for
+  void Watch(const Tensor& tensor);  // Replay can give its gradient
   bool IsWatched(const Tensor& tensor) const;
 
   void Record(std::vector<Tensor> inputs, std::vector<Tensor> outputs, GradRule rule);

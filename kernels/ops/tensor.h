@@ -15,7 +15,7 @@ namespace attnd {
 class Tensor {
  public:
   Tensor() = default;
-  // buffers[p] keeps views[p] alive; null where somebody else owns the memory.
+  // buffers[p] keeps views[p] alive; null where the caller owns the memory.
   Tensor(std::vector<View> views, std::vector<std::shared_ptr<Buffer>> buffers);
 
   bool empty() const { return rep_ == nullptr; }

@@ -6,7 +6,7 @@
 namespace attnd {
 namespace {
 
-// The per problem value, or the one for all.
+// The value of problem p; a list of one value serves all problems.
 int64_t At(const std::vector<int64_t>& list, size_t problem) {
   return list.size() == 1 ? list[0] : list[problem];
 }

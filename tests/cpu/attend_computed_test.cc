@@ -159,7 +159,7 @@ TEST_P(AttendComputed, PartsOfARowAgreeWithPlainCode) {
   for (int64_t i = 0; i < 70; ++i) {
     pairs += static_cast<int64_t>(PlainVisible(c.Problem(), 0, 0, i).size());
   }
-  EXPECT_EQ(c.rows[0].pair_count->pairs.load(), pairs);
+  EXPECT_EQ(c.rows[0].pair_count->pairs(), pairs);
 }
 
 // Query slots without a row are hidden by whoever builds a pattern, which this one is not.
@@ -181,7 +181,7 @@ TEST_P(AttendComputed, PairsAreCountedOnceForAllHeads) {
             pairs += static_cast<int64_t>(PlainVisible(c.Problem(), b, h, i).size());
           }
         }
-        EXPECT_EQ(c.rows[b].pair_count->pairs.load(), pairs) << b << gathers << per_head;
+        EXPECT_EQ(c.rows[b].pair_count->pairs(), pairs) << b << gathers << per_head;
       }
     }
   }

@@ -50,7 +50,7 @@ Both Compute(CpuDevice& device, ElementwiseArgs args, ElementwiseProblem p, cons
   args.problems = {p};
   RunOn(device, [&](Stream& stream) { return device.Run(stream, args); });
   args.problems[0].out = both.plain.view();
-  PlainElementwise(args);
+  PlainRun(args);
   EXPECT_TRUE(both.ours.GuardsIntact());
   return both;
 }
@@ -191,7 +191,7 @@ TEST_P(ElementwiseTest, AnyStridesDtypesAndBroadcasts) {
           ElementwiseArgs args = {.op = ElementOp::kSubtract, .problems = {p}};
           RunOn(device(), [&](Stream& stream) { return device().Run(stream, args); });
           args.problems[0].out = plain.view();
-          PlainElementwise(args);
+          PlainRun(args);
           EXPECT_TRUE(ours.GuardsIntact());
           // Two roundings to a half may differ by one of its units where the float32 is a tie.
           const double unit = to == DType::kF32 ? 1e-7 : to == DType::kF16 ? 1e-3 : 8e-3;

@@ -141,7 +141,7 @@ TEST_P(GatherTest, GatherIsThePlainOne) {
     list.emplace_back(c, c.x[c.x.rank - 2], static_cast<unsigned>(list.size()));
   }
   ExpectSame<GatherRowsArgs>(
-      list, [](const GatherRowsProblem& p) { PlainGatherRows({.problems = {p}}); }, 1);
+      list, [](const GatherRowsProblem& p) { PlainRun(GatherRowsArgs{.problems = {p}}); }, 1);
 }
 
 TEST_P(GatherTest, ScatterAddsInOrder) {
@@ -162,7 +162,7 @@ TEST_P(GatherTest, ScatterIsThePlainSum) {
     RunOn(device,
           [&](Stream& stream) { return device.Run(stream, ScatterRowsArgs{.problems = {p}}); });
     const PlainArray ours = a.out.Read();
-    PlainScatterRows({.problems = {p}});
+    PlainRun(ScatterRowsArgs{.problems = {p}});
     ExpectNear(ours, a.out.Read(), 0, 1e-3);
   }
 }
@@ -185,7 +185,7 @@ TEST_P(GatherTest, NonFiniteRowsStayInTheirRow) {
   a.index.Write(index);
   std::vector<Arrays> list = {a};
   ExpectSame<GatherRowsArgs>(
-      list, [](const GatherRowsProblem& p) { PlainGatherRows({.problems = {p}}); }, 1);
+      list, [](const GatherRowsProblem& p) { PlainRun(GatherRowsArgs{.problems = {p}}); }, 1);
   ExpectSame<ScatterRowsArgs>(list, FloatScatter, 2);
 }
 
@@ -244,7 +244,7 @@ TEST_P(GatherTest, GradientOfScatter) {
     TestArray expected(DType::kF32, shape);
     const GatherRowsProblem back = {p == 0 ? g.view() : h.view(), p == 0 ? i.view() : j.view(),
                                     expected.view()};
-    PlainGatherRows({.problems = {back}});
+    PlainRun(GatherRowsArgs{.problems = {back}});
     ExpectNear(ReadView(grads[0][p]), expected.Read(), 0, 0);
   }
 }
@@ -266,7 +266,7 @@ TEST_P(GatherTest, GradientOfScatterAddsUpWhereRowsRepeat) {
   EXPECT_EQ(out[0][0].shape, g.view().shape);
   TestArray each(DType::kF32, {2, 2, 7, 3});
   const GatherRowsProblem back = {g.view(), i.view(), each.view()};
-  PlainGatherRows({.problems = {back}});
+  PlainRun(GatherRowsArgs{.problems = {back}});
   const PlainArray got = ReadView(grads[0][0]), rows = each.Read();
   ASSERT_EQ(got.shape, a.view().shape);
   for (int64_t h = 0; h < 2; ++h) {

@@ -77,7 +77,7 @@ TEST_P(PoolTest, EveryOperationStrideAndDtype) {
         RunOn(device(), [&](Stream& stream) { return device().Run(stream, args); });
         args.problems[0].out = plain.view();
         if (has_arg) args.problems[0].arg = plain_arg.view();
-        PlainPool(args);
+        PlainRun(args);
         EXPECT_TRUE(ours.GuardsIntact() && our_arg.GuardsIntact());
         if (op == PoolOp::kMax) {
           EXPECT_EQ(ours.Read().values, plain.Read().values);
@@ -166,7 +166,7 @@ TEST_P(PoolTest, LayerNormOfEveryLengthStrideAndDtype) {
         const Normed ours = Norm(device(), x, to, kMemories[seed % 3]);
         const TestArray y(DType::kF32, shape), rstd(DType::kF32, ours.rstd.view().shape);
         const LayerNormProblem p = {x.view(), y.view(), rstd.view()};
-        PlainLayerNorm({.eps = 1e-5, .problems = {p}});
+        PlainRun(LayerNormArgs{.eps = 1e-5, .problems = {p}});
         // |x| <= 6 costs 4 units of 2^-24 each in x - mean, and rstd is about 1.
         const bool is_one = shape[shape.rank - 1] == 1;
         const double unit = to == DType::kF32 ? 1e-6 : to == DType::kF16 ? 1e-3 : 8e-3;

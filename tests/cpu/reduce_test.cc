@@ -59,7 +59,7 @@ class ReduceTest : public ::testing::TestWithParam<std::string> {
   PlainArray Plain(ReduceOp op, int axis, const TestArray& x) {
     const TestArray out(OutOf(op), Without(x.view().shape, axis));
     const ReduceProblem p = {x.view(), out.view()};
-    PlainReduce({.op = op, .axis = axis, .problems = {p}});
+    PlainRun(ReduceArgs{.op = op, .axis = axis, .problems = {p}});
     return out.Read();
   }
 };

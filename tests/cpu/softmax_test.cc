@@ -48,7 +48,7 @@ class AlongTest : public ::testing::TestWithParam<std::string> {
   PlainArray PlainSoftmaxOf(bool log, int axis, const TestArray& x) {
     const TestArray out(DType::kF32, x.view().shape);
     const SoftmaxProblem p = {x.view(), out.view()};
-    PlainSoftmax({.log = log, .axis = axis, .problems = {p}});
+    PlainRun(SoftmaxArgs{.log = log, .axis = axis, .problems = {p}});
     return out.Read();
   }
 
@@ -56,8 +56,8 @@ class AlongTest : public ::testing::TestWithParam<std::string> {
                                const TestArray& x, const View& reset = {}) {
     const TestArray out(DType::kF32, x.view().shape);
     const CumulativeProblem p = {x.view(), out.view(), reset};
-    PlainCumulative(
-        {.op = op, .axis = axis, .exclusive = exclusive, .reverse = reverse, .problems = {p}});
+    PlainRun(CumulativeArgs{
+        .op = op, .axis = axis, .exclusive = exclusive, .reverse = reverse, .problems = {p}});
     return out.Read();
   }
 };

@@ -68,7 +68,7 @@ TEST_P(SortTest, IsTheStableOrder) {
       for (Case& c : cases) {
         TestArray truth(DType::kI32, c.order.view().shape);
         const SortProblem p = {c.x.view(), truth.view()};
-        PlainSort({.descending = descending, .problems = {p}});
+        PlainRun(SortArgs{.descending = descending, .problems = {p}});
         EXPECT_EQ(c.order.Bytes() == truth.Bytes(), true)
             << how << " " << ToString(c.x.view().shape) << " to " << ToString(truth.view().shape);
         EXPECT_TRUE(c.order.GuardsIntact());

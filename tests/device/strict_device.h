@@ -19,10 +19,7 @@ namespace attnd::testing {
 
 struct StrictOptions {
   CpuOptions cpu;
-  // All but scan, whose composition takes more memory in a batch than the plans of its problems say
-  // together, and whose kExp is less exact than the harness demands (declined_scan_test.cc holds it
-  // to 1e-4).
-  LaunchSet declined = ComposedLaunches() & ~SetOf<ScanArgs, ScanGradArgs>();
+  LaunchSet declined = ComposedLaunches();
   // As an asynchronous device has it that shares memory with the host: accessible at any time.
   bool has_host_memory = false;
 };

@@ -288,7 +288,7 @@ TEST_F(AttendOpsTest, TermsOfAnyFloatTypeAndTheirGradients) {
 }
 
 TEST_F(AttendOpsTest, HiddenNumbersAndEmptyRowsWithSinks) {
-  // Given a bias of -inf, NaN in key 5 that nobody sees, and a row of q that sees no key
+  // Given a bias of -inf, NaN in key 5, which no query sees, and a row of q that sees no key
   Everything x(5);
   PlainArray k = x.arrays[1].Read(), bias = x.arrays[5].Read();
   for (int64_t b = 0; b < 2; ++b) {

@@ -40,7 +40,7 @@ std::vector<std::byte> Forward(CpuDevice& device, const Size& s, DType dtype, Me
   EXPECT_EQ(device.launches(), before + 1);
   const std::vector<std::byte> bytes = out.Bytes();
   const PlainArray ours = out.Read();
-  PlainDepthwiseConv(args);
+  PlainRun(args);
   // w roundings of 2^-24 of sums below w; then the rounding of the result, which both have.
   const double unit = dtype == DType::kF32 ? 0 : std::ldexp(1, dtype == DType::kF16 ? -10 : -7);
   const double w = static_cast<double>(s.w);
@@ -80,7 +80,7 @@ TEST_P(DepthwiseConv, GradientOfTheWeightIsItsDefinition) {
       }
       EXPECT_EQ(bytes[0], bytes[1]);
       const PlainArray ours = dweight.Read();
-      PlainDepthwiseConvGrad(args);
+      PlainRun(args);
       // A lane's sum over a block of 64 rows is float. Rounding a random walk of m steps of 1/3
       // errs by u / sqrt(3) m / 3 / sqrt(2) in the mean square, over all lanes and blocks by a
       // seventh of this.

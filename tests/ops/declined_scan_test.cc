@@ -2,6 +2,11 @@
 // values and gradients of the recurrence, and counts the same.
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
 #include "kernels/ops/ops.h"
 #include "tests/cpu/scan_case.h"
 #include "tests/plain/declining_device.h"
@@ -9,11 +14,18 @@
 namespace attnd::testing {
 namespace {
 
-Tensor Given(const View& view) { return view.given() ? Tensor({view}, {nullptr}) : Tensor(); }
+// Of every case; an empty tensor unless given.
+template <class F>
+Tensor Given(const std::vector<const ScanCase*>& cases, bool given, const F& array) {
+  if (!given) return {};
+  std::vector<View> views;
+  for (const ScanCase* c : cases) views.push_back(array(*c).view());
+  return Tensor(std::move(views), std::vector<std::shared_ptr<Buffer>>(cases.size()));
+}
 
 // Rank 3 as [B,H,N,1].
-PlainTensor Values(const Tensor& x) {
-  View view = x[0];
+PlainTensor Values(const Tensor& x, size_t problem = 0) {
+  View view = x[problem];
   if (view.shape.rank == 3) view.shape.rank = 4;
   const Shape& s = view.shape;
   PlainTensor plain(s[0], s[1], s[2], s[3]);
@@ -33,18 +45,20 @@ struct Run {
   int64_t peak = 0;
 };
 
-Run RunOf(Device& device, const ScanCase& c, BufferPool* pool) {
-  const auto optional = [](bool given, const GuardedTensor& x) {
-    return given ? Given(x.view()) : Tensor();
+// A list of one problem a case. What comes with them is the same in all.
+Run RunOf(Device& device, const std::vector<const ScanCase*>& cases, BufferPool* pool) {
+  const ScanSpec& spec = cases[0]->spec;
+  const auto all = [&](bool given, const GuardedTensor ScanCase::*array) {
+    return Given(cases, given, [&](const ScanCase& c) -> const GuardedTensor& { return c.*array; });
   };
-  const bool decays = c.spec.decays != ScanSpec::Decays::kNone;
-  const std::vector<Tensor> in = {Given(c.q.view()),
-                                  Given(c.k.view()),
-                                  Given(c.v.view()),
-                                  optional(decays, c.log_decay),
-                                  optional(c.spec.beta, c.beta),
-                                  optional(c.spec.state, c.s0),
-                                  optional(c.spec.state, c.z0)};
+  const bool decays = spec.decays != ScanSpec::Decays::kNone;
+  const std::vector<Tensor> in = {
+      all(true, &ScanCase::q),         all(true, &ScanCase::k),
+      all(true, &ScanCase::v),         all(decays, &ScanCase::log_decay),
+      all(spec.beta, &ScanCase::beta), all(spec.state, &ScanCase::s0),
+      all(spec.state, &ScanCase::z0)};
+  ScanSeqs rows;
+  for (const ScanCase* c : cases) rows.push_back(c->spec.rows);
   Stream stream(device, pool);
   Tape tape;
   Ops ops(stream, &tape);
@@ -55,13 +69,13 @@ Run RunOf(Device& device, const ScanCase& c, BufferPool* pool) {
     watched.push_back(x);
   }
   Run run;
-  run.out = ops.Scan(in[0], in[1], in[2], c.spec.params, {c.spec.rows},
-                     {in[3], in[4], in[5], in[6], c.spec.final});
+  run.out =
+      ops.Scan(in[0], in[1], in[2], spec.params, rows, {in[3], in[4], in[5], in[6], spec.final});
   std::vector<Tensor> outputs = {run.out.out, run.out.lse};
-  std::vector<Tensor> flows = {Given(c.dout.view()), Given(c.dlse.view())};
-  if (c.spec.final) {
+  std::vector<Tensor> flows = {all(true, &ScanCase::dout), all(true, &ScanCase::dlse)};
+  if (spec.final) {
     outputs.insert(outputs.end(), {run.out.s_out, run.out.z_out});
-    flows.insert(flows.end(), {Given(c.ds_out.view()), Given(c.dz_out.view())});
+    flows.insert(flows.end(), {all(true, &ScanCase::ds_out), all(true, &ScanCase::dz_out)});
   }
   const std::vector<Tensor> back =
       ops.status().ok() ? tape.Replay(ops, outputs, flows, watched) : std::vector<Tensor>();
@@ -82,8 +96,8 @@ void ExpectComposed(const ScanSpec& spec) {
   CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
   DecliningDevice declining(cpu);
   BufferPool pool(0, /*poison=*/true);
-  const Run got = RunOf(declining, c, &pool), dry = RunOf(declining, c, nullptr);
-  const Run kernel = RunOf(cpu, c, &pool);
+  const Run got = RunOf(declining, {&c}, &pool), dry = RunOf(declining, {&c}, nullptr);
+  const Run kernel = RunOf(cpu, {&c}, &pool);
   if (::testing::Test::HasFailure()) return;
   const LaunchSet scans = SetOf<ScanArgs, ScanGradArgs>();
   EXPECT_EQ(declining.was_declined() & scans, scans);
@@ -175,6 +189,76 @@ TEST(DeclinedScan, EveryMapAndNormaliser) {
       }
     }
   }
+}
+
+void ExpectSameBits(const Tensor& alone, const Tensor& listed, size_t p, const char* what) {
+  ASSERT_EQ(alone.empty(), listed.empty()) << what;
+  if (alone.empty()) return;
+  const std::vector<double> a = Values(alone).data, b = Values(listed, p).data;
+  ASSERT_EQ(a.size(), b.size()) << what;
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)), 0) << what;
+}
+
+// A short problem kept a state for every key of the longest one.
+void ExpectAloneAsInAList(const ScanSpec& spec) {
+  std::deque<ScanCase> cases;
+  const std::vector<std::pair<int64_t, int64_t>> lengths = {
+      {3, 5}, {64, 64}, {1, 200}, {65, 129}, {20, 1}};
+  for (const auto& [Nq, Nk] : lengths) {
+    ScanSpec own = spec;
+    own.Nq = Nq, own.Nk = Nk, own.seed = static_cast<unsigned>(cases.size() + 1);
+    cases.emplace_back(own);
+  }
+  std::vector<const ScanCase*> all;
+  for (const ScanCase& c : cases) all.push_back(&c);
+  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 2);
+  DecliningDevice declining(cpu);
+  BufferPool pool(0, /*poison=*/true);
+  const Run list = RunOf(declining, all, &pool);
+  int64_t planned = 0;
+  for (size_t p = 0; p < cases.size(); ++p) {
+    SCOPED_TRACE(absl::StrCat("problem ", p));
+    planned += RunOf(declining, {all[p]}, nullptr).peak;
+    const Run alone = RunOf(declining, {all[p]}, &pool);
+    ExpectSameBits(alone.out.out, list.out.out, p, "out");
+    ExpectSameBits(alone.out.lse, list.out.lse, p, "lse");
+    ExpectSameBits(alone.out.s_out, list.out.s_out, p, "s_out");
+    ExpectSameBits(alone.out.z_out, list.out.z_out, p, "z_out");
+    for (size_t i = 0; i < list.grads.size(); ++i) {
+      ExpectSameBits(alone.grads[i], list.grads[i], p, "gradient");
+    }
+  }
+  EXPECT_LE(list.peak, planned);
+}
+
+TEST(DeclinedScan, AProblemOfAListGivesTheBitsThatItGivesAloneAndPlansBoundTheList) {
+  ScanSpec spec = Small();
+  ExpectAloneAsInAList(spec);
+  spec.decays = ScanSpec::Decays::kFeature;
+  spec.beta = spec.state = spec.final = true;
+  ExpectAloneAsInAList(spec);
+  spec.decays = ScanSpec::Decays::kKey;
+  spec.params.rule = ScanRule::kDelta;
+  spec.params.den = ScanDen::kOne;
+  spec.params.map = FeatureMap::kIdentity;
+  spec.mean = 0.7 / 3;
+  spec.deviation = 0.5 / 3;
+  ExpectAloneAsInAList(spec);
+  ScanSpec exponential = Small();
+  exponential.params.map = FeatureMap::kExp;
+  ExpectAloneAsInAList(exponential);
+}
+
+// Keys and queries around 300 lost the digits that a large exponent takes.
+TEST(DeclinedScan, LargeExponentsKeepTheirDigits) {
+  ScanSpec spec = Small();
+  spec.params.map = FeatureMap::kExp;
+  spec.mean = 300;
+  const ScanCase c(spec);
+  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  DecliningDevice declining(cpu);
+  BufferPool pool(0, /*poison=*/true);
+  ExpectClose(Values(RunOf(declining, {&c}, &pool).out.out), Forward(c.Plain()).out, 2e-6, "out");
 }
 
 }  // namespace

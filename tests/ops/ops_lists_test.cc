@@ -22,21 +22,6 @@ class OpsListsTest : public ::testing::Test {
   Tape tape_;
 };
 
-TEST_F(OpsListsTest, BytesAndIntegersOfEveryProblemAreRead) {
-  std::vector<uint8_t> three = {7, 0, 255}, two = {1, 9};
-  std::vector<int32_t> pair = {-5, 70000}, one = {3};
-  const Tensor bytes(
-      {DenseView(three.data(), DType::kU8, {3}), DenseView(two.data(), DType::kU8, {2})},
-      std::vector<std::shared_ptr<Buffer>>(2));
-  const Tensor integers(
-      {DenseView(pair.data(), DType::kI32, {2}), DenseView(one.data(), DType::kI32, {1})},
-      std::vector<std::shared_ptr<Buffer>>(2));
-  Ops ops(stream_, nullptr);
-  EXPECT_EQ(ops.Read(bytes), (std::vector<std::vector<int32_t>>{{7, 0, 255}, {1, 9}}));
-  EXPECT_EQ(ops.Read(integers), (std::vector<std::vector<int32_t>>{{-5, 70000}, {3}}));
-  EXPECT_TRUE(ops.status().ok()) << ops.status();
-}
-
 TEST_F(OpsListsTest, OnlyDimensionsOfOneRepeat) {
   const std::vector<TestArray> x = {TestArray::Random(1, DType::kF32, {1, 3})};
   {

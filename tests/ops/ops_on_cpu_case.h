@@ -1,5 +1,6 @@
 // A formula over Ops, forward and gradient, on the CPU device: against plain loops in double, and
-// bit for bit against itself with other threads and in other lists.
+// bit for bit against itself with other threads and in other lists. Also on the strict device,
+// whose memory the host may not touch and which declines what ops can compose.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/device/test_device.h"
 #include "tests/ops/gradient_case.h"
 #include "tests/plain/test_array.h"
 
@@ -79,12 +81,16 @@ inline std::vector<float> Elements(const View& view) {
 inline Results RunFormula(Device& device, const Formula& formula, std::vector<Values> inputs,
                           size_t first = 0) {
   BufferPool pool(int64_t{1} << 20, /*poison=*/true);
-  Stream stream(device, &pool);
+  const bool is_host = device.info().has_host_memory;
+  Stream stream(device, is_host ? &pool : &device.memory());
   Tape tape;
   Ops ops(stream, &tape);
+  const auto on_device = [&](Values& values) {
+    return is_host ? values.AsTensor() : ToDevice(stream, values.AsTensor());
+  };
   std::vector<Tensor> tensors, flows;
   for (Values& values : inputs) {
-    tensors.push_back(values.AsTensor());
+    tensors.push_back(on_device(values));
     tape.Watch(tensors.back());
   }
   const std::vector<Tensor> outputs = formula(ops, tensors);
@@ -97,13 +103,14 @@ inline Results RunFormula(Device& device, const Formula& formula, std::vector<Va
         data.push_back(static_cast<float>(Weight(o, first + p, e)));
       }
     }
-    flows.push_back(weights[o].AsTensor());
+    flows.push_back(on_device(weights[o]));
   }
   Results results;
   const auto add = [&](const std::vector<Tensor>& list) {
     for (const Tensor& x : list) {
       auto& result = results.emplace_back();
-      for (size_t p = 0; p < x.size(); ++p) result.push_back(Elements(x[p]));
+      const Tensor values = is_host ? x : ToHost(stream, x);
+      for (size_t p = 0; p < values.size(); ++p) result.push_back(Elements(values[p]));
     }
   };
   const std::vector<Tensor> grads = tape.Replay(ops, outputs, flows, tensors);
@@ -159,6 +166,12 @@ inline void Compare(const Results& some, const Results& all, size_t first, Compa
   }
 }
 
+// One for the process.
+inline Device& StrictDevice() {
+  static Device& device = *NewTestDevice("strict").release();
+  return device;
+}
+
 inline void ExpectAsInPlainLoops(const FormulaCase& c) {
   std::vector<Values> inputs;
   for (const ShapeOf& shape : c.inputs) {
@@ -170,6 +183,10 @@ inline void ExpectAsInPlainLoops(const FormulaCase& c) {
   const Results want = RunFormula(plain, c.formula, inputs);
   for (const auto& result : want) {
     EXPECT_TRUE(result.empty() || HasNumbers(result)) << "a gradient of nothing";
+  }
+  {
+    SCOPED_TRACE("strict");
+    Compare(RunFormula(StrictDevice(), c.formula, inputs), want, 0, ExpectNear);
   }
   for (const std::string& isa : AvailableIsas()) {
     SCOPED_TRACE(isa);

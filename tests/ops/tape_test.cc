@@ -15,7 +15,7 @@
 namespace attnd::testing {
 namespace {
 
-// Row b of every problem sees everything within its sizes, or causally.
+// Sequence b of every problem sees all its keys, or those up to its own position.
 AttendSeqs Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
   AttendSeqs rows;
   for (size_t p = 0; p < q.size(); ++p) {
@@ -103,7 +103,7 @@ TEST_F(TapeTest, UnusedOutputsAndUnwatchedInputsCostNothing) {
   std::vector<Values> inputs = {Random({{1, 1, 3, 2}}, 1), Random({{1, 1, 3, 2}}, 2),
                                 Random({{1, 1, 3, 2}}, 3)};
   // Given a chain of two attends over unwatched tensors, a third over a watched one, and one whose
-  // output nobody asks about.
+  // output is not used.
   const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
     const Tensor constant = Attend(ops, in[1], in[1], in[2], false).out;
     const Tensor constant2 = Attend(ops, constant, in[1], in[2], false).out;

@@ -1,4 +1,5 @@
-// Another device without some of its launches: what ops composes in their place runs instead.
+// Another device without some of its launches: what ops composes in their place runs instead. It
+// counts uploads.
 #pragma once
 
 #include <bitset>
@@ -20,15 +21,10 @@ LaunchSet SetOf() {
   return set;
 }
 
-// Those that ops composes from others, and those that every device runs. A new primitive goes into
-// one of the two.
+// Those that ops composes from others. Every device runs the rest.
 inline LaunchSet ComposedLaunches() {
   return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, PoolArgs, ScanArgs,
                ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs>();
-}
-inline LaunchSet BasicLaunches() {
-  return SetOf<AttendArgs, AttendGradArgs, MatMulArgs, ElementwiseArgs, ReduceArgs, CumulativeArgs,
-               GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>();
 }
 
 class DecliningDevice : public Device {
@@ -49,6 +45,7 @@ class DecliningDevice : public Device {
   DeviceStatus Upload(Stream& stream, void* destination,
                       std::span<const std::span<const std::byte>> spans,
                       std::shared_ptr<const void> source) override {
+    uploads_ += stream.is_dry() ? 0 : 1;
     return inner_.Upload(stream, destination, spans, std::move(source));
   }
   DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
@@ -57,11 +54,13 @@ class DecliningDevice : public Device {
   int64_t launches() const override { return inner_.launches(); }
 
   const LaunchSet& was_declined() const { return was_declined_; }
+  int64_t uploads() const { return uploads_; }  // of streams that are not dry
 
  private:
   Device& inner_;
   const LaunchSet declined_;
   LaunchSet was_declined_;
+  int64_t uploads_ = 0;
 };
 
 }  // namespace attnd::testing

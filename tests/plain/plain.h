@@ -34,23 +34,9 @@ PlainArray ReadView(const View& view);
 // Rounds to the view's dtype.
 void WriteView(const PlainArray& array, const View& view);
 
-// One for each function of Backend.
-void PlainAttend(const AttendArgs& args);
-void PlainAttendGrad(const AttendGradArgs& args);
-void PlainMerge(const MergeArgs& args);
-void PlainMergeGrad(const MergeGradArgs& args);
-void PlainMatMul(const MatMulArgs& args);
-void PlainElementwise(const ElementwiseArgs& args);
-void PlainReduce(const ReduceArgs& args);
-void PlainSoftmax(const SoftmaxArgs& args);
-void PlainCumulative(const CumulativeArgs& args);
-void PlainLayerNorm(const LayerNormArgs& args);
-void PlainPool(const PoolArgs& args);
-void PlainDepthwiseConv(const DepthwiseConvArgs& args);
-void PlainDepthwiseConvGrad(const DepthwiseConvGradArgs& args);
-void PlainGatherRows(const GatherRowsArgs& args);
-void PlainScatterRows(const ScatterRowsArgs& args);
-void PlainSort(const SortArgs& args);
-void PlainRealFft2(const FftArgs& args);
+// Runs a primitive: a specialisation for each alternative of Launch, in the file of its name.
+template <class Args>
+void PlainRun(const Args& args);
+void PlainRun(const Launch& launch);
 
 }  // namespace attnd::testing

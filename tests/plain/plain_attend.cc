@@ -256,11 +256,13 @@ struct Gradients {
 
 }  // namespace
 
-void PlainAttend(const AttendArgs& args) {
+template <>
+void PlainRun(const AttendArgs& args) {
   for (const AttendProblem& problem : args.problems) Forward(args.params, problem);
 }
 
-void PlainAttendGrad(const AttendGradArgs& args) {
+template <>
+void PlainRun(const AttendGradArgs& args) {
   for (const AttendGradProblem& problem : args.problems) {
     const Problem c{args.params, problem.forward};
     Gradients gradients{c, problem};

@@ -24,7 +24,7 @@ template <class T>
 struct PlainAttendResult {
   std::vector<T> out, lse, dq, dk, dv;
   // Largest |scale P dP k|, |scale P delta k| and the same with q: the gradients of q and k are
-  // differences of such terms, so an error of some units in their last place is nobody's fault.
+  // differences of such terms, so an error of some units in their last place is not the kernel's.
   T largest_term = 0;
 };
 

@@ -2,7 +2,8 @@
 
 namespace attnd::testing {
 
-void PlainDepthwiseConv(const DepthwiseConvArgs& args) {
+template <>
+void PlainRun(const DepthwiseConvArgs& args) {
   for (const DepthwiseConvProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), weight = ReadView(p.weight);
     const int64_t N = x.shape[2], w = weight.shape[1];
@@ -20,7 +21,8 @@ void PlainDepthwiseConv(const DepthwiseConvArgs& args) {
   }
 }
 
-void PlainDepthwiseConvGrad(const DepthwiseConvGradArgs& args) {
+template <>
+void PlainRun(const DepthwiseConvGradArgs& args) {
   for (const DepthwiseConvGradProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), dout = ReadView(p.dout);
     PlainArray dweight(p.dweight.shape);

@@ -10,9 +10,6 @@ struct DeviceCalls {
   bool operator==(const DeviceCalls&) const = default;
 };
 
-// The primitives in plain loops, on host memory.
-void PlainRun(const Launch& launch);
-
 class PlainDevice : public Device {
  public:
   PlainDevice() { info_.name = info_.description = "plain"; }

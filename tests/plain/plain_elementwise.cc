@@ -142,7 +142,8 @@ double Slope(const ElementwiseArgs& args, double x) {
 
 }  // namespace
 
-void PlainElementwise(const ElementwiseArgs& args) {
+template <>
+void PlainRun(const ElementwiseArgs& args) {
   for (const ElementwiseProblem& p : args.problems) {
     const PlainArray a = ReadView(p.a), b = ReadView(p.b), c = ReadView(p.c);
     PlainArray out(p.out.shape);

@@ -4,7 +4,8 @@
 
 namespace attnd::testing {
 
-void PlainRealFft2(const FftArgs& args) {
+template <>
+void PlainRun(const FftArgs& args) {
   for (const FftProblem& p : args.problems) WriteView(PlainFft<double>(ReadView(p.x)), p.out);
 }
 

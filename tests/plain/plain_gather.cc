@@ -26,7 +26,8 @@ Index With(Index index, int64_t row, int64_t d) {
 
 }  // namespace
 
-void PlainGatherRows(const GatherRowsArgs& args) {
+template <>
+void PlainRun(const GatherRowsArgs& args) {
   for (const GatherRowsProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), index = ReadView(p.index);
     PlainArray out(p.out.shape);
@@ -39,7 +40,8 @@ void PlainGatherRows(const GatherRowsArgs& args) {
   }
 }
 
-void PlainScatterRows(const ScatterRowsArgs& args) {
+template <>
+void PlainRun(const ScatterRowsArgs& args) {
   for (const ScatterRowsProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), index = ReadView(p.index);
     PlainArray out(p.out.shape);
@@ -54,7 +56,8 @@ void PlainScatterRows(const ScatterRowsArgs& args) {
   }
 }
 
-void PlainSort(const SortArgs& args) {
+template <>
+void PlainRun(const SortArgs& args) {
   for (const SortProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x);
     PlainArray order(p.order.shape);

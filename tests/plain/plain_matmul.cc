@@ -86,7 +86,8 @@ PlainArray MatMulIn(const MatMulArgs& args, const MatMulProblem& problem) {
 template PlainArray MatMulIn<double>(const MatMulArgs&, const MatMulProblem&);
 template PlainArray MatMulIn<float>(const MatMulArgs&, const MatMulProblem&);
 
-void PlainMatMul(const MatMulArgs& args) {
+template <>
+void PlainRun(const MatMulArgs& args) {
   for (const MatMulProblem& p : args.problems) WriteView(MatMulIn<double>(args, p), p.out);
 }
 

@@ -3,7 +3,8 @@
 
 namespace attnd::testing {
 
-void PlainMerge(const MergeArgs& args) {
+template <>
+void PlainRun(const MergeArgs& args) {
   for (const MergeProblem& p : args.problems) {
     const PlainMergeOut<double> merged = MergeParts<double>(ReadParts(p));
     WriteView(merged.out, p.out);
@@ -11,7 +12,8 @@ void PlainMerge(const MergeArgs& args) {
   }
 }
 
-void PlainMergeGrad(const MergeGradArgs& args) {
+template <>
+void PlainRun(const MergeGradArgs& args) {
   for (const MergeGradProblem& p : args.problems) {
     const PlainParts parts = ReadParts(p.forward);
     const auto grads = MergePartsGrad<double>(parts, ReadView(p.dout), ReadView(p.dlse));

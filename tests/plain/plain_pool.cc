@@ -4,7 +4,8 @@
 
 namespace attnd::testing {
 
-void PlainPool(const PoolArgs& args) {
+template <>
+void PlainRun(const PoolArgs& args) {
   for (const PoolProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), where = ReadView(p.arg);
     PlainArray out(p.out.shape), arg(p.out.shape, -1);

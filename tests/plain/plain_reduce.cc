@@ -79,7 +79,8 @@ double Reduced(ReduceOp op, const std::vector<double>& line) {
 
 }  // namespace
 
-void PlainReduce(const ReduceArgs& args) {
+template <>
+void PlainRun(const ReduceArgs& args) {
   for (const ReduceProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x);
     PlainArray out(p.out.shape);
@@ -90,7 +91,8 @@ void PlainReduce(const ReduceArgs& args) {
   }
 }
 
-void PlainSoftmax(const SoftmaxArgs& args) {
+template <>
+void PlainRun(const SoftmaxArgs& args) {
   for (const SoftmaxProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x);
     PlainArray out(p.out.shape);
@@ -106,7 +108,8 @@ void PlainSoftmax(const SoftmaxArgs& args) {
   }
 }
 
-void PlainCumulative(const CumulativeArgs& args) {
+template <>
+void PlainRun(const CumulativeArgs& args) {
   const bool is_sum = args.op == CumulativeOp::kSum;
   for (const CumulativeProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), reset = ReadView(p.reset);
@@ -138,7 +141,8 @@ void PlainCumulative(const CumulativeArgs& args) {
   }
 }
 
-void PlainLayerNorm(const LayerNormArgs& args) {
+template <>
+void PlainRun(const LayerNormArgs& args) {
   for (const LayerNormProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x);
     PlainArray y(p.y.shape), rstd(p.rstd.shape);

@@ -1,4 +1,4 @@
-// scan as its contract says it, one key after the other with every state kept: what the kernels
+// scan by its contract, one key after the other with every state kept: what the kernels
 // must equal. Shares nothing with them; rows and keys beyond the lengths are never read.
 #pragma once
 

@@ -158,6 +158,7 @@ double FlopsOf(CumulativeOp op) { return op == CumulativeOp::kLogSumExp ? 300 : 
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const CumulativeArgs& args) {
   const Cpu& cpu = device.cpu();
   RowItems first, second;  // totals of long axes; all units

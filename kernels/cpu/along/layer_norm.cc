@@ -64,6 +64,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const LayerNormArgs& args) {
   const Cpu& cpu = device.cpu();
   RowItems items;

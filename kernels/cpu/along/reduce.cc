@@ -152,6 +152,7 @@ double FlopsOf(ReduceOp op) { return op == ReduceOp::kLogSumExp ? 40 : 4; }
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ReduceArgs& args) {
   const Cpu& cpu = device.cpu();
   RowItems items, combined;

@@ -149,6 +149,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SoftmaxArgs& args) {
   const Cpu& cpu = device.cpu();
   RowItems first, second;  // all units; those of long axes once more

@@ -29,12 +29,14 @@ DeviceStatus EachForm(const Args& args, const Tiles& tiles, const Lists& lists) 
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const AttendArgs& args) {
   return EachForm(
       args, [&](const AttendArgs& tiles) { return CpuAttend(device, stream, tiles); },
       [&](const AttendArgs& lists) { return CpuAttendLists(device, stream, lists); });
 }
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const AttendGradArgs& args) {
   return EachForm(
       args, [&](const AttendGradArgs& tiles) { return CpuAttendGrad(device, stream, tiles); },

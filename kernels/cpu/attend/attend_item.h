@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <limits>
 
@@ -58,7 +57,7 @@ struct AttendItem {
   int64_t skip = 0, count = INT64_MAX;
   // Where visible pairs of tiles whose masks are computed are added up, each for `heads_alike`
   // heads; null: they are not wanted.
-  std::atomic<int64_t>* computed_pairs = nullptr;
+  PairCount* computed_pairs = nullptr;
   int64_t heads_alike = 1;
 
   // True: something is to be done to scores between product and exponential.

@@ -118,7 +118,7 @@ void AttendWork::List() {
     for (int64_t b = 0; b < p.q.shape[0]; ++b) {
       int64_t used = states;
       PairCount* count = p.rows[b].pair_count.get();
-      const bool counts = count != nullptr && !count->is_claimed.exchange(true);
+      const bool counts = count != nullptr && count->Claim();
       for (int64_t h = 0; h < p.q.shape[1]; ++h) ListHead(n, b, h, counts, &used);
       states += SplitRule(p, p.rows[b]).states;
     }
@@ -251,7 +251,7 @@ AttendItem AttendWork::Whole(int64_t n) const {
                      .has_terms = HasTerms(args_, p, pattern)};
   if (pattern != nullptr && !pattern->key_rows.empty()) item.key_rows = pattern->key_rows.data();
   if (entry.counts_pairs) {
-    item.computed_pairs = &row.pair_count->pairs;
+    item.computed_pairs = row.pair_count.get();
     item.heads_alike = row.head_patterns.empty() ? H : 1;
   }
   if (!entry.is_placed) {

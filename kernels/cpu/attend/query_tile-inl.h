@@ -72,7 +72,7 @@ class QueryTile {
   // To the item's computed_pairs.
   void TellPairs() const {
     if (computed_pairs_ == 0) return;
-    t_.computed_pairs->fetch_add(computed_pairs_ * t_.heads_alike, std::memory_order_relaxed);
+    t_.computed_pairs->Add(computed_pairs_ * t_.heads_alike);
   }
   // Adds what another one saved. Sums are of disjoint keys.
   void Merge(const float* state);

@@ -109,6 +109,7 @@ double FlopsOf(ElementOp op) {
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ElementwiseArgs& args) {
   const Cpu& cpu = device.cpu();
   const int operands = args.derivative ? 2 : Operands(args.op);

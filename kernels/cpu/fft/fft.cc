@@ -219,6 +219,7 @@ double Seconds(const Cpu& cpu, double columns, int64_t n) {
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FftArgs& args) {
   const Cpu& cpu = device.cpu();
   const int64_t wide =

@@ -163,6 +163,7 @@ MatMulWork PlanAll(const MatMulArgs& args, const Cpu& cpu) {
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MatMulArgs& args) {
   const Cpu& cpu = device.cpu();
   const MatMulWork work = PlanAll(args, cpu);

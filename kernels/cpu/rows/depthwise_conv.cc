@@ -219,6 +219,7 @@ std::vector<float> TapsOf(const View& weight, bool flipped) {
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvArgs& args) {
   const Cpu& cpu = device.cpu();
   ConvItems items;
@@ -248,6 +249,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvArgs
   return DeviceStatus();
 }
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvGradArgs& args) {
   const Cpu& cpu = device.cpu();
   ConvItems items;

@@ -268,6 +268,7 @@ double Broadcast(const View& x, const View& index) {
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& args) {
   const Cpu& cpu = device.cpu();
   RowItems items;
@@ -295,6 +296,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& a
   return DeviceStatus();
 }
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& args) {
   const Cpu& cpu = device.cpu();
   std::vector<Lists> lists;

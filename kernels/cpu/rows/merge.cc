@@ -272,6 +272,7 @@ DeviceStatus RunRows(CpuDevice& device, Stream& stream, const std::vector<Proble
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MergeArgs& args) {
   double bytes = 0;
   for (const MergeProblem& p : args.problems) {
@@ -283,6 +284,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MergeArgs& args) 
   return RunRows(device, stream, args.problems, bytes, run);
 }
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MergeGradArgs& args) {
   double bytes = 0;
   for (const MergeGradProblem& p : args.problems) {

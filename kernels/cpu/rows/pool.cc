@@ -150,6 +150,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const PoolArgs& args) {
   const Cpu& cpu = device.cpu();
   RowItems items;

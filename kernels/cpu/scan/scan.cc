@@ -253,10 +253,12 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
 
 }  // namespace
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScanArgs& args) {
   return RunScan(device, stream, args);
 }
 
+template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScanGradArgs& args) {
   return RunScan(device, stream, args);
 }

@@ -80,8 +80,11 @@ std::vector<float> StandardSlopes(int64_t H) {
   return slopes;
 }
 
-Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
-                      const PartsOfSeq& parts_of, const PatternExtras& extras) {
+namespace {
+
+Outputs AttendWith(Ops& ops, const Inputs& in, const PatternOptions& options,
+                   const PartsOfSeq& parts_of, const PatternExtras& extras,
+                   const AttendTensors& terms) {
   // D is the same in all problems of a batch.
   const double D = static_cast<double>(in.problems[0].D);
   const AttendParams params{.scale = options.scale.value_or(1 / std::sqrt(D)),
@@ -89,7 +92,6 @@ Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
                             .weighting = extras.weighting,
                             .cap_table = extras.cap_table};
   const PatternSeqs rows = RowsOf(ops, in, options.causal, extras.seqs_differ, parts_of);
-  const AttendTensors terms = TermsOf(ops, in, options, extras);
   if (!ops.status().ok()) return {};
   AttendOut attended = ops.Attend(in.q, in.k, in.v, params, rows.parts, terms, extras.dtype);
   return {.out = std::move(attended.out),
@@ -97,18 +99,26 @@ Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
           .visible_pairs = rows.visible_pairs};
 }
 
+}  // namespace
+
+Outputs PatternAttend(Ops& ops, const Inputs& in, const PatternOptions& options,
+                      const PartsOfSeq& parts_of, const PatternExtras& extras) {
+  return AttendWith(ops, in, options, parts_of, extras, TermsOf(ops, in, options, extras));
+}
+
 Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& options,
                              const PartsOfSeq& local, const PartsOfSeq& global,
                              PatternExtras extras) {
   extras.dtype = DType::kF32;
-  const Outputs local_rows = PatternAttend(ops, in, options, local, extras);
+  AttendTensors terms = TermsOf(ops, in, options, extras);
+  const Outputs local_rows = AttendWith(ops, in, options, local, extras, terms);
   Inputs own = in;
-  own.tensors.erase("sink_logits");  // the first call has them for all rows
+  terms.sinks = {};  // the first call has them for all rows
   for (const auto& [name, tensor] : {std::pair("q_global", &own.q), std::pair("k_global", &own.k),
                                      std::pair("v_global", &own.v)}) {
     if (const Tensor sent = Sent(in, name); !sent.empty()) *tensor = sent;
   }
-  const Outputs global_rows = PatternAttend(ops, own, options, global, extras);
+  const Outputs global_rows = AttendWith(ops, own, options, global, extras, terms);
   if (!ops.status().ok()) return {};
   return MergeRows(ops, local_rows, global_rows, in.q[0].dtype);
 }
