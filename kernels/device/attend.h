@@ -44,13 +44,13 @@ struct AttendParams {
 };
 
 // Visible pairs of tiles whose masks are computed (Run::kComputed), which attend counts as it meets
-// them: the first launch over the row does, for all query heads.
+// them: the first launch over the sequence does, for all query heads.
 struct PairCount {
   std::atomic<int64_t> pairs = 0;
   std::atomic<bool> is_claimed = false;
 };
 
-// What one batch row of a problem sees: queries [0, nq), keys [0, nk) and, of those, what the
+// What one sequence of a problem sees: queries [0, nq), keys [0, nk) and, of those, what the
 // pattern shows (none: everything; on a dry stream always none: only the counts tell). A pattern
 // without gather order covers at least nq x nk pairs, often the views' whole Nq x Nk: it is clipped
 // to nq, nk. One with a gather order names rows below nq, nk (and rows of k2) only. Rows at and
@@ -68,7 +68,7 @@ struct AttendSeq {
   bool gathers = false;    // some pattern has query_rows or key_rows; told on a dry stream too
   bool is_counted = true;  // false on a dry stream: visible_tiles is about
   bool is_listed = false;  // its patterns are (Pattern::is_listed); told on a dry stream too
-  int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
+  int64_t count = 1;  // on a dry stream: stands for so many sequences that are alike, in any order
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -94,13 +94,13 @@ struct AttendTerms {
   View row_weight;  // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
 };
 
-// Rows of a problem are all listed or none. Listed ones are of softmax and take neither k2, v2 nor
-// table, q_rel, r.
+// Sequences of a problem are all listed or none. Listed ones are of softmax and take neither k2, v2
+// nor table, q_rel, r.
 struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype
   View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
-  std::vector<AttendSeq> rows;  // B of them, by their counts
+  std::vector<AttendSeq> seqs;  // B of them, by their counts
   AttendTerms terms;
 };
 

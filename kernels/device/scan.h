@@ -44,13 +44,13 @@ enum class ScanDen : uint8_t {
   kAbsClamp,  // max(|d|, eps); gradient sign(d), none where |d| <= eps
 };
 
-// One batch row: queries [0, nq), keys [0, nk). causal: query i sees keys j <= i + offset. A query
+// One sequence: queries [0, nq), keys [0, nk). causal: query i sees keys j <= i + offset. A query
 // that sees no key gives out = 0 and lse = -inf, unless a state was given: then it reads that.
 struct ScanSeq {
   int64_t nq = 0, nk = 0;
   int64_t offset = 0;
   double visible_pairs = 0;
-  int64_t count = 1;  // on a dry stream: it stands for so many rows that are alike, in any order
+  int64_t count = 1;  // on a dry stream: stands for so many sequences that are alike, in any order
 };
 
 struct ScanProblem {
@@ -59,7 +59,7 @@ struct ScanProblem {
   // [B,H,Nq] float32. -inf in rows that see no key; else NaN where d <= 0, but -inf where d = 0
   // with kExp, whose d can only underflow. A gradient of lse where d <= 0 is ignored.
   View lse;
-  std::vector<ScanSeq> rows;
+  std::vector<ScanSeq> seqs;
   // Optional, float32, strides may be 0 where they repeat. log_decay <= 0: [B,Hkv,Nk,1], one a key,
   // or [B,Hkv,Nk,D], one a feature. beta [B,Hkv,Nk]. Both need causal.
   View log_decay, beta;
@@ -67,25 +67,25 @@ struct ScanProblem {
   View s_out, z_out;  // the state after key nk - 1; causal only
 };
 
-// Queries before all keys, keys before all queries, then as many of both in turn: what of a row is
-// read at all.
+// Queries before all keys, keys before all queries, then as many of both in turn: what of a
+// sequence is read at all.
 struct ScanReach {
   int64_t lead = 0, ahead = 0, read = 0;
   int64_t used_keys = 0;                   // that some query, or the final state, depends on
   int64_t first_query = 0, end_query = 0;  // that read something
 
   // has_state: queries before all keys read s0, z0. wants_final: the last state is asked for.
-  ScanReach(bool causal, const ScanSeq& row, bool has_state, bool wants_final) {
-    const int64_t offset = causal ? row.offset : row.nk;
-    lead = std::clamp<int64_t>(-offset, 0, row.nq);
-    ahead = std::clamp<int64_t>(offset, 0, row.nk);
-    if (lead == row.nq && !wants_final) ahead = 0;
-    read = lead == row.nq ? 0 : std::min(row.nq - lead, row.nk - ahead);
+  ScanReach(bool causal, const ScanSeq& seq, bool has_state, bool wants_final) {
+    const int64_t offset = causal ? seq.offset : seq.nk;
+    lead = std::clamp<int64_t>(-offset, 0, seq.nq);
+    ahead = std::clamp<int64_t>(offset, 0, seq.nk);
+    if (lead == seq.nq && !wants_final) ahead = 0;
+    read = lead == seq.nq ? 0 : std::min(seq.nq - lead, seq.nk - ahead);
     used_keys = ahead + read;
     const bool reads_rest = has_state || used_keys > 0;
     first_query = has_state ? 0 : lead;
-    end_query = reads_rest ? row.nq : lead + read;
-    if (wants_final) used_keys = row.nk;
+    end_query = reads_rest ? seq.nq : lead + read;
+    if (wants_final) used_keys = seq.nk;
     if (first_query >= end_query) first_query = end_query = 0;
   }
 };

@@ -206,9 +206,9 @@ class StrictDevice final : public Device {
         pattern->copies.Of(this, [&] { return std::make_shared<const Pattern>(*pattern); }));
   }
   void UsePatternsOfMyOwn(AttendProblem* problem) const {
-    for (AttendSeq& row : problem->rows) {
-      row.pattern = Own(row.pattern);
-      for (auto& pattern : row.head_patterns) pattern = Own(pattern);
+    for (AttendSeq& seq : problem->seqs) {
+      seq.pattern = Own(seq.pattern);
+      for (auto& pattern : seq.head_patterns) pattern = Own(pattern);
     }
   }
   void UsePatternsOfMyOwn(Launch* launch) const {

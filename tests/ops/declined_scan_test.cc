@@ -55,7 +55,7 @@ Run RunOf(Device& device, const ScanCase& c, BufferPool* pool) {
     watched.push_back(x);
   }
   Run run;
-  run.out = ops.Scan(in[0], in[1], in[2], c.spec.params, {c.spec.rows},
+  run.out = ops.Scan(in[0], in[1], in[2], c.spec.params, {c.spec.seqs},
                      {in[3], in[4], in[5], in[6], c.spec.final});
   std::vector<Tensor> outputs = {run.out.out, run.out.lse};
   std::vector<Tensor> flows = {Given(c.dout.view()), Given(c.dlse.view())};
@@ -151,9 +151,9 @@ TEST(DeclinedScan, LengthsAndOffsets) {
       SCOPED_TRACE(absl::StrCat("offset ", offset, " state ", state));
       ScanSpec spec = Small();
       spec.state = spec.final = state;
-      spec.rows = {{.nq = 70, .nk = 40, .offset = offset}, {.nq = 13, .nk = 83, .offset = offset}};
+      spec.seqs = {{.nq = 70, .nk = 40, .offset = offset}, {.nq = 13, .nk = 83, .offset = offset}};
       ExpectComposed(spec);
-      spec.rows = {{.nq = 70, .nk = 0, .offset = offset}, {.nq = 0, .nk = 83, .offset = offset}};
+      spec.seqs = {{.nq = 70, .nk = 0, .offset = offset}, {.nq = 0, .nk = 83, .offset = offset}};
       ExpectComposed(spec);
     }
   }

@@ -16,7 +16,7 @@ struct SeenKey {
 };
 
 // [query row] in the order of key slots. Nk: rows of k.
-std::vector<std::vector<SeenKey>> SeenSeqs(const Pattern* pattern, const AttendSeq& row,
+std::vector<std::vector<SeenKey>> SeenSeqs(const Pattern* pattern, const AttendSeq& seq,
                                            int64_t Nq);
 
 }  // namespace attnd::testing

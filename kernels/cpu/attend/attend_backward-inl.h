@@ -49,7 +49,7 @@ class ShareOfKeys {
 
   const GradPlan& plan_;
   const AttendShare& s_;
-  const AttendSeq& row_;
+  const AttendSeq& seq_;
   const GradScratch& m_;
   const bool wants_dq_;
   const PartialRows dk_, dv_;
@@ -60,7 +60,7 @@ class ShareOfKeys {
 inline ShareOfKeys::ShareOfKeys(const AttendShare& share, const GradScratch& scratch)
     : plan_(*share.plan),
       s_(share),
-      row_(plan_.Row(share.b)),
+      seq_(plan_.Seq(share.b)),
       m_(scratch),
       wants_dq_(plan_.sums[GradSum::kDq].rows > 0),
       dk_(plan_.Of(GradSum::kDk, share.b, share.kv_head, share.share)),
@@ -89,7 +89,7 @@ inline void ShareOfKeys::Run() {
   // Heads may gather keys in orders of their own; otherwise they share the packed keys.
   const int64_t together = plan_.gathers ? 1 : plan_.group;
   for (int64_t h = h_begin; h < h_end; h += together) {
-    const Pattern* pattern = row_.Of(h);
+    const Pattern* pattern = seq_.Of(h);
     const bool gathers = pattern != nullptr && !pattern->key_rows.empty();
     const int64_t slots = gathers ? static_cast<int64_t>(pattern->key_rows.size()) : plan_.Nk;
     const KeyShares shares = {CeilDiv(slots, kTile), plan_.shares};
@@ -117,7 +117,7 @@ inline void ShareOfKeys::SumSinks(int64_t h) {
   const HeadRows lse = HeadRows::Of(p.lse, s_.b, h), dlse = HeadRows::Of(grad.dlse, s_.b, h);
   const HeadRows out = HeadRows::Of(p.out, s_.b, h), dout = HeadRows::Of(grad.dout, s_.b, h);
   double sum = 0;
-  for (int64_t i = 0; i < row_.nq; ++i) {
+  for (int64_t i = 0; i < seq_.nq; ++i) {
     if (i % kTile == 0 && CheckPoint()) return;
     const double log_sum = lse.Scalar(i);
     if (log_sum == -std::numeric_limits<double>::infinity()) continue;
@@ -133,7 +133,7 @@ inline void ShareOfKeys::SumSinks(int64_t h) {
 
 inline void ShareOfKeys::RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end) {
   for (size_t i = 0; i < tiles.size(); ++i) {
-    pair_.LoadKeys(s_.kv_head, row_.Of(h_begin), tiles[i], &keys_[i]);
+    pair_.LoadKeys(s_.kv_head, seq_.Of(h_begin), tiles[i], &keys_[i]);
     Zero(keys_[i].m.dk, kTile);
     Zero(keys_[i].m.dv, kTile);
   }
@@ -146,9 +146,9 @@ inline void ShareOfKeys::RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h
 }
 
 inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
-  const Pattern* pattern = row_.Of(h);
+  const Pattern* pattern = seq_.Of(h);
   const bool gathers = pattern != nullptr && !pattern->query_rows.empty();
-  const int64_t slots = gathers ? static_cast<int64_t>(pattern->query_rows.size()) : row_.nq;
+  const int64_t slots = gathers ? static_cast<int64_t>(pattern->query_rows.size()) : seq_.nq;
   absl::InlinedVector<VisibleTiles, kMaxKeyBlock> visible;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t q_tiles = keys_[i].slots.count == 0 ? 0 : CeilDiv(slots, kTile);

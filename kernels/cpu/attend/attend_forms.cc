@@ -11,7 +11,7 @@ namespace attnd {
 namespace {
 
 // Problems whose rows are listed have kernels of their own. Nearly always all are or none.
-bool IsListed(const AttendProblem& p) { return !p.rows.empty() && p.rows[0].is_listed; }
+bool IsListed(const AttendProblem& p) { return !p.seqs.empty() && p.seqs[0].is_listed; }
 bool IsListed(const AttendGradProblem& p) { return IsListed(p.forward); }
 template <class Args, class Tiles, class Lists>
 DeviceStatus EachForm(const Args& args, const Tiles& tiles, const Lists& lists) {

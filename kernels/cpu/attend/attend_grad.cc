@@ -125,18 +125,18 @@ Needs Count(std::vector<GradPlan>* plans) {
 }
 
 double ShareWork(const GradPlan& p, int64_t b, int64_t share) {
-  const AttendSeq& row = p.Row(b);
-  const int64_t different = row.head_patterns.empty() ? 1 : p.H;
+  const AttendSeq& seq = p.Seq(b);
+  const int64_t different = seq.head_patterns.empty() ? 1 : p.H;
   double work = 0;
   for (int64_t h = 0; h < different; ++h) {
-    const Pattern* pattern = row.Of(h);
-    const int64_t slots = p.gathers && pattern != nullptr ? pattern->Nk : row.nk;
+    const Pattern* pattern = seq.Of(h);
+    const int64_t slots = p.gathers && pattern != nullptr ? pattern->Nk : seq.nk;
     const KeyShares shares = {CeilDiv(slots, kTile), p.shares};
     for (int64_t tile = 0; tile < shares.tiles; ++tile) {
       if (shares.ShareOf(tile) != share) continue;
       if (CheckPoint()) return 0;
       work += static_cast<double>(
-          CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(row.nq, kTile)));
+          CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(seq.nq, kTile)));
     }
   }
   return work / static_cast<double>(different) * static_cast<double>(p.group * (p.D + p.Dv));
@@ -189,12 +189,12 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
         6 * D + 4 * Dv + (terms.r.given() ? 12 * D : 0) + (p.wants_bias ? 2 * (D + Dv) : 0);
     const double pair = columns / kGemmShare + kWeighFlops * (p.wants_bias ? 2 : 1) +
                         (has_terms ? kTermFlops : 0) + kPackFlops * (D + Dv) / 64;
-    for (const AttendSeq& row : p.problem->forward.rows) {
-      const double filled = row.nq == 0 ? 0.0
-                                        : static_cast<double>(row.nq) /
-                                              static_cast<double>(CeilDiv(row.nq, kTile) * kTile);
-      flops += static_cast<double>(p.H * row.count) *
-               (row.visible_tiles * kTile * kTile * filled * pair +
+    for (const AttendSeq& seq : p.problem->forward.seqs) {
+      const double filled = seq.nq == 0 ? 0.0
+                                        : static_cast<double>(seq.nq) /
+                                              static_cast<double>(CeilDiv(seq.nq, kTile) * kTile);
+      flops += static_cast<double>(p.H * seq.count) *
+               (seq.visible_tiles * kTile * kTile * filled * pair +
                 kRowFlops * (D + Dv) * static_cast<double>(p.Nq));
     }
   }
@@ -202,14 +202,14 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
   return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(needs.items);
 }
 
-// A pattern that gathers behind the back of its row has no memory to be summed in.
+// A pattern that gathers behind the back of its seq has no memory to be summed in.
 bool TellsOfGathering(const GradPlan& p) {
   if (p.gathers) return true;
-  const auto& rows = p.problem->forward.rows;
-  return std::all_of(rows.begin(), rows.end(), [&](const AttendSeq& row) {
-    const int64_t different = row.head_patterns.empty() ? 1 : p.H;
+  const auto& seqs = p.problem->forward.seqs;
+  return std::all_of(seqs.begin(), seqs.end(), [&](const AttendSeq& seq) {
+    const int64_t different = seq.head_patterns.empty() ? 1 : p.H;
     for (int64_t h = 0; h < different; ++h) {
-      const Pattern* pattern = row.Of(h);
+      const Pattern* pattern = seq.Of(h);
       if (pattern != nullptr && !(pattern->query_rows.empty() && pattern->key_rows.empty())) {
         return false;
       }

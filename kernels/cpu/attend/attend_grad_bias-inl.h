@@ -64,7 +64,7 @@ inline void ShareOfBias::EachPair(int64_t tile, int64_t q_begin, int64_t q_end,
     PairOfTiles pair(plan_, b, m_);
     pair.terms().StopBeforeCap();
     for (int64_t h = s_.h; h < h_end; ++h) {
-      const Pattern* pattern = plan_.Row(b).Of(h);
+      const Pattern* pattern = plan_.Seq(b).Of(h);
       pair.LoadKeys(h / plan_.group, pattern, tile, &keys_);
       if (keys_.slots.count == 0) continue;
       pair.LoadKeyBias(pattern, tile, &keys_);
@@ -128,9 +128,9 @@ inline void ShareOfBias::RunGathered() {
   }
   int64_t k_tiles = 0, q_tiles = 0;
   const AttendGradProblem& grad = *plan_.problem;
-  for (const AttendSeq& row : grad.forward.rows) {
+  for (const AttendSeq& seq : grad.forward.seqs) {
     for (int64_t h = 0; h < plan_.H; ++h) {
-      const Pattern* p = row.Of(h);
+      const Pattern* p = seq.Of(h);
       const bool keys = p != nullptr && !p->key_rows.empty();
       const bool queries = p != nullptr && !p->query_rows.empty();
       k_tiles = std::max(k_tiles, CeilDiv(keys ? p->key_rows.size() : plan_.Nk, kTile));

@@ -33,7 +33,7 @@ class PairOfTiles {
       : plan_(plan),
         grad_(*plan.problem),
         p_(grad_.forward),
-        row_(plan.Row(b)),
+        seq_(plan.Seq(b)),
         b_(b),
         m_(scratch),
         has_dout_(grad_.dout.given()),
@@ -68,7 +68,7 @@ class PairOfTiles {
   const GradPlan& plan_;
   const AttendGradProblem& grad_;
   const AttendProblem& p_;
-  const AttendSeq& row_;
+  const AttendSeq& seq_;
   const int64_t b_;
   const GradScratch& m_;
   const bool has_dout_;
@@ -88,7 +88,7 @@ inline SlotRange WholeVectors(SlotRange keys, int64_t columns) {
 inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile,
                                   GradKeys* keys) const {
   TileSlots& slots = keys->slots;
-  slots.Set(pattern == nullptr ? nullptr : &pattern->key_rows, row_.nk, tile);
+  slots.Set(pattern == nullptr ? nullptr : &pattern->key_rows, seq_.nk, tile);
   if (slots.count == 0) return;
   const HeadRows k = HeadRows::Of(p_.k, b_, kv_head), v = HeadRows::Of(p_.v, b_, kv_head);
   const HeadRows k2 = HeadRows::Of(p_.terms.k2, b_, kv_head);
@@ -127,7 +127,7 @@ inline void PairOfTiles::LoadQueries(int64_t h, const Pattern* pattern, int64_t 
   queries->q_rel = m_.q_rel;
   queries->h = h;
   TileSlots& slots = queries->slots;
-  slots.Set(pattern == nullptr ? nullptr : &pattern->query_rows, row_.nq, tile);
+  slots.Set(pattern == nullptr ? nullptr : &pattern->query_rows, seq_.nq, tile);
   const HeadRows q = HeadRows::Of(p_.q, b_, h), dout = HeadRows::Of(grad_.dout, b_, h);
   const HeadRows q_rel = HeadRows::Of(p_.terms.q_rel, b_, h);
   for (int64_t i = 0; i < slots.count; ++i) {

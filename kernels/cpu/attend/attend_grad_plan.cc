@@ -4,8 +4,8 @@ namespace attnd {
 namespace {
 
 bool Gathers(const AttendProblem& p) {
-  return p.terms.k2.given() ||
-         std::any_of(p.rows.begin(), p.rows.end(), [](const AttendSeq& r) { return r.gathers; });
+  return p.terms.k2.given() || std::any_of(p.seqs.begin(), p.seqs.end(),
+                                           [](const AttendSeq& seq) { return seq.gathers; });
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class GradTerms {
   GradTerms(const GradPlan& plan, int64_t b, const GradScratch& scratch)
       : plan_(plan),
         p_(plan.problem->forward),
-        row_(plan.Row(b)),
+        seq_(plan.Seq(b)),
         b_(b),
         m_(scratch),
         unit_(static_cast<float>(plan.unit())),
@@ -71,7 +71,7 @@ class GradTerms {
     uint64_t sees = 0;
   };
   int64_t Delta(const GradQueries& queries, int64_t i, int64_t key) const {
-    return std::clamp<int64_t>(queries.slots.rows[i] + row_.offset - key, 0,
+    return std::clamp<int64_t>(queries.slots.rows[i] + seq_.offset - key, 0,
                                p_.terms.r.shape[2] - 1);
   }
   void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile,
@@ -88,7 +88,7 @@ class GradTerms {
 
   const GradPlan& plan_;
   const AttendProblem& p_;
-  const AttendSeq& row_;
+  const AttendSeq& seq_;
   const int64_t b_;
   const GradScratch& m_;
   const float unit_, cap_;
@@ -134,7 +134,7 @@ inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
       ReadBias(queries, keys, i, bias);
       row.bias = bias;
     }
-    row.from = static_cast<float>(queries.slots.rows[i] + row_.offset - origin);
+    row.from = static_cast<float>(queries.slots.rows[i] + seq_.offset - origin);
     row.sees = seen[i];
     seen[i] = WeighRow(queries, i, row);
     hides_ = hides_ || seen[i] != row.sees;

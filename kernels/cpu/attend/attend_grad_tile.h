@@ -77,14 +77,14 @@ struct GradPlan {
   const AttendGradProblem* problem = nullptr;
   AttendParams params;
   int64_t B = 0, H = 0, Hkv = 0, group = 1, Nq = 0, Nk = 0, Nk2 = 0, D = 0, Dv = 0, shares = 1;
-  bool gathers = false;       // some row has a pattern with a gather order
+  bool gathers = false;       // some sequence has a pattern with a gather order
   bool needs_scores = false;  // anything but dv: dS
   bool wants_dk = false, wants_dv = false, wants_bias = false;
   std::array<GradSum, GradSum::kKinds> sums;
   float* floats = nullptr;  // of all problems
   uint8_t* touched = nullptr;
 
-  const AttendSeq& Row(int64_t b) const { return problem->forward.rows[b]; }
+  const AttendSeq& Seq(int64_t b) const { return problem->forward.seqs[b]; }
   bool softmax() const { return params.weighting == Weighting::kSoftmax; }
   // Scores are kept in units of 1 / unit(): in base 2 where they are exponents.
   double unit() const { return softmax() ? std::numbers::log2e : 1.0; }

@@ -148,7 +148,7 @@ struct Item {
 
 ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_t b, int64_t h) {
   const AttendTerms& t = p.terms;
-  const AttendSeq& row = p.rows[b];
+  const AttendSeq& seq = p.seqs[b];
   const int64_t kv = h / (p.q.shape[1] / p.k.shape[1]);
   const auto scalar = [&](const View& view) -> const float* {
     return view.given() ? view.As<float>() + b * view.stride[0] + h * view.stride[1] : nullptr;
@@ -157,7 +157,7 @@ ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_
                 .Dv = p.v.shape[3],
                 .Nq = p.q.shape[2],
                 .Nk = p.k.shape[2],
-                .nq = row.nq,
+                .nq = seq.nq,
                 .q = HeadRows::Of(p.q, b, h),
                 .k = HeadRows::Of(p.k, b, kv),
                 .v = HeadRows::Of(p.v, b, kv),
@@ -165,8 +165,8 @@ ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_
                 .lse = HeadRows::Of(p.lse, b, h),
                 .params = params,
                 .slope = scalar(t.alibi_slopes),
-                .offset = row.offset,
-                .pattern = row.Of(h)};
+                .offset = seq.offset,
+                .pattern = seq.Of(h)};
   if (t.bias.given()) head.bias = HeadPlane::Of(t.bias, b, h);
   if (t.sinks.given()) head.sink = CutTerm(*scalar(t.sinks));
   return head;

@@ -82,17 +82,17 @@ const ScanProblem& Forward(const ScanGradProblem& problem) { return problem.forw
 const ScanGradProblem* Gradient(const ScanProblem&) { return nullptr; }
 const ScanGradProblem* Gradient(const ScanGradProblem& problem) { return &problem; }
 
-// Calls f(item) for the first kv head of every batch row of the problems that write something, on a
-// dry stream once for rows that are alike. All kv heads of a row do the same work.
+// Calls f(item) for the first kv head of every sequence of the problems that write something, on a
+// dry stream once for sequences that are alike. All kv heads of a sequence do the same work.
 template <class Args, class F>
-void ForEachRow(const Args& args, const F& f) {
+void ForEachSeq(const Args& args, const F& f) {
   for (const auto& problem : args.problems) {
     if (!Writes(problem)) continue;
     ScanItem item = {
         .params = &args.params, .problem = &Forward(problem), .grad = Gradient(problem)};
     item.job = item.grad == nullptr ? ScanJob::kForward : ScanJob::kBackward;
-    const auto rows = static_cast<int64_t>(item.problem->rows.size());
-    for (item.b = 0; item.b < rows; ++item.b) f(item);
+    const auto seqs = static_cast<int64_t>(item.problem->seqs.size());
+    for (item.b = 0; item.b < seqs; ++item.b) f(item);
   }
 }
 
@@ -119,16 +119,16 @@ int64_t Slices(const Cpu& cpu, const ScanItem& item, double seconds, double tota
 template <class Args>
 Demand CountWork(const Cpu& cpu, const Args& args) {
   Demand demand;
-  ForEachRow(args, [&](const ScanItem& item) {
+  ForEachSeq(args, [&](const ScanItem& item) {
     const Shape& v = item.problem->v.shape;
     const ScanWalk walk = WalkOf(item);
-    const ScanSeq& row = item.problem->rows[item.b];
-    const double kv_heads = static_cast<double>(v[1] * row.count);
-    demand.heads += v[1] * row.count;
+    const ScanSeq& seq = item.problem->seqs[item.b];
+    const double kv_heads = static_cast<double>(v[1] * seq.count);
+    demand.heads += v[1] * seq.count;
     demand.seconds += kv_heads * CostOf(cpu, item, walk).seconds;
   });
-  ForEachRow(args, [&](const ScanItem& item) {
-    const int64_t kv_heads = item.problem->k.shape[1] * item.problem->rows[item.b].count;
+  ForEachSeq(args, [&](const ScanItem& item) {
+    const int64_t kv_heads = item.problem->k.shape[1] * item.problem->seqs[item.b].count;
     const Cost cost = CostOf(cpu, item, WalkOf(item));
     const int64_t slices = Slices(cpu, item, cost.seconds, demand.seconds);
     int64_t scratch = ScanLayout(item).floats();
@@ -224,7 +224,7 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
   ScanKernel *forward = ScanForwardOf(cpu.isa), *backward = ScanBackwardOf(cpu.isa);
   for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
     float* kept = base + demand.scratch * cpu.threads;
-    ForEachRow(args, [&](ScanItem item) {
+    ForEachSeq(args, [&](ScanItem item) {
       item.seconds = CostOf(cpu, item, WalkOf(item)).seconds;
       const int64_t slices = Slices(cpu, item, item.seconds, demand.seconds);
       const int64_t Dv = item.problem->v.shape[3];

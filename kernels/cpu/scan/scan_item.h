@@ -59,8 +59,8 @@ struct ScanWalk {
   int64_t first_query = 0, end_query = 0;  // those that read something
 
   // has_state: queries before all keys read s0, z0. final: the last state is asked for.
-  ScanWalk(const ScanParams& params, const ScanSeq& row, bool has_state, bool final) {
-    const ScanReach reach(params.causal, row, has_state, final);
+  ScanWalk(const ScanParams& params, const ScanSeq& seq, bool has_state, bool final) {
+    const ScanReach reach(params.causal, seq, has_state, final);
     const auto [lead, ahead, read] = std::tuple(reach.lead, reach.ahead, reach.read);
     used_keys = reach.used_keys;
     first_query = reach.first_query;
@@ -69,9 +69,9 @@ struct ScanWalk {
     parts[1] = {.k = 0, .keys = ahead};
     parts[2] = {.q = lead, .queries = read, .k = ahead, .keys = read};
     if (has_state || ahead + read > 0) {
-      parts[3] = {.q = lead + read, .queries = row.nq - lead - read};
+      parts[3] = {.q = lead + read, .queries = seq.nq - lead - read};
     }
-    if (final) parts[4] = {.k = ahead + read, .keys = row.nk - ahead - read};
+    if (final) parts[4] = {.k = ahead + read, .keys = seq.nk - ahead - read};
   }
 
   // Calls f(block, next) for blocks of at most `most` tokens, in order or in reverse; after the
@@ -234,7 +234,7 @@ inline bool IsNeeded(const ScanItem& item) {
   return item.grad->dv.given() || item.grad->dbeta.given() || (delta && WantsKeys(*item.grad));
 }
 inline ScanWalk WalkOf(const ScanItem& item) {
-  return ScanWalk(*item.params, item.problem->rows[item.b], HasState(*item.problem),
+  return ScanWalk(*item.params, item.problem->seqs[item.b], HasState(*item.problem),
                   WantsFinal(item));
 }
 
