@@ -93,7 +93,7 @@ void Run(CpuDevice& device, const Options& options, const Case& c) {
   const std::string name = "backward " + c.name + " T" + std::to_string(device.cpu().threads);
   if (name.find(options.only) == std::string::npos) return;
   Bench bench(device, c);
-  Sampler sampler(device, [&] { bench.Call(); });
+  PeakSampler sampler(device, [&] { bench.Call(); });
   const double start = Wall();
   do {
     sampler.Add();

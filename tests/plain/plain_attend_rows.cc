@@ -7,7 +7,7 @@ namespace {
 struct Slots {
   const Pattern& pattern;
   const AttendSeq& seq;
-  std::vector<std::vector<SeenKey>>& seen;
+  std::vector<std::vector<SeenSlot>>& seen;
 
   int64_t QueryOf(int64_t slot) const {
     if (slot >= pattern.Nq) return -1;
@@ -30,7 +30,7 @@ struct Slots {
         const int64_t slot = key_tile * kTile + k, j = KeyOf(slot);
         const bool visible = (mask[k] >> q & 1) != 0;
         if (j < 0 || !visible) continue;
-        SeenKey key{.row = j};
+        SeenSlot key{.row = j};
         if (!pattern.key_bias.empty()) key.bias += pattern.key_bias[slot];
         const size_t at = static_cast<size_t>(k * kTile + q);
         if (!terms.bias.empty()) key.bias += terms.bias[at];
@@ -45,9 +45,9 @@ struct Slots {
 
 }  // namespace
 
-std::vector<std::vector<SeenKey>> SeenSeqs(const Pattern* pattern, const AttendSeq& seq,
-                                           int64_t Nq) {
-  std::vector<std::vector<SeenKey>> seen(static_cast<size_t>(Nq));
+std::vector<std::vector<SeenSlot>> SeenSlots(const Pattern* pattern, const AttendSeq& seq,
+                                             int64_t Nq) {
+  std::vector<std::vector<SeenSlot>> seen(static_cast<size_t>(Nq));
   if (pattern == nullptr) {
     for (int64_t i = 0; i < seq.nq; ++i) {
       for (int64_t j = 0; j < seq.nk; ++j) seen[i].push_back({.row = j});
