@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/integer.h"
 #include "kernels/ops/composed.h"
 
 namespace attnd {
@@ -22,7 +23,7 @@ class Chunks {
       longest_ = std::max(longest_, nk_.back());
     }
   }
-  int64_t count() const { return std::max<int64_t>((longest_ + kChunk - 1) / kChunk, 1); }
+  int64_t count() const { return std::max<int64_t>(CeilDiv(longest_, kChunk), 1); }
 
   // Keys before key t, of every problem.
   Indices Keys(int64_t t) const {

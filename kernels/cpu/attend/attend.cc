@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend_work.h"
 #include "kernels/cpu/cpu_device.h"
@@ -26,7 +27,7 @@ DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args
   AttendWork work(cpu, args);
   if (work.dry_items() == 0) return DeviceStatus();
   // Whole pages a thread: no two threads write one cache line.
-  const int64_t floats = CeilDiv(work.scratch_floats(), 1024) * 1024;
+  const int64_t floats = RoundUp(work.scratch_floats(), 1024);
   const int64_t state_floats = AttendStateFloats(args.problems[0].v.shape[3]);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (scratch == nullptr) return NoMemory(stream);

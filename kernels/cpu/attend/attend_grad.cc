@@ -2,6 +2,7 @@
 #include <atomic>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend.h"
 #include "kernels/cpu/attend/attend_grad_tile.h"
@@ -190,9 +191,9 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
     const double pair = columns / kGemmShare + kWeighFlops * (p.wants_bias ? 2 : 1) +
                         (has_terms ? kTermFlops : 0) + kPackFlops * (D + Dv) / 64;
     for (const AttendSeq& seq : p.problem->forward.seqs) {
-      const double filled = seq.nq == 0 ? 0.0
-                                        : static_cast<double>(seq.nq) /
-                                              static_cast<double>(CeilDiv(seq.nq, kTile) * kTile);
+      const double filled =
+          seq.nq == 0 ? 0.0
+                      : static_cast<double>(seq.nq) / static_cast<double>(RoundUp(seq.nq, kTile));
       flops += static_cast<double>(p.H * seq.count) *
                (seq.visible_tiles * kTile * kTile * filled * pair +
                 kRowFlops * (D + Dv) * static_cast<double>(p.Nq));
@@ -299,7 +300,7 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
   }
   const Needs needs = Count(&plans);
   if (needs.items == 0) return DeviceStatus();
-  const int64_t bytes = CeilDiv(needs.scratch * 4, 4096) * 4096;
+  const int64_t bytes = RoundUp(needs.scratch * 4, 4096);
   auto scratch = Take(stream, bytes * cpu.threads);
   auto list = Take(stream, needs.items * static_cast<int64_t>(sizeof(Item)));
   auto counters = Take(stream, needs.counters * static_cast<int64_t>(sizeof(int32_t)));

@@ -82,7 +82,7 @@ class PairOfTiles {
 inline SlotRange WholeVectors(SlotRange keys, int64_t columns) {
   constexpr int64_t kUnit = std::max<int64_t>(kLanes, 16);
   if (keys.size() == 0) return {0, 0};
-  return {keys.begin / kUnit * kUnit, std::min(RoundUpTo(keys.end, kUnit), columns)};
+  return {keys.begin / kUnit * kUnit, std::min(RoundUp(keys.end, kUnit), columns)};
 }
 
 inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile,
@@ -228,7 +228,7 @@ inline void PairOfTiles::Multiply(int64_t rows, int64_t columns, int64_t width, 
 
 inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile) {
   const int64_t rows = queries->slots.count;
-  const int64_t columns = RoundUpTo(keys->slots.count, kLanes);
+  const int64_t columns = RoundUp(keys->slots.count, kLanes);
   const bool has_terms = terms_.given() || tile.terms != nullptr || keys->has_bias;
   const bool all_seen = tile.mask == nullptr && keys->slots.exists == keys->slots.all() &&
                         queries->slots.exists == queries->slots.all();

@@ -98,7 +98,7 @@ class GradTerms {
 
 inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
                              const TileTerms* tile, uint64_t* seen) {
-  const int64_t columns = RoundUpTo(keys.slots.count, kLanes);
+  const int64_t columns = RoundUp(keys.slots.count, kLanes);
   if (p_.terms.r.given()) AddRelativeScores(queries, keys, seen);
   const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
   adds_table_late_ = is_labelled && !plan_.params.cap_table;

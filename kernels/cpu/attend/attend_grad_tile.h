@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "kernels/core/integer.h"
 #include "kernels/cpu/attend/attend_tile.h"
 #include "kernels/device/device.h"
 
@@ -32,7 +33,7 @@ constexpr int64_t KeyBlock(int64_t D, int64_t Dv) {
 
 // Floats from row to row of a packed operand of `width` columns: whole vectors of any instruction
 // set, and no power of two.
-constexpr int64_t PackedStride(int64_t width) { return CeilDiv(width, 16) * 16 + 16; }
+constexpr int64_t PackedStride(int64_t width) { return RoundUp(width, 16) + 16; }
 
 // float32 sums of the rows of one gradient that one share alone writes. Rows that nobody touched
 // hold nothing.
@@ -62,7 +63,7 @@ struct GradSum {
   int64_t first = 0, first_touched = 0;  // of all partial sums: floats, rows
   double factor = 1;
 
-  int64_t stride() const { return CeilDiv(width, 16) * 16; }
+  int64_t stride() const { return RoundUp(width, 16); }
   // Whether it sums over b or heads as well, so that all kv heads of the problem come first.
   bool IsWhole(int64_t B) const {
     const auto repeats = [&](const View& v) {
@@ -154,7 +155,7 @@ struct GradScratch {
     const int64_t D = plan.D, Dv = plan.Dv;
     const auto take = [&](int64_t rows, int64_t width, int64_t stride) {
       float* data = base == nullptr ? nullptr : base + floats;
-      floats += CeilDiv(rows * stride, 16) * 16;
+      floats += RoundUp(rows * stride, 16);
       return Packed{data, stride, width};
     };
     const auto rows = [&](int64_t count, int64_t width) {

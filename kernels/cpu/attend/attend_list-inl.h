@@ -48,7 +48,7 @@ class ListedRows {
         at_[t] = to;
       }
     }
-    for (int64_t t = n; t < RoundUpTo(n, 4); ++t) at_[t] = at_[n - 1];
+    for (int64_t t = n; t < RoundUp(n, 4); ++t) at_[t] = at_[n - 1];
     return at_;
   }
 

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend_work.h"
 #include "kernels/cpu/cpu_device.h"
@@ -202,7 +203,7 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
   }
   if (count == 0) return DeviceStatus();
   // Whole pages a thread: no two threads write one cache line.
-  floats = CeilDiv(floats, 1024) * 1024;
+  floats = RoundUp(floats, 1024);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (scratch == nullptr) return NoMemory(stream);
   if (stream.is_dry()) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/core/integer.h"
 #include "kernels/cpu/attend/attend_item.h"
 #include "kernels/device/device.h"
 
@@ -45,7 +46,7 @@ struct ListHead {
 };
 
 // Floats of a packed row: whole vectors of any instruction set.
-constexpr int64_t ListStride(int64_t width) { return CeilDiv(width, 16) * 16; }
+constexpr int64_t ListStride(int64_t width) { return RoundUp(width, 16); }
 
 // Rows of an item, whose state fits into L2 beside a block of what they list, and a share of them
 // where there are few. A function of the problem alone, since sums over items are its own.

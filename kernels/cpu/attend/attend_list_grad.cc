@@ -2,6 +2,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend_grad_tile.h"
 #include "kernels/cpu/attend/attend_list.h"
@@ -236,7 +237,7 @@ DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendG
     return DeviceStatus();
   }
   // Whole pages a thread: no two threads write one cache line.
-  const int64_t floats = CeilDiv(work.floats(), 1024) * 1024;
+  const int64_t floats = RoundUp(work.floats(), 1024);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   auto row_terms = Take(stream, work.row_floats() * 4);
   for (const auto* taken : {&scratch, &row_terms}) {

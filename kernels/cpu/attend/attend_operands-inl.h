@@ -25,7 +25,7 @@ inline MutableRows Mutable(const Packed& x) { return {x.data, x.stride}; }
 inline Packed From(const Packed& x, int64_t row, int64_t column) {
   return {x.Row(row) + column, x.stride, x.width};
 }
-inline int64_t Vectors(const Packed& x) { return RoundUpTo(x.width, kLanes); }
+inline int64_t Vectors(const Packed& x) { return RoundUp(x.width, kLanes); }
 inline void Zero(const Packed& x, int64_t rows) { std::fill_n(x.data, rows * x.stride, 0.0f); }
 
 // A row as float32, columns up to a whole vector filled with zeros.

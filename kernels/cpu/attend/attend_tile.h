@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/core/dtype.h"
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/view.h"
 #include "kernels/device/device.h"
@@ -36,8 +37,6 @@ struct HeadRows {
 // backward finds the weight 1 of a key that outweighs all others.
 constexpr float kLeastTerm = -2.29e38f, kMostTerm = 2.3e38f;
 inline float CutTerm(float x) { return std::isinf(x) ? x : std::clamp(x, kLeastTerm, kMostTerm); }
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Slots [begin, end) of a tile.
 struct SlotRange {

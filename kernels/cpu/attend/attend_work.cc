@@ -4,6 +4,7 @@
 #include <limits>
 #include <numbers>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 
 namespace attnd {
@@ -56,8 +57,7 @@ double SeqFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq&
   // Of a sequence's tiles the last one may be partly filled.
   const auto filled = [](int64_t n, int64_t unit) {
     return n == 0 ? 0.0
-                  : static_cast<double>(CeilDiv(n, unit) * unit) /
-                        static_cast<double>(CeilDiv(n, kTile) * kTile);
+                  : static_cast<double>(RoundUp(n, unit)) / static_cast<double>(RoundUp(n, kTile));
   };
   const auto D = static_cast<double>(p.q.shape[3]), Dv = static_cast<double>(p.v.shape[3]);
   const double pairs = seq.visible_tiles * kTile * kTile * filled(seq.nq, 16) * filled(seq.nk, 1);
@@ -72,7 +72,7 @@ double SeqFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq&
   if (t.bias.given()) pair += kTermFlops;
   if (t.table.given()) pair += kPickFlops;
   if (t.r.given()) pair += kPickFlops + 4 * D / kGemmShare;
-  const auto rows = static_cast<double>(CeilDiv(p.q.shape[2], 16) * 16);
+  const auto rows = static_cast<double>(RoundUp(p.q.shape[2], 16));
   return static_cast<double>(p.q.shape[1]) * (pairs * pair + kItemFlops * (D + Dv) * rows);
 }
 

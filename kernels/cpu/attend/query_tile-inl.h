@@ -109,7 +109,7 @@ class QueryTile {
   float* SumVP(int64_t panel) const { return sum_vp_ + panel * t_.Dv * kPanel; }
   // Lanes of a panel that are needed, whole vectors.
   int64_t Lanes(int64_t panel) const {
-    return std::min(kPanel, RoundUpTo(queries_ - panel * kPanel, kLanes));
+    return std::min(kPanel, RoundUp(queries_ - panel * kPanel, kLanes));
   }
   // Likewise of a strip; none if it is not needed.
   int64_t Lanes(int64_t panel, int64_t strip) const {
@@ -212,7 +212,7 @@ inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) 
   const auto multiply = [&](SlotRange range, int64_t x, int64_t lanes, int64_t unit) HWY_ATTR {
     if (range.size() == 0) return;
     // Some rows more are faster than a remainder.
-    const int64_t rows = std::min(RoundUpTo(range.size(), unit), part.keys);
+    const int64_t rows = std::min(RoundUp(range.size(), unit), part.keys);
     const int64_t first = std::min(range.begin, part.keys - rows);
     Multiply<Start::kZero>(rows, lanes, t_.D, {k.data + first * k.stride, k.stride, 1},
                            qt_ + panel * t_.D * kPanel + x,

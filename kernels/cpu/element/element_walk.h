@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/view.h"
 
 namespace attnd {
@@ -83,8 +84,8 @@ inline ElementWalk WalkOf(const std::array<const View*, ElementWalk::kViews>& vi
     walk.tile_columns = std::clamp<int64_t>(walk.columns(), 1, ElementWalk::kTileElements);
     walk.tile_rows = ElementWalk::kTileElements / walk.tile_columns;
   }
-  walk.row_tiles = (walk.rows() + walk.tile_rows - 1) / walk.tile_rows;
-  walk.column_tiles = (walk.columns() + walk.tile_columns - 1) / walk.tile_columns;
+  walk.row_tiles = CeilDiv(walk.rows(), walk.tile_rows);
+  walk.column_tiles = CeilDiv(walk.columns(), walk.tile_columns);
   walk.tiles = walk.row_tiles * walk.column_tiles;
   for (int axis = 0; axis + 2 < walk.rank; ++axis) walk.tiles *= walk.size[axis];
   return walk;

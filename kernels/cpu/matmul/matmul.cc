@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/matmul/matmul_plan.h"
@@ -55,7 +56,7 @@ void SumChunk(const MatMulPlan& plan, const OutTile& tile, int64_t chunk, Mutabl
               float* scratch) {
   float* const b_scratch = scratch + plan.a_floats();
   const int64_t begin = chunk * plan.chunk, end = std::min(begin + plan.chunk, plan.steps);
-  const int64_t panels = (tile.columns + kPanel - 1) / kPanel;
+  const int64_t panels = CeilDiv(tile.columns, kPanel);
   for (int64_t i = begin; i < end && !CheckPoint(); ++i) {
     const Step step(plan, tile, i);
     const Broadcast a = LeftOperand(step.a, tile.rows, step.count, panels, scratch);

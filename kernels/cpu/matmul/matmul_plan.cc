@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/core/integer.h"
+
 namespace attnd {
 namespace {
-
-int64_t CeilDiv(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
-int64_t RoundUp(int64_t n, int64_t unit) { return CeilDiv(n, unit) * unit; }
 
 MatMulSide SideOf(const View& view) {
   MatMulSide side;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/core/integer.h"
 #include "kernels/cpu/matmul/matmul_plan.h"
 #include "kernels/cpu/simd/convert-inl.h"
 #include "kernels/cpu/simd/gemm-inl.h"
@@ -116,7 +117,7 @@ HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t 
     PackRows(b, K, N, to);
     return packed;
   }
-  float* const wide = to + RoundUpTo(N, kPanel) * K;
+  float* const wide = to + RoundUp(N, kPanel) * K;
   for (int64_t n = 0; n < N; n += kPanel) {
     const int64_t count = std::min(kPanel, N - n);
     float* const panel = to + n * K;
@@ -142,7 +143,7 @@ class OperandsAhead {
   // How many lines are left.
   int64_t lines() const {
     int64_t lines = 0;
-    for (int i = 0; i < count_; ++i) lines += parts_[i].rows * ((parts_[i].bytes + 63) / 64);
+    for (int i = 0; i < count_; ++i) lines += parts_[i].rows * CeilDiv(parts_[i].bytes, 64);
     return lines;
   }
   void Fetch(int64_t lines) {
@@ -171,10 +172,10 @@ class OperandsAhead {
 // One step of a sum: C [M,N] becomes A B (`first`), or A B is added to it.
 HWY_MAYBE_UNUSED static void StepTile(bool first, int64_t M, int64_t N, int64_t K, Broadcast a,
                                       const Panels& b, MutableRows c, OperandsAhead ahead) {
-  const int64_t blocks = (M + kRows - 1) / kRows * ((N + kPanel - 1) / kPanel);
+  const int64_t blocks = CeilDiv(M, kRows) * CeilDiv(N, kPanel);
   const int64_t lines = (ahead.lines() + blocks - 1) / std::max<int64_t>(blocks, 1);
   for (int64_t n = 0; n < N; n += kPanel) {
-    const int64_t columns = RoundUpTo(std::min(kPanel, N - n), kLanes);
+    const int64_t columns = RoundUp(std::min(kPanel, N - n), kLanes);
     const Rows panel = b[n / kPanel];
     // Narrow panels run over more rows at a time.
     const int64_t step = lines > 0 && columns == kPanel ? kRows : M;

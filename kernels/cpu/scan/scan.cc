@@ -12,6 +12,7 @@
 //
 // Scratch of the forward is a fixed size a thread. The backward keeps O(N): 2 floats per query of a
 // group; the delta rule 2 Dv + D per key; dlog_decay D per query and (Dv + 1) D every 256 keys.
+#include "kernels/core/integer.h"
 #include "kernels/cpu/primitives.h"
 
 #include <algorithm>
@@ -28,8 +29,6 @@ namespace {
 // Around the items: allocating, listing, and caches that another request has filled.
 constexpr double kLaunchSeconds = 7e-6;
 constexpr int64_t kPageFloats = 1024;  // scratch of two threads never shares a cache line
-
-int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Of the forward of an item: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
 // query; the delta rule reads it with the key first.
@@ -154,7 +153,7 @@ class JobList {
 
   // All slices of a job, whose width is `width`.
   void Add(ScanItem item, int64_t width, int64_t slices) {
-    const int64_t step = RoundUp((width + slices - 1) / slices, ScanWidth::kVector);
+    const int64_t step = RoundUp(CeilDiv(width, slices), ScanWidth::kVector);
     item.seconds /= static_cast<double>(slices);
     for (item.begin = 0; item.begin < width; item.begin += step) {
       item.end = std::min(item.begin + step, width);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/simd/targets.h"
 #include "kernels/device/device.h"
@@ -82,7 +83,7 @@ struct ScanWalk {
     for (int i = 0; i < kParts; ++i) {
       const int p = reverse ? kParts - 1 - i : i;
       const ScanBlock& part = parts[p];
-      const int64_t blocks = (part.count() + most - 1) / most;
+      const int64_t blocks = CeilDiv(part.count(), most);
       for (int64_t n = 0; n < blocks; ++n) {
         if (CheckPoint()) return;
         const ScanBlock next = Cut(part, p, reverse ? blocks - 1 - n : n, most);
@@ -116,7 +117,7 @@ struct ScanWalk {
 // L1.
 struct ScanWidth {
   static constexpr int64_t kVector = 16;
-  static int64_t Of(int64_t n) { return (n + kVector - 1) / kVector * kVector; }
+  static int64_t Of(int64_t n) { return RoundUp(n, kVector); }
   static int64_t Pitch(int64_t n) { return (Of(n) / kVector | 1) * kVector; }
 };
 

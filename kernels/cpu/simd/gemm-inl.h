@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/core/integer.h"
+
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,7 +41,6 @@ constexpr int kRows = 3, kVectors = 4;
 constexpr int64_t kPanel = kVectors * kLanes;
 // Half a panel, the least width at which the micro-kernel loses nothing.
 constexpr int64_t kStrip = 2 * kLanes, kStrips = kPanel / kStrip;
-constexpr int64_t RoundUpTo(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // A(i, k) = data[i * row + k * column], in floats. With `group`, kRows rows at a time are packed:
 // A(i, k) = data[i / kRows * group + i % kRows * row + k * column].
@@ -90,7 +91,7 @@ HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_colu
   // Rows are addressed in threes from one pointer: (p, p + row, p + 2 row) are x86 address modes.
   // Those of two groups from two.
   constexpr bool kGroups = kM > kRows;
-  constexpr int kEach = kGroups ? kRows : 3, kBases = (kM + kEach - 1) / kEach;
+  constexpr int kEach = kGroups ? kRows : 3, kBases = CeilDiv(kM, kEach);
   const float* base[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) base[i] = a + i * (kGroups ? a_group : 3 * a_row);
