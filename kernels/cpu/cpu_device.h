@@ -21,6 +21,9 @@ struct Cpu {
 
   // Below this much predicted work on one thread, fanning out costs more than it gains.
   static constexpr double kParallelSeconds = 30e-6;
+  // Around the items of a launch of attend or scan: allocating, listing, and reading again what
+  // other requests pushed out of the caches. matmul lists less.
+  static constexpr double kLaunchSeconds = 7e-6, kMatMulLaunchSeconds = 2e-6;
 
   // Seconds that `items` independent items of `serial_seconds` in all take on this pool.
   double ParallelSeconds(double serial_seconds, int64_t items) const;
@@ -39,6 +42,12 @@ inline std::shared_ptr<Buffer> Take(Stream& stream, int64_t bytes) {
 }
 // Of a Take that gave none.
 DeviceStatus NoMemory(Stream& stream);
+
+// On a dry stream: adds the predicted `seconds` to its work and returns true; the launch is done.
+[[nodiscard]] inline bool Predicted(Stream& stream, double seconds) {
+  if (stream.is_dry()) stream.work().seconds += seconds;
+  return stream.is_dry();
+}
 
 class CpuDevice final : public Device {
  public:

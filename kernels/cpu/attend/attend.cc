@@ -15,13 +15,6 @@
 
 #if HWY_ONCE
 namespace attnd {
-namespace {
-
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
-
-}  // namespace
-
 DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args) {
   const Cpu& cpu = device.cpu();
   AttendWork work(cpu, args);
@@ -33,12 +26,9 @@ DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args
   if (scratch == nullptr) return NoMemory(stream);
   auto states = Take(stream, work.states() * state_floats * 4);
   if (states == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().host_bytes += work.host_bytes();
-    stream.work().seconds +=
-        kLaunchSeconds + cpu.ParallelSeconds(work.serial_seconds(), work.dry_items());
-    return DeviceStatus();
-  }
+  if (stream.is_dry()) stream.work().host_bytes += work.host_bytes();
+  const double predicted = cpu.ParallelSeconds(work.serial_seconds(), work.dry_items());
+  if (Predicted(stream, Cpu::kLaunchSeconds + predicted)) return DeviceStatus();
   work.List();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendQueries), HWY_CHOOSE_AVX2(AttendQueries),
                      HWY_CHOOSE_AVX3(AttendQueries));

@@ -38,9 +38,6 @@ HWY_AFTER_NAMESPACE();
 namespace attnd {
 namespace {
 
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
-
 struct Item {
   double work = 0;  // query tiles times heads times width
   int32_t problem = 0;
@@ -310,10 +307,8 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
     if (*taken == nullptr) return NoMemory(stream);
   }
   const double serial = SerialSeconds(cpu, plans, needs);
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items);
+  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items)))
     return DeviceStatus();
-  }
   for (GradPlan& p : plans) {
     p.floats = static_cast<float*>(sums->data());
     p.touched = static_cast<uint8_t*>(touched->data());

@@ -133,9 +133,6 @@ HWY_AFTER_NAMESPACE();
 namespace attnd {
 namespace {
 
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
-
 int64_t StateFloats(const AttendProblem& p) {
   return ListStride(p.q.shape[3]) + ListStride(p.v.shape[3]) + 4;
 }
@@ -206,10 +203,8 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
   floats = RoundUp(floats, 1024);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (scratch == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);
+  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count)))
     return DeviceStatus();
-  }
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendListed), HWY_CHOOSE_AVX2(AttendListed),
                      HWY_CHOOSE_AVX3(AttendListed));
   float* base = static_cast<float*>(scratch->data());

@@ -19,9 +19,6 @@
 namespace attnd {
 namespace {
 
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 1.4e-5;
-
 struct Item {
   enum class Kind : uint8_t { kQueries, kKeys, kBias };
   Kind kind = Kind::kQueries;
@@ -243,10 +240,9 @@ DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendG
   for (const auto* taken : {&scratch, &row_terms}) {
     if (*taken == nullptr) return NoMemory(stream);
   }
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);
+  // Queries are listed, then keys.
+  if (Predicted(stream, 2 * Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count)))
     return DeviceStatus();
-  }
   const Kernels kernels(cpu, args, work, static_cast<float*>(row_terms->data()));
   float* base = static_cast<float*>(scratch->data());
   cpu.ForEach(stream, work.query_items(), serial, [&](int64_t n, int thread) {

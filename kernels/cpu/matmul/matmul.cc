@@ -128,8 +128,8 @@ namespace {
 
 int64_t LanesOf(Isa isa) { return isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4; }
 
-// What the micro-kernel reaches of the peak, and the time to start a launch.
-constexpr double kShareOfPeak = 0.85, kLaunchSeconds = 2e-6;
+// What the micro-kernel reaches of the peak.
+constexpr double kShareOfPeak = 0.85;
 
 struct MatMulWork {
   std::vector<MatMulPlan> plans;
@@ -172,10 +172,9 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MatMulArgs& args)
   if (buffer == nullptr) return NoMemory(stream);
   const double serial = std::max(work.flops / (kShareOfPeak * cpu.thread_flops),
                                  work.bytes * cpu.threads / cpu.bytes_per_second);
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, work.items.count());
+  if (Predicted(stream,
+                Cpu::kMatMulLaunchSeconds + cpu.ParallelSeconds(serial, work.items.count())))
     return DeviceStatus();
-  }
   float* const scratch = static_cast<float*>(buffer->data());
   float* const partials = scratch + work.scratch_floats * cpu.threads;
   std::vector<std::atomic<int>> arrived(static_cast<size_t>(work.cut_tiles));

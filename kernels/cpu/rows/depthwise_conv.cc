@@ -227,10 +227,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvArgs
   const auto scratch = Take(stream, Bytes(items.scratch_floats() * cpu.threads));
   if (scratch == nullptr) return NoMemory(stream);
   const double serial = items.Seconds(cpu);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   std::vector<std::vector<float>> taps;
   for (const DepthwiseConvProblem& p : args.problems)
     taps.push_back(TapsOf(p.weight, args.flipped));
@@ -263,10 +260,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvGrad
   const auto scratch = Take(stream, Bytes(items.scratch_floats() * cpu.threads + shares));
   if (scratch == nullptr) return NoMemory(stream);
   const double serial = items.Seconds(cpu);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ConvTapGrads), HWY_CHOOSE_AVX2(ConvTapGrads),
                      HWY_CHOOSE_AVX3(ConvTapGrads));
   float* const memory = static_cast<float*>(scratch->data());

@@ -277,10 +277,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& a
     bytes += 2.0 * static_cast<double>(p.out.bytes() + 8 * Rows(p.out));
   }
   const double serial = Seconds(cpu, bytes);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run =
       Choose(cpu.isa, HWY_CHOOSE_SSE4(Gather), HWY_CHOOSE_AVX2(Gather), HWY_CHOOSE_AVX3(Gather));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
@@ -316,11 +313,9 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& 
   const std::shared_ptr<Buffer> scratch = Take(stream, elements * 4);
   if (scratch == nullptr) return NoMemory(stream);
   const double sort_serial = Seconds(cpu, sort_bytes), serial = Seconds(cpu, bytes);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(sort_serial, sorts.count()) +
-                             cpu.ParallelSeconds(serial, items.count());
+  if (Predicted(stream, cpu.ParallelSeconds(sort_serial, sorts.count()) +
+                            cpu.ParallelSeconds(serial, items.count())))
     return DeviceStatus();
-  }
   auto* starts = static_cast<int32_t*>(scratch->data());
   cpu.ForEach(stream, sorts.count(), sort_serial, [&](int64_t i, int) {
     const RowItems::Item item = sorts[i];

@@ -259,10 +259,7 @@ DeviceStatus RunRows(CpuDevice& device, Stream& stream, const std::vector<Proble
     items.Add(f.lse.shape.size(), (64 << 10) / row_bytes);
   }
   const double serial = bytes / (cpu.bytes_per_second / cpu.threads);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     kernel(problems[item.problem], item.begin, item.end);

@@ -170,10 +170,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const PoolArgs& args) {
     const double cached = 4.0 * static_cast<double>(outer * rows * p.x.shape[rank - 1]) / 48e9;
     serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads), cached);
   }
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(PoolRows), HWY_CHOOSE_AVX2(PoolRows),
                      HWY_CHOOSE_AVX3(PoolRows));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {

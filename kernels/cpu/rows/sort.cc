@@ -178,10 +178,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SortArgs& args) {
   const std::shared_ptr<Buffer> scratch =
       Take(stream, cpu.threads * scratch_of_thread * static_cast<int64_t>(sizeof(uint64_t)));
   if (scratch == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int thread) {
     const RowItems::Item item = items[i];
     const SortProblem& p = args.problems[item.problem];

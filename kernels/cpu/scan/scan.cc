@@ -26,8 +26,6 @@
 namespace attnd {
 namespace {
 
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
 constexpr int64_t kPageFloats = 1024;  // scratch of two threads never shares a cache line
 
 // Of the forward of an item: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
@@ -210,11 +208,9 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
   if (scratch == nullptr) return NoMemory(stream);
   auto jobs = Take(stream, demand.jobs * static_cast<int64_t>(sizeof(ScanItem)));
   if (jobs == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    const double shared = cpu.ParallelSeconds(demand.seconds, demand.heads);
-    const double even = demand.seconds / cpu.threads;
-    stream.work().seconds += kLaunchSeconds + (demand.in_slices ? std::max(even, demand.longest)
-                                                                : std::max(shared, demand.longest));
+  const double shared = demand.in_slices ? demand.seconds / cpu.threads
+                                         : cpu.ParallelSeconds(demand.seconds, demand.heads);
+  if (Predicted(stream, Cpu::kLaunchSeconds + std::max(shared, demand.longest))) {
     return DeviceStatus();
   }
 
