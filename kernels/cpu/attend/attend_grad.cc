@@ -20,15 +20,15 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
 void GradKeyShare(const AttendShare& share, float* scratch) {
-  const GradScratch memory(*share.plan, scratch);
+  const GradScratch memory(*share.task, scratch);
   ShareOfKeys(share, memory).Run();
 }
 void GradBiasShare(const BiasShare& share, float* scratch) {
-  const GradScratch memory(*share.plan, scratch);
+  const GradScratch memory(*share.task, scratch);
   ShareOfBias(share, memory).Run();
 }
-void GradPlane(const GradPlan& plan, const PlaneSum& plane, float* scratch) {
-  SumPlane(plan, plane, scratch);
+void GradPlane(const GradTask& task, const PlaneSum& plane, float* scratch) {
+  SumPlane(task, plane, scratch);
 }
 
 }  // namespace attnd::HWY_NAMESPACE
@@ -54,7 +54,7 @@ struct Needs {
   int64_t scratch = 0;              // floats a thread
 };
 
-bool HasShares(const GradPlan& p) {
+bool HasShares(const GradTask& p) {
   return p.wants_dk || p.wants_dv ||
          std::any_of(p.sums.begin(), p.sums.end(), [](const GradSum& s) { return s.rows > 0; });
 }
@@ -63,7 +63,7 @@ bool HasShares(const GradPlan& p) {
 struct BiasCuts {
   int64_t q_tiles, k_tiles, q_step, k_step;
 
-  static BiasCuts Of(const GradPlan& p) {
+  static BiasCuts Of(const GradTask& p) {
     const Shape& s = p.problem->dterms.bias.shape;
     // A bias that repeats has a gradient, zero, also where there are no pairs.
     const int64_t q_tiles = std::max<int64_t>(CeilDiv(p.Nq, kTile), 1);
@@ -72,7 +72,7 @@ struct BiasCuts {
     constexpr int64_t kTiles = 4;
     return {q_tiles, k_tiles, by_rows ? kTiles : q_tiles, by_columns ? kTiles : k_tiles};
   }
-  static int64_t Count(const GradPlan& p) {
+  static int64_t Count(const GradTask& p) {
     if (!p.wants_bias) return 0;
     const Shape& s = p.problem->dterms.bias.shape;
     const BiasCuts cuts = Of(p);
@@ -83,7 +83,7 @@ struct BiasCuts {
 // Tiles of queries of an item of dbias: a stretch of rows of a plane, of columns where all rows are
 // one, or a plane where rows come in orders of their own.
 template <class F>
-void EachBiasItem(const GradPlan& p, const F& add) {
+void EachBiasItem(const GradTask& p, const F& add) {
   if (!p.wants_bias) return;
   const Shape& s = p.problem->dterms.bias.shape;
   const auto [q_tiles, k_tiles, q_step, k_step] = BiasCuts::Of(p);
@@ -103,9 +103,9 @@ void EachBiasItem(const GradPlan& p, const F& add) {
   }
 }
 
-Needs Count(std::vector<GradPlan>* plans) {
+Needs Count(std::vector<GradTask>* tasks) {
   Needs needs;
-  for (GradPlan& p : *plans) {
+  for (GradTask& p : *tasks) {
     needs.items += BiasCuts::Count(p);
     if (HasShares(p)) needs.items += p.B * p.Hkv * p.shares;
     needs.counters += p.B * p.Hkv + 1;
@@ -122,7 +122,7 @@ Needs Count(std::vector<GradPlan>* plans) {
   return needs;
 }
 
-double ShareWork(const GradPlan& p, int64_t b, int64_t share) {
+double ShareWork(const GradTask& p, int64_t b, int64_t share) {
   const AttendSeq& seq = p.Seq(b);
   const int64_t different = seq.head_patterns.empty() ? 1 : p.H;
   double work = 0;
@@ -141,10 +141,10 @@ double ShareWork(const GradPlan& p, int64_t b, int64_t share) {
 }
 
 // Longest first; items of the same work in the order of heads.
-void ListItems(const std::vector<GradPlan>& plans, Item* items) {
+void ListItems(const std::vector<GradTask>& tasks, Item* items) {
   Item* end = items;
-  for (size_t n = 0; n < plans.size(); ++n) {
-    const GradPlan& p = plans[n];
+  for (size_t n = 0; n < tasks.size(); ++n) {
+    const GradTask& p = tasks[n];
     EachBiasItem(p, [&](Item item) {
       item.work = static_cast<double>((item.q_end - item.q_begin) * (item.k_end - item.k_begin) *
                                       (p.D + p.Dv));
@@ -171,9 +171,9 @@ void ListItems(const std::vector<GradPlan>& plans, Item* items) {
 }
 
 // Seconds on one thread. Constants: tests/bench/attend_grad_bench.
-double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const Needs& needs) {
+double SerialSeconds(const Cpu& cpu, const std::vector<GradTask>& tasks, const Needs& needs) {
   double flops = 0;
-  for (const GradPlan& p : plans) {
+  for (const GradTask& p : tasks) {
     const double D = static_cast<double>(p.D), Dv = static_cast<double>(p.Dv);
     const AttendTerms& terms = p.problem->forward.terms;
     const bool has_terms = !p.softmax() || p.params.softcap != 0 || terms.bias.given() ||
@@ -201,7 +201,7 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
 }
 
 // A pattern that gathers behind the back of its seq has no memory to be summed in.
-bool TellsOfGathering(const GradPlan& p) {
+bool TellsOfGathering(const GradTask& p) {
   if (p.gathers) return true;
   const auto& seqs = p.problem->forward.seqs;
   return std::all_of(seqs.begin(), seqs.end(), [&](const AttendSeq& seq) {
@@ -219,8 +219,8 @@ bool TellsOfGathering(const GradPlan& p) {
 // The kernels of one launch.
 class Kernels {
  public:
-  Kernels(const Cpu& cpu, const std::vector<GradPlan>& plans, int32_t* counters)
-      : plans_(plans), counters_(counters) {
+  Kernels(const Cpu& cpu, const std::vector<GradTask>& tasks, int32_t* counters)
+      : tasks_(tasks), counters_(counters) {
     keys_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradKeyShare), HWY_CHOOSE_AVX2(GradKeyShare),
                    HWY_CHOOSE_AVX3(GradKeyShare));
     bias_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradBiasShare), HWY_CHOOSE_AVX2(GradBiasShare),
@@ -228,7 +228,7 @@ class Kernels {
     sum_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradPlane), HWY_CHOOSE_AVX2(GradPlane),
                   HWY_CHOOSE_AVX3(GradPlane));
     int64_t first = 0;
-    for (const GradPlan& p : plans) {
+    for (const GradTask& p : tasks) {
       first_counter_.push_back(first);
       first += p.B * p.Hkv + 1;
     }
@@ -236,7 +236,7 @@ class Kernels {
   }
 
   void Run(const Item& item, float* scratch) const {
-    const GradPlan& p = plans_[item.problem];
+    const GradTask& p = tasks_[item.problem];
     if (item.share == Item::kBias) {
       bias_({&p, item.b, item.head, item.q_begin, item.q_end, item.k_begin, item.k_end}, scratch);
       return;
@@ -265,7 +265,7 @@ class Kernels {
   static int32_t Finish(int32_t* counter) {
     return std::atomic_ref<int32_t>(*counter).fetch_add(1, std::memory_order_acq_rel) + 1;
   }
-  void Sum(const GradPlan& p, GradSum::Kind kind, int64_t b, int64_t h, float* scratch) const {
+  void Sum(const GradTask& p, GradSum::Kind kind, int64_t b, int64_t h, float* scratch) const {
     const GradSum& s = p.sums[kind];
     const auto plane = [&](const View& out, int64_t first, int64_t count) {
       if (!out.given() || b >= out.shape[0] || h >= out.shape[1]) return;
@@ -275,27 +275,27 @@ class Kernels {
     plane(s.tail, s.rows - s.tail_rows, s.tail_rows);
   }
 
-  const std::vector<GradPlan>& plans_;
+  const std::vector<GradTask>& tasks_;
   int32_t* const counters_;
   std::vector<int64_t> first_counter_;
   void (*keys_)(const AttendShare&, float*);
   void (*bias_)(const BiasShare&, float*);
-  void (*sum_)(const GradPlan&, const PlaneSum&, float*);
+  void (*sum_)(const GradTask&, const PlaneSum&, float*);
 };
 
 }  // namespace
 
 DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradArgs& args) {
   const Cpu& cpu = device.cpu();
-  std::vector<GradPlan> plans;
+  std::vector<GradTask> tasks;
   for (const AttendGradProblem& p : args.problems) {
-    plans.push_back(PlanOf(p, args.params, stream.is_dry()));
-    if (!TellsOfGathering(plans.back())) {
+    tasks.push_back(TaskOf(p, args.params, stream.is_dry()));
+    if (!TellsOfGathering(tasks.back())) {
       return {DeviceStatus::Code::kFailed,
               "attend: a row with a gather order must say that it gathers"};
     }
   }
-  const Needs needs = Count(&plans);
+  const Needs needs = Count(&tasks);
   if (needs.items == 0) return DeviceStatus();
   const int64_t bytes = RoundUp(needs.scratch * 4, 4096);
   auto scratch = Take(stream, bytes * cpu.threads);
@@ -306,16 +306,16 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
   for (const auto* taken : {&scratch, &list, &counters, &sums, &touched}) {
     if (*taken == nullptr) return NoMemory(stream);
   }
-  const double serial = SerialSeconds(cpu, plans, needs);
+  const double serial = SerialSeconds(cpu, tasks, needs);
   if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items)))
     return DeviceStatus();
-  for (GradPlan& p : plans) {
+  for (GradTask& p : tasks) {
     p.floats = static_cast<float*>(sums->data());
     p.touched = static_cast<uint8_t*>(touched->data());
   }
   Item* items = static_cast<Item*>(list->data());
-  ListItems(plans, items);
-  const Kernels kernels(cpu, plans, static_cast<int32_t*>(counters->data()));
+  ListItems(tasks, items);
+  const Kernels kernels(cpu, tasks, static_cast<int32_t*>(counters->data()));
   cpu.ForEach(stream, needs.items, serial, [&](int64_t i, int thread) {
     char* space = static_cast<char*>(scratch->data()) + thread * bytes;
     kernels.Run(items[i], reinterpret_cast<float*>(space));

@@ -29,16 +29,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 //   S = Q K^T, dP = dO V^T, P = 2^(S - lse), dS = P (dP - delta + dlse).
 class PairOfTiles {
  public:
-  PairOfTiles(const GradPlan& plan, int64_t b, const GradScratch& scratch)
-      : plan_(plan),
-        grad_(*plan.problem),
+  PairOfTiles(const GradTask& task, int64_t b, const GradScratch& scratch)
+      : task_(task),
+        grad_(*task.problem),
         p_(grad_.forward),
-        seq_(plan.Seq(b)),
+        seq_(task.Seq(b)),
         b_(b),
         m_(scratch),
         has_dout_(grad_.dout.given()),
-        scale_(static_cast<float>(plan.params.scale * plan.unit())),
-        terms_(plan, b, scratch) {}
+        scale_(static_cast<float>(task.params.scale * task.unit())),
+        terms_(task, b, scratch) {}
 
   void LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile, GradKeys* keys) const;
   // Heads of a group may differ in it.
@@ -65,7 +65,7 @@ class PairOfTiles {
   template <bool kMasked>
   void WeighPlain(const GradQueries& queries, int64_t columns);
 
-  const GradPlan& plan_;
+  const GradTask& task_;
   const AttendGradProblem& grad_;
   const AttendProblem& p_;
   const AttendSeq& seq_;
@@ -93,8 +93,8 @@ inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64
   const HeadRows k = HeadRows::Of(p_.k, b_, kv_head), v = HeadRows::Of(p_.v, b_, kv_head);
   const HeadRows k2 = HeadRows::Of(p_.terms.k2, b_, kv_head);
   const HeadRows v2 = HeadRows::Of(p_.terms.v2, b_, kv_head);
-  const bool needs_v = has_dout_ && plan_.needs_scores;
-  const Packed values = {m_.space.data, PackedStride(plan_.Dv), plan_.Dv};
+  const bool needs_v = has_dout_ && task_.needs_scores;
+  const Packed values = {m_.space.data, PackedStride(task_.Dv), task_.Dv};
   for (int64_t i = 0; i < kTile; ++i) {
     if (i >= slots.count || slots.rows[i] < 0) {
       std::fill_n(keys->m.k.Row(i), Vectors(keys->m.k), 0.0f);
@@ -102,13 +102,13 @@ inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64
       continue;
     }
     const int64_t row = slots.rows[i];
-    const bool second = row >= plan_.Nk;
-    PackRow(second ? k2 : k, second ? row - plan_.Nk : row, 1.0f, keys->m.k, i);
-    if (needs_v) PackRow(second ? v2 : v, second ? row - plan_.Nk : row, 1.0f, values, i);
+    const bool second = row >= task_.Nk;
+    PackRow(second ? k2 : k, second ? row - task_.Nk : row, 1.0f, keys->m.k, i);
+    if (needs_v) PackRow(second ? v2 : v, second ? row - task_.Nk : row, 1.0f, values, i);
   }
-  Transpose(keys->m.k.data, keys->m.k.stride, kTile, plan_.D, keys->m.kt.data, keys->m.kt.stride);
+  Transpose(keys->m.k.data, keys->m.k.stride, kTile, task_.D, keys->m.kt.data, keys->m.kt.stride);
   if (needs_v) {
-    Transpose(values.data, values.stride, kTile, plan_.Dv, keys->m.vt.data, keys->m.vt.stride);
+    Transpose(values.data, values.stride, kTile, task_.Dv, keys->m.vt.data, keys->m.vt.stride);
   }
   keys->finiteness.Forget();
 }
@@ -116,7 +116,7 @@ inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64
 inline void PairOfTiles::LoadKeyBias(const Pattern* pattern, int64_t tile, GradKeys* keys) const {
   keys->has_bias = pattern != nullptr && !pattern->key_bias.empty();
   for (int64_t i = 0; keys->has_bias && i < keys->slots.count; ++i) {
-    keys->bias[i] = static_cast<float>(pattern->key_bias[tile * kTile + i] * plan_.unit());
+    keys->bias[i] = static_cast<float>(pattern->key_bias[tile * kTile + i] * task_.unit());
   }
 }
 
@@ -158,7 +158,7 @@ inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
     queries->shift[i] = queries->lse_high[i] = queries->lse_low[i] = 0;
     queries->factor[i] = 1;
     if (slots.rows[i] < 0) continue;
-    if (!plan_.softmax()) {
+    if (!task_.softmax()) {
       if (weight.data != nullptr) queries->factor[i] = weight.Scalar(slots.rows[i]);
       continue;
     }
@@ -170,8 +170,8 @@ inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
     const double lse2 = log_sum * std::numbers::log2e;
     queries->lse_high[i] = static_cast<float>(lse2);
     queries->lse_low[i] = static_cast<float>(lse2 - queries->lse_high[i]);
-    if (has_dout_ && plan_.needs_scores) {
-      queries->shift[i] = Dot(out, slots.rows[i], m_.dout.Row(i), plan_.Dv, m_.space.data);
+    if (has_dout_ && task_.needs_scores) {
+      queries->shift[i] = Dot(out, slots.rows[i], m_.dout.Row(i), task_.Dv, m_.space.data);
     }
     if (dlse.data != nullptr) queries->shift[i] -= dlse.Scalar(slots.rows[i]);
   }
@@ -238,11 +238,11 @@ inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const Visib
   } else {
     FindStrips(rows, keys->slots.count);
   }
-  Multiply(rows, columns, plan_.D, m_.q, keys->m.kt, m_.weights);
-  if (!has_dout_ || !plan_.needs_scores) {
+  Multiply(rows, columns, task_.D, m_.q, keys->m.kt, m_.weights);
+  if (!has_dout_ || !task_.needs_scores) {
     Zero(m_.dscores, rows);
   } else {
-    Multiply(rows, columns, plan_.Dv, m_.dout, keys->m.vt, m_.dscores);
+    Multiply(rows, columns, task_.Dv, m_.dout, keys->m.vt, m_.dscores);
   }
   if (all_seen && !has_terms) {
     WeighPlain</*kMasked=*/false>(*queries, columns);

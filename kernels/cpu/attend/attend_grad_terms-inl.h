@@ -27,14 +27,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 //   s = x + bias + key_bias - slope distance,  dT = dS (1 - (x / cap)^2).
 class GradTerms {
  public:
-  GradTerms(const GradPlan& plan, int64_t b, const GradScratch& scratch)
-      : plan_(plan),
-        p_(plan.problem->forward),
-        seq_(plan.Seq(b)),
+  GradTerms(const GradTask& task, int64_t b, const GradScratch& scratch)
+      : task_(task),
+        p_(task.problem->forward),
+        seq_(task.Seq(b)),
         b_(b),
         m_(scratch),
-        unit_(static_cast<float>(plan.unit())),
-        cap_(static_cast<float>(plan.params.softcap * plan.unit())) {}
+        unit_(static_cast<float>(task.unit())),
+        cap_(static_cast<float>(task.params.softcap * task.unit())) {}
 
   // Dscores before the soft cap: what a bias gets. For the pairs to come.
   void StopBeforeCap() { before_cap_ = true; }
@@ -42,7 +42,7 @@ class GradTerms {
   // Whether any pair has terms.
   bool given() const {
     const AttendTerms& t = p_.terms;
-    return !plan_.softmax() || cap_ != 0 || t.bias.given() || t.alibi_slopes.given() ||
+    return !task_.softmax() || cap_ != 0 || t.bias.given() || t.alibi_slopes.given() ||
            t.table.given() || t.r.given();
   }
   // scratch.weights: S to P; scratch.dscores: dP to dT. Takes the bits of pairs that a bias hides
@@ -86,7 +86,7 @@ class GradTerms {
   uint64_t AddScores(const RowTerms& row, float* scores, float* keeps) const;
   uint64_t WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row);
 
-  const GradPlan& plan_;
+  const GradTask& task_;
   const AttendProblem& p_;
   const AttendSeq& seq_;
   const int64_t b_;
@@ -101,9 +101,9 @@ inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
   const int64_t columns = RoundUp(keys.slots.count, kLanes);
   if (p_.terms.r.given()) AddRelativeScores(queries, keys, seen);
   const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
-  adds_table_late_ = is_labelled && !plan_.params.cap_table;
+  adds_table_late_ = is_labelled && !task_.params.cap_table;
   if (is_labelled && !adds_table_late_) {
-    const auto factor = static_cast<float>(plan_.params.scale * plan_.unit());
+    const auto factor = static_cast<float>(task_.params.scale * task_.unit());
     AddTableScores(queries, keys, *tile, factor, m_.weights);
   }
   const bool has_bias = tile != nullptr && !tile->bias.empty();
@@ -184,7 +184,7 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
   float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
   float keeps[kTile], phi[kTile], derivative[kTile];  // keeps: dx / dt
   const uint64_t sees = row.sees & AddScores(row, weights, keeps);
-  if (!plan_.softmax()) PhiRow(plan_.params.weighting, weights, row.columns, phi, derivative);
+  if (!task_.softmax()) PhiRow(task_.params.weighting, weights, row.columns, phi, derivative);
   const VF high = hn::Set(d, queries.lse_high[i]), low = hn::Set(d, queries.lse_low[i]);
   const VF shift = hn::Set(d, queries.shift[i]), factor = hn::Set(d, queries.factor[i]);
   const VF from = hn::Set(d, row.from);
@@ -192,7 +192,7 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     const VF dp = hn::LoadU(d, dscores + x);
     VF weight, dscore;
-    if (plan_.softmax()) {
+    if (task_.softmax()) {
       // No weight is above 1, however far the rounding of a large lse is from it. NaN stays NaN.
       const VF exponent = hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low);
       weight = Exp2Small(d, hn::Min(hn::Zero(d), exponent));
@@ -226,14 +226,14 @@ inline void GradTerms::ReadBias(const GradQueries& queries, const GradKeys& keys
   const char* row = bias.As<char>() + size * (b_ * bias.stride[0] + queries.h * bias.stride[1] +
                                               queries.slots.rows[i] * bias.stride[2]);
   const TileSlots& slots = keys.slots;
-  if (slots.in_order && bias.stride[3] == 1 && slots.rows[0] + slots.count <= plan_.Nk) {
+  if (slots.in_order && bias.stride[3] == 1 && slots.rows[0] + slots.count <= task_.Nk) {
     Widen(bias.dtype, row + slots.rows[0] * size, slots.count, values);
     return;
   }
   for (int64_t x = 0; x < slots.count; ++x) {
     const int64_t key = slots.rows[x];
     values[x] = 0;
-    if (key < 0 || key >= plan_.Nk) continue;
+    if (key < 0 || key >= task_.Nk) continue;
     Widen(bias.dtype, row + key * bias.stride[3] * size, 1, values + x);
   }
 }
@@ -276,7 +276,7 @@ inline void GradTerms::LoadDiagonals(const GradQueries& queries, const GradKeys&
     const int64_t delta = Delta(queries, 0, keys.slots.rows[0] + u - (kTile - 1));
     PackRow(r, delta, 1.0f, m_.r, u);
   }
-  Transpose(m_.r.data, m_.r.stride, 2 * kTile, plan_.D, m_.rt.data, m_.rt.stride);
+  Transpose(m_.r.data, m_.r.stride, 2 * kTile, task_.D, m_.rt.data, m_.rt.stride);
 }
 
 inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradKeys& keys,
@@ -285,7 +285,7 @@ inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradK
   const int64_t rows = queries.slots.count;
   if (HasDiagonals(queries, keys)) {
     LoadDiagonals(queries, keys);
-    Gemm<Start::kZero>(rows, 2 * kTile, plan_.D, ByRow(m_.q_rel), AsRows(m_.rt),
+    Gemm<Start::kZero>(rows, 2 * kTile, task_.D, ByRow(m_.q_rel), AsRows(m_.rt),
                        Mutable(m_.diagonals));
     for (int64_t i = 0; i < rows; ++i) {
       float* scores = m_.weights.Row(i);
@@ -300,7 +300,7 @@ inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradK
       for (uint64_t rest = seen[i] & keys.slots.exists; rest != 0; rest &= rest - 1) {
         const int64_t x = std::countr_zero(rest);
         m_.weights.Row(i)[x] +=
-            Dot(r, Delta(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), plan_.D, m_.space.data);
+            Dot(r, Delta(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), task_.D, m_.space.data);
       }
     }
   }

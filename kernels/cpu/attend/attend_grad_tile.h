@@ -1,4 +1,4 @@
-// What the backward kernels of attend work on: the plan of a problem, partial sums, scratch memory.
+// What the backward kernels of attend work on: a problem and its partial sums, scratch memory.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +74,7 @@ struct GradSum {
 };
 
 // One problem of a list, ready to be worked on by shares.
-struct GradPlan {
+struct GradTask {
   const AttendGradProblem* problem = nullptr;
   AttendParams params;
   int64_t B = 0, H = 0, Hkv = 0, group = 1, Nq = 0, Nk = 0, Nk2 = 0, D = 0, Dv = 0, shares = 1;
@@ -103,8 +103,8 @@ inline bool Wants(const View& gradient, bool dry) {
   return gradient.given() && gradient.shape.size() > 0 && (dry || gradient.data != nullptr);
 }
 
-// The plan of a problem without its memory.
-GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bool dry);
+// The task of a problem, without memory.
+GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bool dry);
 
 // One plane of a gradient that is a sum.
 struct PlaneSum {
@@ -116,14 +116,14 @@ struct PlaneSum {
 
 // One share of the keys of one kv head.
 struct AttendShare {
-  const GradPlan* plan = nullptr;
+  const GradTask* task = nullptr;
   int64_t b = 0, kv_head = 0, share = 0;
 };
 
 // A rectangle of the gradient of bias that one item owns: tiles of queries and keys of one of its
 // planes.
 struct BiasShare {
-  const GradPlan* plan = nullptr;
+  const GradTask* task = nullptr;
   int64_t b = 0, h = 0;  // of dbias
   int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
 };
@@ -151,8 +151,8 @@ struct GradScratch {
   Packed dbias;             // [query][key]
   int64_t floats = 0;
 
-  GradScratch(const GradPlan& plan, float* base) {
-    const int64_t D = plan.D, Dv = plan.Dv;
+  GradScratch(const GradTask& task, float* base) {
+    const int64_t D = task.D, Dv = task.Dv;
     const auto take = [&](int64_t rows, int64_t width, int64_t stride) {
       float* data = base == nullptr ? nullptr : base + floats;
       floats += RoundUp(rows * stride, 16);
@@ -171,7 +171,7 @@ struct GradScratch {
     dscores = take(kTile, kTile, kTile);
     constants = take(kTile, kTile, kTile);
     space = rows(kTile, std::max(D, Dv));
-    if (plan.problem->forward.terms.r.given()) {
+    if (task.problem->forward.terms.r.given()) {
       q_rel = rows(kTile, D);
       dq_rel = rows(kTile, D);
       r = rows(2 * kTile, D);
@@ -179,7 +179,7 @@ struct GradScratch {
       rt = rows(D, 2 * kTile);
       diagonals = rows(kTile, 2 * kTile);
     }
-    if (plan.wants_bias) dbias = take(kTile, kTile, kTile);
+    if (task.wants_bias) dbias = take(kTile, kTile, kTile);
   }
 };
 

@@ -11,7 +11,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/core/integer.h"
-#include "kernels/cpu/matmul/matmul_plan.h"
+#include "kernels/cpu/matmul/matmul_tiling.h"
 #include "kernels/cpu/simd/convert-inl.h"
 #include "kernels/cpu/simd/gemm-inl.h"
 
@@ -49,7 +49,7 @@ HWY_MAYBE_UNUSED static Broadcast LeftOperand(const Stored& a, int64_t M, int64_
       by_column ? a.column <= kNearColumns : a.column == 1 && (panels == 1 || a.row <= kNearRows);
   if (a.dtype == DType::kF32 && is_near) return {a.Floats(), a.row, a.column};
   const int64_t lines = by_column ? K : M, length = by_column ? M : K;
-  const int64_t stride = length + MatMulPlan::kGap;
+  const int64_t stride = length + MatMulTiling::kGap;
   for (int64_t i = 0; i < lines; ++i) {
     const char* from = by_column ? a.At(0, i) : a.At(i, 0);
     ReadStrided(a.dtype, from, by_column ? 1 : a.column, length, scratch + i * stride);
@@ -198,9 +198,9 @@ HWY_MAYBE_UNUSED static void AddRows(int64_t K, int64_t N, const float* a, const
                                      int64_t stride, float* to) {
   const DF d;
   const auto add = [&](const float* column, VF sum) HWY_ATTR {
-    if (K == MatMulPlan::kThinRows) {
+    if (K == MatMulTiling::kThinRows) {
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < MatMulPlan::kThinRows; ++k) {
+      for (int64_t k = 0; k < MatMulTiling::kThinRows; ++k) {
         sum = hn::MulAdd(hn::Set(d, a[k]), hn::LoadU(d, column + k * stride), sum);
       }
       return sum;
@@ -213,7 +213,7 @@ HWY_MAYBE_UNUSED static void AddRows(int64_t K, int64_t N, const float* a, const
   int64_t n = 0;
   for (; n + kLanes <= N; n += kLanes) hn::StoreU(add(b + n, hn::LoadU(d, to + n)), d, to + n);
   if (n == N) return;
-  float rest_b[MatMulPlan::kThinRows * kLanes] = {}, rest[kLanes] = {};
+  float rest_b[MatMulTiling::kThinRows * kLanes] = {}, rest[kLanes] = {};
   for (int64_t k = 0; k < K; ++k) {
     std::copy(b + k * stride + n, b + k * stride + N, rest_b + k * kLanes);
   }
@@ -228,8 +228,8 @@ HWY_MAYBE_UNUSED static void AddRows(int64_t K, int64_t N, const float* a, const
 HWY_MAYBE_UNUSED static void StepThin(bool first, int64_t M, int64_t N, int64_t K, Broadcast a,
                                       const Stored& b, MutableRows c, float* sums, float* wide) {
   std::fill_n(sums, M * N, 0.0f);
-  for (int64_t k = 0; k < K; k += MatMulPlan::kThinRows) {
-    const int64_t count = std::min(MatMulPlan::kThinRows, K - k);
+  for (int64_t k = 0; k < K; k += MatMulTiling::kThinRows) {
+    const int64_t count = std::min(MatMulTiling::kThinRows, K - k);
     const float* rows = reinterpret_cast<const float*>(b.At(k, 0));
     int64_t stride = b.row;
     if (b.dtype != DType::kF32) {
@@ -238,7 +238,7 @@ HWY_MAYBE_UNUSED static void StepThin(bool first, int64_t M, int64_t N, int64_t 
       stride = N;
     }
     for (int64_t m = 0; m < M; ++m) {
-      float factors[MatMulPlan::kThinRows];
+      float factors[MatMulTiling::kThinRows];
       for (int64_t i = 0; i < count; ++i) factors[i] = a.data[m * a.row + (k + i) * a.column];
       AddRows(count, N, factors, rows, stride, sums + m * N);
     }
