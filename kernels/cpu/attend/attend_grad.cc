@@ -27,9 +27,7 @@ void GradBiasShare(const BiasShare& share, float* scratch) {
   const GradScratch memory(*share.task, scratch);
   ShareOfBias(share, memory).Run();
 }
-void GradPlane(const GradTask& task, const PlaneSum& plane, float* scratch) {
-  SumPlane(task, plane, scratch);
-}
+GradKernels KernelsOfGrad() { return {GradKeyShare, GradBiasShare, SumPlane}; }
 
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -216,17 +214,14 @@ bool TellsOfGathering(const GradTask& p) {
   });
 }
 
-// The kernels of one launch.
-class Kernels {
+// Runs the items of one launch.
+class ItemRunner {
  public:
-  Kernels(const Cpu& cpu, const std::vector<GradTask>& tasks, int32_t* counters)
-      : tasks_(tasks), counters_(counters) {
-    keys_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradKeyShare), HWY_CHOOSE_AVX2(GradKeyShare),
-                   HWY_CHOOSE_AVX3(GradKeyShare));
-    bias_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradBiasShare), HWY_CHOOSE_AVX2(GradBiasShare),
-                   HWY_CHOOSE_AVX3(GradBiasShare));
-    sum_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradPlane), HWY_CHOOSE_AVX2(GradPlane),
-                  HWY_CHOOSE_AVX3(GradPlane));
+  ItemRunner(const Cpu& cpu, const std::vector<GradTask>& tasks, int32_t* counters)
+      : kernels_(Choose(cpu.isa, HWY_CHOOSE_SSE4(KernelsOfGrad), HWY_CHOOSE_AVX2(KernelsOfGrad),
+                        HWY_CHOOSE_AVX3(KernelsOfGrad))()),
+        tasks_(tasks),
+        counters_(counters) {
     int64_t first = 0;
     for (const GradTask& p : tasks) {
       first_counter_.push_back(first);
@@ -238,10 +233,11 @@ class Kernels {
   void Run(const Item& item, float* scratch) const {
     const GradTask& p = tasks_[item.problem];
     if (item.share == Item::kBias) {
-      bias_({&p, item.b, item.head, item.q_begin, item.q_end, item.k_begin, item.k_end}, scratch);
+      kernels_.bias({&p, item.b, item.head, item.q_begin, item.q_end, item.k_begin, item.k_end},
+                    scratch);
       return;
     }
-    keys_({&p, item.b, item.head, item.share}, scratch);
+    kernels_.keys({&p, item.b, item.head, item.share}, scratch);
     int32_t* counters = counters_ + first_counter_[item.problem];
     if (Finish(&counters[item.b * p.Hkv + item.head]) < p.shares) return;
     for (int kind = 0; kind < GradSum::kKinds; ++kind) {
@@ -269,18 +265,16 @@ class Kernels {
     const GradSum& s = p.sums[kind];
     const auto plane = [&](const View& out, int64_t first, int64_t count) {
       if (!out.given() || b >= out.shape[0] || h >= out.shape[1]) return;
-      sum_(p, {kind, out, first, count, b, h}, scratch);
+      kernels_.sum(p, {kind, out, first, count, b, h}, scratch);
     };
     plane(s.out, 0, s.rows - s.tail_rows);
     plane(s.tail, s.rows - s.tail_rows, s.tail_rows);
   }
 
+  const GradKernels kernels_;
   const std::vector<GradTask>& tasks_;
   int32_t* const counters_;
   std::vector<int64_t> first_counter_;
-  void (*keys_)(const AttendShare&, float*);
-  void (*bias_)(const BiasShare&, float*);
-  void (*sum_)(const GradTask&, const PlaneSum&, float*);
 };
 
 }  // namespace
@@ -315,10 +309,10 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
   }
   Item* items = static_cast<Item*>(list->data());
   ListItems(tasks, items);
-  const Kernels kernels(cpu, tasks, static_cast<int32_t*>(counters->data()));
+  const ItemRunner runner(cpu, tasks, static_cast<int32_t*>(counters->data()));
   cpu.ForEach(stream, needs.items, serial, [&](int64_t i, int thread) {
     char* space = static_cast<char*>(scratch->data()) + thread * bytes;
-    kernels.Run(items[i], reinterpret_cast<float*>(space));
+    runner.Run(items[i], reinterpret_cast<float*>(space));
   });
   return DeviceStatus();
 }

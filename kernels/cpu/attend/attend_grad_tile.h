@@ -183,4 +183,11 @@ struct GradScratch {
   }
 };
 
+// The kernels for one instruction set.
+struct GradKernels {
+  void (*keys)(const AttendShare&, float* scratch);
+  void (*bias)(const BiasShare&, float* scratch);
+  void (*sum)(const GradTask&, const PlaneSum&, float* scratch);
+};
+
 }  // namespace attnd

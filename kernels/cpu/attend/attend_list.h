@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "kernels/core/integer.h"
 #include "kernels/cpu/attend/attend_item.h"
@@ -83,6 +84,14 @@ struct ListGradHead {
 // What an item of queries adds to gradients of a head.
 struct ListHeadSums {
   double slope = 0, sink = 0;
+};
+
+// The kernels for one instruction set; rows [first, first + rows) of a head.
+struct ListGradKernels {
+  void (*terms)(const ListGradHead&, int64_t first, int64_t rows, float* scratch, ListHeadSums*);
+  void (*queries)(const ListGradHead&, int64_t first, int64_t rows, float* scratch, ListHeadSums*);
+  void (*keys)(std::span<const ListGradHead>, int64_t first, int64_t rows, float* scratch);
+  void (*bias)(const ListGradHead&, const HeadRows& plane, int64_t column, float* scratch);
 };
 
 // Scratch floats of a backward item of `rows` rows.

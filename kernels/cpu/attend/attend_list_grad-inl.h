@@ -216,6 +216,10 @@ void ListGradBias(const ListGradHead& grad, const HeadRows& plane, int64_t colum
   });
 }
 
+ListGradKernels KernelsOfListGrad() {
+  return {ListTermsOfRows, ListGradQueries, ListGradKeys, ListGradBias};
+}
+
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -142,28 +142,23 @@ void ListGradWork::Store(const std::vector<ListHeadSums>& sums, View AttendTermG
   }
 }
 
-// The kernels of one launch.
-class Kernels {
+// Runs the items of one launch.
+class ItemRunner {
  public:
-  Kernels(const Cpu& cpu, const AttendGradArgs& args, const ListGradWork& work, float* row_terms)
-      : args_(args), work_(work), row_terms_(row_terms) {
-    terms_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListTermsOfRows), HWY_CHOOSE_AVX2(ListTermsOfRows),
-                    HWY_CHOOSE_AVX3(ListTermsOfRows));
-    queries_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListGradQueries), HWY_CHOOSE_AVX2(ListGradQueries),
-                      HWY_CHOOSE_AVX3(ListGradQueries));
-    keys_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListGradKeys), HWY_CHOOSE_AVX2(ListGradKeys),
-                   HWY_CHOOSE_AVX3(ListGradKeys));
-    bias_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListGradBias), HWY_CHOOSE_AVX2(ListGradBias),
-                   HWY_CHOOSE_AVX3(ListGradBias));
-  }
+  ItemRunner(const Cpu& cpu, const AttendGradArgs& args, const ListGradWork& work, float* row_terms)
+      : kernels_(Choose(cpu.isa, HWY_CHOOSE_SSE4(KernelsOfListGrad),
+                        HWY_CHOOSE_AVX2(KernelsOfListGrad), HWY_CHOOSE_AVX3(KernelsOfListGrad))()),
+        args_(args),
+        work_(work),
+        row_terms_(row_terms) {}
 
   void Terms(const Item& item, float* scratch, ListHeadSums* sums) const {
-    terms_(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
+    kernels_.terms(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
   }
   void Run(const Item& item, float* scratch, ListHeadSums* sums) const {
     switch (item.kind) {
       case Item::Kind::kQueries:
-        return queries_(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
+        return kernels_.queries(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
       case Item::Kind::kKeys:
         return Keys(item, scratch);
       case Item::Kind::kBias:
@@ -182,7 +177,7 @@ class Kernels {
     for (int64_t h = item.h * size; h < (item.h + 1) * size; ++h) {
       group.push_back(HeadOf(item, item.b, h));
     }
-    keys_(group, item.first, item.rows, scratch);
+    kernels_.keys(group, item.first, item.rows, scratch);
   }
   // One plane, and all heads that it stands for.
   void Bias(const Item& item, float* scratch) const {
@@ -198,18 +193,15 @@ class Kernels {
     const int64_t h_end = out.shape[1] == 1 ? grad.forward.q.shape[1] : item.h + 1;
     for (int64_t b = item.b; b < b_end; ++b) {
       for (int64_t h = item.h; h < h_end; ++h) {
-        bias_(HeadOf(item, b, h), plane, out.shape[3] == 1 ? 0 : size, scratch);
+        kernels_.bias(HeadOf(item, b, h), plane, out.shape[3] == 1 ? 0 : size, scratch);
       }
     }
   }
 
+  const ListGradKernels kernels_;
   const AttendGradArgs& args_;
   const ListGradWork& work_;
   float* const row_terms_;
-  void (*terms_)(const ListGradHead&, int64_t, int64_t, float*, ListHeadSums*);
-  void (*queries_)(const ListGradHead&, int64_t, int64_t, float*, ListHeadSums*);
-  void (*keys_)(std::span<const ListGradHead>, int64_t, int64_t, float*);
-  void (*bias_)(const ListGradHead&, const HeadRows&, int64_t, float*);
 };
 
 }  // namespace
@@ -243,13 +235,13 @@ DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendG
   // Queries are listed, then keys.
   if (Predicted(stream, 2 * Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count)))
     return DeviceStatus();
-  const Kernels kernels(cpu, args, work, static_cast<float*>(row_terms->data()));
+  const ItemRunner runner(cpu, args, work, static_cast<float*>(row_terms->data()));
   float* base = static_cast<float*>(scratch->data());
   cpu.ForEach(stream, work.query_items(), serial, [&](int64_t n, int thread) {
-    kernels.Terms(items[n], base + thread * floats, &sums[n]);
+    runner.Terms(items[n], base + thread * floats, &sums[n]);
   });
   cpu.ForEach(stream, count, serial, [&](int64_t n, int thread) {
-    kernels.Run(items[n], base + thread * floats, n < work.query_items() ? &sums[n] : nullptr);
+    runner.Run(items[n], base + thread * floats, n < work.query_items() ? &sums[n] : nullptr);
   });
   store();
   return DeviceStatus();
