@@ -14,7 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_grad_tile.h"
 #include "kernels/cpu/attend/attend_operands-inl.h"
-#include "kernels/cpu/attend/attend_weights-inl.h"
+#include "kernels/cpu/attend/weighting-inl.h"
 #include "kernels/cpu/simd/lane_mask-inl.h"
 #include "kernels/cpu/simd/math-inl.h"
 
@@ -150,9 +150,9 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     VF score = hn::LoadU(d, scores + x), keep = one;
     if (cap_ != 0) {
-      const VF tanh = Tanh(d, hn::Mul(score, inverse_cap));
-      keep = hn::NegMulAdd(tanh, tanh, one);
-      score = hn::Mul(cap, tanh);
+      const Capped capped = WithCap(score, inverse_cap, cap);
+      keep = capped.slope;
+      score = capped.x;
     }
     if (row.key_bias != nullptr) score = hn::Add(score, hn::LoadU(d, row.key_bias + x));
     if (row.constants != nullptr) {
@@ -160,17 +160,18 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
     }
     if (row.position != nullptr) {
       const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
-      score = hn::NegMulAdd(hn::Set(d, row.slope), distance, score);
+      // The slope in one part, unlike the forward's two: it moves P by as much as rounding s does.
+      score = WithAlibi(score, distance, hn::Set(d, row.slope));
     }
     if (row.bias != nullptr) {
-      const VF bias = CutFinite(d, hn::LoadU(d, row.bias + x), kLeastTerm, kMostTerm);
+      const VF bias = hn::LoadU(d, row.bias + x);
       const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
       uint8_t bits[8] = {};
       hn::StoreMaskBits(d, hn::Ne(bias, hidden), bits);
       uint64_t word;
       std::memcpy(&word, bits, sizeof(word));
       seen |= word << x;
-      score = hn::MulAdd(unit, bias, score);
+      score = WithBias(score, bias, unit);
     }
     hn::StoreU(score, d, scores + x);
     hn::StoreU(before_cap_ ? one : keep, d, keeps + x);

@@ -205,6 +205,8 @@ class ListScores {
     }
     if (has_cap()) Cap(c);
     constexpr double kUnit = std::numbers::log2e;
+    // WithBias and WithAlibi pair by pair: fma rounds once with SSE4 as well, and float64 keeps the
+    // slope exact.
     if (head_.bias.data != nullptr) {
       for (int64_t t = 0; t < c->n; ++t) {
         c->scores[t] = std::fma(static_cast<float>(kUnit), c->bias[t], c->scores[t]);
@@ -226,12 +228,12 @@ class ListScores {
   void Cap(PairChunk* c) const {
     const DF d;
     const auto cap = static_cast<float>(head_.params.softcap);
-    const VF inverse = hn::Set(d, 1 / cap), one = hn::Set(d, 1.0f);
+    const VF inverse = hn::Set(d, 1 / cap);
     const VF factor = hn::Set(d, static_cast<float>(cap * std::numbers::log2e));
     for (int64_t t = 0; t < c->n; t += kLanes) {
-      const VF tanh = Tanh(d, hn::Mul(hn::LoadU(d, c->scores + t), inverse));
-      hn::StoreU(hn::NegMulAdd(tanh, tanh, one), d, c->keeps + t);
-      hn::StoreU(hn::Mul(factor, tanh), d, c->scores + t);
+      const Capped capped = WithCap(hn::LoadU(d, c->scores + t), inverse, factor);
+      hn::StoreU(capped.slope, d, c->keeps + t);
+      hn::StoreU(capped.x, d, c->scores + t);
     }
   }
 

@@ -291,9 +291,8 @@ inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
   const auto cap = static_cast<float>(t_.terms.params.softcap);
   const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, static_cast<float>(cap * t_.unit));
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
-    ForVectors(scores + key * kPanel, [&](VF t, int64_t) HWY_ATTR {
-      return hn::Mul(factor, Tanh(d, hn::Mul(t, inverse)));
-    });
+    ForVectors(scores + key * kPanel,
+               [&](VF t, int64_t) HWY_ATTR { return WithCap(t, inverse, factor).x; });
   }
 }
 
@@ -310,7 +309,7 @@ inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scor
       const int64_t at = panel * kPanel + x;
       const auto apart = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, position_ + at), row));
       const VF distance = hn::Add(hn::Abs(apart), hn::LoadU(d, beyond_ + at));
-      return hn::NegMulAdd(slope, distance, hn::NegMulAdd(rest, distance, s));
+      return WithAlibi(WithAlibi(s, distance, rest), distance, slope);
     });
   }
 }
@@ -337,13 +336,11 @@ inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* 
 
 inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
   const DF d;
-  const VF unit = hn::Set(d, static_cast<float>(t_.unit)), hidden = hn::Set(d, kMinusInf);
+  const VF unit = hn::Set(d, static_cast<float>(t_.unit));
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const float* bias = space_.bias + key * kPanel;
-    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
-      const VF added = CutFinite(d, hn::LoadU(d, bias + x), kLeastTerm, kMostTerm);
-      return hn::IfThenElse(hn::Eq(added, hidden), hidden, hn::MulAdd(unit, added, s));
-    });
+    ForVectors(scores + key * kPanel,
+               [&](VF s, int64_t x) HWY_ATTR { return WithBias(s, hn::LoadU(d, bias + x), unit); });
   }
 }
 
@@ -374,7 +371,7 @@ inline void ScoreTerms::Weigh(const KeyPart& part, int64_t panel, float* scores,
       }
       const VF count = hn::LoadU(d, seen + x);
       hn::StoreU(hn::Add(count, hn::IfThenElseZero(sees, one)), d, seen + x);
-      return hn::IfThenElseZero(sees, Weight(d, weighting, s));
+      return hn::IfThenElseZero(sees, Weight(weighting, s));
     });
   }
 }

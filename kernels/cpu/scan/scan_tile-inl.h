@@ -34,8 +34,6 @@ struct Tile {
   float* Row(int64_t i) const { return data + i * pitch; }
   Rows Read(int64_t row = 0) const { return {Row(row), pitch}; }
   MutableRows Write(int64_t row = 0) const { return {Row(row), pitch}; }
-  Broadcast Across(int64_t row = 0) const { return {Row(row), pitch, 1}; }
-  Broadcast Down(int64_t row = 0) const { return {Row(row), 1, pitch}; }  // the transpose
 };
 
 // The maximum of no values.
