@@ -28,7 +28,7 @@ struct Cpu {
   // Seconds that `items` independent items of `serial_seconds` in all take on this pool.
   double ParallelSeconds(double serial_seconds, int64_t items) const;
   bool Parallel(double serial_seconds) const { return serial_seconds >= kParallelSeconds; }
-  // ThreadPool::ParallelFor for a stream's run, in parallel where so much work is worth it.
+  // ThreadPool::ParallelFor for a stream's run, in parallel where the predicted work pays for it.
   void ForEach(Stream& stream, int64_t items, double serial_seconds,
                const std::function<void(int64_t, int)>& fn) const {
     pool->ParallelFor(items, Parallel(serial_seconds), fn, stream.control());
@@ -40,7 +40,7 @@ struct Cpu {
 inline std::shared_ptr<Buffer> Take(Stream& stream, int64_t bytes) {
   return stream.workspace().Allocate(bytes);
 }
-// Of a Take that gave none.
+// The status for a Take that returned null.
 DeviceStatus NoMemory(Stream& stream);
 
 // On a dry stream: adds the predicted `seconds` to its work and returns true; the launch is done.

@@ -1,5 +1,5 @@
-// A problem for attend with everything a kernel could trip over: guard zones around tensors that
-// are aligned to their element only, NaN in padding and in fresh memory, a mask of any shape.
+// A problem for attend with everything that could make a kernel fail: guard zones around tensors
+// that are aligned to their element only, NaN in padding and in fresh memory, a mask of any shape.
 #pragma once
 
 #include <cstdint>

@@ -148,7 +148,7 @@ TEST_P(AttendComputed, BackwardGivesTheSameBits) {
   }
 }
 
-// Few queries on many keys: the key tiles of a row are looked at in parts.
+// Few queries on many keys: the key tiles of a row are split into parts.
 TEST_P(AttendComputed, PartsOfARowAgreeWithPlainCode) {
   TermsCase c({.B = 1, .H = 1, .Hkv = 1, .Nq = 70, .Nk = 12900, .D = 8, .Dv = 8}, 3);
   ComputeAll(&c.seqs);
@@ -162,7 +162,7 @@ TEST_P(AttendComputed, PartsOfARowAgreeWithPlainCode) {
   EXPECT_EQ(c.seqs[0].pair_count->pairs.load(), pairs);
 }
 
-// Query slots without a row are hidden by whoever builds a pattern, which this one is not.
+// A builder hides query slots without a row; this pattern shows them.
 TEST_P(AttendComputed, PairsAreCountedOnceForAllHeads) {
   for (const bool gathers : {false, true}) {
     for (const bool per_head : {false, true}) {

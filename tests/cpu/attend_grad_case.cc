@@ -261,7 +261,7 @@ void RunAttendGrad(Device& device, const AttendParams& params,
     std::vector<AttendGradProblem> given = problems;
     std::vector<std::vector<AttendSeq>> seqs;
     for (AttendGradProblem& p : given) {
-      // As a plan sees it: counts and shapes.
+      // As on a dry stream: counts and shapes.
       if (!stream.is_dry()) continue;
       seqs.emplace_back(p.forward.seqs.begin(), p.forward.seqs.end());
       for (AttendSeq& seq : seqs.back()) {

@@ -123,7 +123,7 @@ TestArray TermsCase::Fill(DType dtype, const Shape& shape, const std::vector<int
   return array;
 }
 
-// Where nobody sees a pair: NaN.
+// NaN at pairs that no query sees.
 void TermsCase::FillBias() {
   const Shape full = {sizes.B, sizes.H, sizes.Nq, sizes.Nk};
   Shape shape = full;

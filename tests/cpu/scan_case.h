@@ -1,4 +1,4 @@
-// A scan problem in memory that tells on every wrong access: guard zones around each tensor, NaN in
+// A scan problem in memory that shows every wrong access: guard zones around each tensor, NaN in
 // padding and in everything that a kernel must write.
 #pragma once
 

@@ -43,7 +43,7 @@ DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args
     AttendWork::Split* split = work.SplitOf(n);
     if (split == nullptr) return run(work.Item(n), own, nullptr);
     run(work.Item(n), own, state(split->first_state + work.part(n)));
-    // Who finishes last sees what the others wrote.
+    // The thread that finishes last sees the states of all others, and merges them.
     if (std::atomic_ref(split->left).fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     merge(work.Whole(n), own, state(split->first_state), split->parts);
   });

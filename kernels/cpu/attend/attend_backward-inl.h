@@ -86,7 +86,7 @@ inline void ShareOfKeys::Run() {
     }
     SumSinks(h);
   }
-  // Heads may gather keys in orders of their own; otherwise they share the packed keys.
+  // Heads that gather keys in different orders need packed keys each; others share them.
   const int64_t together = task_.gathers ? 1 : task_.group;
   for (int64_t h = h_begin; h < h_end; h += together) {
     const Pattern* pattern = seq_.Of(h);
@@ -139,7 +139,8 @@ inline void ShareOfKeys::RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h
   }
   for (int64_t h = h_begin; h < h_end; ++h) RunHead(tiles, h);
   for (size_t i = 0; i < tiles.size(); ++i) {
-    // Rows far apart are pages that the system clears first: a tile may take ten milliseconds.
+    // Rows that lie far apart fault in pages, which the system clears: a tile may take ten
+    // milliseconds.
     if (CheckPoint()) return;
     StoreKeys(keys_[i], tiles[i]);
   }
@@ -238,7 +239,7 @@ inline void ShareOfKeys::Multiply(const GradQueries& queries, const GradKeys& ke
   });
 }
 
-// The same by pairs, visible ones only.
+// The same pair by pair, of visible pairs only.
 inline void ShareOfKeys::MultiplySeen(const GradQueries& queries, const GradKeys& keys,
                                       bool first) {
   const auto add = [](float weight, const float* from, int64_t n, float* to) {
@@ -290,7 +291,7 @@ inline void SumPlane(const GradTask& task, const PlaneSum& plane, float* space) 
   const auto& [kind, out, first, count, b, h] = plane;
   const GradSum& sum = task.sums[kind];
   const int64_t rows = out.shape[2], stride = sum.stride();
-  // A dimension of 1 stands for all.
+  // A dimension of 1 is the sum over the whole dimension.
   const int64_t b_end = out.shape[0] == 1 ? task.B : b + 1;
   const int64_t h_end = out.shape[1] == 1 ? sum.heads : h + 1;
   const int64_t repeats = rows == 1 ? count : 1;

@@ -10,7 +10,8 @@
 namespace attnd {
 namespace {
 
-// Problems whose rows are listed have kernels of their own. Nearly always all are or none.
+// Problems with listed sequences have kernels of their own. In nearly every launch either all
+// problems are listed or none is.
 bool IsListed(const AttendProblem& p) { return !p.seqs.empty() && p.seqs[0].is_listed; }
 bool IsListed(const AttendGradProblem& p) { return IsListed(p.forward); }
 template <class Args, class Tiles, class Lists>

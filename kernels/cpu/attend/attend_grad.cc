@@ -198,8 +198,9 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradTask>& tasks, const N
   return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(needs.items);
 }
 
-// A pattern that gathers behind the back of its seq has no memory to be summed in.
-bool TellsOfGathering(const GradTask& p) {
+// Whether every sequence whose pattern gathers says so: memory for the sums of gathered rows is
+// allocated by what the sequences say.
+bool DeclaresGathering(const GradTask& p) {
   if (p.gathers) return true;
   const auto& seqs = p.problem->forward.seqs;
   return std::all_of(seqs.begin(), seqs.end(), [&](const AttendSeq& seq) {
@@ -257,7 +258,8 @@ class ItemRunner {
   }
 
  private:
-  // How many have finished. The release of each one's sums, acquired by the last.
+  // Counts one more as finished and returns the count. Releases the caller's sums; the last caller
+  // acquires all.
   static int32_t Finish(int32_t* counter) {
     return std::atomic_ref<int32_t>(*counter).fetch_add(1, std::memory_order_acq_rel) + 1;
   }
@@ -284,7 +286,7 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
   std::vector<GradTask> tasks;
   for (const AttendGradProblem& p : args.problems) {
     tasks.push_back(TaskOf(p, args.params, stream.is_dry()));
-    if (!TellsOfGathering(tasks.back())) {
+    if (!DeclaresGathering(tasks.back())) {
       return {DeviceStatus::Code::kFailed,
               "attend: a row with a gather order must say that it gathers"};
     }

@@ -90,7 +90,7 @@ inline void ShareOfBias::RunInOrder() {
         for (int64_t x = 0; x < keys_.slots.count; ++x) to[0] += from[x];
         continue;
       }
-      // Vectors may end in columns beyond the keys, which nobody stores.
+      // Vectors may end in columns beyond the keys, which are not stored.
       for (int64_t x = 0; x < keys_.slots.count; x += kLanes) {
         hn::StoreU(hn::Add(hn::LoadU(d, to + x), hn::LoadU(d, from + x)), d, to + x);
       }
@@ -119,7 +119,7 @@ inline void ShareOfBias::Store(int64_t first_query, int64_t first_key) {
   }
 }
 
-// A whole plane: rows come in orders of their own. REQUIRES: float32.
+// A whole plane, since gathered rows may lie anywhere in it. REQUIRES: float32.
 inline void ShareOfBias::RunGathered() {
   const int64_t rows = out_.shape[2], columns = out_.shape[3];
   for (int64_t i = 0; i < rows; ++i) {

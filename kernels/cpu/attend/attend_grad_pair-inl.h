@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Packs tiles of one batch row and weighs pairs of them:
+// Packs tiles of one sequence and weighs pairs of them:
 //   S = Q K^T, dP = dO V^T, P = 2^(S - lse), dS = P (dP - delta + dlse).
 class PairOfTiles {
  public:
@@ -44,13 +44,13 @@ class PairOfTiles {
   // Heads of a group may differ in it.
   void LoadKeyBias(const Pattern* pattern, int64_t tile, GradKeys* keys) const;
   void LoadQueries(int64_t h, const Pattern* pattern, int64_t tile, GradQueries* queries) const;
-  // Leaves P in scratch.weights and dT in scratch.dscores, both 0 where nothing is seen. Returns
-  // whether a product with them could make a NaN where nobody sees anything.
+  // Writes P to scratch.weights and dT to scratch.dscores, both 0 at invisible pairs. Returns
+  // whether a product with them could give NaN at invisible pairs.
   bool Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile);
 
   GradTerms& terms() { return terms_; }
   const uint64_t* seen() const { return seen_; }  // bit x of word i: query i sees key x
-  // Of the pair that was weighed last: queries and keys that see each other lie there.
+  // Of the pair that was weighed last: the ranges that hold all visible pairs.
   const SeenByStrips& seen_by_queries() const { return seen_by_queries_; }
   const SeenByStrips& seen_by_keys() const { return seen_by_keys_; }
   bool has_dout() const { return has_dout_; }
@@ -78,7 +78,7 @@ class PairOfTiles {
   SeenByStrips seen_by_queries_, seen_by_keys_;
 };
 
-// In steps of a width that the micro-kernel likes; kLanes divides `columns`.
+// In steps of a width at which the micro-kernel is fast; kLanes divides `columns`.
 inline SlotRange WholeVectors(SlotRange keys, int64_t columns) {
   constexpr int64_t kUnit = std::max<int64_t>(kLanes, 16);
   if (keys.size() == 0) return {0, 0};
@@ -147,7 +147,7 @@ inline void PairOfTiles::LoadQueries(int64_t h, const Pattern* pattern, int64_t 
   queries->finiteness.Forget();
 }
 
-// A row that saw nothing stops to exist.
+// Rows that saw no key are skipped.
 inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
   const HeadRows lse = HeadRows::Of(p_.lse, b_, queries->h);
   const HeadRows dlse = HeadRows::Of(grad_.dlse, b_, queries->h);

@@ -22,7 +22,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The terms of one batch row, for one pair of tiles at a time. In units of scores:
+// The terms of one sequence, for one pair of tiles at a time. In units of scores:
 //   t = S + table[label] + q_rel . r_delta,  x = cap tanh(t / cap),
 //   s = x + bias + key_bias - slope distance,  dT = dS (1 - (x / cap)^2).
 class GradTerms {
@@ -36,7 +36,7 @@ class GradTerms {
         unit_(static_cast<float>(task.unit())),
         cap_(static_cast<float>(task.params.softcap * task.unit())) {}
 
-  // Dscores before the soft cap: what a bias gets. For the pairs to come.
+  // From here on Weigh leaves dscores before the soft cap (dS), which is the gradient of a bias.
   void StopBeforeCap() { before_cap_ = true; }
 
   // Whether any pair has terms.
@@ -45,14 +45,14 @@ class GradTerms {
     return !task_.softmax() || cap_ != 0 || t.bias.given() || t.alibi_slopes.given() ||
            t.table.given() || t.r.given();
   }
-  // scratch.weights: S to P; scratch.dscores: dP to dT. Takes the bits of pairs that a bias hides
-  // out of `seen`.
+  // Turns S into P in scratch.weights, dP into dT in scratch.dscores. Clears the bits of `seen` at
+  // pairs that a bias hides.
   void Weigh(const GradQueries& queries, const GradKeys& keys, const TileTerms* tile,
              uint64_t* seen);
 
   // Of the pair that was weighed last:
   bool hides() const { return hides_; }  // a bias hid a pair
-  // In the operands of the relative term's products, if this pair has such.
+  // Whether the operands of the relative term's products hold NaN or Inf.
   bool HasNonFinite(const GradQueries& queries, const GradKeys& keys) const;
   double distance_sum() const { return distance_sum_; }  // of dS |p_i - p_j|
   // Adds to the gradients of table rows, and of q_rel and r. `exact`: visible pairs only.
@@ -62,7 +62,7 @@ class GradTerms {
                    bool exact, const PartialRows& dq_rel, const PartialRows& dr) const;
 
  private:
-  // Of one query. Null: there is no such term.
+  // The terms of one query. Null: not given.
   struct RowTerms {
     int64_t columns = 0;
     const float *key_bias = nullptr, *constants = nullptr, *bias = nullptr;
@@ -77,7 +77,8 @@ class GradTerms {
   void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile,
                       float factor, const Packed& to) const;
   void AddRelativeScores(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen);
-  // Whether slots in order make the relative term a product; else it goes pair by pair.
+  // Whether the relative term is one product, since slots are in order; else it is added pair by
+  // pair.
   static bool HasDiagonals(const GradQueries& queries, const GradKeys& keys) {
     return queries.slots.in_order && keys.slots.in_order;
   }
@@ -179,7 +180,7 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
   return row.bias == nullptr ? ~uint64_t{0} : seen;
 }
 
-// Selects, so that whatever an invisible pair computed is gone. Returns what is seen.
+// Invisible pairs become 0 by selection, whatever they hold. Returns the visible keys.
 inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row) {
   const DF d;
   float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
@@ -210,7 +211,7 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
       distance_sum = hn::MulAdd(dscore, distance, distance_sum);
     }
     const VF kept = hn::IfThenElseZero(visible, hn::Mul(dscore, hn::LoadU(d, keeps + x)));
-    // The row of constants is in the scores by then: its place keeps dS.
+    // The row of constants has been added to the scores, so its memory is free for dS.
     if (adds_table_late_) hn::StoreU(dscore, d, m_.constants.Row(i) + x);
     hn::StoreU(weight, d, weights + x);
     hn::StoreU(kept, d, dscores + x);

@@ -35,8 +35,8 @@ constexpr int64_t KeyBlock(int64_t D, int64_t Dv) {
 // set, and no power of two.
 constexpr int64_t PackedStride(int64_t width) { return RoundUp(width, 16) + 16; }
 
-// float32 sums of the rows of one gradient that one share alone writes. Rows that nobody touched
-// hold nothing.
+// float32 sums of the rows of one gradient that one share alone writes. Rows that are not touched
+// are uninitialised.
 struct PartialRows {
   float* sums = nullptr;       // [rows][stride]; null: not wanted
   uint8_t* touched = nullptr;  // [rows]
@@ -135,7 +135,7 @@ struct Packed {
   float* Row(int64_t i) const { return data + i * stride; }
 };
 
-// The scratch of one thread. Without memory it only counts.
+// The scratch of one thread. With base null only `floats` is computed.
 struct GradScratch {
   struct Keys {
     Packed k, kt, vt, dk, dv;  // [key][D] [D][key] [Dv][key] [key][D] [key][Dv]

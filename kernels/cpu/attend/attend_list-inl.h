@@ -79,7 +79,7 @@ HWY_INLINE VF SumHalves(VF x, VF y) {
 }
 
 // The dot products of `own` with n rows, in float32. `dots` has room for a vector more. REQUIRES:
-// what ListedRows::Load promises; own is zero beyond `width` up to a whole vector.
+// rows as ListedRows::Load returns them; own is zero beyond `width` up to a whole vector.
 HWY_INLINE void Dots(const float* own, const float* const* rows, int64_t n, int64_t width,
                      float* dots) {
   const DF d;
@@ -166,7 +166,7 @@ struct PairChunk {
   int32_t kept[kRoom];
 };
 
-// What becomes of a dot product of one head, forward and backward alike.
+// Turns dot products of one head into scores, forward and backward alike.
 class ListScores {
  public:
   explicit ListScores(const ListHead& head)

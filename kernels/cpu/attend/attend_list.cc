@@ -182,7 +182,7 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
   const Cpu& cpu = device.cpu();
   double serial = 0;
   int64_t floats = 0, count = 0;
-  std::vector<Item> items;  // none of a plan
+  std::vector<Item> items;  // empty on a dry stream
   for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) {
     const AttendProblem& p = args.problems[n];
     serial += ListSeconds(cpu, p, {.element = 20, .rest = 60});

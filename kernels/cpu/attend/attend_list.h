@@ -27,14 +27,13 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
 // plane. Scratch: 12 bytes a query of every head, and a fixed size a thread.
 DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendGradArgs& args);
 
-// --- what both share -----------------------------------------------------------------------------
 // Pairs that are worked on together.
 constexpr int64_t kListChunk = 64;
 
-// One head of one batch row.
+// One head of one sequence.
 struct ListHead {
   int64_t D = 0, Dv = 0, Nq = 0, Nk = 0;
-  int64_t nq = 0;  // rows from there on see not even a sink
+  int64_t nq = 0;  // rows from there on see nothing, no sink either
   HeadRows q, k, v, out, lse, dout, dlse;
   AttendParams params;
   HeadPlane bias;
@@ -68,9 +67,8 @@ inline int64_t ListBlockRows(const PairList& list, int64_t others, int64_t float
   return std::max({kBlockFloats / floats_a_row, static_cast<int64_t>(for_pairs), int64_t{1}});
 }
 
-// --- of the backward -----------------------------------------------------------------------------
-// What it needs of each query of a head: lse in base 2 in two parts, since its rounding multiplies
-// P, and delta - dlse. high is +inf where a query saw nothing.
+// What the backward needs of each query of a head: lse in base 2 in two parts, since its rounding
+// multiplies P, and delta - dlse. high is +inf where a query saw nothing.
 struct ListRowTerms {
   float *high = nullptr, *low = nullptr, *shift = nullptr;
 };

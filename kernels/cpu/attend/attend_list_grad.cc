@@ -34,7 +34,7 @@ class ListGradWork {
     for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) List(n, dry);
   }
 
-  // Those of queries come first. None of a plan, which only counts them.
+  // Those of queries come first. Empty on a dry stream, where items are only counted.
   const std::vector<Item>& items() const { return items_; }
   int64_t count() const { return count_; }
   int64_t query_items() const { return query_items_; }
@@ -81,7 +81,7 @@ void ListGradWork::List(int32_t n, bool dry) {
   const bool bias = Wants(grad.dterms.bias, dry);
   count_ +=
       items(H, Nq) + (keys ? items(p.k.shape[1], p.k.shape[2]) : 0) + (bias ? s[0] * s[1] : 0);
-  // Of a plan one head tells the scratch of all.
+  // On a dry stream one head is enough to know the scratch of all.
   for (int64_t b = 0; b < (dry ? std::min<int64_t>(B, 1) : B); ++b) {
     for (int64_t h = 0; h < (dry ? std::min<int64_t>(H, 1) : H); ++h) {
       stretches({Item::Kind::kQueries, n, b, h}, Nq, &queries);
@@ -179,7 +179,7 @@ class ItemRunner {
     }
     kernels_.keys(group, item.first, item.rows, scratch);
   }
-  // One plane, and all heads that it stands for.
+  // One plane, the sum over all heads that share it.
   void Bias(const Item& item, float* scratch) const {
     const AttendGradProblem& grad = args_.problems[item.problem];
     const View& out = grad.dterms.bias;
@@ -216,7 +216,7 @@ DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendG
   const std::vector<Item>& items = work.items();
   const int64_t count = work.count();
   std::vector<ListHeadSums> sums(work.query_items());
-  // Of nobody's pairs they are zero, and must be written.
+  // With no pairs, zeros must still be written.
   const auto store = [&] {
     work.Store(sums, &AttendTermGrads::alibi_slopes, &ListHeadSums::slope);
     work.Store(sums, &AttendTermGrads::sinks, &ListHeadSums::sink);

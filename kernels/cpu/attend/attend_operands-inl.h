@@ -66,7 +66,7 @@ HWY_INLINE float Dot(const HeadRows& stored, int64_t row, const float* packed, i
   return dot;
 }
 
-// Slots of one tile: which rows they are. Bit i of `exists`: slot i is a row that takes part.
+// The rows in the slots of one tile. Bit i of `exists`: slot i holds a row that takes part.
 struct TileSlots {
   int64_t count = 0;
   int32_t rows[kTile];
@@ -90,8 +90,8 @@ struct TileSlots {
   uint64_t all() const { return count == kTile ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
 };
 
-// What a strip of slots of one tile sees of the other one, so that the products of a pair of tiles
-// leave out most of what nobody sees. Blocks of the micro-kernel fill a strip.
+// The range of the other tile that a strip of slots sees, so that the products of a pair of tiles
+// leave out most invisible pairs. Blocks of the micro-kernel fill a strip.
 constexpr int64_t kGradStrip = 4 * kRows, kGradStrips = CeilDiv(kTile, kGradStrip);
 struct SeenByStrips {
   SlotRange of[kGradStrips];
@@ -107,7 +107,7 @@ struct SeenByStrips {
   }
 };
 
-// Whether packed rows hold NaN or Inf, looked up once when somebody asks.
+// Whether packed rows hold NaN or Inf, computed once at the first call.
 class Finiteness {
  public:
   void Forget() { known_ = false; }

@@ -1,5 +1,5 @@
 // What attend does to a panel of scores between product and exponential: the terms of
-// kernels/ops/attend.h and of a pattern, masks, and the weighting of ReLU attention.
+// kernels/device/attend.h and of a pattern, masks, and the weighting of ReLU attention.
 #if defined(ATTND_CPU_ATTEND_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_ATTEND_TERMS_INL_H_
 #undef ATTND_CPU_ATTEND_TERMS_INL_H_
@@ -84,7 +84,7 @@ struct TermSpace {
   float *rows, *bias, *relative;
 };
 
-// Of one tile of queries. Sequences are shorter than 2^30, positions need not be.
+// The terms of one tile of queries. Sequences are shorter than 2^30; positions may be beyond.
 class ScoreTerms {
  public:
   template <class Take>
@@ -102,7 +102,7 @@ class ScoreTerms {
   void LoadQueries(float* rows);
   // scores [key][kPanel], query_scale q.k, become scores in units of AttendItem::unit, or weights
   // where no softmax follows, with `seen` [kPanel] counting them. Only of keys that the panel sees.
-  // Selects, so that whatever an invisible pair holds is gone.
+  // Invisible pairs are selected away, whatever they hold.
   void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
   // Queries of the tile that see a key.
   uint64_t Sees(const KeyPart& part, int64_t key) const;
@@ -125,14 +125,15 @@ class ScoreTerms {
   int64_t first_, queries_;
   const TermSpace& space_;
   int32_t* position_;  // [64], cut to +-2^30
-  float* beyond_;      // [64], what was cut off: as much farther is the query from every key
+  float* beyond_;      // [64], what was cut off: the query is farther from every key by as much
   float* q_relt_;      // [panel][D][kPanel], times scale
 };
 
 inline void ScoreTerms::LoadQueries(float* rows) {
   constexpr int64_t kFar = int64_t{1} << 30;
   for (int64_t i = 0; i < kTile; ++i) {
-    // Lanes without a query are where another one is: they widen no range of distances.
+    // Lanes without a query take the position of the last one, so that no range of distances
+    // widens.
     const int64_t row = t_.QueryRow(first_ + std::min(i, queries_ - 1));
     const int64_t position = row + t_.terms.offset, cut = std::clamp(position, -kFar, kFar);
     position_[i] = static_cast<int32_t>(cut);
@@ -314,7 +315,7 @@ inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scor
   }
 }
 
-// Of the pattern.
+// Adds the constants of the pattern.
 inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   if (t_.pattern == nullptr) return;

@@ -45,8 +45,8 @@ struct SlotRange {
   bool operator==(const SlotRange&) const = default;
 };
 
-// A visible tile of a row: its index on the other side, who sees whom (null: everybody), what is
-// added to its scores (null: nothing).
+// A visible tile of a row: its index on the other side, its mask (null: every pair is visible),
+// what is added to its scores (null: nothing).
 struct VisibleTile {
   static constexpr int64_t kNone = INT64_MAX;
   int64_t index = kNone;
@@ -97,7 +97,7 @@ class VisibleTiles {
   bool done() const { return index_ == VisibleTile::kNone; }
   // Valid until Next.
   VisibleTile tile() const { return TileWith(own_); }
-  // The same, valid as long as `own` is, which takes over what was computed.
+  // The same, valid as long as `own` is: what was computed moves there.
   VisibleTile TakeTile(ComputedTile* own) {
     if (is_computed_) {
       own->mask = own_.mask;

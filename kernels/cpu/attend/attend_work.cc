@@ -98,7 +98,7 @@ AttendWork::AttendWork(const Cpu& cpu, const AttendArgs& args) : args_(args) {
   }
   constexpr double kItemSeconds = 8e-7;
   serial_seconds_ = flops / cpu.thread_flops + kItemSeconds * static_cast<double>(dry_items_);
-  // Fewer than would be best for the caches if threads would then wait for one another at the end.
+  // Fewer tiles than would be best for the caches where threads would otherwise wait at the end.
   constexpr int64_t kItemsPerThread = 4;
   const int64_t fair = dry_items_ / (kItemsPerThread * cpu.threads);
   tiles_ = std::clamp<int64_t>(fair, 1, ItemTiles(scratch_.D, scratch_.Dv));
@@ -178,7 +178,7 @@ void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, bool counts_pai
   if (pattern != nullptr && !pattern->query_rows.empty()) ListUnplaced(*pattern, head, Nq);
 }
 
-// Rows that stand in no slot: nobody else writes them.
+// Rows that stand in no slot, which no other item writes.
 void AttendWork::ListUnplaced(const Pattern& pattern, const Entry& head, int64_t Nq) {
   const std::vector<int32_t>& slots = pattern.query_rows;
   const auto placed = std::count_if(slots.begin(), slots.end(), [](int32_t r) { return r >= 0; });
@@ -210,7 +210,7 @@ AttendItem AttendWork::Item(int64_t n) const {
   const AttendProblem& p = args_.problems[entry.problem];
   item.count = SplitRule(p, p.seqs[entry.head / p.q.shape[1]]).chunk;
   item.skip = entry.part * item.count;
-  item.terms.sink = -std::numeric_limits<float>::infinity();  // the whole counts it
+  item.terms.sink = -std::numeric_limits<float>::infinity();  // counted once, by the merged row
   return item;
 }
 

@@ -88,8 +88,8 @@ bool IsInPlace(const MatMulTiling& tiling, const MatMulArgs& args, const OutTile
          !tiling.bias.given && !tiling.multiply.given;
 }
 
-// One item. `partial`: the chunks of this tile, `c_floats` each; `arrived` of them are done. Who
-// comes last adds them up, in ascending order.
+// One item. `partial`: the chunks of this tile, `c_floats` each; `arrived` of them are done. The
+// item that is done last adds them up, in ascending order.
 void RunItem(const MatMulTiling& tiling, const MatMulArgs& args, int64_t item, float* scratch,
              float* partial, std::atomic<int>* arrived) {
   const OutTile tile(tiling, item / tiling.chunks);

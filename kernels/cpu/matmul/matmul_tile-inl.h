@@ -83,7 +83,7 @@ HWY_MAYBE_UNUSED static void PackTransposed(const Stored& b, int64_t K, int64_t 
   }
 }
 
-// Rows as they lie, cut into panels: whole rows at a time, which is how memory likes to be read.
+// Rows as they lie, cut into panels: whole rows at a time, which memory serves fastest.
 HWY_MAYBE_UNUSED static void PackRows(const Stored& b, int64_t K, int64_t N, float* to) {
   const DF d;
   for (int64_t k = 0; k < K; ++k) {
@@ -129,8 +129,8 @@ HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t 
   return packed;
 }
 
-// Brings the operands of the next step into the second cache while this one is summed: memory is
-// far, and the hardware does not guess the rows of another block.
+// Fetches the operands of the next step into L2 while this one is summed: the hardware prefetcher
+// does not foresee the rows of another block.
 class OperandsAhead {
  public:
   // A rectangle, in lines along the axis in which it is contiguous.

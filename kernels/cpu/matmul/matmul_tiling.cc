@@ -67,8 +67,8 @@ void MatMulTiling::SetLeading(const MatMulProblem& problem) {
 }
 
 void MatMulTiling::CutSum() {
-  // A chunk of 2048 products outweighs adding its tile to the others; more than 16 threads are not
-  // fed by one small result.
+  // A chunk of 2048 products outweighs adding its tile to the others; one small result does not
+  // occupy more than 16 threads.
   constexpr int64_t kSmallTiles = 16, kLongSum = 4096, kChunkSum = 2048, kMaxChunks = 16;
   k_steps = CeilDiv(K, kStep);
   steps = matrices * k_steps;
@@ -114,7 +114,7 @@ void MatMulTiling::Transpose() {
 }
 
 void MatMulTiling::Orient(int64_t lanes) {
-  // A row or column of one element may be said to run either way.
+  // A row or column of one element is contiguous in either direction.
   const auto settle = [](int64_t rows, int64_t columns, MatMulSide* side) {
     if (columns == 1 && side->row != 1) side->column = 1;
     if (rows == 1 && side->column != 1) side->row = 1;

@@ -90,8 +90,8 @@ void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
   for (; i < n; ++i) sum[i] += from[i];
 }
 
-// Asks for a row some time before it is read: rows come from anywhere, and what is done with one is
-// too long for the processor to look ahead.
+// Prefetches a row some time before it is read: rows come from anywhere, and what is done with one
+// is too long for the processor to look ahead.
 void PrefetchRow(const char* row, int64_t bytes) {
   for (int64_t at = 0; at < std::min<int64_t>(bytes, 512); at += 64) {
     __builtin_prefetch(row + at);

@@ -53,7 +53,7 @@ float LseAt(const RowsAt& rows, int64_t row) {
   return value;
 }
 
-// e^(lse_p - m) / sum instead of e^(lse_p - lse): lse of the size of m would cost its digits.
+// e^(lse_p - m) / sum instead of e^(lse_p - lse): an lse as large as m would lose digits.
 HWY_NOINLINE void Weigh(const RowsAt* lses, size_t parts, int64_t rows, Weights* w) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kStep = HWY_LANES(float);

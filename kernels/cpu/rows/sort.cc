@@ -122,8 +122,8 @@ void SortKeys(uint64_t* keys, int64_t n, uint64_t* other) {
   if (from != keys) std::copy_n(from, n, keys);
 }
 
-// Keeps up to 2 M candidates; when they are full, the better half stays and the worst of it is what
-// a key must beat.
+// Keeps up to 2 M candidates; when they are full, the better half stays, and its worst becomes the
+// bound that a key must beat.
 void SelectRow(const Row& row) {
   if (row.M == 0) return;
   uint64_t* best = row.scratch;

@@ -1,8 +1,8 @@
 // Attention through a state on the CPU.
 //
-// A work item is one (problem, batch row, kv head): it walks the sequence with the state S [D,Dv],
+// A work item is one (problem, sequence, kv head): it walks the sequence with the state S [D,Dv],
 // z [D], which the query heads of its group share, one token after the other; while a block of
-// tokens passes by, a piece of the state waits in registers. That costs the multiply-adds of the
+// tokens is processed, a piece of the state stays in registers. That costs the multiply-adds of the
 // definition and no more, where a chunk's triangle of pairs would add half of them again (D 64).
 //
 // Columns of the state need no other columns, and in the gradients of q and k features no other
@@ -158,7 +158,7 @@ class JobList {
       std::construct_at(items_ + count_++, item);
     }
   }
-  // Longest first, so that no thread is left alone with a long one.
+  // Longest first, so that no thread ends with a long one alone.
   std::span<ScanItem> Take() {
     const std::span<ScanItem> jobs(items_, static_cast<size_t>(count_));
     std::stable_sort(jobs.begin(), jobs.end(),
@@ -189,7 +189,7 @@ void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
     item.job = job;
     if (StageOf(item) != stage || !IsNeeded(item)) continue;
     const ScanGradProblem& grad = *item.grad;
-    // Sums over all columns or features stay in one hand.
+    // Sums over all columns or features are not cut: one job makes them.
     const bool whole =
         job == ScanJob::kRows || (job == ScanJob::kColumns && grad.dbeta.given()) ||
         (job == ScanJob::kFeatures && grad.dlog_decay.given() && grad.dlog_decay.shape[3] == 1);

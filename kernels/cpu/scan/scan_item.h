@@ -25,7 +25,7 @@ enum class ScanJob : uint8_t {
   kFeatures,  // dq, dk, dlog_decay, ds0, dz0: features
 };
 
-// (problem, batch row, kv head); `grad` is null in the forward.
+// (problem, sequence, kv head); `grad` is null in the forward.
 struct ScanItem {
   const ScanParams* params = nullptr;
   const ScanProblem* problem = nullptr;
@@ -37,7 +37,7 @@ struct ScanItem {
   double seconds = 0;          // predicted, on one thread
 };
 
-// Tokens at a time: their features and values stay in L1 and L2 while all of the state passes by.
+// Tokens at a time: their features and values stay in L1 and L2 while all of the state is read.
 constexpr int64_t kScanBlock = 32;
 
 // A run of queries and keys, one of each at a time: key, then query. Either count may be 0, else
@@ -51,7 +51,7 @@ struct ScanBlock {
 
 // How an item walks its sequence: [queries before all keys, keys before all queries, pairs, the
 // rest of the queries, the rest of the keys]. Queries that read nothing are left out, and so are
-// keys that nobody reads.
+// keys that no query reads.
 struct ScanWalk {
   static constexpr int kParts = 5;
   static constexpr int64_t kAnchorKeys = 256;  // a state of 64 x 64 costs 16 floats a key

@@ -111,7 +111,7 @@ inline void ZeroTile(const Tile& tile, int64_t rows) {
 }
 
 // Where finished rows go. What does not fit L2 goes to memory past the caches: it would leave them
-// before anybody reads it, and its lines would be read only to be overwritten. FlushStream() when
+// before it is read, and its lines would be fetched only to be overwritten. FlushStream() when
 // all is stored.
 class RowStore {
  public:

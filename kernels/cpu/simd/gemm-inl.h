@@ -27,7 +27,7 @@ constexpr int64_t kLanes = HWY_LANES(float);
 // multiply-add peak on tiles of 64 to 256 rows and K of 64 to 512; 6 x 4, 8 x 2 and 4 x 6 differ by
 // less than the noise, and a panel of 64 columns is a tile of queries. 12 registers: 3 x 4 takes 7
 // loads for 12 multiply-adds; 6 x 2 takes 8 and more instructions around them: as fast on a quiet
-// machine, 15 % slower on one with busy neighbours, who leave a hyperthread fewer instructions a
+// machine, 15 % slower on one with busy neighbours, which leave a hyperthread fewer instructions a
 // cycle but not fewer multiply-adds.
 #if HWY_TARGET == HWY_AVX3
 constexpr int kRows = 4, kVectors = 4;
@@ -35,9 +35,9 @@ constexpr int kRows = 4, kVectors = 4;
 constexpr int kRows = 3, kVectors = 4;
 #endif
 
-// Floats in a panel, the width that the micro-kernel likes: 64, 32, 16. Operands B and C kept as
-// panels ([columns / kPanel][rows][kPanel]) have no power-of-two strides, which would fight for few
-// cache sets.
+// Floats in a panel, the width at which the micro-kernel is fastest: 64, 32, 16. Operands B and C
+// kept as panels ([columns / kPanel][rows][kPanel]) have no power-of-two strides, which would fight
+// for few cache sets.
 constexpr int64_t kPanel = kVectors * kLanes;
 // Half a panel, the least width at which the micro-kernel loses nothing.
 constexpr int64_t kStrip = 2 * kLanes, kStrips = kPanel / kStrip;
@@ -63,7 +63,8 @@ struct MutableRows {
 };
 
 // What C holds before the sum: zero, itself, or itself times `scale[n]`, one factor a column.
-// kAddLast: zero, and itself is added last, so that a large C meets one rounding instead of K.
+// kAddLast: zero, and itself is added last, so that adding a large C rounds once instead of K
+// times.
 enum class Start { kZero, kAdd, kScale, kAddLast };
 
 namespace gemm_internal {
