@@ -303,8 +303,9 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
     if (*taken == nullptr) return NoMemory(stream);
   }
   const double serial = SerialSeconds(cpu, tasks, needs);
-  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items)))
+  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items))) {
     return DeviceStatus();
+  }
   for (GradTask& p : tasks) {
     p.floats = static_cast<float*>(sums->data());
     p.touched = static_cast<uint8_t*>(touched->data());

@@ -203,8 +203,9 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
   floats = RoundUp(floats, 1024);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (scratch == nullptr) return NoMemory(stream);
-  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count)))
+  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count))) {
     return DeviceStatus();
+  }
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendListed), HWY_CHOOSE_AVX2(AttendListed),
                      HWY_CHOOSE_AVX3(AttendListed));
   float* base = static_cast<float*>(scratch->data());

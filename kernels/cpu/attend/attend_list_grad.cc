@@ -233,8 +233,9 @@ DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendG
     if (*taken == nullptr) return NoMemory(stream);
   }
   // Queries are listed, then keys.
-  if (Predicted(stream, 2 * Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count)))
+  if (Predicted(stream, 2 * Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count))) {
     return DeviceStatus();
+  }
   const ItemRunner runner(cpu, args, work, static_cast<float*>(row_terms->data()));
   float* base = static_cast<float*>(scratch->data());
   cpu.ForEach(stream, work.query_items(), serial, [&](int64_t n, int thread) {

@@ -241,8 +241,9 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FftArgs& args) {
       Take(stream, (floats + cpu.threads * work_of_thread) * static_cast<int64_t>(sizeof(float)));
   if (scratch == nullptr) return NoMemory(stream);
   if (Predicted(stream, cpu.ParallelSeconds(row_serial, row_items.count()) +
-                            cpu.ParallelSeconds(column_serial, column_items.count())))
+                            cpu.ParallelSeconds(column_serial, column_items.count()))) {
     return DeviceStatus();
+  }
   struct Plans {
     std::shared_ptr<const FftPlan> of_rows, of_columns;
   };

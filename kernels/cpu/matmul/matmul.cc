@@ -175,8 +175,9 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MatMulArgs& args)
   const double serial = std::max(work.flops / (kShareOfPeak * cpu.thread_flops),
                                  work.bytes * cpu.threads / cpu.bytes_per_second);
   if (Predicted(stream,
-                Cpu::kMatMulLaunchSeconds + cpu.ParallelSeconds(serial, work.items.count())))
+                Cpu::kMatMulLaunchSeconds + cpu.ParallelSeconds(serial, work.items.count()))) {
     return DeviceStatus();
+  }
   float* const scratch = static_cast<float*>(buffer->data());
   float* const partials = scratch + work.scratch_floats * cpu.threads;
   std::vector<std::atomic<int>> arrived(static_cast<size_t>(work.cut_tiles));

@@ -314,8 +314,9 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& 
   if (scratch == nullptr) return NoMemory(stream);
   const double sort_serial = Seconds(cpu, sort_bytes), serial = Seconds(cpu, bytes);
   if (Predicted(stream, cpu.ParallelSeconds(sort_serial, sorts.count()) +
-                            cpu.ParallelSeconds(serial, items.count())))
+                            cpu.ParallelSeconds(serial, items.count()))) {
     return DeviceStatus();
+  }
   auto* starts = static_cast<int32_t*>(scratch->data());
   cpu.ForEach(stream, sorts.count(), sort_serial, [&](int64_t i, int) {
     const RowItems::Item item = sorts[i];
