@@ -18,9 +18,9 @@ namespace attnd {
 // no thread waits for it. Workers spin for some tens of microseconds after work, then sleep. Every
 // worker sets flush-to-zero (denormals cost 20 times).
 //
-// *Several jobs*: the more urgent goes first, by its RunControl: higher priority, inside one the
-// shorter rest of the prediction (what runs gets shorter, so that of two alike one is done soon).
-// Without a RunControl the rest counts as nothing.
+// *Several jobs*: the more urgent goes first: the one of higher priority (RunControl), then the one
+// with less predicted time left (a running job's time left shrinks, so that of two equal jobs one
+// finishes soon). A job without a RunControl counts as one with no time left.
 //   - A worker takes its next item from the most urgent job. At a check point (run_control.h)
 //     inside an item it runs items of more urgent jobs on top of its stack, then goes on.
 //   - A caller runs items of its own job only. At check points and between items it sleeps while a

@@ -63,7 +63,7 @@ struct BiasCuts {
 
   static BiasCuts Of(const GradTask& p) {
     const Shape& s = p.problem->dterms.bias.shape;
-    // A bias that repeats has a gradient, zero, also where there are no pairs.
+    // The gradient of a bias that repeats is written, as zeros, even where there are no pairs.
     const int64_t q_tiles = std::max<int64_t>(CeilDiv(p.Nq, kTile), 1);
     const int64_t k_tiles = std::max<int64_t>(CeilDiv(p.Nk, kTile), 1);
     const bool by_rows = !p.gathers && s[2] > 1, by_columns = !p.gathers && !by_rows && s[3] > 1;

@@ -60,7 +60,7 @@ class ListedRows {
   const float* at_[kListChunk];
 };
 
-// In each block of four lanes the sums that these hold there: of a, b, c, d.
+// In each block of four lanes: the sums of that block of a, of b, of c and of d.
 HWY_INLINE VF SumsOfFour(VF a, VF b, VF c, VF d) {
   const DF df;
   const hn::Repartition<double, DF> dd;

@@ -32,9 +32,9 @@ struct HeadRows {
   HeadRows From(int64_t n) const { return {data + n * stride, stride, dtype}; }
 };
 
-// What a finite bias or sink is cut to, so that times log2(e) it stays finite. Of these two the
-// score in base 2, once rounded, is no less than lse is in base 2, and lse is the number itself:
-// backward finds the weight 1 of a key that outweighs all others.
+// Finite biases and sinks are cut to these bounds, so that they stay finite times log2(e). At
+// either bound the rounded score in base 2 is no less than lse in base 2, and lse is the bound
+// itself: the backward finds weight 1 for a key that outweighs all others.
 constexpr float kLeastTerm = -2.29e38f, kMostTerm = 2.3e38f;
 inline float CutTerm(float x) { return std::isinf(x) ? x : std::clamp(x, kLeastTerm, kMostTerm); }
 

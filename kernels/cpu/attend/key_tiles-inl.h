@@ -96,8 +96,8 @@ class KeyTiles {
   bool AllFinite(const float* const* rows, int64_t keys) const;
   void PackAll(int place, const float* const* rows, int64_t keys) const;
 
-  // A row to its groups, in vectors that may end in the place of the next key; of the last key that
-  // is another place's.
+  // Writes a row to its groups in whole vectors, which may run into the memory of the next key;
+  // after the last key that belongs to another place.
   HWY_INLINE void Pack(const float* row, float* to, bool is_last) const {
     const hn::FixedTag<float, kStored> d;
     int64_t j = 0;

@@ -32,7 +32,8 @@ HWY_MAYBE_UNUSED static void AddChunks(const MatMulTiling& tiling, int64_t rows,
   }
 }
 
-// The elements of a tile that meet its sums: each side's data is the tile's first element.
+// The operands that the sums of a tile are combined with; each side's data points to the tile's
+// first element.
 struct TileSides {
   MatMulSide bias, multiply, out;
 };

@@ -83,7 +83,7 @@ HWY_INLINE void Taps(const ConvItem& item, const WholeRows& x, int64_t first, in
 }
 
 void ConvRows(const ConvItem& item) {
-  constexpr int kAtOnce = 8;  // latency asks for 8 sums at a time
+  constexpr int kAtOnce = 8;  // 8 independent sums hide latency
   const int64_t width = RoundUp(item.D, kLanes);
   float* const sums = item.scratch;  // [kAtOnce][width]
   const int64_t first = std::clamp<int64_t>(item.begin - item.left, 0, item.N);

@@ -33,7 +33,7 @@ struct RowsOf {
 
 class Ahead {
  public:
-  // Forgets what is left.
+  // Drops the lines that are left.
   void Clear() { at_ = runs_ = run_ = 0; }
 
   void Add(const RowsOf& rows) {

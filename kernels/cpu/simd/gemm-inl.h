@@ -96,8 +96,8 @@ HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_colu
   const float* base[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) base[i] = a + i * (kGroups ? a_group : 3 * a_row);
-  // The shorter of the two waits in registers for the longer. As long as each other: a row of B
-  // does, in vectors that lie side by side, while elements of A come from as many lines.
+  // The shorter of the two stays in registers while the longer is read. If they are equal, a row of
+  // B does, in vectors that lie side by side, while elements of A come from as many lines.
   const auto add = [&](const float* b_row) HWY_ATTR {
     VF element[kM], row[kV];
 #pragma GCC unroll 8
@@ -149,7 +149,7 @@ HWY_INLINE void Columns(int64_t M, int64_t K, Broadcast a, Rows b, MutableRows c
     a.data += step;
     c.data += rows * c.stride;
   };
-  // Latency asks for 8 sums at a time.
+  // 8 independent sums hide the latency of a multiply-add.
   constexpr int kTall = kV == kVectors ? kRows : 2 * kRows;
   for (; m + kTall <= M; next(kTall, kTall / kRows * a.group)) {
     Block<kTall, kV, kStart>(K, a.data, a.row, a.column, b, c, scale, a.group);
