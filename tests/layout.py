@@ -167,7 +167,7 @@ def main():
         if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
             problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")
     problems += document_problems()
-    problems += odr.problems([ROOT / "kernels", ROOT / "server"])
+    problems += odr.problems(odr.FOLDERS)
     if shutil.which("clang-format"):
         for path in sources:
             check = subprocess.run(["clang-format", "--dry-run", "-Werror", str(path)],

@@ -3,7 +3,7 @@
 of the same name and parameters in the same namespace. Such files compile and link, and the linker
 keeps either definition for both.
 
-    tests/odr.py [FOLDER...]    # kernels and server, if none is named
+    tests/odr.py [FOLDER...]    # all that hold C++, if none is named
 
 It reads sources: object files do not show it, since what the compiler inlined leaves no symbol.
 What is in an unnamed namespace, or static, is each file's own.
@@ -15,6 +15,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = [ROOT / folder for folder in ("kernels", "server", "proto", "client", "tests")]
 # Comments, raw strings, strings, characters, preprocessor lines with their continuations.
 NOISE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
                    r"""|^[ \t]*\#(?:[^\n\\]|\\.)*""", re.S | re.M)
@@ -85,7 +86,7 @@ def problems(folders):
 
 
 def main():
-    found = problems(sys.argv[1:] or [ROOT / "kernels", ROOT / "server"])
+    found = problems(sys.argv[1:] or FOLDERS)
     print("\n".join([*found, f"{len(found)} names are defined more than once"]))
     return 1 if found else 0
 

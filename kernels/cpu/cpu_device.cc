@@ -88,7 +88,7 @@ int64_t UsableMemory() {
 
 DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "run: stopped"}; }
 
-// What a stopped run has left out leaves wrong values behind: they must not look like a result.
+// A stopped run leaves outputs partly written: its status must not be OK.
 template <class F>
 DeviceStatus RunControlled(Stream& stream, const F& primitive) {
   if (stream.stopped()) return Stopped();

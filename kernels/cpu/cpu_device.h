@@ -21,11 +21,14 @@ struct Cpu {
 
   // Below this much predicted work on one thread, fanning out costs more than it gains.
   static constexpr double kParallelSeconds = 30e-6;
+  // Around the items of a launch of attend or scan: allocating, listing, and reading again what
+  // other requests pushed out of the caches. matmul lists less.
+  static constexpr double kLaunchSeconds = 7e-6, kMatMulLaunchSeconds = 2e-6;
 
   // Seconds that `items` independent items of `serial_seconds` in all take on this pool.
   double ParallelSeconds(double serial_seconds, int64_t items) const;
   bool Parallel(double serial_seconds) const { return serial_seconds >= kParallelSeconds; }
-  // ThreadPool::ParallelFor for a stream's run, in parallel where so much work is worth it.
+  // ThreadPool::ParallelFor for a stream's run, in parallel where the predicted work pays for it.
   void ForEach(Stream& stream, int64_t items, double serial_seconds,
                const std::function<void(int64_t, int)>& fn) const {
     pool->ParallelFor(items, Parallel(serial_seconds), fn, stream.control());
@@ -37,8 +40,14 @@ struct Cpu {
 inline std::shared_ptr<Buffer> Take(Stream& stream, int64_t bytes) {
   return stream.workspace().Allocate(bytes);
 }
-// Of a Take that gave none.
+// The status for a Take that returned null.
 DeviceStatus NoMemory(Stream& stream);
+
+// On a dry stream: adds the predicted `seconds` to its work and returns true; the launch is done.
+[[nodiscard]] inline bool Predicted(Stream& stream, double seconds) {
+  if (stream.is_dry()) stream.work().seconds += seconds;
+  return stream.is_dry();
+}
 
 class CpuDevice final : public Device {
  public:

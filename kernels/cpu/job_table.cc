@@ -64,7 +64,7 @@ JobTable::Choice JobTable::Next(int64_t patience_ns) {
   return {first};
 }
 
-// The bit goes before the item is done, so that it is never that of the next job in this place.
+// Clears the bit before the item counts as done: afterwards the place may hold the next job.
 int64_t JobTable::Claim(Job* job) {
   int64_t left = job->remaining.load(std::memory_order_relaxed);
   do {

@@ -1,4 +1,4 @@
-// The jobs of a thread pool and who may take which item: bookkeeping without locks.
+// The jobs of a thread pool and the claiming of their items, without locks.
 #pragma once
 
 #include <atomic>
@@ -13,14 +13,14 @@ namespace attnd {
 
 // A place in the table, used by one ParallelFor after the other.
 struct Job {
-  // Written by its caller before `remaining` is raised, read only by who has claimed an item. While
-  // a claimed item is not done the caller cannot return, so a worker that comes late either claims
-  // an item of the next job in this place or touches nothing.
+  // Written by its caller before `remaining` is raised, read only by threads that have claimed an
+  // item. While a claimed item is not done the caller cannot return, so a worker that comes late
+  // either claims an item of the next job in this place or touches nothing.
   const std::function<void(int64_t, int)>* fn = nullptr;
   RunControl* run = nullptr;
   int64_t items = 0;
 
-  alignas(64) std::atomic<int64_t> remaining = 0;  // items nobody has claimed
+  alignas(64) std::atomic<int64_t> remaining = 0;  // unclaimed items
   alignas(64) std::atomic<int64_t> done = 0;
   std::atomic<uint64_t> rank = 0;              // lower goes first
   std::atomic<int64_t> passed_over_since = 0;  // ns; 0: not since an item was claimed
@@ -60,7 +60,7 @@ class JobTable {
   };
   Choice Next(int64_t patience_ns);
 
-  // The number of an item that is now the caller's to run, or kNone.
+  // Claims an item for the caller to run and returns its number; kNone: none is left.
   int64_t Claim(Job* job);
   // Claims all that is left; how many.
   int64_t ClaimRest(Job* job);

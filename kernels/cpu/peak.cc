@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // `steps` rounds of 12 independent multiply-adds: more than latency (4) times ports (2), and with
 // two operands they fit 16 registers. Two 512-bit ports: a round takes the 6 cycles that a chain of
 // two integer products beside it takes; 16 and 24 chains are no faster. Returns the FLOPs done;
-// `sink` keeps the compiler honest.
+// `sink` keeps the compiler from removing the loop.
 double MultiplyAdds(int64_t steps, float* sink) {
   const hn::ScalableTag<float> d;
   constexpr int kChains = 12;
@@ -99,7 +99,7 @@ void MeasureMemory(Isa isa, ThreadPool& pool, Peak* peak) {
     for (double s : seconds) rate += static_cast<double>(share * sizeof(float)) / s;
     return rate;
   };
-  // First: pages that nobody wrote are all one zero page.
+  // Written first: unwritten pages all map to one zero page.
   peak->new_bytes_per_second =
       rate_of([&](int64_t item) { std::fill_n(data + item * share, share, 1.0f); });
   std::vector<float> sinks(pool.threads());
@@ -108,7 +108,7 @@ void MeasureMemory(Isa isa, ThreadPool& pool, Peak* peak) {
   munmap(memory, kBytes);
 }
 
-// Of this thread only: a neighbour that takes the core away does not change what the core can do.
+// CPU time of this thread: time that other processes take on the core does not count.
 double ThreadSeconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

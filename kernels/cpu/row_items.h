@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/core/integer.h"
+
 namespace attnd {
 
 // Cuts the rows of every problem into items of at most `per_item` rows: fixed by the problem alone,
@@ -18,7 +20,7 @@ class RowItems {
   void Add(int64_t rows, int64_t per_item) {
     per_item = std::max<int64_t>(per_item, 1);
     problems_.push_back({count_, rows, per_item});
-    count_ += (rows + per_item - 1) / per_item;
+    count_ += CeilDiv(rows, per_item);
   }
   int64_t count() const { return count_; }
   Item operator[](int64_t item) const {

@@ -63,8 +63,8 @@ bool SpinUntil(const Done& done) {
   return done();
 }
 
-// The CPUs of this process if the pool is meant to fill them all, else none: a smaller pool would
-// crowd onto the first ones together with every other process that thinks so.
+// The CPUs of this process if the pool has a thread for each, else none: smaller pools of several
+// processes would all be pinned to the first CPUs.
 std::vector<int> CpusToPin(int threads) {
   std::vector<int> cpus;
   cpu_set_t mask;
@@ -85,7 +85,7 @@ void PinTo(int cpu) {
 
 constexpr int kDepth = 4;  // items of several jobs on one stack
 
-// A thread that waited for its patience goes on undisturbed until then.
+// A thread that waited for `patience` is not interrupted until then.
 thread_local Clock::time_point undisturbed_until;
 
 }  // namespace
@@ -115,13 +115,13 @@ struct ThreadPool::Impl {
   Impl(int worker_count, std::chrono::nanoseconds patience_time)
       : workers(worker_count), patience(patience_time) {}
 
-  // False if nothing was left to claim. Of a job that is overdue: its turn begins.
+  // False if nothing was left to claim. A job that is overdue begins its turn.
   bool RunOne(Job* job, Place place, bool is_overdue = false);
-  // Workers: an item of the job, and more while the thread goes on undisturbed.
+  // Workers: runs an item of the job, and more while the thread is not to be interrupted.
   void RunSome(const JobTable::Choice& choice, int thread);
   void Finish(Job* job, int64_t count);
-  // For how long who waited for its patience goes on: the longer the more of its prediction its run
-  // has waited.
+  // How long a thread that waited for `patience` runs on: the longer the more of its prediction its
+  // run has waited.
   std::chrono::nanoseconds UndisturbedFor(const RunControl* run) const {
     constexpr int64_t kParts = 8, kMost = 16;
     const double waits = run == nullptr ? 0 : run->waited_share();
@@ -212,7 +212,7 @@ void ThreadPool::Impl::RunSome(const JobTable::Choice& choice, int thread) {
   }
 }
 
-// After the last item is counted the caller goes, and with it the job.
+// Once the last item is counted the caller may return, which destroys the job.
 void ThreadPool::Impl::Finish(Job* job, int64_t count) {
   const int64_t total = job->items;
   if (job->done.fetch_add(count) + count != total || !job->caller_sleeps) return;
@@ -283,7 +283,8 @@ void ThreadPool::Impl::WaitUntilDone(Job* job) {
   const auto all_done = [job] { return job->done == job->items; };
   if (SpinUntil(all_done)) return;
   MutexLock lock(&mu);
-  job->caller_sleeps = true;  // before the check: who finishes reads it after the last item
+  job->caller_sleeps =
+      true;  // before the check: the thread that finishes reads it after the last item
   while (!all_done()) job->finished.Wait(&mu);
   job->caller_sleeps = false;
 }
@@ -332,7 +333,7 @@ void ThreadPool::ParallelFor(int64_t items, bool parallel,
       parallel && items > 0 ? pool.jobs.Open(items, fn, run, RankOf(run, threads())) : nullptr;
   if (job == nullptr) {
     const RunScope scope(run);
-    // What a stopped job left behind may be what this one counts on.
+    // This job may read what a stopped job has left unwritten.
     if (CheckPoint()) return;
     for (int64_t item = 0; item < items && !(parallel && CheckPoint()); ++item) fn(item, 0);
     return;

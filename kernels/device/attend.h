@@ -109,7 +109,7 @@ struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype
   View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
-  std::vector<AttendSeq> rows;  // B of them, by their counts
+  std::vector<AttendSeq> seqs;  // B of them, by their counts
   AttendTerms terms;
 };
 

@@ -12,6 +12,8 @@
 #include <map>
 #include <new>
 
+#include "kernels/core/integer.h"
+
 namespace attnd {
 namespace {
 
@@ -34,7 +36,7 @@ void* Map(int64_t bytes) {
   char* const begin = static_cast<char*>(mapped);
   const auto address = reinterpret_cast<uintptr_t>(begin);
   const int64_t head = static_cast<int64_t>(-address & (kHugePage - 1));
-  const int64_t end = (bytes + 4095) & ~int64_t{4095};
+  const int64_t end = RoundUp(bytes, 4096);
   if (head > 0) munmap(begin, head);
   if (slack - head > 0) munmap(begin + head + end, slack - head);
   madvise(begin + head, bytes, MADV_HUGEPAGE);  // a hint: nothing depends on it
@@ -67,7 +69,7 @@ int64_t RoundedBytes(int64_t bytes) {
   // Eight classes between two powers of two: at most 1/8 is wasted.
   const int64_t octave = int64_t{1} << (std::bit_width(static_cast<uint64_t>(bytes - 1)) - 1);
   const int64_t step = std::max(kAlignment, octave / 8);
-  return (bytes + step - 1) / step * step;
+  return RoundUp(bytes, step);
 }
 
 std::unique_ptr<MemorySource> NewHostMemory() { return std::make_unique<HostMemory>(); }

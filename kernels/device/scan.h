@@ -60,7 +60,7 @@ struct ScanProblem {
   // [B,H,Nq] float32. -inf in rows that see no key; else NaN where d <= 0, but -inf where d = 0
   // with kExp, whose d can only underflow. A gradient of lse where d <= 0 is ignored.
   View lse;
-  std::vector<ScanSeq> rows;
+  std::vector<ScanSeq> seqs;
   // Optional, float32, strides may be 0 where they repeat. log_decay <= 0: [B,Hkv,Nk,1], one a key,
   // or [B,Hkv,Nk,D], one a feature. beta [B,Hkv,Nk]. Both need causal.
   View log_decay, beta;
@@ -76,17 +76,17 @@ struct ScanReach {
   int64_t first_query = 0, end_query = 0;  // that read something
 
   // has_state: queries before all keys read s0, z0. wants_final: the last state is an output.
-  ScanReach(bool causal, const ScanSeq& row, bool has_state, bool wants_final) {
-    const int64_t offset = causal ? row.offset : row.nk;
-    lead = std::clamp<int64_t>(-offset, 0, row.nq);
-    ahead = std::clamp<int64_t>(offset, 0, row.nk);
-    if (lead == row.nq && !wants_final) ahead = 0;
-    read = lead == row.nq ? 0 : std::min(row.nq - lead, row.nk - ahead);
+  ScanReach(bool causal, const ScanSeq& seq, bool has_state, bool wants_final) {
+    const int64_t offset = causal ? seq.offset : seq.nk;
+    lead = std::clamp<int64_t>(-offset, 0, seq.nq);
+    ahead = std::clamp<int64_t>(offset, 0, seq.nk);
+    if (lead == seq.nq && !wants_final) ahead = 0;
+    read = lead == seq.nq ? 0 : std::min(seq.nq - lead, seq.nk - ahead);
     used_keys = ahead + read;
     const bool reads_rest = has_state || used_keys > 0;
     first_query = has_state ? 0 : lead;
-    end_query = reads_rest ? row.nq : lead + read;
-    if (wants_final) used_keys = row.nk;
+    end_query = reads_rest ? seq.nq : lead + read;
+    if (wants_final) used_keys = seq.nk;
     if (first_query >= end_query) first_query = end_query = 0;
   }
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "kernels/core/integer.h"
+
 namespace attnd {
 namespace {
 
@@ -22,8 +24,6 @@ std::vector<SeqGroup> Merged(std::vector<SeqGroup> groups) {
   groups.resize(kept);
   return groups;
 }
-
-int64_t RoundedUp(int64_t x, int64_t unit) { return (x + unit - 1) & -unit; }
 
 std::vector<SeqGroup> RowsOf(const ProblemShape& problem) {
   const auto column = [&](const char* name, int64_t absent) {
@@ -72,9 +72,9 @@ std::vector<SeqGroup> Alike(std::vector<SeqGroup> rows, size_t most, const Lengt
   while (std::max(largest.nq, largest.nk) / unit > 4 * static_cast<int64_t>(most)) unit *= 2;
   for (; rows.size() > most; unit *= 2) {
     for (SeqGroup& g : rows) {
-      g.lengths.nq = std::min(RoundedUp(g.lengths.nq, unit), largest.nq);
-      g.lengths.nk = std::min(RoundedUp(g.lengths.nk, unit), largest.nk);
-      g.offset = RoundedUp(g.offset, unit);
+      g.lengths.nq = std::min(RoundUp(g.lengths.nq, unit), largest.nq);
+      g.lengths.nk = std::min(RoundUp(g.lengths.nk, unit), largest.nk);
+      g.offset = RoundUp(g.offset, unit);
     }
     rows = Merged(std::move(rows));
   }

@@ -2,6 +2,7 @@
 // key j if layout[h, floor(i / block_q), floor(j / block_k)] is not 0 (i, not p = i + off) and, if
 // causal, j <= p. indptr and indices say the same as lists: the key blocks of row t of head h are
 // indices[indptr[h,t], indptr[h,t+1]). Scores, tensors and shapes as in softmax.
+#include "kernels/core/integer.h"
 #include "kernels/methods/pattern/method.h"
 #include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/windows.h"
@@ -12,8 +13,6 @@ namespace {
 struct Options : PatternOptions {
   int64_t block_q = 64, block_k = 64;
 };
-
-int64_t Blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
 // What the caller sent, on the host.
 struct Layouts {
@@ -95,7 +94,7 @@ class BlockSparse : public PatternMethod<Options> {
     CheckPair(problem, "indptr", "indices", reasons);
     if (!problem.Knows("q") || !problem.Knows("k")) return;
     if (o.block_q < 1 || o.block_k < 1) return;
-    const int64_t nbq = Blocks(problem.Nq, o.block_q), nbk = Blocks(problem.Nk, o.block_k);
+    const int64_t nbq = CeilDiv(problem.Nq, o.block_q), nbk = CeilDiv(problem.Nk, o.block_k);
     CheckShape(problem, "layout", "[..,nbq,nbk]", {{"nbq", nbq}, {"nbk", nbk}}, reasons);
     CheckShape(problem, "indptr", "[..,n]", {{"n", nbq + 1, "nbq + 1"}}, reasons);
   }
@@ -104,7 +103,7 @@ class BlockSparse : public PatternMethod<Options> {
     const Layouts sent(ops, in);
     sent.indptr.CheckOffsets(ops, info().id, sent.indices);
     sent.indices.CheckRange(ops, info().id, [&](size_t p) {
-      const int64_t last = Blocks(in.problems[p].Nk, o.block_k) - 1;
+      const int64_t last = CeilDiv(in.problems[p].Nk, o.block_k) - 1;
       return HostInts::Range{0, last, absl::StrCat("0..nbk-1 = 0..", last)};
     });
     return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); },

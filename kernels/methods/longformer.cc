@@ -5,6 +5,7 @@
 // Scores, tensors and shapes as in softmax; q_global as q, k_global as k, v_global as v.
 #include <map>
 
+#include "kernels/core/integer.h"
 #include "kernels/methods/pattern/method.h"
 #include "kernels/pattern/shapes/longformer.h"
 
@@ -42,7 +43,7 @@ HeadParts LocalRows(const SeenSeq& r, const Options& o, const HostInts& mask, bo
   HeadParts heads;
   const auto listed = std::min(static_cast<int64_t>(o.dilation.size()), r.problem.H);
   // Of a plan with more heads than it describes, some.
-  const int64_t step = r.is_planned ? (listed + r.most_sources - 1) / r.most_sources : 1;
+  const int64_t step = r.is_planned ? CeilDiv(listed, r.most_sources) : 1;
   for (int64_t h = 0; h < listed; h += std::max<int64_t>(step, 1)) {
     const int64_t dilation = o.dilation[h];
     if (!sources.contains(dilation)) {

@@ -36,9 +36,9 @@ AttendOut AttendParts(Ops& ops, AttendCall call, std::span<const AttendSeqs> par
   const bool many = parts.size() > 1;
   const DType dtype = asked.value_or(call.q[0].dtype);
   std::vector<AttendOut> outs;
-  for (const AttendSeqs& rows : parts) {
+  for (const AttendSeqs& seqs : parts) {
     const bool sinks = outs.empty();
-    outs.push_back(LaunchAttend(ops, call, rows, many ? DType::kF32 : dtype, sinks));
+    outs.push_back(LaunchAttend(ops, call, seqs, many ? DType::kF32 : dtype, sinks));
     if (!ops.status().ok()) return {};
   }
   const AttendOut out = many ? ops.Merge(outs, dtype) : outs[0];
@@ -72,8 +72,8 @@ double PairTotal::total() const {
 }
 
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                      const AttendSeqs& rows, const AttendTensors& terms) {
-  return AttendParts(*this, {q, k, v, params, terms}, {&rows, 1}, std::nullopt);
+                      const AttendSeqs& seqs, const AttendTensors& terms) {
+  return AttendParts(*this, {q, k, v, params, terms}, {&seqs, 1}, std::nullopt);
 }
 
 AttendOut Ops::Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,

@@ -9,7 +9,7 @@
 
 namespace attnd {
 
-// Visible pairs of a problem, over its rows and query heads.
+// Visible pairs of a problem, over its sequences and query heads.
 struct PairTotal {
   double known = 0;
   std::vector<std::shared_ptr<const PairCount>> counted;  // complete once attend has run

@@ -67,23 +67,23 @@ bool RepeatsByStride(const View& view) {
   return false;
 }
 
-bool Covers(const Pattern* pattern, const AttendSeq& row) {
+bool Covers(const Pattern* pattern, const AttendSeq& seq) {
   if (pattern == nullptr) return true;
-  if (pattern->is_listed() != row.is_listed) return false;
+  if (pattern->is_listed() != seq.is_listed) return false;
   const bool gathers = !pattern->query_rows.empty() || !pattern->key_rows.empty();
-  return gathers ? row.gathers : pattern->Nq >= row.nq && pattern->Nk >= row.nk;
+  return gathers ? seq.gathers : pattern->Nq >= seq.nq && pattern->Nk >= seq.nk;
 }
 
-bool FitsRows(const Shape& q, const Shape& k, const std::vector<AttendSeq>& rows) {
+bool FitsSeqs(const Shape& q, const Shape& k, const std::vector<AttendSeq>& seqs) {
   int64_t count = 0;
-  for (const AttendSeq& row : rows) count += row.count;
+  for (const AttendSeq& seq : seqs) count += seq.count;
   if (count != q[0]) return false;
-  return std::all_of(rows.begin(), rows.end(), [&](const AttendSeq& row) {
-    const bool inside = row.nq >= 0 && row.nq <= q[2] && row.nk >= 0 && row.nk <= k[2];
-    bool covers = Covers(row.pattern.get(), row);
-    for (const auto& pattern : row.head_patterns) covers = covers && Covers(pattern.get(), row);
-    const auto heads = static_cast<int64_t>(row.head_patterns.size());
-    const bool alike = row.is_listed == rows[0].is_listed;
+  return std::all_of(seqs.begin(), seqs.end(), [&](const AttendSeq& seq) {
+    const bool inside = seq.nq >= 0 && seq.nq <= q[2] && seq.nk >= 0 && seq.nk <= k[2];
+    bool covers = Covers(seq.pattern.get(), seq);
+    for (const auto& pattern : seq.head_patterns) covers = covers && Covers(pattern.get(), seq);
+    const auto heads = static_cast<int64_t>(seq.head_patterns.size());
+    const bool alike = seq.is_listed == seqs[0].is_listed;
     return inside && covers && alike && (heads == 0 || heads == q[1]);
   });
 }
@@ -109,9 +109,9 @@ absl::Status CheckProblem(const AttendCall& call, std::span<const AttendSeqs> pa
                        v.dtype == call.v[0].dtype && q.shape[3] == call.q[0].shape[3] &&
                        v.shape[3] == call.v[0].shape[3];
   bool fits = uniform && FitsQkv(q, k, v);
-  for (const AttendSeqs& rows : parts) {
-    fits = fits && FitsRows(q.shape, k.shape, rows[p]);
-    const bool listed = fits && !rows[p].empty() && rows[p][0].is_listed;
+  for (const AttendSeqs& seqs : parts) {
+    fits = fits && FitsSeqs(q.shape, k.shape, seqs[p]);
+    const bool listed = fits && !seqs[p].empty() && seqs[p][0].is_listed;
     fits = fits && (!listed || TakesLists(call));
   }
   if (!fits) {
@@ -144,7 +144,7 @@ const char* BrokenRule(const AttendCall& call) {
 absl::Status CheckCall(const AttendCall& call, std::span<const AttendSeqs> parts) {
   const size_t size = call.q.size();
   bool lists = size > 0 && call.k.size() == size && call.v.size() == size && !parts.empty();
-  for (const AttendSeqs& rows : parts) lists = lists && rows.size() == size;
+  for (const AttendSeqs& seqs : parts) lists = lists && seqs.size() == size;
   for (const Term& term : kAttendTerms) {
     const Tensor& tensor = call.terms.*term.tensor;
     lists = lists && (tensor.empty() || tensor.size() == size);
@@ -190,17 +190,17 @@ AttendTerms TermsOf(const AttendCall& call, size_t p) {
 
 void CountPairs(const AttendProblem& problem, double factor, Work* work) {
   double pairs = 0;
-  for (const AttendSeq& row : problem.rows) {
-    pairs += row.visible_pairs * static_cast<double>(row.count * problem.q.shape[1]);
+  for (const AttendSeq& seq : problem.seqs) {
+    pairs += seq.visible_pairs * static_cast<double>(seq.count * problem.q.shape[1]);
   }
   work->visible_pairs += pairs;
   work->flops += factor * 2 * pairs * static_cast<double>(problem.q.shape[3] + problem.v.shape[3]);
 }
 
-AttendProblem ProblemOf(const AttendCall& call, const AttendOut& out, const AttendSeqs& rows,
+AttendProblem ProblemOf(const AttendCall& call, const AttendOut& out, const AttendSeqs& seqs,
                         bool sinks, size_t p) {
   AttendProblem problem{call.q[p],          call.k[p], call.v[p],       out.out[p],
-                        ViewOf(out.lse, p), rows[p],   TermsOf(call, p)};
+                        ViewOf(out.lse, p), seqs[p],   TermsOf(call, p)};
   if (!sinks) problem.terms.sinks = {};
   return problem;
 }
@@ -234,7 +234,7 @@ bool Prepare(Ops& ops, std::span<const AttendSeqs> parts, AttendCall* call) {
   return ops.status().ok();
 }
 
-AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& rows, DType dtype,
+AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& seqs, DType dtype,
                        bool sinks) {
   std::vector<Shape> out_shapes, lse_shapes;
   for (size_t p = 0; p < call.q.size(); ++p) {
@@ -248,14 +248,14 @@ AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& rows,
   std::vector<AttendProblem> problems;
   problems.reserve(call.q.size());
   for (size_t p = 0; p < call.q.size(); ++p) {
-    problems.push_back(ProblemOf(call, out, rows, sinks, p));
+    problems.push_back(ProblemOf(call, out, seqs, sinks, p));
   }
   for (const AttendProblem& problem : problems) CountPairs(problem, 1, &ops.stream().work());
   ops.Run(AttendArgs{.params = call.params, .problems = std::move(problems)});
   return ops.status().ok() ? out : AttendOut{};
 }
 
-std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendSeqs& rows,
+std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendSeqs& seqs,
                                      const AttendFlow& flow, const std::vector<bool>& wanted,
                                      bool sinks, bool wide) {
   const std::vector<Tensor> inputs = call.Inputs();
@@ -273,7 +273,7 @@ std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const Att
   problems.reserve(call.q.size());
   for (size_t p = 0; p < call.q.size(); ++p) {
     AttendGradProblem& problem = problems.emplace_back();
-    problem.forward = ProblemOf(call, flow.forward, rows, sinks, p);
+    problem.forward = ProblemOf(call, flow.forward, seqs, sinks, p);
     problem.dout = ViewOf(flow.dout, p);
     problem.dlse = ViewOf(flow.dlse, p);
     problem.dq = ViewOf(result[0], p);

@@ -23,9 +23,9 @@ struct AttendCall {
 // False: `ops` has failed.
 bool Prepare(Ops& ops, std::span<const AttendSeqs> parts, AttendCall* call);
 
-// One launch; nothing is recorded. `dtype` is that of out. `sinks` false: without the sinks of the
-// call.
-AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& rows, DType dtype,
+// One launch, nothing is recorded. `dtype` is that of out. With `sinks` false the call's are left
+// out.
+AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& seqs, DType dtype,
                        bool sinks);
 
 // What the backward of a call starts from; grads may be empty: zero.
@@ -36,8 +36,8 @@ struct AttendFlow {
 
 // One launch. Gradients in the order of AttendCall::Inputs, empty where not wanted: those of q, k,
 // v, k2, v2 and q_rel in the input's layout and dtype or, with `wide`, in float32; all others in
-// float32, row-major. That of the sinks only with `sinks`.
-std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendSeqs& rows,
+// float32, row-major. The sinks' only with `sinks`.
+std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const AttendSeqs& seqs,
                                      const AttendFlow& flow, const std::vector<bool>& wanted,
                                      bool sinks, bool wide);
 

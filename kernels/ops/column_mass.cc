@@ -48,7 +48,7 @@ std::vector<Shape> ColumnShapes(const Tensor& x) {
 }  // namespace
 
 Tensor Ops::ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
-                       const AttendSeqs& rows, const Tensor& lse, const AttendTensors& terms) {
+                       const AttendSeqs& seqs, const Tensor& lse, const AttendTensors& terms) {
   const bool softmax = params.weighting == Weighting::kSoftmax && !lse.empty();
   if (!Require(softmax && !q.empty() && !k.empty() && q.size() == k.size(), "column_mass",
                "q, k and lse must be lists of one length, weighting softmax")) {
@@ -65,12 +65,12 @@ Tensor Ops::ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& par
       call.terms.v2 = Column(*this, 0, ColumnShapes(call.terms.k2));
     }
   }
-  if (Prepare(*this, {&rows, 1}, &call)) {
+  if (Prepare(*this, {&seqs, 1}, &call)) {
     const std::vector<Shape> out = ColumnShapes(q);
     const AttendFlow flow{{Column(*this, 0, out), lse}, Column(*this, 1, out), {}};
     std::vector<bool> wanted(call.Inputs().size(), false);
     wanted[2] = true;
-    const Tensor mass = LaunchAttendGrad(*this, call, rows, flow, wanted, /*sinks=*/true,
+    const Tensor mass = LaunchAttendGrad(*this, call, seqs, flow, wanted, /*sinks=*/true,
                                          /*wide=*/true)[2];
     std::vector<Shape> shapes;
     for (size_t p = 0; p < q.size() && status_.ok(); ++p) {

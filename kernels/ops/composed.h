@@ -60,7 +60,7 @@ void ComposeDepthwiseConvGrad(Ops& ops, const Tensor& x, const Tensor& dout, int
 struct ScanCall {
   Tensor q, k, v;
   ScanParams params;
-  ScanSeqs rows;
+  ScanSeqs seqs;
   ScanTensors tensors;
 };
 void ComposeScan(Ops& ops, const ScanCall& call, const ScanOut& out);

@@ -135,17 +135,17 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const PatternSource& source) {
 }
 
 AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads) {
-  AttendSeq row{.nq = nq, .nk = nk};
+  AttendSeq seq{.nq = nq, .nk = nk};
   const bool counts_pairs = std::any_of(heads.begin(), heads.end(),
                                         [](const PatternSource& head) { return !head.is_counted; });
   for (const PatternSource& head : heads) {
     // A pattern that was built by a stopped run is incomplete.
     if (CheckPoint()) Fail(StoppedStatus());
-    if (!status_.ok()) return row;
+    if (!status_.ok()) return seq;
     PatternCounts counts{head.visible_pairs, head.visible_tiles};
-    row.gathers = row.gathers || head.gathers;
-    row.is_listed = head.is_listed;
-    row.is_counted = row.is_counted && (head.is_counted || !stream_.is_dry());
+    seq.gathers = seq.gathers || head.gathers;
+    seq.is_listed = head.is_listed;
+    seq.is_counted = seq.is_counted && (head.is_counted || !stream_.is_dry());
     const bool is_new = &head == &heads[0] || head.key.empty() || head.key != (&head - 1)->key;
     if (stream_.is_dry() && is_new) {
       stream_.work().host_bytes += head.host.bytes;
@@ -156,21 +156,21 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
                                                    ? patterns_->Get(head)
                                                    : std::make_shared<const Pattern>(head.build());
       if (counts_pairs) counts = CountsOf(*pattern, {nq, nk});
-      if (counts_pairs && !pattern->counts_pairs && row.pair_count == nullptr) {
-        row.pair_count = std::make_shared<PairCount>();
+      if (counts_pairs && !pattern->counts_pairs && seq.pair_count == nullptr) {
+        seq.pair_count = std::make_shared<PairCount>();
       }
-      row.head_patterns.push_back(std::move(pattern));
+      seq.head_patterns.push_back(std::move(pattern));
     } else {
-      row.head_patterns.push_back(nullptr);
+      seq.head_patterns.push_back(nullptr);
     }
-    row.visible_pairs += counts.pairs;
-    row.visible_tiles += counts.tiles;
+    seq.visible_pairs += counts.pairs;
+    seq.visible_tiles += counts.tiles;
   }
-  row.visible_pairs /= static_cast<double>(heads.size());
-  row.visible_tiles /= static_cast<double>(heads.size());
-  if (heads.size() == 1) row.pattern = std::move(row.head_patterns[0]);
-  if (heads.size() == 1 || stream_.is_dry()) row.head_patterns.clear();
-  return row;
+  seq.visible_pairs /= static_cast<double>(heads.size());
+  seq.visible_tiles /= static_cast<double>(heads.size());
+  if (heads.size() == 1) seq.pattern = std::move(seq.head_patterns[0]);
+  if (heads.size() == 1 || stream_.is_dry()) seq.head_patterns.clear();
+  return seq;
 }
 
 }  // namespace attnd

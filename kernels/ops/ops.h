@@ -43,20 +43,20 @@ class Ops {
 
   // --- attention: attend.h, merge.h, scan.h
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
-                   const AttendSeqs& rows, const AttendTensors& terms = {});
+                   const AttendSeqs& seqs, const AttendTensors& terms = {});
   // A pattern in disjoint parts, one launch each, merged by log-sum-exp; more than one: softmax
   // only. out of `dtype`; absent: that of q.
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
                    const std::vector<AttendSeqs>& parts, const AttendTensors& terms = {},
                    std::optional<DType> dtype = {});
-  // sum_i P_ij of every key row, [B,H,Nk] float32, from the lse of an Attend over the same rows and
+  // sum_i P_ij of every key row, [B,H,Nk] float32, from the lse of an Attend over the same seqs and
   // terms. A constant.
   Tensor ColumnMass(const Tensor& q, const Tensor& k, const AttendParams& params,
-                    const AttendSeqs& rows, const Tensor& lse, const AttendTensors& terms = {});
+                    const AttendSeqs& seqs, const Tensor& lse, const AttendTensors& terms = {});
   // Parts over disjoint keys. out of `dtype` and of the first part's shape.
   AttendOut Merge(const std::vector<AttendOut>& parts, DType dtype = DType::kF32);
   ScanOut Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,
-               const ScanSeqs& rows, const ScanTensors& tensors = {});
+               const ScanSeqs& seqs, const ScanTensors& tensors = {});
   // What one batch row sees: all heads the same, or H sources, one a query head. On a dry stream
   // only their counts are used.
   AttendSeq Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads);

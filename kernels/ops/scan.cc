@@ -12,7 +12,7 @@ Tensor EmptyLike(Ops& ops, const Tensor& tensor) {
   return ops.Empty(tensor[0].dtype, ShapesOf(tensor), LayoutsOf(tensor));
 }
 
-bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanSeq>& rows) {
+bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanSeq>& seqs) {
   const Shape &qs = q.shape, &ks = k.shape, &vs = v.shape;
   if (qs.rank != 4 || ks.rank != 4 || vs.rank != 4) return false;
   for (const View* view : {&q, &k, &v}) {
@@ -22,10 +22,10 @@ bool Fits(const View& q, const View& k, const View& v, const std::vector<ScanSeq
   const bool heads = ks[1] > 0 && qs[1] % ks[1] == 0 && vs[1] == ks[1];
   const bool lengths = vs[2] == ks[2] && qs[3] == ks[3];
   int64_t count = 0;
-  for (const ScanSeq& row : rows) count += row.count;
+  for (const ScanSeq& seq : seqs) count += seq.count;
   if (!batch || !heads || !lengths || count != qs[0]) return false;
-  return std::all_of(rows.begin(), rows.end(), [&](const ScanSeq& row) {
-    return row.nq >= 0 && row.nq <= qs[2] && row.nk >= 0 && row.nk <= ks[2];
+  return std::all_of(seqs.begin(), seqs.end(), [&](const ScanSeq& seq) {
+    return seq.nq >= 0 && seq.nq <= qs[2] && seq.nk >= 0 && seq.nk <= ks[2];
   });
 }
 
@@ -65,7 +65,7 @@ int64_t DecayWidth(const Tensor& log_decay, size_t problem) {
 // Inputs and outputs of a call, as problems of a launch and as lists for the tape.
 struct Call {
   ScanParams params;
-  ScanSeqs rows;
+  ScanSeqs seqs;
   Tensor q, k, v;
   ScanTensors extra;
   ScanOut result;
@@ -84,7 +84,7 @@ struct Call {
         .v = v[p],
         .out = result.out[p],
         .lse = result.lse[p],
-        .rows = rows[p],
+        .seqs = seqs[p],
         .log_decay = Spread(extra.log_decay, p, DecayShape(k[p], DecayWidth(extra.log_decay, p))),
         .beta = Spread(extra.beta, p, BetaShape(k[p])),
         .s0 = Spread(extra.s0, p, StateShape(k[p], v[p])),
@@ -97,13 +97,13 @@ struct Call {
 bool CheckInputs(Ops& ops, const Call& call) {
   const Tensor &q = call.q, &k = call.k, &v = call.v;
   const size_t n = q.size();
-  const bool lists = !q.empty() && k.size() == n && v.size() == n && call.rows.size() == n;
+  const bool lists = !q.empty() && k.size() == n && v.size() == n && call.seqs.size() == n;
   if (!ops.Require(lists, kScan, "q, k, v and rows must be lists of one length")) return false;
   for (size_t p = 0; p < n; ++p) {
     const bool uniform = q[p].dtype == q[0].dtype && k[p].dtype == k[0].dtype &&
                          v[p].dtype == v[0].dtype && q[p].shape[3] == q[0].shape[3] &&
                          v[p].shape[3] == v[0].shape[3];
-    const bool fits = uniform && Fits(q[p], k[p], v[p], call.rows[p]);
+    const bool fits = uniform && Fits(q[p], k[p], v[p], call.seqs[p]);
     if (!ops.Require(fits, kScan, "q, k, v and rows must fit each other")) return false;
   }
   return true;
@@ -145,12 +145,12 @@ void CountWork(const ScanParams& params, const ScanProblem& forward, const Probl
   const Shape &q = forward.q.shape, &k = forward.k.shape, &v = forward.v.shape;
   const auto group = static_cast<double>(q[1] / k[1]);
   const double keys = params.rule == ScanRule::kDelta ? 2 : 1;
-  for (const ScanSeq& row : forward.rows) {
-    const ScanReach reach(params.causal, row, HasState(forward), WantsFinal(problem));
+  for (const ScanSeq& seq : forward.seqs) {
+    const ScanReach reach(params.causal, seq, HasState(forward), WantsFinal(problem));
     const double steps = keys * static_cast<double>(reach.used_keys) +
                          group * static_cast<double>(reach.end_query - reach.first_query);
-    work->visible_pairs += static_cast<double>(q[1] * row.count) * row.visible_pairs;
-    work->flops += factor * static_cast<double>(v[1] * row.count) * 2 *
+    work->visible_pairs += static_cast<double>(q[1] * seq.count) * seq.visible_pairs;
+    work->flops += factor * static_cast<double>(v[1] * seq.count) * 2 *
                    static_cast<double>(q[3] * v[3]) * steps;
   }
 }
@@ -193,8 +193,7 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
     CountWork(call.params, problem.forward, problem, kBackwardFlops, &ops.stream().work());
   }
   if (!ops.TryRun(ScanGradArgs{.params = call.params, .problems = std::move(backward)})) {
-    result.clear();  // the composition makes its own
-    return ComposeScanGrad(ops, {call.q, call.k, call.v, call.params, call.rows, call.extra}, grads,
+    return ComposeScanGrad(ops, {call.q, call.k, call.v, call.params, call.seqs, call.extra}, grads,
                            wanted);
   }
   for (size_t i = 3; i < inputs.size(); ++i) {
@@ -208,9 +207,9 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
 }  // namespace
 
 ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,
-                  const ScanSeqs& rows, const ScanTensors& tensors) {
+                  const ScanSeqs& seqs, const ScanTensors& tensors) {
   if (!status_.ok()) return {};
-  Call call = {.params = params, .rows = rows, .q = q, .k = k, .v = v, .extra = tensors};
+  Call call = {.params = params, .seqs = seqs, .q = q, .k = k, .v = v, .extra = tensors};
   if (!CheckInputs(*this, call) || !CheckExtra(*this, call)) return {};
   ScanTensors& extra = call.extra;
   for (Tensor* x : {&extra.log_decay, &extra.beta, &extra.s0, &extra.z0}) {
@@ -237,7 +236,7 @@ ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanP
     CountWork(params, problem, problem, 1, &stream_.work());
   }
   if (!TryRun(ScanArgs{.params = params, .problems = std::move(problems)})) {
-    ComposeScan(*this, {q, k, v, params, rows, extra}, call.result);
+    ComposeScan(*this, {q, k, v, params, seqs, extra}, call.result);
   }
   if (!status_.ok()) return {};
   const ScanOut result = call.result;

@@ -11,17 +11,17 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// A problem for each sequence of a call, or for those that are alike.
+// A problem for each sequence of a call, or for sequences that are alike.
 class Formula {
  public:
   Formula(Ops& ops, const ScanCall& call) : ops_(ops), call_(call), o_(call.params) {
-    for (const std::vector<ScanSeq>& rows : call.rows) {
+    for (const std::vector<ScanSeq>& seqs : call.seqs) {
       nq_.emplace_back(), nk_.emplace_back(), counts_.emplace_back();
-      for (const ScanSeq& row : rows) {
-        nq_.back().push_back(row.nq);
-        nk_.back().push_back(row.nk);
-        counts_.back().push_back(row.count);
-        core_.offsets.push_back(o_.causal ? row.offset : row.nk);
+      for (const ScanSeq& seq : seqs) {
+        nq_.back().push_back(seq.nq);
+        nk_.back().push_back(seq.nk);
+        counts_.back().push_back(seq.count);
+        core_.offsets.push_back(o_.causal ? seq.offset : seq.nk);
       }
     }
     core_.is_delta = o_.rule == ScanRule::kDelta;

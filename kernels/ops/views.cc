@@ -1,6 +1,7 @@
 // Views of tensors: shapes and strides only, and their gradients.
 #include <algorithm>
 
+#include "kernels/core/integer.h"
 #include "kernels/ops/ops.h"
 
 namespace attnd {
@@ -53,7 +54,7 @@ bool Restride(const View& view, const Shape& shape, View* to) {
 View Part(const View& view, int axis, int64_t begin, int64_t end, int64_t step) {
   View part = view;
   part.layout = Layout::kBHND;
-  part.shape.dims[axis] = std::max<int64_t>((end - begin + step - 1) / step, 0);
+  part.shape.dims[axis] = std::max<int64_t>(CeilDiv(end - begin, step), 0);
   if (view.data != nullptr && part.shape.size() > 0) {
     part.data = view.As<char>() + begin * view.stride[axis] * SizeOf(view.dtype);
   }

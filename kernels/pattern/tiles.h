@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/core/integer.h"
 #include "kernels/device/pattern.h"
 
 namespace attnd {
@@ -12,10 +13,9 @@ namespace attnd {
 // Longer than any sequence or offset; sums and products of two of it stay within int64 and doubles.
 constexpr int64_t kFar = int64_t{1} << 33;
 
-inline int64_t Tiles(int64_t n) { return (n + kTile - 1) / kTile; }
+inline int64_t Tiles(int64_t n) { return CeilDiv(n, kTile); }
 
-// Division that rounds down, for any a. REQUIRES: b > 0.
-inline int64_t FloorDiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+// Of FloorDiv.
 inline int64_t Remainder(int64_t a, int64_t b) { return a - FloorDiv(a, b) * b; }
 
 // Bits [from, to) of those that a word has.

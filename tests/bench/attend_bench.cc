@@ -187,13 +187,13 @@ void Measure(CpuDevice& device, const std::string& isa, const std::vector<Case>&
              double budget) {
   BufferPool pool;
   Stream stream(device, &pool);
-  std::vector<Sampler> samplers;
+  std::vector<PeakSampler> samplers;
   for (const Case& c : cases) {
     samplers.emplace_back(device, [&device, &stream, &c] { c.Run(device, stream); });
   }
   const double start = Wall();
   do {
-    for (Sampler& sampler : samplers) sampler.Add();
+    for (PeakSampler& sampler : samplers) sampler.Add();
   } while (
       (Wall() - start < budget * static_cast<double>(cases.size()) || samplers[0].size() < 5) &&
       Wall() - start < 8 * budget * static_cast<double>(cases.size()));

@@ -55,10 +55,10 @@ class Bench {
       : device_(device),
         bench_(WithGradients(c.sizes)),
         problem_(bench_.Backward()),
-        rows_(problem_.forward.rows.begin(), problem_.forward.rows.end()),
+        seqs_(problem_.forward.seqs.begin(), problem_.forward.seqs.end()),
         stream_(device, &pool_) {
-    rows_[0].gathers = c.sizes.pattern != nullptr && !c.sizes.pattern->key_rows.empty();
-    problem_.forward.rows = rows_;
+    seqs_[0].gathers = c.sizes.pattern != nullptr && !c.sizes.pattern->key_rows.empty();
+    problem_.forward.seqs = seqs_;
     if (c.bias_gradient) {
       const Shape& shape = problem_.forward.terms.bias.shape;
       dbias_.resize(static_cast<size_t>(shape.size()));
@@ -83,7 +83,7 @@ class Bench {
   Device& device_;
   const BenchProblem bench_;
   AttendGradProblem problem_;
-  std::vector<AttendSeq> rows_;
+  std::vector<AttendSeq> seqs_;
   std::vector<float> dbias_;
   BufferPool pool_;
   Stream stream_;
@@ -93,7 +93,7 @@ void Run(CpuDevice& device, const Options& options, const Case& c) {
   const std::string name = "backward " + c.name + " T" + std::to_string(device.cpu().threads);
   if (name.find(options.only) == std::string::npos) return;
   Bench bench(device, c);
-  Sampler sampler(device, [&] { bench.Call(); });
+  PeakSampler sampler(device, [&] { bench.Call(); });
   const double start = Wall();
   do {
     sampler.Add();

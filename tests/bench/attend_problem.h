@@ -49,23 +49,23 @@ class BenchProblem {
       p_.terms.r = Random({1, s_.H, s_.L, s_.D});
     }
     const auto tiles = [](int64_t n) { return std::ceil(static_cast<double>(n) / kTile); };
-    AttendSeq row = {.nq = s_.Nq, .nk = s_.Nk, .pattern = s_.pattern, .offset = s_.Nk - s_.Nq};
-    row.visible_pairs = static_cast<double>(s_.Nq) * static_cast<double>(s_.Nk);
-    row.visible_tiles = tiles(s_.Nq) * tiles(s_.Nk);
+    AttendSeq seq = {.nq = s_.Nq, .nk = s_.Nk, .pattern = s_.pattern, .offset = s_.Nk - s_.Nq};
+    seq.visible_pairs = static_cast<double>(s_.Nq) * static_cast<double>(s_.Nk);
+    seq.visible_tiles = tiles(s_.Nq) * tiles(s_.Nk);
     if (s_.pattern != nullptr) {
-      row.visible_pairs = static_cast<double>(s_.pattern->visible_pairs);
-      row.visible_tiles = static_cast<double>(s_.pattern->visible_tiles);
+      seq.visible_pairs = static_cast<double>(s_.pattern->visible_pairs);
+      seq.visible_tiles = static_cast<double>(s_.pattern->visible_tiles);
     }
-    rows_.push_back(row);
+    seqs_.push_back(seq);
   }
   static constexpr int64_t kLabels = 33;
 
   // Credited FLOPs of the forward; the backward has 2.5 times as many.
-  double flops() const { return 4.0 * rows_[0].visible_pairs * static_cast<double>(s_.H * s_.D); }
+  double flops() const { return 4.0 * seqs_[0].visible_pairs * static_cast<double>(s_.H * s_.D); }
   const AttendParams& params() const { return s_.params; }
   AttendProblem Forward() const {
     AttendProblem p = p_;
-    p.rows = rows_;
+    p.seqs = seqs_;
     return p;
   }
   AttendGradProblem Backward() const { return {Forward(), dout_, View(), dq_, dk_, dv_, {}}; }
@@ -95,7 +95,7 @@ class BenchProblem {
   std::vector<std::vector<char, LineAllocator<char>>> memory_;
   AttendProblem p_;
   View dout_, dq_, dk_, dv_;
-  std::vector<AttendSeq> rows_;
+  std::vector<AttendSeq> seqs_;
 };
 
 inline std::shared_ptr<const Pattern> BandPattern(int64_t N, int64_t lo, int64_t hi) {

@@ -28,9 +28,9 @@ struct Measured {
 // measured for about as long as a call takes. A sample counts when this process had its cores for
 // most of it. Where that is rare (a busy machine, or a call so short that threads wait for one
 // another) all samples count, and the line says so.
-class Sampler {
+class PeakSampler {
  public:
-  Sampler(CpuDevice& device, std::function<void()> call)
+  PeakSampler(CpuDevice& device, std::function<void()> call)
       : cpu_(device.cpu()), call_(std::move(call)) {
     call_();
   }

@@ -75,13 +75,13 @@ class Bench {
       }
       return DenseView(x, DType::kF32, s);
     };
-    rows_ = {{.nq = N, .nk = N}};
+    seqs_ = {{.nq = N, .nk = N}};
     grad_.forward = {.q = make(shape, 0),
                      .k = make(shape, 0.3),
                      .v = make(shape, 0.7),
                      .out = make(shape, 0),
                      .lse = make({1, H, N}, 0),
-                     .rows = rows_};
+                     .seqs = seqs_};
     if (setting.decays > 0) grad_.forward.log_decay = make({1, H, N, setting.decays}, 0.2);
     Prepare(grad_.forward.log_decay, -0.05f, -0.05f);
     if (setting.rule == ScanRule::kDelta) {
@@ -143,7 +143,7 @@ class Bench {
   const Setting setting_;
   BufferPool pool_;  // as in the server, so that large tensors lie in huge pages
   std::vector<std::shared_ptr<Buffer>> storage_;
-  std::vector<ScanSeq> rows_;
+  std::vector<ScanSeq> seqs_;
   ScanGradProblem grad_;
   std::vector<double> samples_;
   int64_t workspace_bytes_ = 0;

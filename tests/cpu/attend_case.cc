@@ -194,7 +194,7 @@ AttendCase::AttendCase(const AttendSizes& s, uint64_t seed)
     GuardedTensor t(dtype, Shape{s.B, H, N, D}, s.layout);
     for (int64_t b = 0; b < s.B; ++b) {
       for (int64_t h = 0; h < H; ++h) {
-        for (int64_t n = 0; n < (queries ? rows[b].nq : rows[b].nk); ++n) {
+        for (int64_t n = 0; n < (queries ? seqs[b].nq : seqs[b].nk); ++n) {
           for (int64_t d = 0; d < D; ++d) t.Set(b, h, n, d, normal(random));
         }
       }
@@ -202,18 +202,18 @@ AttendCase::AttendCase(const AttendSizes& s, uint64_t seed)
     return t;
   };
   for (int64_t b = 0; b < s.B; ++b) {
-    AttendSeq row;
-    row.nq = s.padded ? s.Nq - std::min<int64_t>(s.Nq, 1 + b * 30) : s.Nq;
-    row.nk = s.padded ? s.Nk - std::min<int64_t>(s.Nk, 2 + b * 40) : s.Nk;
+    AttendSeq seq;
+    seq.nq = s.padded ? s.Nq - std::min<int64_t>(s.Nq, 1 + b * 30) : s.Nq;
+    seq.nk = s.padded ? s.Nk - std::min<int64_t>(s.Nk, 2 + b * 40) : s.Nk;
     std::vector<char> sees(s.Nq * s.Nk, 0);
-    for (int64_t i = 0; i < row.nq; ++i) {
-      for (int64_t j = 0; j < row.nk; ++j) {
+    for (int64_t i = 0; i < seq.nq; ++i) {
+      for (int64_t j = 0; j < seq.nk; ++j) {
         const uint64_t tile = (i / kTile) * 7919 + j / kTile * 104729 + seed;
         const bool some_bits = random() % 3 != 0;
         sees[i * s.Nk + j] = s.mask == MaskKind::kNone     ? 1
                              : s.mask == MaskKind::kBits   ? some_bits
                              : s.mask == MaskKind::kGiven  ? s.sees(i, j)
-                             : s.mask == MaskKind::kCausal ? j <= i + row.nk - row.nq
+                             : s.mask == MaskKind::kCausal ? j <= i + seq.nk - seq.nq
                              : tile % 3 == 0               ? 0
                              : tile % 3 == 1               ? 1
                                                            : some_bits && i % 5 != 0;
@@ -221,15 +221,15 @@ AttendCase::AttendCase(const AttendSizes& s, uint64_t seed)
     }
     if (s.mask != MaskKind::kNone) {
       // Without padding rows or columns in it: as the engine builds patterns.
-      std::vector<char> inner(row.nq * row.nk);
-      for (int64_t i = 0; i < row.nq; ++i) {
-        for (int64_t j = 0; j < row.nk; ++j) inner[i * row.nk + j] = sees[i * s.Nk + j];
+      std::vector<char> inner(seq.nq * seq.nk);
+      for (int64_t i = 0; i < seq.nq; ++i) {
+        for (int64_t j = 0; j < seq.nk; ++j) inner[i * seq.nk + j] = sees[i * s.Nk + j];
       }
-      row.pattern = std::make_shared<Pattern>(DensePattern(row.nq, row.nk, inner));
+      seq.pattern = std::make_shared<Pattern>(DensePattern(seq.nq, seq.nk, inner));
     }
-    for (char visible : sees) row.visible_pairs += visible;
+    for (char visible : sees) seq.visible_pairs += visible;
     sees_.push_back(std::move(sees));
-    rows.push_back(std::move(row));
+    seqs.push_back(std::move(seq));
   }
   q = fill(s.dtype, s.H, s.Nq, s.D, true);
   k = fill(s.dtype, s.Hkv, s.Nk, s.D, false);
@@ -238,7 +238,7 @@ AttendCase::AttendCase(const AttendSizes& s, uint64_t seed)
   dlse = GuardedTensor(DType::kF32, Shape{s.B, s.H, s.Nq});
   for (int64_t b = 0; b < s.B; ++b) {
     for (int64_t h = 0; h < s.H; ++h) {
-      for (int64_t n = 0; n < rows[b].nq; ++n) dlse.Set(b, h, n, 0, normal(random));
+      for (int64_t n = 0; n < seqs[b].nq; ++n) dlse.Set(b, h, n, 0, normal(random));
     }
   }
   out = GuardedTensor(s.dtype, Shape{s.B, s.H, s.Nq, s.Dv}, s.layout);
@@ -253,7 +253,7 @@ bool AttendCase::Sees(int64_t b, int64_t i, int64_t j) const {
 }
 
 AttendProblem AttendCase::Forward() const {
-  return {q.view(), k.view(), v.view(), out.view(), lse.view(), rows};
+  return {q.view(), k.view(), v.view(), out.view(), lse.view(), seqs};
 }
 
 AttendGradProblem AttendCase::Backward() const {
@@ -335,7 +335,7 @@ CpuDevice& CpuOf(const std::string& isa, int threads) {
 
 std::vector<std::string> AvailableIsas() {
   static const auto& isas = *new std::vector<std::string>([] {
-    // Asked of Highway: every process of a test lists them, and a device measures its peak.
+    // From Highway: every test process lists them, and creating a device would measure its peak.
     const int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
     std::vector<std::string> available;
     if ((supported & HWY_SSE4) != 0) available.push_back("sse4");

@@ -1,5 +1,5 @@
-// A problem for attend with everything a kernel could trip over: guard zones around tensors that
-// are aligned to their element only, NaN in padding and in fresh memory, a mask of any shape.
+// A problem for attend with everything that could make a kernel fail: guard zones around tensors
+// that are aligned to their element only, NaN in padding and in fresh memory, a mask of any shape.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class GuardedTensor {
   // `d` is 0 for a tensor of rank 3.
   float Get(int64_t b, int64_t h, int64_t n, int64_t d = 0) const;
   void Set(int64_t b, int64_t h, int64_t n, int64_t d, float value);
-  // Batch row b as a dense [H,N,D] array.
+  // Sequence b as a dense [H,N,D] array.
   std::vector<float> Dense(int64_t b) const;
   std::vector<std::byte> Payload() const;
   bool GuardsIntact() const;
@@ -72,7 +72,7 @@ class AttendCase {
   AttendSizes sizes;
   double scale;
   GuardedTensor q, k, v, out, lse, dout, dlse, dq, dk, dv;
-  std::vector<AttendSeq> rows;
+  std::vector<AttendSeq> seqs;
 
  private:
   PlainAttendCase Plain(int64_t b) const;

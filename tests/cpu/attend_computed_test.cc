@@ -83,10 +83,10 @@ Kept Computed(const Kept& kept) {
   return std::make_shared<const Pattern>(std::move(pattern));
 }
 
-void ComputeAll(std::vector<AttendSeq>* rows) {
-  for (AttendSeq& row : *rows) {
-    row.pattern = Computed(row.pattern);
-    for (Kept& pattern : row.head_patterns) pattern = Computed(pattern);
+void ComputeAll(std::vector<AttendSeq>* seqs) {
+  for (AttendSeq& seq : *seqs) {
+    seq.pattern = Computed(seq.pattern);
+    for (Kept& pattern : seq.head_patterns) pattern = Computed(pattern);
   }
 }
 
@@ -115,7 +115,7 @@ TEST_P(AttendComputed, ForwardGivesTheSameBits) {
         SCOPED_TRACE(c.sizes.ToString());
         RunTerms(device(), {&c});
         const std::vector<std::byte> kept = c.Outputs();
-        ComputeAll(&c.rows);
+        ComputeAll(&c.seqs);
         RunTerms(device(), {&c});
         EXPECT_EQ(c.Outputs(), kept);
       }
@@ -141,36 +141,36 @@ TEST_P(AttendComputed, BackwardGivesTheSameBits) {
       SCOPED_TRACE(terms);
       RunAttendGrad(device(), c.Params(), {c.Problem()});
       const std::vector<std::byte> kept = c.Gradients();
-      ComputeAll(&c.rows);
+      ComputeAll(&c.seqs);
       RunAttendGrad(device(), c.Params(), {c.Problem()});
       EXPECT_EQ(c.Gradients(), kept);
     }
   }
 }
 
-// Few queries on many keys: the key tiles of a row are looked at in parts.
+// Few queries on many keys: the key tiles of a row are split into parts.
 TEST_P(AttendComputed, PartsOfARowAgreeWithPlainCode) {
   TermsCase c({.B = 1, .H = 1, .Hkv = 1, .Nq = 70, .Nk = 12900, .D = 8, .Dv = 8}, 3);
-  ComputeAll(&c.rows);
-  c.rows[0].pair_count = std::make_shared<PairCount>();
+  ComputeAll(&c.seqs);
+  c.seqs[0].pair_count = std::make_shared<PairCount>();
   RunTerms(device(), {&c});
   c.ExpectForward();
   int64_t pairs = 0;
   for (int64_t i = 0; i < 70; ++i) {
     pairs += static_cast<int64_t>(PlainVisible(c.Problem(), 0, 0, i).size());
   }
-  EXPECT_EQ(c.rows[0].pair_count->pairs(), pairs);
+  EXPECT_EQ(c.seqs[0].pair_count->pairs(), pairs);
 }
 
-// Query slots without a row are hidden by whoever builds a pattern, which this one is not.
+// A builder hides query slots without a row; this pattern shows them.
 TEST_P(AttendComputed, PairsAreCountedOnceForAllHeads) {
   for (const bool gathers : {false, true}) {
     for (const bool per_head : {false, true}) {
       TermsCase c(
           {.Nq = 150, .Nk = 200, .per_head = per_head, .padded = !gathers, .gathers_keys = gathers},
           7);
-      ComputeAll(&c.rows);
-      for (AttendSeq& row : c.rows) row.pair_count = std::make_shared<PairCount>();
+      ComputeAll(&c.seqs);
+      for (AttendSeq& seq : c.seqs) seq.pair_count = std::make_shared<PairCount>();
       // Twice: a method may look at the same pairs again.
       RunTerms(device(), {&c});
       RunTerms(device(), {&c});
@@ -181,7 +181,7 @@ TEST_P(AttendComputed, PairsAreCountedOnceForAllHeads) {
             pairs += static_cast<int64_t>(PlainVisible(c.Problem(), b, h, i).size());
           }
         }
-        EXPECT_EQ(c.rows[b].pair_count->pairs(), pairs) << b << gathers << per_head;
+        EXPECT_EQ(c.seqs[b].pair_count->pairs(), pairs) << b << gathers << per_head;
       }
     }
   }

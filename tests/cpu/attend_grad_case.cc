@@ -78,29 +78,29 @@ GradCase::GradCase(const GradSizes& s, unsigned seed) : sizes(s), seed_(seed) {
 
 void GradCase::AddRow(int64_t b) {
   std::mt19937 random(seed_ * 31 + static_cast<unsigned>(b));
-  AttendSeq row;
-  row.nq = sizes.padded ? std::max<int64_t>(sizes.Nq - 3 - 20 * b, 0) : sizes.Nq;
-  row.nk = sizes.padded ? std::max<int64_t>(sizes.Nk - 2 - 30 * b, 0) : sizes.Nk;
-  row.offset = Has("relative") ? std::max<int64_t>(row.nk - row.nq, 0) : 7 * b - 5;
-  row.gathers = sizes.slots == Slots::kGather || sizes.slots == Slots::kByHead;
-  row.is_listed = sizes.slots == Slots::kListed;
+  AttendSeq seq;
+  seq.nq = sizes.padded ? std::max<int64_t>(sizes.Nq - 3 - 20 * b, 0) : sizes.Nq;
+  seq.nk = sizes.padded ? std::max<int64_t>(sizes.Nk - 2 - 30 * b, 0) : sizes.Nk;
+  seq.offset = Has("relative") ? std::max<int64_t>(seq.nk - seq.nq, 0) : 7 * b - 5;
+  seq.gathers = sizes.slots == Slots::kGather || sizes.slots == Slots::kByHead;
+  seq.is_listed = sizes.slots == Slots::kListed;
   const auto pattern = [&] {
-    if (row.is_listed) {
+    if (seq.is_listed) {
       return std::make_shared<const Pattern>(
-          RandomLists(&random, sizes.Nq, sizes.Nk, row.nq, row.nk, sizes.listed));
+          RandomLists(&random, sizes.Nq, sizes.Nk, seq.nq, seq.nk, sizes.listed));
     }
     std::vector<int32_t> queries, keys;
-    for (int32_t i = 0; row.gathers && i < row.nq; ++i) {
+    for (int32_t i = 0; seq.gathers && i < seq.nq; ++i) {
       if (random() % 8 != 0) queries.push_back(i);
       if (random() % 16 == 0) queries.push_back(-1);
     }
     std::shuffle(queries.begin(), queries.end(), random);
-    for (int64_t n = 0; row.gathers && n < row.nk + sizes.Nk2 + 20; ++n) {
-      const auto drawn = static_cast<int64_t>(random() % (row.nk + sizes.Nk2 + 1)) - 1;
-      keys.push_back(static_cast<int32_t>(drawn < row.nk ? drawn : drawn - row.nk + sizes.Nk));
+    for (int64_t n = 0; seq.gathers && n < seq.nk + sizes.Nk2 + 20; ++n) {
+      const auto drawn = static_cast<int64_t>(random() % (seq.nk + sizes.Nk2 + 1)) - 1;
+      keys.push_back(static_cast<int32_t>(drawn < seq.nk ? drawn : drawn - seq.nk + sizes.Nk));
     }
-    const int64_t Nq = row.gathers ? static_cast<int64_t>(queries.size()) : sizes.Nq;
-    const int64_t Nk = row.gathers ? static_cast<int64_t>(keys.size()) : sizes.Nk;
+    const int64_t Nq = seq.gathers ? static_cast<int64_t>(queries.size()) : sizes.Nq;
+    const int64_t Nk = seq.gathers ? static_cast<int64_t>(keys.size()) : sizes.Nk;
     Pattern made = RandomTiles(&random, Nq, Nk, Has("constants"), Has("labels") ? sizes.V : 0);
     made.query_rows = queries;
     made.key_rows = keys;
@@ -109,22 +109,22 @@ void GradCase::AddRow(int64_t b) {
     }
     return std::make_shared<const Pattern>(std::move(made));
   };
-  if (sizes.slots == Slots::kByHead || row.is_listed) {
-    for (int64_t h = 0; h < sizes.H; ++h) row.head_patterns.push_back(pattern());
+  if (sizes.slots == Slots::kByHead || seq.is_listed) {
+    for (int64_t h = 0; h < sizes.H; ++h) seq.head_patterns.push_back(pattern());
   } else if (sizes.slots != Slots::kNone) {
-    row.pattern = pattern();
+    seq.pattern = pattern();
   }
   for (int64_t h = 0; h < sizes.H; ++h) {
-    rows.push_back(row);
+    seqs.push_back(seq);
     AttendProblem problem = {.q = DenseView(nullptr, DType::kF32, {sizes.B, 1, sizes.Nq, 1}),
-                             .rows = rows};
+                             .seqs = seqs};
     for (const auto& seen : SeenKeys(problem, b, h)) {
-      row.visible_pairs += static_cast<double>(seen.size()) / static_cast<double>(sizes.H);
+      seq.visible_pairs += static_cast<double>(seen.size()) / static_cast<double>(sizes.H);
     }
-    rows.pop_back();
+    seqs.pop_back();
   }
-  row.visible_tiles = static_cast<double>(Tiles(row.nq) * Tiles(row.nk));
-  rows.push_back(row);
+  seq.visible_tiles = static_cast<double>(Tiles(seq.nq) * Tiles(seq.nk));
+  seqs.push_back(seq);
 }
 
 void GradCase::AddTerm(const std::string& name, DType dtype, Shape shape, double low, double high) {
@@ -144,8 +144,8 @@ void GradCase::AddTensors() {
                                         shape, s.memory, -1, 1);
     PlainArray values = array.Read();
     ForEachIndex(shape, [&](const std::vector<int64_t>& at) {
-      const AttendSeq& row = rows[at[0]];
-      if (pad != 0 && at[2] >= (pad == 1 ? row.nq : row.nk)) values.At(at) = std::nan("");
+      const AttendSeq& seq = seqs[at[0]];
+      if (pad != 0 && at[2] >= (pad == 1 ? seq.nq : seq.nk)) values.At(at) = std::nan("");
     });
     array.Write(values);
     arrays_[name] = array;
@@ -209,7 +209,7 @@ AttendParams GradCase::Params() const {
 
 AttendGradProblem GradCase::Problem() const {
   const GradSizes& s = sizes;
-  AttendProblem f = {Given("q"), Given("k"), Given("v"), Given("out"), Given("lse"), rows};
+  AttendProblem f = {Given("q"), Given("k"), Given("v"), Given("out"), Given("lse"), seqs};
   f.terms = {.k2 = Whole("k2", {s.B, s.Hkv, s.Nk2, s.D}),
              .v2 = Whole("v2", {s.B, s.Hkv, s.Nk2, s.Dv}),
              .bias = Whole("bias", {s.B, s.H, s.Nq, s.Nk}),
@@ -259,16 +259,16 @@ void RunAttendGrad(Device& device, const AttendParams& params,
                    const std::vector<AttendGradProblem>& problems) {
   RunOn(device, [&](Stream& stream) {
     std::vector<AttendGradProblem> given = problems;
-    std::vector<std::vector<AttendSeq>> rows;
+    std::vector<std::vector<AttendSeq>> seqs;
     for (AttendGradProblem& p : given) {
-      // As a plan sees it: counts and shapes.
+      // As on a dry stream: counts and shapes.
       if (!stream.is_dry()) continue;
-      rows.emplace_back(p.forward.rows.begin(), p.forward.rows.end());
-      for (AttendSeq& row : rows.back()) {
-        row.pattern = nullptr;
-        row.head_patterns.clear();
+      seqs.emplace_back(p.forward.seqs.begin(), p.forward.seqs.end());
+      for (AttendSeq& seq : seqs.back()) {
+        seq.pattern = nullptr;
+        seq.head_patterns.clear();
       }
-      p.forward.rows = rows.back();
+      p.forward.seqs = seqs.back();
       AttendTerms& t = p.forward.terms;
       AttendTermGrads& d = p.dterms;
       for (View* view :

@@ -50,7 +50,7 @@ class GradCase {
   std::vector<std::byte> Gradients() const;  // all, as bytes
 
   GradSizes sizes;
-  std::vector<AttendSeq> rows;
+  std::vector<AttendSeq> seqs;
 
  private:
   bool Has(const std::string& term) const { return sizes.terms.find(term) != std::string::npos; }

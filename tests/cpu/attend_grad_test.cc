@@ -378,7 +378,7 @@ TEST_P(AttendGrad, GradientsOfValuesNeedNoOut) {
 
 TEST_P(AttendGrad, AnOrderThatIsNotToldIsRefused) {
   GradCase c({.Nq = 70, .Nk = 70, .D = 4, .Dv = 4, .slots = Slots::kGather}, 5);
-  c.rows[0].gathers = false;
+  c.seqs[0].gathers = false;
   BufferPool pool;
   Stream stream(device(), &pool);
   const AttendGradProblem p = c.Problem();

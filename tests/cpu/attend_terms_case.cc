@@ -71,18 +71,18 @@ std::string TermsSizes::ToString() const {
 TermsCase::TermsCase(const TermsSizes& s, unsigned seed) : sizes(s), random_(seed) {
   std::vector<int64_t> nq, nk;
   for (int64_t b = 0; b < s.B; ++b) {
-    AttendSeq row;
-    row.nq = s.padded ? s.Nq - std::min<int64_t>(s.Nq, 3 + b * 30) : s.Nq;
-    row.nk = s.padded ? s.Nk - std::min<int64_t>(s.Nk, 5 + b * 40) : s.Nk;
-    row.offset = s.offset;
-    row.is_listed = s.listed > 0;
-    if (s.has_pattern && !s.per_head) row.pattern = RandomPattern(row.nq, row.nk);
+    AttendSeq seq;
+    seq.nq = s.padded ? s.Nq - std::min<int64_t>(s.Nq, 3 + b * 30) : s.Nq;
+    seq.nk = s.padded ? s.Nk - std::min<int64_t>(s.Nk, 5 + b * 40) : s.Nk;
+    seq.offset = s.offset;
+    seq.is_listed = s.listed > 0;
+    if (s.has_pattern && !s.per_head) seq.pattern = RandomPattern(seq.nq, seq.nk);
     for (int64_t h = 0; h < s.H && s.has_pattern && s.per_head; ++h) {
-      row.head_patterns.push_back(RandomPattern(row.nq, row.nk));
+      seq.head_patterns.push_back(RandomPattern(seq.nq, seq.nk));
     }
-    nq.push_back(row.nq);
-    nk.push_back(row.nk);
-    rows.push_back(std::move(row));
+    nq.push_back(seq.nq);
+    nk.push_back(seq.nk);
+    seqs.push_back(std::move(seq));
   }
   const std::vector<int64_t> all(static_cast<size_t>(s.B), int64_t{1} << 40);
   q = Fill(s.q, {s.B, s.H, s.Nq, s.D}, nq);
@@ -123,7 +123,7 @@ TestArray TermsCase::Fill(DType dtype, const Shape& shape, const std::vector<int
   return array;
 }
 
-// Where nobody sees a pair: NaN.
+// NaN at pairs that no query sees.
 void TermsCase::FillBias() {
   const Shape full = {sizes.B, sizes.H, sizes.Nq, sizes.Nk};
   Shape shape = full;
@@ -208,7 +208,7 @@ std::shared_ptr<const Pattern> TermsCase::RandomPattern(int64_t nq, int64_t nk) 
 }
 
 AttendProblem TermsCase::Problem() const {
-  AttendProblem p = {q.view(), k.view(), v.view(), out.view(), lse.view(), rows};
+  AttendProblem p = {q.view(), k.view(), v.view(), out.view(), lse.view(), seqs};
   p.terms = {.k2 = k2.view(),
              .v2 = v2.view(),
              .bias = bias.view(),

@@ -42,7 +42,7 @@ class TermsCase {
 
   TermsSizes sizes;
   TestArray q, k, v, k2, v2, out, lse, bias, slopes, sinks, table, q_rel, r, row_weight;
-  std::vector<AttendSeq> rows;
+  std::vector<AttendSeq> seqs;
 
  private:
   std::shared_ptr<const Pattern> RandomPattern(int64_t nq, int64_t nk);

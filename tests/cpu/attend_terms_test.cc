@@ -212,7 +212,7 @@ TEST_P(AttendTerms, LongRowsAreSplitAndAgreeWithPlainCode) {
   for (const TermsSizes& sizes : LongSizes()) {
     SCOPED_TRACE(sizes.ToString());
     TermsCase whole(sizes, 1), split(sizes, 1), again(sizes, 1);
-    for (TermsCase* c : {&split, &again}) c->rows[0].visible_tiles = 300;
+    for (TermsCase* c : {&split, &again}) c->seqs[0].visible_tiles = 300;
     RunTerms(device(2), {&whole});
     RunTerms(device(2), {&split});
     RunTerms(device(1), {&again});

@@ -67,7 +67,7 @@ TEST_P(Attend, AgreesWithPlainCodeForGroupsOfHeadsAndPadding) {
   }
 }
 
-// Tiles are worked on without most of what nobody sees in them: at any of its edges.
+// Invisible pairs are left out along every edge of a tile.
 TEST_P(Attend, AgreesWithPlainCodeForBandsThatEndAnywhereInATile) {
   for (int64_t edge = 0; edge < kTile; ++edge) {
     // Keys from query + 40 + edge on, up to 172 of them; fewer than 17 where edge is small.
@@ -133,7 +133,7 @@ TEST_P(Attend, AgreesWithPlainCodeForLargeScores) {
 }
 
 TEST_P(Attend, InvisiblePairsContributeNothingWhateverTheyHold) {
-  // Given: keys, values, queries and dout rows with NaN and Inf that few or nobody may see.
+  // Given: keys, values, queries and dout rows with NaN and Inf that few rows or none may see.
   for (float bad : {kNaN, kInf, -kInf}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       AttendCase c({.H = 2,

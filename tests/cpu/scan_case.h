@@ -1,4 +1,4 @@
-// A scan problem in memory that tells on every wrong access: guard zones around each tensor, NaN in
+// A scan problem in memory that shows every wrong access: guard zones around each tensor, NaN in
 // padding and in everything that a kernel must write.
 #pragma once
 
@@ -112,7 +112,7 @@ class GuardedTensor {
 struct ScanSpec {
   int64_t B = 1, H = 2, Hkv = 1, Nq = 65, Nk = 65, D = 32, Dv = 32;
   ScanParams params = {};
-  std::vector<ScanSeq> rows = {};  // empty: full lengths, offset Nk - Nq
+  std::vector<ScanSeq> seqs = {};  // empty: full lengths, offset Nk - Nq
   DType dtype = DType::kF32;
   Layout layout = Layout::kBHND;
   double mean = 0, deviation = 1;  // of q and k
@@ -170,7 +170,7 @@ class ScanCase {
             .v = v.view(),
             .out = out.view(),
             .lse = lse.view(),
-            .rows = spec.rows,
+            .seqs = spec.seqs,
             .log_decay = spec.decays == ScanSpec::Decays::kNone ? View() : Repeated(log_decay),
             .beta = spec.beta ? Repeated(beta) : View(),
             .s0 = spec.state ? Repeated(s0) : View(),
@@ -194,7 +194,7 @@ class ScanCase {
   }
   PlainScan Plain() const {
     PlainScan plain = {
-        .params = spec.params, .q = q.Plain(), .k = k.Plain(), .v = v.Plain(), .rows = spec.rows};
+        .params = spec.params, .q = q.Plain(), .k = k.Plain(), .v = v.Plain(), .seqs = spec.seqs};
     if (spec.decays != ScanSpec::Decays::kNone) plain.log_decay = Spread(log_decay.Plain());
     if (spec.beta) plain.beta = Spread(beta.Plain());
     if (spec.state) plain.s0 = Spread(s0.Plain());
@@ -262,7 +262,7 @@ class ScanCase {
     }
   }
   static ScanSpec Complete(ScanSpec s) {
-    if (s.rows.empty()) s.rows.assign(s.B, {.nq = s.Nq, .nk = s.Nk, .offset = s.Nk - s.Nq});
+    if (s.seqs.empty()) s.seqs.assign(s.B, {.nq = s.Nq, .nk = s.Nk, .offset = s.Nk - s.Nq});
     return s;
   }
   // Rows beyond the lengths keep their NaN.
@@ -271,7 +271,7 @@ class ScanCase {
     std::normal_distribution<double> normal(mean, deviation);
     const Shape& s = t->view().shape;
     for (int64_t b = 0; b < s[0]; ++b) {
-      const int64_t rows = queries ? spec.rows[b].nq : spec.rows[b].nk;
+      const int64_t rows = queries ? spec.seqs[b].nq : spec.seqs[b].nk;
       for (int64_t h = 0; h < s[1]; ++h) {
         for (int64_t n = 0; n < rows; ++n) {
           for (int64_t d = 0; d < s[3]; ++d) t->Set(b, h, n, d, normal(*random));

@@ -66,7 +66,7 @@ TEST(PlainScan, GradientsOfStatefulScansAreDerivatives) {
     spec.D = 3;
     spec.Dv = 2;
     spec.deviation = 0.5;
-    spec.rows = {{.nq = 4, .nk = 5, .offset = 1}, {.nq = 4, .nk = 3, .offset = -1}};
+    spec.seqs = {{.nq = 4, .nk = 5, .offset = 1}, {.nq = 4, .nk = 3, .offset = -1}};
     const ScanCase c(spec);
     PlainScan plain = c.Plain();
     const PlainIncoming in = c.Incoming();
@@ -130,7 +130,7 @@ TEST(Scan, StatefulLengthsAndOffsets) {
                          .beta = true,
                          .state = state,
                          .final = true};
-        spec.rows = {{.nq = 131, .nk = 140, .offset = offset},
+        spec.seqs = {{.nq = 131, .nk = 140, .offset = offset},
                      {.nq = 65, .nk = 0, .offset = offset},
                      {.nq = 0, .nk = 63, .offset = offset}};
         ExpectMatchesPlain(delta ? Delta(spec) : spec, kStateful);

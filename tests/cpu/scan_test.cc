@@ -104,7 +104,7 @@ TEST(Scan, CausalOffsets) {
                        .D = 9,
                        .Dv = 17,
                        .params = {.map = map, .causal = true, .chunk = 32}};
-      spec.rows = {{.nq = 90, .nk = 110, .offset = offset}, {.nq = 41, .nk = 40, .offset = offset}};
+      spec.seqs = {{.nq = 90, .nk = 110, .offset = offset}, {.nq = 41, .nk = 40, .offset = offset}};
       ExpectMatchesPlain(spec);
     }
   }
@@ -121,7 +121,7 @@ TEST(Scan, LengthsOfRowsWithNanInPadding) {
                        .D = 8,
                        .Dv = 8,
                        .params = {.map = map, .causal = causal}};
-      spec.rows = {{.nq = 100, .nk = 37},
+      spec.seqs = {{.nq = 100, .nk = 37},
                    {.nq = 0, .nk = 50},
                    {.nq = 66, .nk = 0},
                    {.nq = 33, .nk = 99},
@@ -255,7 +255,7 @@ TEST(Scan, ListIsOneLaunchAndSameBitsAsAlone) {
 TEST(Scan, ADryRunTakesTheSameMemoryAndPredictsSeconds) {
   Device* device = &CpuOf(AvailableIsas()[0]);
   ScanSpec spec = {.H = 4, .Hkv = 2, .Nq = 100, .Nk = 100, .params = {.causal = true}};
-  spec.rows = {{.nq = 100, .nk = 100, .offset = 0, .visible_pairs = 5050}};
+  spec.seqs = {{.nq = 100, .nk = 100, .offset = 0, .visible_pairs = 5050}};
   const ScanCase c(spec);
   const ScanGradProblem grad = c.GradProblem();
   BufferPool pool;

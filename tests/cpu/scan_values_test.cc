@@ -144,7 +144,7 @@ TEST(Scan, ZeroNormaliserGivesNanLseWithoutGradient) {
   }
 }
 
-// dlse says nothing where lse is NaN.
+// dlse is ignored where lse is NaN.
 TEST(Scan, NegativeNormaliserIgnoresTheGradientOfLse) {
   for (const std::string& isa : AvailableIsas()) {
     for (bool normalize : {true, false}) {

@@ -1,4 +1,4 @@
-// Several jobs on one pool: who goes first, who is stopped, and that none starves.
+// Several jobs on one pool: their order, stopping, and that none starves.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class Held {
     EXPECT_TRUE(Await([&] { return begun == 2; }));
   }
 
-  // A job of `items` items more than its caller holds, each takes so long at least.
+  // A job of `items` items more than its caller holds, each of which takes at least so long.
   void Add(const std::string& name, RunControl* run, int64_t items,
            std::chrono::milliseconds each = 0ms) {
     std::atomic<bool> begun = false;
@@ -275,7 +275,7 @@ TEST(ThreadPoolJobs, AStoppedJobGivesUpWhatNobodyHasBegun) {
     EXPECT_GE(runs, 10);
     EXPECT_LE(runs, 9 + threads);
     EXPECT_GE(stopped, 1);
-    // What comes after may count on what was left out.
+    // A later job may read what was left out.
     for (const bool parallel : {false, true}) {
       pool.ParallelFor(
           5, parallel, [&](int64_t, int) { ADD_FAILURE(); }, &run);

@@ -129,7 +129,7 @@ class StrictDevice final : public Device {
     }));
   }
   static void UsePatternsOfMyOwn(Stream& stream, AttendProblem* problem) {
-    for (AttendSeq& seq : problem->rows) {
+    for (AttendSeq& seq : problem->seqs) {
       seq.pattern = Own(stream, seq.pattern);
       for (auto& pattern : seq.head_patterns) pattern = Own(stream, pattern);
     }

@@ -18,19 +18,19 @@ Shape Queries(int64_t n) { return {2, 2, n, 9}; }
 Shape Keys(int64_t n) { return {2, 1, n, 9}; }
 const ShapeOf kSecond = Fixed({2, 1, 6, 9});
 
-// What a sequence sees. The last key and the last query have position n - 1.
-using RowOf = std::function<AttendSeq(Ops& ops, int64_t nq, int64_t nk)>;
+// What a sequence sees; position n - 1 is that of the last key and of the last query.
+using SeqOf = std::function<AttendSeq(Ops& ops, int64_t nq, int64_t nk)>;
 
-AttendSeqs RowsOf(Ops& ops, const Tensor& q, const Tensor& k, const RowOf& row_of) {
-  AttendSeqs rows;
+AttendSeqs SeqsOf(Ops& ops, const Tensor& q, const Tensor& k, const SeqOf& seq_of) {
+  AttendSeqs seqs;
   for (size_t p = 0; p < q.size(); ++p) {
-    std::vector<AttendSeq>& list = rows.emplace_back();
+    std::vector<AttendSeq>& list = seqs.emplace_back();
     for (int64_t b = 0; b < q[p].shape[0]; ++b) {
-      list.push_back(row_of(ops, q[p].shape[2], k[p].shape[2]));
+      list.push_back(seq_of(ops, q[p].shape[2], k[p].shape[2]));
       list.back().offset = k[p].shape[2] - q[p].shape[2];
     }
   }
-  return rows;
+  return seqs;
 }
 
 AttendSeq Everything(Ops&, int64_t nq, int64_t nk) {
@@ -47,10 +47,10 @@ AttendSeq Short(Ops& ops, int64_t nq, int64_t nk) {
 }
 
 AttendSeq ByHead(Ops& ops, int64_t nq, int64_t nk) {
-  AttendSeq row = Causal(ops, nq, nk);
-  row.head_patterns = {row.pattern, ops.Seq(nq, nk, BandSource(nq, nk, -9, 9)).pattern};
-  row.pattern = nullptr;
-  return row;
+  AttendSeq seq = Causal(ops, nq, nk);
+  seq.head_patterns = {seq.pattern, ops.Seq(nq, nk, BandSource(nq, nk, -9, 9)).pattern};
+  seq.pattern = nullptr;
+  return seq;
 }
 
 // Distances up to 3 either way have labels, the rest share one.
@@ -76,14 +76,14 @@ Out All(const AttendOut& out) { return out.lse.empty() ? Out{out.out} : Out{out.
 // Terms made of the inputs behind q, k and v.
 using TermsOf = std::function<AttendTensors(Ops& ops, In in)>;
 
-FormulaCase Attend(const std::string& name, const std::vector<ShapeOf>& terms, const RowOf& row_of,
+FormulaCase Attend(const std::string& name, const std::vector<ShapeOf>& terms, const SeqOf& seq_of,
                    const TermsOf& terms_of,
                    const AttendParams& params = {.scale = 0.3, .softcap = 2}) {
   std::vector<ShapeOf> inputs = {Queries, Keys, Keys};
   inputs.insert(inputs.end(), terms.begin(), terms.end());
   return {name, inputs, [=](Ops& ops, In in) {
-            const AttendSeqs rows = RowsOf(ops, in[0], in[1], row_of);
-            return All(ops.Attend(in[0], in[1], in[2], params, rows, terms_of(ops, in)));
+            const AttendSeqs seqs = SeqsOf(ops, in[0], in[1], seq_of);
+            return All(ops.Attend(in[0], in[1], in[2], params, seqs, terms_of(ops, in)));
           }};
 }
 
@@ -144,7 +144,7 @@ Cases Attends() {
 std::vector<AttendSeqs> Strided(Ops& ops, const Tensor& q, const Tensor& k, bool causal) {
   std::vector<AttendSeqs> parts;
   for (size_t part = 0; part < 2; ++part) {
-    parts.push_back(RowsOf(ops, q, k, [&](Ops&, int64_t nq, int64_t nk) {
+    parts.push_back(SeqsOf(ops, q, k, [&](Ops&, int64_t nq, int64_t nk) {
       const PatternSeq row{nq, nk, {nq, nk}, nk - nq, causal};
       AttendSeq result = ops.Seq(nq, nk, StridedParts(row, 8, Half::kBoth).at(part));
       const auto& pattern = result.pattern;
@@ -179,40 +179,40 @@ Cases PartsAndMasses() {
                    [](Ops& ops, In in) {
                      return All(ops.Merge({{in[0], in[1]}, {in[2], in[3]}, {in[2], in[1]}}));
                    }});
-  const std::pair<const char*, RowOf> patterns[] = {
+  const std::pair<const char*, SeqOf> patterns[] = {
       {"All", Everything}, {"Causal", Causal}, {"Short", Short}, {"PatternsOfHeads", ByHead}};
-  for (const auto& [name, row_of] : patterns) {
+  for (const auto& [name, seq_of] : patterns) {
     cases.push_back(
         {std::string("ColumnMassOf") + name,
          {Queries, Keys, Keys, Fixed({2, 2})},
-         [row_of = row_of](Ops& ops, In in) {
-           const AttendSeqs rows = RowsOf(ops, in[0], in[1], row_of);
+         [seq_of = seq_of](Ops& ops, In in) {
+           const AttendSeqs seqs = SeqsOf(ops, in[0], in[1], seq_of);
            const AttendParams params{.scale = 0.7};
            const AttendTensors terms{.sinks = in[3]};
-           const AttendOut out = ops.Attend(in[0], in[1], in[2], params, rows, terms);
-           return Out{out.out, ops.ColumnMass(in[0], in[1], params, rows, out.lse, terms)};
+           const AttendOut out = ops.Attend(in[0], in[1], in[2], params, seqs, terms);
+           return Out{out.out, ops.ColumnMass(in[0], in[1], params, seqs, out.lse, terms)};
          }});
   }
   cases.push_back(
       {"ColumnMassBesideASecondSource",
        {Queries, Keys, Keys, kSecond, kSecond},
        [](Ops& ops, In in) {
-         const AttendSeqs rows = RowsOf(ops, in[0], in[1], WithSecond);
+         const AttendSeqs seqs = SeqsOf(ops, in[0], in[1], WithSecond);
          const AttendParams params{.scale = 0.7};
          const AttendTensors terms{.k2 = in[3], .v2 = in[4]};
-         const AttendOut out = ops.Attend(in[0], in[1], in[2], params, rows, terms);
-         return Out{out.out, ops.ColumnMass(in[0], in[1], params, rows, out.lse, terms)};
+         const AttendOut out = ops.Attend(in[0], in[1], in[2], params, seqs, terms);
+         return Out{out.out, ops.ColumnMass(in[0], in[1], params, seqs, out.lse, terms)};
        }});
   return cases;
 }
 
-ScanSeqs ScanRowsOf(const Tensor& q) {
-  ScanSeqs rows;
+ScanSeqs ScanSeqsOf(const Tensor& q) {
+  ScanSeqs seqs;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t n = q[p].shape[2];
-    rows.push_back({{.nq = n, .nk = n}, {.nq = n, .nk = n / 2}});
+    seqs.push_back({{.nq = n, .nk = n}, {.nq = n, .nk = n / 2}});
   }
-  return rows;
+  return seqs;
 }
 
 Cases Scans() {
@@ -224,7 +224,7 @@ Cases Scans() {
                        [=](Ops& ops, In in) {
                          const ScanOut out = ops.Scan(in[0], in[1], in[2],
                                                       {.map = map, .causal = causal, .scale = 0.5},
-                                                      ScanRowsOf(in[0]));
+                                                      ScanSeqsOf(in[0]));
                          return Out{out.out, out.lse};
                        }});
     }
@@ -256,7 +256,7 @@ Cases Scans() {
                              .z0 = ops.Affine(in[6], 0.2, 0.5),
                              .final_state = true};
                          const ScanOut out = ops.Scan(in[0], ops.Affine(in[1], 0.3, -1), in[2],
-                                                      params, ScanRowsOf(in[0]), tensors);
+                                                      params, ScanSeqsOf(in[0]), tensors);
                          return Out{out.out, out.lse, out.s_out, out.z_out};
                        }});
     }

@@ -70,7 +70,7 @@ std::shared_ptr<const Pattern> OneTile(std::vector<int32_t> keys,
   return std::make_shared<const Pattern>(std::move(p));
 }
 
-AttendSeqs RowsOf(const std::shared_ptr<const Pattern>& pattern, int64_t offset = 1) {
+AttendSeqs SeqsOf(const std::shared_ptr<const Pattern>& pattern, int64_t offset = 1) {
   const bool gathers = pattern != nullptr;
   return {{{.nq = 4, .nk = 6, .pattern = pattern, .offset = offset, .gathers = gathers},
            {.nq = 5, .nk = 6, .pattern = pattern, .offset = offset, .gathers = gathers}}};
@@ -163,9 +163,9 @@ bool Causal(int64_t i, int64_t j) { return j >= Everything::Nk || j <= i + 1; }
 
 TEST_F(AttendOpsTest, GradientsOfEveryTerm) {
   Everything x;
-  const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, -1, 3, 0}, Causal));
+  const AttendSeqs seqs = SeqsOf(OneTile({0, 5, 8, 2, 1, 7, 4, -1, 3, 0}, Causal));
   const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
-    return ops.Attend(t[0], t[1], t[2], {.scale = 0.7, .softcap = 2}, rows, TermsOf(t));
+    return ops.Attend(t[0], t[1], t[2], {.scale = 0.7, .softcap = 2}, seqs, TermsOf(t));
   };
   ExpectGradientsMatch(formula, x, kAll);
 }
@@ -177,13 +177,13 @@ TEST_F(AttendOpsTest, GradientsOfEveryWeighting) {
     SCOPED_TRACE(static_cast<int>(weighting));
     Everything x(7);
     const TestArray row_weight = TestArray::Random(5, DType::kF32, {1, 4, 5}, Memory::kDense, 0, 1);
-    const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
+    const AttendSeqs seqs = SeqsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
     const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
       AttendTensors terms = TermsOf(t);
       terms.sinks = {};
       terms.row_weight = TensorOf(row_weight);
       const AttendOut out =
-          ops.Attend(t[0], t[1], t[2], {.scale = 0.7, .weighting = weighting}, rows, terms);
+          ops.Attend(t[0], t[1], t[2], {.scale = 0.7, .weighting = weighting}, seqs, terms);
       EXPECT_TRUE(out.lse.empty());
       return out;
     };
@@ -200,11 +200,11 @@ TEST_F(AttendOpsTest, PartsEqualTheWhole) {
   Everything x(3);
   const std::vector<int32_t> keys = {0, 5, 8, 2, 1, 7, 4, 3, 6};
   const auto part_of = [&](int64_t part) {
-    return RowsOf(OneTile(
+    return SeqsOf(OneTile(
         keys, [part](int64_t i, int64_t j) { return Causal(i, j) && (i + j) % 3 == part; }));
   };
   const std::vector<AttendSeqs> parts = {part_of(0), part_of(1), part_of(2)};
-  const AttendSeqs whole = RowsOf(OneTile(keys, Causal));
+  const AttendSeqs whole = SeqsOf(OneTile(keys, Causal));
   const AttendParams params{.scale = 0.7, .softcap = 2};
   const Formula in_parts = [&](Ops& ops, const std::vector<Tensor>& t) {
     return ops.Attend(t[0], t[1], t[2], params, parts, TermsOf(t));
@@ -233,7 +233,7 @@ TEST_F(AttendOpsTest, PartsOfHalfsAreSummedInFloat32) {
   const TestArray q = TestArray::Random(1, DType::kBF16, {1, 1, 5, 3}),
                   k = TestArray::Random(2, DType::kBF16, {1, 1, 6, 3}),
                   v = TestArray::Random(3, DType::kBF16, {1, 1, 6, 2});
-  const auto rows_of = [](int64_t part) {
+  const auto seqs_of = [](int64_t part) {
     return AttendSeqs{
         {{.nq = 5,
           .nk = 6,
@@ -243,7 +243,7 @@ TEST_F(AttendOpsTest, PartsOfHalfsAreSummedInFloat32) {
   };
   const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
     const AttendOut out =
-        ops.Attend(t[0], t[1], t[2], {}, std::vector<AttendSeqs>{rows_of(0), rows_of(1)});
+        ops.Attend(t[0], t[1], t[2], {}, std::vector<AttendSeqs>{seqs_of(0), seqs_of(1)});
     EXPECT_EQ(out.out[0].dtype, DType::kBF16);
     return out;
   };
@@ -274,9 +274,9 @@ TEST_F(AttendOpsTest, TermsOfAnyFloatTypeAndTheirGradients) {
     wide.arrays[i].Write(narrow.arrays[i].Read());
     narrow.tensors[i] = TensorOf(narrow.arrays[i]);
   }
-  const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
+  const AttendSeqs seqs = SeqsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
   const Formula formula = [&](Ops& ops, const std::vector<Tensor>& t) {
-    return ops.Attend(t[0], t[1], t[2], {.scale = 0.7}, rows, TermsOf(t));
+    return ops.Attend(t[0], t[1], t[2], {.scale = 0.7}, seqs, TermsOf(t));
   };
   EXPECT_EQ(Loss(formula, wide.tensors), Loss(formula, narrow.tensors));
   const std::vector<TestArray> want = Gradients(formula, wide.tensors);
@@ -299,13 +299,13 @@ TEST_F(AttendOpsTest, HiddenNumbersAndEmptyRowsWithSinks) {
   for (int64_t h = 0; h < 4; ++h) bias.At({0, h, 0, 5}) = -kInf;
   x.arrays[1].Write(k);
   x.arrays[5].Write(bias);
-  const AttendSeqs rows =
-      RowsOf(OneTile({0, 1, 2, 3, 4, 5}, [](int64_t i, int64_t j) { return i != 2 && j != 0; }));
+  const AttendSeqs seqs =
+      SeqsOf(OneTile({0, 1, 2, 3, 4, 5}, [](int64_t i, int64_t j) { return i != 2 && j != 0; }));
   BufferPool pool;
   Stream stream(device_, &pool);
   Ops ops(stream, nullptr);
   AttendTensors terms{.bias = x.tensors[5], .sinks = x.tensors[7]};
-  const AttendOut out = ops.Attend(x.tensors[0], x.tensors[1], x.tensors[2], {}, rows, terms);
+  const AttendOut out = ops.Attend(x.tensors[0], x.tensors[1], x.tensors[2], {}, seqs, terms);
   ASSERT_TRUE(ops.status().ok()) << ops.status();
   const PlainArray values = ReadView(out.out[0]), lse = ReadView(out.lse[0]);
   for (double value : values.values) EXPECT_TRUE(std::isfinite(value));
@@ -316,7 +316,7 @@ TEST_F(AttendOpsTest, HiddenNumbersAndEmptyRowsWithSinks) {
 
 TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
   Everything x(9);
-  const AttendSeqs rows = RowsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
+  const AttendSeqs seqs = SeqsOf(OneTile({0, 5, 8, 2, 1, 7, 4, 3}, Causal));
   const AttendParams params{.scale = 0.7};
   BufferPool pool(0, /*poison=*/true);
   Stream stream(device_, &pool);
@@ -324,9 +324,9 @@ TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
   Ops ops(stream, &tape);
   const AttendTensors terms = TermsOf(x.tensors);
   tape.Watch(x.tensors[0]);
-  const AttendOut out = ops.Attend(x.tensors[0], x.tensors[1], x.tensors[2], params, rows, terms);
+  const AttendOut out = ops.Attend(x.tensors[0], x.tensors[1], x.tensors[2], params, seqs, terms);
   const Work work = stream.work();
-  const Tensor mass = ops.ColumnMass(x.tensors[0], x.tensors[1], params, rows, out.lse, terms);
+  const Tensor mass = ops.ColumnMass(x.tensors[0], x.tensors[1], params, seqs, out.lse, terms);
   ASSERT_TRUE(ops.status().ok()) << ops.status();
   EXPECT_EQ(mass[0].shape, (Shape{2, 4, 6}));
   EXPECT_EQ(stream.work().flops, work.flops);
@@ -344,7 +344,7 @@ TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
   AttendTensors unit_terms = terms;
   unit_terms.v2 = TensorOf(none);
   const AttendOut weights =
-      ops.Attend(x.tensors[0], x.tensors[1], TensorOf(unit), params, rows, unit_terms);
+      ops.Attend(x.tensors[0], x.tensors[1], TensorOf(unit), params, seqs, unit_terms);
   const PlainArray P = ReadView(weights.out[0]), got = ReadView(mass[0]);
   ForEachIndex(got.shape, [&](const std::vector<int64_t>& at) {
     double sum = 0;
@@ -355,7 +355,7 @@ TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
 
 TEST_F(AttendOpsTest, BrokenContractsAreRefused) {
   Everything x;
-  const AttendSeqs rows = RowsOf(nullptr);
+  const AttendSeqs seqs = SeqsOf(nullptr);
   const Tensor q = x.tensors[0], k = x.tensors[1], v = x.tensors[2];
   const TestArray flat(DType::kF32, {2, 4, 5}), ints(DType::kI32, {2, 4});
   const Tensor rank3 = TensorOf(flat), int32 = TensorOf(ints);
@@ -383,7 +383,7 @@ TEST_F(AttendOpsTest, BrokenContractsAreRefused) {
     AttendTensors terms;
     AttendParams params;
     change(terms, params);
-    EXPECT_TRUE(ops.Attend(q, k, v, params, rows, terms).out.empty());
+    EXPECT_TRUE(ops.Attend(q, k, v, params, seqs, terms).out.empty());
     EXPECT_EQ(ops.status().code(), absl::StatusCode::kInternal);
     EXPECT_NE(std::string(ops.status().message()).find(words), std::string::npos) << ops.status();
   }

@@ -58,7 +58,7 @@ Run RunOf(Device& device, const std::vector<const ScanCase*>& cases, BufferPool*
       all(spec.beta, &ScanCase::beta), all(spec.state, &ScanCase::s0),
       all(spec.state, &ScanCase::z0)};
   ScanSeqs rows;
-  for (const ScanCase* c : cases) rows.push_back(c->spec.rows);
+  for (const ScanCase* c : cases) rows.push_back(c->spec.seqs);
   Stream stream(device, pool);
   Tape tape;
   Ops ops(stream, &tape);
@@ -165,9 +165,9 @@ TEST(DeclinedScan, LengthsAndOffsets) {
       SCOPED_TRACE(absl::StrCat("offset ", offset, " state ", state));
       ScanSpec spec = Small();
       spec.state = spec.final = state;
-      spec.rows = {{.nq = 70, .nk = 40, .offset = offset}, {.nq = 13, .nk = 83, .offset = offset}};
+      spec.seqs = {{.nq = 70, .nk = 40, .offset = offset}, {.nq = 13, .nk = 83, .offset = offset}};
       ExpectComposed(spec);
-      spec.rows = {{.nq = 70, .nk = 0, .offset = offset}, {.nq = 0, .nk = 83, .offset = offset}};
+      spec.seqs = {{.nq = 70, .nk = 0, .offset = offset}, {.nq = 0, .nk = 83, .offset = offset}};
       ExpectComposed(spec);
     }
   }

@@ -38,7 +38,7 @@ class ScanTapeTest : public ::testing::Test {
     Tape tape;
     Ops ops(stream, &tape);
     for (const Tensor& x : in) tape.Watch(x);
-    out_ = ops.Scan(in[0], in[1], in[2], c.spec.params, {c.spec.rows},
+    out_ = ops.Scan(in[0], in[1], in[2], c.spec.params, {c.spec.seqs},
                     {in[3], in[4], in[5], in[6], /*final_state=*/true});
     ASSERT_TRUE(ops.status().ok()) << ops.status();
     const std::vector<Tensor> outputs = {out_.out, out_.lse, out_.s_out, out_.z_out};
@@ -110,7 +110,7 @@ TEST_F(ScanTapeTest, RefusesWhatTheContractDoes) {
   const auto status = [&](const ScanParams& params, const ScanTensors& tensors) {
     Stream dry(CpuOf(AvailableIsas()[0]), nullptr);
     Ops ops(dry, nullptr);
-    ops.Scan(q, k, v, params, {c.spec.rows}, tensors);
+    ops.Scan(q, k, v, params, {c.spec.seqs}, tensors);
     return std::string(ops.status().message());
   };
   EXPECT_EQ(status({.causal = true}, {.log_decay = decay, .beta = beta}), "");

@@ -15,29 +15,29 @@
 namespace attnd::testing {
 namespace {
 
-// Sequence b of every problem sees all its keys, or those up to its own position.
-AttendSeqs Rows(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
-  AttendSeqs rows;
+// Row b of every problem sees everything within its sizes, or causally.
+AttendSeqs Seqs(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
+  AttendSeqs seqs;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
     const int64_t hi = causal ? Nk - Nq : PatternBuilder::kUnbounded;
     const PatternSource source = BandSource(Nq, Nk, PatternBuilder::kUnbounded, hi);
-    rows.emplace_back(q[p].shape[0], ops.Seq(Nq, Nk, source));
+    seqs.emplace_back(q[p].shape[0], ops.Seq(Nq, Nk, source));
   }
-  return rows;
+  return seqs;
 }
 
 AttendOut Attend(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
-  return ops.Attend(q, k, v, {.scale = 0.7}, Rows(q, k, causal, ops));
+  return ops.Attend(q, k, v, {.scale = 0.7}, Seqs(q, k, causal, ops));
 }
 
 ScanOut Scan(Ops& ops, const Tensor& q, const Tensor& k, const Tensor& v) {
-  ScanSeqs rows;
+  ScanSeqs seqs;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
-    rows.emplace_back(q[p].shape[0], ScanSeq{.nq = Nq, .nk = Nk, .offset = Nk - Nq});
+    seqs.emplace_back(q[p].shape[0], ScanSeq{.nq = Nq, .nk = Nk, .offset = Nk - Nq});
   }
-  return ops.Scan(q, k, v, {.causal = true}, rows);
+  return ops.Scan(q, k, v, {.causal = true}, seqs);
 }
 
 class TapeTest : public GradientTest {};
@@ -47,7 +47,7 @@ TEST_F(TapeTest, OneAttendWithBothOutputs) {
     const AttendOut a = Attend(ops, in[0], in[1], in[2], /*causal=*/true);
     return std::vector<Tensor>{a.out, a.lse};
   };
-  // Grouped heads, Dv != D, and more queries than keys: the first two rows see nothing.
+  // Grouped heads, Dv != D, and more queries than keys: the first two seqs see nothing.
   ExpectGradientsMatch(
       formula, {Random({{2, 4, 5, 3}}, 1), Random({{2, 2, 3, 3}}, 2), Random({{2, 2, 3, 2}}, 3)});
 }

@@ -52,9 +52,9 @@ TEST(WorkTest, AttendIsCreditedTwoFlopsAPairAndElementAndItsBackwardTwoAndAHalfT
 TEST(WorkTest, ColumnMassIsNotCreditedAgain) {
   const auto attend = [](Ops& ops, Tape* tape, bool with_mass) {
     const Tensor q = Zeros(ops, tape, {1, 2, 9, 4}), k = Zeros(ops, tape, {1, 2, 9, 4});
-    const AttendSeqs rows = {{{.nq = 9, .nk = 9, .visible_pairs = 81}}};
-    const AttendOut out = ops.Attend(q, k, k, {}, rows);
-    if (with_mass) static_cast<void>(ops.ColumnMass(q, k, {}, rows, out.lse));
+    const AttendSeqs seqs = {{{.nq = 9, .nk = 9, .visible_pairs = 81}}};
+    const AttendOut out = ops.Attend(q, k, k, {}, seqs);
+    if (with_mass) static_cast<void>(ops.ColumnMass(q, k, {}, seqs, out.lse));
     return out.out;
   };
   EXPECT_EQ(CountOf([&](Ops& ops, Tape* tape) { return attend(ops, tape, true); }),

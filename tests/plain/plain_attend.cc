@@ -86,7 +86,7 @@ double PhiSlope(Weighting w, double s) {
 
 // One pair: its score and what the chain rule needs of the way there.
 struct Pair {
-  SeenKey key;
+  SeenSlot key;
   bool own = true;       // a row of k, not of k2
   int64_t j = 0;         // row of k or of k2
   int64_t distance = 0;  // p_i - p_j
@@ -137,17 +137,17 @@ struct Problem {
   template <class Visit>  // visit(b, h, i, pairs of the row, whether the row is valid)
   void ForRows(const Visit& visit) const {
     for (int64_t b = 0; b < B; ++b) {
-      const AttendSeq& row = p.rows[b];
+      const AttendSeq& seq = p.seqs[b];
       for (int64_t h = 0; h < H; ++h) {
-        const auto seen = SeenSeqs(row.Of(h), row, Nq);
+        const auto seen = SeenSlots(seq.Of(h), seq, Nq);
         for (int64_t i = 0; i < Nq; ++i) {
           std::vector<Pair> pairs;
-          for (const SeenKey& key : seen[i]) {
-            Pair pair{.key = key, .own = key.row < Nk, .distance = i + row.offset - key.row};
+          for (const SeenSlot& key : seen[i]) {
+            Pair pair{.key = key, .own = key.row < Nk, .distance = i + seq.offset - key.row};
             pair.j = pair.own ? key.row : key.row - Nk;
             if (Score(b, h, i, &pair)) pairs.push_back(pair);
           }
-          visit(b, h, i, pairs, i < row.nq);
+          visit(b, h, i, pairs, i < seq.nq);
         }
       }
     }

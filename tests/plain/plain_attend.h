@@ -11,7 +11,7 @@
 
 namespace attnd {
 
-// One batch row; dense [H,N,D] arrays of numbers as stored (already rounded to their dtype).
+// One sequence; dense [H,N,D] arrays of numbers as stored (already rounded to their dtype).
 struct PlainAttendCase {
   int64_t H = 1, Hkv = 1, Nq = 0, Nk = 0, D = 1, Dv = 1;
   double scale = 1;

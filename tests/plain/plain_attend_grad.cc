@@ -158,7 +158,7 @@ struct Problem {
   }
 
   Score<T> Of(int64_t b, int64_t h, int64_t i, const SeenKey& seen) const {
-    const int64_t gap = i + p.rows[b].offset - seen.key;
+    const int64_t gap = i + p.seqs[b].offset - seen.key;
     Score<T> score = {0, 1, std::abs(gap), 0};
     T t = 0;
     for (int64_t d = 0; d < D; ++d) t += q(b, h, i, d) * Key(b, h, seen.key, d);
@@ -186,12 +186,12 @@ struct Problem {
 }  // namespace
 
 std::vector<std::vector<SeenKey>> SeenKeys(const AttendProblem& problem, int64_t b, int64_t h) {
-  const AttendSeq& row = problem.rows[b];
+  const AttendSeq& seq = problem.seqs[b];
   std::vector<std::vector<SeenKey>> seen(problem.q.shape[2]);
-  const Pattern* pattern = row.Of(h);
+  const Pattern* pattern = seq.Of(h);
   if (pattern == nullptr) {
-    for (int64_t i = 0; i < row.nq; ++i) {
-      for (int64_t j = 0; j < row.nk; ++j) seen[i].push_back({.key = j});
+    for (int64_t i = 0; i < seq.nq; ++i) {
+      for (int64_t j = 0; j < seq.nk; ++j) seen[i].push_back({.key = j});
     }
     return seen;
   }
@@ -218,8 +218,8 @@ std::vector<std::vector<SeenKey>> SeenKeys(const AttendProblem& problem, int64_t
         const bool orders_q = !pattern->query_rows.empty(), orders_k = !pattern->key_rows.empty();
         const int64_t query = orders_q ? pattern->query_rows[q_slot] : q_slot;
         const int64_t key = orders_k ? pattern->key_rows[k_slot] : k_slot;
-        if (query < 0 || key < 0 || (!orders_q && query >= row.nq)) continue;
-        if (!orders_k && key >= row.nk) continue;
+        if (query < 0 || key < 0 || (!orders_q && query >= seq.nq)) continue;
+        if (!orders_k && key >= seq.nk) continue;
         SeenKey pair = {.key = key};
         if (!pattern->key_bias.empty()) pair.bias += pattern->key_bias[k_slot];
         if (!terms.bias.empty()) pair.bias += terms.bias[x * kTile + i];
@@ -240,7 +240,7 @@ void PlainAttendForward(const AttendParams& params, const AttendProblem& problem
   for (int64_t b = 0; b < s[0]; ++b) {
     for (int64_t h = 0; h < s[1]; ++h) {
       const auto all = SeenKeys(problem, b, h);
-      for (int64_t i = 0; i < problem.rows[b].nq; ++i) {
+      for (int64_t i = 0; i < problem.seqs[b].nq; ++i) {
         double max = p.sinks.given() ? p.sinks(b, h) : -kInf;
         for (const SeenKey& seen : all[i]) {
           if (!p.Hides(b, h, i, seen)) max = std::max(max, p.Of(b, h, i, seen).s);
@@ -281,7 +281,7 @@ PlainAttendGradients PlainAttendGrad(const AttendParams& params, const AttendGra
   for (int64_t at = 0; at < s[0] * s[1] * s[2]; ++at) {
     const int64_t i = at % s[2], h = at / s[2] % s[1], b = at / s[2] / s[1], kv = h / p.group;
     if (i == 0) all = SeenKeys(f, b, h);
-    if (i >= f.rows[b].nq || (p.softmax && lse(b, h, i) == -kInf)) continue;
+    if (i >= f.seqs[b].nq || (p.softmax && lse(b, h, i) == -kInf)) continue;
     T delta = 0, arriving = 0;
     for (int64_t d = 0; p.softmax && dout.given() && d < p.Dv; ++d) {
       delta += dout(b, h, i, d) * out(b, h, i, d);

@@ -6,19 +6,19 @@ namespace {
 
 struct Slots {
   const Pattern& pattern;
-  const AttendSeq& row;
-  std::vector<std::vector<SeenKey>>& seen;
+  const AttendSeq& seq;
+  std::vector<std::vector<SeenSlot>>& seen;
 
   int64_t QueryOf(int64_t slot) const {
     if (slot >= pattern.Nq) return -1;
     const int64_t i = pattern.query_rows.empty() ? slot : pattern.query_rows[slot];
-    return i < row.nq ? i : -1;
+    return i < seq.nq ? i : -1;
   }
   // Rows of a gather order are all there; others are clipped.
   int64_t KeyOf(int64_t slot) const {
     if (slot >= pattern.Nk) return -1;
     if (!pattern.key_rows.empty()) return pattern.key_rows[slot];
-    return slot < row.nk ? slot : -1;
+    return slot < seq.nk ? slot : -1;
   }
 
   void Visit(int64_t q_tile, int64_t key_tile, const Run& run) const {
@@ -30,7 +30,7 @@ struct Slots {
         const int64_t slot = key_tile * kTile + k, j = KeyOf(slot);
         const bool visible = (mask[k] >> q & 1) != 0;
         if (j < 0 || !visible) continue;
-        SeenKey key{.row = j};
+        SeenSlot key{.row = j};
         if (!pattern.key_bias.empty()) key.bias += pattern.key_bias[slot];
         const size_t at = static_cast<size_t>(k * kTile + q);
         if (!terms.bias.empty()) key.bias += terms.bias[at];
@@ -45,12 +45,12 @@ struct Slots {
 
 }  // namespace
 
-std::vector<std::vector<SeenKey>> SeenSeqs(const Pattern* pattern, const AttendSeq& row,
-                                           int64_t Nq) {
-  std::vector<std::vector<SeenKey>> seen(static_cast<size_t>(Nq));
+std::vector<std::vector<SeenSlot>> SeenSlots(const Pattern* pattern, const AttendSeq& seq,
+                                             int64_t Nq) {
+  std::vector<std::vector<SeenSlot>> seen(static_cast<size_t>(Nq));
   if (pattern == nullptr) {
-    for (int64_t i = 0; i < row.nq; ++i) {
-      for (int64_t j = 0; j < row.nk; ++j) seen[i].push_back({.row = j});
+    for (int64_t i = 0; i < seq.nq; ++i) {
+      for (int64_t j = 0; j < seq.nk; ++j) seen[i].push_back({.row = j});
     }
     return seen;
   }
@@ -59,7 +59,7 @@ std::vector<std::vector<SeenKey>> SeenSeqs(const Pattern* pattern, const AttendS
       seen[i].push_back({.row = pattern->keys_of.columns[at]});
     }
   }
-  const Slots slots{*pattern, row, seen};
+  const Slots slots{*pattern, seq, seen};
   const TileRows& tiles = pattern->by_query;
   for (int64_t tile = 0; tile < tiles.rows(); ++tile) {
     for (int64_t r = tiles.begin[tile]; r < tiles.begin[tile + 1]; ++r) {

@@ -9,14 +9,14 @@
 namespace attnd::testing {
 
 // A visible key slot of a query row.
-struct SeenKey {
+struct SeenSlot {
   int64_t row = 0;  // of k; from Nk of k on: of k2
   double bias = 0;  // constants of the pattern
   int label = -1;   // column of the table
 };
 
 // [query row] in the order of key slots. Nk: rows of k.
-std::vector<std::vector<SeenKey>> SeenSeqs(const Pattern* pattern, const AttendSeq& row,
-                                           int64_t Nq);
+std::vector<std::vector<SeenSlot>> SeenSlots(const Pattern* pattern, const AttendSeq& seq,
+                                             int64_t Nq);
 
 }  // namespace attnd::testing

@@ -22,15 +22,15 @@ struct PlainPair {
   int64_t slot = 0;  // of the key
 };
 
-// What query row i of batch row b sees in head h, in the order of slots, bias apart.
+// What query row i of sequence b sees in head h, in the order of slots, bias apart.
 inline std::vector<PlainPair> PlainVisible(const AttendProblem& p, int64_t b, int64_t h,
                                            int64_t i) {
-  const AttendSeq& row = p.rows[b];
-  const Pattern* pattern = row.Of(h);
+  const AttendSeq& seq = p.seqs[b];
+  const Pattern* pattern = seq.Of(h);
   std::vector<PlainPair> pairs;
-  if (i >= row.nq) return pairs;
+  if (i >= seq.nq) return pairs;
   if (pattern == nullptr) {
-    for (int64_t j = 0; j < row.nk; ++j) pairs.push_back({.key = j, .slot = j});
+    for (int64_t j = 0; j < seq.nk; ++j) pairs.push_back({.key = j, .slot = j});
     return pairs;
   }
   for (int64_t at = 0; pattern->is_listed(); ++at) {
@@ -59,7 +59,7 @@ inline std::vector<PlainPair> PlainVisible(const AttendProblem& p, int64_t b, in
         terms = TermsOfRun(*pattern, run, tile, s / kTile);
       }
       const int64_t key = pattern->key_rows.empty() ? s : pattern->key_rows[s];
-      if (key < 0 || (pattern->key_rows.empty() && key >= row.nk)) continue;
+      if (key < 0 || (pattern->key_rows.empty() && key >= seq.nk)) continue;
       if ((mask[s % kTile] >> (slot % kTile) & 1) == 0) continue;
       PlainPair pair = {.key = key, .slot = s};
       if (!pattern->key_bias.empty()) pair.added += pattern->key_bias[s];
@@ -136,7 +136,7 @@ class PlainAttendTerms {
     const int64_t Nk = p_.k.shape[2], j = pair.key;
     const bool second = j >= Nk;
     const Array& keys = second ? k2_ : k_;
-    const int64_t distance = i + p_.rows[b].offset - j;
+    const int64_t distance = i + p_.seqs[b].offset - j;
     T t = 0;
     for (int64_t d = 0; d < p_.q.shape[3]; ++d) {
       t += q_(b, h, i, d) * keys(b, KvHead(h), second ? j - Nk : j, d);
@@ -182,7 +182,7 @@ class PlainAttendTerms {
 
   void Row(int64_t b, int64_t h, int64_t i, PlainAttendOut* result) const {
     const T none = -std::numeric_limits<T>::infinity();
-    const bool is_softmax = params_.weighting == Weighting::kSoftmax, valid = i < p_.rows[b].nq;
+    const bool is_softmax = params_.weighting == Weighting::kSoftmax, valid = i < p_.seqs[b].nq;
     const T sink = valid && sinks_.given() ? sinks_(b, h) : none;
     std::vector<PlainPair> pairs;
     std::vector<T> weights;

@@ -49,7 +49,7 @@ PlainScan ScanOf(const ScanParams& params, const ScanProblem& p) {
           .q = Read(p.q, p.q),
           .k = Read(p.k, p.k),
           .v = Read(p.v, p.v),
-          .rows = {p.rows.begin(), p.rows.end()},
+          .seqs = {p.seqs.begin(), p.seqs.end()},
           .log_decay = ReadGiven(p.log_decay),
           .beta = ReadGiven(p.beta),
           .s0 = ReadGiven(p.s0),

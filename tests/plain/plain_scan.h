@@ -94,7 +94,7 @@ inline double PlainDerivative(FeatureMap map, double x) {
 struct PlainScan {
   ScanParams params;
   PlainTensor q, k, v;
-  std::vector<ScanSeq> rows;  // B of them
+  std::vector<ScanSeq> seqs;  // B of them
   // Absent: no data. [B,Hkv,Nk,1|D] [B,Hkv,Nk,1] [B,Hkv,D,Dv] [B,Hkv,1,D]
   PlainTensor log_decay = {}, beta = {}, s0 = {}, z0 = {};
 
@@ -102,8 +102,8 @@ struct PlainScan {
   int64_t KvHead(int64_t h) const { return h / (q.H / k.H); }
   // How many keys query i has behind it.
   int64_t Seen(int64_t b, int64_t i) const {
-    const ScanSeq& row = rows[b];
-    return params.causal ? std::clamp<int64_t>(i + row.offset + 1, 0, row.nk) : row.nk;
+    const ScanSeq& seq = seqs[b];
+    return params.causal ? std::clamp<int64_t>(i + seq.offset + 1, 0, seq.nk) : seq.nk;
   }
   double Decay(int64_t b, int64_t g, int64_t t, int64_t c) const {
     if (log_decay.data.empty()) return 1;
@@ -160,7 +160,7 @@ struct PlainStates {
     }
     S.push_back(state);
     z.push_back(sum);
-    for (int64_t t = 0; t < s.rows[b].nk; ++t) {
+    for (int64_t t = 0; t < s.seqs[b].nk; ++t) {
       for (int64_t c = 0; c < D; ++c) {
         const Real a = static_cast<Real>(s.Decay(b, g, t, c));
         sum[c] *= a;
@@ -212,7 +212,7 @@ PlainScanOut Forward(const PlainScan& s) {
       }
       for (int64_t h = 0; h < q.H; ++h) {
         if (s.KvHead(h) != g) continue;
-        for (int64_t i = 0; i < s.rows[b].nq; ++i) {
+        for (int64_t i = 0; i < s.seqs[b].nq; ++i) {
           const int64_t seen = s.Seen(b, i);
           if (seen == 0 && !s.HasState()) continue;
           Real d = 0;
@@ -282,10 +282,10 @@ class PlainScanBack {
         R_[c * Dv_ + d] = static_cast<Real>(in_.ds_out.at(b_, g_, c, d));
       }
     }
-    for (int64_t seen = s_.rows[b_].nk; seen >= 0; --seen) {
+    for (int64_t seen = s_.seqs[b_].nk; seen >= 0; --seen) {
       for (int64_t h = 0; h < s_.q.H; ++h) {
         if (s_.KvHead(h) != g_) continue;
-        for (int64_t i = 0; i < s_.rows[b_].nq; ++i) {
+        for (int64_t i = 0; i < s_.seqs[b_].nq; ++i) {
           if (s_.Seen(b_, i) == seen && (seen > 0 || s_.HasState())) Query(h, i, seen);
         }
       }

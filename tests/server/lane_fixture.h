@@ -21,7 +21,7 @@ struct Answer {
 };
 
 // The bytes of a request's tensors, each received at an odd address.
-struct Payload {
+struct TensorBytes {
   std::map<std::string, std::vector<std::byte>> bytes;
 
   void Add(const std::string& name, const std::vector<float>& values) {
@@ -60,7 +60,7 @@ class LaneTest : public ::testing::Test {
   }
 
   std::unique_ptr<Task> Make(const std::string& name, std::shared_ptr<const Plan> plan,
-                             std::shared_ptr<Payload> payload) {
+                             std::shared_ptr<TensorBytes> payload) {
     std::unique_ptr<Task> task = NewTask(std::move(plan), clock_, /*charged_bytes=*/1000);
     for (const auto& [tensor, unused] : payload->bytes) {
       task->payloads[tensor] = payload->SpansOf(tensor);
@@ -77,7 +77,7 @@ class LaneTest : public ::testing::Test {
   }
 
   std::unique_ptr<Task> MakePuppet(const std::string& name, float first, int64_t n = 4) {
-    auto payload = std::make_shared<Payload>();
+    auto payload = std::make_shared<TensorBytes>();
     std::vector<float> values(n, 1.0F);
     values[0] = first;
     payload->Add("q", values);
@@ -88,7 +88,7 @@ class LaneTest : public ::testing::Test {
   std::unique_ptr<Task> MakeReal(const std::string& name, const std::string& method, int64_t H,
                                  int64_t n, int64_t D, float seed, OptionMap options = {}) {
     Call call{.method = method, .options = std::move(options)};
-    auto payload = std::make_shared<Payload>();
+    auto payload = std::make_shared<TensorBytes>();
     for (const char* tensor : {"q", "k", "v"}) {
       std::vector<float> values(H * n * D);
       for (size_t i = 0; i < values.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/view.h"
 
 namespace attnd {
@@ -100,9 +101,9 @@ inline AlongWalk AlongWalkOf(const View& x, const View& out, int axis, bool colu
     for (int v = 0; v < AlongWalk::kViews; ++v) walk.column_stride[v] = walk.stride[v][rank];
     walk.outer = walk.columns == 0 ? 0 : walk.outer / walk.columns;
   }
-  walk.tiles = (walk.columns + AlongWalk::kWidth - 1) / AlongWalk::kWidth;
+  walk.tiles = CeilDiv(walk.columns, AlongWalk::kWidth);
   walk.chunk = walk.is_dense ? AlongWalk::kDenseChunk : AlongWalk::kChunkRows;
-  walk.chunks = std::max<int64_t>((walk.n + walk.chunk - 1) / walk.chunk, 1);
+  walk.chunks = std::max<int64_t>(CeilDiv(walk.n, walk.chunk), 1);
   return walk;
 }
 

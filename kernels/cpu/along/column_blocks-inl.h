@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "hwy/highway.h"
+#include "kernels/core/integer.h"
 #include "kernels/cpu/along/along_walk.h"
 #include "kernels/cpu/element/element_tile-inl.h"
 
@@ -43,7 +44,7 @@ class ColumnPatches {
   }
   explicit ColumnPatches(const Patch& all) : all_(all) {}
 
-  int64_t count() const { return (all_.rows + kBlock - 1) / kBlock; }
+  int64_t count() const { return CeilDiv(all_.rows, kBlock); }
   Patch operator[](int64_t block) const {
     Patch part = all_;
     part.rows = std::min(kBlock, all_.rows - block * kBlock);

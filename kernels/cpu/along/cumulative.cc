@@ -181,10 +181,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const CumulativeArgs& a
   }
   const auto totals = Take(stream, first_total.back() * static_cast<int64_t>(sizeof(double)));
   if (totals == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, second.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, second.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(CumulativeUnits), HWY_CHOOSE_AVX2(CumulativeUnits),
                      HWY_CHOOSE_AVX3(CumulativeUnits));
   const auto launch = [&](const RowItems& items, bool writes) {

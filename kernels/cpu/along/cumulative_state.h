@@ -1,4 +1,4 @@
-// What cumulative knows about the chunks before the one at hand.
+// The state of cumulative after the chunks before a given one.
 #pragma once
 
 #include <algorithm>

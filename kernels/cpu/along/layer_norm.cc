@@ -76,10 +76,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const LayerNormArgs& ar
     const double rows = static_cast<double>(p.rstd.shape.size());
     serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads), 30e-9 * rows);
   }
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(NormalizeRows), HWY_CHOOSE_AVX2(NormalizeRows),
                      HWY_CHOOSE_AVX3(NormalizeRows));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {

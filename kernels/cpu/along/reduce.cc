@@ -170,10 +170,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ReduceArgs& args)
   }
   const auto parts = Take(stream, first_part.back() * static_cast<int64_t>(sizeof(float)));
   if (parts == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ReduceUnits), HWY_CHOOSE_AVX2(ReduceUnits),
                      HWY_CHOOSE_AVX3(ReduceUnits));
   const auto parts_of = [&](int64_t problem) {

@@ -171,10 +171,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SoftmaxArgs& args
   }
   const auto parts = Take(stream, first_part.back() * static_cast<int64_t>(sizeof(float)));
   if (parts == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, first.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, first.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(SoftmaxUnits), HWY_CHOOSE_AVX2(SoftmaxUnits),
                      HWY_CHOOSE_AVX3(SoftmaxUnits));
   const auto launch = [&](const RowItems& items, bool is_second) {

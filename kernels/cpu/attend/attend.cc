@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend_work.h"
 #include "kernels/cpu/cpu_device.h"
@@ -14,30 +15,20 @@
 
 #if HWY_ONCE
 namespace attnd {
-namespace {
-
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
-
-}  // namespace
-
 DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args) {
   const Cpu& cpu = device.cpu();
   AttendWork work(cpu, args);
   if (work.dry_items() == 0) return DeviceStatus();
   // Whole pages a thread: no two threads write one cache line.
-  const int64_t floats = CeilDiv(work.scratch_floats(), 1024) * 1024;
+  const int64_t floats = RoundUp(work.scratch_floats(), 1024);
   const int64_t state_floats = AttendStateFloats(args.problems[0].v.shape[3]);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (scratch == nullptr) return NoMemory(stream);
   auto states = Take(stream, work.states() * state_floats * 4);
   if (states == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().host_bytes += work.host_bytes();
-    stream.work().seconds +=
-        kLaunchSeconds + cpu.ParallelSeconds(work.serial_seconds(), work.dry_items());
-    return DeviceStatus();
-  }
+  if (stream.is_dry()) stream.work().host_bytes += work.host_bytes();
+  const double predicted = cpu.ParallelSeconds(work.serial_seconds(), work.dry_items());
+  if (Predicted(stream, Cpu::kLaunchSeconds + predicted)) return DeviceStatus();
   work.List();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendQueries), HWY_CHOOSE_AVX2(AttendQueries),
                      HWY_CHOOSE_AVX3(AttendQueries));
@@ -52,7 +43,7 @@ DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args
     AttendWork::Split* split = work.SplitOf(n);
     if (split == nullptr) return run(work.Item(n), own, nullptr);
     run(work.Item(n), own, state(split->first_state + work.part(n)));
-    // Who finishes last sees what the others wrote.
+    // The thread that finishes last sees the states of all others, and merges them.
     if (std::atomic_ref(split->left).fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     merge(work.Whole(n), own, state(split->first_state), split->parts);
   });

@@ -13,7 +13,7 @@ class CpuDevice;
 // reduced across lanes, keys are read as they lie and a mask word is a set of lanes. Where few
 // queries see many keys a row of key tiles is split into items, whose states the last of them
 // merges in order. Scratch is a fixed size a thread, and at most 128 states of a tile for each
-// batch row.
+// sequence.
 DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args);
 
 // Backward, P recomputed from lse (Dao et al. 2022, algorithm 4). A work item is a share of the key

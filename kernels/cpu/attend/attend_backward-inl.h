@@ -47,9 +47,9 @@ class ShareOfKeys {
   void MultiplySeen(const GradQueries& queries, const GradKeys& keys, bool first);
   void StoreKeys(const GradKeys& keys, int64_t tile);
 
-  const GradPlan& plan_;
+  const GradTask& task_;
   const AttendShare& s_;
-  const AttendSeq& row_;
+  const AttendSeq& seq_;
   const GradScratch& m_;
   const bool wants_dq_;
   const PartialRows dk_, dv_;
@@ -58,25 +58,25 @@ class ShareOfKeys {
 };
 
 inline ShareOfKeys::ShareOfKeys(const AttendShare& share, const GradScratch& scratch)
-    : plan_(*share.plan),
+    : task_(*share.task),
       s_(share),
-      row_(plan_.Row(share.b)),
+      seq_(task_.Seq(share.b)),
       m_(scratch),
-      wants_dq_(plan_.sums[GradSum::kDq].rows > 0),
-      dk_(plan_.Of(GradSum::kDk, share.b, share.kv_head, share.share)),
-      dv_(plan_.Of(GradSum::kDv, share.b, share.kv_head, share.share)),
-      pair_(plan_, share.b, scratch) {
-  for (int64_t i = 0; i < KeyBlock(plan_.D, plan_.Dv); ++i) keys_[i].m = scratch.keys[i];
+      wants_dq_(task_.sums[GradSum::kDq].rows > 0),
+      dk_(task_.Of(GradSum::kDk, share.b, share.kv_head, share.share)),
+      dv_(task_.Of(GradSum::kDv, share.b, share.kv_head, share.share)),
+      pair_(task_, share.b, scratch) {
+  for (int64_t i = 0; i < KeyBlock(task_.D, task_.Dv); ++i) keys_[i].m = scratch.keys[i];
 }
 
 inline ShareOfKeys::HeadSums ShareOfKeys::SumsOf(int64_t h) const {
-  const auto of = [&](GradSum::Kind kind) { return plan_.Of(kind, s_.b, h, s_.share); };
+  const auto of = [&](GradSum::Kind kind) { return task_.Of(kind, s_.b, h, s_.share); };
   return {of(GradSum::kDq), of(GradSum::kSlopes), of(GradSum::kTable), of(GradSum::kQRel),
           of(GradSum::kR)};
 }
 
 inline void ShareOfKeys::Run() {
-  const int64_t h_begin = s_.kv_head * plan_.group, h_end = h_begin + plan_.group;
+  const int64_t h_begin = s_.kv_head * task_.group, h_end = h_begin + task_.group;
   dk_.Clear();
   dv_.Clear();
   for (int64_t h = h_begin; h < h_end; ++h) {
@@ -86,19 +86,19 @@ inline void ShareOfKeys::Run() {
     }
     SumSinks(h);
   }
-  // Heads may gather keys in orders of their own; otherwise they share the packed keys.
-  const int64_t together = plan_.gathers ? 1 : plan_.group;
+  // Heads that gather keys in different orders need packed keys each; others share them.
+  const int64_t together = task_.gathers ? 1 : task_.group;
   for (int64_t h = h_begin; h < h_end; h += together) {
-    const Pattern* pattern = row_.Of(h);
+    const Pattern* pattern = seq_.Of(h);
     const bool gathers = pattern != nullptr && !pattern->key_rows.empty();
-    const int64_t slots = gathers ? static_cast<int64_t>(pattern->key_rows.size()) : plan_.Nk;
-    const KeyShares shares = {CeilDiv(slots, kTile), plan_.shares};
+    const int64_t slots = gathers ? static_cast<int64_t>(pattern->key_rows.size()) : task_.Nk;
+    const KeyShares shares = {CeilDiv(slots, kTile), task_.shares};
     Tiles tiles;
     for (int64_t tile = 0; tile < shares.tiles; ++tile) {
       if (shares.ShareOf(tile) != s_.share) continue;
       if (CheckPoint()) return;
       tiles.push_back(tile);
-      if (static_cast<int64_t>(tiles.size()) < KeyBlock(plan_.D, plan_.Dv)) continue;
+      if (static_cast<int64_t>(tiles.size()) < KeyBlock(task_.D, task_.Dv)) continue;
       RunBlock(tiles, h, h + together);
       tiles.clear();
     }
@@ -108,23 +108,23 @@ inline void ShareOfKeys::Run() {
 
 // A sink is a key of value 0: it has the weight exp(sink - lse), and dP = 0.
 inline void ShareOfKeys::SumSinks(int64_t h) {
-  const PartialRows sums = plan_.Of(GradSum::kSinks, s_.b, h, s_.share);
+  const PartialRows sums = task_.Of(GradSum::kSinks, s_.b, h, s_.share);
   sums.Clear();
   if (!sums.wanted() || s_.share != 0) return;
-  const AttendGradProblem& grad = *plan_.problem;
+  const AttendGradProblem& grad = *task_.problem;
   const AttendProblem& p = grad.forward;
   const double sink = CutTerm(HeadRows::Of(p.terms.sinks, s_.b, h).Scalar(0));
   const HeadRows lse = HeadRows::Of(p.lse, s_.b, h), dlse = HeadRows::Of(grad.dlse, s_.b, h);
   const HeadRows out = HeadRows::Of(p.out, s_.b, h), dout = HeadRows::Of(grad.dout, s_.b, h);
   double sum = 0;
-  for (int64_t i = 0; i < row_.nq; ++i) {
+  for (int64_t i = 0; i < seq_.nq; ++i) {
     if (i % kTile == 0 && CheckPoint()) return;
     const double log_sum = lse.Scalar(i);
     if (log_sum == -std::numeric_limits<double>::infinity()) continue;
     double shift = dlse.data == nullptr ? 0.0 : -static_cast<double>(dlse.Scalar(i));
     if (pair_.has_dout()) {
       PackRow(dout, i, 1.0f, m_.dout, 0);
-      shift += Dot(out, i, m_.dout.Row(0), plan_.Dv, m_.space.data);
+      shift += Dot(out, i, m_.dout.Row(0), task_.Dv, m_.space.data);
     }
     sum -= std::exp(std::min(sink - log_sum, 0.0)) * shift;
   }
@@ -133,22 +133,23 @@ inline void ShareOfKeys::SumSinks(int64_t h) {
 
 inline void ShareOfKeys::RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end) {
   for (size_t i = 0; i < tiles.size(); ++i) {
-    pair_.LoadKeys(s_.kv_head, row_.Of(h_begin), tiles[i], &keys_[i]);
+    pair_.LoadKeys(s_.kv_head, seq_.Of(h_begin), tiles[i], &keys_[i]);
     Zero(keys_[i].m.dk, kTile);
     Zero(keys_[i].m.dv, kTile);
   }
   for (int64_t h = h_begin; h < h_end; ++h) RunHead(tiles, h);
   for (size_t i = 0; i < tiles.size(); ++i) {
-    // Rows far apart are pages that the system clears first: a tile may take ten milliseconds.
+    // Rows that lie far apart fault in pages, which the system clears: a tile may take ten
+    // milliseconds.
     if (CheckPoint()) return;
     StoreKeys(keys_[i], tiles[i]);
   }
 }
 
 inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
-  const Pattern* pattern = row_.Of(h);
+  const Pattern* pattern = seq_.Of(h);
   const bool gathers = pattern != nullptr && !pattern->query_rows.empty();
-  const int64_t slots = gathers ? static_cast<int64_t>(pattern->query_rows.size()) : row_.nq;
+  const int64_t slots = gathers ? static_cast<int64_t>(pattern->query_rows.size()) : seq_.nq;
   absl::InlinedVector<VisibleTiles, kMaxKeyBlock> visible;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const int64_t q_tiles = keys_[i].slots.count == 0 ? 0 : CeilDiv(slots, kTile);
@@ -223,8 +224,8 @@ inline void ShareOfKeys::Multiply(const GradQueries& queries, const GradKeys& ke
                         AsRows(From(right, seen.begin, 0)), Mutable(From(sum, own.begin, 0)));
     });
   };
-  if (plan_.wants_dv && pair_.has_dout()) add_to_keys(m_.weights, m_.dout, k.dv);
-  if (plan_.wants_dk) add_to_keys(m_.dscores, m_.q, k.dk);
+  if (task_.wants_dv && pair_.has_dout()) add_to_keys(m_.weights, m_.dout, k.dv);
+  if (task_.wants_dk) add_to_keys(m_.dscores, m_.q, k.dk);
   if (!wants_dq_) return;
   pair_.seen_by_queries().ForEach(rows, [&](SlotRange own, SlotRange seen) HWY_ATTR {
     const Broadcast dscores = ByRow(From(m_.dscores, own.begin, seen.begin));
@@ -238,7 +239,7 @@ inline void ShareOfKeys::Multiply(const GradQueries& queries, const GradKeys& ke
   });
 }
 
-// The same by pairs, visible ones only.
+// The same pair by pair, of visible pairs only.
 inline void ShareOfKeys::MultiplySeen(const GradQueries& queries, const GradKeys& keys,
                                       bool first) {
   const auto add = [](float weight, const float* from, int64_t n, float* to) {
@@ -250,19 +251,19 @@ inline void ShareOfKeys::MultiplySeen(const GradQueries& queries, const GradKeys
       const int64_t x = std::countr_zero(rest);
       if (x >= keys.slots.count) break;
       const float dscore = m_.dscores.Row(i)[x];
-      if (plan_.wants_dv && pair_.has_dout()) {
-        add(m_.weights.Row(i)[x], m_.dout.Row(i), plan_.Dv, keys.m.dv.Row(x));
+      if (task_.wants_dv && pair_.has_dout()) {
+        add(m_.weights.Row(i)[x], m_.dout.Row(i), task_.Dv, keys.m.dv.Row(x));
       }
-      if (plan_.wants_dk) add(dscore, m_.q.Row(i), plan_.D, keys.m.dk.Row(x));
-      if (wants_dq_) add(dscore, keys.m.k.Row(x), plan_.D, m_.dq.Row(i));
+      if (task_.wants_dk) add(dscore, m_.q.Row(i), task_.D, keys.m.dk.Row(x));
+      if (wants_dq_) add(dscore, keys.m.k.Row(x), task_.D, m_.dq.Row(i));
     }
   }
 }
 
 // To their rows, or to the sums of rows where several slots may be one row. Q carries scale unit.
 inline void ShareOfKeys::StoreKeys(const GradKeys& keys, int64_t tile) {
-  const float factor = static_cast<float>(1 / plan_.unit());
-  if (plan_.gathers) {
+  const float factor = static_cast<float>(1 / task_.unit());
+  if (task_.gathers) {
     const auto add = [](const PartialRows& sums, const Packed& tile_sums, int64_t row, int64_t i) {
       float* to = sums.Open(row);
       for (int64_t x = 0; x < tile_sums.width; ++x) to[x] += tile_sums.Row(i)[x];
@@ -274,24 +275,24 @@ inline void ShareOfKeys::StoreKeys(const GradKeys& keys, int64_t tile) {
     }
     return;
   }
-  const HeadRows dk = HeadRows::Of(plan_.problem->dk, s_.b, s_.kv_head);
-  const HeadRows dv = HeadRows::Of(plan_.problem->dv, s_.b, s_.kv_head);
+  const HeadRows dk = HeadRows::Of(task_.problem->dk, s_.b, s_.kv_head);
+  const HeadRows dv = HeadRows::Of(task_.problem->dv, s_.b, s_.kv_head);
   const int64_t first = tile * kTile;
-  for (int64_t i = 0; i < std::min(kTile, plan_.Nk - first); ++i) {
-    if (plan_.wants_dk) Narrow(dk.dtype, keys.m.dk.Row(i), plan_.D, dk.Row(first + i), factor);
-    if (plan_.wants_dv) Narrow(dv.dtype, keys.m.dv.Row(i), plan_.Dv, dv.Row(first + i));
+  for (int64_t i = 0; i < std::min(kTile, task_.Nk - first); ++i) {
+    if (task_.wants_dk) Narrow(dk.dtype, keys.m.dk.Row(i), task_.D, dk.Row(first + i), factor);
+    if (task_.wants_dv) Narrow(dv.dtype, keys.m.dv.Row(i), task_.Dv, dv.Row(first + i));
   }
 }
 
 // `count` rows of a gradient from `first` on to plane (b, h) of `out`: the partial sums of all that
 // the plane stands for, in their order. `space`: stride() floats.
-inline void SumPlane(const GradPlan& plan, const PlaneSum& plane, float* space) {
+inline void SumPlane(const GradTask& task, const PlaneSum& plane, float* space) {
   const DF d;
   const auto& [kind, out, first, count, b, h] = plane;
-  const GradSum& sum = plan.sums[kind];
+  const GradSum& sum = task.sums[kind];
   const int64_t rows = out.shape[2], stride = sum.stride();
-  // A dimension of 1 stands for all.
-  const int64_t b_end = out.shape[0] == 1 ? plan.B : b + 1;
+  // A dimension of 1 is the sum over the whole dimension.
+  const int64_t b_end = out.shape[0] == 1 ? task.B : b + 1;
   const int64_t h_end = out.shape[1] == 1 ? sum.heads : h + 1;
   const int64_t repeats = rows == 1 ? count : 1;
   const HeadRows to = HeadRows::Of(out, b, h);
@@ -300,8 +301,8 @@ inline void SumPlane(const GradPlan& plan, const PlaneSum& plane, float* space) 
     std::fill_n(space, stride, 0.0f);
     for (int64_t bb = b; bb < b_end; ++bb) {
       for (int64_t hh = h; hh < h_end; ++hh) {
-        for (int64_t share = 0; share < plan.shares; ++share) {
-          const PartialRows part = plan.Of(kind, bb, hh, share);
+        for (int64_t share = 0; share < task.shares; ++share) {
+          const PartialRows part = task.Of(kind, bb, hh, share);
           for (int64_t r = first + row; r < first + row + repeats; ++r) {
             if (part.touched[r] == 0) continue;
             for (int64_t x = 0; x < sum.width; x += kLanes) {

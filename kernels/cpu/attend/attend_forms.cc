@@ -10,8 +10,9 @@
 namespace attnd {
 namespace {
 
-// Problems whose rows are listed have kernels of their own. Nearly always all are or none.
-bool IsListed(const AttendProblem& p) { return !p.rows.empty() && p.rows[0].is_listed; }
+// Problems with listed sequences have kernels of their own. In nearly every launch either all
+// problems are listed or none is.
+bool IsListed(const AttendProblem& p) { return !p.seqs.empty() && p.seqs[0].is_listed; }
 bool IsListed(const AttendGradProblem& p) { return IsListed(p.forward); }
 template <class Args, class Tiles, class Lists>
 DeviceStatus EachForm(const Args& args, const Tiles& tiles, const Lists& lists) {

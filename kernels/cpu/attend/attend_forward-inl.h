@@ -123,7 +123,7 @@ struct Scratch {
   float* next;
   float* operator()(int64_t floats) {
     float* taken = next;
-    next += RoundUpTo(floats, 16);
+    next += RoundUp(floats, 16);
     return taken;
   }
 };

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend.h"
 #include "kernels/cpu/attend/attend_grad_tile.h"
@@ -19,16 +20,14 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
 void GradKeyShare(const AttendShare& share, float* scratch) {
-  const GradScratch memory(*share.plan, scratch);
+  const GradScratch memory(*share.task, scratch);
   ShareOfKeys(share, memory).Run();
 }
 void GradBiasShare(const BiasShare& share, float* scratch) {
-  const GradScratch memory(*share.plan, scratch);
+  const GradScratch memory(*share.task, scratch);
   ShareOfBias(share, memory).Run();
 }
-void GradPlane(const GradPlan& plan, const PlaneSum& plane, float* scratch) {
-  SumPlane(plan, plane, scratch);
-}
+GradKernels KernelsOfGrad() { return {GradKeyShare, GradBiasShare, SumPlane}; }
 
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -36,9 +35,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 namespace {
-
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
 
 struct Item {
   double work = 0;  // query tiles times heads times width
@@ -56,7 +52,7 @@ struct Needs {
   int64_t scratch = 0;              // floats a thread
 };
 
-bool HasShares(const GradPlan& p) {
+bool HasShares(const GradTask& p) {
   return p.wants_dk || p.wants_dv ||
          std::any_of(p.sums.begin(), p.sums.end(), [](const GradSum& s) { return s.rows > 0; });
 }
@@ -65,16 +61,16 @@ bool HasShares(const GradPlan& p) {
 struct BiasCuts {
   int64_t q_tiles, k_tiles, q_step, k_step;
 
-  static BiasCuts Of(const GradPlan& p) {
+  static BiasCuts Of(const GradTask& p) {
     const Shape& s = p.problem->dterms.bias.shape;
-    // A bias that repeats has a gradient, zero, also where there are no pairs.
+    // The gradient of a bias that repeats is written, as zeros, even where there are no pairs.
     const int64_t q_tiles = std::max<int64_t>(CeilDiv(p.Nq, kTile), 1);
     const int64_t k_tiles = std::max<int64_t>(CeilDiv(p.Nk, kTile), 1);
     const bool by_rows = !p.gathers && s[2] > 1, by_columns = !p.gathers && !by_rows && s[3] > 1;
     constexpr int64_t kTiles = 4;
     return {q_tiles, k_tiles, by_rows ? kTiles : q_tiles, by_columns ? kTiles : k_tiles};
   }
-  static int64_t Count(const GradPlan& p) {
+  static int64_t Count(const GradTask& p) {
     if (!p.wants_bias) return 0;
     const Shape& s = p.problem->dterms.bias.shape;
     const BiasCuts cuts = Of(p);
@@ -85,7 +81,7 @@ struct BiasCuts {
 // Tiles of queries of an item of dbias: a stretch of rows of a plane, of columns where all rows are
 // one, or a plane where rows come in orders of their own.
 template <class F>
-void EachBiasItem(const GradPlan& p, const F& add) {
+void EachBiasItem(const GradTask& p, const F& add) {
   if (!p.wants_bias) return;
   const Shape& s = p.problem->dterms.bias.shape;
   const auto [q_tiles, k_tiles, q_step, k_step] = BiasCuts::Of(p);
@@ -105,9 +101,9 @@ void EachBiasItem(const GradPlan& p, const F& add) {
   }
 }
 
-Needs Count(std::vector<GradPlan>* plans) {
+Needs Count(std::vector<GradTask>* tasks) {
   Needs needs;
-  for (GradPlan& p : *plans) {
+  for (GradTask& p : *tasks) {
     needs.items += BiasCuts::Count(p);
     if (HasShares(p)) needs.items += p.B * p.Hkv * p.shares;
     needs.counters += p.B * p.Hkv + 1;
@@ -124,29 +120,29 @@ Needs Count(std::vector<GradPlan>* plans) {
   return needs;
 }
 
-double ShareWork(const GradPlan& p, int64_t b, int64_t share) {
-  const AttendSeq& row = p.Row(b);
-  const int64_t different = row.head_patterns.empty() ? 1 : p.H;
+double ShareWork(const GradTask& p, int64_t b, int64_t share) {
+  const AttendSeq& seq = p.Seq(b);
+  const int64_t different = seq.head_patterns.empty() ? 1 : p.H;
   double work = 0;
   for (int64_t h = 0; h < different; ++h) {
-    const Pattern* pattern = row.Of(h);
-    const int64_t slots = p.gathers && pattern != nullptr ? pattern->Nk : row.nk;
+    const Pattern* pattern = seq.Of(h);
+    const int64_t slots = p.gathers && pattern != nullptr ? pattern->Nk : seq.nk;
     const KeyShares shares = {CeilDiv(slots, kTile), p.shares};
     for (int64_t tile = 0; tile < shares.tiles; ++tile) {
       if (shares.ShareOf(tile) != share) continue;
       if (CheckPoint()) return 0;
       work += static_cast<double>(
-          CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(row.nq, kTile)));
+          CountVisible(pattern, &Pattern::by_key, tile, CeilDiv(seq.nq, kTile)));
     }
   }
   return work / static_cast<double>(different) * static_cast<double>(p.group * (p.D + p.Dv));
 }
 
 // Longest first; items of the same work in the order of heads.
-void ListItems(const std::vector<GradPlan>& plans, Item* items) {
+void ListItems(const std::vector<GradTask>& tasks, Item* items) {
   Item* end = items;
-  for (size_t n = 0; n < plans.size(); ++n) {
-    const GradPlan& p = plans[n];
+  for (size_t n = 0; n < tasks.size(); ++n) {
+    const GradTask& p = tasks[n];
     EachBiasItem(p, [&](Item item) {
       item.work = static_cast<double>((item.q_end - item.q_begin) * (item.k_end - item.k_begin) *
                                       (p.D + p.Dv));
@@ -173,9 +169,9 @@ void ListItems(const std::vector<GradPlan>& plans, Item* items) {
 }
 
 // Seconds on one thread. Constants: tests/bench/attend_grad_bench.
-double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const Needs& needs) {
+double SerialSeconds(const Cpu& cpu, const std::vector<GradTask>& tasks, const Needs& needs) {
   double flops = 0;
-  for (const GradPlan& p : plans) {
+  for (const GradTask& p : tasks) {
     const double D = static_cast<double>(p.D), Dv = static_cast<double>(p.Dv);
     const AttendTerms& terms = p.problem->forward.terms;
     const bool has_terms = !p.softmax() || p.params.softcap != 0 || terms.bias.given() ||
@@ -189,12 +185,12 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
         6 * D + 4 * Dv + (terms.r.given() ? 12 * D : 0) + (p.wants_bias ? 2 * (D + Dv) : 0);
     const double pair = columns / kGemmShare + kWeighFlops * (p.wants_bias ? 2 : 1) +
                         (has_terms ? kTermFlops : 0) + kPackFlops * (D + Dv) / 64;
-    for (const AttendSeq& row : p.problem->forward.rows) {
-      const double filled = row.nq == 0 ? 0.0
-                                        : static_cast<double>(row.nq) /
-                                              static_cast<double>(CeilDiv(row.nq, kTile) * kTile);
-      flops += static_cast<double>(p.H * row.count) *
-               (row.visible_tiles * kTile * kTile * filled * pair +
+    for (const AttendSeq& seq : p.problem->forward.seqs) {
+      const double filled =
+          seq.nq == 0 ? 0.0
+                      : static_cast<double>(seq.nq) / static_cast<double>(RoundUp(seq.nq, kTile));
+      flops += static_cast<double>(p.H * seq.count) *
+               (seq.visible_tiles * kTile * kTile * filled * pair +
                 kRowFlops * (D + Dv) * static_cast<double>(p.Nq));
     }
   }
@@ -202,14 +198,15 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradPlan>& plans, const N
   return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(needs.items);
 }
 
-// A pattern that gathers behind the back of its row has no memory to be summed in.
-bool TellsOfGathering(const GradPlan& p) {
+// Whether every sequence whose pattern gathers says so: memory for the sums of gathered rows is
+// allocated by what the sequences say.
+bool DeclaresGathering(const GradTask& p) {
   if (p.gathers) return true;
-  const auto& rows = p.problem->forward.rows;
-  return std::all_of(rows.begin(), rows.end(), [&](const AttendSeq& row) {
-    const int64_t different = row.head_patterns.empty() ? 1 : p.H;
+  const auto& seqs = p.problem->forward.seqs;
+  return std::all_of(seqs.begin(), seqs.end(), [&](const AttendSeq& seq) {
+    const int64_t different = seq.head_patterns.empty() ? 1 : p.H;
     for (int64_t h = 0; h < different; ++h) {
-      const Pattern* pattern = row.Of(h);
+      const Pattern* pattern = seq.Of(h);
       if (pattern != nullptr && !(pattern->query_rows.empty() && pattern->key_rows.empty())) {
         return false;
       }
@@ -218,19 +215,16 @@ bool TellsOfGathering(const GradPlan& p) {
   });
 }
 
-// The kernels of one launch.
-class Kernels {
+// Runs the items of one launch.
+class ItemRunner {
  public:
-  Kernels(const Cpu& cpu, const std::vector<GradPlan>& plans, int32_t* counters)
-      : plans_(plans), counters_(counters) {
-    keys_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradKeyShare), HWY_CHOOSE_AVX2(GradKeyShare),
-                   HWY_CHOOSE_AVX3(GradKeyShare));
-    bias_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradBiasShare), HWY_CHOOSE_AVX2(GradBiasShare),
-                   HWY_CHOOSE_AVX3(GradBiasShare));
-    sum_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradPlane), HWY_CHOOSE_AVX2(GradPlane),
-                  HWY_CHOOSE_AVX3(GradPlane));
+  ItemRunner(const Cpu& cpu, const std::vector<GradTask>& tasks, int32_t* counters)
+      : kernels_(Choose(cpu.isa, HWY_CHOOSE_SSE4(KernelsOfGrad), HWY_CHOOSE_AVX2(KernelsOfGrad),
+                        HWY_CHOOSE_AVX3(KernelsOfGrad))()),
+        tasks_(tasks),
+        counters_(counters) {
     int64_t first = 0;
-    for (const GradPlan& p : plans) {
+    for (const GradTask& p : tasks) {
       first_counter_.push_back(first);
       first += p.B * p.Hkv + 1;
     }
@@ -238,12 +232,13 @@ class Kernels {
   }
 
   void Run(const Item& item, float* scratch) const {
-    const GradPlan& p = plans_[item.problem];
+    const GradTask& p = tasks_[item.problem];
     if (item.share == Item::kBias) {
-      bias_({&p, item.b, item.head, item.q_begin, item.q_end, item.k_begin, item.k_end}, scratch);
+      kernels_.bias({&p, item.b, item.head, item.q_begin, item.q_end, item.k_begin, item.k_end},
+                    scratch);
       return;
     }
-    keys_({&p, item.b, item.head, item.share}, scratch);
+    kernels_.keys({&p, item.b, item.head, item.share}, scratch);
     int32_t* counters = counters_ + first_counter_[item.problem];
     if (Finish(&counters[item.b * p.Hkv + item.head]) < p.shares) return;
     for (int kind = 0; kind < GradSum::kKinds; ++kind) {
@@ -263,43 +258,42 @@ class Kernels {
   }
 
  private:
-  // How many have finished. The release of each one's sums, acquired by the last.
+  // Counts one more as finished and returns the count. Releases the caller's sums; the last caller
+  // acquires all.
   static int32_t Finish(int32_t* counter) {
     return std::atomic_ref<int32_t>(*counter).fetch_add(1, std::memory_order_acq_rel) + 1;
   }
-  void Sum(const GradPlan& p, GradSum::Kind kind, int64_t b, int64_t h, float* scratch) const {
+  void Sum(const GradTask& p, GradSum::Kind kind, int64_t b, int64_t h, float* scratch) const {
     const GradSum& s = p.sums[kind];
     const auto plane = [&](const View& out, int64_t first, int64_t count) {
       if (!out.given() || b >= out.shape[0] || h >= out.shape[1]) return;
-      sum_(p, {kind, out, first, count, b, h}, scratch);
+      kernels_.sum(p, {kind, out, first, count, b, h}, scratch);
     };
     plane(s.out, 0, s.rows - s.tail_rows);
     plane(s.tail, s.rows - s.tail_rows, s.tail_rows);
   }
 
-  const std::vector<GradPlan>& plans_;
+  const GradKernels kernels_;
+  const std::vector<GradTask>& tasks_;
   int32_t* const counters_;
   std::vector<int64_t> first_counter_;
-  void (*keys_)(const AttendShare&, float*);
-  void (*bias_)(const BiasShare&, float*);
-  void (*sum_)(const GradPlan&, const PlaneSum&, float*);
 };
 
 }  // namespace
 
 DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradArgs& args) {
   const Cpu& cpu = device.cpu();
-  std::vector<GradPlan> plans;
+  std::vector<GradTask> tasks;
   for (const AttendGradProblem& p : args.problems) {
-    plans.push_back(PlanOf(p, args.params, stream.is_dry()));
-    if (!TellsOfGathering(plans.back())) {
+    tasks.push_back(TaskOf(p, args.params, stream.is_dry()));
+    if (!DeclaresGathering(tasks.back())) {
       return {DeviceStatus::Code::kFailed,
               "attend: a row with a gather order must say that it gathers"};
     }
   }
-  const Needs needs = Count(&plans);
+  const Needs needs = Count(&tasks);
   if (needs.items == 0) return DeviceStatus();
-  const int64_t bytes = CeilDiv(needs.scratch * 4, 4096) * 4096;
+  const int64_t bytes = RoundUp(needs.scratch * 4, 4096);
   auto scratch = Take(stream, bytes * cpu.threads);
   auto list = Take(stream, needs.items * static_cast<int64_t>(sizeof(Item)));
   auto counters = Take(stream, needs.counters * static_cast<int64_t>(sizeof(int32_t)));
@@ -308,21 +302,20 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
   for (const auto* taken : {&scratch, &list, &counters, &sums, &touched}) {
     if (*taken == nullptr) return NoMemory(stream);
   }
-  const double serial = SerialSeconds(cpu, plans, needs);
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items);
+  const double serial = SerialSeconds(cpu, tasks, needs);
+  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, needs.items))) {
     return DeviceStatus();
   }
-  for (GradPlan& p : plans) {
+  for (GradTask& p : tasks) {
     p.floats = static_cast<float*>(sums->data());
     p.touched = static_cast<uint8_t*>(touched->data());
   }
   Item* items = static_cast<Item*>(list->data());
-  ListItems(plans, items);
-  const Kernels kernels(cpu, plans, static_cast<int32_t*>(counters->data()));
+  ListItems(tasks, items);
+  const ItemRunner runner(cpu, tasks, static_cast<int32_t*>(counters->data()));
   cpu.ForEach(stream, needs.items, serial, [&](int64_t i, int thread) {
     char* space = static_cast<char*>(scratch->data()) + thread * bytes;
-    kernels.Run(items[i], reinterpret_cast<float*>(space));
+    runner.Run(items[i], reinterpret_cast<float*>(space));
   });
   return DeviceStatus();
 }

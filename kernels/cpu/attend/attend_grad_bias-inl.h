@@ -21,16 +21,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 class ShareOfBias {
  public:
   ShareOfBias(const BiasShare& share, const GradScratch& scratch)
-      : plan_(*share.plan),
+      : task_(*share.task),
         s_(share),
-        out_(plan_.problem->dterms.bias),
+        out_(task_.problem->dterms.bias),
         m_(scratch),
         sums_queries_(out_.shape[2] == 1),
         sums_keys_(out_.shape[3] == 1) {
     keys_.m = scratch.keys[0];
   }
 
-  void Run() { plan_.gathers ? RunGathered() : RunInOrder(); }
+  void Run() { task_.gathers ? RunGathered() : RunInOrder(); }
 
  private:
   // Calls visit(pair, queries, keys) for every visible pair of tiles in column `tile` of all planes
@@ -46,7 +46,7 @@ class ShareOfBias {
                                                    (sums_keys_ ? 0 : j) * out_.stride[3]);
   }
 
-  const GradPlan& plan_;
+  const GradTask& task_;
   const BiasShare& s_;
   const View& out_;
   const GradScratch& m_;
@@ -58,14 +58,14 @@ class ShareOfBias {
 template <class Visit>
 inline void ShareOfBias::EachPair(int64_t tile, int64_t q_begin, int64_t q_end,
                                   const Visit& visit) {
-  const int64_t b_end = out_.shape[0] == 1 ? plan_.B : s_.b + 1;
-  const int64_t h_end = out_.shape[1] == 1 ? plan_.H : s_.h + 1;
+  const int64_t b_end = out_.shape[0] == 1 ? task_.B : s_.b + 1;
+  const int64_t h_end = out_.shape[1] == 1 ? task_.H : s_.h + 1;
   for (int64_t b = s_.b; b < b_end; ++b) {
-    PairOfTiles pair(plan_, b, m_);
+    PairOfTiles pair(task_, b, m_);
     pair.terms().StopBeforeCap();
     for (int64_t h = s_.h; h < h_end; ++h) {
-      const Pattern* pattern = plan_.Row(b).Of(h);
-      pair.LoadKeys(h / plan_.group, pattern, tile, &keys_);
+      const Pattern* pattern = task_.Seq(b).Of(h);
+      pair.LoadKeys(h / task_.group, pattern, tile, &keys_);
       if (keys_.slots.count == 0) continue;
       pair.LoadKeyBias(pattern, tile, &keys_);
       VisibleTiles visible(pattern, &Pattern::by_key, tile, {.begin = q_begin, .end = q_end});
@@ -90,7 +90,7 @@ inline void ShareOfBias::RunInOrder() {
         for (int64_t x = 0; x < keys_.slots.count; ++x) to[0] += from[x];
         continue;
       }
-      // Vectors may end in columns beyond the keys, which nobody stores.
+      // Vectors may end in columns beyond the keys, which are not stored.
       for (int64_t x = 0; x < keys_.slots.count; x += kLanes) {
         hn::StoreU(hn::Add(hn::LoadU(d, to + x), hn::LoadU(d, from + x)), d, to + x);
       }
@@ -109,8 +109,8 @@ inline void ShareOfBias::RunInOrder() {
 }
 
 inline void ShareOfBias::Store(int64_t first_query, int64_t first_key) {
-  const int64_t rows = sums_queries_ ? 1 : std::min(kTile, plan_.Nq - first_query);
-  const int64_t columns = sums_keys_ ? 1 : std::min(kTile, plan_.Nk - first_key);
+  const int64_t rows = sums_queries_ ? 1 : std::min(kTile, task_.Nq - first_query);
+  const int64_t columns = sums_keys_ ? 1 : std::min(kTile, task_.Nk - first_key);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t x = 0; x < columns; x += out_.stride[3] == 1 ? columns : 1) {
       Narrow(out_.dtype, m_.dbias.Row(i) + x, out_.stride[3] == 1 ? columns : 1,
@@ -119,7 +119,7 @@ inline void ShareOfBias::Store(int64_t first_query, int64_t first_key) {
   }
 }
 
-// A whole plane: rows come in orders of their own. REQUIRES: float32.
+// A whole plane, since gathered rows may lie anywhere in it. REQUIRES: float32.
 inline void ShareOfBias::RunGathered() {
   const int64_t rows = out_.shape[2], columns = out_.shape[3];
   for (int64_t i = 0; i < rows; ++i) {
@@ -127,14 +127,14 @@ inline void ShareOfBias::RunGathered() {
     for (int64_t j = 0; j < columns; ++j) std::memset(At(i, j), 0, sizeof(float));
   }
   int64_t k_tiles = 0, q_tiles = 0;
-  const AttendGradProblem& grad = *plan_.problem;
-  for (const AttendSeq& row : grad.forward.rows) {
-    for (int64_t h = 0; h < plan_.H; ++h) {
-      const Pattern* p = row.Of(h);
+  const AttendGradProblem& grad = *task_.problem;
+  for (const AttendSeq& seq : grad.forward.seqs) {
+    for (int64_t h = 0; h < task_.H; ++h) {
+      const Pattern* p = seq.Of(h);
       const bool keys = p != nullptr && !p->key_rows.empty();
       const bool queries = p != nullptr && !p->query_rows.empty();
-      k_tiles = std::max(k_tiles, CeilDiv(keys ? p->key_rows.size() : plan_.Nk, kTile));
-      q_tiles = std::max(q_tiles, CeilDiv(queries ? p->query_rows.size() : plan_.Nq, kTile));
+      k_tiles = std::max(k_tiles, CeilDiv(keys ? p->key_rows.size() : task_.Nk, kTile));
+      q_tiles = std::max(q_tiles, CeilDiv(queries ? p->query_rows.size() : task_.Nq, kTile));
     }
   }
   const auto add = [&](const PairOfTiles& pair) {
@@ -142,7 +142,7 @@ inline void ShareOfBias::RunGathered() {
       for (uint64_t rest = pair.seen()[i]; rest != 0; rest &= rest - 1) {
         const int64_t x = std::countr_zero(rest);
         if (x >= keys_.slots.count) break;
-        if (keys_.slots.rows[x] >= plan_.Nk) continue;
+        if (keys_.slots.rows[x] >= task_.Nk) continue;
         char* to = At(queries_.slots.rows[i], keys_.slots.rows[x]);
         *reinterpret_cast<float*>(to) += m_.dscores.Row(i)[x];
       }

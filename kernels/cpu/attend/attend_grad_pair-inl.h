@@ -25,32 +25,32 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Packs tiles of one batch row and weighs pairs of them:
+// Packs tiles of one sequence and weighs pairs of them:
 //   S = Q K^T, dP = dO V^T, P = 2^(S - lse), dS = P (dP - delta + dlse).
 class PairOfTiles {
  public:
-  PairOfTiles(const GradPlan& plan, int64_t b, const GradScratch& scratch)
-      : plan_(plan),
-        grad_(*plan.problem),
+  PairOfTiles(const GradTask& task, int64_t b, const GradScratch& scratch)
+      : task_(task),
+        grad_(*task.problem),
         p_(grad_.forward),
-        row_(plan.Row(b)),
+        seq_(task.Seq(b)),
         b_(b),
         m_(scratch),
         has_dout_(grad_.dout.given()),
-        scale_(static_cast<float>(plan.params.scale * plan.unit())),
-        terms_(plan, b, scratch) {}
+        scale_(static_cast<float>(task.params.scale * task.unit())),
+        terms_(task, b, scratch) {}
 
   void LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile, GradKeys* keys) const;
   // Heads of a group may differ in it.
   void LoadKeyBias(const Pattern* pattern, int64_t tile, GradKeys* keys) const;
   void LoadQueries(int64_t h, const Pattern* pattern, int64_t tile, GradQueries* queries) const;
-  // Leaves P in scratch.weights and dT in scratch.dscores, both 0 where nothing is seen. Returns
-  // whether a product with them could make a NaN where nobody sees anything.
+  // Writes P to scratch.weights and dT to scratch.dscores, both 0 at invisible pairs. Returns
+  // whether a product with them could give NaN at invisible pairs.
   bool Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile);
 
   GradTerms& terms() { return terms_; }
   const uint64_t* seen() const { return seen_; }  // bit x of word i: query i sees key x
-  // Of the pair that was weighed last: queries and keys that see each other lie there.
+  // Of the pair that was weighed last: the ranges that hold all visible pairs.
   const SeenByStrips& seen_by_queries() const { return seen_by_queries_; }
   const SeenByStrips& seen_by_keys() const { return seen_by_keys_; }
   bool has_dout() const { return has_dout_; }
@@ -65,10 +65,10 @@ class PairOfTiles {
   template <bool kMasked>
   void WeighPlain(const GradQueries& queries, int64_t columns);
 
-  const GradPlan& plan_;
+  const GradTask& task_;
   const AttendGradProblem& grad_;
   const AttendProblem& p_;
-  const AttendSeq& row_;
+  const AttendSeq& seq_;
   const int64_t b_;
   const GradScratch& m_;
   const bool has_dout_;
@@ -78,23 +78,23 @@ class PairOfTiles {
   SeenByStrips seen_by_queries_, seen_by_keys_;
 };
 
-// In steps of a width that the micro-kernel likes; kLanes divides `columns`.
+// In steps of a width at which the micro-kernel is fast; kLanes divides `columns`.
 inline SlotRange WholeVectors(SlotRange keys, int64_t columns) {
   constexpr int64_t kUnit = std::max<int64_t>(kLanes, 16);
   if (keys.size() == 0) return {0, 0};
-  return {keys.begin / kUnit * kUnit, std::min(RoundUpTo(keys.end, kUnit), columns)};
+  return {keys.begin / kUnit * kUnit, std::min(RoundUp(keys.end, kUnit), columns)};
 }
 
 inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile,
                                   GradKeys* keys) const {
   TileSlots& slots = keys->slots;
-  slots.Set(pattern == nullptr ? nullptr : &pattern->key_rows, row_.nk, tile);
+  slots.Set(pattern == nullptr ? nullptr : &pattern->key_rows, seq_.nk, tile);
   if (slots.count == 0) return;
   const HeadRows k = HeadRows::Of(p_.k, b_, kv_head), v = HeadRows::Of(p_.v, b_, kv_head);
   const HeadRows k2 = HeadRows::Of(p_.terms.k2, b_, kv_head);
   const HeadRows v2 = HeadRows::Of(p_.terms.v2, b_, kv_head);
-  const bool needs_v = has_dout_ && plan_.needs_scores;
-  const Packed values = {m_.space.data, PackedStride(plan_.Dv), plan_.Dv};
+  const bool needs_v = has_dout_ && task_.needs_scores;
+  const Packed values = {m_.space.data, PackedStride(task_.Dv), task_.Dv};
   for (int64_t i = 0; i < kTile; ++i) {
     if (i >= slots.count || slots.rows[i] < 0) {
       std::fill_n(keys->m.k.Row(i), Vectors(keys->m.k), 0.0f);
@@ -102,13 +102,13 @@ inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64
       continue;
     }
     const int64_t row = slots.rows[i];
-    const bool second = row >= plan_.Nk;
-    PackRow(second ? k2 : k, second ? row - plan_.Nk : row, 1.0f, keys->m.k, i);
-    if (needs_v) PackRow(second ? v2 : v, second ? row - plan_.Nk : row, 1.0f, values, i);
+    const bool second = row >= task_.Nk;
+    PackRow(second ? k2 : k, second ? row - task_.Nk : row, 1.0f, keys->m.k, i);
+    if (needs_v) PackRow(second ? v2 : v, second ? row - task_.Nk : row, 1.0f, values, i);
   }
-  Transpose(keys->m.k.data, keys->m.k.stride, kTile, plan_.D, keys->m.kt.data, keys->m.kt.stride);
+  Transpose(keys->m.k.data, keys->m.k.stride, kTile, task_.D, keys->m.kt.data, keys->m.kt.stride);
   if (needs_v) {
-    Transpose(values.data, values.stride, kTile, plan_.Dv, keys->m.vt.data, keys->m.vt.stride);
+    Transpose(values.data, values.stride, kTile, task_.Dv, keys->m.vt.data, keys->m.vt.stride);
   }
   keys->finiteness.Forget();
 }
@@ -116,7 +116,7 @@ inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64
 inline void PairOfTiles::LoadKeyBias(const Pattern* pattern, int64_t tile, GradKeys* keys) const {
   keys->has_bias = pattern != nullptr && !pattern->key_bias.empty();
   for (int64_t i = 0; keys->has_bias && i < keys->slots.count; ++i) {
-    keys->bias[i] = static_cast<float>(pattern->key_bias[tile * kTile + i] * plan_.unit());
+    keys->bias[i] = static_cast<float>(pattern->key_bias[tile * kTile + i] * task_.unit());
   }
 }
 
@@ -127,7 +127,7 @@ inline void PairOfTiles::LoadQueries(int64_t h, const Pattern* pattern, int64_t 
   queries->q_rel = m_.q_rel;
   queries->h = h;
   TileSlots& slots = queries->slots;
-  slots.Set(pattern == nullptr ? nullptr : &pattern->query_rows, row_.nq, tile);
+  slots.Set(pattern == nullptr ? nullptr : &pattern->query_rows, seq_.nq, tile);
   const HeadRows q = HeadRows::Of(p_.q, b_, h), dout = HeadRows::Of(grad_.dout, b_, h);
   const HeadRows q_rel = HeadRows::Of(p_.terms.q_rel, b_, h);
   for (int64_t i = 0; i < slots.count; ++i) {
@@ -147,7 +147,7 @@ inline void PairOfTiles::LoadQueries(int64_t h, const Pattern* pattern, int64_t 
   queries->finiteness.Forget();
 }
 
-// A row that saw nothing stops to exist.
+// Rows that saw no key are skipped.
 inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
   const HeadRows lse = HeadRows::Of(p_.lse, b_, queries->h);
   const HeadRows dlse = HeadRows::Of(grad_.dlse, b_, queries->h);
@@ -158,7 +158,7 @@ inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
     queries->shift[i] = queries->lse_high[i] = queries->lse_low[i] = 0;
     queries->factor[i] = 1;
     if (slots.rows[i] < 0) continue;
-    if (!plan_.softmax()) {
+    if (!task_.softmax()) {
       if (weight.data != nullptr) queries->factor[i] = weight.Scalar(slots.rows[i]);
       continue;
     }
@@ -170,8 +170,8 @@ inline void PairOfTiles::LoadRowTerms(GradQueries* queries) const {
     const double lse2 = log_sum * std::numbers::log2e;
     queries->lse_high[i] = static_cast<float>(lse2);
     queries->lse_low[i] = static_cast<float>(lse2 - queries->lse_high[i]);
-    if (has_dout_ && plan_.needs_scores) {
-      queries->shift[i] = Dot(out, slots.rows[i], m_.dout.Row(i), plan_.Dv, m_.space.data);
+    if (has_dout_ && task_.needs_scores) {
+      queries->shift[i] = Dot(out, slots.rows[i], m_.dout.Row(i), task_.Dv, m_.space.data);
     }
     if (dlse.data != nullptr) queries->shift[i] -= dlse.Scalar(slots.rows[i]);
   }
@@ -228,7 +228,7 @@ inline void PairOfTiles::Multiply(int64_t rows, int64_t columns, int64_t width, 
 
 inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile) {
   const int64_t rows = queries->slots.count;
-  const int64_t columns = RoundUpTo(keys->slots.count, kLanes);
+  const int64_t columns = RoundUp(keys->slots.count, kLanes);
   const bool has_terms = terms_.given() || tile.terms != nullptr || keys->has_bias;
   const bool all_seen = tile.mask == nullptr && keys->slots.exists == keys->slots.all() &&
                         queries->slots.exists == queries->slots.all();
@@ -238,11 +238,11 @@ inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const Visib
   } else {
     FindStrips(rows, keys->slots.count);
   }
-  Multiply(rows, columns, plan_.D, m_.q, keys->m.kt, m_.weights);
-  if (!has_dout_ || !plan_.needs_scores) {
+  Multiply(rows, columns, task_.D, m_.q, keys->m.kt, m_.weights);
+  if (!has_dout_ || !task_.needs_scores) {
     Zero(m_.dscores, rows);
   } else {
-    Multiply(rows, columns, plan_.Dv, m_.dout, keys->m.vt, m_.dscores);
+    Multiply(rows, columns, task_.Dv, m_.dout, keys->m.vt, m_.dscores);
   }
   if (all_seen && !has_terms) {
     WeighPlain</*kMasked=*/false>(*queries, columns);

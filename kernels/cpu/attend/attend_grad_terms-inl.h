@@ -14,7 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_grad_tile.h"
 #include "kernels/cpu/attend/attend_operands-inl.h"
-#include "kernels/cpu/attend/attend_weights-inl.h"
+#include "kernels/cpu/attend/weighting-inl.h"
 #include "kernels/cpu/simd/lane_mask-inl.h"
 #include "kernels/cpu/simd/math-inl.h"
 
@@ -22,37 +22,37 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The terms of one batch row, for one pair of tiles at a time. In units of scores:
+// The terms of one sequence, for one pair of tiles at a time. In units of scores:
 //   t = S + table[label] + q_rel . r_delta,  x = cap tanh(t / cap),
 //   s = x + bias + key_bias - slope distance,  dT = dS (1 - (x / cap)^2).
 class GradTerms {
  public:
-  GradTerms(const GradPlan& plan, int64_t b, const GradScratch& scratch)
-      : plan_(plan),
-        p_(plan.problem->forward),
-        row_(plan.Row(b)),
+  GradTerms(const GradTask& task, int64_t b, const GradScratch& scratch)
+      : task_(task),
+        p_(task.problem->forward),
+        seq_(task.Seq(b)),
         b_(b),
         m_(scratch),
-        unit_(static_cast<float>(plan.unit())),
-        cap_(static_cast<float>(plan.params.softcap * plan.unit())) {}
+        unit_(static_cast<float>(task.unit())),
+        cap_(static_cast<float>(task.params.softcap * task.unit())) {}
 
-  // Dscores before the soft cap: what a bias gets. For the pairs to come.
+  // From here on Weigh leaves dscores before the soft cap (dS), which is the gradient of a bias.
   void StopBeforeCap() { before_cap_ = true; }
 
   // Whether any pair has terms.
   bool given() const {
     const AttendTerms& t = p_.terms;
-    return !plan_.softmax() || cap_ != 0 || t.bias.given() || t.alibi_slopes.given() ||
+    return !task_.softmax() || cap_ != 0 || t.bias.given() || t.alibi_slopes.given() ||
            t.table.given() || t.r.given();
   }
-  // scratch.weights: S to P; scratch.dscores: dP to dT. Takes the bits of pairs that a bias hides
-  // out of `seen`.
+  // Turns S into P in scratch.weights, dP into dT in scratch.dscores. Clears the bits of `seen` at
+  // pairs that a bias hides.
   void Weigh(const GradQueries& queries, const GradKeys& keys, const TileTerms* tile,
              uint64_t* seen);
 
   // Of the pair that was weighed last:
   bool hides() const { return hides_; }  // a bias hid a pair
-  // In the operands of the relative term's products, if this pair has such.
+  // Whether the operands of the relative term's products hold NaN or Inf.
   bool HasNonFinite(const GradQueries& queries, const GradKeys& keys) const;
   double distance_sum() const { return distance_sum_; }  // of dS |p_i - p_j|
   // Adds to the gradients of table rows, and of q_rel and r. `exact`: visible pairs only.
@@ -62,7 +62,7 @@ class GradTerms {
                    bool exact, const PartialRows& dq_rel, const PartialRows& dr) const;
 
  private:
-  // Of one query. Null: there is no such term.
+  // The terms of one query. Null: not given.
   struct RowTerms {
     int64_t columns = 0;
     const float *key_bias = nullptr, *constants = nullptr, *bias = nullptr;
@@ -71,13 +71,14 @@ class GradTerms {
     uint64_t sees = 0;
   };
   int64_t Delta(const GradQueries& queries, int64_t i, int64_t key) const {
-    return std::clamp<int64_t>(queries.slots.rows[i] + row_.offset - key, 0,
+    return std::clamp<int64_t>(queries.slots.rows[i] + seq_.offset - key, 0,
                                p_.terms.r.shape[2] - 1);
   }
   void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile,
                       float factor, const Packed& to) const;
   void AddRelativeScores(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen);
-  // Whether slots in order make the relative term a product; else it goes pair by pair.
+  // Whether the relative term is one product, since slots are in order; else it is added pair by
+  // pair.
   static bool HasDiagonals(const GradQueries& queries, const GradKeys& keys) {
     return queries.slots.in_order && keys.slots.in_order;
   }
@@ -86,9 +87,9 @@ class GradTerms {
   uint64_t AddScores(const RowTerms& row, float* scores, float* keeps) const;
   uint64_t WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row);
 
-  const GradPlan& plan_;
+  const GradTask& task_;
   const AttendProblem& p_;
-  const AttendSeq& row_;
+  const AttendSeq& seq_;
   const int64_t b_;
   const GradScratch& m_;
   const float unit_, cap_;
@@ -98,12 +99,12 @@ class GradTerms {
 
 inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
                              const TileTerms* tile, uint64_t* seen) {
-  const int64_t columns = RoundUpTo(keys.slots.count, kLanes);
+  const int64_t columns = RoundUp(keys.slots.count, kLanes);
   if (p_.terms.r.given()) AddRelativeScores(queries, keys, seen);
   const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
-  adds_table_late_ = is_labelled && !plan_.params.cap_table;
+  adds_table_late_ = is_labelled && !task_.params.cap_table;
   if (is_labelled && !adds_table_late_) {
-    const auto factor = static_cast<float>(plan_.params.scale * plan_.unit());
+    const auto factor = static_cast<float>(task_.params.scale * task_.unit());
     AddTableScores(queries, keys, *tile, factor, m_.weights);
   }
   const bool has_bias = tile != nullptr && !tile->bias.empty();
@@ -134,7 +135,7 @@ inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
       ReadBias(queries, keys, i, bias);
       row.bias = bias;
     }
-    row.from = static_cast<float>(queries.slots.rows[i] + row_.offset - origin);
+    row.from = static_cast<float>(queries.slots.rows[i] + seq_.offset - origin);
     row.sees = seen[i];
     seen[i] = WeighRow(queries, i, row);
     hides_ = hides_ || seen[i] != row.sees;
@@ -150,9 +151,9 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     VF score = hn::LoadU(d, scores + x), keep = one;
     if (cap_ != 0) {
-      const VF tanh = Tanh(d, hn::Mul(score, inverse_cap));
-      keep = hn::NegMulAdd(tanh, tanh, one);
-      score = hn::Mul(cap, tanh);
+      const Capped capped = WithCap(score, inverse_cap, cap);
+      keep = capped.slope;
+      score = capped.x;
     }
     if (row.key_bias != nullptr) score = hn::Add(score, hn::LoadU(d, row.key_bias + x));
     if (row.constants != nullptr) {
@@ -160,17 +161,18 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
     }
     if (row.position != nullptr) {
       const VF distance = hn::Abs(hn::Sub(from, hn::LoadU(d, row.position + x)));
-      score = hn::NegMulAdd(hn::Set(d, row.slope), distance, score);
+      // The slope in one part, unlike the forward's two: it moves P by as much as rounding s does.
+      score = WithAlibi(score, distance, hn::Set(d, row.slope));
     }
     if (row.bias != nullptr) {
-      const VF bias = CutFinite(d, hn::LoadU(d, row.bias + x), kLeastTerm, kMostTerm);
+      const VF bias = hn::LoadU(d, row.bias + x);
       const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
       uint8_t bits[8] = {};
       hn::StoreMaskBits(d, hn::Ne(bias, hidden), bits);
       uint64_t word;
       std::memcpy(&word, bits, sizeof(word));
       seen |= word << x;
-      score = hn::MulAdd(unit, bias, score);
+      score = WithBias(score, bias, unit);
     }
     hn::StoreU(score, d, scores + x);
     hn::StoreU(before_cap_ ? one : keep, d, keeps + x);
@@ -178,13 +180,13 @@ inline uint64_t GradTerms::AddScores(const RowTerms& row, float* scores, float* 
   return row.bias == nullptr ? ~uint64_t{0} : seen;
 }
 
-// Selects, so that whatever an invisible pair computed is gone. Returns what is seen.
+// Invisible pairs become 0 by selection, whatever they hold. Returns the visible keys.
 inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row) {
   const DF d;
   float *weights = m_.weights.Row(i), *dscores = m_.dscores.Row(i);
   float keeps[kTile], phi[kTile], derivative[kTile];  // keeps: dx / dt
   const uint64_t sees = row.sees & AddScores(row, weights, keeps);
-  if (!plan_.softmax()) PhiRow(plan_.params.weighting, weights, row.columns, phi, derivative);
+  if (!task_.softmax()) PhiRow(task_.params.weighting, weights, row.columns, phi, derivative);
   const VF high = hn::Set(d, queries.lse_high[i]), low = hn::Set(d, queries.lse_low[i]);
   const VF shift = hn::Set(d, queries.shift[i]), factor = hn::Set(d, queries.factor[i]);
   const VF from = hn::Set(d, row.from);
@@ -192,7 +194,7 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
   for (int64_t x = 0; x < row.columns; x += kLanes) {
     const VF dp = hn::LoadU(d, dscores + x);
     VF weight, dscore;
-    if (plan_.softmax()) {
+    if (task_.softmax()) {
       // No weight is above 1, however far the rounding of a large lse is from it. NaN stays NaN.
       const VF exponent = hn::Sub(hn::Sub(hn::LoadU(d, weights + x), high), low);
       weight = Exp2Small(d, hn::Min(hn::Zero(d), exponent));
@@ -209,7 +211,7 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
       distance_sum = hn::MulAdd(dscore, distance, distance_sum);
     }
     const VF kept = hn::IfThenElseZero(visible, hn::Mul(dscore, hn::LoadU(d, keeps + x)));
-    // The row of constants is in the scores by then: its place keeps dS.
+    // The row of constants has been added to the scores, so its memory is free for dS.
     if (adds_table_late_) hn::StoreU(dscore, d, m_.constants.Row(i) + x);
     hn::StoreU(weight, d, weights + x);
     hn::StoreU(kept, d, dscores + x);
@@ -226,14 +228,14 @@ inline void GradTerms::ReadBias(const GradQueries& queries, const GradKeys& keys
   const char* row = bias.As<char>() + size * (b_ * bias.stride[0] + queries.h * bias.stride[1] +
                                               queries.slots.rows[i] * bias.stride[2]);
   const TileSlots& slots = keys.slots;
-  if (slots.in_order && bias.stride[3] == 1 && slots.rows[0] + slots.count <= plan_.Nk) {
+  if (slots.in_order && bias.stride[3] == 1 && slots.rows[0] + slots.count <= task_.Nk) {
     Widen(bias.dtype, row + slots.rows[0] * size, slots.count, values);
     return;
   }
   for (int64_t x = 0; x < slots.count; ++x) {
     const int64_t key = slots.rows[x];
     values[x] = 0;
-    if (key < 0 || key >= plan_.Nk) continue;
+    if (key < 0 || key >= task_.Nk) continue;
     Widen(bias.dtype, row + key * bias.stride[3] * size, 1, values + x);
   }
 }
@@ -276,7 +278,7 @@ inline void GradTerms::LoadDiagonals(const GradQueries& queries, const GradKeys&
     const int64_t delta = Delta(queries, 0, keys.slots.rows[0] + u - (kTile - 1));
     PackRow(r, delta, 1.0f, m_.r, u);
   }
-  Transpose(m_.r.data, m_.r.stride, 2 * kTile, plan_.D, m_.rt.data, m_.rt.stride);
+  Transpose(m_.r.data, m_.r.stride, 2 * kTile, task_.D, m_.rt.data, m_.rt.stride);
 }
 
 inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradKeys& keys,
@@ -285,7 +287,7 @@ inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradK
   const int64_t rows = queries.slots.count;
   if (HasDiagonals(queries, keys)) {
     LoadDiagonals(queries, keys);
-    Gemm<Start::kZero>(rows, 2 * kTile, plan_.D, ByRow(m_.q_rel), AsRows(m_.rt),
+    Gemm<Start::kZero>(rows, 2 * kTile, task_.D, ByRow(m_.q_rel), AsRows(m_.rt),
                        Mutable(m_.diagonals));
     for (int64_t i = 0; i < rows; ++i) {
       float* scores = m_.weights.Row(i);
@@ -300,7 +302,7 @@ inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradK
       for (uint64_t rest = seen[i] & keys.slots.exists; rest != 0; rest &= rest - 1) {
         const int64_t x = std::countr_zero(rest);
         m_.weights.Row(i)[x] +=
-            Dot(r, Delta(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), plan_.D, m_.space.data);
+            Dot(r, Delta(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), task_.D, m_.space.data);
       }
     }
   }

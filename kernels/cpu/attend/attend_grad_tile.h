@@ -1,4 +1,4 @@
-// What the backward kernels of attend work on: the plan of a problem, partial sums, scratch memory.
+// What the backward kernels of attend work on: a problem and its partial sums, scratch memory.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "kernels/core/integer.h"
 #include "kernels/cpu/attend/attend_tile.h"
 #include "kernels/device/device.h"
 
@@ -32,10 +33,10 @@ constexpr int64_t KeyBlock(int64_t D, int64_t Dv) {
 
 // Floats from row to row of a packed operand of `width` columns: whole vectors of any instruction
 // set, and no power of two.
-constexpr int64_t PackedStride(int64_t width) { return CeilDiv(width, 16) * 16 + 16; }
+constexpr int64_t PackedStride(int64_t width) { return RoundUp(width, 16) + 16; }
 
-// float32 sums of the rows of one gradient that one share alone writes. Rows that nobody touched
-// hold nothing.
+// float32 sums of the rows of one gradient that one share alone writes. Rows that are not touched
+// are uninitialised.
 struct PartialRows {
   float* sums = nullptr;       // [rows][stride]; null: not wanted
   uint8_t* touched = nullptr;  // [rows]
@@ -62,7 +63,7 @@ struct GradSum {
   int64_t first = 0, first_touched = 0;  // of all partial sums: floats, rows
   double factor = 1;
 
-  int64_t stride() const { return CeilDiv(width, 16) * 16; }
+  int64_t stride() const { return RoundUp(width, 16); }
   // Whether it sums over b or heads as well, so that all kv heads of the problem come first.
   bool IsWhole(int64_t B) const {
     const auto repeats = [&](const View& v) {
@@ -73,18 +74,18 @@ struct GradSum {
 };
 
 // One problem of a list, ready to be worked on by shares.
-struct GradPlan {
+struct GradTask {
   const AttendGradProblem* problem = nullptr;
   AttendParams params;
   int64_t B = 0, H = 0, Hkv = 0, group = 1, Nq = 0, Nk = 0, Nk2 = 0, D = 0, Dv = 0, shares = 1;
-  bool gathers = false;       // some row has a pattern with a gather order
+  bool gathers = false;       // some sequence has a pattern with a gather order
   bool needs_scores = false;  // anything but dv: dS
   bool wants_dk = false, wants_dv = false, wants_bias = false;
   std::array<GradSum, GradSum::kKinds> sums;
   float* floats = nullptr;  // of all problems
   uint8_t* touched = nullptr;
 
-  const AttendSeq& Row(int64_t b) const { return problem->forward.rows[b]; }
+  const AttendSeq& Seq(int64_t b) const { return problem->forward.seqs[b]; }
   bool softmax() const { return params.weighting == Weighting::kSoftmax; }
   // Scores are kept in units of 1 / unit(): in base 2 where they are exponents.
   double unit() const { return softmax() ? std::numbers::log2e : 1.0; }
@@ -102,8 +103,8 @@ inline bool Wants(const View& gradient, bool dry) {
   return gradient.given() && gradient.shape.size() > 0 && (dry || gradient.data != nullptr);
 }
 
-// The plan of a problem without its memory.
-GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bool dry);
+// The task of a problem, without memory.
+GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bool dry);
 
 // One plane of a gradient that is a sum.
 struct PlaneSum {
@@ -115,14 +116,14 @@ struct PlaneSum {
 
 // One share of the keys of one kv head.
 struct AttendShare {
-  const GradPlan* plan = nullptr;
+  const GradTask* task = nullptr;
   int64_t b = 0, kv_head = 0, share = 0;
 };
 
 // A rectangle of the gradient of bias that one item owns: tiles of queries and keys of one of its
 // planes.
 struct BiasShare {
-  const GradPlan* plan = nullptr;
+  const GradTask* task = nullptr;
   int64_t b = 0, h = 0;  // of dbias
   int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
 };
@@ -134,7 +135,7 @@ struct Packed {
   float* Row(int64_t i) const { return data + i * stride; }
 };
 
-// The scratch of one thread. Without memory it only counts.
+// The scratch of one thread. With base null only `floats` is computed.
 struct GradScratch {
   struct Keys {
     Packed k, kt, vt, dk, dv;  // [key][D] [D][key] [Dv][key] [key][D] [key][Dv]
@@ -150,11 +151,11 @@ struct GradScratch {
   Packed dbias;             // [query][key]
   int64_t floats = 0;
 
-  GradScratch(const GradPlan& plan, float* base) {
-    const int64_t D = plan.D, Dv = plan.Dv;
+  GradScratch(const GradTask& task, float* base) {
+    const int64_t D = task.D, Dv = task.Dv;
     const auto take = [&](int64_t rows, int64_t width, int64_t stride) {
       float* data = base == nullptr ? nullptr : base + floats;
-      floats += CeilDiv(rows * stride, 16) * 16;
+      floats += RoundUp(rows * stride, 16);
       return Packed{data, stride, width};
     };
     const auto rows = [&](int64_t count, int64_t width) {
@@ -170,7 +171,7 @@ struct GradScratch {
     dscores = take(kTile, kTile, kTile);
     constants = take(kTile, kTile, kTile);
     space = rows(kTile, std::max(D, Dv));
-    if (plan.problem->forward.terms.r.given()) {
+    if (task.problem->forward.terms.r.given()) {
       q_rel = rows(kTile, D);
       dq_rel = rows(kTile, D);
       r = rows(2 * kTile, D);
@@ -178,8 +179,15 @@ struct GradScratch {
       rt = rows(D, 2 * kTile);
       diagonals = rows(kTile, 2 * kTile);
     }
-    if (plan.wants_bias) dbias = take(kTile, kTile, kTile);
+    if (task.wants_bias) dbias = take(kTile, kTile, kTile);
   }
+};
+
+// The kernels for one instruction set.
+struct GradKernels {
+  void (*keys)(const AttendShare&, float* scratch);
+  void (*bias)(const BiasShare&, float* scratch);
+  void (*sum)(const GradTask&, const PlaneSum&, float* scratch);
 };
 
 }  // namespace attnd

@@ -48,7 +48,7 @@ struct AttendItem {
   const int32_t* query_rows = nullptr;  // of the item's slots; null: slot s is row s
   int64_t rows = 0;                     // slots of this item, at most 64 kMaxItemTiles
   int64_t queries = 0;                  // of them, those that may see something
-  int64_t valid_rows = 0;               // nq: rows from there on see not even a sink
+  int64_t valid_rows = 0;               // nq: rows from there on see nothing, no sink either
   const int32_t* key_rows = nullptr;    // null: slot s is row s
   int64_t keys = 0;                     // slots
   const Pattern* pattern = nullptr;
@@ -60,7 +60,7 @@ struct AttendItem {
   PairCount* computed_pairs = nullptr;
   int64_t heads_alike = 1;
 
-  // True: something is to be done to scores between product and exponential.
+  // Whether the scores change between product and exponential.
   bool has_terms = false;
   double unit = 1;        // of scores in the end: log2(e) with softmax, whose scores are in base 2
   float query_scale = 1;  // scale, in units already unless a soft cap follows
@@ -78,7 +78,7 @@ struct AttendItem {
 constexpr int kBlockTiles = 4;
 
 // Query tiles that take turns on the same key tiles: from memory or L3 a key tile arrives at a few
-// bytes a cycle, which one tile of queries would notice. Their state shares L2 with the keys.
+// bytes a cycle, which would slow down one tile of queries. Their state shares L2 with the keys.
 constexpr int kMaxItemTiles = 8;
 constexpr int64_t ItemTiles(int64_t D, int64_t Dv) {
   return std::clamp<int64_t>(2048 / std::max<int64_t>(D + Dv, 1), 1, kMaxItemTiles);
@@ -103,7 +103,7 @@ struct AttendScratch {
   }
 };
 
-// What a part of a row of key tiles leaves for the others: sum of weighted values, maximum, sum.
+// The state of a part of a row of key tiles, to be merged: sum of weighted values, maximum, sum.
 constexpr int64_t AttendStateFloats(int64_t Dv) { return kTile * (Dv + 2); }
 
 }  // namespace attnd

@@ -48,7 +48,7 @@ class ListedRows {
         at_[t] = to;
       }
     }
-    for (int64_t t = n; t < RoundUpTo(n, 4); ++t) at_[t] = at_[n - 1];
+    for (int64_t t = n; t < RoundUp(n, 4); ++t) at_[t] = at_[n - 1];
     return at_;
   }
 
@@ -60,7 +60,7 @@ class ListedRows {
   const float* at_[kListChunk];
 };
 
-// In each block of four lanes the sums that these hold there: of a, b, c, d.
+// In each block of four lanes: the sums of that block of a, of b, of c and of d.
 HWY_INLINE VF SumsOfFour(VF a, VF b, VF c, VF d) {
   const DF df;
   const hn::Repartition<double, DF> dd;
@@ -79,7 +79,7 @@ HWY_INLINE VF SumHalves(VF x, VF y) {
 }
 
 // The dot products of `own` with n rows, in float32. `dots` has room for a vector more. REQUIRES:
-// what ListedRows::Load promises; own is zero beyond `width` up to a whole vector.
+// rows as ListedRows::Load returns them; own is zero beyond `width` up to a whole vector.
 HWY_INLINE void Dots(const float* own, const float* const* rows, int64_t n, int64_t width,
                      float* dots) {
   const DF d;
@@ -166,7 +166,7 @@ struct PairChunk {
   int32_t kept[kRoom];
 };
 
-// What becomes of a dot product of one head, forward and backward alike.
+// Turns dot products of one head into scores, forward and backward alike.
 class ListScores {
  public:
   explicit ListScores(const ListHead& head)
@@ -205,6 +205,8 @@ class ListScores {
     }
     if (has_cap()) Cap(c);
     constexpr double kUnit = std::numbers::log2e;
+    // WithBias and WithAlibi pair by pair: fma rounds once with SSE4 as well, and float64 keeps the
+    // slope exact.
     if (head_.bias.data != nullptr) {
       for (int64_t t = 0; t < c->n; ++t) {
         c->scores[t] = std::fma(static_cast<float>(kUnit), c->bias[t], c->scores[t]);
@@ -226,12 +228,12 @@ class ListScores {
   void Cap(PairChunk* c) const {
     const DF d;
     const auto cap = static_cast<float>(head_.params.softcap);
-    const VF inverse = hn::Set(d, 1 / cap), one = hn::Set(d, 1.0f);
+    const VF inverse = hn::Set(d, 1 / cap);
     const VF factor = hn::Set(d, static_cast<float>(cap * std::numbers::log2e));
     for (int64_t t = 0; t < c->n; t += kLanes) {
-      const VF tanh = Tanh(d, hn::Mul(hn::LoadU(d, c->scores + t), inverse));
-      hn::StoreU(hn::NegMulAdd(tanh, tanh, one), d, c->keeps + t);
-      hn::StoreU(hn::Mul(factor, tanh), d, c->scores + t);
+      const Capped capped = WithCap(hn::LoadU(d, c->scores + t), inverse, factor);
+      hn::StoreU(capped.slope, d, c->keeps + t);
+      hn::StoreU(capped.x, d, c->scores + t);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend_work.h"
 #include "kernels/cpu/cpu_device.h"
@@ -132,9 +133,6 @@ HWY_AFTER_NAMESPACE();
 namespace attnd {
 namespace {
 
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
-
 int64_t StateFloats(const AttendProblem& p) {
   return ListStride(p.q.shape[3]) + ListStride(p.v.shape[3]) + 4;
 }
@@ -148,7 +146,7 @@ struct Item {
 
 ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_t b, int64_t h) {
   const AttendTerms& t = p.terms;
-  const AttendSeq& row = p.rows[b];
+  const AttendSeq& seq = p.seqs[b];
   const int64_t kv = h / (p.q.shape[1] / p.k.shape[1]);
   const auto scalar = [&](const View& view) -> const float* {
     return view.given() ? view.As<float>() + b * view.stride[0] + h * view.stride[1] : nullptr;
@@ -157,7 +155,7 @@ ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_
                 .Dv = p.v.shape[3],
                 .Nq = p.q.shape[2],
                 .Nk = p.k.shape[2],
-                .nq = row.nq,
+                .nq = seq.nq,
                 .q = HeadRows::Of(p.q, b, h),
                 .k = HeadRows::Of(p.k, b, kv),
                 .v = HeadRows::Of(p.v, b, kv),
@@ -165,8 +163,8 @@ ListHead ListHead::Of(const AttendProblem& p, const AttendParams& params, int64_
                 .lse = HeadRows::Of(p.lse, b, h),
                 .params = params,
                 .slope = scalar(t.alibi_slopes),
-                .offset = row.offset,
-                .pattern = row.Of(h)};
+                .offset = seq.offset,
+                .pattern = seq.Of(h)};
   if (t.bias.given()) head.bias = HeadPlane::Of(t.bias, b, h);
   if (t.sinks.given()) head.sink = CutTerm(*scalar(t.sinks));
   return head;
@@ -184,7 +182,7 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
   const Cpu& cpu = device.cpu();
   double serial = 0;
   int64_t floats = 0, count = 0;
-  std::vector<Item> items;  // none of a plan
+  std::vector<Item> items;  // empty on a dry stream
   for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) {
     const AttendProblem& p = args.problems[n];
     serial += ListSeconds(cpu, p, {.element = 20, .rest = 60});
@@ -202,11 +200,10 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
   }
   if (count == 0) return DeviceStatus();
   // Whole pages a thread: no two threads write one cache line.
-  floats = CeilDiv(floats, 1024) * 1024;
+  floats = RoundUp(floats, 1024);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   if (scratch == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);
+  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count))) {
     return DeviceStatus();
   }
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendListed), HWY_CHOOSE_AVX2(AttendListed),

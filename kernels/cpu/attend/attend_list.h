@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 
+#include "kernels/core/integer.h"
 #include "kernels/cpu/attend/attend_item.h"
 #include "kernels/device/device.h"
 
@@ -25,14 +27,13 @@ DeviceStatus CpuAttendLists(CpuDevice& device, Stream& stream, const AttendArgs&
 // plane. Scratch: 12 bytes a query of every head, and a fixed size a thread.
 DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendGradArgs& args);
 
-// --- what both share -----------------------------------------------------------------------------
 // Pairs that are worked on together.
 constexpr int64_t kListChunk = 64;
 
-// One head of one batch row.
+// One head of one sequence.
 struct ListHead {
   int64_t D = 0, Dv = 0, Nq = 0, Nk = 0;
-  int64_t nq = 0;  // rows from there on see not even a sink
+  int64_t nq = 0;  // rows from there on see nothing, no sink either
   HeadRows q, k, v, out, lse, dout, dlse;
   AttendParams params;
   HeadPlane bias;
@@ -45,7 +46,7 @@ struct ListHead {
 };
 
 // Floats of a packed row: whole vectors of any instruction set.
-constexpr int64_t ListStride(int64_t width) { return CeilDiv(width, 16) * 16; }
+constexpr int64_t ListStride(int64_t width) { return RoundUp(width, 16); }
 
 // Rows of an item, whose state fits into L2 beside a block of what they list, and a share of them
 // where there are few. A function of the problem alone, since sums over items are its own.
@@ -66,9 +67,8 @@ inline int64_t ListBlockRows(const PairList& list, int64_t others, int64_t float
   return std::max({kBlockFloats / floats_a_row, static_cast<int64_t>(for_pairs), int64_t{1}});
 }
 
-// --- of the backward -----------------------------------------------------------------------------
-// What it needs of each query of a head: lse in base 2 in two parts, since its rounding multiplies
-// P, and delta - dlse. high is +inf where a query saw nothing.
+// What the backward needs of each query of a head: lse in base 2 in two parts, since its rounding
+// multiplies P, and delta - dlse. high is +inf where a query saw nothing.
 struct ListRowTerms {
   float *high = nullptr, *low = nullptr, *shift = nullptr;
 };
@@ -82,6 +82,14 @@ struct ListGradHead {
 // What an item of queries adds to gradients of a head.
 struct ListHeadSums {
   double slope = 0, sink = 0;
+};
+
+// The kernels for one instruction set; rows [first, first + rows) of a head.
+struct ListGradKernels {
+  void (*terms)(const ListGradHead&, int64_t first, int64_t rows, float* scratch, ListHeadSums*);
+  void (*queries)(const ListGradHead&, int64_t first, int64_t rows, float* scratch, ListHeadSums*);
+  void (*keys)(std::span<const ListGradHead>, int64_t first, int64_t rows, float* scratch);
+  void (*bias)(const ListGradHead&, const HeadRows& plane, int64_t column, float* scratch);
 };
 
 // Scratch floats of a backward item of `rows` rows.

@@ -54,7 +54,8 @@ void ListTermsOfRows(const ListGradHead& grad, int64_t first, int64_t rows, floa
   }
 }
 
-// Rows of one side with what they list of the other: queries with keys, or keys with queries.
+// Rows of one side with the rows of the other side that they list: queries with keys, or keys with
+// queries.
 class ListedGrad {
  public:
   // `scratch`: ListGradFloats of them.
@@ -104,7 +105,7 @@ inline void ListedGrad::LoadRow(int64_t own, float* row) const {
   if (head_.dout.data != nullptr) Widen(values.dtype, values.Row(own), head_.Dv, row + D_);
 }
 
-// False: nothing is seen.
+// False: no pair is visible.
 inline bool ListedGrad::Weigh(int64_t own, const int32_t* ids, int64_t n, const float* row) {
   const DF d;
   if (by_query_ && std::isinf(grad_.rows.high[own])) return false;
@@ -190,7 +191,7 @@ void ListGradQueries(const ListGradHead& grad, int64_t first, int64_t rows, floa
   }
 }
 
-// Of the query heads that share a kv head.
+// The sum over the query heads that share a kv head.
 void ListGradKeys(std::span<const ListGradHead> group, int64_t first, int64_t rows,
                   float* scratch) {
   const ListHead& head = group[0].head;
@@ -214,6 +215,10 @@ void ListGradBias(const ListGradHead& grad, const HeadRows& plane, int64_t colum
   ListedGrad(grad, /*by_query=*/true, scratch).EachScore([&](int64_t i, int64_t j, float dscore) {
     *reinterpret_cast<float*>(plane.Row(i) + j * column) += dscore;
   });
+}
+
+ListGradKernels KernelsOfListGrad() {
+  return {ListTermsOfRows, ListGradQueries, ListGradKeys, ListGradBias};
 }
 
 }  // namespace attnd::HWY_NAMESPACE

@@ -2,6 +2,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attend/attend_grad_tile.h"
 #include "kernels/cpu/attend/attend_list.h"
@@ -18,9 +19,6 @@
 namespace attnd {
 namespace {
 
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 1.4e-5;
-
 struct Item {
   enum class Kind : uint8_t { kQueries, kKeys, kBias };
   Kind kind = Kind::kQueries;
@@ -36,7 +34,7 @@ class ListGradWork {
     for (int32_t n = 0; n < static_cast<int32_t>(args.problems.size()); ++n) List(n, dry);
   }
 
-  // Those of queries come first. None of a plan, which only counts them.
+  // Those of queries come first. Empty on a dry stream, where items are only counted.
   const std::vector<Item>& items() const { return items_; }
   int64_t count() const { return count_; }
   int64_t query_items() const { return query_items_; }
@@ -83,7 +81,7 @@ void ListGradWork::List(int32_t n, bool dry) {
   const bool bias = Wants(grad.dterms.bias, dry);
   count_ +=
       items(H, Nq) + (keys ? items(p.k.shape[1], p.k.shape[2]) : 0) + (bias ? s[0] * s[1] : 0);
-  // Of a plan one head tells the scratch of all.
+  // On a dry stream one head is enough to know the scratch of all.
   for (int64_t b = 0; b < (dry ? std::min<int64_t>(B, 1) : B); ++b) {
     for (int64_t h = 0; h < (dry ? std::min<int64_t>(H, 1) : H); ++h) {
       stretches({Item::Kind::kQueries, n, b, h}, Nq, &queries);
@@ -144,28 +142,23 @@ void ListGradWork::Store(const std::vector<ListHeadSums>& sums, View AttendTermG
   }
 }
 
-// The kernels of one launch.
-class Kernels {
+// Runs the items of one launch.
+class ItemRunner {
  public:
-  Kernels(const Cpu& cpu, const AttendGradArgs& args, const ListGradWork& work, float* row_terms)
-      : args_(args), work_(work), row_terms_(row_terms) {
-    terms_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListTermsOfRows), HWY_CHOOSE_AVX2(ListTermsOfRows),
-                    HWY_CHOOSE_AVX3(ListTermsOfRows));
-    queries_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListGradQueries), HWY_CHOOSE_AVX2(ListGradQueries),
-                      HWY_CHOOSE_AVX3(ListGradQueries));
-    keys_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListGradKeys), HWY_CHOOSE_AVX2(ListGradKeys),
-                   HWY_CHOOSE_AVX3(ListGradKeys));
-    bias_ = Choose(cpu.isa, HWY_CHOOSE_SSE4(ListGradBias), HWY_CHOOSE_AVX2(ListGradBias),
-                   HWY_CHOOSE_AVX3(ListGradBias));
-  }
+  ItemRunner(const Cpu& cpu, const AttendGradArgs& args, const ListGradWork& work, float* row_terms)
+      : kernels_(Choose(cpu.isa, HWY_CHOOSE_SSE4(KernelsOfListGrad),
+                        HWY_CHOOSE_AVX2(KernelsOfListGrad), HWY_CHOOSE_AVX3(KernelsOfListGrad))()),
+        args_(args),
+        work_(work),
+        row_terms_(row_terms) {}
 
   void Terms(const Item& item, float* scratch, ListHeadSums* sums) const {
-    terms_(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
+    kernels_.terms(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
   }
   void Run(const Item& item, float* scratch, ListHeadSums* sums) const {
     switch (item.kind) {
       case Item::Kind::kQueries:
-        return queries_(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
+        return kernels_.queries(HeadOf(item, item.b, item.h), item.first, item.rows, scratch, sums);
       case Item::Kind::kKeys:
         return Keys(item, scratch);
       case Item::Kind::kBias:
@@ -184,9 +177,9 @@ class Kernels {
     for (int64_t h = item.h * size; h < (item.h + 1) * size; ++h) {
       group.push_back(HeadOf(item, item.b, h));
     }
-    keys_(group, item.first, item.rows, scratch);
+    kernels_.keys(group, item.first, item.rows, scratch);
   }
-  // One plane, and all heads that it stands for.
+  // One plane, the sum over all heads that share it.
   void Bias(const Item& item, float* scratch) const {
     const AttendGradProblem& grad = args_.problems[item.problem];
     const View& out = grad.dterms.bias;
@@ -200,18 +193,15 @@ class Kernels {
     const int64_t h_end = out.shape[1] == 1 ? grad.forward.q.shape[1] : item.h + 1;
     for (int64_t b = item.b; b < b_end; ++b) {
       for (int64_t h = item.h; h < h_end; ++h) {
-        bias_(HeadOf(item, b, h), plane, out.shape[3] == 1 ? 0 : size, scratch);
+        kernels_.bias(HeadOf(item, b, h), plane, out.shape[3] == 1 ? 0 : size, scratch);
       }
     }
   }
 
+  const ListGradKernels kernels_;
   const AttendGradArgs& args_;
   const ListGradWork& work_;
   float* const row_terms_;
-  void (*terms_)(const ListGradHead&, int64_t, int64_t, float*, ListHeadSums*);
-  void (*queries_)(const ListGradHead&, int64_t, int64_t, float*, ListHeadSums*);
-  void (*keys_)(std::span<const ListGradHead>, int64_t, int64_t, float*);
-  void (*bias_)(const ListGradHead&, const HeadRows&, int64_t, float*);
 };
 
 }  // namespace
@@ -226,7 +216,7 @@ DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendG
   const std::vector<Item>& items = work.items();
   const int64_t count = work.count();
   std::vector<ListHeadSums> sums(work.query_items());
-  // Of nobody's pairs they are zero, and must be written.
+  // With no pairs, zeros must still be written.
   const auto store = [&] {
     work.Store(sums, &AttendTermGrads::alibi_slopes, &ListHeadSums::slope);
     work.Store(sums, &AttendTermGrads::sinks, &ListHeadSums::sink);
@@ -236,23 +226,23 @@ DeviceStatus CpuAttendListsGrad(CpuDevice& device, Stream& stream, const AttendG
     return DeviceStatus();
   }
   // Whole pages a thread: no two threads write one cache line.
-  const int64_t floats = CeilDiv(work.floats(), 1024) * 1024;
+  const int64_t floats = RoundUp(work.floats(), 1024);
   auto scratch = Take(stream, floats * cpu.threads * 4);
   auto row_terms = Take(stream, work.row_floats() * 4);
   for (const auto* taken : {&scratch, &row_terms}) {
     if (*taken == nullptr) return NoMemory(stream);
   }
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, count);
+  // Queries are listed, then keys.
+  if (Predicted(stream, 2 * Cpu::kLaunchSeconds + cpu.ParallelSeconds(serial, count))) {
     return DeviceStatus();
   }
-  const Kernels kernels(cpu, args, work, static_cast<float*>(row_terms->data()));
+  const ItemRunner runner(cpu, args, work, static_cast<float*>(row_terms->data()));
   float* base = static_cast<float*>(scratch->data());
   cpu.ForEach(stream, work.query_items(), serial, [&](int64_t n, int thread) {
-    kernels.Terms(items[n], base + thread * floats, &sums[n]);
+    runner.Terms(items[n], base + thread * floats, &sums[n]);
   });
   cpu.ForEach(stream, count, serial, [&](int64_t n, int thread) {
-    kernels.Run(items[n], base + thread * floats, n < work.query_items() ? &sums[n] : nullptr);
+    runner.Run(items[n], base + thread * floats, n < work.query_items() ? &sums[n] : nullptr);
   });
   store();
   return DeviceStatus();

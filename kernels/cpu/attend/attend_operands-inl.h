@@ -25,7 +25,7 @@ inline MutableRows Mutable(const Packed& x) { return {x.data, x.stride}; }
 inline Packed From(const Packed& x, int64_t row, int64_t column) {
   return {x.Row(row) + column, x.stride, x.width};
 }
-inline int64_t Vectors(const Packed& x) { return RoundUpTo(x.width, kLanes); }
+inline int64_t Vectors(const Packed& x) { return RoundUp(x.width, kLanes); }
 inline void Zero(const Packed& x, int64_t rows) { std::fill_n(x.data, rows * x.stride, 0.0f); }
 
 // A row as float32, columns up to a whole vector filled with zeros.
@@ -66,7 +66,7 @@ HWY_INLINE float Dot(const HeadRows& stored, int64_t row, const float* packed, i
   return dot;
 }
 
-// Slots of one tile: which rows they are. Bit i of `exists`: slot i is a row that takes part.
+// The rows in the slots of one tile. Bit i of `exists`: slot i holds a row that takes part.
 struct TileSlots {
   int64_t count = 0;
   int32_t rows[kTile];
@@ -90,8 +90,8 @@ struct TileSlots {
   uint64_t all() const { return count == kTile ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
 };
 
-// What a strip of slots of one tile sees of the other one, so that the products of a pair of tiles
-// leave out most of what nobody sees. Blocks of the micro-kernel fill a strip.
+// The range of the other tile that a strip of slots sees, so that the products of a pair of tiles
+// leave out most invisible pairs. Blocks of the micro-kernel fill a strip.
 constexpr int64_t kGradStrip = 4 * kRows, kGradStrips = CeilDiv(kTile, kGradStrip);
 struct SeenByStrips {
   SlotRange of[kGradStrips];
@@ -107,7 +107,7 @@ struct SeenByStrips {
   }
 };
 
-// Whether packed rows hold NaN or Inf, looked up once when somebody asks.
+// Whether packed rows hold NaN or Inf, computed once at the first call.
 class Finiteness {
  public:
   void Forget() { known_ = false; }

@@ -1,5 +1,5 @@
 // What attend does to a panel of scores between product and exponential: the terms of
-// kernels/ops/attend.h and of a pattern, masks, and the weighting of ReLU attention.
+// kernels/device/attend.h and of a pattern, masks, and the weighting of ReLU attention.
 #if defined(ATTND_CPU_ATTEND_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_ATTEND_TERMS_INL_H_
 #undef ATTND_CPU_ATTEND_TERMS_INL_H_
@@ -84,7 +84,7 @@ struct TermSpace {
   float *rows, *bias, *relative;
 };
 
-// Of one tile of queries. Sequences are shorter than 2^30, positions need not be.
+// The terms of one tile of queries. Sequences are shorter than 2^30; positions may be beyond.
 class ScoreTerms {
  public:
   template <class Take>
@@ -102,7 +102,7 @@ class ScoreTerms {
   void LoadQueries(float* rows);
   // scores [key][kPanel], query_scale q.k, become scores in units of AttendItem::unit, or weights
   // where no softmax follows, with `seen` [kPanel] counting them. Only of keys that the panel sees.
-  // Selects, so that whatever an invisible pair holds is gone.
+  // Invisible pairs are selected away, whatever they hold.
   void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
   // Queries of the tile that see a key.
   uint64_t Sees(const KeyPart& part, int64_t key) const;
@@ -125,14 +125,15 @@ class ScoreTerms {
   int64_t first_, queries_;
   const TermSpace& space_;
   int32_t* position_;  // [64], cut to +-2^30
-  float* beyond_;      // [64], what was cut off: as much farther is the query from every key
+  float* beyond_;      // [64], what was cut off: the query is farther from every key by as much
   float* q_relt_;      // [panel][D][kPanel], times scale
 };
 
 inline void ScoreTerms::LoadQueries(float* rows) {
   constexpr int64_t kFar = int64_t{1} << 30;
   for (int64_t i = 0; i < kTile; ++i) {
-    // Lanes without a query are where another one is: they widen no range of distances.
+    // Lanes without a query take the position of the last one, so that no range of distances
+    // widens.
     const int64_t row = t_.QueryRow(first_ + std::min(i, queries_ - 1));
     const int64_t position = row + t_.terms.offset, cut = std::clamp(position, -kFar, kFar);
     position_[i] = static_cast<int32_t>(cut);
@@ -291,9 +292,8 @@ inline void ScoreTerms::Cap(const KeyPart& part, float* scores) const {
   const auto cap = static_cast<float>(t_.terms.params.softcap);
   const VF inverse = hn::Set(d, 1 / cap), factor = hn::Set(d, static_cast<float>(cap * t_.unit));
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
-    ForVectors(scores + key * kPanel, [&](VF t, int64_t) HWY_ATTR {
-      return hn::Mul(factor, Tanh(d, hn::Mul(t, inverse)));
-    });
+    ForVectors(scores + key * kPanel,
+               [&](VF t, int64_t) HWY_ATTR { return WithCap(t, inverse, factor).x; });
   }
 }
 
@@ -310,12 +310,12 @@ inline void ScoreTerms::AddAlibi(const KeyPart& part, int64_t panel, float* scor
       const int64_t at = panel * kPanel + x;
       const auto apart = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, position_ + at), row));
       const VF distance = hn::Add(hn::Abs(apart), hn::LoadU(d, beyond_ + at));
-      return hn::NegMulAdd(slope, distance, hn::NegMulAdd(rest, distance, s));
+      return WithAlibi(WithAlibi(s, distance, rest), distance, slope);
     });
   }
 }
 
-// Of the pattern.
+// Adds the constants of the pattern.
 inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* scores) const {
   const DF d;
   if (t_.pattern == nullptr) return;
@@ -337,13 +337,11 @@ inline void ScoreTerms::AddConstants(const KeyPart& part, int64_t panel, float* 
 
 inline void ScoreTerms::AddBias(const KeyPart& part, float* scores) const {
   const DF d;
-  const VF unit = hn::Set(d, static_cast<float>(t_.unit)), hidden = hn::Set(d, kMinusInf);
+  const VF unit = hn::Set(d, static_cast<float>(t_.unit));
   for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
     const float* bias = space_.bias + key * kPanel;
-    ForVectors(scores + key * kPanel, [&](VF s, int64_t x) HWY_ATTR {
-      const VF added = CutFinite(d, hn::LoadU(d, bias + x), kLeastTerm, kMostTerm);
-      return hn::IfThenElse(hn::Eq(added, hidden), hidden, hn::MulAdd(unit, added, s));
-    });
+    ForVectors(scores + key * kPanel,
+               [&](VF s, int64_t x) HWY_ATTR { return WithBias(s, hn::LoadU(d, bias + x), unit); });
   }
 }
 
@@ -374,7 +372,7 @@ inline void ScoreTerms::Weigh(const KeyPart& part, int64_t panel, float* scores,
       }
       const VF count = hn::LoadU(d, seen + x);
       hn::StoreU(hn::Add(count, hn::IfThenElseZero(sees, one)), d, seen + x);
-      return hn::IfThenElseZero(sees, Weight(d, weighting, s));
+      return hn::IfThenElseZero(sees, Weight(weighting, s));
     });
   }
 }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/core/dtype.h"
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/view.h"
 #include "kernels/device/device.h"
@@ -31,13 +32,11 @@ struct HeadRows {
   HeadRows From(int64_t n) const { return {data + n * stride, stride, dtype}; }
 };
 
-// What a finite bias or sink is cut to, so that times log2(e) it stays finite. Of these two the
-// score in base 2, once rounded, is no less than lse is in base 2, and lse is the number itself:
-// backward finds the weight 1 of a key that outweighs all others.
+// Finite biases and sinks are cut to these bounds, so that they stay finite times log2(e). At
+// either bound the rounded score in base 2 is no less than lse in base 2, and lse is the bound
+// itself: the backward finds weight 1 for a key that outweighs all others.
 constexpr float kLeastTerm = -2.29e38f, kMostTerm = 2.3e38f;
 inline float CutTerm(float x) { return std::isinf(x) ? x : std::clamp(x, kLeastTerm, kMostTerm); }
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Slots [begin, end) of a tile.
 struct SlotRange {
@@ -46,8 +45,8 @@ struct SlotRange {
   bool operator==(const SlotRange&) const = default;
 };
 
-// A visible tile of a row: its index on the other side, who sees whom (null: everybody), what is
-// added to its scores (null: nothing).
+// A visible tile of a row: its index on the other side, its mask (null: every pair is visible),
+// what is added to its scores (null: nothing).
 struct VisibleTile {
   static constexpr int64_t kNone = INT64_MAX;
   int64_t index = kNone;
@@ -98,7 +97,7 @@ class VisibleTiles {
   bool done() const { return index_ == VisibleTile::kNone; }
   // Valid until Next.
   VisibleTile tile() const { return TileWith(own_); }
-  // The same, valid as long as `own` is, which takes over what was computed.
+  // The same, valid as long as `own` is: what was computed moves there.
   VisibleTile TakeTile(ComputedTile* own) {
     if (is_computed_) {
       own->mask = own_.mask;

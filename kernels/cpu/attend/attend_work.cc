@@ -4,6 +4,7 @@
 #include <limits>
 #include <numbers>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 
 namespace attnd {
@@ -21,7 +22,7 @@ int64_t KeySlots(const Pattern* pattern, int64_t nk) {
   return gathers ? static_cast<int64_t>(pattern->key_rows.size()) : nk;
 }
 
-// How the key tiles of one batch row are split: so that few queries on many keys use all threads,
+// How the key tiles of one sequence are split: so that few queries on many keys use all threads,
 // and so that at most 2 kParts states are kept at a time, however many the queries.
 struct SplitRule {
   static constexpr int64_t kParts = 64;
@@ -29,15 +30,15 @@ struct SplitRule {
   int64_t chunk;                         // tiles of a part
   int64_t states;                        // in all, so that memory is known without a pattern
 
-  SplitRule(const AttendProblem& p, const AttendSeq& row) {
+  SplitRule(const AttendProblem& p, const AttendSeq& seq) {
     const double heads = static_cast<double>(p.q.shape[1]);
-    const auto tiles = static_cast<int64_t>(row.visible_tiles * heads);
+    const auto tiles = static_cast<int64_t>(seq.visible_tiles * heads);
     const int64_t second = p.terms.k2.given() ? p.terms.k2.shape[2] : 0;
     chunk = std::max(kLeast, CeilDiv(tiles, kParts));
-    const int64_t longest = CeilDiv(row.nk + second, kTile);
+    const int64_t longest = CeilDiv(seq.nk + second, kTile);
     states = longest <= chunk ? 0 : 2 * tiles / chunk;
     // The most that any number of tiles takes.
-    if (!row.is_counted) states = longest <= kLeast ? 0 : 2 * kParts;
+    if (!seq.is_counted) states = longest <= kLeast ? 0 : 2 * kParts;
   }
 };
 
@@ -52,15 +53,14 @@ bool HasTerms(const AttendArgs& args, const AttendProblem& p, const Pattern* pat
 }
 
 // Seconds on one thread in FLOPs of the peak. Constants: tests/bench/attend.
-double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq& row) {
-  // Of a row's tiles the last one may be partly filled.
+double SeqFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq& seq) {
+  // Of a sequence's tiles the last one may be partly filled.
   const auto filled = [](int64_t n, int64_t unit) {
     return n == 0 ? 0.0
-                  : static_cast<double>(CeilDiv(n, unit) * unit) /
-                        static_cast<double>(CeilDiv(n, kTile) * kTile);
+                  : static_cast<double>(RoundUp(n, unit)) / static_cast<double>(RoundUp(n, kTile));
   };
   const auto D = static_cast<double>(p.q.shape[3]), Dv = static_cast<double>(p.v.shape[3]);
-  const double pairs = row.visible_tiles * kTile * kTile * filled(row.nq, 16) * filled(row.nk, 1);
+  const double pairs = seq.visible_tiles * kTile * kTile * filled(seq.nq, 16) * filled(seq.nk, 1);
   constexpr double kGemmShare = 0.92;   // of peak, in the two products
   constexpr double kSoftmaxFlops = 52;  // per pair: maximum, exponential, sum, in peak FLOPs
   constexpr double kTermFlops = 40;     // per pair: a pass over the scores
@@ -72,7 +72,7 @@ double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq&
   if (t.bias.given()) pair += kTermFlops;
   if (t.table.given()) pair += kPickFlops;
   if (t.r.given()) pair += kPickFlops + 4 * D / kGemmShare;
-  const auto rows = static_cast<double>(CeilDiv(p.q.shape[2], 16) * 16);
+  const auto rows = static_cast<double>(RoundUp(p.q.shape[2], 16));
   return static_cast<double>(p.q.shape[1]) * (pairs * pair + kItemFlops * (D + Dv) * rows);
 }
 
@@ -80,8 +80,8 @@ double RowFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq&
 
 double VisiblePairs(const AttendProblem& problem) {
   double pairs = 0;
-  for (const AttendSeq& row : problem.rows) {
-    pairs += row.visible_pairs * static_cast<double>(row.count * problem.q.shape[1]);
+  for (const AttendSeq& seq : problem.seqs) {
+    pairs += seq.visible_pairs * static_cast<double>(seq.count * problem.q.shape[1]);
   }
   return pairs;
 }
@@ -91,14 +91,14 @@ AttendWork::AttendWork(const Cpu& cpu, const AttendArgs& args) : args_(args) {
   for (const AttendProblem& p : args.problems) {
     scratch_ = {p.q.shape[3], p.v.shape[3], p.terms.bias.given(), p.terms.r.given()};
     dry_items_ += p.q.shape[0] * p.q.shape[1] * QueryTiles(p);
-    for (const AttendSeq& row : p.rows) {
-      flops += RowFlops(args, p, row) * static_cast<double>(row.count);
-      states_ += SplitRule(p, row).states * row.count;
+    for (const AttendSeq& seq : p.seqs) {
+      flops += SeqFlops(args, p, seq) * static_cast<double>(seq.count);
+      states_ += SplitRule(p, seq).states * seq.count;
     }
   }
   constexpr double kItemSeconds = 8e-7;
   serial_seconds_ = flops / cpu.thread_flops + kItemSeconds * static_cast<double>(dry_items_);
-  // Fewer than would be best for the caches if threads would then wait for one another at the end.
+  // Fewer tiles than would be best for the caches where threads would otherwise wait at the end.
   constexpr int64_t kItemsPerThread = 4;
   const int64_t fair = dry_items_ / (kItemsPerThread * cpu.threads);
   tiles_ = std::clamp<int64_t>(fair, 1, ItemTiles(scratch_.D, scratch_.Dv));
@@ -117,10 +117,10 @@ void AttendWork::List() {
     const AttendProblem& p = args_.problems[n];
     for (int64_t b = 0; b < p.q.shape[0]; ++b) {
       int64_t used = states;
-      PairCount* count = p.rows[b].pair_count.get();
+      PairCount* count = p.seqs[b].pair_count.get();
       const bool counts = count != nullptr && count->Claim();
       for (int64_t h = 0; h < p.q.shape[1]; ++h) ListHead(n, b, h, counts, &used);
-      states += SplitRule(p, p.rows[b]).states;
+      states += SplitRule(p, p.seqs[b]).states;
     }
   }
   int64_t longest = 1;
@@ -132,16 +132,16 @@ void AttendWork::List() {
 void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, bool counts_pairs,
                           int64_t* states) {
   const AttendProblem& p = args_.problems[problem];
-  const AttendSeq& row = p.rows[b];
-  const Pattern* pattern = row.Of(h);
-  const SplitRule rule(p, row);
+  const AttendSeq& seq = p.seqs[b];
+  const Pattern* pattern = seq.Of(h);
+  const SplitRule rule(p, seq);
   const int64_t width = p.q.shape[3] + p.v.shape[3], Nq = p.q.shape[2];
-  const int64_t slots = Slots(pattern, Nq), key_tiles = CeilDiv(KeySlots(pattern, row.nk), kTile);
-  const int64_t seeing = Slots(pattern, row.nq);
+  const int64_t slots = Slots(pattern, Nq), key_tiles = CeilDiv(KeySlots(pattern, seq.nk), kTile);
+  const int64_t seeing = Slots(pattern, seq.nq);
   int64_t spare = rule.states / p.q.shape[1];  // what the head may use
   const Entry head = {.problem = problem,
                       .head = static_cast<int32_t>(b * p.q.shape[1] + h),
-                      .counts_pairs = counts_pairs && (h == 0 || !row.head_patterns.empty())};
+                      .counts_pairs = counts_pairs && (h == 0 || !seq.head_patterns.empty())};
   Entry open = head;  // tiles that are collected
   const auto close = [&] {
     Add(open);
@@ -178,7 +178,7 @@ void AttendWork::ListHead(int32_t problem, int64_t b, int64_t h, bool counts_pai
   if (pattern != nullptr && !pattern->query_rows.empty()) ListUnplaced(*pattern, head, Nq);
 }
 
-// Rows that stand in no slot: nobody else writes them.
+// Rows that stand in no slot, which no other item writes.
 void AttendWork::ListUnplaced(const Pattern& pattern, const Entry& head, int64_t Nq) {
   const std::vector<int32_t>& slots = pattern.query_rows;
   const auto placed = std::count_if(slots.begin(), slots.end(), [](int32_t r) { return r >= 0; });
@@ -208,9 +208,9 @@ AttendItem AttendWork::Item(int64_t n) const {
   AttendItem item = Whole(n);
   if (entry.split < 0) return item;
   const AttendProblem& p = args_.problems[entry.problem];
-  item.count = SplitRule(p, p.rows[entry.head / p.q.shape[1]]).chunk;
+  item.count = SplitRule(p, p.seqs[entry.head / p.q.shape[1]]).chunk;
   item.skip = entry.part * item.count;
-  item.terms.sink = -std::numeric_limits<float>::infinity();  // the whole counts it
+  item.terms.sink = -std::numeric_limits<float>::infinity();  // counted once, by the merged row
   return item;
 }
 
@@ -220,8 +220,8 @@ AttendItem AttendWork::Whole(int64_t n) const {
   const AttendTerms& t = p.terms;
   const int64_t H = p.q.shape[1], b = entry.head / H, h = entry.head % H;
   const int64_t kv = h / (H / p.k.shape[1]);
-  const AttendSeq& row = p.rows[b];
-  const Pattern* pattern = row.Of(h);
+  const AttendSeq& seq = p.seqs[b];
+  const Pattern* pattern = seq.Of(h);
   const auto rows = [&](const View& view, int64_t head) {
     return view.given() ? HeadRows::Of(view, b, head) : HeadRows();
   };
@@ -243,16 +243,16 @@ AttendItem AttendWork::Whole(int64_t n) const {
                      .k_rows = p.k.shape[2],
                      .first = entry.first,
                      .rows = entry.rows,
-                     .queries = std::clamp<int64_t>(row.nq - entry.first, 0, entry.rows),
-                     .valid_rows = row.nq,
-                     .keys = KeySlots(pattern, row.nk),
+                     .queries = std::clamp<int64_t>(seq.nq - entry.first, 0, entry.rows),
+                     .valid_rows = seq.nq,
+                     .keys = KeySlots(pattern, seq.nk),
                      .pattern = pattern,
                      .tile = entry.first / kTile,
                      .has_terms = HasTerms(args_, p, pattern)};
   if (pattern != nullptr && !pattern->key_rows.empty()) item.key_rows = pattern->key_rows.data();
   if (entry.counts_pairs) {
-    item.computed_pairs = row.pair_count.get();
-    item.heads_alike = row.head_patterns.empty() ? H : 1;
+    item.computed_pairs = seq.pair_count.get();
+    item.heads_alike = seq.head_patterns.empty() ? H : 1;
   }
   if (!entry.is_placed) {
     item.query_rows = unplaced_.data() + entry.first;
@@ -272,7 +272,7 @@ AttendItem AttendWork::Whole(int64_t n) const {
                 .distances = t.r.given() ? t.r.shape[2] : 0,
                 .row_weight = rows(t.row_weight, h),
                 .slope = scalar(t.alibi_slopes),
-                .offset = row.offset};
+                .offset = seq.offset};
   if (t.sinks.given()) item.terms.sink = CutTerm(*scalar(t.sinks));
   return item;
 }

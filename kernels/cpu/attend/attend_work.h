@@ -12,7 +12,7 @@
 
 namespace attnd {
 
-// Visible pairs of all heads and rows.
+// Visible pairs of all heads and sequences.
 double VisiblePairs(const AttendProblem& problem);
 
 class AttendWork {

@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The last kBlockTiles tiles that somebody asked for, one place each: made once for all the query
-// tiles of an item. Keys are read where they lie unless they need widening or gathering. Values are
+// The last kBlockTiles tiles that were used, one place each, packed once for all the query tiles of
+// an item. Keys are read where they lie unless they need widening or gathering. Values are
 // packed in groups of kRows columns, [group][place][key][kRows]: read by column where they lie, 64
 // rows a power of two apart would fight for few cache sets. Where a tile of few queries is all that
 // would use them, that costs less than packing: then they are read like keys.
@@ -53,7 +53,7 @@ class KeyTiles {
     return place;
   }
 
-  // Tile `index` is needed soon: starts to bring its rows near. kNone: none is.
+  // Starts to fetch the rows of tile `index`, which is needed soon. kNone: none is.
   void Prefetch(int64_t index) const;
 
   // The keys of a place, [64][D].
@@ -68,8 +68,8 @@ class KeyTiles {
 
   // Slots (bits) that hold no key.
   uint64_t absent(int place) const { return absent_[place]; }
-  // Rows of V (bits) that ValuesT shows as zeros, since NaN or Inf in them must reach only who sees
-  // them: a weight of 0 does not hide them. Where everybody sees everything there are none.
+  // Rows of V (bits) that ValuesT shows as zeros, since NaN or Inf in them must reach only queries
+  // that see them: a weight of 0 does not hide them. Where every pair is visible there are none.
   uint64_t hidden_values(int place) const { return hidden_[place]; }
   // Such a row as it is. Valid until the next call.
   const float* Value(int64_t slot) {
@@ -96,8 +96,8 @@ class KeyTiles {
   bool AllFinite(const float* const* rows, int64_t keys) const;
   void PackAll(int place, const float* const* rows, int64_t keys) const;
 
-  // A row to its groups, in vectors that may end in the place of the next key; of the last key that
-  // is another place's.
+  // Writes a row to its groups in whole vectors, which may run into the memory of the next key;
+  // after the last key that belongs to another place.
   HWY_INLINE void Pack(const float* row, float* to, bool is_last) const {
     const hn::FixedTag<float, kStored> d;
     int64_t j = 0;
@@ -203,7 +203,7 @@ inline void KeyTiles::FillValues(int place, int64_t first, int64_t keys) {
   for (int64_t i = 0; i < keys; ++i, to += t_.Dv) std::copy_n(rows[i], t_.Dv, to);
 }
 
-// Of a whole tile at once: a row at a time, most of the time goes to gathering the verdict.
+// Of a whole tile at once: a row at a time, most of the time goes to combining the results.
 inline bool KeyTiles::AllFinite(const float* const* rows, int64_t keys) const {
   const DF d;
   // x - x is 0 for finite x, else NaN; NaN survives the sum.

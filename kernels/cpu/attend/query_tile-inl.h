@@ -67,14 +67,14 @@ class QueryTile {
   void Advance(KeyTiles* keys, ComputedTile* computed);
   void Store();
 
-  // The state, AttendStateFloats of it, for another one that looked at other keys.
+  // Saves the state, AttendStateFloats of it, for a tile of the same queries with other keys.
   void Save(float* state) const;
   // To the item's computed_pairs.
   void TellPairs() const {
     if (computed_pairs_ == 0) return;
     t_.computed_pairs->Add(computed_pairs_ * t_.heads_alike);
   }
-  // Adds what another one saved. Sums are of disjoint keys.
+  // Adds a saved state, of other keys.
   void Merge(const float* state);
 
  private:
@@ -109,7 +109,7 @@ class QueryTile {
   float* SumVP(int64_t panel) const { return sum_vp_ + panel * t_.Dv * kPanel; }
   // Lanes of a panel that are needed, whole vectors.
   int64_t Lanes(int64_t panel) const {
-    return std::min(kPanel, RoundUpTo(queries_ - panel * kPanel, kLanes));
+    return std::min(kPanel, RoundUp(queries_ - panel * kPanel, kLanes));
   }
   // Likewise of a strip; none if it is not needed.
   int64_t Lanes(int64_t panel, int64_t strip) const {
@@ -136,7 +136,7 @@ inline void QueryTile::LoadQueries() {
   for (int64_t p = 0; p < panels_; ++p) {
     const int64_t first = first_ + p * kPanel, count = std::min(kPanel, queries_ - p * kPanel);
     float* panel = qt_ + p * t_.D * kPanel;
-    // Lanes without a query compute something finite that nobody reads.
+    // Lanes without a query compute finite numbers that are not read.
     if (count < kPanel) std::fill_n(panel, t_.D * kPanel, 0.0f);
     if (in_place) {
       Transpose(reinterpret_cast<const float*>(t_.q.Row(t_.first + first)),
@@ -211,8 +211,8 @@ inline void QueryTile::Advance(KeyTiles* keys, ComputedTile* computed) {
 inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) {
   const auto multiply = [&](SlotRange range, int64_t x, int64_t lanes, int64_t unit) HWY_ATTR {
     if (range.size() == 0) return;
-    // Some rows more are faster than a remainder.
-    const int64_t rows = std::min(RoundUpTo(range.size(), unit), part.keys);
+    // A few rows more are faster than a remainder.
+    const int64_t rows = std::min(RoundUp(range.size(), unit), part.keys);
     const int64_t first = std::min(range.begin, part.keys - rows);
     Multiply<Start::kZero>(rows, lanes, t_.D, {k.data + first * k.stride, k.stride, 1},
                            qt_ + panel * t_.D * kPanel + x,
@@ -224,7 +224,7 @@ inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) 
   }
 }
 
-// Selects, so that whatever an invisible pair computed is gone.
+// Invisible pairs are selected away, whatever they hold.
 inline void QueryTile::Mask(const KeyPart& part, int64_t panel) {
   const DF d;
   const VF hidden = hn::Set(d, kMinusInf);

@@ -1,4 +1,5 @@
-// How attend turns scores into weights without softmax, and the soft cap: functions on vectors.
+// What attend makes of scores, forward and backward alike: the soft cap, terms, and phi of a
+// weighting without softmax. Functions on vectors.
 #if defined(ATTND_CPU_WEIGHTING_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_WEIGHTING_INL_H_
 #undef ATTND_CPU_WEIGHTING_INL_H_
@@ -6,8 +7,14 @@
 #define ATTND_CPU_WEIGHTING_INL_H_
 #endif
 
+#include <limits>
+#include <type_traits>
+
 #include "hwy/highway.h"
+#include "kernels/cpu/attend/attend_tile.h"
 #include "kernels/cpu/simd/feature_map-inl.h"
+#include "kernels/cpu/simd/gemm-inl.h"
+#include "kernels/cpu/simd/math-inl.h"
 #include "kernels/device/device.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,29 +53,111 @@ HWY_INLINE V Softplus(D d, V x) {
   return hn::Add(hn::Max(hn::Zero(d), x), hn::MulAdd(hn::Mul(p, w), twice, twice));
 }
 
-// phi of `weighting`; NaN stays NaN. REQUIRES: not kSoftmax.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Weight(D d, Weighting weighting, V s) {
-  const V zero = hn::Zero(d);
-  const V relu = hn::Max(zero, s);
+// x = cap tanh(t / cap) with the factors 1 / cap and cap, each in its unit, and dx / dt.
+struct Capped {
+  VF x, slope;
+};
+HWY_INLINE Capped WithCap(VF t, VF inverse, VF factor) {
+  const DF d;
+  const VF tanh = Tanh(d, hn::Mul(t, inverse));
+  return {hn::Mul(factor, tanh), hn::NegMulAdd(tanh, tanh, hn::Set(d, 1.0f))};
+}
+
+// Score s with a bias in natural units. -inf hides the pair, whatever s is.
+HWY_INLINE VF WithBias(VF s, VF bias, VF unit) {
+  const DF d;
+  const VF cut = CutFinite(d, bias, kLeastTerm, kMostTerm);
+  const VF hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
+  return hn::IfThenElse(hn::Eq(cut, hidden), hidden, hn::MulAdd(unit, cut, s));
+}
+
+HWY_INLINE VF WithAlibi(VF s, VF distance, VF slope) { return hn::NegMulAdd(slope, distance, s); }
+
+// Calls f(constant of `weighting`), so that f chooses at compile time. kSoftmax counts as identity.
+template <class F>
+HWY_INLINE void WithWeighting(Weighting weighting, const F& f) {
   switch (weighting) {
     case Weighting::kRelu:
-      return relu;
+      return f(std::integral_constant<Weighting, Weighting::kRelu>());
     case Weighting::kReluSquared:
-      return hn::Mul(relu, relu);
+      return f(std::integral_constant<Weighting, Weighting::kReluSquared>());
     case Weighting::kGelu:
-      return hn::Mul(s, NormalCdf(d, s));
+      return f(std::integral_constant<Weighting, Weighting::kGelu>());
     case Weighting::kSoftplus:
-      return Softplus(d, s);
+      return f(std::integral_constant<Weighting, Weighting::kSoftplus>());
     case Weighting::kRelu6:
-      return hn::Min(hn::Set(d, 6.0f), relu);
+      return f(std::integral_constant<Weighting, Weighting::kRelu6>());
     case Weighting::kSigmoid:
-      return Sigmoid(d, s);
+      return f(std::integral_constant<Weighting, Weighting::kSigmoid>());
     case Weighting::kSoftmax:
     case Weighting::kIdentity:
-      break;
+      return f(std::integral_constant<Weighting, Weighting::kIdentity>());
   }
-  return s;
+}
+
+// phi(s) of a weighting; NaN stays NaN.
+template <Weighting kWeighting>
+HWY_INLINE VF Phi(VF s) {
+  const DF d;
+  // Max and Min return their second argument when one is NaN.
+  [[maybe_unused]] const VF relu = hn::Max(hn::Zero(d), s);
+  if constexpr (kWeighting == Weighting::kRelu) {
+    return relu;
+  } else if constexpr (kWeighting == Weighting::kReluSquared) {
+    return hn::Mul(relu, relu);
+  } else if constexpr (kWeighting == Weighting::kGelu) {
+    return Feature<FeatureMap::kGelu>(d, s, hn::Zero(d));
+  } else if constexpr (kWeighting == Weighting::kSoftplus) {
+    return Softplus(d, s);
+  } else if constexpr (kWeighting == Weighting::kRelu6) {
+    return hn::Min(hn::Set(d, 6.0f), relu);
+  } else if constexpr (kWeighting == Weighting::kSigmoid) {
+    return Sigmoid(d, s);
+  } else {
+    return s;
+  }
+}
+
+// phi'(s), with phi = Phi(s) at hand.
+template <Weighting kWeighting>
+HWY_INLINE VF PhiSlope(VF s, VF phi) {
+  const DF d;
+  if constexpr (kWeighting == Weighting::kRelu) {
+    return Derivative<FeatureMap::kRelu>(d, s, phi);
+  } else if constexpr (kWeighting == Weighting::kReluSquared) {
+    return Derivative<FeatureMap::kReluSquared>(d, s, phi);
+  } else if constexpr (kWeighting == Weighting::kGelu) {
+    return Derivative<FeatureMap::kGelu>(d, s, phi);
+  } else if constexpr (kWeighting == Weighting::kSoftplus) {
+    return Sigmoid(d, s);
+  } else if constexpr (kWeighting == Weighting::kRelu6) {
+    const auto flat = hn::Or(hn::Le(s, hn::Zero(d)), hn::Ge(s, hn::Set(d, 6.0f)));
+    return hn::IfThenZeroElse(flat, hn::IfThenElse(hn::IsNaN(s), s, hn::Set(d, 1.0f)));
+  } else if constexpr (kWeighting == Weighting::kSigmoid) {
+    return Derivative<FeatureMap::kSigmoid>(d, s, phi);
+  } else {
+    return hn::Set(d, 1.0f);
+  }
+}
+
+// phi of a weighting that is known at run time. REQUIRES: not kSoftmax.
+HWY_INLINE VF Weight(Weighting weighting, VF s) {
+  VF phi = s;
+  WithWeighting(weighting, [&](auto constant) HWY_ATTR { phi = Phi<constant()>(s); });
+  return phi;
+}
+
+// phi and phi' of a row of n scores, a multiple of kLanes. REQUIRES: not kSoftmax.
+HWY_NOINLINE HWY_MAYBE_UNUSED static void PhiRow(Weighting weighting, const float* s, int64_t n,
+                                                 float* phi, float* slope) {
+  WithWeighting(weighting, [&](auto constant) HWY_ATTR {
+    const DF d;
+    for (int64_t x = 0; x < n; x += kLanes) {
+      const VF score = hn::LoadU(d, s + x), weight = Phi<constant()>(score);
+      hn::StoreU(weight, d, phi + x);
+      hn::StoreU(PhiSlope<constant()>(score, weight), d, slope + x);
+    }
+  });
 }
 
 }  // namespace attnd::HWY_NAMESPACE

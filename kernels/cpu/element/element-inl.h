@@ -269,7 +269,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void ElementDerivative(const ElementwiseArg
         return hn::Mul(g, SlopeOfGated(y, GeluTanhArgument(y), du));
       });
     default:
-      return;  // ops has no derivative of what takes several operands
+      return;  // ops launches no derivative of operations of several operands
   }
 }
 

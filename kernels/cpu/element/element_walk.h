@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/view.h"
 
 namespace attnd {
@@ -35,7 +36,7 @@ struct ElementWalk {
 inline ElementWalk WalkOf(const std::array<const View*, ElementWalk::kViews>& views) {
   const View& out = *views[ElementWalk::kOut];
   ElementWalk walk;
-  // Axes of one element do not exist; the others by falling strides of the output.
+  // Axes of one element are dropped; the others are sorted by falling strides of the output.
   std::array<int, kMaxRank> axes;
   int count = 0;
   for (int axis = 0; axis < out.shape.rank; ++axis) {
@@ -65,7 +66,7 @@ inline ElementWalk WalkOf(const std::array<const View*, ElementWalk::kViews>& vi
     walk.size[0] = 1;
     walk.rank += 1;
   }
-  // The rows of a view that is turned are the axis along which it is dense.
+  // A turned view is dense along the axis of rows.
   for (int v = 0; v < ElementWalk::kOut; ++v) {
     if (walk.column_stride(v) <= 1) continue;
     for (int axis = 0; axis + 2 < walk.rank; ++axis) {
@@ -83,8 +84,8 @@ inline ElementWalk WalkOf(const std::array<const View*, ElementWalk::kViews>& vi
     walk.tile_columns = std::clamp<int64_t>(walk.columns(), 1, ElementWalk::kTileElements);
     walk.tile_rows = ElementWalk::kTileElements / walk.tile_columns;
   }
-  walk.row_tiles = (walk.rows() + walk.tile_rows - 1) / walk.tile_rows;
-  walk.column_tiles = (walk.columns() + walk.tile_columns - 1) / walk.tile_columns;
+  walk.row_tiles = CeilDiv(walk.rows(), walk.tile_rows);
+  walk.column_tiles = CeilDiv(walk.columns(), walk.tile_columns);
   walk.tiles = walk.row_tiles * walk.column_tiles;
   for (int axis = 0; axis + 2 < walk.rank; ++axis) walk.tiles *= walk.size[axis];
   return walk;

@@ -127,10 +127,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ElementwiseArgs& 
     serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads),
                        elements * FlopsOf(args.op) / cpu.thread_flops);
   }
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ElementTiles), HWY_CHOOSE_AVX2(ElementTiles),
                      HWY_CHOOSE_AVX3(ElementTiles));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/fft/fft_plan.h"
@@ -170,8 +171,6 @@ HWY_AFTER_NAMESPACE();
 namespace attnd {
 namespace {
 
-int64_t Blocks(int64_t count, int64_t wide) { return (count + wide - 1) / wide; }
-
 // One matrix of every problem and where its S is.
 struct Task {
   const FftProblem& problem;
@@ -185,8 +184,8 @@ struct Task {
     const int row = p.x.shape.rank - 2;
     N = p.x.shape[row];
     M = p.x.shape[row + 1];
-    row_blocks = Blocks(N / 2 + 1, wide);
-    column_blocks = Blocks(M / 2 + 1, wide);
+    row_blocks = CeilDiv(N / 2 + 1, wide);
+    column_blocks = CeilDiv(M / 2 + 1, wide);
     matrices = N == 0 || M == 0 ? 0 : p.x.shape.size() / (N * M);
     block_pitch = row_blocks * wide * 2 * wide;
     pitch = column_blocks * block_pitch;
@@ -195,7 +194,7 @@ struct Task {
   // Floats that one thread works in.
   int64_t work(int64_t wide) const {
     const int64_t rows = std::max(M * wide + M, WorkOf(SizesOf(M)) * wide);
-    return Blocks(std::max(M * wide + rows, WorkOf(SizesOf(N)) * wide), 16) * 16;
+    return RoundUp(std::max(M * wide + rows, WorkOf(SizesOf(N)) * wide), 16);
   }
 
   char* Matrix(const View& view, int64_t number) const {
@@ -242,9 +241,8 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FftArgs& args) {
   const std::shared_ptr<Buffer> scratch =
       Take(stream, (floats + cpu.threads * work_of_thread) * static_cast<int64_t>(sizeof(float)));
   if (scratch == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(row_serial, row_items.count()) +
-                             cpu.ParallelSeconds(column_serial, column_items.count());
+  if (Predicted(stream, cpu.ParallelSeconds(row_serial, row_items.count()) +
+                            cpu.ParallelSeconds(column_serial, column_items.count()))) {
     return DeviceStatus();
   }
   struct Plans {

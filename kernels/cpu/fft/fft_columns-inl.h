@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/fft/fft_plan.h"
 
@@ -233,7 +234,7 @@ class ChirpIn final : public Columns {
       : plan_(plan), columns_(columns), spectrum_(spectrum) {}
   void Read(int64_t first, int64_t step, int64_t count, float* to) override {
     const int64_t n = plan_.sizes.n;
-    const int64_t given = first >= n ? 0 : std::min(count, (n - first + step - 1) / step);
+    const int64_t given = first >= n ? 0 : std::min(count, CeilDiv(n - first, step));
     if (given > 0) columns_.Read(first, step, given, to);
     for (int64_t i = 0; i < given; ++i) {
       float* at = to + i * kElement;

@@ -4,9 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/matmul/matmul_plan.h"
+#include "kernels/cpu/matmul/matmul_tiling.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
 
@@ -20,30 +21,32 @@
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-// Tile `tile` of a plan.
+// Tile `tile` of a product.
 struct OutTile {
-  OutTile(const MatMulPlan& plan, int64_t tile)
-      : batch(tile / (plan.tiles_m * plan.tiles_n)),
-        m(tile % plan.tiles_m * plan.tile_m),
-        n(tile / plan.tiles_m % plan.tiles_n * plan.tile_n),
-        rows(std::min(plan.tile_m, plan.M - m)),
-        columns(std::min(plan.tile_n, plan.N - n)) {}
+  OutTile(const MatMulTiling& tiling, int64_t tile)
+      : batch(tile / (tiling.tiles_m * tiling.tiles_n)),
+        m(tile % tiling.tiles_m * tiling.tile_m),
+        n(tile / tiling.tiles_m % tiling.tiles_n * tiling.tile_n),
+        rows(std::min(tiling.tile_m, tiling.M - m)),
+        columns(std::min(tiling.tile_n, tiling.N - n)) {}
 
   int64_t batch, m, n, rows, columns;
 };
 
 // A [rows, count] and B [count, columns] of one step of a tile.
 struct Step {
-  Step(const MatMulPlan& plan, const OutTile& tile, int64_t step) {
-    const int64_t matrix = step / plan.k_steps, k = step % plan.k_steps * MatMulPlan::kStep;
+  Step(const MatMulTiling& tiling, const OutTile& tile, int64_t step) {
+    const int64_t matrix = step / tiling.k_steps, k = step % tiling.k_steps * MatMulTiling::kStep;
     const auto part = [](const MatMulSide& side, int64_t offset) {
       return Stored{side.At(offset), side.dtype, side.row, side.column};
     };
-    count = std::min(MatMulPlan::kStep, plan.K - k);
-    a = part(plan.a, plan.Offset(plan.a, tile.batch) + plan.SummedOffset(plan.summed_a, matrix) +
-                         tile.m * plan.a.row + k * plan.a.column);
-    b = part(plan.b, plan.Offset(plan.b, tile.batch) + plan.SummedOffset(plan.summed_b, matrix) +
-                         tile.n * plan.b.column + k * plan.b.row);
+    count = std::min(MatMulTiling::kStep, tiling.K - k);
+    a = part(tiling.a, tiling.Offset(tiling.a, tile.batch) +
+                           tiling.SummedOffset(tiling.summed_a, matrix) + tile.m * tiling.a.row +
+                           k * tiling.a.column);
+    b = part(tiling.b, tiling.Offset(tiling.b, tile.batch) +
+                           tiling.SummedOffset(tiling.summed_b, matrix) + tile.n * tiling.b.column +
+                           k * tiling.b.row);
   }
 
   Stored a, b;
@@ -51,23 +54,23 @@ struct Step {
 };
 
 // C = the sum of the steps of one chunk.
-void SumChunk(const MatMulPlan& plan, const OutTile& tile, int64_t chunk, MutableRows c,
+void SumChunk(const MatMulTiling& tiling, const OutTile& tile, int64_t chunk, MutableRows c,
               float* scratch) {
-  float* const b_scratch = scratch + plan.a_floats();
-  const int64_t begin = chunk * plan.chunk, end = std::min(begin + plan.chunk, plan.steps);
-  const int64_t panels = (tile.columns + kPanel - 1) / kPanel;
+  float* const b_scratch = scratch + tiling.a_floats();
+  const int64_t begin = chunk * tiling.chunk, end = std::min(begin + tiling.chunk, tiling.steps);
+  const int64_t panels = CeilDiv(tile.columns, kPanel);
   for (int64_t i = begin; i < end && !CheckPoint(); ++i) {
-    const Step step(plan, tile, i);
+    const Step step(tiling, tile, i);
     const Broadcast a = LeftOperand(step.a, tile.rows, step.count, panels, scratch);
-    if (plan.is_thin()) {
-      float* const sums = b_scratch + MatMulPlan::kThinRows * plan.tile_n;
+    if (tiling.is_thin()) {
+      float* const sums = b_scratch + MatMulTiling::kThinRows * tiling.tile_n;
       StepThin(i == begin, tile.rows, tile.columns, step.count, a, step.b, c, sums, b_scratch);
       continue;
     }
     const Panels b = RightOperand(step.b, tile.rows, step.count, tile.columns, b_scratch);
     OperandsAhead ahead;
     if (i + 1 < end) {
-      const Step next(plan, tile, i + 1);
+      const Step next(tiling, tile, i + 1);
       ahead.Add(next.a, tile.rows, next.count);
       ahead.Add(next.b, next.count, tile.columns);
     }
@@ -79,43 +82,43 @@ void SumChunk(const MatMulPlan& plan, const OutTile& tile, int64_t chunk, Mutabl
 
 // Whether sums may be built where the result lies. Several steps would meet its rows again, which
 // may be a power of two apart and share few sets of a cache.
-bool IsInPlace(const MatMulPlan& plan, const MatMulArgs& args, const OutTile& tile) {
-  return plan.steps == 1 && plan.out.dtype == DType::kF32 && plan.out.column == 1 &&
+bool IsInPlace(const MatMulTiling& tiling, const MatMulArgs& args, const OutTile& tile) {
+  return tiling.steps == 1 && tiling.out.dtype == DType::kF32 && tiling.out.column == 1 &&
          tile.columns % kLanes == 0 && args.alpha == 1 && !args.activation.has_value() &&
-         !plan.bias.given && !plan.multiply.given;
+         !tiling.bias.given && !tiling.multiply.given;
 }
 
-// One item. `partial`: the chunks of this tile, `c_floats` each; `arrived` of them are done. Who
-// comes last adds them up, in ascending order.
-void RunItem(const MatMulPlan& plan, const MatMulArgs& args, int64_t item, float* scratch,
+// One item. `partial`: the chunks of this tile, `c_floats` each; `arrived` of them are done. The
+// item that is done last adds them up, in ascending order.
+void RunItem(const MatMulTiling& tiling, const MatMulArgs& args, int64_t item, float* scratch,
              float* partial, std::atomic<int>* arrived) {
-  const OutTile tile(plan, item / plan.chunks);
+  const OutTile tile(tiling, item / tiling.chunks);
   const auto start = [&](const MatMulSide& side) {
-    return plan.Offset(side, tile.batch) + tile.m * side.row + tile.n * side.column;
+    return tiling.Offset(side, tile.batch) + tile.m * side.row + tile.n * side.column;
   };
-  if (IsInPlace(plan, args, tile)) {
-    float* const out = reinterpret_cast<float*>(plan.out.At(start(plan.out)));
-    return SumChunk(plan, tile, 0, {out, plan.out.row}, scratch);
+  if (IsInPlace(tiling, args, tile)) {
+    float* const out = reinterpret_cast<float*>(tiling.out.At(start(tiling.out)));
+    return SumChunk(tiling, tile, 0, {out, tiling.out.row}, scratch);
   }
-  float* const c_scratch = scratch + plan.operand_floats();
-  float* const finish_scratch = c_scratch + plan.c_floats();
-  MutableRows c = {c_scratch, plan.c_stride()};
-  if (plan.chunks > 1) {
-    const int64_t chunk = item % plan.chunks;
-    SumChunk(plan, tile, chunk, {partial + chunk * plan.c_floats(), c.stride}, scratch);
-    if (arrived->fetch_add(1, std::memory_order_acq_rel) + 1 < plan.chunks) return;
+  float* const c_scratch = scratch + tiling.operand_floats();
+  float* const finish_scratch = c_scratch + tiling.c_floats();
+  MutableRows c = {c_scratch, tiling.c_stride()};
+  if (tiling.chunks > 1) {
+    const int64_t chunk = item % tiling.chunks;
+    SumChunk(tiling, tile, chunk, {partial + chunk * tiling.c_floats(), c.stride}, scratch);
+    if (arrived->fetch_add(1, std::memory_order_acq_rel) + 1 < tiling.chunks) return;
     c.data = partial;
-    AddChunks(plan, tile.rows, tile.columns, c);
+    AddChunks(tiling, tile.rows, tile.columns, c);
   } else {
-    SumChunk(plan, tile, 0, c, scratch);
+    SumChunk(tiling, tile, 0, c, scratch);
   }
   const auto part = [&](const MatMulSide& side) {
     MatMulSide from_tile = side;
     if (side.given) from_tile.data = side.At(start(side));
     return from_tile;
   };
-  FinishTile(args, tile.rows, tile.columns, c, plan.crosses,
-             {part(plan.bias), part(plan.multiply), part(plan.out)}, finish_scratch);
+  FinishTile(args, tile.rows, tile.columns, c, tiling.crosses,
+             {part(tiling.bias), part(tiling.multiply), part(tiling.out)}, finish_scratch);
 }
 
 }  // namespace attnd::HWY_NAMESPACE
@@ -127,14 +130,14 @@ namespace {
 
 int64_t LanesOf(Isa isa) { return isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4; }
 
-// What the micro-kernel reaches of the peak, and the time to start a launch.
-constexpr double kShareOfPeak = 0.85, kLaunchSeconds = 2e-6;
+// What the micro-kernel reaches of the peak.
+constexpr double kShareOfPeak = 0.85;
 
 struct MatMulWork {
-  std::vector<MatMulPlan> plans;
-  RowItems items;                 // of plans
-  std::vector<int64_t> partials;  // floats before each plan's
-  std::vector<int64_t> tiles;     // tiles of cut sums before each plan's
+  std::vector<MatMulTiling> tilings;
+  RowItems items;                 // of tilings
+  std::vector<int64_t> partials;  // floats before each tiling's
+  std::vector<int64_t> tiles;     // tiles of cut sums before each tiling's
   int64_t partial_floats = 0, cut_tiles = 0, scratch_floats = 0;
   double flops = 0, bytes = 0;
 };
@@ -143,19 +146,19 @@ double BytesOf(const MatMulProblem& p) {
   return static_cast<double>(p.a.bytes() + p.b.bytes() + p.out.bytes());
 }
 
-MatMulWork PlanAll(const MatMulArgs& args, const Cpu& cpu) {
+MatMulWork CutAll(const MatMulArgs& args, const Cpu& cpu) {
   MatMulWork work;
   for (const MatMulProblem& p : args.problems) {
-    const MatMulPlan& plan = work.plans.emplace_back(p, LanesOf(cpu.isa), cpu.threads);
-    work.items.Add(plan.items(), 1);
+    const MatMulTiling& tiling = work.tilings.emplace_back(p, LanesOf(cpu.isa), cpu.threads);
+    work.items.Add(tiling.items(), 1);
     work.partials.push_back(work.partial_floats);
     work.tiles.push_back(work.cut_tiles);
-    if (plan.chunks > 1) {
-      work.partial_floats += plan.items() * plan.c_floats();
-      work.cut_tiles += plan.tiles();
+    if (tiling.chunks > 1) {
+      work.partial_floats += tiling.items() * tiling.c_floats();
+      work.cut_tiles += tiling.tiles();
     }
-    work.scratch_floats = std::max(work.scratch_floats, plan.scratch_floats());
-    work.flops += plan.flops();
+    work.scratch_floats = std::max(work.scratch_floats, tiling.scratch_floats());
+    work.flops += tiling.flops();
     work.bytes += BytesOf(p);
   }
   return work;
@@ -166,14 +169,14 @@ MatMulWork PlanAll(const MatMulArgs& args, const Cpu& cpu) {
 template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MatMulArgs& args) {
   const Cpu& cpu = device.cpu();
-  const MatMulWork work = PlanAll(args, cpu);
+  const MatMulWork work = CutAll(args, cpu);
   const int64_t floats = work.scratch_floats * cpu.threads + work.partial_floats;
   const auto buffer = Take(stream, floats * static_cast<int64_t>(sizeof(float)));
   if (buffer == nullptr) return NoMemory(stream);
   const double serial = std::max(work.flops / (kShareOfPeak * cpu.thread_flops),
                                  work.bytes * cpu.threads / cpu.bytes_per_second);
-  if (stream.is_dry()) {
-    stream.work().seconds += kLaunchSeconds + cpu.ParallelSeconds(serial, work.items.count());
+  if (Predicted(stream,
+                Cpu::kMatMulLaunchSeconds + cpu.ParallelSeconds(serial, work.items.count()))) {
     return DeviceStatus();
   }
   float* const scratch = static_cast<float*>(buffer->data());
@@ -183,15 +186,15 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const MatMulArgs& args)
       Choose(cpu.isa, HWY_CHOOSE_SSE4(RunItem), HWY_CHOOSE_AVX2(RunItem), HWY_CHOOSE_AVX3(RunItem));
   cpu.ForEach(stream, work.items.count(), serial, [&](int64_t i, int thread) {
     const RowItems::Item item = work.items[i];
-    const MatMulPlan& plan = work.plans[item.problem];
+    const MatMulTiling& tiling = work.tilings[item.problem];
     float* partial = nullptr;
     std::atomic<int>* done = nullptr;
-    if (plan.chunks > 1) {
-      const int64_t tile = item.begin / plan.chunks;
-      partial = partials + work.partials[item.problem] + tile * plan.chunks * plan.c_floats();
+    if (tiling.chunks > 1) {
+      const int64_t tile = item.begin / tiling.chunks;
+      partial = partials + work.partials[item.problem] + tile * tiling.chunks * tiling.c_floats();
       done = &arrived[work.tiles[item.problem] + tile];
     }
-    run(plan, args, item.begin, scratch + thread * work.scratch_floats, partial, done);
+    run(tiling, args, item.begin, scratch + thread * work.scratch_floats, partial, done);
   });
   return DeviceStatus();
 }

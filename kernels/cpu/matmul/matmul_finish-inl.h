@@ -18,13 +18,13 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
 // C += the chunks that follow it in memory, in whole vectors.
-HWY_MAYBE_UNUSED static void AddChunks(const MatMulPlan& plan, int64_t rows, int64_t columns,
+HWY_MAYBE_UNUSED static void AddChunks(const MatMulTiling& tiling, int64_t rows, int64_t columns,
                                        MutableRows c) {
   const DF d;
-  for (int64_t chunk = 1; chunk < plan.chunks; ++chunk) {
+  for (int64_t chunk = 1; chunk < tiling.chunks; ++chunk) {
     for (int64_t m = 0; m < rows; ++m) {
       float* to = c.data + m * c.stride;
-      const float* from = to + chunk * plan.c_floats();
+      const float* from = to + chunk * tiling.c_floats();
       for (int64_t n = 0; n < columns; n += kLanes) {
         hn::StoreU(hn::Add(hn::LoadU(d, to + n), hn::LoadU(d, from + n)), d, to + n);
       }
@@ -32,7 +32,8 @@ HWY_MAYBE_UNUSED static void AddChunks(const MatMulPlan& plan, int64_t rows, int
   }
 }
 
-// The elements of a tile that meet its sums: each side's data is the tile's first element.
+// The operands that the sums of a tile are combined with; each side's data points to the tile's
+// first element.
 struct TileSides {
   MatMulSide bias, multiply, out;
 };
@@ -83,12 +84,12 @@ HWY_MAYBE_UNUSED static void FinishRow(const MatMulArgs& args, int64_t n, const 
 // rows, and a transposed tile where it crosses.
 HWY_MAYBE_UNUSED static void FinishTile(const MatMulArgs& args, int64_t M, int64_t N, MutableRows c,
                                         bool crosses, TileSides sides, float* scratch) {
-  const int64_t longest = std::max(M, N) + MatMulPlan::kGap;
+  const int64_t longest = std::max(M, N) + MatMulTiling::kGap;
   float *const bias_row = scratch, *const multiply_row = scratch + longest;
   if (crosses) {
     float* const turned = scratch + 2 * longest;
-    Transpose(c.data, c.stride, M, N, turned, M + MatMulPlan::kGap);
-    c = {turned, M + MatMulPlan::kGap};
+    Transpose(c.data, c.stride, M, N, turned, M + MatMulTiling::kGap);
+    c = {turned, M + MatMulTiling::kGap};
     std::swap(M, N);
     for (MatMulSide* side : {&sides.bias, &sides.multiply, &sides.out}) {
       std::swap(side->row, side->column);

@@ -10,7 +10,8 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/matmul/matmul_plan.h"
+#include "kernels/core/integer.h"
+#include "kernels/cpu/matmul/matmul_tiling.h"
 #include "kernels/cpu/simd/convert-inl.h"
 #include "kernels/cpu/simd/gemm-inl.h"
 
@@ -48,7 +49,7 @@ HWY_MAYBE_UNUSED static Broadcast LeftOperand(const Stored& a, int64_t M, int64_
       by_column ? a.column <= kNearColumns : a.column == 1 && (panels == 1 || a.row <= kNearRows);
   if (a.dtype == DType::kF32 && is_near) return {a.Floats(), a.row, a.column};
   const int64_t lines = by_column ? K : M, length = by_column ? M : K;
-  const int64_t stride = length + MatMulPlan::kGap;
+  const int64_t stride = length + MatMulTiling::kGap;
   for (int64_t i = 0; i < lines; ++i) {
     const char* from = by_column ? a.At(0, i) : a.At(i, 0);
     ReadStrided(a.dtype, from, by_column ? 1 : a.column, length, scratch + i * stride);
@@ -82,7 +83,7 @@ HWY_MAYBE_UNUSED static void PackTransposed(const Stored& b, int64_t K, int64_t 
   }
 }
 
-// Rows as they lie, cut into panels: whole rows at a time, which is how memory likes to be read.
+// Rows as they lie, cut into panels: whole rows at a time, which memory serves fastest.
 HWY_MAYBE_UNUSED static void PackRows(const Stored& b, int64_t K, int64_t N, float* to) {
   const DF d;
   for (int64_t k = 0; k < K; ++k) {
@@ -116,7 +117,7 @@ HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t 
     PackRows(b, K, N, to);
     return packed;
   }
-  float* const wide = to + RoundUpTo(N, kPanel) * K;
+  float* const wide = to + RoundUp(N, kPanel) * K;
   for (int64_t n = 0; n < N; n += kPanel) {
     const int64_t count = std::min(kPanel, N - n);
     float* const panel = to + n * K;
@@ -128,8 +129,8 @@ HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t 
   return packed;
 }
 
-// Brings the operands of the next step into the second cache while this one is summed: memory is
-// far, and the hardware does not guess the rows of another block.
+// Fetches the operands of the next step into L2 while this one is summed: the hardware prefetcher
+// does not foresee the rows of another block.
 class OperandsAhead {
  public:
   // A rectangle, in lines along the axis in which it is contiguous.
@@ -142,7 +143,7 @@ class OperandsAhead {
   // How many lines are left.
   int64_t lines() const {
     int64_t lines = 0;
-    for (int i = 0; i < count_; ++i) lines += parts_[i].rows * ((parts_[i].bytes + 63) / 64);
+    for (int i = 0; i < count_; ++i) lines += parts_[i].rows * CeilDiv(parts_[i].bytes, 64);
     return lines;
   }
   void Fetch(int64_t lines) {
@@ -171,10 +172,10 @@ class OperandsAhead {
 // One step of a sum: C [M,N] becomes A B (`first`), or A B is added to it.
 HWY_MAYBE_UNUSED static void StepTile(bool first, int64_t M, int64_t N, int64_t K, Broadcast a,
                                       const Panels& b, MutableRows c, OperandsAhead ahead) {
-  const int64_t blocks = (M + kRows - 1) / kRows * ((N + kPanel - 1) / kPanel);
+  const int64_t blocks = CeilDiv(M, kRows) * CeilDiv(N, kPanel);
   const int64_t lines = (ahead.lines() + blocks - 1) / std::max<int64_t>(blocks, 1);
   for (int64_t n = 0; n < N; n += kPanel) {
-    const int64_t columns = RoundUpTo(std::min(kPanel, N - n), kLanes);
+    const int64_t columns = RoundUp(std::min(kPanel, N - n), kLanes);
     const Rows panel = b[n / kPanel];
     // Narrow panels run over more rows at a time.
     const int64_t step = lines > 0 && columns == kPanel ? kRows : M;
@@ -197,9 +198,9 @@ HWY_MAYBE_UNUSED static void AddRows(int64_t K, int64_t N, const float* a, const
                                      int64_t stride, float* to) {
   const DF d;
   const auto add = [&](const float* column, VF sum) HWY_ATTR {
-    if (K == MatMulPlan::kThinRows) {
+    if (K == MatMulTiling::kThinRows) {
 #pragma GCC unroll 8
-      for (int64_t k = 0; k < MatMulPlan::kThinRows; ++k) {
+      for (int64_t k = 0; k < MatMulTiling::kThinRows; ++k) {
         sum = hn::MulAdd(hn::Set(d, a[k]), hn::LoadU(d, column + k * stride), sum);
       }
       return sum;
@@ -212,7 +213,7 @@ HWY_MAYBE_UNUSED static void AddRows(int64_t K, int64_t N, const float* a, const
   int64_t n = 0;
   for (; n + kLanes <= N; n += kLanes) hn::StoreU(add(b + n, hn::LoadU(d, to + n)), d, to + n);
   if (n == N) return;
-  float rest_b[MatMulPlan::kThinRows * kLanes] = {}, rest[kLanes] = {};
+  float rest_b[MatMulTiling::kThinRows * kLanes] = {}, rest[kLanes] = {};
   for (int64_t k = 0; k < K; ++k) {
     std::copy(b + k * stride + n, b + k * stride + N, rest_b + k * kLanes);
   }
@@ -227,8 +228,8 @@ HWY_MAYBE_UNUSED static void AddRows(int64_t K, int64_t N, const float* a, const
 HWY_MAYBE_UNUSED static void StepThin(bool first, int64_t M, int64_t N, int64_t K, Broadcast a,
                                       const Stored& b, MutableRows c, float* sums, float* wide) {
   std::fill_n(sums, M * N, 0.0f);
-  for (int64_t k = 0; k < K; k += MatMulPlan::kThinRows) {
-    const int64_t count = std::min(MatMulPlan::kThinRows, K - k);
+  for (int64_t k = 0; k < K; k += MatMulTiling::kThinRows) {
+    const int64_t count = std::min(MatMulTiling::kThinRows, K - k);
     const float* rows = reinterpret_cast<const float*>(b.At(k, 0));
     int64_t stride = b.row;
     if (b.dtype != DType::kF32) {
@@ -237,7 +238,7 @@ HWY_MAYBE_UNUSED static void StepThin(bool first, int64_t M, int64_t N, int64_t 
       stride = N;
     }
     for (int64_t m = 0; m < M; ++m) {
-      float factors[MatMulPlan::kThinRows];
+      float factors[MatMulTiling::kThinRows];
       for (int64_t i = 0; i < count; ++i) factors[i] = a.data[m * a.row + (k + i) * a.column];
       AddRows(count, N, factors, rows, stride, sums + m * N);
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
@@ -52,7 +53,7 @@ WholeRows RowsOf(DType dtype, const char* from, int64_t row, int64_t D, int64_t 
   if (dtype == DType::kF32 && D % kLanes == 0) {
     return {reinterpret_cast<const float*>(from), row, 0};
   }
-  const int64_t stride = RoundUpTo(D, kLanes);
+  const int64_t stride = RoundUp(D, kLanes);
   for (int64_t n = begin; n < end; ++n) {
     float* const at = to + (n - begin) * stride;
     Widen(dtype, from + n * row * SizeOf(dtype), D, at);
@@ -82,8 +83,8 @@ HWY_INLINE void Taps(const ConvItem& item, const WholeRows& x, int64_t first, in
 }
 
 void ConvRows(const ConvItem& item) {
-  constexpr int kAtOnce = 8;  // latency asks for 8 sums at a time
-  const int64_t width = RoundUpTo(item.D, kLanes);
+  constexpr int kAtOnce = 8;  // 8 independent sums hide latency
+  const int64_t width = RoundUp(item.D, kLanes);
   float* const sums = item.scratch;  // [kAtOnce][width]
   const int64_t first = std::clamp<int64_t>(item.begin - item.left, 0, item.N);
   const int64_t last = std::clamp<int64_t>(item.end + item.w - 1 - item.left, first, item.N);
@@ -114,7 +115,7 @@ void ConvRows(const ConvItem& item) {
 void ConvTapGrads(const ConvItem& item, float* to) {
   constexpr int64_t kSums = 4;
   const DF d;
-  const int64_t width = RoundUpTo(item.D, kLanes);
+  const int64_t width = RoundUp(item.D, kLanes);
   const int64_t first = std::clamp<int64_t>(item.begin - item.left, 0, item.N);
   const int64_t last = std::clamp<int64_t>(item.end + item.w - 1 - item.left, first, item.N);
   const WholeRows x = RowsOf(item.dtype, item.x, item.x_row, item.D, first, last, item.scratch);
@@ -160,10 +161,10 @@ class ConvItems {
     flops_ += 2 * static_cast<double>(s.size()) * static_cast<double>(w);
     bytes_ += static_cast<double>(x.bytes() + other.bytes());
     // Widened rows of both, or 8 rows of sums.
-    const int64_t floats = (2 * kConvRows + w + 8) * ((s[3] + 15) / 16 * 16);
+    const int64_t floats = (2 * kConvRows + w + 8) * RoundUp(s[3], 16);
     scratch_floats_ = std::max(scratch_floats_, floats);
   }
-  static int64_t Blocks(const Shape& s) { return (s[2] + kConvRows - 1) / kConvRows; }
+  static int64_t Blocks(const Shape& s) { return CeilDiv(s[2], kConvRows); }
 
   int64_t count() const { return items_.count(); }
   int64_t scratch_floats() const { return scratch_floats_; }
@@ -227,10 +228,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvArgs
   const auto scratch = Take(stream, Bytes(items.scratch_floats() * cpu.threads));
   if (scratch == nullptr) return NoMemory(stream);
   const double serial = items.Seconds(cpu);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   std::vector<std::vector<float>> taps;
   for (const DepthwiseConvProblem& p : args.problems)
     taps.push_back(TapsOf(p.weight, args.flipped));
@@ -264,10 +262,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const DepthwiseConvGrad
   const auto scratch = Take(stream, Bytes(items.scratch_floats() * cpu.threads + shares));
   if (scratch == nullptr) return NoMemory(stream);
   const double serial = items.Seconds(cpu);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(ConvTapGrads), HWY_CHOOSE_AVX2(ConvTapGrads),
                      HWY_CHOOSE_AVX3(ConvTapGrads));
   float* const memory = static_cast<float*>(scratch->data());

@@ -90,8 +90,8 @@ void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
   for (; i < n; ++i) sum[i] += from[i];
 }
 
-// Asks for a row some time before it is read: rows come from anywhere, and what is done with one is
-// too long for the processor to look ahead.
+// Prefetches a row some time before it is read: rows come from anywhere, and what is done with one
+// is too long for the processor to look ahead.
 void PrefetchRow(const char* row, int64_t bytes) {
   for (int64_t at = 0; at < std::min<int64_t>(bytes, 512); at += 64) {
     __builtin_prefetch(row + at);
@@ -278,10 +278,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& a
     bytes += 2.0 * static_cast<double>(p.out.bytes() + 8 * Rows(p.out));
   }
   const double serial = Seconds(cpu, bytes);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run =
       Choose(cpu.isa, HWY_CHOOSE_SSE4(Gather), HWY_CHOOSE_AVX2(Gather), HWY_CHOOSE_AVX3(Gather));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
@@ -318,9 +315,8 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& 
   const std::shared_ptr<Buffer> scratch = Take(stream, elements * 4);
   if (scratch == nullptr) return NoMemory(stream);
   const double sort_serial = Seconds(cpu, sort_bytes), serial = Seconds(cpu, bytes);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(sort_serial, sorts.count()) +
-                             cpu.ParallelSeconds(serial, items.count());
+  if (Predicted(stream, cpu.ParallelSeconds(sort_serial, sorts.count()) +
+                            cpu.ParallelSeconds(serial, items.count()))) {
     return DeviceStatus();
   }
   auto* starts = static_cast<int32_t*>(scratch->data());

@@ -53,7 +53,7 @@ float LseAt(const RowsAt& rows, int64_t row) {
   return value;
 }
 
-// e^(lse_p - m) / sum instead of e^(lse_p - lse): lse of the size of m would cost its digits.
+// e^(lse_p - m) / sum instead of e^(lse_p - lse): an lse as large as m would lose digits.
 HWY_NOINLINE void Weigh(const RowsAt* lses, size_t parts, int64_t rows, Weights* w) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kStep = HWY_LANES(float);
@@ -259,10 +259,7 @@ DeviceStatus RunRows(CpuDevice& device, Stream& stream, const std::vector<Proble
     items.Add(f.lse.shape.size(), (64 << 10) / row_bytes);
   }
   const double serial = bytes / (cpu.bytes_per_second / cpu.threads);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     kernel(problems[item.problem], item.begin, item.end);

@@ -2,6 +2,7 @@
 // memory; rows of ranges that overlap come from cache.
 #include <algorithm>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/along/along_walk.h"
 #include "kernels/cpu/cpu_device.h"
@@ -135,7 +136,7 @@ void PoolSumOf(PoolOp op, const PoolProblem& p, int64_t outer, int64_t tile, int
 // Outputs [begin, end) of a problem's batches of ranges.
 void PoolRows(PoolOp op, const PoolProblem& p, int64_t begin, int64_t end) {
   const auto ranges = static_cast<int64_t>(p.ranges.size());
-  const int64_t tiles = (p.x.shape[p.x.shape.rank - 1] + kWidth - 1) / kWidth;
+  const int64_t tiles = CeilDiv(p.x.shape[p.x.shape.rank - 1], kWidth);
   for (int64_t i = begin; i < end; ++i) {
     for (int64_t tile = 0; tile < tiles; ++tile) {
       op == PoolOp::kMax ? PoolMaxOf(p, i / ranges, tile, i % ranges)
@@ -170,10 +171,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const PoolArgs& args) {
     const double cached = 4.0 * static_cast<double>(outer * rows * p.x.shape[rank - 1]) / 48e9;
     serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads), cached);
   }
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(PoolRows), HWY_CHOOSE_AVX2(PoolRows),
                      HWY_CHOOSE_AVX3(PoolRows));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {

@@ -122,8 +122,8 @@ void SortKeys(uint64_t* keys, int64_t n, uint64_t* other) {
   if (from != keys) std::copy_n(from, n, keys);
 }
 
-// Keeps up to 2 M candidates; when they are full, the better half stays and the worst of it is what
-// a key must beat.
+// Keeps up to 2 M candidates; when they are full, the better half stays, and its worst becomes the
+// bound that a key must beat.
 void SelectRow(const Row& row) {
   if (row.M == 0) return;
   uint64_t* best = row.scratch;
@@ -179,10 +179,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SortArgs& args) {
   const std::shared_ptr<Buffer> scratch =
       Take(stream, cpu.threads * scratch_of_thread * static_cast<int64_t>(sizeof(uint64_t)));
   if (scratch == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    stream.work().seconds += cpu.ParallelSeconds(serial, items.count());
-    return DeviceStatus();
-  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int thread) {
     const RowItems::Item item = items[i];
     const SortProblem& p = args.problems[item.problem];

@@ -1,8 +1,8 @@
 // Attention through a state on the CPU.
 //
-// A work item is one (problem, batch row, kv head): it walks the sequence with the state S [D,Dv],
+// A work item is one (problem, sequence, kv head): it walks the sequence with the state S [D,Dv],
 // z [D], which the query heads of its group share, one token after the other; while a block of
-// tokens passes by, a piece of the state waits in registers. That costs the multiply-adds of the
+// tokens is processed, a piece of the state stays in registers. That costs the multiply-adds of the
 // definition and no more, where a chunk's triangle of pairs would add half of them again (D 64).
 //
 // Columns of the state need no other columns, and in the gradients of q and k features no other
@@ -12,6 +12,7 @@
 //
 // Scratch of the forward is a fixed size a thread. The backward keeps O(N): 2 floats per query of a
 // group; the delta rule 2 Dv + D per key; dlog_decay D per query and (Dv + 1) D every 256 keys.
+#include "kernels/core/integer.h"
 #include "kernels/cpu/primitives.h"
 
 #include <algorithm>
@@ -25,11 +26,7 @@
 namespace attnd {
 namespace {
 
-// Around the items: allocating, listing, and caches that another request has filled.
-constexpr double kLaunchSeconds = 7e-6;
 constexpr int64_t kPageFloats = 1024;  // scratch of two threads never shares a cache line
-
-int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Of the forward of an item: 2 D Dv FLOPs to add a key to the state and 2 D Dv to read it with a
 // query; the delta rule reads it with the key first.
@@ -82,17 +79,17 @@ const ScanProblem& Forward(const ScanGradProblem& problem) { return problem.forw
 const ScanGradProblem* Gradient(const ScanProblem&) { return nullptr; }
 const ScanGradProblem* Gradient(const ScanGradProblem& problem) { return &problem; }
 
-// Calls f(item) for the first kv head of every batch row of the problems that write something, on a
-// dry stream once for rows that are alike. All kv heads of a row do the same work.
+// Calls f(item) for the first kv head of every sequence of the problems that write something, on a
+// dry stream once for sequences that are alike. All kv heads of a sequence do the same work.
 template <class Args, class F>
-void ForEachRow(const Args& args, const F& f) {
+void ForEachSeq(const Args& args, const F& f) {
   for (const auto& problem : args.problems) {
     if (!Writes(problem)) continue;
     ScanItem item = {
         .params = &args.params, .problem = &Forward(problem), .grad = Gradient(problem)};
     item.job = item.grad == nullptr ? ScanJob::kForward : ScanJob::kBackward;
-    const auto rows = static_cast<int64_t>(item.problem->rows.size());
-    for (item.b = 0; item.b < rows; ++item.b) f(item);
+    const auto seqs = static_cast<int64_t>(item.problem->seqs.size());
+    for (item.b = 0; item.b < seqs; ++item.b) f(item);
   }
 }
 
@@ -119,16 +116,16 @@ int64_t Slices(const Cpu& cpu, const ScanItem& item, double seconds, double tota
 template <class Args>
 Demand CountWork(const Cpu& cpu, const Args& args) {
   Demand demand;
-  ForEachRow(args, [&](const ScanItem& item) {
+  ForEachSeq(args, [&](const ScanItem& item) {
     const Shape& v = item.problem->v.shape;
     const ScanWalk walk = WalkOf(item);
-    const ScanSeq& row = item.problem->rows[item.b];
-    const double kv_heads = static_cast<double>(v[1] * row.count);
-    demand.heads += v[1] * row.count;
+    const ScanSeq& seq = item.problem->seqs[item.b];
+    const double kv_heads = static_cast<double>(v[1] * seq.count);
+    demand.heads += v[1] * seq.count;
     demand.seconds += kv_heads * CostOf(cpu, item, walk).seconds;
   });
-  ForEachRow(args, [&](const ScanItem& item) {
-    const int64_t kv_heads = item.problem->k.shape[1] * item.problem->rows[item.b].count;
+  ForEachSeq(args, [&](const ScanItem& item) {
+    const int64_t kv_heads = item.problem->k.shape[1] * item.problem->seqs[item.b].count;
     const Cost cost = CostOf(cpu, item, WalkOf(item));
     const int64_t slices = Slices(cpu, item, cost.seconds, demand.seconds);
     int64_t scratch = ScanLayout(item).floats();
@@ -154,14 +151,14 @@ class JobList {
 
   // All slices of a job, whose width is `width`.
   void Add(ScanItem item, int64_t width, int64_t slices) {
-    const int64_t step = RoundUp((width + slices - 1) / slices, ScanWidth::kVector);
+    const int64_t step = RoundUp(CeilDiv(width, slices), ScanWidth::kVector);
     item.seconds /= static_cast<double>(slices);
     for (item.begin = 0; item.begin < width; item.begin += step) {
       item.end = std::min(item.begin + step, width);
       std::construct_at(items_ + count_++, item);
     }
   }
-  // Longest first, so that no thread is left alone with a long one.
+  // Longest first, so that no thread ends with a long one alone.
   std::span<ScanItem> Take() {
     const std::span<ScanItem> jobs(items_, static_cast<size_t>(count_));
     std::stable_sort(jobs.begin(), jobs.end(),
@@ -192,7 +189,7 @@ void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
     item.job = job;
     if (StageOf(item) != stage || !IsNeeded(item)) continue;
     const ScanGradProblem& grad = *item.grad;
-    // Sums over all columns or features stay in one hand.
+    // Sums over all columns or features are not cut: one job makes them.
     const bool whole =
         job == ScanJob::kRows || (job == ScanJob::kColumns && grad.dbeta.given()) ||
         (job == ScanJob::kFeatures && grad.dlog_decay.given() && grad.dlog_decay.shape[3] == 1);
@@ -211,11 +208,9 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
   if (scratch == nullptr) return NoMemory(stream);
   auto jobs = Take(stream, demand.jobs * static_cast<int64_t>(sizeof(ScanItem)));
   if (jobs == nullptr) return NoMemory(stream);
-  if (stream.is_dry()) {
-    const double shared = cpu.ParallelSeconds(demand.seconds, demand.heads);
-    const double even = demand.seconds / cpu.threads;
-    stream.work().seconds += kLaunchSeconds + (demand.in_slices ? std::max(even, demand.longest)
-                                                                : std::max(shared, demand.longest));
+  const double shared = demand.in_slices ? demand.seconds / cpu.threads
+                                         : cpu.ParallelSeconds(demand.seconds, demand.heads);
+  if (Predicted(stream, Cpu::kLaunchSeconds + std::max(shared, demand.longest))) {
     return DeviceStatus();
   }
 
@@ -224,7 +219,7 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
   ScanKernel *forward = ScanForwardOf(cpu.isa), *backward = ScanBackwardOf(cpu.isa);
   for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
     float* kept = base + demand.scratch * cpu.threads;
-    ForEachRow(args, [&](ScanItem item) {
+    ForEachSeq(args, [&](ScanItem item) {
       item.seconds = CostOf(cpu, item, WalkOf(item)).seconds;
       const int64_t slices = Slices(cpu, item, item.seconds, demand.seconds);
       const int64_t Dv = item.problem->v.shape[3];

@@ -1,5 +1,5 @@
-// Rows that the next block of a scan will read or write, brought to L2 while this one computes: a
-// block is too short for the hardware to see where it leads, and memory must not wait for it.
+// Rows that the next block of a scan will read or write, fetched to L2 while this one computes: a
+// block is too short for the hardware prefetcher to foresee the next.
 #if defined(ATTND_CPU_SCAN_AHEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_AHEAD_INL_H_
 #undef ATTND_CPU_SCAN_AHEAD_INL_H_
@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-// Rows [n, n + count) of head h of batch row b.
+// Rows [n, n + count) of head h of sequence b.
 struct RowsOf {
   const View& view;
   int64_t b, h, n, count;
@@ -33,7 +33,7 @@ struct RowsOf {
 
 class Ahead {
  public:
-  // Forgets what is left.
+  // Drops the lines that are left.
   void Clear() { at_ = runs_ = run_ = 0; }
 
   void Add(const RowsOf& rows) {
@@ -45,7 +45,7 @@ class Ahead {
     run.rows = rows.count;
   }
 
-  // The next lines: as many as a core can wait for at a time; more would make it stop.
+  // The next lines: as many as a core can have in flight; more would stall it.
   void Some() {
     for (int64_t i = 0; i < kLines && run_ < runs_; ++i) __builtin_prefetch(Next(), 0, 2);
   }
@@ -54,7 +54,7 @@ class Ahead {
   }
 
   // kScanBlock lines, for a loop over as many tokens that fetches one at a time. Where none are
-  // left they are one that is at hand.
+  // left they repeat one that is in the cache.
   const std::byte* const* Lines() {
     for (const std::byte*& line : lines_) {
       line = run_ < runs_ ? Next() : reinterpret_cast<const std::byte*>(lines_);

@@ -96,7 +96,7 @@ struct ScanCore {
   void FetchQueries(const View& view, const ScanBlock& next) {
     for (int64_t g = 0; g < group; ++g) ahead.Add(Queries(view, g, next));
   }
-  // Rows that pass the caches by are not fetched.
+  // Rows that are stored past the caches are not fetched.
   void FetchStored(const RowsOf& rows) {
     if (rows.view.given() && !RowStore(rows).streams()) ahead.Add(rows);
   }
@@ -205,7 +205,7 @@ struct ScanCore {
   }
 
   // row_d = phi_q . z for the block's queries; z moves on over its keys. Sums within the block
-  // start from 0 and meet z, which may be large, only in the result.
+  // start from 0; z, which may be large, is added once, at the end.
   void Normalise(const ScanBlock& at) {
     if (at.queries == 0 && !is_decaying) return AddAllToNormaliser(at.keys);
     std::fill_n(sum, k.width, 0.0f);

@@ -167,7 +167,7 @@ HWY_NOINLINE void DeltaColumn(const DeltaRecurrence& r, int64_t lane) {
 template <Decay kDecay>
 HWY_NOINLINE void RecurDeltaWith(const DeltaRecurrence& r) {
   int64_t lane = 0;
-  // What a sweep sums waits in registers.
+  // What a sweep sums stays in registers.
   if constexpr (HWY_TARGET == HWY_AVX3) {
     for (; lane + 4 * kLanes <= r.lanes; lane += 4 * kLanes) DeltaColumn<4, kDecay>(r, lane);
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/simd/targets.h"
 #include "kernels/device/device.h"
@@ -24,7 +25,7 @@ enum class ScanJob : uint8_t {
   kFeatures,  // dq, dk, dlog_decay, ds0, dz0: features
 };
 
-// (problem, batch row, kv head); `grad` is null in the forward.
+// (problem, sequence, kv head); `grad` is null in the forward.
 struct ScanItem {
   const ScanParams* params = nullptr;
   const ScanProblem* problem = nullptr;
@@ -36,7 +37,7 @@ struct ScanItem {
   double seconds = 0;          // predicted, on one thread
 };
 
-// Tokens at a time: their features and values stay in L1 and L2 while all of the state passes by.
+// Tokens at a time: their features and values stay in L1 and L2 while all of the state is read.
 constexpr int64_t kScanBlock = 32;
 
 // A run of queries and keys, one of each at a time: key, then query. Either count may be 0, else
@@ -50,7 +51,7 @@ struct ScanBlock {
 
 // How an item walks its sequence: [queries before all keys, keys before all queries, pairs, the
 // rest of the queries, the rest of the keys]. Queries that read nothing are left out, and so are
-// keys that nobody reads.
+// keys that no query reads.
 struct ScanWalk {
   static constexpr int kParts = 5;
   static constexpr int64_t kAnchorKeys = 256;  // a state of 64 x 64 costs 16 floats a key
@@ -59,8 +60,8 @@ struct ScanWalk {
   int64_t first_query = 0, end_query = 0;  // those that read something
 
   // has_state: queries before all keys read s0, z0. final: the last state is asked for.
-  ScanWalk(const ScanParams& params, const ScanSeq& row, bool has_state, bool final) {
-    const ScanReach reach(params.causal, row, has_state, final);
+  ScanWalk(const ScanParams& params, const ScanSeq& seq, bool has_state, bool final) {
+    const ScanReach reach(params.causal, seq, has_state, final);
     const auto [lead, ahead, read] = std::tuple(reach.lead, reach.ahead, reach.read);
     used_keys = reach.used_keys;
     first_query = reach.first_query;
@@ -69,9 +70,9 @@ struct ScanWalk {
     parts[1] = {.k = 0, .keys = ahead};
     parts[2] = {.q = lead, .queries = read, .k = ahead, .keys = read};
     if (has_state || ahead + read > 0) {
-      parts[3] = {.q = lead + read, .queries = row.nq - lead - read};
+      parts[3] = {.q = lead + read, .queries = seq.nq - lead - read};
     }
-    if (final) parts[4] = {.k = ahead + read, .keys = row.nk - ahead - read};
+    if (final) parts[4] = {.k = ahead + read, .keys = seq.nk - ahead - read};
   }
 
   // Calls f(block, next) for blocks of at most `most` tokens, in order or in reverse; after the
@@ -82,7 +83,7 @@ struct ScanWalk {
     for (int i = 0; i < kParts; ++i) {
       const int p = reverse ? kParts - 1 - i : i;
       const ScanBlock& part = parts[p];
-      const int64_t blocks = (part.count() + most - 1) / most;
+      const int64_t blocks = CeilDiv(part.count(), most);
       for (int64_t n = 0; n < blocks; ++n) {
         if (CheckPoint()) return;
         const ScanBlock next = Cut(part, p, reverse ? blocks - 1 - n : n, most);
@@ -116,7 +117,7 @@ struct ScanWalk {
 // L1.
 struct ScanWidth {
   static constexpr int64_t kVector = 16;
-  static int64_t Of(int64_t n) { return (n + kVector - 1) / kVector * kVector; }
+  static int64_t Of(int64_t n) { return RoundUp(n, kVector); }
   static int64_t Pitch(int64_t n) { return (Of(n) / kVector | 1) * kVector; }
 };
 
@@ -234,7 +235,7 @@ inline bool IsNeeded(const ScanItem& item) {
   return item.grad->dv.given() || item.grad->dbeta.given() || (delta && WantsKeys(*item.grad));
 }
 inline ScanWalk WalkOf(const ScanItem& item) {
-  return ScanWalk(*item.params, item.problem->rows[item.b], HasState(*item.problem),
+  return ScanWalk(*item.params, item.problem->seqs[item.b], HasState(*item.problem),
                   WantsFinal(item));
 }
 

@@ -1,6 +1,6 @@
 // The recurrence of scan on a state X [rows, lanes]: every token adds outer products and reads.
-// Pieces of the state wait in registers while all tokens of a block pass by, so a token costs what
-// its multiply-adds cost, and no token ever meets one that it does not see.
+// Pieces of the state stay in registers while all tokens of a block are processed, so a token costs
+// its multiply-adds alone, and no pair of tokens is computed that is invisible.
 #if defined(ATTND_CPU_SCAN_RECUR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_RECUR_INL_H_
 #undef ATTND_CPU_SCAN_RECUR_INL_H_

@@ -34,8 +34,6 @@ struct Tile {
   float* Row(int64_t i) const { return data + i * pitch; }
   Rows Read(int64_t row = 0) const { return {Row(row), pitch}; }
   MutableRows Write(int64_t row = 0) const { return {Row(row), pitch}; }
-  Broadcast Across(int64_t row = 0) const { return {Row(row), pitch, 1}; }
-  Broadcast Down(int64_t row = 0) const { return {Row(row), 1, pitch}; }  // the transpose
 };
 
 // The maximum of no values.
@@ -113,7 +111,7 @@ inline void ZeroTile(const Tile& tile, int64_t rows) {
 }
 
 // Where finished rows go. What does not fit L2 goes to memory past the caches: it would leave them
-// before anybody reads it, and its lines would be read only to be overwritten. FlushStream() when
+// before it is read, and its lines would be fetched only to be overwritten. FlushStream() when
 // all is stored.
 class RowStore {
  public:

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/core/integer.h"
+
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,7 +27,7 @@ constexpr int64_t kLanes = HWY_LANES(float);
 // multiply-add peak on tiles of 64 to 256 rows and K of 64 to 512; 6 x 4, 8 x 2 and 4 x 6 differ by
 // less than the noise, and a panel of 64 columns is a tile of queries. 12 registers: 3 x 4 takes 7
 // loads for 12 multiply-adds; 6 x 2 takes 8 and more instructions around them: as fast on a quiet
-// machine, 15 % slower on one with busy neighbours, who leave a hyperthread fewer instructions a
+// machine, 15 % slower on one with busy neighbours, which leave a hyperthread fewer instructions a
 // cycle but not fewer multiply-adds.
 #if HWY_TARGET == HWY_AVX3
 constexpr int kRows = 4, kVectors = 4;
@@ -33,13 +35,12 @@ constexpr int kRows = 4, kVectors = 4;
 constexpr int kRows = 3, kVectors = 4;
 #endif
 
-// Floats in a panel, the width that the micro-kernel likes: 64, 32, 16. Operands B and C kept as
-// panels ([columns / kPanel][rows][kPanel]) have no power-of-two strides, which would fight for few
-// cache sets.
+// Floats in a panel, the width at which the micro-kernel is fastest: 64, 32, 16. Operands B and C
+// kept as panels ([columns / kPanel][rows][kPanel]) have no power-of-two strides, which would fight
+// for few cache sets.
 constexpr int64_t kPanel = kVectors * kLanes;
 // Half a panel, the least width at which the micro-kernel loses nothing.
 constexpr int64_t kStrip = 2 * kLanes, kStrips = kPanel / kStrip;
-constexpr int64_t RoundUpTo(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // A(i, k) = data[i * row + k * column], in floats. With `group`, kRows rows at a time are packed:
 // A(i, k) = data[i / kRows * group + i % kRows * row + k * column].
@@ -62,7 +63,8 @@ struct MutableRows {
 };
 
 // What C holds before the sum: zero, itself, or itself times `scale[n]`, one factor a column.
-// kAddLast: zero, and itself is added last, so that a large C meets one rounding instead of K.
+// kAddLast: zero, and itself is added last, so that adding a large C rounds once instead of K
+// times.
 enum class Start { kZero, kAdd, kScale, kAddLast };
 
 namespace gemm_internal {
@@ -90,12 +92,12 @@ HWY_NOINLINE void Block(int64_t K, const float* a, int64_t a_row, int64_t a_colu
   // Rows are addressed in threes from one pointer: (p, p + row, p + 2 row) are x86 address modes.
   // Those of two groups from two.
   constexpr bool kGroups = kM > kRows;
-  constexpr int kEach = kGroups ? kRows : 3, kBases = (kM + kEach - 1) / kEach;
+  constexpr int kEach = kGroups ? kRows : 3, kBases = CeilDiv(kM, kEach);
   const float* base[kBases];
 #pragma GCC unroll 8
   for (int i = 0; i < kBases; ++i) base[i] = a + i * (kGroups ? a_group : 3 * a_row);
-  // The shorter of the two waits in registers for the longer. As long as each other: a row of B
-  // does, in vectors that lie side by side, while elements of A come from as many lines.
+  // The shorter of the two stays in registers while the longer is read. If they are equal, a row of
+  // B does, in vectors that lie side by side, while elements of A come from as many lines.
   const auto add = [&](const float* b_row) HWY_ATTR {
     VF element[kM], row[kV];
 #pragma GCC unroll 8
@@ -147,7 +149,7 @@ HWY_INLINE void Columns(int64_t M, int64_t K, Broadcast a, Rows b, MutableRows c
     a.data += step;
     c.data += rows * c.stride;
   };
-  // Latency asks for 8 sums at a time.
+  // 8 independent sums hide the latency of a multiply-add.
   constexpr int kTall = kV == kVectors ? kRows : 2 * kRows;
   for (; m + kTall <= M; next(kTall, kTall / kRows * a.group)) {
     Block<kTall, kV, kStart>(K, a.data, a.row, a.column, b, c, scale, a.group);

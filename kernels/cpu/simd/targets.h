@@ -12,7 +12,7 @@
 //   auto* kernel = Choose(isa, HWY_CHOOSE_SSE4(Kernel), HWY_CHOOSE_AVX2(Kernel),
 //                         HWY_CHOOSE_AVX3(Kernel));
 //
-// so that the choice belongs to a device, not to the process (HWY_DYNAMIC_DISPATCH is not used).
+// so that each device has its instruction set, not the process (HWY_DYNAMIC_DISPATCH is not used).
 #pragma once
 
 #include <cstdint>

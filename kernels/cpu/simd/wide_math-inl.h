@@ -21,7 +21,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D = hn::ScalableTag<double>;
 using V = hn::Vec<D>;
-using DI = hn::RebindToSigned<D>;
 using DU = hn::RebindToUnsigned<D>;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 

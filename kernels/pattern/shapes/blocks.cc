@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/predicates/coordinates.h"
@@ -15,8 +16,6 @@
 
 namespace attnd {
 namespace {
-
-int64_t Ceil(int64_t a, int64_t b) { return -FloorDiv(-a, b); }
 
 // Rows of [begin, begin + size) that exist.
 int64_t Within(int64_t begin, int64_t size, int64_t n) {
@@ -208,7 +207,7 @@ PatternSource BlockSource(const PatternSeq& row, BlockRows listed, bool multiset
       const BlockRun& run = blocks.runs[r];
       keys +=
           Within(blocks.offset_k + run.first * blocks.bk, run.count * blocks.bk, row.lengths.nk);
-      tiles += Ceil(run.count * blocks.bk, kTile);
+      tiles += CeilDiv(run.count * blocks.bk, kTile);
     }
     counts.pairs += static_cast<double>(queries) * static_cast<double>(keys);
     counts.tiles += static_cast<double>(queries) / kTile * static_cast<double>(tiles);
@@ -266,7 +265,7 @@ struct PermutedBlocks {
 
   int64_t nb() const { return static_cast<int64_t>(perm.size()); }
   // Positions [Start(t), Start(t + 1)) are block t.
-  int64_t Start(int64_t t) const { return Ceil(t * row.Nk, nb()); }
+  int64_t Start(int64_t t) const { return CeilDiv(t * row.Nk, nb()); }
 
   PatternCounts Counts() const {
     PatternCounts counts{.slot_bytes = 32};

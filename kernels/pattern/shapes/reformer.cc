@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/integer.h"
 #include "kernels/pattern/orders.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/sets.h"
@@ -19,9 +20,7 @@ constexpr int32_t kNowhere = INT32_MIN;
 class Chunks {
  public:
   explicit Chunks(const ReformerRounds& rounds)
-      : r_(rounds),
-        C_((rounds.n + rounds.chunk - 1) / rounds.chunk),
-        chunk_of_(rounds.order.size()) {
+      : r_(rounds), C_(CeilDiv(rounds.n, rounds.chunk)), chunk_of_(rounds.order.size()) {
     for (int64_t round = 0; round < r_.rounds; ++round) {
       for (int64_t s = 0; s < r_.n; ++s) {
         chunk_of_[round * r_.n + r_.order[round * r_.n + s]] =

@@ -1,13 +1,12 @@
-#include "kernels/cpu/matmul/matmul_plan.h"
+#include "kernels/cpu/matmul/matmul_tiling.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "kernels/core/integer.h"
+
 namespace attnd {
 namespace {
-
-int64_t CeilDiv(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
-int64_t RoundUp(int64_t n, int64_t unit) { return CeilDiv(n, unit) * unit; }
 
 MatMulSide SideOf(const View& view) {
   MatMulSide side;
@@ -31,7 +30,7 @@ int64_t EvenPart(int64_t size, int64_t largest, int64_t unit) {
 
 }  // namespace
 
-MatMulPlan::MatMulPlan(const MatMulProblem& problem, int64_t lanes, int threads)
+MatMulTiling::MatMulTiling(const MatMulProblem& problem, int64_t lanes, int threads)
     : a(SideOf(problem.a)),
       b(SideOf(problem.b)),
       bias(SideOf(problem.bias)),
@@ -48,7 +47,7 @@ MatMulPlan::MatMulPlan(const MatMulProblem& problem, int64_t lanes, int threads)
   CutTiles(threads);
 }
 
-void MatMulPlan::SetLeading(const MatMulProblem& problem) {
+void MatMulTiling::SetLeading(const MatMulProblem& problem) {
   for (int i = 0; i + 2 < problem.out.shape.rank; ++i) {
     const int64_t dim = problem.a.shape[i] != 1 ? problem.a.shape[i] : problem.b.shape[i];
     if (dim == 1) continue;
@@ -67,9 +66,9 @@ void MatMulPlan::SetLeading(const MatMulProblem& problem) {
   }
 }
 
-void MatMulPlan::CutSum() {
-  // A chunk of 2048 products outweighs adding its tile to the others; more than 16 threads are not
-  // fed by one small result.
+void MatMulTiling::CutSum() {
+  // A chunk of 2048 products outweighs adding its tile to the others; one small result does not
+  // occupy more than 16 threads.
   constexpr int64_t kSmallTiles = 16, kLongSum = 4096, kChunkSum = 2048, kMaxChunks = 16;
   k_steps = CeilDiv(K, kStep);
   steps = matrices * k_steps;
@@ -81,7 +80,7 @@ void MatMulPlan::CutSum() {
 }
 
 // Where b repeats, the rows of consecutive batches are rows of one taller matrix, if they lie so.
-void MatMulPlan::MergeRows() {
+void MatMulTiling::MergeRows() {
   while (kept > 0 && b.leading[kept - 1] == 0 && M > 0) {
     const int outer = kept - 1;
     for (const MatMulSide* side : {&a, &bias, &multiply, &out}) {
@@ -98,7 +97,7 @@ void MatMulPlan::MergeRows() {
 
 // In vector multiply-adds, two a cycle: what one orientation costs. Factors were measured with
 // tests/bench/matmul_bench.cc.
-double MatMulPlan::Cost(int64_t lanes) const {
+double MatMulTiling::Cost(int64_t lanes) const {
   const auto of = [](int64_t x) { return static_cast<double>(x); };
   const double rows_of_tiles = of(CeilDiv(M, kTileM)), columns_of_tiles = of(CeilDiv(N, kTileN));
   double cost = of(M) * of(K) * of(CeilDiv(N, lanes));
@@ -107,15 +106,15 @@ double MatMulPlan::Cost(int64_t lanes) const {
   return cost + (out.column == 1 ? 0 : 1) * of(M) * of(N);
 }
 
-void MatMulPlan::Transpose() {
+void MatMulTiling::Transpose() {
   std::swap(a, b);
   std::swap(M, N);
   std::swap(summed_a, summed_b);
   for (MatMulSide* side : {&a, &b, &bias, &multiply, &out}) std::swap(side->row, side->column);
 }
 
-void MatMulPlan::Orient(int64_t lanes) {
-  // A row or column of one element may be said to run either way.
+void MatMulTiling::Orient(int64_t lanes) {
+  // A row or column of one element is contiguous in either direction.
   const auto settle = [](int64_t rows, int64_t columns, MatMulSide* side) {
     if (columns == 1 && side->row != 1) side->column = 1;
     if (rows == 1 && side->column != 1) side->row = 1;
@@ -129,7 +128,7 @@ void MatMulPlan::Orient(int64_t lanes) {
   crosses = out.column != 1 && out.row == 1;
 }
 
-void MatMulPlan::CutTiles(int threads) {
+void MatMulTiling::CutTiles(int threads) {
   // Two items a thread, until packing B for few rows costs too much. One thread packs B least often
   // in the largest tiles.
   constexpr int64_t kLeastRows = 64;
@@ -144,17 +143,17 @@ void MatMulPlan::CutTiles(int threads) {
   tiles_m = CeilDiv(M, tile_m);
 }
 
-double MatMulPlan::flops() const {
+double MatMulTiling::flops() const {
   return 2.0 * static_cast<double>(M * batches) * static_cast<double>(N) *
          static_cast<double>(K * matrices);
 }
 
-int64_t MatMulPlan::scratch_floats() const {
+int64_t MatMulTiling::scratch_floats() const {
   const int64_t turned = crosses ? tile_n * (tile_m + kGap) : 0;
   return operand_floats() + c_floats() + 2 * (std::max(tile_m, tile_n) + kGap) + turned;
 }
 
-int64_t MatMulPlan::Offset(const MatMulSide& side, int64_t batch) const {
+int64_t MatMulTiling::Offset(const MatMulSide& side, int64_t batch) const {
   int64_t offset = 0;
   for (int i = kept - 1; i >= 0; --i) {
     offset += batch % kept_dims[i] * side.leading[i];
@@ -163,8 +162,8 @@ int64_t MatMulPlan::Offset(const MatMulSide& side, int64_t batch) const {
   return offset;
 }
 
-int64_t MatMulPlan::SummedOffset(const std::array<int64_t, kMaxRank>& strides,
-                                 int64_t matrix) const {
+int64_t MatMulTiling::SummedOffset(const std::array<int64_t, kMaxRank>& strides,
+                                   int64_t matrix) const {
   int64_t offset = 0;
   for (int i = summed - 1; i >= 0; --i) {
     offset += matrix % summed_dims[i] * strides[i];

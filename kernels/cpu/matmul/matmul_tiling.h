@@ -23,7 +23,7 @@ struct MatMulSide {
 // starts from zero and is added to the steps before it. Long sums of small results are cut into
 // chunks of steps, each summed alone and added in ascending order. All of it follows from M, N, K
 // and the summed dimensions alone. What else is decided here changes no bit of the result.
-struct MatMulPlan {
+struct MatMulTiling {
   // A step of a panel of B (128 rows of 64 floats, 32 KB) stays in L1 while rows of A stream from
   // L2. Both with the tile of C take 1 MB, half of L2, and bring 2 (1 / 256 + 1 / 512) bytes a FLOP
   // from memory. Steps of 256 and tiles of 128 x 256 were slower. See tests/bench/matmul_bench.cc.
@@ -34,7 +34,7 @@ struct MatMulPlan {
   // Distances in scratch: no power of two, which would fight for few cache sets.
   static constexpr int64_t kGap = 16;
 
-  MatMulPlan(const MatMulProblem& problem, int64_t lanes, int threads);
+  MatMulTiling(const MatMulProblem& problem, int64_t lanes, int threads);
 
   // a [M,K], b [K,N], the rest [M,N]; the lanes of a vector run along N, which may be out's rows.
   MatMulSide a, b, bias, multiply, out;

@@ -4,16 +4,16 @@ namespace attnd {
 namespace {
 
 bool Gathers(const AttendProblem& p) {
-  return p.terms.k2.given() ||
-         std::any_of(p.rows.begin(), p.rows.end(), [](const AttendSeq& r) { return r.gathers; });
+  return p.terms.k2.given() || std::any_of(p.seqs.begin(), p.seqs.end(),
+                                           [](const AttendSeq& seq) { return seq.gathers; });
 }
 
 }  // namespace
 
-GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bool dry) {
+GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bool dry) {
   const AttendProblem& f = problem.forward;
   const AttendTermGrads& d = problem.dterms;
-  GradPlan plan = {.problem = &problem,
+  GradTask task = {.problem = &problem,
                    .params = params,
                    .B = f.q.shape[0],
                    .H = f.q.shape[1],
@@ -24,29 +24,29 @@ GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bo
                    .Nk2 = f.terms.k2.given() ? f.terms.k2.shape[2] : 0,
                    .D = f.q.shape[3],
                    .Dv = f.v.shape[3]};
-  plan.gathers = Gathers(f);
-  plan.shares = KeyShares::Count(plan.Nk + plan.Nk2);
-  plan.wants_dk = Wants(problem.dk, dry) || Wants(d.k2, dry);
-  plan.wants_dv = Wants(problem.dv, dry) || Wants(d.v2, dry);
-  plan.wants_bias = Wants(d.bias, dry);
+  task.gathers = Gathers(f);
+  task.shares = KeyShares::Count(task.Nk + task.Nk2);
+  task.wants_dk = Wants(problem.dk, dry) || Wants(d.k2, dry);
+  task.wants_dv = Wants(problem.dv, dry) || Wants(d.v2, dry);
+  task.wants_bias = Wants(d.bias, dry);
   const auto sum = [&](GradSum::Kind kind, const View& out, const View& tail, int64_t heads,
                        int64_t rows, int64_t width, double factor) {
-    GradSum& s = plan.sums[kind];
+    GradSum& s = task.sums[kind];
     if (!Wants(out, dry) && !Wants(tail, dry)) return;
     s.out = Wants(out, dry) ? out : View();
     s.tail = Wants(tail, dry) ? tail : View();
-    s.tail_rows = kind == GradSum::kDk || kind == GradSum::kDv ? plan.Nk2 : 0;
+    s.tail_rows = kind == GradSum::kDk || kind == GradSum::kDv ? task.Nk2 : 0;
     s.heads = heads;
     s.rows = rows;
     s.width = width;
     s.factor = factor;
   };
-  const int64_t H = plan.H, Hkv = plan.Hkv, Nq = plan.Nq, D = plan.D, keys = plan.Nk + plan.Nk2;
-  const double scale = params.scale, from_unit = 1 / plan.unit();
+  const int64_t H = task.H, Hkv = task.Hkv, Nq = task.Nq, D = task.D, keys = task.Nk + task.Nk2;
+  const double scale = params.scale, from_unit = 1 / task.unit();
   sum(GradSum::kDq, problem.dq, {}, H, Nq, D, scale);
-  if (plan.gathers) {
+  if (task.gathers) {
     sum(GradSum::kDk, problem.dk, d.k2, Hkv, keys, D, from_unit);
-    sum(GradSum::kDv, problem.dv, d.v2, Hkv, keys, plan.Dv, 1);
+    sum(GradSum::kDv, problem.dv, d.v2, Hkv, keys, task.Dv, 1);
   }
   if (f.terms.alibi_slopes.given()) sum(GradSum::kSlopes, d.alibi_slopes, {}, H, 1, 1, 1);
   if (f.terms.sinks.given()) sum(GradSum::kSinks, d.sinks, {}, H, 1, 1, 1);
@@ -57,11 +57,11 @@ GradPlan PlanOf(const AttendGradProblem& problem, const AttendParams& params, bo
     sum(GradSum::kQRel, d.q_rel, {}, H, Nq, D, scale);
     sum(GradSum::kR, d.r, {}, H, f.terms.r.shape[2], D, from_unit);
   }
-  plan.needs_scores = plan.wants_dk || plan.wants_bias;
+  task.needs_scores = task.wants_dk || task.wants_bias;
   for (int kind = 0; kind < GradSum::kKinds; ++kind) {
-    if (kind != GradSum::kDv) plan.needs_scores = plan.needs_scores || plan.sums[kind].rows > 0;
+    if (kind != GradSum::kDv) task.needs_scores = task.needs_scores || task.sums[kind].rows > 0;
   }
-  return plan;
+  return task;
 }
 
 }  // namespace attnd
