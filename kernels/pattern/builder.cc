@@ -7,8 +7,7 @@
 #include <unordered_map>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/predicates/windows.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/transpose.h"
 
 namespace attnd {
@@ -236,8 +235,6 @@ int32_t PatternBuilder::TermsOf(int64_t q_tile, int64_t key_tile) {
   if (known != terms_->known.end()) return known->second;
   return is_full_up ? Run::kComputed : terms_->known[shape] = find();
 }
-
-void PatternBuilder::AddBand(int64_t lo, int64_t hi) { Add(Band(lo, hi)); }
 
 Pattern PatternBuilder::Build() && {
   if (CheckPoint()) entries_.clear();

@@ -41,10 +41,6 @@ class PatternBuilder {
   // after.
   void Add(Visible visible, ConstantsPtr constants = nullptr);
 
-  // Every pair with lo <= j - i <= hi. kUnbounded (either side) means no limit.
-  static constexpr int64_t kUnbounded = INT64_MAX;
-  void AddBand(int64_t lo, int64_t hi);
-
   Pattern Build() &&;
 
  private:

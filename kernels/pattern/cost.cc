@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/device/pattern.h"
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/cost.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 

@@ -10,9 +10,9 @@
 
 namespace attnd {
 
-PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts) {
-  std::function<Pattern()> build = [plan = keyed.plan, Nq, Nk] {
-    PatternPlan made = plan();
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedSpec keyed, const PatternCounts& counts) {
+  std::function<Pattern()> build = [spec = keyed.spec, Nq, Nk] {
+    PatternSpec made = spec();
     // An order of no slots would read as the natural one.
     const bool is_empty = made.Nq == 0 || made.Nk == 0;
     return is_empty ? PatternBuilder(Nq, Nk).Build() : Build(std::move(made));
@@ -23,7 +23,7 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCou
           .visible_pairs = counts.pairs,
           .visible_tiles = counts.tiles,
           .host = CostOf(Nq, Nk, counts),
-          .plan = std::move(keyed.plan),
+          .spec = std::move(keyed.spec),
           .build = std::move(build)};
 }
 
@@ -32,10 +32,10 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCou
     return {.Nq = Nq, .Nk = Nk, .visible_pairs = counts.pairs, .visible_tiles = counts.tiles};
   }
   std::string key = visible->key();
-  const auto plan = [Nq, Nk, visible = std::move(visible)] {
-    return PatternPlan{.Nq = Nq, .Nk = Nk, .visible = visible};
+  const auto spec = [Nq, Nk, visible = std::move(visible)] {
+    return PatternSpec{.Nq = Nq, .Nk = Nk, .visible = visible};
   };
-  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), plan}, counts);
+  return SourceOf(Nq, Nk, KeyedSpec{std::move(key), spec}, counts);
 }
 
 namespace {
@@ -72,12 +72,12 @@ std::vector<int32_t> SlotsInSegments(const std::vector<int32_t>& ids) {
 
 struct InSegments {
   int64_t Nq, Nk;
-  KeyedPlan of;  // no plan: every pair
+  KeyedSpec of;  // no spec: every pair
   std::vector<int32_t> ids_q, ids_k;
 };
 
-PatternPlan PlanOf(const InSegments& s) {
-  PatternPlan made = s.of.plan ? s.of.plan() : PatternPlan{.Nq = s.Nq, .Nk = s.Nk};
+PatternSpec SpecOf(const InSegments& s) {
+  PatternSpec made = s.of.spec ? s.of.spec() : PatternSpec{.Nq = s.Nq, .Nk = s.Nk};
   const std::vector<int32_t> q_ids = IdsOf(s.ids_q, made.query_rows);
   Visible seen = SameSegment(q_ids, IdsOf(s.ids_k, made.key_rows));
   if (const auto second = SlotsFrom(s.ids_k.size(), made.key_rows); !second.empty()) {
@@ -95,11 +95,11 @@ PatternSource WithinSegments(const PatternSource& source, std::span<const int32_
   assert(static_cast<int64_t>(ids_k.size()) == source.Nk);
   InSegments segments{source.Nq,
                       source.Nk,
-                      {source.key, source.plan},
+                      {source.key, source.spec},
                       {ids_q.begin(), ids_q.end()},
                       {ids_k.begin(), ids_k.end()}};
   PatternSource result = SourceOf(source.Nq, source.Nk, "segments", std::move(segments),
-                                  {source.visible_pairs, source.visible_tiles}, PlanOf);
+                                  {source.visible_pairs, source.visible_tiles}, SpecOf);
   result.is_counted = false;
   result.gathers = source.gathers;
   return result;

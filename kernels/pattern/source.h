@@ -8,11 +8,12 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "kernels/pattern/base/key.h"
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/cost.h"
-#include "kernels/pattern/key.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/window.h"
+#include "kernels/pattern/spec.h"
 
 namespace attnd {
 
@@ -29,29 +30,40 @@ struct PatternSource {
   bool gathers = false;      // it may have a gather order
   bool is_listed = false;    // Pattern::is_listed
   HostCost host;             // bytes: an upper bound, with what the source holds; seconds: about
-  std::function<PatternPlan()> plan;  // what it is made of; empty: every pair is visible
-  std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
+  std::function<PatternSpec()> spec;  // what it is made of; empty: every pair is visible
+  std::function<Pattern()> build;     // of that spec; empty: no pattern is needed
 };
 
-// The same from a plan that carries its key, which need not tell Nq and Nk.
-struct KeyedPlan {
+// The disjoint parts of a pattern, which Ops::Attend merges.
+//
+// A pattern with a local and a global half (Half) takes the first of these forms that it can:
+// - the halves read different tensors (k_global): one call of attend for each, merged;
+// - both halves fit one order of rows: one source whose spec joins them by Or. One pass over the
+//   keys, nothing to merge (etc, bigbird, longformer in natural order);
+// - the keys or rows of the global half are few: they stand once more behind the others, joined by
+//   Beside and Over, where they fill tiles of their own (fixed, longformer gathered);
+// - else a part for each, in an order of its own (strided, axial).
+using PatternParts = std::vector<PatternSource>;
+
+// The same from a spec that carries its key, which need not tell Nq and Nk.
+struct KeyedSpec {
   std::string text;
-  std::function<PatternPlan()> plan;
+  std::function<PatternSpec()> spec;
   const std::string& key() const { return text; }
 };
-PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts);
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedSpec keyed, const PatternCounts& counts);
 
-// A pattern that follows from Nq, Nk and `parameters` alone: `plan` cannot read anything else, and
+// A pattern that follows from Nq, Nk and `parameters` alone: `spec` cannot read anything else, and
 // the key is made of all of them (key.h), after `name`, which no other source has. `gathers` is
 // left to the caller.
 template <class Parameters>
 PatternSource SourceOf(int64_t Nq, int64_t Nk, absl::string_view name, Parameters parameters,
                        const PatternCounts& counts,
-                       std::type_identity_t<PatternPlan (*)(const Parameters&)> plan) {
+                       std::type_identity_t<PatternSpec (*)(const Parameters&)> spec) {
   std::string key = KeyOf(name, parameters);
   // Copies of a source share what it holds: ids, lists, orders.
   const auto shared = std::make_shared<const Parameters>(std::move(parameters));
-  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), [shared, plan] { return plan(*shared); }},
+  return SourceOf(Nq, Nk, KeyedSpec{std::move(key), [shared, spec] { return spec(*shared); }},
                   counts);
 }
 // A pattern in natural order. `visible` null: every pair.

@@ -8,7 +8,6 @@
 
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/cache.h"
-#include "kernels/pattern/plan.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/sets.h"
 #include "kernels/pattern/predicates/windows.h"
@@ -21,6 +20,7 @@
 #include "kernels/pattern/shapes/second_keys.h"
 #include "kernels/pattern/shapes/strided.h"
 #include "kernels/pattern/shapes/windows.h"
+#include "kernels/pattern/spec.h"
 #include "tests/pattern/pattern_check.h"
 
 namespace attnd {
@@ -101,8 +101,8 @@ TEST(PatternComputed, BuildTimeGrowsWithRows) {
     std::vector<int32_t> perm(static_cast<size_t>(N));
     std::iota(perm.begin(), perm.end(), 0);
     std::shuffle(perm.begin(), perm.end(), std::mt19937(1));
-    const PatternSeq row{.Nq = N, .Nk = N, .lengths = {N, N}};
-    return LeastSeconds([&] { BlockwiseSource(row, perm).build(); });
+    const PatternSeq seq{.Nq = N, .Nk = N, .lengths = {N, N}};
+    return LeastSeconds([&] { BlockwiseSource(seq, perm).build(); });
   };
   constexpr int64_t kN = 1 << 14;
   EXPECT_LT(ids(4 * kN), 10 * ids(kN));

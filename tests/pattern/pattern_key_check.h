@@ -69,12 +69,12 @@ void Check(
   });
 }
 
-inline PatternSeq Row(int64_t Nq, int64_t Nk, bool causal) {
+inline PatternSeq Seq(int64_t Nq, int64_t Nk, bool causal) {
   return {.Nq = Nq, .Nk = Nk, .lengths = {Nq - 5, Nk - 3}, .offset = Nk - Nq, .causal = causal};
 }
 // Lengths beyond Nq and Nk are no row's.
-inline bool IsValid(const PatternSeq& row) {
-  return row.lengths.nq <= row.Nq && row.lengths.nk <= row.Nk && row.offset >= -row.Nq;
+inline bool IsValid(const PatternSeq& seq) {
+  return seq.lengths.nq <= seq.Nq && seq.lengths.nk <= seq.Nk && seq.offset >= -seq.Nq;
 }
 inline std::optional<PatternSource> If(bool is_valid,
                                        const std::function<PatternSource()>& source) {

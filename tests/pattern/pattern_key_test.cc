@@ -16,11 +16,9 @@
 namespace attnd {
 namespace {
 
-using Fields = std::set<std::string>;
-
 TEST(PatternKeys, OfWindows) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     Window window;
   };
   Found found;
@@ -29,51 +27,28 @@ TEST(PatternKeys, OfWindows) {
       const Window window{.block = block, .before = 20, .after = 9, .offset = 10, .causal = causal};
       Check<P>(
           [](const P& p) {
-            return std::optional(WindowSource(p.row.Nq, p.row.Nk, p.window, p.row.lengths));
+            return std::optional(WindowSource(p.seq.Nq, p.seq.Nk, p.window, p.seq.lengths));
           },
-          {Row(130, 140, false), window}, &found);
+          {Seq(130, 140, false), window}, &found);
     }
   }
   EXPECT_EQ(Undecided(found), (Fields{".0.2.0", ".0.2.1", ".0.3", ".0.4"}));
 }
 
-TEST(PatternKeys, OfPackedSequences) {
-  struct P {
-    std::vector<int32_t> cu_q, cu_k;
-    Window window;
-  };
-  Found found;
-  Check<P>(
-      [](const P& p) {
-        return If(std::is_sorted(p.cu_q.begin(), p.cu_q.end()) &&
-                      std::is_sorted(p.cu_k.begin(), p.cu_k.end()),
-                  [&] { return PackedSource(p.cu_q, p.cu_k, p.window); });
-      },
-      {{0, 40, 100}, {0, 50, 90}, {.block = 3, .before = 20, .after = 2, .causal = true}}, &found);
-  Check<P>(
-      [](const P& p) {
-        return If(std::is_sorted(p.cu_q.begin(), p.cu_q.end()) &&
-                      std::is_sorted(p.cu_k.begin(), p.cu_k.end()),
-                  [&] { return PackedSource(p.cu_q, p.cu_k, p.window); });
-      },
-      {{0, 40, 100}, {0, 50, 90}, {.block = 3, .before = 20, .after = 2}}, &found);
-  EXPECT_EQ(Undecided(found), Fields());
-}
-
 TEST(PatternKeys, OfStrided) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     int64_t stride;
     Half half;
   };
   Found found;
   for (const bool causal : {false, true}) {
-    for (const Half half : {Half::kBoth, Half::kFar}) {
+    for (const Half half : {Half::kBoth, Half::kGlobal}) {
       Check<P>(
           [](const P& p) {
-            return If(IsValid(p.row), [&] { return StridedParts(p.row, p.stride, p.half).back(); });
+            return If(IsValid(p.seq), [&] { return StridedParts(p.seq, p.stride, p.half).back(); });
           },
-          {Row(130, 140, causal), 6, half}, &found);
+          {Seq(130, 140, causal), 6, half}, &found);
     }
   }
   // A gathered pattern is one of lengths.
@@ -82,21 +57,21 @@ TEST(PatternKeys, OfStrided) {
 
 TEST(PatternKeys, OfFixed) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     FixedSegments segments;
     Half half;
   };
   Found found;
   for (const bool causal : {false, true}) {
-    for (const Half half : {Half::kBoth, Half::kFar}) {
+    for (const Half half : {Half::kBoth, Half::kGlobal}) {
       const FixedSegments segments{.stride = 15, .summary = 5, .vertical = 1};
       Check<P>(
           [](const P& p) {
-            const bool is_whole = !p.row.causal && p.half == Half::kBoth;
-            return If(IsValid(p.row) && (is_whole || !p.segments.horizontal),
-                      [&] { return FixedSource(p.row, p.segments, p.half); });
+            const bool is_whole = !p.seq.causal && p.half == Half::kBoth;
+            return If(IsValid(p.seq) && (is_whole || !p.segments.horizontal),
+                      [&] { return FixedSource(p.seq, p.segments, p.half); });
           },
-          {Row(130, 140, causal), segments, half}, &found);
+          {Seq(130, 140, causal), segments, half}, &found);
     }
   }
   EXPECT_EQ(Undecided(found), (Fields{".0.0", ".0.1"}));
@@ -104,7 +79,7 @@ TEST(PatternKeys, OfFixed) {
 
 TEST(PatternKeys, OfLongformer) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     int64_t window, dilation;
     std::vector<int32_t> globals;
   };
@@ -118,10 +93,10 @@ TEST(PatternKeys, OfLongformer) {
         for (const int64_t dilation : {1, 3}) {
           Check<P>(
               [&](const P& p) {
-                return If(IsValid(p.row) && std::is_sorted(p.globals.begin(), p.globals.end()),
-                          [&] { return source(p.row, p.window, p.dilation, p.globals); });
+                return If(IsValid(p.seq) && std::is_sorted(p.globals.begin(), p.globals.end()),
+                          [&] { return source(p.seq, p.window, p.dilation, p.globals); });
               },
-              {Row(130, 140, causal), 5, dilation, globals}, &found);
+              {Seq(130, 140, causal), 5, dilation, globals}, &found);
         }
       }
     }
@@ -131,10 +106,10 @@ TEST(PatternKeys, OfLongformer) {
   for (const bool causal : {false, true}) {
     Check<P>(
         [](const P& p) {
-          return If(IsValid(p.row) && std::is_sorted(p.globals.begin(), p.globals.end()),
-                    [&] { return LongformerGlobal(p.row, p.globals); });
+          return If(IsValid(p.seq) && std::is_sorted(p.globals.begin(), p.globals.end()),
+                    [&] { return LongformerGlobal(p.seq, p.globals); });
         },
-        {Row(130, 140, causal), 5, 1, few}, &found);
+        {Seq(130, 140, causal), 5, 1, few}, &found);
   }
   // Nq and its length leave no row out here; the window is that of local rows.
   EXPECT_EQ(Undecided(found), (Fields{".0.0", ".0.1", ".0.2.0", ".1", ".2"}));
@@ -142,7 +117,7 @@ TEST(PatternKeys, OfLongformer) {
 
 TEST(PatternKeys, OfLists) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     KeyLists lists;
   };
   Found found;
@@ -157,11 +132,11 @@ TEST(PatternKeys, OfLists) {
         Check<P>(
             [](const P& p) {
               const auto listed = static_cast<int64_t>(p.lists.keys.size());
-              return If(IsValid(p.row) && p.row.Nq <= 60 && p.row.Nk <= 50 &&
-                            (listed == 0 || listed >= p.row.Nq * p.lists.R),
-                        [&] { return ListSource(p.row, p.lists); });
+              return If(IsValid(p.seq) && p.seq.Nq <= 60 && p.seq.Nk <= 50 &&
+                            (listed == 0 || listed >= p.seq.Nq * p.lists.R),
+                        [&] { return ListSource(p.seq, p.lists); });
             },
-            {Row(59, 49, causal), lists}, &found);
+            {Seq(59, 49, causal), lists}, &found);
       }
     }
   }
@@ -170,7 +145,7 @@ TEST(PatternKeys, OfLists) {
 
 TEST(PatternKeys, OfBlocks) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     BlockRows blocks;
     bool multiset;
   };
@@ -180,17 +155,17 @@ TEST(PatternKeys, OfBlocks) {
     Check<P>(
         [](const P& p) {
           const int64_t runs = static_cast<int64_t>(p.blocks.runs.size());
-          return If(IsValid(p.row) && p.blocks.begin.front() == 0 && p.blocks.begin.back() == runs,
-                    [&] { return BlockSource(p.row, p.blocks, p.multiset); });
+          return If(IsValid(p.seq) && p.blocks.begin.front() == 0 && p.blocks.begin.back() == runs,
+                    [&] { return BlockSource(p.seq, p.blocks, p.multiset); });
         },
-        {Row(70, 75, causal), BlocksOfLists(indptr, indices, 30, 20), true}, &found);
+        {Seq(70, 75, causal), BlocksOfLists(indptr, indices, 30, 20), true}, &found);
   }
   EXPECT_TRUE(found.decisive.contains(".2")) << "multiset";
 }
 
 TEST(PatternKeys, OfBigBird) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     BigBird bird;
   };
   Found found;
@@ -208,9 +183,9 @@ TEST(PatternKeys, OfBigBird) {
       Check<P>(
           [](const P& p) {
             const auto listed = static_cast<int64_t>(p.bird.random.size());
-            const bool is_whole = p.row.Nq == p.row.Nk && p.row.offset == 0;
-            return If(is_whole && p.bird.InnerRows(p.row.Nk) * p.bird.r <= listed,
-                      [&] { return BigBirdSource(p.row, p.bird); });
+            const bool is_whole = p.seq.Nq == p.seq.Nk && p.seq.offset == 0;
+            return If(is_whole && p.bird.InnerRows(p.seq.Nk) * p.bird.r <= listed,
+                      [&] { return BigBirdSource(p.seq, p.bird); });
           },
           {{.Nq = 60, .Nk = 60, .lengths = {60, 60}, .causal = causal}, bird}, &found);
     }
@@ -220,7 +195,7 @@ TEST(PatternKeys, OfBigBird) {
 
 TEST(PatternKeys, OfPermutedBlocks) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     std::vector<int32_t> perm;
   };
   Found found;
@@ -229,10 +204,10 @@ TEST(PatternKeys, OfPermutedBlocks) {
       Check<P>(
           [](const P& p) {
             const bool is_permutation = *std::max_element(p.perm.begin(), p.perm.end()) == 2;
-            return If(IsValid(p.row) && is_permutation,
-                      [&] { return BlockwiseSource(p.row, p.perm); });
+            return If(IsValid(p.seq) && is_permutation,
+                      [&] { return BlockwiseSource(p.seq, p.perm); });
           },
-          {Row(Nk, Nk + 10, causal), {1, 2, 0}}, &found);
+          {Seq(Nk, Nk + 10, causal), {1, 2, 0}}, &found);
     }
   }
   EXPECT_EQ(Undecided(found), Fields());
@@ -240,7 +215,7 @@ TEST(PatternKeys, OfPermutedBlocks) {
 
 TEST(PatternKeys, OfGrids) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     std::vector<int64_t> grid;
     int64_t axis;
     bool is_labelled;
@@ -248,14 +223,14 @@ TEST(PatternKeys, OfGrids) {
   Found found;
   for (const bool causal : {false, true}) {
     for (const int64_t axis : {0, 1}) {
-      PatternSeq row = Row(6 * 11, 6 * 11, causal);
+      PatternSeq seq = Seq(6 * 11, 6 * 11, causal);
       Check<P>(
           [](const P& p) {
-            const bool is_whole = p.row.Nq == 6 * 11 && p.row.Nk == 6 * 11 && p.row.offset == 0;
-            const bool fits = is_whole && p.grid[0] * p.grid[1] == p.row.Nq && p.axis < 2;
-            return If(fits, [&] { return AxialSource(p.row, p.grid, p.axis, p.is_labelled); });
+            const bool is_whole = p.seq.Nq == 6 * 11 && p.seq.Nk == 6 * 11 && p.seq.offset == 0;
+            const bool fits = is_whole && p.grid[0] * p.grid[1] == p.seq.Nq && p.axis < 2;
+            return If(fits, [&] { return AxialSource(p.seq, p.grid, p.axis, p.is_labelled); });
           },
-          {row, {6, 11}, axis, true}, &found);
+          {seq, {6, 11}, axis, true}, &found);
     }
   }
   EXPECT_EQ(Undecided(found), (Fields{".0.0", ".0.1", ".0.3"}));
@@ -263,7 +238,7 @@ TEST(PatternKeys, OfGrids) {
 
 TEST(PatternKeys, OfImages) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     ImageBlocks image;
   };
   Found found;
@@ -277,13 +252,13 @@ TEST(PatternKeys, OfImages) {
     Check<P>(
         [](const P& p) {
           const int64_t N = p.image.height * p.image.width;
-          PatternSeq row = p.row;
-          row.Nq = row.Nk = N;  // the image's
+          PatternSeq seq = p.seq;
+          seq.Nq = seq.Nk = N;  // the image's
           return If(
-              p.row.Nq == 108 && p.row.Nk == 108 && row.lengths.nq <= N && row.lengths.nk <= N,
-              [&] { return ImageLocal2d(row, p.image); });
+              p.seq.Nq == 108 && p.seq.Nk == 108 && seq.lengths.nq <= N && seq.lengths.nk <= N,
+              [&] { return ImageLocal2d(seq, p.image); });
         },
-        {Row(108, 108, causal), image}, &found);
+        {Seq(108, 108, causal), image}, &found);
   }
   EXPECT_EQ(Undecided(found), (Fields{".0.0", ".0.1", ".0.3"}));
 }
@@ -316,11 +291,11 @@ TEST(PatternKeys, OfEtc) {
       }
       Check<P>(
           [&](const P& p) {
-            const PatternSeq row{.Nq = p.N, .Nk = p.N, .lengths = {p.N, p.N}};
+            const PatternSeq seq{.Nq = p.N, .Nk = p.N, .lengths = {p.N, p.N}};
             // Lists are as long as their halves.
             const bool fits =
                 !is_sent || (p.N == kN && p.etc.ng == kGlobals && p.etc.radius <= kRadius);
-            return If(fits, [&] { return source(row, p.etc); });
+            return If(fits, [&] { return source(seq, p.etc); });
           },
           {kN, etc}, &found);
     }
@@ -330,19 +305,19 @@ TEST(PatternKeys, OfEtc) {
 
 TEST(PatternKeys, OfSecondKeys) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     Window window;
     std::vector<int32_t> rows, positions;
   };
   Found found;
   Check<P>(
       [](const P& p) {
-        const Visible seen = NotAfter(std::vector<int32_t>(p.row.Nq, 4), p.positions, 0);
-        return If(IsValid(p.row), [&] {
-          return WithSecondKeys(p.row, p.window, {.rows = p.rows, .visible = seen, .counts = {}});
+        const Visible seen = NotAfter(std::vector<int32_t>(p.seq.Nq, 4), p.positions, 0);
+        return If(IsValid(p.seq), [&] {
+          return WithSecondKeys(p.seq, p.window, {.rows = p.rows, .visible = seen, .counts = {}});
         });
       },
-      {Row(70, 75, false), {.block = 3, .before = 7, .after = 2}, {75, 76}, {4, 5}}, &found);
+      {Seq(70, 75, false), {.block = 3, .before = 7, .after = 2}, {75, 76}, {4, 5}}, &found);
   EXPECT_TRUE(found.decisive.contains(".2") && found.decisive.contains(".3"));
 }
 
@@ -373,16 +348,16 @@ TEST(PatternKeys, OfReformer) {
 
 TEST(PatternKeys, OfSegments) {
   struct P {
-    PatternSeq row;
+    PatternSeq seq;
     std::vector<int32_t> ids_q, ids_k;
   };
   Found found;
   Check<P>(
       [](const P& p) {
-        return If(p.row.Nq == 8 && p.row.Nk == 9,
-                  [&] { return WithinSegments(AllKeys(p.row), p.ids_q, p.ids_k); });
+        return If(p.seq.Nq == 8 && p.seq.Nk == 9,
+                  [&] { return WithinSegments(AllKeys(p.seq), p.ids_q, p.ids_k); });
       },
-      {Row(8, 9, true), {0, 0, 0, 1, 1, 1, 2, 2}, {0, 0, 0, 1, 1, 1, 2, 2, -1}}, &found);
+      {Seq(8, 9, true), {0, 0, 0, 1, 1, 1, 2, 2}, {0, 0, 0, 1, 1, 1, 2, 2, -1}}, &found);
   EXPECT_TRUE(found.decisive.contains(".1") && found.decisive.contains(".2"));
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/cache.h"
 #include "kernels/pattern/counts.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/windows.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,6 @@
 namespace attnd {
 namespace {
 
-constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
 TEST(Pattern, RandomBands) {
   std::mt19937 random(1);
   const auto pick = [&](int64_t lo, int64_t hi) {
@@ -29,7 +29,7 @@ TEST(Pattern, RandomBands) {
     if (pick(0, 4) == 0) lo = kUnbounded;
     if (pick(0, 4) == 0) hi = kUnbounded;
     PatternBuilder builder(Nq, Nk);
-    builder.AddBand(lo, hi);
+    builder.Add(Band(lo, hi));
     const Sees sees = [=](int64_t i, int64_t j) {
       return (lo == kUnbounded || j - i >= lo) && (hi == kUnbounded || j - i <= hi);
     };

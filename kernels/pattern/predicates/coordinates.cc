@@ -7,7 +7,7 @@
 #include <limits>
 #include <tuple>
 
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 namespace {

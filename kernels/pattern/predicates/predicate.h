@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/device/pattern.h"
-#include "kernels/pattern/key.h"
+#include "kernels/pattern/base/key.h"
 
 namespace attnd {
 

@@ -5,7 +5,7 @@
 #include <cassert>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 namespace {

@@ -16,7 +16,7 @@ ConstantsPtr Multiplicities(BlockRowsPtr blocks);
 
 // Blocks of blocks.bq x blocks.bk rows of i and j; with `multiset` a run's `times` is added as ln
 // times.
-PatternSource BlockSource(const PatternSeq& row, BlockRows blocks, bool multiset);
+PatternSource BlockSource(const PatternSeq& seq, BlockRows blocks, bool multiset);
 
 // Zaheer et al. 2020, appendix D, on blocks of positions p - globals and j - globals. `random`
 // [inner rows, r], -1: unused, lists block indices for the rows that are not global.
@@ -33,11 +33,11 @@ struct BigBird {
   int64_t Blocks(int64_t N) const;
   int64_t InnerRows(int64_t N) const;
 };
-PatternSource BigBirdSource(const PatternSeq& row, BigBird bigbird);
+PatternSource BigBirdSource(const PatternSeq& seq, BigBird bigbird);
 
 // Qiu et al. 2019, section 3: blk(x) = floor(x nb / Nk), visible iff perm[blk(p)] = blk(j).
-PatternSource BlockwiseSource(const PatternSeq& row, std::span<const int32_t> perm);
+PatternSource BlockwiseSource(const PatternSeq& seq, std::span<const int32_t> perm);
 // Whether its queries stand in the order of their key blocks.
-bool BlockwiseGathers(const PatternSeq& row, int64_t nb);
+bool BlockwiseGathers(const PatternSeq& seq, int64_t nb);
 
 }  // namespace attnd

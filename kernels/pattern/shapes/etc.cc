@@ -5,11 +5,11 @@
 #include <map>
 #include <utility>
 
+#include "kernels/pattern/base/tiles.h"
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/sets.h"
 #include "kernels/pattern/predicates/windows.h"
-#include "kernels/pattern/tiles.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 namespace {
@@ -142,22 +142,20 @@ std::vector<int32_t> Examples(const Etc& etc) {
   return examples;
 }
 
-enum class Rows : uint8_t { kLong, kGlobal, kBoth };
-
 struct EtcRows {
   int64_t N;
-  Rows kind;
+  Half half;
   std::shared_ptr<const Etc> etc;  // without examples
 };
 
-PatternPlan PlanOf(const EtcRows& r) {
+PatternSpec SpecOf(const EtcRows& r) {
   const Etc& etc = *r.etc;
-  const bool has_longs = r.kind != Rows::kGlobal, has_globals = r.kind != Rows::kLong;
+  const bool has_longs = r.half != Half::kGlobal, has_globals = r.half != Half::kLocal;
   const HalvesPtr halves = HalvesOf(r.etc, r.N);
   std::vector<int32_t> first(etc.ng);
   for (size_t x = 0; x < first.size(); ++x) first[x] = static_cast<int32_t>(x);
   const Visible rows = Queries(first), globals = Keys(first);
-  PatternPlan made{.Nq = r.N, .Nk = r.N};
+  PatternSpec made{.Nq = r.N, .Nk = r.N};
   if (has_longs) {
     const Visible far = etc.hard_l2g ? OwnSentence(*halves, /*of_long_rows=*/true) : globals;
     made.visible = Or(AndNot(Band(-etc.radius, etc.radius), globals), far);
@@ -173,13 +171,15 @@ PatternPlan PlanOf(const EtcRows& r) {
   return made;
 }
 
-PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
-  const int64_t N = row.Nk, ng = etc.ng;
+}  // namespace
+
+PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
+  const int64_t N = seq.Nk, ng = etc.ng;
   const auto below = [ng](int64_t n) { return std::min(n, ng); };
-  const Lengths longs{row.lengths.nq - below(row.lengths.nq),
-                      row.lengths.nk - below(row.lengths.nk)};
+  const Lengths longs{seq.lengths.nq - below(seq.lengths.nq),
+                      seq.lengths.nk - below(seq.lengths.nk)};
   PatternCounts counts;
-  const bool has_longs = kind != Rows::kGlobal, has_globals = kind != Rows::kLong;
+  const bool has_longs = half != Half::kGlobal, has_globals = half != Half::kLocal;
   etc.hard_l2g = has_longs && etc.hard_l2g;
   etc.hard_g2l = has_globals && etc.hard_g2l;
   etc.radius = std::min(etc.radius, kFar);
@@ -187,14 +187,14 @@ PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
     const Window window =
         Canonical(longs.nq, longs.nk, {.before = etc.radius, .after = etc.radius});
     counts.pairs =
-        WindowPairs(longs, window) + static_cast<double>(longs.nq * below(row.lengths.nk));
+        WindowPairs(longs, window) + static_cast<double>(longs.nq * below(seq.lengths.nk));
     counts.tiles =
         WindowTiles(longs, window) + static_cast<double>(Tiles(longs.nq) * (Tiles(ng) + 1));
   }
   if (has_globals) {
-    const int64_t rows = below(row.lengths.nq);
-    counts.pairs += static_cast<double>(rows) * static_cast<double>(row.lengths.nk);
-    counts.tiles += static_cast<double>(Tiles(rows) * Tiles(row.lengths.nk));
+    const int64_t rows = below(seq.lengths.nq);
+    counts.pairs += static_cast<double>(rows) * static_cast<double>(seq.lengths.nk);
+    counts.tiles += static_cast<double>(Tiles(rows) * Tiles(seq.lengths.nk));
   }
   const bool has_examples = std::exchange(etc.has_examples, false);
   const int64_t sent_ids = std::exchange(etc.sent_ids, 0);
@@ -202,7 +202,7 @@ PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
   etc.long_examples = etc.global_examples = {};
   const bool is_labelled = etc.is_labelled, is_hard = etc.hard_l2g || etc.hard_g2l;
   PatternSource source = SourceOf(
-      N, N, "etc", EtcRows{N, kind, std::make_shared<const Etc>(std::move(etc))}, counts, PlanOf);
+      N, N, "etc", EtcRows{N, half, std::make_shared<const Etc>(std::move(etc))}, counts, SpecOf);
   source.host.bytes += static_cast<int64_t>(sizeof(int32_t)) * sent_ids;
   if (has_examples) {
     const HostCost more = CostOf(N, N, {});
@@ -212,18 +212,6 @@ PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
   if (is_labelled) source.host.bytes += TermBytes(N, N, sizeof(uint16_t));
   source.is_counted = !is_hard && !has_examples;
   return examples.empty() ? source : WithinSegments(source, examples, examples);
-}
-
-}  // namespace
-
-PatternSource EtcLong(const PatternSeq& row, Etc etc) {
-  return EtcSource(row, std::move(etc), Rows::kLong);
-}
-PatternSource EtcGlobal(const PatternSeq& row, Etc etc) {
-  return EtcSource(row, std::move(etc), Rows::kGlobal);
-}
-PatternSource EtcBoth(const PatternSeq& row, Etc etc) {
-  return EtcSource(row, std::move(etc), Rows::kBoth);
 }
 
 }  // namespace attnd

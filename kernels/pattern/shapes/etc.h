@@ -27,9 +27,6 @@ struct Etc {
 };
 // Computed labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k);
 // across halves 2k + 1 + [the long one's sentence is the global one].
-PatternSource EtcLong(const PatternSeq& row, Etc etc);
-PatternSource EtcGlobal(const PatternSeq& row, Etc etc);
-// All rows, where both kinds read the same k and v.
-PatternSource EtcBoth(const PatternSeq& row, Etc etc);
+PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half);
 
 }  // namespace attnd

@@ -20,6 +20,6 @@ struct KeyLists {
   bool include_self = false;  // adds j = p where it is a key and not listed
   std::vector<int32_t> ids_q, ids_k;
 };
-PatternSource ListSource(const PatternSeq& row, KeyLists lists);
+PatternSource ListSource(const PatternSeq& seq, KeyLists lists);
 
 }  // namespace attnd

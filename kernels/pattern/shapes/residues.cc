@@ -1,7 +1,7 @@
 #include "kernels/pattern/shapes/residues.h"
 
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/predicates/coordinates.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {

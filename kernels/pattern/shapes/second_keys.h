@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/predicates/predicate.h"
 #include "kernels/pattern/shapes/seq.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 
@@ -18,7 +18,7 @@ struct SecondKeys {
   Visible visible;            // null: every pair
   PatternCounts counts;
 };
-PatternSource WithSecondKeys(const PatternSeq& row, const std::optional<Window>& local,
+PatternSource WithSecondKeys(const PatternSeq& seq, const std::optional<Window>& local,
                              const SecondKeys& second);
 
 }  // namespace attnd

@@ -10,13 +10,13 @@
 namespace attnd {
 
 // As in Pattern. Slots without a row (-1) are hidden by Build, whatever `visible` says.
-struct PatternPlan {
+struct PatternSpec {
   int64_t Nq = 0, Nk = 0;                     // slots
   Visible visible;                            // of slots; null: every pair
   std::vector<int32_t> query_rows, key_rows;  // empty: natural order
   std::vector<float> key_bias;
   ConstantsPtr constants;
 };
-Pattern Build(PatternPlan plan);
+Pattern Build(PatternSpec plan);
 
 }  // namespace attnd

@@ -1,4 +1,4 @@
-#include "kernels/pattern/key.h"
+#include "kernels/pattern/base/key.h"
 
 #include <algorithm>
 #include <cstring>

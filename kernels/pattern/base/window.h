@@ -5,6 +5,8 @@
 
 namespace attnd {
 
+constexpr int64_t kUnbounded = INT64_MAX;  // of either side of a band: no limit
+
 // Queries [0, nq) and keys [0, nk) of a row that is shorter than its tensors.
 struct Lengths {
   int64_t nq = 0, nk = 0;
@@ -41,7 +43,7 @@ Window Canonical(int64_t Nq, int64_t Nk, Window w);
 double WindowPairs(const Lengths& n, const Window& w);
 double WindowTiles(const Lengths& n, const Window& w);
 
-// {lo <= j - i <= hi}; PatternBuilder::kUnbounded: no limit.
+// {lo <= j - i <= hi}; kUnbounded: no limit.
 Window BandWindow(int64_t lo, int64_t hi);
 // Visible pairs of a band, exact, in constant time.
 double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi);

@@ -1,9 +1,8 @@
-#include "kernels/pattern/window.h"
+#include "kernels/pattern/base/window.h"
 
 #include <algorithm>
 
-#include "kernels/pattern/builder.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 
@@ -91,7 +90,7 @@ Window WindowOf(const BlockBand& band) {
 }
 
 Window BandWindow(int64_t lo, int64_t hi) {
-  return {.before = lo == PatternBuilder::kUnbounded ? kFar : -std::max(lo, -kFar), .after = hi};
+  return {.before = lo == kUnbounded ? kFar : -std::max(lo, -kFar), .after = hi};
 }
 
 double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi) {
