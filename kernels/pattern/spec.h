@@ -1,4 +1,4 @@
-// What a pattern is made of, in slots.
+// The parts that a pattern is built from, in slots.
 #pragma once
 
 #include <cstdint>

@@ -8,10 +8,10 @@
 
 namespace attnd {
 
-// lo <= k - q <= hi; kUnbounded: no limit.
+// Pairs with lo <= k - q <= hi; kUnbounded: no limit.
 Visible Band(int64_t lo, int64_t hi);
 
-// As WindowSource.
+// The pairs of Window.
 Visible Windows(const Window& window);
 
 // Query block u = floor((q + offset) / bq) sees the keys of the blocks [u + lo, u + hi), each bk

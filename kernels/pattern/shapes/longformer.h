@@ -14,7 +14,7 @@ struct DilatedWindow {
 };
 
 // Beltagy et al. 2020, section 3.1. `globals`: positions that are global, ascending, in [0, Nk).
-// Local rows see the window and every global key, global rows every key.
+// Local rows see the window and every global key, global rows see every key.
 PatternSource LongformerSource(const PatternSeq& seq, const DilatedWindow& window,
                                std::span<const int32_t> globals, Half half);
 

@@ -1,5 +1,5 @@
-// The sequence that a pattern belongs to. What it shows follows from Nq and Nk; lengths only leave
-// rows out.
+// The sequence that a pattern belongs to. Which pairs are visible depends on Nq and Nk; lengths
+// only leave rows out.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 namespace attnd {
 
 // The tuning of the device that runs the pattern. It adds nothing to a key: the parameters of a
-// source hold what it decides, so that devices share the patterns of which they want the same form.
+// source hold the decisions that follow from it, so that devices with equal decisions share
+// patterns.
 struct SeqTuning {
   PatternTuning device;
   std::string key() const { return {}; }
@@ -26,8 +27,8 @@ struct PatternSeq {
   SeqTuning tuning = {};
 };
 
-// The half of a pattern that is wanted. Local: near keys, or the rows that see these; global: far
-// keys, or the rows that see all; both: one softmax over local and global keys.
+// Which half of a pattern. Local: near keys, or the rows that see these. Global: far keys, or the
+// rows that see all. Both: one softmax over both halves.
 enum class Half : uint8_t { kBoth, kLocal, kGlobal };
 
 }  // namespace attnd

@@ -8,7 +8,7 @@
 namespace attnd {
 
 // Child et al. 2019, section 4.3. Local: |p - j| < stride; global: (p - j) mod stride = 0. Global
-// keys stand in residue order, which is a part of its own.
+// keys are a part of their own, in residue order.
 PatternParts StridedParts(const PatternSeq& seq, int64_t stride, Half half);
 
 // Child et al. 2019, section 4.3. Local: the own segment of `stride` positions; global: the

@@ -8,14 +8,14 @@
 
 namespace attnd {
 
-// Every key.
+// Every key and, if causal, those with j <= p.
 PatternSource AllKeys(const PatternSeq& seq);
 
-// {lo <= j - i <= hi} over Nq queries and Nk keys; kUnbounded: no limit.
+// Pairs with lo <= j - i <= hi of Nq queries and Nk keys; kUnbounded: no limit.
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi);
 PatternSource BandSource(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi, const Lengths& lengths);
 
-// As Window and BlockBand tell.
+// The pairs of Window and BlockBand.
 PatternSource WindowSource(int64_t Nq, int64_t Nk, const Window& window, const Lengths& lengths);
 PatternSource BlockBandSource(int64_t Nq, int64_t Nk, const BlockBand& band,
                               const Lengths& lengths);
