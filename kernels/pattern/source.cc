@@ -13,7 +13,7 @@ namespace attnd {
 PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedSpec keyed, const PatternCounts& counts) {
   std::function<Pattern()> build = [spec = keyed.spec, Nq, Nk] {
     PatternSpec made = spec();
-    // An order of no slots would read as the natural one.
+    // An order without slots would mean the natural order.
     const bool is_empty = made.Nq == 0 || made.Nk == 0;
     return is_empty ? PatternBuilder(Nq, Nk).Build() : Build(std::move(made));
   };
@@ -40,8 +40,7 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCou
 
 namespace {
 
-// Segment ids of slots; -1 for slots without a row and for rows of a second source, which have
-// none.
+// Segment ids of slots; -1 for slots without a row and for rows of a second source.
 std::vector<int32_t> IdsOf(std::span<const int32_t> ids, const RowOrder& order) {
   if (order.empty()) return {ids.begin(), ids.end()};
   std::vector<int32_t> slots(order.size(), -1);
@@ -52,7 +51,7 @@ std::vector<int32_t> IdsOf(std::span<const int32_t> ids, const RowOrder& order) 
   return slots;
 }
 
-// Slots of rows from `rows` on: those of a second source.
+// Slots of the rows of a second source: from `rows` on.
 std::vector<int32_t> SlotsFrom(size_t rows, const RowOrder& order) {
   std::vector<int32_t> slots;
   for (size_t s = 0; s < order.size(); ++s) {

@@ -13,7 +13,7 @@
 namespace attnd {
 namespace {
 
-// Slots that hold no row.
+// Slots without a row.
 std::vector<int32_t> SlotsWithoutRow(const RowOrder& order) {
   std::vector<int32_t> slots;
   for (size_t s = 0; s < order.size(); ++s) {

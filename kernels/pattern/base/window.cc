@@ -6,7 +6,7 @@
 
 namespace attnd {
 
-// The steps that lie whole inside [0, n) form an arithmetic series, the two at the ends are cut.
+// Steps inside [0, n) form an arithmetic series; the first and the last may be cut.
 double SteppedSum(int64_t n, int64_t offset, int64_t W, int64_t shift, int64_t limit) {
   if (n <= 0) return 0;
   const auto value = [&](int64_t step) {
@@ -31,7 +31,7 @@ Window Canonical(int64_t Nq, int64_t Nk, Window w) {
   w.after = std::clamp(w.after, -kFar, kFar);
   if (w.causal) w.after = std::min<int64_t>(w.after, 0);
   if (w.block == 1) {
-    // p - before <= j <= p + after: the offset moves both.
+    // p - before <= j <= p + after: both bounds absorb the offset.
     w.before = std::clamp(w.before - w.offset, -kFar, kFar);
     w.after = std::clamp(w.after + w.offset, -kFar, kFar);
     w.offset = 0;

@@ -27,7 +27,8 @@ class Intervals : public Predicate {
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
     const Interval low = Of(q_tile * kTile), high = Of(q_tile * kTile + kTile - 1);
-    // Someone sees [low.lo, high.hi), everyone sees [high.lo, low.hi): full tiles lie inside.
+    // Some query sees [low.lo, high.hi), all queries see [high.lo, low.hi), which holds the full
+    // tiles.
     const int64_t begin = std::clamp(FloorDiv(low.lo, kTile), first, last);
     const int64_t end = std::clamp(FloorDiv(high.hi + kTile - 1, kTile), begin, last);
     const int64_t full_begin = std::clamp(FloorDiv(high.lo + kTile - 1, kTile), begin, end);
@@ -53,7 +54,7 @@ class Intervals : public Predicate {
   }
 };
 
-// `start`: of the block that holds p.
+// `start`: the first position of the block that holds p.
 Interval KeysFrom(const Window& w, int64_t start, int64_t p) {
   const int64_t end = start + w.block + w.after;
   return {start - w.before, w.causal ? std::min(end, p + 1) : end};
@@ -63,7 +64,7 @@ Interval KeysOf(const Window& w, int64_t p) {
   return KeysFrom(w, w.block == 1 ? p : FloorDiv(p, w.block) * w.block, p);
 }
 
-// Those of a tile of positions from p on.
+// The keys of kTile positions from p on.
 TileIntervals KeysOfTile(const Window& w, int64_t p) {
   TileIntervals keys;
   int64_t start = FloorDiv(p, w.block) * w.block;

@@ -1,4 +1,3 @@
-// Patterns of blocks: a caller's layout, BigBird, blockwise permutations.
 #include "kernels/pattern/shapes/blocks.h"
 
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace {
 
 int64_t Ceil(int64_t a, int64_t b) { return -FloorDiv(-a, b); }
 
-// Rows of [begin, begin + size) that exist.
+// Rows of [begin, begin + size) in [0, n).
 int64_t Within(int64_t begin, int64_t size, int64_t n) {
   return std::clamp<int64_t>(begin + size, 0, n) - std::clamp<int64_t>(begin, 0, n);
 }
@@ -39,7 +38,7 @@ class MultiplicitiesOf : public Constants {
     });
   }
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
-    // Where blocks are tiles, a tile has one number.
+    // Where blocks consist of whole tiles, a tile has one number.
     const bool is_whole = b_.bq % kTile == 0 && b_.bk % kTile == 0 && b_.offset_q % kTile == 0 &&
                           b_.offset_k % kTile == 0;
     int64_t largest = 1;
@@ -74,11 +73,11 @@ class MultiplicitiesOf : public Constants {
   const BlockRows& b_;
 };
 
-// The blocks of one row in any order, overlaps and repeats counted.
+// Collects the blocks of one row in any order and counts overlaps and repeats.
 class BlockList {
  public:
   void Clear() { borders_.clear(); }
-  // Counted once, however many of these overlap.
+  // Ranges that overlap count once.
   void AddOnce(int64_t first, int64_t last) { Add(first, last, 0); }
   void AddAgain(int64_t block) { Add(block, block + 1, 1); }
 
@@ -140,7 +139,7 @@ BlockRows BigBirdBlocks(const BigBird& bird, int64_t N) {
   return rows;
 }
 
-// As the row's; the offset of one that is not causal is 0: it has no part in the pattern.
+// Of a PatternSeq. The offset is 0 unless causal: else it does not affect the pattern.
 struct Order {
   int64_t Nq, Nk;
   bool causal;
@@ -232,7 +231,7 @@ int64_t BigBird::InnerRows(int64_t N) const {
 PatternSource BigBirdSource(const PatternSeq& seq, BigBird bird) {
   const int64_t b = bird.block = std::min(bird.block, kFar);
   const int64_t g = bird.globals, nb = bird.Blocks(seq.Nk);
-  // About: random blocks that meet no other.
+  // An estimate: as if random blocks met no other ones.
   const double seen =
       static_cast<double>(std::min(2 * bird.half_window + 1 + bird.left + bird.right + bird.r, nb));
   const double whole = static_cast<double>(std::min(bird.left + bird.right, nb));
@@ -244,8 +243,8 @@ PatternSource BigBirdSource(const PatternSeq& seq, BigBird bird) {
   counts.pairs = std::min(counts.pairs, all);
   counts.tiles = counts.pairs / (kTile * kTile) +
                  (b % kTile == 0 && g == 0 ? 0 : seen * static_cast<double>(Tiles(seq.lengths.nq)));
-  // Drawing a block or sorting it into its row; a run of blocks takes 12 bytes, three times that
-  // while a list of them grows.
+  // Drawing a block and sorting it into its row. A run of blocks takes 12 bytes, three times that
+  // while its list grows.
   const double listed = static_cast<double>(nb) * static_cast<double>(bird.r + 4);
   const int64_t term_bytes = bird.multiset ? TermBytes(seq.Nq, seq.Nk, sizeof(float)) : 0;
   PatternSource source = SourceOf(seq.Nq, seq.Nk, "bigbird",
@@ -265,7 +264,7 @@ struct PermutedBlocks {
   bool gathers;
 
   int64_t nb() const { return static_cast<int64_t>(perm.size()); }
-  // Positions [Start(t), Start(t + 1)) are block t.
+  // Block t holds the positions [Start(t), Start(t + 1)).
   int64_t Start(int64_t t) const { return Ceil(t * seq.Nk, nb()); }
 
   PatternCounts Counts() const {
@@ -274,7 +273,7 @@ struct PermutedBlocks {
       const int64_t size = Start(t + 1) - Start(t), key = Start(perm[t]);
       const Lengths n{Within(Start(t) - seq.offset, size, seq.lengths.nq),
                       Within(key, Start(perm[t] + 1) - key, seq.lengths.nk)};
-      const int64_t first = std::max(Start(t), seq.offset);  // position of the first of the queries
+      const int64_t first = std::max(Start(t), seq.offset);  // position of the first query
       // j <= p: j' <= i' + first - start of the key block, both counted from 0.
       counts.pairs += seq.causal ? BandPairs(n, kUnbounded, first - key)
                                  : static_cast<double>(n.nq) * static_cast<double>(n.nk);
@@ -331,7 +330,7 @@ PatternSource BlockwiseSource(const PatternSeq& seq, std::span<const int32_t> pe
   const bool gathers = BlockwiseGathers(seq, static_cast<int64_t>(perm.size()));
   PermutedBlocks blocks{seq, {perm.begin(), perm.end()}, gathers};
   const PatternCounts counts = blocks.Counts();
-  // Natural order leaves lengths to attend.
+  // In natural order, Ops::Attend applies the lengths.
   if (!gathers) blocks.seq.lengths = {seq.Nq, seq.Nk};
   PatternSource source =
       SourceOf(seq.Nq, seq.Nk, "blockwise", std::move(blocks), counts,

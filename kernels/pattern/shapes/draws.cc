@@ -8,7 +8,7 @@
 namespace attnd {
 namespace {
 
-// They keep the draws of methods apart.
+// Draws of different methods differ for equal seeds.
 constexpr uint64_t kKeysTag = 1, kBlocksTag = 2;
 
 }  // namespace

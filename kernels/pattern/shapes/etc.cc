@@ -1,4 +1,3 @@
-// Global and long halves of a sequence, and their relative labels; keys of a second source.
 #include "kernels/pattern/shapes/etc.h"
 
 #include <algorithm>
@@ -14,14 +13,14 @@
 namespace attnd {
 namespace {
 
-// As Etc, of N positions; sentences of all long ones.
+// Etc of N positions, with the sentences of all long ones.
 struct Halves {
   std::shared_ptr<const Etc> shared;
   int64_t N;
   std::vector<int32_t> sentences;
   const Etc& etc = *shared;
 
-  // The global position whose sentence position x is, or -1 - x of a global one.
+  // The global position of the sentence that holds x; -1 - x if x is global.
   int64_t SentenceOf(int64_t x) const { return x < etc.ng ? -1 - x : sentences[x - etc.ng]; }
   size_t given() const {
     return etc.l2l_ids.size() + etc.l2g_ids.size() + etc.g2g_ids.size() + etc.g2l_ids.size();
@@ -48,7 +47,7 @@ class LabelsOf : public Constants {
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
     if (!IsWhole(i, j)) return {};
     if ((i < e_.ng) == (j < e_.ng)) {
-      // Beyond the largest distance all labels are the same.
+      // Beyond the largest distance all labels are equal.
       const int64_t far = e_.max_distance / kTile + 2;
       return {2, {0, std::clamp(key_tile - q_tile, -far, far)}};
     }
@@ -63,16 +62,16 @@ class LabelsOf : public Constants {
   }
 
  private:
-  // A tile that lies in one half on either side, and ends inside of the sequence.
+  // Whether all queries of a tile are of one half, all keys are, and all exist.
   bool IsWhole(int64_t i, int64_t j) const {
     return std::max(i, j) + kTile <= h_.N && !(i < e_.ng && i + kTile > e_.ng) &&
            !(j < e_.ng && j + kTile > e_.ng);
   }
-  // Of one that has a half on either side, with labels that nobody gave.
+  // Whether queries are of one half and keys of the other, with computed labels.
   bool IsAcross(int64_t i, int64_t j) const {
     return h_.given() == 0 && IsWhole(i, j) && (i < e_.ng) != (j < e_.ng);
   }
-  // One label but where a sentence meets its global position.
+  // One label, except where a sentence meets its global position.
   void FillAcross(int64_t i, int64_t j, uint16_t* labels) const {
     const int64_t longs = std::max(i, j) - e_.ng, globals = std::min(i, j);
     std::fill_n(labels, kTile * kTile, static_cast<uint16_t>(2 * e_.max_distance + 1));
@@ -118,7 +117,7 @@ HalvesPtr HalvesOf(const std::shared_ptr<const Etc>& etc, int64_t N) {
   return h;
 }
 
-// x[key] = sentence for pairs across halves; a number that nobody looks for elsewhere.
+// Pairs of a position and the global position of its sentence; no pairs inside a half.
 Visible OwnSentence(const Halves& h, bool of_long_rows) {
   std::vector<int32_t> q(h.N, -1), k(h.N, -1);
   for (int64_t x = 0; x < h.N; ++x) {
@@ -129,7 +128,7 @@ Visible OwnSentence(const Halves& h, bool of_long_rows) {
   return SameSegment(q, k);
 }
 
-// Of every position; numbered from 0, as segments are.
+// The example of every position, renumbered from 0 as segment ids.
 std::vector<int32_t> Examples(const Etc& etc) {
   std::map<int32_t, int32_t> numbers;
   std::vector<int32_t> examples;
@@ -160,7 +159,7 @@ PatternSpec SpecOf(const EtcRows& r) {
     const Visible far = etc.hard_l2g ? OwnSentence(*halves, /*of_long_rows=*/true) : globals;
     made.visible = Or(AndNot(Band(-etc.radius, etc.radius), globals), far);
   }
-  // Global rows that see everything need not be taken out first: few predicates, known shapes.
+  // Global rows that see everything are not excluded first: fewer predicates, known shapes.
   if (!has_globals || etc.hard_g2l) made.visible = has_longs ? AndNot(made.visible, rows) : nullptr;
   if (has_globals) {
     const Visible seen =

@@ -1,4 +1,3 @@
-// Grids: lines along an axis, neighbourhoods of query blocks in raster order and in 2D.
 #include "kernels/pattern/shapes/grids.h"
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 namespace attnd {
 namespace {
 
-// Slots in lines of `length`: the place of the key in its line.
+// Labels of slots in lines of `length`: the place of the key in its line.
 class PlaceInLine : public Constants {
  public:
   explicit PlaceInLine(int64_t length) : length_(length) {}
@@ -46,7 +45,7 @@ struct Line {
   bool is_inner;  // natural order: a line is a stretch of cells
   LineKind kind;
   bool causal;
-  Lengths lengths;  // is_inner: of the grid
+  Lengths lengths;  // if is_inner, of the grid
 };
 
 PatternSpec SpecOf(const Line& line) {
@@ -72,7 +71,7 @@ PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, i
       std::all_of(grid.begin() + axis + 1, grid.end(), [](int64_t extent) { return extent == 1; });
   const PatternSource natural = WindowSource(seq.Nq, seq.Nk, line, seq.lengths);
   if (is_inner && with_self && !is_labelled) return natural;
-  // Lines that lengths cut are counted as those of the inner axis are: about.
+  // An estimate where lengths cut lines: these count like lines of the inner axis.
   PatternCounts counts{natural.visible_pairs, natural.visible_tiles};
   if (!with_self) {
     counts.pairs -= static_cast<double>(std::min(seq.lengths.nq, seq.lengths.nk));
@@ -86,11 +85,10 @@ PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, i
   return source;
 }
 
-// Sums over the positions of one axis, of what a position of a block sees: before its block, in it,
-// behind it.
+// Positions that the positions of one axis see before their block, in it and behind it, summed.
 struct AxisSums {
   double before = 0, own = 0, behind = 0;
-  double squares = 0;  // of block sizes, a block once
+  double squares = 0;  // of the sizes of all blocks
 };
 
 // first + (first + step) + .., `count` terms, none above `cap`.
@@ -101,8 +99,7 @@ double CappedSum(int64_t count, int64_t first, int64_t step, int64_t cap) {
          static_cast<double>(count - below) * static_cast<double>(cap);
 }
 
-// Whole blocks, and a short one at the end. A flange is counted from the border that a whole block
-// has.
+// Whole blocks, and a short one at the end, whose flange begins where a whole block would end.
 AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
   const int64_t whole = n / block, rest = n % block;
   const auto size = static_cast<double>(block), tail = static_cast<double>(rest);
@@ -114,7 +111,7 @@ AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
           .squares = squares};
 }
 
-// Both forms, exact for a whole image.
+// Causal or not; exact for a whole image.
 double ImagePairs(const ImageBlocks& m, bool causal) {
   const AxisSums y = SumsOf(m.height, m.block_height, m.flange_height);
   const AxisSums x = SumsOf(m.width, m.block_width, m.flange_width);
@@ -134,7 +131,7 @@ PatternSpec SpecOf(const Image& image) {
   const int64_t N = m.height * m.width;
   PatternSpec spec{.Nq = N, .Nk = N};
   const RowOrder order = ImageBlockOrder(m.height, m.width, m.block_height, m.block_width);
-  // Rows (y) and columns (x) of slots, and what their query's block sees of either.
+  // Rows (y) and columns (x) of the slots, and the ranges of both that the block of a query sees.
   Coordinates y, x;
   for (const int64_t pixel : order) {
     const int64_t v = pixel / m.width, u = pixel % m.width;

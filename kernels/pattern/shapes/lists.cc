@@ -1,4 +1,3 @@
-// Keys by list: as tiles where they fill these, else pair by pair.
 #include "kernels/pattern/shapes/lists.h"
 
 #include <algorithm>
@@ -20,7 +19,7 @@ struct Lists : KeyLists {
     if (j < 0 || j >= seq.lengths.nk || (seq.causal && j > i + seq.offset)) return false;
     return ids_q.empty() || (ids_q[i] >= 0 && ids_q[i] == ids_k[j]);
   }
-  // Appends what query i lists, ascending. Returns how many of these are there once more.
+  // Appends the visible keys of query i, ascending. Returns how many of them are repeats.
   int64_t OfQuery(int64_t i, std::vector<int32_t>* listed) const {
     if (i >= seq.lengths.nq) return 0;
     const auto first = static_cast<int64_t>(listed->size());
@@ -46,7 +45,7 @@ struct Lists : KeyLists {
   }
 };
 
-// The same pairs by column.
+// The same pairs, by column.
 PairList Transposed(const PairList& list, int64_t columns) {
   PairList other{.begin = std::vector<int64_t>(static_cast<size_t>(columns) + 1, 0)};
   for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
@@ -80,7 +79,7 @@ Pattern PairLists(const Lists& lists) {
     pattern.visible_pairs += end - first;
     list.begin.push_back(end);
   }
-  list.begin.resize(static_cast<size_t>(lists.seq.Nq) + 1, list.begin.back());  // if stopped
+  list.begin.resize(static_cast<size_t>(lists.seq.Nq) + 1, list.begin.back());  // a stopped run
   pattern.queries_of = Transposed(list, lists.seq.Nk);
   return pattern;
 }
@@ -119,7 +118,7 @@ Pattern Build(const ListParameters& p) {
   return p.is_listed ? PairLists(filled) : Tiled(filled);
 }
 
-// Lists as they come, sorted, and by key; or, where they fill tiles, these.
+// Lists as sent, sorted and by key, or the tiles that they fill.
 HostCost CostOfLists(const PatternSeq& seq, int64_t longest, bool is_listed) {
   const int64_t listed = seq.lengths.nq * longest, slots = seq.Nq + seq.Nk;
   constexpr int64_t kKeyBytes = 5 * sizeof(int32_t), kSlotBytes = 40;

@@ -1,4 +1,3 @@
-// Sliding windows, dilated or not, with global tokens.
 #include "kernels/pattern/shapes/longformer.h"
 
 #include <algorithm>
@@ -35,14 +34,14 @@ Positions Below(std::span<const int32_t> positions, int64_t nk) {
   return below;
 }
 
-// Bit of every row below n that is in `rows`.
+// Bit i: row i < n is in `rows`.
 std::vector<bool> Bits(const Positions& rows, int64_t n) {
   std::vector<bool> bits(n);
   for (const int32_t row : rows) bits[row] = true;
   return bits;
 }
 
-// Slots of an order whose row is in `rows`, all below n.
+// Slots whose row is in `rows`; all rows are below n.
 Positions SlotsOf(const RowOrder& order, const Positions& rows, int64_t n) {
   const std::vector<bool> bits = Bits(rows, n);
   Positions slots;
@@ -52,7 +51,7 @@ Positions SlotsOf(const RowOrder& order, const Positions& rows, int64_t n) {
   return slots;
 }
 
-// Of an order for causality alone: far before and behind all keys are cut, so that they fit.
+// Positions for causal comparisons alone, clipped to fit: before all keys or behind all of them.
 Positions PositionsOf(const RowOrder& query_rows, int64_t offset) {
   constexpr int64_t kBehind = int64_t{1} << 30;
   Positions positions(query_rows);
@@ -62,7 +61,7 @@ Positions PositionsOf(const RowOrder& query_rows, int64_t offset) {
   return positions;
 }
 
-// What the rows of a pattern see, in steps of the dilation, and which rows these are.
+// The window in steps of the dilation, the globals, and which rows the pattern shows.
 struct Longformer {
   Window steps;
   int64_t dilation = 1;
@@ -86,8 +85,8 @@ PatternSpec SpecOf(const NaturalOrder& natural) {
   return {.Nq = natural.Nq, .Nk = natural.Nk, .visible = seen};
 }
 
-// Local rows and keys in residue order, then global keys once more, for the local rows, and global
-// rows, for the keys where they first stand.
+// Local rows and all keys in residue order. Global keys follow once more for the local rows; global
+// rows follow the local ones and see the keys at their first place.
 struct GatheredOrder {
   Lengths lengths;
   Longformer longformer;
@@ -102,7 +101,7 @@ PatternSpec SpecOf(const GatheredOrder& gathered) {
                    .key_rows = ResidueOrder(nk, 0, f.dilation)};
   Visible near;
   if (f.dilation == 1) {
-    // A row that leaves a hole does not shift the windows of others against the tiles.
+    // An empty slot for a global row, so that the windows of the others stay aligned with tiles.
     for (const int32_t i : rows) spec.query_rows[i] = -1;
     near = AndNot(Windows(f.steps), Keys(keys));
   } else {
@@ -146,7 +145,7 @@ double GlobalPairs(const PatternSeq& seq, const Positions& rows) {
   return pairs;
 }
 
-// What the global rows see.
+// The global rows alone.
 struct GlobalRows {
   Positions rows;
   int64_t nk, offset;
@@ -173,10 +172,10 @@ PatternSource WithLocalRows(const PatternSeq& seq, Longformer f) {
     return WindowSource(seq.Nq, seq.Nk, f.steps, seq.lengths);
   }
   const auto g = static_cast<int64_t>(f.globals.size());
-  // A tile that holds one global key is looked at as a whole; gathering costs about half a tile.
+  // A tile that holds one global key is attended to as a whole.
   const int64_t idle_keys = TilesWith(f.globals) * kTile - g;
   const bool is_natural = f.dilation == 1 && idle_keys <= seq.tuning.device.most_idle_keys;
-  // About: as if the keys of a class were a sequence of their own.
+  // An estimate: as if each residue class were a sequence of its own.
   const Lengths of_class{seq.lengths.nq / f.dilation + 1, seq.lengths.nk / f.dilation + 1};
   Window class_steps = Canonical(of_class.nq, of_class.nk, f.steps);
   class_steps.offset = 0;

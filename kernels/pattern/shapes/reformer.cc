@@ -1,4 +1,3 @@
-// One round of LSH attention: chunks of the bucket order.
 #include "kernels/pattern/shapes/reformer.h"
 
 #include <algorithm>
@@ -14,8 +13,8 @@ namespace {
 
 constexpr int32_t kNowhere = INT32_MIN;
 
-// Chunks of all rounds lie end to end. Round r looks at the chunks [First(r), Last(r)], numbers
-// beyond the ends standing for chunks modulo their count.
+// The chunks of all rounds, end to end. Round r sees the chunks [First(r), Last(r)]; numbers beyond
+// the ends wrap around.
 class Chunks {
  public:
   explicit Chunks(const ReformerRounds& rounds)
@@ -33,7 +32,7 @@ class Chunks {
   int64_t count() const { return C_; }
   int64_t First(int64_t round) const { return round * C_ - r_.before; }
   int64_t Last(int64_t round) const { return round * C_ + C_ - 1 + r_.after; }
-  // What stands in chunk `number` as round `round` counts them.
+  // The chunk that round `round` sees under `number`.
   int64_t Chunk(int64_t round, int64_t number) const {
     return r_.flat ? Remainder(number, r_.rounds * C_)
                    : round * C_ + Remainder(number - round * C_, C_);
@@ -70,8 +69,8 @@ class Chunks {
   std::vector<int32_t> chunk_of_;  // [rounds, n], by row
 };
 
-// Pairs of slots that round `earlier` shows too: all of them, or, of the round itself, those of a
-// slot further ahead. `numbers`: of every key slot's chunk.
+// Pairs of slots that round `earlier` also shows; is_same: of the round itself, the pairs of an
+// earlier slot. `numbers`: the number of the chunk of every key slot.
 Visible ShownBy(int64_t earlier, bool is_same, const Chunks& chunks, const ReformerRounds& r,
                 const PatternSpec& spec, const std::vector<int32_t>& numbers) {
   Coordinates c{.lo = std::vector<int32_t>(spec.Nq, INT32_MAX),
@@ -102,7 +101,7 @@ Visible ShownBy(int64_t earlier, bool is_same, const Chunks& chunks, const Refor
   return shown;
 }
 
-// ids of slots in one round; -1 without a row, or where the slot's row does not count.
+// Pairs of slots whose rows are in the same bucket in one round.
 Visible SameBucket(const Chunks& chunks, int64_t round, const PatternSpec& spec) {
   const auto of = [&](const RowOrder& rows) {
     std::vector<int32_t> ids(rows.size(), -1);

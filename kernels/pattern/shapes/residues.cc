@@ -6,8 +6,8 @@
 namespace attnd {
 namespace {
 
-// Class and step of a position. In residue order most positions follow the last one, which saves
-// two divisions.
+// Class and step of a position. In residue order most positions are the next of their class, which
+// saves two divisions.
 class Place {
  public:
   explicit Place(int64_t modulus) : modulus_(modulus) {}

@@ -9,7 +9,7 @@
 namespace attnd {
 namespace {
 
-// Keys of a second source behind those that `near` shows; null: alone.
+// Keys of a second source behind the keys [0, nk) of `near`; null: alone.
 struct AppendedKeys {
   Lengths lengths;
   Visible near;

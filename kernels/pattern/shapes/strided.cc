@@ -1,4 +1,3 @@
-// Factorised attention: windows, combs in residue order, segments with summary columns.
 #include "kernels/pattern/shapes/strided.h"
 
 #include <algorithm>
@@ -15,7 +14,7 @@
 namespace attnd {
 namespace {
 
-// Rows [0, n) below position x with x mod stride < columns, of all x.
+// How many positions below x have a residue below `columns`.
 int64_t InFirstColumns(int64_t x, int64_t stride, int64_t columns) {
   return FloorDiv(x, stride) * columns + std::min(Remainder(x, stride), columns);
 }
@@ -31,7 +30,7 @@ double CombPairs(const PatternSeq& seq, int64_t stride, bool beyond) {
     return static_cast<double>(to - from) * static_cast<double>(nk / stride) +
            static_cast<double>(more);
   };
-  // Queries at positions of keys: the last of them is the query's own.
+  // Queries whose position is that of a key, the last key that they see.
   const int64_t first = std::clamp<int64_t>(begin, 0, nk), last = std::clamp(end, first, nk);
   const double own = static_cast<double>(last - first);
   const double earlier = SteppedSum(last - first, first, stride, stride, kFar) / stride;
@@ -69,7 +68,7 @@ PatternSource CombSource(const PatternSeq& seq, int64_t stride, bool beyond) {
   stride = std::min(stride, kFar);
   PatternCounts counts{.pairs = CombPairs(seq, stride, beyond)};
   const double rows = static_cast<double>(Tiles(seq.lengths.nq));
-  // Whole tiles, and a cut one at either end of a row.
+  // Whole tiles, and a cut one at each end of a row.
   counts.tiles = std::min(counts.pairs / (kTile * kTile) + 2 * rows,
                           rows * static_cast<double>(Tiles(seq.lengths.nk)));
   PatternSource source =
@@ -87,7 +86,7 @@ std::vector<int32_t> SummaryOf(const FixedSegments& f, int64_t Nk) {
     if (f.tail_summary && start == tail)
       first = std::max<int64_t>(0, std::min(first, Nk - f.summary));
     const int64_t end = std::min(first + f.summary, Nk);
-    // A tail's summary may reach into the one before.
+    // The summary of a short tail may overlap the one before.
     if (!summary.empty()) first = std::max<int64_t>(first, summary.back() + 1);
     for (int64_t j = first; j < end; ++j) summary.push_back(static_cast<int32_t>(j));
   }
@@ -104,7 +103,7 @@ bool IsSummary(const FixedSegments& f, std::span<const int32_t> columns, int64_t
   return r >= FirstSummary(f) && r < FirstSummary(f) + f.summary;
 }
 
-// Keys below x that are summary columns, and their sum over all bounds 1 .. x.
+// The number of summary columns below x, and the sum of these numbers over the bounds 1 .. x.
 struct SummaryKeys {
   const int64_t s, first, columns;  // columns [first, first + columns) of every s keys
 
@@ -126,8 +125,8 @@ struct SummaryKeys {
   }
 };
 
-// Pairs of queries with summary columns: of `half` kGlobal all, else those outside the own segment.
-// Exact but for tail_summary.
+// Pairs of queries and summary columns: all for Half::kGlobal, else those outside the own segment.
+// Exact unless tail_summary.
 double SummaryPairs(const PatternSeq& seq, const FixedSegments& f, Half half) {
   const auto [nq, nk] = seq.lengths;
   const int64_t s = std::min(f.stride, kFar), first = FirstSummary(f);
@@ -141,7 +140,8 @@ double SummaryPairs(const PatternSeq& seq, const FixedSegments& f, Half half) {
            static_cast<double>(beyond) * summary.Below(nk);
   }
   if (half == Half::kGlobal) return static_cast<double>(nq) * summary.Below(nk);
-  // Of the keys below the start (+ shift) of the segments of all queries; `keys` of each column.
+  // Pairs with keys below the start (+ shift) of the segment of the query, for columns of `keys`
+  // keys.
   const auto of_columns = [&](int64_t columns, int64_t keys) {
     const auto below = [&](int64_t shift) {
       return SteppedSum(nq, seq.offset, s, shift, s * keys) / static_cast<double>(s);
@@ -155,7 +155,7 @@ double SummaryPairs(const PatternSeq& seq, const FixedSegments& f, Half half) {
   return of_columns(longer, nk / s + 1) + of_columns(std::min(f.summary, s) - longer, nk / s);
 }
 
-// Summary columns, and (kBoth) the own segment.
+// Summary columns and, with kBoth, the own segment.
 struct FixedKeys {
   PatternSeq seq;
   FixedSegments segments;
@@ -168,11 +168,11 @@ PatternSpec SpecOf(const FixedKeys& fixed) {
   const std::vector<int32_t> columns = SummaryOf(f, seq.Nk);
   std::vector<int32_t> summary = columns;
   while (!summary.empty() && summary.back() >= seq.lengths.nk) summary.pop_back();
-  // Both in positions, or both in segments: then the own one is left out.
+  // Queries and keys are compared by position or, to leave out the own segment, by segment.
   const int64_t unit = half == Half::kGlobal ? 1 : std::min(f.stride, kFar);
   Coordinates c{.lo = std::vector<int32_t>(spec.Nq), .hi = {}, .x = {}};
   for (int64_t i = 0; i < spec.Nq; ++i) {
-    // Beyond all keys is as good as far beyond, and fits.
+    // Any place beyond all keys shows the same keys; clipped to fit.
     const int64_t place = FloorDiv(i + seq.offset, unit);
     c.lo[i] = static_cast<int32_t>(std::clamp<int64_t>(place, -1, seq.Nk));
   }

@@ -1,4 +1,3 @@
-// Windows before they are built.
 #include "kernels/pattern/shapes/windows.h"
 
 #include <algorithm>
@@ -11,7 +10,7 @@ namespace attnd {
 PatternSource WindowSource(int64_t Nq, int64_t Nk, const Window& window, const Lengths& lengths) {
   const Window w = Canonical(Nq, Nk, window);
   const bool shows_all = w.block == 1 && w.before == kFar && w.after == kFar;
-  // Windows that move by keys have two edges of two tiles each, all rows alike.
+  // If a window moves by keys, each row has two edges of two tiles, equal in all rows.
   return SourceOf(Nq, Nk, shows_all ? nullptr : Windows(w),
                   {.pairs = WindowPairs(lengths, w),
                    .tiles = WindowTiles(lengths, w),
