@@ -1,6 +1,6 @@
 // A request got the numbers of another one whose pattern differs in a field that the cache key left
-// out. Every field of every source is varied alone: where the built patterns differ, so do the
-// keys.
+// out. Every field of every source is varied alone: where the built patterns differ, the keys must,
+// too. Each test states the exact fields that decide nothing.
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/etc.h"
@@ -19,7 +19,7 @@
 namespace attnd {
 namespace {
 
-// Fields of PatternTuning of the sequence that is the first field.
+// The fields of PatternTuning, of a PatternSeq that is the first field.
 const char* const kPairsAListed = ".0.5.0.0";
 const char* const kMostIdleKeys = ".0.5.0.1";
 const char* const kLeastNaturalBlock = ".0.5.0.2";
@@ -68,7 +68,7 @@ TEST(PatternKeys, OfStrided) {
           {Seq(130, 140, causal), 6, half}, &found);
     }
   }
-  // A gathered pattern is one of lengths.
+  // A gathered pattern is built for lengths, not for Nq and Nk.
   EXPECT_EQ(Undecided(found), TuningBut({}, {".0.0", ".0.1"}));
 }
 
@@ -101,7 +101,7 @@ TEST(PatternKeys, OfLongformer) {
     std::vector<int32_t> globals;
     Half half;
   };
-  // So few that local rows are gathered; so many that one more idle key would gather them.
+  // With few globals local rows are gathered; with `first` one more idle key would gather them.
   const std::vector<int32_t> few = {3, 77};
   std::vector<int32_t> first(kTile - PatternTuning().most_idle_keys);
   std::iota(first.begin(), first.end(), 0);
@@ -269,7 +269,7 @@ TEST(PatternKeys, OfImages) {
         [](const P& p) {
           const int64_t N = p.image.height * p.image.width;
           PatternSeq seq = p.seq;
-          seq.Nq = seq.Nk = N;  // the image's
+          seq.Nq = seq.Nk = N;  // those of the image
           return If(
               p.seq.Nq == 108 && p.seq.Nk == 108 && seq.lengths.nq <= N && seq.lengths.nk <= N,
               [&] { return ImageLocal2d(seq, p.image); });
@@ -312,7 +312,7 @@ TEST(PatternKeys, OfEtc) {
       }
       Check<P>(
           [&](const P& p) {
-            // Lists are as long as their halves.
+            // The lists have the length of their half.
             const bool fits =
                 !is_sent || (p.seq.Nk == kN && p.etc.ng == kGlobals && p.etc.radius <= kRadius);
             return If(fits, [&] { return EtcSource(p.seq, p.etc, p.half); });
@@ -345,7 +345,7 @@ TEST(PatternKeys, OfSecondKeys) {
         },
         {Seq(70, 75, false), false, window, {75, 76}, {4, 5}}, &found);
   }
-  // A gathered pattern is one of lengths; offset and causal are those of the window.
+  // A gathered pattern is built for lengths; the window has offset and causal of its own.
   EXPECT_EQ(Undecided(found), TuningBut({}, {".0.0", ".0.1", ".0.3", ".0.4"}));
 }
 

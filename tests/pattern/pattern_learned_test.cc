@@ -84,7 +84,7 @@ TEST(PatternEtc, LabelsOfALongSequenceAreFew) {
   const Pattern longs = EtcSource(Whole(64 + 16384), etc, Half::kLocal).build();
   // Five distances between tiles; a sentence is four tiles of tokens.
   EXPECT_EQ(longs.terms.size(), 5u + 64u);
-  // Global rows: "another sentence", and the own tiles apart while the row has room for runs.
+  // Global rows: one label for all other sentences, and tiles of the own one within StoredLimits.
   const Pattern globals = EtcSource(Whole(64 + 16384), etc, Half::kGlobal).build();
   EXPECT_EQ(globals.by_query.runs.size(), 65u);
   EXPECT_LE(globals.terms.size(), 64u);
@@ -208,7 +208,7 @@ TEST(PatternSecondKeys, CompressedSegmentsAndSortedBlocks) {
   }
 }
 
-// Ids -1 .. 2 at the ends of their range: every number of a client is a segment like any other.
+// Example ids at the ends of int32 and negative ones are segments like any other.
 std::vector<int32_t> AtTheEnds(std::vector<int32_t> ids) {
   for (int32_t& id : ids)
     id = id == -1 ? INT32_MIN : id == 1 ? INT32_MAX - 1 : id == 2 ? INT32_MAX : id;

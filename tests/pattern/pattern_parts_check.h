@@ -52,13 +52,13 @@ inline std::string ToString(const PatternSeq& seq) {
       std::vector<int64_t>{seq.Nq, seq.Nk, seq.lengths.nq, seq.lengths.nk, seq.offset, seq.causal});
 }
 
-// weight[i Nk + j]: how often query row i sees key row j, exp(bias) counted.
+// weight[i Nk + j]: the sum of exp(bias) over the slots in which query row i sees key row j.
 struct Expanded {
   std::vector<double> weight;
   double pairs = 0;  // of slots
 };
 
-// Both directions hold the same pairs, ascending, inside of the lengths.
+// Both directions hold the same pairs, ascending, within the lengths.
 inline void AddListed(const PatternSeq& seq, const Pattern& p, Expanded* all) {
   EXPECT_TRUE(p.by_query.begin.empty() && p.query_rows.empty() && p.key_rows.empty());
   std::vector<std::vector<int32_t>> queries(seq.Nk);
@@ -147,7 +147,7 @@ inline void AddPart(const PatternSeq& seq, const PatternSource& source, Expanded
   if (source.is_counted) {
     EXPECT_EQ(source.visible_pairs, static_cast<double>(pairs));
   }
-  // A prediction, of patterns of a few tiles: no wild number.
+  // A prediction for patterns of a few tiles: the right order of magnitude.
   EXPECT_GE(source.visible_tiles, 0.3 * CountsOf(p, seq.lengths).tiles - 6);
   EXPECT_LE(source.visible_tiles, 4 * CountsOf(p, seq.lengths).tiles + 40);
   all->pairs += static_cast<double>(pairs);

@@ -17,7 +17,7 @@
 namespace attnd {
 namespace {
 
-// A predicate and what it means.
+// A predicate and its definition.
 struct Meant {
   Visible visible;
   Sees sees;
@@ -126,7 +126,7 @@ Pattern Built(int64_t Nq, int64_t Nk, const Visible& visible, const StoredLimits
   return std::move(builder).Build();
 }
 
-// Kept as far as patterns keep tiles, and computed as far as can be.
+// Once with all tiles stored that fit, once with as many computed as possible.
 void ExpectShows(int64_t Nq, int64_t Nk, const Meant& meant) {
   SCOPED_TRACE(testing::Message() << Nq << "x" << Nk << " " << meant.visible->key());
   ASSERT_NO_FATAL_FAILURE(ExpectIs(Built(Nq, Nk, meant.visible), Nq, Nk, meant.sees));
@@ -154,8 +154,8 @@ TEST(PatternPredicate, ExpressionsAgainstTheirDefinition) {
   }
 }
 
-// What Spans calls full is full and what it leaves out is empty, also inside a part of the row: a
-// builder that only sees finished patterns would not notice an edge that is called full.
+// Spans marks only full tiles as full and leaves out only empty ones, also within a part of a row.
+// A built pattern would not show a wrong mark.
 TEST(PatternPredicate, SpansOfAnyRange) {
   Random random(3);
   for (int round = 0; round < 300; ++round) {
@@ -189,7 +189,7 @@ TEST(PatternPredicate, SpansOfAnyRange) {
 }
 
 TEST(PatternPredicate, IntersectedSourcesCountAfterTheBuild) {
-  // Given a causal pattern of two documents, of which a row has 100 tokens.
+  // Given a causal pattern of two documents, and a sequence of 100 tokens.
   std::vector<int32_t> ids(130, 0);
   std::fill(ids.begin() + 70, ids.end(), 1);
   const PatternSource causal = BandSource(130, 130, kUnbounded, 0, {100, 100});

@@ -133,7 +133,7 @@ TEST(Pattern, RandomTilesInAnyOrder) {
   std::mt19937_64 random(4);
   for (const int64_t Nq : {1, 65, 300}) {
     for (const int64_t Nk : {1, 64, 259}) {
-      // A few distinct masks so that equal ones meet; some are full or empty within the sequence.
+      // Few distinct masks, so that equal ones are adjacent; some are full or empty.
       std::vector<TileMask> masks(4);
       for (uint64_t& word : masks[0]) word = random();
       for (uint64_t& word : masks[1]) word = random() & random() & random();
@@ -183,7 +183,7 @@ TEST(Pattern, RunsMergeAndEqualMasksAreOne) {
   EXPECT_EQ(pattern.by_key.runs[1], (attnd::Run{0, 2, 0}));
 }
 
-// What a builder asks of a predicate.
+// Counts how often a builder calls a predicate.
 class Counted : public Predicate {
  public:
   explicit Counted(Visible of) : of_(std::move(of)) {}
@@ -237,7 +237,7 @@ TEST(PatternCache, SharesAndForgetsTheLeastRecentlyUsed) {
   EXPECT_EQ(builds, 1);
   cache.Get(source("b"));
   cache.Get(source("a"));
-  cache.Get(source("c"));  // b goes
+  cache.Get(source("c"));  // evicts b
   EXPECT_EQ(builds, 3);
   EXPECT_EQ(cache.Get(source("a")), a);
   EXPECT_EQ(builds, 3);

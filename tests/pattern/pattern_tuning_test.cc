@@ -1,5 +1,5 @@
-// Devices whose costs differ want other forms of the same patterns: each form shows the right pairs
-// and has a key of its own, and devices that want the same form share it.
+// The costs of a device decide the form of a pattern. Every form shows the right pairs and has a
+// key of its own; devices with equal decisions have equal keys.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
