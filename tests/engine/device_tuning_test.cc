@@ -68,7 +68,7 @@ TEST(DeviceTuning, APlanCountsTheGlobalsThatTheDeviceAssumes) {
                                                     PatternTuning{.planned_globals = 8}));
   Engine engine(std::move(devices));
   const auto request = MakeRequest({"longformer", {}}, Direction::kForward, kN);
-  const std::vector<uint8_t> globals(kN);
+  std::vector<uint8_t> globals(kN);
   request->call.tensors["global_mask"] = DenseView(globals.data(), DType::kU8, {kN});
   const auto pairs = [&](size_t device) {
     Call call = request->call;

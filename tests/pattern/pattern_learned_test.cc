@@ -208,7 +208,7 @@ TEST(PatternSecondKeys, CompressedSegmentsAndSortedBlocks) {
   }
 }
 
-// Example ids at the ends of int32 and negative ones are segments like any other.
+// Moves the segment ids -1, 1 and 2 to the ends of int32.
 std::vector<int32_t> AtTheEnds(std::vector<int32_t> ids) {
   for (int32_t& id : ids)
     id = id == -1 ? INT32_MIN : id == 1 ? INT32_MAX - 1 : id == 2 ? INT32_MAX : id;
