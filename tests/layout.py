@@ -16,6 +16,9 @@ import odr
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+BARE_INCLUDE = re.compile(r'^#include "([^"/]+)"', re.M)
+# The C++ client is a project of its own, whose includes are relative to its folder.
+BARE_INCLUDES = ("client/cpp/", "tests/client_cpp/")
 MAX_LINES = 400
 MAX_README_LINES = 160
 READMES = ("README.md", "client/python/README.md", "deploy/README.md", "kernels/README.md",
@@ -35,12 +38,13 @@ METHOD = ["kernels/method/", *OPS]
 ALLOWED = [
     ("kernels/core/", CORE),
     ("kernels/device/", DEVICE),
-    ("kernels/pattern/predicates/", ["kernels/pattern/predicates/", "kernels/pattern/builder.h",
-                                     "kernels/pattern/key.h", "kernels/pattern/tiles.h",
-                                     "kernels/pattern/window.h", *DEVICE]),
+    ("kernels/pattern/base/", ["kernels/pattern/base/", *DEVICE]),
+    ("kernels/pattern/predicates/", ["kernels/pattern/predicates/", "kernels/pattern/base/",
+                                     *DEVICE]),
     ("kernels/pattern/shapes/", PATTERN),
     ("kernels/pattern/", PATTERN),
     ("kernels/ops/", OPS),
+    ("kernels/cpu/simd/", ["kernels/cpu/simd/", *DEVICE]),
     ("kernels/cpu/", ["kernels/cpu/", *DEVICE]),
     ("kernels/method/", METHOD),
     ("kernels/methods/", ["kernels/methods/pattern/", *METHOD]),
@@ -131,10 +135,39 @@ def contract_problems(texts):
     return problems
 
 
-def lacks_source(path, text):
-    """Whether a header declares functions, but has no .cc of its name where they are defined."""
-    declares = re.search(r"^(?!using |  |//|#|}|template)[\w:<>,*& ]+ \w+\([^;{]*\);", text, re.M)
-    return declares is not None and not path.with_suffix(".cc").exists()
+def folder_circles(texts):
+    """Folders that include each other, directly or by way of others. `texts`: by name."""
+    arrows, names = {}, {}
+    for name, text in texts.items():
+        for include in our_includes(text):
+            ends = (name.rpartition("/")[0], include.rpartition("/")[0])
+            if ends[0] != ends[1]:
+                arrows.setdefault(ends[0], set()).add(ends[1])
+                names.setdefault(ends, f"{name} includes {include}")
+
+    def reached(folder):
+        seen, todo = set(), [folder]
+        while todo:
+            new = arrows.get(todo.pop(), set()) - seen
+            seen |= new
+            todo += new
+        return seen
+
+    reach = {folder: reached(folder) for folder in arrows}
+    return [f"{folder} and {other}: {names[folder, other]}"
+            for folder in sorted(arrows) for other in sorted(arrows[folder])
+            if folder in reach.get(other, ())]
+
+
+def defined_elsewhere(path, text):
+    """The functions that a header declares and the .cc of its name does not define."""
+    text = re.sub(r"//.*", "", text)
+    declared = re.findall(r"^(?!using |template|typedef )\w[\w:<>,*& ]* [*&]?(\w+)\([^;{}]*\);", text,
+                          re.M)
+    source = path.with_suffix(".cc")
+    source = source.read_text() if source.exists() else ""
+    return [name for name in sorted(set(declared))
+            if not re.search(rf"^\w[\w:<>,*& ]* [*&]?{name}\([^;{{}}]*\) {{", source, re.M)]
 
 
 def main():
@@ -142,9 +175,13 @@ def main():
     sources = sorted(
         p for d in ("kernels", "server", "tests", "client", "proto") for e in ("*.h", "*.cc", "*.cuh", "*.cu")
         for p in (ROOT / d).rglob(e))
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sources}
     for path in sources:
         name = path.relative_to(ROOT).as_posix()
-        text = path.read_text()
+        text = texts[name]
+        if not name.startswith(BARE_INCLUDES):
+            for include in BARE_INCLUDE.findall(text):
+                problems.append(f"{name}: includes {include} without its folder")
         if text.count("\n") > MAX_LINES:
             problems.append(f"{name}: {text.count(chr(10))} lines, {MAX_LINES} at most")
         if name.startswith(("server/", "kernels/", "proto/")) and name not in DATES:
@@ -160,9 +197,11 @@ def main():
                for p in sorted((ROOT / "kernels").rglob("*.h"))}
     problems += [f"headers include each other: {circle}" for circle in include_circles(headers)]
     problems += contract_problems(headers)
+    problems += [f"folders include each other: {circle}" for circle in folder_circles(texts)]
     for name, text in headers.items():
-        if name.startswith("kernels/pattern/") and lacks_source(ROOT / name, text):
-            problems.append(f"{name}: has no .cc of its name for what it declares")
+        if name.startswith("kernels/pattern/"):
+            for function in defined_elsewhere(ROOT / name, text):
+                problems.append(f"{name}: {function} is not defined in the .cc of that name")
     for method in sorted((ROOT / "kernels/methods").glob("*.cc")):
         if not (ROOT / "tests/methods" / f"{method.stem}.py").exists():
             problems.append(f"tests/methods/{method.stem}.py: missing, every method has its oracle")

@@ -9,7 +9,10 @@
 
 namespace attnd {
 
-constexpr int64_t kTile = 64;  // queries and keys of one tile
+// Queries and keys of one tile. Tiles of 64 x 64 and the layout of TileMask are fixed for every
+// device: patterns are built, cached and shared in this form, and a device with other tiles or
+// another order of bits converts them in its own copy (DeviceCopies).
+constexpr int64_t kTile = 64;
 
 // Bit q of word k: query q of the tile sees key k of the tile. Queries run along the bits because
 // kernels keep queries in vector lanes.
@@ -121,14 +124,18 @@ struct Pattern {
   bool is_listed() const { return !keys_of.begin.empty(); }
 };
 
-// Sizes from which on one form of a pattern is faster on a device than another.
+// Costs of a device that decide which form a pattern has, never which pairs it shows. The defaults
+// are those of the CPU (tests/bench/density.py).
 struct PatternTuning {
-  // Lists of keys are kept as pairs where they name fewer than one key in so many, else as tiles.
-  int64_t keys_a_listed = 8;
-  // Slots of a gather order that may stay without a row, where that saves a gather.
-  int64_t most_idle_slots = kTile / 2;
-  // Blocks of at least so many rows are worth a gather order of their own.
-  int64_t least_gathered_block = kTile / 2;
+  // A listed pair costs as much as so many pairs of a tile: keys are listed pair by pair where a
+  // query lists fewer than one key in so many, else they are tiles.
+  int64_t pairs_a_listed = 8;
+  // Keys that every row of tiles may look at in vain before gathering the others costs less.
+  int64_t most_idle_keys = kTile / 2;
+  // Blocks of fewer rows are gathered: in natural order, a tile of queries would meet many of them.
+  int64_t least_natural_block = kTile / 2;
+  // Global keys that a plan counts where it does not know their number.
+  int64_t planned_globals = kTile;
 };
 
 // What a mask shows of the pairs of slots below Nq and Nk.

@@ -14,8 +14,8 @@
 #include "kernels/method/registry.h"
 #include "kernels/method/seq_groups.h"
 #include "kernels/ops/status_of.h"
+#include "kernels/pattern/base/key.h"
 #include "kernels/pattern/cache.h"
-#include "kernels/pattern/key.h"
 
 namespace attnd {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "kernels/pattern/key.h"
+#include "kernels/pattern/base/key.h"
 
 namespace attnd {
 namespace {

@@ -32,8 +32,7 @@ constexpr int64_t kMostBlocks = int64_t{1} << 22;
 
 // Of a plan that does not read or write a permutation: about as many pairs.
 PatternSource Planned(const SeenSeq& r, const Options& o) {
-  PatternSource source =
-      BandSource(r.Nq, r.Nk, PatternBuilder::kUnbounded, PatternBuilder::kUnbounded, r.lengths);
+  PatternSource source = BandSource(r.Nq, r.Nk, kUnbounded, kUnbounded, r.lengths);
   source.visible_pairs /= static_cast<double>(o.num_blocks);
   source.visible_tiles /= static_cast<double>(o.num_blocks);
   source.is_counted = false;

@@ -4,8 +4,8 @@
 // their sentence).
 //   t_ij = scale (q_i . k_j + q_i . E[id_ij, h] + beta[id_ij, h])      (Shaw et al. 2018, eq. 3)
 // E, beta: rel_emb_long [V,H,D] and rel_bias_long [V,H] of long rows, ..._global of global rows;
-// id_ij: EtcLong in pattern_parts.h, or as sent. Global rows read k_global and v_global. Scores,
-// tensors and shapes otherwise as in softmax; Nq = Nk = N.
+// id_ij: computed as in kernels/pattern/shapes/etc.h, or sent. Global rows read k_global and
+// v_global. Scores, tensors and shapes otherwise as in softmax; Nq = Nk = N.
 #include <map>
 
 #include "kernels/methods/pattern/method.h"
@@ -127,14 +127,15 @@ class EtcMethod : public PatternMethod<Options> {
     const bool any =
         std::any_of(sent.begin(), sent.end(), [](const auto& ids) { return ids.second.is_sent(); });
     const PatternExtras extras{.table = Table(ops, in, o), .seqs_differ = any};
-    const auto rows = [&](auto source) {
-      return [&, source](const SeenSeq& r) {
-        return AllHeads(source(r, Of(r, o, sent, !extras.table.empty())));
+    const auto rows = [&](Half half) {
+      return [&, half](const SeenSeq& r) {
+        return AllHeads(EtcSource(r, Of(r, o, sent, !extras.table.empty()), half));
       };
     };
     const bool has_own = in.tensors.contains("k_global") || in.tensors.contains("v_global");
-    return has_own ? AttendLocalAndGlobal(ops, in, o, rows(EtcLong), rows(EtcGlobal), extras)
-                   : PatternAttend(ops, in, o, rows(EtcBoth), extras);
+    return has_own
+               ? AttendLocalAndGlobal(ops, in, o, rows(Half::kLocal), rows(Half::kGlobal), extras)
+               : PatternAttend(ops, in, o, rows(Half::kBoth), extras);
   }
 
  private:

@@ -13,8 +13,8 @@
 #include "kernels/method/method.h"
 #include "kernels/method/seq_groups.h"
 #include "kernels/ops/feature_map.h"
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/builder.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 namespace {
@@ -193,7 +193,6 @@ class LinearAttention : public MethodOf<LinearOptions> {
   }
 
   static ScanSeq RowOf(const ProblemShape& p, const Lengths& lengths, const LinearOptions& o) {
-    constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
     const int64_t offset = p.Nk - p.Nq;
     const int64_t last = o.causal ? offset : kUnbounded;
     return {.nq = lengths.nq,

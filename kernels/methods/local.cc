@@ -26,7 +26,6 @@ struct Options : PatternOptions {
 constexpr int64_t kWidest = int64_t{1} << 40;
 
 PatternSource TokenWindow(const PatternSeq& row, const Options& o) {
-  constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
   const int64_t left = std::min(o.window_left.value(), kWidest);
   const int64_t right = std::min(o.window_right.value_or(left), kWidest);
   const int64_t first = left == -1 ? kUnbounded : row.offset - left;

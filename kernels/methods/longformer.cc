@@ -17,9 +17,6 @@ struct Options : PatternOptions {
   std::vector<int64_t> dilation = {1};  // of each head, or of all
 };
 
-// What a plan takes for the number of global keys, whose mask it does not read.
-constexpr int64_t kPlannedGlobals = kTile;
-
 // Of a plan: the mask may ask for more tiles and for any order.
 PatternSource Planned(PatternSource source, double more_pairs) {
   source.visible_pairs += more_pairs;
@@ -32,7 +29,8 @@ PatternSource Planned(PatternSource source, double more_pairs) {
 // Pairs that the rows of a plan may see beyond the window.
 double PlannedPairs(const SeenSeq& r, bool of_global_rows) {
   const auto nq = static_cast<double>(r.lengths.nq), nk = static_cast<double>(r.lengths.nk);
-  const auto globals = static_cast<double>(kPlannedGlobals);
+  // It does not read the mask.
+  const auto globals = static_cast<double>(r.tuning.device.planned_globals);
   return of_global_rows ? std::min(globals, nq) * nk : std::min(globals, nk) * nq;
 }
 
@@ -47,8 +45,8 @@ HeadParts LocalRows(const SeenSeq& r, const Options& o, const HostInts& mask, bo
   for (int64_t h = 0; h < listed; h += std::max<int64_t>(step, 1)) {
     const int64_t dilation = o.dilation[h];
     if (!sources.contains(dilation)) {
-      PatternSource source = both ? LongformerBoth(r, o.window, dilation, globals)
-                                  : LongformerLocal(r, o.window, dilation, globals);
+      PatternSource source =
+          LongformerSource(r, {o.window, dilation}, globals, both ? Half::kBoth : Half::kLocal);
       const double more = PlannedPairs(r, false) + (both ? PlannedPairs(r, true) : 0);
       const bool is_unknown = r.is_planned && mask.is_sent();
       sources[dilation] = is_unknown ? Planned(std::move(source), more) : std::move(source);
@@ -63,7 +61,7 @@ HeadParts LocalRows(const SeenSeq& r, const Options& o, const HostInts& mask, bo
 }
 
 HeadParts GlobalRows(const SeenSeq& r, const HostInts& mask) {
-  PatternSource source = LongformerGlobal(r, mask.Nonzero(r.p, r.b));
+  PatternSource source = LongformerSource(r, {}, mask.Nonzero(r.p, r.b), Half::kGlobal);
   return AllHeads(r.is_planned ? Planned(std::move(source), PlannedPairs(r, true))
                                : std::move(source));
 }

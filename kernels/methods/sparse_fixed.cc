@@ -21,8 +21,8 @@ struct Options : PatternOptions {
 
 Half HalfOf(Part part, int64_t h) {
   if (part == Part::kUnion) return Half::kBoth;
-  if (part == Part::kAlternate) return h % 2 == 0 ? Half::kNear : Half::kFar;
-  return part == Part::kSegment ? Half::kNear : Half::kFar;
+  if (part == Part::kAlternate) return h % 2 == 0 ? Half::kLocal : Half::kGlobal;
+  return part == Part::kSegment ? Half::kLocal : Half::kGlobal;
 }
 
 // Of a plan with more places than it describes one by one: the mean of all, about.
@@ -31,8 +31,8 @@ PatternSource Planned(const SeenSeq& r, const Options& o) {
                           .summary = o.summary * o.num_verts,
                           .horizontal = o.horizontal,
                           .tail_summary = o.tail_summary};
-  const PatternSource near = FixedSource(r, all, Half::kNear);
-  PatternSource source = FixedSource(r, all, o.part == Part::kUnion ? Half::kBoth : Half::kFar);
+  const PatternSource near = FixedSource(r, all, Half::kLocal);
+  PatternSource source = FixedSource(r, all, o.part == Part::kUnion ? Half::kBoth : Half::kGlobal);
   const auto mean = [&](double of_near, double of_all) {
     const auto places = static_cast<double>(o.num_verts);
     if (o.part == Part::kUnion) return of_near + (of_all - of_near) / places;
@@ -46,7 +46,7 @@ PatternSource Planned(const SeenSeq& r, const Options& o) {
 
 HeadParts Sees(const SeenSeq& r, const Options& o) {
   // All heads see their segment.
-  if (o.part == Part::kSegment) return AllHeads(FixedSource(r, {.stride = o.stride}, Half::kNear));
+  if (o.part == Part::kSegment) return AllHeads(FixedSource(r, {.stride = o.stride}, Half::kLocal));
   // After so many heads it begins anew.
   const int64_t H = r.problem.H, places = std::min(o.num_verts, H);
   const int64_t period = std::min(places * (o.part == Part::kAlternate ? 2 : 1), H);

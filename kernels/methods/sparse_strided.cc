@@ -17,8 +17,8 @@ struct Options : PatternOptions {
 
 HeadParts Sees(const SeenSeq& r, const Options& o) {
   if (o.part == Part::kAlternate) {
-    const PatternParts even = StridedParts(r, o.stride, Half::kNear);
-    const PatternParts odd = StridedParts(r, o.stride, Half::kFar);
+    const PatternParts even = StridedParts(r, o.stride, Half::kLocal);
+    const PatternParts odd = StridedParts(r, o.stride, Half::kGlobal);
     HeadParts heads;
     // A plan tells of two heads, which an odd number of them is about.
     const bool is_about = r.is_planned && r.problem.H > r.most_sources;
@@ -27,8 +27,8 @@ HeadParts Sees(const SeenSeq& r, const Options& o) {
     return heads;
   }
   const Half half = o.part == Part::kUnion    ? Half::kBoth
-                    : o.part == Part::kWindow ? Half::kNear
-                                              : Half::kFar;
+                    : o.part == Part::kWindow ? Half::kLocal
+                                              : Half::kGlobal;
   return {StridedParts(r, o.stride, half)};
 }
 

@@ -7,8 +7,7 @@
 #include <unordered_map>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/predicates/windows.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/transpose.h"
 
 namespace attnd {
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int32_t kHidden = -3;  // no tile
 
-// Four chains side by side: one multiplication waits for the last one of its own chain only.
+// Four independent chains: a multiplication depends only on the one before in its own chain.
 uint64_t Hash(const uint64_t* words, size_t count) {
   uint64_t h[4] = {0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, count};
   for (size_t i = 0; i < count; ++i) {
@@ -46,16 +45,16 @@ struct ShapeHash {
   }
 };
 
-// What was found for a shape.
+// The stored mask or terms of a shape.
 using Known = std::unordered_map<TileShape, int32_t, ShapeHash>;
 
 }  // namespace
 
-// Values in the order of their first coming, each once.
+// Distinct values in the order of insertion.
 template <class Value>
 struct PatternBuilder::Interned {
   std::vector<Value> values;
-  std::unordered_multimap<uint64_t, int32_t> places;  // hash -> place
+  std::unordered_multimap<uint64_t, int32_t> places;  // hash -> index in `values`
   Known known;
 
   int32_t Find(Value value) {
@@ -140,10 +139,10 @@ int32_t PatternBuilder::Intern(int64_t q_tile, int64_t key_tile, TileMask mask) 
   return all == queries ? Run::kFull : masks_->Find(mask);
 }
 
-// Tiles that are looked at for each mask that is made to see whether a tile before had it.
+// A mask costs as much as so many looks at tiles: it is computed before it is known to be new.
 constexpr int64_t kLooksOfTry = 8;
 
-// One row of tiles on its way into the pattern, and what it has used of the limits.
+// The row of tiles that is being added, and how much of the limits it has used.
 struct PatternBuilder::RowWalk {
   int64_t q_tile = 0;
   int64_t end = 0;         // of its last span
@@ -194,7 +193,7 @@ void PatternBuilder::AddSpan(const TileSpan& span, RowWalk* walk) {
   }
 }
 
-// Run::kComputed where the mask is not worth keeping.
+// Run::kComputed if the limits are reached and the mask is not stored.
 int32_t PatternBuilder::MaskOf(int64_t key_tile, RowWalk* walk) {
   const int64_t q_tile = walk->q_tile;
   const auto find = [&] {
@@ -236,8 +235,6 @@ int32_t PatternBuilder::TermsOf(int64_t q_tile, int64_t key_tile) {
   if (known != terms_->known.end()) return known->second;
   return is_full_up ? Run::kComputed : terms_->known[shape] = find();
 }
-
-void PatternBuilder::AddBand(int64_t lo, int64_t hi) { Add(Band(lo, hi)); }
 
 Pattern PatternBuilder::Build() && {
   if (CheckPoint()) entries_.clear();
@@ -286,8 +283,8 @@ Pattern PatternBuilder::Build() && {
   return pattern;
 }
 
-// Where rows differ much from their neighbours, key tiles would have more runs than query tiles:
-// each is computed as a whole instead.
+// If neighbouring rows differ much, key tiles would have more runs than the limits allow: each key
+// tile becomes one computed run.
 void PatternBuilder::Transpose(Pattern* pattern) const {
   const int64_t rows = Tiles(Nq_), columns = Tiles(Nk_);
   const int64_t most = visible_ == nullptr ? INT64_MAX : 2 * limits_.runs * (rows + columns);

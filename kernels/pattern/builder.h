@@ -1,4 +1,4 @@
-// Collects tiles and what predicates show into a pattern.
+// Builds patterns from predicates, or tile by tile.
 #pragma once
 
 #include <cstdint>
@@ -10,40 +10,36 @@
 
 namespace attnd {
 
-// What a pattern keeps of each row of tiles; what is beyond is computed where it is needed, so that
-// no data a caller sends can make a pattern larger than this.
+// The most that a pattern stores for each row of tiles. The rest is computed where it is needed, so
+// that no data of a request can make a pattern larger.
 struct StoredLimits {
   int64_t runs = 64;
-  int64_t masks = 8;      // that no tile before had
-  int64_t looks = 512;    // tiles that are looked at one by one
+  int64_t masks = 8;      // that differ from all stored before
+  int64_t looks = 512;    // tiles that are examined one by one
   int64_t terms = 256;    // of the whole pattern
-  int64_t shapes = 1024;  // of the whole pattern: masks that are found by TileShape
+  int64_t shapes = 1024;  // of the whole pattern: masks that are stored by TileShape
 };
 
 // Collects the visible tiles of a pattern row by row, then builds both directions.
-// Cost: O(visible runs + tiles that are looked at), within StoredLimits for each row of tiles.
+// Cost: O(visible runs + examined tiles), within StoredLimits for each row of tiles.
 class PatternBuilder {
  public:
   PatternBuilder(int64_t Nq, int64_t Nk, const StoredLimits& limits = {});
   ~PatternBuilder();
 
   // REQUIRES: 0 <= q_tile < ceil(Nq/64), key tiles in range, each tile added at most once. Tiles
-  // may come in any order. A mask is clipped to Nq and Nk; one that shows every pair that is left
-  // becomes kFull, one that shows none vanishes. `terms`: a result of AddTerms.
+  // may come in any order. Masks are clipped to Nq and Nk: one that shows all remaining
+  // pairs becomes kFull, one that shows none is dropped. `terms`: a result of AddTerms.
   void AddFull(int64_t q_tile, int64_t first_key_tile, int64_t count,
                int32_t terms = Run::kNoTerms);
   void AddMasked(int64_t q_tile, int64_t key_tile, const TileMask& mask,
                  int32_t terms = Run::kNoTerms);
-  // The place of equal terms among the pattern's; kNoTerms for terms that add nothing.
+  // The index of these terms in Pattern::terms; kNoTerms if they add nothing.
   int32_t AddTerms(TileTerms terms);
 
-  // What a predicate shows; `constants` may be null. REQUIRES: nothing else is added before or
+  // The pairs of a predicate; `constants` may be null. REQUIRES: nothing else is added before or
   // after.
   void Add(Visible visible, ConstantsPtr constants = nullptr);
-
-  // Every pair with lo <= j - i <= hi. kUnbounded (either side) means no limit.
-  static constexpr int64_t kUnbounded = INT64_MAX;
-  void AddBand(int64_t lo, int64_t hi);
 
   Pattern Build() &&;
 
@@ -60,7 +56,7 @@ class PatternBuilder {
   int32_t MaskOf(int64_t key_tile, RowWalk* walk);
   int32_t TermsOf(int64_t q_tile, int64_t key_tile);
   void Transpose(Pattern* pattern) const;
-  // The place of a mask, clipped here, Run::kFull, or kHidden.
+  // Clips a mask. Returns its index in Pattern::masks, Run::kFull or kHidden.
   int32_t Intern(int64_t q_tile, int64_t key_tile, TileMask mask);
   int64_t QueriesOf(int64_t q_tile) const;
   int64_t KeysOf(int64_t key_tile) const;

@@ -1,4 +1,3 @@
-// Built patterns by key, least recently used out first.
 #include "kernels/pattern/cache.h"
 
 #include <atomic>
@@ -64,13 +63,13 @@ std::shared_ptr<const Pattern> PatternCache::Get(const PatternSource& source) {
     if (auto found = impl_->Find(source.key)) return found;
   }
   auto built = std::make_shared<const Pattern>(source.build());
-  if (CheckPoint()) return built;  // of a stopped run: a part, not to be kept
+  if (CheckPoint()) return built;  // a stopped run has built only a part
   const int64_t bytes = BytesOf(*built) + static_cast<int64_t>(2 * source.key.size());
-  // It would put out all others, then itself.
+  // It would evict all others, then itself.
   if (bytes > max_bytes_) return built;
-  std::list<Impl::Entry> out;  // dropped after the lock
+  std::list<Impl::Entry> out;  // freed after the lock is released
   MutexLock lock(&mu_);
-  if (auto found = impl_->Find(source.key)) return found;  // somebody else was faster
+  if (auto found = impl_->Find(source.key)) return found;  // another thread was faster
   impl_->entries.push_front({source.key, built, bytes});
   impl_->by_key[source.key] = impl_->entries.begin();
   impl_->bytes += bytes;

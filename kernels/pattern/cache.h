@@ -9,11 +9,11 @@
 
 namespace attnd {
 
-// What a pattern keeps in memory.
+// The host memory of a pattern.
 int64_t BytesOf(const Pattern& pattern);
 
-// Patterns by key, least recently used out first, bounded in bytes. Thread safe; building happens
-// outside the lock.
+// Patterns by key, bounded in bytes: the least recently used leaves first. Thread safe; patterns
+// are built outside the lock.
 class PatternCache {
  public:
   explicit PatternCache(int64_t max_bytes = int64_t{64} << 20);
@@ -27,7 +27,7 @@ class PatternCache {
   std::unique_ptr<Impl> impl_;  // guarded by mu_
 };
 
-// Bytes of the patterns that all caches of this process keep, keys included. Any thread.
+// Bytes of the patterns in all caches of this process, keys included. Thread safe.
 int64_t CachedPatternBytes();
 
 }  // namespace attnd

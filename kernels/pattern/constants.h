@@ -8,8 +8,8 @@
 
 namespace attnd {
 
-// Immutable, thread safe; asked about visible tiles only. The source that holds them tells them
-// apart by its key.
+// Immutable, thread safe; called for visible tiles only. The key of the source that holds them must
+// distinguish them.
 class Constants : public ComputedTerms {
  public:
   // As Predicate::Shape: tiles with equal numbers have equal terms.

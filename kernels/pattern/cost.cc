@@ -1,10 +1,9 @@
-// What patterns take on the host, before they are built.
 #include "kernels/pattern/cost.h"
 
 #include <algorithm>
 
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 
@@ -17,13 +16,13 @@ HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts) {
   const int64_t masks = std::min({counts.masks, limits.masks * rows + limits.shapes, runs});
   // A vector that grows holds its elements up to three times for a moment.
   constexpr int64_t kRunBytes = 3 * 24 + sizeof(Run), kMaskBytes = 3 * sizeof(TileMask) + 128;
-  constexpr int64_t kTileBytes = 64;  // of a row or column of tiles: where its runs begin
+  constexpr int64_t kTileBytes = 64;  // for each row and column of tiles: where its runs begin
   const int64_t slots = counts.slot_bytes * (Nq + Nk);
   const int64_t bytes = runs * kRunBytes + transposed * static_cast<int64_t>(sizeof(Run)) +
                         masks * kMaskBytes + (rows + columns) * kTileBytes + slots;
-  // tests/bench/pattern_bench: a run, a mask, a byte of data.
+  // Measured by tests/bench/pattern_bench.
   constexpr double kRunSeconds = 6e-8, kMaskSeconds = 2e-6, kByteSeconds = 4e-10;
-  // Every row of tiles asks about all columns where data decide.
+  // Where data decide, every row of tiles examines all columns.
   const double looks = counts.slot_bytes > 0 ? static_cast<double>(all) : 0;
   constexpr double kLookSeconds = 4e-9;
   const double seconds = looks * kLookSeconds + static_cast<double>(runs) * kRunSeconds +
@@ -34,7 +33,7 @@ HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts) {
 }
 
 int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes) {
-  constexpr int64_t kOthers = 512;  // what finds them
+  constexpr int64_t kOthers = 512;  // of the hash tables
   const int64_t tiles = std::min(Tiles(Nq) * Tiles(Nk), StoredLimits().terms);
   return (tiles + 1) * (kTile * kTile * bytes + kOthers);
 }

@@ -1,4 +1,4 @@
-// What patterns take on the host, before they are built.
+// What patterns cost on the host, known before they are built.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@ namespace attnd {
 
 struct PatternCounts {
   double pairs = 0, tiles = 0;
-  // What the pattern keeps, at most; kMany: as StoredLimits allows.
+  // The most that the pattern stores; kMany: as much as StoredLimits allows.
   static constexpr int64_t kMany = INT64_MAX;
   int64_t runs_of_row = kMany, masks = kMany;
-  // Of the source and of its predicates, for each query and key: ids, orders, coordinates.
+  // Memory of the source and its predicates (ids, orders, coordinates) for each query and key.
   int64_t slot_bytes = 64;
 };
 // Bytes and seconds of building and keeping a pattern of Nq x Nk slots with these counts.
@@ -20,7 +20,7 @@ struct HostCost {
 };
 HostCost CostOf(int64_t Nq, int64_t Nk, const PatternCounts& counts);
 
-// Bytes that a pattern of Nq x Nk slots keeps of terms, at most; `bytes`: of an element of a tile.
+// The most bytes of terms in a pattern of Nq x Nk slots; `bytes`: of one element of a tile.
 int64_t TermBytes(int64_t Nq, int64_t Nk, int64_t bytes);
 
 }  // namespace attnd

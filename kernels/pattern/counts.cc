@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "kernels/device/pattern.h"
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/cost.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 
-// Pairs and tiles of a built pattern, of a row's lengths; the lengths of a pattern with a gather
-// order or lists are those that it was built for.
+// Pairs and tiles of a built pattern within `lengths`. A pattern with a gather order or lists was
+// built for certain lengths, and ignores these.
 PatternCounts CountsOf(const Pattern& pattern, const Lengths& lengths);
 
 }  // namespace attnd

@@ -1,4 +1,4 @@
-// The gather orders that methods use.
+// Gather orders: the rows of a sequence in slots.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace attnd {
 
-// Rows of a sequence in an order of slots.
+// The row in each slot; -1: none.
 using RowOrder = std::vector<int32_t>;
 
-// Rows [0, n) by ((row + offset) mod modulus, row): a residue class is one stretch of slots, so
-// every modulus-th key of a row lies side by side.
+// Rows [0, n) sorted by ((row + offset) mod modulus, row): the rows of a residue class lie side by
+// side.
 RowOrder ResidueOrder(int64_t n, int64_t offset, int64_t modulus);
-// `order`, no row up to a tile border, then `more`: rows listed once more (globals, summaries) or
-// rows of a second source.
+// `order`, empty slots up to a tile border, then `more`: rows that stand once more (globals,
+// summaries) or rows of a second source.
 RowOrder Appended(const RowOrder& order, std::span<const int32_t> more);
 // The same of rows [0, n).
 RowOrder AppendedOrder(int64_t n, std::span<const int32_t> appended);
@@ -27,7 +27,7 @@ std::vector<int32_t> CoordinatesAlong(std::span<const int64_t> grid, int64_t axi
 // Pixels of a height x width image by (block, pixel), both in raster order; blocks at the right and
 // lower border are short.
 RowOrder ImageBlockOrder(int64_t height, int64_t width, int64_t block_height, int64_t block_width);
-// Rows from `rows` on become -1: cells of a grid that a row's length leaves out.
+// Rows >= `rows` become -1: the cells of a grid beyond the length of a sequence.
 void HideFrom(int64_t rows, RowOrder* order);
 
 }  // namespace attnd

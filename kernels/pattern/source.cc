@@ -10,10 +10,10 @@
 
 namespace attnd {
 
-PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts) {
-  std::function<Pattern()> build = [plan = keyed.plan, Nq, Nk] {
-    PatternPlan made = plan();
-    // An order of no slots would read as the natural one.
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedSpec keyed, const PatternCounts& counts) {
+  std::function<Pattern()> build = [spec = keyed.spec, Nq, Nk] {
+    PatternSpec made = spec();
+    // An order without slots would mean the natural order.
     const bool is_empty = made.Nq == 0 || made.Nk == 0;
     return is_empty ? PatternBuilder(Nq, Nk).Build() : Build(std::move(made));
   };
@@ -23,7 +23,7 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCou
           .visible_pairs = counts.pairs,
           .visible_tiles = counts.tiles,
           .host = CostOf(Nq, Nk, counts),
-          .plan = std::move(keyed.plan),
+          .spec = std::move(keyed.spec),
           .build = std::move(build)};
 }
 
@@ -32,16 +32,15 @@ PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCou
     return {.Nq = Nq, .Nk = Nk, .visible_pairs = counts.pairs, .visible_tiles = counts.tiles};
   }
   std::string key = visible->key();
-  const auto plan = [Nq, Nk, visible = std::move(visible)] {
-    return PatternPlan{.Nq = Nq, .Nk = Nk, .visible = visible};
+  const auto spec = [Nq, Nk, visible = std::move(visible)] {
+    return PatternSpec{.Nq = Nq, .Nk = Nk, .visible = visible};
   };
-  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), plan}, counts);
+  return SourceOf(Nq, Nk, KeyedSpec{std::move(key), spec}, counts);
 }
 
 namespace {
 
-// Segment ids of slots; -1 for slots without a row and for rows of a second source, which have
-// none.
+// Segment ids of slots; -1 for slots without a row and for rows of a second source.
 std::vector<int32_t> IdsOf(std::span<const int32_t> ids, const RowOrder& order) {
   if (order.empty()) return {ids.begin(), ids.end()};
   std::vector<int32_t> slots(order.size(), -1);
@@ -52,7 +51,7 @@ std::vector<int32_t> IdsOf(std::span<const int32_t> ids, const RowOrder& order) 
   return slots;
 }
 
-// Slots of rows from `rows` on: those of a second source.
+// Slots of the rows of a second source: from `rows` on.
 std::vector<int32_t> SlotsFrom(size_t rows, const RowOrder& order) {
   std::vector<int32_t> slots;
   for (size_t s = 0; s < order.size(); ++s) {
@@ -72,12 +71,12 @@ std::vector<int32_t> SlotsInSegments(const std::vector<int32_t>& ids) {
 
 struct InSegments {
   int64_t Nq, Nk;
-  KeyedPlan of;  // no plan: every pair
+  KeyedSpec of;  // no spec: every pair
   std::vector<int32_t> ids_q, ids_k;
 };
 
-PatternPlan PlanOf(const InSegments& s) {
-  PatternPlan made = s.of.plan ? s.of.plan() : PatternPlan{.Nq = s.Nq, .Nk = s.Nk};
+PatternSpec SpecOf(const InSegments& s) {
+  PatternSpec made = s.of.spec ? s.of.spec() : PatternSpec{.Nq = s.Nq, .Nk = s.Nk};
   const std::vector<int32_t> q_ids = IdsOf(s.ids_q, made.query_rows);
   Visible seen = SameSegment(q_ids, IdsOf(s.ids_k, made.key_rows));
   if (const auto second = SlotsFrom(s.ids_k.size(), made.key_rows); !second.empty()) {
@@ -95,11 +94,11 @@ PatternSource WithinSegments(const PatternSource& source, std::span<const int32_
   assert(static_cast<int64_t>(ids_k.size()) == source.Nk);
   InSegments segments{source.Nq,
                       source.Nk,
-                      {source.key, source.plan},
+                      {source.key, source.spec},
                       {ids_q.begin(), ids_q.end()},
                       {ids_k.begin(), ids_k.end()}};
   PatternSource result = SourceOf(source.Nq, source.Nk, "segments", std::move(segments),
-                                  {source.visible_pairs, source.visible_tiles}, PlanOf);
+                                  {source.visible_pairs, source.visible_tiles}, SpecOf);
   result.is_counted = false;
   result.gathers = source.gathers;
   return result;

@@ -8,58 +8,68 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "kernels/pattern/base/key.h"
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/cost.h"
-#include "kernels/pattern/key.h"
-#include "kernels/pattern/plan.h"
-#include "kernels/pattern/window.h"
+#include "kernels/pattern/spec.h"
 
 namespace attnd {
 
-// A pattern before it is built: enough to plan and to find it in the cache. Making one is cheap (no
-// work proportional to Nq or Nk unless it follows from data). The counts are those of one row's
-// lengths; a pattern without a gather order covers all of Nq x Nk, so that rows of different
-// lengths share it.
+// A pattern before it is built. Making one is cheap: it takes time proportional to Nq or Nk only
+// where data decide. The counts are for the lengths of one sequence; a pattern without a gather
+// order covers all of Nq x Nk, so that sequences of different lengths share it.
 struct PatternSource {
   int64_t Nq = 0, Nk = 0;    // rows of q and k
   std::string key;           // equal keys mean equal patterns; holds Nq, Nk and every parameter
   double visible_pairs = 0;  // exact if is_counted
-  double visible_tiles = 0;  // about: exact or a little more, for predictions
-  bool is_counted = true;    // false: about, or a bound; CountsOf tells once the pattern is built
+  double visible_tiles = 0;  // exact or a little more, for predictions
+  bool is_counted = true;    // false: estimates; CountsOf counts the built pattern
   bool gathers = false;      // it may have a gather order
   bool is_listed = false;    // Pattern::is_listed
   HostCost host;             // bytes: an upper bound, with what the source holds; seconds: about
-  std::function<PatternPlan()> plan;  // what it is made of; empty: every pair is visible
-  std::function<Pattern()> build;     // of that plan; empty: no pattern is needed
+  std::function<PatternSpec()> spec;  // empty: every pair is visible
+  std::function<Pattern()> build;     // empty: no pattern is needed
 };
 
-// The same from a plan that carries its key, which need not tell Nq and Nk.
-struct KeyedPlan {
+// The disjoint parts of a pattern, which Ops::Attend merges.
+//
+// A pattern with a local and a global half (Half) takes the first of these forms that it can:
+// - the halves read different tensors (k_global): one call of attend for each, merged;
+// - both halves fit one order of rows: one source whose spec joins them by Or. One pass over the
+//   keys, nothing to merge (etc, bigbird, longformer in natural order);
+// - the keys or rows of the global half are few: they stand once more behind the others, joined by
+//   Beside and Over, where they fill tiles of their own (fixed, longformer gathered);
+// - else a part for each, in an order of its own (strided, axial).
+using PatternParts = std::vector<PatternSource>;
+
+// A spec with its key, which need not hold Nq and Nk.
+struct KeyedSpec {
   std::string text;
-  std::function<PatternPlan()> plan;
+  std::function<PatternSpec()> spec;
   const std::string& key() const { return text; }
 };
-PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedPlan keyed, const PatternCounts& counts);
+PatternSource SourceOf(int64_t Nq, int64_t Nk, KeyedSpec keyed, const PatternCounts& counts);
 
-// A pattern that follows from Nq, Nk and `parameters` alone: `plan` cannot read anything else, and
-// the key is made of all of them (key.h), after `name`, which no other source has. `gathers` is
-// left to the caller.
+// A pattern that depends on Nq, Nk and `parameters` alone: `spec` cannot read anything else, and
+// the key holds all of them (base/key.h) after `name`, which must be unique to the source. The
+// caller sets `gathers`.
 template <class Parameters>
 PatternSource SourceOf(int64_t Nq, int64_t Nk, absl::string_view name, Parameters parameters,
                        const PatternCounts& counts,
-                       std::type_identity_t<PatternPlan (*)(const Parameters&)> plan) {
+                       std::type_identity_t<PatternSpec (*)(const Parameters&)> spec) {
   std::string key = KeyOf(name, parameters);
   // Copies of a source share what it holds: ids, lists, orders.
   const auto shared = std::make_shared<const Parameters>(std::move(parameters));
-  return SourceOf(Nq, Nk, KeyedPlan{std::move(key), [shared, plan] { return plan(*shared); }},
+  return SourceOf(Nq, Nk, KeyedSpec{std::move(key), [shared, spec] { return spec(*shared); }},
                   counts);
 }
 // A pattern in natural order. `visible` null: every pair.
 PatternSource SourceOf(int64_t Nq, int64_t Nk, Visible visible, const PatternCounts& counts);
-// What `source` shows within segments: ids of query and key rows [Nq], [Nk], visible if equal and
-// >= 0. Rows of a second source (from Nk on) are of every segment. The counts are those of
-// `source`, as bounds. On a dry stream, where data are missing, a method passes `source` on as it
-// is.
+// The pairs of `source` whose segment ids are equal and >= 0; ids of query and key rows [Nq], [Nk].
+// Rows of a second source (from Nk on) belong to every segment. The counts stay those of `source`,
+// which bound the result. On a dry stream there are no ids: methods use `source` as it is.
 PatternSource WithinSegments(const PatternSource& source, std::span<const int32_t> ids_q,
                              std::span<const int32_t> ids_k);
 

@@ -8,7 +8,7 @@
 namespace attnd {
 namespace {
 
-// How a tile is seen. kHidden: not at all.
+// The mask and terms of a tile. kHidden: it is not visible.
 struct Look {
   static constexpr int32_t kHidden = -3;
   int32_t mask = kHidden;
@@ -16,8 +16,8 @@ struct Look {
   bool operator==(const Look&) const = default;
 };
 
-// Calls change(key_tile, look) for every tile that looks otherwise in `now` than in `before`, until
-// it says false; returns what it said last. Cost: both lists plus the changes.
+// Calls change(key_tile, look) for every tile whose look differs between `before` and `now`, until
+// it returns false. Returns its last result. Cost: the length of both lists plus the changes.
 template <class Change>
 bool Differences(std::span<const Run> before, std::span<const Run> now, const Change& change) {
   size_t b = 0, n = 0;
@@ -44,9 +44,9 @@ bool Differences(std::span<const Run> before, std::span<const Run> now, const Ch
   }
 }
 
-// Calls close(key_tile, run of query tiles) for every run of the transposed rows, those of a key
-// tile in ascending order, until it says false; returns what it said last. A run opens and closes
-// where consecutive rows differ.
+// Calls close(key_tile, run of query tiles) for every run of the transposed rows, ascending within
+// each key tile, until it returns false. Returns its last result. A run opens and closes where
+// consecutive rows differ.
 template <class Close>
 bool EachClosed(const TileRows& by_query, int64_t key_tiles, const Close& close) {
   struct Open {

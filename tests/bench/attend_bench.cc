@@ -79,7 +79,7 @@ std::vector<Group> Groups(bool quick, const std::string& isa) {
         const std::string goal = DenseGoal(isa, N, causal);
         groups.push_back(
             {shape, [=] {
-               const auto band = causal ? BandPattern(N, PatternBuilder::kUnbounded, 0) : nullptr;
+               const auto band = causal ? BandPattern(N, kUnbounded, 0) : nullptr;
                return std::vector<Case>{{"forward " + shape, goal, One(Square(N, D, band))}};
              }});
       }

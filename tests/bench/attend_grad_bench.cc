@@ -136,7 +136,7 @@ std::vector<Case> Cases(bool quick) {
         {name + shape + std::to_string(H), {.H = H, .Hkv = H, .Nq = N, .Nk = N, .D = D}});
     return cases.back().sizes;
   };
-  constexpr int64_t kNone = PatternBuilder::kUnbounded;
+  constexpr int64_t kNone = attnd::kUnbounded;
   for (int64_t N : {128, 1024, 4096}) {
     for (int64_t D : {64, 128}) {
       if (quick && N > 1024) continue;

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/pattern/builder.h"
+#include "kernels/pattern/predicates/windows.h"
 #include "tests/bench/measure.h"
 
 namespace attnd {
@@ -100,7 +101,7 @@ class BenchProblem {
 
 inline std::shared_ptr<const Pattern> BandPattern(int64_t N, int64_t lo, int64_t hi) {
   PatternBuilder builder(N, N);
-  builder.AddBand(lo, hi);
+  builder.Add(Band(lo, hi));
   return std::make_shared<Pattern>(std::move(builder).Build());
 }
 

@@ -35,7 +35,7 @@ Call Attention(std::istream& sizes, bool backward) {
   sizes >> N >> D >> causal >> dtype;
   BenchSizes s = {.Nq = N, .Nk = N, .D = D, .gradients = true};
   if (dtype == "bf16") s.dtype = DType::kBF16;
-  if (causal) s.pattern = BandPattern(N, PatternBuilder::kUnbounded, 0);
+  if (causal) s.pattern = BandPattern(N, kUnbounded, 0);
   auto bench = std::make_shared<BenchProblem>(s);
   if (!backward) {
     return [bench](Device& device, Stream& stream) {

@@ -72,8 +72,7 @@ PatternSeq Causal() { return {.Nq = N, .Nk = N, .lengths = {N, N}, .causal = tru
 PatternSeq Square() { return {.Nq = N, .Nk = N, .lengths = {N, N}}; }
 
 void Windows() {
-  Report("causal", kWindowGoal,
-         [] { return PatternParts{BandSource(N, N, PatternBuilder::kUnbounded, 0)}; });
+  Report("causal", kWindowGoal, [] { return PatternParts{BandSource(N, N, kUnbounded, 0)}; });
   Report("window 256", kWindowGoal, [] { return PatternParts{BandSource(N, N, -255, 0)}; });
   Report("window 4096", kWindowGoal, [] { return PatternParts{BandSource(N, N, -4095, 0)}; });
   for (const int64_t block : {100, 256}) {
@@ -82,14 +81,10 @@ void Windows() {
       return PatternParts{BlockBandSource(N, N, band, {N, N})};
     });
   }
-  std::vector<int32_t> cu, ids;
+  std::vector<int32_t> ids;
   for (int64_t i = 0; i < N; ++i) ids.push_back(static_cast<int32_t>(i / 1000));
-  for (int64_t i = 0; i < N; i += 1000) cu.push_back(static_cast<int32_t>(i));
-  cu.push_back(N);
-  Report("packed in 1000", 50,
-         [&] { return PatternParts{PackedSource(cu, cu, {.before = N, .causal = true})}; });
   Report("segments of 1000", 100, [&] {
-    const PatternSource causal = BandSource(N, N, PatternBuilder::kUnbounded, 0);
+    const PatternSource causal = BandSource(N, N, kUnbounded, 0);
     return PatternParts{WithinSegments(causal, ids, ids)};
   });
 }
@@ -103,14 +98,15 @@ void Factorised() {
   for (int64_t g = 0; g < 64; ++g) globals.push_back(static_cast<int32_t>(g * (N / 64)));
   for (const int64_t dilation : {1, 4}) {
     Report("longformer 256 dilation " + std::to_string(dilation), 50, [&] {
-      return PatternParts{LongformerLocal(Square(), 256, dilation, globals),
-                          LongformerGlobal(Square(), globals)};
+      return PatternParts{LongformerSource(Square(), {256, dilation}, globals, Half::kLocal),
+                          LongformerSource(Square(), {}, globals, Half::kGlobal)};
     });
-    Report("longformer 256 dilation " + std::to_string(dilation) + ", in one", 50,
-           [&] { return PatternParts{LongformerBoth(Square(), 256, dilation, globals)}; });
+    Report("longformer 256 dilation " + std::to_string(dilation) + ", in one", 50, [&] {
+      return PatternParts{LongformerSource(Square(), {256, dilation}, globals, Half::kBoth)};
+    });
   }
   Report("etc 64, 84", 50,
-         [] { return PatternParts{EtcBoth(Square(), {.ng = 64, .radius = 84})}; });
+         [] { return PatternParts{EtcSource(Square(), {.ng = 64, .radius = 84}, Half::kBoth)}; });
 }
 
 void BlocksAndGrids() {

@@ -5,12 +5,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/simd/targets.h"
-
-#include "hwy/highway.h"
 
 namespace attnd {
 namespace {
@@ -320,33 +316,6 @@ std::vector<std::byte> AttendCase::Outputs(bool backward) const {
     append(dv);
   }
   return bytes;
-}
-
-CpuDevice& CpuOf(const std::string& isa, int threads) {
-  static auto& devices = *new std::map<std::pair<std::string, int>, std::unique_ptr<Device>>();
-  std::unique_ptr<Device>& device = devices[{isa, threads}];
-  if (device == nullptr) {
-    auto made = NewCpuDevice({.threads = threads, .isa = isa});
-    if (!made.ok()) ADD_FAILURE() << made.status();
-    device = *std::move(made);
-  }
-  return static_cast<CpuDevice&>(*device);
-}
-
-std::vector<std::string> AvailableIsas() {
-  static const auto& isas = *new std::vector<std::string>([] {
-    // From Highway: every test process lists them, and creating a device would measure its peak.
-    const int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
-    std::vector<std::string> available;
-    if ((supported & HWY_SSE4) != 0) available.push_back("sse4");
-    if ((supported & HWY_AVX2) != 0) available.push_back("avx2");
-    if ((supported & HWY_AVX3) != 0) available.push_back("avx512");
-#ifdef ATTND_TEST_ONE_ISA
-    available.erase(available.begin(), available.end() - 1);
-#endif
-    return available;
-  }());
-  return isas;
 }
 
 void RunAttend(CpuDevice& device, const std::vector<const AttendCase*>& cases, bool backward) {

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/device/device.h"
+#include "tests/plain/cpus.h"
 #include "tests/plain/plain_attend.h"
 
 namespace attnd {
@@ -80,11 +81,6 @@ class AttendCase {
   PlainAttendResult<float> PlainCode(int64_t b, bool backward) const;
   std::vector<std::vector<char>> sees_;  // [b][i * Nk + j]
 };
-
-// The targets that this machine has. Found out once, and one device of each for a process:
-// measuring its peak takes a while.
-std::vector<std::string> AvailableIsas();
-CpuDevice& CpuOf(const std::string& isa, int threads);
 
 // Runs the list as one call each way, on fresh memory full of NaN.
 void RunAttend(CpuDevice& device, const std::vector<const AttendCase*>& cases, bool backward);

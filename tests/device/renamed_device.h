@@ -1,4 +1,4 @@
-// A device under another name, so that one engine can have two of a kind.
+// A device under another name, with other costs of patterns or the same: two in one engine.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,10 @@ class RenamedDevice : public Device {
   RenamedDevice(std::string name, std::unique_ptr<Device> device)
       : device_(std::move(device)), info_(device_->info()) {
     info_.name = std::move(name);
+  }
+  RenamedDevice(std::string name, std::unique_ptr<Device> device, const PatternTuning& patterns)
+      : RenamedDevice(std::move(name), std::move(device)) {
+    info_.patterns = patterns;
   }
 
   const DeviceInfo& info() const override { return info_; }

@@ -38,7 +38,7 @@ AttendSeq Everything(Ops&, int64_t nq, int64_t nk) {
 }
 
 AttendSeq Causal(Ops& ops, int64_t nq, int64_t nk) {
-  return ops.Seq(nq, nk, BandSource(nq, nk, PatternBuilder::kUnbounded, nk - nq));
+  return ops.Seq(nq, nk, BandSource(nq, nk, kUnbounded, nk - nq));
 }
 
 // Half of the sequence is padding.
@@ -56,7 +56,8 @@ AttendSeq ByHead(Ops& ops, int64_t nq, int64_t nk) {
 // Distances up to 3 either way have labels, the rest share one.
 AttendSeq Labelled(Ops& ops, int64_t nq, int64_t nk) {
   const PatternSeq row{nq, nk, {nq, nk}, nk - nq, /*causal=*/false};
-  return ops.Seq(nq, nk, EtcLong(row, {.radius = 20, .is_labelled = true, .max_distance = 3}));
+  return ops.Seq(
+      nq, nk, EtcSource(row, {.radius = 20, .is_labelled = true, .max_distance = 3}, Half::kLocal));
 }
 
 // A window and, gathered behind the keys, four rows of the second source.

@@ -20,8 +20,8 @@ AttendSeqs Seqs(const Tensor& q, const Tensor& k, bool causal, Ops& ops) {
   AttendSeqs seqs;
   for (size_t p = 0; p < q.size(); ++p) {
     const int64_t Nq = q[p].shape[2], Nk = k[p].shape[2];
-    const int64_t hi = causal ? Nk - Nq : PatternBuilder::kUnbounded;
-    const PatternSource source = BandSource(Nq, Nk, PatternBuilder::kUnbounded, hi);
+    const int64_t hi = causal ? Nk - Nq : kUnbounded;
+    const PatternSource source = BandSource(Nq, Nk, kUnbounded, hi);
     seqs.emplace_back(q[p].shape[0], ops.Seq(Nq, Nk, source));
   }
   return seqs;

@@ -20,7 +20,7 @@ int DifferentBits(const std::string& a, const std::string& b) {
   return bits;
 }
 
-// Of 128 bits 64 change for each bit of the data, give or take 6; the last word is mixed least.
+// Each bit of the data changes 64 of the 128 bits, give or take 6; the last word is mixed least.
 TEST(Fingerprint, EveryBitOfTheDataChangesManyOfItsBits) {
   const std::vector<int32_t> data = {3, 0, -1, 77, 12, 1 << 30, 5};
   const std::string whole = Fingerprint(data);

@@ -13,12 +13,12 @@
 
 namespace attnd {
 
-// Whether query slot i sees key slot j: what a pattern is compared with, pair by pair.
+// Whether query slot i sees key slot j: the definition that a pattern is compared with.
 using Sees = std::function<bool(int64_t i, int64_t j)>;
 
 inline int64_t TileCount(int64_t n) { return (n + kTile - 1) / kTile; }
 
-// What tile (q_tile, key_tile) holds: its mask, all ones for a full run, all zeros for no run.
+// The mask of tile (q_tile, key_tile): all ones in a full run, all zeros outside of runs.
 inline TileMask TileOf(const Pattern& pattern, const TileRows& rows, int64_t row, int64_t column) {
   TileMask mask{};
   for (int64_t r = rows.begin[row]; r < rows.begin[row + 1]; ++r) {
@@ -30,7 +30,7 @@ inline TileMask TileOf(const Pattern& pattern, const TileRows& rows, int64_t row
   return mask;
 }
 
-// Terms of a tile that is seen, Run::kNoTerms of one that is not.
+// The terms of a visible tile, Run::kNoTerms of a hidden one.
 inline int32_t TermsOf(const TileRows& rows, int64_t row, int64_t column) {
   for (int64_t r = rows.begin[row]; r < rows.begin[row + 1]; ++r) {
     const Run& run = rows.runs[r];
@@ -54,7 +54,7 @@ inline void ExpectWellFormed(const TileRows& rows, int64_t columns, int64_t mask
   }
 }
 
-// A mask (not all ones: a full run) has no bit beyond the sequence and says less than a full run.
+// A mask, unless all ones (a full run), has no bit beyond the sequence and hides some pair.
 inline void ExpectClipped(const TileMask& mask, int64_t queries, int64_t keys) {
   TileMask all;
   all.fill(~uint64_t{0});
@@ -107,12 +107,12 @@ inline void ExpectIs(const Pattern& pattern, int64_t Nq, int64_t Nk, const Sees&
     EXPECT_EQ(pattern.visible_tiles, tiles);
   }
   EXPECT_GE(pattern.visible_tiles, tiles);
-  // Masks: no two equal, none that a full run would say.
+  // No two masks are equal.
   EXPECT_EQ(std::set<TileMask>(pattern.masks.begin(), pattern.masks.end()).size(),
             pattern.masks.size());
 }
 
-// The sizes at which tiles begin and end, and a prime.
+// Sizes around the borders of tiles, and a prime.
 inline const std::vector<int64_t>& Sizes() {
   static const auto& sizes = *new std::vector<int64_t>{0, 1, 63, 64, 65, 127, 128, 193, 257};
   return sizes;

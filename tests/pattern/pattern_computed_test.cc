@@ -1,5 +1,4 @@
-// What patterns keep stays within what is planned, whatever the data; what they do not keep is
-// computed right.
+// Patterns store no more than planned, whatever the data, and compute the rest right.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -8,7 +7,6 @@
 
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/cache.h"
-#include "kernels/pattern/plan.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/sets.h"
 #include "kernels/pattern/predicates/windows.h"
@@ -21,6 +19,7 @@
 #include "kernels/pattern/shapes/second_keys.h"
 #include "kernels/pattern/shapes/strided.h"
 #include "kernels/pattern/shapes/windows.h"
+#include "kernels/pattern/spec.h"
 #include "tests/pattern/pattern_check.h"
 
 namespace attnd {
@@ -51,7 +50,7 @@ TEST(PatternComputed, RandomIdsTakeBytesOfTheirRows) {
   }
 }
 
-// Runs instead of masks: rows of tiles that see every other tile, and those between them nothing.
+// Many runs instead of masks: rows of tiles that see every other tile, and empty rows between.
 TEST(PatternComputed, AlternatingTilesTakeBytesOfTheirRows) {
   constexpr int64_t kN = 65536;
   std::vector<int32_t> stripes(kN), holes(kN);
@@ -61,7 +60,7 @@ TEST(PatternComputed, AlternatingTilesTakeBytesOfTheirRows) {
   }
   EXPECT_LT(BytesOf(SegmentsOf(stripes)), PlannedBytes(kN));
   EXPECT_LT(BytesOf(SegmentsOf(holes)), PlannedBytes(kN));
-  // The same from one tile to the next: every row differs from its neighbours.
+  // Every row of tiles differs from its neighbours.
   const Pattern rows = Build({.Nq = kN, .Nk = kN, .visible = Queries([] {
                                                     std::vector<int32_t> slots;
                                                     for (int32_t i = 0; i < kN; i += 2 * kTile)
@@ -79,7 +78,7 @@ TEST(PatternComputed, SmallBlocksTakeTheBytesThatWereSent) {
   EXPECT_LT(BytesOf(pattern), PlannedBytes(kN) + 40 * kN * kN);
 }
 
-// Seconds of the processor, the least of some tries.
+// Processor seconds, the least of three runs.
 template <class Work>
 double LeastSeconds(const Work& work) {
   double least = 1e9;
@@ -101,15 +100,15 @@ TEST(PatternComputed, BuildTimeGrowsWithRows) {
     std::vector<int32_t> perm(static_cast<size_t>(N));
     std::iota(perm.begin(), perm.end(), 0);
     std::shuffle(perm.begin(), perm.end(), std::mt19937(1));
-    const PatternSeq row{.Nq = N, .Nk = N, .lengths = {N, N}};
-    return LeastSeconds([&] { BlockwiseSource(row, perm).build(); });
+    const PatternSeq seq{.Nq = N, .Nk = N, .lengths = {N, N}};
+    return LeastSeconds([&] { BlockwiseSource(seq, perm).build(); });
   };
   constexpr int64_t kN = 1 << 14;
   EXPECT_LT(ids(4 * kN), 10 * ids(kN));
   EXPECT_LT(blocks(4 * kN), 10 * blocks(kN));
 }
 
-// Sorted ids are kept as they are: nothing to compute but one tile in a hundred.
+// Sorted ids need few masks: all are stored.
 TEST(PatternComputed, SortedIdsAreKept) {
   std::vector<int32_t> ids = RandomIds(65536, 50, 3);
   std::sort(ids.begin(), ids.end());
@@ -124,7 +123,7 @@ TEST(PatternComputed, SortedIdsAreKept) {
   EXPECT_EQ(pattern.visible_pairs, pairs);
 }
 
-// More masks and runs than are kept: both directions tell the same.
+// More masks and runs than are stored: both directions show the same pairs.
 TEST(PatternComputed, BothDirectionsShowTheSamePairs) {
   constexpr int64_t kN = 1400;
   for (const int32_t ids : {2, 40, int32_t{kN}}) {

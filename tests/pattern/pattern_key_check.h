@@ -1,4 +1,4 @@
-// Varies the fields of a source one at a time: where the built patterns differ, so do the keys.
+// Varies the fields of a source one at a time: where the built patterns differ, the keys must, too.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace attnd {
 
-// What two patterns of equal keys must have in common.
+// Whether two patterns are equal in everything that equal keys promise.
 inline bool IsSame(const Pattern& a, const Pattern& b) {
   return a.Nq == b.Nq && a.Nk == b.Nk && a.by_query.begin == b.by_query.begin &&
          a.by_query.runs == b.by_query.runs && a.masks == b.masks && a.terms == b.terms &&
@@ -19,7 +19,7 @@ inline bool IsSame(const Pattern& a, const Pattern& b) {
          a.keys_of == b.keys_of;
 }
 
-// vary(field): calls use() with one field of `t` changed at a time, nested ones as "2.0".
+// Calls use(field) for each field of `t` while that alone is changed; nested ones are ".2.0".
 template <class T>
 void Vary(T& t, const std::string& name, const std::function<void(const std::string&)>& use) {
   const auto with = [&](T value) {
@@ -47,10 +47,10 @@ void Vary(T& t, const std::string& name, const std::function<void(const std::str
 }
 
 struct Found {
-  std::set<std::string> all, decisive;  // fields; those that changed a pattern
+  std::set<std::string> all, decisive;  // the varied fields; those that changed a pattern
 };
 
-// `source` of every variation of `base` that is_valid.
+// Checks `source` of every variation of `base`; nullopt: the variation is not valid.
 template <class P>
 void Check(
     const std::type_identity_t<std::function<std::optional<PatternSource>(const P&)>>& source,
@@ -69,19 +69,19 @@ void Check(
   });
 }
 
-inline PatternSeq Row(int64_t Nq, int64_t Nk, bool causal) {
+inline PatternSeq Seq(int64_t Nq, int64_t Nk, bool causal) {
   return {.Nq = Nq, .Nk = Nk, .lengths = {Nq - 5, Nk - 3}, .offset = Nk - Nq, .causal = causal};
 }
-// Lengths beyond Nq and Nk are no row's.
-inline bool IsValid(const PatternSeq& row) {
-  return row.lengths.nq <= row.Nq && row.lengths.nk <= row.Nk && row.offset >= -row.Nq;
+// No sequence has lengths beyond Nq and Nk.
+inline bool IsValid(const PatternSeq& seq) {
+  return seq.lengths.nq <= seq.Nq && seq.lengths.nk <= seq.Nk && seq.offset >= -seq.Nq;
 }
 inline std::optional<PatternSource> If(bool is_valid,
                                        const std::function<PatternSource()>& source) {
   return is_valid ? std::optional(source()) : std::nullopt;
 }
 
-// Fields that no base made decisive: of these a test would say nothing.
+// Fields that changed no pattern: the keys are not tested for these.
 inline std::set<std::string> Undecided(const Found& found) {
   std::set<std::string> undecided = found.all;
   for (const std::string& field : found.decisive) undecided.erase(field);

@@ -1,4 +1,4 @@
-// The masks and terms of the tiles of a run, kept or computed.
+// The masks and terms of the tiles of a run, stored or computed.
 #pragma once
 
 #include "kernels/device/pattern.h"
@@ -18,7 +18,7 @@ inline TileMask MaskOfRun(const Pattern& pattern, const Run& run, int64_t q_tile
   return mask;
 }
 
-// Likewise; empty where nothing is added.
+// The terms of a tile of a run; empty if they add nothing.
 inline TileTerms TermsOfRun(const Pattern& pattern, const Run& run, int64_t q_tile,
                             int64_t key_tile) {
   TileTerms terms;

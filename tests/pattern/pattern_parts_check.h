@@ -33,69 +33,69 @@ class Random {
   }
   int64_t Size() { return Sizes()[Pick(0, static_cast<int64_t>(Sizes().size()) - 1)]; }
   // Sizes, lengths, offset. `square`: Nq = Nk without an offset.
-  PatternSeq Row(bool square) {
-    PatternSeq row{.Nq = Size(), .Nk = Size()};
-    if (square) row.Nk = row.Nq;
-    row.lengths = {row.Nq, row.Nk};
-    if (Coin()) row.lengths = {Pick(0, row.Nq), Pick(0, row.Nk)};
-    if (!square) row.offset = Coin() ? row.Nk - row.Nq : Pick(-150, 150);
-    row.causal = Coin();
-    return row;
+  PatternSeq Seq(bool square) {
+    PatternSeq seq{.Nq = Size(), .Nk = Size()};
+    if (square) seq.Nk = seq.Nq;
+    seq.lengths = {seq.Nq, seq.Nk};
+    if (Coin()) seq.lengths = {Pick(0, seq.Nq), Pick(0, seq.Nk)};
+    if (!square) seq.offset = Coin() ? seq.Nk - seq.Nq : Pick(-150, 150);
+    seq.causal = Coin();
+    return seq;
   }
 
  private:
   std::mt19937 engine_;
 };
 
-inline std::string ToString(const PatternSeq& row) {
+inline std::string ToString(const PatternSeq& seq) {
   return testing::PrintToString(
-      std::vector<int64_t>{row.Nq, row.Nk, row.lengths.nq, row.lengths.nk, row.offset, row.causal});
+      std::vector<int64_t>{seq.Nq, seq.Nk, seq.lengths.nq, seq.lengths.nk, seq.offset, seq.causal});
 }
 
-// weight[i Nk + j]: how often query row i sees key row j, exp(bias) counted.
+// weight[i Nk + j]: the sum of exp(bias) over the slots in which query row i sees key row j.
 struct Expanded {
   std::vector<double> weight;
   double pairs = 0;  // of slots
 };
 
-// Both directions hold the same pairs, ascending, inside of the lengths.
-inline void AddListed(const PatternSeq& row, const Pattern& p, Expanded* all) {
+// Both directions hold the same pairs, ascending, within the lengths.
+inline void AddListed(const PatternSeq& seq, const Pattern& p, Expanded* all) {
   EXPECT_TRUE(p.by_query.begin.empty() && p.query_rows.empty() && p.key_rows.empty());
-  std::vector<std::vector<int32_t>> queries(row.Nk);
+  std::vector<std::vector<int32_t>> queries(seq.Nk);
   int64_t pairs = 0, again = 0;
-  ASSERT_EQ(p.keys_of.begin.size(), static_cast<size_t>(row.Nq) + 1);
-  ASSERT_EQ(p.queries_of.begin.size(), static_cast<size_t>(row.Nk) + 1);
-  for (int64_t i = 0; i < row.Nq; ++i) {
+  ASSERT_EQ(p.keys_of.begin.size(), static_cast<size_t>(seq.Nq) + 1);
+  ASSERT_EQ(p.queries_of.begin.size(), static_cast<size_t>(seq.Nk) + 1);
+  for (int64_t i = 0; i < seq.Nq; ++i) {
     for (int64_t at = p.keys_of.begin[i]; at < p.keys_of.begin[i + 1]; ++at) {
       const int64_t j = p.keys_of.columns[at];
-      ASSERT_TRUE(i < row.lengths.nq && j >= 0 && j < row.lengths.nk);
+      ASSERT_TRUE(i < seq.lengths.nq && j >= 0 && j < seq.lengths.nk);
       const bool is_first = at == p.keys_of.begin[i];
       ASSERT_TRUE(is_first || p.keys_of.columns[at - 1] <= j);
       again += !is_first && p.keys_of.columns[at - 1] == j;
       ++pairs;
       queries[j].push_back(static_cast<int32_t>(i));
-      all->weight[i * row.Nk + j] += 1;
+      all->weight[i * seq.Nk + j] += 1;
     }
   }
-  for (int64_t j = 0; j < row.Nk; ++j) {
+  for (int64_t j = 0; j < seq.Nk; ++j) {
     const std::vector<int32_t> listed(p.queries_of.columns.begin() + p.queries_of.begin[j],
                                       p.queries_of.columns.begin() + p.queries_of.begin[j + 1]);
     ASSERT_EQ(listed, queries[j]);
   }
   EXPECT_EQ(p.visible_pairs, pairs);
   EXPECT_EQ(p.listed_again, again);
-  EXPECT_EQ(CountsOf(p, row.lengths).pairs, static_cast<double>(pairs - again));
+  EXPECT_EQ(CountsOf(p, seq.lengths).pairs, static_cast<double>(pairs - again));
   all->pairs += static_cast<double>(pairs);
 }
 
-inline void AddPart(const PatternSeq& row, const PatternSource& source, Expanded* all) {
+inline void AddPart(const PatternSeq& seq, const PatternSource& source, Expanded* all) {
   SCOPED_TRACE(source.key);
-  ASSERT_EQ(source.Nq, row.Nq);
-  ASSERT_EQ(source.Nk, row.Nk);
-  const auto& [nq, nk] = row.lengths;
+  ASSERT_EQ(source.Nq, seq.Nq);
+  ASSERT_EQ(source.Nk, seq.Nk);
+  const auto& [nq, nk] = seq.lengths;
   if (source.build == nullptr) {
     for (int64_t i = 0; i < nq; ++i) {
-      for (int64_t j = 0; j < nk; ++j) all->weight[i * row.Nk + j] += 1;
+      for (int64_t j = 0; j < nk; ++j) all->weight[i * seq.Nk + j] += 1;
     }
     all->pairs += static_cast<double>(nq * nk);
     return;
@@ -103,7 +103,7 @@ inline void AddPart(const PatternSeq& row, const PatternSource& source, Expanded
   const Pattern p = source.build();
   EXPECT_TRUE(source.gathers || (p.query_rows.empty() && p.key_rows.empty()));
   ASSERT_EQ(source.is_listed, p.is_listed());
-  if (p.is_listed()) return AddListed(row, p, all);
+  if (p.is_listed()) return AddListed(seq, p, all);
   const int64_t columns = TileCount(p.Nk);
   std::vector<TileMask> masks(TileCount(p.Nq) * columns);
   for (size_t at = 0; at < masks.size(); ++at) {
@@ -117,12 +117,12 @@ inline void AddPart(const PatternSeq& row, const PatternSource& source, Expanded
   ASSERT_NO_FATAL_FAILURE(
       ExpectIs(p, p.Nq, p.Nk, [&](int64_t s, int64_t t) { return tile(s, t) != 0; }));
   const bool has_order = !p.query_rows.empty() || !p.key_rows.empty();
-  std::vector<int> slots_of(row.Nq, 0);
+  std::vector<int> slots_of(seq.Nq, 0);
   int64_t pairs = 0;
   for (int64_t s = 0; s < p.Nq; ++s) {
     const int64_t i = p.query_rows.empty() ? s : p.query_rows[s];
     if (i >= 0) {
-      ASSERT_LT(i, row.Nq);
+      ASSERT_LT(i, seq.Nq);
       ASSERT_EQ(++slots_of[i], 1) << "a query in two slots";
     }
     for (int64_t t = 0; t < p.Nk; ++t) {
@@ -139,32 +139,32 @@ inline void AddPart(const PatternSeq& row, const PatternSource& source, Expanded
       const float bias = terms == Run::kNoTerms || p.terms[terms].bias.empty()
                              ? 0
                              : p.terms[terms].bias[t % kTile * kTile + s % kTile];
-      all->weight[i * row.Nk + j] += std::exp(static_cast<double>(bias));
+      all->weight[i * seq.Nk + j] += std::exp(static_cast<double>(bias));
     }
   }
-  EXPECT_EQ(CountsOf(p, row.lengths).pairs, static_cast<double>(pairs));
+  EXPECT_EQ(CountsOf(p, seq.lengths).pairs, static_cast<double>(pairs));
   EXPECT_EQ(p.listed_again, 0);
   if (source.is_counted) {
     EXPECT_EQ(source.visible_pairs, static_cast<double>(pairs));
   }
-  // A prediction, of patterns of a few tiles: no wild number.
-  EXPECT_GE(source.visible_tiles, 0.3 * CountsOf(p, row.lengths).tiles - 6);
-  EXPECT_LE(source.visible_tiles, 4 * CountsOf(p, row.lengths).tiles + 40);
+  // A prediction for patterns of a few tiles: the right order of magnitude.
+  EXPECT_GE(source.visible_tiles, 0.3 * CountsOf(p, seq.lengths).tiles - 6);
+  EXPECT_LE(source.visible_tiles, 4 * CountsOf(p, seq.lengths).tiles + 40);
   all->pairs += static_cast<double>(pairs);
 }
 
 // times(i, j): how often query i sees key j, for rows within the lengths.
 template <class Times>
-void ExpectParts(const PatternSeq& row, const PatternParts& parts, const Times& times) {
-  SCOPED_TRACE(ToString(row));
-  Expanded all{.weight = std::vector<double>(row.Nq * row.Nk)};
-  for (const PatternSource& part : parts) ASSERT_NO_FATAL_FAILURE(AddPart(row, part, &all));
-  for (int64_t i = 0; i < row.Nq; ++i) {
-    for (int64_t j = 0; j < row.Nk; ++j) {
-      const bool exists = i < row.lengths.nq && j < row.lengths.nk;
-      const bool sees = exists && (!row.causal || j <= i + row.offset);
+void ExpectParts(const PatternSeq& seq, const PatternParts& parts, const Times& times) {
+  SCOPED_TRACE(ToString(seq));
+  Expanded all{.weight = std::vector<double>(seq.Nq * seq.Nk)};
+  for (const PatternSource& part : parts) ASSERT_NO_FATAL_FAILURE(AddPart(seq, part, &all));
+  for (int64_t i = 0; i < seq.Nq; ++i) {
+    for (int64_t j = 0; j < seq.Nk; ++j) {
+      const bool exists = i < seq.lengths.nq && j < seq.lengths.nk;
+      const bool sees = exists && (!seq.causal || j <= i + seq.offset);
       const auto expected = static_cast<double>(sees ? times(i, j) : 0);
-      ASSERT_NEAR(all.weight[i * row.Nk + j], expected, 1e-5) << "pair " << i << "," << j;
+      ASSERT_NEAR(all.weight[i * seq.Nk + j], expected, 1e-5) << "pair " << i << "," << j;
     }
   }
 }

@@ -18,7 +18,7 @@
 namespace attnd {
 namespace {
 
-constexpr Half kHalves[] = {Half::kBoth, Half::kNear, Half::kFar};
+constexpr Half kHalves[] = {Half::kBoth, Half::kLocal, Half::kGlobal};
 
 double PairsOf(const PatternParts& parts) {
   double pairs = 0;
@@ -38,14 +38,14 @@ PatternSeq Square(int64_t n, bool causal) {
 TEST(PatternParts, Strided) {
   Random random(1);
   for (int round = 0; round < 150; ++round) {
-    const PatternSeq row = random.Row(/*square=*/false);
+    const PatternSeq seq = random.Seq(/*square=*/false);
     const int64_t s = random.Coin() ? random.Pick(1, 9) : random.Pick(10, 300);
     const Half half = kHalves[random.Pick(0, 2)];
     SCOPED_TRACE(testing::Message() << "stride " << s << " half " << static_cast<int>(half));
-    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, StridedParts(row, s, half), [&](int64_t i, int64_t j) {
-      const int64_t d = i + row.offset - j;
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(seq, StridedParts(seq, s, half), [&](int64_t i, int64_t j) {
+      const int64_t d = i + seq.offset - j;
       const bool near = std::abs(d) < s, far = Modulo(d, s) == 0;
-      return half == Half::kBoth ? near || far : half == Half::kNear ? near : far;
+      return half == Half::kBoth ? near || far : half == Half::kLocal ? near : far;
     }));
   }
   EXPECT_EQ(PairsOf(StridedParts(Square(16, true), 4, Half::kBoth)), 82);
@@ -55,18 +55,18 @@ TEST(PatternParts, Strided) {
 TEST(PatternParts, Fixed) {
   Random random(2);
   for (int round = 0; round < 200; ++round) {
-    const PatternSeq row = random.Row(/*square=*/false);
+    const PatternSeq seq = random.Seq(/*square=*/false);
     FixedSegments f{.stride = random.Coin() ? random.Pick(1, 9) : random.Pick(10, 200)};
     f.summary = random.Pick(1, f.stride);
     f.vertical = random.Pick(0, f.stride / f.summary - 1);
     f.tail_summary = random.Pick(0, 3) == 0;
     const Half half = kHalves[random.Pick(0, 2)];
-    f.horizontal = !row.causal && half == Half::kBoth && random.Coin();
+    f.horizontal = !seq.causal && half == Half::kBoth && random.Coin();
     const auto is_summary = [&](int64_t x) {
-      const int64_t tail = row.Nk - row.Nk % f.stride;
-      if (f.tail_summary && tail < row.Nk && x >= 0 && x < row.Nk) {
+      const int64_t tail = seq.Nk - seq.Nk % f.stride;
+      if (f.tail_summary && tail < seq.Nk && x >= 0 && x < seq.Nk) {
         const int64_t start = std::max<int64_t>(
-            0, std::min(tail + f.stride - (f.vertical + 1) * f.summary, row.Nk - f.summary));
+            0, std::min(tail + f.stride - (f.vertical + 1) * f.summary, seq.Nk - f.summary));
         if (x >= start && x < start + f.summary) return true;
         if (x >= tail) return false;
       }
@@ -77,11 +77,11 @@ TEST(PatternParts, Fixed) {
                                     << f.vertical << " horizontal " << f.horizontal << " tail "
                                     << f.tail_summary << " half " << static_cast<int>(half));
     ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {FixedSource(row, f, half)}, [&](int64_t i, int64_t j) {
-          const int64_t p = i + row.offset;
+        ExpectParts(seq, {FixedSource(seq, f, half)}, [&](int64_t i, int64_t j) {
+          const int64_t p = i + seq.offset;
           const bool own = FloorDivide(p, f.stride) == FloorDivide(j, f.stride);
           const bool far = is_summary(j) || (f.horizontal && is_summary(p));
-          return half == Half::kBoth ? own || far : half == Half::kNear ? own : far;
+          return half == Half::kBoth ? own || far : half == Half::kLocal ? own : far;
         }));
   }
   const FixedSegments check{.stride = 4, .summary = 1};
@@ -92,57 +92,59 @@ TEST(PatternParts, Fixed) {
 TEST(PatternParts, Longformer) {
   Random random(3);
   for (int round = 0; round < 200; ++round) {
-    const PatternSeq row = random.Row(/*square=*/false);
+    const PatternSeq seq = random.Seq(/*square=*/false);
     const int64_t w = random.Pick(1, 100);
     const int64_t d = random.Coin() ? 1 : random.Pick(2, 70);
     std::set<int32_t> set;
-    // Some anywhere, or so many first ones that natural order serves them.
+    // Some anywhere, or so many first ones that rows stay in natural order.
     if (random.Coin()) {
-      for (int32_t j : random.Numbers(row.Nk == 0 ? 0 : random.Pick(0, 9), 0, row.Nk - 1))
+      for (int32_t j : random.Numbers(seq.Nk == 0 ? 0 : random.Pick(0, 9), 0, seq.Nk - 1))
         set.insert(j);
     } else {
-      const int64_t first = std::min<int64_t>(row.Nk, random.Pick(20, 70));
+      const int64_t first = std::min<int64_t>(seq.Nk, random.Pick(20, 70));
       for (int32_t j = 0; j < first; ++j) set.insert(j);
     }
     const std::vector<int32_t> globals(set.begin(), set.end());
     SCOPED_TRACE(testing::Message() << "window " << w << " dilation " << d << " globals "
                                     << testing::PrintToString(globals));
     const auto is_global = [&](int64_t x) { return set.count(static_cast<int32_t>(x)) != 0; };
-    ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {LongformerLocal(row, w, d, globals)}, [&](int64_t i, int64_t j) {
-          const int64_t delta = i + row.offset - j;
-          return !is_global(i + row.offset) &&
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(
+        seq, {LongformerSource(seq, {w, d}, globals, Half::kLocal)}, [&](int64_t i, int64_t j) {
+          const int64_t delta = i + seq.offset - j;
+          return !is_global(i + seq.offset) &&
                  ((std::abs(delta) <= w * d && delta % d == 0) || is_global(j));
         }));
     ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {LongformerGlobal(row, globals)},
-                    [&](int64_t i, int64_t) { return is_global(i + row.offset); }));
-    ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {LongformerBoth(row, w, d, globals)}, [&](int64_t i, int64_t j) {
-          const int64_t delta = i + row.offset - j;
-          return is_global(i + row.offset) || (std::abs(delta) <= w * d && delta % d == 0) ||
+        ExpectParts(seq, {LongformerSource(seq, {w, d}, globals, Half::kGlobal)},
+                    [&](int64_t i, int64_t) { return is_global(i + seq.offset); }));
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(
+        seq, {LongformerSource(seq, {w, d}, globals, Half::kBoth)}, [&](int64_t i, int64_t j) {
+          const int64_t delta = i + seq.offset - j;
+          return is_global(i + seq.offset) || (std::abs(delta) <= w * d && delta % d == 0) ||
                  is_global(j);
         }));
   }
   const std::vector<int32_t> globals = {0, 7};
   for (const auto& [dilation, pairs] : {std::pair(1, 120), std::pair(2, 114)}) {
-    const PatternSeq row = Square(16, false);
-    EXPECT_EQ(PairsOf({LongformerLocal(row, 2, dilation, globals), LongformerGlobal(row, globals)}),
-              pairs);
-    EXPECT_EQ(PairsOf({LongformerBoth(row, 2, dilation, globals)}), pairs);
+    const PatternSeq seq = Square(16, false);
+    const auto half = [&, dilation = dilation](Half half) {
+      return LongformerSource(seq, {2, dilation}, globals, half);
+    };
+    EXPECT_EQ(PairsOf({half(Half::kLocal), half(Half::kGlobal)}), pairs);
+    EXPECT_EQ(PairsOf({half(Half::kBoth)}), pairs);
   }
 }
 
 TEST(PatternParts, KeyLists) {
   Random random(4);
   for (int round = 0; round < 150; ++round) {
-    const PatternSeq row = random.Row(/*square=*/false);
+    const PatternSeq seq = random.Seq(/*square=*/false);
     const int64_t R = random.Pick(1, 5);
-    const std::vector<int32_t> keys = random.Numbers(row.Nq * R, -2, row.Nk + 1);
-    const std::vector<int32_t> q = random.Numbers(row.Nq, -1, 2), k = random.Numbers(row.Nk, -1, 2);
+    const std::vector<int32_t> keys = random.Numbers(seq.Nq * R, -2, seq.Nk + 1);
+    const std::vector<int32_t> q = random.Numbers(seq.Nq, -1, 2), k = random.Numbers(seq.Nk, -1, 2);
     KeyLists lists{.keys = keys, .R = R, .multiset = random.Coin(), .include_self = random.Coin()};
     if (!lists.multiset) {
-      EXPECT_EQ(ListSource(row, lists).build().listed_again, 0);
+      EXPECT_EQ(ListSource(seq, lists).build().listed_again, 0);
     }
     const bool segments = random.Pick(0, 2) == 0;
     if (segments) {
@@ -150,10 +152,10 @@ TEST(PatternParts, KeyLists) {
       lists.ids_k = k;
     }
     ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {ListSource(row, lists)}, [&](int64_t i, int64_t j) -> int64_t {
+        ExpectParts(seq, {ListSource(seq, lists)}, [&](int64_t i, int64_t j) -> int64_t {
           if (segments && (q[i] < 0 || q[i] != k[j])) return 0;
           const int64_t times = std::count(keys.begin() + i * R, keys.begin() + (i + 1) * R, j);
-          if (times == 0) return lists.include_self && j == i + row.offset;
+          if (times == 0) return lists.include_self && j == i + seq.offset;
           return lists.multiset ? times : 1;
         }));
   }
@@ -162,10 +164,10 @@ TEST(PatternParts, KeyLists) {
 TEST(PatternParts, BlockLayouts) {
   Random random(5);
   for (int round = 0; round < 120; ++round) {
-    const PatternSeq row = random.Row(/*square=*/false);
+    const PatternSeq seq = random.Seq(/*square=*/false);
     const int64_t sizes[] = {1, 5, 16, 64, 100, 128};
     const int64_t bq = sizes[random.Pick(0, 5)], bk = sizes[random.Pick(0, 5)];
-    const int64_t nbq = (row.Nq + bq - 1) / bq, nbk = (row.Nk + bk - 1) / bk;
+    const int64_t nbq = (seq.Nq + bq - 1) / bq, nbk = (seq.Nk + bk - 1) / bk;
     // Lists with repeats.
     std::vector<int32_t> indptr = {0}, indices;
     for (int64_t t = 0; t < nbq; ++t) {
@@ -175,9 +177,9 @@ TEST(PatternParts, BlockLayouts) {
       indptr.push_back(static_cast<int32_t>(indices.size()));
     }
     const bool multiset = random.Coin();
-    const PatternSource source = BlockSource(row, BlocksOfLists(indptr, indices, bq, bk), multiset);
+    const PatternSource source = BlockSource(seq, BlocksOfLists(indptr, indices, bq, bk), multiset);
     SCOPED_TRACE(testing::Message() << "blocks " << bq << "x" << bk << " multiset " << multiset);
-    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, {source}, [&](int64_t i, int64_t j) -> int64_t {
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(seq, {source}, [&](int64_t i, int64_t j) -> int64_t {
       const int64_t t = i / bq, c = j / bk;
       const int64_t times =
           std::count(indices.begin() + indptr[t], indices.begin() + indptr[t + 1], c);
@@ -189,18 +191,18 @@ TEST(PatternParts, BlockLayouts) {
 TEST(PatternParts, BigBird) {
   Random random(6);
   for (int round = 0; round < 150; ++round) {
-    const PatternSeq row = random.Row(/*square=*/true);
+    const PatternSeq seq = random.Seq(/*square=*/true);
     const int64_t sizes[] = {2, 16, 64, 70};
     BigBird bird{.block = sizes[random.Pick(0, 3)],
                  .half_window = random.Pick(0, 2),
                  .left = random.Pick(0, 2),
                  .right = random.Pick(0, 2),
-                 .globals = random.Pick(0, 2) * random.Pick(0, std::min<int64_t>(row.Nk, 70)),
+                 .globals = random.Pick(0, 2) * random.Pick(0, std::min<int64_t>(seq.Nk, 70)),
                  .r = random.Pick(0, 3),
                  .multiset = random.Coin()};
-    bird.globals = std::min(bird.globals, row.Nk);
+    bird.globals = std::min(bird.globals, seq.Nk);
     if (bird.globals > 0) bird.left = bird.right = 0;
-    const int64_t b = bird.block, g = bird.globals, nb = (row.Nk - g + b - 1) / b;
+    const int64_t b = bird.block, g = bird.globals, nb = (seq.Nk - g + b - 1) / b;
     const int64_t inner = std::max<int64_t>(nb - bird.left - bird.right, 0);
     const std::vector<int32_t> blocks =
         random.Numbers(inner * bird.r, -1, std::max<int64_t>(nb - 1, 0));
@@ -209,7 +211,7 @@ TEST(PatternParts, BigBird) {
                                     << bird.left << " right " << bird.right << " globals " << g
                                     << " r " << bird.r << " multiset " << bird.multiset);
     ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {BigBirdSource(row, bird)}, [&](int64_t i, int64_t j) -> int64_t {
+        ExpectParts(seq, {BigBirdSource(seq, bird)}, [&](int64_t i, int64_t j) -> int64_t {
           if (i < g || j < g) return 1;
           const int64_t t = (i - g) / b, c = (j - g) / b;
           if (t < bird.left || t >= nb - bird.right) return 1;
@@ -229,15 +231,15 @@ TEST(PatternParts, BigBird) {
 TEST(PatternParts, Blockwise) {
   Random random(7);
   for (int round = 0; round < 100; ++round) {
-    PatternSeq row = random.Row(/*square=*/false);
-    if (row.Nk == 0) continue;
-    const int64_t nb = random.Pick(1, std::min<int64_t>(row.Nk, 9));
+    PatternSeq seq = random.Seq(/*square=*/false);
+    if (seq.Nk == 0) continue;
+    const int64_t nb = random.Pick(1, std::min<int64_t>(seq.Nk, 9));
     std::vector<int32_t> perm(nb);
     for (int64_t t = 0; t < nb; ++t) perm[t] = static_cast<int32_t>((t + nb / 2) % nb);
     ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {BlockwiseSource(row, perm)}, [&](int64_t i, int64_t j) {
-          const int64_t p = i + row.offset;
-          return p >= 0 && p < row.Nk && perm[p * nb / row.Nk] == j * nb / row.Nk;
+        ExpectParts(seq, {BlockwiseSource(seq, perm)}, [&](int64_t i, int64_t j) {
+          const int64_t p = i + seq.offset;
+          return p >= 0 && p < seq.Nk && perm[p * nb / seq.Nk] == j * nb / seq.Nk;
         }));
   }
   const std::vector<int32_t> identity = {0, 1, 2}, shifted = {1, 2, 0};
@@ -246,9 +248,9 @@ TEST(PatternParts, Blockwise) {
 }
 
 PatternSeq GridRow(Random& random, int64_t n) {
-  PatternSeq row = Square(n, random.Coin());
-  if (random.Coin()) row.lengths = {random.Pick(0, n), random.Pick(0, n)};
-  return row;
+  PatternSeq seq = Square(n, random.Coin());
+  if (random.Coin()) seq.lengths = {random.Pick(0, n), random.Pick(0, n)};
+  return seq;
 }
 
 TEST(PatternParts, Axial) {
@@ -259,7 +261,7 @@ TEST(PatternParts, Axial) {
     for (int64_t e = 0; e < rank; ++e) grid.push_back(random.Pick(1, rank == 1 ? 130 : 13));
     int64_t n = 1;
     for (int64_t extent : grid) n *= extent;
-    const PatternSeq row = GridRow(random, n);
+    const PatternSeq seq = GridRow(random, n);
     const int64_t axis = random.Pick(0, rank - 1);
     SCOPED_TRACE(testing::Message() << testing::PrintToString(grid) << " axis " << axis);
     // The axes in which two cells differ.
@@ -273,11 +275,11 @@ TEST(PatternParts, Axial) {
       return axes;
     };
     ASSERT_NO_FATAL_FAILURE(
-        ExpectParts(row, {AxialSource(row, grid, axis)}, [&](int64_t i, int64_t j) {
+        ExpectParts(seq, {AxialSource(seq, grid, axis)}, [&](int64_t i, int64_t j) {
           const auto axes = differ(i, j);
           return axes.empty() || axes == std::vector<int64_t>{axis};
         }));
-    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, AxialCross(row, grid), [&](int64_t i, int64_t j) {
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(seq, AxialCross(seq, grid), [&](int64_t i, int64_t j) {
       return differ(i, j).size() <= 1;
     }));
   }
@@ -296,14 +298,14 @@ TEST(PatternParts, ImageLocal) {
     m.block_width = random.Pick(1, 9);
     m.flange_height = random.Pick(0, 9);
     m.flange_width = random.Pick(0, 9);
-    PatternSeq row = GridRow(random, m.height * m.width);
+    PatternSeq seq = GridRow(random, m.height * m.width);
     SCOPED_TRACE(testing::Message() << m.height << "x" << m.width << " block " << m.block_height
                                     << "x" << m.block_width << " flange " << m.flange_height << "x"
-                                    << m.flange_width << " " << ToString(row));
-    const PatternSource source = ImageLocal2d(row, m);
-    const bool causal = row.causal;
-    row.causal = false;  // j <= p is no part of the causal form
-    ASSERT_NO_FATAL_FAILURE(ExpectParts(row, {source}, [&](int64_t i, int64_t j) {
+                                    << m.flange_width << " " << ToString(seq));
+    const PatternSource source = ImageLocal2d(seq, m);
+    const bool causal = seq.causal;
+    seq.causal = false;  // the causal form does not demand j <= p
+    ASSERT_NO_FATAL_FAILURE(ExpectParts(seq, {source}, [&](int64_t i, int64_t j) {
       const int64_t y = i / m.width, x = i % m.width, v = j / m.width, u = j % m.width;
       const int64_t by = y / m.block_height * m.block_height,
                     bx = x / m.block_width * m.block_width;

@@ -17,7 +17,7 @@
 namespace attnd {
 namespace {
 
-// A predicate and what it means.
+// A predicate and its definition.
 struct Meant {
   Visible visible;
   Sees sees;
@@ -32,30 +32,6 @@ Meant RandomWindow(Random& r, int64_t, int64_t) {
   return {Windows(w), [w](int64_t i, int64_t j) {
             const int64_t p = i + w.offset, own = FloorDivide(p, w.block) * w.block;
             return own - w.before <= j && j < own + w.block + w.after && (!w.causal || j <= p);
-          }};
-}
-
-Meant RandomPacked(Random& r, int64_t Nq, int64_t Nk) {
-  const int64_t S = r.Pick(0, 5);
-  std::vector<int32_t> cu_q = r.Numbers(S, 0, Nq, true), cu_k = r.Numbers(S, 0, Nk, true);
-  for (auto* cu : {&cu_q, &cu_k}) cu->insert(cu->begin(), 0);
-  cu_q.push_back(static_cast<int32_t>(Nq));
-  cu_k.push_back(static_cast<int32_t>(Nk));
-  const Window w{.block = r.Pick(0, 1) == 0 ? 1 : r.Pick(2, 70),
-                 .before = r.Pick(0, 200),
-                 .after = r.Pick(0, 90),
-                 .offset = r.Pick(-5, 5),
-                 .causal = r.Pick(0, 1) == 1};
-  return {PackedWindows(cu_q, cu_k, w), [=](int64_t i, int64_t j) {
-            for (size_t s = 0; s + 1 < cu_q.size(); ++s) {
-              if (i < cu_q[s] || i >= cu_q[s + 1] || j < cu_k[s] || j >= cu_k[s + 1]) continue;
-              const int64_t offset = cu_k[s + 1] - cu_k[s] - (cu_q[s + 1] - cu_q[s]) + w.offset;
-              const int64_t p = i - cu_q[s] + offset, own = FloorDivide(p, w.block) * w.block;
-              const int64_t key = j - cu_k[s];
-              return own - w.before <= key && key < own + w.block + w.after &&
-                     (!w.causal || key <= p);
-            }
-            return false;
           }};
 }
 
@@ -109,7 +85,7 @@ Meant RandomBlocks(Random& r, int64_t Nq, int64_t Nk) {
 }
 
 using Maker = Meant (*)(Random&, int64_t, int64_t);
-constexpr Maker kMakers[] = {RandomWindow,   RandomPacked, RandomWithin, RandomSegments,
+constexpr Maker kMakers[] = {RandomWindow,   RandomWithin, RandomSegments,
                              RandomNotAfter, RandomSet,    RandomBlocks};
 
 // An expression of up to 2^depth predicates.
@@ -150,7 +126,7 @@ Pattern Built(int64_t Nq, int64_t Nk, const Visible& visible, const StoredLimits
   return std::move(builder).Build();
 }
 
-// Kept as far as patterns keep tiles, and computed as far as can be.
+// Once with all tiles stored that fit, once with as many computed as possible.
 void ExpectShows(int64_t Nq, int64_t Nk, const Meant& meant) {
   SCOPED_TRACE(testing::Message() << Nq << "x" << Nk << " " << meant.visible->key());
   ASSERT_NO_FATAL_FAILURE(ExpectIs(Built(Nq, Nk, meant.visible), Nq, Nk, meant.sees));
@@ -178,8 +154,8 @@ TEST(PatternPredicate, ExpressionsAgainstTheirDefinition) {
   }
 }
 
-// What Spans calls full is full and what it leaves out is empty, also inside a part of the row: a
-// builder that only sees finished patterns would not notice an edge that is called full.
+// Spans marks only full tiles as full and leaves out only empty ones, also within a part of a row.
+// A built pattern would not show a wrong mark.
 TEST(PatternPredicate, SpansOfAnyRange) {
   Random random(3);
   for (int round = 0; round < 300; ++round) {
@@ -212,34 +188,11 @@ TEST(PatternPredicate, SpansOfAnyRange) {
   }
 }
 
-TEST(PatternPredicate, PackedCountsWhatIsBuilt) {
-  Random random(4);
-  for (int round = 0; round < 100; ++round) {
-    const int64_t Nq = Sizes()[random.Pick(0, 8)], Nk = Sizes()[random.Pick(0, 8)];
-    std::vector<int32_t> cu_q = random.Numbers(4, 0, Nq, true),
-                         cu_k = random.Numbers(4, 0, Nk, true);
-    cu_q.front() = cu_k.front() = 0;
-    cu_q.back() = static_cast<int32_t>(Nq);
-    cu_k.back() = static_cast<int32_t>(Nk);
-    const Window window{.block = random.Pick(0, 1) == 0 ? 1 : random.Pick(2, 70),
-                        .before = random.Pick(0, 200),
-                        .after = random.Pick(0, 90),
-                        .causal = random.Pick(0, 1) == 1};
-    const PatternSource source = PackedSource(cu_q, cu_k, window);
-    const Pattern pattern = source.build();
-    EXPECT_TRUE(source.is_counted);
-    EXPECT_EQ(source.visible_pairs, pattern.visible_pairs);
-    // A prediction: within a factor of two.
-    EXPECT_GE(source.visible_tiles, 0.5 * pattern.visible_tiles - 3);
-    EXPECT_LE(source.visible_tiles, 2 * pattern.visible_tiles + 3);
-  }
-}
-
 TEST(PatternPredicate, IntersectedSourcesCountAfterTheBuild) {
-  // Given a causal pattern of two documents, of which a row has 100 tokens.
+  // Given a causal pattern of two documents, and a sequence of 100 tokens.
   std::vector<int32_t> ids(130, 0);
   std::fill(ids.begin() + 70, ids.end(), 1);
-  const PatternSource causal = BandSource(130, 130, PatternBuilder::kUnbounded, 0, {100, 100});
+  const PatternSource causal = BandSource(130, 130, kUnbounded, 0, {100, 100});
   const PatternSource source = WithinSegments(causal, ids, ids);
   EXPECT_FALSE(source.is_counted);
   EXPECT_EQ(source.visible_pairs, 100 * 101 / 2);

@@ -8,8 +8,6 @@
 #include <numeric>
 #include <random>
 
-#include "tests/cpu/attend_case.h"
-
 namespace attnd::testing {
 namespace {
 
@@ -86,9 +84,6 @@ bool TestArray::GuardsIntact() const {
   }
   return std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == kUnwritten; });
 }
-
-std::vector<std::string> AvailableIsas() { return attnd::AvailableIsas(); }
-CpuDevice& CpuOf(const std::string& isa, int threads) { return attnd::CpuOf(isa, threads); }
 
 void RunOn(Device& device, const std::function<DeviceStatus(Stream&)>& call) {
   Stream dry(device, nullptr);

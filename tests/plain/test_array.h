@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/device/stream.h"
+#include "tests/plain/cpus.h"
 #include "tests/plain/plain.h"
 
 namespace attnd::testing {
@@ -41,11 +42,6 @@ class TestArray {
   std::shared_ptr<std::vector<std::byte>> memory_;
   View view_;
 };
-
-// The targets that this machine has, and one device of each for the process: measuring its peak
-// takes a while.
-std::vector<std::string> AvailableIsas();
-CpuDevice& CpuOf(const std::string& isa, int threads = 1);
 
 // Runs `call` on a stream whose fresh memory is NaN, after a dry run; expects success, and that the
 // dry run counted the same workspace.

@@ -41,7 +41,7 @@ struct SeenSeq : PatternSeq {
   int64_t b = 0;
   bool is_planned = false;                // on a dry stream: no index tensor has values
   int64_t most_sources = INT64_MAX;       // of heads; a plan tells of more by their mean, about
-  std::span<const int32_t> ids_q, ids_k;  // segment ids, for sources that have no plan
+  std::span<const int32_t> ids_q, ids_k;  // segment ids, for sources without a spec
 };
 // Disjoint parts of what each query head sees; one entry: all heads see the same. As many parts for
 // each head.

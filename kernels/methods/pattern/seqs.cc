@@ -76,7 +76,7 @@ class SeqMaker {
   }
   PatternSource Segmented(const PatternSource& source, const SeenSeq& row) const {
     if (row.ids_q.empty() && row.ids_k.empty()) return source;
-    const bool is_done = source.build != nullptr && source.plan == nullptr;
+    const bool is_done = source.build != nullptr && source.spec == nullptr;
     return is_done ? source : WithinSegments(source, row.ids_q, row.ids_k);
   }
 
@@ -134,8 +134,9 @@ PatternSeqs RowsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
     const auto add = [&](const SeqGroup& group, int64_t b, bool is_alike) {
       const Work before = ops.stream().work();
       if (!is_alike) {
-        made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal}, problem, p,
-                          b);
+        const PatternTuning& tuning = ops.stream().device().info().patterns;
+        made = maker.Make({problem.Nq, problem.Nk, group.lengths, group.offset, causal, {tuning}},
+                          problem, p, b);
       }
       if (ops.stream().is_dry()) {
         Repeat(before, may_differ ? group.count : 1, &ops.stream().work());

@@ -7,7 +7,7 @@
 #include <limits>
 #include <tuple>
 
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 namespace {
@@ -15,18 +15,18 @@ namespace {
 constexpr int32_t kLowest = std::numeric_limits<int32_t>::min();
 constexpr int32_t kHighest = std::numeric_limits<int32_t>::max();
 
-// Smallest and largest of some numbers.
+// The range of some numbers.
 struct Bounds {
   int32_t min = kHighest, max = kLowest;
-  bool is_sorted = true;  // of a tile: none is below the one before
+  bool is_sorted = true;  // of one tile: the numbers ascend
   void Add(const Bounds& other) {
     min = std::min(min, other.min);
     max = std::max(max, other.max);
   }
 };
 
-// Level 0: bounds of every tile; level l + 1: of kFan nodes of level l. A query tile passes over a
-// node at once if it sees all of it or nothing, so sorted coordinates cost a logarithm.
+// Level 0: bounds of every tile; level l + 1: bounds of kFan nodes of level l. A query tile skips
+// the children of a node if it sees all of it or nothing, so sorted coordinates cost a logarithm.
 constexpr int64_t kFan = 16;
 using Level = std::vector<Bounds>;
 
@@ -61,8 +61,8 @@ bool IsSorted(const Level& tiles) {
   return std::all_of(tiles.begin(), tiles.end(), [](const Bounds& t) { return t.is_sorted; });
 }
 
-// The bounds of the queries of a tile, ascending, and who they belong to, so that the queries that
-// see a key are found by a search instead of 64 comparisons. Memory: 24 bytes a query.
+// The bounds of the queries of a tile, ascending, with their queries, so that the queries that see
+// a key are found by a search instead of 64 comparisons. Memory: 24 bytes a query.
 struct SortedTile {
   int32_t bounds[kTile];
   uint64_t queries[kTile];
@@ -95,7 +95,7 @@ struct SortedTile {
   }
 
  private:
-  // queries[i]: that of bounds[i]; behind those that exist, none.
+  // queries[i]: the query of bounds[i]; none where no query exists.
   static SortedTile Sorted(std::span<const int32_t> bounds, uint64_t exists) {
     std::pair<int32_t, uint64_t> order[kTile];
     for (int64_t q = 0; q < kTile; ++q) {
@@ -107,8 +107,8 @@ struct SortedTile {
     for (int64_t i = 0; i < kTile; ++i) std::tie(tile.bounds[i], tile.queries[i]) = order[i];
     return tile;
   }
-  // The first bound that is not `before`, or the last one. Without branches: what comes next cannot
-  // be predicted.
+  // The first bound that is not `before`, or the last one. Without branches, which would be
+  // mispredicted.
   template <class Before>
   int64_t Search(const Before& before) const {
     int64_t at = 0;
@@ -138,7 +138,7 @@ class WithinOf : public Predicate {
     const int64_t count = FewIntervals(q_tile, first, last, &few);
     if (count < 0) return Descend(top, 0, {lo_[q_tile], hi_[q_tile], first, last}, spans);
     if (count == 1) return Descend(top, 0, few[0], spans);
-    // What lies between the intervals is left out.
+    // Tiles between the intervals are not visible.
     std::vector<TileSpan> of_each;
     for (int64_t i = 0; i < count; ++i) Descend(top, 0, few[i], &of_each);
     std::sort(of_each.begin(), of_each.end(),
@@ -189,7 +189,7 @@ class WithinOf : public Predicate {
     return bytes + static_cast<int64_t>((by_lo_.size() + by_hi_.size()) * sizeof(SortedTile));
   }
 
-  // Known inside of a segment: the mask of a tile there follows from what this is combined with.
+  // Known where all pairs are visible, inside a segment: there the other operand of And decides.
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
     return SeesAll(q_tile, key_tile) ? TileShape{1, {0}} : TileShape{};
   }
@@ -206,8 +206,8 @@ class WithinOf : public Predicate {
     int64_t first, last;  // key tiles
   };
 
-  // The intervals of the queries of a tile if these are few, all of one interval side by side, such
-  // as those of blocks and segments; else -1. A whole tile of one interval is count 1.
+  // The distinct intervals of the queries of a tile if there are at most kFew, each of consecutive
+  // queries, as for blocks and segments. Returns their number, else -1.
   static constexpr int64_t kFew = 4;
   int64_t FewIntervals(int64_t q_tile, int64_t first, int64_t last,
                        std::array<Query, kFew>* few) const {
@@ -262,8 +262,8 @@ class WithinOf : public Predicate {
   const Coordinates c_;
   const Level lo_, hi_;  // of every query tile
   const std::vector<Level> keys_;
-  // Of every query tile, unless all tiles are sorted as they are. is_points_: every query sees one
-  // number or nothing.
+  // Of every query tile; empty if all tiles are sorted. is_points_: every query sees one number or
+  // nothing.
   std::vector<SortedTile> by_lo_, by_hi_;
   bool is_points_ = false;
 };
@@ -276,7 +276,7 @@ Visible SameSegment(std::span<const int32_t> ids_q, std::span<const int32_t> ids
   Coordinates c{.lo = {ids_q.begin(), ids_q.end()},
                 .hi = {ids_q.begin(), ids_q.end()},
                 .x = {ids_k.begin(), ids_k.end()}};
-  // A query of a negative id sees nothing.
+  // A query with a negative id sees nothing.
   for (int32_t& id : c.lo) id = id < 0 ? kHighest : id;
   for (int32_t& id : c.hi) id = id < 0 ? kLowest : id;
   return std::make_shared<WithinOf>(std::move(c));

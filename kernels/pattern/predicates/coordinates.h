@@ -17,9 +17,9 @@ struct Coordinates {
 };
 Visible Within(Coordinates coordinates);
 
-// ids equal and >= 0.
+// Pairs with equal ids >= 0.
 Visible SameSegment(std::span<const int32_t> ids_q, std::span<const int32_t> ids_k);
-// k_position <= q_position + offset: causality after a permutation.
+// Pairs with k_position <= q_position + offset: causality after a permutation.
 Visible NotAfter(std::span<const int32_t> q_positions, std::span<const int32_t> k_positions,
                  int64_t offset);
 

@@ -8,7 +8,7 @@
 namespace attnd {
 namespace {
 
-// Both shapes' numbers; unknown if one is, or if they are too many.
+// The numbers of both shapes; unknown if one of them is, or if they are too many.
 TileShape Joined(const TileShape& a, const TileShape& b) {
   TileShape joined = a;
   if (a.size == 0 || b.size == 0 || a.size + b.size > TileShape::kMax) return {};
@@ -55,7 +55,7 @@ class OrOf : public Predicate {
     a_->Spans(q_tile, first, last, &lists[0]);
     b_->Spans(q_tile, first, last, &lists[1]);
     size_t next[2] = {0, 0};
-    // From border to border: what either list says of [at, until).
+    // From border to border: the spans of both lists that cover [at, until).
     for (int64_t at = first; at < last;) {
       int64_t until = last;
       bool seen = false, full = false;

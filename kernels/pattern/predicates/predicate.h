@@ -1,5 +1,5 @@
-// Predicates over pairs of slots: what a pattern shows, said in a few values that combine by And,
-// Or and Not. A predicate is asked about tiles, never about all pairs, so that a pattern costs its
+// Predicates over pairs of slots: they define which pairs a pattern shows, and combine by And, Or
+// and Not. They answer for tiles, never for single pairs, so that building a pattern costs its
 // visible runs and its edge tiles.
 #pragma once
 
@@ -11,18 +11,18 @@
 #include <vector>
 
 #include "kernels/device/pattern.h"
-#include "kernels/pattern/key.h"
+#include "kernels/pattern/base/key.h"
 
 namespace attnd {
 
-// Key tiles [first, last) that a query tile sees: all pairs of them, or (edge) maybe some.
+// Key tiles [first, last) of a query tile. full: all pairs are visible; else (an edge) maybe some.
 struct TileSpan {
   int64_t first = 0, last = 0;
   bool full = false;
 };
 
-// Numbers that decide the mask of a tile: of one predicate, tiles with equal numbers have equal
-// masks. size 0: unknown.
+// Numbers that determine the mask of a tile: tiles with equal numbers have equal masks under the
+// same predicate. size 0: unknown.
 struct TileShape {
   static constexpr int kMax = 6;
   int size = 0;
@@ -30,10 +30,10 @@ struct TileShape {
   bool operator==(const TileShape&) const = default;
 };
 
-// Immutable, thread safe. Knows no Nq and Nk: what it says of slots beyond is clipped.
+// Immutable, thread safe. It does not know Nq and Nk: the builder clips what lies beyond.
 class Predicate : public ComputedMasks {
  public:
-  // Appends what query tile `q_tile` sees of the key tiles [first, last): ascending and disjoint.
+  // Appends the spans of key tiles in [first, last) that `q_tile` sees, ascending and disjoint.
   virtual void Spans(int64_t q_tile, int64_t first, int64_t last,
                      std::vector<TileSpan>* spans) const = 0;
   // Clears the pairs that are not visible. Exact for every tile, whatever Spans says.
@@ -41,8 +41,8 @@ class Predicate : public ComputedMasks {
   virtual TileShape Shape(int64_t q_tile, int64_t key_tile) const;
   int64_t bytes() const override { return 128; }
 
-  // Equal keys mean equal predicates: KeyOf all that Keep reads. Made when asked for: most
-  // predicates live inside a source that has a shorter key.
+  // Equal keys mean equal predicates: KeyOf everything that Keep reads. Computed by each call: most
+  // predicates live inside a source with a shorter key, which never calls it.
   virtual std::string key() const = 0;
 };
 
@@ -53,15 +53,15 @@ Visible Or(Visible a, Visible b);
 Visible Not(Visible a);
 inline Visible AndNot(Visible a, Visible b) { return And(std::move(a), Not(std::move(b))); }
 
-// Key tiles below `tiles` as in `left`; tile tiles + c as tile c of `right`: keys appended after
-// others, on a tile border.
+// Key tiles below `tiles` are those of `left`, and tile `tiles` + c is tile c of `right`: for keys
+// that are appended at a tile border.
 Visible Beside(Visible left, int64_t tiles, Visible right);
-// Query tiles below `tiles` as in `upper`; tile tiles + t as tile t of `lower`, which is meant for
-// few tiles: shapes of masks are not known there.
+// Query tiles below `tiles` are those of `upper`, and tile `tiles` + t is tile t of `lower`, where
+// shapes are unknown: for few tiles.
 Visible Over(Visible upper, int64_t tiles, Visible lower);
 
-// Appends [first, last); side by side with an equal verdict, spans become one. REQUIRES: no span
-// ends beyond `first`.
+// Appends [first, last), joining it with the last span if that ends at `first` and is as full.
+// REQUIRES: no span ends beyond `first`.
 inline void Emit(int64_t first, int64_t last, bool full, std::vector<TileSpan>* spans) {
   if (first >= last) return;
   if (!spans->empty() && spans->back().last == first && spans->back().full == full) {

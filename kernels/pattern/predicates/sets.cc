@@ -5,7 +5,7 @@
 #include <cassert>
 
 #include "kernels/core/run_control.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 namespace {
@@ -33,7 +33,7 @@ class SlotSet {
     return static_cast<int64_t>(words_.capacity() * sizeof(uint64_t) +
                                 spans_.capacity() * sizeof(TileSpan));
   }
-  // The tiles that hold some, in order.
+  // The tiles that hold a slot of the set, in order.
   const std::vector<TileSpan>& spans() const { return spans_; }
 
  private:
@@ -107,7 +107,7 @@ class BlocksOf : public Predicate {
       for (const TileSpan& s : of_rows) Emit(s.first, s.last, s.full, spans);
       return;
     }
-    // Of a tile that several rows of blocks meet, not every pair need be seen.
+    // Several rows of blocks meet the tile: maybe not all of them see a block.
     std::sort(of_rows.begin(), of_rows.end(),
               [](const TileSpan& x, const TileSpan& y) { return x.first < y.first; });
     int64_t at = first;

@@ -19,19 +19,19 @@ Visible Queries(std::span<const int32_t> slots);
 // of its runs, ascending and disjoint; block c holds the keys [offset_k + c bk, ..).
 struct BlockRun {
   int32_t first = 0, count = 0;
-  int32_t times = 1;  // how often each block is listed: see Multiplicities
+  int32_t times = 1;  // how often each block is listed; Multiplicities adds its logarithm to scores
 };
 struct BlockRows {
   int64_t bq = kTile, bk = kTile;  // >= 1
   int64_t offset_q = 0, offset_k = 0;
-  std::vector<int64_t> begin;  // row t: runs [begin[t], begin[t + 1]); {0} has no row yet
+  std::vector<int64_t> begin;  // row t: runs [begin[t], begin[t + 1]); {0}: no rows
   std::vector<BlockRun> runs;
 
   int64_t bytes() const {
     return static_cast<int64_t>(begin.capacity() * sizeof(int64_t) +
                                 runs.capacity() * sizeof(BlockRun));
   }
-  // To the row at the end. REQUIRES: `run` begins where the last one ended, or later.
+  // Appends a run to the last row. REQUIRES: it begins at the end of the run before, or later.
   void Append(const BlockRun& run);
   void EndRow() { begin.push_back(static_cast<int64_t>(runs.size())); }
 };

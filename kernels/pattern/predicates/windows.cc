@@ -1,12 +1,11 @@
-// Predicates by distance: windows, packed windows, combs.
+// Predicates by distance: windows and steps of blocks.
 #include "kernels/pattern/predicates/windows.h"
 
 #include <algorithm>
 #include <cassert>
 #include <numeric>
 
-#include "kernels/pattern/builder.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 namespace {
@@ -28,7 +27,8 @@ class Intervals : public Predicate {
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
     const Interval low = Of(q_tile * kTile), high = Of(q_tile * kTile + kTile - 1);
-    // Someone sees [low.lo, high.hi), everyone sees [high.lo, low.hi): full tiles lie inside.
+    // Some query sees [low.lo, high.hi), all queries see [high.lo, low.hi), which holds the full
+    // tiles.
     const int64_t begin = std::clamp(FloorDiv(low.lo, kTile), first, last);
     const int64_t end = std::clamp(FloorDiv(high.hi + kTile - 1, kTile), begin, last);
     const int64_t full_begin = std::clamp(FloorDiv(high.lo + kTile - 1, kTile), begin, end);
@@ -54,7 +54,7 @@ class Intervals : public Predicate {
   }
 };
 
-// `start`: of the block that holds p.
+// `start`: the first position of the block that holds p.
 Interval KeysFrom(const Window& w, int64_t start, int64_t p) {
   const int64_t end = start + w.block + w.after;
   return {start - w.before, w.causal ? std::min(end, p + 1) : end};
@@ -64,13 +64,15 @@ Interval KeysOf(const Window& w, int64_t p) {
   return KeysFrom(w, w.block == 1 ? p : FloorDiv(p, w.block) * w.block, p);
 }
 
-// Those of `count` positions from p on.
-void KeysOf(const Window& w, int64_t p, int64_t count, Interval* keys) {
+// The keys of kTile positions from p on.
+TileIntervals KeysOfTile(const Window& w, int64_t p) {
+  TileIntervals keys;
   int64_t start = FloorDiv(p, w.block) * w.block;
-  for (int64_t n = 0; n < count; ++n) {
+  for (int64_t n = 0; n < kTile; ++n) {
     if (p + n == start + w.block) start += w.block;
     keys[n] = KeysFrom(w, start, p + n);
   }
+  return keys;
 }
 
 class WindowsOf : public Intervals {
@@ -81,9 +83,7 @@ class WindowsOf : public Intervals {
   Interval Of(int64_t query) const override { return KeysOf(window_, query + window_.offset); }
 
   TileIntervals OfTile(int64_t q_tile) const override {
-    TileIntervals of;
-    KeysOf(window_, q_tile * kTile + window_.offset, kTile, of.data());
-    return of;
+    return KeysOfTile(window_, q_tile * kTile + window_.offset);
   }
 
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
@@ -117,81 +117,6 @@ class BlockDiagonalOf : public Intervals {
   const BlockSteps s_;
 };
 
-// As in PackedWindows.
-struct Packed {
-  std::vector<int64_t> cu_q, cu_k;
-  Window window;
-};
-
-class PackedOf : public Intervals {
- public:
-  explicit PackedOf(Packed packed)
-      : packed_(std::move(packed)),
-        cu_q_(packed_.cu_q),
-        cu_k_(packed_.cu_k),
-        window_(packed_.window) {
-    assert(!cu_q_.empty() && cu_q_.size() == cu_k_.size());
-  }
-  std::string key() const override { return KeyOf("packed", packed_); }
-
-  Interval Of(int64_t query) const override {
-    Interval keys;
-    Fill(query, 1, &keys);
-    return keys;
-  }
-  TileIntervals OfTile(int64_t q_tile) const override {
-    TileIntervals of;
-    Fill(q_tile * kTile, kTile, of.data());
-    return of;
-  }
-
-  TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
-    const int64_t i = q_tile * kTile, j = key_tile * kTile;
-    const size_t s = SegmentOf(i);
-    if (s + 1 == cu_q_.size() || i + kTile > cu_q_[s + 1] || j < cu_k_[s] ||
-        j + kTile > cu_k_[s + 1]) {
-      return {};
-    }
-    // All of the tile lies inside one segment.
-    const int64_t p = i + OffsetOf(s);
-    return {2, {j - cu_k_[s] - p, Remainder(p, window_.block)}};
-  }
-  int64_t bytes() const override {
-    return static_cast<int64_t>((cu_q_.size() + cu_k_.size()) * sizeof(int32_t));
-  }
-
- private:
-  void Fill(int64_t query, int64_t count, Interval* keys) const {
-    for (size_t s = SegmentOf(query); count > 0; ++s) {
-      const bool is_last = s + 1 == cu_q_.size();
-      const int64_t begin = cu_k_[s], end = is_last ? begin : cu_k_[s + 1];
-      const int64_t here = is_last ? count : std::min(count, cu_q_[s + 1] - query);
-      if (!is_last) KeysOf(window_, query + OffsetOf(s), here, keys);
-      for (int64_t n = 0; n < here; ++n) {
-        keys[n] = is_last ? Interval{begin, begin}
-                          : Interval{std::clamp(begin + keys[n].lo, begin, end),
-                                     std::clamp(begin + keys[n].hi, begin, end)};
-      }
-      query += here;
-      keys += here;
-      count -= here;
-    }
-  }
-  // The segment that holds a query, or as many as there are.
-  size_t SegmentOf(int64_t query) const {
-    return std::upper_bound(cu_q_.begin() + 1, cu_q_.end(), query) - cu_q_.begin() - 1;
-  }
-  // From a query to its position in the segment.
-  int64_t OffsetOf(size_t s) const {
-    const int64_t queries = cu_q_[s + 1] - cu_q_[s], keys = cu_k_[s + 1] - cu_k_[s];
-    return window_.offset + keys - queries - cu_q_[s];
-  }
-
-  const Packed packed_;
-  const std::vector<int64_t>&cu_q_, &cu_k_;
-  const Window& window_;
-};
-
 }  // namespace
 
 Visible Windows(const Window& window) {
@@ -206,7 +131,6 @@ Visible Windows(const Window& window) {
 }
 
 Visible Band(int64_t lo, int64_t hi) {
-  constexpr int64_t kUnbounded = PatternBuilder::kUnbounded;
   const int64_t before = lo == kUnbounded ? kFar : -std::clamp(lo, -kFar, kFar);
   const int64_t after = hi == kUnbounded ? kFar : std::clamp(hi, -kFar, kFar);
   return Windows({.before = before, .after = after});
@@ -215,12 +139,6 @@ Visible Band(int64_t lo, int64_t hi) {
 Visible BlockDiagonal(const BlockSteps& steps) {
   assert(steps.bq >= 1 && steps.bk >= 1);
   return std::make_shared<BlockDiagonalOf>(steps);
-}
-
-Visible PackedWindows(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
-                      const Window& window) {
-  return std::make_shared<PackedOf>(
-      Packed{{cu_q.begin(), cu_q.end()}, {cu_k.begin(), cu_k.end()}, window});
 }
 
 }  // namespace attnd

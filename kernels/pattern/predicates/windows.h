@@ -1,18 +1,17 @@
-// Predicates by distance, in constant memory, and packed sequences.
+// Predicates by distance, in constant memory.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/predicates/predicate.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 
-// lo <= k - q <= hi; PatternBuilder::kUnbounded as in AddBand.
+// Pairs with lo <= k - q <= hi; kUnbounded: no limit.
 Visible Band(int64_t lo, int64_t hi);
 
-// As WindowSource.
+// The pairs of Window.
 Visible Windows(const Window& window);
 
 // Query block u = floor((q + offset) / bq) sees the keys of the blocks [u + lo, u + hi), each bk
@@ -24,9 +23,5 @@ struct BlockSteps {
   int64_t offset = 0;
 };
 Visible BlockDiagonal(const BlockSteps& steps);
-
-// As PackedSource.
-Visible PackedWindows(std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
-                      const Window& window);
 
 }  // namespace attnd

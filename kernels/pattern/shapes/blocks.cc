@@ -1,4 +1,3 @@
-// Patterns of blocks: a caller's layout, BigBird, blockwise permutations.
 #include "kernels/pattern/shapes/blocks.h"
 
 #include <algorithm>
@@ -9,15 +8,15 @@
 
 #include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/windows.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
 
-// Rows of [begin, begin + size) that exist.
+// Rows of [begin, begin + size) in [0, n).
 int64_t Within(int64_t begin, int64_t size, int64_t n) {
   return std::clamp<int64_t>(begin + size, 0, n) - std::clamp<int64_t>(begin, 0, n);
 }
@@ -38,7 +37,7 @@ class MultiplicitiesOf : public Constants {
     });
   }
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
-    // Where blocks are tiles, a tile has one number.
+    // Where blocks consist of whole tiles, a tile has one number.
     const bool is_whole = b_.bq % kTile == 0 && b_.bk % kTile == 0 && b_.offset_q % kTile == 0 &&
                           b_.offset_k % kTile == 0;
     int64_t largest = 1;
@@ -73,11 +72,11 @@ class MultiplicitiesOf : public Constants {
   const BlockRows& b_;
 };
 
-// The blocks of one row in any order, overlaps and repeats counted.
+// Collects the blocks of one row in any order and counts overlaps and repeats.
 class BlockList {
  public:
   void Clear() { borders_.clear(); }
-  // Counted once, however many of these overlap.
+  // Ranges that overlap count once.
   void AddOnce(int64_t first, int64_t last) { Add(first, last, 0); }
   void AddAgain(int64_t block) { Add(block, block + 1, 1); }
 
@@ -139,27 +138,27 @@ BlockRows BigBirdBlocks(const BigBird& bird, int64_t N) {
   return rows;
 }
 
-// As the row's; the offset of one that is not causal is 0: it has no part in the pattern.
+// Of a PatternSeq. The offset is 0 unless causal: else it does not affect the pattern.
 struct Order {
   int64_t Nq, Nk;
   bool causal;
   int64_t offset;
 };
 
-Order OrderOf(const PatternSeq& row) {
-  return {row.Nq, row.Nk, row.causal, row.causal ? row.offset : 0};
+Order OrderOf(const PatternSeq& seq) {
+  return {seq.Nq, seq.Nk, seq.causal, seq.causal ? seq.offset : 0};
 }
 
-PatternPlan PlanOf(const Order& order, const BlockRowsPtr& blocks, bool multiset, Visible also) {
-  PatternPlan plan{.Nq = order.Nq, .Nk = order.Nk, .visible = Blocks(blocks)};
+PatternSpec SpecOf(const Order& order, const BlockRowsPtr& blocks, bool multiset, Visible also) {
+  PatternSpec spec{.Nq = order.Nq, .Nk = order.Nk, .visible = Blocks(blocks)};
   const bool repeats = std::any_of(blocks->runs.begin(), blocks->runs.end(),
                                    [](const BlockRun& run) { return run.times > 1; });
-  if (multiset && repeats) plan.constants = Multiplicities(blocks);
-  if (also != nullptr) plan.visible = Or(plan.visible, also);
+  if (multiset && repeats) spec.constants = Multiplicities(blocks);
+  if (also != nullptr) spec.visible = Or(spec.visible, also);
   if (order.causal) {
-    plan.visible = And(Band(PatternBuilder::kUnbounded, order.offset), plan.visible);
+    spec.visible = And(Band(kUnbounded, order.offset), spec.visible);
   }
-  return plan;
+  return spec;
 }
 
 struct Layout {
@@ -168,8 +167,8 @@ struct Layout {
   bool multiset;
 };
 
-PatternPlan PlanOf(const Layout& layout) {
-  return PlanOf(layout.order, layout.blocks, layout.multiset, nullptr);
+PatternSpec SpecOf(const Layout& layout) {
+  return SpecOf(layout.order, layout.blocks, layout.multiset, nullptr);
 }
 
 struct BirdLayout {
@@ -177,7 +176,7 @@ struct BirdLayout {
   BigBird bird;
 };
 
-PatternPlan PlanOf(const BirdLayout& layout) {
+PatternSpec SpecOf(const BirdLayout& layout) {
   const BigBird& bird = layout.bird;
   Visible globals;
   if (bird.globals > 0) {
@@ -186,7 +185,7 @@ PatternPlan PlanOf(const BirdLayout& layout) {
     globals = Or(Keys(first), Queries(first));
   }
   const auto blocks = std::make_shared<const BlockRows>(BigBirdBlocks(bird, layout.order.Nk));
-  return PlanOf(layout.order, blocks, bird.multiset, globals);
+  return SpecOf(layout.order, blocks, bird.multiset, globals);
 }
 
 }  // namespace
@@ -195,26 +194,26 @@ ConstantsPtr Multiplicities(BlockRowsPtr blocks) {
   return std::make_shared<MultiplicitiesOf>(std::move(blocks));
 }
 
-PatternSource BlockSource(const PatternSeq& row, BlockRows listed, bool multiset) {
+PatternSource BlockSource(const PatternSeq& seq, BlockRows listed, bool multiset) {
   const auto shared = std::make_shared<const BlockRows>(std::move(listed));
   const BlockRows& blocks = *shared;
   PatternCounts counts;
   for (size_t t = 0; t + 1 < blocks.begin.size(); ++t) {
     const int64_t queries =
-        Within(blocks.offset_q + static_cast<int64_t>(t) * blocks.bq, blocks.bq, row.lengths.nq);
+        Within(blocks.offset_q + static_cast<int64_t>(t) * blocks.bq, blocks.bq, seq.lengths.nq);
     int64_t keys = 0, tiles = 0;
     for (int64_t r = blocks.begin[t]; r < blocks.begin[t + 1]; ++r) {
       const BlockRun& run = blocks.runs[r];
       keys +=
-          Within(blocks.offset_k + run.first * blocks.bk, run.count * blocks.bk, row.lengths.nk);
+          Within(blocks.offset_k + run.first * blocks.bk, run.count * blocks.bk, seq.lengths.nk);
       tiles += CeilDiv(run.count * blocks.bk, kTile);
     }
     counts.pairs += static_cast<double>(queries) * static_cast<double>(keys);
     counts.tiles += static_cast<double>(queries) / kTile * static_cast<double>(tiles);
   }
   PatternSource source =
-      SourceOf(row.Nq, row.Nk, "blocks", Layout{OrderOf(row), shared, multiset}, counts, PlanOf);
-  source.is_counted = !row.causal;
+      SourceOf(seq.Nq, seq.Nk, "blocks", Layout{OrderOf(seq), shared, multiset}, counts, SpecOf);
+  source.is_counted = !seq.causal;
   return source;
 }
 
@@ -228,27 +227,27 @@ int64_t BigBird::InnerRows(int64_t N) const {
   return nb - first - std::min(right, nb - first);
 }
 
-PatternSource BigBirdSource(const PatternSeq& row, BigBird bird) {
+PatternSource BigBirdSource(const PatternSeq& seq, BigBird bird) {
   const int64_t b = bird.block = std::min(bird.block, kFar);
-  const int64_t g = bird.globals, nb = bird.Blocks(row.Nk);
-  // About: random blocks that meet no other.
+  const int64_t g = bird.globals, nb = bird.Blocks(seq.Nk);
+  // An estimate: as if random blocks met no other ones.
   const double seen =
       static_cast<double>(std::min(2 * bird.half_window + 1 + bird.left + bird.right + bird.r, nb));
   const double whole = static_cast<double>(std::min(bird.left + bird.right, nb));
   const double inner = static_cast<double>(nb) - whole;
   PatternCounts counts{.pairs = (inner * seen + whole * static_cast<double>(nb)) *
                                 static_cast<double>(b) * static_cast<double>(b)};
-  const double all = static_cast<double>(row.lengths.nq) * static_cast<double>(row.lengths.nk);
-  counts.pairs += static_cast<double>(g) * static_cast<double>(row.lengths.nq + row.lengths.nk);
+  const double all = static_cast<double>(seq.lengths.nq) * static_cast<double>(seq.lengths.nk);
+  counts.pairs += static_cast<double>(g) * static_cast<double>(seq.lengths.nq + seq.lengths.nk);
   counts.pairs = std::min(counts.pairs, all);
   counts.tiles = counts.pairs / (kTile * kTile) +
-                 (b % kTile == 0 && g == 0 ? 0 : seen * static_cast<double>(Tiles(row.lengths.nq)));
-  // Drawing a block or sorting it into its row; a run of blocks takes 12 bytes, three times that
-  // while a list of them grows.
+                 (b % kTile == 0 && g == 0 ? 0 : seen * static_cast<double>(Tiles(seq.lengths.nq)));
+  // Drawing a block and sorting it into its row. A run of blocks takes 12 bytes, three times that
+  // while its list grows.
   const double listed = static_cast<double>(nb) * static_cast<double>(bird.r + 4);
-  const int64_t term_bytes = bird.multiset ? TermBytes(row.Nq, row.Nk, sizeof(float)) : 0;
-  PatternSource source = SourceOf(row.Nq, row.Nk, "bigbird",
-                                  BirdLayout{OrderOf(row), std::move(bird)}, counts, PlanOf);
+  const int64_t term_bytes = bird.multiset ? TermBytes(seq.Nq, seq.Nk, sizeof(float)) : 0;
+  PatternSource source = SourceOf(seq.Nq, seq.Nk, "bigbird",
+                                  BirdLayout{OrderOf(seq), std::move(bird)}, counts, SpecOf);
   source.is_counted = false;
   source.host.bytes += static_cast<int64_t>(48 * listed) + term_bytes;
   source.host.seconds += 8e-8 * listed;
@@ -259,83 +258,81 @@ namespace {
 
 // Blocks of a permuted sequence: position x is of block floor(x nb / n).
 struct PermutedBlocks {
-  PatternSeq row;
+  PatternSeq seq;
   std::vector<int32_t> perm;
   bool gathers;
 
   int64_t nb() const { return static_cast<int64_t>(perm.size()); }
-  // Positions [Start(t), Start(t + 1)) are block t.
-  int64_t Start(int64_t t) const { return CeilDiv(t * row.Nk, nb()); }
+  // Block t holds the positions [Start(t), Start(t + 1)).
+  int64_t Start(int64_t t) const { return CeilDiv(t * seq.Nk, nb()); }
 
   PatternCounts Counts() const {
     PatternCounts counts{.slot_bytes = 32};
     for (int64_t t = 0; t < nb(); ++t) {
       const int64_t size = Start(t + 1) - Start(t), key = Start(perm[t]);
-      const Lengths n{Within(Start(t) - row.offset, size, row.lengths.nq),
-                      Within(key, Start(perm[t] + 1) - key, row.lengths.nk)};
-      const int64_t first = std::max(Start(t), row.offset);  // position of the first of the queries
+      const Lengths n{Within(Start(t) - seq.offset, size, seq.lengths.nq),
+                      Within(key, Start(perm[t] + 1) - key, seq.lengths.nk)};
+      const int64_t first = std::max(Start(t), seq.offset);  // position of the first query
       // j <= p: j' <= i' + first - start of the key block, both counted from 0.
-      counts.pairs += row.causal ? BandPairs(n, PatternBuilder::kUnbounded, first - key)
+      counts.pairs += seq.causal ? BandPairs(n, kUnbounded, first - key)
                                  : static_cast<double>(n.nq) * static_cast<double>(n.nk);
       counts.tiles += static_cast<double>(Tiles(n.nq + kTile / 2) * Tiles(n.nk + kTile / 2));
     }
-    if (gathers) counts.tiles = static_cast<double>(2 * Tiles(row.lengths.nq));
+    if (gathers) counts.tiles = static_cast<double>(2 * Tiles(seq.lengths.nq));
     return counts;
   }
 
-  PatternPlan InOrder() const {
-    std::vector<int32_t> q(row.Nq, -1), k(row.Nk);
-    for (int64_t i = 0; i < row.Nq; ++i) {
-      const int64_t p = i + row.offset;
-      if (p >= 0 && p < row.Nk) q[i] = perm[p * nb() / row.Nk];
+  PatternSpec InOrder() const {
+    std::vector<int32_t> q(seq.Nq, -1), k(seq.Nk);
+    for (int64_t i = 0; i < seq.Nq; ++i) {
+      const int64_t p = i + seq.offset;
+      if (p >= 0 && p < seq.Nk) q[i] = perm[p * nb() / seq.Nk];
     }
-    for (int64_t j = 0; j < row.Nk; ++j) k[j] = static_cast<int32_t>(j * nb() / row.Nk);
-    PatternPlan plan{.Nq = row.Nq, .Nk = row.Nk, .visible = SameSegment(q, k)};
-    if (row.causal) {
-      plan.visible = And(Band(PatternBuilder::kUnbounded, row.offset), plan.visible);
+    for (int64_t j = 0; j < seq.Nk; ++j) k[j] = static_cast<int32_t>(j * nb() / seq.Nk);
+    PatternSpec spec{.Nq = seq.Nq, .Nk = seq.Nk, .visible = SameSegment(q, k)};
+    if (seq.causal) {
+      spec.visible = And(Band(kUnbounded, seq.offset), spec.visible);
     }
-    return plan;
+    return spec;
   }
 
-  PatternPlan ByKeyBlock() const {
-    std::vector<int32_t> query_block(perm.size()), q, k(row.lengths.nk);
+  PatternSpec ByKeyBlock() const {
+    std::vector<int32_t> query_block(perm.size()), q, k(seq.lengths.nk);
     for (size_t t = 0; t < perm.size(); ++t) query_block[perm[t]] = static_cast<int32_t>(t);
-    PatternPlan plan{.Nk = row.lengths.nk};
+    PatternSpec spec{.Nk = seq.lengths.nk};
     for (int64_t c = 0; c < nb(); ++c) {
-      const int64_t t = query_block[c], first = Start(t) - row.offset;
-      const int64_t end = std::min(Start(t + 1) - row.offset, row.lengths.nq);
+      const int64_t t = query_block[c], first = Start(t) - seq.offset;
+      const int64_t end = std::min(Start(t + 1) - seq.offset, seq.lengths.nq);
       for (int64_t i = std::max<int64_t>(first, 0); i < end; ++i) {
-        plan.query_rows.push_back(static_cast<int32_t>(i));
+        spec.query_rows.push_back(static_cast<int32_t>(i));
         q.push_back(static_cast<int32_t>(c));
       }
     }
-    plan.Nq = static_cast<int64_t>(plan.query_rows.size());
-    for (int64_t j = 0; j < row.lengths.nk; ++j) k[j] = static_cast<int32_t>(j * nb() / row.Nk);
-    plan.visible = SameSegment(q, k);
-    if (row.causal) {
+    spec.Nq = static_cast<int64_t>(spec.query_rows.size());
+    for (int64_t j = 0; j < seq.lengths.nk; ++j) k[j] = static_cast<int32_t>(j * nb() / seq.Nk);
+    spec.visible = SameSegment(q, k);
+    if (seq.causal) {
       std::iota(k.begin(), k.end(), 0);
-      plan.visible = And(plan.visible, NotAfter(plan.query_rows, k, row.offset));
+      spec.visible = And(spec.visible, NotAfter(spec.query_rows, k, seq.offset));
     }
-    return plan;
+    return spec;
   }
 };
 
 }  // namespace
 
-// Else tiles of queries would meet many key blocks.
-bool BlockwiseGathers(const PatternSeq& row, int64_t nb) {
-  constexpr int64_t kLeastBlock = kTile / 2;
-  return row.Nk < nb * kLeastBlock;
+bool BlockwiseGathers(const PatternSeq& seq, int64_t nb) {
+  return seq.Nk < nb * seq.tuning.device.least_natural_block;
 }
 
-PatternSource BlockwiseSource(const PatternSeq& row, std::span<const int32_t> perm) {
-  const bool gathers = BlockwiseGathers(row, static_cast<int64_t>(perm.size()));
-  PermutedBlocks blocks{row, {perm.begin(), perm.end()}, gathers};
+PatternSource BlockwiseSource(const PatternSeq& seq, std::span<const int32_t> perm) {
+  const bool gathers = BlockwiseGathers(seq, static_cast<int64_t>(perm.size()));
+  PermutedBlocks blocks{seq, {perm.begin(), perm.end()}, gathers};
   const PatternCounts counts = blocks.Counts();
-  // Natural order leaves lengths to attend.
-  if (!gathers) blocks.row.lengths = {row.Nq, row.Nk};
+  // In natural order, Ops::Attend applies the lengths.
+  if (!gathers) blocks.seq.lengths = {seq.Nq, seq.Nk};
   PatternSource source =
-      SourceOf(row.Nq, row.Nk, "blockwise", std::move(blocks), counts,
+      SourceOf(seq.Nq, seq.Nk, "blockwise", std::move(blocks), counts,
                [](const PermutedBlocks& b) { return b.gathers ? b.ByKeyBlock() : b.InOrder(); });
   source.gathers = gathers;
   return source;

@@ -11,15 +11,15 @@
 
 namespace attnd {
 
-// ln(times) of the blocks of a row that are listed more than once, on top of Blocks(blocks).
+// Adds ln(times) to the scores of blocks that a row lists more than once.
 ConstantsPtr Multiplicities(BlockRowsPtr blocks);
 
-// Blocks of blocks.bq x blocks.bk rows of i and j; with `multiset` a run's `times` is added as ln
-// times.
-PatternSource BlockSource(const PatternSeq& row, BlockRows blocks, bool multiset);
+// The listed blocks of blocks.bq queries x blocks.bk keys. `multiset`: a block that is listed n
+// times counts n times, else once.
+PatternSource BlockSource(const PatternSeq& seq, BlockRows blocks, bool multiset);
 
 // Zaheer et al. 2020, appendix D, on blocks of positions p - globals and j - globals. `random`
-// [inner rows, r], -1: unused, lists block indices for the rows that are not global.
+// [inner rows, r] lists block indices for the rows that are not global; -1: none.
 struct BigBird {
   int64_t block = 64;
   int64_t half_window = 1;      // u
@@ -29,15 +29,15 @@ struct BigBird {
   int64_t r = 0;
   bool multiset = false;
 
-  // Of N positions: blocks behind the globals, and query blocks that have random ones.
+  // Blocks behind the globals of N positions, and how many of these have random blocks.
   int64_t Blocks(int64_t N) const;
   int64_t InnerRows(int64_t N) const;
 };
-PatternSource BigBirdSource(const PatternSeq& row, BigBird bigbird);
+PatternSource BigBirdSource(const PatternSeq& seq, BigBird bigbird);
 
 // Qiu et al. 2019, section 3: blk(x) = floor(x nb / Nk), visible iff perm[blk(p)] = blk(j).
-PatternSource BlockwiseSource(const PatternSeq& row, std::span<const int32_t> perm);
-// Whether its queries stand in the order of their key blocks.
-bool BlockwiseGathers(const PatternSeq& row, int64_t nb);
+PatternSource BlockwiseSource(const PatternSeq& seq, std::span<const int32_t> perm);
+// Whether BlockwiseSource gathers the queries in the order of their key blocks.
+bool BlockwiseGathers(const PatternSeq& seq, int64_t nb);
 
 }  // namespace attnd

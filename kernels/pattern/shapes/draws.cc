@@ -8,19 +8,19 @@
 namespace attnd {
 namespace {
 
-// They keep the draws of methods apart.
+// Draws of different methods differ for equal seeds.
 constexpr uint64_t kKeysTag = 1, kBlocksTag = 2;
 
 }  // namespace
 
-std::vector<int32_t> DrawnKeys(const PatternSeq& row, int64_t R, uint64_t seed, int64_t head) {
-  const auto [nq, nk] = row.lengths;
+std::vector<int32_t> DrawnKeys(const PatternSeq& seq, int64_t R, uint64_t seed, int64_t head) {
+  const auto [nq, nk] = seq.lengths;
   std::vector<int32_t> keys(static_cast<size_t>(nq * R), -1);
   Sampler sampler(nk);
   for (int64_t i = 0; i < nq; ++i) {
     if (i % kTile == 0 && CheckPoint()) break;
-    const int64_t p = i + row.offset;
-    const int64_t candidates = row.causal ? std::clamp<int64_t>(p + 1, 0, nk) : nk;
+    const int64_t p = i + seq.offset;
+    const int64_t candidates = seq.causal ? std::clamp<int64_t>(p + 1, 0, nk) : nk;
     const auto drawn = sampler.Draw(candidates, R, seed, kKeysTag, static_cast<uint64_t>(head),
                                     static_cast<uint64_t>(p));
     std::copy(drawn.begin(), drawn.end(), keys.begin() + i * R);

@@ -1,4 +1,4 @@
-// Drawn structure: the lists of random and bigbird.
+// Random keys and blocks, drawn from a seed: the lists of random and bigbird.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace attnd {
 
-// Of each query i at position p = i + offset R of the valid keys and, if causal, of those with j <=
-// p: [nq, R], ascending, -1 where there are fewer. A pure function of seed, head, p and the number
-// of candidates.
-std::vector<int32_t> DrawnKeys(const PatternSeq& row, int64_t R, uint64_t seed, int64_t head);
+// Draws R keys for each query i from the valid keys j and, if causal, from those with j <= p = i +
+// offset: [nq, R], ascending, -1 where there are fewer. The draw of a query depends on seed, head,
+// p and the number of candidates alone.
+std::vector<int32_t> DrawnKeys(const PatternSeq& seq, int64_t R, uint64_t seed, int64_t head);
 
-// Of each query block t of N positions that is not global bird.r of the blocks that are neither
-// global nor in its window, |t - c| <= half_window, and that begin before `prefix`, counted behind
-// the globals: [bird.InnerRows(N), r], -1 where there are fewer.
+// Draws bird.r blocks for each query block t that is not global, from the blocks c of N positions
+// that are not global, lie outside its window, |t - c| > half_window, and begin before `prefix`,
+// counted behind the globals: [bird.InnerRows(N), r], -1 where there are fewer.
 struct BlockDraw {
   int64_t N = 0;
   int64_t prefix = INT64_MAX;

@@ -1,27 +1,26 @@
-// Global and long halves of a sequence, and their relative labels; keys of a second source.
 #include "kernels/pattern/shapes/etc.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
+#include "kernels/pattern/base/tiles.h"
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/sets.h"
 #include "kernels/pattern/predicates/windows.h"
-#include "kernels/pattern/tiles.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 namespace {
 
-// As Etc, of N positions; sentences of all long ones.
+// Etc of N positions, with the sentences of all long ones.
 struct Halves {
   std::shared_ptr<const Etc> shared;
   int64_t N;
   std::vector<int32_t> sentences;
   const Etc& etc = *shared;
 
-  // The global position whose sentence position x is, or -1 - x of a global one.
+  // The global position of the sentence that holds x; -1 - x if x is global.
   int64_t SentenceOf(int64_t x) const { return x < etc.ng ? -1 - x : sentences[x - etc.ng]; }
   size_t given() const {
     return etc.l2l_ids.size() + etc.l2g_ids.size() + etc.g2g_ids.size() + etc.g2l_ids.size();
@@ -48,7 +47,7 @@ class LabelsOf : public Constants {
     const int64_t i = q_tile * kTile, j = key_tile * kTile;
     if (!IsWhole(i, j)) return {};
     if ((i < e_.ng) == (j < e_.ng)) {
-      // Beyond the largest distance all labels are the same.
+      // Beyond the largest distance all labels are equal.
       const int64_t far = e_.max_distance / kTile + 2;
       return {2, {0, std::clamp(key_tile - q_tile, -far, far)}};
     }
@@ -63,16 +62,16 @@ class LabelsOf : public Constants {
   }
 
  private:
-  // A tile that lies in one half on either side, and ends inside of the sequence.
+  // Whether all queries of a tile are of one half, all keys are, and all exist.
   bool IsWhole(int64_t i, int64_t j) const {
     return std::max(i, j) + kTile <= h_.N && !(i < e_.ng && i + kTile > e_.ng) &&
            !(j < e_.ng && j + kTile > e_.ng);
   }
-  // Of one that has a half on either side, with labels that nobody gave.
+  // Whether queries are of one half and keys of the other, with computed labels.
   bool IsAcross(int64_t i, int64_t j) const {
     return h_.given() == 0 && IsWhole(i, j) && (i < e_.ng) != (j < e_.ng);
   }
-  // One label but where a sentence meets its global position.
+  // One label, except where a sentence meets its global position.
   void FillAcross(int64_t i, int64_t j, uint16_t* labels) const {
     const int64_t longs = std::max(i, j) - e_.ng, globals = std::min(i, j);
     std::fill_n(labels, kTile * kTile, static_cast<uint16_t>(2 * e_.max_distance + 1));
@@ -118,7 +117,7 @@ HalvesPtr HalvesOf(const std::shared_ptr<const Etc>& etc, int64_t N) {
   return h;
 }
 
-// x[key] = sentence for pairs across halves; a number that nobody looks for elsewhere.
+// Pairs of a position and the global position of its sentence; no pairs inside a half.
 Visible OwnSentence(const Halves& h, bool of_long_rows) {
   std::vector<int32_t> q(h.N, -1), k(h.N, -1);
   for (int64_t x = 0; x < h.N; ++x) {
@@ -129,7 +128,7 @@ Visible OwnSentence(const Halves& h, bool of_long_rows) {
   return SameSegment(q, k);
 }
 
-// Of every position; numbered from 0, as segments are.
+// The example of every position, renumbered from 0 as segment ids.
 std::vector<int32_t> Examples(const Etc& etc) {
   std::map<int32_t, int32_t> numbers;
   std::vector<int32_t> examples;
@@ -142,27 +141,25 @@ std::vector<int32_t> Examples(const Etc& etc) {
   return examples;
 }
 
-enum class Rows : uint8_t { kLong, kGlobal, kBoth };
-
 struct EtcRows {
   int64_t N;
-  Rows kind;
+  Half half;
   std::shared_ptr<const Etc> etc;  // without examples
 };
 
-PatternPlan PlanOf(const EtcRows& r) {
+PatternSpec SpecOf(const EtcRows& r) {
   const Etc& etc = *r.etc;
-  const bool has_longs = r.kind != Rows::kGlobal, has_globals = r.kind != Rows::kLong;
+  const bool has_longs = r.half != Half::kGlobal, has_globals = r.half != Half::kLocal;
   const HalvesPtr halves = HalvesOf(r.etc, r.N);
   std::vector<int32_t> first(etc.ng);
   for (size_t x = 0; x < first.size(); ++x) first[x] = static_cast<int32_t>(x);
   const Visible rows = Queries(first), globals = Keys(first);
-  PatternPlan made{.Nq = r.N, .Nk = r.N};
+  PatternSpec made{.Nq = r.N, .Nk = r.N};
   if (has_longs) {
     const Visible far = etc.hard_l2g ? OwnSentence(*halves, /*of_long_rows=*/true) : globals;
     made.visible = Or(AndNot(Band(-etc.radius, etc.radius), globals), far);
   }
-  // Global rows that see everything need not be taken out first: few predicates, known shapes.
+  // Global rows that see everything are not excluded first: fewer predicates, known shapes.
   if (!has_globals || etc.hard_g2l) made.visible = has_longs ? AndNot(made.visible, rows) : nullptr;
   if (has_globals) {
     const Visible seen =
@@ -173,13 +170,15 @@ PatternPlan PlanOf(const EtcRows& r) {
   return made;
 }
 
-PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
-  const int64_t N = row.Nk, ng = etc.ng;
+}  // namespace
+
+PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half) {
+  const int64_t N = seq.Nk, ng = etc.ng;
   const auto below = [ng](int64_t n) { return std::min(n, ng); };
-  const Lengths longs{row.lengths.nq - below(row.lengths.nq),
-                      row.lengths.nk - below(row.lengths.nk)};
+  const Lengths longs{seq.lengths.nq - below(seq.lengths.nq),
+                      seq.lengths.nk - below(seq.lengths.nk)};
   PatternCounts counts;
-  const bool has_longs = kind != Rows::kGlobal, has_globals = kind != Rows::kLong;
+  const bool has_longs = half != Half::kGlobal, has_globals = half != Half::kLocal;
   etc.hard_l2g = has_longs && etc.hard_l2g;
   etc.hard_g2l = has_globals && etc.hard_g2l;
   etc.radius = std::min(etc.radius, kFar);
@@ -187,14 +186,14 @@ PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
     const Window window =
         Canonical(longs.nq, longs.nk, {.before = etc.radius, .after = etc.radius});
     counts.pairs =
-        WindowPairs(longs, window) + static_cast<double>(longs.nq * below(row.lengths.nk));
+        WindowPairs(longs, window) + static_cast<double>(longs.nq * below(seq.lengths.nk));
     counts.tiles =
         WindowTiles(longs, window) + static_cast<double>(Tiles(longs.nq) * (Tiles(ng) + 1));
   }
   if (has_globals) {
-    const int64_t rows = below(row.lengths.nq);
-    counts.pairs += static_cast<double>(rows) * static_cast<double>(row.lengths.nk);
-    counts.tiles += static_cast<double>(Tiles(rows) * Tiles(row.lengths.nk));
+    const int64_t rows = below(seq.lengths.nq);
+    counts.pairs += static_cast<double>(rows) * static_cast<double>(seq.lengths.nk);
+    counts.tiles += static_cast<double>(Tiles(rows) * Tiles(seq.lengths.nk));
   }
   const bool has_examples = std::exchange(etc.has_examples, false);
   const int64_t sent_ids = std::exchange(etc.sent_ids, 0);
@@ -202,7 +201,7 @@ PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
   etc.long_examples = etc.global_examples = {};
   const bool is_labelled = etc.is_labelled, is_hard = etc.hard_l2g || etc.hard_g2l;
   PatternSource source = SourceOf(
-      N, N, "etc", EtcRows{N, kind, std::make_shared<const Etc>(std::move(etc))}, counts, PlanOf);
+      N, N, "etc", EtcRows{N, half, std::make_shared<const Etc>(std::move(etc))}, counts, SpecOf);
   source.host.bytes += static_cast<int64_t>(sizeof(int32_t)) * sent_ids;
   if (has_examples) {
     const HostCost more = CostOf(N, N, {});
@@ -212,18 +211,6 @@ PatternSource EtcSource(const PatternSeq& row, Etc etc, Rows kind) {
   if (is_labelled) source.host.bytes += TermBytes(N, N, sizeof(uint16_t));
   source.is_counted = !is_hard && !has_examples;
   return examples.empty() ? source : WithinSegments(source, examples, examples);
-}
-
-}  // namespace
-
-PatternSource EtcLong(const PatternSeq& row, Etc etc) {
-  return EtcSource(row, std::move(etc), Rows::kLong);
-}
-PatternSource EtcGlobal(const PatternSeq& row, Etc etc) {
-  return EtcSource(row, std::move(etc), Rows::kGlobal);
-}
-PatternSource EtcBoth(const PatternSeq& row, Etc etc) {
-  return EtcSource(row, std::move(etc), Rows::kBoth);
 }
 
 }  // namespace attnd

@@ -17,19 +17,17 @@ struct Etc {
   bool is_labelled = false;
   int64_t max_distance = 12;          // k of the labels
   std::vector<int32_t> sentence_ids;  // of the long positions; empty: floor(c ng / nl)
-  // Only positions of equal examples see each other; numbers of any sign, none on a dry stream.
+  // Only positions of equal examples see each other; any numbers, empty on a dry stream.
   bool has_examples = false;
   std::vector<int32_t> long_examples, global_examples;
-  // Labels in place of the computed ones, row-major: [nl, 2 radius + 1] (column radius: itself),
-  // [nl, ng], [ng, ng], [ng, nl]; empty: computed.
+  // Labels, row-major: [nl, 2 radius + 1] (column `radius`: the position itself), [nl, ng],
+  // [ng, ng], [ng, nl]; empty: computed.
   std::vector<int32_t> l2l_ids, l2g_ids, g2g_ids, g2l_ids;
-  int64_t sent_ids = 0;  // how many of all these are sent, told on a dry stream, too
+  int64_t sent_ids = 0;  // how many of all these numbers are sent; known on a dry stream, too
 };
-// Computed labels, c - a being the distance inside a half: 0, min(c - a, k) or k + min(a - c, k);
-// across halves 2k + 1 + [the long one's sentence is the global one].
-PatternSource EtcLong(const PatternSeq& row, Etc etc);
-PatternSource EtcGlobal(const PatternSeq& row, Etc etc);
-// All rows, where both kinds read the same k and v.
-PatternSource EtcBoth(const PatternSeq& row, Etc etc);
+// Long rows are the local half, global rows the global one. Computed labels of query a and key c in
+// the same half: min(c - a, k) if c >= a, else k + min(a - c, k); in different halves: 2k + 2 if
+// the global position is the sentence of the long one, else 2k + 1.
+PatternSource EtcSource(const PatternSeq& seq, Etc etc, Half half);
 
 }  // namespace attnd

@@ -1,19 +1,18 @@
-// Grids: lines along an axis, neighbourhoods of query blocks in raster order and in 2D.
 #include "kernels/pattern/shapes/grids.h"
 
 #include <algorithm>
 
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/orders.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/windows.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
 
-// Slots in lines of `length`: the place of the key in its line.
+// Labels of slots in lines of `length`: the place of the key in its line.
 class PlaceInLine : public Constants {
  public:
   explicit PlaceInLine(int64_t length) : length_(length) {}
@@ -46,13 +45,13 @@ struct Line {
   bool is_inner;  // natural order: a line is a stretch of cells
   LineKind kind;
   bool causal;
-  Lengths lengths;  // is_inner: of the grid
+  Lengths lengths;  // if is_inner, of the grid
 };
 
-PatternPlan PlanOf(const Line& line) {
+PatternSpec SpecOf(const Line& line) {
   const int64_t N = StepAlong(line.grid, -1);
   const Window window{.block = line.grid[line.axis], .causal = line.causal};
-  PatternPlan made{.Nq = N, .Nk = N, .visible = Windows(window)};
+  PatternSpec made{.Nq = N, .Nk = N, .visible = Windows(window)};
   if (!line.kind.with_self) made.visible = AndNot(made.visible, Band(0, 0));
   if (line.kind.is_labelled) made.constants = std::make_shared<PlaceInLine>(window.block);
   if (line.is_inner) return made;
@@ -63,34 +62,33 @@ PatternPlan PlanOf(const Line& line) {
   return made;
 }
 
-PatternSource LineSource(const PatternSeq& row, std::span<const int64_t> grid, int64_t axis,
+PatternSource LineSource(const PatternSeq& seq, std::span<const int64_t> grid, int64_t axis,
                          const LineKind& kind) {
   const auto [with_self, is_labelled] = kind;
   const int64_t length = grid[axis];
-  const Window line{.block = length, .causal = row.causal};
+  const Window line{.block = length, .causal = seq.causal};
   const bool is_inner =
       std::all_of(grid.begin() + axis + 1, grid.end(), [](int64_t extent) { return extent == 1; });
-  const PatternSource natural = WindowSource(row.Nq, row.Nk, line, row.lengths);
+  const PatternSource natural = WindowSource(seq.Nq, seq.Nk, line, seq.lengths);
   if (is_inner && with_self && !is_labelled) return natural;
-  // Lines that lengths cut are counted as those of the inner axis are: about.
+  // An estimate where lengths cut lines: these count like lines of the inner axis.
   PatternCounts counts{natural.visible_pairs, natural.visible_tiles};
   if (!with_self) {
-    counts.pairs -= static_cast<double>(std::min(row.lengths.nq, row.lengths.nk));
+    counts.pairs -= static_cast<double>(std::min(seq.lengths.nq, seq.lengths.nk));
   }
-  Line parameters{{grid.begin(), grid.end()}, axis, is_inner, kind, row.causal, row.lengths};
-  if (is_inner) parameters.lengths = {row.Nq, row.Nk};
-  PatternSource source = SourceOf(row.Nq, row.Nk, "line", std::move(parameters), counts, PlanOf);
-  if (is_labelled) source.host.bytes += TermBytes(row.Nq, row.Nk, sizeof(uint16_t));
+  Line parameters{{grid.begin(), grid.end()}, axis, is_inner, kind, seq.causal, seq.lengths};
+  if (is_inner) parameters.lengths = {seq.Nq, seq.Nk};
+  PatternSource source = SourceOf(seq.Nq, seq.Nk, "line", std::move(parameters), counts, SpecOf);
+  if (is_labelled) source.host.bytes += TermBytes(seq.Nq, seq.Nk, sizeof(uint16_t));
   source.gathers = !is_inner;
-  source.is_counted = is_inner || (row.lengths.nq == row.Nq && row.lengths.nk == row.Nk);
+  source.is_counted = is_inner || (seq.lengths.nq == seq.Nq && seq.lengths.nk == seq.Nk);
   return source;
 }
 
-// Sums over the positions of one axis, of what a position of a block sees: before its block, in it,
-// behind it.
+// Positions that the positions of one axis see before their block, in it and behind it, summed.
 struct AxisSums {
   double before = 0, own = 0, behind = 0;
-  double squares = 0;  // of block sizes, a block once
+  double squares = 0;  // of the sizes of all blocks
 };
 
 // first + (first + step) + .., `count` terms, none above `cap`.
@@ -101,8 +99,7 @@ double CappedSum(int64_t count, int64_t first, int64_t step, int64_t cap) {
          static_cast<double>(count - below) * static_cast<double>(cap);
 }
 
-// Whole blocks, and a short one at the end. A flange is counted from the border that a whole block
-// has.
+// Whole blocks, and a short one at the end, whose flange begins where a whole block would end.
 AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
   const int64_t whole = n / block, rest = n % block;
   const auto size = static_cast<double>(block), tail = static_cast<double>(rest);
@@ -114,7 +111,7 @@ AxisSums SumsOf(int64_t n, int64_t block, int64_t flange) {
           .squares = squares};
 }
 
-// Both forms, exact for a whole image.
+// Causal or not; exact for a whole image.
 double ImagePairs(const ImageBlocks& m, bool causal) {
   const AxisSums y = SumsOf(m.height, m.block_height, m.flange_height);
   const AxisSums x = SumsOf(m.width, m.block_width, m.flange_width);
@@ -129,12 +126,12 @@ struct Image {
   bool causal;
 };
 
-PatternPlan PlanOf(const Image& image) {
+PatternSpec SpecOf(const Image& image) {
   const auto& [m, lengths, causal] = image;
   const int64_t N = m.height * m.width;
-  PatternPlan plan{.Nq = N, .Nk = N};
+  PatternSpec spec{.Nq = N, .Nk = N};
   const RowOrder order = ImageBlockOrder(m.height, m.width, m.block_height, m.block_width);
-  // Rows (y) and columns (x) of slots, and what their query's block sees of either.
+  // Rows (y) and columns (x) of the slots, and the ranges of both that the block of a query sees.
   Coordinates y, x;
   for (const int64_t pixel : order) {
     const int64_t v = pixel / m.width, u = pixel % m.width;
@@ -148,54 +145,54 @@ PatternPlan PlanOf(const Image& image) {
     x.hi.push_back(
         static_cast<int32_t>(std::min(left + m.block_width + m.flange_width, m.width) - 1));
   }
-  plan.visible = And(Within(std::move(y)), Within(std::move(x)));
+  spec.visible = And(Within(std::move(y)), Within(std::move(x)));
   // Slots are in block-raster order: blocks above, to the left, earlier pixels of the own block.
-  if (causal) plan.visible = And(Band(PatternBuilder::kUnbounded, 0), plan.visible);
-  plan.query_rows = plan.key_rows = order;
-  HideFrom(lengths.nq, &plan.query_rows);
-  HideFrom(lengths.nk, &plan.key_rows);
-  return plan;
+  if (causal) spec.visible = And(Band(kUnbounded, 0), spec.visible);
+  spec.query_rows = spec.key_rows = order;
+  HideFrom(lengths.nq, &spec.query_rows);
+  HideFrom(lengths.nk, &spec.key_rows);
+  return spec;
 }
 
 }  // namespace
 
-PatternSource AxialSource(const PatternSeq& row, std::span<const int64_t> grid, int64_t axis,
+PatternSource AxialSource(const PatternSeq& seq, std::span<const int64_t> grid, int64_t axis,
                           bool is_labelled) {
-  return LineSource(row, grid, axis, {.is_labelled = is_labelled});
+  return LineSource(seq, grid, axis, {.is_labelled = is_labelled});
 }
 
-PatternParts AxialCross(const PatternSeq& row, std::span<const int64_t> grid) {
+PatternParts AxialCross(const PatternSeq& seq, std::span<const int64_t> grid) {
   PatternParts parts;
   for (size_t axis = 0; axis < grid.size(); ++axis) {
     // A line of one cell is that cell, which the first part shows.
     if (axis > 0 && grid[axis] == 1) continue;
-    parts.push_back(LineSource(row, grid, static_cast<int64_t>(axis), {.with_self = axis == 0}));
+    parts.push_back(LineSource(seq, grid, static_cast<int64_t>(axis), {.with_self = axis == 0}));
   }
   return parts;
 }
 
-PatternSource ImageLocal1d(const PatternSeq& row, int64_t lq, int64_t lm) {
+PatternSource ImageLocal1d(const PatternSeq& seq, int64_t lq, int64_t lm) {
   const Window window{
-      .block = lq, .before = lm, .after = row.causal ? 0 : lm, .causal = row.causal};
-  return WindowSource(row.Nq, row.Nk, window, row.lengths);
+      .block = lq, .before = lm, .after = seq.causal ? 0 : lm, .causal = seq.causal};
+  return WindowSource(seq.Nq, seq.Nk, window, seq.lengths);
 }
 
-PatternSource ImageLocal2d(const PatternSeq& row, const ImageBlocks& image) {
+PatternSource ImageLocal2d(const PatternSeq& seq, const ImageBlocks& image) {
   ImageBlocks m = image;
   m.block_height = std::min(m.block_height, m.height);
   m.block_width = std::min(m.block_width, m.width);
   m.flange_height = std::min(m.flange_height, m.height);
   m.flange_width = std::min(m.flange_width, m.width);
-  PatternCounts counts{.pairs = ImagePairs(m, row.causal)};
+  PatternCounts counts{.pairs = ImagePairs(m, seq.causal)};
   // A row of tiles meets the rows of blocks around it, each in a stretch that is cut at both ends.
   const double bands =
       static_cast<double>(2 + 2 * (m.flange_height / std::max<int64_t>(m.block_height, 1)));
   counts.tiles =
-      counts.pairs / (kTile * kTile) + bands * static_cast<double>(Tiles(row.lengths.nq));
+      counts.pairs / (kTile * kTile) + bands * static_cast<double>(Tiles(seq.lengths.nq));
   PatternSource source =
-      SourceOf(row.Nq, row.Nk, "image", Image{m, row.lengths, row.causal}, counts, PlanOf);
+      SourceOf(seq.Nq, seq.Nk, "image", Image{m, seq.lengths, seq.causal}, counts, SpecOf);
   source.gathers = true;
-  source.is_counted = row.lengths.nq == row.Nq && row.lengths.nk == row.Nk;
+  source.is_counted = seq.lengths.nq == seq.Nq && seq.lengths.nk == seq.Nk;
   return source;
 }
 

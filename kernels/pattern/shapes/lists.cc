@@ -1,4 +1,3 @@
-// Keys by list: as tiles where they fill these, else pair by pair.
 #include "kernels/pattern/shapes/lists.h"
 
 #include <algorithm>
@@ -6,29 +5,29 @@
 #include <numeric>
 
 #include "kernels/core/run_control.h"
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/shapes/draws.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
 
 struct Lists : KeyLists {
-  PatternSeq row;
+  PatternSeq seq;
 
   bool Sees(int64_t i, int64_t j) const {
-    if (j < 0 || j >= row.lengths.nk || (row.causal && j > i + row.offset)) return false;
+    if (j < 0 || j >= seq.lengths.nk || (seq.causal && j > i + seq.offset)) return false;
     return ids_q.empty() || (ids_q[i] >= 0 && ids_q[i] == ids_k[j]);
   }
-  // Appends what query i lists, ascending. Returns how many of these are there once more.
+  // Appends the visible keys of query i, ascending. Returns how many of them are repeats.
   int64_t OfQuery(int64_t i, std::vector<int32_t>* listed) const {
-    if (i >= row.lengths.nq) return 0;
+    if (i >= seq.lengths.nq) return 0;
     const auto first = static_cast<int64_t>(listed->size());
     const int32_t* list = keys.data() + i * R;
     for (int64_t t = 0; t < R; ++t) {
       if (Sees(i, list[t])) listed->push_back(list[t]);
     }
-    const int64_t self = i + row.offset;
+    const int64_t self = i + seq.offset;
     if (include_self && Sees(i, self) && std::find(list, list + R, self) == list + R) {
       listed->push_back(static_cast<int32_t>(self));
     }
@@ -46,7 +45,7 @@ struct Lists : KeyLists {
   }
 };
 
-// The same pairs by column.
+// The same pairs, by column.
 PairList Transposed(const PairList& list, int64_t columns) {
   PairList other{.begin = std::vector<int64_t>(static_cast<size_t>(columns) + 1, 0)};
   for (size_t row = 0; row + 1 < list.begin.size(); ++row) {
@@ -68,11 +67,11 @@ PairList Transposed(const PairList& list, int64_t columns) {
 }
 
 Pattern PairLists(const Lists& lists) {
-  Pattern pattern{.Nq = lists.row.Nq, .Nk = lists.row.Nk};
+  Pattern pattern{.Nq = lists.seq.Nq, .Nk = lists.seq.Nk};
   PairList& list = pattern.keys_of;
   list.begin = {0};
-  list.columns.reserve(static_cast<size_t>(lists.row.lengths.nq * lists.R));
-  for (int64_t i = 0; i < lists.row.Nq; ++i) {
+  list.columns.reserve(static_cast<size_t>(lists.seq.lengths.nq * lists.R));
+  for (int64_t i = 0; i < lists.seq.Nq; ++i) {
     if (i % kTile == 0 && CheckPoint()) break;
     const auto first = static_cast<int64_t>(list.columns.size());
     pattern.listed_again += lists.OfQuery(i, &list.columns);
@@ -80,16 +79,16 @@ Pattern PairLists(const Lists& lists) {
     pattern.visible_pairs += end - first;
     list.begin.push_back(end);
   }
-  list.begin.resize(static_cast<size_t>(lists.row.Nq) + 1, list.begin.back());  // if stopped
-  pattern.queries_of = Transposed(list, lists.row.Nk);
+  list.begin.resize(static_cast<size_t>(lists.seq.Nq) + 1, list.begin.back());  // a stopped run
+  pattern.queries_of = Transposed(list, lists.seq.Nk);
   return pattern;
 }
 
 Pattern Tiled(const Lists& lists) {
-  PatternBuilder builder(lists.row.lengths.nq, lists.row.lengths.nk);
-  std::vector<TileMask> tiles(Tiles(lists.row.lengths.nk));
+  PatternBuilder builder(lists.seq.lengths.nq, lists.seq.lengths.nk);
+  std::vector<TileMask> tiles(Tiles(lists.seq.lengths.nk));
   std::vector<int32_t> listed;
-  for (int64_t q_tile = 0; q_tile < Tiles(lists.row.lengths.nq); ++q_tile) {
+  for (int64_t q_tile = 0; q_tile < Tiles(lists.seq.lengths.nq); ++q_tile) {
     if (CheckPoint()) break;
     std::fill(tiles.begin(), tiles.end(), TileMask{});
     for (int64_t query = 0; query < kTile; ++query) {
@@ -105,27 +104,27 @@ Pattern Tiled(const Lists& lists) {
 }
 
 struct ListParameters {
-  PatternSeq row;
+  PatternSeq seq;
   KeyLists lists;
   bool is_listed;
 };
 
 Pattern Build(const ListParameters& p) {
-  Lists filled{p.lists, p.row};
+  Lists filled{p.lists, p.seq};
   if (filled.keys.empty()) {
-    filled.keys = DrawnKeys(p.row, filled.R, filled.seed, filled.head);
+    filled.keys = DrawnKeys(p.seq, filled.R, filled.seed, filled.head);
   }
-  assert(static_cast<int64_t>(filled.keys.size()) >= p.row.lengths.nq * filled.R);
+  assert(static_cast<int64_t>(filled.keys.size()) >= p.seq.lengths.nq * filled.R);
   return p.is_listed ? PairLists(filled) : Tiled(filled);
 }
 
-// Lists as they come, sorted, and by key; or, where they fill tiles, these.
-HostCost CostOfLists(const PatternSeq& row, int64_t longest, bool is_listed) {
-  const int64_t listed = row.lengths.nq * longest, slots = row.Nq + row.Nk;
+// Lists as sent, sorted and by key, or the tiles that they fill.
+HostCost CostOfLists(const PatternSeq& seq, int64_t longest, bool is_listed) {
+  const int64_t listed = seq.lengths.nq * longest, slots = seq.Nq + seq.Nk;
   constexpr int64_t kKeyBytes = 5 * sizeof(int32_t), kSlotBytes = 40;
   HostCost cost{kKeyBytes * listed + kSlotBytes * slots, 6e-8 * static_cast<double>(listed)};
   if (is_listed) return cost;
-  const int64_t tiles = Tiles(row.Nq) * Tiles(row.Nk);
+  const int64_t tiles = Tiles(seq.Nq) * Tiles(seq.Nk);
   cost.bytes += tiles * (3 * static_cast<int64_t>(sizeof(TileMask)) + 256);
   cost.seconds += 1e-6 * static_cast<double>(tiles);
   return cost;
@@ -133,19 +132,18 @@ HostCost CostOfLists(const PatternSeq& row, int64_t longest, bool is_listed) {
 
 }  // namespace
 
-PatternSource ListSource(const PatternSeq& row, KeyLists lists) {
-  const auto [nq, nk] = row.lengths;
+PatternSource ListSource(const PatternSeq& seq, KeyLists lists) {
+  const auto [nq, nk] = seq.lengths;
   const int64_t longest = lists.R + (lists.include_self ? 1 : 0);
-  // A listed pair costs six to eight pairs of a tile (tests/bench/density.py). Tiles show a pair
-  // once.
-  const bool is_listed = lists.multiset || longest * 8 < row.Nk;
-  PatternSource source{.Nq = row.Nq, .Nk = row.Nk, .is_counted = false, .is_listed = is_listed};
+  // Tiles show a pair once.
+  const bool is_listed = lists.multiset || longest * seq.tuning.device.pairs_a_listed < seq.Nk;
+  PatternSource source{.Nq = seq.Nq, .Nk = seq.Nk, .is_counted = false, .is_listed = is_listed};
   source.visible_pairs = static_cast<double>(nq) *
                          static_cast<double>(lists.multiset ? longest : std::min(longest, nk));
   source.visible_tiles =
       is_listed ? 0 : static_cast<double>(Tiles(nq)) * static_cast<double>(Tiles(nk));
-  source.host = CostOfLists(row, longest, is_listed);
-  ListParameters parameters{row, std::move(lists), is_listed};
+  source.host = CostOfLists(seq, longest, is_listed);
+  ListParameters parameters{seq, std::move(lists), is_listed};
   source.key = KeyOf("lists", parameters);
   source.build = [shared = std::make_shared<const ListParameters>(std::move(parameters))] {
     return Build(*shared);

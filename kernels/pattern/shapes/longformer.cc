@@ -1,10 +1,10 @@
-// Sliding windows, dilated or not, with global tokens.
 #include "kernels/pattern/shapes/longformer.h"
 
 #include <algorithm>
 #include <iterator>
 #include <numeric>
 
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/orders.h"
 #include "kernels/pattern/predicates/coordinates.h"
@@ -12,7 +12,6 @@
 #include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/residues.h"
 #include "kernels/pattern/shapes/windows.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
@@ -35,14 +34,14 @@ Positions Below(std::span<const int32_t> positions, int64_t nk) {
   return below;
 }
 
-// Bit of every row below n that is in `rows`.
+// Bit i: row i < n is in `rows`.
 std::vector<bool> Bits(const Positions& rows, int64_t n) {
   std::vector<bool> bits(n);
   for (const int32_t row : rows) bits[row] = true;
   return bits;
 }
 
-// Slots of an order whose row is in `rows`, all below n.
+// Slots whose row is in `rows`; all rows are below n.
 Positions SlotsOf(const RowOrder& order, const Positions& rows, int64_t n) {
   const std::vector<bool> bits = Bits(rows, n);
   Positions slots;
@@ -52,7 +51,7 @@ Positions SlotsOf(const RowOrder& order, const Positions& rows, int64_t n) {
   return slots;
 }
 
-// Of an order for causality alone: far before and behind all keys are cut, so that they fit.
+// Positions for causal comparisons alone, clipped to fit: before all keys or behind all of them.
 Positions PositionsOf(const RowOrder& query_rows, int64_t offset) {
   constexpr int64_t kBehind = int64_t{1} << 30;
   Positions positions(query_rows);
@@ -62,7 +61,7 @@ Positions PositionsOf(const RowOrder& query_rows, int64_t offset) {
   return positions;
 }
 
-// What the rows of a pattern see, in steps of the dilation, and which rows these are.
+// The window in steps of the dilation, the globals, and which rows the pattern shows.
 struct Longformer {
   Window steps;
   int64_t dilation = 1;
@@ -76,60 +75,56 @@ struct NaturalOrder {
   Longformer longformer;
 };
 
-PatternPlan PlanOf(const NaturalOrder& natural) {
+PatternSpec SpecOf(const NaturalOrder& natural) {
   const Longformer& f = natural.longformer;
   const int64_t offset = f.steps.offset;
   const Visible rows = Queries(RowsAt(f.globals, offset, natural.Nq));
   Visible seen = Or(Windows(f.steps), Keys(f.globals));
   seen = f.with_global_rows ? Or(seen, rows) : AndNot(seen, rows);
-  if (f.steps.causal) seen = And(Band(PatternBuilder::kUnbounded, offset), seen);
+  if (f.steps.causal) seen = And(Band(kUnbounded, offset), seen);
   return {.Nq = natural.Nq, .Nk = natural.Nk, .visible = seen};
 }
 
-// Local rows and keys in residue order, then global keys once more, for the local rows, and global
-// rows, for the keys where they first stand.
+// Local rows and all keys in residue order. Global keys follow once more for the local rows; global
+// rows follow the local ones and see the keys at their first place.
 struct GatheredOrder {
   Lengths lengths;
   Longformer longformer;
 };
 
-PatternPlan PlanOf(const GatheredOrder& gathered) {
+PatternSpec SpecOf(const GatheredOrder& gathered) {
   const Longformer& f = gathered.longformer;
   const int64_t nq = gathered.lengths.nq, nk = gathered.lengths.nk, offset = f.steps.offset;
   const bool causal = f.steps.causal;
   const Positions keys = Below(f.globals, nk), rows = RowsAt(f.globals, offset, nq);
-  PatternPlan plan{.query_rows = ResidueOrder(nq, offset, f.dilation),
+  PatternSpec spec{.query_rows = ResidueOrder(nq, offset, f.dilation),
                    .key_rows = ResidueOrder(nk, 0, f.dilation)};
   Visible near;
   if (f.dilation == 1) {
-    // A row that leaves a hole does not shift the windows of others against the tiles.
-    for (const int32_t i : rows) plan.query_rows[i] = -1;
+    // An empty slot for a global row, so that the windows of the others stay aligned with tiles.
+    for (const int32_t i : rows) spec.query_rows[i] = -1;
     near = AndNot(Windows(f.steps), Keys(keys));
   } else {
-    std::erase_if(plan.query_rows,
+    std::erase_if(spec.query_rows,
                   [is_global = Bits(rows, nq)](int32_t i) { return is_global[i]; });
     const Steps steps{.lo = -f.steps.before, .hi = causal ? 0 : f.steps.after};
-    near = AndNot(SameResidue(plan.query_rows, offset, plan.key_rows, nk, f.dilation, steps),
-                  Keys(SlotsOf(plan.key_rows, keys, nk)));
+    near = AndNot(SameResidue(spec.query_rows, offset, spec.key_rows, nk, f.dilation, steps),
+                  Keys(SlotsOf(spec.key_rows, keys, nk)));
   }
-  const Visible everything = Band(PatternBuilder::kUnbounded, kFar);
-  const int64_t local = Tiles(static_cast<int64_t>(plan.query_rows.size()));
+  const Visible everything = Band(kUnbounded, kFar);
+  const int64_t local = Tiles(static_cast<int64_t>(spec.query_rows.size()));
   Visible own = everything, again = everything;
   if (causal) {
-    own = NotAfter(PositionsOf(rows, offset), plan.key_rows, 0);
-    again = NotAfter(PositionsOf(plan.query_rows, offset), keys, 0);
+    own = NotAfter(PositionsOf(rows, offset), spec.key_rows, 0);
+    again = NotAfter(PositionsOf(spec.query_rows, offset), keys, 0);
   }
-  plan.visible = Over(Beside(near, Tiles(nk), again), local, Beside(own, Tiles(nk), Keys({})));
-  plan.key_rows = Appended(plan.key_rows, keys);
-  if (f.with_global_rows) plan.query_rows = Appended(plan.query_rows, rows);
-  plan.Nq = static_cast<int64_t>(plan.query_rows.size());
-  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-  return plan;
+  spec.visible = Over(Beside(near, Tiles(nk), again), local, Beside(own, Tiles(nk), Keys({})));
+  spec.key_rows = Appended(spec.key_rows, keys);
+  if (f.with_global_rows) spec.query_rows = Appended(spec.query_rows, rows);
+  spec.Nq = static_cast<int64_t>(spec.query_rows.size());
+  spec.Nk = static_cast<int64_t>(spec.key_rows.size());
+  return spec;
 }
-
-// Keys that every row of tiles may look at in vain for the sake of natural order: a tile of globals
-// alone is as wide as it has keys, but gathering costs about half a tile (tests/bench/density.py).
-constexpr int64_t kMostIdle = kTile / 2;
 
 int64_t TilesWith(std::span<const int32_t> slots) {
   int64_t tiles = 0, last = -1;
@@ -141,100 +136,96 @@ int64_t TilesWith(std::span<const int32_t> slots) {
 }
 
 // Pairs of the global rows.
-double GlobalPairs(const PatternSeq& row, const Positions& rows) {
-  const int64_t nk = row.lengths.nk;
+double GlobalPairs(const PatternSeq& seq, const Positions& rows) {
+  const int64_t nk = seq.lengths.nk;
   double pairs = 0;
   for (const int32_t i : rows) {
-    pairs += static_cast<double>(row.causal ? std::clamp<int64_t>(i + row.offset + 1, 0, nk) : nk);
+    pairs += static_cast<double>(seq.causal ? std::clamp<int64_t>(i + seq.offset + 1, 0, nk) : nk);
   }
   return pairs;
 }
 
-// What the global rows see.
+// The global rows alone.
 struct GlobalRows {
   Positions rows;
   int64_t nk, offset;
   bool causal;
 };
 
-PatternPlan PlanOf(const GlobalRows& g) {
-  PatternPlan plan{.Nq = static_cast<int64_t>(g.rows.size()), .Nk = g.nk, .query_rows = g.rows};
+PatternSpec SpecOf(const GlobalRows& g) {
+  PatternSpec spec{.Nq = static_cast<int64_t>(g.rows.size()), .Nk = g.nk, .query_rows = g.rows};
   if (g.causal) {
     Coordinates c{.lo = Positions(g.rows.size(), 0), .hi = PositionsOf(g.rows, g.offset), .x = {}};
     c.x.resize(g.nk);
     for (int64_t j = 0; j < g.nk; ++j) c.x[j] = static_cast<int32_t>(j);
-    plan.visible = Within(std::move(c));
+    spec.visible = Within(std::move(c));
   }
-  return plan;
+  return spec;
 }
 
-PatternSource LongformerSource(const PatternSeq& row, Longformer f) {
+PatternSource WithLocalRows(const PatternSeq& seq, Longformer f) {
   f.dilation = std::min(f.dilation, kFar);
   f.steps.before = f.steps.after = std::min(f.steps.before, kFar);
-  f.steps.offset = row.offset;
-  f.steps.causal = row.causal;
+  f.steps.offset = seq.offset;
+  f.steps.causal = seq.causal;
   if (f.globals.empty() && f.dilation == 1) {
-    return WindowSource(row.Nq, row.Nk, f.steps, row.lengths);
+    return WindowSource(seq.Nq, seq.Nk, f.steps, seq.lengths);
   }
   const auto g = static_cast<int64_t>(f.globals.size());
-  const bool is_natural = f.dilation == 1 && TilesWith(f.globals) * kTile - g <= kMostIdle;
-  // About: as if the keys of a class were a sequence of their own.
-  const Lengths of_class{row.lengths.nq / f.dilation + 1, row.lengths.nk / f.dilation + 1};
+  // A tile that holds one global key is attended to as a whole.
+  const int64_t idle_keys = TilesWith(f.globals) * kTile - g;
+  const bool is_natural = f.dilation == 1 && idle_keys <= seq.tuning.device.most_idle_keys;
+  // An estimate: as if each residue class were a sequence of its own.
+  const Lengths of_class{seq.lengths.nq / f.dilation + 1, seq.lengths.nk / f.dilation + 1};
   Window class_steps = Canonical(of_class.nq, of_class.nk, f.steps);
   class_steps.offset = 0;
   // Short classes share their tiles; a row of tiles meets a cut one at either end.
   const double share =
       std::min(1.0, static_cast<double>(std::max(of_class.nq, of_class.nk)) / kTile);
-  const double tiles = static_cast<double>(Tiles(row.lengths.nq));
-  const double key_tiles = static_cast<double>(Tiles(row.lengths.nk));
+  const double tiles = static_cast<double>(Tiles(seq.lengths.nq));
+  const double key_tiles = static_cast<double>(Tiles(seq.lengths.nk));
   const auto dilation = static_cast<double>(f.dilation);
   PatternCounts counts{.pairs = dilation * WindowPairs(of_class, class_steps) +
-                                static_cast<double>(g * row.lengths.nq),
+                                static_cast<double>(g * seq.lengths.nq),
                        .tiles = dilation * share * WindowTiles(of_class, class_steps) + 2 * tiles};
   if (f.with_global_rows) {
-    const Positions rows = RowsAt(f.globals, row.offset, row.lengths.nq);
-    counts.pairs += GlobalPairs(row, rows);
+    const Positions rows = RowsAt(f.globals, seq.offset, seq.lengths.nq);
+    counts.pairs += GlobalPairs(seq, rows);
     counts.tiles += static_cast<double>(Tiles(static_cast<int64_t>(rows.size()))) * key_tiles;
   }
   counts.pairs = std::min(
-      counts.pairs, static_cast<double>(row.lengths.nq) * static_cast<double>(row.lengths.nk));
+      counts.pairs, static_cast<double>(seq.lengths.nq) * static_cast<double>(seq.lengths.nk));
   counts.tiles = std::min(counts.tiles, tiles * key_tiles);
   counts.tiles += static_cast<double>(Tiles(g)) * tiles;
-  PatternSource source = is_natural ? SourceOf(row.Nq, row.Nk, "longformer",
-                                               NaturalOrder{row.Nq, row.Nk, f}, counts, PlanOf)
-                                    : SourceOf(row.Nq, row.Nk, "longformer gathered",
-                                               GatheredOrder{row.lengths, f}, counts, PlanOf);
+  PatternSource source = is_natural ? SourceOf(seq.Nq, seq.Nk, "longformer",
+                                               NaturalOrder{seq.Nq, seq.Nk, f}, counts, SpecOf)
+                                    : SourceOf(seq.Nq, seq.Nk, "longformer gathered",
+                                               GatheredOrder{seq.lengths, f}, counts, SpecOf);
   source.gathers = !is_natural;
   source.is_counted = false;
   return source;
 }
 
-}  // namespace
-
-PatternSource LongformerLocal(const PatternSeq& row, int64_t window, int64_t dilation,
-                              std::span<const int32_t> globals) {
-  return LongformerSource(row, {.steps = {.before = window},
-                                .dilation = dilation,
-                                .globals = {globals.begin(), globals.end()}});
-}
-
-PatternSource LongformerBoth(const PatternSeq& row, int64_t window, int64_t dilation,
-                             std::span<const int32_t> globals) {
-  return LongformerSource(row, {.steps = {.before = window},
-                                .dilation = dilation,
-                                .globals = {globals.begin(), globals.end()},
-                                .with_global_rows = true});
-}
-
-PatternSource LongformerGlobal(const PatternSeq& row, std::span<const int32_t> globals) {
-  const auto [nq, nk] = row.lengths;
-  const Positions rows = RowsAt(globals, row.offset, nq);
-  PatternCounts counts{.pairs = GlobalPairs(row, rows)};
+PatternSource GlobalRowsAlone(const PatternSeq& seq, std::span<const int32_t> globals) {
+  const auto [nq, nk] = seq.lengths;
+  const Positions rows = RowsAt(globals, seq.offset, nq);
+  PatternCounts counts{.pairs = GlobalPairs(seq, rows)};
   counts.tiles = static_cast<double>(Tiles(static_cast<int64_t>(rows.size())) * Tiles(nk));
-  PatternSource source = SourceOf(row.Nq, row.Nk, "globals",
-                                  GlobalRows{rows, nk, row.offset, row.causal}, counts, PlanOf);
+  PatternSource source = SourceOf(seq.Nq, seq.Nk, "globals",
+                                  GlobalRows{rows, nk, seq.offset, seq.causal}, counts, SpecOf);
   source.gathers = true;
   return source;
+}
+
+}  // namespace
+
+PatternSource LongformerSource(const PatternSeq& seq, const DilatedWindow& window,
+                               std::span<const int32_t> globals, Half half) {
+  if (half == Half::kGlobal) return GlobalRowsAlone(seq, globals);
+  return WithLocalRows(seq, {.steps = {.before = window.window},
+                             .dilation = window.dilation,
+                             .globals = {globals.begin(), globals.end()},
+                             .with_global_rows = half == Half::kBoth});
 }
 
 }  // namespace attnd

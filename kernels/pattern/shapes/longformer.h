@@ -8,14 +8,14 @@
 
 namespace attnd {
 
+// Keys with |p - j| <= window dilation and (p - j) mod dilation = 0.
+struct DilatedWindow {
+  int64_t window = 1, dilation = 1;
+};
+
 // Beltagy et al. 2020, section 3.1. `globals`: positions that are global, ascending, in [0, Nk).
-// Local rows see |p - j| <= window dilation with (p - j) mod dilation = 0, and every global key.
-PatternSource LongformerLocal(const PatternSeq& row, int64_t window, int64_t dilation,
-                              std::span<const int32_t> globals);
-// Global rows see every key.
-PatternSource LongformerGlobal(const PatternSeq& row, std::span<const int32_t> globals);
-// All rows, where both kinds read the same q, k and v.
-PatternSource LongformerBoth(const PatternSeq& row, int64_t window, int64_t dilation,
-                             std::span<const int32_t> globals);
+// Local rows see the window and every global key, global rows see every key.
+PatternSource LongformerSource(const PatternSeq& seq, const DilatedWindow& window,
+                               std::span<const int32_t> globals, Half half);
 
 }  // namespace attnd

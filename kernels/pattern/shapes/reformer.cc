@@ -1,22 +1,21 @@
-// One round of LSH attention: chunks of the bucket order.
 #include "kernels/pattern/shapes/reformer.h"
 
 #include <algorithm>
 
 #include "kernels/core/integer.h"
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/orders.h"
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/predicates/sets.h"
 #include "kernels/pattern/predicates/windows.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
 
 constexpr int32_t kNowhere = INT32_MIN;
 
-// Chunks of all rounds lie end to end. Round r looks at the chunks [First(r), Last(r)], numbers
-// beyond the ends standing for chunks modulo their count.
+// The chunks of all rounds, end to end. Round r sees the chunks [First(r), Last(r)]; numbers beyond
+// the ends wrap around.
 class Chunks {
  public:
   explicit Chunks(const ReformerRounds& rounds)
@@ -32,7 +31,7 @@ class Chunks {
   int64_t count() const { return C_; }
   int64_t First(int64_t round) const { return round * C_ - r_.before; }
   int64_t Last(int64_t round) const { return round * C_ + C_ - 1 + r_.after; }
-  // What stands in chunk `number` as round `round` counts them.
+  // The chunk that round `round` sees under `number`.
   int64_t Chunk(int64_t round, int64_t number) const {
     return r_.flat ? Remainder(number, r_.rounds * C_)
                    : round * C_ + Remainder(number - round * C_, C_);
@@ -69,27 +68,27 @@ class Chunks {
   std::vector<int32_t> chunk_of_;  // [rounds, n], by row
 };
 
-// Pairs of slots that round `earlier` shows too: all of them, or, of the round itself, those of a
-// slot further ahead. `numbers`: of every key slot's chunk.
+// Pairs of slots that round `earlier` also shows; is_same: of the round itself, the pairs of an
+// earlier slot. `numbers`: the number of the chunk of every key slot.
 Visible ShownBy(int64_t earlier, bool is_same, const Chunks& chunks, const ReformerRounds& r,
-                const PatternPlan& plan, const std::vector<int32_t>& numbers) {
-  Coordinates c{.lo = std::vector<int32_t>(plan.Nq, INT32_MAX),
-                .hi = std::vector<int32_t>(plan.Nq, kNowhere),
+                const PatternSpec& spec, const std::vector<int32_t>& numbers) {
+  Coordinates c{.lo = std::vector<int32_t>(spec.Nq, INT32_MAX),
+                .hi = std::vector<int32_t>(spec.Nq, kNowhere),
                 .x = {}};
-  for (int64_t s = 0; s < plan.Nq; ++s) {
-    if (plan.query_rows[s] < 0) continue;
-    const int64_t own = chunks.OwnChunk(earlier, plan.query_rows[s]);
+  for (int64_t s = 0; s < spec.Nq; ++s) {
+    if (spec.query_rows[s] < 0) continue;
+    const int64_t own = chunks.OwnChunk(earlier, spec.query_rows[s]);
     c.lo[s] = static_cast<int32_t>(own - r.before);
     c.hi[s] = static_cast<int32_t>(own + r.after);
   }
   // The v-th number of every key slot; few have a second one.
   std::vector<std::vector<int32_t>> places;
-  for (int64_t t = 0; t < plan.Nk; ++t) {
-    if (plan.key_rows[t] < 0) continue;
+  for (int64_t t = 0; t < spec.Nk; ++t) {
+    if (spec.key_rows[t] < 0) continue;
     const auto of_row =
-        chunks.NumbersOf(earlier, plan.key_rows[t], is_same ? numbers[t] : INT32_MAX);
+        chunks.NumbersOf(earlier, spec.key_rows[t], is_same ? numbers[t] : INT32_MAX);
     for (size_t v = 0; v < of_row.size(); ++v) {
-      if (places.size() == v) places.emplace_back(plan.Nk, kNowhere);
+      if (places.size() == v) places.emplace_back(spec.Nk, kNowhere);
       places[v][t] = of_row[v];
     }
   }
@@ -101,8 +100,8 @@ Visible ShownBy(int64_t earlier, bool is_same, const Chunks& chunks, const Refor
   return shown;
 }
 
-// ids of slots in one round; -1 without a row, or where the slot's row does not count.
-Visible SameBucket(const Chunks& chunks, int64_t round, const PatternPlan& plan) {
+// Pairs of slots whose rows are in the same bucket in one round.
+Visible SameBucket(const Chunks& chunks, int64_t round, const PatternSpec& spec) {
   const auto of = [&](const RowOrder& rows) {
     std::vector<int32_t> ids(rows.size(), -1);
     for (size_t s = 0; s < rows.size(); ++s) {
@@ -110,7 +109,7 @@ Visible SameBucket(const Chunks& chunks, int64_t round, const PatternPlan& plan)
     }
     return ids;
   };
-  return SameSegment(of(plan.query_rows), of(plan.key_rows));
+  return SameSegment(of(spec.query_rows), of(spec.key_rows));
 }
 
 struct Round {
@@ -118,43 +117,43 @@ struct Round {
   int64_t round;
 };
 
-PatternPlan PlanOf(const Round& parameters) {
+PatternSpec SpecOf(const Round& parameters) {
   const auto& [r, round] = parameters;
   const Chunks chunks(r);
-  PatternPlan plan;
+  PatternSpec spec;
   std::vector<int32_t> numbers, own_round;
   for (int64_t c = 0; c < chunks.count(); ++c) {
-    chunks.AppendRows(round * chunks.count() + c, &plan.query_rows);
+    chunks.AppendRows(round * chunks.count() + c, &spec.query_rows);
   }
   const int64_t end = chunks.count() == 0 ? chunks.First(round) : chunks.Last(round) + 1;
   for (int64_t number = chunks.First(round); number < end; ++number) {
     const int64_t chunk = chunks.Chunk(round, number);
     if (chunk / chunks.count() == round) {
       for (int64_t t = 0; t < r.chunk; ++t) {
-        own_round.push_back(static_cast<int32_t>(plan.key_rows.size() + t));
+        own_round.push_back(static_cast<int32_t>(spec.key_rows.size() + t));
       }
     }
-    chunks.AppendRows(chunk, &plan.key_rows);
-    numbers.resize(plan.key_rows.size(), static_cast<int32_t>(number));
+    chunks.AppendRows(chunk, &spec.key_rows);
+    numbers.resize(spec.key_rows.size(), static_cast<int32_t>(number));
   }
-  plan.Nq = static_cast<int64_t>(plan.query_rows.size());
-  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
+  spec.Nq = static_cast<int64_t>(spec.query_rows.size());
+  spec.Nk = static_cast<int64_t>(spec.key_rows.size());
   // Key chunk 0 of this list is the one `before` the first.
   const int64_t before = r.before * r.chunk;
-  plan.visible =
+  spec.visible =
       Windows({.block = r.chunk, .before = before, .after = r.after * r.chunk, .offset = before});
-  plan.visible = AndNot(plan.visible, SameSegment(plan.query_rows, plan.key_rows));
-  if (r.causal) plan.visible = And(plan.visible, NotAfter(plan.query_rows, plan.key_rows, 0));
+  spec.visible = AndNot(spec.visible, SameSegment(spec.query_rows, spec.key_rows));
+  if (r.causal) spec.visible = And(spec.visible, NotAfter(spec.query_rows, spec.key_rows, 0));
   if (!r.across) {
-    plan.visible = And(plan.visible, And(Keys(own_round), SameBucket(chunks, round, plan)));
+    spec.visible = And(spec.visible, And(Keys(own_round), SameBucket(chunks, round, spec)));
   }
   for (int64_t earlier = 0; r.unique && earlier <= round; ++earlier) {
-    Visible shown = ShownBy(earlier, earlier == round, chunks, r, plan, numbers);
+    Visible shown = ShownBy(earlier, earlier == round, chunks, r, spec, numbers);
     if (shown == nullptr) continue;
-    if (!r.across) shown = And(shown, SameBucket(chunks, earlier, plan));
-    plan.visible = AndNot(plan.visible, shown);
+    if (!r.across) shown = And(shown, SameBucket(chunks, earlier, spec));
+    spec.visible = AndNot(spec.visible, shown);
   }
-  return plan;
+  return spec;
 }
 
 }  // namespace
@@ -165,7 +164,7 @@ PatternSource ReformerRound(int64_t N, ReformerRounds rounds, int64_t round) {
   if (rounds.causal) counts.pairs /= 2;
   counts.tiles = static_cast<double>(Tiles(rounds.n)) * (span / kTile + 1);
   PatternSource source =
-      SourceOf(N, N, "reformer", Round{std::move(rounds), round}, counts, PlanOf);
+      SourceOf(N, N, "reformer", Round{std::move(rounds), round}, counts, SpecOf);
   source.gathers = true;
   source.is_counted = false;
   return source;

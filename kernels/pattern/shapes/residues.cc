@@ -1,13 +1,13 @@
 #include "kernels/pattern/shapes/residues.h"
 
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/predicates/coordinates.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
 
-// Class and step of a position. In residue order most positions follow the last one, which saves
-// two divisions.
+// Class and step of a position. In residue order most positions are the next of their class, which
+// saves two divisions.
 class Place {
  public:
   explicit Place(int64_t modulus) : modulus_(modulus) {}

@@ -5,20 +5,20 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/pattern/base/window.h"
 #include "kernels/pattern/predicates/predicate.h"
 #include "kernels/pattern/shapes/seq.h"
-#include "kernels/pattern/window.h"
 
 namespace attnd {
 
-// Keys [0, nk) within `local` (none: not at all) and, appended, rows of a second source or -1, of
-// which `visible` (of slots 0, 1, ..) shows some.
+// Keys of a second source: rows from Nk on, or -1, in slots that are appended to the keys [0, nk).
 struct SecondKeys {
-  std::vector<int32_t> rows;  // from Nk on
-  Visible visible;            // null: every pair
+  std::vector<int32_t> rows;
+  Visible visible;  // over slots 0, 1, ..; null: every pair
   PatternCounts counts;
 };
-PatternSource WithSecondKeys(const PatternSeq& row, const std::optional<Window>& local,
+// `local`: the visible keys of [0, nk); nullopt: none.
+PatternSource WithSecondKeys(const PatternSeq& seq, const std::optional<Window>& local,
                              const SecondKeys& second);
 
 }  // namespace attnd

@@ -1,8 +1,8 @@
-// Factorised attention: windows, combs in residue order, segments with summary columns.
 #include "kernels/pattern/shapes/strided.h"
 
 #include <algorithm>
 
+#include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/orders.h"
 #include "kernels/pattern/predicates/coordinates.h"
@@ -10,19 +10,18 @@
 #include "kernels/pattern/predicates/windows.h"
 #include "kernels/pattern/shapes/residues.h"
 #include "kernels/pattern/shapes/windows.h"
-#include "kernels/pattern/tiles.h"
 
 namespace attnd {
 namespace {
 
-// Rows [0, n) below position x with x mod stride < columns, of all x.
+// How many positions below x have a residue below `columns`.
 int64_t InFirstColumns(int64_t x, int64_t stride, int64_t columns) {
   return FloorDiv(x, stride) * columns + std::min(Remainder(x, stride), columns);
 }
 
 // Pairs with (p - j) mod stride = 0, exact.
-double CombPairs(const PatternSeq& row, int64_t stride, bool beyond) {
-  const int64_t nk = row.lengths.nk, begin = row.offset, end = begin + row.lengths.nq;
+double CombPairs(const PatternSeq& seq, int64_t stride, bool beyond) {
+  const int64_t nk = seq.lengths.nk, begin = seq.offset, end = begin + seq.lengths.nq;
   // Keys of a query's class, summed over the queries at [from, to).
   const auto of_class = [&](int64_t from, int64_t to) {
     if (from >= to) return 0.0;
@@ -31,49 +30,49 @@ double CombPairs(const PatternSeq& row, int64_t stride, bool beyond) {
     return static_cast<double>(to - from) * static_cast<double>(nk / stride) +
            static_cast<double>(more);
   };
-  // Queries at positions of keys: the last of them is the query's own.
+  // Queries whose position is that of a key, the last key that they see.
   const int64_t first = std::clamp<int64_t>(begin, 0, nk), last = std::clamp(end, first, nk);
   const double own = static_cast<double>(last - first);
   const double earlier = SteppedSum(last - first, first, stride, stride, kFar) / stride;
   const double all =
-      row.causal ? earlier + of_class(std::max(begin, nk), end) : of_class(begin, end);
+      seq.causal ? earlier + of_class(std::max(begin, nk), end) : of_class(begin, end);
   return beyond ? all - own : all;
 }
 
 // Keys of the query's class; `beyond`: those at another position.
 struct CombKeys {
-  PatternSeq row;
+  PatternSeq seq;
   int64_t stride;
   bool beyond;
 };
 
-PatternPlan PlanOf(const CombKeys& comb) {
-  const auto& [row, stride, beyond] = comb;
-  PatternPlan plan{.Nq = row.lengths.nq, .Nk = row.lengths.nk};
-  plan.query_rows = ResidueOrder(plan.Nq, row.offset, stride);
-  plan.key_rows = ResidueOrder(plan.Nk, 0, stride);
-  const auto of_steps = [&plan, &comb](const Steps& steps) {
-    return SameResidue(plan.query_rows, comb.row.offset, plan.key_rows, plan.Nk, comb.stride,
+PatternSpec SpecOf(const CombKeys& comb) {
+  const auto& [seq, stride, beyond] = comb;
+  PatternSpec spec{.Nq = seq.lengths.nq, .Nk = seq.lengths.nk};
+  spec.query_rows = ResidueOrder(spec.Nq, seq.offset, stride);
+  spec.key_rows = ResidueOrder(spec.Nk, 0, stride);
+  const auto of_steps = [&spec, &comb](const Steps& steps) {
+    return SameResidue(spec.query_rows, comb.seq.offset, spec.key_rows, spec.Nk, comb.stride,
                        steps);
   };
-  if (row.causal) {
-    plan.visible = of_steps({.hi = beyond ? -1 : 0});
+  if (seq.causal) {
+    spec.visible = of_steps({.hi = beyond ? -1 : 0});
   } else {
-    plan.visible = of_steps({});
-    if (beyond) plan.visible = AndNot(plan.visible, of_steps({.lo = 0, .hi = 0}));
+    spec.visible = of_steps({});
+    if (beyond) spec.visible = AndNot(spec.visible, of_steps({.lo = 0, .hi = 0}));
   }
-  return plan;
+  return spec;
 }
 
-PatternSource CombSource(const PatternSeq& row, int64_t stride, bool beyond) {
+PatternSource CombSource(const PatternSeq& seq, int64_t stride, bool beyond) {
   stride = std::min(stride, kFar);
-  PatternCounts counts{.pairs = CombPairs(row, stride, beyond)};
-  const double rows = static_cast<double>(Tiles(row.lengths.nq));
-  // Whole tiles, and a cut one at either end of a row.
+  PatternCounts counts{.pairs = CombPairs(seq, stride, beyond)};
+  const double rows = static_cast<double>(Tiles(seq.lengths.nq));
+  // Whole tiles, and a cut one at each end of a row.
   counts.tiles = std::min(counts.pairs / (kTile * kTile) + 2 * rows,
-                          rows * static_cast<double>(Tiles(row.lengths.nk)));
+                          rows * static_cast<double>(Tiles(seq.lengths.nk)));
   PatternSource source =
-      SourceOf(row.Nq, row.Nk, "comb", CombKeys{row, stride, beyond}, counts, PlanOf);
+      SourceOf(seq.Nq, seq.Nk, "comb", CombKeys{seq, stride, beyond}, counts, SpecOf);
   source.gathers = true;
   return source;
 }
@@ -87,7 +86,7 @@ std::vector<int32_t> SummaryOf(const FixedSegments& f, int64_t Nk) {
     if (f.tail_summary && start == tail)
       first = std::max<int64_t>(0, std::min(first, Nk - f.summary));
     const int64_t end = std::min(first + f.summary, Nk);
-    // A tail's summary may reach into the one before.
+    // The summary of a short tail may overlap the one before.
     if (!summary.empty()) first = std::max<int64_t>(first, summary.back() + 1);
     for (int64_t j = first; j < end; ++j) summary.push_back(static_cast<int32_t>(j));
   }
@@ -104,7 +103,7 @@ bool IsSummary(const FixedSegments& f, std::span<const int32_t> columns, int64_t
   return r >= FirstSummary(f) && r < FirstSummary(f) + f.summary;
 }
 
-// Keys below x that are summary columns, and their sum over all bounds 1 .. x.
+// The number of summary columns below x, and the sum of these numbers over the bounds 1 .. x.
 struct SummaryKeys {
   const int64_t s, first, columns;  // columns [first, first + columns) of every s keys
 
@@ -126,28 +125,29 @@ struct SummaryKeys {
   }
 };
 
-// Pairs of queries with summary columns: of `half` kFar all, else those outside the own segment.
-// Exact but for tail_summary.
-double SummaryPairs(const PatternSeq& row, const FixedSegments& f, Half half) {
-  const auto [nq, nk] = row.lengths;
+// Pairs of queries and summary columns: all for Half::kGlobal, else those outside the own segment.
+// Exact unless tail_summary.
+double SummaryPairs(const PatternSeq& seq, const FixedSegments& f, Half half) {
+  const auto [nq, nk] = seq.lengths;
   const int64_t s = std::min(f.stride, kFar), first = FirstSummary(f);
   const SummaryKeys summary{s, std::min(first, s), std::min(f.summary, s)};
-  if (half == Half::kFar && row.causal) {
+  if (half == Half::kGlobal && seq.causal) {
     // Bounds offset + 1 .. offset + nq, each at most nk.
-    const int64_t begin = std::clamp<int64_t>(row.offset, 0, nk);
-    const int64_t end = std::clamp<int64_t>(row.offset + nq, begin, nk);
-    const int64_t beyond = std::clamp<int64_t>(row.offset + nq - nk, 0, nq);
+    const int64_t begin = std::clamp<int64_t>(seq.offset, 0, nk);
+    const int64_t end = std::clamp<int64_t>(seq.offset + nq, begin, nk);
+    const int64_t beyond = std::clamp<int64_t>(seq.offset + nq - nk, 0, nq);
     return summary.SumUpTo(end) - summary.SumUpTo(begin) +
            static_cast<double>(beyond) * summary.Below(nk);
   }
-  if (half == Half::kFar) return static_cast<double>(nq) * summary.Below(nk);
-  // Of the keys below the start (+ shift) of the segments of all queries; `keys` of each column.
+  if (half == Half::kGlobal) return static_cast<double>(nq) * summary.Below(nk);
+  // Pairs with keys below the start (+ shift) of the segment of the query, for columns of `keys`
+  // keys.
   const auto of_columns = [&](int64_t columns, int64_t keys) {
     const auto below = [&](int64_t shift) {
-      return SteppedSum(nq, row.offset, s, shift, s * keys) / static_cast<double>(s);
+      return SteppedSum(nq, seq.offset, s, shift, s * keys) / static_cast<double>(s);
     };
     const double all = static_cast<double>(nq) * static_cast<double>(keys);
-    const double pairs = row.causal ? below(0) : all - (below(s) - below(0));
+    const double pairs = seq.causal ? below(0) : all - (below(s) - below(0));
     return pairs * static_cast<double>(columns);
   };
   // The last segment may be short: its first columns have one key more.
@@ -155,82 +155,82 @@ double SummaryPairs(const PatternSeq& row, const FixedSegments& f, Half half) {
   return of_columns(longer, nk / s + 1) + of_columns(std::min(f.summary, s) - longer, nk / s);
 }
 
-// Summary columns, and (kBoth) the own segment.
+// Summary columns and, with kBoth, the own segment.
 struct FixedKeys {
-  PatternSeq row;
+  PatternSeq seq;
   FixedSegments segments;
   Half half;
 };
 
-PatternPlan PlanOf(const FixedKeys& fixed) {
-  const auto& [row, f, half] = fixed;
-  PatternPlan plan{.Nq = row.lengths.nq};
-  const std::vector<int32_t> columns = SummaryOf(f, row.Nk);
+PatternSpec SpecOf(const FixedKeys& fixed) {
+  const auto& [seq, f, half] = fixed;
+  PatternSpec spec{.Nq = seq.lengths.nq};
+  const std::vector<int32_t> columns = SummaryOf(f, seq.Nk);
   std::vector<int32_t> summary = columns;
-  while (!summary.empty() && summary.back() >= row.lengths.nk) summary.pop_back();
-  // Both in positions, or both in segments: then the own one is left out.
-  const int64_t unit = half == Half::kFar ? 1 : std::min(f.stride, kFar);
-  Coordinates c{.lo = std::vector<int32_t>(plan.Nq), .hi = {}, .x = {}};
-  for (int64_t i = 0; i < plan.Nq; ++i) {
-    // Beyond all keys is as good as far beyond, and fits.
-    const int64_t place = FloorDiv(i + row.offset, unit);
-    c.lo[i] = static_cast<int32_t>(std::clamp<int64_t>(place, -1, row.Nk));
+  while (!summary.empty() && summary.back() >= seq.lengths.nk) summary.pop_back();
+  // Queries and keys are compared by position or, to leave out the own segment, by segment.
+  const int64_t unit = half == Half::kGlobal ? 1 : std::min(f.stride, kFar);
+  Coordinates c{.lo = std::vector<int32_t>(spec.Nq), .hi = {}, .x = {}};
+  for (int64_t i = 0; i < spec.Nq; ++i) {
+    // Any place beyond all keys shows the same keys; clipped to fit.
+    const int64_t place = FloorDiv(i + seq.offset, unit);
+    c.lo[i] = static_cast<int32_t>(std::clamp<int64_t>(place, -1, seq.Nk));
   }
   c.hi = c.lo;
   for (const int32_t j : summary) c.x.push_back(static_cast<int32_t>(j / unit));
-  if (row.causal) {
+  if (seq.causal) {
     std::fill(c.lo.begin(), c.lo.end(), INT32_MIN);
     if (half == Half::kBoth) {
       for (int32_t& hi : c.hi) --hi;
     }
   }
-  plan.visible = row.causal || half == Half::kBoth ? Within(std::move(c)) : nullptr;
-  if (half == Half::kFar) {
-    plan.key_rows = std::move(summary);
-    plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-    return plan;
+  spec.visible = seq.causal || half == Half::kBoth ? Within(std::move(c)) : nullptr;
+  if (half == Half::kGlobal) {
+    spec.key_rows = std::move(summary);
+    spec.Nk = static_cast<int64_t>(spec.key_rows.size());
+    return spec;
   }
-  Visible left = Windows({.block = f.stride, .offset = row.offset, .causal = row.causal});
-  Visible right = row.causal ? plan.visible : Not(plan.visible);
+  Visible left = Windows({.block = f.stride, .offset = seq.offset, .causal = seq.causal});
+  Visible right = seq.causal ? spec.visible : Not(spec.visible);
   if (f.horizontal) {
     std::vector<int32_t> rows;
-    for (int64_t i = 0; i < plan.Nq; ++i) {
-      if (IsSummary(f, columns, row.Nk, i + row.offset)) rows.push_back(static_cast<int32_t>(i));
+    for (int64_t i = 0; i < spec.Nq; ++i) {
+      if (IsSummary(f, columns, seq.Nk, i + seq.offset)) rows.push_back(static_cast<int32_t>(i));
     }
     left = Or(left, Queries(rows));
     right = AndNot(right, Queries(rows));
   }
-  plan.key_rows = AppendedOrder(row.lengths.nk, summary);
-  plan.Nk = static_cast<int64_t>(plan.key_rows.size());
-  plan.visible = Beside(left, Tiles(row.lengths.nk), right);
-  return plan;
+  spec.key_rows = AppendedOrder(seq.lengths.nk, summary);
+  spec.Nk = static_cast<int64_t>(spec.key_rows.size());
+  spec.visible = Beside(left, Tiles(seq.lengths.nk), right);
+  return spec;
 }
 
 }  // namespace
 
-PatternParts StridedParts(const PatternSeq& row, int64_t stride, Half half) {
+PatternParts StridedParts(const PatternSeq& seq, int64_t stride, Half half) {
   PatternParts parts;
-  if (half != Half::kFar) {
+  if (half != Half::kGlobal) {
     const Window near{
-        .before = stride - 1, .after = stride - 1, .offset = row.offset, .causal = row.causal};
-    parts.push_back(WindowSource(row.Nq, row.Nk, near, row.lengths));
+        .before = stride - 1, .after = stride - 1, .offset = seq.offset, .causal = seq.causal};
+    parts.push_back(WindowSource(seq.Nq, seq.Nk, near, seq.lengths));
   }
-  if (half != Half::kNear) parts.push_back(CombSource(row, stride, half == Half::kBoth));
+  if (half != Half::kLocal) parts.push_back(CombSource(seq, stride, half == Half::kBoth));
   return parts;
 }
 
-PatternSource FixedSource(const PatternSeq& row, const FixedSegments& segments, Half half) {
+PatternSource FixedSource(const PatternSeq& seq, const FixedSegments& segments, Half half) {
   const FixedSegments& f = segments;
-  const Window own{.block = f.stride, .offset = row.offset, .causal = row.causal};
-  const PatternSource near = WindowSource(row.Nq, row.Nk, own, row.lengths);
-  if (half == Half::kNear) return near;
-  PatternCounts counts{.pairs = SummaryPairs(row, f, half)};
-  counts.tiles = counts.pairs / (kTile * kTile) + 2 * static_cast<double>(Tiles(row.lengths.nq));
+  const Window own{.block = f.stride, .offset = seq.offset, .causal = seq.causal};
+  const PatternSource near = WindowSource(seq.Nq, seq.Nk, own, seq.lengths);
+  if (half == Half::kLocal) return near;
+  PatternCounts counts{.pairs = SummaryPairs(seq, f, half)};
+  counts.tiles = counts.pairs / (kTile * kTile) + 2 * static_cast<double>(Tiles(seq.lengths.nq));
   if (half == Half::kBoth) {
     counts.pairs += near.visible_pairs;
     counts.tiles += near.visible_tiles;
   }
-  PatternSource source = SourceOf(row.Nq, row.Nk, "fixed", FixedKeys{row, f, half}, counts, PlanOf);
+  PatternSource source = SourceOf(seq.Nq, seq.Nk, "fixed", FixedKeys{seq, f, half}, counts, SpecOf);
   source.gathers = true;
   source.is_counted = !f.horizontal && !f.tail_summary;
   return source;

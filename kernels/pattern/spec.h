@@ -1,4 +1,4 @@
-// What a pattern is made of, in slots.
+// The parts that a pattern is built from, in slots.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 namespace attnd {
 
 // As in Pattern. Slots without a row (-1) are hidden by Build, whatever `visible` says.
-struct PatternPlan {
+struct PatternSpec {
   int64_t Nq = 0, Nk = 0;                     // slots
   Visible visible;                            // of slots; null: every pair
   std::vector<int32_t> query_rows, key_rows;  // empty: natural order
   std::vector<float> key_bias;
   ConstantsPtr constants;
 };
-Pattern Build(PatternPlan plan);
+Pattern Build(PatternSpec plan);
 
 }  // namespace attnd

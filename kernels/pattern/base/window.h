@@ -5,7 +5,9 @@
 
 namespace attnd {
 
-// Queries [0, nq) and keys [0, nk) of a row that is shorter than its tensors.
+constexpr int64_t kUnbounded = INT64_MAX;  // no limit on this side of a band
+
+// Queries [0, nq) and keys [0, nk) of a sequence that is shorter than its tensors.
 struct Lengths {
   int64_t nq = 0, nk = 0;
 };
@@ -32,16 +34,16 @@ Window WindowOf(const BlockBand& band);
 // Sum of clamp(W floor((i + offset) / W) + shift, 0, limit) over i in [0, n).
 double SteppedSum(int64_t n, int64_t offset, int64_t W, int64_t shift, int64_t limit);
 
-// The same pairs of Nq x Nk in numbers that cannot overflow and that are equal for equal patterns
-// (where that is cheap to see).
+// A window with the same pairs of Nq x Nk, in numbers that cannot overflow. Windows with equal
+// pairs become equal where that is cheap to detect.
 Window Canonical(int64_t Nq, int64_t Nk, Window w);
 
-// Of a canonical window. Pairs are exact. Tiles are exact where it moves by keys or by whole tiles,
-// else counted in at most 64 rows of tiles that are spread evenly.
+// Visible pairs and tiles of a canonical window. Pairs are exact. Tiles are exact if the window
+// moves by keys or by whole tiles, else extrapolated from at most 64 evenly spread rows of tiles.
 double WindowPairs(const Lengths& n, const Window& w);
 double WindowTiles(const Lengths& n, const Window& w);
 
-// {lo <= j - i <= hi}; PatternBuilder::kUnbounded: no limit.
+// {lo <= j - i <= hi}; kUnbounded: no limit.
 Window BandWindow(int64_t lo, int64_t hi);
 // Visible pairs of a band, exact, in constant time.
 double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi);

@@ -1,13 +1,12 @@
-#include "kernels/pattern/window.h"
+#include "kernels/pattern/base/window.h"
 
 #include <algorithm>
 
-#include "kernels/pattern/builder.h"
-#include "kernels/pattern/tiles.h"
+#include "kernels/pattern/base/tiles.h"
 
 namespace attnd {
 
-// The steps that lie whole inside [0, n) form an arithmetic series, the two at the ends are cut.
+// Steps inside [0, n) form an arithmetic series; the first and the last may be cut.
 double SteppedSum(int64_t n, int64_t offset, int64_t W, int64_t shift, int64_t limit) {
   if (n <= 0) return 0;
   const auto value = [&](int64_t step) {
@@ -32,7 +31,7 @@ Window Canonical(int64_t Nq, int64_t Nk, Window w) {
   w.after = std::clamp(w.after, -kFar, kFar);
   if (w.causal) w.after = std::min<int64_t>(w.after, 0);
   if (w.block == 1) {
-    // p - before <= j <= p + after: the offset moves both.
+    // p - before <= j <= p + after: both bounds absorb the offset.
     w.before = std::clamp(w.before - w.offset, -kFar, kFar);
     w.after = std::clamp(w.after + w.offset, -kFar, kFar);
     w.offset = 0;
@@ -91,7 +90,7 @@ Window WindowOf(const BlockBand& band) {
 }
 
 Window BandWindow(int64_t lo, int64_t hi) {
-  return {.before = lo == PatternBuilder::kUnbounded ? kFar : -std::max(lo, -kFar), .after = hi};
+  return {.before = lo == kUnbounded ? kFar : -std::max(lo, -kFar), .after = hi};
 }
 
 double BandPairs(const Lengths& lengths, int64_t lo, int64_t hi) {

@@ -1,4 +1,4 @@
-#include "kernels/pattern/key.h"
+#include "kernels/pattern/base/key.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,8 @@
 namespace attnd {
 namespace {
 
-// A secret of the process: nobody can craft data that meets another's pattern in the cache.
+// A secret of the process, so that no request can be crafted to match a cached pattern of other
+// data.
 uint64_t Secret() {
   static const uint64_t secret = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   return secret;

@@ -1,4 +1,5 @@
-// Text that tells structs of parameters apart: made of every field, so that none can be left out.
+// Text that is equal for equal structs of parameters only. It is made from every field, so that
+// none can be forgotten.
 #pragma once
 
 #include <concepts>
@@ -12,7 +13,7 @@
 
 namespace attnd {
 
-// Text that tells data apart: 128 bits, keyed by a secret of the process.
+// 128 bits that differ for different data, keyed by a secret of the process.
 std::string Fingerprint(std::span<const std::byte> data);
 inline std::string Fingerprint(std::span<const int32_t> data) {
   return Fingerprint(std::as_bytes(data));
@@ -20,7 +21,7 @@ inline std::string Fingerprint(std::span<const int32_t> data) {
 
 namespace key_internal {
 
-// Converts to whatever a field is.
+// Converts to any type, to count the fields of an aggregate.
 struct AnyField {
   template <class T>
   operator T() const;
@@ -37,7 +38,7 @@ consteval size_t CountFields() {
 
 }  // namespace key_internal
 
-// Of an aggregate without base classes and arrays.
+// The number of fields of an aggregate without base classes and arrays.
 template <class T>
 constexpr size_t kFields = key_internal::CountFields<std::remove_cv_t<T>>();
 
@@ -99,7 +100,8 @@ concept IsList = requires(const T& t) {
   std::as_bytes(std::span(t));
 };
 
-// Fields are integers, enums, lists of these, what has a key, pointers and structs of all of them.
+// Fields are integers, enums, lists of these, types with a key(), pointers, and structs of all of
+// them.
 template <class T>
 void AppendKey(const T& t, std::string* key) {
   if constexpr (std::is_enum_v<T>) {
@@ -125,7 +127,7 @@ void AppendKey(const T& t, std::string* key) {
 
 }  // namespace key_internal
 
-// Equal for equal `t` of one `name`, which no other kind of struct has; else different.
+// Equal for equal `t`, else different. `name` must be unique to the type and its use.
 template <class T>
 std::string KeyOf(absl::string_view name, const T& t) {
   std::string key(name);
