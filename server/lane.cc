@@ -175,6 +175,7 @@ void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* contro
     Answer(one, std::move(status), {});
     return true;
   });
+  FinishUploads(&group, stream);
   const TimePoint start = parts_.clock->Now();
   for (Gathered* one : group) one->phases.gather_seconds = Seconds(start - taken);
   Compute(std::move(group), start, stream);
@@ -210,6 +211,16 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
   task.payloads.clear();
   task.payload_owner.reset();
   return absl::OkStatus();
+}
+
+// The failure of an upload comes once only: no task may run again after it.
+void Lane::FinishUploads(Group* group, Stream& stream) {
+  const absl::Status status = parts_.engine->WaitForUploads(stream);
+  if (status.ok()) return;
+  for (Gathered* one : *group) {
+    Answer(one, absl::IsCancelled(status) ? WhyStopped(*one->task) : status, {});
+  }
+  group->clear();
 }
 
 void Lane::DropDead(Group* group) {

@@ -312,6 +312,8 @@ absl::StatusOr<std::shared_ptr<Buffer>> Engine::Upload(
   return buffer;
 }
 
+absl::Status Engine::WaitForUploads(Stream& stream) { return StatusOf(stream.Wait()); }
+
 // Brings results of a device to the host, and waits for all that was asked of it.
 absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>>* results) {
   Device& device = stream.device();
