@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 
 absl::Status App::Build() {
   CpuOptions options{.threads = config_.threads, .isa = config_.isa};
-  memory_ = PlanMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
+  memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
   options.retain_bytes = memory_.retained_bytes;
   absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());

@@ -14,7 +14,7 @@
 #include "server/http.h"
 #include "server/intake.h"
 #include "server/lanes.h"
-#include "server/memory_plan.h"
+#include "server/memory_split.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
 #include "server/planner.h"
@@ -61,7 +61,7 @@ class App {
   void LogStart() const;
 
   const Config config_;
-  MemoryPlan memory_;
+  MemorySplit memory_;
   SteadyClock clock_;
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
