@@ -16,18 +16,6 @@
 namespace attnd {
 namespace {
 
-// What libraries throw becomes an error of the request.
-template <class F>
-auto Guarded(const F& run) -> decltype(run()) {
-  try {
-    return run();
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("request: ", e.what()));
-  }
-}
-
 // How often the watchdog may find a run going on that was stopped.
 constexpr int kMostLooksAfterStop = 60;
 

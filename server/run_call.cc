@@ -146,13 +146,10 @@ void Runs::RunCall::ParseLater(Received received) {
                    .control = control};
   // The transport outlives the planner's work.
   job.run = [this, parsed, control, call = rpc_->shared_from_this()] {
-    try {
-      parsed->status = control->stopped()
-                           ? DrainingStatus()
-                           : SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
-    } catch (const std::exception& error) {
-      parsed->status = FailureOf(error);
-    }
+    parsed->status = Guarded([&] {
+      if (control->stopped()) return DrainingStatus();
+      return SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
+    });
     UntilMemory([&] {
       runs_->transport_->Post([this, parsed, call] {
         call->Run([&] {

@@ -158,12 +158,8 @@ absl::Status TensorRequest::Later(int64_t work, Done done, std::function<absl::S
   if (rpc_->deadline() != TimePoint::max()) plan_control_->StopAt(rpc_->deadline());
   Planner::Job job{.client = client_, .work = work, .control = plan_control_};
   job.run = [this, submit = std::move(submit), done = std::move(done)] {
-    absl::Status status;
-    try {
-      status = plan_control_->stopped() ? Stopped() : submit();
-    } catch (const std::exception& error) {
-      status = FailureOf(error);
-    }
+    const absl::Status status =
+        Guarded([&] { return plan_control_->stopped() ? Stopped() : submit(); });
     if (!status.ok()) Answer(done, status, {}, {});
   };
   absl::Status status = context_->planner->Submit(job);
