@@ -16,6 +16,7 @@
 #include "kernels/method/registry.h"
 #include "server/log.h"
 #include "server/process.h"
+#include "server/thread.h"
 
 namespace attnd {
 namespace {
@@ -175,9 +176,11 @@ absl::Status App::Listen() {
   if (!transport.ok()) return transport.status();
   transport_ = *std::move(transport);
   service_->runs().SetTransport(transport_.get());
-  room_ = std::thread([this] {
+  absl::StatusOr<std::thread> room = StartThread("room", [this] {
     while (budget_->WaitForRoom()) transport_->Post([this] { intake_->Serve(); });
   });
+  ATTND_RETURN_IF_ERROR(room.status());
+  room_ = *std::move(room);
 
   ATTND_RETURN_IF_ERROR(StartWatchdog());
 

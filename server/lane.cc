@@ -1,17 +1,15 @@
 #include "server/lane.h"
 
-#include <pthread.h>
-
 #include <cassert>
 #include <new>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "kernels/core/status.h"
 #include "proto/wire/codec.h"
 #include "server/no_memory.h"
 #include "server/reasons.h"
+#include "server/thread.h"
 
 namespace attnd {
 namespace {
@@ -46,12 +44,11 @@ Lane::Lane(const Parts& parts) : parts_(parts) {}
 Lane::~Lane() { Join(); }
 
 absl::Status Lane::Start() {
-  try {
-    thread_ = std::thread([this] { Loop(); });
-    return absl::OkStatus();
-  } catch (const std::system_error& e) {
-    return absl::ResourceExhaustedError(absl::StrCat("lane: cannot start a thread: ", e.what()));
-  }
+  absl::StatusOr<std::thread> thread =
+      StartThread(absl::StrCat("lane-", parts_.index), [this] { Loop(); });
+  ATTND_RETURN_IF_ERROR(thread.status());
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
 }
 
 void Lane::Join() {
@@ -59,7 +56,6 @@ void Lane::Join() {
 }
 
 void Lane::Loop() {
-  pthread_setname_np(pthread_self(), absl::StrCat("lane-", parts_.index).c_str());
   heart_.Attach();
   for (;;) {
     Batcher::Batch batch;
