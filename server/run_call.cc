@@ -240,7 +240,8 @@ void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads pa
       [id](Direction d, const std::string& reply) { return EncodeRunHead(id, d, reply); });
   // A share that cannot grow belongs to no budget.
   if (payloads.share.bytes() == 0) payloads.share = *context_->budget->Take(0);
-  absl::Status status = tensors->Admit();
+  absl::Status status = tensors->Admit(request.has_forward() ? request.forward().device()
+                                                             : request.backward().device());
   if (status.ok()) {
     open_[id] = tensors;
     // From the lane's thread back to the one that may send. The transport outlives its lanes.

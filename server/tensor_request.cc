@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
@@ -71,19 +72,18 @@ TensorRequest::~TensorRequest() {
   context_->open.Add(-1);
 }
 
-absl::Status TensorRequest::Admit() const {
+absl::Status TensorRequest::Admit(std::optional<absl::string_view> device) const {
   if (context_->draining.load()) {
     context_->metrics->RecordRefusal(Refusal::kDraining);
     return DrainingStatus();
   }
-  // The device is not known yet: that of requests that name none.
-  return context_->batchers[0]->Admit(client_, context_->MaxPriority(client_), rpc_->deadline());
+  return Batcher::AdmitToAny(context_->BatchersOf(device), client_, context_->MaxPriority(client_),
+                             rpc_->deadline());
 }
 
 absl::Status TensorRequest::AdmitHead(absl::string_view head) {
-  if (rpc_->deadline() == TimePoint::max() && context_->max_request_seconds == 0) {
-    return absl::OkStatus();
-  }
+  const bool is_timed = rpc_->deadline() != TimePoint::max() || context_->max_request_seconds > 0;
+  if (!is_timed && context_->devices.size() == 1) return absl::OkStatus();
   return direction_ == Direction::kForward ? AdmitHeadAs<attn::v1::ForwardRequest>(head)
                                            : AdmitHeadAs<attn::v1::BackwardRequest>(head);
 }
@@ -92,6 +92,7 @@ template <class Request>
 absl::Status TensorRequest::AdmitHeadAs(absl::string_view head) {
   Scratch<Request> request;
   if (!request->ParseFromArray(head.data(), static_cast<int>(head.size()))) return absl::OkStatus();
+  if (context_->devices.size() > 1) ATTND_RETURN_IF_ERROR(Admit(request->device()));
   if (IntegersOf(request->tensors()) > 0) return absl::OkStatus();
   Scratch<attn::v1::EstimateRequest> estimate;
   *estimate->mutable_method() = request->method();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,8 +44,9 @@ class TensorRequest final : public Departing {
   TensorRequest(const TensorRequest&) = delete;
   TensorRequest& operator=(const TensorRequest&) = delete;
 
-  // Decides before any payload byte is read. Counts a refusal.
-  absl::Status Admit() const;
+  // Decides before any payload byte is read. Counts a refusal. `device`: the one that the request
+  // names; none: not known yet, it is refused if no device would take it.
+  absl::Status Admit(std::optional<absl::string_view> device = std::nullopt) const;
   // The same by the serialised message without its payloads, as far as that tells: it is planned at
   // once, and needs no values. What else is wrong with it the message itself will tell.
   absl::Status AdmitHead(absl::string_view head);
