@@ -47,9 +47,6 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// Of those that the process may use.
-int CoresOf() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
-
 }  // namespace
 
 App::App(const Config& config)
@@ -79,13 +76,15 @@ absl::Status App::Build() {
   absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());
   engine_ = std::make_shared<Engine>(*std::move(devices));
-  const DeviceInfo& device = engine_->device().info();
+  std::vector<DeviceInfo> described;
+  for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
 
-  Metrics::Options counted{.version = Version(),
-                           .isa = device.instruction_set,
-                           .device = device.name,
-                           .peak_flops = device.peak_flops,
-                           .lanes = config_.max_running * static_cast<int>(engine_->devices())};
+  Metrics::Options counted{
+      .version = Version(), .isa = described[0].instruction_set, .lanes = config_.max_running};
+  for (const DeviceInfo& device : described) {
+    counted.devices.push_back({.name = device.name, .peak_flops = device.peak_flops});
+    tensors_.devices.push_back(device.name);
+  }
   for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
   metrics_ = std::make_unique<Metrics>(counted);
 
@@ -108,16 +107,11 @@ absl::Status App::Build() {
   tensors_.clock = &clock_;
   tensors_.budget = budget_.get();
   tensors_.intake = intake_.get();
-  for (size_t i = 0; i < engine_->devices(); ++i) {
-    tensors_.devices.push_back(engine_->device(i).info().name);
-  }
   tensors_.max_message_bytes = config_.max_message_bytes;
   tensors_.max_priority = config_.max_priority;
   tensors_.max_request_seconds = config_.max_request_seconds;
   tensors_.undeclared_bytes = config_.undeclared_bytes;
   tensors_.logs_requests = config_.log.level == "debug";
-  std::vector<DeviceInfo> described;
-  for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
   service_ = std::make_unique<Service>(
       &tensors_, ServerFacts{.version = Version(),
                              .devices = std::move(described),
@@ -304,17 +298,17 @@ void App::AddQueue(size_t device) {
                        .predictions = &predictions_,
                        .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
       &clock_);
-  queue.lanes = std::make_unique<Lanes>(
-      Lane::Parts{.engine = engine_.get(),
-                  .batcher = queue.batcher.get(),
-                  .device = device,
-                  .metrics = metrics_.get(),
-                  .clock = &clock_,
-                  .predictions = &predictions_,
-                  .threads = config_.threads > 0 ? config_.threads : CoresOf(),
-                  .max_request_seconds = config_.max_request_seconds,
-                  .index = static_cast<int>(device) * config_.max_running},
-      config_.max_running);
+  queue.lanes =
+      std::make_unique<Lanes>(Lane::Parts{.engine = engine_.get(),
+                                          .batcher = queue.batcher.get(),
+                                          .device = device,
+                                          .metrics = metrics_.get(),
+                                          .clock = &clock_,
+                                          .predictions = &predictions_,
+                                          .threads = engine_->device(device).info().threads,
+                                          .max_request_seconds = config_.max_request_seconds,
+                                          .index = static_cast<int>(device) * config_.max_running},
+                              config_.max_running);
 }
 
 // Returns when the last batch is answered.
@@ -341,10 +335,10 @@ Metrics::Memory App::Memory() const {
   for (size_t i = 0; i < queues_.size(); ++i) {
     const PoolStats pool = engine_->device(i).memory().stats();
     const int64_t inputs = std::min(queues_[i].lanes->input_bytes(), pool.used_bytes);
-    memory.inputs += inputs;
-    memory.workspace += pool.used_bytes - inputs;
-    memory.retained += pool.reserved_bytes - pool.used_bytes;
-    memory.peak += pool.peak_bytes;
+    memory.devices.push_back({.inputs = inputs,
+                              .workspace = pool.used_bytes - inputs,
+                              .retained = pool.reserved_bytes - pool.used_bytes,
+                              .peak = pool.peak_bytes});
   }
   return memory;
 }
