@@ -47,6 +47,15 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+// What requests may hold of a device's memory, beside what its pool retains. Null: no memory of its
+// own, or of unknown size.
+std::unique_ptr<Budget> NewBudgetOf(Device& device) {
+  const DeviceInfo& info = device.info();
+  if (info.has_host_memory || info.memory_bytes == 0) return nullptr;
+  return std::make_unique<Budget>(
+      std::max(info.memory_bytes - device.memory().retain_bytes(), info.memory_bytes / 2));
+}
+
 }  // namespace
 
 App::App(const Config& config)
@@ -100,6 +109,7 @@ absl::Status App::Build() {
   for (const DeviceQueue& queue : queues_) {
     tensors_.batchers.push_back(queue.batcher.get());
     tensors_.lanes.push_back(queue.lanes.get());
+    tensors_.device_budgets.push_back(queue.memory.get());
   }
   tensors_.planner = planner_.get();
   tensors_.predictions = &predictions_;
@@ -291,6 +301,7 @@ Metrics::Connections App::CountConnections() const {
 
 void App::AddQueue(size_t device) {
   DeviceQueue& queue = queues_.emplace_back();
+  queue.memory = NewBudgetOf(engine_->device(device));
   queue.batcher = std::make_unique<Batcher>(
       Batcher::Options{.max_queue_requests = config_.max_queue_requests,
                        .max_batch_requests = config_.max_batch_requests,

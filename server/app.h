@@ -70,6 +70,8 @@ class App {
   Predictions predictions_{&clock_};
   // The queue of each device of the engine, and the lanes that empty it.
   struct DeviceQueue {
+    // Null: the device has no memory of its own, or of unknown size.
+    std::unique_ptr<Budget> memory;
     std::unique_ptr<Batcher> batcher;
     std::unique_ptr<Lanes> lanes;
   };

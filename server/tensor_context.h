@@ -44,6 +44,8 @@ struct TensorContext {
   // Of each device of the engine.
   std::vector<Batcher*> batchers;
   std::vector<Lanes*> lanes;
+  // For inputs and workspace of the device; null: the host's budget counts them.
+  std::vector<Budget*> device_budgets;
   Planner* planner = nullptr;
   const Predictions* predictions = nullptr;
   Metrics* metrics = nullptr;

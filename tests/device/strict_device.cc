@@ -143,6 +143,7 @@ class StrictDevice final : public Device {
         info_(cpu_->info()),
         worker_(&arena_) {
     info_.has_host_memory = false;
+    info_.memory_bytes = options.memory_bytes;
   }
 
   const DeviceInfo& info() const override { return info_; }

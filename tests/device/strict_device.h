@@ -22,6 +22,7 @@ struct StrictOptions {
   // together, and whose kExp is less exact than the harness demands (declined_scan_test.cc holds it
   // to 1e-4).
   LaunchSet declined = ComposedLaunches() & ~SetOf<ScanArgs, ScanGradArgs>();
+  int64_t memory_bytes = 0;  // DeviceInfo::memory_bytes
 };
 
 absl::StatusOr<std::unique_ptr<Device>> NewStrictDevice(const StrictOptions& options);
