@@ -16,6 +16,7 @@
 #include "kernels/method/registry.h"
 #include "server/log.h"
 #include "server/process.h"
+#include "server/thread.h"
 
 namespace attnd {
 namespace {
@@ -46,8 +47,14 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// Of those that the process may use.
-int CoresOf() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+// What requests may hold of a device's memory, beside what its pool retains. Null: no memory of its
+// own, or of unknown size.
+std::unique_ptr<Budget> NewBudgetOf(Device& device) {
+  const DeviceInfo& info = device.info();
+  if (info.has_host_memory || info.memory_bytes == 0) return nullptr;
+  return std::make_unique<Budget>(
+      std::max(info.memory_bytes - device.memory().retain_bytes(), info.memory_bytes / 2));
+}
 
 }  // namespace
 
@@ -73,19 +80,21 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 
 absl::Status App::Build() {
   CpuOptions options{.threads = config_.threads, .isa = config_.isa};
-  memory_ = PlanMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
+  memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
   options.retain_bytes = memory_.retained_bytes;
   absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());
   engine_ = std::make_shared<Engine>(*std::move(devices),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});
-  const DeviceInfo& device = engine_->device().info();
+  std::vector<DeviceInfo> described;
+  for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
 
-  Metrics::Options counted{.version = Version(),
-                           .isa = device.instruction_set,
-                           .device = device.name,
-                           .peak_flops = device.peak_flops,
-                           .lanes = config_.max_running * static_cast<int>(engine_->devices())};
+  Metrics::Options counted{
+      .version = Version(), .isa = described[0].instruction_set, .lanes = config_.max_running};
+  for (const DeviceInfo& device : described) {
+    counted.devices.push_back({.name = device.name, .peak_flops = device.peak_flops});
+    tensors_.devices.push_back(device.name);
+  }
   for (const auto& method : AllMethods()) counted.methods.push_back(method->info().id);
   metrics_ = std::make_unique<Metrics>(counted);
 
@@ -101,6 +110,7 @@ absl::Status App::Build() {
   for (const DeviceQueue& queue : queues_) {
     tensors_.batchers.push_back(queue.batcher.get());
     tensors_.lanes.push_back(queue.lanes.get());
+    tensors_.device_budgets.push_back(queue.memory.get());
   }
   tensors_.planner = planner_.get();
   tensors_.predictions = &predictions_;
@@ -108,16 +118,11 @@ absl::Status App::Build() {
   tensors_.clock = &clock_;
   tensors_.budget = budget_.get();
   tensors_.intake = intake_.get();
-  for (size_t i = 0; i < engine_->devices(); ++i) {
-    tensors_.devices.push_back(engine_->device(i).info().name);
-  }
   tensors_.max_message_bytes = config_.max_message_bytes;
   tensors_.max_priority = config_.max_priority;
   tensors_.max_request_seconds = config_.max_request_seconds;
   tensors_.undeclared_bytes = config_.undeclared_bytes;
   tensors_.logs_requests = config_.log.level == "debug";
-  std::vector<DeviceInfo> described;
-  for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
   service_ = std::make_unique<Service>(
       &tensors_, ServerFacts{.version = Version(),
                              .devices = std::move(described),
@@ -176,9 +181,11 @@ absl::Status App::Listen() {
   if (!transport.ok()) return transport.status();
   transport_ = *std::move(transport);
   service_->runs().SetTransport(transport_.get());
-  room_ = std::thread([this] {
+  absl::StatusOr<std::thread> room = StartThread("room", [this] {
     while (budget_->WaitForRoom()) transport_->Post([this] { intake_->Serve(); });
   });
+  ATTND_RETURN_IF_ERROR(room.status());
+  room_ = *std::move(room);
 
   ATTND_RETURN_IF_ERROR(StartWatchdog());
 
@@ -295,6 +302,7 @@ Metrics::Connections App::CountConnections() const {
 
 void App::AddQueue(size_t device) {
   DeviceQueue& queue = queues_.emplace_back();
+  queue.memory = NewBudgetOf(engine_->device(device));
   queue.batcher = std::make_unique<Batcher>(
       Batcher::Options{.max_queue_requests = config_.max_queue_requests,
                        .max_batch_requests = config_.max_batch_requests,
@@ -302,17 +310,17 @@ void App::AddQueue(size_t device) {
                        .predictions = &predictions_,
                        .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
       &clock_);
-  queue.lanes = std::make_unique<Lanes>(
-      Lane::Parts{.engine = engine_.get(),
-                  .batcher = queue.batcher.get(),
-                  .device = device,
-                  .metrics = metrics_.get(),
-                  .clock = &clock_,
-                  .predictions = &predictions_,
-                  .threads = config_.threads > 0 ? config_.threads : CoresOf(),
-                  .max_request_seconds = config_.max_request_seconds,
-                  .index = static_cast<int>(device) * config_.max_running},
-      config_.max_running);
+  queue.lanes =
+      std::make_unique<Lanes>(Lane::Parts{.engine = engine_.get(),
+                                          .batcher = queue.batcher.get(),
+                                          .device = device,
+                                          .metrics = metrics_.get(),
+                                          .clock = &clock_,
+                                          .predictions = &predictions_,
+                                          .threads = engine_->device(device).info().threads,
+                                          .max_request_seconds = config_.max_request_seconds,
+                                          .index = static_cast<int>(device) * config_.max_running},
+                              config_.max_running);
 }
 
 // Returns when the last batch is answered.
@@ -339,14 +347,15 @@ Metrics::Memory App::Memory() const {
   for (size_t i = 0; i < queues_.size(); ++i) {
     const PoolStats pool = engine_->device(i).memory().stats();
     const int64_t inputs = std::min(queues_[i].lanes->input_bytes(), pool.used_bytes);
-    memory.inputs += inputs;
-    memory.workspace += pool.used_bytes - inputs;
-    memory.retained += pool.reserved_bytes - pool.used_bytes;
-    memory.peak += pool.peak_bytes;
+    memory.devices.push_back({.inputs = inputs,
+                              .workspace = pool.used_bytes - inputs,
+                              .retained = pool.reserved_bytes - pool.used_bytes,
+                              .peak = pool.peak_bytes});
   }
+  // The processor comes first: memory of the host counts as its own.
   const PoolStats host = engine_->host_memory();
-  memory.workspace += host.used_bytes;
-  memory.retained += host.reserved_bytes - host.used_bytes;
+  memory.devices[0].workspace += host.used_bytes;
+  memory.devices[0].retained += host.reserved_bytes - host.used_bytes;
   return memory;
 }
 

@@ -14,7 +14,7 @@
 #include "server/http.h"
 #include "server/intake.h"
 #include "server/lanes.h"
-#include "server/memory_plan.h"
+#include "server/memory_split.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
 #include "server/planner.h"
@@ -61,7 +61,7 @@ class App {
   void LogStart() const;
 
   const Config config_;
-  MemoryPlan memory_;
+  MemorySplit memory_;
   SteadyClock clock_;
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
@@ -70,6 +70,8 @@ class App {
   Predictions predictions_{&clock_};
   // The queue of each device of the engine, and the lanes that empty it.
   struct DeviceQueue {
+    // Null: the device has no memory of its own, or of unknown size.
+    std::unique_ptr<Budget> memory;
     std::unique_ptr<Batcher> batcher;
     std::unique_ptr<Lanes> lanes;
   };

@@ -62,6 +62,7 @@ struct Batcher::Impl {
     return {plan.seconds, plan.seconds, plan.seconds};
   }
   absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
+  absl::Status WouldTake(const Waiting::Wish& wish, Refusal* refusal);
   absl::Status CheckHopeless(const Waiting::Wish& wish, TimePoint now) const ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
@@ -83,6 +84,15 @@ absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
     return QueueFullStatus(options.max_queue_requests);
   }
   return absl::OkStatus();
+}
+
+// REQUIRES: no lock is held.
+absl::Status Batcher::Impl::WouldTake(const Waiting::Wish& wish, Refusal* refusal) {
+  const TimePoint now = clock->Now();
+  *refusal = Refusal::kDeadline;
+  const MutexLock lock(&mu);
+  ATTND_RETURN_IF_ERROR(Check(wish.client, refusal));
+  return CheckHopeless(wish, now);
 }
 
 // What is sure of it must fit behind what is ahead.
@@ -176,18 +186,27 @@ Batcher::~Batcher() { assert(depth().requests == 0); }
 absl::Status Batcher::Admit(const std::string& client, int priority, TimePoint deadline,
                             const Plan* plan) {
   const PredictedSeconds seconds = plan == nullptr ? PredictedSeconds{} : impl_->SecondsOf(*plan);
-  const TimePoint now = impl_->clock->Now();
-  Refusal refusal = Refusal::kDeadline;
-  absl::Status status;
-  {
-    const MutexLock lock(&impl_->mu);
-    status = impl_->Check(client, &refusal);
-    if (status.ok()) {
-      status = impl_->CheckHopeless({client, priority, deadline, seconds}, now);
-    }
-  }
+  Refusal refusal{};
+  absl::Status status = impl_->WouldTake({client, priority, deadline, seconds}, &refusal);
   if (!status.ok()) impl_->Refused(refusal);
   return status;
+}
+
+absl::Status Batcher::AdmitToAny(std::span<Batcher* const> batchers, const std::string& client,
+                                 int priority, TimePoint deadline) {
+  assert(!batchers.empty());
+  absl::Status first;
+  Refusal refusal{};
+  for (Batcher* const batcher : batchers) {
+    Refusal own{};
+    absl::Status status = batcher->impl_->WouldTake({client, priority, deadline, {}}, &own);
+    if (status.ok()) return status;
+    if (!first.ok()) continue;
+    first = std::move(status);
+    refusal = own;
+  }
+  batchers[0]->impl_->Refused(refusal);
+  return first;
 }
 
 absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,11 @@ class Batcher {
   // done in time.
   absl::Status Admit(const std::string& client, int priority, TimePoint deadline,
                      const Plan* plan = nullptr);
+  // The same for several queues, while it is not known which of them the request is for: OK if one
+  // of them would take it, else what the first one answers. Counts one refusal.
+  // REQUIRES: `batchers` is not empty.
+  static absl::Status AdmitToAny(std::span<Batcher* const> batchers, const std::string& client,
+                                 int priority, TimePoint deadline);
 
   // Ownership moves only on OK. The same errors as Admit, counted.
   absl::Status Submit(std::unique_ptr<Task>& task);

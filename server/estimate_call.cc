@@ -52,12 +52,14 @@ void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> a
   if (rpc.deadline() != TimePoint::max()) control_->StopAt(rpc.deadline());
   Planner::Job job{.client = rpc.client(), .work = work, .control = control_};
   job.run = [this, call = rpc.shared_from_this(), answer = std::move(answer)] {
-    try {
-      if (!control_->stopped()) return answer(*call);
-      call->Finish(WhyCancelled(call->started(), call->deadline(), context_->clock->Now()));
-    } catch (const std::exception& error) {
-      call->Finish(FailureOf(error));
-    }
+    const absl::Status status = Guarded([&] {
+      if (control_->stopped()) {
+        return WhyCancelled(call->started(), call->deadline(), context_->clock->Now());
+      }
+      answer(*call);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) call->Finish(status);
   };
   if (absl::Status status = context_->planner->Submit(job); !status.ok()) rpc.Finish(status);
 }

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/core/status.h"
 #include "server/log.h"
+#include "server/thread.h"
 
 namespace attnd {
 namespace {
@@ -68,13 +70,10 @@ absl::Status Watchdog::Start() {
     last_look_ = std::chrono::steady_clock::now();
     looks_alone_ = true;
   }
-  try {
-    thread_ = std::thread([this] { Loop(); });
-    return absl::OkStatus();
-  } catch (const std::exception& e) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("watchdog: cannot start a thread: ", e.what()));
-  }
+  absl::StatusOr<std::thread> thread = StartThread("watchdog", [this] { Loop(); });
+  ATTND_RETURN_IF_ERROR(thread.status());
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
 }
 
 void Watchdog::Stop() {
@@ -87,7 +86,6 @@ void Watchdog::Stop() {
 }
 
 void Watchdog::Loop() {
-  pthread_setname_np(pthread_self(), "watchdog");
   for (;;) {
     {
       const MutexLock lock(&mu_);

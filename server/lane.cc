@@ -1,32 +1,18 @@
 #include "server/lane.h"
 
-#include <pthread.h>
-
 #include <cassert>
 #include <new>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "kernels/core/status.h"
 #include "proto/wire/codec.h"
 #include "server/no_memory.h"
 #include "server/reasons.h"
+#include "server/thread.h"
 
 namespace attnd {
 namespace {
-
-// What libraries throw becomes an error of the request.
-template <class F>
-auto Guarded(const F& run) -> decltype(run()) {
-  try {
-    return run();
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("request: ", e.what()));
-  }
-}
 
 // How often the watchdog may find a run going on that was stopped.
 constexpr int kMostLooksAfterStop = 60;
@@ -58,12 +44,11 @@ Lane::Lane(const Parts& parts) : parts_(parts) {}
 Lane::~Lane() { Join(); }
 
 absl::Status Lane::Start() {
-  try {
-    thread_ = std::thread([this] { Loop(); });
-    return absl::OkStatus();
-  } catch (const std::system_error& e) {
-    return absl::ResourceExhaustedError(absl::StrCat("lane: cannot start a thread: ", e.what()));
-  }
+  absl::StatusOr<std::thread> thread =
+      StartThread(absl::StrCat("lane-", parts_.index), [this] { Loop(); });
+  ATTND_RETURN_IF_ERROR(thread.status());
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
 }
 
 void Lane::Join() {
@@ -71,7 +56,6 @@ void Lane::Join() {
 }
 
 void Lane::Loop() {
-  pthread_setname_np(pthread_self(), absl::StrCat("lane-", parts_.index).c_str());
   heart_.Attach();
   for (;;) {
     Batcher::Batch batch;
@@ -175,6 +159,7 @@ void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* contro
     Answer(one, std::move(status), {});
     return true;
   });
+  FinishUploads(&group, stream);
   const TimePoint start = parts_.clock->Now();
   for (Gathered* one : group) one->phases.gather_seconds = Seconds(start - taken);
   Compute(std::move(group), start, stream);
@@ -210,6 +195,16 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
   task.payloads.clear();
   task.payload_owner.reset();
   return absl::OkStatus();
+}
+
+// The failure of an upload comes once only: no task may run again after it.
+void Lane::FinishUploads(Group* group, Stream& stream) {
+  const absl::Status status = parts_.engine->WaitForUploads(stream);
+  if (status.ok()) return;
+  for (Gathered* one : *group) {
+    Answer(one, absl::IsCancelled(status) ? WhyStopped(*one->task) : status, {});
+  }
+  group->clear();
 }
 
 void Lane::DropDead(Group* group) {

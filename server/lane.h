@@ -27,6 +27,8 @@ namespace attnd {
 // Memory of a batch: one buffer per input tensor, filled straight from the received slices, which
 // are let go right after; a request's inputs are freed before its answer goes out. If a batch of
 // several fails, each of its tasks runs again alone, so that none suffers for another.
+// A copy of inputs that fails on the device fails all tasks of the batch: the stream does not say
+// which copy it was.
 class Lane {
  public:
   // All outlive the lane, none is null. `index` is the lane's metric label.
@@ -73,6 +75,7 @@ class Lane {
   void Publish(std::vector<Gathered>* batch, RunControl* control);
   void Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* control);
   absl::Status Gather(Gathered* one, Stream& stream);
+  void FinishUploads(Group* group, Stream& stream);
   void DropDead(Group* group);
   void Compute(Group group, TimePoint start, Stream& stream);
   absl::Status WhyStopped(const Task& task) const;

@@ -1,12 +1,10 @@
 #include "server/lanes.h"
 
-#include <pthread.h>
+#include <utility>
 
-#include <system_error>
-
-#include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
 #include "server/no_memory.h"
+#include "server/thread.h"
 
 namespace attnd {
 
@@ -22,14 +20,10 @@ Lanes::~Lanes() { Join(); }
 
 absl::Status Lanes::Start() {
   for (const std::unique_ptr<Lane>& lane : lanes_) ATTND_RETURN_IF_ERROR(lane->Start());
-  try {
-    watch_ = std::thread([this] {
-      pthread_setname_np(pthread_self(), "lane-watch");
-      UntilMemory([this] { batcher_->Watch(); });
-    });
-  } catch (const std::system_error& e) {
-    return absl::ResourceExhaustedError(absl::StrCat("lane: cannot start a thread: ", e.what()));
-  }
+  absl::StatusOr<std::thread> watch =
+      StartThread("lane-watch", [this] { UntilMemory([this] { batcher_->Watch(); }); });
+  ATTND_RETURN_IF_ERROR(watch.status());
+  watch_ = *std::move(watch);
   return absl::OkStatus();
 }
 

@@ -23,6 +23,7 @@ constexpr size_t kRefusals = 7;
 constexpr double kMemory = 10.0;  // seconds of compute that the efficiency looks back on
 
 struct LaneSeries {
+  double peak_flops = 0;  // of its device
   Counter* busy = nullptr;
   Gauge* efficiency = nullptr;
   Mutex mu;
@@ -36,6 +37,12 @@ absl::string_view Name(Batcher::Reason reason) {
 
 constexpr const char* kRefusalNames[kRefusals] = {"queue_full", "bytes",   "deadline", "cancelled",
                                                   "draining",   "invalid", "seconds"};
+
+std::vector<std::string> NamesOf(const std::vector<Metrics::DeviceOptions>& devices) {
+  std::vector<std::string> names;
+  for (const Metrics::DeviceOptions& device : devices) names.push_back(device.name);
+  return names;
+}
 
 double Number(int64_t value) { return static_cast<double>(value); }
 
@@ -63,10 +70,13 @@ struct Metrics::Impl {
     return found == rpcs.end() ? *unknown_rpc : *found->second;
   }
 
+  void AddLanes(const DeviceOptions& device);
+
   using Pair = std::array<std::unique_ptr<MethodSeries>, 2>;
   Pair MakePair(const std::string& method);
 
   const Options options;
+  const std::vector<std::string> device_names;
   prometheus::Registry registry;
   Families families;
   std::map<std::string, Pair, std::less<>> series;  // constant after construction
@@ -83,12 +93,23 @@ struct Metrics::Impl {
 
 Metrics::Impl::Pair Metrics::Impl::MakePair(const std::string& method) {
   const auto make = [&](Direction direction) {
-    return std::make_unique<MethodSeries>(&families, method, direction, options.device);
+    return std::make_unique<MethodSeries>(&families, method, direction, device_names);
   };
   return {make(Direction::kForward), make(Direction::kBackward)};
 }
 
-Metrics::Impl::Impl(const Options& o) : options(o), families(registry) {
+void Metrics::Impl::AddLanes(const DeviceOptions& device) {
+  for (int i = 0; i < options.lanes; ++i) {
+    const Labels labels{{"device", device.name}, {"lane", std::to_string(lanes.size())}};
+    lanes.push_back(std::make_unique<LaneSeries>());
+    lanes.back()->peak_flops = device.peak_flops;
+    lanes.back()->busy = &families.busy.Add(labels);
+    lanes.back()->efficiency = &families.efficiency.Add(labels);
+  }
+}
+
+Metrics::Impl::Impl(const Options& o)
+    : options(o), device_names(NamesOf(o.devices)), families(registry) {
   unknown = MakePair("unknown");
   for (const std::string& method : options.methods) {
     for (const std::unique_ptr<MethodSeries>& one : series[method] = MakePair(method)) {
@@ -99,12 +120,7 @@ Metrics::Impl::Impl(const Options& o) : options(o), families(registry) {
     }
   }
   unknown_rpc = std::make_unique<RpcSeries>(&families, "unknown");
-  for (int i = 0; i < options.lanes; ++i) {
-    const Labels labels{{"device", options.device}, {"lane", std::to_string(i)}};
-    lanes.push_back(std::make_unique<LaneSeries>());
-    lanes.back()->busy = &families.busy.Add(labels);
-    lanes.back()->efficiency = &families.efficiency.Add(labels);
-  }
+  for (const DeviceOptions& device : options.devices) AddLanes(device);
   for (size_t i = 0; i < kRefusals; ++i) {
     refused[i] = &families.refused.Add({{"reason", kRefusalNames[i]}});
   }
@@ -185,8 +201,9 @@ void Metrics::RecordTask(const Plan& plan, const Phases& phases) noexcept {
     series.queue->Observe(phases.queue_seconds);
     series.gather->Observe(phases.gather_seconds);
     series.compute->Observe(phases.compute_seconds);
-    series.counters.tokens->Increment(Number(plan.tokens));
-    series.counters.flops->Increment(phases.cost.flops);
+    const MethodSeries::Counters& counters = series.counters.at(plan.device);
+    counters.tokens->Increment(Number(plan.tokens));
+    counters.flops->Increment(phases.cost.flops);
   });
 }
 
@@ -201,7 +218,7 @@ void Metrics::RecordBatch(int lane, const BatchRun& run) noexcept {
     const double fade = std::exp(-run.compute_seconds / kMemory);
     state.flops = state.flops * fade + run.flops;
     state.seconds = state.seconds * fade + run.compute_seconds;
-    const double possible = state.seconds * impl_->options.peak_flops;
+    const double possible = state.seconds * state.peak_flops;
     if (possible > 0) state.efficiency->Set(state.flops / possible);
   });
 }
@@ -213,7 +230,7 @@ void Metrics::AddBusySeconds(int lane, double seconds) noexcept {
 absl::StatusOr<std::string> Metrics::Text() const noexcept {
   try {
     std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
-    AppendStates(impl_->sources, impl_->options.device, &families);
+    AppendStates(impl_->sources, impl_->device_names, &families);
     return prometheus::TextSerializer().Serialize(families);
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("metrics: ", e.what()));

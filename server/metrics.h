@@ -19,27 +19,33 @@ namespace attnd {
 // Thread safe. Recording looks up a handle made before, then touches a few atomics (a histogram
 // adds the lock of its own series); it never throws. Label values come from the registry, from
 // enums and from the options, never from a client, so the number of series is bounded by
-// 2 (methods + 1) (17 codes (1 + a histogram) + 6 histograms + 2) + 2 methods + 18 rpcs + a
-// constant. Histograms of a method appear with its first request, its counters are there from the
-// start.
+// 2 (methods + 1) (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs +
+// 6 devices + a constant. Histograms of a method appear with its first request, its counters are
+// there from the start.
 class Metrics {
  public:
+  struct DeviceOptions {
+    std::string name;       // "cpu"
+    double peak_flops = 0;  // FLOP/s; 0: unknown, no efficiency
+  };
   struct Options {
     std::string version, isa;
-    std::string device;                // "cpu"
-    double peak_flops = 0;             // of that device, FLOP/s; 0: unknown, no efficiency
-    int lanes = 1;                     // labels "0", "1", ...
-    std::vector<std::string> methods;  // ids of the registry
+    std::vector<DeviceOptions> devices;  // in the order of Plan::device
+    int lanes = 1;                       // of each device; labels "0", "1", ... over all of them
+    std::vector<std::string> methods;    // ids of the registry
   };
 
   // Bytes of one device, as they are when asked.
-  struct Memory {
+  struct DeviceMemory {
     // These add up to what was taken from the system for tensors.
     int64_t inputs = 0;     // of running batches
     int64_t workspace = 0;  // scratch memory and outputs that batches and replies hold
     int64_t retained = 0;   // freed, kept for reuse
 
-    int64_t peak = 0;           // the most that inputs and workspace have taken together
+    int64_t peak = 0;  // the most that inputs and workspace have taken together
+  };
+  struct Memory {
+    std::vector<DeviceMemory> devices;
     int64_t budget = 0;         // what admission may hand out
     int64_t charged = 0;        // part of it that requests hold
     int64_t pattern_cache = 0;  // of the host: patterns kept for reuse

@@ -88,10 +88,10 @@ Counter& RpcSeries::Ended(absl::StatusCode code) {
 }
 
 MethodSeries::MethodSeries(Families* families, std::string method, Direction direction,
-                           std::string device)
+                           std::vector<std::string> devices)
     : families_(families),
       method_(std::move(method)),
-      device_(std::move(device)),
+      devices_(std::move(devices)),
       labels_{{"method", method_}, {"direction", std::string(Name(direction))}} {}
 
 MethodSeries::Ends& MethodSeries::EndsOf(absl::StatusCode code) {
@@ -116,10 +116,14 @@ Histogram& MethodSeries::RequestSeconds(absl::StatusCode code) {
   return added;
 }
 
-MethodSeries::Counters MethodSeries::AddCounters() {
-  Labels labels = labels_;
-  labels["device"] = device_;
-  return {&families_->tokens.Add(labels), &families_->flops.Add(labels)};
+std::vector<MethodSeries::Counters> MethodSeries::AddCounters() {
+  std::vector<Counters> counters;
+  for (const std::string& device : devices_) {
+    Labels labels = labels_;
+    labels["device"] = device;
+    counters.push_back({&families_->tokens.Add(labels), &families_->flops.Add(labels)});
+  }
+  return counters;
 }
 
 MethodSeries::Handles MethodSeries::MakeHandles() {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/method/method.h"
@@ -52,7 +53,8 @@ class RpcSeries {
 // Thread safe; what it hands out lives as long as the families. May throw std::bad_alloc.
 class MethodSeries {
  public:
-  MethodSeries(Families* families, std::string method, Direction direction, std::string device);
+  MethodSeries(Families* families, std::string method, Direction direction,
+               std::vector<std::string> devices);
 
   // Codes that gRPC does not have count as UNKNOWN.
   prometheus::Counter& Requests(absl::StatusCode code) { return *EndsOf(code).count; }
@@ -61,10 +63,11 @@ class MethodSeries {
   struct Counters {
     prometheus::Counter *tokens, *flops;
   };
-  Counters AddCounters();  // those of before, if called again
+  // Of each device; the same ones if called again.
+  std::vector<Counters> AddCounters();
 
   struct Handles {
-    Counters counters;
+    std::vector<Counters> counters;  // of each device
     prometheus::Histogram *plan, *queue, *gather, *compute, *answer, *workspace;
     prometheus::Histogram *batch_requests, *batch_tokens;  // of both directions
   };
@@ -82,7 +85,8 @@ class MethodSeries {
   Handles MakeHandles();
 
   Families* const families_;
-  const std::string method_, device_;
+  const std::string method_;
+  const std::vector<std::string> devices_;
   const prometheus::Labels labels_;
   std::array<Ends, kCodes> ends_;
   std::once_flag once_;

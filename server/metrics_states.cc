@@ -61,19 +61,24 @@ void AppendQueue(const Metrics::Sources& sources, Families* families) {
          Number(sources.parked ? sources.parked() : 0), families);
 }
 
-void AppendMemory(const Metrics::Sources& sources, const std::string& device, Families* families) {
-  const Metrics::Memory memory = sources.memory ? sources.memory() : Metrics::Memory{};
-  Rows kinds;
-  for (const auto& [kind, bytes] :
-       {std::pair("inputs", memory.inputs), std::pair("workspace", memory.workspace),
-        std::pair("retained", memory.retained)}) {
-    kinds.push_back({{{"device", device}, {"kind", kind}}, Number(bytes)});
+void AppendMemory(const Metrics::Sources& sources, const std::vector<std::string>& devices,
+                  Families* families) {
+  Metrics::Memory memory = sources.memory ? sources.memory() : Metrics::Memory{};
+  memory.devices.resize(devices.size());
+  Rows kinds, peaks;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const Metrics::DeviceMemory& device = memory.devices[i];
+    for (const auto& [kind, bytes] :
+         {std::pair("inputs", device.inputs), std::pair("workspace", device.workspace),
+          std::pair("retained", device.retained)}) {
+      kinds.push_back({{{"device", devices[i]}, {"kind", kind}}, Number(bytes)});
+    }
+    peaks.push_back({{{"device", devices[i]}}, Number(device.peak)});
   }
   families->push_back(
       State("attnd_memory_bytes", "Memory for tensors: the kinds add up to all of it.", kinds));
   families->push_back(State("attnd_memory_peak_bytes",
-                            "The most that inputs and workspace have taken together.",
-                            {{{{"device", device}}, Number(memory.peak)}}));
+                            "The most that inputs and workspace have taken together.", peaks));
   Append("attnd_budget_bytes", "What requests may hold.", Number(memory.budget), families);
   Append("attnd_budget_charged_bytes", "The part of the budget that requests hold.",
          Number(memory.charged), families);
@@ -108,10 +113,10 @@ void AppendStuck(const Metrics::Sources& sources, Families* families) {
 
 }  // namespace
 
-void AppendStates(const Metrics::Sources& sources, const std::string& device,
+void AppendStates(const Metrics::Sources& sources, const std::vector<std::string>& devices,
                   std::vector<MetricFamily>* families) {
   AppendQueue(sources, families);
-  AppendMemory(sources, device, families);
+  AppendMemory(sources, devices, families);
   AppendConnections(sources, families);
   AppendStuck(sources, families);
   families->push_back(State("attnd_log_lines_dropped_total",

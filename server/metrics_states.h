@@ -11,7 +11,7 @@
 namespace attnd {
 
 // What the sources tell at this moment, what the log lost, and the process.
-void AppendStates(const Metrics::Sources& sources, const std::string& device,
+void AppendStates(const Metrics::Sources& sources, const std::vector<std::string>& devices,
                   std::vector<prometheus::MetricFamily>* families);
 
 }  // namespace attnd

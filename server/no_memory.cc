@@ -1,5 +1,7 @@
 #include "server/no_memory.h"
 
+#include "server/log.h"
+
 namespace attnd {
 
 absl::Status ErrorOf(absl::StatusCode code, const char* words) noexcept {
@@ -18,6 +20,11 @@ absl::Status NoMemory() noexcept {
 
 absl::Status FailureOf(const std::exception& error) noexcept {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return NoMemory();
+  try {
+    Log(LogLevel::kError, "a request ended with an exception", {{"what", error.what()}});
+  } catch (const std::bad_alloc&) {
+    // The client is told all the same.
+  }
   return ErrorOf(absl::StatusCode::kInternal, "request: the server failed");
 }
 

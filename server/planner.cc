@@ -1,13 +1,11 @@
 #include "server/planner.h"
 
-#include <pthread.h>
-
 #include <cassert>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "server/thread.h"
 
 namespace attnd {
 namespace {
@@ -20,12 +18,10 @@ constexpr double kSecondsPerStep = 1e-6;
 Planner::~Planner() { Close(); }
 
 absl::Status Planner::Start() {
-  try {
-    thread_ = std::thread([this] { Loop(); });
-    return absl::OkStatus();
-  } catch (const std::system_error& e) {
-    return absl::ResourceExhaustedError(absl::StrCat("planner: cannot start a thread: ", e.what()));
-  }
+  absl::StatusOr<std::thread> thread = StartThread("planner", [this] { Loop(); });
+  ATTND_RETURN_IF_ERROR(thread.status());
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
 }
 
 absl::Status Planner::Check(const Job& job) const {
@@ -79,7 +75,6 @@ Planner::Job Planner::Take() {
 }
 
 void Planner::Loop() {
-  pthread_setname_np(pthread_self(), "planner");
   heart_.Attach();
   for (;;) {
     Job job;

@@ -24,7 +24,7 @@ PredictedSeconds Predictions::Of(const Plan& plan) const {
   // Most requests are too short for what was learned to decide anything.
   if (plan.seconds < kShort / kMost) return of(plan.seconds, kUnsure, kUnsure);
   const MutexLock lock(&mu_);
-  const auto found = learned_.find({plan.method, plan.direction});
+  const auto found = learned_.find(KindOf(plan));
   if (found == learned_.end()) return of(plan.seconds, kUnsure, kUnsure);
   const Learned& learned = found->second;
   const TimePoint now = clock_->Now();
@@ -37,7 +37,7 @@ void Predictions::Learn(const Plan& plan, double predicted, double measured) {
   if (predicted <= 0 || std::max(predicted, measured) < kShort) return;
   const double ratio = std::clamp(measured / predicted, kLeast, kMost);
   const MutexLock lock(&mu_);
-  Learned& learned = learned_[{plan.method, plan.direction}];
+  Learned& learned = learned_[KindOf(plan)];
   const TimePoint now = clock_->Now();
   const double before = LogRatio(learned, now);
   learned.log_ratio = before + kWeight * (std::log(ratio) - before);

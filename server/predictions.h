@@ -3,7 +3,7 @@
 
 #include <chrono>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "kernels/core/mutex.h"
 #include "kernels/engine/engine.h"
@@ -12,10 +12,10 @@
 namespace attnd {
 
 // A plan predicts seconds from what the machine can do at its best; what really runs differs by a
-// factor that depends on the method. It is learned for each method and direction as a smoothed
-// ratio measured/predicted, within kLeast..kMost: one outlier moves it by a quarter (of its
-// logarithm) at most. Without a measurement it is 1, and it goes back there by half (of its
-// logarithm) in kHalfLife without one: what is refused because of it is never measured.
+// factor that depends on the method and the device. It is learned for each method, direction and
+// device as a smoothed ratio measured/predicted, within kLeast..kMost: one outlier moves it by a
+// quarter (of its logarithm) at most. Without a measurement it is 1, and it goes back there by half
+// (of its logarithm) in kHalfLife without one: what is refused because of it is never measured.
 //
 // Thread safe.
 class Predictions {
@@ -44,7 +44,8 @@ class Predictions {
     int measured = 0;
     TimePoint last;  // of them
   };
-  using Kind = std::pair<const Method*, Direction>;
+  using Kind = std::tuple<const Method*, Direction, size_t>;  // the last: Plan::device
+  static Kind KindOf(const Plan& plan) { return {plan.method, plan.direction, plan.device}; }
 
   static double LogRatio(const Learned& learned, TimePoint now);
 

@@ -1,12 +1,10 @@
 #include "server/rpc.h"
 
 #include <algorithm>
-#include <exception>
 #include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/log.h"
 #include "server/no_memory.h"
 #include "server/patience.h"
 #include "server/reasons.h"
@@ -309,14 +307,11 @@ void Rpc::End() {
 template <class F>
 void Rpc::Guarded(const F& f) noexcept {
   transport_->running_.store(name_, std::memory_order_relaxed);
-  try {
+  const absl::Status status = attnd::Guarded([&] {
     f();
-  } catch (const std::bad_alloc&) {
-    Fail(NoMemory());
-  } catch (const std::exception& error) {
-    Log(LogLevel::kError, "a handler threw");
-    Fail(FailureOf(error));
-  }
+    return absl::OkStatus();
+  });
+  if (!status.ok()) Fail(status);
   transport_->running_.store(nullptr, std::memory_order_relaxed);
 }
 

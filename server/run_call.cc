@@ -146,13 +146,10 @@ void Runs::RunCall::ParseLater(Received received) {
                    .control = control};
   // The transport outlives the planner's work.
   job.run = [this, parsed, control, call = rpc_->shared_from_this()] {
-    try {
-      parsed->status = control->stopped()
-                           ? DrainingStatus()
-                           : SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
-    } catch (const std::exception& error) {
-      parsed->status = FailureOf(error);
-    }
+    parsed->status = Guarded([&] {
+      if (control->stopped()) return DrainingStatus();
+      return SplitMessage(parsed->received.pieces, &parsed->request, &parsed->raw);
+    });
     UntilMemory([&] {
       runs_->transport_->Post([this, parsed, call] {
         call->Run([&] {
@@ -243,7 +240,8 @@ void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads pa
       [id](Direction d, const std::string& reply) { return EncodeRunHead(id, d, reply); });
   // A share that cannot grow belongs to no budget.
   if (payloads.share.bytes() == 0) payloads.share = *context_->budget->Take(0);
-  absl::Status status = tensors->Admit();
+  absl::Status status = tensors->Admit(request.has_forward() ? request.forward().device()
+                                                             : request.backward().device());
   if (status.ok()) {
     open_[id] = tensors;
     // From the lane's thread back to the one that may send. The transport outlives its lanes.

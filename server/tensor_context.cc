@@ -1,5 +1,7 @@
 #include "server/tensor_context.h"
 
+#include <algorithm>
+
 #include "server/connections.h"
 
 namespace attnd {
@@ -19,6 +21,15 @@ bool OpenCalls::WaitNone(TimePoint until) {
   const MutexLock lock(&mu_);
   while (count_ > 0 && std::chrono::steady_clock::now() < until) none_.WaitUntil(&mu_, until);
   return count_ == 0;
+}
+
+std::span<Batcher* const> TensorContext::BatchersOf(std::optional<absl::string_view> device) const {
+  const std::span<Batcher* const> all(batchers);
+  if (!device.has_value()) return all;
+  if (device->empty()) return all.first(1);
+  const auto found = std::find(devices.begin(), devices.end(), *device);
+  if (found == devices.end()) return all;
+  return all.subspan(static_cast<size_t>(found - devices.begin()), 1);
 }
 
 DecodeContext TensorContext::decode(const std::string& client) const {

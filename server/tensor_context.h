@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,8 @@ struct TensorContext {
   // Of each device of the engine.
   std::vector<Batcher*> batchers;
   std::vector<Lanes*> lanes;
+  // For inputs and workspace of the device; null: the host's budget counts them.
+  std::vector<Budget*> device_budgets;
   Planner* planner = nullptr;
   const Predictions* predictions = nullptr;
   Metrics* metrics = nullptr;
@@ -62,6 +66,9 @@ struct TensorContext {
   OpenCalls open;
   LineLimit refused_lines;
 
+  // The queue of the device of this name (empty: the first), all of them if there is none such or
+  // the name is not known yet.
+  std::span<Batcher* const> BatchersOf(std::optional<absl::string_view> device) const;
   DecodeContext decode(const std::string& client) const;
   // AddPlan by the engine, and measured. `control`, if given, ends a plan early. Any thread.
   absl::Status AddPlan(DecodedRequest* request, RunControl* control) const;

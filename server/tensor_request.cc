@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/core/status.h"
 #include "proto/wire/bytes.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
@@ -32,7 +34,7 @@ std::string LabelOf(const attn::v1::MethodSpec& spec) {
 struct Outgoing {
   std::shared_ptr<Engine> engine;  // destroyed last
   std::shared_ptr<Buffer> buffer;
-  std::shared_ptr<Budget::Share> share;
+  std::shared_ptr<void> charge;
 };
 
 attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
@@ -47,6 +49,19 @@ attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
   stats.set_flops(phases.cost.flops);
   stats.set_device(std::string(device));
   return stats;
+}
+
+// A request needs `need` bytes, in words `what`; `whose` budget has no room for them.
+absl::Status NoRoom(const Budget& budget, absl::string_view what, int64_t need,
+                    absl::string_view whose) {
+  const int64_t total = budget.total();
+  if (need > total) {
+    return Permanent(absl::ResourceExhaustedError(
+        absl::StrCat("request: needs ", what, ", ", whose, " budget is ", total)));
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("request: needs ", what, ", ",
+                                                   total - budget.used(), " of ", total,
+                                                   " are free, retry later"));
 }
 
 }  // namespace
@@ -71,19 +86,18 @@ TensorRequest::~TensorRequest() {
   context_->open.Add(-1);
 }
 
-absl::Status TensorRequest::Admit() const {
+absl::Status TensorRequest::Admit(std::optional<absl::string_view> device) const {
   if (context_->draining.load()) {
     context_->metrics->RecordRefusal(Refusal::kDraining);
     return DrainingStatus();
   }
-  // The device is not known yet: that of requests that name none.
-  return context_->batchers[0]->Admit(client_, context_->MaxPriority(client_), rpc_->deadline());
+  return Batcher::AdmitToAny(context_->BatchersOf(device), client_, context_->MaxPriority(client_),
+                             rpc_->deadline());
 }
 
 absl::Status TensorRequest::AdmitHead(absl::string_view head) {
-  if (rpc_->deadline() == TimePoint::max() && context_->max_request_seconds == 0) {
-    return absl::OkStatus();
-  }
+  const bool is_timed = rpc_->deadline() != TimePoint::max() || context_->max_request_seconds > 0;
+  if (!is_timed && context_->devices.size() == 1) return absl::OkStatus();
   return direction_ == Direction::kForward ? AdmitHeadAs<attn::v1::ForwardRequest>(head)
                                            : AdmitHeadAs<attn::v1::BackwardRequest>(head);
 }
@@ -92,6 +106,7 @@ template <class Request>
 absl::Status TensorRequest::AdmitHeadAs(absl::string_view head) {
   Scratch<Request> request;
   if (!request->ParseFromArray(head.data(), static_cast<int>(head.size()))) return absl::OkStatus();
+  if (context_->devices.size() > 1) ATTND_RETURN_IF_ERROR(Admit(request->device()));
   if (IntegersOf(request->tensors()) > 0) return absl::OkStatus();
   Scratch<attn::v1::EstimateRequest> estimate;
   *estimate->mutable_method() = request->method();
@@ -126,7 +141,7 @@ absl::Status TensorRequest::Submit(const attn::v1::BackwardRequest& request, Pay
 template <class Request>
 absl::Status TensorRequest::SubmitAs(const Request& request, Payloads payloads, Done done) {
   received_bytes_ = payloads.message_bytes;
-  share_ = std::make_shared<Budget::Share>(std::move(payloads.share));
+  charge_ = std::make_shared<Charge>(Charge{.host = std::move(payloads.share), .device = {}});
   method_ = LabelOf(request.method());
   is_submitted_ = true;
   const bool is_later = plan_control_ != nullptr;
@@ -158,12 +173,8 @@ absl::Status TensorRequest::Later(int64_t work, Done done, std::function<absl::S
   if (rpc_->deadline() != TimePoint::max()) plan_control_->StopAt(rpc_->deadline());
   Planner::Job job{.client = client_, .work = work, .control = plan_control_};
   job.run = [this, submit = std::move(submit), done = std::move(done)] {
-    absl::Status status;
-    try {
-      status = plan_control_->stopped() ? Stopped() : submit();
-    } catch (const std::exception& error) {
-      status = FailureOf(error);
-    }
+    const absl::Status status =
+        Guarded([&] { return plan_control_->stopped() ? Stopped() : submit(); });
     if (!status.ok()) Answer(done, status, {}, {});
   };
   absl::Status status = context_->planner->Submit(job);
@@ -186,7 +197,7 @@ absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> 
     context_->metrics->RecordRefusal(RefusalOf(status));
     return status;
   }
-  if (status = Charge(*decoded.plan); !status.ok()) {
+  if (status = ChargeFor(*decoded.plan); !status.ok()) {
     context_->metrics->RecordRefusal(Refusal::kBytes);
     return status;
   }
@@ -203,8 +214,8 @@ absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> 
   task->deadline = rpc_->deadline();
   task->cancelled = cancelled_;
   task->client = client_;
-  task->charged_bytes = share_->bytes();
-  task->charge = share_;
+  task->charged_bytes = charge_->host.bytes() + charge_->device.bytes();
+  task->charge = charge_;
   task->done = [this, done = std::move(done)](absl::Status result_status,
                                               std::vector<Result> results, const Phases& phases) {
     Answer(done, std::move(result_status), results, phases);
@@ -228,24 +239,32 @@ absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
   return absl::OkStatus();
 }
 
-absl::Status TensorRequest::Charge(const Plan& plan) {
-  // The slices go when the gathered copy is complete, and only then does the workspace grow.
-  const int64_t need =
-      received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes) + plan.host_bytes;
-  if (share_->Resize(need)) return absl::OkStatus();
-  const int64_t total = context_->budget->total();
-  if (need > total) {
-    return Permanent(absl::ResourceExhaustedError(
-        absl::StrCat("request: needs ", need, " bytes, the server's budget is ", total)));
+absl::Status TensorRequest::ChargeFor(const Plan& plan) {
+  Budget* const of_device = context_->device_budgets[plan.device];
+  if (of_device == nullptr) {
+    // The slices go when the gathered copy is complete, and only then does the workspace grow.
+    return ChargeHost(received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes) +
+                      plan.host_bytes);
   }
-  context_->intake->OnShortage();
-  return absl::ResourceExhaustedError(absl::StrCat("request: needs ", need, " bytes, ",
-                                                   total - context_->budget->used(), " of ", total,
-                                                   " are free, retry later"));
+  const int64_t need = plan.input_bytes + plan.workspace_bytes;
+  std::optional<Budget::Share> share = of_device->Take(need);
+  if (!share.has_value()) {
+    const std::string& device = context_->devices[plan.device];
+    return NoRoom(*of_device, absl::StrCat(need, " bytes of ", device), need, "its");
+  }
+  ATTND_RETURN_IF_ERROR(ChargeHost(received_bytes_ + plan.output_bytes + plan.host_bytes));
+  charge_->device = *std::move(share);
+  return absl::OkStatus();
+}
+
+absl::Status TensorRequest::ChargeHost(int64_t need) {
+  if (charge_->host.Resize(need)) return absl::OkStatus();
+  if (need <= context_->budget->total()) context_->intake->OnShortage();
+  return NoRoom(*context_->budget, absl::StrCat(need, " bytes"), need, "the server's");
 }
 
 void TensorRequest::Refuse(const absl::Status& status) {
-  share_.reset();
+  charge_.reset();
   Decide(status, /*sent_bytes=*/0);
 }
 
@@ -275,7 +294,7 @@ void TensorRequest::Answer(const Done& done, absl::Status status, std::span<cons
       status = NoMemory();
     }
   }
-  share_.reset();
+  charge_.reset();
   Decide(status, status.ok() ? static_cast<int64_t>(reply.Length()) : 0);
   done(status, reply);
 }
@@ -292,13 +311,14 @@ grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, cons
   std::string head = EncodeReplyHead(direction_, id_, infos, stats);
   if (frame_) head = frame_(direction_, std::move(head));
   // What is left of the request are its outputs; they count until gRPC has let go of them.
-  (void)share_->Resize(std::min(share_->bytes(), plan_->output_bytes));
+  (void)charge_->device.Resize(0);
+  (void)charge_->host.Resize(std::min(charge_->host.bytes(), plan_->output_bytes));
   std::vector<Payload> payloads;
   for (const Result& result : results) {
     payloads.push_back(
         {.data = result.view.data,
          .bytes = static_cast<size_t>(result.view.bytes()),
-         .owner = std::make_shared<Outgoing>(Outgoing{context_->engine, result.buffer, share_})});
+         .owner = std::make_shared<Outgoing>(Outgoing{context_->engine, result.buffer, charge_})});
   }
   return Join(std::move(head), payloads);
 }

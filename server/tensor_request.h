@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,8 +44,9 @@ class TensorRequest final : public Departing {
   TensorRequest(const TensorRequest&) = delete;
   TensorRequest& operator=(const TensorRequest&) = delete;
 
-  // Decides before any payload byte is read. Counts a refusal.
-  absl::Status Admit() const;
+  // Decides before any payload byte is read. Counts a refusal. `device`: the one that the request
+  // names; none: not known yet, it is refused if no device would take it.
+  absl::Status Admit(std::optional<absl::string_view> device = std::nullopt) const;
   // The same by the serialised message without its payloads, as far as that tells: it is planned at
   // once, and needs no values. What else is wrong with it the message itself will tell.
   absl::Status AdmitHead(absl::string_view head);
@@ -72,6 +74,11 @@ class TensorRequest final : public Departing {
   void Cancel();
 
  private:
+  struct Charge {
+    Budget::Share host;
+    Budget::Share device;  // of a device with a budget of its own, until the result is on the host
+  };
+
   template <class Request>
   absl::Status AdmitHeadAs(absl::string_view head);
   template <class Request>
@@ -79,7 +86,8 @@ class TensorRequest final : public Departing {
   absl::Status Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done);
   absl::Status Stopped() const;
   absl::Status CheckPlan(const Plan& plan) const;
-  absl::Status Charge(const Plan& plan);
+  absl::Status ChargeFor(const Plan& plan);
+  absl::Status ChargeHost(int64_t need);
   void Answer(const Done& done, absl::Status status, std::span<const Result> results,
               const Phases& phases);
   grpc::ByteBuffer BuildReply(std::span<const Result> results, const Phases& phases);
@@ -99,8 +107,9 @@ class TensorRequest final : public Departing {
   std::string id_, device_, method_ = "unknown";
   std::shared_ptr<const Plan> plan_;
   int64_t received_bytes_ = 0;
-  // Shared with the task and the reply: bytes return when the last of them holds none.
-  std::shared_ptr<Budget::Share> share_;
+  // What the request holds of the budgets. Shared with the task and the reply: bytes return when
+  // the last of them holds none.
+  std::shared_ptr<Charge> charge_;
   std::atomic<bool> is_submitted_ = false;  // written by the planner, too
   bool has_ended_ = false;
 

@@ -1,9 +1,9 @@
 #include "kernels/engine/c_api.h"
 
 #include <cstring>
-#include <exception>
 #include <nlohmann/json.hpp>
 
+#include "kernels/core/exceptions.h"
 #include "kernels/engine/devices.h"
 #include "kernels/engine/engine.h"
 #include "kernels/method/registry.h"
@@ -38,13 +38,12 @@ int Report(const absl::Status& status) {
 // Nothing thrown may cross into C.
 template <class Work>
 int Guarded(const Work& work) {
-  try {
-    return Report(work());
-  } catch (const std::bad_alloc&) {
-    return Report(absl::ResourceExhaustedError("no memory left"));
-  } catch (const std::exception& error) {
-    return Report(absl::InternalError(error.what()));
-  }
+  int code = 0;
+  const absl::Status thrown = WithoutExceptions("", [&] {
+    code = Report(work());
+    return absl::OkStatus();
+  });
+  return thrown.ok() ? code : Report(thrown);
 }
 
 absl::Status MakePlan(attnd_engine* engine, attnd_call* call) {

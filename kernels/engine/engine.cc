@@ -1,11 +1,10 @@
 #include "kernels/engine/engine.h"
 
 #include <algorithm>
-#include <exception>
-#include <new>
 #include <optional>
 
 #include "absl/strings/str_join.h"
+#include "kernels/core/exceptions.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/engine/formula.h"
@@ -111,18 +110,6 @@ ProblemCost CostAt(const Plan& plan, double visible_pairs) {
   return {visible_pairs, plan.flops + (visible_pairs - plan.visible_pairs) * flops};
 }
 
-// Ours throws nothing; the standard library does when memory ends.
-template <class Work>
-auto WithoutExceptions(const Work& work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("no memory left");
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("engine: ", error.what()));
-  }
-}
-
 std::string MethodIds() {
   std::vector<std::string> ids;
   for (const auto& method : AllMethods()) ids.push_back(method->info().id);
@@ -190,7 +177,7 @@ PoolStats Engine::host_memory() const { return impl_->host.stats(); }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
                                                              RunControl* control) {
-  return WithoutExceptions([&] { return impl_->MakePlan(call, control); });
+  return WithoutExceptions("engine: ", [&] { return impl_->MakePlan(call, control); });
 }
 
 std::optional<size_t> Engine::Impl::IndexOf(absl::string_view name) const {
@@ -320,6 +307,8 @@ absl::StatusOr<std::shared_ptr<Buffer>> Engine::Upload(
   return buffer;
 }
 
+absl::Status Engine::WaitForUploads(Stream& stream) { return StatusOf(stream.Wait()); }
+
 // Brings results of a device to the host, and waits for all that was asked of it.
 absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>>* results) {
   Device& device = stream.device();
@@ -347,7 +336,7 @@ absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>
 absl::StatusOr<Execution> Engine::Execute(Stream& stream, std::span<const Problem> batch) {
   const RunScope scope(stream.control());
   absl::StatusOr<Execution> execution =
-      WithoutExceptions([&] { return impl_->Execute(stream, batch); });
+      WithoutExceptions("engine: ", [&] { return impl_->Execute(stream, batch); });
   // Work of a failed run may still use the inputs.
   if (!execution.ok()) static_cast<void>(stream.Wait());
   return execution;

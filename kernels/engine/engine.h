@@ -133,6 +133,9 @@ class Engine {
   absl::StatusOr<std::shared_ptr<Buffer>> Upload(Stream& stream, DType dtype,
                                                  std::span<const std::span<const std::byte>> pieces,
                                                  std::shared_ptr<const void> source);
+  // Returns when all uploads of `stream` have ended; an upload that ran later fails here. After an
+  // error the contents of its tensors are undefined. Errors: those of Upload, INTERNAL.
+  absl::Status WaitForUploads(Stream& stream);
 
   // Runs on `stream`, which is of the plans' device and whose workspace is reset first. Returns
   // when the results have arrived. A problem's result does not depend on the others of the batch.

@@ -43,6 +43,7 @@ class StrictDevice final : public Device {
         cpu_(std::move(cpu)),
         info_(cpu_->info()) {
     info_.has_host_memory = options.has_host_memory;
+    info_.memory_bytes = options.memory_bytes;
     if (options.has_host_memory) open_.emplace(&arena_);
   }
 

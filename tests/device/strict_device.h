@@ -22,6 +22,7 @@ struct StrictOptions {
   LaunchSet declined = ComposedLaunches();
   // As an asynchronous device has it that shares memory with the host: accessible at any time.
   bool has_host_memory = false;
+  int64_t memory_bytes = 0;  // DeviceInfo::memory_bytes
 };
 
 absl::StatusOr<std::unique_ptr<Device>> NewStrictDevice(const StrictOptions& options);

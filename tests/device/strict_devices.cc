@@ -1,6 +1,7 @@
 // In place of kernels/engine/devices.cc: programs that link this run on the strict device, which
 // has the name of the processor. With STRICT_DEVICE_SHARED set its memory is open to the host. With
 // STRICT_DEVICE_BESIDE set there is a second device, "plain:0": the processor itself.
+// STRICT_DEVICE_MEMORY: the bytes that the strict device reports.
 #include <cstdlib>
 
 #include "kernels/core/status.h"
@@ -11,8 +12,11 @@
 namespace attnd {
 
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> NewDevices(const CpuOptions& cpu) {
-  absl::StatusOr<std::unique_ptr<Device>> strict = testing::NewStrictDevice(
-      {.cpu = cpu, .has_host_memory = std::getenv("STRICT_DEVICE_SHARED") != nullptr});
+  const char* memory = std::getenv("STRICT_DEVICE_MEMORY");
+  absl::StatusOr<std::unique_ptr<Device>> strict =
+      testing::NewStrictDevice({.cpu = cpu,
+                                .has_host_memory = std::getenv("STRICT_DEVICE_SHARED") != nullptr,
+                                .memory_bytes = memory == nullptr ? 0 : std::atoll(memory)});
   ATTND_RETURN_IF_ERROR(strict.status());
   std::vector<std::unique_ptr<Device>> devices;
   devices.push_back(*std::move(strict));

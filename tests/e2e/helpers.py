@@ -70,7 +70,8 @@ def long_input(client, seconds):
 class Busy:
     """Keeps a server with `--max-running 1` at work with one long request: others must wait."""
 
-    def __init__(self, client, server, seconds=0.4):
+    def __init__(self, client, server, seconds=0.4, device=None):
+        self.device = device
         self.q = long_input(client, seconds)
         self.result = self.error = None
         self._client, self._server = client, server
@@ -78,7 +79,8 @@ class Busy:
 
     def _run(self):
         try:
-            self.result = self._client.forward(self.q, self.q, self.q, timeout=120)
+            self.result = self._client.forward(self.q, self.q, self.q, timeout=120,
+                                                device=self.device)
         except Exception as error:
             self.error = error
 

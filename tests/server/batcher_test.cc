@@ -150,6 +150,31 @@ TEST_F(BatcherTest, AFullQueueRefusesAndRecovers) {
   EXPECT_TRUE(Submit({.name = "3"}).ok());
 }
 
+// A request for one device was refused because the queue of another was full.
+TEST_F(BatcherTest, ARequestForAnyOfSeveralQueuesIsRefusedOnlyIfAllAreFull) {
+  Start({.max_queue_requests = 1});
+  Batcher other({.max_queue_requests = 1,
+                 .refused = [this](Refusal refusal) { refusals_.push_back(refusal); }},
+                &clock_);
+  Batcher* const both[] = {batcher_.get(), &other};
+  const auto admit = [&] {
+    return Batcher::AdmitToAny(both, "a", /*priority=*/0, TimePoint::max());
+  };
+  EXPECT_TRUE(Submit({"fills the first"}).ok());
+  EXPECT_TRUE(admit().ok());
+  EXPECT_THAT(refusals_, IsEmpty());
+
+  std::unique_ptr<Task> task = Make({"fills the other"});
+  ASSERT_TRUE(other.Submit(task).ok());
+  EXPECT_EQ(admit(),
+            absl::ResourceExhaustedError("request: queue is full (1 requests), retry later"));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kQueueFull));
+
+  EXPECT_THAT(Pull(), ElementsAre("fills the first"));
+  EXPECT_TRUE(admit().ok());
+  other.Ended(other.TryPull().run);
+}
+
 TEST_F(BatcherTest, DepthTellsWhatWaitsAndForHowLong) {
   Start({});
   ASSERT_TRUE(Submit({.name = "1", .bytes = 10}).ok());

@@ -120,8 +120,7 @@ class LaneTest : public ::testing::Test {
   FakeClock clock_;
   PuppetMethod puppet_;
   std::unique_ptr<Engine> engine_;
-  Metrics metrics_{
-      {.version = "0", .device = "cpu", .peak_flops = 1e6, .methods = {"local", "softmax"}}};
+  Metrics metrics_{{.version = "0", .devices = {{"cpu", 1e6}}, .methods = {"local", "softmax"}}};
   std::optional<Batcher> batcher_;
   Mutex answers_mu_;
   std::map<std::string, Answer> answers_;  // a test reads it when no lane runs

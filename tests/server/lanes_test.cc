@@ -41,7 +41,7 @@ class LanesTest : public LaneTest {
     lanes_.Join();
   }
 
-  Metrics counted_{{.version = "0", .device = "cpu", .lanes = 2, .methods = {"softmax"}}};
+  Metrics counted_{{.version = "0", .devices = {{"cpu"}}, .lanes = 2, .methods = {"softmax"}}};
   std::promise<void> release_;
   bool is_released_ = false;
   std::atomic<int> began_ = 0;

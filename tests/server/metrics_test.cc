@@ -26,8 +26,7 @@ using testing::Not;
 Metrics::Options TestOptions() {
   return {.version = "0.1.0",
           .isa = "AVX2",
-          .device = "cpu",
-          .peak_flops = 1e9,
+          .devices = {{"cpu", 1e9}},
           .lanes = 2,
           .methods = {"local", "softmax"}};
 }
@@ -139,27 +138,25 @@ TEST(Metrics, EfficiencyForgetsWhatIsTenSecondsOfComputeAgo) {
 TEST(Metrics, StatesAreReadWhenTheyAreAskedFor) {
   Metrics metrics(TestOptions());
   Batcher::Depth depth;
-  metrics.SetSources({.queue = [&] { return depth; },
-                      .memory =
-                          [] {
-                            return Metrics::Memory{.inputs = 1,
-                                                   .workspace = 2,
-                                                   .retained = 3,
-                                                   .peak = 4,
-                                                   .budget = 5,
-                                                   .charged = 6,
-                                                   .pattern_cache = 7};
-                          },
-                      .parked = [] { return 3; },
-                      .connections =
-                          [] {
-                            return Metrics::Connections{
-                                .open = 8, .accepted = 9, .refused = 10, .cut_off = 11};
-                          },
-                      .stuck =
-                          [] {
-                            return Metrics::Stuck{{"lane 0", 3.5}};
-                          }});
+  metrics.SetSources(
+      {.queue = [&] { return depth; },
+       .memory =
+           [] {
+             return Metrics::Memory{
+                 .devices = {{.inputs = 1, .workspace = 2, .retained = 3, .peak = 4}},
+                 .budget = 5,
+                 .charged = 6,
+                 .pattern_cache = 7};
+           },
+       .parked = [] { return 3; },
+       .connections =
+           [] {
+             return Metrics::Connections{.open = 8, .accepted = 9, .refused = 10, .cut_off = 11};
+           },
+       .stuck =
+           [] {
+             return Metrics::Stuck{{"lane 0", 3.5}};
+           }});
   depth = {.requests = 7, .bytes = 1000, .oldest_seconds = 0.25};
   EXPECT_EQ(Value(metrics, "attnd_queue_requests"), 7);
   EXPECT_EQ(Value(metrics, "attnd_queue_bytes"), 1000);
@@ -176,6 +173,46 @@ TEST(Metrics, StatesAreReadWhenTheyAreAskedFor) {
     EXPECT_EQ(Value(metrics, name), expected++) << name;
   }
   EXPECT_EQ(Value(metrics, R"(attnd_stuck_seconds{part="lane 0"})"), 3.5);
+}
+
+// Everything counted as the first device's.
+TEST(Metrics, EachDeviceHasSeriesOfItsOwn) {
+  Metrics metrics({.version = "0.1.0",
+                   .isa = "AVX2",
+                   .devices = {{"cpu", 1e9}, {"plain:0", 1e6}},
+                   .lanes = 2,
+                   .methods = {"local"}});
+  metrics.SetSources({.memory = [] {
+    return Metrics::Memory{.devices = {{.inputs = 1, .workspace = 2, .retained = 3, .peak = 4},
+                                       {.inputs = 5, .workspace = 6, .retained = 7, .peak = 8}}};
+  }});
+  Plan plan;
+  plan.method = FindMethod("local");
+  plan.device = 1;
+  plan.tokens = 200;
+  metrics.RecordTask(plan, {.cost = {.flops = 1e5}});
+  metrics.RecordBatch(3, {.method = "local", .flops = 1e5, .compute_seconds = 1});
+  metrics.AddBusySeconds(2, 2.5);
+
+  const auto of_method = [](const char* name, const char* device) {
+    return absl::StrCat(name, "{device=\"", device, "\",direction=\"forward\",method=\"local\"}");
+  };
+  EXPECT_EQ(Value(metrics, of_method("attnd_tokens_total", "cpu")), 0);
+  EXPECT_EQ(Value(metrics, of_method("attnd_tokens_total", "plain:0")), 200);
+  EXPECT_EQ(Value(metrics, of_method("attnd_flops_total", "cpu")), 0);
+  EXPECT_EQ(Value(metrics, of_method("attnd_flops_total", "plain:0")), 1e5);
+  EXPECT_EQ(Value(metrics, R"(attnd_lane_busy_seconds_total{device="cpu",lane="1"})"), 0);
+  EXPECT_EQ(Value(metrics, R"(attnd_lane_busy_seconds_total{device="plain:0",lane="2"})"), 2.5);
+  EXPECT_EQ(Value(metrics, R"(attnd_lane_efficiency_ratio{device="plain:0",lane="3"})"), 0.1);
+  double expected = 1;
+  for (const char* device : {"cpu", "plain:0"}) {
+    const std::string label = absl::StrCat("{device=\"", device, "\"");
+    for (const char* kind : {"inputs", "workspace", "retained"}) {
+      EXPECT_EQ(Value(metrics, absl::StrCat("attnd_memory_bytes", label, ",kind=\"", kind, "\"}")),
+                expected++);
+    }
+    EXPECT_EQ(Value(metrics, absl::StrCat("attnd_memory_peak_bytes", label, "}")), expected++);
+  }
 }
 
 TEST(Metrics, CallsOfEveryRpcAreOpenUntilTheyEnd) {

@@ -36,6 +36,16 @@ TEST_F(PredictionsTest, KnowsNothingAtFirst) {
   EXPECT_FALSE(IsKnown());
 }
 
+// What a slow device was measured to take was predicted of every other.
+TEST_F(PredictionsTest, LearnsOfEachDeviceAlone) {
+  plan_.device = 1;
+  for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/3);
+  EXPECT_NEAR(predictions_.Of(plan_).likely, 6, 1e-3);
+  plan_.device = 0;
+  EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, 2);
+  EXPECT_FALSE(IsKnown());
+}
+
 TEST_F(PredictionsTest, LearnsTheRatioOfItsKind) {
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/3);
   EXPECT_NEAR(predictions_.Of(plan_).likely, 6, 0.01);

@@ -1,4 +1,4 @@
-#include "server/memory_plan.h"
+#include "server/memory_split.h"
 
 #include <algorithm>
 
@@ -20,15 +20,15 @@ int64_t DefaultBudget(int64_t usable) {
 
 }  // namespace
 
-MemoryPlan PlanMemory(int64_t usable, int64_t asked_budget, int64_t most_retained) {
-  MemoryPlan plan;
-  plan.budget_bytes = asked_budget > 0 ? asked_budget : DefaultBudget(usable);
-  plan.retained_bytes = std::min(most_retained, plan.budget_bytes / kRetainedPart);
-  const int64_t most = plan.budget_bytes + kWindowBytes;
+MemorySplit SplitMemory(int64_t usable, int64_t asked_budget, int64_t most_retained) {
+  MemorySplit split;
+  split.budget_bytes = asked_budget > 0 ? asked_budget : DefaultBudget(usable);
+  split.retained_bytes = std::min(most_retained, split.budget_bytes / kRetainedPart);
+  const int64_t most = split.budget_bytes + kWindowBytes;
   const int64_t left =
-      usable == 0 ? most : usable - plan.budget_bytes - plan.retained_bytes - kProcessBytes;
-  plan.buffer_bytes = std::clamp(left, plan.budget_bytes / 2 + kWindowBytes, most);
-  return plan;
+      usable == 0 ? most : usable - split.budget_bytes - split.retained_bytes - kProcessBytes;
+  split.buffer_bytes = std::clamp(left, split.budget_bytes / 2 + kWindowBytes, most);
+  return split;
 }
 
 }  // namespace attnd
