@@ -150,7 +150,7 @@ class ArrivalsTest : public testing::Test {
   void TearDown() override { upload_ = nullptr; }
 
   void WaitForCalls(int calls) {
-    for (int i = 0; i < 20000 && told_.calls < calls; ++i) {
+    for (int i = 0; i < 60000 && told_.calls < calls; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     ASSERT_EQ(told_.calls, calls);

@@ -71,7 +71,7 @@ TEST(HeartbeatTest, ProcessorTimeOfTheThreadIsProgress) {
   heart.Attach();
   heart.Busy("softmax");
   const int64_t before = heart.progress();
-  const auto end = std::chrono::steady_clock::now() + 10s;
+  const auto end = std::chrono::steady_clock::now() + 60s;
   while (heart.progress() == before && std::chrono::steady_clock::now() < end) continue;
   EXPECT_GT(heart.progress(), before);
 }
@@ -105,7 +105,7 @@ TEST(HeartbeatTest, TheThreadLooks) {
   Watchdog dog({.before_look = [&] { looks.fetch_add(1); }});
   dog.Watch(Watchdog::PartOf("lane 0", &lane));
   ASSERT_TRUE(dog.Start().ok());
-  const auto end = std::chrono::steady_clock::now() + 20s;
+  const auto end = std::chrono::steady_clock::now() + 60s;
   while (looks == 0 && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(1ms);
   }

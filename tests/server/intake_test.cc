@@ -304,7 +304,7 @@ TEST_F(IntakeTest, ThousandsThatWaitCostLittle) {
   }
   EXPECT_EQ(intake_.waiting(), 2000);
   for (Call& call : calls) intake_.Leave(&call);
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr double kSlower = 10;
 #else
   constexpr double kSlower = 1;

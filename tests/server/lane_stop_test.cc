@@ -52,18 +52,20 @@ TEST_F(LaneTest, ARunThatNobodyWaitsForIsStopped) {
 }
 
 TEST_F(LaneTest, ARunEndsAtTheLastDeadlineOfItsRequests) {
+  // In real time, too. Long enough to gather the tensors first.
+  constexpr auto kLate = 500ms;
   std::unique_ptr<Task> first = MakePuppet("first", 1), last = MakePuppet("last", 1);
   first->deadline = clock_.Now() + 1ms;
-  last->deadline = clock_.Now() + 20ms;
+  last->deadline = clock_.Now() + kLate;
   last->priority = 1;  // before the other one in the batch
   const auto before = std::chrono::steady_clock::now();
   puppet_.on_run = [&] {
     while (!CheckPoint()) {
     }
-    clock_.Advance(20ms);
+    clock_.Advance(kLate);
   };
   Run(std::move(first), std::move(last));
-  EXPECT_GE(std::chrono::steady_clock::now() - before, 20ms);
+  EXPECT_GE(std::chrono::steady_clock::now() - before, kLate);
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["first"].status));
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["last"].status));
   EXPECT_THAT(puppet_.batches, ElementsAre(2));
@@ -93,13 +95,13 @@ TEST_F(LaneTest, ARunThatIsStoppedWhileItIsGatheredHearsWhy) {
 }
 
 TEST_F(LaneTest, ARunMayTakeTwiceTheLimit) {
-  constexpr double kLimit = 0.005;
+  constexpr double kLimit = 0.05;
   LimitSeconds(kLimit);
   puppet_.on_run = [] {
     while (!CheckPoint()) {
     }
   };
-  // The shortest of some: others may hold up this machine.
+  // The shortest of several runs: other processes may delay one.
   double shortest = 1e9;
   for (int i = 0; i < 100 && shortest > 3 * kLimit; ++i) {
     const auto before = std::chrono::steady_clock::now();

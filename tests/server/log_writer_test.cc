@@ -34,7 +34,7 @@ class LogWriterTest : public testing::Test {
   // The thread ends with the pipe's reader.
   ~LogWriterTest() override {
     close(pipe_[0]);
-    EXPECT_TRUE(writer_->Flush(milliseconds(10'000)));
+    EXPECT_TRUE(writer_->Flush(milliseconds(60'000)));
     writer_.reset();
   }
 
@@ -63,7 +63,7 @@ class LogWriterTest : public testing::Test {
 
 TEST_F(LogWriterTest, LinesLeaveInOrder) {
   for (const char* line : {"a\n", "b\n", "c\n"}) writer_->Put(line);
-  EXPECT_TRUE(writer_->Flush(milliseconds(10'000)));
+  EXPECT_TRUE(writer_->Flush(milliseconds(60'000)));
   EXPECT_THAT(Read(3), ElementsAre("a", "b", "c"));
   EXPECT_EQ(writer_->dropped(), 0);
 }
@@ -100,7 +100,7 @@ TEST_F(LogWriterTest, WhoLogsDoesNotWaitForTheReaderAndTheOldestLinesAreLost) {
 TEST_F(LogWriterTest, ALineThatCannotBeWrittenIsCounted) {
   close(pipe_[0]);
   writer_->Put("a\n");
-  EXPECT_TRUE(writer_->Flush(milliseconds(10'000)));
+  EXPECT_TRUE(writer_->Flush(milliseconds(60'000)));
   EXPECT_EQ(writer_->dropped(), 1);
   ASSERT_EQ(pipe(pipe_), 0);
   close(pipe_[1]);
@@ -108,7 +108,7 @@ TEST_F(LogWriterTest, ALineThatCannotBeWrittenIsCounted) {
 
 TEST_F(LogWriterTest, ALineAboveTheBoundIsLostAlone) {
   writer_->Put("a\n");
-  ASSERT_TRUE(writer_->Flush(milliseconds(10'000)));
+  ASSERT_TRUE(writer_->Flush(milliseconds(60'000)));
   writer_->Put(std::string(LogWriter::kMostLineBytes, 'x') + "\n");
   writer_->Put("b\n");
   EXPECT_EQ(writer_->dropped(), 1);

@@ -75,7 +75,7 @@ class ReflectionTest : public testing::Test {
     ASSERT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
     client_ = std::make_unique<RpcClient>(transport_->addresses().front());
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(100));
     stream_ = client_->Open(kMethod, &context_);
   }
   void TearDown() override {
@@ -238,9 +238,10 @@ TEST_F(ReflectionTest, StreamsEndWithTheServer) {
   EXPECT_FALSE(late->Read(&message));
   EXPECT_EQ(late->Finish().error_message(), "server is draining");
 
+  // A stream that stays open would hold up the stop for all of the time that it gets.
   const auto started = std::chrono::steady_clock::now();
-  transport_->StopServing(std::chrono::seconds(20));
-  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(10));
+  transport_->StopServing(std::chrono::seconds(100));
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
 }
 
 TEST_F(ReflectionTest, AStreamThatItsClientLeftIsForgotten) {
