@@ -7,7 +7,7 @@
 
 namespace attnd {
 
-// A validator whose rule the help text tells in words.
+// A validator whose rule is stated by the text of its option: the help adds no description.
 template <class V>
 CLI::Validator Quiet(V validator) {
   validator.description("");
