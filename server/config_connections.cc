@@ -46,11 +46,10 @@ void AddConnectionOptions(CLI::App* app, ConnectionConfig* config) {
       "Open streams (Run, health Watch, reflection) at a time, idle or not, half of them of one "
       "client (an address, or a connection to a Unix socket); one more is refused with "
       "RESOURCE_EXHAUSTED");
-  AddCount(
-      app, "--max-streams-per-connection", "ATTND_MAX_STREAMS_PER_CONNECTION", 1,
-      &config->max_streams_per_connection,
-      "Open streams of one connection, which has room for 128 other calls besides; clients "
-      "hold back more");
+  AddCount(app, "--max-streams-per-connection", "ATTND_MAX_STREAMS_PER_CONNECTION", 1,
+           &config->max_streams_per_connection,
+           "Open streams of one connection, which has room for 128 other calls besides; further "
+           "streams wait in the client");
   AddTime(app, "--max-connection-idle", "ATTND_MAX_CONNECTION_IDLE", &config->idle_seconds,
           "Close connections without a call for this long; 0 never. A call that arrives just then "
           "fails with UNAVAILABLE, which clients retry. Default: 0s");
