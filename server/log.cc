@@ -120,7 +120,7 @@ std::string Line(LogLevel level, absl::string_view message,
 // Never destroyed: threads may still log while the process ends.
 LogWriter& Writer() {
   static LogWriter* const writer = new LogWriter(STDERR_FILENO, [](int64_t lost) {
-    return Line(LogLevel::kWarning, "log lines were lost here, nobody read them in time",
+    return Line(LogLevel::kWarning, "log lines were lost here, standard error was not read in time",
                 {{"lines", absl::StrCat(lost)}});
   });
   return *writer;

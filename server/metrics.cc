@@ -20,13 +20,13 @@ using prometheus::Gauge;
 using prometheus::Labels;
 
 constexpr size_t kRefusals = 7;
-constexpr double kMemory = 10.0;  // seconds of compute that the efficiency looks back on
+constexpr double kMemory = 10.0;  // seconds of compute that the efficiency averages over
 
 struct LaneSeries {
   Counter* busy = nullptr;
   Gauge* efficiency = nullptr;
   Mutex mu;
-  double flops ATTND_GUARDED_BY(mu) = 0;  // both fade out over kMemory seconds of compute
+  double flops ATTND_GUARDED_BY(mu) = 0;  // both decay over kMemory seconds of compute
   double seconds ATTND_GUARDED_BY(mu) = 0;
 };
 
@@ -39,7 +39,7 @@ constexpr const char* kRefusalNames[kRefusals] = {"queue_full", "bytes",   "dead
 
 double Number(int64_t value) { return static_cast<double>(value); }
 
-// Recording never throws: what cannot be counted for want of memory is not counted.
+// Recording never throws: an event is not counted if there is no memory for it.
 template <class F>
 void Try(const F& record) noexcept {
   try {
@@ -93,7 +93,7 @@ Metrics::Impl::Impl(const Options& o) : options(o), families(registry) {
   for (const std::string& method : options.methods) {
     for (const std::unique_ptr<MethodSeries>& one : series[method] = MakePair(method)) {
       one->Requests(absl::StatusCode::kOk);
-      // So that a rate sees the first fault, too.
+      // Made now, so that a rate includes the first fault, too.
       one->Requests(absl::StatusCode::kInternal);
       one->AddCounters();
     }
@@ -134,7 +134,7 @@ void Metrics::RecordRequest(absl::string_view method, Direction direction, absl:
     MethodSeries& series = impl_->Of(method, direction);
     series.Requests(code).Increment();
     series.RequestSeconds(code).Observe(seconds);
-    series.handles();  // so that rates of the others begin with the first call, too
+    series.handles();  // so that rates of its other series begin with the first call, too
   });
 }
 

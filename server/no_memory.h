@@ -1,4 +1,4 @@
-// What is done when the system has no memory left: one request is refused, the process goes on.
+// What happens when the system has no memory left: one request is refused, the process goes on.
 #pragma once
 
 #include <chrono>
@@ -10,17 +10,17 @@
 
 namespace attnd {
 
-// An error, without its words if there is no memory for those.
+// An error, without its text if there is no memory for that.
 absl::Status ErrorOf(absl::StatusCode code, const char* words) noexcept;
 
 // RESOURCE_EXHAUSTED.
 absl::Status NoMemory() noexcept;
 
-// What the client is told of an exception that a library threw: that, or INTERNAL.
+// The status for an exception of a library: NoMemory for std::bad_alloc, else INTERNAL.
 absl::Status FailureOf(const std::exception& error) noexcept;
 
-// Tries again every millisecond until there is memory for `f`, which leaves everything as it was
-// when it throws std::bad_alloc. For what must not be lost; others give memory back meanwhile.
+// Repeats `f` every millisecond until it does not throw std::bad_alloc; other requests free memory
+// meanwhile. For what must not be lost. REQUIRES: `f` changes nothing when it throws.
 template <class F>
 void UntilMemory(const F& f) {
   for (;;) {

@@ -43,7 +43,7 @@ class OpenStreams::Limited final : public Handler {
   struct Names {
     std::string peer, client;
   };
-  std::optional<Names> names_;  // of an open one
+  std::optional<Names> names_;  // set while the stream is open
   bool was_given_up_ = false;
 };
 
