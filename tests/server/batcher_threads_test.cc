@@ -1,5 +1,5 @@
-// Submitters, lanes and a sweeper at once: every request is answered exactly once and every byte
-// comes back. Meant for the thread sanitizer too.
+// Submitters, lanes and a sweeper at once: every request is answered exactly once and every byte is
+// returned. Also for the thread sanitizer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -55,7 +55,7 @@ void SubmitAll(int first, Batcher* batcher, Counts* counts) {
     if (status.ok()) {
       if (id % 13 == 0) cancelled->store(true);
     } else {
-      // Some of those whose deadline is the moment of their submission expire on the way.
+      // Requests with a deadline at the moment of their submission may expire before it.
       ASSERT_TRUE(absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status)) << status;
       (absl::IsResourceExhausted(status) ? counts->refused : counts->expired) += 1;
       counts->answers[id] += 1;
@@ -126,7 +126,7 @@ TEST(BatcherThreads, ALaneThatWaitsWakesUpForWork) {
   EXPECT_EQ(counts.answers[1], 1);
 }
 
-// Of two lanes that took turns each had cold caches, and every batch cost a wake-up.
+// Regression: two lanes took turns, so that both had cold caches and every batch cost a wake-up.
 TEST(BatcherThreads, ALaneThatIsAboutToPullIsNotPassed) {
   const CountingClock clock;
   Counts counts;

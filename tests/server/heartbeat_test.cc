@@ -1,4 +1,5 @@
-// /healthz said ok while the polling thread or a lane stood still. No sleeps: the test looks.
+// Regression: /healthz answered ok while the polling thread or a lane was stuck. The test calls
+// Look instead of sleeping.
 #include "server/heartbeat.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@ void LookTimes(Watchdog* dog, int times) {
   for (int i = 0; i < times; ++i) dog->Look();
 }
 
-// The first look sees the beat of Busy itself.
+// The first look sees the beat that Busy makes.
 constexpr int kUntilStuck = Watchdog::kStuckTicks + 1;
 
 TEST(HeartbeatTest, ABusyPartThatDoesNotBeatIsStuck) {

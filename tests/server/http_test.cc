@@ -26,7 +26,8 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A server that waited for a connection would do so for kPatient; one that does not needs no kSoon.
+// A server that waits for a connection waits as long as kPatient allows; any other stop or reply
+// takes far less than kSoon.
 constexpr HttpTimes kPatient{.request = seconds(100), .reply = seconds(100)};
 constexpr seconds kSoon{50};
 
@@ -46,7 +47,7 @@ int Connect(int port) {
   return -1;
 }
 
-// Everything that the server says to one request.
+// The whole reply of the server to one request.
 std::string Ask(int port, const std::string& method, const std::string& path) {
   const int fd = Connect(port);
   if (fd < 0) return "no connection";
@@ -130,7 +131,7 @@ TEST(Http, APortInUseIsOneClearLine) {
   EXPECT_THAT(text, HasSubstr("Address already in use"));
   EXPECT_EQ(text.find('\n'), std::string::npos);
 
-  // Once it has stopped, the port is free again.
+  // After its stop the port is free again.
   first->reset();
   EXPECT_TRUE(HttpServer::Start(address, TestPages()).ok());
 }
@@ -182,7 +183,7 @@ TEST(Http, AnIdleConnectionDoesNotHoldUpTheStop) {
   close(idle);
 }
 
-// Each of a few threads used to wait for a whole second for a request that trickled in.
+// Regression: each of a few threads waited a whole second for a request that trickled in.
 TEST(Http, ConnectionsThatTrickleDoNotHoldUpThePages) {
   auto server = HttpServer::Start("127.0.0.1:0", TestPages());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -196,7 +197,7 @@ TEST(Http, ConnectionsThatTrickleDoNotHoldUpThePages) {
     good += i % 10 == 0 && Ask(port, "GET", "/metrics").find("attnd_up 1") != std::string::npos;
   }
   EXPECT_EQ(good, 30);
-  // The newest may still end their requests, the oldest gave way.
+  // The newest connections can still complete their requests, the oldest were closed.
   char byte;
   EXPECT_LE(recv(trickling.front(), &byte, 1, 0), 0);
   const std::string rest = "trics HTTP/1.1\r\n\r\n";
@@ -206,7 +207,7 @@ TEST(Http, ConnectionsThatTrickleDoNotHoldUpThePages) {
   for (const int fd : trickling) close(fd);
 }
 
-// A byte now and then kept a connection for as long as its peer liked.
+// Regression: a byte now and then kept a connection open for ever.
 TEST(Http, ARequestThatTricklesIsCutOff) {
   auto server = HttpServer::Start("127.0.0.1:0", TestPages(), {.request = seconds(2)});
   ASSERT_TRUE(server.ok()) << server.status();
@@ -246,7 +247,7 @@ TEST(Http, AReplyThatIsTakenSlowlyIsCutOff) {
   close(fd);
 }
 
-TEST(Http, WhatIsNoRequestIsRefused) {
+TEST(Http, InvalidRequestsAreRefused) {
   auto server = HttpServer::Start("127.0.0.1:0", TestPages());
   ASSERT_TRUE(server.ok()) << server.status();
   const int port = (*server)->port();
@@ -265,7 +266,7 @@ TEST(Http, ABodyDoesNotTakeTheReplyAway) {
   EXPECT_THAT(Ask((*server)->port(), "POST", head), StartsWith("HTTP/1.1 405 "));
 }
 
-// A name may stand for addresses of both families, each with a socket of its own.
+// A name may resolve to addresses of both families, each with its own socket.
 TEST(Http, AName) {
   auto server = HttpServer::Start("localhost:0", TestPages());
   ASSERT_TRUE(server.ok()) << server.status();

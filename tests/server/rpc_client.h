@@ -1,4 +1,4 @@
-// Blocking calls of any method with bytes, for tests of what a server answers.
+// Blocking calls of any method with bytes, for tests of the answers of a server.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
