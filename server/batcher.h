@@ -69,7 +69,7 @@ class Batcher {
     std::vector<std::unique_ptr<Task>> tasks;  // empty: closed and drained, the lane may end
     Reason reason = Reason::kIdle;
     uint64_t run = 0;    // for Ended
-    int level = 0;       // priority among what runs
+    int level = 0;       // priority among running batches
     double seconds = 0;  // predicted
   };
 
@@ -91,7 +91,7 @@ class Batcher {
   // Pull without blocking: an empty batch when nothing may start (for tests on a fake clock).
   Batch TryPull();
   // A batch that was pulled is computed: its place is free. Returns whether it ran alone all the
-  // time. REQUIRES: the caller pulls soon; until then no other lane is woken for what waits.
+  // time. REQUIRES: the caller pulls soon; until then no other lane is woken for waiting requests.
   bool Ended(uint64_t run);
 
   // Starts batches beside running ones once these take longer than predicted or a request has

@@ -1,4 +1,4 @@
-// What the groups of command line options share.
+// Helpers for the groups of command line options.
 #pragma once
 
 #include <CLI/CLI.hpp>

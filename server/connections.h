@@ -1,4 +1,4 @@
-// Who is connected, how many connections one client has, and what comes in on them.
+// The open connections: their clients and limits, and the bytes that they receive.
 #pragma once
 
 #include <sys/types.h>
@@ -46,7 +46,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
 
   // Shared by all connections of its client; set by Connections::Add.
   mutable std::shared_ptr<ClientStreams> streams = std::make_shared<ClientStreams>();
-  // Shared in the same way, and by all Unix sockets together.
+  // Shared in the same way; the connections of all Unix sockets share one.
   mutable std::shared_ptr<SharedFrames> frames = std::make_shared<SharedFrames>();
   // Watches what is read from it; set by Connections::Add, too.
   mutable std::unique_ptr<FloodWatch> watch;

@@ -62,7 +62,7 @@ void FloodWatch::OnSent(std::span<const iovec> pieces, int64_t bytes) noexcept {
   }
 }
 
-// What is wrong with the frames, or nothing.
+// The error in the frames; empty: none.
 absl::string_view FloodWatch::Walk(std::span<const iovec> pieces, int64_t bytes) {
   const FrameCounts frames = frames_.frames();
   const int64_t streams = frames_.streams(), all_bytes = bytes;
@@ -92,7 +92,7 @@ bool FloodWatch::HasTooManyFrames(const FrameCounts& before, int64_t streams, in
          !allowance_.Take(more, connection_->frames.get(), std::chrono::steady_clock::now());
 }
 
-// What is wrong, or nothing.
+// The reason to cut the connection off; empty: none.
 absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes) {
   if (const absl::string_view reason = Walk(pieces, bytes); !reason.empty()) return reason;
   if (HasTooManyStreams()) return "more streams at a time than the limit";

@@ -125,8 +125,8 @@ void Rpc::TellFlood(bool is_certain) {
 absl::Status Rpc::Blame(const absl::Status& status) const {
   if (is_certain_) return status;
   return absl::UnavailableError(
-      "connection: more arrives on it than its calls expect, one of them may say less than it "
-      "sends, retry later");
+      "connection: more arrives on it than its calls expect, one of them may declare less than "
+      "it sends, retry later");
 }
 
 void Rpc::Read(std::chrono::seconds patience) {
@@ -315,7 +315,7 @@ void Rpc::Guarded(const F& f) noexcept {
   } catch (const std::bad_alloc&) {
     Fail(NoMemory());
   } catch (const std::exception& error) {
-    Log(LogLevel::kError, "a handler threw");
+    Log(LogLevel::kError, "a handler threw an exception");
     Fail(FailureOf(error));
   }
   transport_->running_.store(nullptr, std::memory_order_relaxed);

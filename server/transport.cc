@@ -65,7 +65,7 @@ void RunPosted(const std::function<void()>& f) noexcept {
   try {
     f();
   } catch (const std::exception&) {
-    Log(LogLevel::kError, "what was posted to the polling thread threw");
+    Log(LogLevel::kError, "a function posted to the polling thread threw an exception");
   }
 }
 

@@ -61,9 +61,9 @@ TEST(OpenStreams, AStreamEndedForAnOverdueMessageCountsForAMinute) {
   clock.Advance(std::chrono::seconds(30));
   EXPECT_TRUE(streams.Enter("a:1", "a").ok());
   EXPECT_EQ(streams.Enter("a:1", "a"),
-            absl::ResourceExhaustedError(
-                "stream: 2 are open of a already (1 of which were given up lately), which is the "
-                "limit of one client, close some"));
+            absl::ResourceExhaustedError("stream: 2 are open of a already (1 of them ended lately "
+                                         "because a message did not arrive), "
+                                         "which is the limit of one client, close some"));
   // Other clients still get their places.
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams.Enter("b:1", "b").ok());
   streams.Leave("a:1", "a", /*was_given_up=*/true);
