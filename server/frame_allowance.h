@@ -83,7 +83,7 @@ class FrameAllowance {
   void Earn(int64_t streams, int64_t bytes);
   // Takes earned frames; returns those that are not covered by them.
   FrameCounts TakeEarned(FrameCounts frames);
-  // Takes the rest from the fixed and the shared allowance; false if they are exceeded.
+  // Takes `frames` from the fixed and then from the shared allowance; false if they do not suffice.
   bool Take(FrameCounts frames, SharedFrames* shared, TimePoint now);
 
  private:
