@@ -69,8 +69,7 @@ void AddListening(CLI::App* app, Config* config) {
          "--large-reads", config->large_reads,
          "Receive messages in large pieces: from 1 MB up 0.7 to 1.4 times as fast, depending on "
          "the machine; slower below. An experimental feature of gRPC 1.51 with which a peer can "
-         "make "
-         "the server allocate 16 MiB for each connection: for trusted peers only")
+         "make the server allocate 16 MiB for each connection: for trusted peers only")
       ->envname("ATTND_LARGE_READS")
       ->group(group);
   app->add_option("--http", config->http_address,
@@ -173,9 +172,8 @@ void AddSharing(CLI::App* app, Config* config) {
   app->add_option(
          "--max-running", config->max_running,
          "Batches that run at a time at most, so that small requests need not wait for large "
-         "ones; one place is reserved for batches of at most 5 ms, one each for 50 ms, 1 s and 20 "
-         "s. "
-         "All share the computing threads and the budget")
+         "ones; one place is reserved for batches of at most 5 ms, one each for 50 ms, 1 s and "
+         "20 s. All share the computing threads and the budget")
       ->check(Quiet(CLI::Range(1, 64)))
       ->type_name("N")
       ->capture_default_str()

@@ -41,8 +41,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
   mutable std::atomic<int64_t> calls{0}, ended{0};  // arrived and ended so far
   mutable std::atomic<bool> is_suspected{false};    // of a flood that is not checked yet
   mutable int late_calls = 0;  // polling thread only: ended unread, their bytes may still arrive
-  mutable int64_t calls_at_check =
-      -1;  // polling thread only: `calls` when a flood was last checked
+  mutable int64_t calls_at_check = -1;  // polling thread only: calls when a flood was last checked
 
   // Shared by all connections of its client; set by Connections::Add.
   mutable std::shared_ptr<ClientStreams> streams = std::make_shared<ClientStreams>();

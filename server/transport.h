@@ -39,8 +39,7 @@ class Transport {
   struct Options {
     // "host:port" (port 0 takes a free one) or "unix:/path"; at least one.
     std::vector<std::string> addresses;
-    int max_concurrent_streams =
-        256;               // per connection, unary calls too; further ones wait in the client
+    int max_concurrent_streams = 256;  // per connection, unary calls too; clients queue more
     int armed_calls = 32;  // calls that may arrive before the polling thread handles one
     // Memory that gRPC may use for received bytes; 0: no limit. As it fills up, flow-control
     // windows shrink; a message for which none is left ends its call with RESOURCE_EXHAUSTED.
