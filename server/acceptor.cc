@@ -27,18 +27,18 @@ using std::chrono::milliseconds;
 constexpr int kEventsAtATime = 64;
 // Connections of one listener before the others have their turn.
 constexpr int kAcceptsAtATime = 64;
-// Sockets of refused clients that are kept until the reason has arrived there.
+// Sockets of refused clients that are kept open until the client has received the reason.
 constexpr size_t kMostLeaving = 32;
 constexpr milliseconds kLeaveTime{1000};
 constexpr milliseconds kPause{100};
-// How often it looks for sockets whose time is over.
+// How often expired sockets are closed.
 constexpr milliseconds kLook{200};
 
 std::chrono::steady_clock::time_point SteadyNow() { return std::chrono::steady_clock::now(); }
 
 int OpenReserve() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-// An empty SETTINGS frame, which HTTP/2 wants first, and GOAWAY with ENHANCE_YOUR_CALM.
+// An empty SETTINGS frame, which HTTP/2 requires first, and GOAWAY with ENHANCE_YOUR_CALM.
 std::string GoAway(absl::string_view reason) {
   const auto length = static_cast<char>(8 + std::min<size_t>(reason.size(), 200));
   std::string frames("\0\0\0\4\0\0\0\0\0", 9);
@@ -117,10 +117,10 @@ void Acceptor::Run() {
       for (int i = 0; i < count; ++i) OnEvent(events[i].data.fd);
       CloseExpired();
     } catch (const std::bad_alloc&) {
-      // What was not handled is reported again.
+      // epoll reports unhandled events again.
       paused_until_ = SteadyNow() + kPause;
     }
-    // The listeners are ready all the while.
+    // The listeners stay ready during the pause, so epoll_wait would return at once.
     if (SteadyNow() < paused_until_) std::this_thread::sleep_for(milliseconds(5));
   }
   for (const auto& [fd, until] : mute_) {
@@ -140,7 +140,7 @@ void Acceptor::OnEvent(int fd) {
   }
 }
 
-// For ever, if there is nothing to look at or to close later.
+// -1, which waits without a limit, if no socket has a time to be closed at.
 int Acceptor::TimeoutMs() const {
   return mute_.empty() && leaving_.empty() ? -1 : static_cast<int>(kLook.count());
 }
@@ -160,7 +160,7 @@ void Acceptor::AcceptFrom(int listener) {
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       return OnNoDescriptors(listener, errno);
     } else if (errno != EINTR && errno != ECONNABORTED) {
-      // EAGAIN, or an error of that one connection: the next event tells.
+      // EAGAIN, or an error of that one connection: a later event reports the next one.
       return;
     }
   }
@@ -184,7 +184,7 @@ void Acceptor::TakeOne(int fd) {
   Watch(fd);
 }
 
-// Its first byte is here, or its end.
+// Its first byte has arrived, or the client has closed it.
 void Acceptor::OnReadable(int fd) {
   char byte;
   const ssize_t got = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -199,8 +199,8 @@ void Acceptor::OnReadable(int fd) {
 void Acceptor::Refuse(int fd, const std::string& reason) {
   const std::string frames = GoAway(reason);
   const bool told = send(fd, frames.data(), frames.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0 &&
-                    // Closed at once, what the client has sent already would reset the connection,
-                    // and the reason with it.
+                    // Closing at once would reset the connection if the client has sent something,
+                    // and the client would not see the reason.
                     shutdown(fd, SHUT_WR) == 0;
   if (!told || leaving_.size() >= kMostLeaving) {
     close(fd);
@@ -209,8 +209,8 @@ void Acceptor::Refuse(int fd, const std::string& reason) {
   }
 }
 
-// The one at the head of the queue is refused with the descriptor that is kept for it; the others
-// wait in the queue of the kernel.
+// Refuses the connection at the head of the kernel's queue with the reserved descriptor; the others
+// stay in that queue.
 void Acceptor::OnNoDescriptors(int listener, int error) {
   if (Lines().Allow()) {
     Log(LogLevel::kError, "cannot accept a connection", {{"error", std::strerror(error)}});

@@ -1,4 +1,4 @@
-// Accepts connections and hands over those that say something.
+// Accepts connections and hands over those that have sent a byte.
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,12 @@
 
 namespace attnd {
 
-// One thread. gRPC's own listener stops for good, without a word, the first time that accept finds
-// no descriptor (CVE-2023-4785); this one goes on when there is one again.
+// One thread. gRPC's own listener stops for good, without an error, the first time that accept
+// finds no free descriptor (CVE-2023-4785); this one accepts again once a descriptor is free.
 //
-// A connection is handed over once its first byte is here; one that says nothing for `silence` is
-// closed. One too many is told so by a GOAWAY frame (clients show its text) and closed; while no
-// descriptor is left at all, one is kept for that purpose.
+// A connection is handed over once its first byte has arrived; one that sends nothing for `silence`
+// is closed. A connection above a limit gets a GOAWAY frame with the reason (clients show its text)
+// and is closed. One descriptor is reserved to refuse connections when no other is left.
 class Acceptor {
  public:
   struct Options {
@@ -38,15 +38,15 @@ class Acceptor {
   ~Acceptor() { Stop(); }
 
   void Start();
-  // Closes the listeners and what was not handed over. Once it returns, `take` is not called any
-  // more.
+  // Closes the listeners and the connections that were not handed over. `take` is not called after
+  // it returns.
   void Stop();
 
   const std::vector<Listener>& listeners() const { return listeners_; }
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
-  // A socket that is to be closed at a time, whatever happens.
+  // A socket that is closed at `until` at the latest.
   struct Limited {
     int fd;
     TimePoint until;
@@ -72,10 +72,10 @@ class Acceptor {
 
   // The acceptor's thread only.
   int reserve_ = -1;               // a descriptor to accept and refuse with when none is left
-  std::map<int, TimePoint> mute_;  // accepted, nothing said yet -> when it is given up
-  std::deque<Limited> leaving_;    // refused, the reason is on its way
-  TimePoint paused_until_;         // listeners are not looked at: no descriptors
-  TimePoint next_look_;            // for sockets whose time is over
+  std::map<int, TimePoint> mute_;  // accepted, nothing received yet -> when it is closed
+  std::deque<Limited> leaving_;    // refused, the GOAWAY frame is on its way
+  TimePoint paused_until_;         // listeners are ignored until then: no free descriptors
+  TimePoint next_look_;            // when expired sockets are next closed
   bool is_stopping_ = false;
 
   std::thread thread_;

@@ -21,12 +21,12 @@
 namespace attnd {
 namespace {
 
-// The methods whose calls last as long as their clients like.
+// The methods whose calls have no time limit of the server.
 constexpr const char* kStreams[] = {
     "/attn.v1.AttentionService/Run", "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
 
-// In one step, so that a reader never sees half of it.
+// By a rename, so that a reader never sees a part of it.
 absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
   const std::string draft = path + ".new";
   std::ofstream file(draft);
@@ -40,7 +40,7 @@ absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
 
 void LeaveStuck() {
   FlushLog(std::chrono::milliseconds(500));
-  _exit(3);  // as --help tells
+  _exit(3);  // the code that --help documents
 }
 
 std::chrono::milliseconds Milliseconds(double seconds) {
@@ -68,7 +68,7 @@ App::App(const Config& config)
                &clock_) {}
 
 absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
-  // It would write a line for every string that is no UTF-8; the caller is told anyway.
+  // It would log a line for every string that is not UTF-8; the caller gets an error instead.
   google::protobuf::SetLogHandler(nullptr);
   if (!config.ports_file.empty()) std::remove(config.ports_file.c_str());
   std::unique_ptr<App> app(new App(config));
@@ -143,7 +143,8 @@ Transport::Options App::TransportOptions() const {
   }
   const int per_client =
       connections.max_per_client > 0 ? connections.max_per_client : std::max(1, total / 2);
-  // Beside open streams, which are refused with words, a connection has always calls to make.
+  // Calls that a connection can make beside its streams. OpenStreams refuses a stream too many with
+  // a reason; this limit of HTTP/2 would only delay it.
   constexpr int kCalls = 128;
   return {.addresses = config_.grpc_addresses,
           .max_concurrent_streams = connections.max_streams_per_connection + kCalls,
@@ -218,7 +219,7 @@ App::~App() {
   if (transport_ != nullptr) transport_->StopServing(std::chrono::milliseconds(0));
   if (planner_ != nullptr) planner_->Close();
   CloseQueues();
-  // The lanes could answer until here; an answer on a closed queue would abort the process.
+  // Only after the lanes have ended: an answer on a closed queue aborts the process.
   transport_.reset();
 }
 
@@ -237,7 +238,7 @@ void App::Drain() {
   });
   Log(LogLevel::kInfo, "draining", {{"in_flight", absl::StrCat(tensors_.open.count())}});
   std::this_thread::sleep_for(config_.drain_delay);
-  // The listeners stay open meanwhile, so that health and readiness can be asked.
+  // The listeners stay open meanwhile, so that clients can query health and readiness.
   bool is_idle = false;
   for (TimePoint now = clock_.Now(); !is_idle && now < work_ends; now = clock_.Now()) {
     is_idle = tensors_.open.WaitNone(std::min(now + std::chrono::seconds(1), work_ends));
@@ -251,7 +252,7 @@ void App::Drain() {
     health_.CloseWatches();
     reflection_.CloseStreams();
   });
-  // The last calls are refused within it; new work is refused since the start of the drain.
+  // Time to refuse the last calls; new work has been refused since the start of the drain.
   transport_->StopServing(std::chrono::milliseconds(is_idle ? 1000 : 200));
   planner_->Close();
   CloseQueues();
@@ -266,7 +267,7 @@ void App::Tick() {
   try {
     GiveUpStalled();
   } catch (const std::bad_alloc&) {
-    // The next one does.
+    // No memory: the next Tick tries again.
   }
   TrimIfIdle();
 }
@@ -281,12 +282,12 @@ void App::TrimIfIdle() {
   const bool is_idle = calls == calls_seen_ && tensors_.open.count() == 0;
   calls_seen_ = calls;
   idle_checks_ = is_idle ? idle_checks_ + 1 : 0;
-  // The second time for what gRPC let go of later.
+  // The second time for memory that gRPC frees later.
   if (idle_checks_ != 1 && idle_checks_ != 4) return;
   malloc_trim(/*pad=*/0);
 }
 
-// With what clients have received by now, or a reader right after an answer would miss it.
+// Waits for answers on their way to be counted, so that a scrape right after an answer includes it.
 absl::StatusOr<std::string> App::MetricsPage() {
   transport_->Settle(std::chrono::milliseconds(25));
   return metrics_->Text();

@@ -29,8 +29,8 @@ namespace attnd {
 // Drain once before the destructor. Not thread safe.
 class App {
  public:
-  // Listens and serves when it returns. Signals that the process waits for are blocked by then, or
-  // a thread of gRPC takes them.
+  // Listens and serves when it returns. REQUIRES: the signals that the process waits for are
+  // blocked, or a thread of gRPC receives them.
   static absl::StatusOr<std::unique_ptr<App>> Start(const Config& config);
   ~App();
 
@@ -38,9 +38,9 @@ class App {
   // every thread of the service. Blocks.
   void Drain();
 
-  // Housekeeping, about once a second: gives up messages and answers that do not move.
-  // And gives memory that is free back to the system once nothing has happened since the last call;
-  // while requests come it is kept: fresh pages cost more than the copy into them.
+  // Housekeeping, about once a second: ends calls whose messages or answers make no progress.
+  // Returns free memory to the system once no call has arrived since the last Tick. While requests
+  // arrive it keeps that memory: fresh pages cost more than the copy into them.
   void Tick();
 
  private:
@@ -86,7 +86,7 @@ class App {
   std::unique_ptr<PollBeat> poll_beat_;
   std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<HttpServer> http_;
-  std::thread room_;  // tells the intake when there is room in the budget again
+  std::thread room_;  // has the intake serve waiting calls when bytes return to the budget
   int64_t calls_seen_ = 0;
   int64_t idle_checks_ = 0;  // since the last call
 };

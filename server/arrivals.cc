@@ -1,5 +1,5 @@
-// What arrives and is not agreed on: more than calls expect, and messages of streams that nobody
-// announced and whose rest does not come.
+// Ends calls for what arrives against the rules: more bytes than calls expect, and unannounced
+// messages of streams whose rest does not follow.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -21,21 +21,21 @@ namespace {
 
 using std::chrono::seconds;
 
-// How often, and how often at most, what looks like a flood is looked at again.
+// The pause between checks of a suspected flood, and how many there are at most.
 constexpr std::chrono::milliseconds kFloodCheckPause{2};
 constexpr int kMostFloodChecks = 100;
 
-// While gRPC's buffers fill up with messages that are not announced.
+// Patience while unannounced messages fill gRPC's buffers.
 constexpr seconds kFullPatience{1};
 
 }  // namespace
 
 void Transport::EndFlood(const FloodWatch::Flood& flood, int checks) {
   const Connection& connection = *flood.connection;
-  // What arrived before its calls were known is expected by now.
+  // Bytes that arrived before their calls are counted as expected by now.
   if (FloodWatch::IsFlooding(connection, flood.lowest)) {
-    // Not all of a burst of calls are known at once: as long as more of them turn up, it may be
-    // that.
+    // gRPC does not report a burst of calls all at once: while more calls arrive, the bytes may be
+    // theirs.
     const int64_t calls = connection.calls.load(std::memory_order_relaxed);
     if (std::exchange(connection.calls_at_check, calls) != calls && checks < kMostFloodChecks) {
       return PostAfter(kFloodCheckPause, [this, flood, checks] { EndFlood(flood, checks + 1); });
@@ -45,7 +45,7 @@ void Transport::EndFlood(const FloodWatch::Flood& flood, int checks) {
   connection.is_suspected.store(false, std::memory_order_relaxed);
 }
 
-// The one that expects most first: a message of unknown size may take more.
+// Asks the call that expects most first: if the size of its message is unknown, it may expect more.
 void Transport::TellFlood(const FloodWatch::Flood& flood) {
   const Connection& connection = *flood.connection;
   static LineLimit lines;
@@ -65,7 +65,7 @@ void Transport::TellFlood(const FloodWatch::Flood& flood) {
   }
 }
 
-// Of one connection.
+// The unannounced messages of one connection.
 struct Transport::Arrivals {
   const Connection* connection = nullptr;
   std::vector<std::shared_ptr<Rpc>> waiting;  // in ReadUnannounced, for `patience` or longer
@@ -75,9 +75,9 @@ struct Transport::Arrivals {
   void Find(TimePoint now, seconds patience);
 };
 
-// Which stream a message comes on is known, and which stream a call has is not. But a stream brings
-// one message at a time: where more of them are overdue than other calls expect, some of those that
-// wait have begun to bring theirs.
+// The stream of a message is known, the stream of a call is not. But a stream brings one message at
+// a time: if more messages are overdue than other calls expect, some of them belong to calls that
+// wait in ReadUnannounced.
 void Transport::Arrivals::Find(TimePoint now, seconds patience) {
   std::vector<int64_t> overdue = connection->watch->messages().Overdue(now, patience);
   std::sort(overdue.begin(), overdue.end());
@@ -136,7 +136,7 @@ void Transport::GiveUpUnannounced(TimePoint now, bool is_short) {
   for (const Arrivals& arrivals : FindOverdue(calls, now, kFullPatience)) {
     found.insert(arrivals.connection);
   }
-  // What shows up once may be the message of a call that has ended just then.
+  // Found once, it may be the message of a call that has just ended; so it must be found twice.
   const std::set<const Connection*> before = std::exchange(overdue_, std::move(found));
   const auto find = [&](seconds patience) {
     std::vector<Arrivals> overdue = FindOverdue(calls, now, patience);
@@ -150,7 +150,7 @@ void Transport::GiveUpUnannounced(TimePoint now, bool is_short) {
   EndMostOverdue(find(kFullPatience));
 }
 
-// As many as it takes until those that are left fit most_unannounced_.
+// Ends calls until the messages that are left fit most_unannounced_.
 void Transport::EndMostOverdue(std::vector<Arrivals> overdue) {
   int64_t bytes = 0;
   for (const Arrivals& arrivals : overdue) bytes += arrivals.overdue_bytes;

@@ -15,8 +15,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often Watch looks while something waits beside what runs, and for how long after the last
-// time before it sleeps until it is called.
+// How often Watch looks while requests wait beside running batches, and how long it goes on looking
+// after it last found some before it sleeps until a notification.
 constexpr milliseconds kWatchEvery{5}, kWatchFor{1000};
 
 // A lane that waits for its call.
@@ -47,13 +47,13 @@ struct Batcher::Impl {
   Waiting waiting ATTND_GUARDED_BY(mu);
   Running running ATTND_GUARDED_BY(mu);
   bool closed ATTND_GUARDED_BY(mu) = false;
-  // Lanes that wait. The last is called first: its caches are the warmest.
+  // Lanes that wait. The last is woken first: its caches are the warmest.
   std::vector<Waiter*> idle ATTND_GUARDED_BY(mu);
-  std::vector<std::unique_ptr<Waiter>> waiters ATTND_GUARDED_BY(mu);  // all there ever were
+  std::vector<std::unique_ptr<Waiter>> waiters ATTND_GUARDED_BY(mu);  // all that were ever made
   std::vector<Waiter*> unused ATTND_GUARDED_BY(mu);
-  int called ATTND_GUARDED_BY(mu) = 0;        // lanes that have not looked since they were called
+  int called ATTND_GUARDED_BY(mu) = 0;        // woken lanes that have not looked yet
   int coming ATTND_GUARDED_BY(mu) = 0;        // lanes that pull as soon as they have answered
-  TimePoint last_ended ATTND_GUARDED_BY(mu);  // when one of them said so
+  TimePoint last_ended ATTND_GUARDED_BY(mu);  // when `coming` last rose
   CondVar watch;
   bool watch_sleeps ATTND_GUARDED_BY(mu) = false;
 
@@ -95,13 +95,13 @@ absl::Status Batcher::Impl::WouldTake(const Waiting::Wish& wish, Refusal* refusa
   return CheckHopeless(wish, now);
 }
 
-// What is sure of it must fit behind what is ahead.
+// The sure part of its seconds must fit behind the seconds ahead of it.
 absl::Status Batcher::Impl::CheckHopeless(const Waiting::Wish& wish, TimePoint now) const {
   if (wish.deadline == TimePoint::max()) return absl::OkStatus();
   const double left = Seconds(wish.deadline - now);
   const PredictedSeconds& own = wish.seconds;
   const double pace = running.PaceAt(now);
-  // Mostly this is enough to know.
+  // Usually this settles it, and the costly sum below is not needed.
   const double all = waiting.seconds() + running.SecondsLeft(now);
   if (left > 0 && own.sure + Predictions::kAhead * all / pace <= left) return absl::OkStatus();
   const SecondsAhead queued = waiting.Ahead(wish, now);
@@ -136,8 +136,9 @@ void Batcher::Impl::Answer(AllDropped dropped, TimePoint now) {
   }
 }
 
-// Chooses a lane for what may start, or none; the caller notifies it after it has unlocked. One at
-// a time: until it has looked nobody knows what is left. None while one of `trusted` lanes comes.
+// Chooses a lane to wake for a request that may start, or none; the caller notifies it after it has
+// unlocked. One lane at a time: what is left is known only after it has pulled. None while one of
+// the `trusted` lanes is about to pull.
 Waiter* Batcher::Impl::Call(TimePoint now, int trusted) noexcept {
   if (waiting.requests() == 0 || idle.empty() || called > 0) return nullptr;
   if (trusted > 0 || !waiting.AnyMayStart(running, now)) {
@@ -153,7 +154,7 @@ Waiter* Batcher::Impl::Call(TimePoint now, int trusted) noexcept {
   return waiter;
 }
 
-// The lanes end, and with them Watch.
+// Once closed and drained: wakes all lanes and Watch so that they end.
 void Batcher::Impl::CallAllIfOver() {
   if (!closed || waiting.requests() > 0) return;
   for (Waiter* waiter : idle) {
@@ -262,7 +263,7 @@ Batcher::Batch Batcher::Pull() {
       for (;;) {
         now = impl_->clock->Now();
         impl_->waiting.TakeDead(now, &dropped);
-        // First those, which must not be lost if there is no memory for a batch.
+        // Dropped requests first: they must be answered even if there is no memory for a batch.
         if (dropped.empty()) batch = impl_->TakeBest(now);
         impl_->CallAllIfOver();
         is_over = impl_->closed && impl_->waiting.requests() == 0;
@@ -306,7 +307,7 @@ void Batcher::Watch() {
   while (!impl_->closed || impl_->waiting.requests() > 0) {
     const TimePoint now = std::chrono::steady_clock::now();
     if (impl_->waiting.requests() > 0) last = now;
-    // Who should have come by now has answers that take time.
+    // A lane that has not pulled by now is busy with its answers: wake another one.
     const int trusted = now - impl_->last_ended < kWatchEvery ? impl_->coming : 0;
     Waiter* const waiter = impl_->Call(impl_->clock->Now(), trusted);
     if (waiter != nullptr) waiter->call.NotifyOne();

@@ -16,31 +16,33 @@
 namespace attnd {
 
 // Requests of equal bucket (plan->bucket) run as one ragged batch. Submit never blocks. Lanes pull
-// batches and tell when they end; several run at once.
+// batches and report their ends; several run at once.
 //
 // Order. The best request opens the next batch, and others of its bucket join in the same order:
-//   1. level: its priority. Who has waited kPatience counts as much as the highest priority that
-//      waits or runs, so that no flood keeps others waiting;
-//   2. the client's turn (turns.h): who had the least predicted seconds;
-//   3. priority, one more for each full second it waits; then the earliest deadline; then age.
+//   1. level: its priority. A request that has waited kPatience gets the highest level that waits
+//      or runs, so that a flood of urgent requests cannot starve it;
+//   2. the client's turn (turns.h): the client that had the fewest predicted seconds comes first;
+//   3. priority, raised by one for each full second of waiting; then the earliest deadline; then
+//      age.
 // A batch closes at any of the caps, and before its predicted seconds exceed the time that the
-// deadline of one of its requests leaves. An idle lane never waits for company.
+// deadline of one of its requests leaves. An idle lane never waits for more requests.
 //
-// Beside each other. While nothing runs, the best request starts. While batches run, company
-// gathers in the buckets, unless each of them goes on for longer than kSoon and for at least twice
-// as long as the candidate itself is predicted to take: then it starts beside them, since what runs
-// shares the machine by level and shortest remaining time. (Of two that are about as long the one
-// that began would only end later.) A candidate of a higher level need not be shorter; one of a
-// lower level waits. Who has waited kPatience need not be shorter if nothing of its client runs
-// that takes above 50 ms. At most max_running batches run, the longer the fewer (places.h).
+// Concurrent batches. While nothing runs, the best request starts. While batches run, a candidate
+// waits and gathers others in its bucket, unless each running batch still needs longer than kSoon
+// and at least twice as long as the candidate is predicted to take: then it starts beside them,
+// since running batches share the machine by level and shortest remaining time. (If both took about
+// as long, starting the second would only delay the first.) A candidate of a higher level need not
+// be shorter; one of a lower level waits. A request that has waited kPatience need not be shorter
+// if its client runs nothing that takes more than 50 ms. At most max_running batches run, and fewer
+// of the longer kinds (places.h).
 //
-// What cannot meet its deadline, by prediction, is refused: when it is submitted, with what really
-// keeps it from starting (what it does not start beside, for no longer than kPatience where that
-// helps it, and the time until it has a place) at the pace of the machine (pace.h), and when its
-// turn comes.
+// A request that is predicted to miss its deadline is refused: when it is submitted, and again when
+// its turn comes. The prediction at submission adds up what delays the request (batches that it
+// cannot start beside, for at most kPatience where waiting that long lets it start, and the time
+// until a place is free) at the pace of the machine (pace.h).
 //
-// Places are shared: once the queue is full, a client with fewer requests in it takes the place of
-// the newest request of the client with the most.
+// Once the queue is full, a request of a client with fewer requests in it takes the place of the
+// newest request of the client with the most.
 //
 // Cost: Submit O(1) (with a deadline that a queue ahead may exceed, or a full queue, O(waiting));
 // Pull O(waiting) over dense records (some microseconds for 1024); one short lock for all.
@@ -56,10 +58,10 @@ class Batcher {
     int64_t max_queue_requests = 1024;
     int64_t max_batch_requests = 64;
     int64_t max_batch_bytes = int64_t{256} << 20;  // charged; a larger request runs alone
-    double max_batch_seconds = 0.02;  // predicted; company makes all of a batch wait for its last
+    double max_batch_seconds = 0.02;  // predicted; every request of a batch waits for the longest
     int max_running = 6;              // batches at once
-    const Predictions* predictions = nullptr;  // outlives the batcher; null: what plans say holds
-    std::function<void(Refusal)> refused;  // counts what was not taken or dropped; no lock is held
+    const Predictions* predictions = nullptr;  // outlives the batcher; null: as planned
+    std::function<void(Refusal)> refused;  // called for each refused or dropped one, without a lock
   };
   // Why a batch was closed; the label of attnd_dispatch_total. kFull: a cap closed it.
   enum class Reason : uint8_t { kIdle, kFull };
@@ -68,15 +70,15 @@ class Batcher {
     std::vector<std::unique_ptr<Task>> tasks;  // empty: closed and drained, the lane may end
     Reason reason = Reason::kIdle;
     uint64_t run = 0;    // for Ended
-    int level = 0;       // priority among what runs
+    int level = 0;       // priority among running batches
     double seconds = 0;  // predicted
   };
 
   Batcher(const Options& options, const Clock* clock);
   ~Batcher();  // REQUIRES: nothing is queued
 
-  // Whether a request of this client, with this deadline and priority, would be taken, as far as
-  // that can be told before it is read: without a plan it may be the shortest of all. Counts a
+  // Whether Submit would accept a request of this client, with this deadline and priority, as far
+  // as can be known before it is read: without a plan it may be the shortest of all. Counts a
   // refusal. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: it would not be
   // done in time.
   absl::Status Admit(const std::string& client, int priority, TimePoint deadline,
@@ -94,17 +96,17 @@ class Batcher {
   Batch Pull();
   // Pull without blocking: an empty batch when nothing may start (for tests on a fake clock).
   Batch TryPull();
-  // A batch that was pulled is computed: its place is free. Whether it had the machine alone.
-  // REQUIRES: the caller pulls soon. Until then no other lane is woken for what it will find.
+  // A batch that was pulled is computed: its place is free. Returns whether it ran alone all the
+  // time. REQUIRES: the caller pulls soon; until then no other lane is woken for waiting requests.
   bool Ended(uint64_t run);
 
-  // Starts batches beside those that run once these go on for longer than predicted or somebody has
-  // waited long enough. Blocks until Close and until the queue is empty; one thread of the process
-  // has nothing else to do. At rest it costs nothing.
+  // Starts batches beside running ones once these take longer than predicted or a request has
+  // waited long enough. Blocks until Close and until the queue is empty, on a thread of its own
+  // that sleeps while nothing waits.
   void Watch();
 
-  // Answers and removes what has expired or was cancelled. For who learns of a cancellation: a lane
-  // that is busy would find it only at its next Pull.
+  // Answers and removes expired and cancelled requests. To be called after a cancellation: a busy
+  // lane would find it only at its next Pull.
   void Sweep();
 
   // No more Submit; queued work is still handed out.

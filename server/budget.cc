@@ -18,8 +18,8 @@ struct Budget::State {
   Mutex mu;
   CondVar room;
   int64_t used ATTND_GUARDED_BY(mu) = 0;
-  bool is_wanted ATTND_GUARDED_BY(mu) = false;  // somebody waits for bytes to come back
-  bool came_back ATTND_GUARDED_BY(mu) = false;  // since then they have
+  bool is_wanted ATTND_GUARDED_BY(mu) = false;  // TakeOrWait failed: WaitForRoom waits
+  bool came_back ATTND_GUARDED_BY(mu) = false;  // since then bytes were returned
   bool is_closed ATTND_GUARDED_BY(mu) = false;
 };
 

@@ -1,4 +1,4 @@
-// The byte budget: what requests may hold at a time.
+// The byte budget: how many bytes all requests together may hold.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace attnd {
 
-// Shares of it are taken when a message is about to be read and given back when gRPC has let go of
-// the reply, on whatever thread that is. Thread safe; shares may outlive it.
+// A share is taken before a message is read and returned when gRPC has released the reply, on any
+// thread. Thread safe; shares may outlive the budget.
 class Budget {
   struct State;
 
  public:
-  // Bytes that its owner may hold; given back when it is destroyed. Not thread safe itself.
+  // Bytes that its owner may hold; the destructor returns them. Not thread safe itself.
   class Share {
    public:
-    Share() = default;  // of no budget: 0 bytes, cannot grow
+    Share() = default;  // without a budget: 0 bytes, cannot grow
     Share(Share&& other) noexcept { *this = std::move(other); }
     Share& operator=(Share&& other) noexcept;
     ~Share() { Give(bytes_); }
 
     int64_t bytes() const { return bytes_; }
-    // False, and nothing changes, when it would grow and the budget has no room.
+    // False, without a change, if it would grow and the budget has no room.
     [[nodiscard]] bool Resize(int64_t bytes);
 
    private:
@@ -46,13 +46,13 @@ class Budget {
 
   // A share of `bytes` (0 always fits), or nothing when there is no room.
   std::optional<Share> Take(int64_t bytes);
-  // The same for one who waits: if there is no room, the next bytes that come back end WaitForRoom.
-  // `left_free`: how much must be free after it; of no account for 0 bytes.
+  // The same for a caller that will wait: if there is no room, the next returned bytes end
+  // WaitForRoom. `left_free`: how much must stay free; ignored for 0 bytes.
   std::optional<Share> TakeOrWait(int64_t bytes, int64_t left_free = 0);
 
-  // Blocks until bytes came back after TakeOrWait failed; false once Close was called.
-  // One thread waits. No callback instead: what gives bytes back may be gRPC in the middle of its
-  // work, from where it must not be called.
+  // Blocks until bytes are returned after TakeOrWait failed; false once Close was called. One
+  // thread waits. It is no callback, since gRPC may return bytes inside a call of its own, where
+  // gRPC must not be called.
   bool WaitForRoom();
   void Close();
 

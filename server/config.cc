@@ -67,20 +67,20 @@ void AddListening(CLI::App* app, Config* config) {
       ->group(group);
   app->add_flag(
          "--large-reads", config->large_reads,
-         "Receive messages in large pieces: 0.7 to 1.4 times as fast from 1 MB up, as the "
-         "machine has it, slower below. An experiment of gRPC 1.51 that lets a peer make the "
-         "server take 16 MiB for each connection: for trusted peers")
+         "Receive messages in large pieces: from 1 MB up 0.7 to 1.4 times as fast, depending on "
+         "the machine; slower below. An experimental feature of gRPC 1.51 with which a peer can "
+         "make the server allocate 16 MiB for each connection: for trusted peers only")
       ->envname("ATTND_LARGE_READS")
       ->group(group);
   app->add_option("--http", config->http_address,
-                  "Address of the pages /metrics (Prometheus), /healthz (alive), /readyz (takes "
+                  "Address of the pages /metrics (Prometheus), /healthz (alive), /readyz (accepts "
                   "work)")
       ->check(CLI::Validator(CheckHttpAddress, ""))
       ->type_name("HOST:PORT")
       ->envname("ATTND_HTTP")
       ->group(group);
   app->add_option("--ports-file", config->ports_file,
-                  "Once ready, write the ports in use to this file as {\"grpc\":N,\"http\":N}: for "
+                  "Once ready, write the ports in use to this file as {\"grpc\":N,\"http\":N}, for "
                   "programs that start a server on port 0")
       ->type_name("PATH")
       ->envname("ATTND_PORTS_FILE")
@@ -103,9 +103,9 @@ void AddComputing(CLI::App* app, Config* config, Raw* raw) {
       ->envname("ATTND_ISA")
       ->group(group);
   app->add_option("--spin", raw->spin,
-                  "How long the transport's thread looks for the next event before it sleeps. "
-                  "200us makes small calls several times quicker and costs a core: for machines "
-                  "that have one to spare. Default: 0s")
+                  "How long the transport's thread polls for the next event before it sleeps. "
+                  "200us makes small calls several times as fast and keeps a core busy: for "
+                  "machines with a core to spare. Default: 0s")
       ->transform(Quiet(Time()))
       ->check(Quiet(CLI::Range(0.0, 1.0)))
       ->type_name("TIME")
@@ -139,17 +139,18 @@ void AddLimits(CLI::App* app, Config* config, Raw* raw) {
       ->capture_default_str()
       ->envname("ATTND_MAX_QUEUE")
       ->group(group);
-  app->add_option("--max-batch", config->max_batch_requests,
-                  "Requests that run together at most. A request never waits for company; 1 runs "
-                  "each alone")
+  app->add_option(
+         "--max-batch", config->max_batch_requests,
+         "Requests of one batch at most. An idle server never waits for a batch to fill; 1 "
+         "runs each request alone")
       ->check(Quiet(CLI::Range(int64_t{1}, int64_t{65536})))
       ->type_name("N")
       ->capture_default_str()
       ->envname("ATTND_MAX_BATCH")
       ->group(group);
   app->add_option("--undeclared-bytes", raw->undeclared_bytes,
-                  "Size that a message is taken for until it has arrived, if its caller does not "
-                  "declare it in the metadata attnd-message-bytes. Default: 16MiB")
+                  "Assumed size of a message until it has arrived, if its caller does not declare "
+                  "the size in the metadata attnd-message-bytes. Default: 16MiB")
       ->transform(Quiet(CLI::AsSizeValue(/*kb_is_1000=*/true)))
       ->check(Quiet(CLI::Range(uint64_t{1}, (uint64_t{1} << 31) - 1)))
       ->type_name("SIZE")
@@ -157,7 +158,7 @@ void AddLimits(CLI::App* app, Config* config, Raw* raw) {
       ->group(group);
   app->add_option("--max-parked", config->max_parked,
                   "Calls that may wait, unread, for room in the byte budget; beyond it they are "
-                  "refused with RESOURCE_EXHAUSTED. Each holds as much as its connection's window")
+                  "refused with RESOURCE_EXHAUSTED. Each holds as much as its flow-control window")
       ->check(Quiet(CLI::Range(0, 65536)))
       ->type_name("N")
       ->capture_default_str()
@@ -165,14 +166,14 @@ void AddLimits(CLI::App* app, Config* config, Raw* raw) {
       ->group(group);
 }
 
-// What one request may cost the others.
+// How requests share the machine.
 void AddSharing(CLI::App* app, Config* config) {
   const std::string group = "Sharing";
   app->add_option(
          "--max-running", config->max_running,
-         "Batches that run beside each other at most, so that small requests need not wait "
-         "for large ones; one place is kept for those of at most 5 ms, one of 50 ms, 1 s and 20 s "
-         "each. All share the computing threads and the budget")
+         "Batches that run at a time at most, so that small requests need not wait for large "
+         "ones; one place is reserved for batches of at most 5 ms, one each for 50 ms, 1 s and "
+         "20 s. All share the computing threads and the budget")
       ->check(Quiet(CLI::Range(1, 64)))
       ->type_name("N")
       ->capture_default_str()
@@ -190,8 +191,9 @@ void AddSharing(CLI::App* app, Config* config) {
   app->add_option(
          "--max-request-seconds", config->max_request_seconds,
          "Requests that are predicted to compute for longer are refused with "
-         "RESOURCE_EXHAUSTED, and what still runs after twice that time, without what it waited "
-         "for others, is stopped. Accepts 30s, 10min; 0 is no limit. Default: 10min")
+         "RESOURCE_EXHAUSTED, and a run that has computed for twice that time is stopped; time "
+         "spent waiting for other runs does not count. Accepts 30s, 10min; 0 is no limit. "
+         "Default: 10min")
       ->transform(Quiet(Time()))
       ->check(Quiet(CLI::Range(0.0, 1e9)))
       ->type_name("TIME")
@@ -202,7 +204,7 @@ void AddSharing(CLI::App* app, Config* config) {
 void AddStopping(CLI::App* app, Raw* raw) {
   const std::string group = "Stopping";
   app->add_option("--drain-delay", raw->drain_delay,
-                  "Time between saying NOT_SERVING and closing the listeners, so that load "
+                  "Time between reporting NOT_SERVING and closing the listeners, so that load "
                   "balancers notice. Accepts 5s, 500ms. Default: 0s")
       ->transform(Quiet(Time()))
       ->check(Quiet(CLI::Range(0.0, 3600.0)))
@@ -218,9 +220,9 @@ void AddStopping(CLI::App* app, Raw* raw) {
       ->group(group);
   app->add_option(
          "--exit-when-stuck", raw->exit_when_stuck,
-         "End with exit code 3, answering nobody, when the transport or a lane has made no "
-         "progress for this long, at least 5s, so that a supervisor starts a new server. "
-         "/healthz says 503 and the log tells what is stuck after 4 s in any case. "
+         "End with exit code 3, without answering open calls, when the transport or a lane has "
+         "made no progress for this long, at least 5s, so that a supervisor starts a new server. "
+         "In any case, after 4 s /healthz answers 503 and the log names what is stuck. "
          "Default: 0s, never")
       ->transform(Quiet(Time()))
       ->check(CLI::Validator(CheckExitWhenStuck, ""))
@@ -249,7 +251,7 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// One line, whatever the library says.
+// The library's error text in one line.
 std::string OneLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -266,9 +268,10 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.set_version_flag("--version", "attnd-server " + Version());
   app.option_defaults()->always_capture_default();
   AddListening(&app, &config);
-  app.add_flag("--probe", config.is_probe,
-               "Be no server: ask the one at --grpc for its health and exit with 0 if it serves, "
-               "else with 1 (for health checks of containers)");
+  app.add_flag(
+      "--probe", config.is_probe,
+      "Start no server: query the health of the one at --grpc and exit with 0 if it serves, "
+      "else with 1 (for health checks of containers)");
   app.option_defaults()->always_capture_default(false);
   AddComputing(&app, &config, &raw);
   AddLimits(&app, &config, &raw);

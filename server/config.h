@@ -34,14 +34,14 @@ struct Config {
   std::chrono::milliseconds exit_when_stuck{0};  // 0: never
   LogOptions log;
   std::string ports_file;  // empty: none
-  bool is_probe = false;   // asks the server at grpc_addresses instead of being one
+  bool is_probe = false;   // check the health of the server at grpc_addresses and exit
 };
 
 // Version of the CMake project.
 std::string Version();
 
-// What the command line comes to: a configuration, or a text and the code to exit with (--help and
-// --version on standard output with 0, one line on standard error with 2).
+// The parsed command line: a configuration, or a text to print and an exit code (--help and
+// --version: standard output and 0; an error: one line on standard error and 2).
 struct CommandLine {
   std::optional<Config> config;
   std::string text;

@@ -1,4 +1,4 @@
-// What the groups of command line options share.
+// Helpers for the groups of command line options.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,7 @@
 
 namespace attnd {
 
-// A validator whose rule the help text tells in words.
+// A validator whose rule is stated by the text of its option: the help adds no description.
 template <class V>
 CLI::Validator Quiet(V validator) {
   validator.description("");

@@ -21,12 +21,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kSweepPause{10};
 
-// A client that has left is known for longer than its allowances take to be full again. Beyond so
-// many addresses nobody is: an attacker who has that many has their allowances anyway.
+// A client that has left is remembered for longer than its allowances need to refill. Beyond this
+// many addresses none is: an attacker with that many has their allowances anyway.
 constexpr std::chrono::seconds kMemory{5};
 constexpr size_t kMostClients = 1 << 14;
 
-// Both names of an IP address; an IPv4 address that came over an IPv6 socket is IPv4.
+// Sets peer and client from an IP address; an IPv4 address that came over an IPv6 socket is IPv4.
 void NameAfter(const sockaddr_storage& name, Connection* connection) {
   char text[INET6_ADDRSTRLEN] = "";
   const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(&name);
@@ -114,11 +114,11 @@ absl::Status Connections::Check(const Connection& connection) const {
 absl::Status Connections::Add(std::shared_ptr<const Connection> connection) {
   const MutexLock lock(&mu_);
   const auto fd = static_cast<size_t>(connection->fd);
-  // A number is given again only after its last socket was closed.
+  // The system reuses a descriptor only after its last socket was closed.
   if (fd < by_fd_.size()) RemoveLocked(fd);
   absl::Status status = Check(*connection);
   const auto now = std::chrono::steady_clock::now();
-  // Not for every one of a flood: it asks the system about each connection.
+  // At most every kSweepPause: it makes a system call for each connection.
   if (!status.ok() && now - last_sweep_ > kSweepPause) {
     last_sweep_ = now;
     SweepLocked();
@@ -128,7 +128,7 @@ absl::Status Connections::Add(std::shared_ptr<const Connection> connection) {
     counts_.refused += 1;
     return status;
   }
-  // First what may find no memory.
+  // What may throw for lack of memory comes first.
   connection->watch = std::make_unique<FloodWatch>(connection.get(), &watch_);
   if (fd >= by_fd_.size()) by_fd_.resize(fd + 1);
   Client& client = by_client_[connection->client];

@@ -27,7 +27,7 @@ class EstimateCall final : public SmallCall<attn::v1::EstimateRequest> {
   void Answer(Rpc& rpc, DecodedRequest decoded) const;
 
   TensorContext* const context_;
-  std::shared_ptr<RunControl> control_;  // of what the planner does; null: nothing
+  std::shared_ptr<RunControl> control_;  // of the planner's job; null: none
 };
 
 void EstimateCall::OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) {
@@ -46,7 +46,7 @@ void EstimateCall::OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request)
   Later(rpc, work, [this, held](Rpc& call) { Answer(call, std::move(*held)); });
 }
 
-// By the planner. The call keeps its handler.
+// On the planner's thread. The call keeps its handler alive.
 void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> answer) {
   control_ = std::make_shared<RunControl>();
   if (rpc.deadline() != TimePoint::max()) control_->StopAt(rpc.deadline());

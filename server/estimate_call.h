@@ -8,7 +8,7 @@
 
 namespace attnd {
 
-// Answered at once, or by the planner if the plan takes long.
+// Answered at once, or on the planner's thread if the plan takes long.
 std::unique_ptr<Handler> NewEstimateCall(TensorContext* context);
 
 }  // namespace attnd

@@ -29,7 +29,7 @@ std::vector<size_t> FloodWatch::Suspects(std::span<const int64_t> expected, cons
   std::vector<size_t> suspects;
   for (size_t i = 0; i < expected.size(); ++i) {
     if (flood.message_bytes > 0 && expected[i] >= flood.message_bytes) continue;
-    // Who says the size of a message says it exactly.
+    // A declared size is exact, so the call whose size is that of another message has that one.
     const std::vector<int64_t>& others = flood.other_messages;
     const auto messages = std::count(others.begin(), others.end(), expected[i]);
     if (messages > 0 && messages >= std::count(expected.begin(), expected.end(), expected[i])) {
@@ -47,7 +47,7 @@ bool FloodWatch::OnRead(std::span<const iovec> pieces, int64_t bytes) noexcept {
     is_cut_off_ = true;
     options_->cut_off(*connection_, reason);
   } catch (const std::exception&) {
-    // What is not looked at does not go on.
+    // Bytes that could not be checked must not pass.
     is_cut_off_ = true;
   }
   return false;
@@ -62,7 +62,7 @@ void FloodWatch::OnSent(std::span<const iovec> pieces, int64_t bytes) noexcept {
   }
 }
 
-// What is wrong with the frames, or nothing.
+// The error in the frames; empty: none.
 absl::string_view FloodWatch::Walk(std::span<const iovec> pieces, int64_t bytes) {
   const FrameCounts frames = frames_.frames();
   const int64_t streams = frames_.streams(), all_bytes = bytes;
@@ -87,12 +87,12 @@ bool FloodWatch::HasTooManyFrames(const FrameCounts& before, int64_t streams, in
   allowance_.Earn(streams, received + sent - std::exchange(sent_, sent));
   const FrameCounts more = allowance_.TakeEarned(
       {.control = after.control - before.control, .small = after.small - before.small});
-  // The clock is for those who need more: a small call does not look at it.
+  // The clock is read only if more than the earned frames is needed, so not for a small call.
   return !more.empty() &&
          !allowance_.Take(more, connection_->frames.get(), std::chrono::steady_clock::now());
 }
 
-// What is wrong, or nothing.
+// The reason to cut the connection off; empty: none.
 absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes) {
   if (const absl::string_view reason = Walk(pieces, bytes); !reason.empty()) return reason;
   if (HasTooManyStreams()) return "more streams at a time than the limit";

@@ -1,5 +1,5 @@
-// Finds connections that send more than their calls may receive, and ends what no honest client
-// does.
+// Finds connections that send more than their calls may receive, and cuts off those that send what
+// no honest client sends.
 #pragma once
 
 #include <atomic>
@@ -23,45 +23,45 @@ struct Connection;
 // The streams of one client, on all of its connections. Thread safe.
 class ClientStreams {
  public:
-  // Streams without a call (reset before it came, headers that gRPC refuses) are not known to end:
-  // so many are taken for ended at once, and in a second.
+  // The end of a stream without a call (reset before the call arrived, or with headers that gRPC
+  // refuses) is not seen. Up to this many at once, and as many each second, are counted as ended.
   static constexpr int64_t kForgiven = 1024;
 
   int64_t open() const { return open_.load(std::memory_order_relaxed); }
   void Add(int64_t change) { open_.fetch_add(change, std::memory_order_relaxed); }
   void AddConnections(int64_t change) { connections_.fetch_add(change, std::memory_order_relaxed); }
-  // Whether so many on one connection are half the mean of all, or more: those that are not have
-  // fewer in all than the others.
+  // Whether `streams` on one connection are at least half of the mean of all connections. The
+  // connections below that have fewer streams together than the others.
   bool IsMuch(int64_t streams) const {
     return 2 * streams * connections_.load(std::memory_order_relaxed) >= open();
   }
-  // Whether `streams` more are taken for ended.
+  // Whether `streams` more may be counted as ended.
   bool Forgives(int64_t streams);
 
  private:
   std::atomic<int64_t> open_{0}, connections_{0};
   Mutex mu_;
-  TokenBucket ended_ ATTND_GUARDED_BY(mu_){kForgiven, kForgiven};  // that may be taken for it
+  TokenBucket ended_ ATTND_GUARDED_BY(mu_){kForgiven, kForgiven};  // that may still be counted so
 };
 
-// gRPC assembles a message of any size before anybody sees its first byte. But what a connection
-// has received is counted here, and what its calls may receive is known to us; where the one is
-// more than the other by kSlackBytes, somebody sends what was not agreed on. What was received and
-// not taken is compared with the least that it has been, so that nobody saves up allowance by
-// asking for more than he sends.
+// gRPC assembles a message of any size before its first byte is visible to the server. But this
+// class counts what a connection has received, and the server knows what its calls may receive: if
+// the first exceeds the second by kSlackBytes, some call gets more than it expects. The difference
+// is compared with the lowest value that it has had, so that a client cannot save up allowance by
+// declaring more than it sends.
 //
-// The connection itself is cut off for what no library sends, each with the reason in the log:
+// The connection itself is cut off, with the reason in the log, for what no library sends:
 // - frames that FrameWalk refuses;
-// - streams that are open, or that no call has come of yet, beyond the limit of concurrent streams:
-//   a client that obeys it never has more;
-// - frames that carry nothing beyond FrameAllowance;
-// - its part, unless it is far below the mean, of streams of one client beyond kFullConnections
-//   times that limit: what they take of the memory is bounded;
-// - kMostAheadBytes more (and a small message of each stream without a call) before a flood was
-//   looked into: the polling thread does not come to it.
+// - more streams, open or without a call so far, than the limit of concurrent streams: a client
+//   that obeys the limit never has more;
+// - more frames that carry nothing than FrameAllowance allows;
+// - more streams of one client on all its connections than kFullConnections times that limit, which
+//   bounds their memory. Connections far below the mean are spared;
+// - kMostAheadBytes more (and a small message for each stream without a call) since a flood was
+//   suspected: the polling thread is too busy to check it.
 class FloodWatch final : public SocketReader {
  public:
-  // The room for headers, frames and what arrives just before its call is known.
+  // Room for headers, frames and bytes that arrive just before their call is known.
   static constexpr int64_t kSlackBytes = 16 << 20;
   static constexpr int64_t kMostAheadBytes = 64 << 20;
   static constexpr int64_t kFullConnections = 8;
@@ -69,23 +69,24 @@ class FloodWatch final : public SocketReader {
   struct Flood {
     std::shared_ptr<const Connection> connection;
     int64_t lowest = 0;                   // balance of the connection
-    int64_t message_bytes = 0;            // of the message that was arriving; 0: not known
-    std::vector<int64_t> other_messages;  // sizes of those that have begun on other streams
+    int64_t message_bytes = 0;            // of the message that was arriving; 0: unknown
+    std::vector<int64_t> other_messages;  // sizes of messages that have begun on other streams
   };
-  // Whose flood it may be, of calls that expect so many bytes each: of those that expect less than
-  // is arriving, all but those whose messages are surely others. Their indices.
+  // The indices of the calls that may be flooding, where call i expects `expected[i]` bytes: those
+  // that expect less than is arriving, except calls whose messages are surely other ones.
   static std::vector<size_t> Suspects(std::span<const int64_t> expected, const Flood& flood);
 
   // Both are called on the thread that reads.
   struct Options {
     int64_t most_streams = 1024;
-    // Calls that have arrived and are not known yet look like a flood: whoever knows the calls asks
-    // IsFlooding again, and clears Connection::is_suspected once he has ended it.
+    // Reports a suspected flood. Calls that have arrived and are not known yet look like one, too:
+    // the callee checks IsFlooding again once it knows them, and clears Connection::is_suspected
+    // when it has dealt with it.
     std::function<void(Flood)> found;
     std::function<void(const Connection& connection, absl::string_view reason)> cut_off;
   };
 
-  // Both outlive it.
+  // Both arguments outlive it.
   FloodWatch(const Connection* connection, const Options* options);
   ~FloodWatch();
 
@@ -95,14 +96,14 @@ class FloodWatch final : public SocketReader {
   void OnSent(std::span<const iovec> pieces, int64_t bytes) noexcept override;
   bool is_cut_off() const noexcept override { return is_cut_off_; }
 
-  // What has begun to arrive on the connection.
+  // The messages that have begun to arrive on the connection.
   UnfinishedMessages& messages() { return frames_.messages(); }
 
  private:
   absl::string_view Walk(std::span<const iovec> pieces, int64_t bytes);
   bool HasTooManyFrames(const FrameCounts& before, int64_t streams, int64_t received);
   absl::string_view Check(std::span<const iovec> pieces, int64_t bytes);
-  // Streams that no call has come of yet.
+  // Streams whose call has not arrived yet.
   int64_t WithoutCall() const;
   int64_t Open() const;
   bool HasTooManyStreams();
@@ -111,9 +112,9 @@ class FloodWatch final : public SocketReader {
   const Options* const options_;
 
   FrameWalk frames_;
-  SentFrames sent_frames_;  // of the thread that sends
+  SentFrames sent_frames_;  // used by the sending thread only
   FrameAllowance allowance_;
-  int64_t sent_ = 0;  // that the allowance knows
+  int64_t sent_ = 0;  // already credited to the allowance
   bool is_cut_off_ = false;
   int64_t lowest_ = 0;  // balance
   int64_t received_at_suspicion_ = 0;

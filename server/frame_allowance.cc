@@ -5,7 +5,7 @@
 namespace attnd {
 namespace {
 
-// Takes what `bucket` has of `count`.
+// Takes up to `count` tokens from `bucket` and subtracts them from `count`.
 void TakeFrom(TokenBucket* bucket, int64_t* count) {
   *count -= static_cast<int64_t>(bucket->Take(static_cast<double>(*count)));
 }

@@ -17,9 +17,9 @@ class TokenBucket {
   TokenBucket(double capacity, double per_second) : capacity_(capacity), per_second_(per_second) {}
 
   void Refill(TimePoint now);
-  // As many of `wanted` as there are; returns how many that is.
+  // Takes `wanted` tokens or all that are left; returns how many it took.
   double Take(double wanted);
-  // All of them or none.
+  // Takes all `wanted` tokens or none.
   bool TakeAll(double wanted);
 
  private:
@@ -28,28 +28,28 @@ class TokenBucket {
   TimePoint refilled_at_ = TimePoint::min();
 };
 
-// Frames by what honest clients need of them.
+// Counts of frames, by how many honest clients need.
 struct FrameCounts {
-  // SETTINGS, GOAWAY, PRIORITY, unknown ones, HEADERS that open no stream: some for a connection.
+  // SETTINGS, GOAWAY, PRIORITY, unknown ones, HEADERS that open no stream: a few per connection.
   // One of more than FrameWalk::kControlBytes counts several times.
   int64_t control = 0;
   // WINDOW_UPDATE, PING, RST_STREAM and DATA of less than FrameWalk::kSmallDataBytes: in proportion
-  // to what is sent and received.
+  // to the bytes sent and received.
   int64_t small = 0;
 
   bool empty() const { return control == 0 && small == 0; }
 };
 
-// What all connections of a client share, so that neither more of them nor another one after each
-// that is cut off brings more. Thread safe.
+// The allowance that all connections of a client share, so that a client gets no more of it by
+// opening more connections or by reconnecting after a cut-off. Thread safe.
 //
-// Such a frame costs gRPC 0.1 to 1 us on the only polling thread: both rates together take about a
-// hundredth of it.
+// Such a frame takes gRPC 0.1 to 1 us on the only polling thread: both rates together use about one
+// percent of it.
 class SharedFrames {
  public:
   static constexpr double kControl = 1000, kSmall = 10000;  // at once, and again each second
 
-  // False, and takes what there is, if there are not so many left.
+  // False, and takes all that is left, if that is less than `frames`.
   bool Take(const FrameCounts& frames, TokenBucket::TimePoint now);
 
  private:
@@ -58,31 +58,32 @@ class SharedFrames {
   TokenBucket small_ ATTND_GUARDED_BY(mu_){kSmall, kSmall};
 };
 
-// What one connection may send. First comes what is its own: a little, so that an honest one goes
-// on beside a flood from its address (less than what accepting a connection costs), and what it
-// earns with streams and bytes; then what its client shares. Not thread safe.
+// What one connection may send. It first uses its own allowance: a small fixed one, so that an
+// honest connection works beside a flood from its address (its frames cost less than accepting a
+// connection), and what it earns with streams and bytes. Then it uses the allowance that its client
+// shares. Not thread safe.
 class FrameAllowance {
  public:
   using TimePoint = TokenBucket::TimePoint;
 
-  // At the least of a connection: it begins with SETTINGS, their acknowledgement and a window.
+  // The minimum of a connection: it begins with SETTINGS, their acknowledgement and a window.
   static constexpr double kControl = 16, kControlPerSecond = 10;
   static constexpr double kSmall = 256, kSmallPerSecond = 100;
   // A call: its (small) message, its reset, updates of both windows.
   static constexpr int64_t kSmallOfStream = 4;
-  // Libraries send an update of the windows of stream and connection for 16 KiB or more, gRPC for
-  // Go with a ping: one for 4 KiB is enough. Small answers count as 8 KiB (Connection::Sends), so
-  // that a stream of small requests earns what it needs.
+  // Libraries update the windows of stream and connection for every 16 KiB or more, and gRPC for Go
+  // adds a ping: one frame for 4 KiB is enough. Small answers count as 8 KiB (Connection::Sends),
+  // so that a stream of small requests earns what it needs.
   static constexpr int64_t kBytesOfSmall = 4 << 10;
-  // 4 GiB, so that large replies, counted when they begin to leave, bring what they need; at once
-  // they cost the polling thread some tenths of a second.
+  // Frames for 4 GiB, so that large replies, counted when they begin to leave, earn what they need.
+  // All at once they cost the polling thread a few tenths of a second.
   static constexpr int64_t kMostEarned = 1 << 20;
 
-  // `streams` were opened, `bytes` sent or received, since the last call.
+  // `streams` were opened and `bytes` sent or received since the last Earn.
   void Earn(int64_t streams, int64_t bytes);
-  // Takes what was earned; returns how many more that needs.
+  // Takes earned frames; returns those that are not covered by them.
   FrameCounts TakeEarned(FrameCounts frames);
-  // Whether those are within the allowance.
+  // Takes `frames` from the fixed and then from the shared allowance; false if they do not suffice.
   bool Take(FrameCounts frames, SharedFrames* shared, TimePoint now);
 
  private:

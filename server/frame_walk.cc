@@ -30,7 +30,7 @@ absl::string_view FrameWalk::Take(std::span<const std::byte> bytes) {
     bytes = bytes.subspan(part);
     if (frame_left_ == 0) EndFrame();
   }
-  // The rest of a large frame may never come.
+  // Kept now, since the rest of a large frame may never come.
   const bool is_in_data = is_in_frame_ && head_.type() == kDataFrame;
   if (is_in_data && current_.arrived() > UnfinishedMessages::kFreeBytes) Keep();
   return {};
@@ -46,7 +46,7 @@ void FrameWalk::CountFrame(uint32_t stream) {
     case kWindowUpdateFrame:
       frames_.small += 1;
       break;
-    case kContinuationFrame:  // bounded with its block
+    case kContinuationFrame:  // counted with its block
       break;
     case kHeadersFrame:
       if (stream > last_stream_) break;
@@ -107,7 +107,7 @@ void FrameWalk::TakeData(std::span<const std::byte> bytes) {
       message.prefix = message.prefix << 8 | static_cast<uint8_t>(bytes.front());
       bytes = bytes.subspan(1);
       if (++message.prefix_size < kPrefixBytes) continue;
-      // The first byte tells whether the message is compressed.
+      // The first byte of the prefix says whether the message is compressed.
       message.bytes = message.left = message.prefix & 0xffffffff;
       message.prefix = message.prefix_size = 0;
       has_begun_ = true;

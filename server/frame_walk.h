@@ -13,18 +13,19 @@
 
 namespace attnd {
 
-// Follows the frames from the first byte of a connection on, in whatever pieces they come, and
-// knows what gRPC 1.51 bounds too late or not at all:
-// - It parses a header block again from its start with every frame and piece that continues it:
-//   quadratic in what is sent. A block here has at most kMostBlockBytes in kMostBlockFrames.
-// - It begins to keep the limit of concurrent streams when the client acknowledges it: streams() is
-//   for whoever keeps one.
-// - It makes room for a message of any size that is read: message_bytes() says what is on its way.
-// - It takes any number of frames that carry nothing: frames() counts them.
-// - It holds what has arrived of a message and tells nobody: messages() has those.
+// Parses the frames from the first byte of a connection on, in pieces of any size, and provides
+// what gRPC 1.51 bounds too late or not at all:
+// - gRPC parses a header block again from its start with every frame and piece that continues it:
+//   quadratic in the bytes sent. Here a block has at most kMostBlockBytes in kMostBlockFrames.
+// - gRPC enforces the limit of concurrent streams only after the client has acknowledged it:
+//   streams() counts them, so that the caller can enforce a limit.
+// - gRPC makes room for a message of any size that is read: message_bytes() is the size of the one
+//   that is arriving.
+// - gRPC accepts any number of frames that carry nothing: frames() counts them.
+// - gRPC holds unfinished messages without reporting them: messages() lists them.
 //
-// Whatever else is wrong with the frames is left to gRPC. Cost: the head of each frame is looked
-// at; a message that fits one frame allocates nothing. Not thread safe, but for messages().
+// All other errors in the frames are left to gRPC. Cost: the head of each frame is parsed; a
+// message that fits one frame allocates nothing. Not thread safe, except messages().
 class FrameWalk {
  public:
   static constexpr int64_t kMostBlockBytes = 64 << 10;
@@ -32,12 +33,13 @@ class FrameWalk {
   static constexpr int64_t kSmallDataBytes = 256;
   static constexpr int64_t kControlBytes = 128;  // ten settings have 60
 
-  // The next bytes. Empty, or what is wrong; then it must not be called again.
+  // Parses the next bytes. Returns an error text, after which it must not be called again, or an
+  // empty one.
   absl::string_view Take(std::span<const std::byte> bytes);
 
   int64_t streams() const { return streams_; }           // that the client has opened so far
   const FrameCounts& frames() const { return frames_; }  // so far
-  // Size of the gRPC message that the last data frame belongs to; 0: that has ended.
+  // Size of the gRPC message that the last data frame belongs to; 0: it has ended.
   int64_t message_bytes() const { return current_.left > 0 ? current_.bytes : 0; }
   // The sizes of the messages of other streams that have begun.
   std::vector<int64_t> other_messages() const { return messages_.Sizes(current_stream_); }
@@ -57,7 +59,7 @@ class FrameWalk {
   int64_t frame_left_ = 0;
   bool is_in_frame_ = false;
 
-  bool is_in_block_ = false;  // of headers, which go on
+  bool is_in_block_ = false;  // of headers, which continues
   int64_t block_bytes_ = 0;
   int block_frames_ = 0;
 
@@ -65,10 +67,10 @@ class FrameWalk {
   uint32_t last_stream_ = 0;
   int64_t streams_ = 0;
 
-  UnfinishedMessages messages_;  // that are larger than a frame
+  UnfinishedMessages messages_;  // those that are larger than a frame
   uint32_t current_stream_ = 0;
   UnfinishedMessages::Message current_;  // of the last data frame
-  bool has_begun_ = false;               // in that frame
+  bool has_begun_ = false;               // a message, in that frame
 };
 
 }  // namespace attnd

@@ -15,7 +15,7 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// A request is the name of a service.
+// Bound of a request, which holds the name of a service.
 constexpr size_t kMostBytes = 4096;
 
 grpc::ByteBuffer Message(HealthCheckResponse::ServingStatus status) {
@@ -83,7 +83,7 @@ class Health::WatchCall final : public Handler {
       health_->watches_.insert(this);
     }
   }
-  // A watch ends only by its client or by the server's stop.
+  // Only the client or the stop of the server ends a watch.
   void OnDone(Rpc& rpc, bool) override {
     is_done_ = true;
     health_->watches_.erase(this);
@@ -119,7 +119,7 @@ void Health::SetServing(bool serving) {
 
 void Health::CloseWatches() {
   closed_ = true;
-  // Closing only starts an operation: no watch leaves the set meanwhile.
+  // Close only starts an operation: no watch is removed from the set during the loop.
   for (WatchCall* watch : watches_) watch->Close();
 }
 

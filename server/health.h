@@ -12,15 +12,15 @@ namespace attnd {
 // Everything but is_serving() runs on the polling thread; the object outlives the transport.
 class Health {
  public:
-  // `services`: the names that are known besides "".
+  // `services`: the valid names besides "".
   explicit Health(std::set<std::string> services);
 
   void AddMethods(MethodTable* table);
 
   bool is_serving() const { return serving_.load(); }  // any thread
-  // Tells every watcher.
+  // Sends the new state to every Watch.
   void SetServing(bool serving);
-  // Ends every Watch with UNAVAILABLE, or the server would wait for them when it stops.
+  // Ends every Watch with UNAVAILABLE; otherwise the server would wait for them when it stops.
   void CloseWatches();
 
  private:

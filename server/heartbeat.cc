@@ -32,7 +32,7 @@ void Heart::Attach() noexcept {
 
 int64_t Heart::progress() const noexcept {
   timespec used{};
-  // Of a thread that ended meanwhile there is no time any more.
+  // Fails for a thread that has ended meanwhile.
   if (has_clock_.load() && clock_gettime(clock_.load(), &used) != 0) used = {};
   return beats_.load(std::memory_order_relaxed) + used.tv_sec * 1'000'000'000 + used.tv_nsec;
 }
@@ -98,7 +98,7 @@ void Watchdog::Loop() {
     try {
       Look();
     } catch (const std::exception&) {
-      // No memory for what it would tell; the next look tells it.
+      // No memory for the text; the next look logs it.
     }
   }
 }
@@ -108,7 +108,7 @@ void Watchdog::Look() {
   bool must_exit = false;
   {
     const MutexLock lock(&mu_);
-    // First, so that no text for which there is no memory keeps the rest from being seen.
+    // Counted first, before a text for which there is no memory can throw.
     looks_ += 1;
     last_look_ = std::chrono::steady_clock::now();
     for (Watched& one : parts_) {
@@ -148,7 +148,7 @@ std::string Watchdog::Describe(const Watched& one) {
 absl::Status Watchdog::Check() const {
   const auto now = std::chrono::steady_clock::now();
   const MutexLock lock(&mu_);
-  // A process that was stopped has not looked yet, which says nothing about its parts.
+  // A process that was stopped has not looked yet, but its parts need not be stuck.
   const int64_t looks = looks_;
   const bool is_late = looks_alone_ && !is_stopped_ && now - last_look_ > TimeOf(kStuckTicks);
   while (is_late && looks_ == looks && std::chrono::steady_clock::now() < now + 2 * kPeriod) {

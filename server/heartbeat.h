@@ -1,4 +1,4 @@
-// Whether the threads that everybody needs still get on with their work.
+// Whether the threads that every request needs still make progress.
 #pragma once
 
 #include <time.h>
@@ -18,30 +18,30 @@
 
 namespace attnd {
 
-// What a thread is at, told by it and read by the watchdog. A few relaxed stores for each piece of
-// work. One thread writes, any reads.
+// What a thread is doing, written by the thread and read by the watchdog. A few relaxed stores for
+// each piece of work. One thread writes, any thread reads.
 class Heart {
  public:
-  // By the thread itself, when it starts: the processor time that it takes is progress, too, so
-  // that a long piece of work needs no beats. Without it only beats count.
+  // Called by the thread itself when it starts: from then on its processor time counts as progress,
+  // too, so that a long piece of work needs no beats. Without it only beats count.
   void Attach() noexcept;
 
-  // Work began. `what` outlives the heart: an id of the registry, a literal. `requests`, `tokens`:
-  // of the batch; 0: does not apply.
+  // Work began. `what` outlives the heart: a method id of the registry or a literal. `requests`,
+  // `tokens`: of the batch; 0: does not apply.
   void Busy(const char* what, int64_t requests = 0, int64_t tokens = 0) noexcept {
     requests_.store(requests, std::memory_order_relaxed);
     tokens_.store(tokens, std::memory_order_relaxed);
     what_.store(what, std::memory_order_relaxed);
     Beat();
   }
-  // It got on with it.
+  // The work made progress.
   void Beat() noexcept {
     beats_.store(beats_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
   void Idle() noexcept { what_.store(nullptr, std::memory_order_relaxed); }
 
   bool is_busy() const noexcept { return what_.load(std::memory_order_relaxed) != nullptr; }
-  // Beats and nanoseconds of the processor; another value than before is progress.
+  // Beats plus nanoseconds of processor time; any change is progress.
   int64_t progress() const noexcept;
   // "local, 3 requests, 4096 tokens"; empty: idle.
   std::string doing() const;
@@ -54,28 +54,28 @@ class Heart {
 };
 
 // Looks at parts of the process every kPeriod. A part that is busy and makes no progress for
-// kStuckTicks looks in a row is stuck. Looks are counted, not seconds: a process that was stopped
-// or got no processor has not looked either, and nothing is stuck for that.
+// kStuckTicks looks in a row is stuck. Looks are counted instead of seconds: a process that was
+// stopped or got no processor time has not looked either, and its parts are not stuck.
 class Watchdog {
  public:
   static constexpr std::chrono::milliseconds kPeriod{500};
-  static constexpr int kStuckTicks = 7;  // some 3.5 s
+  static constexpr int kStuckTicks = 7;  // about 3.5 s
 
-  // One thread, or several that only stand still together. The functions are called on the
+  // One thread, or several that can only be stuck together. The functions are called on the
   // watchdog's thread, and must neither block nor throw.
   struct Part {
     std::string name;                    // "lane 0"; label of attnd_stuck_seconds
-    std::function<bool()> is_busy;       // false: nothing is expected of it
-    std::function<int64_t()> progress;   // any other value than before: it gets on
-    std::function<std::string()> doing;  // what it is at; null: nothing to tell
+    std::function<bool()> is_busy;       // false: it need not make progress
+    std::function<int64_t()> progress;   // any change is progress
+    std::function<std::string()> doing;  // what it is doing; null: unknown
   };
   // `heart` outlives the watchdog.
   static Part PartOf(std::string name, const Heart* heart);
 
   struct Options {
-    // A part that is stuck for so long ends the process; 0: none does.
+    // A part that is stuck for this long ends the process; 0: never.
     std::chrono::milliseconds exit_after{0};
-    std::function<void()> exit;         // does not return, but in tests
+    std::function<void()> exit;         // does not return, except in tests
     std::function<void()> before_look;  // null: nothing
   };
 
@@ -85,18 +85,18 @@ class Watchdog {
   // Before Start.
   void Watch(Part part);
 
-  // From then on a thread looks. RESOURCE_EXHAUSTED: no thread.
+  // Starts a thread that looks. RESOURCE_EXHAUSTED: no thread.
   [[nodiscard]] absl::Status Start();
   void Stop();
 
-  // One look. For a watchdog that was not started: tests.
+  // One look. For tests, with a watchdog that was not started.
   void Look();
 
   // OK, or UNAVAILABLE with what is stuck: "lane 0 is stuck for 5 s in local, 3 requests, 96
-  // tokens". Waits up to a second for a look when the last one is long ago. Any thread.
+  // tokens". Waits up to a second for a look if the last one is long ago. Any thread.
   absl::Status Check() const;
 
-  // How long each part has been stuck by now; 0: it is not. Any thread.
+  // How long each part has been stuck; 0: it is not. Any thread.
   std::vector<std::pair<std::string, double>> stuck_seconds() const;
 
  private:

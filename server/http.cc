@@ -28,11 +28,11 @@ namespace {
 using std::chrono::milliseconds;
 using TimePoint = std::chrono::steady_clock::time_point;
 
-// The library's memory of a connection: the request, parsed, and the headers of the reply.
+// The library's memory for a connection: the parsed request and the headers of the reply.
 constexpr size_t kConnectionBytes = 16384;
-// While no descriptor is left.
+// The pause after accept has found no free descriptor.
 constexpr milliseconds kPause{100};
-// The library accepts ten at a time before it closes those that were cut off.
+// The library accepts up to ten at a time before it closes those that were shut down.
 constexpr unsigned kSlack = 32;
 
 bool IsAddress(const std::string& text) {
@@ -46,9 +46,9 @@ bool IsAddress(const std::string& text) {
 
 struct Visitor {
   int fd = -1;
-  TimePoint until;  // in all: the library's own timeout begins anew with each byte
+  TimePoint until;  // an absolute limit: the library's own timeout restarts with each byte
   bool is_answered = false;
-  bool is_cut_off = false;  // the library will see it and close
+  bool is_cut_off = false;  // shut down: the library notices it and closes
 };
 
 void CutOff(Visitor* visitor) {
@@ -82,7 +82,7 @@ struct HttpServer::Impl {
   int Timeout() const;
   void CutOffOverdue();
 
-  // What the library calls, on the thread.
+  // Callbacks of the library, on the thread.
   static void OnConnection(void* impl, MHD_Connection* connection, void** visitor,
                            MHD_ConnectionNotificationCode code);
   static MHD_Result OnRequest(void* impl, MHD_Connection* connection, const char* path,
@@ -114,8 +114,8 @@ HttpServer::Impl::~Impl() {
   if (wake >= 0) close(wake);
 }
 
-// The library has no thread of its own: ours, which runs its loop, sees the age of its connections
-// without a lock.
+// The library starts no thread: the thread of this class runs its loop, and so sees the age of its
+// connections without a lock.
 bool HttpServer::Impl::Listen() {
   wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake < 0) return false;
@@ -147,14 +147,15 @@ void HttpServer::Impl::Run() {
     const int64_t arrived = arrivals, departed = departures;
     for (MHD_Daemon* daemon : daemons) (void)MHD_run(daemon);
     CutOffOverdue();
-    // Where one has left the library may listen again, which it does when it is run.
+    // After a connection has left, the library may listen again, which takes another run.
     settled = departures == departed;
-    // Without a descriptor for the first connection the library would try in a busy loop.
+    // If accept finds no descriptor for the first connection, the library would retry without a
+    // pause.
     has_room = !(ready > 0 && visitors.empty() && settled && arrivals == arrived);
   }
 }
 
-// Until the library or a visitor's time asks for a turn.
+// Milliseconds until the library has work or a visitor's time ends.
 int HttpServer::Impl::Timeout() const {
   int64_t most = std::numeric_limits<int>::max();
   bool is_set = false;
@@ -194,7 +195,7 @@ void HttpServer::Impl::OnConnection(void* impl, MHD_Connection* connection, void
   }
 }
 
-// The oldest whose request is not complete gives way, or else the oldest.
+// A full list drops the oldest visitor whose request is not complete, or else the oldest.
 Visitor* HttpServer::Impl::Add(int fd) {
   arrivals += 1;
   Visitor *oldest = nullptr, *oldest_that_asks = nullptr;
@@ -220,7 +221,8 @@ MHD_Result HttpServer::Impl::OnRequest(void* impl, MHD_Connection* connection, c
                                        const char* method, const char*, const char*,
                                        size_t* body_size, void** request) {
   if (std::exchange(*request, impl) == nullptr) return MHD_YES;
-  // A body is read and dropped: closing on it would reset the connection and take the reply away.
+  // A body is read and dropped: closing before its end would reset the connection and lose the
+  // reply.
   if (std::exchange(*body_size, 0) > 0) return MHD_YES;
   auto* const self = static_cast<Impl*>(impl);
   auto* const visitor = static_cast<Visitor*>(

@@ -1,4 +1,4 @@
-// The frames of HTTP/2 (RFC 9113) as far as they are looked at here.
+// The parts of HTTP/2 frames (RFC 9113) that this server parses.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ enum FrameType : uint8_t {
 // Flags.
 constexpr uint8_t kEndStream = 1, kEndHeaders = 4;
 
-// What each frame begins with.
+// The header of a frame.
 struct FrameHead {
   std::array<uint8_t, 9> bytes{};
 

@@ -1,4 +1,4 @@
-// What is answered to an HTTP request for a page.
+// The reply to an HTTP request for a page.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct PageReply {
   std::string body;
 };
 
-// `path`: without a query. Whatever a page throws becomes a 500.
+// `path`: without a query. An exception of a page becomes a 500.
 PageReply AnswerTo(absl::string_view method, absl::string_view path,
                    const HttpServer::Pages& pages);
 

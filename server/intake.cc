@@ -18,16 +18,16 @@ namespace {
 
 using std::chrono::seconds;
 
-// The part of the budget that stays free beside what is read.
+// One part in this many of the budget stays free beside the messages that are read.
 constexpr int64_t kReservedPart = 16;
-// All but this part of the budget is what one message is charged at most. Twice what stays free
-// beside it, so that the largest is read while small requests are at work.
+// One message is charged at most the budget less one part in this many. That part is twice the free
+// one, so that the largest message can be read while small requests are at work.
 constexpr int64_t kSparedPart = 8;
 // Clients that are remembered for messages that did not arrive.
 constexpr int kMostDistrusted = 4096;
-// More than a client has messages.
+// More than a client can have messages.
 constexpr int kLastRank = 1 << 30;
-// How long ago somebody may have found no room for room to count as short.
+// Room counts as short for this long after a reader found none.
 constexpr seconds kShortage{3};
 
 }  // namespace
@@ -80,7 +80,7 @@ void Intake::Join(Entry* entry, const std::string& client) {
   entry->client = &joined;
 }
 
-// One place too few. It is the newcomer's, unless another client has more places than it.
+// Refuses one call because no place is left: the newcomer, unless another client has more places.
 absl::Status Intake::MakePlace(Entry* newcomer) {
   std::unordered_map<const Client*, int> places;
   for (const Entry* entry : waiting_) places[entry->client] += entry->is_unary ? 1 : 0;
@@ -88,7 +88,7 @@ absl::Status Intake::MakePlace(Entry* newcomer) {
   int most = places[newcomer->client];
   for (Entry* entry : waiting_) {
     const int count = places[entry->client];
-    // The last of those with the most: the newest.
+    // The last one found of the client with the most is its newest.
     if (!entry->is_unary || count < most || (count == most && victim == newcomer)) continue;
     most = count;
     victim = entry;
@@ -114,7 +114,7 @@ bool Intake::FitsItsPart(const Entry& entry) const {
          clock_->Now() - trusted_short_->when >= kDistrust;
 }
 
-// Moves it to reading if there is room, and tells it.
+// Moves the entry to reading and calls its OnRoom if there is room.
 bool Intake::TryStart(Entry* entry) {
   const int64_t need = NeedOf(*entry);
   if (need > 0 && !FitsItsPart(*entry)) return false;
@@ -146,7 +146,7 @@ bool Intake::HasPrecedence(const Entry& entry) const {
   return entry.passed >= kMostPasses && !IsDistrusted(entry);
 }
 
-// Who waits, as a heap whose top is served first; the least that one of them needs.
+// Fills turns_ with the waiting entries as a heap, the next one on top. Returns the least need.
 int64_t Intake::FillTurns() {
   turns_.clear();
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -165,12 +165,12 @@ int64_t Intake::FillTurns() {
   return least;
 }
 
-// Streams may wait by the thousand, and each that comes or goes is a reason to look: so no look
-// goes on when nobody is left who may pass those that found no room.
+// Thousands of streams may wait, and each arrival and end calls Serve: so it returns once no entry
+// is left that may pass those that found no room.
 void Intake::Serve() {
   const int64_t least = FillTurns();
   Entry* blocked = nullptr;  // the first that found no room
-  // What one may need that passes all who found none.
+  // The most that an entry may need to pass all entries that found no room.
   int64_t most = std::numeric_limits<int64_t>::max();
   while (!turns_.empty() && least <= most) {
     std::pop_heap(turns_.begin(), turns_.end(), std::greater<>());
@@ -178,10 +178,10 @@ void Intake::Serve() {
     turns_.pop_back();
     const int64_t need = NeedOf(*entry);
     if (need <= most && TryStart(entry)) {
-      // The first one alone, so that those that wait gain precedence one after the other.
+      // Only the first one, so that waiting entries gain precedence one after the other.
       if (blocked != nullptr) blocked->passed += 1;
     } else if (entry->is_declared) {
-      // Undeclared ones, whose half of the budget is full, are not in the way.
+      // Undeclared entries do not block others: they may wait for their half of the budget only.
       if (blocked == nullptr) blocked = entry;
       most = std::min(most, HasPrecedence(*entry) ? -1 : need / 4);
     }
@@ -209,7 +209,7 @@ void Intake::Remove(Entries::iterator it) {
   if (!waiting_.empty()) Serve();
 }
 
-// OK: it may go on.
+// OK: its message arrives fast enough.
 absl::Status Intake::CheckProgress(Entry* entry, TimePoint now, bool is_short) {
   const int64_t arrived = NeedOf(*entry) > 0 ? entry->reader->arrived_bytes() : -1;
   const seconds patience = Patience(entry->message_bytes, is_short);
@@ -283,14 +283,14 @@ void Intake::Sweep() {
     if (!status.ok()) overdue.emplace_back(reader, std::move(status));
   }
   for (const auto& [reader, status] : overdue) {
-    // One of the others may have made it leave.
+    // OnOverdue of another reader may have removed it.
     const auto found = entries_.find(reader);
     if (found == entries_.end()) continue;
     if (found->second.client != nullptr) Distrust(found->second.client, now);
     Remove(found);
     reader->OnOverdue(status);
   }
-  // Clients may be trusted again.
+  // Clients may have become trusted again.
   if (!waiting_.empty()) Serve();
 }
 
@@ -303,7 +303,7 @@ absl::StatusOr<int64_t> ParseMessageBytes(absl::string_view text, int64_t max_me
         "metadata: attnd-message-bytes must be a decimal number >= 0, got ", Quoted(text)));
   }
   if (text.size() > 18 || bytes > max_message_bytes) {
-    // The words of gRPC's own check.
+    // The text of gRPC's own check.
     return Permanent(absl::ResourceExhaustedError(absl::StrCat(
         "Received message larger than max (", Quoted(text), " vs. ", max_message_bytes, ")")));
   }

@@ -18,46 +18,46 @@
 
 namespace attnd {
 
-// gRPC assembles a message as soon as somebody reads, whatever its size; a call that is not read
-// holds no more than its flow-control window. So who expects a message asks here first.
+// gRPC assembles a message of any size as soon as the server reads; a call that is not read holds
+// no more than its flow-control window. So a call enters here before it reads its message.
 //
-// A message is charged twice its declared size: as received, and its copy in the lane's memory; at
-// most 7/8 of the budget. It is not read before a sixteenth of the budget stays free beside it: for
-// requests whose messages need no room, but whose work does.
-// One without declaration is taken for `undeclared_bytes`; such messages share half of the budget,
-// so that idle calls of unknown size cannot keep out those who say what they send.
+// A message is charged twice its declared size, for the received bytes and for their copy in the
+// lane's memory, but at most 7/8 of the budget. It is read only if a sixteenth of the budget stays
+// free beside it, for requests whose messages need no room but whose work does. A message without a
+// declared size counts as `undeclared_bytes`; such messages share half of the budget, so that idle
+// calls of unknown size cannot keep out declared ones.
 //
-// A message that does not arrive in time is given up, so that nobody holds a part of the budget by
-// doing nothing: after the time of patience.h, and while others are short of room (they wait here,
-// or OnShortage told so) as soon as its connection brings less than kLeastRate over kWindow, with
-// RESOURCE_EXHAUSTED.
+// A message that does not arrive in time is ended, so that an idle call cannot hold a part of the
+// budget: after the time of patience.h. While others are short of room (calls wait here, or
+// OnShortage was called) it is ended with RESOURCE_EXHAUSTED as soon as its connection brings less
+// than kLeastRate over kWindow.
 //
-// Who waits: clients take turns, the one that reads least first; inside one, the oldest first. A
-// message for which there is no room yet is passed by messages of a quarter of its size, but
-// kMostPasses times at most: then it is first. A client of whom a message was given up in the last
-// kDistrust comes last, and all such clients together read no more than half of the budget if one
-// of the others found no room in that time: who announces much and sends nothing holds up nobody.
-// When all places are taken, the newest of the client that has most of them makes room for a client
-// that has fewer.
+// Order of waiting calls: clients take turns, the one that reads least first; inside a client the
+// oldest first. Messages of a quarter of its size may pass a message for which there is no room
+// yet, but at most kMostPasses times: then it is first. A client that had a message ended in the
+// last kDistrust is distrusted: it comes last, and all distrusted clients together read at most
+// half of the budget if another client found no room in that time, so that calls that declare much
+// and send nothing do not hold up others. When all places are taken, the newest call of the client
+// with the most places is refused in favour of a client that has fewer.
 //
-// Polling thread only, but for waiting(), is_short() and OnShortage(). Bounded: what waits
-// (max_waiting, streams not counted) and what reads (by the budget).
+// Polling thread only, except waiting(), is_short() and OnShortage(). Bounded: waiting calls by
+// max_waiting (streams not counted), reading ones by the budget.
 class Intake {
  public:
   struct Options {
-    int max_waiting = 4;  // unary calls that wait for room at a time; the rest is refused
+    int max_waiting = 4;  // unary calls that wait for room; more are refused
     int64_t undeclared_bytes = 16 << 20;
   };
 
-  // One message that is expected. The reader outlives its stay: it leaves before it goes.
+  // One expected message. REQUIRES: the reader leaves before it is destroyed.
   class Reader {
    public:
-    // There is room: read. `share` is what the message may hold.
+    // There is room: read. `share` holds the bytes that the message may take.
     virtual void OnRoom(Budget::Share share) = 0;
-    // It did not arrive in time; the reader has left already. DEADLINE_EXCEEDED, or
+    // The message did not arrive in time; the reader has left already. DEADLINE_EXCEEDED, or
     // RESOURCE_EXHAUSTED while others wait.
     virtual void OnOverdue(const absl::Status& status) = 0;
-    // Bytes that its connection has brought so far; -1: it has none.
+    // Bytes that its connection has received so far; -1: it has no connection.
     virtual int64_t arrived_bytes() const = 0;
 
    protected:
@@ -65,7 +65,7 @@ class Intake {
   };
 
   static constexpr int64_t kUndeclared = -1;
-  // Messages up to this size need no room: they fit the window that an unread call has anyway.
+  // Messages up to this size need no room: they fit the window that an unread call has in any case.
   static constexpr int64_t kFreeBytes = 64 << 10;
   static constexpr int64_t kLeastRate = 1 << 20;  // bytes per second, while others wait
   static constexpr std::chrono::seconds kWindow{3};
@@ -76,58 +76,58 @@ class Intake {
 
   struct Arrival {
     int64_t message_bytes = kUndeclared;
-    // A unary call, RESOURCE_EXHAUSTED when too many wait already. A stream waits, its client is
-    // slowed down by flow control.
+    // A unary call: RESOURCE_EXHAUSTED when too many wait already. False for a stream: it waits,
+    // and flow control slows its client down.
     bool may_be_refused = true;
-    std::string client;  // who shares places and turns with whom
+    std::string client;  // takes turns and shares places with others
   };
 
-  // Calls OnRoom, at once or later. Another reader may be told OnOverdue meanwhile.
+  // Calls OnRoom, at once or later. May call OnOverdue of another reader.
   // Errors, permanent: more than the whole budget.
   // REQUIRES: the reader is not in here.
   absl::Status Enter(Reader* reader, const Arrival& arrival);
 
-  // The message is here, or nobody wants it any more. Nothing happens if the reader is not in here.
+  // The message has arrived, or is not wanted any more. Does nothing if the reader is not in here.
   void Leave(Reader* reader);
 
-  // Lets those read for whom there is room by now.
+  // Calls OnRoom of waiting readers as far as there is room.
   void Serve();
 
-  // Gives up what is overdue. About once a second.
+  // Ends overdue messages. To be called about once a second.
   void Sweep();
 
-  // A request that was read found no room for its work. Any thread.
+  // To be called when a request that was read found no room for its work. Any thread.
   void OnShortage() { is_short_of_work_.store(true, std::memory_order_relaxed); }
 
-  // Whether somebody was short of room at the last sweep, or shortly before. Any thread.
+  // Whether a request was short of room at the last sweep or shortly before. Any thread.
   bool is_short() const { return is_short_.load(std::memory_order_relaxed); }
   // Readers that wait for room. Any thread.
   int waiting() const { return waiting_count_.load(std::memory_order_relaxed); }
 
  private:
-  // Of those whose messages need room. Kept while it has any here, or is distrusted.
+  // A client with messages that need room. Kept while it has entries or is distrusted.
   struct Client {
     std::string name;
     int entries = 0, reads = 0;
-    int ahead = 0;                     // while turns are given: how many come before its next
-    std::optional<TimePoint> gave_up;  // when a message of it was
+    int ahead = 0;                     // in FillTurns: how many of it come before its next
+    std::optional<TimePoint> gave_up;  // when a message of it was last ended
   };
   struct Entry {
     Reader* reader = nullptr;
-    Client* client = nullptr;  // none: it needs no room
+    Client* client = nullptr;  // null: it needs no room
     int64_t message_bytes = 0;
     bool is_declared = true, is_unary = true;
     bool is_waiting = false, is_reading = false;
     bool is_distrusted = false;  // when it began to be read
     TimePoint since;
-    int passed = 0;  // by later ones, while it waits
-    // Of the window that is looked at: when it began and what had arrived.
+    int passed = 0;  // how often later messages passed it
+    // The current window of CheckProgress: its start, and the bytes that had arrived by then.
     TimePoint window_start;
     int64_t window_bytes = -1;
   };
   using Entries = std::unordered_map<Reader*, Entry>;
   struct Turn {
-    int rank = 0, place = 0;  // the least first; place in waiting_
+    int rank = 0, place = 0;  // lower comes first; `place` in waiting_
     Entry* entry = nullptr;
     auto operator<=>(const Turn&) const = default;
   };
@@ -155,11 +155,11 @@ class Intake {
   std::unordered_map<std::string, Client> clients_;
   int distrusted_clients_ = 0;
   std::vector<Entry*> waiting_;  // oldest first
-  std::vector<Turn> turns_;      // of Serve; a heap, kept for its memory
+  std::vector<Turn> turns_;      // a heap in Serve; a member to keep its memory
   int waiting_unary_ = 0;
   int64_t undeclared_reading_ = 0, distrusted_reading_ = 0;  // bytes
-  std::optional<TimePoint> last_short_;                      // when somebody last found no room
-  // The same of clients that are not distrusted; of the work of requests: no name.
+  std::optional<TimePoint> last_short_;                      // when a request last found no room
+  // The same for clients that are not distrusted. Empty name: the work of a request.
   struct Shortage {
     TimePoint when;
     std::string client;
@@ -170,7 +170,7 @@ class Intake {
   std::atomic<int> waiting_count_{0};
 };
 
-// The label of a refusal that OnOverdue tells.
+// The metric label of a status that OnOverdue got.
 inline Refusal OverdueRefusal(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? Refusal::kBytes : Refusal::kDeadline;
 }

@@ -14,10 +14,10 @@
 namespace attnd {
 namespace {
 
-// How often the watchdog may find a run going on that was stopped.
+// Looks of the watchdog during which a stopped run may go on.
 constexpr int kMostLooksAfterStop = 60;
 
-// Answers of this size are given in less time than it takes to wake another lane.
+// Answers up to this size take less time than waking another lane.
 constexpr int64_t kQuickAnswers = 1 << 20;  // bytes
 
 int64_t BytesOf(const Execution& execution) {
@@ -84,13 +84,13 @@ void Lane::RunBatch(Batcher::Batch batch) noexcept {
       last_deadline = std::max(last_deadline, all[i].task->deadline);
       first_admitted = std::min(first_admitted, all[i].task->admitted);
     }
-    // Who was passed over in the queue is not passed over again by what runs.
+    // Time spent in the queue counts as waiting, so that running batches do not pass it over again.
     if (taken - first_admitted >= Batcher::kPatience) control.AddWaited(taken - first_admitted);
     StopAt(last_deadline, &control);
     Publish(&all, &control);
     Run(&all, taken, &control);
   } catch (const std::exception&) {
-    // No memory to go on.
+    // No memory for the batch.
     for (std::unique_ptr<Task>& task : batch.tasks) {
       if (task != nullptr) Finish(std::move(task), NoMemory(), {}, {});
     }
@@ -108,13 +108,13 @@ void Lane::TellHeart(const Batcher::Batch& batch) noexcept {
   if (batch.tasks.empty()) return;
   int64_t tokens = 0;
   for (const std::unique_ptr<Task>& task : batch.tasks) tokens += task->plan->tokens;
-  // The registry's: it outlives every lane.
+  // A string of the registry, which outlives every lane.
   const std::string& method = batch.tasks[0]->plan->method->info().id;
   heart_.Busy(method.c_str(), static_cast<int64_t>(batch.tasks.size()), tokens);
 }
 
-// When nobody needs the result any more, or when it takes twice what a request may: by what it had
-// itself, so that no neighbour makes it too long.
+// Stops the run at the last deadline of its tasks, or once it has computed for twice the limit of a
+// request. Time that it waited for other runs does not count.
 void Lane::StopAt(TimePoint last_deadline, RunControl* control) const {
   if (parts_.max_request_seconds > 0) {
     const std::chrono::duration<double> most(2 * parts_.max_request_seconds);
@@ -137,7 +137,7 @@ Watchdog::Part Lane::part() {
   return part;
 }
 
-// A run that was told to stop and goes on all the same does not get on, however busy it is.
+// A run that goes on long after it was stopped makes no progress, however busy it is.
 int64_t Lane::Progress() {
   const MutexLock lock(&mu_);
   if (control_ == nullptr) return heart_.progress();
@@ -171,12 +171,12 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
   one->problem.plan = task.plan;
   for (const auto& [name, view] : task.plan->tensors) {
     const Spans& spans = task.payloads[name];
-    // The transport has checked the sizes; this guards memory.
+    // The transport has checked the sizes; this check protects memory.
     if (SizeOf(spans) != view.bytes()) {
       return absl::InternalError(absl::StrCat("request: ", name, " must have ", view.bytes(),
                                               " bytes, got ", SizeOf(spans)));
     }
-    // Before they are copied: until then nobody could tell them from workspace.
+    // Counted before the copy, so that the metrics never count it as workspace.
     const int64_t bytes = RoundedBytes(view.bytes());
     one->input_bytes += bytes;
     input_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -261,7 +261,8 @@ void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
     measured_->predicted += group[i]->task->plan->seconds;
   }
   parts_.metrics->RecordBatch(parts_.index, run);
-  // Who gets an answer asks again: this lane will see it, and no other has to be woken.
+  // A client that gets an answer sends its next request: this lane will pull it, so the batcher
+  // need not wake another one.
   if (group.size() == requests_ && BytesOf(execution) <= kQuickAnswers) EndRun();
   for (size_t i = 0; i < group.size(); ++i) {
     Phases& phases = group[i]->phases;
@@ -275,7 +276,7 @@ void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
   }
 }
 
-// Unless Sweep has answered it: then what is left of it goes.
+// Frees the inputs, and answers unless Sweep has done so.
 void Lane::Answer(Gathered* one, absl::Status status, std::vector<Result> results) noexcept {
   one->problem.tensors.clear();
   one->inputs.clear();
@@ -294,7 +295,7 @@ void Lane::Answer(Gathered* one, absl::Status status, std::vector<Result> result
 
 void Lane::Sweep() {
   struct Dead {
-    std::unique_ptr<Task> task;  // no more than what an answer needs
+    std::unique_ptr<Task> task;  // holds only what an answer needs
     absl::Status status;
     Phases phases;
   };
@@ -322,13 +323,14 @@ void Lane::Sweep() {
   }
 }
 
-// Whether the run had the machine alone. The first call counts.
+// Whether the run was alone all the time. Only the first call notifies the batcher.
 bool Lane::EndRun() {
   if (!was_alone_.has_value()) was_alone_ = parts_.batcher->Ended(run_);
   return *was_alone_;
 }
 
-// Beside others a run takes longer than alone: then the time of its threads tells.
+// Learns from the elapsed time of a run that was alone, and from the time spent in its items
+// otherwise, since a run takes longer beside others.
 void Lane::Learn(const RunControl& control, bool was_alone) noexcept try {
   if (!measured_.has_value() || parts_.predictions == nullptr) return;
   const double shared = control.spent_seconds() / parts_.threads;
@@ -336,7 +338,7 @@ void Lane::Learn(const RunControl& control, bool was_alone) noexcept try {
   parts_.predictions->Learn(*measured_->plan, measured_->predicted,
                             was_alone ? measured_->seconds : shared);
 } catch (const std::bad_alloc&) {
-  // The next one teaches it.
+  // No memory: learns from the next run instead.
 }
 
 }  // namespace attnd

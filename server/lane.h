@@ -17,16 +17,16 @@
 
 namespace attnd {
 
-// Runs one batch at a time and, once started, has a thread that keeps it busy. Every task that it
-// takes is answered exactly once, whatever fails.
+// Runs one batch at a time, on a thread of its own once started. Every task that it takes is
+// answered exactly once, whatever fails.
 //
 // A task whose deadline passes or that is cancelled while its batch runs is answered by Sweep at
-// once; its memory is freed when the run ends. The run is stopped when nobody waits for it any
-// more, or when it takes twice max_request_seconds.
+// once; its memory is freed when the run ends. The run is stopped when all its tasks are answered,
+// or when it takes twice max_request_seconds.
 //
 // Memory of a batch: one buffer per input tensor, filled straight from the received slices, which
-// are let go right after; a request's inputs are freed before its answer goes out. If a batch of
-// several fails, each of its tasks runs again alone, so that none suffers for another.
+// are released right after; a request's inputs are freed before its answer is sent. If a batch of
+// several tasks fails, each runs again alone, so that a task fails only by itself.
 // A copy of inputs that fails on the device fails all tasks of the batch: the stream does not say
 // which copy it was.
 class Lane {
@@ -38,7 +38,7 @@ class Lane {
     size_t device = 0;  // of the engine: where its batches run
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
-    Predictions* predictions = nullptr;  // learn from what runs; null: nobody does
+    Predictions* predictions = nullptr;  // learn from the runs; null: none
     int threads = 1;                     // of the device
     double max_request_seconds = 0;      // 0: none
     int index = 0;
@@ -51,17 +51,17 @@ class Lane {
   [[nodiscard]] absl::Status Start();
   void Join();  // REQUIRES: the batcher was closed. Returns when the last batch is answered
 
-  // Runs one batch on the calling thread. For a lane that was not started: a puppet of tests.
+  // Runs one batch on the calling thread. For tests, with a lane that was not started.
   void RunBatch(Batcher::Batch batch) noexcept;
 
-  // Answers those of the running batch whose deadline has passed or that were cancelled. Any
+  // Answers the tasks of the running batch whose deadline has passed or that were cancelled. Any
   // thread.
   void Sweep();
-  // For the watchdog, with the processor time of the pool among what is progress.
+  // For the watchdog. Processor time of the thread pool counts as progress, too.
   Watchdog::Part part();
 
-  // Bytes of the input tensors that the running batch holds. What else is used of the engine's
-  // pool is scratch memory and outputs. Any thread.
+  // Bytes of the input tensors that the running batch holds. The rest of the memory in use in the
+  // engine's pool is scratch memory and outputs. Any thread.
   int64_t input_bytes() const { return input_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -94,13 +94,13 @@ class Lane {
   };
   std::optional<Measured> measured_;
   // Of the running batch.
-  uint64_t run_ = 0;  // as the batcher calls it
+  uint64_t run_ = 0;  // its id in the batcher
   size_t requests_ = 0;
-  std::optional<bool> was_alone_;  // once the batcher was told that the run is over
+  std::optional<bool> was_alone_;  // set when the batcher was notified of the end
 
   Mutex mu_;
-  // The batch that runs. Who answers one of its tasks takes `done` out of it first; the task itself
-  // stays until the lane is finished with it.
+  // The batch that runs. To answer a task a thread takes `done` out of it first; the task itself
+  // stays until the lane has finished with it.
   std::vector<Gathered>* running_ ATTND_GUARDED_BY(mu_) = nullptr;
   RunControl* control_ ATTND_GUARDED_BY(mu_) = nullptr;
   int looks_after_stop_ ATTND_GUARDED_BY(mu_) = 0;  // of the watchdog

@@ -1,4 +1,4 @@
-// The lanes of the server, and the thread that watches over their queue.
+// The lanes of a device, and the thread that runs Batcher::Watch.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace attnd {
 
-// As many lanes as batches may run at once. They share the engine's threads; each has a thread of
-// its own for the serial part of its batch.
+// One lane for each batch that may run at a time. They share the engine's threads; each has its own
+// thread for the serial part of its batch.
 class Lanes {
  public:
-  // `parts` as those of a lane; `index` counts up from theirs.
+  // `parts` are those of each lane, with indices from `parts.index` on.
   Lanes(const Lane::Parts& parts, int count);
   // REQUIRES: the batcher was closed, if the lanes were started.
   ~Lanes();
@@ -22,11 +22,11 @@ class Lanes {
   [[nodiscard]] absl::Status Start();
   void Join();  // REQUIRES: the batcher was closed. Returns when the last batch is answered
 
-  // Answers those whose deadline has passed or that were cancelled, waiting or running, and stops
-  // the runs that nobody waits for any more. Any thread.
+  // Answers waiting and running tasks whose deadline has passed or that were cancelled, and stops
+  // the runs whose tasks are all answered. Any thread.
   void Sweep();
 
-  // Has each lane watched. Before the watchdog starts; they outlive it.
+  // Registers each lane. Before the watchdog starts; the lanes outlive it.
   void WatchBy(Watchdog* watchdog);
 
   int64_t input_bytes() const;  // of all lanes; any thread

@@ -1,4 +1,4 @@
-// A bound for lines of the log that clients can cause.
+// A bound for log lines that clients can cause.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace attnd {
 
-// At most kLinesPerSecond, roughly: a client that is refused all the time must not fill the disk.
+// Allows about kLinesPerSecond, so that a client with many refused calls cannot fill the disk.
 // Thread safe.
 class LineLimit {
  public:

@@ -35,9 +35,9 @@ int OpenListening(const sockaddr* name, socklen_t size, bool is_dual_stack) {
   if (fd < 0) return -1;
   const int on = 1;
   if (name->sa_family != AF_UNIX) {
-    // Accepted sockets inherit it: small messages leave at once.
+    // Accepted sockets inherit it: small messages are sent at once.
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    // A restart does not wait for connections of the last process to fade out.
+    // A restart need not wait until old connections have left TIME_WAIT.
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   }
   if (name->sa_family == AF_INET6) {
@@ -59,7 +59,7 @@ int PortOf(int fd) {
                                           : reinterpret_cast<sockaddr_in*>(&name)->sin_port);
 }
 
-// Every address of both families; of IPv4 alone where there is no IPv6.
+// Listens on every address of both families, or of IPv4 alone where there is no IPv6.
 int ListenEverywhere(uint16_t port) {
   sockaddr_in6 all{};
   all.sin6_family = AF_INET6;
@@ -74,7 +74,7 @@ int ListenEverywhere(uint16_t port) {
   return OpenListening(reinterpret_cast<sockaddr*>(&v4), sizeof v4, false);
 }
 
-// What a name stands for; all of it that this machine has.
+// Listens on all addresses of a name that belong to this machine.
 absl::Status ListenByName(const std::string& host, uint16_t port, Listener* listener) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -117,7 +117,7 @@ absl::Status ListenOnPath(Listener* listener) {
   struct stat file;
   if (stat(path.c_str(), &file) == 0 && S_ISSOCK(file.st_mode)) {
     const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    // Somebody listens whose queue is full: EAGAIN.
+    // EAGAIN: a process listens, but its queue is full.
     const bool is_taken = connect(probe, generic, sizeof name) == 0 || errno == EAGAIN;
     close(probe);
     if (is_taken) return CannotListen(listener->address, std::strerror(EADDRINUSE));

@@ -30,7 +30,8 @@ Settings& GetSettings() {
   return settings;
 }
 
-// One line whatever it holds. Bytes that are not ASCII pass: they may be UTF-8.
+// Escapes control characters, so that the text stays in one line. Bytes that are not ASCII pass:
+// they may be UTF-8.
 void AppendEscaped(absl::string_view text, std::string* line) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -104,8 +105,8 @@ std::string JsonLine(absl::string_view level, absl::string_view message,
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// With its end. The message and the values are shortened until the line is one that the writer
-// takes: escaped, a byte may be six.
+// A whole line with its line feed. The message and the values are shortened until the line fits
+// kMostLineBytes: an escaped byte may take six.
 std::string Line(LogLevel level, absl::string_view message,
                  std::initializer_list<LogField> fields) {
   const absl::string_view name = kNames[static_cast<int>(level)];
@@ -116,17 +117,17 @@ std::string Line(LogLevel level, absl::string_view message,
   }
 }
 
-// Never destroyed: threads may write while the process ends.
+// Never destroyed: threads may still log while the process ends.
 LogWriter& Writer() {
   static LogWriter* const writer = new LogWriter(STDERR_FILENO, [](int64_t lost) {
-    return Line(LogLevel::kWarning, "log lines were lost here, nobody read them in time",
+    return Line(LogLevel::kWarning, "log lines were lost here, standard error was not read in time",
                 {{"lines", absl::StrCat(lost)}});
   });
   return *writer;
 }
 
-// The lines are written by a thread that runs on while this one is here. What it may call is
-// limited: it allocates nothing and takes no lock.
+// Waits while the writer's thread, which runs on, writes the lines. A signal handler must not
+// allocate or take a lock.
 void WaitForLines(int signal_number) {
   const int error = errno;
   for (int i = 0; i < 20 && Writer().waiting() > 0; ++i) {
@@ -134,7 +135,7 @@ void WaitForLines(int signal_number) {
     nanosleep(&step, nullptr);
   }
   errno = error;
-  // The handler is gone: this ends the process as if there had been none.
+  // The handler is reset by now: this ends the process as without a handler.
   raise(signal_number);
 }
 
@@ -161,7 +162,7 @@ void Log(LogLevel level, absl::string_view message,
   try {
     Writer().Put(Line(level, message, fields));
   } catch (...) {
-    // Nobody is left to tell.
+    // A failure of the log cannot be logged.
   }
 }
 
@@ -170,12 +171,12 @@ bool FlushLog(std::chrono::milliseconds timeout) noexcept { return Writer().Flus
 int64_t LogLinesDropped() noexcept { return Writer().dropped(); }
 
 void FlushLogOnCrash() {
-  (void)Writer();  // made here, not in the handler
+  (void)Writer();  // created now: a signal handler must not allocate
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
     struct sigaction before, ours{};
     ours.sa_handler = WaitForLines;
     ours.sa_flags = SA_RESETHAND;
-    // A sanitizer's own handler stays.
+    // The handlers of a sanitizer are kept.
     if (sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) {
       sigaction(number, &ours, nullptr);
     }

@@ -17,7 +17,8 @@
 namespace attnd {
 namespace {
 
-// The whole text or false. Somebody else may have made the descriptor non-blocking.
+// Writes the whole text, or returns false. Another process may have made the descriptor
+// non-blocking.
 bool WriteAll(int fd, spdlog::string_view_t text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = write(fd, text.data() + done, text.size() - done);
@@ -33,7 +34,7 @@ bool WriteAll(int fd, spdlog::string_view_t text) {
   return true;
 }
 
-// The signals that the process waits for must not find a thread that starts meanwhile.
+// Threads inherit the mask: the signals that the process waits for must not reach them.
 class AllSignalsBlocked {
  public:
   AllSignalsBlocked() {
@@ -53,14 +54,14 @@ std::shared_ptr<spdlog::details::thread_pool> StartThread(size_t most_lines) {
       most_lines, /*threads_n=*/1, [] { pthread_setname_np(pthread_self(), "log"); });
 }
 
-// Whole lines, as they are. spdlog's own sinks give up where the descriptor is non-blocking, and
-// do not tell.
+// Writes whole lines without changes. spdlog's own sinks drop lines without an error if the
+// descriptor is non-blocking.
 class FdSink : public spdlog::sinks::sink {
  public:
   FdSink(int fd, std::function<std::string(int64_t)> notice, spdlog::details::thread_pool* pool)
       : fd_(fd), notice_(std::move(notice)), pool_(pool) {}
 
-  // The pool's thread alone calls.
+  // Called on the pool's thread only.
   void log(const spdlog::details::log_msg& line) override {
     Tell();
     Count(WriteAll(fd_, line.payload));
@@ -69,17 +70,17 @@ class FdSink : public spdlog::sinks::sink {
   void set_pattern(const std::string&) override {}
   void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
 
-  // The end of a line that was not overrun.
+  // Counts a line that was written, or dropped for another reason than a full queue.
   void Count(bool is_written) {
     if (!is_written) failed.fetch_add(1);
     ended.fetch_add(1);
   }
 
   std::atomic<int64_t> ended{0}, failed{0};
-  std::atomic<int64_t> overrun{0};  // when the last line was begun
+  std::atomic<int64_t> overrun{0};  // as of the last line that was begun
 
  private:
-  // Once the queue is empty this has seen all that was overrun: a queue that overruns is full.
+  // Exact once the queue is empty: a queue that overruns is full, so a line follows each loss.
   void Tell() noexcept {
     overrun.store(static_cast<int64_t>(pool_->overrun_counter()));
     const int64_t all = overrun.load() + failed.load();
@@ -88,7 +89,7 @@ class FdSink : public spdlog::sinks::sink {
     try {
       (void)WriteAll(fd_, notice_(lost));
     } catch (const std::exception&) {
-      // No memory for it: the count of all is in dropped().
+      // No memory for the notice: dropped() has the total.
     }
   }
 
@@ -101,7 +102,7 @@ class FdSink : public spdlog::sinks::sink {
 }  // namespace
 
 struct LogWriter::State {
-  // Destroyed last: the thread ends when it has written what waits.
+  // Destroyed last: its thread ends after it has written the waiting lines.
   std::shared_ptr<spdlog::details::thread_pool> pool;
   std::shared_ptr<FdSink> sink;
   std::shared_ptr<spdlog::async_logger> logger;
@@ -141,7 +142,7 @@ int64_t LogWriter::dropped() const {
 }
 
 int64_t LogWriter::waiting() const noexcept {
-  // In this order what has ended is never more than what was put.
+  // Read in this order, the ended lines are never more than the put ones.
   const int64_t ended = state_->sink->ended.load() + state_->sink->overrun.load();
   return state_->put.load() - ended;
 }

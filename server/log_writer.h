@@ -1,4 +1,4 @@
-// Lines on their way to a file descriptor that may take none.
+// Writes lines to a file descriptor that may block.
 #pragma once
 
 #include <chrono>
@@ -9,34 +9,33 @@
 
 namespace attnd {
 
-// spdlog's asynchronous logger: a thread of its own writes, so that nobody else waits for a pipe
-// that is full or a disk that hangs. At most kMostLines wait: beyond them the oldest are dropped
-// and counted, and a line that says how many stands where they are missing. Lines leave whole and
-// in order. Thread safe.
+// spdlog's asynchronous logger: its own thread writes, so that no other thread waits for a full
+// pipe or a disk that hangs. At most kMostLines wait: beyond them the oldest are dropped and
+// counted, and a line with their number takes their place. Lines are written whole and in order.
+// Thread safe.
 class LogWriter {
  public:
   static constexpr size_t kMostLines = 1024;
   static constexpr size_t kMostLineBytes = 8192;
 
-  // `fd` stays open as long as the writer. `notice`: the line for a number of lost lines; called
-  // by the thread.
+  // REQUIRES: `fd` stays open as long as the writer exists. `notice`: the line for a number of lost
+  // lines; called on the writer's thread.
   LogWriter(int fd, std::function<std::string(int64_t)> notice);
-  // Waits until what was put is written.
+  // Waits until all lines are written.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  // `line` ends with a line feed; one above kMostLineBytes is dropped. Takes a short lock, never
-  // waits for the descriptor.
+  // `line` ends with a line feed; a longer one than kMostLineBytes is dropped. Takes a short lock,
+  // never waits for the descriptor.
   void Put(const std::string& line) noexcept;
 
-  // False if lines are still unwritten when the time has passed.
+  // Waits until all lines so far are written or dropped; false if `timeout` passes first.
   bool Flush(std::chrono::milliseconds timeout) const noexcept;
 
-  // Lines that were dropped, for want of room or because writing failed.
+  // Lines that were dropped because the queue was full, they were too long or writing failed.
   int64_t dropped() const;
-  // Lines of which the thread does not know yet that they are written or dropped. Safe in a signal
-  // handler.
+  // Lines that are neither written nor dropped yet. Safe in a signal handler.
   int64_t waiting() const noexcept;
 
  private:

@@ -18,9 +18,9 @@
 namespace attnd {
 namespace {
 
-// gRPC allocates and frees a block for every 64 KB that it reads. Left alone, glibc hands the end
-// of the heap back after each large message and faults it in again for the next one; with this, in
-// place reading is up to twice as fast. One arena, so that what one thread frees serves the others.
+// gRPC allocates and frees a block for every 64 KB that it reads. By default glibc returns the end
+// of the heap to the system after each large message and faults it in again for the next one; with
+// these settings reading is up to twice as fast. One arena, so that all threads reuse freed memory.
 void TuneMalloc() {
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   mallopt(M_TOP_PAD, 16 << 20);
@@ -28,10 +28,11 @@ void TuneMalloc() {
   mallopt(M_ARENA_MAX, 1);
 }
 
-// How long the last lines may take before the process ends without them.
+// How long the process waits for its last log lines before it ends.
 constexpr std::chrono::milliseconds kLastLines{500};
 
-// Blocked before any thread exists, so that all inherit it and only sigtimedwait takes them.
+// Blocks the signals before any thread exists: all threads inherit it, and only sigtimedwait
+// receives them.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -39,7 +40,7 @@ sigset_t BlockSignals() {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  // A terminal that closes does not end a service; nothing is read anew.
+  // A closed terminal does not end the service, and there is no configuration to reload.
   signal(SIGHUP, SIG_IGN);
   return signals;
 }
@@ -50,7 +51,7 @@ bool WaitForSignal(const sigset_t& signals, std::chrono::milliseconds timeout) {
   return sigtimedwait(&signals, nullptr, &wait) > 0;
 }
 
-// Ends the process if the drain is interrupted or hangs: a batch that runs cannot be stopped.
+// Ends the process if a second signal comes or the drain takes too long.
 void WatchDrain(const sigset_t& signals, std::chrono::milliseconds limit,
                 const std::atomic<bool>& drained) {
   const auto give_up = std::chrono::steady_clock::now() + limit;

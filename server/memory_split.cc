@@ -8,10 +8,10 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kWindowBytes = 64 * kMiB;
 constexpr int64_t kProcessBytes = 192 * kMiB;
-// The part of the budget that freed tensor memory may take beside it.
+// Retained tensor memory may take one part in this many of the budget, beside the budget.
 constexpr int64_t kRetainedPart = 4;
 
-// What solves budget + budget / 2 + budget / 4 + windows + process = usable.
+// Solves budget + budget / 2 + budget / 4 + windows + process = usable.
 int64_t DefaultBudget(int64_t usable) {
   if (usable == 0) return 1024 * kMiB;
   const int64_t fits = (usable - kWindowBytes - kProcessBytes) * 4 / 7;

@@ -31,13 +31,13 @@ OptionValue FromUnsigned(uint64_t value) {
   return static_cast<int64_t>(value);
 }
 
-// No method has such an option: a test goes through all of them.
+// Reached by no method of the registry, which a test checks.
 std::nullopt_t OtherType(const FieldDescriptor& field, Reasons* reasons) {
   reasons->Unserved(field.name(), " has a type that is not served, got ", field.type_name());
   return std::nullopt;
 }
 
-// Empty: absent, or refused.
+// Empty: the field is absent or refused.
 std::optional<OptionValue> ReadOption(const Message& message, const FieldDescriptor& field,
                                       Reasons* reasons) {
   const Reflection& reflection = *message.GetReflection();
@@ -79,7 +79,7 @@ absl::Status MissingMethod(const attn::v1::MethodSpec& spec, const OneofDescript
   if (unknown.empty()) {
     reasons.Invalid("method must be one of ", MethodNames(oneof), ", got none");
   } else {
-    // A newer client's method.
+    // A method that only a newer client knows.
     reasons.Unserved("method must be one of ", MethodNames(oneof), ", got number ",
                      unknown.field(0).number());
   }

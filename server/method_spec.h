@@ -1,4 +1,4 @@
-// The options of a method as sent: from the oneof of MethodSpec to the kernels' OptionMap.
+// Decodes the options of a method: from the oneof of MethodSpec to the kernels' OptionMap.
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@
 namespace attnd {
 
 struct DecodedSpec {
-  std::string method;  // name of the field that is set in the oneof; empty: none
-  OptionMap options;   // those that are present
+  std::string method;  // name of the field that is set in the oneof; empty: none is
+  OptionMap options;   // those that the message sets
   absl::Status status;
 };
 
-// The status tells everything that is wrong with the choice of the method and with its options.
+// The status lists all errors in the choice of the method and in its options.
 DecodedSpec DecodeSpec(const attn::v1::MethodSpec& spec);
 
-// The options that are present in a method's message. By reflection: a new method needs nothing
-// here. Refuses unknown fields and what no OptionValue can hold. An unknown enum number passes as
-// its decimal text, for the method to refuse in its own words.
+// The options that a method's message sets. Uses reflection, so a new method needs no code here.
+// Refuses unknown fields and types that no OptionValue can hold. An unknown enum number becomes its
+// decimal text, which the method refuses.
 OptionMap DecodeOptions(const google::protobuf::Message& message, Reasons* reasons);
 
 }  // namespace attnd

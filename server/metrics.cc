@@ -20,14 +20,14 @@ using prometheus::Gauge;
 using prometheus::Labels;
 
 constexpr size_t kRefusals = 7;
-constexpr double kMemory = 10.0;  // seconds of compute that the efficiency looks back on
+constexpr double kMemory = 10.0;  // seconds of compute that the efficiency averages over
 
 struct LaneSeries {
   double peak_flops = 0;  // of its device
   Counter* busy = nullptr;
   Gauge* efficiency = nullptr;
   Mutex mu;
-  double flops ATTND_GUARDED_BY(mu) = 0;  // both fade out over kMemory seconds of compute
+  double flops ATTND_GUARDED_BY(mu) = 0;  // both decay over kMemory seconds of compute
   double seconds ATTND_GUARDED_BY(mu) = 0;
 };
 
@@ -46,7 +46,7 @@ std::vector<std::string> NamesOf(const std::vector<Metrics::DeviceOptions>& devi
 
 double Number(int64_t value) { return static_cast<double>(value); }
 
-// Recording never throws: what cannot be counted for want of memory is not counted.
+// Recording never throws: an event is not counted if there is no memory for it.
 template <class F>
 void Try(const F& record) noexcept {
   try {
@@ -114,7 +114,7 @@ Metrics::Impl::Impl(const Options& o)
   for (const std::string& method : options.methods) {
     for (const std::unique_ptr<MethodSeries>& one : series[method] = MakePair(method)) {
       one->Requests(absl::StatusCode::kOk);
-      // So that a rate sees the first fault, too.
+      // Made now, so that a rate includes the first fault, too.
       one->Requests(absl::StatusCode::kInternal);
       one->AddCounters();
     }
@@ -150,7 +150,7 @@ void Metrics::RecordRequest(absl::string_view method, Direction direction, absl:
     MethodSeries& series = impl_->Of(method, direction);
     series.Requests(code).Increment();
     series.RequestSeconds(code).Observe(seconds);
-    series.handles();  // so that rates of the others begin with the first call, too
+    series.handles();  // so that rates of its other series begin with the first call, too
   });
 }
 

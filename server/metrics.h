@@ -1,4 +1,4 @@
-// What the server counts about itself, in the words of Prometheus.
+// The metrics of the server, for Prometheus.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@
 
 namespace attnd {
 
-// Thread safe. Recording looks up a handle made before, then touches a few atomics (a histogram
-// adds the lock of its own series); it never throws. Label values come from the registry, from
-// enums and from the options, never from a client, so the number of series is bounded by
-// 2 (methods + 1) (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs +
-// 6 devices + a constant. Histograms of a method appear with its first request, its counters are
-// there from the start.
+// Thread safe. Recording finds an existing handle, then updates a few atomics (a histogram takes
+// the lock of its series, too); it never throws. Label values come from the registry, from enums
+// and from the options, never from a client, so the number of series is bounded by 2 (methods + 1)
+// (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs + 6 devices + a
+// constant. Histograms of a method appear with its first request, its counters exist from the
+// start.
 class Metrics {
  public:
   struct DeviceOptions {
@@ -35,20 +35,20 @@ class Metrics {
     std::vector<std::string> methods;    // ids of the registry
   };
 
-  // Bytes of one device, as they are when asked.
+  // Bytes of one device at the moment of the scrape.
   struct DeviceMemory {
-    // These add up to what was taken from the system for tensors.
+    // These add up to the memory that the system has given for tensors.
     int64_t inputs = 0;     // of running batches
-    int64_t workspace = 0;  // scratch memory and outputs that batches and replies hold
+    int64_t workspace = 0;  // scratch memory and outputs of batches and replies
     int64_t retained = 0;   // freed, kept for reuse
 
     int64_t peak = 0;  // the most that inputs and workspace have taken together
   };
   struct Memory {
     std::vector<DeviceMemory> devices;
-    int64_t budget = 0;         // what admission may hand out
+    int64_t budget = 0;         // the byte budget
     int64_t charged = 0;        // part of it that requests hold
-    int64_t pattern_cache = 0;  // of the host: patterns kept for reuse
+    int64_t pattern_cache = 0;  // host memory of patterns kept for reuse
   };
 
   struct Connections {
@@ -56,10 +56,10 @@ class Metrics {
     int64_t accepted = 0, refused = 0, cut_off = 0;  // since the start
   };
 
-  // How long parts of the process have been stuck; 0: they are not.
+  // How long each part of the process has been stuck; 0: it is not.
   using Stuck = std::vector<std::pair<std::string, double>>;
 
-  // States are asked for when somebody reads the metrics, on that thread; null: reported as 0.
+  // Called by Text, on its thread; null: reported as 0.
   struct Sources {
     std::function<Batcher::Depth()> queue;
     std::function<Memory()> memory;
@@ -74,7 +74,7 @@ class Metrics {
   // "/attn.v1.AttentionService/Forward", ... Once, before the first call.
   void SetRpcs(const std::vector<std::string>& rpcs);
 
-  // Once, before Text may be called. What the sources refer to outlives the last Text.
+  // Once, before the first Text. What the sources refer to outlives the last Text.
   void SetSources(Sources sources);
 
   // --- transport: every call ---
@@ -91,21 +91,22 @@ class Metrics {
   void AddReceivedBytes(int64_t bytes) noexcept;
   void AddSentBytes(int64_t bytes) noexcept;
 
-  // The one who refuses counts: the batcher (through its option) what it did not take or dropped,
-  // the lane what it dropped, the transport what never got that far.
+  // Called where a request is refused: by the batcher (through its option) for those that it
+  // refused or dropped, by the lane for those that it dropped, by the transport for those before
+  // them.
   void RecordRefusal(Refusal refusal) noexcept;
 
-  // Checking a request, or one to estimate, and predicting what it takes, whatever came of it.
+  // Seconds to check a request or an estimate and to predict its cost, whatever the outcome.
   void RecordPlan(absl::string_view method, Direction direction, double seconds) noexcept;
-  // A request that was queued and got no result. Of one that did, RecordTask knows.
+  // The wait of a queued request that got no result. RecordTask covers those with a result.
   void RecordQueued(absl::string_view method, Direction direction, double seconds) noexcept;
 
-  // How long an event waited until the polling thread took it.
+  // How long an event waited for the polling thread.
   void RecordPollDelay(double seconds) noexcept;
 
   // --- lane ---
   void RecordDispatch(Batcher::Reason reason) noexcept;
-  // A request that was computed: its phases, tokens, FLOPs.
+  // A computed request: its phases, tokens, FLOPs.
   void RecordTask(const Plan& plan, const Phases& phases) noexcept;
 
   struct BatchRun {

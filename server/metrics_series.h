@@ -1,4 +1,4 @@
-// The series behind metrics.h: families by name, and the handles of one method and direction.
+// The series of metrics.h: families by name, and the handles of one method and direction.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -17,7 +17,7 @@
 
 namespace attnd {
 
-// Of histograms of seconds: from a small request on an idle server to the longest that is served.
+// For histograms of seconds: from a small request on an idle server to the longest possible one.
 prometheus::Histogram::BucketBoundaries SecondsBounds();
 
 struct Families {
@@ -33,7 +33,7 @@ struct Families {
 };
 
 constexpr size_t kCodes = 17;  // of gRPC, 0..16
-// Codes that gRPC does not have are UNKNOWN.
+// Codes that gRPC does not have count as UNKNOWN.
 size_t IndexOf(absl::StatusCode code);
 
 // All calls of one rpc. Thread safe; may throw std::bad_alloc.
@@ -50,7 +50,7 @@ class RpcSeries {
   std::array<std::atomic<prometheus::Counter*>, kCodes> ended_{};
 };
 
-// Thread safe; what it hands out lives as long as the families. May throw std::bad_alloc.
+// Thread safe; the returned series live as long as the families. May throw std::bad_alloc.
 class MethodSeries {
  public:
   MethodSeries(Families* families, std::string method, Direction direction,
@@ -63,7 +63,7 @@ class MethodSeries {
   struct Counters {
     prometheus::Counter *tokens, *flops;
   };
-  // Of each device; the same ones if called again.
+  // Of each device; a second call returns the same.
   std::vector<Counters> AddCounters();
 
   struct Handles {
@@ -78,7 +78,7 @@ class MethodSeries {
   struct Ends {
     std::once_flag once;
     prometheus::Counter* count = nullptr;
-    std::atomic<prometheus::Histogram*> seconds{nullptr};  // with the first call
+    std::atomic<prometheus::Histogram*> seconds{nullptr};  // made by the first call
   };
   Ends& EndsOf(absl::StatusCode code);
   prometheus::Labels LabelsOf(size_t code) const;

@@ -79,10 +79,11 @@ void AppendMemory(const Metrics::Sources& sources, const std::vector<std::string
       State("attnd_memory_bytes", "Memory for tensors: the kinds add up to all of it.", kinds));
   families->push_back(State("attnd_memory_peak_bytes",
                             "The most that inputs and workspace have taken together.", peaks));
-  Append("attnd_budget_bytes", "What requests may hold.", Number(memory.budget), families);
+  Append("attnd_budget_bytes", "Bytes that all requests together may hold.", Number(memory.budget),
+         families);
   Append("attnd_budget_charged_bytes", "The part of the budget that requests hold.",
          Number(memory.charged), families);
-  Append("attnd_pattern_cache_bytes", "Sparsity patterns that are kept for the next request.",
+  Append("attnd_pattern_cache_bytes", "Sparsity patterns kept for the next request.",
          Number(memory.pattern_cache), families);
 }
 
@@ -94,11 +95,12 @@ void AppendConnections(const Metrics::Sources& sources, Families* families) {
   families->push_back(State("attnd_connections_accepted_total", "Connections that were accepted.",
                             {{{}, Number(connections.accepted)}}, MetricType::Counter));
   families->push_back(State("attnd_connections_refused_total",
-                            "Connections that were closed at once, for a limit.",
+                            "Connections that were closed at once because of a limit.",
                             {{{}, Number(connections.refused)}}, MetricType::Counter));
-  families->push_back(State("attnd_connections_cut_off_total",
-                            "Connections that were closed for what they sent; the log has why.",
-                            {{{}, Number(connections.cut_off)}}, MetricType::Counter));
+  families->push_back(
+      State("attnd_connections_cut_off_total",
+            "Connections that were closed for what they sent; the log has the reason.",
+            {{{}, Number(connections.cut_off)}}, MetricType::Counter));
 }
 
 void AppendStuck(const Metrics::Sources& sources, Families* families) {
@@ -120,7 +122,7 @@ void AppendStates(const Metrics::Sources& sources, const std::vector<std::string
   AppendConnections(sources, families);
   AppendStuck(sources, families);
   families->push_back(State("attnd_log_lines_dropped_total",
-                            "Lines for standard error that nobody read in time.",
+                            "Log lines lost because standard error was not read in time.",
                             {{{}, Number(LogLinesDropped())}}, MetricType::Counter));
   AppendProcess(families);
 }

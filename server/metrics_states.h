@@ -1,4 +1,4 @@
-// Metrics whose values are read when somebody asks.
+// Metrics whose values are read at each scrape.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -10,7 +10,7 @@
 
 namespace attnd {
 
-// What the sources tell at this moment, what the log lost, and the process.
+// The current values of the sources, the lost log lines and the state of the process.
 void AppendStates(const Metrics::Sources& sources, const std::vector<std::string>& devices,
                   std::vector<prometheus::MetricFamily>* families);
 

@@ -1,4 +1,4 @@
-// What is done when the system has no memory left: one request is refused, the process goes on.
+// What happens when the system has no memory left: one request is refused, the process goes on.
 #pragma once
 
 #include <chrono>
@@ -10,17 +10,17 @@
 
 namespace attnd {
 
-// An error, without its words if there is no memory for those.
+// An error, without its text if there is no memory for that.
 absl::Status ErrorOf(absl::StatusCode code, const char* words) noexcept;
 
 // RESOURCE_EXHAUSTED.
 absl::Status NoMemory() noexcept;
 
-// What the client is told of an exception that a library threw: that, or INTERNAL. The log has the
-// exception's own text.
+// The status for an exception of a library: NoMemory for std::bad_alloc, else INTERNAL. The log has
+// the exception's own text.
 absl::Status FailureOf(const std::exception& error) noexcept;
 
-// Runs `f`, which gives a status or a StatusOr. An exception that ends it becomes FailureOf it.
+// Runs `f`, which returns a status or a StatusOr. An exception of it becomes its FailureOf.
 template <class F>
 auto Guarded(const F& f) -> decltype(f()) {
   try {
@@ -30,8 +30,8 @@ auto Guarded(const F& f) -> decltype(f()) {
   }
 }
 
-// Tries again every millisecond until there is memory for `f`, which leaves everything as it was
-// when it throws std::bad_alloc. For what must not be lost; others give memory back meanwhile.
+// Repeats `f` every millisecond until it does not throw std::bad_alloc; other requests free memory
+// meanwhile. For what must not be lost. REQUIRES: `f` changes nothing when it throws.
 template <class F>
 void UntilMemory(const F& f) {
   for (;;) {

@@ -43,7 +43,7 @@ class OpenStreams::Limited final : public Handler {
   struct Names {
     std::string peer, client;
   };
-  std::optional<Names> names_;  // of an open one
+  std::optional<Names> names_;  // set while the stream is open
   bool was_given_up_ = false;
 };
 
@@ -64,7 +64,9 @@ absl::Status OpenStreams::Enter(const std::string& peer, const std::string& clie
     const size_t given_up = found->second.given_up.size();
     return absl::ResourceExhaustedError(absl::StrCat(
         "stream: ", per_client_, " are open of ", client, " already",
-        given_up == 0 ? "" : absl::StrCat(" (", given_up, " of which were given up lately)"),
+        given_up == 0 ? ""
+                      : absl::StrCat(" (", given_up,
+                                     " of them ended lately because a message did not arrive)"),
         ", which is the limit of one client, close some"));
   }
   by_peer_[peer] += 1;

@@ -1,4 +1,4 @@
-// How fast predicted seconds pass.
+// How many predicted seconds of work the machine does in a second.
 #pragma once
 
 #include <algorithm>
@@ -9,23 +9,22 @@
 
 namespace attnd {
 
-// Predicted seconds that are done in a second of work, smoothed over some seconds: below 1 where
-// the machine has something else to do, too (what arrives, neighbours). 1 if nothing was counted
-// for kValid. Not thread safe.
+// Predicted seconds done in a second of work, smoothed over a few seconds: below 1 where the
+// machine has other work, too (receiving messages, other processes). 1 if nothing was counted for
+// kValid. Not thread safe.
 class Pace {
  public:
   static constexpr double kLeast = 0.1;
   static constexpr std::chrono::seconds kValid{5};
-  // Predictions of shorter runs tell nothing.
+  // Predictions of shorter runs are too inaccurate to count.
   static constexpr double kShortSeconds = 0.005;
 
-  // Runs that were predicted to take `predicted` seconds together took `elapsed`, and nothing else
-  // ran meanwhile.
+  // Runs predicted to take `predicted` seconds together took `elapsed`, and no other ran meanwhile.
   void Count(double predicted, double elapsed, TimePoint now) {
     if (predicted < kShortSeconds) return;
     const double old = std::exp(-elapsed / kSmoothedSeconds);
     passed_ = old * passed_ + elapsed;
-    // A run that was stopped has not done all.
+    // A stopped run has not done all of its predicted seconds.
     done_ = std::min(old * done_ + predicted, passed_);
     counted_at_ = now;
   }

@@ -1,4 +1,4 @@
-// How long a message may be on its way, in either direction.
+// How long a message may take to arrive or to leave.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace attnd {
 
-// Who lets it wait longer holds a part of the byte budget by doing nothing. `is_short`: while
+// A message that takes longer is ended, since it holds a part of the byte budget. `is_short`: while
 // others find no room.
 inline std::chrono::seconds Patience(int64_t bytes, bool is_short) {
   return is_short ? std::chrono::seconds(5 + (bytes >> 22))

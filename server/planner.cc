@@ -10,7 +10,7 @@
 namespace attnd {
 namespace {
 
-// What a step of PlanWork may take: turns are counted in seconds.
+// The most that a step of PlanWork takes, to convert work to the seconds of turns.
 constexpr double kSecondsPerStep = 1e-6;
 
 }  // namespace
@@ -43,7 +43,7 @@ absl::Status Planner::Submit(Job& job) {
   {
     const MutexLock lock(&mu_);
     ATTND_RETURN_IF_ERROR(Check(job));
-    // First what may find no memory.
+    // What may throw for lack of memory comes first.
     Waiting& place = waiting_.emplace_back();
     try {
       place.client = turns_.Enter(job.client);
@@ -57,7 +57,7 @@ absl::Status Planner::Submit(Job& job) {
   return absl::OkStatus();
 }
 
-// What is cancelled, else the oldest of the client whose turn it is.
+// The oldest cancelled job, else the oldest of the client whose turn it is.
 Planner::Job Planner::Take() {
   auto next = waiting_.begin();
   for (auto it = next; it != waiting_.end(); ++it) {

@@ -1,4 +1,4 @@
-// Plans that take longer than the polling thread may stand still.
+// Makes plans that would block the polling thread for too long.
 #pragma once
 
 #include <deque>
@@ -16,16 +16,17 @@
 namespace attnd {
 
 // A thread that runs one job after the other; clients take turns by the work of their jobs. Submit
-// never blocks: what waits is bounded, and one client has at most half of the places. Jobs of
-// streams have places of their own, enough for all streams: one has at most one job at a time.
+// never blocks: the number of waiting jobs is bounded, and one client has at most half of the
+// places. Jobs of streams have separate places, enough for all streams, since each has one job at a
+// time.
 //
-// A job whose control is cancelled is still run, so that its caller is answered: it is the next,
-// and returns soon. Thread safe.
+// A job whose control is cancelled still runs, so that its caller is answered: it runs next and
+// returns soon. Thread safe.
 class Planner {
  public:
   struct Options {
     int64_t max_waiting = 256;
-    int64_t max_streams = 2048;  // that wait
+    int64_t max_streams = 2048;  // waiting jobs of streams
   };
   struct Job {
     std::string client;
@@ -41,14 +42,14 @@ class Planner {
 
   // RESOURCE_EXHAUSTED: no thread.
   [[nodiscard]] absl::Status Start();
-  // RESOURCE_EXHAUSTED: no place, `job` is left as it was.
+  // RESOURCE_EXHAUSTED: no place, `job` is unchanged.
   absl::Status Submit(Job& job);
-  // Cancels what waits, ends when all has run.
+  // Cancels the waiting jobs and returns when all have run.
   void Close();
 
   int64_t waiting() const;
 
-  // For the watchdog, which it outlives.
+  // For the watchdog, which the planner outlives.
   Watchdog::Part part() const { return Watchdog::PartOf("planner", &heart_); }
 
  private:

@@ -9,17 +9,17 @@
 
 namespace attnd {
 
-// Asks the polling thread to run something now and then, and measures how long it takes until it
-// does: what any event waits. At rest it costs that thread two events a second. Both outlive it,
-// and the transport runs what was posted before this goes.
+// Posts an event to the polling thread and measures how long it takes to run, which is how long any
+// event waits. An idle polling thread handles two such events a second. Both arguments outlive it,
+// and the transport has run its posts before it is destroyed.
 class PollBeat {
  public:
   PollBeat(Transport* transport, Metrics* metrics) : transport_(transport), metrics_(metrics) {}
 
-  // Any thread, one at a time. Nothing happens while it has not answered the last time.
+  // Posts an event, unless the last one has not run yet. Any thread, one at a time.
   void Ask();
 
-  // Stuck: it does not answer.
+  // Stuck while the event does not run.
   Watchdog::Part part();
 
  private:

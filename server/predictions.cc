@@ -11,7 +11,7 @@ constexpr int kEnough = 4;        // measurements
 
 }  // namespace
 
-// What is left of it by now.
+// The learned logarithm after its decay until `now`.
 double Predictions::LogRatio(const Learned& learned, TimePoint now) {
   const std::chrono::duration<double> passed = now - learned.last;
   return learned.log_ratio * std::exp2(-passed / kHalfLife);
@@ -21,7 +21,7 @@ PredictedSeconds Predictions::Of(const Plan& plan) const {
   const auto of = [](double likely, double sure, double ahead) {
     return PredictedSeconds{likely, sure * likely, ahead * likely};
   };
-  // Most requests are too short for what was learned to decide anything.
+  // Fast path: most requests are so short that the learned factor makes no difference.
   if (plan.seconds < kShort / kMost) return of(plan.seconds, kUnsure, kUnsure);
   const MutexLock lock(&mu_);
   const auto found = learned_.find(KindOf(plan));

@@ -1,4 +1,4 @@
-// What is known about how long requests take: their plans, and what was measured of others.
+// Predicts how long requests take, from their plans and from measured runs of others.
 #pragma once
 
 #include <chrono>
@@ -11,11 +11,11 @@
 
 namespace attnd {
 
-// A plan predicts seconds from what the machine can do at its best; what really runs differs by a
-// factor that depends on the method and the device. It is learned for each method, direction and
-// device as a smoothed ratio measured/predicted, within kLeast..kMost: one outlier moves it by a
-// quarter (of its logarithm) at most. Without a measurement it is 1, and it goes back there by half
-// (of its logarithm) in kHalfLife without one: what is refused because of it is never measured.
+// A plan predicts seconds from the peak speed of the machine; real runs differ by a factor that
+// depends on the method and the device. The factor is learned for each method, direction and device
+// as a smoothed ratio measured/predicted, within kLeast..kMost: one outlier moves it by at most a
+// quarter (of its logarithm). It is 1 at first, and without new measurements its logarithm halves
+// every kHalfLife, since requests that are refused because of it are never measured.
 //
 // Thread safe.
 class Predictions {
@@ -26,15 +26,15 @@ class Predictions {
   // The clock outlives it.
   explicit Predictions(const Clock* clock) : clock_(clock) {}
 
-  // What a run of this plan takes. Once some runs of its kind were measured, the last within
-  // kHalfLife, kSure of the likely seconds are sure, and those behind it count kAhead of them:
-  // otherwise, once more is asked for than can be done, all that is begun is just too late. Until
-  // then both are kUnsure.
+  // The seconds of a run of this plan. Once enough runs of its kind were measured, the last within
+  // kHalfLife, `sure` is kSure and `ahead` is kAhead times the likely seconds: with less margin,
+  // every run of an overloaded server would end just after its deadline. Until then both factors
+  // are kUnsure.
   PredictedSeconds Of(const Plan& plan) const;
   static constexpr double kSure = 0.8, kAhead = 1.25, kUnsure = 0.5;
 
-  // A batch of such plans, predicted to take `predicted` seconds by the plans alone, took
-  // `measured`. What is too short to tell (below kShort) is ignored.
+  // A batch of such plans, predicted by the plans alone to take `predicted` seconds, took
+  // `measured`. Ignored if it is shorter than kShort, where measurements are inaccurate.
   void Learn(const Plan& plan, double predicted, double measured);
   static constexpr double kShort = 0.005;
 
@@ -42,7 +42,7 @@ class Predictions {
   struct Learned {
     double log_ratio = 0;
     int measured = 0;
-    TimePoint last;  // of them
+    TimePoint last;  // when the last one was measured
   };
   using Kind = std::tuple<const Method*, Direction, size_t>;  // the last: Plan::device
   static Kind KindOf(const Plan& plan) { return {plan.method, plan.direction, plan.device}; }

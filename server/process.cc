@@ -13,10 +13,11 @@
 namespace attnd {
 namespace {
 
-// Pages that are being served, refused connections that hear their reason, gRPC's own.
+// For HTTP connections, refused connections until they have their reason, and gRPC itself.
 constexpr int64_t kReservedFiles = 160;
 
-// /proc/self/stat behind the command, which may hold spaces and brackets: field 3 is [0].
+// The fields of /proc/self/stat after the command, which may hold spaces and brackets: field 3 is
+// [0].
 std::vector<std::string> StatFields() {
   std::ifstream file("/proc/self/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -45,10 +46,10 @@ int64_t CountOpenFiles() {
   int64_t count = 0;
   while (const dirent* entry = readdir(directory)) count += entry->d_name[0] != '.';
   closedir(directory);
-  return count - 1;  // the directory itself
+  return count - 1;  // without the descriptor of the directory
 }
 
-// A number in a file of its own; "max" and what cannot be read: no limit.
+// The number in a file; "max" or an unreadable file means no limit.
 int64_t ReadLimit(const std::string& path) {
   std::ifstream file(path);
   int64_t bytes = 0;
@@ -56,7 +57,7 @@ int64_t ReadLimit(const std::string& path) {
 }
 
 // The tightest limit of `path` and its ancestors below `mount`. A process in a container may see
-// the path that its group has on the host: what does not exist sets no limit.
+// the path of its group on the host: directories that do not exist set no limit.
 int64_t CgroupLimit(const std::string& mount, std::string path, const std::string& file) {
   int64_t limit = INT64_MAX;
   for (;;) {

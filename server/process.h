@@ -1,4 +1,4 @@
-// What the operating system says about this process and the memory that it may use.
+// Facts of the operating system about this process and the memory that it may use.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ struct ProcessStats {
 
 ProcessStats ReadProcessStats();
 
-// Raises the soft limit of open files to the hard one, as far as the system lets.
+// Raises the soft limit of open files to the hard one, as far as the system allows.
 void RaiseFileLimit();
 
-// How many connections the limit of open files leaves room for, at most `wanted`: the rest is for
-// what is open already and for pages, listeners and files to come.
+// How many connections the limit of open files allows, at most `wanted`. Descriptors for open files
+// and for later pages, listeners and files are subtracted.
 int FileLimitedConnections(int wanted);
 
 // The machine's memory or the limit of the cgroup (version 1 or 2, the tightest of its ancestors),
-// whichever is less; 0 if neither can be read. `root` stands before /proc and /sys: for tests.
+// whichever is less; 0 if neither can be read. `root` is put before /proc and /sys: for tests.
 int64_t UsableMemoryBytes(const std::string& root = "");
 
 }  // namespace attnd

@@ -1,4 +1,4 @@
-// Reasons of a refusal on their way to the client.
+// Reasons of a refusal, as they are sent to the client.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ class Message;
 
 namespace attnd {
 
-// The reasons of both, one a line. INVALID_ARGUMENT wins, else the first code that is not OK.
+// The reasons of both, one a line. INVALID_ARGUMENT takes precedence, else the first code that is
+// not OK.
 absl::Status MergeReasons(const absl::Status& first, const absl::Status& second);
 
 // A status travels in a trailer of 8 KiB in which the end of a line takes three bytes.
@@ -26,12 +27,12 @@ absl::Status FitTrailer(const absl::Status& status);
 void RefuseUnknownFields(const google::protobuf::Message& message, const std::string& subject,
                          Reasons* reasons);
 
-// Marks an error that retrying cannot mend although its code says otherwise (RESOURCE_EXHAUSTED for
-// a request above the whole budget, say).
+// Marks an error as permanent although clients retry its code (for example RESOURCE_EXHAUSTED for a
+// request above the whole budget).
 absl::Status Permanent(absl::Status status);
 bool IsPermanent(const absl::Status& status);
 
-// What a client sent, as it may stand in a reason: in quotes, escaped, shortened.
+// Text from a client for use in a reason: in quotes, escaped, shortened.
 std::string Quoted(absl::string_view text);
 
 }  // namespace attnd

@@ -42,7 +42,8 @@ void AddFile(const FileDescriptor* file, std::set<const FileDescriptor*>* added,
   }
 }
 
-// `file` may be null. With all it imports, as gRPC's own service does: clients rely on it.
+// Adds `file`, which may be null, and all its imports, as gRPC's own service does: clients rely on
+// that.
 absl::Status AddClosure(const FileDescriptor* file, absl::string_view rule, const std::string& got,
                         ServerReflectionResponse* response) {
   if (file == nullptr) return NotFound(rule, got);
@@ -115,7 +116,7 @@ absl::Status Find(const ServerReflectionRequest& request, const std::vector<std:
 }
 
 absl::Status ParseRequest(const grpc::ByteBuffer& message, ServerReflectionRequest* request) {
-  // The request is echoed, and held while the client does not read.
+  // Bounded, since the response repeats the request and is held until the client reads it.
   if (message.Length() > kMaxHeadBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("message: size must be <= ", kMaxHeadBytes, ", got ", message.Length()));
@@ -179,7 +180,7 @@ void Reflection::AddMethods(MethodTable* table) {
 
 void Reflection::CloseStreams() {
   closed_ = true;
-  // Closing only starts an operation: no stream leaves the set meanwhile.
+  // Close only starts an operation: no stream is removed from the set during the loop.
   for (Stream* stream : streams_) stream->Close();
 }
 

@@ -9,9 +9,9 @@
 
 namespace attnd {
 
-// Answers from the descriptors that are linked into the process. Whatever is wrong with a request
-// is told in its response, in the order of the requests; it never ends the stream. A stream reads
-// its next request when the response has left, so a client that does not read holds one response.
+// Answers from the descriptors that are linked into the process. An error in a request is reported
+// in its response, in the order of the requests, and never ends the stream. A stream reads its next
+// request when the response has left, so a client that does not read holds one response.
 //
 // Everything runs on the polling thread; the object outlives the transport.
 class Reflection {
@@ -21,7 +21,7 @@ class Reflection {
 
   void AddMethods(MethodTable* table);
 
-  // Ends every stream with UNAVAILABLE, or the server would wait for them when it stops.
+  // Ends every stream with UNAVAILABLE; otherwise the server would wait for them when it stops.
   void CloseStreams();
 
  private:

@@ -1,4 +1,4 @@
-// What is said in several places when new work is refused.
+// Statuses of refused work that several files use.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace attnd {
 
-// UNAVAILABLE: of a request, and of a stream that is not one of requests.
+// UNAVAILABLE: for a request, and for a stream without requests (health, reflection).
 absl::Status DrainingStatus();
 absl::Status StreamDrainingStatus();
 
-// RESOURCE_EXHAUSTED: `what` says more than that `most` requests wait, ", a client with fewer ..".
+// RESOURCE_EXHAUSTED: `most` requests wait. `what` adds details: ", a client with fewer ...".
 absl::Status QueueFullStatus(int64_t most, absl::string_view what = "");
 
 }  // namespace attnd

@@ -18,7 +18,7 @@ namespace attnd {
 std::string EncodeReplyHead(Direction direction, absl::string_view id,
                             std::span<const OutputInfo> tensors, const attn::v1::Stats& stats);
 
-// The same of a RunReply, around what EncodeReplyHead made.
+// The same for a RunReply; `reply` is the result of EncodeReplyHead.
 std::string EncodeRunHead(absl::string_view id, Direction direction, absl::string_view reply);
 
 attn::v1::ListMethodsReply DescribeMethods(std::span<const std::unique_ptr<Method>> methods,

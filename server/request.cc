@@ -41,7 +41,7 @@ std::optional<DType> ToDType(v1::DType::Value dtype) {
       return DType::kI32;
     case v1::DType::uint8:
       return DType::kU8;
-    default:  // unspecified, and numbers this version does not know
+    default:  // unspecified, or a number that this version does not know
       return std::nullopt;
   }
 }
@@ -50,7 +50,7 @@ std::string ShapeText(const v1::Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
 }
 
-// Dimensions of 0 count as 1, so that strides fit too. Empty: more than kMaxTensorBytes.
+// Dimensions of 0 count as 1, so that strides fit, too. Empty: more than kMaxTensorBytes.
 std::optional<int64_t> BytesOf(const v1::Tensor& tensor, DType dtype) {
   int64_t bytes = SizeOf(dtype);
   bool is_empty = false;
@@ -62,14 +62,14 @@ std::optional<int64_t> BytesOf(const v1::Tensor& tensor, DType dtype) {
   return is_empty ? 0 : bytes;
 }
 
-// Collects a request and what is wrong with it.
+// Builds a request and collects its errors.
 class Decoder {
  public:
   Decoder(Direction direction, const DecodeContext& context) : context_(context) {
     request_.call.direction = direction;
   }
 
-  // What Forward and Backward share.
+  // The parts that Forward and Backward share.
   template <class Request>
   DecodedRequest Compute(const Request& request, std::vector<Spans> raw) {
     RefuseUnknownFields(request, "fields", &reasons_);
@@ -161,7 +161,7 @@ class Decoder {
     const std::optional<View> view = Describe(label, tensor);
     const Spans* payload = IsDescribed(tensor) ? NoPayload(label, tensor) : Payload(label, tensor);
     bool is_usable = is_named && view.has_value();
-    // The first of several stands for all, which are refused anyway.
+    // Only the first of several with one name is used; the request is refused anyway.
     if (is_usable && ++counts_[tensor.name()] == 1) {
       is_usable = Add(label, tensor, *view, payload);
     }
@@ -224,7 +224,7 @@ class Decoder {
     return &raw_[tensor.raw_index()];
   }
 
-  // An estimate has the values of nothing but what a plan reads, and may do without them.
+  // An estimate may have values only for tensors that a plan reads, and may leave them out.
   bool IsDescribed(const v1::Tensor& tensor) const {
     return is_estimate_ && !(tensor.has_raw_index() && PlanReads(tensor.name()));
   }
@@ -238,7 +238,7 @@ class Decoder {
     return nullptr;
   }
 
-  // False: the engine cannot be asked about this tensor.
+  // False: the tensor cannot be described to the engine.
   bool Add(const std::string& label, const v1::Tensor& tensor, View view, const Spans* payload) {
     const bool is_whole = IsDescribed(tensor) || CheckPayload(label, tensor, view, payload);
     if (view.dtype == DType::kI32 && view.shape.rank == 1 && PlanReads(tensor.name())) {
@@ -263,7 +263,7 @@ class Decoder {
     return false;
   }
 
-  // Gives `view` the values; zeros where none are sent.
+  // Points `view` to the values, or to zeros if none are sent.
   bool ReadIntegers(const std::string& label, const Spans* payload, View* view) {
     const int64_t limit = payload == nullptr ? kMaxAssumedElements : kMaxIntegerElements;
     if (view->shape.size() > limit) {
@@ -272,7 +272,7 @@ class Decoder {
                        ", got ", view->shape.size());
       return false;
     }
-    // One more, so that data is not null when there are none.
+    // One more, so that data is not null for an empty tensor.
     std::vector<int32_t>& values = request_.integers.emplace_back(view->shape.size() + 1);
     view->data = values.data();
     if (payload == nullptr) return true;
@@ -288,7 +288,7 @@ class Decoder {
     }
   }
 
-  // Those that the absence of lengths and offsets stands for; sequences of equal lengths.
+  // Fills in the values for which absent lengths and offsets stand, and sequences of equal lengths.
   void AssumeValues() {
     const int64_t nq = LengthOf("q"), nk = LengthOf("k");
     for (const std::string& name : assumed_) {
@@ -341,7 +341,7 @@ class Decoder {
   std::vector<Spans> raw_;
   std::vector<bool> is_raw_used_;
   std::map<std::string, int> counts_;
-  std::vector<std::string> assumed_;  // tensors whose values an estimate leaves out
+  std::vector<std::string> assumed_;  // tensors without values in an estimate
   DecodedRequest request_;
 };
 

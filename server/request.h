@@ -1,4 +1,4 @@
-// From a parsed message and its payloads to the kernels' terms: validation of the envelope.
+// Validates the envelope of a parsed message and converts it, with its payloads, for the engine.
 #pragma once
 
 #include <map>
@@ -16,27 +16,27 @@
 
 namespace attnd {
 
-// A tensor, also one that is only described, holds at most this many bytes.
+// A tensor holds at most this many bytes, also if it is only described.
 constexpr int64_t kMaxTensorBytes = int64_t{1} << 40;
 // A rank 1 int32 tensor (lengths, offsets): its values are copied for Plan.
 constexpr int64_t kMaxIntegerElements = int64_t{1} << 20;
-// The same in an estimate that leaves the values out.
+// The same for an estimate without the values.
 constexpr int64_t kMaxAssumedElements = int64_t{1} << 16;
 // Priorities are -kMaxPriority..kMaxPriority.
 constexpr int kMaxPriority = 100;
 
 struct DecodedRequest {
   std::string id;
-  std::string device;  // resolved: what the caller named, or the first that is served
+  std::string device;  // resolved: the one that the caller named, or the first one
   int priority = 0;
-  // Shapes in [B,H,N,D] whatever the layout. Data of int32 tensors of rank 1 only: it points into
-  // `integers`.
+  // Shapes are [B,H,N,D] for both layouts. Only int32 tensors of rank 1 have data, which points
+  // into `integers`.
   Call call;
   std::map<std::string, Spans> payloads;  // of every tensor, by name; empty for an estimate
   int64_t payload_bytes = 0;              // sum over `payloads`
   std::vector<std::vector<int32_t>> integers;
-  std::shared_ptr<const Plan> plan;  // by AddPlan
-  absl::Status envelope;             // what is wrong so far, without the engine's reasons
+  std::shared_ptr<const Plan> plan;  // set by AddPlan
+  absl::Status envelope;             // the errors so far, without the engine's reasons
   bool can_plan = true;              // the tensors can be described to the engine
 
   DecodedRequest() = default;
@@ -45,7 +45,7 @@ struct DecodedRequest {
 };
 
 struct DecodeContext {
-  std::span<const std::string> devices;  // names that are served; empty in a request means [0]
+  std::span<const std::string> devices;  // valid names; an empty one in a request means [0]
   int max_priority = kMaxPriority;       // of this caller
 };
 
@@ -55,8 +55,8 @@ DecodedRequest DecodeEnvelope(const attn::v1::ForwardRequest& request, std::vect
                               const DecodeContext& context);
 DecodedRequest DecodeEnvelope(const attn::v1::BackwardRequest& request, std::vector<Spans> raw,
                               const DecodeContext& context);
-// Without data, but for values that a plan reads, where they are sent. Without them lengths count
-// as full, offsets as absent, packed sequences as equally long.
+// An estimate has no data except values that a plan reads, which are optional: without them lengths
+// count as full, offsets as absent, packed sequences as equally long.
 DecodedRequest DecodeEnvelope(const attn::v1::EstimateRequest& request,
                               const DecodeContext& context);
 

@@ -15,7 +15,7 @@ absl::Status AskEngine(const MakePlanFunction& make_plan, DecodedRequest* reques
     if (plan.ok()) request->plan = *std::move(plan);
     return plan.status();
   }
-  // Nothing can be said of the tensors, but of the options.
+  // The tensors cannot be checked, but the options can.
   Reasons reasons(call.method);
   if (const Method* method = FindMethod(call.method)) (void)method->Parse(call.options, &reasons);
   return reasons.status();
@@ -43,7 +43,7 @@ int64_t WorkOf(const DecodedRequest& request) {
 
 absl::Status AddPlan(const MakePlanFunction& make_plan, DecodedRequest* request) {
   const absl::Status engine = AskEngine(make_plan, request);
-  // Nobody reads the reasons of what nobody waits for.
+  // A cancelled request needs no reasons.
   if (absl::IsCancelled(engine)) return engine;
   return FitTrailer(MergeReasons(request->envelope, engine));
 }

@@ -16,7 +16,7 @@ namespace {
 TimePoint ToSteady(gpr_timespec deadline) {
   if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) return TimePoint::max();
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
-  // A year is as good as none, and far from overflow.
+  // A deadline beyond a year counts as none, so that no sum overflows.
   constexpr int64_t kYear = int64_t{365} * 24 * 3600;
   const int64_t seconds = std::clamp<int64_t>(left.tv_sec, -kYear, kYear);
   return std::chrono::steady_clock::now() + std::chrono::seconds(seconds) +
@@ -51,7 +51,7 @@ void Rpc::Arm() {
     transport_->service_.RequestCall(&context_, &stream_, transport_->queue_.get(),
                                      transport_->queue_.get(), arrived_.Hold(this));
   } catch (const std::bad_alloc&) {
-    // gRPC has none of the tags.
+    // gRPC has not taken any of the tags.
     done_.Drop();
     arrived_.Drop();
     throw;
@@ -60,7 +60,7 @@ void Rpc::Arm() {
 
 void Rpc::OnArrived(bool ok) {
   if (!ok) {
-    // The server stops. The tag of AsyncNotifyWhenDone comes back only for calls that started.
+    // The server stops. The tag of AsyncNotifyWhenDone is returned only for calls that started.
     done_.Drop();
     return;
   }
@@ -68,7 +68,7 @@ void Rpc::OnArrived(bool ok) {
   started_ = std::chrono::steady_clock::now();
   deadline_ = ToSteady(context_.raw_deadline());
   Guarded([this] {
-    // Others look for calls from other threads: only ones that are whole.
+    // Other threads see the call from now on, so only after it is complete.
     transport_->AddCall(this);
     connection_ = transport_->ConnectionOf(context_.peer());
     if (connection_ != nullptr) connection_->calls.fetch_add(1, std::memory_order_relaxed);
@@ -123,8 +123,8 @@ void Rpc::TellFlood(bool is_certain) {
 absl::Status Rpc::Blame(const absl::Status& status) const {
   if (is_certain_) return status;
   return absl::UnavailableError(
-      "connection: more arrives on it than its calls expect, one of them may say less than it "
-      "sends, retry later");
+      "connection: more arrives on it than its calls expect, one of them may declare less than "
+      "it sends, retry later");
 }
 
 void Rpc::Read(std::chrono::seconds patience) {
@@ -156,7 +156,7 @@ void Rpc::OnRead(bool ok) {
   grpc::ByteBuffer message;
   if (ok) message.Swap(&incoming_);
   sends_no_more_ = !ok;
-  // One that was refused or cut off has brought what it was expected to bring, for all we know.
+  // How much arrived for a call that was refused or cut off is unknown: count all that it expected.
   Settle(ok ? static_cast<int64_t>(message.Length()) : expected_);
   Guarded([&] { handler_->OnMessage(*this, ok ? &message : nullptr); });
 }
@@ -185,8 +185,8 @@ void Rpc::Pump() {
     writing_ = true;
     StartsSending(outbox_.front().message);
     grpc::WriteOptions options;
-    // Small messages that queue up leave together; but a Write that carries the headers, too, would
-    // not end before they left.
+    // Combines small messages that queue up. Not for the first Write, which carries the headers:
+    // with the hint it would not end before they are sent.
     if (outbox_.size() > 1 && has_written_) options.set_buffer_hint();
     has_written_ = true;
     stream_.Write(outbox_.front().message, options, written_.Hold(this));
@@ -219,7 +219,7 @@ void Rpc::Finish(const absl::Status& status) noexcept {
   }
 }
 
-// Words of 15 letters at most need no memory.
+// std::string allocates nothing for up to 15 characters.
 void Rpc::FinishShortly() noexcept {
   stream_.Finish(grpc::Status(static_cast<grpc::StatusCode>(code()), "no memory left"),
                  finished_.Hold(this));
@@ -258,8 +258,9 @@ void Rpc::CancelIfStalled(TimePoint now, bool is_short) {
   if (limit < now) context_.TryCancel();
 }
 
-// A client that is refused before it is read has sent up to a window by then, which arrives after
-// the call's end. Bounded for each connection, since refusals cost a client nothing.
+// A call that is refused unread may have up to a window of bytes on the way, which arrive after its
+// end and must not look like a flood. Bounded for each connection, since refusals are free for the
+// client.
 void Rpc::ExpectLateBytes() {
   constexpr int kMostLateCalls = 16;
   constexpr std::chrono::milliseconds kLate{1000};
@@ -289,12 +290,12 @@ void Rpc::OnFinished(bool ok) {
   End();
 }
 
-// With the second of OnDone and OnFinished, in whatever order they come.
+// Acts on the second of OnDone and OnFinished, which come in any order.
 void Rpc::End() {
   if (!is_done_ || !has_finished_) return;
   if (connection_ != nullptr) connection_->EndCall();
   const bool delivered = was_sent_ && !is_cancelled_;
-  // Who left before the message got the answer to one that is missing.
+  // A client that left before its message was given the status for a missing message: cancelled.
   const bool left = is_cancelled_ && sends_no_more_;
   if (!delivered && (left || code() == absl::StatusCode::kOk)) {
     code_.store(absl::StatusCode::kCancelled);
@@ -315,7 +316,7 @@ void Rpc::Guarded(const F& f) noexcept {
   transport_->running_.store(nullptr, std::memory_order_relaxed);
 }
 
-// At once, but for the message that is on its way: gRPC takes no other operation before its end.
+// Ends the call, after a message that is being written: gRPC accepts no other operation until then.
 void Rpc::Fail(const absl::Status& status) noexcept {
   if (!closing_.has_value()) closing_ = status;
   while (outbox_.size() > (writing_ ? 1 : 0)) outbox_.pop_back();

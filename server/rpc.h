@@ -1,4 +1,4 @@
-// One call on the completion queue, and what a method does with it.
+// One call on the completion queue, and the interface of the methods that handle calls.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -20,7 +20,7 @@ namespace attnd {
 class Rpc;
 class Transport;
 
-// What the completion queue hands back: every tag is one of these.
+// An event of the completion queue: every tag is one of these.
 class Event {
  public:
   virtual void Run(bool ok) = 0;
@@ -29,40 +29,39 @@ class Event {
   ~Event() = default;
 };
 
-// One call as its method sees it. Owned by the call; every function runs on the polling thread and
-// must not block. Whatever else happens, the handler answers its call exactly once.
+// What a method does with one call. Owned by the call; every function runs on the polling thread
+// and must not block. In every case the handler answers its call exactly once.
 class Handler {
  public:
   virtual ~Handler() = default;
-  // The headers are here and no payload byte was read: reads, or refuses.
+  // The headers have arrived and no payload byte was read: starts to read, or refuses.
   virtual void OnHeaders(Rpc& rpc) = 0;
-  // The outcome of Rpc::Read. Null: the client sent no (further) message, or it is gone.
+  // The result of Rpc::Read. Null: the client sent no (further) message, or it has left.
   virtual void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) = 0;
-  // More is arriving than the call said that it expects, or than another call of the connection
-  // did: ends the call with Rpc::Blame, or expects more.
+  // More is arriving than this call expects, or than another call of the connection does: ends the
+  // call with Rpc::Blame, or expects more.
   virtual void OnFlood(Rpc& rpc);
-  // Of Rpc::ReadUnannounced: the message, or that of another such read of the connection, has begun
-  // and does not arrive in time. Ends the call with `status`, once.
+  // During Rpc::ReadUnannounced: its message, or that of another such read of the connection, has
+  // begun and does not arrive in time. Ends the call with `status`; called once.
   virtual void OnOverdue(Rpc& rpc, const absl::Status& status);
-  // Everything that was sent on the stream has left, as far as flow control goes.
+  // All messages sent on the stream so far have passed flow control.
   virtual void OnSent(Rpc&) {}
   // The call is over. Cancelled: by the client, its deadline or a lost connection, and no answer
-  // reached it; an unanswered call must still be answered (nobody hears it, but it ends the call).
+  // reached the client. An unanswered call must still be answered, since that ends the call.
   virtual void OnDone(Rpc&, bool /*cancelled*/) {}
-  // The last event, after OnDone: the answer has left (`delivered`), or never will.
+  // The last event, after OnDone: the answer has been sent (`delivered`), or never will be.
   virtual void OnEnd(Rpc&, bool /*delivered*/) {}
 };
 
-// A message of a stream on its way. Dropped without a word when it never leaves.
+// A message of a stream that waits to be sent. Destroyed without a call if it is never sent.
 class Departing {
  public:
   virtual ~Departing() = default;
-  // It has left, as far as flow control goes. Polling thread.
+  // It has passed flow control. Polling thread.
   virtual void OnLeft() = 0;
 };
 
-// Lives until gRPC has given back all its tags and nobody holds a reference. The last reference may
-// be dropped on any thread.
+// Lives until gRPC has returned all its tags and the last reference is dropped, on any thread.
 class Rpc final : public std::enable_shared_from_this<Rpc> {
  public:
   explicit Rpc(Transport* transport);
@@ -70,70 +69,70 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   Rpc(const Rpc&) = delete;
   Rpc& operator=(const Rpc&) = delete;
 
-  // Waits for a call. Polling thread, or before it starts.
+  // Starts to wait for a call. On the polling thread, or before that starts.
   void Arm();
   // Hands the call that arrived to its method. Polling thread.
   void Start();
 
-  // --- constant once the headers are here ---
+  // --- constant once the headers have arrived ---
   const std::string& method() const { return context_.method(); }
   TimePoint started() const { return started_; }
   TimePoint deadline() const { return deadline_; }  // max(): none
   const grpc::GenericServerContext& context() const { return context_; }
-  // Who calls: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000", or "unix:17" for the 17th connection of
-  // a Unix socket; "unknown" once the connection is gone.
+  // The caller: "ipv4:10.0.0.7:5000", "ipv6:%5B::1%5D:5000", or "unix:17" for the 17th connection
+  // of a Unix socket; "unknown" once the connection is closed.
   std::string peer() const;
   // The peer without its port: Connection::client.
   std::string client() const;
-  // What its connection has received so far; -1: it has none.
+  // Bytes that its connection has received so far; -1: it has no connection.
   int64_t arrived_bytes() const {
     return connection_ == nullptr ? -1 : connection_->received.load();
   }
 
   // --- polling thread ---
-  // How large the next message may be; 64 KiB unless told. Not a limit by itself, which the size of
-  // what has arrived must keep: when the calls of a connection together receive some MB more than
-  // they expect, those that expect a message have their OnFlood.
+  // Sets how large the next message may be; 64 KiB by default. By itself it limits nothing, so the
+  // handler must check the size of an arrived message. But when a connection receives a few MB more
+  // than its calls expect together, those that expect a message get OnFlood.
   void Expect(int64_t bytes);
   int64_t expected() const { return expected_; }
-  // What a call ends with for a flood: `status` if it is this call's; if it may be that of another
-  // call of the connection, what clients take for "try again".
+  // The status for a call that ends because of a flood: `status` if the flood is surely of this
+  // call, else a status that clients retry, since another call of the connection may be the cause.
   absl::Status Blame(const absl::Status& status) const;
-  // One at a time; answered by Handler::OnMessage. A call whose message has not arrived after
-  // `patience` is ended.
+  // One at a time; leads to Handler::OnMessage. The call is ended if its message has not arrived
+  // after `patience`.
   void Read(std::chrono::seconds patience = kNoLimit);
-  // Reads what a stream may bring at any time, or never. But once more of it than
-  // UnfinishedMessages::kFreeBytes is here, the rest must follow: Handler::OnOverdue.
+  // Reads a message of a stream, which may come at any time or never. But once more than
+  // UnfinishedMessages::kFreeBytes of it have arrived, the rest must follow: Handler::OnOverdue.
   void ReadUnannounced();
-  static constexpr int64_t kUnannouncedBytes = 1 << 20;  // that it has at most
+  static constexpr int64_t kUnannouncedBytes = 1 << 20;  // its largest size
   // For a message that has no reason to be large.
   static constexpr std::chrono::seconds kSmallMessage{30}, kNoLimit{0};
   static constexpr int64_t kSmallBytes = Connection::kSmallBytes;
-  // What gRPC may have received of a stream that is not read: its window, which the bandwidth probe
-  // lets grow. 11 MiB were seen on the loopback.
+  // What gRPC may have received for a stream that is not read: its window, which grows with the
+  // bandwidth probe. 11 MiB were measured on the loopback.
   static constexpr int64_t kWindowBytes = 16 << 20;
-  // A message of a stream. They leave in order, one Write at a time, together with what the events
-  // that are there already add; Handler::OnSent tells when all have.
+  // Sends a message of a stream. Messages are sent in order, one Write at a time, together with
+  // those that already waiting events add; Handler::OnSent follows when all have been sent.
   void Send(grpc::ByteBuffer message, std::shared_ptr<Departing> departing = nullptr);
-  // Runs what was posted for the call as its events are run: what it throws ends the call.
+  // Runs a function posted for the call like an event of it: an exception ends the call.
   void Run(const std::function<void()>& f) noexcept;
-  // Ends a stream after what was sent.
+  // Ends a stream after the messages sent so far.
   void Close(const absl::Status& status);
 
-  // The code of the answer, once it was given.
+  // The code of the answer; UNKNOWN before there is one.
   absl::StatusCode code() const { return code_.load(std::memory_order_relaxed); }
 
   // --- any thread ---
-  // The answer of a unary call. The first one counts.
+  // The answer of a unary call. Only the first one counts.
   void Finish(const absl::Status& status) noexcept;
   void Reply(const grpc::ByteBuffer& reply);
-  // Ends the call if its message is overdue, or if its client does not take what was sent to it
+  // Ends the call if its message is overdue, or if its client does not read the messages sent to it
   // (patience.h).
   void CancelIfStalled(TimePoint now, bool is_short);
 
  private:
   friend class Transport;
-  // Keeps the call among the transport's live ones: released after every other member.
+  // Counts the call among the live ones of the transport; destroyed after every other member.
   class Alive {
    public:
     Alive(Transport* transport, Rpc* rpc);
@@ -166,11 +165,11 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void OnArrived(bool ok);
   void Settle(int64_t bytes);
   void ExpectLateBytes();
-  bool Expects(const Connection& connection) const;  // a message, through it
+  bool Expects(const Connection& connection) const;  // whether it expects a message on it
   void TellFlood(bool is_certain);
-  // Since when it waits in ReadUnannounced; none: it does not, or was told OnOverdue.
+  // Since when it waits in ReadUnannounced; none: it does not wait, or got OnOverdue.
   std::optional<TimePoint> unannounced_since() const;
-  // Whether a message of it may be on its way.
+  // Whether a message of the call may be arriving.
   bool MayBring() const { return !is_done_ && expected_ > 0; }
   void TellOverdue(const absl::Status& status);
   void OnRead(bool ok);
@@ -194,14 +193,14 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   TimePoint started_, deadline_ = TimePoint::max();
   std::atomic<bool> answered_{false};
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kUnknown};  // of the answer
-  // When the message on its way must have arrived, or left.
+  // When the current message must have arrived, or have been sent.
   std::atomic<TimePoint> read_by_{TimePoint::max()}, send_by_{TimePoint::max()};
   std::atomic<TimePoint> send_by_if_short_{TimePoint::max()};
 
   std::shared_ptr<const Connection> connection_;  // from the call's arrival on
   // Polling thread only.
   int64_t expected_ = 0;
-  bool was_flooded_ = false, is_certain_ = false;  // whose flood it was
+  bool was_flooded_ = false, is_certain_ = false;  // a flood ended it; surely its own
   std::unique_ptr<Handler> handler_;
   const std::string* name_ = nullptr;  // of the method, in the transport's table
   grpc::ByteBuffer incoming_;
@@ -213,8 +212,8 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   std::deque<Outgoing> outbox_;
   bool writing_ = false, has_written_ = false, will_pump_ = false;
   bool broken_ = false, is_done_ = false, is_cancelled_ = false;
-  bool sends_no_more_ = false;                    // the client, by its half-close or its leaving
-  bool has_finished_ = false, was_sent_ = false;  // the answer, as gRPC tells
+  bool sends_no_more_ = false;                    // the client has half-closed or left
+  bool has_finished_ = false, was_sent_ = false;  // the answer, as gRPC reports
   std::optional<absl::Status> closing_;
 
   Tag arrived_{&Rpc::OnArrived}, read_{&Rpc::OnRead}, written_{&Rpc::OnWritten};

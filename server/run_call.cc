@@ -24,12 +24,13 @@ namespace {
 
 using attn::v1::RunRequest;
 
-// What is read without an announcement, and so without asking for room.
+// The largest message that may be sent without an announcement, and so is read without a share.
 constexpr int64_t kUnannouncedBytes = Rpc::kUnannouncedBytes;
-// Requests of one stream that are unanswered, or answered and not taken by the client; beyond it
-// the stream is not read.
+// Requests of one stream that are unanswered, or answered but not sent yet; beyond it the stream is
+// not read.
 constexpr size_t kMaxOpen = 256;
-// Of a reply: its head and the payloads that are too small to be sent from where they lie.
+// Bound of the copied part of a reply: its head and the payloads that are too small to send in
+// place.
 constexpr int64_t kMostCopied = 32 << 10;
 
 }  // namespace
@@ -68,15 +69,15 @@ class Runs::RunCall final : public Handler, private Intake::Reader {
 
   std::map<std::string, std::shared_ptr<TensorRequest>> open_;  // unanswered, by id
   size_t unsent_ = 0;                                           // answers in the outbox
-  Budget::Share unsent_share_;                                  // what was copied for them
-  bool has_room_ = true;                                        // the budget had it
-  std::string announced_id_;                                    // of the next message
+  Budget::Share unsent_share_;                                  // for the copied parts of them
+  bool has_room_ = true;                                        // unsent_share_ could grow
+  std::string announced_id_;                                    // id of the announced message
   int64_t announced_bytes_ = 0;                                 // 0: none
   Budget::Share share_;                                         // of the announced message
   std::shared_ptr<RunControl> parsing_;                         // of the planner's job, if any
   bool is_reading_ = false, waits_for_room_ = false;
   bool is_done_ = false;
-  // Nothing more is read; once all is answered the stream ends with it.
+  // Set: nothing more is read, and the stream ends with it once all requests are answered.
   std::optional<absl::Status> end_;
 };
 
@@ -101,7 +102,7 @@ void Runs::RunCall::OnMessage(Rpc&, const grpc::ByteBuffer* message) {
   Continue();
 }
 
-// Errors end the stream: they are about the stream's own rules.
+// An error ends the stream: it breaks a rule of the stream, not of a request.
 absl::Status Runs::RunCall::Take(const grpc::ByteBuffer& message) {
   const auto bytes = static_cast<int64_t>(message.Length());
   context_->metrics->AddReceivedBytes(bytes);
@@ -127,7 +128,7 @@ absl::Status Runs::RunCall::Take(const grpc::ByteBuffer& message) {
   return TakeParsed(*request, std::move(received), std::move(raw));
 }
 
-// A large head is parsed by the planner; until then nothing more is read.
+// Parses a large head on the planner's thread; nothing more is read until then.
 void Runs::RunCall::ParseLater(Received received) {
   struct Parsed {
     Received received;
@@ -144,7 +145,7 @@ void Runs::RunCall::ParseLater(Received received) {
                    .work = static_cast<int64_t>(kMaxHeadBytes),
                    .is_of_stream = true,
                    .control = control};
-  // The transport outlives the planner's work.
+  // The transport outlives the planner's jobs.
   job.run = [this, parsed, control, call = rpc_->shared_from_this()] {
     parsed->status = Guarded([&] {
       if (control->stopped()) return DrainingStatus();
@@ -238,21 +239,22 @@ void Runs::RunCall::Submit(const RunRequest& request, TensorRequest::Payloads pa
   const auto tensors = std::make_shared<TensorRequest>(
       context_, rpc_, direction, context_->clock->Now(),
       [id](Direction d, const std::string& reply) { return EncodeRunHead(id, d, reply); });
-  // A share that cannot grow belongs to no budget.
+  // An empty share has no budget and could not grow.
   if (payloads.share.bytes() == 0) payloads.share = *context_->budget->Take(0);
   absl::Status status = tensors->Admit(request.has_forward() ? request.forward().device()
                                                              : request.backward().device());
   if (status.ok()) {
     open_[id] = tensors;
-    // From the lane's thread back to the one that may send. The transport outlives its lanes.
+    // Posts from the lane's thread to the polling thread, which may send. The transport outlives
+    // the lanes.
     auto done = [this, id, tensors, call = rpc_->shared_from_this()](
                     const absl::Status& answer, const grpc::ByteBuffer& reply) {
-      // An answer that is lost would keep its stream open for good.
+      // A lost answer would keep its stream open for ever.
       UntilMemory([&] {
         runs_->transport_->Post(
             [this, id, call, tensors, message = answer.ok() ? reply : ErrorReply(id, answer)] {
               const auto answer_it = [&] { Answer(id, message, tensors); };
-              // One pointer needs no memory.
+              // A lambda with one pointer allocates nothing.
               call->Run([&answer_it] { answer_it(); });
             });
       });
@@ -272,7 +274,7 @@ void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply,
   open_.erase(id);
   if (!is_done_) {
     ++unsent_;
-    // Payloads that are sent from where they lie have shares of their own.
+    // Payloads that are sent in place have their own shares.
     const int64_t copied = std::min<int64_t>(static_cast<int64_t>(reply.Length()), kMostCopied);
     has_room_ = unsent_share_.Resize(unsent_share_.bytes() + copied) && has_room_;
     rpc_->Send(reply, std::move(request));
@@ -312,7 +314,7 @@ void Runs::RunCall::OnDone(Rpc&, bool) {
   runs_->calls_.erase(this);
   context_->intake->Leave(this);
   share_ = {};
-  // Whoever is answered by it leaves open_ later, by a post.
+  // The answers remove the requests from open_ later, in posted functions.
   for (const auto& [id, request] : open_) request->Cancel();
   End(absl::CancelledError("run: the caller left"));
   Continue();
@@ -331,14 +333,14 @@ void Runs::RunCall::End(const absl::Status& status) {
   context_->intake->Leave(this);
 }
 
-// Whatever follows from the state: reading on, or the end.
+// Reads the next message or ends the stream, as the state requires.
 void Runs::RunCall::Continue() {
   if (end_.has_value() && open_.empty()) return rpc_->Close(*end_);
   if (!end_.has_value() && !is_reading_ && parsing_ == nullptr && !waits_for_room_ && has_room_ &&
       open_.size() + unsent_ < kMaxOpen) {
     is_reading_ = true;
     if (announced_bytes_ > 0) return rpc_->Read();
-    // The client may be ahead by a window.
+    // The client may have sent a window ahead.
     rpc_->Expect(kUnannouncedBytes + Rpc::kWindowBytes);
     rpc_->ReadUnannounced();
   } else if (rpc_->expected() == 0) {
@@ -350,7 +352,7 @@ std::unique_ptr<Handler> Runs::NewCall() { return std::make_unique<RunCall>(this
 
 void Runs::Drain() {
   is_draining_ = true;
-  // Draining only starts operations: no call leaves the set meanwhile.
+  // Drain only starts operations: no call is removed from the set during the loop.
   for (RunCall* call : calls_) call->Drain();
 }
 

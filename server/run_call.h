@@ -12,13 +12,13 @@ namespace attnd {
 // The streams that are open. Polling thread only.
 class Runs {
  public:
-  // The transport that the streams arrive on is given before the first of them.
+  // REQUIRES: SetTransport before the first stream arrives.
   explicit Runs(TensorContext* context) : context_(context) {}
   void SetTransport(Transport* transport) { transport_ = transport; }
 
   std::unique_ptr<Handler> NewCall();
 
-  // Ends each stream with UNAVAILABLE once what it brought is answered.
+  // Ends each stream with UNAVAILABLE once its requests are answered.
   void Drain();
 
  private:

@@ -1,4 +1,4 @@
-// What a message of Run says by itself.
+// Checks of single messages of Run, and its error replies.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,10 +10,10 @@
 
 namespace attnd {
 
-// The rules of RunRequest but for those that need the stream.
+// Checks the rules of RunRequest that need no state of the stream.
 absl::Status CheckRun(const attn::v1::RunRequest& request, bool has_payloads);
 
-// The reply to a request that was refused or failed.
+// The reply to a refused or failed request.
 grpc::ByteBuffer ErrorReply(const std::string& id, const absl::Status& status);
 
 }  // namespace attnd

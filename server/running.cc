@@ -11,7 +11,7 @@ double SecondsLeftOf(const Running::Run& run, TimePoint now) {
   return std::abs(run.seconds.likely - Seconds(now - run.started));
 }
 
-// What those behind it count.
+// The seconds left of a run, as requests behind it count them.
 double AheadOf(const Running::Run& run, double left) {
   return run.seconds.likely > 0 ? left * run.seconds.ahead / run.seconds.likely : left;
 }
@@ -71,7 +71,7 @@ SecondsAhead Running::Before(TimePoint now, const std::string& client, int level
   for (const Run& run : runs_) {
     const double left = SecondsLeftOf(run, now);
     if (run.level < level || (run.level == level && seconds <= kShorter * left)) continue;
-    // It starts beside once it has waited for long enough, and is done first if it is shorter.
+    // After kPatience the request may start beside this run, and ends first if it is shorter.
     const bool is_patient = run.level > level || (seconds < left && !waits_for_ends);
     (is_patient ? ahead.patient : ahead.own) += AheadOf(run, left);
   }
@@ -81,7 +81,7 @@ SecondsAhead Running::Before(TimePoint now, const std::string& client, int level
 double Running::SecondsToPlace(TimePoint now, const std::string& client, double seconds) const {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double wait = 0;
-  // The last is the one of all lengths.
+  // The last step is for the places of all lengths together.
   for (size_t i = 0; i <= Places::kLimits.size(); ++i) {
     const bool is_all = i == Places::kLimits.size();
     const double limit = is_all ? -1 : Places::kLimits[i];

@@ -10,12 +10,12 @@
 
 namespace attnd {
 
-// Follows them from the first byte on, in whatever pieces they leave, to know which streams the
-// server ends: a client does not repeat that, whose message it may have cut off. Cost: the head of
-// each frame is looked at. Not thread safe.
+// Parses the frames from the first byte on, in pieces of any size, to find the streams that the
+// server ends: a client whose message is cut off by that need not end its stream, too. Cost: the
+// head of each frame is parsed. Not thread safe.
 class SentFrames {
  public:
-  // The next bytes. Tells `messages` of the streams that end with them.
+  // Parses the next bytes. Calls End of `messages` for the streams that they end.
   void Take(std::span<const std::byte> bytes, UnfinishedMessages* messages);
 
  private:

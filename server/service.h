@@ -1,4 +1,4 @@
-// attn.v1.AttentionService: which method is answered by what.
+// attn.v1.AttentionService: the handlers of its methods.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ constexpr char kServiceName[] = "attn.v1.AttentionService";
 // ServerInfo) are answered on the polling thread.
 class Service {
  public:
-  // `facts`: what ServerInfo tells, without the uptime. `tensors` outlives the service, the
+  // `facts`: the reply of ServerInfo without the uptime. `tensors` outlives the service, the
   // service outlives the transport.
   Service(TensorContext* tensors, ServerFacts facts);
 

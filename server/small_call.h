@@ -23,7 +23,7 @@ class SmallCall : public Handler {
       return rpc.Finish(
           absl::InvalidArgumentError("request: a whole message is required, got none"));
     }
-    // A larger one, without tensors, would only hold up the polling thread.
+    // A larger request without tensors is useless and would block the polling thread.
     if (message->Length() > kMaxHeadBytes) {
       return rpc.Finish(absl::InvalidArgumentError(
           absl::StrCat("message: size must be <= ", kMaxHeadBytes, ", got ", message->Length())));
@@ -34,7 +34,7 @@ class SmallCall : public Handler {
   }
 
  private:
-  // Answers, or sees to it that somebody does.
+  // Answers, or passes the call on to be answered.
   virtual void OnRequest(Rpc& rpc, const Request& request) = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace attnd {
 namespace {
 
-// By descriptor. Pages that no descriptor reaches take no memory.
+// By descriptor. Pages for descriptors that are never used take no memory.
 std::atomic<SocketReader*> readers[kMostWatched];
 
 SocketReader* ReaderOf(int fd) {
@@ -31,7 +31,7 @@ extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr
   using Function = ssize_t (*)(int, msghdr*, int);
   static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
   attnd::SocketReader* const reader = attnd::ReaderOf(fd);
-  // Peeked bytes come again; the queue of errors holds none.
+  // Peeked bytes are read again later; the error queue holds no stream bytes.
   if (reader == nullptr || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) {
     return next(fd, message, flags);
   }

@@ -11,8 +11,8 @@
 namespace attnd {
 
 absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now) {
-  // The caller's own clock ends a call a moment earlier than ours: a timeout is rounded up by up to
-  // one percent when it is sent, and counted anew when it arrives.
+  // The caller cancels a call slightly before the deadline that the server sees: gRPC rounds a
+  // timeout up by up to one percent when it is sent, and counts it from the arrival.
   const auto slack = std::chrono::milliseconds(10) + (deadline - started) / 100;
   if (deadline - slack <= now) {
     return ErrorOf(absl::StatusCode::kDeadlineExceeded,
@@ -22,7 +22,7 @@ absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now) 
 }
 
 absl::Status CheckAlive(const Task& task, TimePoint now) {
-  // First: gRPC tells of a deadline by cancelling the call.
+  // Checked first, since gRPC cancels a call at its deadline.
   if (task.deadline <= now) {
     return ErrorOf(absl::StatusCode::kDeadlineExceeded,
                    "request: the deadline passed before it could run");

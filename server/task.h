@@ -15,7 +15,7 @@
 
 namespace attnd {
 
-// Time comes in as an argument, so that tests own it.
+// The clock is an argument, so that tests can control it.
 using TimePoint = std::chrono::steady_clock::time_point;
 
 class Clock {
@@ -33,11 +33,11 @@ inline double Seconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// What something is predicted to take, alone on the machine.
+// Predicted seconds of a request or batch, alone on the machine.
 struct PredictedSeconds {
   double likely = 0;
-  double sure = 0;   // at least: for its own deadline
-  double ahead = 0;  // counted by those behind it, who are late if it is
+  double sure = 0;   // the least: decides whether it can meet its own deadline
+  double ahead = 0;  // a cautious value, for the deadlines of requests behind it
 
   void operator+=(const PredictedSeconds& other) {
     likely += other.likely;
@@ -46,10 +46,10 @@ struct PredictedSeconds {
   }
 };
 
-// What delays a request, in predicted seconds as those behind it count them.
+// What delays a request: the sum of the `ahead` seconds of others.
 struct SecondsAhead {
-  double patient = 0;  // what delays it for no longer than it is patient
-  double own = 0;      // of its own priority or client
+  double patient = 0;  // delays that end once it has waited for kPatience
+  double own = 0;      // delays that last longer: of its own level or client
 };
 
 // Why a request got no result; the label of attnd_refused_total.
@@ -60,7 +60,7 @@ enum class Refusal : uint8_t {
   kCancelled,
   kDraining,
   kInvalid,
-  kSeconds,  // beyond --max-request-seconds, predicted or run
+  kSeconds,  // above --max-request-seconds, predicted or measured
 };
 
 struct Phases {
@@ -70,40 +70,41 @@ struct Phases {
   TimePoint computed;  // when the lane had the results
 };
 
-// Owned by whoever has it: handler, then batcher, then lane. `done` is called exactly once, on any
+// Owned by the handler, then the batcher, then the lane. `done` is called exactly once, on any
 // thread, with results in the order of plan->outputs or with an error; it must not block.
 struct Task {
   std::shared_ptr<const Plan> plan;
   std::map<std::string, Spans> payloads;  // by tensor name
   std::shared_ptr<void> payload_owner;    // keeps the slices; dropped right after the gather
   int priority = 0;                       // higher runs first
-  std::string client;                     // takes turns with others
+  std::string client;                     // takes turns with other clients
   TimePoint admitted;
   TimePoint deadline = TimePoint::max();
   std::shared_ptr<std::atomic<bool>> cancelled;  // set by the transport; never null
   int64_t charged_bytes = 0;     // payloads + planned workspace, as counted in the byte budget
-  std::shared_ptr<void> charge;  // what counts them there; they return with its last reference
+  std::shared_ptr<void> charge;  // the share; the bytes return with its last reference
 
   std::function<void(absl::Status status, std::vector<Result> results, const Phases& phases)> done;
 };
 
-// DEADLINE_EXCEEDED if a call that was cancelled ends about when its time is over, else CANCELLED.
+// The status of a call that was cancelled at `now`: DEADLINE_EXCEEDED if its deadline is about
+// then, else CANCELLED.
 absl::Status WhyCancelled(TimePoint started, TimePoint deadline, TimePoint now);
 
-// OK: it may run. DEADLINE_EXCEEDED or CANCELLED: nobody waits for it any more.
+// OK: the task may run. DEADLINE_EXCEEDED or CANCELLED: its result is not wanted any more.
 absl::Status CheckAlive(const Task& task, TimePoint now);
 
-// DEADLINE_EXCEEDED for a request that is predicted to need `own` seconds once others have had
-// `ahead`, while its deadline leaves it `left`.
+// DEADLINE_EXCEEDED for a request that is predicted to need `own` seconds after `ahead` seconds of
+// others, while its deadline leaves `left`.
 absl::Status Hopeless(double own, double ahead, double left);
 
-// Whether an answer says that nobody waits any more.
+// Whether a status is DEADLINE_EXCEEDED or CANCELLED.
 bool IsDead(const absl::Status& status);
 
 // The reason behind an error of CheckAlive, Hopeless or a run, by its code.
 Refusal RefusalOf(const absl::Status& status);
 
-// Calls `done` and frees the task. An exception of `done` (no memory) is logged and ends there.
+// Calls `done` and frees the task. An exception of `done` (no memory) is logged.
 // REQUIRES: no lock is held.
 void Finish(std::unique_ptr<Task> task, absl::Status status, std::vector<Result> results,
             const Phases& phases) noexcept;

@@ -15,9 +15,9 @@ namespace attnd {
 namespace {
 
 constexpr char kSizeKey[] = "attnd-message-bytes", kHeadKey[] = "attnd-head-bin";
-constexpr size_t kMostHeadBytes = 2 << 10;  // of kHeadKey; what is longer is not looked at
+constexpr size_t kMostHeadBytes = 2 << 10;  // of kHeadKey; a longer value is ignored
 
-// A message on its way into a request.
+// Keeps a message until its request is gathered.
 struct Held {
   Received received;
   std::vector<Spans> raw;
@@ -79,7 +79,7 @@ void TensorCall::OnHeaders(Rpc& rpc) {
   if (absl::Status status = Admit(rpc); !status.ok()) Refuse(status);
 }
 
-// Each refusal is counted where it is made.
+// Refusals are counted where they are made.
 absl::Status TensorCall::Admit(Rpc& rpc) {
   ATTND_RETURN_IF_ERROR(request_->Admit());
   const auto& metadata = rpc.context().client_metadata();
@@ -118,7 +118,7 @@ void TensorCall::OnOverdue(const absl::Status& status) {
   Refuse(status);
 }
 
-// A message of unknown size takes more of the budget as it comes in.
+// A message of unknown size takes more of the budget while it arrives.
 bool TensorCall::ExpectMore(Rpc& rpc) {
   const int64_t more = std::min(2 * rpc.expected(), context_->max_message_bytes) - rpc.expected();
   if (more <= 0 || !share_.Resize(share_.bytes() + more)) return false;
@@ -127,7 +127,7 @@ bool TensorCall::ExpectMore(Rpc& rpc) {
 }
 
 void TensorCall::OnFlood(Rpc& rpc) {
-  // One that is not read yet takes no more than its window.
+  // A call that is not read yet takes no more than its window.
   if (is_refused_ || is_waiting_) return;
   if (declared_bytes_ != Intake::kUndeclared) {
     context_->intake->Leave(this);
@@ -152,7 +152,7 @@ void TensorCall::OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) {
     if (absl::Status status = Submit(rpc, *message); !status.ok()) Refuse(status);
     return;
   }
-  // Half-closed, or gone: known once the call is over.
+  // The client has half-closed or left; OnDone shows which.
   lacks_message_ = true;
   share_ = {};
   rpc.Finish(absl::InvalidArgumentError(kNoMessage));
@@ -170,7 +170,7 @@ absl::Status TensorCall::Submit(Rpc& rpc, const grpc::ByteBuffer& message) {
 absl::Status TensorCall::CheckSize(int64_t message_bytes) {
   if (message_bytes > context_->max_message_bytes) {
     context_->metrics->RecordRefusal(Refusal::kBytes);
-    // The words of gRPC's own check.
+    // The text of gRPC's own check.
     return Permanent(absl::ResourceExhaustedError(absl::StrCat("Received message larger than max (",
                                                                message_bytes, " vs. ",
                                                                context_->max_message_bytes, ")")));
@@ -217,7 +217,7 @@ void TensorCall::OnDone(Rpc& rpc, bool cancelled) {
   is_done_ = true;
   is_cancelled_ = cancelled;
   context_->intake->Leave(this);
-  // Without a request: there was no memory for one.
+  // No request: there was no memory for one.
   if (is_refused_ || !request_.has_value()) return;
   if (cancelled) request_->Cancel();
   if (is_waiting_) {
@@ -232,7 +232,7 @@ void TensorCall::OnEnd(Rpc& rpc, bool delivered) {
   if (request_.has_value()) request_->End(delivered, rpc.code());
 }
 
-// The second of OnMessage without a message and OnDone, in whatever order they come.
+// Called by the second of OnMessage without a message and OnDone, which come in any order.
 void TensorCall::RefuseUnread() {
   if (!is_cancelled_) {
     return request_->Refuse(absl::InvalidArgumentError(kNoMessage), Refusal::kInvalid);

@@ -1,4 +1,4 @@
-// What all requests for attention share.
+// The parts of the server that all requests for attention share.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace attnd {
 class Lanes;
 class Planner;
 
-// Counts what is open, so that a drain can wait for it. Thread safe.
+// Counts open calls, so that a drain can wait for their end. Thread safe.
 class OpenCalls {
  public:
   void Add(int change);
@@ -52,12 +52,12 @@ struct TensorContext {
   const Clock* clock = nullptr;
   std::vector<std::string> devices;
   int64_t max_message_bytes = 0;
-  int64_t undeclared_bytes = 16 << 20;  // what a message without a declared size is taken for
-  int max_priority = 0;                 // of callers but those of Unix sockets
+  int64_t undeclared_bytes = 16 << 20;  // assumed for a message without a declared size
+  int max_priority = 0;                 // of callers, except those of Unix sockets
   double max_request_seconds = 0;       // predicted; 0: none
-  bool logs_requests = false;           // every one; else only some of those that fail
+  bool logs_requests = false;           // all; else only some of those that fail
 
-  // --- polling thread, but for what tells it a shortage ---
+  // --- polling thread, except Intake::OnShortage ---
   Intake* intake = nullptr;
 
   // --- thread safe ---
@@ -70,7 +70,8 @@ struct TensorContext {
   // the name is not known yet.
   std::span<Batcher* const> BatchersOf(std::optional<absl::string_view> device) const;
   DecodeContext decode(const std::string& client) const;
-  // AddPlan by the engine, and measured. `control`, if given, ends a plan early. Any thread.
+  // AddPlan with the engine, recorded in the metrics. `control` can stop a plan; may be null. Any
+  // thread.
   absl::Status AddPlan(DecodedRequest* request, RunControl* control) const;
   int MaxPriority(const std::string& client) const;
 };

@@ -22,15 +22,15 @@
 namespace attnd {
 namespace {
 
-// The metric label of a request that may turn out to be refused.
+// The metric label of a request, which may be refused later.
 std::string LabelOf(const attn::v1::MethodSpec& spec) {
   const google::protobuf::FieldDescriptor* field = spec.GetReflection()->GetOneofFieldDescriptor(
       spec, spec.GetDescriptor()->FindOneofByName("method"));
   return field == nullptr ? "unknown" : field->name();
 }
 
-// What a slice of a reply keeps until gRPC is done with it. The memory may leave after its lane and
-// its batcher are gone, but not after its pool.
+// Owned by a slice of a reply until gRPC releases it. The memory may outlive its lane and its
+// batcher, but not its pool, which the engine owns.
 struct Outgoing {
   std::shared_ptr<Engine> engine;  // destroyed last
   std::shared_ptr<Buffer> buffer;
@@ -79,8 +79,8 @@ TensorRequest::TensorRequest(TensorContext* context, const Rpc* rpc, Direction d
 }
 
 TensorRequest::~TensorRequest() {
-  // Without an end: an answer that waited on a stream when that broke, or an exception, which the
-  // call has told.
+  // Ends a request that has not ended: its answer waited on a stream that broke, or an exception
+  // ended the call.
   const absl::StatusCode told = rpc_->code();
   End(/*delivered=*/false, told == absl::StatusCode::kOk ? absl::StatusCode::kInternal : told);
   context_->open.Add(-1);
@@ -188,7 +188,7 @@ absl::Status TensorRequest::Stopped() const {
   return status;
 }
 
-// Plans, charges and queues it; every refusal is counted.
+// Plans, charges and queues the request; counts every refusal.
 absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done) {
   absl::Status status = context_->AddPlan(&decoded, plan_control_.get());
   if (absl::IsCancelled(status)) return Stopped();
@@ -242,7 +242,7 @@ absl::Status TensorRequest::CheckPlan(const Plan& plan) const {
 absl::Status TensorRequest::ChargeFor(const Plan& plan) {
   Budget* const of_device = context_->device_budgets[plan.device];
   if (of_device == nullptr) {
-    // The slices go when the gathered copy is complete, and only then does the workspace grow.
+    // The slices are freed when the gathered copy is complete, before the workspace grows.
     return ChargeHost(received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes) +
                       plan.host_bytes);
   }
@@ -284,7 +284,7 @@ void TensorRequest::Answer(const Done& done, absl::Status status, std::span<cons
                            const Phases& phases) {
   grpc::ByteBuffer reply;
   if (!status.ok()) {
-    // Zero: it was refused before it was queued.
+    // Zero: the request was refused before it was queued.
     if (phases.queue_seconds > 0)
       context_->metrics->RecordQueued(method_, direction_, phases.queue_seconds);
   } else {
@@ -299,7 +299,7 @@ void TensorRequest::Answer(const Done& done, absl::Status status, std::span<cons
   done(status, reply);
 }
 
-// The payloads leave from where the kernel wrote them.
+// The payloads are sent from the output buffers, without a copy.
 grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, const Phases& phases) {
   std::vector<OutputInfo> infos;
   for (const Result& result : results) infos.push_back(result.info);
@@ -310,7 +310,7 @@ grpc::ByteBuffer TensorRequest::BuildReply(std::span<const Result> results, cons
 
   std::string head = EncodeReplyHead(direction_, id_, infos, stats);
   if (frame_) head = frame_(direction_, std::move(head));
-  // What is left of the request are its outputs; they count until gRPC has let go of them.
+  // Only the outputs are left; they are charged until gRPC releases them.
   (void)charge_->device.Resize(0);
   (void)charge_->host.Resize(std::min(charge_->host.bytes(), plan_->output_bytes));
   std::vector<Payload> payloads;
@@ -361,7 +361,7 @@ void TensorRequest::LogEnd(const absl::Status& status, double seconds,
        {"peer", rpc_->peer()},
        {"reason", std::string(status.message())}});
 } catch (const std::bad_alloc&) {
-  // It is counted all the same.
+  // No memory for the line; the request is counted all the same.
 }
 
 }  // namespace attnd

@@ -20,16 +20,16 @@ namespace {
 
 // Longer than a client needs from one answer to its next call.
 constexpr std::chrono::milliseconds kHold{200};
-// For the notice of the stop to be on its way before the last answers.
+// Time for the notice of the stop to be sent before the last answers.
 constexpr std::chrono::milliseconds kNoticeTime{100};
 
-// Names and values of a call: 8 KiB, as is usual, beside the head of a message.
+// Names and values of the metadata of a call: the usual 8 KiB, plus the head of a message.
 constexpr int kMostMetadataBytes = 12 << 10;
 
-// What streams have to send waits for the events that are there already, but for no more of them.
+// Messages of streams wait until the already waiting events are handled, but at most this many.
 constexpr int kMostEventsBeforePump = 8;
 
-// Its errors are ours; what it says besides is for whoever debugs.
+// Logs errors of gRPC as errors, and its other lines for debugging.
 void ForwardLog(gpr_log_func_args* args) {
   static LineLimit lines;
   const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
@@ -42,14 +42,14 @@ int Milliseconds(std::chrono::milliseconds time) {
 }
 
 void AddTimes(const Transport::Options& options, grpc::ServerBuilder* builder) {
-  // A peer that is gone without a word is found out by pings, also between calls.
+  // Pings detect a peer that is gone without closing the connection, also between calls.
   if (options.keepalive_time.count() > 0) {
     builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
     builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                                 Milliseconds(options.keepalive_timeout));
     builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   }
-  // Either of these costs each call a filter of its own: not there unless asked for.
+  // Each of these adds a filter to every call, so they are set only if requested.
   if (options.max_connection_idle.count() > 0) {
     builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                                 Milliseconds(options.max_connection_idle));
@@ -60,23 +60,24 @@ void AddTimes(const Transport::Options& options, grpc::ServerBuilder* builder) {
   }
 }
 
-// Who must answer somebody catches what it throws itself.
+// A posted function that must answer a call catches its exceptions itself.
 void RunPosted(const std::function<void()>& f) noexcept {
   try {
     f();
   } catch (const std::exception&) {
-    Log(LogLevel::kError, "what was posted to the polling thread threw");
+    Log(LogLevel::kError, "a function posted to the polling thread threw an exception");
   }
 }
 
 }  // namespace
 
-// Work for the polling thread. One alarm carries all that is there when the thread comes for it.
+// Functions for the polling thread. One alarm delivers all that have been posted until it is
+// handled.
 class Transport::Mailbox final : public Event {
  public:
   explicit Mailbox(Transport* transport) : transport_(transport) {}
   void Put(std::function<void()> f) {
-    // It may be an answer: it must not be lost.
+    // It may be an answer, which must not be lost.
     UntilMemory([&] { TryPut(f); });
   }
   void Run(bool) override {
@@ -98,7 +99,8 @@ class Transport::Mailbox final : public Event {
     posts_.back().swap(f);
     if (posts_.size() > 1) return;
     transport_->AddLive(1);
-    // The past, not now: gRPC rounds up to a millisecond and leaves that to its timers' thread.
+    // A time in the past: gRPC would round the current time up to a millisecond and leave the alarm
+    // to its timer thread.
     alarm_.Set(transport_->queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC),
                static_cast<Event*>(this));
   }
@@ -122,7 +124,7 @@ class Transport::Delayed final : public Event {
     alarm_.Set(transport_->queue_.get(), due, static_cast<Event*>(this));
   }
   void Run(bool) override {
-    { MutexLock lock(&mu_); }  // who set the alarm has left it
+    { MutexLock lock(&mu_); }  // waits until Set has returned
     RunPosted(f_);
     delete this;
   }
@@ -148,7 +150,8 @@ Transport::Transport(const Options& options, MethodTable methods)
 absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const Options& options,
                                                             MethodTable methods) {
   gpr_set_log_function(ForwardLog);
-  // Debian's Abseil looks for lock cycles at every lock, of which gRPC takes dozens for a call.
+  // Debian's Abseil checks for lock cycles at every lock, and gRPC takes dozens of locks for a
+  // call.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   std::unique_ptr<Transport> transport(new Transport(options, std::move(methods)));
   transport->spin_ = options.spin;
@@ -177,7 +180,7 @@ absl::Status Transport::Listen(const Options& options) {
 
 absl::Status Transport::StartServer(const Options& options) {
   grpc::ServerBuilder builder;
-  // The limit is checked where the call is counted (TensorCall); gRPC's own check comes no earlier.
+  // TensorCall checks the limit, where the call is also counted; gRPC would not check it earlier.
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
@@ -186,7 +189,7 @@ absl::Status Transport::StartServer(const Options& options) {
   if (options.large_reads) {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kLargeFrameBytes);
   }
-  // A compressed message may unpack to any size; floats do not compress. Refused by gRPC.
+  // gRPC refuses compressed messages: they may unpack to any size, and floats hardly compress.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   for (grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
@@ -213,7 +216,7 @@ Transport::~Transport() {
   if (thread_.joinable()) {
     thread_.join();
   } else if (queue_ != nullptr) {
-    // Never polled: a queue must be empty when it is destroyed.
+    // No thread polls it: a queue must be empty when it is destroyed.
     void* tag = nullptr;
     bool ok = false;
     while (queue_->Next(&tag, &ok)) continue;
@@ -305,7 +308,7 @@ void Transport::CallEnded(const std::string* rpc, absl::StatusCode code) const {
 
 void Transport::Settle(std::chrono::milliseconds timeout) {
   const auto until = std::chrono::steady_clock::now() + timeout;
-  // One of a client that does not read stays for as long as it is allowed to.
+  // The answer of a client that does not read stays until it is overdue.
   while (leaving_.load() > 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -332,7 +335,7 @@ std::vector<std::shared_ptr<Rpc>> Transport::OpenCalls() {
   std::vector<std::shared_ptr<Rpc>> calls;
   const MutexLock lock(&mu_);
   calls.reserve(calls_alive_.size());
-  // Null: its last reference is gone, its destructor waits for the lock.
+  // Skips calls without a reference: their destructors wait for the lock.
   for (Rpc* rpc : calls_alive_) {
     if (std::shared_ptr<Rpc> call = rpc->weak_from_this().lock()) calls.push_back(std::move(call));
   }

@@ -1,6 +1,6 @@
-// The gRPC side of the process: one completion queue, one polling thread, every method of every
-// service as bytes. Any synchronous or callback service on the same server would start pollers of
-// its own and halve the rate of small messages.
+// The gRPC side of the process: one completion queue and one polling thread, which handle all
+// methods of all services as bytes. A synchronous or callback service on the same server would
+// start its own pollers and halve the rate of small messages.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -31,7 +31,7 @@ namespace attnd {
 // "/attn.v1.AttentionService/Forward" -> a new handler for one call.
 using MethodTable = std::map<std::string, std::function<std::unique_ptr<Handler>()>>;
 
-// Stop in this order: StopServing, then end whatever may still answer a call (lanes), then the
+// Stop in this order: StopServing, then the threads that may still answer a call (lanes), then the
 // destructor. An operation started on a queue that was shut down aborts the process; therefore the
 // queue closes only when no call is left.
 class Transport {
@@ -39,27 +39,28 @@ class Transport {
   struct Options {
     // "host:port" (port 0 takes a free one) or "unix:/path"; at least one.
     std::vector<std::string> addresses;
-    int max_concurrent_streams = 256;  // per connection, calls too; clients queue beyond it
-    int armed_calls = 32;              // calls that may arrive before the polling thread looks
-    // Memory that gRPC may take for what it receives; 0: any. As it fills up, flow-control windows
-    // shrink; a message for which none is left ends its call with RESOURCE_EXHAUSTED.
+    int max_concurrent_streams = 256;  // per connection, unary calls too; clients queue more
+    int armed_calls = 32;  // calls that may arrive before the polling thread handles one
+    // Memory that gRPC may use for received bytes; 0: no limit. As it fills up, flow-control
+    // windows shrink; a message for which none is left ends its call with RESOURCE_EXHAUSTED.
     int64_t buffer_bytes = 0;
-    // Receives in large pieces; the process has called UseLargeReads.
+    // Receives in large pieces. REQUIRES: the process has called UseLargeReads.
     bool large_reads = false;
-    // Connections at a time; those that say nothing for `silence` after they were made are closed.
+    // Limits of connections; one that sends nothing for `silence` after it was made is closed.
     Connections::Limits connections;
     std::chrono::milliseconds silence{10000};
-    // Of connections without a call, and of any; 0: for ever. At its age a connection takes no new
-    // calls, what is in flight on it ends.
+    // How long a connection without a call stays open, and any connection; 0: no limit. At its
+    // maximal age a connection accepts no new calls, and calls in flight finish.
     std::chrono::milliseconds max_connection_idle{0}, max_connection_age{0};
-    // A connection from which nothing came for so long is pinged, and closed without an answer
+    // A connection that has received nothing for this long is pinged, and closed if no answer comes
     // within the timeout; 0: never.
     std::chrono::milliseconds keepalive_time{60000}, keepalive_timeout{20000};
-    // How long the polling thread looks for the next event before it sleeps: saves the time to wake
-    // up, costs a core. For machines that have one to spare.
+    // How long the polling thread polls for the next event before it sleeps: saves the time to wake
+    // up and keeps a core busy. For machines with a core to spare.
     std::chrono::microseconds spin{0};
-    // Told of each call, on the polling thread, if set; `rpc` is "" for one that is not in the
-    // table, which only ends. A call whose answer did not reach its client never ends with OK.
+    // If set, called for each call, on the polling thread. For a call that is not in the table only
+    // call_ended is called, with `rpc` "". A call whose answer did not reach its client never ends
+    // with OK.
     std::function<void(absl::string_view rpc)> call_began;
     std::function<void(absl::string_view rpc, absl::StatusCode code)> call_ended;
   };
@@ -73,42 +74,42 @@ class Transport {
   // As given, with the ports that are listened on.
   const std::vector<std::string>& addresses() const { return addresses_; }
   int port() const { return port_; }  // of the first address that has one; 0: none has
-  // The method whose event is handled at this moment: "/attn.v1.AttentionService/Run"; "": none.
+  // The method whose event is being handled: "/attn.v1.AttentionService/Run"; "": none.
   absl::string_view running() const {
     const std::string* const name = running_.load(std::memory_order_relaxed);
     return name == nullptr ? "" : *name;
   }
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }  // arrived so far
 
-  int open_calls() const;  // arrived and not gone
+  int open_calls() const;  // arrived and not ended
 
-  // Of a call, by what gRPC calls its peer; null if it is gone.
+  // The connection of a call, by the name of its peer in gRPC; null if it is closed.
   std::shared_ptr<const Connection> ConnectionOf(absl::string_view grpc_peer) const {
     return connections_.Find(grpc_peer);
   }
   Connections::Counts connections() const { return connections_.counts(); }
 
-  // Runs `f` on the polling thread: soon, in the order of the calls, or after a delay. Any thread;
-  // not after the destructor began. What `f` throws is logged. Post waits for memory if there is
-  // none.
+  // Runs `f` on the polling thread: soon, in the order of the posts, or after a delay. Any thread;
+  // not after the destructor began. An exception of `f` is logged. Post waits for memory if there
+  // is none.
   void Post(std::function<void()> f);
-  // Waits until answers that are on their way have left and been counted, `timeout` at most: what
-  // clients have received is counted then. Not on the polling thread.
+  // Waits, at most `timeout`, until the answers on their way have been sent and counted, so that
+  // the counters include all that clients have received. Not on the polling thread.
   void Settle(std::chrono::milliseconds timeout);
   void PostAfter(std::chrono::milliseconds delay, std::function<void()> f);
 
-  // Closes the listeners; what is in flight has until `timeout` passed, then it is cancelled.
-  // Blocks until all calls have ended.
+  // Closes the listeners. Calls in flight are cancelled after `timeout`. Blocks until all calls
+  // have ended.
   //
-  // A call that arrives before its client has heard of the stop is cancelled by gRPC, which clients
-  // do not take for "try elsewhere". So, while calls keep coming, those that arrive are held for
-  // some 200 ms first and handled only after the clients were told: one that waits for each answer
-  // then sends its next call elsewhere. Not with `timeout` 0.
+  // gRPC cancels a call that arrives before its client knows of the stop, and clients do not retry
+  // cancelled calls at another server. So, while calls keep coming, new ones are first held for
+  // about 200 ms and handled only after the clients were notified: a client that waits for each
+  // answer then sends its next call to another server. Not with `timeout` 0.
   void StopServing(std::chrono::milliseconds timeout);
 
-  // Ends calls whose clients do not take their answers, or do not bring the rest of what
-  // Rpc::ReadUnannounced waits for, and forgets connections that were closed. About once a second;
-  // any thread.
+  // Ends calls whose clients do not read their answers, or do not send the rest of a message that
+  // Rpc::ReadUnannounced waits for, and removes closed connections. To be called about once a
+  // second; any thread.
   void CancelStalled(TimePoint now, bool is_short = false);
 
  private:
@@ -131,7 +132,7 @@ class Transport {
   void HoldCalls();
   void ReleaseCalls();
   void AddLive(int change);
-  // Calls that have arrived and not gone.
+  // Calls that have arrived and not ended.
   std::vector<std::shared_ptr<Rpc>> OpenCalls();
   // arrivals.cc
   void EndFlood(const FloodWatch::Flood& flood, int checks = 0);
@@ -143,7 +144,7 @@ class Transport {
                          absl::string_view why);
   void EndMostOverdue(std::vector<Arrivals> overdue);
   void GiveUpUnannounced(TimePoint now, bool is_short);
-  // Keeps as many calls armed as there were at the start; what there is no memory for follows.
+  // Keep as many calls armed as at the start; calls for which there was no memory are armed later.
   void ArmAnother() noexcept;
   void ArmMissing() noexcept;
   void AddCall(Rpc* rpc);
@@ -155,9 +156,9 @@ class Transport {
   std::chrono::microseconds spin_{0};
   const std::function<void(absl::string_view)> call_began_;
   const std::function<void(absl::string_view, absl::StatusCode)> call_ended_;
-  const int64_t most_unannounced_;  // bytes of messages that are not charged
+  const int64_t most_unannounced_;  // bytes of messages that are not charged to the budget
   std::atomic<int64_t> calls_{0};
-  std::atomic<int64_t> leaving_{0};  // answers that gRPC has and has not told the end of
+  std::atomic<int64_t> leaving_{0};  // answers that gRPC has not finished sending
   std::atomic<const std::string*> running_{nullptr};
   std::atomic<TimePoint> last_call_{TimePoint::min()};
 

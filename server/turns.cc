@@ -29,7 +29,7 @@ void Turns::Leave(Client* client) {
 
 void Turns::Take(Client* client, double seconds) {
   now_ = std::max(now_, client->served);
-  // Virtual time passes as slowly as there are others to be served.
+  // With n active clients virtual time passes n times as slowly.
   const auto active = static_cast<double>(std::max<int64_t>(active_, 1));
   const double most = std::max(kLeastDebtSeconds, kMostDebtSeconds / active);
   client->served = std::min(client->served + seconds, now_ + most);
@@ -42,8 +42,8 @@ void Turns::End(Client* client, double seconds) {
   Places::Add(seconds, -1, &client->longer);
 }
 
-// Records of idle clients stay, so that a client of many small requests costs no allocation for
-// each, until there are many of them.
+// Keeps records of idle clients until there are many, so that small requests one after the other
+// need no allocation each.
 void Turns::ForgetIdle() {
   if (clients_.size() <= kMostIdle) return;
   std::erase_if(clients_, [&](const auto& entry) { return IsIdle(*entry.second); });

@@ -10,13 +10,13 @@
 
 namespace attnd {
 
-// Start-time fair queueing: each client has a virtual time that advances by the seconds of what was
-// taken of it; the client with the least is next. Who comes back after a pause starts at the time
-// of the last one served: nobody saves up turns by asking for nothing. Nobody is further ahead of
-// that time than it takes about kMostDebtSeconds to make up either (at least kLeastDebtSeconds), so
-// that one long request does not cost its client the turns of minutes.
+// Start-time fair queueing: each client has a virtual time that advances by the seconds of its
+// served requests; the client with the least is next. A client that returns after a pause starts at
+// the virtual time of the last one served, so that it cannot save up turns. It is at most so far
+// ahead of that time as others make up in about kMostDebtSeconds (at least kLeastDebtSeconds), so
+// that one long request does not cost its client minutes of turns.
 //
-// Not thread safe. Remembers what idle clients had, as long as they are at most kMostIdle.
+// Not thread safe. Remembers the times of up to kMostIdle idle clients.
 class Turns {
  public:
   static constexpr double kMostDebtSeconds = 2, kLeastDebtSeconds = 0.25;
@@ -27,25 +27,25 @@ class Turns {
     double served = 0;        // virtual time
     int64_t waiting = 0;      // requests in the queue
     int64_t running = 0;      // batches opened by one of its requests
-    Places::Counts longer{};  // of them, as predicted
+    Places::Counts longer{};  // of the running batches, as predicted
   };
 
-  // One more request of this client waits. The record stays where it is until the client neither
-  // waits nor runs.
+  // One more request of this client waits. The pointer stays valid until the client neither waits
+  // nor runs.
   Client* Enter(const std::string& name);
-  // One request less waits: it was taken, or dropped.
+  // One request less waits: it was taken or dropped.
   void Leave(Client* client);
-  // The client's turn: its request, or a batch of such, takes so long.
+  // The client takes its turn with a request, or a batch, of `seconds`.
   void Take(Client* client, double seconds);
-  // A batch that one of its requests opens is being made, begins to run for so many predicted
-  // seconds, ends.
+  // A batch that a request of the client opens: it is being filled, begins to run for `seconds`
+  // (predicted), ends.
   void Open(Client* client) { client->running += 1; }
   void Begin(Client* client, double seconds) { Places::Add(seconds, 1, &client->longer); }
   void End(Client* client, double seconds);
 
-  // The client with the most requests that wait; null if none waits.
+  // The client with the most waiting requests; null if none waits.
   const Client* Largest() const;
-  // 0 for a client that is not known.
+  // Waiting requests of a client; 0 if it is unknown.
   int64_t Waiting(const std::string& name) const;
   size_t size() const { return clients_.size(); }
 
@@ -54,7 +54,7 @@ class Turns {
   void ForgetIdle();
 
   std::unordered_map<std::string, std::unique_ptr<Client>> clients_;
-  int64_t active_ = 0;  // clients that wait or run
+  int64_t active_ = 0;  // clients with waiting or running requests
   double now_ = 0;      // virtual time of the last one served
 };
 

@@ -17,8 +17,8 @@ void UnfinishedMessages::Open(uint32_t stream) {
   if (IsEnded(stream)) ended_[place / kBits].fetch_and(~(uint64_t{1} << place % kBits));
 }
 
-// Put counts before it looks whether the stream has ended, and End does it the other way round:
-// whatever their order, one of them finds the message.
+// Put stores a message and then checks whether the stream has ended; End marks the stream and then
+// looks for messages. So in any order one of them removes the message.
 void UnfinishedMessages::End(uint32_t stream) {
   if (IsKnown(stream)) {
     const uint32_t place = PlaceOf(stream);

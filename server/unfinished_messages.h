@@ -14,8 +14,8 @@
 
 namespace attnd {
 
-// By stream; those of streams that either side has ended are none. gRPC holds what has arrived of
-// them and tells nobody.
+// By stream; without those of streams that either side has ended. gRPC holds the bytes that have
+// arrived of them without reporting them.
 //
 // A connection without a message that is larger than a frame takes no lock. Bounded: the latest
 // kMostMessages. Half a KiB.
@@ -23,10 +23,10 @@ class UnfinishedMessages {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // What an unread stream may bring, too, in a window.
+  // Bytes that are free: the window of an unread stream holds as many.
   static constexpr int64_t kFreeBytes = 64 << 10;
 
-  // Its prefix of five bytes, then what is left.
+  // The state of a message: its prefix of five bytes as far as it has arrived, then its bytes.
   struct Message {
     int64_t prefix = 0;
     int prefix_size = 0;
@@ -36,32 +36,32 @@ class UnfinishedMessages {
   };
 
   // --- the thread that reads ---
-  // The client opens a stream; their numbers rise.
+  // The client opens a stream; stream numbers increase.
   void Open(uint32_t stream);
-  Message Find(uint32_t stream) const;  // between two messages: none is there
-  // `is_new`: another message than the one that was put last for the stream.
+  Message Find(uint32_t stream) const;  // is_between() if the stream has none
+  // `is_new`: not the message that was last put for the stream.
   void Put(uint32_t stream, const Message& message, bool is_new);
   void Erase(uint32_t stream);
 
   // --- the thread that sends ---
-  // The server has ended the stream. What comes on it afterwards is not kept.
+  // The server has ended the stream. Later messages on it are ignored.
   void End(uint32_t stream);
 
   // --- any thread ---
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  // The sizes of those whose prefix is here.
+  // The sizes of the messages whose prefix has arrived.
   std::vector<int64_t> Sizes(uint32_t except_stream) const;
-  // How much has arrived of each message that has more than kFreeBytes here, and had when this was
-  // first asked `patience` ago. Ask about once a second.
+  // The arrived bytes of each message of which more than kFreeBytes had arrived at a call of
+  // Overdue at least `patience` ago. To be called about once a second.
   std::vector<int64_t> Overdue(TimePoint now, std::chrono::seconds patience);
 
  private:
   struct Entry {
     Message message;
-    std::optional<TimePoint> seen;  // with more than kFreeBytes, by Overdue
+    std::optional<TimePoint> seen;  // when Overdue first saw more than kFreeBytes
   };
 
-  // Of so many streams it is known whether the server has ended them: the latest.
+  // The latest streams, of which it is known whether the server has ended them.
   static constexpr uint32_t kKnownStreams = 4096, kBits = 64;
   static constexpr size_t kMostMessages = 2048;
 

@@ -8,7 +8,7 @@
 namespace attnd {
 namespace {
 
-// Smaller runs earlier: level, turn, aged priority, deadline, order of Add.
+// The smallest runs first: level, turn, aged priority, deadline, order of Add.
 using Rank = std::tuple<int, double, int64_t, TimePoint, uint64_t>;
 
 int64_t AgedPriority(int priority, TimePoint admitted, TimePoint now) {
@@ -17,7 +17,7 @@ int64_t AgedPriority(int priority, TimePoint admitted, TimePoint now) {
 
 }  // namespace
 
-// What all requests are compared with at one moment.
+// The state against which all requests are compared at one moment.
 struct Waiting::Now {
   TimePoint time;
   TimePoint::duration patience;
@@ -38,7 +38,8 @@ struct Waiting::Now {
 };
 
 void Waiting::Add(std::unique_ptr<Task> task, const PredictedSeconds& seconds) {
-  // First what may find no memory. A bucket that stays empty goes with the next TakeDead.
+  // What may throw for lack of memory comes first. The next TakeDead removes a bucket that stays
+  // empty.
   Bucket& bucket = buckets_[task->plan->bucket];
   bucket.emplace_back();
   Turns::Client* client = nullptr;
@@ -65,7 +66,7 @@ void Waiting::Add(std::unique_ptr<Task> task, const PredictedSeconds& seconds) {
 std::unique_ptr<Task> Waiting::Remove(Entry& entry) {
   requests_ -= 1;
   bytes_ -= entry.task->charged_bytes;
-  // Rounding errors do not add up for longer than something waits.
+  // Reset whenever the queue is empty, so that rounding errors do not accumulate.
   seconds_ = requests_ == 0 ? 0 : seconds_ - entry.seconds.likely;
   turns_.Leave(entry.client);
   return std::move(entry.task);
@@ -83,7 +84,7 @@ void Waiting::TakeDead(TimePoint now, std::vector<Dropped>* dropped) {
       const Refusal refusal = RefusalOf(status);
       dropped->push_back({nullptr, std::move(status), refusal});
     } catch (const std::bad_alloc&) {
-      return false;  // the next look finds it
+      return false;  // the next TakeDead tries again
     }
     dropped->back().task = Remove(entry);
     return true;
@@ -118,7 +119,7 @@ std::unique_ptr<Task> Waiting::TakePlaceFor(const std::string& client) {
   return task;
 }
 
-// The top is looked for only where something may start.
+// `top` is computed only if a request may start.
 Waiting::Now Waiting::NowOf(const Running& running, TimePoint now) const {
   Now all{.time = now,
           .patience = options_.patience,
@@ -169,15 +170,15 @@ Waiting::Batch Waiting::TakeBest(const Running& running, TimePoint time) {
     }
   }
   if (opens == nullptr) return batch;
-  // A longer one would hold up its own level for all of its time.
+  // A longer batch at a raised level would delay the requests of that level for all of its time.
   const bool is_raised = opens->seconds.likely <= Places::kLimits[Places::kRaised];
   batch.level = is_raised ? now.Level(*opens) : opens->priority;
   batch.client = opens->client;
   Bucket& bucket = best->second;
   const size_t startable = Order(bucket, now);
-  // From here on nothing needs memory.
+  // Nothing allocates after this.
   batch.tasks.reserve(std::min(startable, static_cast<size_t>(options_.max_batch_requests)));
-  // Before its last request leaves the queue.
+  // Before the last request of the client leaves the queue, so that its record stays.
   turns_.Open(batch.client);
   const size_t taken = Fill(std::span(bucket).first(startable), now, &batch);
   turns_.Begin(batch.client, batch.seconds.likely);
@@ -187,7 +188,8 @@ Waiting::Batch Waiting::TakeBest(const Running& running, TimePoint time) {
   return batch;
 }
 
-// Puts what may start first, as it would start one after the other; returns how many they are.
+// Moves the requests that may start to the front, in the order in which they would start one after
+// the other; returns their number.
 size_t Waiting::Order(Bucket& bucket, const Now& now) {
   const auto end = std::partition(bucket.begin(), bucket.end(),
                                   [&](const Entry& entry) { return MayStart(entry, now); });
@@ -210,7 +212,7 @@ size_t Waiting::Order(Bucket& bucket, const Now& now) {
   return static_cast<size_t>(end - bucket.begin());
 }
 
-// Takes from the front as much as the caps allow; returns how many. The first is always taken.
+// Takes requests from the front as far as the caps allow, at least one; returns their number.
 size_t Waiting::Fill(std::span<Entry> entries, const Now& now, Batch* batch) {
   double most = std::min(options_.max_batch_seconds, now.Longest(*batch->client));
   if (!now.room.is_first) most = std::min(most, Running::kShorter * now.room.seconds);

@@ -1,4 +1,4 @@
-// The requests that wait, and the order in which they run. The rules are told in batcher.h.
+// The waiting requests, and the order in which they run. batcher.h states the rules.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +29,16 @@ class Waiting {
 
   void Add(std::unique_ptr<Task> task, const PredictedSeconds& seconds);
 
-  // A request that left without a result.
+  // A request that was removed without a result.
   struct Dropped {
     std::unique_ptr<Task> task;
     absl::Status status;
     Refusal refusal;
   };
-  // Removes what is cancelled, what has expired, and what would expire before it could have run.
+  // Removes cancelled and expired requests, and those whose deadline would pass before they end.
   void TakeDead(TimePoint now, std::vector<Dropped>* dropped);
   // Removes the newest request of the client with the most, if that has at least two more than
-  // this one; its status is left to the caller. Null: no such client.
+  // `client`; the caller sets its status. Null: no such client.
   std::unique_ptr<Task> TakePlaceFor(const std::string& client);
   bool HasPlaceFor(const std::string& client) const;
 
@@ -47,18 +47,19 @@ class Waiting {
     bool is_full = false;                      // a cap closed it
     int level = 0;
     PredictedSeconds seconds;
-    Turns::Client* client = nullptr;  // of the best
+    Turns::Client* client = nullptr;  // of the request that opened it
   };
-  // The best of what may start, and its company. The batch counts as begun in the client's turns.
+  // A batch of the best request that may start and others of its bucket. Counts it in the client's
+  // turns.
   Batch TakeBest(const Running& running, TimePoint now);
   bool AnyMayStart(const Running& running, TimePoint now) const;
 
-  // What waits, runs before such a request, and does not let it start beside.
+  // The seconds of the waiting requests that would run before `wish` and keep it from starting.
   struct Wish {
     const std::string& client;
     int priority = 0;
     TimePoint deadline;
-    PredictedSeconds seconds;  // as far as is known
+    PredictedSeconds seconds;  // 0: unknown
   };
   SecondsAhead Ahead(const Wish& wish, TimePoint now) const;
 
@@ -69,7 +70,7 @@ class Waiting {
   TimePoint oldest(TimePoint now) const;
 
  private:
-  // What decides the order, beside each other in memory: all are read for each batch.
+  // The values that decide the order, contiguous in memory: all are read for each batch.
   struct Entry {
     int priority = 0;
     TimePoint admitted, deadline;

@@ -2,6 +2,7 @@
 # process and its time limit, and a crash or a hang is one failure with a name. Wants:
 #   binary, suite   the program, and the label of all its tests
 #   timing_files    files below tests/ whose tests also have the label `timing` and run alone
+#   no_tsan_files   files below tests/ whose tests also have the label `no_tsan`
 #   seconds         how long a test may take
 # Each test also has the labels of its program (kernels_tests) and of its folder (tests/cpu).
 cmake_policy(VERSION 3.25)
@@ -38,6 +39,9 @@ function(list_tests)
       if(file IN_LIST timing_files)
         list(APPEND labels timing)
         set(alone TRUE)
+      endif()
+      if(file IN_LIST no_tsan_files)
+        list(APPEND labels no_tsan)
       endif()
       add_test("${suite}:${name}" "${binary}" "--gtest_filter=${name}")
       set_tests_properties("${suite}:${name}" PROPERTIES

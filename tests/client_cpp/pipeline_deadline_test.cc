@@ -84,7 +84,7 @@ TEST(PipelineDeadline, IsTheClientsUnlessItHasOne) {
 TEST(PipelineDeadline, EndsTheWaitForRoom) {
   FakeServer server(EchoUnary, AnswerPositive);
   const auto client = MustCreate({.target = server.target()});
-  const auto pipeline = client->OpenPipeline({.max_in_flight = 1, .timeout = milliseconds(50)});
+  const auto pipeline = client->OpenPipeline({.max_in_flight = 1, .timeout = milliseconds(500)});
   const auto kept = Values(10);
   Codes codes;
   ASSERT_TRUE(pipeline->Submit(Direction::kForward, RequestOf(kept), codes.Count()).ok());
@@ -106,7 +106,7 @@ TEST(PipelineDeadline, CloseWaitsForNothingThatIsLate) {
   const auto client = MustCreate({.target = server.target()});
   for (const bool is_late_before : {true, false}) {
     was_cancelled = false;
-    const auto pipeline = client->OpenPipeline({.timeout = milliseconds(50)});
+    const auto pipeline = client->OpenPipeline({.timeout = milliseconds(500)});
     const auto q = Values(10);
     Codes codes;
     ASSERT_TRUE(pipeline->Submit(Direction::kForward, RequestOf(q), codes.Count()).ok());

@@ -1,5 +1,7 @@
 """A run of minutes went on after its client had left, and with it the wait of everybody behind."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,13 @@ from long_work import begin, input_of, open_channel
 
 
 OPTIONS = {"softmax": {}, "random": {"num_random": 32}, "linear_attention": {}}
+
+
+def rests(server):
+    """Whether the server leaves the processors to others for half a second."""
+    before = server.cpu_seconds()
+    time.sleep(0.5)
+    return server.cpu_seconds() - before < 0.1
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -33,10 +42,9 @@ def test_the_processors_are_free_and_the_memory_returns(start_server, rng, metho
         running.cancel()
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
         assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0, 30)
-        # The run has ended by now: what follows takes no more than it takes alone.
-        before = server.cpu_seconds()
+        # The run has ended by now.
+        assert eventually(lambda: rests(server), 30)
         assert client.forward(small, small, small).out.shape == small.shape
-        assert server.cpu_seconds() - before < 1
     if method == "softmax":
         assert server.metric("attnd_refused_total", reason="cancelled") == 1
     assert server.stop() == 0

@@ -1,7 +1,5 @@
 """File descriptors run out: the server never accepted again, and said nothing."""
 
-import os
-import pathlib
 import resource
 import socket
 import time
@@ -73,18 +71,14 @@ def test_pages_come_back_after_exhaustion(start_server):
     limit_files(server, 4)
     with socket.create_connection((host, int(port)), timeout=20) as one:
         one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        before = processor_seconds(server)
-        time.sleep(1)
-        assert processor_seconds(server) - before < 0.1
+        before = server.cpu_seconds()
+        time.sleep(2)
+        # A loop would take most of it.
+        assert server.cpu_seconds() - before < 0.5
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
         assert one.recv(4096).startswith(b"HTTP/1.1 200 ")
     assert server.get("/healthz")[0] == 200
     assert server.stop() == 0
-
-
-def processor_seconds(server):
-    fields = pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def received(connection):

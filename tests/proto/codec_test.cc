@@ -1,4 +1,4 @@
-// The walker accepts what protobuf accepts and takes apart what protobuf would have parsed.
+// SplitMessage accepts what protobuf accepts and finds the same fields.
 #include "proto/wire/codec.h"
 
 #include <array>
@@ -71,7 +71,7 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// A message cut into slices that each own their bytes, so that sanitizers see a step too far.
+// A message cut into slices with separate memory, so that sanitizers detect reads beyond a slice.
 struct Cut {
   std::vector<std::vector<std::byte>> owned;
   Slices slices;
@@ -249,13 +249,13 @@ TEST_F(CodecTest, AgreesWithProtobufOnMutatedMessages) {
     ++(is_valid ? accepted : refused);
     ASSERT_FALSE(HasFailure()) << "mutation " << i << ": " << testing::PrintToString(message);
   }
-  // Both sides of the border are met often.
+  // Both valid and invalid messages occur often.
   EXPECT_GT(accepted, 8000);
   EXPECT_GT(refused, 8000);
 }
 
 TEST_F(CodecTest, AgreesOnEveryShortTag) {
-  // All tags of one and two bytes with a little behind them, and what a fifth byte may hold.
+  // All tags of one and two bytes with a few bytes after them, and all values of a fifth byte.
   for (int tag = 0; tag < 1 << 14; ++tag) {
     for (const char* rest : {"", "\x01z", "\x80"}) {
       const std::string bytes = absl::StrCat(Varint(tag), rest);
@@ -328,7 +328,7 @@ TEST_F(CodecTest, LimitsWhatIsNotPayload) {
 }
 
 TEST_F(CodecTest, TakesMoreThanTwoGibibytesOfPayloads) {
-  // Given payloads whose slices are one piece of memory again and again.
+  // Given payloads whose slices all refer to the same memory.
   const std::vector<std::byte> piece(1 << 20);
   const auto append = [&piece](const std::string& header, int64_t size, Slices* slices) {
     slices->push_back(Bytes(header));

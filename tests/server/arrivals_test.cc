@@ -1,4 +1,4 @@
-// Messages of streams that begin and do not arrive, as Transport::CancelStalled finds them.
+// Transport::CancelStalled ends streams whose messages have begun and do not arrive.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -48,7 +48,7 @@ class Listening final : public Handler {
   Told* const told_;
 };
 
-// A message that somebody else gives up.
+// A call with a time limit of its own: a read without Handler::OnOverdue.
 class Uploading final : public Handler {
  public:
   Uploading(Told* told, std::shared_ptr<Rpc>* rpc) : told_(told), rpc_(rpc) {}
@@ -65,7 +65,7 @@ class Uploading final : public Handler {
   std::shared_ptr<Rpc>* const rpc_;
 };
 
-// A client that sends half a message and nothing else, within the windows that it is given.
+// A client that sends half a message and nothing else, within its flow-control windows.
 class HalfClient {
  public:
   explicit HalfClient(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -99,11 +99,11 @@ class HalfClient {
       windows_[stream] -= size;
       Write(Frame(kDataFrame, 0, stream, part));
     }
-    // Answered once all before it was read.
+    // The server answers it after it has read everything before.
     Write(Frame(kPingFrame, 0, 0, std::string(8, 'p')));
     for (pings_ += 1; pings_ > 0;) ASSERT_TRUE(TakeFrame());
   }
-  // Until the server ends the stream.
+  // Waits until the server ends the stream.
   void WaitForEnd(uint32_t stream) {
     while (ended_ != stream) ASSERT_TRUE(TakeFrame());
   }
@@ -134,7 +134,7 @@ class HalfClient {
   const int fd_;
   std::map<uint32_t, int64_t> windows_;
   uint32_t ended_ = 0;
-  int pings_ = 0;  // that are not answered
+  int pings_ = 0;  // not answered yet
 };
 
 class ArrivalsTest : public testing::Test {
@@ -150,12 +150,12 @@ class ArrivalsTest : public testing::Test {
   void TearDown() override { upload_ = nullptr; }
 
   void WaitForCalls(int calls) {
-    for (int i = 0; i < 20000 && told_.calls < calls; ++i) {
+    for (int i = 0; i < 60000 && told_.calls < calls; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     ASSERT_EQ(told_.calls, calls);
   }
-  // Those that were given up until then.
+  // The number of calls that got OnOverdue up to then.
   int OverdueAfter(seconds time, bool is_short = false) {
     transport_->CancelStalled(start_ + time, is_short);
     std::promise<void> looked;
@@ -172,8 +172,9 @@ class ArrivalsTest : public testing::Test {
   std::unique_ptr<Transport> transport_;
 };
 
-// A GiB of them was held for ever, by streams that may be silent for as long as they like.
-TEST_F(ArrivalsTest, AMessageThatDoesNotFollowIsGivenUp) {
+// Regression: streams, which may be silent for any time, held a GiB of unfinished messages for
+// ever.
+TEST_F(ArrivalsTest, AMessageThatDoesNotFollowEndsItsCall) {
   HalfClient half(transport_->port()), silent(transport_->port());
   half.Open(1, "/test/Listen");
   silent.Open(1, "/test/Listen");
@@ -186,7 +187,7 @@ TEST_F(ArrivalsTest, AMessageThatDoesNotFollowIsGivenUp) {
   EXPECT_EQ(told_.text,
             "stream: a message must arrive within 31 s, one of this connection did not, retry "
             "later");
-  // The one that is silent goes on, and so does a new one where the old one ended.
+  // The silent stream goes on, and so does a new one on the connection of the ended one.
   half.Open(3, "/test/Listen");
   WaitForCalls(3);
   EXPECT_EQ(OverdueAfter(seconds(100)), 1);
@@ -202,8 +203,9 @@ TEST_F(ArrivalsTest, SoonerWhileOthersWait) {
   EXPECT_EQ(OverdueAfter(seconds(5), /*is_short=*/true), 1);
 }
 
-// What a call with a time of its own has begun is not taken for that of a stream beside it: neither
-// while it is read, nor after the server ended it, of which its client says nothing.
+// The message of a call with a time limit of its own is not attributed to a stream beside it:
+// neither while it is read, nor after the server has ended the call, which its client does not
+// confirm.
 TEST_F(ArrivalsTest, ASilentStreamBesideAnotherMessageGoesOn) {
   told_.upload_bytes = 1 << 20;
   HalfClient client(transport_->port());
@@ -217,14 +219,14 @@ TEST_F(ArrivalsTest, ASilentStreamBesideAnotherMessageGoesOn) {
   client.WaitForEnd(3);
   EXPECT_EQ(OverdueAfter(seconds(1001)), 0);
   EXPECT_EQ(OverdueAfter(seconds(2000)), 0);
-  // But its own is.
+  // But its own message is overdue.
   client.Bring(1, Half());
   EXPECT_EQ(OverdueAfter(seconds(3000)), 0);
   EXPECT_EQ(OverdueAfter(seconds(3030)), 0);
   EXPECT_EQ(OverdueAfter(seconds(3031)), 1);
 }
 
-// Else a stream would hold a MiB for as long as an empty call of its connection waits.
+// Otherwise a stream could hold a MiB as long as another call of its connection waits.
 TEST_F(ArrivalsTest, ACallExplainsNoMoreThanItExpects) {
   HalfClient client(transport_->port());
   client.Open(1, "/test/Listen");

@@ -1,4 +1,4 @@
-// A batcher on a fake clock; the test is its lanes.
+// A batcher on a fake clock; the test acts as its lanes.
 #pragma once
 
 #include "tests/server/task_fixture.h"
@@ -40,7 +40,7 @@ class BatcherTest : public testing::Test {
     task->done = [this, name = request.name](absl::Status status, std::vector<Result> results,
                                              const Phases& phases) {
       EXPECT_THAT(results, IsEmpty());
-      // Would not return if a lock were held.
+      // Would deadlock if `done` were called with the lock held.
       batcher_->depth();
       waited_[name] = phases.queue_seconds;
       answers_.push_back(absl::StrCat(name, " ", absl::StatusCodeToString(status.code())));
@@ -81,7 +81,7 @@ class BatcherTest : public testing::Test {
   std::map<const Task*, std::string> names_;
   std::map<std::string, std::shared_ptr<std::atomic<bool>>> cancelled_;
   std::vector<std::string> answers_;
-  std::map<std::string, double> waited_;  // of those, in seconds
+  std::map<std::string, double> waited_;  // of the answered ones, in seconds
   std::vector<Refusal> refusals_;
   std::map<std::string, uint64_t> running_;  // batches, by their first request
   Batcher::Batch batch_;                     // the last one

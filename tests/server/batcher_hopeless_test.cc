@@ -1,4 +1,4 @@
-// What cannot meet its deadline, by prediction, is refused; what may meet it is not.
+// A request that is predicted to miss its deadline is refused; one that may meet it is not.
 #include "tests/server/batcher_fixture.h"
 
 namespace attnd {
@@ -11,19 +11,19 @@ TEST_F(BatcherTest, HopelessWorkIsRefusedWithItsFigures) {
                                         "(0 s of them for requests ahead), got 3 s"));
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
   EXPECT_TRUE(Submit({.name = "2", .deadline = 3000ms, .seconds = 2.9}).ok());
-  // Of the same client, with an earlier deadline.
+  // "2" of the same client, with an earlier deadline, is ahead.
   EXPECT_EQ(Submit({.name = "3", .deadline = 4000ms, .seconds = 2}),
             absl::DeadlineExceededError("request: the deadline must leave the predicted 4.9 s "
                                         "(2.9 s of them for requests ahead), got 4 s"));
-  // Goes first: its deadline is earlier.
+  // Goes first, since its deadline is earlier.
   EXPECT_TRUE(Submit({.name = "4", .deadline = 1000ms, .seconds = 0.5}).ok());
   // Another client does not wait for it.
   EXPECT_TRUE(Submit({.name = "5", .deadline = 4000ms, .seconds = 2, .client = "b"}).ok());
   EXPECT_EQ(refusals_.size(), 2u);
 }
 
-// A small request was refused for the seconds of long ones, beside which it starts.
-TEST_F(BatcherTest, WhatARequestStartsBesideIsNotAhead) {
+// Regression: a small request was refused because of long ones beside which it can start.
+TEST_F(BatcherTest, ARequestIsNotBehindThoseItStartsBeside) {
   Start({});
   for (const char* name : {"1", "2", "3"}) {
     ASSERT_TRUE(Submit({.name = name, .bucket = "long", .seconds = 600}).ok());
@@ -38,8 +38,9 @@ TEST_F(BatcherTest, WhatARequestStartsBesideIsNotAhead) {
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
 }
 
-// Minutes of a higher priority refused what waits for two seconds at most.
-TEST_F(BatcherTest, HigherPrioritiesAreAheadForNoLongerThanOneIsPatient) {
+// Regression: minutes of work of a higher priority caused refusals, but delay a request by at most
+// two seconds.
+TEST_F(BatcherTest, HigherPrioritiesAreAheadForNoLongerThanThePatience) {
   Start({});
   ASSERT_TRUE(Submit({.name = "1", .priority = 1, .seconds = 600}).ok());
   EXPECT_THAT(Begin(), ElementsAre("1"));
@@ -54,7 +55,7 @@ TEST_F(BatcherTest, HigherPrioritiesAreAheadForNoLongerThanOneIsPatient) {
   EXPECT_TRUE(Submit({.name = "4", .deadline = 2011ms, .seconds = 0.01, .client = "b"}).ok());
 }
 
-TEST_F(BatcherTest, WhoeverRunsInTheLastPlaceIsAheadOfEverybody) {
+TEST_F(BatcherTest, TheRunInTheLastPlaceIsAheadOfAll) {
   Start({.max_running = 1});
   ASSERT_TRUE(Submit({.name = "1", .seconds = 30}).ok());
   EXPECT_THAT(Begin(), ElementsAre("1"));
@@ -62,7 +63,7 @@ TEST_F(BatcherTest, WhoeverRunsInTheLastPlaceIsAheadOfEverybody) {
   EXPECT_TRUE(batcher_->Admit("b", 100, clock_.Now() + 31s).ok());
 }
 
-TEST_F(BatcherTest, WhatBecomesHopelessInTheQueueIsNotHandedOut) {
+TEST_F(BatcherTest, RequestsThatBecomeHopelessInTheQueueAreDropped) {
   Start({});
   ASSERT_TRUE(Submit({.name = "1", .deadline = 3000ms, .seconds = 2}).ok());
   clock_.Advance(1500ms);
@@ -71,22 +72,23 @@ TEST_F(BatcherTest, WhatBecomesHopelessInTheQueueIsNotHandedOut) {
   EXPECT_THAT(refusals_, ElementsAre(Refusal::kDeadline));
 }
 
-// Half of the predicted seconds may do until something is known of its kind.
-TEST_F(BatcherTest, WhatMayBeQuickerThanPredictedIsTried) {
+// Half of the predicted seconds must fit until runs of its kind were measured.
+TEST_F(BatcherTest, RequestsThatMayBeQuickerThanPredictedAreTried) {
   const Predictions predictions(&clock_);
   Start({.predictions = &predictions});
   EXPECT_TRUE(absl::IsDeadlineExceeded(Submit({.name = "1", .deadline = 999ms, .seconds = 2})));
   ASSERT_TRUE(Submit({.name = "2", .deadline = 1001ms, .seconds = 2}).ok());
   EXPECT_THAT(Pull(), ElementsAre("2"));
   EXPECT_DOUBLE_EQ(batch_.seconds, 2);
-  // What waits ahead may be quicker, too.
+  // Requests ahead may be quicker, too.
   ASSERT_TRUE(Submit({.name = "3", .priority = 1, .seconds = 2}).ok());
   EXPECT_TRUE(absl::IsDeadlineExceeded(Submit({.name = "4", .deadline = 1999ms, .seconds = 2})));
   EXPECT_TRUE(Submit({.name = "5", .deadline = 2001ms, .seconds = 2}).ok());
 }
 
-// What was admitted just in time was begun at the last moment, and half of it ended too late.
-TEST_F(BatcherTest, WhatIsAheadCountsMoreThanItsSeconds) {
+// Regression: requests admitted just in time were begun at the last moment, and half of them missed
+// their deadline.
+TEST_F(BatcherTest, RequestsAheadCountMoreThanTheirSeconds) {
   Predictions predictions(&clock_);
   Start({.max_batch_requests = 1, .predictions = &predictions});
   for (int i = 0; i < 4; ++i) predictions.Learn(Plan{}, /*predicted=*/1, /*measured=*/1);
@@ -95,7 +97,7 @@ TEST_F(BatcherTest, WhatIsAheadCountsMoreThanItsSeconds) {
             absl::DeadlineExceededError("request: the deadline must leave the predicted 12 s (5 s "
                                         "of them for requests ahead), got 10.2 s"));
   EXPECT_THAT(Begin(), ElementsAre("1"));
-  // It takes twice its seconds: the machine has something else to do.
+  // It takes twice its seconds, since the machine has other work.
   clock_.Advance(8s);
   End("1");
   ASSERT_TRUE(Submit({.name = "3", .deadline = 8000ms, .seconds = 4}).ok());
@@ -103,7 +105,7 @@ TEST_F(BatcherTest, WhatIsAheadCountsMoreThanItsSeconds) {
   EXPECT_TRUE(Submit({.name = "5", .deadline = 12500ms, .seconds = 3}).ok());
 }
 
-TEST_F(BatcherTest, WhatWasLearnedDecides) {
+TEST_F(BatcherTest, LearnedSecondsDecide) {
   Predictions predictions(&clock_);
   Plan kind;
   for (int i = 0; i < 100; ++i) predictions.Learn(kind, /*predicted=*/1, /*measured=*/3);

@@ -1,4 +1,4 @@
-// What runs beside what, and how clients share the queue.
+// Which batches run beside each other, and how clients share the queue.
 #include "tests/server/batcher_fixture.h"
 
 namespace attnd {
@@ -16,7 +16,7 @@ TEST_F(BatcherTest, WhileABatchRunsThatEndsSoonCompanyGathers) {
   EXPECT_THAT(Begin(), ElementsAre("1", "2", "3"));
 }
 
-// One request of a minute held every small one behind it for as long.
+// Regression: a request of a minute delayed every small one behind it by a minute.
 TEST_F(BatcherTest, ASmallOneStartsBesideALongOneAndTheNextGatherBehindIt) {
   Start({});
   ASSERT_TRUE(Submit({.name = "long", .seconds = 60}).ok());
@@ -31,7 +31,7 @@ TEST_F(BatcherTest, ASmallOneStartsBesideALongOneAndTheNextGatherBehindIt) {
   EXPECT_THAT(Begin(), ElementsAre("next", "after"));
 }
 
-TEST_F(BatcherTest, WhatRunsLongerThanPredictedLetsOthersStart) {
+TEST_F(BatcherTest, ALateRunLetsOthersStart) {
   Start({});
   ASSERT_TRUE(Submit({.name = "wrong", .seconds = 0.001}).ok());
   EXPECT_THAT(Begin(), ElementsAre("wrong"));
@@ -42,9 +42,9 @@ TEST_F(BatcherTest, WhatRunsLongerThanPredictedLetsOthersStart) {
   EXPECT_THAT(Begin(), ElementsAre("other"));
 }
 
-// Of equal requests a later one overtook those that ran, because it was predicted a little shorter,
-// and all of them ended later.
-TEST_F(BatcherTest, WhatIsAboutAsLongDoesNotStartBeside) {
+// Regression: a request predicted a little shorter than running equal ones overtook them, and all
+// of them ended later.
+TEST_F(BatcherTest, ARequestAboutAsLongDoesNotStartBeside) {
   Start({});
   ASSERT_TRUE(Submit({.name = "runs", .seconds = 10}).ok());
   EXPECT_THAT(Begin(), ElementsAre("runs"));
@@ -54,7 +54,7 @@ TEST_F(BatcherTest, WhatIsAboutAsLongDoesNotStartBeside) {
   EXPECT_THAT(Begin(), ElementsAre("short"));
 }
 
-TEST_F(BatcherTest, ABatchBesideOthersTakesHalfOfWhatIsLeftOfThem) {
+TEST_F(BatcherTest, ABatchBesideOthersTakesHalfOfTheirSecondsLeft) {
   Start({.max_batch_seconds = 100});
   ASSERT_TRUE(Submit({.name = "runs", .seconds = 16}).ok());
   EXPECT_THAT(Begin(), ElementsAre("runs"));
@@ -80,7 +80,7 @@ TEST_F(BatcherTest, OneThatIsNotShorterWaitsAndForAnotherClientNotForLong) {
   EXPECT_THAT(Begin(), ElementsAre("own"));
 }
 
-// Three long batches let everybody else's work above 50 ms wait for one of them to end.
+// Regression: beside three long batches all other work above 50 ms waited until one of them ended.
 TEST_F(BatcherTest, TheLongerABatchTheFewerRun) {
   Start({.max_running = 6});
   const auto submit = [&](const std::string& name, double seconds, const std::string& client) {
@@ -129,7 +129,7 @@ TEST_F(BatcherTest, OneClientLeavesAPlaceForTheLongRequestsOfOthers) {
   EXPECT_THAT(Begin(), ElementsAre("100"));
   ASSERT_TRUE(Submit({.name = "30", .bucket = "2", .seconds = 30}).ok());
   EXPECT_THAT(Begin(), IsEmpty());
-  // Its other work goes on.
+  // Its shorter work still runs.
   ASSERT_TRUE(Submit({.name = "0.1", .bucket = "3", .seconds = 0.1}).ok());
   EXPECT_THAT(Begin(), ElementsAre("0.1"));
   End("0.1");
@@ -137,7 +137,7 @@ TEST_F(BatcherTest, OneClientLeavesAPlaceForTheLongRequestsOfOthers) {
   EXPECT_THAT(Begin(), ElementsAre("25"));
 }
 
-// It kept the level of a flood that was long over, and held up its own.
+// Regression: it kept the level of a flood that had ended, and delayed requests of its own level.
 TEST_F(BatcherTest, ALongRequestKeepsItsOwnLevel) {
   Start({});
   ASSERT_TRUE(Submit({.name = "urgent", .priority = 100, .seconds = 10}).ok());
@@ -166,7 +166,7 @@ TEST_F(BatcherTest, AHigherPriorityStartsBesideAndALowerOneWaits) {
   ASSERT_TRUE(Submit({.name = "high", .bucket = "c", .priority = 1, .seconds = 20}).ok());
   EXPECT_THAT(Begin(), ElementsAre("high"));
   EXPECT_EQ(batch_.level, 1);
-  // Who has waited long enough counts as much as what runs.
+  // A request that has waited kPatience gets the level of the running ones.
   clock_.Advance(Batcher::kPatience);
   EXPECT_THAT(Begin(), ElementsAre("low"));
   EXPECT_EQ(batch_.level, 1);
@@ -206,8 +206,8 @@ TEST_F(BatcherTest, ClientsTakeTurnsInsideABatch) {
   EXPECT_THAT(Pull(), ElementsAre("a2", "a3"));
 }
 
-// A client that asked for nothing for a while must not have the machine to itself afterwards.
-TEST_F(BatcherTest, NobodySavesUpTurns) {
+// A client that was idle for a while must not get the whole machine afterwards.
+TEST_F(BatcherTest, AnIdleClientSavesUpNoTurns) {
   Start({.max_batch_requests = 1});
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(Submit({.name = absl::StrCat("a", i), .seconds = 1}).ok());
@@ -224,8 +224,8 @@ TEST_F(BatcherTest, NobodySavesUpTurns) {
               testing::UnorderedElementsAre("A0", "B0", "A1", "B1"));
 }
 
-// A flood at priority 100 kept others waiting for 100 s and more.
-TEST_F(BatcherTest, AFloodOfTheHighestPriorityKeepsNobodyElseWaitingForFiveSeconds) {
+// Regression: a flood at priority 100 delayed others by more than 100 s.
+TEST_F(BatcherTest, AFloodOfTheHighestPriorityDelaysOthersForLessThanFiveSeconds) {
   Start({});
   int sent = 0;
   const auto flood = [&] {
@@ -262,7 +262,7 @@ TEST_F(BatcherTest, AFloodOfTheHighestPriorityKeepsNobodyElseWaitingForFiveSecon
   EXPECT_LT(asked.size(), 5u);
 }
 
-TEST_F(BatcherTest, AFullQueueHasRoomForWhoHasFewerPlaces) {
+TEST_F(BatcherTest, AFullQueueHasRoomForAClientWithFewerPlaces) {
   Start({.max_queue_requests = 4});
   for (const char* name : {"a1", "a2", "a3", "a4"}) {
     ASSERT_TRUE(Submit({.name = name, .bytes = 10}).ok());
@@ -283,7 +283,7 @@ TEST_F(BatcherTest, AFullQueueHasRoomForWhoHasFewerPlaces) {
   EXPECT_THAT(Pull(), ElementsAre("a1", "a2", "b1", "b2"));
 }
 
-TEST_F(BatcherTest, APlaceIsTakenOnlyFromWhoHasTwoMore) {
+TEST_F(BatcherTest, APlaceIsTakenOnlyFromAClientWithTwoMore) {
   Start({.max_queue_requests = 3});
   for (const char* name : {"a1", "a2"}) ASSERT_TRUE(Submit({.name = name}).ok());
   ASSERT_TRUE(Submit({.name = "b1", .client = "b"}).ok());
@@ -302,7 +302,7 @@ TEST_F(BatcherTest, ABatchEndsBeforeTheDeadlineOfItsRequests) {
   EXPECT_THAT(Pull(), ElementsAre("0", "1"));
 }
 
-TEST_F(BatcherTest, WhatWasCancelledBeforeItsSubmissionIsNotTaken) {
+TEST_F(BatcherTest, ARequestCancelledBeforeItsSubmissionIsRefused) {
   Start({});
   std::unique_ptr<Task> task = Make({.name = "1"});
   task->cancelled->store(true);

@@ -1,4 +1,5 @@
-// The queue on a fake clock with a puppet lane: who runs with whom, when, and what is refused.
+// The queue on a fake clock with a puppet lane: which requests run together, when, and which are
+// refused.
 #include "absl/strings/str_cat.h"
 #include "tests/server/batcher_fixture.h"
 
@@ -175,7 +176,7 @@ TEST_F(BatcherTest, ARequestForAnyOfSeveralQueuesIsRefusedOnlyIfAllAreFull) {
   other.Ended(other.TryPull().run);
 }
 
-TEST_F(BatcherTest, DepthTellsWhatWaitsAndForHowLong) {
+TEST_F(BatcherTest, DepthCountsWaitingRequestsAndTheirAge) {
   Start({});
   ASSERT_TRUE(Submit({.name = "1", .bytes = 10}).ok());
   clock_.Advance(1500ms);

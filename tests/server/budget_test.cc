@@ -1,4 +1,4 @@
-// Shares of the byte budget: taken, resized, moved, given back, waited for.
+// Shares of the byte budget: taken, resized, moved, returned, waited for.
 #include "server/budget.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(Budget, AShareMayOutliveIt) {
   EXPECT_TRUE(share.Resize(3));
 }
 
-TEST(Budget, WhoWaitsHearsOfRoom) {
+TEST(Budget, AWaiterIsWokenWhenThereIsRoom) {
   Budget budget(100);
   std::optional<Budget::Share> all = budget.Take(100);
   ASSERT_FALSE(budget.TakeOrWait(10).has_value());
@@ -73,7 +73,7 @@ TEST(Budget, WhoWaitsHearsOfRoom) {
   closer.join();
 }
 
-// No share is lost or counted twice, and a waiter is always told in the end.
+// No share is lost or counted twice, and a waiter is always woken in the end.
 TEST(BudgetThreads, TakersAndAWaiter) {
   Budget budget(1000);
   constexpr int kRounds = 2000;

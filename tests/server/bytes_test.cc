@@ -1,4 +1,4 @@
-// Messages as they are received and sent: copied where small, referred to where large.
+// Messages as they are received and sent: small parts are copied, large ones referenced.
 #include "proto/wire/bytes.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A call finds its connection by the number of a descriptor, which gRPC closes when it likes.
+// A call finds its connection by the number of a descriptor, which gRPC may close at any time.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@
 namespace attnd {
 namespace {
 
-// Calls that nobody answers before the test does.
+// Calls that wait until the test answers them.
 struct Kept {
   std::mutex mu;
   std::vector<std::shared_ptr<Rpc>> calls;
@@ -39,8 +39,8 @@ class KeptCall final : public Handler {
   Kept* const kept_;
 };
 
-// While a call is kept, gRPC keeps the descriptor of its connection, long after the client has
-// gone: no other connection has its number, so that nothing of one counts for another.
+// gRPC keeps the descriptor of a connection as long as a call on it exists, also after the client
+// has left: so no other connection gets its number, and bytes of one are not counted for another.
 TEST(CallConnection, ItsNumberIsNotGivenAgainWhileTheCallIsThere) {
   constexpr size_t kClients = 8;
   Kept kept;
@@ -58,9 +58,9 @@ TEST(CallConnection, ItsNumberIsNotGivenAgainWhileTheCallIsThere) {
     while (kept.size() <= i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     context.TryCancel();
     EXPECT_EQ(status.get().error_code(), grpc::CANCELLED);
-    // With the client goes its connection.
+    // The client closes its connection here.
   }
-  // Sockets of this process that are free would be taken first.
+  // The system would reuse free descriptors first.
   std::set<std::string> numbers, peers;
   for (const std::shared_ptr<Rpc>& call : kept.calls) {
     numbers.insert(call->context().peer());

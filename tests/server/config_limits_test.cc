@@ -1,4 +1,4 @@
-// Flags at the ends of their ranges: the last value that is taken, the first that is not.
+// Flags at the ends of their ranges: the last accepted value, the first refused one.
 #include <gtest/gtest.h>
 
 #include <array>

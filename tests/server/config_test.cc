@@ -1,4 +1,4 @@
-// Command line and environment: what is read, and how wrong values are refused.
+// Command line and environment: how they are read, and how wrong values are refused.
 #include "server/config.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST(Config, SizesAndTimesHaveUnits) {
   EXPECT_EQ(line.config->threads, 3);
 }
 
-TEST(Config, WhatRequestsMayCostTheOthers) {
+TEST(Config, OptionsOfSharing) {
   const CommandLine usual = Parse({});
   ASSERT_TRUE(usual.config.has_value()) << usual.text;
   EXPECT_EQ(usual.config->max_running, 6);

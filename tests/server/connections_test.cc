@@ -1,4 +1,4 @@
-// Who is connected, and how many of one client.
+// The open connections, and how many one client has.
 #include "server/connections.h"
 
 #include <arpa/inet.h>
@@ -96,7 +96,7 @@ TEST_F(ConnectionsTest, LimitsInTotalAndOfAClient) {
   another->fd = 902;
   EXPECT_TRUE(connections.Add(stranger).ok());
   EXPECT_EQ(connections.counts().open, 3);
-  // The stranger's descriptor is none: it leaves when somebody looks.
+  // The stranger's descriptor is not open: Add removes it when it finds no place.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_TRUE(connections.Add(another).ok());
   EXPECT_EQ(connections.counts().refused, 1);
@@ -131,8 +131,8 @@ TEST(Connections, ANumberThatIsGivenAgainIsAnotherConnection) {
   }
 }
 
-// Whoever came back after being cut off had a new allowance of streams and frames.
-TEST(Connections, AClientThatComesBackHasWhatItLeft) {
+// Regression: a client that reconnected after a cut-off got new allowances of streams and frames.
+TEST(Connections, AReconnectingClientKeepsItsUsedAllowances) {
   Connections connections({.total = 8, .per_client = 8});
   const auto come = [&](const char* client) {
     auto connection = std::make_shared<Connection>();
@@ -154,7 +154,7 @@ TEST(Connections, AClientThatComesBackHasWhatItLeft) {
   EXPECT_NE(one->streams, two->streams);
 }
 
-TEST_F(ConnectionsTest, AsManyInTotalAsItSays) {
+TEST_F(ConnectionsTest, TheTotalIsLimited) {
   Connections connections({.total = 2, .per_client = 8});
   std::vector<Pair> pairs;
   for (int i = 0; i < 3; ++i) pairs.push_back(Connect(listener_));

@@ -1,4 +1,4 @@
-// What is more than calls expect, and what no client sends.
+// Detection of more bytes than calls expect, and of frames that no honest client sends.
 #include "server/flood_watch.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class FloodWatchTest : public testing::Test {
     return watch_.OnRead({&piece, 1}, static_cast<int64_t>(bytes.size()));
   }
 
-  // `bytes` of a message of the first stream, which has 4 GiB.
+  // Receives `bytes` of a message of the first stream, which has 4 GiB.
   bool Receive(int64_t bytes) {
     if (!has_begun_) Read(Frame(0, 1, std::string("\0\xff\xff\xff\xff", 5)));
     has_begun_ = true;
@@ -62,7 +62,7 @@ class FloodWatchTest : public testing::Test {
   bool has_begun_ = false;
 };
 
-// What arrives for calls that expect it is none; what is left of an allowance is not saved up.
+// Bytes that calls expect are no flood; unused expectations are not saved up.
 TEST_F(FloodWatchTest, AFloodIsMoreThanCallsExpect) {
   connection_->expected += 100 * kMiB;
   EXPECT_TRUE(Receive(100 * kMiB + FloodWatch::kSlackBytes - kMiB));
@@ -72,18 +72,18 @@ TEST_F(FloodWatchTest, AFloodIsMoreThanCallsExpect) {
   EXPECT_EQ(floods_[0].message_bytes, 0xffffffff);
   EXPECT_EQ(floods_[0].connection, connection_);
   EXPECT_TRUE(FloodWatch::IsFlooding(*connection_, floods_[0].lowest));
-  // It has arrived and was taken.
+  // The message has arrived and was read.
   connection_->Settle(100 * kMiB, 120 * kMiB);
   EXPECT_FALSE(FloodWatch::IsFlooding(*connection_, floods_[0].lowest));
   connection_->is_suspected = false;
-  // A call that is cancelled before it sent anything leaves no allowance behind.
+  // A call that is cancelled before it has sent anything leaves no allowance behind.
   connection_->expected += 500 * kMiB;
   connection_->Settle(500 * kMiB, 500 * kMiB);
   EXPECT_TRUE(Receive(FloodWatch::kSlackBytes + 2 * kMiB));
   EXPECT_EQ(floods_.size(), 2u);
 }
 
-TEST_F(FloodWatchTest, CallsThatSaidWhatTheySendAreNoSuspects) {
+TEST_F(FloodWatchTest, CallsWithTheirDeclaredMessagesAreNoSuspects) {
   using Indices = std::vector<size_t>;
   const auto suspects = [](std::vector<int64_t> expected, int64_t bytes,
                            std::vector<int64_t> others) {
@@ -92,13 +92,13 @@ TEST_F(FloodWatchTest, CallsThatSaidWhatTheySendAreNoSuspects) {
   EXPECT_EQ(suspects({900, 100}, 300, {}), Indices({1}));
   EXPECT_EQ(suspects({200, 100}, 300, {}), Indices({0, 1}));
   EXPECT_EQ(suspects({200, 100}, 300, {200}), Indices({1}));
-  // One of the two sends something else.
+  // One of the two calls sends another message than it declared.
   EXPECT_EQ(suspects({200, 200, 100}, 300, {200}), Indices({0, 1, 2}));
   EXPECT_EQ(suspects({200, 200, 100}, 300, {200, 200}), Indices({2}));
   EXPECT_EQ(suspects({200, 100}, 0, {}), Indices({0, 1}));
 }
 
-TEST_F(FloodWatchTest, IsToldOnceAndGoesOnForAWhileOnly) {
+TEST_F(FloodWatchTest, IsReportedOnceAndGoesOnForAWhileOnly) {
   EXPECT_TRUE(Receive(FloodWatch::kSlackBytes + FloodWatch::kMostAheadBytes));
   EXPECT_EQ(floods_.size(), 1u);
   EXPECT_FALSE(Receive(2 * kMiB));
@@ -106,7 +106,7 @@ TEST_F(FloodWatchTest, IsToldOnceAndGoesOnForAWhileOnly) {
   EXPECT_TRUE(watch_.is_cut_off());
 }
 
-TEST_F(FloodWatchTest, AsLongAsFloodsAreLookedIntoItGoesOn) {
+TEST_F(FloodWatchTest, AsLongAsFloodsAreCheckedItGoesOn) {
   for (int i = 0; i < 20; ++i) {
     EXPECT_TRUE(Receive(FloodWatch::kSlackBytes));
     connection_->is_suspected = false;
@@ -117,7 +117,7 @@ TEST_F(FloodWatchTest, AsLongAsFloodsAreLookedIntoItGoesOn) {
 
 TEST_F(FloodWatchTest, StreamsWithoutCallsAreBounded) {
   uint32_t stream = 1;
-  // As many as may be open, and those that are forgiven: then it is over at once.
+  // The limit of open streams plus the forgiven ones; one more is cut off at once.
   const int64_t some = options_.most_streams + ClientStreams::kForgiven;
   for (int64_t i = 0; i < some; ++i, stream += 2) EXPECT_TRUE(Open(stream));
   int64_t more = 0;
@@ -143,15 +143,16 @@ TEST_F(FloodWatchTest, CallsThatStayOpenAreBounded) {
   EXPECT_LT(more, 100000);
 }
 
-// 80 MiB of them came to gRPC before a limit did: two seconds on the polling thread.
+// Regression: 80 MiB of such frames reached gRPC before a limit applied, two seconds of work for
+// the polling thread.
 TEST_F(FloodWatchTest, FramesThatCarryNothingAreBounded) {
   const std::string reason = "more frames that carry nothing than its calls need";
   std::string some;
   for (int i = 0; i < 1000; ++i) some += Frame(8, 0, "1234");
-  // What was sent to it, or by it, brings as many as libraries need.
+  // Sent and received bytes earn as many as libraries need.
   connection_->sent += int64_t{1} << 30;
   for (int i = 0; i < 260; ++i) ASSERT_TRUE(Read(some)) << i;
-  // None of a million more reaches gRPC, whatever time they take.
+  // None of a million more reaches gRPC, however long they take.
   std::string many;
   for (int i = 0; i < 1000; ++i) many += some;
   EXPECT_FALSE(Read(std::move(many)));
@@ -169,7 +170,7 @@ TEST_F(FloodWatchTest, AStreamOfSmallRequestsMayGoOn) {
   }
 }
 
-// Each connection is within its own limit.
+// Each connection is within its own limit, but all of them exceed that of the client.
 TEST_F(FloodWatchTest, StreamsOfAllConnectionsOfAClientAreBounded) {
   std::vector<std::shared_ptr<Connection>> connections;
   std::vector<std::unique_ptr<FloodWatch>> watches;
@@ -188,13 +189,13 @@ TEST_F(FloodWatchTest, StreamsOfAllConnectionsOfAClientAreBounded) {
   const int64_t most = FloodWatch::kFullConnections * options_.most_streams;
   EXPECT_EQ(connection_->streams->open(), most);
   connection_->streams->AddConnections(1);
-  // One that has few stays, and not because it is forgiven.
+  // A connection with few streams stays, and not because streams are forgiven.
   EXPECT_TRUE(Open(1));
   EXPECT_EQ(connection_->streams->open(), most + 1);
   int more = 0;
   for (; more < 100000 && fill();) ++more;
   EXPECT_LT(more, 100000);
-  // With the connections the streams are gone.
+  // Closing the connections removes their streams.
   watches.clear();
   EXPECT_LE(connection_->streams->open(), 1);
 }

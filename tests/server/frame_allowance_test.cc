@@ -1,4 +1,5 @@
-// Frames that carry nothing: millions of them took the polling thread for seconds.
+// Bounds of frames that carry nothing, millions of which would occupy the polling thread for
+// seconds.
 #include "server/frame_allowance.h"
 
 #include <gtest/gtest.h>
@@ -26,11 +27,11 @@ TEST(FrameAllowance, OwnThenSharedThenOver) {
   const auto all = static_cast<int64_t>(FrameAllowance::kControl + SharedFrames::kControl);
   EXPECT_TRUE(first.Take({.control = all}, &shared, kStart));
   EXPECT_FALSE(first.Take({.control = 1}, &shared, kStart));
-  // Each connection has a little, but no more than that, and the two kinds are apart.
+  // Each connection has a small allowance of its own, separate for the two kinds.
   const auto own = static_cast<int64_t>(FrameAllowance::kControl);
   EXPECT_TRUE(second.Take({.control = own, .small = 1}, &shared, kStart));
   EXPECT_FALSE(second.Take({.control = 1}, &shared, kStart));
-  // Time brings more.
+  // The allowance refills with time.
   EXPECT_TRUE(second.Take({.control = 500}, &shared, kStart + seconds(1)));
   EXPECT_FALSE(second.Take({.control = 1000}, &shared, kStart + seconds(1)));
 }
@@ -44,11 +45,11 @@ TEST(FrameAllowance, StreamsAndBytesEarnSmallFramesOnly) {
   allowance.Earn(/*streams=*/100, /*bytes=*/0);
   EXPECT_TRUE(allowance.TakeEarned({.small = 400}).empty());
   EXPECT_EQ(allowance.TakeEarned({.small = 1}).small, 1);
-  // In whatever pieces the bytes come.
+  // Small pieces of bytes add up.
   for (int i = 0; i < 1 << 16; ++i) allowance.Earn(0, 64);
   EXPECT_EQ(allowance.TakeEarned({.control = 7, .small = 1025}).small, 1);
   EXPECT_EQ(allowance.TakeEarned({.control = 7}).control, 7);
-  // Not saved up without end.
+  // Earned frames are bounded.
   allowance.Earn(0, int64_t{1} << 50);
   EXPECT_EQ(allowance.TakeEarned({.small = 1 << 30}).small,
             (1 << 30) - FrameAllowance::kMostEarned);

@@ -1,4 +1,4 @@
-// The frames of HTTP/2, in whatever pieces they come.
+// Frames of HTTP/2, received in pieces of all sizes.
 #include "server/frame_walk.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(FrameWalk, CountsFramesThatCarryNothing) {
   };
   using Pair = std::pair<int64_t, int64_t>;
   EXPECT_EQ(counts(Preface()), Pair(0, 0));
-  // SETTINGS, PRIORITY, GOAWAY and one that nobody knows; by their size, too.
+  // SETTINGS, PRIORITY, GOAWAY and an unknown one; a large one counts several times.
   EXPECT_EQ(counts(Frame(4, 0, 0) + Frame(4, 0, 0, std::string(60, 's'))), Pair(2, 0));
   EXPECT_EQ(counts(Frame(4, 0, 0, std::string(16384, 's'))), Pair(129, 0));
   EXPECT_EQ(counts(Frame(2, 0, 1, "12345") + Frame(7, 0, 0, "12345678") + Frame(99, 0, 0)),
@@ -66,20 +66,20 @@ TEST(FrameWalk, BlocksOfHeadersAreBounded) {
   EXPECT_EQ(blocks(17, ""), "a header block in more than 16 frames");
   FrameWalk walk;
   EXPECT_EQ(Walk(&walk, Preface()), "");
-  // Each block has its own bound; a block that says that it is whole ends.
+  // Each block has its own bound; END_HEADERS ends a block.
   for (uint32_t stream = 1; stream < 99; stream += 2) {
     EXPECT_EQ(Walk(&walk, Frame(kHeadersFrame, 0, stream, full)), "");
     EXPECT_EQ(Walk(&walk, Frame(kContinuationFrame, kEndHeaders, stream, full)), "");
   }
-  // Refused by its head, before its bytes are here.
+  // Refused by its head, before its bytes arrive.
   EXPECT_EQ(Walk(&walk, Frame(kHeadersFrame, 0, 99, std::string(70000, 'h')).substr(0, 9)),
             "a header block of more than 64 KiB");
 }
 
-TEST(FrameWalk, TellsTheSizeOfTheMessageThatArrives) {
+TEST(FrameWalk, ReportsTheSizeOfTheArrivingMessage) {
   FrameWalk walk;
   EXPECT_EQ(Walk(&walk, Preface() + Frame(kHeadersFrame, kEndHeaders, 1)), "");
-  // Its prefix is in two frames, and another stream between them.
+  // Its prefix is split over two frames with another stream between them.
   Walk(&walk, Frame(kDataFrame, 0, 1, Prefix(300000).substr(0, 2)));
   EXPECT_EQ(walk.message_bytes(), 0);
   Walk(&walk, Frame(kDataFrame, 0, 3, Prefix(70000) + "ab"));
@@ -89,10 +89,10 @@ TEST(FrameWalk, TellsTheSizeOfTheMessageThatArrives) {
   EXPECT_EQ(walk.other_messages(), std::vector<int64_t>({70000}));
   for (int i = 0; i < 3; ++i) Walk(&walk, Frame(kDataFrame, 0, 1, std::string(100000, 'x')), 999);
   EXPECT_EQ(walk.message_bytes(), 0);
-  // Of several messages in a frame, the last.
+  // The last of several messages in a frame.
   Walk(&walk, Frame(kDataFrame, 0, 1, Prefix(2) + "xy" + Prefix(0) + Prefix(9) + "x"));
   EXPECT_EQ(walk.message_bytes(), 9);
-  // Its end, by the client.
+  // The client ends the stream.
   Walk(&walk, Frame(kDataFrame, kEndStream, 1, "x"));
   EXPECT_EQ(walk.message_bytes(), 0);
   Walk(&walk, Frame(kResetFrame, 0, 3, "0000") + Frame(kDataFrame, 0, 3, Prefix(8)));

@@ -1,4 +1,4 @@
-// Frames of HTTP/2 and what FrameWalk says about them.
+// Makes frames of HTTP/2 and passes them to FrameWalk.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ inline std::string Prefix(uint32_t size) {
   return prefix;
 }
 
-// The first reason; empty: none.
+// The first error; empty: none.
 inline std::string Walk(FrameWalk* walk, const std::string& bytes, size_t piece = 1 << 30) {
   for (size_t at = 0; at < bytes.size(); at += piece) {
     const size_t size = std::min(piece, bytes.size() - at);

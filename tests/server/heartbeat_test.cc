@@ -1,4 +1,5 @@
-// /healthz said ok while the polling thread or a lane stood still. No sleeps: the test looks.
+// Regression: /healthz answered ok while the polling thread or a lane was stuck. The test calls
+// Look instead of sleeping.
 #include "server/heartbeat.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@ void LookTimes(Watchdog* dog, int times) {
   for (int i = 0; i < times; ++i) dog->Look();
 }
 
-// The first look sees the beat of Busy itself.
+// The first look sees the beat that Busy makes.
 constexpr int kUntilStuck = Watchdog::kStuckTicks + 1;
 
 TEST(HeartbeatTest, ABusyPartThatDoesNotBeatIsStuck) {
@@ -71,7 +72,7 @@ TEST(HeartbeatTest, ProcessorTimeOfTheThreadIsProgress) {
   heart.Attach();
   heart.Busy("softmax");
   const int64_t before = heart.progress();
-  const auto end = std::chrono::steady_clock::now() + 10s;
+  const auto end = std::chrono::steady_clock::now() + 60s;
   while (heart.progress() == before && std::chrono::steady_clock::now() < end) continue;
   EXPECT_GT(heart.progress(), before);
 }
@@ -105,7 +106,7 @@ TEST(HeartbeatTest, TheThreadLooks) {
   Watchdog dog({.before_look = [&] { looks.fetch_add(1); }});
   dog.Watch(Watchdog::PartOf("lane 0", &lane));
   ASSERT_TRUE(dog.Start().ok());
-  const auto end = std::chrono::steady_clock::now() + 20s;
+  const auto end = std::chrono::steady_clock::now() + 60s;
   while (looks == 0 && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(1ms);
   }

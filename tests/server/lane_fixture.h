@@ -1,4 +1,4 @@
-// A lane on the real engine, which the test runs itself.
+// A lane on the real engine; the test runs its batches.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ struct Answer {
   absl::Status status;
   std::vector<Result> results;
   Phases phases;
-  int64_t input_bytes_left = 0;  // of the lane, when it answered
+  int64_t input_bytes_left = 0;  // of the lane at the answer
 };
 
 // The bytes of a request's tensors, each received at an odd address.
@@ -84,7 +84,7 @@ class LaneTest : public ::testing::Test {
     return Make(name, puppet_.MakePlan(n), std::move(payload));
   }
 
-  // A request to the registry's method with q, k, v [1,H,n,D] of made-up numbers.
+  // A request for a method of the registry with made-up q, k, v [1,H,n,D].
   std::unique_ptr<Task> MakeReal(const std::string& name, const std::string& method, int64_t H,
                                  int64_t n, int64_t D, float seed, OptionMap options = {}) {
     Call call{.method = method, .options = std::move(options)};
@@ -103,7 +103,7 @@ class LaneTest : public ::testing::Test {
     return Make(name, *plan, std::move(payload));
   }
 
-  // Through the batcher, as the lane's thread would.
+  // Submits the tasks and runs a batch, as the lane's thread does.
   template <class... Tasks>
   void Run(Tasks... tasks) {
     for (std::unique_ptr<Task>* task : {&tasks...}) {
@@ -123,7 +123,7 @@ class LaneTest : public ::testing::Test {
   Metrics metrics_{{.version = "0", .devices = {{"cpu", 1e6}}, .methods = {"local", "softmax"}}};
   std::optional<Batcher> batcher_;
   Mutex answers_mu_;
-  std::map<std::string, Answer> answers_;  // a test reads it when no lane runs
+  std::map<std::string, Answer> answers_;  // read when no lane runs
   std::optional<Lane> lane_;
 };
 

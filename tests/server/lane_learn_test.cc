@@ -1,4 +1,4 @@
-// What lanes teach about predictions.
+// What predictions learn from the runs of lanes.
 #include <cmath>
 
 #include "tests/server/lane_fixture.h"
@@ -21,7 +21,7 @@ class LaneLearnTest : public LaneTest {
     task->plan = puppet_.MakePlan(4, /*seconds=*/0.01);
     return task;
   }
-  // What a second of this kind is taken for.
+  // The predicted seconds for a planned second of this kind.
   static double Ratio(const Predictions& predictions, const Plan& kind) {
     return predictions.Of(kind).likely / kind.seconds;
   }
@@ -36,26 +36,26 @@ TEST_F(LaneLearnTest, ABatchTeachesTheRatioOfItsSeconds) {
   // A quarter of the way from 1 to 80 ms / (10 ms + 10 ms), as logarithms.
   EXPECT_NEAR(Ratio(predictions_, *kind), std::pow(4, 0.25), 1e-9);
 
-  // What fails teaches nothing, and what it followed not again. No time passes, nothing is
-  // forgotten.
+  // Nothing is learned from a failed run, and the run before it does not count again. No time
+  // passes, so nothing is forgotten.
   puppet_.on_run = {};
   Run(MakePredicted("bad", PuppetMethod::kBad));
   EXPECT_FALSE(answers_["bad"].status.ok());
   EXPECT_NEAR(Ratio(predictions_, *kind), std::pow(4, 0.25), 1e-9);
 }
 
-// The time of the day, in which others had their share, was taken for that of the run.
-TEST_F(LaneLearnTest, BesideOthersTheTimeOfItsThreadsTeaches) {
+// Regression: elapsed time, during which other runs had a share, counted as the time of the run.
+TEST_F(LaneLearnTest, BesideOthersTheTimeOfItsThreadsCounts) {
   std::unique_ptr<Task> other = MakePuppet("other", 1);
   ASSERT_TRUE(batcher_->Submit(other).ok());
   const Batcher::Batch beside = batcher_->TryPull();
   ASSERT_EQ(beside.tasks.size(), 1u);
-  // What runs for longer than predicted lets others start.
+  // The first run takes longer than predicted, so others may start.
   clock_.Advance(10s);
   std::unique_ptr<Task> task = MakeReal("real", "softmax", 8, 2048, 64, 0.1F);
   const std::shared_ptr<const Plan> plan = task->plan;
   ASSERT_GT(plan->seconds, 2 * Predictions::kShort);
-  // The clock stands still: by it the run takes no time at all.
+  // The fake clock stands still: the elapsed time of the run is 0.
   Run(std::move(task));
   batcher_->Ended(beside.run);
   ASSERT_TRUE(answers_["real"].status.ok()) << answers_["real"].status;

@@ -1,4 +1,4 @@
-// What a lane does with requests that nobody waits for any more while they run.
+// What a lane does with requests that are cancelled, expire or take too long while they run.
 #include "tests/server/lane_fixture.h"
 
 namespace attnd {
@@ -16,7 +16,7 @@ TEST_F(LaneTest, ADeadRequestOfALivingBatchIsAnsweredAtOnceAndTheOthersGoOn) {
     cancelled->store(true);
     lane_->Sweep();
     EXPECT_TRUE(absl::IsCancelled(answers_["leaves"].status));
-    // What it was charged for is still there.
+    // Its memory is still in use, so the charge stays.
     EXPECT_EQ(charge.use_count(), 2);
     lane_->Sweep();
   };
@@ -31,7 +31,7 @@ TEST_F(LaneTest, ADeadRequestOfALivingBatchIsAnsweredAtOnceAndTheOthersGoOn) {
   EXPECT_EQ(lane_->input_bytes(), 0);
 }
 
-TEST_F(LaneTest, ARunThatNobodyWaitsForIsStopped) {
+TEST_F(LaneTest, ARunWhoseRequestsAreAllCancelledIsStopped) {
   std::unique_ptr<Task> first = MakePuppet("first", 1), second = MakePuppet("second", 1);
   const auto first_cancelled = first->cancelled, second_cancelled = second->cancelled;
   puppet_.on_run = [&] {
@@ -52,18 +52,20 @@ TEST_F(LaneTest, ARunThatNobodyWaitsForIsStopped) {
 }
 
 TEST_F(LaneTest, ARunEndsAtTheLastDeadlineOfItsRequests) {
+  // Also in real time. Long enough for the tensors to be gathered first.
+  constexpr auto kLate = 500ms;
   std::unique_ptr<Task> first = MakePuppet("first", 1), last = MakePuppet("last", 1);
   first->deadline = clock_.Now() + 1ms;
-  last->deadline = clock_.Now() + 20ms;
+  last->deadline = clock_.Now() + kLate;
   last->priority = 1;  // before the other one in the batch
   const auto before = std::chrono::steady_clock::now();
   puppet_.on_run = [&] {
     while (!CheckPoint()) {
     }
-    clock_.Advance(20ms);
+    clock_.Advance(kLate);
   };
   Run(std::move(first), std::move(last));
-  EXPECT_GE(std::chrono::steady_clock::now() - before, 20ms);
+  EXPECT_GE(std::chrono::steady_clock::now() - before, kLate);
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["first"].status));
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["last"].status));
   EXPECT_THAT(puppet_.batches, ElementsAre(2));
@@ -82,8 +84,8 @@ TEST_F(LaneTest, ARunOfTwiceTheLimitIsStopped) {
             "request: seconds must be <= 0.005, got no result after twice that");
 }
 
-// It was told that it was cancelled.
-TEST_F(LaneTest, ARunThatIsStoppedWhileItIsGatheredHearsWhy) {
+// Regression: the answer was CANCELLED.
+TEST_F(LaneTest, ARunStoppedWhileItIsGatheredGetsTheReason) {
   LimitSeconds(1e-9);
   Run(MakePuppet("long", 1));
   EXPECT_EQ(answers_["long"].status.message(),
@@ -93,13 +95,13 @@ TEST_F(LaneTest, ARunThatIsStoppedWhileItIsGatheredHearsWhy) {
 }
 
 TEST_F(LaneTest, ARunMayTakeTwiceTheLimit) {
-  constexpr double kLimit = 0.005;
+  constexpr double kLimit = 0.05;
   LimitSeconds(kLimit);
   puppet_.on_run = [] {
     while (!CheckPoint()) {
     }
   };
-  // The shortest of some: others may hold up this machine.
+  // The shortest of several runs: other processes may delay one.
   double shortest = 1e9;
   for (int i = 0; i < 100 && shortest > 3 * kLimit; ++i) {
     const auto before = std::chrono::steady_clock::now();
@@ -110,8 +112,8 @@ TEST_F(LaneTest, ARunMayTakeTwiceTheLimit) {
   EXPECT_LE(shortest, 3 * kLimit);
 }
 
-// However busy its thread is.
-TEST_F(LaneTest, ARunThatGoesOnAfterItsEndGetsNowhere) {
+// For the watchdog, however busy its thread is.
+TEST_F(LaneTest, AStoppedRunThatGoesOnMakesNoProgress) {
   const Watchdog::Part part = lane_->part();
   int looks = 0;
   const auto run = [&] {
@@ -134,7 +136,7 @@ TEST_F(LaneTest, ARunThatGoesOnAfterItsEndGetsNowhere) {
   EXPECT_FALSE(part.is_busy());
 }
 
-// Moves the clock when the received bytes are let go.
+// Advances the clock when the received bytes are released.
 class Slow {
  public:
   Slow(FakeClock* clock, std::shared_ptr<void> payload)
@@ -146,7 +148,7 @@ class Slow {
   const std::shared_ptr<void> payload_;
 };
 
-TEST_F(LaneTest, WhatExpiresWhileItIsGatheredIsNotComputed) {
+TEST_F(LaneTest, ARequestThatExpiresWhileItIsGatheredIsNotComputed) {
   std::unique_ptr<Task> task = MakePuppet("slow", 1);
   task->deadline = clock_.Now() + 10ms;
   task->payload_owner = std::make_shared<Slow>(&clock_, std::move(task->payload_owner));

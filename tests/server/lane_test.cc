@@ -1,4 +1,4 @@
-// A lane on the real engine: right answers, one copy of a payload, nobody suffers for another.
+// A lane on the real engine: correct answers, one copy of each payload, independent failures.
 #include "tests/server/lane_fixture.h"
 
 namespace attnd {
@@ -27,8 +27,8 @@ TEST_F(LaneTest, EachCallerGetsItsOwnResultBitForBitAsAlone) {
             Bytes(answers_["alone 67"].results[0]).substr(0, 64));
 }
 
-// One payload-sized allocation for each tensor that comes in and each that goes out; nothing of the
-// inputs is left when the answer is out.
+// One allocation of the size of the payload for each input and output tensor; the inputs are freed
+// before the answer.
 TEST_F(LaneTest, OneAllocationForEachTensor) {
   constexpr int64_t kTensor = 8 * 4096 * 64 * sizeof(float);
   std::unique_ptr<Task> task =
@@ -65,7 +65,7 @@ TEST_F(LaneTest, OneAllocationForEachTensor) {
   EXPECT_EQ(after.allocations - before.allocations, of_execute + 3);
 }
 
-TEST_F(LaneTest, ReceivedBytesAreLetGoBeforeTheComputation) {
+TEST_F(LaneTest, ReceivedBytesAreReleasedBeforeTheComputation) {
   std::unique_ptr<Task> task = MakePuppet("a", 1);
   const std::weak_ptr<void> received = task->payload_owner;
   bool held_while_running = true;
@@ -96,7 +96,7 @@ TEST_F(LaneTest, PhasesDoNotOverlap) {
   EXPECT_DOUBLE_EQ(answers_["late"].phases.queue_seconds, 0.002);
 }
 
-// A run whose request had waited in the queue began to wait for its share of the threads afresh.
+// Regression: waiting in the queue did not count when a run waited for its share of the threads.
 TEST_F(LaneTest, WaitingForThePatienceInTheQueueIsWaitingOfTheRun) {
   const auto make = [&](const std::string& name, std::chrono::seconds ago, double seconds) {
     std::unique_ptr<Task> task = MakePuppet(name, 1);
@@ -109,7 +109,7 @@ TEST_F(LaneTest, WaitingForThePatienceInTheQueueIsWaitingOfTheRun) {
   Run(make("shortly before", 1s, 8));
   Run(make("before", 2s, 8));
   Run(make("long before", 5s, 8));
-  // The oldest of a batch counts.
+  // The oldest request of a batch counts.
   Run(make("with others", 2s, 0.01), make("new", 0s, 0.01));
   EXPECT_THAT(puppet_.batches, ElementsAre(1, 1, 1, 1, 2));
   EXPECT_THAT(puppet_.waited_shares, ElementsAre(0, 0, 0.25, 0.625, 1));
@@ -131,7 +131,7 @@ TEST_F(LaneTest, TheExpiredAndTheCancelledAreDroppedJustBefore) {
   cancel->store(true);
   const int64_t allocations = engine_->device().memory().stats().allocations;
   lane_->RunBatch(std::move(batch));
-  // Input and output of the one that stays: nothing is copied for the others.
+  // Input and output of the remaining request: nothing is copied for the others.
   EXPECT_EQ(engine_->device().memory().stats().allocations - allocations, 2);
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers_["expires"].status));
   EXPECT_TRUE(absl::IsCancelled(answers_["cancelled"].status));
@@ -159,7 +159,7 @@ TEST_F(LaneTest, ARequestThatFailsDoesNotHarmTheOthersOfItsBatch) {
   EXPECT_EQ(batcher_->depth().bytes, 0);
 }
 
-TEST_F(LaneTest, WhatAMethodThrowsIsAnError) {
+TEST_F(LaneTest, AnExceptionOfAMethodIsAnError) {
   puppet_.on_run = [] { throw std::bad_alloc(); };
   Run(MakePuppet("a", 1));
   EXPECT_TRUE(absl::IsResourceExhausted(answers_["a"].status)) << answers_["a"].status;
@@ -184,7 +184,7 @@ TEST_F(LaneTest, WithoutMemoryTheRequestIsRefusedAndTheLaneGoesOn) {
   constexpr int64_t kFloats = int64_t{1} << 48;
   std::unique_ptr<Task> huge = MakePuppet("huge", 1);
   huge->plan = puppet_.MakePlan(kFloats);
-  // Never read: there is no memory to copy it to.
+  // An address that is never read, since there is no memory for the copy.
   const std::byte* nowhere = huge->payloads["q"][0].data();
   huge->payloads["q"] = {{nowhere, size_t{kFloats} * 4}};
   Run(std::move(huge), MakePuppet("good", 2));
@@ -212,7 +212,7 @@ TEST_F(LaneTest, ABatchIsInTheMetrics) {
   }
 }
 
-TEST_F(LaneTest, TheThreadRunsWhatIsSubmittedAndEndsWhenTheQueueIsClosed) {
+TEST_F(LaneTest, TheThreadRunsSubmittedRequestsUntilTheQueueIsClosed) {
   ASSERT_TRUE(lane_->Start().ok());
   for (int i = 0; i < 50; ++i) {
     std::unique_ptr<Task> task =

@@ -1,4 +1,4 @@
-// Several lanes beside each other: a sweep reaches what runs on each of them and what waits.
+// Several lanes at once: a sweep reaches the runs of all lanes and the waiting requests.
 #include "server/lanes.h"
 
 #include <future>
@@ -26,12 +26,12 @@ class LanesTest : public LaneTest {
     if (!is_released_) Release();
   }
 
-  // On one of the lanes, until Release.
+  // Runs on one of the lanes until Release.
   void Occupy(std::unique_ptr<Task> task) {
     const int before = began_;
     ASSERT_TRUE(batcher_->Submit(task).ok());
     while (began_ == before) std::this_thread::yield();
-    // What runs for longer than predicted lets others start.
+    // The run takes longer than predicted, so others may start.
     clock_.Advance(10ms);
   }
   void Release() {
@@ -51,7 +51,7 @@ class LanesTest : public LaneTest {
       2};
 };
 
-// A cancelled request was answered on the first lane alone.
+// Regression: cancelled requests were answered on the first lane only.
 TEST_F(LanesTest, ASweepReachesEveryLaneAndTheQueue) {
   std::vector<std::shared_ptr<std::atomic<bool>>> cancelled;
   const auto make = [&](const std::string& name) {
@@ -85,8 +85,8 @@ TEST_F(LanesTest, ASweepReachesEveryLaneAndTheQueue) {
                                       AllOf(busy(0, "0.01"), busy(1, "0.02"))));
 }
 
-// Nothing happens by which the waiting one could start, but time passes.
-TEST_F(LanesTest, WhatRunsForTooLongLetsTheNextStart) {
+// No event starts the waiting request: Watch does, after some time.
+TEST_F(LanesTest, ALateRunLetsTheNextStart) {
   for (const char* name : {"one", "two"}) {
     std::unique_ptr<Task> task = MakePuppet(name, 1);
     ASSERT_TRUE(batcher_->Submit(task).ok());

@@ -8,7 +8,7 @@
 namespace attnd {
 namespace {
 
-// Brackets are for IPv6, which a machine may lack; they stand around any address alike.
+// Brackets are for IPv6, which a machine may lack, but are accepted around any address.
 TEST(Listen, BracketsAroundAnAddressAreNoPartOfIt) {
   absl::StatusOr<Listener> listener = ListenOn("[127.0.0.1]:0");
   ASSERT_TRUE(listener.ok()) << listener.status();
@@ -19,7 +19,7 @@ TEST(Listen, BracketsAroundAnAddressAreNoPartOfIt) {
   EXPECT_TRUE(listener->fds.empty());
 }
 
-TEST(Listen, WhatIsNoAddressIsRefused) {
+TEST(Listen, InvalidAddressesAreRefused) {
   for (const std::string address : {"127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:-1",
                                     "127.0.0.1:65536", "[127.0.0.1:0", "127.0.0.1]:0"}) {
     absl::StatusOr<Listener> listener = ListenOn(address);

@@ -1,4 +1,4 @@
-// Log lines: one line each whatever they hold, as text and as JSON.
+// Log lines: one line each for any content, as text and as JSON.
 #include "server/log.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ class LogTest : public testing::Test {
  protected:
   void TearDown() override { EXPECT_TRUE(ConfigureLog({}).ok()); }
 
-  // What `write` puts on standard error, and nothing of the tests before.
+  // The text that `write` puts on standard error, without that of earlier tests.
   template <class F>
   static std::string Written(const F& write) {
     EXPECT_TRUE(FlushLog(std::chrono::seconds(10)));
@@ -65,7 +65,7 @@ TEST_F(LogTest, JsonIsOneObjectALine) {
   EXPECT_EQ(parsed["n"], "1");
 }
 
-// Lines that wait are counted, so each must be bounded.
+// Waiting lines are bounded by their number, so the size of each must be bounded.
 TEST_F(LogTest, LongValuesAreShortened) {
   const std::string reason(1 << 20, '\x01');
   const std::string text = Written([&] { Log(LogLevel::kInfo, reason, {{"reason", reason}}); });
@@ -109,7 +109,7 @@ TEST_F(LogTest, UnknownSettingsAreRefused) {
 }
 
 TEST_F(LogTest, TheLastLinesBeforeACrashAreWritten) {
-  // In a process of its own: a fork has no thread that writes.
+  // Starts a new process: a forked one has no writing thread.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {

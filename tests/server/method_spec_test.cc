@@ -1,4 +1,4 @@
-// Options as sent, and that methods.proto and the methods' own tables say the same.
+// Decoding of options, and that methods.proto and the option tables of the methods agree.
 #include "server/method_spec.h"
 
 #include <limits>
@@ -46,7 +46,7 @@ TEST(MethodSpecTest, ReadsUnsignedValuesThatNoSignedOneHolds) {
 }
 
 TEST(MethodSpecTest, RefusesTypesThatNoOptionHas) {
-  // A message of protobuf's own stands for a method whose author chose a type that cannot be read.
+  // A message of protobuf in place of a method with an option of an unreadable type.
   google::protobuf::UninterpretedOption message;
   message.set_string_value("text");
   message.set_double_value(0.5);
@@ -77,7 +77,7 @@ std::string TypeOf(const FieldDescriptor& field) {
   }
 }
 
-// In the order of their numbers, which are 0, 1, ...
+// The names in the order of their numbers, which are 0, 1, ...
 std::vector<std::string> ValuesOf(const FieldDescriptor& field) {
   std::vector<std::string> values;
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_ENUM) return values;
@@ -88,7 +88,7 @@ std::vector<std::string> ValuesOf(const FieldDescriptor& field) {
   return values;
 }
 
-// What the message of a method and its option table do not agree on.
+// The differences between the message of a method and its option table.
 std::vector<std::string> Differences(const Descriptor& message, const MethodInfo& method) {
   std::vector<std::string> found;
   std::map<std::string, const OptionInfo*> options;

@@ -1,4 +1,4 @@
-// What /metrics says: names, labels, values, and that promtool finds nothing to complain about.
+// The page /metrics: names, labels, values, and that promtool accepts it.
 #include "server/metrics.h"
 
 #include <gmock/gmock.h>
@@ -126,7 +126,7 @@ TEST(Metrics, ABatchCountsItsRequestsTokensFlopsAndMemory) {
   EXPECT_EQ(Value(metrics, R"(attnd_lane_efficiency_ratio{device="cpu",lane="0"})"), 0);
 }
 
-TEST(Metrics, EfficiencyForgetsWhatIsTenSecondsOfComputeAgo) {
+TEST(Metrics, EfficiencyCoversTenSecondsOfCompute) {
   Metrics metrics(TestOptions());
   metrics.RecordBatch(0, {.method = "local", .flops = 1e9, .compute_seconds = 1});
   for (int i = 0; i < 50; ++i) {
@@ -282,7 +282,7 @@ TEST(Metrics, ThreadsMayRecordWhileTheTextIsRead) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // 500 turns of two threads over 17 codes.
+  // Two threads with 500 requests each over 17 codes.
   EXPECT_EQ(Value(metrics, R"(attnd_request_seconds_count{code="OK",direction="forward",)"
                            R"(method="local"})"),
             60);
@@ -291,7 +291,7 @@ TEST(Metrics, ThreadsMayRecordWhileTheTextIsRead) {
             58);  // 29 of each 500
 }
 
-// Everything recorded once, so that every family is in the text.
+// The page after every kind of record, so that it has every family.
 std::string FullText() {
   Metrics metrics(TestOptions());
   metrics.RecordRequest("local", Direction::kForward, absl::StatusCode::kOk, 0.01);

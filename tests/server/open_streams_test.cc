@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::StatusCode kFull = absl::StatusCode::kResourceExhausted;
 
-// Four connections of one address took all streams for good.
+// Regression: four connections of one address held all streams for ever.
 TEST(OpenStreams, OneClientHasHalfOfThem) {
   FakeClock clock;
   OpenStreams streams({.total = 16, .per_connection = 4}, &clock);
@@ -26,7 +26,7 @@ TEST(OpenStreams, OneClientHasHalfOfThem) {
             absl::ResourceExhaustedError("stream: 4 are open on this connection already, which is "
                                          "the limit, close some"));
   EXPECT_EQ(streams.count(), 8);
-  // The others have theirs, until all are taken.
+  // Other clients get the rest, until all are taken.
   for (int i = 0; i < 8; ++i) {
     const std::string client = "unix:" + std::to_string(i);
     EXPECT_TRUE(streams.Enter(client, client).ok());
@@ -50,8 +50,9 @@ TEST(OpenStreams, OneThatEndsMakesRoom) {
   EXPECT_EQ(streams.count(), 0);
 }
 
-// Who opened another one for each that was given up held as much memory as before.
-TEST(OpenStreams, OneThatIsGivenUpCountsForAMinute) {
+// Regression: a client could open another stream for each that was ended for an overdue message,
+// and hold as much memory as before.
+TEST(OpenStreams, AStreamEndedForAnOverdueMessageCountsForAMinute) {
   FakeClock clock;
   OpenStreams streams({.total = 4, .per_connection = 4}, &clock);
   EXPECT_TRUE(streams.Enter("a:1", "a").ok());
@@ -60,10 +61,10 @@ TEST(OpenStreams, OneThatIsGivenUpCountsForAMinute) {
   clock.Advance(std::chrono::seconds(30));
   EXPECT_TRUE(streams.Enter("a:1", "a").ok());
   EXPECT_EQ(streams.Enter("a:1", "a"),
-            absl::ResourceExhaustedError(
-                "stream: 2 are open of a already (1 of which were given up lately), which is the "
-                "limit of one client, close some"));
-  // Others have their places.
+            absl::ResourceExhaustedError("stream: 2 are open of a already (1 of them ended lately "
+                                         "because a message did not arrive), "
+                                         "which is the limit of one client, close some"));
+  // Other clients still get their places.
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(streams.Enter("b:1", "b").ok());
   streams.Leave("a:1", "a", /*was_given_up=*/true);
   EXPECT_EQ(streams.Enter("a:1", "a").code(), kFull);
@@ -72,7 +73,7 @@ TEST(OpenStreams, OneThatIsGivenUpCountsForAMinute) {
   EXPECT_EQ(streams.Enter("a:1", "a").code(), kFull);
 }
 
-// The only one there may be is somebody's.
+// With one stream in all, one client may have it.
 TEST(OpenStreams, TheHalfIsRoundedUp) {
   FakeClock clock;
   OpenStreams streams({.total = 1, .per_connection = 256}, &clock);

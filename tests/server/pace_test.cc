@@ -1,4 +1,4 @@
-// How fast predicted seconds pass, as learned from the runs that end.
+// The pace of the machine, learned from the runs that end.
 #include "server/pace.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(Pace, IsOneAtFirstAndWherePredictionsHold) {
   EXPECT_NEAR(pace.ValueAt(kNow), 1, 1e-9);
 }
 
-TEST(Pace, FollowsWhatTheMachineDoes) {
+TEST(Pace, FollowsTheMachine) {
   Pace pace;
   for (int i = 0; i < 400; ++i) pace.Count(0.02, 0.04, kNow);
   EXPECT_NEAR(pace.ValueAt(kNow), 0.5, 0.01);

@@ -1,4 +1,4 @@
-// How many batches of each length run beside each other.
+// How many batches of each length may run at a time.
 #include "server/places.h"
 
 #include <gtest/gtest.h>

@@ -28,7 +28,7 @@ class PlannerTest : public testing::Test {
     return planner_.Submit(job);
   }
 
-  std::vector<std::string> ran_;  // of the planner's thread, until Close
+  std::vector<std::string> ran_;  // written by the planner's thread; read after Close
   Planner planner_{{.max_waiting = 6, .max_streams = 8}};
 };
 
@@ -61,7 +61,7 @@ TEST_F(PlannerTest, OneClientHasHalfOfThePlaces) {
   EXPECT_EQ(ran_.size(), 6u);
 }
 
-// A stream that finds no place ends, with all that it carries.
+// A stream without a place would end, with all its requests.
 TEST_F(PlannerTest, StreamsHavePlacesOfTheirOwn) {
   const auto submit_stream = [&](const std::string& client) {
     Planner::Job job = Make("stream", client);
@@ -81,8 +81,8 @@ TEST_F(PlannerTest, StreamsHavePlacesOfTheirOwn) {
   EXPECT_EQ(ran_.size(), 9u);
 }
 
-// It returns at once, and with it what its client sent.
-TEST_F(PlannerTest, WhatIsCancelledIsTheNext) {
+// It returns at once, so that its client is answered and its bytes are freed.
+TEST_F(PlannerTest, ACancelledJobIsTheNext) {
   for (const char* name : {"1", "2", "3"}) {
     Planner::Job job = Make(name, "a");
     const std::shared_ptr<RunControl> control = job.control;
@@ -106,7 +106,7 @@ TEST_F(PlannerTest, APlaceComesBackWithItsJob) {
   EXPECT_EQ(ran_.size(), 9u);
 }
 
-TEST_F(PlannerTest, CloseStopsWhatRunsAndAnswersWhatWaits) {
+TEST_F(PlannerTest, CloseStopsTheRunningJobAndAnswersWaitingOnes) {
   ASSERT_TRUE(planner_.Start().ok());
   std::promise<void> began;
   Planner::Job job = Make("", "a");

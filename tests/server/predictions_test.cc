@@ -1,4 +1,4 @@
-// What is learned about predicted seconds, and what an outlier does to it.
+// How predictions learn, and how little an outlier changes them.
 #include "server/predictions.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class PredictionsTest : public testing::Test {
   Predictions predictions_{&clock_};
 };
 
-TEST_F(PredictionsTest, KnowsNothingAtFirst) {
+TEST_F(PredictionsTest, HasNoMeasurementsAtFirst) {
   EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, 2);
   EXPECT_FALSE(IsKnown());
 }
@@ -57,7 +57,7 @@ TEST_F(PredictionsTest, LearnsTheRatioOfItsKind) {
   EXPECT_DOUBLE_EQ(predictions_.Of(backward).likely, 2);
 }
 
-// A request that the idle machine would have done in time was refused because of one slow run.
+// Regression: requests that an idle machine could do in time were refused because of one slow run.
 TEST_F(PredictionsTest, OneOutlierMakesNothingHopeless) {
   predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/1000);
   EXPECT_LT(predictions_.Of(plan_).sure, 2);
@@ -67,7 +67,7 @@ TEST_F(PredictionsTest, OneOutlierMakesNothingHopeless) {
   EXPECT_LT(settled.Of(plan_).sure, 3);
 }
 
-// What was refused because of slow runs was never measured again, and refused for good.
+// Regression: requests refused because of slow runs were never measured again, so refused for ever.
 TEST_F(PredictionsTest, IsForgottenUnlessItIsMeasuredAgain) {
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/4);
   clock_.Advance(Predictions::kHalfLife);
@@ -77,7 +77,7 @@ TEST_F(PredictionsTest, IsForgottenUnlessItIsMeasuredAgain) {
   EXPECT_FALSE(IsKnown());
   clock_.Advance(20 * Predictions::kHalfLife);
   EXPECT_NEAR(predictions_.Of(plan_).likely, 2, 0.01);
-  // The next one counts as the first did.
+  // The next measurement counts like the first one.
   predictions_.Learn(plan_, 1, 4);
   EXPECT_NEAR(predictions_.Of(plan_).likely, 2 * std::pow(4, 0.25), 0.01);
   EXPECT_TRUE(IsKnown());
@@ -90,7 +90,7 @@ TEST_F(PredictionsTest, StaysWithinItsBounds) {
   EXPECT_NEAR(predictions_.Of(plan_).likely, 2 * Predictions::kLeast, 1e-6);
 }
 
-// The shortest whose ratio can make it long enough to tell.
+// Down to the shortest request that the ratio can make longer than kShort.
 TEST_F(PredictionsTest, TheRatioCountsForShortRequestsToo) {
   for (int i = 0; i < 100; ++i) predictions_.Learn(plan_, 1, 1e6);
   plan_.seconds = Predictions::kShort / Predictions::kMost;

@@ -1,4 +1,4 @@
-// The memory that the process may use: the machine's, or what its cgroup leaves of it.
+// The memory that the process may use: that of the machine, or the limit of its cgroup.
 #include "server/process.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST_F(UsableMemoryTest, Version2TakesTheTightestAncestor) {
   EXPECT_EQ(UsableMemoryBytes(root_), 4096);
 }
 
-// A container sees its own group as the root, at times under the host's path.
+// A container sees its own group as the root, sometimes under the path of the host.
 TEST_F(UsableMemoryTest, InAContainerTheRootSetsTheLimit) {
   Write("/proc/self/cgroup", "0::/system.slice/docker-1234.scope\n");
   Write("/sys/fs/cgroup/memory.max", "6000\n");

@@ -1,4 +1,4 @@
-// A method for tests: copies q, takes its time on a fake clock, and fails when told to.
+// A method for tests: copies q, can advance a fake clock, and fails on request.
 #pragma once
 
 #include <cstring>
@@ -48,7 +48,7 @@ class PuppetMethod final : public Method {
     return outputs;
   }
 
-  // A plan for q [1,1,n,1] float32, the output has its shape; `seconds` are predicted.
+  // A plan for q [1,1,n,1] float32 with an output of that shape; `seconds`: the prediction.
   std::shared_ptr<const Plan> MakePlan(int64_t n, double seconds = 0) const {
     auto plan = std::make_shared<Plan>();
     const View q = DenseView(nullptr, DType::kF32, {1, 1, n, 1});
@@ -64,13 +64,13 @@ class PuppetMethod final : public Method {
   }
 
   std::function<void()> on_run;
-  // Of the batches that ran, once no lane runs: their sizes, and RunControl::waited_share when they
-  // began.
+  // The sizes of the batches that ran, and RunControl::waited_share at their begin. Read when no
+  // lane runs.
   mutable std::vector<int> batches;
   mutable std::vector<double> waited_shares;
 
  private:
-  mutable Mutex mu_;  // of both
+  mutable Mutex mu_;  // guards both
   MethodInfo info_;
 };
 

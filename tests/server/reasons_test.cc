@@ -19,7 +19,7 @@ TEST(ReasonsTest, MergesLinesAndCodes) {
   EXPECT_EQ(MergeReasons(invalid, unserved), absl::InvalidArgumentError("a\nb"));
 }
 
-TEST(ReasonsTest, ShortensWhatNoTrailerCanCarry) {
+TEST(ReasonsTest, ShortensTextsThatNoTrailerCanCarry) {
   Reasons many("request");
   for (int i = 100; i < 400; ++i) many.Invalid("line ", i);  // 18 bytes with the line's end
   const absl::Status status = FitTrailer(many.status());
@@ -35,7 +35,7 @@ TEST(ReasonsTest, CutsASingleLineThatIsTooLong) {
   EXPECT_EQ(status.message().size(), kMaxReasonBytes);
 }
 
-TEST(ReasonsTest, QuotesWhatAClientSent) {
+TEST(ReasonsTest, QuotesTextOfAClient) {
   EXPECT_EQ(Quoted("a\n\"\xff"), R"("a\n\"\377")");
   EXPECT_EQ(Quoted(std::string(65, 'x')), "\"" + std::string(64, 'x') + "...\"");
 }

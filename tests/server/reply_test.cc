@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 
 const std::string kDevices[] = {"cpu"};
 
-// Head, then header and payload of each tensor: what goes over the wire.
+// The bytes on the wire: the head, then header and payload of each tensor.
 template <class Reply>
 Reply Receive(Direction direction, const std::vector<OutputInfo>& infos,
               const std::vector<std::string>& payloads) {
@@ -59,7 +59,7 @@ TEST(ReplyTest, GradientsTravelAlike) {
   EXPECT_THAT(reply.tensors(0).shape(), ElementsAre(1, 1, 0, 4));
 }
 
-TEST(ReplyTest, ListsEveryMethodAsItsTableSays) {
+TEST(ReplyTest, ListsEveryMethodAsInItsTable) {
   const v1::ListMethodsReply reply = DescribeMethods(AllMethods(), kDevices);
   ASSERT_EQ(reply.methods_size(), static_cast<int>(AllMethods().size()));
   for (int i = 0; i < reply.methods_size(); ++i) {
@@ -91,7 +91,7 @@ TEST(ReplyTest, ListsEveryMethodAsItsTableSays) {
   }
 }
 
-TEST(ReplyTest, TellsAPlan) {
+TEST(ReplyTest, DescribesAPlan) {
   Plan plan;
   plan.seconds = 0.5;
   plan.flops = 1e9;
@@ -109,7 +109,7 @@ TEST(ReplyTest, TellsAPlan) {
   EXPECT_EQ(reply.device(), "cpu");
 }
 
-TEST(ReplyTest, TellsTheServer) {
+TEST(ReplyTest, DescribesTheServer) {
   const v1::ServerInfoReply reply = DescribeServer({
       .version = "1.2.3",
       .uptime_seconds = 2.5,

@@ -1,4 +1,4 @@
-// Requests under construction, and what is said of them.
+// Builds requests, decodes them and lists the reasons of their refusal.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ inline Draft<v1::ForwardRequest> GoodDraft() {
   return draft;
 }
 
-// The envelope, and what an engine says.
+// A decode context and a plan function.
 struct Context {
   std::span<const std::string> devices;
   MakePlanFunction plan;
@@ -67,7 +67,7 @@ inline absl::StatusOr<DecodedRequest> Decode(const v1::EstimateRequest& request,
   return WithPlan(DecodeEnvelope(request, {.devices = context.devices}), context);
 }
 
-// Stands for the engine: remembers the call, answers with `status` unless it is OK.
+// A fake engine: remembers the call; an error `status` is its answer.
 struct FakeEngine {
   bool was_asked = false;
   absl::Status status;

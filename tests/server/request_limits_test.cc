@@ -1,10 +1,10 @@
-// How many tensors, which priorities, and whose reasons come first.
+// Limits of tensors and priorities, and the order of reasons.
 #include "tests/server/request_fixture.h"
 
 namespace attnd {
 namespace {
 
-TEST(RequestTest, TakesAsManyTensorsAsItSays) {
+TEST(RequestTest, TheNumberOfTensorsIsLimited) {
   auto draft = GoodDraft();
   for (int i = 3; i < 256; ++i) draft.Add("t" + std::to_string(i), {1}, 4);
   ASSERT_EQ(draft.request.tensors_size(), 256);
@@ -38,7 +38,7 @@ TEST(RequestTest, JoinsTheReasonsOfTheEngine) {
   EXPECT_THAT(Refusal(draft, engine.context),
               ElementsAre("request: priority must be -100..100, got 1000",
                           "local: alibi is not served by this version, got true"));
-  // The engine's own code stays when it is the only one to complain.
+  // The code of the engine is kept if only the engine refuses.
   draft.request.set_priority(100);
   EXPECT_EQ(Decode(draft.request, draft.raw, engine.context).status(), engine.status);
 }

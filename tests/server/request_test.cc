@@ -1,4 +1,4 @@
-// What of a request's envelope is refused, in which words, and what the kernels get to see.
+// Which envelopes are refused, with which text, and what the engine gets.
 #include <cstring>
 
 #include "absl/strings/str_join.h"
@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::Pair;
 
-// Ids in the order of MethodSpec.
+// The ids of all methods in the order of MethodSpec.
 std::string MethodIds() {
   const google::protobuf::OneofDescriptor& methods = *v1::MethodSpec::descriptor()->oneof_decl(0);
   std::vector<std::string> ids;
@@ -39,7 +39,7 @@ TEST(RequestTest, DecodesAGoodRequest) {
   EXPECT_NE(decoded->plan, nullptr);
 }
 
-TEST(RequestTest, TellsTheDirection) {
+TEST(RequestTest, DecodesTheDirection) {
   Draft<v1::BackwardRequest> draft;
   draft.request.mutable_method()->mutable_softmax();
   draft.Add("grad_out", {1, 1, 1, 1}, 4);
@@ -59,7 +59,7 @@ TEST(RequestTest, TurnsBnhdShapesIntoBhnd) {
   EXPECT_EQ(x.layout, Layout::kBNHD);
   EXPECT_EQ(x.dtype, DType::kBF16);
   EXPECT_THAT(absl::MakeSpan(x.stride).first(4), ElementsAre(105, 7, 35, 1));
-  // The order of other ranks is not a question of layout.
+  // The layout applies to rank 4 only.
   const View& y = decoded->call.tensors.at("y");
   EXPECT_EQ(y.shape, (Shape{2, 3, 5}));
   EXPECT_EQ(y.layout, Layout::kBHND);
@@ -74,7 +74,7 @@ TEST(RequestTest, CopiesLengthsFromUnalignedPieces) {
   draft.raw.back() = {bytes.first(3), bytes.subspan(3, 2), bytes.subspan(5)};
   auto decoded = Decode(draft.request, draft.raw, {.devices = kDevices});
   ASSERT_TRUE(decoded.ok()) << decoded.status();
-  // Also after a move, and when the message is gone.
+  // Also after a move, and after the message is destroyed.
   draft.memory.assign(draft.memory.size(), std::byte{0});
   const DecodedRequest moved = *std::move(decoded);
   const View& view = moved.call.tensors.at("kv_lengths");
@@ -127,7 +127,7 @@ TEST(RequestTest, RefusesAMethodOfANewerClient) {
   EXPECT_EQ(decoded.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(decoded.status().message(),
             absl::StrCat("request: method must be one of ", MethodIds(), ", got number 1000"));
-  // Beside a method that is known it is an unknown field like any other.
+  // Beside a known method it is an unknown field like any other.
   method.mutable_softmax();
   EXPECT_THAT(
       Refusal(draft),
@@ -249,7 +249,7 @@ std::vector<int32_t> IntegersOf(const DecodedRequest& decoded, const std::string
   return {view.As<int32_t>(), view.As<int32_t>() + view.shape.size()};
 }
 
-// What an estimate says of a tensor without its values.
+// Adds a tensor without values to the estimate.
 void Describe(const std::string& name, std::vector<int64_t> shape, v1::DType::Value dtype,
               v1::EstimateRequest* request) {
   v1::Tensor& tensor = *request->add_tensors();

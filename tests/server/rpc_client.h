@@ -1,4 +1,4 @@
-// Blocking calls of any method with bytes, for tests of what a server answers.
+// Blocking calls of any method with bytes, for tests of the answers of a server.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -50,7 +50,7 @@ class RpcClient {
   }
   grpc::Status Call(const char* method, const std::string& request, std::string* reply) const {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     return Call(method, request, reply, &context);
   }
 

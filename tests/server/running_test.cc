@@ -1,4 +1,4 @@
-// What is known of the batches that run.
+// What the queue knows about running batches.
 #include "server/running.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class RunningTest : public testing::Test {
   Running running_{3};
 };
 
-// What shared the machine was taken for what a run takes alone.
+// Regression: the time of a run that shared the machine counted as that of a run alone.
 TEST_F(RunningTest, TwoThatRunBesideEachOtherWereNotAlone) {
   const uint64_t first = Begin(1);
   EXPECT_TRUE(running_.End(first, start_).was_alone);
@@ -41,11 +41,11 @@ TEST_F(RunningTest, SecondsLeftAreThoseOfAll) {
   Begin(5);
   Begin(3);
   EXPECT_DOUBLE_EQ(running_.SecondsLeft(start_ + 1s), 6);
-  // The second is 2 s late: it counts as taking as long again.
+  // The second is 2 s late: it is assumed to take 2 s more.
   EXPECT_DOUBLE_EQ(running_.SecondsLeft(start_ + 5s), 2);
 }
 
-TEST_F(RunningTest, BeforeARequestIsWhatItDoesNotStartBeside) {
+TEST_F(RunningTest, RunsThatARequestCannotStartBesideAreBeforeIt) {
   Begin(10, /*level=*/0);
   Begin(7, /*level=*/1);
   const auto before = [&](int level, double seconds) {
@@ -53,10 +53,10 @@ TEST_F(RunningTest, BeforeARequestIsWhatItDoesNotStartBeside) {
   };
   EXPECT_DOUBLE_EQ(before(/*level=*/0, /*seconds=*/10).own, 10);
   EXPECT_DOUBLE_EQ(before(0, 10).patient, 7);
-  // It starts beside once it has been patient, and ends first.
+  // It starts beside after kPatience, and ends first.
   EXPECT_DOUBLE_EQ(before(0, 9).own, 0);
   EXPECT_DOUBLE_EQ(before(0, 9).patient, 17);
-  // Half of what is left: it starts beside at once.
+  // Half of the seconds left: it starts beside at once.
   EXPECT_DOUBLE_EQ(before(0, 5).patient, 7);
   EXPECT_DOUBLE_EQ(running_.Before(start_ + 1s, "a", 0, 5).patient, 9 + 6);
   EXPECT_DOUBLE_EQ(before(1, 7).own, 7);
@@ -64,8 +64,8 @@ TEST_F(RunningTest, BeforeARequestIsWhatItDoesNotStartBeside) {
   EXPECT_DOUBLE_EQ(before(2, 100).own + before(2, 100).patient, 0);
 }
 
-// Of its own client it waits for the end.
-TEST_F(RunningTest, WhoseClientRunsLongWorkIsNotPatient) {
+// It waits for the end of a long run of its own client.
+TEST_F(RunningTest, PatienceDoesNotHelpBesideLongWorkOfItsOwnClient) {
   Turns::Client client{.name = "a"};
   running_.Begin({.started = start_, .seconds = {10, 10, 10}, .client = &client});
   EXPECT_DOUBLE_EQ(running_.Before(start_, "a", 0, 9).own, 10);
@@ -81,7 +81,7 @@ TEST_F(RunningTest, EachCountsAsItsKindDoes) {
   EXPECT_DOUBLE_EQ(running_.Before(start_ + 4s, "a", 0, 30).own, 15);
 }
 
-// Two long requests of a client let all others of its wait, and none was told so.
+// Regression: two long requests of a client delayed its others, and the prediction ignored that.
 TEST_F(RunningTest, APlaceIsFreeWhenTheFirstOfItsKindEnds) {
   Running running(6);
   Turns::Client client{.name = "a"}, other{.name = "b"};
@@ -93,7 +93,7 @@ TEST_F(RunningTest, APlaceIsFreeWhenTheFirstOfItsKindEnds) {
   };
   EXPECT_DOUBLE_EQ(wait("a", 100), 0);
   begin(600, &client);
-  // Of the two places above 20 s one client has one.
+  // One client may have one of the two places above 20 s.
   EXPECT_DOUBLE_EQ(wait("a", 21), 600);
   EXPECT_DOUBLE_EQ(wait("a", 20), 0);
   EXPECT_DOUBLE_EQ(wait("b", 21), 0);
@@ -115,7 +115,7 @@ TEST_F(RunningTest, APlaceIsFreeWhenTheFirstOfItsKindEnds) {
   EXPECT_DOUBLE_EQ(wait("c", 20), 0);
 }
 
-// What had not ended counted as if nothing were done: beside a long run the pace fell and fell.
+// Regression: a long run counted as undone until its end, so the pace fell and fell beside it.
 TEST_F(RunningTest, ThePaceIsThatOfAllThatRanTogether) {
   const auto at = [&](double seconds) {
     return start_ +
@@ -132,7 +132,7 @@ TEST_F(RunningTest, ThePaceIsThatOfAllThatRanTogether) {
   EXPECT_DOUBLE_EQ(running_.PaceAt(at(24)), 1);
 }
 
-TEST_F(RunningTest, RoomIsThereOnceWhatRunsGoesOnForLonger) {
+TEST_F(RunningTest, ThereIsRoomOnceTheRunsGoOnForLonger) {
   EXPECT_TRUE(running_.RoomAt(start_, kSoon).is_open);
   EXPECT_TRUE(running_.RoomAt(start_, kSoon).is_first);
   EXPECT_EQ(running_.RoomAt(start_, kSoon).level, std::numeric_limits<int>::min());

@@ -1,4 +1,4 @@
-// What the tests of the queue and those of lanes share.
+// Tasks for the tests of the queue and of lanes.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What is remembered of clients.
+// Turns between clients, and how long clients are remembered.
 #include "server/turns.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Turns, OneLongRequestCostsTheTurnsOfSecondsNotOfMinutes) {
   EXPECT_DOUBLE_EQ(long_one->served, Turns::kMostDebtSeconds);
 }
 
-// The fewer turns there are the sooner a debt is made up.
+// With more clients virtual time passes more slowly, so the debt is smaller.
 TEST(Turns, TheDebtOfALongRequestIsMadeUpInSomeSecondsAmongMany) {
   Turns turns;
   for (int i = 0; i < 3; ++i) turns.Enter(std::to_string(i));
@@ -38,11 +38,11 @@ TEST(Turns, TheDebtOfALongRequestIsMadeUpInSomeSecondsAmongMany) {
   Turns::Client* const other = turns.Enter("other");
   turns.Take(other, 600);
   EXPECT_DOUBLE_EQ(other->served, Turns::kLeastDebtSeconds);
-  // Who neither waits nor runs does not count.
+  // A client that neither waits nor runs does not count.
   for (int i = 0; i < 100; ++i) turns.Leave(turns.Enter(std::to_string(i)));
 }
 
-// Its record was forgotten among those of idle clients, while its batch ran.
+// Regression: the record of a client was removed as idle while its batch ran.
 TEST(Turns, AClientThatRunsIsRemembered) {
   Turns turns;
   Turns::Client* const runs = turns.Enter("runs");
@@ -57,7 +57,7 @@ TEST(Turns, AClientThatRunsIsRemembered) {
   EXPECT_LE(turns.size(), Turns::kMostIdle + 1);
 }
 
-TEST(Turns, WhoRunsHasNotPausedAndKeepsItsTurn) {
+TEST(Turns, ARunningClientHasNotPausedAndKeepsItsTurn) {
   Turns turns;
   Turns::Client* const runs = turns.Enter("runs");
   turns.Take(runs, 0.25);
@@ -70,7 +70,7 @@ TEST(Turns, WhoRunsHasNotPausedAndKeepsItsTurn) {
   EXPECT_DOUBLE_EQ(runs->served, 0.25);
   turns.Leave(runs);
   turns.End(runs, 0);
-  // Now it has paused: the last one served began at 1.
+  // After a pause it starts where the last one served began, at 1.
   EXPECT_DOUBLE_EQ(turns.Enter("runs")->served, 1);
 }
 
@@ -89,7 +89,7 @@ TEST(Turns, LongBatchesAreCountedUntilTheyEnd) {
   EXPECT_EQ(client->running, 0);
 }
 
-TEST(Turns, TheLargestIsWhoWaitsMost) {
+TEST(Turns, TheLargestHasTheMostWaitingRequests) {
   Turns turns;
   EXPECT_EQ(turns.Largest(), nullptr);
   Turns::Client* const one = turns.Enter("one");

@@ -1,4 +1,4 @@
-// Messages that have begun and not ended, as the frames of both directions tell.
+// Messages that have begun and not ended, found from the frames of both directions.
 #include "server/unfinished_messages.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class UnfinishedMessagesTest : public testing::Test {
     }
   }
   void Open(uint32_t stream) { Read(Frame(kHeadersFrame, kEndHeaders, stream)); }
-  // A message of `bytes` of which `arrived` come, in frames of 16 KiB.
+  // Receives `arrived` bytes of a message of `bytes`, in frames of 16 KiB.
   void Begin(uint32_t stream, int64_t bytes, int64_t arrived, size_t piece = 1 << 30) {
     Read(Frame(kDataFrame, 0, stream, Prefix(static_cast<uint32_t>(bytes))), piece);
     GoOn(stream, arrived, piece);
@@ -42,7 +42,7 @@ class UnfinishedMessagesTest : public testing::Test {
       Read(Frame(kDataFrame, 0, stream, std::string(size, 'x')), piece);
     }
   }
-  // As asked once a second up to `at`.
+  // The result of calls once a second up to `at`.
   Bytes OverdueAt(int at, int patience = 30) {
     const auto start = UnfinishedMessages::TimePoint();
     for (; at_ < at; ++at_) (void)walk_.messages().Overdue(start + seconds(at_), seconds(patience));
@@ -54,16 +54,16 @@ class UnfinishedMessagesTest : public testing::Test {
   int at_ = 0;
 };
 
-// 1024 of them held a GiB for ever.
+// Regression: 1024 unfinished messages held a GiB for ever.
 TEST_F(UnfinishedMessagesTest, AreOverdueOnceTheyHaveHadTheirTime) {
   for (const uint32_t stream : {1, 3, 5, 7}) Open(stream);
   Begin(1, 1 << 20, 500000, /*piece=*/7);
-  Begin(3, 1 << 20, 65536);  // as much as an unread one may bring
+  Begin(3, 1 << 20, 65536);  // as much as an unread stream may receive
   Begin(5, 1 << 20, 100000);
   EXPECT_EQ(OverdueAt(29), Bytes());
   Begin(7, 1 << 20, 200000);
   EXPECT_EQ(OverdueAt(30), Bytes({500000, 100000}));
-  // What comes in too slowly is as late, what ends is not.
+  // A message that arrives too slowly is overdue, too; one that ends is not.
   GoOn(1, 1);
   GoOn(5, (1 << 20) - 100000);
   EXPECT_EQ(OverdueAt(31), Bytes({500001}));
@@ -74,7 +74,7 @@ TEST_F(UnfinishedMessagesTest, EachMessageOfAStreamHasItsTime) {
   Open(1);
   Begin(1, 200000, 100000);
   EXPECT_EQ(OverdueAt(20), Bytes());
-  // The end of one and the begin of the next, in one frame.
+  // The end of one message and the start of the next in one frame.
   Read(
       Frame(kDataFrame, 0, 1, std::string(100000, 'x') + Prefix(200000) + std::string(70000, 'y')));
   EXPECT_EQ(OverdueAt(49), Bytes());
@@ -106,7 +106,7 @@ TEST_F(UnfinishedMessagesTest, StreamsThatTheClientEndsHaveNone) {
   EXPECT_TRUE(walk_.messages().empty());
 }
 
-// A client whose call is refused in the middle of its message sends nothing about it any more.
+// A client whose call is refused in the middle of its message does not end the stream itself.
 TEST_F(UnfinishedMessagesTest, StreamsThatTheServerEndsHaveNone) {
   const std::string sent = absl::StrCat(
       Frame(4, 0, 0, std::string(30, 's')), Frame(kHeadersFrame, kEndHeaders, 3, "h"),
@@ -125,13 +125,13 @@ TEST_F(UnfinishedMessagesTest, StreamsThatTheServerEndsHaveNone) {
       frames.Take({reinterpret_cast<const std::byte*>(sent.data()) + at, size}, &walk.messages());
     }
     EXPECT_EQ(walk.messages().Sizes(0), Bytes({1003})) << piece;
-    // What is still on its way comes later.
+    // Bytes on their way arrive later.
     Walk(&walk, Frame(kDataFrame, 0, 5, "more") + Frame(kDataFrame, 0, 1, Prefix(2000) + "more"));
     EXPECT_EQ(walk.messages().Sizes(0), Bytes({1003})) << piece;
   }
 }
 
-// Else streams could be made to look as if they had ended, by others that did.
+// Otherwise ended streams could make others look ended.
 TEST_F(UnfinishedMessagesTest, OldStreamsAndNewOnesAreNotMistakenForEachOther) {
   Open(1);
   for (uint32_t stream = 3; stream < 30000; stream += 2) {
@@ -140,7 +140,7 @@ TEST_F(UnfinishedMessagesTest, OldStreamsAndNewOnesAreNotMistakenForEachOther) {
   }
   Begin(1, 1 << 20, 100000);
   EXPECT_EQ(walk_.messages().Sizes(0), Bytes({1 << 20}));
-  // The end of an old one is none of a new one that has its place.
+  // The end of an old stream does not end a new one at the same place.
   Open(30001);
   Open(30001 + 8192);
   Send(Frame(kResetFrame, 0, 30001, "0000"));
