@@ -1,4 +1,4 @@
-// The shares of the memory add up to what there is.
+// The parts of the memory add up to the usable memory.
 #include "server/memory_split.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// The default took half for requests, and gRPC could take as much again and more.
+// Regression: the default gave half to requests, and gRPC could take as much again and more.
 TEST(MemorySplit, TheWorstCaseFits) {
   for (const int64_t usable : {512, 1024, 2047, 2048, 4096, 100'000, 2'000'000}) {
     const MemorySplit split = SplitMemory(usable * kMiB, 0, 256 * kMiB);
@@ -20,7 +20,7 @@ TEST(MemorySplit, TheWorstCaseFits) {
   }
 }
 
-TEST(MemorySplit, HalfOfWhatThereIsFromTwoGib) {
+TEST(MemorySplit, HalfOfTheMemoryFromTwoGib) {
   EXPECT_EQ(SplitMemory(2048 * kMiB, 0, 256 * kMiB).budget_bytes, 1024 * kMiB);
   EXPECT_EQ(SplitMemory(4096 * kMiB, 0, 256 * kMiB).budget_bytes, 2048 * kMiB);
   EXPECT_EQ(SplitMemory(4096 * kMiB, 0, 256 * kMiB).buffer_bytes, 1600 * kMiB);
