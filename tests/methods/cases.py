@@ -50,7 +50,7 @@ class Case:
     backward: bool = True
     grad_lse: bool = True
     # False where one rounding of a score or of lse is as large as the weights themselves, so that
-    # which code is nearer is luck.
+    # which code is nearer is luck; and where sums have thousands of terms, which NumPy adds in pairs.
     ratio: bool = True
 
     @property

@@ -54,6 +54,9 @@ METHOD = pattern_method(
         Case("wider-than-n", Nq=63, options=token(1000)),
         Case("wl64-d64", dtypes=ALL, H=1, Nq=261, D=64, options=token(64, causal=True)),
         Case("wl100-wr20", H=1, Nq=323, D=8, options=token(100, 20)),
+        # 66 key tiles: the keys of a query tile are split into two parts.
+        Case("split", H=1, Nq=3, Nk=4200, D=8, ratio=False, options=token(4190),
+             ints={"causal_offset": (4197,)}),
         Case("n1", Nq=1, options=token(3)),
         Case("n0", Nq=0, Nk=3, options=token(3), grad_lse=False),
         Case("nk0", Nq=3, Nk=0, options=token(3)),

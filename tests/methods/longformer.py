@@ -213,6 +213,8 @@ METHOD = pattern_method(
         Case("bnhd", B=2, H=4, Hkv=2, Nq=65, layout="BNHD", options=token(6), made=own(scattered)),
         Case("strided", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, strided=True, options=token(6, 2),
              made=own(scattered)),
+        Case("strided-lengths", B=2, H=4, Hkv=2, Nq=65, strided=True, options=token(6, 2),
+             made=own(scattered), ints={"q_lengths": (65, 40), "kv_lengths": (50, 21)}),
         Case("strided-bnhd", B=2, Nq=65, strided=True, layout="BNHD", options=token(6, causal=True),
              made=own(scattered)),
     ],

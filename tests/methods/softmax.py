@@ -56,6 +56,11 @@ METHOD = pattern_method(
         Case("strided", B=2, Nq=65, Nk=33, strided=True),
         Case("strided-bnhd-gqa", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, strided=True, layout="BNHD",
              options={"causal": True}),
+        # 66 key tiles: the keys of a query tile are split into two parts.
+        Case("split", H=1, Nq=3, Nk=4200, D=8, ratio=False),
+        Case("split-all-terms", H=1, Nq=3, Nk=4200, D=8, ratio=False,
+             options={"logit_softcap": 3.0},
+             floats={"bias": "1,H,Nq,Nk", "alibi_slopes": "H", "sink_logits": "H"}),
         Case("no-grad-lse", Nq=33, grad_lse=False),
         # float16 below 2^-14: flush-to-zero of float32 arithmetic must not reach them.
         Case("subnormal", dtypes=("f16",), Nq=33, v_scale=1e-6),
