@@ -82,6 +82,7 @@ void GradCase::AddRow(int64_t b) {
   seq.nq = sizes.padded ? std::max<int64_t>(sizes.Nq - 3 - 20 * b, 0) : sizes.Nq;
   seq.nk = sizes.padded ? std::max<int64_t>(sizes.Nk - 2 - 30 * b, 0) : sizes.Nk;
   seq.offset = Has("relative") ? std::max<int64_t>(seq.nk - seq.nq, 0) : 7 * b - 5;
+  seq.offset += sizes.offset;
   seq.gathers = sizes.slots == Slots::kGather || sizes.slots == Slots::kByHead;
   seq.is_listed = sizes.slots == Slots::kListed;
   const auto pattern = [&] {
@@ -176,7 +177,7 @@ void GradCase::AddTensors() {
     }
     arrays_["bias"].Write(values);
   }
-  if (Has("slopes")) AddTerm("slopes", DType::kF32, {s.B, s.H}, 0, 0.05);
+  if (Has("slopes")) AddTerm("slopes", DType::kF32, {s.B, s.H}, 0, s.slope);
   if (Has("sinks")) AddTerm("sinks", DType::kF32, {s.B, s.H}, -1, 3);
   if (Has("table")) AddTerm("table", DType::kF32, {s.B, s.H, s.Nq, s.V}, -1, 1);
   if (Has("relative")) {

@@ -34,6 +34,8 @@ struct GradSizes {
   Weighting weighting = Weighting::kSoftmax;
   double hidden_bias = 0;  // share of -inf in bias
   double stretch = 1;      // of scores
+  int64_t offset = 0;      // is added to the position of query row 0
+  double slope = 0.05;     // most of the slopes
 };
 
 class GradCase {

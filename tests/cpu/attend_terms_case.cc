@@ -97,9 +97,8 @@ TermsCase::TermsCase(const TermsSizes& s, unsigned seed) : sizes(s), random_(see
   if (is_softmax) lse = TestArray(DType::kF32, {s.B, s.H, s.Nq}, Memory::kPitched);
   if (s.alibi) {
     slopes = Fill(DType::kF32, {s.B, s.H}, all);
-    // As in use: at a few hundred positions every other term would drown.
     PlainArray values = slopes.Read();
-    for (double& x : values.values) x *= 0.02;
+    for (double& x : values.values) x *= s.slope;
     slopes.Write(values);
   }
   if (s.sinks) sinks = Fill(DType::kF32, {s.B, s.H}, all);

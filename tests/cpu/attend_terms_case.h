@@ -28,6 +28,9 @@ struct TermsSizes {
   int bias_repeats = 0;  // bit n: dimension n has stride 0
   int64_t L = 0;         // rows of r; 0: no relative term
   int64_t offset = 0;
+  // Standard deviation of the slopes. As in use: at a few hundred positions every other term would
+  // drown otherwise.
+  double slope = 0.02;
   std::string ToString() const;
 };
 

@@ -105,9 +105,10 @@ TEST_P(FftTest, IsTheDefinition) {
 }
 
 TEST_P(FftTest, LongTransforms) {
-  // Two levels of 64, a convolution of two levels, and levels that differ; against the sum for some
-  // of the results.
-  for (Shape shape : {Shape{4096, 40}, Shape{4093, 6}, Shape{6, 4093}, Shape{3000, 20}}) {
+  // Two levels of 64, a convolution of two levels, levels that differ, and a prime whose square
+  // does not fit 31 bits; against the sum for some of the results.
+  for (Shape shape : {Shape{4096, 40}, Shape{4093, 6}, Shape{6, 4093}, Shape{3000, 20},
+                      Shape{46349, 2}, Shape{2, 46349}}) {
     const int64_t N = shape[0], M = shape[1];
     const TestArray x = TestArray::Random(1, DType::kF32, shape);
     const TestArray out(DType::kF32, shape);
