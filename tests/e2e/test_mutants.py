@@ -156,6 +156,66 @@ def test_faults_are_listed_without_building(monkeypatch, capsys):
     assert all(line.startswith("server/") for line in lines)
 
 
+def test_a_folder_stands_for_its_sources_and_headers():
+    found = mutants.places([TESTS.parent / "server"], None)
+    assert {"server/batcher.cc", "server/batcher.h"} <= set(found)
+    assert all(path.startswith("server/") and path.endswith((".cc", ".h")) for path in found)
+
+
+class Answers(mutants.Copy):
+    """A copy without files, whose commands give prepared answers in order."""
+
+    def __init__(self, *answers):
+        super().__init__(jobs=1, prefix="")
+        self.answers = list(answers)
+        self.ran = []
+
+    def run(self, command, limit):
+        self.ran.append(command)
+        return self.answers.pop(0)
+
+
+PASSED = (True, "")
+
+
+@pytest.mark.parametrize("answers, failure", [
+    ([PASSED], ""),
+    ([(False, "a.cc:3:1: error: no 'x'")], "did not compile"),
+    ([(False, "c++: fatal error: Killed signal terminated program cc1plus"), PASSED], ""),
+    ([(False, "cc1plus: out of memory allocating 65536 bytes")] * 2, "not built"),
+    ([(False, "cc1plus: out of memory"), (False, "error: no 'x'")], "did not compile"),
+])
+def test_a_build_without_memory_is_not_one_that_does_not_compile(answers, failure):
+    assert Answers(*answers).failed_build("kernels_tests") == failure
+
+
+GTEST = (False, "[  FAILED  ] Isa/Plan.Ends/0, where GetParam() = 1 (9 ms)\n[  FAILED  ] 1 test")
+
+
+def test_a_failure_counts_once_unless_it_may_be_one_of_time():
+    copy = Answers(GTEST)
+    assert copy.noticed(mutants.Step("all", 60)) == "Isa/Plan.Ends/0"
+    assert copy.ran == ["all"]
+
+
+def test_a_failure_that_may_be_one_of_time_counts_when_it_comes_again():
+    timing = mutants.Step("all", 60, "one %s")
+    copy = Answers(GTEST, GTEST)
+    assert copy.noticed(timing) == "Isa/Plan.Ends/0"
+    assert copy.ran == ["all", "one Isa/Plan.Ends/0"]
+    copy = Answers(GTEST, PASSED, PASSED)
+    assert copy.noticed(timing) == ""
+    assert copy.ran == ["all", "one Isa/Plan.Ends/0", "all"]
+    assert Answers((False, ""), (False, "")).noticed(timing) == "a crash"
+
+
+def test_names_of_failed_tests():
+    assert mutants.failed_test("..F\nFAILED tests/e2e/test_a.py::test_b[c] - assert 1\n") == (
+        "tests/e2e/test_a.py::test_b[c]")
+    assert mutants.failed_test("[  FAILED  ] A.B (3 ms)\n[  FAILED  ] 2 tests") == "A.B"
+    assert mutants.failed_test("Segmentation fault") == ""
+
+
 def test_every_target_that_covers_a_folder_exists():
     built = "".join(p.read_text() for p in TESTS.parent.glob("*/CMakeLists.txt"))
     for suite in mutants.SUITES.values():
