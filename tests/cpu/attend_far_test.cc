@@ -89,8 +89,8 @@ TEST_P(AttendFar, SlopesKeepTheirPrecision) {
                    .alibi = true,
                    .offset = offset},
                   1);
-      c.rows[0].is_listed = is_listed;
-      if (is_listed) c.rows[0].pattern = listed;
+      c.seqs[0].is_listed = is_listed;
+      if (is_listed) c.seqs[0].pattern = listed;
       c.q.Write(PlainArray(c.q.view().shape, 0));
       PlainArray slopes(c.slopes.view().shape);
       std::copy(std::begin(kSlopes), std::end(kSlopes), slopes.values.begin());
