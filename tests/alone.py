@@ -21,7 +21,8 @@ def commands(build, kernels):
         name = entry["file"].replace(str(kernels), "kernels").replace(str(build), "build")
         name = name.replace("build/kernels/registry", "build/registry")
         if name.startswith("kernels/") or name == "build/registry.cc":
-            words = entry["command"].replace(str(build), "build").split()
+            command = entry["command"].replace(str(build), "build")
+            words = command.replace("build/kernels/CMakeFiles", "build/CMakeFiles").split()
             end = words.index("-o")
             # The tests compile one of them again, for another device.
             if not words[end + 1].startswith("tests/"):

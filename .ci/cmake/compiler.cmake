@@ -11,8 +11,12 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  # What ccache asks for before it keeps objects of precompiled headers.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()
 
 add_library(attnd_compiler INTERFACE)
 target_compile_options(attnd_compiler INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers)
+
+include(${CMAKE_CURRENT_LIST_DIR}/precompiled.cmake)
