@@ -39,7 +39,7 @@ int Report(const absl::Status& status) {
 template <class Work>
 int Guarded(const Work& work) {
   int code = 0;
-  const absl::Status thrown = WithoutExceptions("", [&] {
+  const absl::Status thrown = attnd::WithoutExceptions("", [&] {
     code = Report(work());
     return absl::OkStatus();
   });
