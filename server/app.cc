@@ -47,8 +47,8 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// What requests may hold of a device's memory, beside what its pool retains. Null: no memory of its
-// own, or of unknown size.
+// The budget of a device: its memory less what its pool retains. Null: the device has no memory of
+// its own, or of unknown size.
 std::unique_ptr<Budget> NewBudgetOf(Device& device) {
   const DeviceInfo& info = device.info();
   if (info.has_host_memory || info.memory_bytes == 0) return nullptr;

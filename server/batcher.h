@@ -83,8 +83,8 @@ class Batcher {
   // done in time.
   absl::Status Admit(const std::string& client, int priority, TimePoint deadline,
                      const Plan* plan = nullptr);
-  // The same for several queues, while it is not known which of them the request is for: OK if one
-  // of them would take it, else what the first one answers. Counts one refusal.
+  // Admit for a request whose queue is not known yet: OK if one of `batchers` would accept it, else
+  // the error of the first. Counts one refusal.
   // REQUIRES: `batchers` is not empty.
   static absl::Status AdmitToAny(std::span<Batcher* const> batchers, const std::string& client,
                                  int priority, TimePoint deadline);

@@ -197,7 +197,7 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
   return absl::OkStatus();
 }
 
-// The failure of an upload comes once only: no task may run again after it.
+// A failed upload is reported only once, so no task may run again after it.
 void Lane::FinishUploads(Group* group, Stream& stream) {
   const absl::Status status = parts_.engine->WaitForUploads(stream);
   if (status.ok()) return;

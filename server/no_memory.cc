@@ -23,7 +23,7 @@ absl::Status FailureOf(const std::exception& error) noexcept {
   try {
     Log(LogLevel::kError, "a request ended with an exception", {{"what", error.what()}});
   } catch (const std::bad_alloc&) {
-    // The client is told all the same.
+    // No memory for the line; the client gets its status all the same.
   }
   return ErrorOf(absl::StatusCode::kInternal, "request: the server failed");
 }

@@ -66,8 +66,8 @@ struct TensorContext {
   OpenCalls open;
   LineLimit refused_lines;
 
-  // The queue of the device of this name (empty: the first), all of them if there is none such or
-  // the name is not known yet.
+  // The queue of the device with this name (empty: the first device); all queues if no device has
+  // the name or it is not known yet.
   std::span<Batcher* const> BatchersOf(std::optional<absl::string_view> device) const;
   DecodeContext decode(const std::string& client) const;
   // AddPlan with the engine, recorded in the metrics. `control` can stop a plan; may be null. Any

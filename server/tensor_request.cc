@@ -51,7 +51,7 @@ attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
   return stats;
 }
 
-// A request needs `need` bytes, in words `what`; `whose` budget has no room for them.
+// The refusal of a request that needs `need` bytes, described by `what`, of `whose` budget.
 absl::Status NoRoom(const Budget& budget, absl::string_view what, int64_t need,
                     absl::string_view whose) {
   const int64_t total = budget.total();

@@ -151,7 +151,7 @@ TEST_F(BatcherTest, AFullQueueRefusesAndRecovers) {
   EXPECT_TRUE(Submit({.name = "3"}).ok());
 }
 
-// A request for one device was refused because the queue of another was full.
+// Regression: a request for one device was refused because the queue of another was full.
 TEST_F(BatcherTest, ARequestForAnyOfSeveralQueuesIsRefusedOnlyIfAllAreFull) {
   Start({.max_queue_requests = 1});
   Batcher other({.max_queue_requests = 1,

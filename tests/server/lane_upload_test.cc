@@ -1,4 +1,4 @@
-// A lane on a device whose uploads fail after they were asked for.
+// A lane on a device whose uploads fail after they were started.
 #include <utility>
 
 #include "kernels/device/device.h"
@@ -7,7 +7,7 @@
 namespace attnd {
 namespace {
 
-// Gives the failure to the first Wait after it, as WorkQueue demands.
+// Returns the failure from the first Wait after it, as WorkQueue requires.
 class FailingQueue final : public WorkQueue {
  public:
   int64_t position() const override { return 0; }
@@ -17,7 +17,7 @@ class FailingQueue final : public WorkQueue {
   DeviceStatus failure;
 };
 
-// The processor, but no upload arrives: the stream's queue has the failure.
+// The CPU device, but uploads fail: the queue of the stream reports the failure.
 class FailingUploads final : public Device {
  public:
   explicit FailingUploads(std::unique_ptr<Device> device) : device_(std::move(device)) {}
@@ -59,7 +59,7 @@ class LaneUploadTest : public LaneTest {
   FailingUploads* device_ = nullptr;
 };
 
-// Each was answered OK, computed from memory that nothing had been written to.
+// Regression: each was answered OK, computed from memory that was never written.
 TEST_F(LaneUploadTest, AFailedUploadIsTheAnswerOfEveryTaskOfItsBatch) {
   Run(MakePuppet("a", 1), MakePuppet("b", 2));
   for (const char* name : {"a", "b"}) {

@@ -175,7 +175,7 @@ TEST(Metrics, StatesAreReadWhenTheyAreAskedFor) {
   EXPECT_EQ(Value(metrics, R"(attnd_stuck_seconds{part="lane 0"})"), 3.5);
 }
 
-// Everything counted as the first device's.
+// Regression: everything counted for the first device.
 TEST(Metrics, EachDeviceHasSeriesOfItsOwn) {
   Metrics metrics({.version = "0.1.0",
                    .isa = "AVX2",

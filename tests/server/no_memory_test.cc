@@ -1,4 +1,4 @@
-// What a client is told of an exception that ends its request: no more than that the server failed.
+// The status for an exception that ends a request says only that the server failed.
 #include "server/no_memory.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace attnd {
 namespace {
 
-// The lane sent the exception's own text.
+// Regression: the lane sent the text of the exception.
 TEST(GuardedTest, AnExceptionIsAnErrorWithoutItsText) {
   const auto throws = [](const auto& error) {
     return Guarded([&]() -> absl::StatusOr<int> { throw error; }).status();

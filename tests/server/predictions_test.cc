@@ -36,7 +36,7 @@ TEST_F(PredictionsTest, HasNoMeasurementsAtFirst) {
   EXPECT_FALSE(IsKnown());
 }
 
-// What a slow device was measured to take was predicted of every other.
+// Regression: the measured seconds of a slow device were predicted for every other device.
 TEST_F(PredictionsTest, LearnsOfEachDeviceAlone) {
   plan_.device = 1;
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, /*predicted=*/1, /*measured=*/3);

@@ -1,4 +1,4 @@
-// A thread has its name, and one that cannot start is an error with that name.
+// A started thread has its name; a thread that cannot start is an error with that name.
 #include "server/thread.h"
 
 #include <gtest/gtest.h>
