@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/core/status.h"
+#include "kernels/method/method.h"
 #include "proto/wire/codec.h"
 #include "server/no_memory.h"
 #include "server/reasons.h"

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/core/mutex.h"
+#include "kernels/method/method.h"
 #include "server/metrics_series.h"
 #include "server/metrics_states.h"
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/method/method.h"
+#include "kernels/method/info.h"
 #include "server/batcher.h"
 #include "server/task.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/method/method.h"
+#include "kernels/method/info.h"
 
 namespace attnd {
 

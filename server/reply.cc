@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/method/method.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/scratch.h"
 

@@ -27,6 +27,8 @@ READMES = ("README.md", "client/python/README.md", "deploy/README.md", "kernels/
 # lines and deadlines that gRPC wants as a date are all that is left.
 WALL_CLOCK = re.compile(r"system_clock|CLOCK_REALTIME|gettimeofday|\btime\(nullptr\)")
 DATES = {"server/log.cc", "server/probe.cc", "server/transport.cc"}
+# What no file of the server may reach by any chain of includes: formulas and their tape.
+HIDDEN_FROM_SERVER = ("kernels/ops/ops.h", "kernels/ops/tape.h")
 
 CORE = ["kernels/core/"]
 DEVICE = ["kernels/device/", *CORE]
@@ -111,7 +113,7 @@ def include_circles(texts):
 
 
 def closure(name, texts):
-    """The headers that a header includes, by way of others too, itself among them."""
+    """The headers that a file includes, by way of others too, itself among them."""
     found, open_ones = set(), [name]
     while open_ones:
         name = open_ones.pop()
@@ -198,6 +200,10 @@ def main():
     problems += [f"headers include each other: {circle}" for circle in include_circles(headers)]
     problems += contract_problems(headers)
     problems += [f"folders include each other: {circle}" for circle in folder_circles(texts)]
+    for name in texts:
+        if name.startswith("server/"):
+            problems += [f"{name}: must not reach {hidden} by its includes"
+                         for hidden in HIDDEN_FROM_SERVER if hidden in closure(name, texts)]
     for name, text in headers.items():
         if name.startswith("kernels/pattern/"):
             for function in defined_elsewhere(ROOT / name, text):

@@ -9,9 +9,12 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/device/device.h"
-#include "kernels/method/method.h"
+#include "kernels/method/info.h"
+#include "kernels/method/problem.h"
 
 namespace attnd {
+
+class Method;  // kernels/method/method.h
 
 // A request as sent. Tensors by spec name: "q", "k", "v", "kv_lengths", ...; for a backward also
 // the gradients of outputs: "grad_out", "grad_lse", "grad_<name>".

@@ -1,6 +1,8 @@
 #include "kernels/engine/formula.h"
 
 #include "kernels/engine/validate.h"
+#include "kernels/method/method.h"
+#include "kernels/ops/ops.h"
 
 namespace attnd {
 namespace {

@@ -9,6 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/engine/engine.h"
+#include "kernels/ops/attend.h"
+#include "kernels/ops/tensor.h"
+#include "kernels/pattern/cache.h"
 
 namespace attnd {
 

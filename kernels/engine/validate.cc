@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/method/declared_shape.h"
+#include "kernels/method/method.h"
 
 namespace attnd {
 namespace {

@@ -10,56 +10,15 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/core/status.h"
+#include "kernels/method/info.h"
 #include "kernels/method/options.h"
-#include "kernels/ops/ops.h"
+#include "kernels/method/problem.h"
+#include "kernels/ops/attend.h"
+#include "kernels/ops/tensor.h"
 
 namespace attnd {
 
-enum class Direction : uint8_t { kForward, kBackward };
-
-// "forward", "backward": the metric label.
-absl::string_view Name(Direction direction);
-
-// A tensor that a method takes or gives, for people and for the checks that all methods share.
-struct TensorInfo {
-  std::string name;   // spec name: "q", "kv_lengths", "bias"
-  std::string shape;  // "[B,H,Nq,D]": declared_shape.h
-  std::string dtype;  // "float" (that of q; but for q, k, v also float32), "int32", "float32"
-  std::string help;
-  bool required = false;
-  bool differentiable = false;
-  bool served = true;  // false: specified, refused by name in this version
-};
-
-// Columns of the table in kernels/README.md and of `attn methods`.
-struct Support {
-  bool causal = false, lengths = false, cross = false /* Nq != Nk */, gqa = false, lse = false;
-  bool backward = true;
-};
-
-struct MethodInfo {
-  std::string id, summary, reference;  // reference: paper and equation
-  std::string cost;                    // formula, e.g. "2 (D + Dv) FLOPs per visible pair"
-  std::vector<OptionInfo> options;
-  std::vector<TensorInfo> inputs, outputs;
-  Support support;
-};
-
-// Element i of an int32 tensor of rank 1 with data.
-int64_t IntAt(const View& view, int64_t i);
-
-// The problem of one request as a method's Check sees it. Views of integer tensors of rank 1
-// (lengths, offsets, cu_seqlens) have data; all others may have none (a plan reads shapes only).
-struct ProblemShape {
-  int64_t B = 0, H = 0, Hkv = 0, Nq = 0, Nk = 0, D = 0, Dv = 0;
-  const std::map<std::string, View>* tensors = nullptr;
-
-  const View* Find(absl::string_view name) const;
-  // Whether q, k or v tells its sizes: sent, with four dimensions.
-  bool Knows(absl::string_view name) const;
-  // Element b of an int32 [B] tensor, or `absent`.
-  int64_t Int(absl::string_view name, int64_t b, int64_t absent) const;
-};
+class Ops;  // kernels/ops/ops.h
 
 struct Inputs {
   Tensor q, k, v;
@@ -75,9 +34,6 @@ struct Outputs {
   // Of each problem, exact once data are there and the formula has run. Empty: as planned.
   std::vector<PairTotal> visible_pairs;
 };
-
-// Parsed options of one request; what they are only the method knows.
-using OptionsHandle = std::shared_ptr<const void>;
 
 // Stateless and thread safe; one object per method lives in the registry.
 class Method {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -20,6 +21,9 @@ using OptionValue =
     std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>>;
 // Only what the caller set, by name. An option that is absent has its default.
 using OptionMap = std::map<std::string, OptionValue>;
+
+// The parsed options of one request: the option struct of the method that parsed them.
+using OptionsHandle = std::shared_ptr<const void>;
 
 enum class OptionType : uint8_t { kBool, kInt, kFloat, kEnum, kInts };
 

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "kernels/method/method.h"
+#include "kernels/method/problem.h"
+#include "kernels/pattern/base/window.h"
 
 namespace attnd {
 

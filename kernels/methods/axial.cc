@@ -7,6 +7,7 @@
 #include <set>
 
 #include "kernels/methods/pattern/method.h"
+#include "kernels/ops/ops.h"
 #include "kernels/pattern/orders.h"
 #include "kernels/pattern/shapes/grids.h"
 

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "kernels/methods/pattern/method.h"
+#include "kernels/ops/ops.h"
 #include "kernels/pattern/shapes/etc.h"
 
 namespace attnd {

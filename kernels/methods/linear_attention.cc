@@ -13,6 +13,7 @@
 #include "kernels/method/method.h"
 #include "kernels/method/seq_groups.h"
 #include "kernels/ops/feature_map.h"
+#include "kernels/ops/ops.h"
 #include "kernels/pattern/base/window.h"
 #include "kernels/pattern/builder.h"
 

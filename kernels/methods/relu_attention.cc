@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/methods/pattern/method.h"
+#include "kernels/ops/ops.h"
 #include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "kernels/method/registry.h"
+#include "kernels/ops/ops.h"
 #include "tests/cpu/scan_case.h"
 #include "tests/device/test_device.h"
 

@@ -9,6 +9,8 @@
 
 #include "kernels/core/mutex.h"
 #include "kernels/engine/engine.h"
+#include "kernels/method/method.h"
+#include "kernels/ops/ops.h"
 
 namespace attnd {
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/methods/pattern/seqs.h"
+#include "kernels/ops/ops.h"
 
 namespace attnd {
 namespace {

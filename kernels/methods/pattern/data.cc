@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
+#include "kernels/ops/ops.h"
 
 namespace attnd {
 namespace {

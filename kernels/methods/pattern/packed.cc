@@ -5,6 +5,7 @@
 #include "kernels/method/declared_shape.h"
 #include "kernels/method/seq_groups.h"
 #include "kernels/methods/pattern/method.h"
+#include "kernels/ops/ops.h"
 
 namespace attnd {
 namespace {

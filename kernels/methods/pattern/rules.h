@@ -5,7 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/method/method.h"
+#include "kernels/core/status.h"
+#include "kernels/method/info.h"
+#include "kernels/method/problem.h"
 
 namespace attnd {
 

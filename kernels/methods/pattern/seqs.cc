@@ -6,6 +6,7 @@
 
 #include "kernels/core/stopped.h"
 #include "kernels/method/seq_groups.h"
+#include "kernels/ops/ops.h"
 
 namespace attnd {
 namespace {

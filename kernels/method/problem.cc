@@ -1,12 +1,8 @@
-#include "kernels/method/method.h"
+#include "kernels/method/problem.h"
 
 #include <cstring>
 
 namespace attnd {
-
-absl::string_view Name(Direction direction) {
-  return direction == Direction::kForward ? "forward" : "backward";
-}
 
 int64_t IntAt(const View& view, int64_t i) {
   int32_t value = 0;
