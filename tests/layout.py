@@ -49,7 +49,7 @@ ALLOWED = [
     ("kernels/cpu/simd/", ["kernels/cpu/simd/", *DEVICE]),
     ("kernels/cpu/", ["kernels/cpu/", *DEVICE]),
     ("kernels/method/", METHOD),
-    ("kernels/methods/", ["kernels/methods/pattern/", *METHOD]),
+    ("kernels/methods/", ["kernels/methods/pattern/", "kernels/methods/linear/", *METHOD]),
     ("kernels/engine/devices", ["kernels/engine/", "kernels/cpu/cpu.h", *METHOD]),
     ("kernels/engine/", ["kernels/engine/", *METHOD]),
     ("server/", ["kernels/engine/engine.h", "kernels/engine/devices.h", "kernels/method/", *DEVICE,

@@ -41,7 +41,7 @@ std::string BucketOf(const Plan& plan) {
   return absl::StrCat(plan.method->info().id, "/", Name(plan.direction), "/", Name(q.dtype),
                       q.layout == Layout::kBHND ? "/BHND" : "/BNHD", "/D", plan.shape.D, "/Dv",
                       plan.shape.Dv, "/", absl::StrJoin(tensors, ","), "/",
-                      plan.method->Describe(plan.options.get()), "/",
+                      plan.method->Describe(plan.options.get(), plan.shape.D), "/",
                       plan.method->Branch(plan.shape, plan.options.get()));
 }
 

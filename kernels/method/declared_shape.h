@@ -1,4 +1,4 @@
-// Shapes as methods declare them (TensorInfo::shape), held against shapes as sent.
+// Shapes as methods declare them (TensorInfo::shape), compared with shapes as sent.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@ namespace attnd {
 
 // A declaration reads "[B,H,Nq,Nk]"; "[H] or [B,H]"; "[1,N]", where a number is a size; "[..,n]",
 // where ".." stands for one dimension or more; or "broadcastable to [B,H,Nq,Nk]": fewer dimensions
-// are taken for the last ones, and a dimension of 1 repeats.
+// stand for the last ones, and a dimension of 1 repeats.
 struct DeclaredShape {
   using Letters = std::vector<absl::string_view>;  // of the dimensions of one list
   std::vector<Letters> lists;

@@ -42,11 +42,11 @@ class Method {
   virtual const MethodInfo& info() const = 0;
   // Defaults plus `sent`; reasons for unknown names, types and ranges.
   virtual OptionsHandle Parse(const OptionMap& sent, Reasons* reasons) const = 0;
-  // The options that differ from their defaults, "causal=true,window=16": equal texts mean equal
-  // options, whatever was spelled out.
-  virtual std::string Describe(const void* options) const = 0;
+  // The options that differ from their defaults, "causal=true,window=16": equal texts of equal D
+  // mean equal options, whatever was spelled out.
+  virtual std::string Describe(const void* options, int64_t D) const = 0;
   // Rules between options, shapes and tensors that the shared checks do not know. Called also when
-  // those found reasons, so that all are told at once: sizes may be 0 or disagree.
+  // those found reasons, so that a reply has all of them: sizes may be 0 or disagree.
   virtual void Check(const ProblemShape& problem, const void* options, Reasons* reasons) const = 0;
   // Requests batch only if their branches are equal: what the formula decides by lengths.
   virtual std::string Branch(const ProblemShape& problem, const void* options) const = 0;
@@ -61,7 +61,7 @@ class MethodOf : public Method {
 
   const MethodInfo& info() const final { return info_; }
   OptionsHandle Parse(const OptionMap& sent, Reasons* reasons) const final;
-  std::string Describe(const void* options) const final;
+  std::string Describe(const void* options, int64_t D) const final;
   void Check(const ProblemShape& problem, const void* options, Reasons* reasons) const final {
     CheckProblem(problem, *static_cast<const O*>(options), reasons);
   }
@@ -110,11 +110,13 @@ OptionsHandle MethodOf<O>::Parse(const OptionMap& sent, Reasons* reasons) const 
 }
 
 template <class O>
-std::string MethodOf<O>::Describe(const void* options) const {
+std::string MethodOf<O>::Describe(const void* options, int64_t D) const {
+  const O& parsed = *static_cast<const O*>(options);
   std::string text;
   for (size_t i = 0; i < options_.size(); ++i) {
-    const std::optional<OptionValue> value = options_[i].get(*static_cast<const O*>(options));
+    const std::optional<OptionValue> value = options_[i].get(parsed);
     if (!value.has_value() || value == defaults_[i]) continue;
+    if (options_[i].derived && *value == options_[i].derived(parsed, D)) continue;
     absl::StrAppend(&text, text.empty() ? "" : ",", options_[i].info.name, "=", BucketText(*value));
   }
   return text;

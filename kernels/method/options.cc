@@ -10,7 +10,7 @@
 namespace attnd {
 namespace {
 
-// The shortest text that reads back as the same number, so that a bucket never merges two values.
+// The shortest text that reads back as the same number: unequal values have unequal buckets.
 std::string NumberText(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
@@ -126,12 +126,12 @@ void ReadInts(absl::string_view name, IntsRule rule, const OptionValue& value,
     reasons->Invalid(name, " must have ", rule.count, " values, got ", list->size());
     return;
   }
-  int told = 0;
-  constexpr int kTold = 4;  // of a list that may be long
-  for (size_t i = 0; i < list->size() && told < kTold; ++i) {
+  int reported = 0;
+  constexpr int kReported = 4;  // of a list that may be long
+  for (size_t i = 0; i < list->size() && reported < kReported; ++i) {
     if ((*list)[i] >= rule.min) continue;
     reasons->Invalid(name, "[", i, "] must be >= ", rule.min, ", got ", (*list)[i]);
-    ++told;
+    ++reported;
   }
 }
 
@@ -171,7 +171,7 @@ void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
 
 void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,
                          const OptionValue& value, Reasons* reasons) {
-  // 0 is as good a default as 0.0.
+  // 0 and 0.0 are the same default.
   const int64_t* whole = std::get_if<int64_t>(&value);
   const bool is_float = std::holds_alternative<double>(default_value);
   const OptionValue sent =

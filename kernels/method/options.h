@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -50,18 +52,26 @@ struct OptionInfo {
   bool served = true;  // false: specified, refused by name in this version
 };
 
-// One line of a method's option table: what it is, and how it enters the method's struct.
+// What an option that is unset stands for where the method decides: by its other options, and by D,
+// which all requests of a batch share. No other size may enter: options are those of a whole batch.
+template <class Options>
+using Derived = std::function<OptionValue(const Options&, int64_t D)>;
+
+// One line of a method's option table: its description, and how a value enters the option struct.
 template <class Options>
 struct OptionSpec {
   OptionInfo info;
-  // Writes the value; tells its reason if type or range do not fit.
+  // Writes the value, or adds a reason if type or range do not fit.
   std::function<void(const OptionValue&, Options*, Reasons*)> set;
   // The value that `set` left; none: unset, the method decides.
   std::function<std::optional<OptionValue>(const Options&)> get;
+  Derived<Options> derived = {};  // empty: an unset option stands for no value
 };
 
 // Builders of lines. A default is that of the member, and the help shows it; `default_text` is only
-// for what is unset by default: members of type std::optional and empty lists, "1/sqrt(D)".
+// for what is unset by default: members of type std::optional and empty lists, "1/sqrt(D)". Where
+// that text names a value, `derived` computes it, so that requests that spell it out share a batch
+// with those that do not.
 // Messages: "window_left must be >= -1, got -3"; a wrong type: "causal must be a bool, got 3".
 struct IntRange {
   int64_t min = INT64_MIN, max = INT64_MAX;
@@ -106,7 +116,7 @@ std::optional<OptionValue> ValueOf(const std::optional<T>& value) {
 
 template <class O, class T>
 OptionSpec<O> IntLine(std::string name, T O::*member, IntRange range, std::string default_text,
-                      std::string help) {
+                      std::string help, std::type_identity_t<Derived<O>> derived = {}) {
   return {{.name = name,
            .type = OptionType::kInt,
            .default_text = default_text,
@@ -117,12 +127,13 @@ OptionSpec<O> IntLine(std::string name, T O::*member, IntRange range, std::strin
             ReadInt(name, range, v, &value, r);
             o->*member = value;
           },
-          [=](const O& o) { return ValueOf(o.*member); }};
+          [=](const O& o) { return ValueOf(o.*member); },
+          std::move(derived)};
 }
 
 template <class O, class T>
 OptionSpec<O> FloatLine(std::string name, T O::*member, FloatRange range, std::string default_text,
-                        std::string help) {
+                        std::string help, std::type_identity_t<Derived<O>> derived = {}) {
   return {{.name = name,
            .type = OptionType::kFloat,
            .default_text = default_text,
@@ -133,12 +144,14 @@ OptionSpec<O> FloatLine(std::string name, T O::*member, FloatRange range, std::s
             ReadFloat(name, range, v, &value, r);
             o->*member = value;
           },
-          [=](const O& o) { return ValueOf(o.*member); }};
+          [=](const O& o) { return ValueOf(o.*member); },
+          std::move(derived)};
 }
 
 template <class O>
 OptionSpec<O> IntsLine(std::string name, std::vector<int64_t> O::*member, IntsRule rule,
-                       std::string default_text, std::string help) {
+                       std::string default_text, std::string help,
+                       std::type_identity_t<Derived<O>> derived = {}) {
   return {{.name = name,
            .type = OptionType::kInts,
            .default_text = default_text,
@@ -149,7 +162,8 @@ OptionSpec<O> IntsLine(std::string name, std::vector<int64_t> O::*member, IntsRu
             ReadInts(name, rule, v, &values, r);
             o->*member = values.empty() ? O{}.*member : std::move(values);
           },
-          [=](const O& o) { return ValueOf(o.*member); }};
+          [=](const O& o) { return ValueOf(o.*member); },
+          std::move(derived)};
 }
 }  // namespace options_internal
 
@@ -173,8 +187,9 @@ OptionSpec<O> IntOption(std::string name, int64_t O::*member, IntRange range, st
 
 template <class O>
 OptionSpec<O> IntOption(std::string name, std::optional<int64_t> O::*member, IntRange range,
-                        std::string default_text, std::string help) {
-  return options_internal::IntLine(name, member, range, default_text, help);
+                        std::string default_text, std::string help,
+                        std::type_identity_t<Derived<O>> derived = {}) {
+  return options_internal::IntLine(name, member, range, default_text, help, std::move(derived));
 }
 
 // Unset is the same as `usual`, but for the rules that ask whether the option was sent.
@@ -197,11 +212,12 @@ OptionSpec<O> IntsOption(std::string name, std::vector<int64_t> O::*member, Ints
 
 template <class O>
 OptionSpec<O> IntsOption(std::string name, std::vector<int64_t> O::*member, IntsRule rule,
-                         std::string default_text, std::string help) {
-  return options_internal::IntsLine(name, member, rule, default_text, help);
+                         std::string default_text, std::string help,
+                         std::type_identity_t<Derived<O>> derived = {}) {
+  return options_internal::IntsLine(name, member, rule, default_text, help, std::move(derived));
 }
 
-// Of every drawn tensor.
+// The seed of all drawn tensors.
 template <class O>
 OptionSpec<O> SeedOption(uint64_t O::*member) {
   return {{.name = "seed",
@@ -223,8 +239,9 @@ OptionSpec<O> FloatOption(std::string name, double O::*member, FloatRange range,
 
 template <class O>
 OptionSpec<O> FloatOption(std::string name, std::optional<double> O::*member, FloatRange range,
-                          std::string default_text, std::string help) {
-  return options_internal::FloatLine(name, member, range, default_text, help);
+                          std::string default_text, std::string help,
+                          std::type_identity_t<Derived<O>> derived = {}) {
+  return options_internal::FloatLine(name, member, range, default_text, help, std::move(derived));
 }
 
 template <class O, class E>  // E: an enum class whose values are 0, 1, ... in the order of names
@@ -237,7 +254,7 @@ OptionSpec<O> EnumOption(std::string name, E O::*member, std::vector<std::string
        .enum_values = names,
        .help = help},
       [=](const OptionValue& v, O* o, Reasons* r) {
-        // What is refused is none of the values: no rule is told about it.
+        // A refused value becomes out of range, so later rules skip it.
         int value = static_cast<int>(names.size());
         options_internal::ReadEnum(name, names, v, &value, r);
         o->*member = static_cast<E>(value);

@@ -25,7 +25,7 @@ std::vector<SeqGroup> Merged(std::vector<SeqGroup> groups) {
   return groups;
 }
 
-std::vector<SeqGroup> RowsOf(const ProblemShape& problem) {
+std::vector<SeqGroup> SeqsOf(const ProblemShape& problem) {
   const auto column = [&](const char* name, int64_t absent) {
     return [view = problem.Find(name), absent](int64_t b) {
       return view == nullptr || view->data == nullptr ? absent : IntAt(*view, b);
@@ -33,15 +33,16 @@ std::vector<SeqGroup> RowsOf(const ProblemShape& problem) {
   };
   const auto nq = column("q_lengths", problem.Nq), nk = column("kv_lengths", problem.Nk);
   const auto offset = column("causal_offset", problem.Nk - problem.Nq);
-  std::vector<SeqGroup> rows;
-  rows.reserve(static_cast<size_t>(problem.B));
+  std::vector<SeqGroup> seqs;
+  seqs.reserve(static_cast<size_t>(problem.B));
   for (int64_t b = 0; b < problem.B; ++b) {
-    rows.push_back({.lengths = {nq(b), nk(b)}, .offset = offset(b)});
+    seqs.push_back({.lengths = {nq(b), nk(b)}, .offset = offset(b)});
   }
-  return rows;
+  return seqs;
 }
 
-bool TellsSeqs(const ProblemShape& problem) {
+// Whether lengths or offsets were sent, so that batch rows may differ.
+bool SeqsDiffer(const ProblemShape& problem) {
   for (const char* name : {"q_lengths", "kv_lengths", "causal_offset"}) {
     const View* view = problem.Find(name);
     if (view != nullptr && view->data != nullptr) return true;
@@ -49,7 +50,7 @@ bool TellsSeqs(const ProblemShape& problem) {
   return false;
 }
 
-SeqGroup WholeRows(const ProblemShape& problem) {
+SeqGroup WholeSeqs(const ProblemShape& problem) {
   return {
       .lengths = {problem.Nq, problem.Nk}, .offset = problem.Nk - problem.Nq, .count = problem.B};
 }
@@ -65,38 +66,38 @@ std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
 
 }  // namespace
 
-std::vector<SeqGroup> Alike(std::vector<SeqGroup> rows, size_t most, const Lengths& largest) {
-  rows = Merged(std::move(rows));
-  // What is near the end of its range after one rounding is not worth a smaller one.
+std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
+  seqs = Merged(std::move(seqs));
+  // Starts near the unit that is needed: smaller units would leave too many groups.
   int64_t unit = 1;
   while (std::max(largest.nq, largest.nk) / unit > 4 * static_cast<int64_t>(most)) unit *= 2;
-  for (; rows.size() > most; unit *= 2) {
-    for (SeqGroup& g : rows) {
+  for (; seqs.size() > most; unit *= 2) {
+    for (SeqGroup& g : seqs) {
       g.lengths.nq = std::min(RoundUp(g.lengths.nq, unit), largest.nq);
       g.lengths.nk = std::min(RoundUp(g.lengths.nk, unit), largest.nk);
       g.offset = RoundUp(g.offset, unit);
     }
-    rows = Merged(std::move(rows));
+    seqs = Merged(std::move(seqs));
   }
-  return InTwo(std::move(rows));
+  return InTwo(std::move(seqs));
 }
 
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most) {
-  if (!TellsSeqs(problem)) return {WholeRows(problem)};
-  return Alike(RowsOf(problem), most, {problem.Nq, problem.Nk});
+  if (!SeqsDiffer(problem)) return {WholeSeqs(problem)};
+  return Alike(SeqsOf(problem), most, {problem.Nq, problem.Nk});
 }
 
 std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned) {
-  if (!TellsSeqs(problem)) {
-    return is_planned ? InTwo({WholeRows(problem)}) : std::vector<SeqGroup>{WholeRows(problem)};
+  if (!SeqsDiffer(problem)) {
+    return is_planned ? InTwo({WholeSeqs(problem)}) : std::vector<SeqGroup>{WholeSeqs(problem)};
   }
   if (is_planned) return SeqGroupsOf(problem, kPlannedProblems);
   std::vector<SeqGroup> runs;
-  for (const SeqGroup& row : RowsOf(problem)) {
-    if (!runs.empty() && Place(runs.back()) == Place(row)) {
+  for (const SeqGroup& seq : SeqsOf(problem)) {
+    if (!runs.empty() && Place(runs.back()) == Place(seq)) {
       ++runs.back().count;
     } else {
-      runs.push_back(row);
+      runs.push_back(seq);
     }
   }
   return runs;

@@ -9,30 +9,30 @@
 
 namespace attnd {
 
-// `count` rows of equal lengths.
+// `count` sequences of equal lengths.
 struct SeqGroup {
   Lengths lengths;
   int64_t offset = 0;  // position of query 0
   int64_t count = 1;
 };
 
-// Equal ones together, in no order; all equal: in two groups, so that no list of one problem stands
-// for several. Of more than `most` different ones lengths and offsets are
-// rounded up, lengths at most to those of `largest`, until so many are left: memory and pairs
-// become upper bounds. O(n log n).
-std::vector<SeqGroup> Alike(std::vector<SeqGroup> rows, size_t most, const Lengths& largest);
+// Equal sequences in one group, in no order; if all are equal, in two groups, since a list of one
+// entry is planned as one sequence. Of more than `most` different groups, lengths and offsets are
+// rounded up, lengths at most to those of `largest`, until `most` are left: memory and pairs become
+// upper bounds. O(n log n).
+std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest);
 
-// Rows of a batch, by q_lengths, kv_lengths and causal_offset. Without these it is one group of B,
-// in constant time.
+// The batch rows of a problem by q_lengths, kv_lengths and causal_offset. Without these they are
+// one group of B, in constant time.
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most);
 
-// The same, neighbours that are equal together, in the order of rows, for a run; `is_planned`: as
-// above.
+// For a run: the same in the order of batch rows, equal neighbours in one group. `is_planned`: as
+// SeqGroupsOf with kPlannedProblems, all equal ones in two groups.
 std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned);
 
-// What a plan describes one by one; of more it makes groups. So many take some milliseconds.
+// The most sequences and problems that a plan describes, which takes some milliseconds.
 constexpr size_t kPlannedSeqs = 1024, kPlannedProblems = 192;
-// Sources that a plan describes, of all heads, rows and sequences.
+// The most sources that a plan describes, of all heads and sequences.
 constexpr int64_t kPlannedSources = 4096;
 
 }  // namespace attnd

@@ -4,6 +4,7 @@
 // Along a line causal and causal_axis are the same. ALiBi counts coordinates along the axis (union:
 // |i - j|); with axis_bias, bias [..,d_a,d_a] is read by coordinates. Scores, tensors and shapes as
 // in softmax; Nq = Nk = N; sum has no lse.
+#include <numeric>
 #include <set>
 
 #include "kernels/methods/pattern/method.h"
@@ -23,6 +24,11 @@ struct Options : PatternOptions {
   bool causal_axis = false, axis_bias = false;
 
   int64_t dimensions() const { return static_cast<int64_t>(grid.size()); }
+  std::vector<int64_t> AllAxes() const {
+    std::vector<int64_t> all(grid.size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
   int64_t FromFront(int64_t a) const { return a < 0 ? a + dimensions() : a; }
 };
 
@@ -48,7 +54,8 @@ class Axial : public PatternMethod<Options> {
                            "-m..m-1 of m extents; no effect in other modes"),
                  EnumOption("mode", &Options::mode, {"single", "union", "sum"},
                             "one axis, one softmax over all, or the sum of axes"),
-                 IntsOption("axes", &Options::axes, {}, "all", "of sum; no effect in other modes"),
+                 IntsOption("axes", &Options::axes, {}, "all", "of sum; no effect in other modes",
+                            [](const Options& o, int64_t) { return o.AllAxes(); }),
                  BoolOption("causal_axis", &Options::causal_axis,
                             "sees no larger coordinate along the axis; not of union"),
                  BoolOption("axis_bias", &Options::axis_bias,
@@ -71,17 +78,25 @@ class Axial : public PatternMethod<Options> {
     CheckBias(problem, o, reasons);
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    if (o.mode == Mode::kSingle) return Line(ops, in, o, o.FromFront(*o.axis), std::nullopt);
-    if (o.mode == Mode::kUnion) {
-      return PatternAttend(ops, in, o,
-                           [&](const SeenSeq& r) { return HeadParts{AxialCross(r, o.grid)}; });
-    }
-    std::vector<int64_t> axes = o.axes;
-    for (int64_t a = 0; o.axes.empty() && a < o.dimensions(); ++a) axes.push_back(a);
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers&) const override {
+    if (o.mode == Mode::kUnion) return {AxialCross(seq, o.grid)};
+    SeenSeq line = seq;
+    line.causal = o.causal || o.causal_axis;
+    const bool is_labelled = o.axis_bias && seq.problem.Find("bias") != nullptr;
+    return AllHeads(AxialSource(line, o.grid, o.FromFront(*o.axis), is_labelled));
+  }
+
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o, const Integers& ints,
+                 const PatternExtras& extras) const override {
+    if (o.mode == Mode::kUnion) return PatternMethod::Attend(ops, in, o, ints, extras);
+    if (o.mode == Mode::kSingle) return Line(ops, in, o, ints, extras);
+    PatternExtras of_line = extras;
+    of_line.dtype = DType::kF32;
     Outputs sum;
-    for (const int64_t axis : axes) {
-      const Outputs line = Line(ops, in, o, o.FromFront(axis), DType::kF32);
+    for (const int64_t axis : o.axes.empty() ? o.AllAxes() : o.axes) {
+      Options single = o;
+      single.axis = axis;
+      const Outputs line = Line(ops, in, single, ints, of_line);
       if (!ops.status().ok()) return {};
       sum.out = sum.out.empty() ? line.out : ops.Add(sum.out, line.out);
       AddPairs(line, &sum);
@@ -115,7 +130,7 @@ class Axial : public PatternMethod<Options> {
     int64_t M = problem.Nq;
     if (o.axis_bias) {
       const int64_t m = o.dimensions(), axis = o.axis.value_or(m);
-      if (axis < -m || axis >= m) return;  // told
+      if (axis < -m || axis >= m) return;  // refused by CheckAxes
       M = o.grid[o.FromFront(axis)];
       if (M > kMostLabels) {
         reasons->Invalid("grid must be at most ", kMostLabels, " along axis with axis_bias, got ",
@@ -127,25 +142,21 @@ class Axial : public PatternMethod<Options> {
     }
   }
 
-  static Outputs Line(Ops& ops, const Inputs& in, const Options& o, int64_t axis,
-                      std::optional<DType> dtype) {
-    PatternExtras extras{.alibi_unit = static_cast<double>(StepAlong(o.grid, axis)),
-                         .dtype = dtype};
+  // Along o.axis.
+  Outputs Line(Ops& ops, const Inputs& in, const Options& o, const Integers& ints,
+               PatternExtras extras) const {
+    const int64_t axis = o.FromFront(*o.axis);
+    extras.alibi_unit = static_cast<double>(StepAlong(o.grid, axis));
     const Tensor bias = Sent(in, "bias");
-    const bool is_labelled = o.axis_bias && !bias.empty();
+    Options line = o;
+    line.mode = Mode::kSingle;
+    if (!o.axis_bias || bias.empty()) return PatternMethod::Attend(ops, in, line, ints, extras);
+    // What cell i adds to a key at coordinate l of its line: row coordinate(i) of the bias.
+    extras.table = ByCoordinate(ops, in, bias, o, axis);
+    extras.cap_table = false;
     Inputs inputs = in;
-    if (is_labelled) {
-      // What cell i adds to a key at coordinate l of its line: row coordinate(i) of the bias.
-      extras.table = ByCoordinate(ops, in, bias, o, axis);
-      extras.cap_table = false;
-      inputs.tensors.erase("bias");
-    }
-    const auto line = [&](const SeenSeq& seen) {
-      SeenSeq r = seen;
-      r.causal = o.causal || o.causal_axis;
-      return AllHeads(AxialSource(r, o.grid, axis, is_labelled));
-    };
-    return PatternAttend(ops, inputs, o, line, extras);
+    inputs.tensors.erase("bias");
+    return PatternMethod::Attend(ops, inputs, line, ints, extras);
   }
 
   // [B,H,N,d_a].

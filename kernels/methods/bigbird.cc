@@ -27,13 +27,16 @@ struct Options : PatternOptions {
   uint64_t seed = 0;
 };
 
+// Blocks at either end.
+int64_t UsualGlobals(const Options& o, int64_t /*D*/) { return o.variant == Variant::kItc ? 1 : 0; }
+
 // Blocks that one batch row may draw, of all heads: small blocks of long sequences would take
 // gigabytes.
 constexpr int64_t kMostDrawn = int64_t{1} << 21;
 
 // The structure of N positions, without what is random. REQUIRES: block_size >= 1.
 BigBird StructureOf(const Options& o, int64_t N) {
-  const int64_t usual = o.variant == Variant::kItc ? 1 : 0;
+  const int64_t usual = UsualGlobals(o, 0);
   BigBird bird{.block = std::min(o.block_size, std::max<int64_t>(N, 1)),
                .globals = o.num_global_tokens,
                .multiset = o.duplicates == Duplicates::kMultiset};
@@ -47,34 +50,6 @@ BigBird StructureOf(const Options& o, int64_t N) {
 // More than all blocks cannot be drawn.
 int64_t DrawnSlots(const Options& o, const BigBird& bird, int64_t N) {
   return std::min(o.num_random_blocks.value_or(kUsualRandomBlocks), bird.Blocks(N));
-}
-
-HeadParts Sees(const SeenSeq& r, const Options& o, const HostInts& sent) {
-  BigBird bird = StructureOf(o, r.Nk);
-  HeadParts heads;
-  if (sent.is_sent()) {
-    bird.r = sent.SeqShape(r.p)[2];
-    if (r.is_planned) return AllHeads(OfHeads(BigBirdSource(r, bird), sent.Heads(r.p)));
-    for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
-      const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
-      bird.random = {own.begin(), own.end()};
-      heads.push_back({BigBirdSource(r, bird)});
-    }
-    return heads;
-  }
-  bird.r = DrawnSlots(o, bird, r.Nk);
-  const bool draws = bird.r > 0 && bird.InnerRows(r.Nk) > 0;
-  // All heads are planned alike.
-  if (!draws || r.is_planned) {
-    return AllHeads(OfHeads(BigBirdSource(r, bird), draws ? r.problem.H : 1));
-  }
-  BlockDraw draw{.N = r.Nk, .seed = o.seed};
-  if (o.rand_plan == RandPlan::kPrefix) draw.prefix = o.prefix_tokens;
-  for (int64_t h = 0; h < r.problem.H; ++h) {
-    bird.random = DrawnBlocks(bird, draw, h);
-    heads.push_back({BigBirdSource(r, bird)});
-  }
-  return heads;
 }
 
 class BigBirdMethod : public PatternMethod<Options> {
@@ -98,9 +73,9 @@ class BigBirdMethod : public PatternMethod<Options> {
                  IntOption("num_random_blocks", &Options::num_random_blocks, {.min = 0},
                            kUsualRandomBlocks, "r; of rand_blocks where that is sent"),
                  IntOption("global_left", &Options::global_left, {.min = 0}, "1, of etc 0",
-                           "global blocks at the left"),
+                           "global blocks at the left", UsualGlobals),
                  IntOption("global_right", &Options::global_right, {.min = 0}, "1, of etc 0",
-                           "global blocks at the right"),
+                           "global blocks at the right", UsualGlobals),
                  IntOption("num_global_tokens", &Options::num_global_tokens, {.min = 0},
                            "of etc: at most N"),
                  EnumOption("rand_plan", &Options::rand_plan, {"uniform", "prefix"},
@@ -128,13 +103,34 @@ class BigBirdMethod : public PatternMethod<Options> {
                reasons);
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    const HostInts sent(ops, in, "rand_blocks", 4);
-    sent.CheckRange(ops, info().id, [&](size_t p) {
+  void CheckIntegers(Ops& ops, const Inputs& in, const Options& o,
+                     const Integers& ints) const override {
+    ints["rand_blocks"].CheckRange(ops, info().id, [&](size_t p) {
       const int64_t N = in.problems[p].Nk, last = StructureOf(o, N).Blocks(N) - 1;
       return HostInts::Range{-1, last, absl::StrCat("-1..nb-1 = -1..", last)};
     });
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); });
+  }
+
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers& ints) const override {
+    const HostInts& sent = ints["rand_blocks"];
+    BigBird bird = StructureOf(o, seq.Nk);
+    bird.r = sent.is_sent() ? sent.SeqShape(seq.p)[2] : DrawnSlots(o, bird, seq.Nk);
+    const bool draws = !sent.is_sent() && bird.r > 0 && bird.InnerRows(seq.Nk) > 0;
+    const int64_t heads = sent.is_sent() ? sent.Heads(seq.p) : draws ? seq.problem.H : 1;
+    BlockDraw draw{.N = seq.Nk, .seed = o.seed};
+    if (o.rand_plan == RandPlan::kPrefix) draw.prefix = o.prefix_tokens;
+    const HeadRule rule{.count = heads, .differ_by_values = true, .bound = [&] {
+                          return OfHeads(BigBirdSource(seq, bird), heads);
+                        }};
+    return EachHead(seq, rule, [&](int64_t head) {
+      if (sent.is_sent()) {
+        const std::span<const int32_t> own = sent.Head(seq.p, seq.b, head);
+        bird.random = {own.begin(), own.end()};
+      } else if (draws) {
+        bird.random = DrawnBlocks(bird, draw, head);
+      }
+      return PatternParts{BigBirdSource(seq, bird)};
+    });
   }
 
  private:

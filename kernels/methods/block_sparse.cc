@@ -14,53 +14,22 @@ struct Options : PatternOptions {
   int64_t block_q = 64, block_k = 64;
 };
 
-// What the caller sent, on the host.
-struct Layouts {
-  HostInts layout, indptr, indices;
-
-  Layouts(Ops& ops, const Inputs& in)
-      : layout(ops, in, "layout", 4),
-        indptr(ops, in, "indptr", 3),
-        indices(ops, in, "indices", 2) {}
-
-  int64_t Heads(size_t p) const { return layout.is_sent() ? layout.Heads(p) : indptr.Heads(p); }
-  // Of one batch row.
-  int64_t Elements(size_t p) const {
-    if (layout.is_sent()) return layout.SeqShape(p).size();
-    return indptr.SeqShape(p).size() + indices.SeqShape(p).size();
+// For a plan: every block may be there.
+PatternSource BoundOf(const SeenSeq& seq, const Options& o, const Integers& ints, int64_t heads) {
+  PatternSource all = AllKeys(seq);
+  all.is_counted = false;
+  const int64_t elements = ints.Elements(seq.p);
+  // A run of blocks takes 12 bytes, three times that while a list of them grows; runs of a layout
+  // are two elements apart.
+  const int64_t element_bytes = ints["layout"].is_sent() ? 20 : 40;
+  const HostCost pattern = CostOf(seq.Nq, seq.Nk, {.slot_bytes = 0});
+  all.host.bytes = heads * pattern.bytes + element_bytes * elements;
+  if (o.duplicates == Duplicates::kMultiset) {
+    all.host.bytes += heads * TermBytes(seq.Nq, seq.Nk, sizeof(float));
   }
-  BlockRows Of(const SeenSeq& r, int64_t h, const Options& o) const {
-    if (layout.is_sent()) {
-      return BlocksOfLayout(layout.Head(r.p, r.b, h), layout.SeqShape(r.p)[2], o.block_q,
-                            o.block_k);
-    }
-    return BlocksOfLists(indptr.Head(r.p, r.b, h), indices.Row(r.p, r.b), o.block_q, o.block_k);
-  }
-};
-
-HeadParts Sees(const SeenSeq& r, const Options& o, const Layouts& sent) {
-  if (r.is_planned) {
-    // Every block may be there.
-    PatternSource all = AllKeys(r);
-    all.is_counted = false;
-    // A run of blocks takes 12 bytes, three times that while a list of them grows; runs of a layout
-    // are two elements apart.
-    const int64_t heads = sent.Heads(r.p), elements = sent.Elements(r.p);
-    const int64_t element_bytes = sent.layout.is_sent() ? 20 : 40;
-    const HostCost pattern = CostOf(r.Nq, r.Nk, {.slot_bytes = 0});
-    all.host.bytes = heads * pattern.bytes + element_bytes * elements;
-    if (o.duplicates == Duplicates::kMultiset) {
-      all.host.bytes += heads * TermBytes(r.Nq, r.Nk, sizeof(float));
-    }
-    all.host.seconds =
-        static_cast<double>(heads) * pattern.seconds + 2e-8 * static_cast<double>(elements);
-    return AllHeads(std::move(all));
-  }
-  HeadParts heads;
-  for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
-    heads.push_back({BlockSource(r, sent.Of(r, h, o), o.duplicates == Duplicates::kMultiset)});
-  }
-  return heads;
+  all.host.seconds =
+      static_cast<double>(heads) * pattern.seconds + 2e-8 * static_cast<double>(elements);
+  return all;
 }
 
 class BlockSparse : public PatternMethod<Options> {
@@ -99,15 +68,29 @@ class BlockSparse : public PatternMethod<Options> {
     CheckShape(problem, "indptr", "[..,n]", {{"n", nbq + 1, "nbq + 1"}}, reasons);
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    const Layouts sent(ops, in);
-    sent.indptr.CheckOffsets(ops, info().id, sent.indices);
-    sent.indices.CheckRange(ops, info().id, [&](size_t p) {
+  void CheckIntegers(Ops& ops, const Inputs& in, const Options& o,
+                     const Integers& ints) const override {
+    ints["indptr"].CheckOffsets(ops, info().id, ints["indices"]);
+    ints["indices"].CheckRange(ops, info().id, [&](size_t p) {
       const int64_t last = CeilDiv(in.problems[p].Nk, o.block_k) - 1;
       return HostInts::Range{0, last, absl::StrCat("0..nbk-1 = 0..", last)};
     });
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); },
-                         {.seqs_differ = sent.layout.differs()});
+  }
+
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers& ints) const override {
+    const HostInts &layout = ints["layout"], &indptr = ints["indptr"];
+    const int64_t heads = layout.is_sent() ? layout.Heads(seq.p) : indptr.Heads(seq.p);
+    const HeadRule rule{.count = heads, .differ_by_values = true, .bound = [&] {
+                          return BoundOf(seq, o, ints, heads);
+                        }};
+    return EachHead(seq, rule, [&](int64_t head) {
+      BlockRows rows = layout.is_sent()
+                           ? BlocksOfLayout(layout.Head(seq.p, seq.b, head),
+                                            layout.SeqShape(seq.p)[2], o.block_q, o.block_k)
+                           : BlocksOfLists(indptr.Head(seq.p, seq.b, head),
+                                           ints["indices"].Row(seq.p, seq.b), o.block_q, o.block_k);
+      return PatternParts{BlockSource(seq, std::move(rows), o.duplicates == Duplicates::kMultiset)};
+    });
   }
 };
 

@@ -2,6 +2,8 @@
 // query i of head h sees the keys of one block, perm[h, blk(p)] = blk(j), p = i + off in [0, Nk);
 // if causal and j <= p: then a head whose blocks are shifted has rows that see nothing. Scores,
 // tensors and shapes as in softmax.
+#include <map>
+
 #include "kernels/methods/pattern/method.h"
 #include "kernels/pattern/builder.h"
 #include "kernels/pattern/shapes/blocks.h"
@@ -15,13 +17,16 @@ struct Options : PatternOptions {
   std::optional<int64_t> identity_heads;
 };
 
-// The permutation of head h: the first heads keep the blocks in place, the others shift them by 1
+// How far head h shifts its blocks: the first heads keep them in place, the others shift them by 1
 // to nb - 1 in turn.
-std::vector<int32_t> StandardPerm(const Options& o, int64_t H, int64_t h) {
+int64_t ShiftOf(const Options& o, int64_t H, int64_t h) {
   const int64_t nb = o.num_blocks;
   const int64_t shifted = (nb - 1) * std::max<int64_t>(1, (H + 3) / 6);
   const int64_t identity = o.identity_heads.value_or(std::max<int64_t>(1, H - shifted));
-  const int64_t shift = h < identity ? 0 : 1 + (h - identity) * (nb - 1) / (H - identity);
+  return h < identity ? 0 : 1 + (h - identity) * (nb - 1) / (H - identity);
+}
+
+std::vector<int32_t> Shifted(int64_t nb, int64_t shift) {
   std::vector<int32_t> perm(static_cast<size_t>(nb));
   for (int64_t t = 0; t < nb; ++t) perm[t] = static_cast<int32_t>((t + shift) % nb);
   return perm;
@@ -30,37 +35,15 @@ std::vector<int32_t> StandardPerm(const Options& o, int64_t H, int64_t h) {
 // Blocks of all heads that a request may have.
 constexpr int64_t kMostBlocks = int64_t{1} << 22;
 
-// Of a plan that does not read or write a permutation: about as many pairs.
-PatternSource Planned(const SeenSeq& r, const Options& o) {
-  PatternSource source = BandSource(r.Nq, r.Nk, kUnbounded, kUnbounded, r.lengths);
+// For a plan: about as many pairs as any permutation shows.
+PatternSource AnyPerm(const SeenSeq& seq, const Options& o) {
+  PatternSource source = BandSource(seq.Nq, seq.Nk, kUnbounded, kUnbounded, seq.lengths);
   source.visible_pairs /= static_cast<double>(o.num_blocks);
   source.visible_tiles /= static_cast<double>(o.num_blocks);
   source.is_counted = false;
-  source.host = CostOf(r.Nq, r.Nk, {.slot_bytes = 32});
-  source.gathers = BlockwiseGathers(r, o.num_blocks);
+  source.host = CostOf(seq.Nq, seq.Nk, {.slot_bytes = 32});
+  source.gathers = BlockwiseGathers(seq, o.num_blocks);
   return source;
-}
-
-HeadParts Sees(const SeenSeq& r, const Options& o, const HostInts& sent) {
-  if (r.Nk == 0) return AllHeads(WindowSource(r.Nq, r.Nk, {}, r.lengths));
-  const int64_t H = r.problem.H;
-  if (r.is_planned && (sent.is_sent() || H > r.most_sources / o.num_blocks)) {
-    return AllHeads(OfHeads(Planned(r, o), H));
-  }
-  HeadParts heads;
-  if (sent.is_sent()) {
-    for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
-      heads.push_back({BlockwiseSource(r, sent.Head(r.p, r.b, h))});
-    }
-    return heads;
-  }
-  std::vector<int32_t> perm;
-  for (int64_t h = 0; h < H; ++h) {
-    std::vector<int32_t> next = StandardPerm(o, H, h);
-    heads.push_back(next == perm ? heads.back() : PatternParts{BlockwiseSource(r, next)});
-    perm = std::move(next);
-  }
-  return heads;
 }
 
 class Blockwise : public PatternMethod<Options> {
@@ -89,17 +72,36 @@ class Blockwise : public PatternMethod<Options> {
                 reasons);
       CheckLimit("num_blocks", nb, {kMostBlocks, "H", problem.H}, reasons);
     }
-    if (nb < 1) return;  // told by its range
+    if (nb < 1) return;  // refused by its range
     if (problem.Knows("k") && problem.Nk > 0) {
       CheckUpTo(problem, "num_blocks", nb, {1, "Nk", problem.Nk, "cu_seqlens_k"}, reasons);
     }
     CheckShapes(problem, info().inputs, {{"nb", nb, "num_blocks"}}, reasons);
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    const HostInts sent(ops, in, "perm", 3);
-    sent.CheckPermutations(ops, info().id);
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); });
+  void CheckIntegers(Ops& ops, const Inputs&, const Options&, const Integers& ints) const override {
+    ints["perm"].CheckPermutations(ops, info().id);
+  }
+
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers& ints) const override {
+    if (seq.Nk == 0) return AllHeads(WindowSource(seq.Nq, seq.Nk, {}, seq.lengths));
+    const int64_t H = seq.problem.H;
+    const HostInts& sent = ints["perm"];
+    const HeadRule rule{.count = sent.is_sent() ? sent.Heads(seq.p) : H,
+                        .differ_by_values = sent.is_sent(),
+                        .work = o.num_blocks,
+                        .bound = [&] { return OfHeads(AnyPerm(seq, o), H); }};
+    std::map<int64_t, PatternSource> sources;  // of a shift
+    return EachHead(seq, rule, [&](int64_t head) {
+      if (sent.is_sent()) {
+        return PatternParts{BlockwiseSource(seq, sent.Head(seq.p, seq.b, head))};
+      }
+      const int64_t shift = ShiftOf(o, H, head);
+      if (!sources.contains(shift)) {
+        sources[shift] = BlockwiseSource(seq, Shifted(o.num_blocks, shift));
+      }
+      return PatternParts{sources[shift]};
+    });
   }
 };
 

@@ -6,7 +6,8 @@
 // E, beta: rel_emb_long [V,H,D] and rel_bias_long [V,H] of long rows, ..._global of global rows;
 // id_ij: computed as in kernels/pattern/shapes/etc.h, or sent. Global rows read k_global and
 // v_global. Scores, tensors and shapes otherwise as in softmax; Nq = Nk = N.
-#include <map>
+#include <algorithm>
+#include <iterator>
 
 #include "kernels/methods/pattern/method.h"
 #include "kernels/ops/ops.h"
@@ -21,34 +22,31 @@ struct Options : PatternOptions {
   bool hard_g2l = false, hard_l2g = false;
 };
 
-// Index tensors of the caller, by name.
-using SentInts = std::map<std::string, HostInts>;
 constexpr const char* kLabels[] = {"l2g_ids", "g2g_ids", "g2l_ids", "l2l_ids"};
+constexpr const char* kTables[] = {"rel_emb_long", "rel_emb_global", "rel_bias_long",
+                                   "rel_bias_global"};
 
-Etc Of(const SeenSeq& r, const Options& o, const SentInts& sent, bool is_labelled) {
+Etc StructureOf(const SeenSeq& seq, const Options& o, const Integers& ints) {
   const auto ids = [&](const char* name) {
-    const std::span<const int32_t> row = sent.at(name).Row(r.p, r.b);
+    const std::span<const int32_t> row = ints[name].Row(seq.p, seq.b);
     return std::vector<int32_t>(row.begin(), row.end());
   };
-  int64_t sent_ids = 0;
-  for (const auto& [name, ints] : sent) {
-    if (ints.is_sent()) sent_ids += ints.SeqShape(r.p).size();
-  }
+  const auto is_sent = [&](const char* name) { return seq.problem.Find(name) != nullptr; };
   return {.ng = *o.num_global,
           .radius = o.local_radius,
           .hard_l2g = o.hard_l2g,
           .hard_g2l = o.hard_g2l,
-          .is_labelled = is_labelled,
+          .is_labelled = std::any_of(std::begin(kTables), std::end(kTables), is_sent),
           .max_distance = o.max_distance,
           .sentence_ids = ids("sentence_ids"),
-          .has_examples = sent.at("long_example_ids").is_sent(),
+          .has_examples = ints["long_example_ids"].is_sent(),
           .long_examples = ids("long_example_ids"),
           .global_examples = ids("global_example_ids"),
           .l2l_ids = ids("l2l_ids"),
           .l2g_ids = ids("l2g_ids"),
           .g2g_ids = ids("g2g_ids"),
           .g2l_ids = ids("g2l_ids"),
-          .sent_ids = sent_ids};
+          .sent_ids = ints.Elements(seq.p)};
 }
 
 class EtcMethod : public PatternMethod<Options> {
@@ -118,30 +116,34 @@ class EtcMethod : public PatternMethod<Options> {
                 reasons);
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    SentInts sent;
-    for (const char* name : {"sentence_ids", "long_example_ids", "global_example_ids"}) {
-      sent.try_emplace(name, ops, in, name, 2);
-    }
-    for (const char* name : kLabels) sent.try_emplace(name, ops, in, name, 3);
-    CheckLabels(ops, in, o, sent);
-    const bool any =
-        std::any_of(sent.begin(), sent.end(), [](const auto& ids) { return ids.second.is_sent(); });
-    const PatternExtras extras{.table = Table(ops, in, o), .seqs_differ = any};
-    const auto rows = [&](Half half) {
-      return [&, half](const SeenSeq& r) {
-        return AllHeads(EtcSource(r, Of(r, o, sent, !extras.table.empty()), half));
+  void CheckIntegers(Ops& ops, const Inputs& in, const Options& o,
+                     const Integers& ints) const override {
+    CheckLabels(ops, in, o, ints);
+  }
+
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers& ints) const override {
+    return AllHeads(EtcSource(seq, StructureOf(seq, o, ints), Half::kBoth));
+  }
+
+  PatternExtras Extras(Ops& ops, const Inputs& in, const Options& o) const override {
+    return {.table = Table(ops, in, o)};
+  }
+
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o, const Integers& ints,
+                 const PatternExtras& extras) const override {
+    const bool has_own = in.tensors.contains("k_global") || in.tensors.contains("v_global");
+    if (!has_own) return PatternMethod::Attend(ops, in, o, ints, extras);
+    const auto seqs = [&](Half half) {
+      return [&, half](const SeenSeq& seq) {
+        return AllHeads(EtcSource(seq, StructureOf(seq, o, ints), half));
       };
     };
-    const bool has_own = in.tensors.contains("k_global") || in.tensors.contains("v_global");
-    return has_own
-               ? AttendLocalAndGlobal(ops, in, o, rows(Half::kLocal), rows(Half::kGlobal), extras)
-               : PatternAttend(ops, in, o, rows(Half::kBoth), extras);
+    return AttendLocalAndGlobal(ops, in, o, seqs(Half::kLocal), seqs(Half::kGlobal), extras);
   }
 
  private:
   // Labels are rows of the tables; of a window those matter whose long token exists.
-  void CheckLabels(Ops& ops, const Inputs& in, const Options& o, const SentInts& sent) const {
+  void CheckLabels(Ops& ops, const Inputs& in, const Options& o, const Integers& ints) const {
     const int64_t r = o.local_radius, last = o.relative_vocab_size - 1;
     const auto range = [&](size_t) {
       return HostInts::Range{0, last, absl::StrCat("0..relative_vocab_size-1 = 0..", last)};
@@ -153,8 +155,8 @@ class EtcMethod : public PatternMethod<Options> {
     };
     for (const std::string name : kLabels) {
       const bool is_window = name == "l2l_ids";
-      sent.at(name).CheckRange(ops, info().id, range,
-                               is_window ? HostInts::Matters(exists) : HostInts::Matters());
+      ints[name].CheckRange(ops, info().id, range,
+                            is_window ? HostInts::Matters(exists) : HostInts::Matters());
     }
   }
 

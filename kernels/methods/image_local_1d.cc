@@ -26,13 +26,12 @@ class ImageLocal1dMethod : public PatternMethod<Options> {
              .options = {IntOption("query_block", &Options::query_block, {.min = 1},
                                    "lq, queries that share keys"),
                          IntOption("memory", &Options::memory, {.min = 0}, "query_block",
-                                   "lm, keys before a block and, unless causal, behind it")}}) {}
+                                   "lm, keys before a block and, unless causal, behind it",
+                                   [](const Options& o, int64_t) { return o.query_block; })}}) {}
 
  protected:
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) {
-      return AllHeads(ImageLocal1d(r, o.query_block, o.memory.value_or(o.query_block)));
-    });
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers&) const override {
+    return AllHeads(ImageLocal1d(seq, o.query_block, o.memory.value_or(o.query_block)));
   }
 };
 

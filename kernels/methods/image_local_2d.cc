@@ -49,9 +49,8 @@ class ImageLocal2dMethod : public PatternMethod<Options> {
     if (o.grid.empty() || o.grid.size() == 2) CheckGrid(problem, o.grid, reasons);
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o,
-                         [&](const SeenSeq& r) { return AllHeads(ImageLocal2d(r, BlocksOf(o))); });
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers&) const override {
+    return AllHeads(ImageLocal2d(seq, BlocksOf(o)));
   }
 };
 

@@ -10,9 +10,11 @@
 #include <limits>
 #include <optional>
 
+#include "kernels/method/common_inputs.h"
 #include "kernels/method/method.h"
 #include "kernels/method/seq_groups.h"
-#include "kernels/ops/feature_map.h"
+#include "kernels/method/shape_rules.h"
+#include "kernels/methods/linear/maps.h"
 #include "kernels/ops/ops.h"
 #include "kernels/pattern/base/window.h"
 #include "kernels/pattern/builder.h"
@@ -20,20 +22,10 @@
 namespace attnd {
 namespace {
 
-// The elementwise maps of scan in its order, then those that are more than that.
-const std::vector<std::string>& MapNames() {
-  static const auto& names = *new std::vector<std::string>{
-      "elu_plus_one", "relu",    "relu_squared", "squared", "abs",  "identity",
-      "exp",          "sigmoid", "silu",         "gelu",    "dpfp", "softmax"};
-  return names;
-}
-constexpr auto kDpfp = static_cast<FeatureMap>(10);
-constexpr auto kSoftmax = static_cast<FeatureMap>(11);
-
 enum class CausalNorm : uint8_t { kPrefix, kJoint };
 
 struct LinearOptions {
-  FeatureMap feature_map = FeatureMap::kEluPlusOne;
+  LinearMap feature_map = LinearMap::kEluPlusOne;
   bool normalize = true;
   double eps = 1e-6;
   bool feature_sum_norm = false;
@@ -44,13 +36,13 @@ struct LinearOptions {
   bool causal = false;
   bool return_state = false;
 
-  int64_t Features(int64_t D) const { return feature_map == kDpfp ? 2 * nu * D : D; }
+  int64_t Features(int64_t D) const { return feature_map == LinearMap::kDpfp ? 2 * nu * D : D; }
 };
 
 std::vector<OptionSpec<LinearOptions>> Lines() {
   using O = LinearOptions;
   return {
-      EnumOption("feature_map", &O::feature_map, MapNames(), "phi"),
+      EnumOption("feature_map", &O::feature_map, LinearMapNames(), "phi"),
       BoolOption("normalize", &O::normalize, "false: out = scale * sum, no division"),
       FloatOption("eps", &O::eps, {.min = 0, .max = 1e30},
                   "added to the normaliser; no effect with feature_map exp and softmax"),
@@ -61,7 +53,8 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
       IntOption("chunk_size", &O::chunk_size, {.min = 1, .max = 1024},
                 "a hint to devices that work in blocks; changes rounding at most"),
       FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",
-                  "used only when normalize is false"),
+                  "used only when normalize is false",
+                  [](const O&, int64_t D) { return 1 / std::sqrt(static_cast<double>(D)); }),
       BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
       BoolOption("return_state", &O::return_state,
                  "causal: also answer the state after the last key"),
@@ -70,30 +63,14 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
   };
 }
 
-std::vector<TensorInfo> LinearInputs() {
-  return {{"q", "[B,H,Nq,D]", "float", "queries", /*required=*/true, /*differentiable=*/true},
-          {"k", "[B,Hkv,Nk,D]", "float", "keys; Hkv divides H", /*required=*/true,
-           /*differentiable=*/true},
-          {"v", "[B,Hkv,Nk,Dv]", "float", "values", /*required=*/true, /*differentiable=*/true},
-          {"q_lengths", "[B]", "int32", "0..Nq: rows beyond give out = 0, lse = -inf"},
-          {"kv_lengths", "[B]", "int32", "0..Nk: keys beyond are never seen"},
-          {.name = "state_s",
-           .shape = "[B,Hkv,F,Dv]",
-           .dtype = "float32",
-           .help = "state to start from; zeros when absent",
-           .differentiable = true},
-          {.name = "state_z",
-           .shape = "[B,Hkv,F]",
-           .dtype = "float32",
-           .help = "its sum of features",
-           .differentiable = true}};
-}
+constexpr char kStateS[] = "[B,Hkv,F,Dv]", kStateZ[] = "[B,Hkv,F]";
 
-// What the declared shapes leave open: "state_s shape must have F = 8, got [2,1,4,16]".
-void CheckFeatures(const ProblemShape& p, const char* name, int64_t F, Reasons* reasons) {
-  const View* view = p.Find(name);
-  if (view == nullptr || view->shape.rank < 3 || view->shape[2] == F) return;
-  reasons->Invalid(name, " shape must have F = ", F, ", got ", ToString(view->shape));
+std::vector<TensorInfo> LinearInputs() {
+  std::vector<TensorInfo> inputs = CommonInputs();
+  inputs.push_back(
+      Differentiable("state_s", kStateS, "state to start from; zeros when absent", "float32"));
+  inputs.push_back(Differentiable("state_z", kStateZ, "its sum of features", "float32"));
+  return inputs;
 }
 
 // A problem for batch rows of equal lengths, cut to these: what a feature map makes of padding, and
@@ -118,49 +95,51 @@ class LinearAttention : public MethodOf<LinearOptions> {
                          {"lse", "[B,H,Nq]", "float32",
                           "natural log of the normaliser; -inf: no key, NaN: it is not positive; "
                           "none with feature_map softmax"},
-                         {"state_s", "[B,Hkv,F,Dv]", "float32", "with return_state"},
-                         {"state_z", "[B,Hkv,F]", "float32", "with return_state"}},
+                         {"state_s", kStateS, "float32", "with return_state"},
+                         {"state_z", kStateZ, "float32", "with return_state"}},
              .support = {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true}},
             Lines()) {}
 
  protected:
   void CheckProblem(const ProblemShape& p, const LinearOptions& o,
                     Reasons* reasons) const override {
-    if (o.feature_map == kDpfp && o.nu > p.D) {
+    if (o.feature_map == LinearMap::kDpfp && o.nu > p.D) {
       reasons->Invalid("nu must be in 1..D = 1..", p.D, ", got ", o.nu);
     }
     if (o.return_state && !o.causal) {
       reasons->Invalid("return_state needs causal, got causal = false");
     }
     const int64_t F = o.Features(p.D);
-    if (o.feature_map == kSoftmax) {
+    if (o.feature_map == LinearMap::kSoftmax) {
       CheckSoftmax(p, o, reasons);
     } else {
-      CheckFeatures(p, "state_s", F, reasons);
-      CheckFeatures(p, "state_z", F, reasons);
+      CheckSize(p, "state_s", kStateS, {"F", F}, reasons);
+      CheckSize(p, "state_z", kStateZ, {"F", F}, reasons);
     }
-    for (const char* name : {"grad_state_s", "grad_state_z"}) {
+    for (const auto& [name, shape] :
+         {std::pair("grad_state_s", kStateS), std::pair("grad_state_z", kStateZ)}) {
       if (p.Find(name) == nullptr) continue;
       if (!o.return_state) {
         reasons->Invalid(name, " needs return_state, got return_state = false");
       }
-      CheckFeatures(p, name, F, reasons);
+      CheckSize(p, name, shape, {"F", F}, reasons);
     }
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const LinearOptions& o) const override {
-    if (o.feature_map == kSoftmax) {
+    if (o.feature_map == LinearMap::kSoftmax) {
       return o.causal && o.causal_norm == CausalNorm::kJoint ? Joint(ops, in, o)
                                                              : ByChannel(ops, in, o);
     }
     // exp keeps its sums relative to shifts, which a state from outside does not know.
     const bool has_state = in.tensors.contains("state_s") || in.tensors.contains("state_z");
-    const bool is_exp = o.feature_map == FeatureMap::kExp;
-    const bool composed =
-        o.feature_map == kDpfp || o.feature_sum_norm || (is_exp && (has_state || o.return_state));
+    const bool is_exp = o.feature_map == LinearMap::kExp;
+    const bool composed = o.feature_map == LinearMap::kDpfp || o.feature_sum_norm ||
+                          (is_exp && (has_state || o.return_state));
     if (composed) return Composed(ops, in, o);
-    const ScanOut scanned = ops.Scan(in.q, in.k, in.v, Params(in, o, o.feature_map),
-                                     WholeRows(ops, in, o), States(in, o));
+    const ScanOut scanned =
+        ops.Scan(in.q, in.k, in.v, Params(in, o, ElementMapOf(o.feature_map)->scan),
+                 WholeRows(ops, in, o), States(in, o));
     return {.out = scanned.out, .lse = scanned.lse, .extra = Extra(scanned, o)};
   }
 
@@ -269,21 +248,6 @@ class LinearAttention : public MethodOf<LinearOptions> {
     return ops.JoinBatch(lse, shapes, -std::numeric_limits<float>::infinity());
   }
 
-  // --- maps that are more than one operation on every element
-
-  static Tensor Features(Ops& ops, const Tensor& x, const LinearOptions& o) {
-    constexpr ElementOp kOps[] = {
-        ElementOp::kEluPlusOne, ElementOp::kRelu, ElementOp::kReluSquared, ElementOp::kSquare,
-        ElementOp::kAbs,        ElementOp::kCopy, ElementOp::kExp,         ElementOp::kSigmoid,
-        ElementOp::kSilu,       ElementOp::kGelu};
-    // e^x over its sum, which cannot overflow.
-    if (o.feature_map == FeatureMap::kExp && o.feature_sum_norm) return ops.Softmax(x, -1);
-    const Tensor phi = o.feature_map == kDpfp
-                           ? Dpfp(ops, x, o.nu)
-                           : ops.Apply(kOps[static_cast<size_t>(o.feature_map)], x);
-    return o.feature_sum_norm ? SumNormalized(ops, phi) : phi;
-  }
-
   // A state per problem of `counts`, and back.
   static Tensor SplitState(Ops& ops, const Tensor& state, const RowCounts& counts) {
     if (state.empty()) return {};
@@ -310,7 +274,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     constexpr float kLeast = std::numeric_limits<float>::lowest();
     return ops.Stop(ops.Apply(ElementOp::kMaximum, most, NumberLike(ops, kLeast, most)));
   }
-  // log d + shift; -inf where d = 0 by underflow, of which out = 0 tells.
+  // log d + shift; -inf where d = 0 by underflow, which out = 0 shows.
   static Tensor ShiftedLse(Ops& ops, const ScanOut& scanned, const Tensor& shift) {
     if (!ops.status().ok()) return {};
     const std::vector<Shape> shapes = ShapesOf(scanned.lse);
@@ -326,16 +290,17 @@ class LinearAttention : public MethodOf<LinearOptions> {
     const Rows rows = Split(ops, in, o);
     if (!ops.status().ok()) return {};
     ScanParams params = Params(in, o, FeatureMap::kIdentity);
-    if (o.feature_map == FeatureMap::kExp) params.eps = 0;
+    if (o.feature_map == LinearMap::kExp) params.eps = 0;
     ScanTensors states = States(in, o);
     states.s0 = SplitState(ops, states.s0, rows.counts);
     states.z0 = SplitState(ops, states.z0, rows.counts);
     // The normaliser divides what a query's e^q has in common out again, so that only the state may
     // leave the range of float32.
-    const bool is_shifted = o.feature_map == FeatureMap::kExp && o.normalize && !o.feature_sum_norm;
+    const bool is_shifted = o.feature_map == LinearMap::kExp && o.normalize && !o.feature_sum_norm;
     const Tensor shift = is_shifted ? LargestFeature(ops, rows.q) : Tensor();
     const Tensor q = is_shifted ? ops.Apply(ElementOp::kSubtract, rows.q, shift) : rows.q;
-    const Tensor phi_q = Features(ops, q, o), phi_k = Features(ops, rows.k, o);
+    const LinearPhi phi{o.feature_map, o.nu, o.feature_sum_norm};
+    const Tensor phi_q = PhiOf(ops, q, phi), phi_k = PhiOf(ops, rows.k, phi);
     ScanOut scanned = ops.Scan(phi_q, phi_k, rows.v, params, rows.scan, states);
     if (is_shifted) scanned.lse = ShiftedLse(ops, scanned, shift);
     if (!ops.status().ok()) return {};

@@ -22,24 +22,26 @@ struct Options : PatternOptions {
   std::optional<int64_t> look_forward;  // unset: 0 if causal, else 1
 };
 
+int64_t UsualLookForward(const Options& o) { return o.causal ? 0 : 1; }
+
 // Wider than any distance between a query and a key, and far from overflow.
 constexpr int64_t kWidest = int64_t{1} << 40;
 
-PatternSource TokenWindow(const PatternSeq& row, const Options& o) {
+PatternSource TokenWindow(const PatternSeq& seq, const Options& o) {
   const int64_t left = std::min(o.window_left.value(), kWidest);
   const int64_t right = std::min(o.window_right.value_or(left), kWidest);
-  const int64_t first = left == -1 ? kUnbounded : row.offset - left;
-  const int64_t last = row.causal ? row.offset : right == -1 ? kUnbounded : row.offset + right;
-  return BandSource(row.Nq, row.Nk, first, last, row.lengths);
+  const int64_t first = left == -1 ? kUnbounded : seq.offset - left;
+  const int64_t last = seq.causal ? seq.offset : right == -1 ? kUnbounded : seq.offset + right;
+  return BandSource(seq.Nq, seq.Nk, first, last, seq.lengths);
 }
 
-PatternSource BlockWindow(const PatternSeq& row, const Options& o) {
+PatternSource BlockWindow(const PatternSeq& seq, const Options& o) {
   const BlockBand band{.block = o.block.value(),
                        .look_backward = o.look_backward,
-                       .look_forward = o.look_forward.value_or(row.causal ? 0 : 1),
-                       .offset = row.offset,
-                       .causal = row.causal};
-  return BlockBandSource(row.Nq, row.Nk, band, row.lengths);
+                       .look_forward = o.look_forward.value_or(UsualLookForward(o)),
+                       .offset = seq.offset,
+                       .causal = seq.causal};
+  return BlockBandSource(seq.Nq, seq.Nk, band, seq.lengths);
 }
 
 class Local : public PatternMethod<Options> {
@@ -57,14 +59,16 @@ class Local : public PatternMethod<Options> {
                            "required when granularity is token",
                            "keys before p, not counting p; -1: no limit; no effect on blocks"),
                  IntOption("window_right", &Options::window_right, {.min = -1}, "window_left",
-                           "keys after p; -1: no limit; no effect on blocks, or when causal"),
+                           "keys after p; -1: no limit; no effect on blocks, or when causal",
+                           [](const Options& o, int64_t) { return o.window_left.value_or(0); }),
                  IntOption("block", &Options::block, {.min = 1},
                            "required when granularity is block", "W, in keys; no effect on tokens"),
                  IntOption("look_backward", &Options::look_backward, {.min = 0},
                            "blocks seen before the own one; no effect on tokens"),
                  IntOption("look_forward", &Options::look_forward, {.min = 0},
                            "0 if causal, else 1",
-                           "blocks seen after the own one; no effect on tokens")}}) {}
+                           "blocks seen after the own one; no effect on tokens",
+                           [](const Options& o, int64_t) { return UsualLookForward(o); })}}) {}
 
  protected:
   void CheckOwn(const ProblemShape&, const Options& o, Reasons* reasons) const override {
@@ -76,10 +80,9 @@ class Local : public PatternMethod<Options> {
     }
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) {
-      return AllHeads(o.granularity == Granularity::kToken ? TokenWindow(r, o) : BlockWindow(r, o));
-    });
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers&) const override {
+    const bool is_token = o.granularity == Granularity::kToken;
+    return AllHeads(is_token ? TokenWindow(seq, o) : BlockWindow(seq, o));
   }
 };
 

@@ -3,9 +3,9 @@
 //   |p - j| <= w d_h with (p - j) mod d_h = 0, and j in G
 // and a global row sees every key, through q_global, k_global, v_global; if causal, j <= p in both.
 // Scores, tensors and shapes as in softmax; q_global as q, k_global as k, v_global as v.
+#include <algorithm>
 #include <map>
 
-#include "kernels/core/integer.h"
 #include "kernels/methods/pattern/method.h"
 #include "kernels/pattern/shapes/longformer.h"
 
@@ -17,8 +17,8 @@ struct Options : PatternOptions {
   std::vector<int64_t> dilation = {1};  // of each head, or of all
 };
 
-// Of a plan: the mask may ask for more tiles and for any order.
-PatternSource Planned(PatternSource source, double more_pairs) {
+// For a plan: the mask may ask for more tiles and for any order.
+PatternSource WithAnyMask(PatternSource source, double more_pairs) {
   source.visible_pairs += more_pairs;
   source.visible_tiles += more_pairs / (kTile * kTile);
   source.is_counted = false;
@@ -26,44 +26,37 @@ PatternSource Planned(PatternSource source, double more_pairs) {
   return source;
 }
 
-// Pairs that the rows of a plan may see beyond the window.
-double PlannedPairs(const SeenSeq& r, bool of_global_rows) {
-  const auto nq = static_cast<double>(r.lengths.nq), nk = static_cast<double>(r.lengths.nk);
-  // It does not read the mask.
-  const auto globals = static_cast<double>(r.tuning.device.planned_globals);
+// Pairs that a plan, which does not read the mask, adds to those of the window.
+double PlannedPairs(const SeenSeq& seq, bool of_global_rows) {
+  const auto nq = static_cast<double>(seq.lengths.nq), nk = static_cast<double>(seq.lengths.nk);
+  const auto globals = static_cast<double>(seq.tuning.device.planned_globals);
   return of_global_rows ? std::min(globals, nq) * nk : std::min(globals, nk) * nq;
 }
 
-// Local rows of every head, or (`both`) global rows with them.
-HeadParts LocalRows(const SeenSeq& r, const Options& o, const HostInts& mask, bool both) {
-  const std::vector<int32_t> globals = mask.Nonzero(r.p, r.b);
+// What local rows see, or (`both`) local and global ones.
+HeadParts LocalRows(const SeenSeq& seq, const Options& o, const HostInts& mask, bool both) {
+  const std::vector<int32_t> globals = mask.Nonzero(seq.p, seq.b);
+  const double more = PlannedPairs(seq, false) + (both ? PlannedPairs(seq, true) : 0);
   std::map<int64_t, PatternSource> sources;  // of a dilation
-  HeadParts heads;
-  const auto listed = std::min(static_cast<int64_t>(o.dilation.size()), r.problem.H);
-  // Of a plan with more heads than it describes, some.
-  const int64_t step = r.is_planned ? CeilDiv(listed, r.most_sources) : 1;
-  for (int64_t h = 0; h < listed; h += std::max<int64_t>(step, 1)) {
-    const int64_t dilation = o.dilation[h];
-    if (!sources.contains(dilation)) {
-      PatternSource source =
-          LongformerSource(r, {o.window, dilation}, globals, both ? Half::kBoth : Half::kLocal);
-      const double more = PlannedPairs(r, false) + (both ? PlannedPairs(r, true) : 0);
-      const bool is_unknown = r.is_planned && mask.is_sent();
-      sources[dilation] = is_unknown ? Planned(std::move(source), more) : std::move(source);
-    }
-    heads.push_back({OfHeads(sources[dilation], std::max<int64_t>(step, 1))});
-  }
-  if (sources.size() == 1) heads.resize(1);
-  for (PatternParts& head : heads) {
-    if (step > 1) head[0].is_counted = false;
-  }
-  return heads;
+  const auto source_of = [&](int64_t dilation) {
+    PatternSource source =
+        LongformerSource(seq, {o.window, dilation}, globals, both ? Half::kBoth : Half::kLocal);
+    return mask.is_unknown() ? WithAnyMask(std::move(source), more) : source;
+  };
+  const auto last = o.dilation.begin() + std::min<int64_t>(o.dilation.size(), seq.problem.H);
+  const bool is_alike =
+      std::count(o.dilation.begin(), last, o.dilation[0]) == last - o.dilation.begin();
+  return EachHead(seq, {.count = is_alike ? 1 : last - o.dilation.begin()}, [&](int64_t head) {
+    const int64_t dilation = o.dilation[head];
+    if (!sources.contains(dilation)) sources[dilation] = source_of(dilation);
+    return PatternParts{sources[dilation]};
+  });
 }
 
-HeadParts GlobalRows(const SeenSeq& r, const HostInts& mask) {
-  PatternSource source = LongformerSource(r, {}, mask.Nonzero(r.p, r.b), Half::kGlobal);
-  return AllHeads(r.is_planned ? Planned(std::move(source), PlannedPairs(r, true))
-                               : std::move(source));
+HeadParts GlobalRows(const SeenSeq& seq, const HostInts& mask) {
+  PatternSource source = LongformerSource(seq, {}, mask.Nonzero(seq.p, seq.b), Half::kGlobal);
+  return AllHeads(seq.is_planned ? WithAnyMask(std::move(source), PlannedPairs(seq, true))
+                                 : std::move(source));
 }
 
 class Longformer : public PatternMethod<Options> {
@@ -95,16 +88,20 @@ class Longformer : public PatternMethod<Options> {
     }
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    const HostInts mask(ops, in, "global_mask", 2);
-    const PatternExtras extras{.seqs_differ = mask.differs()};
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers& ints) const override {
+    return LocalRows(seq, o, ints["global_mask"], /*both=*/true);
+  }
+
+  Outputs Attend(Ops& ops, const Inputs& in, const Options& o, const Integers& ints,
+                 const PatternExtras& extras) const override {
     // Without a mask no row is global; tensors of global rows then have a gradient of zero.
-    const bool has_global = in.tensors.contains("q_global") || in.tensors.contains("k_global") ||
-                            in.tensors.contains("v_global");
-    const auto local = [&](const SeenSeq& r) { return LocalRows(r, o, mask, !has_global); };
-    const auto global = [&](const SeenSeq& r) { return GlobalRows(r, mask); };
-    return has_global ? AttendLocalAndGlobal(ops, in, o, local, global, extras)
-                      : PatternAttend(ops, in, o, local, extras);
+    const bool has_own = in.tensors.contains("q_global") || in.tensors.contains("k_global") ||
+                         in.tensors.contains("v_global");
+    if (!has_own) return PatternMethod::Attend(ops, in, o, ints, extras);
+    const HostInts& mask = ints["global_mask"];
+    const auto local = [&](const SeenSeq& seq) { return LocalRows(seq, o, mask, /*both=*/false); };
+    const auto global = [&](const SeenSeq& seq) { return GlobalRows(seq, mask); };
+    return AttendLocalAndGlobal(ops, in, o, local, global, extras);
   }
 };
 

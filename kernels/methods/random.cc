@@ -14,41 +14,14 @@ struct Options : PatternOptions {
   uint64_t seed = 0;
 };
 
-// Keys that a problem may draw, and those that it may list for rows that share what was sent: 8
-// bytes each on the host, and about 40 ns.
+// Keys that a problem may draw, and keys that it may list for batch rows that share a tensor: each
+// takes 8 bytes on the host and about 40 ns.
 constexpr int64_t kMostDrawn = int64_t{1} << 24, kMostShared = int64_t{1} << 26;
 
-// Batch rows that have lists of their own, whatever their lengths turn out to be.
+// Batch rows that have lists of their own. Their lengths may still be equal.
 int64_t RowsWithLists(const ProblemShape& problem) {
   const SeqsApart rows = SeqsApartOf(problem);
   return rows.letter == "B" ? rows.count : 1;
-}
-
-HeadParts Sees(const SeenSeq& r, const Options& o, const HostInts& sent) {
-  KeyLists lists{.multiset = o.duplicates == Duplicates::kMultiset,
-                 .include_self = o.include_self,
-                 .ids_q = {r.ids_q.begin(), r.ids_q.end()},
-                 .ids_k = {r.ids_k.begin(), r.ids_k.end()}};
-  HeadParts heads;
-  if (!sent.is_sent()) {
-    lists.R = std::min(*o.num_random, r.Nk);  // a short packed sequence lists all its keys
-    const int64_t heads_apart = o.per_head && !r.is_planned ? r.problem.H : 1;
-    for (int64_t h = 0; h < heads_apart; ++h) {
-      lists.seed = o.seed;
-      lists.head = h;
-      const bool is_for_all = r.is_planned && o.per_head;
-      heads.push_back({OfHeads(ListSource(r, lists), is_for_all ? r.problem.H : 1)});
-    }
-    return heads;
-  }
-  lists.R = sent.SeqShape(r.p)[2];
-  if (r.is_planned) return AllHeads(OfHeads(ListSource(r, lists), sent.Heads(r.p)));
-  for (int64_t h = 0; h < sent.Heads(r.p); ++h) {
-    const std::span<const int32_t> own = sent.Head(r.p, r.b, h);
-    lists.keys = {own.begin(), own.end()};
-    heads.push_back({ListSource(r, lists)});
-  }
-  return heads;
 }
 
 class Random : public PatternMethod<Options> {
@@ -82,7 +55,7 @@ class Random : public PatternMethod<Options> {
       return;
     }
     const int64_t R = *o.num_random, heads = o.per_head ? problem.H : 1;
-    if (R < 1) return;  // told by its range
+    if (R < 1) return;  // refused by its range
     CheckListed(problem, "num_random", R, {"rand_keys", 3}, reasons);
     if (sent == nullptr && problem.Knows("q")) {
       CheckLimit("num_random", R,
@@ -95,10 +68,29 @@ class Random : public PatternMethod<Options> {
     }
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    const HostInts sent(ops, in, "rand_keys", 4);
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o, sent); },
-                         {.seqs_differ = sent.differs()});
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers& ints) const override {
+    const HostInts& sent = ints["rand_keys"];
+    KeyLists lists{.multiset = o.duplicates == Duplicates::kMultiset,
+                   .include_self = o.include_self,
+                   .ids_q = {seq.ids_q.begin(), seq.ids_q.end()},
+                   .ids_k = {seq.ids_k.begin(), seq.ids_k.end()}};
+    HeadRule rule{.count = o.per_head ? seq.problem.H : 1, .differ_by_values = true};
+    if (sent.is_sent()) {
+      rule.count = sent.Heads(seq.p);
+      lists.R = sent.SeqShape(seq.p)[2];
+    } else {
+      lists.R = std::min(*o.num_random, seq.Nk);  // a short packed sequence lists all its keys
+      lists.seed = o.seed;
+    }
+    return EachHead(seq, rule, [&](int64_t head) {
+      if (sent.is_sent()) {
+        const std::span<const int32_t> own = sent.Head(seq.p, seq.b, head);
+        lists.keys = {own.begin(), own.end()};
+      } else {
+        lists.head = head;
+      }
+      return PatternParts{ListSource(seq, lists)};
+    });
   }
 };
 

@@ -12,7 +12,6 @@ namespace attnd {
 namespace {
 
 enum class LengthNorm : uint8_t { kNk, kVisible, kAvg, kNone };
-// In the order of Weighting, which has kSoftmax first.
 enum class Activation : uint8_t {
   kRelu,
   kReluSquared,
@@ -23,17 +22,32 @@ enum class Activation : uint8_t {
   kSigmoid
 };
 
+Weighting WeightingOf(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Weighting::kRelu;
+    case Activation::kReluSquared:
+      return Weighting::kReluSquared;
+    case Activation::kGelu:
+      return Weighting::kGelu;
+    case Activation::kSoftplus:
+      return Weighting::kSoftplus;
+    case Activation::kIdentity:
+      return Weighting::kIdentity;
+    case Activation::kRelu6:
+      return Weighting::kRelu6;
+    case Activation::kSigmoid:
+      return Weighting::kSigmoid;
+  }
+  return Weighting::kRelu;
+}
+
 struct Options : PatternOptions {
   Activation activation = Activation::kRelu;
   double alpha = 1;
   LengthNorm length_norm = LengthNorm::kNk;
   std::optional<double> length_value;
 };
-
-static_assert(static_cast<int>(Activation::kRelu) + 1 == static_cast<int>(Weighting::kRelu) &&
-              static_cast<int>(Activation::kSigmoid) + 1 == static_cast<int>(Weighting::kSigmoid));
-
-HeadParts All(const SeenSeq& r) { return AllHeads(AllKeys(r)); }
 
 class ReluAttention : public PatternMethod<Options> {
  public:
@@ -57,10 +71,12 @@ class ReluAttention : public PatternMethod<Options> {
                              "none", "a length that takes the place of length_norm's")}}) {}
 
  protected:
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, All,
-                         {.weighting = static_cast<Weighting>(static_cast<int>(o.activation) + 1),
-                          .row_weight = RowWeight(ops, in, o)});
+  HeadParts Sees(const SeenSeq& seq, const Options&, const Integers&) const override {
+    return AllHeads(AllKeys(seq));
+  }
+
+  PatternExtras Extras(Ops& ops, const Inputs& in, const Options& o) const override {
+    return {.weighting = WeightingOf(o.activation), .row_weight = RowWeight(ops, in, o)};
   }
 
  private:
@@ -107,7 +123,8 @@ class ReluAttention : public PatternMethod<Options> {
       ones.tensors["bias"] = ops.Select(hides, hidden, NumberLike(ops, 0, bias));
     }
     const PatternOptions plain{.scale = 1, .causal = o.causal};
-    const Outputs seen = PatternAttend(ops, ones, plain, All, {.weighting = Weighting::kIdentity});
+    const auto all = [](const SeenSeq& seq) { return AllHeads(AllKeys(seq)); };
+    const Outputs seen = PatternAttend(ops, ones, plain, all, {.weighting = Weighting::kIdentity});
     return ops.Stop(ops.Reshape(seen.out, counts));
   }
 

@@ -19,8 +19,8 @@ class Softmax : public PatternMethod<PatternOptions> {
                        .cost = "2 (D + Dv) FLOPs per visible pair, n^2 pairs; memory O(n)"}) {}
 
  protected:
-  Outputs Attend(Ops& ops, const Inputs& in, const PatternOptions& o) const override {
-    return PatternAttend(ops, in, o, [](const SeenSeq& r) { return AllHeads(AllKeys(r)); });
+  HeadParts Sees(const SeenSeq& seq, const PatternOptions&, const Integers&) const override {
+    return AllHeads(AllKeys(seq));
   }
 };
 

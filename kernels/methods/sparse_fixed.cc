@@ -3,8 +3,6 @@
 //   s - (v_h + 1) c <= j mod s < s - v_h c
 // and visible if floor(p/s) = floor(j/s) or it is a summary (horizontal: or p is one); if causal
 // and j <= p. Scores, tensors and shapes as in softmax.
-#include <map>
-
 #include "kernels/methods/pattern/method.h"
 #include "kernels/pattern/shapes/strided.h"
 
@@ -25,8 +23,8 @@ Half HalfOf(Part part, int64_t h) {
   return part == Part::kSegment ? Half::kLocal : Half::kGlobal;
 }
 
-// Of a plan with more places than it describes one by one: the mean of all, about.
-PatternSource Planned(const SeenSeq& r, const Options& o) {
+// For a plan of more heads than it describes: about their mean.
+PatternSource MeanOfHeads(const SeenSeq& r, const Options& o) {
   const FixedSegments all{.stride = o.stride,
                           .summary = o.summary * o.num_verts,
                           .horizontal = o.horizontal,
@@ -42,33 +40,6 @@ PatternSource Planned(const SeenSeq& r, const Options& o) {
   source.visible_tiles = mean(near.visible_tiles, source.visible_tiles);
   source.is_counted = false;
   return source;
-}
-
-HeadParts Sees(const SeenSeq& r, const Options& o) {
-  // All heads see their segment.
-  if (o.part == Part::kSegment) return AllHeads(FixedSource(r, {.stride = o.stride}, Half::kLocal));
-  // After so many heads it begins anew.
-  const int64_t H = r.problem.H, places = std::min(o.num_verts, H);
-  const int64_t period = std::min(places * (o.part == Part::kAlternate ? 2 : 1), H);
-  const bool is_periodic = period == 1 || (r.is_planned && H % period == 0);
-  const int64_t told = is_periodic ? period : H;
-  if (r.is_planned && told > r.most_sources) return AllHeads(Planned(r, o));
-  std::map<std::pair<Half, int64_t>, PatternSource> sources;  // heads share what is equal
-  HeadParts heads;
-  for (int64_t h = 0; h < told; ++h) {
-    const int64_t vertical = h % o.num_verts;
-    const auto place = std::pair(HalfOf(o.part, h), vertical);
-    if (!sources.contains(place)) {
-      const FixedSegments segments{.stride = o.stride,
-                                   .summary = o.summary,
-                                   .vertical = vertical,
-                                   .horizontal = o.horizontal,
-                                   .tail_summary = o.tail_summary};
-      sources[place] = FixedSource(r, segments, place.first);
-    }
-    heads.push_back({sources[place]});
-  }
-  return heads;
 }
 
 class SparseFixed : public PatternMethod<Options> {
@@ -108,8 +79,24 @@ class SparseFixed : public PatternMethod<Options> {
     }
   }
 
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o); });
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers&) const override {
+    // All heads see their segment.
+    if (o.part == Part::kSegment) {
+      return AllHeads(FixedSource(seq, {.stride = o.stride}, Half::kLocal));
+    }
+    const int64_t H = seq.problem.H, places = std::min(o.num_verts, H);
+    const int64_t period = std::min(places * (o.part == Part::kAlternate ? 2 : 1), H);
+    const HeadRule rule{.count = period == 1 ? 1 : H, .period = period, .bound = [&] {
+                          return MeanOfHeads(seq, o);
+                        }};
+    return EachHead(seq, rule, [&](int64_t head) {
+      const FixedSegments segments{.stride = o.stride,
+                                   .summary = o.summary,
+                                   .vertical = head % o.num_verts,
+                                   .horizontal = o.horizontal,
+                                   .tail_summary = o.tail_summary};
+      return PatternParts{FixedSource(seq, segments, HalfOf(o.part, head))};
+    });
   }
 };
 

@@ -15,23 +15,6 @@ struct Options : PatternOptions {
   Part part = Part::kUnion;
 };
 
-HeadParts Sees(const SeenSeq& r, const Options& o) {
-  if (o.part == Part::kAlternate) {
-    const PatternParts even = StridedParts(r, o.stride, Half::kLocal);
-    const PatternParts odd = StridedParts(r, o.stride, Half::kGlobal);
-    HeadParts heads;
-    // A plan tells of two heads, which an odd number of them is about.
-    const bool is_about = r.is_planned && r.problem.H > r.most_sources;
-    const int64_t told = is_about || (r.is_planned && r.problem.H % 2 == 0) ? 2 : r.problem.H;
-    for (int64_t h = 0; h < told; ++h) heads.push_back(h % 2 == 0 ? even : odd);
-    return heads;
-  }
-  const Half half = o.part == Part::kUnion    ? Half::kBoth
-                    : o.part == Part::kWindow ? Half::kLocal
-                                              : Half::kGlobal;
-  return {StridedParts(r, o.stride, half)};
-}
-
 class SparseStrided : public PatternMethod<Options> {
  public:
   SparseStrided()
@@ -46,8 +29,16 @@ class SparseStrided : public PatternMethod<Options> {
                             "one softmax over both, one of them, or heads in turn")}}) {}
 
  protected:
-  Outputs Attend(Ops& ops, const Inputs& in, const Options& o) const override {
-    return PatternAttend(ops, in, o, [&](const SeenSeq& r) { return Sees(r, o); });
+  HeadParts Sees(const SeenSeq& seq, const Options& o, const Integers&) const override {
+    const auto half_of = [&](int64_t head) {
+      if (o.part == Part::kUnion) return Half::kBoth;
+      if (o.part == Part::kAlternate) return head % 2 == 0 ? Half::kLocal : Half::kGlobal;
+      return o.part == Part::kWindow ? Half::kLocal : Half::kGlobal;
+    };
+    const bool is_alike = o.part != Part::kAlternate;
+    const HeadRule rule{.count = is_alike ? 1 : seq.problem.H, .period = 2};
+    return EachHead(seq, rule,
+                    [&](int64_t head) { return StridedParts(seq, o.stride, half_of(head)); });
   }
 };
 

@@ -39,11 +39,13 @@ std::optional<OptionValue> Shown(const OptionInfo& info) {
   return std::nullopt;
 }
 
+constexpr int64_t kD = 16;
+
 std::string Described(const Method& method, const OptionMap& sent) {
   Reasons reasons(method.info().id);
   const OptionsHandle options = method.Parse(sent, &reasons);
   EXPECT_TRUE(reasons.empty()) << reasons.status();
-  return reasons.empty() ? method.Describe(options.get()) : "refused";
+  return reasons.empty() ? method.Describe(options.get(), kD) : "refused";
 }
 
 // A request that spelled out a default was not batched with one that left it out.
@@ -64,6 +66,36 @@ TEST(Defaults, SpelledOutAreThoseLeftOut) {
   // Texts that no value has, among them two that every table has.
   EXPECT_TRUE(undecided.contains("1/sqrt(D)"));
   EXPECT_TRUE(undecided.contains("required"));
+}
+
+// The same where the default follows from other options or from D.
+TEST(Defaults, SpelledOutAsDerivedAreThoseLeftOut) {
+  using Ints = std::vector<int64_t>;
+  const struct {
+    std::string method;
+    OptionMap options;
+    std::string derived;
+    OptionValue value, other;
+  } cases[] = {
+      {"softmax", {}, "scale", 0.25, 0.26},
+      {"linear_attention", {{"normalize", false}}, "scale", 0.25, 0.26},
+      {"local", {{"window_left", int64_t{9}}}, "window_right", int64_t{9}, int64_t{8}},
+      {"local", {{"block", int64_t{4}}}, "look_forward", int64_t{1}, int64_t{0}},
+      {"local", {{"causal", true}}, "look_forward", int64_t{0}, int64_t{1}},
+      {"image_local_1d", {{"query_block", int64_t{8}}}, "memory", int64_t{8}, int64_t{9}},
+      {"bigbird", {}, "global_left", int64_t{1}, int64_t{0}},
+      {"bigbird", {{"variant", std::string("etc")}}, "global_right", int64_t{0}, int64_t{1}},
+      {"axial", {{"grid", Ints{2, 3}}}, "axes", Ints{0, 1}, Ints{1, 0}},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.method + " " + c.derived);
+    const Method& method = *FindMethod(c.method);
+    OptionMap spelled_out = c.options, other = c.options;
+    spelled_out[c.derived] = c.value;
+    other[c.derived] = c.other;
+    EXPECT_EQ(Described(method, spelled_out), Described(method, c.options));
+    EXPECT_NE(Described(method, other), Described(method, c.options));
+  }
 }
 
 }  // namespace

@@ -4,11 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <set>
 #include <thread>
 
 #include "kernels/core/run_control.h"
-#include "kernels/method/registry.h"
 #include "tests/device/test_device.h"
 #include "tests/engine/every_method.h"
 #include "tests/engine/placed.h"
@@ -29,12 +27,6 @@ void ExpectSameBits(const Execution& a, const Execution& b) {
 }
 
 constexpr Direction kDirections[] = {Direction::kForward, Direction::kBackward};
-
-TEST(EngineStreamsCases, EveryMethodIsTried) {
-  std::set<std::string> tried;
-  for (const MethodCase& c : EveryMethod(256)) tried.insert(c.method);
-  for (const auto& method : AllMethods()) EXPECT_TRUE(tried.contains(method->info().id));
-}
 
 class EngineStreams : public ::testing::TestWithParam<std::string> {
  protected:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/engine/engine.h"
+#include "kernels/method/registry.h"
 #include "tests/engine/cpu_engine.h"
 
 namespace attnd::testing {
@@ -36,27 +37,34 @@ struct MethodCase {
 
 using Ints = std::vector<int64_t>;
 
-// One of every method. N is a power of four.
-inline std::vector<MethodCase> EveryMethod(int64_t N) {
+// A value for an option that has no default, for N tokens.
+inline OptionValue RequiredValue(const OptionInfo& option, int64_t N) {
+  if (option.name == "axis") return int64_t{0};
+  if (option.name == "window_left") return int64_t{70};
+  if (option.type == OptionType::kEnum) return option.enum_values[0];
+  if (option.type == OptionType::kFloat) return 1.0;
+  if (option.type == OptionType::kInt) return int64_t{8};
   int64_t side = 1;
   while (side * side < N) side *= 2;
-  return {
-      {"softmax", {{"causal", true}}},
-      {"local", {{"window_left", int64_t{70}}, {"causal", true}}},
-      {"relu_attention", {}},
-      {"linear_attention", {{"causal", true}}},
-      {"axial", {{"grid", Ints{side, side}}, {"axis", int64_t{0}}}},
-      {"bigbird", {}},
-      {"block_sparse", {}},
-      {"blockwise", {{"num_blocks", int64_t{4}}}},
-      {"etc", {{"num_global", int64_t{8}}}},
-      {"image_local_1d", {}},
-      {"image_local_2d",
-       {{"grid", Ints{side, side}}, {"query_shape", Ints{8, 8}}, {"memory_flange", Ints{4, 4}}}},
-      {"longformer", {}},
-      {"random", {{"num_random", int64_t{8}}}},
-      {"sparse_fixed", {}},
-      {"sparse_strided", {}}};
+  return Ints{side, side};  // a grid
+}
+
+// One of every method of the registry: its required options have a value, all others their default.
+// N is a power of four.
+inline std::vector<MethodCase> EveryMethod(int64_t N) {
+  std::vector<MethodCase> cases;
+  for (const auto& method : AllMethods()) {
+    MethodCase& c = cases.emplace_back(MethodCase{method->info().id, {}});
+    for (const OptionInfo& option : method->info().options) {
+      const bool is_required = option.default_text.rfind("required", 0) == 0;
+      if (is_required) c.options[option.name] = RequiredValue(option, N);
+    }
+    // Some of the methods are tried with causal masks.
+    if (c.method == "softmax" || c.method == "local" || c.method == "linear_attention") {
+      c.options["causal"] = true;
+    }
+  }
+  return cases;
 }
 
 inline std::unique_ptr<Request> MakeRequest(const MethodCase& c, Direction direction, int64_t N,

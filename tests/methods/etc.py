@@ -235,14 +235,14 @@ def shape(id, name, rule, *sizes, options=GOOD_OPTIONS):
                    change={name: make(*sizes)})
 
 
-def value(name, shape, values, told, last, options=GOOD_OPTIONS):
-    """`values`: {index: value}, of which the one at index `told` is told."""
+def value(name, shape, values, reported, last, options=GOOD_OPTIONS):
+    """`values`: {index: value}, of which the message names the one at index `reported`."""
     x = int_zeros(*shape)
     for at, number in values.items():
         x[at] = number
-    at = ",".join(str(i) for i in told)
+    at = ",".join(str(i) for i in reported)
     return Refused(f"{name}-value", options, [
-        f"{name}[{at}] must be in 0..relative_vocab_size-1 = 0..{last}, got {values[told]}"],
+        f"{name}[{at}] must be in 0..relative_vocab_size-1 = 0..{last}, got {values[reported]}"],
                    values=True, change={name: x})
 
 

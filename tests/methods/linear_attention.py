@@ -119,7 +119,7 @@ class Kernel:
         self.den = np.where(den == 0, np.inf, den).astype(dtype)  # then num = 0 too
 
     def features(self, x):
-        """phi(x), and what its own sum was before it was divided by that."""
+        """phi(x), and the sum that it was divided by."""
         phi = dpfp(x, self.nu) if self.name == "dpfp" else MAPS[self.name][0](x)
         phi = phi.astype(self.dtype)
         if not self.sum_norm:

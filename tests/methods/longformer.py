@@ -67,7 +67,7 @@ uneven = mask_of(lambda b, j, N: (j % 9 < b) & (b > 0))
 
 
 def q_global(rng, case):
-    """NaN in rows that are not global, which nobody may read."""
+    """NaN in rows that are not global, which must not be read."""
     x = rng.standard_normal((case.B, case.H, case.Nq, case.D))
     mask = case.made["global_mask"](None, case) if "global_mask" in case.made else np.zeros(1)
     mask = np.broadcast_to(mask, (case.B, case.keys))

@@ -111,7 +111,7 @@ class Method:
 
     # --- requests that are refused ---
     refused: list[Refused]
-    # Tensors, besides q, k and v of refused.py, that make the request good which `refused` spoils.
+    # Tensors besides q, k and v that the valid request of refused.py needs, which `refused` changes.
     good_tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     # --- what people get without asking ---

@@ -81,7 +81,7 @@ class PatternOracle(Oracle):
 
     `kinds` cover each query row once. `distance(row)` [Nq,Nk] is what ALiBi slopes multiply.
     `bias_at(row)` gives the last two indices of `bias` at [Nq,Nk] pairs. `core` weighs the scores;
-    `gives_lse(o)` tells whether it has an lse to give. `causal(o)`: whether j <= p is asked."""
+    `gives_lse(o)`: whether it has an lse. `causal(o)`: whether j <= p is asked."""
 
     def __init__(self, sees, kinds=(Kind(),), distance=positions,
                  bias_at=None, core=None, gives_lse=lambda o: True,
@@ -198,7 +198,7 @@ class PatternOracle(Oracle):
 
 
 class Core:
-    """Scores and weights of tensors that are not packed. q, k, v hold zeros in rows nobody may
+    """Scores and weights of tensors that are not packed. q, k, v hold zeros in rows that must not be
     read, and one kv head per query head."""
 
     def __init__(self, oracle, t, o, dtype, kind):

@@ -15,8 +15,8 @@ def pattern_method(*, options=None, own=(), own_differentiable=(), lacks=(), goo
                    bias="Nq,Nk", refused=(), **fields):
     """A Method. `options`, `own` (tensors) and `refused`: its own, besides the common ones; `own`
     and `own_differentiable` in the library's order. `lacks`: what of the common it does without,
-    keys of refused.LACKED. `good_options`: those of the request that refusals spoil. `bias`: the
-    last letters of its shape. `fields` are Method's."""
+    keys of refused.LACKED. `good_options`: those of the valid request that refusals change. `bias`:
+    the last letters of its shape. `fields` are Method's."""
     lacked = [name for what in lacks for name in LACKED[what]]
     common = [name for name in ("q", "k", "v", *PATTERN_TENSORS) if name not in lacked]
     return Method(

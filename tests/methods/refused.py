@@ -7,7 +7,7 @@ import numpy as np
 INVALID_ARGUMENT, UNIMPLEMENTED = 3, 12
 FLOAT, INT = np.float32, np.int32
 
-# The good request that refusals spoil; Nk = Nq where a method asks for that.
+# The sizes of the valid request that refusals change; Nk = Nq where a method requires it.
 B, H, Hkv, Nq, Nk, D, Dv = 2, 4, 2, 6, 7, 3, 5
 
 

@@ -198,7 +198,7 @@ def middle(choice):
 
 
 def places(method, case, t, name):
-    """A row of `name` to spoil and the query rows, not all, that see it: (b, head, row),
+    """A row of `name` to overwrite and the query rows, not all, that see it: (b, head, row),
     [B,H,Nq]."""
     seen = seen_by(method, case, t)
     if name == "q":

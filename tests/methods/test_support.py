@@ -35,7 +35,7 @@ def outputs_of(method):
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_good_request_is_taken(method, backward):
-    """The request that test_refused spoils; unserved options may be sent as their default."""
+    """The request that test_refused changes; unserved options may be sent as their default."""
     defaults = {"logit_softcap": 0.0, "alibi": False, "feature_sum_norm": False, "nu": 2, "seed": 0,
                 "causal_norm": "prefix", "return_state": False}
     unserved = {name: defaults[name] for name in method.unserved_options}
@@ -152,7 +152,7 @@ def test_support_table():
 
 
 @pytest.mark.parametrize("isa", ["avx9", "AVX2"])
-def test_unknown_isa_is_told(isa):
+def test_unknown_isa_is_refused(isa):
     with pytest.raises(RuntimeError, match=isa):
         library.Engine(isa)
 

@@ -23,7 +23,7 @@ class PuppetMethod final : public Method {
 
   const MethodInfo& info() const override { return info_; }
   OptionsHandle Parse(const OptionMap&, Reasons*) const override { return nullptr; }
-  std::string Describe(const void*) const override { return ""; }
+  std::string Describe(const void*, int64_t) const override { return ""; }
   void Check(const ProblemShape&, const void*, Reasons*) const override {}
   std::string Branch(const ProblemShape&, const void*) const override { return ""; }
 

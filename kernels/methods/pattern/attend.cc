@@ -1,7 +1,8 @@
-#include "kernels/methods/pattern/method.h"
+#include "kernels/methods/pattern/attend.h"
 
 #include <cmath>
 
+#include "kernels/methods/pattern/data.h"
 #include "kernels/methods/pattern/seqs.h"
 #include "kernels/ops/ops.h"
 
@@ -36,7 +37,7 @@ AttendTensors TermsOf(Ops& ops, const Inputs& in, const PatternOptions& options,
   return terms;
 }
 
-// Rows that see nothing in one of both.
+// Every query row sees nothing in one of the two.
 Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype) {
   const AttendOut merged = ops.Merge({{a.out, a.lse}, {b.out, b.lse}}, dtype);
   Outputs outputs{.out = merged.out, .lse = merged.lse, .visible_pairs = a.visible_pairs};
@@ -92,12 +93,12 @@ Outputs AttendWith(Ops& ops, const Inputs& in, const PatternOptions& options,
                             .softcap = options.logit_softcap,
                             .weighting = extras.weighting,
                             .cap_table = extras.cap_table};
-  const PatternSeqs rows = RowsOf(ops, in, options.causal, extras.seqs_differ, parts_of);
+  const PatternSeqs seqs = SeqsOf(ops, in, options.causal, extras.seqs_differ, parts_of);
   if (!ops.status().ok()) return {};
-  AttendOut attended = ops.Attend(in.q, in.k, in.v, params, rows.parts, terms, extras.dtype);
+  AttendOut attended = ops.Attend(in.q, in.k, in.v, params, seqs.parts, terms, extras.dtype);
   return {.out = std::move(attended.out),
           .lse = std::move(attended.lse),
-          .visible_pairs = rows.visible_pairs};
+          .visible_pairs = seqs.visible_pairs};
 }
 
 }  // namespace
@@ -122,6 +123,25 @@ Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& o
   const Outputs global_rows = AttendWith(ops, own, options, global, extras, terms);
   if (!ops.status().ok()) return {};
   return MergeRows(ops, local_rows, global_rows, in.q[0].dtype);
+}
+
+Tensor ValidQueries(Ops& ops, const Inputs& in) {
+  const HostInts ids(ops, in, "segment_ids_q", 2);
+  std::vector<Shape> shapes;
+  std::vector<std::vector<float>> valid;
+  for (size_t p = 0; p < in.problems.size(); ++p) {
+    const ProblemShape& problem = in.problems[p];
+    shapes.push_back({problem.B, 1, problem.Nq, 1});
+    std::vector<float>& of_problem = valid.emplace_back();
+    for (int64_t b = 0; b < problem.B && !ops.stream().is_dry(); ++b) {
+      const std::span<const int32_t> id = ids.Row(p, b);
+      const int64_t nq = problem.Int("q_lengths", b, problem.Nq);
+      for (int64_t i = 0; i < problem.Nq; ++i) {
+        of_problem.push_back(i < nq && (id.empty() || id[i] >= 0) ? 1.0f : 0.0f);
+      }
+    }
+  }
+  return ops.Select(ops.FromHost(shapes, valid), in.q, NumberLike(ops, 0, in.q));
 }
 
 Tensor LabelScores(Ops& ops, const Tensor& q, const Tensor& E, const Tensor& beta, int64_t V) {

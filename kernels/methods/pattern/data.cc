@@ -1,11 +1,13 @@
 #include "kernels/methods/pattern/data.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "absl/strings/str_join.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
+#include "kernels/method/declared_shape.h"
 #include "kernels/ops/ops.h"
 
 namespace attnd {
@@ -39,6 +41,17 @@ bool ReadValues(const View& view, std::vector<int32_t>* values) {
   return true;
 }
 
+// That of the tensor with its batch dimension, which declarations may leave out: 4 of "[H,Nq,R] or
+// [B,H,Nq,R]", 3 of "[H,nb]".
+int RankWithBatch(absl::string_view declared) {
+  size_t rank = 0;
+  for (const DeclaredShape::Letters& letters : ParseShape(declared).lists) {
+    const bool has_batch = !letters.empty() && letters.front() == "B";
+    rank = std::max(rank, letters.size() + (has_batch ? 0 : 1));
+  }
+  return static_cast<int>(rank);
+}
+
 }  // namespace
 
 HostInts::HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank)
@@ -48,6 +61,7 @@ HostInts::HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank
   const Tensor& sent = found->second;
   shapes_ = ShapesOf(sent);
   values_.resize(sent.size());
+  is_unknown_ = ops.stream().is_dry();
   for (size_t p = 0; p < sent.size(); ++p) {
     if (ops.stream().is_dry()) {
       ops.stream().work().host_bytes += shapes_[p].size() * static_cast<int64_t>(sizeof(int32_t));
@@ -169,6 +183,32 @@ void HostInts::CheckOffsets(Ops& ops, absl::string_view method, const HostInts& 
       if (!rule.empty()) ops.Fail(Refusal(method, p, at, rule));
     }
   }
+}
+
+Integers::Integers(Ops& ops, const Inputs& in, std::span<const TensorInfo> declared) {
+  for (const TensorInfo& input : declared) {
+    if (input.dtype != "int32" && input.dtype != "uint8") continue;
+    by_name_.try_emplace(input.name, ops, in, input.name, RankWithBatch(input.shape));
+  }
+}
+
+const HostInts& Integers::operator[](absl::string_view name) const {
+  const auto found = by_name_.find(name);
+  assert(found != by_name_.end());
+  return found->second;
+}
+
+int64_t Integers::Elements(size_t p) const {
+  int64_t elements = 0;
+  for (const auto& [name, ints] : by_name_) {
+    if (ints.is_sent()) elements += ints.SeqShape(p).size();
+  }
+  return elements;
+}
+
+bool Integers::differ() const {
+  return std::any_of(by_name_.begin(), by_name_.end(),
+                     [](const auto& named) { return named.second.differs(); });
 }
 
 }  // namespace attnd

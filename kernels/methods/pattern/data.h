@@ -1,8 +1,9 @@
-// Index tensors and masks of the pattern family: read when a request runs, refused in the words of
-// a plan.
+// Index tensors and masks of the pattern family: read when a request runs, and refused with the
+// same messages as by a plan.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,29 +12,30 @@
 
 namespace attnd {
 
-// One tensor of every problem, int32 or uint8, which lies in host memory. On a dry stream its
-// values are unknown.
+// One tensor of every problem, int32 or uint8, in host memory. Its values are unknown on a dry
+// stream.
 class HostInts {
  public:
-  // `rank`: that of the tensor with its batch dimension; one of a lower rank is the same for every
-  // batch row.
+  // `rank` includes the batch dimension; a tensor of a lower rank is the same for every batch row.
   HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank);
 
   bool is_sent() const { return !shapes_.empty(); }
-  // Whether batch rows have their own.
+  // Sent, and its values are not known: the stream is dry.
+  bool is_unknown() const { return is_unknown_; }
+  // Whether batch rows have values of their own.
   bool differs() const;
   // Batch row b of problem p, row-major; empty on a dry stream.
   std::span<const int32_t> Row(size_t p, int64_t b) const;
-  // Its sizes behind the batch dimension. REQUIRES: is_sent().
+  // Its sizes after the batch dimension. REQUIRES: is_sent().
   Shape SeqShape(size_t p) const;
-  // Of a row whose first dimension counts heads (1: all alike): their number, and one of them.
+  // Where the first dimension counts heads (1: all alike): their number, and the values of one.
   int64_t Heads(size_t p) const { return SeqShape(p)[0]; }
   std::span<const int32_t> Head(size_t p, int64_t b, int64_t h) const;
-  // Places of a row that are not 0.
+  // Places of batch row b whose value is not 0.
   std::vector<int32_t> Nonzero(size_t p, int64_t b) const;
 
-  // Fails with INVALID_ARGUMENT, "method: name[0,2,1] must be in TEXT, got 7", unless every element
-  // that matters lies in the range of its problem.
+  // Fails `ops` with INVALID_ARGUMENT, "method: name[0,2,1] must be in TEXT, got 7", unless every
+  // element that `matters` (empty: all) lies in the range of its problem.
   struct Range {
     int64_t low = 0, high = 0;
     std::string text;
@@ -41,9 +43,9 @@ class HostInts {
   using Matters = std::function<bool(size_t p, int64_t element)>;  // row-major, batch included
   void CheckRange(Ops& ops, absl::string_view method, const std::function<Range(size_t p)>& range,
                   const Matters& matters = {}) const;
-  // Likewise: every row [H or 1, n] of `this` holds 0..n-1 once, "nb" being its n in the message.
+  // Likewise unless every row of [H or 1, n] holds 0..n-1 once; messages call n "nb".
   void CheckPermutations(Ops& ops, absl::string_view method) const;
-  // Likewise: [H or 1, n] offsets from 0 to the size of `indices`, head after head.
+  // Likewise unless [H or 1, n] are offsets from 0 to the size of `indices`, head after head.
   void CheckOffsets(Ops& ops, absl::string_view method, const HostInts& indices) const;
 
  private:
@@ -54,8 +56,25 @@ class HostInts {
 
   const std::string name_;
   const int rank_;
+  bool is_unknown_ = false;
   std::vector<Shape> shapes_;
   std::vector<std::vector<int32_t>> values_;
+};
+
+// The integer tensors among `declared`, sent or not, by name.
+class Integers {
+ public:
+  Integers(Ops& ops, const Inputs& in, std::span<const TensorInfo> declared);
+
+  // REQUIRES: one of `declared`, int32 or uint8.
+  const HostInts& operator[](absl::string_view name) const;
+  // Of one batch row, in all of them.
+  int64_t Elements(size_t p) const;
+  // Whether batch rows have their own values in any of them.
+  bool differ() const;
+
+ private:
+  std::map<std::string, HostInts, std::less<>> by_name_;
 };
 
 }  // namespace attnd

@@ -1,30 +1,15 @@
-// What the methods of the pattern family tell of themselves alike.
-#include <algorithm>
+#include "kernels/methods/pattern/info.h"
 
-#include "kernels/methods/pattern/method.h"
+#include <algorithm>
+#include <cmath>
 
 namespace attnd {
 
-TensorInfo Differentiable(std::string name, std::string shape, std::string help) {
-  return {.name = std::move(name),
-          .shape = std::move(shape),
-          .dtype = "float",
-          .help = std::move(help),
-          .differentiable = true};
-}
-
 namespace pattern_internal {
 
-std::vector<TensorInfo> CommonInputs(const Unsupported& unsupported,
-                                     const std::vector<TensorInfo>& own) {
-  std::vector<TensorInfo> inputs = {
-      {"q", "[B,H,Nq,D]", "float", "queries", /*required=*/true, /*differentiable=*/true},
-      {"k", "[B,Hkv,Nk,D]", "float", "keys; Hkv divides H", /*required=*/true,
-       /*differentiable=*/true},
-      {"v", "[B,Hkv,Nk,Dv]", "float", "values", /*required=*/true, /*differentiable=*/true},
-      {"q_lengths", "[B]", "int32", "0..Nq: rows beyond give out = 0, lse = -inf"},
-      {"kv_lengths", "[B]", "int32", "0..Nk: keys beyond are never seen"},
-  };
+std::vector<TensorInfo> AllInputs(const Unsupported& unsupported,
+                                  const std::vector<TensorInfo>& own) {
+  std::vector<TensorInfo> inputs = CommonInputs();
   if (!unsupported.cross) {
     inputs.push_back({"causal_offset", "[B]", "int32", "position of query 0; default Nk - Nq"});
   }
@@ -60,7 +45,7 @@ std::vector<TensorInfo> CommonInputs(const Unsupported& unsupported,
   return inputs;
 }
 
-std::vector<TensorInfo> CommonOutputs(const Unsupported& unsupported) {
+std::vector<TensorInfo> AllOutputs(const Unsupported& unsupported) {
   std::vector<TensorInfo> outputs = {
       {"out", "[B,H,Nq,Dv]", "float", "the weighted mean of the values that a query sees"}};
   if (!unsupported.lse) {
@@ -70,7 +55,7 @@ std::vector<TensorInfo> CommonOutputs(const Unsupported& unsupported) {
   return outputs;
 }
 
-Support CommonSupport(const Unsupported& unsupported) {
+Support SupportOf(const Unsupported& unsupported) {
   return {.causal = !unsupported.causal,
           .lengths = true,
           .cross = !unsupported.cross,
@@ -85,8 +70,11 @@ std::vector<OptionSpec<PatternOptions>> CommonOptions(const Unsupported& unsuppo
     causal = unsupported.cross ? "query i sees keys j <= i"
                                : "query i sees keys j <= i + Nk - Nq, or i + causal_offset[b]";
   }
+  const auto usual_scale = [](const O&, int64_t D) {
+    return 1 / std::sqrt(static_cast<double>(D));
+  };
   std::vector<OptionSpec<O>> lines = {FloatOption("scale", &O::scale, {.min = -1e30, .max = 1e30},
-                                                  "1/sqrt(D)", "multiplies q k^T")};
+                                                  "1/sqrt(D)", "multiplies q k^T", usual_scale)};
   if (!unsupported.causal) lines.push_back(BoolOption("causal", &O::causal, causal));
   lines.push_back(FloatOption("logit_softcap", &O::logit_softcap, {.min = 0, .max = 1e30},
                               "cap * tanh(score / cap), 0 is off"));

@@ -1,10 +1,8 @@
-// Packed sequences (cu_seqlens) of the pattern family: every sequence is a problem of its own, a
-// view of the packed tensors; only results are copied.
-#include <numeric>
+#include "kernels/methods/pattern/packed.h"
 
 #include "kernels/method/declared_shape.h"
 #include "kernels/method/seq_groups.h"
-#include "kernels/methods/pattern/method.h"
+#include "kernels/methods/pattern/attend.h"
 #include "kernels/ops/ops.h"
 
 namespace attnd {
@@ -12,8 +10,7 @@ namespace {
 
 constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
 
-// Where sequences begin and end in q and in k. On a dry stream equal ones are one problem: a
-// stretch of `counts` of them.
+// Where sequences begin and end in q and in k. On a dry stream `counts` equal ones are one problem.
 struct Cuts {
   RowCuts queries, keys;
   RowCounts counts;  // empty: one each
@@ -60,7 +57,7 @@ DeclaredShape::Letters LongestOf(absl::string_view declared) {
   return longest;
 }
 
-// Every sequence sees all of it.
+// A tensor without an axis of queries or keys: every sequence has all of it.
 Tensor Repeated(Ops& ops, const Tensor& x, const Cuts& cuts) {
   std::vector<Shape> shapes, own;
   RowCuts rows;
@@ -81,13 +78,13 @@ Tensor Repeated(Ops& ops, const Tensor& x, const Cuts& cuts) {
   return parts.empty() ? parts : ops.Reshape(parts, own);
 }
 
-// Columns [begin, end) of an axis of each sequence; what repeats stays.
+// Places [begin, end) of an axis of each sequence; an axis of size 1 that repeats stays.
 Tensor Cut(Ops& ops, const Tensor& x, int axis, const RowCuts& ends, const RowCounts& counts) {
   std::vector<int64_t> begin, end;
   for (size_t p = 0; p < ends.size(); ++p) {
     for (size_t s = 0; s + 1 < ends[p].size() && !x.empty(); ++s) {
       const bool repeats = x[begin.size()].shape[axis] == 1 && ends[p].back() != 1;
-      // Of several that are alike, which are batch rows, any.
+      // Equal sequences are batch rows of one problem: any of them has their length.
       const int64_t length = (ends[p][s + 1] - ends[p][s]) / (counts.empty() ? 1 : counts[p][s]);
       begin.push_back(repeats || !counts.empty() ? 0 : ends[p][s]);
       end.push_back(repeats ? 1 : begin.back() + length);
@@ -96,10 +93,10 @@ Tensor Cut(Ops& ops, const Tensor& x, int axis, const RowCuts& ends, const RowCo
   return ops.Slice(x, axis, begin, end);
 }
 
-// The part of each sequence: axes that count queries or keys are cut, where they do not repeat.
+// The part of each sequence: axes of queries or keys are cut unless they repeat.
 Tensor Sequences(Ops& ops, const Tensor& x, absl::string_view declared, const Cuts& cuts) {
   const DeclaredShape::Letters letters = LongestOf(declared);
-  // What repeats has a batch row of its own.
+  // Room for an axis of batch rows.
   const auto rank = std::max<int>(static_cast<int>(letters.size()), 2);
   const Tensor whole = WithRank(ops, x, rank);
   const int first = rank - static_cast<int>(letters.size());

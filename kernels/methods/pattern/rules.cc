@@ -1,15 +1,13 @@
-// What must hold between the options and tensors of the pattern family.
-#include "kernels/method/declared_shape.h"
-#include "kernels/methods/pattern/method.h"
+#include "kernels/methods/pattern/rules.h"
 
 namespace attnd {
 namespace {
 
 constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
-// Each is planned as a problem of its own, some microseconds and kilobytes.
+// Each is planned as a problem of its own, which takes some microseconds and kilobytes.
 constexpr int64_t kMaxSequences = 8192;
 
-// From 0 to N, non-decreasing. What shape and dtype already tell is not told again.
+// From 0 to N, non-decreasing. The checks of shape and dtype report their own reasons.
 void CheckSequences(const ProblemShape& problem, absl::string_view name, absl::string_view letters,
                     int64_t N, Reasons* reasons) {
   const View* view = problem.Find(name);
@@ -55,49 +53,20 @@ void CheckApart(const ProblemShape& problem, absl::string_view name, absl::strin
   reasons->Invalid(name, " must not be sent with ", other, ", got ", ToString(view->shape));
 }
 
-void CheckShape(const ProblemShape& problem, absl::string_view name, absl::string_view shape,
-                const std::vector<Letter>& letters, Reasons* reasons) {
-  const View* view = problem.Find(name);
-  if (view == nullptr) return;
-  const DeclaredShape declared = ParseShape(shape);
-  for (const DeclaredShape::Letters& list : declared.lists) {
-    if (!declared.FitsRank(list, view->shape.rank)) continue;
-    const Letter* broken = nullptr;
-    ForEachLetter(list, view->shape, [&](absl::string_view letter, int64_t size) {
-      for (const Letter& known : letters) {
-        const bool fits = size == known.size || (declared.broadcasts && size == 1);
-        if (broken == nullptr && letter == known.letter && !fits) broken = &known;
-      }
-    });
-    if (broken == nullptr) return;
-    reasons->Invalid(name, " shape must be ", shape, " with ", broken->letter, " = ",
-                     broken->meaning, broken->meaning.empty() ? "" : " = ", broken->size, ", got ",
-                     ToString(view->shape));
-    return;
-  }
-}
-
-void CheckShapes(const ProblemShape& problem, const std::vector<TensorInfo>& inputs,
-                 const std::vector<Letter>& letters, Reasons* reasons) {
-  for (const TensorInfo& input : inputs) {
-    CheckShape(problem, input.name, input.shape, letters, reasons);
-  }
-}
-
 bool CheckUpTo(const ProblemShape& problem, absl::string_view name, int64_t value, const UpTo& rule,
                Reasons* reasons) {
-  const auto is_told = [&](int64_t size, const std::string& where) {
+  const auto is_refused = [&](int64_t size, const std::string& where) {
     if (value <= size) return false;
     reasons->Invalid(name, " must be in ", rule.low, "..", rule.letter, " = ", rule.low, "..", size,
                      where, ", got ", value);
     return true;
   };
-  if (is_told(rule.size, "")) return false;
+  if (is_refused(rule.size, "")) return false;
   const View* ends = problem.Find(rule.packed);
   if (ends == nullptr || ends->shape.rank != 1 || ends->data == nullptr) return true;
   for (int64_t s = 0; s + 1 < ends->shape[0]; ++s) {
     const int64_t n = problem.Int(rule.packed, s + 1, 0) - problem.Int(rule.packed, s, 0);
-    if (n > 0 && is_told(n, absl::StrCat(" of sequence ", s))) return false;
+    if (n > 0 && is_refused(n, absl::StrCat(" of sequence ", s))) return false;
   }
   return true;
 }
@@ -119,7 +88,7 @@ SeqsApart SeqsApartOf(const ProblemShape& problem) {
 
 void CheckSources(const ProblemShape& problem, absl::string_view name, int64_t sources,
                   Reasons* reasons) {
-  // Some microseconds and hundreds of bytes each.
+  // Each takes some microseconds and hundreds of bytes.
   constexpr int64_t kMostSources = int64_t{1} << 18;
   const SeqsApart rows = SeqsApartOf(problem);
   if (rows.count <= 1 || sources <= 1) return;
@@ -138,7 +107,7 @@ void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Re
   }
   int64_t cells = 1;
   for (const int64_t extent : grid) {
-    if (extent < 1) return;  // told by its range
+    if (extent < 1) return;  // refused by its range
     if (__builtin_mul_overflow(cells, extent, &cells)) cells = INT64_MAX;
   }
   if (grid.empty() || !problem.Knows("q") || cells == problem.Nq) return;

@@ -1,5 +1,5 @@
-// Rules of the pattern family: what must hold between options, sizes and tensors of a request. Each
-// adds its reason, if it is broken.
+// Rules of the pattern family between options, sizes and tensors of a request. Each adds a reason
+// if it is broken.
 #pragma once
 
 #include <optional>
@@ -8,34 +8,19 @@
 #include "kernels/core/status.h"
 #include "kernels/method/info.h"
 #include "kernels/method/problem.h"
+#include "kernels/method/shape_rules.h"
+#include "kernels/methods/pattern/info.h"
 
 namespace attnd {
 
-struct Unsupported;  // pattern_methods.h
-
-// Those of the common tensors that shapes do not tell: what goes together, values of cu_seqlens.
+// Rules of the common tensors beyond shapes: which go together, the values of cu_seqlens.
 void CheckPatternTensors(const ProblemShape& problem, const Unsupported& unsupported,
                          Reasons* reasons);
 
-// What a letter of a declared shape stands for: {"V", 32, "relative_vocab_size"}.
-struct Letter {
-  absl::string_view letter;
-  int64_t size = 0;
-  absl::string_view meaning = "";
-};
-// Sizes of a tensor, if it is there and of a declared rank; `shape` as in TensorInfo, ".." stands
-// for one dimension or more: "rel_emb_long shape must be [V,H,D] with V = relative_vocab_size = 32,
-// got [8,4,3]". Tells the first size that differs.
-void CheckShape(const ProblemShape& problem, absl::string_view name, absl::string_view shape,
-                const std::vector<Letter>& letters, Reasons* reasons);
-// Of all `inputs` as they are declared.
-void CheckShapes(const ProblemShape& problem, const std::vector<TensorInfo>& inputs,
-                 const std::vector<Letter>& letters, Reasons* reasons);
-
 // The largest value of an integer option, where that follows from sizes or other options: "nu must
-// be in 1..D = 1..4, got 5". What is below `low` is told by the option's range. `packed` names the
+// be in 1..D = 1..4, got 5". The option's own range covers values below `low`. `packed` names the
 // cu_seqlens whose every sequence must be long enough as well, unless it is empty: "num_blocks must
-// be in 1..Nk = 1..3 of sequence 1, got 4". False: it was told.
+// be in 1..Nk = 1..3 of sequence 1, got 4". False: a reason was added.
 struct UpTo {
   int64_t low = 0;
   absl::string_view letter;  // "Nk"
@@ -45,8 +30,8 @@ struct UpTo {
 bool CheckUpTo(const ProblemShape& problem, absl::string_view name, int64_t value, const UpTo& rule,
                Reasons* reasons);
 
-// So that a few bytes of a request cannot ask for gigabytes: "num_blocks must be at most 4194304 /
-// H = 1048576, got 2000000".
+// Keeps a small request from taking gigabytes: "num_blocks must be at most 4194304 / H = 1048576,
+// got 2000000".
 struct Limit {
   int64_t most = 0;
   absl::string_view letter;  // "(H T)"
@@ -55,14 +40,14 @@ struct Limit {
 };
 void CheckLimit(absl::string_view name, int64_t value, const Limit& limit, Reasons* reasons);
 
-// Rows whose patterns are described one by one, whatever their lengths turn out to be: packed
-// sequences, batch rows with lengths, offsets or segments, or 1; `letter` names them.
+// How many sequences have patterns that are described one by one: packed sequences, batch rows with
+// lengths, offsets or segments, or 1; `letter` names them. Their lengths may still be equal.
 struct SeqsApart {
   int64_t count = 1;
   absl::string_view letter;
 };
 SeqsApart SeqsApartOf(const ProblemShape& problem);
-// What of each row is described for heads that differ, `sources` of them: "num_verts must be at
+// Limits `sources`, which are described for each sequence: "num_verts must be at
 // most 262144 / B = 64 where batch rows differ in length, got 100".
 void CheckSources(const ProblemShape& problem, absl::string_view name, int64_t sources,
                   Reasons* reasons);
@@ -75,8 +60,8 @@ void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Re
 bool CheckAxis(absl::string_view name, int64_t axis, const std::vector<int64_t>& grid,
                Reasons* reasons);
 
-// An option that tells the last axis of a tensor of lists, where both are there: "num_random must
-// be that of rand_keys, 3, got 5". Lists have `rank` dimensions or more.
+// An option that states the size of the last axis of a tensor of lists, where both are sent:
+// "num_random must be that of rand_keys, 3, got 5". Lists have `rank` dimensions or more.
 struct ListRule {
   absl::string_view tensor;
   int rank = 0;

@@ -1,4 +1,3 @@
-// Rows of patterns: heads, parts, segment ids.
 #include "kernels/methods/pattern/seqs.h"
 
 #include <algorithm>
@@ -6,6 +5,7 @@
 
 #include "kernels/core/stopped.h"
 #include "kernels/method/seq_groups.h"
+#include "kernels/methods/pattern/data.h"
 #include "kernels/ops/ops.h"
 
 namespace attnd {
@@ -15,7 +15,7 @@ namespace {
 struct SeqParts {
   std::vector<AttendSeq> parts;
   PairTotal pairs;
-  int64_t host_bytes = 0;  // of the rows themselves, about
+  int64_t host_bytes = 0;  // of the entries of `parts`, about
 };
 
 class SeqMaker {
@@ -27,25 +27,25 @@ class SeqMaker {
         ids_k_(ops, in, "segment_ids_kv", 2) {}
 
   bool has_segments() const { return ids_q_.is_sent(); }
-  // Of a plan: how many rows share what it may describe.
-  void Share(size_t rows) {
-    most_sources_ = std::max<int64_t>(kPlannedSources / static_cast<int64_t>(rows), 1);
+  // For a plan: `seqs` share the sources that it may describe.
+  void Share(size_t seqs) {
+    most_sources_ = std::max<int64_t>(kPlannedSources / static_cast<int64_t>(seqs), 1);
   }
 
   SeqParts Make(const PatternSeq& of, const ProblemShape& problem, size_t p, int64_t b) {
-    // Heads that have nothing to see are alike.
+    // Heads with nothing to see are alike: one is described.
     ProblemShape one_head = problem;
     one_head.H = 1;
     const bool is_empty = of.lengths.nq == 0 || of.lengths.nk == 0;
-    SeenSeq row{of, is_empty ? one_head : problem, p, b};
-    row.is_planned = ops_.stream().is_dry();
-    if (row.is_planned) row.most_sources = most_sources_;
-    row.ids_q = ids_q_.Row(row.p, row.b);
-    row.ids_k = ids_k_.Row(row.p, row.b);
-    const HeadParts heads = parts_of_(row);
+    SeenSeq seq{of, is_empty ? one_head : problem, p, b};
+    seq.is_planned = ops_.stream().is_dry();
+    if (seq.is_planned) seq.most_sources = most_sources_;
+    seq.ids_q = ids_q_.Row(seq.p, seq.b);
+    seq.ids_k = ids_k_.Row(seq.p, seq.b);
+    const HeadParts heads = parts_of_(seq);
     SeqParts made;
     if (!ops_.status().ok()) return made;
-    // A list takes three times what it holds while it grows.
+    // A list takes up to three times its size while it grows.
     made.host_bytes = static_cast<int64_t>(
         heads[0].size() *
         (3 * sizeof(AttendSeq) +
@@ -53,10 +53,10 @@ class SeqMaker {
     for (size_t part = 0; part < heads[0].size(); ++part) {
       std::vector<PatternSource> sources;
       for (const PatternParts& head : heads) {
-        sources.push_back(row.is_planned ? Planned(head[part], row) : Segmented(head[part], row));
+        sources.push_back(seq.is_planned ? Planned(head[part], seq) : Segmented(head[part], seq));
       }
-      made.parts.push_back(ops_.Seq(row.lengths.nq, row.lengths.nk, sources));
-      made.parts.back().offset = row.offset;
+      made.parts.push_back(ops_.Seq(seq.lengths.nq, seq.lengths.nk, sources));
+      made.parts.back().offset = seq.offset;
       // A mean over heads times their number is whole again once rounded.
       const double pairs = made.parts.back().visible_pairs * static_cast<double>(problem.H);
       made.pairs.known += std::round(pairs);
@@ -67,18 +67,18 @@ class SeqMaker {
 
  private:
   // On a dry stream there are no ids.
-  PatternSource Planned(const PatternSource& source, const SeenSeq& row) const {
+  PatternSource Planned(const PatternSource& source, const SeenSeq& seq) const {
     PatternSource planned = source;
     if (!has_segments()) return planned;
-    const HostCost segments = CostOf(row.Nq, row.Nk, {});
+    const HostCost segments = CostOf(seq.Nq, seq.Nk, {});
     planned.host.bytes += segments.bytes;
     planned.host.seconds += segments.seconds;
     return planned;
   }
-  PatternSource Segmented(const PatternSource& source, const SeenSeq& row) const {
-    if (row.ids_q.empty() && row.ids_k.empty()) return source;
+  PatternSource Segmented(const PatternSource& source, const SeenSeq& seq) const {
+    if (seq.ids_q.empty() && seq.ids_k.empty()) return source;
     const bool is_done = source.build != nullptr && source.spec == nullptr;
-    return is_done ? source : WithinSegments(source, row.ids_q, row.ids_k);
+    return is_done ? source : WithinSegments(source, seq.ids_q, seq.ids_k);
   }
 
   Ops& ops_;
@@ -87,25 +87,21 @@ class SeqMaker {
   int64_t most_sources_ = kPlannedSources;
 };
 
-}  // namespace
-
-namespace {
-
-// Rows of a problem of a plan: what is alike is told once.
+// The sequences of one problem of a plan, equal ones together.
 std::vector<SeqGroup> PlannedSeqs(const Inputs& in, size_t p) {
   return SeqGroupsOf(in.problems[p], std::max<size_t>(kPlannedSeqs / in.problems.size(), 1));
 }
 
-// What the host does beyond `before`, `times` times.
+// Counts what the host did since `before` `times` times.
 void Repeat(const Work& before, int64_t times, Work* work) {
   work->host_bytes += (times - 1) * (work->host_bytes - before.host_bytes);
   work->seconds += static_cast<double>(times - 1) * (work->seconds - before.seconds);
 }
 
-// Rows one by one. Describing a pattern costs much more than copying a row, and most rows are
-// alike: `make` is called where one differs from the one before, or may.
-template <class Make>
-void AddRows(const ProblemShape& problem, bool may_differ, const Make& make) {
+// Calls `add` for each batch row. Describing a pattern costs much more than copying an entry, and
+// most batch rows are alike: `is_alike` says that this one is as the one before.
+template <class Add>
+void AddSeqs(const ProblemShape& problem, bool may_differ, const Add& add) {
   Lengths before;
   int64_t offset_before = 0;
   for (int64_t b = 0; b < problem.B; ++b) {
@@ -114,7 +110,7 @@ void AddRows(const ProblemShape& problem, bool may_differ, const Make& make) {
     const int64_t offset = problem.Int("causal_offset", b, problem.Nk - problem.Nq);
     const bool is_alike = b > 0 && !may_differ && before.nq == lengths.nq &&
                           before.nk == lengths.nk && offset_before == offset;
-    if (!make(SeqGroup{lengths, offset}, b, is_alike)) return;
+    if (!add(SeqGroup{lengths, offset}, b, is_alike)) return;
     before = lengths;
     offset_before = offset;
   }
@@ -122,11 +118,11 @@ void AddRows(const ProblemShape& problem, bool may_differ, const Make& make) {
 
 }  // namespace
 
-PatternSeqs RowsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
+PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
                    const PartsOfSeq& parts_of) {
-  PatternSeqs rows;
+  PatternSeqs seqs;
   SeqMaker maker(ops, in, parts_of);
-  // Index tensors that were refused must not be followed.
+  // The values of refused index tensors must not be used as indices.
   for (size_t p = 0; p < in.problems.size() && ops.status().ok(); ++p) {
     const ProblemShape& problem = in.problems[p];
     PairTotal pairs;
@@ -145,11 +141,11 @@ PatternSeqs RowsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
       }
       if (CheckPoint()) ops.Fail(StoppedStatus());
       if (!ops.status().ok()) return false;
-      rows.parts.resize(std::max(rows.parts.size(), made.parts.size()));
+      seqs.parts.resize(std::max(seqs.parts.size(), made.parts.size()));
       for (size_t part = 0; part < made.parts.size(); ++part) {
-        rows.parts[part].resize(in.problems.size());
-        rows.parts[part][p].push_back(AttendSeq(made.parts[part]));
-        rows.parts[part][p].back().count = group.count;
+        seqs.parts[part].resize(in.problems.size());
+        seqs.parts[part][p].push_back(AttendSeq(made.parts[part]));
+        seqs.parts[part][p].back().count = group.count;
       }
       PairTotal more = made.pairs;
       more.known *= static_cast<double>(group.count);
@@ -163,30 +159,11 @@ PatternSeqs RowsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
         if (!add(group, 0, /*is_alike=*/false)) break;
       }
     } else {
-      AddRows(problem, may_differ, add);
+      AddSeqs(problem, may_differ, add);
     }
-    rows.visible_pairs.push_back(pairs);
+    seqs.visible_pairs.push_back(pairs);
   }
-  return rows;
-}
-
-Tensor ValidQueries(Ops& ops, const Inputs& in) {
-  const HostInts ids(ops, in, "segment_ids_q", 2);
-  std::vector<Shape> shapes;
-  std::vector<std::vector<float>> valid;
-  for (size_t p = 0; p < in.problems.size(); ++p) {
-    const ProblemShape& problem = in.problems[p];
-    shapes.push_back({problem.B, 1, problem.Nq, 1});
-    std::vector<float>& of_problem = valid.emplace_back();
-    for (int64_t b = 0; b < problem.B && !ops.stream().is_dry(); ++b) {
-      const std::span<const int32_t> id = ids.Row(p, b);
-      const int64_t nq = problem.Int("q_lengths", b, problem.Nq);
-      for (int64_t i = 0; i < problem.Nq; ++i) {
-        of_problem.push_back(i < nq && (id.empty() || id[i] >= 0) ? 1.0f : 0.0f);
-      }
-    }
-  }
-  return ops.Select(ops.FromHost(shapes, valid), in.q, NumberLike(ops, 0, in.q));
+  return seqs;
 }
 
 }  // namespace attnd

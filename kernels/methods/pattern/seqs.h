@@ -1,7 +1,10 @@
-// What the rows of a batch see, as attend takes it.
+// What the batch rows of all problems see, as attend takes it.
 #pragma once
 
-#include "kernels/methods/pattern/method.h"
+#include <vector>
+
+#include "kernels/method/method.h"
+#include "kernels/methods/pattern/heads.h"
 
 namespace attnd {
 
@@ -11,7 +14,7 @@ struct PatternSeqs {
 };
 
 // With lengths, offsets and segment ids of `in`. `seqs_differ`: see PatternExtras.
-PatternSeqs RowsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
+PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
                    const PartsOfSeq& parts_of);
 
 }  // namespace attnd

@@ -1,0 +1,18 @@
+// The tensors that every method takes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/method/info.h"
+
+namespace attnd {
+
+// q, k and v with their shapes, and how long each batch row is.
+std::vector<TensorInfo> CommonInputs();
+
+// A float tensor that has a gradient and may be left out.
+TensorInfo Differentiable(std::string name, std::string shape, std::string help,
+                          std::string dtype = "float");
+
+}  // namespace attnd

@@ -1,0 +1,51 @@
+// The feature maps phi of linear attention.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/device/elementwise.h"
+#include "kernels/device/scan.h"
+#include "kernels/ops/tensor.h"
+
+namespace attnd {
+
+class Ops;
+
+enum class LinearMap : uint8_t {
+  kEluPlusOne,
+  kRelu,
+  kReluSquared,
+  kSquared,
+  kAbs,
+  kIdentity,
+  kExp,
+  kSigmoid,
+  kSilu,
+  kGelu,
+  kDpfp,
+  kSoftmax
+};
+
+// Names in the API, in the order of LinearMap.
+const std::vector<std::string>& LinearMapNames();
+
+// A map that is one operation on every element: scan can apply it, and so can Ops::Apply.
+struct ElementMap {
+  FeatureMap scan;
+  ElementOp apply;
+};
+// None: dpfp and softmax are more than that.
+std::optional<ElementMap> ElementMapOf(LinearMap map);
+
+struct LinearPhi {
+  LinearMap map = LinearMap::kEluPlusOne;
+  int64_t nu = 2;               // of dpfp
+  bool divides_by_sum = false;  // each phi by the sum of its own features
+};
+// phi of every row of x [..,D] -> [..,F], float32. REQUIRES: not softmax.
+Tensor PhiOf(Ops& ops, const Tensor& x, const LinearPhi& phi);
+
+}  // namespace attnd
