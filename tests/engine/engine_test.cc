@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "tests/device/test_device.h"
 #include "tests/engine/cpu_engine.h"
@@ -150,21 +152,17 @@ TEST_P(EngineTest, SixtyFourRaggedProblemsLaunchOnceAndEqualAlone) {
         requests.back()->AddIntegers("kv_lengths", lengths);
         all.push_back(requests.back().get());
       }
-      const auto single = [&](size_t p) { return Execute({all[p]}); };
-      int64_t before = engine_->device().launches();
-      ASSERT_TRUE(single(10).ok());
-      const int64_t launches_alone = engine_->device().launches() - before;
-      before = engine_->device().launches();
+      auto launches = [&, before = engine_->device().launches()]() mutable {
+        return engine_->device().launches() - std::exchange(before, engine_->device().launches());
+      };
       const auto together = Execute(all);
       ASSERT_TRUE(together.ok()) << together.status();
-      // As many launches for 64 problems as for one.
-      EXPECT_EQ(engine_->device().launches() - before, launches_alone);
-      if (GetParam() != "strict") {
-        EXPECT_LE(launches_alone, direction == Direction::kForward ? 2 : 5);
-      }
+      const int64_t launches_together = launches();
+      int64_t most_alone = 0;
       for (size_t p = 0; p < all.size(); ++p) {
-        const auto alone = single(p);
+        const auto alone = Execute({all[p]});
         ASSERT_TRUE(alone.ok()) << alone.status();
+        most_alone = std::max(most_alone, launches());
         ASSERT_EQ(alone->results[0].size(), together->results[p].size());
         for (size_t i = 0; i < alone->results[0].size(); ++i) {
           const Result &a = alone->results[0][i], &b = together->results[p][i];
@@ -172,6 +170,12 @@ TEST_P(EngineTest, SixtyFourRaggedProblemsLaunchOnceAndEqualAlone) {
           ASSERT_EQ(std::memcmp(a.view.data, b.view.data, a.view.bytes()), 0)
               << a.info.name << " of problem " << p;
         }
+      }
+      // As many launches for 64 problems as for the one that needs most; a device that declines a
+      // fused launch needs more, the number of which may follow the length.
+      EXPECT_EQ(launches_together, most_alone);
+      if (GetParam() != "strict") {
+        EXPECT_LE(launches_together, direction == Direction::kForward ? 2 : 5);
       }
     }
   }

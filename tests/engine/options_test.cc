@@ -140,7 +140,7 @@ std::string Described(const OptionMap& sent) {
   Reasons reasons("sample");
   const OptionsHandle handle = SampleMethod().Parse(sent, &reasons);
   EXPECT_TRUE(reasons.empty());
-  return SampleMethod().Describe(handle.get());
+  return SampleMethod().Describe(handle.get(), /*D=*/64);
 }
 
 // An option spelled out at its default made a bucket of its own.

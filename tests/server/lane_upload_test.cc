@@ -12,6 +12,7 @@ class FailingQueue final : public WorkQueue {
  public:
   int64_t position() const override { return 0; }
   bool HasPassed(int64_t) const override { return true; }
+  bool WaitFor(int64_t) override { return failure.ok(); }
   DeviceStatus Wait() override { return std::exchange(failure, DeviceStatus()); }
 
   DeviceStatus failure;

@@ -109,7 +109,7 @@ TEST_F(LogWriterTest, ALineThatCannotBeWrittenIsCounted) {
 TEST_F(LogWriterTest, ALineAboveTheBoundIsLostAlone) {
   writer_->Put("a\n");
   ASSERT_TRUE(writer_->Flush(milliseconds(60'000)));
-  writer_->Put(std::string(LogWriter::kMostLineBytes, 'x') + "\n");
+  writer_->Put(absl::StrCat(std::string(LogWriter::kMostLineBytes, 'x'), "\n"));
   writer_->Put("b\n");
   EXPECT_EQ(writer_->dropped(), 1);
   EXPECT_THAT(Read(3), ElementsAre("a", "lost 1", "b"));
