@@ -171,10 +171,13 @@ TEST_P(EngineTest, SixtyFourRaggedProblemsLaunchOnceAndEqualAlone) {
               << a.info.name << " of problem " << p;
         }
       }
-      // As many launches for 64 problems as for the one that needs most; a device that declines a
-      // fused launch needs more, the number of which may follow the length.
-      EXPECT_EQ(launches_together, most_alone);
-      if (GetParam() != "strict") {
+      // As many launches for 64 problems as for the one that needs most. Where the device declines
+      // them, a composition launches what any of the problems needs: steps differ by their shapes,
+      // but far fewer than problems.
+      if (GetParam() == "strict") {
+        EXPECT_LE(launches_together, 2 * most_alone);
+      } else {
+        EXPECT_EQ(launches_together, most_alone);
         EXPECT_LE(launches_together, direction == Direction::kForward ? 2 : 5);
       }
     }
