@@ -40,10 +40,6 @@ absl::Status Hopeless(double own, double ahead, double left) {
       own + ahead, ahead, left));
 }
 
-bool IsDead(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
-}
-
 Refusal RefusalOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kCancelled:

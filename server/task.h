@@ -98,9 +98,6 @@ absl::Status CheckAlive(const Task& task, TimePoint now);
 // others, while its deadline leaves `left`.
 absl::Status Hopeless(double own, double ahead, double left);
 
-// Whether a status is DEADLINE_EXCEEDED or CANCELLED.
-bool IsDead(const absl::Status& status);
-
 // The reason behind an error of CheckAlive, Hopeless or a run, by its code.
 Refusal RefusalOf(const absl::Status& status);
 

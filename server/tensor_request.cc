@@ -253,7 +253,8 @@ absl::Status TensorRequest::ChargeFor(const Plan& plan) {
     const std::string& device = context_->devices[plan.device];
     return NoRoom(*of_device, absl::StrCat(need, " bytes of ", device), need, "its");
   }
-  ATTND_RETURN_IF_ERROR(ChargeHost(received_bytes_ + plan.output_bytes + plan.host_bytes));
+  // host_bytes has the results that come back to the host.
+  ATTND_RETURN_IF_ERROR(ChargeHost(received_bytes_ + plan.host_bytes));
   charge_->device = *std::move(share);
   return absl::OkStatus();
 }

@@ -81,11 +81,16 @@ Buffer::~Buffer() {
 struct BufferPool::Impl {
   struct Kept {
     void* data;
-    int64_t age;                       // order of release
-    std::shared_ptr<WorkQueue> queue;  // null: no work uses it
-    int64_t position = 0;              // of that queue: work up to here may use it
+    int64_t age;                     // order of release
+    // Work of this queue up to `position` may use it; none: no work does. A kept block does not keep
+    // the queue of a stream that has ended, which has waited.
+    std::weak_ptr<WorkQueue> queue;
+    int64_t position = 0;
 
-    bool IsFree() const { return queue == nullptr || queue->HasPassed(position); }
+    bool IsFreeFor(const std::shared_ptr<WorkQueue>& other) const {
+      const std::shared_ptr<WorkQueue> own = queue.lock();
+      return own == nullptr || own == other || own->HasPassed(position);
+    }
   };
   std::map<int64_t, std::deque<Kept>> kept;  // by size; the oldest in front
   int64_t kept_bytes = 0;
@@ -112,7 +117,7 @@ struct BufferPool::Impl {
     const auto blocks = kept.find(bytes);
     if (blocks == kept.end()) return nullptr;
     for (auto block = blocks->second.rbegin(); block != blocks->second.rend(); ++block) {
-      if (block->queue != queue && !block->IsFree()) continue;
+      if (!block->IsFreeFor(queue)) continue;
       void* const data = block->data;
       Erase(blocks, std::prev(block.base()));
       return data;
@@ -132,13 +137,18 @@ struct BufferPool::Impl {
     auto blocks = kept.end();
     std::deque<Kept>::iterator free;
     const Kept* busy = nullptr;
+    std::shared_ptr<WorkQueue> busy_queue;
     for (auto size = kept.begin(); size != kept.end(); ++size) {
       for (auto block = size->second.begin(); block != size->second.end(); ++block) {
-        if (block->IsFree()) {
+        std::shared_ptr<WorkQueue> queue = block->queue.lock();
+        if (queue == nullptr || queue->HasPassed(block->position)) {
           if (blocks == kept.end() || block->age < free->age) blocks = size, free = block;
           break;  // those behind it are younger
         }
-        if (busy == nullptr || block->age < busy->age) busy = &*block;
+        if (busy == nullptr || block->age < busy->age) {
+          busy = &*block;
+          busy_queue = std::move(queue);
+        }
       }
     }
     if (blocks != kept.end()) {
@@ -147,7 +157,7 @@ struct BufferPool::Impl {
       return oldest;
     }
     if (busy == nullptr) return {};
-    return {.queue = busy->queue, .position = busy->position};
+    return {.queue = std::move(busy_queue), .position = busy->position};
   }
 
  private:

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
 #include "kernels/ops/scan_steps.h"
 
 namespace attnd {
@@ -27,6 +29,7 @@ class Forward : public ScanSteps {
       return t == 0 ? in_[ScanCore::kState][p] : t % 2 == 0 ? even[p] : odd[p];
     };
     for (int64_t t = 0; t <= longest() && ops_.status().ok(); ++t) {
+      if (CheckPoint()) ops_.Fail(StoppedStatus());
       const auto before = [&](size_t p) { return state(p, t - 1); };
       const auto after = [&](size_t p) { return state(p, t); };
       if (t > 0) Step(t - 1, before, after);

@@ -2,6 +2,8 @@
 // state before each chunk, whose states are computed again.
 #include <algorithm>
 
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
 #include "kernels/ops/composed.h"
 #include "kernels/ops/scan_steps.h"
 
@@ -49,6 +51,7 @@ class Backward : public ScanSteps {
             t, [&](size_t p) { return state(p, t); }, [&](size_t p) { return state(p, t + 1); });
       }
       for (int64_t t = end - 1; t >= begin && ops_.status().ok(); --t) {
+        if (CheckPoint()) ops_.Fail(StoppedStatus());
         BackFromReads(t + 1, dreads, [&](size_t p) { return state(p, t + 1); });
         BackFromStep(t, [&](size_t p) { return state(p, t); });
       }

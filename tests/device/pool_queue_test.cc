@@ -83,6 +83,18 @@ TEST_F(PoolQueue, AnotherQueueGetsABlockWhenItsQueueHasPassed) {
   EXPECT_EQ(pool.Allocate(1024, b_)->data(), data);
 }
 
+// Kept blocks held the queue of every stream that had ended, a thread or a CUDA stream each.
+TEST_F(PoolQueue, AKeptBlockDoesNotKeepAQueue) {
+  BufferPool pool;
+  pool.Allocate(1024, a_).reset();
+  const std::weak_ptr<WorkQueue> queue = a_;
+  a_.reset();
+  EXPECT_TRUE(queue.expired());
+  EXPECT_EQ(pool.stats().reserved_bytes, 1024);
+  EXPECT_NE(pool.Allocate(1024, b_), nullptr);
+  EXPECT_EQ(pool.stats().reserved_bytes, 1024);
+}
+
 // An allocation took the failure of another lane's stream, which then answered OK with garbage.
 TEST_F(PoolQueue, WaitingForMemoryLeavesAFailureToItsStream) {
   BufferPool pool(/*retain_bytes=*/4096, /*poison=*/false, std::make_unique<SmallMemory>(2048));
