@@ -15,7 +15,7 @@
 
 namespace attnd::client {
 
-// What gRPC still holds of memory that was given without an owner.
+// Counts the slices that gRPC still holds over memory that has no owner.
 class Loan {
  public:
   // For a slice over such memory: held for as long as gRPC holds the slice.

@@ -24,12 +24,12 @@
 namespace attnd::client {
 
 // A request waits in the outbox, is written, and is answered, or goes back to the outbox after a
-// while. gRPC takes one Write and one Read at a time. One alarm looks for requests whose time is
-// over. When the stream is finished and gRPC has given back every tag, what is unanswered ends with
-// the stream's status.
+// while. gRPC takes one Write and one Read at a time. One alarm looks for requests past their
+// deadline. When the stream is finished and gRPC has given back every tag, unanswered requests end
+// with the stream's status.
 class RunStream final : public Activity, public std::enable_shared_from_this<RunStream> {
  public:
-  // Kept by the core until it ended. Of a closed client it is over at once, with CANCELLED.
+  // The core keeps the stream until it has ended. On a closed client it ends at once, CANCELLED.
   static std::shared_ptr<RunStream> Open(std::shared_ptr<Core> core,
                                          const PipelineOptions& options);
   RunStream(std::shared_ptr<Core> core, const PipelineOptions& options);
@@ -88,7 +88,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   void ResendLater(const std::string& id, int attempts);
   void Fail(const absl::Status& status);
   void EndIfOver();
-  // Runs the callback, once gRPC let go of the request's memory.
+  // Runs the callback once gRPC has released the request's memory.
   void Deliver(Pending pending, absl::StatusOr<Reply> reply);
   void RunCallback(Callback done, absl::StatusOr<Reply> reply);
   void Release();

@@ -28,12 +28,13 @@ struct PipelineOptions {
 };
 
 // The stream `Run` of a client. Requests leave in the order they are submitted and are answered as
-// they are done. One that the server refuses for want of room is sent again as ClientOptions say.
-// When the stream fails, all that is unanswered ends with its status. A request whose time is over
-// ends with DEADLINE_EXCEEDED, and counts as unanswered until the server answers it; no other way
-// leads out of a single request. Thread safe.
+// they complete. One that the server refuses for lack of room is sent again by the rules of
+// ClientOptions. When the stream fails, all unanswered requests end with its status. A request past
+// its deadline ends with DEADLINE_EXCEEDED, and counts as unanswered until the server answers it; a
+// single request cannot be cancelled. Thread safe.
 //
-// Against single calls it saves the cost of a call on each request; worth it for small ones.
+// Compared with single calls it saves the cost of a call for each request, which matters for small
+// ones.
 class Pipeline {
  public:
   explicit Pipeline(std::shared_ptr<RunStream> stream);

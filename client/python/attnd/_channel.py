@@ -13,11 +13,11 @@ from attnd._error import invalid
 
 Option = tuple[str, int | str]
 
-# Of a call that names no timeout, of a client that names none. A server that hangs, or a network
-# that swallows packets, would else hold its caller for ever.
+# The timeout of a call that sets none, on a client that sets none. Without one, a server that hangs
+# or a network that drops packets would block the caller without limit.
 DEFAULT_SECONDS = 600.0
 _LONGEST_SECONDS = 1e9  # what is longer is no limit
-# Messages whose head the server is told before, and the longest head that it looks at.
+# Messages from this size up send their head as metadata, too; servers ignore longer heads.
 _LARGE_BYTES, _MOST_HEAD_BYTES = 256 << 10, 2 << 10
 
 _OPTIONS: list[Option] = [
@@ -61,8 +61,8 @@ class Settings:
         return None if _checked(seconds) > _LONGEST_SECONDS else seconds
 
     def metadata_for(self, message: bytes, head: Any) -> list[tuple[str, str | bytes]]:
-        """Of a tensor request: its size, by which the server knows when it has room to read it. Of a
-        large one also its head, by which the server may refuse it unread.
+        """The metadata of a tensor request: its size, so that the server reads it when it has room,
+        and, of a large one, its head, so that the server can refuse it before reading it.
         """
         metadata = [*self.metadata, ("attnd-message-bytes", str(len(message)))]
         if len(message) >= _LARGE_BYTES and head.ByteSize() <= _MOST_HEAD_BYTES:

@@ -5,7 +5,7 @@
         async with c.pipeline() as p:
             results = await asyncio.gather(*(p.forward(q, k, v) for q, k, v in inputs))
 
-Everything that is not said here is as in attnd.Client.
+Everything else is as in attnd.Client.
 """
 
 import asyncio
@@ -160,7 +160,7 @@ class Pipeline(TensorCalls[_Forward, _Backward]):
             if kind is None and waiting:
                 await asyncio.wait(waiting)
         finally:
-            # What nobody waits for any more the server need not compute.
+            # The server need not compute what no caller waits for.
             if self._run.fail(_run.left()):
                 self._call.cancel()
             self._outbox.put_nowait(None)

@@ -140,7 +140,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _add_connection(parser: argparse.ArgumentParser, has_defaults: bool) -> None:
-    """Before or after the command's name; what is said after it wins."""
+    """Before or after the command's name; what stands after it wins."""
 
     def default(value: str | None) -> str | None:
         return value if has_defaults else argparse.SUPPRESS

@@ -49,7 +49,7 @@ class Row:
 class _Choice:
     method: str
     options: dict[str, Any]
-    tensors: dict[str, Array]  # that nobody sent and the method needs
+    tensors: dict[str, Array]  # the method needs them and the input has none
 
 
 def compare(arguments: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What the commands share in talking to people."""
+"""Output to the terminal, and the errors of the command line, for all commands."""
 
 import json
 import math
