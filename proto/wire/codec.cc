@@ -78,8 +78,8 @@ class Cursor {
   int64_t position_ = 0;
 };
 
-// Walks the top level of a message, and the groups in it, whose ends must be found. What it lets
-// through in the head protobuf checks again; it is exact where payloads are concerned.
+// Walks the top level of a message, and the groups in it, whose ends must be found. Protobuf checks
+// the head again; for payloads this check is the only one, and exact.
 class Walker {
  public:
   Walker(absl::string_view message_name, std::span<const std::span<const std::byte>> slices,

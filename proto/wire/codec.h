@@ -21,8 +21,8 @@ using Spans = std::vector<std::span<const std::byte>>;
 // Every tensor message keeps its payloads in one top-level field `repeated bytes raw = 15`.
 constexpr int kRawField = 15;
 
-// What a message may hold beside its payloads. Protobuf takes up to fifty bytes of memory for one
-// of the wire (empty tensors, say), so without these two a message could ask for tens of its size.
+// Limits of a message beside its payloads. Protobuf takes up to fifty bytes of memory for one byte
+// of the wire (empty tensors, say), so without them a message could take many times its size.
 constexpr size_t kMaxHeadBytes = 256 << 10;
 constexpr size_t kMaxRawEntries = 1024;
 
