@@ -1,7 +1,7 @@
 # gRPC, protobuf and Abseil are linked into the binaries: calls inside and between them then need
 # neither the PLT nor __tls_get_addr, which takes a fourth off the CPU time of a small request.
-# What has security updates of its own (OpenSSL, zlib, c-ares) stays shared. All or none: a process
-# must not have two copies of one of them.
+# Libraries with separate security updates (OpenSSL, zlib, c-ares) stay shared. Either all three are
+# linked statically or none: a process must not have two copies of one of them.
 set(links_archives ${ATTND_ARCHIVES})
 foreach(name IN ITEMS grpc++ protobuf absl_base)
   find_library(archive_of_${name} lib${name}.a)

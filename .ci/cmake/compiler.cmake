@@ -11,7 +11,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 find_program(CCACHE ccache)
 if(CCACHE)
-  # What ccache asks for before it keeps objects of precompiled headers.
+  # ccache needs this to cache objects that use precompiled headers.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()

@@ -21,6 +21,6 @@ function(precompile target)
     list(APPEND headers ${precompiled_${set}})
   endforeach()
   target_precompile_headers(${target} PRIVATE ${headers})
-  # ccache reads the file again where it stands in the text.
+  # ccache reads the header again where the text includes it.
   target_compile_options(${target} PRIVATE -fpch-preprocess)
 endfunction()
