@@ -1,5 +1,5 @@
-// Two devices of one engine share its cache of patterns. Where their costs ask for other forms of a
-// pattern, each gets its own, and both answer the same numbers.
+// Two devices of one engine share its cache of patterns. Where their costs favour different forms
+// of a pattern, each gets its form, and both give the same numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
