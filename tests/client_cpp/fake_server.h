@@ -1,4 +1,4 @@
-// A server whose answers a test decides. It speaks plain protobuf: nothing of ours is in the way.
+// A server whose answers a test decides. It uses plain protobuf and none of this project's codec.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
