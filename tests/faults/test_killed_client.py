@@ -63,7 +63,7 @@ def test_gauges_and_memory_return(start_server, rng):
             assert eventually(lambda: is_quiet(server), 20)
             assert client.forward(q, q, q).out.shape == q.shape
             resident.append(server.rss())
-        # What the first one left for reuse, the second one takes again.
+        # The second one reuses the memory that the first one freed.
         assert resident[1] < resident[0] + (64 << 20), resident
         refused = {"reason": "cancelled"}
         assert server.metric("attnd_refused_total", **refused) >= CALLS

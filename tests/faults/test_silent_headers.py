@@ -1,5 +1,5 @@
-"""Headers that declare messages and send nothing took the whole budget together: small requests,
-for which no message waits, were refused for minutes."""
+"""Calls that declared messages and sent nothing took the whole budget together: small requests,
+which need no declaration, were refused for minutes."""
 
 import time
 
