@@ -1,4 +1,4 @@
-"""What a test case is, and the tensors it stands for: drawn, rounded, laid out, poisoned."""
+"""The description of a test case, and its tensors: drawn, rounded, laid out, poisoned."""
 
 import dataclasses
 import zlib
@@ -8,7 +8,7 @@ import numpy as np
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 ALL = tuple(DTYPES)
-# What a case lays out: [B,H,N,D] tensors whose memory may run b, n, h, d.
+# The tensors that a case lays out: [B,H,N,D], in memory order b, h, n, d or b, n, h, d.
 LAID_OUT = ("q", "k", "v", "grad_out", "q_global", "k_global", "v_global")
 # Half of a unit in the last place, relative: the error of one rounding to nearest.
 UNIT = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
@@ -49,8 +49,9 @@ class Case:
     dtypes: tuple = ("f32",)
     backward: bool = True
     grad_lse: bool = True
-    # False where one rounding of a score or of lse is as large as the weights themselves, so that
-    # which code is nearer is luck; and where sums have thousands of terms, which NumPy adds in pairs.
+    # False where one rounding of a score or of lse is as large as the weights, so that chance
+    # decides which code is nearer; and where sums have thousands of terms, which NumPy adds in
+    # pairs.
     ratio: bool = True
 
     @property

@@ -71,7 +71,7 @@ def times(listed, N):
 
 
 def counted(count, o):
-    """What a row sees, where it may see a thing more than once."""
+    """The keys that a row sees; as a multiset also the logarithm of how often it sees each."""
     if o.get("duplicates", "set") == "set":
         return count > 0
     return count > 0, np.log(np.maximum(count, 1))

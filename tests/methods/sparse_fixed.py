@@ -42,7 +42,7 @@ def fixed(s, c, verts=None, **more):
 
 
 def plans_pairs(o):
-    """Those of a plan are about where summary rows or a short segment are a rule of their own."""
+    """False where a plan's pairs are approximate: with summary rows, or a short last segment."""
     return not (o.get("horizontal", False) or o.get("tail_summary", False))
 
 
