@@ -38,7 +38,7 @@ class Case:
     weight: typing.Callable = None  # at -> what is added last
     distance: typing.Callable = lambda at: abs(at.p - at.j)
     bias_at: typing.Callable = None  # at -> row and column of the bias; None: of the flat tensor
-    causal: bool = None  # whether j <= p is added; None: as the option says
+    causal: bool = None  # whether j <= p is added; None: as the option is
 
     def run(self):
         t = compared.qkv(**self.sizes)

@@ -1,5 +1,5 @@
-"""flex_attention against the patterns with global tokens of their own tensors: longformer, etc. A
-call for each kind of query rows."""
+"""flex_attention against the patterns with separate tensors for global tokens: longformer, etc.
+Each kind of query rows takes one call."""
 
 import numpy as np
 import pytest

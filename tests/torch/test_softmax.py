@@ -34,7 +34,7 @@ def test_causal(Nq, Nk):
 
 
 def test_causal_lower_right():
-    # The bias object has a kernel of its own only for as many heads of keys as of queries.
+    # The bias object has a special kernel only for as many heads of keys as of queries.
     compare("softmax", {"causal": True}, qkv(Nq=30, Nk=50),
             lambda q, k, v: F.scaled_dot_product_attention(
                 q, k, v, attn_mask=causal_lower_right(30, 50)))
