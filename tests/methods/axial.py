@@ -1,5 +1,5 @@
-"""Attention along the lines of an n-d grid: oracle in float64 from patterns.md (Common core,
-axial), cases, golden sums, refusals."""
+"""Attention along the lines of an n-d grid: oracle in float64 from the pattern specification
+(Common core, axial), cases, golden sums, refusals."""
 
 import dataclasses
 import math

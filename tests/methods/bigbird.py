@@ -1,5 +1,5 @@
-"""Window, global and random blocks: oracle in float64 from patterns.md (Common core with its seeded
-draws, bigbird), cases, golden sums, refusals."""
+"""Window, global and random blocks: oracle in float64 from the pattern specification (Common core
+with its seeded draws, bigbird), cases, golden sums, refusals."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
-"""Blocks that a layout switches on: oracle in float64 from patterns.md (Common core, block_sparse),
-cases, golden sums, refusals."""
+"""Blocks that a layout switches on: oracle in float64 from the pattern specification (Common core,
+block_sparse), cases, golden sums, refusals."""
 
 import dataclasses
 

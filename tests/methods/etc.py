@@ -1,5 +1,5 @@
-"""Global and long tokens with relative labels: oracle in float64 from patterns.md (Common core,
-etc), cases, golden sums, refusals."""
+"""Global and long tokens with relative labels: oracle in float64 from the pattern specification
+(Common core, etc), cases, golden sums, refusals."""
 
 import dataclasses
 import functools

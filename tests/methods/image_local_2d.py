@@ -1,5 +1,5 @@
-"""Rectangles of queries with a flange of neighbours: oracle in float64 from patterns.md (Common
-core, image_local_2d), cases, golden sums, refusals."""
+"""Rectangles of queries with a flange of neighbours: oracle in float64 from the pattern
+specification (Common core, image_local_2d), cases, golden sums, refusals."""
 
 from tests.methods import axial
 from tests.methods.cases import ALL, Case

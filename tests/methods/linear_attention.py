@@ -1,5 +1,6 @@
-"""Linear attention: oracle in float64 from lowrank_kernel.md (R1, R2, R7, linear_attention), cases,
-golden values, refusals. The oracle forms the whole matrix A of kernel values, in time n^2."""
+"""Linear attention: oracle in float64 from the low-rank specification (R1, R2, R7,
+linear_attention), cases, golden values, refusals. The oracle forms the whole matrix A of kernel
+values, in time n^2."""
 
 import math
 

@@ -1,5 +1,5 @@
-"""Dilated windows and global tokens: oracle in float64 from patterns.md (Common core, longformer),
-cases, golden sums, refusals."""
+"""Dilated windows and global tokens: oracle in float64 from the pattern specification (Common core,
+longformer), cases, golden sums, refusals."""
 
 import numpy as np
 

@@ -69,7 +69,8 @@ class Growth:
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Method:
     """Right answers of one method, requests to try, and the expected description by the library.
-    Methods of patterns.md are made by pattern_method.py, which fills in what they share."""
+    Methods of the pattern specification are made by pattern_method.py, which fills in what they
+    share."""
 
     # --- the library's description of the method (attnd_methods_json) ---
     id: str

@@ -1,7 +1,7 @@
-"""The core of patterns.md in NumPy: one masked softmax with a predicate, steps 1 to 7, its six
-gradient formulas and the sums of absolute values that bound its rounding. A method's module gives
-the predicate and, where it has them, kinds of rows, distances, places of biases, or weights of its
-own. Holds whole score matrices."""
+"""The core of the pattern specification in NumPy: one masked softmax with a predicate, steps 1 to
+7, its six gradient formulas and the sums of absolute values that bound its rounding. A method's
+module gives the predicate and, where it has them, kinds of rows, distances, places of biases, or
+weights of its own. Holds whole score matrices."""
 
 import dataclasses
 import functools

@@ -1,5 +1,5 @@
-"""Random keys: oracle in float64 from patterns.md (Common core with its seeded draws, random),
-cases, golden sums, refusals. bigbird.py draws with the same functions."""
+"""Random keys: oracle in float64 from the pattern specification (Common core with its seeded draws,
+random), cases, golden sums, refusals. bigbird.py draws with the same functions."""
 
 import dataclasses
 

@@ -172,8 +172,8 @@ LACKED = {"causal": (), "alibi": ("alibi_slopes",), "sinks": ("sink_logits",), "
 
 
 def pattern_refusals(options, own=(), lacks=(), pairs="Nq,Nk"):
-    """What every method of patterns.md refuses alike. `own`: its own tensors, in its order;
-    `lacks`: keys of LACKED; `pairs`: the last letters of its bias."""
+    """What every method of the pattern specification refuses alike. `own`: its own tensors, in its
+    order; `lacks`: keys of LACKED; `pairs`: the last letters of its bias."""
 
     def refuse(id, reasons, more=None, **change):
         reasons = [reasons] if isinstance(reasons, str) else reasons

@@ -1,5 +1,5 @@
-"""ReLU and other activations in place of softmax: oracle in float64 from patterns.md (Common core,
-relu_attention), cases, golden sums, refusals."""
+"""ReLU and other activations in place of softmax: oracle in float64 from the pattern specification
+(Common core, relu_attention), cases, golden sums, refusals."""
 
 import math
 

@@ -1,5 +1,5 @@
-"""Segments of s keys and summary columns at their ends: oracle in float64 from patterns.md (Common
-core, sparse_fixed), cases, golden sums, refusals."""
+"""Segments of s keys and summary columns at their ends: oracle in float64 from the pattern
+specification (Common core, sparse_fixed), cases, golden sums, refusals."""
 
 import numpy as np
 

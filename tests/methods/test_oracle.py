@@ -164,7 +164,7 @@ def test_segments_hide_what_packing_leaves_out():
 
 
 def test_standard_slopes():
-    """Press et al. 2022, section 3; the figures of patterns.md."""
+    """Press et al. 2022, section 3; the figures of the pattern specification."""
     np.testing.assert_array_equal(pattern_core.standard_slopes(8), 0.5 ** np.arange(1, 9))
     np.testing.assert_array_equal(pattern_core.standard_slopes(6),
                                   [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125])
@@ -272,7 +272,7 @@ def test_activations_and_their_derivatives():
 
 
 def test_drawn_integers():
-    """The check values of patterns.md: seeded integer draws, random, bigbird."""
+    """The check values of the pattern specification: seeded integer draws, random, bigbird."""
     assert int(random.mix(0)) == 0xE220A8397B1DCDAF
     assert int(random.key(42, 1, 0, 0, 0)) == 0x7C15E27C53336E6F
     t = tensors(Case("draws", H=2, Nq=8, D=2), "f32")
