@@ -116,7 +116,7 @@ def groups(known):
 class Goal:
     """`figure` of `ours`, divided by that of `peer` (none: as it is), must keep `bound`."""
 
-    number: str  # in section 7 of the transport research
+    number: str  # names the goal in the report
     suite: str
     tensor_bytes: int
     callers: int
