@@ -8,7 +8,7 @@ import attnd
 from helpers import Busy, eventually, noise
 
 CALLS = 100
-# Half on a stream, half as calls of their own; nothing is read back before the process is killed.
+# Half on a stream, half as single calls; nothing is read back before the process is killed.
 CLIENT = f"""
 import asyncio, sys, numpy as np, attnd
 

@@ -177,7 +177,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="?", metavar="INPUT", help=".safetensors or .npz")
     for name in ("q", "k", "v"):
         parser.add_argument(
-            f"--{name}", metavar="FILE", help=f"{name} from this file; FILE:NAME says which array"
+            f"--{name}", metavar="FILE", help=f"{name} from this file; FILE:NAME names the array"
         )
     parser.add_argument(
         "--tensor",
