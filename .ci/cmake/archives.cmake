@@ -25,7 +25,7 @@ function(link_archives pattern)
       set(property IMPORTED_LOCATION_${configuration})
       get_target_property(shared ${target} ${property})
       string(REGEX REPLACE "\\.so[.0-9]*$" ".a" archive "${shared}")
-      # Plug-ins, which nothing here links, have none.
+      # Plug-ins have no archives; nothing here links them.
       if(EXISTS "${archive}")
         set_target_properties(${target} PROPERTIES ${property} "${archive}")
       endif()
