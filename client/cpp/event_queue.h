@@ -9,7 +9,7 @@
 
 namespace attnd::client {
 
-// What a completion queue hands back: every tag is one of these.
+// The tags of a completion queue.
 class Event {
  public:
   virtual void Run(bool ok) = 0;

@@ -240,7 +240,7 @@ void RunStream::Pump() {
     }
     outbox_.pop_front();
   }
-  // What is refused for want of room is sent again, so that no request is open at the half-close.
+  // Requests refused for lack of room are sent again, so no request may be open at the half-close.
   if (can_write_ && is_closing_ && pending_.empty() && !half_closed_) {
     half_closed_ = true;
     can_write_ = false;
@@ -359,7 +359,7 @@ void RunStream::Deliver(Pending pending, absl::StatusOr<Reply> reply) {
 
 void RunStream::RunCallback(Callback done, absl::StatusOr<Reply> reply) {
   done(std::move(reply));
-  // What it captured goes before Close returns.
+  // Its captures are destroyed before Close returns.
   done = nullptr;
   Release();
 }

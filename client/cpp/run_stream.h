@@ -71,14 +71,15 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   void OnAlarm(bool ok);
 
   Clock::time_point DeadlineOfNow() const;
-  // Writes what is next, if anything is and gRPC takes it.
+  // Writes the next message, if there is one and gRPC takes it.
   void Pump() ATTND_REQUIRES(mu_);
-  // The same, together with what the events that are there already add. The client's thread only.
+  // The same, after the events that are already there, which may add messages. The client's thread
+  // only.
   void PumpSoon() ATTND_REQUIRES(mu_);
   void Write(const grpc::ByteBuffer& message) ATTND_REQUIRES(mu_);
   // Looks for late requests at `when`, or before.
   void SetAlarm(Clock::time_point when) ATTND_REQUIRES(mu_);
-  // Takes out what is late; when the next one will be.
+  // Takes out the late requests; returns when the next one will be late.
   Clock::time_point TakeLate(std::vector<Pending>* late) ATTND_REQUIRES(mu_);
   // Of a stream that is closing, when all that is unanswered is late.
   void AbandonIfNobodyWaits() ATTND_REQUIRES(mu_);
@@ -114,7 +115,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   bool is_finished_ ATTND_GUARDED_BY(mu_) = false;
   bool is_abandoned_ ATTND_GUARDED_BY(mu_) = false;
   Clock::time_point alarm_at_ ATTND_GUARDED_BY(mu_) = Clock::time_point::max();  // max: not set
-  absl::Status status_ ATTND_GUARDED_BY(mu_);  // once finished, or what the stream fails for
+  absl::Status status_ ATTND_GUARDED_BY(mu_);  // once finished, or once the stream failed
 
   // The client's thread only.
   EventQueue* events_ = nullptr;

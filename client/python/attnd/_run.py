@@ -82,7 +82,7 @@ class Run:
     def submit(self, request: TensorRequest[Any], promise: Promise) -> None:
         """Sends the request. Error where the stream takes none any more; then it is released."""
         id = str(next(self._ids))
-        # The arrays are in the message: what is kept until the answer does without them.
+        # The message holds the arrays' data, so nothing keeps the arrays until the answer.
         flight = _Flight(replace(request, payloads=()), _messages(id, request), promise)
         with self._lock:
             refusal = self._refusal

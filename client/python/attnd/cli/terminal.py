@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 class UsageError(Exception):
-    """The command line cannot be meant as it is: exit code 2."""
+    """The command line is wrong: exit code 2."""
 
 
 def say(message: str) -> None:
