@@ -1,4 +1,4 @@
-"""Checks what the compiler does not: includes go down only, files keep their formatting and size,
+"""Checks beyond the compiler's: includes go down only, files keep their formatting and size,
 links of documents are valid, no two files define classes of one name.
 
 server -> kernels/engine -> methods -> method -> ops -> pattern -> device -> core. A device (cpu)

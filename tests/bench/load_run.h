@@ -1,4 +1,4 @@
-// Runs a load and counts what comes back.
+// Runs a load and counts the outcomes.
 #pragma once
 
 #include <cstdint>

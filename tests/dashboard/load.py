@@ -27,8 +27,8 @@ WAVE_SECONDS = 75
 class Load:
     """Runs from enter to exit. exit raises errors that the load did not provoke.
 
-    Two callers of each method ask for forward and backward in turn, more or less often in waves;
-    one thread sends bursts beyond the queue and one what is refused.
+    Two callers of each method send forward and backward requests in turn, at a rate that varies in
+    waves; one thread sends bursts beyond the queue, and one sends calls that are refused.
     """
 
     def __init__(self, target):

@@ -1,4 +1,4 @@
-"""A small gRPC server in Python: the peer of tests of the client's own side."""
+"""A small gRPC server in Python: the peer in tests of the clients alone."""
 
 import concurrent.futures
 

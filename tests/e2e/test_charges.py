@@ -1,4 +1,4 @@
-"""What a request is charged for, what it is refused for, and that each refusal counts once."""
+"""The charges of requests, the reasons of refusals, and that each refusal counts once."""
 
 import grpc
 import numpy as np

@@ -115,7 +115,7 @@ def test_a_device_with_memory_of_its_own_has_a_budget_of_its_own(start_two, monk
         with pytest.raises(attnd.Error, match=r"needs \d+ bytes of cpu, its budget is 4194304"):
             client.forward(q, q, q, method="local", options={"window_left": 1}, device="cpu")
         client.forward(q, q, q, method="local", options={"window_left": 1}, device="plain:0")
-        # Each takes more than half of it, which comes back with the answer.
+        # Each takes more than half of the budget and frees it with the answer.
         part = q[:, :, :2048]
         for _ in range(3):
             answer = client.forward(part, part, part, method="local", options={"window_left": 1})

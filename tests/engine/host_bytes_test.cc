@@ -1,4 +1,4 @@
-// What the host keeps while a request runs stays within Plan::host_bytes, for any ids, labels and
+// The host's memory for a running request stays within Plan::host_bytes, for any ids, labels and
 // lists: all memory that this program allocates by `new`, without tensors.
 #include <gtest/gtest.h>
 #include <malloc.h>

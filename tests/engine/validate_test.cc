@@ -1,4 +1,4 @@
-// What a plan refuses, and the messages.
+// Refusals of a plan, and their messages.
 #include "kernels/engine/validate.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-"""What all modes of the method harness share: the methods found in this folder, the oracle's
+"""Shared by all modes of the method harness: the methods found in this folder, the oracle's
 answers (computed once per case and dtype), and one library engine per ISA and thread count."""
 
 import dataclasses

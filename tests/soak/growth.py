@@ -78,7 +78,7 @@ def check(folder, minutes):
 
 
 def one_round(server, callers, seed):
-    """All work, two are killed in the midst of it, the others rest; what is then there."""
+    """All callers work, two are killed meanwhile, the others rest; the measurements at rest."""
     doomed = [Caller(kind, server, seed) for kind in ("small", "streams")]
     for caller in callers + doomed:
         caller.go()

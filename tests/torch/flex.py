@@ -32,7 +32,7 @@ class Case:
     visible: typing.Callable
     sizes: dict = dataclasses.field(default_factory=dict)  # of compared.qkv, with further tensors
     fixed: dict = dataclasses.field(default_factory=dict)  # index tensors
-    # (case, t) -> out, lse, for what is more than one softmax.
+    # (case, t) -> out, lse, for methods of more than one softmax.
     peer: typing.Callable = lambda case, t: attend(case, t["q"], t["k"], t["v"], t)
     relative: typing.Callable = None  # (case, t) -> (at -> what is added to the scaled q.k)
     weight: typing.Callable = None  # at -> what is added last
