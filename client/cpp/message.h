@@ -29,7 +29,8 @@ class Loan {
   std::shared_ptr<std::atomic<int>> lent_;
 };
 
-// Moves only. A ByteBuffer that is moved is copied, and the one left behind keeps what was lent.
+// Move-only. The moves swap `bytes`: a move of ByteBuffer copies, and the source would keep the
+// loan.
 struct Message {
   explicit Message(const grpc::ByteBuffer& b = {}, Loan l = {}) : bytes(b), loan(std::move(l)) {}
   Message(Message&& other) : loan(other.loan), head(std::move(other.head)) {

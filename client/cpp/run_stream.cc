@@ -249,8 +249,8 @@ void RunStream::Pump() {
 }
 
 void RunStream::PumpSoon() {
-  // Half of what is on its way is enough: the server then works on one half while this thread has
-  // the other.
+  // Half of the requests in flight is enough: the server then works on one half while this thread
+  // has the other.
   if (outbox_.size() * 2 >= pending_.size()) return Pump();
   if (outbox_.empty()) return;
   if (!can_write_ || std::exchange(will_pump_, true)) return;

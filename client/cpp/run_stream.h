@@ -81,7 +81,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   void SetAlarm(Clock::time_point when) ATTND_REQUIRES(mu_);
   // Takes out the late requests; returns when the next one will be late.
   Clock::time_point TakeLate(std::vector<Pending>* late) ATTND_REQUIRES(mu_);
-  // Of a stream that is closing, when all that is unanswered is late.
+  // Ends a closing stream when all unanswered requests are late.
   void AbandonIfNobodyWaits() ATTND_REQUIRES(mu_);
   void Take(RunAnswer answer);
   // Whether it is worth sending again.

@@ -138,7 +138,7 @@ class Walker {
     }
   }
 
-  // Keeps what it reads in the head.
+  // Copies what it reads into the head.
   bool ReadVarint(int max_bytes, uint64_t* value) {
     for (int i = 0; i < max_bytes && !cursor_.at_end(); ++i) {
       const uint8_t byte = cursor_.ReadByte();

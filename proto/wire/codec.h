@@ -37,7 +37,7 @@ constexpr size_t kMaxRawEntries = 1024;
 absl::Status SplitMessage(std::span<const std::span<const std::byte>> slices,
                           google::protobuf::Message* head, std::vector<Spans>* raw,
                           size_t most_head = kMaxHeadBytes);
-// Heads up to this size are parsed in less than a millisecond, whatever they hold.
+// Heads up to this size are parsed in less than a millisecond for any content.
 constexpr size_t kSmallHeadBytes = 16 << 10;
 
 int64_t SizeOf(const Spans& spans);

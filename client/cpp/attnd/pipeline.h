@@ -38,7 +38,8 @@ struct PipelineOptions {
 class Pipeline {
  public:
   explicit Pipeline(std::shared_ptr<RunStream> stream);
-  // Ends what is unanswered with CANCELLED and waits for its callbacks. REQUIRES: this is none.
+  // Ends unanswered requests with CANCELLED and waits for their callbacks. REQUIRES: no callback
+  // calls this.
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -55,7 +56,7 @@ class Pipeline {
   // Answers the status of the stream; refused requests do not count. Idempotent.
   absl::Status Close();
 
-  // Ends what is unanswered with CANCELLED.
+  // Ends unanswered requests with CANCELLED.
   void Cancel();
 
  private:

@@ -36,8 +36,8 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
     is over counts as unanswered until the server answers it. Futures cannot be cancelled. Their
     callbacks run on the pipeline's threads: they must not wait, nor call forward or backward.
 
-    Leaving the context waits for every answer; leaving it by an exception fails what is unanswered
-    with CANCELLED. A stream that dies fails it with the stream's own error, and every later call.
+    Leaving the context waits for every answer; leaving it by an exception fails unanswered requests
+    with CANCELLED. A stream that dies fails them, and every later call, with the stream's error.
     """
 
     def __init__(self, settings: Settings, stub: Callable[..., Any], max_in_flight: int):
@@ -176,7 +176,7 @@ class _Alarms:
                 function()
 
     def _next_functions(self) -> list[Callable[[], object]] | None:
-        """Of the alarms that are due, once some are; None once stopped."""
+        """The functions of the alarms that are due, once some are; None once stopped."""
         functions: list[Callable[[], object]] = []
         with self._changed:
             while not self._is_stopped:
