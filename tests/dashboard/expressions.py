@@ -22,7 +22,7 @@ def targets(panel):
 
 
 def as_grafana(expression, selection):
-    """`expression` with the variables replaced by what is selected."""
+    """`expression` with the variables replaced by the selected values."""
     for name, value in {**selection, "__rate_interval": RATE_INTERVAL}.items():
         expression = expression.replace(f"${name}", value)
     return expression

@@ -75,7 +75,7 @@ TEST(DeviceTuning, APlanCountsTheGlobalsThatTheDeviceAssumes) {
     call.device = engine.device(device).info().name;
     return (*engine.MakePlan(call))->visible_pairs;
   };
-  // Of 2 heads: every row sees the globals, and they see every row.
+  // 2 heads: every row sees the globals, and they see every row.
   EXPECT_EQ(pairs(0) - pairs(1), 2 * 2 * (64 - 8) * kN);
 }
 

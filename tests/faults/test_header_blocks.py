@@ -8,7 +8,7 @@ import attnd
 from helpers import eventually, slowest_health
 from raw_http2 import CONTINUATION, END_HEADERS, HEADERS, Flood, frame
 
-# Of the worst health check; a block of 1 MB took three times as long at least.
+# Limit of the slowest health check; a block of 1 MB took at least three times as long.
 SECONDS = 1
 
 

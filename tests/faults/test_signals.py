@@ -1,4 +1,4 @@
-"""SIGHUP ended the server without a drain; a second SIGTERM must end it at once, whatever runs."""
+"""SIGHUP ended the server without a drain; a second SIGTERM must end it at once."""
 
 import signal
 import time

@@ -14,7 +14,7 @@ import attnd
 SILENT_SECONDS = 3
 ROUNDS = 2
 MIB = 1 << 20
-# Of q, k and v together; more at a time than the budget holds.
+# MiB of q, k and v together; all at a time exceed the budget.
 SIZES = [12, 24, 48, 3, 48, 24, 12, 48, 6, 1, 30, 18]
 
 

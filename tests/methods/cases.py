@@ -35,7 +35,7 @@ class Case:
     # Other tensors by name, each a function(rng, case) -> array: integers keep their dtype, floats
     # get that of `floats`.
     made: dict = dataclasses.field(default_factory=dict)
-    wide_floats: bool = False  # floats are float32 whatever q is
+    wide_floats: bool = False  # floats are float32 for any dtype of q
     hidden_bias: bool = False  # a third of bias is -inf
     far_floats: bool = False  # some of bias and all sinks are beyond +-2.3e38
     hidden_channels: bool = False  # every third of k is -inf in its first rows and in others

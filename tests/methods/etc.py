@@ -194,7 +194,7 @@ def label_ids(piece):
 
 
 def of_keys(letters):
-    """Of keys of global rows; NaN in padding."""
+    """Tensors of the keys of global rows; NaN in padding."""
     return lambda rng, case: fill_padding(rng.standard_normal(case.shape_of(letters)),
                                           case.ints.get("kv_lengths"))
 

@@ -65,7 +65,7 @@ def softmax(x):
 
 
 def seen_pairs(t, o):
-    """[B,1,Nq,Nk]; with causal j <= i + Nk - Nq whatever the lengths (R1)."""
+    """[B,1,Nq,Nk]; with causal j <= i + Nk - Nq for any lengths (R1)."""
     B, _, Nq, _ = t["q"].shape
     Nk = t["k"].shape[2]
     seen = np.ones((B, 1, Nq, Nk), bool)

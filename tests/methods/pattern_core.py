@@ -93,7 +93,7 @@ class PatternOracle(Oracle):
     # --- what is visible ---
 
     def shown(self, t, o):
-        """Of tensors that are not packed: step 4 as bools and what multiplicities add to scores,
+        """For tensors that are not packed: step 4 as bools, and the scores that multiplicities add,
         both [B,H,Nq,Nk]."""
         B, H, Nq, _ = t["q"].shape
         Nk = t["k"].shape[2]
@@ -178,7 +178,7 @@ class PatternOracle(Oracle):
         return grads
 
     def magnitude(self, t, o):
-        """Sums of absolute values of what is added up, for error bounds: {name: (float32 part,
+        """Sums of absolute values of all terms, for error bounds: {name: (float32 part,
         part that a rounded `out` brings in through delta)}, and how much a score amplifies a
         rounding."""
         out = np.zeros((*t["q"].shape[:3], t["v"].shape[3]))

@@ -240,7 +240,7 @@ def pattern_refusals(options, own=(), lacks=(), pairs="Nq,Nk"):
 
 
 def packed_refusals(refuse, N, square):
-    """Of packed sequences. `square`: each has as many queries as keys."""
+    """Refusals of packed sequences. `square`: each has as many queries as keys."""
     one = {name: x[:1] for name, x in qkv(N).items()}  # B = 1
     packed = one | {"cu_seqlens_q": ints(0, 2, Nq), "cu_seqlens_k": ints(0, 2, N)}
     rows = [

@@ -20,7 +20,7 @@ def sigmoid(s):
 
 
 def cdf(s):
-    """Of the normal distribution; erfc keeps the digits of its tail."""
+    """That of the normal distribution; erfc keeps the digits of its tail."""
     return erfc(-s / math.sqrt(2)).astype(s.dtype) / 2
 
 

@@ -60,7 +60,7 @@ def table(described):
 
 
 def overview(described):
-    """One row a method: what it computes, what it does not take, what it costs."""
+    """One row a method: its computation, what it does not take, its cost."""
     rows = []
     for id, info in sorted(described.items()):
         lacking = [title for key, title in COLUMNS if not info["support"].get(key, False)]

@@ -14,7 +14,7 @@
 namespace attnd::testing {
 namespace {
 
-// Of every case; an empty tensor unless given.
+// The tensors of a case; empty unless given.
 template <class F>
 Tensor Given(const std::vector<const ScanCase*>& cases, bool given, const F& array) {
   if (!given) return {};

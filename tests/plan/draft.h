@@ -26,7 +26,7 @@ struct Draft {
   std::string Text() const;
 };
 
-// Of one method and direction, small and plain.
+// A small, plain draft of one method and direction.
 Draft Plain(const Method& method, Direction direction);
 
 // A call without data but for the integers that a plan reads.

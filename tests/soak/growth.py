@@ -44,7 +44,7 @@ class Caller:
         print("rest", file=self._process.stdin, flush=True)
 
     def counts(self):
-        """Of the time since `go`; after stop_working."""
+        """Counts since `go`; call it after stop_working."""
         return json.loads(self._process.stdout.readline())
 
     def kill(self):

@@ -11,9 +11,9 @@ import torch
 
 from tests.methods import library
 
-# Of the largest element of a tensor, or of 1 where sums of products of normal numbers cancel: 80
-# roundings of float32 (6e-8). Every element is a sum of at most some hundred products; the error of
-# a score (D <= 64 products) becomes one of its weight.
+# Relative to the largest element of a tensor, or to 1 where sums of products of normal numbers
+# cancel: 80 roundings of float32 (6e-8). Every element is a sum of at most some hundred products;
+# the error of a score (D <= 64 products) becomes one of its weight.
 TOLERANCE = 5e-6
 
 

@@ -4,7 +4,7 @@ They pick parts of the hidden state: of a head of 6 D numbers the first D are q,
 on. So q, k, v, q_global, k_global and v_global are independent and each has its own gradient.
 Zeros fill the rest of a head, which leaves products as they are and makes the scale (6 D)^-1/2.
 
-The peer runs in float32: its softmax does so whatever the inputs are, and there the mask value of
+The peer runs in float32: its softmax does so for any inputs, and there the mask value of
 float64 overflows, which makes gradients NaN. So both sides round: twice the tolerance.
 """
 

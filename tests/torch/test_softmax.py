@@ -80,7 +80,7 @@ def test_gpt_oss(Nq, Nk):
 
 
 def test_gemma_2():
-    """Cap, then mask. The peer's softmax is float32 whatever its inputs are, which makes its own
+    """Cap, then mask. The peer's softmax is float32 for any inputs, which makes its own
     roundings as many as ours."""
     eager = pytest.importorskip(
         "transformers.models.gemma2.modeling_gemma2").eager_attention_forward

@@ -68,7 +68,7 @@ class Reading:
 
     @property
     def faults_per_call(self):
-        """Of the end that has more of them."""
+        """Page faults for each call, on the end that has more of them."""
         return max(self.minor_faults) / self.calls
 
 
