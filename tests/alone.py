@@ -15,7 +15,7 @@ FOREIGN = re.compile(r"grpc|protobuf|\.pb\.h$|(^|/)(server|client|proto)/")
 
 
 def commands(build, kernels):
-    """Source -> compile command without the folder of the build, of the kernels library."""
+    """{source: compile command without the build folder} of the kernels library."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         name = entry["file"].replace(str(kernels), "kernels").replace(str(build), "build")
@@ -24,7 +24,7 @@ def commands(build, kernels):
             command = entry["command"].replace(str(build), "build")
             words = command.replace("build/kernels/CMakeFiles", "build/CMakeFiles").split()
             end = words.index("-o")
-            # The tests compile one of them again, for another device.
+            # The tests compile one source again, for another device.
             if not words[end + 1].startswith("tests/"):
                 found[name] = words[:end]
     return found

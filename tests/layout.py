@@ -1,9 +1,9 @@
-"""Checks what the compiler does not: includes go down only, files keep their formatting and size,
-links of documents lead somewhere, no two files define classes of one name.
+"""Checks beyond the compiler's: includes go down only, files keep their formatting and size,
+links of documents are valid, no two files define classes of one name.
 
 server -> kernels/engine -> methods -> method -> ops -> pattern -> device -> core. A device (cpu)
-implements kernels/device and is known to those that create it: the C interface and the server. The
-wire codec (proto/wire) is shared by server and C++ client, which know nothing of each other.
+implements kernels/device and is included by those that create it: the C interface and the server.
+Server and C++ client share the wire codec (proto/wire) and do not include each other.
 """
 
 import pathlib
@@ -17,14 +17,14 @@ import odr
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 BARE_INCLUDE = re.compile(r'^#include "([^"/]+)"', re.M)
-# The C++ client is a project of its own, whose includes are relative to its folder.
+# The C++ client is a separate project, whose includes are relative to its folder.
 BARE_INCLUDES = ("client/cpp/", "tests/client_cpp/")
 MAX_LINES = 400
 MAX_README_LINES = 160
 READMES = ("README.md", "client/python/README.md", "deploy/README.md", "kernels/README.md",
            "tests/bench/README.md", "tests/data/README.md")
-# The time of day may jump: deadlines, patience and measurements use the steady clock. Dates of log
-# lines and deadlines that gRPC wants as a date are all that is left.
+# The time of day may jump: deadlines, patience and measurements use the steady clock. Only these
+# use the time of day: dates of log lines, and deadlines that gRPC takes as a date.
 WALL_CLOCK = re.compile(r"system_clock|CLOCK_REALTIME|gettimeofday|\btime\(nullptr\)")
 DATES = {"server/log.cc", "server/probe.cc", "server/transport.cc"}
 # What no file of the server may reach by any chain of includes: formulas and their tape.
@@ -72,7 +72,7 @@ def anchors(text):
 
 
 def document_problems():
-    """README.md is short and finished, and no link of a README leads nowhere."""
+    """README.md is short and finished, and every link of a README has its target."""
     problems = []
     readme = (ROOT / "README.md").read_text()
     if "@@" in readme:

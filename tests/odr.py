@@ -6,7 +6,7 @@ keeps either definition for both.
     tests/odr.py [FOLDER...]    # all that hold C++, if none is named
 
 It reads sources: object files do not show it, since what the compiler inlined leaves no symbol.
-What is in an unnamed namespace, or static, is each file's own.
+Names in an unnamed namespace, or static, belong to their file and do not count.
 """
 
 import collections

@@ -8,5 +8,5 @@ set(ATTND_ARCHIVES OFF CACHE BOOL "")
 # A test that takes a second takes twenty here.
 set(ATTND_TEST_SECONDS 900 CACHE STRING "")
 set(ATTND_TEST_ONE_ISA ON CACHE BOOL "")
-# Every file shows that it includes what it uses.
+# Without precompiled headers, so that a file with a missing include fails to compile.
 set(ATTND_PRECOMPILED OFF CACHE BOOL "")

@@ -1,7 +1,7 @@
 # gRPC, protobuf and Abseil are linked into the binaries: calls inside and between them then need
 # neither the PLT nor __tls_get_addr, which takes a fourth off the CPU time of a small request.
-# What has security updates of its own (OpenSSL, zlib, c-ares) stays shared. All or none: a process
-# must not have two copies of one of them.
+# Libraries with separate security updates (OpenSSL, zlib, c-ares) stay shared. Either all three are
+# linked statically or none: a process must not have two copies of one of them.
 set(links_archives ${ATTND_ARCHIVES})
 foreach(name IN ITEMS grpc++ protobuf absl_base)
   find_library(archive_of_${name} lib${name}.a)
@@ -25,7 +25,7 @@ function(link_archives pattern)
       set(property IMPORTED_LOCATION_${configuration})
       get_target_property(shared ${target} ${property})
       string(REGEX REPLACE "\\.so[.0-9]*$" ".a" archive "${shared}")
-      # Plug-ins, which nothing here links, have none.
+      # Plug-ins have no archives; nothing here links them.
       if(EXISTS "${archive}")
         set_target_properties(${target} PROPERTIES ${property} "${archive}")
       endif()

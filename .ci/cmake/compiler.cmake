@@ -1,4 +1,4 @@
-# Flags that every target of ours shares: C++20, warnings as errors, no flag that changes arithmetic.
+# Flags of all targets of this project: C++20, warnings as errors, no flag that changes arithmetic.
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
@@ -7,11 +7,11 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# Without NDEBUG: asserts state contracts between our own layers, outside of inner loops.
+# Without NDEBUG: asserts check contracts between layers, outside of inner loops.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 find_program(CCACHE ccache)
 if(CCACHE)
-  # What ccache asks for before it keeps objects of precompiled headers.
+  # ccache needs this to cache objects that use precompiled headers.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()

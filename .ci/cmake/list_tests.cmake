@@ -1,5 +1,5 @@
 # Runs inside ctest: registers every test of a GoogleTest binary by itself, so that each has its
-# process and its time limit, and a crash or a hang is one failure with a name. Wants:
+# process and its time limit, and a crash or a hang is one failure with a name. Parameters:
 #   binary, suite   the program, and the label of all its tests
 #   timing_files    files below tests/ whose tests also have the label `timing` and run alone
 #   no_tsan_files   files below tests/ whose tests also have the label `no_tsan`
@@ -14,7 +14,7 @@ function(list_tests)
     execute_process(COMMAND "${binary}" --gtest_list_tests "--gtest_output=xml:${list}"
       OUTPUT_QUIET RESULT_VARIABLE code)
     if(NOT code EQUAL 0)
-      # Not built, or dies before its first test: that fails, too.
+      # A binary that is missing or crashes before its first test counts as a failure, too.
       file(REMOVE "${list}")
       add_test("${program}:cannot_be_listed" "${binary}" --gtest_list_tests)
       set_tests_properties("${program}:cannot_be_listed" PROPERTIES
@@ -23,7 +23,7 @@ function(list_tests)
     endif()
   endif()
   file(READ "${list}" text)
-  # Only names and files: values of parameters may hold what CMake takes for the end of an element.
+  # Only names and files: values of parameters may hold what CMake treats as the end of an element.
   string(REGEX MATCHALL "<testsuite name=\"[^\"]*|<testcase name=\"[^\"]*| file=\"[^\"]*" parts "${text}")
   foreach(part IN LISTS parts)
     string(REGEX REPLACE "^[^\"]*\"" "" value "${part}")

@@ -1,5 +1,5 @@
 # Headers of other projects that most files of a target read, compiled once for all of them: a third
-# of the time of a build. Every file includes what it uses all the same: the sanitizers build without
+# of the time of a build. Every file still includes what it uses: the sanitizers build without
 # (.ci/cache), and fail on a file that does not.
 option(ATTND_PRECOMPILED "Precompile headers of other projects" ON)
 
@@ -21,6 +21,6 @@ function(precompile target)
     list(APPEND headers ${precompiled_${set}})
   endforeach()
   target_precompile_headers(${target} PRIVATE ${headers})
-  # ccache reads the file again where it stands in the text.
+  # ccache reads the header again where the text includes it.
   target_compile_options(${target} PRIVATE -fpch-preprocess)
 endfunction()

@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kMostAttempts = 5;  // gRPC takes no more
 
-// gRPC retries by itself: it knows what no server has seen, honours the server's pushback, and
-// keeps references, not copies, of what it may have to send again. Run is not listed: what was sent
-// on a stream is the stream's own concern.
+// gRPC does the retries: it can tell which calls no server has seen, honours the server's pushback,
+// and keeps references, not copies, of what it may have to send again. Run is not listed: RunStream
+// repeats requests of a stream itself.
 std::string RetryConfig(int max_attempts) {
   std::string names;
   for (const char* method : {"Forward", "Backward", "Estimate", "ListMethods", "ServerInfo"}) {

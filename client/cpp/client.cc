@@ -35,7 +35,7 @@ void Declare(const Message& message, grpc::ClientContext* context) {
   if (!message.head.empty()) context->AddMetadata("attnd-head-bin", message.head);
 }
 
-// On the caller's thread and a queue of its own.
+// Runs on the caller's thread, with a completion queue made for this call.
 absl::StatusOr<grpc::ByteBuffer> Call(const Core& core, absl::string_view method, Message message,
                                       std::unique_ptr<grpc::ClientContext> context) {
   bool is_done = false;
@@ -44,7 +44,7 @@ absl::StatusOr<grpc::ByteBuffer> Call(const Core& core, absl::string_view method
   if (stub == nullptr) return Closed();
   EventQueue events(std::chrono::microseconds(core.options().spin_us));
   call.Start(stub.get(), Path(method), message.bytes, &events);
-  message.bytes.Clear();  // a slice that is held here would never come back
+  message.bytes.Clear();  // while a slice is held here, its loan cannot return
   while (!is_done) events.Next();
   if (absl::Status status = call.status(); !status.ok()) return status;
   return call.reply();

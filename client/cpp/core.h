@@ -1,4 +1,4 @@
-// What a client's calls and pipelines share: the channel, and the thread of what is asynchronous.
+// Shared by a client's calls and pipelines: the channel, and the thread of asynchronous work.
 #pragma once
 
 #include <grpcpp/generic/generic_stub.h>
@@ -18,7 +18,7 @@
 
 namespace attnd::client {
 
-// Something that goes on in the background. It ends soon after Cancel.
+// Work in the background, which ends soon after Cancel.
 class Activity {
  public:
   virtual ~Activity() = default;

@@ -9,7 +9,7 @@
 
 namespace attnd::client {
 
-// What a completion queue hands back: every tag is one of these.
+// The tags of a completion queue.
 class Event {
  public:
   virtual void Run(bool ok) = 0;
@@ -18,8 +18,8 @@ class Event {
   ~Event() = default;
 };
 
-// Used by one thread at a time, but for tags(). It also looks after what has no event of its own:
-// memory that gRPC lets go of, time that passes.
+// Used by one thread at a time, but for tags(). It also polls for conditions that cause no event:
+// memory that gRPC has released, time that has passed.
 class EventQueue {
  public:
   // Polls for `spin` before it sleeps.
@@ -31,11 +31,11 @@ class EventQueue {
 
   // For calls, from any thread.
   grpc::CompletionQueue* tags() { return &tags_; }
-  // Calls `run` once `ready` says so; asks every millisecond. From inside Next.
+  // Calls `run` once `ready` returns true, which is checked every millisecond. From inside Next.
   void RunWhen(std::function<bool()> ready, std::function<void()> run);
   // Calls `run` once the events that are there already have been handed back. From inside Next.
   void RunSoon(std::function<void()> run) { soon_.push_back(std::move(run)); }
-  // Waits for an event and runs it, or looks after RunWhen. False: shut down, and no event is left.
+  // Waits for an event and runs it, or checks RunWhen's. False: shut down, and no event is left.
   bool Next();
   // No further calls. Any thread.
   void Shutdown() { tags_.Shutdown(); }

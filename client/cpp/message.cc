@@ -16,7 +16,8 @@ namespace attnd::client {
 namespace {
 
 constexpr int64_t kMostPayloadBytes = INT_MAX - 16;  // protobuf reads no more
-// Of messages of this size the head is told before; longer ones are not looked at.
+// The head of messages from kLargeBytes up is also sent as metadata, if it has kMostHeadBytes at
+// most: servers ignore longer ones.
 constexpr size_t kLargeBytes = 256 << 10, kMostHeadBytes = 2 << 10;
 
 template <class... Args>
@@ -27,7 +28,7 @@ absl::Status BadReply(absl::string_view what) {
   return absl::InternalError(absl::StrCat("reply: ", what));
 }
 
-// Bytes of a tensor; -1 when the shape is none, or is beyond what a message can carry.
+// Bytes of a tensor; -1 when the shape is invalid, or larger than a message can carry.
 int64_t BytesOf(const google::protobuf::RepeatedField<int64_t>& shape, int64_t element_bytes) {
   int64_t bytes = element_bytes;
   bool is_empty = false;

@@ -15,7 +15,7 @@
 
 namespace attnd::client {
 
-// What gRPC still holds of memory that was given without an owner.
+// Counts the slices that gRPC still holds over memory that has no owner.
 class Loan {
  public:
   // For a slice over such memory: held for as long as gRPC holds the slice.
@@ -29,7 +29,8 @@ class Loan {
   std::shared_ptr<std::atomic<int>> lent_;
 };
 
-// Moves only. A ByteBuffer that is moved is copied, and the one left behind keeps what was lent.
+// Move-only. The moves swap `bytes`: a move of ByteBuffer copies, and the source would keep the
+// loan.
 struct Message {
   explicit Message(const grpc::ByteBuffer& b = {}, Loan l = {}) : bytes(b), loan(std::move(l)) {}
   Message(Message&& other) : loan(other.loan), head(std::move(other.head)) {

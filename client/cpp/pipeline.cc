@@ -10,7 +10,7 @@ Pipeline::Pipeline(std::shared_ptr<RunStream> stream) : stream_(std::move(stream
 
 Pipeline::~Pipeline() {
   stream_->Cancel();
-  // What the stream ended with has been told to Close's callers and to each callback.
+  // Close's callers and each callback have received the status that the stream ended with.
   (void)stream_->Close();
 }
 

@@ -15,11 +15,12 @@ constexpr double kJitter = 0.2;
 // After attempt number `attempt`, 1 for the first. `random` is uniform in [0, 1).
 std::chrono::nanoseconds BackoffAfter(int attempt, double random);
 
-// A burst of refusals is sent again. Where refusals last, one request is for every ten that
-// succeed: what a server without room gets from its clients stays near what they ask for.
+// A burst of refusals is sent again. Where refusals last, only one request is sent again for every
+// ten that succeed: the load on a full server stays near what its clients need.
 constexpr int kRetryTokens = 100;
 constexpr double kTokensPerSuccess = 0.1;
-// A large message that is refused on a stream was sent whole: as much again counts as one more.
+// A large message that is refused on a stream was sent whole: it counts as one refusal more for
+// each 16 MiB.
 constexpr int64_t kBytesPerToken = 16 << 20;
 
 // What the streams of a client may send again: a refusal takes a token, a success gives a tenth of

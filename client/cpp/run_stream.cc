@@ -18,7 +18,7 @@ constexpr size_t kMostUnannounced = 1 << 20;
 
 // A request of which an announcement was written is late only once its message has followed.
 constexpr std::chrono::milliseconds kLookAgain{10};
-// What is longer is no limit.
+// A longer timeout counts as none.
 constexpr std::chrono::hours kLongest{24 * 365 * 100};
 
 bool IsRetryable(const absl::Status& status) {
@@ -184,7 +184,7 @@ RunStream::Clock::time_point RunStream::DeadlineOfNow() const {
 
 void RunStream::SetAlarm(Clock::time_point when) {
   if (when >= alarm_at_) return;
-  // It rings at once, and is set again for the next request.
+  // Cancelling makes it fire at once; it is then set for the next request.
   if (alarm_at_ != Clock::time_point::max()) return alarm_.Cancel();
   alarm_at_ = when;
   const auto wait = std::max<Clock::duration>(when - Clock::now(), Clock::duration(0));
@@ -240,7 +240,7 @@ void RunStream::Pump() {
     }
     outbox_.pop_front();
   }
-  // What is refused for want of room is sent again, so that no request is open at the half-close.
+  // Requests refused for lack of room are sent again, so no request may be open at the half-close.
   if (can_write_ && is_closing_ && pending_.empty() && !half_closed_) {
     half_closed_ = true;
     can_write_ = false;
@@ -249,8 +249,8 @@ void RunStream::Pump() {
 }
 
 void RunStream::PumpSoon() {
-  // Half of what is on its way is enough: the server then works on one half while this thread has
-  // the other.
+  // Half of the requests in flight is enough: the server then works on one half while this thread
+  // has the other.
   if (outbox_.size() * 2 >= pending_.size()) return Pump();
   if (outbox_.empty()) return;
   if (!can_write_ || std::exchange(will_pump_, true)) return;
@@ -338,7 +338,7 @@ void RunStream::EndIfOver() {
     status = status_;
   }
   stream.reset();
-  // With its last reference gRPC lets go of the requests, at once or when a write ends.
+  // Dropping its last reference makes gRPC release the requests, at once or when a write ends.
   context.reset();
   for (auto& [_, pending] : unanswered) {
     if (pending.done != nullptr) Deliver(std::move(pending), status);
@@ -347,7 +347,7 @@ void RunStream::EndIfOver() {
 }
 
 void RunStream::Deliver(Pending pending, absl::StatusOr<Reply> reply) {
-  // A slice that is held here would never come back.
+  // While a slice is held here, its loan cannot return.
   pending.message.bytes.Clear();
   const Loan& loan = pending.message.loan;
   if (loan.has_returned()) return RunCallback(std::move(pending.done), std::move(reply));
@@ -359,7 +359,7 @@ void RunStream::Deliver(Pending pending, absl::StatusOr<Reply> reply) {
 
 void RunStream::RunCallback(Callback done, absl::StatusOr<Reply> reply) {
   done(std::move(reply));
-  // What it captured goes before Close returns.
+  // Its captures are destroyed before Close returns.
   done = nullptr;
   Release();
 }

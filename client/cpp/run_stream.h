@@ -24,12 +24,12 @@
 namespace attnd::client {
 
 // A request waits in the outbox, is written, and is answered, or goes back to the outbox after a
-// while. gRPC takes one Write and one Read at a time. One alarm looks for requests whose time is
-// over. When the stream is finished and gRPC has given back every tag, what is unanswered ends with
-// the stream's status.
+// while. gRPC takes one Write and one Read at a time. One alarm looks for requests past their
+// deadline. When the stream is finished and gRPC has given back every tag, unanswered requests end
+// with the stream's status.
 class RunStream final : public Activity, public std::enable_shared_from_this<RunStream> {
  public:
-  // Kept by the core until it ended. Of a closed client it is over at once, with CANCELLED.
+  // The core keeps the stream until it has ended. On a closed client it ends at once, CANCELLED.
   static std::shared_ptr<RunStream> Open(std::shared_ptr<Core> core,
                                          const PipelineOptions& options);
   RunStream(std::shared_ptr<Core> core, const PipelineOptions& options);
@@ -71,16 +71,17 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   void OnAlarm(bool ok);
 
   Clock::time_point DeadlineOfNow() const;
-  // Writes what is next, if anything is and gRPC takes it.
+  // Writes the next message, if there is one and gRPC takes it.
   void Pump() ATTND_REQUIRES(mu_);
-  // The same, together with what the events that are there already add. The client's thread only.
+  // The same, after the events that are already there, which may add messages. The client's thread
+  // only.
   void PumpSoon() ATTND_REQUIRES(mu_);
   void Write(const grpc::ByteBuffer& message) ATTND_REQUIRES(mu_);
   // Looks for late requests at `when`, or before.
   void SetAlarm(Clock::time_point when) ATTND_REQUIRES(mu_);
-  // Takes out what is late; when the next one will be.
+  // Takes out the late requests; returns when the next one will be late.
   Clock::time_point TakeLate(std::vector<Pending>* late) ATTND_REQUIRES(mu_);
-  // Of a stream that is closing, when all that is unanswered is late.
+  // Ends a closing stream when all unanswered requests are late.
   void AbandonIfNobodyWaits() ATTND_REQUIRES(mu_);
   void Take(RunAnswer answer);
   // Whether it is worth sending again.
@@ -88,7 +89,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   void ResendLater(const std::string& id, int attempts);
   void Fail(const absl::Status& status);
   void EndIfOver();
-  // Runs the callback, once gRPC let go of the request's memory.
+  // Runs the callback once gRPC has released the request's memory.
   void Deliver(Pending pending, absl::StatusOr<Reply> reply);
   void RunCallback(Callback done, absl::StatusOr<Reply> reply);
   void Release();
@@ -114,7 +115,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   bool is_finished_ ATTND_GUARDED_BY(mu_) = false;
   bool is_abandoned_ ATTND_GUARDED_BY(mu_) = false;
   Clock::time_point alarm_at_ ATTND_GUARDED_BY(mu_) = Clock::time_point::max();  // max: not set
-  absl::Status status_ ATTND_GUARDED_BY(mu_);  // once finished, or what the stream fails for
+  absl::Status status_ ATTND_GUARDED_BY(mu_);  // once finished, or once the stream failed
 
   // The client's thread only.
   EventQueue* events_ = nullptr;

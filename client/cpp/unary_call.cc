@@ -28,7 +28,7 @@ void UnaryCall::Run(bool) {
     reader_.reset();
     context = std::move(context_);
   }
-  // With its last reference gRPC lets go of the request, at once or when a write ends.
+  // Dropping its last reference makes gRPC release the request, at once or when a write ends.
   context.reset();
   if (loan_.has_returned()) {
     End();

@@ -19,7 +19,7 @@ namespace attnd::client {
 // The codes of absl and gRPC have the same numbers.
 absl::Status FromGrpc(const grpc::Status& status);
 
-// Ends when gRPC answered and the request's loan has returned; kept until then by who starts it.
+// Ends when gRPC has answered and the request's loan has returned; its starter keeps it until then.
 class UnaryCall final : public Activity, public Event {
  public:
   using Done = std::function<void(UnaryCall& call)>;

@@ -54,7 +54,7 @@ grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
 }
 
 void UseLargeReads() {
-  // What the environment says already has its reasons.
+  // A value that the environment sets already stays.
   setenv("GRPC_EXPERIMENTS", "tcp_frame_size_tuning,-tcp_read_chunks", /*overwrite=*/0);
 }
 

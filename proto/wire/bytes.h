@@ -1,4 +1,4 @@
-// Between gRPC's byte buffers, protobuf messages and memory of ours.
+// Conversions between gRPC's byte buffers, protobuf messages and memory of this process.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -32,10 +32,9 @@ grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
 
 // Large reads: gRPC takes one block for a whole HTTP/2 frame instead of 64 KiB at a time, so that a
 // tensor arrives in a few pieces: 0.7 to 1.4 times as fast from 1 MB up. An experiment of
-// gRPC 1.51, and a peer may make us allocate kLargeFrameBytes for each connection before it sends
-// them: for peers that are trusted. Call UseLargeReads before any other use of gRPC, and give
-// whoever receives (server or channel) the argument GRPC_ARG_HTTP2_MAX_FRAME_SIZE =
-// kLargeFrameBytes.
+// gRPC 1.51, and a peer can make the receiver allocate kLargeFrameBytes for each connection before
+// it sends them: for trusted peers only. Call UseLargeReads before any other use of gRPC, and give
+// the receiver (server or channel) the argument GRPC_ARG_HTTP2_MAX_FRAME_SIZE = kLargeFrameBytes.
 constexpr int kLargeFrameBytes = (1 << 24) - 1;
 void UseLargeReads();
 

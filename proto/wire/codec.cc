@@ -78,8 +78,8 @@ class Cursor {
   int64_t position_ = 0;
 };
 
-// Walks the top level of a message, and the groups in it, whose ends must be found. What it lets
-// through in the head protobuf checks again; it is exact where payloads are concerned.
+// Walks the top level of a message, and the groups in it, whose ends must be found. Protobuf checks
+// the head again; for payloads this check is the only one, and exact.
 class Walker {
  public:
   Walker(absl::string_view message_name, std::span<const std::span<const std::byte>> slices,
@@ -138,7 +138,7 @@ class Walker {
     }
   }
 
-  // Keeps what it reads in the head.
+  // Copies what it reads into the head.
   bool ReadVarint(int max_bytes, uint64_t* value) {
     for (int i = 0; i < max_bytes && !cursor_.at_end(); ++i) {
       const uint8_t byte = cursor_.ReadByte();

@@ -21,8 +21,8 @@ using Spans = std::vector<std::span<const std::byte>>;
 // Every tensor message keeps its payloads in one top-level field `repeated bytes raw = 15`.
 constexpr int kRawField = 15;
 
-// What a message may hold beside its payloads. Protobuf takes up to fifty bytes of memory for one
-// of the wire (empty tensors, say), so without these two a message could ask for tens of its size.
+// Limits of a message beside its payloads. Protobuf takes up to fifty bytes of memory for one byte
+// of the wire (empty tensors, say), so without them a message could take many times its size.
 constexpr size_t kMaxHeadBytes = 256 << 10;
 constexpr size_t kMaxRawEntries = 1024;
 
@@ -37,7 +37,7 @@ constexpr size_t kMaxRawEntries = 1024;
 absl::Status SplitMessage(std::span<const std::span<const std::byte>> slices,
                           google::protobuf::Message* head, std::vector<Spans>* raw,
                           size_t most_head = kMaxHeadBytes);
-// Heads up to this size are parsed in less than a millisecond, whatever they hold.
+// Heads up to this size are parsed in less than a millisecond for any content.
 constexpr size_t kSmallHeadBytes = 16 << 10;
 
 int64_t SizeOf(const Spans& spans);

@@ -61,7 +61,7 @@ struct Group {
   std::function<std::vector<Case>()> cases;
 };
 
-// Of the peak of the instruction set itself.
+// The goal, as a share of the peak of this instruction set.
 std::string DenseGoal(const std::string& isa, int64_t N, bool causal) {
   if (N < 1024) return "";
   if (isa == "avx2" || isa == "sse4") return causal ? "" : isa == "avx2" ? ">= 0.70" : ">= 0.60";

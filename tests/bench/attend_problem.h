@@ -131,7 +131,7 @@ inline std::shared_ptr<const Pattern> GatheredKeys(int64_t N, int64_t keys) {
   return std::make_shared<Pattern>(std::move(pattern));
 }
 
-// Everybody sees everything, with labels.
+// Every query sees every key, with labels.
 inline std::shared_ptr<const Pattern> Labelled(int64_t N) {
   PatternBuilder builder(N, N);
   for (int64_t q = 0; q < N / kTile; ++q) builder.AddFull(q, 0, N / kTile);

@@ -24,10 +24,10 @@ struct Measured {
   bool clean = false;  // of samples during which this process had its cores
 };
 
-// Whoever shares the machine slows a long call and a short burst differently, so the peak is
+// Other programs on the machine slow a long call and a short burst differently, so the peak is
 // measured for about as long as a call takes. A sample counts when this process had its cores for
 // most of it. Where that is rare (a busy machine, or a call so short that threads wait for one
-// another) all samples count, and the line says so.
+// another) all samples count, and the output line states it.
 class PeakSampler {
  public:
   PeakSampler(CpuDevice& device, std::function<void()> call)
@@ -36,7 +36,7 @@ class PeakSampler {
   }
 
   void Add() {
-    // A short call is repeated: the clocks tick in microseconds.
+    // A short call is repeated, because the clocks have a resolution of microseconds.
     if (peaks_.empty()) AddPeak();
     const double wall = Wall(), process = ProcessSeconds();
     int calls = 0;

@@ -2,9 +2,9 @@
 
 Heads 2, D 64, float32, forward and backward, N 4096 and 16384; both take turns, medians count,
 first calls (which build the pattern) do not. Prints one JSON line a case. Where tiles of 64 x 64 are
-the unit, ratio is time / (density x time of dense attention), goal 1.25. Token-level methods (random,
-strided, dilated, 2-D) tell the reverse, their share of the dense rate on the pairs that they see,
-goal 0.40.
+the unit, ratio is time / (density x time of dense attention), goal 1.25. For token-level methods
+(random, strided, dilated, 2-D) it is the inverse, their share of the dense rate on the pairs that
+they see, goal 0.40.
 Usage: density.py [--quick] [--threads T] [method ...]
 """
 
@@ -20,7 +20,7 @@ from tests.methods.cases import Case, tensors
 
 HEADS, D = 2, 64
 REPEATS = 5
-# A case takes turns until so many seconds are over.
+# How long a case takes turns.
 SECONDS = 6.0
 
 
@@ -33,7 +33,7 @@ def block_layout(n, block, density):
 
 
 def globals_at(n, count):
-    """Every so-manieth token of the first half is global."""
+    """`count` tokens of the first half are global, at equal distances."""
     mask = np.zeros(n, np.uint8)
     mask[np.arange(count) * (n // (2 * count))] = 1
     return mask

@@ -1,8 +1,8 @@
 """How far predicted seconds are from measured ones: `Estimate` of a server, then the call itself.
 
-The ratio is the larger of predicted / measured and measured / predicted, goal 2: on a machine that
-is as idle as when the server measured it at its start. The median of a second of calls counts.
-Prints one JSON line a case. Usage: estimate.py [--quick] [method ...]
+The ratio is the larger of predicted / measured and measured / predicted, goal 2, on a machine that
+is as idle as at the server's start, when it measures its speed. The median of a second of calls
+counts. Prints one JSON line a case. Usage: estimate.py [--quick] [method ...]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """How each method's time and workspace grow with the sequence: exponents fitted over N.
 
-Each method says in tests/methods/<id>.py what it claims (Method.growth). One head, D 64, float32,
+tests/methods/<id>.py states the claim of each method (Method.growth). One head, D 64, float32,
 forward and backward, N doubling from 1024 to the largest; all lengths take turns, the median of
 each counts. Prints one JSON line a case: value is the fitted exponent of log time (or of log
 counted workspace) over log N, ratio its distance from the claim (goal: 0.1).

@@ -13,13 +13,13 @@ namespace attnd::bench {
 namespace {
 
 constexpr char kAbout[] =
-    "load: sends attention requests to an attnd server and tells how it bears them.\n"
+    "load: sends attention requests to an attnd server and reports throughput and latency.\n"
     "\n"
     "Closed loop: --concurrency N keeps N requests on their way; the next one leaves when one is\n"
-    "answered. Tells what the server can do at most.\n"
-    "Open loop: --rate R lets R requests a second arrive whatever the server does. Latency counts\n"
-    "from the scheduled arrival: a server that stalls cannot hide the requests that had to wait.\n"
-    "Tells what users see. Keep the rate below what the closed loop reached.\n"
+    "answered. Shows the highest throughput of the server.\n"
+    "Open loop: --rate R sends R requests a second, whether or not the server keeps up. Latency\n"
+    "counts from the scheduled arrival: a stall adds to the latency of the requests that wait.\n"
+    "Shows the latency that users see. Keep the rate below what the closed loop reached.\n"
     "\n"
     "  load --concurrency 8 --duration 5 --lengths 128:0.5,1024:0.4,8192:0.1\n"
     "  load --rate 200 --method 'local{window_left:64}@3' --method softmax@1 --json\n"

@@ -1,4 +1,4 @@
-// What the load generator is asked for.
+// The options of the load generator.
 #pragma once
 
 #include <chrono>

@@ -84,7 +84,7 @@ class Load {
   TimePoint last_ ATTND_GUARDED_BY(mu_);
   LoadReport report_ ATTND_GUARDED_BY(mu_);
 
-  // Last: what they call back uses the rest.
+  // Last: their callbacks use the members above.
   std::vector<std::unique_ptr<client::Client>> clients_;
   std::vector<std::unique_ptr<client::Pipeline>> pipelines_;
 };
@@ -108,7 +108,7 @@ absl::Status Load::Prepare() {
                                           .max_attempts = options_.max_attempts,
                                           .spin_us = options_.spin_us});
     if (!client.ok()) return client.status();
-    // Connects, so that no request pays for it.
+    // Connects first, so that no request's latency includes it.
     const auto info = (*client)->ServerInfo({.timeout = std::chrono::seconds(10)});
     if (!info.ok()) return info.status();
     clients_.push_back(*std::move(client));
@@ -192,12 +192,13 @@ void Load::Issue(TimePoint scheduled) {
   }
   const auto done = [this, kind, scheduled](const absl::StatusOr<client::Reply>& reply) {
     Count(*kind, scheduled, reply);
-    // A closed loop goes on before this one leaves, so that the end is seen once.
+    // A closed loop sends its next request before this one counts as ended, so that the end is seen
+    // once.
     const TimePoint now = Clock::now();
     if (!options_.rate.has_value() && now < end_) Issue(now);
     Leave();
   };
-  // A stream that is over: nothing more can be sent on it.
+  // The stream has ended: nothing more can be sent on it.
   if (const absl::Status status = Send(number, *kind, done); !status.ok()) {
     Count(*kind, scheduled, status);
     Leave();

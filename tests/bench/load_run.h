@@ -1,4 +1,4 @@
-// Runs a load and counts what comes back.
+// Runs a load and counts the outcomes.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct LoadReport {
   std::map<std::string, int64_t> refused;      // by code
   std::map<std::string, std::string> reasons;  // the first of each code
   int64_t mismatches = 0;                      // of --check
-  int64_t tokens = 0;                          // B * N of what is ok, as are the following
+  int64_t tokens = 0;                          // B * N of `ok` requests, as are the following
   int64_t sent_bytes = 0, received_bytes = 0;  // payloads
   double seconds = 0;                          // from the first departure to the last answer
-  LatencyHistogram latency;                    // nanoseconds, of what is ok
+  LatencyHistogram latency;                    // nanoseconds, of `ok` requests
 };
 
 // Errors: what the connection or a request sent alone (--check) failed with.

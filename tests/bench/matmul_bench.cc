@@ -117,8 +117,8 @@ void Measure(CpuDevice& device, const Case& c, double budget) {
       ++calls;
     } while (Wall() - start < 5e-3);
     seconds.push_back((Wall() - start) / calls);
-    // What the cores gave this process: others on the machine take wall time from a call, while the
-    // peak is measured in the time of threads.
+    // CPU time of the process: other programs add to the wall time of a call, while the peak is
+    // measured in thread time.
     const double used = (ProcessSeconds() - process) / calls / cpu.threads;
     peaks.push_back(bench.streams() ? MeasurePeak(cpu.isa, *cpu.pool).bytes_per_second
                                     : MeasureFlops(cpu.isa, *cpu.pool, 5e-3));

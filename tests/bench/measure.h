@@ -16,7 +16,7 @@ inline double Seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 inline double Wall() { return Seconds(CLOCK_MONOTONIC); }
-// What this process got of the processors: others on the machine matter less.
+// CPU time of this process: other programs on the machine disturb it less than wall time.
 inline double ProcessSeconds() { return Seconds(CLOCK_PROCESS_CPUTIME_ID); }
 
 // 0 of none.

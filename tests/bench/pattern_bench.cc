@@ -25,7 +25,7 @@ namespace attnd {
 namespace {
 
 constexpr int64_t N = int64_t{1} << 20;
-constexpr double kWindowGoal = 10;  // ms, of what a few options describe
+constexpr double kWindowGoal = 10;  // ms, for patterns that a few options describe
 
 using Make = std::function<PatternParts()>;
 
@@ -61,7 +61,7 @@ void Report(const std::string& name, double goal_ms, const Make& make) {
       "{\"case\":\"plan %s\",\"value\":%.2f,\"unit\":\"ms\",\"goal\":\"<= %.0f\",\"runs\":%zu,"
       "\"masks\":%zu,\"bytes\":%lld}\n",
       name.c_str(), Median(builds) * 1e3, goal_ms, runs, masks, static_cast<long long>(bytes));
-  // What arrays of a request go into is looked up by their content.
+  // Patterns of arrays in a request are looked up by the arrays' content.
   const bool by_options = goal_ms <= kWindowGoal;
   std::printf("{\"case\":\"plan %s, cached\",\"value\":%.1f,\"unit\":\"us\"%s}\n", name.c_str(),
               Median(finds) * 1e6, by_options ? ",\"goal\":\"<= 50\"" : "");

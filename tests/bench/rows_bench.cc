@@ -20,7 +20,7 @@
 namespace attnd {
 namespace {
 
-// One thread is timed by what it got of the processor.
+// One thread is timed in CPU time.
 double Now(bool one_thread) { return one_thread ? ProcessSeconds() : Wall(); }
 
 double MedianSeconds(int threads, const std::function<void()>& call) {
@@ -46,7 +46,7 @@ class Report {
  public:
   Report(CpuDevice& device, std::string prefix) : device_(device), prefix_(std::move(prefix)) {}
 
-  // `bytes` 0: no bound is told. per: what the value counts (0: a whole call in ms).
+  // `bytes` 0: no bound is printed. per: the unit of the value (0: a whole call in ms).
   void Case(const std::string& name, double bytes, double per,
             const std::function<DeviceStatus(Stream&)>& call) {
     if (!name.starts_with(prefix_)) return;

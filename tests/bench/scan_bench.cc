@@ -47,7 +47,7 @@ std::string NameOf(const Setting& s) {
                       s.causal ? "causal" : "full", s.backward ? " backward" : "", " D64");
 }
 
-// Seconds that only differences of matter.
+// Seconds from an arbitrary start: only differences count.
 double Now(int threads) {
   timespec now;
   clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
@@ -85,7 +85,7 @@ class Bench {
     if (setting.decays > 0) grad_.forward.log_decay = make({1, H, N, setting.decays}, 0.2);
     Prepare(grad_.forward.log_decay, -0.05f, -0.05f);
     if (setting.rule == ScanRule::kDelta) {
-      // Keys shorter than 1, as the rule asks for.
+      // Keys shorter than 1, as the delta rule requires.
       Prepare(grad_.forward.k, 0.15f, 0);
     }
     if (!setting.backward) return;
@@ -173,7 +173,7 @@ double Report(Device* device, const Setting& s, const char* goal, const Figures&
 }
 
 // A family over N: constant time per token, and memory that does not grow faster than N. All N take
-// turns, so that whoever shares the machine slows them alike.
+// turns, so that other programs on the machine slow them alike.
 void Sweep(Device* device, const Setting& family, bool quick) {
   constexpr int kRounds = 9;
   std::vector<Setting> settings;
@@ -207,8 +207,7 @@ void Sweep(Device* device, const Setting& family, bool quick) {
         workspaces.back() / workspaces.front(), "", Goal(family.backward ? "<= 16" : "<= 1"));
 }
 
-// The delta rule as its definition reads, one token after the other, as good as a compiler makes
-// it.
+// The delta rule by its definition, one token after the other, as the compiler optimises it.
 __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) void PlainDelta(
     const float* q, const float* k, const float* v, int64_t N, float* S, float* out) {
   for (int64_t t = 0; t < N; ++t, q += kD, k += kD, v += kD, out += kD) {

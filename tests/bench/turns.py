@@ -1,8 +1,8 @@
 """How long one client's request takes beside another client's flood, against alone: a row for each
 flood and each length of the request, in turns. `waits` is the difference.
 
-Goal: 5 s at most, whatever the priority of the flood. (What takes longer than some seconds itself
-cannot keep to it: it waits for 2 s and then shares the machine.) Usage: turns.py [--rounds N]
+Goal: 5 s at most, for every priority of the flood. (Requests that take longer than some seconds
+cannot meet it: they wait for 2 s and then share the machine.) Usage: turns.py [--rounds N]
 """
 
 import argparse
@@ -28,7 +28,7 @@ ROW = "{:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>6}"
 
 
 def message_of(client, seconds, priority=0):
-    """Of a request predicted to take so long."""
+    """The message of a request that is predicted to take `seconds`."""
     n = 4096
     shape = (1, 1, n, 4)
     predicted = client.estimate(shape, shape, shape).seconds
@@ -79,7 +79,7 @@ def measure(client, flood, flooder, call, rounds):
     priority, each = flood
     stream = message_of(client, each, priority)
     for _ in range(5):
-        flooder(stream)  # what they really take is learned
+        flooder(stream)  # the server learns their real time
     for seconds in REQUESTS:
         message = message_of(client, seconds)
         alone, beside = [], []

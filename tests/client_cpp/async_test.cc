@@ -1,4 +1,4 @@
-// Asynchronous calls: callbacks, cancellation, a client that goes.
+// Asynchronous calls: callbacks, cancellation, a client that is destroyed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -36,7 +36,7 @@ TEST(Async, ManyThreadsManyCalls) {
               ++called;
             });
         EXPECT_TRUE(call.ok()) << call.status();
-        // Blocking calls run beside them.
+        // Blocking calls run at the same time.
         EXPECT_TRUE(i % 10 != 0 || client->Forward(RequestOf(sent[i])).ok());
       }
     });

@@ -1,4 +1,4 @@
-// A server whose answers a test decides. It speaks plain protobuf: nothing of ours is in the way.
+// A server whose answers a test decides. It uses plain protobuf and none of this project's codec.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -16,7 +16,7 @@ using ServerStream = grpc::ServerReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer
 
 class FakeServer {
  public:
-  // Of Forward, Backward and ServerInfo, on a thread of gRPC's. The reply's bytes.
+  // Answers Forward, Backward and ServerInfo, on a gRPC thread. Returns the reply's bytes.
   using Unary = std::function<grpc::Status(grpc::ServerContext* context, const std::string& request,
                                            std::string* reply)>;
   using Run = std::function<grpc::Status(grpc::ServerContext* context, ServerStream* stream)>;
@@ -44,7 +44,7 @@ attn::v1::ForwardReply Echo(const attn::v1::ForwardRequest& request);
 grpc::Status EchoUnary(grpc::ServerContext* context, const std::string& request,
                        std::string* reply);
 
-// Of streams.
+// Read the next message of a stream; false at its end.
 bool ReadMessage(ServerStream* stream, attn::v1::RunRequest* request);
 // Skips announcements.
 bool ReadRequest(ServerStream* stream, attn::v1::RunRequest* request);

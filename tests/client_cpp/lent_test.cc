@@ -1,4 +1,4 @@
-// Memory that gRPC may still send from when a call ended early.
+// Memory that gRPC may still be sending from after a call ended early.
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST(Lent, ACallEndsOnceGrpcLetGoOfItsMemory) {
   EventQueue events(std::chrono::microseconds(0));
   call.Start(&stub, "/attn.v1.AttentionService/Forward", message->bytes, &events);
   message->bytes.Clear();
-  // The first event is the answer; what follows are looks at the loan.
+  // The first event is the answer; later ones check whether the loan has returned.
   for (int i = 0; i < 20; ++i) {
     events.Next();
     EXPECT_FALSE(has_ended);
@@ -42,7 +42,7 @@ TEST(Lent, ACallEndsOnceGrpcLetGoOfItsMemory) {
   EXPECT_TRUE(has_ended);
 }
 
-// Under the address sanitizer, which watches what sendmsg is given, a late write would show.
+// The address sanitizer checks what sendmsg is given, so it reports a late write.
 TEST(Lent, DeadlinesAtAnyPointOfAnUpload) {
   FakeServer server([](grpc::ServerContext* context, const std::string&, std::string*) {
     while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

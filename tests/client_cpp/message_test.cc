@@ -67,7 +67,7 @@ TEST(Message, RequestIsWhatProtobufReads) {
   EXPECT_EQ(read.raw(read.tensors(4).raw_index()), "");
 }
 
-// The same memory of other sizes was taken for one payload.
+// Tensors of different sizes over the same memory were sent as one payload.
 TEST(Message, TensorsThatBeginTogetherTravelAlone) {
   const auto x = Values(5000);
   Request request;
@@ -188,7 +188,7 @@ TEST(Message, ReplyTensorsAreTheReceivedBytesHoweverCut) {
   }
 }
 
-// One beyond the last payload was read as if there were one.
+// An index one beyond the last payload was read as a valid one.
 TEST(Message, ReplyTensorsWithoutAPayload) {
   attn::v1::ForwardReply reply;
   attn::v1::Tensor* tensor = reply.add_tensors();

@@ -61,7 +61,7 @@ TEST(PipelineDeadline, WhatIsLateEndsAloneAndTheStreamGoesOn) {
     ASSERT_TRUE(pipeline->Submit(Direction::kForward, RequestOf(kept), codes.Count()).ok());
   }
   EXPECT_TRUE(Eventually([&] { return codes.of(absl::StatusCode::kDeadlineExceeded) == 3; }));
-  // A busy machine may be late for these, too: until one is in time.
+  // On a busy machine these may be late, too: repeats until one is in time.
   EXPECT_TRUE(Eventually([&] {
     EXPECT_TRUE(pipeline->Submit(Direction::kForward, RequestOf(answered), codes.Count()).ok());
     return codes.of(absl::StatusCode::kOk) > 0;
@@ -119,7 +119,7 @@ TEST(PipelineDeadline, CloseWaitsForNothingThatIsLate) {
   }
 }
 
-// An announcement binds the message that follows it, which may leave late but must leave.
+// After an announcement its message must follow, even past the deadline.
 TEST(PipelineDeadline, LargeMessagesThatAreLateBreakNoRule) {
   std::atomic<int> broken{0}, whole{0};
   FakeServer server(EchoUnary, [&](auto*, ServerStream* stream) {

@@ -1,4 +1,4 @@
-// How a pipeline ends: streams that fail, servers that die, clients that go.
+// How a pipeline ends: streams that fail, servers that die, clients that are destroyed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace {
 
 using attn::v1::RunRequest;
 
-// Reads what comes until the client is gone; counts it.
+// Reads and counts messages until the client is gone.
 struct Holding {
   std::atomic<int> read{0};
 
@@ -189,7 +189,7 @@ TEST(PipelineEnd, AnAnswerToWhatWasNotSentIsAnError) {
   std::promise<void> submitted;
   FakeServer server(EchoUnary, [&submitted](auto*, ServerStream* stream) {
     submitted.get_future().wait();
-    // 40 MB that were not read fill any window: the last request has not left.
+    // 40 MB that the server does not read exceed any window: the last request is still unsent.
     attn::v1::RunReply reply;
     reply.set_id(std::to_string(kRequests));
     reply.mutable_forward();

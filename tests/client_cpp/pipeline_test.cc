@@ -19,7 +19,7 @@ using attn::v1::RunRequest;
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-// Outcomes by index, whatever thread they come on.
+// Outcomes by index, from any thread.
 class Outcomes {
  public:
   Callback For(int index) {

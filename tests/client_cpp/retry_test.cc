@@ -76,7 +76,7 @@ TEST(Retry, StaysWithinTheDeadline) {
   EXPECT_LE(refusing.calls, 4);
 }
 
-// Every one of many callers sent its request as often as it might.
+// Each of many callers used up all of its attempts.
 TEST(Retry, CallersShareWhatMayBeSentAgain) {
   constexpr int kCallers = 150;
   Refusing refusing{.refusals = 10'000};

@@ -38,14 +38,14 @@ inline Request RequestOf(const std::vector<float>& q) {
   return request;
 }
 
-// What tensor `name` of a reply holds; a failure and nothing where there is none of that name.
+// The values of tensor `name` of a reply; a test failure and no values if there is none.
 inline std::vector<float> FloatsOf(const Reply& reply, const std::string& name = "out") {
   const ReplyTensor* tensor = reply.Find(name);
   EXPECT_NE(tensor, nullptr) << "the reply has no " << name;
   return tensor == nullptr ? std::vector<float>() : tensor->ToVector<float>();
 }
 
-// Waits until `is_so`, at most kLong. What it said last.
+// Waits until `is_so` returns true, at most kLong. Returns its last result.
 inline bool Eventually(const std::function<bool()>& is_so) {
   const auto end = std::chrono::steady_clock::now() + kLong;
   while (!is_so() && std::chrono::steady_clock::now() < end) {

@@ -1,4 +1,4 @@
-"""The services of deploy/compose.yaml: what they answer, and what they may not do."""
+"""The services of deploy/compose.yaml: their answers, and their restrictions."""
 
 import json
 import urllib.parse

@@ -51,7 +51,7 @@ def test_grace_exceeds_the_drain(services):
             int(services[name]["environment"][f"ATTND_DRAIN_{part}"].removesuffix("s"))
             for part in ("DELAY", "TIMEOUT")
         )
-        # After that many seconds more the server gives up by itself.
+        # After that many further seconds the server exits by itself.
         assert int(services[name]["stop_grace_period"].removesuffix("s")) > delay + timeout + 5
 
 

@@ -18,7 +18,7 @@ CALLERS = 12
 
 @dataclass
 class Caller:
-    """Sends one request again and again until it is told that the server drains."""
+    """Sends one request again and again until a reply reports that the server drains."""
 
     q: np.ndarray
     want: np.ndarray = None
@@ -46,7 +46,7 @@ class Caller:
 
 @pytest.fixture
 def callers(stack):
-    """Callers with inputs of their own and the server's answers to them, checked by the oracle."""
+    """Callers with different inputs, and the server's answers, checked by the oracle."""
     rng = np.random.default_rng(11)
     made = [Caller(noise(rng, (1, 8, 1024, 64))) for _ in range(CALLERS)]
     with attnd.Client(GRPC, timeout=60) as client:

@@ -8,7 +8,7 @@ from load import OPTIONS, Load
 from stack import Stack
 
 WARM_UP_SECONDS = 40
-# Every method has been asked for in both directions within the window that the panels look at.
+# Within the window of the panels every method gets requests in both directions.
 WARM = "sum by (method, direction) (rate(attnd_compute_seconds_count[10s])) > 0"
 
 

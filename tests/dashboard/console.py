@@ -38,7 +38,7 @@ def render(url, folder, picture):
 
 @dataclasses.dataclass
 class Shown:
-    """An element that carries an expression, and what a reader sees of it."""
+    """An element that carries an expression, and the text that it shows."""
 
     expression: str
     value: str | None

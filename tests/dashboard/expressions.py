@@ -1,4 +1,4 @@
-"""What the dashboard, the console page and the rules ask Prometheus for."""
+"""The expressions of the dashboard, the console page and the rules."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from stack import DEPLOY
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/attnd.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 VARIABLES = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
-# What Grafana puts in for "All", with an interval for scrapes of one second.
+# Grafana's values of "All", with an interval for scrapes of one second.
 ALL = {"job": "attnd", "instance": ".+", "method": ".+", "direction": ".+"}
 RATE_INTERVAL = "10s"
 
@@ -22,7 +22,7 @@ def targets(panel):
 
 
 def as_grafana(expression, selection):
-    """`expression` with the variables replaced by what is selected."""
+    """`expression` with the variables replaced by the selected values."""
     for name, value in {**selection, "__rate_interval": RATE_INTERVAL}.items():
         expression = expression.replace(f"${name}", value)
     return expression

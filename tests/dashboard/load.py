@@ -13,7 +13,7 @@ import numpy as np
 import attnd
 
 OPTIONS = {"softmax": {}, "local": {"window_left": 64}, "linear_attention": {}}
-# Calls the server must refuse, with the code it says so with.
+# Calls that the server must refuse, and the code of the refusal.
 REFUSED = [
     ({"method": "local", "options": {"window_left": -4}}, "INVALID_ARGUMENT"),
     ({"method": "no_such_method"}, "INVALID_ARGUMENT"),
@@ -25,10 +25,10 @@ WAVE_SECONDS = 75
 
 
 class Load:
-    """Runs from enter to exit. An error that the load did not ask for is raised by exit.
+    """Runs from enter to exit. exit raises errors that the load did not provoke.
 
-    Two callers of each method ask for forward and backward in turn, more or less often in waves;
-    one thread sends bursts beyond the queue and one what is refused.
+    Two callers of each method send forward and backward requests in turn, at a rate that varies in
+    waves; one thread sends bursts beyond the queue, and one sends calls that are refused.
     """
 
     def __init__(self, target):

@@ -18,7 +18,7 @@ from server_process import Server  # noqa: E402
 
 DEPLOY = REPOSITORY / "deploy"
 START_SECONDS = 30
-# So small that the load fills them now and then: refusals are part of what is shown.
+# So small that the load fills them at times: the panels show refusals, too.
 SERVER_FLAGS = ("--budget-bytes", "64MiB", "--max-queue", "6", "--max-batch", "4")
 CONFIG = """\
 global:
@@ -50,7 +50,7 @@ class Prometheus:
             f"--storage.tsdb.path={folder}/data",
             f"--web.listen-address={self.url.removeprefix('http://')}",
             f"--web.console.templates={DEPLOY}/prometheus/consoles",
-            # Prometheus 3 ships no console libraries: the page must do without.
+            # Prometheus 3 ships no console libraries: the page must work without them.
             f"--web.console.libraries={folder}/libraries",
         ]
         with open(self.log_path, "wb") as log:

@@ -16,10 +16,10 @@ PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9
 
 @pytest.fixture(scope="module")
 def rendered(prometheus, tmp_path_factory):
-    """The page and the path of its picture, taken when Prometheus had what it shows.
+    """The page and the path of its picture, taken when Prometheus had the same data.
 
-    A scrape that is under way when the page is made belongs to its moment but is not in it: the
-    answer to the same question a little later differs. Then the page is taken again.
+    If a scrape is under way when the page is made, the page lacks its samples and a later query
+    includes them: the two differ, and the page is taken again.
     """
     if console.browser() is None:
         pytest.skip("no chromium")

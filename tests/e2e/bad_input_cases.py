@@ -1,5 +1,5 @@
-"""Requests that the server must refuse, and its exact words. Built from stock protobuf messages and
-raw bytes, because the Python client would not let most of them out."""
+"""Requests that the server must refuse, and the exact texts. Built from stock protobuf messages and
+raw bytes, because the Python client refuses to send most of them."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class T:
-    """One tensor of a request. Without a payload: zeros, as many as the shape says."""
+    """One tensor of a request. Without a payload: zeros, as many as its shape has elements."""
 
     shape: tuple
     dtype: str | int = "float32"
@@ -114,7 +114,7 @@ def drop_last_payload(request):
 
 
 def spec_of(method, *fields):
-    """Options that the messages of today cannot hold."""
+    """Options that the message types do not declare."""
     return lambda request: getattr(request.method, method).MergeFromString(b"".join(fields))
 
 
@@ -271,7 +271,7 @@ UNSERVED_FEATURES = [
     Case("an unknown RPC", b"",
          ['request: rpc must be one of this server, got "/attn.v1.AttentionService/Walk"'], UNSERVED,
          rpc="Walk"),
-    # The caller's error gives the code when both kinds of reason are there.
+    # With both kinds of reason the caller's error determines the code.
     Case("unserved and wrong", forward("linear_attention { seed: 3 scale: nan }"),
          ["linear_attention: scale must be finite, got nan",
           "linear_attention: seed is not served by this version, got 3"]),

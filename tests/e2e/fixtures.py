@@ -10,7 +10,7 @@ from server_process import DATA, Server
 
 @pytest.fixture
 def start_server(tmp_path_factory):
-    """Starts servers of the test's own: start_server(*flags). They end with the test."""
+    """Starts servers for one test: start_server(*flags). They end with the test."""
     started = []
 
     def start(*flags, **options):

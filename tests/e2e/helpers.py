@@ -34,7 +34,7 @@ def same_bits(a, b):
 
 
 def eventually(true, seconds=10):
-    """Waits for what another process does soon; the last value of `true()`."""
+    """Waits until `true()` holds, for a change that another process makes; its last value."""
     end = time.monotonic() + seconds
     while not (value := true()) and time.monotonic() < end:
         time.sleep(0.02)
@@ -55,7 +55,7 @@ REFUSALS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid
 
 
 def refusals(server):
-    """How often the server refused, by reason; without those that are 0."""
+    """How often the server refused, by reason; reasons without refusals are left out."""
     counts = {name: server.metric("attnd_refused_total", reason=name) for name in REFUSALS}
     return {name: count for name, count in counts.items() if count}
 

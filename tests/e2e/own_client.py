@@ -1,4 +1,4 @@
-"""A new client for each test, for test files whose `server` is the test's own.
+"""A new client for each test, for test files that start a `server` for each test.
 
 A test file that imports it uses it instead of that of its folder.
 """

@@ -1,4 +1,4 @@
-"""A small gRPC server in Python: the peer of tests of the client's own side."""
+"""A small gRPC server in Python: the peer in tests of the clients alone."""
 
 import concurrent.futures
 
@@ -16,7 +16,7 @@ class Peer:
         self.answer = first_tensor
         self.run = run_answers
         self.metadata = {}
-        # Replies above gRPC's default of 4 MiB come back, so they must come in.
+        # Requests may exceed gRPC's default of 4 MiB, as the replies that echo them do.
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(workers),
             options=[("grpc.max_receive_message_length", -1)],

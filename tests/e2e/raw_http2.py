@@ -1,5 +1,5 @@
-"""A gRPC client over bare HTTP/2 that does what no library would: send half a message, leave
-replies unread, hold thousands of calls that say nothing."""
+"""A gRPC client over bare HTTP/2 that does what libraries do not: send half a message, leave
+replies unread, hold thousands of calls that send nothing."""
 
 import socket
 import struct
@@ -24,11 +24,11 @@ def framed(message):
 
 
 def frame(kind, flags, stream, payload=b""):
-    """One frame of HTTP/2, whatever the rules say about it."""
+    """One frame of HTTP/2, also one that breaks the rules."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-# HTTP/2's preface and an empty SETTINGS frame: as far as a library goes without a call.
+# HTTP/2's preface and an empty SETTINGS frame: all that a library sends without a call.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
 
 
@@ -84,7 +84,7 @@ class RawConnection:
         host, _, port = target.rpartition(":")
         self._target = target
         self._socket = socket.create_connection((host, int(port)))
-        # What is sent leaves at once, not 40 ms later.
+        # Data leaves at once, not 40 ms later.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._http2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self._http2.initiate_connection()

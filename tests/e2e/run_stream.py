@@ -30,7 +30,7 @@ def announce(id, size, **fields):
 
 
 class RunStream:
-    """One stream. Nothing of it is read before a test asks."""
+    """One stream. Replies are read only when a test calls take or rest."""
 
     def __init__(self, channel, timeout=30):
         self._outbox = queue.SimpleQueue()
@@ -60,7 +60,7 @@ class RunStream:
         return replies
 
     def rest(self):
-        """What comes until the end of the stream, and how it ends: replies, code, text."""
+        """The replies until the end of the stream, and how it ends: replies, code, text."""
         replies = []
         with contextlib.suppress(grpc.RpcError):
             replies.extend(iter(self.call))

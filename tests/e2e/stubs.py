@@ -1,4 +1,4 @@
-"""What any user of gRPC has: the modules that protoc generates from proto/."""
+"""The modules that protoc generates from proto/, as users of gRPC make them."""
 
 import functools
 import sys

@@ -15,7 +15,7 @@ Q = np.ones((1, 1, 2, 8), np.float32)
 
 
 def with_client(target, use, **settings):
-    """What `await use(client)` returns, on a loop of its own."""
+    """What `await use(client)` returns, on a new event loop."""
 
     async def run():
         async with attnd.aio.Client(target, **settings) as client:
@@ -33,7 +33,7 @@ def peer():
 
 @pytest.fixture
 def hanging():
-    """A peer that answers nothing, and says when a call began and when it was cancelled."""
+    """A peer that answers nothing, and reports when a call began and when it was cancelled."""
     one = Peer()
     one.began, one.cancelled = threading.Event(), threading.Event()
 
@@ -142,7 +142,7 @@ def test_cancelled_task_cancels_its_call(hanging):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        # The channel is open still: it is the cancellation that the server sees.
+        # The channel is still open, so the server sees the cancellation, not a closed connection.
         assert await asyncio.to_thread(hanging.cancelled.wait, 10)
 
     with_client(hanging.target, use)

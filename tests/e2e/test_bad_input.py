@@ -1,4 +1,4 @@
-"""The server refuses every bad request in its exact words and goes on as if it had not come."""
+"""The server refuses every bad request with the exact text and keeps no trace of it."""
 
 import contextlib
 import itertools
@@ -103,7 +103,7 @@ def test_compressed_message(server, wire):
 
 
 def test_ten_thousand_refusals_leave_no_memory_behind(start_server):
-    # A server of its own: what other tests left in the allocator would hide growth.
+    # A new server: memory that other tests left in the allocator would hide growth.
     server = start_server("--log-level", "warning")
     cases = [case for case in CASES if case.rpc in ("Forward", "Backward")]
     with wire_to(server.target) as wire:
@@ -166,7 +166,7 @@ def test_values_that_are_not_finite_are_data(client, rng, value):
     good = client.forward(q, k, v)
     v[1, 0, 3, 0] = value
     reply = client.forward(q, k, v)
-    # They reach what sees them and nothing else.
+    # They affect the rows that see them and no others.
     assert not np.isfinite(reply.out[1, 0, :, 0]).any()
     assert same_bits(reply.out[0], good.out[0])
     assert same_bits(reply.out[1, 1], good.out[1, 1])

@@ -1,4 +1,4 @@
-"""What a request is batched with never changes its answer, to the bit."""
+"""Other requests of a batch never change an answer, to the bit."""
 
 import numpy as np
 import pytest

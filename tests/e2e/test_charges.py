@@ -1,4 +1,4 @@
-"""What a request is charged for, what it is refused for, and that each refusal counts once."""
+"""The charges of requests, the reasons of refusals, and that each refusal counts once."""
 
 import grpc
 import numpy as np
@@ -38,7 +38,7 @@ def test_each_refusal_counts_once(start_server, rng):
     server = start_server("--budget-bytes", "4MiB", "--max-message-bytes", "3MiB")
     small = noise(rng, (1, 1, 8, 8))
     with attnd.Client(server.target, timeout=60, retries=0) as client:
-        # As received, by its plan, by its header, by its outputs, by its envelope.
+        # By its size as received, its plan, its header, its outputs, its envelope.
         wide = noise(rng, (1, 1, 8192, 24))
         needs = grpc.StatusCode.RESOURCE_EXHAUSTED
         refuse(client, needs, "request: needs", wide, wide + 1, wide + 2)
@@ -53,7 +53,7 @@ def test_each_refusal_counts_once(start_server, rng):
         refuse(client, bad, "priority", small, small, small, priority=101)
         assert refusals(server) == {"bytes": 2, "invalid": 2}
         with grpc.insecure_channel(server.target) as channel:
-            # As it turns out once it is here: its caller did not say how large it is.
+            # Found out once it has arrived: its caller did not declare its size.
             call = channel.unary_unary(_calls.SERVICE + "Forward").future(bytes((3 << 20) + 1))
             assert "Received message larger than max" in call.details()
         assert refusals(server) == {"bytes": 3, "invalid": 2}
@@ -82,7 +82,7 @@ def test_received_bytes_of_what_is_refused_count_once(start_server):
         assert received() == len(invalid)
         refuse(bytes(2**20 + 1), "larger than max")
         assert received() == 2**20 + 1
-        # One byte more than was said; known once it is here.
+        # One byte more than declared; known once it has arrived.
         short = ("attnd-message-bytes", str(len(invalid) - 1))
         refuse(invalid, "metadata: attnd-message-bytes must be >= the size of the message", short)
         assert received() == len(invalid)
@@ -94,14 +94,14 @@ def test_received_bytes_of_what_is_refused_count_once(start_server):
         run.send(*announced, carry("2", invalid))
         assert {reply.error.code for reply in run.take(2)} == {3}
         assert received() == sum(map(len, announced)) + len(announced[1])
-        # They have left, so they hold nothing any more.
+        # Their callers have left, so nothing is charged for them.
         assert eventually(lambda: server.metric("attnd_budget_charged_bytes") == 0)
         run.close()
     assert refusals(server) == {"invalid": 4, "bytes": 2}
 
 
 def test_memory_of_the_host_is_charged(start_server, rng):
-    """What is drawn for a request was not charged: ten times what its payloads hold."""
+    """The keys drawn for a request were not charged: ten times the size of its payloads."""
     server = start_server("--max-running", "1")
     q = noise(rng, (1, 1, 8192, 1))
     draws = {"num_random": 64}

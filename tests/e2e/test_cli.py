@@ -154,7 +154,7 @@ def test_run_keeps_bfloat16(attn, client, genesis, tmp_path, suffix):
 
 
 def test_estimate(attn, client, verses, tmp_path):
-    """Of a file's tensors, lengths with their values; of shapes alone."""
+    """Estimates of a file's tensors, lengths with their values, and of shapes alone."""
     lengths = dict(verses)
     q, k, v = (lengths.pop(name) for name in "qkv")
     expected = client.estimate(q.shape, k.shape, v.shape, dtype=q.dtype, tensors=lengths)

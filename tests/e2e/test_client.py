@@ -1,4 +1,4 @@
-"""The client's own side: metadata, targets, errors. The peer is a small gRPC server in Python."""
+"""The client alone: metadata, targets, errors. The peer is a small gRPC server in Python."""
 
 import pickle
 
@@ -141,7 +141,7 @@ def test_timeout_of_client_and_of_call(peer):
     ],
 )
 def test_calls_have_a_deadline_unless_told_otherwise(peer, settings, arguments, seconds):
-    """A call without a timeout waited for ever."""
+    """A call without a timeout waited without limit."""
     left = []
 
     def answer(request, context):
@@ -152,7 +152,7 @@ def test_calls_have_a_deadline_unless_told_otherwise(peer, settings, arguments, 
     with attnd.Client(peer.target, **settings) as client:
         client.forward(Q, Q, Q, **arguments)
     if seconds is None:
-        # gRPC tells of the end of time.
+        # gRPC reports no deadline as the largest time.
         assert left[0] is None or left[0] > 1e9
     else:
         assert seconds - 30 < left[0] < seconds + 1

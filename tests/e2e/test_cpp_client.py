@@ -49,7 +49,7 @@ def test_without_the_load_tool_its_tests_are_skipped(monkeypatch, tmp_path):
 def test_example_prints_what_the_readme_says(server):
     lines = run(EXAMPLE, server.target).stdout.splitlines()
     assert lines[:2] == ["out 1 8 512 64", "lse 1 8 512"]
-    # Every value is 0.5, and so is every average of them.
+    # Every value is 0.5, so every weighted average is, too.
     assert lines[3] == "out[0] = 0.5"
     assert lines[4:7] == ["q 1 8 512 64", "k 1 8 512 64", "v 1 8 512 64"]
     assert all(re.fullmatch(r"cpu, compute \S+ s", line) for line in (lines[2], lines[7]))

@@ -16,7 +16,7 @@ def forward_request(q):
 
 
 def dropped_count(server):
-    # A client whose deadline passes cancels too: the server sees one or the other first.
+    # At its deadline a client also cancels: either may reach the server first.
     reasons = ("deadline", "cancelled")
     return sum(server.metric("attnd_refused_total", reason=reason) for reason in reasons)
 

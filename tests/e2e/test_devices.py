@@ -1,4 +1,4 @@
-"""An engine with two devices of their own memory: `device` of a request is obeyed.
+"""An engine with two devices, each with separate memory: a request runs on the one that it names.
 
 The strict server has the strict device under the name "cpu" and, where asked, the processor itself
 under "plain:0" beside it.
@@ -63,7 +63,7 @@ def test_an_unknown_device_is_refused_with_those_that_are_there(two):
 
 @pytest.mark.parametrize("full, free", [("cpu", "plain:0"), ("plain:0", "cpu")])
 def test_a_full_queue_of_one_device_refuses_nothing_of_another(start_two, full, free):
-    """Requests were admitted by the queue of the first device, whatever device they named."""
+    """Requests were admitted by the queue of the first device, even if they named another one."""
     server = start_two("--max-running", "1", "--max-queue", "1")
     q, k, v = qkv()
     large = np.zeros((1, 8, 4096, 64), np.float32)  # its head goes ahead
@@ -90,7 +90,7 @@ def test_a_full_queue_of_one_device_refuses_nothing_of_another(start_two, full, 
 
 
 def test_each_device_has_metrics_of_its_own(start_two):
-    """The second device's memory, work and lanes counted as the first one's."""
+    """The metrics counted the second device's memory, work and lanes as the first one's."""
     server = start_two("--max-running", "2")
     q, k, v = qkv()
     with attnd.Client(server.target) as client:
@@ -106,7 +106,7 @@ def test_each_device_has_metrics_of_its_own(start_two):
 
 
 def test_a_device_with_memory_of_its_own_has_a_budget_of_its_own(start_two, monkeypatch):
-    """What a device was asked to hold was charged to the host's memory alone."""
+    """Memory of a device was charged to the host's budget alone."""
     monkeypatch.setenv("STRICT_DEVICE_MEMORY", str(8 << 20))  # a budget of half of it
     server = start_two()
     q = np.zeros((1, 1, 4096, 64), np.float32)  # 1 MiB
@@ -115,7 +115,7 @@ def test_a_device_with_memory_of_its_own_has_a_budget_of_its_own(start_two, monk
         with pytest.raises(attnd.Error, match=r"needs \d+ bytes of cpu, its budget is 4194304"):
             client.forward(q, q, q, method="local", options={"window_left": 1}, device="cpu")
         client.forward(q, q, q, method="local", options={"window_left": 1}, device="plain:0")
-        # Each takes more than half of it, which comes back with the answer.
+        # Each takes more than half of the budget and frees it with the answer.
         part = q[:, :, :2048]
         for _ in range(3):
             answer = client.forward(part, part, part, method="local", options={"window_left": 1})

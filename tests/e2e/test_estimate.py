@@ -1,4 +1,4 @@
-"""Estimate: workspace an upper bound of what is then taken, work exact, seconds that follow it.
+"""Estimate: workspace is an upper bound of what a run takes, work is exact, seconds grow with it.
 
 How far seconds are from measured ones: tests/bench/run estimate.
 """
@@ -40,7 +40,7 @@ def test_workspace_and_work(client, rng, method, shape, causal, backward):
 
     stats = ask(client, tensors, method, options, backward).stats
     assert stats.peak_workspace_bytes <= predicted.workspace_bytes
-    # A bound of any use: it is what admission counts with.
+    # The bound must be tight, because admission charges it.
     assert predicted.workspace_bytes <= 4 * stats.peak_workspace_bytes + 2**20
     assert np.isclose(predicted.flops, stats.flops)
     assert np.isclose(predicted.visible_pairs, stats.visible_pairs)
@@ -102,7 +102,7 @@ def test_lengths_count_as_sent_and_as_full_without_values(client):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_packed_sequences(client, rng, method, options):
-    """An estimate of packed sequences failed: it had no cu_seqlens, and took them for wrong."""
+    """An estimate of packed sequences without the values of cu_seqlens was refused as invalid."""
     N = 200
     shape, options = (1, 2, N, 16), options | {"causal": True}
     q = noise(rng, shape)
@@ -114,7 +114,7 @@ def test_packed_sequences(client, rng, method, options):
         assert predicted.visible_pairs == stats.visible_pairs
         assert predicted.flops == stats.flops
         assert stats.peak_workspace_bytes <= predicted.workspace_bytes
-    # The last of them is what is assumed: bounds at floor(i N / S).
+    # Without values the last of them is assumed: bounds at floor(i N / S).
     send["tensors"] = {name: ((4,), np.int32) for name in tensors}
     assert client.estimate(shape, shape, shape, **send) == predicted
 
@@ -132,7 +132,7 @@ def test_what_is_wrong_with_packed_sequences(client):
 
 
 def test_estimates_need_no_room(client):
-    """A request far above every limit can be asked about."""
+    """A request far above every limit gets an estimate."""
     shape = (1, 64, 1 << 20, 128)
     predicted = client.estimate(shape, shape, shape)
     assert predicted.input_bytes == 3 * 4 * 64 * (1 << 20) * 128

@@ -1,4 +1,4 @@
-"""Memory of the server while large messages arrive: bounded by its budget, whatever clients do."""
+"""Memory of the server while large messages arrive: its budget bounds it for all clients."""
 
 import threading
 import time
@@ -17,8 +17,8 @@ MIB = 1 << 20
 BUDGET = 64 * MIB
 SHAPE = (1, 32, 1024, 64)  # 8 MiB
 CODES = grpc.StatusCode
-# What gRPC may have received for a call that nobody reads: its window, which the bandwidth probe
-# lets grow. 11 MiB were seen on the loopback.
+# What gRPC may have received for a call that the server does not read: its window, which the
+# bandwidth probe enlarges. On the loopback 11 MiB were measured.
 WINDOW = 16 * MIB
 
 
@@ -52,7 +52,7 @@ def start(channel, message, size=None):
 
 @pytest.fixture
 def channels(server):
-    """Each with a connection of its own."""
+    """Channels that do not share a connection."""
     four = [new_channel(server) for _ in range(4)]
     yield four
     for channel in four:
@@ -127,7 +127,7 @@ def test_a_client_that_stops_in_the_middle(server, client, channels, small, uplo
     half = framed(upload)[: len(upload) // 2]
     assert stopped.send(stream, half) == len(half)
 
-    # There is room for small ones at once; for another large one when the first is given up.
+    # Small ones have room at once; another large one has it when the server ends the first.
     assert client.forward(**small).out.shape == small["q"].shape
     assert start(channels[0], upload).code() == CODES.OK
     assert stopped.status(stream) == CODES.RESOURCE_EXHAUSTED.value[0]
@@ -171,10 +171,10 @@ def test_small_replies_that_nobody_reads_take_room(server, client, small):
         return server.metric("attnd_answer_seconds_count")
 
     def handled():
-        # Some find no room while they are many at a time.
+        # Some find no room while many are in flight.
         return answers() + server.metric("attnd_refused_total")
 
-    # More than what the client takes, which has a window of 64 KiB for all streams.
+    # More than the client receives, which has a window of 64 KiB for all streams.
     lazy.send(lazy.open("Run"), b"".join(map(framed, requests[:first])))
     assert eventually(lambda: handled() == first)
     for count in range(1, streams + 1):
@@ -193,10 +193,10 @@ def test_small_replies_that_nobody_reads_take_room(server, client, small):
 
 
 def test_streams_whose_replies_find_no_room_are_not_read(start_server):
-    """They were read until each had its most answers, whatever these hold."""
+    """They were read until each had its maximum of answers, without regard to their size."""
     budget, streams, most = MIB, 3, 256
     server = start_server("--budget-bytes", str(budget))
-    # 50 tensors without anything, about which there is more to say.
+    # 50 empty tensors, each of which causes a reason in the reply.
     message, least_words = b"\x1a\x00" * 50, 3500
     requests = b"".join(framed(carry(str(i), message)) for i in range(most))
     lazy = RawConnection(server.target)
@@ -209,7 +209,7 @@ def test_streams_whose_replies_find_no_room_are_not_read(start_server):
 
     for _ in range(streams):
         assert lazy.send(lazy.open("Run"), requests) == len(requests)
-    # But for what the client takes, a window of 64 KiB.
+    # Except what the client receives, a window of 64 KiB.
     room = (budget + (64 << 10)) // least_words
     assert eventually(lambda: charged() > budget - 2 * least_words, 30)
     assert not eventually(lambda: answered() > room + streams, 1)
@@ -225,7 +225,7 @@ def test_uploads_on_streams_wait_for_their_turn(server, client, channels, small,
         for index in range(3):
             run.send_whole(f"{index}", upload)
         run.half_close()
-    # Together, because replies that nobody reads take up room.
+    # Together, because unread replies take up room.
     for replies, code, _ in together([run.rest for run in runs]):
         assert code == CODES.OK
         assert sorted(reply.id for reply in replies) == ["0", "1", "2"]

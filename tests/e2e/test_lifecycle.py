@@ -87,7 +87,7 @@ def test_info_and_methods(client):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_idle_server_stops(start_server, number):
-    # A stream that held up the stop would do so for all of this time.
+    # A stream that blocked the stop would block it for all of this time.
     server = start_server("--drain-timeout", "300s")
     watch = Watch(server.target)
     assert eventually(lambda: watch.seen == ["SERVING"])
@@ -101,7 +101,7 @@ def test_work_in_flight_finishes_and_new_work_is_refused(start_server, rng):
     flags = ["--drain-delay", "3s", "--drain-timeout", "60s", "--max-running", "1"]
     server = start_server(*flags)
     q = noise(rng, (1, 2, 64, 32))
-    # A refusal is to be seen, not tried again until the work in flight is over.
+    # The test must see the refusal: a retry could wait until the work in flight has ended.
     with attnd.Client(server.target, timeout=60, retries=0) as client:
         queued = []
 
@@ -155,7 +155,7 @@ def test_clients_that_keep_calling_are_told_to_go_elsewhere(start_server, rng):
         assert eventually(lambda: outcomes["OK"] >= 200)
         server.signal(signal.SIGTERM)
         assert server.wait(10) == 0
-        # Their next calls find nobody.
+        # Their next calls find no server.
         assert eventually(lambda: outcomes["UNAVAILABLE"] > 2 * len(threads))
     finally:
         stop.set()

@@ -1,4 +1,4 @@
-"""/metrics tells what was done: counters add up, gauges come back, the page is well formed."""
+"""/metrics reports the work done: counters add up, gauges return to 0, the page is well formed."""
 
 import shutil
 import subprocess

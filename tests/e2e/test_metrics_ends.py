@@ -1,4 +1,4 @@
-"""How calls end in /metrics: whatever end they have is counted once, as what it was to the client."""
+"""Ends of calls in /metrics: each is counted once, with the status that the client received."""
 
 import grpc
 import numpy as np
@@ -148,7 +148,7 @@ def test_plans_and_patterns_are_measured(server, client, rng):
     client.forward(q, q, q, method="local", options={"window_left": 5})
     plans = {"method": "local", "direction": "forward"}
     assert server.metric("attnd_plan_seconds_count", **plans) == 1
-    # An estimate is a plan, too, also one that is refused.
+    # Estimates count as plans, too, also refused ones.
     shapes = [q.shape] * 3
     client.estimate(*shapes, method="local", options={"window_left": 5})
     with pytest.raises(attnd.Error):

@@ -1,4 +1,4 @@
-"""tests/mutants without a compiler: which faults it plants where, and that it draws them alike."""
+"""tests/mutants without a compiler: the faults it plants, their places, and samples that repeat."""
 
 import importlib.machinery
 import importlib.util
@@ -56,7 +56,7 @@ def test_an_operator_or_a_value_changes(body, expected):
 @pytest.mark.parametrize("body, expected", [
     ("if (c) {}", {"if (false && (c)) {}", "if (true || (c)) {}"}),
     ("if (int d = a; d) {}", {"if (int d = a; false && (d)) {}", "if (int d = a; true || (d)) {}"}),
-    # A loop that never ends would only be noticed by its time.
+    # Only a time limit would notice a loop that never ends.
     ("while (c) {}", {"while (false && (c)) {}"}),
     ("for (; c;) {}", {"for (; false && (c);) {}"}),
     ("Call(a);", {"while (false) Call(a);"}),

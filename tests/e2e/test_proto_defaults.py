@@ -25,7 +25,7 @@ def default_of(comment):
 
 
 def defaults(message):
-    """What the comments of a message say of each field; a field without one shares that above."""
+    """{field: default} as the comments state it; a field without a comment shares the one above."""
     said = {}
     comment = ""
     for lines, field in FIELD.findall(BODIES[message]):

@@ -112,7 +112,7 @@ def test_deadline_bounds_all_attempts(call, refusing):
 
 
 def test_large_requests_stay_retryable(call, refusing):
-    """gRPC keeps 256 KiB of a call for another attempt unless told otherwise."""
+    """By default gRPC keeps only 256 KiB of a call for another attempt."""
     large = np.arange(2**21, dtype=np.float32).reshape(1, 1, -1, 64)
     peer = refusing(1, grpc.StatusCode.UNAVAILABLE)
     reply = call(peer.target, arguments=(large,), timeout=60)

@@ -1,4 +1,4 @@
-"""Pipelines of both clients on the Run stream: against a peer that does as it is told, and against
+"""Pipelines of both clients on the Run stream: against a peer that the test controls, and against
 the server.
 """
 
@@ -179,7 +179,7 @@ def test_stream_that_dies_fails_all(run_all, peer):
 
 
 def test_stream_that_dies_while_requests_are_written(run_all, peer):
-    """grpc.aio makes INTERNAL of it, whatever the server said."""
+    """grpc.aio reports INTERNAL in place of the server's status."""
 
     def die(requests, context):
         next(run_requests(requests))
@@ -256,7 +256,7 @@ def test_timeout_of_one_request(run_all, peer):
 
 
 def test_requests_have_the_default_timeout(run_all, peer, monkeypatch):
-    """A pipeline whose server answered nothing waited for ever."""
+    """A pipeline whose server answered nothing waited without limit."""
     monkeypatch.setattr(_channel, "DEFAULT_SECONDS", 0.3)
     peer.run = lambda requests, context: (run_answer(r) for r in run_requests(requests) if 0)
     (error,) = run_all(peer.target, [tensor(0)])
@@ -264,7 +264,7 @@ def test_requests_have_the_default_timeout(run_all, peer, monkeypatch):
 
 
 def test_thousands_of_timeouts_that_are_called_off(peer):
-    """They end in any order, and the one that comes to its end is the shortest."""
+    """They are cancelled in any order; only the shortest one expires."""
 
     def answer_all_but_zero(requests, context):
         for request in run_requests(requests):

@@ -1,5 +1,5 @@
-"""The rules of Run: what breaks one ends the stream, in the server's exact words, after what came
-before it was answered."""
+"""The rules of Run: a message that breaks one ends the stream with the exact text, after the
+requests before it were answered."""
 
 import grpc
 import pytest

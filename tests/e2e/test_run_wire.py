@@ -26,7 +26,7 @@ def channel(server):
 
 @pytest.fixture
 def open_run():
-    """Opens streams of the test's own: open_run(channel, ...). They are cancelled with the test."""
+    """Opens streams for one test: open_run(channel, ...). They are cancelled at its end."""
     opened = []
 
     def start(channel, **options):
@@ -45,7 +45,7 @@ def run(channel, open_run):
 
 @pytest.fixture
 def own(start_server):
-    """A server of the test's own, with a client and a channel: own(*flags)."""
+    """A server for one test, with a client and a channel: own(*flags)."""
     closing = []
 
     def start(*flags):
@@ -199,7 +199,7 @@ def test_half_close_with_work_in_flight(server, client, run):
 @pytest.mark.parametrize("end", ["cancel", "deadline"])
 def test_work_in_flight_ends_with_its_stream(server, client, channel, open_run, end):
     def lost():
-        # The caller's own clock may be first; the server sees a cancellation then.
+        # The client's clock may come first; the server then sees a cancellation.
         codes = ["CANCELLED"] if end == "cancel" else ["CANCELLED", "DEADLINE_EXCEEDED"]
         return sum(server.metric("attnd_requests_total", code=code) for code in codes)
 
@@ -214,7 +214,7 @@ def test_work_in_flight_ends_with_its_stream(server, client, channel, open_run, 
         expected = {"cancel": "CANCELLED", "deadline": "DEADLINE_EXCEEDED"}[end]
         replies, code, _ = run.rest()
         assert code.name == expected
-        # What the lane is predicted to be busy for longer than the deadline leaves is refused.
+        # A request is refused if the lane is predicted to be busy past its deadline.
         assert all(reply.error.code == DEADLINE.value[0] for reply in replies)
         assert end == "deadline" or not replies
         # Waiting work is dropped at once, not when a lane comes to it.
@@ -244,7 +244,7 @@ def test_a_client_that_never_reads_its_replies(own, open_run, rng):
     assert 1 < answered() < 600
     assert server.peak_rss() - idle < 128 << 20
     assert client.forward(q, q, q).out.shape == q.shape
-    # It is slowed down, not given up: all is there for one who reads on.
+    # The server slows the stream down and does not end it: a client that reads on gets all replies.
     run.half_close()
     replies, code, _ = run.rest()
     assert code == OK and len({reply.id for reply in replies}) == 1500
@@ -301,7 +301,7 @@ def test_idle_streams_do_not_hold_up_a_stop(own, open_run):
     for stream in streams:
         stream.send(GOOD)
         stream.take()
-    # A stream that held up the stop would do so for 300 s.
+    # A stream that blocked the stop would block it for 300 s.
     server.signal(signal.SIGTERM)
     assert server.wait(30) == 0
     for stream in streams:

@@ -1,5 +1,5 @@
-"""Calls that end early, say nothing or lie about their size: the server answers them in clear
-words, forgets them, and serves everybody else meanwhile."""
+"""Calls that end early, send nothing or declare a wrong size: the server answers them with a clear
+text, releases their memory, and serves all other calls meanwhile."""
 
 import time
 
@@ -32,7 +32,7 @@ def raw(server):
 
 
 def quiet(server):
-    """Nothing is left of any request."""
+    """No request is in flight or charged."""
     return all(
         server.metric(name) == 0
         for name in ("attnd_inflight_requests", "attnd_queue_requests", "attnd_queue_bytes")
@@ -75,7 +75,7 @@ def test_calls_that_are_reset_right_after_their_message(server, client, raw):
             raw.reset(stream)
         assert eventually(lambda: server.metric("attnd_queue_requests") == 0)
     assert eventually(lambda: quiet(server))
-    # gRPC may drop a call that is reset before anybody saw its headers; those are not counted.
+    # gRPC may drop a call that is reset before the server saw its headers; those are not counted.
     assert server.metric("attnd_requests_total") > cancelled + 1
     assert client.health() == "SERVING"
 

@@ -18,7 +18,7 @@ Shape Queries(int64_t n) { return {2, 2, n, 9}; }
 Shape Keys(int64_t n) { return {2, 1, n, 9}; }
 const ShapeOf kSecond = Fixed({2, 1, 6, 9});
 
-// What a sequence sees; position n - 1 is that of the last key and of the last query.
+// The pattern of a sequence; the last key and the last query both have position n - 1.
 using SeqOf = std::function<AttendSeq(Ops& ops, int64_t nq, int64_t nk)>;
 
 AttendSeqs SeqsOf(Ops& ops, const Tensor& q, const Tensor& k, const SeqOf& seq_of) {
@@ -127,7 +127,7 @@ Cases Attends() {
         Attend(Numbered("BiasAndSecondSource", {i}), {kSecond, kSecond, biases[i]}, WithSecond,
                [](Ops&, In in) { return AttendTensors{.k2 = in[3], .v2 = in[4], .bias = in[5]}; }));
   }
-  // Every second one with a pattern that gathers.
+  // Every second case has a pattern that gathers.
   for (int i = 1; i <= static_cast<int>(Weighting::kSigmoid); ++i) {
     const AttendParams params{.scale = 0.3, .weighting = static_cast<Weighting>(i)};
     cases.push_back(i % 2 == 0 ? Attend(Numbered("Weighting", {i}), {heads}, Causal, Slopes, params)

@@ -1,5 +1,5 @@
 // Every method and every primitive checks often enough whether its run is stopped. A run without
-// check points would hold its threads, however urgent other runs are, and when its client has gone.
+// check points would occupy its threads although other runs are urgent or its client has left.
 #include <gtest/gtest.h>
 
 #include <time.h>
@@ -16,8 +16,8 @@
 namespace attnd::testing {
 namespace {
 
-// Times between check points, of the threads of one run: the only one that is measured. A run with
-// an end asks for the time at every check point.
+// Times between check points, of the threads of the one run that is measured. A run with a deadline
+// reads the clock at every check point.
 struct Gaps {
   std::atomic<int64_t> run = 0;  // number of the run
   std::atomic<int64_t> longest = 0,

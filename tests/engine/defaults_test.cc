@@ -63,7 +63,7 @@ TEST(Defaults, SpelledOutAreThoseLeftOut) {
       }
     }
   }
-  // Texts that no value has, among them two that every table has.
+  // Texts that stand for no value, among them two that every table contains.
   EXPECT_TRUE(undecided.contains("1/sqrt(D)"));
   EXPECT_TRUE(undecided.contains("required"));
 }

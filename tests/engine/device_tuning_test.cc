@@ -1,5 +1,5 @@
-// Two devices of one engine share its cache of patterns. Where their costs ask for other forms of a
-// pattern, each gets its own, and both answer the same numbers.
+// Two devices of one engine share its cache of patterns. Where their costs favour different forms
+// of a pattern, each gets its form, and both give the same numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,7 +75,7 @@ TEST(DeviceTuning, APlanCountsTheGlobalsThatTheDeviceAssumes) {
     call.device = engine.device(device).info().name;
     return (*engine.MakePlan(call))->visible_pairs;
   };
-  // Of 2 heads: every row sees the globals, and they see every row.
+  // 2 heads: every row sees the globals, and they see every row.
   EXPECT_EQ(pairs(0) - pairs(1), 2 * 2 * (64 - 8) * kN);
 }
 

@@ -35,14 +35,14 @@ class FailingDownload final : public RenamedDevice {
   int downloads_ = 0;
 };
 
-// The buffer of the first result went back to the system while its download was still to be made,
-// which then wrote to unmapped memory.
+// The buffer of the first result went back to the system before its download, which then wrote to
+// unmapped memory.
 TEST(EngineDevices, ResultsOutliveTheirDownloadsWhenAnotherFails) {
   const auto engine = EngineOn(std::make_unique<FailingDownload>("strict", NewTestDevice("strict")),
                                {.host_retain_bytes = 0});
   Request request;
   request.call.method = "softmax";
-  request.Add("q", {1, 1, 4096, 128});  // a result of 2 MiB, which is mapped of its own
+  request.Add("q", {1, 1, 4096, 128});  // a result of 2 MiB, which is a separate mapping
   request.Add("k", {1, 1, 64, 128});
   request.Add("v", {1, 1, 64, 128});
   const auto failed = PlanAndExecute(*engine, request.call);
@@ -52,7 +52,7 @@ TEST(EngineDevices, ResultsOutliveTheirDownloadsWhenAnotherFails) {
   EXPECT_TRUE(PlanAndExecute(*engine, request.call).ok());
 }
 
-// Patterns were built from integers whose upload was still to be made.
+// Patterns were built from integers before their upload.
 TEST(EngineDevices, IntegersAreThereAtOnceOnALateDeviceWithHostMemory) {
   const auto late = EngineOn(
       *NewStrictDevice({.cpu = {.threads = 2, .poison_memory = true}, .has_host_memory = true}));

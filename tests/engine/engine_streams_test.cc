@@ -35,7 +35,7 @@ class EngineStreams : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Devices, EngineStreams, ::testing::Values("cpu", "strict"),
                          [](const auto& param) { return param.param; });
 
-// No bit depends on which thread computes an item, and what it does meanwhile.
+// No bit depends on which thread computes an item, or on what else runs at the time.
 TEST_P(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
   const std::unique_ptr<Engine> engine = NewEngine();
   for (const Direction direction : kDirections) {
@@ -73,7 +73,7 @@ TEST_P(EngineStreams, AStoppedRunLeavesNoPartOfAPattern) {
     const auto request = MakeRequest(c, Direction::kForward, 4096, /*H=*/1);
     const auto want = PlanAndExecute(*fresh, request->call);
     ASSERT_TRUE(want.ok()) << want.status();
-    // Ends at ever later places of the run.
+    // Stops the run at later and later points.
     for (const auto end : {0us, 50us, 200us, 800us}) {
       RunControl control;
       control.StopAt(RunControl::Clock::now() + end);

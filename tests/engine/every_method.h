@@ -1,4 +1,4 @@
-// A call of every method, and how one runs on a stream of its own.
+// A call of every method, and how one runs on a new stream.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace attnd::testing {
 
-// A call of N queries and keys, with data of its own.
+// A call of N queries and keys that owns its data.
 struct Request {
   Call call;
   std::map<std::string, std::vector<float>> floats;
@@ -59,7 +59,7 @@ inline std::vector<MethodCase> EveryMethod(int64_t N) {
       const bool is_required = option.default_text.rfind("required", 0) == 0;
       if (is_required) c.options[option.name] = RequiredValue(option, N);
     }
-    // Some of the methods are tried with causal masks.
+    // Some of the methods run with causal masks.
     if (c.method == "softmax" || c.method == "local" || c.method == "linear_attention") {
       c.options["causal"] = true;
     }
@@ -90,7 +90,7 @@ inline std::unique_ptr<Engine> NewEngine(bool poison_memory = true) {
   return CpuEngine({.threads = 2, .retain_bytes = 0, .poison_memory = poison_memory});
 }
 
-// Planned and run on a stream of its own.
+// Plans the call and runs it on a new stream.
 inline absl::StatusOr<Execution> Execute(Engine& engine, const Request& request,
                                          RunControl* control) {
   auto plan = engine.MakePlan(request.call);

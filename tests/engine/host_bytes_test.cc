@@ -1,4 +1,4 @@
-// What the host keeps while a request runs stays within Plan::host_bytes, for any ids, labels and
+// The host's memory for a running request stays within Plan::host_bytes, for any ids, labels and
 // lists: all memory that this program allocates by `new`, without tensors.
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -213,7 +213,7 @@ TEST_P(HostBytes, StayWithinThePlan) {
     // Names, views and the tape of a request, and buffers of its threads.
     constexpr int64_t kOthers = 256 << 10;
     EXPECT_LE(kept, (*plan)->host_bytes + kOthers) << Name(direction);
-    // No case takes more than some bytes a row, besides what it sent or drew.
+    // No case takes more than some bytes a row, apart from lists that it sent or drew.
     EXPECT_LE((*plan)->host_bytes, int64_t{128} << 20);
   }
 }
@@ -227,7 +227,7 @@ TEST(HostBytesOfPlans, LongListsOfOptionsAreKeptOnce) {
   for (const char* name : {"q", "k", "v"}) {
     call.tensors[name] = DenseView(nullptr, DType::kF32, {1, kHeads, 1, 1});
   }
-  // The first plan of a process makes tables that stay.
+  // The first plan of a process makes tables that stay allocated.
   ASSERT_TRUE(engine->MakePlan(call).ok());
   const int64_t before = live_bytes.load();
   const auto plan = engine->MakePlan(call);
@@ -235,7 +235,7 @@ TEST(HostBytesOfPlans, LongListsOfOptionsAreKeptOnce) {
   constexpr int64_t kOthers = 4 << 10;
   EXPECT_LE(live_bytes.load() - before, static_cast<int64_t>(8 * kHeads) + kOthers);
   EXPECT_GE((*plan)->host_bytes, static_cast<int64_t>(8 * kHeads));
-  // Other lists are other buckets.
+  // Different lists give different buckets.
   std::get<std::vector<int64_t>>(call.options["dilation"]).back() = 1;
   const auto other = engine->MakePlan(call);
   ASSERT_TRUE(other.ok()) << other.status();

@@ -143,7 +143,7 @@ TEST_P(LinearAttentionStates, TwoCallsAreOne) {
   });
 }
 
-// e^q e^k is beyond float32; the state and what queries read from it are not.
+// e^q e^k exceeds float32; the state and the outputs read from it do not.
 TEST(LinearAttentionExp, WithAStateIsAsWithout) {
   for (double mean : {60.0, -60.0}) {
     const ScanCase c(
@@ -177,7 +177,7 @@ TEST(LinearAttentionExp, WithAStateIsAsWithout) {
   }
 }
 
-// Features and states that vanish in float32 divide nothing.
+// Features and states that underflow to 0 in float32 are not divided by.
 TEST(LinearAttentionExp, ThatUnderflowsHasNoLogarithm) {
   const ScanCase c({.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = -200});
   OnEveryDevice([&](Stream& stream) {

@@ -143,7 +143,7 @@ std::string Described(const OptionMap& sent) {
   return SampleMethod().Describe(handle.get(), /*D=*/64);
 }
 
-// An option spelled out at its default made a bucket of its own.
+// An option that was sent at its default value put the request into another bucket.
 TEST(Options, DescriptionsLeaveOutDefaults) {
   EXPECT_EQ(Described({}), "");
   EXPECT_EQ(Described({{"on", false},

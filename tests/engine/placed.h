@@ -13,7 +13,7 @@
 
 namespace attnd::testing {
 
-// The tensors of `problem`, dense ones of the host, uploaded as Execute wants them. `buffers` keep
+// The tensors of `problem`, dense ones of the host, uploaded as Execute requires. `buffers` keep
 // them alive.
 inline absl::Status Upload(Engine& engine, Stream& stream, Problem* problem,
                            std::vector<std::shared_ptr<Buffer>>* buffers) {
@@ -40,7 +40,7 @@ inline absl::StatusOr<Execution> ExecutePlaced(Engine& engine, Stream& stream,
   return engine.Execute(stream, batch);
 }
 
-// Plans `call` and runs it alone on its device, on a stream of its own.
+// Plans `call` and runs it alone on its device, on a new stream.
 inline absl::StatusOr<Execution> PlanAndExecute(Engine& engine, const Call& call,
                                                 RunControl* control = nullptr) {
   absl::StatusOr<std::shared_ptr<const Plan>> plan = engine.MakePlan(call, control);

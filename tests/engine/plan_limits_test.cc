@@ -10,7 +10,7 @@ TEST_F(PlanLimits, ProblemsWithoutElementsTakeNothing) {
   const auto empty = [](const char* method, const PlanSizes& s, Direction direction) {
     const auto plan = MakePlan(MakeCall(method, s, direction));
     ASSERT_NE(plan, nullptr);
-    // What is left are a few empty buffers.
+    // Only a few empty buffers remain.
     EXPECT_LE(plan->workspace_bytes, 1024);
     EXPECT_EQ(plan->seconds, 0);
     EXPECT_EQ(plan->visible_pairs, 0);
@@ -54,7 +54,8 @@ TEST_F(PlanLimits, WorkGrowsWithHeads) {
   });
 }
 
-// 144 KB that make 0.5 GB were planned as 10 ms and took a second: four of them held all lanes.
+// Requests of 144 KB that need 0.5 GB were planned as 10 ms and took a second: four of them
+// occupied all lanes.
 TEST_F(PlanLimits, MemoryThatIsNotThereYetTakesItsTime) {
   const auto seconds_of = [](int64_t N, int64_t* bytes) {
     Call call{.method = "softmax"};
@@ -75,7 +76,7 @@ TEST_F(PlanLimits, MemoryThatIsNotThereYetTakesItsTime) {
 }
 
 TEST_F(PlanLimits, AStoppedPlanIsCancelled) {
-  // Nothing could end a plan of many packed sequences.
+  // A plan of many packed sequences could not be stopped.
   const Call call = MakeCall("softmax", {.Nq = 7, .Nk = 7}, Direction::kBackward);
   RunControl control;
   EXPECT_TRUE(engine().MakePlan(call, &control).ok());
@@ -87,7 +88,7 @@ TEST_F(PlanLimits, WorkOfAPlanFollowsTheListsThatItReads) {
   Call call = MakeCall("softmax", {.Nq = 7, .Nk = 7}, Direction::kForward);
   const int64_t plain = PlanWork(call);
   EXPECT_LE(plain, kSmallPlanWork);
-  // Sizes cost nothing, lists do.
+  // Planning costs time for lists, not for sizes.
   call.tensors["q"] = DenseView(nullptr, DType::kF32, {1 << 16, 16, 1 << 20, 64});
   call.tensors["kv_lengths"] = DenseView(nullptr, DType::kI32, {1 << 16});
   EXPECT_EQ(PlanWork(call), plain);

@@ -1,4 +1,4 @@
-// What a plan counts once: rows and sequences of equal lengths.
+// Batch rows and sequences of equal lengths, which a plan counts once.
 #include "kernels/method/seq_groups.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ TEST(SeqGroups, EqualRowsAreOne) {
   EXPECT_THAT(Told(Alike(rows, 10, {5, 5})),
               ::testing::UnorderedElementsAre(std::tuple(3, 4, 1, 2), std::tuple(5, 4, 1, 1),
                                               std::tuple(3, 4, 2, 1)));
-  // A list of one problem that stands for several would look like one that does not.
+  // Else a list of one problem that stands for several would equal a list of one that stands alone.
   EXPECT_THAT(Told(Alike({{{3, 4}, 1, 7}}, 10, {5, 5})),
               ::testing::ElementsAre(std::tuple(3, 4, 1, 6), std::tuple(3, 4, 1, 1)));
 }

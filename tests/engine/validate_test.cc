@@ -1,4 +1,4 @@
-// What a plan refuses, and the messages.
+// Refusals of a plan, and their messages.
 #include "kernels/engine/validate.h"
 
 #include <gtest/gtest.h>
@@ -324,7 +324,7 @@ TEST_F(ValidateTest, PackedSequences) {
   const auto plan = engine_->MakePlan(call);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ((*plan)->visible_pairs, 4 * (2 * 3 + 0 * 2 + 3 * 2));
-  // Without data one sequence holds everything: a bound.
+  // Without data one sequence counts as holding all rows, which gives an upper bound.
   for (const char* name : {"cu_seqlens_q", "cu_seqlens_k"}) Set(&call, name, {4}, DType::kI32);
   const auto bound = engine_->MakePlan(call);
   ASSERT_TRUE(bound.ok()) << bound.status();

@@ -12,7 +12,7 @@ ANY_SIZE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_len
 
 @contextlib.contextmanager
 def open_channel(target):
-    # A connection of its own, not one that another channel of the process has.
+    # A new connection, not one that another channel of the process already has.
     own = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(target, options=ANY_SIZE + own) as channel:
         yield channel

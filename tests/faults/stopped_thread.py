@@ -1,4 +1,4 @@
-"""Stops one thread of another process, as a lock that never comes free or a disk that hangs would."""
+"""Stops one thread of another process, as a lock that is never released or a hung disk does."""
 
 import ctypes
 import os
@@ -38,7 +38,7 @@ class StoppedThread:
     thread. The others run on."""
 
     def __init__(self, pid, name):
-        # It has its name a moment after it began.
+        # A thread gets its name a moment after it starts.
         (self.id,) = eventually(lambda: threads(pid, name))
 
     def __enter__(self):
@@ -47,7 +47,7 @@ class StoppedThread:
         return self
 
     def cpu_seconds(self):
-        """Processor time that it has taken so far."""
+        """Processor time that the thread has used so far."""
         times = pathlib.Path(f"/proc/{self.id}/schedstat").read_text().split()
         return int(times[0]) / 1e9
 
@@ -55,5 +55,5 @@ class StoppedThread:
         try:
             _ptrace(PTRACE_DETACH, self.id)
         except ProcessLookupError:
-            # The process ended: its parent may see so once this thread is taken off.
+            # The process has ended: its parent can notice that once this thread is detached.
             os.waitpid(self.id, WALL)

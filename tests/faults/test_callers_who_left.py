@@ -1,5 +1,5 @@
-"""Requests whose caller has left, of pipelines: they are not sent again, and each holds its place
-until it is answered, no longer and no shorter.
+"""Requests of pipelines whose caller has left: they are not sent again, and each holds its place
+exactly until it is answered.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def value_of(request):
 
 
 class Quiet(Peer):
-    """Answers what a test puts into `replies`; what came is in `arrived`."""
+    """Answers with what a test puts into `replies`; collects requests in `arrived`."""
 
     def __init__(self):
         super().__init__()
@@ -91,7 +91,7 @@ def send(request):
 def test_what_nobody_waits_for_is_not_sent_again(
     send, peer, monkeypatch, refusal_seconds, retry_seconds
 ):
-    """Its caller leaves after 0.1 s: before it is refused, or while it waits to be sent again."""
+    """The caller leaves after 0.1 s: before the refusal, or while the request awaits its retry."""
     monkeypatch.setattr(_retry, "delay_seconds", lambda retry: retry_seconds)
     seen = []
 
@@ -105,7 +105,7 @@ def test_what_nobody_waits_for_is_not_sent_again(
                 yield run_error(request, EXHAUSTED)
 
     peer.run = refuse_the_first
-    # The second one takes the only place once the first one is given up.
+    # The second one takes the only place once the server has ended the first one.
     error, result = send(peer.target, [tensor(1), tensor(2)], [0.1, 15])
     assert error.code == grpc.StatusCode.DEADLINE_EXCEEDED
     assert result.out.flat[0] == 2
@@ -113,7 +113,7 @@ def test_what_nobody_waits_for_is_not_sent_again(
 
 
 def test_cancelled_tasks_give_their_place_back_once(peer):
-    """Not when they are cancelled, but when the server has answered."""
+    """At the server's answer, not at the cancellation."""
 
     async def run():
         async with attnd.aio.Client(peer.target) as client, client.pipeline(max_in_flight=2) as p:

@@ -1,4 +1,4 @@
-"""A run of minutes went on after its client had left, and with it the wait of everybody behind."""
+"""A run of minutes went on after its client had left, and other requests waited for it."""
 
 import time
 
@@ -14,7 +14,7 @@ OPTIONS = {"softmax": {}, "random": {"num_random": 32}, "linear_attention": {}}
 
 
 def rests(server):
-    """Whether the server leaves the processors to others for half a second."""
+    """Whether the server leaves the processors idle for half a second."""
     before = server.cpu_seconds()
     time.sleep(0.5)
     return server.cpu_seconds() - before < 0.1
@@ -31,7 +31,7 @@ def test_the_processors_are_free_and_the_memory_returns(start_server, rng, metho
         if method == "softmax":
             q = input_of(client, 100, **send)
         else:
-            # It may be over before the cancel comes.
+            # The run may have ended before the cancellation arrives.
             q = np.zeros((1, 1, 1 << 17, 16), np.float32)
         running = begin(channel, q, **send)
         assert eventually(lambda: server.metric("attnd_dispatch_total") == 1, 60)

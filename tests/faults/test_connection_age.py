@@ -35,7 +35,7 @@ def test_no_call_is_lost(start_server, rng):
 
 
 def test_those_that_answer_no_ping_are_closed(start_server):
-    """A client that is gone without a word, as behind a network that was cut."""
+    """A client that has left without closing its connection, as behind a network that was cut."""
     server = start_server("--keepalive", "500ms", "--keepalive-timeout", "500ms")
     gone = RawConnection(server.target)
     assert eventually(lambda: server.metric("attnd_connections") == 1)

@@ -1,4 +1,4 @@
-"""Drains with work that takes long: it is waited for, but no longer than for the drain timeout."""
+"""Drains with work that takes long: the server waits for it, at most for the drain timeout."""
 
 import grpc
 import pytest
@@ -12,7 +12,7 @@ from run_stream import RunStream, carry
 from stopped_thread import StoppedThread
 
 TENSORS = {name: T((1, 1, 1, 1), payload=bytes(4)) for name in "qkv"}
-# Longer than what a drain leaves to the last answers.
+# Longer than the time that a drain leaves for the last answers.
 SECONDS = 2.5
 
 

@@ -1,4 +1,4 @@
-"""File descriptors run out: the server never accepted again, and said nothing."""
+"""File descriptors run out: the server never accepted again, and logged nothing."""
 
 import resource
 import socket
@@ -17,7 +17,7 @@ def limit_files(server, count):
 
 
 def connect(server, count):
-    """Connections that say enough to be taken for HTTP/2."""
+    """Connections that send enough to count as HTTP/2."""
     host, _, port = server.target.rpartition(":")
     made = [socket.create_connection((host, int(port)), timeout=10) for _ in range(count)]
     for one in made:
@@ -35,7 +35,7 @@ def answers(server, rng):
 
 
 def test_accepts_again_after_exhaustion(start_server, rng):
-    """The limit sinks under a server that counted on more: accept fails."""
+    """The limit drops below what the server has read at its start: accept fails."""
     server = start_server()
     limit_files(server, FILES)
     crowd = connect(server, CONNECTIONS)
@@ -48,7 +48,7 @@ def test_accepts_again_after_exhaustion(start_server, rng):
 
 
 def test_few_files_mean_few_connections(start_server, rng):
-    """Started with a low limit, it takes fewer connections and tells the others why."""
+    """With a low limit the server accepts fewer connections and refuses others with the reason."""
     server = start_server(files=FILES)
     crowd = connect(server, CONNECTIONS)
     assert eventually(lambda: "reason=" in server.log())
@@ -64,7 +64,7 @@ def test_few_files_mean_few_connections(start_server, rng):
 
 
 def test_pages_come_back_after_exhaustion(start_server):
-    """Without a descriptor for its first connection, a library that accepts would try and try."""
+    """Without a descriptor for the connection, a library's accept loop retries without a pause."""
     server = start_server()
     limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     host, _, port = server.http.removeprefix("http://").rpartition(":")
@@ -82,7 +82,7 @@ def test_pages_come_back_after_exhaustion(start_server):
 
 
 def received(connection):
-    """What the server said, without waiting for more than it says at once."""
+    """What the server has sent, without waiting for more."""
     connection.settimeout(0.5)
     try:
         return connection.recv(4096)

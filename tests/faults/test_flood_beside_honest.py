@@ -1,5 +1,5 @@
-"""When one call sent more than it said, all calls of its connection that expected a message ended
-with INVALID_ARGUMENT, which clients do not send again."""
+"""When one call sent more than it declared, all calls of its connection that expected a message
+ended with INVALID_ARGUMENT, which clients do not send again."""
 
 import time
 
@@ -25,7 +25,7 @@ def raw(start_server):
 
 
 def flood(raw, stream):
-    """Sends to `stream` until it ends, in pieces, so that no speed of the machine matters."""
+    """Sends to `stream` until it ends, in pieces, so that the machine's speed does not matter."""
     message = framed(bytes(128 * MIB))
     sent = 0
     while stream not in raw.ended and sent < len(message):

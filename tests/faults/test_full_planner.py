@@ -1,5 +1,5 @@
-"""A stream with many requests ended as a whole when one of them had a large head and the planner
-had no place for it."""
+"""A stream with many requests ended with all of them when one had a large head and the planner had
+no place for it."""
 
 import grpc
 
@@ -14,11 +14,11 @@ CROWD, STREAMS, EACH = 300, 8, 4
 LARGE = bytes([attention.ForwardRequest.TENSORS_FIELD_NUMBER << 3 | 2, 0]) * 100000
 
 
-TRIES = 5  # until the planner is full: it depends on who is quicker
+TRIES = 5  # until the planner is full: it may be quicker than the client
 
 
 def fill(channel):
-    """Calls and streams that want more places than the planner has; whether it was full."""
+    """Sends calls and streams that need more places than the planner has; whether it was full."""
     call = channel.unary_unary(SERVICE + "Forward")
     metadata = [("attnd-message-bytes", str(len(LARGE)))]
     crowd = [call.future(LARGE, timeout=60, metadata=metadata) for _ in range(CROWD)]

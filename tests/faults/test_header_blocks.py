@@ -1,5 +1,5 @@
-"""A header block in thousands of pieces stopped everybody for 3 to 15 s: gRPC parses what it has of
-a block again with every piece."""
+"""A header block in thousands of pieces blocked all calls for 3 to 15 s: with every piece gRPC
+parses the block again from its start."""
 
 import grpc
 import pytest
@@ -8,7 +8,7 @@ import attnd
 from helpers import eventually, slowest_health
 from raw_http2 import CONTINUATION, END_HEADERS, HEADERS, Flood, frame
 
-# Of the worst health check; a block of 1 MB took three times as long at least.
+# Limit of the slowest health check; a block of 1 MB took at least three times as long.
 SECONDS = 1
 
 
@@ -23,7 +23,7 @@ def string_size(size):
     return bytes(out) + bytes([size])
 
 
-# A literal header "x" whose value has 200 MB, of which the rest never comes.
+# A literal header "x" that declares a value of 200 MB, most of which is never sent.
 BEGIN = frame(HEADERS, 0, 1, b"\0\x01x" + string_size(200 << 20))
 PIECE = frame(CONTINUATION, 0, 1, b"a" * 16384)
 
@@ -35,7 +35,7 @@ def one_large_block():
 
 
 def small_blocks():
-    """Each is within the limits of metadata, in many pieces."""
+    """Blocks within the limits of metadata, each in many pieces."""
     value = b"a" * 4000
     for stream in range(1, 1000, 2):
         block = b"\0\x01x" + string_size(len(value) + 1)

@@ -1,5 +1,5 @@
-"""Most of a message on each of many streams, then silence: a GiB was held for good, charged to
-nobody, and honest uploads failed for lack of gRPC's buffers."""
+"""Most of a message on each of many streams, then nothing: the server held a GiB without limit and
+without charging it, and honest uploads failed for lack of gRPC's buffers."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_messages_of_streams_that_do_not_end(start_server, rng):
     counted = server.metric("attnd_refused_total", **refused) - before
     assert counted == STREAMS
 
-    # Its connection, others and streams that say nothing go on.
+    # Its connection, other connections and idle streams go on.
     late = raw.open("Run")
     raw.listen(0.1)
     silent.listen(0.1)

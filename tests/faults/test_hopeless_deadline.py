@@ -1,4 +1,4 @@
-"""Work that cannot meet its deadline held the lane for minutes after its client had gone."""
+"""Work that could not meet its deadline occupied the lane for minutes after its client had left."""
 
 import signal
 import time
@@ -63,7 +63,7 @@ def test_what_takes_longer_than_any_request_may_is_refused(start_server):
 
 
 def test_what_ran_before_decides(start_server):
-    """Refusals went by the plans alone, whatever the machine had shown."""
+    """Refusals used the plans alone and ignored how long earlier runs had taken."""
     server = start_server("--max-request-seconds", "1000s")
     with attnd.Client(server.target, timeout=60, retries=0) as client:
         medium = long_input(client, seconds=0.03)
@@ -102,7 +102,7 @@ def test_what_takes_twice_the_limit_is_stopped(start_server):
             assert eventually(lambda: stands_still(server.pid))
             time.sleep(2.1)
             server.signal(signal.SIGCONT)
-            # Else it was done before.
+            # Else it had ended before.
             if call.code() != grpc.StatusCode.OK:
                 break
         assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

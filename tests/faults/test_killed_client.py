@@ -8,7 +8,7 @@ import attnd
 from helpers import Busy, eventually, noise
 
 CALLS = 100
-# Half on a stream, half as calls of their own; nothing is read back before the process is killed.
+# Half on a stream, half as single calls; nothing is read back before the process is killed.
 CLIENT = f"""
 import asyncio, sys, numpy as np, attnd
 
@@ -63,7 +63,7 @@ def test_gauges_and_memory_return(start_server, rng):
             assert eventually(lambda: is_quiet(server), 20)
             assert client.forward(q, q, q).out.shape == q.shape
             resident.append(server.rss())
-        # What the first one left for reuse, the second one takes again.
+        # The second one reuses the memory that the first one freed.
         assert resident[1] < resident[0] + (64 << 20), resident
         refused = {"reason": "cancelled"}
         assert server.metric("attnd_refused_total", **refused) >= CALLS

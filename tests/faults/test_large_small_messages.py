@@ -26,7 +26,7 @@ def server(start_server):
 
 
 def send(server, method, size=SIZE, metadata=()):
-    """A connection of its own, so that none waits for another."""
+    """Sends on a new connection, so that no call waits for another."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     channel = grpc.insecure_channel(server.target, options)
     call = channel.unary_unary(method).future(bytes(size), timeout=60, metadata=metadata)
@@ -47,7 +47,7 @@ def test_three_health_checks_of_100_mb(server, client):
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.rpartition("/")[2])
 def test_refused_long_before_its_end(server, method):
-    """The network brings the bytes in pieces, so that no speed of the machine matters."""
+    """The bytes arrive in pieces, so that the machine's speed does not matter."""
     raw = RawConnection(server.target)
     stream = raw.open_path(method)
     message = framed(bytes(SIZE))
@@ -62,7 +62,7 @@ def test_refused_long_before_its_end(server, method):
 
 def test_a_message_above_its_declared_size(server):
     declared = (("attnd-message-bytes", "100"),)
-    # Less than what a connection is cut off for.
+    # Less than the size at which a connection is cut off.
     channel, call = send(server, ATTENTION + "Forward", 32 * MIB, metadata=declared)
     assert call.code() == CODES.INVALID_ARGUMENT
     assert "attnd-message-bytes must be >= the size of the message" in call.details()
@@ -82,9 +82,9 @@ def test_small_calls_beside_are_not_taken_for_a_flood(server, client):
 
 
 def test_a_burst_of_calls_is_no_flood(server, client):
-    """Hundreds at once on one connection, each as large as needs no room.
+    """Hundreds at once on one connection, each of the largest size that needs no room.
 
-    All are refused for what they say, or since the planner has no place for so many large heads.
+    All are refused, as invalid or because the planner has no place for so many large heads.
     """
     channel = grpc.insecure_channel(server.target)
     call = channel.unary_unary(ATTENTION + "Forward")

@@ -1,4 +1,4 @@
-"""What a client sends stands in log lines; it must not make lines of its own."""
+"""Log lines quote what a client sends; it must not be able to forge a line."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Thousands of connections that say little: a bounded number, bounded memory, others unaffected."""
+"""Thousands of connections that send little: bounded number and memory, others unaffected."""
 
 import socket
 
@@ -60,7 +60,7 @@ def test_one_client_has_its_share(start_server):
 
 
 def said(connection):
-    """What has come from the server so far, and stays to be read."""
+    """What the server has sent so far; it stays in the socket to be read."""
     try:
         return connection.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Ids and lists that say little about many tiles: random segment ids of 65536 rows took 1 GB for a
+"""Small ids and lists that need many masks: random segment ids of 65536 rows took 1 GB for a
 request of 0.9 MB, a mask for every tile of 64 x 64 pairs."""
 
 import os
@@ -21,7 +21,7 @@ def cpu_seconds(server):
 
 
 def resident(server):
-    """Resident bytes, from where on the peak counts."""
+    """Resident bytes; resets the peak, which counts from here."""
     pathlib.Path(f"/proc/{server.pid}/clear_refs").write_text("5")
     return server.rss()
 

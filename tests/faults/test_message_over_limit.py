@@ -48,7 +48,7 @@ def test_above_two_gib_is_refused_unread(server, size):
 
 
 def test_a_prefix_that_says_four_gib(server, idle):
-    """The size on the wire is one thing, the size in the metadata another, what comes a third."""
+    """The size on the wire, the size in the metadata and the bytes sent all differ."""
     raw = RawConnection(server.target)
     stream = raw.open("Forward")
     prefix = b"\0" + b"\xff" * 4

@@ -1,4 +1,4 @@
-"""Streams that stay open and say nothing: their number had no bound."""
+"""Streams that stay open and send nothing: their number had no bound."""
 
 import grpc
 import pytest
@@ -49,7 +49,7 @@ def refusal_of(stream):
 
 
 def test_too_many_on_a_connection_of_a_client_and_in_total(server, path, rng):
-    """Connections of one address took all streams for good."""
+    """Connections of one address occupied all streams without a time limit."""
     first, second = (channel_to(server.target) for _ in range(2))
     others = [channel_to(path) for _ in range(2)]
     open_ones = [watch(first) for _ in range(5)]
@@ -65,7 +65,7 @@ def test_too_many_on_a_connection_of_a_client_and_in_total(server, path, rng):
     assert text == (
         "stream: 6 are open of ipv4:127.0.0.1 already, which is the limit of one client, close some"
     )
-    # Each connection to a Unix socket is a client of its own.
+    # Each connection to a Unix socket counts as a client.
     open_ones += [watch(channel) for channel in others for _ in range(3)]
     assert [refusal_of(one) for one in open_ones[5:]] == [None] * 6
     code, text = refusal_of(watch(others[0]))
@@ -93,7 +93,7 @@ def test_silent_ones_are_counted(server, name):
 
 
 def test_calls_of_the_same_connection_go_on(start_server, rng):
-    """Streams took all that HTTP/2 lets a connection have: its calls waited without a word."""
+    """Streams took all that HTTP/2 allows a connection: its calls waited without an error."""
     server = start_server()
     q = noise(rng, (1, 2, 64, 32))
     channel = channel_to(server.target)

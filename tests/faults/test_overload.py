@@ -1,4 +1,4 @@
-"""Far more is asked than there is room for: what is refused costs next to nothing, what is taken is
+"""Far more requests than there is room for: a refusal costs next to nothing, accepted requests are
 answered, and afterwards nothing is left. How fast: tests/soak/run overload.
 """
 

@@ -1,4 +1,4 @@
-"""A hundred bytes that are slow to plan stopped every call for seconds, health included."""
+"""A hundred bytes that are slow to plan blocked every call for seconds, health included."""
 
 import threading
 import time

@@ -7,7 +7,7 @@ import attnd
 from helpers import eventually, noise
 from long_work import begin, input_of, open_channel
 
-# Predicted; all of the flood takes longer than anybody waits for.
+# Predicted seconds; the whole flood takes longer than the timeout of every caller.
 FLOOD_SECONDS, EACH_SECONDS = 60, 0.1
 
 

@@ -1,4 +1,4 @@
-"""The probe tells why it failed; a ports file that cannot be written is not there."""
+"""The probe reports why it failed; a ports file that cannot be written does not appear."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def free_port():
 
 
 def test_the_probe_tells_why():
-    """The line of the probe of a dead server ended behind its address."""
+    """For a dead server the probe printed the address without the reason."""
     target = f"127.0.0.1:{free_port()}"
     probe = run_server("--probe", "--grpc", target)
     assert probe.returncode == 1
@@ -35,7 +35,7 @@ def test_the_probe_of_a_server(server):
 
 
 def test_a_ports_file_without_room(tmp_path):
-    """It was renamed to its name before what it held was known to be written."""
+    """The file got its final name before its content was known to be written."""
     ports = tmp_path / "ports.json"
     os.symlink("/dev/full", f"{ports}.new")
     server = run_server("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ports-file", str(ports))

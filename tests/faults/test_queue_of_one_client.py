@@ -1,4 +1,4 @@
-"""Four `Run` streams of one client filled the queue: nobody else was let in."""
+"""Four `Run` streams of one client filled the queue: requests of all other clients were refused."""
 
 import attnd
 from helpers import eventually, noise

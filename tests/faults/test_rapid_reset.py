@@ -1,4 +1,4 @@
-"""Streams that are opened and given up at once, or opened beyond every limit: 8 MB of them took the
+"""Streams that are opened and reset at once, or opened beyond every limit: 8 MB of them took the
 polling thread for 5 s and 1 GB of memory (CVE-2023-44487). gRPC keeps its limit of streams only
 once the client has acknowledged it."""
 
@@ -33,13 +33,13 @@ def streams(block, is_reset):
     "path", [HEALTH, "/attn.v1.AttentionService/Run", "/none", None]
 )
 def test_health_beside_it(start_server, path, is_reset):
-    # b"\x83": a block with nothing but :method POST, which never becomes a call.
+    # b"\x83": a block that holds only :method POST and never becomes a call.
     block = b"\x83" if path is None else request_headers(path)
     server = start_server()
     with attnd.Client(server.target, timeout=30) as client:
         client.health()
         idle = server.rss()
-        # All at once: one that is made while it is sent may be no faster than the server.
+        # Made before it is sent: making it meanwhile may be no faster than the server.
         flood = Flood(server.target, [b"".join(streams(block, is_reset))])
         assert slowest_health(client) < SECONDS
         # What becomes a call that ends soon may end as fast as it comes. The rest cannot.
@@ -54,7 +54,7 @@ def test_health_beside_it(start_server, path, is_reset):
 
 
 def test_many_connections_each_within_its_limit(start_server):
-    """40 connections of 1000 calls each: 600 MB, and seconds until somebody else was served."""
+    """40 connections of 1000 calls each: 600 MB, and seconds until another client was served."""
     server = start_server()
     block = request_headers("/grpc.health.v1.Health/Check")
     some = b"".join(frame(HEADERS, END_HEADERS, stream, block) for stream in range(1, 2000, 2))
@@ -70,7 +70,7 @@ def test_many_connections_each_within_its_limit(start_server):
 
 
 def test_a_thousand_calls_at_once_are_none(start_server):
-    """What the limit of streams allows, over and over."""
+    """As many streams as the limit allows, over and over."""
     server = start_server()
     with grpc.insecure_channel(server.target) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")

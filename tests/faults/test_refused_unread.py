@@ -1,4 +1,4 @@
-"""Megabytes were read of requests whose description alone says that they cannot be done in time."""
+"""Megabytes were read of requests whose heads alone show that they cannot end in time."""
 
 import asyncio
 
@@ -85,7 +85,7 @@ def test_other_metadata_has_as_much_room_beside_it(server):
 
 
 def test_values_that_the_head_lacks_refuse_nothing(server):
-    """Padded to what would take minutes, with one token each."""
+    """Shapes that would take minutes, with lengths of one token each."""
     with attnd.Client(server.target, timeout=60, retries=0) as client:
         q = input_of(client, seconds=100)
         one = np.ones(1, np.int32)

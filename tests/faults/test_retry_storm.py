@@ -1,4 +1,4 @@
-"""A server without room: every caller sent its request five times, for as long as that lasted."""
+"""A server without room: every caller sent its request five times while the overload lasted."""
 
 import asyncio
 import time
@@ -127,7 +127,7 @@ def test_successes_give_retries_back(send, full):
 
 
 def test_large_messages_of_a_stream_count_for_more():
-    """As 64 MiB are sent whole before they are refused, five were sent with every retry."""
+    """A message of 64 MiB is sent whole before its refusal, and each one was sent five times."""
     small, large = _retry.Bucket(), _retry.Bucket()
     assert sum(small.refused(message_bytes=100) for _ in range(100)) == 49
     assert sum(large.refused(message_bytes=64 << 20) for _ in range(100)) == 9
@@ -135,7 +135,7 @@ def test_large_messages_of_a_stream_count_for_more():
 
 @pytest.mark.parametrize("way", ["blocking", "asyncio"])
 def test_a_server_says_when(way):
-    """The time of `grpc-retry-pushback-ms` passes before the next attempt."""
+    """The client waits for the time in `grpc-retry-pushback-ms` before the next attempt."""
     times = []
 
     def refuse_once(request, context):
@@ -161,5 +161,5 @@ def test_a_server_says_when(way):
     finally:
         peer.stop()
     first, second = times
-    # The first wait of a client of its own would be 0.12 s at most.
+    # By the client's own backoff the first wait would be 0.12 s at most.
     assert second - first > 0.6

@@ -1,4 +1,4 @@
-"""SIGHUP ended the server without a drain; a second SIGTERM must end it at once, whatever runs."""
+"""SIGHUP ended the server without a drain; a second SIGTERM must end it at once."""
 
 import signal
 import time
@@ -33,5 +33,5 @@ def test_two_signals_at_once_end_an_idle_server(start_server):
     server = start_server()
     server.signal(signal.SIGTERM)
     server.signal(signal.SIGTERM)
-    # Both are one signal to who has not looked yet.
+    # The server sees both as one signal until it has handled the first.
     assert server.wait(20) in (0, 1)

@@ -1,4 +1,4 @@
-"""One header that declares the whole budget and sends nothing: others waited for minutes."""
+"""One call that declares the whole budget and sends nothing: others waited for minutes."""
 
 import time
 
@@ -30,7 +30,7 @@ def upload():
 
 
 def connect(target):
-    """A connection of its own."""
+    """A new connection."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     channel = grpc.insecure_channel(target, options)
     grpc.channel_ready_future(channel).result(30)
@@ -51,7 +51,7 @@ def test_credit_comes_back_when_nothing_arrives(server, upload, rng):
     silent = RawConnection(server.target)
     stream = silent.open("Forward", attnd_message_bytes=str(60 * MIB))
     assert eventually(lambda: holds_most(server))
-    # A part is left for what is small.
+    # A part of the budget is kept for small requests.
     q = noise(rng, (1, 2, 32, 32))
     with attnd.Client(server.target, timeout=30) as client:
         assert client.forward(q, q, q).out.shape == q.shape
@@ -65,7 +65,7 @@ def test_credit_comes_back_when_nothing_arrives(server, upload, rng):
 
 
 def test_one_client_does_not_hold_all_places_to_wait(start_server, upload, tmp_path):
-    """Connections of a Unix socket are clients of their own."""
+    """Each connection to a Unix socket counts as a client."""
     path = f"unix:{tmp_path}/attnd.sock"
     server = start_server("--budget-bytes", str(BUDGET), "--grpc", path)
     first, other = connect(server.target), connect(path)

@@ -1,5 +1,5 @@
-"""Headers that declare messages and send nothing took the whole budget together: small requests,
-for which no message waits, were refused for minutes."""
+"""Calls that declared messages and sent nothing took the whole budget together: small requests,
+which need no declaration, were refused for minutes."""
 
 import time
 
@@ -40,7 +40,7 @@ def test_many_headers_leave_room_for_small_requests(server, rng):
 
 
 def test_refused_requests_end_the_patience_with_silent_ones(server):
-    """A message of a few KB whose answer takes 10 MiB: more than what is left free."""
+    """A message of a few KB whose answer takes 10 MiB: more than the free rest of the budget."""
     tensors = {"q": T((1, 1, 2560, 1)), "k": T((1, 1, 1, 1)), "v": T((1, 1, 1, 1024))}
     message = forward("softmax {}", tensors)
     silent = RawConnection(server.target)

@@ -1,5 +1,5 @@
-"""Clients that take neither replies nor pages: what waits for them is bounded, others are served,
-and all is given back once they have gone."""
+"""Clients that read neither replies nor pages: memory that waits for them is bounded, others are
+served, and all of it is freed once they have left."""
 
 import socket
 
@@ -70,7 +70,7 @@ def ask_for_metrics(server):
 
 
 def test_pages(server, client):
-    """The metrics, asked for by hundreds of which none reads."""
+    """Hundreds of connections request the metrics and read nothing."""
     server.metrics()
     idle, files = server.rss(), server.metric("process_open_fds")
     readers = [ask_for_metrics(server) for _ in range(PAGE_READERS)]

@@ -1,5 +1,5 @@
 """Clients that send a byte now and then: a declared message, a message without size, headers, a
-frame. Others are served, and nothing is left when they have gone."""
+frame. Others are served, and nothing remains once they have left."""
 
 import socket
 import time

@@ -24,7 +24,7 @@ def test_small_requests_are_answered_while_a_large_one_runs(start_server, rng):
 
 
 def test_large_ones_that_wait_refuse_no_small_one(start_server, rng):
-    """Their seconds counted as ahead of everything that their client sent later."""
+    """The seconds of large requests counted as ahead of all later requests of their client."""
     server = start_server("--max-request-seconds", "0")
     client = attnd.Client(server.target, timeout=60, retries=0)
     with client, open_channel(server.target) as channel:
@@ -34,7 +34,7 @@ def test_large_ones_that_wait_refuse_no_small_one(start_server, rng):
         small = noise(rng, (1, 2, 32, 16))
         for _ in range(5):
             client.forward(small, small, small, timeout=20)
-        # Neither is work of some 100 ms kept waiting by them.
+        # Work of some 100 ms does not wait for them either.
         medium = input_of(client, seconds=0.06)
         client.forward(medium, medium, medium, timeout=20)
         assert server.metric("attnd_queue_requests") == 2

@@ -1,6 +1,6 @@
-"""Large and small uploads beside each other, more than there is room for: once, calls were silent
-for ten seconds on an idle machine (flow control that waits for itself). No three seconds may pass in
-which nothing is answered and nobody computes.
+"""Large and small uploads beside each other, more than there is room for: no call made progress for
+ten seconds on an idle machine (a deadlock of flow control). At most three seconds may pass without
+an answer and without computation.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import attnd
 SILENT_SECONDS = 3
 ROUNDS = 2
 MIB = 1 << 20
-# Of q, k and v together; more at a time than the budget holds.
+# MiB of q, k and v together; all at a time exceed the budget.
 SIZES = [12, 24, 48, 3, 48, 24, 12, 48, 6, 1, 30, 18]
 
 

@@ -1,4 +1,4 @@
-"""A lane that does not get on keeps what its request was charged, also when nobody waits for it."""
+"""A stopped lane keeps its request's charge, also when the caller has left."""
 
 import time
 
@@ -43,7 +43,7 @@ def test_memory_of_a_cancelled_run_counts_until_the_run_has_ended(start_server, 
 
 
 def test_a_cancel_is_seen_at_once(start_server):
-    """Not a look of a timer later: the least of some tries is near that of a call that says nothing."""
+    """Without waiting for a timer: the least time of some tries is close to an empty call's."""
     server = start_server("--max-running", "1")
     tensors = {name: T((1, 1, 1, 1), payload=bytes(4)) for name in "qkv"}
     message = framed(forward("softmax {}", tensors))
@@ -58,7 +58,7 @@ def test_a_cancel_is_seen_at_once(start_server):
             before = cancelled("sum")
             stream = raw.open("Forward", attnd_message_bytes=str(len(message)))
             raw.send(stream, message)
-            # It waits for the lane by the time at which this is answered.
+            # When this call is answered, the other one waits for the lane.
             started = time.monotonic()
             other = raw.open("ServerInfo")
             raw.send(other, framed(b""))

@@ -1,5 +1,5 @@
-"""A planner that stands still: places to wait for it are bounded, and what waits can be called off.
-Nothing told of a request that was refused or given up there."""
+"""A planner that stands still: places to wait for it are bounded, and waiting calls can be
+cancelled. Requests that were refused or cancelled there did not appear in log and metrics."""
 
 import grpc
 import pytest
@@ -13,7 +13,7 @@ from run_stream import RunStream, carry
 from stopped_thread import StoppedThread
 
 CODES = grpc.StatusCode
-# Too large a head for the polling thread; tensors without names, which are refused.
+# A head too large for the polling thread; tensors without names, which are refused.
 LARGE_HEAD = b"\x1a\x00" * 10_000
 PLACES, OF_ONE_CLIENT = 256, 128
 
@@ -77,7 +77,7 @@ def test_what_was_called_off_is_not_planned(server, rpc):
 
 
 def test_streams_wait_when_calls_have_no_place(server):
-    """They ended, with all that they carried, or asked again and again."""
+    """They ended with all their requests, or polled for a place without a pause."""
     streams = 20
     with open_channel(server.target) as channel:
         with StoppedThread(server.pid, "planner"):
@@ -103,7 +103,7 @@ def test_what_a_stream_brought_is_not_parsed_once_it_has_left(server):
     planner = StoppedThread(server.pid, "planner")
 
     def spent(streams, leave):
-        """Its seconds for streams with a request each."""
+        """Seconds that the planner takes for streams with a request each."""
         with planner:
             before, received = planner.cpu_seconds(), server.metric("attnd_received_bytes_total")
             runs = [RunStream(channel, timeout=60) for _ in range(streams)]
@@ -114,7 +114,7 @@ def test_what_a_stream_brought_is_not_parsed_once_it_has_left(server):
             for run in runs if leave else []:
                 run.call.cancel()
             assert eventually(lambda: server.metric(**open_runs) == (0 if leave else streams))
-            # It comes after them.
+            # This call is planned after them.
             runs.append(RunStream(channel, timeout=60))
             runs[-1].send(carry("1", forward() + LARGE_HEAD))
         for run in runs[-1:] if leave else runs:

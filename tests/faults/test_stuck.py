@@ -1,4 +1,4 @@
-"""/healthz said ok while the polling thread or a lane stood still, and nothing told which."""
+"""/healthz answered ok while the polling thread or a lane stood still, and no log line named it."""
 
 import json
 import time
@@ -25,7 +25,7 @@ def test_a_polling_thread_that_stands_still_is_told(start_server):
         stuck = (each for each in samples(server.metrics()) if each[0] == "attnd_stuck_seconds")
         parts = [labels["part"] for _, labels, _ in stuck]
         assert parts == ["transport", "planner", *(f"lane {i}" for i in range(6))]
-    # Not for every wait of a moment.
+    # A short wait is not reported.
     assert took > 2
     assert eventually(lambda: server.get("/healthz")[0] == 200, STUCK_SECONDS)
     with attnd.Client(server.target, timeout=20) as client:
@@ -74,6 +74,6 @@ def test_long_work_is_not_taken_for_standing_still(start_server):
 def test_ends_the_process_when_asked_to(start_server):
     server = start_server("--exit-when-stuck", "5s")
     with StoppedThread(server.pid, "transport"):
-        # A thread that is traced holds up the end of its process.
+        # A process cannot end while one of its threads is traced.
         assert eventually(lambda: "stuck for too long" in server.log(), STUCK_SECONDS)
     assert server.wait(STUCK_SECONDS) == 3

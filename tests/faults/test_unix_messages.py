@@ -1,5 +1,5 @@
 """Large messages through a Unix socket were received uncounted: three health checks of 300 MB took
-300 MB, since the system does not tell what a Unix socket brings."""
+300 MB, since the system does not report how much a Unix socket has received."""
 
 import grpc
 import pytest
@@ -40,7 +40,7 @@ def idle_bytes(server, target):
 def test_three_large_ones_where_small_ones_are_expected(server, target, method):
     idle = idle_bytes(server, target)
     calls = [send(target, method, SIZE) for _ in range(3)]
-    # UNAVAILABLE: cut off, more came than the polling thread could look into.
+    # UNAVAILABLE: cut off, because more arrived than the polling thread could inspect.
     refused = {CODES.RESOURCE_EXHAUSTED, CODES.INVALID_ARGUMENT, CODES.UNAVAILABLE}
     assert {call.code() for _, call in calls} <= refused
     assert server.peak_rss() - idle < 128 * MIB
@@ -56,7 +56,7 @@ def test_more_than_declared(server, target):
 
 
 def test_one_of_unknown_size_is_charged_as_it_comes(server, target):
-    """Within the budget it is taken whole; beyond it, refused on the way."""
+    """Within the budget it is received whole; beyond it, refused before its end."""
     idle = idle_bytes(server, target)
     channel, call = send(target, ATTENTION + "Forward", 64 * MIB)
     assert call.code() == CODES.INVALID_ARGUMENT  # zeros are no request

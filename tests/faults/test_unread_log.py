@@ -1,5 +1,5 @@
-"""Standard error that nobody reads: after 41 KB of lines the server stood still for good, because
-the thread that answers calls waited to write the next one."""
+"""Standard error that is not read: after 41 KB of lines the server hung, because the thread that
+answers calls waited to write the next one."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ LINES = 600
 
 @pytest.fixture
 def unread():
-    """Both ends of a pipe of 4 KB; nobody reads."""
+    """Both ends of a pipe of 4 KB that is not read."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     yield reader, writer
@@ -59,7 +59,7 @@ def test_lines_that_were_lost_are_counted_and_the_latest_come(start_server, rng,
         q = noise(rng, (1, 1, 4, 8))
         with pytest.raises(attnd.Error):
             client.forward(q, q, q, method="local", options={"window_left": -7})
-    # The reader comes back.
+    # Reading begins again.
     assert b"log lines were lost here" in read_until(reader, b"got -7")
     assert server.stop() == 0
     read_until(reader, b"drained")

@@ -1,5 +1,5 @@
-"""Streams that send what they announced before there is room for it: gRPC receives as much of each
-as its window lets through, which nobody is charged for and nothing bounded for all together."""
+"""Streams that send what they announced before there is room for it: gRPC receives a window of
+each, which was charged to no client and not bounded in total."""
 
 import attnd
 from bad_input_cases import T, forward
@@ -10,7 +10,7 @@ from stopped_thread import StoppedThread
 
 MIB = 1 << 20
 STREAMS = 32
-# It is charged twice, which does not fit beside the request that waits.
+# It is charged twice, which does not fit beside the waiting request.
 ANNOUNCED = 28 * MIB
 HELD = {name: T((1, 1, 1 << 14, 84), payload=bytes(84 << 16)) for name in "qkv"}  # 16 MiB
 # gRPC has 128 MiB at most; then it opens no more windows and ends streams.

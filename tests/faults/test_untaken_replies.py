@@ -1,4 +1,4 @@
-"""Replies that nobody takes held the budget for their whole patience, while others waited for it."""
+"""Unread replies occupied the budget for their whole time limit, while others waited for it."""
 
 import time
 

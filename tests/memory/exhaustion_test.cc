@@ -66,7 +66,7 @@ class ExhaustionTest : public testing::Test {
     return client_->Call(kForward, request.SerializeAsString(), &reply);
   }
 
-  // The code of the answer or of the stream, whichever tells of an error.
+  // The code of the answer if that is an error, else that of the stream.
   grpc::StatusCode Run() {
     attn::v1::RunRequest request;
     request.set_id("a");

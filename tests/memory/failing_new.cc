@@ -29,7 +29,7 @@ Owner OwnerOf(const char* name) {
   return Owner::kOthers;
 }
 
-// Names are found slowly: they are looked up once for each place of the program.
+// Looking up a name is slow: it happens once for each address.
 Owner OwnerAt(void* frame) {
   struct Known {
     std::atomic<void*> frame{nullptr};
@@ -41,7 +41,7 @@ Owner OwnerAt(void* frame) {
   Dl_info info{};
   const bool is_named = dladdr(frame, &info) != 0 && info.dli_sname != nullptr;
   const Owner owner = is_named ? OwnerOf(info.dli_sname) : Owner::kNobody;
-  // Two threads that meet here may lose a place: it is looked up again.
+  // Two threads at once may lose an entry: it is then looked up again.
   if (void* free = nullptr; known.frame.compare_exchange_strong(free, &table)) {
     known.owner = owner;
     known.frame = frame;
@@ -49,8 +49,9 @@ Owner OwnerAt(void* frame) {
   return owner;
 }
 
-// Whose allocation it is: that of the first function which is neither of the standard library nor
-// of Abseil, through which exceptions pass, nor without a name (lambdas, local functions).
+// Whether the server's code allocates. The innermost function decides that has a name (lambdas and
+// local functions have none) and is neither of the standard library nor of Abseil, which exceptions
+// pass through.
 bool IsOurs() {
   void* frames[40];
   const int count = backtrace(frames, 40);

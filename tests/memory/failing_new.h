@@ -1,4 +1,4 @@
-// operator new of this test program, which fails when a test says so.
+// operator new of this test program, which fails on request of a test.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace attnd {
 // 0: none fails.
 void FailAllocation(int64_t n);
 
-// How many have counted since, up to the one that failed.
+// How many allocations have counted since, up to the one that failed.
 int64_t CountedAllocations();
 bool HasFailed();
 

@@ -1,5 +1,5 @@
-"""Attention along the lines of an n-d grid: oracle in float64 from patterns.md (Common core,
-axial), cases, golden sums, refusals."""
+"""Attention along the lines of an n-d grid: oracle in float64 from the pattern specification
+(Common core, axial), cases, golden sums, refusals."""
 
 import dataclasses
 import math
@@ -73,7 +73,7 @@ def total(parts):
 
 
 class SumOfSoftmaxes(Oracle):
-    """Of one softmax where the mode is not sum; each of several counts its pairs."""
+    """One softmax in the modes single and union; in mode sum several, each counting its pairs."""
 
     def visible(self, t, o):
         return np.any([oracle.visible(t, own) for oracle, own in softmaxes(o)], axis=0)
@@ -101,8 +101,8 @@ class SumOfSoftmaxes(Oracle):
 
 
 def grid_of(N, like):
-    """A grid of N cells: extents from the last on stay where they divide what is left of N, else
-    keep their share of it as nearly as divisors can."""
+    """A grid of N cells. From the last extent on, each stays if it divides the rest of N, else
+    becomes the divisor nearest to its share."""
     grid, left = [], N
     for e in range(len(like) - 1, 0, -1):
         n = like[e]
@@ -117,7 +117,7 @@ def grid_of(N, like):
 
 
 def fit_grid(case):
-    """The same case with a grid of its N cells; there is no grid of none."""
+    """The same case with a grid of its N cells; N = 0 becomes 1."""
     N = max(case.Nq, 1)
     grid = case.options["grid"]
     if math.prod(grid) != N:

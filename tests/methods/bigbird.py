@@ -1,5 +1,5 @@
-"""Window, global and random blocks: oracle in float64 from patterns.md (Common core with its seeded
-draws, bigbird), cases, golden sums, refusals."""
+"""Window, global and random blocks: oracle in float64 from the pattern specification (Common core
+with its seeded draws, bigbird), cases, golden sums, refusals."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.methods.refused import INT, Refused, zeros
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Sizes in blocks, none larger than what they count in."""
+    """Sizes in blocks, none larger than the number of blocks."""
 
     size: int
     tokens: int  # global ones of the variant etc
@@ -93,7 +93,7 @@ def etc(b, r, tokens, **more):
 
 
 def listed(r, heads="H", only=None):
-    """Slots of any block, empty ones among them; or all of them `only`."""
+    """Slots that name any block or none; with `only`, all slots hold that value."""
     def make(rng, case):
         n = blocks(case.options, case.Nq)
         low, high = (-1, n.count) if only is None else (only, only + 1)
@@ -188,7 +188,7 @@ METHOD = pattern_method(
         Case("listed-for-no-row", Nq=16, options=itc(8, 2), made=listed(2)),
         Case("multiset", dtypes=ALL, B=2, H=4, Hkv=2, Nq=131, options=itc(8, 6, **MULTISET),
              made=listed(6)),
-        # What transformers does in eval mode: every slot names block 0.
+        # transformers in eval mode: every slot names block 0.
         Case("multiset-block-0", Nq=65, options=itc(8, 3, **MULTISET), made=listed(3, only=0)),
         Case("multiset-causal-cap", Nq=65, made=listed(9, "1"),
              options=itc(4, 9, causal=True, logit_softcap=0.8, **MULTISET)),

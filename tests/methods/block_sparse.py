@@ -1,5 +1,5 @@
-"""Blocks that a layout switches on: oracle in float64 from patterns.md (Common core, block_sparse),
-cases, golden sums, refusals."""
+"""Blocks that a layout switches on: oracle in float64 from the pattern specification (Common core,
+block_sparse), cases, golden sums, refusals."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def tiles(bq, bk, **more):
 
 
 def layout(heads="H", share=0.4):
-    """A share of all blocks, each number but 0 meaning the same."""
+    """Marks a share of all blocks, with random numbers other than 0."""
     def make(rng, case):
         shape = (*case.shape_of(heads), *counts(case.options, case.Nq, case.keys))
         return np.where(rng.random(shape) < share, rng.integers(1, 256, shape), 0).astype(np.uint8)

@@ -1,5 +1,5 @@
-"""One key block for each query block, permuted by head: oracle in float64 from patterns.md (Common
-core, blockwise), cases, golden sums, refusals."""
+"""One key block for each query block, permuted by head: oracle in float64 from the pattern
+specification (Common core, blockwise), cases, golden sums, refusals."""
 
 import dataclasses
 

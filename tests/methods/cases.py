@@ -1,4 +1,4 @@
-"""What a test case is, and the tensors it stands for: drawn, rounded, laid out, poisoned."""
+"""The description of a test case, and its tensors: drawn, rounded, laid out, poisoned."""
 
 import dataclasses
 import zlib
@@ -8,7 +8,7 @@ import numpy as np
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 ALL = tuple(DTYPES)
-# What a case lays out: [B,H,N,D] tensors whose memory may run b, n, h, d.
+# The tensors that a case lays out: [B,H,N,D], in memory order b, h, n, d or b, n, h, d.
 LAID_OUT = ("q", "k", "v", "grad_out", "q_global", "k_global", "v_global")
 # Half of a unit in the last place, relative: the error of one rounding to nearest.
 UNIT = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
@@ -35,7 +35,7 @@ class Case:
     # Other tensors by name, each a function(rng, case) -> array: integers keep their dtype, floats
     # get that of `floats`.
     made: dict = dataclasses.field(default_factory=dict)
-    wide_floats: bool = False  # floats are float32 whatever q is
+    wide_floats: bool = False  # floats are float32 for any dtype of q
     hidden_bias: bool = False  # a third of bias is -inf
     far_floats: bool = False  # some of bias and all sinks are beyond +-2.3e38
     hidden_channels: bool = False  # every third of k is -inf in its first rows and in others
@@ -49,8 +49,9 @@ class Case:
     dtypes: tuple = ("f32",)
     backward: bool = True
     grad_lse: bool = True
-    # False where one rounding of a score or of lse is as large as the weights themselves, so that
-    # which code is nearer is luck; and where sums have thousands of terms, which NumPy adds in pairs.
+    # False where one rounding of a score or of lse is as large as the weights, so that chance
+    # decides which code is nearer; and where sums have thousands of terms, which NumPy adds in
+    # pairs.
     ratio: bool = True
 
     @property

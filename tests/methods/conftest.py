@@ -1,5 +1,5 @@
-"""Makes `tests.methods` importable from anywhere, and turns an ISA that this machine lacks into a
-skip that names it."""
+"""Makes `tests.methods` importable from anywhere, and skips tests of an ISA that this machine
+lacks, with its name as the reason."""
 
 import pathlib
 import sys

@@ -1,5 +1,5 @@
-"""Global and long tokens with relative labels: oracle in float64 from patterns.md (Common core,
-etc), cases, golden sums, refusals."""
+"""Global and long tokens with relative labels: oracle in float64 from the pattern specification
+(Common core, etc), cases, golden sums, refusals."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ OWN = (*LEARNED, "sentence_ids", "long_example_ids", "global_example_ids", *PIEC
 
 
 class Split:
-    """The two parts of a row: ng global tokens, nl long ones, and what is known of pairs of them.
+    """The two parts of a row: ng global tokens, nl long ones, and the labels of pairs of them.
     a and c count inside the parts; names of pieces are from and to, as in the spec."""
 
     def __init__(self, row):
@@ -76,7 +76,7 @@ class Split:
 
 class RelativeCore(Core):
     """Adds E[label] . q + beta[label] to the products of q and k, before the scale. Each kind of
-    rows has a table of its own."""
+    rows has a separate table."""
 
     @functools.cached_property
     def labels(self):
@@ -160,7 +160,7 @@ def sentences(rng, case):
 
 
 def examples(part):
-    """Two examples one after another, ids that mean nothing else; the global part is cut alike."""
+    """Two examples one after another, with arbitrary ids; the global part is divided alike."""
 
     def make(rng, case):
         B, ng, nl = sizes(case)
@@ -178,7 +178,7 @@ def mixed_examples(part):
 
 
 def label_ids(piece):
-    """Any labels; what a long token at the edge has no key for holds what no table has."""
+    """Any labels; slots of a long token at the edge that have no key hold an invalid label."""
 
     def make(rng, case):
         (B, ng, nl), r = sizes(case), case.options.get("local_radius", 84)
@@ -194,7 +194,7 @@ def label_ids(piece):
 
 
 def of_keys(letters):
-    """Of keys of global rows; NaN in padding."""
+    """Tensors of the keys of global rows; NaN in padding."""
     return lambda rng, case: fill_padding(rng.standard_normal(case.shape_of(letters)),
                                           case.ints.get("kv_lengths"))
 

@@ -21,8 +21,8 @@ def wave(f, shape, step, start):
 
 
 def pattern_golden(id, options, pairs, out, lse, dq, dk, dv, more=None):
-    """A row of patterns.md, "Golden sums"; lse is None where there is none. `more`: tensors besides
-    q, k, v."""
+    """A row of "Golden sums" of the pattern specification; lse is None where there is none. `more`:
+    tensors besides q, k, v."""
     tensors = {
         "q": wave(np.sin, (1, 2, 16, 4), 0.7, 0.1),
         "k": wave(np.cos, (1, 1, 16, 4), 0.9, 0.2),
@@ -41,7 +41,7 @@ def pattern_golden(id, options, pairs, out, lse, dq, dk, dv, more=None):
 
 
 def lowrank_golden(id, options, out00, out11, out5, total, lse5=None):
-    """A row of lowrank_kernel.md, "Golden values"."""
+    """A row of "Golden values" of the low-rank specification."""
     shape = (1, 2, 12, 4)
     tensors = {name: wave(np.sin, shape, 0.7, c) for c, name in enumerate("qkv")}
     tensors["grad_out"] = np.ones(shape)

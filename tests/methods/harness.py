@@ -1,4 +1,4 @@
-"""What all modes of the method harness share: the methods found in this folder, the oracle's
+"""Shared by all modes of the method harness: the methods found in this folder, the oracle's
 answers (computed once per case and dtype), and one library engine per ISA and thread count."""
 
 import dataclasses
@@ -14,7 +14,7 @@ from tests.methods import library
 from tests.methods.cases import DTYPES, LAID_OUT, Case, tensors
 
 ISAS = ("avx512", "avx2", "sse4")
-# What Highway 1.0 asks of a CPU before it takes a target, as /proc/cpuinfo spells it.
+# The CPU features that Highway 1.0 requires for each target, by their names in /proc/cpuinfo.
 NEEDS = {
     "sse4": {"ssse3", "sse4_1", "sse4_2", "pclmulqdq", "aes"},
     "avx2": {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm"},
@@ -70,7 +70,8 @@ def visible_params():
 
 
 def asked(method, case):
-    """`case` with as many keys as queries and without grad_lse where the method is so."""
+    """`case` with as many keys as queries where the method requires it, and without grad_lse where
+    the method has no lse."""
     if method.square and case.Nq != case.keys:
         n = case.Nq
         lengths = {name: tuple(min(x, n) for x in values) for name, values in case.ints.items()}

@@ -1,5 +1,5 @@
-"""Blocks of queries in raster order with a memory of neighbours: oracle in float64 from patterns.md
-(Common core, image_local_1d), cases, golden sums, refusals."""
+"""Blocks of queries in raster order with a memory of neighbours: oracle in float64 from the pattern
+specification (Common core, image_local_1d), cases, golden sums, refusals."""
 
 from tests.methods.cases import ALL, Case
 from tests.methods.golden import pattern_golden

@@ -1,5 +1,5 @@
-"""Rectangles of queries with a flange of neighbours: oracle in float64 from patterns.md (Common
-core, image_local_2d), cases, golden sums, refusals."""
+"""Rectangles of queries with a flange of neighbours: oracle in float64 from the pattern
+specification (Common core, image_local_2d), cases, golden sums, refusals."""
 
 from tests.methods import axial
 from tests.methods.cases import ALL, Case
@@ -11,7 +11,7 @@ from tests.methods.refused import Refused
 
 
 def sizes(o, name):
-    # No coordinate comes near 2^40: what is larger is the same, and sums of it do not overflow.
+    # No coordinate comes near 2^40: larger options act alike when cut to it. Sums fit int64.
     return [min(x, 2**40) for x in o.get(name) or (8, 16)]
 
 

@@ -1,4 +1,4 @@
-"""The kernels library in process, through kernels/engine/c_api.h. Nothing here knows a method."""
+"""The kernels library in process, through kernels/engine/c_api.h, for any method."""
 
 import ctypes
 import dataclasses
@@ -19,7 +19,7 @@ BUILD = "cmake -S kernels -B build/kernels -G Ninja && ninja -C build/kernels at
 
 
 class Refused(Exception):
-    """The library said no. `code` is that of grpc; `reasons` the lines of the message."""
+    """The library refused. `code` is that of gRPC; `reasons` are the lines of the message."""
 
     def __init__(self, code, message):
         super().__init__(f"{code}: {message}")
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 @functools.cache
 def load():
-    """The shared library: $ATTND_C_LIB, else what lies under build/, build/kernels first."""
+    """The shared library: $ATTND_C_LIB, else the one below build/, build/kernels first."""
     named = os.environ.get("ATTND_C_LIB")
     places = [pathlib.Path(named)] if named else [ROOT / "build/kernels/libattnd_c.so",
                                                   *sorted(ROOT.glob("build/**/libattnd_c.so"))]
@@ -75,7 +75,7 @@ def declare(lib, name, result, *arguments):
 
 
 def methods_info():
-    """The methods as the library describes itself: id -> description."""
+    """The library's description of its methods: id -> description."""
     described = json.loads(load().attnd_methods_json())
     listed = described["methods"] if isinstance(described, dict) else described
     return {method["id"]: method for method in listed}
@@ -83,7 +83,7 @@ def methods_info():
 
 @dataclasses.dataclass
 class Request:
-    """Float tensors of rank 4 are [B,H,N,D] views; one whose memory runs b, n, h, d says so."""
+    """Float tensors of rank 4 are [B,H,N,D] views; `bnhd` names those with memory b, n, h, d."""
 
     method: str
     tensors: dict
@@ -146,7 +146,7 @@ class Engine:
                      lib.attnd_call_seconds(handle), seconds)
 
     def outputs(self, handle):
-        """Copies: the memory goes with the call."""
+        """Copies, because the memory is freed with the call."""
         arrays, in_bnhd = {}, set()
         code, rank, bnhd = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         shape, data = (ctypes.c_int64 * 4)(), ctypes.c_void_p()

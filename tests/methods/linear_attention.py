@@ -1,5 +1,6 @@
-"""Linear attention: oracle in float64 from lowrank_kernel.md (R1, R2, R7, linear_attention), cases,
-golden values, refusals. The oracle forms the whole matrix A of kernel values, in time n^2."""
+"""Linear attention: oracle in float64 from the low-rank specification (R1, R2, R7,
+linear_attention), cases, golden values, refusals. The oracle forms the whole matrix A of kernel
+values, in time n^2."""
 
 import math
 
@@ -64,7 +65,7 @@ def softmax(x):
 
 
 def seen_pairs(t, o):
-    """[B,1,Nq,Nk]; with causal j <= i + Nk - Nq whatever the lengths (R1)."""
+    """[B,1,Nq,Nk]; with causal j <= i + Nk - Nq for any lengths (R1)."""
     B, _, Nq, _ = t["q"].shape
     Nk = t["k"].shape[2]
     seen = np.ones((B, 1, Nq, Nk), bool)

@@ -1,5 +1,5 @@
-"""Sliding windows and block look-around: oracle in float64 from patterns.md (Common core, local),
-cases, golden sums, refusals."""
+"""Sliding windows and block look-around: oracle in float64 from the pattern specification (Common
+core, local), cases, golden sums, refusals."""
 
 from tests.methods.cases import ALL, Case
 from tests.methods.golden import pattern_golden

@@ -1,5 +1,5 @@
-"""Dilated windows and global tokens: oracle in float64 from patterns.md (Common core, longformer),
-cases, golden sums, refusals."""
+"""Dilated windows and global tokens: oracle in float64 from the pattern specification (Common core,
+longformer), cases, golden sums, refusals."""
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def q_global(rng, case):
     mask = case.made["global_mask"](None, case) if "global_mask" in case.made else np.zeros(1)
     mask = np.broadcast_to(mask, (case.B, case.keys))
     offsets = case.ints.get("causal_offset", (case.keys - case.Nq,) * case.B)
-    # Where the sequences of a packed case begin is drawn elsewhere.
+    # The bounds of packed sequences are drawn elsewhere.
     for b, offset in enumerate(offsets if not case.packed else ()):
         p = np.arange(case.Nq) + offset
         x[b, :, ~np.isin(p, np.flatnonzero(mask[b]))] = np.nan

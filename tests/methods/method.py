@@ -1,5 +1,5 @@
 """The description of a method that all tests read. tests/methods/<id>.py ends in one such object,
-METHOD; what else is in the module helps to make it."""
+METHOD; the rest of the module helps to make it."""
 
 import abc
 import dataclasses
@@ -68,20 +68,21 @@ class Growth:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Method:
-    """Right answers of one method, requests to try, and what the library must say of it. Methods of
-    patterns.md are made by pattern_method.py, which fills in what they share."""
+    """Right answers of one method, requests to try, and the expected description by the library.
+    Methods of the pattern specification are made by pattern_method.py, which fills in what they
+    share."""
 
-    # --- what the library must say of the method (attnd_methods_json) ---
+    # --- the library's description of the method (attnd_methods_json) ---
     id: str
     options: dict[str, str]  # name -> bool, int, ints, float or enum
     tensors: set[str]  # every input, q, k and v among them
     differentiable: list[str]  # inputs with a gradient, in the library's order
     # Outputs besides out and lse, in the library's order.
     outputs: list[str] = dataclasses.field(default_factory=list)
-    # Described, but refused as not served unless at the default, or sent at all.
+    # Described, but not served: options are refused unless at their default, tensors always.
     unserved_options: frozenset[str] = frozenset()
     unserved_tensors: frozenset[str] = frozenset()
-    # Whether a plan knows the number of visible pairs under these options. Elsewhere tensors decide
+    # Whether a plan gives the number of visible pairs under these options. Elsewhere tensors decide
     # and the call counts them.
     plans_pairs: typing.Callable[[dict], bool] = lambda options: True
 
@@ -89,7 +90,7 @@ class Method:
     oracle: Oracle
     golden: list[Golden]  # figures that the spec prints
     visible: list[Visible]
-    # Public code that computes the same, and what running it takes.
+    # Public code that computes the same, and its requirements.
     peers: list[str]
 
     # --- requests that are served ---
@@ -106,7 +107,7 @@ class Method:
     # A case of any sizes -> the same with options and tensors that suit the sizes.
     fit_options: typing.Callable[[Case], Case] = lambda case: case
     # A case of any sizes -> the same with sizes that suit the options, which one batch must share.
-    # None: what fit_options does leaves the options alike.
+    # None: fit_options leaves the options alike.
     fit_sizes: typing.Callable[[Case], Case] | None = None
 
     # --- requests that are refused ---
@@ -114,7 +115,7 @@ class Method:
     # Tensors besides q, k and v that the valid request of refused.py needs, which `refused` changes.
     good_tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
-    # --- what people get without asking ---
+    # --- defaults of `attn compare` ---
     # What `attn compare` sends if the user names no options: option or tensor -> expression of Nq,
     # Nk and the functions of client/python/attnd/cli/presets.py, into which support_table.py writes
     # it. Empty: the defaults of the method will do.

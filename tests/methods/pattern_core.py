@@ -1,7 +1,7 @@
-"""The core of patterns.md in NumPy: one masked softmax with a predicate, steps 1 to 7, its six
-gradient formulas and the sums of absolute values that bound its rounding. A method's module gives
-the predicate and, where it has them, kinds of rows, distances, places of biases, or weights of its
-own. Holds whole score matrices."""
+"""The core of the pattern specification in NumPy: one masked softmax with a predicate, steps 1 to
+7, its six gradient formulas and the sums of absolute values that bound its rounding. A method's
+module gives the predicate and, where it has them, kinds of rows, distances, places of biases, or
+weights of its own. Holds whole score matrices."""
 
 import dataclasses
 import functools
@@ -93,7 +93,7 @@ class PatternOracle(Oracle):
     # --- what is visible ---
 
     def shown(self, t, o):
-        """Of tensors that are not packed: step 4 as bools and what multiplicities add to scores,
+        """For tensors that are not packed: step 4 as bools, and the scores that multiplicities add,
         both [B,H,Nq,Nk]."""
         B, H, Nq, _ = t["q"].shape
         Nk = t["k"].shape[2]
@@ -178,7 +178,7 @@ class PatternOracle(Oracle):
         return grads
 
     def magnitude(self, t, o):
-        """Sums of absolute values of what is added up, for error bounds: {name: (float32 part,
+        """Sums of absolute values of all terms, for error bounds: {name: (float32 part,
         part that a rounded `out` brings in through delta)}, and how much a score amplifies a
         rounding."""
         out = np.zeros((*t["q"].shape[:3], t["v"].shape[3]))

@@ -1,5 +1,5 @@
-"""Describes a method of patterns.md to the tests by what it adds to the common options, tensors and
-refusals, and by what of them it lacks."""
+"""Describes a method of the pattern specification to the tests by what it adds to the common
+options, tensors and refusals, and by what of them it lacks."""
 
 from tests.methods.method import Method
 from tests.methods.refused import LACKED, PATTERN_TENSORS, pattern_refusals

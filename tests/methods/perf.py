@@ -1,4 +1,4 @@
-"""Mode perf: what each method costs here, beside what its plan said it would.
+"""Mode perf: the measured time of each method beside the prediction of its plan.
 
     python -m tests.methods.perf [--isa avx2] [--threads 2] [--tokens 1024 4096] [--repeat 3]
 

@@ -1,5 +1,5 @@
-"""Random keys: oracle in float64 from patterns.md (Common core with its seeded draws, random),
-cases, golden sums, refusals. bigbird.py draws with the same functions."""
+"""Random keys: oracle in float64 from the pattern specification (Common core with its seeded draws,
+random), cases, golden sums, refusals. bigbird.py draws with the same functions."""
 
 import dataclasses
 
@@ -71,7 +71,7 @@ def times(listed, N):
 
 
 def counted(count, o):
-    """What a row sees, where it may see a thing more than once."""
+    """The keys that a row sees; as a multiset also the logarithm of how often it sees each."""
     if o.get("duplicates", "set") == "set":
         return count > 0
     return count > 0, np.log(np.maximum(count, 1))

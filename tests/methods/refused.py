@@ -1,4 +1,4 @@
-"""Requests that must be refused, each with its code and its exact words."""
+"""Requests that must be refused, each with its code and exact text."""
 
 import dataclasses
 
@@ -54,7 +54,7 @@ SPECIFIED = {"state_s": zeros(B, Hkv, D, Dv), "state_z": zeros(B, Hkv, D)}
 
 def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"),
                     outputs=("out", "lse"), lacks=()):
-    """What every method refuses alike. `options` make the good request of this method good;
+    """The refusals of every method. `options` make the good request of this method good;
     `others` are the tensors it takes besides q, k, v, `outputs` those it gives, in its order;
     `lacks` as pattern_refusals has it."""
 
@@ -154,7 +154,7 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                            code=UNIMPLEMENTED, change={name: SPECIFIED[name]}))
     if not unserved_tensors:
         return rows
-    # One reason that is the caller's error outweighs what this version lacks.
+    # One error of the caller outweighs reasons that this version lacks something.
     for name in sorted(unserved_tensors)[:1]:
         shape = ",".join(str(n) for n in SPECIFIED[name].shape)
         rows.append(refuse("invalid-and-unserved", [
@@ -172,8 +172,8 @@ LACKED = {"causal": (), "alibi": ("alibi_slopes",), "sinks": ("sink_logits",), "
 
 
 def pattern_refusals(options, own=(), lacks=(), pairs="Nq,Nk"):
-    """What every method of patterns.md refuses alike. `own`: its own tensors, in its order;
-    `lacks`: keys of LACKED; `pairs`: the last letters of its bias."""
+    """What every method of the pattern specification refuses alike. `own`: its own tensors, in its
+    order; `lacks`: keys of LACKED; `pairs`: the last letters of its bias."""
 
     def refuse(id, reasons, more=None, **change):
         reasons = [reasons] if isinstance(reasons, str) else reasons
@@ -240,7 +240,7 @@ def pattern_refusals(options, own=(), lacks=(), pairs="Nq,Nk"):
 
 
 def packed_refusals(refuse, N, square):
-    """Of packed sequences. `square`: each has as many queries as keys."""
+    """Refusals of packed sequences. `square`: each has as many queries as keys."""
     one = {name: x[:1] for name, x in qkv(N).items()}  # B = 1
     packed = one | {"cu_seqlens_q": ints(0, 2, Nq), "cu_seqlens_k": ints(0, 2, N)}
     rows = [

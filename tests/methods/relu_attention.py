@@ -1,5 +1,5 @@
-"""ReLU and other activations in place of softmax: oracle in float64 from patterns.md (Common core,
-relu_attention), cases, golden sums, refusals."""
+"""ReLU and other activations in place of softmax: oracle in float64 from the pattern specification
+(Common core, relu_attention), cases, golden sums, refusals."""
 
 import math
 
@@ -20,7 +20,7 @@ def sigmoid(s):
 
 
 def cdf(s):
-    """Of the normal distribution; erfc keeps the digits of its tail."""
+    """That of the normal distribution; erfc keeps the digits of its tail."""
     return erfc(-s / math.sqrt(2)).astype(s.dtype) / 2
 
 
@@ -75,7 +75,7 @@ class ReluCore(Core):
         return self.flows(dS, self.through_cap, self.P, dO)
 
     def amplification(self):
-        """A rounding of a score moves its weight by as much, whatever the weight: see rounded()."""
+        """A rounding of a score changes its weight by as much for any weight: see rounded()."""
         return 0.0
 
     def rounded(self):
@@ -160,7 +160,7 @@ METHOD = pattern_method(
              ints={"q_lengths": (131, 65, 64, 63, 1, 0), "kv_lengths": (0, 1, 63, 64, 65, 131)}),
         Case("lengths-visible", B=6, H=1, Nq=131, options=norm("visible", causal=True),
              ints={"q_lengths": (131, 65, 64, 63, 1, 0), "kv_lengths": (0, 1, 63, 64, 65, 131)}),
-        # What hides a key must not show: phi(0) is not 0 here.
+        # Hidden keys must have no weight, although phi(0) is not 0 here.
         Case("sigmoid-lengths", B=3, Nq=65, options=act("sigmoid"),
              ints={"kv_lengths": (0, 40, 65)}),
         Case("scale-negative", Nq=40, options={"scale": -0.5}),

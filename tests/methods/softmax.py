@@ -1,5 +1,5 @@
-"""Exact softmax attention: oracle in float64 from patterns.md (Common core, softmax), cases,
-golden sums, refusals."""
+"""Exact softmax attention: oracle in float64 from the pattern specification (Common core, softmax),
+cases, golden sums, refusals."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""Segments of s keys and summary columns at their ends: oracle in float64 from patterns.md (Common
-core, sparse_fixed), cases, golden sums, refusals."""
+"""Segments of s keys and summary columns at their ends: oracle in float64 from the pattern
+specification (Common core, sparse_fixed), cases, golden sums, refusals."""
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def fixed(s, c, verts=None, **more):
 
 
 def plans_pairs(o):
-    """Those of a plan are about where summary rows or a short segment are a rule of their own."""
+    """False where a plan's pairs are approximate: with summary rows, or a short last segment."""
     return not (o.get("horizontal", False) or o.get("tail_summary", False))
 
 

@@ -1,5 +1,5 @@
-"""A window and a comb of every s-th key: oracle in float64 from patterns.md (Common core,
-sparse_strided), cases, golden sums, refusals."""
+"""A window and a comb of every s-th key: oracle in float64 from the pattern specification (Common
+core, sparse_strided), cases, golden sums, refusals."""
 
 import numpy as np
 

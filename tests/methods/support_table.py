@@ -1,5 +1,5 @@
-"""What README.md, kernels/README.md and the command `attn compare` hold of each method, derived from
-the library's own description and from tests/methods/<id>.py.
+"""The parts of README.md, kernels/README.md and the command `attn compare` that describe methods,
+derived from the library's description and from tests/methods/<id>.py.
 
     python -m tests.methods.support_table           prints it
     python -m tests.methods.support_table --write   puts it into the files
@@ -19,7 +19,7 @@ PAIR_COST = "2 (D + Dv) FLOPs per visible pair, "
 
 
 def served(items, common):
-    """Own names, then what is common: everything of softmax's, or all but some."""
+    """The method's own names, then the common ones: all of softmax's, or all but some."""
     names = [item["name"] for item in items if item.get("served", False)]
     own = [f"`{name}`" for name in names if name not in common]
     missing = [f"`{name}`" for name in common if name not in names]
@@ -60,7 +60,7 @@ def table(described):
 
 
 def overview(described):
-    """One row a method: what it computes, what it does not take, what it costs."""
+    """One row a method: its computation, what it does not take, its cost."""
     rows = []
     for id, info in sorted(described.items()):
         lacking = [title for key, title in COLUMNS if not info["support"].get(key, False)]
@@ -70,7 +70,7 @@ def overview(described):
 
 
 def presets(methods):
-    """The branches of `preset` in the client: one for each method whose defaults will not do."""
+    """The branches of `preset` in the client: one for each method whose defaults do not suffice."""
     lines = []
     for id, method in sorted(methods.items()):
         options, tensors = [], []

@@ -1,4 +1,4 @@
-"""Mode check: forward against the oracle on every ISA and dtype, and what must hold bit for bit.
+"""Mode check: forward against the oracle on every ISA and dtype, and equalities bit for bit.
 Every engine hands out memory full of NaN; rows of q, k and v beyond the lengths hold NaN."""
 
 import dataclasses
@@ -154,7 +154,7 @@ def test_one_launch_for_a_list(method, options):
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_strangers_stay_apart(method, backward, isa):
-    """A request full of NaN and one full of Inf leave the others of their batch as they are."""
+    """A request full of NaN and one full of Inf do not change the others of their batch."""
     options = method.batches[0]
     calls = list(ragged(method, options, "f32", backward))
     clean = engine(isa).execute(calls)
@@ -222,8 +222,8 @@ def places(method, case, t, name):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "minus-inf"])
 @pytest.mark.parametrize("method, case", hiding_params())
 def test_not_finite_stays_in_its_rows(method, case, value, isa):
-    """One row of q, k or v that is not finite reaches the query rows that see it, no other: what a
-    mask hides is selected away, not multiplied by zero."""
+    """One row of q, k or v that is not finite affects the query rows that see it and no others: the
+    library skips hidden pairs and does not multiply them by zero."""
     clean_t = tensors(case, "f32")
     clean = harness.run(isa, method, case, clean_t).outputs
     for name in "qkv":
@@ -262,7 +262,7 @@ def test_not_finite_gradient_stays_in_its_rows(method, case, isa):
     t["grad_out"][b, head, row] = np.nan
     moved["grad_out"][b, head, row] += 1
     got = harness.run(isa, method, case, t, backward=True).outputs
-    # What another number in its place changes; a gradient through a weight of 0 may stay finite.
+    # The elements that another number changes; a gradient through a weight of 0 may stay finite.
     ends = [method.oracle.backward(x, case.options) for x in (clean_t, moved)]
     may = {name: np.zeros(ends[0][name].shape[:3], bool) for name in "qkv"}
     may["q"][b, head, row] = True

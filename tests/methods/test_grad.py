@@ -47,8 +47,8 @@ def test_each_incoming_gradient_alone(method, isa):
 
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_gradient_agrees_with_forward(method):
-    """The library against itself: a small step along the gradient changes the library's own output
-    as the gradient says. Independent of every oracle; float32 limits it to three digits."""
+    """The library against itself: a small step along the gradient changes the output by the amount
+    that the gradient predicts. Independent of every oracle; float32 limits it to three digits."""
     case = fit(method, Case("step", H=2, Nq=20, D=4, options=method.batches[0]))
     t = tensors(case, "f32", gradients=True)
     grads = engine("").execute([request(method, case, t, backward=True)])[0].outputs

@@ -1,4 +1,4 @@
-"""What the runner makes of tests that never end: the settings of pytest.ini and tests/run, with
+"""How the runner reports tests that never end: the settings of pytest.ini and tests/run, with
 shorter limits."""
 
 import os
@@ -64,5 +64,5 @@ def test_a_hang_or_a_crash_is_one_failed_test_with_a_name(tmp_path):
     names = re.findall(r"def (test_\w+)", PLANTED)
     assert sorted(case.get("name") for case in cases) == sorted(names), done.stdout
     assert sorted(failed) == ["test_crashes", "test_hangs_in_a_call", "test_waits"], done.stdout
-    # The stack of what hung is printed.
+    # The stack of the hanging test is printed.
     assert "in test_hangs_in_a_call" in done.stdout + done.stderr

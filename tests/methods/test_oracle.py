@@ -83,7 +83,7 @@ def test_finite_differences(method, case):
             for b in range(case.B) if name in "qkv" else [slice(None)]:
                 direction = np.zeros_like(t[name])
                 direction[b] = rng.standard_normal(direction[b].shape)
-                # A kink of relu or abs between the two points would spoil the difference.
+                # A kink of relu or abs between the two points would invalidate the difference.
                 h = 1e-6 * max(1.0, abs(case.shift) / 10)
                 up, down = (loss(method, t | {name: t[name] + sign * h * direction}, case.options)
                             for sign in (1, -1))
@@ -164,7 +164,7 @@ def test_segments_hide_what_packing_leaves_out():
 
 
 def test_standard_slopes():
-    """Press et al. 2022, section 3; the figures of patterns.md."""
+    """Press et al. 2022, section 3; the figures of the pattern specification."""
     np.testing.assert_array_equal(pattern_core.standard_slopes(8), 0.5 ** np.arange(1, 9))
     np.testing.assert_array_equal(pattern_core.standard_slopes(6),
                                   [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125])
@@ -191,8 +191,8 @@ def check_equal(t, ours, theirs):
 
 
 def test_longformer_at_its_ends():
-    """No globals: local. All global: softmax over the global tensors. A window of all: only global
-    rows differ from softmax."""
+    """Equals local without globals, softmax over the global tensors with all tokens global, and,
+    with a window over everything, softmax except in global rows."""
     case = Case("ends", B=2, H=4, Hkv=2, Nq=21, Nk=30, D=4, Dv=3, floats=PARAMETERS,
                 made=longformer.own(longformer.everywhere),
                 ints={"kv_lengths": (30, 11), "q_lengths": (20, 21)})
@@ -212,8 +212,8 @@ def test_longformer_at_its_ends():
 
 
 def test_etc_at_its_ends():
-    """Without tables: local where there are no globals, softmax where the window is wide, block by
-    block where examples part."""
+    """Without tables: local where there are no globals, softmax where the window is wide, and
+    softmax of each example where there are several."""
     case = Case("ends", B=2, H=4, Hkv=2, Nq=21, D=4, Dv=3, options=etc.split(4, 30),
                 floats={"bias": "B,1,Nq,Nk", "sink_logits": "H"}, made=etc.EXAMPLES,
                 ints={"kv_lengths": (21, 11), "q_lengths": (20, 21)})
@@ -272,7 +272,7 @@ def test_activations_and_their_derivatives():
 
 
 def test_drawn_integers():
-    """The check values of patterns.md: seeded integer draws, random, bigbird."""
+    """The check values of the pattern specification: seeded integer draws, random, bigbird."""
     assert int(random.mix(0)) == 0xE220A8397B1DCDAF
     assert int(random.key(42, 1, 0, 0, 0)) == 0x7C15E27C53336E6F
     t = tensors(Case("draws", H=2, Nq=8, D=2), "f32")

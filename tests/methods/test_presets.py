@@ -1,4 +1,4 @@
-"""What `attn compare` sends where a user names no options is a good request of every method."""
+"""The request that `attn compare` sends without options is valid for every method."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the READMEs and the client hold of the methods is what library and oracles say."""
+"""READMEs and client describe the methods as the library and the oracles do."""
 
 import pytest
 

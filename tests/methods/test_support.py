@@ -1,5 +1,5 @@
-"""Mode support: what is refused and in which words, and that the library's description of itself is
-the one the specs give."""
+"""Mode support: refusals with their exact texts, and the library's description of its methods,
+which must be that of the specs."""
 
 import dataclasses
 

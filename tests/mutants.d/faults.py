@@ -20,7 +20,7 @@ SKIPPED = {"comment", "preproc_include", "preproc_def", "preproc_function_def", 
            "string_literal", "raw_string_literal", "char_literal", "array_declarator", "enumerator",
            "bitfield_clause", "attribute_declaration", "alias_declaration", "type_definition",
            "operator_name", "requires_clause", "sizeof_expression", "decltype", "ERROR"}
-# Assertions, lines of logs, and what only makes room.
+# Assertions, log lines, and calls that only reserve room.
 SKIPPED_CALLS = {"assert", "Log", "reserve", "shrink_to_fit"}
 INTEGER = re.compile(r"(-?(?:0[xX][0-9a-fA-F']+|0|[1-9][0-9']*))([uUlLzZ]*)$")
 
@@ -98,7 +98,7 @@ def operators(node):
     left, operator, right = (node.child_by_field_name(f) for f in ("left", "operator", "right"))
     new = SWAPS.get(operator.type)
     what = f"'{operator.type}' becomes '{new}'"
-    if new in ("&&", "||", "&", "|"):  # the compiler wants parentheses where these are mixed
+    if new in ("&&", "||", "&", "|"):  # the compiler requires parentheses where these are mixed
         text = f"(({left.text.decode()}) {new} ({right.text.decode()}))"
         yield operator, node.start_byte, node.end_byte, text, what
     elif new:

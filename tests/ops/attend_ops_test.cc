@@ -16,7 +16,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 Tensor TensorOf(const TestArray& array) { return Tensor({array.view()}, {nullptr}); }
 
-// One problem with all that attend may take. Two query heads share a kv head.
+// One problem with every tensor that attend takes. Two query heads share a kv head.
 struct Everything {
   static constexpr int64_t B = 2, H = 4, Hkv = 2, Nq = 5, Nk = 6, Nk2 = 3, D = 3, Dv = 2;
   std::vector<TestArray> arrays;
@@ -187,7 +187,7 @@ TEST_F(AttendOpsTest, GradientsOfEveryWeighting) {
       EXPECT_TRUE(out.lse.empty());
       return out;
     };
-    // A kink between the two points of a difference spoils it; q meets the fewest pairs.
+    // A kink between the two points of a difference invalidates it; q affects the fewest pairs.
     const bool smooth = weighting < Weighting::kRelu || weighting > Weighting::kReluSquared;
     ExpectGradientsMatch(formula, x,
                          smooth && weighting != Weighting::kRelu6
@@ -331,7 +331,7 @@ TEST_F(AttendOpsTest, ColumnMassIsTheSumOfWeights) {
   EXPECT_EQ(mass[0].shape, (Shape{2, 4, 6}));
   EXPECT_EQ(stream.work().flops, work.flops);
   EXPECT_FALSE(tape.IsWatched(mass));
-  // Then it is what unit vectors as values would collect: P_ij of key j in column j
+  // Then it equals the output for unit vectors as values: P_ij of key j in column j
   TestArray unit(DType::kF32, {2, 2, 6, 6}), none(DType::kF32, {2, 2, 3, 6});
   PlainArray ones(unit.view().shape);
   for (int64_t b = 0; b < 2; ++b) {

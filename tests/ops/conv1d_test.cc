@@ -146,7 +146,7 @@ class Conv : public ::testing::Test {
     }
     return sum;
   }
-  // Of a result linear in each input: <y, g> = <input, its gradient>.
+  // For a result linear in each input: <y, g> = <input, its gradient>.
   void ExpectAdjoint(const Tensor& y, const std::vector<Tensor>& inputs, double constant = 0) {
     ASSERT_TRUE(ops_.status().ok()) << ops_.status().message();
     const Tensor g = Numbers(ShapesOf(y));

@@ -14,7 +14,7 @@
 namespace attnd::testing {
 namespace {
 
-// Of every case; an empty tensor unless given.
+// The tensors of a case; empty unless given.
 template <class F>
 Tensor Given(const std::vector<const ScanCase*>& cases, bool given, const F& array) {
   if (!given) return {};
@@ -45,7 +45,7 @@ struct Run {
   int64_t peak = 0;
 };
 
-// A list of one problem a case. What comes with them is the same in all.
+// A list with one problem per case. The other tensors are the same in all.
 Run RunOf(Device& device, const std::vector<const ScanCase*>& cases, BufferPool* pool) {
   const ScanSpec& spec = cases[0]->spec;
   const auto all = [&](bool given, const GuardedTensor ScanCase::*array) {

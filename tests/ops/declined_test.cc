@@ -127,7 +127,7 @@ struct Counts {
   int64_t peak = 0;
 };
 
-// Of the formula and its gradients.
+// Counts of the formula and its gradients.
 Counts CountsOf(Device& device, const Formula& formula, std::vector<Values> inputs,
                 BufferPool* pool) {
   Stream stream(device, pool);

@@ -94,7 +94,7 @@ class GradientTest : public ::testing::Test {
 
   // Steps of 1/128 are exact in float32; outputs are stored in float32 (6e-8 each), so differences
   // are good to 1e-4, their truncation error to 1e-3 for these functions of unit scale.
-  // Of the inputs that are watched; none named: of all.
+  // Checks the gradients of the watched inputs; if none is named, of all.
   void ExpectGradientsMatch(const Formula& formula, std::vector<Values> inputs,
                             std::vector<bool> watched = {}) {
     watched.resize(inputs.size(), watched.empty());
@@ -127,7 +127,7 @@ class GradientTest : public ::testing::Test {
     return tensors;
   }
 
-  // Gradients may be views of what came in.
+  // Gradients may be views of incoming ones.
   std::vector<Values> inputs_, weights_;
   PlainDevice device_;
   BufferPool pool_{int64_t{1} << 20, /*poison=*/true};

@@ -8,7 +8,7 @@ namespace {
 
 class MatMulGradient : public GradientTest {
  protected:
-  // Of a b and whatever follows it, for these shapes of a, b and, if given, bias and multiply.
+  // Gradients of a b and its epilogue, for these shapes of a, b and, if given, bias and multiply.
   void Expect(const std::vector<std::vector<Shape>>& shapes, const MatMulParams& params,
               bool has_bias, bool has_multiply) {
     std::vector<Values> inputs;

@@ -1,4 +1,4 @@
-// Lists that go through Ops: what is read back, what is refused, cuts whose entries stand for many.
+// Lists in Ops: what is read back, what is refused, cuts whose entries stand for several segments.
 #include <gtest/gtest.h>
 
 #include "kernels/ops/ops.h"

@@ -1,4 +1,4 @@
-// Ops::Scan on a tape: what it refuses, and gradients against the plain recurrence.
+// Ops::Scan on a tape: refusals, and gradients against the plain recurrence.
 #include <gtest/gtest.h>
 
 #include "kernels/ops/ops.h"

@@ -1,5 +1,5 @@
-// What a batch needs of the host goes to the device once: a list for each layer of a composed pool,
-// and the slopes of ALiBi for each of two calls of attend, were uploads of their own.
+// Host data that a batch needs is uploaded once. Symptom: each layer of a composed pool uploaded
+// its list, and each of two calls of attend the slopes of ALiBi.
 #include <gtest/gtest.h>
 
 #include "kernels/method/registry.h"

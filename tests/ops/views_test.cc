@@ -1,4 +1,4 @@
-// Views of ragged tensors: which elements they show, and how gradients come back through them.
+// Views of ragged tensors: which elements they refer to, and how gradients pass back through them.
 #include <gtest/gtest.h>
 
 #include <functional>

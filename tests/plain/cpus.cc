@@ -26,7 +26,7 @@ CpuDevice& CpuOf(const std::string& isa, int threads) {
 
 std::vector<std::string> AvailableIsas() {
   static const auto& isas = *new std::vector<std::string>([] {
-    // Asked of Highway: every process of a test lists them, and a device measures its peak.
+    // Highway lists them: every test process needs the list, and making a device measures its peak.
     const int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
     std::vector<std::string> available;
     if ((supported & HWY_SSE4) != 0) available.push_back("sse4");

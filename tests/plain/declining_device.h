@@ -1,4 +1,4 @@
-// Another device without some of its launches: what ops composes in their place runs instead. It
+// Wraps a device and declines some of its launches, so that the compositions of ops run instead. It
 // counts uploads.
 #pragma once
 

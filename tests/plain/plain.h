@@ -1,5 +1,5 @@
-// Primitives in plain double loops, straight from their contracts: what tests compare with, and
-// what PlainDevice runs. Nothing is shared with the library but its structs.
+// Primitives in plain double loops, written from their contracts: tests compare with them, and
+// PlainDevice runs them. They share only structs with the library.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Softmax attention and its gradients as nested loops over pairs: what the kernels are held
-// against. T is double for the truth, float for "plain code of the same precision".
+// Softmax attention and its gradients as nested loops over pairs: the reference of the kernels. T
+// is double for the truth, float for "plain code of the same precision".
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ template <class T>
 struct PlainAttendResult {
   std::vector<T> out, lse, dq, dk, dv;
   // Largest |scale P dP k|, |scale P delta k| and the same with q: the gradients of q and k are
-  // differences of such terms, so an error of some units in their last place is not the kernel's.
+  // differences of such terms, so errors of some units in the terms' last place are allowed.
   T largest_term = 0;
 };
 

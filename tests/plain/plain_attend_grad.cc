@@ -29,7 +29,7 @@ class Places {
   int64_t steps_[kMaxRank] = {};
 };
 
-// Elements of a view, of which a dimension of stride 0 repeats, without copying what repeats.
+// Elements of a view; a dimension of stride 0 is stored once.
 template <class T>
 class Numbers {
  public:

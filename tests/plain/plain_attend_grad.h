@@ -10,7 +10,7 @@
 
 namespace attnd::testing {
 
-// Of every gradient the size of what is added up: the largest sum of magnitudes of one element.
+// For every gradient, the largest sum of magnitudes behind one of its elements.
 struct PlainGradient {
   PlainArray values;
   double size = 0;

@@ -1,4 +1,4 @@
-// What a query row of a pattern sees, read off the pattern's data slot by slot.
+// The keys that a query row of a pattern sees, read from the pattern's data slot by slot.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,7 @@ struct PlainAttendOut {
   PlainArray out, lse;
 };
 
-// A problem with everything read once. A dimension of a term's view may repeat with a stride of 0.
+// A problem with its views read into arrays. A dimension of a term's view may have a stride of 0.
 template <class T>
 class PlainAttendTerms {
  public:
@@ -121,7 +121,7 @@ class PlainAttendTerms {
         r_(p_.terms.r),
         row_weight_(p_.terms.row_weight) {}
 
-  // lse of what is not softmax: NaN.
+  // lse where the weights are not softmax: NaN.
   PlainAttendOut Forward() const {
     const Shape& s = p_.q.shape;
     PlainAttendOut result = {PlainArray({s[0], s[1], s[2], p_.v.shape[3]}),

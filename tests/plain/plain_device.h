@@ -1,4 +1,4 @@
-// A device in plain double loops: what the tests of tape and engine run on. float32 storage only.
+// A device in plain double loops, on which tests of tape and engine run. float32 storage only.
 #pragma once
 
 #include "kernels/device/device.h"

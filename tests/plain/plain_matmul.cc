@@ -26,7 +26,7 @@ double Activated(ElementOp op, double x) {
     case ElementOp::kGelu:
       return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     default:
-      std::abort();  // no test asks for it
+      std::abort();  // no test uses it
   }
 }
 

@@ -1,5 +1,5 @@
-// The plain matmul in the arithmetic of `Real`: double for the truth, float for what plain code of
-// the kernel's own precision reaches.
+// The plain matmul in the arithmetic of `Real`: double for the truth, float for plain code of the
+// kernel's precision.
 #pragma once
 
 #include "tests/plain/plain.h"

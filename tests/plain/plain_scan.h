@@ -1,5 +1,5 @@
-// scan by its contract, one key after the other with every state kept: what the kernels
-// must equal. Shares nothing with them; rows and keys beyond the lengths are never read.
+// scan by its contract, one key after the other with every state kept: the reference of the
+// kernels. Shares no code with them; rows and keys beyond the lengths are never read.
 #pragma once
 
 #include <algorithm>
@@ -100,7 +100,7 @@ struct PlainScan {
 
   bool HasState() const { return !s0.data.empty() || !z0.data.empty(); }
   int64_t KvHead(int64_t h) const { return h / (q.H / k.H); }
-  // How many keys query i has behind it.
+  // How many keys query i sees.
   int64_t Seen(int64_t b, int64_t i) const {
     const ScanSeq& seq = seqs[b];
     return params.causal ? std::clamp<int64_t>(i + seq.offset + 1, 0, seq.nk) : seq.nk;
@@ -143,8 +143,8 @@ inline PlainTensor Features(FeatureMap map, PlainTensor x) {
   return x;
 }
 
-// The states of one kv head: after t keys, S[t] is [D,Dv] and z[t] [D]. errors[t] is what key t of
-// the delta rule found missing, or v itself.
+// The states of one kv head: after t keys, S[t] is [D,Dv] and z[t] [D]. errors[t] is the value
+// that key t adds: v less what the state holds (delta rule), else v itself.
 template <class Real>
 struct PlainStates {
   std::vector<std::vector<Real>> S, z, errors;
@@ -242,7 +242,7 @@ PlainScanOut Forward(const PlainScan& s) {
 struct PlainScanGrads {
   PlainTensor dq, dk, dv, dlog_decay, dbeta, ds0, dz0;
 };
-// What comes in; no data: zero.
+// Incoming gradients; no data: zero.
 struct PlainIncoming {
   PlainTensor dout, dlse, ds_out = {}, dz_out = {};
 };
@@ -255,7 +255,7 @@ inline PlainTensor ThroughMap(FeatureMap map, const PlainTensor& x, PlainTensor 
   return gradient;
 }
 
-// One kv head's walk from the last key back, in the words of the specification (R7, fast_weights).
+// One kv head, from the last key back, with the names of the specification (R7, fast_weights).
 template <class Real>
 class PlainScanBack {
  public:

@@ -8,7 +8,7 @@
 
 namespace attnd::testing {
 
-// Of rows Nq x Nk, whose lengths are nq and nk; `longest`: keys of a query at most.
+// Rows Nq x Nk with lengths nq and nk; `longest`: keys of a query at most.
 inline Pattern RandomLists(std::mt19937* random, int64_t Nq, int64_t Nk, int64_t nq, int64_t nk,
                            int64_t longest) {
   Pattern pattern{.Nq = Nq, .Nk = Nk};

@@ -1,4 +1,4 @@
-// Arrays for tests of primitives: any strides, guard zones, NaN in every byte that was not written.
+// Arrays for tests of primitives: any strides, guard zones, NaN in all memory that was not written.
 #pragma once
 
 #include <cstddef>

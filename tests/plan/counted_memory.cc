@@ -37,7 +37,7 @@ int64_t PeakBytes() { return peak - base; }
 
 }  // namespace attnd::testing
 
-// GCC takes a malloc behind a replaced operator new for a mistake where it sees both.
+// In a separate source file: where GCC can inline them, it warns that new and free do not match.
 void* operator new(std::size_t size) { return attnd::testing::Counted(std::malloc(size)); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   const auto unit = static_cast<std::size_t>(alignment);

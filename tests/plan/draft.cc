@@ -14,7 +14,7 @@ namespace attnd::testing {
 namespace {
 
 constexpr int64_t kSizes[] = {0, 1, 2, 1024, 8192, 1 << 14, 1 << 16, 1 << 20, 1 << 30};
-constexpr size_t kMostDimensions = 1 << 16;  // of a list of integers that is really made
+constexpr size_t kMostDimensions = 1 << 16;  // of a list of integers that holds values
 
 // The letters of the first list of "[B,Nk] or [Nk]".
 std::vector<std::string> LettersOf(absl::string_view declared) {
@@ -288,7 +288,7 @@ std::vector<Change> ChangesOf(const Method& method) {
       if (!absl::SimpleAtoi(letter, &number)) changes.push_back(SizeChange(letter, size));
     }
   }
-  // Sizes that go together.
+  // Sizes that change together.
   for (const int64_t size : kSizes) {
     changes.push_back(
         {absl::StrCat("N=", size), [=](Draft* d) { d->sizes["Nq"] = d->sizes["Nk"] = size; }});

@@ -1,5 +1,5 @@
-// Requests at the ends of what can be asked, made from what methods say of themselves: their tables
-// of options, the declared shapes of their tensors, and the words in which they refuse.
+// Requests at the ends of their ranges, derived from the descriptions of methods: their tables of
+// options, the declared shapes of their tensors, and the texts of their refusals.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ struct Draft {
   std::string Text() const;
 };
 
-// Of one method and direction, small and plain.
+// A small, plain draft of one method and direction.
 Draft Plain(const Method& method, Direction direction);
 
 // A call without data but for the integers that a plan reads.
@@ -36,15 +36,15 @@ struct DraftCall {
 };
 std::unique_ptr<DraftCall> CallOf(const Draft& draft);
 
-// One thing that a draft may have otherwise: a size, an option or a tensor.
+// One change of a draft: a size, an option or a tensor.
 struct Change {
   std::string text;
   std::function<void(Draft*)> apply;
 };
 std::vector<Change> ChangesOf(const Method& method);
 
-// Follows the reasons of a refusal where they tell what would do: "must be in 1..4", "must be sent
-// together", "with V = 32". False: they do not, or the draft is as they ask.
+// Changes the draft as the reasons of a refusal require: "must be in 1..4", "must be sent
+// together", "with V = 32". False: they name no remedy, or the draft already complies.
 bool Follow(const std::string& refusal, Draft* draft);
 
 }  // namespace attnd::testing

@@ -1,5 +1,5 @@
-// One request of 97 bytes kept the planner busy for 24 s. Planning costs what was sent, never what
-// a number says: every method, at the ends of its options, sizes and tensors.
+// One request of 97 bytes kept the planner busy for 24 s. The cost of planning depends on the bytes
+// sent, not on the numbers in them: every method, at the ends of its options, sizes and tensors.
 #include <gtest/gtest.h>
 #include <time.h>
 
@@ -32,7 +32,7 @@ struct Cost {
   absl::Status status;
 };
 
-// Of the best of three tries: what else runs on the machine takes caches away.
+// The best of three tries: other programs on the machine displace cache lines.
 Cost CostOf(const Call& call) {
   static Engine* engine = CpuEngine({.threads = 2}, {.keep_plans = false}).release();
   Cost cost;
@@ -50,7 +50,7 @@ Cost CostOf(const Call& call) {
   return cost;
 }
 
-// Plans it; where it is refused, also what the refusal asks for. True: accepted.
+// Plans the draft; as long as it is refused, changes it as the refusal requires. True: accepted.
 bool TryAndFollow(Draft draft, int* plans) {
   constexpr int kFollowed = 6;
   for (int followed = 0; followed < kFollowed; ++followed) {
@@ -68,7 +68,7 @@ bool TryAndFollow(Draft draft, int* plans) {
 class PlanCost : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(PlanCost, FollowsWhatIsSent) {
-  // Each change alone, then so many mixtures of two and more; ATTND_PLAN_MIXTURES asks for others.
+  // Each change alone, then 150 (or ATTND_PLAN_MIXTURES) mixtures of two and more.
   const char* asked = std::getenv("ATTND_PLAN_MIXTURES");
   const size_t mixtures = asked == nullptr ? 150 : std::strtoul(asked, nullptr, 10);
   const Method& method = *FindMethod(GetParam());
@@ -87,11 +87,11 @@ TEST_P(PlanCost, FollowsWhatIsSent) {
       }
       ++drafts;
       accepted += TryAndFollow(draft, &plans) ? 1 : 0;
-      // Of a method that breaks the rule everywhere a few lines tell as much.
+      // A few lines suffice for a method that breaks the rule everywhere.
       if (::testing::Test::HasFailure() && asked == nullptr) return;
     }
   }
-  // Else the walk stops at the door: `Follow` or `Plain` must learn what this method asks for.
+  // Else every draft was refused: `Follow` or `Plain` lacks something that this method requires.
   EXPECT_GE(accepted, drafts / 2) << plans << " plans";
 }
 

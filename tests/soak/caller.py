@@ -1,5 +1,5 @@
 """One kind of load on a server, as a process: works from `go` to `rest` on standard input, then
-tells what it did as one line of JSON, outcome by outcome.
+prints its counts as one line of JSON, outcome by outcome.
 
     caller.py KIND TARGET HTTP SEED
 """
@@ -37,7 +37,7 @@ TIMEOUT = 30
 
 
 class Caller:
-    """`turn` is one round of one kind; it counts what came of it."""
+    """`turn` is one round of one kind; it counts the outcomes."""
 
     def __init__(self, kind, target, http, seed):
         self.counts = collections.Counter()
@@ -51,7 +51,7 @@ class Caller:
 
     def _count(self, result):
         code = result.code.name if isinstance(result, attnd.Error) else "OK"
-        # Nobody here sends more than was said.
+        # No caller here sends more than it declared.
         self.counts["CUT OFF" if code != "OK" and "more is arriving" in str(result) else code] += 1
 
     def _request(self, N):
@@ -147,7 +147,7 @@ class Caller:
         self.counts["REFUSED" if code == expected else f"{code} FOR {expected}"] += 1
 
     def broken(self):
-        """Half messages, resets, replies that nobody reads, connections that say nothing."""
+        """Half messages, resets, unread replies, connections that send nothing."""
         good = forward()
         with contextlib.closing(RawConnection(self._target)) as raw:
             for index in range(20):
@@ -184,7 +184,7 @@ def work(caller, resting):
         try:
             caller.turn()
         except Exception as error:
-            # Told by the process that started this one.
+            # The process that started this one sends it.
             caller.counts[f"{type(error).__name__}: {error}"[:200]] += 1
 
 

@@ -19,7 +19,7 @@ WORK_SECONDS = 10
 WARM_UP, WARM_UP_RESTS = 1 / 3, 4  # of the rests; at least so many
 GAUGES = ("attnd_inflight_requests", "attnd_queue_requests", "attnd_queue_bytes",
           "attnd_budget_charged_bytes")  # fmt: skip
-# What may come of a call: its answer, a refusal that it asked for, or for want of room.
+# Allowed outcomes: an answer, the refusal of a bad request, or a refusal for lack of room.
 EXPECTED = {"OK", "SERVING", "REFUSED", "BROKEN", "CANCELLED", "DEADLINE_EXCEEDED",
             "RESOURCE_EXHAUSTED"}  # fmt: skip
 SLACK_BYTES, SLACK_SHARE = 16 << 20, 0.05
@@ -44,7 +44,7 @@ class Caller:
         print("rest", file=self._process.stdin, flush=True)
 
     def counts(self):
-        """Of the time since `go`; after stop_working."""
+        """Counts since `go`; call it after stop_working."""
         return json.loads(self._process.stdout.readline())
 
     def kill(self):
@@ -64,7 +64,7 @@ def check(folder, minutes):
             print(line_of(rests[-1], time.monotonic() - start), flush=True)
             if time.monotonic() - start > minutes * 60 - WORK_SECONDS:
                 break
-        # Their connections are no growth, but no rest either.
+        # Their open connections are not growth, but keep the server from resting.
         for caller in callers:
             caller.kill()
         alive = server.process.poll() is None
@@ -78,7 +78,7 @@ def check(folder, minutes):
 
 
 def one_round(server, callers, seed):
-    """All work, two are killed in the midst of it, the others rest; what is then there."""
+    """All callers work, two are killed meanwhile, the others rest; the measurements at rest."""
     doomed = [Caller(kind, server, seed) for kind in ("small", "streams")]
     for caller in callers + doomed:
         caller.go()

@@ -1,6 +1,6 @@
-"""A server that is asked for five times what it can do keeps doing that much, and is as quick as
-before two seconds after it is asked for less: on the processors of those who ask, and beside them, as
-clients have their own. Every figure of one run of build/tests/load a row.
+"""A server under five times the load that it can serve keeps its throughput, and has its usual
+latency two seconds after the load drops: once sharing processors with its clients, once on separate
+ones. A row has the figures of one run of build/tests/load.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import subprocess
 from server_process import REPOSITORY, Server
 
 LOAD = REPOSITORY / "build/tests/load"
-# Of 393 KB for some 9 ms of a processor, and of much work for few bytes.
+# One request has 393 KB for some 9 ms of a processor, the other much work for few bytes.
 REQUESTS = [
     ("--heads", "1", "--dim", "8", "--lengths", "4096"),
     ("--heads", "1", "--dim", "2", "--lengths", "8192"),
@@ -20,12 +20,12 @@ TIMEOUT = ("--timeout", "1")
 OVERLOAD_SECONDS = 20
 RECOVERY_SECONDS = 2
 GOODPUT = 0.9
-# Of the p99 before; this machine's own noise from run to run.
+# Allowed ratio to the p99 before; covers the noise from run to run.
 P99_RATIO, P99_SLACK_SECONDS = 2, 0.05
 
 
 def places():
-    """Processors of the server and of those who ask: all for both, then half for each."""
+    """Processors of the server and of its clients: all for both, then half for each."""
     processors = sorted(os.sched_getaffinity(0))
     middle = len(processors) // 2
     yield processors, processors
@@ -35,7 +35,7 @@ def places():
 
 @contextlib.contextmanager
 def on(processors):
-    """What is started meanwhile runs there."""
+    """Processes that are started meanwhile run there."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, processors)
     try:
@@ -81,7 +81,7 @@ def check_server(server, request):
         code = server.stop()
     finally:
         server.kill()
-    # What the neighbours of the machine leave changes from run to run.
+    # Other guests of the host take a share that changes from run to run.
     capacity = min(before, after)
     yield goodput >= GOODPUT * capacity, (
         f"goodput {goodput:.1f}/s of a capacity of {capacity:.1f}/s: "

@@ -1,7 +1,7 @@
 """The library and a peer on the same numbers, forward and, through autograd, backward.
 
-The library gets float32, the peer the same numbers as float64: what differs is the library's own
-rounding, and TOLERANCE bounds that. A mask that is wrong by one key moves a result by percents.
+The library gets float32, the peer the same numbers as float64: they differ by the library's
+rounding, which TOLERANCE bounds. A mask that is wrong by one key changes a result by percents.
 """
 
 import functools
@@ -11,9 +11,9 @@ import torch
 
 from tests.methods import library
 
-# Of the largest element of a tensor, or of 1 where sums of products of normal numbers cancel: 80
-# roundings of float32 (6e-8). Every element is a sum of at most some hundred products; the error of
-# a score (D <= 64 products) becomes one of its weight.
+# Relative to the largest element of a tensor, or to 1 where sums of products of normal numbers
+# cancel: 80 roundings of float32 (6e-8). Every element is a sum of at most some hundred products;
+# the error of a score (D <= 64 products) becomes one of its weight.
 TOLERANCE = 5e-6
 
 
@@ -35,7 +35,7 @@ def qkv(B=1, H=2, Hkv=None, Nq=37, Nk=None, D=16, Dv=None, seed=0, **shapes):
     kv = (B, Hkv or H, Nk)
     t = normal(seed, q=(B, H, Nq, D), k=(*kv, D), v=(*kv, Dv or D), **shapes)
     if "alibi_slopes" in t:
-        # Times distances of 100 a normal number would be a score whose own rounding is all.
+        # Multiplied by distances of 100, normal numbers would give scores whose rounding dominates.
         t["alibi_slopes"] *= 0.1
     return t
 
@@ -75,7 +75,7 @@ def compare(method, options, floats, peer, fixed=None, pairs=None, tolerance=TOL
     if lse is not None:
         close("lse", reply.outputs["lse"], lse, tolerance)
         incoming |= normal(8, grad_lse=lse.shape)
-        # By the spec grad_lse of a row that sees nothing counts for nothing.
+        # By the spec grad_lse of a row that sees no key has no effect.
         counted = torch.where(torch.isfinite(lse), lse, 0.0)
         loss = loss + (counted * torch.tensor(incoming["grad_lse"])).sum()
     want = torch.autograd.grad(loss, list(leaves.values()))

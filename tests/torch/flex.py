@@ -32,13 +32,13 @@ class Case:
     visible: typing.Callable
     sizes: dict = dataclasses.field(default_factory=dict)  # of compared.qkv, with further tensors
     fixed: dict = dataclasses.field(default_factory=dict)  # index tensors
-    # (case, t) -> out, lse, for what is more than one softmax.
+    # (case, t) -> out, lse, for methods of more than one softmax.
     peer: typing.Callable = lambda case, t: attend(case, t["q"], t["k"], t["v"], t)
-    relative: typing.Callable = None  # (case, t) -> (at -> what is added to the scaled q.k)
-    weight: typing.Callable = None  # at -> what is added last
+    relative: typing.Callable = None  # (case, t) -> (at -> the term added to the scaled q.k)
+    weight: typing.Callable = None  # at -> the term added last
     distance: typing.Callable = lambda at: abs(at.p - at.j)
     bias_at: typing.Callable = None  # at -> row and column of the bias; None: of the flat tensor
-    causal: bool = None  # whether j <= p is added; None: as the option says
+    causal: bool = None  # whether j <= p is added; None: as the option is
 
     def run(self):
         t = compared.qkv(**self.sizes)

@@ -1,4 +1,4 @@
-"""Peers of the specification that cannot be had here, so that they are counted and named."""
+"""Peers of the specification that cannot be installed here, as skips that name them."""
 
 import pytest
 

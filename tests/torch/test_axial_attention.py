@@ -31,7 +31,7 @@ def peer_of(grid, call):
     return peer
 
 
-# Sides differ, so that an axis taken for another shows.
+# The sides differ, so that mixed-up axes change the result.
 @pytest.mark.parametrize("grid", [(5, 7), (3, 4, 5)], ids=["5x7", "3x4x5"])
 class TestGrids:
     def test_each_axis(self, grid):

@@ -1,5 +1,5 @@
-"""bigbird against transformers' BigBirdBlockSparseAttention: the attention itself, q, k and v
-given. It counts a block as often as it is listed: duplicates = multiset. It masks with -10000, far
+"""bigbird against transformers' BigBirdBlockSparseAttention: the attention alone, for given q, k
+and v. It counts a block as often as it is listed: duplicates = multiset. It masks with -10000, far
 below all scores here, and zeroes padded rows."""
 
 import numpy as np

@@ -1,6 +1,6 @@
 """sparse_fixed, local, bigbird and block_sparse against the layouts of DeepSpeed 0.14.5, the last
-with ops.sparse_attention, through a dense mask. Its kernels want an old Triton and a GPU; the file
-of the layouts is loaded alone, because the package itself asks for much more."""
+with ops.sparse_attention, through a dense mask. Its kernels need an old Triton and a GPU; the file
+of the layouts is loaded alone, because the package needs much more."""
 
 import importlib.util
 import pathlib
@@ -89,7 +89,7 @@ def test_bigbird():
         H, BLOCK, different_layout_per_head=True, num_random_blocks=2,
         num_sliding_window_blocks=5, num_global_blocks=1)
     layout = config.make_layout(15 * BLOCK)
-    # All that a row sees is sent: what is in the window or global counts once all the same.
+    # rand_blocks lists all blocks of a row; those in the window or global still count once.
     slots = np.full((H, 14, 15), -1, np.int32)
     for h, t, c in np.argwhere(layout[:, 1:].numpy() != 0):
         slots[h, t, c] = c

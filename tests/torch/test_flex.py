@@ -66,7 +66,7 @@ CASES = [
     Case("slopes-causal", "softmax", {"causal": True}, everything, {"H": 3, "alibi_slopes": (3,)}),
     Case("sinks", "softmax", {"causal": True}, everything,
          {"Nq": 40, "Nk": 30, "sink_logits": (2,)}),
-    # flex_attention has no order of cap, bias and slopes of its own: score_mod is ours.
+    # flex_attention prescribes no order of cap, bias and slopes: score_mod is written here.
     Case("all-terms", "softmax", {"logit_softcap": 2.0, "causal": True}, everything,
          GQA | {"Nq": 61, "Nk": 73} | ALL_TERMS, LENGTHS),
     Case("offsets", "softmax", {"causal": True}, everything, {"B": 3, "Nq": 40, "Nk": 50},

@@ -1,5 +1,5 @@
-"""flex_attention against the patterns with global tokens of their own tensors: longformer, etc. A
-call for each kind of query rows."""
+"""flex_attention against the patterns with separate tensors for global tokens: longformer, etc.
+Each kind of query rows takes one call."""
 
 import numpy as np
 import pytest
@@ -106,7 +106,7 @@ def etc(id, options, sizes, tables=(), own=(), fixed=None):
     ids = torch.tensor(labels(B, ng, nl, k, sent))
     sentence = torch.tensor(np.broadcast_to(
         sent.get("sentence_ids", np.arange(nl) * ng // nl), (B, nl)).copy())
-    # Of every position; where they are not sent all are of one example.
+    # Example ids of every position; where they are not sent all belong to one example.
     example = torch.tensor(np.concatenate(
         [sent.get("global_example_ids", np.zeros((B, ng))),
          sent.get("long_example_ids", np.zeros((B, nl)))], axis=1))

@@ -51,7 +51,7 @@ def axis_bias(id, grid, axis, shape, **options):
 
 
 def added(id, grid, axes, options, terms=None, **more):
-    """The sum of one softmax an axis; it has no lse. Each axis has distances of its own. The pairs
+    """The sum of one softmax an axis; it has no lse. Each axis has its own distances. The pairs
     of all axes count."""
     x, N = coordinates(grid), math.prod(grid)
     causal = options.get("causal_axis")
@@ -71,7 +71,7 @@ def added(id, grid, axes, options, terms=None, **more):
 ALL_TERMS = {"bias": (1, 4, 63, 63), "alibi_slopes": (4,), "sink_logits": (4,)}
 LENGTHS = {"q_lengths": np.int32([63, 20]), "kv_lengths": np.int32([40, 63])}
 AXIAL = [
-    # Height and width differ, so that an axis that is taken for the other one shows.
+    # Height and width differ, so that mixed-up axes change the result.
     single("columns", (7, 9), 0, {}),
     single("rows", (7, 9), 1, {}),
     single("rows-causal", (7, 9), -1, {"causal": True}),

@@ -1,4 +1,4 @@
-"""local against local-attention. It knows no groups of heads and wants n in whole windows."""
+"""local against local-attention, which has no groups of heads and needs n to be whole windows."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def check(W, causal, back, ahead, exact, n, lengths=None, **options):
 
     def peer(q, k, v):
         out = module(q, k, v, mask=valid)
-        # A padded row is of no use there; here q_lengths zeroes it.
+        # The peer leaves values in padded rows; here q_lengths zeroes them.
         return torch.where(valid[:, None, :, None], out, 0.0)
 
     t = qkv(B=2, H=3, Nq=n)

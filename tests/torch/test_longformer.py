@@ -1,10 +1,10 @@
 """longformer against transformers' LongformerSelfAttention, with its six projections.
 
 They pick parts of the hidden state: of a head of 6 D numbers the first D are q, the next k, and so
-on. So q, k, v, q_global, k_global and v_global are independent and each has a gradient of its own.
+on. So q, k, v, q_global, k_global and v_global are independent and each has its own gradient.
 Zeros fill the rest of a head, which leaves products as they are and makes the scale (6 D)^-1/2.
 
-The peer runs in float32: its softmax does so whatever the inputs are, and there the mask value of
+The peer runs in float32: its softmax does so for any inputs, and there the mask value of
 float64 overflows, which makes gradients NaN. So both sides round: twice the tolerance.
 """
 
@@ -72,7 +72,7 @@ OWN = dict.fromkeys(("q_global", "k_global", "v_global"), (B, H, 64, D))
 
 @pytest.mark.parametrize("w", [4, 16])
 class TestModule:
-    """n is a multiple of 2 w, as the module wants it."""
+    """n is a multiple of 2 w, as the module requires."""
 
     def test_no_globals(self, w):
         check(w, 64, marked(64, [], []))

@@ -34,7 +34,7 @@ def test_window_of_a_cached_prefill():
 
 
 def test_window_over_a_buffer_that_is_not_full():
-    """Of 80 keys 50 are written; queries are 20..49. The offset is sent: Nk - Nq is not it."""
+    """Of 80 keys 50 are written; queries are 20..49. The offset is sent, as it is not Nk - Nq."""
     check("local", {"window_left": 11, "causal": True},
           masks.sliding_window_causal_mask_function(12), 30, 80, q_offset=20,
           fixed={"causal_offset": np.int32([20, 20]), "kv_lengths": np.int32([50, 50])},

@@ -34,7 +34,7 @@ def test_causal(Nq, Nk):
 
 
 def test_causal_lower_right():
-    # The bias object has a kernel of its own only for as many heads of keys as of queries.
+    # The bias object has a special kernel only for as many heads of keys as of queries.
     compare("softmax", {"causal": True}, qkv(Nq=30, Nk=50),
             lambda q, k, v: F.scaled_dot_product_attention(
                 q, k, v, attn_mask=causal_lower_right(30, 50)))
@@ -80,7 +80,7 @@ def test_gpt_oss(Nq, Nk):
 
 
 def test_gemma_2():
-    """Cap, then mask. The peer's softmax is float32 whatever its inputs are, which makes its own
+    """Cap, then mask. The peer's softmax is float32 for any inputs, which makes its own
     roundings as many as ours."""
     eager = pytest.importorskip(
         "transformers.models.gemma2.modeling_gemma2").eager_attention_forward

@@ -1,5 +1,5 @@
 """softmax, local, random and axial against xformers 0.0.28, the last release with `components`. It
-is installed without its C++ extension, which wants one release of PyTorch: masks of
+is installed without its C++ extension, which needs one certain release of PyTorch: masks of
 fmha.attn_bias are materialised, components compute densely."""
 
 import warnings

@@ -6,8 +6,8 @@
 //   request.tensors = {{.name = "q", .shape = {1, 8, 512, 64}, .data = q.data()}, ...};
 //   absl::StatusOr<attnd::client::Reply> reply = (*client)->Forward(request);
 //
-// Payloads are neither copied on the way out nor on the way in. Errors have gRPC's code and the
-// server's words, every reason on a line of its own.
+// Payloads are copied neither on the way out nor on the way in. Errors have gRPC's code and the
+// server's text, with one reason per line.
 #pragma once
 
 #include <chrono>
@@ -30,23 +30,23 @@ class UnaryCall;
 
 struct ClientOptions {
   std::string target = "127.0.0.1:8001";  // "host:port", "unix:/path"
-  // For each call, and each request of a pipeline, that does not say its own; retries included.
-  // None: waits for ever.
+  // For each call, and each request of a pipeline, that sets no timeout; includes retries.
+  // None: waits without limit.
   std::optional<std::chrono::nanoseconds> timeout = std::chrono::minutes(10);
   // None: plain text. Empty: the system's authorities. Else the path of a PEM file of them.
   std::optional<std::string> tls_authorities;
   // Sent as `authorization: Bearer` with every call; empty: not sent.
   std::string token;
   // A call that ended with RESOURCE_EXHAUSTED or UNAVAILABLE is tried again after 0.1 s, 0.2 s, ...
-  // 2 s, each times a random factor, or when the server says, within its deadline; unless the
-  // server says that retrying cannot mend it. Every call is pure, so that none is done twice to any
-  // effect. 1..5, 1 is off. A burst of refusals is tried again, not an overload: each refusal takes
-  // one of 100 tokens, each success gives 0.1 back, and nothing is tried again while 50 or fewer
-  // are left. All calls of the process to one target share a bucket, and all pipelines of a client
-  // share one, in which a message counts as one more for each 16 MiB.
+  // 2 s, each times a random factor, or after the time that the server states, within its deadline;
+  // not if the server states that retrying cannot help. Every call is pure, so repeating one has no
+  // side effect. 1..5, 1 is off. Retries cover a burst of refusals, not an overload: each refusal
+  // takes one of 100 tokens, each success gives 0.1 back, and nothing is tried again while 50 or
+  // fewer are left. All calls of the process to one target share a bucket, and all pipelines of a
+  // client share one, in which a message counts as one more for each 16 MiB.
   int max_attempts = 4;
   // How long a thread that waits for the network polls before it sleeps. Some hundred microseconds
-  // make short calls several times faster where a core is free for it; waste where none is.
+  // make short calls several times faster where a core is free for it, and waste time elsewhere.
   int spin_us = 0;
 };
 
@@ -104,14 +104,14 @@ class Client {
   const std::shared_ptr<Core> core_;
 };
 
-// Receive replies in large pieces: with a server that does, too (attnd-server --large-reads), 0.7
-// to 1.4 times as fast from 1 MB up, as the machine has it, slower below. An experiment of
-// gRPC 1.51. Call it first in main, before any use of gRPC; it is for the clients that are created
-// afterwards.
+// Receives replies in large pieces. With a server that does so, too (attnd-server --large-reads),
+// messages from 1 MB up travel 0.7 to 1.4 times as fast, depending on the machine; smaller ones are
+// slower. An experiment of gRPC 1.51. Call it first in main, before any use of gRPC; it affects the
+// clients that are created afterwards.
 void UseLargeReads();
 
-// Tells glibc's malloc to keep what gRPC frees: large replies are received up to twice as fast, and
-// the process keeps its peak of memory. Call it first in main, before any thread.
+// Makes glibc's malloc keep what gRPC frees: large replies are received up to twice as fast, and
+// the process keeps its peak of memory. Call it first in main, before any thread starts.
 void TuneMalloc();
 
 }  // namespace attnd::client

@@ -28,16 +28,18 @@ struct PipelineOptions {
 };
 
 // The stream `Run` of a client. Requests leave in the order they are submitted and are answered as
-// they are done. One that the server refuses for want of room is sent again as ClientOptions say.
-// When the stream fails, all that is unanswered ends with its status. A request whose time is over
-// ends with DEADLINE_EXCEEDED, and counts as unanswered until the server answers it; no other way
-// leads out of a single request. Thread safe.
+// they complete. One that the server refuses for lack of room is sent again by the rules of
+// ClientOptions. When the stream fails, all unanswered requests end with its status. A request past
+// its deadline ends with DEADLINE_EXCEEDED, and counts as unanswered until the server answers it; a
+// single request cannot be cancelled. Thread safe.
 //
-// Against single calls it saves the cost of a call on each request; worth it for small ones.
+// Compared with single calls it saves the cost of a call for each request, which matters for small
+// ones.
 class Pipeline {
  public:
   explicit Pipeline(std::shared_ptr<RunStream> stream);
-  // Ends what is unanswered with CANCELLED and waits for its callbacks. REQUIRES: this is none.
+  // Ends unanswered requests with CANCELLED and waits for their callbacks. REQUIRES: no callback
+  // calls this.
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -54,7 +56,7 @@ class Pipeline {
   // Answers the status of the stream; refused requests do not count. Idempotent.
   absl::Status Close();
 
-  // Ends what is unanswered with CANCELLED.
+  // Ends unanswered requests with CANCELLED.
   void Cancel();
 
  private:

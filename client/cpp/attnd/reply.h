@@ -1,4 +1,4 @@
-// What is answered: tensors in the memory they were received in.
+// A reply: its tensors, in the memory they were received in.
 #pragma once
 
 #include <cassert>

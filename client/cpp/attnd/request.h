@@ -1,4 +1,4 @@
-// What is asked: a method and tensors in the caller's memory.
+// A request: a method, and tensors in the caller's memory.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ using attn::v1::MethodSpec;
 // A dense tensor in memory that is sent from where it lies: row-major, no padding. Payloads below
 // 4 KiB are copied.
 //
-// The memory stays as it is until the call ended: until it returned, or its callback ran. With an
-// `owner` it stays as it is for as long as the owner lives, and the client holds the owner until
-// gRPC let go of the memory. A call that ends early (deadline, cancellation, refusal) may find gRPC
-// still writing; without an owner its end waits for that. gRPC itself ends no call whose bytes it
-// is handing to the socket: a peer that stops reading its socket, as a stopped process does, delays
-// a deadline until the connection is given up, 20 s at most.
+// The caller must not change the memory until the call has ended: until it returned, or its
+// callback ran. With an `owner`, not while the owner lives; the client holds the owner until gRPC
+// has released the memory. When a call ends early (deadline, cancellation, refusal), gRPC may still
+// be writing; without an owner the end of the call waits for that. gRPC ends no call while it hands
+// its bytes to the socket: a peer that stops reading its socket, as a stopped process does, delays
+// a deadline until the connection is closed, 20 s at most.
 struct Tensor {
   std::string name;            // "q", "k", "v", "kv_lengths", "grad_out", ...
   std::vector<int64_t> shape;  // as stored, at most 4 dimensions
@@ -42,8 +42,8 @@ struct Request {
   // "grad_lse", too; at least one of them.
   std::vector<Tensor> tensors;
   std::string device = "";  // "cpu", "cuda:0" or empty: the server's choice
-  // -100..100, higher runs first. Servers allow 0 at most, unless they are told otherwise
-  // (--max-priority) or asked through a Unix socket.
+  // -100..100, higher runs first. Servers allow 0 at most, unless --max-priority is higher or the
+  // request comes through a Unix socket.
   int priority = 0;
 };
 

@@ -1,4 +1,4 @@
-"""What a client is made with, and the channel that follows from it."""
+"""The settings of a client, and the channel made from them."""
 
 import math
 import os
@@ -13,11 +13,11 @@ from attnd._error import invalid
 
 Option = tuple[str, int | str]
 
-# Of a call that names no timeout, of a client that names none. A server that hangs, or a network
-# that swallows packets, would else hold its caller for ever.
+# The timeout of a call that sets none, on a client that sets none. Without one, a server that hangs
+# or a network that drops packets would block the caller without limit.
 DEFAULT_SECONDS = 600.0
-_LONGEST_SECONDS = 1e9  # what is longer is no limit
-# Messages whose head the server is told before, and the longest head that it looks at.
+_LONGEST_SECONDS = 1e9  # a longer timeout is no limit
+# Messages from this size up send their head as metadata, too; servers ignore longer heads.
 _LARGE_BYTES, _MOST_HEAD_BYTES = 256 << 10, 2 << 10
 
 _OPTIONS: list[Option] = [
@@ -37,7 +37,7 @@ _OPTIONS: list[Option] = [
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a client; see Client for their meaning."""
+    """Settings of a client; see Client for their meaning."""
 
     target: str
     timeout: float
@@ -56,13 +56,13 @@ class Settings:
         return api.secure_channel(self.target, self.credentials, options)
 
     def seconds(self, timeout: float | None) -> float | None:
-        """Of a call that was given `timeout`; None is no limit. Error where it is not a number."""
+        """The limit of a call with `timeout`; None is no limit. Error where it is not a number."""
         seconds = self.timeout if timeout is None else timeout
         return None if _checked(seconds) > _LONGEST_SECONDS else seconds
 
     def metadata_for(self, message: bytes, head: Any) -> list[tuple[str, str | bytes]]:
-        """Of a tensor request: its size, by which the server knows when it has room to read it. Of a
-        large one also its head, by which the server may refuse it unread.
+        """The metadata of a tensor request: its size, so that the server reads it when it has room,
+        and, of a large one, its head, so that the server can refuse it before reading it.
         """
         metadata = [*self.metadata, ("attnd-message-bytes", str(len(message)))]
         if len(message) >= _LARGE_BYTES and head.ByteSize() <= _MOST_HEAD_BYTES:
@@ -105,6 +105,6 @@ def _retry_options(retries: int) -> list[Option]:
         return [("grpc.enable_retries", 0)]
     return [
         ("grpc.service_config", _retry.service_config(retries)),
-        # A larger request would be sent once only. What is kept are references, not copies.
+        # A larger request would be sent once only. gRPC keeps references, not copies.
         ("grpc.per_rpc_retry_buffer_size", 2**31 - 1),
     ]

@@ -4,17 +4,17 @@ import re
 
 import grpc
 
-# What grpc.aio makes of a stream that ends while it writes: the server's own status is lost.
+# The error of grpc.aio when a stream ends while it writes: the server's status is lost.
 _LOST_STATUS = "Internal error from Core"
 _PERMANENT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Error(Exception):
-    """What the server or the client refused. `str(error)` holds every reason, one a line.
+    """A refusal by the server or the client. `str(error)` holds every reason, one a line.
 
     code: grpc.StatusCode. RESOURCE_EXHAUSTED and UNAVAILABLE may pass later.
-    permanent: sending it again cannot help. True of INVALID_ARGUMENT and UNIMPLEMENTED, and where
-    the server says so of another code, as of a request above its whole budget.
+    permanent: sending it again cannot help. True for INVALID_ARGUMENT and UNIMPLEMENTED, and for
+    other codes where the server states it, as for a request above its whole budget.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, permanent: bool = False):
@@ -45,7 +45,7 @@ def closed() -> Error:
 
 
 def from_rpc(error: grpc.RpcError, target: str) -> Error:
-    """The error of a call, with what to do about it where the words of gRPC do not say."""
+    """The error of a call, with advice where gRPC's own text gives none."""
     code, details = error.code(), error.details() or ""
     if code == grpc.StatusCode.UNAVAILABLE and _is_connection_failure(details):
         # "...last error: UNKNOWN: ipv4:127.0.0.1:8001: ...: Connection refused (111)"
@@ -70,7 +70,7 @@ def _is_connection_failure(details: str) -> bool:
 
 
 def _forbids_retries(error: grpc.RpcError) -> bool:
-    # A negative number, or what is none.
+    # A negative number, or no number.
     trailing = error.trailing_metadata() or ()
     return any(
         name == "grpc-retry-pushback-ms" and not str(value).isdigit() for name, value in trailing

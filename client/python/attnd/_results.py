@@ -1,4 +1,4 @@
-"""What the client answers with."""
+"""The results of the client's calls."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stats:
-    """What a request cost. The phases do not overlap."""
+    """The cost of a request. The phases do not overlap."""
 
     queue_seconds: float
     gather_seconds: float

@@ -7,14 +7,15 @@ import threading
 import grpc
 
 RETRYABLE = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
-# gRPC makes five attempts at most, whatever a policy says.
+# gRPC makes five attempts at most, even if a policy names more.
 MAX_RETRIES = 4
 
 _FIRST_SECONDS, _MAX_SECONDS, _FACTOR, _JITTER = 0.1, 2.0, 2.0, 0.2
-# A burst of refusals is sent again. Where refusals last, one request is for every ten that succeed:
-# what a server without room gets from its clients stays near what they ask for.
+# A burst of refusals is sent again. Where refusals last, only one request is sent again for every
+# ten that succeed: the load on a full server stays near what its clients need.
 _TOKENS, _TOKENS_PER_SUCCESS = 100, 0.1
-# A large message that is refused on a stream was sent whole: as much again counts as one more.
+# A large message that is refused on a stream was sent whole: it counts as one refusal more for
+# each 16 MiB.
 _BYTES_PER_TOKEN = 2**24
 # None of these has an effect on the server. Run is absent: a stream is not one request.
 _METHODS = ("Forward", "Backward", "ListMethods", "Estimate", "ServerInfo")

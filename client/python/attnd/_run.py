@@ -82,7 +82,7 @@ class Run:
     def submit(self, request: TensorRequest[Any], promise: Promise) -> None:
         """Sends the request. Error where the stream takes none any more; then it is released."""
         id = str(next(self._ids))
-        # The arrays are in the message: what is kept until the answer does without them.
+        # The message holds the arrays' data, so nothing keeps the arrays until the answer.
         flight = _Flight(replace(request, payloads=()), _messages(id, request), promise)
         with self._lock:
             refusal = self._refusal
@@ -147,7 +147,7 @@ class Run:
         )
 
     def _send_again(self, id: str, flight: _Flight) -> None:
-        # Nobody may wait for it any more.
+        # Its caller may have left meanwhile.
         if flight.promise.done():
             self._answered(id)
         else:
@@ -168,7 +168,7 @@ def check_max_in_flight(count: int) -> int:
 
 
 def settle(promise: Promise, result: Any = None, error: Error | None = None) -> None:
-    # Its owner may come first: with a deadline, or with a cancellation.
+    # Its owner may settle it first: at a deadline, or by a cancellation.
     with suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
         if error is None:
             promise.set_result(result)
@@ -177,19 +177,19 @@ def settle(promise: Promise, result: Any = None, error: Error | None = None) -> 
 
 
 def late(target: str) -> Error:
-    """Of a request whose time was over before it was answered."""
+    """The error of a request that passed its deadline before it was answered."""
     return Error(
         grpc.StatusCode.DEADLINE_EXCEEDED, f"deadline exceeded at {target}: not answered in time"
     )
 
 
 def left() -> Error:
-    """Of requests that nobody waits for any more."""
+    """The error of requests whose callers have left."""
     return Error(grpc.StatusCode.CANCELLED, "pipeline: left before the answer")
 
 
 def ended() -> Error:
-    """Of requests that are unanswered on a stream that ends well."""
+    """The error of requests that are unanswered when a stream ends with OK."""
     return malformed("the stream ended before the answer")
 
 

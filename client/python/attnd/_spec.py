@@ -71,7 +71,7 @@ def text_of(method: str, options: Mapping[str, Any]) -> str:
 
 
 def _assign(message: Any, field: Any, value: Any) -> str | None:
-    """Sets the field, or tells what it must be."""
+    """Sets the field, or returns what its value must be."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     if _is_repeated(field):
@@ -130,7 +130,7 @@ def _quote(value: str) -> str:
 
 
 def _parse_reason(method: str, body: str, error: str) -> str:
-    """protobuf's words as ours."""
+    """protobuf's message as a reason in the style of the server's."""
     if found := re.search(r'has no field named "([^"]*)"', error):
         given = re.search(rf"\b{re.escape(found[1])}\s*:\s*([^\s,;}}]+)", body)
         return _unknown_option(method, found[1], given[1] if given else "")

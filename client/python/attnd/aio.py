@@ -5,7 +5,7 @@
         async with c.pipeline() as p:
             results = await asyncio.gather(*(p.forward(q, k, v) for q, k, v in inputs))
 
-Everything that is not said here is as in attnd.Client.
+Everything else is as in attnd.Client.
 """
 
 import asyncio
@@ -126,8 +126,8 @@ class Pipeline(TensorCalls[_Forward, _Backward]):
     has no room for is sent again as in Client. A request whose time is over or whose task is
     cancelled counts as unanswered until the server answers it.
 
-    Leaving the context waits for every answer; leaving it by an exception fails what is unanswered
-    with CANCELLED. A stream that dies fails it with the stream's own error, and every later call;
+    Leaving the context waits for every answer; leaving it by an exception fails unanswered requests
+    with CANCELLED. A stream that dies fails them, and every later call, with the stream's error;
     with UNAVAILABLE if it dies while a request is written, as grpc.aio then loses the error.
     """
 
@@ -160,7 +160,7 @@ class Pipeline(TensorCalls[_Forward, _Backward]):
             if kind is None and waiting:
                 await asyncio.wait(waiting)
         finally:
-            # What nobody waits for any more the server need not compute.
+            # The server need not compute what no caller waits for.
             if self._run.fail(_run.left()):
                 self._call.cancel()
             self._outbox.put_nowait(None)

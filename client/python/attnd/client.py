@@ -18,16 +18,16 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
     """A connection to one attnd server; made lazily, kept, remade when lost. Thread safe.
 
     target: "host:port", or "unix:/path".
-    timeout: seconds for each call that does not say its own, retries included, requests of
-    pipelines too; None is 600, float("inf") no limit.
+    timeout: seconds for each call, and each request of a pipeline, that sets no timeout; includes
+    retries. None is 600, float("inf") no limit.
     tls: None for plain text, True for the system's authorities, or the path of a PEM file of them.
     token: sent as `authorization: Bearer` with every call.
-    retries: 0..4, how often a call is sent again that the server has no room for or that does not
-    reach it: after about 0.1 s, then 0.2, 0.4 and 0.8 s, or when the server says. Every call but
-    health. A burst of refusals is sent again, not an overload: each refusal takes one of 100
-    tokens, each success gives 0.1 back, and nothing is sent again while 50 or fewer are left. All
-    calls of the process to one target share a bucket, and all pipelines of a client share one,
-    in which a message counts as one more for each 16 MiB.
+    retries: 0..4, how often a call is sent again that does not reach the server or is refused for
+    lack of room: after about 0.1 s, then 0.2, 0.4 and 0.8 s, or after the time that the server
+    states. Not for health. Retries cover a burst of refusals, not an overload: each refusal takes
+    one of 100 tokens, each success gives 0.1 back, and nothing is sent again while 50 or fewer are
+    left. All calls of the process to one target share a bucket, and all pipelines of a client share
+    one, in which a message counts as one more for each 16 MiB.
 
     Arrays q, k, v and gradients are [B,H,N,D], or [B,N,H,D] with layout="BNHD"; float32, float16
     or ml_dtypes.bfloat16. Arrays that are not contiguous are copied first. The same array given

@@ -36,8 +36,8 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
     is over counts as unanswered until the server answers it. Futures cannot be cancelled. Their
     callbacks run on the pipeline's threads: they must not wait, nor call forward or backward.
 
-    Leaving the context waits for every answer; leaving it by an exception fails what is unanswered
-    with CANCELLED. A stream that dies fails it with the stream's own error, and every later call.
+    Leaving the context waits for every answer; leaving it by an exception fails unanswered requests
+    with CANCELLED. A stream that dies fails them, and every later call, with the stream's error.
     """
 
     def __init__(self, settings: Settings, stub: Callable[..., Any], max_in_flight: int):
@@ -71,7 +71,7 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
             if kind is None:
                 concurrent.futures.wait(waiting)
         finally:
-            # What nobody waits for any more the server need not compute.
+            # The server need not compute what no caller waits for.
             if self._run.fail(_run.left()):
                 self._call.cancel()
             self._outbox.put(None)
@@ -121,12 +121,12 @@ class Pipeline(TensorCalls[Future[ForwardResult], Future[BackwardResult]]):
 class _Alarm:
     due: float
     number: int
-    function: Callable[[], object] | None = field(compare=False)  # None: called, or called off
+    function: Callable[[], object] | None = field(compare=False)  # None: called, or cancelled
 
 
 class _Alarms:
-    """Calls functions later, on one thread, which exists once there is something to call. Nearly
-    all are called off before: that wakes nobody.
+    """Calls functions later, on one thread, which starts with the first of them. Nearly all are
+    cancelled before they are due; that does not wake the thread.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Alarms:
         self._thread: threading.Thread | None = None
 
     def after(self, seconds: float, function: Callable[[], object]) -> Callable[[], None]:
-        """Answers with what calls it off."""
+        """Returns a function that cancels it."""
         with self._changed:
             alarm = _Alarm(time.monotonic() + seconds, next(self._numbers), function)
             heapq.heappush(self._alarms, alarm)
@@ -176,7 +176,7 @@ class _Alarms:
                 function()
 
     def _next_functions(self) -> list[Callable[[], object]] | None:
-        """Of the alarms that are due, once some are; None once stopped."""
+        """The functions of the alarms that are due, once some are; None once stopped."""
         functions: list[Callable[[], object]] = []
         with self._changed:
             while not self._is_stopped:

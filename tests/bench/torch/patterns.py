@@ -19,7 +19,7 @@ import textwrap
 import time
 import warnings
 
-# A folder of its own: all kernels in it are compiled for two threads, see Compiled.
+# A separate folder, because all kernels in it are compiled for two threads, see Compiled.
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = "build/bench/inductor"
 
 import numpy as np  # noqa: E402
@@ -145,10 +145,10 @@ def in_turns(mine, peer):
 
 
 class Given(torch.nn.Module):
-    """A projection whose result is known."""
+    """A projection with a given result."""
 
     def forward(self, _):
-        # The module scales what it gets in place.
+        # The module scales its input in place.
         return self.x.clone()
 
 
@@ -184,7 +184,7 @@ def longformer(window, count):
 
 def without_weights(method):
     """The peer's method without its last part, which writes all weights into an N x N matrix that
-    nothing here asks for; None where the source is another."""
+    is not needed here; None where the source code differs."""
     source = textwrap.dedent(inspect.getsource(method))
     head, found, _ = source.partition("    attention_probs = torch.zeros(")
     if not found:
@@ -290,7 +290,7 @@ class Compiled:
 
 def flex(name, method, options, visible, heads=1, both=True, fixed=None):
     """`visible` on tiles of 64, which the patterns of blocks have and which fits the others best.
-    `both`: also the dense mask, unless the pattern has a peer with gradients of its own."""
+    `both`: also the dense mask, unless the pattern has another peer with gradients."""
     torch._inductor.config.cpp.dynamic_threads = True
     compiled, made = Compiled(visible, heads, 64), {}
 

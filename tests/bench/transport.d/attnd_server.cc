@@ -21,7 +21,7 @@ namespace {
 
 using attn::v1::ForwardRequest;
 
-// The bench has no limits.
+// The benchmark sets no limits.
 constexpr int64_t kLargestMessage = int64_t{1} << 30;
 
 std::string ReplyHead(const ForwardRequest& request, double gather_seconds) {
@@ -102,7 +102,7 @@ struct Gathered {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::shared_ptr<Buffer>> flat;
     for (const Spans& spans : raw) flat.push_back(gatherer->Gather(spans));
-    // What was received goes before anything else takes memory.
+    // Frees the received message before anything else takes memory.
     received = {};
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     out = {.data = flat[0]->data(), .bytes = static_cast<size_t>(SizeOf(raw[0])), .owner = flat[0]};

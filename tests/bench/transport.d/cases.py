@@ -1,4 +1,4 @@
-"""What is compared with what, and the goals."""
+"""The comparisons and their goals."""
 
 import contextlib
 import dataclasses
@@ -116,7 +116,7 @@ def groups(known):
 class Goal:
     """`figure` of `ours`, divided by that of `peer` (none: as it is), must keep `bound`."""
 
-    number: str  # in section 7 of the transport research
+    number: str  # names the goal in the report
     suite: str
     tensor_bytes: int
     callers: int
@@ -167,7 +167,7 @@ def median_of(readings, figure):
 
 
 def result_of(goal, readings: dict[str, list[Reading]]):
-    """As tests/bench/table.py wants it, or None when a variant was not measured."""
+    """In the format of tests/bench/table.py, or None when a variant was not measured."""
     ours, peer = readings.get(goal.ours), readings.get(goal.peer)
     if ours is None or (goal.peer and peer is None):
         return None
@@ -179,7 +179,7 @@ def result_of(goal, readings: dict[str, list[Reading]]):
         line["peak"] = median_of(peer, goal.figure)
         line["ratio"] = statistics.median(
             getattr(a, goal.figure) / getattr(b, goal.figure) for a, b in zip(ours, peer))
-        # Gathering cannot outrun the sockets it goes through: one of the two was disturbed.
+        # Gathering cannot be faster than the sockets below it: one of the two was disturbed.
         line["beyond_limit"] = (
             goal.peer == RAW and goal.figure == "goodput" and line["ratio"] > BEYOND_LIMIT)
     return line

@@ -14,8 +14,8 @@
 
 namespace attnd::bench {
 
-// What one caller sends: three tensors of equal size, in memory of its own. q and v hold the same
-// floats, so that an echo of q and attention over a single key answer the same bytes.
+// What one caller sends: three tensors of equal size, in memory that no other caller uses. q and v
+// hold the same floats, so that an echo of q and attention over a single key answer the same bytes.
 struct Inputs {
   AlignedBytes q, k, v;
 };
@@ -61,7 +61,7 @@ class Client {
 // For clients that block: a thread for each caller, the first on this one.
 void RunBlocking(Slice& slice, const std::function<void(int caller)>& call);
 
-// For clients that do not: `start` begins a call of a caller, and whoever completes it calls Done.
+// For clients that do not: `start` begins a call of a caller, and its completion calls Done.
 class AsyncRun {
  public:
   AsyncRun(Slice& slice, std::function<void(int caller)> start);

@@ -1,4 +1,4 @@
-"""The side of a Python client that transport_load has in C++: commands in, JSON lines out."""
+"""A Python client with the interface of transport_load (C++): commands in, JSON lines out."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def serve(prepare):
         if wanted != size:
             size = wanted
             q, k = random_floats(size, 1), random_floats(size, 2)
-            # Memory of its own, as every tensor of a caller has.
+            # Separate memory for each, as for every tensor of a caller.
             call = prepare(q, k, bytes(bytearray(q)))
         if command == "verify":
             answer = {"right": call()() == q}

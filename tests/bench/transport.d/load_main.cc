@@ -3,7 +3,7 @@
 //
 //   verify BYTES CALLERS          one call of each caller, answered by {"right":true} if every
 //                                 reply has the bytes of q
-//   run BYTES CALLERS SECONDS     closed-loop calls, answered as Slice::Json tells
+//   run BYTES CALLERS SECONDS     closed-loop calls, answered in the format of Slice::Json
 //
 // Ends with its input.
 #include <cstdio>

@@ -1,4 +1,4 @@
-"""Where the figures come from."""
+"""The machine that the figures come from."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ TCP_CONGESTION_BYTES = 16
 
 
 def congestion_control():
-    """Of a connection over the loopback, as the kernel says."""
+    """TCP congestion control of a connection over the loopback, as the kernel reports it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()) as connection:
             name = connection.getsockopt(

@@ -68,7 +68,7 @@ class Reading:
 
     @property
     def faults_per_call(self):
-        """Of the end that has more of them."""
+        """Page faults for each call, on the end that has more of them."""
         return max(self.minor_faults) / self.calls
 
 
@@ -83,7 +83,7 @@ class Bench:
     """Runs groups. A process lives from the first group that needs it until stop().
 
     Slices during which something else loaded the machine are repeated, for `patience` seconds in
-    all: on a machine that is never calm the rest is kept as it is.
+    all; after that, disturbed slices count as measured.
     """
 
     def __init__(self, rounds, scale, patience, log):
@@ -106,7 +106,7 @@ class Bench:
         for variant, (_, load) in pairs.items():
             if not load.ask("verify", group.tensor_bytes, group.callers)["right"]:
                 raise SystemExit(f"bench/transport: {variant.name} got wrong bytes ({group.name})")
-            # Until what malloc keeps has grown to what the largest calls need.
+            # Until malloc retains as much memory as the largest calls need.
             load.ask("run", group.tensor_bytes, group.callers,
                      group.seconds * self._scale * WARM_UP_SLICES)
         readings = {variant.name: [] for variant in group.variants}
@@ -114,7 +114,7 @@ class Bench:
         for _ in range(self._rounds):
             for variant in order:
                 readings[variant.name].append(self._calm_slice(group, variant, *pairs[variant]))
-            # Nobody always follows the same neighbour's slice.
+            # So that no variant always follows the slice of the same other one.
             order = order[1:] + order[:1]
         return readings
 

@@ -1,4 +1,4 @@
-"""Servers and clients as processes, and what they and everything else take of the machine."""
+"""Servers and clients as processes; the CPU time that they and the rest of the machine use."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ def busy_seconds():
 
 
 class Usage:
-    """What processes and the rest of the machine take from here to stop()."""
+    """CPU time and faults of processes, and the rest of the machine's load, from here to stop()."""
 
     def __init__(self, pids):
         self._pids = [*pids, os.getpid()]

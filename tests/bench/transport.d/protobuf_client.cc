@@ -1,6 +1,6 @@
 // Clients as the generated code offers them: synchronous and callback API, `bytes` fields filled
-// from user memory, one channel. Requests and replies are reused from call to call, which is kinder
-// to protobuf than fresh ones.
+// from user memory, one channel. Requests and replies are reused from call to call, which is faster
+// than new ones.
 #include <grpcpp/grpcpp.h>
 
 #include "attn/v1/attention.grpc.pb.h"

@@ -30,7 +30,7 @@ int Main(int argc, char** argv) {
     client::TuneMalloc();
     mallopt(M_ARENA_MAX, 1);
   }
-  // As attnd-server does; this one for the peers, too: they share our copy of gRPC.
+  // As attnd-server does; this setting is for the peers, too, as they use the same copy of gRPC.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const bool large_reads = argc > 3;
   if (large_reads) client::UseLargeReads();

@@ -1,6 +1,6 @@
 """Message classes of proto/, from descriptors compiled when the package was built.
 
-They live in a pool of their own: a program may also load stubs of the same files.
+They are in a separate pool: a program may also load stubs of the same files.
 """
 
 from importlib import resources

@@ -53,8 +53,8 @@ examples:
 
 ESTIMATE = """\
 What a request would take, without sending its data: compute time alone on the idle device, workspace,
-FLOPs. The request is that of `attn run` with INPUT, or one of the shapes that --shape says. Lengths,
-offsets and cu_seqlens count with their values.
+FLOPs. The request is that of `attn run` with INPUT, or one of the shapes that --shape gives.
+Lengths, offsets and cu_seqlens count with their values.
 
 examples:
   attn estimate genesis_512.safetensors --method 'local{window_left:64}' --backward
@@ -106,11 +106,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     child.add_argument("--method", default="softmax", metavar="SPEC", help=METHOD)
     child.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET)
     child.add_argument("-o", "--output", metavar="OUTPUT", help="where results go")
-    child.add_argument("--grad-out", metavar="FILE", help="gradient of out: asks for gradients")
+    child.add_argument("--grad-out", metavar="FILE", help="gradient of out; requests gradients")
     child.add_argument("--device", help="cpu or cuda:0 (default: the server's choice)")
     child.set_defaults(command=commands.run)
 
-    child = add("estimate", "tell time and memory of a request before it is sent", ESTIMATE)
+    child = add("estimate", "show time and memory of a request before it is sent", ESTIMATE)
     _add_input(child)
     child.add_argument("--shape", type=_shape, metavar="B,H,N,D", help="of q, k and v, without files")
     child.add_argument("--kv-shape", type=_shape, metavar="B,H,N,D", help="of k and v, if another")
@@ -130,7 +130,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     child.add_argument("--json", action="store_true", help="for programs")
     child.set_defaults(command=compare.compare)
 
-    child = add("info", "tell version, devices and limits of the server")
+    child = add("info", "show version, devices and limits of the server")
     child.add_argument("--json", action="store_true", help="for programs")
     child.set_defaults(command=commands.info)
 
@@ -140,7 +140,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _add_connection(parser: argparse.ArgumentParser, has_defaults: bool) -> None:
-    """Before or after the command's name; what is said after it wins."""
+    """Before or after the command's name; what stands after it wins."""
 
     def default(value: str | None) -> str | None:
         return value if has_defaults else argparse.SUPPRESS
@@ -177,7 +177,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", nargs="?", metavar="INPUT", help=".safetensors or .npz")
     for name in ("q", "k", "v"):
         parser.add_argument(
-            f"--{name}", metavar="FILE", help=f"{name} from this file; FILE:NAME says which array"
+            f"--{name}", metavar="FILE", help=f"{name} from this file; FILE:NAME names the array"
         )
     parser.add_argument(
         "--tensor",

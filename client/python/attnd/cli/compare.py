@@ -27,7 +27,7 @@ from attnd.cli.terminal import (
     seconds_text,
 )
 
-# What the reference shares with the method it is compared with.
+# The options that the reference shares with the method it is compared with.
 _SHARED_OPTIONS = ("causal", "scale")
 _SHARED_TENSORS = ("q_lengths", "kv_lengths", "causal_offset")
 _GRADIENTS = ("q", "k", "v")
@@ -49,7 +49,7 @@ class Row:
 class _Choice:
     method: str
     options: dict[str, Any]
-    tensors: dict[str, Array]  # that nobody sent and the method needs
+    tensors: dict[str, Array]  # the method needs them and the input has none
 
 
 def compare(arguments: Namespace) -> int:
@@ -174,7 +174,7 @@ def _chosen(
 ) -> list[_Choice]:
     """Methods with options: presets, then the text, then every --set that the method has."""
     ids = set(_spec.method_ids())
-    # The reference itself leads: its error is what the dtype costs.
+    # The reference comes first: its error is that of the dtype.
     served = sorted((m for m in known if m in ids), key=lambda m: m != "softmax")
     texts = arguments.method or served
     used: set[str] = set()

@@ -33,7 +33,7 @@ def read(path: str) -> dict[str, Array]:
 
 
 def read_one(place: str, name: str) -> Array:
-    """The array called `name` in the file, or its only one. FILE:NAME says which."""
+    """The array called `name` in the file, or its only one. FILE:NAME names another one."""
     path, chosen = place, ""
     if Path(place).suffix.lower() not in SUFFIXES:
         path, _, chosen = place.rpartition(":")

@@ -60,7 +60,7 @@ def named_tensors(arguments: Namespace) -> dict[str, Array]:
 
 
 def described(arguments: Namespace) -> tuple[dict[str, Any], Any, dict[str, Array]]:
-    """Of an estimate: shapes of q, k, v as the client takes them, their dtype, other tensors."""
+    """For an estimate: shapes of q, k, v as the client takes them, their dtype, other tensors."""
     if arguments.shape is None:
         if arguments.kv_shape is not None:
             raise UsageError("--kv-shape needs --shape")

@@ -18,7 +18,7 @@ class Preset:
 
 
 def preset(method: str, Nq: int, Nk: int) -> Preset:
-    """Of `Nq` queries and `Nk` keys; empty where the defaults will do."""
+    """The preset for `Nq` queries and `Nk` keys; empty where the defaults suffice."""
     match method:
         # derived: presets, from tests/methods (python -m tests.methods.support_table --write)
         case "axial":

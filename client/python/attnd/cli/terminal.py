@@ -1,4 +1,4 @@
-"""What the commands share in talking to people."""
+"""Output to the terminal, and the errors of the command line, for all commands."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 class UsageError(Exception):
-    """The command line cannot be meant as it is: exit code 2."""
+    """The command line is wrong: exit code 2."""
 
 
 def say(message: str) -> None:
