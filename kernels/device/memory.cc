@@ -81,9 +81,9 @@ Buffer::~Buffer() {
 struct BufferPool::Impl {
   struct Kept {
     void* data;
-    int64_t age;                     // order of release
-    // Work of this queue up to `position` may use it; none: no work does. A kept block does not keep
-    // the queue of a stream that has ended, which has waited.
+    int64_t age;  // order of release
+    // Work of this queue up to `position` may use it; none: no work does. A kept block does not
+    // keep the queue of a stream that has ended, which has waited.
     std::weak_ptr<WorkQueue> queue;
     int64_t position = 0;
 

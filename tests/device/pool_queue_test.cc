@@ -86,9 +86,10 @@ TEST_F(PoolQueue, AnotherQueueGetsABlockWhenItsQueueHasPassed) {
 // Kept blocks held the queue of every stream that had ended, a thread or a CUDA stream each.
 TEST_F(PoolQueue, AKeptBlockDoesNotKeepAQueue) {
   BufferPool pool;
-  pool.Allocate(1024, a_).reset();
-  const std::weak_ptr<WorkQueue> queue = a_;
-  a_.reset();
+  auto ended = std::make_shared<ScriptedQueue>();
+  const std::weak_ptr<WorkQueue> queue = ended;
+  pool.Allocate(1024, ended).reset();
+  ended.reset();
   EXPECT_TRUE(queue.expired());
   EXPECT_EQ(pool.stats().reserved_bytes, 1024);
   EXPECT_NE(pool.Allocate(1024, b_), nullptr);
