@@ -353,10 +353,12 @@ Metrics::Memory App::Memory() const {
                               .retained = pool.reserved_bytes - pool.used_bytes,
                               .peak = pool.peak_bytes});
   }
-  // The processor comes first: memory of the host counts as its own.
+  // The processor comes first: memory of the host counts as its own. Its peak is a bound then,
+  // since both pools need not have theirs at one time.
   const PoolStats host = engine_->host_memory();
   memory.devices[0].workspace += host.used_bytes;
   memory.devices[0].retained += host.reserved_bytes - host.used_bytes;
+  memory.devices[0].peak += host.peak_bytes;
   return memory;
 }
 
