@@ -4,6 +4,11 @@
 
 namespace attnd {
 
+void Work::Repeat(const Work& before, int64_t times) {
+  seconds += static_cast<double>(times - 1) * (seconds - before.seconds);
+  host_bytes += (times - 1) * (host_bytes - before.host_bytes);
+}
+
 Stream::Stream(Device& device, BufferPool* memory, RunControl* control)
     : device_(device),
       queue_(memory == nullptr ? nullptr : device.NewQueue()),

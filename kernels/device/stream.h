@@ -20,6 +20,9 @@ struct Work {
   double flops = 0;          // credited FLOPs by the method's formula, not what padding costs
   double seconds = 0;        // dry run: predicted by the device, and what the host takes
   int64_t host_bytes = 0;    // dry run: at most what the host keeps beside tensors
+
+  // Dry run: the seconds and host bytes added since `before` come `times` times.
+  void Repeat(const Work& before, int64_t times);
 };
 
 // Single-threaded; several streams of one device may be used from several threads at once. The

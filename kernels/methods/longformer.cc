@@ -55,8 +55,8 @@ HeadParts LocalRows(const SeenSeq& seq, const Options& o, const HostInts& mask, 
 
 HeadParts GlobalRows(const SeenSeq& seq, const HostInts& mask) {
   PatternSource source = LongformerSource(seq, {}, mask.Nonzero(seq.p, seq.b), Half::kGlobal);
-  return AllHeads(seq.is_planned ? WithAnyMask(std::move(source), PlannedPairs(seq, true))
-                                 : std::move(source));
+  return AllHeads(mask.is_unknown() ? WithAnyMask(std::move(source), PlannedPairs(seq, true))
+                                    : std::move(source));
 }
 
 class Longformer : public PatternMethod<Options> {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "kernels/core/run_control.h"
-#include "kernels/core/stopped.h"
 #include "kernels/ops/scan_steps.h"
 
 namespace attnd {
@@ -28,8 +26,13 @@ class Forward : public ScanSteps {
     const auto state = [&](size_t p, int64_t t) {
       return t == 0 ? in_[ScanCore::kState][p] : t % 2 == 0 ? even[p] : odd[p];
     };
-    for (int64_t t = 0; t <= longest() && ops_.status().ok(); ++t) {
-      if (CheckPoint()) ops_.Fail(StoppedStatus());
+    const bool is_dry = ops_.stream().is_dry();
+    const auto keep = [&](int64_t t, int64_t) {
+      Copy(
+          WithKey(t), [&](size_t p) { return state(p, t); },
+          [&](size_t p) { return Entry((*kept)[p], t / kScanCoreChunk - 1); });
+    };
+    Steps(0, longest() + 1, 1, [&](int64_t t, int64_t) {
       const auto before = [&](size_t p) { return state(p, t - 1); };
       const auto after = [&](size_t p) { return state(p, t); };
       if (t > 0) Step(t - 1, before, after);
@@ -37,9 +40,9 @@ class Forward : public ScanSteps {
           WithReaders(t), 1, [&](size_t p) { return Readers(in_[ScanCore::kQuery], p, t); },
           [&](size_t p) { return Grouped(after(p)); },
           [&](size_t p) { return Readers(result.reads, p, t); });
-      if (kept == nullptr || t == 0 || t % kScanCoreChunk != 0) continue;
-      Copy(WithKey(t), after, [&](size_t p) { return Entry((*kept)[p], t / kScanCoreChunk - 1); });
-    }
+      if (kept != nullptr && !is_dry && t > 0 && t % kScanCoreChunk == 0) keep(t, 1);
+    });
+    if (kept != nullptr && is_dry) Steps(kScanCoreChunk, longest() + 1, kScanCoreChunk, keep);
     Copy(
         All(), [&](size_t p) { return state(p, Keys(p)); },
         [&](size_t p) { return result.state[p]; });

@@ -2,8 +2,6 @@
 // state before each chunk, whose states are computed again.
 #include <algorithm>
 
-#include "kernels/core/run_control.h"
-#include "kernels/core/stopped.h"
 #include "kernels/ops/composed.h"
 #include "kernels/ops/scan_steps.h"
 
@@ -39,22 +37,27 @@ class Backward : public ScanSteps {
       const Tensor& dq = result_[ScanCore::kQuery];
       ApplyInto(ops_, ElementOp::kCopy, dq, NumberLike(ops_, 0, dq));
     }
-    const int64_t chunks = std::max<int64_t>((longest() + kScanCoreChunk - 1) / kScanCoreChunk, 1);
+    // The steps are the same in one chunk, which is enough for a plan.
+    const bool is_dry = ops_.stream().is_dry();
+    const int64_t chunk = is_dry ? std::max<int64_t>(longest(), 1) : kScanCoreChunk;
+    const int64_t chunks = std::max<int64_t>((longest() + chunk - 1) / chunk, 1);
     for (int64_t c = chunks - 1; c >= 0 && ops_.status().ok(); --c) {
-      const int64_t begin = c * kScanCoreChunk, end = std::min(begin + kScanCoreChunk, longest());
+      const int64_t begin = c * chunk, end = std::min(begin + chunk, longest());
       const auto state = [&](size_t p, int64_t t) {
         if (t > begin) return Entry(history_[p], t - begin - 1);
         return c == 0 ? in_[ScanCore::kState][p] : Entry(kept_[p], c - 1);
       };
-      for (int64_t t = begin; t < end; ++t) {
+      Steps(begin, end, 1, [&](int64_t t, int64_t) {
         Step(
             t, [&](size_t p) { return state(p, t); }, [&](size_t p) { return state(p, t + 1); });
-      }
-      for (int64_t t = end - 1; t >= begin && ops_.status().ok(); --t) {
-        if (CheckPoint()) ops_.Fail(StoppedStatus());
+      });
+      Steps(begin, end, 1, [&](int64_t i, int64_t count) {
+        const int64_t t = is_dry ? i : begin + end - 1 - i;
+        const std::vector<bool> flips = flips_;
         BackFromReads(t + 1, dreads, [&](size_t p) { return state(p, t + 1); });
         BackFromStep(t, [&](size_t p) { return state(p, t); });
-      }
+        if (count % 2 == 0) flips_ = flips;  // as after `count` such steps
+      });
     }
     BackFromReads(0, dreads, [&](size_t p) { return in_[ScanCore::kState][p]; });
     result_[ScanCore::kState] = other_flow_;

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
 
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
 #include "kernels/ops/scan_core.h"
 
 namespace attnd {
@@ -115,6 +118,23 @@ class ScanSteps {
     });
   }
 
+  // Calls step(t, count) for every `stride`-th t of [begin, end). On a dry stream one step stands
+  // for `count` of them that launch the same, so that a plan takes as long for any number of keys.
+  template <class F>
+  void Steps(int64_t begin, int64_t end, int64_t stride, const F& step) {
+    for (int64_t t = begin; t < end && ops_.status().ok();) {
+      if (CheckPoint()) ops_.Fail(StoppedStatus());
+      int64_t count = 1;
+      if (ops_.stream().is_dry()) {
+        count = (std::min(NextChange(t), end) - t + stride - 1) / stride;
+      }
+      const Work before = ops_.stream().work();
+      step(t, count);
+      ops_.stream().work().Repeat(before, count);
+      t += count * stride;
+    }
+  }
+
   // One launch each, over `problems`.
   void Product(const Problems& problems, double alpha, const ViewFor& a, const ViewFor& b,
                const ViewFor& out, const ViewFor& bias = nullptr,
@@ -189,6 +209,21 @@ class ScanSteps {
   int64_t ReadersUntil(size_t p, int64_t t) const {
     const int64_t nq = in_[ScanCore::kQuery][p].shape[3];
     return t >= Keys(p) ? nq : std::clamp<int64_t>(t - core_.offsets[p], 0, nq);
+  }
+
+  // The first step after t at which other problems have a key left, or other numbers of queries
+  // read the state before or after it.
+  int64_t NextChange(int64_t t) const {
+    int64_t next = INT64_MAX;
+    for (size_t p = 0; p < size(); ++p) {
+      const int64_t nk = Keys(p), first = core_.offsets[p] + 1;
+      const int64_t nq = in_[ScanCore::kQuery][p].shape[3];
+      for (const int64_t change : {int64_t{1}, first, first + nq, nk, nk + 1}) {
+        if (change - 1 > t) next = std::min(next, change - 1);
+        if (change > t) next = std::min(next, change);
+      }
+    }
+    return next;
   }
 
   int64_t longest_ = 0;

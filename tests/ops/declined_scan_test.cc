@@ -249,6 +249,84 @@ TEST(DeclinedScan, AProblemOfAListGivesTheBitsThatItGivesAloneAndPlansBoundTheLi
   ExpectAloneAsInAList(exponential);
 }
 
+// A launch takes a second, a product one for each of its elements, on a dry stream and on others.
+class SecondsDevice final : public DecliningDevice {
+ public:
+  using DecliningDevice::DecliningDevice;
+  DeviceStatus Run(Stream& stream, Launch launch) override {
+    const double before = stream.work().seconds;
+    double seconds = 1;
+    if (const auto* product = std::get_if<MatMulArgs>(&launch)) {
+      for (const auto& problem : product->problems) {
+        seconds += static_cast<double>(problem.out.shape.size());
+      }
+    }
+    DeviceStatus status = DecliningDevice::Run(stream, std::move(launch));
+    stream.work().seconds = before + (status.ok() ? seconds : 0);
+    calls_ += status.ok() ? 1 : 0;
+    return status;
+  }
+  int64_t calls() const { return calls_; }
+
+ private:
+  int64_t calls_ = 0;
+};
+
+void ExpectCounted(ScanSpec spec) {
+  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 2);
+  BufferPool pool(0, /*poison=*/true);
+  SecondsDevice device(cpu);
+  const auto expect = [&](const std::vector<const ScanCase*>& cases) {
+    const double took = RunOf(device, cases, &pool).work.seconds;
+    EXPECT_EQ(RunOf(device, cases, nullptr).work.seconds, took);
+  };
+  for (const int64_t nk : {82, 83}) {
+    ScanSpec single = spec;
+    single.B = 1;
+    single.seqs = {{.nq = 70, .nk = nk, .offset = 7}};
+    const ScanCase one(single);
+    expect({&one});
+  }
+  ScanSpec other = spec;
+  spec.seqs = {{.nq = 70, .nk = 83, .offset = 7}, {.nq = 5, .nk = 64, .offset = -2}};
+  other.Nq = 3, other.Nk = 130;
+  other.seqs = {{.nq = 3, .nk = 129, .offset = 40}, {.nq = 0, .nk = 3, .offset = 5}};
+  const ScanCase a(spec), b(other);
+  expect({&a, &b});
+
+  std::vector<int64_t> calls;
+  for (const int64_t n : {1000, 4000}) {
+    spec.Nq = spec.Nk = n;
+    spec.seqs = {{.nq = n, .nk = n, .offset = 0}, {.nq = n, .nk = n / 2, .offset = 1}};
+    SecondsDevice counted(cpu);
+    const ScanCase c(spec);
+    RunOf(counted, {&c}, nullptr);
+    calls.push_back(counted.calls());
+  }
+  EXPECT_EQ(calls[0], calls[1]);
+}
+
+// The time that a plan took grew with the number of keys.
+TEST(DeclinedScan, APlanCountsEveryStepAndLaunchesFew) {
+  ScanSpec spec = Small();
+  spec.state = true;
+  for (const bool causal : {false, true}) {
+    spec.params.causal = causal;
+    ExpectCounted(spec);
+  }
+  spec.beta = spec.final = true;
+  spec.decays = ScanSpec::Decays::kFeature;
+  ExpectCounted(spec);
+  spec.decays = ScanSpec::Decays::kKey;
+  spec.params.rule = ScanRule::kDelta;
+  spec.params.den = ScanDen::kOne;
+  spec.params.map = FeatureMap::kIdentity;
+  ExpectCounted(spec);
+  ScanSpec exponential = Small();
+  exponential.params.map = FeatureMap::kExp;
+  ExpectCounted(exponential);
+}
+
 // Keys and queries around 300 lost the digits that a large exponent takes.
 TEST(DeclinedScan, LargeExponentsKeepTheirDigits) {
   ScanSpec spec = Small();

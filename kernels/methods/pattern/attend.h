@@ -14,10 +14,11 @@ namespace attnd {
 // What a method adds to the common tensors and options.
 struct PatternExtras {
   Weighting weighting = Weighting::kSoftmax;
-  Tensor row_weight, table;    // as in AttendTensors
-  bool cap_table = true;       // as in AttendParams
-  double alibi_unit = 1;       // positions that count as a distance of 1
-  bool seqs_differ = false;    // batch rows of equal lengths may see different keys
+  Tensor row_weight, table;  // as in AttendTensors
+  bool cap_table = true;     // as in AttendParams
+  double alibi_unit = 1;     // positions that count as a distance of 1
+  // Per problem: whether batch rows of equal lengths may see different keys. Empty: none do.
+  std::vector<bool> seqs_differ = {};
   std::optional<DType> dtype;  // of out; absent: that of q
 };
 

@@ -72,10 +72,7 @@ HostInts::HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank
   }
 }
 
-bool HostInts::differs() const {
-  return std::any_of(shapes_.begin(), shapes_.end(),
-                     [this](const Shape& shape) { return shape.rank == rank_; });
-}
+bool HostInts::differs(size_t p) const { return is_sent() && shapes_[p].rank == rank_; }
 
 std::span<const int32_t> HostInts::Row(size_t p, int64_t b) const {
   if (p >= values_.size() || values_[p].empty()) return {};
@@ -206,9 +203,9 @@ int64_t Integers::Elements(size_t p) const {
   return elements;
 }
 
-bool Integers::differ() const {
+bool Integers::differ(size_t p) const {
   return std::any_of(by_name_.begin(), by_name_.end(),
-                     [](const auto& named) { return named.second.differs(); });
+                     [p](const auto& named) { return named.second.differs(p); });
 }
 
 }  // namespace attnd

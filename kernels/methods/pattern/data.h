@@ -22,8 +22,8 @@ class HostInts {
   bool is_sent() const { return !shapes_.empty(); }
   // Sent, and its values are not known: the stream is dry.
   bool is_unknown() const { return is_unknown_; }
-  // Whether batch rows have values of their own.
-  bool differs() const;
+  // Whether batch rows of problem p have values of their own.
+  bool differs(size_t p) const;
   // Batch row b of problem p, row-major; empty on a dry stream.
   std::span<const int32_t> Row(size_t p, int64_t b) const;
   // Its sizes after the batch dimension. REQUIRES: is_sent().
@@ -70,8 +70,8 @@ class Integers {
   const HostInts& operator[](absl::string_view name) const;
   // Of one batch row, in all of them.
   int64_t Elements(size_t p) const;
-  // Whether batch rows have their own values in any of them.
-  bool differ() const;
+  // Whether batch rows of problem p have their own values in any of them.
+  bool differ(size_t p) const;
 
  private:
   std::map<std::string, HostInts, std::less<>> by_name_;

@@ -68,7 +68,9 @@ class PatternMethod : public MethodOf<O> {
       const Integers ints(ops, sequences, own_inputs_);
       CheckIntegers(ops, sequences, o, ints);
       PatternExtras extras = Extras(ops, sequences, o);
-      extras.seqs_differ = ints.differ();
+      for (size_t p = 0; p < sequences.problems.size(); ++p) {
+        extras.seqs_differ.push_back(ints.differ(p));
+      }
       return Attend(ops, sequences, o, ints, extras);
     });
   }

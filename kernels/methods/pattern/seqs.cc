@@ -92,12 +92,6 @@ std::vector<SeqGroup> PlannedSeqs(const Inputs& in, size_t p) {
   return SeqGroupsOf(in.problems[p], std::max<size_t>(kPlannedSeqs / in.problems.size(), 1));
 }
 
-// Counts what the host did since `before` `times` times.
-void Repeat(const Work& before, int64_t times, Work* work) {
-  work->host_bytes += (times - 1) * (work->host_bytes - before.host_bytes);
-  work->seconds += static_cast<double>(times - 1) * (work->seconds - before.seconds);
-}
-
 // Calls `add` for each batch row. Describing a pattern costs much more than copying an entry, and
 // most batch rows are alike: `is_alike` says that this one is as the one before.
 template <class Add>
@@ -118,7 +112,7 @@ void AddSeqs(const ProblemShape& problem, bool may_differ, const Add& add) {
 
 }  // namespace
 
-PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
+PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bool>& seqs_differ,
                    const PartsOfSeq& parts_of) {
   PatternSeqs seqs;
   SeqMaker maker(ops, in, parts_of);
@@ -127,7 +121,7 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
     const ProblemShape& problem = in.problems[p];
     PairTotal pairs;
     SeqParts made;
-    const bool may_differ = maker.has_segments() || seqs_differ;
+    const bool may_differ = maker.has_segments() || (!seqs_differ.empty() && seqs_differ[p]);
     const auto add = [&](const SeqGroup& group, int64_t b, bool is_alike) {
       const Work before = ops.stream().work();
       if (!is_alike) {
@@ -136,7 +130,7 @@ PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
                           problem, p, b);
       }
       if (ops.stream().is_dry()) {
-        Repeat(before, may_differ ? group.count : 1, &ops.stream().work());
+        ops.stream().work().Repeat(before, may_differ ? group.count : 1);
         ops.stream().work().host_bytes += made.host_bytes * group.count;
       }
       if (CheckPoint()) ops.Fail(StoppedStatus());

@@ -14,7 +14,7 @@ struct PatternSeqs {
 };
 
 // With lengths, offsets and segment ids of `in`. `seqs_differ`: see PatternExtras.
-PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, bool seqs_differ,
+PatternSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal, const std::vector<bool>& seqs_differ,
                    const PartsOfSeq& parts_of);
 
 }  // namespace attnd
