@@ -312,7 +312,6 @@ absl::Status Engine::WaitForUploads(Stream& stream) { return StatusOf(stream.Wai
 // Brings results of a device to the host, and waits for all that was asked of it.
 absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>>* results) {
   Device& device = stream.device();
-  std::vector<std::shared_ptr<Buffer>> on_device;  // until the copies have been made
   // Copies that were asked for write to `results`, also where this ends early.
   struct Guard {
     Stream& stream;
@@ -325,9 +324,10 @@ absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>
       if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left for results");
       const std::span<std::byte> bytes(static_cast<std::byte*>(buffer->data()),
                                        static_cast<size_t>(result.view.bytes()));
-      on_device.push_back(std::exchange(result.buffer, std::move(buffer)));
       const void* const source = std::exchange(result.view.data, bytes.data());
       ATTND_RETURN_IF_ERROR(StatusOf(device.Download(stream, source, bytes)));
+      // The device's buffer may go: the download was asked of its stream.
+      result.buffer = std::move(buffer);
     }
   }
   return StatusOf(stream.Wait());

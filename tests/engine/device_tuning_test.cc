@@ -67,16 +67,20 @@ TEST(DeviceTuning, APlanCountsTheGlobalsThatTheDeviceAssumes) {
   devices.push_back(std::make_unique<RenamedDevice>("other:0", *NewCpuDevice({.threads = 1}),
                                                     PatternTuning{.planned_globals = 8}));
   Engine engine(std::move(devices));
-  const auto request = MakeRequest({"longformer", {}}, Direction::kForward, kN);
-  std::vector<uint8_t> globals(kN);
-  request->call.tensors["global_mask"] = DenseView(globals.data(), DType::kU8, {kN});
-  const auto pairs = [&](size_t device) {
-    Call call = request->call;
-    call.device = engine.device(device).info().name;
-    return (*engine.MakePlan(call))->visible_pairs;
-  };
-  // 2 heads: every row sees the globals, and they see every row.
-  EXPECT_EQ(pairs(0) - pairs(1), 2 * 2 * (64 - 8) * kN);
+  for (const bool has_own : {false, true}) {
+    SCOPED_TRACE(has_own ? "global rows have queries of their own" : "one call of attend");
+    const auto request = MakeRequest({"longformer", {}}, Direction::kForward, kN);
+    if (has_own) request->Add("q_global", request->call.tensors["q"].shape);
+    std::vector<uint8_t> globals(kN);
+    request->call.tensors["global_mask"] = DenseView(globals.data(), DType::kU8, {kN});
+    const auto pairs = [&](size_t device) {
+      Call call = request->call;
+      call.device = engine.device(device).info().name;
+      return (*engine.MakePlan(call))->visible_pairs;
+    };
+    // 2 heads: every row sees the globals, and they see every row.
+    EXPECT_EQ(pairs(0) - pairs(1), 2 * 2 * (64 - 8) * kN);
+  }
 }
 
 }  // namespace

@@ -52,6 +52,32 @@ TEST(EngineDevices, ResultsOutliveTheirDownloadsWhenAnotherFails) {
   EXPECT_TRUE(PlanAndExecute(*engine, request.call).ok());
 }
 
+// Fails at the second launch.
+class FailingLaunch final : public RenamedDevice {
+ public:
+  using RenamedDevice::RenamedDevice;
+  DeviceStatus Run(Stream& stream, Launch launch) override {
+    if (!stream.is_dry() && ++launches_ == 2) return {DeviceStatus::Code::kFailed, "launch"};
+    return RenamedDevice::Run(stream, std::move(launch));
+  }
+
+ private:
+  int launches_ = 0;
+};
+
+// Work that a failed run has asked for may read inputs, which go when Execute has returned.
+TEST(EngineDevices, AFailedRunHasEndedWhenExecuteReturns) {
+  const auto engine = EngineOn(std::make_unique<FailingLaunch>("strict", NewTestDevice("strict")));
+  const auto request = MakeRequest({"softmax", {}}, Direction::kBackward, 256);
+  const auto plan = engine->MakePlan(request->call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  Stream stream(engine->device(0), &engine->device(0).memory());
+  const auto failed = ExecutePlaced(*engine, stream, {{*plan, request->call.tensors}});
+  EXPECT_EQ(failed.status().message(), "launch");
+  EXPECT_GT(stream.queue()->position(), 0);
+  EXPECT_TRUE(stream.queue()->HasPassed(stream.queue()->position()));
+}
+
 // Patterns were built from integers before their upload.
 TEST(EngineDevices, IntegersAreThereAtOnceOnALateDeviceWithHostMemory) {
   const auto late = EngineOn(
