@@ -136,7 +136,7 @@ class Transport {
   std::vector<std::shared_ptr<Rpc>> OpenCalls();
   // arrivals.cc
   void EndFlood(const FloodWatch::Flood& flood, int checks = 0);
-  void TellFlood(const FloodWatch::Flood& flood);
+  void ReportFlood(const FloodWatch::Flood& flood);
   struct Arrivals;
   static std::vector<Arrivals> FindOverdue(std::span<const std::shared_ptr<Rpc>> calls,
                                            TimePoint now, std::chrono::seconds patience);

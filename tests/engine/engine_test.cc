@@ -351,7 +351,7 @@ TEST_P(EngineTest, PlanningTouchesNoDataAndIsQuickAtAMillionTokens) {
   }
 }
 
-TEST_P(EngineTest, BackwardAsksOnlyForWhatWasSent) {
+TEST_P(EngineTest, BackwardNeedsOnlyOneOfTheGradients) {
   auto request = MakeRequest("softmax", {}, {}, Direction::kBackward);
   const auto both = *engine_->MakePlan(request->call);
   ASSERT_EQ(both->outputs.size(), 3u);
@@ -382,7 +382,7 @@ TEST_P(EngineTest, BucketsSeparateWhatCannotRunTogether) {
   EXPECT_EQ(Execute({a.get(), b.get()}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(EngineTest, NoMemoryIsAnAnswer) {
+TEST_P(EngineTest, NoMemoryIsAnError) {
   Call call;
   call.method = "softmax";
   call.tensors["q"] = DenseView(nullptr, DType::kF32, {1, 1, 1 << 26, 1});

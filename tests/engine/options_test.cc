@@ -110,7 +110,7 @@ TEST(Options, UnservedOnesMayBeSetToTheirDefault) {
                                      "sample: norm is not served by this version, got \"joint\""));
 }
 
-TEST(Options, TablesTellWhatPeopleNeed) {
+TEST(Options, TablesDescribeEachOption) {
   const SampleMethod method;
   const std::vector<OptionInfo>& infos = method.info().options;
   ASSERT_EQ(infos.size(), 10u);

@@ -11,22 +11,22 @@
 namespace attnd::testing {
 namespace {
 
-std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> Told(
+std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> Tuples(
     const std::vector<SeqGroup>& groups) {
-  std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> told;
+  std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> tuples;
   for (const SeqGroup& g : groups) {
-    told.emplace_back(g.lengths.nq, g.lengths.nk, g.offset, g.count);
+    tuples.emplace_back(g.lengths.nq, g.lengths.nk, g.offset, g.count);
   }
-  return told;
+  return tuples;
 }
 
 TEST(SeqGroups, EqualRowsAreOne) {
   const std::vector<SeqGroup> rows = {{{3, 4}, 1}, {{5, 4}, 1}, {{3, 4}, 1}, {{3, 4}, 2}};
-  EXPECT_THAT(Told(Alike(rows, 10, {5, 5})),
+  EXPECT_THAT(Tuples(Alike(rows, 10, {5, 5})),
               ::testing::UnorderedElementsAre(std::tuple(3, 4, 1, 2), std::tuple(5, 4, 1, 1),
                                               std::tuple(3, 4, 2, 1)));
   // Else a list of one problem that stands for several would equal a list of one that stands alone.
-  EXPECT_THAT(Told(Alike({{{3, 4}, 1, 7}}, 10, {5, 5})),
+  EXPECT_THAT(Tuples(Alike({{{3, 4}, 1, 7}}, 10, {5, 5})),
               ::testing::ElementsAre(std::tuple(3, 4, 1, 6), std::tuple(3, 4, 1, 1)));
 }
 
@@ -65,13 +65,14 @@ TEST(SeqGroups, RunsOfARequestKeepTheOrderOfRows) {
   const std::map<std::string, View> tensors = {
       {"q_lengths", DenseView(lengths.data(), DType::kI32, {4})}};
   const ProblemShape problem{.B = 4, .Nq = 9, .Nk = 9, .tensors = &tensors};
-  EXPECT_THAT(Told(SeqRunsOf(problem, /*is_planned=*/false)),
+  EXPECT_THAT(Tuples(SeqRunsOf(problem, /*is_planned=*/false)),
               ::testing::ElementsAre(std::tuple(3, 9, 0, 2), std::tuple(5, 9, 0, 1),
                                      std::tuple(3, 9, 0, 1)));
-  EXPECT_THAT(Told(SeqRunsOf(problem, /*is_planned=*/true)),
+  EXPECT_THAT(Tuples(SeqRunsOf(problem, /*is_planned=*/true)),
               ::testing::UnorderedElementsAre(std::tuple(3, 9, 0, 3), std::tuple(5, 9, 0, 1)));
   const ProblemShape plain{.B = 1 << 16, .Nq = 9, .Nk = 9};
-  EXPECT_THAT(Told(SeqRunsOf(plain, false)), ::testing::ElementsAre(std::tuple(9, 9, 0, 1 << 16)));
+  EXPECT_THAT(Tuples(SeqRunsOf(plain, false)),
+              ::testing::ElementsAre(std::tuple(9, 9, 0, 1 << 16)));
   EXPECT_EQ(SeqRunsOf(plain, true).size(), 2u);
 }
 

@@ -258,7 +258,7 @@ TEST_F(ValidateTest, RulesOfTheMethods) {
             "state_s, state_z, got \"causal_offset\"");
 }
 
-TEST_F(ValidateTest, WhatIsNotServedIsRefusedByNameUnlessItIsTheDefault) {
+TEST_F(ValidateTest, UnservedOptionsAreRefusedByNameUnlessTheyHaveTheirDefault) {
   const auto option = [&](const std::string& method, const std::string& name, OptionValue value) {
     return Unserved(method, [&](Call* c) { c->options[name] = value; });
   };

@@ -153,7 +153,7 @@ def test_one_launch_for_a_list(method, options):
 @on_every_isa
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
-def test_strangers_stay_apart(method, backward, isa):
+def test_nan_and_inf_stay_in_their_request(method, backward, isa):
     """A request full of NaN and one full of Inf do not change the others of their batch."""
     options = method.batches[0]
     calls = list(ragged(method, options, "f32", backward))

@@ -103,7 +103,7 @@ TEST_F(ScanTapeTest, GradientsOfWhatRepeatsAreSums) {
   ExpectClose(AsRow(Values(grads_[6])), Summed(grads.dz0), 1e-4, "dz0");
 }
 
-TEST_F(ScanTapeTest, RefusesWhatTheContractDoes) {
+TEST_F(ScanTapeTest, RefusesCallsThatBreakTheContract) {
   const ScanCase c(Everything());
   const Tensor q = Given(Raw(c.q)), k = Given(Raw(c.k)), v = Given(Raw(c.v));
   const Tensor decay = Given(Raw(c.log_decay)), beta = Given(Raw(c.beta)), s0 = Given(Raw(c.s0));

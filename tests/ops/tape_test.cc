@@ -120,7 +120,7 @@ TEST_F(TapeTest, UnusedOutputsAndUnwatchedInputsCostNothing) {
   EXPECT_TRUE(grads[2].empty());
 }
 
-TEST_F(TapeTest, UnwantedGradientsAreNotAskedOfTheDevice) {
+TEST_F(TapeTest, UnwantedGradientsAreNotGivenToTheDevice) {
   struct Spy : PlainDevice {
     DeviceStatus Run(Stream& stream, Launch launch) override {
       if (const auto* args = std::get_if<AttendGradArgs>(&launch)) {
@@ -228,7 +228,7 @@ TEST_F(TapeTest, ASumWithAFloat32GradientIsFloat32) {
   EXPECT_EQ(ReadView(grad[0]).values, std::vector<double>(24, 2 + 1.0 / 64));
 }
 
-TEST_F(TapeTest, ScratchDiesWithTheTape) {
+TEST_F(TapeTest, ScratchIsFreedWithTheTape) {
   std::vector<Values> inputs = {Random({{1, 2, 5, 3}}, 4)};
   const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
     const Tensor once = Attend(ops, in[0], in[0], in[0], true).out;

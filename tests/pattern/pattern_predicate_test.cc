@@ -204,7 +204,7 @@ TEST(PatternPredicate, IntersectedSourcesCountAfterTheBuild) {
   EXPECT_NE(source.key, causal.key);
 }
 
-TEST(PatternPredicate, KeysTellParametersApart) {
+TEST(PatternPredicate, DifferentParametersHaveDifferentKeys) {
   // Equal keys of different patterns would serve one request with another's pattern.
   Random random(5);
   std::map<std::string, TileRows> seen;

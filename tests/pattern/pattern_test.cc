@@ -207,7 +207,7 @@ class Counted : public Predicate {
   const Visible of_;
 };
 
-TEST(Pattern, CausalAtAMillionTokensIsSmallAndAsksOncePerRowOfTiles) {
+TEST(Pattern, CausalAtAMillionTokensIsSmallAndComputesOneShapePerRowOfTiles) {
   constexpr int64_t N = int64_t{1} << 20;
   const auto counted = std::make_shared<const Counted>(Band(kUnbounded, 0));
   const Pattern pattern = SourceOf(N, N, counted, {}).build();
@@ -220,7 +220,7 @@ TEST(Pattern, CausalAtAMillionTokensIsSmallAndAsksOncePerRowOfTiles) {
   EXPECT_EQ(pattern.masks.size(), 1u);
 }
 
-TEST(PatternCache, SharesAndForgetsTheLeastRecentlyUsed) {
+TEST(PatternCache, SharesPatternsAndEvictsTheLeastRecentlyUsed) {
   int builds = 0;
   const auto source = [&](const std::string& key) {
     PatternSource s = BandSource(640, 640, kUnbounded, 0);
@@ -245,7 +245,7 @@ TEST(PatternCache, SharesAndForgetsTheLeastRecentlyUsed) {
   EXPECT_EQ(builds, 4);
 }
 
-TEST(PatternCache, AnswersEvenWhatItCannotKeep) {
+TEST(PatternCache, ReturnsPatternsThatItCannotKeep) {
   PatternCache cache(/*max_bytes=*/0);
   const auto pattern = cache.Get(BandSource(65, 65, kUnbounded, 0));
   EXPECT_EQ(pattern->visible_pairs, 65 * 66 / 2);

@@ -37,7 +37,7 @@ TEST(PatternTuning, ListsArePairsWhereThoseAreCheap) {
   EXPECT_EQ(source(40).key, source(100).key);
 }
 
-TEST(PatternTuning, GlobalKeysAreGatheredWhereIdleKeysAreDear) {
+TEST(PatternTuning, GlobalKeysAreGatheredWhereIdleKeysAreExpensive) {
   const std::vector<int32_t> globals = {0, 1, 2, 130};  // 124 idle keys in two tiles
   for (const Half half : {Half::kLocal, Half::kBoth}) {
     const auto source = [&](int64_t idle) {
