@@ -143,7 +143,7 @@ SHAPES = [
     Case("head counts", forward(tensors={"q": T((1, 3, 8, 4)), "k": T((1, 2, 8, 4)),
                                          "v": T((1, 2, 8, 4))}),
          ["softmax: H must be a multiple of Hkv, got H = 3 and Hkv = 2"]),
-    Case("no batch rows", forward(tensors={n: T((0, 1, 8, 4)) for n in "qkv"}),
+    Case("no sequences", forward(tensors={n: T((0, 1, 8, 4)) for n in "qkv"}),
          ["softmax: B must be in 1..65536, got 0"]),
     Case("no heads", forward(tensors={"q": T((1, 0, 8, 4))}),
          ["softmax: H must be in 1..65536, got 0"]),

@@ -172,8 +172,8 @@ TEST_P(EngineTest, SixtyFourRaggedProblemsLaunchOnceAndEqualAlone) {
         }
       }
       // As many launches for 64 problems as for the one that needs most. Where the device declines
-      // them, a composition launches what any of the problems needs: steps differ by their shapes,
-      // but far fewer than problems.
+      // them, a composition launches the steps that any of the problems needs: they differ by their
+      // shapes, but are far fewer than problems.
       if (GetParam() == "strict") {
         EXPECT_LE(launches_together, 2 * most_alone);
       } else {

@@ -54,8 +54,8 @@ TEST_F(PlanLimits, WorkGrowsWithHeads) {
   });
 }
 
-// Requests of 144 KB that need 0.5 GB were planned as 10 ms and took a second: four of them
-// occupied all lanes.
+// Symptom: requests of 144 KB that need 0.5 GB were predicted to take 10 ms and took a second: four
+// of them occupied all lanes.
 TEST_F(PlanLimits, NewMemoryIsPredictedToTakeTime) {
   const auto seconds_of = [](int64_t N, int64_t* bytes) {
     Call call{.method = "softmax"};
@@ -76,7 +76,7 @@ TEST_F(PlanLimits, NewMemoryIsPredictedToTakeTime) {
 }
 
 TEST_F(PlanLimits, AStoppedPlanIsCancelled) {
-  // A plan of many packed sequences could not be stopped.
+  // Symptom: a plan of many packed sequences could not be stopped.
   const Call call = MakeCall("softmax", {.Nq = 7, .Nk = 7}, Direction::kBackward);
   RunControl control;
   EXPECT_TRUE(engine().MakePlan(call, &control).ok());

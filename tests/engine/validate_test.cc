@@ -16,7 +16,7 @@ namespace {
 
 class ValidateTest : public ::testing::Test {
  protected:
-  // A good request of B 2, H 4, Hkv 2, Nq 5, Nk 7, D 8, Dv 3; tensors without data.
+  // A valid request of B 2, H 4, Hkv 2, Nq 5, Nk 7, D 8, Dv 3; tensors without data.
   static Call Good(const std::string& method) {
     Call call;
     call.method = method;

@@ -55,7 +55,7 @@ TEST_F(OpsListsTest, ABatchOfRankTwoIsCutAlongItsRows) {
   EXPECT_EQ(ReadView(rows[1]).At({0, 1}), x[0].Read().At({1, 1}));
 }
 
-// Seven segments of three lengths, each length one problem with so many batch rows.
+// Seven segments of three lengths, each length one problem with that many sequences.
 TEST_F(OpsListsTest, SegmentsThatAreAlikeJoinAgainOnADryStream) {
   const std::vector<TestArray> x = {TestArray(DType::kF32, {1, 2, 17, 3})};
   const RowCuts cuts = {{0, 3, 15, 17}};

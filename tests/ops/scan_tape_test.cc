@@ -84,7 +84,7 @@ TEST_F(ScanTapeTest, EveryGradientFlows) {
   ExpectClose(AsRow(Values(grads_[6])), grads.dz0, 1e-4, "dz0");
 }
 
-// Over B and Hkv, of which the tensor has one.
+// The sum over B and Hkv, which are 1 in the tensor.
 PlainTensor Summed(const PlainTensor& x) {
   PlainTensor sum(1, 1, x.N, x.D);
   for (size_t i = 0; i < x.data.size(); ++i) sum.data[i % sum.data.size()] += x.data[i];

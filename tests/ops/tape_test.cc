@@ -224,7 +224,7 @@ TEST_F(TapeTest, ASumWithAFloat32GradientIsFloat32) {
   const std::vector<Tensor> asked = {x};
   const Tensor grad = tape.Replay(ops, outputs, grads, asked)[0];
   ASSERT_TRUE(ops.status().ok()) << ops.status();
-  // Then 1 + 1/1024 + 1 + 1/128 rounds once, to 2 + 1/64; bit by bit it would be 2.
+  // Then 1 + 1/1024 + 1 + 1/128 rounds once, to 2 + 1/64; rounded after each step it would be 2.
   EXPECT_EQ(ReadView(grad[0]).values, std::vector<double>(24, 2 + 1.0 / 64));
 }
 

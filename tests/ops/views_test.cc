@@ -15,7 +15,7 @@ class Views : public ::testing::Test {
  protected:
   Views() : stream_(device_, &pool_), ops_(stream_, &tape_) {}
 
-  // Problems of these shapes that count 0, 1, 2, .. in row-major order; every second one transposed
+  // Problems of these shapes that hold 0, 1, 2, .. in row-major order; every second one transposed
   // in memory.
   Tensor Counting(const std::vector<Shape>& shapes) {
     std::vector<View> views;
