@@ -46,7 +46,7 @@ class ClientStreams {
 };
 
 // gRPC assembles a message of any size before its first byte is visible to the server. But this
-// class counts what a connection has received, and the server knows what its calls may receive: if
+// class counts what a connection has received, and the server limits what its calls may receive: if
 // the first exceeds the second by kSlackBytes, some call gets more than it expects. The difference
 // is compared with the lowest value that it has had, so that a client cannot save up allowance by
 // declaring more than it sends.
@@ -80,9 +80,9 @@ class FloodWatch final : public SocketReader {
   // Both are called on the thread that reads.
   struct Options {
     int64_t most_streams = 1024;
-    // Reports a suspected flood. Calls that have arrived and are not known yet look like one, too:
-    // the callee checks IsFlooding again once it knows them, and clears Connection::is_suspected
-    // when it has dealt with it.
+    // Reports a suspected flood. Calls that have arrived but are not counted yet look like one,
+    // too: the callee checks IsFlooding again once they are counted, and clears
+    // Connection::is_suspected when it has handled the flood.
     std::function<void(Flood)> found;
     std::function<void(const Connection& connection, absl::string_view reason)> cut_off;
   };

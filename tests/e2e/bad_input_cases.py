@@ -343,7 +343,7 @@ PAYLOADS = [
     Case("no index", forward(edit=lambda r: r.tensors[2].ClearField("raw_index")),
          ['request: tensor "v" raw_index must be set, got none',
           "request: raw[2] must belong to a tensor, got 128 bytes that none refers to"]),
-    Case("payload of nobody", forward(edit=lambda r: r.raw.append(b"12345")),
+    Case("payload without a tensor", forward(edit=lambda r: r.raw.append(b"12345")),
          ["request: raw[3] must belong to a tensor, got 5 bytes that none refers to"]),
     Case("payload of an estimate", estimate(edit=lambda r: setattr(r.tensors[0], "raw_index", 0)),
          ['request: tensor "q" raw_index must not be set in an estimate but of lengths, offsets and '
