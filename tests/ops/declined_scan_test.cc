@@ -306,7 +306,7 @@ void ExpectCounted(ScanSpec spec) {
   EXPECT_EQ(calls[0], calls[1]);
 }
 
-// The time that a plan took grew with the number of keys.
+// Symptom: the time that planning takes grew with the number of keys.
 TEST(DeclinedScan, APlanCountsEveryStepAndLaunchesFew) {
   ScanSpec spec = Small();
   spec.state = true;
