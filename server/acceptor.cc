@@ -123,7 +123,7 @@ void Acceptor::Run() {
     // The listeners stay ready during the pause, so epoll_wait would return at once.
     if (SteadyNow() < paused_until_) std::this_thread::sleep_for(milliseconds(5));
   }
-  for (const auto& [fd, until] : mute_) {
+  for (const auto& [fd, until] : silent_) {
     connections_->Remove(fd);
     close(fd);
   }
@@ -133,7 +133,7 @@ void Acceptor::Run() {
 void Acceptor::OnEvent(int fd) {
   if (fd == wake_) {
     is_stopping_ = true;
-  } else if (mute_.count(fd) > 0) {
+  } else if (silent_.count(fd) > 0) {
     OnReadable(fd);
   } else if (listening_.count(fd) > 0 && SteadyNow() >= paused_until_) {
     AcceptFrom(fd);
@@ -142,7 +142,7 @@ void Acceptor::OnEvent(int fd) {
 
 // -1, which waits without a limit, if no socket has a time to be closed at.
 int Acceptor::TimeoutMs() const {
-  return mute_.empty() && leaving_.empty() ? -1 : static_cast<int>(kLook.count());
+  return silent_.empty() && leaving_.empty() ? -1 : static_cast<int>(kLook.count());
 }
 
 void Acceptor::AcceptFrom(int listener) {
@@ -152,7 +152,7 @@ void Acceptor::AcceptFrom(int listener) {
       try {
         TakeOne(fd);
       } catch (const std::bad_alloc&) {
-        mute_.erase(fd);
+        silent_.erase(fd);
         connections_->Remove(fd);
         close(fd);
         throw;
@@ -180,7 +180,7 @@ void Acceptor::TakeOne(int fd) {
     }
     return Refuse(fd, std::string(status.message()));
   }
-  mute_[fd] = SteadyNow() + options_.silence;
+  silent_[fd] = SteadyNow() + options_.silence;
   Watch(fd);
 }
 
@@ -189,7 +189,7 @@ void Acceptor::OnReadable(int fd) {
   char byte;
   const ssize_t got = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  mute_.erase(fd);
+  silent_.erase(fd);
   epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
   if (got > 0) return options_.take(fd);
   connections_->Remove(fd);
@@ -198,11 +198,11 @@ void Acceptor::OnReadable(int fd) {
 
 void Acceptor::Refuse(int fd, const std::string& reason) {
   const std::string frames = GoAway(reason);
-  const bool told = send(fd, frames.data(), frames.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0 &&
-                    // Closing at once would reset the connection if the client has sent something,
-                    // and the client would not see the reason.
-                    shutdown(fd, SHUT_WR) == 0;
-  if (!told || leaving_.size() >= kMostLeaving) {
+  const bool is_sent = send(fd, frames.data(), frames.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0 &&
+                       // Closing at once would reset the connection if the client has sent
+                       // something, and the client would not see the reason.
+                       shutdown(fd, SHUT_WR) == 0;
+  if (!is_sent || leaving_.size() >= kMostLeaving) {
     close(fd);
   } else {
     leaving_.push_back({fd, SteadyNow() + kLeaveTime});
@@ -230,14 +230,14 @@ void Acceptor::CloseExpired() {
   const TimePoint now = SteadyNow();
   if (now < next_look_) return;
   next_look_ = now + kLook;
-  for (auto it = mute_.begin(); it != mute_.end();) {
+  for (auto it = silent_.begin(); it != silent_.end();) {
     if (it->second > now) {
       ++it;
       continue;
     }
     connections_->Remove(it->first);
     close(it->first);
-    it = mute_.erase(it);
+    it = silent_.erase(it);
   }
   while (!leaving_.empty() && leaving_.front().until <= now) {
     close(leaving_.front().fd);

@@ -71,11 +71,11 @@ class Acceptor {
   std::set<int> listening_;  // constant once the thread runs
 
   // The acceptor's thread only.
-  int reserve_ = -1;               // a descriptor to accept and refuse with when none is left
-  std::map<int, TimePoint> mute_;  // accepted, nothing received yet -> when it is closed
-  std::deque<Limited> leaving_;    // refused, the GOAWAY frame is on its way
-  TimePoint paused_until_;         // listeners are ignored until then: no free descriptors
-  TimePoint next_look_;            // when expired sockets are next closed
+  int reserve_ = -1;                 // a descriptor to accept and refuse with when none is left
+  std::map<int, TimePoint> silent_;  // accepted, nothing received yet -> when it is closed
+  std::deque<Limited> leaving_;      // refused, the GOAWAY frame is on its way
+  TimePoint paused_until_;           // listeners are ignored until then: no free descriptors
+  TimePoint next_look_;              // when expired sockets are next closed
   bool is_stopping_ = false;
 
   std::thread thread_;

@@ -40,13 +40,14 @@ void Transport::EndFlood(const FloodWatch::Flood& flood, int checks) {
     if (std::exchange(connection.calls_at_check, calls) != calls && checks < kMostFloodChecks) {
       return PostAfter(kFloodCheckPause, [this, flood, checks] { EndFlood(flood, checks + 1); });
     }
-    TellFlood(flood);
+    ReportFlood(flood);
   }
   connection.is_suspected.store(false, std::memory_order_relaxed);
 }
 
-// Asks the call that expects most first: if the size of its message is unknown, it may expect more.
-void Transport::TellFlood(const FloodWatch::Flood& flood) {
+// Begins with the call that expects most: if the size of its message is unknown, it may expect
+// more.
+void Transport::ReportFlood(const FloodWatch::Flood& flood) {
   const Connection& connection = *flood.connection;
   static LineLimit lines;
   if (lines.Allow()) {
@@ -60,7 +61,7 @@ void Transport::TellFlood(const FloodWatch::Flood& flood) {
   for (const std::shared_ptr<Rpc>& call : calls) expected.push_back(call->expected());
   const std::vector<size_t> suspects = FloodWatch::Suspects(expected, flood);
   for (const size_t index : suspects) {
-    calls[index]->TellFlood(/*is_certain=*/suspects.size() == 1);
+    calls[index]->ReportFlood(/*is_certain=*/suspects.size() == 1);
     if (!FloodWatch::IsFlooding(connection, flood.lowest)) return;
   }
 }
@@ -124,7 +125,7 @@ void Transport::EndOverdue(const Arrivals& arrivals, seconds patience, absl::str
   const absl::Status status = absl::ResourceExhaustedError(
       absl::StrCat("stream: a message must arrive within ", patience.count(), " s", why,
                    ", one of this connection did not, retry later"));
-  for (const std::shared_ptr<Rpc>& call : arrivals.waiting) call->TellOverdue(status);
+  for (const std::shared_ptr<Rpc>& call : arrivals.waiting) call->ReportOverdue(status);
 }
 
 void Transport::GiveUpUnannounced(TimePoint now, bool is_short) {

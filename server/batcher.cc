@@ -62,8 +62,9 @@ struct Batcher::Impl {
     return {plan.seconds, plan.seconds, plan.seconds};
   }
   absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
-  absl::Status WouldTake(const Waiting::Wish& wish, Refusal* refusal);
-  absl::Status CheckHopeless(const Waiting::Wish& wish, TimePoint now) const ATTND_REQUIRES(mu);
+  absl::Status WouldTake(const Waiting::Candidate& candidate, Refusal* refusal);
+  absl::Status CheckHopeless(const Waiting::Candidate& candidate, TimePoint now) const
+      ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
   Waiter* Call(TimePoint now, int trusted) noexcept ATTND_REQUIRES(mu);
@@ -87,27 +88,28 @@ absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
 }
 
 // REQUIRES: no lock is held.
-absl::Status Batcher::Impl::WouldTake(const Waiting::Wish& wish, Refusal* refusal) {
+absl::Status Batcher::Impl::WouldTake(const Waiting::Candidate& candidate, Refusal* refusal) {
   const TimePoint now = clock->Now();
   *refusal = Refusal::kDeadline;
   const MutexLock lock(&mu);
-  ATTND_RETURN_IF_ERROR(Check(wish.client, refusal));
-  return CheckHopeless(wish, now);
+  ATTND_RETURN_IF_ERROR(Check(candidate.client, refusal));
+  return CheckHopeless(candidate, now);
 }
 
 // The sure part of its seconds must fit behind the seconds ahead of it.
-absl::Status Batcher::Impl::CheckHopeless(const Waiting::Wish& wish, TimePoint now) const {
-  if (wish.deadline == TimePoint::max()) return absl::OkStatus();
-  const double left = Seconds(wish.deadline - now);
-  const PredictedSeconds& own = wish.seconds;
+absl::Status Batcher::Impl::CheckHopeless(const Waiting::Candidate& candidate,
+                                          TimePoint now) const {
+  if (candidate.deadline == TimePoint::max()) return absl::OkStatus();
+  const double left = Seconds(candidate.deadline - now);
+  const PredictedSeconds& own = candidate.seconds;
   const double pace = running.PaceAt(now);
   // Usually this settles it, and the costly sum below is not needed.
   const double all = waiting.seconds() + running.SecondsLeft(now);
   if (left > 0 && own.sure + Predictions::kAhead * all / pace <= left) return absl::OkStatus();
-  const SecondsAhead queued = waiting.Ahead(wish, now);
-  const SecondsAhead runs = running.Before(now, wish.client, wish.priority, own.likely);
+  const SecondsAhead queued = waiting.Ahead(candidate, now);
+  const SecondsAhead runs = running.Before(now, candidate.client, candidate.priority, own.likely);
   const double patient = std::min(queued.patient + runs.patient, Seconds(kPatience));
-  const double place = running.SecondsToPlace(now, wish.client, own.likely);
+  const double place = running.SecondsToPlace(now, candidate.client, own.likely);
   const double ahead = std::max(patient + queued.own + runs.own, place) / pace;
   if (left > 0 && own.sure + ahead <= left) return absl::OkStatus();
   return Hopeless(own.likely, ahead, left);
@@ -223,8 +225,8 @@ absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
     status = impl_->Check(task->client, &refusal);
     if (status.ok()) {
       status = CheckAlive(*task, now);
-      const Waiting::Wish wish{task->client, task->priority, task->deadline, seconds};
-      if (status.ok()) status = impl_->CheckHopeless(wish, now);
+      const Waiting::Candidate candidate{task->client, task->priority, task->deadline, seconds};
+      if (status.ok()) status = impl_->CheckHopeless(candidate, now);
       refusal = RefusalOf(status);
     }
     if (status.ok()) {
@@ -262,7 +264,7 @@ Batcher::Batch Batcher::Pull() {
       impl_->coming = std::max(0, impl_->coming - 1);
       for (;;) {
         now = impl_->clock->Now();
-        impl_->waiting.TakeDead(now, &dropped);
+        impl_->waiting.TakeDropped(now, &dropped);
         // Dropped requests first: they must be answered even if there is no memory for a batch.
         if (dropped.empty()) batch = impl_->TakeBest(now);
         impl_->CallAllIfOver();
@@ -284,7 +286,7 @@ Batcher::Batch Batcher::TryPull() {
   const TimePoint now = impl_->clock->Now();
   {
     const MutexLock lock(&impl_->mu);
-    impl_->waiting.TakeDead(now, &dropped);
+    impl_->waiting.TakeDropped(now, &dropped);
     batch = impl_->TakeBest(now);
   }
   impl_->Answer(std::move(dropped), now);
@@ -327,7 +329,7 @@ void Batcher::Sweep() {
   const TimePoint now = impl_->clock->Now();
   {
     const MutexLock lock(&impl_->mu);
-    impl_->waiting.TakeDead(now, &dropped);
+    impl_->waiting.TakeDropped(now, &dropped);
     impl_->CallAllIfOver();
   }
   impl_->Answer(std::move(dropped), now);

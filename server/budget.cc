@@ -47,15 +47,15 @@ bool Budget::Share::Resize(int64_t bytes) {
 
 void Budget::Share::Give(int64_t bytes) {
   if (state_ == nullptr || bytes == 0) return;
-  bool tells = false;
+  bool notifies = false;
   {
     const MutexLock lock(&state_->mu);
     state_->used -= bytes;
     assert(state_->used >= 0);
-    tells = std::exchange(state_->is_wanted, false);
-    state_->came_back = state_->came_back || tells;
+    notifies = std::exchange(state_->is_wanted, false);
+    state_->came_back = state_->came_back || notifies;
   }
-  if (tells) state_->room.NotifyOne();
+  if (notifies) state_->room.NotifyOne();
 }
 
 Budget::Budget(int64_t total) : state_(std::make_shared<State>(total)) { assert(total > 0); }

@@ -8,7 +8,7 @@
 
 namespace attnd {
 
-bool ClientStreams::Forgives(int64_t streams) {
+bool ClientStreams::TryCountAsEnded(int64_t streams) {
   const MutexLock lock(&mu_);
   ended_.Refill(std::chrono::steady_clock::now());
   if (!ended_.TakeAll(static_cast<double>(streams))) return false;
@@ -114,11 +114,11 @@ absl::string_view FloodWatch::Check(std::span<const iovec> pieces, int64_t bytes
 }
 
 int64_t FloodWatch::WithoutCall() const {
-  return frames_.streams() - forgiven_ - connection_->calls.load(std::memory_order_relaxed);
+  return frames_.streams() - counted_as_ended_ - connection_->calls.load(std::memory_order_relaxed);
 }
 
 int64_t FloodWatch::Open() const {
-  return frames_.streams() - forgiven_ - connection_->ended.load(std::memory_order_relaxed);
+  return frames_.streams() - counted_as_ended_ - connection_->ended.load(std::memory_order_relaxed);
 }
 
 bool FloodWatch::HasTooManyStreams() {
@@ -131,8 +131,8 @@ bool FloodWatch::HasTooManyStreams() {
     excess = std::max(excess, of_all);
   }
   if (excess <= 0) return false;
-  if (!all.Forgives(excess)) return true;
-  forgiven_ += excess;
+  if (!all.TryCountAsEnded(excess)) return true;
+  counted_as_ended_ += excess;
   return false;
 }
 

@@ -25,7 +25,7 @@ class ClientStreams {
  public:
   // The end of a stream without a call (reset before the call arrived, or with headers that gRPC
   // refuses) is not seen. Up to this many at once, and as many each second, are counted as ended.
-  static constexpr int64_t kForgiven = 1024;
+  static constexpr int64_t kMostUnseenEnds = 1024;
 
   int64_t open() const { return open_.load(std::memory_order_relaxed); }
   void Add(int64_t change) { open_.fetch_add(change, std::memory_order_relaxed); }
@@ -36,16 +36,17 @@ class ClientStreams {
     return 2 * streams * connections_.load(std::memory_order_relaxed) >= open();
   }
   // Whether `streams` more may be counted as ended.
-  bool Forgives(int64_t streams);
+  bool TryCountAsEnded(int64_t streams);
 
  private:
   std::atomic<int64_t> open_{0}, connections_{0};
   Mutex mu_;
-  TokenBucket ended_ ATTND_GUARDED_BY(mu_){kForgiven, kForgiven};  // that may still be counted so
+  TokenBucket ended_ ATTND_GUARDED_BY(mu_){kMostUnseenEnds,
+                                           kMostUnseenEnds};  // that may still be counted so
 };
 
 // gRPC assembles a message of any size before its first byte is visible to the server. But this
-// class counts what a connection has received, and the server knows what its calls may receive: if
+// class counts what a connection has received, and the server limits what its calls may receive: if
 // the first exceeds the second by kSlackBytes, some call gets more than it expects. The difference
 // is compared with the lowest value that it has had, so that a client cannot save up allowance by
 // declaring more than it sends.
@@ -79,9 +80,9 @@ class FloodWatch final : public SocketReader {
   // Both are called on the thread that reads.
   struct Options {
     int64_t most_streams = 1024;
-    // Reports a suspected flood. Calls that have arrived and are not known yet look like one, too:
-    // the callee checks IsFlooding again once it knows them, and clears Connection::is_suspected
-    // when it has dealt with it.
+    // Reports a suspected flood. Calls that have arrived but are not counted yet look like one,
+    // too: the callee checks IsFlooding again once they are counted, and clears
+    // Connection::is_suspected when it has handled the flood.
     std::function<void(Flood)> found;
     std::function<void(const Connection& connection, absl::string_view reason)> cut_off;
   };
@@ -118,7 +119,7 @@ class FloodWatch final : public SocketReader {
   bool is_cut_off_ = false;
   int64_t lowest_ = 0;  // balance
   int64_t received_at_suspicion_ = 0;
-  int64_t forgiven_ = 0;  // streams
+  int64_t counted_as_ended_ = 0;  // streams
 };
 
 }  // namespace attnd

@@ -48,7 +48,7 @@ class Health::CheckCall final : public Handler {
     HealthCheckRequest request;
     if (absl::Status status = ParseRequest(message, &request); !status.ok()) {
       rpc.Finish(status);
-    } else if (!health_->knows(request.service())) {
+    } else if (!health_->has_service(request.service())) {
       rpc.Finish(absl::NotFoundError(absl::StrCat(
           "health: service must be one of this server, got ", Quoted(request.service()))));
     } else {
@@ -74,7 +74,7 @@ class Health::WatchCall final : public Handler {
       rpc.Close(status);
       return;
     }
-    known_ = health_->knows(request.service());
+    known_ = health_->has_service(request.service());
     rpc.Send(
         Message(known_ ? StatusOf(health_->is_serving()) : HealthCheckResponse::SERVICE_UNKNOWN));
     if (health_->closed_) {
@@ -90,7 +90,7 @@ class Health::WatchCall final : public Handler {
     rpc.Close(absl::CancelledError("health: the watch ended"));
   }
 
-  void Tell(bool serving) {
+  void SendStatus(bool serving) {
     if (known_) rpc_->Send(Message(StatusOf(serving)));
   }
   void Close() { rpc_->Close(StreamDrainingStatus()); }
@@ -114,7 +114,7 @@ void Health::AddMethods(MethodTable* table) {
 
 void Health::SetServing(bool serving) {
   if (serving_.exchange(serving) == serving) return;
-  for (WatchCall* watch : watches_) watch->Tell(serving);
+  for (WatchCall* watch : watches_) watch->SendStatus(serving);
 }
 
 void Health::CloseWatches() {

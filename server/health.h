@@ -26,7 +26,7 @@ class Health {
  private:
   class CheckCall;
   class WatchCall;
-  bool knows(const std::string& service) const { return services_.count(service) != 0; }
+  bool has_service(const std::string& service) const { return services_.count(service) != 0; }
 
   const std::set<std::string> services_;
   std::atomic<bool> serving_{true};

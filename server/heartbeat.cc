@@ -128,12 +128,12 @@ void Watchdog::Update(Watched* one) {
   const bool is_silent = one->part.is_busy() && progress == one->progress;
   const int before = std::exchange(one->silent, is_silent ? one->silent + 1 : 0);
   one->progress = progress;
-  if (IsStuck(*one) && !std::exchange(one->is_told, true)) {
+  if (IsStuck(*one) && !std::exchange(one->is_reported, true)) {
     Log(LogLevel::kError, "stuck",
         {{"part", one->part.name},
          {"seconds", SecondsOf(one->silent)},
          {"in", one->part.doing ? one->part.doing() : ""}});
-  } else if (one->silent == 0 && std::exchange(one->is_told, false)) {
+  } else if (one->silent == 0 && std::exchange(one->is_reported, false)) {
     Log(LogLevel::kWarning, "no longer stuck",
         {{"part", one->part.name}, {"seconds", SecondsOf(before)}});
   }

@@ -104,7 +104,7 @@ class Watchdog {
     Part part;
     int64_t progress = 0;
     int silent = 0;  // looks in a row that saw it busy at the same progress
-    bool is_told = false;
+    bool is_reported = false;
   };
   static bool IsStuck(const Watched& one) { return one.silent >= kStuckTicks; }
   static std::string Describe(const Watched& one);

@@ -198,15 +198,15 @@ void HttpServer::Impl::OnConnection(void* impl, MHD_Connection* connection, void
 // A full list drops the oldest visitor whose request is not complete, or else the oldest.
 Visitor* HttpServer::Impl::Add(int fd) {
   arrivals += 1;
-  Visitor *oldest = nullptr, *oldest_that_asks = nullptr;
+  Visitor *oldest = nullptr, *oldest_unanswered = nullptr;
   size_t count = 0;
   for (Visitor& visitor : visitors) {
     if (visitor.is_cut_off) continue;
     count += 1;
     if (oldest == nullptr) oldest = &visitor;
-    if (oldest_that_asks == nullptr && !visitor.is_answered) oldest_that_asks = &visitor;
+    if (oldest_unanswered == nullptr && !visitor.is_answered) oldest_unanswered = &visitor;
   }
-  if (count >= kMostConnections) CutOff(oldest_that_asks != nullptr ? oldest_that_asks : oldest);
+  if (count >= kMostConnections) CutOff(oldest_unanswered != nullptr ? oldest_unanswered : oldest);
   visitors.push_back({.fd = fd, .until = std::chrono::steady_clock::now() + times.request});
   return &visitors.back();
 }

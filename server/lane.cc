@@ -68,7 +68,7 @@ void Lane::Loop() {
 
 void Lane::RunBatch(Batcher::Batch batch) noexcept {
   const TimePoint taken = parts_.clock->Now();
-  TellHeart(batch);
+  MarkBusy(batch);
   parts_.metrics->RecordDispatch(batch.reason);
   RunControl control(batch.level, batch.seconds);
   std::vector<Gathered> all;
@@ -105,7 +105,7 @@ void Lane::RunBatch(Batcher::Batch batch) noexcept {
   heart_.Idle();
 }
 
-void Lane::TellHeart(const Batcher::Batch& batch) noexcept {
+void Lane::MarkBusy(const Batcher::Batch& batch) noexcept {
   if (batch.tasks.empty()) return;
   int64_t tokens = 0;
   for (const std::unique_ptr<Task>& task : batch.tasks) tokens += task->plan->tokens;

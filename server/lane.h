@@ -69,7 +69,7 @@ class Lane {
   using Group = std::vector<Gathered*>;
 
   void Loop();
-  void TellHeart(const Batcher::Batch& batch) noexcept;
+  void MarkBusy(const Batcher::Batch& batch) noexcept;
   int64_t Progress();
   void StopAt(TimePoint last_deadline, RunControl* control) const;
   void Publish(std::vector<Gathered>* batch, RunControl* control);

@@ -63,7 +63,7 @@ class FdSink : public spdlog::sinks::sink {
 
   // Called on the pool's thread only.
   void log(const spdlog::details::log_msg& line) override {
-    Tell();
+    ReportLost();
     Count(WriteAll(fd_, line.payload));
   }
   void flush() override {}
@@ -81,10 +81,10 @@ class FdSink : public spdlog::sinks::sink {
 
  private:
   // Exact once the queue is empty: a queue that overruns is full, so a line follows each loss.
-  void Tell() noexcept {
+  void ReportLost() noexcept {
     overrun.store(static_cast<int64_t>(pool_->overrun_counter()));
     const int64_t all = overrun.load() + failed.load();
-    const int64_t lost = all - std::exchange(told_, all);
+    const int64_t lost = all - std::exchange(reported_, all);
     if (lost == 0) return;
     try {
       (void)WriteAll(fd_, notice_(lost));
@@ -96,7 +96,7 @@ class FdSink : public spdlog::sinks::sink {
   const int fd_;
   const std::function<std::string(int64_t)> notice_;
   spdlog::details::thread_pool* const pool_;
-  int64_t told_ = 0;
+  int64_t reported_ = 0;
 };
 
 }  // namespace

@@ -79,7 +79,7 @@ absl::Status MissingMethod(const attn::v1::MethodSpec& spec, const OneofDescript
   if (unknown.empty()) {
     reasons.Invalid("method must be one of ", MethodNames(oneof), ", got none");
   } else {
-    // A method that only a newer client knows.
+    // A method of a newer version of the protocol.
     reasons.Unserved("method must be one of ", MethodNames(oneof), ", got number ",
                      unknown.field(0).number());
   }

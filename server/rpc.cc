@@ -31,7 +31,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 void Handler::OnFlood(Rpc& rpc) {
-  rpc.Close(rpc.Blame(Permanent(absl::ResourceExhaustedError(
+  rpc.Close(rpc.FloodStatus(Permanent(absl::ResourceExhaustedError(
       absl::StrCat("message: size must be <= ", rpc.expected(), ", more is arriving")))));
 }
 
@@ -114,13 +114,13 @@ bool Rpc::Expects(const Connection& connection) const {
   return connection_.get() == &connection && handler_ != nullptr && !answered_ && expected_ > 0;
 }
 
-void Rpc::TellFlood(bool is_certain) {
+void Rpc::ReportFlood(bool is_certain) {
   was_flooded_ = true;
   is_certain_ = is_certain;
   Guarded([this] { handler_->OnFlood(*this); });
 }
 
-absl::Status Rpc::Blame(const absl::Status& status) const {
+absl::Status Rpc::FloodStatus(const absl::Status& status) const {
   if (is_certain_) return status;
   return absl::UnavailableError(
       "connection: more arrives on it than its calls expect, one of them may declare less than "
@@ -144,7 +144,7 @@ std::optional<TimePoint> Rpc::unannounced_since() const {
   return answered_ || is_done_ ? std::nullopt : unannounced_since_;
 }
 
-void Rpc::TellOverdue(const absl::Status& status) {
+void Rpc::ReportOverdue(const absl::Status& status) {
   unannounced_since_.reset();
   Guarded([&] { handler_->OnOverdue(*this, status); });
 }

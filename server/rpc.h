@@ -39,7 +39,7 @@ class Handler {
   // The result of Rpc::Read. Null: the client sent no (further) message, or it has left.
   virtual void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) = 0;
   // More is arriving than this call expects, or than another call of the connection does: ends the
-  // call with Rpc::Blame, or expects more.
+  // call with Rpc::FloodStatus, or expects more.
   virtual void OnFlood(Rpc& rpc);
   // During Rpc::ReadUnannounced: its message, or that of another such read of the connection, has
   // begun and does not arrive in time. Ends the call with `status`; called once.
@@ -97,7 +97,7 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   int64_t expected() const { return expected_; }
   // The status for a call that ends because of a flood: `status` if the flood is surely of this
   // call, else a status that clients retry, since another call of the connection may be the cause.
-  absl::Status Blame(const absl::Status& status) const;
+  absl::Status FloodStatus(const absl::Status& status) const;
   // One at a time; leads to Handler::OnMessage. The call is ended if its message has not arrived
   // after `patience`.
   void Read(std::chrono::seconds patience = kNoLimit);
@@ -166,12 +166,12 @@ class Rpc final : public std::enable_shared_from_this<Rpc> {
   void Settle(int64_t bytes);
   void ExpectLateBytes();
   bool Expects(const Connection& connection) const;  // whether it expects a message on it
-  void TellFlood(bool is_certain);
+  void ReportFlood(bool is_certain);
   // Since when it waits in ReadUnannounced; none: it does not wait, or got OnOverdue.
   std::optional<TimePoint> unannounced_since() const;
   // Whether a message of the call may be arriving.
   bool MayBring() const { return !is_done_ && expected_ > 0; }
-  void TellOverdue(const absl::Status& status);
+  void ReportOverdue(const absl::Status& status);
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool ok);

@@ -284,7 +284,7 @@ void Runs::RunCall::Answer(const std::string& id, const grpc::ByteBuffer& reply,
 
 void Runs::RunCall::OnFlood(Rpc& rpc) {
   context_->metrics->RecordRefusal(Refusal::kInvalid);
-  End(rpc.Blame(absl::InvalidArgumentError(
+  End(rpc.FloodStatus(absl::InvalidArgumentError(
       announced_bytes_ > 0
           ? absl::StrCat("run: next_message_bytes must be >= the size of the next message, got ",
                          announced_bytes_, " and more is arriving")

@@ -132,7 +132,7 @@ void TensorCall::OnFlood(Rpc& rpc) {
   if (declared_bytes_ != Intake::kUndeclared) {
     context_->intake->Leave(this);
     context_->metrics->RecordRefusal(Refusal::kInvalid);
-    Refuse(rpc.Blame(absl::InvalidArgumentError(
+    Refuse(rpc.FloodStatus(absl::InvalidArgumentError(
         absl::StrCat("metadata: ", kSizeKey, " must be >= the size of the message, got ",
                      declared_bytes_, " and more is arriving"))));
   } else if (!ExpectMore(rpc)) {

@@ -82,8 +82,8 @@ TensorRequest::TensorRequest(TensorContext* context, const Rpc* rpc, Direction d
 TensorRequest::~TensorRequest() {
   // Ends a request that has not ended: its answer waited on a stream that broke, or an exception
   // ended the call.
-  const absl::StatusCode told = rpc_->code();
-  End(/*delivered=*/false, told == absl::StatusCode::kOk ? absl::StatusCode::kInternal : told);
+  const absl::StatusCode code = rpc_->code();
+  End(/*delivered=*/false, code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : code);
   context_->open.Add(-1);
 }
 

@@ -101,9 +101,9 @@ class Transport {
   // Closes the listeners. Calls in flight are cancelled after `timeout`. Blocks until all calls
   // have ended.
   //
-  // gRPC cancels a call that arrives before its client knows of the stop, and clients do not retry
-  // cancelled calls at another server. So, while calls keep coming, new ones are first held for
-  // about 200 ms and handled only after the clients were notified: a client that waits for each
+  // gRPC cancels a call that arrives before its client is notified of the stop, and clients do not
+  // retry cancelled calls at another server. So, while calls keep coming, new ones are first held
+  // for about 200 ms and handled only after the clients were notified: a client that waits for each
   // answer then sends its next call to another server. Not with `timeout` 0.
   void StopServing(std::chrono::milliseconds timeout);
 
@@ -136,7 +136,7 @@ class Transport {
   std::vector<std::shared_ptr<Rpc>> OpenCalls();
   // arrivals.cc
   void EndFlood(const FloodWatch::Flood& flood, int checks = 0);
-  void TellFlood(const FloodWatch::Flood& flood);
+  void ReportFlood(const FloodWatch::Flood& flood);
   struct Arrivals;
   static std::vector<Arrivals> FindOverdue(std::span<const std::shared_ptr<Rpc>> calls,
                                            TimePoint now, std::chrono::seconds patience);

@@ -38,7 +38,7 @@ struct Waiting::Now {
 };
 
 void Waiting::Add(std::unique_ptr<Task> task, const PredictedSeconds& seconds) {
-  // What may throw for lack of memory comes first. The next TakeDead removes a bucket that stays
+  // What may throw for lack of memory comes first. The next TakeDropped removes a bucket that stays
   // empty.
   Bucket& bucket = buckets_[task->plan->bucket];
   bucket.emplace_back();
@@ -72,7 +72,7 @@ std::unique_ptr<Task> Waiting::Remove(Entry& entry) {
   return std::move(entry.task);
 }
 
-void Waiting::TakeDead(TimePoint now, std::vector<Dropped>* dropped) {
+void Waiting::TakeDropped(TimePoint now, std::vector<Dropped>* dropped) {
   const auto is_dead = [&](Entry& entry) {
     const bool expires = entry.deadline != TimePoint::max();
     const double left = expires ? Seconds(entry.deadline - now) : 0;
@@ -84,7 +84,7 @@ void Waiting::TakeDead(TimePoint now, std::vector<Dropped>* dropped) {
       const Refusal refusal = RefusalOf(status);
       dropped->push_back({nullptr, std::move(status), refusal});
     } catch (const std::bad_alloc&) {
-      return false;  // the next TakeDead tries again
+      return false;  // the next TakeDropped tries again
     }
     dropped->back().task = Remove(entry);
     return true;
@@ -235,18 +235,18 @@ size_t Waiting::Fill(std::span<Entry> entries, const Now& now, Batch* batch) {
   return taken;
 }
 
-SecondsAhead Waiting::Ahead(const Wish& wish, TimePoint now) const {
+SecondsAhead Waiting::Ahead(const Candidate& candidate, TimePoint now) const {
   SecondsAhead ahead;
   for (const auto& [name, bucket] : buckets_) {
     for (const Entry& entry : bucket) {
-      if (wish.seconds.likely <= Running::kShorter * entry.seconds.likely) continue;
-      if (entry.client->name != wish.client) {
-        ahead.patient += entry.priority > wish.priority ? entry.seconds.ahead : 0;
+      if (candidate.seconds.likely <= Running::kShorter * entry.seconds.likely) continue;
+      if (entry.client->name != candidate.client) {
+        ahead.patient += entry.priority > candidate.priority ? entry.seconds.ahead : 0;
         continue;
       }
       const int64_t aged = AgedPriority(entry.priority, entry.admitted, now);
-      const bool is_before =
-          aged > wish.priority || (aged == wish.priority && entry.deadline <= wish.deadline);
+      const bool is_before = aged > candidate.priority ||
+                             (aged == candidate.priority && entry.deadline <= candidate.deadline);
       ahead.own += is_before ? entry.seconds.ahead : 0;
     }
   }

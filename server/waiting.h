@@ -36,7 +36,7 @@ class Waiting {
     Refusal refusal;
   };
   // Removes cancelled and expired requests, and those whose deadline would pass before they end.
-  void TakeDead(TimePoint now, std::vector<Dropped>* dropped);
+  void TakeDropped(TimePoint now, std::vector<Dropped>* dropped);
   // Removes the newest request of the client with the most, if that has at least two more than
   // `client`; the caller sets its status. Null: no such client.
   std::unique_ptr<Task> TakePlaceFor(const std::string& client);
@@ -54,14 +54,15 @@ class Waiting {
   Batch TakeBest(const Running& running, TimePoint now);
   bool AnyMayStart(const Running& running, TimePoint now) const;
 
-  // The seconds of the waiting requests that would run before `wish` and keep it from starting.
-  struct Wish {
+  // The seconds of the waiting requests that would run before `candidate` and keep it from
+  // starting.
+  struct Candidate {
     const std::string& client;
     int priority = 0;
     TimePoint deadline;
     PredictedSeconds seconds;  // 0: unknown
   };
-  SecondsAhead Ahead(const Wish& wish, TimePoint now) const;
+  SecondsAhead Ahead(const Candidate& candidate, TimePoint now) const;
 
   Turns& turns() { return turns_; }
   int64_t requests() const { return requests_; }

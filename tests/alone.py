@@ -52,7 +52,8 @@ def main():
             if FOREIGN.search(file):
                 problems.append(f"{target.split(':')[0]}: reads {file}")
     if not whole or objects < len(whole):
-        problems.append(f"{build}: knows what {objects} of {len(whole)} objects read; build attnd_c")
+        problems.append(f"{build}: lists dependencies of {objects} of {len(whole)} objects; "
+                        "build attnd_c")
     loads = subprocess.run(["ldd", str(build / "kernels/libattnd_c.so")], capture_output=True,
                            text=True, check=True).stdout
     problems += [f"libattnd_c.so: loads {line.strip()}" for line in loads.splitlines()

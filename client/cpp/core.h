@@ -40,8 +40,8 @@ class Core {
   std::unique_ptr<grpc::ClientContext> NewContext(
       std::optional<std::chrono::nanoseconds> timeout) const;
 
-  // Keeps `activity` until Remove, which it owes. Starts the thread if it is the first one. Null:
-  // the client is closed.
+  // Keeps `activity` until Remove, which it must call. Starts the thread if it is the first one.
+  // Null: the client is closed.
   EventQueue* Add(std::shared_ptr<Activity> activity);
   void Remove(Activity* activity);
   // Cancels all activities and waits for their ends. REQUIRES: not is_on_thread().

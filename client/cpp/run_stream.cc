@@ -106,7 +106,7 @@ absl::Status RunStream::Close() {
   is_closing_ = true;
   changed_.NotifyAll();
   Pump();
-  AbandonIfNobodyWaits();
+  AbandonWithoutWaiters();
   while (left_to_do_ > 0) changed_.Wait(&mu_);
   return status_;
 }
@@ -170,7 +170,7 @@ void RunStream::OnAlarm(bool) {
     alarm_at_ = Clock::time_point::max();
     if (is_finished_) return;
     SetAlarm(TakeLate(&late));
-    AbandonIfNobodyWaits();
+    AbandonWithoutWaiters();
     changed_.NotifyAll();
   }
   for (Pending& pending : late) Deliver(std::move(pending), Late());
@@ -215,7 +215,7 @@ RunStream::Clock::time_point RunStream::TakeLate(std::vector<Pending>* late) {
   return next;
 }
 
-void RunStream::AbandonIfNobodyWaits() {
+void RunStream::AbandonWithoutWaiters() {
   if (!is_closing_ || pending_.empty() || context_ == nullptr) return;
   for (const auto& [_, pending] : pending_) {
     if (pending.done != nullptr) return;
@@ -291,7 +291,7 @@ void RunStream::Take(RunAnswer answer) {
     pending = std::move(found->second);
     pending_.erase(found);
     changed_.NotifyAll();
-    AbandonIfNobodyWaits();
+    AbandonWithoutWaiters();
     PumpSoon();
   }
   if (pending.done != nullptr) Deliver(std::move(pending), std::move(answer.reply));

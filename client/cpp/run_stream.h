@@ -82,7 +82,7 @@ class RunStream final : public Activity, public std::enable_shared_from_this<Run
   // Takes out the late requests; returns when the next one will be late.
   Clock::time_point TakeLate(std::vector<Pending>* late) ATTND_REQUIRES(mu_);
   // Ends a closing stream when all unanswered requests are late.
-  void AbandonIfNobodyWaits() ATTND_REQUIRES(mu_);
+  void AbandonWithoutWaiters() ATTND_REQUIRES(mu_);
   void Take(RunAnswer answer);
   // Whether it is worth sending again.
   bool MayPass(const Pending& pending, const RunAnswer& answer);

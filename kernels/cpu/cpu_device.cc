@@ -31,7 +31,7 @@ constexpr IsaName kIsas[] = {{"avx512", "AVX-512", Isa::kAvx512, HWY_AVX3},
                              {"avx2", "AVX2", Isa::kAvx2, HWY_AVX2},
                              {"sse4", "SSE4", Isa::kSse4, HWY_SSE4}};
 
-// Highway answers with the baseline when the machine has nothing; only the processor knows.
+// Highway reports its baseline on any machine, so SSE4 is read from the processor itself.
 bool HasSse4() { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"); }
 
 absl::StatusOr<Isa> PickIsa(absl::string_view wanted) {

@@ -51,7 +51,7 @@ class PairCount {
   // Whether a launch is the first one over the sequence, which must Add.
   bool Claim() { return !is_claimed_.exchange(true); }
   void Add(int64_t pairs) { pairs_.fetch_add(pairs, std::memory_order_relaxed); }
-  // Complete once the stream of the first launch has waited.
+  // Complete after Stream::Wait of the first launch's stream.
   int64_t pairs() const { return pairs_.load(std::memory_order_relaxed); }
 
  private:
@@ -75,9 +75,9 @@ struct AttendSeq {
   std::shared_ptr<PairCount> pair_count;  // what visible_pairs leaves out; null: nothing
   double visible_tiles = 0;               // 64 x 64 tiles visited, of one head
   bool gathers = false;    // some pattern has query_rows or key_rows; set on a dry stream too
-  bool is_counted = true;  // false on a dry stream: visible_tiles is about
+  bool is_counted = true;  // false on a dry stream: visible_tiles is estimated
   bool is_listed = false;  // its patterns are (Pattern::is_listed); set on a dry stream too
-  int64_t count = 1;       // on a dry stream: it stands for so many equal sequences, in any order
+  int64_t count = 1;       // on a dry stream: it stands for this many equal sequences, in any order
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();
@@ -90,11 +90,11 @@ struct AttendTerms {
   View k2, v2;  // [B,Hkv,Nk2,D] [B,Hkv,Nk2,Dv], any float dtype, last stride 1: rows from Nk on
                 // of the pattern's gather order, with positions from Nk on
   View bias;    // [B,H,Nq,Nk], a float dtype; natural units; read at visible pairs of k only;
-                // -inf makes a pair invisible, and nothing else does: finite values beyond -2.29e38
-                // and 2.3e38 count as these, in lse too
+                // -inf makes a pair invisible, and nothing else does: finite values are clamped to
+                // [-2.29e38, 2.3e38], in lse too
   View alibi_slopes;  // [B,H]
   View sinks;         // [B,H]: one more key with this score and value 0 in every row of q below nq;
-                      // -inf: none, finite values as those of bias
+                      // -inf: none, finite values are clamped like bias
   View table;         // [B,H,Nq,V], V <= 65535: t_ij += scale table[i, label(i,j)], without
                       // AttendParams::cap_table s_ij += table[i, label(i,j)]; a pair without a
                       // label adds nothing
@@ -103,13 +103,13 @@ struct AttendTerms {
   View row_weight;  // [B,H,Nq], >= 0: factor of row i where weighting is not softmax; absent: 1
 };
 
-// Sequences of a problem are all listed or none. Listed ones are of softmax and take neither k2, v2
-// nor table, q_rel, r.
+// The sequences of a problem are all listed or none. Listed ones use softmax and take neither k2,
+// v2 nor table, q_rel, r.
 struct AttendProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv], float dtypes, last stride 1
   View out;      // [B,H,Nq,Dv], a float dtype
   View lse;      // [B,H,Nq] float32, natural log; not written where weighting is not softmax
-  std::vector<AttendSeq> seqs;  // B of them, by their counts
+  std::vector<AttendSeq> seqs;  // their counts sum to B
   AttendTerms terms;
 };
 

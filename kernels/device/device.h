@@ -25,18 +25,18 @@ struct DeviceInfo {
   // Measured at start-up: writing to memory that the process does not have yet, which the system
   // clears first. 0: new memory costs no more than reused memory.
   double new_bytes_per_second = 0;
-  int64_t memory_bytes = 0;  // what may be used; 0: unknown
-  // The host may read and write its memory, of which it sees what a stream has done when that has
-  // waited.
+  int64_t memory_bytes = 0;  // that may be used; 0: unknown
+  // The host may read and write its memory; it sees the work of a stream after Stream::Wait
+  // returned.
   bool has_host_memory = true;
   PatternTuning patterns;
 };
 
 // Thread safe; stateless apart from its memory. A device may return from a call before the work is
-// done: what is asked of one stream happens in the order of asking, and Stream::Wait waits for it
-// and gives the failure of work that ran later. After such a failure the device skips what else was
-// asked of the stream, until Stream::Wait. Only the device accesses the memory that it hands out,
-// unless info().has_host_memory.
+// done: the work of one stream runs in the order of the calls, and Stream::Wait waits for it and
+// returns the failure of work that ran later. After such a failure the device skips the rest of the
+// stream's work until Stream::Wait. Only the device accesses the memory that it allocates, unless
+// info().has_host_memory.
 //
 // Results do not depend on how a device cuts the work, on the other problems of a list, or on the
 // run. Outputs may not overlap inputs unless a contract says so; no problem of a list reads what
@@ -46,7 +46,7 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual BufferPool& memory() = 0;
-  // For a new stream. Null: calls return when their work is done.
+  // The queue of a new stream. Null: calls return when their work is done.
   virtual std::shared_ptr<WorkQueue> NewQueue() { return nullptr; }
 
   // Takes scratch memory from the workspace of `stream` only. On a dry stream it makes the very

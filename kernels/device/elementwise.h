@@ -8,10 +8,10 @@
 
 namespace attnd {
 
-// To 2 units in the last place of float32, unless said otherwise: kAffine of its larger term;
-// kLogAddExp and the derivatives of kSilu, kGelu and kGeluTanh, which cross 0, to 1e-9 at least.
-// NaN stays NaN, infinities give limits, denormal numbers may count as 0. Derivatives at a kink are
-// 0, and where a function is flat its gradient is 0 for any gradient that comes in.
+// Exact to 2 units in the last place of float32; kAffine to 2 of its larger term. kLogAddExp and
+// the derivatives of kSilu, kGelu and kGeluTanh cross 0 and may be off by 1e-9 there. NaN stays
+// NaN, infinities give limits, denormal numbers may count as 0. Derivatives at a kink are 0, and
+// where a function is flat its gradient is 0 whatever the incoming gradient is.
 enum class ElementOp : uint8_t {
   // Of one operand.
   kCopy,    // also converts dtype; int32 to int32 too
@@ -57,7 +57,7 @@ int Operands(ElementOp op);
 // a, b, c broadcast to out (a dimension of 1 repeats; ranks equal). Float dtypes and int32 (read as
 // float32, exact below 2^24), any strides. out: a float dtype (kCopy of int32: also int32), any
 // strides; may be a, b or c itself. With `derivative`: out = a df(b)/db for an op f of one operand;
-// a is the gradient that comes in.
+// a is the incoming gradient.
 struct ElementwiseProblem {
   View a, b, c, out;
 };

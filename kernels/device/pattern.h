@@ -65,7 +65,7 @@ class ComputedMasks {
   virtual ~ComputedMasks() = default;
   // Clears the pairs of a tile that are not visible.
   virtual void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const = 0;
-  // Memory that it keeps, about; data that it shares included.
+  // Approximate memory that it keeps, shared data included.
   virtual int64_t bytes() const = 0;
 };
 
@@ -98,7 +98,7 @@ class DeviceCopiesOfOne {
 struct Pattern {
   int64_t Nq = 0, Nk = 0;  // slots
   TileRows by_query;       // row = query tile, runs of key tiles
-  TileRows by_key;  // row = key tile, runs of query tiles: the transposed plan of the backward
+  TileRows by_key;         // row = key tile, runs of query tiles: the transpose, for the backward
   std::vector<TileMask> masks;   // de-duplicated; shared by both directions
   std::vector<TileTerms> terms;  // likewise
   // Of computed runs, null if there are none: what `masks` and `terms` would hold. Their memory is
@@ -116,7 +116,7 @@ struct Pattern {
   // order, and has neither tiles nor anything else of the above.
   PairList keys_of, queries_of;  // of every query; of every key, the same pairs
   int64_t visible_pairs = 0;     // of slots, apart from tiles whose mask is computed
-  int64_t listed_again = 0;      // of these, pairs that a list holds once more
+  int64_t listed_again = 0;      // of these, repeats of pairs that a list holds more than once
   int64_t visible_tiles = 0;     // computed ones included, whether they show a pair or not
   bool counts_pairs = true;      // no mask is computed
   DeviceCopiesOfOne copies;      // what devices keep of it in memory of their own
@@ -127,14 +127,14 @@ struct Pattern {
 // Costs of a device that decide which form a pattern has, never which pairs it shows. The defaults
 // are those of the CPU (tests/bench/density.py).
 struct PatternTuning {
-  // A listed pair costs as much as so many pairs of a tile: keys are listed pair by pair where a
-  // query lists fewer than one key in so many, else they are tiles.
+  // A listed pair costs as much as this many pairs of a tile: keys are listed pair by pair where
+  // every query lists fewer than Nk / pairs_a_listed keys, else they are tiles.
   int64_t pairs_a_listed = 8;
-  // Keys that every row of tiles may look at in vain before gathering the others costs less.
+  // If more keys than this merely share a tile with a global key, the global keys are gathered.
   int64_t most_idle_keys = kTile / 2;
   // Blocks of fewer rows are gathered: in natural order, a tile of queries would meet many of them.
   int64_t least_natural_block = kTile / 2;
-  // Global keys that a plan counts where it does not know their number.
+  // Global keys that a plan assumes where their number is unknown.
   int64_t planned_globals = kTile;
 };
 

@@ -51,7 +51,7 @@ struct ScanSeq {
   int64_t nq = 0, nk = 0;
   int64_t offset = 0;
   double visible_pairs = 0;
-  int64_t count = 1;  // on a dry stream: it stands for so many equal sequences, in any order
+  int64_t count = 1;  // on a dry stream: it stands for this many equal sequences, in any order
 };
 
 struct ScanProblem {
@@ -68,8 +68,8 @@ struct ScanProblem {
   View s_out, z_out;  // the state after key nk - 1; causal only
 };
 
-// Which keys and queries of a sequence have any effect: `lead` queries come before all keys,
-// `ahead` keys before all other queries, then `read` of both in turn.
+// Which keys and queries of a sequence have any effect. In the order of positions: first `lead`
+// queries or `ahead` keys, then `read` queries and keys in turn.
 struct ScanReach {
   int64_t lead = 0, ahead = 0, read = 0;
   int64_t used_keys = 0;                   // that some query, or the final state, depends on

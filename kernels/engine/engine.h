@@ -52,8 +52,8 @@ struct Plan {
   // values of index tensors, lists, options, results where the device's memory is not the host's.
   int64_t host_bytes = 0;
   int64_t tokens = 0;  // B * Nq
-  // Summed over batch rows and query heads; about, where data decide, and a bound where more rows
-  // differ in length than a plan describes (seq_groups.h).
+  // Summed over sequences and query heads; an estimate where data decide, and a bound where more
+  // sequences differ in length than a plan describes (seq_groups.h).
   double visible_pairs = 0;
   double flops = 0;
   double seconds = 0;  // predicted compute time, alone on an idle device

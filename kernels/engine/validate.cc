@@ -40,11 +40,11 @@ void CheckBytes(absl::string_view name, const Shape& shape, DType dtype, Reasons
 // The sizes that q, k and v give.
 SizesByLetter SizesOf(const ProblemShape& shape) {
   SizesByLetter sizes;
-  if (shape.Knows("q")) {
+  if (shape.HasSizesOf("q")) {
     sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}, {"D", shape.D}};
   }
-  if (shape.Knows("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
-  if (shape.Knows("v")) sizes["Dv"] = shape.Dv;
+  if (shape.HasSizesOf("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
+  if (shape.HasSizesOf("v")) sizes["Dv"] = shape.Dv;
   return sizes;
 }
 

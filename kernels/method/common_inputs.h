@@ -8,7 +8,7 @@
 
 namespace attnd {
 
-// q, k and v with their shapes, and how long each batch row is.
+// q, k and v with their shapes, and how long each sequence is.
 std::vector<TensorInfo> CommonInputs();
 
 // A float tensor that has a gradient and may be left out.

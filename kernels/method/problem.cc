@@ -16,7 +16,7 @@ const View* ProblemShape::Find(absl::string_view name) const {
   return found == tensors->end() ? nullptr : &found->second;
 }
 
-bool ProblemShape::Knows(absl::string_view name) const {
+bool ProblemShape::HasSizesOf(absl::string_view name) const {
   const View* view = Find(name);
   return view != nullptr && view->shape.rank == 4;
 }

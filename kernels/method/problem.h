@@ -21,7 +21,7 @@ struct ProblemShape {
 
   const View* Find(absl::string_view name) const;
   // Whether the sizes of q, k or v are known: it was sent, with four dimensions.
-  bool Knows(absl::string_view name) const;
+  bool HasSizesOf(absl::string_view name) const;
   // Element b of an int32 [B] tensor, or `absent`.
   int64_t Int(absl::string_view name, int64_t b, int64_t absent) const;
 };

@@ -41,7 +41,7 @@ std::vector<SeqGroup> SeqsOf(const ProblemShape& problem) {
   return seqs;
 }
 
-// Whether lengths or offsets were sent, so that batch rows may differ.
+// Whether lengths or offsets were sent, so that sequences may differ.
 bool SeqsDiffer(const ProblemShape& problem) {
   for (const char* name : {"q_lengths", "kv_lengths", "causal_offset"}) {
     const View* view = problem.Find(name);

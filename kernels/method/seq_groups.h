@@ -1,4 +1,4 @@
-// Batch rows and packed sequences that are alike, which a plan counts once.
+// Sequences of a batch, packed ones included, that are alike: a plan counts them once.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@ struct SeqGroup {
 // upper bounds. O(n log n).
 std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest);
 
-// The batch rows of a problem by q_lengths, kv_lengths and causal_offset. Without these they are
-// one group of B, in constant time.
+// The B sequences of a problem by q_lengths, kv_lengths and causal_offset. Without these they are
+// one group, in constant time.
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most);
 
-// For a run: the same in the order of batch rows, equal neighbours in one group. `is_planned`: as
+// For a run: the same in the order of the batch, equal neighbours in one group. `is_planned`: as
 // SeqGroupsOf with kPlannedProblems, all equal ones in two groups.
 std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned);
 

@@ -137,7 +137,7 @@ class Axial : public PatternMethod<Options> {
                          M);
       }
     }
-    if (problem.Knows("q")) {
+    if (problem.HasSizesOf("q")) {
       CheckShape(problem, "bias", "broadcastable to [B,H,M,M]", {{"M", M}}, reasons);
     }
   }

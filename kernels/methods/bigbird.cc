@@ -30,7 +30,7 @@ struct Options : PatternOptions {
 // Blocks at either end.
 int64_t UsualGlobals(const Options& o, int64_t /*D*/) { return o.variant == Variant::kItc ? 1 : 0; }
 
-// Blocks that one batch row may draw, of all heads: small blocks of long sequences would take
+// Blocks that one sequence may draw, of all heads: small blocks of long sequences would take
 // gigabytes.
 constexpr int64_t kMostDrawn = int64_t{1} << 21;
 
@@ -92,7 +92,7 @@ class BigBirdMethod : public PatternMethod<Options> {
     CheckVariant(problem, o, reasons);
     CheckApart(problem, "rand_blocks", "cu_seqlens_q", reasons);
     CheckListed(problem, "num_random_blocks", o.num_random_blocks, {"rand_blocks", 3}, reasons);
-    if (o.block_size < 1 || !problem.Knows("q")) return;
+    if (o.block_size < 1 || !problem.HasSizesOf("q")) return;
     const BigBird bird = StructureOf(o, problem.Nq);
     const int64_t T = bird.InnerRows(problem.Nq);
     if (problem.Find("rand_blocks") == nullptr) {
@@ -147,7 +147,7 @@ class BigBirdMethod : public PatternMethod<Options> {
       if (blocks.value_or(0) <= 0) continue;
       reasons->Invalid(name, " must be 0 when variant is etc, got ", *blocks);
     }
-    if (problem.Knows("q")) {
+    if (problem.HasSizesOf("q")) {
       CheckUpTo(problem, "num_global_tokens", tokens, {0, "N", problem.Nq, "cu_seqlens_q"},
                 reasons);
     }

@@ -61,7 +61,7 @@ class BlockSparse : public PatternMethod<Options> {
     }
     CheckApart(problem, "layout", "indptr", reasons);
     CheckPair(problem, "indptr", "indices", reasons);
-    if (!problem.Knows("q") || !problem.Knows("k")) return;
+    if (!problem.HasSizesOf("q") || !problem.HasSizesOf("k")) return;
     if (o.block_q < 1 || o.block_k < 1) return;
     const int64_t nbq = CeilDiv(problem.Nq, o.block_q), nbk = CeilDiv(problem.Nk, o.block_k);
     CheckShape(problem, "layout", "[..,nbq,nbk]", {{"nbq", nbq}, {"nbk", nbk}}, reasons);
@@ -84,11 +84,12 @@ class BlockSparse : public PatternMethod<Options> {
                           return BoundOf(seq, o, ints, heads);
                         }};
     return EachHead(seq, rule, [&](int64_t head) {
-      BlockRows rows = layout.is_sent()
-                           ? BlocksOfLayout(layout.Head(seq.p, seq.b, head),
-                                            layout.SeqShape(seq.p)[2], o.block_q, o.block_k)
-                           : BlocksOfLists(indptr.Head(seq.p, seq.b, head),
-                                           ints["indices"].Row(seq.p, seq.b), o.block_q, o.block_k);
+      BlockRows rows =
+          layout.is_sent()
+              ? BlocksOfLayout(layout.Head(seq.p, seq.b, head), layout.SeqShape(seq.p)[2],
+                               o.block_q, o.block_k)
+              : BlocksOfLists(indptr.Head(seq.p, seq.b, head), ints["indices"].OfSeq(seq.p, seq.b),
+                              o.block_q, o.block_k);
       return PatternParts{BlockSource(seq, std::move(rows), o.duplicates == Duplicates::kMultiset)};
     });
   }

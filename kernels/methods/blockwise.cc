@@ -67,13 +67,13 @@ class Blockwise : public PatternMethod<Options> {
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const int64_t nb = o.num_blocks;
-    if (problem.Knows("q")) {
+    if (problem.HasSizesOf("q")) {
       CheckUpTo(problem, "identity_heads", o.identity_heads.value_or(0), {0, "H", problem.H},
                 reasons);
       CheckLimit("num_blocks", nb, {kMostBlocks, "H", problem.H}, reasons);
     }
     if (nb < 1) return;  // refused by its range
-    if (problem.Knows("k") && problem.Nk > 0) {
+    if (problem.HasSizesOf("k") && problem.Nk > 0) {
       CheckUpTo(problem, "num_blocks", nb, {1, "Nk", problem.Nk, "cu_seqlens_k"}, reasons);
     }
     CheckShapes(problem, info().inputs, {{"nb", nb, "num_blocks"}}, reasons);

@@ -28,8 +28,8 @@ constexpr const char* kTables[] = {"rel_emb_long", "rel_emb_global", "rel_bias_l
 
 Etc StructureOf(const SeenSeq& seq, const Options& o, const Integers& ints) {
   const auto ids = [&](const char* name) {
-    const std::span<const int32_t> row = ints[name].Row(seq.p, seq.b);
-    return std::vector<int32_t>(row.begin(), row.end());
+    const std::span<const int32_t> values = ints[name].OfSeq(seq.p, seq.b);
+    return std::vector<int32_t>(values.begin(), values.end());
   };
   const auto is_sent = [&](const char* name) { return seq.problem.Find(name) != nullptr; };
   return {.ng = *o.num_global,
@@ -109,7 +109,7 @@ class EtcMethod : public PatternMethod<Options> {
       return;
     }
     const int64_t ng = *o.num_global, nl = problem.Nq - ng;
-    if (!problem.Knows("q") || ng < 0) return;
+    if (!problem.HasSizesOf("q") || ng < 0) return;
     if (!CheckUpTo(problem, "num_global", ng, {0, "N", problem.Nq}, reasons)) return;
     const int64_t W = o.local_radius > (int64_t{1} << 40) ? 0 : 2 * o.local_radius + 1;
     CheckShapes(problem, info().inputs, {{"nl", nl}, {"ng", ng}, {"W", W, "2 local_radius + 1"}},

@@ -73,12 +73,12 @@ std::vector<TensorInfo> LinearInputs() {
   return inputs;
 }
 
-// A problem for batch rows of equal lengths, cut to these: what a feature map makes of padding, and
-// its gradient there, must not be seen.
-struct Rows {
+// A problem for each group of sequences of equal lengths, cut to these: what a feature map makes of
+// padding, and its gradient there, must not be used.
+struct SplitSeqs {
   Tensor q, k, v;
   ScanSeqs scan;
-  RowCounts counts;
+  SeqCounts counts;
 };
 
 class LinearAttention : public MethodOf<LinearOptions> {
@@ -139,7 +139,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     if (composed) return Composed(ops, in, o);
     const ScanOut scanned =
         ops.Scan(in.q, in.k, in.v, Params(in, o, ElementMapOf(o.feature_map)->scan),
-                 WholeRows(ops, in, o), States(in, o));
+                 WholeSeqs(ops, in, o), States(in, o));
     return {.out = scanned.out, .lse = scanned.lse, .extra = Extra(scanned, o)};
   }
 
@@ -172,7 +172,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
             .chunk = o.chunk_size};
   }
 
-  static ScanSeq RowOf(const ProblemShape& p, const Lengths& lengths, const LinearOptions& o) {
+  static ScanSeq SeqOf(const ProblemShape& p, const Lengths& lengths, const LinearOptions& o) {
     const int64_t offset = p.Nk - p.Nq;
     const int64_t last = o.causal ? offset : kUnbounded;
     return {.nq = lengths.nq,
@@ -180,46 +180,46 @@ class LinearAttention : public MethodOf<LinearOptions> {
             .offset = offset,
             .visible_pairs = BandPairs(lengths, kUnbounded, last)};
   }
-  // `count` rows of a scan: one entry that stands for them, or, of a run, an entry each.
-  static void AddRows(ScanSeq row, int64_t count, bool is_planned, std::vector<ScanSeq>* rows) {
+  // `count` sequences of a scan: one entry that stands for them or, for a run, one entry each.
+  static void AddSeqs(ScanSeq seq, int64_t count, bool is_planned, std::vector<ScanSeq>* seqs) {
     if (!is_planned) {
-      rows->insert(rows->end(), static_cast<size_t>(count), row);
+      seqs->insert(seqs->end(), static_cast<size_t>(count), seq);
       return;
     }
-    row.count = count;
-    rows->push_back(row);
+    seq.count = count;
+    seqs->push_back(seq);
   }
-  static ScanSeqs WholeRows(Ops& ops, const Inputs& in, const LinearOptions& o) {
+  static ScanSeqs WholeSeqs(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const bool is_planned = ops.stream().is_dry();
-    ScanSeqs rows;
+    ScanSeqs seqs;
     for (const ProblemShape& p : in.problems) {
-      std::vector<ScanSeq>& of_problem = rows.emplace_back();
+      std::vector<ScanSeq>& of_problem = seqs.emplace_back();
       const auto groups = is_planned ? SeqGroupsOf(p, kPlannedSeqs) : SeqRunsOf(p, false);
       for (const SeqGroup& g : groups) {
-        AddRows(RowOf(p, g.lengths, o), g.count, is_planned, &of_problem);
+        AddSeqs(SeqOf(p, g.lengths, o), g.count, is_planned, &of_problem);
       }
     }
-    return rows;
+    return seqs;
   }
-  static Rows Split(Ops& ops, const Inputs& in, const LinearOptions& o) {
-    Rows rows;
+  static SplitSeqs Split(Ops& ops, const Inputs& in, const LinearOptions& o) {
+    SplitSeqs split;
     std::vector<std::vector<int64_t>> nq, nk;
     const bool is_planned = ops.stream().is_dry();
     for (const ProblemShape& p : in.problems) {
       nq.emplace_back();
       nk.emplace_back();
-      rows.counts.emplace_back();
+      split.counts.emplace_back();
       for (const SeqGroup& g : SeqRunsOf(p, is_planned)) {
         nq.back().push_back(g.lengths.nq);
         nk.back().push_back(g.lengths.nk);
-        rows.counts.back().push_back(g.count);
-        AddRows(RowOf(p, g.lengths, o), g.count, is_planned, &rows.scan.emplace_back());
+        split.counts.back().push_back(g.count);
+        AddSeqs(SeqOf(p, g.lengths, o), g.count, is_planned, &split.scan.emplace_back());
       }
     }
-    rows.q = ops.SplitBatch(in.q, nq, rows.counts);
-    rows.k = ops.SplitBatch(in.k, nk, rows.counts);
-    rows.v = ops.SplitBatch(in.v, nk, rows.counts);
-    return rows;
+    split.q = ops.SplitBatch(in.q, nq, split.counts);
+    split.k = ops.SplitBatch(in.k, nk, split.counts);
+    split.v = ops.SplitBatch(in.v, nk, split.counts);
+    return split;
   }
 
   static ScanTensors States(const Inputs& in, const LinearOptions& o) {
@@ -234,7 +234,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     return {{"state_s", scanned.s_out}, {"state_z", scanned.z_out}};
   }
 
-  // --- out and lse of all batch rows together again
+  // --- out and lse of all sequences joined again
 
   static Tensor JoinOut(Ops& ops, const Inputs& in, const Tensor& out) {
     if (!ops.status().ok()) return {};
@@ -249,7 +249,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
   }
 
   // A state per problem of `counts`, and back.
-  static Tensor SplitState(Ops& ops, const Tensor& state, const RowCounts& counts) {
+  static Tensor SplitState(Ops& ops, const Tensor& state, const SeqCounts& counts) {
     if (state.empty()) return {};
     std::vector<std::vector<int64_t>> features;
     for (size_t p = 0; p < state.size(); ++p) {
@@ -267,7 +267,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     return ops.JoinBatch(state, shapes);
   }
 
-  // Of every row, finite where all are -inf. A constant: it cancels.
+  // The largest of every row of q, finite where all are -inf. A constant: it cancels.
   static Tensor LargestFeature(Ops& ops, const Tensor& q) {
     const Tensor most = ops.Reduce(ReduceOp::kMax, q, -1);
     if (!ops.status().ok()) return {};
@@ -287,21 +287,21 @@ class LinearAttention : public MethodOf<LinearOptions> {
   }
 
   static Outputs Composed(Ops& ops, const Inputs& in, const LinearOptions& o) {
-    const Rows rows = Split(ops, in, o);
+    const SplitSeqs split = Split(ops, in, o);
     if (!ops.status().ok()) return {};
     ScanParams params = Params(in, o, FeatureMap::kIdentity);
     if (o.feature_map == LinearMap::kExp) params.eps = 0;
     ScanTensors states = States(in, o);
-    states.s0 = SplitState(ops, states.s0, rows.counts);
-    states.z0 = SplitState(ops, states.z0, rows.counts);
+    states.s0 = SplitState(ops, states.s0, split.counts);
+    states.z0 = SplitState(ops, states.z0, split.counts);
     // The normaliser divides what a query's e^q has in common out again, so that only the state may
     // leave the range of float32.
     const bool is_shifted = o.feature_map == LinearMap::kExp && o.normalize && !o.feature_sum_norm;
-    const Tensor shift = is_shifted ? LargestFeature(ops, rows.q) : Tensor();
-    const Tensor q = is_shifted ? ops.Apply(ElementOp::kSubtract, rows.q, shift) : rows.q;
+    const Tensor shift = is_shifted ? LargestFeature(ops, split.q) : Tensor();
+    const Tensor q = is_shifted ? ops.Apply(ElementOp::kSubtract, split.q, shift) : split.q;
     const LinearPhi phi{o.feature_map, o.nu, o.feature_sum_norm};
-    const Tensor phi_q = PhiOf(ops, q, phi), phi_k = PhiOf(ops, rows.k, phi);
-    ScanOut scanned = ops.Scan(phi_q, phi_k, rows.v, params, rows.scan, states);
+    const Tensor phi_q = PhiOf(ops, q, phi), phi_k = PhiOf(ops, split.k, phi);
+    ScanOut scanned = ops.Scan(phi_q, phi_k, split.v, params, split.scan, states);
     if (is_shifted) scanned.lse = ShiftedLse(ops, scanned, shift);
     if (!ops.status().ok()) return {};
     if (o.return_state) {
@@ -319,7 +319,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
   // the softmax of q.
   static Outputs Joint(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const ScanParams params = Params(in, o, FeatureMap::kExp);
-    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeRows(ops, in, o)).out};
+    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeSeqs(ops, in, o)).out};
   }
 
   // Every channel's keys weigh by their softmax, over all keys or, causal, over those so far: with
@@ -327,8 +327,8 @@ class LinearAttention : public MethodOf<LinearOptions> {
   // in with e^(k_t) / Z_t.
   static Outputs ByChannel(Ops& ops, const Inputs& in, const LinearOptions& o) {
     constexpr int kKeys = 2;
-    const Rows rows = Split(ops, in, o);
-    const Tensor phi_q = ops.Softmax(rows.q, -1);
+    const SplitSeqs split = Split(ops, in, o);
+    const Tensor phi_q = ops.Softmax(split.q, -1);
     const ScanParams params = {.map = FeatureMap::kIdentity,
                                .causal = o.causal,
                                .den = ScanDen::kOne,
@@ -337,7 +337,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     ScanTensors extra;
     if (o.causal) {
       const auto log_sums = [&](bool exclusive) {
-        return ops.Cumulative(CumulativeOp::kLogSumExp, rows.k, kKeys, exclusive);
+        return ops.Cumulative(CumulativeOp::kLogSumExp, split.k, kKeys, exclusive);
       };
       constexpr float kLeast = -std::numeric_limits<float>::infinity();
       const Tensor log_z = log_sums(/*exclusive=*/false);
@@ -348,11 +348,11 @@ class LinearAttention : public MethodOf<LinearOptions> {
                           ops.Apply(ElementOp::kSubtract, x, log_z));
       };
       extra.log_decay = relative(log_sums(/*exclusive=*/true), 0);
-      phi_k = ops.Apply(ElementOp::kExp, relative(rows.k, kLeast));
+      phi_k = ops.Apply(ElementOp::kExp, relative(split.k, kLeast));
     } else {
-      phi_k = ops.Softmax(rows.k, kKeys);
+      phi_k = ops.Softmax(split.k, kKeys);
     }
-    const ScanOut scanned = ops.Scan(phi_q, phi_k, rows.v, params, rows.scan, extra);
+    const ScanOut scanned = ops.Scan(phi_q, phi_k, split.v, params, split.scan, extra);
     return {.out = JoinOut(ops, in, scanned.out)};
   }
 };

@@ -83,7 +83,7 @@ class Longformer : public PatternMethod<Options> {
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const auto values = static_cast<int64_t>(o.dilation.size());
     CheckSources(problem, "dilation values", values, reasons);
-    if (values > 1 && problem.Knows("q") && values != problem.H) {
+    if (values > 1 && problem.HasSizesOf("q") && values != problem.H) {
       reasons->Invalid("dilation must have 1 or H = ", problem.H, " values, got ", values);
     }
   }

@@ -14,14 +14,14 @@ struct Options : PatternOptions {
   uint64_t seed = 0;
 };
 
-// Keys that a problem may draw, and keys that it may list for batch rows that share a tensor: each
+// Keys that a problem may draw, and keys that it may list for sequences that share a tensor: each
 // takes 8 bytes on the host and about 40 ns.
 constexpr int64_t kMostDrawn = int64_t{1} << 24, kMostShared = int64_t{1} << 26;
 
-// Batch rows that have lists of their own. Their lengths may still be equal.
-int64_t RowsWithLists(const ProblemShape& problem) {
-  const SeqsApart rows = SeqsApartOf(problem);
-  return rows.letter == "B" ? rows.count : 1;
+// Sequences of a batch that have lists of their own. Their lengths may still be equal.
+int64_t SeqsWithLists(const ProblemShape& problem) {
+  const SeqsApart seqs = SeqsApartOf(problem);
+  return seqs.letter == "B" ? seqs.count : 1;
 }
 
 class Random : public PatternMethod<Options> {
@@ -45,10 +45,10 @@ class Random : public PatternMethod<Options> {
  protected:
   void CheckOwn(const ProblemShape& problem, const Options& o, Reasons* reasons) const override {
     const View* sent = problem.Find("rand_keys");
-    const int64_t rows = RowsWithLists(problem);
-    if (sent != nullptr && sent->shape.rank == 3 && rows > 1) {
+    const int64_t seqs = SeqsWithLists(problem);
+    if (sent != nullptr && sent->shape.rank == 3 && seqs > 1) {
       CheckLimit("rand_keys elements", sent->shape.size(),
-                 {kMostShared, "B", rows, " where batch rows differ in length"}, reasons);
+                 {kMostShared, "B", seqs, " where batch rows differ in length"}, reasons);
     }
     if (!o.num_random.has_value()) {
       if (sent == nullptr) reasons->Invalid("num_random is required without rand_keys, got none");
@@ -57,9 +57,9 @@ class Random : public PatternMethod<Options> {
     const int64_t R = *o.num_random, heads = o.per_head ? problem.H : 1;
     if (R < 1) return;  // refused by its range
     CheckListed(problem, "num_random", R, {"rand_keys", 3}, reasons);
-    if (sent == nullptr && problem.Knows("q")) {
+    if (sent == nullptr && problem.HasSizesOf("q")) {
       CheckLimit("num_random", R,
-                 {kMostDrawn, rows == 1 ? "(Nq heads)" : "(B Nq heads)", problem.Nq * heads * rows,
+                 {kMostDrawn, seqs == 1 ? "(Nq heads)" : "(B Nq heads)", problem.Nq * heads * seqs,
                   " where it is drawn"},
                  reasons);
     }

@@ -14,7 +14,7 @@ struct Term {
   Tensor AttendTensors::*tensor;
   View AttendTerms::*view;
   View AttendTermGrads::*grad;   // null: a constant
-  int repeats;                   // so many leading dimensions may be 1 and repeat
+  int repeats;                   // leading dimensions that may be 1 and repeat
   Tensor AttendCall::*dtype_of;  // null: any float dtype
 };
 constexpr Term kAttendTerms[] = {
@@ -117,7 +117,7 @@ absl::Status CheckProblem(const AttendCall& call, std::span<const AttendSeqs> pa
   if (!fits) {
     return absl::InternalError(absl::StrCat(
         "attend: problem ", p, " breaks the contract, got q ", ToString(q.shape), " k ",
-        ToString(k.shape), " v ", ToString(v.shape), " with ", parts[0][p].size(), " rows"));
+        ToString(k.shape), " v ", ToString(v.shape), " with ", parts[0][p].size(), " sequences"));
   }
   for (const Term& term : kAttendTerms) {
     const Tensor& tensor = call.terms.*term.tensor;
@@ -151,7 +151,7 @@ absl::Status CheckCall(const AttendCall& call, std::span<const AttendSeqs> parts
   }
   if (!lists) {
     return absl::InternalError(absl::StrCat(
-        "attend: q, k, v, rows and terms must be lists of one length, got ", size, ", ",
+        "attend: q, k, v, seqs and terms must be lists of one length, got ", size, ", ",
         call.k.size(), ", ", call.v.size(), ", ", parts.empty() ? 0 : parts[0].size()));
   }
   if (const char* rule = BrokenRule(call)) {

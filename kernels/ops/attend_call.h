@@ -14,7 +14,7 @@ struct AttendCall {
   AttendParams params;
   AttendTensors terms;  // float32 where AttendTerms says so
 
-  // All that a gradient may be wanted of, as a recorded call lists it: q, k, v, then the terms in
+  // All tensors that may have a gradient, as a recorded call lists them: q, k, v, then the terms in
   // the order of AttendTermGrads.
   std::vector<Tensor> Inputs() const;
 };
@@ -23,12 +23,12 @@ struct AttendCall {
 // False: `ops` has failed.
 bool Prepare(Ops& ops, std::span<const AttendSeqs> parts, AttendCall* call);
 
-// One launch, nothing is recorded. `dtype` is that of out. With `sinks` false the call's are left
-// out.
+// One launch; nothing is recorded. `dtype` is that of out. Without `sinks` those of the call are
+// left out.
 AttendOut LaunchAttend(Ops& ops, const AttendCall& call, const AttendSeqs& seqs, DType dtype,
                        bool sinks);
 
-// What the backward of a call starts from; grads may be empty: zero.
+// The inputs of the backward of a call; an empty gradient is zero.
 struct AttendFlow {
   AttendOut forward;
   Tensor dout, dlse;

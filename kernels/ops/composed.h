@@ -10,7 +10,7 @@
 
 namespace attnd {
 
-// While one lives, `ops` records nothing, and what it runs adds no pairs and no FLOPs: the
+// For its lifetime `ops` records nothing, and its launches add no pairs and no FLOPs: the
 // primitive that is composed has counted its own.
 class Uncounted {
  public:

@@ -50,7 +50,7 @@ void Ops::CopyInto(const std::vector<View>& from, const std::vector<View>& to) {
   Run(ElementwiseArgs{.op = ElementOp::kCopy, .problems = std::move(problems)});
 }
 
-void Ops::CountAlike(const RowCounts& counts) {
+void Ops::CountAlike(const SeqCounts& counts) {
   if (counts.empty() || !stream_.is_dry()) return;
   alike_.clear();
   for (const std::vector<int64_t>& list : counts) {
@@ -61,8 +61,8 @@ void Ops::CountAlike(const RowCounts& counts) {
 int64_t Ops::PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const {
   if (alike_.empty() || alike_.size() != shapes.size() || alike_[p] == 1) return bytes;
   const int64_t count = alike_[p];
-  // A first dimension of `count` rows holds all of them; else each has a tensor of this shape. A
-  // run rounds up each tensor on its own: RoundedBytes.
+  // If the first dimension counts them, one tensor holds all; else each problem has a tensor of
+  // this shape. A run rounds up each tensor on its own: RoundedBytes.
   const int64_t all = shapes[p].rank > 0 && shapes[p][0] % count == 0 ? bytes : bytes * count;
   return all + all / 8 + 64 * count;
 }

@@ -24,14 +24,14 @@ namespace attnd {
 
 // Per problem: from 0 to the size of an axis, non-decreasing, at least one segment.
 using RowCuts = std::vector<std::vector<int64_t>>;
-// How many rows or segments that are alike each entry of such a list stands for; empty: one each.
-using RowCounts = std::vector<std::vector<int64_t>>;
+// How many equal sequences or segments each entry of such a list stands for; empty: one each.
+using SeqCounts = std::vector<std::vector<int64_t>>;
 
 // Each call launches once for the whole list of problems and returns at once with new tensors.
 // Errors are sticky: the first failure is kept in status(), later calls return empty tensors, so a
-// method reads like its formula. Check and Plan have refused what a client can send wrong; the
-// checks here are those of the contracts of primitives. Single-threaded. On a dry stream nothing is
-// computed and tensors have no data: that is a plan.
+// method reads like its formula. Check and Plan refuse invalid requests; the checks here are those
+// of the contracts of primitives. Single-threaded. On a dry stream, which plans use, nothing is
+// computed and tensors have no data.
 //
 // Tensors are float32 unless a method's own come in another dtype: every primitive reads any float
 // dtype and writes float32 or the dtype in its arguments. Axes count from 0, negative ones
@@ -57,7 +57,7 @@ class Ops {
   AttendOut Merge(const std::vector<AttendOut>& parts, DType dtype = DType::kF32);
   ScanOut Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanParams& params,
                const ScanSeqs& seqs, const ScanTensors& tensors = {});
-  // What one batch row sees: all heads the same, or H sources, one a query head. On a dry stream
+  // What one sequence sees: all heads the same, or H sources, one a query head. On a dry stream
   // only their counts are used.
   AttendSeq Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads);
   AttendSeq Seq(int64_t nq, int64_t nk, const PatternSource& source);
@@ -79,7 +79,7 @@ class Ops {
   // a != 0 ? b : c.
   Tensor Select(const Tensor& a, const Tensor& b, const Tensor& c);
   Tensor Affine(const Tensor& a, double alpha, double beta = 0, DType dtype = DType::kF32);
-  // a + b of one shape; dtype and layout of a. How a tape sums.
+  // a + b of one shape; dtype and layout of a. A tape adds gradients with it.
   Tensor Add(const Tensor& a, const Tensor& b);
 
   // --- along an axis: reduce.h, pool.h
@@ -120,24 +120,24 @@ class Ops {
   // REQUIRES: all inside. columns per problem.
   Tensor Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t width, int64_t stride,
                 int64_t dilation);
-  // One problem a batch row, cut to lengths[problem][b] along axis 2 (axis 1 of rank 2, e.g.
-  // [B,N]): results of primitives over it cannot depend on padding.
-  // `counts`: a length of so many rows, which are one problem; neighbours, or on a dry stream any.
+  // One problem for each sequence, cut to lengths[problem][b] along axis 2 (axis 1 of rank 2, e.g.
+  // [B,N]): results of primitives over it cannot depend on padding. `counts`: the sequences of each
+  // length, which are one problem: neighbours in the batch, on a dry stream any.
   Tensor SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths,
-                    const RowCounts& counts = {});
+                    const SeqCounts& counts = {});
   // The reverse: `shapes` of the whole tensors; `fill` beyond the lengths. Copies.
   Tensor JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill = 0,
                    DType dtype = DType::kF32, const std::vector<Layout>& layouts = {});
   // One problem for each segment [cuts[s], cuts[s + 1]) of an axis, in order: packed sequences as
   // problems of their own. A dimension of 1 may repeat: every segment sees it.
-  // `counts`, on a dry stream only: a stretch of so many segments of one length, which are one
-  // problem with so many batch rows. Lengths may then come to more than the axis.
-  // REQUIRES: with counts, the first dimension of x counts batch rows and is 1.
-  Tensor SplitRows(const Tensor& x, int axis, const RowCuts& cuts, const RowCounts& counts = {});
+  // `counts`, on a dry stream only: each stretch holds this many segments of one length, which are
+  // one problem with this many sequences. Their lengths may then add up to more than the axis.
+  // REQUIRES: with counts, the first dimension of x is that of the batch and is 1.
+  Tensor SplitRows(const Tensor& x, int axis, const RowCuts& cuts, const SeqCounts& counts = {});
   // The reverse; `shapes` of the whole tensors. Copies.
   Tensor JoinRows(const Tensor& x, int axis, const std::vector<Shape>& shapes, const RowCuts& cuts,
                   DType dtype = DType::kF32, const std::vector<Layout>& layouts = {},
-                  const RowCounts& counts = {});
+                  const SeqCounts& counts = {});
   // The same value without a gradient.
   Tensor Stop(const Tensor& x);
 
@@ -145,7 +145,7 @@ class Ops {
   // Dense, of one dtype.
   Tensor Copy(const Tensor& x, DType dtype = DType::kF32);
   Tensor Concat(const std::vector<Tensor>& parts, int axis);
-  // One number, repeated without memory.
+  // One number, repeated by strides of 0.
   Tensor Constant(float value, const std::vector<Shape>& shapes);
   // values[problem] in row-major order.
   Tensor FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<float>> values);
@@ -165,7 +165,7 @@ class Ops {
   bool recording() const { return recording_; }
 
   // --- for the files that implement primitives
-  // Hands a launch to the device and keeps its failure.
+  // Runs a launch on the device and keeps its failure.
   void Run(Launch launch);
   // The same; false: the device declines it, and the primitive must be composed from others.
   bool TryRun(Launch launch);
@@ -181,8 +181,8 @@ class Ops {
   int64_t PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const;
 
  private:
-  // On a dry stream: lists as long as `counts` stand for so many problems each from now on.
-  void CountAlike(const RowCounts& counts);
+  // On a dry stream: each entry of a list as long as `counts` then stands for that many problems.
+  void CountAlike(const SeqCounts& counts);
   // The same values seen through `views`, with the gradient rule of one input.
   Tensor Viewed(const Tensor& x, std::vector<View> views, GradRule rule);
 

@@ -81,7 +81,7 @@ std::vector<int32_t> RangeOfRows(const std::vector<RowRange>& ranges, int64_t si
 }
 
 // Where each range begins in a list of `size` rows sorted by their range: those of no range come
-// first, the last row at their end. An empty range begins at that one.
+// first, the last row at their end. An empty range begins at that row.
 std::vector<int32_t> PlacesOfRanges(const std::vector<RowRange>& ranges, int64_t size) {
   std::vector<int32_t> places;
   int64_t place = size;

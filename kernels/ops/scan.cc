@@ -98,13 +98,13 @@ bool CheckInputs(Ops& ops, const Call& call) {
   const Tensor &q = call.q, &k = call.k, &v = call.v;
   const size_t n = q.size();
   const bool lists = !q.empty() && k.size() == n && v.size() == n && call.seqs.size() == n;
-  if (!ops.Require(lists, kScan, "q, k, v and rows must be lists of one length")) return false;
+  if (!ops.Require(lists, kScan, "q, k, v and seqs must be lists of one length")) return false;
   for (size_t p = 0; p < n; ++p) {
     const bool uniform = q[p].dtype == q[0].dtype && k[p].dtype == k[0].dtype &&
                          v[p].dtype == v[0].dtype && q[p].shape[3] == q[0].shape[3] &&
                          v[p].shape[3] == v[0].shape[3];
     const bool fits = uniform && Fits(q[p], k[p], v[p], call.seqs[p]);
-    if (!ops.Require(fits, kScan, "q, k, v and rows must fit each other")) return false;
+    if (!ops.Require(fits, kScan, "q, k, v and seqs must fit each other")) return false;
   }
   return true;
 }

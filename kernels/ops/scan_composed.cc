@@ -91,7 +91,7 @@ class Formula {
   const ScanCall& call_;
   const ScanParams& o_;
   std::vector<std::vector<int64_t>> nq_, nk_;
-  RowCounts counts_;
+  SeqCounts counts_;
   ScanCore core_;
   Tensor q_, key_, value_, decay_, beta_, state_;
   Tensor readers_;

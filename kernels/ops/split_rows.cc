@@ -6,8 +6,8 @@
 namespace attnd {
 namespace {
 
-// A segment; on a dry stream it may stand for `count` alike, as batch rows one after the other in
-// memory, so that a view that needs no copy of one segment needs none of all.
+// A segment; on a dry stream it may stand for `count` alike, as sequences of a batch one after the
+// other in memory, so that a view that needs no copy of one segment needs none of all.
 View Segment(const View& view, int axis, int64_t begin, int64_t end, int64_t count) {
   View part = view;
   part.layout = Layout::kBHND;
@@ -29,13 +29,13 @@ bool Repeats(const Shape& shape, int axis, const std::vector<int64_t>& cuts) {
   return shape[axis] == 1 && cuts.back() != 1;
 }
 
-int64_t CountOf(const RowCounts& counts, size_t p, size_t s) {
+int64_t CountOf(const SeqCounts& counts, size_t p, size_t s) {
   return counts.empty() ? 1 : counts[p][s];
 }
 
 // The segments of every problem, in order.
 std::vector<View> Segments(const Tensor& x, int axis, const RowCuts& cuts,
-                           const RowCounts& counts) {
+                           const SeqCounts& counts) {
   std::vector<View> views;
   for (size_t p = 0; p < x.size(); ++p) {
     const bool repeats = Repeats(x[p].shape, axis, cuts[p]);
@@ -49,7 +49,7 @@ std::vector<View> Segments(const Tensor& x, int axis, const RowCuts& cuts,
 }
 
 bool FitCuts(const std::vector<Shape>& shapes, int axis, const RowCuts& cuts,
-             const RowCounts& counts) {
+             const SeqCounts& counts) {
   bool fits = !shapes.empty() && cuts.size() == shapes.size();
   fits = fits && (counts.empty() || counts.size() == cuts.size());
   for (size_t p = 0; fits && p < shapes.size(); ++p) {
@@ -65,7 +65,7 @@ bool FitCuts(const std::vector<Shape>& shapes, int axis, const RowCuts& cuts,
 
 // The gradient of a repeated row: joined, it has one row for each segment; these are summed.
 Tensor JoinedGradient(Ops& ops, const Tensor& grad, int axis, const std::vector<Shape>& before,
-                      RowCuts cuts, const RowCounts& counts) {
+                      RowCuts cuts, const SeqCounts& counts) {
   std::vector<Shape> joined = before;
   for (size_t p = 0; p < joined.size(); ++p) {
     if (!Repeats(before[p], axis, cuts[p])) continue;
@@ -80,7 +80,7 @@ Tensor JoinedGradient(Ops& ops, const Tensor& grad, int axis, const std::vector<
 
 }  // namespace
 
-Tensor Ops::SplitRows(const Tensor& x, int axis, const RowCuts& cuts, const RowCounts& counts) {
+Tensor Ops::SplitRows(const Tensor& x, int axis, const RowCuts& cuts, const SeqCounts& counts) {
   const int a = x.empty() ? 0 : AxisOf(axis, x[0].shape.rank);
   const bool fits = FitCuts(ShapesOf(x), a, cuts, counts) && (counts.empty() || stream_.is_dry());
   if (!Require(fits, "split_rows", "cuts from 0 to the size of the axis")) return {};
@@ -102,7 +102,7 @@ Tensor Ops::SplitRows(const Tensor& x, int axis, const RowCuts& cuts, const RowC
 
 Tensor Ops::JoinRows(const Tensor& x, int axis, const std::vector<Shape>& shapes,
                      const RowCuts& cuts, DType dtype, const std::vector<Layout>& layouts,
-                     const RowCounts& counts) {
+                     const SeqCounts& counts) {
   const int a = shapes.empty() ? 0 : AxisOf(axis, shapes[0].rank);
   bool fits = FitCuts(shapes, a, cuts, counts);
   size_t n = 0;

@@ -67,9 +67,9 @@ std::vector<Tensor> Tape::Replay(Ops& ops, std::span<const Tensor> outputs,
   };
   for (size_t i = 0; i < outputs.size(); ++i) add(outputs[i], grads[i]);
 
-  // Keep the gradients that the caller wants: such an input may be the output of an earlier call.
-  std::unordered_set<const void*> asked;
-  for (const Tensor& input : inputs) asked.insert(input.id());
+  // Keep the requested gradients: such an input may be the output of an earlier call.
+  std::unordered_set<const void*> requested;
+  for (const Tensor& input : inputs) requested.insert(input.id());
 
   while (!nodes_.empty() && ops.status().ok()) {
     const Node node = std::move(nodes_.back());
@@ -80,7 +80,7 @@ std::vector<Tensor> Tape::Replay(Ops& ops, std::span<const Tensor> outputs,
       const auto found = grad_of.find(output.id());
       flows.push_back(found == grad_of.end() ? Tensor() : found->second);
       any = any || !flows.back().empty();
-      if (found != grad_of.end() && !asked.contains(output.id())) grad_of.erase(found);
+      if (found != grad_of.end() && !requested.contains(output.id())) grad_of.erase(found);
     }
     if (!any) continue;
     std::vector<bool> wanted;

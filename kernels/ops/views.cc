@@ -27,9 +27,9 @@ bool Restride(const View& view, const Shape& shape, View* to) {
     to->stride = DenseView(nullptr, view.dtype, shape).stride;
     return true;
   }
-  // From the inside out, stretches of dimensions that continue one another are one; a new dimension
-  // must lie inside a stretch.
-  int64_t left = 1, distance = 0;  // of the stretch: elements that no new dimension has yet
+  // From the innermost dimension out: dimensions that are contiguous form one stretch, and a new
+  // dimension must lie inside a stretch.
+  int64_t left = 1, distance = 0;  // elements of the stretch that are left for new dimensions
   int o = view.shape.rank - 1;
   for (int n = shape.rank - 1; n >= 0; --n) {
     if (shape[n] == 1) continue;
@@ -234,7 +234,7 @@ Tensor Ops::Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t
 }
 
 Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths,
-                       const RowCounts& counts) {
+                       const SeqCounts& counts) {
   bool fits = !x.empty() && lengths.size() == x.size() && x[0].shape.rank >= 2;
   fits = fits && (counts.empty() || counts.size() == lengths.size());
   const int axis = fits ? RowAxis(x[0].shape.rank) : 0;
@@ -248,7 +248,7 @@ Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>&
     }
     fits = fits && rows == x[p].shape[0];
   }
-  if (!Require(fits, "split_batch", "a length for every batch row, at most its rows")) return {};
+  if (!Require(fits, "split_batch", "a length for every sequence, at most its rows")) return {};
   std::vector<View> views;
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < x.size(); ++p) {
@@ -272,10 +272,10 @@ Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>&
 
 Tensor Ops::JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill, DType dtype,
                       const std::vector<Layout>& layouts) {
-  int64_t rows = 0, given = 0;
-  for (const Shape& shape : shapes) rows += shape[0];
+  int64_t seqs = 0, given = 0;
+  for (const Shape& shape : shapes) seqs += shape[0];
   for (size_t n = 0; n < x.size(); ++n) given += x[n].shape[0];
-  if (!Require(!x.empty() && rows == given, "join_batch", "as many batch rows as problems have")) {
+  if (!Require(!x.empty() && seqs == given, "join_batch", "as many sequences as problems have")) {
     return {};
   }
   const Tensor out = Empty(dtype, shapes, layouts);
@@ -284,7 +284,7 @@ Tensor Ops::JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float f
   const int axis = RowAxis(shapes[0].rank);
   std::vector<View> from, to;
   std::vector<std::vector<int64_t>> lengths;
-  RowCounts counts;
+  SeqCounts counts;
   size_t n = 0;
   for (size_t p = 0; p < shapes.size(); ++p) {
     lengths.emplace_back();

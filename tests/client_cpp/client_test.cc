@@ -97,7 +97,7 @@ TEST(Client, UnixSocket) {
   EXPECT_EQ(FloatsOf(*reply), q);
 }
 
-TEST(Client, NobodyListens) {
+TEST(Client, NoServerListens) {
   const auto client = MustCreate({.target = "127.0.0.1:1", .max_attempts = 1});
   const auto q = Values(1);
   EXPECT_TRUE(absl::IsUnavailable(client->Forward(RequestOf(q)).status()));

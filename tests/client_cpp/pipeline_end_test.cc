@@ -64,7 +64,7 @@ TEST(PipelineEnd, AStreamThatFailsFailsAllThatIsUnanswered) {
   EXPECT_EQ(sent.code, static_cast<int>(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(PipelineEnd, SubmitAfterAFailureTellsIt) {
+TEST(PipelineEnd, SubmitAfterAFailureReturnsIt) {
   FakeServer server(EchoUnary, [](auto*, ServerStream*) {
     return grpc::Status(grpc::StatusCode::INTERNAL, "broken");
   });
@@ -103,7 +103,7 @@ TEST(PipelineEnd, AServerThatDiesFailsWhatIsUnanswered) {
   EXPECT_EQ(sent.called, 5);
 }
 
-TEST(PipelineEnd, NobodyListens) {
+TEST(PipelineEnd, NoServerListens) {
   Sent sent;
   const auto client = MustCreate({.target = "127.0.0.1:1"});
   const auto pipeline = client->OpenPipeline();

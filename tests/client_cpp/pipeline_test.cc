@@ -115,7 +115,7 @@ TEST(Pipeline, MessagesAboveOneMebibyteAreAnnouncedExactly) {
   EXPECT_EQ(announced, sizes);
 }
 
-TEST(Pipeline, WantOfRoomIsTriedAgainAndOtherErrorsAreTold) {
+TEST(Pipeline, RefusalsForLackOfRoomAreRetriedAndOtherErrorsReturned) {
   std::atomic<int> messages{0};
   FakeServer server(EchoUnary, [&](auto*, ServerStream* stream) {
     RunRequest request;

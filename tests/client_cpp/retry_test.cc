@@ -52,7 +52,7 @@ TEST(Retry, GivesUpAfterTheLastAttempt) {
   }
 }
 
-TEST(Retry, NotWhatCannotBeMended) {
+TEST(Retry, PermanentErrorsAreNotRetried) {
   Refusing permanent{.refusals = 100, .is_permanent = true};
   Refusing wrong{.code = grpc::StatusCode::INVALID_ARGUMENT, .refusals = 100};
   Refusing aborted{.code = grpc::StatusCode::ABORTED, .refusals = 100};

@@ -50,13 +50,13 @@ def test_budget_follows_the_memory_limit(stack):
         assert client.info().budget_bytes == limit // 2
 
 
-def test_probe_tells_a_server_from_none(stack):
+def test_probe_fails_without_a_server(stack):
     server = stack.container("attnd")
     probe = ["podman", "exec", server, "attnd-server", "--probe"]
     assert run(*probe).returncode == 0
-    nobody = run(*probe, "--grpc", "127.0.0.1:9", check=False)
-    assert nobody.returncode == 1
-    assert len((nobody.stdout + nobody.stderr).strip().splitlines()) == 1
+    without = run(*probe, "--grpc", "127.0.0.1:9", check=False)
+    assert without.returncode == 1
+    assert len((without.stdout + without.stderr).strip().splitlines()) == 1
 
 
 def test_prometheus_scrapes_the_server(stack):

@@ -85,7 +85,7 @@ def test_nothing_in_flight_is_lost(stack, callers):
     print(f"{answered} answers ({after} of them after SIGTERM, {in_flight} calls were in flight), "
           f"{refused} refused while draining, {len(lost)} lost")
     assert not lost
-    assert refused == CALLERS, "every caller was told by the server itself"
+    assert refused == CALLERS, "every caller got its refusal from the server itself"
     assert in_flight >= 1 and after >= 1, "the stop found nothing in flight: the test shows nothing"
     assert is_drained and state["ExitCode"] == 0 and state["Status"] == "exited"
 

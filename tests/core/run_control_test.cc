@@ -22,7 +22,7 @@ TEST(RunControl, IsStoppedByACancelOrByItsEnd) {
 }
 
 // A run that waited for others was ended as if it had taken too long itself.
-TEST(RunControl, WhatItWaitsForOthersIsNotItsOwnTime) {
+TEST(RunControl, TimeSpentWaitingForOthersIsNotItsOwn) {
   static RunControl::Clock::time_point now;
   RunControl run(/*priority=*/0, /*predicted_seconds=*/8, [] { return now; });
   run.AddWaited(seconds(100));
@@ -67,7 +67,7 @@ TEST(RunControl, RemainingFallsByTheTimeSpentDownToAnEighth) {
 }
 
 // A run of minutes whose prediction was milliseconds stayed in front of all others.
-TEST(RunControl, WhatTakesLongerThanPredictedIsNotShort) {
+TEST(RunControl, ARunThatTakesLongerThanPredictedIsNotShort) {
   RunControl run(/*priority=*/0, /*predicted_seconds=*/0.001);
   run.AddSpent(seconds(20));
   EXPECT_NEAR(run.RemainingSeconds(/*threads=*/2), 10, 0.01);

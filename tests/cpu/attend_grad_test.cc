@@ -125,7 +125,7 @@ TEST_P(AttendGrad, OtherWeightings) {
   }
 }
 
-TEST_P(AttendGrad, WhatATermRepeatsIsSummed) {
+TEST_P(AttendGrad, GradientsAreSummedWhereATermRepeats) {
   unsigned seed = 500;
   for (const char* repeats : {"b", "h", "bh", "q", "k", "qk", "bhqk", "bhk", "hq"}) {
     for (Slots slots : {Slots::kInOrder, Slots::kGather}) {
@@ -184,7 +184,7 @@ TEST_P(AttendGrad, APartOfAPattern) {
   c.ExpectGradients();
 }
 
-TEST_P(AttendGrad, WhatNobodySeesMayBeAnything) {
+TEST_P(AttendGrad, UnseenRowsMayHoldAnything) {
   // Given: rows of every operand that are NaN, and a bias and masks that hide them.
   const double kNaN = std::nan("");
   for (Slots slots : {Slots::kNone, Slots::kGather}) {
@@ -268,7 +268,7 @@ TEST_P(AttendGrad, AProblemDoesNotDependOnItsListOrOnThreadsBitForBit) {
   }
 }
 
-TEST_P(AttendGrad, OnlyWhatIsWantedIsWritten) {
+TEST_P(AttendGrad, OnlyWantedGradientsAreWritten) {
   const GradSizes sizes = {.H = 2,
                            .Nq = 70,
                            .Nk = 130,
@@ -376,7 +376,7 @@ TEST_P(AttendGrad, GradientsOfValuesNeedNoOut) {
   ExpectNear(c["dv"].Read(), truth.dv.values, 1e-5, 1e-6);
 }
 
-TEST_P(AttendGrad, AnOrderThatIsNotToldIsRefused) {
+TEST_P(AttendGrad, AGatherOrderWithoutGathersIsRefused) {
   GradCase c({.Nq = 70, .Nk = 70, .D = 4, .Dv = 4, .slots = Slots::kGather}, 5);
   c.seqs[0].gathers = false;
   BufferPool pool;

@@ -154,7 +154,7 @@ TEST_P(AttendTerms, AnInfiniteRowWeightReachesNoRowWithoutKeys) {
 }
 
 // Values and keys with NaN and Inf that only some rows see, through masks or a bias of -inf.
-TEST_P(AttendTerms, OddNumbersReachOnlyWhoSeesThem) {
+TEST_P(AttendTerms, OddNumbersReachOnlyRowsThatSeeThem) {
   for (bool gathers : {false, true}) {
     for (bool has_pattern : {false, true}) {
       for (double odd : {double{NAN}, double{INFINITY}}) {

@@ -250,7 +250,7 @@ TEST_P(Attend, AListIsOneLaunch) {
   EXPECT_EQ(device().launches(), before + 3);
 }
 
-TEST_P(Attend, GradientsThatNobodyWantsAreNotWritten) {
+TEST_P(Attend, GradientsThatAreNotWantedAreNotWritten) {
   for (int wanted = 0; wanted < 8; ++wanted) {
     const AttendSizes sizes = {.H = 2, .Nq = 70, .Nk = 300, .D = 16, .Dv = 16};
     const AttendCase c(sizes, 5), all(sizes, 5), untouched(sizes, 5);
@@ -326,7 +326,7 @@ TEST(CpuDevice, RefusesWhatItCannotRun) {
   }
 }
 
-TEST(CpuDevice, KnowsItsMachine) {
+TEST(CpuDevice, DescribesItsMachine) {
   const DeviceInfo& info = CpuOf("sse4", 2).info();
   EXPECT_EQ(info.name, "cpu");
   EXPECT_EQ(info.description, "SSE4, 2 threads");

@@ -60,8 +60,8 @@ Both Compute(CpuDevice& device, ElementwiseArgs args, ElementwiseProblem p, cons
 void ExpectUlps(const Both& both, const std::vector<float>& at, double absolute,
                 const std::string& what) {
   const PlainArray ours = both.ours.Read(), plain = both.plain.Read();
-  int told = 0;
-  for (size_t i = 0; i < at.size() && told < 3; ++i) {
+  int reported = 0;
+  for (size_t i = 0; i < at.size() && reported < 3; ++i) {
     const double a = ours.values[i], b = plain.values[i];
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
     if (std::fabs(b) < 1.1754944e-38 && std::fabs(a) < 1.1754944e-38) continue;
@@ -70,7 +70,7 @@ void ExpectUlps(const Both& both, const std::vector<float>& at, double absolute,
     if (std::isfinite(a) && std::isfinite(b) && std::fabs(a - b) <= bound) continue;
     ADD_FAILURE() << what << " of " << at[i] << " is " << a << ", should be " << b << ": "
                   << std::fabs(a - b) / Ulp(b) << " ulp";
-    ++told;
+    ++reported;
   }
 }
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/cpu/fft/fft_plan.h"
+#include "kernels/cpu/fft/fft_tables.h"
 #include "kernels/ops/ops.h"
 #include "tests/plain/plain_fft.h"
 #include "tests/plain/test_array.h"
@@ -180,7 +180,7 @@ TEST_P(FftTest, GradientIsTheSameTransform) {
   }
 }
 
-TEST(FftPlanTest, LengthsAreCutIntoLevels) {
+TEST(FftTablesTest, LengthsAreCutIntoLevels) {
   EXPECT_EQ(SizesOf(256).n2, 1);
   EXPECT_EQ(SizesOf(4096).n1, 64);
   EXPECT_EQ(SizesOf(768).n1 * SizesOf(768).n2, 768);

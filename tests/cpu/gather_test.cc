@@ -249,7 +249,7 @@ TEST_P(GatherTest, GradientOfScatter) {
   }
 }
 
-// x repeats over the batch: what every batch row gives back adds up.
+// x repeats over the batch: the gradients of all sequences add up.
 TEST_P(GatherTest, GradientOfScatterAddsUpWhereRowsRepeat) {
   const TestArray a = TestArray::Random(1, DType::kF32, {1, 2, 7, 3});
   const TestArray i = TestArray::Random(3, DType::kI32, {2, 2, 7}, Memory::kDense, -1, 4);

@@ -170,7 +170,7 @@ TEST_P(MergeTest, NotANumberAndInfinityAreData) {
   }
 }
 
-TEST_P(MergeTest, WhatIsNotWantedOrNotGivenIsLeftOut) {
+TEST_P(MergeTest, AbsentAndUnwantedGradientsAreLeftOut) {
   Case c({.out = {1, 2, 65, 20}}, 7), zero({.out = {1, 2, 65, 20}}, 7);
   c.Run(device());
   zero.Run(device());

@@ -183,7 +183,7 @@ TEST(Scan, NegativeNormaliserGivesNanLse) {
 
 // 0 * NaN: a block's product must not carry a bad key to queries that do not see it, nor a bad
 // query to keys that it does not see.
-TEST(Scan, BadValuesReachOnlyWhoSeesThem) {
+TEST(Scan, BadValuesReachOnlyQueriesThatSeeThem) {
   constexpr int64_t kBad = 70, kN = 131;
   const double values[] = {std::nan(""), std::numeric_limits<double>::infinity()};
   const ScanParams rules[] = {{.map = FeatureMap::kEluPlusOne, .causal = true},

@@ -266,7 +266,7 @@ TEST(ThreadPoolJobs, AtACheckPointAWorkerRunsMoreUrgentItemsOnTop) {
   EXPECT_EQ(thread_of_worker, 1);
 }
 
-TEST(ThreadPoolJobs, AStoppedJobGivesUpWhatNobodyHasBegun) {
+TEST(ThreadPoolJobs, AStoppedJobSkipsItemsThatHaveNotBegun) {
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
     RunControl run;

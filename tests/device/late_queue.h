@@ -1,4 +1,4 @@
-// A queue that does nothing before somebody waits for it.
+// A queue whose work does not begin before a thread waits for it.
 #pragma once
 
 #include <cassert>
@@ -88,7 +88,7 @@ class LateQueue final : public WorkQueue {
     const bool is_skipped = !failure_.ok();
     lock->unlock();
     DeviceStatus status = is_skipped ? DeviceStatus() : work();
-    work = nullptr;  // what it held may take locks as it goes
+    work = nullptr;  // its destructor may take locks
     lock->lock();
     ++done_;
     if (is_skipped) {

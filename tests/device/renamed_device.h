@@ -1,4 +1,5 @@
-// A device under another name, with other costs of patterns or the same: two in one engine.
+// A device under another name, optionally with other costs of patterns, so that one engine can have
+// two of a kind.
 #pragma once
 
 #include <memory>

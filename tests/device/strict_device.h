@@ -3,8 +3,8 @@
 //
 // Its memory is inaccessible except while the device itself works: any other access is a SIGSEGV.
 // It is asynchronous: every stream has a thread, on which launches and copies run in the order of
-// asking, and not before somebody waits; until then sources, arguments and freed buffers must hold.
-// It fails where a view of a launch or a copy does not lie in one block of its memory, keeps
+// the calls, and not before a thread waits; until then sources, arguments and freed buffers must
+// hold. It fails where a view of a launch or a copy does not lie in one block of its memory, keeps
 // patterns as copies of its own, and declines what ops can compose (StrictOptions). The numbers are
 // those of the CPU.
 #pragma once
@@ -20,7 +20,7 @@ namespace attnd::testing {
 struct StrictOptions {
   CpuOptions cpu;
   LaunchSet declined = ComposedLaunches();
-  // As an asynchronous device has it that shares memory with the host: accessible at any time.
+  // Its memory is accessible at any time, as that of an asynchronous device that shares the host's.
   bool has_host_memory = false;
   int64_t memory_bytes = 0;  // DeviceInfo::memory_bytes
 };

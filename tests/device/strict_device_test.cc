@@ -1,4 +1,4 @@
-// The strict device notices what it is there to notice.
+// The strict device fails on every use that it is made to detect.
 #include "tests/device/strict_device.h"
 
 #include <gtest/gtest.h>

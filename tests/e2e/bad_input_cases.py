@@ -143,7 +143,7 @@ SHAPES = [
     Case("head counts", forward(tensors={"q": T((1, 3, 8, 4)), "k": T((1, 2, 8, 4)),
                                          "v": T((1, 2, 8, 4))}),
          ["softmax: H must be a multiple of Hkv, got H = 3 and Hkv = 2"]),
-    Case("no batch rows", forward(tensors={n: T((0, 1, 8, 4)) for n in "qkv"}),
+    Case("no sequences", forward(tensors={n: T((0, 1, 8, 4)) for n in "qkv"}),
          ["softmax: B must be in 1..65536, got 0"]),
     Case("no heads", forward(tensors={"q": T((1, 0, 8, 4))}),
          ["softmax: H must be in 1..65536, got 0"]),
@@ -343,7 +343,7 @@ PAYLOADS = [
     Case("no index", forward(edit=lambda r: r.tensors[2].ClearField("raw_index")),
          ['request: tensor "v" raw_index must be set, got none',
           "request: raw[2] must belong to a tensor, got 128 bytes that none refers to"]),
-    Case("payload of nobody", forward(edit=lambda r: r.raw.append(b"12345")),
+    Case("payload without a tensor", forward(edit=lambda r: r.raw.append(b"12345")),
          ["request: raw[3] must belong to a tensor, got 5 bytes that none refers to"]),
     Case("payload of an estimate", estimate(edit=lambda r: setattr(r.tensors[0], "raw_index", 0)),
          ['request: tensor "q" raw_index must not be set in an estimate but of lengths, offsets and '

@@ -140,7 +140,7 @@ def test_timeout_of_client_and_of_call(peer):
         ({}, {"timeout": float("inf")}, None),
     ],
 )
-def test_calls_have_a_deadline_unless_told_otherwise(peer, settings, arguments, seconds):
+def test_calls_have_a_deadline_unless_set_otherwise(peer, settings, arguments, seconds):
     """A call without a timeout waited without limit."""
     left = []
 

@@ -55,7 +55,7 @@ def test_example_prints_what_the_readme_says(server):
     assert all(re.fullmatch(r"cpu, compute \S+ s", line) for line in (lines[2], lines[7]))
 
 
-def test_example_tells_when_nobody_listens():
+def test_example_reports_that_no_server_listens():
     done = run(EXAMPLE, "127.0.0.1:1", code=1)
     assert done.stderr.startswith("UNAVAILABLE: ") and not done.stdout
 
@@ -88,7 +88,7 @@ def test_open_loop_sends_at_its_rate(server):
     assert report["ok"] == report["requests"]
 
 
-def test_load_tells_refusals_by_code(server):
+def test_load_counts_refusals_by_code(server):
     report = load(
         server.target,
         *("--method", "linear_attention{seed:3}", "--lengths", "16", "--duration", "0.2"),

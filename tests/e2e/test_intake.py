@@ -107,7 +107,7 @@ def test_more_bytes_than_declared(server, client, channels, small, upload):
     assert start(channels[0], upload).code() == CODES.OK
 
 
-def test_a_reply_that_nobody_reads(server, client, channels, small, upload):
+def test_a_reply_that_is_never_read(server, client, channels, small, upload):
     lazy = RawConnection(server.target)
     stream = lazy.open("Forward", attnd_message_bytes=str(len(upload)))
     assert lazy.send(stream, framed(upload)) == len(framed(upload))
@@ -158,7 +158,7 @@ def test_memory_kept_for_reuse_is_part_of_the_bound(server, client):
     assert server.peak_rss() - idle <= BUDGET + 4 * WINDOW + 64 * MIB
 
 
-def test_small_replies_that_nobody_reads_take_room(server, client, small):
+def test_small_replies_that_are_never_read_take_room(server, client, small):
     """Replies of a few KB are copied, not sent from where they lie; they count all the same."""
     tensors = {"q": T((1, 255, 1, 1)), "k": T((1, 1, 1, 1)), "v": T((1, 1, 1, 4))}
     message = forward("softmax {}", tensors)

@@ -130,7 +130,7 @@ def test_work_in_flight_finishes_and_new_work_is_refused(start_server, rng):
         assert server.wait(60) == 0
 
 
-def test_clients_that_keep_calling_are_told_to_go_elsewhere(start_server, rng):
+def test_clients_that_keep_calling_are_sent_elsewhere(start_server, rng):
     server = start_server()
     q = noise(rng, (1, 4, 256, 64))
     outcomes = collections.Counter()

@@ -26,7 +26,7 @@ def ended(server, **labels):
     )
 
 
-def test_a_result_that_nobody_took_is_no_success(server, client):
+def test_a_result_that_is_never_read_is_no_success(server, client):
     tensors = {name: T(SHAPE, payload=bytes(4 * np.prod(SHAPE))) for name in "qkv"}
     message = forward("local { window_left: 1 }", tensors)
     sent = server.metric("attnd_sent_bytes_total")
@@ -97,7 +97,7 @@ def test_every_rpc_counts_its_errors(server, client):
 
 
 @pytest.mark.parametrize("rpc", ["Estimate", "Forward", "ServerInfo"])
-def test_who_leaves_before_the_message_is_cancelled(server, client, rpc):
+def test_a_call_whose_client_leaves_before_the_message_is_cancelled(server, client, rpc):
     raw = RawConnection(server.target)
     raw.open(rpc)
     calls = {"name": "attnd_calls_total", "rpc": f"attn.v1.AttentionService/{rpc}"}
@@ -123,7 +123,7 @@ def test_streams_and_connections_are_open_until_they_end(server, client):
     assert eventually(lambda: server.metric("attnd_connections") == before)
 
 
-def test_memory_is_told_by_kind(server, client):
+def test_memory_is_reported_by_kind(server, client):
     with Busy(client, server, seconds=1) as busy:
         one = busy.q.nbytes
 

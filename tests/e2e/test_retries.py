@@ -132,7 +132,7 @@ def test_other_calls_are_sent_again_but_not_health(call, refusing):
     assert peer.attempts == 1
 
 
-def test_nobody_listens_is_said_soon(call):
+def test_a_missing_server_is_reported_soon(call):
     start = time.monotonic()
     with pytest.raises(attnd.Error) as caught:
         call("127.0.0.1:1")

@@ -280,7 +280,7 @@ def test_thousands_of_timeouts_that_are_called_off(peer):
         assert len(p._alarms._alarms) < 200
 
 
-def test_nobody_listens(run_all):
+def test_no_server_listens(run_all):
     (error,) = run_all("127.0.0.1:1", [tensor(0)])
     assert error.code == grpc.StatusCode.UNAVAILABLE
     assert str(error).startswith("cannot reach attnd server at 127.0.0.1:1: Connection refused.")
@@ -329,7 +329,7 @@ def test_server_answers_in_its_own_order(server, client, rng):
     assert low.result().out.shape == high.result().q.shape == q.shape
 
 
-def test_server_drops_what_nobody_waits_for(server, client, rng):
+def test_server_drops_requests_whose_client_left(server, client, rng):
     q = noise(rng, (1, 1, 64, 32))
     with Busy(client, server, seconds=0.4) as busy:
         with pytest.raises(KeyError), client.pipeline() as p:

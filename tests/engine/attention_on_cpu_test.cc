@@ -88,8 +88,8 @@ FormulaCase Attend(const std::string& name, const std::vector<ShapeOf>& terms, c
           }};
 }
 
-// Small as with many heads: a distance of 131 keys counts less than 1/4. The gradient is a sum over
-// all pairs of either sign times their distance, whose terms then have unit size.
+// Small slopes, as with many heads: a distance of 131 keys costs less than 1/4. The gradient sums
+// terms of either sign times the distance over all pairs; a factor of 1/512 gives them unit size.
 AttendTensors Slopes(Ops& ops, In in) { return {.alibi_slopes = ops.Affine(in[3], 1.0 / 512)}; }
 
 Cases Attends() {

@@ -30,8 +30,8 @@ INSTANTIATE_TEST_SUITE_P(Memory, CApi, ::testing::Bool(), [](const auto& info) {
   return std::string(info.param ? "OpenToTheHost" : "OfItsOwn");
 });
 
-// The caller's pointers were passed to a device that cannot read the host's memory, although the
-// host can read the device's.
+// Symptom: a device that cannot read the host's memory got the caller's pointers, because the host
+// can read the device's.
 TEST_P(CApi, TensorsOfTheCallerAreCopiedToTheDevice) {
   // Two queries, of every second pair of floats, see one key.
   const std::vector<float> q = {1, 2, 9, 9, 3, 4}, k = {5, 6}, v = {7, 8, -9};

@@ -20,7 +20,7 @@ double ProcessSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// A request of minutes held its processors until it was done, also when its client had gone.
+// Symptom: a request of minutes used its processors to the end after its client had left.
 TEST(CancelTime, ACancelledRunReturnsSoonAndFreesAll) {
   const std::unique_ptr<Engine> engine = NewEngine();
   constexpr int64_t N = 1 << 16;
@@ -43,7 +43,7 @@ TEST(CancelTime, ACancelledRunReturnsSoonAndFreesAll) {
       const double returned_at = ProcessSeconds();
       client.join();
       EXPECT_EQ(execution.status(), absl::CancelledError("request: stopped"));
-      // The whole run takes seconds; the bound is ten times the promise, for slow machines.
+      // The whole run takes seconds; the bound is ten times the stated one, for slow machines.
       EXPECT_LT(returned_at - cancelled_at, 0.5);
       EXPECT_EQ(engine->device().memory().stats().used_bytes, 0);
     }

@@ -68,7 +68,8 @@ Gap GapOf(const Work& work) {
 
 // Runs `work` under control; expects its gaps to be short. They are processor time, since threads
 // may wait. The bounds are ten times what an idle machine takes, and the least of some tries
-// counts, since other programs share its caches and a host counts time that it takes away as used.
+// counts, since other programs share its caches, and stolen time of a virtual machine counts as
+// used.
 template <class Work>
 void ExpectCheckPoints(const Work& work) {
   constexpr double kLongest = 50, kMean = 2;

@@ -17,7 +17,7 @@ inline std::unique_ptr<Engine> EngineOn(std::unique_ptr<Device> device,
   return std::make_unique<Engine>(std::move(devices), options);
 }
 
-// Dies if the machine lacks the instruction set.
+// Aborts if the machine lacks the instruction set.
 inline std::unique_ptr<Engine> CpuEngine(const CpuOptions& cpu, const EngineOptions& options = {}) {
   return EngineOn(*NewCpuDevice(cpu), options);
 }

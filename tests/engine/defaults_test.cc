@@ -1,4 +1,4 @@
-// Options that are spelled out at the default that the help shows, of every method.
+// For every method: an option sent with the default that the help shows equals one left out.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -48,8 +48,8 @@ std::string Described(const Method& method, const OptionMap& sent) {
   return reasons.empty() ? method.Describe(options.get(), kD) : "refused";
 }
 
-// A request that spelled out a default was not batched with one that left it out.
-TEST(Defaults, SpelledOutAreThoseLeftOut) {
+// Symptom: a request with an option at its default was not batched with one that left it out.
+TEST(Defaults, SentDefaultsEqualAbsentOptions) {
   std::set<std::string> undecided;
   for (const auto& method : AllMethods()) {
     EXPECT_EQ(Described(*method, {}), "") << method->info().id;
@@ -63,13 +63,13 @@ TEST(Defaults, SpelledOutAreThoseLeftOut) {
       }
     }
   }
-  // Texts that stand for no value, among them two that every table contains.
+  // Texts that state no value; every table contains at least these two.
   EXPECT_TRUE(undecided.contains("1/sqrt(D)"));
   EXPECT_TRUE(undecided.contains("required"));
 }
 
 // The same where the default follows from other options or from D.
-TEST(Defaults, SpelledOutAsDerivedAreThoseLeftOut) {
+TEST(Defaults, SentDerivedDefaultsEqualAbsentOptions) {
   using Ints = std::vector<int64_t>;
   const struct {
     std::string method;

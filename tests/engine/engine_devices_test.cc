@@ -35,8 +35,7 @@ class FailingDownload final : public RenamedDevice {
   int downloads_ = 0;
 };
 
-// The buffer of the first result went back to the system before its download, which then wrote to
-// unmapped memory.
+// Symptom: the buffer of the first result was unmapped before its download, which then wrote to it.
 TEST(EngineDevices, ResultsOutliveTheirDownloadsWhenAnotherFails) {
   const auto engine = EngineOn(std::make_unique<FailingDownload>("strict", NewTestDevice("strict")),
                                {.host_retain_bytes = 0});
@@ -65,7 +64,7 @@ class FailingLaunch final : public RenamedDevice {
   int launches_ = 0;
 };
 
-// Work that a failed run has asked for may read inputs, which go when Execute has returned.
+// Work that a failed run has launched may read inputs, which are freed after Execute returns.
 TEST(EngineDevices, AFailedRunHasEndedWhenExecuteReturns) {
   const auto engine = EngineOn(std::make_unique<FailingLaunch>("strict", NewTestDevice("strict")));
   const auto request = MakeRequest({"softmax", {}}, Direction::kBackward, 256);
@@ -78,8 +77,8 @@ TEST(EngineDevices, AFailedRunHasEndedWhenExecuteReturns) {
   EXPECT_TRUE(stream.queue()->HasPassed(stream.queue()->position()));
 }
 
-// Patterns were built from integers before their upload.
-TEST(EngineDevices, IntegersAreThereAtOnceOnALateDeviceWithHostMemory) {
+// Symptom: patterns were built from index tensors before their upload.
+TEST(EngineDevices, IntegersAreReadableAtOnceOnALateDeviceWithHostMemory) {
   const auto late = EngineOn(
       *NewStrictDevice({.cpu = {.threads = 2, .poison_memory = true}, .has_host_memory = true}));
   const auto cpu = EngineOn(NewTestDevice("cpu"));
@@ -155,7 +154,7 @@ TEST_F(TwoDevices, RunOnTheirOwnMemoryAndGiveTheSameNumbers) {
   ExpectSameResults(executions[0], executions[1]);
 }
 
-TEST_F(TwoDevices, ABatchIsOfOneDeviceAndOfItsStream) {
+TEST_F(TwoDevices, ABatchHasOneDeviceAndAStreamOfIt) {
   const auto on_cpu = PlanOn("cpu"), on_strict = PlanOn("strict:0");
   ASSERT_TRUE(on_cpu != nullptr && on_strict != nullptr);
   EXPECT_NE(on_cpu->bucket, on_strict->bucket);

@@ -172,8 +172,8 @@ TEST_P(EngineTest, SixtyFourRaggedProblemsLaunchOnceAndEqualAlone) {
         }
       }
       // As many launches for 64 problems as for the one that needs most. Where the device declines
-      // them, a composition launches what any of the problems needs: steps differ by their shapes,
-      // but far fewer than problems.
+      // them, a composition launches the steps that any of the problems needs: they differ by their
+      // shapes, but are far fewer than problems.
       if (GetParam() == "strict") {
         EXPECT_LE(launches_together, 2 * most_alone);
       } else {
@@ -351,7 +351,7 @@ TEST_P(EngineTest, PlanningTouchesNoDataAndIsQuickAtAMillionTokens) {
   }
 }
 
-TEST_P(EngineTest, BackwardAsksOnlyForWhatWasSent) {
+TEST_P(EngineTest, BackwardNeedsOnlyOneOfTheGradients) {
   auto request = MakeRequest("softmax", {}, {}, Direction::kBackward);
   const auto both = *engine_->MakePlan(request->call);
   ASSERT_EQ(both->outputs.size(), 3u);
@@ -382,7 +382,7 @@ TEST_P(EngineTest, BucketsSeparateWhatCannotRunTogether) {
   EXPECT_EQ(Execute({a.get(), b.get()}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(EngineTest, NoMemoryIsAnAnswer) {
+TEST_P(EngineTest, NoMemoryIsAnError) {
   Call call;
   call.method = "softmax";
   call.tensors["q"] = DenseView(nullptr, DType::kF32, {1, 1, 1 << 26, 1});

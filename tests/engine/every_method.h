@@ -1,4 +1,4 @@
-// A call of every method, and how one runs on a new stream.
+// A call of every method, and a function that runs one on a new stream.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -213,12 +213,13 @@ TEST_P(HostBytes, StayWithinThePlan) {
     // Names, views and the tape of a request, and buffers of its threads.
     constexpr int64_t kOthers = 256 << 10;
     EXPECT_LE(kept, (*plan)->host_bytes + kOthers) << Name(direction);
-    // No case takes more than some bytes a row, apart from lists that it sent or drew.
+    // No case takes more than some bytes for each row, apart from sent or drawn lists.
     EXPECT_LE((*plan)->host_bytes, int64_t{128} << 20);
   }
 }
 
-// A list of options stood in the bucket as text, too, which every queued request keeps.
+// Symptom: every queued request kept a list of options twice, the second time as text in its
+// bucket.
 TEST(HostBytesOfPlans, LongListsOfOptionsAreKeptOnce) {
   const auto engine = CpuEngine({.threads = 1});
   constexpr int64_t kHeads = 4096;

@@ -1,4 +1,4 @@
-// linear_attention with states: a sequence in two calls is the sequence in one, gradients too.
+// linear_attention with states: a sequence in two calls gives the outputs and gradients of one.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -144,7 +144,7 @@ TEST_P(LinearAttentionStates, TwoCallsAreOne) {
 }
 
 // e^q e^k exceeds float32; the state and the outputs read from it do not.
-TEST(LinearAttentionExp, WithAStateIsAsWithout) {
+TEST(LinearAttentionExp, WithAndWithoutAStateAgree) {
   for (double mean : {60.0, -60.0}) {
     const ScanCase c(
         {.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = mean});
@@ -177,8 +177,8 @@ TEST(LinearAttentionExp, WithAStateIsAsWithout) {
   }
 }
 
-// Features and states that underflow to 0 in float32 are not divided by.
-TEST(LinearAttentionExp, ThatUnderflowsHasNoLogarithm) {
+// Nothing is divided by features and states that underflow to 0 in float32.
+TEST(LinearAttentionExp, LseOfUnderflowIsMinusInfinity) {
   const ScanCase c({.B = B, .H = H, .Hkv = Hkv, .Nq = N, .Nk = N, .D = D, .Dv = Dv, .mean = -200});
   OnEveryDevice([&](Stream& stream) {
     Ops ops(stream, nullptr);

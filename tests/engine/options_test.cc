@@ -110,7 +110,7 @@ TEST(Options, UnservedOnesMayBeSetToTheirDefault) {
                                      "sample: norm is not served by this version, got \"joint\""));
 }
 
-TEST(Options, TablesTellWhatPeopleNeed) {
+TEST(Options, TablesDescribeEachOption) {
   const SampleMethod method;
   const std::vector<OptionInfo>& infos = method.info().options;
   ASSERT_EQ(infos.size(), 10u);
@@ -168,7 +168,7 @@ TEST(Options, DescriptionsLeaveOutDefaults) {
 }
 
 TEST(Options, TextReadsBackAsTheSameNumber) {
-  // Buckets are made of this text: two values must never look alike.
+  // Buckets are made of this text: two values must have different texts.
   EXPECT_EQ(ToString(OptionValue(0.1)), "0.1");
   EXPECT_NE(ToString(OptionValue(0.1)), ToString(OptionValue(std::nextafter(0.1, 1))));
   EXPECT_EQ(ToString(OptionValue(std::vector<int64_t>{1, 2})), "[1,2]");

@@ -34,7 +34,7 @@ std::string KeyWithLengths(std::vector<int32_t> lengths) {
   return PlanCache::KeyOf(call);
 }
 
-TEST(PlanCacheTest, WhatAPlanFollowsFromTellsCallsApart) {
+TEST(PlanCacheTest, CallsThatDifferInWhatAPlanReadsHaveDifferentKeys) {
   std::vector<std::string> keys = {
       KeyWith([](Call&) {}),
       KeyWith([](Call& c) { c.method = "linear_attention"; }),
@@ -72,7 +72,7 @@ TEST(PlanCacheTest, WhatAPlanFollowsFromTellsCallsApart) {
   EXPECT_EQ(KeyWithLengths({1, 2}), KeyWithLengths({1, 2}));
 }
 
-TEST(PlanCacheTest, AddressesAndValuesThatNoPlanReadsAreNoPart) {
+TEST(PlanCacheTest, AddressesAndValuesThatNoPlanReadsAreNotInTheKey) {
   float one[64] = {}, other[64] = {1};
   int32_t ids[4] = {1, 2, 3, 4};
   const auto key = [&](float* q, int32_t first) {
@@ -90,7 +90,7 @@ TEST(PlanCacheTest, LongListsAreNotKept) {
   EXPECT_EQ(KeyWith([](Call& c) { c.options["dilations"] = std::vector<int64_t>(65536); }), "");
 }
 
-TEST(PlanCacheTest, WhatIsAskedForStaysAndTheRestIsForgotten) {
+TEST(PlanCacheTest, PlansInUseStayAndTheRestIsEvicted) {
   PlanCache cache;
   const auto used = std::make_shared<Plan>();
   const auto unused = std::make_shared<Plan>();

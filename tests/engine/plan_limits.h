@@ -1,4 +1,4 @@
-// Calls without data, and how they are planned.
+// Calls without data, and helpers that plan them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -25,7 +25,7 @@ TEST_F(PlanLimits, ProblemsWithoutElementsTakeNothing) {
 }
 
 // A backward of no queries still has to write the zeros of dk and dv, one of no keys those of dq.
-TEST_F(PlanLimits, WhatIsToBeZeroIsPlanned) {
+TEST_F(PlanLimits, ZerosThatMustBeWrittenArePlanned) {
   for (const char* method : {"softmax", "local", "linear_attention"}) {
     for (const PlanSizes& s :
          {PlanSizes{.Nq = 0, .Nk = 100, .D = 8}, PlanSizes{.Nq = 100, .Nk = 0, .D = 8}}) {
@@ -54,9 +54,9 @@ TEST_F(PlanLimits, WorkGrowsWithHeads) {
   });
 }
 
-// Requests of 144 KB that need 0.5 GB were planned as 10 ms and took a second: four of them
-// occupied all lanes.
-TEST_F(PlanLimits, MemoryThatIsNotThereYetTakesItsTime) {
+// Symptom: requests of 144 KB that need 0.5 GB were predicted to take 10 ms and took a second: four
+// of them occupied all lanes.
+TEST_F(PlanLimits, NewMemoryIsPredictedToTakeTime) {
   const auto seconds_of = [](int64_t N, int64_t* bytes) {
     Call call{.method = "softmax"};
     call.tensors["q"] = DenseView(nullptr, DType::kF32, {1, 1, N, 1});
@@ -76,7 +76,7 @@ TEST_F(PlanLimits, MemoryThatIsNotThereYetTakesItsTime) {
 }
 
 TEST_F(PlanLimits, AStoppedPlanIsCancelled) {
-  // A plan of many packed sequences could not be stopped.
+  // Symptom: a plan of many packed sequences could not be stopped.
   const Call call = MakeCall("softmax", {.Nq = 7, .Nk = 7}, Direction::kBackward);
   RunControl control;
   EXPECT_TRUE(engine().MakePlan(call, &control).ok());

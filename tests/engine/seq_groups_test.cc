@@ -1,4 +1,4 @@
-// Batch rows and sequences of equal lengths, which a plan counts once.
+// Sequences of equal lengths, packed or of a batch, which a plan counts once.
 #include "kernels/method/seq_groups.h"
 
 #include <gmock/gmock.h>
@@ -11,37 +11,37 @@
 namespace attnd::testing {
 namespace {
 
-std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> Told(
+std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> Tuples(
     const std::vector<SeqGroup>& groups) {
-  std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> told;
+  std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t>> tuples;
   for (const SeqGroup& g : groups) {
-    told.emplace_back(g.lengths.nq, g.lengths.nk, g.offset, g.count);
+    tuples.emplace_back(g.lengths.nq, g.lengths.nk, g.offset, g.count);
   }
-  return told;
+  return tuples;
 }
 
-TEST(SeqGroups, EqualRowsAreOne) {
-  const std::vector<SeqGroup> rows = {{{3, 4}, 1}, {{5, 4}, 1}, {{3, 4}, 1}, {{3, 4}, 2}};
-  EXPECT_THAT(Told(Alike(rows, 10, {5, 5})),
+TEST(SeqGroups, EqualSequencesAreOneGroup) {
+  const std::vector<SeqGroup> seqs = {{{3, 4}, 1}, {{5, 4}, 1}, {{3, 4}, 1}, {{3, 4}, 2}};
+  EXPECT_THAT(Tuples(Alike(seqs, 10, {5, 5})),
               ::testing::UnorderedElementsAre(std::tuple(3, 4, 1, 2), std::tuple(5, 4, 1, 1),
                                               std::tuple(3, 4, 2, 1)));
-  // Else a list of one problem that stands for several would equal a list of one that stands alone.
-  EXPECT_THAT(Told(Alike({{{3, 4}, 1, 7}}, 10, {5, 5})),
+  // Two groups: a list of one entry that stands for several would be planned as one sequence.
+  EXPECT_THAT(Tuples(Alike({{{3, 4}, 1, 7}}, 10, {5, 5})),
               ::testing::ElementsAre(std::tuple(3, 4, 1, 6), std::tuple(3, 4, 1, 1)));
 }
 
-TEST(SeqGroups, OfTooManyDifferentOnesLengthsAreRoundedUp) {
+TEST(SeqGroups, LengthsAreRoundedUpWhereTooManyDiffer) {
   std::mt19937 random(1);
   for (const int64_t N : {100, 5000, 1 << 30}) {
-    std::vector<SeqGroup> rows;
+    std::vector<SeqGroup> seqs;
     double queries = 0, keys = 0;
     for (int b = 0; b < 20000; ++b) {
       const auto pick = [&] { return std::uniform_int_distribution<int64_t>(0, N)(random); };
-      rows.push_back({.lengths = {pick(), pick()}, .offset = b % 2});
-      queries += static_cast<double>(rows.back().lengths.nq);
-      keys += static_cast<double>(rows.back().lengths.nk);
+      seqs.push_back({.lengths = {pick(), pick()}, .offset = b % 2});
+      queries += static_cast<double>(seqs.back().lengths.nq);
+      keys += static_cast<double>(seqs.back().lengths.nk);
     }
-    const std::vector<SeqGroup> groups = Alike(rows, 1024, {N, N});
+    const std::vector<SeqGroup> groups = Alike(seqs, 1024, {N, N});
     EXPECT_LE(groups.size(), 1024u);
     int64_t count = 0;
     double more_queries = 0, more_keys = 0;
@@ -60,18 +60,19 @@ TEST(SeqGroups, OfTooManyDifferentOnesLengthsAreRoundedUp) {
   }
 }
 
-TEST(SeqGroups, RunsOfARequestKeepTheOrderOfRows) {
+TEST(SeqGroups, RunsKeepTheOrderOfTheBatch) {
   std::vector<int32_t> lengths = {3, 3, 5, 3};
   const std::map<std::string, View> tensors = {
       {"q_lengths", DenseView(lengths.data(), DType::kI32, {4})}};
   const ProblemShape problem{.B = 4, .Nq = 9, .Nk = 9, .tensors = &tensors};
-  EXPECT_THAT(Told(SeqRunsOf(problem, /*is_planned=*/false)),
+  EXPECT_THAT(Tuples(SeqRunsOf(problem, /*is_planned=*/false)),
               ::testing::ElementsAre(std::tuple(3, 9, 0, 2), std::tuple(5, 9, 0, 1),
                                      std::tuple(3, 9, 0, 1)));
-  EXPECT_THAT(Told(SeqRunsOf(problem, /*is_planned=*/true)),
+  EXPECT_THAT(Tuples(SeqRunsOf(problem, /*is_planned=*/true)),
               ::testing::UnorderedElementsAre(std::tuple(3, 9, 0, 3), std::tuple(5, 9, 0, 1)));
   const ProblemShape plain{.B = 1 << 16, .Nq = 9, .Nk = 9};
-  EXPECT_THAT(Told(SeqRunsOf(plain, false)), ::testing::ElementsAre(std::tuple(9, 9, 0, 1 << 16)));
+  EXPECT_THAT(Tuples(SeqRunsOf(plain, false)),
+              ::testing::ElementsAre(std::tuple(9, 9, 0, 1 << 16)));
   EXPECT_EQ(SeqRunsOf(plain, true).size(), 2u);
 }
 

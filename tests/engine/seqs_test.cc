@@ -1,4 +1,4 @@
-// What batch rows see is described once where they are alike.
+// What sequences of a batch see is described once where they are alike.
 #include "kernels/methods/pattern/seqs.h"
 
 #include <gmock/gmock.h>
@@ -14,9 +14,9 @@
 namespace attnd::testing {
 namespace {
 
-// A problem whose batch rows share a mask was described for each of them beside one whose rows have
-// masks of their own: more than its plan had counted.
-TEST(Seqs, RowsThatShareAMaskAreDescribedOnceBesideProblemsWhoseRowsDoNot) {
+// Symptom: a problem whose sequences share a mask was described for each of them, beside a problem
+// whose sequences have their own masks: more than its plan counts.
+TEST(Seqs, SequencesThatShareAMaskAreDescribedOnceBesideProblemsWhoseDoNot) {
   constexpr int64_t B = 3, N = 8;
   std::vector<uint8_t> values(B * N, 1);
   const auto mask = [&](const Shape& shape) { return DenseView(values.data(), DType::kU8, shape); };

@@ -16,7 +16,7 @@ namespace {
 
 class ValidateTest : public ::testing::Test {
  protected:
-  // A good request of B 2, H 4, Hkv 2, Nq 5, Nk 7, D 8, Dv 3; tensors without data.
+  // A valid request of B 2, H 4, Hkv 2, Nq 5, Nk 7, D 8, Dv 3; tensors without data.
   static Call Good(const std::string& method) {
     Call call;
     call.method = method;
@@ -258,7 +258,7 @@ TEST_F(ValidateTest, RulesOfTheMethods) {
             "state_s, state_z, got \"causal_offset\"");
 }
 
-TEST_F(ValidateTest, WhatIsNotServedIsRefusedByNameUnlessItIsTheDefault) {
+TEST_F(ValidateTest, UnservedOptionsAreRefusedByNameUnlessTheyHaveTheirDefault) {
   const auto option = [&](const std::string& method, const std::string& name, OptionValue value) {
     return Unserved(method, [&](Call* c) { c->options[name] = value; });
   };

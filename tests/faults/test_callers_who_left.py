@@ -88,7 +88,7 @@ def send(request):
 @pytest.mark.parametrize(
     "refusal_seconds, retry_seconds", [(0.4, 30), (0, 0.4)], ids=["before", "after"]
 )
-def test_what_nobody_waits_for_is_not_sent_again(
+def test_a_call_whose_caller_left_is_not_sent_again(
     send, peer, monkeypatch, refusal_seconds, retry_seconds
 ):
     """The caller leaves after 0.1 s: before the refusal, or while the request awaits its retry."""

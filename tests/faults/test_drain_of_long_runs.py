@@ -30,7 +30,7 @@ def of_its_own(channel):
 
 
 @pytest.mark.parametrize("start", [of_its_own, on_a_stream], ids=["Forward", "Run"])
-def test_what_runs_is_waited_for(start_server, start):
+def test_running_requests_are_waited_for(start_server, start):
     """Calls ended a second after the signal, answered or not."""
     server = start_server("--max-running", "1", "--drain-timeout", "60s")
     with open_channel(server.target) as channel:

@@ -47,7 +47,7 @@ def test_one_whose_size_is_known_goes_on(raw):
     assert raw.status(honest, seconds=30) == OK
 
 
-def test_if_two_may_be_it_both_may_try_again(raw):
+def test_if_two_calls_are_suspect_both_may_retry(raw):
     beside = raw.open_path(HEALTH)
     liar = raw.open("Forward", attnd_message_bytes="100")
     flood(raw, liar)

@@ -29,7 +29,7 @@ def test_it_is_refused_at_once_with_its_figures(start_server):
         assert client.health() == "SERVING"
 
 
-def test_what_waits_ahead_refuses_it_before_it_is_read(start_server):
+def test_waiting_requests_ahead_refuse_it_before_it_is_read(start_server):
     server = start_server("--max-running", "1", "--max-request-seconds", "0")
     client = attnd.Client(server.target, timeout=60, retries=0)
     with client, open_channel(server.target) as channel:
@@ -48,7 +48,7 @@ def test_what_waits_ahead_refuses_it_before_it_is_read(start_server):
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
 
 
-def test_what_takes_longer_than_any_request_may_is_refused(start_server):
+def test_a_request_above_the_limit_of_seconds_is_refused(start_server):
     server = start_server("--max-request-seconds", "50s")
     with attnd.Client(server.target, timeout=60) as client:
         q = input_of(client, seconds=100)
@@ -62,14 +62,14 @@ def test_what_takes_longer_than_any_request_may_is_refused(start_server):
         assert server.metric("attnd_dispatch_total") == 0
 
 
-def test_what_ran_before_decides(start_server):
+def test_measured_runs_decide(start_server):
     """Refusals used the plans alone and ignored how long earlier runs had taken."""
     server = start_server("--max-request-seconds", "1000s")
     with attnd.Client(server.target, timeout=60, retries=0) as client:
         medium = long_input(client, seconds=0.03)
         too_long, hopeless = input_of(client, seconds=2000), input_of(client, seconds=100)
 
-        def told(q, **options):
+        def error_of(q, **options):
             with pytest.raises(attnd.Error) as caught:
                 client.forward(q, q, q, **options)
             return str(caught.value)
@@ -78,7 +78,7 @@ def test_what_ran_before_decides(start_server):
             """Seconds, of a request above the limit and of one above its deadline."""
             limit = "predicted seconds must be <= 1000 (--max-request-seconds), got "
             deadline = "request: the deadline must leave the predicted "
-            texts = [(told(too_long), limit), (told(hopeless, timeout=5), deadline)]
+            texts = [(error_of(too_long), limit), (error_of(hopeless, timeout=5), deadline)]
             for text, words in texts:
                 assert words in text
             return [float(text.partition(words)[2].split()[0]) for text, words in texts]

@@ -38,7 +38,7 @@ def estimates():
             spec(image_local_2d=methods.ImageLocal2d(grid=[2**30, 1])),
             tensors((1, 1, 2**30, 1)),
         ),
-        "batch rows": (linear, tensors((65536, 1, 4, 4))),
+        "sequences": (linear, tensors((65536, 1, 4, 4))),
         "long lists": (dilated, tensors((1, 60000, 4, 4))),
         "lengths": (linear, tensors((65536, 1, 4, 4), kv_lengths=65536)),
     }, attention.EstimateRequest
@@ -86,7 +86,7 @@ def quickest_health(client):
 
 
 @pytest.mark.parametrize(
-    "name", ["heads times sequences", "a grid", "batch rows", "long lists", "lengths"]
+    "name", ["heads times sequences", "a grid", "sequences", "long lists", "lengths"]
 )
 def test_health_is_answered_while_estimates_are_planned(server, client, name):
     cases, request = estimates()

@@ -20,7 +20,7 @@ def free_port():
         return one.getsockname()[1]
 
 
-def test_the_probe_tells_why():
+def test_the_probe_reports_the_reason():
     """For a dead server the probe printed the address without the reason."""
     target = f"127.0.0.1:{free_port()}"
     probe = run_server("--probe", "--grpc", target)

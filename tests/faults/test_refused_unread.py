@@ -27,7 +27,7 @@ def received(server):
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_what_misses_its_deadline(server, direction):
+def test_a_request_that_would_miss_its_deadline(server, direction):
     with attnd.Client(server.target, timeout=60, retries=0) as client:
         q = input_of(client, seconds=100, direction=direction)
         send = client.forward if direction == "forward" else client.backward
@@ -42,7 +42,7 @@ def test_what_misses_its_deadline(server, direction):
     assert server.metric("attnd_requests_total", **labels) == 1
 
 
-def test_what_takes_too_long(server):
+def test_a_request_that_would_take_too_long(server):
     with attnd.Client(server.target, timeout=None, retries=0) as client:
         q = input_of(client, seconds=2000)
         with pytest.raises(attnd.Error, match="predicted seconds must be <= 1000"):
@@ -68,7 +68,7 @@ def test_of_every_client(server):
 
 
 @pytest.mark.parametrize("head", [b"", b"\xff" * 40, b"\x12" * 3000], ids=["none", "bad", "long"])
-def test_a_head_that_says_nothing_refuses_nothing(server, head):
+def test_a_head_without_content_refuses_nothing(server, head):
     message = forward("softmax{}", {name: T((1, 1, 8, 4)) for name in "qkv"})
     with open_channel(server.target) as channel:
         call = channel.unary_unary(FORWARD)

@@ -12,7 +12,7 @@ WRITERS = 40
 ROUNDS = 20
 
 
-def test_others_do_not_notice(start_server, rng):
+def test_other_clients_are_not_affected(start_server, rng):
     server = start_server("--budget-bytes", "256MiB")
     q = noise(rng, (1, 2, 64, 32))
     message = framed(bytes(1 << 20))

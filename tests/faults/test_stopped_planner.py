@@ -59,7 +59,7 @@ def test_one_client_has_half_of_the_places(server, rpc):
 
 
 @pytest.mark.parametrize("rpc", ["Forward", "Estimate"])
-def test_what_was_called_off_is_not_planned(server, rpc):
+def test_a_cancelled_call_is_not_planned(server, rpc):
     open_calls = {"name": "attnd_open_calls", "rpc": f"attn.v1.AttentionService/{rpc}"}
     with open_channel(server.target) as channel:
         with StoppedThread(server.pid, "planner"):
@@ -96,7 +96,7 @@ def test_streams_wait_when_calls_have_no_place(server):
         assert sum(call.code() == CODES.INVALID_ARGUMENT for call in calls) == OF_ONE_CLIENT
 
 
-def test_what_a_stream_brought_is_not_parsed_once_it_has_left(server):
+def test_requests_of_a_closed_stream_are_not_parsed(server):
     """The planner takes longer for a few streams that stay than for many that left."""
     request = carry("1", forward() + b"\x1a\x00" * 100_000)
     open_runs = {"name": "attnd_open_calls", "rpc": "attn.v1.AttentionService/Run"}
@@ -126,7 +126,7 @@ def test_what_a_stream_brought_is_not_parsed_once_it_has_left(server):
         assert spent(streams=20, leave=True) < spent(streams=4, leave=False)
 
 
-def test_what_a_stream_brought_counts_until_the_planner_lets_go_of_it(server):
+def test_bytes_of_a_stream_count_until_the_planner_releases_them(server):
     bytes_of_q = 4 << 20
     q = T((1, 1, bytes_of_q // 256, 64), payload=bytes(bytes_of_q))
 

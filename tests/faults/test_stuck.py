@@ -12,7 +12,7 @@ from stopped_thread import StoppedThread
 STUCK_SECONDS = 30
 
 
-def test_a_polling_thread_that_stands_still_is_told(start_server):
+def test_a_polling_thread_that_stands_still_is_reported(start_server):
     server = start_server("--log-format", "json")
     assert server.get("/healthz") == (200, "ok\n")
     with StoppedThread(server.pid, "transport"):
@@ -33,11 +33,11 @@ def test_a_polling_thread_that_stands_still_is_told(start_server):
     assert server.metric("attnd_poll_delay_seconds_count") > 0
     assert server.stop() == 0
     lines = [json.loads(line) for line in server.log().splitlines()]
-    told = [line["part"] for line in lines if line["message"] in ("stuck", "no longer stuck")]
-    assert told == ["transport", "transport"]
+    reported = [line["part"] for line in lines if line["message"] in ("stuck", "no longer stuck")]
+    assert reported == ["transport", "transport"]
 
 
-def test_a_lane_that_stands_still_is_told_with_its_work(start_server):
+def test_a_lane_that_stands_still_is_reported_with_its_work(start_server):
     server = start_server("--max-running", "1")
     with attnd.Client(server.target, timeout=60) as client, Busy(client, server, seconds=0.5) as busy:
         with StoppedThread(server.pid, "lane-0"):
@@ -51,7 +51,7 @@ def test_a_lane_that_stands_still_is_told_with_its_work(start_server):
     assert eventually(lambda: server.get("/healthz")[0] == 200, STUCK_SECONDS)
 
 
-def test_a_watchdog_that_stands_still_is_told(start_server):
+def test_a_watchdog_that_stands_still_is_reported(start_server):
     server = start_server()
     with StoppedThread(server.pid, "watchdog"):
         stuck = (503, "the watchdog is stuck\n")

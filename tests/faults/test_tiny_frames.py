@@ -85,7 +85,7 @@ def test_the_server_has_time_for_others(start_server, name):
         assert eventually(lambda: WORDS in server.log())
 
 
-def test_what_clients_need_is_none(start_server, rng):
+def test_ordinary_clients_are_not_cut_off(start_server, rng):
     """Small calls, large replies, and callers who cancel."""
     server = start_server()
     q = noise(rng, (1, 1, 16, 8))

@@ -18,7 +18,7 @@ MOST = 256 * MIB
 ROUNDS = 8
 
 
-def test_what_arrives_of_them_is_bounded(start_server, rng):
+def test_the_bytes_that_arrive_are_bounded(start_server, rng):
     server = start_server("--budget-bytes", "64MiB", "--max-running", "1")
     q = noise(rng, (1, 2, 64, 32))
     request = forward("local { window_left: 1 }", HELD)

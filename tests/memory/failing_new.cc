@@ -15,7 +15,7 @@ std::atomic<int64_t> to_fail{0}, counted{0};
 std::atomic<bool> has_failed{false};
 thread_local bool is_exempt = false;
 
-enum class Owner : uint8_t { kNobody, kOurs, kOthers };
+enum class Owner : uint8_t { kUndecided, kOurs, kOthers };
 
 bool StartsWith(const char* name, const char* start) {
   return std::strncmp(name, start, std::strlen(start)) == 0;
@@ -24,7 +24,7 @@ bool StartsWith(const char* name, const char* start) {
 Owner OwnerOf(const char* name) {
   if (StartsWith(name, "_ZN5attnd") || StartsWith(name, "_ZNK5attnd")) return Owner::kOurs;
   for (const char* start : {"_ZSt", "_ZNSt", "_ZNKSt", "_ZN4absl", "_ZNK4absl", "_Znwm"}) {
-    if (StartsWith(name, start)) return Owner::kNobody;
+    if (StartsWith(name, start)) return Owner::kUndecided;
   }
   return Owner::kOthers;
 }
@@ -33,14 +33,14 @@ Owner OwnerOf(const char* name) {
 Owner OwnerAt(void* frame) {
   struct Known {
     std::atomic<void*> frame{nullptr};
-    std::atomic<Owner> owner{Owner::kNobody};
+    std::atomic<Owner> owner{Owner::kUndecided};
   };
   static Known table[1 << 14];
   Known& known = table[(reinterpret_cast<uintptr_t>(frame) * 0x9E3779B97F4A7C15u) >> 50];
   if (known.frame.load() == frame) return known.owner;
   Dl_info info{};
   const bool is_named = dladdr(frame, &info) != 0 && info.dli_sname != nullptr;
-  const Owner owner = is_named ? OwnerOf(info.dli_sname) : Owner::kNobody;
+  const Owner owner = is_named ? OwnerOf(info.dli_sname) : Owner::kUndecided;
   // Two threads at once may lose an entry: it is then looked up again.
   if (void* free = nullptr; known.frame.compare_exchange_strong(free, &table)) {
     known.owner = owner;
@@ -57,7 +57,7 @@ bool IsOurs() {
   const int count = backtrace(frames, 40);
   // IsOurs, Allocate and operator new come first.
   for (int i = 3; i < count; ++i) {
-    if (const Owner owner = OwnerAt(frames[i]); owner != Owner::kNobody) {
+    if (const Owner owner = OwnerAt(frames[i]); owner != Owner::kUndecided) {
       return owner == Owner::kOurs;
     }
   }

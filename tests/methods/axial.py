@@ -22,30 +22,30 @@ def coordinates(o):
     return np.array(np.unravel_index(np.arange(math.prod(o["grid"])), o["grid"]))
 
 
-def on_axis(row):
+def on_axis(seq):
     """Coordinates along the axis as a column and as a row."""
-    x = coordinates(row.o)[row.o["axis"]]
+    x = coordinates(seq.o)[seq.o["axis"]]
     return x[:, None], x[None, :]
 
 
-def same(row):
+def same(seq):
     """[m,N,N] which coordinates of two cells are equal."""
-    x = coordinates(row.o)
+    x = coordinates(seq.o)
     return x[:, :, None] == x[:, None, :]
 
 
-def sees_line(row):
-    others = np.delete(same(row), row.o["axis"], axis=0).all(axis=0)
-    mine, theirs = on_axis(row)
-    return others & (theirs <= mine) if row.o.get("causal_axis", False) else others
+def sees_line(seq):
+    others = np.delete(same(seq), seq.o["axis"], axis=0).all(axis=0)
+    mine, theirs = on_axis(seq)
+    return others & (theirs <= mine) if seq.o.get("causal_axis", False) else others
 
 
-def sees_cross(row):
-    return (~same(row)).sum(axis=0) <= 1
+def sees_cross(seq):
+    return (~same(seq)).sum(axis=0) <= 1
 
 
-def along_axis(row):
-    mine, theirs = on_axis(row)
+def along_axis(seq):
+    mine, theirs = on_axis(seq)
     return abs(mine - theirs)
 
 

@@ -37,37 +37,37 @@ def blocks(o, N):
     return Blocks(size, tokens, count, left, right, window, max(0, count - left - right))
 
 
-def slots(row, n, candidates):
+def slots(seq, n, candidates):
     """[H or 1,nb,nb] how many random slots of a row of blocks name a block."""
     inner = slice(n.left, n.left + n.rows)
-    if "rand_blocks" in row.t:
-        listed = row.t["rand_blocks"]
+    if "rand_blocks" in seq.t:
+        listed = seq.t["rand_blocks"]
     else:
         of_row = candidates[inner]
-        ordinals = sample(of_row.sum(axis=1), row.o.get("num_random_blocks", 3),
-                          row.o.get("seed", 0), 2, np.arange(row.H)[:, None],
+        ordinals = sample(of_row.sum(axis=1), seq.o.get("num_random_blocks", 3),
+                          seq.o.get("seed", 0), 2, np.arange(seq.H)[:, None],
                           np.arange(n.count)[inner])
         # Candidates first, in their order.
         order = np.argsort(~of_row, axis=1, kind="stable")
         listed = np.where(ordinals < 0, -1, np.take_along_axis(
-            np.broadcast_to(order, (row.H, *order.shape)), np.maximum(ordinals, 0), axis=2))
+            np.broadcast_to(order, (seq.H, *order.shape)), np.maximum(ordinals, 0), axis=2))
     named = np.zeros((len(listed), n.count, n.count), int)
     named[:, inner] = times(listed, n.count)
     return named
 
 
-def sees(row):
-    n = blocks(row.o, row.Nk)
+def sees(seq):
+    n = blocks(seq.o, seq.Nk)
     t, c = np.arange(n.count)[:, None], np.arange(n.count)[None, :]
     everything = (t < n.left) | (t >= n.count - n.right)
     shared = (c < n.left) | (c >= n.count - n.right) | (abs(t - c) <= n.window)
-    ends = row.o.get("prefix_tokens", 1024) if row.o.get("rand_plan") == "prefix" else row.Nk
+    ends = seq.o.get("prefix_tokens", 1024) if seq.o.get("rand_plan") == "prefix" else seq.Nk
     candidates = ~shared & (c < -(-ends // n.size))
-    often = np.where(everything, 1, shared + slots(row, n, candidates))
-    own = (row.i[n.tokens:, 0] - n.tokens) // n.size
-    count = np.ones((len(often), row.Nq, row.Nk), int)
+    often = np.where(everything, 1, shared + slots(seq, n, candidates))
+    own = (seq.i[n.tokens:, 0] - n.tokens) // n.size
+    count = np.ones((len(often), seq.Nq, seq.Nk), int)
     count[:, n.tokens:, n.tokens:] = often[:, own[:, None], own]
-    return counted(count, row.o)
+    return counted(count, seq.o)
 
 
 def fit_options(case):

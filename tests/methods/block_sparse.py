@@ -15,7 +15,7 @@ from tests.methods.refused import INT, Refused, zeros
 
 
 def counts(o, Nq, Nk):
-    """Blocks of queries and of keys."""
+    """The numbers of query blocks and of key blocks."""
     return -(-Nq // o.get("block_q", 64)), -(-Nk // o.get("block_k", 64))
 
 
@@ -28,15 +28,15 @@ def from_lists(indptr, indices, nbk):
     return count
 
 
-def sees(row):
-    nbk = counts(row.o, row.Nq, row.Nk)[1]
-    if "layout" in row.t:
-        layout = row.t["layout"]
-        on = (layout[row.b] if layout.ndim == 4 else layout) != 0
+def sees(seq):
+    nbk = counts(seq.o, seq.Nq, seq.Nk)[1]
+    if "layout" in seq.t:
+        layout = seq.t["layout"]
+        on = (layout[seq.b] if layout.ndim == 4 else layout) != 0
     else:
-        on = from_lists(row.t["indptr"], row.t["indices"], nbk)
-    own = row.i // row.o.get("block_q", 64)
-    return counted(on[:, own, row.j // row.o.get("block_k", 64)].astype(int), row.o)
+        on = from_lists(seq.t["indptr"], seq.t["indices"], nbk)
+    own = seq.i // seq.o.get("block_q", 64)
+    return counted(on[:, own, seq.j // seq.o.get("block_k", 64)].astype(int), seq.o)
 
 
 def tiles(bq, bk, **more):

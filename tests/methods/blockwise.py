@@ -22,16 +22,16 @@ def standard_perm(H, nb, identity=None):
     return (np.arange(nb) + np.array(shifts)[:, None]) % nb
 
 
-def sees(row):
-    nb, N = row.o.get("num_blocks", 2), row.Nk
+def sees(seq):
+    nb, N = seq.o.get("num_blocks", 2), seq.Nk
     if N == 0:
         return np.False_
-    perm = row.t.get("perm")
+    perm = seq.t.get("perm")
     if perm is None:
-        perm = standard_perm(row.H, nb, row.o.get("identity_heads"))
-    # Any block does where p is no key.
-    of_query = np.where((row.p >= 0) & (row.p < N), row.p, 0) * nb // N
-    return (row.p >= 0) & (row.p < N) & (perm[:, of_query[:, 0], None] == row.j * nb // N)
+        perm = standard_perm(seq.H, nb, seq.o.get("identity_heads"))
+    # Where p is no key, the block does not matter.
+    of_query = np.where((seq.p >= 0) & (seq.p < N), seq.p, 0) * nb // N
+    return (seq.p >= 0) & (seq.p < N) & (perm[:, of_query[:, 0], None] == seq.j * nb // N)
 
 
 def fit_options(case):
@@ -105,7 +105,7 @@ METHOD = pattern_method(
         Case("nb2-d32", H=2, Nq=261, D=32, options=blocks(2)),
         Case("nb4-of-64", H=2, Nq=256, D=8, options=blocks(4, 1)),
         Case("permuted", dtypes=ALL, B=2, H=4, Hkv=2, Nq=65, options=blocks(5), made=permuted()),
-        # No involution: a query block's key block is not the other way round.
+        # Not an involution: a permutation that is read backwards gives other numbers.
         Case("permuted-for-all-heads", H=4, Nq=131, options=blocks(7), made=permuted("1")),
         Case("permuted-and-identity-heads", H=4, Nq=65, options=blocks(3, 4), made=permuted()),
         Case("causal", dtypes=ALL, H=4, Nq=131, options=blocks(3, causal=True)),

@@ -40,7 +40,7 @@ class Case:
     far_floats: bool = False  # some of bias and all sinks are beyond +-2.3e38
     hidden_channels: bool = False  # every third of k is -inf in its first rows and in others
     segments: str = ""  # ids of segments and padding: "runs", "mixed" or "ends"
-    packed: int = 0  # so many packed sequences, empty ones among them; B = 1
+    packed: int = 0  # number of packed sequences, empty ones among them; B = 1
     layout: str = "BHND"
     strided: bool = False  # gaps of NaN between heads, tokens and rows; odd alignment
     spread: float = 1.0  # standard deviation of q and k
@@ -73,7 +73,7 @@ class Case:
 
 
 def place(array, layout="BHND", strided=False):
-    """The same values in the memory order asked for, as a [B,H,N,D] view."""
+    """The same values in the given memory order, as a [B,H,N,D] view."""
     if layout == "BNHD":
         return place(array.swapaxes(1, 2), "BHND", strided).swapaxes(1, 2)
     if not strided:
@@ -86,14 +86,14 @@ def place(array, layout="BHND", strided=False):
 
 
 def fill_padding(array, lengths):
-    """NaN from each batch row's own length on."""
+    """NaN beyond the length of each sequence."""
     for b, n in enumerate(lengths if lengths is not None else []):
         array[b, :, n:] = np.nan
     return array
 
 
 def segment_ids(rng, case, N):
-    """[B,N] ids 0..3, -1 for padding: in runs, or token by token; "ends": those of int32."""
+    """[B,N] ids 0..3, -1 for padding: in runs, or token by token; "ends": up to those of int32."""
     ids = rng.integers(-1, 4, (case.B, N))
     if case.segments == "ends":
         return np.array([0, 1, 2**31 - 2, 2**31 - 1, -(2**31)], np.int32)[ids]
@@ -152,7 +152,7 @@ def made_tensors(rng, case, storage):
 
 
 def tensors(case, dtype, gradients=False):
-    """name -> array of a case; with `gradients` also grad_out and (where asked for) grad_lse."""
+    """name -> array of a case; with `gradients` also grad_out and, if the case has it, grad_lse."""
     rng = np.random.default_rng(zlib.crc32(case.id.encode()))
     storage = DTYPES[dtype]
     Dv = case.Dv or case.D

@@ -20,19 +20,19 @@ OWN = (*LEARNED, "sentence_ids", "long_example_ids", "global_example_ids", *PIEC
 
 
 class Split:
-    """The two parts of a row: ng global tokens, nl long ones, and the labels of pairs of them.
+    """The two parts of a sequence: ng global tokens, nl long ones, and the labels of pairs of them.
     a and c count inside the parts; names of pieces are from and to, as in the spec."""
 
-    def __init__(self, row):
-        self.row, self.ng = row, row.o["num_global"]
-        self.nl = row.Nq - self.ng
+    def __init__(self, seq):
+        self.seq, self.ng = seq, seq.o["num_global"]
+        self.nl = seq.Nq - self.ng
         self.sentence = self.ints("sentence_ids", np.arange(self.nl) * self.ng // max(self.nl, 1))
         self.examples = np.concatenate([
             self.ints("global_example_ids", np.zeros(self.ng, int)),
             self.ints("long_example_ids", np.zeros(self.nl, int))])
 
     def ints(self, name, absent):
-        return self.row.t[name][self.row.b] if name in self.row.t else absent
+        return self.seq.t[name][self.seq.b] if name in self.seq.t else absent
 
     def joined(self, g2g, g2l, l2g, l2l):
         """[N,N] of its four pieces."""
@@ -50,7 +50,7 @@ class Split:
         return self.sentence[:, None] == np.arange(self.ng)
 
     def seen(self):
-        o = self.row.o
+        o = self.seq.o
         near = abs(self.distance(self.nl)) <= o.get("local_radius", 84)
         seen = self.joined(True, self.of_sentence.T if o.get("hard_g2l", False) else True,
                            self.of_sentence if o.get("hard_l2g", False) else True, near)
@@ -58,7 +58,7 @@ class Split:
 
     def labels(self):
         """[N,N]; any label where a long token has no window slot for another."""
-        k, r = self.row.o.get("max_distance", 12), self.row.o.get("local_radius", 84)
+        k, r = self.seq.o.get("max_distance", 12), self.seq.o.get("local_radius", 84)
 
         def of_distance(delta):
             return np.where(delta > 0, np.minimum(delta, k), 0) + np.where(
@@ -66,7 +66,7 @@ class Split:
 
         between = 2 * k + 1 + self.of_sentence
         l2l = of_distance(self.distance(self.nl))
-        if "l2l_ids" in self.row.t:
+        if "l2l_ids" in self.seq.t:
             slot = np.clip(self.distance(self.nl) + r, 0, 2 * r)
             l2l = np.take_along_axis(self.ints("l2l_ids", None), slot, axis=1)
             l2l = np.where(abs(self.distance(self.nl)) <= r, l2l, 0)
@@ -80,7 +80,7 @@ class RelativeCore(Core):
 
     @functools.cached_property
     def labels(self):
-        return np.array([Split(row).labels() for row in self.rows])[:, None]  # [B,1,N,N]
+        return np.array([Split(seq).labels() for seq in self.seqs])[:, None]  # [B,1,N,N]
 
     @functools.cached_property
     def tables(self):
@@ -127,8 +127,8 @@ class Part(Kind):
     id: str = ""
 
 
-def is_global(row):
-    return row.i[:, 0] < row.o["num_global"]
+def is_global(seq):
+    return seq.i[:, 0] < seq.o["num_global"]
 
 
 # --- tensors of cases ---
@@ -251,8 +251,8 @@ TOGETHER = "long_example_ids and global_example_ids must be sent together, got"
 
 METHOD = pattern_method(
     id="etc",
-    oracle=PatternOracle(lambda row: Split(row).seen(), core=RelativeCore, kinds=(
-        Part(lambda row: ~is_global(row), id="long"),
+    oracle=PatternOracle(lambda seq: Split(seq).seen(), core=RelativeCore, kinds=(
+        Part(lambda seq: ~is_global(seq), id="long"),
         Part(is_global, {"k": "k_global", "v": "v_global"}, id="global"))),
     options={"num_global": "int", "local_radius": "int", "max_distance": "int",
              "relative_vocab_size": "int", "hard_g2l": "bool", "hard_l2g": "bool"},

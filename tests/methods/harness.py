@@ -69,7 +69,7 @@ def visible_params():
     ]
 
 
-def asked(method, case):
+def suited(method, case):
     """`case` with as many keys as queries where the method requires it, and without grad_lse where
     the method has no lse."""
     if method.square and case.Nq != case.keys:
@@ -82,12 +82,12 @@ def asked(method, case):
 
 def fit(method, case):
     """`case`, of any sizes, with options and tensors that suit them."""
-    return method.fit_options(asked(method, case))
+    return method.fit_options(suited(method, case))
 
 
 def fit_to_options(method, case):
     """`case` with sizes that suit its options, which one batch must share."""
-    return (method.fit_sizes or method.fit_options)(asked(method, case))
+    return (method.fit_sizes or method.fit_options)(suited(method, case))
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def same_bits(a, b):
 @functools.cache
 def expected(method, case, dtype, backward):
     """inputs; the oracle's answer; plain float32 code's answer, rounded; sums and amplification."""
-    t = tensors(asked(method, case), dtype, gradients=backward)
+    t = tensors(suited(method, case), dtype, gradients=backward)
     storage = DTYPES[dtype]
     with np.errstate(over="ignore", under="ignore"):
         if backward:

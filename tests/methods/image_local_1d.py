@@ -9,13 +9,13 @@ from tests.methods.pattern_method import pattern_method
 from tests.methods.refused import Refused
 
 
-def sees(row):
+def sees(seq):
     """In Python's integers: options may be as large as 2^63 - 1."""
-    lq = row.o.get("query_block", 256)
-    lm = row.o.get("memory", lq)
-    first, j = row.i.astype(object) // lq * lq, row.j.astype(object)
+    lq = seq.o.get("query_block", 256)
+    lm = seq.o.get("memory", lq)
+    first, j = seq.i.astype(object) // lq * lq, seq.j.astype(object)
     seen = first - lm <= j
-    if not row.o.get("causal", False):
+    if not seq.o.get("causal", False):
         seen = seen & (j < first + lq + lm)
     return seen.astype(bool)
 

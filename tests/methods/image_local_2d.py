@@ -15,13 +15,13 @@ def sizes(o, name):
     return [min(x, 2**40) for x in o.get(name) or (8, 16)]
 
 
-def sees(row):
-    (qh, qw), (mh, mw) = sizes(row.o, "query_shape"), sizes(row.o, "memory_flange")
-    w = row.o["grid"][1]
-    (y, x), (v, u) = divmod(row.i, w), divmod(row.j, w)
+def sees(seq):
+    (qh, qw), (mh, mw) = sizes(seq.o, "query_shape"), sizes(seq.o, "memory_flange")
+    w = seq.o["grid"][1]
+    (y, x), (v, u) = divmod(seq.i, w), divmod(seq.j, w)
     by, bx = y // qh * qh, x // qw * qw
     wide = (bx - mw <= u) & (u < bx + qw + mw)
-    if not row.o.get("causal", False):
+    if not seq.o.get("causal", False):
         return (by - mh <= v) & (v < by + qh + mh) & wide
     top = (by - mh <= v) & (v < by) & wide
     in_rows = (by <= v) & (v < by + qh)
@@ -37,7 +37,7 @@ def image(h, w, block=None, flange=None, **more):
 
 METHOD = pattern_method(
     id="image_local_2d",
-    # Block-raster order: j <= p is not asked.
+    # Block-raster order: j <= p is not required.
     oracle=PatternOracle(sees, causal=lambda o: False),
     options={"grid": "ints", "query_shape": "ints", "memory_flange": "ints"},
     lacks=("cross", "packed", "alibi"),

@@ -9,9 +9,9 @@ from tests.methods.pattern_method import pattern_method
 from tests.methods.refused import Refused
 
 
-def sees(row):
+def sees(seq):
     """In Python's integers: options may be as large as 2^63 - 1."""
-    o, p, j = row.o, row.p.astype(object), row.j.astype(object)
+    o, p, j = seq.o, seq.p.astype(object), seq.j.astype(object)
     causal = o.get("causal", False)
     if o.get("granularity", "token") == "block":
         W = o["block"]

@@ -11,29 +11,29 @@ from tests.methods.pattern_method import pattern_method
 from tests.methods.refused import FLOAT, Refused, ints, zeros
 
 
-def global_keys(row):
-    """[Nk] bools of this batch row."""
-    if "global_mask" not in row.t:
-        return np.zeros(row.Nk, bool)
-    mask = row.t["global_mask"] != 0
-    return mask if mask.ndim == 1 else mask[row.b]
+def global_keys(seq):
+    """[Nk] bools of this sequence."""
+    if "global_mask" not in seq.t:
+        return np.zeros(seq.Nk, bool)
+    mask = seq.t["global_mask"] != 0
+    return mask if mask.ndim == 1 else mask[seq.b]
 
 
-def is_global(row):
+def is_global(seq):
     """[Nq]: whether the position of a query is global; none is outside of the keys."""
-    p, known = row.p[:, 0], np.append(global_keys(row), False)
-    return known[np.where((p >= 0) & (p < row.Nk), p, row.Nk)]
+    p, known = seq.p[:, 0], np.append(global_keys(seq), False)
+    return known[np.where((p >= 0) & (p < seq.Nk), p, seq.Nk)]
 
 
-def sees(row):
+def sees(seq):
     """[H,Nq,Nk]; options as large as 2^63 - 1 reach no farther than 2^62."""
-    w, dilation = row.o.get("window", 256), row.o.get("dilation") or [1]
-    delta = row.p - row.j
+    w, dilation = seq.o.get("window", 256), seq.o.get("dilation") or [1]
+    delta = seq.p - seq.j
     heads = []
     for d in dilation:
         reach, step = min(w * d, 2**62), min(d, 2**62)
         heads.append((abs(delta) <= reach) & (delta % step == 0))
-    return np.array(heads) | global_keys(row) | is_global(row)[:, None]
+    return np.array(heads) | global_keys(seq) | is_global(seq)[:, None]
 
 
 GLOBAL_NAMES = {"q": "q_global", "k": "k_global", "v": "v_global"}
@@ -43,7 +43,7 @@ GLOBAL_NAMES = {"q": "q_global", "k": "k_global", "v": "v_global"}
 
 
 def mask_of(holds, rank=2):
-    """A mask of the positions j (< Nk) of batch row b for which holds(b, j, Nk). Any value but 0
+    """A mask of the positions j (< Nk) of sequence b for which holds(b, j, Nk). Any value but 0
     marks."""
 
     def make(rng, case):
@@ -62,7 +62,7 @@ scattered = mask_of(lambda b, j, N: (5 * j + 3 * b) % 17 == 0)
 last = mask_of(lambda b, j, N: (j >= N - 3) & (b >= 0))
 everywhere = mask_of(lambda b, j, N: (j >= 0) & (b >= 0))
 nowhere = mask_of(lambda b, j, N: (j < 0) & (b >= 0))
-# No global token in the first batch row.
+# No global token in the first sequence.
 uneven = mask_of(lambda b, j, N: (j % 9 < b) & (b > 0))
 
 
@@ -109,7 +109,7 @@ def mask_zeros(*shape):
 METHOD = pattern_method(
     id="longformer",
     oracle=PatternOracle(sees, kinds=(
-        Kind(lambda row: ~is_global(row)), Kind(is_global, GLOBAL_NAMES))),
+        Kind(lambda seq: ~is_global(seq)), Kind(is_global, GLOBAL_NAMES))),
     options={"window": "int", "dilation": "ints"},
     own=("global_mask", *GLOBAL_NAMES.values()),
     own_differentiable=GLOBAL_NAMES.values(),

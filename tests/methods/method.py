@@ -47,7 +47,7 @@ class Oracle(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Visible:
-    """Visible pairs counted by hand, of one head and one batch row."""
+    """Visible pairs counted by hand, of one head and one sequence."""
 
     id: str
     Nq: int

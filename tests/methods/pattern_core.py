@@ -20,13 +20,13 @@ def standard_slopes(H):
 
 
 def cut(x):
-    """Finite terms as the library counts them."""
+    """Finite terms clamped as the library does."""
     return np.where(np.isfinite(x), np.clip(x, -2.29e38, 2.3e38), x).astype(x.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """Batch row `b` of tensors `t` that are not packed, or one packed sequence."""
+class Seq:
+    """Sequence `b` of tensors `t` that are not packed, or one packed sequence."""
 
     o: dict
     t: dict
@@ -57,16 +57,16 @@ class Row:
         return np.arange(self.Nk)[None, :]
 
 
-def positions(row):
-    return abs(row.p - row.j)
+def positions(seq):
+    return abs(seq.p - seq.j)
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Query rows that share tensors. `rows(row)`: which are of this kind, broadcastable to [H,Nq];
+    """Query rows that share tensors. `rows(seq)`: which are of this kind, broadcastable to [H,Nq];
     `names`: the tensors they use in place of q, k and v, where those are sent."""
 
-    rows: typing.Callable = lambda row: np.True_
+    rows: typing.Callable = lambda seq: np.True_
     names: dict = dataclasses.field(default_factory=dict)
 
     def name(self, role, t):
@@ -75,13 +75,13 @@ class Kind:
 
 
 class PatternOracle(Oracle):
-    """`sees(row)`: whether the method's own predicate lets queries see keys, broadcastable to
+    """`sees(seq)`: whether the method's own predicate lets queries see keys, broadcastable to
     [H,Nq,Nk], causality, lengths and segments apart; or a pair of that and of a float array that is
     added to the scores last (ln of how often a key counts).
 
-    `kinds` cover each query row once. `distance(row)` [Nq,Nk] is what ALiBi slopes multiply.
-    `bias_at(row)` gives the last two indices of `bias` at [Nq,Nk] pairs. `core` weighs the scores;
-    `gives_lse(o)`: whether it has an lse. `causal(o)`: whether j <= p is asked."""
+    `kinds` cover each query row once. `distance(seq)` [Nq,Nk] is what ALiBi slopes multiply.
+    `bias_at(seq)` gives the last two indices of `bias` at [Nq,Nk] pairs. `core` weighs the scores;
+    `gives_lse(o)`: whether it has an lse. `causal(o)`: whether j <= p is required."""
 
     def __init__(self, sees, kinds=(Kind(),), distance=positions,
                  bias_at=None, core=None, gives_lse=lambda o: True,
@@ -99,15 +99,15 @@ class PatternOracle(Oracle):
         Nk = t["k"].shape[2]
         seen, more = np.zeros((B, H, Nq, Nk), bool), np.zeros((B, H, Nq, Nk))
         for b in range(B):
-            row = Row(o, t, b)
-            own = self.sees(row)
+            seq = Seq(o, t, b)
+            own = self.sees(seq)
             if isinstance(own, tuple):
                 own, more[b] = own
             seen[b] = own
-            seen[b] &= row.i < ints(t, "q_lengths", b, Nq)
-            seen[b] &= row.j < ints(t, "kv_lengths", b, Nk)
+            seen[b] &= seq.i < ints(t, "q_lengths", b, Nq)
+            seen[b] &= seq.j < ints(t, "kv_lengths", b, Nk)
             if self.causal(o):
-                seen[b] &= row.j <= row.p
+                seen[b] &= seq.j <= seq.p
             if "segment_ids_q" in t:
                 mine, theirs = t["segment_ids_q"][b][:, None], t["segment_ids_kv"][b][None, :]
                 seen[b] &= (mine == theirs) & (mine >= 0)
@@ -204,8 +204,8 @@ class Core:
     def __init__(self, oracle, t, o, dtype, kind):
         self.oracle, self.t, self.o, self.dtype, self.kind = oracle, t, o, dtype, kind
         (B, H, Nq, D), Nk = t["q"].shape, t["k"].shape[2]
-        self.rows = [Row(o, t, b) for b in range(B)]
-        self.mine = np.array([np.broadcast_to(kind.rows(row), (H, Nq)) for row in self.rows])
+        self.seqs = [Seq(o, t, b) for b in range(B)]
+        self.mine = np.array([np.broadcast_to(kind.rows(seq), (H, Nq)) for seq in self.seqs])
         seen, self.more = oracle.shown(t, o)
         self.more = self.more.astype(dtype)
         seen &= self.mine[..., None]
@@ -228,8 +228,8 @@ class Core:
             self.slopes = t["alibi_slopes"].astype(dtype).reshape((-1, H, 1, 1))
         elif o.get("alibi", False):
             self.slopes = standard_slopes(H).astype(dtype).reshape((1, H, 1, 1))
-        self.distance = np.array([np.broadcast_to(oracle.distance(row), (1, Nq, Nk))
-                                  for row in self.rows]).astype(dtype)  # [B,1,Nq,Nk]
+        self.distance = np.array([np.broadcast_to(oracle.distance(seq), (1, Nq, Nk))
+                                  for seq in self.seqs]).astype(dtype)  # [B,1,Nq,Nk]
         lengths = np.array([ints(t, "q_lengths", b, Nq) for b in range(B)]).reshape(B, 1, 1)
         self.valid = self.mine & (np.arange(Nq) < lengths)
         self.weigh()
@@ -237,11 +237,11 @@ class Core:
     def places_of_bias(self):
         """[Nq,Nk] indices of the last two dimensions of `bias`; 0 along one of size 1."""
         shape = (1, 1, *self.t["bias"].shape)[-2:]
-        places = np.broadcast_arrays(*self.oracle.bias_at(self.rows[0]))
+        places = np.broadcast_arrays(*self.oracle.bias_at(self.seqs[0]))
         return [place if n > 1 else 0 * place for n, place in zip(shape, places)]
 
     def to_places_of_bias(self, x):
-        """[B,H,Nq,Nk] summed to where each pair's bias lies."""
+        """[B,H,Nq,Nk] summed to the place of each pair's bias."""
         if not self.oracle.bias_at:
             return x
         summed = np.zeros((*x.shape[:2], *(1, 1, *self.t["bias"].shape)[-2:]), x.dtype)

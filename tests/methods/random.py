@@ -71,7 +71,7 @@ def times(listed, N):
 
 
 def counted(count, o):
-    """The keys that a row sees; as a multiset also the logarithm of how often it sees each."""
+    """The keys that query rows see; as a multiset also the logarithm of how often it sees each."""
     if o.get("duplicates", "set") == "set":
         return count > 0
     return count > 0, np.log(np.maximum(count, 1))
@@ -80,20 +80,20 @@ def counted(count, o):
 # --- the predicate ---
 
 
-def sees(row):
-    o, causal = row.o, row.o.get("causal", False)
-    if "rand_keys" in row.t:
-        listed = row.t["rand_keys"]
-        listed = listed[row.b] if listed.ndim == 4 else listed
+def sees(seq):
+    o, causal = seq.o, seq.o.get("causal", False)
+    if "rand_keys" in seq.t:
+        listed = seq.t["rand_keys"]
+        listed = listed[seq.b] if listed.ndim == 4 else listed
     else:
-        last = ints(row.t, "kv_lengths", row.b, row.Nk)
-        candidates = np.clip(np.minimum(last, row.p[:, 0] + 1) if causal else last, 0, None)
-        heads = np.arange(row.H if o.get("per_head", True) else 1)
+        last = ints(seq.t, "kv_lengths", seq.b, seq.Nk)
+        candidates = np.clip(np.minimum(last, seq.p[:, 0] + 1) if causal else last, 0, None)
+        heads = np.arange(seq.H if o.get("per_head", True) else 1)
         listed = sample(candidates, o["num_random"], o.get("seed", 0), 1, heads[:, None],
-                        row.p[:, 0])
-    count = times(listed, row.Nk)
+                        seq.p[:, 0])
+    count = times(listed, seq.Nk)
     if o.get("include_self", False):
-        count = np.where(row.j == row.p, np.maximum(count, 1), count)
+        count = np.where(seq.j == seq.p, np.maximum(count, 1), count)
     return counted(count, o)
 
 

@@ -154,7 +154,7 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                            code=UNIMPLEMENTED, change={name: SPECIFIED[name]}))
     if not unserved_tensors:
         return rows
-    # One error of the caller outweighs reasons that this version lacks something.
+    # An invalid value takes precedence over what this version does not serve.
     for name in sorted(unserved_tensors)[:1]:
         shape = ",".join(str(n) for n in SPECIFIED[name].shape)
         rows.append(refuse("invalid-and-unserved", [

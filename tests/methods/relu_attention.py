@@ -62,7 +62,7 @@ class ReluCore(Core):
     def length_factor(self):
         """[B,H,Nq,1]: L^-alpha; where L is 0 nothing is seen."""
         norm, nk = self.o.get("length_norm", "nk"), self.t["k"].shape[2]
-        nk = np.array([ints(self.t, "kv_lengths", b, nk) for b in range(len(self.rows))])
+        nk = np.array([ints(self.t, "kv_lengths", b, nk) for b in range(len(self.seqs))])
         L = {"nk": nk, "avg": (nk + 1) / 2, "none": np.ones(len(nk))}.get(norm)
         L = self.seen.sum(axis=3)[..., None] if norm == "visible" else L.reshape(-1, 1, 1, 1)
         if "length_value" in self.o:
@@ -110,7 +110,7 @@ NAMES = ", ".join(ACTIVATIONS)
 
 METHOD = pattern_method(
     id="relu_attention",
-    oracle=PatternOracle(lambda row: np.True_, core=ReluCore, gives_lse=lambda o: False),
+    oracle=PatternOracle(lambda seq: np.True_, core=ReluCore, gives_lse=lambda o: False),
     options={"activation": "enum", "alpha": "float", "length_norm": "enum",
              "length_value": "float"},
     lacks=("sinks", "lse"),

@@ -11,7 +11,7 @@ from tests.methods.pattern_method import pattern_method
 
 METHOD = pattern_method(
     id="softmax",
-    oracle=PatternOracle(lambda row: np.True_),
+    oracle=PatternOracle(lambda seq: np.True_),
     options={},
     good_options={},
     peers=[

@@ -11,30 +11,30 @@ from tests.methods.pattern_method import pattern_method
 from tests.methods.refused import Refused
 
 
-def in_summary(row, x):
+def in_summary(seq, x):
     """[H,...] whether positions x are summary positions. In Python's integers."""
-    s, c = row.o.get("stride", 128), row.o.get("summary", 32)
-    sub_block = (np.arange(row.H) % row.o.get("num_verts", 1)).astype(object)[:, None, None]
+    s, c = seq.o.get("stride", 128), seq.o.get("summary", 32)
+    sub_block = (np.arange(seq.H) % seq.o.get("num_verts", 1)).astype(object)[:, None, None]
     first = s - (sub_block + 1) * c
     own = (first <= x % s) & (x % s < first + c)
-    n = row.Nk
-    if row.o.get("tail_summary", False) and n % s != 0:
+    n = seq.Nk
+    if seq.o.get("tail_summary", False) and n % s != 0:
         tail = n // s
         start = np.maximum(0, np.minimum(tail * s + first, n - c))
         own = np.where(x // s == tail, False, own) | ((start <= x) & (x < start + c))
     return own.astype(bool)
 
 
-def sees(row):
+def sees(seq):
     """In Python's integers: strides may be as large as 2^63 - 1."""
-    s, part = row.o.get("stride", 128), row.o.get("part", "union")
-    p, j = row.p.astype(object), row.j.astype(object)
-    segment, summary = (p // s == j // s).astype(bool), in_summary(row, j)
+    s, part = seq.o.get("stride", 128), seq.o.get("part", "union")
+    p, j = seq.p.astype(object), seq.j.astype(object)
+    segment, summary = (p // s == j // s).astype(bool), in_summary(seq, j)
     if part == "alternate":
-        even = np.arange(row.H)[:, None, None] % 2 == 0
+        even = np.arange(seq.H)[:, None, None] % 2 == 0
         return np.where(even, segment, summary)
     seen = {"union": segment | summary, "segment": segment, "summary": summary}[part]
-    return seen | in_summary(row, p) if row.o.get("horizontal", False) else seen
+    return seen | in_summary(seq, p) if seq.o.get("horizontal", False) else seen
 
 
 def fixed(s, c, verts=None, **more):

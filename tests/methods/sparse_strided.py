@@ -11,13 +11,13 @@ from tests.methods.pattern_method import pattern_method
 from tests.methods.refused import Refused
 
 
-def sees(row):
+def sees(seq):
     """In Python's integers: strides may be as large as 2^63 - 1."""
-    s, part = row.o.get("stride", 128), row.o.get("part", "union")
-    d = row.p.astype(object) - row.j.astype(object)
+    s, part = seq.o.get("stride", 128), seq.o.get("part", "union")
+    d = seq.p.astype(object) - seq.j.astype(object)
     window, comb = (abs(d) < s).astype(bool), (d % s == 0).astype(bool)
     if part == "alternate":
-        even = np.arange(row.H)[:, None, None] % 2 == 0
+        even = np.arange(seq.H)[:, None, None] % 2 == 0
         return np.where(even, window, comb)
     return {"union": window | comb, "window": window, "comb": comb}[part]
 

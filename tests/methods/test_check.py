@@ -63,7 +63,7 @@ def test_golden(method, golden, isa):
 def test_visible_pairs(method, case, pairs):
     """The plan counts pairs in closed form, forward and backward, without data. Where data decide
     what is visible, the call counts them."""
-    both = tensors(harness.asked(method, case), "f32", gradients=True)
+    both = tensors(harness.suited(method, case), "f32", gradients=True)
     forward = {name: x for name, x in both.items() if not name.startswith("grad_")}
     for t, backward in ((forward, False), (both, True)):
         call = request(method, case, t, backward)
@@ -153,7 +153,7 @@ def test_one_launch_for_a_list(method, options):
 @on_every_isa
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
-def test_strangers_stay_apart(method, backward, isa):
+def test_nan_and_inf_stay_in_their_request(method, backward, isa):
     """A request full of NaN and one full of Inf do not change the others of their batch."""
     options = method.batches[0]
     calls = list(ragged(method, options, "f32", backward))
@@ -176,7 +176,7 @@ def seen_by(method, case, t):
 
 
 def hiding_params():
-    """pytest params (method, case): two batch rows of four heads, all finite, under each of the
+    """pytest params (method, case): two sequences of four heads, all finite, under each of the
     options of `batches` and the tensors of `tensor_batches` that hide some pairs."""
     params = []
     for name, method in methods().items():

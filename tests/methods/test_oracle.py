@@ -8,7 +8,7 @@ import pytest
 
 from tests.methods import etc, local, longformer, pattern_core, random, relu_attention
 from tests.methods.cases import LAID_OUT, Case, tensors
-from tests.methods.harness import asked, fit, method_params, methods, visible_params
+from tests.methods.harness import fit, method_params, methods, suited, visible_params
 
 SOFTMAX, LOCAL, LONGFORMER, ETC, RANDOM, BIGBIRD, RELU, LINEAR = (methods()[id] for id in (
     "softmax", "local", "longformer", "etc", "random", "bigbird", "relu_attention",
@@ -71,7 +71,7 @@ def loss(method, t, options):
     pytest.param(m, c, id=f"{m.id}-{c.id}") for m in methods().values() for c in m.cases
     if c.backward and c.keys and c.Nq])
 def test_finite_differences(method, case):
-    """Along random directions, one per tensor and batch row; errors of h^2."""
+    """Along random directions, one per tensor and sequence; errors of h^2."""
     case = small(method, case)
     t = {name: x.astype(np.float64) if x.dtype.kind == "f" else x
          for name, x in tensors(case, "f32", gradients=True).items()}
@@ -79,7 +79,7 @@ def test_finite_differences(method, case):
         grads = method.oracle.backward(t, case.options)
         rng = np.random.default_rng(1)
         for name in (n for n in method.differentiable if n in t):
-            # One direction a batch row, or one for a tensor that rows share.
+            # One direction a sequence, or one for a tensor that sequences share.
             for b in range(case.B) if name in "qkv" else [slice(None)]:
                 direction = np.zeros_like(t[name])
                 direction[b] = rng.standard_normal(direction[b].shape)
@@ -96,7 +96,7 @@ def test_padding_gets_no_gradient():
     for method in methods().values():
         for case in method.cases:
             if case.ints.keys() & {"q_lengths", "kv_lengths"}:
-                t = tensors(asked(method, case), "f32", gradients=True)
+                t = tensors(suited(method, case), "f32", gradients=True)
                 grads = method.oracle.backward(t, case.options)
                 for name in grads.keys() & set(LAID_OUT):
                     lengths = case.ints.get("q_lengths" if name[0] == "q" else "kv_lengths", ())
@@ -233,7 +233,7 @@ def test_etc_at_its_ends():
 def test_labels_of_etc():
     """ng = 3, nl = 6, k = 2, two long tokens a sentence: the spec's labels, spelled out."""
     t = tensors(Case("labels", H=1, Nq=9, D=2), "f32")
-    labels = etc.Split(pattern_core.Row(etc.split(3, 2, 2, 8), t, 0)).labels()
+    labels = etc.Split(pattern_core.Seq(etc.split(3, 2, 2, 8), t, 0)).labels()
     assert labels[:3].tolist() == [[0, 1, 2, 6, 6, 5, 5, 5, 5], [3, 0, 1, 5, 5, 6, 6, 5, 5],
                                    [4, 3, 0, 5, 5, 5, 5, 6, 6]]
     assert labels[3:, :3].tolist() == [[6, 5, 5], [6, 5, 5], [5, 6, 5], [5, 6, 5], [5, 5, 6],

@@ -17,7 +17,7 @@ class AlongGradTest : public GradientTest {
                          {Spread(Ragged(), seed)});
   }
 
-  // Values whose differences, and distances from kinks, are more than a step of differences.
+  // Values whose differences, and distances from kinks, exceed the step of finite differences.
   static Values Spread(const std::vector<Shape>& shapes, unsigned seed, float offset = 0) {
     Values values = Random(shapes, seed);
     for (auto& list : values.data) {

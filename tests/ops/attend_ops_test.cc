@@ -1,4 +1,4 @@
-// Ops::Attend with every term, over parts, and Ops::ColumnMass, on plain loops.
+// Ops::Attend with every term, over parts, and Ops::ColumnMass, on the plain device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -127,8 +127,8 @@ class AttendOpsTest : public ::testing::Test {
     return result;
   }
 
-  // Outputs are stored in float32 (6e-8 each), so a difference over 1/64 is good to 1e-4, its
-  // truncation error to 2e-3 for these functions of unit scale.
+  // Outputs are stored in float32 (6e-8 each), so a difference over 1/64 is exact to 1e-4, its
+  // truncation error is below 2e-3 for these functions of unit scale.
   void ExpectGradientsMatch(const Formula& formula, Everything& x,
                             const std::vector<size_t>& which) {
     const std::vector<TestArray> grads = Gradients(formula, x.tensors);

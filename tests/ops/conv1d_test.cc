@@ -41,7 +41,7 @@ std::vector<std::byte> Forward(CpuDevice& device, const Size& s, DType dtype, Me
   const std::vector<std::byte> bytes = out.Bytes();
   const PlainArray ours = out.Read();
   PlainRun(args);
-  // w roundings of 2^-24 of sums below w; then the rounding of the result, which both have.
+  // w roundings of 2^-24 of sums below w; then the rounding of the result, in both.
   const double unit = dtype == DType::kF32 ? 0 : std::ldexp(1, dtype == DType::kF16 ? -10 : -7);
   const double w = static_cast<double>(s.w);
   ExpectNear(ours, out.Read(), unit, std::ldexp(w * w, -24));
@@ -185,7 +185,7 @@ void ExpectConvolution(const Tensor& x, const Tensor& weight, const Tensor& y, i
   }
 }
 
-TEST_F(Conv, ReadsOnlyInsideUnlessAskedForMoreColumns) {
+TEST_F(Conv, ReadsNoRowOutsideUnlessMoreColumnsAreGiven) {
   for (int64_t dilation : {1, 2}) {
     const Tensor x = Numbers({{2, 3, 11, 4}, {2, 3, 5, 4}, {2, 3, 1, 4}});
     const Tensor weight = Numbers({{1, 3, 5, 4, 3}, {2, 1, 5, 4, 3}, {1, 1, 5, 4, 3}});

@@ -1,5 +1,5 @@
-// A device that declined scan made linear attention fail: what ops composes in its place gives the
-// values and gradients of the recurrence, and counts the same.
+// Symptom: linear attention failed on a device that declines scan. The composition of ops gives the
+// values and gradients of the recurrence, and counts the same work.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -89,8 +89,8 @@ Run RunOf(Device& device, const std::vector<const ScanCase*>& cases, BufferPool*
   return run;
 }
 
-// Sums of up to 83 keys and 9 features in float32, gradients of gradients of decays: the bounds
-// that the kernel is held to with states, 1e-4.
+// Sums of up to 83 keys and 9 features in float32, gradients of gradients of decays: 1e-4, the
+// bounds of the kernel's own tests with states.
 void ExpectComposed(const ScanSpec& spec) {
   const ScanCase c(spec);
   CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
@@ -199,7 +199,7 @@ void ExpectSameBits(const Tensor& alone, const Tensor& listed, size_t p, const c
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(double)), 0) << what;
 }
 
-// A short problem kept a state for every key of the longest one.
+// Symptom: a short problem kept a state for every key of the longest one.
 void ExpectAloneAsInAList(const ScanSpec& spec) {
   std::deque<ScanCase> cases;
   const std::vector<std::pair<int64_t, int64_t>> lengths = {
@@ -306,7 +306,7 @@ void ExpectCounted(ScanSpec spec) {
   EXPECT_EQ(calls[0], calls[1]);
 }
 
-// The time that a plan took grew with the number of keys.
+// Symptom: the time that planning takes grew with the number of keys.
 TEST(DeclinedScan, APlanCountsEveryStepAndLaunchesFew) {
   ScanSpec spec = Small();
   spec.state = true;
@@ -327,7 +327,7 @@ TEST(DeclinedScan, APlanCountsEveryStepAndLaunchesFew) {
   ExpectCounted(exponential);
 }
 
-// Keys and queries around 300 lost the digits that a large exponent takes.
+// Symptom: keys and queries around 300 lost the digits that a large exponent takes.
 TEST(DeclinedScan, LargeExponentsKeepTheirDigits) {
   ScanSpec spec = Small();
   spec.params.map = FeatureMap::kExp;

@@ -1,4 +1,4 @@
-// A device that declined a launch made the method fail: what ops composes in its place gives the
+// Symptom: a method failed on a device that declines a launch. The composition of ops gives the
 // same values, gradients and counts, and its plan bounds its memory.
 #include <cmath>
 #include <limits>
@@ -21,7 +21,7 @@ std::vector<RowRange> Overlaps(int64_t n) {
   return ranges;
 }
 
-// Neighbours that skip rows, some of them empty.
+// Ranges with gaps between them, some of them empty.
 std::vector<RowRange> Gaps(int64_t n) {
   std::vector<RowRange> ranges;
   for (int64_t i = 0; i + 5 < n; i += 9) {
@@ -65,7 +65,7 @@ Cases Pools() {
                                   ops.Pool(op, in[0], ForEachSize(in[0], Overlaps)),
                                   ops.Pool(op, x, ForEachSize(in[0], Gaps))};
                      }});
-    // Rows that lie across, in rank 3.
+    // Transposed rows, in rank 3.
     cases.push_back({Numbered("PoolTransposed", {static_cast<int>(op)}),
                      {[](int64_t n) {
                        return Shape{2, 5, n};
@@ -160,9 +160,9 @@ void ExpectSameCounts(Device& device, Device& declining, const Formula& formula,
 
 class DeclinedTest : public ::testing::TestWithParam<FormulaCase> {};
 
-// Both sum in float32 (in plain loops: store it), 131 numbers along a path, forward and gradient:
-// the bound of ExpectNear.
-TEST_P(DeclinedTest, IsComposedOfWhatTheDeviceRuns) {
+// Both round to float32 (plain loops when they store) and sum up to 131 numbers in the forward and
+// in the gradient: the bound of ExpectNear.
+TEST_P(DeclinedTest, IsComposedOfLaunchesThatTheDeviceRuns) {
   const FormulaCase& c = GetParam();
   std::vector<Values> inputs;
   for (const ShapeOf& shape : c.inputs) {

@@ -13,7 +13,7 @@
 
 namespace attnd::testing {
 
-// Arrays of a ragged list, with values that a test owns.
+// Arrays of a ragged list, with their values.
 struct Values {
   std::vector<Shape> shapes;
   std::vector<std::vector<float>> data;
@@ -40,7 +40,7 @@ inline Values Random(const std::vector<Shape>& shapes, unsigned seed) {
 
 using Formula = std::function<std::vector<Tensor>(Ops&, const std::vector<Tensor>&)>;
 
-// A fixed weight for element e of problem p of output o: the gradient that comes in.
+// A fixed weight for element e of problem p of output o: the incoming gradient.
 inline double Weight(size_t o, size_t p, int64_t e) {
   return std::sin(0.9 * e + 2.0 * p + 5.0 * o + 1);
 }
@@ -92,9 +92,9 @@ class GradientTest : public ::testing::Test {
     return grads;
   }
 
-  // Steps of 1/128 are exact in float32; outputs are stored in float32 (6e-8 each), so differences
-  // are good to 1e-4, their truncation error to 1e-3 for these functions of unit scale.
-  // Checks the gradients of the watched inputs; if none is named, of all.
+  // Checks the gradients of the watched inputs, by default of all. Steps of 1/128 are exact in
+  // float32; outputs are stored in float32 (6e-8 each), so differences are exact to 1e-4, their
+  // truncation error is below 1e-3 for these functions of unit scale.
   void ExpectGradientsMatch(const Formula& formula, std::vector<Values> inputs,
                             std::vector<bool> watched = {}) {
     watched.resize(inputs.size(), watched.empty());

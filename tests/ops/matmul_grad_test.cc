@@ -40,7 +40,7 @@ TEST_F(MatMulGradient, OfBiasActivationAndMultiply) {
   Expect({a, b, {{1, 1, 3}}, result}, {.alpha = 0.5, .activation = ElementOp::kGelu}, true, true);
 }
 
-TEST_F(MatMulGradient, ReachesOnlyWhatIsWatched) {
+TEST_F(MatMulGradient, IsComputedOnlyForWatchedTensors) {
   std::vector<Values> inputs = {Random({{3, 4}}, 1), Random({{4, 2}}, 2)};
   ExpectGradientsMatch(
       [](Ops& ops, const std::vector<Tensor>& in) -> std::vector<Tensor> {

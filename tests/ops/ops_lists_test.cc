@@ -36,7 +36,7 @@ TEST_F(OpsListsTest, OnlyDimensionsOfOneRepeat) {
   }
 }
 
-TEST_F(OpsListsTest, SoftmaxWantsNumbersAndAnAxis) {
+TEST_F(OpsListsTest, SoftmaxRequiresFloatsAndAnAxis) {
   const std::vector<TestArray> x = {TestArray::Random(1, DType::kF32, {2, 3})};
   const std::vector<TestArray> integers = {TestArray(DType::kI32, {2, 3})};
   for (const auto& [bad, axis] : {std::pair{&x, 2}, {&x, -3}, {&integers, 1}}) {
@@ -55,11 +55,11 @@ TEST_F(OpsListsTest, ABatchOfRankTwoIsCutAlongItsRows) {
   EXPECT_EQ(ReadView(rows[1]).At({0, 1}), x[0].Read().At({1, 1}));
 }
 
-// Seven segments of three lengths, each length one problem with so many batch rows.
+// Seven segments of three lengths, each length one problem with that many sequences.
 TEST_F(OpsListsTest, SegmentsThatAreAlikeJoinAgainOnADryStream) {
   const std::vector<TestArray> x = {TestArray(DType::kF32, {1, 2, 17, 3})};
   const RowCuts cuts = {{0, 3, 15, 17}};
-  const RowCounts counts = {{1, 4, 2}};
+  const SeqCounts counts = {{1, 4, 2}};
   Ops ops(dry_, nullptr);
   const Tensor parts = ops.SplitRows(TensorOf(x), 2, cuts, counts);
   ASSERT_TRUE(ops.status().ok()) << ops.status();

@@ -28,7 +28,7 @@ using ShapeOf = std::function<Shape(int64_t n)>;
 struct FormulaCase {
   std::string name;
   std::vector<ShapeOf> inputs;
-  // Of float32 outputs, a problem of each for every problem of the inputs.
+  // Its outputs are float32, with one problem for every problem of the inputs.
   Formula formula;
   std::vector<int64_t> sizes = {0, 1, 63, 64, 65, 131};
 };
@@ -77,7 +77,7 @@ inline std::vector<float> Elements(const View& view) {
   return elements;
 }
 
-// The gradients that come in are those of problems `first`, first + 1, .. of a list.
+// The incoming gradients are those of problems `first`, first + 1, .. of a list.
 inline Results RunFormula(Device& device, const Formula& formula, std::vector<Values> inputs,
                           size_t first = 0) {
   BufferPool pool(int64_t{1} << 20, /*poison=*/true);
@@ -129,8 +129,8 @@ inline void ExpectSameBits(const std::vector<float>& a, const std::vector<float>
   }
 }
 
-// Both round what they store to float32; the CPU also adds in float32, along a path of two sums at
-// most (forward and gradient) of 131 numbers, 2^-24 of the largest a step.
+// Both round stored values to float32. The CPU also adds in float32: at most two sums (forward and
+// gradient) of 131 numbers, with an error of 2^-24 of the largest for each addition.
 inline void ExpectNear(const std::vector<float>& got, const std::vector<float>& want) {
   constexpr double kRoundings = 2 * 131;
   ASSERT_EQ(got.size(), want.size());

@@ -192,7 +192,7 @@ Cases RowsByIndexAndViews() {
                      return Out{ops.Expand(in[1], ForEachSize(in[0], Rows)),
                                 ops.SumTo(in[0], ForEachSize(in[0], column))};
                    }});
-  // Through what depends on the length.
+  // A composition of operations that depend on the length.
   cases.push_back(
       {"SplitBatch", {Rows}, [](Ops& ops, In in) {
          const auto lengths = [](int64_t n) { return std::vector{n, n / 2}; };

@@ -84,7 +84,7 @@ TEST_F(ScanTapeTest, EveryGradientFlows) {
   ExpectClose(AsRow(Values(grads_[6])), grads.dz0, 1e-4, "dz0");
 }
 
-// Over B and Hkv, of which the tensor has one.
+// The sum over B and Hkv, which are 1 in the tensor.
 PlainTensor Summed(const PlainTensor& x) {
   PlainTensor sum(1, 1, x.N, x.D);
   for (size_t i = 0; i < x.data.size(); ++i) sum.data[i % sum.data.size()] += x.data[i];
@@ -103,7 +103,7 @@ TEST_F(ScanTapeTest, GradientsOfWhatRepeatsAreSums) {
   ExpectClose(AsRow(Values(grads_[6])), Summed(grads.dz0), 1e-4, "dz0");
 }
 
-TEST_F(ScanTapeTest, RefusesWhatTheContractDoes) {
+TEST_F(ScanTapeTest, RefusesCallsThatBreakTheContract) {
   const ScanCase c(Everything());
   const Tensor q = Given(Raw(c.q)), k = Given(Raw(c.k)), v = Given(Raw(c.v));
   const Tensor decay = Given(Raw(c.log_decay)), beta = Given(Raw(c.beta)), s0 = Given(Raw(c.s0));

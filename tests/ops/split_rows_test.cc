@@ -49,7 +49,7 @@ TEST_F(SplitRowsTest, JoinIsTheReverseAndSoAreTheGradients) {
   EXPECT_EQ(whole[0].dtype, DType::kBF16);
   EXPECT_EQ(whole[0].layout, Layout::kBNHD);
   for (size_t p = 0; p < 2; ++p) ExpectNear(ReadView(whole[p]), x_[p].Read(), 1.0 / 256, 0);
-  // Nothing to split, one launch to join the whole list; the same on the way back.
+  // Splitting launches nothing, joining launches once for the whole list; so do the gradients.
   EXPECT_EQ(device_.launches(), 1);
   const std::vector<Tensor> outputs = {whole}, asked = {x};
   const std::vector<Tensor> grads = {x};

@@ -120,7 +120,7 @@ TEST_F(TapeTest, UnusedOutputsAndUnwatchedInputsCostNothing) {
   EXPECT_TRUE(grads[2].empty());
 }
 
-TEST_F(TapeTest, UnwantedGradientsAreNotAskedOfTheDevice) {
+TEST_F(TapeTest, UnwantedGradientsAreNotGivenToTheDevice) {
   struct Spy : PlainDevice {
     DeviceStatus Run(Stream& stream, Launch launch) override {
       if (const auto* args = std::get_if<AttendGradArgs>(&launch)) {
@@ -224,11 +224,11 @@ TEST_F(TapeTest, ASumWithAFloat32GradientIsFloat32) {
   const std::vector<Tensor> asked = {x};
   const Tensor grad = tape.Replay(ops, outputs, grads, asked)[0];
   ASSERT_TRUE(ops.status().ok()) << ops.status();
-  // Then 1 + 1/1024 + 1 + 1/128 rounds once, to 2 + 1/64; bit by bit it would be 2.
+  // Then 1 + 1/1024 + 1 + 1/128 rounds once, to 2 + 1/64; rounded after each step it would be 2.
   EXPECT_EQ(ReadView(grad[0]).values, std::vector<double>(24, 2 + 1.0 / 64));
 }
 
-TEST_F(TapeTest, ScratchDiesWithTheTape) {
+TEST_F(TapeTest, ScratchIsFreedWithTheTape) {
   std::vector<Values> inputs = {Random({{1, 2, 5, 3}}, 4)};
   const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
     const Tensor once = Attend(ops, in[0], in[0], in[0], true).out;

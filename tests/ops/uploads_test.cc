@@ -19,7 +19,7 @@ int64_t UploadsOf(const LaunchSet& declined, const std::function<void(Ops&)>& fo
   return device.uploads();
 }
 
-// Ranges of `width` rows, each `step` after the one before.
+// Uploads of a pool over ranges of `width` rows, each `step` after the one before.
 int64_t UploadsOfPool(PoolOp op, int64_t width, int64_t step) {
   Values x = Random({{2, 40, 3}, {2, 64, 3}}, 1);
   std::vector<std::vector<RowRange>> ranges(2);

@@ -15,7 +15,7 @@ class Views : public ::testing::Test {
  protected:
   Views() : stream_(device_, &pool_), ops_(stream_, &tape_) {}
 
-  // Problems of these shapes that count 0, 1, 2, .. in row-major order; every second one transposed
+  // Problems of these shapes that hold 0, 1, 2, .. in row-major order; every second one transposed
   // in memory.
   Tensor Counting(const std::vector<Shape>& shapes) {
     std::vector<View> views;
@@ -78,7 +78,7 @@ TEST_F(Views, ReshapeKeepsRowMajorOrderWhateverTheStrides) {
   EXPECT_EQ(Elements(y, 1), (std::vector<double>{12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23}));
 }
 
-TEST_F(Views, ReshapeOfWhatLiesDenseCopiesNothing) {
+TEST_F(Views, ReshapeOfDenseTensorsCopiesNothing) {
   const Tensor x = Counting({{2, 3, 4, 5}});
   EXPECT_EQ(ops_.Reshape(x, {{6, 20}})[0].data, x[0].data);
   EXPECT_EQ(ops_.Reshape(x, {{2, 3, 2, 2, 5}})[0].data, x[0].data);
@@ -138,7 +138,7 @@ TEST_F(Views, StopLetsNoGradientThrough) {
   EXPECT_EQ(Elements(y, 0), Elements(x, 0));
 }
 
-TEST_F(Views, WhatDoesNotFitIsRefusedAndSticks) {
+TEST_F(Views, InvalidShapesAreRefusedAndTheErrorIsKept) {
   const Tensor x = Counting({{2, 3}});
   EXPECT_TRUE(ops_.Reshape(x, {{7}}).empty());
   EXPECT_EQ(ops_.status().code(), absl::StatusCode::kInternal);

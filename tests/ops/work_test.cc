@@ -45,7 +45,7 @@ TEST(WorkTest, AttendIsCreditedTwoFlopsAPairAndElementAndItsBackwardTwoAndAHalfT
     const Tensor v = Zeros(ops, tape, {1, 2, 70, 16});
     return ops.Attend(q, k, v, {}, {{{.nq = 30, .nk = 70, .visible_pairs = 30 * 70}}}).out;
   });
-  EXPECT_EQ(counts.pairs, 2 * 4.0 * 30 * 70);  // each direction adds them
+  EXPECT_EQ(counts.pairs, 2 * 4.0 * 30 * 70);  // forward and backward both count them
   EXPECT_EQ(counts.flops, 3.5 * 4.0 * 30 * 70 * 2 * (32 + 16));
 }
 
@@ -61,7 +61,7 @@ TEST(WorkTest, ColumnMassIsNotCreditedAgain) {
             CountOf([&](Ops& ops, Tape* tape) { return attend(ops, tape, false); }));
 }
 
-TEST(WorkTest, ScanIsCreditedOfAddingToAndReadingTheState) {
+TEST(WorkTest, ScanIsCreditedForAddingToAndReadingTheState) {
   for (const bool delta : {false, true}) {
     const Counts counts = CountOf([&](Ops& ops, Tape* tape) {
       const Tensor q = Zeros(ops, tape, {1, 4, 100, 32}), k = Zeros(ops, tape, {1, 2, 100, 32});
@@ -71,8 +71,8 @@ TEST(WorkTest, ScanIsCreditedOfAddingToAndReadingTheState) {
       return ops.Scan(q, k, k, params, {{{.nq = 100, .nk = 100, .visible_pairs = 5050}}}).out;
     });
     EXPECT_EQ(counts.pairs, 2 * 4 * 5050);
-    // 2 D Dv FLOPs for each query head that reads and each kv head that adds; delta reads there
-    // too.
+    // 2 D Dv FLOPs for each query head that reads and each kv head that adds to the state, and with
+    // delta for each kv head that reads it.
     EXPECT_EQ(counts.flops, 3.5 * 100 * (2 * (delta ? 2 : 1) + 4) * 2 * 32 * 32);
   }
 }

@@ -20,7 +20,7 @@ int DifferentBits(const std::string& a, const std::string& b) {
   return bits;
 }
 
-// Each bit of the data changes 64 of the 128 bits, give or take 6; the last word is mixed least.
+// Each bit of the data changes about 64 of the 128 bits, +-6; the last word is mixed least.
 TEST(Fingerprint, EveryBitOfTheDataChangesManyOfItsBits) {
   const std::vector<int32_t> data = {3, 0, -1, 77, 12, 1 << 30, 5};
   const std::string whole = Fingerprint(data);
@@ -36,7 +36,7 @@ TEST(Fingerprint, EveryBitOfTheDataChangesManyOfItsBits) {
   }
 }
 
-TEST(Fingerprint, ItsLengthAndTheOrderOfTheDataCount) {
+TEST(Fingerprint, DependsOnTheLengthAndTheOrderOfTheData) {
   std::set<std::string> all;
   for (const std::vector<int32_t>& data : std::vector<std::vector<int32_t>>{
            {}, {0}, {0, 0}, {0, 0, 0}, {1, 2}, {2, 1}, {1, 2, 3, 4}, {3, 4, 1, 2}, {2, 1, 4, 3}}) {

@@ -1,4 +1,4 @@
-// Patterns store no more than planned, whatever the data, and compute the rest right.
+// Patterns store no more than planned, whatever the data, and compute the rest correctly.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -39,8 +39,8 @@ Pattern SegmentsOf(const std::vector<int32_t>& ids) {
 
 int64_t PlannedBytes(int64_t N) { return CostOf(N, N, {}).bytes; }
 
-// Random segment ids of 65536 rows took 1 GB: 512 bytes for each of a million tiles.
-TEST(PatternComputed, RandomIdsTakeBytesOfTheirRows) {
+// Symptom: random segment ids of 65536 rows took 1 GB, 512 bytes for each of a million tiles.
+TEST(PatternComputed, RandomIdsTakeBytesInProportionToRows) {
   constexpr int64_t kN = 65536;
   for (const int32_t ids : {2, 8, 1000, int32_t{kN}}) {
     const Pattern pattern = SegmentsOf(RandomIds(kN, ids, 1));
@@ -51,7 +51,7 @@ TEST(PatternComputed, RandomIdsTakeBytesOfTheirRows) {
 }
 
 // Many runs instead of masks: rows of tiles that see every other tile, and empty rows between.
-TEST(PatternComputed, AlternatingTilesTakeBytesOfTheirRows) {
+TEST(PatternComputed, AlternatingTilesTakeBytesInProportionToRows) {
   constexpr int64_t kN = 65536;
   std::vector<int32_t> stripes(kN), holes(kN);
   for (int64_t i = 0; i < kN; ++i) {
@@ -70,7 +70,7 @@ TEST(PatternComputed, AlternatingTilesTakeBytesOfTheirRows) {
   EXPECT_LT(BytesOf(rows), PlannedBytes(kN));
 }
 
-TEST(PatternComputed, SmallBlocksTakeTheBytesThatWereSent) {
+TEST(PatternComputed, SmallBlocksTakeNoMoreThanTheBytesOfTheirLists) {
   constexpr int64_t kN = 2048;
   const std::vector<int32_t> layout = RandomIds(kN * kN, 2, 5);
   const Visible blocks = Blocks(BlocksOfLayout(layout, kN, 1, 1));
@@ -90,8 +90,8 @@ double LeastSeconds(const Work& work) {
   return least;
 }
 
-// A permutation of as many blocks as positions took 3 s at 65536 rows, and 16 times that for four
-// times as many.
+// Symptom: a permutation of as many blocks as positions took 3 s at 65536 rows, and 16 times that
+// for four times as many.
 TEST(PatternComputed, BuildTimeGrowsWithRows) {
   const auto ids = [](int64_t N) {
     return LeastSeconds([&] { SegmentsOf(RandomIds(N, 1000, 1)); });

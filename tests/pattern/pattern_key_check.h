@@ -11,7 +11,7 @@
 
 namespace attnd {
 
-// Whether two patterns are equal in everything that equal keys promise.
+// Whether two patterns are equal in all that equal keys guarantee.
 inline bool IsSame(const Pattern& a, const Pattern& b) {
   return a.Nq == b.Nq && a.Nk == b.Nk && a.by_query.begin == b.by_query.begin &&
          a.by_query.runs == b.by_query.runs && a.masks == b.masks && a.terms == b.terms &&
@@ -50,7 +50,7 @@ struct Found {
   std::set<std::string> all, decisive;  // the varied fields; those that changed a pattern
 };
 
-// Checks `source` of every variation of `base`; nullopt: the variation is not valid.
+// Checks the result of `source` for every variation of `base`; nullopt: the variation is invalid.
 template <class P>
 void Check(
     const std::type_identity_t<std::function<std::optional<PatternSource>(const P&)>>& source,

@@ -1,6 +1,6 @@
-// A request got the numbers of another one whose pattern differs in a field that the cache key left
-// out. Every field of every source is varied alone: where the built patterns differ, the keys must,
-// too. Each test states the exact fields that decide nothing.
+// Symptom: a request got the results of another one whose pattern differs in a field that the cache
+// key left out. Every field of every source is varied alone: where the built patterns differ, the
+// keys must, too. Each test states exactly the fields that change no pattern.
 #include "kernels/pattern/predicates/coordinates.h"
 #include "kernels/pattern/shapes/blocks.h"
 #include "kernels/pattern/shapes/etc.h"
@@ -19,7 +19,7 @@
 namespace attnd {
 namespace {
 
-// The fields of PatternTuning, of a PatternSeq that is the first field.
+// The fields of PatternTuning in a PatternSeq, where that is the first field.
 const char* const kPairsAListed = ".0.5.0.0";
 const char* const kMostIdleKeys = ".0.5.0.1";
 const char* const kLeastNaturalBlock = ".0.5.0.2";

@@ -84,7 +84,8 @@ TEST(PatternEtc, LabelsOfALongSequenceAreFew) {
   const Pattern longs = EtcSource(Whole(64 + 16384), etc, Half::kLocal).build();
   // Five distances between tiles; a sentence is four tiles of tokens.
   EXPECT_EQ(longs.terms.size(), 5u + 64u);
-  // Global rows: one label for all other sentences, and tiles of the own one within StoredLimits.
+  // Global rows: one label for all other sentences; tiles of the row's sentence within
+  // StoredLimits.
   const Pattern globals = EtcSource(Whole(64 + 16384), etc, Half::kGlobal).build();
   EXPECT_EQ(globals.by_query.runs.size(), 65u);
   EXPECT_LE(globals.terms.size(), 64u);
@@ -216,7 +217,7 @@ std::vector<int32_t> AtTheEnds(std::vector<int32_t> ids) {
 }
 
 TEST(PatternSegments, AnyOrderAndASecondSource) {
-  // A query of segment 0 saw keys of segment 2147483647.
+  // Symptom: a query of segment 0 saw keys of segment 2147483647.
   // Given segments over a source in residue order, over one with appended keys, over all pairs.
   Random random(4);
   for (int round = 0; round < 60; ++round) {

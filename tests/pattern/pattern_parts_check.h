@@ -147,7 +147,7 @@ inline void AddPart(const PatternSeq& seq, const PatternSource& source, Expanded
   if (source.is_counted) {
     EXPECT_EQ(source.visible_pairs, static_cast<double>(pairs));
   }
-  // A prediction for patterns of a few tiles: the right order of magnitude.
+  // Predictions for patterns of a few tiles have the right order of magnitude.
   EXPECT_GE(source.visible_tiles, 0.3 * CountsOf(p, seq.lengths).tiles - 6);
   EXPECT_LE(source.visible_tiles, 4 * CountsOf(p, seq.lengths).tiles + 40);
   all->pairs += static_cast<double>(pairs);

@@ -96,7 +96,7 @@ TEST(PatternParts, Longformer) {
     const int64_t w = random.Pick(1, 100);
     const int64_t d = random.Coin() ? 1 : random.Pick(2, 70);
     std::set<int32_t> set;
-    // Some anywhere, or so many first ones that rows stay in natural order.
+    // A few at any place, or the first ones, so many that rows stay in natural order.
     if (random.Coin()) {
       for (int32_t j : random.Numbers(seq.Nk == 0 ? 0 : random.Pick(0, 9), 0, seq.Nk - 1))
         set.insert(j);
@@ -304,7 +304,7 @@ TEST(PatternParts, ImageLocal) {
                                     << m.flange_width << " " << ToString(seq));
     const PatternSource source = ImageLocal2d(seq, m);
     const bool causal = seq.causal;
-    seq.causal = false;  // the causal form does not demand j <= p
+    seq.causal = false;  // the causal form does not require j <= p
     ASSERT_NO_FATAL_FAILURE(ExpectParts(seq, {source}, [&](int64_t i, int64_t j) {
       const int64_t y = i / m.width, x = i % m.width, v = j / m.width, u = j % m.width;
       const int64_t by = y / m.block_height * m.block_height,

@@ -18,12 +18,12 @@ namespace attnd {
 namespace {
 
 // A predicate and its definition.
-struct Meant {
+struct Defined {
   Visible visible;
   Sees sees;
 };
 
-Meant RandomWindow(Random& r, int64_t, int64_t) {
+Defined RandomWindow(Random& r, int64_t, int64_t) {
   const Window w{.block = r.Pick(0, 2) == 0 ? 1 : r.Pick(2, 150),
                  .before = r.Pick(0, 200),
                  .after = r.Pick(0, 200),
@@ -35,7 +35,7 @@ Meant RandomWindow(Random& r, int64_t, int64_t) {
           }};
 }
 
-Meant RandomWithin(Random& r, int64_t Nq, int64_t Nk) {
+Defined RandomWithin(Random& r, int64_t Nq, int64_t Nk) {
   Coordinates c{.lo = r.Numbers(Nq, -5, 20),
                 .hi = r.Numbers(Nq, -5, 20),
                 .x = r.Numbers(Nk, 0, 15, r.Pick(0, 1) == 1)};
@@ -43,22 +43,22 @@ Meant RandomWithin(Random& r, int64_t Nq, int64_t Nk) {
   return {Within(c), [c](int64_t i, int64_t j) { return c.lo[i] <= c.x[j] && c.x[j] <= c.hi[i]; }};
 }
 
-Meant RandomSegments(Random& r, int64_t Nq, int64_t Nk) {
+Defined RandomSegments(Random& r, int64_t Nq, int64_t Nk) {
   const bool is_sorted = r.Pick(0, 1) == 1;
   const auto q = r.Numbers(Nq, -1, 3, is_sorted), k = r.Numbers(Nk, -1, 3, is_sorted);
   return {SameSegment(q, k), [=](int64_t i, int64_t j) { return q[i] >= 0 && q[i] == k[j]; }};
 }
 
-Meant RandomNotAfter(Random& r, int64_t Nq, int64_t Nk) {
+Defined RandomNotAfter(Random& r, int64_t Nq, int64_t Nk) {
   const auto q = r.Numbers(Nq, 0, 300), k = r.Numbers(Nk, 0, 300);
   const int64_t offset = r.Pick(-100, 100);
   return {NotAfter(q, k, offset), [=](int64_t i, int64_t j) { return k[j] <= q[i] + offset; }};
 }
 
-Meant RandomSet(Random& r, int64_t Nq, int64_t Nk) {
+Defined RandomSet(Random& r, int64_t Nq, int64_t Nk) {
   const bool of_keys = r.Pick(0, 1) == 1;
   const int64_t n = of_keys ? Nk : Nq;
-  // Few, or nearly all.
+  // A few slots, or nearly all.
   std::vector<int32_t> slots = r.Numbers(r.Pick(0, 1) == 0 ? 5 : 4 * n, -2, n - 1);
   if (n == 0) slots.clear();
   const std::set<int64_t> set(slots.begin(), slots.end());
@@ -66,7 +66,7 @@ Meant RandomSet(Random& r, int64_t Nq, int64_t Nk) {
           [=](int64_t i, int64_t j) { return set.count(of_keys ? j : i) != 0; }};
 }
 
-Meant RandomBlocks(Random& r, int64_t Nq, int64_t Nk) {
+Defined RandomBlocks(Random& r, int64_t Nq, int64_t Nk) {
   const int64_t sizes[] = {1, 7, 16, 64, 100, 128};
   const int64_t bq = sizes[r.Pick(0, 5)], bk = sizes[r.Pick(0, 5)];
   const int64_t nbq = (Nq + bq - 1) / bq, nbk = (Nk + bk - 1) / bk;
@@ -84,15 +84,15 @@ Meant RandomBlocks(Random& r, int64_t Nq, int64_t Nk) {
           }};
 }
 
-using Maker = Meant (*)(Random&, int64_t, int64_t);
+using Maker = Defined (*)(Random&, int64_t, int64_t);
 constexpr Maker kMakers[] = {RandomWindow,   RandomWithin, RandomSegments,
                              RandomNotAfter, RandomSet,    RandomBlocks};
 
 // An expression of up to 2^depth predicates.
-Meant RandomPredicate(Random& r, int64_t Nq, int64_t Nk, int depth) {
+Defined RandomPredicate(Random& r, int64_t Nq, int64_t Nk, int depth) {
   if (depth == 0) return kMakers[r.Pick(0, std::size(kMakers) - 1)](r, Nq, Nk);
-  const Meant a = RandomPredicate(r, Nq, Nk, depth - 1);
-  const Meant b = RandomPredicate(r, Nq, Nk, depth - 1);
+  const Defined a = RandomPredicate(r, Nq, Nk, depth - 1);
+  const Defined b = RandomPredicate(r, Nq, Nk, depth - 1);
   switch (r.Pick(0, 5)) {
     case 0:
       return {And(a.visible, b.visible),
@@ -127,11 +127,11 @@ Pattern Built(int64_t Nq, int64_t Nk, const Visible& visible, const StoredLimits
 }
 
 // Once with all tiles stored that fit, once with as many computed as possible.
-void ExpectShows(int64_t Nq, int64_t Nk, const Meant& meant) {
-  SCOPED_TRACE(testing::Message() << Nq << "x" << Nk << " " << meant.visible->key());
-  ASSERT_NO_FATAL_FAILURE(ExpectIs(Built(Nq, Nk, meant.visible), Nq, Nk, meant.sees));
+void ExpectShows(int64_t Nq, int64_t Nk, const Defined& defined) {
+  SCOPED_TRACE(testing::Message() << Nq << "x" << Nk << " " << defined.visible->key());
+  ASSERT_NO_FATAL_FAILURE(ExpectIs(Built(Nq, Nk, defined.visible), Nq, Nk, defined.sees));
   const StoredLimits none{.runs = 1, .masks = 0, .looks = 0, .terms = 0, .shapes = 0};
-  ASSERT_NO_FATAL_FAILURE(ExpectIs(Built(Nq, Nk, meant.visible, none), Nq, Nk, meant.sees));
+  ASSERT_NO_FATAL_FAILURE(ExpectIs(Built(Nq, Nk, defined.visible, none), Nq, Nk, defined.sees));
 }
 
 TEST(PatternPredicate, EachAgainstItsDefinition) {
@@ -139,8 +139,8 @@ TEST(PatternPredicate, EachAgainstItsDefinition) {
   for (const Maker make : kMakers) {
     for (int round = 0; round < 60; ++round) {
       const int64_t Nq = Sizes()[random.Pick(0, 8)], Nk = Sizes()[random.Pick(0, 8)];
-      const Meant meant = make(random, Nq, Nk);
-      ASSERT_NO_FATAL_FAILURE(ExpectShows(Nq, Nk, meant));
+      const Defined defined = make(random, Nq, Nk);
+      ASSERT_NO_FATAL_FAILURE(ExpectShows(Nq, Nk, defined));
     }
   }
 }
@@ -149,8 +149,8 @@ TEST(PatternPredicate, ExpressionsAgainstTheirDefinition) {
   Random random(2);
   for (int round = 0; round < 250; ++round) {
     const int64_t Nq = Sizes()[random.Pick(0, 8)], Nk = Sizes()[random.Pick(0, 8)];
-    const Meant meant = RandomPredicate(random, Nq, Nk, static_cast<int>(random.Pick(1, 3)));
-    ASSERT_NO_FATAL_FAILURE(ExpectShows(Nq, Nk, meant));
+    const Defined defined = RandomPredicate(random, Nq, Nk, static_cast<int>(random.Pick(1, 3)));
+    ASSERT_NO_FATAL_FAILURE(ExpectShows(Nq, Nk, defined));
   }
 }
 
@@ -160,12 +160,12 @@ TEST(PatternPredicate, SpansOfAnyRange) {
   Random random(3);
   for (int round = 0; round < 300; ++round) {
     const int64_t Nq = 257, Nk = 640;
-    const Meant meant = RandomPredicate(random, Nq, Nk, static_cast<int>(random.Pick(0, 2)));
-    SCOPED_TRACE(meant.visible->key());
+    const Defined defined = RandomPredicate(random, Nq, Nk, static_cast<int>(random.Pick(0, 2)));
+    SCOPED_TRACE(defined.visible->key());
     const int64_t first = random.Pick(0, 9), last = random.Pick(first, 10);
     for (int64_t q_tile = 0; q_tile < 4; ++q_tile) {
       std::vector<TileSpan> spans;
-      meant.visible->Spans(q_tile, first, last, &spans);
+      defined.visible->Spans(q_tile, first, last, &spans);
       int64_t end = first;
       std::vector<int> verdicts(10, 0);  // 1: edge, 2: full
       for (const TileSpan& span : spans) {
@@ -179,7 +179,7 @@ TEST(PatternPredicate, SpansOfAnyRange) {
         if (verdicts[t] == 1) continue;
         TileMask mask;
         mask.fill(~uint64_t{0});
-        meant.visible->Keep(q_tile, t, &mask);
+        defined.visible->Keep(q_tile, t, &mask);
         TileMask expected;
         expected.fill(verdicts[t] == 2 ? ~uint64_t{0} : 0);
         ASSERT_EQ(mask, expected) << "tile " << q_tile << "," << t;
@@ -204,14 +204,14 @@ TEST(PatternPredicate, IntersectedSourcesCountAfterTheBuild) {
   EXPECT_NE(source.key, causal.key);
 }
 
-TEST(PatternPredicate, KeysTellParametersApart) {
+TEST(PatternPredicate, DifferentParametersHaveDifferentKeys) {
   // Equal keys of different patterns would serve one request with another's pattern.
   Random random(5);
   std::map<std::string, TileRows> seen;
   for (int round = 0; round < 2000; ++round) {
     const int64_t Nq = random.Pick(60, 70), Nk = random.Pick(60, 70);
-    const Meant meant = RandomPredicate(random, Nq, Nk, static_cast<int>(random.Pick(0, 2)));
-    const PatternSource source = SourceOf(Nq, Nk, meant.visible, {});
+    const Defined defined = RandomPredicate(random, Nq, Nk, static_cast<int>(random.Pick(0, 2)));
+    const PatternSource source = SourceOf(Nq, Nk, defined.visible, {});
     const Pattern pattern = source.build();
     const auto [place, is_new] = seen.try_emplace(source.key, pattern.by_query);
     if (is_new) continue;

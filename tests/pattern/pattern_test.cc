@@ -183,44 +183,44 @@ TEST(Pattern, RunsMergeAndEqualMasksAreOne) {
   EXPECT_EQ(pattern.by_key.runs[1], (attnd::Run{0, 2, 0}));
 }
 
-// Counts how often a builder calls a predicate.
+// Counts the calls of a predicate.
 class Counted : public Predicate {
  public:
   explicit Counted(Visible of) : of_(std::move(of)) {}
   std::string key() const override { return of_->key(); }
   void Spans(int64_t q_tile, int64_t first, int64_t last,
              std::vector<TileSpan>* spans) const override {
-    ++spans_asked;
+    ++spans_calls;
     of_->Spans(q_tile, first, last, spans);
   }
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
-    ++masks_asked;
+    ++masks_calls;
     of_->Keep(q_tile, key_tile, mask);
   }
   TileShape Shape(int64_t q_tile, int64_t key_tile) const override {
-    ++shapes_asked;
+    ++shapes_calls;
     return of_->Shape(q_tile, key_tile);
   }
-  mutable int64_t spans_asked = 0, masks_asked = 0, shapes_asked = 0;
+  mutable int64_t spans_calls = 0, masks_calls = 0, shapes_calls = 0;
 
  private:
   const Visible of_;
 };
 
-TEST(Pattern, CausalAtAMillionTokensIsSmallAndAsksOncePerRowOfTiles) {
+TEST(Pattern, CausalAtAMillionTokensIsSmallAndComputesOneShapePerRowOfTiles) {
   constexpr int64_t N = int64_t{1} << 20;
   const auto counted = std::make_shared<const Counted>(Band(kUnbounded, 0));
   const Pattern pattern = SourceOf(N, N, counted, {}).build();
-  EXPECT_EQ(counted->spans_asked, N / kTile);
-  EXPECT_EQ(counted->shapes_asked, N / kTile);  // the tile on the diagonal
-  EXPECT_EQ(counted->masks_asked, 1);
+  EXPECT_EQ(counted->spans_calls, N / kTile);
+  EXPECT_EQ(counted->shapes_calls, N / kTile);  // the tile on the diagonal
+  EXPECT_EQ(counted->masks_calls, 1);
   EXPECT_EQ(pattern.visible_pairs, N * (N + 1) / 2);
   EXPECT_EQ(pattern.by_query.runs.size(), static_cast<size_t>(2 * N / kTile - 1));
   EXPECT_EQ(pattern.by_key.runs.size(), static_cast<size_t>(2 * N / kTile - 1));
   EXPECT_EQ(pattern.masks.size(), 1u);
 }
 
-TEST(PatternCache, SharesAndForgetsTheLeastRecentlyUsed) {
+TEST(PatternCache, SharesPatternsAndEvictsTheLeastRecentlyUsed) {
   int builds = 0;
   const auto source = [&](const std::string& key) {
     PatternSource s = BandSource(640, 640, kUnbounded, 0);
@@ -245,7 +245,7 @@ TEST(PatternCache, SharesAndForgetsTheLeastRecentlyUsed) {
   EXPECT_EQ(builds, 4);
 }
 
-TEST(PatternCache, AnswersEvenWhatItCannotKeep) {
+TEST(PatternCache, ReturnsPatternsThatItCannotKeep) {
   PatternCache cache(/*max_bytes=*/0);
   const auto pattern = cache.Get(BandSource(65, 65, kUnbounded, 0));
   EXPECT_EQ(pattern->visible_pairs, 65 * 66 / 2);

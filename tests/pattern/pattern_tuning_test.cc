@@ -17,7 +17,7 @@ PatternSeq SeqOn(const PatternTuning& device) {
   return {.Nq = 200, .Nk = 200, .lengths = {190, 195}, .causal = true, .tuning = {device}};
 }
 
-TEST(PatternTuning, ListsArePairsWhereThoseAreCheap) {
+TEST(PatternTuning, ListsArePairsWherePairsAreCheap) {
   KeyLists lists{.R = 5};
   for (int32_t at = 0; at < 200 * 5; ++at) lists.keys.push_back(at * 7 % 200);
   const auto sees = [&](int64_t i, int64_t j) -> int64_t {
@@ -37,7 +37,7 @@ TEST(PatternTuning, ListsArePairsWhereThoseAreCheap) {
   EXPECT_EQ(source(40).key, source(100).key);
 }
 
-TEST(PatternTuning, GlobalKeysAreGatheredWhereIdleKeysAreDear) {
+TEST(PatternTuning, GlobalKeysAreGatheredWhereIdleKeysAreExpensive) {
   const std::vector<int32_t> globals = {0, 1, 2, 130};  // 124 idle keys in two tiles
   for (const Half half : {Half::kLocal, Half::kBoth}) {
     const auto source = [&](int64_t idle) {

@@ -49,9 +49,9 @@ uint16_t ToBits(DType dtype, double value) {
   if (std::isinf(value)) return sign | infinity;
   if (magnitude == 0) return sign;
   int exponent = std::max(std::ilogb(magnitude), 1 - bias);
-  // Steps of the grid at this exponent; nearbyint rounds ties to even.
+  // In steps of the format at this exponent; nearbyint rounds ties to even.
   const double steps = std::nearbyint(std::ldexp(magnitude, digits - exponent));
-  // Counting on in the bits carries into the exponent.
+  // A carry out of the digits goes into the exponent.
   const auto bits = static_cast<int64_t>(steps) + (int64_t{exponent + bias - 1} << digits);
   return static_cast<uint16_t>(sign | (bits >= infinity ? infinity : bits));
 }

@@ -1,4 +1,4 @@
-// attend in plain double loops, forward and gradients, straight from kernels/ops/attend.h.
+// attend in plain double loops, forward and gradients, written from kernels/device/attend.h.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -35,7 +35,7 @@ struct Array {
   }
 };
 
-// Zeros where a gradient is wanted.
+// An array of zeros; absent where no gradient is wanted.
 Array Wanted(const View& view) { return view.given() ? Array(view.shape) : Array(); }
 
 double Phi(Weighting w, double s) {
@@ -84,7 +84,7 @@ double PhiSlope(Weighting w, double s) {
   return 0;
 }
 
-// One pair: its score and what the chain rule needs of the way there.
+// One pair: its score, and the intermediate values that the chain rule needs.
 struct Pair {
   SeenSlot key;
   bool own = true;       // a row of k, not of k2

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Where elements of a dense array lie. A dimension of 1 repeats.
+// Offsets of elements in a dense array. A dimension of 1 repeats.
 class Places {
  public:
   explicit Places(const Shape& shape) {
@@ -55,7 +55,7 @@ class Numbers {
   std::vector<T> values_;
 };
 
-// Sums in T, and of magnitudes in double. A dimension of 1 collects all.
+// Sums in T, and sums of magnitudes in double. A dimension of 1 sums over all its indices.
 template <class T>
 class Sums {
  public:

@@ -1,5 +1,5 @@
-// Attention with every term and its gradients as nested loops over pairs, straight from
-// kernels/ops/attend.h.
+// Attention with every term and its gradients as nested loops over pairs, written from
+// kernels/device/attend.h.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct SeenKey {
   double bias = 0;
   int64_t label = -1;
 };
-// By query row.
+// The keys of each query row.
 std::vector<std::vector<SeenKey>> SeenKeys(const AttendProblem& problem, int64_t b, int64_t h);
 
 // Writes out and lse (where given) of a problem, computed in double.

@@ -14,7 +14,7 @@ struct Slots {
     const int64_t i = pattern.query_rows.empty() ? slot : pattern.query_rows[slot];
     return i < seq.nq ? i : -1;
   }
-  // Rows of a gather order are all there; others are clipped.
+  // Rows of a gather order all exist; others are clipped.
   int64_t KeyOf(int64_t slot) const {
     if (slot >= pattern.Nk) return -1;
     if (!pattern.key_rows.empty()) return pattern.key_rows[slot];

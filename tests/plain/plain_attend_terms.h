@@ -1,4 +1,4 @@
-// The whole contract of Attend (kernels/ops/attend.h) as nested loops over pairs. T is
+// The contract of attend (kernels/device/attend.h) as nested loops over pairs. T is
 // double for the truth, float for "plain code of the same precision".
 #pragma once
 
@@ -22,7 +22,7 @@ struct PlainPair {
   int64_t slot = 0;  // of the key
 };
 
-// What query row i of sequence b sees in head h, in the order of slots, bias apart.
+// What query row i of sequence b sees in head h, in the order of slots, without the bias.
 inline std::vector<PlainPair> PlainVisible(const AttendProblem& p, int64_t b, int64_t h,
                                            int64_t i) {
   const AttendSeq& seq = p.seqs[b];

@@ -11,7 +11,7 @@ double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double Softplus(double x) { return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))); }
 double Tanh2(double x) { return 2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x); }
 
-// Functions times x, at -infinity too.
+// x times a function of x that is 0 at -infinity.
 double Gated(double x, double gate) { return x == -INFINITY ? 0 : x * gate; }
 
 double Value(const ElementwiseArgs& args, double a, double b, double c) {

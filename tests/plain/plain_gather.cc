@@ -9,7 +9,7 @@ namespace {
 
 using Index = std::vector<int64_t>;
 
-// The leading dimensions of a call, of rank + 1 with its rows: those of x and index, broadcast.
+// The shape of index, its leading dimensions broadcast with those of x.
 Shape Rows(const PlainArray& x, const PlainArray& index) {
   Shape shape = index.shape;
   for (int i = 0; i + 1 < shape.rank; ++i) {

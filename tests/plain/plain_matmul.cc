@@ -30,7 +30,7 @@ double Activated(ElementOp op, double x) {
   }
 }
 
-// Of the matrix at a leading index, in which a dimension of 1 repeats.
+// The matrix at a leading index, in which a dimension of 1 repeats.
 const double* MatrixOf(const PlainArray& array, const std::vector<int64_t>& leading) {
   const int rank = array.shape.rank;
   int64_t matrix = 0;

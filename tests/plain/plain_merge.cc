@@ -1,4 +1,4 @@
-// merge in plain loops, straight from kernels/device/merge.h.
+// merge in plain loops, written from kernels/device/merge.h.
 #include "tests/plain/plain_merge.h"
 
 namespace attnd::testing {

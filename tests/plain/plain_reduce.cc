@@ -5,7 +5,7 @@
 namespace attnd::testing {
 namespace {
 
-// The elements of `x` along `axis` at the place of `index`.
+// The elements of `x` along `axis` through `index`.
 std::vector<double> Line(const PlainArray& x, int axis, std::vector<int64_t> index) {
   std::vector<double> line;
   for (int64_t i = 0; i < x.shape[axis]; ++i) {
@@ -15,7 +15,7 @@ std::vector<double> Line(const PlainArray& x, int axis, std::vector<int64_t> ind
   return line;
 }
 
-// Calls visit(index) for every line along `axis`, with 0 there.
+// Calls visit(index) for every line along `axis`; index[axis] is 0.
 void ForEachLine(const PlainArray& x, int axis,
                  const std::function<void(const std::vector<int64_t>&)>& visit) {
   Shape lines = x.shape;
@@ -29,7 +29,7 @@ double Sum(const std::vector<double>& line) {
   return sum;
 }
 
-// NaN if there is one, -inf of nothing.
+// The largest element: NaN if there is one, -inf of none.
 double Largest(const std::vector<double>& line) {
   double most = -INFINITY;
   for (double x : line) {

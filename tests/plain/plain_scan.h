@@ -229,7 +229,7 @@ PlainScanOut Forward(const PlainScan& s) {
             r.out.at(b, h, i, e) = num * factor;
           }
           r.d.at(b, h, i, 0) = d;
-          // Of the maps that can give 0, exp can only by underflow.
+          // Maps that can give 0 leave lse undefined; exp gives 0 by underflow only.
           const bool undefined = d == 0 && s.params.map != FeatureMap::kExp;
           r.lse.at(b, h, i, 0) = undefined ? std::nan("") : std::log(d);
         }

@@ -8,7 +8,7 @@
 
 namespace attnd::testing {
 
-// Rows Nq x Nk with lengths nq and nk; `longest`: keys of a query at most.
+// A pattern of Nq x Nk rows with lengths nq and nk; `longest`: most keys of a query.
 inline Pattern RandomLists(std::mt19937* random, int64_t Nq, int64_t Nk, int64_t nq, int64_t nk,
                            int64_t longest) {
   Pattern pattern{.Nq = Nq, .Nk = Nk};

@@ -108,14 +108,14 @@ void ExpectNoWorse(const PlainArray& ours, const PlainArray& plain, const PlainA
 
 void ExpectNear(const PlainArray& ours, const PlainArray& truth, double relative, double absolute) {
   ASSERT_EQ(ours.shape, truth.shape);
-  int told = 0;
-  for (size_t i = 0; i < truth.values.size() && told < 5; ++i) {
+  int reported = 0;
+  for (size_t i = 0; i < truth.values.size() && reported < 5; ++i) {
     const double a = ours.values[i], b = truth.values[i];
     if (Same(a, b)) continue;
     const bool finite = std::isfinite(a) && std::isfinite(b);
     if (finite && std::fabs(a - b) <= absolute + relative * std::fabs(b)) continue;
     ADD_FAILURE() << "element " << i << " is " << a << ", should be " << b;
-    ++told;
+    ++reported;
   }
 }
 

@@ -21,7 +21,7 @@ enum class Memory {
   kTransposed,  // the last two axes swapped: the last stride is not 1
 };
 
-// An array between guard zones, aligned to its element only. Bytes that are no element are 0xFF.
+// An array between guard zones, aligned to its element only. Bytes outside of elements are 0xFF.
 class TestArray {
  public:
   TestArray() = default;

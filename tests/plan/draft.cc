@@ -182,14 +182,14 @@ bool FollowSizes(const std::string& reason, Draft* draft) {
   for (const std::string& letter : letters) {
     int64_t size = 0;
     const bool is_with = absl::StrContains(reason, " with ") && ValueAfter(reason, letter, &size);
-    const bool is_told = absl::StartsWith(reason, absl::StrCat(letter, " must be "));
-    if (is_told) {
+    const bool is_stated = absl::StartsWith(reason, absl::StrCat(letter, " must be "));
+    if (is_stated) {
       const std::vector<int64_t> numbers =
           NumbersOf(absl::string_view(reason).substr(0, reason.find(", got")));
       if (numbers.empty()) continue;
       size = numbers.back();
     }
-    if (!is_with && !is_told) continue;
+    if (!is_with && !is_stated) continue;
     changed |= !draft->sizes.contains(letter) || draft->sizes[letter] != size;
     draft->sizes[letter] = size;
   }

@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::seconds;
 
-struct Told {
+struct Record {
   std::atomic<int> calls{0}, overdue{0};
   int64_t upload_bytes = 64 << 10;
   std::string text;  // polling thread
@@ -30,38 +30,38 @@ struct Told {
 
 class Listening final : public Handler {
  public:
-  explicit Listening(Told* told) : told_(told) {}
+  explicit Listening(Record* record) : record_(record) {}
   void OnHeaders(Rpc& rpc) override {
-    told_->calls += 1;
+    record_->calls += 1;
     rpc.ReadUnannounced();
   }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) override {
     message == nullptr ? rpc.Close(absl::OkStatus()) : rpc.ReadUnannounced();
   }
   void OnOverdue(Rpc& rpc, const absl::Status& status) override {
-    told_->overdue += 1;
-    told_->text = std::string(status.message());
+    record_->overdue += 1;
+    record_->text = std::string(status.message());
     rpc.Close(status);
   }
 
  private:
-  Told* const told_;
+  Record* const record_;
 };
 
 // A call with a time limit of its own: a read without Handler::OnOverdue.
 class Uploading final : public Handler {
  public:
-  Uploading(Told* told, std::shared_ptr<Rpc>* rpc) : told_(told), rpc_(rpc) {}
+  Uploading(Record* record, std::shared_ptr<Rpc>* rpc) : record_(record), rpc_(rpc) {}
   void OnHeaders(Rpc& rpc) override {
     *rpc_ = rpc.shared_from_this();
-    told_->calls += 1;
-    rpc.Expect(told_->upload_bytes);
+    record_->calls += 1;
+    rpc.Expect(record_->upload_bytes);
     rpc.Read();
   }
   void OnMessage(Rpc& rpc, const grpc::ByteBuffer*) override { rpc.Finish(absl::OkStatus()); }
 
  private:
-  Told* const told_;
+  Record* const record_;
   std::shared_ptr<Rpc>* const rpc_;
 };
 
@@ -141,8 +141,8 @@ class ArrivalsTest : public testing::Test {
  protected:
   void SetUp() override {
     MethodTable methods;
-    methods["/test/Listen"] = [this] { return std::make_unique<Listening>(&told_); };
-    methods["/test/Upload"] = [this] { return std::make_unique<Uploading>(&told_, &upload_); };
+    methods["/test/Listen"] = [this] { return std::make_unique<Listening>(&record_); };
+    methods["/test/Upload"] = [this] { return std::make_unique<Uploading>(&record_, &upload_); };
     auto transport = Transport::Start({.addresses = {"127.0.0.1:0"}}, std::move(methods));
     ASSERT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
@@ -150,10 +150,10 @@ class ArrivalsTest : public testing::Test {
   void TearDown() override { upload_ = nullptr; }
 
   void WaitForCalls(int calls) {
-    for (int i = 0; i < 60000 && told_.calls < calls; ++i) {
+    for (int i = 0; i < 60000 && record_.calls < calls; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    ASSERT_EQ(told_.calls, calls);
+    ASSERT_EQ(record_.calls, calls);
   }
   // The number of calls that got OnOverdue up to then.
   int OverdueAfter(seconds time, bool is_short = false) {
@@ -161,13 +161,13 @@ class ArrivalsTest : public testing::Test {
     std::promise<void> looked;
     transport_->Post([&] { looked.set_value(); });
     looked.get_future().wait();
-    return told_.overdue;
+    return record_.overdue;
   }
 
   static std::string Half() { return Prefix(1 << 20) + std::string(300000, 'x'); }
 
   const TimePoint start_ = std::chrono::steady_clock::now() + seconds(100);
-  Told told_;
+  Record record_;
   std::shared_ptr<Rpc> upload_;
   std::unique_ptr<Transport> transport_;
 };
@@ -184,7 +184,7 @@ TEST_F(ArrivalsTest, AMessageThatDoesNotFollowEndsItsCall) {
   EXPECT_EQ(OverdueAfter(seconds(30)), 0);
   EXPECT_EQ(OverdueAfter(seconds(31)), 1);
   half.WaitForEnd(1);
-  EXPECT_EQ(told_.text,
+  EXPECT_EQ(record_.text,
             "stream: a message must arrive within 31 s, one of this connection did not, retry "
             "later");
   // The silent stream goes on, and so does a new one on the connection of the ended one.
@@ -207,7 +207,7 @@ TEST_F(ArrivalsTest, SoonerWhileOthersWait) {
 // neither while it is read, nor after the server has ended the call, which its client does not
 // confirm.
 TEST_F(ArrivalsTest, ASilentStreamBesideAnotherMessageGoesOn) {
-  told_.upload_bytes = 1 << 20;
+  record_.upload_bytes = 1 << 20;
   HalfClient client(transport_->port());
   client.Open(1, "/test/Listen");
   client.Open(3, "/test/Upload");

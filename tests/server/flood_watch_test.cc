@@ -118,7 +118,7 @@ TEST_F(FloodWatchTest, AsLongAsFloodsAreCheckedItGoesOn) {
 TEST_F(FloodWatchTest, StreamsWithoutCallsAreBounded) {
   uint32_t stream = 1;
   // The limit of open streams plus the forgiven ones; one more is cut off at once.
-  const int64_t some = options_.most_streams + ClientStreams::kForgiven;
+  const int64_t some = options_.most_streams + ClientStreams::kMostUnseenEnds;
   for (int64_t i = 0; i < some; ++i, stream += 2) EXPECT_TRUE(Open(stream));
   int64_t more = 0;
   for (; more < 100000 && Open(stream); stream += 2) ++more;

@@ -29,7 +29,7 @@ class LaneLearnTest : public LaneTest {
   Predictions predictions_{&clock_};
 };
 
-TEST_F(LaneLearnTest, ABatchTeachesTheRatioOfItsSeconds) {
+TEST_F(LaneLearnTest, ABatchUpdatesTheRatioOfItsSeconds) {
   const std::shared_ptr<const Plan> kind = puppet_.MakePlan(4, 1);
   puppet_.on_run = [this] { clock_.Advance(80ms); };
   Run(MakePredicted("a", 1), MakePredicted("b", 1));

@@ -4,7 +4,7 @@
 namespace attnd {
 namespace {
 
-TEST_F(LaneTest, ADeadRequestOfALivingBatchIsAnsweredAtOnceAndTheOthersGoOn) {
+TEST_F(LaneTest, ACancelledRequestOfARunningBatchIsAnsweredAtOnceAndTheOthersGoOn) {
   std::unique_ptr<Task> leaves = MakePuppet("leaves", 1);
   const std::shared_ptr<std::atomic<bool>> cancelled = leaves->cancelled;
   const auto charge = std::make_shared<int>();

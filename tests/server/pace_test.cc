@@ -42,7 +42,7 @@ TEST(Pace, StaysWithinItsBounds) {
   EXPECT_DOUBLE_EQ(pace.ValueAt(kNow), Pace::kLeast);
 }
 
-TEST(Pace, ShortRunsTellNothing) {
+TEST(Pace, ShortRunsAreIgnored) {
   Pace pace;
   for (int i = 0; i < 100; ++i) pace.Count(0.001, 1, kNow);
   EXPECT_DOUBLE_EQ(pace.ValueAt(kNow), 1);

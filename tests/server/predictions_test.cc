@@ -99,7 +99,7 @@ TEST_F(PredictionsTest, TheRatioCountsForShortRequestsToo) {
   EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, Predictions::kShort / Predictions::kMost / 2);
 }
 
-TEST_F(PredictionsTest, RunsThatAreTooShortToTellAreIgnored) {
+TEST_F(PredictionsTest, RunsThatAreTooShortToMeasureAreIgnored) {
   for (int i = 0; i < 40; ++i) predictions_.Learn(plan_, 1e-6, 1e-3);
   EXPECT_DOUBLE_EQ(predictions_.Of(plan_).likely, 2);
 }

@@ -230,7 +230,7 @@ TEST(RequestTest, RefusesATensorSentTwice) {
               ElementsAre(R"(request: tensor "k" must be sent at most once, got 3)"));
 }
 
-TEST(RequestTest, AsksTheMethodAboutOptionsWhenTensorsCannotBeDescribed) {
+TEST(RequestTest, ChecksOptionsWhenTensorsCannotBeDescribed) {
   auto draft = GoodDraft();
   draft.request.mutable_method()->mutable_local()->set_window_left(-3);
   draft.request.mutable_tensors(0)->set_dtype(v1::DType::unspecified);

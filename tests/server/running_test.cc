@@ -1,4 +1,4 @@
-// What the queue knows about running batches.
+// Figures of running batches, from which the queue decides what may start beside them.
 #include "server/running.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 """PyTorch's flex_attention, eager and in float64, as a peer of every pattern: the common core of
 the specification as one mask_mod and one score_mod, with what a method adds to them.
 
-A function of `at` sees one pair: at.b and at.h, batch row and query head; at.i and at.j, query and
+A function of `at` sees one pair: at.b and at.h, sequence and query head; at.i and at.j, query and
 key, counted in their packed sequence where there are some; at.p, the position of the query.
 flex_attention traces these functions: what they look up must be tensors.
 """

@@ -155,7 +155,7 @@ inline void AttendQueries(const AttendItem& item, float* scratch, float* state) 
   }
   for (QueryTile& tile : tiles) {
     state == nullptr ? tile.Store() : tile.Save(state);
-    tile.TellPairs();
+    tile.AddCountedPairs();
   }
 }
 

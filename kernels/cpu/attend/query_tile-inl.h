@@ -69,8 +69,8 @@ class QueryTile {
 
   // Saves the state, AttendStateFloats of it, for a tile of the same queries with other keys.
   void Save(float* state) const;
-  // To the item's computed_pairs.
-  void TellPairs() const {
+  // Adds the pairs counted here to the item's computed_pairs.
+  void AddCountedPairs() const {
     if (computed_pairs_ == 0) return;
     t_.computed_pairs->Add(computed_pairs_ * t_.heads_alike);
   }

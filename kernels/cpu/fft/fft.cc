@@ -14,7 +14,7 @@
 #include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/fft/fft_plan.h"
+#include "kernels/cpu/fft/fft_tables.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
 
@@ -35,9 +35,9 @@ int64_t Wide() { return kWide; }
 
 // Rows n0..n0 + kWide of S, of all columns 0..M/2. spectrum: row n0 of the first block of columns;
 // blocks are `block_pitch` floats apart, each row of one has kWide real parts and kWide imaginary
-// parts. work: 2 M kWide + M floats and those of the plan.
-void RowBlock(const FftProblem& p, const FftPlan& plan, const char* x, int64_t n0, float* spectrum,
-              int64_t block_pitch, float* work) {
+// parts. work: 2 M kWide + M floats and those of the tables.
+void RowBlock(const FftProblem& p, const FftTables& tables, const char* x, int64_t n0,
+              float* spectrum, int64_t block_pitch, float* work) {
   using namespace fft;
   const int row = p.x.shape.rank - 2;
   const int64_t N = p.x.shape[row], M = p.x.shape[row + 1], size = SizeOf(p.x.dtype);
@@ -64,7 +64,7 @@ void RowBlock(const FftProblem& p, const FftPlan& plan, const char* x, int64_t n
   Transpose(rows, M, kLanes, M, columns, kElement);
   Transpose(rows + kLanes * M, M, kLanes, M, columns + kLanes, kElement);
   Stored stored(columns);
-  Run(plan, stored, rows);
+  Run(tables, stored, rows);
 
   for (int64_t m0 = 0; m0 <= M / 2; m0 += kWide, spectrum += block_pitch) {
     if (m0 % (64 * kWide) == 0 && CheckPoint()) return;
@@ -158,10 +158,10 @@ class SpectrumColumns final : public fft::Columns {
   int64_t columns_, mirror_skips_, mirror_columns_;
 };
 
-void ColumnBlock(const FftProblem& p, const FftPlan& plan, const float* spectrum, char* out,
+void ColumnBlock(const FftProblem& p, const FftTables& tables, const float* spectrum, char* out,
                  int64_t m0, float* work) {
   SpectrumColumns columns(p, spectrum, out, m0);
-  fft::Run(plan, columns, work);
+  fft::Run(tables, columns, work);
 }
 
 }  // namespace attnd::HWY_NAMESPACE
@@ -245,13 +245,14 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FftArgs& args) {
                             cpu.ParallelSeconds(column_serial, column_items.count()))) {
     return DeviceStatus();
   }
-  struct Plans {
-    std::shared_ptr<const FftPlan> of_rows, of_columns;
+  struct Tables {
+    std::shared_ptr<const FftTables> of_rows, of_columns;
   };
-  std::vector<Plans> plans;
+  std::vector<Tables> all_tables;
   for (const Task& task : tasks) {
-    plans.push_back(task.matrices == 0 ? Plans() : Plans{FftPlanOf(task.M), FftPlanOf(task.N)});
-    if (stream.stopped()) return DeviceStatus();  // a plan may be missing
+    all_tables.push_back(task.matrices == 0 ? Tables()
+                                            : Tables{FftTablesOf(task.M), FftTablesOf(task.N)});
+    if (stream.stopped()) return DeviceStatus();  // tables may be missing
   }
   auto* spectra = static_cast<float*>(scratch->data());
   const auto work = [&](int thread) { return spectra + floats + thread * work_of_thread; };
@@ -263,7 +264,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FftArgs& args) {
     const Task& task = tasks[item.problem];
     const int64_t matrix = item.begin / task.row_blocks;
     const int64_t n0 = item.begin % task.row_blocks * wide;
-    rows(task.problem, *plans[item.problem].of_rows, task.Matrix(task.problem.x, matrix), n0,
+    rows(task.problem, *all_tables[item.problem].of_rows, task.Matrix(task.problem.x, matrix), n0,
          spectra + task.offset + matrix * task.pitch + n0 * 2 * wide, task.block_pitch,
          work(thread));
   });
@@ -274,7 +275,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FftArgs& args) {
     const Task& task = tasks[item.problem];
     const int64_t matrix = item.begin / task.column_blocks;
     const int64_t block = item.begin % task.column_blocks;
-    columns(task.problem, *plans[item.problem].of_columns,
+    columns(task.problem, *all_tables[item.problem].of_columns,
             spectra + task.offset + matrix * task.pitch + block * task.block_pitch,
             task.Matrix(task.problem.out, matrix), block * wide, work(thread));
   });

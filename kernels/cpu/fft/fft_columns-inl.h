@@ -13,7 +13,7 @@
 #include "hwy/highway.h"
 #include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
-#include "kernels/cpu/fft/fft_plan.h"
+#include "kernels/cpu/fft/fft_tables.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -198,13 +198,13 @@ class Stored final : public Columns {
 
 // Element j = j1 n2 + j2, k = k1 + n1 k2: transforms over j1, factors, transforms over j2
 // (Gentleman and Sande 1966).
-inline void RunSmooth(const FftPlan& plan, Columns& columns, float* work) {
-  const int64_t n1 = plan.sizes.n1, n2 = plan.sizes.n2;
+inline void RunSmooth(const FftTables& tables, Columns& columns, float* work) {
+  const int64_t n1 = tables.sizes.n1, n2 = tables.sizes.n2;
   float* x = work;
   float* other = x + n1 * kElement;
   if (n2 == 1) {
     columns.Read(0, 1, n1, x);
-    columns.Write(0, 1, n1, RunLevel(plan.outer, x, other));
+    columns.Write(0, 1, n1, RunLevel(tables.outer, x, other));
     return;
   }
   // One element more a row: a power of two would fall on few cache sets.
@@ -213,8 +213,8 @@ inline void RunSmooth(const FftPlan& plan, Columns& columns, float* work) {
   for (int64_t j2 = 0; j2 < n2; ++j2) {
     if (CheckPoint()) return;
     columns.Read(j2, n2, n1, x);
-    const float* done = RunLevel(plan.outer, x, other);
-    const float* w = plan.twiddles.data() + j2 * n1 * 2;
+    const float* done = RunLevel(tables.outer, x, other);
+    const float* w = tables.twiddles.data() + j2 * n1 * 2;
     for (int64_t k1 = 0; k1 < n1; ++k1) {
       Store(Mul(Load(done + k1 * kElement), Set(w + 2 * k1)), rows + k1 * pitch + j2 * kElement);
     }
@@ -222,7 +222,7 @@ inline void RunSmooth(const FftPlan& plan, Columns& columns, float* work) {
   // x and `other` are next to each other and together never smaller than a row.
   for (int64_t k1 = 0; k1 < n1; ++k1) {
     if (CheckPoint()) return;
-    columns.Write(k1, n1, n2, RunLevel(plan.inner, rows + k1 * pitch, x));
+    columns.Write(k1, n1, n2, RunLevel(tables.inner, rows + k1 * pitch, x));
   }
 }
 
@@ -230,64 +230,65 @@ inline void RunSmooth(const FftPlan& plan, Columns& columns, float* work) {
 // parts.
 class ChirpIn final : public Columns {
  public:
-  ChirpIn(const FftPlan& plan, Columns& columns, float* spectrum)
-      : plan_(plan), columns_(columns), spectrum_(spectrum) {}
+  ChirpIn(const FftTables& tables, Columns& columns, float* spectrum)
+      : tables_(tables), columns_(columns), spectrum_(spectrum) {}
   void Read(int64_t first, int64_t step, int64_t count, float* to) override {
-    const int64_t n = plan_.sizes.n;
+    const int64_t n = tables_.sizes.n;
     const int64_t given = first >= n ? 0 : std::min(count, CeilDiv(n - first, step));
     if (given > 0) columns_.Read(first, step, given, to);
     for (int64_t i = 0; i < given; ++i) {
       float* at = to + i * kElement;
-      Store(Mul(Load(at), Set(plan_.chirp.data() + 2 * (first + i * step))), at);
+      Store(Mul(Load(at), Set(tables_.chirp.data() + 2 * (first + i * step))), at);
     }
     std::fill(to + given * kElement, to + count * kElement, 0.0f);
   }
   void Write(int64_t first, int64_t step, int64_t count, const float* from) override {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t k = first + i * step;
-      const C x = Mul(Load(from + i * kElement), Set(plan_.spectrum.data() + 2 * k));
+      const C x = Mul(Load(from + i * kElement), Set(tables_.spectrum.data() + 2 * k));
       Store({x.im, x.re}, spectrum_ + k * kElement);
     }
   }
 
  private:
-  const FftPlan& plan_;
+  const FftTables& tables_;
   Columns& columns_;
   float* const spectrum_;
 };
 
 class ChirpOut final : public Columns {
  public:
-  ChirpOut(const FftPlan& plan, Columns& columns, float* spectrum)
-      : plan_(plan), columns_(columns), spectrum_(spectrum) {}
+  ChirpOut(const FftTables& tables, Columns& columns, float* spectrum)
+      : tables_(tables), columns_(columns), spectrum_(spectrum) {}
   void Read(int64_t first, int64_t step, int64_t count, float* to) override {
     spectrum_.Read(first, step, count, to);
   }
   void Write(int64_t first, int64_t step, int64_t count, const float* from) override {
-    for (int64_t i = 0; i < count && first + i * step < plan_.sizes.n; ++i) {
+    for (int64_t i = 0; i < count && first + i * step < tables_.sizes.n; ++i) {
       const int64_t k = first + i * step;
       const C x = Load(from + i * kElement);
       HWY_ALIGN float element[kElement];
-      Store(Mul({x.im, x.re}, Set(plan_.chirp.data() + 2 * k)), element);
+      Store(Mul({x.im, x.re}, Set(tables_.chirp.data() + 2 * k)), element);
       columns_.Write(k, 1, 1, element);
     }
   }
 
  private:
-  const FftPlan& plan_;
+  const FftTables& tables_;
   Columns& columns_;
   Stored spectrum_;
 };
 
-// work: WorkOf(plan.sizes) elements.
-HWY_NOINLINE HWY_MAYBE_UNUSED static void Run(const FftPlan& plan, Columns& columns, float* work) {
-  if (!plan.sizes.is_convolution()) return RunSmooth(plan, columns, work);
+// work: WorkOf(tables.sizes) elements.
+HWY_NOINLINE HWY_MAYBE_UNUSED static void Run(const FftTables& tables, Columns& columns,
+                                              float* work) {
+  if (!tables.sizes.is_convolution()) return RunSmooth(tables, columns, work);
   float* spectrum = work;
-  float* rest = spectrum + plan.sizes.smooth * kElement;
-  ChirpIn in(plan, columns, spectrum);
-  RunSmooth(plan, in, rest);
-  ChirpOut out(plan, columns, spectrum);
-  RunSmooth(plan, out, rest);
+  float* rest = spectrum + tables.sizes.smooth * kElement;
+  ChirpIn in(tables, columns, spectrum);
+  RunSmooth(tables, in, rest);
+  ChirpOut out(tables, columns, spectrum);
+  RunSmooth(tables, out, rest);
 }
 
 }  // namespace fft

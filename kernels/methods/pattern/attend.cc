@@ -134,7 +134,7 @@ Tensor ValidQueries(Ops& ops, const Inputs& in) {
     shapes.push_back({problem.B, 1, problem.Nq, 1});
     std::vector<float>& of_problem = valid.emplace_back();
     for (int64_t b = 0; b < problem.B && !ops.stream().is_dry(); ++b) {
-      const std::span<const int32_t> id = ids.Row(p, b);
+      const std::span<const int32_t> id = ids.OfSeq(p, b);
       const int64_t nq = problem.Int("q_lengths", b, problem.Nq);
       for (int64_t i = 0; i < problem.Nq; ++i) {
         of_problem.push_back(i < nq && (id.empty() || id[i] >= 0) ? 1.0f : 0.0f);

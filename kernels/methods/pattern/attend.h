@@ -17,7 +17,7 @@ struct PatternExtras {
   Tensor row_weight, table;  // as in AttendTensors
   bool cap_table = true;     // as in AttendParams
   double alibi_unit = 1;     // positions that count as a distance of 1
-  // Per problem: whether batch rows of equal lengths may see different keys. Empty: none do.
+  // Per problem: whether sequences of equal lengths may see different keys. Empty: none do.
   std::vector<bool> seqs_differ = {};
   std::optional<DType> dtype;  // of out; absent: that of q
 };

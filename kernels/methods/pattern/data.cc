@@ -74,11 +74,11 @@ HostInts::HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank
 
 bool HostInts::differs(size_t p) const { return is_sent() && shapes_[p].rank == rank_; }
 
-std::span<const int32_t> HostInts::Row(size_t p, int64_t b) const {
+std::span<const int32_t> HostInts::OfSeq(size_t p, int64_t b) const {
   if (p >= values_.size() || values_[p].empty()) return {};
   const auto size = static_cast<size_t>(SeqShape(p).size());
-  const size_t row = shapes_[p].rank == rank_ ? static_cast<size_t>(b) : 0;
-  return std::span(values_[p]).subspan(row * size, size);
+  const size_t index = shapes_[p].rank == rank_ ? static_cast<size_t>(b) : 0;
+  return std::span(values_[p]).subspan(index * size, size);
 }
 
 Shape HostInts::SeqShape(size_t p) const {
@@ -90,17 +90,17 @@ Shape HostInts::SeqShape(size_t p) const {
 }
 
 std::span<const int32_t> HostInts::Head(size_t p, int64_t b, int64_t h) const {
-  const std::span<const int32_t> row = Row(p, b);
-  if (row.empty()) return row;
-  const size_t size = row.size() / static_cast<size_t>(Heads(p));
-  return row.subspan(static_cast<size_t>(h) * size, size);
+  const std::span<const int32_t> values = OfSeq(p, b);
+  if (values.empty()) return values;
+  const size_t size = values.size() / static_cast<size_t>(Heads(p));
+  return values.subspan(static_cast<size_t>(h) * size, size);
 }
 
 std::vector<int32_t> HostInts::Nonzero(size_t p, int64_t b) const {
   std::vector<int32_t> places;
-  const std::span<const int32_t> row = Row(p, b);
-  for (size_t j = 0; j < row.size(); ++j) {
-    if (row[j] != 0) places.push_back(static_cast<int32_t>(j));
+  const std::span<const int32_t> values = OfSeq(p, b);
+  for (size_t j = 0; j < values.size(); ++j) {
+    if (values[j] != 0) places.push_back(static_cast<int32_t>(j));
   }
   return places;
 }

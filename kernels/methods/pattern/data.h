@@ -16,22 +16,22 @@ namespace attnd {
 // stream.
 class HostInts {
  public:
-  // `rank` includes the batch dimension; a tensor of a lower rank is the same for every batch row.
+  // `rank` includes the batch dimension; a tensor of a lower rank is the same for every sequence.
   HostInts(Ops& ops, const Inputs& in, const std::string& name, int rank);
 
   bool is_sent() const { return !shapes_.empty(); }
   // Sent, and its values are not known: the stream is dry.
   bool is_unknown() const { return is_unknown_; }
-  // Whether batch rows of problem p have values of their own.
+  // Whether each sequence of problem p has values of its own.
   bool differs(size_t p) const;
-  // Batch row b of problem p, row-major; empty on a dry stream.
-  std::span<const int32_t> Row(size_t p, int64_t b) const;
+  // The values of sequence b of problem p, row-major; empty on a dry stream.
+  std::span<const int32_t> OfSeq(size_t p, int64_t b) const;
   // Its sizes after the batch dimension. REQUIRES: is_sent().
   Shape SeqShape(size_t p) const;
   // Where the first dimension counts heads (1: all alike): their number, and the values of one.
   int64_t Heads(size_t p) const { return SeqShape(p)[0]; }
   std::span<const int32_t> Head(size_t p, int64_t b, int64_t h) const;
-  // Places of batch row b whose value is not 0.
+  // Places of sequence b whose value is not 0.
   std::vector<int32_t> Nonzero(size_t p, int64_t b) const;
 
   // Fails `ops` with INVALID_ARGUMENT, "method: name[0,2,1] must be in TEXT, got 7", unless every
@@ -68,9 +68,9 @@ class Integers {
 
   // REQUIRES: one of `declared`, int32 or uint8.
   const HostInts& operator[](absl::string_view name) const;
-  // Of one batch row, in all of them.
+  // The number of values of one sequence in all of them.
   int64_t Elements(size_t p) const;
-  // Whether batch rows of problem p have their own values in any of them.
+  // Whether each sequence of problem p has its own values in any of them.
   bool differ(size_t p) const;
 
  private:

@@ -11,7 +11,7 @@
 
 namespace attnd {
 
-// One batch row of one problem; packed sequences are problems of their own.
+// One sequence of one problem; packed sequences are problems of their own.
 struct SeenSeq : PatternSeq {
   const ProblemShape& problem;
   size_t p = 0;  // place of the problem in the list

@@ -13,7 +13,7 @@ constexpr char kCuQ[] = "cu_seqlens_q", kCuK[] = "cu_seqlens_k";
 // Where sequences begin and end in q and in k. On a dry stream `counts` equal ones are one problem.
 struct Cuts {
   RowCuts queries, keys;
-  RowCounts counts;  // empty: one each
+  SeqCounts counts;  // empty: one each
 };
 
 // Without data the first sequence holds everything, which bounds every other cut.
@@ -79,12 +79,12 @@ Tensor Repeated(Ops& ops, const Tensor& x, const Cuts& cuts) {
 }
 
 // Places [begin, end) of an axis of each sequence; an axis of size 1 that repeats stays.
-Tensor Cut(Ops& ops, const Tensor& x, int axis, const RowCuts& ends, const RowCounts& counts) {
+Tensor Cut(Ops& ops, const Tensor& x, int axis, const RowCuts& ends, const SeqCounts& counts) {
   std::vector<int64_t> begin, end;
   for (size_t p = 0; p < ends.size(); ++p) {
     for (size_t s = 0; s + 1 < ends[p].size() && !x.empty(); ++s) {
       const bool repeats = x[begin.size()].shape[axis] == 1 && ends[p].back() != 1;
-      // Equal sequences are batch rows of one problem: any of them has their length.
+      // Equal sequences are one problem, whose batch they are: any of them has their length.
       const int64_t length = (ends[p][s + 1] - ends[p][s]) / (counts.empty() ? 1 : counts[p][s]);
       begin.push_back(repeats || !counts.empty() ? 0 : ends[p][s]);
       end.push_back(repeats ? 1 : begin.back() + length);
@@ -96,7 +96,7 @@ Tensor Cut(Ops& ops, const Tensor& x, int axis, const RowCuts& ends, const RowCo
 // The part of each sequence: axes of queries or keys are cut unless they repeat.
 Tensor Sequences(Ops& ops, const Tensor& x, absl::string_view declared, const Cuts& cuts) {
   const DeclaredShape::Letters letters = LongestOf(declared);
-  // Room for an axis of batch rows.
+  // Room for the axis of the batch.
   const auto rank = std::max<int>(static_cast<int>(letters.size()), 2);
   const Tensor whole = WithRank(ops, x, rank);
   const int first = rank - static_cast<int>(letters.size());

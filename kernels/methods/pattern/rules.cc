@@ -90,11 +90,11 @@ void CheckSources(const ProblemShape& problem, absl::string_view name, int64_t s
                   Reasons* reasons) {
   // Each takes some microseconds and hundreds of bytes.
   constexpr int64_t kMostSources = int64_t{1} << 18;
-  const SeqsApart rows = SeqsApartOf(problem);
-  if (rows.count <= 1 || sources <= 1) return;
-  const bool is_packed = rows.letter != "B";
+  const SeqsApart seqs = SeqsApartOf(problem);
+  if (seqs.count <= 1 || sources <= 1) return;
+  const bool is_packed = seqs.letter != "B";
   CheckLimit(name, sources,
-             {kMostSources, rows.letter, rows.count,
+             {kMostSources, seqs.letter, seqs.count,
               is_packed ? " of packed sequences" : " where batch rows differ in length"},
              reasons);
 }
@@ -110,7 +110,7 @@ void CheckGrid(const ProblemShape& problem, const std::vector<int64_t>& grid, Re
     if (extent < 1) return;  // refused by its range
     if (__builtin_mul_overflow(cells, extent, &cells)) cells = INT64_MAX;
   }
-  if (grid.empty() || !problem.Knows("q") || cells == problem.Nq) return;
+  if (grid.empty() || !problem.HasSizesOf("q") || cells == problem.Nq) return;
   reasons->Invalid("grid must multiply to N = ", problem.Nq, ", got ", ToString(OptionValue(grid)));
 }
 
@@ -133,7 +133,7 @@ void CheckListed(const ProblemShape& problem, absl::string_view name, std::optio
 
 void CheckPatternTensors(const ProblemShape& problem, const Unsupported& unsupported,
                          Reasons* reasons) {
-  const bool is_known = problem.Knows("q") && problem.Knows("k");
+  const bool is_known = problem.HasSizesOf("q") && problem.HasSizesOf("k");
   if (unsupported.cross && is_known && problem.Nq != problem.Nk) {
     reasons->Invalid("Nk must be Nq = ", problem.Nq, ", got ", problem.Nk);
   }

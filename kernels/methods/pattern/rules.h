@@ -40,8 +40,8 @@ struct Limit {
 };
 void CheckLimit(absl::string_view name, int64_t value, const Limit& limit, Reasons* reasons);
 
-// How many sequences have patterns that are described one by one: packed sequences, batch rows with
-// lengths, offsets or segments, or 1; `letter` names them. Their lengths may still be equal.
+// How many sequences have patterns that are described one by one: packed ones, those of a batch
+// with lengths, offsets or segments, or 1; `letter` names them. Their lengths may still be equal.
 struct SeqsApart {
   int64_t count = 1;
   absl::string_view letter;

@@ -11,7 +11,7 @@
 namespace attnd {
 namespace {
 
-// Parts of one batch row, heads included.
+// Parts of one sequence, heads included.
 struct SeqParts {
   std::vector<AttendSeq> parts;
   PairTotal pairs;
@@ -40,8 +40,8 @@ class SeqMaker {
     SeenSeq seq{of, is_empty ? one_head : problem, p, b};
     seq.is_planned = ops_.stream().is_dry();
     if (seq.is_planned) seq.most_sources = most_sources_;
-    seq.ids_q = ids_q_.Row(seq.p, seq.b);
-    seq.ids_k = ids_k_.Row(seq.p, seq.b);
+    seq.ids_q = ids_q_.OfSeq(seq.p, seq.b);
+    seq.ids_k = ids_k_.OfSeq(seq.p, seq.b);
     const HeadParts heads = parts_of_(seq);
     SeqParts made;
     if (!ops_.status().ok()) return made;
@@ -92,8 +92,8 @@ std::vector<SeqGroup> PlannedSeqs(const Inputs& in, size_t p) {
   return SeqGroupsOf(in.problems[p], std::max<size_t>(kPlannedSeqs / in.problems.size(), 1));
 }
 
-// Calls `add` for each batch row. Describing a pattern costs much more than copying an entry, and
-// most batch rows are alike: `is_alike` says that this one is as the one before.
+// Calls `add` for each sequence. Describing a pattern costs much more than copying an entry, and
+// most sequences are alike: with `is_alike` this one equals the one before.
 template <class Add>
 void AddSeqs(const ProblemShape& problem, bool may_differ, const Add& add) {
   Lengths before;

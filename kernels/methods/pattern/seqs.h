@@ -1,4 +1,4 @@
-// What the batch rows of all problems see, as attend takes it.
+// What the sequences of all problems see, as attend takes it.
 #pragma once
 
 #include <vector>

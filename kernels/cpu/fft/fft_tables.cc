@@ -1,4 +1,4 @@
-#include "kernels/cpu/fft/fft_plan.h"
+#include "kernels/cpu/fft/fft_tables.h"
 
 #include <algorithm>
 #include <cmath>
@@ -104,8 +104,8 @@ void Transform(const Complex* in, int64_t n, int64_t step, const std::vector<Com
   }
 }
 
-void AddConvolution(FftPlan& plan) {
-  const int64_t n = plan.sizes.n, smooth = plan.sizes.smooth;
+void AddConvolution(FftTables& tables) {
+  const int64_t n = tables.sizes.n, smooth = tables.sizes.smooth;
   std::vector<Complex> kernel(static_cast<size_t>(smooth)), spectrum(kernel.size()), roots;
   for (int64_t j = 0; j < smooth; ++j) {
     if (j % kLongStretch == 0 && CheckPoint()) return;
@@ -115,62 +115,62 @@ void AddConvolution(FftPlan& plan) {
     if (j % kLongStretch == 0 && CheckPoint()) return;
     // j^2 mod 2n; j < 2^31.
     const Complex w = Root(j * j % (2 * n), 2 * n);
-    Append(plan.chirp, w);
+    Append(tables.chirp, w);
     kernel[j] = std::conj(w);
     if (j > 0) kernel[smooth - j] = std::conj(w);
   }
   Transform(kernel.data(), smooth, 1, roots, spectrum.data());
-  for (const Complex& x : spectrum) Append(plan.spectrum, x / static_cast<double>(smooth));
+  for (const Complex& x : spectrum) Append(tables.spectrum, x / static_cast<double>(smooth));
 }
 
-FftPlan Build(int64_t n) {
-  FftPlan plan{.sizes = SizesOf(n)};
-  const int64_t smooth = plan.sizes.smooth, n1 = plan.sizes.n1, n2 = plan.sizes.n2;
-  plan.outer = LevelOf(n1);
+FftTables Build(int64_t n) {
+  FftTables tables{.sizes = SizesOf(n)};
+  const int64_t smooth = tables.sizes.smooth, n1 = tables.sizes.n1, n2 = tables.sizes.n2;
+  tables.outer = LevelOf(n1);
   if (n2 > 1) {
-    plan.inner = LevelOf(n2);
+    tables.inner = LevelOf(n2);
     for (int64_t j2 = 0; j2 < n2 && !CheckPoint(); ++j2) {
-      for (int64_t k1 = 0; k1 < n1; ++k1) Append(plan.twiddles, Root(j2 * k1, smooth));
+      for (int64_t k1 = 0; k1 < n1; ++k1) Append(tables.twiddles, Root(j2 * k1, smooth));
     }
   }
-  if (plan.sizes.is_convolution()) AddConvolution(plan);
-  return plan;
+  if (tables.sizes.is_convolution()) AddConvolution(tables);
+  return tables;
 }
 
 class PlanCache {
  public:
-  std::shared_ptr<const FftPlan> Get(int64_t n) {
+  std::shared_ptr<const FftTables> Get(int64_t n) {
     {
       MutexLock lock(&mu_);
-      if (auto plan = Find(n)) return plan;
+      if (auto tables = Find(n)) return tables;
     }
-    auto plan = std::make_shared<const FftPlan>(Build(n));
+    auto tables = std::make_shared<const FftTables>(Build(n));
     if (CheckPoint()) return nullptr;
     MutexLock lock(&mu_);
     if (auto other = Find(n)) return other;
-    plans_.push_front(plan);
-    bytes_ += plan->bytes();
-    while (bytes_ > kBytes && plans_.size() > 1) {
-      bytes_ -= plans_.back()->bytes();
-      plans_.pop_back();
+    kept_.push_front(tables);
+    bytes_ += tables->bytes();
+    while (bytes_ > kBytes && kept_.size() > 1) {
+      bytes_ -= kept_.back()->bytes();
+      kept_.pop_back();
     }
-    return plan;
+    return tables;
   }
 
  private:
   static constexpr int64_t kBytes = int64_t{64} << 20;
 
-  std::shared_ptr<const FftPlan> Find(int64_t n) ATTND_REQUIRES(mu_) {
-    for (auto it = plans_.begin(); it != plans_.end(); ++it) {
+  std::shared_ptr<const FftTables> Find(int64_t n) ATTND_REQUIRES(mu_) {
+    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
       if ((*it)->sizes.n != n) continue;
-      plans_.splice(plans_.begin(), plans_, it);
-      return plans_.front();
+      kept_.splice(kept_.begin(), kept_, it);
+      return kept_.front();
     }
     return nullptr;
   }
 
   Mutex mu_;
-  std::list<std::shared_ptr<const FftPlan>> plans_ ATTND_GUARDED_BY(mu_);  // latest first
+  std::list<std::shared_ptr<const FftTables>> kept_ ATTND_GUARDED_BY(mu_);  // latest first
   int64_t bytes_ ATTND_GUARDED_BY(mu_) = 0;
 };
 
@@ -196,12 +196,12 @@ int64_t WorkOf(const FftSizes& sizes) {
   return 2 * sizes.n1 + rows + (sizes.is_convolution() ? sizes.smooth : 0);
 }
 
-int64_t FftPlan::bytes() const {
+int64_t FftTables::bytes() const {
   const size_t floats = twiddles.size() + chirp.size() + spectrum.size();
   return BytesOf(outer) + BytesOf(inner) + static_cast<int64_t>(floats * sizeof(float));
 }
 
-std::shared_ptr<const FftPlan> FftPlanOf(int64_t n) {
+std::shared_ptr<const FftTables> FftTablesOf(int64_t n) {
   static PlanCache* cache = new PlanCache;
   return cache->Get(n);
 }

@@ -38,8 +38,8 @@ struct FftLevel {
   std::vector<Pass> passes;
 };
 
-// Immutable.
-struct FftPlan {
+// The tables of one length. Immutable.
+struct FftTables {
   FftSizes sizes;
   FftLevel outer, inner;        // of n1 and of n2
   std::vector<float> twiddles;  // (re, im) of exp(-2 pi i j2 k1 / smooth), [n2][n1]
@@ -49,7 +49,7 @@ struct FftPlan {
   int64_t bytes() const;
 };
 
-// Plans are kept, the least recently used ones go beyond 64 MiB. Thread safe.
-std::shared_ptr<const FftPlan> FftPlanOf(int64_t n);
+// Tables are kept; beyond 64 MiB the least recently used ones are freed. Thread safe.
+std::shared_ptr<const FftTables> FftTablesOf(int64_t n);
 
 }  // namespace attnd
