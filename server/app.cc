@@ -56,6 +56,14 @@ std::unique_ptr<Budget> NewBudgetOf(Device& device) {
       std::max(info.memory_bytes - device.memory().retain_bytes(), info.memory_bytes / 2));
 }
 
+Metrics::PoolMemory MemoryOf(const PoolStats& pool, int64_t input_bytes) {
+  const int64_t inputs = std::min(input_bytes, pool.used_bytes);
+  return {.inputs = inputs,
+          .workspace = pool.used_bytes - inputs,
+          .retained = pool.reserved_bytes - pool.used_bytes,
+          .peak = pool.peak_bytes};
+}
+
 }  // namespace
 
 App::App(const Config& config)
@@ -345,30 +353,32 @@ Metrics::Memory App::Memory() const {
   Metrics::Memory memory{.budget = budget_->total(),
                          .charged = budget_->used(),
                          .pattern_cache = engine_->cached_pattern_bytes()};
+  int64_t host_inputs = 0;
   for (size_t i = 0; i < queues_.size(); ++i) {
-    const PoolStats pool = engine_->device(i).memory().stats();
-    const int64_t inputs = std::min(queues_[i].lanes->input_bytes(), pool.used_bytes);
-    memory.devices.push_back({.inputs = inputs,
-                              .workspace = pool.used_bytes - inputs,
-                              .retained = pool.reserved_bytes - pool.used_bytes,
-                              .peak = pool.peak_bytes});
+    const DeviceQueue& queue = queues_[i];
+    Metrics::DeviceMemory& device = memory.devices.emplace_back();
+    device.pool = MemoryOf(engine_->device(i).memory().stats(), queue.lanes->input_bytes());
+    host_inputs += queue.lanes->host_input_bytes();
+    if (queue.memory == nullptr) continue;
+    device.budget = queue.memory->total();
+    device.charged = queue.memory->used();
   }
-  // The processor comes first: memory of the host counts as its own. Its peak is a bound then,
-  // since both pools need not have theirs at one time.
   const PoolStats host = engine_->host_memory();
-  memory.devices[0].workspace += host.used_bytes;
-  memory.devices[0].retained += host.reserved_bytes - host.used_bytes;
-  memory.devices[0].peak += host.peak_bytes;
+  if (host.allocations > 0) memory.host = MemoryOf(host, host_inputs);
   return memory;
 }
 
 void App::LogStart() const {
-  const DeviceInfo& device = engine_->device().info();
-  Log(LogLevel::kInfo, absl::StrCat("attnd-server ", Version()),
-      {{"device", device.name},
-       {"description", device.description},
-       {"peak_gflops", absl::StrCat(static_cast<int64_t>(device.peak_flops / 1e9))},
-       {"budget_bytes", absl::StrCat(budget_->total())}});
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    const DeviceInfo& device = engine_->device(i).info();
+    // What requests of the device are charged to.
+    const Budget& budget = queues_[i].memory != nullptr ? *queues_[i].memory : *budget_;
+    Log(LogLevel::kInfo, i == 0 ? absl::StrCat("attnd-server ", Version()) : "further device",
+        {{"device", device.name},
+         {"description", device.description},
+         {"peak_gflops", absl::StrCat(static_cast<int64_t>(device.peak_flops / 1e9))},
+         {"budget_bytes", absl::StrCat(budget.total())}});
+  }
   Log(LogLevel::kInfo, "serving",
       {{"grpc", absl::StrJoin(transport_->addresses(), ",")}, {"http", http_->address()}});
 }

@@ -31,13 +31,13 @@ int64_t BytesOf(const Execution& execution) {
 
 }  // namespace
 
-// A task and, once gathered, its tensors in device memory.
+// A task and, once gathered, its tensors where the engine wants them.
 struct Lane::Gathered {
   std::unique_ptr<Task> task;
   Phases phases;
   Problem problem;
   std::vector<std::shared_ptr<Buffer>> inputs;
-  int64_t input_bytes = 0;
+  int64_t input_bytes = 0, host_input_bytes = 0;
 };
 
 Lane::Lane(const Parts& parts) : parts_(parts) {}
@@ -179,8 +179,9 @@ absl::Status Lane::Gather(Gathered* one, Stream& stream) {
     }
     // Counted before the copy, so that the metrics never count it as workspace.
     const int64_t bytes = RoundedBytes(view.bytes());
-    one->input_bytes += bytes;
-    input_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    const bool on_host = Engine::StaysOnHost(stream, view.dtype);
+    (on_host ? one->host_input_bytes : one->input_bytes) += bytes;
+    (on_host ? host_input_bytes_ : input_bytes_).fetch_add(bytes, std::memory_order_relaxed);
     absl::StatusOr<std::shared_ptr<Buffer>> buffer =
         parts_.engine->Upload(stream, view.dtype, spans, task.payload_owner);
     if (absl::IsResourceExhausted(buffer.status())) {
@@ -282,6 +283,7 @@ void Lane::Answer(Gathered* one, absl::Status status, std::vector<Result> result
   one->problem.tensors.clear();
   one->inputs.clear();
   input_bytes_.fetch_sub(one->input_bytes, std::memory_order_relaxed);
+  host_input_bytes_.fetch_sub(one->host_input_bytes, std::memory_order_relaxed);
   std::unique_ptr<Task> task;
   {
     const MutexLock lock(&mu_);

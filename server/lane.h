@@ -60,9 +60,11 @@ class Lane {
   // For the watchdog. Processor time of the thread pool counts as progress, too.
   Watchdog::Part part();
 
-  // Bytes of the input tensors that the running batch holds. The rest of the memory in use in the
-  // engine's pool is scratch memory and outputs. Any thread.
+  // Bytes of the input tensors that the running batch holds in the pool of the device. The rest of
+  // the memory in use there is scratch memory and outputs. Any thread.
   int64_t input_bytes() const { return input_bytes_.load(std::memory_order_relaxed); }
+  // The same of the engine's host pool, which has the integers where the device has other memory.
+  int64_t host_input_bytes() const { return host_input_bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Gathered;
@@ -85,7 +87,7 @@ class Lane {
   void Learn(const RunControl& control, bool was_alone) noexcept;
 
   const Parts parts_;
-  std::atomic<int64_t> input_bytes_ = 0;
+  std::atomic<int64_t> input_bytes_ = 0, host_input_bytes_ = 0;
   Heart heart_;
   // Of the running batch, if all of it was computed at once.
   struct Measured {

@@ -47,4 +47,10 @@ int64_t Lanes::input_bytes() const {
   return bytes;
 }
 
+int64_t Lanes::host_input_bytes() const {
+  int64_t bytes = 0;
+  for (const std::unique_ptr<Lane>& lane : lanes_) bytes += lane->host_input_bytes();
+  return bytes;
+}
+
 }  // namespace attnd

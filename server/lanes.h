@@ -29,7 +29,9 @@ class Lanes {
   // Registers each lane. Before the watchdog starts; the lanes outlive it.
   void WatchBy(Watchdog* watchdog);
 
-  int64_t input_bytes() const;  // of all lanes; any thread
+  // Of all lanes; any thread.
+  int64_t input_bytes() const;
+  int64_t host_input_bytes() const;
 
  private:
   Batcher* const batcher_;

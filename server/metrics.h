@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,7 @@ namespace attnd {
 // Thread safe. Recording finds an existing handle, then updates a few atomics (a histogram takes
 // the lock of its series, too); it never throws. Label values come from the registry, from enums
 // and from the options, never from a client, so the number of series is bounded by 2 (methods + 1)
-// (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs + 6 devices + a
+// (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs + 8 devices + a
 // constant. Histograms of a method appear with its first request, its counters exist from the
 // start.
 class Metrics {
@@ -35,8 +36,8 @@ class Metrics {
     std::vector<std::string> methods;    // ids of the registry
   };
 
-  // Bytes of one device at the moment of the scrape.
-  struct DeviceMemory {
+  // Bytes of one pool at the moment of the scrape.
+  struct PoolMemory {
     // These add up to the memory that the system has given for tensors.
     int64_t inputs = 0;     // of running batches
     int64_t workspace = 0;  // scratch memory and outputs of batches and replies
@@ -44,8 +45,15 @@ class Metrics {
 
     int64_t peak = 0;  // the most that inputs and workspace have taken together
   };
+  struct DeviceMemory {
+    PoolMemory pool;
+    int64_t budget = 0;   // bytes that its requests may hold; 0: it has no budget of its own
+    int64_t charged = 0;  // part of it that requests hold
+  };
   struct Memory {
     std::vector<DeviceMemory> devices;
+    // Integers and results of devices with other memory: device="host". Without: no such device.
+    std::optional<PoolMemory> host;
     int64_t budget = 0;         // the byte budget
     int64_t charged = 0;        // part of it that requests hold
     int64_t pattern_cache = 0;  // host memory of patterns kept for reuse

@@ -65,16 +65,23 @@ void AppendMemory(const Metrics::Sources& sources, const std::vector<std::string
                   Families* families) {
   Metrics::Memory memory = sources.memory ? sources.memory() : Metrics::Memory{};
   memory.devices.resize(devices.size());
-  Rows kinds, peaks;
+  Rows kinds, peaks, budgets, charged;
+  const auto add = [&](const std::string& device, const Metrics::PoolMemory& pool) {
+    for (const auto& [kind, bytes] :
+         {std::pair("inputs", pool.inputs), std::pair("workspace", pool.workspace),
+          std::pair("retained", pool.retained)}) {
+      kinds.push_back({{{"device", device}, {"kind", kind}}, Number(bytes)});
+    }
+    peaks.push_back({{{"device", device}}, Number(pool.peak)});
+  };
   for (size_t i = 0; i < devices.size(); ++i) {
     const Metrics::DeviceMemory& device = memory.devices[i];
-    for (const auto& [kind, bytes] :
-         {std::pair("inputs", device.inputs), std::pair("workspace", device.workspace),
-          std::pair("retained", device.retained)}) {
-      kinds.push_back({{{"device", devices[i]}, {"kind", kind}}, Number(bytes)});
-    }
-    peaks.push_back({{{"device", devices[i]}}, Number(device.peak)});
+    add(devices[i], device.pool);
+    if (device.budget == 0) continue;
+    budgets.push_back({{{"device", devices[i]}}, Number(device.budget)});
+    charged.push_back({{{"device", devices[i]}}, Number(device.charged)});
   }
+  if (memory.host.has_value()) add("host", *memory.host);
   families->push_back(
       State("attnd_memory_bytes", "Memory for tensors: the kinds add up to all of it.", kinds));
   families->push_back(State("attnd_memory_peak_bytes",
@@ -83,6 +90,13 @@ void AppendMemory(const Metrics::Sources& sources, const std::vector<std::string
          families);
   Append("attnd_budget_charged_bytes", "The part of the budget that requests hold.",
          Number(memory.charged), families);
+  if (!budgets.empty()) {
+    families->push_back(State("attnd_device_budget_bytes",
+                              "Bytes that requests may hold of a device with separate memory.",
+                              budgets));
+    families->push_back(State("attnd_device_budget_charged_bytes",
+                              "The part of a device's budget that requests hold.", charged));
+  }
   Append("attnd_pattern_cache_bytes", "Sparsity patterns kept for the next request.",
          Number(memory.pattern_cache), families);
 }

@@ -52,6 +52,13 @@ attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
   return stats;
 }
 
+// Of the inputs that a device with separate memory gets: integers stay on the host.
+int64_t FloatBytes(const Plan& plan) {
+  int64_t bytes = 0;
+  for (const auto& [name, view] : plan.tensors) bytes += IsFloat(view.dtype) ? view.bytes() : 0;
+  return bytes;
+}
+
 // The refusal of a request that needs `need` bytes, described by `what`, of `whose` budget.
 absl::Status NoRoom(const Budget& budget, absl::string_view what, int64_t need,
                     absl::string_view whose) {
@@ -247,13 +254,13 @@ absl::Status TensorRequest::ChargeFor(const Plan& plan) {
     return ChargeHost(received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes) +
                       plan.host_bytes);
   }
-  const int64_t need = plan.input_bytes + plan.workspace_bytes;
+  const int64_t need = FloatBytes(plan) + plan.workspace_bytes;
   std::optional<Budget::Share> share = of_device->Take(need);
   if (!share.has_value()) {
     const std::string& device = context_->devices[plan.device];
     return NoRoom(*of_device, absl::StrCat(need, " bytes of ", device), need, "its");
   }
-  // host_bytes has the results that come back to the host.
+  // host_bytes has the results that come back to the host, received_bytes_ the integers.
   ATTND_RETURN_IF_ERROR(ChargeHost(received_bytes_ + plan.host_bytes));
   charge_->device = *std::move(share);
   return absl::OkStatus();

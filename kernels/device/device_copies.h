@@ -23,8 +23,10 @@ class DeviceCopies {
  private:
   struct Copy {
     std::shared_ptr<const void> data;
-    std::shared_ptr<WorkQueue> queue;  // that makes it; null: it is made
-    int64_t position = 0;              // of that queue, after which it is made
+    // It is made when this has passed `position`; null: it is made. A copy does not keep the queue
+    // of the stream that made it.
+    std::shared_ptr<WorkProgress> progress;
+    int64_t position = 0;
   };
   Mutex mu_;
   std::map<const Device*, Copy> copies_ ATTND_GUARDED_BY(mu_);

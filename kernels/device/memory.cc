@@ -75,21 +75,20 @@ int64_t RoundedBytes(int64_t bytes) {
 std::unique_ptr<MemorySource> NewHostMemory() { return std::make_unique<HostMemory>(); }
 
 Buffer::~Buffer() {
-  if (pool_ != nullptr) pool_->Release(data_, bytes_, queue_);
+  if (pool_ != nullptr) pool_->Release(data_, bytes_, progress_);
 }
 
 struct BufferPool::Impl {
   struct Kept {
     void* data;
     int64_t age;  // order of release
-    // Work of this queue up to `position` may use it; none: no work does. A kept block does not
-    // keep the queue of a stream that has ended, which has waited.
-    std::weak_ptr<WorkQueue> queue;
-    int64_t position = 0;
+    // Work of this queue up to `position` may use it; null: no work does.
+    std::shared_ptr<WorkProgress> progress;
+    int64_t position;
 
-    bool IsFreeFor(const std::shared_ptr<WorkQueue>& other) const {
-      const std::shared_ptr<WorkQueue> own = queue.lock();
-      return own == nullptr || own == other || own->HasPassed(position);
+    bool IsFree() const { return progress == nullptr || progress->HasPassed(position); }
+    bool IsFreeFor(const std::shared_ptr<WorkProgress>& other) const {
+      return progress == other || IsFree();
     }
   };
   std::map<int64_t, std::deque<Kept>> kept;  // by size; the oldest in front
@@ -98,9 +97,9 @@ struct BufferPool::Impl {
   PoolStats stats;
 
   // False: there is no memory to remember it.
-  bool Keep(void* data, int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
+  bool Keep(void* data, int64_t bytes, std::shared_ptr<WorkProgress> progress, int64_t position) {
     try {
-      kept[bytes].push_back({data, releases, queue, queue == nullptr ? 0 : queue->position()});
+      kept[bytes].push_back({data, releases, std::move(progress), position});
       ++releases;
     } catch (const std::bad_alloc&) {
       const auto found = kept.find(bytes);
@@ -111,13 +110,13 @@ struct BufferPool::Impl {
     return true;
   }
 
-  // A kept block that `queue` may use; null: there is none. The one freed last comes first, since
-  // its lines may still be in the cache.
-  void* Take(int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
+  // A kept block that the queue of `progress` may use; null: there is none. The one freed last
+  // comes first, since its lines may still be in the cache.
+  void* Take(int64_t bytes, const std::shared_ptr<WorkProgress>& progress) {
     const auto blocks = kept.find(bytes);
     if (blocks == kept.end()) return nullptr;
     for (auto block = blocks->second.rbegin(); block != blocks->second.rend(); ++block) {
-      if (!block->IsFreeFor(queue)) continue;
+      if (!block->IsFreeFor(progress)) continue;
       void* const data = block->data;
       Erase(blocks, std::prev(block.base()));
       return data;
@@ -128,8 +127,10 @@ struct BufferPool::Impl {
   struct Oldest {
     void* data = nullptr;  // of a free block, no longer kept; null: there is none
     int64_t bytes = 0;
-    std::shared_ptr<WorkQueue> queue;  // without a free block: that of the oldest busy one, which
-    int64_t position = 0;              // is free when the queue has passed this; null: none is kept
+    // Without a free block: the oldest busy one is free when this has passed `position`. Null: none
+    // is kept.
+    std::shared_ptr<WorkProgress> progress;
+    int64_t position = 0;
   };
   // Takes out the free block that has been kept for longest. One look at each block decides: a
   // queue may pass a position at any moment.
@@ -137,27 +138,22 @@ struct BufferPool::Impl {
     auto blocks = kept.end();
     std::deque<Kept>::iterator free;
     const Kept* busy = nullptr;
-    std::shared_ptr<WorkQueue> busy_queue;
     for (auto size = kept.begin(); size != kept.end(); ++size) {
       for (auto block = size->second.begin(); block != size->second.end(); ++block) {
-        std::shared_ptr<WorkQueue> queue = block->queue.lock();
-        if (queue == nullptr || queue->HasPassed(block->position)) {
+        if (block->IsFree()) {
           if (blocks == kept.end() || block->age < free->age) blocks = size, free = block;
           break;  // those behind it are younger
         }
-        if (busy == nullptr || block->age < busy->age) {
-          busy = &*block;
-          busy_queue = std::move(queue);
-        }
+        if (busy == nullptr || block->age < busy->age) busy = &*block;
       }
     }
     if (blocks != kept.end()) {
-      const Oldest oldest{.data = free->data, .bytes = blocks->first, .queue = nullptr};
+      const Oldest oldest{.data = free->data, .bytes = blocks->first, .progress = nullptr};
       Erase(blocks, free);
       return oldest;
     }
     if (busy == nullptr) return {};
-    return {.queue = std::move(busy_queue), .position = busy->position};
+    return {.progress = busy->progress, .position = busy->position};
   }
 
  private:
@@ -182,12 +178,14 @@ BufferPool::~BufferPool() {
   }
 }
 
-std::shared_ptr<Buffer> BufferPool::Allocate(int64_t bytes, std::shared_ptr<WorkQueue> queue) {
+std::shared_ptr<Buffer> BufferPool::Allocate(int64_t bytes,
+                                             const std::shared_ptr<WorkQueue>& queue) {
   const int64_t rounded = RoundedBytes(bytes);
+  std::shared_ptr<WorkProgress> progress = queue == nullptr ? nullptr : queue->progress();
   void* data = nullptr;
   {
     MutexLock lock(&mu_);
-    data = impl_->Take(rounded, queue);
+    data = impl_->Take(rounded, progress);
   }
   if (data == nullptr) data = source_->Allocate(rounded);
   while (data == nullptr) {
@@ -202,7 +200,7 @@ std::shared_ptr<Buffer> BufferPool::Allocate(int64_t bytes, std::shared_ptr<Work
       source_->Free(oldest.data, oldest.bytes);
     } else {
       // Whether its work failed concerns the stream of that queue alone.
-      static_cast<void>(oldest.queue->WaitFor(oldest.position));
+      static_cast<void>(oldest.progress->WaitFor(oldest.position));
     }
     data = source_->Allocate(rounded);
   }
@@ -215,9 +213,9 @@ std::shared_ptr<Buffer> BufferPool::Allocate(int64_t bytes, std::shared_ptr<Work
   }
   if (poison_) source_->Fill(queue.get(), data, rounded, 0xFF);
   try {
-    return std::make_shared<Buffer>(this, data, rounded, queue);
+    return std::make_shared<Buffer>(this, data, rounded, progress);
   } catch (const std::bad_alloc&) {
-    Release(data, rounded, queue);
+    Release(data, rounded, progress);
     return nullptr;
   }
 }
@@ -229,19 +227,21 @@ PoolStats BufferPool::stats() const {
   return stats;
 }
 
-void BufferPool::Release(void* data, int64_t bytes, const std::shared_ptr<WorkQueue>& queue) {
+void BufferPool::Release(void* data, int64_t bytes, const std::shared_ptr<WorkProgress>& progress) {
   // Destructors call it: it gets by without memory.
-  Impl::Oldest surplus{.data = data, .bytes = bytes, .queue = nullptr};
+  Impl::Oldest surplus{.data = data, .bytes = bytes, .progress = nullptr};
+  const int64_t last = progress == nullptr ? 0 : progress->position();
+  const bool is_pending = progress != nullptr && !progress->HasPassed(last);
   bool is_kept = false;
   {
     MutexLock lock(&mu_);
     impl_->stats.used_bytes -= bytes;
-    const bool is_pending = queue != nullptr && !queue->HasPassed(queue->position());
-    is_kept = (is_pending || bytes <= retain_bytes_) && impl_->Keep(data, bytes, queue);
+    is_kept = (is_pending || bytes <= retain_bytes_) &&
+              impl_->Keep(data, bytes, is_pending ? progress : nullptr, last);
   }
   if (is_kept) surplus.data = nullptr;
   // Without memory to remember it, it is freed as soon as that is safe.
-  if (!is_kept && queue != nullptr) static_cast<void>(queue->WaitFor(queue->position()));
+  if (!is_kept && is_pending) static_cast<void>(progress->WaitFor(last));
   do {
     if (surplus.data != nullptr) source_->Free(surplus.data, surplus.bytes);
     MutexLock lock(&mu_);

@@ -16,20 +16,29 @@ int64_t RoundedBytes(int64_t bytes);
 
 class BufferPool;
 
+// How far the work of one queue has come. It outlives the queue and holds none of its resources:
+// once the queue has been destroyed, every position has passed. A position with its progress is an
+// event, for which the owners of other streams may wait. Thread safe.
+class WorkProgress {
+ public:
+  virtual ~WorkProgress() = default;
+  // That of the last piece of work that was asked for; rises with each.
+  virtual int64_t position() const = 0;
+  // Whether all pieces up to `position` have been done or skipped.
+  virtual bool HasPassed(int64_t position) const = 0;
+  // Returns when HasPassed(position). False: the piece at `position` failed or was skipped. Leaves
+  // the failure to WorkQueue::Wait.
+  virtual bool WaitFor(int64_t position) = 0;
+};
+
 // What one stream asks of a device that works later than it is asked to: pieces of work that run in
 // the order of asking. After a piece has failed, those asked for before the next Wait are skipped:
 // they pass without being done. Thread safe.
 class WorkQueue {
  public:
-  virtual ~WorkQueue() = default;
-  // That of the last piece of work; rises with each. With its queue it is an event, for which the
-  // owners of other streams may wait.
-  virtual int64_t position() const = 0;
-  // Whether all pieces up to `position` have been done or skipped.
-  virtual bool HasPassed(int64_t position) const = 0;
-  // Returns when HasPassed(position). False: the piece at `position` failed or was skipped. Leaves
-  // the failure to Wait.
-  virtual bool WaitFor(int64_t position) = 0;
+  virtual ~WorkQueue() = default;  // returns when every piece has passed
+  // The same at every call, never null.
+  virtual std::shared_ptr<WorkProgress> progress() const = 0;
   // Returns when every piece has passed: the first failure since the last Wait, which is cleared.
   // For the stream of this queue alone, which has to answer for the failure.
   virtual DeviceStatus Wait() = 0;
@@ -50,11 +59,12 @@ class MemorySource {
 std::unique_ptr<MemorySource> NewHostMemory();
 
 // A block of memory aligned to 64 bytes. Returns to its pool when destroyed, on any thread. Work
-// that its queue was asked for earlier may still use it.
+// that its queue was asked for earlier may still use it. It does not keep the queue alive.
 class Buffer {
  public:
-  Buffer(BufferPool* pool, void* data, int64_t bytes, std::shared_ptr<WorkQueue> queue)
-      : pool_(pool), data_(data), bytes_(bytes), queue_(std::move(queue)) {}
+  // `progress`: of that queue; null: there is none.
+  Buffer(BufferPool* pool, void* data, int64_t bytes, std::shared_ptr<WorkProgress> progress)
+      : pool_(pool), data_(data), bytes_(bytes), progress_(std::move(progress)) {}
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -66,7 +76,7 @@ class Buffer {
   BufferPool* const pool_;
   void* const data_;
   const int64_t bytes_;
-  const std::shared_ptr<WorkQueue> queue_;
+  const std::shared_ptr<WorkProgress> progress_;
 };
 
 struct PoolStats {
@@ -90,13 +100,14 @@ class BufferPool {
 
   // For use in the order of `queue` only, if there is one. Null when there is no memory left.
   // `bytes` may be 0.
-  std::shared_ptr<Buffer> Allocate(int64_t bytes, std::shared_ptr<WorkQueue> queue = nullptr);
+  std::shared_ptr<Buffer> Allocate(int64_t bytes,
+                                   const std::shared_ptr<WorkQueue>& queue = nullptr);
   PoolStats stats() const;
   int64_t retain_bytes() const { return retain_bytes_; }
 
  private:
   friend class Buffer;
-  void Release(void* data, int64_t bytes, const std::shared_ptr<WorkQueue>& queue);
+  void Release(void* data, int64_t bytes, const std::shared_ptr<WorkProgress>& progress);
 
   const int64_t retain_bytes_;
   const bool poison_;

@@ -286,14 +286,18 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
   return execution;
 }
 
+// Patterns are built from integers, before the stream waits.
+bool Engine::StaysOnHost(const Stream& stream, DType dtype) {
+  return !IsFloat(dtype) && !stream.shares_host_memory();
+}
+
 absl::StatusOr<std::shared_ptr<Buffer>> Engine::Upload(
     Stream& stream, DType dtype, std::span<const std::span<const std::byte>> pieces,
     std::shared_ptr<const void> source) {
   int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
   Device& device = stream.device();
-  // Patterns are built from integers, before the stream waits.
-  const bool stays = !IsFloat(dtype) && !stream.shares_host_memory();
+  const bool stays = StaysOnHost(stream, dtype);
   std::shared_ptr<Buffer> buffer =
       stays ? impl_->host.Allocate(bytes) : device.memory().Allocate(bytes, stream.queue());
   if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left");

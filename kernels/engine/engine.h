@@ -129,6 +129,8 @@ class Engine {
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call,
                                                        RunControl* control = nullptr);
 
+  // Whether Upload copies a tensor of this type to host_memory(), not to the memory of the device.
+  static bool StaysOnHost(const Stream& stream, DType dtype);
   // A tensor where Execute wants it (Problem), with the bytes of its dense array, given in pieces
   // of any alignment. `source` keeps the pieces alive and is released once they have been read;
   // null: the caller keeps them alive until `stream` has waited. Errors: RESOURCE_EXHAUSTED,

@@ -93,6 +93,48 @@ TEST_F(DeviceCopiesTest, ASkippedCopyIsMadeAgainByItsStream) {
   EXPECT_EQ(made_, 2);
 }
 
+// A pattern in the cache kept the queue of the stream that had made its copy: a thread or a CUDA
+// stream each.
+TEST_F(DeviceCopiesTest, ACopyOfAStreamThatHasEndedIsUsedAndDoesNotKeepItsQueue) {
+  auto ended = std::make_unique<Stream>(*device_, &device_->memory());
+  const std::weak_ptr<WorkQueue> queue = ended->queue();
+  const auto copy = Of(*ended, 1);
+  ended.reset();
+  EXPECT_TRUE(queue.expired());
+  EXPECT_EQ(Of(a_, 2), copy);
+  EXPECT_EQ(*copy, 1);
+  EXPECT_EQ(Of(b_, 3), copy);
+  EXPECT_EQ(made_, 1);
+}
+
+TEST_F(DeviceCopiesTest, ACopyInDeviceMemoryDoesNotKeepTheQueueOfItsStream) {
+  auto ended = std::make_unique<Stream>(*device_, &device_->memory());
+  const std::weak_ptr<WorkQueue> queue = ended->queue();
+  const auto upload = [&]() -> std::shared_ptr<const void> {
+    const auto buffer = device_->memory().Allocate(4, ended->queue());
+    const int value = 1;
+    const std::span<const std::byte> pieces[] = {std::as_bytes(std::span<const int>(&value, 1))};
+    EXPECT_TRUE(device_->Upload(*ended, buffer->data(), pieces, nullptr).ok());
+    EXPECT_TRUE(ended->Wait().ok());
+    return buffer;
+  };
+  EXPECT_NE(pattern_->copies->Of(*ended, upload), nullptr);
+  ended.reset();
+  EXPECT_TRUE(queue.expired());
+}
+
+TEST_F(DeviceCopiesTest, ACopyThatItsStreamFailedToMakeBeforeItEndedIsMadeAgain) {
+  auto ended = std::make_unique<Stream>(*device_, &device_->memory());
+  Of(*ended, 1, /*fails=*/true);
+  ended.reset();
+  const auto again = Of(a_, 2);
+  EXPECT_EQ(made_, 2);
+  EXPECT_TRUE(a_.Wait().ok());
+  EXPECT_EQ(*again, 2);
+  EXPECT_EQ(Of(b_, 3), again);
+  EXPECT_EQ(made_, 2);
+}
+
 TEST_F(DeviceCopiesTest, NoCopyIsAskedForAgain) {
   int asked = 0;
   const auto none = [&]() -> std::shared_ptr<const void> {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -15,29 +16,9 @@
 
 namespace attnd::testing {
 
-// Runs its work on a thread of its own, with the arena open, up to the position that is waited for.
-class LateQueue final : public WorkQueue {
+// What LateQueue and those that wait for its work share.
+class LateProgress final : public WorkProgress {
  public:
-  using Work = std::function<DeviceStatus()>;
-
-  explicit LateQueue(Arena* arena) : arena_(arena), thread_([this] { Loop(); }) {}
-  ~LateQueue() override {
-    assert(thread_.get_id() != std::this_thread::get_id());
-    {
-      const std::lock_guard lock(mu_);
-      asked_ = last_;
-      ends_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  void Add(Work work) {
-    const std::lock_guard lock(mu_);
-    works_.push_back(std::move(work));
-    ++last_;
-  }
-
   int64_t position() const override {
     const std::lock_guard lock(mu_);
     return last_;
@@ -54,13 +35,10 @@ class LateQueue final : public WorkQueue {
     }
     return true;
   }
-  DeviceStatus Wait() override {
-    std::unique_lock lock(mu_);
-    WaitFor(last_, &lock);
-    return std::exchange(failure_, DeviceStatus());
-  }
 
  private:
+  friend class LateQueue;
+
   // Positions whose work failed or was skipped.
   struct Lost {
     int64_t first, last;
@@ -72,13 +50,51 @@ class LateQueue final : public WorkQueue {
     changed_.wait(*lock, [&] { return done_ >= position; });
   }
 
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  int64_t last_ = 0, asked_ = 0, done_ = 0;  // positions: given, waited for, passed
+  std::deque<Lost> lost_;
+};
+
+// Runs its work on a thread of its own, with the arena open, up to the position that is waited for.
+class LateQueue final : public WorkQueue {
+ public:
+  using Work = std::function<DeviceStatus()>;
+
+  explicit LateQueue(Arena* arena) : arena_(arena), thread_([this] { Loop(); }) {}
+  ~LateQueue() override {
+    assert(thread_.get_id() != std::this_thread::get_id());
+    {
+      const std::lock_guard lock(progress_->mu_);
+      progress_->asked_ = progress_->last_;
+      ends_ = true;
+    }
+    progress_->changed_.notify_all();
+    thread_.join();
+  }
+
+  void Add(Work work) {
+    const std::lock_guard lock(progress_->mu_);
+    works_.push_back(std::move(work));
+    ++progress_->last_;
+  }
+
+  std::shared_ptr<WorkProgress> progress() const override { return progress_; }
+  DeviceStatus Wait() override {
+    std::unique_lock lock(progress_->mu_);
+    progress_->WaitFor(progress_->last_, &lock);
+    return std::exchange(failure_, DeviceStatus());
+  }
+
+ private:
   void Loop() {
-    std::unique_lock lock(mu_);
+    LateProgress& progress = *progress_;
+    std::unique_lock lock(progress.mu_);
     for (;;) {
-      changed_.wait(lock, [&] { return done_ < asked_ || ends_; });
-      if (done_ == asked_) return;
+      progress.changed_.wait(lock, [&] { return progress.done_ < progress.asked_ || ends_; });
+      if (progress.done_ == progress.asked_) return;
       const Arena::Scope open(arena_);
-      while (done_ < asked_) RunOne(&lock);
+      while (progress.done_ < progress.asked_) RunOne(&lock);
     }
   }
 
@@ -90,23 +106,22 @@ class LateQueue final : public WorkQueue {
     DeviceStatus status = is_skipped ? DeviceStatus() : work();
     work = nullptr;  // its destructor may take locks
     lock->lock();
-    ++done_;
+    LateProgress& progress = *progress_;
+    ++progress.done_;
     if (is_skipped) {
-      lost_.back().last = done_;
+      progress.lost_.back().last = progress.done_;
     } else if (!status.ok()) {
       failure_ = std::move(status);
-      lost_.push_back({done_, done_});
+      progress.lost_.push_back({progress.done_, progress.done_});
     }
-    changed_.notify_all();
+    progress.changed_.notify_all();
   }
 
   Arena* const arena_;
-  mutable std::mutex mu_;
-  std::condition_variable changed_;
+  const std::shared_ptr<LateProgress> progress_ = std::make_shared<LateProgress>();
+  // Guarded by the mutex of the progress.
   std::deque<Work> works_;
-  int64_t last_ = 0, asked_ = 0, done_ = 0;  // positions: given, waited for, passed
   DeviceStatus failure_;
-  std::deque<Lost> lost_;
   bool ends_ = false;
   std::thread thread_;
 };

@@ -10,13 +10,12 @@
 namespace attnd {
 namespace {
 
-// A queue whose work passes when the test says so.
-class ScriptedQueue : public WorkQueue {
+// The progress of ScriptedQueue.
+class ScriptedProgress : public WorkProgress {
  public:
   void Ask() { ++position_; }
   void Pass() { passed_ = position_; }
   void PassAfterTheNextLook() { passes_after_look_ = true; }
-  void Fail() { failure_ = {DeviceStatus::Code::kFailed, "scripted"}; }
 
   int64_t position() const override { return position_; }
   bool HasPassed(int64_t position) const override {
@@ -26,17 +25,34 @@ class ScriptedQueue : public WorkQueue {
   }
   bool WaitFor(int64_t position) override {
     passed_ = std::max(passed_, position);
-    return failure_.ok();
-  }
-  DeviceStatus Wait() override {
-    Pass();
-    return std::exchange(failure_, DeviceStatus());
+    return true;
   }
 
  private:
   int64_t position_ = 0;
   mutable int64_t passed_ = 0;
   mutable bool passes_after_look_ = false;
+};
+
+// A queue whose work passes when the test says so.
+class ScriptedQueue : public WorkQueue {
+ public:
+  ~ScriptedQueue() override { progress_->Pass(); }
+
+  void Ask() { progress_->Ask(); }
+  void Pass() { progress_->Pass(); }
+  void PassAfterTheNextLook() { progress_->PassAfterTheNextLook(); }
+  void Fail() { failure_ = {DeviceStatus::Code::kFailed, "scripted"}; }
+  bool has_passed() const { return progress_->HasPassed(progress_->position()); }
+
+  std::shared_ptr<WorkProgress> progress() const override { return progress_; }
+  DeviceStatus Wait() override {
+    Pass();
+    return std::exchange(failure_, DeviceStatus());
+  }
+
+ private:
+  const std::shared_ptr<ScriptedProgress> progress_ = std::make_shared<ScriptedProgress>();
   DeviceStatus failure_;
 };
 
@@ -88,12 +104,28 @@ TEST_F(PoolQueue, AKeptBlockDoesNotKeepAQueue) {
   BufferPool pool;
   auto ended = std::make_shared<ScriptedQueue>();
   const std::weak_ptr<WorkQueue> queue = ended;
-  pool.Allocate(1024, ended).reset();
+  auto buffer = pool.Allocate(1024, ended);
+  ended->Ask();
+  buffer.reset();
   ended.reset();
   EXPECT_TRUE(queue.expired());
   EXPECT_EQ(pool.stats().reserved_bytes, 1024);
   EXPECT_NE(pool.Allocate(1024, b_), nullptr);
   EXPECT_EQ(pool.stats().reserved_bytes, 1024);
+}
+
+// What a pattern keeps in memory of a device held the queue of the stream that had uploaded it.
+TEST_F(PoolQueue, ABufferDoesNotKeepAQueue) {
+  BufferPool pool;
+  auto ended = std::make_shared<ScriptedQueue>();
+  const std::weak_ptr<WorkQueue> queue = ended;
+  auto buffer = pool.Allocate(1024, ended);
+  const void* const data = buffer->data();
+  ended->Ask();
+  ended.reset();
+  EXPECT_TRUE(queue.expired());
+  buffer.reset();
+  EXPECT_EQ(pool.Allocate(1024, b_)->data(), data);
 }
 
 // An allocation took the failure of another lane's stream, which then answered OK with garbage.
@@ -105,7 +137,7 @@ TEST_F(PoolQueue, WaitingForMemoryLeavesAFailureToItsStream) {
   a_->Fail();
   buffer.reset();
   EXPECT_NE(pool.Allocate(2048, b_), nullptr);
-  EXPECT_TRUE(a_->HasPassed(a_->position()));
+  EXPECT_TRUE(a_->has_passed());
   EXPECT_EQ(a_->Wait().code(), DeviceStatus::Code::kFailed);
 }
 
@@ -128,7 +160,7 @@ TEST_F(PoolQueue, AFreeBlockBehindABusyOneIsFreed) {
   busy.reset();
   free.reset();
   EXPECT_EQ(pool.stats().reserved_bytes, 1024);
-  EXPECT_FALSE(a_->HasPassed(a_->position()));
+  EXPECT_FALSE(a_->has_passed());
 }
 
 TEST_F(PoolQueue, NoMemoryIsTheAnswerWhenAllBlocksAreInUse) {

@@ -171,19 +171,40 @@ TEST(LateQueue, SkipsWhatFollowsAFailureUntilTheWait) {
   add(2, /*fails=*/true);
   add(3);
   add(4, /*fails=*/true);
-  EXPECT_TRUE(queue.WaitFor(1));
-  EXPECT_FALSE(queue.WaitFor(3));
+  WorkProgress& progress = *queue.progress();
+  EXPECT_TRUE(progress.WaitFor(1));
+  EXPECT_FALSE(progress.WaitFor(3));
   EXPECT_EQ(done, (std::vector<int>{1, 2}));
-  EXPECT_FALSE(queue.HasPassed(4));
+  EXPECT_FALSE(progress.HasPassed(4));
   // The failure is left to Wait, once.
   EXPECT_EQ(queue.Wait().text(), "piece");
-  EXPECT_TRUE(queue.HasPassed(4));
+  EXPECT_TRUE(progress.HasPassed(4));
   EXPECT_TRUE(queue.Wait().ok());
   add(5);
   EXPECT_TRUE(queue.Wait().ok());
   EXPECT_EQ(done, (std::vector<int>{1, 2, 5}));
-  EXPECT_TRUE(queue.WaitFor(1) && queue.WaitFor(5));
-  EXPECT_FALSE(queue.WaitFor(2) || queue.WaitFor(3) || queue.WaitFor(4));
+  EXPECT_TRUE(progress.WaitFor(1) && progress.WaitFor(5));
+  EXPECT_FALSE(progress.WaitFor(2) || progress.WaitFor(3) || progress.WaitFor(4));
+}
+
+TEST(LateQueue, HasPassedEveryPositionWhenItEnds) {
+  Arena arena;
+  auto queue = std::make_unique<LateQueue>(&arena);
+  const std::shared_ptr<WorkProgress> progress = queue->progress();
+  int done = 0;
+  for (const bool fails : {false, true, false}) {
+    queue->Add([&done, fails] {
+      ++done;
+      return fails ? DeviceStatus(DeviceStatus::Code::kFailed, "piece") : DeviceStatus();
+    });
+  }
+  EXPECT_FALSE(progress->HasPassed(1));
+  queue.reset();
+  EXPECT_EQ(progress->position(), 3);
+  EXPECT_TRUE(progress->HasPassed(3));
+  EXPECT_EQ(done, 2);
+  EXPECT_TRUE(progress->WaitFor(1));
+  EXPECT_FALSE(progress->WaitFor(2) || progress->WaitFor(3));
 }
 
 TEST(StrictDeviceWithHostMemory, IsOpenToTheHostAndStillLate) {

@@ -120,3 +120,64 @@ def test_a_device_with_memory_of_its_own_has_a_budget_of_its_own(start_two, monk
         for _ in range(3):
             answer = client.forward(part, part, part, method="local", options={"window_left": 1})
             assert answer.stats.device == "cpu"
+
+
+def test_the_budget_of_a_device_is_a_metric(start_two, monkeypatch):
+    monkeypatch.setenv("STRICT_DEVICE_MEMORY", str(8 << 20))
+    server = start_two()
+    budgets = {name: [(labels["device"], value) for found, labels, value
+                      in samples(server.metrics()) if found == f"attnd_device_budget{name}_bytes"]
+               for name in ("", "_charged")}
+    # The server's budget covers plain:0, whose memory is the host's.
+    assert budgets == {"": [("cpu", 4 << 20)], "_charged": [("cpu", 0)]}
+
+
+def test_host_memory_beside_a_device_is_called_that(start_two):
+    """Integers counted as inputs of the device, and all of it as memory of the first device."""
+    server = start_two()
+    q = np.zeros((1, 8, 8192, 64), np.float32)  # 16 MiB
+    ids = np.zeros((1, 8192), np.int32)  # 32 KiB
+
+    def inputs():
+        return {labels["device"]: value for name, labels, value in samples(server.metrics())
+                if name == "attnd_memory_bytes" and labels["kind"] == "inputs"}
+
+    with attnd.Client(server.target, timeout=120) as client, ThreadPoolExecutor(1) as threads:
+        assert inputs() == {"cpu": 0, "plain:0": 0}
+        running = threads.submit(client.forward, q, q, q, device="cpu",
+                                 tensors={"segment_ids_q": ids, "segment_ids_kv": ids})
+        assert eventually(lambda: inputs() == {
+            "cpu": 3 * q.nbytes, "plain:0": 0, "host": 2 * ids.nbytes})
+        assert running.result().stats.device == "cpu"
+    assert eventually(lambda: inputs() == {"cpu": 0, "plain:0": 0, "host": 0})
+    peaks = [server.metric("attnd_memory_peak_bytes", device=name) for name in ("cpu", "host")]
+    assert peaks[0] >= 4 * q.nbytes > peaks[1] >= q.nbytes
+
+
+def test_integers_are_not_charged_to_a_device(start_two, monkeypatch):
+    """They were, although they stay on the host."""
+    monkeypatch.setenv("STRICT_DEVICE_MEMORY", str(1 << 20))
+    server = start_two()
+    q = np.zeros((1, 1, 4096, 64), np.float32)
+    ids = np.zeros((1, 4096), np.int32)
+    request = {"method": "local", "options": {"window_left": 1}, "device": "cpu",
+               "tensors": {"segment_ids_q": ids, "segment_ids_kv": ids}}
+    with attnd.Client(server.target, retries=0) as client:
+        plan = client.estimate(q.shape, q.shape, q.shape, **request)
+        need = 3 * q.nbytes + plan.workspace_bytes
+        with pytest.raises(attnd.Error, match=f"needs {need} bytes of cpu, its budget is 524288"):
+            client.forward(q, q, q, **request)
+
+
+def test_the_log_describes_each_device(start_two, monkeypatch):
+    """It described the first one."""
+    monkeypatch.setenv("STRICT_DEVICE_MEMORY", str(8 << 20))
+    server = start_two()
+    assert eventually(lambda: "serving" in server.log())
+    lines = [line for line in server.log().splitlines() if " device=" in line]
+    assert len(lines) == 2, lines
+    assert "attnd-server " in lines[0] and " device=cpu " in lines[0]
+    assert "further device device=plain:0 " in lines[1]
+    budget = int(server.metric("attnd_budget_bytes"))
+    assert [int(line.rpartition("budget_bytes=")[2]) for line in lines] == [4 << 20, budget]
+    assert all("peak_gflops=" in line for line in lines)

@@ -73,8 +73,9 @@ TEST(EngineDevices, AFailedRunHasEndedWhenExecuteReturns) {
   Stream stream(engine->device(0), &engine->device(0).memory());
   const auto failed = ExecutePlaced(*engine, stream, {{*plan, request->call.tensors}});
   EXPECT_EQ(failed.status().message(), "launch");
-  EXPECT_GT(stream.queue()->position(), 0);
-  EXPECT_TRUE(stream.queue()->HasPassed(stream.queue()->position()));
+  const WorkProgress& progress = *stream.queue()->progress();
+  EXPECT_GT(progress.position(), 0);
+  EXPECT_TRUE(progress.HasPassed(progress.position()));
 }
 
 // Symptom: patterns were built from index tensors before their upload.

@@ -10,12 +10,19 @@ namespace {
 // Returns the failure from the first Wait after it, as WorkQueue requires.
 class FailingQueue final : public WorkQueue {
  public:
-  int64_t position() const override { return 0; }
-  bool HasPassed(int64_t) const override { return true; }
-  bool WaitFor(int64_t) override { return failure.ok(); }
+  std::shared_ptr<WorkProgress> progress() const override { return progress_; }
   DeviceStatus Wait() override { return std::exchange(failure, DeviceStatus()); }
 
   DeviceStatus failure;
+
+ private:
+  // Of work that is done as it is asked for.
+  class Done final : public WorkProgress {
+    int64_t position() const override { return 0; }
+    bool HasPassed(int64_t) const override { return true; }
+    bool WaitFor(int64_t) override { return true; }
+  };
+  const std::shared_ptr<WorkProgress> progress_ = std::make_shared<Done>();
 };
 
 // The CPU device, but uploads fail: the queue of the stream reports the failure.

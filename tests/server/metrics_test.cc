@@ -143,7 +143,7 @@ TEST(Metrics, StatesAreReadWhenTheyAreAskedFor) {
        .memory =
            [] {
              return Metrics::Memory{
-                 .devices = {{.inputs = 1, .workspace = 2, .retained = 3, .peak = 4}},
+                 .devices = {{.pool = {.inputs = 1, .workspace = 2, .retained = 3, .peak = 4}}},
                  .budget = 5,
                  .charged = 6,
                  .pattern_cache = 7};
@@ -183,8 +183,12 @@ TEST(Metrics, EachDeviceHasSeriesOfItsOwn) {
                    .lanes = 2,
                    .methods = {"local"}});
   metrics.SetSources({.memory = [] {
-    return Metrics::Memory{.devices = {{.inputs = 1, .workspace = 2, .retained = 3, .peak = 4},
-                                       {.inputs = 5, .workspace = 6, .retained = 7, .peak = 8}}};
+    return Metrics::Memory{
+        .devices = {{.pool = {.inputs = 1, .workspace = 2, .retained = 3, .peak = 4}},
+                    {.pool = {.inputs = 5, .workspace = 6, .retained = 7, .peak = 8},
+                     .budget = 13,
+                     .charged = 14}},
+        .host = Metrics::PoolMemory{.inputs = 9, .workspace = 10, .retained = 11, .peak = 12}};
   }});
   Plan plan;
   plan.method = FindMethod("local");
@@ -205,7 +209,7 @@ TEST(Metrics, EachDeviceHasSeriesOfItsOwn) {
   EXPECT_EQ(Value(metrics, R"(attnd_lane_busy_seconds_total{device="plain:0",lane="2"})"), 2.5);
   EXPECT_EQ(Value(metrics, R"(attnd_lane_efficiency_ratio{device="plain:0",lane="3"})"), 0.1);
   double expected = 1;
-  for (const char* device : {"cpu", "plain:0"}) {
+  for (const char* device : {"cpu", "plain:0", "host"}) {
     const std::string label = absl::StrCat("{device=\"", device, "\"");
     for (const char* kind : {"inputs", "workspace", "retained"}) {
       EXPECT_EQ(Value(metrics, absl::StrCat("attnd_memory_bytes", label, ",kind=\"", kind, "\"}")),
@@ -213,6 +217,11 @@ TEST(Metrics, EachDeviceHasSeriesOfItsOwn) {
     }
     EXPECT_EQ(Value(metrics, absl::StrCat("attnd_memory_peak_bytes", label, "}")), expected++);
   }
+  EXPECT_EQ(Value(metrics, R"(attnd_device_budget_bytes{device="plain:0"})"), 13);
+  EXPECT_EQ(Value(metrics, R"(attnd_device_budget_charged_bytes{device="plain:0"})"), 14);
+  // The budget of the server covers the first device.
+  EXPECT_EQ(Value(metrics, R"(attnd_device_budget_bytes{device="cpu"})"), -1);
+  EXPECT_EQ(Value(metrics, R"(attnd_device_budget_charged_bytes{device="cpu"})"), -1);
 }
 
 TEST(Metrics, CallsOfEveryRpcAreOpenUntilTheyEnd) {
