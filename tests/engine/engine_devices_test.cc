@@ -1,8 +1,6 @@
 // Engines of devices whose memory is not the host's, and of several devices.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "tests/device/renamed_device.h"
 #include "tests/device/strict_device.h"
 #include "tests/device/test_device.h"
@@ -11,16 +9,6 @@
 
 namespace attnd::testing {
 namespace {
-
-void ExpectSameResults(const Execution& a, const Execution& b) {
-  ASSERT_TRUE(a.results.size() == 1 && b.results.size() == 1);
-  ASSERT_EQ(a.results[0].size(), b.results[0].size());
-  for (size_t i = 0; i < a.results[0].size(); ++i) {
-    const Result &x = a.results[0][i], &y = b.results[0][i];
-    ASSERT_EQ(x.view.bytes(), y.view.bytes());
-    EXPECT_EQ(std::memcmp(x.view.data, y.view.data, x.view.bytes()), 0) << x.info.name;
-  }
-}
 
 // Fails at the second result.
 class FailingDownload final : public RenamedDevice {
@@ -152,7 +140,7 @@ TEST_F(TwoDevices, RunOnTheirOwnMemoryAndGiveTheSameNumbers) {
     EXPECT_GT(engine_->device(i).launches(), before[i]);
     EXPECT_EQ(engine_->device(1 - i).launches(), before[1 - i]);
   }
-  ExpectSameResults(executions[0], executions[1]);
+  ExpectSameBits(executions[0], executions[1]);
 }
 
 TEST_F(TwoDevices, ABatchHasOneDeviceAndAStreamOfIt) {

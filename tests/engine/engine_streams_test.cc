@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "kernels/core/run_control.h"
@@ -15,16 +14,6 @@ namespace attnd::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-void ExpectSameBits(const Execution& a, const Execution& b) {
-  ASSERT_TRUE(a.results.size() == 1 && b.results.size() == 1);
-  ASSERT_EQ(a.results[0].size(), b.results[0].size());
-  for (size_t i = 0; i < a.results[0].size(); ++i) {
-    const Result &x = a.results[0][i], &y = b.results[0][i];
-    ASSERT_EQ(x.view.bytes(), y.view.bytes());
-    EXPECT_EQ(std::memcmp(x.view.data, y.view.data, x.view.bytes()), 0) << x.info.name;
-  }
-}
 
 constexpr Direction kDirections[] = {Direction::kForward, Direction::kBackward};
 

@@ -1,6 +1,9 @@
 // Problems of views in host memory, on any device.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cstring>
 #include <map>
 #include <memory>
 #include <span>
@@ -48,6 +51,17 @@ inline absl::StatusOr<Execution> PlanAndExecute(Engine& engine, const Call& call
   Device& device = engine.device((*plan)->device);
   Stream stream(device, &device.memory(), control);
   return ExecutePlaced(engine, stream, {{*plan, call.tensors}});
+}
+
+// Of one problem each.
+inline void ExpectSameBits(const Execution& a, const Execution& b) {
+  ASSERT_TRUE(a.results.size() == 1 && b.results.size() == 1);
+  ASSERT_EQ(a.results[0].size(), b.results[0].size());
+  for (size_t i = 0; i < a.results[0].size(); ++i) {
+    const Result &x = a.results[0][i], &y = b.results[0][i];
+    ASSERT_EQ(x.view.bytes(), y.view.bytes());
+    EXPECT_EQ(std::memcmp(x.view.data, y.view.data, x.view.bytes()), 0) << x.info.name;
+  }
 }
 
 }  // namespace attnd::testing

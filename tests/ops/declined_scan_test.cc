@@ -137,6 +137,15 @@ ScanSpec Small() {
           .params = {.causal = true, .eps = 1e-3}};
 }
 
+// Keys so small that the states stay bounded.
+void UseDelta(ScanSpec* spec) {
+  spec->params.rule = ScanRule::kDelta;
+  spec->params.den = ScanDen::kOne;
+  spec->params.map = FeatureMap::kIdentity;
+  spec->mean = 0.7 / 3;
+  spec->deviation = 0.5 / 3;
+}
+
 TEST(DeclinedScan, DecaysStrengthsAndStates) {
   using Decays = ScanSpec::Decays;
   for (const bool delta : {false, true}) {
@@ -146,13 +155,7 @@ TEST(DeclinedScan, DecaysStrengthsAndStates) {
         ScanSpec spec = Small();
         spec.decays = decays;
         spec.beta = spec.state = spec.final = all;
-        if (delta) {
-          spec.params.rule = ScanRule::kDelta;
-          spec.params.den = ScanDen::kOne;
-          spec.params.map = FeatureMap::kIdentity;
-          spec.mean = 0.7 / 3;
-          spec.deviation = 0.5 / 3;
-        }
+        if (delta) UseDelta(&spec);
         ExpectComposed(spec);
       }
     }
@@ -238,11 +241,7 @@ TEST(DeclinedScan, AProblemOfAListGivesTheBitsThatItGivesAloneAndPlansBoundTheLi
   spec.beta = spec.state = spec.final = true;
   ExpectAloneAsInAList(spec);
   spec.decays = ScanSpec::Decays::kKey;
-  spec.params.rule = ScanRule::kDelta;
-  spec.params.den = ScanDen::kOne;
-  spec.params.map = FeatureMap::kIdentity;
-  spec.mean = 0.7 / 3;
-  spec.deviation = 0.5 / 3;
+  UseDelta(&spec);
   ExpectAloneAsInAList(spec);
   ScanSpec exponential = Small();
   exponential.params.map = FeatureMap::kExp;
@@ -318,9 +317,7 @@ TEST(DeclinedScan, APlanCountsEveryStepAndLaunchesFew) {
   spec.decays = ScanSpec::Decays::kFeature;
   ExpectCounted(spec);
   spec.decays = ScanSpec::Decays::kKey;
-  spec.params.rule = ScanRule::kDelta;
-  spec.params.den = ScanDen::kOne;
-  spec.params.map = FeatureMap::kIdentity;
+  UseDelta(&spec);
   ExpectCounted(spec);
   ScanSpec exponential = Small();
   exponential.params.map = FeatureMap::kExp;
