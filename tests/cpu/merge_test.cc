@@ -306,6 +306,7 @@ TEST(MergeContract, IsChecked) {
                                                    {good, other},
                                                    {{good.out, {}}},
                                                    {{good.lse, good.lse}},
+                                                   {{good.out, other.lse}},
                                                    std::vector<AttendOut>(65, good)};
   for (const auto& parts : bad) {
     BufferPool pool;

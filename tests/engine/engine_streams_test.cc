@@ -24,6 +24,15 @@ class EngineStreams : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Devices, EngineStreams, ::testing::Values("cpu", "strict"),
                          [](const auto& param) { return param.param; });
 
+TEST_P(EngineStreams, AnEmptyBatchHasNoResults) {
+  const std::unique_ptr<Engine> engine = NewEngine();
+  Stream stream(engine->device(), &engine->device().memory());
+  const auto execution = engine->Execute(stream, {});
+  ASSERT_TRUE(execution.ok()) << execution.status();
+  EXPECT_TRUE(execution->results.empty());
+  EXPECT_TRUE(execution->costs.empty());
+}
+
 // No bit depends on which thread computes an item, or on what else runs at the time.
 TEST_P(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
   const std::unique_ptr<Engine> engine = NewEngine();

@@ -236,6 +236,12 @@ TEST(HostBytesOfPlans, LongListsOfOptionsAreKeptOnce) {
   constexpr int64_t kOthers = 4 << 10;
   EXPECT_LE(live_bytes.load() - before, static_cast<int64_t>(8 * kHeads) + kOthers);
   EXPECT_GE((*plan)->host_bytes, static_cast<int64_t>(8 * kHeads));
+  // One value for all heads: the same patterns.
+  Call short_call = call;
+  short_call.options["dilation"] = std::vector<int64_t>{int64_t{1} << 40};
+  const auto short_plan = engine->MakePlan(short_call);
+  ASSERT_TRUE(short_plan.ok()) << short_plan.status();
+  EXPECT_EQ((*plan)->host_bytes - (*short_plan)->host_bytes, 8 * (kHeads - 1));
   // Different lists give different buckets.
   std::get<std::vector<int64_t>>(call.options["dilation"]).back() = 1;
   const auto other = engine->MakePlan(call);

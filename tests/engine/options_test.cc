@@ -102,6 +102,23 @@ TEST(Options, WrongTypes) {
             "sample: scale must be finite, got nan");
 }
 
+TEST(Options, SeedsAreUnsigned) {
+  const auto read = [](const OptionValue& sent, uint64_t* seed) {
+    Reasons reasons("sample");
+    options_internal::ReadSeed("seed", sent, seed, &reasons);
+    return std::string(reasons.status().message());
+  };
+  uint64_t seed = 0;
+  EXPECT_EQ(read(int64_t{7}, &seed), "");
+  EXPECT_EQ(seed, 7u);
+  EXPECT_EQ(read(UINT64_MAX, &seed), "");
+  EXPECT_EQ(seed, UINT64_MAX);
+  EXPECT_EQ(read(int64_t{0}, &seed), "");
+  EXPECT_EQ(seed, 0u);
+  EXPECT_EQ(read(int64_t{-1}, &seed), "sample: seed must be in 0..2^64-1, got -1");
+  EXPECT_EQ(read(1.5, &seed), "sample: seed must be an integer, got 1.5");
+}
+
 TEST(Options, UnservedOnesMayBeSetToTheirDefault) {
   EXPECT_TRUE(Parse({{"cap", 0.0}, {"norm", std::string("prefix")}}).second.ok());
   EXPECT_TRUE(Parse({{"cap", int64_t{0}}}).second.ok());
@@ -165,6 +182,18 @@ TEST(Options, DescriptionsLeaveOutDefaults) {
                        {"shape", std::vector<int64_t>{8, 8}},
                        {"drawn", int64_t{0}}}),
             "on=true,count=4,width=0,scale=0.1,eps=2,color=\"blue\",shape=[8,8],drawn=0");
+}
+
+// Buckets and messages stay short for a list of any length.
+TEST(Options, ListsAboveSixtyFourValuesAreNotSpelledOut) {
+  for (const auto& text : {BucketText, Shown}) {
+    const std::vector<int64_t> most(64, 7), more(65, 7);
+    EXPECT_EQ(text(most), ToString(OptionValue(most)));
+    EXPECT_NE(text(more), ToString(OptionValue(more)));
+    std::vector<int64_t> other = more;
+    other.push_back(8);
+    EXPECT_NE(text(more), text(other));
+  }
 }
 
 TEST(Options, TextReadsBackAsTheSameNumber) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <set>
 
 namespace attnd {
@@ -70,6 +71,26 @@ TEST(PlanCacheTest, CallsThatDifferInWhatAPlanReadsHaveDifferentKeys) {
   EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), keys.size());
   EXPECT_EQ(std::count(keys.begin(), keys.end(), ""), 0);
   EXPECT_EQ(KeyWithLengths({1, 2}), KeyWithLengths({1, 2}));
+}
+
+// The values of a list that read as the name, the type and the value of another option.
+TEST(PlanCacheTest, AListIsNoOtherOption) {
+  const auto as_number = [](const char* name) {
+    int64_t number = 0;
+    std::memcpy(&number, name, sizeof(number));
+    return number;
+  };
+  const OptionValue value = int64_t{5};
+  const std::string two = KeyWith([&](Call& c) {
+    c.options["a"] = std::vector<int64_t>{1};
+    c.options["bbbbbbbb"] = value;
+  });
+  const std::string one = KeyWith([&](Call& c) {
+    c.options["a"] =
+        std::vector<int64_t>{1, 8, as_number("bbbbbbbb"), static_cast<int64_t>(value.index()), 5};
+  });
+  EXPECT_EQ(two.size(), one.size());  // else the values do not imitate a key
+  EXPECT_NE(two, one);
 }
 
 TEST(PlanCacheTest, AddressesAndValuesThatNoPlanReadsAreNotInTheKey) {

@@ -4,8 +4,11 @@ without charging it, and honest uploads failed for lack of gRPC's buffers."""
 import time
 
 import attnd
+from bad_input_cases import T, forward
 from helpers import eventually, noise
 from raw_http2 import RawConnection, framed
+from run_stream import carry
+from stopped_thread import StoppedThread
 
 MIB = 1 << 20
 STREAMS = 64
@@ -46,3 +49,23 @@ def test_messages_of_streams_that_do_not_end(start_server, rng):
     assert eventually(lambda: "messages of streams do not arrive" in server.log())
     raw.close()
     silent.close()
+
+
+def test_messages_of_streams_that_have_ended(start_server):
+    """A stream that waits for its last answer to end with a drain counted as refused, too."""
+    server = start_server("--budget-bytes", "64MiB", "--max-running", "1", "--drain-timeout", "60s")
+    request = forward("softmax {}", {name: T((1, 1, 1, 1), payload=bytes(4)) for name in "qkv"})
+    raw = RawConnection(server.target)
+    with StoppedThread(server.pid, "lane-0"):
+        streams = [raw.open("Run") for _ in range(STREAMS)]
+        for stream in streams:
+            raw.send(stream, framed(carry("1", request)))
+        assert eventually(lambda: server.metric("attnd_inflight_requests") == STREAMS)
+        server.signal()
+        assert eventually(lambda: server.get("/readyz")[0] == 503)
+        for stream in streams:
+            raw.send(stream, MOST)
+        assert eventually(lambda: "messages of streams do not arrive" in server.log())
+        assert server.metric("attnd_refused_total", reason="bytes") == 0
+    assert server.wait() == 0
+    raw.close()

@@ -29,6 +29,17 @@ def test_the_probe_reports_the_reason():
     assert "Connection refused" in probe.stdout
 
 
+def test_the_probe_of_what_never_answers():
+    """Without a deadline it waits as long as gRPC tries to connect: 20 seconds."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        probe = run_server("--probe", "--grpc", target, timeout=15)
+    assert probe.returncode == 1
+    assert probe.stdout == f"{target}: Deadline Exceeded\n"
+
+
 def test_the_probe_of_a_server(server):
     probe = run_server("--probe", "--grpc", server.target)
     assert (probe.returncode, probe.stdout) == (0, f"{server.target}: SERVING\n")

@@ -1,5 +1,6 @@
 // Gradient rules of elementwise, reduce, softmax, cumulative, layer_norm and pool.
 #include "tests/ops/gradient_case.h"
+#include "tests/plain/plain.h"
 
 namespace attnd::testing {
 namespace {
@@ -42,6 +43,21 @@ TEST_F(AlongGradTest, FunctionsOfOneOperand) {
       return ops.Apply(op, ops.Affine(from, 1, 4));  // far from 1 / 0
     });
   }
+}
+
+// It has no gradient: places, not values.
+TEST_F(AlongGradTest, ArgMaxIsThatOfTheLastAxis) {
+  Stream stream(device_, &pool_);
+  Tape tape;
+  Ops ops(stream, &tape);
+  const Tensor x = ops.FromHost({{2, 3}, {1, 4}},
+                                std::vector<std::vector<float>>{{1, 5, 2, 9, 0, 9}, {0, 1, 2, 3}});
+  tape.Watch(x);
+  const Tensor places = ops.ArgMax(x);
+  ASSERT_TRUE(ops.status().ok()) << ops.status();
+  EXPECT_EQ(ShapesOf(places), (std::vector<Shape>{{2, 1}, {1, 1}}));
+  EXPECT_EQ(ReadView(places[0]).values, (std::vector<double>{1, 0}));
+  EXPECT_EQ(ReadView(places[1]).values, (std::vector<double>{3}));
 }
 
 TEST_F(AlongGradTest, FunctionsOfTwoOperandsThatBroadcast) {

@@ -145,6 +145,23 @@ TEST_F(Views, InvalidShapesAreRefusedAndTheErrorIsKept) {
   EXPECT_TRUE(ops_.Transpose(x, 0, 1).empty());
 }
 
+TEST_F(Views, SlicesBeyondTheSizeOrBackwardsAreRefused) {
+  const Tensor x = Counting({{2, 3}, {2, 4}});
+  const auto is_refused = [&](std::vector<int64_t> begin, std::vector<int64_t> end, int64_t step) {
+    Ops ops(stream_, nullptr);
+    const bool is_empty = ops.Slice(x, 1, begin, end, step).empty();
+    EXPECT_EQ(ops.status().ok(), !is_empty);
+    return is_empty;
+  };
+  EXPECT_FALSE(is_refused({0}, {3, 4}, 1));
+  EXPECT_FALSE(is_refused({3}, {3}, 1));
+  EXPECT_TRUE(is_refused({0}, {4}, 1));
+  EXPECT_TRUE(is_refused({-1}, {3}, 1));
+  EXPECT_TRUE(is_refused({0, 3}, {3, 2}, 1));
+  EXPECT_TRUE(is_refused({0}, {3}, 0));
+  EXPECT_TRUE(is_refused({0, 0, 0}, {3}, 1));
+}
+
 TEST_F(Views, GradientOfReshape) {
   ExpectAdjoint({{2, 6}, {4, 3}}, [&](const Tensor& x) {
     return ops_.Reshape(x, {{3, 4}, {2, 2, 3}});

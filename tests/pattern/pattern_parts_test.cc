@@ -332,5 +332,24 @@ TEST(PatternParts, ImageLocal) {
   EXPECT_EQ(PairsOf({ImageLocal1d(Square(16, false), 4, 3)}), 136);
 }
 
+// Without flanges, a row of tiles meets one tile, and is predicted to meet two.
+TEST(PatternParts, FewTilesArePredictedForSmallBlocksOfAnImage) {
+  constexpr int64_t kSide = 64, kTokens = kSide * kSide;
+  for (const int64_t block : {1, 2, 4}) {
+    const ImageBlocks image{.height = kSide,
+                            .width = kSide,
+                            .block_height = block,
+                            .block_width = 4,
+                            .flange_height = 0,
+                            .flange_width = 0};
+    for (const bool causal : {false, true}) {
+      const PatternSource source = ImageLocal2d(Square(kTokens, causal), image);
+      const double tiles = CountsOf(source.build(), {kTokens, kTokens}).tiles;
+      EXPECT_GE(source.visible_tiles, tiles) << block;
+      EXPECT_LE(source.visible_tiles, 2.4 * tiles) << block;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attnd

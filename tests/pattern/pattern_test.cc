@@ -129,6 +129,14 @@ TEST(Pattern, BlockBandsAgainstTheirDefinition) {
   }
 }
 
+TEST(Pattern, NoQueriesOrNoKeysMeetNoTiles) {
+  for (const int64_t block : {1, 7, 64}) {
+    const BlockBand band{.block = block, .look_backward = 2, .look_forward = 1};
+    EXPECT_EQ(BlockBandSource(100, 300, band, {0, 300}).visible_tiles, 0) << block;
+    EXPECT_EQ(BlockBandSource(100, 300, band, {100, 0}).visible_tiles, 0) << block;
+  }
+}
+
 TEST(Pattern, RandomTilesInAnyOrder) {
   std::mt19937_64 random(4);
   for (const int64_t Nq : {1, 65, 300}) {
@@ -243,6 +251,41 @@ TEST(PatternCache, SharesPatternsAndEvictsTheLeastRecentlyUsed) {
   EXPECT_EQ(builds, 3);
   cache.Get(source("b"));
   EXPECT_EQ(builds, 4);
+}
+
+TEST(PatternCache, EveryListOfAPatternCounts) {
+  const auto more = [](const auto& fill) {
+    Pattern pattern;
+    fill(&pattern);
+    return BytesOf(pattern) - BytesOf(Pattern());
+  };
+  const auto rows = [](TileRows* rows) {
+    rows->begin.resize(10);
+    rows->runs.resize(9);
+  };
+  const auto list = [](PairList* list) {
+    list->begin.resize(10);
+    list->columns.resize(9);
+  };
+  constexpr int64_t kRows = 10 * 8 + 9 * 16, kList = 10 * 8 + 9 * 4;
+  EXPECT_EQ(more([&](Pattern* p) { rows(&p->by_query); }), kRows);
+  EXPECT_EQ(more([&](Pattern* p) { rows(&p->by_key); }), kRows);
+  EXPECT_EQ(more([&](Pattern* p) { list(&p->keys_of); }), kList);
+  EXPECT_EQ(more([&](Pattern* p) { list(&p->queries_of); }), kList);
+  EXPECT_EQ(more([](Pattern* p) { p->masks.resize(3); }), 3 * 512);
+  EXPECT_EQ(more([](Pattern* p) { p->query_rows.resize(7); }), 7 * 4);
+  EXPECT_EQ(more([](Pattern* p) { p->key_rows.resize(7); }), 7 * 4);
+  EXPECT_EQ(more([](Pattern* p) { p->key_bias.resize(7); }), 7 * 4);
+  const auto terms = [&](size_t bias, size_t labels) {
+    return more([&](Pattern* p) {
+      p->terms.resize(1);
+      p->terms[0].bias.resize(bias);
+      p->terms[0].labels.resize(labels);
+    });
+  };
+  EXPECT_EQ(terms(4096, 0) - terms(0, 0), 4096 * 4);
+  EXPECT_EQ(terms(0, 4096) - terms(0, 0), 4096 * 2);
+  EXPECT_GT(terms(0, 0), 0);
 }
 
 TEST(PatternCache, ReturnsPatternsThatItCannotKeep) {

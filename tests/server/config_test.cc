@@ -28,7 +28,27 @@ TEST(Config, Defaults) {
   EXPECT_EQ(line.config->http_address, "127.0.0.1:8002");
   EXPECT_EQ(line.config->budget_bytes, 0);
   EXPECT_EQ(line.config->max_message_bytes, int64_t{1} << 30);
+  EXPECT_EQ(line.config->max_queue_requests, 1024);
+  EXPECT_EQ(line.config->max_batch_requests, 64);
+  EXPECT_EQ(line.config->undeclared_bytes, int64_t{16} << 20);
+  EXPECT_EQ(line.config->max_parked, 4);
+  EXPECT_EQ(line.config->drain_delay, std::chrono::seconds(0));
   EXPECT_EQ(line.config->drain_timeout, std::chrono::seconds(30));
+  EXPECT_EQ(line.config->exit_when_stuck, std::chrono::seconds(0));
+}
+
+TEST(Config, DefaultsOfConnections) {
+  const CommandLine line = Parse({});
+  ASSERT_TRUE(line.config.has_value()) << line.text;
+  const ConnectionConfig& connections = line.config->connections;
+  EXPECT_EQ(connections.max_connections, 4096);
+  EXPECT_EQ(connections.max_per_client, 0);
+  EXPECT_EQ(connections.max_streams, 1024);
+  EXPECT_EQ(connections.max_streams_per_connection, 128);
+  EXPECT_EQ(connections.idle_seconds, 0);
+  EXPECT_EQ(connections.age_seconds, 0);
+  EXPECT_EQ(connections.keepalive_seconds, 60);
+  EXPECT_EQ(connections.keepalive_timeout_seconds, 20);
 }
 
 TEST(Config, SizesAndTimesHaveUnits) {

@@ -114,5 +114,22 @@ TEST(HeartbeatTest, TheThreadLooks) {
   EXPECT_TRUE(dog.Check().ok());
 }
 
+// In real time: after a stop of the whole process, the first look comes late.
+TEST(HeartbeatTest, ALateLookIsWaitedFor) {
+  std::atomic<bool> holds = true;
+  Watchdog dog({.before_look = [&] {
+    while (holds) std::this_thread::sleep_for(1ms);
+  }});
+  ASSERT_TRUE(dog.Start().ok());
+  std::this_thread::sleep_for(Watchdog::kStuckTicks * Watchdog::kPeriod + 100ms);
+  EXPECT_EQ(dog.Check(), absl::UnavailableError("the watchdog is stuck"));
+  std::thread look([&] {
+    std::this_thread::sleep_for(100ms);
+    holds = false;
+  });
+  EXPECT_TRUE(dog.Check().ok());
+  look.join();
+}
+
 }  // namespace
 }  // namespace attnd

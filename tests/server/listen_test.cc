@@ -2,6 +2,10 @@
 #include "server/listen.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -17,6 +21,21 @@ TEST(Listen, BracketsAroundAnAddressAreNoPartOfIt) {
   EXPECT_EQ(listener->address, absl::StrCat("[127.0.0.1]:", listener->port));
   CloseListener(&*listener);
   EXPECT_TRUE(listener->fds.empty());
+}
+
+// The first socket of a process that was started without standard input is descriptor 0.
+TEST(Listen, DescriptorZeroIsOneOfThem) {
+  const std::string path = absl::StrCat(testing::TempDir(), "attnd-listen-", getpid(), ".sock");
+  for (const std::string& address : {std::string("127.0.0.1:0"), absl::StrCat("unix:", path)}) {
+    const int input = dup(0);
+    close(0);
+    absl::StatusOr<Listener> listener = ListenOn(address);
+    const bool is_zero = listener.ok() && listener->fds == std::vector<int>{0};
+    if (listener.ok()) CloseListener(&*listener);
+    dup2(input, 0);
+    close(input);
+    EXPECT_TRUE(is_zero) << address << ": " << listener.status();
+  }
 }
 
 TEST(Listen, InvalidAddressesAreRefused) {
