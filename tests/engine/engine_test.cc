@@ -119,11 +119,6 @@ class EngineTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Stream> stream_;
 };
 
-bool DeclinesScans(Device& device) {
-  Stream dry(device, nullptr);
-  return device.Run(dry, ScanArgs()).code() == DeviceStatus::Code::kDeclined;
-}
-
 INSTANTIATE_TEST_SUITE_P(Backends, EngineTest, ::testing::Values("plain", "cpu", "strict"),
                          [](const auto& param) { return param.param; });
 
