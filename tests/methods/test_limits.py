@@ -50,7 +50,7 @@ def test_a_hang_or_a_crash_is_one_failed_test_with_a_name(tmp_path):
     """Symptom: one hang or crash hid the results of all other tests of its suite."""
     (tmp_path / "test_planted.py").write_text(PLANTED)
     report = tmp_path / "report.xml"
-    workers = re.search(r"-n 1 --dist \w+", (ROOT / "tests/run").read_text())[0]
+    workers = re.search(r"-n 2 --dist \w+", (ROOT / "tests/run").read_text())[0]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", ROOT / "pytest.ini", "--rootdir", tmp_path,
          "-p", "no:cacheprovider", "-o", "timeout=2", "-o", "faulthandler_timeout=4",
