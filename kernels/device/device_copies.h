@@ -16,7 +16,9 @@ class DeviceCopies {
  public:
   // The copy of the stream's device, which may be used in the order of `stream`. `make` makes it,
   // in work that it asks of `stream`; null: it cannot. Waits for the stream that made it, where
-  // that is another one whose work has not come so far. A copy whose work failed is made again.
+  // that is another one whose work has not come so far. A copy whose work failed is made again. The
+  // caller keeps the copy until the work that reads it has passed: the memory of a released one may
+  // serve other streams.
   std::shared_ptr<const void> Of(Stream& stream,
                                  const std::function<std::shared_ptr<const void>()>& make);
 

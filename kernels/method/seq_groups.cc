@@ -87,11 +87,11 @@ std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most) {
   return Alike(SeqsOf(problem), most, {problem.Nq, problem.Nk});
 }
 
-std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned) {
+std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned, size_t most) {
   if (!SeqsDiffer(problem)) {
     return is_planned ? InTwo({WholeSeqs(problem)}) : std::vector<SeqGroup>{WholeSeqs(problem)};
   }
-  if (is_planned) return SeqGroupsOf(problem, kPlannedProblems);
+  if (is_planned) return SeqGroupsOf(problem, most);
   std::vector<SeqGroup> runs;
   for (const SeqGroup& seq : SeqsOf(problem)) {
     if (!runs.empty() && Place(runs.back()) == Place(seq)) {

@@ -26,12 +26,14 @@ std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengt
 // one group, in constant time.
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most);
 
-// For a run: the same in the order of the batch, equal neighbours in one group. `is_planned`: as
-// SeqGroupsOf with kPlannedProblems, all equal ones in two groups.
-std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned);
-
 // The most sequences and problems that a plan describes, which takes some milliseconds.
 constexpr size_t kPlannedSeqs = 1024, kPlannedProblems = 192;
+
+// For a run: the same in the order of the batch, equal neighbours in one group. `is_planned`: as
+// SeqGroupsOf with `most`, all equal ones in two groups.
+std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned,
+                                size_t most = kPlannedProblems);
+
 // The most sources that a plan describes, of all heads and sequences.
 constexpr int64_t kPlannedSources = 4096;
 

@@ -189,12 +189,18 @@ class LinearAttention : public MethodOf<LinearOptions> {
     seq.count = count;
     seqs->push_back(seq);
   }
+  // A composed scan is planned in steps, for each of its sequences at each length of any of them.
+  static size_t MostPlanned(const Ops& ops, size_t most) {
+    constexpr size_t kMostComposed = 24;
+    return ops.Declines(ScanArgs()) ? kMostComposed : most;
+  }
   static ScanSeqs WholeSeqs(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const bool is_planned = ops.stream().is_dry();
     ScanSeqs seqs;
     for (const ProblemShape& p : in.problems) {
       std::vector<ScanSeq>& of_problem = seqs.emplace_back();
-      const auto groups = is_planned ? SeqGroupsOf(p, kPlannedSeqs) : SeqRunsOf(p, false);
+      const auto groups =
+          is_planned ? SeqGroupsOf(p, MostPlanned(ops, kPlannedSeqs)) : SeqRunsOf(p, false);
       for (const SeqGroup& g : groups) {
         AddSeqs(SeqOf(p, g.lengths, o), g.count, is_planned, &of_problem);
       }
@@ -205,11 +211,12 @@ class LinearAttention : public MethodOf<LinearOptions> {
     SplitSeqs split;
     std::vector<std::vector<int64_t>> nq, nk;
     const bool is_planned = ops.stream().is_dry();
+    const size_t most = MostPlanned(ops, kPlannedProblems);
     for (const ProblemShape& p : in.problems) {
       nq.emplace_back();
       nk.emplace_back();
       split.counts.emplace_back();
-      for (const SeqGroup& g : SeqRunsOf(p, is_planned)) {
+      for (const SeqGroup& g : SeqRunsOf(p, is_planned, most)) {
         nq.back().push_back(g.lengths.nq);
         nk.back().push_back(g.lengths.nk);
         split.counts.back().push_back(g.count);

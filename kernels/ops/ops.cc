@@ -43,6 +43,11 @@ bool Ops::TryRun(Launch launch) {
   return true;
 }
 
+bool Ops::Declines(Launch empty) const {
+  Stream dry(stream_.device(), nullptr);
+  return dry.device().Run(dry, std::move(empty)).code() == DeviceStatus::Code::kDeclined;
+}
+
 void Ops::CopyInto(const std::vector<View>& from, const std::vector<View>& to) {
   if (!status_.ok()) return;
   std::vector<ElementwiseProblem> problems;

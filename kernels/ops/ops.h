@@ -114,6 +114,8 @@ class Ops {
   // Elements begin, begin + step, .. below end of an axis; per problem, or one for all.
   Tensor Slice(const Tensor& x, int axis, const std::vector<int64_t>& begin,
                const std::vector<int64_t>& end, int64_t step = 1);
+  // Whether the device declines launches of this kind: compositions take their place.
+  bool Declines(Launch empty) const;
   // Repeats dimensions of 1, without a copy.
   Tensor Expand(const Tensor& x, const std::vector<Shape>& shapes);
   // [.., N, D] -> [.., columns, width, D]: row t of window c is row c stride + t dilation of x.

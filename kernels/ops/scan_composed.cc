@@ -78,6 +78,9 @@ class Formula {
   void SplitInputs();
   void SplitExp();
   void SplitFeatures();
+  // 1 for a key that something depends on, [1,1,Nk,1]: others may hold NaN, whose product with a
+  // gradient of 0 is NaN.
+  Tensor UsedKeys();
   // 1 where a query reads something, [1,1,1,Nq,1].
   Tensor Readers();
   Tensor Feature(const Tensor& x);
@@ -122,10 +125,34 @@ void Formula::SplitInputs() {
     const Shape &s = q[p].shape, &k = key_[p].shape;
     grouped.push_back({s[0], k[1], s[1] / k[1], s[2], s[3]});
   }
-  value_ = ops_.Concat({v, ops_.Constant(1, ones)}, 3);
+  const Tensor used = UsedKeys();
+  if (!ops_.status().ok()) return;
+  key_ = ops_.Select(used, key_, Number(0, key_));
+  for (Tensor* x : {&decay_, &beta_}) {
+    if (!x->empty()) *x = ops_.Select(used, *x, Number(0, *x));
+  }
+  value_ = ops_.Concat({ops_.Select(used, v, Number(0, v)), ops_.Constant(1, ones)}, 3);
   q_ = ops_.Reshape(q, grouped);
   readers_ = Readers();
   if (ops_.status().ok()) q_ = ops_.Select(readers_, q_, Number(0, q_));
+}
+
+Tensor Formula::UsedKeys() {
+  if (!ops_.status().ok()) return {};
+  const bool has_state = !call_.tensors.s0.empty() || !call_.tensors.z0.empty();
+  std::vector<Shape> shapes;
+  std::vector<std::vector<float>> lists;
+  for (const std::vector<ScanSeq>& seqs : call_.seqs) {
+    for (const ScanSeq& seq : seqs) {
+      shapes.push_back({1, 1, seq.nk, 1});
+      std::vector<float>& list = lists.emplace_back();
+      if (ops_.stream().is_dry()) continue;
+      const ScanReach reach(o_.causal, seq, has_state, call_.tensors.final_state);
+      list.resize(static_cast<size_t>(seq.nk));
+      std::fill_n(list.begin(), reach.used_keys, 1.0f);
+    }
+  }
+  return ops_.FromHost(shapes, std::move(lists));
 }
 
 Tensor Formula::Readers() {

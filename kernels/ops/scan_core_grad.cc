@@ -40,7 +40,7 @@ class Backward : public ScanSteps {
     // The steps are the same in one chunk, which is enough for a plan.
     const bool is_dry = ops_.stream().is_dry();
     const int64_t chunk = is_dry ? std::max<int64_t>(longest(), 1) : kScanCoreChunk;
-    const int64_t chunks = std::max<int64_t>((longest() + chunk - 1) / chunk, 1);
+    const int64_t chunks = std::max<int64_t>(CeilDiv(longest(), chunk), 1);
     for (int64_t c = chunks - 1; c >= 0 && ops_.status().ok(); --c) {
       const int64_t begin = c * chunk, end = std::min(begin + chunk, longest());
       const auto state = [&](size_t p, int64_t t) {

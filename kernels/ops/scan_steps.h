@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/ops/scan_core.h"
@@ -126,7 +127,7 @@ class ScanSteps {
       if (CheckPoint()) ops_.Fail(StoppedStatus());
       int64_t count = 1;
       if (ops_.stream().is_dry()) {
-        count = (std::min(NextChange(t), end) - t + stride - 1) / stride;
+        count = CeilDiv(std::min(NextChange(t), end) - t, stride);
       }
       const Work before = ops_.stream().work();
       step(t, count);

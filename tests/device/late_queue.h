@@ -60,6 +60,7 @@ class LateProgress final : public WorkProgress {
 class LateQueue final : public WorkQueue {
  public:
   using Work = std::function<DeviceStatus()>;
+  static constexpr size_t kMost = 1024;
 
   explicit LateQueue(Arena* arena) : arena_(arena), thread_([this] { Loop(); }) {}
   ~LateQueue() override {
@@ -73,8 +74,10 @@ class LateQueue final : public WorkQueue {
     thread_.join();
   }
 
+  // Waits where the queue is full, as drivers do.
   void Add(Work work) {
-    const std::lock_guard lock(progress_->mu_);
+    std::unique_lock lock(progress_->mu_);
+    if (works_.size() >= kMost) progress_->WaitFor(progress_->last_, &lock);
     works_.push_back(std::move(work));
     ++progress_->last_;
   }

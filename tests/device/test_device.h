@@ -19,9 +19,4 @@ Tensor ToDevice(Stream& stream, const Tensor& host);
 // A copy in host memory, with the same strides. Waits for the stream.
 Tensor ToHost(Stream& stream, const Tensor& on_device);
 
-inline bool DeclinesScans(Device& device) {
-  Stream dry(device, nullptr);
-  return device.Run(dry, ScanArgs()).code() == DeviceStatus::Code::kDeclined;
-}
-
 }  // namespace attnd::testing

@@ -97,6 +97,41 @@ TEST(EngineDevices, PlansCountResultsThatTheHostHolds) {
   EXPECT_EQ(cpu->host_memory().peak_bytes, 0);
 }
 
+// Counts the launches of plans.
+class CountedPlans final : public RenamedDevice {
+ public:
+  using RenamedDevice::RenamedDevice;
+  DeviceStatus Run(Stream& stream, Launch launch) override {
+    launches_ += stream.is_dry() ? 1 : 0;
+    return RenamedDevice::Run(stream, std::move(launch));
+  }
+  int64_t Take() { return std::exchange(launches_, 0); }
+
+ private:
+  int64_t launches_ = 0;
+};
+
+// Symptom: 4 s for 8 KB of lengths. Each step of a composed scan was planned for each length, and
+// each of these steps has as many problems as there are lengths.
+TEST(EngineDevices, APlanOfAComposedScanDescribesFewLengths) {
+  auto device = std::make_unique<CountedPlans>("strict", NewTestDevice("strict"));
+  CountedPlans& counted = *device;
+  const auto engine = EngineOn(std::move(device));
+  const auto launches = [&](int64_t B) {
+    Request request;
+    request.call.method = "linear_attention";
+    request.call.options["causal"] = true;
+    for (const char* name : {"q", "k", "v"}) request.Add(name, {B, 1, 2048, 1});
+    std::vector<int32_t> lengths(static_cast<size_t>(B));
+    for (size_t b = 0; b < lengths.size(); ++b) lengths[b] = static_cast<int32_t>(7 * b + 1);
+    request.call.tensors["kv_lengths"] = DenseView(lengths.data(), DType::kI32, {B});
+    EXPECT_TRUE(engine->MakePlan(request.call).ok());
+    return counted.Take();
+  };
+  const int64_t few = launches(24);
+  EXPECT_LE(launches(250), 2 * few);
+}
+
 class TwoDevices : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "kernels/ops/ops.h"
 #include "tests/device/test_device.h"
 #include "tests/engine/cpu_engine.h"
 #include "tests/engine/placed.h"
@@ -174,7 +175,7 @@ TEST_P(EngineTest, SixtyFourRaggedProblemsLaunchOnceAndEqualAlone) {
       // As many launches for 64 problems as for the one that needs most. Where the device declines
       // them, a composition launches the steps that any of the problems needs: they differ by their
       // shapes, but are far fewer than problems.
-      if (DeclinesScans(engine_->device())) {
+      if (Ops(*stream_, nullptr).Declines(ScanArgs())) {
         EXPECT_LE(launches_together, 2 * most_alone);
       } else {
         EXPECT_EQ(launches_together, most_alone);

@@ -2,8 +2,10 @@
 // values and gradients of the recurrence, and counts the same work.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -322,6 +324,42 @@ TEST(DeclinedScan, APlanCountsEveryStepAndLaunchesFew) {
   ScanSpec exponential = Small();
   exponential.params.map = FeatureMap::kExp;
   ExpectCounted(exponential);
+}
+
+void ExpectUnusedKeysMayBeNan(FeatureMap map) {
+  ScanSpec spec = {.B = 1, .H = 1, .Nq = 4, .Nk = 8, .D = 3, .Dv = 2, .params = {.causal = true}};
+  spec.params.map = map;
+  spec.seqs = {{.nq = 4, .nk = 8, .offset = 1}};  // the last query sees key 4
+  if (map != FeatureMap::kExp) {
+    spec.beta = true;
+    spec.decays = ScanSpec::Decays::kKey;
+  }
+  const ScanCase c(spec);
+  for (const View& x : {c.k.view(), c.v.view(), c.log_decay.view(), c.beta.view()}) {
+    const int64_t columns = x.shape.rank > 3 ? x.shape[3] : 1;
+    for (int64_t t = 5; t < x.shape[2]; ++t) {
+      for (int64_t d = 0; d < columns; ++d) {
+        x.As<float>()[t * x.stride[2] + d] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  DecliningDevice declining(cpu);
+  BufferPool pool(0, /*poison=*/true);
+  const Run got = RunOf(declining, {&c}, &pool), kernel = RunOf(cpu, {&c}, &pool);
+  ExpectClose(Values(got.out.out), Values(kernel.out.out), 1e-5, "out");
+  for (size_t i = 0; i < got.grads.size(); ++i) {
+    if (got.grads[i].empty()) continue;
+    const PlainTensor gradient = Values(got.grads[i]);
+    for (const double x : gradient.data) ASSERT_TRUE(std::isfinite(x)) << i;
+    ExpectClose(gradient, Values(kernel.grads[i]), 1e-5, "gradient");
+  }
+}
+
+// Symptom: gradients of keys that no query sees were NaN, where the kernel gives 0.
+TEST(DeclinedScan, KeysThatNothingDependsOnMayHoldNan) {
+  ExpectUnusedKeysMayBeNan(FeatureMap::kEluPlusOne);
+  ExpectUnusedKeysMayBeNan(FeatureMap::kExp);
 }
 
 // Symptom: keys and queries around 300 lost the digits that a large exponent takes.
