@@ -52,7 +52,7 @@ def test_nan_stays_in_its_own_request(server, client, requests, method):
     poisoned[2][0, 1, 9, 2] = np.inf
     alone = ask(client, method, "backward", sound)
 
-    with Busy(client, server):
+    with Busy(client, server, seconds=1):
         first, poison, second = together(
             [
                 lambda: ask(client, method, "backward", sound),
