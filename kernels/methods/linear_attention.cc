@@ -211,7 +211,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     SplitSeqs split;
     std::vector<std::vector<int64_t>> nq, nk;
     const bool is_planned = ops.stream().is_dry();
-    const size_t most = MostPlanned(ops, kPlannedProblems);
+    const size_t most = is_planned ? MostPlanned(ops, kPlannedProblems) : kPlannedProblems;
     for (const ProblemShape& p : in.problems) {
       nq.emplace_back();
       nk.emplace_back();

@@ -114,8 +114,6 @@ class Ops {
   // Elements begin, begin + step, .. below end of an axis; per problem, or one for all.
   Tensor Slice(const Tensor& x, int axis, const std::vector<int64_t>& begin,
                const std::vector<int64_t>& end, int64_t step = 1);
-  // Whether the device declines launches of this kind: compositions take their place.
-  bool Declines(Launch empty) const;
   // Repeats dimensions of 1, without a copy.
   Tensor Expand(const Tensor& x, const std::vector<Shape>& shapes);
   // [.., N, D] -> [.., columns, width, D]: row t of window c is row c stride + t dilation of x.
@@ -165,6 +163,8 @@ class Ops {
   // While false, calls are not recorded (gradient rules run so).
   void set_recording(bool on) { recording_ = on; }
   bool recording() const { return recording_; }
+  // Whether the device declines launches of this kind: compositions take their place.
+  bool Declines(Launch empty) const;
 
   // --- for the files that implement primitives
   // Runs a launch on the device and keeps its failure.
