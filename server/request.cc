@@ -290,7 +290,7 @@ class Decoder {
 
   // Fills in the values for which absent lengths and offsets stand, and sequences of equal lengths.
   void AssumeValues() {
-    const int64_t nq = LengthOf("q"), nk = LengthOf("k");
+    const int64_t nq = LengthOf("q", "v"), nk = LengthOf("k", "v");
     for (const std::string& name : assumed_) {
       if (name == "q_lengths") Fill(name, nq);
       if (name == "kv_lengths") Fill(name, nk);
@@ -300,8 +300,10 @@ class Decoder {
     }
   }
 
-  int64_t LengthOf(const std::string& name) const {
-    const auto found = request_.call.tensors.find(name);
+  // Rows of a tensor, or of `other` where it was not sent.
+  int64_t LengthOf(const std::string& name, const std::string& other) const {
+    auto found = request_.call.tensors.find(name);
+    if (found == request_.call.tensors.end()) found = request_.call.tensors.find(other);
     if (found == request_.call.tensors.end() || found->second.shape.rank != 4) return 0;
     return found->second.shape[2];
   }

@@ -32,7 +32,8 @@ int64_t BytesOf(const OptionMap& options) {
 // Everything by which a batch could differ in code or launch arguments; sizes B, H, Nq and Nk are
 // ragged and stay out. Options enter as parsed: a default that is spelled out is one left out.
 std::string BucketOf(const Plan& plan) {
-  const View& q = plan.tensors.at("q");
+  const auto first = plan.tensors.find("q");
+  const View& q = first != plan.tensors.end() ? first->second : plan.tensors.at("v");
   std::vector<std::string> tensors;
   for (const auto& [name, view] : plan.tensors) {
     const bool of_q = view.dtype == q.dtype || !IsFloat(view.dtype);

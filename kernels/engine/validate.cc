@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/method/declared_shape.h"
 #include "kernels/method/method.h"
@@ -37,15 +38,21 @@ void CheckBytes(absl::string_view name, const Shape& shape, DType dtype, Reasons
                    " of ", Name(dtype));
 }
 
-// The sizes that q, k and v give.
-SizesByLetter SizesOf(const ProblemShape& shape) {
+// The sizes that q, k and v give; without a q, those of v.
+SizesByLetter SizesOf(const ProblemShape& shape, bool needs_q) {
   SizesByLetter sizes;
-  if (shape.HasSizesOf("q")) {
+  if (shape.HasSizesOf("q") || (!needs_q && shape.HasSizesOf("v"))) {
     sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}, {"D", shape.D}};
   }
   if (shape.HasSizesOf("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
   if (shape.HasSizesOf("v")) sizes["Dv"] = shape.Dv;
+  if (!needs_q && shape.HasSizesOf("v")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
   return sizes;
+}
+
+bool NeedsQ(const MethodInfo& info) {
+  return std::any_of(info.inputs.begin(), info.inputs.end(),
+                     [](const TensorInfo& t) { return t.name == "q" && t.required; });
 }
 
 // Runs the checks of one request.
@@ -54,15 +61,20 @@ struct Checker {
   const Call& call;
   const ProblemShape shape;
   Reasons* const reasons;
-  const SizesByLetter sizes = SizesOf(shape);
+  const bool needs_q = NeedsQ(info);
+  const SizesByLetter sizes = SizesOf(shape, needs_q);
+  // The tensor whose dtype and layout the others must have.
+  const absl::string_view first = needs_q || shape.Find("q") != nullptr ? "q" : "v";
 
   const View* Rank4(absl::string_view name) const {
     const View* view = shape.Find(name);
     return view != nullptr && view->shape.rank == 4 ? view : nullptr;
   }
-  // A size of q, or kFree without a q of rank 4.
-  int64_t OfQ(int64_t size) const { return Rank4("q") != nullptr ? size : kFree; }
-  int64_t OfK(int64_t size) const { return Rank4("k") != nullptr ? size : kFree; }
+  // A size of queries or keys, or kFree where no tensor of rank 4 gives it.
+  int64_t OfQ(int64_t size) const { return Rank4(first) != nullptr ? size : kFree; }
+  int64_t OfK(int64_t size) const {
+    return Rank4(needs_q || shape.Find("k") != nullptr ? "k" : "v") != nullptr ? size : kFree;
+  }
 
   // "k shape must be [B,Hkv,Nk,D] with B = 2, got [3,8,16,64]".
   bool FitsShape(absl::string_view name, const View& view, absl::string_view declared) const {
@@ -115,15 +127,13 @@ struct Checker {
     const ProblemShape& s = shape;
     if (const View* q = s.Find("q")) {
       if (FitsShape("q", *q, "[B,H,Nq,D]")) {
-        CheckRange("B", s.B, 1, kMaxHeads, reasons);
-        CheckRange("H", s.H, 1, kMaxHeads, reasons);
-        // The product only of sizes in range: the others have messages of their own. Hkv divides H.
-        if (s.B >= 1 && s.B <= kMaxHeads && s.H >= 1 && s.H <= kMaxHeads) {
-          CheckRange("B * H", s.B * s.H, 1, kMaxBatchHeads, reasons);
-        }
+        Batch();
         CheckRange("Nq", s.Nq, 0, kMaxTokens, reasons);
         CheckRange("D", s.D, 1, kMaxHeadDim, reasons);
       }
+    } else if (!needs_q && Rank4("v") != nullptr) {
+      Batch();
+      CheckRange("Nk", s.Nk, 0, kMaxTokens, reasons);
     }
     if (const View* k = s.Find("k")) {
       if (FitsShape("k", *k, "[B,Hkv,Nk,D]")) {
@@ -138,26 +148,36 @@ struct Checker {
       if (FitsShape("v", *v, "[B,Hkv,Nk,Dv]")) CheckRange("Dv", s.Dv, 1, kMaxHeadDim, reasons);
     }
     for (const absl::string_view name : {"q", "k", "v"}) Float(name);
-    const bool known = Rank4("q") != nullptr && Rank4("v") != nullptr;
-    if (known) CheckBytes("out", {s.B, s.H, s.Nq, s.Dv}, Rank4("q")->dtype, reasons);
+    const bool known = Rank4(first) != nullptr && Rank4("v") != nullptr;
+    if (known) CheckBytes("out", {s.B, s.H, s.Nq, s.Dv}, Rank4(first)->dtype, reasons);
   }
 
-  // dtype and memory order of a tensor that must have those of q.
+  void Batch() const {
+    const ProblemShape& s = shape;
+    CheckRange("B", s.B, 1, kMaxHeads, reasons);
+    CheckRange("H", s.H, 1, kMaxHeads, reasons);
+    // The product only of sizes in range: the others have messages of their own. Hkv divides H.
+    if (s.B >= 1 && s.B <= kMaxHeads && s.H >= 1 && s.H <= kMaxHeads) {
+      CheckRange("B * H", s.B * s.H, 1, kMaxBatchHeads, reasons);
+    }
+  }
+
+  // dtype and memory order of a tensor that must have those of q (of v without a q).
   void Float(absl::string_view name) const {
     const View* view = shape.Find(name);
     if (view == nullptr) return;
     CheckBytes(name, view->shape, view->dtype, reasons);
-    const View* q = shape.Find("q");
+    const View* q = shape.Find(first);
     if (!IsFloat(view->dtype)) {
       reasons->Invalid(name, " dtype must be float32, float16 or bfloat16, got ",
                        Name(view->dtype));
     } else if (q != nullptr && IsFloat(q->dtype) && view->dtype != q->dtype) {
-      reasons->Invalid(name, " dtype must be that of q, ", Name(q->dtype), ", got ",
+      reasons->Invalid(name, " dtype must be that of ", first, ", ", Name(q->dtype), ", got ",
                        Name(view->dtype));
     }
     if (view->shape.rank != 4) return;
     if (q != nullptr && view->layout != q->layout) {
-      reasons->Invalid(name, " layout must be that of q, ", Name(q->layout), ", got ",
+      reasons->Invalid(name, " layout must be that of ", first, ", ", Name(q->layout), ", got ",
                        Name(view->layout));
     }
     if (view->stride[3] != 1 && view->shape[3] > 1 && view->shape.size() > 0) {
@@ -204,14 +224,14 @@ struct Checker {
   }
 
   void DeclaredType(absl::string_view name, const TensorInfo& declared, const View& view) const {
-    const View* q = shape.Find("q");
+    const View* q = shape.Find(first);
     const bool of_q = q != nullptr && IsFloat(q->dtype) && q->dtype != DType::kF32;
     const bool is_float = declared.dtype == "float";
     const bool fits = is_float ? view.dtype == DType::kF32 || (of_q && view.dtype == q->dtype)
                                : Name(view.dtype) == declared.dtype;
     if (fits) return;
     reasons->Invalid(name, " dtype must be ", is_float ? "float32" : declared.dtype,
-                     is_float && of_q ? " or that of q, " : "",
+                     is_float && of_q ? absl::StrCat(" or that of ", first, ", ") : "",
                      is_float && of_q ? Name(q->dtype) : "", ", got ", Name(view.dtype));
   }
 
@@ -272,17 +292,24 @@ ProblemShape ShapeOf(const std::map<std::string, View>& tensors) {
     const View* view = s.Find(name);
     return view != nullptr && view->shape.rank == 4 ? &view->shape : nullptr;
   };
-  if (const Shape* q = rank4("q")) {
-    s.B = (*q)[0];
-    s.H = s.Hkv = (*q)[1];
-    s.Nq = s.Nk = (*q)[2];
-    s.D = s.Dv = (*q)[3];
+  const Shape *q = rank4("q"), *k = rank4("k"), *v = rank4("v");
+  if (v != nullptr) {  // of methods that read no q
+    s.B = (*v)[0];
+    s.H = s.Hkv = (*v)[1];
+    s.Nq = s.Nk = (*v)[2];
+    s.D = s.Dv = (*v)[3];
   }
-  if (const Shape* k = rank4("k")) {
+  if (q != nullptr) {
+    s.B = (*q)[0];
+    s.H = (*q)[1];
+    s.Nq = (*q)[2];
+    s.D = (*q)[3];
+    if (v == nullptr) s.Hkv = s.H, s.Nk = s.Nq, s.Dv = s.D;
+  }
+  if (k != nullptr) {
     s.Hkv = (*k)[1];
     s.Nk = (*k)[2];
   }
-  if (const Shape* v = rank4("v")) s.Dv = (*v)[3];
   return s;
 }
 

@@ -13,7 +13,8 @@ constexpr int64_t kMaxBatchHeads = int64_t{1} << 20;  // B * H, and with it B * 
 constexpr int64_t kMaxHeadDim = 4096;                 // D, Dv
 constexpr int64_t kMaxBytes = int64_t{1} << 40;       // of one tensor, outputs included
 
-// The sizes of a request, 0 where its tensors do not give them. `tensors` is set.
+// The sizes of a request, 0 where its tensors do not give them: those of queries by q, or by v
+// where there is no q. `tensors` is set.
 ProblemShape ShapeOf(const std::map<std::string, View>& tensors);
 
 // Names, presence, dtypes, shapes, layouts, sizes, values of lengths; every reason at once.

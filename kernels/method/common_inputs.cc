@@ -15,6 +15,16 @@ std::vector<TensorInfo> CommonInputs() {
   };
 }
 
+std::vector<TensorInfo> ValueInputs() {
+  return {
+      {"q", "[B,H,Nq,D]", "float", "not read"},
+      {"k", "[B,Hkv,Nk,D]", "float", "not read"},
+      {"v", "[B,Hkv,Nk,Dv]", "float", "values", /*required=*/true, /*differentiable=*/true},
+      {"q_lengths", "[B]", "int32", "must equal kv_lengths"},
+      {"kv_lengths", "[B]", "int32", "0..Nk: rows beyond are not read and give out = 0"},
+  };
+}
+
 TensorInfo Differentiable(std::string name, std::string shape, std::string help,
                           std::string dtype) {
   return {.name = std::move(name),

@@ -47,28 +47,11 @@ Outputs MergeRows(Ops& ops, const Outputs& a, const Outputs& b, DType dtype) {
 
 }  // namespace
 
-Tensor Sent(const Inputs& in, const std::string& name) {
-  const auto found = in.tensors.find(name);
-  return found == in.tensors.end() ? Tensor() : found->second;
-}
-
 void AddPairs(const Outputs& more, Outputs* sum) {
   sum->visible_pairs.resize(more.visible_pairs.size());
   for (size_t p = 0; p < more.visible_pairs.size(); ++p) {
     sum->visible_pairs[p] += more.visible_pairs[p];
   }
-}
-
-Tensor WithRank(Ops& ops, const Tensor& x, int rank) {
-  std::vector<Shape> shapes;
-  for (size_t p = 0; p < x.size(); ++p) {
-    Shape shape;
-    shape.rank = rank;
-    const int missing = rank - x[p].shape.rank;
-    for (int i = 0; i < x[p].shape.rank; ++i) shape.dims[missing + i] = x[p].shape[i];
-    shapes.push_back(shape);
-  }
-  return shapes == ShapesOf(x) ? x : ops.Reshape(x, shapes);
 }
 
 std::vector<float> StandardSlopes(int64_t H) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/method/method.h"
+#include "kernels/method/tensors.h"
 #include "kernels/methods/pattern/heads.h"
 #include "kernels/methods/pattern/info.h"
 
@@ -36,9 +37,6 @@ Outputs AttendLocalAndGlobal(Ops& ops, const Inputs& in, const PatternOptions& o
 // Adds the visible pairs of one call of PatternAttend to those of others.
 void AddPairs(const Outputs& more, Outputs* sum);
 
-// The tensor that was sent, or an empty one.
-Tensor Sent(const Inputs& in, const std::string& name);
-
 // q, float32, with zeros in rows that no key may see: beyond q_lengths or of a negative segment.
 // They may hold NaN, which a product over rows must not meet.
 Tensor ValidQueries(Ops& ops, const Inputs& in);
@@ -51,8 +49,5 @@ Tensor LabelScores(Ops& ops, const Tensor& q, const Tensor& E, const Tensor& bet
 // Slopes of ALiBi for H heads (Press et al. 2022): with c = 2^floor(log2 H) 2^(-8 (h + 1) / c) for
 // h < c, else 2^(-4 (2 (h - c) + 1) / c).
 std::vector<float> StandardSlopes(int64_t H);
-
-// The same with leading dimensions of 1 up to `rank`. REQUIRES: no more dimensions than that.
-Tensor WithRank(Ops& ops, const Tensor& x, int rank);
 
 }  // namespace attnd

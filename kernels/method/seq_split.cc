@@ -1,0 +1,100 @@
+#include "kernels/method/seq_split.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/method/tensors.h"
+
+namespace attnd {
+namespace {
+
+bool HasLengths(const ProblemShape& problem) {
+  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
+}
+
+bool IsDense(const View& view, DType dtype, Layout layout) {
+  const View dense = DenseView(nullptr, dtype, view.shape, layout);
+  bool same = view.dtype == dtype && view.layout == layout;
+  for (int i = 0; i < view.shape.rank; ++i) {
+    same = same && (view.shape[i] == 1 || view.stride[i] == dense.stride[i]);
+  }
+  return same;
+}
+
+}  // namespace
+
+SeqSplit::SeqSplit(Ops& ops, const Inputs& in, size_t most) : ops_(ops), in_(in) {
+  is_split_ = std::any_of(in.problems.begin(), in.problems.end(), HasLengths);
+  const bool is_planned = is_split_ && ops.stream().is_dry();
+  for (size_t p = 0; p < in.problems.size(); ++p) {
+    counts_.emplace_back();
+    for (const SeqGroup& group : SeqRunsOf(in.problems[p], is_planned, most)) {
+      parts_.push_back({p, group.lengths, group.count});
+      counts_.back().push_back(group.count);
+    }
+  }
+}
+
+std::vector<std::vector<int64_t>> SeqSplit::RowsOf(const Tensor& x, int64_t Lengths::*rows) const {
+  std::vector<std::vector<int64_t>> lengths(x.size());
+  for (const Part& part : parts_) {
+    const Shape& shape = x[part.problem].shape;
+    const int64_t all = shape[shape.rank == 2 ? 1 : 2];
+    lengths[part.problem].push_back(rows == nullptr ? all : part.lengths.*rows);
+  }
+  return lengths;
+}
+
+Tensor SeqSplit::Queries(const Tensor& x) const {
+  if (!is_split_ || x.empty()) return x;
+  return ops_.SplitBatch(x, RowsOf(x, &Lengths::nq), counts_);
+}
+
+Tensor SeqSplit::Keys(const Tensor& x) const {
+  if (!is_split_ || x.empty()) return x;
+  return ops_.SplitBatch(x, RowsOf(x, &Lengths::nk), counts_);
+}
+
+Tensor SeqSplit::Whole(const Tensor& x) const {
+  if (!is_split_ || x.empty()) return x;
+  return ops_.SplitBatch(x, RowsOf(x, nullptr), counts_);
+}
+
+Tensor SeqSplit::Shared(const Tensor& x) const {
+  if (x.empty()) return x;
+  const Tensor whole = WithRank(ops_, x, x[0].shape.rank + 1);
+  if (!is_split_ || !ops_.status().ok()) return whole;
+  const bool is_planned = ops_.stream().is_dry();
+  RowCuts cuts;
+  for (const std::vector<int64_t>& counts : counts_) {
+    cuts.push_back({0});
+    for (const int64_t count : counts)
+      cuts.back().push_back(cuts.back().back() + (is_planned ? count : 1));
+  }
+  return ops_.SplitRows(whole, 0, cuts, is_planned ? counts_ : SeqCounts());
+}
+
+Tensor SeqSplit::Join(const Tensor& x, const std::vector<Shape>& shapes, float fill) const {
+  if (!is_split_ || x.empty()) return x;
+  return ops_.JoinBatch(x, shapes, fill);
+}
+
+Tensor SeqSplit::JoinOut(const Tensor& x, int64_t last) const {
+  if (!ops_.status().ok()) return {};
+  const DType dtype = in_.v[0].dtype;
+  const std::vector<Layout> layouts = LayoutsOf(in_.v);
+  bool is_settled = !is_split_;
+  for (size_t p = 0; is_settled && p < x.size(); ++p) is_settled = IsDense(x[p], dtype, layouts[p]);
+  if (is_settled) return x;
+  std::vector<Shape> shapes;
+  for (const ProblemShape& p : in_.problems) shapes.push_back({p.B, p.H, p.Nq, last});
+  return ops_.JoinBatch(x, shapes, 0, dtype, layouts);
+}
+
+Tensor SeqSplit::JoinLse(const Tensor& x) const {
+  std::vector<Shape> shapes;
+  for (const ProblemShape& p : in_.problems) shapes.push_back({p.B, p.H, p.Nq});
+  return Join(x, shapes, -std::numeric_limits<float>::infinity());
+}
+
+}  // namespace attnd

@@ -1,0 +1,24 @@
+#include "kernels/method/tensors.h"
+
+#include "kernels/ops/ops.h"
+
+namespace attnd {
+
+Tensor Sent(const Inputs& in, const std::string& name) {
+  const auto found = in.tensors.find(name);
+  return found == in.tensors.end() ? Tensor() : found->second;
+}
+
+Tensor WithRank(Ops& ops, const Tensor& x, int rank) {
+  std::vector<Shape> shapes;
+  for (size_t p = 0; p < x.size(); ++p) {
+    Shape shape;
+    shape.rank = rank;
+    const int missing = rank - x[p].shape.rank;
+    for (int i = 0; i < x[p].shape.rank; ++i) shape.dims[missing + i] = x[p].shape[i];
+    shapes.push_back(shape);
+  }
+  return shapes == ShapesOf(x) ? x : ops.Reshape(x, shapes);
+}
+
+}  // namespace attnd
