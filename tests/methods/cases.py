@@ -33,7 +33,7 @@ class Case:
     # Float tensors by name, each shape in letters of this case: {"bias": "1,H,Nq,Nk"}.
     floats: dict = dataclasses.field(default_factory=dict)
     # Other tensors by name, each a function(rng, case) -> array: integers keep their dtype, floats
-    # get that of `floats`.
+    # get that of `floats`. A name that begins with "grad_" is sent with a backward only.
     made: dict = dataclasses.field(default_factory=dict)
     wide_floats: bool = False  # floats are float32 for any dtype of q
     hidden_bias: bool = False  # a third of bias is -inf
@@ -49,6 +49,8 @@ class Case:
     dtypes: tuple = ("f32",)
     backward: bool = True
     grad_lse: bool = True
+    absent: tuple = ()  # of q and k: not sent
+    out_dim: int = 0  # last size of out; 0: Dv
     # False where one rounding of a score or of lse is as large as the weights, so that chance
     # decides which code is nearer; and where sums have thousands of terms, which NumPy adds in
     # pairs.
@@ -145,7 +147,9 @@ def made_tensors(rng, case, storage):
     made = {}
     for name, make in case.made.items():
         x = make(rng, case)
-        if x.dtype.kind == "f":
+        if name.startswith("grad_"):
+            x = x.astype(np.float32)
+        elif x.dtype.kind == "f":
             x = x.astype(np.float32 if case.wide_floats and name not in LAID_OUT else storage)
         made[name] = place(x, case.layout, case.strided) if name in LAID_OUT else x
     return made
@@ -160,7 +164,7 @@ def tensors(case, dtype, gradients=False):
         "q": (case.B, case.H, case.Nq, case.D),
         "k": (case.B, case.heads_kv, case.keys, case.D),
         "v": (case.B, case.heads_kv, case.keys, Dv),
-        "grad_out": (case.B, case.H, case.Nq, Dv),
+        "grad_out": (case.B, case.H, case.Nq, case.out_dim or Dv),
         "grad_lse": (case.B, case.H, case.Nq),
     }
     drawn = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
@@ -183,10 +187,12 @@ def tensors(case, dtype, gradients=False):
     made = {
         name: place(drawn[name].astype(storage), case.layout, case.strided)
         for name in ("q", "k", "v") + (("grad_out",) if gradients else ())
+        if name not in case.absent
     }
     if gradients and case.grad_lse:
         made["grad_lse"] = drawn["grad_lse"].astype(np.float32)
-    return made | more | ints | made_tensors(rng, case, storage)
+    made |= more | ints | made_tensors(rng, case, storage)
+    return {name: x for name, x in made.items() if gradients or not name.startswith("grad_")}
 
 
 def ints(t, name, b, absent):

@@ -40,11 +40,13 @@ def pattern_golden(id, options, pairs, out, lse, dq, dk, dv, more=None):
     return Golden(id, tensors, options, expected, sums, pairs)
 
 
-def lowrank_golden(id, options, out00, out11, out5, total, lse5=None):
-    """A row of "Golden values" of the low-rank specification."""
+def lowrank_golden(id, options, out00, out11, out5, total, lse5=None, more=None):
+    """A row of "Golden values" of the low-rank specification. `more`: tensors besides q, k and v;
+    None: not sent."""
     shape = (1, 2, 12, 4)
     tensors = {name: wave(np.sin, shape, 0.7, c) for c, name in enumerate("qkv")}
     tensors["grad_out"] = np.ones(shape)
+    tensors = {name: x for name, x in (tensors | (more or {})).items() if x is not None}
 
     def picks(results):
         out = results["out"]

@@ -70,8 +70,10 @@ def visible_params():
 
 
 def suited(method, case):
-    """`case` with as many keys as queries where the method requires it, and without grad_lse where
-    the method has no lse."""
+    """`case` with as many keys as queries and as many heads as the method requires, and without
+    grad_lse where the method has no lse."""
+    if not method.gqa and case.H != case.heads_kv:
+        case = dataclasses.replace(case, H=case.heads_kv, Hkv=0)
     if method.square and case.Nq != case.keys:
         n = case.Nq
         lengths = {name: tuple(min(x, n) for x in values) for name, values in case.ints.items()}
@@ -135,8 +137,8 @@ def expected(method, case, dtype, backward):
         else:
             want = method.oracle.forward(t, case.options)
             plain = method.oracle.forward(t, case.options, np.float32)
-        kinds = {name: t[name].dtype if name in t else storage for name in plain}
-        plain = {name: x if name == "lse" else x.astype(kinds[name]) for name, x in plain.items()}
+        kinds = {name: t[name].dtype for name in plain if name in t} | {"out": storage}
+        plain = {name: x.astype(kinds.get(name, np.float32)) for name, x in plain.items()}
         sums, amplification = method.oracle.magnitude(t, case.options)
     # The longest sum: over keys, over features, or over the queries of a kv head's group; of a
     # parameter that all pairs share, over all of them.

@@ -74,8 +74,9 @@ class Method:
 
     # --- the library's description of the method (attnd_methods_json) ---
     id: str
-    options: dict[str, str]  # name -> bool, int, ints, float or enum
+    options: dict[str, str]  # name -> bool, int, ints, float, enum
     tensors: set[str]  # every input, q, k and v among them
+    required: frozenset[str] = frozenset("qkv")  # of the tensors
     differentiable: list[str]  # inputs with a gradient, in the library's order
     # Outputs besides out and lse, in the library's order.
     outputs: list[str] = dataclasses.field(default_factory=list)
@@ -104,6 +105,8 @@ class Method:
     tensor_batches: list[Case] = dataclasses.field(default_factory=list)
     # Whether there must be as many keys as queries.
     square: bool = False
+    # Whether several query heads may share a kv head; False: H must be Hkv.
+    gqa: bool = True
     # A case of any sizes -> the same with options and tensors that suit the sizes.
     fit_options: typing.Callable[[Case], Case] = lambda case: case
     # A case of any sizes -> the same with sizes that suit the options, which one batch must share.
@@ -124,3 +127,8 @@ class Method:
     # --- speed ---
     perf: list[dict]  # options that perf.py measures
     growth: list[Growth] = dataclasses.field(default_factory=list)  # tests/bench/growth.py
+
+    @property
+    def gradients_of_qkv(self):
+        """Those of q, k and v that the method reads."""
+        return [name for name in "qkv" if name in self.differentiable]

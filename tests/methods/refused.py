@@ -30,13 +30,13 @@ def zeros(*shape, dtype=FLOAT):
     return np.zeros(shape, dtype)
 
 
-def qkv(N):
-    """q, k and v with N keys."""
-    return {"q": zeros(B, H, Nq, D), "k": zeros(B, Hkv, N, D), "v": zeros(B, Hkv, N, Dv)}
+def qkv(N, heads=Hkv):
+    """q, k and v with N keys of so many heads."""
+    return {"q": zeros(B, H, Nq, D), "k": zeros(B, heads, N, D), "v": zeros(B, heads, N, Dv)}
 
 
 def good_tensors(method, backward):
-    t = qkv(Nq if method.square else Nk) | method.good_tensors
+    t = qkv(Nq if method.square else Nk, Hkv if method.gqa else H) | method.good_tensors
     if backward:
         t["grad_out"] = zeros(B, H, Nq, Dv)
     if backward and method.oracle.gives_lse(method.batches[0]):
@@ -56,14 +56,16 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                     outputs=("out", "lse"), lacks=()):
     """The refusals of every method. `options` make the good request of this method good;
     `others` are the tensors it takes besides q, k, v, `outputs` those it gives, in its order;
-    `lacks` as pattern_refusals has it."""
+    `lacks` as pattern_refusals has it, and also "scale", "gqa" (H must be Hkv) and "q" (v alone is
+    required)."""
 
     def refuse(id, reasons, more=None, **how):
         reasons = [reasons] if isinstance(reasons, str) else reasons
         return Refused(id, options | (more or {}), reasons, **how)
 
     N = Nq if "cross" in lacks else Nk
-    q, k, v = qkv(N).values()
+    heads = H if "gqa" in lacks else Hkv
+    q, k, v = qkv(N, heads).values()
     taken = ", ".join(("q", "k", "v", *others))
     k16 = k.astype(np.float16)
     bad_causal = ("causal is not an option of this method, got 3" if "causal" in lacks
@@ -72,19 +74,17 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
         refuse("unknown-option", "dropout is not an option of this method, got 0.5",
                {"dropout": 0.5}),
         refuse("option-type", bad_causal, {"causal": 3}),
-        refuse("scale-type", "scale must be a number, got true", {"scale": True}),
-        refuse("scale-nan", "scale must be finite, got nan", {"scale": float("nan")}),
-        refuse("scale-inf", "scale must be finite, got -inf", {"scale": float("-inf")}),
-        refuse("no-q", "q is required, got none", change={"q": None}),
-        refuse("nothing", ["q is required, got none", "k is required, got none",
-                           "v is required, got none"], change={"q": None, "k": None, "v": None}),
+        refuse("nothing", [f"{name} is required, got none" for name in
+                           ("v" if "q" in lacks else "qkv")],
+               change={"q": None, "k": None, "v": None}),
         refuse("rank", "q shape must be [B,H,Nq,D], got [2,6,3]", change={"q": zeros(B, Nq, D)}),
-        refuse("k-shape", f"k shape must be [B,Hkv,Nk,D] with B = 2 and D = 3, got [1,2,{N},4]",
-               change={"k": zeros(1, Hkv, N, 4)}),
+        refuse("k-shape",
+               f"k shape must be [B,Hkv,Nk,D] with B = 2 and D = 3, got [1,{heads},{N},4]",
+               change={"k": zeros(1, heads, N, 4)}),
         refuse("v-shape",
-               f"v shape must be [B,Hkv,Nk,Dv] with Hkv = 2 and Nk = {N}, got [2,1,{N - 1},5]",
-               change={"v": zeros(B, 1, N - 1, Dv)}),
-        refuse("heads", "H must be a multiple of Hkv, got H = 3 and Hkv = 2",
+               f"v shape must be [B,Hkv,Nk,Dv] with Hkv = {heads} and Nk = {N}, got "
+               f"[2,1,{N - 1},5]", change={"v": zeros(B, 1, N - 1, Dv)}),
+        refuse("heads", f"H must be a multiple of Hkv, got H = 3 and Hkv = {heads}",
                change={"q": zeros(B, 3, Nq, D)}),
         refuse("no-heads", "Hkv must be in 1..65536, got 0",
                change={"k": zeros(B, 0, N, D), "v": zeros(B, 0, N, Dv)}),
@@ -92,7 +92,7 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                change={"q": q[:0], "k": k[:0], "v": v[:0]}),
         refuse("d-0", "D must be in 1..4096, got 0", change={"q": q[..., :0], "k": k[..., :0]}),
         refuse("d-4097", "D must be in 1..4096, got 4097",
-               change={"q": zeros(B, H, Nq, 4097), "k": zeros(B, Hkv, N, 4097)}),
+               change={"q": zeros(B, H, Nq, 4097), "k": zeros(B, heads, N, 4097)}),
         refuse("dv-0", "Dv must be in 1..4096, got 0", change={"v": v[..., :0]}),
         refuse("dtypes-differ", "k dtype must be that of q, float32, got float16",
                change={"k": k16}),
@@ -126,12 +126,25 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                backward=True, change={"grad_out": zeros(B, H, Nq, Dv, dtype=np.float16)}),
         refuse("all-at-once", [
             bad_causal, "dropout is not an option of this method, got 1",
-            "H must be a multiple of Hkv, got H = 3 and Hkv = 2",
+            f"H must be a multiple of Hkv, got H = 3 and Hkv = {heads}",
             "k dtype must be that of q, float32, got float16",
             f"kv_lengths[0] must be in 0..Nk = 0..{N}, got 9"],
                {"causal": 3, "dropout": 1},
                change={"q": zeros(B, 3, Nq, D), "k": k16, "kv_lengths": ints(9, 9)}),
     ]
+    if "scale" in lacks:
+        rows.append(refuse("scale", "scale is not an option of this method, got 1", {"scale": 1.0}))
+    else:
+        rows += [
+            refuse("scale-type", "scale must be a number, got true", {"scale": True}),
+            refuse("scale-nan", "scale must be finite, got nan", {"scale": float("nan")}),
+            refuse("scale-inf", "scale must be finite, got -inf", {"scale": float("-inf")}),
+        ]
+    if "gqa" in lacks:
+        rows.append(refuse("gqa", "Hkv must be H = 4, got 2", change={
+            "k": zeros(B, 2, N, D), "v": zeros(B, 2, N, Dv)}))
+    if "q" not in lacks:
+        rows.append(refuse("no-q", "q is required, got none", change={"q": None}))
     if "lse" in outputs:
         rows += [
             refuse("grad-lse-shape", "grad_lse shape must be [B,H,Nq] with Nq = 6, got [2,4,7]",

@@ -18,7 +18,7 @@ SOFTMAX, LOCAL, LONGFORMER, ETC, RANDOM, BIGBIRD, RELU, LINEAR = (methods()[id] 
 def results_of(method, t, options):
     """Forward and gradients under one naming, as golden figures read them."""
     grads = method.oracle.backward(t, options)
-    return method.oracle.forward(t, options) | {f"d{name}": grads[name] for name in "qkv"}
+    return method.oracle.forward(t, options) | {f"d{name}": x for name, x in grads.items()}
 
 
 def both(method, t, options):
@@ -64,6 +64,9 @@ def loss(method, t, options):
     if "grad_lse" in t:
         total += np.where(alive, np.nan_to_num(t["grad_lse"]), 0).ravel() @ np.where(
             alive, lse, 0).ravel()
+    for name in result.keys() - {"out", "lse"}:
+        if f"grad_{name}" in t:
+            total += (t[f"grad_{name}"] * result[name]).sum()
     return total
 
 

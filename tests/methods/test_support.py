@@ -44,7 +44,7 @@ def test_good_request_is_taken(method, backward):
     good = fit(method, Case("good", **sizes, options=method.batches[0])).options
     for options in (good, good | unserved):
         call = library.Request(method.id, refused.good_tensors(method, backward), options, backward)
-        names = ["q", "k", "v"] if backward else outputs_of(method)
+        names = method.gradients_of_qkv if backward else outputs_of(method)
         assert list(engine("").execute([call])[0].outputs) == names
 
 
@@ -114,7 +114,7 @@ def test_description(method):
     inputs = {tensor["name"]: tensor for tensor in info["inputs"]}
     assert inputs.keys() == method.tensors
     assert {n for n, tensor in inputs.items() if not tensor["served"]} == method.unserved_tensors
-    assert {n for n, tensor in inputs.items() if tensor["required"]} == {"q", "k", "v"}
+    assert {n for n, tensor in inputs.items() if tensor["required"]} == method.required
     served = [n for n, tensor in inputs.items() if tensor["differentiable"] and tensor["served"]]
     assert served == method.differentiable
     outputs = [*outputs_of(method), *method.outputs]

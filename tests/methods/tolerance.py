@@ -23,6 +23,7 @@ FLOAT32 = UNIT["f32"]
 def check_bound(name, got, want, sums, amplification, terms, dtype):
     """Elementwise; infinities and NaN must be where the oracle has them."""
     assert got.shape == want.shape, f"{name}: shape {got.shape}, want {want.shape}"
+    unit = UNIT["f32"] if got.dtype == np.float32 else UNIT[dtype]
     got = got.astype(np.float64)
     finite = np.isfinite(want)
     special = np.where(finite, 0, want)
@@ -32,7 +33,6 @@ def check_bound(name, got, want, sums, amplification, terms, dtype):
 
     summed, stored = sums
     inside = FLOAT32 * (8 + np.sqrt(terms) + 4 * amplification) * summed
-    unit = UNIT["f32"] if name == "lse" else UNIT[dtype]
     if dtype != "f32":
         inside = inside + 1.01 * UNIT[dtype] * stored
     bound = unit * np.maximum(np.where(finite, abs(want), 0), TINY[dtype]) + 1.01 * inside
