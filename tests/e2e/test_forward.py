@@ -1,5 +1,7 @@
 """Forward of every method on real data against the float64 oracles."""
 
+import asyncio
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -181,3 +183,22 @@ def test_what_is_specified_but_not_served_is_refused_by_name(client, rng):
         client.forward(q, q, q, method="linear_attention", options={"seed": 3})
     assert caught.value.code.name == "UNIMPLEMENTED"
     assert "linear_attention: seed" in str(caught.value)
+
+
+def test_a_list_option_takes_one_int(server, client, genesis):
+    """One int for a list, in every client."""
+    q, k, v = (genesis[name] for name in "qkv")
+
+    def options(dilation):
+        return {"method": "longformer", "options": {"window": 8, "dilation": dilation}}
+
+    async def with_asyncio():
+        async with attnd.aio.Client(server.target) as one, one.pipeline() as p:
+            return await asyncio.gather(*(c.forward(q, k, v, **options(2)) for c in (one, p)))
+
+    with client.pipeline() as p:
+        piped = p.forward(q, k, v, **options(2))
+    found = [client.forward(q, k, v, **options(2)), piped.result(), *asyncio.run(with_asyncio())]
+    want = client.forward(q, k, v, **options([2]))
+    assert all(same_bits(reply.out, want.out) for reply in found)
+    assert not same_bits(want.out, client.forward(q, k, v, **options(1)).out)

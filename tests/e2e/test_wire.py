@@ -168,6 +168,9 @@ def test_malformed_replies(reply_bytes, reason):
          {"granularity": "block", "block": 8}),
         ("local{window_left:64}", ["window_left=3", "scale = 0.5"], "local",
          {"window_left": 3, "scale": 0.5}),
+        ("longformer{dilation:2}", [], "longformer", {"dilation": [2]}),
+        ("longformer{dilation:[1,2]}", ["dilation=3"], "longformer", {"dilation": [3]}),
+        ("longformer", ["dilation=1,2"], "longformer", {"dilation": [1, 2]}),
     ],
 )  # fmt: skip
 def test_method_text(text, settings, method, options):
@@ -209,6 +212,15 @@ def test_refused_method_text(text, settings, reason):
         ("local", {"widow": 1, "causal": "yes"},
          ["local: widow is not an option of this method, got 1;", "local: causal must be a bool"]),
         ("attention", {}, ["request: method must be one of softmax, "]),
+        ("longformer", {"dilation": 2.0},
+         ["longformer: dilation must be an int or a list of ints, got 2.0"]),
+        ("longformer", {"dilation": True},
+         ["longformer: dilation must be an int or a list of ints, got True"]),
+        ("longformer", {"dilation": "12"},
+         ["longformer: dilation must be an int or a list of ints, got '12'"]),
+        ("longformer", {"dilation": [1, 2.5]},
+         ["longformer: dilation must be an int or a list of ints, got [1, 2.5]"]),
+        ("longformer", {"dilation": 2**63}, ["longformer: dilation must fit 64 bits, got 9"]),
     ],
 )  # fmt: skip
 def test_options(method, options, reasons):
@@ -217,3 +229,10 @@ def test_options(method, options, reasons):
     assert len(found) == len(reasons)
     for reason, start in zip(found, reasons, strict=True):
         assert reason.startswith(start)
+
+
+@pytest.mark.parametrize("value", [2, np.int64(2), np.array(2), [2], (2,), np.array([2])], ids=repr)
+def test_a_list_option_takes_one_int(value):
+    reasons = []
+    spec = _spec.build("longformer", {"dilation": value}, reasons)
+    assert not reasons and list(spec.longformer.dilation) == [2]

@@ -75,11 +75,7 @@ def _assign(message: Any, field: Any, value: Any) -> str | None:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     if _is_repeated(field):
-        try:
-            getattr(message, field.name).extend(operator.index(item) for item in value)
-        except (TypeError, ValueError):
-            return "must be a list of ints"
-        return None
+        return _extend(getattr(message, field.name), value)
     if field.enum_type is not None:
         number = field.enum_type.values_by_name.get(value) if isinstance(value, str) else None
         if number is None:
@@ -93,6 +89,20 @@ def _assign(message: Any, field: Any, value: Any) -> str | None:
         setattr(message, field.name, value)
     except TypeError:
         return _number_text(field)
+    except ValueError:
+        return "must fit 64 bits"
+    return None
+
+
+def _extend(values: Any, value: Any) -> str | None:
+    """A list option takes a list of ints or a single one."""
+    items = value if np.iterable(value) else [value]
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        values.extend(operator.index(item) for item in items)
+    except TypeError:
+        return "must be an int or a list of ints"
     except ValueError:
         return "must fit 64 bits"
     return None
