@@ -1,7 +1,6 @@
 """The command `attn`: results in files, tables, texts of errors, exit codes.
 
-Most cases call its main() in this process, which is what the command does after half a second of
-imports; some run the process.
+Most cases call its main() in this process (attn_command.py); some run the process.
 """
 
 import json
@@ -16,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import attnd
-from attnd import cli
+from attn_command import attn, ok  # noqa: F401
 from attnd.cli import commands
 from helpers import same_bits
 from server_process import DATA, clean_environment
@@ -25,23 +24,6 @@ GENESIS = str(DATA / "genesis_512.safetensors")
 KERNELS = pathlib.Path(__file__).resolve().parents[2] / "kernels"
 METHODS = [path.stem for path in (KERNELS / "methods").glob("*.cc")]
 VERSES = str(DATA / "verses_ragged.safetensors")
-
-
-@pytest.fixture
-def attn(server, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments, target=server.target):
-        monkeypatch.setenv("ATTND_TARGET", target)
-        capsys.readouterr()
-        try:
-            code = cli.main(list(arguments))
-        except SystemExit as end:
-            code = end.code
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
-
-    return run
 
 
 @pytest.fixture
@@ -57,11 +39,6 @@ def process(server, tmp_path):
         )
 
     return run
-
-
-def ok(done):
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_health_and_info(attn):

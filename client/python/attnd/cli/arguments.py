@@ -46,9 +46,17 @@ The incoming gradient is normal noise from seed 0.
 Without --method: every method of the server, with window_left=64 for local. --set applies to
 every method that has the option. A tensor of INPUT that a method does not take is left out there.
 
+--sweep runs one method with several values of an int or float option, one row a value:
+  NAME=16..1024        doubles an int from 16 to 1024
+  NAME=1e-6..1         multiplies a float by the root of 10
+  NAME=FROM..TO:COUNT  COUNT values at equal ratios, FROM and TO among them
+  NAME=16,64,256       these values
+
 examples:
   attn compare genesis_512.safetensors
   attn compare in.npz --set causal=true --no-grad
+  attn compare in.npz --method random --sweep num_random=16..1024
+  attn compare in.npz --method linear_attention --sweep eps=1e-6..1 --set causal=true --json
   attn compare in.npz --method 'local{window_left:32}' --method 'local{window_left:128}' --json"""
 
 ESTIMATE = """\
@@ -125,6 +133,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     _add_input(child)
     child.add_argument("--method", action="append", default=[], metavar="SPEC", help=METHOD)
     child.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET)
+    child.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="values of an option of the only --method, as 16..1024 or 16,64,256",
+    )
     child.add_argument("--no-grad", action="store_true", help="leave out the gradients")
     child.add_argument("--repeat", type=_count, default=3, help="calls per time (default 3)")
     child.add_argument("--json", action="store_true", help="for programs")

@@ -4,7 +4,7 @@ import math
 import statistics
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -17,6 +17,7 @@ from attnd._arrays import BFLOAT16, Array
 from attnd.cli import inputs
 from attnd.cli.commands import parse_method
 from attnd.cli.presets import Preset, preset
+from attnd.cli.sweep import Sweep, sweep
 from attnd.cli.terminal import (
     UsageError,
     bytes_text,
@@ -31,6 +32,10 @@ from attnd.cli.terminal import (
 _SHARED_OPTIONS = ("causal", "scale")
 _SHARED_TENSORS = ("q_lengths", "kv_lengths", "causal_offset")
 _GRADIENTS = ("q", "k", "v")
+# A sweep of `scale` has a reference for each value and reads it once.
+_MAX_REFERENCES = 4
+# The columns of numbers, and 20 for the method or the swept option.
+_LEAST_WIDTH = 104
 
 
 @dataclass
@@ -50,6 +55,7 @@ class _Choice:
     method: str
     options: dict[str, Any]
     tensors: dict[str, Array]  # the method needs them and the input has none
+    label: str  # beside the progress bar
 
 
 def compare(arguments: Namespace) -> int:
@@ -57,21 +63,23 @@ def compare(arguments: Namespace) -> int:
     with inputs.client(arguments) as client:
         known = {method.id: method for method in client.methods()}
         chosen = _chosen(arguments, list(known), sent)
+        swept = sweep(arguments, known)
+        if swept is not None:
+            chosen = _with_values(chosen[0], swept)
         session = _Comparison(client, known, sent, arguments)
         rows = []
         with progress() as bar:
             task = bar.add_task("", total=len(chosen))
             for choice in chosen:
-                bar.update(task, description=choice.method)
+                bar.update(task, description=choice.label)
                 rows.append(session.row(choice))
                 bar.advance(task)
     if arguments.json:
-        print_json(_json(arguments, sent, rows))
+        print_json(_json(arguments, sent, rows, swept))
     else:
-        _print(sent, rows, with_grad=not arguments.no_grad)
-    for row in rows:
-        if row.failure:
-            say(row.failure)
+        _print(sent, rows, swept, with_grad=not arguments.no_grad)
+    for failure in dict.fromkeys(row.failure for row in rows if row.failure):
+        say(failure)
     failed = [row for row in rows if row.failure]
     return 1 if failed and (arguments.method or len(failed) == len(rows)) else 0
 
@@ -139,6 +147,8 @@ class _Comparison:
                 noise = np.asarray(np.random.default_rng(0).standard_normal(forward.out.shape))
                 self._grad_out = noise.astype(self._sent["q"].dtype)
             backward = self._backward("softmax", shared, tensors) if self._with_grad else None
+            if len(self._references) == _MAX_REFERENCES:
+                del self._references[next(iter(self._references))]
             self._references[key] = (forward, backward)
         return self._references[key]
 
@@ -190,11 +200,19 @@ def _chosen(
         used.update(settings)
         _, options = parse_method(text, settings)
         usual = Preset() if given else preset(method, Nq, Nk or Nq)
-        chosen.append(_Choice(method, {**usual.options, **options}, usual.tensors))
+        chosen.append(_Choice(method, {**usual.options, **options}, usual.tensors, method))
     for setting in arguments.set:
         if setting not in used:
             raise UsageError(f"--set {setting}: no method compared here has this option")
     return chosen
+
+
+def _with_values(choice: _Choice, swept: Sweep) -> list[_Choice]:
+    name = swept.option
+    return [
+        replace(choice, options={**choice.options, name: value}, label=f"{name}={value}")
+        for value in swept.values
+    ]
 
 
 def _split(tensors: dict[str, Array]) -> tuple[Array, Array | None, Array | None, dict[str, Array]]:
@@ -220,7 +238,9 @@ def _cosine(ours: Array, exact: Array) -> float:
     return float(a @ b) / size if size else math.nan
 
 
-def _json(arguments: Namespace, sent: dict[str, Array], rows: list[Row]) -> dict[str, Any]:
+def _json(
+    arguments: Namespace, sent: dict[str, Array], rows: list[Row], swept: Sweep | None
+) -> dict[str, Any]:
     described = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in sent.items()}
     methods = []
     for row in rows:
@@ -236,21 +256,28 @@ def _json(arguments: Namespace, sent: dict[str, Array], rows: list[Row]) -> dict
                 "peak_workspace_bytes": row.peak_workspace_bytes,
             }
         methods.append(item)
-    return {"server": arguments.server, "input": described, "methods": methods}
+    found = {"server": arguments.server, "input": described, "methods": methods}
+    return found if swept is None else {**found, "sweep": swept.option}
 
 
-def _print(sent: dict[str, Array], rows: list[Row], with_grad: bool) -> None:
+def _print(sent: dict[str, Array], rows: list[Row], swept: Sweep | None, with_grad: bool) -> None:
     q = sent["q"]
     print(f"q {list(q.shape)} {q.dtype}; against exact softmax attention in float32")
     table = Table(box=None, pad_edge=False)
-    table.add_column("method")
+    if swept is None:
+        table.add_column("method")
+    else:
+        fixed = {n: value for n, value in rows[0].options.items() if n != swept.option}
+        print(_spec.text_of(rows[0].method, fixed))
+        table.add_column(swept.option, justify="right", no_wrap=True)
     columns = ["error out", "cosine"]
     columns += ["error dq", "error dk", "error dv"] if with_grad else []
     columns += ["forward"] + (["backward"] if with_grad else []) + ["workspace"]
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        name = escape(_spec.text_of(row.method, row.options))
+        described = _spec.text_of(row.method, row.options)
+        name = escape(described) if swept is None else str(row.options[swept.option])
         if row.failure:
             table.add_row(name, "failed")
             continue
@@ -260,4 +287,4 @@ def _print(sent: dict[str, Array], rows: list[Row], with_grad: bool) -> None:
         cells.append(seconds_text(row.forward_seconds))
         cells += [seconds_text(row.backward_seconds)] if with_grad else []
         table.add_row(name, *cells, bytes_text(row.peak_workspace_bytes))
-    print_table(table)
+    print_table(table, least_width=_LEAST_WIDTH)

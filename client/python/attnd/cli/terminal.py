@@ -19,9 +19,14 @@ def say(message: str) -> None:
     print("attn: " + " ".join(message.split()), file=sys.stderr)
 
 
-def print_table(table: Table, piped_width: int = 160) -> None:
-    """As wide as the terminal at most, without blanks at the ends of lines."""
+def print_table(table: Table, piped_width: int = 160, least_width: int = 0) -> None:
+    """As wide as the terminal at most, without blanks at the ends of lines.
+
+    A terminal narrower than `least_width` wraps the lines: cells that are cut to fit would lose
+    digits.
+    """
     out = console(piped_width)
+    out.width = max(out.width, least_width)
     with out.capture() as captured:
         out.print(table)
     for line in captured.get().splitlines():
