@@ -53,7 +53,7 @@ class Client(BaseClient[_Forward, _Backward]):
 
     async def estimate(
         self,
-        q_shape: Sequence[int],
+        q_shape: Sequence[int] | None = None,
         k_shape: Sequence[int] | None = None,
         v_shape: Sequence[int] | None = None,
         *,

@@ -54,7 +54,7 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
 
     def estimate(
         self,
-        q_shape: Sequence[int],
+        q_shape: Sequence[int] | None = None,
         k_shape: Sequence[int] | None = None,
         v_shape: Sequence[int] | None = None,
         *,

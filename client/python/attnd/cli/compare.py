@@ -60,6 +60,8 @@ class _Choice:
 
 def compare(arguments: Namespace) -> int:
     sent = inputs.tensors(arguments)
+    if "q" not in sent:
+        raise ValueError(f"input: q is required for exact attention, found {', '.join(sent)}")
     with inputs.client(arguments) as client:
         known = {method.id: method for method in client.methods()}
         chosen = _chosen(arguments, list(known), sent)

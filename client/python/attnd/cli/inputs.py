@@ -27,7 +27,7 @@ def client(arguments: Namespace, default_timeout: float | None = None) -> Client
 
 
 def tensors(arguments: Namespace) -> dict[str, Array]:
-    """Every tensor by name, `q` among them. Gradients in INPUT (grad_*) are left out."""
+    """Every tensor by name, `q` or `v` among them. Gradients in INPUT (grad_*) are left out."""
     found: dict[str, Array] = {}
     if arguments.input is not None:
         found = files.read(arguments.input)
@@ -43,8 +43,8 @@ def tensors(arguments: Namespace) -> dict[str, Array]:
     found |= named_tensors(arguments)
     if not found:
         raise UsageError("no input: give INPUT, or --q, --k, --v")
-    if "q" not in found:
-        raise ValueError(f"input: q is missing, found {', '.join(found)}")
+    if not found.keys() & {"q", "v"}:
+        raise ValueError(f"input: q or v is required, found {', '.join(found)}")
     return {name: converted(array, arguments.dtype) for name, array in found.items()}
 
 
@@ -65,7 +65,7 @@ def described(arguments: Namespace) -> tuple[dict[str, Any], Any, dict[str, Arra
         if arguments.kv_shape is not None:
             raise UsageError("--kv-shape needs --shape")
         sent = tensors(arguments)
-        dtype = sent["q"].dtype
+        dtype = sent["q" if "q" in sent else "v"].dtype
         return {f"{n}_shape": sent.pop(n).shape for n in "qkv" if n in sent}, dtype, sent
     if any((arguments.input, arguments.q, arguments.k, arguments.v)):
         raise UsageError("give --shape, or INPUT or --q, --k, --v")
