@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/core/random_block.h"
 #include "kernels/core/run_control.h"
 
@@ -25,35 +24,6 @@ void ForEach(Drawer* draw, PhiloxKey key, uint64_t first, size_t count, const Pu
     draw(key, element / 4, values);
     const uint64_t begin = std::max(element, first), until = std::min(element + kDrawn, end);
     for (uint64_t e = begin; e < until; ++e) put(e - first, values[e - element]);
-  }
-}
-
-// In eight sums: a single one would wait for the addition before.
-double Dot(const double* a, const double* b, int64_t n) {
-  double sums[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int64_t j = 0; j < 8; ++j) sums[j] += a[i + j] * b[i + j];
-  }
-  for (; i < n; ++i) sums[0] += a[i] * b[i];
-  return std::accumulate(sums, sums + 8, 0.0);
-}
-
-// Makes the columns of `block` [D][D], one after the other in memory, orthonormal in their order:
-// the Q of a QR decomposition with a positive diagonal of R. Gram-Schmidt, twice: orthogonal to
-// rounding (Giraud et al. 2005).
-void Orthonormalise(int64_t D, double* columns) {
-  for (int64_t j = 0; j < D && !CheckPoint(); ++j) {
-    double* column = columns + j * D;
-    for (int pass = 0; pass < 2; ++pass) {
-      for (int64_t i = 0; i < j; ++i) {
-        const double* before = columns + i * D;
-        const double along = Dot(column, before, D);
-        for (int64_t d = 0; d < D; ++d) column[d] -= along * before[d];
-      }
-    }
-    const double norm = std::sqrt(Dot(column, column, D));
-    for (int64_t d = 0; d < D; ++d) column[d] /= norm;
   }
 }
 
@@ -161,36 +131,6 @@ std::span<const int32_t> Sampler::Draw(int64_t M, int64_t count, uint64_t seed, 
     }
   }
   return drawn_;
-}
-
-std::vector<float> OrthogonalRows(uint64_t seed, absl::string_view name, absl::string_view suffix,
-                                  int64_t heads, int64_t rows, int64_t D, RowNorms norms) {
-  const RandomStream of_blocks(seed, absl::StrCat(name, ".block", suffix));
-  const RandomStream of_norms(seed, absl::StrCat(name, ".norm", suffix));
-  std::vector<double> drawn(static_cast<size_t>(D * D)), columns(drawn.size());
-  std::vector<double> normals(static_cast<size_t>(D));
-  std::vector<float> result;
-  result.reserve(static_cast<size_t>(heads * rows * D));
-  uint64_t block = 0;
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t m = 0; m < rows; ++m) {
-      if (m % D == 0) {
-        of_blocks.Normals(block++ * drawn.size(), drawn);
-        for (int64_t i = 0; i < D; ++i) {
-          for (int64_t j = 0; j < D; ++j) columns[j * D + i] = drawn[i * D + j];
-        }
-        Orthonormalise(D, columns.data());
-      }
-      double norm = std::sqrt(static_cast<double>(D));
-      if (norms == RowNorms::kChi) {
-        of_norms.Normals(static_cast<uint64_t>((h * rows + m) * D), normals);
-        norm = std::sqrt(Dot(normals.data(), normals.data(), D));
-      }
-      const double* direction = columns.data() + m % D * D;
-      for (int64_t d = 0; d < D; ++d) result.push_back(static_cast<float>(norm * direction[d]));
-    }
-  }
-  return result;
 }
 
 }  // namespace attnd

@@ -1,14 +1,11 @@
-// random: numbers that are the same on every device, in every batch and language. Host code;
-// Ops::Draw uploads them.
+// random: numbers that are the same on every device, in every batch and language. Host code.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "kernels/core/view.h"
 
 namespace attnd {
 
@@ -37,16 +34,6 @@ class RandomStream {
   uint64_t seed_, hash_;
 };
 
-// The values of a table that Ops::Draw fills.
-enum class Distribution : uint8_t { kUniform, kNormal, kTruncatedNormal };
-struct DrawParams {
-  uint64_t seed = 0;
-  std::string name;  // of the stream
-  Distribution distribution = Distribution::kNormal;
-  double low = 0, high = 1;  // of kUniform
-  double deviation = 1;      // of the normals
-};
-
 uint64_t Fnv1a(absl::string_view text);
 
 // Integer draws of the pattern methods (SplitMix64's finaliser as a hash).
@@ -69,14 +56,5 @@ class Sampler {
   std::vector<int32_t> drawn_, swapped_;
   std::vector<uint64_t> marks_;  // a bit a place, none set between draws
 };
-
-// Rows of unit vectors, orthogonal within each block of D rows (Choromanski et al. 2021, section
-// 2.4): [rows, D] float64 from normals of stream `name` + ".block" by QR with a positive diagonal
-// of R; the last block is cut.
-enum class RowNorms : uint8_t { kChi, kSqrtD };
-// Those rows times the norms of independent normal rows (stream `name` + ".norm") or sqrt(D). Heads
-// follow each other in the streams. `suffix` ends every stream's name ("#3").
-std::vector<float> OrthogonalRows(uint64_t seed, absl::string_view name, absl::string_view suffix,
-                                  int64_t heads, int64_t rows, int64_t D, RowNorms norms);
 
 }  // namespace attnd

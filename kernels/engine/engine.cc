@@ -73,8 +73,7 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
   }
   Stream dry(device, /*memory=*/nullptr, control);
   const RunScope scope(control);
-  absl::StatusOr<RunResult> run =
-      RunFormula(dry, /*patterns=*/nullptr, *plan, tensors, {&plan->shape, 1});
+  absl::StatusOr<RunResult> run = RunFormula(dry, /*caches=*/{}, *plan, tensors, {&plan->shape, 1});
   if (dry.stopped()) return StoppedStatus();
   ATTND_RETURN_IF_ERROR(run.status());
   for (const auto& [name, tensor] : run->outputs) {
@@ -154,6 +153,7 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<Device>> devices;
   BufferPool host;  // results and integers beside devices whose memory is not the host's
   PatternCache patterns;
+  DrawCache draws;
   const bool keep_plans;
   PlanCache plans;
 
@@ -174,6 +174,7 @@ Engine::~Engine() = default;
 size_t Engine::devices() const { return impl_->devices.size(); }
 Device& Engine::device(size_t i) { return *impl_->devices[i]; }
 int64_t Engine::cached_pattern_bytes() const { return CachedPatternBytes(); }
+int64_t Engine::cached_draw_bytes() const { return CachedDrawBytes(); }
 PoolStats Engine::host_memory() const { return impl_->host.stats(); }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
@@ -264,7 +265,7 @@ absl::StatusOr<Execution> Engine::Impl::Execute(Stream& stream, std::span<const 
     for (const Problem& problem : batch) views.push_back(problem.tensors.at(name));
     tensors[name] = Tensor(std::move(views), std::vector<std::shared_ptr<Buffer>>(batch.size()));
   }
-  absl::StatusOr<RunResult> run = RunFormula(stream, &patterns, first, tensors, shapes);
+  absl::StatusOr<RunResult> run = RunFormula(stream, {&patterns, &draws}, first, tensors, shapes);
   ATTND_RETURN_IF_ERROR(run.status());
 
   execution.results.resize(batch.size());

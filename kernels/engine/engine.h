@@ -119,6 +119,8 @@ class Engine {
   Device& device(size_t i = 0);
   // Of the patterns that are kept for the next request, on the host.
   int64_t cached_pattern_bytes() const;
+  // Of the tables drawn from seeds that are kept for the next request, on the host.
+  int64_t cached_draw_bytes() const;
   // Host memory of results and integers beside devices whose memory is not the host's; else
   // nothing.
   PoolStats host_memory() const;

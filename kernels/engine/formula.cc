@@ -38,13 +38,13 @@ void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
 
 }  // namespace
 
-absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, const Plan& plan,
+absl::StatusOr<RunResult> RunFormula(Stream& stream, const Caches& caches, const Plan& plan,
                                      const std::map<std::string, Tensor>& sent,
                                      std::span<const ProblemShape> problems) {
   const bool backward = plan.direction == Direction::kBackward;
   const MethodInfo& info = plan.method->info();
   Tape tape;
-  Ops ops(stream, backward ? &tape : nullptr, patterns);
+  Ops ops(stream, backward ? &tape : nullptr, caches.patterns, caches.draws);
   Inputs inputs{.problems = problems};
   for (const auto& [name, tensor] : sent) {
     if (OutputOfGrad(info, name) != nullptr) continue;

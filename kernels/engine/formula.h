@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/engine/engine.h"
 #include "kernels/ops/attend.h"
+#include "kernels/ops/draw_cache.h"
 #include "kernels/ops/tensor.h"
 #include "kernels/pattern/cache.h"
 
@@ -22,9 +23,15 @@ struct RunResult {
   std::vector<PairTotal> visible_pairs;  // Outputs::visible_pairs
 };
 
+// What runs leave for later ones; null: nothing.
+struct Caches {
+  PatternCache* patterns = nullptr;
+  DrawCache* draws = nullptr;
+};
+
 // Runs it on `sent`, one tensor of each name over all `problems`; the same for a plan (dry stream,
 // views without data) and for a real run.
-absl::StatusOr<RunResult> RunFormula(Stream& stream, PatternCache* patterns, const Plan& plan,
+absl::StatusOr<RunResult> RunFormula(Stream& stream, const Caches& caches, const Plan& plan,
                                      const std::map<std::string, Tensor>& sent,
                                      std::span<const ProblemShape> problems);
 

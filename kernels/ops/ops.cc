@@ -10,8 +10,8 @@
 
 namespace attnd {
 
-Ops::Ops(Stream& stream, Tape* tape, PatternCache* patterns)
-    : stream_(stream), tape_(tape), patterns_(patterns) {}
+Ops::Ops(Stream& stream, Tape* tape, PatternCache* patterns, DrawCache* draws)
+    : stream_(stream), tape_(tape), patterns_(patterns), draws_(draws) {}
 
 void Ops::Fail(absl::Status status) {
   if (status_.ok()) status_ = std::move(status);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/core/random.h"
+#include "kernels/core/random_table.h"
 #include "kernels/device/device.h"
 #include "kernels/ops/attend.h"
 #include "kernels/ops/conv1d.h"
@@ -21,6 +21,8 @@
 #include "kernels/pattern/cache.h"
 
 namespace attnd {
+
+class DrawCache;  // kernels/ops/draw_cache.h
 
 // Per problem: from 0 to the size of an axis, non-decreasing, at least one segment.
 using RowCuts = std::vector<std::vector<int64_t>>;
@@ -38,8 +40,9 @@ using SeqCounts = std::vector<std::vector<int64_t>>;
 // from the end. "Per problem" lists hold one entry a problem.
 class Ops {
  public:
-  // `tape` null: nothing is recorded. `patterns` null: patterns are built anew each time.
-  Ops(Stream& stream, Tape* tape, PatternCache* patterns = nullptr);
+  // `tape` null: nothing is recorded. `patterns` null: patterns are built anew each time. `draws`
+  // null: tables are drawn anew each time.
+  Ops(Stream& stream, Tape* tape, PatternCache* patterns = nullptr, DrawCache* draws = nullptr);
 
   // --- attention: attend.h, merge.h, scan.h
   AttendOut Attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendParams& params,
@@ -150,8 +153,10 @@ class Ops {
   // values[problem] in row-major order.
   Tensor FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<float>> values);
   Tensor FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<int32_t>> values);
-  // Row-major tables from a seed, random.h: problems of one shape share one. A constant.
+  // Row-major tables from a seed, random_table.h; problems of equal params and shapes share one. A
+  // constant. `params`: of all problems, or of each.
   Tensor Draw(const DrawParams& params, const std::vector<Shape>& shapes);
+  Tensor Draw(const std::vector<DrawParams>& params, const std::vector<Shape>& shapes);
   // Fresh memory, one dense array a problem. `layouts` empty: row-major.
   Tensor Empty(DType dtype, const std::vector<Shape>& shapes,
                const std::vector<Layout>& layouts = {});
@@ -185,12 +190,15 @@ class Ops {
  private:
   // On a dry stream: each entry of a list as long as `counts` then stands for that many problems.
   void CountAlike(const SeqCounts& counts);
+  // Null: it failed.
+  std::shared_ptr<Buffer> Drawn(const DrawParams& params, const Shape& shape);
   // The same values seen through `views`, with the gradient rule of one input.
   Tensor Viewed(const Tensor& x, std::vector<View> views, GradRule rule);
 
   Stream& stream_;
   Tape* const tape_;
   PatternCache* const patterns_;
+  DrawCache* const draws_;
   absl::Status status_;
   std::vector<int64_t> alike_;  // CountAlike
   bool recording_ = true;

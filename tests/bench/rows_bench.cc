@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/core/random.h"
+#include "kernels/core/random_table.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/peak.h"
@@ -128,8 +129,11 @@ void Draws(const std::string& prefix) {
   draw("draw uniform", [&] { stream.Uniforms(0, values); });
   draw("draw normal", [&] { stream.Normals(0, std::span<float>(values)); });
   draw("draw truncated", [&] { stream.TruncatedNormals(0, values); });
-  const int64_t D = 128, rows = static_cast<int64_t>(values.size()) / D;
-  draw("draw orthogonal D128", [&] { OrthogonalRows(1, "w", "", 1, rows, D, RowNorms::kChi); });
+  for (int64_t D : {16, 64, 128, 256, 1024}) {
+    const int64_t rows = static_cast<int64_t>(values.size()) / D;
+    const DrawParams params = {.name = "w", .distribution = Distribution::kOrthogonalRows};
+    draw("draw orthogonal D" + std::to_string(D), [&] { DrawTable(params, {rows, D}); });
+  }
 }
 
 int Main(const std::string& isa, const std::string& prefix) {

@@ -150,7 +150,8 @@ TEST(RandomTest, SamplesAreAscendingAndDistinct) {
 }
 
 TEST(RandomTest, OrthogonalRowsOfTheSpecification) {
-  const std::vector<float> rows = OrthogonalRows(42, "omega", "", 1, 6, 4, RowNorms::kChi);
+  const std::vector<float> rows = DrawTable(
+      {.seed = 42, .name = "omega", .distribution = Distribution::kOrthogonalRows}, {6, 4});
   const double first[] = {-1.43557606, 1.10759028, -2.08318904, 0.54948125};
   const double last[] = {-0.91187414, -0.05909804, -0.35146846, -0.12176166};
   ASSERT_EQ(rows.size(), 24u);
@@ -162,7 +163,12 @@ TEST(RandomTest, OrthogonalRowsOfTheSpecification) {
 
 TEST(RandomTest, OrthogonalWithinBlocksAndHeadsDiffer) {
   const int64_t H = 2, m = 130, D = 65;
-  const std::vector<float> rows = OrthogonalRows(1, "omega", "#3", H, m, D, RowNorms::kSqrtD);
+  DrawParams params = {.seed = 1,
+                       .name = "omega",
+                       .suffix = "#3",
+                       .distribution = Distribution::kOrthogonalRows,
+                       .norms = RowNorms::kSqrtD};
+  const std::vector<float> rows = DrawTable(params, {H, m, D});
   ASSERT_EQ(rows.size(), static_cast<size_t>(H * m * D));
   const auto dot = [&](int64_t i, int64_t j) {
     return std::inner_product(rows.begin() + i * D, rows.begin() + (i + 1) * D,
@@ -173,7 +179,8 @@ TEST(RandomTest, OrthogonalWithinBlocksAndHeadsDiffer) {
     for (int64_t j = i / D * D; j < i; ++j) EXPECT_NEAR(dot(i, j), 0, 1e-4);
   }
   EXPECT_NE(rows[0], rows[m * D]);
-  EXPECT_NE(rows[0], OrthogonalRows(1, "omega", "", 1, 1, D, RowNorms::kSqrtD)[0]);
+  params.suffix = "";
+  EXPECT_NE(rows[0], DrawTable(params, {1, D})[0]);
 }
 
 TEST(RandomTest, DrawnTablesAreSharedByShape) {
