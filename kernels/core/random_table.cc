@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/orthonormal.h"
 #include "kernels/core/random.h"
+#include "kernels/core/run_control.h"
 
 namespace attnd {
 namespace {
@@ -15,6 +17,8 @@ int64_t Times(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
+
+constexpr int64_t kNormalsAtOnce = 4096;
 
 // The table as [heads, rows, D].
 struct Matrices {
@@ -30,35 +34,59 @@ Matrices MatricesOf(const Shape& shape) {
   return of;
 }
 
+// Draws the elements of a matrix of rows of D normals, many at once, since a few cost as much
+// as 64.
+class NormalRows {
+ public:
+  NormalRows(uint64_t seed, const std::string& name, int64_t rows, int64_t D)
+      : stream_(seed, name), rows_(rows), D_(D), values_(static_cast<size_t>(AtOnce() * D)) {}
+
+  // Row r. REQUIRES: r is not below that of the call before.
+  const double* Row(int64_t r) {
+    if (r >= end_) {
+      begin_ = r;
+      end_ = std::min(r + AtOnce(), rows_);
+      stream_.Normals(static_cast<uint64_t>(r * D_),
+                      std::span(values_).first(static_cast<size_t>((end_ - r) * D_)));
+    }
+    return values_.data() + (r - begin_) * D_;
+  }
+
+ private:
+  int64_t AtOnce() const { return std::min(std::max<int64_t>(kNormalsAtOnce / D_, 1), rows_); }
+
+  const RandomStream stream_;
+  const int64_t rows_, D_;
+  int64_t begin_ = 0, end_ = 0;  // of the rows in values_
+  std::vector<double> values_;
+};
+
 std::vector<float> OrthogonalRows(const DrawParams& params, const Shape& shape) {
-  const auto [heads, rows, D] = MatricesOf(shape);
-  const int64_t blocks = MatricesOf(shape).blocks();
-  const RandomStream of_blocks(params.seed, absl::StrCat(params.name, ".block", params.suffix));
-  const RandomStream of_norms(params.seed, absl::StrCat(params.name, ".norm", params.suffix));
+  const Matrices of = MatricesOf(shape);
+  const int64_t D = of.D;
+  NormalRows of_blocks(params.seed, absl::StrCat(params.name, ".block", params.suffix),
+                       of.heads * of.blocks() * D, D);
+  NormalRows of_norms(params.seed, absl::StrCat(params.name, ".norm", params.suffix),
+                      of.heads * of.rows, D);
   std::vector<float> result(static_cast<size_t>(shape.size()));
-  std::vector<double> columns(static_cast<size_t>(std::min(rows, D) * D));
-  std::vector<double> normals(static_cast<size_t>(D));
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t block = 0; block < blocks; ++block) {
-      // The columns of Q that are used depend on as many columns of the normals.
-      const int64_t used = std::min(rows - block * D, D);
-      for (int64_t d = 0; d < D; ++d) {
-        of_blocks.Normals(static_cast<uint64_t>(((h * blocks + block) * D + d) * D),
-                          std::span(normals).first(static_cast<size_t>(used)));
-        for (int64_t j = 0; j < used; ++j) columns[j * D + d] = normals[j];
+  std::vector<double> columns(static_cast<size_t>(std::min(of.rows, D) * D));
+  for (int64_t block = 0; block < of.heads * of.blocks() && !CheckPoint(); ++block) {
+    const int64_t first = block / of.blocks() * of.rows + block % of.blocks() * D;
+    // The columns of Q that are used depend on as many columns of the normals.
+    const int64_t used = std::min(of.rows - block % of.blocks() * D, D);
+    for (int64_t d = 0; d < D; ++d) {
+      const double* row = of_blocks.Row(block * D + d);
+      for (int64_t j = 0; j < used; ++j) columns[j * D + d] = row[j];
+    }
+    Orthonormalise(D, used, columns.data());
+    for (int64_t j = 0; j < used; ++j) {
+      double norm = std::sqrt(static_cast<double>(D));
+      if (params.norms == RowNorms::kChi) {
+        const double* row = of_norms.Row(first + j);
+        norm = std::sqrt(std::inner_product(row, row + D, row, 0.0));
       }
-      Orthonormalise(D, used, columns.data());
-      for (int64_t j = 0; j < used; ++j) {
-        const int64_t first = (h * rows + block * D + j) * D;
-        double norm = std::sqrt(static_cast<double>(D));
-        if (params.norms == RowNorms::kChi) {
-          of_norms.Normals(static_cast<uint64_t>(first), normals);
-          norm =
-              std::sqrt(std::inner_product(normals.begin(), normals.end(), normals.begin(), 0.0));
-        }
-        for (int64_t d = 0; d < D; ++d) {
-          result[first + d] = static_cast<float>(norm * columns[j * D + d]);
-        }
+      for (int64_t d = 0; d < D; ++d) {
+        result[(first + j) * D + d] = static_cast<float>(norm * columns[j * D + d]);
       }
     }
   }
@@ -72,8 +100,9 @@ DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
   for (int i = 0; i < shape.rank; ++i) cost.elements = Times(cost.elements, shape[i]);
   cost.host_bytes = Times(cost.elements, sizeof(float));
   // Measured by tests/bench/rows_bench, "draw".
-  constexpr double kUniform = 2e-9, kNormal = 7e-9, kTruncated = 7e-9;
+  constexpr double kUniform = 5e-9, kNormal = 7e-9, kTruncated = 11e-9;
   constexpr double kStep = 1e-9;
+  constexpr int64_t kNormalSteps = 16;
   const auto elements = static_cast<double>(cost.elements);
   switch (params.distribution) {
     case Distribution::kUniform:
@@ -87,9 +116,12 @@ DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
       break;
     case Distribution::kOrthogonalRows:
       const Matrices of = MatricesOf(shape);
-      cost.steps = Times(Times(of.heads, of.blocks()), Times(of.D, Times(of.D, of.D)));
+      const int64_t full = of.rows / of.D, rest = of.rows % of.D;
+      const int64_t products = Times(of.D, Times(full, of.D * of.D) + rest * rest);
+      const int64_t normals = Times(of.blocks(), kNormalSteps * of.D * of.D);
+      cost.steps = Times(of.heads, products > kMostDrawSteps ? products : products + normals);
       cost.host_bytes += Times((std::min(of.rows, of.D) + 1) * of.D, sizeof(double));
-      cost.seconds = 2 * elements * kNormal + static_cast<double>(cost.steps) * kStep;
+      cost.seconds = elements * kNormal + static_cast<double>(cost.steps) * kStep;
       break;
   }
   return cost;

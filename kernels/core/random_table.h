@@ -32,12 +32,13 @@ struct DrawParams {
 
 // Bounds of a table that a request may have drawn: its elements, and the steps of DrawCost.
 constexpr int64_t kMostDrawn = int64_t{1} << 24;
-constexpr int64_t kMostDrawSteps = int64_t{1} << 31;
+constexpr int64_t kMostDrawSteps = int64_t{1} << 30;
 
 // What drawing a table takes, known from its shape.
 struct DrawCost {
   int64_t elements = 0;  // those and steps: INT64_MAX where they would be more
-  // Of orthogonal rows: D^3 for each block of D rows, full or cut; of others 0.
+  // Of orthogonal rows: m^2 D + 16 D^2 for each block of m <= D rows, about a nanosecond each; of
+  // others 0.
   int64_t steps = 0;
   int64_t host_bytes = 0;  // the table, and scratch memory
   double seconds = 0;      // of one thread

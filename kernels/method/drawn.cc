@@ -12,8 +12,9 @@ void CheckDrawn(const ProblemShape& problem, absl::string_view name, const DrawP
     reasons->Invalid(name, " must be sent where it has more than ", kMostDrawn, " elements, got ",
                      cost.elements);
   } else if (cost.steps > kMostDrawSteps) {
-    reasons->Invalid(name, " must be sent where its blocks of D orthogonal rows are more than ",
-                     kMostDrawSteps, " / D^3, got ", cost.steps, " / D^3");
+    reasons->Invalid(name,
+                     " must be sent where m^2 D + 16 D^2 over its blocks of m <= D orthogonal ",
+                     "rows is more than ", kMostDrawSteps, ", got ", cost.steps);
   }
 }
 
