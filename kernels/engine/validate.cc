@@ -42,8 +42,9 @@ void CheckBytes(absl::string_view name, const Shape& shape, DType dtype, Reasons
 SizesByLetter SizesOf(const ProblemShape& shape, bool needs_q) {
   SizesByLetter sizes;
   if (shape.HasSizesOf("q") || (!needs_q && shape.HasSizesOf("v"))) {
-    sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}, {"D", shape.D}};
+    sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
   }
+  if (shape.HasSizesOf("q")) sizes["D"] = shape.D;
   if (shape.HasSizesOf("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
   if (shape.HasSizesOf("v")) sizes["Dv"] = shape.Dv;
   if (!needs_q && shape.HasSizesOf("v")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});

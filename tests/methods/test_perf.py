@@ -16,7 +16,8 @@ from tests.methods.harness import methods
 def test_workspace_is_bounded(method, options, threads, backward):
     for tokens in (1, 64, 1000):
         row = perf.measure(method, options, tokens, backward, threads=threads, repeat=0)
-        width = 3 * perf.D if backward else perf.D + method.oracle.gives_lse(options)
+        width = (len(method.gradients_of_qkv) * perf.D if backward
+                 else perf.D + method.oracle.gives_lse(options))
         outputs = perf.HEADS * tokens * width * 4
         assert outputs <= row["peak_bytes"] <= row["planned_bytes"], row
         assert 0 < row["planned_seconds"] < math.inf, row
