@@ -36,6 +36,9 @@ PATTERN = ["kernels/pattern/", *DEVICE]
 OPS = ["kernels/ops/", *PATTERN]
 METHOD = ["kernels/method/", *OPS]
 
+# What methods share, a folder each.
+FAMILIES = ("pattern", "linear", "lowrank", "long_short", "mixing")
+
 # What the files of a folder may include, as prefixes. The first folder that matches counts.
 ALLOWED = [
     ("kernels/core/", CORE),
@@ -49,8 +52,7 @@ ALLOWED = [
     ("kernels/cpu/simd/", ["kernels/cpu/simd/", *DEVICE]),
     ("kernels/cpu/", ["kernels/cpu/", *DEVICE]),
     ("kernels/method/", METHOD),
-    ("kernels/methods/", ["kernels/methods/pattern/", "kernels/methods/linear/", "kernels/methods/mixing/",
-                           *METHOD]),
+    ("kernels/methods/", [*(f"kernels/methods/{family}/" for family in FAMILIES), *METHOD]),
     ("kernels/engine/devices", ["kernels/engine/", "kernels/cpu/cpu.h", *METHOD]),
     ("kernels/engine/", ["kernels/engine/", *METHOD]),
     ("server/", ["kernels/engine/engine.h", "kernels/engine/devices.h", "kernels/method/", *DEVICE,

@@ -21,7 +21,9 @@ std::vector<std::string> Differences(const DeclaredShape::Letters& letters, bool
     }
     const auto named = sizes.find(letter);
     if (named == sizes.end() || is == named->second || (broadcasts && is == 1)) return;
-    differences.push_back(absl::StrCat(letter, " = ", named->second));
+    const std::string difference = absl::StrCat(letter, " = ", named->second);
+    // A letter may stand for several dimensions.
+    if (differences.empty() || differences.back() != difference) differences.push_back(difference);
   });
   return differences;
 }

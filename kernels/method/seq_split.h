@@ -25,6 +25,8 @@ class SeqSplit {
   const std::vector<Part>& parts() const { return parts_; }
   // parts() by problem, as Ops::SplitBatch takes it.
   const SeqCounts& counts() const { return counts_; }
+  // Whether the parts are problems of their own; else they are the problems of `in`.
+  bool is_split() const { return is_split_; }
 
   // An empty tensor stays empty. x [B,..] with rows on axis 2, or 1 where its rank is 2.
   Tensor Queries(const Tensor& x) const;  // cut to q_lengths

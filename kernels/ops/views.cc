@@ -70,6 +70,21 @@ Tensor Zeros(Ops& ops, const std::vector<Shape>& shapes) {
   return full;
 }
 
+// x as elements begin, begin + step, .. of an axis of tensors of `shapes`, zeros elsewhere.
+Tensor Placed(Ops& ops, const Tensor& x, int axis, const std::vector<int64_t>& begin, int64_t step,
+              const std::vector<Shape>& shapes) {
+  if (!ops.status().ok()) return {};
+  const Tensor full = Zeros(ops, shapes);
+  if (!ops.status().ok()) return {};
+  std::vector<View> parts;
+  for (size_t p = 0; p < full.size(); ++p) {
+    const int64_t first = At(begin, p), end = first + x[p].shape[axis] * step;
+    parts.push_back(Part(full[p], axis, first, end, step));
+  }
+  ops.CopyInto(ViewsOf(x), parts);
+  return full;
+}
+
 int RowAxis(int rank) { return rank == 2 ? 1 : 2; }
 
 }  // namespace
@@ -146,14 +161,7 @@ Tensor Ops::Slice(const Tensor& x, int axis, const std::vector<int64_t>& begin,
   return Viewed(x, std::move(views),
                 [=, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
                                           const std::vector<bool>&) -> std::vector<Tensor> {
-                  const Tensor full = Zeros(ops, before);
-                  if (!ops.status().ok()) return {{}};
-                  std::vector<View> parts;
-                  for (size_t p = 0; p < full.size(); ++p) {
-                    parts.push_back(Part(full[p], a, At(begin, p), At(end, p), step));
-                  }
-                  ops.CopyInto(ViewsOf(grads[0]), parts);
-                  return {full};
+                  return {Placed(ops, grads[0], a, begin, step, before)};
                 });
 }
 
@@ -207,26 +215,20 @@ Tensor Ops::Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t
   return Viewed(x, std::move(views),
                 [=, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
                                           const std::vector<bool>&) -> std::vector<Tensor> {
+                  std::vector<Shape> rows = before;
+                  const bool is_side_by_side = dilation == 1 && stride == width;
+                  for (size_t p = 0; p < rows.size(); ++p) {
+                    rows[p].dims[axis] = At(columns, p) * (is_side_by_side ? width : 1);
+                  }
+                  if (is_side_by_side) {
+                    return {Placed(ops, ops.Reshape(grads[0], rows), axis, {0}, 1, before)};
+                  }
                   // A row may lie in several windows, at most once as their row t.
                   Tensor sum;
                   for (int64_t t = 0; t < width && ops.status().ok(); ++t) {
-                    Tensor of_t = ops.Slice(grads[0], axis + 1, {t}, {t + 1});
-                    const Tensor full = Zeros(ops, before);
-                    if (!ops.status().ok()) return {{}};
-                    std::vector<View> from, to;
-                    for (size_t p = 0; p < full.size(); ++p) {
-                      View view = of_t[p];
-                      for (int i = axis + 1; i + 1 < view.shape.rank; ++i) {
-                        view.shape.dims[i] = view.shape[i + 1];
-                        view.stride[i] = view.stride[i + 1];
-                      }
-                      view.shape.rank -= 1;
-                      const int64_t first = t * dilation;
-                      const int64_t end = first + (At(columns, p) - 1) * stride + 1;
-                      from.push_back(view);
-                      to.push_back(Part(full[p], axis, first, std::max(first, end), stride));
-                    }
-                    ops.CopyInto(from, to);
+                    const Tensor of_t = ops.Slice(grads[0], axis + 1, {t}, {t + 1});
+                    const Tensor full =
+                        Placed(ops, ops.Reshape(of_t, rows), axis, {t * dilation}, stride, before);
                     sum = sum.empty() ? full : ops.Add(sum, full);
                   }
                   return {sum};

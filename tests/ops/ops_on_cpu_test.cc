@@ -126,6 +126,12 @@ Cases Products() {
          return Out{ops.Conv1d(in[0], in[1], in[2],
                                {.stride = 2, .dilation = 2, .columns = ForEachSize(in[0], half)})};
        }});
+  // Windows side by side, the last one cut.
+  cases.push_back({"Conv1dOfWindows", {Rows, Fixed({1, 2, 4, 9, 3})}, [](Ops& ops, In in) {
+                     const auto windows = [](int64_t n) { return (n + 2) / 3; };
+                     return Out{ops.Conv1d(in[0], in[1], {},
+                                           {.stride = 3, .columns = ForEachSize(in[0], windows)})};
+                   }});
   cases.push_back({"Conv1dInside", {Rows, Fixed({1, 1, 4, 9, 3})}, [](Ops& ops, In in) {
                      return Out{ops.Conv1d(in[0], in[1], {}, {})};
                    }});
