@@ -22,6 +22,15 @@ namespace {
 
 using O = LongShortOptions;
 
+// A refused value leaves the default, so that later rules skip it.
+OptionSpec<O> UnlessRefused(OptionSpec<O> line, std::optional<int64_t> O::*member) {
+  line.set = [set = line.set, member](const OptionValue& v, O* o, Reasons* r) {
+    set(v, o, r);
+    if (o->*member == 0 && v != OptionValue(int64_t{0})) (o->*member).reset();
+  };
+  return line;
+}
+
 OptionSpec<O> ModeOption() {
   const std::vector<std::string> names = {"segment", "sliding", "blocks"};
   const auto name_of = [names](WindowMode mode) { return names.at(static_cast<size_t>(mode)); };
@@ -48,11 +57,15 @@ OptionSpec<O> ModeOption() {
 
 std::vector<OptionSpec<O>> Lines() {
   return {
-      IntOption("rank", &O::rank, {.min = 0, .max = 1024}, "32; causal 1",
-                "r, vectors that stand for all keys or for a segment; 0: none"),
-      IntOption("window", &O::window, {.min = -1, .max = 65536}, "8; causal 512",
-                "w, keys around p; -1: none",
-                [](const O& o, int64_t) { return O{.causal = o.causal}.Width(); }),
+      UnlessRefused(
+          IntOption("rank", &O::rank, {.min = 0, .max = 1024}, "32; causal 1",
+                    "r, vectors that stand for all keys or for a segment; 0: none; sent tensors "
+                    "that have r decide it"),
+          &O::rank),
+      UnlessRefused(IntOption("window", &O::window, {.min = -1, .max = 65536}, "8; causal 512",
+                              "w, keys around p; -1: none",
+                              [](const O& o, int64_t) { return O{.causal = o.causal}.Width(); }),
+                    &O::window),
       ModeOption(),
       IntOption("segment_len", &O::segment_len, {.min = 1, .max = 65536},
                 "l, positions of a segment; causal only"),
@@ -121,26 +134,19 @@ class LongShort : public MethodOf<O> {
     CheckLongShort(p, o, info().inputs, reasons);
   }
 
-  // Whether positions are copied behind which padding stands.
-  std::string BranchOf(const ProblemShape& p, const O& o) const override {
-    return o.causal && RankOf(p, o) > 0 && p.Nk % o.segment_len != 0 ? "padded" : "";
-  }
-
   Outputs Formula(Ops& ops, const Inputs& in, const O& o) const override {
-    std::vector<int64_t> ranks;
-    for (const ProblemShape& p : in.problems) ranks.push_back(RankOf(p, o));
-    const LongShortKeys keys = KeysOf(ops, in, o, ranks);
+    const LongShortKeys keys = KeysOf(ops, in, o);
     if (!ops.status().ok()) return {};
     const auto attend = [&](Seen seen, const AttendTensors& terms, DType dtype) {
       const bool is_long = seen == Seen::kCompressed;
-      return Attend(ops, in, o,
-                    {seen, is_long ? keys.long_k : keys.k, is_long ? keys.long_v : keys.v, ranks,
-                     terms, dtype});
+      return Attend(
+          ops, in, o,
+          {seen, is_long ? keys.long_k : keys.k, is_long ? keys.long_v : keys.v, terms, dtype});
     };
     const AttendTensors near{.bias = Bias(ops, in, "bias_local")};
     const AttendTensors far{.bias = Bias(ops, in, "bias_global")};
     const DType dtype = in.q[0].dtype;
-    if (ranks[0] == 0) return OutputsOf(attend(Seen::kWindow, near, dtype));
+    if (RankOf(in.problems[0], o) == 0) return OutputsOf(attend(Seen::kWindow, near, dtype));
     if (o.Width() == -1) return OutputsOf(attend(Seen::kCompressed, far, dtype));
     // One call reads a bias of its first source of keys only.
     if (!far.bias.empty()) {
@@ -157,7 +163,6 @@ class LongShort : public MethodOf<O> {
   struct Call {
     Seen seen;
     Tensor k, v;
-    const std::vector<int64_t>& ranks;
     AttendTensors terms;
     DType dtype;  // of out
   };
@@ -171,7 +176,8 @@ class LongShort : public MethodOf<O> {
     return sent.empty() ? sent : WithRank(ops, sent, 4);
   }
 
-  static PatternSource SourceOf(const SeenSeq& seq, const O& o, Seen seen, int64_t rank) {
+  static PatternSource SourceOf(const SeenSeq& seq, const O& o, Seen seen) {
+    const int64_t rank = RankOf(seq.problem, o);
     switch (seen) {
       case Seen::kWindow:
         return WindowSource(seq.Nq, seq.Nk, WindowOf(o, seq.offset), seq.lengths);
@@ -185,12 +191,13 @@ class LongShort : public MethodOf<O> {
 
   static AttendOut Attend(Ops& ops, const Inputs& in, const O& o, Call call) {
     PatternSeqs seqs = SeqsOf(ops, in, o.causal, {}, [&](const SeenSeq& seq) {
-      return AllHeads(SourceOf(seq, o, call.seen, call.ranks[seq.p]));
+      return AllHeads(SourceOf(seq, o, call.seen));
     });
     if (!ops.status().ok()) return {};
     // The keys of this call are the compressed ones.
     for (size_t p = 0; p < in.problems.size() && call.seen == Seen::kCompressed; ++p) {
-      const CompressedSegments segments = SegmentsOf(o, in.problems[p].Nk, call.ranks[p]);
+      const CompressedSegments segments =
+          SegmentsOf(o, in.problems[p].Nk, RankOf(in.problems[p], o));
       for (AttendSeq& seq : seqs.parts[0][p]) seq.nk = segments.Keys(seq.nk);
     }
     // Both sources of keys are of one dtype.

@@ -1,10 +1,10 @@
 #include "kernels/methods/long_short/keys.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/method/drawn.h"
 #include "kernels/method/tensors.h"
 
 namespace attnd {
@@ -14,13 +14,13 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 class KeyMaker {
  public:
-  KeyMaker(Ops& ops, const Inputs& in, const LongShortOptions& o, const std::vector<int64_t>& ranks)
-      : ops_(ops), in_(in), o_(o), ranks_(ranks) {
+  KeyMaker(Ops& ops, const Inputs& in, const LongShortOptions& o) : ops_(ops), in_(in), o_(o) {
     if (in.tensors.contains("kv_lengths")) valid_ = Valid();
   }
 
   LongShortKeys Make() const {
-    const bool is_nested = o_.ln_order == LnOrder::kNested, has_long = ranks_[0] > 0;
+    const bool is_nested = o_.ln_order == LnOrder::kNested,
+               has_long = RankOf(in_.problems[0], o_) > 0;
     const Tensor k = Hidden(in_.k, 0), v = Hidden(in_.v, 0);
     LongShortKeys keys;
     if (o_.Width() != -1 || is_nested) {
@@ -93,18 +93,9 @@ class KeyMaker {
     return ops_.MatMul(k, WithRank(ops_, Weight(), 4), {}, bias);
   }
   Tensor Weight() const {
-    if (const Tensor sent = Sent(in_, "dyn_weight"); !sent.empty()) return sent;
     std::vector<Shape> shapes;
-    for (size_t p = 0; p < in_.problems.size(); ++p) {
-      shapes.push_back({in_.problems[p].Hkv, in_.problems[p].D, ranks_[p]});
-    }
-    const double bound = 1 / std::sqrt(static_cast<double>(in_.problems[0].D));
-    return ops_.Draw({.seed = o_.seed,
-                      .name = "dyn_weight",
-                      .distribution = Distribution::kUniform,
-                      .low = -bound,
-                      .high = bound},
-                     shapes);
+    for (const ProblemShape& p : in_.problems) shapes.push_back({p.Hkv, p.D, RankOf(p, o_)});
+    return SentOrDrawn(ops_, in_, "dyn_weight", DrawOfWeight(in_.problems[0].D, o_.seed), shapes);
   }
 
   // [B,Hkv,Nk,n] -> [B,Hkv,S,l,n]; `fill` behind the last position.
@@ -119,7 +110,9 @@ class KeyMaker {
       segments.push_back({s[0], s[1], S, l, s[3]});
       is_whole = is_whole && S * l == s[2];
     }
-    if (is_whole) return ops_.Reshape(x, segments);
+    // A plan does not know whether another request of the batch has a short segment.
+    const bool is_copied = o_.causal && (ops_.stream().is_dry() || !is_whole);
+    if (!is_copied) return ops_.Reshape(x, segments);
     return ops_.Reshape(ops_.Concat({x, ops_.Constant(fill, missing)}, 2), segments);
   }
 
@@ -138,15 +131,13 @@ class KeyMaker {
   Ops& ops_;
   const Inputs& in_;
   const LongShortOptions& o_;
-  const std::vector<int64_t>& ranks_;
   Tensor valid_;
 };
 
 }  // namespace
 
-LongShortKeys KeysOf(Ops& ops, const Inputs& in, const LongShortOptions& o,
-                     const std::vector<int64_t>& ranks) {
-  return KeyMaker(ops, in, o, ranks).Make();
+LongShortKeys KeysOf(Ops& ops, const Inputs& in, const LongShortOptions& o) {
+  return KeyMaker(ops, in, o).Make();
 }
 
 }  // namespace attnd

@@ -11,8 +11,6 @@ struct LongShortKeys {
   Tensor long_k, long_v;  // [B,Hkv,S r,D] [B,Hkv,S r,Dv], float32; empty: rank is 0
 };
 
-// `ranks`: r of each problem, 0 in all or in none.
-LongShortKeys KeysOf(Ops& ops, const Inputs& in, const LongShortOptions& o,
-                     const std::vector<int64_t>& ranks);
+LongShortKeys KeysOf(Ops& ops, const Inputs& in, const LongShortOptions& o);
 
 }  // namespace attnd

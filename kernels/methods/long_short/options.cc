@@ -1,9 +1,11 @@
 #include "kernels/methods/long_short/options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "kernels/method/drawn.h"
 #include "kernels/method/shape_rules.h"
 #include "kernels/methods/pattern/rules.h"
 
@@ -88,6 +90,15 @@ CompressedSegments SegmentsOf(const LongShortOptions& o, int64_t Nk, int64_t ran
           .completed = o.segment_visibility == SegmentVisibility::kCompleted};
 }
 
+DrawParams DrawOfWeight(int64_t D, uint64_t seed) {
+  const double bound = 1 / std::sqrt(static_cast<double>(D));
+  return {.seed = seed,
+          .name = "dyn_weight",
+          .distribution = Distribution::kUniform,
+          .low = -bound,
+          .high = bound};
+}
+
 void CheckLongShort(const ProblemShape& problem, const LongShortOptions& o,
                     const std::vector<TensorInfo>& inputs, Reasons* reasons) {
   const int64_t rank = RankOf(problem, o);
@@ -110,6 +121,10 @@ void CheckLongShort(const ProblemShape& problem, const LongShortOptions& o,
   CheckApart(problem, "dyn_weight", "dyn_logits", reasons);
   CheckApart(problem, "dyn_bias", "dyn_logits", reasons);
   if (rank < 1 || rank > kMostRank || o.segment_len < 1) return;
+  if (problem.Find("dyn_logits") == nullptr && problem.D > 0) {
+    CheckDrawn(problem, "dyn_weight", DrawOfWeight(problem.D, o.seed),
+               {problem.Hkv, problem.D, rank}, reasons);
+  }
   const int64_t segments = o.Segments(problem.Nk);
   const char* meaning = o.causal ? "ceil(Nk / segment_len) r" : "r";
   CheckShapes(problem, inputs,

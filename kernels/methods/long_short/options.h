@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/core/integer.h"
+#include "kernels/core/random_table.h"
 #include "kernels/method/method.h"
 #include "kernels/pattern/base/window.h"
 #include "kernels/pattern/shapes/compressed.h"
@@ -39,12 +40,16 @@ struct LongShortOptions {
   int64_t Segments(int64_t n) const { return causal ? CeilDiv(n, segment_len) : 1; }
 };
 
-// r: the option, else that of a tensor that was sent, else the default.
+// r: the option, else that of a tensor that was sent, else the default. 0 in all problems of a
+// batch or in none.
 int64_t RankOf(const ProblemShape& problem, const LongShortOptions& o);
 
 // The visible keys of a sequence. REQUIRES: Width() >= 0.
 Window WindowOf(const LongShortOptions& o, int64_t offset);
 CompressedSegments SegmentsOf(const LongShortOptions& o, int64_t Nk, int64_t rank);
+
+// Of dyn_weight.
+DrawParams DrawOfWeight(int64_t D, uint64_t seed);
 
 void CheckLongShort(const ProblemShape& problem, const LongShortOptions& o,
                     const std::vector<TensorInfo>& inputs, Reasons* reasons);
