@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/method/common_inputs.h"
 #include "kernels/method/tensors.h"
 #include "kernels/methods/long_short/keys.h"

@@ -7,7 +7,7 @@
 namespace attnd {
 
 struct LongShortKeys {
-  Tensor k, v;            // [B,Hkv,Nk,D] [B,Hkv,Nk,Dv]: of the window; empty: there is none
+  Tensor k, v;            // [B,Hkv,Nk,D] [B,Hkv,Nk,Dv]; empty: nothing reads them
   Tensor long_k, long_v;  // [B,Hkv,S r,D] [B,Hkv,S r,Dv], float32; empty: rank is 0
 };
 
