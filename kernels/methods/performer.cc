@@ -192,6 +192,7 @@ class Estimate {
   Tensor Project(const Tensor& x, const MatMulParams& params) {
     return Projected(ops_, x, omega_, k_, params);
   }
+  bool AddsEps() const { return o_.IsRunning() && o_.FeatureEps() > 0; }
   void ReadInputs();
   Phi Stabilised(const Tensor& rows, bool is_key);
   Phi Features(const Tensor& x, bool is_key);
@@ -216,6 +217,8 @@ void Estimate::ReadInputs() {
   q_ = split_.Queries(in_.q);
   k_ = split_.Keys(in_.k);
   v_ = split_.Keys(in_.v);
+  // Two scans read v: their gradients are added before they are rounded.
+  if (AddsEps() && in_.v[0].dtype != DType::kF32) v_ = ops_.Copy(v_);
   features_ = o_.States(in_.problems[0]).features;
   if (!o_.IsProjected()) return;
   omega_ = Omega(ops_, in_, o_.Omega(), split_);
@@ -374,14 +377,13 @@ void Estimate::AddEps(const Tensor& phi_q, ScanOut* scanned) {
 Outputs Estimate::Run() {
   ReadInputs();
   const Phi q = Features(q_, false), k = Features(k_, true);
-  const bool adds_eps = o_.IsRunning() && o_.FeatureEps() > 0;
   const ScanParams params = {.map = FeatureMap::kIdentity,
                              .causal = o_.causal,
-                             .den = adds_eps || !o_.renormalize ? ScanDen::kOne : ScanDen::kJax,
+                             .den = AddsEps() || !o_.renormalize ? ScanDen::kOne : ScanDen::kJax,
                              .eps = o_.DenEps()};
   ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
                               {.log_decay = k.log_decay, .final_state = o_.return_state});
-  if (adds_eps && ops_.status().ok()) AddEps(q.phi, &scanned);
+  if (AddsEps() && ops_.status().ok()) AddEps(q.phi, &scanned);
   const Tensor shift = Shift(q, k);
   if (!ops_.status().ok()) return {};
   if (!shift.empty()) {
