@@ -8,15 +8,14 @@
 //   out_i = num_i / (d_i + 2 den_eps where |d_i| <= den_eps),  lse_i = log d_i + s_q + s_k
 // The stabilisers s are constants: s_q the largest u of a row, s_k that of the keys; trig: h.
 // Stabilizer prefix takes s_k over the keys that a query sees.
-#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <optional>
 
 #include "kernels/method/common_inputs.h"
 #include "kernels/method/method.h"
 #include "kernels/methods/linear/omega.h"
+#include "kernels/methods/linear/running.h"
 #include "kernels/methods/linear/states.h"
 #include "kernels/ops/ops.h"
 
@@ -199,11 +198,7 @@ class Estimate {
   Phi Positive(const Tensor& x, bool is_key);
   Phi Trig(const Tensor& x, bool is_key);
   Phi Generalized(const Tensor& x);
-  Tensor SeenBy(const Tensor& of_keys);
   Tensor Shift(const Phi& q, const Phi& k);
-  Tensor OfParts(double factor, const std::vector<int64_t>& sizes,
-                 const std::function<int64_t(const ScanSeq&, int64_t i)>& value);
-  void AddEps(const Tensor& phi_q, ScanOut* scanned);
 
   Ops& ops_;
   const Inputs& in_;
@@ -256,7 +251,7 @@ Estimate::Phi Estimate::Positive(const Tensor& x, bool is_key) {
   const double log_factor = 0.5 * std::log(static_cast<double>(features_));
   const Tensor less = Add(ops_.Affine(HalfSquare(x), 1, log_factor), made.shift);
   made.phi = ops_.Apply(ElementOp::kExp, Minus(u, less));
-  // With a running stabiliser AddEps adds what feature_eps does to keys.
+  // With a running stabiliser AddToKeys adds what feature_eps does to keys.
   const bool is_added = o_.FeatureEps() > 0 && !(is_key && o_.IsRunning());
   if (is_added) made.phi = ops_.Affine(made.phi, 1, Eps());
   return made;
@@ -283,39 +278,10 @@ Estimate::Phi Estimate::Generalized(const Tensor& x) {
   return {.phi = o_.FeatureEps() > 0 ? ops_.Affine(phi, 1, o_.FeatureEps()) : phi};
 }
 
-// factor value(seq, i) of rows i of each part, [1,1,size,1].
-Tensor Estimate::OfParts(double factor, const std::vector<int64_t>& sizes,
-                         const std::function<int64_t(const ScanSeq&, int64_t)>& value) {
-  std::vector<Shape> shapes;
-  std::vector<std::vector<float>> lists;
-  for (size_t p = 0; p < sizes.size(); ++p) {
-    shapes.push_back({1, 1, sizes[p], 1});
-    std::vector<float>& list = lists.emplace_back();
-    for (int64_t i = 0; i < sizes[p] && !ops_.stream().is_dry(); ++i)
-      list.push_back(
-          static_cast<float>(factor * static_cast<double>(value(split_.seqs()[p][0], i))));
-  }
-  return ops_.FromHost(shapes, std::move(lists));
-}
-
-// What `of_keys` [B,Hkv,Nk,1] has at the last key that each query sees; before all keys: 0.
-Tensor Estimate::SeenBy(const Tensor& of_keys) {
-  std::vector<Shape> shapes;
-  std::vector<std::vector<int32_t>> lists;
-  for (size_t p = 0; p < q_.size(); ++p) {
-    const ScanSeq& seq = split_.seqs()[p][0];
-    shapes.push_back({1, 1, q_[p].shape[2]});
-    std::vector<int32_t>& list = lists.emplace_back();
-    for (int64_t i = 0; i < shapes[p][2] && !ops_.stream().is_dry(); ++i)
-      list.push_back(static_cast<int32_t>(std::clamp<int64_t>(i + seq.offset, -1, seq.nk - 1)));
-  }
-  return ops_.Gather(of_keys, ops_.FromHost(shapes, std::move(lists)));
-}
-
 // s_q + s_k of every query, [B,H,Nq,1].
 Tensor Estimate::Shift(const Phi& q, const Phi& k) {
   if (q.shift.empty() || !ops_.status().ok()) return {};
-  const Tensor of_keys = o_.IsRunning() ? SeenBy(k.shift) : k.shift;
+  const Tensor of_keys = o_.IsRunning() ? LastSeen(ops_, k.shift, ShapesOf(q_), split_) : k.shift;
   if (!ops_.status().ok()) return {};
   std::vector<Shape> grouped, keys;
   for (size_t p = 0; p < q_.size(); ++p) {
@@ -327,53 +293,6 @@ Tensor Estimate::Shift(const Phi& q, const Phi& k) {
   return ops_.Reshape(sum, ShapesOf(q.shift));
 }
 
-// With a running stabiliser the keys' exponentials are rescaled as it rises, but feature_eps is
-// not: what it adds to sums over keys is, for c keys seen,
-//   num_i += eps (sum_f phi_q,if) sum_j v_j,  d_i += eps (sum_f phi_q,if) c.
-// `scanned` holds num and log d of the exponentials alone, then out, lse without stabilisers, and
-// the state.
-void Estimate::AddEps(const Tensor& phi_q, ScanOut* scanned) {
-  const Tensor strength = ops_.Affine(ops_.Reduce(ReduceOp::kSum, phi_q, -1), Eps());
-  if (!ops_.status().ok()) return;
-  std::vector<Shape> ones;
-  std::vector<int64_t> rows, one(q_.size(), 1);
-  ScanSeqs seqs = split_.seqs();
-  for (size_t p = 0; p < q_.size(); ++p) {
-    rows.push_back(q_[p].shape[2]);
-    ones.push_back({k_[p].shape[0], k_[p].shape[1], k_[p].shape[2], 1});
-    for (ScanSeq& seq : seqs[p]) seq.visible_pairs = 0;  // counted by the scan of exponentials
-  }
-  const ScanParams sums = {.map = FeatureMap::kIdentity, .causal = true, .den = ScanDen::kOne};
-  const Tensor more = ops_.Scan(strength, ops_.Constant(1, ones), v_, sums, seqs).out;
-  const Tensor keys = OfParts(1, rows, [](const ScanSeq& seq, int64_t i) {
-    return std::clamp<int64_t>(i + seq.offset + 1, 0, seq.nk);
-  });
-  if (!ops_.status().ok()) return;
-  const Tensor log_d = ops_.Reshape(scanned->lse, ShapesOf(strength));
-  const Tensor zero = Number(0, log_d), least = Number(-kInf, log_d);
-  const Tensor is_given = ops_.Apply(ElementOp::kGreater, log_d, least);
-  const Tensor of_exp = ops_.Apply(ElementOp::kExp, ops_.Select(is_given, log_d, zero));
-  const Tensor d = Add(ops_.Select(is_given, of_exp, zero), Times(strength, keys));
-  scanned->out = Add(scanned->out, more);
-  if (o_.renormalize) {
-    const Tensor is_far = ops_.Apply(ElementOp::kGreater, d, Number(o_.DenEps(), d));
-    const Tensor den = Add(d, ops_.Select(is_far, zero, Number(2 * o_.DenEps(), d)));
-    scanned->out = ops_.Apply(ElementOp::kSafeDivide, scanned->out, den);
-  }
-  const Tensor is_positive = ops_.Apply(ElementOp::kGreater, d, zero);
-  const Tensor log = ops_.Apply(ElementOp::kLog, ops_.Select(is_positive, d, Number(1, d)));
-  const Tensor of_seen = ops_.Select(is_positive, log, Number(std::nan(""), d));
-  scanned->lse =
-      ops_.Reshape(ops_.Select(ops_.Apply(ElementOp::kGreater, keys, zero), of_seen, least),
-                   ShapesOf(scanned->lse));
-  if (!o_.return_state) return;
-  const Tensor sums_v = ops_.Affine(ops_.Reduce(ReduceOp::kSum, v_, kKeys), Eps());
-  const Tensor counts = OfParts(Eps(), one, [](const ScanSeq& seq, int64_t) { return seq.nk; });
-  std::vector<Shape> numbers(q_.size(), Shape{1, 1, 1});
-  scanned->s_out = Add(scanned->s_out, sums_v);
-  scanned->z_out = Add(scanned->z_out, ops_.Reshape(counts, numbers));
-}
-
 Outputs Estimate::Run() {
   ReadInputs();
   const Phi q = Features(q_, false), k = Features(k_, true);
@@ -383,7 +302,11 @@ Outputs Estimate::Run() {
                              .eps = o_.DenEps()};
   ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
                               {.log_decay = k.log_decay, .final_state = o_.return_state});
-  if (AddsEps() && ops_.status().ok()) AddEps(q.phi, &scanned);
+  if (AddsEps()) {
+    const ConstantFeature constant = {
+        .eps = Eps(), .den_eps = o_.DenEps(), .is_normalised = o_.renormalize};
+    AddToKeys(ops_, constant, q.phi, v_, split_, &scanned);
+  }
   const Tensor shift = Shift(q, k);
   if (!ops_.status().ok()) return {};
   if (!shift.empty()) {
