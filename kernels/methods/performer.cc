@@ -249,11 +249,12 @@ Estimate::Phi Estimate::Positive(const Tensor& x, bool is_key) {
   const Tensor u = Project(x, {.alpha = Root()});
   Phi made = Stabilised(ops_.Reduce(ReduceOp::kMax, u, -1), is_key);
   const double log_factor = 0.5 * std::log(static_cast<double>(features_));
-  const Tensor less = Add(ops_.Affine(HalfSquare(x), 1, log_factor), made.shift);
-  made.phi = ops_.Apply(ElementOp::kExp, Minus(u, less));
+  // Added rather than subtracted: the gradients of sums are passed on as they are.
+  const Tensor less = Minus(ops_.Affine(HalfSquare(x), -1, -log_factor), made.shift);
+  made.phi = ops_.Apply(ElementOp::kExp, Add(u, less));
   // With a running stabiliser AddToKeys adds what feature_eps does to keys.
   const bool is_added = o_.FeatureEps() > 0 && !(is_key && o_.IsRunning());
-  if (is_added) made.phi = ops_.Affine(made.phi, 1, Eps());
+  if (is_added && ops_.status().ok()) made.phi = Add(made.phi, Number(Eps(), made.phi));
   return made;
 }
 
@@ -275,7 +276,8 @@ Estimate::Phi Estimate::Generalized(const Tensor& x) {
   const double ratio = o_.feature_ratio ? 1 / std::sqrt(static_cast<double>(features_)) : 1;
   const Tensor u = o_.project ? Project(x, {.alpha = Root() * ratio}) : ops_.Affine(x, Root());
   const Tensor phi = ops_.Apply(fn, u);
-  return {.phi = o_.FeatureEps() > 0 ? ops_.Affine(phi, 1, o_.FeatureEps()) : phi};
+  if (!(o_.FeatureEps() > 0) || !ops_.status().ok()) return {.phi = phi};
+  return {.phi = Add(phi, Number(o_.FeatureEps(), phi))};
 }
 
 // s_q + s_k of every query, [B,H,Nq,1].
