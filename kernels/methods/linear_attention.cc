@@ -12,12 +12,10 @@
 
 #include "kernels/method/common_inputs.h"
 #include "kernels/method/method.h"
-#include "kernels/method/seq_groups.h"
-#include "kernels/method/shape_rules.h"
 #include "kernels/methods/linear/maps.h"
+#include "kernels/methods/linear/scan_split.h"
+#include "kernels/methods/linear/states.h"
 #include "kernels/ops/ops.h"
-#include "kernels/pattern/base/window.h"
-#include "kernels/pattern/builder.h"
 
 namespace attnd {
 namespace {
@@ -35,8 +33,13 @@ struct LinearOptions {
   std::optional<double> scale;  // unset: 1/sqrt(D)
   bool causal = false;
   bool return_state = false;
+  uint64_t seed = 0;
 
-  int64_t Features(int64_t D) const { return feature_map == LinearMap::kDpfp ? 2 * nu * D : D; }
+  StateOptions States(int64_t D) const {
+    return {.causal = causal,
+            .return_state = return_state,
+            .features = feature_map == LinearMap::kDpfp ? 2 * nu * D : D};
+  }
 };
 
 std::vector<OptionSpec<LinearOptions>> Lines() {
@@ -58,28 +61,25 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
       BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
       BoolOption("return_state", &O::return_state,
                  "causal: also answer the state after the last key"),
-      UnservedOption<O>("seed", OptionType::kInt, int64_t{0},
-                        "of drawn tensors; this method draws none"),
+      SeedOption(&O::seed),
   };
 }
 
-constexpr char kStateS[] = "[B,Hkv,F,Dv]", kStateZ[] = "[B,Hkv,F]";
-
 std::vector<TensorInfo> LinearInputs() {
   std::vector<TensorInfo> inputs = CommonInputs();
-  inputs.push_back(
-      Differentiable("state_s", kStateS, "state to start from; zeros when absent", "float32"));
-  inputs.push_back(Differentiable("state_z", kStateZ, "its sum of features", "float32"));
+  for (TensorInfo& state : StateInputs()) inputs.push_back(std::move(state));
   return inputs;
 }
 
-// A problem for each group of sequences of equal lengths, cut to these: what a feature map makes of
-// padding, and its gradient there, must not be used.
-struct SplitSeqs {
-  Tensor q, k, v;
-  ScanSeqs scan;
-  SeqCounts counts;
-};
+std::vector<TensorInfo> LinearOutputs() {
+  std::vector<TensorInfo> outputs = {
+      {"out", "[B,H,Nq,Dv]", "float", "sums of values by feature"},
+      {"lse", "[B,H,Nq]", "float32",
+       "natural log of the normaliser; -inf: no key, NaN: it is not positive; none with "
+       "feature_map softmax"}};
+  for (TensorInfo& state : StateOutputs()) outputs.push_back(std::move(state));
+  return outputs;
+}
 
 class LinearAttention : public MethodOf<LinearOptions> {
  public:
@@ -91,12 +91,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
                           "2018 (arXiv 1812.01243)",
              .cost = "about 4 F Dv FLOPs per token and head; memory O(n)",
              .inputs = LinearInputs(),
-             .outputs = {{"out", "[B,H,Nq,Dv]", "float", "sums of values by feature"},
-                         {"lse", "[B,H,Nq]", "float32",
-                          "natural log of the normaliser; -inf: no key, NaN: it is not positive; "
-                          "none with feature_map softmax"},
-                         {"state_s", kStateS, "float32", "with return_state"},
-                         {"state_z", kStateZ, "float32", "with return_state"}},
+             .outputs = LinearOutputs(),
              .support = {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true}},
             Lines()) {}
 
@@ -106,24 +101,14 @@ class LinearAttention : public MethodOf<LinearOptions> {
     if (o.feature_map == LinearMap::kDpfp && o.nu > p.D) {
       reasons->Invalid("nu must be in 1..D = 1..", p.D, ", got ", o.nu);
     }
-    if (o.return_state && !o.causal) {
-      reasons->Invalid("return_state needs causal, got causal = false");
-    }
-    const int64_t F = o.Features(p.D);
+    const StateOptions states = o.States(p.D);
+    CheckReturnState(states, reasons);
     if (o.feature_map == LinearMap::kSoftmax) {
       CheckSoftmax(p, o, reasons);
     } else {
-      CheckSize(p, "state_s", kStateS, {"F", F}, reasons);
-      CheckSize(p, "state_z", kStateZ, {"F", F}, reasons);
+      CheckSentStates(p, states, reasons);
     }
-    for (const auto& [name, shape] :
-         {std::pair("grad_state_s", kStateS), std::pair("grad_state_z", kStateZ)}) {
-      if (p.Find(name) == nullptr) continue;
-      if (!o.return_state) {
-        reasons->Invalid(name, " needs return_state, got return_state = false");
-      }
-      CheckSize(p, name, shape, {"F", F}, reasons);
-    }
+    CheckStateGradients(p, states, reasons);
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const LinearOptions& o) const override {
@@ -139,8 +124,8 @@ class LinearAttention : public MethodOf<LinearOptions> {
     if (composed) return Composed(ops, in, o);
     const ScanOut scanned =
         ops.Scan(in.q, in.k, in.v, Params(in, o, ElementMapOf(o.feature_map)->scan),
-                 WholeSeqs(ops, in, o), States(in, o));
-    return {.out = scanned.out, .lse = scanned.lse, .extra = Extra(scanned, o)};
+                 WholeScanSeqs(ops, in, o.causal), StatesOf(in, o.return_state));
+    return {.out = scanned.out, .lse = scanned.lse, .extra = StateResults(scanned, o.return_state)};
   }
 
  private:
@@ -172,108 +157,6 @@ class LinearAttention : public MethodOf<LinearOptions> {
             .chunk = o.chunk_size};
   }
 
-  static ScanSeq SeqOf(const ProblemShape& p, const Lengths& lengths, const LinearOptions& o) {
-    const int64_t offset = p.Nk - p.Nq;
-    const int64_t last = o.causal ? offset : kUnbounded;
-    return {.nq = lengths.nq,
-            .nk = lengths.nk,
-            .offset = offset,
-            .visible_pairs = BandPairs(lengths, kUnbounded, last)};
-  }
-  // `count` sequences of a scan: one entry that stands for them or, for a run, one entry each.
-  static void AddSeqs(ScanSeq seq, int64_t count, bool is_planned, std::vector<ScanSeq>* seqs) {
-    if (!is_planned) {
-      seqs->insert(seqs->end(), static_cast<size_t>(count), seq);
-      return;
-    }
-    seq.count = count;
-    seqs->push_back(seq);
-  }
-  // A composed scan is planned in steps, for each of its sequences at each length of any of them.
-  static size_t MostPlanned(const Ops& ops, size_t most) {
-    constexpr size_t kMostComposed = 24;
-    return ops.Declines(ScanArgs()) ? kMostComposed : most;
-  }
-  static ScanSeqs WholeSeqs(Ops& ops, const Inputs& in, const LinearOptions& o) {
-    const bool is_planned = ops.stream().is_dry();
-    ScanSeqs seqs;
-    for (const ProblemShape& p : in.problems) {
-      std::vector<ScanSeq>& of_problem = seqs.emplace_back();
-      const auto groups =
-          is_planned ? SeqGroupsOf(p, MostPlanned(ops, kPlannedSeqs)) : SeqRunsOf(p, false);
-      for (const SeqGroup& g : groups) {
-        AddSeqs(SeqOf(p, g.lengths, o), g.count, is_planned, &of_problem);
-      }
-    }
-    return seqs;
-  }
-  static SplitSeqs Split(Ops& ops, const Inputs& in, const LinearOptions& o) {
-    SplitSeqs split;
-    std::vector<std::vector<int64_t>> nq, nk;
-    const bool is_planned = ops.stream().is_dry();
-    const size_t most = is_planned ? MostPlanned(ops, kPlannedProblems) : kPlannedProblems;
-    for (const ProblemShape& p : in.problems) {
-      nq.emplace_back();
-      nk.emplace_back();
-      split.counts.emplace_back();
-      for (const SeqGroup& g : SeqRunsOf(p, is_planned, most)) {
-        nq.back().push_back(g.lengths.nq);
-        nk.back().push_back(g.lengths.nk);
-        split.counts.back().push_back(g.count);
-        AddSeqs(SeqOf(p, g.lengths, o), g.count, is_planned, &split.scan.emplace_back());
-      }
-    }
-    split.q = ops.SplitBatch(in.q, nq, split.counts);
-    split.k = ops.SplitBatch(in.k, nk, split.counts);
-    split.v = ops.SplitBatch(in.v, nk, split.counts);
-    return split;
-  }
-
-  static ScanTensors States(const Inputs& in, const LinearOptions& o) {
-    ScanTensors states = {.final_state = o.return_state};
-    const auto s = in.tensors.find("state_s"), z = in.tensors.find("state_z");
-    if (s != in.tensors.end()) states.s0 = s->second;
-    if (z != in.tensors.end()) states.z0 = z->second;
-    return states;
-  }
-  static std::map<std::string, Tensor> Extra(const ScanOut& scanned, const LinearOptions& o) {
-    if (!o.return_state) return {};
-    return {{"state_s", scanned.s_out}, {"state_z", scanned.z_out}};
-  }
-
-  // --- out and lse of all sequences joined again
-
-  static Tensor JoinOut(Ops& ops, const Inputs& in, const Tensor& out) {
-    if (!ops.status().ok()) return {};
-    std::vector<Shape> shapes;
-    for (const ProblemShape& p : in.problems) shapes.push_back({p.B, p.H, p.Nq, p.Dv});
-    return ops.JoinBatch(out, shapes, 0, in.q[0].dtype, LayoutsOf(in.q));
-  }
-  static Tensor JoinLse(Ops& ops, const Inputs& in, const Tensor& lse) {
-    std::vector<Shape> shapes;
-    for (const ProblemShape& p : in.problems) shapes.push_back({p.B, p.H, p.Nq});
-    return ops.JoinBatch(lse, shapes, -std::numeric_limits<float>::infinity());
-  }
-
-  // A state per problem of `counts`, and back.
-  static Tensor SplitState(Ops& ops, const Tensor& state, const SeqCounts& counts) {
-    if (state.empty()) return {};
-    std::vector<std::vector<int64_t>> features;
-    for (size_t p = 0; p < state.size(); ++p) {
-      features.emplace_back(counts[p].size(), state[p].shape[2]);
-    }
-    return ops.SplitBatch(state, features, counts);
-  }
-  static Tensor JoinState(Ops& ops, const Inputs& in, const LinearOptions& o, const Tensor& state) {
-    std::vector<Shape> shapes;
-    for (const ProblemShape& p : in.problems) {
-      const int64_t F = o.Features(p.D);
-      shapes.push_back(state[0].shape.rank == 3 ? Shape{p.B, p.Hkv, F}
-                                                : Shape{p.B, p.Hkv, F, p.Dv});
-    }
-    return ops.JoinBatch(state, shapes);
-  }
-
   // The largest of every row of q, finite where all are -inf. A constant: it cancels.
   static Tensor LargestFeature(Ops& ops, const Tensor& q) {
     const Tensor most = ops.Reduce(ReduceOp::kMax, q, -1);
@@ -294,30 +177,25 @@ class LinearAttention : public MethodOf<LinearOptions> {
   }
 
   static Outputs Composed(Ops& ops, const Inputs& in, const LinearOptions& o) {
-    const SplitSeqs split = Split(ops, in, o);
-    if (!ops.status().ok()) return {};
+    const ScanSplit split(ops, in, o.causal);
     ScanParams params = Params(in, o, FeatureMap::kIdentity);
     if (o.feature_map == LinearMap::kExp) params.eps = 0;
-    ScanTensors states = States(in, o);
-    states.s0 = SplitState(ops, states.s0, split.counts);
-    states.z0 = SplitState(ops, states.z0, split.counts);
+    Tensor q = split.Queries(in.q);
     // The normaliser divides what a query's e^q has in common out again, so that only the state may
     // leave the range of float32.
     const bool is_shifted = o.feature_map == LinearMap::kExp && o.normalize && !o.feature_sum_norm;
-    const Tensor shift = is_shifted ? LargestFeature(ops, split.q) : Tensor();
-    const Tensor q = is_shifted ? ops.Apply(ElementOp::kSubtract, split.q, shift) : split.q;
+    const Tensor shift = is_shifted ? LargestFeature(ops, q) : Tensor();
+    if (is_shifted) q = ops.Apply(ElementOp::kSubtract, q, shift);
     const LinearPhi phi{o.feature_map, o.nu, o.feature_sum_norm};
-    const Tensor phi_q = PhiOf(ops, q, phi), phi_k = PhiOf(ops, split.k, phi);
-    ScanOut scanned = ops.Scan(phi_q, phi_k, split.v, params, split.scan, states);
+    const Tensor phi_q = PhiOf(ops, q, phi), phi_k = PhiOf(ops, split.Keys(in.k), phi);
+    ScanOut scanned = ops.Scan(phi_q, phi_k, split.Keys(in.v), params, split.seqs(),
+                               StatesOf(in, o.return_state, split));
     if (is_shifted) scanned.lse = ShiftedLse(ops, scanned, shift);
-    if (!ops.status().ok()) return {};
-    if (o.return_state) {
-      scanned.s_out = JoinState(ops, in, o, scanned.s_out);
-      scanned.z_out = JoinState(ops, in, o, scanned.z_out);
-    }
-    return {.out = JoinOut(ops, in, scanned.out),
-            .lse = JoinLse(ops, in, scanned.lse),
-            .extra = Extra(scanned, o)};
+    scanned.s_out = split.JoinState(scanned.s_out);
+    scanned.z_out = split.JoinState(scanned.z_out);
+    return {.out = split.JoinOut(scanned.out, in.v[0].shape[3]),
+            .lse = split.JoinLse(scanned.lse),
+            .extra = StateResults(scanned, o.return_state)};
   }
 
   // --- feature_map softmax
@@ -326,7 +204,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
   // the softmax of q.
   static Outputs Joint(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const ScanParams params = Params(in, o, FeatureMap::kExp);
-    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeSeqs(ops, in, o)).out};
+    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeScanSeqs(ops, in, o.causal)).out};
   }
 
   // Every channel's keys weigh by their softmax, over all keys or, causal, over those so far: with
@@ -334,8 +212,9 @@ class LinearAttention : public MethodOf<LinearOptions> {
   // in with e^(k_t) / Z_t.
   static Outputs ByChannel(Ops& ops, const Inputs& in, const LinearOptions& o) {
     constexpr int kKeys = 2;
-    const SplitSeqs split = Split(ops, in, o);
-    const Tensor phi_q = ops.Softmax(split.q, -1);
+    const ScanSplit split(ops, in, o.causal);
+    const Tensor k = split.Keys(in.k), v = split.Keys(in.v);
+    const Tensor phi_q = ops.Softmax(split.Queries(in.q), -1);
     const ScanParams params = {.map = FeatureMap::kIdentity,
                                .causal = o.causal,
                                .den = ScanDen::kOne,
@@ -344,7 +223,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     ScanTensors extra;
     if (o.causal) {
       const auto log_sums = [&](bool exclusive) {
-        return ops.Cumulative(CumulativeOp::kLogSumExp, split.k, kKeys, exclusive);
+        return ops.Cumulative(CumulativeOp::kLogSumExp, k, kKeys, exclusive);
       };
       constexpr float kLeast = -std::numeric_limits<float>::infinity();
       const Tensor log_z = log_sums(/*exclusive=*/false);
@@ -355,12 +234,12 @@ class LinearAttention : public MethodOf<LinearOptions> {
                           ops.Apply(ElementOp::kSubtract, x, log_z));
       };
       extra.log_decay = relative(log_sums(/*exclusive=*/true), 0);
-      phi_k = ops.Apply(ElementOp::kExp, relative(split.k, kLeast));
+      phi_k = ops.Apply(ElementOp::kExp, relative(k, kLeast));
     } else {
-      phi_k = ops.Softmax(split.k, kKeys);
+      phi_k = ops.Softmax(k, kKeys);
     }
-    const ScanOut scanned = ops.Scan(phi_q, phi_k, split.v, params, split.scan, extra);
-    return {.out = JoinOut(ops, in, scanned.out)};
+    const ScanOut scanned = ops.Scan(phi_q, phi_k, v, params, split.seqs(), extra);
+    return {.out = split.JoinOut(scanned.out, in.v[0].shape[3])};
   }
 };
 

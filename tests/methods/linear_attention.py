@@ -315,7 +315,6 @@ METHOD = Method(
     options={"feature_map": "enum", "normalize": "bool", "eps": "float", "feature_sum_norm": "bool",
              "causal_norm": "enum", "nu": "int", "chunk_size": "int", "scale": "float",
              "causal": "bool", "return_state": "bool", "seed": "int"},
-    unserved_options={"seed"},
     tensors={"q", "k", "v", "q_lengths", "kv_lengths", "state_s", "state_z"},
     differentiable=["q", "k", "v", "state_s", "state_z"],
     outputs=["state_s", "state_z"],
@@ -326,6 +325,7 @@ METHOD = Method(
     cases=[
         Case("plain", dtypes=ALL, B=2, Nq=63),
         Case("causal", dtypes=ALL, B=2, Nq=65, options={"causal": True}),
+        Case("seed-has-no-effect", Nq=33, options={"seed": 2**64 - 1}),
         Case("causal-n131-d64", H=1, Nq=131, D=64, options={"causal": True}),
         Case("n64-d128", H=1, Nq=64, D=128, Dv=32),
         Case("odd-d", dtypes=ALL, Nq=65, Nk=131, D=5, Dv=7),
@@ -487,6 +487,6 @@ METHOD = Method(
         Refused("grad-state-features", {"causal": True, "return_state": True},
                 ["grad_state_z shape must have F = 3, got [2,2,4]"],
                 change={"grad_state_z": np.zeros((2, 2, 4), np.float32)}, backward=True),
-        Refused("seed", {"seed": 7}, ["seed is not served by this version, got 7"], code=12),
+        Refused("seed-type", {"seed": 1.5}, ["seed must be an integer, got 1.5"]),
     ],
 )

@@ -39,6 +39,11 @@ class Oracle(abc.ABC):
         """Gradients for t's grad_out and grad_lse by input, of the input's shape. `store` rounds
         the out that a backward reads, as code that keeps it in 16 bits would."""
 
+    def constants(self, t, o):
+        """Tensors that `forward` takes for values that have no gradient, such as stabilisers:
+        finite differences hold them."""
+        return {}
+
     @abc.abstractmethod
     def magnitude(self, t, o):
         """({output or gradient: (sum of absolute values behind each element, the part of it that a

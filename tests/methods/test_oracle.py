@@ -80,6 +80,7 @@ def test_finite_differences(method, case):
          for name, x in tensors(case, "f32", gradients=True).items()}
     with np.errstate(all="ignore"):
         grads = method.oracle.backward(t, case.options)
+        t |= method.oracle.constants(t, case.options)
         rng = np.random.default_rng(1)
         for name in (n for n in method.differentiable if n in t):
             # One direction a sequence, or one for a tensor that sequences share.

@@ -148,7 +148,7 @@ def test_support_table():
     assert widths == {len(support_table.COLUMNS) + 3}
     assert "`window_left`" in lines[2 + sorted(methods()).index("local")]
     assert "`seed`" in lines[2 + sorted(methods()).index("random")]
-    assert "`seed`" not in lines[2 + sorted(methods()).index("linear_attention")]
+    assert "`seed`" not in lines[2 + sorted(methods()).index("local")]
 
 
 @pytest.mark.parametrize("isa", ["avx9", "AVX2"])

@@ -1,0 +1,38 @@
+// The directions w of random features cos(w.x), exp(w.x), ..: the rows of the tensor omega, sent as
+// [m,D] or [Hkv,m,D], or drawn.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kernels/core/random_table.h"
+#include "kernels/core/status.h"
+#include "kernels/method/info.h"
+#include "kernels/method/problem.h"
+#include "kernels/methods/linear/scan_split.h"
+
+namespace attnd {
+
+TensorInfo OmegaInput(std::string help);
+
+struct OmegaOptions {
+  std::optional<int64_t> num_features;  // m of a drawn omega
+  int64_t usual_features = 0;           // m where num_features is unset
+  bool per_head = false;                // draw [Hkv,m,D] instead of [m,D]
+  DrawParams draw;
+};
+
+// m: that of omega where it was sent.
+int64_t FeaturesOf(const ProblemShape& problem, const OmegaOptions& o);
+void CheckOmega(const ProblemShape& problem, const OmegaOptions& o, Reasons* reasons);
+
+// omega of every problem as it was sent or drawn, [1,Hkv|1,m,D].
+Tensor Omega(Ops& ops, const Inputs& in, const OmegaOptions& o, const ScanSplit& split);
+
+// x [B,heads,N,D] times rows of `omega` [1,Hkv|1,m,D] -> alpha x omega^T [B,heads,N,m]: query head
+// h takes the rows of kv head h / (heads/Hkv). `keys` has Hkv heads.
+Tensor Projected(Ops& ops, const Tensor& x, const Tensor& omega, const Tensor& keys,
+                 const MatMulParams& params);
+
+}  // namespace attnd

@@ -1,0 +1,103 @@
+#include "kernels/methods/linear/running.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace attnd {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr int kKeys = 2;  // the axis of keys
+
+// How many keys a query sees.
+int64_t KeysSeen(const ScanSeq& seq, int64_t query) {
+  return std::clamp<int64_t>(query + seq.offset + 1, 0, seq.nk);
+}
+
+// The number of keys that each query of a part sees, [1,1,Nq,1].
+Tensor CountsSeen(Ops& ops, const Tensor& phi_q, const ScanSplit& split) {
+  std::vector<Shape> shapes;
+  std::vector<std::vector<float>> lists;
+  for (size_t p = 0; p < phi_q.size(); ++p) {
+    shapes.push_back({1, 1, phi_q[p].shape[2], 1});
+    std::vector<float>& list = lists.emplace_back();
+    for (int64_t i = 0; i < shapes[p][2] && !ops.stream().is_dry(); ++i)
+      list.push_back(static_cast<float>(KeysSeen(split.seqs()[p][0], i)));
+  }
+  return ops.FromHost(shapes, std::move(lists));
+}
+
+// eps times the number of keys of each part, [1,1,1].
+Tensor CountsOfKeys(Ops& ops, double eps, const Tensor& v) {
+  std::vector<std::vector<float>> lists;
+  for (size_t p = 0; p < v.size(); ++p)
+    lists.push_back({static_cast<float>(eps * static_cast<double>(v[p].shape[kKeys]))});
+  return ops.FromHost(std::vector<Shape>(v.size(), Shape{1, 1, 1}), std::move(lists));
+}
+
+// strength_i sum_j v_j over the keys that query i sees. The scan of the other features counts the
+// visible pairs.
+Tensor SumsOfValues(Ops& ops, const Tensor& strength, const Tensor& v, const ScanSplit& split) {
+  std::vector<Shape> ones = ShapesOf(v);
+  ScanSeqs seqs = split.seqs();
+  for (size_t p = 0; p < v.size(); ++p) {
+    ones[p].dims[3] = 1;
+    for (ScanSeq& seq : seqs[p]) seq.visible_pairs = 0;
+  }
+  const ScanParams sums = {.map = FeatureMap::kIdentity, .causal = true, .den = ScanDen::kOne};
+  return ops.Scan(strength, ops.Constant(1, ones), v, sums, seqs).out;
+}
+
+}  // namespace
+
+Tensor LastSeen(Ops& ops, const Tensor& x, const std::vector<Shape>& queries,
+                const ScanSplit& split) {
+  std::vector<Shape> shapes;
+  std::vector<std::vector<int32_t>> lists;
+  for (size_t p = 0; p < queries.size(); ++p) {
+    shapes.push_back({1, 1, queries[p][2]});
+    std::vector<int32_t>& list = lists.emplace_back();
+    for (int64_t i = 0; i < shapes[p][2] && !ops.stream().is_dry(); ++i)
+      list.push_back(static_cast<int32_t>(KeysSeen(split.seqs()[p][0], i) - 1));
+  }
+  return ops.Gather(x, ops.FromHost(shapes, std::move(lists)));
+}
+
+void AddToKeys(Ops& ops, const ConstantFeature& constant, const Tensor& phi_q, const Tensor& v,
+               const ScanSplit& split, ScanOut* scanned) {
+  if (!ops.status().ok()) return;
+  const auto apply = [&](ElementOp op, const Tensor& a, const Tensor& b) {
+    return ops.Apply(op, a, b);
+  };
+  const Tensor strength = ops.Affine(ops.Reduce(ReduceOp::kSum, phi_q, -1), constant.eps);
+  const Tensor more = SumsOfValues(ops, strength, v, split);
+  const Tensor counts = CountsSeen(ops, phi_q, split);
+  if (!ops.status().ok()) return;
+  const Tensor log_d = ops.Reshape(scanned->lse, ShapesOf(strength));
+  const auto number = [&](double x) { return NumberLike(ops, static_cast<float>(x), log_d); };
+  const Tensor zero = number(0), least = number(-kInf);
+  // d of the other features; their lse is NaN or -inf where it is 0.
+  const Tensor is_given = apply(ElementOp::kGreater, log_d, least);
+  const Tensor others = ops.Apply(ElementOp::kExp, ops.Select(is_given, log_d, zero));
+  const Tensor d = apply(ElementOp::kAdd, ops.Select(is_given, others, zero),
+                         apply(ElementOp::kMultiply, strength, counts));
+  scanned->out = apply(ElementOp::kAdd, scanned->out, more);
+  if (constant.is_normalised) {
+    const Tensor is_far = apply(ElementOp::kGreater, d, number(constant.den_eps));
+    const Tensor den =
+        apply(ElementOp::kAdd, d, ops.Select(is_far, zero, number(2 * constant.den_eps)));
+    scanned->out = apply(ElementOp::kSafeDivide, scanned->out, den);
+  }
+  const Tensor is_positive = apply(ElementOp::kGreater, d, zero);
+  const Tensor log = ops.Apply(ElementOp::kLog, ops.Select(is_positive, d, number(1)));
+  const Tensor of_seen = ops.Select(is_positive, log, number(std::nan("")));
+  const Tensor lse = ops.Select(apply(ElementOp::kGreater, counts, zero), of_seen, least);
+  scanned->lse = ops.Reshape(lse, ShapesOf(scanned->lse));
+  if (scanned->s_out.empty()) return;
+  const Tensor sums = ops.Affine(ops.Reduce(ReduceOp::kSum, v, kKeys), constant.eps);
+  scanned->s_out = apply(ElementOp::kAdd, scanned->s_out, sums);
+  scanned->z_out = apply(ElementOp::kAdd, scanned->z_out, CountsOfKeys(ops, constant.eps, v));
+}
+
+}  // namespace attnd
