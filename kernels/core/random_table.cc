@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <span>
 
@@ -13,14 +14,25 @@
 namespace attnd {
 namespace {
 
+// Of numbers >= 0; INT64_MAX where the result would be more.
 int64_t Times(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
+int64_t Plus(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+bool IsEmpty(const Shape& shape) {
+  return std::any_of(shape.dims.begin(), shape.dims.begin() + shape.rank,
+                     [](int64_t n) { return n <= 0; });
+}
 
 constexpr int64_t kNormalsAtOnce = 4096;
+constexpr int64_t kRowsToCheckPoint = 32;  // of at most 2^13 numbers (kMostDrawSteps)
 
-// The table as [heads, rows, D].
+// A table that is not empty, as [heads, rows, D].
 struct Matrices {
   int64_t heads = 1, rows = 1, D = 1;
   int64_t blocks() const { return rows / D + (rows % D != 0 ? 1 : 0); }  // of a head
@@ -30,7 +42,7 @@ Matrices MatricesOf(const Shape& shape) {
   Matrices of;
   for (int i = 0; i < shape.rank - 2; ++i) of.heads = Times(of.heads, shape[i]);
   if (shape.rank > 1) of.rows = shape[shape.rank - 2];
-  if (shape.rank > 0) of.D = std::max<int64_t>(shape[shape.rank - 1], 1);
+  if (shape.rank > 0) of.D = shape[shape.rank - 1];
   return of;
 }
 
@@ -68,8 +80,11 @@ std::vector<float> OrthogonalRows(const DrawParams& params, const Shape& shape) 
                        of.heads * of.blocks() * D, D);
   NormalRows of_norms(params.seed, absl::StrCat(params.name, ".norm", params.suffix),
                       of.heads * of.rows, D);
-  std::vector<float> result(static_cast<size_t>(shape.size()));
-  std::vector<double> columns(static_cast<size_t>(std::min(of.rows, D) * D));
+  std::vector<float> result;
+  result.reserve(static_cast<size_t>(shape.size()));
+  // Not filled with zeros, which takes milliseconds.
+  const auto columns =
+      std::make_unique_for_overwrite<double[]>(static_cast<size_t>(std::min(of.rows, D) * D));
   for (int64_t block = 0; block < of.heads * of.blocks() && !CheckPoint(); ++block) {
     const int64_t first = block / of.blocks() * of.rows + block % of.blocks() * D;
     // The columns of Q that are used depend on as many columns of the normals.
@@ -78,31 +93,62 @@ std::vector<float> OrthogonalRows(const DrawParams& params, const Shape& shape) 
       const double* row = of_blocks.Row(block * D + d);
       for (int64_t j = 0; j < used; ++j) columns[j * D + d] = row[j];
     }
-    Orthonormalise(D, used, columns.data());
+    Orthonormalise(D, used, columns.get());
     for (int64_t j = 0; j < used; ++j) {
+      if (j % kRowsToCheckPoint == kRowsToCheckPoint - 1 && CheckPoint()) break;
       double norm = std::sqrt(static_cast<double>(D));
       if (params.norms == RowNorms::kChi) {
         const double* row = of_norms.Row(first + j);
         norm = std::sqrt(std::inner_product(row, row + D, row, 0.0));
       }
       for (int64_t d = 0; d < D; ++d) {
-        result[(first + j) * D + d] = static_cast<float>(norm * columns[j * D + d]);
+        result.push_back(static_cast<float>(norm * columns[j * D + d]));
       }
     }
   }
   return result;
 }
 
+// DrawCost::steps.
+int64_t StepsOf(const Matrices& of) {
+  constexpr int64_t kNormalSteps = 16;
+  const int64_t full = of.rows / of.D, rest = of.rows % of.D, square = Times(of.D, of.D);
+  const int64_t products = Times(of.D, Plus(Times(full, square), Times(rest, rest)));
+  const int64_t normals = Times(of.blocks(), Times(kNormalSteps, square));
+  return Times(of.heads, Plus(products, normals));
+}
+
+// The columns, and the normals of two NormalRows.
+int64_t ScratchBytesOf(const Matrices& of) {
+  const int64_t columns = Times(std::min(of.rows, of.D), of.D);
+  const int64_t normals = Times(2, std::max(of.D, kNormalsAtOnce));
+  return Times(Plus(columns, normals), sizeof(double));
+}
+
+// Elements first, first + 1, .. of a table whose elements do not depend on each other.
+void DrawPiece(const RandomStream& stream, const DrawParams& params, uint64_t first,
+               std::span<float> values) {
+  switch (params.distribution) {
+    case Distribution::kUniform:
+      return stream.Uniforms(first, values, params.low, params.high);
+    case Distribution::kNormal:
+      return stream.Normals(first, values, params.deviation);
+    case Distribution::kTruncatedNormal:
+      return stream.TruncatedNormals(first, values, params.deviation);
+    case Distribution::kOrthogonalRows:
+      break;
+  }
+}
+
 }  // namespace
 
 DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
+  if (IsEmpty(shape)) return {};
   DrawCost cost{.elements = 1};
   for (int i = 0; i < shape.rank; ++i) cost.elements = Times(cost.elements, shape[i]);
   cost.host_bytes = Times(cost.elements, sizeof(float));
   // Measured by tests/bench/rows_bench, "draw".
-  constexpr double kUniform = 5e-9, kNormal = 7e-9, kTruncated = 11e-9;
-  constexpr double kStep = 1e-9;
-  constexpr int64_t kNormalSteps = 16;
+  constexpr double kUniform = 5e-9, kNormal = 7e-9, kTruncated = 11e-9, kStep = 1e-9;
   const auto elements = static_cast<double>(cost.elements);
   switch (params.distribution) {
     case Distribution::kUniform:
@@ -116,11 +162,8 @@ DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
       break;
     case Distribution::kOrthogonalRows:
       const Matrices of = MatricesOf(shape);
-      const int64_t full = of.rows / of.D, rest = of.rows % of.D;
-      const int64_t products = Times(of.D, Times(full, of.D * of.D) + rest * rest);
-      const int64_t normals = Times(of.blocks(), kNormalSteps * of.D * of.D);
-      cost.steps = Times(of.heads, products > kMostDrawSteps ? products : products + normals);
-      cost.host_bytes += Times((std::min(of.rows, of.D) + 1) * of.D, sizeof(double));
+      cost.steps = StepsOf(of);
+      cost.host_bytes = Plus(cost.host_bytes, ScratchBytesOf(of));
       cost.seconds = elements * kNormal + static_cast<double>(cost.steps) * kStep;
       break;
   }
@@ -128,21 +171,18 @@ DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
 }
 
 std::vector<float> DrawTable(const DrawParams& params, const Shape& shape) {
+  if (IsEmpty(shape)) return {};
   if (params.distribution == Distribution::kOrthogonalRows) return OrthogonalRows(params, shape);
   const RandomStream stream(params.seed, absl::StrCat(params.name, params.suffix));
-  std::vector<float> values(static_cast<size_t>(shape.size()));
-  switch (params.distribution) {
-    case Distribution::kUniform:
-      stream.Uniforms(0, values, params.low, params.high);
-      break;
-    case Distribution::kNormal:
-      stream.Normals(0, values, params.deviation);
-      break;
-    case Distribution::kTruncatedNormal:
-      stream.TruncatedNormals(0, values, params.deviation);
-      break;
-    case Distribution::kOrthogonalRows:
-      break;
+  const auto size = static_cast<size_t>(shape.size());
+  std::vector<float> values;
+  values.reserve(size);
+  // In pieces: to fill all of it with zeros first would take tens of milliseconds.
+  constexpr size_t kPiece = size_t{1} << 15;
+  while (values.size() < size && !CheckPoint()) {
+    const size_t first = values.size();
+    values.resize(std::min(first + kPiece, size));
+    DrawPiece(stream, params, first, std::span(values).subspan(first));
   }
   return values;
 }

@@ -46,7 +46,7 @@ struct DrawCost {
 DrawCost CostOfDraw(const DrawParams& params, const Shape& shape);
 
 // The elements in row-major order, computed in float64 and rounded to float32 once. Draws on one
-// thread. A stopped run (CheckPoint) ends it early, with any values.
+// thread. A stopped run (CheckPoint) ends it early, with a part of them and any values.
 std::vector<float> DrawTable(const DrawParams& params, const Shape& shape);
 
 }  // namespace attnd

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/core/random_table.h"
 #include "kernels/engine/engine.h"
 #include "tests/engine/cpu_engine.h"
 
@@ -215,6 +216,21 @@ TEST_P(HostBytes, StayWithinThePlan) {
     EXPECT_LE(kept, (*plan)->host_bytes + kOthers) << Name(direction);
     // No case takes more than some bytes for each row, apart from sent or drawn lists.
     EXPECT_LE((*plan)->host_bytes, int64_t{128} << 20);
+  }
+}
+
+// Symptom: the normals that orthogonal rows are made from, 64 KiB, were not counted.
+TEST(HostBytesOfDraws, StayWithinTheirCost) {
+  for (const Distribution distribution : {Distribution::kUniform, Distribution::kOrthogonalRows}) {
+    const DrawParams params = {.name = "w", .distribution = distribution};
+    for (const Shape& shape : {Shape{3, 2}, Shape{3, 2000, 3}, Shape{5, 5000}, Shape{300, 200}}) {
+      const int64_t before = live_bytes.load();
+      peak_bytes = before;
+      EXPECT_EQ(DrawTable(params, shape).size(), static_cast<size_t>(shape.size()));
+      constexpr int64_t kNames = 1 << 10;  // and what the allocator rounds up
+      EXPECT_LE(peak_bytes - before, CostOfDraw(params, shape).host_bytes + kNames)
+          << ToString(shape);
+    }
   }
 }
 

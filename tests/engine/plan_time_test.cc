@@ -1,8 +1,11 @@
 // Time that planning takes at the limits of sizes: it does not grow with the heads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 
+#include "kernels/ops/ops.h"
+#include "tests/engine/cpu_engine.h"
 #include "tests/engine/plan_limits.h"
 
 namespace attnd::testing {
@@ -29,6 +32,27 @@ TEST_F(PlanTime, ManyHeadsPlanAsFastAsManySequences) {
       }
     }
   });
+}
+
+// A plan knows what drawing takes without drawing.
+TEST(PlanTimeOfDraws, DoesNotGrowWithTheTable) {
+  const auto engine = CpuEngine({.threads = 1});
+  constexpr Distribution kKinds[] = {Distribution::kNormal, Distribution::kOrthogonalRows};
+  for (const Distribution distribution : kKinds) {
+    const Shape shape = {1 << 18, 64};
+    ASSERT_EQ(shape.size(), kMostDrawn);
+    double least = 1;  // other programs run, too
+    for (int tries = 0; tries < 5; ++tries) {
+      const auto start = std::chrono::steady_clock::now();
+      Stream dry(engine->device(), /*memory=*/nullptr);
+      Ops ops(dry, /*tape=*/nullptr);
+      ops.Draw({.name = "w", .distribution = distribution}, {shape});
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      ASSERT_TRUE(ops.status().ok()) << ops.status();
+      least = std::min(least, took.count());
+    }
+    EXPECT_LT(least, 1e-3);
+  }
 }
 
 }  // namespace
