@@ -1,5 +1,6 @@
 #include "server/method_spec.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -21,9 +22,21 @@ using google::protobuf::Message;
 using google::protobuf::OneofDescriptor;
 using google::protobuf::Reflection;
 
-OptionValue EnumName(const FieldDescriptor& field, int number) {
+std::string EnumName(const FieldDescriptor& field, int number) {
   const EnumValueDescriptor* value = field.enum_type()->FindValueByNumber(number);
   return value == nullptr ? std::to_string(number) : value->name();
+}
+
+// Names are distinct, so the first one too many is refused: those after it are left out, since a
+// byte on the wire must not cost a string of memory.
+std::vector<std::string> EnumNames(const Message& message, const FieldDescriptor& field) {
+  const Reflection& reflection = *message.GetReflection();
+  const int most = field.enum_type()->value_count() + 1;
+  std::vector<std::string> names;
+  for (int i = 0; i < std::min(reflection.FieldSize(message, &field), most); ++i) {
+    names.push_back(EnumName(field, reflection.GetRepeatedEnumValue(message, &field, i)));
+  }
+  return names;
 }
 
 OptionValue FromUnsigned(uint64_t value) {
@@ -49,6 +62,9 @@ std::optional<OptionValue> ReadOption(const Message& message, const FieldDescrip
   if (is_list && field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
     const auto list = reflection.GetRepeatedFieldRef<int64_t>(message, &field);
     return std::vector<int64_t>(list.begin(), list.end());
+  }
+  if (is_list && field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
+    return EnumNames(message, field);
   }
   if (is_list) return OtherType(field, reasons);
   switch (field.cpp_type()) {

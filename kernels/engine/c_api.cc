@@ -201,6 +201,10 @@ void attnd_call_ints(attnd_call* call, const char* option, const int64_t* values
   call->call.options[option] = std::vector<int64_t>(values, values + count);
 }
 
+void attnd_call_enums(attnd_call* call, const char* option, const char* const* values, int count) {
+  call->call.options[option] = std::vector<std::string>(values, values + count);
+}
+
 void attnd_call_float(attnd_call* call, const char* option, double value) {
   call->call.options[option] = value;
 }

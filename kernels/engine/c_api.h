@@ -36,6 +36,7 @@ void attnd_call_bool(attnd_call*, const char* option, int value);
 void attnd_call_int(attnd_call*, const char* option, int64_t value);
 void attnd_call_uint(attnd_call*, const char* option, uint64_t value); /* beyond int64_t */
 void attnd_call_ints(attnd_call*, const char* option, const int64_t* values, int count);
+void attnd_call_enums(attnd_call*, const char* option, const char* const* values, int count);
 void attnd_call_float(attnd_call*, const char* option, double value);
 void attnd_call_enum(attnd_call*, const char* option, const char* value);
 /* dtype: 0 float32, 1 float16, 2 bfloat16, 3 int32, 4 uint8. shape and stride (in elements) have

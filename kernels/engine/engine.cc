@@ -225,11 +225,11 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
     reasons.Unserved("backward is not served by this version");
   }
   CheckTensors(*method, call, &reasons);
-  method->Check(ShapeOf(call.tensors), plan->options.get(), &reasons);
+  method->Check(ShapeOf(method->info(), call.tensors), plan->options.get(), &reasons);
   if (!reasons.empty()) return reasons.status();
 
   CopyTensors(call.tensors, plan.get());
-  plan->shape = ShapeOf(plan->tensors);
+  plan->shape = ShapeOf(method->info(), plan->tensors);
   plan->bucket = BucketOf(*plan);
   plan->host_bytes = BytesOf(call.options);
   // Batches share a stream, and so a device.

@@ -25,6 +25,10 @@ class Key {
     Add(values.size());
     Append({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)});
   }
+  void Add(const std::vector<std::string>& texts) {
+    Add(texts.size());
+    for (const std::string& text : texts) Add(text);
+  }
 
   void Add(const View& view, bool with_values) {
     Add(static_cast<uint8_t>(view.dtype));

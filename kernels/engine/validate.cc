@@ -287,7 +287,7 @@ struct Checker {
 
 }  // namespace
 
-ProblemShape ShapeOf(const std::map<std::string, View>& tensors) {
+ProblemShape ShapeOf(const MethodInfo& info, const std::map<std::string, View>& tensors) {
   ProblemShape s{.tensors = &tensors};
   const auto rank4 = [&](absl::string_view name) -> const Shape* {
     const View* view = s.Find(name);
@@ -306,6 +306,10 @@ ProblemShape ShapeOf(const std::map<std::string, View>& tensors) {
     s.Nq = (*q)[2];
     s.D = (*q)[3];
     if (v == nullptr) s.Hkv = s.H, s.Nk = s.Nq, s.Dv = s.D;
+  } else {
+    const auto sent = std::find_if(info.tensors_with_heads.begin(), info.tensors_with_heads.end(),
+                                   [&](const std::string& name) { return tensors.contains(name); });
+    if (sent != info.tensors_with_heads.end()) s.H = tensors.at(*sent).shape[0];
   }
   if (k != nullptr) {
     s.Hkv = (*k)[1];
@@ -315,7 +319,7 @@ ProblemShape ShapeOf(const std::map<std::string, View>& tensors) {
 }
 
 void CheckTensors(const Method& method, const Call& call, Reasons* reasons) {
-  const Checker checker{method.info(), call, ShapeOf(call.tensors), reasons};
+  const Checker checker{method.info(), call, ShapeOf(method.info(), call.tensors), reasons};
   checker.Names();
   checker.Qkv();
   // Lengths that do not follow from the tensors sent are not compared.

@@ -14,8 +14,8 @@ constexpr int64_t kMaxHeadDim = 4096;                 // D, Dv
 constexpr int64_t kMaxBytes = int64_t{1} << 40;       // of one tensor, outputs included
 
 // The sizes of a request, 0 where its tensors do not give them: those of queries by q, or by v
-// where there is no q. `tensors` is set.
-ProblemShape ShapeOf(const std::map<std::string, View>& tensors);
+// where there is no q (H: MethodInfo::tensors_with_heads). `tensors` is set.
+ProblemShape ShapeOf(const MethodInfo& info, const std::map<std::string, View>& tensors);
 
 // Names, presence, dtypes, shapes, layouts, sizes, values of lengths; every reason at once.
 void CheckTensors(const Method& method, const Call& call, Reasons* reasons);

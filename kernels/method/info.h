@@ -37,6 +37,8 @@ struct MethodInfo {
   std::vector<OptionInfo> options;
   std::vector<TensorInfo> inputs, outputs;
   Support support;
+  // Without a q, the first of these that is sent gives H by its first dimension; none: H = Hkv.
+  std::vector<std::string> tensors_with_heads = {};
 };
 
 }  // namespace attnd

@@ -1,5 +1,6 @@
 #include "kernels/method/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -33,6 +34,8 @@ absl::string_view Name(OptionType type) {
       return "enum";
     case OptionType::kInts:
       return "ints";
+    case OptionType::kEnums:
+      return "enums";
   }
   return "?";
 }
@@ -46,6 +49,10 @@ std::string ToString(const OptionValue& value) {
     std::string operator()(const std::string& v) const { return Quoted(v); }
     std::string operator()(const std::vector<int64_t>& v) const {
       return absl::StrCat("[", absl::StrJoin(v, ","), "]");
+    }
+    std::string operator()(const std::vector<std::string>& v) const {
+      const auto quote = [](std::string* to, const std::string& x) { *to += Quoted(x); };
+      return absl::StrCat("[", absl::StrJoin(v, ",", quote), "]");
     }
   };
   return std::visit(Writer{}, value);
@@ -77,6 +84,9 @@ namespace options_internal {
 std::string DefaultText(const OptionValue& value) {
   if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) {
     return absl::StrJoin(*list, ",");
+  }
+  if (const auto* names = std::get_if<std::vector<std::string>>(&value)) {
+    return absl::StrJoin(*names, ",");
   }
   return absl::StrReplaceAll(ToString(value), {{"e-0", "e-"}});
 }
@@ -167,6 +177,30 @@ void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
     }
   }
   reasons->Invalid(name, " must be one of ", absl::StrJoin(names, ", "), ", got ", Shown(value));
+}
+
+void ReadEnums(absl::string_view name, const std::vector<std::string>& names,
+               const OptionValue& value, std::vector<size_t>* out, Reasons* reasons) {
+  const auto* list = std::get_if<std::vector<std::string>>(&value);
+  if (list == nullptr) {
+    reasons->Invalid(name, " must be a list of names, got ", Shown(value));
+    return;
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    const auto found = std::find(names.begin(), names.end(), (*list)[i]);
+    const size_t index = static_cast<size_t>(found - names.begin());
+    if (found == names.end()) {
+      reasons->Invalid(name, "[", i, "] must be one of ", absl::StrJoin(names, ", "), ", got ",
+                       Quoted((*list)[i]));
+    } else if (std::find(out->begin(), out->end(), index) != out->end()) {
+      reasons->Invalid(name, "[", i, "] must not repeat a name, got ", Quoted(*found));
+    } else {
+      out->push_back(index);
+      continue;
+    }
+    out->clear();
+    return;
+  }
 }
 
 void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,

@@ -19,20 +19,20 @@
 namespace attnd {
 
 // A value as sent. Enums travel as their lower-case name; uint64_t is what int64_t cannot hold.
-using OptionValue =
-    std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>>;
+using OptionValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<int64_t>,
+                                 std::vector<std::string>>;
 // Only what the caller set, by name. An option that is absent has its default.
 using OptionMap = std::map<std::string, OptionValue>;
 
 // The parsed options of one request: the option struct of the method that parsed them.
 using OptionsHandle = std::shared_ptr<const void>;
 
-enum class OptionType : uint8_t { kBool, kInt, kFloat, kEnum, kInts };
+enum class OptionType : uint8_t { kBool, kInt, kFloat, kEnum, kInts, kEnums };
 
-// "bool", "int", "float", "enum", "ints".
+// "bool", "int", "float", "enum", "ints", "enums".
 absl::string_view Name(OptionType type);
 
-// "true", "-3", "0.125" (every digit that matters), "\"block\"", "[1,2]".
+// "true", "-3", "0.125" (every digit that matters), "\"block\"", "[1,2]", "[\"a\",\"b\"]".
 std::string ToString(const OptionValue& value);
 
 // The same for a message: of a long list its beginning, "[1,2,.. 65536 values]".
@@ -47,7 +47,7 @@ struct OptionInfo {
   OptionType type = OptionType::kBool;
   std::string default_text;              // "false", "1/sqrt(D)", "required"
   std::string range;                     // ">= -1", "finite"; empty: any
-  std::vector<std::string> enum_values;  // kEnum only, in the proto's order
+  std::vector<std::string> enum_values;  // kEnum and kEnums, in the proto's order
   std::string help;
   bool served = true;  // false: specified, refused by name in this version
 };
@@ -96,6 +96,9 @@ void ReadInts(absl::string_view name, IntsRule rule, const OptionValue& value,
               std::vector<int64_t>* out, Reasons* reasons);
 void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
               const OptionValue& value, int* out, Reasons* reasons);
+// Indices of names, each at most once.
+void ReadEnums(absl::string_view name, const std::vector<std::string>& names,
+               const OptionValue& value, std::vector<size_t>* out, Reasons* reasons);
 void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,
                          const OptionValue& value, Reasons* reasons);
 std::string RangeText(IntRange range);
@@ -260,6 +263,31 @@ OptionSpec<O> EnumOption(std::string name, E O::*member, std::vector<std::string
         o->*member = static_cast<E>(value);
       },
       [=](const O& o) { return options_internal::ValueOf(names[static_cast<size_t>(o.*member)]); }};
+}
+
+// A list of distinct names, E as in EnumOption. An empty list means the default.
+template <class O, class E>
+OptionSpec<O> EnumsOption(std::string name, std::vector<E> O::*member,
+                          std::vector<std::string> names, std::string help) {
+  const auto sent = [=](const O& o) {
+    std::vector<std::string> listed;
+    for (const E value : o.*member) listed.push_back(names[static_cast<size_t>(value)]);
+    return listed;
+  };
+  return {{.name = name,
+           .type = OptionType::kEnums,
+           .default_text = options_internal::DefaultText(sent(O{})),
+           .range = "distinct",
+           .enum_values = names,
+           .help = help},
+          [=](const OptionValue& v, O* o, Reasons* r) {
+            std::vector<size_t> values;
+            options_internal::ReadEnums(name, names, v, &values, r);
+            if (values.empty()) return;
+            (o->*member).clear();
+            for (const size_t value : values) (o->*member).push_back(static_cast<E>(value));
+          },
+          [=](const O& o) { return options_internal::ValueOf(sent(o)); }};
 }
 
 // A line of the specification that this version refuses by name unless it is set to its default:

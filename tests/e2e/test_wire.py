@@ -221,6 +221,10 @@ def test_refused_method_text(text, settings, reason):
         ("longformer", {"dilation": [1, 2.5]},
          ["longformer: dilation must be an int or a list of ints, got [1, 2.5]"]),
         ("longformer", {"dilation": 2**63}, ["longformer: dilation must fit 64 bits, got 9"]),
+        ("synthesizer", {"components": "dots"},
+         ["synthesizer: components must be a list of dense, random, factorized_random, "
+          "factorized_dense, dot, got 'dots'"]),
+        ("synthesizer", {"components": ["dot", 1]}, ["synthesizer: components must be a list of "]),
     ],
 )  # fmt: skip
 def test_options(method, options, reasons):
@@ -229,6 +233,18 @@ def test_options(method, options, reasons):
     assert len(found) == len(reasons)
     for reason, start in zip(found, reasons, strict=True):
         assert reason.startswith(start)
+
+
+@pytest.mark.parametrize("value", ["dot", ["dot"], ["random", "dot"]], ids=repr)
+def test_a_list_of_names_survives_text(value):
+    reasons = []
+    spec = _spec.build("synthesizer", {"components": value}, reasons)
+    assert not reasons
+    names = [value] if isinstance(value, str) else value
+    assert len(spec.synthesizer.components) == len(names)
+    text = _spec.text_of("synthesizer", {"components": names})
+    assert _spec.parse(text) == ("synthesizer", {"components": names})
+    assert _spec.parse("synthesizer", ["components=" + ",".join(names)])[1] == {"components": names}
 
 
 @pytest.mark.parametrize("value", [2, np.int64(2), np.array(2), [2], (2,), np.array([2])], ids=repr)

@@ -35,6 +35,8 @@ std::optional<OptionValue> Shown(const OptionInfo& info) {
       }
       return OptionValue(values);
     }
+    case OptionType::kEnums:
+      return OptionValue(std::vector<std::string>(absl::StrSplit(text, ',')));
   }
   return std::nullopt;
 }

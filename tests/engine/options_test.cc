@@ -22,6 +22,7 @@ struct Sample {
   Color color = Color::kRed;
   std::vector<int64_t> shape = {8, 16};
   std::optional<int64_t> drawn;  // unset: 5
+  std::vector<Color> colors = {Color::kBlue};
 };
 
 class SampleMethod : public MethodOf<Sample> {
@@ -36,6 +37,7 @@ class SampleMethod : public MethodOf<Sample> {
                   EnumOption<Sample>("color", &Sample::color, {"red", "blue"}, ""),
                   IntsOption<Sample>("shape", &Sample::shape, {.min = 1, .count = 2}, ""),
                   IntOption<Sample>("drawn", &Sample::drawn, {.min = 0}, 5, ""),
+                  EnumsOption<Sample>("colors", &Sample::colors, {"red", "blue"}, ""),
                   UnservedOption<Sample>("cap", OptionType::kFloat, 0.0, ""),
                   UnservedOption<Sample>("norm", OptionType::kEnum, std::string("prefix"), "",
                                          {"prefix", "joint"})}) {}
@@ -153,6 +155,23 @@ TEST(Options, AnEmptyListIsTheDefault) {
   EXPECT_EQ(Parse({{"shape", std::vector<int64_t>{}}}).first.shape, (std::vector<int64_t>{8, 16}));
 }
 
+using Names = std::vector<std::string>;
+
+TEST(Options, ListsOfNames) {
+  using Colors = std::vector<Color>;
+  EXPECT_EQ(Parse({{"colors", Names{"blue", "red"}}}).first.colors,
+            (Colors{Color::kBlue, Color::kRed}));
+  EXPECT_EQ(Parse({{"colors", Names{}}}).first.colors, Colors{Color::kBlue});
+  const auto reason = [](const OptionValue& sent) {
+    return Parse({{"colors", sent}}).second.message();
+  };
+  EXPECT_EQ(reason(Names{"red", "green"}),
+            "sample: colors[1] must be one of red, blue, got \"green\"");
+  EXPECT_EQ(reason(Names{"red", "blue", "red"}),
+            "sample: colors[2] must not repeat a name, got \"red\"");
+  EXPECT_EQ(reason(std::string("red")), "sample: colors must be a list of names, got \"red\"");
+}
+
 std::string Described(const OptionMap& sent) {
   Reasons reasons("sample");
   const OptionsHandle handle = SampleMethod().Parse(sent, &reasons);
@@ -169,6 +188,7 @@ TEST(Options, DescriptionsLeaveOutDefaults) {
                        {"color", std::string("red")},
                        {"shape", std::vector<int64_t>{8, 16}},
                        {"drawn", int64_t{5}},
+                       {"colors", Names{"blue"}},
                        {"cap", int64_t{0}},
                        {"norm", std::string("prefix")}}),
             "");
@@ -180,8 +200,10 @@ TEST(Options, DescriptionsLeaveOutDefaults) {
                        {"eps", int64_t{2}},
                        {"color", std::string("blue")},
                        {"shape", std::vector<int64_t>{8, 8}},
-                       {"drawn", int64_t{0}}}),
-            "on=true,count=4,width=0,scale=0.1,eps=2,color=\"blue\",shape=[8,8],drawn=0");
+                       {"drawn", int64_t{0}},
+                       {"colors", Names{"blue", "red"}}}),
+            "on=true,count=4,width=0,scale=0.1,eps=2,color=\"blue\",shape=[8,8],drawn=0,"
+            "colors=[\"blue\",\"red\"]");
 }
 
 // Buckets and messages stay short for a list of any length.

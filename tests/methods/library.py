@@ -52,6 +52,7 @@ def load():
     declare(lib, "attnd_call_bool", None, pointer, text, integer)
     declare(lib, "attnd_call_int", None, pointer, text, i64)
     declare(lib, "attnd_call_uint", None, pointer, text, ctypes.c_uint64)
+    declare(lib, "attnd_call_enums", None, pointer, text, ctypes.POINTER(text), integer)
     declare(lib, "attnd_call_ints", None, pointer, text, ctypes.POINTER(i64), integer)
     declare(lib, "attnd_call_float", None, pointer, text, real)
     declare(lib, "attnd_call_enum", None, pointer, text, text)
@@ -193,6 +194,9 @@ class Calls:
         return handle
 
     def set_option(self, handle, name, value):
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
+            names = (ctypes.c_char_p * len(value))(*(x.encode() for x in value))
+            return self.lib.attnd_call_enums(handle, name, names, len(value))
         if isinstance(value, (list, tuple)):
             values = (ctypes.c_int64 * len(value))(*value)
             return self.lib.attnd_call_ints(handle, name, values, len(value))

@@ -109,7 +109,7 @@ def test_description(method):
     assert {n for n, option in options.items() if not option["served"]} == method.unserved_options
     for name, option in options.items():
         assert option["help"] and option["default_value"], name
-        assert bool(option["enum_values"]) == (option["type"] == "enum"), name
+        assert bool(option["enum_values"]) == (option["type"] in ("enum", "enums")), name
 
     inputs = {tensor["name"]: tensor for tensor in info["inputs"]}
     assert inputs.keys() == method.tensors

@@ -145,6 +145,12 @@ void AddOptionChanges(const OptionInfo& option, std::vector<Change>* changes) {
       }
       break;
     }
+    case OptionType::kEnums:
+      for (const std::string& value : option.enum_values) {
+        changes->push_back(OptionChange(option.name, std::vector<std::string>{value}));
+      }
+      changes->push_back(OptionChange(option.name, option.enum_values));
+      break;
   }
 }
 

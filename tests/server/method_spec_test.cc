@@ -45,6 +45,19 @@ TEST(MethodSpecTest, ReadsUnsignedValuesThatNoSignedOneHolds) {
   EXPECT_EQ(DecodeSpec(spec).options, (OptionMap{{"seed", uint64_t{UINT64_MAX}}}));
 }
 
+TEST(MethodSpecTest, ListsOfNamesEndAfterTheFirstThatMustRepeat) {
+  using Names = std::vector<std::string>;
+  v1::MethodSpec spec;
+  spec.mutable_synthesizer()->add_components(v1::Synthesizer::Component::dot);
+  spec.mutable_synthesizer()->add_components(v1::Synthesizer::Component::random);
+  EXPECT_EQ(DecodeSpec(spec).options, (OptionMap{{"components", Names{"dot", "random"}}}));
+  for (int i = 0; i < 1000; ++i) {
+    spec.mutable_synthesizer()->add_components(v1::Synthesizer::Component::dense);
+  }
+  const OptionMap many = DecodeSpec(spec).options;
+  EXPECT_EQ(std::get<Names>(many.at("components")).size(), 6);
+}
+
 TEST(MethodSpecTest, RefusesTypesThatNoOptionHas) {
   // A message of protobuf in place of a method with an option of an unreadable type.
   google::protobuf::UninterpretedOption message;
@@ -59,6 +72,7 @@ TEST(MethodSpecTest, RefusesTypesThatNoOptionHas) {
 
 std::string TypeOf(const FieldDescriptor& field) {
   if (field.is_repeated()) {
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) return "enums";
     return field.cpp_type() == FieldDescriptor::CPPTYPE_INT64 ? "ints" : "repeated other";
   }
   if (!field.has_optional_keyword()) return "no presence";

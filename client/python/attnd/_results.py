@@ -68,7 +68,7 @@ class Estimate:
 @dataclass(frozen=True)
 class OptionInfo:
     name: str
-    type: str  # "bool", "int", "float", "enum", "ints"
+    type: str  # "bool", "int", "float", "enum", "ints", "enums"
     default_value: str  # as text: "false", "1/sqrt(D)", "required"
     range: str
     enum_values: tuple[str, ...]

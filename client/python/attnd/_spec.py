@@ -66,6 +66,8 @@ def text_of(method: str, options: Mapping[str, Any]) -> str:
     for name, value in options.items():
         if isinstance(value, bool):
             value = str(value).lower()
+        elif isinstance(value, (list, tuple)):
+            value = "[" + ",".join(str(item) for item in value) + "]"
         body.append(f"{name}:{value}")
     return f"{method}{{{' '.join(body)}}}" if body else method
 
@@ -75,7 +77,7 @@ def _assign(message: Any, field: Any, value: Any) -> str | None:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     if _is_repeated(field):
-        return _extend(getattr(message, field.name), value)
+        return _extend(getattr(message, field.name), field, value)
     if field.enum_type is not None:
         number = field.enum_type.values_by_name.get(value) if isinstance(value, str) else None
         if number is None:
@@ -94,9 +96,15 @@ def _assign(message: Any, field: Any, value: Any) -> str | None:
     return None
 
 
-def _extend(values: Any, value: Any) -> str | None:
-    """A list option takes a list of ints or a single one."""
-    items = value if np.iterable(value) else [value]
+def _extend(values: Any, field: Any, value: Any) -> str | None:
+    """A list option takes a list of ints or names, or a single one."""
+    items = value if np.iterable(value) and not isinstance(value, str) else [value]
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_name
+        if any(not isinstance(item, str) or item not in known for item in items):
+            return "must be a list of " + ", ".join(known)
+        values.extend(known[item].number for item in items)
+        return None
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -123,9 +131,13 @@ def _parse_body(method: str, body: str) -> dict[str, Any]:
 
 
 def _value_of(field: Any, value: Any) -> Any:
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
-    return list(value) if _is_repeated(field) else value
+    if _is_repeated(field):
+        return [_name_of(field, item) for item in value]
+    return _name_of(field, value)
+
+
+def _name_of(field: Any, value: Any) -> Any:
+    return value if field.enum_type is None else field.enum_type.values_by_number[value].name
 
 
 def _is_repeated(field: Any) -> bool:
