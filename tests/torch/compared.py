@@ -57,10 +57,21 @@ def close(name, got, want, tolerance=TOLERANCE):
                              f"{bound:.3g}, the most by {error.max():.3g}")
 
 
-def compare(method, options, floats, peer, fixed=None, pairs=None, tolerance=TOLERANCE):
-    """`floats` are sent and differentiated, `fixed` (lengths, masks, indices) only sent. `peer`
-    gets the floats by name as float64 and gives out, or out and lse."""
-    sent = floats | (fixed or {})
+def reduced(gradient, shape):
+    """The gradient of a tensor of `shape` that was broadcast."""
+    gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
+    axes = tuple(i for i, n in enumerate(shape) if n == 1)
+    return gradient.sum(axis=axes, keepdims=True)
+
+
+def compare(method, options, floats, peer, fixed=None, pairs=None, tolerance=TOLERANCE, tied=None):
+    """`floats` are sent and differentiated, `fixed` (lengths, masks, indices, random features) only
+    sent. `peer` gets the floats by name as float64 and gives out, or out and lse. `tied`: for a
+    float that the peer uses in several places, the names and shapes under which it is sent."""
+    tied, fixed = tied or {}, fixed or {}
+    sent = {name: x for name, x in floats.items() if name not in tied} | fixed
+    for name, uses in tied.items():
+        sent |= {use: np.broadcast_to(floats[name], shape).copy() for use, shape in uses.items()}
     reply = ours(method, options, sent)
     leaves = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
               for name, x in floats.items()}
@@ -80,6 +91,8 @@ def compare(method, options, floats, peer, fixed=None, pairs=None, tolerance=TOL
         loss = loss + (counted * torch.tensor(incoming["grad_lse"])).sum()
     want = torch.autograd.grad(loss, list(leaves.values()))
     grads = ours(method, options, sent | incoming, backward=True).outputs
-    assert set(grads) == set(leaves)
+    for name, uses in tied.items():
+        grads[name] = sum(reduced(grads.pop(use), floats[name].shape) for use in uses)
+    assert set(grads) - set(fixed) == set(leaves)
     for name, gradient in zip(leaves, want):
         close(f"gradient of {name}", grads[name], gradient, tolerance)

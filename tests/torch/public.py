@@ -1,0 +1,285 @@
+"""Public implementations of low-rank, kernel and mixing methods as functions of q, k, v and the
+learned tensors, in our shapes and names: their projections are replaced by given results and their
+parameters by given tensors. tests/torch compares them in float64, tests/bench/torch times them.
+
+A package that is not installed raises ImportError. The settings that make a peer equal to ours are
+beside each test.
+"""
+
+import importlib.util
+import pathlib
+
+import torch
+import torch.nn.functional as F
+
+
+class Given(torch.nn.Module):
+    """A projection with a given result, which its caller may change in place."""
+
+    def forward(self, *_):
+        return self.x.clone()
+
+
+class Zero(torch.nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x)
+
+
+def given(module, *names):
+    for name in names:
+        setattr(module, name, Given())
+    return module
+
+
+def put(module, **tensors):
+    """Tensors in the place of parameters: gradients flow to them."""
+    for name, x in tensors.items():
+        module._parameters.pop(name, None)
+        setattr(module, name, x)
+
+
+def flat(x):
+    """[B,H,N,D] -> [B,N,H*D]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def heads(x, H):
+    """[B,N,H*D] -> [B,H,N,D]."""
+    return x.unflatten(2, (H, -1)).transpose(1, 2)
+
+
+def fla(name):
+    """A module of plain functions of flash-linear-attention, read from its file alone."""
+    found = importlib.util.find_spec("fla")
+    if found is None:
+        raise ImportError("fla-core is not installed")
+    path = pathlib.Path(found.submodule_search_locations[0]) / "ops" / name / "naive.py"
+    spec = importlib.util.spec_from_file_location(f"fla_{name}_naive", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- linformer ---
+
+
+def linformer(H, D, length, k, **options):
+    """lucidrains/linformer. Shorter sequences use the first rows of e and f."""
+    from linformer import LinformerSelfAttention
+
+    module = LinformerSelfAttention(H * D, length, k=k, heads=H, dim_head=D, **options)
+    given(module, "to_q", "to_k", "to_v").to_out = torch.nn.Identity()
+
+    def peer(q, k, v, e, f):
+        module.to_q.x, module.to_k.x, module.to_v.x = flat(q), flat(k), flat(v)
+        put(module, proj_k=e, proj_v=f)
+        return heads(module(flat(q), context=flat(k)), H)
+
+    return peer
+
+
+def linformer_xformers(length, k):
+    from xformers.components.attention.linformer import LinformerAttention
+
+    module = LinformerAttention(dropout=0.0, seq_len=length, k=k)
+
+    def peer(q, k, v, e, f):
+        put(module.E, weight=e.T)
+        put(module.F, weight=f.T)
+        return module(*(x.flatten(0, 1) for x in (q, k, v))).unflatten(0, q.shape[:2])
+
+    return peer
+
+
+# --- nystromformer ---
+
+
+def nystrom(H, D, landmarks, iterations=6, kernel=0):
+    """lucidrains/nystrom-attention; its n must be a multiple of `landmarks`."""
+    from nystrom_attention import NystromAttention
+
+    module = NystromAttention(H * D, D, H, landmarks, iterations, residual=kernel > 0,
+                              residual_conv_kernel=kernel or 33)
+    given(module, "to_qkv").to_out = torch.nn.Identity()
+
+    def peer(q, k, v, conv_weight=None):
+        module.to_qkv.x = torch.cat([flat(x) for x in (q, k, v)], dim=2)
+        if conv_weight is not None:
+            put(module.res_conv, weight=conv_weight[:, None, :, None])
+        return heads(module(flat(q)), H)
+
+    return peer
+
+
+def nystrom_transformers(H, D, n, landmarks, init, kernel=0):
+    """`n`: without it the default configuration is exact attention (transformers#21755)."""
+    from transformers.models.nystromformer import modeling_nystromformer as modeling
+
+    config = modeling.NystromformerConfig(
+        hidden_size=H * D, num_attention_heads=H, num_landmarks=landmarks, segment_means_seq_len=n,
+        conv_kernel_size=kernel or None, attention_probs_dropout_prob=0.0)
+    module = given(modeling.NystromformerSelfAttention(config), "query", "key", "value")
+    # The option of the configuration raises.
+    module.init_option = init
+
+    def peer(q, k, v, conv_weight=None):
+        module.query.x, module.key.x, module.value.x = flat(q), flat(k), flat(v)
+        if conv_weight is not None:
+            put(module.conv, weight=conv_weight[:, None, :, None])
+        return heads(module(flat(q))[0], H)
+
+    return peer
+
+
+def nystrom_xformers(H, landmarks, iterations, init, kernel=0):
+    from xformers.components.attention.nystrom import NystromAttention
+
+    module = NystromAttention(dropout=0.0, num_heads=H, num_landmarks=landmarks,
+                              pinverse_original_init=init == "original",
+                              inv_iterations=iterations, conv_kernel_size=kernel or None)
+
+    def peer(q, k, v, conv_weight=None):
+        if conv_weight is not None:
+            put(module.skip_connection, weight=conv_weight[:, None, :, None])
+        return module(*(x.flatten(0, 1) for x in (q, k, v))).unflatten(0, q.shape[:2])
+
+    return peer
+
+
+# --- long_short ---
+
+
+def long_short(H, D, window, segment, rank, causal):
+    """lucidrains/long-short-transformer: one tensor for keys and values, without rotation."""
+    from long_short_transformer.long_short_transformer import LongShortAttention
+
+    module = LongShortAttention(dim=H * D, heads=H, dim_head=D, causal=causal, window_size=window,
+                                segment_size=segment, r=rank)
+    given(module, "to_q", "to_kv").to_out = torch.nn.Identity()
+    module.pos_emb = None
+
+    def peer(q, kv, dyn_weight, local_weight, local_bias, global_weight, global_bias, mask=None):
+        n = q.shape[2]
+        more = -n % module.pad_to_multiple
+        module.to_q.x, module.to_kv.x = (F.pad(flat(x), (0, 0, 0, more)) for x in (q, kv))
+        put(module.to_dynamic_proj, weight=dyn_weight.T)
+        put(module.local_norm, weight=local_weight, bias=local_bias)
+        put(module.global_norm, weight=global_weight, bias=global_bias)
+        return heads(module(flat(q), mask=mask), H)
+
+    return peer
+
+
+# --- linear_attention, performer ---
+
+
+def performer(omega, causal=False, **options):
+    """performer-pytorch. Its causal form adds 1e-6 times the sum of a query's features to each
+    divisor, here 0."""
+    from functools import partial
+
+    from performer_pytorch import performer_pytorch as public
+
+    module = public.FastAttention(omega.shape[1], omega.shape[0], **options)
+    module.causal = causal
+    module.causal_linear_fn = partial(public.causal_linear_attention_noncuda, eps=0.0)
+    module.projection_matrix = torch.as_tensor(omega)
+    return module
+
+
+def favor_xformers(omega, kind):
+    """xformers' FAVOR with given features, of kind "positive" or "hyperbolic"."""
+    from xformers.components.attention import favor
+
+    m, name = (len(omega), "SMOrf") if kind == "positive" else (2 * len(omega), "SMHyp")
+    module = favor.FavorAttention(dim_features=m,
+                                  feature_map_type=getattr(favor.FeatureMapType, name))
+    module.feature_map.features = torch.as_tensor(omega).T
+
+    def peer(q, k, v):
+        return module(*(x.flatten(0, 1) for x in (q, k, v))).unflatten(0, q.shape[:2])
+
+    return peer
+
+
+# --- fnet ---
+
+
+def fnet_transformers():
+    from transformers.models.fnet import modeling_fnet as modeling
+
+    module = modeling.FNetBasicFourierTransform(modeling.FNetConfig())
+    return lambda v: heads(module(flat(v))[0], v.shape[1])
+
+
+def fnet_xformers():
+    from xformers.components.attention.fourier_mix import FourierMix
+
+    module = FourierMix(dropout=0.0)
+    return lambda v: heads(module(flat(v)), v.shape[1])
+
+
+# --- gmlp_sgu, mlp_mixer ---
+
+
+def gmlp(H, width, length, causal, act=None):
+    """lucidrains/g-mlp-pytorch on q = u, the gated half, and v = z, the gate. width: H * Dg."""
+    from g_mlp_pytorch.g_mlp_pytorch import SpatialGatingUnit
+
+    module = SpatialGatingUnit(2 * width, length, causal=causal, heads=H,
+                               act=act or torch.nn.Identity())
+
+    def peer(q, v, weight, bias, norm_weight, norm_bias, gate_residual=None):
+        put(module, weight=weight, bias=bias)
+        put(module.norm, weight=norm_weight.flatten(), bias=norm_bias.flatten())
+        residual = None if gate_residual is None else flat(gate_residual)
+        return heads(module(torch.cat([flat(q), flat(v)], dim=2), residual), H)
+
+    return peer
+
+
+def gmlp_timm(width, length):
+    from timm.models.mlp_mixer import SpatialGatingUnit
+
+    module = SpatialGatingUnit(2 * width, length)
+
+    def peer(q, v, weight, bias, norm_weight, norm_bias):
+        put(module.proj, weight=weight, bias=bias)
+        put(module.norm, weight=norm_weight.flatten(), bias=norm_bias.flatten())
+        return heads(module(torch.cat([flat(q), flat(v)], dim=2)), q.shape[1])
+
+    return peer
+
+
+def mixer_timm(width, length, tokens):
+    """The first half of timm's block, with its residual; the channel MLP gives zero."""
+    from timm.models.mlp_mixer import MixerBlock
+
+    module = MixerBlock(width, length, mlp_ratio=(tokens / width, 1.0))
+    assert module.mlp_tokens.fc1.out_features == tokens
+    module.mlp_channels = Zero()
+
+    def peer(v, w1, b1, w2, b2, norm_weight, norm_bias):
+        put(module.norm1, weight=norm_weight, bias=norm_bias)
+        put(module.mlp_tokens.fc1, weight=w1.T, bias=b1)
+        put(module.mlp_tokens.fc2, weight=w2.T, bias=b2)
+        return heads(module(flat(v)), v.shape[1])
+
+    return peer
+
+
+def mixer(width, length, factor):
+    """The first half of a block of lucidrains/mlp-mixer-pytorch, with its residual."""
+    from mlp_mixer_pytorch import MLPMixer
+
+    model = MLPMixer(image_size=(length, 1), channels=1, patch_size=1, dim=width, depth=1,
+                     num_classes=1, expansion_factor=factor)
+    block = model[2][0]
+
+    def peer(v, w1, b1, w2, b2, norm_weight, norm_bias):
+        put(block.norm, weight=norm_weight, bias=norm_bias)
+        put(block.fn[0], weight=w1.T[:, :, None], bias=b1)
+        put(block.fn[3], weight=w2.T[:, :, None], bias=b2)
+        return heads(block(flat(v)), v.shape[1])
+
+    return peer
