@@ -117,10 +117,10 @@ def nystrom_transformers(H, D, n, landmarks, init, kernel=0):
 
     config = modeling.NystromformerConfig(
         hidden_size=H * D, num_attention_heads=H, num_landmarks=landmarks, segment_means_seq_len=n,
-        conv_kernel_size=kernel or None, attention_probs_dropout_prob=0.0)
+        conv_kernel_size=kernel or 3, attention_probs_dropout_prob=0.0)
     module = given(modeling.NystromformerSelfAttention(config), "query", "key", "value")
-    # The option of the configuration raises.
-    module.init_option = init
+    # In the configuration "exact" raises, and so does an absent convolution.
+    module.init_option, module.conv_kernel_size = init, kernel or None
 
     def peer(q, k, v, conv_weight=None):
         module.query.x, module.key.x, module.value.x = flat(q), flat(k), flat(v)
@@ -251,13 +251,13 @@ def gmlp_timm(width, length):
     return peer
 
 
-def mixer_timm(width, length, tokens):
+def mixer_timm(width, length, tokens, act=torch.nn.GELU):
     """The first half of timm's block, with its residual; the channel MLP gives zero."""
     from timm.models.mlp_mixer import MixerBlock
 
-    module = MixerBlock(width, length, mlp_ratio=(tokens / width, 1.0))
+    module = MixerBlock(width, length, mlp_ratio=(tokens / width, 1.0), act_layer=act)
     assert module.mlp_tokens.fc1.out_features == tokens
-    module.mlp_channels = Zero()
+    module.norm2, module.mlp_channels = torch.nn.Identity(), Zero()
 
     def peer(v, w1, b1, w2, b2, norm_weight, norm_bias):
         put(module.norm1, weight=norm_weight, bias=norm_bias)

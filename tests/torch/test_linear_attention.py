@@ -94,8 +94,8 @@ class TestNaive:
         def states(q, k, v, state_s, state_z):
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
             return self.module.naive_recurrent_linear_attn(
-                q, k, v, initial_state=(state_s, state_z[:, None]), output_final_state=True,
-                normalize=True)
+                q, k, v, initial_state=(state_s.float(), state_z[:, None].float()),
+                output_final_state=True, normalize=True)
 
         reply = ours("linear_attention", options, t).outputs
         _, (s, z) = states(**{name: torch.tensor(x) for name, x in t.items()})
