@@ -9,14 +9,11 @@ five times as slow as dense attention: there the peer is dense attention with th
 Usage: python -m tests.bench.torch.patterns [text in the case's name]
 """
 
-import ctypes
 import inspect
 import json
 import os
-import statistics
 import sys
 import textwrap
-import time
 import warnings
 
 # A separate folder, because all kernels in it are compiled for two threads, see Compiled.
@@ -29,64 +26,17 @@ from torch._inductor.compile_fx import compile_fx  # noqa: E402
 from torch.nn.attention.flex_attention import (create_block_mask, create_mask,  # noqa: E402
                                                flex_attention)
 
-from tests.methods import library  # noqa: E402
+from tests.bench.torch import measured  # noqa: E402
+from tests.bench.torch.measured import leaves  # noqa: E402
 
 H, N, D = 8, 4096, 64
 SIDE = 64  # of the grids
 GOAL = ">= 5"
-BUDGET = 1.0  # seconds a case, and at least ROUNDS rounds
-ROUNDS = 3
-
-
-def seconds(call):
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def leaves(**shapes):
-    return {name: torch.randn(shape, requires_grad=True) for name, shape in shapes.items()}
 
 
 def qkv():
     torch.manual_seed(1)
     return leaves(**{name: (1, H, N, D) for name in "qkv"})
-
-
-# --- both sides of a case ---
-
-
-class Ours:
-    """A forward and a backward call of the library, planned once and run again and again."""
-
-    def __init__(self, threads, method, options, tensors, fixed):
-        self.engine = library.Engine("", threads, poison=False)
-        self.lib = self.engine.lib
-        sent = {name: x.detach().numpy() for name, x in tensors.items()} | fixed
-        incoming = {"grad_out": np.random.default_rng(2).standard_normal((1, H, N, D), np.float32)}
-        self.calls = library.Calls(self.lib, [
-            library.Request(method, sent, options),
-            library.Request(method, sent | incoming, options, backward=True)])
-        self.calls.__enter__()
-        self.grad_out = torch.tensor(incoming["grad_out"])
-
-    def run(self, index):
-        handle = (ctypes.c_void_p * 1)(self.calls.handles[index])
-        self.engine.check(self.lib.attnd_execute(self.engine.handle, handle, 1))
-
-    def forward(self):
-        self.run(0)
-
-    def both(self):
-        self.run(0)
-        self.run(1)
-
-    def outputs(self, index):
-        return self.engine.outputs(self.calls.handles[index])[0]
-
-    def close(self):
-        self.calls.__exit__()
-        self.lib.attnd_engine_free(self.engine.handle)
 
 
 class Case:
@@ -100,45 +50,12 @@ class Case:
                       for calls, (peer, _) in peers.items()}
 
     def measure(self, threads, calls):
-        """Medians of both sides, between equal answers only: the first calls, which build patterns
-        and compile, are compared and not counted."""
-        tensors, attend = self.tensors(), self.peers[calls][1]
-        ours = Ours(threads, self.method, self.options, tensors, self.fixed)
-        ours.both()
-        if calls == "forward":
-            tensors = {name: x.detach() for name, x in tensors.items()}
-            mine, peer = ours.forward, lambda: attend(**tensors)
-            same("out", ours.outputs(0)["out"], peer())
-        else:
-            inputs = list(tensors.values())
-            mine, peer = ours.both, lambda: torch.autograd.grad(attend(**tensors), inputs,
-                                                                ours.grad_out)
-            for name, gradient in zip(tensors, peer()):
-                same(f"gradient of {name}", ours.outputs(1)[name], gradient)
-        times = in_turns(mine, peer)
-        ours.close()
-        return times
+        return measured.measure(threads, calls, self.method, self.options, self.tensors(),
+                                self.fixed, (1, H, N, D), self.peers[calls][1])
 
 
 def always(name, peer):
     return dict.fromkeys(("forward", "both"), (name, peer))
-
-
-def same(what, got, want):
-    error = float(abs(torch.tensor(got) - want).max())
-    assert error <= 1e-4 * max(1, float(abs(want).max())), f"{what} differs by {error:.3g}"
-
-
-def in_turns(mine, peer):
-    """A pause before each turn: the threads of the other side spin a little when they have nothing
-    to do."""
-    times, peers, start = [], [], time.perf_counter()
-    while len(times) < ROUNDS or time.perf_counter() - start < BUDGET:
-        time.sleep(0.01)
-        times.append(seconds(mine))
-        time.sleep(0.01)
-        peers.append(seconds(peer))
-    return statistics.median(times), statistics.median(peers)
 
 
 # --- transformers, local-attention ---
@@ -374,7 +291,7 @@ def main():
             for calls, name in case.names.items():
                 if wanted not in name:
                     continue
-                mine, theirs = case.measure(threads, calls)
+                mine, theirs, _ = case.measure(threads, calls)
                 print(json.dumps({
                     "case": f"{name} T{threads}", "value": round(mine * 1e3, 4), "unit": "ms",
                     "peer": name.split(" / ")[1].split(",")[0], "peer_ms": round(theirs * 1e3, 4),
