@@ -18,7 +18,10 @@ def pytest_report_header():
 
     lines = [f"library: {library.Engine('', 2).description}"]
     for name in ("torch", "transformers", "local-attention", "axial-attention", "rela-transformer",
-                 "xformers", "deepspeed", "mlx"):
+                 "xformers", "deepspeed", "mlx", "linformer", "linformer-pytorch",
+                 "nystrom-attention", "performer-pytorch", "linear-attention-transformer",
+                 "long-short-transformer", "g-mlp-pytorch", "mlp-mixer-pytorch", "timm", "fla-core",
+                 "pytorch-fast-transformers"):
         try:
             lines.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
