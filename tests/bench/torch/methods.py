@@ -8,7 +8,7 @@ a forward with its autograd of the peer. Where the peer is PyTorch's own transfo
 attention, no public implementation of the method does more than call it: goal 1. "bound" is the
 time of our products at the peak rate of the threads.
 
-Usage: python -m tests.bench.torch.methods [--quick] [--threads T] [text in the case's name]
+Usage: python -m tests.bench.torch.methods [--quick] [--threads T] [text in the case's name ...]
 """
 
 import argparse
@@ -293,9 +293,12 @@ def mixing():
 # --- ours against ours ---
 
 
-def against_ready_features(n, calls, threads):
+def ready_name(n, calls):
+    return f"performer, 256 features / linear_attention, F 256, N {n}, {calls}"
+
+
+def against_ready_features(name, n, calls, threads):
     """performer with 256 features against linear_attention whose q and k have 256 columns."""
-    name = f"performer, 256 features / linear_attention, F 256, N {n}, {calls}"
     torch.manual_seed(1)
     t = {name: torch.randn(1, H, n, D) / 2 for name in "qkv"}
     wide = {name: torch.rand(1, H, n, FEATURES) for name in "qk"} | {"v": t["v"]}
@@ -346,19 +349,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="N 4096 only")
     parser.add_argument("--threads", type=int, action="append", help="default: 1, then 2")
-    parser.add_argument("text", nargs="?", default="", help="in the names of the cases to run")
+    parser.add_argument("texts", nargs="*", help="all are in the names of the cases to run")
     args = parser.parse_args()
+
+    def wanted(name):
+        return all(text in name for text in args.texts)
+
     lengths = LENGTHS[:1] if args.quick else LENGTHS
     for threads in args.threads or (1, 2):
         torch.set_num_threads(threads)
         for n in lengths:
             for calls in ("forward", "both"):
                 for case in cases():
-                    if args.text in case.name(n, calls):
+                    if wanted(case.name(n, calls)):
                         compare(case, n, calls, threads)
                         gc.collect()
-                if args.text in "performer, 256 features / linear_attention":
-                    against_ready_features(n, calls, threads)
+                if wanted(name := ready_name(n, calls)):
+                    against_ready_features(name, n, calls, threads)
 
 
 if __name__ == "__main__":
