@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
+#include <string>
 
 #include "kernels/core/run_control.h"
 #include "kernels/ops/feature_map.h"
@@ -111,9 +113,11 @@ INSTANTIATE_TEST_SUITE_P(All, CheckPointsOfMethods, ::testing::ValuesIn(AllRuns(
 
 TEST_P(CheckPointsOfMethods, AreNear) {
   const MethodRun& r = GetParam();
-  // Quadratic ones are long enough with fewer tokens.
-  const bool is_dense = r.method.method == "softmax" || r.method.method == "relu_attention" ||
-                        r.method.method == "block_sparse" || r.method.method == "blockwise";
+  // Quadratic ones are long enough with fewer tokens; some of them draw a table of N^2 elements.
+  static const std::set<std::string> kDense = {"softmax",       "relu_attention", "block_sparse",
+                                               "blockwise",     "gmlp_sgu",       "linear_mixing",
+                                               "random_mixing", "synthesizer"};
+  const bool is_dense = kDense.contains(r.method.method);
   const auto request = MakeRequest(r.method, r.direction, is_dense ? kLong / 4 : kLong, /*H=*/1);
   static Engine* const engine = NewEngine(/*poison_memory=*/false).release();
   ExpectCheckPoints(

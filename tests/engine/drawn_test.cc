@@ -59,14 +59,14 @@ struct DrawnRequest {
     if (direction == Direction::kBackward) {
       Add("grad_out", shape, DrawTable({.seed = seed, .name = "g"}, shape));
     }
-    const Shape table = TableOf(ShapeOf(tensors));
+    const Shape table = TableOf(ShapeOf(method.info(), tensors));
     if (sends_table) Add("w", table, DrawTable(ParamsOf(seed), table));
     auto made = std::make_shared<Plan>();
     made->method = &method;
     made->direction = direction;
     made->options = std::make_shared<DrawnOptions>(DrawnOptions{seed});
     made->tensors = tensors;
-    made->shape = ShapeOf(made->tensors);
+    made->shape = ShapeOf(method.info(), made->tensors);
     const char* result = direction == Direction::kForward ? "out" : "q";
     made->outputs = {{result, DType::kF32, Layout::kBHND, shape}};
     plan = std::move(made);
