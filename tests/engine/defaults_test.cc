@@ -1,6 +1,7 @@
 // For every method: an option sent with the default that the help shows equals one left out.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 
@@ -26,6 +27,9 @@ std::optional<OptionValue> Shown(const OptionInfo& info) {
       if (absl::SimpleAtod(text, &real)) return OptionValue(real);
       return std::nullopt;
     case OptionType::kEnum:
+      if (std::count(info.enum_values.begin(), info.enum_values.end(), text) == 0) {
+        return std::nullopt;
+      }
       return OptionValue(text);
     case OptionType::kInts: {
       std::vector<int64_t> values;

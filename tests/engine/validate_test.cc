@@ -47,11 +47,6 @@ class ValidateTest : public ::testing::Test {
     for (size_t at; (at = text.find("softmax: ")) != std::string::npos;) text.erase(at, 9);
     return text;
   }
-  absl::Status Unserved(const std::string& method, const std::function<void(Call*)>& change) {
-    Call call = Good(method);
-    change(&call);
-    return Plan(call);
-  }
 
   std::unique_ptr<Engine> engine_ = EngineOn(std::make_unique<PlainDevice>());
   std::deque<std::vector<int32_t>> integers_;
@@ -256,20 +251,6 @@ TEST_F(ValidateTest, RulesOfTheMethods) {
   EXPECT_EQ(Plan(call).message(),
             "linear_attention: tensors must be among q, k, v, q_lengths, kv_lengths, "
             "state_s, state_z, got \"causal_offset\"");
-}
-
-TEST_F(ValidateTest, UnservedOptionsAreRefusedByNameUnlessTheyHaveTheirDefault) {
-  const auto option = [&](const std::string& method, const std::string& name, OptionValue value) {
-    return Unserved(method, [&](Call* c) { c->options[name] = value; });
-  };
-  EXPECT_EQ(
-      option("linear_attention", "seed", int64_t{7}),
-      absl::UnimplementedError("linear_attention: seed is not served by this version, got 7"));
-  EXPECT_TRUE(option("linear_attention", "seed", int64_t{0}).ok());
-  EXPECT_TRUE(option("local", "duplicates", std::string("multiset")).ok());
-  for (const char* map : {"dpfp", "softmax"}) {
-    EXPECT_TRUE(option("linear_attention", "feature_map", std::string(map)).ok());
-  }
 }
 
 TEST_F(ValidateTest, DeclaredShapesAndTypes) {
