@@ -1,8 +1,8 @@
 """The length from which each method is faster than exact softmax attention of this library.
 
 One head, D 64, float32, one sequence; learned and random tables are drawn. N doubles from 64; at
-each N both sides take turns and their fastest runs count, because what else runs on the machine only
-adds to them. A causal case is compared with causal softmax.
+each N both sides take turns and their fastest runs count, because what else runs on the machine
+only adds to them. A causal case is compared with causal softmax.
 "both" is a forward call and a backward call. Prints one JSON line a case: value is the N from which
 the method is faster, interpolated between the last N at which it is not and the next; 64 says from
 the start, null not up to the largest N. `ratios` are the times of softmax / those of the method.

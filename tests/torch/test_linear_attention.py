@@ -17,7 +17,8 @@ SINGLE = 4 * TOLERANCE
 class TestLinearAttentionTransformer:
     @pytest.fixture(autouse=True)
     def _module(self):
-        self.module = pytest.importorskip("linear_attention_transformer.linear_attention_transformer")
+        self.module = pytest.importorskip(
+            "linear_attention_transformer.linear_attention_transformer")
 
     @pytest.mark.parametrize("lengths", [None, [61, 20]], ids=["full", "padded"])
     def test_full(self, lengths):

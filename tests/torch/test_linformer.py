@@ -1,6 +1,6 @@
 """linformer against linformer, linformer-pytorch and xformers' component. None of them masks keys:
-linformer-pytorch zeroes them, which is the same as leaving them out. Its "causal" mask takes columns
-of the projection for positions and is no peer, nor is any causal form."""
+linformer-pytorch zeroes them, which is the same as leaving them out. Its "causal" mask takes
+columns of the projection for positions and is no peer, nor is any causal form."""
 
 import numpy as np
 import pytest

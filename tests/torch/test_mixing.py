@@ -1,5 +1,5 @@
-"""fnet against transformers and xformers; gmlp_sgu against g-mlp-pytorch and timm; mlp_mixer against
-timm and mlp-mixer-pytorch. linear_mixing and random_mixing have no public package."""
+"""fnet against transformers and xformers; gmlp_sgu against g-mlp-pytorch and timm; mlp_mixer
+against timm and mlp-mixer-pytorch. linear_mixing and random_mixing have no public package."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 """nystromformer against nystrom-attention, transformers' Nystromformer and xformers' component.
-nystrom-attention and transformers cut n into equal segments: there n is a multiple of the landmarks.
+nystrom-attention and transformers cut n into equal segments: n is a multiple of the landmarks.
 xformers cuts any n as ours does. Masks differ everywhere, and causal forms leak: no peers."""
 
 import pytest

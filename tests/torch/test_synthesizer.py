@@ -1,5 +1,5 @@
-"""synthesizer against PyTorch's scaled_dot_product_attention, which gets the synthetic scores as its
-additive mask. No public code computes these scores: see test_absent.py."""
+"""synthesizer against PyTorch's scaled_dot_product_attention, which gets the synthetic scores as
+its additive mask. No public code computes these scores: see test_absent.py."""
 
 import numpy as np
 import pytest
