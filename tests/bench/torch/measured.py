@@ -82,8 +82,8 @@ def measure(threads, calls, method, options, tensors, fixed, out_shape, attend, 
             tied=None):
     """Medians of the seconds of both sides, and our bound, between equal answers only: the first
     calls, which build and compile, are compared and not counted. `calls`: "forward" or "both";
-    `attend` makes out of `tensors`, given by name; `fixed` are sent to us alone. `tied`: a name under
-    which we are sent a tensor again -> its name."""
+    `attend` makes out of `tensors`, given by name; `fixed` are sent to us alone. `tied`: a
+    name under which we are sent a tensor again -> its name."""
     tied = tied or {}
     fixed = fixed | {again: tensors[name].detach().numpy() for again, name in tied.items()}
     ours = Ours(threads, method, options, tensors, fixed, out_shape)
