@@ -71,7 +71,9 @@ Tensor SeqSplit::Shared(const Tensor& x) const {
     for (const int64_t count : counts)
       cuts.back().push_back(cuts.back().back() + (is_planned ? count : 1));
   }
-  return ops_.SplitRows(whole, 0, cuts, is_planned ? counts_ : SeqCounts());
+  const Tensor parts = ops_.SplitRows(whole, 0, cuts, is_planned ? counts_ : SeqCounts());
+  // What stands for `count` sequences has count rows: one of them, as a run has.
+  return is_planned ? ops_.Slice(parts, 0, {0}, {1}) : parts;
 }
 
 Tensor SeqSplit::Join(const Tensor& x, const std::vector<Shape>& shapes, float fill) const {

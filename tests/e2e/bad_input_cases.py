@@ -260,11 +260,6 @@ OPTIONS = [
 ]
 
 UNSERVED_FEATURES = [
-    Case("a seed", forward("linear_attention { seed: 3 }"),
-         ["linear_attention: seed is not served by this version, got 3"], UNSERVED),
-    Case("seed beyond int64", forward("linear_attention { seed: 18446744073709551615 }"),
-         ["linear_attention: seed is not served by this version, got 18446744073709551615"],
-         UNSERVED),
     Case("a method to come",
          forward(None, edit=lambda r: r.method.MergeFromString(field(1000, b""))),
          [f"request: method must be one of {METHODS}, got number 1000"], UNSERVED),
@@ -272,9 +267,6 @@ UNSERVED_FEATURES = [
          ['request: rpc must be one of this server, got "/attn.v1.AttentionService/Walk"'], UNSERVED,
          rpc="Walk"),
     # With both kinds of reason the caller's error determines the code.
-    Case("unserved and wrong", forward("linear_attention { seed: 3 scale: nan }"),
-         ["linear_attention: scale must be finite, got nan",
-          "linear_attention: seed is not served by this version, got 3"]),
 ]
 
 TENSORS = [

@@ -91,13 +91,13 @@ def test_open_loop_sends_at_its_rate(server):
 def test_load_counts_refusals_by_code(server):
     report = load(
         server.target,
-        *("--method", "linear_attention{seed:3}", "--lengths", "16", "--duration", "0.2"),
+        *("--method", "linear_attention{chunk_size:0}", "--lengths", "16", "--duration", "0.2"),
         code=1,
     )
     assert report["ok"] == 0
-    refused = report["refused"]["UNIMPLEMENTED"]
+    refused = report["refused"]["INVALID_ARGUMENT"]
     assert refused["count"] == report["requests"] > 0
-    assert refused["reason"].startswith("linear_attention: seed is not served")
+    assert refused["reason"].startswith("linear_attention: chunk_size must be")
 
 
 def test_load_through_one_stream(server):

@@ -177,14 +177,6 @@ def test_refusals_name_every_reason(client, rng):
     assert len(caught.value.reasons) >= 2
 
 
-def test_what_is_specified_but_not_served_is_refused_by_name(client, rng):
-    q = noise(rng, (1, 1, 4, 8))
-    with pytest.raises(attnd.Error) as caught:
-        client.forward(q, q, q, method="linear_attention", options={"seed": 3})
-    assert caught.value.code.name == "UNIMPLEMENTED"
-    assert "linear_attention: seed" in str(caught.value)
-
-
 def test_a_list_option_takes_one_int(server, client, genesis):
     """One int for a list, in every client."""
     q, k, v = (genesis[name] for name in "qkv")

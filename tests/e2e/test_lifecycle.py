@@ -78,8 +78,7 @@ def test_info_and_methods(client):
     assert options["window_left"].default_value.startswith("required")
     assert options["granularity"].enum_values == ("token", "block")
     assert options["alibi"].served
-    unserved = [option.name for option in methods["linear_attention"].options if not option.served]
-    assert unserved == ["seed"]
+    assert all(option.served for method in methods.values() for option in method.options)
     assert {"q", "k", "v", "kv_lengths"} <= {tensor.name for tensor in methods["local"].tensors}
     assert methods["softmax"].support.gqa and methods["softmax"].support.backward
     assert methods["softmax"].support.dtypes == ("float32", "float16", "bfloat16")

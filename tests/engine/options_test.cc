@@ -132,14 +132,14 @@ TEST(Options, UnservedOnesMayBeSetToTheirDefault) {
 TEST(Options, TablesDescribeEachOption) {
   const SampleMethod method;
   const std::vector<OptionInfo>& infos = method.info().options;
-  ASSERT_EQ(infos.size(), 10u);
+  ASSERT_EQ(infos.size(), 11u);
   EXPECT_EQ(infos[1].range, "in 1..9");
   EXPECT_EQ(infos[2].range, ">= -1");
   EXPECT_EQ(infos[3].range, "finite");
   EXPECT_EQ(infos[4].range, "> 0");
   EXPECT_EQ(infos[5].enum_values, (std::vector<std::string>{"red", "blue"}));
-  EXPECT_EQ(infos[8].default_text, "0");
-  EXPECT_FALSE(infos[8].served);
+  EXPECT_EQ(infos[9].default_text, "0");
+  EXPECT_FALSE(infos[9].served);
   EXPECT_EQ(Name(infos[3].type), "float");
 }
 
@@ -148,7 +148,7 @@ TEST(Options, DefaultsAreThoseOfTheMembers) {
   std::vector<std::string> texts;
   for (const OptionInfo& info : method.info().options) texts.push_back(info.default_text);
   EXPECT_EQ(texts, (std::vector<std::string>{"false", "3", "required", "1/sqrt(D)", "1e-6", "red",
-                                             "8,16", "5", "0", "\"prefix\""}));
+                                             "8,16", "5", "blue", "0", "\"prefix\""}));
 }
 
 TEST(Options, AnEmptyListIsTheDefault) {
@@ -163,7 +163,7 @@ TEST(Options, ListsOfNames) {
             (Colors{Color::kBlue, Color::kRed}));
   EXPECT_EQ(Parse({{"colors", Names{}}}).first.colors, Colors{Color::kBlue});
   const auto reason = [](const OptionValue& sent) {
-    return Parse({{"colors", sent}}).second.message();
+    return std::string(Parse({{"colors", sent}}).second.message());
   };
   EXPECT_EQ(reason(Names{"red", "green"}),
             "sample: colors[1] must be one of red, blue, got \"green\"");

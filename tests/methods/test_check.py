@@ -41,6 +41,33 @@ def test_forward(method, case, dtype, isa):
             check_ratio(name, got, want.want[name], want.plain[name], want.sums[name])
 
 
+def equal_lengths_params():
+    """pytest params (method, case): each of `batches` and `tensor_batches`, four sequences of which
+    three have equal lengths, neighbours among them."""
+    lengths = {"q_lengths": (30, 30, 17, 30), "kv_lengths": (30, 30, 17, 30)}
+    params = []
+    for name, method in methods().items():
+        likes = [Case(f"{i}", options=o) for i, o in enumerate(method.batches)]
+        likes += [c for c in method.tensor_batches if not (c.packed or c.segments)]
+        for like in likes:
+            case = fit_to_options(method, dataclasses.replace(
+                like, id=f"equal-{like.id}", B=4, H=4, Hkv=2, Nq=40, Nk=40, D=16, ints=lengths))
+            params.append(pytest.param(method, case, id=f"{name}-{like.id}"))
+    return params
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("method, case", equal_lengths_params())
+def test_sequences_of_equal_lengths(method, case, backward):
+    """A plan describes them once and a run, where they are neighbours, as one problem."""
+    want = harness.expected(method, case, "f32", backward)
+    reply = harness.run("", method, case, want.tensors, backward)
+    assert reply.peak_bytes <= reply.planned_bytes
+    for name, got in reply.outputs.items():
+        check_bound(name, got, want.want[name], want.sums[name], want.amplification,
+                    want.terms[name], "f32")
+
+
 @on_every_isa
 @pytest.mark.parametrize("method, golden", method_params("golden"))
 def test_golden(method, golden, isa):
