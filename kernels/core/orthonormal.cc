@@ -9,7 +9,7 @@
 namespace attnd {
 namespace {
 
-// In eight sums: a single one would wait for the addition before.
+// In eight sums: each addition to a single one depends on the addition before.
 double Dot(const double* a, const double* b, int64_t n) {
   double sums[8] = {};
   int64_t i = 0;

@@ -32,7 +32,7 @@ std::vector<OptionSpec<FnetOptions>> Lines() {
       EnumOption("norm", &O::norm, {"none", "ortho"}, "ortho: divide by sqrt(n C)"),
       BoolOption("use_fft", &O::use_fft,
                  "false: two products with the matrices of the transform, the same result; for Nk "
-                 "and channels up to 2048"),
+                 "and channels up to 2048; no effect with lengths"),
   };
 }
 
@@ -64,7 +64,9 @@ class Fnet final : public MethodOf<FnetOptions> {
     const SeqSplit split(ops, in);
     Tensor x = split.Keys(in.v);  // [b,H,n,Dv] of each length
     if (o.hidden_scope == Scope::kMerged) x = MergeHeads(ops, x);
-    Tensor y = o.use_fft ? ops.RealFft2(x) : DftByProducts(ops, x);
+    // Matrices of many lengths would be more than what is sent.
+    const bool has_lengths = in.tensors.contains("kv_lengths") || in.tensors.contains("q_lengths");
+    Tensor y = o.use_fft || has_lengths ? ops.RealFft2(x) : DftByProducts(ops, x);
     if (o.norm == Norm::kOrtho) y = Normalised(ops, y);
     if (o.hidden_scope == Scope::kMerged) y = SplitHeads(ops, y, in.problems[0].Dv);
     const Outputs outputs{.out = split.JoinOut(y, in.problems[0].Dv)};

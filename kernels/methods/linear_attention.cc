@@ -1,5 +1,4 @@
-// Linear attention (Katharopoulos et al. 2020, eq. 4-12): exp(q . k) is replaced by phi(q) .
-// phi(k),
+// Linear attention (Katharopoulos et al. 2020, eq. 4-12), with phi(q) . phi(k) for exp(q . k):
 //   num_i = sum_j (phi(q_i) . phi(k_j)) v_j,  d_i = sum_j phi(q_i) . phi(k_j),
 //   out_i = num_i / (d_i + eps), or scale num_i if not normalize;  lse_i = log d_i
 // over keys j < kv_lengths[b] and, if causal, j <= i + Nk - Nq. Sums over keys are kept as a state
@@ -52,7 +51,7 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
       BoolOption("feature_sum_norm", &O::feature_sum_norm, "divide each phi by its own sum"),
       EnumOption("causal_norm", &O::causal_norm, {"prefix", "joint"},
                  "for causal feature_map softmax: channels normalised alone, or together"),
-      IntOption("nu", &O::nu, {.min = 1}, "for feature_map dpfp: 1..D, F = 2 nu D"),
+      IntOption("nu", &O::nu, {.min = 1, .max = 4096}, "for feature_map dpfp: 1..D, F = 2 nu D"),
       IntOption("chunk_size", &O::chunk_size, {.min = 1, .max = 1024},
                 "a hint to devices that work in blocks; changes rounding at most"),
       FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",

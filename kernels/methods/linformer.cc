@@ -1,8 +1,8 @@
 // Linformer (Wang et al. 2020, eq. 7): the n rows of K and V are projected to k columns, which the
 // queries attend to:
 //   Kbar_c = sum_j E_jc K_j + e_bias_c,  Vbar_c = sum_j F_jc V_j + f_bias_c
-//   s_ic = scale q_i . Kbar_c;  lse_i = log sum_c exp(s_ic);  out_i = sum_c exp(s_ic - lse_i)
-//   Vbar_c
+//   s_ic = scale q_i . Kbar_c;  lse_i = log sum_c exp(s_ic)
+//   out_i = sum_c exp(s_ic - lse_i) Vbar_c
 // over rows j < n = kv_lengths[b]; n = 0: out = 0, lse = -inf. mean_pool, max_pool and conv reduce
 // windows of w rows in place of the sums by E and F; columns = ceil(n / w).
 // q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
@@ -159,9 +159,15 @@ class Linformer : public MethodOf<LinformerOptions> {
     if (o.projection == Projection::kConv) CheckConv(p, o, reasons);
   }
 
-  // One launch of a convolution has one width.
+  // One launch of a convolution has one width; where one sequence is padded, all are copied.
   std::string BranchOf(const ProblemShape& p, const LinformerOptions& o) const override {
-    return o.projection == Projection::kConv ? absl::StrCat("w=", WidthOf(p, o)) : "";
+    if (o.projection != Projection::kConv) return "";
+    const int64_t w = WidthOf(p, o);
+    bool is_padded = p.Nk % w != 0;
+    for (int64_t b = 0; b < p.B && p.Find("kv_lengths") != nullptr; ++b) {
+      is_padded = is_padded || p.Int("kv_lengths", b, p.Nk) % w != 0;
+    }
+    return absl::StrCat("w=", w, is_padded ? ",padded" : "");
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const LinformerOptions& o) const override {

@@ -36,7 +36,7 @@ struct MixerOptions {
 std::vector<OptionSpec<MixerOptions>> Lines() {
   using O = MixerOptions;
   return {
-      IntOption("tokens_dim", &O::tokens_dim, {.min = 1, .max = kMostDrawn}, kTokensDim,
+      IntOption("tokens_dim", &O::tokens_dim, {.min = 1, .max = 65536}, kTokensDim,
                 "T, the width over positions; that of w1, w2 or b1 where one is sent"),
       EnumOption("act", &O::act, {"gelu_tanh", "gelu_erf", "relu", "identity"},
                  "activation between the layers"),
@@ -52,9 +52,11 @@ constexpr char kW1[] = "[L,T]", kB1[] = "[T]", kW2[] = "[T,L]", kB2[] = "[L]", k
 
 std::vector<TensorInfo> MixerInputs() {
   std::vector<TensorInfo> inputs = ValueInputs();
-  inputs.push_back(Differentiable("w1", kW1, "first layer, L >= Nk"));
+  inputs.push_back(Differentiable(
+      "w1", kW1,
+      "first layer, L >= Nk; drawn when absent. Rows beyond the lengths must be finite"));
   inputs.push_back(Differentiable("b1", kB1, "zeros when absent"));
-  inputs.push_back(Differentiable("w2", kW2, "second layer, L >= Nk"));
+  inputs.push_back(Differentiable("w2", kW2, "second layer, L >= Nk; drawn when absent"));
   inputs.push_back(Differentiable("b2", kB2, "zeros when absent; L >= Nk"));
   inputs.push_back(Differentiable("norm_weight", kNorm, "C = Hkv Dv; ones when absent"));
   inputs.push_back(Differentiable("norm_bias", kNorm, "zeros when absent"));

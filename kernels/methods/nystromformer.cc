@@ -201,7 +201,7 @@ class Nystromformer : public MethodOf<NystromOptions> {
       const std::vector<AttendSeqs> all(1, AllPairs(ops, q, keys));
       return ops.Attend(q, k, v, {.scale = scale}, all, {}, dtype).out;
     }
-    // Of what leaves this method as it is; else float32.
+    // Of a result that is the output; one that a convolution is added to is float32.
     DType dtype() const { return taps > 0 ? DType::kF32 : in.q[0].dtype; }
 
     Tensor Exact(const Tensor& q, const Tensor& k, const Tensor& v) const {

@@ -199,6 +199,7 @@ class Estimate {
   Phi Trig(const Tensor& x, bool is_key);
   Phi Generalized(const Tensor& x);
   Tensor Shift(const Phi& q, const Phi& k);
+  Tensor Unstabilised(const Tensor& shift, const Tensor& lse);
 
   Ops& ops_;
   const Inputs& in_;
@@ -207,6 +208,16 @@ class Estimate {
   Tensor q_, k_, v_, omega_;
   int64_t features_ = 1;  // F
 };
+
+// e^shift, and 1 where no key is seen: such a row's sum is 0, which infinity must not meet.
+Tensor Estimate::Unstabilised(const Tensor& shift, const Tensor& lse) {
+  const Tensor of_rows = ops_.Reshape(lse, ShapesOf(shift));
+  if (!ops_.status().ok()) return {};
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  const Tensor is_empty =
+      ops_.Apply(ElementOp::kEqual, of_rows, NumberLike(ops_, kNothing, of_rows));
+  return ops_.Apply(ElementOp::kExp, ops_.Select(is_empty, NumberLike(ops_, 0, shift), shift));
+}
 
 void Estimate::ReadInputs() {
   q_ = split_.Queries(in_.q);
@@ -312,7 +323,7 @@ Outputs Estimate::Run() {
   const Tensor shift = Shift(q, k);
   if (!ops_.status().ok()) return {};
   if (!shift.empty()) {
-    if (!o_.renormalize) scanned.out = Times(scanned.out, ops_.Apply(ElementOp::kExp, shift));
+    if (!o_.renormalize) scanned.out = Times(scanned.out, Unstabilised(shift, scanned.lse));
     scanned.lse = Add(scanned.lse, ops_.Reshape(shift, ShapesOf(scanned.lse)));
   }
   scanned.s_out = split_.JoinState(scanned.s_out);

@@ -1,11 +1,13 @@
 // Synthesizer (Tay et al. 2020, section 3): scores that are predicted from each query alone
 // (dense), or free parameters (random), whole or factorised, mixed with those of dot products.
-//   s_ij = sum_t c_t L_t,ij + bias_ij,  c_t = 1 or softmax(mix_logits)_t,  lse_i = log sum_j
-//   exp(s_ij) dense              relu(q_i) . w_dense_j + b_dense_j random             r_(i + rho),j
-//   factorized_random  r1_(i + rho) . r2_j
-//   factorized_dense   A_i,(j mod a) C_i,(j div a),  A = q f_a + fa_b,  C = q f_b + fb_b
-//   dot                scale q_i . k_j
-//   out_i = sum_j exp(s_ij - lse_i) v_j
+//   s_ij = sum_t c_t L_t,ij + bias_ij with c_t = 1 or softmax(mix_logits)_t
+//   lse_i = log sum_j exp(s_ij);  out_i = sum_j exp(s_ij - lse_i) v_j
+// where L_ij of a component is
+//   - dense: relu(q_i) . w_dense_j + b_dense_j
+//   - random: r_(i + rho),j
+//   - factorized_random: r1_(i + rho) . r2_j
+//   - factorized_dense: A_i,(j mod a) C_i,(j div a) with A = q f_a + fa_b, C = q f_b + fb_b
+//   - dot: scale q_i . k_j
 // over keys j < kv_lengths[b] and, if causal, j <= i + Nk - Nq; rho = row_offset. The scores are
 // the bias of attend, which computes softmax and dot products; those of random kinds are the same
 // for all sequences and stored once. q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h
@@ -64,7 +66,7 @@ class Scores {
     return total_;
   }
 
-  // What attend takes. Without dot products q and k are zeros of which zero gradients flow.
+  // What attend takes. Without dot products q and k are zeros, whose gradients are zero.
   Tensor Queries() {
     return o_.Has(Component::kDot) ? Weighted(Component::kDot, q_)
                                    : Zeros(q_, &ProblemShape::H, &Lengths::nq);
@@ -253,10 +255,14 @@ class Synthesizer : public MethodOf<SynthesizerOptions> {
     }
   }
 
-  // Sequences that share a bias are computed as one problem where lengths allow it.
-  std::string BranchOf(const ProblemShape& p, const SynthesizerOptions&) const override {
+  // Sequences that share a bias are computed as one problem where lengths allow it. Where a query
+  // lies before the first row of a table, rows are copied.
+  std::string BranchOf(const ProblemShape& p, const SynthesizerOptions& o) const override {
     const View* bias = p.Find("bias");
-    return bias != nullptr && bias->shape.rank == 4 && bias->shape[0] > 1 ? "bias of B" : "";
+    const bool is_apart = bias != nullptr && bias->shape.rank == 4 && bias->shape[0] > 1;
+    const bool has_rows = o.Has(Component::kRandom) || o.Has(Component::kFactorizedRandom);
+    const bool is_before = has_rows && o.RowOffset(p.Nq, p.Nk) < 0;
+    return absl::StrCat(is_apart ? "bias of B" : "", is_before ? "+before" : "");
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const SynthesizerOptions& o) const override {

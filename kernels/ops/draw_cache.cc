@@ -13,8 +13,8 @@ namespace {
 
 std::atomic<int64_t> cached_bytes{0};
 
-// The name comes last but for a suffix, of which its size says where it begins: no two tables have
-// the same key.
+// Name and suffix come last, after the size of the suffix, so that no two tables have the same
+// key.
 std::string KeyOf(const DrawParams& params, const Shape& shape) {
   std::string key = absl::StrCat(static_cast<int>(params.distribution), "/", params.seed, "/",
                                  static_cast<int>(params.norms), ToString(shape));

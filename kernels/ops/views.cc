@@ -122,14 +122,38 @@ Tensor Ops::Reshape(const Tensor& x, const std::vector<Shape>& shapes) {
   for (size_t p = 0; fits && p < x.size(); ++p) fits = shapes[p].size() == x[p].shape.size();
   if (!Require(!x.empty() && fits, "reshape", "elements must stay as many")) return {};
   std::vector<View> views(x.size());
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  std::vector<size_t> copied;
   for (size_t p = 0; p < x.size(); ++p) {
-    if (!Restride(x[p], shapes[p], &views[p])) return Reshape(Copy(x, x[0].dtype), shapes);
+    if (!Restride(x[p], shapes[p], &views[p])) copied.push_back(p);
+    buffers.push_back(x.buffer(p));
   }
-  return Viewed(x, std::move(views),
-                [before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
-                                       const std::vector<bool>&) -> std::vector<Tensor> {
-                  return {ops.Reshape(grads[0], before)};
-                });
+  // A plan copies all: it counts sequences by their places in the list.
+  if (!copied.empty() && stream_.is_dry()) return Reshape(Copy(x, x[0].dtype), shapes);
+  if (!copied.empty()) {
+    // The others stay views, so that each problem allocates what it does alone.
+    std::vector<Shape> dense;
+    for (const size_t p : copied) dense.push_back(shapes[p]);
+    const Tensor copies = Empty(x[0].dtype, dense);
+    if (!status_.ok()) return {};
+    std::vector<View> from, to;
+    for (size_t i = 0; i < copied.size(); ++i) {
+      views[copied[i]] = copies[i];
+      buffers[copied[i]] = copies.buffer(i);
+      from.push_back(x[copied[i]]);
+      to.push_back(DenseView(copies[i].data, x[0].dtype, x[copied[i]].shape));
+    }
+    CopyInto(from, to);
+  }
+  Tensor out(std::move(views), std::move(buffers));
+  if (Records({&x})) {
+    tape_->Record({x}, {out},
+                  [before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                         const std::vector<bool>&) -> std::vector<Tensor> {
+                    return {ops.Reshape(grads[0], before)};
+                  });
+  }
+  return out;
 }
 
 Tensor Ops::Transpose(const Tensor& x, int axis1, int axis2) {

@@ -104,7 +104,7 @@ METHOD = Method(
                {"w1": (0, (12, 6)), "w2": (1, (6, 12))}),
     ],
     refused=mixing_refusals(TABLES, has_causal=False) + [
-        Refused("tokens-dim-0", {"tokens_dim": 0}, ["tokens_dim must be in 1..16777216, got 0"]),
+        Refused("tokens-dim-0", {"tokens_dim": 0}, ["tokens_dim must be in 1..65536, got 0"]),
         Refused("tokens-dim-of-w1", {"tokens_dim": 8}, ["tokens_dim must be that of w1, 6, got 8"],
                 change={"w1": zeros(6, 6)}),
         Refused("tokens-dim-of-w2", {"tokens_dim": 8}, ["tokens_dim must be that of w2, 9, got 8"],

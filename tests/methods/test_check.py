@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.methods import harness
+from tests.methods import harness, library
 from tests.methods.cases import LAID_OUT, Case, tensors
 from tests.methods.harness import (case_params, engine, fit, fit_to_options, method_params,
                                    methods, on_every_isa, request, same_bits,
@@ -148,6 +148,23 @@ def check_batch(isa, calls):
         assert not same_bits(alone, together[i].outputs), i
         assert not same_bits(alone, reversed_order[i].outputs), i
         assert not same_bits(alone, one_thread[i].outputs), i
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("method, options", option_params())
+def test_plans_bound_a_batch_of_different_heads(method, options, backward):
+    """One head lies in memory as another order of dimensions does: where one problem of
+    a batch must be copied, the others are not."""
+    calls = []
+    for H, N in ((4, 64), (1, 64), (4, 3), (1, 3)):
+        case = fit_to_options(method, Case(f"heads-{H}-{N}", H=H, Nq=N, D=16, options=options))
+        calls.append(request(method, case, tensors(case, "f32", gradients=backward), backward))
+    for other in calls:
+        try:
+            replies = engine("").execute([calls[0], other])
+        except library.Refused:
+            continue  # another bucket, or heads that the options do not allow
+        assert replies[0].peak_bytes <= sum(reply.planned_bytes for reply in replies)
 
 
 @on_every_isa

@@ -8,8 +8,8 @@ namespace attnd {
 // The most rows and columns: the host builds two matrices of n x 2 n.
 constexpr int64_t kMostDft = 2048;
 
-// The same as Ops::RealFft2 of x [B,H,N,C]: with T = x (cos | sin) over channels, out = (cos |
-// -sin) T over rows. REQUIRES: N, C <= kMostDft.
+// The same as Ops::RealFft2 of x [B,H,N,C]: T = x (cos | sin) over channels, then
+// out = (cos | -sin) T over rows. REQUIRES: N, C <= kMostDft.
 Tensor DftByProducts(Ops& ops, const Tensor& x);
 
 }  // namespace attnd

@@ -21,8 +21,8 @@ class MixedRows {
   // y [B,H,N,D] as out: zeros beyond the lengths, in the dtype and layout of v.
   Tensor Out(const Tensor& y) const;
 
-  // Whether Mix uses attention, which skips what a row does not see. Its bits in one channel may
-  // depend on whether others of the head are finite.
+  // Whether Mix uses attention, which skips what a row does not see. A value that
+  // is not finite in one channel may change how the others of that head round.
   bool IsSparse(bool causal) const;
   // sum over m < n_b, if causal over m <= n, of weight[h,n,m] x[b,h,m,:]; float32. weight
   // [1,H|1,N,N], x [B,H,N,C]. If sparse, rows that a row does not see are not read for it, and
