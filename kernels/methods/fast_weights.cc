@@ -117,9 +117,7 @@ class FastWeights : public MethodOf<FastOptions> {
  protected:
   void CheckProblem(const ProblemShape& p, const FastOptions& o, Reasons* reasons) const override {
     if (!o.causal) reasons->Invalid("causal must be true, got false");
-    if (o.feature_map == FastMap::kDpfp && p.D > 0 && o.nu > p.D) {
-      reasons->Invalid("nu must be in 1..D = 1..", p.D, ", got ", o.nu);
-    }
+    if (o.feature_map == FastMap::kDpfp && p.D > 0) CheckDpfp(o.nu, p.D, reasons);
     if (const View* view = p.Find("beta_logits"); view != nullptr && !o.is_delta()) {
       reasons->Invalid("beta_logits needs update_rule = delta, got ", ToString(view->shape));
     }

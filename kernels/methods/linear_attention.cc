@@ -97,9 +97,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
  protected:
   void CheckProblem(const ProblemShape& p, const LinearOptions& o,
                     Reasons* reasons) const override {
-    if (o.feature_map == LinearMap::kDpfp && o.nu > p.D) {
-      reasons->Invalid("nu must be in 1..D = 1..", p.D, ", got ", o.nu);
-    }
+    if (o.feature_map == LinearMap::kDpfp) CheckDpfp(o.nu, p.D, reasons);
     const StateOptions states = o.States(p.D);
     CheckReturnState(states, reasons);
     if (o.feature_map == LinearMap::kSoftmax) {

@@ -159,15 +159,9 @@ class Linformer : public MethodOf<LinformerOptions> {
     if (o.projection == Projection::kConv) CheckConv(p, o, reasons);
   }
 
-  // One launch of a convolution has one width; where one sequence is padded, all are copied.
+  // One launch of a convolution has one width.
   std::string BranchOf(const ProblemShape& p, const LinformerOptions& o) const override {
-    if (o.projection != Projection::kConv) return "";
-    const int64_t w = WidthOf(p, o);
-    bool is_padded = p.Nk % w != 0;
-    for (int64_t b = 0; b < p.B && p.Find("kv_lengths") != nullptr; ++b) {
-      is_padded = is_padded || p.Int("kv_lengths", b, p.Nk) % w != 0;
-    }
-    return absl::StrCat("w=", w, is_padded ? ",padded" : "");
+    return o.projection == Projection::kConv ? absl::StrCat("w=", WidthOf(p, o)) : "";
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const LinformerOptions& o) const override {

@@ -178,4 +178,24 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
   return seq;
 }
 
+std::vector<Shape> ShapesOf(const Tensor& x) {
+  std::vector<Shape> shapes;
+  for (size_t p = 0; p < x.size(); ++p) shapes.push_back(x[p].shape);
+  return shapes;
+}
+
+std::vector<Layout> LayoutsOf(const Tensor& x) {
+  std::vector<Layout> layouts;
+  for (size_t p = 0; p < x.size(); ++p) layouts.push_back(x[p].layout);
+  return layouts;
+}
+
+std::vector<View> ViewsOf(const Tensor& x) {
+  std::vector<View> views;
+  for (size_t p = 0; p < x.size(); ++p) views.push_back(x[p]);
+  return views;
+}
+
+View ViewOf(const Tensor& x, size_t problem) { return x.empty() ? View{} : x[problem]; }
+
 }  // namespace attnd

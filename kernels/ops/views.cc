@@ -89,26 +89,6 @@ int RowAxis(int rank) { return rank == 2 ? 1 : 2; }
 
 }  // namespace
 
-std::vector<Shape> ShapesOf(const Tensor& x) {
-  std::vector<Shape> shapes;
-  for (size_t p = 0; p < x.size(); ++p) shapes.push_back(x[p].shape);
-  return shapes;
-}
-
-std::vector<Layout> LayoutsOf(const Tensor& x) {
-  std::vector<Layout> layouts;
-  for (size_t p = 0; p < x.size(); ++p) layouts.push_back(x[p].layout);
-  return layouts;
-}
-
-std::vector<View> ViewsOf(const Tensor& x) {
-  std::vector<View> views;
-  for (size_t p = 0; p < x.size(); ++p) views.push_back(x[p]);
-  return views;
-}
-
-View ViewOf(const Tensor& x, size_t problem) { return x.empty() ? View{} : x[problem]; }
-
 Tensor Ops::Viewed(const Tensor& x, std::vector<View> views, GradRule rule) {
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < x.size(); ++p) buffers.push_back(x.buffer(p));

@@ -227,7 +227,7 @@ TEST(HostBytesOfDraws, StayWithinTheirCost) {
       const int64_t before = live_bytes.load();
       peak_bytes = before;
       EXPECT_EQ(DrawTable(params, shape).size(), static_cast<size_t>(shape.size()));
-      constexpr int64_t kNames = 1 << 10;  // and what the allocator rounds up
+      constexpr int64_t kNames = 16 << 10;  // and pages that the allocator rounds up to
       EXPECT_LE(peak_bytes - before, CostOfDraw(params, shape).host_bytes + kNames)
           << ToString(shape);
     }

@@ -193,7 +193,8 @@ bool FollowSizes(const std::string& reason, Draft* draft) {
       const std::vector<int64_t> numbers =
           NumbersOf(absl::string_view(reason).substr(0, reason.find(", got")));
       if (numbers.empty()) continue;
-      size = numbers.back();
+      // "Nk must be Nq = 60 unless window = -1": a size is not negative.
+      size = numbers.back() < 0 ? numbers.front() : numbers.back();
     }
     if (!is_with && !is_stated) continue;
     changed |= !draft->sizes.contains(letter) || draft->sizes[letter] != size;

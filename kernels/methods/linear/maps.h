@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/status.h"
 #include "kernels/device/elementwise.h"
 #include "kernels/device/scan.h"
 #include "kernels/ops/tensor.h"
@@ -28,6 +29,11 @@ enum class LinearMap : uint8_t {
   kDpfp,
   kSoftmax
 };
+
+// The rules of dpfp: nu is at most D, and F = 2 nu D is bounded, since each of its nu blocks is a
+// step of the formula.
+constexpr int64_t kMostDpfpFeatures = int64_t{1} << 18;
+void CheckDpfp(int64_t nu, int64_t D, Reasons* reasons);
 
 // Names in the API, in the order of LinearMap.
 const std::vector<std::string>& LinearMapNames();
