@@ -71,7 +71,7 @@ std::vector<OptionSpec<FastOptions>> Lines() {
                  "delta: a write replaces beta of what is stored under its key"),
       EnumOption("feature_map", &O::feature_map,
                  {"dpfp", "elu_plus_one", "relu", "silu", "identity"}, "phi"),
-      IntOption("nu", &O::nu, {.min = 1, .max = 4096}, "for feature_map dpfp: 1..D, F = 2 nu D"),
+      IntOption("nu", &O::nu, {.min = 1, .max = kMostNu}, "for feature_map dpfp: 1..D, F = 2 nu D"),
       EnumOption("feature_norm", &O::feature_norm, {"sum", "l2", "none"},
                  "what divides each phi; with none, delta may diverge"),
       FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",
@@ -203,7 +203,8 @@ class FastWeights : public MethodOf<FastOptions> {
       for (ScanSeq& seq : of_problem) seq.nq = seq.nk, seq.offset = -1, seq.visible_pairs = 0;
     }
     states.final_state = false;
-    const Tensor c = KeySums(ops, k, k, o, seqs, states).out;
+    // A copy, since a composed scan takes q and k for two tensors: of one, its gradient is wrong.
+    const Tensor c = KeySums(ops, ops.Copy(k), k, o, seqs, states).out;
     if (!states.z0.empty() || !ops.status().ok()) return c;
     std::vector<Shape> first;
     std::vector<int64_t> begin, end;

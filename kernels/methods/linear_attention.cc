@@ -51,7 +51,7 @@ std::vector<OptionSpec<LinearOptions>> Lines() {
       BoolOption("feature_sum_norm", &O::feature_sum_norm, "divide each phi by its own sum"),
       EnumOption("causal_norm", &O::causal_norm, {"prefix", "joint"},
                  "for causal feature_map softmax: channels normalised alone, or together"),
-      IntOption("nu", &O::nu, {.min = 1, .max = 4096}, "for feature_map dpfp: 1..D, F = 2 nu D"),
+      IntOption("nu", &O::nu, {.min = 1, .max = kMostNu}, "for feature_map dpfp: 1..D, F = 2 nu D"),
       IntOption("chunk_size", &O::chunk_size, {.min = 1, .max = 1024},
                 "a hint to devices that work in blocks; changes rounding at most"),
       FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",

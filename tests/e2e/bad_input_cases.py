@@ -251,7 +251,7 @@ OPTIONS = [
     Case("a state of all keys", forward("linear_attention { return_state: true }"),
          ["linear_attention: return_state needs causal, got causal = false"]),
     Case("dpfp without nu", forward("linear_attention { feature_map: dpfp nu: 0 }"),
-         ["linear_attention: nu must be in 1..4096, got 0"]),
+         ["linear_attention: nu must be in 1..64, got 0"]),
     Case("dpfp with more than D", forward("linear_attention { feature_map: dpfp nu: 5 }"),
          ["linear_attention: nu must be in 1..D = 1..4, got 5"]),
     Case("unknown enum number", forward("local { window_left: 1 }",

@@ -451,7 +451,7 @@ METHOD = Method(
         # Beyond float32.
         Refused("scale-1e39", {"normalize": False, "scale": 1e39},
                 ["scale must be > 0 and <= 1e+30, got 1e+39"]),
-        Refused("nu-0", {"feature_map": "dpfp", "nu": 0}, ["nu must be in 1..4096, got 0"]),
+        Refused("nu-0", {"feature_map": "dpfp", "nu": 0}, ["nu must be in 1..64, got 0"]),
         Refused("nu-above-d", {"feature_map": "dpfp", "nu": 4},
                 ["nu must be in 1..D = 1..3, got 4"]),
         Refused("causal-norm", {"causal_norm": "row"},

@@ -8,9 +8,6 @@ namespace attnd {
 void CheckDpfp(int64_t nu, int64_t D, Reasons* reasons) {
   if (nu > D) {
     reasons->Invalid("nu must be in 1..D = 1..", D, ", got ", nu);
-  } else if (2 * nu * D > kMostDpfpFeatures) {
-    reasons->Invalid("nu must be at most ", kMostDpfpFeatures,
-                     " / (2 D) = ", kMostDpfpFeatures / (2 * D), ", got ", nu);
   }
 }
 

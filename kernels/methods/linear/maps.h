@@ -30,9 +30,9 @@ enum class LinearMap : uint8_t {
   kSoftmax
 };
 
-// The rules of dpfp: nu is at most D, and F = 2 nu D is bounded, since each of its nu blocks is a
-// step of the formula.
-constexpr int64_t kMostDpfpFeatures = int64_t{1} << 18;
+// The rules of dpfp: nu is at most D, and bounded, since each of its nu blocks is a step of the
+// formula and of its plan.
+constexpr int64_t kMostNu = 64;
 void CheckDpfp(int64_t nu, int64_t D, Reasons* reasons);
 
 // Names in the API, in the order of LinearMap.
