@@ -142,6 +142,14 @@ void DrawPiece(const RandomStream& stream, const DrawParams& params, uint64_t fi
 
 }  // namespace
 
+DrawParams UniformDraw(uint64_t seed, std::string name, double limit) {
+  return {.seed = seed,
+          .name = std::move(name),
+          .distribution = Distribution::kUniform,
+          .low = -limit,
+          .high = limit};
+}
+
 DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
   if (IsEmpty(shape)) return {};
   DrawCost cost{.elements = 1};

@@ -29,6 +29,8 @@ struct DrawParams {
 
   bool operator==(const DrawParams&) const = default;
 };
+// U(-limit, limit).
+DrawParams UniformDraw(uint64_t seed, std::string name, double limit);
 
 // Bounds of a table that a request may have drawn: its elements, and the steps of DrawCost.
 constexpr int64_t kMostDrawn = int64_t{1} << 24;

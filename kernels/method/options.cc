@@ -179,12 +179,12 @@ void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
   reasons->Invalid(name, " must be one of ", absl::StrJoin(names, ", "), ", got ", Shown(value));
 }
 
-void ReadEnums(absl::string_view name, const std::vector<std::string>& names,
+bool ReadEnums(absl::string_view name, const std::vector<std::string>& names,
                const OptionValue& value, std::vector<size_t>* out, Reasons* reasons) {
   const auto* list = std::get_if<std::vector<std::string>>(&value);
   if (list == nullptr) {
     reasons->Invalid(name, " must be a list of names, got ", Shown(value));
-    return;
+    return false;
   }
   for (size_t i = 0; i < list->size(); ++i) {
     const auto found = std::find(names.begin(), names.end(), (*list)[i]);
@@ -199,8 +199,9 @@ void ReadEnums(absl::string_view name, const std::vector<std::string>& names,
       continue;
     }
     out->clear();
-    return;
+    return false;
   }
+  return true;
 }
 
 void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,

@@ -1,6 +1,7 @@
 // A method's options as a table: one line an option gives parsing, ranges, defaults and help.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -97,7 +98,8 @@ void ReadInts(absl::string_view name, IntsRule rule, const OptionValue& value,
 void ReadEnum(absl::string_view name, const std::vector<std::string>& names,
               const OptionValue& value, int* out, Reasons* reasons);
 // Indices of names, each at most once.
-void ReadEnums(absl::string_view name, const std::vector<std::string>& names,
+// False: refused, `out` is empty.
+bool ReadEnums(absl::string_view name, const std::vector<std::string>& names,
                const OptionValue& value, std::vector<size_t>* out, Reasons* reasons);
 void RefuseUnlessDefault(absl::string_view name, const OptionValue& default_value,
                          const OptionValue& value, Reasons* reasons);
@@ -247,6 +249,13 @@ OptionSpec<O> FloatOption(std::string name, std::optional<double> O::*member, Fl
   return options_internal::FloatLine(name, member, range, default_text, help, std::move(derived));
 }
 
+// A positive scale whose default is 1/sqrt(D).
+template <class O>
+OptionSpec<O> ScaleOption(std::optional<double> O::*member, std::string help) {
+  return FloatOption("scale", member, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)", help,
+                     [](const O&, int64_t D) { return 1 / std::sqrt(static_cast<double>(D)); });
+}
+
 template <class O, class E>  // E: an enum class whose values are 0, 1, ... in the order of names
 OptionSpec<O> EnumOption(std::string name, E O::*member, std::vector<std::string> names,
                          std::string help) {
@@ -282,9 +291,9 @@ OptionSpec<O> EnumsOption(std::string name, std::vector<E> O::*member,
            .help = help},
           [=](const OptionValue& v, O* o, Reasons* r) {
             std::vector<size_t> values;
-            options_internal::ReadEnums(name, names, v, &values, r);
-            if (values.empty()) return;
-            (o->*member).clear();
+            const bool is_read = options_internal::ReadEnums(name, names, v, &values, r);
+            if (is_read && values.empty()) return;
+            (o->*member).clear();  // a refused list is empty, so that later rules skip it
             for (const size_t value : values) (o->*member).push_back(static_cast<E>(value));
           },
           [=](const O& o) { return options_internal::ValueOf(sent(o)); }};

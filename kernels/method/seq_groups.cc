@@ -66,6 +66,10 @@ std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
 
 }  // namespace
 
+bool HasLengths(const ProblemShape& problem) {
+  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
+}
+
 std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
   seqs = Merged(std::move(seqs));
   // Starts near the unit that is needed: smaller units would leave too many groups.

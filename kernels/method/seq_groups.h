@@ -22,6 +22,9 @@ struct SeqGroup {
 // upper bounds. O(n log n).
 std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest);
 
+// Whether q_lengths or kv_lengths were sent.
+bool HasLengths(const ProblemShape& problem);
+
 // The B sequences of a problem by q_lengths, kv_lengths and causal_offset. Without these they are
 // one group, in constant time.
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most);

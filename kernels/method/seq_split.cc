@@ -8,10 +8,6 @@
 namespace attnd {
 namespace {
 
-bool HasLengths(const ProblemShape& problem) {
-  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
-}
-
 bool IsDense(const View& view, DType dtype, Layout layout) {
   const View dense = DenseView(nullptr, dtype, view.shape, layout);
   bool same = view.dtype == dtype && view.layout == layout;
@@ -128,6 +124,17 @@ Tensor SeqSplit::JoinLse(const Tensor& x) const {
   std::vector<Shape> shapes;
   for (const ProblemShape& p : in_.problems) shapes.push_back({p.B, p.H, p.Nq});
   return Join(x, shapes, -std::numeric_limits<float>::infinity());
+}
+
+void AddSeqs(Ops& ops, AttendSeq seq, int64_t count, std::vector<AttendSeq>* seqs) {
+  if (!ops.stream().is_dry()) {
+    seqs->insert(seqs->end(), static_cast<size_t>(count), seq);
+    return;
+  }
+  // A list takes up to three times its size while it grows.
+  ops.stream().work().host_bytes += 3 * count * static_cast<int64_t>(sizeof(AttendSeq));
+  seq.count = count;
+  seqs->push_back(std::move(seq));
 }
 
 }  // namespace attnd

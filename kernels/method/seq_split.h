@@ -51,4 +51,8 @@ class SeqSplit {
   SeqCounts counts_;
 };
 
+// `count` sequences that see the same: copies of `seq` or, on a dry stream, one that stands for
+// them.
+void AddSeqs(Ops& ops, AttendSeq seq, int64_t count, std::vector<AttendSeq>* seqs);
+
 }  // namespace attnd

@@ -49,4 +49,10 @@ void CheckSize(const ProblemShape& problem, absl::string_view name, absl::string
                    ToString(view->shape));
 }
 
+void CheckSameSize(absl::string_view option, std::optional<int64_t> value, absl::string_view tensor,
+                   int64_t size, Reasons* reasons) {
+  if (value.value_or(0) == 0 || *value == size) return;
+  reasons->Invalid(option, " must be that of ", tensor, ", ", size, ", got ", *value);
+}
+
 }  // namespace attnd

@@ -1,6 +1,7 @@
 // Rules between the shape of a tensor and sizes that its declaration leaves open.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -25,6 +26,11 @@ void CheckShape(const ProblemShape& problem, absl::string_view name, absl::strin
 // The same for all `inputs` as they are declared.
 void CheckShapes(const ProblemShape& problem, const std::vector<TensorInfo>& inputs,
                  const std::vector<Letter>& letters, Reasons* reasons);
+
+// An option that a tensor decides where it was sent: "k must be that of e, 4, got 8". A refused
+// option is 0 and has its reason.
+void CheckSameSize(absl::string_view option, std::optional<int64_t> value, absl::string_view tensor,
+                   int64_t size, Reasons* reasons);
 
 // The same for one letter, with a shorter message: "state_s shape must have F = 8, got [2,1,4,16]".
 void CheckSize(const ProblemShape& problem, absl::string_view name, absl::string_view shape,

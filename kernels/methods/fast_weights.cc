@@ -74,9 +74,7 @@ std::vector<OptionSpec<FastOptions>> Lines() {
       IntOption("nu", &O::nu, {.min = 1, .max = kMostNu}, "for feature_map dpfp: 1..D, F = 2 nu D"),
       EnumOption("feature_norm", &O::feature_norm, {"sum", "l2", "none"},
                  "what divides each phi; with none, delta may diverge"),
-      FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",
-                  "multiplies the output",
-                  [](const O&, int64_t D) { return 1 / std::sqrt(static_cast<double>(D)); }),
+      ScaleOption(&O::scale, "multiplies the output"),
       BoolOption("attention_normalize", &O::attention_normalize, "divide by sums of keys"),
       FloatOption("eps", &O::eps, {.min = 0, .max = 1e30, .min_open = true},
                   "added to the sums of attention_normalize"),
@@ -203,8 +201,7 @@ class FastWeights : public MethodOf<FastOptions> {
       for (ScanSeq& seq : of_problem) seq.nq = seq.nk, seq.offset = -1, seq.visible_pairs = 0;
     }
     states.final_state = false;
-    // A copy, since a composed scan takes q and k for two tensors: of one, its gradient is wrong.
-    const Tensor c = KeySums(ops, ops.Copy(k), k, o, seqs, states).out;
+    const Tensor c = KeySums(ops, k, k, o, seqs, states).out;
     if (!states.z0.empty() || !ops.status().ok()) return c;
     std::vector<Shape> first;
     std::vector<int64_t> begin, end;

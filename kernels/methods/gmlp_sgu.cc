@@ -66,11 +66,7 @@ int64_t GateWidth(const ProblemShape& p) { return p.Find("q") == nullptr ? p.Dv 
 
 DrawParams WeightDraw(int64_t N, uint64_t seed) {
   const double most = 1e-3 / static_cast<double>(std::max<int64_t>(N, 1));
-  return {.seed = seed,
-          .name = kWeight,
-          .distribution = Distribution::kUniform,
-          .low = -most,
-          .high = most};
+  return UniformDraw(seed, kWeight, most);
 }
 
 class GmlpSgu final : public MethodOf<GmlpOptions> {

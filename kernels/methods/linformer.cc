@@ -52,9 +52,7 @@ std::vector<OptionSpec<LinformerOptions>> Lines() {
       EnumOption("projection", &O::projection, ProjectionNames(), "how n rows become columns"),
       EnumOption("sharing", &O::sharing, {"none", "headwise", "kv", "layerwise"},
                  "of what is drawn: e and f per head, of all heads, or one for both"),
-      FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",
-                  "multiplies q Kbar^T",
-                  [](const O&, int64_t D) { return 1 / std::sqrt(static_cast<double>(D)); }),
+      ScaleOption(&O::scale, "multiplies q Kbar^T"),
       SeedOption(&O::seed),
   };
 }
@@ -107,17 +105,10 @@ int64_t WidthOf(const ProblemShape& p, const LinformerOptions& o) {
   return std::max<int64_t>(p.Nk / std::max<int64_t>(o.k.value_or(kColumns), 1), 1);
 }
 
-DrawParams Uniform(const LinformerOptions& o, const char* name, double limit) {
-  return {.seed = o.seed,
-          .name = name,
-          .distribution = Distribution::kUniform,
-          .low = -limit,
-          .high = limit};
-}
 // Glorot's limit over sqrt(2), as in the authors' code.
 DrawParams TableParams(const ProblemShape& p, const LinformerOptions& o, const char* name) {
   const auto fans = static_cast<double>(p.Nk + ColumnsOf(p, o));
-  return Uniform(o, name, std::sqrt(3 / fans));
+  return UniformDraw(o.seed, name, std::sqrt(3 / fans));
 }
 Shape TableShape(const ProblemShape& p, const LinformerOptions& o) {
   const int64_t k = ColumnsOf(p, o);
@@ -125,7 +116,7 @@ Shape TableShape(const ProblemShape& p, const LinformerOptions& o) {
 }
 DrawParams ConvParams(const ProblemShape& p, const LinformerOptions& o, const char* name,
                       int64_t D) {
-  return Uniform(o, name, 1 / std::sqrt(static_cast<double>(D * WidthOf(p, o))));
+  return UniformDraw(o.seed, name, 1 / std::sqrt(static_cast<double>(D * WidthOf(p, o))));
 }
 
 class Linformer : public MethodOf<LinformerOptions> {
@@ -188,8 +179,8 @@ class Linformer : public MethodOf<LinformerOptions> {
     if (first != nullptr && (k < 1 || k > kMostColumns)) {
       reasons->Invalid(first, " shape must have k in 1..", kMostColumns, ", got ",
                        ToString(p.Find(first)->shape));
-    } else if (first != nullptr && o.k.has_value() && *o.k != k) {
-      reasons->Invalid("k must be that of ", first, ", ", k, ", got ", *o.k);
+    } else if (first != nullptr) {
+      CheckSameSize("k", o.k, first, k, reasons);
     }
     for (const char* name : kOfLinear) {
       const bool is_table = name[1] == '\0';
@@ -200,8 +191,8 @@ class Linformer : public MethodOf<LinformerOptions> {
       reasons->Invalid(name, " shape must have L >= Nk = ", p.Nk, ", got ", ToString(view->shape));
     }
     const Shape table = TableShape(p, o);
-    CheckDrawn(p, "e", Uniform(o, "e", 1), table, reasons);
-    if (!o.SharesKv()) CheckDrawn(p, "f", Uniform(o, "f", 1), table, reasons);
+    CheckDrawn(p, "e", UniformDraw(o.seed, "e", 1), table, reasons);
+    if (!o.SharesKv()) CheckDrawn(p, "f", UniformDraw(o.seed, "f", 1), table, reasons);
   }
 
   static void CheckConv(const ProblemShape& p, const LinformerOptions& o, Reasons* reasons) {
@@ -214,8 +205,8 @@ class Linformer : public MethodOf<LinformerOptions> {
     if (p.Find("conv_weight_k") != nullptr) {
       CheckSize(p, "conv_weight_v", kWeightV, {"w", w}, reasons);
     }
-    CheckDrawn(p, "conv_weight_k", Uniform(o, "", 1), {p.D, p.D, w}, reasons);
-    CheckDrawn(p, "conv_weight_v", Uniform(o, "", 1), {p.Dv, p.Dv, w}, reasons);
+    CheckDrawn(p, "conv_weight_k", UniformDraw(o.seed, "", 1), {p.D, p.D, w}, reasons);
+    CheckDrawn(p, "conv_weight_v", UniformDraw(o.seed, "", 1), {p.Dv, p.Dv, w}, reasons);
   }
 
   // [B,Hkv,columns,D] of the keys or of the values, float32.

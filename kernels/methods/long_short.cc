@@ -79,9 +79,7 @@ std::vector<OptionSpec<O>> Lines() {
                  "what is compressed: raw keys and values, or normed ones"),
       FloatOption("ln_eps", &O::ln_eps, {.min = 0, .max = 1e30, .min_open = true},
                   "added to the variance"),
-      FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",
-                  "multiplies q k^T",
-                  [](const O&, int64_t D) { return 1 / std::sqrt(static_cast<double>(D)); }),
+      ScaleOption(&O::scale, "multiplies q k^T"),
       BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
       SeedOption(&O::seed),
   };

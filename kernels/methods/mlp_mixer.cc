@@ -104,9 +104,8 @@ class MlpMixer final : public MethodOf<MixerOptions> {
     const Width width = WidthOf(p, o);
     if (width.is_sent && width.T < 1) {
       reasons->Invalid(width.name, " shape must have T >= 1, got T = ", width.T);
-    } else if (width.is_sent && o.tokens_dim.has_value() && *o.tokens_dim != width.T) {
-      reasons->Invalid("tokens_dim must be that of ", width.name, ", ", width.T, ", got ",
-                       *o.tokens_dim);
+    } else if (width.is_sent) {
+      CheckSameSize("tokens_dim", o.tokens_dim, width.name, width.T, reasons);
     }
     for (const auto& [name, shape] :
          {std::pair("w1", kW1), std::pair("w2", kW2), std::pair("b1", kB1)}) {

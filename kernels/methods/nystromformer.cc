@@ -47,9 +47,7 @@ std::vector<OptionSpec<NystromOptions>> Lines() {
                  "largest column sum that starts it: of each head, or of the whole request"),
       IntOption("conv_kernel_size", &O::conv_kernel_size, {.min = 0, .max = kMostTaps}, int64_t{0},
                 "taps of a convolution of v that is added, odd; 0: none"),
-      FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",
-                  "multiplies q k^T",
-                  [](const O&, int64_t D) { return 1 / std::sqrt(static_cast<double>(D)); }),
+      ScaleOption(&O::scale, "multiplies q k^T"),
       SeedOption(&O::seed),
   };
 }
@@ -286,18 +284,12 @@ class Nystromformer : public MethodOf<NystromOptions> {
         zeros.push_back(v[i].shape);
         zeros.back().dims[2] = std::max<int64_t>(part.lengths.nq - part.lengths.nk, 0);
       }
-      const Tensor weight =
-          seqs.Shared(SentOrDrawn(ops, in, "conv_weight",
-                                  DrawParams{.seed = o.seed,
-                                             .name = "conv_weight",
-                                             .distribution = Distribution::kUniform,
-                                             .low = -limit,
-                                             .high = limit},
-                                  shapes));  // [1,H,taps], of a plan [count,H,taps]
+      const Tensor weight = seqs.Shared(
+          SentOrDrawn(ops, in, "conv_weight", UniformDraw(o.seed, "conv_weight", limit), shapes));
       if (!ops.status().ok()) return {};
       std::vector<Shape> matrices;
       for (size_t i = 0; i < v.size(); ++i) matrices.push_back({weight[i].shape[1], taps});
-      const Tensor matrix = ops.Reshape(ops.Slice(weight, 0, {0}, {1}), matrices);
+      const Tensor matrix = ops.Reshape(weight, matrices);
       Tensor x = v;
       if (kinds.is_uneven) x = ops.Concat({v, ops.Constant(0, zeros)}, 2);
       const Tensor out = ops.DepthwiseConv1d(RepeatHeads(ops, x, groups), matrix, taps / 2);

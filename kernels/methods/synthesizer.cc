@@ -237,6 +237,7 @@ class Synthesizer : public MethodOf<SynthesizerOptions> {
  protected:
   void CheckProblem(const ProblemShape& p, const SynthesizerOptions& o,
                     Reasons* reasons) const override {
+    if (o.components.empty()) return;  // refused
     const SynthesizerSizes sizes(p, o);
     CheckPresence(p, o, reasons);
     CheckSizes(p, o, sizes, reasons);
@@ -312,16 +313,14 @@ class Synthesizer : public MethodOf<SynthesizerOptions> {
                  {"b", sizes.b},
                  {"C", static_cast<int64_t>(o.components.size()), "number of components"}},
                 reasons);
-    if (o.rank.has_value() && *o.rank != sizes.rank) {
-      reasons->Invalid("rank must be that of r1 and r2, ", sizes.rank, ", got ", *o.rank);
-    }
+    CheckSameSize("rank", o.rank, "r1 and r2", sizes.rank, reasons);
     if (const View* r = p.Find("r");
         r != nullptr && r->shape.rank == 3 && r->shape[1] != r->shape[2]) {
       reasons->Invalid("r shape must be [H,L,L], got ", ToString(r->shape));
     }
     if (!o.Has(Component::kFactorizedDense)) return;
-    if (p.Find("f_a") != nullptr && o.a.has_value() && *o.a != sizes.a) {
-      reasons->Invalid("a must be that of f_a, ", sizes.a, ", got ", *o.a);
+    if (p.Find("f_a") != nullptr) {
+      CheckSameSize("a", o.a, "f_a", sizes.a, reasons);
     } else if (o.a.has_value() && *o.a > std::max<int64_t>(p.Nk, 1)) {
       reasons->Invalid("a must be in 1..Nk = 1..", p.Nk, ", got ", *o.a);
     }
@@ -348,7 +347,6 @@ class Synthesizer : public MethodOf<SynthesizerOptions> {
 
   static AttendSeqs Seqs(Ops& ops, const Inputs& in, const SynthesizerOptions& o,
                          const SeqSplit& split) {
-    const bool is_planned = ops.stream().is_dry();
     AttendSeqs seqs;
     for (const SeqSplit::Part& part : split.parts()) {
       const ProblemShape& p = in.problems[part.problem];
@@ -358,8 +356,7 @@ class Synthesizer : public MethodOf<SynthesizerOptions> {
           AllKeys(
               {.Nq = n.nq, .Nk = n.nk, .lengths = n, .offset = p.Nk - p.Nq, .causal = o.causal}));
       seq.offset = p.Nk - p.Nq;
-      seq.count = is_planned ? part.count : 1;
-      seqs.emplace_back(static_cast<size_t>(is_planned ? 1 : part.count), seq);
+      AddSeqs(ops, seq, part.count, &seqs.emplace_back());
     }
     return seqs;
   }

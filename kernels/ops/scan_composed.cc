@@ -349,18 +349,21 @@ void ComposeScan(Ops& ops, const ScanCall& call, const ScanOut& out) {
 std::vector<Tensor> ComposeScanGrad(Ops& ops, const ScanCall& call, std::span<const Tensor> grads,
                                     const std::vector<bool>& wanted) {
   const Uncounted scope(ops);
-  const std::vector<Tensor> inputs = {
-      call.q,          call.k,         call.v, call.tensors.log_decay, call.tensors.beta,
-      call.tensors.s0, call.tensors.z0};
+  ScanCall own = call;
+  Tensor* const inputs[] = {
+      &own.q,          &own.k,         &own.v, &own.tensors.log_decay, &own.tensors.beta,
+      &own.tensors.s0, &own.tensors.z0};
   Tape tape;
   Ops inner(ops.stream(), &tape);
   std::vector<Tensor> watched;
-  for (size_t i = 0; i < inputs.size(); ++i) {
+  for (size_t i = 0; i < std::size(inputs); ++i) {
     if (!wanted[i]) continue;
-    tape.Watch(inputs[i]);
-    watched.push_back(inputs[i]);
+    // A tensor may be q and k at once: each has a gradient of its own.
+    *inputs[i] = inner.Stop(*inputs[i]);
+    tape.Watch(*inputs[i]);
+    watched.push_back(*inputs[i]);
   }
-  const ScanOut out = Formula(inner, call).Run();
+  const ScanOut out = Formula(inner, own).Run();
   std::vector<Tensor> outputs = {out.out, out.lse};
   if (call.tensors.final_state) outputs.insert(outputs.end(), {out.s_out, out.z_out});
   std::vector<Tensor> back(watched.size());
@@ -368,8 +371,8 @@ std::vector<Tensor> ComposeScanGrad(Ops& ops, const ScanCall& call, std::span<co
     back = tape.Replay(inner, outputs, grads.first(outputs.size()), watched);
   }
   ops.Fail(inner.status());
-  std::vector<Tensor> result(inputs.size());
-  for (size_t i = 0, w = 0; i < inputs.size(); ++i) {
+  std::vector<Tensor> result(std::size(inputs));
+  for (size_t i = 0, w = 0; i < result.size(); ++i) {
     if (wanted[i]) result[i] = back[w++];
   }
   return result;

@@ -259,6 +259,8 @@ METHOD = Method(
         Refused("e-65537", {}, ["e shape must have k in 1..65536, got [7,65537]"],
                 change={"e": zeros(7, 65537)}),
         Refused("k-and-e", {"k": 4}, ["k must be that of e, 3, got 4"], change={"e": zeros(7, 3)}),
+        Refused("refused-k-and-e", {"k": 70000}, ["k must be in 1..65536, got 70000"],
+                change={"e": zeros(7, 3)}),
         Refused("k-and-f", {"k": 256}, ["k must be that of f, 3, got 256"],
                 change={"f": zeros(7, 3)}),
         Refused("e-and-f", {}, ["f shape must be [L,k] or [Hkv,L,k] with k = 3, got [7,4]"],

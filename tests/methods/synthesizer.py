@@ -272,6 +272,9 @@ METHOD = Method(
                 'components[2] must not repeat a name, got "dot"'),
         refused("components-type", {"components": "dense"},
                 'components must be a list of names, got "dense"'),
+        # Later rules skip a refused list.
+        refused("component-and-table", {"components": ["randon"]},
+                f'components[0] must be one of {NAMES}, got "randon"', r=zeros(4, 7, 7), q=None),
         refused("mix", {"mix": "max"}, 'mix must be one of sum, softmax, got "max"'),
         refused("rank-0", only("factorized_random", rank=0), "rank must be in 1..1024, got 0"),
         refused("rank-1025", only("factorized_random", rank=1025),

@@ -41,15 +41,19 @@ def test_forward(method, case, dtype, isa):
             check_ratio(name, got, want.want[name], want.plain[name], want.sums[name])
 
 
+def unpacked_batches(method):
+    """A case with the options of each of `batches`, and `tensor_batches` but packed ones."""
+    of_options = [Case(f"{i}", options=o) for i, o in enumerate(method.batches)]
+    return of_options + [c for c in method.tensor_batches if not (c.packed or c.segments)]
+
+
 def equal_lengths_params():
     """pytest params (method, case): each of `batches` and `tensor_batches`, four sequences of which
     three have equal lengths, neighbours among them."""
     lengths = {"q_lengths": (30, 30, 17, 30), "kv_lengths": (30, 30, 17, 30)}
     params = []
     for name, method in methods().items():
-        likes = [Case(f"{i}", options=o) for i, o in enumerate(method.batches)]
-        likes += [c for c in method.tensor_batches if not (c.packed or c.segments)]
-        for like in likes:
+        for like in unpacked_batches(method):
             case = fit_to_options(method, dataclasses.replace(
                 like, id=f"equal-{like.id}", B=4, H=4, Hkv=2, Nq=40, Nk=40, D=16, ints=lengths))
             params.append(pytest.param(method, case, id=f"{name}-{like.id}"))
@@ -226,9 +230,7 @@ def hiding_params():
     options of `batches` and the tensors of `tensor_batches` that hide some pairs."""
     params = []
     for name, method in methods().items():
-        likes = [Case(f"{i}", options=o) for i, o in enumerate(method.batches)]
-        likes += [c for c in method.tensor_batches if not (c.packed or c.segments)]
-        for like in likes:
+        for like in unpacked_batches(method):
             case = fit_to_options(method, dataclasses.replace(
                 like, id=f"finite-{like.id}", B=2, H=4, Hkv=2, Nq=131, D=16))
             if not seen_by(method, case, tensors(case, "f32")).all():

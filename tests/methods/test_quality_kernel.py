@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.methods import library
 from tests.methods.harness import engine
-from tests.methods.library import Request
 from tests.methods.random_features import drawn_omega
 
 SAMPLE = pathlib.Path(__file__).resolve().parents[1] / "data/genesis_512.safetensors"
@@ -19,7 +19,7 @@ KINDS = ("positive", "hyperbolic", "trig")
 
 def call(method, t, options):
     t = {name: np.ascontiguousarray(x, np.float32) for name, x in t.items()}
-    return engine("").execute([Request(method, t, options, False, ())])[0].outputs
+    return engine("").execute([library.Request(method, t, options, False, ())])[0].outputs
 
 
 def one_pair(x, y, omega, v):

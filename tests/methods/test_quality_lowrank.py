@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.methods import library
 from tests.methods.harness import engine
-from tests.methods.library import Request
 
 N = 512
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "genesis_512.safetensors"
@@ -22,7 +22,7 @@ def real_sample():
 
 
 def run(method, t, options=None, backward=False):
-    return engine("").execute([Request(method, t, options or {}, backward)])[0].outputs
+    return engine("").execute([library.Request(method, t, options or {}, backward)])[0].outputs
 
 
 def distance(got, want):

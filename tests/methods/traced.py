@@ -94,7 +94,8 @@ class Tape:
         x = np.asarray(x, self.dtype)
         if self.rounding is None:
             return Num(self, x)
-        lost = np.where(np.isfinite(x), x - x.astype(np.float32), 0)
+        finite = np.where(np.isfinite(x), x, 0)
+        lost = finite - finite.astype(np.float32)
         return Num(self, x, self.rounding * abs(lost) * 2.0**24)
 
     def variable(self, x):

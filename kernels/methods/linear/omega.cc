@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/method/drawn.h"
+#include "kernels/method/shape_rules.h"
 #include "kernels/method/tensors.h"
 
 namespace attnd {
@@ -40,8 +41,8 @@ void CheckOmega(const ProblemShape& problem, const OmegaOptions& o, Reasons* rea
   if (m < 1 || m > kMostFeatures) {
     reasons->Invalid("omega shape must have m in 1..", kMostFeatures, ", got ",
                      ToString(sent->shape));
-  } else if (o.num_features.has_value() && *o.num_features != m) {
-    reasons->Invalid("num_features must be that of omega, ", m, ", got ", *o.num_features);
+  } else {
+    CheckSameSize("num_features", o.num_features, "omega", m, reasons);
   }
 }
 

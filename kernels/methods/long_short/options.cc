@@ -92,11 +92,7 @@ CompressedSegments SegmentsOf(const LongShortOptions& o, int64_t Nk, int64_t ran
 
 DrawParams DrawOfWeight(int64_t D, uint64_t seed) {
   const double bound = 1 / std::sqrt(static_cast<double>(D));
-  return {.seed = seed,
-          .name = "dyn_weight",
-          .distribution = Distribution::kUniform,
-          .low = -bound,
-          .high = bound};
+  return UniformDraw(seed, "dyn_weight", bound);
 }
 
 void CheckLongShort(const ProblemShape& problem, const LongShortOptions& o,

@@ -1,6 +1,7 @@
 #include "kernels/methods/lowrank/rows.h"
 
 #include "kernels/core/integer.h"
+#include "kernels/method/seq_split.h"
 #include "kernels/ops/ops.h"
 #include "kernels/pattern/shapes/windows.h"
 
@@ -63,16 +64,9 @@ AttendSeqs AllPairs(Ops& ops, const Tensor& q, const std::vector<int64_t>& keys)
   AttendSeqs seqs;
   for (size_t p = 0; p < q.size(); ++p) {
     const Shape& shape = q[p].shape;
-    AttendSeq seq =
+    const AttendSeq seq =
         ops.Seq(shape[2], keys[p], BandSource(shape[2], keys[p], kUnbounded, kUnbounded));
-    if (ops.stream().is_dry()) {
-      // A list takes up to three times its size while it grows.
-      ops.stream().work().host_bytes += 3 * shape[0] * static_cast<int64_t>(sizeof(AttendSeq));
-      seq.count = shape[0];
-      seqs.push_back({seq});
-    } else {
-      seqs.emplace_back(static_cast<size_t>(shape[0]), seq);
-    }
+    AddSeqs(ops, seq, shape[0], &seqs.emplace_back());
   }
   return seqs;
 }

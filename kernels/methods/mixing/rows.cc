@@ -9,10 +9,6 @@
 namespace attnd {
 namespace {
 
-bool HasLengths(const ProblemShape& p) {
-  return p.Find("kv_lengths") != nullptr || p.Find("q_lengths") != nullptr;
-}
-
 // Sequences of n rows, of which each sees all, or those up to itself.
 AttendSeq SeqOfRows(Ops& ops, int64_t N, int64_t n, bool causal) {
   return ops.Seq(n, n, AllKeys({.Nq = N, .Nk = N, .lengths = {n, n}, .causal = causal}));
@@ -25,10 +21,7 @@ AttendSeqs SeqsOf(Ops& ops, const Inputs& in, bool causal) {
     std::vector<AttendSeq>& of_problem = seqs.emplace_back();
     const auto groups = is_planned ? SeqGroupsOf(p, kPlannedSeqs) : SeqRunsOf(p, false);
     for (const SeqGroup& group : groups) {
-      AttendSeq seq = SeqOfRows(ops, p.Nk, group.lengths.nk, causal);
-      if (is_planned) seq.count = group.count;
-      const int64_t entries = is_planned ? 1 : group.count;
-      of_problem.insert(of_problem.end(), static_cast<size_t>(entries), seq);
+      AddSeqs(ops, SeqOfRows(ops, p.Nk, group.lengths.nk, causal), group.count, &of_problem);
     }
   }
   return seqs;

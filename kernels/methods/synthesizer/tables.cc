@@ -45,9 +45,7 @@ std::vector<OptionSpec<SynthesizerOptions>> SynthesizerLines() {
                 "of factorized_dense: 1..Nk; b = ceil(Nk/a) unless f_b is sent"),
       IntOption("row_offset", &O::row_offset, {.min = 0}, "Nk - Nq if causal, else 0",
                 "row of r and r1 that query 0 reads"),
-      FloatOption("scale", &O::scale, {.min = 0, .max = 1e30, .min_open = true}, "1/sqrt(D)",
-                  "multiplies q k^T of the component dot",
-                  [](const O&, int64_t D) { return 1 / std::sqrt(static_cast<double>(D)); }),
+      ScaleOption(&O::scale, "multiplies q k^T of the component dot"),
       BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
       SeedOption(&O::seed),
   };
@@ -109,12 +107,7 @@ DrawnTable DrawnOf(const std::string& name, const ProblemShape& p, const Synthes
   const int64_t L = p.Nk;
   const auto glorot = [&](int64_t fans, const Shape& shape) {
     const double bound = std::sqrt(6.0 / static_cast<double>(std::max<int64_t>(fans, 1)));
-    return DrawnTable{{.seed = o.seed,
-                       .name = name,
-                       .distribution = Distribution::kUniform,
-                       .low = -bound,
-                       .high = bound},
-                      shape};
+    return DrawnTable{UniformDraw(o.seed, name, bound), shape};
   };
   if (name == "r") return glorot(L + L, {p.H, L, L});
   if (name == "r1" || name == "r2") return glorot(L + sizes.rank, {p.H, L, sizes.rank});
