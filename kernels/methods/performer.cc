@@ -211,10 +211,8 @@ class Estimate {
 Tensor Estimate::Unstabilised(const Tensor& shift, const Tensor& lse) {
   const Tensor of_rows = ops_.Reshape(lse, ShapesOf(shift));
   if (!ops_.status().ok()) return {};
-  constexpr float kNothing = -std::numeric_limits<float>::infinity();
-  const Tensor is_empty =
-      ops_.Apply(ElementOp::kEqual, of_rows, NumberLike(ops_, kNothing, of_rows));
-  return ops_.Apply(ElementOp::kExp, ops_.Select(is_empty, NumberLike(ops_, 0, shift), shift));
+  const Tensor is_empty = ops_.Apply(ElementOp::kEqual, of_rows, Number(-kInf, of_rows));
+  return ops_.Apply(ElementOp::kExp, ops_.Select(is_empty, Number(0, shift), shift));
 }
 
 void Estimate::ReadInputs() {

@@ -47,7 +47,7 @@ def test_tables_keep_every_digit_in_a_narrow_terminal(attn, monkeypatch, swept):
 
 def test_help_teaches_the_sweep(attn):
     text = ok(attn("compare", "--help"))
-    assert "--sweep num_features=16..1024" in text and "FROM..TO:COUNT" in text
+    assert "--sweep num_landmarks=8..256" in text and "FROM..TO:COUNT" in text
 
 
 def test_sweep_of_an_option_that_the_reference_shares(attn):

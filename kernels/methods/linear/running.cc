@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
+
 namespace attnd {
 namespace {
 
@@ -15,17 +18,30 @@ int64_t KeysSeen(const ScanSeq& seq, int64_t query) {
   return std::clamp<int64_t>(query + seq.offset + 1, 0, seq.nk);
 }
 
+// For each part the number of keys that its queries see, plus `more`.
+template <class T>
+std::vector<std::vector<T>> ListsSeen(Ops& ops, const std::vector<int64_t>& queries,
+                                      const ScanSplit& split, int64_t more) {
+  std::vector<std::vector<T>> lists(queries.size());
+  for (size_t p = 0; p < queries.size() && !ops.stream().is_dry(); ++p) {
+    if (CheckPoint()) ops.Fail(StoppedStatus());
+    lists[p].resize(static_cast<size_t>(queries[p]));
+    for (int64_t i = 0; i < queries[p]; ++i) {
+      lists[p][i] = static_cast<T>(KeysSeen(split.seqs()[p][0], i) + more);
+    }
+  }
+  return lists;
+}
+
 // The number of keys that each query of a part sees, [1,1,Nq,1].
 Tensor CountsSeen(Ops& ops, const Tensor& phi_q, const ScanSplit& split) {
   std::vector<Shape> shapes;
-  std::vector<std::vector<float>> lists;
-  for (size_t p = 0; p < phi_q.size(); ++p) {
-    shapes.push_back({1, 1, phi_q[p].shape[2], 1});
-    std::vector<float>& list = lists.emplace_back();
-    for (int64_t i = 0; i < shapes[p][2] && !ops.stream().is_dry(); ++i)
-      list.push_back(static_cast<float>(KeysSeen(split.seqs()[p][0], i)));
+  std::vector<int64_t> queries;
+  for (const Shape& s : ShapesOf(phi_q)) {
+    queries.push_back(s[2]);
+    shapes.push_back({1, 1, s[2], 1});
   }
-  return ops.FromHost(shapes, std::move(lists));
+  return ops.FromHost(shapes, ListsSeen<float>(ops, queries, split, 0));
 }
 
 // eps times the number of keys of each part, [1,1,1].
@@ -54,14 +70,12 @@ Tensor SumsOfValues(Ops& ops, const Tensor& strength, const Tensor& v, const Sca
 Tensor LastSeen(Ops& ops, const Tensor& x, const std::vector<Shape>& queries,
                 const ScanSplit& split) {
   std::vector<Shape> shapes;
-  std::vector<std::vector<int32_t>> lists;
-  for (size_t p = 0; p < queries.size(); ++p) {
-    shapes.push_back({1, 1, queries[p][2]});
-    std::vector<int32_t>& list = lists.emplace_back();
-    for (int64_t i = 0; i < shapes[p][2] && !ops.stream().is_dry(); ++i)
-      list.push_back(static_cast<int32_t>(KeysSeen(split.seqs()[p][0], i) - 1));
+  std::vector<int64_t> rows;
+  for (const Shape& s : queries) {
+    rows.push_back(s[2]);
+    shapes.push_back({1, 1, s[2]});
   }
-  return ops.Gather(x, ops.FromHost(shapes, std::move(lists)));
+  return ops.Gather(x, ops.FromHost(shapes, ListsSeen<int32_t>(ops, rows, split, -1)));
 }
 
 void AddToKeys(Ops& ops, const ConstantFeature& constant, const Tensor& phi_q, const Tensor& v,

@@ -55,7 +55,7 @@ every method that has the option. A tensor of INPUT that a method does not take 
 examples:
   attn compare genesis_512.safetensors
   attn compare in.npz --set causal=true --no-grad
-  attn compare in.npz --method 'performer{feature_eps:0}' --sweep num_features=16..1024
+  attn compare in.npz --method nystromformer --sweep num_landmarks=8..256
   attn compare in.npz --method linear_attention --sweep eps=1e-6..1 --set causal=true --json
   attn compare in.npz --method 'local{window_left:32}' --method 'local{window_left:128}' --json"""
 
