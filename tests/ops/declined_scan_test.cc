@@ -250,37 +250,6 @@ TEST(DeclinedScan, AProblemOfAListGivesTheBitsThatItGivesAloneAndPlansBoundTheLi
   ExpectAloneAsInAList(exponential);
 }
 
-// Symptom: a tensor that was q and k got the gradients of both, twice.
-TEST(DeclinedScan, OneTensorMayBeQueriesAndKeys) {
-  ScanSpec spec = Small();
-  spec.H = spec.Hkv;
-  spec.Nq = spec.Nk = 20;
-  spec.seqs = {{.nq = 20, .nk = 20}, {.nq = 15, .nk = 20, .offset = -1}};
-  const ScanCase c(spec);
-  const std::vector<const ScanCase*> cases = {&c};
-  const auto gradient = [&](Device& device) {
-    BufferPool pool(0, /*poison=*/true);
-    Stream stream(device, &pool);
-    Tape tape;
-    Ops ops(stream, &tape);
-    const Tensor x = Given(
-        cases, true, [](const ScanCase& of) -> auto& { return of.k; });
-    const Tensor v = Given(
-        cases, true, [](const ScanCase& of) -> auto& { return of.v; });
-    const Tensor flow = Given(
-        cases, true, [](const ScanCase& of) -> auto& { return of.dout; });
-    tape.Watch(x);
-    const ScanOut out = ops.Scan(x, x, v, spec.params, {spec.seqs});
-    const std::vector<Tensor> outputs = {out.out}, flows = {flow}, inputs = {x};
-    const std::vector<Tensor> back = tape.Replay(ops, outputs, flows, inputs);
-    EXPECT_TRUE(ops.status().ok()) << ops.status();
-    return Values(back[0]);
-  };
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
-  DecliningDevice declining(cpu);
-  ExpectClose(gradient(declining), gradient(cpu), 1e-4, "dx");
-}
-
 // A launch takes a second, a product one for each of its elements, on a dry stream and on others.
 class SecondsDevice final : public DecliningDevice {
  public:

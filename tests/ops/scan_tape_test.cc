@@ -3,6 +3,7 @@
 
 #include "kernels/ops/ops.h"
 #include "tests/cpu/scan_case.h"
+#include "tests/plain/declining_device.h"
 
 namespace attnd::testing {
 namespace {
@@ -101,6 +102,30 @@ TEST_F(ScanTapeTest, GradientsOfWhatRepeatsAreSums) {
   ExpectClose(Values(grads_[4]), Summed(grads.dbeta), 1e-4, "dbeta");
   ExpectClose(Values(grads_[5]), Summed(grads.ds0), 1e-4, "ds0");
   ExpectClose(AsRow(Values(grads_[6])), Summed(grads.dz0), 1e-4, "dz0");
+}
+
+// Symptom: where the scan was composed, a tensor that was q and k got both gradients twice.
+TEST_F(ScanTapeTest, OneTensorMayBeQueriesAndKeys) {
+  const ScanCase c({.Hkv = 2,
+                    .Nq = 20,
+                    .Nk = 20,
+                    .params = {.causal = true, .eps = 1e-3},
+                    .seqs = {{.nq = 15, .nk = 20, .offset = -1}}});
+  const auto gradient = [&](Device& device) {
+    Stream stream(device, &pool_);
+    Tape tape;
+    Ops ops(stream, &tape);
+    const Tensor x = Given(Raw(c.k));
+    tape.Watch(x);
+    const ScanOut out = ops.Scan(x, x, Given(Raw(c.v)), c.spec.params, {c.spec.seqs});
+    const std::vector<Tensor> outputs = {out.out}, flows = {Given(Raw(c.dout))}, inputs = {x};
+    const std::vector<Tensor> back = tape.Replay(ops, outputs, flows, inputs);
+    EXPECT_TRUE(ops.status().ok()) << ops.status();
+    return Values(back[0]);
+  };
+  CpuDevice& cpu = CpuOf(AvailableIsas()[0]);
+  DecliningDevice declining(cpu);
+  ExpectClose(gradient(declining), gradient(cpu), 1e-4, "dx");
 }
 
 TEST_F(ScanTapeTest, RefusesCallsThatBreakTheContract) {
