@@ -78,8 +78,7 @@ struct SeqKinds {
 };
 SeqKinds KindsOf(const ProblemShape& p, const NystromOptions& o) {
   SeqKinds kinds;
-  const bool differ = p.Find("q_lengths") != nullptr || p.Find("kv_lengths") != nullptr;
-  for (int64_t b = 0; b < (differ ? p.B : 1); ++b) {
+  for (int64_t b = 0; b < (HasLengths(p) ? p.B : 1); ++b) {
     const Lengths n{p.Int("q_lengths", b, p.Nq), p.Int("kv_lengths", b, p.Nk)};
     (IsExact(n, o) ? kinds.has_exact : kinds.has_landmarks) = true;
     kinds.is_uneven = kinds.is_uneven || n.nq != n.nk;
