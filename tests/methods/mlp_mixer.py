@@ -95,7 +95,7 @@ METHOD = Method(
     batches=[{}, {"tokens_dim": 9, "act": "relu"}, {"pre_norm": False, "residual": True}],
     tensor_batches=[Case("tables", made=ALL_TABLES), Case("layers", made=layers(5))],
     perf=[{}],
-    growth=[Growth({}, 1, 1)],
+    growth=[Growth({"tokens_dim": 64}, 1, 1)],
     visible=[Visible("all", 6, 6, {}, 36)],
     golden=[
         golden("tanh", {"tokens_dim": 6}, 0.045456589, 0.008221321, 0.021994010, 3.254048886,
