@@ -38,6 +38,9 @@ absl::Status WritePorts(const std::string& path, int grpc_port, int http_port) {
   return absl::OkStatus();
 }
 
+// Kept for the next request however long nothing runs.
+constexpr int64_t kIdleBytes = int64_t{256} << 20;
+
 void LeaveStuck() {
   FlushLog(std::chrono::milliseconds(500));
   _exit(3);  // the code that --help documents
@@ -277,6 +280,7 @@ void App::Tick() {
   } catch (const std::bad_alloc&) {
     // No memory: the next Tick tries again.
   }
+  engine_->TrimMemory(kIdleBytes);
   TrimIfIdle();
 }
 

@@ -38,7 +38,8 @@ class App {
   // every thread of the service. Blocks.
   void Drain();
 
-  // Housekeeping, about once a second: ends calls whose messages or answers make no progress.
+  // Housekeeping, about once a second: ends calls whose messages or answers make no progress. Of
+  // the tensor memory kept for reuse, returns what no run took since the last Tick, but 256 MiB.
   // Returns free memory to the system once no call has arrived since the last Tick. While requests
   // arrive it keeps that memory: fresh pages cost more than the copy into them.
   void Tick();

@@ -93,6 +93,7 @@ struct BufferPool::Impl {
   };
   std::map<int64_t, std::deque<Kept>> kept;  // by size; the oldest in front
   int64_t kept_bytes = 0;
+  int64_t unused_bytes = 0;  // the least of kept_bytes since the last Trim
   int64_t releases = 0;
   PoolStats stats;
 
@@ -160,6 +161,7 @@ struct BufferPool::Impl {
   void Erase(std::map<int64_t, std::deque<Kept>>::iterator blocks,
              std::deque<Kept>::iterator block) {
     kept_bytes -= blocks->first;
+    unused_bytes = std::min(unused_bytes, kept_bytes);
     blocks->second.erase(block);
     if (blocks->second.empty()) kept.erase(blocks);
   }
@@ -229,7 +231,6 @@ PoolStats BufferPool::stats() const {
 
 void BufferPool::Release(void* data, int64_t bytes, const std::shared_ptr<WorkProgress>& progress) {
   // Destructors call it: it gets by without memory.
-  Impl::Oldest surplus{.data = data, .bytes = bytes, .progress = nullptr};
   const int64_t last = progress == nullptr ? 0 : progress->position();
   const bool is_pending = progress != nullptr && !progress->HasPassed(last);
   bool is_kept = false;
@@ -239,15 +240,36 @@ void BufferPool::Release(void* data, int64_t bytes, const std::shared_ptr<WorkPr
     is_kept = (is_pending || bytes <= retain_bytes_) &&
               impl_->Keep(data, bytes, is_pending ? progress : nullptr, last);
   }
-  if (is_kept) surplus.data = nullptr;
-  // Without memory to remember it, it is freed as soon as that is safe.
-  if (!is_kept && is_pending) static_cast<void>(progress->WaitFor(last));
-  do {
-    if (surplus.data != nullptr) source_->Free(surplus.data, surplus.bytes);
+  if (!is_kept) {
+    // Without memory to remember it, it is freed as soon as that is safe.
+    if (is_pending) static_cast<void>(progress->WaitFor(last));
+    source_->Free(data, bytes);
+  }
+  Shed(retain_bytes_);
+}
+
+void BufferPool::Shed(int64_t most) {
+  for (;;) {
+    Impl::Oldest surplus;
+    {
+      MutexLock lock(&mu_);
+      if (impl_->kept_bytes <= most) return;
+      surplus = impl_->TakeOldest();
+    }
+    if (surplus.data == nullptr) return;
+    source_->Free(surplus.data, surplus.bytes);
+  }
+}
+
+void BufferPool::Trim(int64_t least) {
+  int64_t most = 0;
+  {
     MutexLock lock(&mu_);
-    surplus.data = nullptr;
-    if (impl_->kept_bytes > retain_bytes_) surplus = impl_->TakeOldest();
-  } while (surplus.data != nullptr);
+    most = std::max(least, impl_->kept_bytes - impl_->unused_bytes);
+  }
+  Shed(most);
+  MutexLock lock(&mu_);
+  impl_->unused_bytes = impl_->kept_bytes;
 }
 
 // Buffers are dropped on any thread, hence the atomics.

@@ -94,7 +94,7 @@ struct PoolStats {
 // float type), so that a test notices reads of memory that no one has written.
 class BufferPool {
  public:
-  explicit BufferPool(int64_t retain_bytes = int64_t{256} << 20, bool poison = false,
+  explicit BufferPool(int64_t retain_bytes = int64_t{1} << 30, bool poison = false,
                       std::unique_ptr<MemorySource> source = NewHostMemory());
   ~BufferPool();
 
@@ -102,11 +102,17 @@ class BufferPool {
   // `bytes` may be 0.
   std::shared_ptr<Buffer> Allocate(int64_t bytes,
                                    const std::shared_ptr<WorkQueue>& queue = nullptr);
+  // Of what is kept, gives back what lay unused since the last call, the oldest first, but no more
+  // than what exceeds `least` bytes. The system clears each page that it hands out, which takes as
+  // long as a pass over it: call this now and then, not after each piece of work.
+  void Trim(int64_t least);
   PoolStats stats() const;
   int64_t retain_bytes() const { return retain_bytes_; }
 
  private:
   friend class Buffer;
+  // Gives back the oldest free blocks until those that are kept take at most this.
+  void Shed(int64_t most);
   void Release(void* data, int64_t bytes, const std::shared_ptr<WorkProgress>& progress);
 
   const int64_t retain_bytes_;

@@ -177,6 +177,11 @@ int64_t Engine::cached_pattern_bytes() const { return CachedPatternBytes(); }
 int64_t Engine::cached_draw_bytes() const { return CachedDrawBytes(); }
 PoolStats Engine::host_memory() const { return impl_->host.stats(); }
 
+void Engine::TrimMemory(int64_t least) {
+  for (const std::unique_ptr<Device>& device : impl_->devices) device->memory().Trim(least);
+  impl_->host.Trim(least);
+}
+
 absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
                                                              RunControl* control) {
   return WithoutExceptions("engine: ", [&] { return impl_->MakePlan(call, control); });

@@ -105,7 +105,7 @@ constexpr int64_t kSmallPlanWork = 1000;
 struct EngineOptions {
   bool keep_plans = true;  // for equal calls (plan_cache.h)
   // Freed host memory that is kept for reuse, beside devices whose memory is not the host's.
-  int64_t host_retain_bytes = int64_t{256} << 20;
+  int64_t host_retain_bytes = int64_t{1} << 30;
 };
 
 // Owns the devices. Thread safe.
@@ -124,6 +124,8 @@ class Engine {
   // Host memory of results and integers beside devices whose memory is not the host's; else
   // nothing.
   PoolStats host_memory() const;
+  // BufferPool::Trim of every device's memory and the host's.
+  void TrimMemory(int64_t least);
 
   // Validates and predicts without touching tensor data (but lengths and offsets): a dry run of the
   // formula. No work proportional to N. All reasons at once: INVALID_ARGUMENT or UNIMPLEMENTED.

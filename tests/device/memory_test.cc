@@ -68,6 +68,22 @@ TEST(BufferPool, KeepsNoMoreThanItMayAndDropsTheOldest) {
   EXPECT_EQ(pool.stats().reserved_bytes, 512 + 896);
 }
 
+TEST(BufferPool, TrimGivesBackWhatLayUnused) {
+  BufferPool pool;
+  auto a = pool.Allocate(1024), b = pool.Allocate(512);
+  a.reset();
+  b.reset();
+  pool.Trim(/*least=*/0);  // both were in use since the pool was made
+  EXPECT_EQ(pool.stats().reserved_bytes, 1024 + 512);
+  pool.Allocate(512).reset();
+  pool.Trim(0);
+  EXPECT_EQ(pool.stats().reserved_bytes, 512);
+  pool.Trim(/*least=*/512);
+  EXPECT_EQ(pool.stats().reserved_bytes, 512);
+  pool.Trim(0);
+  EXPECT_EQ(pool.stats().reserved_bytes, 0);
+}
+
 TEST(BufferPool, GivesNullWhenMemoryEnds) {
   BufferPool pool;
   pool.Allocate(4096).reset();
