@@ -66,8 +66,10 @@ class Fnet final : public MethodOf<FnetOptions> {
     if (o.hidden_scope == Scope::kMerged) x = MergeHeads(ops, x);
     // Matrices of many lengths would be more than what is sent.
     const bool has_lengths = in.tensors.contains("kv_lengths") || in.tensors.contains("q_lengths");
-    Tensor y = o.use_fft || has_lengths ? ops.RealFft2(x) : DftByProducts(ops, x);
-    if (o.norm == Norm::kOrtho) y = Normalised(ops, y);
+    const bool is_ortho = o.norm == Norm::kOrtho;
+    Tensor y = o.use_fft || has_lengths ? ops.RealFft2(x, /*is_returned=*/!is_ortho)
+                                        : DftByProducts(ops, x);
+    if (is_ortho) y = Normalised(ops, y);
     if (o.hidden_scope == Scope::kMerged) y = SplitHeads(ops, y, in.problems[0].Dv);
     const Outputs outputs{.out = split.JoinOut(y, in.problems[0].Dv)};
     CountMixedPairs(ops, in, /*causal=*/false);

@@ -143,8 +143,10 @@ class MlpMixer final : public MethodOf<MixerOptions> {
     if (!b2.empty()) b2 = Column(ops, FirstRows(ops, in, b2, -1));
     const Tensor hidden =
         ops.MatMul(ops.Transpose(w1, -2, -1), xn, {.activation = Activation(o.act)}, b1);
-    Tensor y = ops.MatMul(ops.Transpose(w2, -2, -1), hidden, {}, b2);  // [B,1,N,C]
-    if (o.residual) y = ops.Apply(ElementOp::kAdd, y, x);
+    Tensor added = b2;
+    if (o.residual) added = b2.empty() ? x : ops.Apply(ElementOp::kAdd, x, b2);
+    const Tensor y = ops.MatMul(ops.Transpose(w2, -2, -1), hidden, {.is_returned = true},
+                                added);  // [B,1,N,C]
     const Outputs outputs{.out = rows.Out(SplitHeads(ops, y, in.problems[0].Dv))};
     CountMixedPairs(ops, in, /*causal=*/false);
     return outputs;

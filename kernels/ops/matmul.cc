@@ -71,6 +71,7 @@ Tensor Product(Ops& ops, const Tensor& a, const Tensor& b, const std::vector<Sha
                const MatMulParams& params, const Tensor& bias = {}, const Tensor& multiply = {}) {
   const Tensor out = ops.Empty(params.dtype, shapes);
   if (!ops.status().ok()) return {};
+  if (params.is_returned && ops.wants_gradients_alone()) return out;
   std::vector<MatMulProblem> problems;
   for (size_t p = 0; p < a.size(); ++p) {
     problems.push_back({a[p], b[p], ViewOf(bias, p), ViewOf(multiply, p), out[p]});
@@ -107,6 +108,9 @@ Tensor Ops::MatMul(const Tensor& a, const Tensor& b, const MatMulParams& params,
   const bool is_unary = !params.activation.has_value() || Operands(*params.activation) == 1;
   if (!Require(!shapes.empty() && is_unary && IsFloat(params.dtype), "matmul", kRule)) return {};
   const bool follows = params.activation.has_value() || !multiply.empty();
+  if (!Require(!follows || !params.is_returned, "matmul", "what is returned follows no product")) {
+    return {};
+  }
   if (follows && Records({&a, &b, &bias, &multiply})) {
     // The gradient needs the product before activation and factor: run them one at a time.
     Tensor x = MatMul(a, b, {.alpha = params.alpha}, bias);

@@ -74,7 +74,8 @@ class Ops {
                 const Conv1dParams& params);
   // x [B,H,N,D], weight [H|1,w] -> [B,H,N,D].
   Tensor DepthwiseConv1d(const Tensor& x, const Tensor& weight, int64_t left);
-  Tensor RealFft2(const Tensor& x);
+  // is_returned: as in MatMulParams.
+  Tensor RealFft2(const Tensor& x, bool is_returned = false);
 
   // --- elementwise: elementwise.h. Operands broadcast to the largest.
   Tensor Apply(ElementOp op, const Tensor& a, DType dtype = DType::kF32);
@@ -168,6 +169,9 @@ class Ops {
   // While false, calls are not recorded (gradient rules run so).
   void set_recording(bool on) { recording_ = on; }
   bool recording() const { return recording_; }
+  // Whether the run is asked for gradients: what a formula returns, and no gradient rule reads,
+  // need not be computed.
+  bool wants_gradients_alone() const { return tape_ != nullptr && recording_; }
   // Whether the device declines launches of this kind: compositions take their place.
   bool Declines(Launch empty) const;
 

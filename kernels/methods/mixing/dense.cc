@@ -141,7 +141,7 @@ Outputs DenseMixing::Formula(Ops& ops, const Inputs& in, const DenseOptions& o) 
   const bool mixes_heads = o.mix_hidden && !IsPerHead(o);
   const bool is_wide = is_shared && (mixes_heads || !rows.IsSparse(o.causal));
   if (is_wide && !mixes_heads) x = MergeHeads(ops, x);
-  Tensor y = rows.Mix(seq, x, o.causal);
+  Tensor y = rows.Mix(seq, x, o.causal, /*is_returned=*/true);
   if (is_wide) y = SplitHeads(ops, y, in.problems[0].Dv);
   const Outputs outputs{.out = rows.Out(y)};
   CountMixedPairs(ops, in, o.causal);

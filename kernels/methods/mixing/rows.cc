@@ -46,9 +46,9 @@ Tensor MixedRows::Out(const Tensor& y) const {
   return split_.JoinOut(split_.Keys(y), y[0].shape[3]);
 }
 
-Tensor MixedRows::Mix(const Tensor& weight, const Tensor& x, bool causal) const {
+Tensor MixedRows::Mix(const Tensor& weight, const Tensor& x, bool causal, bool is_returned) const {
   if (!ops_.status().ok()) return {};
-  if (!IsSparse(causal)) return ops_.MatMul(weight, x);
+  if (!IsSparse(causal)) return ops_.MatMul(weight, x, {.is_returned = is_returned});
   // Attention whose scores are the weights: a bias and nothing else. It takes a weight of -inf for
   // 0 and clamps finite ones beyond 2.29e38.
   std::vector<Shape> shapes;

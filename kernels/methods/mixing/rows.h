@@ -26,8 +26,8 @@ class MixedRows {
   bool IsSparse(bool causal) const;
   // sum over m < n_b, if causal over m <= n, of weight[h,n,m] x[b,h,m,:]; float32. weight
   // [1,H|1,N,N], x [B,H,N,C]. If sparse, rows that a row does not see are not read for it, and
-  // rows beyond the lengths become zeros.
-  Tensor Mix(const Tensor& weight, const Tensor& x, bool causal) const;
+  // rows beyond the lengths become zeros. is_returned: as in MatMulParams.
+  Tensor Mix(const Tensor& weight, const Tensor& x, bool causal, bool is_returned = false) const;
 
  private:
   Ops& ops_;
