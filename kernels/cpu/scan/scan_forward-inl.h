@@ -63,6 +63,7 @@ class ScanForward : private ScanCore {
       LoadValues(at);
     }
     Normalise(at);
+    Rise(D, State());
     const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsFirst : Decay::kNone;
     const int64_t reads = at.queries > 0 ? group : 0;
     if (delta && at.keys > 0) {

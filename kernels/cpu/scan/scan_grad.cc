@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/scan/scan_grad_features-inl.h"
+#include "kernels/cpu/scan/scan_grad_full-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -27,11 +28,9 @@ void RunJob(const ScanItem& item, float* scratch) {
   }
 }
 
-void RunBackward(const ScanItem& item, float* scratch) {
-  if (item.job != ScanJob::kBackward) {
-    RunJob(item, scratch);
-    return hwy::FlushStream();
-  }
+void RunJobs(const ScanItem& item, float* scratch) {
+  if (item.job != ScanJob::kBackward) return RunJob(item, scratch);
+  if (!item.params->causal) return ScanGradFull(item, scratch).Run();
   for (const ScanJob job :
        {ScanJob::kRows, ScanJob::kErrors, ScanJob::kColumns, ScanJob::kFeatures}) {
     ScanItem part = item;
@@ -39,6 +38,10 @@ void RunBackward(const ScanItem& item, float* scratch) {
     part.end = job == ScanJob::kFeatures ? item.problem->q.shape[3] : item.problem->v.shape[3];
     if (IsNeeded(part)) RunJob(part, scratch);
   }
+}
+
+void RunBackward(const ScanItem& item, float* scratch) {
+  RunJobs(item, scratch);
   hwy::FlushStream();
 }
 

@@ -45,17 +45,6 @@ class ScanGradFeatures : private GradCore {
     return KeptRow(at, kept.q_pitch, n) + item.begin;
   }
 
-  // state = transposed S with a last row z; what is not given is 0.
-  void LoadTransposed(const View& S, const View& Z) {
-    ZeroTile(state_, Dv_ + 1);
-    for (int64_t c = item.begin; c < item.end; ++c) {
-      for (int64_t d = 0; d < Dv_ && S.given(); ++d) {
-        state_.Row(d)[c - item.begin] = FloatAt(S, item.b, item.kv_head, c, d);
-      }
-      if (Z.given()) state_.Row(Dv_)[c - item.begin] = FloatAt(Z, item.b, item.kv_head, c);
-    }
-  }
-
   void Fetch(const ScanBlock& next) {
     FetchFeatures(next);
     ahead.Add(Keys(problem.v, next));
@@ -82,15 +71,13 @@ class ScanGradFeatures : private GradCore {
   // [dN, dD] of the block's queries, in o.
   void LoadReads(const ScanBlock& at, bool own_lift) {
     LoadGradients(grad.dout, at, own_lift);
-    for (int64_t g = 0; g < group; ++g) {
-      for (int64_t t = 0; t < at.queries; ++t) o.Row(g * block + t)[Dv_] = row_d[g * block + t];
-    }
+    AppendGradients(at);
   }
 
   // --- forward over the sequence: prefix states, dq; for the delta rule S' dv ---
 
   void RunForward() {
-    LoadTransposed(problem.s0, problem.z0);
+    LoadTransposed(problem.s0, problem.z0, item.begin, item.end, state_);
     walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
       Fetch(next);
       for (int64_t g = 0; g < group; ++g) FetchStored(Queries(dq_, g, next));
@@ -105,9 +92,10 @@ class ScanGradFeatures : private GradCore {
 
   void ForwardStep(const ScanBlock& at) {
     LoadQueries(at);
-    LoadKeys(at, shifts);
+    LoadKeys(at, params.causal ? shifts : nullptr);
     LoadWrites(at);
     LoadReads(at, /*own_lift=*/true);
+    if (!params.causal) Rise(Dv_ + 1, state_);
     // The last term of reads is dv, alone where there are no queries.
     const int64_t of_queries = at.queries > 0 ? group : 0;
     const int64_t of_keys = at.keys > 0 && delta && keys_wanted_ ? 1 : 0;
@@ -164,7 +152,7 @@ class ScanGradFeatures : private GradCore {
   // --- backward: R and r, dk, dlog_decay, ds0, dz0 ---
 
   void RunBackward() {
-    LoadTransposed(grad.ds_out, grad.dz_out);
+    LoadTransposed(grad.ds_out, grad.dz_out, item.begin, item.end, state_);
     std::fill_n(sum, width_, 0.0f);
     walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at, const ScanBlock& next) {
       Fetch(next);
@@ -174,13 +162,7 @@ class ScanGradFeatures : private GradCore {
     const int64_t Nk = problem.k.shape[2];
     if (grad.dk.given()) ZeroRows(Keys(dk_, {.k = walk.used_keys, .keys = Nk - walk.used_keys}));
     for (int64_t t = walk.used_keys; t < Nk && decays_; ++t) StoreDecayGradient(t, nullptr);
-    for (int64_t c = item.begin; c < item.end; ++c) {
-      for (int64_t d = 0; d < Dv_ && grad.ds0.given(); ++d) {
-        FloatAt(grad.ds0, item.b, item.kv_head, c, d) = state_.Row(d)[c - item.begin];
-      }
-      if (!grad.dz0.given()) continue;
-      FloatAt(grad.dz0, item.b, item.kv_head, c) = state_.Row(Dv_)[c - item.begin];
-    }
+    StoreStates(state_, item.begin, item.end);
   }
 
   void BackwardStep(const ScanBlock& at) {
