@@ -50,19 +50,15 @@ struct GradCore : ScanCore {
   void LoadGradients(const View& dout, const ScanBlock& at, bool own_lift) {
     for (int64_t g = 0; g < group && at.queries > 0; ++g) {
       const Tile dn = OfHead(o, g);
-      if (dout.given()) {
-        LoadRows(Queries(dout, g, at), dn);
-      } else {
-        ZeroTile(dn, at.queries);
+      const RowsOf rows = Queries(dout, g, at);
+      for (int64_t t = 0; t < at.queries; ++t) {
+        const int64_t n = dout.given() ? dout.shape[3] : 0;
+        if (n > 0) Widen(dout.dtype, rows.Row(t), n, dn.Row(t), *ToNum(g, at.q + t));
+        std::fill(dn.Row(t) + n, dn.Row(t) + dn.width, 0.0f);
       }
-      ScaleGradients(g, at);
+      std::copy_n(ToD(g, at.q), at.queries, row_d + g * block);
       if (!own_lift) ShiftLifts(g, at);
     }
-  }
-  // dout in o becomes dN, each row relative to its own lift.
-  void ScaleGradients(int64_t g, const ScanBlock& at) {
-    ScaleRows(ToNum(g, at.q), at.queries, OfHead(o, g));
-    std::copy_n(ToD(g, at.q), at.queries, row_d + g * block);
   }
   // From the lift of each row to that of R.
   void ShiftLifts(int64_t g, const ScanBlock& at) {
@@ -102,8 +98,8 @@ struct GradCore : ScanCore {
   // Floats [keys, Dv] or [keys, D] in kept memory.
   float* KeptRow(int64_t at, int64_t pitch, int64_t n) const { return item.kept + at + n * pitch; }
 
-  // state [Dv + 1, ..] = features [begin, end) of S, transposed, with a last row z; what is not given
-  // is 0.
+  // state [Dv + 1, ..] = features [begin, end) of S, transposed, with a last row z; what is not
+  // given is 0.
   void LoadTransposed(const View& S, const View& Z, int64_t begin, int64_t end, const Tile& state) {
     ZeroTile(state, layout.Dv + 1);
     for (int64_t c = begin; c < end; ++c) {
@@ -124,17 +120,26 @@ struct GradCore : ScanCore {
     }
   }
 
-  // to_num, to_d and lifts of the block's queries of head g, whose normalisers are in row_d. Leaves
-  // rows of dout in o; v is scratch.
-  void FindFactors(int64_t g, const ScanBlock& at) {
-    const Tile dn = OfHead(o, g), out = {v.data, v.pitch, v.width};
-    if (grad.dout.given()) {
-      LoadRows(Queries(grad.dout, g, at), dn);
-      LoadRows(Queries(problem.out, g, at), out);
-    } else {
-      ZeroTile(dn, at.queries);
-      ZeroTile(out, at.queries);
+  // What the rows of the block need, whose keys and queries are loaded: to_num, to_d, lifts,
+  // shifts.
+  void FindRows(const ScanBlock& at) {
+    Normalise(at);
+    if (shifted) KeepShifts(at);
+    for (int64_t g = 0; g < group && at.queries > 0; ++g) FindFactors(g, at);
+  }
+  // Keys that all queries see get the one shift that all of them together have.
+  void KeepShifts(const ScanBlock& at) {
+    float* to = item.kept + kept.shift;
+    if (at.queries > 0) {
+      std::copy_n(row_shift + 1, at.keys, to + at.k);
+    } else if (walk.EndsKeys(at)) {
+      std::fill(to, to + at.k + at.keys, shift);
     }
+  }
+
+  // to_num, to_d and lifts of the block's queries of head g, whose normalisers are in row_d.
+  void FindFactors(int64_t g, const ScanBlock& at) {
+    const RowsOf dout = Queries(grad.dout, g, at), out = Queries(problem.out, g, at);
     const RowsOf dlse = Queries(grad.dlse, g, at);
     for (int64_t t = 0; t < at.queries; ++t) {
       const int64_t row = g * block + t;
@@ -144,13 +149,15 @@ struct GradCore : ScanCore {
       if (params.den != ScanDen::kOne) {
         to_num = Reciprocal(d);
         const float slope = DenSlope(d);
-        if (to_num != 0 && slope != 0) {
-          to_d -= slope * Dot(dn.Row(t), out.Row(t), out.width) / Den(d);
+        if (to_num != 0 && slope != 0 && grad.dout.given()) {
+          const float* gradients = ReadRow(dout, t, v.width, v.Row(0));
+          to_d -= slope * Dot(gradients, ReadRow(out, t, v.width, v.Row(1)), v.width) / Den(d);
         }
       } else if (!shifted) {
         to_num = static_cast<float>(params.scale);
       } else {
-        const bool blank = IsZero(dn.Row(t), layout.Dv);
+        const bool blank =
+            !grad.dout.given() || IsZero(ReadRow(dout, t, v.width, v.Row(0)), layout.Dv);
         const double log_scale = LogScale(q_shift[row] + RowShift(at, t));
         const float own = blank ? 0.0f : LiftFor(log_scale, of_lse != 0);
         *LiftOf(g, at.q + t) = own;

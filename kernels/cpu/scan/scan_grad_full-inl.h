@@ -71,14 +71,13 @@ class ScanGradFull : private GradCore {
     LoadKeys(at);
     Normalise(at);
     if (!grad.dq.given()) return;
-    LoadRows(Keys(problem.v, at), v);
     Rise(Dv_, state_);
     Recur(Decay::kNone, {.tokens = at.keys,
                          .rows = Dv_,
                          .lanes = state_.width,
                          .updates = 1,
                          .state = state_.Write(),
-                         .left = RowSeries(v),
+                         .left = RowSeries(ReadRows(Keys(problem.v, at), v)),
                          .right = RowSeries(k),
                          .ahead = &ahead});
     ahead.Rest();
@@ -88,10 +87,8 @@ class ScanGradFull : private GradCore {
     LoadQueries(at);
     LoadKeys(at);
     Normalise(at);
-    for (int64_t g = 0; g < group; ++g) {
-      FindFactors(g, at);
-      ScaleGradients(g, at);
-    }
+    for (int64_t g = 0; g < group; ++g) FindFactors(g, at);
+    LoadGradients(grad.dout, at, /*own_lift=*/true);
     if (grad.dq.given()) {
       AppendGradients(at);
       Recur(Decay::kNone, {.tokens = at.queries,
@@ -172,7 +169,7 @@ class ScanGradFull : private GradCore {
 
   const int64_t Dv_;
   const bool keys_wanted_;
-  const Tile state_, r_;       // transposed: [Dv + 1, D], the last row being z and r
+  const Tile state_, r_;  // transposed: [Dv + 1, D], the last row being z and r
   const Tile r_columns_;  // [D, Dv], where state_ lies
 };
 

@@ -18,7 +18,8 @@ namespace attnd {
 // the slices, every number is made by the same operations in the same order.
 enum class ScanJob : uint8_t {
   kForward,   // columns of out (and lse, the state)
-  kBackward,  // all that follows; causal: in this order, else in one walk (see ScanGradFull)
+  kBackward,  // all that follows: delta rule one after the other, else what reads the same rows
+              // shares a walk
   kRows,      // what turns dout and dlse of a row into gradients of its sums
   kErrors,    // delta rule: what its tokens write, columns
   kColumns,   // dv, dbeta: columns
@@ -161,7 +162,7 @@ class ScanLayout : public FloatParts {
   int64_t q_pitch, v_pitch;  // of rows of features; of values and a 1
   int64_t q_width, v_width;  // in use
   // [group, block] rows of features or values: q, o, dphi. [block] rows: k, decay, v. The state
-  // [D,Dv] (or [Dv + 1,D]): s. Its gradient, where both are there at once: r [Dv + 1,D].
+  // [D,Dv] (or [Dv + 1,D]): s. A second one, where jobs share a walk: r.
   // [D]: z sum prefix x. [block]: the rest.
   int64_t q, o, dphi, k, decay, v, s, r, z, sum, prefix, x;
   int64_t q_shift, k_shift, row_shift, row_d, beta, factor;
@@ -190,7 +191,8 @@ class ScanLayout : public FloatParts {
     decay = Part(causal ? block * q_pitch : 0);
     v = Part(block * v_pitch);
     s = Part(std::max(q_width * v_pitch, backward ? (Dv + 1) * q_pitch : 0));
-    r = Part(backward && !causal ? (Dv + 1) * q_pitch : 0);
+    const bool both = backward && item.params->rule == ScanRule::kSum;
+    r = Part(both ? std::max(q_width * v_pitch, (Dv + 1) * q_pitch) : 0);
     z = Part(q_width);
     sum = Part(q_width);
     prefix = Part(q_width);

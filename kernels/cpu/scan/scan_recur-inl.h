@@ -42,7 +42,7 @@ HWY_INLINE void StorePiece(const VF (&x)[kM][kV], int64_t stride, float* state) 
 // compiler cannot know that stores to `out` leave it alone.
 template <int kM, int kV, Decay kDecay>
 HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
-  const std::byte* const* lines = r.ahead->Lines();
+  Ahead::Lines lines = r.ahead->Take(r.tokens);
   const DF d;
   const int64_t stride = r.state.stride, updates = r.updates, reads = r.reads;
   float* const state = r.state.data + row * stride + lane;
@@ -104,7 +104,8 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
                 after_right_step = r.after_right.token;
   after_left += row;
   for (int64_t t = r.tokens; t > 0; --t) {
-    __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
+    __builtin_prefetch(lines.first, /*rw=*/0, /*locality=*/2);
+    lines.first += lines.step;
     if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) multiply(factor);
     for (int64_t m = 0; m < updates; ++m) add(left + m * r_left.term, right + m * r_right.term);
     for (int64_t g = 0; g < reads; ++g) read(weight + g * r_read.term, out + g * r_out.term);
@@ -128,7 +129,7 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
 template <int kM, int kV, Decay kDecay>
 HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
   const DF d;
-  const std::byte* const* lines = r.ahead->Lines();
+  Ahead::Lines lines = r.ahead->Take(r.tokens);
   const int64_t stride = r.state.stride;
   float* const state = r.state.data + row * stride + lane;
   VF x[kM][kV];
@@ -154,7 +155,8 @@ HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
     VF sum[kT][kV], value[kT][kV];
 #pragma GCC unroll 8
     for (int t = 0; t < kT; ++t) {
-      __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
+      __builtin_prefetch(lines.first, /*rw=*/0, /*locality=*/2);
+      lines.first += lines.step;
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) {
         sum[t][j] = is_first ? hn::Zero(d) : hn::LoadU(d, at[t].out + j * kLanes);
@@ -224,7 +226,7 @@ HWY_INLINE void Column(const Recurrence& r, int64_t lane) {
 
 }  // namespace recur_internal
 
-// REQUIRES: lanes is a multiple of 16, tokens <= kScanBlock.
+// REQUIRES: lanes is a multiple of 16.
 template <Decay kDecay>
 HWY_NOINLINE void RecurWith(const Recurrence& r) {
   using recur_internal::Column, recur_internal::PairColumn;
