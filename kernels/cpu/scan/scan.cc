@@ -76,9 +76,11 @@ Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   const auto seconds_of = [&](double times) {
     return (forward * times + decays * (backward ? 3 : 1)) / (efficiency * cpu.thread_flops);
   };
+  // Of the sum rule, jobs in slices read most rows of queries and keys again.
+  const double repeated = cut_passes * (backward && !delta ? 0.6 : 0.5);
   return {.seconds = kSecondsPerItem + pass * passes + seconds_of(products),
-          .repeated = kSecondsPerItem + pass * cut_passes / 2,
-          .divided = pass * cut_passes / 2 + seconds_of(cut_products)};
+          .repeated = kSecondsPerItem + pass * repeated,
+          .divided = pass * (cut_passes - repeated) + seconds_of(cut_products)};
 }
 
 const ScanProblem& Forward(const ScanProblem& problem) { return problem; }
@@ -112,12 +114,15 @@ struct Demand {
 // Jobs of a head in slices, at most: rows; errors, columns and features in slices.
 int64_t MostJobs(int64_t slices) { return 1 + 3 * slices; }
 
-// A head with more work than a thread's share is cut. Numbers do not depend on it (ScanJob).
-int64_t Slices(const Cpu& cpu, const ScanItem& item, double seconds, double total) {
+// A head with more work than a thread's share is cut, if that makes up for what slices repeat.
+// Numbers do not depend on it (ScanJob).
+int64_t Slices(const Cpu& cpu, const ScanItem& item, const Cost& cost, double total) {
+  constexpr double kGain = 1.25;
   if (!cpu.Parallel(total)) return 1;
-  const auto shares = static_cast<int64_t>(std::ceil(seconds * cpu.threads / total - 0.01));
+  const auto shares = static_cast<int64_t>(std::ceil(cost.seconds * cpu.threads / total - 0.01));
   const int64_t vectors = ScanWidth::Of(item.problem->v.shape[3]) / ScanWidth::kVector;
-  return std::clamp<int64_t>(shares, 1, vectors);
+  const int64_t slices = std::clamp<int64_t>(shares, 1, vectors);
+  return kGain * cost.OfSlice(slices) <= cost.seconds ? slices : 1;
 }
 
 template <class Args>
@@ -134,7 +139,7 @@ Demand CountWork(const Cpu& cpu, const Args& args) {
   ForEachSeq(args, [&](const ScanItem& item) {
     const int64_t kv_heads = item.problem->k.shape[1] * item.problem->seqs[item.b].count;
     const Cost cost = CostOf(cpu, item, WalkOf(item));
-    const int64_t slices = Slices(cpu, item, cost.seconds, demand.seconds);
+    const int64_t slices = Slices(cpu, item, cost, demand.seconds);
     int64_t scratch = ScanLayout(item).floats();
     const int64_t kept = item.grad == nullptr ? 0 : RoundUp(ScanKept(item).floats(), kPageFloats);
     if (slices == 1) {
@@ -227,8 +232,9 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
   for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
     float* kept = base + demand.scratch * cpu.threads;
     ForEachSeq(args, [&](ScanItem item) {
-      item.seconds = CostOf(cpu, item, WalkOf(item)).seconds;
-      const int64_t slices = Slices(cpu, item, item.seconds, demand.seconds);
+      const Cost cost = CostOf(cpu, item, WalkOf(item));
+      const int64_t slices = Slices(cpu, item, cost, demand.seconds);
+      item.seconds = cost.seconds;
       const int64_t Dv = item.problem->v.shape[3];
       for (; item.kv_head < item.problem->k.shape[1]; ++item.kv_head) {
         if (item.grad == nullptr || slices == 1) {

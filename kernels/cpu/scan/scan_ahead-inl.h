@@ -68,11 +68,11 @@ class Ahead {
     return lines;
   }
 
-  // Fetches the next lines: as many as a core can have in flight; more would stall it.
-  void Some() {
+  // Fetches the next lines: as many as a core can have in flight; more at once would stall it.
+  void Some(int64_t count = 16) {
     if (run_ == runs_) return;
-    const Lines lines = Take(kLines);
-    for (int64_t i = 0; i < kLines; ++i) {
+    const Lines lines = Take(count);
+    for (int64_t i = 0; i < count; ++i) {
       __builtin_prefetch(lines.first + i * lines.step, /*rw=*/0, /*locality=*/2);
     }
   }
@@ -89,7 +89,7 @@ class Ahead {
 
   // Query heads of a large group may be left out.
   static constexpr int kMost = 16;
-  static constexpr int64_t kLineBytes = 64, kLines = 16;
+  static constexpr int64_t kLineBytes = 64;
 
   Run list_[kMost];
   int runs_ = 0, run_ = 0;

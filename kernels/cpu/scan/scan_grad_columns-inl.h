@@ -78,10 +78,9 @@ class GradColumns {
 
   // What no query reads.
   void Finish() {
-    const int64_t used = core_.walk.used_keys;
-    const ScanBlock unseen = {.k = used, .keys = core_.problem.k.shape[2] - used};
-    if (core_.grad.dv.given()) ZeroRows(core_.Keys(dv_, unseen));
-    for (int64_t t = unseen.k; t < unseen.k + unseen.keys && core_.grad.dbeta.given(); ++t) {
+    core_.BlankKeys(dv_);
+    const int64_t used = core_.walk.used_keys, Nk = core_.problem.k.shape[2];
+    for (int64_t t = used; t < Nk && core_.grad.dbeta.given(); ++t) {
       FloatAt(core_.grad.dbeta, core_.item.b, core_.item.kv_head, t) = 0.0f;
     }
   }

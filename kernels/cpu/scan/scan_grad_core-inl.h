@@ -91,6 +91,20 @@ struct GradCore : ScanCore {
     return ratio;
   }
 
+  // Zeros for the queries that read nothing.
+  void BlankQueries(const View& dq) const {
+    const int64_t end = problem.q.shape[2];
+    for (int64_t g = 0; g < group && dq.given(); ++g) {
+      ZeroRows(Queries(dq, g, {.q = 0, .queries = walk.first_query}));
+      ZeroRows(Queries(dq, g, {.q = walk.end_query, .queries = end - walk.end_query}));
+    }
+  }
+  // Zeros for the keys that no query reads: rows of dk or dv.
+  void BlankKeys(const View& to) const {
+    const int64_t used = walk.used_keys;
+    if (to.given()) ZeroRows(Keys(to, {.k = used, .keys = problem.k.shape[2] - used}));
+  }
+
   // Rows of a tile from the last token to the first.
   Series Backwards(const Tile& tile, const ScanBlock& at) const {
     return {.data = tile.Row(at.count() - 1), .term = block * tile.pitch, .token = -tile.pitch};

@@ -90,11 +90,7 @@ class ScanGradFeatures : private GradCore {
       for (int64_t g = 0; g < group; ++g) FetchStored(Queries(dq_, g, next));
       ForwardStep(at);
     });
-    const int64_t end = problem.q.shape[2];
-    for (int64_t g = 0; g < group && grad.dq.given(); ++g) {
-      ZeroRows(Queries(dq_, g, {.q = 0, .queries = walk.first_query}));
-      ZeroRows(Queries(dq_, g, {.q = walk.end_query, .queries = end - walk.end_query}));
-    }
+    BlankQueries(dq_);
   }
 
   void ForwardStep(const ScanBlock& at) {
@@ -174,8 +170,8 @@ class ScanGradFeatures : private GradCore {
     });
     if (columns_.has_value()) columns_->Finish();
     if (!keys_wanted_) return;
+    BlankKeys(dk_);
     const int64_t Nk = problem.k.shape[2];
-    if (grad.dk.given()) ZeroRows(Keys(dk_, {.k = walk.used_keys, .keys = Nk - walk.used_keys}));
     for (int64_t t = walk.used_keys; t < Nk && decays_; ++t) StoreDecayGradient(t, nullptr);
     StoreStates(state_, item.begin, item.end);
   }

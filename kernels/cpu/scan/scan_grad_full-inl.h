@@ -58,7 +58,9 @@ class ScanGradFull : private GradCore {
                                StoreKeys(at);
                              });
     StoreStates(r_, 0, D);
-    BlankUnread();
+    BlankQueries(grad.dq);
+    BlankKeys(grad.dk);
+    BlankKeys(grad.dv);
   }
 
  private:
@@ -153,18 +155,6 @@ class ScanGradFull : private GradCore {
       StoreRows(Keys(grad.dv, at), o);
     }
     ahead.Rest();
-  }
-
-  // Rows of queries that read nothing, and of keys that no query reads.
-  void BlankUnread() {
-    const int64_t end = problem.q.shape[2];
-    for (int64_t g = 0; g < group && grad.dq.given(); ++g) {
-      ZeroRows(Queries(grad.dq, g, {.q = 0, .queries = walk.first_query}));
-      ZeroRows(Queries(grad.dq, g, {.q = walk.end_query, .queries = end - walk.end_query}));
-    }
-    const ScanBlock unseen = {.k = walk.used_keys, .keys = problem.k.shape[2] - walk.used_keys};
-    if (grad.dk.given()) ZeroRows(Keys(grad.dk, unseen));
-    if (grad.dv.given()) ZeroRows(Keys(grad.dv, unseen));
   }
 
   const int64_t Dv_;

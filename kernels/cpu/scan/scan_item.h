@@ -172,11 +172,14 @@ class ScanLayout : public FloatParts {
     D = problem.q.shape[3];
     Dv = problem.v.shape[3];
     group = problem.q.shape[1] / problem.k.shape[1];
+    q_pitch = ScanWidth::Pitch(D);
     // Query heads share the state, and a block of all of them should stay in L2.
     const bool causal = item.params->causal;
-    const int64_t most = causal ? kScanBlock : kScanFullBlock;
-    block = std::clamp<int64_t>(most / group, 16, most);
-    q_pitch = ScanWidth::Pitch(D);
+    block = std::clamp<int64_t>(kScanBlock / group, 16, kScanBlock);
+    if (!causal) {
+      const int64_t fitting = kFullFloats / (group * q_pitch) / 16 * 16;
+      block = std::clamp(fitting, block, kScanFullBlock);
+    }
     v_pitch = ScanWidth::Pitch(Dv + 1);
     q_width = ScanWidth::Of(D);
     v_width = ScanWidth::Of(Dv);
@@ -204,6 +207,9 @@ class ScanLayout : public FloatParts {
     beta = Part(block);
     factor = Part(rows);
   }
+
+ private:
+  static constexpr int64_t kFullFloats = 36 << 10;  // 64 rows of 512 features
 };
 
 // What the jobs of a backward leave for those that follow, O(N) floats.

@@ -40,36 +40,41 @@ struct Recurrence {
   Ahead* ahead = nullptr;  // what to fetch on the way, never null
 };
 
-// Tokens that only add, or only read, are products of matrices. A panel of lanes at a time: its
-// part of the state, or of what is added, stays in L1. Rows at a time: a block of the micro-kernel,
-// which is tall where lanes are few.
+// Tokens that only add, or only read, are products of matrices, with sums over `depth`. A panel of
+// lanes at a time: its part of the state, or of what is added, stays in L1. Rows at a time: a block
+// of the micro-kernel, which is tall where lanes are few.
 template <class F>
-HWY_INLINE void ForEachPanel(int64_t lanes, int64_t rows, const F& f) {
+HWY_INLINE void ForEachPanel(Ahead* ahead, int64_t lanes, int64_t rows, int64_t depth, const F& f) {
+  // At D = Dv = 64 one product fetches all rows of the next block of keys.
+  constexpr int64_t kMultiplyAddsPerLine = 512, kMostLines = 32;
   for (int64_t lane = 0; lane < lanes; lane += kPanel) {
     const int64_t width = std::min(kPanel, lanes - lane);
     const int64_t step = width < kPanel ? 2 * kRows : kRows;
-    for (int64_t row = 0; row < rows; row += step) f(lane, width, row, std::min(step, rows - row));
+    for (int64_t row = 0; row < rows; row += step) {
+      ahead->Some(std::min(step * width * depth / kMultiplyAddsPerLine, kMostLines));
+      f(lane, width, row, std::min(step, rows - row));
+    }
   }
 }
 
 HWY_NOINLINE HWY_MAYBE_UNUSED static void AddAll(const Recurrence& r) {
   for (int64_t m = 0; m < r.updates; ++m) {
-    ForEachPanel(r.lanes, r.rows, [&](int64_t lane, int64_t width, int64_t row, int64_t count) {
-      r.ahead->Some();
+    const auto add = [&](int64_t lane, int64_t width, int64_t row, int64_t count) {
       Gemm<Start::kAddLast>(count, width, r.tokens, {r.left.At(m, 0) + row, 1, r.left.token},
                             {r.right.At(m, 0) + lane, r.right.token},
                             {r.state.data + row * r.state.stride + lane, r.state.stride});
-    });
+    };
+    ForEachPanel(r.ahead, r.lanes, r.rows, r.tokens, add);
   }
 }
 HWY_NOINLINE HWY_MAYBE_UNUSED static void ReadAll(const Recurrence& r) {
   for (int64_t g = 0; g < r.reads; ++g) {
-    ForEachPanel(r.lanes, r.tokens, [&](int64_t lane, int64_t width, int64_t t, int64_t count) {
-      r.ahead->Some();
+    const auto read = [&](int64_t lane, int64_t width, int64_t t, int64_t count) {
       Gemm<Start::kZero>(count, width, r.rows, {r.read.At(g, t), r.read.token, 1},
                          {r.state.data + lane, r.state.stride},
                          {r.out.At(g, t) + lane, r.out.token});
-    });
+    };
+    ForEachPanel(r.ahead, r.lanes, r.tokens, r.rows, read);
   }
 }
 
