@@ -124,6 +124,18 @@ struct ScanSpec {
   DType v_dtype = DType::kI32;  // of v and its gradient; kI32: as the others
 };
 
+// Keys of a delta rule are kept short: with |phi_k|^2 beta > 2 its state would explode. Their mean
+// keeps the normaliser away from 0.
+inline ScanSpec Delta(ScanSpec spec) {
+  spec.params.rule = ScanRule::kDelta;
+  spec.params.den = ScanDen::kOne;
+  spec.params.map = FeatureMap::kIdentity;
+  spec.params.causal = true;
+  spec.mean = 0.7 / std::sqrt(static_cast<double>(spec.D));
+  spec.deviation = 0.5 / std::sqrt(static_cast<double>(spec.D));
+  return spec;
+}
+
 class ScanCase {
  public:
   explicit ScanCase(const ScanSpec& given)

@@ -11,18 +11,6 @@ using Decays = ScanSpec::Decays;
 // Gradients of decays pass through sums that cancel within 256 keys.
 constexpr Tolerance kStateful = {.out = 2e-5, .grad = 1e-4};
 
-// Keys of a delta rule are kept short: with |phi_k|^2 beta > 2 its state would explode. Their mean
-// keeps the normaliser away from 0.
-ScanSpec Delta(ScanSpec spec) {
-  spec.params.rule = ScanRule::kDelta;
-  spec.params.den = ScanDen::kOne;
-  spec.params.map = FeatureMap::kIdentity;
-  spec.params.causal = true;
-  spec.mean = 0.7 / std::sqrt(static_cast<double>(spec.D));
-  spec.deviation = 0.5 / std::sqrt(static_cast<double>(spec.D));
-  return spec;
-}
-
 std::vector<ScanSpec> Combinations() {
   std::vector<ScanSpec> specs;
   for (const bool delta : {false, true}) {
@@ -311,60 +299,6 @@ TEST(Scan, DecayToNothing) {
       });
     }
   }
-}
-
-// Slices, threads, lists and repetition change no bit.
-TEST(Scan, SameBitsHoweverItIsCut) {
-  for (const std::string& isa : AvailableIsas()) {
-    for (const bool delta : {false, true}) {
-      for (const Decays decays : {Decays::kNone, Decays::kFeature}) {
-        for (const int64_t group : {1, 2}) {
-          ScanSpec spec = {.H = group,
-                           .Nq = 1500,
-                           .Nk = 1500,
-                           .D = 40,
-                           .Dv = 70,
-                           .params = {.causal = true},
-                           .decays = decays,
-                           .state = true,
-                           .final = true};
-          if (delta) spec = Delta(spec);
-          ScanCase one(spec), two(spec), four(spec);
-          one.Run(&CpuOf(isa, 1));
-          two.Run(&CpuOf(isa, 2));
-          four.Run(&CpuOf(isa, 4));
-          for (size_t i = 0; i < one.Outputs().size(); ++i) {
-            EXPECT_EQ(one.Outputs()[i]->bytes(), two.Outputs()[i]->bytes()) << i;
-            EXPECT_EQ(one.Outputs()[i]->bytes(), four.Outputs()[i]->bytes()) << i;
-          }
-          // The four threads did cut it: phases of a backward are launches of their own.
-          const int64_t before = CpuOf(isa, 4).launches();
-          four.Run(&CpuOf(isa, 4));
-          EXPECT_EQ(CpuOf(isa, 4).launches() - before, delta ? 4 : 3);
-        }
-      }
-    }
-  }
-}
-
-TEST(Scan, DryStreamCountsWhatASlicedRunTakes) {
-  Device* device = &CpuOf(AvailableIsas()[0], 2);
-  const ScanSpec spec = Delta({.Nq = 1500,
-                               .Nk = 1500,
-                               .params = {.causal = true},
-                               .decays = Decays::kFeature,
-                               .beta = true,
-                               .state = true});
-  const ScanCase c(spec);
-  const ScanGradProblem grad = c.GradProblem();
-  BufferPool pool;
-  Stream dry(*device, nullptr), wet(*device, &pool);
-  for (Stream* stream : {&dry, &wet}) {
-    ASSERT_TRUE(
-        device->Run(*stream, ScanArgs{.params = spec.params, .problems = {grad.forward}}).ok());
-    ASSERT_TRUE(device->Run(*stream, ScanGradArgs{.params = spec.params, .problems = {grad}}).ok());
-  }
-  EXPECT_EQ(dry.workspace().peak_bytes(), wet.workspace().peak_bytes());
 }
 
 }  // namespace

@@ -5,10 +5,15 @@
 // tokens is processed, a piece of the state stays in registers. That costs the multiply-adds of the
 // definition and no more, where a chunk's triangle of pairs would add half of them again (D 64).
 //
+// Where queries read the state after all keys, tokens need no order, and a block of them is a
+// product of matrices.
+//
 // Columns of the state need no other columns, and in the gradients of q and k features no other
 // features: a head that is more than a thread's share of the list is cut there, and every number is
 // made alike however it is cut. The backward of a cut head takes two launches (delta rule: three),
-// since all its jobs need the rows' normalisers.
+// since all its jobs need the rows' normalisers. That of a whole head reads its rows less often:
+// causal in two walks, forward and back; else in three, keys, queries, keys, with 5 products of the
+// size of the state a token for the 6 of a cut head.
 //
 // Scratch of the forward is a fixed size a thread. The backward keeps O(N): 2 floats per query of a
 // group; the delta rule 2 Dv + D per key; dlog_decay D per query and (Dv + 1) D every 256 keys.
@@ -38,20 +43,21 @@ double Flops(const ScanItem& item, const ScanWalk& walk, double D, double Dv) {
   return 2 * D * Dv * rows;
 }
 
-// Predicted time of an item on one thread, and how much of it every slice of the item repeats:
-// features are those of whole rows, and what turns rows of dout is made by one slice.
+// Predicted time of an item on one thread; if it is cut, what every slice repeats, and what slices
+// share: features are those of whole rows, and what turns rows of dout is made by one slice.
 struct Cost {
-  double seconds = 0, repeated = 0;
+  double seconds = 0, repeated = 0, divided = 0;
 
   double OfSlice(int64_t slices) const {
-    return repeated + (seconds - repeated) / static_cast<double>(slices);
+    return slices == 1 ? seconds : repeated + divided / static_cast<double>(slices);
   }
 };
 
 // Tiles are computed at padded widths, and a decay is one more product; besides, each element of
-// q, k, v and out is converted, mapped and moved. A backward has three recurrences and five passes
-// over such elements. Of the delta rule, whose state goes through L1 for every token, it has 11
-// products with the state for the forward's 3, and a pass more. Fitted with tests/bench/scan_bench.
+// q, k, v and out is converted, mapped and moved. A backward has three recurrences and passes over
+// such elements that take as long as three of the forward, in slices five. Of the delta rule, whose
+// state goes through L1 for every token, it has 11 products with the state for the forward's 3, and
+// six passes. Fitted with tests/bench/scan_bench.
 Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   constexpr double kSecondsPerElement = 0.5e-9, kSecondsPerItem = 1e-6;
   const View &q = item.problem->q, &v = item.problem->v;
@@ -62,16 +68,19 @@ Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   const double rows = keys + group * static_cast<double>(walk.end_query - walk.first_query);
   const bool backward = item.grad != nullptr, delta = item.params->rule == ScanRule::kDelta;
   const double efficiency = delta ? 0.5 : 0.7;
-  const double passes = !backward ? 1 : delta ? 6 : 5;
-  const double forward = Flops(item, walk, D, Dv);
+  const double passes = !backward ? 1 : delta ? 6 : 3, cut_passes = !backward ? 1 : delta ? 6 : 5;
+  const double cut_products = !backward ? 1 : delta ? 11.0 / 3 : 3;
+  const double products = backward && !item.params->causal ? 2.5 : cut_products;
   const double decays = item.problem->log_decay.given() ? 2 * D * Dv * keys : 0;
-  const double flops = forward * (!backward ? 1
-                                  : delta   ? 11.0 / 3
-                                            : 3) +
-                       decays * (backward ? 3 : 1);
-  const double moved = kSecondsPerElement * rows * (D + Dv) * passes;
-  return {.seconds = kSecondsPerItem + moved + flops / (efficiency * cpu.thread_flops),
-          .repeated = kSecondsPerItem + moved / 2};
+  const double forward = Flops(item, walk, D, Dv), pass = kSecondsPerElement * rows * (D + Dv);
+  const auto seconds_of = [&](double times) {
+    return (forward * times + decays * (backward ? 3 : 1)) / (efficiency * cpu.thread_flops);
+  };
+  // Of the sum rule, jobs in slices read most rows of queries and keys again.
+  const double repeated = cut_passes * (backward && !delta ? 0.6 : 0.5);
+  return {.seconds = kSecondsPerItem + pass * passes + seconds_of(products),
+          .repeated = kSecondsPerItem + pass * repeated,
+          .divided = pass * (cut_passes - repeated) + seconds_of(cut_products)};
 }
 
 const ScanProblem& Forward(const ScanProblem& problem) { return problem; }
@@ -105,12 +114,15 @@ struct Demand {
 // Jobs of a head in slices, at most: rows; errors, columns and features in slices.
 int64_t MostJobs(int64_t slices) { return 1 + 3 * slices; }
 
-// A head with more work than a thread's share is cut. Numbers do not depend on it (ScanJob).
-int64_t Slices(const Cpu& cpu, const ScanItem& item, double seconds, double total) {
+// A head with more work than a thread's share is cut, if that makes up for what slices repeat.
+// Numbers do not depend on it (ScanJob).
+int64_t Slices(const Cpu& cpu, const ScanItem& item, const Cost& cost, double total) {
+  constexpr double kGain = 1.25;
   if (!cpu.Parallel(total)) return 1;
-  const auto shares = static_cast<int64_t>(std::ceil(seconds * cpu.threads / total - 0.01));
+  const auto shares = static_cast<int64_t>(std::ceil(cost.seconds * cpu.threads / total - 0.01));
   const int64_t vectors = ScanWidth::Of(item.problem->v.shape[3]) / ScanWidth::kVector;
-  return std::clamp<int64_t>(shares, 1, vectors);
+  const int64_t slices = std::clamp<int64_t>(shares, 1, vectors);
+  return kGain * cost.OfSlice(slices) <= cost.seconds ? slices : 1;
 }
 
 template <class Args>
@@ -127,7 +139,7 @@ Demand CountWork(const Cpu& cpu, const Args& args) {
   ForEachSeq(args, [&](const ScanItem& item) {
     const int64_t kv_heads = item.problem->k.shape[1] * item.problem->seqs[item.b].count;
     const Cost cost = CostOf(cpu, item, WalkOf(item));
-    const int64_t slices = Slices(cpu, item, cost.seconds, demand.seconds);
+    const int64_t slices = Slices(cpu, item, cost, demand.seconds);
     int64_t scratch = ScanLayout(item).floats();
     const int64_t kept = item.grad == nullptr ? 0 : RoundUp(ScanKept(item).floats(), kPageFloats);
     if (slices == 1) {
@@ -220,8 +232,9 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
   for (int stage = 0; stage < (demand.in_slices ? kStages : 1); ++stage) {
     float* kept = base + demand.scratch * cpu.threads;
     ForEachSeq(args, [&](ScanItem item) {
-      item.seconds = CostOf(cpu, item, WalkOf(item)).seconds;
-      const int64_t slices = Slices(cpu, item, item.seconds, demand.seconds);
+      const Cost cost = CostOf(cpu, item, WalkOf(item));
+      const int64_t slices = Slices(cpu, item, cost, demand.seconds);
+      item.seconds = cost.seconds;
       const int64_t Dv = item.problem->v.shape[3];
       for (; item.kv_head < item.problem->k.shape[1]; ++item.kv_head) {
         if (item.grad == nullptr || slices == 1) {

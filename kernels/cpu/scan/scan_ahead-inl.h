@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/core/integer.h"
 #include "kernels/core/view.h"
 #include "kernels/cpu/scan/scan_item.h"
 
@@ -33,61 +34,66 @@ struct RowsOf {
 
 class Ahead {
  public:
+  // Lines at first, first + step, ..
+  struct Lines {
+    const std::byte* first;
+    int64_t step;
+  };
+
   // Drops the lines that are left.
   void Clear() { at_ = runs_ = run_ = 0; }
 
   void Add(const RowsOf& rows) {
     if (rows.count == 0 || !rows.view.given() || runs_ == kMost) return;
-    Run& run = list_[runs_++];
-    run.row = rows.Row(0);
-    run.stride = rows.view.stride[2] * SizeOf(rows.view.dtype);
-    run.row_bytes = rows.view.shape[3] * SizeOf(rows.view.dtype);
-    run.rows = rows.count;
+    const int64_t element = SizeOf(rows.view.dtype);
+    const int64_t stride = rows.view.stride[2] * element, bytes = rows.view.shape[3] * element;
+    // Rows without gaps line by line, others one line of each at a time: steps are equal.
+    list_[runs_++] = stride == bytes
+                         ? Run{rows.Row(0), kLineBytes, CeilDiv(rows.count * bytes, kLineBytes), 1}
+                         : Run{rows.Row(0), stride, rows.count, CeilDiv(bytes, kLineBytes)};
   }
 
-  // The next lines: as many as a core can have in flight; more would stall it.
-  void Some() {
-    for (int64_t i = 0; i < kLines && run_ < runs_; ++i) __builtin_prefetch(Next(), 0, 2);
+  // The next `count` lines, for a loop that fetches one at a time. Some of them are of no use where
+  // fewer are left; to fetch them is harmless.
+  Lines Take(int64_t count) {
+    if (run_ == runs_) return {reinterpret_cast<const std::byte*>(this), 0};
+    Run& run = list_[run_];
+    const Lines lines = {run.first + at_ * run.step, run.step};
+    at_ += count;
+    if (at_ >= run.lines) {
+      at_ = 0;
+      run.first += kLineBytes;
+      if (--run.columns == 0) ++run_;
+    }
+    return lines;
+  }
+
+  // Fetches the next lines: as many as a core can have in flight; more at once would stall it.
+  void Some(int64_t count = 16) {
+    if (run_ == runs_) return;
+    const Lines lines = Take(count);
+    for (int64_t i = 0; i < count; ++i) {
+      __builtin_prefetch(lines.first + i * lines.step, /*rw=*/0, /*locality=*/2);
+    }
   }
   void Rest() {
     while (run_ < runs_) Some();
   }
 
-  // kScanBlock lines, for a loop over as many tokens that fetches one at a time. Where none are
-  // left they repeat one that is in the cache.
-  const std::byte* const* Lines() {
-    for (const std::byte*& line : lines_) {
-      line = run_ < runs_ ? Next() : reinterpret_cast<const std::byte*>(lines_);
-    }
-    return lines_;
-  }
-
  private:
+  // `lines` lines from `first`, then as many one line further, and so on: `columns` times.
   struct Run {
-    const std::byte* row;
-    int64_t stride, row_bytes, rows;
+    const std::byte* first;
+    int64_t step, lines, columns;
   };
-
-  const std::byte* Next() {
-    Run& run = list_[run_];
-    const std::byte* line = run.row + at_;
-    at_ += kLineBytes;
-    if (at_ >= run.row_bytes) {
-      at_ = 0;
-      run.row += run.stride;
-      if (--run.rows == 0) ++run_;
-    }
-    return line;
-  }
 
   // Query heads of a large group may be left out.
   static constexpr int kMost = 16;
-  static constexpr int64_t kLineBytes = 64, kLines = 16;
+  static constexpr int64_t kLineBytes = 64;
 
   Run list_[kMost];
   int runs_ = 0, run_ = 0;
-  int64_t at_ = 0;  // byte of the row
-  const std::byte* lines_[kScanBlock];
+  int64_t at_ = 0;  // line of the run
 };
 
 }  // namespace attnd::HWY_NAMESPACE

@@ -53,6 +53,7 @@ struct ScanCore {
   View queries_from, keys_from;
   int64_t first_feature = 0;
   float shift = kNothing;    // of the sums
+  float rise = 1;            // what the block multiplies all sums with before it adds its keys
   bool is_decaying = false;  // whether any key of the block decays
 
   ScanCore(const ScanItem& work, float* scratch)
@@ -134,15 +135,16 @@ struct ScanCore {
   // Features, decays and beta of the block's keys. `kept_shift`: the shift after each key of the
   // sequence, if it is known; else shifts follow `shift`, and that is moved on.
   void LoadKeys(const ScanBlock& at, const float* kept_shift = nullptr) {
+    rise = 1;
+    is_decaying = false;
     if (at.keys == 0) {
       row_shift[0] = shift;
       return;
     }
     LoadFeatures(params.map, Keys(keys_from, at), Loaded(k), k_shift);
-    is_decaying = false;
     if (shifted) {
       FindShifts(at, kept_shift);
-      ApplyShifts(at.keys);
+      ApplyShifts(at);
     }
     if (problem.log_decay.given()) LoadDecays(at);
     for (int64_t t = 0; t < at.keys; ++t) {
@@ -166,13 +168,17 @@ struct ScanCore {
     shift = row_shift[at.keys];
   }
 
-  // Turns rises of the shift into decays and makes the features relative to it.
-  void ApplyShifts(int64_t keys) {
+  // Turns rises of the shift into decays, where it is one rise into `rise`, and makes the features
+  // relative to it.
+  void ApplyShifts(const ScanBlock& at) {
+    const int64_t keys = at.keys;
+    if (at.queries == 0) rise = ShiftFactor(row_shift[0], row_shift[1]);
     for (int64_t t = 0; t < keys; ++t) {
-      const float rise = ShiftFactor(row_shift[t], row_shift[t + 1]);
-      is_decaying = is_decaying || rise != 1.0f;
-      std::fill_n(decay.Row(t), decay.width, rise);
       factor[t] = k_shift[t] == kNothing ? kNothing : k_shift[t] - row_shift[t + 1];
+      if (at.queries == 0) continue;
+      const float ratio = ShiftFactor(row_shift[t], row_shift[t + 1]);
+      is_decaying = is_decaying || ratio != 1.0f;
+      std::fill_n(decay.Row(t), decay.width, ratio);
     }
     std::fill(factor + keys, factor + ScanWidth::Of(keys), 0.0f);
     ExpRow(factor, keys);
@@ -221,6 +227,7 @@ struct ScanCore {
 
   void AddAllToNormaliser(int64_t keys) {
     const DF d;
+    if (rise != 1) ScaleRow(rise, z, k.width);
     for (int64_t c = 0; c < k.width; c += kLanes) {
       VF total = hn::Zero(d);
       for (int64_t t = 0; t < keys; ++t) {
@@ -245,6 +252,11 @@ struct ScanCore {
       hn::StoreU(local, d, sum + c);
       hn::StoreU(hn::Add(before, local), d, prefix + c);
     }
+  }
+
+  // Applies the block's rise to `rows` rows of a state.
+  void Rise(int64_t rows, const Tile& state) const {
+    for (int64_t c = 0; c < rows && rise != 1; ++c) ScaleRow(rise, state.Row(c), state.width);
   }
 
   // The initial z, which is 0 where it is not given.

@@ -63,6 +63,7 @@ class ScanForward : private ScanCore {
       LoadValues(at);
     }
     Normalise(at);
+    Rise(D, State());
     const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsFirst : Decay::kNone;
     const int64_t reads = at.queries > 0 ? group : 0;
     if (delta && at.keys > 0) {
@@ -99,17 +100,13 @@ class ScanForward : private ScanCore {
 
   // What the keys write, or for the delta rule the values.
   void LoadValues(const ScanBlock& at) {
-    writes_ = RowSeries(v);
     const RowsOf rows = Keys(values_, at);
-    // Rows that lie close together are read where they are; a wide pitch would fight for few sets
-    // of L1.
-    const int64_t stride = values_.stride[2];
-    const bool is_plain = values_.dtype == DType::kF32 && !delta && !problem.beta.given();
-    if (is_plain && Dv_ == v.width && stride > 0 && stride <= 2 * Dv_) {
-      writes_ = {.data = reinterpret_cast<float*>(rows.Row(0)), .token = stride};
+    if (!delta && !problem.beta.given()) {
+      writes_ = RowSeries(ReadRows(rows, v));
       return;
     }
     LoadRows(rows, v);
+    writes_ = RowSeries(v);
     if (!delta) ScaleByBeta(at, v);
   }
 

@@ -6,7 +6,9 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/scan/scan_grad.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/scan/scan_grad-inl.h"
 #include "kernels/cpu/scan/scan_grad_features-inl.h"
+#include "kernels/cpu/scan/scan_grad_full-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -27,18 +29,24 @@ void RunJob(const ScanItem& item, float* scratch) {
   }
 }
 
-void RunBackward(const ScanItem& item, float* scratch) {
-  if (item.job != ScanJob::kBackward) {
-    RunJob(item, scratch);
-    return hwy::FlushStream();
+void RunJobs(const ScanItem& item, float* scratch) {
+  if (item.job != ScanJob::kBackward) return RunJob(item, scratch);
+  if (!item.params->causal) return ScanGradFull(item, scratch).Run();
+  ScanItem part = item;
+  if (item.params->rule == ScanRule::kSum) {
+    part.end = item.problem->q.shape[3];
+    return ScanGradFeatures(part, scratch).Run();
   }
   for (const ScanJob job :
        {ScanJob::kRows, ScanJob::kErrors, ScanJob::kColumns, ScanJob::kFeatures}) {
-    ScanItem part = item;
     part.job = job;
     part.end = job == ScanJob::kFeatures ? item.problem->q.shape[3] : item.problem->v.shape[3];
     if (IsNeeded(part)) RunJob(part, scratch);
   }
+}
+
+void RunBackward(const ScanItem& item, float* scratch) {
+  RunJobs(item, scratch);
   hwy::FlushStream();
 }
 

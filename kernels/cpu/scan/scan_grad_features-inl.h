@@ -1,5 +1,7 @@
 // ScanJob::kFeatures: dq, dk, dlog_decay, ds0, dz0 of some features. States lie transposed, [Dv +
-// 1, D], the last row being z and r, so that a feature is a lane.
+// 1, D], the last row being z and r, so that a feature is a lane. ScanJob::kBackward without the
+// delta rule: all features; its walk forward does the work of kRows, its walk back that of
+// kColumns.
 #if defined(ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
 #undef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
@@ -7,7 +9,9 @@
 #define ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
 #endif
 
-#include "kernels/cpu/scan/scan_grad-inl.h"
+#include <optional>
+
+#include "kernels/cpu/scan/scan_grad_columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -18,6 +22,7 @@ class ScanGradFeatures : private GradCore {
       : GradCore(work, scratch),
         width_(ScanWidth::Of(work.end - work.begin)),
         Dv_(layout.Dv),
+        whole_(work.job == ScanJob::kBackward),
         decays_(grad.dlog_decay.given()),
         keys_wanted_(WantsKeys(grad)),
         dv_rows_(OfHead(o, group)),
@@ -26,6 +31,10 @@ class ScanGradFeatures : private GradCore {
         k_(Columns(problem.k, work.begin, work.end)),
         dq_(Columns(grad.dq, work.begin, work.end)),
         dk_(Columns(grad.dk, work.begin, work.end)) {
+    if (whole_ && (grad.dv.given() || grad.dbeta.given())) {
+      GradCore* core = this;
+      columns_.emplace(core, 0, Dv_, scratch + layout.r);
+    }
     // A maximum is one of all features.
     if (shifted) return;
     queries_from = q_;
@@ -34,26 +43,17 @@ class ScanGradFeatures : private GradCore {
   }
 
   void Run() {
-    if (grad.dq.given() || decays_ || (delta && keys_wanted_)) RunForward();
-    if (keys_wanted_) RunBackward();
+    if (whole_ || NeedsStates()) RunForward();
+    if (keys_wanted_ || columns_.has_value()) RunBackward();
   }
 
  private:
+  // Whether the walk forward has states to make.
+  bool NeedsStates() const { return grad.dq.given() || decays_ || (delta && keys_wanted_); }
   // The item's features of a tile.
   Tile Mine(const Tile& tile) const { return {tile.data + item.begin, tile.pitch, width_}; }
   float* KeptOfMine(int64_t at, int64_t n) const {
     return KeptRow(at, kept.q_pitch, n) + item.begin;
-  }
-
-  // state = transposed S with a last row z; what is not given is 0.
-  void LoadTransposed(const View& S, const View& Z) {
-    ZeroTile(state_, Dv_ + 1);
-    for (int64_t c = item.begin; c < item.end; ++c) {
-      for (int64_t d = 0; d < Dv_ && S.given(); ++d) {
-        state_.Row(d)[c - item.begin] = FloatAt(S, item.b, item.kv_head, c, d);
-      }
-      if (Z.given()) state_.Row(Dv_)[c - item.begin] = FloatAt(Z, item.b, item.kv_head, c);
-    }
   }
 
   void Fetch(const ScanBlock& next) {
@@ -79,35 +79,29 @@ class ScanGradFeatures : private GradCore {
     for (int64_t t = 0; t < at.keys; ++t) v.Row(t)[Dv_] = beta[t];
   }
 
-  // [dN, dD] of the block's queries, in o.
-  void LoadReads(const ScanBlock& at, bool own_lift) {
-    LoadGradients(grad.dout, at, own_lift);
-    for (int64_t g = 0; g < group; ++g) {
-      for (int64_t t = 0; t < at.queries; ++t) o.Row(g * block + t)[Dv_] = row_d[g * block + t];
-    }
-  }
-
   // --- forward over the sequence: prefix states, dq; for the delta rule S' dv ---
 
   void RunForward() {
-    LoadTransposed(problem.s0, problem.z0);
+    LoadTransposed(problem.s0, problem.z0, item.begin, item.end, state_);
+    if (whole_) StartNormaliser();
     walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
       Fetch(next);
+      if (whole_) FetchQueries(problem.out, next);
       for (int64_t g = 0; g < group; ++g) FetchStored(Queries(dq_, g, next));
       ForwardStep(at);
     });
-    const int64_t end = problem.q.shape[2];
-    for (int64_t g = 0; g < group && grad.dq.given(); ++g) {
-      ZeroRows(Queries(dq_, g, {.q = 0, .queries = walk.first_query}));
-      ZeroRows(Queries(dq_, g, {.q = walk.end_query, .queries = end - walk.end_query}));
-    }
+    BlankQueries(dq_);
   }
 
   void ForwardStep(const ScanBlock& at) {
     LoadQueries(at);
-    LoadKeys(at, shifts);
+    LoadKeys(at);
+    if (whole_) FindRows(at);
+    if (!NeedsStates()) return ahead.Rest();
     LoadWrites(at);
-    LoadReads(at, /*own_lift=*/true);
+    LoadGradients(grad.dout, at, /*own_lift=*/true);
+    AppendGradients(at);
+    Rise(Dv_ + 1, state_);
     // The last term of reads is dv, alone where there are no queries.
     const int64_t of_queries = at.queries > 0 ? group : 0;
     const int64_t of_keys = at.keys > 0 && delta && keys_wanted_ ? 1 : 0;
@@ -164,32 +158,34 @@ class ScanGradFeatures : private GradCore {
   // --- backward: R and r, dk, dlog_decay, ds0, dz0 ---
 
   void RunBackward() {
-    LoadTransposed(grad.ds_out, grad.dz_out);
+    LoadTransposed(grad.ds_out, grad.dz_out, item.begin, item.end, state_);
     std::fill_n(sum, width_, 0.0f);
+    if (columns_.has_value()) columns_->Start();
     walk.ForEachBlock(block, /*reverse=*/true, [&](const ScanBlock& at, const ScanBlock& next) {
       Fetch(next);
       FetchStored(Keys(dk_, next));
+      if (columns_.has_value()) FetchStored(Keys(grad.dv, next));
       BackwardStep(at);
+      ahead.Rest();
     });
+    if (columns_.has_value()) columns_->Finish();
+    if (!keys_wanted_) return;
+    BlankKeys(dk_);
     const int64_t Nk = problem.k.shape[2];
-    if (grad.dk.given()) ZeroRows(Keys(dk_, {.k = walk.used_keys, .keys = Nk - walk.used_keys}));
     for (int64_t t = walk.used_keys; t < Nk && decays_; ++t) StoreDecayGradient(t, nullptr);
-    for (int64_t c = item.begin; c < item.end; ++c) {
-      for (int64_t d = 0; d < Dv_ && grad.ds0.given(); ++d) {
-        FloatAt(grad.ds0, item.b, item.kv_head, c, d) = state_.Row(d)[c - item.begin];
-      }
-      if (!grad.dz0.given()) continue;
-      FloatAt(grad.dz0, item.b, item.kv_head, c) = state_.Row(Dv_)[c - item.begin];
-    }
+    StoreStates(state_, item.begin, item.end);
   }
 
   void BackwardStep(const ScanBlock& at) {
     const float ratio = RaiseLift(at);
-    for (int64_t r = 0; r <= Dv_ && ratio != 1; ++r) ScaleRow(ratio, state_.Row(r), width_);
     LoadQueries(at);
     LoadKeys(at, shifts);
+    LoadGradients(grad.dout, at, /*own_lift=*/false);
+    if (columns_.has_value()) columns_->Step(at, ratio);
+    if (!keys_wanted_) return;
+    for (int64_t r = 0; r <= Dv_ && ratio != 1; ++r) ScaleRow(ratio, state_.Row(r), width_);
     LoadWrites(at);
-    LoadReads(at, /*own_lift=*/false);
+    AppendGradients(at);
     if (decays_ && at.anchor >= 0) {
       std::fill_n(sum, width_, 0.0f);
       for (int64_t r = 0; r <= Dv_; ++r) {
@@ -213,7 +209,6 @@ class ScanGradFeatures : private GradCore {
       r.after_right = Backwards(Mine(k), at);
     }
     Recur(at.keys > 0 && is_decaying ? Decay::kLanesLast : Decay::kNone, r);
-    ahead.Rest();
     if (at.keys == 0) return;
     if (decays_) StoreDecayGradients(at);
     for (int64_t t = 0; t < at.keys && delta; ++t) {
@@ -266,10 +261,11 @@ class ScanGradFeatures : private GradCore {
   }
 
   const int64_t width_, Dv_;
-  const bool decays_, keys_wanted_;
+  const bool whole_, decays_, keys_wanted_;
   const Tile dv_rows_;
   const Tile state_;
   const View q_, k_, dq_, dk_;
+  std::optional<GradColumns> columns_;
 };
 
 }  // namespace attnd::HWY_NAMESPACE

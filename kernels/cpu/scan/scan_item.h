@@ -18,7 +18,8 @@ namespace attnd {
 // the slices, every number is made by the same operations in the same order.
 enum class ScanJob : uint8_t {
   kForward,   // columns of out (and lse, the state)
-  kBackward,  // all that follows, in this order
+  kBackward,  // all that follows: delta rule one after the other, else what reads the same rows
+              // shares a walk
   kRows,      // what turns dout and dlse of a row into gradients of its sums
   kErrors,    // delta rule: what its tokens write, columns
   kColumns,   // dv, dbeta: columns
@@ -39,6 +40,8 @@ struct ScanItem {
 
 // Tokens at a time: their features and values stay in L1 and L2 while all of the state is read.
 constexpr int64_t kScanBlock = 32;
+// Likewise where no query comes before a key: products of that many tokens with the state.
+constexpr int64_t kScanFullBlock = 64;
 
 // A run of queries and keys, one of each at a time: key, then query. Either count may be 0, else
 // they are equal.
@@ -75,6 +78,12 @@ struct ScanWalk {
     if (final) parts[4] = {.k = ahead + read, .keys = seq.nk - ahead - read};
   }
 
+  // Its keys before all queries, or its queries after all keys, alone.
+  ScanWalk Keys() const { return Part(1); }
+  ScanWalk Queries() const { return Part(3); }
+  // Whether a block of keys is the last before all queries.
+  bool EndsKeys(const ScanBlock& at) const { return at.k + at.keys == parts[1].keys; }
+
   // Calls f(block, next) for blocks of at most `most` tokens, in order or in reverse; after the
   // last block comes one of no tokens.
   template <class F>
@@ -97,6 +106,14 @@ struct ScanWalk {
   static int64_t Anchors(int64_t keys) { return keys / kAnchorKeys + kParts + 2; }
 
  private:
+  ScanWalk Part(int part) const {
+    ScanWalk walk = *this;
+    for (int i = 0; i < kParts; ++i) {
+      if (i != part) walk.parts[i] = {};
+    }
+    return walk;
+  }
+
   static ScanBlock Cut(const ScanBlock& part, int number, int64_t n, int64_t most) {
     const int64_t begin = n * most, count = std::min(most, part.count() - begin);
     ScanBlock block = {.q = part.q + begin, .k = part.k + begin};
@@ -145,8 +162,9 @@ class ScanLayout : public FloatParts {
   int64_t q_pitch, v_pitch;  // of rows of features; of values and a 1
   int64_t q_width, v_width;  // in use
   // [group, block] rows of features or values: q, o, dphi. [block] rows: k, decay, v. The state
-  // [D,Dv] (or [Dv + 1,D]): s. [D]: z sum prefix x. [block]: the rest.
-  int64_t q, o, dphi, k, decay, v, s, z, sum, prefix, x;
+  // [D,Dv] (or [Dv + 1,D]): s. A second one, where jobs share a walk: r.
+  // [D]: z sum prefix x. [block]: the rest.
+  int64_t q, o, dphi, k, decay, v, s, r, z, sum, prefix, x;
   int64_t q_shift, k_shift, row_shift, row_d, beta, factor;
 
   explicit ScanLayout(const ScanItem& item) {
@@ -154,22 +172,30 @@ class ScanLayout : public FloatParts {
     D = problem.q.shape[3];
     Dv = problem.v.shape[3];
     group = problem.q.shape[1] / problem.k.shape[1];
-    // Query heads share the state, and a block of all of them should stay in L2.
-    block = std::clamp<int64_t>(kScanBlock / group, 16, kScanBlock);
     q_pitch = ScanWidth::Pitch(D);
+    // Query heads share the state, and a block of all of them should stay in L2.
+    const bool causal = item.params->causal;
+    block = std::clamp<int64_t>(kScanBlock / group, 16, kScanBlock);
+    if (!causal) {
+      const int64_t fitting = kFullFloats / (group * q_pitch) / 16 * 16;
+      block = std::clamp(fitting, block, kScanFullBlock);
+    }
     v_pitch = ScanWidth::Pitch(Dv + 1);
     q_width = ScanWidth::Of(D);
     v_width = ScanWidth::Of(Dv);
     const int64_t rows = group * block;
     const bool backward = item.grad != nullptr;
+    // The backward of the delta rule has rows of its own for the block's keys.
+    const int64_t of_keys = backward && item.params->rule == ScanRule::kDelta ? block : 0;
     q = Part(rows * q_pitch);
-    // The backward has rows of its own for the block's keys.
-    o = Part((rows + (backward ? block : 0)) * v_pitch);
-    dphi = Part(backward ? (rows + block) * q_pitch : 0);
+    o = Part((rows + of_keys) * v_pitch);
+    dphi = Part(backward ? (rows + of_keys) * q_pitch : 0);
     k = Part(block * q_pitch);
-    decay = Part(block * q_pitch);
+    decay = Part(causal ? block * q_pitch : 0);
     v = Part(block * v_pitch);
     s = Part(std::max(q_width * v_pitch, backward ? (Dv + 1) * q_pitch : 0));
+    const bool both = backward && item.params->rule == ScanRule::kSum;
+    r = Part(both ? std::max(q_width * v_pitch, (Dv + 1) * q_pitch) : 0);
     z = Part(q_width);
     sum = Part(q_width);
     prefix = Part(q_width);
@@ -181,6 +207,9 @@ class ScanLayout : public FloatParts {
     beta = Part(block);
     factor = Part(rows);
   }
+
+ private:
+  static constexpr int64_t kFullFloats = 36 << 10;  // 64 rows of 512 features
 };
 
 // What the jobs of a backward leave for those that follow, O(N) floats.

@@ -11,36 +11,11 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/scan/scan_ahead-inl.h"
-#include "kernels/cpu/simd/gemm-inl.h"
+#include "kernels/cpu/scan/scan_recurrence-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Vectors of term m and token t start at data + m * term + t * token. Tokens count in the order of
-// the recurrence: one that runs backwards starts at its last row with a negative stride.
-struct Series {
-  float* data = nullptr;
-  int64_t term = 0, token = 0;
-
-  float* At(int64_t m, int64_t t) const { return data + m * term + t * token; }
-};
-
-// When and with what a token multiplies X: factors per row or per lane, before all else or at last.
-enum class Decay { kNone, kRowsFirst, kRowsLast, kLanesFirst, kLanesLast };
-
-// For each token t in order, with X the state:
-//   X *= decay_t (if First)     X += left_t,m right_t,m^T for m < updates
-//   out_t,g = X^T read_t,g for g < reads      X -= after_left_t after_right_t^T (if given)
-//   X *= decay_t (if Last)
-// left, read, after_left: [rows]; right, out, after_right: [lanes]; decay: [rows] or [lanes].
-struct Recurrence {
-  int64_t tokens = 0, rows = 0, lanes = 0, updates = 0, reads = 0;
-  MutableRows state;
-  Series left, right, read, out, decay, after_left, after_right;
-  Ahead* ahead = nullptr;  // what to fetch on the way, never null
-};
 
 namespace recur_internal {
 
@@ -67,7 +42,7 @@ HWY_INLINE void StorePiece(const VF (&x)[kM][kV], int64_t stride, float* state) 
 // compiler cannot know that stores to `out` leave it alone.
 template <int kM, int kV, Decay kDecay>
 HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
-  const std::byte* const* lines = r.ahead->Lines();
+  Ahead::Lines lines = r.ahead->Take(r.tokens);
   const DF d;
   const int64_t stride = r.state.stride, updates = r.updates, reads = r.reads;
   float* const state = r.state.data + row * stride + lane;
@@ -129,7 +104,8 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
                 after_right_step = r.after_right.token;
   after_left += row;
   for (int64_t t = r.tokens; t > 0; --t) {
-    __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
+    __builtin_prefetch(lines.first, /*rw=*/0, /*locality=*/2);
+    lines.first += lines.step;
     if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) multiply(factor);
     for (int64_t m = 0; m < updates; ++m) add(left + m * r_left.term, right + m * r_right.term);
     for (int64_t g = 0; g < reads; ++g) read(weight + g * r_read.term, out + g * r_out.term);
@@ -153,7 +129,7 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
 template <int kM, int kV, Decay kDecay>
 HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
   const DF d;
-  const std::byte* const* lines = r.ahead->Lines();
+  Ahead::Lines lines = r.ahead->Take(r.tokens);
   const int64_t stride = r.state.stride;
   float* const state = r.state.data + row * stride + lane;
   VF x[kM][kV];
@@ -179,7 +155,8 @@ HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
     VF sum[kT][kV], value[kT][kV];
 #pragma GCC unroll 8
     for (int t = 0; t < kT; ++t) {
-      __builtin_prefetch(*lines++, /*rw=*/0, /*locality=*/2);
+      __builtin_prefetch(lines.first, /*rw=*/0, /*locality=*/2);
+      lines.first += lines.step;
 #pragma GCC unroll 8
       for (int j = 0; j < kV; ++j) {
         sum[t][j] = is_first ? hn::Zero(d) : hn::LoadU(d, at[t].out + j * kLanes);
@@ -249,7 +226,7 @@ HWY_INLINE void Column(const Recurrence& r, int64_t lane) {
 
 }  // namespace recur_internal
 
-// REQUIRES: lanes is a multiple of 16, tokens <= kScanBlock.
+// REQUIRES: lanes is a multiple of 16.
 template <Decay kDecay>
 HWY_NOINLINE void RecurWith(const Recurrence& r) {
   using recur_internal::Column, recur_internal::PairColumn;
@@ -261,35 +238,6 @@ HWY_NOINLINE void RecurWith(const Recurrence& r) {
   for (; lane + 2 * kLanes <= r.lanes; lane += 2 * kLanes) Column<2, kDecay>(r, lane);
   if constexpr (kLanes == 16) {
     for (; lane < r.lanes; lane += kLanes) Column<1, kDecay>(r, lane);
-  }
-}
-
-// Tokens that only add, or only read, need no order. Rows at a time: a block of the micro-kernel,
-// which is tall where lanes are few.
-HWY_INLINE int64_t RowsAtATime(int64_t lanes) { return lanes < kPanel ? 2 * kRows : kRows; }
-
-HWY_NOINLINE HWY_MAYBE_UNUSED static void AddAll(const Recurrence& r) {
-  const int64_t step = RowsAtATime(r.lanes);
-  for (int64_t m = 0; m < r.updates; ++m) {
-    const Rows right = {r.right.At(m, 0), r.right.token};
-    for (int64_t row = 0; row < r.rows; row += step) {
-      r.ahead->Some();
-      const Broadcast left = {r.left.At(m, 0) + row, 1, r.left.token};
-      const MutableRows state = {r.state.data + row * r.state.stride, r.state.stride};
-      Gemm<Start::kAddLast>(std::min(step, r.rows - row), r.lanes, r.tokens, left, right, state);
-    }
-  }
-}
-HWY_NOINLINE HWY_MAYBE_UNUSED static void ReadAll(const Recurrence& r) {
-  const int64_t step = RowsAtATime(r.lanes);
-  const Rows state = {r.state.data, r.state.stride};
-  for (int64_t g = 0; g < r.reads; ++g) {
-    for (int64_t t = 0; t < r.tokens; t += step) {
-      r.ahead->Some();
-      const Broadcast weight = {r.read.At(g, t), r.read.token, 1};
-      const MutableRows out = {r.out.At(g, t), r.out.token};
-      Gemm<Start::kZero>(std::min(step, r.tokens - t), r.lanes, r.rows, weight, state, out);
-    }
   }
 }
 

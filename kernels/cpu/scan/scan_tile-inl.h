@@ -187,6 +187,29 @@ inline void LoadRows(const RowsOf& from, const Tile& tile) {
   LoadFeatures(FeatureMap::kIdentity, from, tile, /*shift=*/nullptr);
 }
 
+// Whether rows are float32 of whole vectors, which can be read where they are.
+inline bool IsDirect(const View& view, int64_t width) {
+  return view.dtype == DType::kF32 && view.shape[3] == width;
+}
+// Rows where they are, if they lie close together, else loaded to `tile`: a wide pitch would fight
+// for few sets of L1.
+inline Tile ReadRows(const RowsOf& from, const Tile& tile) {
+  const int64_t stride = from.view.stride[2];
+  if (IsDirect(from.view, tile.width) && stride > 0 && stride <= 2 * tile.width) {
+    return {reinterpret_cast<float*>(from.Row(0)), stride, tile.width};
+  }
+  LoadRows(from, tile);
+  return tile;
+}
+// Row i with zeros up to `width`: where it is or, converted, in `x`.
+HWY_INLINE const float* ReadRow(const RowsOf& from, int64_t i, int64_t width, float* x) {
+  if (IsDirect(from.view, width)) return reinterpret_cast<const float*>(from.Row(i));
+  const int64_t n = from.view.shape[3];
+  Widen(from.view.dtype, from.Row(i), n, x);
+  std::fill(x + n, x + width, 0.0f);
+  return x;
+}
+
 // Stores gradient(x) = phi'(x) * gradient(phi), row i times e^(lift[i]); lift null: all are 0.
 // `source` holds x, `x` is a row of scratch.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void StoreThroughMap(FeatureMap map, const RowsOf& to,
@@ -196,15 +219,14 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void StoreThroughMap(FeatureMap map, const 
   const DF d;
   const RowsOf from = {source, to.b, to.h, to.n, to.count};
   const int64_t D = source.shape[3];
-  std::fill(x + D, x + phi.width, 0.0f);
   const RowStore store(to);
   WithMap(map, [&](auto constant) {
     constexpr FeatureMap kMap = decltype(constant)::value;
     for (int64_t i = 0; i < to.count; ++i) {
-      Widen(source.dtype, from.Row(i), D, x);
+      const float *value = ReadRow(from, i, phi.width, x), *feature = phi.Row(i);
       float* row = dphi.Row(i);
       for (int64_t c = 0; c < phi.width; c += kLanes) {
-        const VF slope = Derivative<kMap>(d, hn::LoadU(d, x + c), hn::LoadU(d, phi.Row(i) + c));
+        const VF slope = Derivative<kMap>(d, hn::LoadU(d, value + c), hn::LoadU(d, feature + c));
         hn::StoreU(hn::Mul(slope, hn::LoadU(d, row + c)), d, row + c);
       }
       if (lift != nullptr && lift[i] != 0) Lift(lift[i], row, D);
