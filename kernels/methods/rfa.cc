@@ -174,14 +174,17 @@ class Rfa : public MethodOf<RfaOptions> {
 
   static Tensor Features(Ops& ops, const Tensor& x, const Tensor& w, const Tensor& keys,
                          const RfaOptions& o) {
-    const Tensor u = Projected(ops, x, w, keys, {.alpha = 1 / o.tau});
     if (!ops.status().ok()) return {};
     const double scale =
         o.feature_scale.value_or(1 / std::sqrt(static_cast<double>(w[0].shape[2])));
-    if (o.feature == RfaFeature::kArccos) return ops.Affine(ops.Apply(ElementOp::kRelu, u), scale);
-    const Tensor waves =
-        ops.Concat({ops.Apply(ElementOp::kSin, u), ops.Apply(ElementOp::kCos, u)}, -1);
-    return ops.Affine(waves, scale);
+    if (o.feature == RfaFeature::kTrig) {
+      return ops
+          .RandomFeatures(x, w,
+                          {.feature = RandomFeature::kSinCos, .alpha = 1 / o.tau, .factor = scale})
+          .phi;
+    }
+    // scale > 0: max(scale u, 0) = scale max(u, 0).
+    return Projected(ops, x, w, keys, {.alpha = scale / o.tau, .activation = ElementOp::kRelu});
   }
 
   static void SetGate(Ops& ops, const Inputs& in, const ScanSplit& split, const Tensor& keys,
