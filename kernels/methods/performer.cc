@@ -257,9 +257,15 @@ Estimate::Phi Estimate::Features(const Tensor& x, bool is_key) {
 Estimate::Phi Estimate::Generalized(const Tensor& x) {
   const ElementOp fn = KernelFns()[static_cast<size_t>(o_.kernel_fn)].second;
   const double ratio = o_.feature_ratio ? 1 / std::sqrt(static_cast<double>(features_)) : 1;
-  const Tensor phi = o_.project ? Projected(ops_, x, omega_, k_,
-                                            {.alpha = Root() * ratio, .activation = fn})
-                                : ops_.Apply(fn, ops_.Affine(x, Root()));
+  if (o_.project) {
+    return {.phi = ops_.RandomFeatures(x, omega_,
+                                       {.feature = RandomFeature::kMapped,
+                                        .alpha = Root() * ratio,
+                                        .eps = o_.FeatureEps(),
+                                        .map = fn})
+                       .phi};
+  }
+  const Tensor phi = ops_.Apply(fn, ops_.Affine(x, Root()));
   if (!(o_.FeatureEps() > 0) || !ops_.status().ok()) return {.phi = phi};
   return {.phi = Add(phi, Number(o_.FeatureEps(), phi))};
 }
@@ -286,10 +292,9 @@ Outputs Estimate::Run() {
                              .causal = o_.causal,
                              .den = AddsEps() || !o_.renormalize ? ScanDen::kOne : ScanDen::kJax,
                              .eps = o_.DenEps()};
-  ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
-                              {.log_decay = k.log_decay,
-                               .beta = k.weight,
-                               .final_state = o_.return_state});
+  ScanOut scanned =
+      ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
+                {.log_decay = k.log_decay, .beta = k.weight, .final_state = o_.return_state});
   if (AddsEps()) {
     const ConstantFeature constant = {
         .eps = Eps(), .den_eps = o_.DenEps(), .is_normalised = o_.renormalize};

@@ -12,7 +12,8 @@ bool Fits(const View& x, const View& w) {
 
 bool Fits(const RandomFeaturesParams& o) {
   return o.eps >= 0 && (o.eps == 0 || !HasWaves(o.feature)) &&
-         (!o.shares_shift || HasShift(o.feature));
+         (!o.shares_shift || HasShift(o.feature)) &&
+         (o.feature != RandomFeature::kMapped || Operands(o.map) == 1);
 }
 
 bool HasContiguousRows(const Tensor& x) {

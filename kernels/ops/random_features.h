@@ -7,7 +7,7 @@
 
 namespace attnd {
 
-// phi [B,H,N,F] and shift [B,H,N|1,1], a constant; kSinCos: empty.
+// phi [B,H,N,F] and shift [B,H,N|1,1], a constant; empty where there is none.
 struct RandomFeaturesOut {
   Tensor phi, shift;
 };

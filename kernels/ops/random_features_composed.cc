@@ -21,6 +21,8 @@ class Composition {
         return Waves(x, u);
       case RandomFeature::kSinCos:
         return {.phi = ops_.Affine(Both(ElementOp::kSin, ElementOp::kCos, u), o_.factor)};
+      case RandomFeature::kMapped:
+        return {.phi = ops_.Affine(One(o_.map, u), o_.factor, o_.factor * o_.eps)};
     }
     return {};
   }
@@ -66,8 +68,7 @@ class Composition {
       return One(ElementOp::kExp, Two(ElementOp::kAdd, of, less));
     };
     const bool has_signs = o_.feature == RandomFeature::kCosh;
-    const Tensor e =
-        has_signs ? ops_.Concat({power(u), power(ops_.Affine(u, -1))}, -1) : power(u);
+    const Tensor e = has_signs ? ops_.Concat({power(u), power(ops_.Affine(u, -1))}, -1) : power(u);
     return {.phi = ops_.Affine(e, o_.factor, o_.factor * o_.eps), .shift = s};
   }
 

@@ -2,12 +2,13 @@
 #include <cmath>
 
 #include "tests/plain/plain.h"
+#include "tests/plain/plain_elementwise.h"
 
 namespace attnd::testing {
 namespace {
 
 struct PlainFeatures {
-  PlainArray u, half;            // [B,H,N,m] [B,H,N,1]
+  PlainArray u, half;             // [B,H,N,m] [B,H,N,1]
   PlainArray powers, phi, shift;  // powers: phi without eps
 };
 
@@ -29,7 +30,8 @@ PlainFeatures FeaturesOf(const RandomFeaturesParams& o, const RandomFeaturesProb
   const Shape& s = x.shape;
   const int64_t m = w.shape[2], group = s[1] / w.shape[1];
   PlainFeatures f = {PlainArray({s[0], s[1], s[2], m}), PlainArray({s[0], s[1], s[2], 1}),
-                     PlainArray(p.phi.shape), PlainArray(p.phi.shape), PlainArray(p.shift.shape, -INFINITY)};
+                     PlainArray(p.phi.shape), PlainArray(p.phi.shape),
+                     PlainArray(p.shift.shape, -INFINITY)};
   ForEachIndex(f.half.shape, [&](const std::vector<int64_t>& at) {
     for (int64_t d = 0; d < s[3]; ++d) {
       const double scaled = o.alpha * x.At({at[0], at[1], at[2], d});
@@ -51,6 +53,8 @@ PlainFeatures FeaturesOf(const RandomFeaturesParams& o, const RandomFeaturesProb
     double& power = f.powers.At(at);
     if (o.feature == RandomFeature::kSinCos) {
       power = o.factor * (is_second ? std::cos(u) : std::sin(u));
+    } else if (o.feature == RandomFeature::kMapped) {
+      power = o.factor * PlainMap(o.map, u);
     } else if (o.feature == RandomFeature::kCosSin) {
       power = o.factor * std::exp(h - s) * (is_second ? std::sin(u) : std::cos(u));
     } else {
@@ -80,14 +84,16 @@ void PlainRun(const RandomFeaturesGradArgs& args) {
     const PlainFeatures f = FeaturesOf(o, p);
     const PlainArray x = ReadView(p.x), w = ReadView(p.w), dphi = ReadView(problem.dphi);
     const int64_t m = w.shape[2], group = x.shape[1] / w.shape[1];
-    const double of_half = HasWaves(o.feature) ? (o.feature == RandomFeature::kCosSin ? 1 : 0) : -1;
+    const double of_half = !HasShift(o.feature) ? 0 : o.feature == RandomFeature::kCosSin ? 1 : -1;
     PlainArray dx(x.shape);
     ForEachIndex(f.phi.shape, [&](const std::vector<int64_t>& at) {
       const bool is_second = at[3] >= m;
       const int64_t i = at[3] % m;
       const double g = dphi.At(at), power = f.powers.At(at);
       double du = 0;
-      if (HasWaves(o.feature)) {
+      if (o.feature == RandomFeature::kMapped) {
+        du = o.factor * g * PlainSlope(o.map, f.u.At({at[0], at[1], at[2], i}));
+      } else if (HasWaves(o.feature)) {
         // sin' = cos, cos' = -sin: the other half of the features.
         const double other = f.powers.At({at[0], at[1], at[2], is_second ? i : i + m});
         const bool is_sine = is_second == (o.feature == RandomFeature::kCosSin);

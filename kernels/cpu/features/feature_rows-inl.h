@@ -76,6 +76,15 @@ HWY_INLINE void Exponentials(const float* u, int64_t m, bool is_negative, float 
   }
 }
 
+// phi = factor (map + eps) of mapped numbers.
+HWY_INLINE void Mapped(const float* mapped, int64_t m, float factor, float eps, float* phi) {
+  const DF d;
+  const VF size = hn::Set(d, factor), term = hn::Set(d, factor * eps);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    StoreBelow(hn::MulAdd(hn::LoadU(d, mapped + c), size, term), phi, c, m);
+  }
+}
+
 // factor times the waves of u.
 HWY_INLINE void Waves(const float* u, int64_t m, float factor, float* sines, float* cosines) {
   const DF d;

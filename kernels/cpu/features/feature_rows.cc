@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/features/feature_rows.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/element/element-inl.h"
 #include "kernels/cpu/features/feature_rows-inl.h"
 #include "kernels/cpu/matmul/matmul_tile-inl.h"
 
@@ -91,7 +92,8 @@ class FeatureRows {
   void Backward() {
     LoadX();
     if (!HasWaves(o_.feature)) Project();
-    const float sign = o_.feature == RandomFeature::kSinCos   ? 0.0f
+    // How the row's factor e^(+-h) depends on x.
+    const float sign = !HasShift(o_.feature)                  ? 0.0f
                        : o_.feature == RandomFeature::kCosSin ? 1.0f
                                                               : -1.0f;
     float along[FeatureLayout::kMostRows];
@@ -107,13 +109,10 @@ class FeatureRows {
 
  private:
   char* RowOf(const View& view, int64_t n) const {
-    const int64_t offset =
-        item_.b * view.stride[0] + item_.h * view.stride[1] + n * view.stride[2];
+    const int64_t offset = item_.b * view.stride[0] + item_.h * view.stride[1] + n * view.stride[2];
     return view.As<char>() + offset * SizeOf(view.dtype);
   }
-  float* At(const View& view, int64_t n) const {
-    return reinterpret_cast<float*>(RowOf(view, n));
-  }
+  float* At(const View& view, int64_t n) const { return reinterpret_cast<float*>(RowOf(view, n)); }
   float* X(int64_t i) const { return x_ + i * layout_.x_pitch; }
   float* U(int64_t i) const { return u_ + i * layout_.u_pitch; }
 
@@ -135,7 +134,7 @@ class FeatureRows {
   // Features of row i, with a shared s before factor and eps. Returns its own s.
   float ForwardRow(int64_t i) {
     float* const phi = At(problem_.phi, item_.begin + i);
-    const float* const u = U(i);
+    float* const u = U(i);
     const float factor = o_.shares_shift ? 1.0f : factor_, eps = o_.shares_shift ? 0.0f : eps_;
     float s = 0;
     switch (o_.feature) {
@@ -154,6 +153,10 @@ class FeatureRows {
         break;
       case RandomFeature::kSinCos:
         Waves(u, m_, factor, phi, phi + m_);
+        return s;
+      case RandomFeature::kMapped:
+        ElementForward({.op = o_.map}, {.in = {u}, .out = u, .n = m_});
+        Mapped(u, m_, factor, eps, phi);
         return s;
     }
     if (o_.shares_shift) {
@@ -186,12 +189,20 @@ class FeatureRows {
     if (o_.feature == RandomFeature::kExp) {
       return ExponentialsGrad(first, nullptr, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
     }
+    if (o_.feature == RandomFeature::kMapped) {
+      ElementDerivative({.op = o_.map, .derivative = true},
+                        {.in = {first, U(i)}, .out = U(i), .n = m_});
+      ScaleRow(factor_, 0, m_, U(i));
+      return 0;
+    }
     const float* const second = Half(dphi, i, 1, 1);
     if (o_.feature == RandomFeature::kCosh) {
       return ExponentialsGrad(first, second, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
     }
-    const float *const phi_1 = Half(problem_.phi, i, 0, 2), *const phi_2 = Half(problem_.phi, i, 1, 3);
-    if (o_.feature == RandomFeature::kCosSin) return WavesGrad(second, first, phi_2, phi_1, m_, U(i));
+    const float *const phi_1 = Half(problem_.phi, i, 0, 2), *const phi_2 =
+                                                                Half(problem_.phi, i, 1, 3);
+    if (o_.feature == RandomFeature::kCosSin)
+      return WavesGrad(second, first, phi_2, phi_1, m_, U(i));
     return WavesGrad(first, second, phi_1, phi_2, m_, U(i));
   }
 
@@ -215,11 +226,13 @@ HWY_AFTER_NAMESPACE();
 namespace attnd {
 
 FeatureKernels FeatureKernelsOf(Isa isa) {
-  return {.panel = 4 * (isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4),
+  return {.panel = 4 * (isa == Isa::kAvx512 ? 16
+                        : isa == Isa::kAvx2 ? 8
+                                            : 4),
           .pack = Choose(isa, HWY_CHOOSE_SSE4(PackPanel), HWY_CHOOSE_AVX2(PackPanel),
                          HWY_CHOOSE_AVX3(PackPanel)),
-          .forward = Choose(isa, HWY_CHOOSE_SSE4(FeaturesForward),
-                            HWY_CHOOSE_AVX2(FeaturesForward), HWY_CHOOSE_AVX3(FeaturesForward)),
+          .forward = Choose(isa, HWY_CHOOSE_SSE4(FeaturesForward), HWY_CHOOSE_AVX2(FeaturesForward),
+                            HWY_CHOOSE_AVX3(FeaturesForward)),
           .share = Choose(isa, HWY_CHOOSE_SSE4(FeaturesShare), HWY_CHOOSE_AVX2(FeaturesShare),
                           HWY_CHOOSE_AVX3(FeaturesShare)),
           .backward = Choose(isa, HWY_CHOOSE_SSE4(FeaturesBackward),

@@ -69,9 +69,7 @@ class FeatureLaunch {
   };
 
   // Panels are at most 64 wide.
-  int64_t DirectionFloats(const Shape& w) const {
-    return projects_ ? RoundUp(w[2], 64) * w[3] : 0;
-  }
+  int64_t DirectionFloats(const Shape& w) const { return projects_ ? RoundUp(w[2], 64) * w[3] : 0; }
   int64_t ColumnFloats(const Shape& w) const { return returns_ ? RoundUp(w[3], 64) * w[2] : 0; }
   int64_t DirectionPanels(const Shape& w) const {
     return projects_ ? CeilDiv(w[2], kernels_.panel) : 0;
@@ -165,7 +163,8 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const RandomFeaturesArg
   FeatureLaunch<RandomFeaturesProblem> launch(cpu, args.params, args.problems);
   const auto buffer = Take(stream, launch.floats() * static_cast<int64_t>(sizeof(float)));
   if (buffer == nullptr) return NoMemory(stream);
-  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(launch.seconds(), launch.items())))
+  if (Predicted(stream,
+                Cpu::kLaunchSeconds + cpu.ParallelSeconds(launch.seconds(), launch.items())))
     return DeviceStatus();
   launch.Start(stream, static_cast<float*>(buffer->data()));
   std::vector<float> largest(static_cast<size_t>(launch.items()));
@@ -174,9 +173,8 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const RandomFeaturesArg
   });
   if (!args.params.shares_shift || stream.stopped()) return DeviceStatus();
   WriteSharedShifts(args, largest);
-  cpu.ForEach(stream, launch.items(), launch.seconds(), [&](int64_t i, int thread) {
-    launch.kernels().share(launch.Item(i, thread));
-  });
+  cpu.ForEach(stream, launch.items(), launch.seconds(),
+              [&](int64_t i, int thread) { launch.kernels().share(launch.Item(i, thread)); });
   return DeviceStatus();
 }
 
@@ -186,12 +184,12 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const RandomFeaturesGra
   FeatureLaunch<RandomFeaturesGradProblem> launch(cpu, args.params, args.problems);
   const auto buffer = Take(stream, launch.floats() * static_cast<int64_t>(sizeof(float)));
   if (buffer == nullptr) return NoMemory(stream);
-  if (Predicted(stream, Cpu::kLaunchSeconds + cpu.ParallelSeconds(launch.seconds(), launch.items())))
+  if (Predicted(stream,
+                Cpu::kLaunchSeconds + cpu.ParallelSeconds(launch.seconds(), launch.items())))
     return DeviceStatus();
   launch.Start(stream, static_cast<float*>(buffer->data()));
-  cpu.ForEach(stream, launch.items(), launch.seconds(), [&](int64_t i, int thread) {
-    launch.kernels().backward(launch.Item(i, thread));
-  });
+  cpu.ForEach(stream, launch.items(), launch.seconds(),
+              [&](int64_t i, int thread) { launch.kernels().backward(launch.Item(i, thread)); });
   return DeviceStatus();
 }
 

@@ -12,8 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 2^f for f in [-0.5, 0.5], exactly 1 at 0: minimax for the relative error with the constant term 1,
-// 9.2e-8.
+// 2^f for f in [-0.5, 0.5], exactly 1 at 0: minimax for the relative error with the constant term
+// 1, 9.2e-8.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp2Fraction(D d, V f) {
   V p = hn::Set(d, 0.0013264727252542095f);
@@ -54,9 +54,8 @@ HWY_INLINE V Exp2(D d, V x) {
   return Exp2Small(d, hn::Min(hn::Set(d, 128.0f), x));
 }
 
-// e^x for x <= 88: within 3 ULP of the true value, however small it is; exactly 1 at 0 and exactly 0
-// below -88. NaN stays NaN.
-// REQUIRES: denormals are flushed to zero, as in the threads of a pool.
+// e^x for x <= 88: within 3 ULP of the true value, however small it is; exactly 1 at 0 and exactly
+// 0 below -88. NaN stays NaN. REQUIRES: denormals are flushed to zero, as in the threads of a pool.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpSmall(D d, V x) {
   // Max returns its second argument when one is NaN.
