@@ -145,6 +145,31 @@ Cases Products() {
   return cases;
 }
 
+// Blocks of keys without a decay, whose gradient is wanted or not.
+Cases Scans() {
+  const auto column = [](int64_t n) { return Shape{2, 2, n, 1}; };
+  return {{"ScanThatSeldomDecays", {Rows, Rows, Rows, column}, [=](Ops& ops, In in) {
+             const auto falls = [](int64_t n) {
+               std::vector<float> list(static_cast<size_t>(n));
+               for (int64_t i = 40; i < n; i += 70) list[i] = -0.7f;
+               return list;
+             };
+             std::vector<Shape> shapes;
+             for (const Shape& s : ShapesOf(in[3])) shapes.push_back({1, 1, s[2], 1});
+             const Tensor fall = ops.FromHost(shapes, ForEachSize(in[3], falls));
+             const Tensor zero = ops.Apply(ElementOp::kSubtract, in[3], ops.Stop(in[3]));
+             ScanSeqs seqs;
+             for (const Shape& s : ShapesOf(in[0])) {
+               seqs.push_back({2, ScanSeq{.nq = s[2], .nk = s[2]}});
+             }
+             const ScanParams params = {
+                 .map = FeatureMap::kIdentity, .causal = true, .den = ScanDen::kOne};
+             const Tensor decay = ops.Apply(ElementOp::kAdd, zero, fall);
+             return Out{ops.Scan(in[0], in[1], in[2], params, seqs, {.log_decay = decay}).out,
+                        ops.Scan(in[0], in[1], in[2], params, seqs, {.log_decay = fall}).out};
+           }}};
+}
+
 // With directions that are a constant, and with a gradient of them.
 Cases RandomFeaturesOfRows() {
   Cases cases;
@@ -261,7 +286,9 @@ TEST_P(OpsOnCpu, RunsOnEveryInstructionSetAsInPlainLoops) { ExpectAsInPlainLoops
 INSTANTIATE_TEST_SUITE_P(Elementwise, OpsOnCpu, ::testing::ValuesIn(Elementwise()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Axis, OpsOnCpu, ::testing::ValuesIn(AlongAnAxis()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Products, OpsOnCpu, ::testing::ValuesIn(Products()), NameOf);
-INSTANTIATE_TEST_SUITE_P(RandomFeatures, OpsOnCpu, ::testing::ValuesIn(RandomFeatures()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Scans, OpsOnCpu, ::testing::ValuesIn(Scans()), NameOf);
+INSTANTIATE_TEST_SUITE_P(RandomFeatures, OpsOnCpu, ::testing::ValuesIn(RandomFeaturesOfRows()),
+                         NameOf);
 INSTANTIATE_TEST_SUITE_P(Rows, OpsOnCpu, ::testing::ValuesIn(RowsByIndexAndViews()), NameOf);
 
 }  // namespace

@@ -102,9 +102,10 @@ void PlainRun(const RandomFeaturesGradArgs& args) {
         du = is_second ? -g * power : g * power;
       }
       for (int64_t d = 0; d < x.shape[3]; ++d) {
-        dx.At({at[0], at[1], at[2], d}) +=
-            o.alpha * du * w.At({0, at[1] / group, i, d}) +
-            of_half * g * power * o.alpha * o.alpha * x.At({at[0], at[1], at[2], d});
+        double& to = dx.At({at[0], at[1], at[2], d});
+        to += o.alpha * du * w.At({0, at[1] / group, i, d});
+        if (of_half == 0) continue;
+        to += of_half * g * power * o.alpha * o.alpha * x.At({at[0], at[1], at[2], d});
       }
     });
     WriteView(dx, problem.dx);
