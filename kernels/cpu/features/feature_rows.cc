@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/core/run_control.h"
 
@@ -97,7 +98,10 @@ class FeatureRows {
                        : o_.feature == RandomFeature::kCosSin ? 1.0f
                                                               : -1.0f;
     float along[FeatureLayout::kMostRows];
-    for (int64_t i = 0; i < count_; ++i) along[i] = sign * BackwardRow(i);
+    for (int64_t i = 0; i < count_; ++i) {
+      const float sum = BackwardRow(i);
+      along[i] = sign == 0 ? 0.0f : sign * sum;
+    }
     Product(count_, D_, m_, {u_, layout_.u_pitch, 1}, item_.by_column, {dx_, layout_.x_pitch});
     const View& dx = item_.grad->dx;
     for (int64_t i = 0; i < count_; ++i) {
