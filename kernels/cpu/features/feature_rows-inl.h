@@ -142,12 +142,11 @@ HWY_INLINE float WavesGrad(const float* dsines, const float* dcosines, const flo
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// dx = alpha (dx + along x).
-HWY_INLINE void FinishGrad(float alpha, float along, const float* x, int64_t width, float* dx) {
+// y += factor x.
+HWY_INLINE void AddRow(float factor, const float* x, int64_t width, float* y) {
   const DF d;
   for (int64_t c = 0; c < width; c += kLanes) {
-    const VF sum = hn::MulAdd(hn::Set(d, along), hn::LoadU(d, x + c), hn::LoadU(d, dx + c));
-    hn::StoreU(hn::Mul(hn::Set(d, alpha), sum), d, dx + c);
+    hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, x + c), hn::LoadU(d, y + c)), d, y + c);
   }
 }
 

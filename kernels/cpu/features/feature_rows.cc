@@ -93,21 +93,18 @@ class FeatureRows {
   void Backward() {
     LoadX();
     if (!HasWaves(o_.feature)) Project();
-    // How the row's factor e^(+-h) depends on x.
-    const float sign = !HasShift(o_.feature)                  ? 0.0f
-                       : o_.feature == RandomFeature::kCosSin ? 1.0f
-                                                              : -1.0f;
-    float along[FeatureLayout::kMostRows];
-    for (int64_t i = 0; i < count_; ++i) {
-      const float sum = BackwardRow(i);
-      along[i] = sign == 0 ? 0.0f : sign * sum;
-    }
+    float sums[FeatureLayout::kMostRows];
+    for (int64_t i = 0; i < count_; ++i) sums[i] = BackwardRow(i);
     Product(count_, D_, m_, {u_, layout_.u_pitch, 1}, item_.by_column, {dx_, layout_.x_pitch});
     const View& dx = item_.grad->dx;
     for (int64_t i = 0; i < count_; ++i) {
       float* const row = dx_ + i * layout_.x_pitch;
-      FinishGrad(static_cast<float>(o_.alpha), along[i], X(i), RoundUp(D_, kLanes), row);
-      Narrow(dx.dtype, row, D_, RowOf(dx, item_.begin + i));
+      // Features have a factor e^h, or e^-h.
+      if (HasShift(o_.feature)) {
+        const float sum = o_.feature == RandomFeature::kCosSin ? sums[i] : -sums[i];
+        AddRow(sum, X(i), RoundUp(D_, kLanes), row);
+      }
+      Narrow(dx.dtype, row, D_, RowOf(dx, item_.begin + i), static_cast<float>(o_.alpha));
     }
   }
 

@@ -105,7 +105,8 @@ class FeatureLaunch {
     const double m = static_cast<double>(w[2]), D = static_cast<double>(w[3]);
     const double products = (projects_ ? 1 : 0) + (returns_ ? 1 : 0);
     const double features = rows * static_cast<double>(FeatureCount(params_.feature, w[2]));
-    const double passes = params_.shares_shift && !returns_ ? 3 : 1;
+    const bool reads_waves = returns_ && HasWaves(params_.feature);
+    const double passes = params_.shares_shift && !returns_ ? 3 : reads_waves ? 4 : 1;
     seconds_ += products * 2 * rows * m * D / (kShareOfPeak * cpu_.thread_flops) +
                 kSecondsPerFeature * features + kSecondsPerElement * passes * (features + rows * D);
     const double packed = static_cast<double>(w[1]) * m * D * products;
