@@ -11,6 +11,7 @@
 #include "kernels/device/matmul.h"
 #include "kernels/device/merge.h"
 #include "kernels/device/pool.h"
+#include "kernels/device/random_features.h"
 #include "kernels/device/reduce.h"
 #include "kernels/device/scan.h"
 
@@ -22,7 +23,7 @@ using Launch =
     std::variant<AttendArgs, AttendGradArgs, MergeArgs, MergeGradArgs, ScanArgs, ScanGradArgs,
                  MatMulArgs, ElementwiseArgs, ReduceArgs, SoftmaxArgs, CumulativeArgs,
                  LayerNormArgs, PoolArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, GatherRowsArgs,
-                 ScatterRowsArgs, SortArgs, FftArgs>;
+                 ScatterRowsArgs, SortArgs, FftArgs, RandomFeaturesArgs, RandomFeaturesGradArgs>;
 
 // Calls f(view) for every view of every problem, those not given() included: for devices that check
 // or translate addresses.

@@ -170,7 +170,9 @@ class Estimate {
   // phi of rows, and the stabilisers [..,N|1,1] that it is relative to.
   struct Phi {
     Tensor phi, shift;
-    Tensor log_decay;  // of a running stabiliser: how much earlier keys lose when a key raises it
+    // Of a running stabiliser: how much earlier keys lose when a key raises it, and the weight of
+    // a key, whose phi is relative to its own row.
+    Tensor log_decay, weight;
   };
   Tensor Add(const Tensor& a, const Tensor& b) { return ops_.Apply(ElementOp::kAdd, a, b); }
   Tensor Minus(const Tensor& a, const Tensor& b) { return ops_.Apply(ElementOp::kSubtract, a, b); }
@@ -178,23 +180,17 @@ class Estimate {
   Tensor Number(double value, const Tensor& like) {
     return NumberLike(ops_, static_cast<float>(value), like);
   }
-  double Scale() const { return o_.Scale(in_.problems[0].D); }
-  double Root() const { return std::sqrt(Scale()); }
+  double Root() const { return std::sqrt(o_.Scale(in_.problems[0].D)); }
   // The features of positive kinds have factors F^-1/2, and so has the feature_eps added to them.
-  double Eps() const { return o_.FeatureEps() / std::sqrt(static_cast<double>(features_)); }
-  Tensor HalfSquare(const Tensor& x) {
-    const Tensor squares = ops_.Apply(ElementOp::kSquare, x);
-    return ops_.Affine(ops_.Reduce(ReduceOp::kSum, squares, -1), Scale() / 2);
+  double Factor() const {
+    const double counted = o_.Is(Kind::kTrig) ? 0.5 : 1;
+    return 1 / std::sqrt(counted * static_cast<double>(features_));
   }
-  Tensor Project(const Tensor& x, const MatMulParams& params) {
-    return Projected(ops_, x, omega_, k_, params);
-  }
+  double Eps() const { return o_.FeatureEps() * Factor(); }
   bool AddsEps() const { return o_.IsRunning() && o_.FeatureEps() > 0; }
   void ReadInputs();
-  Phi Stabilised(const Tensor& rows, bool is_key);
+  Phi Running(const RandomFeaturesOut& of_rows);
   Phi Features(const Tensor& x, bool is_key);
-  Phi Positive(const Tensor& x, bool is_key);
-  Phi Trig(const Tensor& x, bool is_key);
   Phi Generalized(const Tensor& x);
   Tensor Shift(const Phi& q, const Phi& k);
   Tensor Unstabilised(const Tensor& shift, const Tensor& lse);
@@ -224,65 +220,52 @@ void Estimate::ReadInputs() {
   features_ = o_.States(in_.problems[0]).features;
   if (!o_.IsProjected()) return;
   omega_ = Omega(ops_, in_, o_.Omega(), split_);
-  // cosh: the rows w and -w.
-  if (o_.Is(Kind::kHyperbolic)) omega_ = ops_.Concat({omega_, ops_.Affine(omega_, -1)}, 2);
 }
 
-// The stabilisers of keys with these largest exponents [..,N,1]; of queries they are these.
-Estimate::Phi Estimate::Stabilised(const Tensor& largest, bool is_key) {
-  const Tensor rows = ops_.Stop(largest);
-  if (!is_key) return {.shift = rows};
-  if (!o_.IsRunning()) return {.shift = ops_.Reduce(ReduceOp::kMax, rows, kKeys)};
+// Keys whose stabiliser is the largest of the rows so far.
+Estimate::Phi Estimate::Running(const RandomFeaturesOut& of_rows) {
+  const Tensor& rows = of_rows.shift;
   const Tensor shift = ops_.Cumulative(CumulativeOp::kMax, rows, kKeys);
   const Tensor before = ops_.Cumulative(CumulativeOp::kMax, rows, kKeys, /*exclusive=*/true);
   if (!ops_.status().ok()) return {};
+  std::vector<Shape> flat;
+  for (const Shape& s : ShapesOf(rows)) flat.push_back({s[0], s[1], s[2]});
   const Tensor is_first = ops_.Apply(ElementOp::kEqual, before, Number(-kInf, before));
-  return {.shift = shift,
-          .log_decay = ops_.Select(is_first, Number(0, before), Minus(before, shift))};
+  return {.phi = of_rows.phi,
+          .shift = shift,
+          .log_decay = ops_.Select(is_first, Number(0, before), Minus(before, shift)),
+          .weight = ops_.Reshape(ops_.Apply(ElementOp::kExp, Minus(rows, shift)), flat)};
 }
 
 Estimate::Phi Estimate::Features(const Tensor& x, bool is_key) {
-  switch (o_.kind) {
-    case Kind::kTrig:
-      return Trig(x, is_key);
-    case Kind::kGeneralized:
-      return Generalized(x);
-    default:
-      return Positive(x, is_key);
-  }
-}
-
-Estimate::Phi Estimate::Positive(const Tensor& x, bool is_key) {
-  const Tensor u = Project(x, {.alpha = Root()});
-  Phi made = Stabilised(ops_.Reduce(ReduceOp::kMax, u, -1), is_key);
-  const double log_factor = 0.5 * std::log(static_cast<double>(features_));
-  // Added rather than subtracted: the gradients of sums are passed on as they are.
-  const Tensor less = Minus(ops_.Affine(HalfSquare(x), -1, -log_factor), made.shift);
-  made.phi = ops_.Apply(ElementOp::kExp, Add(u, less));
+  if (o_.Is(Kind::kGeneralized)) return Generalized(x);
   // With a running stabiliser AddToKeys adds what feature_eps does to keys.
-  const bool is_added = o_.FeatureEps() > 0 && !(is_key && o_.IsRunning());
-  if (is_added && ops_.status().ok()) made.phi = Add(made.phi, Number(Eps(), made.phi));
-  return made;
-}
-
-Estimate::Phi Estimate::Trig(const Tensor& x, bool is_key) {
-  const Tensor u = Project(x, {.alpha = Root()});
-  const Tensor h = HalfSquare(x);
-  Phi made = Stabilised(h, is_key);
-  const double m = static_cast<double>(features_) / 2;
-  const Tensor factor =
-      ops_.Affine(ops_.Apply(ElementOp::kExp, Minus(h, made.shift)), 1 / std::sqrt(m));
-  const Tensor waves =
-      ops_.Concat({ops_.Apply(ElementOp::kCos, u), ops_.Apply(ElementOp::kSin, u)}, -1);
-  made.phi = Times(waves, factor);
-  return made;
+  const bool is_running = is_key && o_.IsRunning();
+  const RandomFeaturesOut made =
+      ops_.RandomFeatures(x, omega_,
+                          {.feature = o_.Is(Kind::kTrig)         ? RandomFeature::kCosSin
+                                      : o_.Is(Kind::kHyperbolic) ? RandomFeature::kCosh
+                                                                 : RandomFeature::kExp,
+                           .alpha = Root(),
+                           .factor = Factor(),
+                           .eps = is_running ? 0 : o_.FeatureEps(),
+                           .shares_shift = is_key && !is_running});
+  if (is_running) return Running(made);
+  return {.phi = made.phi, .shift = made.shift};
 }
 
 Estimate::Phi Estimate::Generalized(const Tensor& x) {
   const ElementOp fn = KernelFns()[static_cast<size_t>(o_.kernel_fn)].second;
   const double ratio = o_.feature_ratio ? 1 / std::sqrt(static_cast<double>(features_)) : 1;
-  const Tensor u = o_.project ? Project(x, {.alpha = Root() * ratio}) : ops_.Affine(x, Root());
-  const Tensor phi = ops_.Apply(fn, u);
+  if (o_.project) {
+    return {.phi = ops_.RandomFeatures(x, omega_,
+                                       {.feature = RandomFeature::kMapped,
+                                        .alpha = Root() * ratio,
+                                        .eps = o_.FeatureEps(),
+                                        .map = fn})
+                       .phi};
+  }
+  const Tensor phi = ops_.Apply(fn, ops_.Affine(x, Root()));
   if (!(o_.FeatureEps() > 0) || !ops_.status().ok()) return {.phi = phi};
   return {.phi = Add(phi, Number(o_.FeatureEps(), phi))};
 }
@@ -309,8 +292,9 @@ Outputs Estimate::Run() {
                              .causal = o_.causal,
                              .den = AddsEps() || !o_.renormalize ? ScanDen::kOne : ScanDen::kJax,
                              .eps = o_.DenEps()};
-  ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
-                              {.log_decay = k.log_decay, .final_state = o_.return_state});
+  ScanOut scanned =
+      ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
+                {.log_decay = k.log_decay, .beta = k.weight, .final_state = o_.return_state});
   if (AddsEps()) {
     const ConstantFeature constant = {
         .eps = Eps(), .den_eps = o_.DenEps(), .is_normalised = o_.renormalize};

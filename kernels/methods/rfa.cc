@@ -127,8 +127,8 @@ class Rfa : public MethodOf<RfaOptions> {
     const ScanSplit split(ops, in, o.causal);
     const Tensor keys = split.Keys(in.k);
     const Tensor w = Directions(ops, in, o, split);
-    const Tensor phi_q = Features(ops, Normed(ops, split.Queries(in.q), o), w, keys, o);
-    const Tensor phi_k = Features(ops, Normed(ops, keys, o), w, keys, o);
+    const Tensor phi_q = Features(ops, Normed(ops, split.Queries(in.q), o), w, o);
+    const Tensor phi_k = Features(ops, Normed(ops, keys, o), w, o);
     ScanTensors tensors = StatesOf(in, o.return_state, split);
     if (o.gated) SetGate(ops, in, split, keys, &tensors);
     const ScanDen dens[] = {ScanDen::kClamp, ScanDen::kAbsClamp, ScanDen::kAdd};
@@ -172,16 +172,18 @@ class Rfa : public MethodOf<RfaOptions> {
     return ops.Apply(ElementOp::kSafeDivide, x, norm);
   }
 
-  static Tensor Features(Ops& ops, const Tensor& x, const Tensor& w, const Tensor& keys,
-                         const RfaOptions& o) {
-    const Tensor u = Projected(ops, x, w, keys, {.alpha = 1 / o.tau});
+  static Tensor Features(Ops& ops, const Tensor& x, const Tensor& w, const RfaOptions& o) {
     if (!ops.status().ok()) return {};
     const double scale =
         o.feature_scale.value_or(1 / std::sqrt(static_cast<double>(w[0].shape[2])));
-    if (o.feature == RfaFeature::kArccos) return ops.Affine(ops.Apply(ElementOp::kRelu, u), scale);
-    const Tensor waves =
-        ops.Concat({ops.Apply(ElementOp::kSin, u), ops.Apply(ElementOp::kCos, u)}, -1);
-    return ops.Affine(waves, scale);
+    const bool is_trig = o.feature == RfaFeature::kTrig;
+    return ops
+        .RandomFeatures(x, w,
+                        {.feature = is_trig ? RandomFeature::kSinCos : RandomFeature::kMapped,
+                         .alpha = 1 / o.tau,
+                         .factor = scale,
+                         .map = ElementOp::kRelu})
+        .phi;
   }
 
   static void SetGate(Ops& ops, const Inputs& in, const ScanSplit& split, const Tensor& keys,

@@ -56,6 +56,10 @@ void ComposeDepthwiseConv(Ops& ops, const Tensor& x, const Tensor& weight, int64
 void ComposeDepthwiseConvGrad(Ops& ops, const Tensor& x, const Tensor& dout, int64_t left,
                               const Tensor& dweight);
 
+// Recorded and counted like the launches that it is made of; has a gradient of w.
+RandomFeaturesOut ComposeRandomFeatures(Ops& ops, const Tensor& x, const Tensor& w,
+                                        const RandomFeaturesParams& params);
+
 // A scan as Ops::Scan has checked it.
 struct ScanCall {
   Tensor q, k, v;

@@ -15,6 +15,7 @@
 #include "kernels/ops/conv1d.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/pool.h"
+#include "kernels/ops/random_features.h"
 #include "kernels/ops/scan.h"
 #include "kernels/ops/tape.h"
 #include "kernels/ops/tensor.h"
@@ -65,7 +66,7 @@ class Ops {
   AttendSeq Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& heads);
   AttendSeq Seq(int64_t nq, int64_t nk, const PatternSource& source);
 
-  // --- products: matmul.h, conv1d.h, fft.h
+  // --- products: matmul.h, conv1d.h, fft.h, random_features.h
   // Ranks equal; leading dimensions broadcast. bias and multiply broadcast to the result.
   Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulParams& params = {},
                 const Tensor& bias = {}, const Tensor& multiply = {});
@@ -76,6 +77,9 @@ class Ops {
   Tensor DepthwiseConv1d(const Tensor& x, const Tensor& weight, int64_t left);
   // is_returned: as in MatMulParams.
   Tensor RealFft2(const Tensor& x, bool is_returned = false);
+  // x [B,H,N,D], w [1,Hw,m,D] of a float dtype. Gradients flow from phi to x and w.
+  RandomFeaturesOut RandomFeatures(const Tensor& x, const Tensor& w,
+                                   const RandomFeaturesParams& params);
 
   // --- elementwise: elementwise.h. Operands broadcast to the largest.
   Tensor Apply(ElementOp op, const Tensor& a, DType dtype = DType::kF32);

@@ -1,7 +1,7 @@
-// Speed of fft, gather, scatter, sort, top-k and of drawing numbers. One JSON object a line: case,
-// value, ratio. The bound of what moves rows is the streaming bandwidth of the same machine in the
-// same run: ratio is the share of it, counting every byte read and written once. Usage:
-// rows_bench [--isa=avx512|avx2|sse4] [prefix of the cases to run]
+// Speed of fft, gather, scatter, sort, top-k, random features and of drawing numbers. One JSON
+// object a line: case, value, ratio. The bound of what moves rows is the streaming bandwidth of the
+// same machine in the same run: ratio is the share of it, counting every byte read and written
+// once. Usage: rows_bench [--isa=avx512|avx2|sse4] [prefix of the cases to run]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -113,6 +113,32 @@ class Report {
          });
   }
 
+  // 8 heads, N 4096, D 64; a value is that of one row and direction.
+  void Features(const std::string& name, const RandomFeaturesParams& params, int64_t m) {
+    const Shape rows = {1, 8, 4096, 64}, features = {1, 8, 4096, FeatureCount(params.feature, m)};
+    Floats x = Normals(rows.size()), w = Normals(m * 64), dx(x.size());
+    Floats phi(static_cast<size_t>(features.size())), dphi = Normals(features.size());
+    Floats shift(static_cast<size_t>(8 * 4096));
+    const auto dense = [](Floats& values, const Shape& shape) {
+      return DenseView(values.data(), DType::kF32, shape);
+    };
+    RandomFeaturesProblem p = {dense(x, rows), dense(w, {1, 1, m, 64}), dense(phi, features)};
+    if (HasShift(params.feature)) {
+      p.shift = dense(shift, {1, 8, params.shares_shift ? 1 : 4096, 1});
+    }
+    const RandomFeaturesGradProblem grad = {p, dense(dphi, features), dense(dx, rows)};
+    const double products = static_cast<double>(8 * 4096 * m);
+    const std::string size = " m" + std::to_string(m);
+    Case("features " + name + size, static_cast<double>(p.x.bytes() + p.phi.bytes()), products,
+         [&](Stream& s) {
+           return device_.Run(s, RandomFeaturesArgs{params, {p}});
+         });
+    Case("features gradient " + name + size, static_cast<double>(2 * p.x.bytes() + p.phi.bytes()),
+         products, [&](Stream& s) {
+           return device_.Run(s, RandomFeaturesGradArgs{params, {grad}});
+         });
+  }
+
  private:
   CpuDevice& device_;
   const std::string prefix_;
@@ -154,6 +180,12 @@ int Main(const std::string& isa, const std::string& prefix) {
       if (N > 64) report.Sort((1 << 18) / N, N, 16);
     }
     report.Sort(64, 4096, 512);
+    const double alpha = 0.35;
+    report.Features("exp", {.alpha = alpha, .eps = 1e-6}, 256);
+    report.Features("exp shared", {.alpha = alpha, .eps = 1e-6, .shares_shift = true}, 256);
+    report.Features("cosh", {.feature = RandomFeature::kCosh, .alpha = alpha}, 256);
+    report.Features("waves", {.feature = RandomFeature::kSinCos, .alpha = alpha}, 64);
+    report.Features("relu", {.feature = RandomFeature::kMapped, .alpha = alpha}, 256);
   }
   return 0;
 }

@@ -122,6 +122,33 @@ Cases MergesAndConvolutions() {
   return cases;
 }
 
+Cases Features() {
+  Cases cases;
+  for (int kind = 0; kind < 5; ++kind) {
+    const auto feature = static_cast<RandomFeature>(kind);
+    const double eps = HasWaves(feature) ? 0 : 0.05;
+    for (bool shares : {false, true}) {
+      if (shares && !HasShift(feature)) continue;
+      cases.push_back({Numbered("RandomFeatures", {kind, shares ? 1 : 0}),
+                       {Rows, Fixed({1, 2, 20, 9}), Fixed({1, 1, 7, 9})},
+                       [=](Ops& ops, In in) {
+                         const RandomFeaturesParams params = {.feature = feature,
+                                                              .alpha = 0.7,
+                                                              .factor = 0.4,
+                                                              .eps = eps,
+                                                              .shares_shift = shares,
+                                                              .map = ElementOp::kTanh};
+                         const Tensor half = ops.Copy(in[0], DType::kBF16);
+                         return Out{ops.RandomFeatures(in[0], ops.Stop(in[1]), params).phi,
+                                    ops.RandomFeatures(ops.Stop(half), in[2], params).phi,
+                                    ops.RandomFeatures(ops.Stop(half), ops.Stop(in[1]), params).phi,
+                                    ops.Affine(in[1], 1)};
+                       }});
+    }
+  }
+  return cases;
+}
+
 struct Counts {
   double pairs = 0, flops = 0;
   int64_t peak = 0;
@@ -192,6 +219,7 @@ TEST_P(DeclinedTest, IsComposedOfLaunchesThatTheDeviceRuns) {
 INSTANTIATE_TEST_SUITE_P(Axis, DeclinedTest, ::testing::ValuesIn(AlongAnAxis()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Pools, DeclinedTest, ::testing::ValuesIn(Pools()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Rows, DeclinedTest, ::testing::ValuesIn(MergesAndConvolutions()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Features, DeclinedTest, ::testing::ValuesIn(Features()), NameOf);
 
 // Infinities and NaN alike; numbers within 8 roundings.
 void ExpectAlike(const std::vector<float>& got, const std::vector<float>& want) {

@@ -145,6 +145,71 @@ Cases Products() {
   return cases;
 }
 
+// Blocks of keys without a decay, whose gradient is wanted or not.
+Cases Scans() {
+  const auto column = [](int64_t n) { return Shape{2, 2, n, 1}; };
+  return {{"ScanThatSeldomDecays", {Rows, Rows, Rows, column}, [=](Ops& ops, In in) {
+             const auto falls = [](int64_t n) {
+               std::vector<float> list(static_cast<size_t>(n));
+               for (int64_t i = 40; i < n; i += 70) list[i] = -0.7f;
+               return list;
+             };
+             std::vector<Shape> shapes;
+             for (const Shape& s : ShapesOf(in[3])) shapes.push_back({1, 1, s[2], 1});
+             const Tensor fall = ops.FromHost(shapes, ForEachSize(in[3], falls));
+             const Tensor zero = ops.Apply(ElementOp::kSubtract, in[3], ops.Stop(in[3]));
+             ScanSeqs seqs;
+             for (const Shape& s : ShapesOf(in[0])) {
+               seqs.push_back({2, ScanSeq{.nq = s[2], .nk = s[2]}});
+             }
+             const ScanParams params = {
+                 .map = FeatureMap::kIdentity, .causal = true, .den = ScanDen::kOne};
+             const Tensor decay = ops.Apply(ElementOp::kAdd, zero, fall);
+             return Out{ops.Scan(in[0], in[1], in[2], params, seqs, {.log_decay = decay}).out,
+                        ops.Scan(in[0], in[1], in[2], params, seqs, {.log_decay = fall}).out};
+           }}};
+}
+
+// With directions that are a constant, and with a gradient of them.
+Cases RandomFeaturesOfRows() {
+  Cases cases;
+  for (int kind = 0; kind < 5; ++kind) {
+    const auto feature = static_cast<RandomFeature>(kind);
+    for (int i = 0; i < (HasShift(feature) ? 4 : 2); ++i) {
+      // A head's own directions or those of all; fewer and more than a panel.
+      const Shape w = i % 2 == 0 ? Shape{1, 2, 20, 9} : Shape{1, 1, 64, 9};
+      const RandomFeaturesParams params = {.feature = feature,
+                                           .alpha = 0.7,
+                                           .factor = 0.4,
+                                           .eps = HasWaves(feature) ? 0 : 0.05,
+                                           .shares_shift = i >= 2,
+                                           .map = ElementOp::kTanh};
+      cases.push_back(
+          {Numbered("RandomFeatures", {kind, i}), {Rows, Fixed(w)}, [=](Ops& ops, In in) {
+             const auto fixed = ops.RandomFeatures(in[0], ops.Stop(in[1]), params);
+             const auto learned = ops.RandomFeatures(in[0], in[1], params);
+             Out out = {fixed.phi, learned.phi};
+             if (HasShift(params.feature)) out.push_back(fixed.shift);
+             return out;
+           }});
+    }
+  }
+  // Sums of more than a step, of x and of directions.
+  cases.push_back(
+      {"RandomFeaturesOfLongRows",
+       {[](int64_t n) {
+          return Shape{1, 2, n, 130};
+        },
+        Fixed({1, 1, 131, 130})},
+       [](Ops& ops, In in) {
+         const Tensor x = ops.Transpose(ops.Copy(ops.Transpose(in[0], 2, 3)), 2, 3);
+         const RandomFeaturesParams params = {.alpha = 0.1, .factor = 0.1};
+         return Out{ops.RandomFeatures(x, ops.Stop(in[1]), params).phi, ops.Affine(in[1], 1)};
+       },
+       {0, 1, 65}});
+  return cases;
+}
+
 Cases RowsByIndexAndViews() {
   Cases cases;
   // Rows repeat, and some of the indices are -1.
@@ -221,6 +286,9 @@ TEST_P(OpsOnCpu, RunsOnEveryInstructionSetAsInPlainLoops) { ExpectAsInPlainLoops
 INSTANTIATE_TEST_SUITE_P(Elementwise, OpsOnCpu, ::testing::ValuesIn(Elementwise()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Axis, OpsOnCpu, ::testing::ValuesIn(AlongAnAxis()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Products, OpsOnCpu, ::testing::ValuesIn(Products()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Scans, OpsOnCpu, ::testing::ValuesIn(Scans()), NameOf);
+INSTANTIATE_TEST_SUITE_P(RandomFeatures, OpsOnCpu, ::testing::ValuesIn(RandomFeaturesOfRows()),
+                         NameOf);
 INSTANTIATE_TEST_SUITE_P(Rows, OpsOnCpu, ::testing::ValuesIn(RowsByIndexAndViews()), NameOf);
 
 }  // namespace

@@ -91,5 +91,16 @@ TEST(WorkTest, DepthwiseConvolutionsAreCreditedTwoFlopsAnElementAndTap) {
   EXPECT_EQ(counts.flops, 3 * 2.0 * 2 * 3 * 10 * 8 * 5);
 }
 
+TEST(WorkTest, RandomFeaturesAreCreditedAProductInTheForwardAndOneInTheGradient) {
+  for (RandomFeature feature :
+       {RandomFeature::kExp, RandomFeature::kCosh, RandomFeature::kSinCos}) {
+    const Counts counts = CountOf([&](Ops& ops, Tape* tape) {
+      const Tensor w = ops.Stop(Zeros(ops, tape, {1, 1, 7, 8}));
+      return ops.RandomFeatures(Zeros(ops, tape, {2, 3, 10, 8}), w, {.feature = feature}).phi;
+    });
+    EXPECT_EQ(counts.flops, 2 * 2.0 * 2 * 3 * 10 * 8 * 7);
+  }
+}
+
 }  // namespace
 }  // namespace attnd::testing

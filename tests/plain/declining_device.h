@@ -24,7 +24,8 @@ LaunchSet SetOf() {
 // Those that ops composes from others. Every device runs the rest.
 inline LaunchSet ComposedLaunches() {
   return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, PoolArgs, ScanArgs,
-               ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs>();
+               ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, RandomFeaturesArgs,
+               RandomFeaturesGradArgs>();
 }
 
 class DecliningDevice : public Device {

@@ -1,3 +1,5 @@
+#include "tests/plain/plain_elementwise.h"
+
 #include <cmath>
 
 #include "tests/plain/plain.h"
@@ -141,6 +143,9 @@ double Slope(const ElementwiseArgs& args, double x) {
 }
 
 }  // namespace
+
+double PlainMap(ElementOp op, double x) { return Value({.op = op}, x, 0, 0); }
+double PlainSlope(ElementOp op, double x) { return Slope({.op = op}, x); }
 
 template <>
 void PlainRun(const ElementwiseArgs& args) {

@@ -194,6 +194,10 @@ struct ScanCore {
       }
       std::fill(factor + at.keys, factor + ScanWidth::Of(at.keys), 0.0f);
       ExpRow(factor, at.keys);
+      // A running maximum rarely rises: most blocks do not decay. Gradients of decays read them.
+      is_decaying = std::any_of(factor, factor + at.keys, [](float a) { return a != 1.0f; });
+      const bool is_read = item.grad != nullptr && item.grad->dlog_decay.given();
+      if (!is_decaying && !is_read) return;
       for (int64_t t = 0; t < at.keys; ++t) std::fill_n(decay.Row(t), decay.width, factor[t]);
       return;
     }

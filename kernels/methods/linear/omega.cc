@@ -52,19 +52,4 @@ Tensor Omega(Ops& ops, const Inputs& in, const OmegaOptions& o, const ScanSplit&
   return WithRank(ops, split.Shared(SentOrDrawn(ops, in, "omega", o.draw, shapes)), 4);
 }
 
-Tensor Projected(Ops& ops, const Tensor& x, const Tensor& omega, const Tensor& keys,
-                 const MatMulParams& params) {
-  if (!ops.status().ok()) return {};
-  std::vector<Shape> grouped, shared, results;
-  for (size_t p = 0; p < x.size(); ++p) {
-    const Shape &s = x[p].shape, &w = omega[p].shape;
-    const int64_t Hkv = keys[p].shape[1];
-    grouped.push_back({s[0], Hkv, s[1] / Hkv, s[2], s[3]});
-    shared.push_back({w[0], w[1], 1, w[2], w[3]});
-    results.push_back({s[0], s[1], s[2], w[2]});
-  }
-  const Tensor rows = ops.Transpose(ops.Reshape(omega, shared), 3, 4);
-  return ops.Reshape(ops.MatMul(ops.Reshape(x, grouped), rows, params), results);
-}
-
 }  // namespace attnd

@@ -30,9 +30,4 @@ void CheckOmega(const ProblemShape& problem, const OmegaOptions& o, Reasons* rea
 // omega of every problem as it was sent or drawn, [1,Hkv|1,m,D].
 Tensor Omega(Ops& ops, const Inputs& in, const OmegaOptions& o, const ScanSplit& split);
 
-// x [B,heads,N,D] times rows of `omega` [1,Hkv|1,m,D] -> alpha x omega^T [B,heads,N,m]: query head
-// h takes the rows of kv head h / (heads/Hkv). `keys` has Hkv heads.
-Tensor Projected(Ops& ops, const Tensor& x, const Tensor& omega, const Tensor& keys,
-                 const MatMulParams& params);
-
 }  // namespace attnd

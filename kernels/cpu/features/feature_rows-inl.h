@@ -1,0 +1,156 @@
+// What random_features does to a row of products u: its shift, its features, their gradient.
+#if defined(ATTND_CPU_FEATURE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_FEATURE_ROWS_INL_H_
+#undef ATTND_CPU_FEATURE_ROWS_INL_H_
+#else
+#define ATTND_CPU_FEATURE_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/simd/gemm-inl.h"
+#include "kernels/cpu/simd/math-inl.h"
+#include "kernels/cpu/simd/waves-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows of u are whole vectors: behind its m numbers the first is repeated, which is no new maximum.
+HWY_INLINE void FillRow(int64_t m, float* u) { std::fill(u + m, u + RoundUp(m, kLanes), u[0]); }
+
+// The largest u, or |u|; NaN if there is one.
+HWY_INLINE float LargestOf(const float* u, int64_t m, bool is_absolute) {
+  const DF d;
+  VF largest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  auto has_nan = hn::IsNaN(largest);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    VF x = hn::LoadU(d, u + c);
+    if (is_absolute) x = hn::Abs(x);
+    has_nan = hn::Or(has_nan, hn::IsNaN(x));
+    largest = hn::Max(largest, x);
+  }
+  if (!hn::AllFalse(d, has_nan)) return std::numeric_limits<float>::quiet_NaN();
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+HWY_INLINE float HalfSquare(const float* x, int64_t width) {
+  const DF d;
+  VF sum = hn::Zero(d);
+  for (int64_t c = 0; c < width; c += kLanes) {
+    const VF v = hn::LoadU(d, x + c);
+    sum = hn::MulAdd(v, v, sum);
+  }
+  return 0.5f * hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Stores what lies below `end`.
+HWY_INLINE void StoreBelow(VF x, float* to, int64_t c, int64_t end) {
+  const DF d;
+  if (c + kLanes <= end) return hn::StoreU(x, d, to + c);
+  float rest[kLanes];
+  hn::StoreU(x, d, rest);
+  std::copy_n(rest, end - c, to + c);
+}
+
+// u - s - h, whose difference of the two large terms comes first.
+struct Exponent {
+  VF s, h;
+
+  HWY_INLINE VF operator()(VF u) const { return ExpSmall(DF(), hn::Sub(hn::Sub(u, s), h)); }
+};
+
+// phi = factor (e^(u - s - h) + eps), or of -u.
+HWY_INLINE void Exponentials(const float* u, int64_t m, bool is_negative, float s, float h,
+                             float factor, float eps, float* phi) {
+  const DF d;
+  const Exponent e{hn::Set(d, s), hn::Set(d, h)};
+  const VF size = hn::Set(d, factor), term = hn::Set(d, factor * eps);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    VF x = hn::LoadU(d, u + c);
+    if (is_negative) x = hn::Neg(x);
+    StoreBelow(hn::MulAdd(e(x), size, term), phi, c, m);
+  }
+}
+
+// phi = factor (map + eps) of mapped numbers.
+HWY_INLINE void Mapped(const float* mapped, int64_t m, float factor, float eps, float* phi) {
+  const DF d;
+  const VF size = hn::Set(d, factor), term = hn::Set(d, factor * eps);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    StoreBelow(hn::MulAdd(hn::LoadU(d, mapped + c), size, term), phi, c, m);
+  }
+}
+
+// factor times the waves of u.
+HWY_INLINE void Waves(const float* u, int64_t m, float factor, float* sines, float* cosines) {
+  const DF d;
+  const VF size = hn::Set(d, factor);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    const auto waves = SinCos(d, hn::LoadU(d, u + c));
+    StoreBelow(hn::Mul(size, waves.sin), sines, c, m);
+    StoreBelow(hn::Mul(size, waves.cos), cosines, c, m);
+  }
+}
+
+// x = x factor + term, n floats.
+HWY_INLINE void ScaleRow(float factor, float term, int64_t n, float* x) {
+  const DF d;
+  const VF size = hn::Set(d, factor), more = hn::Set(d, term);
+  int64_t c = 0;
+  for (; c + kLanes <= n; c += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, x + c), size, more), d, x + c);
+  }
+  for (; c < n; ++c) x[c] = x[c] * factor + term;
+}
+
+// Gradients of a row: u becomes that of u; the result is sum dphi phi without eps. Rows of dphi and
+// phi are whole vectors, dphi 0 behind m. `down`: dphi of the features of -u, null: there are none.
+HWY_INLINE float ExponentialsGrad(const float* dphi, const float* down, int64_t m, float s, float h,
+                                  float factor, float* u) {
+  const DF d;
+  const Exponent e{hn::Set(d, s), hn::Set(d, h)};
+  const VF size = hn::Set(d, factor);
+  VF sum = hn::Zero(d);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    const VF x = hn::LoadU(d, u + c);
+    VF flow = hn::Mul(hn::LoadU(d, dphi + c), hn::Mul(size, e(x)));
+    sum = hn::Add(sum, flow);
+    if (down != nullptr) {
+      const VF back = hn::Mul(hn::LoadU(d, down + c), hn::Mul(size, e(hn::Neg(x))));
+      sum = hn::Add(sum, back);
+      flow = hn::Sub(flow, back);
+    }
+    hn::StoreU(flow, d, u + c);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+HWY_INLINE float WavesGrad(const float* dsines, const float* dcosines, const float* sines,
+                           const float* cosines, int64_t m, float* u) {
+  const DF d;
+  VF sum = hn::Zero(d);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    const VF ds = hn::LoadU(d, dsines + c), dc = hn::LoadU(d, dcosines + c);
+    const VF s = hn::LoadU(d, sines + c), k = hn::LoadU(d, cosines + c);
+    hn::StoreU(hn::Sub(hn::Mul(ds, k), hn::Mul(dc, s)), d, u + c);
+    sum = hn::Add(sum, hn::MulAdd(ds, s, hn::Mul(dc, k)));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// y += factor x.
+HWY_INLINE void AddRow(float factor, const float* x, int64_t width, float* y) {
+  const DF d;
+  for (int64_t c = 0; c < width; c += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, x + c), hn::LoadU(d, y + c)), d, y + c);
+  }
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
