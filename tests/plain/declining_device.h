@@ -23,8 +23,8 @@ LaunchSet SetOf() {
 
 // Those that ops composes from others. Every device runs the rest.
 inline LaunchSet ComposedLaunches() {
-  return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, PoolArgs, ScanArgs,
-               ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs>();
+  return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, LayerNormGradArgs, PoolArgs,
+               ScanArgs, ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, FeatureRowsArgs>();
 }
 
 class DecliningDevice : public Device {

@@ -1,3 +1,5 @@
+#include "tests/plain/plain_elementwise.h"
+
 #include <cmath>
 
 #include "tests/plain/plain.h"
@@ -141,6 +143,9 @@ double Slope(const ElementwiseArgs& args, double x) {
 }
 
 }  // namespace
+
+double PlainElement(const ElementwiseArgs& args, double x) { return Value(args, x, 0, 0); }
+double PlainSlope(const ElementwiseArgs& args, double x) { return Slope(args, x); }
 
 template <>
 void PlainRun(const ElementwiseArgs& args) {

@@ -1,0 +1,238 @@
+// The CPU kernels of feature_rows: a row passes from memory to its features, or from their gradient
+// to its own, in scratch that stays in L1 for usual sizes. Bound by memory.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/along/along_walk.h"
+#include "kernels/cpu/along/feature_scratch.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/element/element_cost.h"
+#include "kernels/cpu/primitives.h"
+#include "kernels/cpu/row_items.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/along/feature_rows.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/along/row_pieces-inl.h"
+#include "kernels/cpu/element/element-inl.h"
+#include "kernels/cpu/simd/strided-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+namespace {
+
+using element_internal::Map;
+using element_internal::VF;
+using DF = hn::ScalableTag<float>;
+
+// sum f(a, b) of n elements, f(0, 0) being 0. Pieces are added in float64.
+template <class F>
+double SumOf(const float* a, const float* b, int64_t n, const F& f) {
+  const DF d;
+  constexpr int64_t kStep = HWY_LANES(float);
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    const int64_t end = std::min(begin + kPiece, n);
+    VF s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+    const auto at = [&](int64_t i) HWY_ATTR { return f(hn::LoadU(d, a + i), hn::LoadU(d, b + i)); };
+    int64_t i = begin;
+    for (; i + 4 * kStep <= end; i += 4 * kStep) {
+      s0 = hn::Add(s0, at(i));
+      s1 = hn::Add(s1, at(i + kStep));
+      s2 = hn::Add(s2, at(i + 2 * kStep));
+      s3 = hn::Add(s3, at(i + 3 * kStep));
+    }
+    for (; i + kStep <= end; i += kStep) s0 = hn::Add(s0, at(i));
+    if (i < end) {
+      float rest[2][kStep] = {};
+      std::memcpy(rest[0], a + i, static_cast<size_t>(end - i) * sizeof(float));
+      std::memcpy(rest[1], b + i, static_cast<size_t>(end - i) * sizeof(float));
+      s1 = hn::Add(s1, f(hn::LoadU(d, rest[0]), hn::LoadU(d, rest[1])));
+    }
+    total += hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+  }
+  return total;
+}
+
+double DotOf(const float* a, const float* b, int64_t n) {
+  return SumOf(a, b, n, [](VF x, VF y) HWY_ATTR { return hn::Mul(x, y); });
+}
+
+// A row of features, and the scratch of its thread.
+class FeatureRow {
+ public:
+  FeatureRow(const FeatureRowsArgs& args, const FeatureScratch& layout, float* scratch)
+      : args_(args),
+        element_{.op = args.features.map},
+        space_(layout.X(scratch)),
+        r_(layout.R(scratch)),
+        dr_(layout.DR(scratch)),
+        phi_(layout.Phi(scratch)),
+        dphi_(layout.DPhi(scratch)) {}
+
+  void Forward(const FeatureRowsProblem& p, int64_t row) {
+    Load(p, row);
+    float* const out = p.out.As<float>() + row * F_;
+    Features(out);
+    const float norm = NormOf(out);
+    const DF d;
+    const VF by = hn::Set(d, norm);
+    if (args_.features.norm == RowNorm::kSum && norm == 0) {
+      std::fill(out, out + F_, 0.0f);
+    } else if (args_.features.norm != RowNorm::kNone) {
+      Map<1>(d, {{out}, out, F_}, [=](VF v) HWY_ATTR { return hn::Div(v, by); });
+    }
+  }
+
+  void Backward(const FeatureRowsProblem& p, int64_t row) {
+    Load(p, row);
+    g_ = Read(p.dout, row, F_, dphi_);
+    if (args_.features.norm != RowNorm::kNone) ToFeatures();
+    float* const out = p.out.As<float>() + row * D_;
+    if (args_.features.nu > 0) return FromDpfp(out);
+    ElementDerivative(element_, {{g_, x_}, out, D_});
+  }
+
+ private:
+  void Load(const FeatureRowsProblem& p, int64_t row) {
+    D_ = p.x.shape[p.x.shape.rank - 1];
+    F_ = args_.features.Features(D_);
+    x_ = Read(p.x, row, D_, space_);
+  }
+  // A row of n elements where it lies, or in `space`.
+  static const float* Read(const View& view, int64_t row, int64_t n, float* space) {
+    const int64_t stride = view.stride[view.shape.rank - 1];
+    const char* const from = view.As<char>() + RowOffset(view, row) * SizeOf(view.dtype);
+    if (view.dtype == DType::kF32 && stride == 1) return reinterpret_cast<const float*>(from);
+    ReadFloats(view.dtype, from, stride, n, space);
+    return space;
+  }
+
+  // phi before it is divided.
+  void Features(float* phi) {
+    if (args_.features.nu == 0) return ElementForward(element_, {{x_}, phi, D_});
+    const DF d;
+    const VF zero = hn::Zero(d);
+    const auto relu = [=](VF x) HWY_ATTR { return hn::IfThenZeroElse(hn::Lt(x, zero), x); };
+    Map<1>(d, {{x_}, r_, D_}, relu);
+    Map<1>(d, {{x_}, r_ + D_, D_}, [=](VF x) HWY_ATTR { return relu(hn::Sub(zero, x)); });
+    // Twice r in a row holds every rotation of r.
+    std::memcpy(r_ + 2 * D_, r_, static_cast<size_t>(2 * D_) * sizeof(float));
+    for (int64_t j = 1; j <= args_.features.nu; ++j) {
+      Map<2>(d, {{r_, r_ + Turn(j)}, phi + (j - 1) * 2 * D_, 2 * D_},
+             [](VF x, VF y) HWY_ATTR { return hn::Mul(x, y); });
+    }
+  }
+  // Where r turned by j begins in twice r.
+  int64_t Turn(int64_t j) const { return D_ == 0 ? 0 : 2 * D_ - j % (2 * D_); }
+
+  float NormOf(const float* phi) const {
+    if (args_.features.norm == RowNorm::kNone) return 1;
+    if (args_.features.norm == RowNorm::kL2) {
+      const auto squares = static_cast<float>(DotOf(phi, phi, F_));
+      return std::sqrt(squares + static_cast<float>(args_.features.eps));
+    }
+    return static_cast<float>(SumOf(phi, phi, F_, [](VF x, VF) HWY_ATTR { return x; }));
+  }
+
+  // From the gradient of phi over its norm to that of phi: with y = phi / norm,
+  // (dy - sum(dy y)) / norm for the sum, (dy - y sum(dy y)) / norm for the root of squares.
+  void ToFeatures() {
+    Features(phi_);
+    const float norm = NormOf(phi_);
+    const DF d;
+    if (args_.features.norm == RowNorm::kSum && norm == 0) {
+      std::fill(dphi_, dphi_ + F_, 0.0f);
+      g_ = dphi_;
+      return;
+    }
+    const VF by = hn::Set(d, norm);
+    const double along = DotOf(g_, phi_, F_) / norm;
+    if (args_.features.norm == RowNorm::kSum) {
+      const VF shift = hn::Set(d, static_cast<float>(along));
+      Map<1>(d, {{g_}, dphi_, F_}, [=](VF g) HWY_ATTR { return hn::Div(hn::Sub(g, shift), by); });
+    } else {
+      const VF scale = hn::Set(d, static_cast<float>(along / norm));
+      Map<2>(d, {{g_, phi_}, dphi_, F_},
+             [=](VF g, VF v) HWY_ATTR { return hn::Div(hn::NegMulAdd(scale, v, g), by); });
+    }
+    g_ = dphi_;
+  }
+
+  // dr_i = sum_j dphi_ji r_(i-j) + dphi_j,(i+j) r_(i+j); the gradient of x flows where it is not 0.
+  void FromDpfp(float* out) {
+    const DF d;
+    const VF zero = hn::Zero(d);
+    const int64_t W = 2 * D_;
+    if (args_.features.norm == RowNorm::kNone) Features(phi_);
+    std::fill(dr_, dr_ + 2 * W, 0.0f);
+    const auto add = [](VF g, VF r, VF sum) HWY_ATTR { return hn::MulAdd(g, r, sum); };
+    for (int64_t j = 1; j <= args_.features.nu; ++j) {
+      const float* dphi = g_ + (j - 1) * W;
+      float* const turned = dr_ + Turn(j);
+      Map<3>(d, {{dphi, r_ + Turn(j), dr_}, dr_, W}, add);
+      Map<3>(d, {{dphi, r_, turned}, turned, W}, add);
+    }
+    Map<2>(d, {{dr_, dr_ + W}, dr_, W}, [](VF a, VF b) HWY_ATTR { return hn::Add(a, b); });
+    Map<3>(d, {{x_, dr_, dr_ + D_}, out, D_}, [=](VF x, VF right, VF left) HWY_ATTR {
+      return hn::IfThenElse(hn::Gt(x, zero), right,
+                            hn::IfThenElseZero(hn::Lt(x, zero), hn::Neg(left)));
+    });
+  }
+
+  const FeatureRowsArgs& args_;
+  const ElementwiseArgs element_;
+  float *const space_, *const r_, *const dr_, *const phi_, *const dphi_;
+  const float *x_ = nullptr, *g_ = nullptr;  // the row, and the gradient of its features
+  int64_t D_ = 0, F_ = 0;
+};
+
+// Rows [begin, end) of a problem.
+void FeatureRowsOf(const FeatureRowsArgs& args, const FeatureRowsProblem& p,
+                   const FeatureScratch& layout, float* scratch, int64_t begin, int64_t end) {
+  FeatureRow row(args, layout, scratch);
+  for (int64_t i = begin; i < end; ++i) args.derivative ? row.Backward(p, i) : row.Forward(p, i);
+}
+
+}  // namespace
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace attnd {
+
+template <>
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FeatureRowsArgs& args) {
+  const Cpu& cpu = device.cpu();
+  const FeatureScratch layout(args);
+  RowItems items;
+  double serial = 0;
+  for (const FeatureRowsProblem& p : args.problems) {
+    const int64_t D = p.x.shape[p.x.shape.rank - 1], F = args.features.Features(D);
+    const int64_t rows = D == 0 ? 0 : p.x.shape.size() / D;
+    items.Add(rows, AlongWalk::kItem / std::max<int64_t>(F, 1));
+    // The output counts twice: its lines are read before they are written.
+    const auto bytes = static_cast<double>(p.x.bytes() + p.dout.bytes() + 2 * p.out.bytes());
+    const double flops = FlopsOf(args.features.map) + 20;
+    serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads),
+                       static_cast<double>(rows * F) * flops / cpu.thread_flops) +
+              30e-9 * static_cast<double>(rows);
+  }
+  const int64_t bytes = layout.floats() * cpu.threads * static_cast<int64_t>(sizeof(float));
+  const std::shared_ptr<Buffer> scratch = Take(stream, bytes);
+  if (scratch == nullptr) return NoMemory(stream);
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
+  auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(FeatureRowsOf), HWY_CHOOSE_AVX2(FeatureRowsOf),
+                     HWY_CHOOSE_AVX3(FeatureRowsOf));
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int thread) {
+    const RowItems::Item item = items[i];
+    run(args, args.problems[item.problem], layout,
+        static_cast<float*>(scratch->data()) + thread * layout.floats(), item.begin, item.end);
+  });
+  return DeviceStatus();
+}
+
+}  // namespace attnd
+#endif
