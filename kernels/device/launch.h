@@ -6,6 +6,7 @@
 #include "kernels/device/attend.h"
 #include "kernels/device/depthwise_conv.h"
 #include "kernels/device/elementwise.h"
+#include "kernels/device/feature_rows.h"
 #include "kernels/device/fft.h"
 #include "kernels/device/gather.h"
 #include "kernels/device/matmul.h"
@@ -21,9 +22,10 @@ namespace attnd {
 // and run it later. A new primitive is one more alternative.
 using Launch =
     std::variant<AttendArgs, AttendGradArgs, MergeArgs, MergeGradArgs, ScanArgs, ScanGradArgs,
-                 MatMulArgs, ElementwiseArgs, ReduceArgs, SoftmaxArgs, CumulativeArgs,
-                 LayerNormArgs, PoolArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, GatherRowsArgs,
-                 ScatterRowsArgs, SortArgs, FftArgs, RandomFeaturesArgs, RandomFeaturesGradArgs>;
+                 MatMulArgs, ElementwiseArgs, FeatureRowsArgs, RandomFeaturesArgs,
+                 RandomFeaturesGradArgs, ReduceArgs, SoftmaxArgs, CumulativeArgs, LayerNormArgs,
+                 LayerNormGradArgs, PoolArgs, DepthwiseConvArgs, DepthwiseConvGradArgs,
+                 GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>;
 
 // Calls f(view) for every view of every problem, those not given() included: for devices that check
 // or translate addresses.

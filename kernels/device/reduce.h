@@ -74,6 +74,16 @@ struct LayerNormArgs {
   std::vector<LayerNormProblem> problems;
 };
 
+// Its gradient: dx = rstd (dy - mean(dy) - y mean(y dy)), means over the last axis. y and dx
+// float32, dense, rstd as above; dy a float dtype, any strides.
+struct LayerNormGradProblem {
+  View y, rstd, dy, dx;
+};
+
+struct LayerNormGradArgs {
+  std::vector<LayerNormGradProblem> problems;
+};
+
 // For ForEachView of launch.h.
 template <class F>
 void ForEachView(const ReduceProblem& p, const F& f) {
@@ -90,6 +100,10 @@ void ForEachView(const CumulativeProblem& p, const F& f) {
 template <class F>
 void ForEachView(const LayerNormProblem& p, const F& f) {
   f(p.x), f(p.y), f(p.rstd);
+}
+template <class F>
+void ForEachView(const LayerNormGradProblem& p, const F& f) {
+  f(p.y), f(p.rstd), f(p.dy), f(p.dx);
 }
 
 }  // namespace attnd

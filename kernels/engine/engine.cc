@@ -330,7 +330,8 @@ absl::Status Engine::Impl::Fetch(Stream& stream, std::vector<std::vector<Result>
   } const waits{stream};
   for (std::vector<Result>& of_problem : *results) {
     for (Result& result : of_problem) {
-      if (device.info().has_host_memory) break;
+      // A result may be an input, such as a gradient that is the incoming one: nothing keeps it.
+      if (device.info().has_host_memory && result.buffer != nullptr) continue;
       std::shared_ptr<Buffer> buffer = host.Allocate(result.view.bytes());
       if (buffer == nullptr) return absl::ResourceExhaustedError("no memory left for results");
       const std::span<std::byte> bytes(static_cast<std::byte*>(buffer->data()),

@@ -4,44 +4,15 @@
 #include <limits>
 
 #include "kernels/method/tensors.h"
+#include "kernels/ops/passed_on.h"
 
 namespace attnd {
 namespace {
 
-bool IsDense(const View& view, DType dtype, Layout layout) {
-  const View dense = DenseView(nullptr, dtype, view.shape, layout);
-  bool same = view.dtype == dtype && view.layout == layout;
-  for (int i = 0; i < view.shape.rank; ++i) {
-    same = same && (view.shape[i] == 1 || view.stride[i] == dense.stride[i]);
-  }
-  return same;
-}
-
-// x, dense in this dtype and these layouts: only problems that are not are copied, so that each
-// allocates what it does alone.
-Tensor Settled(Ops& ops, const Tensor& x, DType dtype, const std::vector<Layout>& layouts) {
-  std::vector<View> views = ViewsOf(x), from;
-  std::vector<Shape> shapes;
-  std::vector<Layout> of_copies;
-  std::vector<size_t> copied;
-  std::vector<std::shared_ptr<Buffer>> buffers;
-  for (size_t p = 0; p < x.size(); ++p) {
-    buffers.push_back(x.buffer(p));
-    if (IsDense(x[p], dtype, layouts[p])) continue;
-    copied.push_back(p);
-    from.push_back(x[p]);
-    shapes.push_back(x[p].shape);
-    of_copies.push_back(layouts[p]);
-  }
-  if (copied.empty()) return x;
-  const Tensor copies = ops.Empty(dtype, shapes, of_copies);
-  if (!ops.status().ok()) return {};
-  ops.CopyInto(from, ViewsOf(copies));
-  for (size_t i = 0; i < copied.size(); ++i) {
-    views[copied[i]] = copies[i];
-    buffers[copied[i]] = copies.buffer(i);
-  }
-  Tensor out(std::move(views), std::move(buffers));
+// x, dense in this dtype and these layouts.
+Tensor SettledOut(Ops& ops, const Tensor& x, DType dtype, const std::vector<Layout>& layouts) {
+  const Tensor out = Settled(ops, x, dtype, layouts);
+  if (!ops.status().ok() || out.id() == x.id()) return out;
   if (ops.Records({&x})) {
     ops.tape()->Record({x}, {out},
                        [](Ops&, std::span<const Tensor> grads,
@@ -114,7 +85,7 @@ Tensor SeqSplit::JoinOut(const Tensor& x, int64_t last) const {
   if (!ops_.status().ok()) return {};
   const DType dtype = in_.v[0].dtype;
   const std::vector<Layout> layouts = LayoutsOf(in_.v);
-  if (!is_split_) return Settled(ops_, x, dtype, layouts);
+  if (!is_split_) return SettledOut(ops_, x, dtype, layouts);
   std::vector<Shape> shapes;
   for (const ProblemShape& p : in_.problems) shapes.push_back({p.B, p.H, p.Nq, last});
   return ops_.JoinBatch(x, shapes, 0, dtype, layouts);

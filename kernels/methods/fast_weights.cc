@@ -18,7 +18,6 @@
 #include "kernels/methods/linear/maps.h"
 #include "kernels/methods/linear/scan_split.h"
 #include "kernels/methods/linear/states.h"
-#include "kernels/ops/feature_map.h"
 #include "kernels/ops/ops.h"
 
 namespace attnd {
@@ -42,6 +41,21 @@ LinearMap LinearMapOf(FastMap map) {
       return LinearMap::kIdentity;
   }
   return LinearMap::kIdentity;
+}
+
+// Added to the squares of l2.
+constexpr double kSquaresEps = 1e-6;
+
+RowNorm RowNormOf(FeatureNorm norm) {
+  switch (norm) {
+    case FeatureNorm::kSum:
+      return RowNorm::kSum;
+    case FeatureNorm::kL2:
+      return RowNorm::kL2;
+    case FeatureNorm::kNone:
+      return RowNorm::kNone;
+  }
+  return RowNorm::kNone;
 }
 
 struct FastOptions {
@@ -155,10 +169,8 @@ class FastWeights : public MethodOf<FastOptions> {
  private:
   // nrm(phi(x)).
   static Tensor Features(Ops& ops, const Tensor& x, const FastOptions& o) {
-    constexpr double kSquaresEps = 1e-6;
-    const bool by_sum = o.feature_norm == FeatureNorm::kSum;
-    const Tensor phi = PhiOf(ops, x, {LinearMapOf(o.feature_map), o.nu, by_sum});
-    return o.feature_norm == FeatureNorm::kL2 ? L2Normalized(ops, phi, kSquaresEps) : phi;
+    return PhiOf(ops, x,
+                 {LinearMapOf(o.feature_map), o.nu, RowNormOf(o.feature_norm), kSquaresEps});
   }
 
   static ScanParams Params(const Inputs& in, const FastOptions& o) {

@@ -181,7 +181,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     const bool is_shifted = o.feature_map == LinearMap::kExp && o.normalize && !o.feature_sum_norm;
     const Tensor shift = is_shifted ? LargestFeature(ops, q) : Tensor();
     if (is_shifted) q = ops.Apply(ElementOp::kSubtract, q, shift);
-    const LinearPhi phi{o.feature_map, o.nu, o.feature_sum_norm};
+    const LinearPhi phi{o.feature_map, o.nu, o.feature_sum_norm ? RowNorm::kSum : RowNorm::kNone};
     const Tensor phi_q = PhiOf(ops, q, phi), phi_k = PhiOf(ops, split.Keys(in.k), phi);
     ScanOut scanned = ops.Scan(phi_q, phi_k, split.Keys(in.v), params, split.seqs(),
                                StatesOf(in, o.return_state, split));

@@ -76,15 +76,20 @@ struct Partials {
     }
   }
 
+  // Of -b where b is subtracted or divides: its sign is changed after the sum.
+  bool negates_b() const {
+    return op == ElementOp::kSubtract || op == ElementOp::kDivide || op == ElementOp::kSafeDivide;
+  }
   Tensor ToB(Ops& ops, const Tensor& g) const {
     switch (op) {
-      case ElementOp::kSubtract:
-        return ops.Affine(g, -1);
       case ElementOp::kMultiply:
         return ops.Apply(ElementOp::kMultiply, g, a);
       case ElementOp::kDivide:
-      case ElementOp::kSafeDivide:  // -g a / b^2 = -(g / b) out
-        return ops.Affine(ops.Apply(ElementOp::kMultiply, ops.Apply(op, g, b), out), -1);
+      case ElementOp::kSafeDivide: {  // g a / b^2 = (g / b) out
+        const Tensor each = ops.Apply(op, g, b);
+        ApplyInto(ops, ElementOp::kMultiply, each, each, out);
+        return each;
+      }
       case ElementOp::kMaximum:
         return Chosen(ops, g, b, a);
       case ElementOp::kMinimum:
@@ -181,6 +186,7 @@ Tensor Ops::Apply(ElementOp op, const Tensor& a, const Tensor& b, DType dtype) {
                   }
                   if (wanted[1]) {
                     result[1] = ops.SumTo(partials.ToB(ops, g), ShapesOf(partials.b));
+                    if (partials.negates_b()) result[1] = ops.Affine(result[1], -1);
                   }
                   return result;
                 });

@@ -5,9 +5,11 @@
 #include "kernels/ops/ops.h"
 
 namespace attnd {
+namespace {
+
+// --- of other primitives, with their gradients
 
 Tensor Dpfp(Ops& ops, const Tensor& x, int64_t nu) {
-  if (!ops.Require(!x.empty() && nu >= 1, "dpfp", "x and nu >= 1")) return {};
   const Tensor r =
       ops.Concat({ops.Apply(ElementOp::kRelu, x), ops.Apply(ElementOp::kRelu, ops.Affine(x, -1))},
                  /*axis=*/-1);
@@ -26,14 +28,52 @@ Tensor Dpfp(Ops& ops, const Tensor& x, int64_t nu) {
   return ops.Concat(blocks, -1);
 }
 
-Tensor SumNormalized(Ops& ops, const Tensor& x) {
-  return ops.Apply(ElementOp::kSafeDivide, x, ops.Reduce(ReduceOp::kSum, x, /*axis=*/-1));
+Tensor Composed(Ops& ops, const Tensor& x, const FeatureRows& features) {
+  const Tensor phi = features.nu > 0 ? Dpfp(ops, x, features.nu) : ops.Apply(features.map, x);
+  if (features.norm == RowNorm::kNone) return phi;
+  if (features.norm == RowNorm::kSum) {
+    return ops.Apply(ElementOp::kSafeDivide, phi, ops.Reduce(ReduceOp::kSum, phi, /*axis=*/-1));
+  }
+  const Tensor squares =
+      ops.Reduce(ReduceOp::kSum, ops.Apply(ElementOp::kSquare, phi), /*axis=*/-1);
+  const Tensor norm = ops.Apply(ElementOp::kSqrt, ops.Affine(squares, 1, features.eps));
+  return ops.Apply(ElementOp::kDivide, phi, norm);
 }
 
-Tensor L2Normalized(Ops& ops, const Tensor& x, double eps) {
-  const Tensor squares = ops.Reduce(ReduceOp::kSum, ops.Apply(ElementOp::kSquare, x), /*axis=*/-1);
-  const Tensor norm = ops.Apply(ElementOp::kSqrt, ops.Affine(squares, 1, eps));
-  return ops.Apply(ElementOp::kDivide, x, norm);
+// --- in one launch
+
+// Features of x or, with dout, the gradient of x.
+Tensor Launched(Ops& ops, const Tensor& x, const FeatureRows& features, const Tensor& dout) {
+  std::vector<Shape> shapes = ShapesOf(x);
+  for (Shape& shape : shapes) {
+    int64_t& last = shape.dims[shape.rank - 1];
+    if (dout.empty()) last = features.Features(last);
+  }
+  const Tensor out = ops.Empty(DType::kF32, shapes);
+  if (!ops.status().ok()) return {};
+  std::vector<FeatureRowsProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], ViewOf(dout, p), out[p]});
+  ops.Run(FeatureRowsArgs{
+      .features = features, .derivative = !dout.empty(), .problems = std::move(problems)});
+  return ops.status().ok() ? out : Tensor();
+}
+
+}  // namespace
+
+Tensor FeaturesOf(Ops& ops, const Tensor& x, const FeatureRows& features) {
+  bool fits = !x.empty() && features.nu >= 0 && features.eps >= 0 && Operands(features.map) == 1 &&
+              features.map != ElementOp::kAffine;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    fits = IsFloat(x[p].dtype) && x[p].shape.rank > 0;
+  }
+  if (!ops.Require(fits, "feature_rows", "x must have a float dtype, map one operand")) return {};
+  if (ops.Declines(FeatureRowsArgs())) return Composed(ops, x, features);
+  const Tensor out = Launched(ops, x, features, {});
+  if (!ops.status().ok() || !ops.Records({&x})) return out;
+  ops.tape()->Record({x}, {out},
+                     [x, features](Ops& o, std::span<const Tensor> grads, const std::vector<bool>&)
+                         -> std::vector<Tensor> { return {Launched(o, x, features, grads[0])}; });
+  return out;
 }
 
 }  // namespace attnd

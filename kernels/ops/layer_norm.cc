@@ -13,15 +13,26 @@ void Compose(Ops& ops, const Tensor& x, double eps, const Tensor& y, const Tenso
   ApplyInto(ops, ElementOp::kMultiply, y, y, rstd);
 }
 
-// dx = rstd (dy - mean(dy) - y mean(y dy)), means over the last axis.
-Tensor GradientOf(Ops& ops, const Tensor& y, const Tensor& rstd, const Tensor& dy) {
-  const auto times = [&](const Tensor& a, const Tensor& b) {
-    return ops.Apply(ElementOp::kMultiply, a, b);
-  };
+void ComposeGrad(Ops& ops, const Tensor& y, const Tensor& rstd, const Tensor& dy,
+                 const Tensor& dx) {
+  const Uncounted scope(ops);
   const auto mean = [&](const Tensor& x) { return ops.Reduce(ReduceOp::kMean, x, -1); };
-  const Tensor centered = ops.Apply(ElementOp::kSubtract, dy, mean(dy));
-  const Tensor along_y = times(y, mean(times(y, dy)));
-  return times(ops.Apply(ElementOp::kSubtract, centered, along_y), rstd);
+  ApplyInto(ops, ElementOp::kMultiply, dx, y, dy);
+  ApplyInto(ops, ElementOp::kMultiply, dx, y, mean(dx));
+  ApplyInto(ops, ElementOp::kSubtract, dx, dy, dx);
+  ApplyInto(ops, ElementOp::kSubtract, dx, dx, mean(dy));
+  ApplyInto(ops, ElementOp::kMultiply, dx, dx, rstd);
+}
+
+Tensor GradientOf(Ops& ops, const Tensor& y, const Tensor& rstd, const Tensor& dy) {
+  const Tensor dx = ops.Empty(DType::kF32, ShapesOf(y));
+  if (!ops.status().ok()) return {};
+  std::vector<LayerNormGradProblem> problems;
+  for (size_t p = 0; p < y.size(); ++p) problems.push_back({y[p], rstd[p], dy[p], dx[p]});
+  if (!ops.TryRun(LayerNormGradArgs{.problems = std::move(problems)})) {
+    ComposeGrad(ops, y, rstd, dy, dx);
+  }
+  return ops.status().ok() ? dx : Tensor();
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ void Ops::CountAlike(const SeqCounts& counts) {
   for (const std::vector<int64_t>& list : counts) {
     alike_.insert(alike_.end(), list.begin(), list.end());
   }
+  stands_for_several_ = std::any_of(alike_.begin(), alike_.end(), [](int64_t n) { return n > 1; });
 }
 
 int64_t Ops::PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const {

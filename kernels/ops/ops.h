@@ -152,6 +152,7 @@ class Ops {
   // --- new tensors
   // Dense, of one dtype.
   Tensor Copy(const Tensor& x, DType dtype = DType::kF32);
+  // Parts side by side, float32 or int32. Copies, but for problems that are all in one part.
   Tensor Concat(const std::vector<Tensor>& parts, int axis);
   // One number, repeated by strides of 0.
   Tensor Constant(float value, const std::vector<Shape>& shapes);
@@ -194,6 +195,10 @@ class Ops {
 
   // Bytes of the p-th of these shapes, which on a dry stream may stand for several problems.
   int64_t PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const;
+  // Whether each entry of a list stands for one problem with its own sizes, as in a run: what needs
+  // no memory here needs none there. Of a plan whose entries stand for several, sizes may be
+  // rounded up.
+  bool CountsEach() const { return !stands_for_several_; }
 
  private:
   // On a dry stream: each entry of a list as long as `counts` then stands for that many problems.
@@ -209,6 +214,7 @@ class Ops {
   DrawCache* const draws_;
   absl::Status status_;
   std::vector<int64_t> alike_;  // CountAlike
+  bool stands_for_several_ = false;
   bool recording_ = true;
 };
 

@@ -53,8 +53,9 @@ Tensor Ops::Softmax(const Tensor& x, int axis) {
                   // dx = y (dy - sum(y dy))
                   const Tensor each = ops.Apply(ElementOp::kMultiply, y, grads[0]);
                   const Tensor sum = ops.Reduce(ReduceOp::kSum, each, along);
-                  const Tensor rest = ops.Apply(ElementOp::kSubtract, grads[0], sum);
-                  return {ops.Apply(ElementOp::kMultiply, y, rest)};
+                  ApplyInto(ops, ElementOp::kSubtract, each, grads[0], sum);
+                  ApplyInto(ops, ElementOp::kMultiply, each, y, each);
+                  return {each};
                 });
   return y;
 }
@@ -69,9 +70,10 @@ Tensor Ops::LogSoftmax(const Tensor& x, int axis) {
                            const std::vector<bool>&) -> std::vector<Tensor> {
                   // dx = dy - e^y sum(dy)
                   const Tensor sum = ops.Reduce(ReduceOp::kSum, grads[0], along);
-                  const Tensor share =
-                      ops.Apply(ElementOp::kMultiply, ops.Apply(ElementOp::kExp, y), sum);
-                  return {ops.Apply(ElementOp::kSubtract, grads[0], share)};
+                  const Tensor share = ops.Apply(ElementOp::kExp, y);
+                  ApplyInto(ops, ElementOp::kMultiply, share, share, sum);
+                  ApplyInto(ops, ElementOp::kSubtract, share, grads[0], share);
+                  return {share};
                 });
   return y;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/ops/ops.h"
+#include "kernels/ops/passed_on.h"
 
 namespace attnd {
 namespace {
@@ -64,8 +65,8 @@ bool FitCuts(const std::vector<Shape>& shapes, int axis, const RowCuts& cuts,
 }
 
 // The gradient of a repeated row: joined, it has one row for each segment; these are summed.
-Tensor JoinedGradient(Ops& ops, const Tensor& grad, int axis, const std::vector<Shape>& before,
-                      RowCuts cuts, const SeqCounts& counts) {
+Tensor Joined(Ops& ops, const Tensor& grad, int axis, const std::vector<Shape>& before,
+              RowCuts cuts, const SeqCounts& counts) {
   std::vector<Shape> joined = before;
   for (size_t p = 0; p < joined.size(); ++p) {
     if (!Repeats(before[p], axis, cuts[p])) continue;
@@ -76,6 +77,30 @@ Tensor JoinedGradient(Ops& ops, const Tensor& grad, int axis, const std::vector<
   }
   const Tensor sum = ops.JoinRows(grad, axis, joined, cuts, DType::kF32, {}, counts);
   return joined == before ? sum : ops.SumTo(sum, before);
+}
+
+// The same; problems of one segment pass it on.
+Tensor JoinedGradient(Ops& ops, const Tensor& grad, int axis, const std::vector<Shape>& before,
+                      const RowCuts& cuts, const SeqCounts& counts) {
+  if (!ops.CountsEach()) return Joined(ops, grad, axis, before, cuts, counts);
+  Equals equals(before.size());
+  std::vector<size_t> first = {0};  // the first segment of every problem, and the end
+  for (size_t p = 0; p < before.size(); ++p) {
+    first.push_back(first.back() + cuts[p].size() - 1);
+    if (cuts[p].size() == 2 && MayPassAs(grad[first[p]], DType::kF32, before[p]))
+      equals[p] = first[p];
+  }
+  return PassedOn(grad, equals, [&](const std::vector<size_t>& others) {
+    std::vector<size_t> segments;
+    std::vector<Shape> of_others;
+    RowCuts cuts_of_others;
+    for (const size_t p : others) {
+      for (size_t n = first[p]; n < first[p + 1]; ++n) segments.push_back(n);
+      of_others.push_back(before[p]);
+      cuts_of_others.push_back(cuts[p]);
+    }
+    return Joined(ops, Picked(grad, segments), axis, of_others, cuts_of_others, {});
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "kernels/ops/ops.h"
+#include "kernels/ops/passed_on.h"
 
 namespace attnd {
 namespace {
@@ -12,27 +13,12 @@ Tensor Sum(Ops& ops, const Tensor& a, const Tensor& b) {
   return a[0].dtype != DType::kF32 && b[0].dtype == DType::kF32 ? ops.Add(b, a) : ops.Add(a, b);
 }
 
-bool LiesLike(const View& grad, const View& dense) {
-  if (grad.dtype != dense.dtype || grad.layout != dense.layout) return false;
-  for (int i = 0; i < dense.shape.rank; ++i) {
-    if (dense.shape[i] > 1 && grad.stride[i] != dense.stride[i]) return false;
-  }
-  return true;
-}
-
 // `grad` as a dense tensor of the dtype and layout of `input`; itself if it is that.
-Tensor Settled(Ops& ops, const Tensor& grad, const Tensor& input) {
-  bool settled = true;
+Tensor SettledLike(Ops& ops, const Tensor& grad, const Tensor& input) {
   bool fits = grad.size() == input.size();
-  for (size_t p = 0; fits && p < grad.size(); ++p) {
-    const View& x = input[p];
-    fits = grad[p].shape == x.shape;
-    settled = settled && LiesLike(grad[p], DenseView(nullptr, x.dtype, x.shape, x.layout));
-  }
-  if (!ops.Require(fits, "tape", "a gradient has the shapes of its tensor") || settled) return grad;
-  const Tensor dense = ops.Empty(input[0].dtype, ShapesOf(input), LayoutsOf(input));
-  if (ops.status().ok()) ops.CopyInto(ViewsOf(grad), ViewsOf(dense));
-  return dense;
+  for (size_t p = 0; fits && p < grad.size(); ++p) fits = grad[p].shape == input[p].shape;
+  if (!ops.Require(fits, "tape", "a gradient has the shapes of its tensor")) return grad;
+  return Settled(ops, grad, input[0].dtype, LayoutsOf(input));
 }
 
 }  // namespace
@@ -98,7 +84,7 @@ std::vector<Tensor> Tape::Replay(Ops& ops, std::span<const Tensor> outputs,
   for (const Tensor& input : inputs) {
     const auto found = grad_of.find(input.id());
     const bool flows = found != grad_of.end() && ops.status().ok();
-    if (flows) found->second = Settled(ops, found->second, input);
+    if (flows) found->second = SettledLike(ops, found->second, input);
     result.push_back(flows ? found->second : Tensor());
   }
   ops.set_recording(true);

@@ -1,8 +1,9 @@
 // Views of tensors: shapes and strides only, and their gradients.
 #include <algorithm>
 
-#include "kernels/core/integer.h"
 #include "kernels/ops/ops.h"
+#include "kernels/ops/part.h"
+#include "kernels/ops/passed_on.h"
 
 namespace attnd {
 namespace {
@@ -50,42 +51,45 @@ bool Restride(const View& view, const Shape& shape, View* to) {
   return true;
 }
 
-// Elements [begin, end) with a step along one axis.
-View Part(const View& view, int axis, int64_t begin, int64_t end, int64_t step) {
-  View part = view;
-  part.layout = Layout::kBHND;
-  part.shape.dims[axis] = std::max<int64_t>(CeilDiv(end - begin, step), 0);
-  if (view.data != nullptr && part.shape.size() > 0) {
-    part.data = view.As<char>() + begin * view.stride[axis] * SizeOf(view.dtype);
+// x as elements begin, begin + step, .. of an axis of tensors of `shapes`, zeros elsewhere.
+Tensor PlacedInZeros(Ops& ops, const Tensor& x, int axis, const std::vector<int64_t>& begin,
+                     int64_t step, const std::vector<Shape>& shapes) {
+  const Tensor zero = ops.Constant(0, shapes), full = ops.Empty(DType::kF32, shapes);
+  if (!ops.status().ok()) return {};
+  if (step != 1) ops.CopyInto(ViewsOf(zero), ViewsOf(full));
+  std::vector<View> from, to;
+  for (size_t p = 0; p < full.size(); ++p) {
+    const int64_t first = At(begin, p), end = first + x[p].shape[axis] * step;
+    from.push_back(x[p]);
+    to.push_back(Part(full[p], axis, first, end, step));
+    if (step != 1) continue;
+    for (const auto& [b, e] : {std::pair(int64_t{0}, first), {end, shapes[p][axis]}}) {
+      from.push_back(Part(zero[p], axis, b, e, 1));
+      to.push_back(Part(full[p], axis, b, e, 1));
+    }
   }
-  part.stride[axis] = view.stride[axis] * step;
-  return part;
-}
-
-// A dense tensor full of zeros.
-Tensor Zeros(Ops& ops, const std::vector<Shape>& shapes) {
-  const Tensor zero = ops.Constant(0, shapes);
-  const Tensor full = ops.Empty(DType::kF32, shapes);
-  if (ops.status().ok()) ops.CopyInto(ViewsOf(zero), ViewsOf(full));
+  ops.CopyInto(from, to);
   return full;
 }
 
-// x as elements begin, begin + step, .. of an axis of tensors of `shapes`, zeros elsewhere.
+// The same; x where it has all elements.
 Tensor Placed(Ops& ops, const Tensor& x, int axis, const std::vector<int64_t>& begin, int64_t step,
               const std::vector<Shape>& shapes) {
   if (!ops.status().ok()) return {};
-  const Tensor full = Zeros(ops, shapes);
-  if (!ops.status().ok()) return {};
-  std::vector<View> parts;
-  for (size_t p = 0; p < full.size(); ++p) {
-    const int64_t first = At(begin, p), end = first + x[p].shape[axis] * step;
-    parts.push_back(Part(full[p], axis, first, end, step));
+  Equals equals(shapes.size());
+  for (size_t p = 0; p < shapes.size(); ++p) {
+    if (ops.CountsEach() && MayPassAs(x[p], DType::kF32, shapes[p])) equals[p] = p;
   }
-  ops.CopyInto(ViewsOf(x), parts);
-  return full;
+  return PassedOn(x, equals, [&](const std::vector<size_t>& others) {
+    std::vector<int64_t> begins;
+    std::vector<Shape> of_others;
+    for (const size_t p : others) {
+      begins.push_back(At(begin, p));
+      of_others.push_back(shapes[p]);
+    }
+    return PlacedInZeros(ops, Picked(x, others), axis, begins, step, of_others);
+  });
 }
-
-int RowAxis(int rank) { return rank == 2 ? 1 : 2; }
 
 }  // namespace
 
@@ -239,86 +243,6 @@ Tensor Ops::Unfold(const Tensor& x, const std::vector<int64_t>& columns, int64_t
                 });
 }
 
-Tensor Ops::SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths,
-                       const SeqCounts& counts) {
-  bool fits = !x.empty() && lengths.size() == x.size() && x[0].shape.rank >= 2;
-  fits = fits && (counts.empty() || counts.size() == lengths.size());
-  const int axis = fits ? RowAxis(x[0].shape.rank) : 0;
-  const auto count = [&](size_t p, size_t n) { return counts.empty() ? 1 : counts[p][n]; };
-  for (size_t p = 0; fits && p < x.size(); ++p) {
-    int64_t rows = 0;
-    fits = counts.empty() || counts[p].size() == lengths[p].size();
-    for (size_t n = 0; fits && n < lengths[p].size(); ++n) {
-      rows += count(p, n);
-      fits = count(p, n) >= 1 && 0 <= lengths[p][n] && lengths[p][n] <= x[p].shape[axis];
-    }
-    fits = fits && rows == x[p].shape[0];
-  }
-  if (!Require(fits, "split_batch", "a length for every sequence, at most its rows")) return {};
-  std::vector<View> views;
-  std::vector<std::shared_ptr<Buffer>> buffers;
-  for (size_t p = 0; p < x.size(); ++p) {
-    int64_t b = 0;
-    for (size_t n = 0; n < lengths[p].size(); b += count(p, n), ++n) {
-      views.push_back(Part(Part(x[p], 0, b, b + count(p, n), 1), axis, 0, lengths[p][n], 1));
-      buffers.push_back(x.buffer(p));
-    }
-  }
-  CountAlike(counts);
-  Tensor out(std::move(views), std::move(buffers));
-  if (Records({&x})) {
-    tape_->Record({x}, {out},
-                  [before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
-                                         const std::vector<bool>&) -> std::vector<Tensor> {
-                    return {ops.JoinBatch(grads[0], before)};
-                  });
-  }
-  return out;
-}
-
-Tensor Ops::JoinBatch(const Tensor& x, const std::vector<Shape>& shapes, float fill, DType dtype,
-                      const std::vector<Layout>& layouts) {
-  int64_t seqs = 0, given = 0;
-  for (const Shape& shape : shapes) seqs += shape[0];
-  for (size_t n = 0; n < x.size(); ++n) given += x[n].shape[0];
-  if (!Require(!x.empty() && seqs == given, "join_batch", "as many sequences as problems have")) {
-    return {};
-  }
-  const Tensor out = Empty(dtype, shapes, layouts);
-  const Tensor filled = Constant(fill, shapes);
-  if (!status_.ok()) return {};
-  const int axis = RowAxis(shapes[0].rank);
-  std::vector<View> from, to;
-  std::vector<std::vector<int64_t>> lengths;
-  SeqCounts counts;
-  size_t n = 0;
-  for (size_t p = 0; p < shapes.size(); ++p) {
-    lengths.emplace_back();
-    counts.emplace_back();
-    for (int64_t b = 0; b < shapes[p][0] && n < x.size(); ++n) {
-      const int64_t length = x[n].shape[axis], count = x[n].shape[0];
-      lengths.back().push_back(length);
-      counts.back().push_back(count);
-      const View own = Part(out[p], 0, b, b + count, 1);
-      from.push_back(x[n]);
-      to.push_back(Part(own, axis, 0, length, 1));
-      from.push_back(Part(Part(filled[p], 0, b, b + count, 1), axis, length, shapes[p][axis], 1));
-      to.push_back(Part(own, axis, length, shapes[p][axis], 1));
-      b += count;
-    }
-  }
-  CopyInto(from, to);
-  if (!status_.ok()) return {};
-  if (Records({&x})) {
-    tape_->Record({x}, {out},
-                  [=](Ops& ops, std::span<const Tensor> grads,
-                      const std::vector<bool>&) -> std::vector<Tensor> {
-                    return {ops.SplitBatch(grads[0], lengths, counts)};
-                  });
-  }
-  return out;
-}
-
 Tensor Ops::Stop(const Tensor& x) {
   if (!Require(!x.empty(), "stop", "x must not be empty")) return {};
   std::vector<std::shared_ptr<Buffer>> buffers;
@@ -327,55 +251,6 @@ Tensor Ops::Stop(const Tensor& x) {
 }
 
 Tensor Ops::Copy(const Tensor& x, DType dtype) { return Apply(ElementOp::kCopy, x, dtype); }
-
-Tensor Ops::Concat(const std::vector<Tensor>& parts, int axis) {
-  bool fits = !parts.empty() && !parts[0].empty();
-  for (const Tensor& part : parts) fits = fits && part.size() == parts[0].size();
-  if (!Require(fits, "concat", "parts must be lists of one length")) return {};
-  const int a = AxisOf(axis, parts[0][0].shape.rank);
-  std::vector<Shape> shapes = ShapesOf(parts[0]);
-  for (size_t p = 0; p < shapes.size(); ++p) {
-    for (size_t i = 1; i < parts.size(); ++i) {
-      Shape same = parts[i][p].shape;
-      shapes[p].dims[a] += same[a];
-      same.dims[a] = shapes[p][a];
-      fits = fits && same == shapes[p];
-    }
-  }
-  if (!Require(fits, "concat", "all but one dimension must be equal")) return {};
-  const Tensor out = Empty(parts[0][0].dtype == DType::kI32 ? DType::kI32 : DType::kF32, shapes);
-  if (!status_.ok()) return {};
-  std::vector<View> from, to;
-  std::vector<std::vector<int64_t>> begins;  // [part][problem], and the end of the last
-  std::vector<int64_t> begin(shapes.size(), 0);
-  for (const Tensor& part : parts) {
-    begins.push_back(begin);
-    for (size_t p = 0; p < shapes.size(); ++p) {
-      const int64_t end = begin[p] + part[p].shape[a];
-      from.push_back(part[p]);
-      to.push_back(Part(out[p], a, begin[p], end, 1));
-      begin[p] = end;
-    }
-  }
-  begins.push_back(begin);
-  CopyInto(from, to);
-  if (!status_.ok()) return {};
-  bool records = false;
-  for (const Tensor& part : parts) records = records || Records({&part});
-  if (records) {
-    tape_->Record(
-        parts, {out},
-        [a, begins](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>& wanted) {
-          std::vector<Tensor> result;
-          for (size_t i = 0; i < wanted.size(); ++i) {
-            result.push_back(wanted[i] ? ops.Slice(grads[0], a, begins[i], begins[i + 1])
-                                       : Tensor());
-          }
-          return result;
-        });
-  }
-  return out;
-}
 
 Tensor Ops::Constant(float value, const std::vector<Shape>& shapes) {
   if (!status_.ok()) return {};

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/ops/feature_map.h"
 #include "tests/ops/ops_on_cpu_case.h"
 #include "tests/plain/declining_device.h"
 
@@ -52,6 +53,14 @@ Cases AlongAnAxis() {
                      return Shape{2, n};
                    }},
                    [](Ops& ops, In in) { return Out{ops.LayerNorm(in[0], 0.1)}; }});
+  cases.push_back(
+      {"FeatureRows", {Rows}, [](Ops& ops, In in) {
+         const Tensor x = ops.Transpose(ops.Copy(in[0], DType::kF16), 1, 2);
+         const Tensor positive = ops.Affine(in[0], 1, 2);
+         return Out{FeaturesOf(ops, x, {.nu = 3, .norm = RowNorm::kSum}),
+                    FeaturesOf(ops, positive, {.map = ElementOp::kSilu, .norm = RowNorm::kSum}),
+                    FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = 1e-2})};
+       }});
   return cases;
 }
 

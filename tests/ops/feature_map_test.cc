@@ -45,7 +45,7 @@ class FeatureMapTest : public GradientTest {
 TEST_F(FeatureMapTest, Dpfp) {
   // nu beyond 2D wraps around.
   for (int64_t nu : {1, 2, 3, 7}) {
-    const auto map = [nu](Ops& ops, const Tensor& x) { return Dpfp(ops, x, nu); };
+    const auto map = [nu](Ops& ops, const Tensor& x) { return FeaturesOf(ops, x, {.nu = nu}); };
     ExpectRows(Random(Ragged(), 1), map, [nu](const std::vector<double>& x) {
       std::vector<double> r, row;
       for (double v : x) r.push_back(std::fmax(v, 0));
@@ -60,11 +60,16 @@ TEST_F(FeatureMapTest, Dpfp) {
     });
   }
   ExpectGradientsMatch(
-      [](Ops& ops, const std::vector<Tensor>& in) { return std::vector{Dpfp(ops, in[0], 3)}; },
+      [](Ops& ops, const std::vector<Tensor>& in) {
+        return std::vector{FeaturesOf(ops, in[0], {.nu = 3})};
+      },
       {Away(2)});
 }
 
 TEST_F(FeatureMapTest, SumNormalized) {
+  const auto map = [](Ops& ops, const Tensor& x) {
+    return FeaturesOf(ops, x, {.norm = RowNorm::kSum});
+  };
   Values values = Away(3);
   for (float& x : values.data[0]) x = std::fabs(x);
   const auto expected = [](const std::vector<double>& x) {
@@ -77,14 +82,14 @@ TEST_F(FeatureMapTest, SumNormalized) {
   values.data[1] = values.data[0];
   values.data[1].resize(24);
   std::fill(values.data[1].begin() + 3, values.data[1].begin() + 6, 0.0f);
-  ExpectRows(values, SumNormalized, expected);
+  ExpectRows(values, map, expected);
   // Rows of nothing but 0 have no gradient.
   Tape tape;
   Stream stream(device_, &pool_);
   Ops ops(stream, &tape);
   const Tensor x = values.AsTensor();
   tape.Watch(x);
-  const std::vector<Tensor> out = {SumNormalized(ops, x)}, grads = {values.AsTensor()}, in = {x};
+  const std::vector<Tensor> out = {map(ops, x)}, grads = {values.AsTensor()}, in = {x};
   const Tensor back = tape.Replay(ops, out, grads, in)[0];
   ASSERT_TRUE(ops.status().ok()) << ops.status();
   for (int i = 3; i < 6; ++i) EXPECT_EQ(back[1].As<float>()[i], 0);
@@ -93,12 +98,13 @@ TEST_F(FeatureMapTest, SumNormalized) {
     for (float& v : list) v = std::fabs(v) + 0.5f;
   }
   ExpectGradientsMatch(
-      [](Ops& o, const std::vector<Tensor>& i) { return std::vector{SumNormalized(o, i[0])}; },
-      {positive});
+      [&](Ops& o, const std::vector<Tensor>& i) { return std::vector{map(o, i[0])}; }, {positive});
 }
 
 TEST_F(FeatureMapTest, L2Normalized) {
-  const auto map = [](Ops& ops, const Tensor& x) { return L2Normalized(ops, x, 0.01); };
+  const auto map = [](Ops& ops, const Tensor& x) {
+    return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = 0.01});
+  };
   ExpectRows(Random(Ragged(), 5), map, [](const std::vector<double>& x) {
     double sum = 0.01;
     for (double v : x) sum += v * v;

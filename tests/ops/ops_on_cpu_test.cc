@@ -83,10 +83,24 @@ Cases AlongAnAxis() {
            return Out{ops.Pool(op, in[0], ForEachSize(in[0], overlaps))};
          }});
   }
-  cases.push_back({"Dpfp", {Rows}, [](Ops& ops, In in) { return Out{Dpfp(ops, in[0], 3)}; }});
-  cases.push_back({"Normalized", {Rows}, [](Ops& ops, In in) {
-                     return Out{SumNormalized(ops, ops.Apply(ElementOp::kExp, in[0])),
-                                L2Normalized(ops, in[0], 1e-2)};
+  for (const RowNorm norm : {RowNorm::kNone, RowNorm::kSum, RowNorm::kL2}) {
+    for (const int nu : {0, 1, 3}) {
+      const FeatureRows features = {.map = ElementOp::kSilu, .nu = nu, .norm = norm, .eps = 1e-2};
+      // Silu of positive numbers: no sum is near 0.
+      cases.push_back(
+          {Numbered("FeatureRows", {static_cast<int>(norm), nu}), {Rows}, [=](Ops& ops, In in) {
+             const Tensor x = ops.Affine(in[0], 1, nu > 0 ? 0 : 2);
+             return Out{FeaturesOf(ops, x, features)};
+           }});
+    }
+  }
+  cases.push_back({"FeatureRowsOfLongRows",
+                   {[](int64_t n) {
+                     return Shape{2, 11 * n};
+                   }},
+                   [](Ops& ops, In in) {
+                     return Out{FeaturesOf(ops, in[0], {.nu = 2, .norm = RowNorm::kSum}),
+                                FeaturesOf(ops, in[0], {.norm = RowNorm::kL2, .eps = 1e-2})};
                    }});
   return cases;
 }

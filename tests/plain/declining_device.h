@@ -23,9 +23,9 @@ LaunchSet SetOf() {
 
 // Those that ops composes from others. Every device runs the rest.
 inline LaunchSet ComposedLaunches() {
-  return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, PoolArgs, ScanArgs,
-               ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, RandomFeaturesArgs,
-               RandomFeaturesGradArgs>();
+  return SetOf<MergeArgs, MergeGradArgs, SoftmaxArgs, LayerNormArgs, LayerNormGradArgs, PoolArgs,
+               ScanArgs, ScanGradArgs, DepthwiseConvArgs, DepthwiseConvGradArgs, FeatureRowsArgs,
+               RandomFeaturesArgs, RandomFeaturesGradArgs>();
 }
 
 class DecliningDevice : public Device {

@@ -165,4 +165,25 @@ void PlainRun(const LayerNormArgs& args) {
   }
 }
 
+template <>
+void PlainRun(const LayerNormGradArgs& args) {
+  for (const LayerNormGradProblem& p : args.problems) {
+    const PlainArray y = ReadView(p.y), rstd = ReadView(p.rstd), dy = ReadView(p.dy);
+    PlainArray dx(p.dx.shape);
+    const int axis = y.shape.rank - 1;
+    ForEachIndex(rstd.shape, [&](const std::vector<int64_t>& index) {
+      const std::vector<double> of_y = Line(y, axis, index), of_dy = Line(dy, axis, index);
+      double along = 0;
+      for (size_t i = 0; i < of_y.size(); ++i) along += of_y[i] * of_dy[i];
+      const auto n = static_cast<double>(of_y.size());
+      std::vector<int64_t> at = index;
+      for (size_t i = 0; i < of_y.size(); ++i) {
+        at.back() = static_cast<int64_t>(i);
+        dx.At(at) = rstd.At(index) * (of_dy[i] - Sum(of_dy) / n - of_y[i] * along / n);
+      }
+    });
+    WriteView(dx, p.dx);
+  }
+}
+
 }  // namespace attnd::testing

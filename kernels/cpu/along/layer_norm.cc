@@ -1,5 +1,5 @@
-// The CPU kernels of layer_norm: a row is read three times (mean, variance, result) and stays in L1
-// or L2 between them. Bound by memory.
+// The CPU kernels of layer_norm: a row is read three times (mean, variance, result), for the
+// gradient twice, and stays in L1 or L2 between them. Bound by memory.
 #include <algorithm>
 #include <cmath>
 
@@ -57,6 +57,56 @@ void NormalizeRows(const LayerNormProblem& p, double eps, int64_t begin, int64_t
   }
 }
 
+// The gradient of a row; y and dx are dense.
+void GradientOfRow(const float* y, float rstd, RowPieces& dy, float* dx) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kStep = HWY_LANES(float);
+  const auto n = static_cast<double>(dy.n());
+  double sum = 0, along = 0;
+  for (int64_t begin = 0; begin < dy.n(); begin += kPiece) {
+    const float *g = dy.At(begin), *of_y = y + begin;
+    const int64_t count = dy.count(begin);
+    auto sums = hn::Zero(d), products = hn::Zero(d), more = hn::Zero(d), others = hn::Zero(d);
+    int64_t i = 0;
+    for (; i + 2 * kStep <= count; i += 2 * kStep) {
+      const auto a = hn::LoadU(d, g + i), b = hn::LoadU(d, g + i + kStep);
+      sums = hn::Add(sums, a);
+      more = hn::Add(more, b);
+      products = hn::MulAdd(a, hn::LoadU(d, of_y + i), products);
+      others = hn::MulAdd(b, hn::LoadU(d, of_y + i + kStep), others);
+    }
+    sum += hn::GetLane(hn::SumOfLanes(d, hn::Add(sums, more)));
+    along += hn::GetLane(hn::SumOfLanes(d, hn::Add(products, others)));
+    for (; i < count; ++i) {
+      sum += g[i];
+      along += static_cast<double>(g[i]) * of_y[i];
+    }
+  }
+  const auto mean = static_cast<float>(sum / n), slope = static_cast<float>(along / n);
+  const auto shift = hn::Set(d, mean), scale = hn::Set(d, slope), by = hn::Set(d, rstd);
+  for (int64_t begin = 0; begin < dy.n(); begin += kPiece) {
+    const float *g = dy.At(begin), *of_y = y + begin;
+    const int64_t count = dy.count(begin);
+    float* to = dx + begin;
+    int64_t i = 0;
+    for (; i + kStep <= count; i += kStep) {
+      const auto centered = hn::Sub(hn::LoadU(d, g + i), shift);
+      const auto rest = hn::NegMulAdd(scale, hn::LoadU(d, of_y + i), centered);
+      hn::StoreU(hn::Mul(rest, by), d, to + i);
+    }
+    for (; i < count; ++i) to[i] = (g[i] - mean - slope * of_y[i]) * rstd;
+  }
+}
+
+void GradientOfRows(const LayerNormGradProblem& p, int64_t begin, int64_t end) {
+  const int last = p.y.shape.rank - 1;
+  const int64_t n = p.y.shape[last];
+  for (int64_t i = begin; i < end; ++i) {
+    RowPieces dy(p.dy, RowOffset(p.dy, i), n, p.dy.stride[last]);
+    GradientOfRow(p.y.As<float>() + i * n, p.rstd.As<float>()[i], dy, p.dx.As<float>() + i * n);
+  }
+}
+
 }  // namespace
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -64,17 +114,25 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace attnd {
 
+namespace {
+
+// The rows of every problem as items; returns the seconds of one thread.
+double AddRows(const Cpu& cpu, const View& row, const View& rstd, int64_t bytes, RowItems* items) {
+  items->Add(rstd.shape.size(),
+             AlongWalk::kItem / std::max<int64_t>(row.shape[row.shape.rank - 1], 1));
+  return std::max(static_cast<double>(bytes) / (cpu.bytes_per_second / cpu.threads),
+                  30e-9 * static_cast<double>(rstd.shape.size()));
+}
+
+}  // namespace
+
 template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const LayerNormArgs& args) {
   const Cpu& cpu = device.cpu();
   RowItems items;
   double serial = 0;
   for (const LayerNormProblem& p : args.problems) {
-    items.Add(p.rstd.shape.size(),
-              AlongWalk::kItem / std::max<int64_t>(p.x.shape[p.x.shape.rank - 1], 1));
-    const double bytes = static_cast<double>(p.x.bytes() + 2 * p.y.bytes());
-    const double rows = static_cast<double>(p.rstd.shape.size());
-    serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads), 30e-9 * rows);
+    serial += AddRows(cpu, p.x, p.rstd, p.x.bytes() + 2 * p.y.bytes(), &items);
   }
   if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(NormalizeRows), HWY_CHOOSE_AVX2(NormalizeRows),
@@ -82,6 +140,24 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const LayerNormArgs& ar
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     run(args.problems[item.problem], args.eps, item.begin, item.end);
+  });
+  return DeviceStatus();
+}
+
+template <>
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const LayerNormGradArgs& args) {
+  const Cpu& cpu = device.cpu();
+  RowItems items;
+  double serial = 0;
+  for (const LayerNormGradProblem& p : args.problems) {
+    serial += AddRows(cpu, p.y, p.rstd, p.y.bytes() + p.dy.bytes() + 2 * p.dx.bytes(), &items);
+  }
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
+  auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(GradientOfRows), HWY_CHOOSE_AVX2(GradientOfRows),
+                     HWY_CHOOSE_AVX3(GradientOfRows));
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
+    const RowItems::Item item = items[i];
+    run(args.problems[item.problem], item.begin, item.end);
   });
   return DeviceStatus();
 }

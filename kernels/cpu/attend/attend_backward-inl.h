@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "absl/container/inlined_vector.h"
@@ -22,7 +23,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Some key tiles stay in cache as K, K^T, V^T, dK and dV while the query tiles that see any of them
 // come by. For every pair: dV += P^T dO, dK += dT^T Q, dQ += dT K, where P and dT are read by
-// column, which the micro-kernel does at no cost.
+// column, which the micro-kernel does at no cost. The gradient of a bias of its own for every pair
+// is dT, and is stored on the way.
 class ShareOfKeys {
  public:
   ShareOfKeys(const AttendShare& share, const GradScratch& scratch);
@@ -46,6 +48,8 @@ class ShareOfKeys {
   void Multiply(const GradQueries& queries, const GradKeys& keys, bool first);
   void MultiplySeen(const GradQueries& queries, const GradKeys& keys, bool first);
   void StoreKeys(const GradKeys& keys, int64_t tile);
+  void StoreBias(int64_t h, int64_t q_tile, int64_t k_tile, int64_t queries, int64_t keys);
+  void ClearBias(int64_t h, int64_t begin, int64_t end, int64_t k_tile);
 
   const GradTask& task_;
   const AttendShare& s_;
@@ -158,19 +162,54 @@ inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
   }
   const HeadSums sums = SumsOf(h);
   GradQueries queries;
+  int64_t stored[kMaxKeyBlock] = {};  // rows of dbias, of every key tile
   for (;;) {
     int64_t tile = VisibleTile::kNone;
     for (const VisibleTiles& v : visible) tile = std::min(tile, v.index());
-    if (tile == VisibleTile::kNone || CheckPoint()) return;
+    if (CheckPoint()) return;
+    if (tile == VisibleTile::kNone) break;
     pair_.LoadQueries(h, pattern, tile, &queries);
     bool first = true;
     for (size_t i = 0; i < tiles.size(); ++i) {
       if (visible[i].index() != tile) continue;
       AddPair(&queries, &keys_[i], visible[i].tile(), sums, first);
+      if (task_.stores_bias) {
+        ClearBias(h, stored[i], tile * kTile, tiles[i]);
+        StoreBias(h, tile, tiles[i], queries.slots.count, keys_[i].slots.count);
+        stored[i] = std::min((tile + 1) * kTile, task_.Nq);
+      }
       visible[i].Next();
       first = false;
     }
     if (wants_dq_) AddRows(queries.slots, sums.dq);
+  }
+  for (size_t i = 0; task_.stores_bias && i < tiles.size(); ++i) {
+    ClearBias(h, stored[i], task_.Nq, tiles[i]);
+  }
+}
+
+// dS of the pair that was weighed last, of `queries` and `keys` of the sequence; 0 beyond them.
+inline void ShareOfKeys::StoreBias(int64_t h, int64_t q_tile, int64_t k_tile, int64_t queries,
+                                   int64_t keys) {
+  const HeadRows to = HeadRows::Of(task_.problem->dterms.bias, s_.b, h);
+  const int64_t first = k_tile * kTile, columns = std::min(kTile, task_.Nk - first);
+  const int64_t size = SizeOf(to.dtype);
+  for (int64_t i = 0; i < queries; ++i) {
+    char* row = to.Row(q_tile * kTile + i) + first * size;
+    Narrow(to.dtype, m_.dscores.Row(i), keys, row);
+    std::memset(row + keys * size, 0, static_cast<size_t>((columns - keys) * size));
+  }
+  ClearBias(h, q_tile * kTile + queries, std::min((q_tile + 1) * kTile, task_.Nq), k_tile);
+}
+
+// Rows [begin, end) of a key tile's columns, where no pair is visible.
+inline void ShareOfKeys::ClearBias(int64_t h, int64_t begin, int64_t end, int64_t k_tile) {
+  const HeadRows to = HeadRows::Of(task_.problem->dterms.bias, s_.b, h);
+  const int64_t first = k_tile * kTile, columns = std::min(kTile, task_.Nk - first);
+  const int64_t size = SizeOf(to.dtype);
+  for (int64_t i = begin; i < end; ++i) {
+    if (i % kTile == 0 && CheckPoint()) return;
+    std::memset(to.Row(i) + first * size, 0, static_cast<size_t>(columns * size));
   }
 }
 

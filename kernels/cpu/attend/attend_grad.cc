@@ -53,7 +53,7 @@ struct Needs {
 };
 
 bool HasShares(const GradTask& p) {
-  return p.wants_dk || p.wants_dv ||
+  return p.wants_dk || p.wants_dv || p.stores_bias ||
          std::any_of(p.sums.begin(), p.sums.end(), [](const GradSum& s) { return s.rows > 0; });
 }
 
@@ -61,6 +61,7 @@ bool HasShares(const GradTask& p) {
 struct BiasCuts {
   int64_t q_tiles, k_tiles, q_step, k_step;
 
+  static bool IsApart(const GradTask& p) { return p.wants_bias && !p.stores_bias; }
   static BiasCuts Of(const GradTask& p) {
     const Shape& s = p.problem->dterms.bias.shape;
     // The gradient of a bias that repeats is written, as zeros, even where there are no pairs.
@@ -71,7 +72,7 @@ struct BiasCuts {
     return {q_tiles, k_tiles, by_rows ? kTiles : q_tiles, by_columns ? kTiles : k_tiles};
   }
   static int64_t Count(const GradTask& p) {
-    if (!p.wants_bias) return 0;
+    if (!IsApart(p)) return 0;
     const Shape& s = p.problem->dterms.bias.shape;
     const BiasCuts cuts = Of(p);
     return s[0] * s[1] * CeilDiv(cuts.q_tiles, cuts.q_step) * CeilDiv(cuts.k_tiles, cuts.k_step);
@@ -82,7 +83,7 @@ struct BiasCuts {
 // one, or a plane where rows come in orders of their own.
 template <class F>
 void EachBiasItem(const GradTask& p, const F& add) {
-  if (!p.wants_bias) return;
+  if (!BiasCuts::IsApart(p)) return;
   const Shape& s = p.problem->dterms.bias.shape;
   const auto [q_tiles, k_tiles, q_step, k_step] = BiasCuts::Of(p);
   for (int64_t plane = 0; plane < s[0] * s[1]; ++plane) {
@@ -182,8 +183,8 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradTask>& tasks, const N
     constexpr double kPackFlops = 1;     // per pair and 64 columns: packing Q and dO
     constexpr double kRowFlops = 64;     // per element of dq and share: zeroing and adding
     const double columns =
-        6 * D + 4 * Dv + (terms.r.given() ? 12 * D : 0) + (p.wants_bias ? 2 * (D + Dv) : 0);
-    const double pair = columns / kGemmShare + kWeighFlops * (p.wants_bias ? 2 : 1) +
+        6 * D + 4 * Dv + (terms.r.given() ? 12 * D : 0) + (BiasCuts::IsApart(p) ? 2 * (D + Dv) : 0);
+    const double pair = columns / kGemmShare + kWeighFlops * (BiasCuts::IsApart(p) ? 2 : 1) +
                         (has_terms ? kTermFlops : 0) + kPackFlops * (D + Dv) / 64;
     for (const AttendSeq& seq : p.problem->forward.seqs) {
       const double filled =

@@ -1,5 +1,6 @@
-// The gradient of a bias: dS, summed over what the bias repeats. S and dP once more (2 of the 5
-// products), so that every element has one owner and nothing quadratic is kept.
+// The gradient of a bias that repeats along dimensions: dS, summed over what it repeats. S and dP
+// once more (2 of the 5 products), so that every element has one owner and nothing quadratic is
+// kept.
 #if defined(ATTND_CPU_ATTEND_GRAD_BIAS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_ATTEND_GRAD_BIAS_INL_H_
 #undef ATTND_CPU_ATTEND_GRAD_BIAS_INL_H_

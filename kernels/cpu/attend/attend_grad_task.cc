@@ -29,6 +29,8 @@ GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bo
   task.wants_dk = Wants(problem.dk, dry) || Wants(d.k2, dry);
   task.wants_dv = Wants(problem.dv, dry) || Wants(d.v2, dry);
   task.wants_bias = Wants(d.bias, dry);
+  task.stores_bias = task.wants_bias && !task.gathers && params.softcap == 0 &&
+                     d.bias.shape == Shape{task.B, task.H, task.Nq, task.Nk};
   const auto sum = [&](GradSum::Kind kind, const View& out, const View& tail, int64_t heads,
                        int64_t rows, int64_t width, double factor) {
     GradSum& s = task.sums[kind];

@@ -83,7 +83,8 @@ class GradTerms {
     return queries.slots.in_order && keys.slots.in_order;
   }
   void LoadDiagonals(const GradQueries& queries, const GradKeys& keys);
-  void ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i, float* values) const;
+  const float* ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
+                        float* values) const;
   uint64_t AddScores(const RowTerms& row, float* scores, float* keeps) const;
   uint64_t WeighRow(const GradQueries& queries, int64_t i, const RowTerms& row);
 
@@ -132,8 +133,7 @@ inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
   for (int64_t i = 0; i < queries.slots.count; ++i) {
     if (has_constants) row.constants = m_.constants.Row(i);
     if (p_.terms.bias.given() && seen[i] != 0) {
-      ReadBias(queries, keys, i, bias);
-      row.bias = bias;
+      row.bias = ReadBias(queries, keys, i, bias);
     }
     row.from = static_cast<float>(queries.slots.rows[i] + seq_.offset - origin);
     row.sees = seen[i];
@@ -220,17 +220,21 @@ inline uint64_t GradTerms::WeighRow(const GradQueries& queries, int64_t i, const
   return sees;
 }
 
-// A row of the bias, 0 for rows of k2.
-inline void GradTerms::ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
-                                float* values) const {
+// A row of the bias, 0 for rows of k2: where it lies if that serves, else in `values`.
+inline const float* GradTerms::ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
+                                        float* values) const {
   const View& bias = p_.terms.bias;
   const int64_t size = SizeOf(bias.dtype);
   const char* row = bias.As<char>() + size * (b_ * bias.stride[0] + queries.h * bias.stride[1] +
                                               queries.slots.rows[i] * bias.stride[2]);
   const TileSlots& slots = keys.slots;
   if (slots.in_order && bias.stride[3] == 1 && slots.rows[0] + slots.count <= task_.Nk) {
-    Widen(bias.dtype, row + slots.rows[0] * size, slots.count, values);
-    return;
+    const char* const first = row + slots.rows[0] * size;
+    if (bias.dtype == DType::kF32 && slots.count % kLanes == 0) {
+      return reinterpret_cast<const float*>(first);
+    }
+    Widen(bias.dtype, first, slots.count, values);
+    return values;
   }
   for (int64_t x = 0; x < slots.count; ++x) {
     const int64_t key = slots.rows[x];
@@ -238,6 +242,7 @@ inline void GradTerms::ReadBias(const GradQueries& queries, const GradKeys& keys
     if (key < 0 || key >= task_.Nk) continue;
     Widen(bias.dtype, row + key * bias.stride[3] * size, 1, values + x);
   }
+  return values;
 }
 
 inline void GradTerms::AddTableScores(const GradQueries& queries, const GradKeys& keys,

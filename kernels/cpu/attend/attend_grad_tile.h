@@ -80,7 +80,10 @@ struct GradTask {
   int64_t B = 0, H = 0, Hkv = 0, group = 1, Nq = 0, Nk = 0, Nk2 = 0, D = 0, Dv = 0, shares = 1;
   bool gathers = false;       // some sequence has a pattern with a gather order
   bool needs_scores = false;  // anything but dv: dS
-  bool wants_dk = false, wants_dv = false, wants_bias = false;
+  bool wants_dk = false, wants_dv = false;
+  // The gradient of the bias. Where it repeats nothing and no soft cap lies between it and dS, the
+  // shares of keys store it as they meet the pairs; else it is items of its own.
+  bool wants_bias = false, stores_bias = false;
   std::array<GradSum, GradSum::kKinds> sums;
   float* floats = nullptr;  // of all problems
   uint8_t* touched = nullptr;
@@ -179,7 +182,7 @@ struct GradScratch {
       rt = rows(D, 2 * kTile);
       diagonals = rows(kTile, 2 * kTile);
     }
-    if (task.wants_bias) dbias = take(kTile, kTile, kTile);
+    if (task.wants_bias && !task.stores_bias) dbias = take(kTile, kTile, kTile);
   }
 };
 

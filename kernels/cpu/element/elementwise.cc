@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/element/element_cost.h"
 #include "kernels/cpu/element/element_walk.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
@@ -81,34 +82,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace attnd {
-namespace {
-
-// What an element costs beyond memory traffic, in multiply-adds of float32 at the peak: functions
-// in float64 take 20 to 50 instructions on half as many lanes; see tests/bench/along.
-double FlopsOf(ElementOp op) {
-  switch (op) {
-    case ElementOp::kExp:
-    case ElementOp::kEluPlusOne:
-      return 100;
-    case ElementOp::kLog:
-    case ElementOp::kSin:
-    case ElementOp::kCos:
-    case ElementOp::kTanh:
-    case ElementOp::kSigmoid:
-    case ElementOp::kLogSigmoid:
-    case ElementOp::kSoftplus:
-    case ElementOp::kSilu:
-    case ElementOp::kGelu:
-    case ElementOp::kGeluTanh:
-    case ElementOp::kLogAddExp:
-      return 200;
-    default:
-      return 4;
-  }
-}
-
-}  // namespace
-
 template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ElementwiseArgs& args) {
   const Cpu& cpu = device.cpu();

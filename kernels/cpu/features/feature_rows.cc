@@ -1,243 +1,237 @@
-// random_features on the CPU: an item takes some rows from their products, which stay in cache, to
-// features or to the gradient.
-#include "kernels/cpu/features/feature_item.h"
-
+// The CPU kernels of feature_rows: a row passes from memory to its features, or from their gradient
+// to its own, in scratch that stays in L1 for usual sizes. Bound by memory.
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstring>
 
-#include "kernels/core/run_control.h"
+#include "kernels/cpu/along/along_walk.h"
+#include "kernels/cpu/features/feature_scratch.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/element/element_cost.h"
+#include "kernels/cpu/primitives.h"
+#include "kernels/cpu/row_items.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/features/feature_rows.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/along/row_pieces-inl.h"
 #include "kernels/cpu/element/element-inl.h"
-#include "kernels/cpu/features/feature_rows-inl.h"
-#include "kernels/cpu/matmul/matmul_tile-inl.h"
+#include "kernels/cpu/simd/strided-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
+namespace {
 
-// One panel of w [m,D], whose rows are `row` floats apart, for x w^T or for products with w.
-void PackPanel(const float* w, int64_t row, int64_t m, int64_t D, bool by_direction, int64_t panel,
-               float* to) {
-  const int64_t n = panel * kPanel;
-  if (!by_direction) {
-    const char* from = reinterpret_cast<const char*>(w + n);
-    return PackRows({from, DType::kF32, row, 1}, m, std::min(kPanel, D - n), to + n * m);
-  }
-  const char* from = reinterpret_cast<const char*>(w + n * row);
-  const int64_t count = std::min(kPanel, m - n);
-  PackTransposed({from, DType::kF32, 1, row}, D, count, to + n * D, /*wide=*/nullptr);
-  for (int64_t k = 0; k < D && count < kPanel; ++k) {
-    std::fill_n(to + n * D + k * kPanel + count, kPanel - count, 0.0f);
-  }
-}
+using element_internal::Map;
+using element_internal::VF;
+using DF = hn::ScalableTag<float>;
 
-// c [M,N] = a [M,K] times packed panels; steps of K as in matmul.
-void Product(int64_t M, int64_t N, int64_t K, Broadcast a, const float* panels, MutableRows c) {
-  for (int64_t k = 0; k < K && !CheckPoint(); k += MatMulTiling::kStep) {
-    const int64_t count = std::min(MatMulTiling::kStep, K - k);
-    for (int64_t n = 0; n < N; n += kPanel) {
-      const int64_t columns = RoundUp(std::min(kPanel, N - n), kLanes);
-      const Rows b = {panels + n * K + k * kPanel, kPanel};
-      const MutableRows to = {c.data + n, c.stride};
-      if (k == 0) {
-        Gemm<Start::kZero>(M, columns, count, a.From(k), b, to);
-      } else {
-        Gemm<Start::kAddLast>(M, columns, count, a.From(k), b, to);
-      }
+// sum f(a, b) of n elements, f(0, 0) being 0. Pieces are added in float64.
+template <class F>
+double SumOf(const float* a, const float* b, int64_t n, const F& f) {
+  const DF d;
+  constexpr int64_t kStep = HWY_LANES(float);
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    const int64_t end = std::min(begin + kPiece, n);
+    VF s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+    const auto at = [&](int64_t i) HWY_ATTR { return f(hn::LoadU(d, a + i), hn::LoadU(d, b + i)); };
+    int64_t i = begin;
+    for (; i + 4 * kStep <= end; i += 4 * kStep) {
+      s0 = hn::Add(s0, at(i));
+      s1 = hn::Add(s1, at(i + kStep));
+      s2 = hn::Add(s2, at(i + 2 * kStep));
+      s3 = hn::Add(s3, at(i + 3 * kStep));
     }
+    for (; i + kStep <= end; i += kStep) s0 = hn::Add(s0, at(i));
+    if (i < end) {
+      float rest[2][kStep] = {};
+      std::memcpy(rest[0], a + i, static_cast<size_t>(end - i) * sizeof(float));
+      std::memcpy(rest[1], b + i, static_cast<size_t>(end - i) * sizeof(float));
+      s1 = hn::Add(s1, f(hn::LoadU(d, rest[0]), hn::LoadU(d, rest[1])));
+    }
+    total += hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
   }
+  return total;
 }
 
-class FeatureRows {
+double DotOf(const float* a, const float* b, int64_t n) {
+  return SumOf(a, b, n, [](VF x, VF y) HWY_ATTR { return hn::Mul(x, y); });
+}
+
+// A row of features, and the scratch of its thread.
+class FeatureRow {
  public:
-  explicit FeatureRows(const FeatureItem& item)
-      : item_(item),
-        problem_(*item.problem),
-        o_(*item.params),
-        layout_(problem_.x.shape, problem_.w.shape),
-        count_(item.end - item.begin),
-        D_(problem_.x.shape[3]),
-        m_(problem_.w.shape[2]),
-        factor_(static_cast<float>(o_.factor)),
-        eps_(static_cast<float>(o_.eps)),
-        x_(item.scratch + layout_.x()),
-        u_(item.scratch + layout_.u()),
-        dx_(item.scratch + layout_.dx()),
-        half_(item.scratch + layout_.half()) {}
+  FeatureRow(const FeatureRowsArgs& args, const FeatureScratch& layout, float* scratch)
+      : args_(args),
+        element_{.op = args.features.map},
+        space_(layout.X(scratch)),
+        r_(layout.R(scratch)),
+        dr_(layout.DR(scratch)),
+        phi_(layout.Phi(scratch)),
+        dphi_(layout.DPhi(scratch)) {}
 
-  // The largest s of the rows.
-  float Forward() {
-    LoadX();
-    Project();
-    float largest = -std::numeric_limits<float>::infinity();
-    for (int64_t i = 0; i < count_; ++i) {
-      const float s = ForwardRow(i);
-      if (!(s <= largest)) largest = std::isnan(largest) ? largest : s;
-    }
-    return largest;
-  }
-
-  // From features relative to each row's own s to those relative to the s that all rows share.
-  void Share() {
-    const float all = *At(problem_.shift, 0);
-    for (int64_t i = 0; i < count_; ++i) {
-      const float factor = factor_ * std::exp(item_.row_shift[item_.begin + i] - all);
-      ScaleRow(factor, factor_ * eps_, problem_.phi.shape[3], At(problem_.phi, item_.begin + i));
+  void Forward(const FeatureRowsProblem& p, int64_t row) {
+    Load(p, row);
+    float* const out = p.out.As<float>() + row * F_;
+    Features(out);
+    const float norm = NormOf(out);
+    const DF d;
+    const VF by = hn::Set(d, norm);
+    if (args_.features.norm == RowNorm::kSum && norm == 0) {
+      std::fill(out, out + F_, 0.0f);
+    } else if (args_.features.norm != RowNorm::kNone) {
+      Map<1>(d, {{out}, out, F_}, [=](VF v) HWY_ATTR { return hn::Div(v, by); });
     }
   }
 
-  void Backward() {
-    LoadX();
-    if (!HasWaves(o_.feature)) Project();
-    float sums[FeatureLayout::kMostRows];
-    for (int64_t i = 0; i < count_; ++i) sums[i] = BackwardRow(i);
-    Product(count_, D_, m_, {u_, layout_.u_pitch, 1}, item_.by_column, {dx_, layout_.x_pitch});
-    const View& dx = item_.grad->dx;
-    for (int64_t i = 0; i < count_; ++i) {
-      float* const row = dx_ + i * layout_.x_pitch;
-      // Features have a factor e^h, or e^-h.
-      if (HasShift(o_.feature)) {
-        const float sum = o_.feature == RandomFeature::kCosSin ? sums[i] : -sums[i];
-        AddRow(sum, X(i), RoundUp(D_, kLanes), row);
-      }
-      Narrow(dx.dtype, row, D_, RowOf(dx, item_.begin + i), static_cast<float>(o_.alpha));
-    }
+  void Backward(const FeatureRowsProblem& p, int64_t row) {
+    Load(p, row);
+    g_ = Read(p.dout, row, F_, dphi_);
+    if (args_.features.norm != RowNorm::kNone) ToFeatures();
+    float* const out = p.out.As<float>() + row * D_;
+    if (args_.features.nu > 0) return FromDpfp(out);
+    ElementDerivative(element_, {{g_, x_}, out, D_});
   }
 
  private:
-  char* RowOf(const View& view, int64_t n) const {
-    const int64_t offset = item_.b * view.stride[0] + item_.h * view.stride[1] + n * view.stride[2];
-    return view.As<char>() + offset * SizeOf(view.dtype);
+  void Load(const FeatureRowsProblem& p, int64_t row) {
+    D_ = p.x.shape[p.x.shape.rank - 1];
+    F_ = args_.features.Features(D_);
+    x_ = Read(p.x, row, D_, space_);
   }
-  float* At(const View& view, int64_t n) const { return reinterpret_cast<float*>(RowOf(view, n)); }
-  float* X(int64_t i) const { return x_ + i * layout_.x_pitch; }
-  float* U(int64_t i) const { return u_ + i * layout_.u_pitch; }
+  // A row of n elements where it lies, or in `space`.
+  static const float* Read(const View& view, int64_t row, int64_t n, float* space) {
+    const int64_t stride = view.stride[view.shape.rank - 1];
+    const char* const from = view.As<char>() + RowOffset(view, row) * SizeOf(view.dtype);
+    if (view.dtype == DType::kF32 && stride == 1) return reinterpret_cast<const float*>(from);
+    ReadFloats(view.dtype, from, stride, n, space);
+    return space;
+  }
 
-  void LoadX() {
-    for (int64_t i = 0; i < count_; ++i) {
-      Widen(problem_.x.dtype, RowOf(problem_.x, item_.begin + i), D_, X(i),
-            static_cast<float>(o_.alpha));
-      std::fill(X(i) + D_, X(i) + RoundUp(D_, kLanes), 0.0f);
+  // phi before it is divided.
+  void Features(float* phi) {
+    if (args_.features.nu == 0) return ElementForward(element_, {{x_}, phi, D_});
+    const DF d;
+    const VF zero = hn::Zero(d);
+    const auto relu = [=](VF x) HWY_ATTR { return hn::IfThenZeroElse(hn::Lt(x, zero), x); };
+    Map<1>(d, {{x_}, r_, D_}, relu);
+    Map<1>(d, {{x_}, r_ + D_, D_}, [=](VF x) HWY_ATTR { return relu(hn::Sub(zero, x)); });
+    // Twice r in a row holds every rotation of r.
+    std::memcpy(r_ + 2 * D_, r_, static_cast<size_t>(2 * D_) * sizeof(float));
+    for (int64_t j = 1; j <= args_.features.nu; ++j) {
+      Map<2>(d, {{r_, r_ + Turn(j)}, phi + (j - 1) * 2 * D_, 2 * D_},
+             [](VF x, VF y) HWY_ATTR { return hn::Mul(x, y); });
     }
   }
+  // Where r turned by j begins in twice r.
+  int64_t Turn(int64_t j) const { return D_ == 0 ? 0 : 2 * D_ - j % (2 * D_); }
 
-  void Project() {
-    Product(count_, m_, D_, {x_, layout_.x_pitch, 1}, item_.by_direction, {u_, layout_.u_pitch});
-    for (int64_t i = 0; i < count_; ++i) FillRow(m_, U(i));
+  float NormOf(const float* phi) const {
+    if (args_.features.norm == RowNorm::kNone) return 1;
+    if (args_.features.norm == RowNorm::kL2) {
+      const auto squares = static_cast<float>(DotOf(phi, phi, F_));
+      return std::sqrt(squares + static_cast<float>(args_.features.eps));
+    }
+    return static_cast<float>(SumOf(phi, phi, F_, [](VF x, VF) HWY_ATTR { return x; }));
   }
 
-  float HalfSquareOf(int64_t i) const { return HalfSquare(X(i), RoundUp(D_, kLanes)); }
-
-  // Features of row i, with a shared s before factor and eps. Returns its own s.
-  float ForwardRow(int64_t i) {
-    float* const phi = At(problem_.phi, item_.begin + i);
-    float* const u = U(i);
-    const float factor = o_.shares_shift ? 1.0f : factor_, eps = o_.shares_shift ? 0.0f : eps_;
-    float s = 0;
-    switch (o_.feature) {
-      case RandomFeature::kExp:
-      case RandomFeature::kCosh: {
-        const bool has_signs = o_.feature == RandomFeature::kCosh;
-        const float h = HalfSquareOf(i);
-        s = LargestOf(u, m_, has_signs);
-        Exponentials(u, m_, /*is_negative=*/false, s, h, factor, eps, phi);
-        if (has_signs) Exponentials(u, m_, /*is_negative=*/true, s, h, factor, eps, phi + m_);
-        break;
-      }
-      case RandomFeature::kCosSin:
-        s = HalfSquareOf(i);
-        Waves(u, m_, factor, phi + m_, phi);
-        break;
-      case RandomFeature::kSinCos:
-        Waves(u, m_, factor, phi, phi + m_);
-        return s;
-      case RandomFeature::kMapped:
-        ElementForward({.op = o_.map}, {.in = {u}, .out = u, .n = m_});
-        Mapped(u, m_, factor, eps, phi);
-        return s;
+  // From the gradient of phi over its norm to that of phi: with y = phi / norm,
+  // (dy - sum(dy y)) / norm for the sum, (dy - y sum(dy y)) / norm for the root of squares.
+  void ToFeatures() {
+    Features(phi_);
+    const float norm = NormOf(phi_);
+    const DF d;
+    if (args_.features.norm == RowNorm::kSum && norm == 0) {
+      std::fill(dphi_, dphi_ + F_, 0.0f);
+      g_ = dphi_;
+      return;
     }
-    if (o_.shares_shift) {
-      item_.row_shift[item_.begin + i] = s;
+    const VF by = hn::Set(d, norm);
+    const double along = DotOf(g_, phi_, F_) / norm;
+    if (args_.features.norm == RowNorm::kSum) {
+      const VF shift = hn::Set(d, static_cast<float>(along));
+      Map<1>(d, {{g_}, dphi_, F_}, [=](VF g) HWY_ATTR { return hn::Div(hn::Sub(g, shift), by); });
     } else {
-      *At(problem_.shift, item_.begin + i) = s;
+      const VF scale = hn::Set(d, static_cast<float>(along / norm));
+      Map<2>(d, {{g_, phi_}, dphi_, F_},
+             [=](VF g, VF v) HWY_ATTR { return hn::Div(hn::NegMulAdd(scale, v, g), by); });
     }
-    return s;
+    g_ = dphi_;
   }
 
-  float ShiftOf(int64_t i) const {
-    return *At(problem_.shift, o_.shares_shift ? 0 : item_.begin + i);
+  // dr_i = sum_j dphi_ji r_(i-j) + dphi_j,(i+j) r_(i+j); the gradient of x flows where it is not 0.
+  void FromDpfp(float* out) {
+    const DF d;
+    const VF zero = hn::Zero(d);
+    const int64_t W = 2 * D_;
+    if (args_.features.norm == RowNorm::kNone) Features(phi_);
+    std::fill(dr_, dr_ + 2 * W, 0.0f);
+    const auto add = [](VF g, VF r, VF sum) HWY_ATTR { return hn::MulAdd(g, r, sum); };
+    for (int64_t j = 1; j <= args_.features.nu; ++j) {
+      const float* dphi = g_ + (j - 1) * W;
+      float* const turned = dr_ + Turn(j);
+      Map<3>(d, {{dphi, r_ + Turn(j), dr_}, dr_, W}, add);
+      Map<3>(d, {{dphi, r_, turned}, turned, W}, add);
+    }
+    Map<2>(d, {{dr_, dr_ + W}, dr_, W}, [](VF a, VF b) HWY_ATTR { return hn::Add(a, b); });
+    Map<3>(d, {{x_, dr_, dr_ + D_}, out, D_}, [=](VF x, VF right, VF left) HWY_ATTR {
+      return hn::IfThenElse(hn::Gt(x, zero), right,
+                            hn::IfThenElseZero(hn::Lt(x, zero), hn::Neg(left)));
+    });
   }
 
-  // Half `part` of a row of features as whole vectors: where it lies, or in slot `slot` of scratch.
-  const float* Half(const View& view, int64_t i, int64_t part, int64_t slot) const {
-    const char* from = RowOf(view, item_.begin + i) + part * m_ * SizeOf(view.dtype);
-    if (view.dtype == DType::kF32 && m_ % kLanes == 0) {
-      return reinterpret_cast<const float*>(from);
-    }
-    float* const to = half_ + slot * layout_.u_pitch;
-    Widen(view.dtype, from, m_, to);
-    std::fill(to + m_, to + RoundUp(m_, kLanes), 0.0f);
-    return to;
-  }
-
-  float BackwardRow(int64_t i) {
-    const View& dphi = item_.grad->dphi;
-    const float* const first = Half(dphi, i, 0, 0);
-    if (o_.feature == RandomFeature::kExp) {
-      return ExponentialsGrad(first, nullptr, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
-    }
-    if (o_.feature == RandomFeature::kMapped) {
-      ElementDerivative({.op = o_.map, .derivative = true},
-                        {.in = {first, U(i)}, .out = U(i), .n = m_});
-      ScaleRow(factor_, 0, m_, U(i));
-      return 0;
-    }
-    const float* const second = Half(dphi, i, 1, 1);
-    if (o_.feature == RandomFeature::kCosh) {
-      return ExponentialsGrad(first, second, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
-    }
-    const float *const phi_1 = Half(problem_.phi, i, 0, 2), *const phi_2 =
-                                                                Half(problem_.phi, i, 1, 3);
-    if (o_.feature == RandomFeature::kCosSin)
-      return WavesGrad(second, first, phi_2, phi_1, m_, U(i));
-    return WavesGrad(first, second, phi_1, phi_2, m_, U(i));
-  }
-
-  const FeatureItem& item_;
-  const RandomFeaturesProblem& problem_;
-  const RandomFeaturesParams& o_;
-  const FeatureLayout layout_;
-  const int64_t count_, D_, m_;
-  const float factor_, eps_;
-  float *const x_, *const u_, *const dx_, *const half_;
+  const FeatureRowsArgs& args_;
+  const ElementwiseArgs element_;
+  float *const space_, *const r_, *const dr_, *const phi_, *const dphi_;
+  const float *x_ = nullptr, *g_ = nullptr;  // the row, and the gradient of its features
+  int64_t D_ = 0, F_ = 0;
 };
 
-float FeaturesForward(const FeatureItem& item) { return FeatureRows(item).Forward(); }
-void FeaturesShare(const FeatureItem& item) { FeatureRows(item).Share(); }
-void FeaturesBackward(const FeatureItem& item) { FeatureRows(item).Backward(); }
+// Rows [begin, end) of a problem.
+void FeatureRowsOf(const FeatureRowsArgs& args, const FeatureRowsProblem& p,
+                   const FeatureScratch& layout, float* scratch, int64_t begin, int64_t end) {
+  FeatureRow row(args, layout, scratch);
+  for (int64_t i = begin; i < end; ++i) args.derivative ? row.Backward(p, i) : row.Forward(p, i);
+}
 
+}  // namespace
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace attnd {
 
-FeatureKernels FeatureKernelsOf(Isa isa) {
-  return {.panel = 4 * (isa == Isa::kAvx512 ? 16
-                        : isa == Isa::kAvx2 ? 8
-                                            : 4),
-          .pack = Choose(isa, HWY_CHOOSE_SSE4(PackPanel), HWY_CHOOSE_AVX2(PackPanel),
-                         HWY_CHOOSE_AVX3(PackPanel)),
-          .forward = Choose(isa, HWY_CHOOSE_SSE4(FeaturesForward), HWY_CHOOSE_AVX2(FeaturesForward),
-                            HWY_CHOOSE_AVX3(FeaturesForward)),
-          .share = Choose(isa, HWY_CHOOSE_SSE4(FeaturesShare), HWY_CHOOSE_AVX2(FeaturesShare),
-                          HWY_CHOOSE_AVX3(FeaturesShare)),
-          .backward = Choose(isa, HWY_CHOOSE_SSE4(FeaturesBackward),
-                             HWY_CHOOSE_AVX2(FeaturesBackward), HWY_CHOOSE_AVX3(FeaturesBackward))};
+template <>
+DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const FeatureRowsArgs& args) {
+  const Cpu& cpu = device.cpu();
+  const FeatureScratch layout(args);
+  RowItems items;
+  double serial = 0;
+  for (const FeatureRowsProblem& p : args.problems) {
+    const int64_t D = p.x.shape[p.x.shape.rank - 1], F = args.features.Features(D);
+    const int64_t rows = D == 0 ? 0 : p.x.shape.size() / D;
+    items.Add(rows, AlongWalk::kItem / std::max<int64_t>(F, 1));
+    // The output counts twice: its lines are read before they are written.
+    const auto bytes = static_cast<double>(p.x.bytes() + p.dout.bytes() + 2 * p.out.bytes());
+    const double flops = FlopsOf(args.features.map) + 20;
+    serial += std::max(bytes / (cpu.bytes_per_second / cpu.threads),
+                       static_cast<double>(rows * F) * flops / cpu.thread_flops) +
+              30e-9 * static_cast<double>(rows);
+  }
+  const int64_t bytes = layout.floats() * cpu.threads * static_cast<int64_t>(sizeof(float));
+  const std::shared_ptr<Buffer> scratch = Take(stream, bytes);
+  if (scratch == nullptr) return NoMemory(stream);
+  if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
+  auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(FeatureRowsOf), HWY_CHOOSE_AVX2(FeatureRowsOf),
+                     HWY_CHOOSE_AVX3(FeatureRowsOf));
+  cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int thread) {
+    const RowItems::Item item = items[i];
+    run(args, args.problems[item.problem], layout,
+        static_cast<float*>(scratch->data()) + thread * layout.floats(), item.begin, item.end);
+  });
+  return DeviceStatus();
 }
 
 }  // namespace attnd

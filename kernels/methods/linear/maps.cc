@@ -49,10 +49,15 @@ std::optional<ElementMap> ElementMapOf(LinearMap map) {
 
 Tensor PhiOf(Ops& ops, const Tensor& x, const LinearPhi& phi) {
   // e^x over its sum, which cannot overflow.
-  if (phi.map == LinearMap::kExp && phi.divides_by_sum) return ops.Softmax(x, -1);
-  const Tensor features = phi.map == LinearMap::kDpfp ? Dpfp(ops, x, phi.nu)
-                                                      : ops.Apply(ElementMapOf(phi.map)->apply, x);
-  return phi.divides_by_sum ? SumNormalized(ops, features) : features;
+  if (phi.map == LinearMap::kExp && phi.norm == RowNorm::kSum) return ops.Softmax(x, -1);
+  FeatureRows rows = {.norm = phi.norm, .eps = phi.eps};
+  if (phi.map == LinearMap::kDpfp) {
+    rows.nu = phi.nu;
+  } else {
+    rows.map = ElementMapOf(phi.map)->apply;
+    if (phi.norm == RowNorm::kNone) return ops.Apply(rows.map, x);
+  }
+  return FeaturesOf(ops, x, rows);
 }
 
 }  // namespace attnd

@@ -8,6 +8,7 @@
 
 #include "kernels/core/status.h"
 #include "kernels/device/elementwise.h"
+#include "kernels/device/feature_rows.h"
 #include "kernels/device/scan.h"
 #include "kernels/ops/tensor.h"
 
@@ -48,8 +49,9 @@ std::optional<ElementMap> ElementMapOf(LinearMap map);
 
 struct LinearPhi {
   LinearMap map = LinearMap::kEluPlusOne;
-  int64_t nu = 2;               // of dpfp
-  bool divides_by_sum = false;  // each phi by the sum of its own features
+  int64_t nu = 2;                 // of dpfp
+  RowNorm norm = RowNorm::kNone;  // what divides each phi
+  double eps = 0;                 // of kL2
 };
 // phi of every row of x [..,D] -> [..,F], float32. REQUIRES: not softmax.
 Tensor PhiOf(Ops& ops, const Tensor& x, const LinearPhi& phi);

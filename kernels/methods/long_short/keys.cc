@@ -102,17 +102,13 @@ class KeyMaker {
   Tensor InSegments(const Tensor& x, float fill) const {
     if (!ops_.status().ok()) return {};
     std::vector<Shape> missing, segments;
-    bool is_whole = true;
     for (size_t p = 0; p < x.size(); ++p) {
       const Shape& s = x[p].shape;
       const int64_t l = o_.causal ? o_.segment_len : s[2], S = o_.Segments(s[2]);
       missing.push_back({s[0], s[1], S * l - s[2], s[3]});
       segments.push_back({s[0], s[1], S, l, s[3]});
-      is_whole = is_whole && S * l == s[2];
     }
-    // A plan does not know whether another request of the batch has a short segment.
-    const bool is_copied = o_.causal && (ops_.stream().is_dry() || !is_whole);
-    if (!is_copied) return ops_.Reshape(x, segments);
+    if (!o_.causal) return ops_.Reshape(x, segments);
     return ops_.Reshape(ops_.Concat({x, ops_.Constant(fill, missing)}, 2), segments);
   }
 

@@ -1,9 +1,9 @@
 // What random_features does to a row of products u: its shift, its features, their gradient.
-#if defined(ATTND_CPU_FEATURE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ATTND_CPU_FEATURE_ROWS_INL_H_
-#undef ATTND_CPU_FEATURE_ROWS_INL_H_
+#if defined(ATTND_CPU_RANDOM_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTND_CPU_RANDOM_ROWS_INL_H_
+#undef ATTND_CPU_RANDOM_ROWS_INL_H_
 #else
-#define ATTND_CPU_FEATURE_ROWS_INL_H_
+#define ATTND_CPU_RANDOM_ROWS_INL_H_
 #endif
 
 #include <algorithm>
