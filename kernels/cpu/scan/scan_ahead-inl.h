@@ -7,6 +7,7 @@
 #define ATTND_CPU_SCAN_AHEAD_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -40,6 +41,10 @@ class Ahead {
     int64_t step;
   };
 
+  // takes: whether Take is used. Its steps are equal, so that rows with gaps between them come one
+  // line of each at a time; else they come one by one, which memory likes better.
+  explicit Ahead(bool takes) : takes_(takes) {}
+
   // Drops the lines that are left.
   void Clear() { at_ = runs_ = run_ = 0; }
 
@@ -47,33 +52,38 @@ class Ahead {
     if (rows.count == 0 || !rows.view.given() || runs_ == kMost) return;
     const int64_t element = SizeOf(rows.view.dtype);
     const int64_t stride = rows.view.stride[2] * element, bytes = rows.view.shape[3] * element;
-    // Rows without gaps line by line, others one line of each at a time: steps are equal.
-    list_[runs_++] = stride == bytes
-                         ? Run{rows.Row(0), kLineBytes, CeilDiv(rows.count * bytes, kLineBytes), 1}
-                         : Run{rows.Row(0), stride, rows.count, CeilDiv(bytes, kLineBytes)};
+    const int64_t lines = CeilDiv(bytes, kLine);
+    Run& run = list_[runs_++];
+    if (stride == bytes) {
+      run = {rows.Row(0), kLine, CeilDiv(rows.count * bytes, kLine), 0, 1};
+    } else if (takes_) {
+      run = {rows.Row(0), stride, rows.count, kLine, lines};
+    } else {
+      run = {rows.Row(0), kLine, lines, stride, rows.count};
+    }
   }
 
   // The next `count` lines, for a loop that fetches one at a time. Some of them are of no use where
   // fewer are left; to fetch them is harmless.
   Lines Take(int64_t count) {
     if (run_ == runs_) return {reinterpret_cast<const std::byte*>(this), 0};
-    Run& run = list_[run_];
+    const Run& run = list_[run_];
     const Lines lines = {run.first + at_ * run.step, run.step};
-    at_ += count;
-    if (at_ >= run.lines) {
-      at_ = 0;
-      run.first += kLineBytes;
-      if (--run.columns == 0) ++run_;
-    }
+    Pass(std::min(count, run.lines - at_));
     return lines;
   }
 
   // Fetches the next lines: as many as a core can have in flight; more at once would stall it.
   void Some(int64_t count = 16) {
-    if (run_ == runs_) return;
-    const Lines lines = Take(count);
-    for (int64_t i = 0; i < count; ++i) {
-      __builtin_prefetch(lines.first + i * lines.step, /*rw=*/0, /*locality=*/2);
+    while (count > 0 && run_ < runs_) {
+      const Run& run = list_[run_];
+      const int64_t lines = std::min(count, run.lines - at_);
+      const std::byte* line = run.first + at_ * run.step;
+      for (int64_t i = 0; i < lines; ++i, line += run.step) {
+        __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+      }
+      Pass(lines);
+      count -= lines;
     }
   }
   void Rest() {
@@ -81,16 +91,26 @@ class Ahead {
   }
 
  private:
-  // `lines` lines from `first`, then as many one line further, and so on: `columns` times.
+  // `lines` lines from `first` on, then as many from first + next, and so on: `times` times.
   struct Run {
     const std::byte* first;
-    int64_t step, lines, columns;
+    int64_t step, lines, next, times;
   };
+
+  void Pass(int64_t lines) {
+    Run& run = list_[run_];
+    at_ += lines;
+    if (at_ < run.lines) return;
+    at_ = 0;
+    run.first += run.next;
+    if (--run.times == 0) ++run_;
+  }
 
   // Query heads of a large group may be left out.
   static constexpr int kMost = 16;
-  static constexpr int64_t kLineBytes = 64;
+  static constexpr int64_t kLine = 64;
 
+  const bool takes_;
   Run list_[kMost];
   int runs_ = 0, run_ = 0;
   int64_t at_ = 0;  // line of the run

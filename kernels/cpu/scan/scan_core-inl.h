@@ -82,6 +82,7 @@ struct ScanCore {
         row_d(scratch + layout.row_d),
         beta(scratch + layout.beta),
         factor(scratch + layout.factor),
+        ahead(/*takes=*/params.causal),
         queries_from(problem.q),
         keys_from(problem.k) {}
 
