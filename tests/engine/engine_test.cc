@@ -135,24 +135,6 @@ std::vector<Case> Cases() {
           {"linear_attention", {{"feature_map", std::string("exp")}}}};
 }
 
-// Symptom: a reply was sent from the memory of a request that had gone.
-TEST_P(EngineTest, AGradientThatIsTheIncomingOneHasMemoryOfItsOwn) {
-  Request request;
-  request.call.method = "mlp_mixer";
-  request.call.direction = Direction::kBackward;
-  request.Add("v", {1, 1, 3, 1}, 1);
-  request.Add("b2", {3}, 2);
-  request.Add("grad_out", {1, 1, 3, 1}, 3);
-  const auto execution = Execute({&request});
-  ASSERT_TRUE(execution.ok()) << execution.status();
-  for (const Result& result : execution->results[0]) {
-    ASSERT_NE(result.buffer, nullptr) << result.info.name;
-    EXPECT_NE(result.view.data, request.call.tensors["grad_out"].data);
-    if (result.info.name != "b2") continue;
-    EXPECT_EQ(Values(result), request.floats["grad_out"]);
-  }
-}
-
 TEST_P(EngineTest, SixtyFourRaggedProblemsLaunchOnceAndEqualAlone) {
   for (const Case& c : Cases()) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "kernels/cpu/along/along_walk.h"
-#include "kernels/cpu/features/feature_scratch.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/element/element_cost.h"
+#include "kernels/cpu/features/feature_scratch.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
 
