@@ -53,7 +53,7 @@ Tensor Computed(Ops& ops, const ElementwiseArgs& op, const Tensor& a, const Tens
   return ops.status().ok() ? out : Tensor();
 }
 
-// Partial gradients of an op of two operands, before they are summed to the operands' shapes.
+// Partial gradients of an op of two operands; they may have to be summed to the operands' shapes.
 struct Partials {
   const ElementOp op;
   const Tensor a, b, out;
@@ -79,12 +79,14 @@ struct Partials {
   Tensor ToB(Ops& ops, const Tensor& g) const {
     switch (op) {
       case ElementOp::kSubtract:
-        return ops.Affine(g, -1);
+        return ops.Affine(ops.SumTo(g, ShapesOf(b)), -1);
       case ElementOp::kMultiply:
         return ops.Apply(ElementOp::kMultiply, g, a);
       case ElementOp::kDivide:
-      case ElementOp::kSafeDivide:  // -g a / b^2 = -(g / b) out
-        return ops.Affine(ops.Apply(ElementOp::kMultiply, ops.Apply(op, g, b), out), -1);
+      case ElementOp::kSafeDivide: {  // -g a / b^2 = -g out / b, summed before the division
+        const Tensor along = ops.SumTo(ops.Apply(ElementOp::kMultiply, g, out), ShapesOf(b));
+        return ops.Affine(ops.Apply(op, along, b), -1);
+      }
       case ElementOp::kMaximum:
         return Chosen(ops, g, b, a);
       case ElementOp::kMinimum:
