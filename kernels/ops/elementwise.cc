@@ -53,7 +53,7 @@ Tensor Computed(Ops& ops, const ElementwiseArgs& op, const Tensor& a, const Tens
   return ops.status().ok() ? out : Tensor();
 }
 
-// Partial gradients of an op of two operands, before they are summed to the operands' shapes.
+// Partial gradients of an op of two operands; they may have to be summed to the operands' shapes.
 struct Partials {
   const ElementOp op;
   const Tensor a, b, out;
@@ -76,19 +76,16 @@ struct Partials {
     }
   }
 
-  // Of -b where b is subtracted or divides: its sign is changed after the sum.
-  bool negates_b() const {
-    return op == ElementOp::kSubtract || op == ElementOp::kDivide || op == ElementOp::kSafeDivide;
-  }
   Tensor ToB(Ops& ops, const Tensor& g) const {
     switch (op) {
+      case ElementOp::kSubtract:
+        return ops.Affine(ops.SumTo(g, ShapesOf(b)), -1);
       case ElementOp::kMultiply:
         return ops.Apply(ElementOp::kMultiply, g, a);
       case ElementOp::kDivide:
-      case ElementOp::kSafeDivide: {  // g a / b^2 = (g / b) out
-        const Tensor each = ops.Apply(op, g, b);
-        ApplyInto(ops, ElementOp::kMultiply, each, each, out);
-        return each;
+      case ElementOp::kSafeDivide: {  // -g a / b^2 = -g out / b, summed before the division
+        const Tensor along = ops.SumTo(ops.Apply(ElementOp::kMultiply, g, out), ShapesOf(b));
+        return ops.Affine(ops.Apply(op, along, b), -1);
       }
       case ElementOp::kMaximum:
         return Chosen(ops, g, b, a);
@@ -186,7 +183,6 @@ Tensor Ops::Apply(ElementOp op, const Tensor& a, const Tensor& b, DType dtype) {
                   }
                   if (wanted[1]) {
                     result[1] = ops.SumTo(partials.ToB(ops, g), ShapesOf(partials.b));
-                    if (partials.negates_b()) result[1] = ops.Affine(result[1], -1);
                   }
                   return result;
                 });
