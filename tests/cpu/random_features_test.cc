@@ -88,6 +88,16 @@ TEST(RandomFeaturesTest, AnglesOfAnySize) {
   }
 }
 
+TEST(RandomFeaturesTest, RelusWithAndWithoutEps) {
+  for (double eps : {0.0, 0.1}) {
+    for (int64_t m : {20, 64}) {
+      const RandomFeaturesParams params = {
+          .feature = RandomFeature::kMapped, .alpha = 0.7, .factor = 0.4, .eps = eps};
+      ExpectAsInPlainLoops(Case(params, {2, 2, 65, 9}, m), 1e-5, 1e-5);
+    }
+  }
+}
+
 TEST(RandomFeaturesTest, RowsWithNanLeaveOthersAsTheyAre) {
   for (int kind = 0; kind < 5; ++kind) {
     const Case c({.feature = static_cast<RandomFeature>(kind)}, {1, 2, 40, 5}, 19);

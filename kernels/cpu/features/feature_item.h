@@ -25,6 +25,12 @@ struct FeatureItem {
   float* scratch = nullptr;
 };
 
+// Whether a gradient needs u: others follow from phi.
+inline bool NeedsProducts(const RandomFeaturesParams& o) {
+  const bool is_relu = o.feature == RandomFeature::kMapped && o.map == ElementOp::kRelu;
+  return !HasWaves(o.feature) && !(is_relu && o.eps == 0);
+}
+
 // What an item holds at a time, in floats: rows [x_pitch] of alpha x, [u_pitch] of products,
 // [x_pitch] of dx, and two halves of a row of features.
 struct FeatureLayout {

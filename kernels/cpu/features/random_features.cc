@@ -26,7 +26,7 @@ class FeatureLaunch {
                 const std::vector<Problem>& problems)
       : cpu_(cpu), kernels_(FeatureKernelsOf(cpu.isa)), params_(params), problems_(problems) {
     const bool is_backward = !problems.empty() && Gradient(problems[0]) != nullptr;
-    projects_ = !is_backward || !HasWaves(params.feature);
+    projects_ = !is_backward || NeedsProducts(params);
     returns_ = is_backward;
     for (const Problem& p : problems) Add(Forward(p));
   }
@@ -105,8 +105,8 @@ class FeatureLaunch {
     const double m = static_cast<double>(w[2]), D = static_cast<double>(w[3]);
     const double products = (projects_ ? 1 : 0) + (returns_ ? 1 : 0);
     const double features = rows * static_cast<double>(FeatureCount(params_.feature, w[2]));
-    const bool reads_waves = returns_ && HasWaves(params_.feature);
-    const double passes = params_.shares_shift && !returns_ ? 3 : reads_waves ? 4 : 1;
+    const bool reads_phi = returns_ && !projects_;
+    const double passes = params_.shares_shift && !returns_ ? 3 : reads_phi ? 4 : 1;
     seconds_ += products * 2 * rows * m * D / (kShareOfPeak * cpu_.thread_flops) +
                 kSecondsPerFeature * features + kSecondsPerElement * passes * (features + rows * D);
     const double packed = static_cast<double>(w[1]) * m * D * products;

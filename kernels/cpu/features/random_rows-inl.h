@@ -76,6 +76,17 @@ HWY_INLINE void Exponentials(const float* u, int64_t m, bool is_negative, float 
   }
 }
 
+// phi = factor (max(u, 0) + eps); NaN stays NaN.
+HWY_INLINE void Relus(const float* u, int64_t m, float factor, float eps, float* phi) {
+  const DF d;
+  const VF size = hn::Set(d, factor), term = hn::Set(d, factor * eps);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    const VF x = hn::LoadU(d, u + c);
+    const VF positive = hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+    StoreBelow(hn::MulAdd(positive, size, term), phi, c, m);
+  }
+}
+
 // phi = factor (map + eps) of mapped numbers.
 HWY_INLINE void Mapped(const float* mapped, int64_t m, float factor, float eps, float* phi) {
   const DF d;
@@ -127,6 +138,17 @@ HWY_INLINE float ExponentialsGrad(const float* dphi, const float* down, int64_t 
     hn::StoreU(flow, d, u + c);
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Of Relus without eps.
+HWY_INLINE void RelusGrad(const float* dphi, const float* phi, int64_t m, float factor, float* u) {
+  const DF d;
+  const VF size = hn::Set(d, factor);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    const auto is_positive = hn::Gt(hn::LoadU(d, phi + c), hn::Zero(d));
+    const VF flow = hn::Mul(size, hn::LoadU(d, dphi + c));
+    hn::StoreU(hn::IfThenElseZero(is_positive, flow), d, u + c);
+  }
 }
 
 HWY_INLINE float WavesGrad(const float* dsines, const float* dcosines, const float* sines,

@@ -92,7 +92,7 @@ class RandomRows {
 
   void Backward() {
     LoadX();
-    if (!HasWaves(o_.feature)) Project();
+    if (NeedsProducts(o_)) Project();
     float sums[FeatureLayout::kMostRows];
     for (int64_t i = 0; i < count_; ++i) sums[i] = BackwardRow(i);
     Product(count_, D_, m_, {u_, layout_.u_pitch, 1}, item_.by_column, {dx_, layout_.x_pitch});
@@ -137,6 +137,7 @@ class RandomRows {
     float* const phi = At(problem_.phi, item_.begin + i);
     float* const u = U(i);
     const float factor = o_.shares_shift ? 1.0f : factor_, eps = o_.shares_shift ? 0.0f : eps_;
+    const bool is_relu = o_.map == ElementOp::kRelu;
     float s = 0;
     switch (o_.feature) {
       case RandomFeature::kExp:
@@ -156,8 +157,12 @@ class RandomRows {
         Waves(u, m_, factor, phi, phi + m_);
         return s;
       case RandomFeature::kMapped:
-        ElementForward({.op = o_.map}, {.in = {u}, .out = u, .n = m_});
-        Mapped(u, m_, factor, eps, phi);
+        if (is_relu) {
+          Relus(u, m_, factor, eps, phi);
+        } else {
+          ElementForward({.op = o_.map}, {.in = {u}, .out = u, .n = m_});
+          Mapped(u, m_, factor, eps, phi);
+        }
         return s;
     }
     if (o_.shares_shift) {
@@ -191,6 +196,10 @@ class RandomRows {
       return ExponentialsGrad(first, nullptr, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
     }
     if (o_.feature == RandomFeature::kMapped) {
+      if (!NeedsProducts(o_)) {
+        RelusGrad(first, Half(problem_.phi, i, 0, 2), m_, factor_, U(i));
+        return 0;
+      }
       ElementDerivative({.op = o_.map, .derivative = true},
                         {.in = {first, U(i)}, .out = U(i), .n = m_});
       ScaleRow(factor_, 0, m_, U(i));
