@@ -9,10 +9,11 @@
 
 namespace attnd {
 
+// A row whose norm is 0 gives zeros and a zero gradient.
 enum class RowNorm : uint8_t {
   kNone,
-  kSum,  // a row whose sum is 0 gives zeros and a zero gradient
-  kL2,   // sqrt(sum of squares + eps)
+  kSum,
+  kL2,  // sqrt(sum of squares + eps) + offset; without a gradient of a root of 0
 };
 
 // Of a row x [D], phi [F] over its norm:
@@ -23,7 +24,7 @@ struct FeatureRows {
   ElementOp map = ElementOp::kCopy;
   int64_t nu = 0;
   RowNorm norm = RowNorm::kNone;
-  double eps = 0;
+  double eps = 0, offset = 0;  // >= 0
 
   int64_t Features(int64_t D) const { return nu > 0 ? 2 * nu * D : D; }
 };

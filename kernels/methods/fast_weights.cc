@@ -120,7 +120,7 @@ class FastWeights : public MethodOf<FastOptions> {
       : MethodOf({.id = "fast_weights",
                   .summary = "Linear attention whose writes replace (delta rule)",
                   .reference = "Schlag et al. 2021 (arXiv 2102.11174), sections 4.2 and 5",
-                  .cost = "about 6 F Dv FLOPs per token and head; memory O(n)",
+                  .cost = "about 6 F Dv FLOPs per token and head; memory O(n F)",
                   .inputs = FastInputs(),
                   .outputs = FastOutputs(),
                   .support = {.causal = true, .lengths = true, .cross = true, .gqa = true}},

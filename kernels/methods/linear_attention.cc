@@ -86,7 +86,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
              .summary = "Linear attention with a feature map",
              .reference = "Katharopoulos et al. 2020 (arXiv 2006.16236), eq. 4-12; Shen et al. "
                           "2018 (arXiv 1812.01243)",
-             .cost = "about 4 F Dv FLOPs per token and head; memory O(n)",
+             .cost = "about 4 F Dv FLOPs per token and head; memory O(n F)",
              .inputs = LinearInputs(),
              .outputs = LinearOutputs(),
              .support = {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true}},

@@ -126,7 +126,7 @@ class Linformer : public MethodOf<LinformerOptions> {
                   .summary = "Keys and values projected along the sequence to k columns",
                   .reference = "Wang et al. 2020 (arXiv 2006.04768), eq. 7",
                   .cost = "2 (D + Dv) k FLOPs per token and head, and the same per key; memory "
-                          "O(n + k)",
+                          "O(n + k), tables 2 n k",
                   .inputs = LinformerInputs(),
                   .outputs = {{"out", "[B,H,Nq,Dv]", "float", "attention over the columns"},
                               {"lse", "[B,H,Nq]", "float32",

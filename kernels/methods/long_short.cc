@@ -120,7 +120,7 @@ class LongShort : public MethodOf<O> {
              .summary = "A window of keys, and vectors that stand for all or for segments",
              .reference = "Zhu et al. 2021 (arXiv 2107.02192), sections 3.1-3.3",
              .cost = "2 (D + Dv) FLOPs per visible pair, n (r + 2 w), causal n (n r / l + w) "
-                     "pairs; memory O(n)",
+                     "pairs; memory O(n r)",
              .inputs = LongShortInputs(),
              .outputs = {{"out", "[B,H,Nq,Dv]", "float", "weighted sums of values"},
                          {"lse", "[B,H,Nq]", "float32",

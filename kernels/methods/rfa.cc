@@ -13,6 +13,7 @@
 #include "kernels/method/tensors.h"
 #include "kernels/methods/linear/omega.h"
 #include "kernels/methods/linear/states.h"
+#include "kernels/ops/feature_map.h"
 #include "kernels/ops/ops.h"
 
 namespace attnd {
@@ -163,13 +164,7 @@ class Rfa : public MethodOf<RfaOptions> {
   // x / (|x| + norm_eps); a row of zeros stays so, and has no gradient through its norm.
   static Tensor Normed(Ops& ops, const Tensor& x, const RfaOptions& o) {
     if (!o.qk_norm) return x;
-    const Tensor squares = ops.Reduce(ReduceOp::kSum, ops.Apply(ElementOp::kSquare, x), -1);
-    if (!ops.status().ok()) return {};
-    const Tensor zero = NumberLike(ops, 0, squares), one = NumberLike(ops, 1, squares);
-    const Tensor is_zero = ops.Apply(ElementOp::kEqual, squares, zero);
-    const Tensor root = ops.Apply(ElementOp::kSqrt, ops.Select(is_zero, one, squares));
-    const Tensor norm = ops.Affine(ops.Select(is_zero, zero, root), 1, o.norm_eps);
-    return ops.Apply(ElementOp::kSafeDivide, x, norm);
+    return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .offset = o.norm_eps});
   }
 
   static Tensor Features(Ops& ops, const Tensor& x, const Tensor& w, const RfaOptions& o) {

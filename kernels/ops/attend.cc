@@ -19,7 +19,8 @@ GradRule RuleOf(const AttendCall& call, std::vector<AttendSeqs> parts, const Att
                 bool wide) {
   return [call, parts = std::move(parts), out, wide](Ops& ops, std::span<const Tensor> grads,
                                                      const std::vector<bool>& wanted) {
-    const AttendFlow flow{out, grads[0], grads.size() > 1 ? grads[1] : Tensor()};
+    const AttendFlow flow{out, WithContiguousRows(ops, grads[0]),
+                          grads.size() > 1 ? grads[1] : Tensor()};
     std::vector<Tensor> sums(wanted.size());
     for (size_t i = 0; i < parts.size() && ops.status().ok(); ++i) {
       AddTo(ops, LaunchAttendGrad(ops, call, parts[i], flow, wanted, /*sinks=*/i == 0, wide),

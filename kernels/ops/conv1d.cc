@@ -39,15 +39,6 @@ Tensor Padded(Ops& ops, const Tensor& x, const std::vector<int64_t>& columns, in
   return any ? ops.Concat({x, ops.Constant(0, zeros)}, 2) : x;
 }
 
-// x with dense rows; where that takes a copy, in float32.
-Tensor WithContiguousRows(Ops& ops, const Tensor& x) {
-  for (size_t p = 0; p < x.size(); ++p) {
-    const int last = x[p].shape.rank - 1;
-    if (x[p].shape[last] > 1 && x[p].stride[last] != 1) return ops.Copy(x);
-  }
-  return x;
-}
-
 // One row of weights for each head of x; a row that repeats has stride 0.
 View PerHead(const View& weight, int64_t heads) {
   View view = weight;

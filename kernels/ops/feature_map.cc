@@ -36,8 +36,14 @@ Tensor Composed(Ops& ops, const Tensor& x, const FeatureRows& features) {
   }
   const Tensor squares =
       ops.Reduce(ReduceOp::kSum, ops.Apply(ElementOp::kSquare, phi), /*axis=*/-1);
-  const Tensor norm = ops.Apply(ElementOp::kSqrt, ops.Affine(squares, 1, features.eps));
-  return ops.Apply(ElementOp::kDivide, phi, norm);
+  if (!ops.status().ok()) return {};
+  // A root of 0 would have an infinite gradient.
+  const Tensor sum = ops.Affine(squares, 1, features.eps);
+  const Tensor zero = NumberLike(ops, 0, sum), one = NumberLike(ops, 1, sum);
+  const Tensor is_zero = ops.Apply(ElementOp::kEqual, sum, zero);
+  const Tensor root = ops.Apply(ElementOp::kSqrt, ops.Select(is_zero, one, sum));
+  const Tensor norm = ops.Affine(ops.Select(is_zero, zero, root), 1, features.offset);
+  return ops.Apply(ElementOp::kSafeDivide, phi, norm);
 }
 
 // --- in one launch
@@ -62,7 +68,8 @@ Tensor Launched(Ops& ops, const Tensor& x, const FeatureRows& features, const Te
 
 Tensor FeaturesOf(Ops& ops, const Tensor& x, const FeatureRows& features) {
   bool fits = !x.empty() && features.nu >= 0 && features.eps >= 0 && Operands(features.map) == 1 &&
-              features.map != ElementOp::kAffine;
+              features.map != ElementOp::kAffine &&
+              (features.norm == RowNorm::kL2 ? features.offset >= 0 : features.offset == 0);
   for (size_t p = 0; fits && p < x.size(); ++p) {
     fits = IsFloat(x[p].dtype) && x[p].shape.rank > 0;
   }

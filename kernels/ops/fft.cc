@@ -1,7 +1,22 @@
 // Ops::RealFft2 and its gradient rule.
 #include "kernels/ops/ops.h"
 
+#include <cmath>
+
 namespace attnd {
+namespace {
+
+// 5 n C log2(n C) of every matrix, the usual count of a transform of n C numbers.
+double FlopsOf(const std::vector<Shape>& shapes) {
+  double flops = 0;
+  for (const Shape& s : shapes) {
+    const double one = static_cast<double>(s[s.rank - 2] * s[s.rank - 1]);
+    if (one > 1) flops += 5 * static_cast<double>(s.size()) * std::log2(one);
+  }
+  return flops;
+}
+
+}  // namespace
 
 Tensor Ops::RealFft2(const Tensor& x, bool is_returned) {
   bool fits = !x.empty();
@@ -12,6 +27,7 @@ Tensor Ops::RealFft2(const Tensor& x, bool is_returned) {
   if (!is_returned || !wants_gradients_alone()) {
     std::vector<FftProblem> problems;
     for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], out[p]});
+    stream_.work().flops += FlopsOf(ShapesOf(x));
     Run(FftArgs{.problems = std::move(problems)});
   }
   if (!status_.ok()) return {};

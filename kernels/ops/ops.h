@@ -224,6 +224,10 @@ std::vector<Layout> LayoutsOf(const Tensor& x);
 std::vector<View> ViewsOf(const Tensor& x);
 // The problem's view, View{} of an empty tensor.
 View ViewOf(const Tensor& x, size_t problem);
+// Whether the elements of each row lie side by side, as launches want them.
+bool HasContiguousRows(const Tensor& x);
+// x where they do; else a float32 copy.
+Tensor WithContiguousRows(Ops& ops, const Tensor& x);
 // One number that broadcasts to every problem of `like`.
 Tensor NumberLike(Ops& ops, float value, const Tensor& like);
 // Axis of a tensor of `rank` dimensions: negative ones count from the end.

@@ -16,19 +16,6 @@ bool Fits(const RandomFeaturesParams& o) {
          (o.feature != RandomFeature::kMapped || Operands(o.map) == 1);
 }
 
-bool HasContiguousRows(const Tensor& x) {
-  for (size_t p = 0; p < x.size(); ++p) {
-    const int last = x[p].shape.rank - 1;
-    if (x[p].shape[last] > 1 && x[p].stride[last] != 1) return false;
-  }
-  return true;
-}
-
-// In float32 where that takes a copy.
-Tensor WithContiguousRows(Ops& ops, const Tensor& x) {
-  return HasContiguousRows(x) ? x : ops.Copy(x);
-}
-
 // A product with every direction. The gradient of x is another one; running the first again is no
 // work of the definition.
 void CountFlops(Ops& ops, const Tensor& x, const Tensor& w) {

@@ -173,11 +173,13 @@ std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor
     result[i] = i < 3 ? EmptyLike(ops, inputs[i]) : ops.Empty(DType::kF32, full[i]);
   }
   if (!ops.status().ok()) return result;
+  const Tensor dout = WithContiguousRows(ops, grads[0]);
+  if (!ops.status().ok()) return result;
   std::vector<ScanGradProblem> backward;
   for (size_t p = 0; p < call.q.size(); ++p) {
     const auto incoming = [&](size_t o) { return o < grads.size() ? ViewOf(grads[o], p) : View(); };
     backward.push_back({.forward = call.Problem(p),
-                        .dout = incoming(0),
+                        .dout = ViewOf(dout, p),
                         .dlse = incoming(1),
                         .ds_out = incoming(2),
                         .dz_out = incoming(3),

@@ -93,6 +93,18 @@ Tensor Placed(Ops& ops, const Tensor& x, int axis, const std::vector<int64_t>& b
 
 }  // namespace
 
+bool HasContiguousRows(const Tensor& x) {
+  for (size_t p = 0; p < x.size(); ++p) {
+    const int last = x[p].shape.rank - 1;
+    if (x[p].shape[last] > 1 && x[p].stride[last] != 1) return false;
+  }
+  return true;
+}
+
+Tensor WithContiguousRows(Ops& ops, const Tensor& x) {
+  return HasContiguousRows(x) ? x : ops.Copy(x);
+}
+
 Tensor Ops::Viewed(const Tensor& x, std::vector<View> views, GradRule rule) {
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < x.size(); ++p) buffers.push_back(x.buffer(p));

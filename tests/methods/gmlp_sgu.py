@@ -136,6 +136,7 @@ METHOD = Method(
         halves(Case("halves-odd", B=2, H=3, Nq=63, D=10, made=W)),
         Case("drawn", dtypes=ALL, B=2, Nq=65),
         Case("seed", Nq=20, options={"seed": 2**40 + 7}),
+        Case("one-channel", B=2, H=3, Nq=20, D=1, options={"causal": True}, made=W | BIAS | NORM),
         Case("n0", Nq=0),
         Case("n1", dtypes=ALL, Nq=1, D=3, made=W | BIAS),
         Case("long", H=1, Nq=1031, D=8, made=W, ratio=False),

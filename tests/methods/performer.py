@@ -85,8 +85,6 @@ class PerformerOracle(TracedOracle):
         seen = seen_of(q.shape[2], k.shape[2], o, offset)
         if general:
             ratio = omega.shape[-2] ** -0.5 if o.get("feature_ratio", False) and omega else 1.0
-            if o.get("feature_ratio", False) and omega is None:
-                ratio = D**-0.5
             fn = KERNEL_FNS[o.get("kernel_fn", "relu")]
 
             def phi(z):
@@ -239,6 +237,8 @@ METHOD = Method(
           for fn in ("tanh", "identity", "cos", "sin", "gelu")),
         Case("generalized-causal", dtypes=ALL, Nq=65, D=8, options=few(**GEN, causal=True)),
         Case("generalized-not-projected", Nq=33, D=8, options=GEN | {"project": False}),
+        Case("ratio-not-projected", Nq=33, D=8,
+             options=GEN | {"project": False, "feature_ratio": True}),
         Case("generalized-ratio", Nq=33, D=8,
              options=few(**GEN, feature_ratio=True, kernel_fn="elu_plus_one")),
         Case("generalized-nothing", Nq=20, D=8, shift=-40.0,

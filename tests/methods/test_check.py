@@ -171,6 +171,20 @@ def test_plans_bound_a_batch_of_different_heads(method, options, backward):
         assert replies[0].peak_bytes <= sum(reply.planned_bytes for reply in replies)
 
 
+@pytest.mark.parametrize("backward", (False, True))
+@pytest.mark.parametrize("method", ("performer", "rfa"))
+def test_plans_bound_sequences_whose_lengths_alternate(method, backward):
+    """A run has a problem for each of them, a plan one for each length: directions are packed once."""
+    lengths = (1, 2, 0, 2) * 16
+    method = methods()[method]
+    case = fit_to_options(method, Case("alternating", B=64, H=2, Nq=2, D=8,
+                                       options={"num_features": 512},
+                                       ints={"q_lengths": lengths, "kv_lengths": lengths}))
+    t = tensors(case, "f32", gradients=backward)
+    reply = engine("").execute([request(method, case, t, backward)])[0]
+    assert reply.peak_bytes <= reply.planned_bytes
+
+
 @on_every_isa
 @pytest.mark.parametrize("method, options", option_params())
 def test_threads_and_runs_agree(method, options, isa):

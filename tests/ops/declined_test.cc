@@ -59,7 +59,8 @@ Cases AlongAnAxis() {
          const Tensor positive = ops.Affine(in[0], 1, 2);
          return Out{FeaturesOf(ops, x, {.nu = 3, .norm = RowNorm::kSum}),
                     FeaturesOf(ops, positive, {.map = ElementOp::kSilu, .norm = RowNorm::kSum}),
-                    FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = 1e-2})};
+                    FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = 1e-2}),
+                    FeaturesOf(ops, positive, {.norm = RowNorm::kL2, .offset = 0.5})};
        }});
   return cases;
 }

@@ -101,6 +101,22 @@ TEST_F(FeatureMapTest, SumNormalized) {
       [&](Ops& o, const std::vector<Tensor>& i) { return std::vector{map(o, i[0])}; }, {positive});
 }
 
+TEST_F(FeatureMapTest, ARowOfZerosHasNoGradientThroughItsNorm) {
+  Values x = Random({{2, 3}}, 7);
+  std::fill_n(x.data[0].begin(), 3, 0.0f);
+  for (const double offset : {0.0, 0.5}) {
+    const auto map = [offset](Ops& ops, const std::vector<Tensor>& in) {
+      return std::vector{FeaturesOf(ops, in[0], {.norm = RowNorm::kL2, .offset = offset})};
+    };
+    std::vector<Values> inputs = {x};
+    const View grad = Gradients(map, inputs, {true})[0][0];
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_FLOAT_EQ(grad.As<float>()[i], offset == 0 ? 0 : Weight(0, 0, i) / offset);
+    }
+    for (int i = 3; i < 6; ++i) EXPECT_NE(grad.As<float>()[i], 0);
+  }
+}
+
 TEST_F(FeatureMapTest, L2Normalized) {
   const auto map = [](Ops& ops, const Tensor& x) {
     return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = 0.01});

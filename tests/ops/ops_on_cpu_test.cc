@@ -100,7 +100,7 @@ Cases AlongAnAxis() {
                    }},
                    [](Ops& ops, In in) {
                      return Out{FeaturesOf(ops, in[0], {.nu = 2, .norm = RowNorm::kSum}),
-                                FeaturesOf(ops, in[0], {.norm = RowNorm::kL2, .eps = 1e-2})};
+                                FeaturesOf(ops, in[0], {.norm = RowNorm::kL2, .offset = 0.5})};
                    }});
   return cases;
 }

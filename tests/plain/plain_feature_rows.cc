@@ -41,6 +41,7 @@ Line PhiOf(const FeatureRows& features, const Line& x) {
   return phi;
 }
 
+// Less the offset.
 double NormOf(const FeatureRows& features, const Line& phi) {
   double sum = 0;
   if (features.norm == RowNorm::kNone) return 1;
@@ -48,28 +49,25 @@ double NormOf(const FeatureRows& features, const Line& phi) {
   return features.norm == RowNorm::kSum ? sum : std::sqrt(sum + features.eps);
 }
 
-bool IsNothing(const FeatureRows& features, double norm) {
-  return features.norm == RowNorm::kSum && norm == 0;
-}
-
 Line Forward(const FeatureRows& features, const Line& x) {
   Line phi = PhiOf(features, x);
-  const double norm = NormOf(features, phi);
-  for (double& v : phi) v = IsNothing(features, norm) ? 0 : v / norm;
+  const double norm = NormOf(features, phi) + features.offset;
+  for (double& v : phi) v = norm == 0 ? 0 : v / norm;
   return phi;
 }
 
 Line Gradient(const FeatureRows& features, const Line& x, const Line& dout) {
   const Line phi = PhiOf(features, x);
-  const double norm = NormOf(features, phi);
+  const double root = NormOf(features, phi), norm = root + features.offset;
   Line dphi(phi.size()), dx(x.size());
-  if (IsNothing(features, norm)) return dx;
+  if (norm == 0) return dx;
   double along = 0;
   for (size_t i = 0; i < phi.size(); ++i) along += dout[i] * phi[i] / norm;
   for (size_t i = 0; i < phi.size(); ++i) {
     const double of_norm = features.norm == RowNorm::kNone  ? 0
                            : features.norm == RowNorm::kSum ? along
-                                                            : along * phi[i] / norm;
+                           : root == 0                      ? 0
+                                                            : along * phi[i] / root;
     dphi[i] = (dout[i] - of_norm) / norm;
   }
   if (features.nu == 0) {

@@ -32,7 +32,7 @@ inline bool NeedsProducts(const RandomFeaturesParams& o) {
 }
 
 // What an item holds at a time, in floats: rows [x_pitch] of alpha x, [u_pitch] of products,
-// [x_pitch] of dx, and two halves of a row of features.
+// [x_pitch] of dx, and two halves of a row of features and of its gradient.
 struct FeatureLayout {
   static constexpr int64_t kMostRows = 64;
 

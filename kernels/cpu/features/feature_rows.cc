@@ -76,10 +76,10 @@ class FeatureRow {
     Load(p, row);
     float* const out = p.out.As<float>() + row * F_;
     Features(out);
-    const float norm = NormOf(out);
+    const float norm = NormOf(out) + Offset();
     const DF d;
     const VF by = hn::Set(d, norm);
-    if (args_.features.norm == RowNorm::kSum && norm == 0) {
+    if (norm == 0) {
       std::fill(out, out + F_, 0.0f);
     } else if (args_.features.norm != RowNorm::kNone) {
       Map<1>(d, {{out}, out, F_}, [=](VF v) HWY_ATTR { return hn::Div(v, by); });
@@ -128,6 +128,8 @@ class FeatureRow {
   // Where r turned by j begins in twice r.
   int64_t Turn(int64_t j) const { return D_ == 0 ? 0 : 2 * D_ - j % (2 * D_); }
 
+  float Offset() const { return static_cast<float>(args_.features.offset); }
+  // Less the offset.
   float NormOf(const float* phi) const {
     if (args_.features.norm == RowNorm::kNone) return 1;
     if (args_.features.norm == RowNorm::kL2) {
@@ -138,25 +140,30 @@ class FeatureRow {
   }
 
   // From the gradient of phi over its norm to that of phi: with y = phi / norm,
-  // (dy - sum(dy y)) / norm for the sum, (dy - y sum(dy y)) / norm for the root of squares.
+  // (dy - sum(dy y)) / norm for the sum, (dy - phi sum(dy y) / root) / norm for the root of
+  // squares.
   void ToFeatures() {
     Features(phi_);
-    const float norm = NormOf(phi_);
+    const float root = NormOf(phi_), norm = root + Offset();
     const DF d;
-    if (args_.features.norm == RowNorm::kSum && norm == 0) {
+    if (norm == 0) {
       std::fill(dphi_, dphi_ + F_, 0.0f);
       g_ = dphi_;
       return;
     }
     const VF by = hn::Set(d, norm);
-    const double along = DotOf(g_, phi_, F_) / norm;
+    // Of quotients: features may be far from 1, and products with them leave float32.
+    const auto along = static_cast<float>(
+        SumOf(g_, phi_, F_, [=](VF g, VF v) HWY_ATTR { return hn::Mul(g, hn::Div(v, by)); }));
     if (args_.features.norm == RowNorm::kSum) {
-      const VF shift = hn::Set(d, static_cast<float>(along));
+      const VF shift = hn::Set(d, along);
       Map<1>(d, {{g_}, dphi_, F_}, [=](VF g) HWY_ATTR { return hn::Div(hn::Sub(g, shift), by); });
     } else {
-      const VF scale = hn::Set(d, static_cast<float>(along / norm));
-      Map<2>(d, {{g_, phi_}, dphi_, F_},
-             [=](VF g, VF v) HWY_ATTR { return hn::Div(hn::NegMulAdd(scale, v, g), by); });
+      const VF scale = hn::Set(d, root == 0 ? 0.0f : along);
+      const VF root_of_squares = hn::Set(d, root == 0 ? 1.0f : root);
+      Map<2>(d, {{g_, phi_}, dphi_, F_}, [=](VF g, VF v) HWY_ATTR {
+        return hn::Div(hn::NegMulAdd(scale, hn::Div(v, root_of_squares), g), by);
+      });
     }
     g_ = dphi_;
   }

@@ -31,9 +31,9 @@ class FeatureLaunch {
     for (const Problem& p : problems) Add(Forward(p));
   }
 
-  int64_t floats() const { return shared_ + cpu_.threads * scratch_; }
+  int64_t floats() const { return scratch_at() + cpu_.threads * scratch_; }
   int64_t items() const { return items_.count(); }
-  double seconds() const { return seconds_; }
+  double seconds() const { return seconds_ + packing_seconds_; }
 
   // Packs the directions. `buffer`: floats() of them.
   void Start(Stream& stream, float* buffer) {
@@ -58,14 +58,15 @@ class FeatureLaunch {
             .end = std::min(begin + rows, s[2]),
             .by_direction = buffer_ + places.by_direction + of_w * DirectionFloats(w),
             .by_column = buffer_ + places.by_column + of_w * ColumnFloats(w),
-            .row_shift = buffer_ + places.row_shift + head * s[2],
-            .scratch = buffer_ + shared_ + thread * scratch_};
+            .row_shift = buffer_ + shared_ + places.row_shift + head * s[2],
+            .scratch = buffer_ + scratch_at() + thread * scratch_};
   }
   const FeatureKernels& kernels() const { return kernels_; }
 
  private:
+  static constexpr double kSecondsPerElement = 0.1e-9;
   struct Places {
-    int64_t by_direction, by_column, row_shift;
+    int64_t by_direction = 0, by_column = 0, row_shift = 0;
   };
 
   // Panels are at most 64 wide.
@@ -83,35 +84,46 @@ class FeatureLaunch {
     shared_ += RoundUp(floats, 16);
     return at;
   }
+  int64_t scratch_at() const { return shared_ + RoundUp(shifts_, 16); }
+
+  // Sequences of a batch are problems with the same directions, which are packed once.
+  bool PacksAnew(const View& w) const {
+    if (packed_ == nullptr) return true;
+    const View& last = *packed_;
+    return last.data != w.data || last.shape != w.shape || last.stride != w.stride;
+  }
 
   void Add(const RandomFeaturesProblem& p) {
     const Shape &s = p.x.shape, &w = p.w.shape;
     const FeatureLayout layout(s, w);
     const int64_t rows = s[0] * s[1] * s[2];
     items_.Add(s[0] * s[1] * CeilDiv(s[2], layout.rows), 1);
-    panels_.Add(rows > 0 ? w[1] * (DirectionPanels(w) + ColumnPanels(w)) : 0, 1);
-    Places& places = places_.emplace_back();
-    places.by_direction = Place(w[1] * DirectionFloats(w));
-    places.by_column = Place(w[1] * ColumnFloats(w));
-    places.row_shift = Place(params_.shares_shift && !returns_ ? rows : 0);
+    const bool is_new = rows > 0 && PacksAnew(p.w);
+    panels_.Add(is_new ? w[1] * (DirectionPanels(w) + ColumnPanels(w)) : 0, 1);
+    if (is_new) {
+      packed_ = &p.w;
+      packed_at_ = {Place(w[1] * DirectionFloats(w)), Place(w[1] * ColumnFloats(w)), 0};
+      const double packed = static_cast<double>(w[1] * w[2] * w[3]);
+      packing_seconds_ += kSecondsPerElement * packed * products();
+    }
+    packed_at_.row_shift = shifts_;
+    places_.push_back(packed_at_);
+    shifts_ += params_.shares_shift && !returns_ ? rows : 0;
     scratch_ = std::max(scratch_, RoundUp(layout.floats(), 1024));
     Predict(static_cast<double>(rows), p);
   }
+  int products() const { return (projects_ ? 1 : 0) + (returns_ ? 1 : 0); }
 
   // Products at a share of the peak, functions, and what is moved.
   void Predict(double rows, const RandomFeaturesProblem& p) {
-    constexpr double kShareOfPeak = 0.8, kSecondsPerFeature = 0.4e-9, kSecondsPerElement = 0.1e-9;
+    constexpr double kShareOfPeak = 0.8, kSecondsPerFeature = 0.4e-9;
     const Shape& w = p.w.shape;
     const double m = static_cast<double>(w[2]), D = static_cast<double>(w[3]);
-    const double products = (projects_ ? 1 : 0) + (returns_ ? 1 : 0);
     const double features = rows * static_cast<double>(FeatureCount(params_.feature, w[2]));
     const bool reads_phi = returns_ && !projects_;
     const double passes = params_.shares_shift && !returns_ ? 3 : reads_phi ? 4 : 1;
-    seconds_ += products * 2 * rows * m * D / (kShareOfPeak * cpu_.thread_flops) +
+    seconds_ += products() * 2 * rows * m * D / (kShareOfPeak * cpu_.thread_flops) +
                 kSecondsPerFeature * features + kSecondsPerElement * passes * (features + rows * D);
-    const double packed = static_cast<double>(w[1]) * m * D * products;
-    packing_seconds_ += kSecondsPerElement * packed;
-    seconds_ += kSecondsPerElement * packed;
   }
 
   void Pack(int64_t i) const {
@@ -135,7 +147,10 @@ class FeatureLaunch {
   bool projects_ = false, returns_ = false;  // products with w^T, with w
   RowItems items_, panels_;
   std::vector<Places> places_;
-  int64_t shared_ = 0, scratch_ = 0;
+  const View* packed_ = nullptr;  // the directions that were packed last
+  Places packed_at_;
+  // Floats of all packed directions; then those of row_shift, in order; then a thread's scratch.
+  int64_t shared_ = 0, shifts_ = 0, scratch_ = 0;
   double seconds_ = 0, packing_seconds_ = 0;
   float* buffer_ = nullptr;
 };
