@@ -1,11 +1,13 @@
 // random_features: features of rows whose scalar products estimate a kernel, from products with
 // random directions. For a row x and directions w_f, f < m,
 //   u_f = alpha x . w_f,  h = alpha^2 |x|^2 / 2
-//   kExp     phi = factor (e^(u - h - s) + eps)                              F = m,  s = max_f u_f
-//   kCosh    the same of u, then of -u                                       F = 2m, s = max_f
-//   |u_f| kCosSin  phi = factor e^(h - s) [cos u, sin u]                           F = 2m, s = h
-//   kSinCos  phi = factor [sin u, cos u]                                     F = 2m, no s
-//   kMapped  phi = factor (map(u) + eps)                                     F = m,  no s
+//
+//   kExp     F = m:   factor (e^(u - h - s) + eps),        s = max_f u_f
+//   kCosh    F = 2m:  the same of u, then of -u,           s = max_f |u_f|
+//   kCosSin  F = 2m:  factor e^(h - s) [cos u, sin u],     s = h
+//   kSinCos  F = 2m:  factor [sin u, cos u],               no s
+//   kMapped  F = m:   factor (map(u) + eps),               no s
+//
 // (Choromanski et al. 2021, lemma 1; Peng et al. 2021, theorem 1.) s is that of the row or, where
 // rows share it, the largest of all rows of its head, and a constant for gradients.
 #pragma once

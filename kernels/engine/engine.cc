@@ -80,16 +80,14 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
     const View& view = tensor[0];
     plan->outputs.push_back({name, view.dtype, view.layout, view.shape});
     plan->output_bytes += view.bytes();
+    // What Fetch brings to the host, or copies because it is an input.
+    if (!device.info().has_host_memory || tensor.buffer(0) == nullptr) {
+      plan->host_bytes += RoundedBytes(view.bytes());
+    }
   }
   const Work& work = dry.work();
   plan->workspace_bytes = dry.workspace().peak_bytes();
   plan->host_bytes += work.host_bytes;
-  // What Fetch brings to the host.
-  if (!device.info().has_host_memory) {
-    for (const OutputInfo& output : plan->outputs) {
-      plan->host_bytes += RoundedBytes(output.shape.size() * SizeOf(output.dtype));
-    }
-  }
   plan->tokens = plan->shape.B * plan->shape.Nq;
   plan->visible_pairs = run->forward_pairs;
   // A backward is credited with its gradients, not with the forward that it has to repeat.

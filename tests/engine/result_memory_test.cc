@@ -26,6 +26,9 @@ TEST_P(ResultMemory, AGradientThatIsTheIncomingOneHasMemoryOfItsOwn) {
                   {"b2", DenseView(b2.data(), DType::kF32, {3})},
                   {"grad_out", DenseView(grad_out.data(), DType::kF32, {1, 1, 3, 1})}};
   const auto engine = EngineOn(NewTestDevice(GetParam()));
+  const auto plan = engine->MakePlan(call);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GE((*plan)->host_bytes, RoundedBytes(12));  // the copy
   const auto execution = PlanAndExecute(*engine, call);
   ASSERT_TRUE(execution.ok()) << execution.status();
   for (const Result& result : execution->results[0]) {

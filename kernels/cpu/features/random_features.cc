@@ -171,42 +171,45 @@ void WriteSharedShifts(const RandomFeaturesArgs& args, const std::vector<float>&
   }
 }
 
+// Calls run(launch) once the directions are packed, unless the stream is dry.
+template <class Problem, class F>
+DeviceStatus Launched(CpuDevice& device, Stream& stream, const RandomFeaturesParams& params,
+                      const std::vector<Problem>& problems, const F& run) {
+  const Cpu& cpu = device.cpu();
+  FeatureLaunch<Problem> launch(cpu, params, problems);
+  const auto buffer = Take(stream, launch.floats() * static_cast<int64_t>(sizeof(float)));
+  if (buffer == nullptr) return NoMemory(stream);
+  const double seconds = cpu.ParallelSeconds(launch.seconds(), launch.items());
+  if (Predicted(stream, Cpu::kLaunchSeconds + seconds)) return DeviceStatus();
+  launch.Start(stream, static_cast<float*>(buffer->data()));
+  run(launch);
+  return DeviceStatus();
+}
+
 }  // namespace
 
 template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const RandomFeaturesArgs& args) {
   const Cpu& cpu = device.cpu();
-  FeatureLaunch<RandomFeaturesProblem> launch(cpu, args.params, args.problems);
-  const auto buffer = Take(stream, launch.floats() * static_cast<int64_t>(sizeof(float)));
-  if (buffer == nullptr) return NoMemory(stream);
-  if (Predicted(stream,
-                Cpu::kLaunchSeconds + cpu.ParallelSeconds(launch.seconds(), launch.items())))
-    return DeviceStatus();
-  launch.Start(stream, static_cast<float*>(buffer->data()));
-  std::vector<float> largest(static_cast<size_t>(launch.items()));
-  cpu.ForEach(stream, launch.items(), launch.seconds(), [&](int64_t i, int thread) {
-    largest[i] = launch.kernels().forward(launch.Item(i, thread));
+  return Launched(device, stream, args.params, args.problems, [&](const auto& launch) {
+    std::vector<float> largest(static_cast<size_t>(launch.items()));
+    cpu.ForEach(stream, launch.items(), launch.seconds(), [&](int64_t i, int thread) {
+      largest[i] = launch.kernels().forward(launch.Item(i, thread));
+    });
+    if (!args.params.shares_shift || stream.stopped()) return;
+    WriteSharedShifts(args, largest);
+    cpu.ForEach(stream, launch.items(), launch.seconds(),
+                [&](int64_t i, int thread) { launch.kernels().share(launch.Item(i, thread)); });
   });
-  if (!args.params.shares_shift || stream.stopped()) return DeviceStatus();
-  WriteSharedShifts(args, largest);
-  cpu.ForEach(stream, launch.items(), launch.seconds(),
-              [&](int64_t i, int thread) { launch.kernels().share(launch.Item(i, thread)); });
-  return DeviceStatus();
 }
 
 template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const RandomFeaturesGradArgs& args) {
-  const Cpu& cpu = device.cpu();
-  FeatureLaunch<RandomFeaturesGradProblem> launch(cpu, args.params, args.problems);
-  const auto buffer = Take(stream, launch.floats() * static_cast<int64_t>(sizeof(float)));
-  if (buffer == nullptr) return NoMemory(stream);
-  if (Predicted(stream,
-                Cpu::kLaunchSeconds + cpu.ParallelSeconds(launch.seconds(), launch.items())))
-    return DeviceStatus();
-  launch.Start(stream, static_cast<float*>(buffer->data()));
-  cpu.ForEach(stream, launch.items(), launch.seconds(),
-              [&](int64_t i, int thread) { launch.kernels().backward(launch.Item(i, thread)); });
-  return DeviceStatus();
+  return Launched(device, stream, args.params, args.problems, [&](const auto& launch) {
+    device.cpu().ForEach(stream, launch.items(), launch.seconds(), [&](int64_t i, int thread) {
+      launch.kernels().backward(launch.Item(i, thread));
+    });
+  });
 }
 
 }  // namespace attnd
