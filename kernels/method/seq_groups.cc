@@ -64,13 +64,8 @@ std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
   return groups;
 }
 
-}  // namespace
-
-bool HasLengths(const ProblemShape& problem) {
-  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
-}
-
-std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
+// Equal sequences in one group; of more than `most` groups, lengths and offsets are rounded up.
+std::vector<SeqGroup> Rounded(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
   seqs = Merged(std::move(seqs));
   // Starts near the unit that is needed: smaller units would leave too many groups.
   int64_t unit = 1;
@@ -83,7 +78,17 @@ std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengt
     }
     seqs = Merged(std::move(seqs));
   }
-  return InTwo(std::move(seqs));
+  return seqs;
+}
+
+}  // namespace
+
+bool HasLengths(const ProblemShape& problem) {
+  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
+}
+
+std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
+  return InTwo(Rounded(std::move(seqs), most, largest));
 }
 
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most) {
@@ -92,10 +97,8 @@ std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most) {
 }
 
 std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned, size_t most) {
-  if (!SeqsDiffer(problem)) {
-    return is_planned ? InTwo({WholeSeqs(problem)}) : std::vector<SeqGroup>{WholeSeqs(problem)};
-  }
-  if (is_planned) return SeqGroupsOf(problem, most);
+  if (!SeqsDiffer(problem)) return {WholeSeqs(problem)};
+  if (is_planned) return Rounded(SeqsOf(problem), most, {problem.Nq, problem.Nk});
   std::vector<SeqGroup> runs;
   for (const SeqGroup& seq : SeqsOf(problem)) {
     if (!runs.empty() && Place(runs.back()) == Place(seq)) {

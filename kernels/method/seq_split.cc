@@ -64,7 +64,8 @@ Tensor SeqSplit::Shared(const Tensor& x) const {
   if (x.empty()) return x;
   const Tensor whole = WithRank(ops_, x, x[0].shape.rank + 1);
   if (!is_split_ || !ops_.status().ok()) return whole;
-  const bool is_planned = ops_.stream().is_dry();
+  // Where each problem is one part, a plan has the same parts as a run.
+  const bool is_planned = ops_.stream().is_dry() && parts_.size() > counts_.size();
   RowCuts cuts;
   for (const std::vector<int64_t>& counts : counts_) {
     cuts.push_back({0});

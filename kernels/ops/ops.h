@@ -130,7 +130,8 @@ class Ops {
                 int64_t dilation);
   // One problem for each sequence, cut to lengths[problem][b] along axis 2 (axis 1 of rank 2, e.g.
   // [B,N]): results of primitives over it cannot depend on padding. `counts`: the sequences of each
-  // length, which are one problem: neighbours in the batch, on a dry stream any.
+  // length, which are one problem: neighbours in the batch, on a dry stream any, which it counts as
+  // several problems unless they are the whole batch.
   Tensor SplitBatch(const Tensor& x, const std::vector<std::vector<int64_t>>& lengths,
                     const SeqCounts& counts = {});
   // The reverse: `shapes` of the whole tensors; `fill` beyond the lengths. Copies.

@@ -14,14 +14,15 @@ ScanSeq SeqOf(const ProblemShape& p, const Lengths& lengths, bool causal) {
           .visible_pairs = BandPairs(lengths, kUnbounded, last)};
 }
 
-// `count` sequences of a scan: one entry that stands for them or, for a run, one entry each.
+// `count` sequences of a scan, one entry each. For a plan two entries stand for them, since a
+// composed scan makes a problem of each, and one entry would be planned as one problem.
 void AddSeqs(ScanSeq seq, int64_t count, bool is_planned, std::vector<ScanSeq>* seqs) {
-  if (!is_planned) {
-    seqs->insert(seqs->end(), static_cast<size_t>(count), seq);
-    return;
+  if (is_planned && count > 2) {
+    seq.count = count - 1;
+    seqs->push_back(seq);
+    seq.count = count = 1;
   }
-  seq.count = count;
-  seqs->push_back(seq);
+  seqs->insert(seqs->end(), static_cast<size_t>(count), seq);
 }
 
 // A composed scan is planned in steps, for each of its sequences at each length of any of them.
