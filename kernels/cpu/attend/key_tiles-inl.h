@@ -22,14 +22,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The last kBlockTiles tiles that were used, one place each, packed once for all the query tiles of
 // an item. Keys are read where they lie unless they need widening or gathering. Values are
 // packed in groups of kRows columns, [group][place][key][kRows]: read by column where they lie, 64
-// rows a power of two apart would fight for few cache sets. Where a tile of few queries is all that
-// would use them, that costs less than packing: then they are read like keys.
+// rows a power of two apart would fight for few cache sets. Where one tile of queries is all that
+// would use them and they are few or the rows lie close together, that costs less than packing:
+// then they are read like keys.
 class KeyTiles {
  public:
   // `take`(floats) returns scratch memory.
   template <class Take>
   KeyTiles(const AttendItem& item, const Take& take)
-      : t_(item), packs_(item.rows > kTile || item.queries > kPanel / 2) {
+      : t_(item), packs_(item.rows > kTile || (item.queries > kPanel / 2 && !LieClose(item))) {
     v_ = take(CeilDiv(t_.Dv, kRows) * kGroup);
     k_ = take(kBlockTiles * kTile * t_.D);
     wide_ = take(kTile * t_.Dv);
@@ -79,6 +80,12 @@ class KeyTiles {
   }
 
  private:
+  // Whether a column of 64 values that are read in place has a cache line of its own for each.
+  static bool LieClose(const AttendItem& item) {
+    constexpr int64_t kCloseBytes = 512;
+    return item.pattern == nullptr && item.v.dtype == DType::kF32 && item.v.stride <= kCloseBytes;
+  }
+
   static constexpr int64_t kStored = 4;
   static_assert(kRows <= kStored);
   // Floats from group to group: no power of two.
