@@ -16,6 +16,7 @@
 #include "kernels/core/run_control.h"
 #include "kernels/cpu/attend/attend_item.h"
 #include "kernels/cpu/attend/log_sums-inl.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/simd/convert-inl.h"
 #include "kernels/cpu/simd/gemm-inl.h"
 #include "kernels/cpu/simd/math-inl.h"
@@ -64,7 +65,7 @@ class FewKeys {
   void LoadKeys() const;
   void RunTile(int64_t first, int64_t rows) const;
   void LoadQueries(int64_t row, int64_t rows, int64_t at) const;
-  void Fetch(int64_t row, int64_t rows) const;
+  void FetchQueries(int64_t row, int64_t rows) const;
   void StoreRow(const float* from, float sum, char* row) const;
   void WeighRows(int64_t rows, float* sums, float* lse) const;
 
@@ -72,7 +73,7 @@ class FewKeys {
   const int64_t columns_ = RoundUp(t_.keys, kLanes);
   float* const q_;        // [kTile][D], times query_scale as in the backward
   float* const weights_;  // [kTile][key]: scores, then weights
-  float* const out_;      // [kTile][Dv], where it cannot be built in place
+  float* const out_;      // some rows of Dv, where the result cannot be built in place
   float* const kt_;       // [D][key]
   float* const v_;        // [key][Dv]
 };
@@ -94,15 +95,10 @@ inline void FewKeys::LoadKeys() const {
   }
 }
 
-// Brings rows of Q that are needed soon to L2, a few at a time: memory works while products run.
-inline void FewKeys::Fetch(int64_t row, int64_t rows) const {
+// Rows of Q that are needed soon, a few at a time: memory works while products run.
+inline void FewKeys::FetchQueries(int64_t row, int64_t rows) const {
   const int64_t end = std::min(row + rows, t_.first + t_.queries);
-  for (; row < end; ++row) {
-    const char* const from = t_.q.Row(row);
-    for (int64_t at = 0; at < t_.D * SizeOf(t_.q.dtype); at += 64) {
-      __builtin_prefetch(from + at, 0, /*second cache*/ 2);
-    }
-  }
+  for (; row < end; ++row) Fetch(t_.q.Row(row), t_.D * SizeOf(t_.q.dtype));
 }
 
 // Rows [first, first + rows) of the item, at most kTile. kStretch rows at a time are in L1 when
@@ -118,7 +114,7 @@ inline void FewKeys::RunTile(int64_t first, int64_t rows) const {
     const int64_t count = std::min<int64_t>(kRows, rows - i);
     Gemm<Start::kZero>(count, columns_, t_.D, {q_ + i * q_stride, q_stride, 1}, {kt_, stride},
                        {weights_ + i * stride, stride});
-    Fetch(first + i + kTile, count);
+    FetchQueries(first + i + kTile, count);
   }
   float sums[kTile], lse[kTile];
   WeighRows(rows, sums, lse);

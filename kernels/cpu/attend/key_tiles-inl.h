@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_item.h"
 #include "kernels/cpu/simd/convert-inl.h"
@@ -53,9 +52,6 @@ class KeyTiles {
     Fill(place);
     return place;
   }
-
-  // Starts to fetch the rows of tile `index`, which is needed soon. kNone: none is.
-  void Prefetch(int64_t index) const;
 
   // The keys of a place, [64][D].
   Rows Keys(int place) const { return keys_[place]; }
@@ -125,22 +121,6 @@ class KeyTiles {
   uint64_t absent_[kBlockTiles], hidden_[kBlockTiles];
   int oldest_ = 0;
 };
-
-inline void KeyTiles::Prefetch(int64_t index) const {
-  if (index == VisibleTile::kNone) return;
-  if (std::find(tiles_, tiles_ + kBlockTiles, index) != tiles_ + kBlockTiles) return;
-  constexpr int64_t kLine = 64;
-  const auto bring = [](const char* row, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += kLine) hwy::Prefetch(row + at);
-  };
-  const int64_t first = index * kTile, end = std::min(first + kTile, t_.keys);
-  for (int64_t slot = first; slot < end; ++slot) {
-    const int64_t row = t_.KeyRow(slot);
-    if (row < 0) continue;
-    bring(t_.Key(row), t_.D * SizeOf(DTypeOf(t_.k, t_.k2, row)));
-    bring(t_.Value(row), t_.Dv * SizeOf(DTypeOf(t_.v, t_.v2, row)));
-  }
-}
 
 inline void KeyTiles::Fill(int place) {
   const int64_t first = tiles_[place] * kTile, keys = std::min(kTile, t_.keys - first);

@@ -167,7 +167,6 @@ inline QueryTile::Block QueryTile::NextBlock(KeyTiles* keys, ComputedTile* compu
   while (block.count < kBlockTiles && next() != VisibleTile::kNone) {
     const VisibleTile tile = visible_.TakeTile(&computed[block.count]);
     visible_.Next();
-    keys->Prefetch(next());
     const int64_t first = tile.index * kTile, n = std::min(kTile, t_.keys - first);
     const int place = keys->Prepare(tile.index, busy);
     busy |= 1u << place;
