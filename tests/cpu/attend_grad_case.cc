@@ -83,7 +83,8 @@ void GradCase::AddRow(int64_t b) {
   seq.nk = sizes.padded ? std::max<int64_t>(sizes.Nk - 2 - 30 * b, 0) : sizes.Nk;
   seq.offset = Has("relative") ? std::max<int64_t>(seq.nk - seq.nq, 0) : 7 * b - 5;
   seq.offset += sizes.offset;
-  seq.gathers = sizes.slots == Slots::kGather || sizes.slots == Slots::kByHead;
+  const bool once = sizes.slots == Slots::kOnce;
+  seq.gathers = once || sizes.slots == Slots::kGather || sizes.slots == Slots::kByHead;
   seq.is_listed = sizes.slots == Slots::kListed;
   const auto pattern = [&] {
     if (seq.is_listed) {
@@ -98,7 +99,9 @@ void GradCase::AddRow(int64_t b) {
     std::shuffle(queries.begin(), queries.end(), random);
     for (int64_t n = 0; seq.gathers && n < seq.nk + sizes.Nk2 + 20; ++n) {
       const auto drawn = static_cast<int64_t>(random() % (seq.nk + sizes.Nk2 + 1)) - 1;
-      keys.push_back(static_cast<int32_t>(drawn < seq.nk ? drawn : drawn - seq.nk + sizes.Nk));
+      const auto row = static_cast<int32_t>(drawn < seq.nk ? drawn : drawn - seq.nk + sizes.Nk);
+      const bool stands = std::find(keys.begin(), keys.end(), row) != keys.end();
+      keys.push_back(once && stands ? -1 : row);
     }
     const int64_t Nq = seq.gathers ? static_cast<int64_t>(queries.size()) : sizes.Nq;
     const int64_t Nk = seq.gathers ? static_cast<int64_t>(keys.size()) : sizes.Nk;

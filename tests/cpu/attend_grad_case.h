@@ -16,6 +16,7 @@ enum class Slots {
   kNone,     // no pattern
   kInOrder,  // masks, runs of full tiles and empty tiles over rows as they lie
   kGather,   // the same over random orders with repeats, holes and rows of k2
+  kOnce,     // the same, but no key row stands in two slots
   kByHead,   // kGather, another one for each head
   kListed,   // random lists, others for each head
 };

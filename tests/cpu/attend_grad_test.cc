@@ -74,7 +74,7 @@ TEST_P(AttendGrad, AllTermsTogetherAtEverySizeAroundATile) {
 
 TEST_P(AttendGrad, GatheredRowsOfTwoSources) {
   unsigned seed = 200;
-  for (Slots slots : {Slots::kGather, Slots::kByHead}) {
+  for (Slots slots : {Slots::kGather, Slots::kOnce, Slots::kByHead}) {
     for (const char* terms : {"", "constants", "slopes sinks", "bias", "relative table labels"}) {
       for (int64_t Nk2 : {0, 30}) {
         ExpectPlain({.B = 2,
@@ -96,7 +96,7 @@ TEST_P(AttendGrad, GatheredRowsOfTwoSources) {
 
 // More tiles than a block of keys, and more than one share.
 TEST_P(AttendGrad, ManyTiles) {
-  for (Slots slots : {Slots::kNone, Slots::kInOrder, Slots::kGather}) {
+  for (Slots slots : {Slots::kNone, Slots::kInOrder, Slots::kGather, Slots::kOnce}) {
     ExpectPlain({.H = 2, .Hkv = 1, .Nq = 200, .Nk = 1100, .D = 8, .Dv = 16, .slots = slots}, 300);
     ExpectPlain({.Nq = 130, .Nk = 600, .D = 8, .Dv = 16, .slots = slots, .terms = kAllTerms}, 301);
   }

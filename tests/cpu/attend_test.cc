@@ -125,6 +125,45 @@ TEST_P(Attend, AgreesWithPlainCodeOverManyTiles) {
   }
 }
 
+// Without a mask keys in lanes, up to 256 of them; whole tiles of queries, parts of one and several
+// items.
+TEST_P(Attend, AgreesWithPlainCodeForFewKeys) {
+  const int64_t widths[] = {64, 20, 1, 128, 33, 16};
+  const DType dtypes[] = {DType::kF32, DType::kF32, DType::kF16, DType::kBF16};
+  uint64_t n = 400;
+  for (int64_t Nk : {1, 3, 15, 16, 17, 64, 65, 255, 256, 257, 300}) {
+    for (int64_t Nq : {1, 5, 64, 66, 330}) {
+      ExpectPlain(device(), AttendCase({.B = 1 + static_cast<int64_t>(n % 2),
+                                        .H = 2,
+                                        .Hkv = 1 + static_cast<int64_t>(n % 2),
+                                        .Nq = Nq,
+                                        .Nk = Nk,
+                                        .D = widths[n % 6],
+                                        .Dv = widths[n / 6 % 6],
+                                        .dtype = dtypes[n % 4],
+                                        .layout = n % 3 == 0 ? Layout::kBNHD : Layout::kBHND,
+                                        .padded = n % 5 == 0},
+                                       n));
+      ++n;
+    }
+  }
+}
+
+// One query of NaN leaves the others as they are.
+TEST_P(Attend, AnOddQueryOfFewKeysHarmsNoOther) {
+  AttendCase odd({.Nq = 70, .Nk = 100, .D = 16, .Dv = 20}, 5);
+  const AttendCase clean({.Nq = 70, .Nk = 100, .D = 16, .Dv = 20}, 5);
+  for (int64_t d = 0; d < 16; ++d) odd.q.Set(0, 0, 33, d, kNaN);
+  RunAttend(device(), {&odd}, /*backward=*/false);
+  RunAttend(device(), {&clean}, /*backward=*/false);
+  for (int64_t i = 0; i < 70; ++i) {
+    for (int64_t d = 0; d < 20; ++d) {
+      const float out = odd.out.Get(0, 0, i, d);
+      EXPECT_TRUE(i == 33 ? std::isnan(out) : out == clean.out.Get(0, 0, i, d)) << i;
+    }
+  }
+}
+
 // Scores of hundreds: the running maximum must move, and weights underflow to exactly 0.
 TEST_P(Attend, AgreesWithPlainCodeForLargeScores) {
   AttendCase c({.Nq = 65, .Nk = 400, .D = 16, .Dv = 16}, 1);

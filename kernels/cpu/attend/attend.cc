@@ -12,6 +12,19 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_forward-inl.h"
+#include "kernels/cpu/attend/few_keys-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attnd::HWY_NAMESPACE {
+
+// With `state` the item is one tile, whose state is saved instead of its rows.
+void RunItem(const AttendItem& item, float* scratch, float* state) {
+  if (state == nullptr && item.SeesAllOfFew()) return FewKeys(item, scratch).Run();
+  AttendQueries(item, scratch, state);
+}
+
+}  // namespace attnd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace attnd {
@@ -30,8 +43,8 @@ DeviceStatus CpuAttend(CpuDevice& device, Stream& stream, const AttendArgs& args
   const double predicted = cpu.ParallelSeconds(work.serial_seconds(), work.dry_items());
   if (Predicted(stream, Cpu::kLaunchSeconds + predicted)) return DeviceStatus();
   work.List();
-  auto* run = Choose(cpu.isa, HWY_CHOOSE_SSE4(AttendQueries), HWY_CHOOSE_AVX2(AttendQueries),
-                     HWY_CHOOSE_AVX3(AttendQueries));
+  auto* run =
+      Choose(cpu.isa, HWY_CHOOSE_SSE4(RunItem), HWY_CHOOSE_AVX2(RunItem), HWY_CHOOSE_AVX3(RunItem));
   auto* merge = Choose(cpu.isa, HWY_CHOOSE_SSE4(MergeQueries), HWY_CHOOSE_AVX2(MergeQueries),
                        HWY_CHOOSE_AVX3(MergeQueries));
   float* base = static_cast<float*>(scratch->data());

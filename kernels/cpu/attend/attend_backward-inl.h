@@ -1,4 +1,4 @@
-// The gradients of one share of the keys of a kv head, and the sums over shares.
+// The gradients of one share of the keys of a kv head.
 #if defined(ATTND_CPU_ATTEND_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_ATTEND_BACKWARD_INL_H_
 #undef ATTND_CPU_ATTEND_BACKWARD_INL_H_
@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "absl/container/inlined_vector.h"
@@ -39,6 +38,10 @@ class ShareOfKeys {
   };
 
   HeadSums SumsOf(int64_t h) const;
+  PartialRows SumsOfKeys(GradSum::Kind kind) const {
+    if (task_.stores_keys[s_.b]) return {};
+    return task_.Of(kind, s_.b, s_.kv_head, s_.share);
+  }
   void SumSinks(int64_t h);
   void RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end);
   void RunHead(const Tiles& tiles, int64_t h);
@@ -48,6 +51,8 @@ class ShareOfKeys {
   void Multiply(const GradQueries& queries, const GradKeys& keys, bool first);
   void MultiplySeen(const GradQueries& queries, const GradKeys& keys, bool first);
   void StoreKeys(const GradKeys& keys, int64_t tile);
+  void StoreKey(const GradKeys& keys, int64_t i, int64_t row);
+  void ClearMissingKeys();
   void StoreBias(int64_t h, int64_t q_tile, int64_t k_tile, int64_t queries, int64_t keys);
   void ClearBias(int64_t h, int64_t begin, int64_t end, int64_t k_tile);
 
@@ -56,7 +61,7 @@ class ShareOfKeys {
   const AttendSeq& seq_;
   const GradScratch& m_;
   const bool wants_dq_;
-  const PartialRows dk_, dv_;
+  const PartialRows dk_, dv_;  // where keys are added up
   PairOfTiles pair_;
   GradKeys keys_[kMaxKeyBlock];
 };
@@ -67,8 +72,8 @@ inline ShareOfKeys::ShareOfKeys(const AttendShare& share, const GradScratch& scr
       seq_(task_.Seq(share.b)),
       m_(scratch),
       wants_dq_(task_.sums[GradSum::kDq].rows > 0),
-      dk_(task_.Of(GradSum::kDk, share.b, share.kv_head, share.share)),
-      dv_(task_.Of(GradSum::kDv, share.b, share.kv_head, share.share)),
+      dk_(SumsOfKeys(GradSum::kDk)),
+      dv_(SumsOfKeys(GradSum::kDv)),
       pair_(task_, share.b, scratch) {
   for (int64_t i = 0; i < KeyBlock(task_.D, task_.Dv); ++i) keys_[i].m = scratch.keys[i];
 }
@@ -90,8 +95,10 @@ inline void ShareOfKeys::Run() {
     }
     SumSinks(h);
   }
+  ClearMissingKeys();
   // Heads that gather keys in different orders need packed keys each; others share them.
-  const int64_t together = task_.gathers ? 1 : task_.group;
+  const bool is_apart = task_.gathers && !seq_.head_patterns.empty();
+  const int64_t together = is_apart ? 1 : task_.group;
   for (int64_t h = h_begin; h < h_end; h += together) {
     const Pattern* pattern = seq_.Of(h);
     const bool gathers = pattern != nullptr && !pattern->key_rows.empty();
@@ -188,47 +195,6 @@ inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
   }
 }
 
-// dS of the pair that was weighed last, of `queries` and `keys` of the sequence; 0 beyond them.
-inline void ShareOfKeys::StoreBias(int64_t h, int64_t q_tile, int64_t k_tile, int64_t queries,
-                                   int64_t keys) {
-  const HeadRows to = HeadRows::Of(task_.problem->dterms.bias, s_.b, h);
-  const int64_t first = k_tile * kTile, columns = std::min(kTile, task_.Nk - first);
-  const int64_t size = SizeOf(to.dtype);
-  for (int64_t i = 0; i < queries; ++i) {
-    char* row = to.Row(q_tile * kTile + i) + first * size;
-    Narrow(to.dtype, m_.dscores.Row(i), keys, row);
-    std::memset(row + keys * size, 0, static_cast<size_t>((columns - keys) * size));
-  }
-  ClearBias(h, q_tile * kTile + queries, std::min((q_tile + 1) * kTile, task_.Nq), k_tile);
-}
-
-// Rows [begin, end) of a key tile's columns, where no pair is visible.
-inline void ShareOfKeys::ClearBias(int64_t h, int64_t begin, int64_t end, int64_t k_tile) {
-  const HeadRows to = HeadRows::Of(task_.problem->dterms.bias, s_.b, h);
-  const int64_t first = k_tile * kTile, columns = std::min(kTile, task_.Nk - first);
-  const int64_t size = SizeOf(to.dtype);
-  for (int64_t i = begin; i < end; ++i) {
-    if (i % kTile == 0 && CheckPoint()) return;
-    std::memset(to.Row(i) + first * size, 0, static_cast<size_t>(columns * size));
-  }
-}
-
-// dq of a query tile to its rows.
-inline void ShareOfKeys::AddRows(const TileSlots& slots, const PartialRows& sums) {
-  const DF d;
-  for (int64_t i = 0; i < slots.count; ++i) {
-    if (slots.rows[i] < 0) continue;
-    const float* from = m_.dq.Row(i);
-    float* to = sums.sums + slots.rows[i] * sums.stride;
-    uint8_t& touched = sums.touched[slots.rows[i]];
-    for (int64_t x = 0; x < Vectors(m_.dq); x += kLanes) {
-      const VF more = hn::LoadU(d, from + x);
-      hn::StoreU(touched == 0 ? more : hn::Add(hn::LoadU(d, to + x), more), d, to + x);
-    }
-    touched = 1;
-  }
-}
-
 inline void ShareOfKeys::AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile,
                                  const HeadSums& sums, bool first) {
   const bool exact = pair_.Weigh(queries, keys, tile);
@@ -296,63 +262,6 @@ inline void ShareOfKeys::MultiplySeen(const GradQueries& queries, const GradKeys
       if (task_.wants_dk) add(dscore, m_.q.Row(i), task_.D, keys.m.dk.Row(x));
       if (wants_dq_) add(dscore, keys.m.k.Row(x), task_.D, m_.dq.Row(i));
     }
-  }
-}
-
-// To their rows, or to the sums of rows where several slots may be one row. Q carries scale unit.
-inline void ShareOfKeys::StoreKeys(const GradKeys& keys, int64_t tile) {
-  const float factor = static_cast<float>(1 / task_.unit());
-  if (task_.gathers) {
-    const auto add = [](const PartialRows& sums, const Packed& tile_sums, int64_t row, int64_t i) {
-      float* to = sums.Open(row);
-      for (int64_t x = 0; x < tile_sums.width; ++x) to[x] += tile_sums.Row(i)[x];
-    };
-    for (int64_t i = 0; i < keys.slots.count; ++i) {
-      if (keys.slots.rows[i] < 0) continue;
-      if (dk_.wanted()) add(dk_, keys.m.dk, keys.slots.rows[i], i);
-      if (dv_.wanted()) add(dv_, keys.m.dv, keys.slots.rows[i], i);
-    }
-    return;
-  }
-  const HeadRows dk = HeadRows::Of(task_.problem->dk, s_.b, s_.kv_head);
-  const HeadRows dv = HeadRows::Of(task_.problem->dv, s_.b, s_.kv_head);
-  const int64_t first = tile * kTile;
-  for (int64_t i = 0; i < std::min(kTile, task_.Nk - first); ++i) {
-    if (task_.wants_dk) Narrow(dk.dtype, keys.m.dk.Row(i), task_.D, dk.Row(first + i), factor);
-    if (task_.wants_dv) Narrow(dv.dtype, keys.m.dv.Row(i), task_.Dv, dv.Row(first + i));
-  }
-}
-
-// `count` rows of a gradient from `first` on to plane (b, h) of `out`: the partial sums of all that
-// the plane stands for, in their order. `space`: stride() floats.
-inline void SumPlane(const GradTask& task, const PlaneSum& plane, float* space) {
-  const DF d;
-  const auto& [kind, out, first, count, b, h] = plane;
-  const GradSum& sum = task.sums[kind];
-  const int64_t rows = out.shape[2], stride = sum.stride();
-  // A dimension of 1 is the sum over the whole dimension.
-  const int64_t b_end = out.shape[0] == 1 ? task.B : b + 1;
-  const int64_t h_end = out.shape[1] == 1 ? sum.heads : h + 1;
-  const int64_t repeats = rows == 1 ? count : 1;
-  const HeadRows to = HeadRows::Of(out, b, h);
-  for (int64_t row = 0; row < rows; ++row) {
-    if (row % kTile == 0 && CheckPoint()) return;
-    std::fill_n(space, stride, 0.0f);
-    for (int64_t bb = b; bb < b_end; ++bb) {
-      for (int64_t hh = h; hh < h_end; ++hh) {
-        for (int64_t share = 0; share < task.shares; ++share) {
-          const PartialRows part = task.Of(kind, bb, hh, share);
-          for (int64_t r = first + row; r < first + row + repeats; ++r) {
-            if (part.touched[r] == 0) continue;
-            for (int64_t x = 0; x < sum.width; x += kLanes) {
-              const VF more = hn::LoadU(d, part.sums + r * stride + x);
-              hn::StoreU(hn::Add(hn::LoadU(d, space + x), more), d, space + x);
-            }
-          }
-        }
-      }
-    }
-    Narrow(out.dtype, space, sum.width, to.Row(row), static_cast<float>(sum.factor));
   }
 }
 

@@ -7,13 +7,13 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numbers>
 
 #include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
 #include "kernels/core/run_control.h"
+#include "kernels/cpu/attend/log_sums-inl.h"
 #include "kernels/cpu/attend/query_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -97,15 +97,17 @@ inline void QueryTile::StoreOut(int64_t panel) {
   }
 }
 
-inline void QueryTile::StoreLse(int64_t i) {
-  const int64_t row = t_.QueryRow(first_ + i);
-  if (row < 0) return;
-  const float sum = i < queries_ ? sum_[i] : 0.0f;
-  const float sink = row < t_.valid_rows ? t_.terms.sink : kMinusInf;
-  const bool only_sink = sum == 0 || (sum == 1 && max_[i] == sink * std::numbers::log2e_v<float>);
-  constexpr double kLn2 = 0.69314718055994530942;
-  const double log2_sum = max_[i] + std::log2(static_cast<double>(sum));
-  t_.lse.Scalar(row) = only_sink ? sink : static_cast<float>(log2_sum * kLn2);
+inline void QueryTile::StoreLse(int64_t rows) {
+  float lse[kTile];
+  LogSums(max_, sum_, lse);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t row = t_.QueryRow(first_ + i);
+    if (row < 0) continue;
+    const float sum = i < queries_ ? sum_[i] : 0.0f;
+    const float sink = row < t_.valid_rows ? t_.terms.sink : kMinusInf;
+    const bool only_sink = sum == 0 || (sum == 1 && max_[i] == sink * std::numbers::log2e_v<float>);
+    t_.lse.Scalar(row) = only_sink ? sink : lse[i];
+  }
 }
 
 inline void QueryTile::Store() {
@@ -115,7 +117,7 @@ inline void QueryTile::Store() {
     const int64_t row = t_.QueryRow(first_ + i);
     if (row >= 0) std::memset(t_.out.Row(row), 0, t_.Dv * SizeOf(t_.out.dtype));
   }
-  for (int64_t i = 0; t_.terms.is_softmax() && i < rows; ++i) StoreLse(i);
+  if (t_.terms.is_softmax()) StoreLse(rows);
 }
 
 // Scratch memory of one thread, handed out from the front.

@@ -13,8 +13,8 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend/attend_grad.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/attend/attend_backward-inl.h"
 #include "kernels/cpu/attend/attend_grad_bias-inl.h"
+#include "kernels/cpu/attend/attend_grad_store-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
@@ -243,7 +243,8 @@ class ItemRunner {
     int32_t* counters = counters_ + first_counter_[item.problem];
     if (Finish(&counters[item.b * p.Hkv + item.head]) < p.shares) return;
     for (int kind = 0; kind < GradSum::kKinds; ++kind) {
-      if (p.sums[kind].IsWhole(p.B)) continue;
+      const bool is_keys = kind == GradSum::kDk || kind == GradSum::kDv;
+      if (p.sums[kind].IsWhole(p.B) || (is_keys && p.stores_keys[item.b])) continue;
       const int64_t heads = p.sums[kind].heads / p.Hkv;
       for (int64_t h = item.head * heads; h < (item.head + 1) * heads; ++h) {
         Sum(p, GradSum::Kind(kind), item.b, h, scratch);
@@ -310,6 +311,7 @@ DeviceStatus CpuAttendGrad(CpuDevice& device, Stream& stream, const AttendGradAr
   for (GradTask& p : tasks) {
     p.floats = static_cast<float*>(sums->data());
     p.touched = static_cast<uint8_t*>(touched->data());
+    FindStoredKeys(&p);
   }
   Item* items = static_cast<Item*>(list->data());
   ListItems(tasks, items);

@@ -8,7 +8,27 @@ bool Gathers(const AttendProblem& p) {
                                            [](const AttendSeq& seq) { return seq.gathers; });
 }
 
+// Whether the sequence's key slots hold each row at most once, the same for all heads.
+bool HasEachKeyOnce(const GradTask& task, const AttendSeq& seq) {
+  if (!task.gathers) return true;
+  if (!seq.head_patterns.empty()) return false;
+  if (seq.pattern == nullptr || seq.pattern->key_rows.empty()) return true;
+  std::vector<bool> stands(static_cast<size_t>(task.Nk + task.Nk2), false);
+  for (int32_t row : seq.pattern->key_rows) {
+    if (row < 0) continue;
+    if (stands[row]) return false;
+    stands[row] = true;
+  }
+  return true;
+}
+
 }  // namespace
+
+void FindStoredKeys(GradTask* task) {
+  for (const AttendSeq& seq : task->problem->forward.seqs) {
+    task->stores_keys.push_back(HasEachKeyOnce(*task, seq));
+  }
+}
 
 GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bool dry) {
   const AttendProblem& f = problem.forward;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numbers>
+#include <vector>
 
 #include "kernels/core/integer.h"
 #include "kernels/cpu/attend/attend_tile.h"
@@ -84,6 +85,9 @@ struct GradTask {
   // The gradient of the bias. Where it repeats nothing and no soft cap lies between it and dS, the
   // shares of keys store it as they meet the pairs; else it is items of its own.
   bool wants_bias = false, stores_bias = false;
+  // Of each sequence: whether dk and dv are stored where they lie, once for each row, instead of
+  // being added up; known once there are patterns.
+  std::vector<bool> stores_keys;
   std::array<GradSum, GradSum::kKinds> sums;
   float* floats = nullptr;  // of all problems
   uint8_t* touched = nullptr;
@@ -108,6 +112,8 @@ inline bool Wants(const View& gradient, bool dry) {
 
 // The task of a problem, without memory.
 GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bool dry);
+// Sets stores_keys from the patterns of the task.
+void FindStoredKeys(GradTask* task);
 
 // One plane of a gradient that is a sum.
 struct PlaneSum {

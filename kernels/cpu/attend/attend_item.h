@@ -69,6 +69,8 @@ struct AttendItem {
   // The row of slot first + i; -1: none.
   int64_t QueryRow(int64_t i) const { return query_rows != nullptr ? query_rows[i] : first + i; }
   int64_t KeyRow(int64_t slot) const { return key_rows != nullptr ? key_rows[slot] : slot; }
+  // Whether every query sees every key, few and of one source, and nothing else enters the scores.
+  bool SeesAllOfFew() const;
   const char* Key(int64_t row) const { return row < k_rows ? k.Row(row) : k2.Row(row - k_rows); }
   const char* Value(int64_t row) const { return row < k_rows ? v.Row(row) : v2.Row(row - k_rows); }
 };
@@ -82,6 +84,22 @@ constexpr int kBlockTiles = 4;
 constexpr int kMaxItemTiles = 8;
 constexpr int64_t ItemTiles(int64_t D, int64_t Dv) {
   return std::clamp<int64_t>(2048 / std::max<int64_t>(D + Dv, 1), 1, kMaxItemTiles);
+}
+
+// Keys that FewKeys takes: as many as the online softmax normalises together. It depends on the
+// keys alone, so that a row has the same bits whatever the other queries are.
+constexpr int64_t kFewKeys = kBlockTiles * kTile;
+inline bool AttendItem::SeesAllOfFew() const {
+  return keys > 0 && keys <= std::min(kFewKeys, k_rows) && pattern == nullptr &&
+         query_rows == nullptr && !has_terms &&
+         terms.sink == -std::numeric_limits<float>::infinity();
+}
+// Floats from row to row of its operands: whole vectors of any instruction set, and no power of
+// two.
+constexpr int64_t FewKeysStride(int64_t width) { return RoundUp(width, 16) + 16; }
+constexpr int64_t FewKeysFloats(int64_t D, int64_t Dv) {
+  return (kTile + D) * FewKeysStride(kFewKeys) + kTile * FewKeysStride(D) +
+         (kTile + kFewKeys) * FewKeysStride(Dv);
 }
 
 // Rows of r that one product covers: those that two tiles in natural order are apart, or more.
@@ -99,7 +117,8 @@ struct AttendScratch {
         kBlockTiles * kTile * (D + Dv + 5) + kTile * Dv + 16 * (Dv + 4) + 2 * Dv + 48;
     const int64_t bias = has_bias ? 2 * kTile * kTile + 32 : 0;
     const int64_t relative = has_relative ? kRelativeRows * kTile + 16 : 0;
-    return ItemTiles(D, Dv) * per_query_tile + scores + key_tiles + bias + relative;
+    return std::max(ItemTiles(D, Dv) * per_query_tile + scores + key_tiles + bias + relative,
+                    FewKeysFloats(D, Dv));
   }
 };
 

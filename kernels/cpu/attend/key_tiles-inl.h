@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_item.h"
 #include "kernels/cpu/simd/convert-inl.h"
@@ -22,14 +21,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The last kBlockTiles tiles that were used, one place each, packed once for all the query tiles of
 // an item. Keys are read where they lie unless they need widening or gathering. Values are
 // packed in groups of kRows columns, [group][place][key][kRows]: read by column where they lie, 64
-// rows a power of two apart would fight for few cache sets. Where a tile of few queries is all that
-// would use them, that costs less than packing: then they are read like keys.
+// rows a power of two apart would fight for few cache sets. Where one tile of queries is all that
+// would use them and they are few or the rows lie close together, that costs less than packing:
+// then they are read like keys.
 class KeyTiles {
  public:
   // `take`(floats) returns scratch memory.
   template <class Take>
   KeyTiles(const AttendItem& item, const Take& take)
-      : t_(item), packs_(item.rows > kTile || item.queries > kPanel / 2) {
+      : t_(item), packs_(item.rows > kTile || (item.queries > kPanel / 2 && !LieClose(item))) {
     v_ = take(CeilDiv(t_.Dv, kRows) * kGroup);
     k_ = take(kBlockTiles * kTile * t_.D);
     wide_ = take(kTile * t_.Dv);
@@ -52,9 +52,6 @@ class KeyTiles {
     Fill(place);
     return place;
   }
-
-  // Starts to fetch the rows of tile `index`, which is needed soon. kNone: none is.
-  void Prefetch(int64_t index) const;
 
   // The keys of a place, [64][D].
   Rows Keys(int place) const { return keys_[place]; }
@@ -79,6 +76,12 @@ class KeyTiles {
   }
 
  private:
+  // Whether a column of 64 values that are read in place has a cache line of its own for each.
+  static bool LieClose(const AttendItem& item) {
+    constexpr int64_t kCloseBytes = 512;
+    return item.pattern == nullptr && item.v.dtype == DType::kF32 && item.v.stride <= kCloseBytes;
+  }
+
   static constexpr int64_t kStored = 4;
   static_assert(kRows <= kStored);
   // Floats from group to group: no power of two.
@@ -118,22 +121,6 @@ class KeyTiles {
   uint64_t absent_[kBlockTiles], hidden_[kBlockTiles];
   int oldest_ = 0;
 };
-
-inline void KeyTiles::Prefetch(int64_t index) const {
-  if (index == VisibleTile::kNone) return;
-  if (std::find(tiles_, tiles_ + kBlockTiles, index) != tiles_ + kBlockTiles) return;
-  constexpr int64_t kLine = 64;
-  const auto bring = [](const char* row, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += kLine) hwy::Prefetch(row + at);
-  };
-  const int64_t first = index * kTile, end = std::min(first + kTile, t_.keys);
-  for (int64_t slot = first; slot < end; ++slot) {
-    const int64_t row = t_.KeyRow(slot);
-    if (row < 0) continue;
-    bring(t_.Key(row), t_.D * SizeOf(DTypeOf(t_.k, t_.k2, row)));
-    bring(t_.Value(row), t_.Dv * SizeOf(DTypeOf(t_.v, t_.v2, row)));
-  }
-}
 
 inline void KeyTiles::Fill(int place) {
   const int64_t first = tiles_[place] * kTile, keys = std::min(kTile, t_.keys - first);

@@ -104,7 +104,7 @@ class QueryTile {
   void AddVisible(uint64_t sees, const float* weights, int64_t panel, const float* v);
   float FactorOf(int64_t i) const;
   void StoreOut(int64_t panel);
-  void StoreLse(int64_t i);
+  void StoreLse(int64_t rows);
 
   float* SumVP(int64_t panel) const { return sum_vp_ + panel * t_.Dv * kPanel; }
   // Lanes of a panel that are needed, whole vectors.
@@ -167,7 +167,6 @@ inline QueryTile::Block QueryTile::NextBlock(KeyTiles* keys, ComputedTile* compu
   while (block.count < kBlockTiles && next() != VisibleTile::kNone) {
     const VisibleTile tile = visible_.TakeTile(&computed[block.count]);
     visible_.Next();
-    keys->Prefetch(next());
     const int64_t first = tile.index * kTile, n = std::min(kTile, t_.keys - first);
     const int place = keys->Prepare(tile.index, busy);
     busy |= 1u << place;

@@ -101,7 +101,7 @@ HWY_MAYBE_UNUSED static void PackRows(const Stored& b, int64_t K, int64_t N, flo
     }
     if (n == N) continue;
     ReadStrided(b.dtype, b.At(k, n), b.column, N - n, at);
-    std::fill(at + N - n, at + kPanel, 0.0f);
+    std::fill(at + N - n, at + RoundUp(N - n, kLanes), 0.0f);
   }
 }
 
@@ -122,8 +122,9 @@ HWY_MAYBE_UNUSED static Panels RightOperand(const Stored& b, int64_t M, int64_t 
     const int64_t count = std::min(kPanel, N - n);
     float* const panel = to + n * K;
     PackTransposed({b.At(0, n), b.dtype, b.row, b.column}, K, count, panel, wide);
-    for (int64_t k = 0; k < K && count < kPanel; ++k) {
-      std::fill(panel + k * kPanel + count, panel + (k + 1) * kPanel, 0.0f);
+    const int64_t rest = RoundUp(count, kLanes) - count;
+    for (int64_t k = 0; k < K && rest > 0; ++k) {
+      std::fill_n(panel + k * kPanel + count, rest, 0.0f);
     }
   }
   return packed;
