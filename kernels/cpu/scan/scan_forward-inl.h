@@ -20,6 +20,7 @@ class ScanForward : private ScanCore {
         out_(Columns(problem.out, work.begin, work.end)),
         s_out_(Columns(problem.s_out, work.begin, work.end)) {
     v.width = o.width = ScanWidth::Of(Dv_);
+    walks_rows = delta;
   }
 
   void Run() {
@@ -59,12 +60,10 @@ class ScanForward : private ScanCore {
   void Step(const ScanBlock& at) {
     LoadQueries(at);
     LoadKeys(at);
-    if (at.keys > 0) {
-      LoadValues(at);
-    }
+    const Decay how = FindDecay(at, /*reverse=*/false, Decay::kRowsFirst);
+    if (at.keys > 0) LoadValues(at);
     Normalise(at);
     Rise(D, State());
-    const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsFirst : Decay::kNone;
     const int64_t reads = at.queries > 0 ? group : 0;
     if (delta && at.keys > 0) {
       RecurDelta(how, {.tokens = at.count(),
@@ -73,7 +72,7 @@ class ScanForward : private ScanCore {
                        .reads = reads,
                        .state = State().Write(),
                        .key = RowSeries(k),
-                       .value = RowSeries(v),
+                       .value = writes_,
                        .error = RowSeries(v),
                        .read = RowSeries(q),
                        .out = RowSeries(o),
@@ -92,22 +91,25 @@ class ScanForward : private ScanCore {
                   .read = RowSeries(q),
                   .out = RowSeries(o),
                   .decay = RowSeries(decay),
+                  .runs = &runs,
                   .ahead = &ahead});
     }
     ahead.Rest();
+    OutOfRuns(at, o, reads);
     for (int64_t g = 0; g < group && at.queries > 0; ++g) Store(g, at);
   }
 
-  // What the keys write, or for the delta rule the values.
+  // What the keys write; for the delta rule the values, which it replaces by its errors in v.
   void LoadValues(const ScanBlock& at) {
     const RowsOf rows = Keys(values_, at);
-    if (!delta && !problem.beta.given()) {
+    if (delta || !(problem.beta.given() || in_runs)) {
       writes_ = RowSeries(ReadRows(rows, v));
       return;
     }
     LoadRows(rows, v);
     writes_ = RowSeries(v);
-    if (!delta) ScaleByBeta(at, v);
+    ScaleByBeta(at, v);
+    IntoRuns(at, v, 1);
   }
 
   void Store(int64_t g, const ScanBlock& at) {
