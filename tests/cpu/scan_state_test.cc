@@ -301,5 +301,35 @@ TEST(Scan, DecayToNothing) {
   }
 }
 
+// Decays that one run of tokens can take, that end it at once, and that leave nothing.
+TEST(Scan, DecaysOfAllSizes) {
+  const std::vector<double> sizes = {-0.01, 0, -3, -12, -2, -40, -1e-4, -11, -0.5, -95, -7, -7, 0};
+  for (const std::string& isa : AvailableIsas()) {
+    for (const int64_t group : {1, 3}) {
+      for (const int64_t N : {1, 2, 33, 131}) {
+        ScanSpec spec = {.H = group,
+                         .Nq = N,
+                         .Nk = N,
+                         .D = 24,
+                         .Dv = 40,
+                         .params = {.causal = true},
+                         .decays = Decays::kKey,
+                         .beta = true,
+                         .state = true,
+                         .final = true};
+        const auto set = [&](ScanCase* c) {
+          for (int64_t n = 0; n < N; ++n) {
+            // Many in a row of one kind, and one of each after the other.
+            const size_t at = static_cast<size_t>(n % 40 < 20 ? n / 5 : n);
+            c->log_decay.Set(0, 0, n, 0, sizes[at % sizes.size()]);
+          }
+        };
+        ExpectMatchesPlain(spec, isa, kStateful, set);
+        ExpectMatchesPlain(Delta(spec), isa, kStateful, set);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attnd::testing
