@@ -150,6 +150,27 @@ TEST(Scan, StateOfOneKindOnly) {
   }
 }
 
+// No other number depends on whether lse is asked for.
+TEST(Scan, WithoutLse) {
+  for (const std::string& isa : AvailableIsas()) {
+    for (const bool delta : {false, true}) {
+      ScanSpec spec = {.Nq = 70, .Nk = 70, .D = 16, .Dv = 16, .params = {.causal = true}};
+      if (delta) spec = Delta(spec);
+      const ScanCase with(spec), without(spec);
+      for (const ScanCase* c : {&with, &without}) {
+        ScanProblem problem = c->Problem();
+        if (c == &without) problem.lse = {};
+        BufferPool pool(0, /*poison=*/true);
+        Stream stream(CpuOf(isa), &pool);
+        const ScanArgs args{.params = spec.params, .problems = {problem}};
+        ASSERT_TRUE(CpuOf(isa).Run(stream, args).ok());
+      }
+      EXPECT_EQ(with.out.bytes(), without.out.bytes());
+      EXPECT_TRUE(std::isnan(without.lse.Get(0, 0, 3, 0)));  // as before the run
+    }
+  }
+}
+
 TEST(Scan, ManyHeadsAndWidths) {
   for (const int64_t D : {1, 16, 33, 100}) {
     for (const int64_t Dv : {1, 16, 33, 100}) {

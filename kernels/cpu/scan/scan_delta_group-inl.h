@@ -21,6 +21,8 @@ namespace recur_internal {
 
 // Tokens of a group and vectors of lanes of a sweep: what it sums and writes fits the registers.
 constexpr int kGroup = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+// Lines of the next block that are fetched before a sweep, for each token.
+constexpr int64_t kLinesAToken = 16;
 // A block's groups.
 constexpr int64_t kGroups = kScanBlock / kGroup;
 
@@ -122,60 +124,74 @@ HWY_INLINE void FindDots(const DeltaRecurrence& r, int64_t groups, GroupDots* do
   }
 }
 
+// The errors of group n, kV vectors from `lane` on, and what its tokens write. stored: what their
+// keys read of the state before the group; it and `write`: [kGroup][kV * kLanes].
 template <int kV, Other kOther>
-HWY_NOINLINE void GroupColumn(const DeltaRecurrence& r, const GroupDots& dots, int64_t groups,
-                              int64_t lane) {
+HWY_INLINE void FindErrors(const DeltaRecurrence& r, const GroupDots& dots, int64_t n, int64_t lane,
+                           const float* stored, float* write) {
   const DF d;
-  HWY_ALIGN float write[kGroup * kV * kLanes], stored[kGroup * kV * kLanes];
+  const int64_t first = n * kGroup;
+  for (int t = 0; t < kGroup; ++t) {
+    const VF weight = hn::Set(d, r.weight[(first + t) * r.weight_step]);
+    for (int j = 0; j < kV; ++j) {
+      const int64_t at = lane + j * kLanes;
+      VF error =
+          r.value.data == nullptr ? hn::Zero(d) : hn::LoadU(d, r.value.At(0, first + t) + at);
+      error = hn::Sub(error, hn::LoadU(d, stored + (t * kV + j) * kLanes));
+      for (int s = 0; s <= t && kOther == Other::kAdds; ++s) {
+        error = hn::NegMulAdd(hn::Set(d, dots.lefts[n][t][s]),
+                              hn::LoadU(d, r.right.At(0, first + s) + at), error);
+      }
+      for (int s = 0; s < t; ++s) {
+        error = hn::NegMulAdd(hn::Set(d, dots.keys[n][t][s]),
+                              hn::LoadU(d, write + (s * kV + j) * kLanes), error);
+      }
+      hn::StoreU(error, d, r.error.At(0, first + t) + at);
+      hn::StoreU(hn::Mul(weight, error), d, write + (t * kV + j) * kLanes);
+    }
+  }
+}
+
+// `columns` of kV vectors from `lane` on, in turn: the errors of one wait for the last sums of its
+// sweep, while that of the other goes on.
+constexpr int kColumns = 2;
+template <int kV, Other kOther>
+HWY_NOINLINE void RunColumns(const DeltaRecurrence& r, const GroupDots& dots, int64_t groups,
+                             int64_t lane, int columns) {
+  constexpr int64_t kWidth = kV * kLanes;
+  HWY_ALIGN float write[kColumns][kGroup * kWidth], stored[kColumns][kGroup * kWidth];
   GroupSweep sweep = {.rows = r.rows,
                       .stride = r.state.stride,
-                      .state = r.state.data + lane,
-                      .write = write,
-                      .next_key = r.key.At(0, 0),
                       .key_token = r.key.token,
-                      .stored = stored};
-  SweepGroup<kV, kOther, false, true>(sweep);
+                      .other_token = kOther == Other::kReads ? r.read.token : r.left.token,
+                      .lane_token = kOther == Other::kReads ? r.out.token : r.right.token};
+  const auto run = [&](int64_t n, const auto& sweep_column) HWY_ATTR {
+    if (n < groups) sweep.next_key = r.key.At(0, n * kGroup);
+    for (int c = 0; c < columns; ++c) {
+      const int64_t at = lane + c * kWidth;
+      sweep.state = r.state.data + at;
+      sweep.write = write[c];
+      sweep.stored = stored[c];
+      sweep_column(c, at);
+    }
+  };
+  run(0, [&](int, int64_t) { SweepGroup<kV, kOther, false, true>(sweep); });
   for (int64_t n = 0; n < groups; ++n) {
-    r.ahead->Some(kGroup * 16);
     const int64_t first = n * kGroup;
-    for (int t = 0; t < kGroup; ++t) {
-      const VF weight = hn::Set(d, r.weight[(first + t) * r.weight_step]);
-      for (int j = 0; j < kV; ++j) {
-        const int64_t at = lane + j * kLanes;
-        VF error = r.value.data == nullptr ? hn::Zero(d)
-                                           : hn::LoadU(d, r.value.At(0, first + t) + at);
-        error = hn::Sub(error, hn::LoadU(d, stored + (t * kV + j) * kLanes));
-        for (int s = 0; s <= t && kOther == Other::kAdds; ++s) {
-          error = hn::NegMulAdd(hn::Set(d, dots.lefts[n][t][s]),
-                                hn::LoadU(d, r.right.At(0, first + s) + at), error);
-        }
-        for (int s = 0; s < t; ++s) {
-          error = hn::NegMulAdd(hn::Set(d, dots.keys[n][t][s]),
-                                hn::LoadU(d, write + (s * kV + j) * kLanes), error);
-        }
-        hn::StoreU(error, d, r.error.At(0, first + t) + at);
-        hn::StoreU(hn::Mul(weight, error), d, write + (t * kV + j) * kLanes);
+    sweep.key = r.key.At(0, first);
+    if constexpr (kOther == Other::kReads) sweep.other = r.read.At(0, first);
+    if constexpr (kOther == Other::kAdds) sweep.other = r.left.At(0, first);
+    run(n + 1, [&](int c, int64_t at) HWY_ATTR {
+      r.ahead->Some(kGroup * kLinesAToken);
+      FindErrors<kV, kOther>(r, dots, n, at, stored[c], write[c]);
+      if constexpr (kOther == Other::kReads) sweep.out = r.out.At(0, first) + at;
+      if constexpr (kOther == Other::kAdds) sweep.right = r.right.At(0, first) + at;
+      if (n + 1 == groups) {
+        SweepGroup<kV, kOther, true, false>(sweep);
+      } else {
+        SweepGroup<kV, kOther, true, true>(sweep);
       }
-    }
-    sweep.key = sweep.next_key;
-    if constexpr (kOther == Other::kReads) {
-      sweep.other = r.read.At(0, first);
-      sweep.other_token = r.read.token;
-      sweep.out = r.out.At(0, first) + lane;
-      sweep.lane_token = r.out.token;
-    }
-    if constexpr (kOther == Other::kAdds) {
-      sweep.other = r.left.At(0, first);
-      sweep.other_token = r.left.token;
-      sweep.right = r.right.At(0, first) + lane;
-      sweep.lane_token = r.right.token;
-    }
-    if (n + 1 == groups) {
-      SweepGroup<kV, kOther, true, false>(sweep);
-    } else {
-      sweep.next_key = r.key.At(0, first + kGroup);
-      SweepGroup<kV, kOther, true, true>(sweep);
-    }
+    });
   }
 }
 
@@ -183,12 +199,15 @@ template <Other kOther>
 HWY_NOINLINE void RecurGroupsWith(const DeltaRecurrence& r, int64_t groups) {
   GroupDots dots;
   FindDots(r, groups, &dots);
+  constexpr int64_t kWidth = 2 * kLanes;
   int64_t lane = 0;
-  for (; lane + 2 * kLanes <= r.lanes; lane += 2 * kLanes) {
-    GroupColumn<2, kOther>(r, dots, groups, lane);
+  while (lane + kWidth <= r.lanes) {
+    const int columns = static_cast<int>(std::min<int64_t>((r.lanes - lane) / kWidth, kColumns));
+    RunColumns<2, kOther>(r, dots, groups, lane, columns);
+    lane += columns * kWidth;
   }
   if constexpr (kLanes == 16) {
-    for (; lane < r.lanes; lane += kLanes) GroupColumn<1, kOther>(r, dots, groups, lane);
+    if (lane < r.lanes) RunColumns<1, kOther>(r, dots, groups, lane, 1);
   }
 }
 

@@ -18,7 +18,9 @@ class ScanForward : private ScanCore {
         Dv_(work.end - work.begin),
         values_(Columns(problem.v, work.begin, work.end)),
         out_(Columns(problem.out, work.begin, work.end)),
-        s_out_(Columns(problem.s_out, work.begin, work.end)) {
+        s_out_(Columns(problem.s_out, work.begin, work.end)),
+        needs_normaliser_(params.den != ScanDen::kOne || problem.lse.given() ||
+                          problem.z_out.given()) {
     v.width = o.width = ScanWidth::Of(Dv_);
     walks_rows = delta;
   }
@@ -62,7 +64,7 @@ class ScanForward : private ScanCore {
     LoadKeys(at);
     const Decay how = FindDecay(at, /*reverse=*/false, Decay::kRowsFirst);
     if (at.keys > 0) LoadValues(at);
-    Normalise(at);
+    if (needs_normaliser_) Normalise(at);
     Rise(D, State());
     const int64_t reads = at.queries > 0 ? group : 0;
     if (delta && at.keys > 0) {
@@ -116,11 +118,13 @@ class ScanForward : private ScanCore {
     const RowsOf out = Queries(out_, g, at), lse = Queries(problem.lse, g, at);
     const RowStore store(out);
     float* const log_d = factor;
-    if (item.begin == 0) LogRow(row_d + g * block, at.queries, log_d);
+    const bool of_lse = item.begin == 0 && problem.lse.given();
+    if (of_lse) LogRow(row_d + g * block, at.queries, log_d);
     for (int64_t t = 0; t < at.queries; ++t) {
       const int64_t row = g * block + t;
-      const float d = row_d[row], shifts = shifted ? q_shift[row] + RowShift(at, t) : 0.0f;
-      if (item.begin == 0) lse.Float(t) = d == 0 ? LogOfNothing() : log_d[t] + shifts;
+      const float d = needs_normaliser_ ? row_d[row] : 1.0f;
+      const float shifts = shifted ? q_shift[row] + RowShift(at, t) : 0.0f;
+      if (of_lse) lse.Float(t) = d == 0 ? LogOfNothing() : log_d[t] + shifts;
       const float factor_of_num =
           params.den != ScanDen::kOne ? Reciprocal(d) : ScaleNum(o.Row(row), shifts);
       store.Store(t, o.Row(row), factor_of_num);
@@ -148,13 +152,14 @@ class ScanForward : private ScanCore {
   void Blank(int64_t g, int64_t begin, int64_t end) {
     const ScanBlock at = {.q = begin, .queries = end - begin};
     ZeroRows(Queries(out_, g, at));
-    if (item.begin > 0) return;
+    if (item.begin > 0 || !problem.lse.given()) return;
     const RowsOf lse = Queries(problem.lse, g, at);
     for (int64_t i = 0; i < lse.count; ++i) lse.Float(i) = kNothing;
   }
 
   const int64_t Dv_;
   const View values_, out_, s_out_;
+  const bool needs_normaliser_;
   Series writes_;
 };
 
