@@ -236,11 +236,9 @@ class FastWeights : public MethodOf<FastOptions> {
     Tensor beta = ops.Reshape(c, keys);
     if (!x.beta.empty()) beta = ops.Apply(ElementOp::kMultiply, x.beta, beta);
 
-    ScanOut scanned = ops.Scan(x.q, k, x.v, Params(in, o), split.seqs(),
-                               {.beta = beta,
-                                .s0 = states.s0,
-                                .final_state = o.return_state,
-                                .wants_lse = false});
+    ScanOut scanned = ops.Scan(
+        x.q, k, x.v, Params(in, o), split.seqs(),
+        {.beta = beta, .s0 = states.s0, .final_state = o.return_state, .wants_lse = false});
     ScanSeqs seqs = split.seqs();
     for (auto& of_problem : seqs) {
       for (ScanSeq& seq : of_problem) seq.visible_pairs = 0;
