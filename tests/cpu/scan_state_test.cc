@@ -209,8 +209,8 @@ TEST(Scan, DeltaRuleOfManyHeadsAndLengths) {
 }
 
 // Keys that are alike cancel most of what came before. Token by token each write mends the errors
-// of those before it; a kernel that takes a chunk of tokens as one product of keys with keys does
-// not.
+// of those before it; a kernel that takes a long chunk of tokens as one product of keys with keys
+// does not.
 TEST(Scan, DeltaRuleOfKeysThatAreAlike) {
   constexpr int64_t kN = 48, kD = 32, kSeeds = 6;
   for (const std::string& isa : AvailableIsas()) {

@@ -125,9 +125,8 @@ class FeatureRow {
     const VF zero = hn::Zero(d), least = hn::Set(d, -200.0f);
     switch (args_.features.map) {
       case ElementOp::kEluPlusOne:
-        return Map<1>(d, {{x_}, phi, D_}, [=](VF x) HWY_ATTR {
-          return Feature<FeatureMap::kEluPlusOne>(d, x, zero);
-        });
+        return Map<1>(d, {{x_}, phi, D_},
+                      [=](VF x) HWY_ATTR { return Feature<FeatureMap::kEluPlusOne>(d, x, zero); });
       // Cut below, where the result is 0, so that -inf gives 0 as well.
       case ElementOp::kSilu:
         return Map<1>(d, {{x_}, phi, D_}, [=](VF x) HWY_ATTR {

@@ -91,8 +91,7 @@ struct ScanCore {
         ahead(/*takes=*/params.causal),
         queries_from(problem.q),
         keys_from(problem.k),
-        shares_decay(shifted ||
-                     (problem.log_decay.given() && problem.log_decay.shape[3] == 1)) {}
+        shares_decay(shifted || (problem.log_decay.given() && problem.log_decay.shape[3] == 1)) {}
 
   // Begins to list what the next block touches.
   void FetchFeatures(const ScanBlock& next) {
@@ -249,10 +248,12 @@ struct ScanCore {
   }
   // Rows of `heads` heads that a run adds, and those that it reads.
   void IntoRuns(const ScanBlock& at, const Tile& tile, int64_t heads) const {
-    for (int64_t g = 0; g < heads && in_runs; ++g) ScaleRows(runs.inverse, at.keys, OfHead(tile, g));
+    for (int64_t g = 0; g < heads && in_runs; ++g)
+      ScaleRows(runs.inverse, at.keys, OfHead(tile, g));
   }
   void OutOfRuns(const ScanBlock& at, const Tile& tile, int64_t heads) const {
-    for (int64_t g = 0; g < heads && in_runs; ++g) ScaleRows(runs.product, at.keys, OfHead(tile, g));
+    for (int64_t g = 0; g < heads && in_runs; ++g)
+      ScaleRows(runs.product, at.keys, OfHead(tile, g));
   }
   // x *= the decay of key t, a row of features.
   void DecayBy(int64_t t, float* x) const {

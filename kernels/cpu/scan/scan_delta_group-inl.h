@@ -1,7 +1,7 @@
-// The delta rule without decays, several tokens at a time (the chunked form of Yang et al. 2024, eq.
-// 8-11, with chunks so short that it costs no more than the recurrence). What the keys of a group
-// read of the state before it is summed in one sweep over the state, the sweep that also writes
-// what the group before has found: of that, little is left to the memory.
+// The delta rule without decays, several tokens at a time (the chunked form of Yang et al. 2024,
+// eq. 8-11, with chunks so short that it costs no more than the recurrence). What the keys of a
+// group read of the state before it is summed in one sweep over the state, the sweep that also
+// writes what the group before has found: of that, little is left to the memory.
 #if defined(ATTND_CPU_SCAN_DELTA_GROUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_DELTA_GROUP_INL_H_
 #undef ATTND_CPU_SCAN_DELTA_GROUP_INL_H_

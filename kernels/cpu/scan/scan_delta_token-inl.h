@@ -32,9 +32,8 @@ struct DeltaRecurrence {
     DeltaRecurrence rest = *this;
     rest.tokens -= t;
     rest.weight += t * weight_step;
-    for (Series* series :
-         {&rest.left, &rest.right, &rest.key, &rest.value, &rest.error, &rest.read, &rest.out,
-          &rest.decay}) {
+    for (Series* series : {&rest.left, &rest.right, &rest.key, &rest.value, &rest.error, &rest.read,
+                           &rest.out, &rest.decay}) {
       if (series->data != nullptr) series->data += t * series->token;
     }
     return rest;

@@ -218,7 +218,8 @@ class ScanKept : public FloatParts {
  public:
   // [group, queries]: to_num to_d lift. [keys]: shift. [keys, Dv]: error, dwrite (gradient of what
   // a token writes). [keys, D]: stored (delta: what the gradient of a key loses to what is stored).
-  // [queries, D], or [queries] where features share a decay: flow (the sum of phi_q dphi_q). [anchors, (Dv + 1), D]: states.
+  // [queries, D], or [queries] where features share a decay: flow (the sum of phi_q dphi_q).
+  // [anchors, (Dv + 1), D]: states.
   int64_t to_num, to_d, lift, shift, error, dwrite, stored, flow, states;
   int64_t queries, q_pitch, v_pitch, state_floats;
 

@@ -31,9 +31,9 @@ enum class Decay { kNone, kRowsFirst, kRowsLast, kLanesFirst, kLanesLast, kRuns 
 
 // Decays that are one factor for all of X. To multiply X with each of them would cost half of what
 // a token costs, so that a run of tokens is computed on X / c instead, c_t being the product of the
-// decays from the run's start to token t: the caller divides what a token adds by c_t and multiplies
-// what it reads with it. Run n, tokens up to end[n], begins with X *= step[n]; X *= step[count] at
-// last.
+// decays from the run's start to token t: the caller divides what a token adds by c_t and
+// multiplies what it reads with it. Run n, tokens up to end[n], begins with X *= step[n]; X *=
+// step[count] at last.
 struct DecayRuns {
   // Values up to this part of the largest float32 are safe from the division.
   static constexpr float kLeast = 1.0f / (1 << 16);
@@ -78,7 +78,7 @@ struct Recurrence {
   MutableRows state;
   Series left, right, read, out, decay, after_left, after_right;
   const DecayRuns* runs = nullptr;  // kRuns
-  Ahead* ahead = nullptr;  // what to fetch on the way, never null
+  Ahead* ahead = nullptr;           // what to fetch on the way, never null
 };
 
 // Tokens that only add, or only read, are products of matrices, with sums over `depth`. A panel of
