@@ -57,8 +57,9 @@ struct ScanSeq {
 struct ScanProblem {
   View q, k, v;  // [B,H,Nq,D] [B,Hkv,Nk,D] [B,Hkv,Nk,Dv]; float dtypes, last stride 1; F = D
   View out;      // [B,H,Nq,Dv]
-  // [B,H,Nq] float32. -inf in rows that see no key; else NaN where d <= 0, but -inf where d = 0
-  // with kExp, whose d can only underflow. A gradient of lse where d <= 0 is ignored.
+  // [B,H,Nq] float32; not given(): not wanted. -inf in rows that see no key; else NaN where d <= 0,
+  // but -inf where d = 0 with kExp, whose d can only underflow. A gradient of lse where d <= 0 is
+  // ignored.
   View lse;
   std::vector<ScanSeq> seqs;
   // Optional, float32, strides may be 0 where they repeat. log_decay <= 0: [B,Hkv,Nk,1], one a key,

@@ -155,6 +155,7 @@ class FastWeights : public MethodOf<FastOptions> {
       scanned = NormalizedDelta(ops, {q, k, v, beta}, in, o, split, states);
     } else {
       states.beta = beta;
+      states.wants_lse = false;
       scanned = ops.Scan(q, k, v, Params(in, o), split.seqs(), states);
     }
     std::map<std::string, Tensor> extra;
@@ -201,7 +202,7 @@ class FastWeights : public MethodOf<FastOptions> {
     }
     const ScanParams params = {
         .map = FeatureMap::kIdentity, .causal = true, .den = ScanDen::kOne, .chunk = o.chunk_size};
-    ScanTensors of_sums = {.final_state = states.final_state};
+    ScanTensors of_sums = {.final_state = states.final_state, .wants_lse = false};
     if (!states.z0.empty()) of_sums.s0 = ops.Reshape(states.z0, sums);
     return ops.Scan(x, k, ops.Copy(ops.Constant(1, ones)), params, seqs, of_sums);
   }
@@ -235,8 +236,9 @@ class FastWeights : public MethodOf<FastOptions> {
     Tensor beta = ops.Reshape(c, keys);
     if (!x.beta.empty()) beta = ops.Apply(ElementOp::kMultiply, x.beta, beta);
 
-    ScanOut scanned = ops.Scan(x.q, k, x.v, Params(in, o), split.seqs(),
-                               {.beta = beta, .s0 = states.s0, .final_state = o.return_state});
+    ScanOut scanned = ops.Scan(
+        x.q, k, x.v, Params(in, o), split.seqs(),
+        {.beta = beta, .s0 = states.s0, .final_state = o.return_state, .wants_lse = false});
     ScanSeqs seqs = split.seqs();
     for (auto& of_problem : seqs) {
       for (ScanSeq& seq : of_problem) seq.visible_pairs = 0;

@@ -74,8 +74,10 @@ struct Call {
     return {q, k, v, extra.log_decay, extra.beta, extra.s0, extra.z0};
   }
   std::vector<Tensor> Outputs() const {
-    if (!extra.final_state) return {result.out, result.lse};
-    return {result.out, result.lse, result.s_out, result.z_out};
+    std::vector<Tensor> outputs = {result.out};
+    if (extra.wants_lse) outputs.push_back(result.lse);
+    if (extra.final_state) outputs.insert(outputs.end(), {result.s_out, result.z_out});
+    return outputs;
   }
   ScanProblem Problem(size_t p) const {
     return {
@@ -83,7 +85,7 @@ struct Call {
         .k = k[p],
         .v = v[p],
         .out = result.out[p],
-        .lse = result.lse[p],
+        .lse = ViewOf(result.lse, p),
         .seqs = seqs[p],
         .log_decay = Spread(extra.log_decay, p, DecayShape(k[p], DecayWidth(extra.log_decay, p))),
         .beta = Spread(extra.beta, p, BetaShape(k[p])),
@@ -155,7 +157,7 @@ void CountWork(const ScanParams& params, const ScanProblem& forward, const Probl
   }
 }
 
-// Gradients of the call's inputs, where wanted.
+// Gradients of the call's inputs, where wanted. grads: of out, lse, and what states come out.
 std::vector<Tensor> Gradients(Ops& ops, const Call& call, std::span<const Tensor> grads,
                               const std::vector<bool>& wanted) {
   const std::vector<Tensor> inputs = call.Inputs();
@@ -226,7 +228,7 @@ ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanP
     normaliser.push_back(NormaliserShape(k[p]));
   }
   call.result.out = Empty(q[0].dtype, out, LayoutsOf(q));
-  call.result.lse = Empty(DType::kF32, lse);
+  if (extra.wants_lse) call.result.lse = Empty(DType::kF32, lse);
   if (extra.final_state) {
     call.result.s_out = Empty(DType::kF32, state);
     call.result.z_out = Empty(DType::kF32, normaliser);
@@ -245,7 +247,9 @@ ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanP
   if (Records({&q, &k, &v, &extra.log_decay, &extra.beta, &extra.s0, &extra.z0})) {
     tape_->Record(call.Inputs(), call.Outputs(),
                   [call](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>& wanted) {
-                    return Gradients(ops, call, grads, wanted);
+                    std::vector<Tensor> of_all(grads.begin(), grads.end());
+                    if (!call.extra.wants_lse) of_all.insert(of_all.begin() + 1, Tensor());
+                    return Gradients(ops, call, of_all, wanted);
                   });
   }
   return result;

@@ -14,6 +14,7 @@ using ScanSeqs = std::vector<std::vector<ScanSeq>>;  // [problem][b]
 struct ScanTensors {
   Tensor log_decay, beta, s0, z0;
   bool final_state = false;  // also give s_out, z_out
+  bool wants_lse = true;     // else lse is empty
 };
 
 // out [B,H,Nq,Dv] of q's dtype and layout; lse [B,H,Nq] float32 = log of the normaliser. Gradients

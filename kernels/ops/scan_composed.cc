@@ -340,7 +340,7 @@ void ComposeScan(Ops& ops, const ScanCall& call, const ScanOut& out) {
   ops.Fail(inner.status());
   if (!ops.status().ok()) return;
   ops.CopyInto(ViewsOf(from.out), ViewsOf(out.out));
-  ops.CopyInto(ViewsOf(from.lse), ViewsOf(out.lse));
+  if (call.tensors.wants_lse) ops.CopyInto(ViewsOf(from.lse), ViewsOf(out.lse));
   if (!call.tensors.final_state) return;
   ops.CopyInto(ViewsOf(from.s_out), ViewsOf(out.s_out));
   ops.CopyInto(ViewsOf(from.z_out), ViewsOf(out.z_out));

@@ -45,7 +45,7 @@ void ExpectSameBits(const ScanSpec& spec, int64_t launches) {
 
 TEST(Scan, SameBitsHoweverItIsCut) {
   for (const bool delta : {false, true}) {
-    for (const Decays decays : {Decays::kNone, Decays::kFeature}) {
+    for (const Decays decays : {Decays::kNone, Decays::kKey, Decays::kFeature}) {
       for (const int64_t group : {1, 2}) {
         ScanSpec spec = LongHead(group, {.causal = true});
         spec.decays = decays;

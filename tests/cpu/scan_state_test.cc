@@ -150,6 +150,27 @@ TEST(Scan, StateOfOneKindOnly) {
   }
 }
 
+// No other number depends on whether lse is asked for.
+TEST(Scan, WithoutLse) {
+  for (const std::string& isa : AvailableIsas()) {
+    for (const bool delta : {false, true}) {
+      ScanSpec spec = {.Nq = 70, .Nk = 70, .D = 16, .Dv = 16, .params = {.causal = true}};
+      if (delta) spec = Delta(spec);
+      const ScanCase with(spec), without(spec);
+      for (const ScanCase* c : {&with, &without}) {
+        ScanProblem problem = c->Problem();
+        if (c == &without) problem.lse = {};
+        BufferPool pool(0, /*poison=*/true);
+        Stream stream(CpuOf(isa), &pool);
+        const ScanArgs args{.params = spec.params, .problems = {problem}};
+        ASSERT_TRUE(CpuOf(isa).Run(stream, args).ok());
+      }
+      EXPECT_EQ(with.out.bytes(), without.out.bytes());
+      EXPECT_TRUE(std::isnan(without.lse.Get(0, 0, 3, 0)));  // as before the run
+    }
+  }
+}
+
 TEST(Scan, ManyHeadsAndWidths) {
   for (const int64_t D : {1, 16, 33, 100}) {
     for (const int64_t Dv : {1, 16, 33, 100}) {
@@ -188,8 +209,8 @@ TEST(Scan, DeltaRuleOfManyHeadsAndLengths) {
 }
 
 // Keys that are alike cancel most of what came before. Token by token each write mends the errors
-// of those before it; a kernel that takes a chunk of tokens as one product of keys with keys does
-// not.
+// of those before it; a kernel that takes a long chunk of tokens as one product of keys with keys
+// does not.
 TEST(Scan, DeltaRuleOfKeysThatAreAlike) {
   constexpr int64_t kN = 48, kD = 32, kSeeds = 6;
   for (const std::string& isa : AvailableIsas()) {
@@ -297,6 +318,36 @@ TEST(Scan, DecayToNothing) {
         }
         c->log_decay.Set(0, 0, 70, 0, -300);
       });
+    }
+  }
+}
+
+// Decays that one run of tokens can take, that end it at once, and that leave nothing.
+TEST(Scan, DecaysOfAllSizes) {
+  const std::vector<double> sizes = {-0.01, 0, -3, -12, -2, -40, -1e-4, -11, -0.5, -95, -7, -7, 0};
+  for (const std::string& isa : AvailableIsas()) {
+    for (const int64_t group : {1, 3}) {
+      for (const int64_t N : {1, 2, 33, 131}) {
+        ScanSpec spec = {.H = group,
+                         .Nq = N,
+                         .Nk = N,
+                         .D = 24,
+                         .Dv = 40,
+                         .params = {.causal = true},
+                         .decays = Decays::kKey,
+                         .beta = true,
+                         .state = true,
+                         .final = true};
+        const auto set = [&](ScanCase* c) {
+          for (int64_t n = 0; n < N; ++n) {
+            // Many in a row of one kind, and one of each after the other.
+            const size_t at = static_cast<size_t>(n % 40 < 20 ? n / 5 : n);
+            c->log_decay.Set(0, 0, n, 0, sizes[at % sizes.size()]);
+          }
+        };
+        ExpectMatchesPlain(spec, isa, kStateful, set);
+        ExpectMatchesPlain(Delta(spec), isa, kStateful, set);
+      }
     }
   }
 }

@@ -73,8 +73,10 @@ template <>
 void PlainRun(const ScanGradArgs& args) {
   for (const ScanGradProblem& problem : args.problems) {
     const ScanProblem& f = problem.forward;
+    View rows = f.q;  // [B,H,Nq,1]
+    rows.shape.dims[3] = 1;
     const PlainScanGrads grads = Gradients(
-        ScanOf(args.params, f), {Read(problem.dout, f.out), Read(problem.dlse, f.lse),
+        ScanOf(args.params, f), {Read(problem.dout, f.out), Read(problem.dlse, rows),
                                  ReadGiven(problem.ds_out), AsRow(ReadGiven(problem.dz_out))});
     Write(grads.dq, problem.dq);
     Write(grads.dk, problem.dk);

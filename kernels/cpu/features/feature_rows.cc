@@ -17,6 +17,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/along/row_pieces-inl.h"
 #include "kernels/cpu/element/element-inl.h"
+#include "kernels/cpu/simd/feature_map-inl.h"
 #include "kernels/cpu/simd/strided-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -76,14 +77,7 @@ class FeatureRow {
     Load(p, row);
     float* const out = p.out.As<float>() + row * F_;
     Features(out);
-    const float norm = NormOf(out) + Offset();
-    const DF d;
-    const VF by = hn::Set(d, norm);
-    if (norm == 0) {
-      std::fill(out, out + F_, 0.0f);
-    } else if (args_.features.norm != RowNorm::kNone) {
-      Map<1>(d, {{out}, out, F_}, [=](VF v) HWY_ATTR { return hn::Div(v, by); });
-    }
+    if (args_.features.norm != RowNorm::kNone) Divide(out, NormOf(out) + Offset());
   }
 
   void Backward(const FeatureRowsProblem& p, int64_t row) {
@@ -110,9 +104,42 @@ class FeatureRow {
     return space;
   }
 
+  // phi /= norm; 0 where that is 0. The unit of divisions takes ten times as long as that of
+  // products, which does where the inverse is a normal number.
+  void Divide(float* phi, float norm) const {
+    constexpr float kMost = 0x1p125f;
+    const DF d;
+    const VF by = hn::Set(d, norm), inverse = hn::Set(d, 1 / norm);
+    if (norm == 0) {
+      std::fill(phi, phi + F_, 0.0f);
+    } else if (std::fabs(norm) <= kMost) {
+      Map<1>(d, {{phi}, phi, F_}, [=](VF v) HWY_ATTR { return hn::Mul(v, inverse); });
+    } else {
+      Map<1>(d, {{phi}, phi, F_}, [=](VF v) HWY_ATTR { return hn::Div(v, by); });
+    }
+  }
+
+  // phi = map(x): what takes long in float64 in float32, to a few ulp.
+  void MapRow(float* phi) const {
+    const DF d;
+    const VF zero = hn::Zero(d), least = hn::Set(d, -200.0f);
+    switch (args_.features.map) {
+      case ElementOp::kEluPlusOne:
+        return Map<1>(d, {{x_}, phi, D_},
+                      [=](VF x) HWY_ATTR { return Feature<FeatureMap::kEluPlusOne>(d, x, zero); });
+      // Cut below, where the result is 0, so that -inf gives 0 as well.
+      case ElementOp::kSilu:
+        return Map<1>(d, {{x_}, phi, D_}, [=](VF x) HWY_ATTR {
+          return Feature<FeatureMap::kSilu>(d, hn::Max(least, x), zero);
+        });
+      default:
+        return ElementForward(element_, {{x_}, phi, D_});
+    }
+  }
+
   // phi before it is divided.
   void Features(float* phi) {
-    if (args_.features.nu == 0) return ElementForward(element_, {{x_}, phi, D_});
+    if (args_.features.nu == 0) return MapRow(phi);
     const DF d;
     const VF zero = hn::Zero(d);
     const auto relu = [=](VF x) HWY_ATTR { return hn::IfThenZeroElse(hn::Lt(x, zero), x); };

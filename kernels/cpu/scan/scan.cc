@@ -4,6 +4,8 @@
 // z [D], which the query heads of its group share, one token after the other; while a block of
 // tokens is processed, a piece of the state stays in registers. That costs the multiply-adds of the
 // definition and no more, where a chunk's triangle of pairs would add half of them again (D 64).
+// The delta rule, for whose tokens all of the state must be there, takes a few of them in one sweep
+// over it (scan_delta_group-inl.h).
 //
 // Where queries read the state after all keys, tokens need no order, and a block of them is a
 // product of matrices.
@@ -16,7 +18,8 @@
 // size of the state a token for the 6 of a cut head.
 //
 // Scratch of the forward is a fixed size a thread. The backward keeps O(N): 2 floats per query of a
-// group; the delta rule 2 Dv + D per key; dlog_decay D per query and (Dv + 1) D every 256 keys.
+// group; the delta rule 2 Dv + D per key; dlog_decay D per query, 1 where features share a decay,
+// and (Dv + 1) D every 256 keys.
 #include "kernels/core/integer.h"
 #include "kernels/cpu/primitives.h"
 
@@ -53,11 +56,11 @@ struct Cost {
   }
 };
 
-// Tiles are computed at padded widths, and a decay is one more product; besides, each element of
-// q, k, v and out is converted, mapped and moved. A backward has three recurrences and passes over
-// such elements that take as long as three of the forward, in slices five. Of the delta rule, whose
-// state goes through L1 for every token, it has 11 products with the state for the forward's 3, and
-// six passes. Fitted with tests/bench/scan_bench.
+// Tiles are computed at padded widths, and a decay is one more product, a quarter of one where
+// features share it; besides, each element of q, k, v and out is converted, mapped and moved. A
+// backward has three recurrences and passes over such elements that take as long as three of the
+// forward, in slices five. Of the delta rule it has 11 products with the state for the forward's 3,
+// not all of them in groups of tokens, and six passes. Fitted with tests/bench/scan_bench.
 Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   constexpr double kSecondsPerElement = 0.5e-9, kSecondsPerItem = 1e-6;
   const View &q = item.problem->q, &v = item.problem->v;
@@ -67,11 +70,15 @@ Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   const double group = q.shape[1] / v.shape[1];
   const double rows = keys + group * static_cast<double>(walk.end_query - walk.first_query);
   const bool backward = item.grad != nullptr, delta = item.params->rule == ScanRule::kDelta;
-  const double efficiency = delta ? 0.5 : 0.7;
+  const bool has_decays = item.problem->log_decay.given();
+  const bool shares_decay = has_decays && item.problem->log_decay.shape[3] == 1;
+  // Token by token, the state of the delta rule goes through L1 for each.
+  const double efficiency = delta && (backward || has_decays || group > 1) ? 0.5 : 0.7;
   const double passes = !backward ? 1 : delta ? 6 : 3, cut_passes = !backward ? 1 : delta ? 6 : 5;
   const double cut_products = !backward ? 1 : delta ? 11.0 / 3 : 3;
   const double products = backward && !item.params->causal ? 2.5 : cut_products;
-  const double decays = item.problem->log_decay.given() ? 2 * D * Dv * keys : 0;
+  const double of_decay = !has_decays ? 0 : shares_decay && !delta ? 0.5 : 2;
+  const double decays = of_decay * D * Dv * keys;
   const double forward = Flops(item, walk, D, Dv), pass = kSecondsPerElement * rows * (D + Dv);
   const auto seconds_of = [&](double times) {
     return (forward * times + decays * (backward ? 3 : 1)) / (efficiency * cpu.thread_flops);

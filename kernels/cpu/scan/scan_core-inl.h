@@ -48,13 +48,18 @@ struct ScanCore {
   Tile q, k, v, o, decay;
   float *const s, *const z, *const sum, *const prefix;
   float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
+  float* const shared_decay;  // of each key, where its features share one
   Ahead ahead;
   // q, k, or only their features from first_feature on, if an item needs no others.
   View queries_from, keys_from;
   int64_t first_feature = 0;
+  bool walks_rows = false;   // whether an item reads its tokens' features only as ReadsInPlace says
   float shift = kNothing;    // of the sums
   float rise = 1;            // what the block multiplies all sums with before it adds its keys
   bool is_decaying = false;  // whether any key of the block decays
+  const bool shares_decay;   // whether all features of a key have one decay
+  bool in_runs = false;      // whether recurrences of the block take its decays as `runs`
+  DecayRuns runs;
 
   ScanCore(const ScanItem& work, float* scratch)
       : item(work),
@@ -82,9 +87,11 @@ struct ScanCore {
         row_d(scratch + layout.row_d),
         beta(scratch + layout.beta),
         factor(scratch + layout.factor),
+        shared_decay(scratch + layout.shared_decay),
         ahead(/*takes=*/params.causal),
         queries_from(problem.q),
-        keys_from(problem.k) {}
+        keys_from(problem.k),
+        shares_decay(shifted || (problem.log_decay.given() && problem.log_decay.shape[3] == 1)) {}
 
   // Begins to list what the next block touches.
   void FetchFeatures(const ScanBlock& next) {
@@ -126,7 +133,19 @@ struct ScanCore {
     if (problem.beta.given()) ScaleRows(beta, at.keys, tile);
   }
 
+  // Whether rows of features can be read where they lie, several of them side by side and each from
+  // its begin to its end: rows of a few kilobytes would fight for the same sets of L1.
+  bool ReadsInPlace(const View& from) const {
+    constexpr int64_t kMostStride = 512;
+    return walks_rows && params.map == FeatureMap::kIdentity && IsClose(from, k.width) &&
+           from.stride[2] <= kMostStride;
+  }
+
   void LoadQueries(const ScanBlock& at) {
+    if (group == 1 && at.queries > 0 && ReadsInPlace(queries_from)) {
+      q = InPlace(Queries(queries_from, 0, at));
+      return;
+    }
     for (int64_t g = 0; g < group && at.queries > 0; ++g) {
       LoadFeatures(params.map, Queries(queries_from, g, at), Loaded(OfHead(q, g)),
                    q_shift + g * block);
@@ -142,7 +161,11 @@ struct ScanCore {
       row_shift[0] = shift;
       return;
     }
-    LoadFeatures(params.map, Keys(keys_from, at), Loaded(k), k_shift);
+    if (ReadsInPlace(keys_from)) {
+      k = InPlace(Keys(keys_from, at));
+    } else {
+      LoadFeatures(params.map, Keys(keys_from, at), Loaded(k), k_shift);
+    }
     if (shifted) {
       FindShifts(at, kept_shift);
       ApplyShifts(at);
@@ -179,7 +202,7 @@ struct ScanCore {
       if (at.queries == 0) continue;
       const float ratio = ShiftFactor(row_shift[t], row_shift[t + 1]);
       is_decaying = is_decaying || ratio != 1.0f;
-      std::fill_n(decay.Row(t), decay.width, ratio);
+      shared_decay[t] = ratio;
     }
     std::fill(factor + keys, factor + ScanWidth::Of(keys), 0.0f);
     ExpRow(factor, keys);
@@ -189,17 +212,18 @@ struct ScanCore {
   void LoadDecays(const ScanBlock& at) {
     const View& from = problem.log_decay;
     is_decaying = true;
-    if (from.shape[3] == 1) {
+    if (shares_decay) {
+      float* const a = shared_decay;
       for (int64_t t = 0; t < at.keys; ++t) {
-        factor[t] = FloatAt(from, item.b, item.kv_head, at.k + t);
+        a[t] = FloatAt(from, item.b, item.kv_head, at.k + t);
       }
-      std::fill(factor + at.keys, factor + ScanWidth::Of(at.keys), 0.0f);
-      ExpRow(factor, at.keys);
-      // A running maximum rarely rises: most blocks do not decay. Gradients of decays read them.
-      is_decaying = std::any_of(factor, factor + at.keys, [](float a) { return a != 1.0f; });
-      const bool is_read = item.grad != nullptr && item.grad->dlog_decay.given();
-      if (!is_decaying && !is_read) return;
-      for (int64_t t = 0; t < at.keys; ++t) std::fill_n(decay.Row(t), decay.width, factor[t]);
+      std::fill(a + at.keys, a + ScanWidth::Of(at.keys), 0.0f);
+      ExpRow(a, at.keys);
+      // A running maximum rarely rises: most blocks do not decay.
+      is_decaying = std::any_of(a, a + at.keys, [](float factor) { return factor != 1.0f; });
+      for (int64_t t = 0; t < at.keys && is_decaying && delta; ++t) {
+        std::fill_n(decay.Row(t), decay.width, a[t]);
+      }
       return;
     }
     for (int64_t t = 0; t < at.keys; ++t) {
@@ -213,6 +237,28 @@ struct ScanCore {
       std::fill(row + D, row + decay.width, 0.0f);
       ExpRow(row, decay.width);
     }
+  }
+
+  // How recurrences of the block decay, whose keys are loaded: `by_feature` where features differ.
+  // The delta rule reads what it adds to, and knows rows of decays only.
+  Decay FindDecay(const ScanBlock& at, bool reverse, Decay by_feature) {
+    in_runs = at.keys > 0 && is_decaying && shares_decay && !delta;
+    if (in_runs) runs.Find(shared_decay, at.keys, reverse);
+    return in_runs ? Decay::kRuns : at.keys > 0 && is_decaying ? by_feature : Decay::kNone;
+  }
+  // Rows of `heads` heads that a run adds, and those that it reads.
+  void IntoRuns(const ScanBlock& at, const Tile& tile, int64_t heads) const {
+    for (int64_t g = 0; g < heads && in_runs; ++g)
+      ScaleRows(runs.inverse, at.keys, OfHead(tile, g));
+  }
+  void OutOfRuns(const ScanBlock& at, const Tile& tile, int64_t heads) const {
+    for (int64_t g = 0; g < heads && in_runs; ++g)
+      ScaleRows(runs.product, at.keys, OfHead(tile, g));
+  }
+  // x *= the decay of key t, a row of features.
+  void DecayBy(int64_t t, float* x) const {
+    if (shares_decay) return ScaleRow(shared_decay[t], x, k.width);
+    MultiplyRow(decay.Row(t), x, k.width);
   }
 
   // row_d = phi_q . z for the block's queries; z moves on over its keys. Sums within the block
@@ -248,7 +294,7 @@ struct ScanCore {
     for (int64_t c = 0; c < k.width; c += kLanes) {
       VF local = hn::LoadU(d, sum + c), before = hn::LoadU(d, z + c);
       if (is_decaying) {
-        const VF a = hn::LoadU(d, decay.Row(t) + c);
+        const VF a = shares_decay ? hn::Set(d, shared_decay[t]) : hn::LoadU(d, decay.Row(t) + c);
         local = hn::Mul(a, local);
         before = hn::Mul(a, before);
         hn::StoreU(before, d, z + c);

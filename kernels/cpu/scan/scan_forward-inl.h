@@ -18,8 +18,11 @@ class ScanForward : private ScanCore {
         Dv_(work.end - work.begin),
         values_(Columns(problem.v, work.begin, work.end)),
         out_(Columns(problem.out, work.begin, work.end)),
-        s_out_(Columns(problem.s_out, work.begin, work.end)) {
+        s_out_(Columns(problem.s_out, work.begin, work.end)),
+        needs_normaliser_(params.den != ScanDen::kOne || problem.lse.given() ||
+                          problem.z_out.given()) {
     v.width = o.width = ScanWidth::Of(Dv_);
+    walks_rows = delta;
   }
 
   void Run() {
@@ -59,12 +62,10 @@ class ScanForward : private ScanCore {
   void Step(const ScanBlock& at) {
     LoadQueries(at);
     LoadKeys(at);
-    if (at.keys > 0) {
-      LoadValues(at);
-    }
-    Normalise(at);
+    const Decay how = FindDecay(at, /*reverse=*/false, Decay::kRowsFirst);
+    if (at.keys > 0) LoadValues(at);
+    if (needs_normaliser_) Normalise(at);
     Rise(D, State());
-    const Decay how = at.keys > 0 && is_decaying ? Decay::kRowsFirst : Decay::kNone;
     const int64_t reads = at.queries > 0 ? group : 0;
     if (delta && at.keys > 0) {
       RecurDelta(how, {.tokens = at.count(),
@@ -73,7 +74,7 @@ class ScanForward : private ScanCore {
                        .reads = reads,
                        .state = State().Write(),
                        .key = RowSeries(k),
-                       .value = RowSeries(v),
+                       .value = writes_,
                        .error = RowSeries(v),
                        .read = RowSeries(q),
                        .out = RowSeries(o),
@@ -92,33 +93,38 @@ class ScanForward : private ScanCore {
                   .read = RowSeries(q),
                   .out = RowSeries(o),
                   .decay = RowSeries(decay),
+                  .runs = &runs,
                   .ahead = &ahead});
     }
     ahead.Rest();
+    OutOfRuns(at, o, reads);
     for (int64_t g = 0; g < group && at.queries > 0; ++g) Store(g, at);
   }
 
-  // What the keys write, or for the delta rule the values.
+  // What the keys write; for the delta rule the values, which it replaces by its errors in v.
   void LoadValues(const ScanBlock& at) {
     const RowsOf rows = Keys(values_, at);
-    if (!delta && !problem.beta.given()) {
+    if (delta || !(problem.beta.given() || in_runs)) {
       writes_ = RowSeries(ReadRows(rows, v));
       return;
     }
     LoadRows(rows, v);
     writes_ = RowSeries(v);
-    if (!delta) ScaleByBeta(at, v);
+    ScaleByBeta(at, v);
+    IntoRuns(at, v, 1);
   }
 
   void Store(int64_t g, const ScanBlock& at) {
     const RowsOf out = Queries(out_, g, at), lse = Queries(problem.lse, g, at);
     const RowStore store(out);
     float* const log_d = factor;
-    if (item.begin == 0) LogRow(row_d + g * block, at.queries, log_d);
+    const bool of_lse = item.begin == 0 && problem.lse.given();
+    if (of_lse) LogRow(row_d + g * block, at.queries, log_d);
     for (int64_t t = 0; t < at.queries; ++t) {
       const int64_t row = g * block + t;
-      const float d = row_d[row], shifts = shifted ? q_shift[row] + RowShift(at, t) : 0.0f;
-      if (item.begin == 0) lse.Float(t) = d == 0 ? LogOfNothing() : log_d[t] + shifts;
+      const float d = needs_normaliser_ ? row_d[row] : 1.0f;
+      const float shifts = shifted ? q_shift[row] + RowShift(at, t) : 0.0f;
+      if (of_lse) lse.Float(t) = d == 0 ? LogOfNothing() : log_d[t] + shifts;
       const float factor_of_num =
           params.den != ScanDen::kOne ? Reciprocal(d) : ScaleNum(o.Row(row), shifts);
       store.Store(t, o.Row(row), factor_of_num);
@@ -146,13 +152,14 @@ class ScanForward : private ScanCore {
   void Blank(int64_t g, int64_t begin, int64_t end) {
     const ScanBlock at = {.q = begin, .queries = end - begin};
     ZeroRows(Queries(out_, g, at));
-    if (item.begin > 0) return;
+    if (item.begin > 0 || !problem.lse.given()) return;
     const RowsOf lse = Queries(problem.lse, g, at);
     for (int64_t i = 0; i < lse.count; ++i) lse.Float(i) = kNothing;
   }
 
   const int64_t Dv_;
   const View values_, out_, s_out_;
+  const bool needs_normaliser_;
   Series writes_;
 };
 

@@ -39,6 +39,7 @@ class ScanGradErrors : private GradCore {
         values_(Columns(problem.v, work.begin, work.end)),
         s0_(Columns(problem.s0, work.begin, work.end)) {
     v.width = ScanWidth::Of(Dv_);
+    walks_rows = true;
   }
 
   void Run() {
@@ -50,7 +51,7 @@ class ScanGradErrors : private GradCore {
       ahead.Add(Keys(problem.k, next));
       ahead.Add(Keys(values_, next));
       LoadKeys(at);
-      LoadRows(Keys(values_, at), v);
+      const Series values = RowSeries(ReadRows(Keys(values_, at), v));
       const Series error = {.data = KeptRow(kept.error, kept.v_pitch, at.k) + item.begin,
                             .token = kept.v_pitch};
       RecurDelta(is_decaying ? Decay::kRowsFirst : Decay::kNone, {.tokens = at.keys,
@@ -58,7 +59,7 @@ class ScanGradErrors : private GradCore {
                                                                   .lanes = v.width,
                                                                   .state = state.Write(),
                                                                   .key = RowSeries(k),
-                                                                  .value = RowSeries(v),
+                                                                  .value = values,
                                                                   .error = error,
                                                                   .decay = RowSeries(decay),
                                                                   .weight = beta,
@@ -89,7 +90,9 @@ class ScanGradColumns : private GradCore {
       LoadQueries(at);
       LoadKeys(at, shifts);
       LoadGradients(columns_.dout(), at, /*own_lift=*/false);
-      columns_.Step(at, ratio);
+      const Decay how = FindDecay(at, /*reverse=*/true, Decay::kRowsLast);
+      IntoRuns(at, o, at.queries > 0 ? group : 0);
+      columns_.Step(at, how, ratio);
       ahead.Rest();
     });
     columns_.Finish();

@@ -36,12 +36,12 @@ class GradColumns {
     }
   }
 
-  // Blocks come in reverse. Their queries, keys and dN are loaded; v is scratch. `ratio`: of lifts.
-  void Step(const ScanBlock& at, float ratio) {
+  // Blocks come in reverse. Their queries, keys and dN are loaded, decays found, dN taken into
+  // runs; v is scratch. `ratio`: of lifts.
+  void Step(const ScanBlock& at, Decay how, float ratio) {
     for (int64_t c = 0; c < core_.D && ratio != 1; ++c) {
       ScaleRow(ratio, state_.Row(c), state_.width);
     }
-    const Decay how = at.keys > 0 && core_.is_decaying ? Decay::kRowsLast : Decay::kNone;
     if (core_.delta && at.keys > 0) {
       // What comes out as the error of a value of 0 is -du.
       RecurDelta(how, {.tokens = at.count(),
@@ -70,7 +70,9 @@ class GradColumns {
                   .read = core_.Backwards(core_.k, at),
                   .out = core_.Backwards(core_.v, at),
                   .decay = core_.Backwards(core_.decay, at),
+                  .runs = &core_.runs,
                   .ahead = &core_.ahead});
+      core_.OutOfRuns(at, core_.v, 1);
     }
     if (core_.grad.dbeta.given()) StoreBetaGradients(at);
     if (at.keys > 0) StoreValueGradients(at);
@@ -110,7 +112,7 @@ class GradColumns {
       }
       FloatAt(core_.grad.dbeta, core_.item.b, core_.item.kv_head, at.k + t) =
           Dot(core_.v.Row(t), written, state_.width) + Dot(core_.z, core_.k.Row(t), core_.k.width);
-      if (core_.is_decaying) MultiplyRow(core_.decay.Row(t), core_.z, core_.k.width);
+      if (core_.is_decaying) core_.DecayBy(t, core_.z);
     }
   }
 

@@ -25,6 +25,7 @@ class ScanGradFeatures : private GradCore {
         whole_(work.job == ScanJob::kBackward),
         decays_(grad.dlog_decay.given()),
         keys_wanted_(WantsKeys(grad)),
+        shared_(decays_ && grad.dlog_decay.shape[3] == 1),
         dv_rows_(OfHead(o, group)),
         state_{s, layout.q_pitch, width_},
         q_(Columns(problem.q, work.begin, work.end)),
@@ -98,7 +99,9 @@ class ScanGradFeatures : private GradCore {
     LoadKeys(at);
     if (whole_) FindRows(at);
     if (!NeedsStates()) return ahead.Rest();
+    const Decay how = FindDecay(at, /*reverse=*/false, Decay::kLanesFirst);
     LoadWrites(at);
+    IntoRuns(at, {v.data, v.pitch, ScanWidth::Of(Dv_ + 1)}, 1);
     LoadGradients(grad.dout, at, /*own_lift=*/true);
     AppendGradients(at);
     Rise(Dv_ + 1, state_);
@@ -106,20 +109,21 @@ class ScanGradFeatures : private GradCore {
     const int64_t of_queries = at.queries > 0 ? group : 0;
     const int64_t of_keys = at.keys > 0 && delta && keys_wanted_ ? 1 : 0;
     const int64_t first = at.queries > 0 ? 0 : group;
-    Recur(at.keys > 0 && is_decaying ? Decay::kLanesFirst : Decay::kNone,
-          {.tokens = at.count(),
-           .rows = Dv_ + 1,
-           .lanes = width_,
-           .updates = at.keys > 0 ? 1 : 0,
-           .reads = of_queries + of_keys,
-           .state = state_.Write(),
-           .left = RowSeries(v),
-           .right = RowSeries(Mine(k)),
-           .read = RowSeries(OfHead(o, first)),
-           .out = RowSeries(Mine(OfHead(dphi, first))),
-           .decay = RowSeries(Mine(decay)),
-           .ahead = &ahead});
+    Recur(how, {.tokens = at.count(),
+                .rows = Dv_ + 1,
+                .lanes = width_,
+                .updates = at.keys > 0 ? 1 : 0,
+                .reads = of_queries + of_keys,
+                .state = state_.Write(),
+                .left = RowSeries(v),
+                .right = RowSeries(Mine(k)),
+                .read = RowSeries(OfHead(o, first)),
+                .out = RowSeries(Mine(OfHead(dphi, first))),
+                .decay = RowSeries(Mine(decay)),
+                .runs = &runs,
+                .ahead = &ahead});
     ahead.Rest();
+    OutOfRuns(at, Mine(dphi), of_queries);
     if (of_keys > 0) KeepStored(at);
     if (decays_) KeepFlow(at);
     for (int64_t g = 0; g < of_queries && grad.dq.given(); ++g) {
@@ -139,7 +143,14 @@ class ScanGradFeatures : private GradCore {
 
   // The sum of phi_q dphi_q over the heads, and the state where the backward sweep needs it.
   void KeepFlow(const ScanBlock& at) {
-    for (int64_t t = 0; t < at.queries; ++t) {
+    for (int64_t t = 0; t < at.queries && shared_; ++t) {
+      float& flow = KeptRow(kept.flow, 1, at.q)[t];
+      flow = 0;
+      for (int64_t g = 0; g < group; ++g) {
+        flow += Dot(q.Row(g * block + t), dphi.Row(g * block + t), width_);
+      }
+    }
+    for (int64_t t = 0; t < at.queries && !shared_; ++t) {
       float* flow = KeptOfMine(kept.flow, at.q + t);
       std::fill_n(flow, width_, 0.0f);
       for (int64_t g = 0; g < group; ++g) {
@@ -181,17 +192,19 @@ class ScanGradFeatures : private GradCore {
     LoadQueries(at);
     LoadKeys(at, shifts);
     LoadGradients(grad.dout, at, /*own_lift=*/false);
-    if (columns_.has_value()) columns_->Step(at, ratio);
+    const Decay how = FindDecay(at, /*reverse=*/true, Decay::kLanesLast);
+    IntoRuns(at, o, at.queries > 0 ? group : 0);
+    if (columns_.has_value()) {
+      columns_->Step(at, how == Decay::kLanesLast ? Decay::kRowsLast : how, ratio);
+    }
     if (!keys_wanted_) return;
     for (int64_t r = 0; r <= Dv_ && ratio != 1; ++r) ScaleRow(ratio, state_.Row(r), width_);
     LoadWrites(at);
     AppendGradients(at);
-    if (decays_ && at.anchor >= 0) {
-      std::fill_n(sum, width_, 0.0f);
-      for (int64_t r = 0; r <= Dv_; ++r) {
-        AddProduct(state_.Row(r), AnchorRow(at.anchor, r), sum, width_);
-      }
+    for (int64_t row = 0; row < group * block && in_runs && at.queries > 0; ++row) {
+      if (row % block < at.queries) o.Row(row)[Dv_] *= runs.inverse[row % block];
     }
+    if (decays_ && at.anchor >= 0) StartFlow(at);
     Recurrence r = {.tokens = at.count(),
                     .rows = Dv_ + 1,
                     .lanes = width_,
@@ -203,20 +216,36 @@ class ScanGradFeatures : private GradCore {
                     .read = Backwards(v, at),
                     .out = Backwards(Mine(dphi), at),
                     .decay = Backwards(Mine(decay), at),
+                    .runs = &runs,
                     .ahead = &ahead};
     if (delta && at.keys > 0) {
       r.after_left = Backwards(dv_rows_, at);
       r.after_right = Backwards(Mine(k), at);
     }
-    Recur(at.keys > 0 && is_decaying ? Decay::kLanesLast : Decay::kNone, r);
+    Recur(how, r);
     if (at.keys == 0) return;
-    if (decays_) StoreDecayGradients(at);
+    OutOfRuns(at, Mine(dphi), 1);
+    if (decays_) (shared_ ? StoreSharedDecayGradients(at) : StoreDecayGradients(at));
     for (int64_t t = 0; t < at.keys && delta; ++t) {
       AddRow(-1.0f, KeptOfMine(kept.stored, at.k + t), dphi.Row(t) + item.begin, width_);
     }
     if (!grad.dk.given()) return;
     std::fill_n(factor, at.keys, lift);
     StoreThroughMap(params.map, Keys(dk_, at), k_, Mine(k), Mine(dphi), x, factor);
+  }
+
+  // The sum of dS' S' after the block, by feature or of all, from the states that are kept there.
+  void StartFlow(const ScanBlock& at) {
+    std::fill_n(sum, width_, 0.0f);
+    total_ = 0;
+    for (int64_t r = 0; r <= Dv_; ++r) {
+      const float *state = state_.Row(r), *kept_state = AnchorRow(at.anchor, r);
+      if (shared_) {
+        total_ += Dot(state, kept_state, width_);
+      } else {
+        AddProduct(state, kept_state, sum, width_);
+      }
+    }
   }
 
   // <dS', S'> of key t from that of key t + 1: what queries read there comes in, what the key wrote
@@ -243,15 +272,26 @@ class ScanGradFeatures : private GradCore {
     }
   }
 
+  // The same where features share a decay, for which there are no slices.
+  void StoreSharedDecayGradients(const ScanBlock& at) {
+    for (int64_t t = at.keys - 1; t >= 0; --t) {
+      const float* key = k.Row(t);
+      if (at.queries > 0) total_ += KeptRow(kept.flow, 1, at.q)[t];
+      total_ -= Dot(key, dphi.Row(t), width_);
+      if (delta) total_ -= Dot(key, KeptOfMine(kept.stored, at.k + t), width_);
+      if (shared_decay[t] == 0) total_ = 0;
+      const bool is_first = at.k + t == 0 && !HasState(problem);
+      FloatAt(grad.dlog_decay, item.b, item.kv_head, at.k + t) =
+          is_first ? 0.0f : static_cast<float>(total_);
+    }
+  }
+
   // values null: 0.
   void StoreDecayGradient(int64_t key, const float* values) {
     const View& to = grad.dlog_decay;
     const int64_t count = item.end - item.begin;
-    if (to.shape[3] == 1) {
-      // No slices where features share a decay.
-      float total = 0;
-      for (int64_t c = 0; c < count && values != nullptr; ++c) total += values[c];
-      FloatAt(to, item.b, item.kv_head, key) = total;
+    if (shared_) {
+      FloatAt(to, item.b, item.kv_head, key) = 0;
       return;
     }
     float* at = &FloatAt(to, item.b, item.kv_head, key, item.begin);
@@ -262,10 +302,12 @@ class ScanGradFeatures : private GradCore {
 
   const int64_t width_, Dv_;
   const bool whole_, decays_, keys_wanted_;
+  const bool shared_;  // whether the gradient of decays is one number a key
   const Tile dv_rows_;
   const Tile state_;
   const View q_, k_, dq_, dk_;
   std::optional<GradColumns> columns_;
+  double total_ = 0;  // <dS', S'>, where features share a decay
 };
 
 }  // namespace attnd::HWY_NAMESPACE

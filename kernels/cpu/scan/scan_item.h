@@ -165,7 +165,7 @@ class ScanLayout : public FloatParts {
   // [D,Dv] (or [Dv + 1,D]): s. A second one, where jobs share a walk: r.
   // [D]: z sum prefix x. [block]: the rest.
   int64_t q, o, dphi, k, decay, v, s, r, z, sum, prefix, x;
-  int64_t q_shift, k_shift, row_shift, row_d, beta, factor;
+  int64_t q_shift, k_shift, row_shift, row_d, beta, factor, shared_decay;
 
   explicit ScanLayout(const ScanItem& item) {
     const ScanProblem& problem = *item.problem;
@@ -206,6 +206,7 @@ class ScanLayout : public FloatParts {
     row_d = Part(rows);
     beta = Part(block);
     factor = Part(rows);
+    shared_decay = Part(block);
   }
 
  private:
@@ -217,7 +218,8 @@ class ScanKept : public FloatParts {
  public:
   // [group, queries]: to_num to_d lift. [keys]: shift. [keys, Dv]: error, dwrite (gradient of what
   // a token writes). [keys, D]: stored (delta: what the gradient of a key loses to what is stored).
-  // [queries, D]: flow (the sum of phi_q dphi_q). [anchors, (Dv + 1), D]: states.
+  // [queries, D], or [queries] where features share a decay: flow (the sum of phi_q dphi_q).
+  // [anchors, (Dv + 1), D]: states.
   int64_t to_num, to_d, lift, shift, error, dwrite, stored, flow, states;
   int64_t queries, q_pitch, v_pitch, state_floats;
 
@@ -238,7 +240,7 @@ class ScanKept : public FloatParts {
     error = Part(delta ? keys * v_pitch : 0);
     dwrite = Part(delta ? keys * v_pitch : 0);
     stored = Part(delta ? keys * q_pitch : 0);
-    flow = Part(decays ? queries * q_pitch : 0);
+    flow = Part(!decays ? 0 : item.grad->dlog_decay.shape[3] == 1 ? queries : queries * q_pitch);
     states = Part(decays ? ScanWalk::Anchors(keys) * state_floats : 0);
   }
 

@@ -9,6 +9,7 @@
 #endif
 
 #include <type_traits>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/scan/scan_recurrence-inl.h"
@@ -35,6 +36,17 @@ HWY_INLINE void StorePiece(const VF (&x)[kM][kV], int64_t stride, float* state) 
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < kV; ++j) hn::StoreU(x[i][j], d, state + i * stride + j * kLanes);
+  }
+}
+
+template <int kM, int kV>
+HWY_INLINE void ScalePiece(float factor, VF (&x)[kM][kV]) {
+  if (factor == 1) return;
+  const VF f = hn::Set(DF(), factor);
+#pragma GCC unroll 8
+  for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kV; ++j) x[i][j] = hn::Mul(f, x[i][j]);
   }
 }
 
@@ -103,7 +115,17 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
   const int64_t factor_step = r.decay.token, after_left_step = r.after_left.token,
                 after_right_step = r.after_right.token;
   after_left += row;
-  for (int64_t t = r.tokens; t > 0; --t) {
+  const DecayRuns* const runs = r.runs;
+  const int64_t tokens = r.tokens;
+  int64_t end = 0;
+  int run = 0;
+  for (int64_t t = 0; t < tokens; ++t) {
+    if constexpr (kDecay == Decay::kRuns) {
+      if (t == end) {
+        ScalePiece(runs->step[run], x);
+        end = runs->end[run++];
+      }
+    }
     __builtin_prefetch(lines.first, /*rw=*/0, /*locality=*/2);
     lines.first += lines.step;
     if constexpr (kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst) multiply(factor);
@@ -119,6 +141,7 @@ HWY_NOINLINE void Piece(const Recurrence& r, int64_t row, int64_t lane) {
     after_left += after_left_step;
     after_right += after_right_step;
   }
+  if constexpr (kDecay == Decay::kRuns) ScalePiece(runs->step[runs->count], x);
   StorePiece(x, stride, state);
 }
 
@@ -136,6 +159,7 @@ HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
   LoadPiece(state, stride, x);
   constexpr bool kByRow = kDecay == Decay::kRowsFirst || kDecay == Decay::kRowsLast;
   constexpr bool kFirst = kDecay == Decay::kRowsFirst || kDecay == Decay::kLanesFirst;
+  constexpr bool kLast = kDecay == Decay::kRowsLast || kDecay == Decay::kLanesLast;
   const bool is_first = row == 0;
   // Each of two tokens has pointers of its own: sums of a pointer, a step and a row would not fit
   // the registers.
@@ -186,7 +210,7 @@ HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
           const VF element = hn::Set(d, at[t].weight[i - 1]);
 #pragma GCC unroll 8
           for (int j = 0; j < kV; ++j) sum[t][j] = hn::MulAdd(element, x[i - 1][j], sum[t][j]);
-          if constexpr (kDecay != Decay::kNone && !kFirst) decay(t, i - 1);
+          if constexpr (kLast) decay(t, i - 1);
         }
       }
     }
@@ -201,9 +225,21 @@ HWY_NOINLINE void PairPiece(const Recurrence& r, int64_t row, int64_t lane) {
       at[t].out += 2 * r_out.token;
     }
   };
-  int64_t t = r.tokens;
-  for (; t >= 2; t -= 2) next(std::integral_constant<int, 2>());
-  if (t > 0) next(std::integral_constant<int, 1>());
+  const DecayRuns* const runs = r.runs;
+  const int64_t tokens = r.tokens;
+  int64_t t = 0, end = tokens;
+  for (int run = 0; t < tokens; ++run) {
+    if constexpr (kDecay == Decay::kRuns) {
+      ScalePiece(runs->step[run], x);
+      end = runs->end[run];
+    }
+    for (; t + 2 <= end; t += 2) next(std::integral_constant<int, 2>());
+    if (t == end) continue;
+    next(std::integral_constant<int, 1>());
+    std::swap(at[0], at[1]);  // the second of the two comes next
+    ++t;
+  }
+  if constexpr (kDecay == Decay::kRuns) ScalePiece(runs->step[runs->count], x);
   StorePiece(x, stride, state);
 }
 
@@ -258,6 +294,8 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void Recur(Decay decay, const Recurrence& r
       return RecurWith<Decay::kLanesFirst>(r);
     case Decay::kLanesLast:
       return RecurWith<Decay::kLanesLast>(r);
+    case Decay::kRuns:
+      return RecurWith<Decay::kRuns>(r);
   }
 }
 

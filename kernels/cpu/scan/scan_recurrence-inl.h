@@ -26,7 +26,47 @@ struct Series {
 };
 
 // When and with what a token multiplies X: factors per row or per lane, before all else or at last.
-enum class Decay { kNone, kRowsFirst, kRowsLast, kLanesFirst, kLanesLast };
+// kRuns: see DecayRuns.
+enum class Decay { kNone, kRowsFirst, kRowsLast, kLanesFirst, kLanesLast, kRuns };
+
+// Decays that are one factor for all of X. To multiply X with each of them would cost half of what
+// a token costs, so that a run of tokens is computed on X / c instead, c_t being the product of the
+// decays from the run's start to token t: the caller divides what a token adds by c_t and
+// multiplies what it reads with it. Run n, tokens up to end[n], begins with X *= step[n]; X *=
+// step[count] at last.
+struct DecayRuns {
+  // Values up to this part of the largest float32 are safe from the division.
+  static constexpr float kLeast = 1.0f / (1 << 16);
+
+  int count = 0;
+  int64_t end[kScanBlock];
+  float step[kScanBlock + 1];
+  float product[kScanBlock], inverse[kScanBlock];  // c_t, 1 / c_t of key t of the block
+
+  // Of n >= 1 keys with decays a, each before what its token does; in reverse the last key comes
+  // first and each decay after.
+  void Find(const float* a, int64_t n, bool reverse) {
+    float c = 1;
+    count = 0;
+    step[0] = 1;
+    const auto decay = [&](float factor, int64_t tokens) {
+      c *= factor;
+      if (c >= kLeast) return;
+      if (tokens > 0) end[count++] = tokens;
+      step[count] = c;
+      c = 1;
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t t = reverse ? n - 1 - i : i;
+      if (!reverse) decay(a[t], i);
+      product[t] = c;
+      inverse[t] = 1 / c;
+      if (reverse && i + 1 < n) decay(a[t], i + 1);
+    }
+    end[count++] = n;
+    step[count] = reverse ? c * a[0] : c;
+  }
+};
 
 // For each token t in order, with X the state:
 //   X *= decay_t (if First)     X += left_t,m right_t,m^T for m < updates
@@ -37,7 +77,8 @@ struct Recurrence {
   int64_t tokens = 0, rows = 0, lanes = 0, updates = 0, reads = 0;
   MutableRows state;
   Series left, right, read, out, decay, after_left, after_right;
-  Ahead* ahead = nullptr;  // what to fetch on the way, never null
+  const DecayRuns* runs = nullptr;  // kRuns
+  Ahead* ahead = nullptr;           // what to fetch on the way, never null
 };
 
 // Tokens that only add, or only read, are products of matrices, with sums over `depth`. A panel of

@@ -191,13 +191,16 @@ inline void LoadRows(const RowsOf& from, const Tile& tile) {
 inline bool IsDirect(const View& view, int64_t width) {
   return view.dtype == DType::kF32 && view.shape[3] == width;
 }
-// Rows where they are, if they lie close together, else loaded to `tile`: a wide pitch would fight
-// for few sets of L1.
+// Whether such rows lie close together: a wide pitch would fight for few sets of L1.
+inline bool IsClose(const View& view, int64_t width) {
+  return IsDirect(view, width) && view.stride[2] > 0 && view.stride[2] <= 2 * width;
+}
+inline Tile InPlace(const RowsOf& from) {
+  return {reinterpret_cast<float*>(from.Row(0)), from.view.stride[2], from.view.shape[3]};
+}
+// Rows where they are, if they lie close together, else loaded to `tile`.
 inline Tile ReadRows(const RowsOf& from, const Tile& tile) {
-  const int64_t stride = from.view.stride[2];
-  if (IsDirect(from.view, tile.width) && stride > 0 && stride <= 2 * tile.width) {
-    return {reinterpret_cast<float*>(from.Row(0)), stride, tile.width};
-  }
+  if (IsClose(from.view, tile.width)) return InPlace(from);
   LoadRows(from, tile);
   return tile;
 }
