@@ -155,6 +155,7 @@ class FastWeights : public MethodOf<FastOptions> {
       scanned = NormalizedDelta(ops, {q, k, v, beta}, in, o, split, states);
     } else {
       states.beta = beta;
+      states.is_returned = true;
       scanned = ops.Scan(q, k, v, Params(in, o), split.seqs(), states);
     }
     std::map<std::string, Tensor> extra;

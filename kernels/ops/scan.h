@@ -14,6 +14,9 @@ using ScanSeqs = std::vector<std::vector<ScanSeq>>;  // [problem][b]
 struct ScanTensors {
   Tensor log_decay, beta, s0, z0;
   bool final_state = false;  // also give s_out, z_out
+  // The formula returns what comes out, at most through views, copies and sums. A run that is asked
+  // for gradients alone then does not compute it: they need the inputs alone.
+  bool is_returned = false;
 };
 
 // out [B,H,Nq,Dv] of q's dtype and layout; lse [B,H,Nq] float32 = log of the normaliser. Gradients

@@ -140,6 +140,24 @@ HWY_INLINE float ExponentialsGrad(const float* dphi, const float* down, int64_t 
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
+// The same from phi, of eps 0, in place of u: phi, and `below` of -u.
+HWY_INLINE float PowersGrad(const float* dphi, const float* down, const float* phi,
+                            const float* below, int64_t m, float* u) {
+  const DF d;
+  VF sum = hn::Zero(d);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    VF flow = hn::Mul(hn::LoadU(d, dphi + c), hn::LoadU(d, phi + c));
+    sum = hn::Add(sum, flow);
+    if (down != nullptr) {
+      const VF back = hn::Mul(hn::LoadU(d, down + c), hn::LoadU(d, below + c));
+      sum = hn::Add(sum, back);
+      flow = hn::Sub(flow, back);
+    }
+    hn::StoreU(flow, d, u + c);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
 // Of Relus without eps.
 HWY_INLINE void RelusGrad(const float* dphi, const float* phi, int64_t m, float factor, float* u) {
   const DF d;

@@ -192,6 +192,9 @@ class RandomRows {
   float BackwardRow(int64_t i) {
     const View& dphi = item_.grad->dphi;
     const float* const first = Half(dphi, i, 0, 0);
+    if (o_.feature == RandomFeature::kExp && !NeedsProducts(o_)) {
+      return PowersGrad(first, nullptr, Half(problem_.phi, i, 0, 2), nullptr, m_, U(i));
+    }
     if (o_.feature == RandomFeature::kExp) {
       return ExponentialsGrad(first, nullptr, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
     }
@@ -206,11 +209,14 @@ class RandomRows {
       return 0;
     }
     const float* const second = Half(dphi, i, 1, 1);
-    if (o_.feature == RandomFeature::kCosh) {
+    if (o_.feature == RandomFeature::kCosh && NeedsProducts(o_)) {
       return ExponentialsGrad(first, second, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
     }
     const float *const phi_1 = Half(problem_.phi, i, 0, 2), *const phi_2 =
                                                                 Half(problem_.phi, i, 1, 3);
+    if (o_.feature == RandomFeature::kCosh) {
+      return PowersGrad(first, second, phi_1, phi_2, m_, U(i));
+    }
     if (o_.feature == RandomFeature::kCosSin)
       return WavesGrad(second, first, phi_2, phi_1, m_, U(i));
     return WavesGrad(first, second, phi_1, phi_2, m_, U(i));
