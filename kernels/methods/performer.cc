@@ -186,9 +186,7 @@ class Estimate {
     const double counted = o_.Is(Kind::kTrig) ? 0.5 : 1;
     return 1 / std::sqrt(counted * static_cast<double>(features_));
   }
-  double Eps() const {
-    return o_.FeatureEps() * (o_.Is(Kind::kGeneralized) ? 1 : Factor());
-  }
+  double Eps() const { return o_.FeatureEps() * (o_.Is(Kind::kGeneralized) ? 1 : Factor()); }
   // Whether it is added to queries and keys apart, else the scan adds it to the features of both:
   // their gradients then follow from what is stored.
   bool AddsEps() const { return o_.IsRunning() && o_.FeatureEps() > 0; }
@@ -243,7 +241,7 @@ Estimate::Phi Estimate::Running(const RandomFeaturesOut& of_rows) {
 
 Estimate::Phi Estimate::Features(const Tensor& x, bool is_key) {
   if (o_.Is(Kind::kGeneralized)) return Generalized(x);
-  // AddToKeys adds what feature_eps does to keys.
+  // The scan adds feature_eps; with a running stabiliser AddToKeys what it does to keys.
   const bool is_running = is_key && o_.IsRunning();
   const RandomFeaturesOut made =
       ops_.RandomFeatures(x, omega_,
@@ -262,10 +260,9 @@ Estimate::Phi Estimate::Generalized(const Tensor& x) {
   const ElementOp fn = KernelFns()[static_cast<size_t>(o_.kernel_fn)].second;
   const double ratio = o_.feature_ratio ? 1 / std::sqrt(static_cast<double>(features_)) : 1;
   if (o_.project) {
-    return {.phi = ops_.RandomFeatures(x, omega_,
-                                       {.feature = RandomFeature::kMapped,
-                                        .alpha = Root() * ratio,
-                                        .map = fn})
+    return {.phi = ops_.RandomFeatures(
+                           x, omega_,
+                           {.feature = RandomFeature::kMapped, .alpha = Root() * ratio, .map = fn})
                        .phi};
   }
   return {.phi = ops_.Apply(fn, ops_.Affine(x, Root()))};
@@ -294,12 +291,11 @@ Outputs Estimate::Run() {
                              .causal = o_.causal,
                              .den = AddsEps() || !o_.renormalize ? ScanDen::kOne : ScanDen::kJax,
                              .eps = o_.DenEps()};
-  ScanOut scanned =
-      ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
-                {.log_decay = k.log_decay,
-                 .beta = k.weight,
-                 .final_state = o_.return_state,
-                 .is_returned = !AddsEps() && o_.renormalize});
+  ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
+                              {.log_decay = k.log_decay,
+                               .beta = k.weight,
+                               .final_state = o_.return_state,
+                               .is_returned = !AddsEps() && o_.renormalize});
   if (AddsEps()) {
     const ConstantFeature constant = {
         .eps = Eps(), .den_eps = o_.DenEps(), .is_normalised = o_.renormalize};

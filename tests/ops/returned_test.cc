@@ -49,8 +49,8 @@ TEST_F(ReturnedTest, AScan) {
         ops.Scan(in[0], in[1], in[2], {.causal = true}, seqs, {.is_returned = true});
     return std::vector<Tensor>{scanned.out, scanned.lse};
   };
-  ExpectGradientsMatch(formula, {Random({{1, 2, 3, 4}}, 1), Random({{1, 2, 3, 4}}, 2),
-                                 Random({{1, 2, 3, 4}}, 3)});
+  ExpectGradientsMatch(
+      formula, {Random({{1, 2, 3, 4}}, 1), Random({{1, 2, 3, 4}}, 2), Random({{1, 2, 3, 4}}, 3)});
   const Values x = Random({{1, 2, 3, 4}}, 4);
   EXPECT_EQ(Launches(formula, x, /*has_tape=*/false), 1);
   EXPECT_EQ(Launches(formula, x, /*has_tape=*/true), 0);

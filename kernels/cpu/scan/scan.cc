@@ -62,7 +62,7 @@ struct Cost {
 // through L1 for every token, it has 11 products with the state for the forward's 3, and six
 // passes. Fitted with tests/bench/scan_bench.
 Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
-  constexpr double kSecondsPerElement = 0.5e-9, kSecondsPerItem = 1e-6;
+  constexpr double kSecondsPerItem = 1e-6;
   const View &q = item.problem->q, &v = item.problem->v;
   const double D = static_cast<double>(ScanWidth::Of(q.shape[3]));
   const double Dv = static_cast<double>(ScanWidth::Of(v.shape[3]));
@@ -70,14 +70,14 @@ Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   const double group = q.shape[1] / v.shape[1];
   const double rows = keys + group * static_cast<double>(walk.end_query - walk.first_query);
   const bool backward = item.grad != nullptr, delta = item.params->rule == ScanRule::kDelta;
-  const double efficiency = delta ? 0.5 : 0.7;
+  const double efficiency = delta ? 0.5 : 0.85, seconds_per_element = delta ? 0.5e-9 : 0.3e-9;
   const bool has_dots = backward && ScanKept::HasDots(item);
   const double passes = !backward ? 1 : delta ? 6 : 3;
   const double cut_passes = !backward ? 1 : delta ? 6 : has_dots ? 6 : 5;
   const double products = !backward ? 1 : delta ? 11.0 / 3 : item.params->causal ? 3 : 2.5;
   const double cut_products = backward && !delta ? (has_dots ? 4 : 3) : products;
   const double decays = item.problem->log_decay.given() ? 2 * D * Dv * keys : 0;
-  const double forward = Flops(item, walk, D, Dv), pass = kSecondsPerElement * rows * (D + Dv);
+  const double forward = Flops(item, walk, D, Dv), pass = seconds_per_element * rows * (D + Dv);
   const auto seconds_of = [&](double times) {
     return (forward * times + decays * (backward ? 3 : 1)) / (efficiency * cpu.thread_flops);
   };

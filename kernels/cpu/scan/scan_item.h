@@ -39,8 +39,9 @@ struct ScanItem {
   double seconds = 0;          // predicted, on one thread
 };
 
-// Tokens at a time: their features and values stay in L1 and L2 while all of the state is read.
-constexpr int64_t kScanBlock = 32;
+// Tokens at a time: their features and values stay in L1 and L2 while all of the state is read. A
+// state of the sum rule stays in registers, and is read once for twice as many.
+constexpr int64_t kScanBlock = 32, kScanSumBlock = 64;
 // Likewise where no query comes before a key: products of that many tokens with the state.
 constexpr int64_t kScanFullBlock = 64;
 
@@ -178,7 +179,8 @@ class ScanLayout : public FloatParts {
     q_pitch = ScanWidth::Pitch(D);
     // Query heads share the state, and a block of all of them should stay in L2.
     const bool causal = item.params->causal;
-    block = std::clamp<int64_t>(kScanBlock / group, 16, kScanBlock);
+    const int64_t most = item.params->rule == ScanRule::kSum ? kScanSumBlock : kScanBlock;
+    block = std::clamp<int64_t>(most / group, 16, most);
     if (!causal) {
       const int64_t fitting = kFullFloats / (group * q_pitch) / 16 * 16;
       block = std::clamp(fitting, block, kScanFullBlock);
