@@ -239,7 +239,7 @@ ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanP
   for (const ScanProblem& problem : problems) {
     CountWork(params, problem, problem, 1, &stream_.work());
   }
-  const bool is_unread = extra.is_returned && wants_gradients_alone();
+  const bool is_unread = extra.is_returned && !extra.final_state && wants_gradients_alone();
   if (!is_unread && !TryRun(ScanArgs{.params = params, .problems = std::move(problems)})) {
     ComposeScan(*this, {q, k, v, params, seqs, extra}, call.result);
   }

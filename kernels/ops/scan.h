@@ -14,8 +14,8 @@ using ScanSeqs = std::vector<std::vector<ScanSeq>>;  // [problem][b]
 struct ScanTensors {
   Tensor log_decay, beta, s0, z0;
   bool final_state = false;  // also give s_out, z_out
-  // The formula returns what comes out, at most through views, copies and sums. A run that is asked
-  // for gradients alone then does not compute it: they need the inputs alone.
+  // The formula returns what comes out, at most through views, copies and sums: a run that is asked
+  // for gradients alone does not compute it. With a final state, where a scan may go on, it does.
   bool is_returned = false;
 };
 
