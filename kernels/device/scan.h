@@ -1,8 +1,8 @@
 // scan: attention through a state.
 //
-// phi_q = map(q), phi_k = map(k). A state S [F,Dv], z [F] per kv head starts from s0, z0 (zero
-// where not given) and takes the keys in order, with a_t = exp(log_decay_t), b_t = beta_t (1 where
-// absent):
+// phi_q = map(q) + offset, phi_k = map(k) + offset. A state S [F,Dv], z [F] per kv head starts from
+// s0, z0 (zero where not given) and takes the keys in order, with a_t = exp(log_decay_t), b_t =
+// beta_t (1 where absent):
 //   sum:   S_t = a_t S_(t-1) + b_t phi_k,t (x) v_t       z_t = a_t z_(t-1) + b_t phi_k,t
 //   delta: S' = a_t S_(t-1);  S_t = S' + b_t phi_k,t (x) (v_t - S'^T phi_k,t)
 //          z as in sum (Schlag et al. 2021, section 4.2; Yang et al. 2024). While b_t |phi_k,t|^2
@@ -94,6 +94,7 @@ struct ScanReach {
 
 struct ScanParams {
   FeatureMap map = FeatureMap::kEluPlusOne;
+  double offset = 0;               // 0 unless the map is kIdentity
   ScanRule rule = ScanRule::kSum;  // kDelta: causal, den kOne
   bool causal = false;
   ScanDen den = ScanDen::kAdd;
@@ -109,7 +110,7 @@ struct ScanArgs {
 };
 
 struct ScanGradProblem {
-  ScanProblem forward;     // with the outputs that the forward wrote
+  ScanProblem forward;     // its outputs are not read
   View dout, dlse;         // not given(): zero
   View ds_out, dz_out;     // not given(): zero
   View dq, dk, dv;         // as q, k, v; not given(): not wanted

@@ -156,6 +156,7 @@ class FastWeights : public MethodOf<FastOptions> {
     } else {
       states.beta = beta;
       states.wants_lse = false;
+      states.is_returned = true;
       scanned = ops.Scan(q, k, v, Params(in, o), split.seqs(), states);
     }
     std::map<std::string, Tensor> extra;

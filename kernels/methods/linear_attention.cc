@@ -119,7 +119,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
     if (composed) return Composed(ops, in, o);
     const ScanOut scanned =
         ops.Scan(in.q, in.k, in.v, Params(in, o, ElementMapOf(o.feature_map)->scan),
-                 WholeScanSeqs(ops, in, o.causal), StatesOf(in, o.return_state));
+                 WholeScanSeqs(ops, in, o.causal), Returned(StatesOf(in, o.return_state)));
     return {.out = scanned.out, .lse = scanned.lse, .extra = StateResults(scanned, o.return_state)};
   }
 
@@ -140,6 +140,11 @@ class LinearAttention : public MethodOf<LinearOptions> {
       reasons->Invalid(name, " must be absent with feature_map softmax, got ",
                        ToString(view->shape));
     }
+  }
+
+  static ScanTensors Returned(ScanTensors tensors) {
+    tensors.is_returned = true;
+    return tensors;
   }
 
   static ScanParams Params(const Inputs& in, const LinearOptions& o, FeatureMap map) {
@@ -183,8 +188,9 @@ class LinearAttention : public MethodOf<LinearOptions> {
     if (is_shifted) q = ops.Apply(ElementOp::kSubtract, q, shift);
     const LinearPhi phi{o.feature_map, o.nu, o.feature_sum_norm ? RowNorm::kSum : RowNorm::kNone};
     const Tensor phi_q = PhiOf(ops, q, phi), phi_k = PhiOf(ops, split.Keys(in.k), phi);
-    ScanOut scanned = ops.Scan(phi_q, phi_k, split.Keys(in.v), params, split.seqs(),
-                               StatesOf(in, o.return_state, split));
+    ScanTensors states = StatesOf(in, o.return_state, split);
+    states.is_returned = !is_shifted;
+    ScanOut scanned = ops.Scan(phi_q, phi_k, split.Keys(in.v), params, split.seqs(), states);
     if (is_shifted) scanned.lse = ShiftedLse(ops, scanned, shift);
     scanned.s_out = split.JoinState(scanned.s_out);
     scanned.z_out = split.JoinState(scanned.z_out);
@@ -199,7 +205,8 @@ class LinearAttention : public MethodOf<LinearOptions> {
   // the softmax of q.
   static Outputs Joint(Ops& ops, const Inputs& in, const LinearOptions& o) {
     const ScanParams params = Params(in, o, FeatureMap::kExp);
-    return {.out = ops.Scan(in.q, in.k, in.v, params, WholeScanSeqs(ops, in, o.causal)).out};
+    const ScanSeqs seqs = WholeScanSeqs(ops, in, o.causal);
+    return {.out = ops.Scan(in.q, in.k, in.v, params, seqs, {.is_returned = true}).out};
   }
 
   // Every channel's keys weigh by their softmax, over all keys or, causal, over those so far: with
@@ -215,7 +222,7 @@ class LinearAttention : public MethodOf<LinearOptions> {
                                .den = ScanDen::kOne,
                                .chunk = o.chunk_size};
     Tensor phi_k;
-    ScanTensors extra;
+    ScanTensors extra = {.is_returned = true};
     if (o.causal) {
       const auto log_sums = [&](bool exclusive) {
         return ops.Cumulative(CumulativeOp::kLogSumExp, k, kKeys, exclusive);

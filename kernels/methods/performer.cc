@@ -186,7 +186,9 @@ class Estimate {
     const double counted = o_.Is(Kind::kTrig) ? 0.5 : 1;
     return 1 / std::sqrt(counted * static_cast<double>(features_));
   }
-  double Eps() const { return o_.FeatureEps() * Factor(); }
+  double Eps() const { return o_.FeatureEps() * (o_.Is(Kind::kGeneralized) ? 1 : Factor()); }
+  // Whether it is added to queries and keys apart, else the scan adds it to the features of both:
+  // their gradients then follow from what is stored.
   bool AddsEps() const { return o_.IsRunning() && o_.FeatureEps() > 0; }
   void ReadInputs();
   Phi Running(const RandomFeaturesOut& of_rows);
@@ -239,7 +241,7 @@ Estimate::Phi Estimate::Running(const RandomFeaturesOut& of_rows) {
 
 Estimate::Phi Estimate::Features(const Tensor& x, bool is_key) {
   if (o_.Is(Kind::kGeneralized)) return Generalized(x);
-  // With a running stabiliser AddToKeys adds what feature_eps does to keys.
+  // The scan adds feature_eps; with a running stabiliser AddToKeys what it does to keys.
   const bool is_running = is_key && o_.IsRunning();
   const RandomFeaturesOut made =
       ops_.RandomFeatures(x, omega_,
@@ -248,7 +250,7 @@ Estimate::Phi Estimate::Features(const Tensor& x, bool is_key) {
                                                                  : RandomFeature::kExp,
                            .alpha = Root(),
                            .factor = Factor(),
-                           .eps = is_running ? 0 : o_.FeatureEps(),
+                           .eps = AddsEps() && !is_key ? o_.FeatureEps() : 0,
                            .shares_shift = is_key && !is_running});
   if (is_running) return Running(made);
   return {.phi = made.phi, .shift = made.shift};
@@ -258,16 +260,12 @@ Estimate::Phi Estimate::Generalized(const Tensor& x) {
   const ElementOp fn = KernelFns()[static_cast<size_t>(o_.kernel_fn)].second;
   const double ratio = o_.feature_ratio ? 1 / std::sqrt(static_cast<double>(features_)) : 1;
   if (o_.project) {
-    return {.phi = ops_.RandomFeatures(x, omega_,
-                                       {.feature = RandomFeature::kMapped,
-                                        .alpha = Root() * ratio,
-                                        .eps = o_.FeatureEps(),
-                                        .map = fn})
+    return {.phi = ops_.RandomFeatures(
+                           x, omega_,
+                           {.feature = RandomFeature::kMapped, .alpha = Root() * ratio, .map = fn})
                        .phi};
   }
-  const Tensor phi = ops_.Apply(fn, ops_.Affine(x, Root()));
-  if (!(o_.FeatureEps() > 0) || !ops_.status().ok()) return {.phi = phi};
-  return {.phi = Add(phi, Number(o_.FeatureEps(), phi))};
+  return {.phi = ops_.Apply(fn, ops_.Affine(x, Root()))};
 }
 
 // s_q + s_k of every query, [B,H,Nq,1].
@@ -289,12 +287,15 @@ Outputs Estimate::Run() {
   ReadInputs();
   const Phi q = Features(q_, false), k = Features(k_, true);
   const ScanParams params = {.map = FeatureMap::kIdentity,
+                             .offset = AddsEps() ? 0 : Eps(),
                              .causal = o_.causal,
                              .den = AddsEps() || !o_.renormalize ? ScanDen::kOne : ScanDen::kJax,
                              .eps = o_.DenEps()};
-  ScanOut scanned =
-      ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
-                {.log_decay = k.log_decay, .beta = k.weight, .final_state = o_.return_state});
+  ScanOut scanned = ops_.Scan(q.phi, k.phi, v_, params, split_.seqs(),
+                              {.log_decay = k.log_decay,
+                               .beta = k.weight,
+                               .final_state = o_.return_state,
+                               .is_returned = !AddsEps() && o_.renormalize});
   if (AddsEps()) {
     const ConstantFeature constant = {
         .eps = Eps(), .den_eps = o_.DenEps(), .is_normalised = o_.renormalize};

@@ -132,6 +132,7 @@ class Rfa : public MethodOf<RfaOptions> {
     const Tensor phi_k = Features(ops, Normed(ops, keys, o), w, o);
     ScanTensors tensors = StatesOf(in, o.return_state, split);
     tensors.wants_lse = false;
+    tensors.is_returned = true;
     if (o.gated) SetGate(ops, in, split, keys, &tensors);
     const ScanDen dens[] = {ScanDen::kClamp, ScanDen::kAbsClamp, ScanDen::kAdd};
     const bool is_plain = o.den_mode == DenMode::kNone;

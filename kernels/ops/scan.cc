@@ -134,6 +134,8 @@ bool CheckExtra(Ops& ops, const Call& call) {
                      "log_decay, beta and a final state need causal") &&
          ops.Require(!delta || (o.causal && o.den == ScanDen::kOne), kScan,
                      "the delta rule needs causal and den kOne") &&
+         ops.Require(o.offset == 0 || o.map == FeatureMap::kIdentity, kScan,
+                     "an offset needs kIdentity") &&
          ops.Require(plain_exp, kScan, "kExp takes no decay, beta, state or delta rule") &&
          ops.Require(o.chunk >= 1 && o.chunk <= 1024, kScan, "chunk must be in 1..1024");
 }
@@ -239,7 +241,8 @@ ScanOut Ops::Scan(const Tensor& q, const Tensor& k, const Tensor& v, const ScanP
   for (const ScanProblem& problem : problems) {
     CountWork(params, problem, problem, 1, &stream_.work());
   }
-  if (!TryRun(ScanArgs{.params = params, .problems = std::move(problems)})) {
+  const bool is_unread = extra.is_returned && !extra.final_state && wants_gradients_alone();
+  if (!is_unread && !TryRun(ScanArgs{.params = params, .problems = std::move(problems)})) {
     ComposeScan(*this, {q, k, v, params, seqs, extra}, call.result);
   }
   if (!status_.ok()) return {};

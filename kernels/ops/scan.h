@@ -15,6 +15,9 @@ struct ScanTensors {
   Tensor log_decay, beta, s0, z0;
   bool final_state = false;  // also give s_out, z_out
   bool wants_lse = true;     // else lse is empty
+  // The formula returns what comes out, at most through views, copies and sums: a run that is asked
+  // for gradients alone does not compute it. With a final state, where a scan may go on, it does.
+  bool is_returned = false;
 };
 
 // out [B,H,Nq,Dv] of q's dtype and layout; lse [B,H,Nq] float32 = log of the normaliser. Gradients

@@ -191,7 +191,7 @@ Tensor Formula::Feature(const Tensor& x) {
     case FeatureMap::kGelu:
       return apply(ElementOp::kGelu);
     default:
-      return x;
+      return o_.offset == 0 ? x : ops_.Affine(x, 1, o_.offset);
   }
 }
 

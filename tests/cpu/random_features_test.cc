@@ -54,6 +54,37 @@ void ExpectAsInPlainLoops(const Case& c, double relative, double absolute) {
   }
 }
 
+// Features that are stored past the caches are those of the same rows alone.
+TEST(RandomFeaturesTest, SameBitsPastTheCaches) {
+  constexpr int64_t kHeads = 2, kRows = 70, kDirections = 256, kLine = 16;
+  for (RandomFeature feature : {RandomFeature::kExp, RandomFeature::kSinCos}) {
+    const RandomFeaturesParams params = {.feature = feature};
+    const Case few(params, {1, kHeads, kRows, 8}, kDirections);
+    const Case many(params, {1, kHeads, 13000, 8}, kDirections);
+    RandomFeaturesProblem past = many.Forward(), alone = few.Forward();
+    std::vector<float> memory(static_cast<size_t>(past.phi.shape.size() + kLine));
+    float* phi = memory.data();
+    while (reinterpret_cast<uintptr_t>(phi) % (kLine * sizeof(float)) != 0) ++phi;
+    past.phi = DenseView(phi, DType::kF32, past.phi.shape);
+    alone.x = past.x;
+    alone.x.shape.dims[2] = kRows;
+    for (const std::string& isa : AvailableIsas()) {
+      SCOPED_TRACE(isa);
+      for (const RandomFeaturesProblem& problem : {past, alone}) {
+        const RandomFeaturesArgs args = {params, {problem}};
+        Device& device = CpuOf(isa, 2);
+        RunOn(device, [&](Stream& s) { return device.Run(s, args); });
+      }
+      const PlainArray want = few.phi.Read();
+      const View& got = past.phi;
+      ForEachIndex(want.shape, [&](const std::vector<int64_t>& at) {
+        const float value = phi[at[1] * got.stride[1] + at[2] * got.stride[2] + at[3]];
+        if (value != want.At(at)) ADD_FAILURE() << at[1] << " " << at[2] << " " << at[3];
+      });
+    }
+  }
+}
+
 // Every e^.. is near 1e-30: a gradient from phi - eps would be 0.
 TEST(RandomFeaturesTest, GradientsFarBelowEpsAreExact) {
   for (RandomFeature feature : {RandomFeature::kExp, RandomFeature::kCosh}) {

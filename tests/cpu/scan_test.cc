@@ -106,6 +106,15 @@ TEST(Scan, EveryFeatureMap) {
   }
 }
 
+TEST(Scan, OffsetOfFeatures) {
+  for (const bool causal : {false, true}) {
+    const ScanParams params = {.map = FeatureMap::kIdentity, .offset = 2.5, .causal = causal};
+    ExpectMatchesPlain({.Nq = 70, .Nk = 65, .D = 19, .Dv = 12, .params = params});
+    ExpectMatchesPlain({.Nq = 40, .Nk = 70, .D = 32, .params = params, .dtype = DType::kBF16},
+                       {.out = 1e-2, .grad = 2e-2});
+  }
+}
+
 TEST(Scan, CausalOffsets) {
   for (int64_t offset : {-200, -70, -5, 0, 3, 64, 100, 300}) {
     for (FeatureMap map : {FeatureMap::kEluPlusOne, FeatureMap::kExp}) {

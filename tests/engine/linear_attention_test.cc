@@ -159,15 +159,19 @@ TEST(LinearAttentionExp, WithAndWithoutAStateAgree) {
           inputs.push_back(sent.tensors.at(name));
           tape.Watch(inputs.back());
         }
-        const Outputs got = Call(
-            ops, sent,
-            {{"feature_map", std::string("exp")}, {"causal", true}, {"return_state", has_state}});
-        const Tensor lse = ops.Reshape(got.lse, {{B, H, N, 1}});
+        const OptionMap options = {
+            {"feature_map", std::string("exp")}, {"causal", true}, {"return_state", has_state}};
+        const Outputs got = Call(ops, sent, options);
+        const auto column = [&](const Tensor& lse) { return ops.Reshape(lse, {{B, H, N, 1}}); };
+        const Tensor lse = column(got.lse);
         std::vector<Tensor>& all = results[has_state];
         const Tensor dout = Given(stream, c.dout);
         all = tape.Replay(ops, std::vector<Tensor>{got.out, lse},
                           std::vector<Tensor>{dout, ops.Slice(dout, 3, {0}, {1})}, inputs);
-        all.insert(all.end(), {got.out, lse});
+        // A tape alone computes gradients alone.
+        Ops without_tape(stream, /*tape=*/nullptr);
+        const Outputs values = Call(without_tape, sent, options);
+        all.insert(all.end(), {values.out, column(values.lse)});
         ASSERT_TRUE(ops.status().ok()) << ops.status();
       }
       for (size_t n = 0; n < results[0].size(); ++n) {

@@ -42,6 +42,20 @@ TEST_F(ReturnedTest, ATransform) {
   EXPECT_EQ(Launches(formula, x, /*has_tape=*/true), 0);
 }
 
+TEST_F(ReturnedTest, AScan) {
+  const Formula formula = [](Ops& ops, const std::vector<Tensor>& in) {
+    const ScanSeqs seqs(1, {{.nq = 3, .nk = 3}});
+    const ScanOut scanned =
+        ops.Scan(in[0], in[1], in[2], {.causal = true}, seqs, {.is_returned = true});
+    return std::vector<Tensor>{scanned.out, scanned.lse};
+  };
+  ExpectGradientsMatch(
+      formula, {Random({{1, 2, 3, 4}}, 1), Random({{1, 2, 3, 4}}, 2), Random({{1, 2, 3, 4}}, 3)});
+  const Values x = Random({{1, 2, 3, 4}}, 4);
+  EXPECT_EQ(Launches(formula, x, /*has_tape=*/false), 1);
+  EXPECT_EQ(Launches(formula, x, /*has_tape=*/true), 0);
+}
+
 TEST_F(ReturnedTest, AProductThatIsReadIsRefused) {
   Values x = Random({{2, 3, 3}}, 1);
   Stream stream(device_, &pool_);

@@ -138,8 +138,8 @@ struct PlainScan {
 };
 
 // phi of every element; NaN in padding stays in padding.
-inline PlainTensor Features(FeatureMap map, PlainTensor x) {
-  for (double& value : x.data) value = PlainFeature(map, value);
+inline PlainTensor Features(const ScanParams& params, PlainTensor x) {
+  for (double& value : x.data) value = PlainFeature(params.map, value) + params.offset;
   return x;
 }
 
@@ -196,7 +196,7 @@ template <class Real = double>
 PlainScanOut Forward(const PlainScan& s) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const PlainTensor &q = s.q, &v = s.v;
-  const PlainTensor phi_q = Features(s.params.map, q), phi_k = Features(s.params.map, s.k);
+  const PlainTensor phi_q = Features(s.params, q), phi_k = Features(s.params, s.k);
   PlainScanOut r = {.out = {q.B, q.H, q.N, v.D},
                     .lse = {q.B, q.H, q.N, 1},
                     .d = {q.B, q.H, q.N, 1},
@@ -268,8 +268,8 @@ class PlainScanBack {
         g_(g),
         D_(s.k.D),
         Dv_(s.v.D),
-        phi_q_(Features(s.params.map, s.q)),
-        phi_k_(Features(s.params.map, s.k)),
+        phi_q_(Features(s.params, s.q)),
+        phi_k_(Features(s.params, s.k)),
         states_(s, phi_k_, b, g),
         R_(D_ * Dv_, 0),
         r_(D_, 0),

@@ -25,10 +25,10 @@ struct FeatureItem {
   float* scratch = nullptr;
 };
 
-// Whether a gradient needs u: others follow from phi.
+// Whether a gradient needs u: others follow from phi, unless eps hides what is far below it.
 inline bool NeedsProducts(const RandomFeaturesParams& o) {
-  const bool is_relu = o.feature == RandomFeature::kMapped && o.map == ElementOp::kRelu;
-  return !HasWaves(o.feature) && !(is_relu && o.eps == 0);
+  const bool is_other_map = o.feature == RandomFeature::kMapped && o.map != ElementOp::kRelu;
+  return is_other_map || o.eps != 0;
 }
 
 // What an item holds at a time, in floats: rows [x_pitch] of alpha x, [u_pitch] of products,

@@ -116,14 +116,15 @@ class FeatureLaunch {
 
   // Products at a share of the peak, functions, and what is moved.
   void Predict(double rows, const RandomFeaturesProblem& p) {
-    constexpr double kShareOfPeak = 0.8, kSecondsPerFeature = 0.4e-9;
+    constexpr double kShareOfPeak = 0.95, kSecondsPerFeature = 0.4e-9;
     const Shape& w = p.w.shape;
     const double m = static_cast<double>(w[2]), D = static_cast<double>(w[3]);
     const double features = rows * static_cast<double>(FeatureCount(params_.feature, w[2]));
     const bool reads_phi = returns_ && !projects_;
     const double passes = params_.shares_shift && !returns_ ? 3 : reads_phi ? 4 : 1;
     seconds_ += products() * 2 * rows * m * D / (kShareOfPeak * cpu_.thread_flops) +
-                kSecondsPerFeature * features + kSecondsPerElement * passes * (features + rows * D);
+                (reads_phi ? 0 : kSecondsPerFeature * features) +
+                kSecondsPerElement * passes * (features + rows * D);
   }
 
   void Pack(int64_t i) const {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/simd/gemm-inl.h"
 #include "kernels/cpu/simd/math-inl.h"
@@ -25,16 +26,29 @@ HWY_INLINE void FillRow(int64_t m, float* u) { std::fill(u + m, u + RoundUp(m, k
 // The largest u, or |u|; NaN if there is one.
 HWY_INLINE float LargestOf(const float* u, int64_t m, bool is_absolute) {
   const DF d;
-  VF largest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  auto has_nan = hn::IsNaN(largest);
-  for (int64_t c = 0; c < m; c += kLanes) {
-    VF x = hn::LoadU(d, u + c);
-    if (is_absolute) x = hn::Abs(x);
+  // Two of each: a maximum waits for the one before.
+  const VF least = hn::Set(d, -std::numeric_limits<float>::infinity());
+  VF largest[2] = {least, least};
+  auto has_nan = hn::IsNaN(least), more_nan = has_nan;
+  const auto at = [&](int64_t c) HWY_ATTR {
+    const VF x = hn::LoadU(d, u + c);
+    return is_absolute ? hn::Abs(x) : x;
+  };
+  int64_t c = 0;
+  for (; c + kLanes < m; c += 2 * kLanes) {
+    const VF x = at(c), y = at(c + kLanes);
     has_nan = hn::Or(has_nan, hn::IsNaN(x));
-    largest = hn::Max(largest, x);
+    more_nan = hn::Or(more_nan, hn::IsNaN(y));
+    largest[0] = hn::Max(largest[0], x);
+    largest[1] = hn::Max(largest[1], y);
   }
-  if (!hn::AllFalse(d, has_nan)) return std::numeric_limits<float>::quiet_NaN();
-  return hn::GetLane(hn::MaxOfLanes(d, largest));
+  if (c < m) {
+    const VF x = at(c);
+    has_nan = hn::Or(has_nan, hn::IsNaN(x));
+    largest[0] = hn::Max(largest[0], x);
+  }
+  if (!hn::AllFalse(d, hn::Or(has_nan, more_nan))) return std::numeric_limits<float>::quiet_NaN();
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(largest[0], largest[1])));
 }
 
 HWY_INLINE float HalfSquare(const float* x, int64_t width) {
@@ -47,14 +61,22 @@ HWY_INLINE float HalfSquare(const float* x, int64_t width) {
   return 0.5f * hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// Stores what lies below `end`.
-HWY_INLINE void StoreBelow(VF x, float* to, int64_t c, int64_t end) {
-  const DF d;
-  if (c + kLanes <= end) return hn::StoreU(x, d, to + c);
-  float rest[kLanes];
-  hn::StoreU(x, d, rest);
-  std::copy_n(rest, end - c, to + c);
-}
+// A row of features, m floats. streams: past the caches, which then takes whole lines.
+struct FeatureOut {
+  float* to;
+  bool streams;
+
+  FeatureOut From(int64_t at) const { return {to + at, streams}; }
+  // Stores what lies below m.
+  HWY_INLINE void Store(VF x, int64_t c, int64_t m) const {
+    const DF d;
+    if (streams) return hn::Stream(x, d, to + c);
+    if (c + kLanes <= m) return hn::StoreU(x, d, to + c);
+    float rest[kLanes];
+    hn::StoreU(x, d, rest);
+    std::copy_n(rest, m - c, to + c);
+  }
+};
 
 // u - s - h, whose difference of the two large terms comes first.
 struct Exponent {
@@ -65,45 +87,46 @@ struct Exponent {
 
 // phi = factor (e^(u - s - h) + eps), or of -u.
 HWY_INLINE void Exponentials(const float* u, int64_t m, bool is_negative, float s, float h,
-                             float factor, float eps, float* phi) {
+                             float factor, float eps, FeatureOut phi) {
   const DF d;
   const Exponent e{hn::Set(d, s), hn::Set(d, h)};
   const VF size = hn::Set(d, factor), term = hn::Set(d, factor * eps);
   for (int64_t c = 0; c < m; c += kLanes) {
     VF x = hn::LoadU(d, u + c);
     if (is_negative) x = hn::Neg(x);
-    StoreBelow(hn::MulAdd(e(x), size, term), phi, c, m);
+    phi.Store(hn::MulAdd(e(x), size, term), c, m);
   }
 }
 
 // phi = factor (max(u, 0) + eps); NaN stays NaN.
-HWY_INLINE void Relus(const float* u, int64_t m, float factor, float eps, float* phi) {
+HWY_INLINE void Relus(const float* u, int64_t m, float factor, float eps, FeatureOut phi) {
   const DF d;
   const VF size = hn::Set(d, factor), term = hn::Set(d, factor * eps);
   for (int64_t c = 0; c < m; c += kLanes) {
     const VF x = hn::LoadU(d, u + c);
     const VF positive = hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
-    StoreBelow(hn::MulAdd(positive, size, term), phi, c, m);
+    phi.Store(hn::MulAdd(positive, size, term), c, m);
   }
 }
 
 // phi = factor (map + eps) of mapped numbers.
-HWY_INLINE void Mapped(const float* mapped, int64_t m, float factor, float eps, float* phi) {
+HWY_INLINE void Mapped(const float* mapped, int64_t m, float factor, float eps, FeatureOut phi) {
   const DF d;
   const VF size = hn::Set(d, factor), term = hn::Set(d, factor * eps);
   for (int64_t c = 0; c < m; c += kLanes) {
-    StoreBelow(hn::MulAdd(hn::LoadU(d, mapped + c), size, term), phi, c, m);
+    phi.Store(hn::MulAdd(hn::LoadU(d, mapped + c), size, term), c, m);
   }
 }
 
 // factor times the waves of u.
-HWY_INLINE void Waves(const float* u, int64_t m, float factor, float* sines, float* cosines) {
+HWY_INLINE void Waves(const float* u, int64_t m, float factor, FeatureOut sines,
+                      FeatureOut cosines) {
   const DF d;
   const VF size = hn::Set(d, factor);
   for (int64_t c = 0; c < m; c += kLanes) {
     const auto waves = SinCos(d, hn::LoadU(d, u + c));
-    StoreBelow(hn::Mul(size, waves.sin), sines, c, m);
-    StoreBelow(hn::Mul(size, waves.cos), cosines, c, m);
+    sines.Store(hn::Mul(size, waves.sin), c, m);
+    cosines.Store(hn::Mul(size, waves.cos), c, m);
   }
 }
 
@@ -132,6 +155,24 @@ HWY_INLINE float ExponentialsGrad(const float* dphi, const float* down, int64_t 
     sum = hn::Add(sum, flow);
     if (down != nullptr) {
       const VF back = hn::Mul(hn::LoadU(d, down + c), hn::Mul(size, e(hn::Neg(x))));
+      sum = hn::Add(sum, back);
+      flow = hn::Sub(flow, back);
+    }
+    hn::StoreU(flow, d, u + c);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// The same from phi, of eps 0, in place of u: phi, and `below` of -u.
+HWY_INLINE float PowersGrad(const float* dphi, const float* down, const float* phi,
+                            const float* below, int64_t m, float* u) {
+  const DF d;
+  VF sum = hn::Zero(d);
+  for (int64_t c = 0; c < m; c += kLanes) {
+    VF flow = hn::Mul(hn::LoadU(d, dphi + c), hn::LoadU(d, phi + c));
+    sum = hn::Add(sum, flow);
+    if (down != nullptr) {
+      const VF back = hn::Mul(hn::LoadU(d, down + c), hn::LoadU(d, below + c));
       sum = hn::Add(sum, back);
       flow = hn::Sub(flow, back);
     }

@@ -64,6 +64,7 @@ class RandomRows {
         m_(problem_.w.shape[2]),
         factor_(static_cast<float>(o_.factor)),
         eps_(static_cast<float>(o_.eps)),
+        streams_(Streams(problem_.phi, m_)),
         x_(item.scratch + layout_.x()),
         u_(item.scratch + layout_.u()),
         dx_(item.scratch + layout_.dx()),
@@ -75,9 +76,11 @@ class RandomRows {
     Project();
     float largest = -std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < count_; ++i) {
+      FetchX(i);
       const float s = ForwardRow(i);
       if (!(s <= largest)) largest = std::isnan(largest) ? largest : s;
     }
+    if (streams_) hwy::FlushStream();
     return largest;
   }
 
@@ -91,10 +94,13 @@ class RandomRows {
   }
 
   void Backward() {
-    LoadX();
+    if (LoadsX()) LoadX();
     if (NeedsProducts(o_)) Project();
     float sums[FeatureLayout::kMostRows];
-    for (int64_t i = 0; i < count_; ++i) sums[i] = BackwardRow(i);
+    for (int64_t i = 0; i < count_; ++i) {
+      if (LoadsX()) FetchX(i);
+      sums[i] = BackwardRow(i);
+    }
     Product(count_, D_, m_, {u_, layout_.u_pitch, 1}, item_.by_column, {dx_, layout_.x_pitch});
     const View& dx = item_.grad->dx;
     for (int64_t i = 0; i < count_; ++i) {
@@ -109,6 +115,16 @@ class RandomRows {
   }
 
  private:
+  // Whether a gradient needs rows of x.
+  bool LoadsX() const { return NeedsProducts(o_) || HasShift(o_.feature); }
+  // Whether features go to memory past the caches: those of many heads leave them before they are
+  // read, and their lines would be fetched only to be overwritten.
+  static bool Streams(const View& phi, int64_t m) {
+    constexpr int64_t kCachedBytes = 24 << 20, kLineBytes = 64;
+    const auto address = reinterpret_cast<uintptr_t>(phi.data);
+    return address % kLineBytes == 0 && m * static_cast<int64_t>(sizeof(float)) % kLineBytes == 0 &&
+           phi.bytes() > kCachedBytes;
+  }
   char* RowOf(const View& view, int64_t n) const {
     const int64_t offset = item_.b * view.stride[0] + item_.h * view.stride[1] + n * view.stride[2];
     return view.As<char>() + offset * SizeOf(view.dtype);
@@ -125,6 +141,17 @@ class RandomRows {
     }
   }
 
+  // Row i of the item that follows, which is too far from this one for the hardware to foresee.
+  void FetchX(int64_t i) const {
+    constexpr int64_t kLine = 64;
+    const int64_t n = item_.end + i;
+    if (n >= problem_.x.shape[2]) return;
+    const char* const row = RowOf(problem_.x, n);
+    for (int64_t at = 0; at < D_ * SizeOf(problem_.x.dtype); at += kLine) {
+      __builtin_prefetch(row + at, /*rw=*/0, /*locality=*/2);
+    }
+  }
+
   void Project() {
     Product(count_, m_, D_, {x_, layout_.x_pitch, 1}, item_.by_direction, {u_, layout_.u_pitch});
     for (int64_t i = 0; i < count_; ++i) FillRow(m_, U(i));
@@ -134,7 +161,7 @@ class RandomRows {
 
   // Features of row i, with a shared s before factor and eps. Returns its own s.
   float ForwardRow(int64_t i) {
-    float* const phi = At(problem_.phi, item_.begin + i);
+    const FeatureOut phi = {At(problem_.phi, item_.begin + i), streams_};
     float* const u = U(i);
     const float factor = o_.shares_shift ? 1.0f : factor_, eps = o_.shares_shift ? 0.0f : eps_;
     const bool is_relu = o_.map == ElementOp::kRelu;
@@ -146,15 +173,15 @@ class RandomRows {
         const float h = HalfSquareOf(i);
         s = LargestOf(u, m_, has_signs);
         Exponentials(u, m_, /*is_negative=*/false, s, h, factor, eps, phi);
-        if (has_signs) Exponentials(u, m_, /*is_negative=*/true, s, h, factor, eps, phi + m_);
+        if (has_signs) Exponentials(u, m_, /*is_negative=*/true, s, h, factor, eps, phi.From(m_));
         break;
       }
       case RandomFeature::kCosSin:
         s = HalfSquareOf(i);
-        Waves(u, m_, factor, phi + m_, phi);
+        Waves(u, m_, factor, phi.From(m_), phi);
         break;
       case RandomFeature::kSinCos:
-        Waves(u, m_, factor, phi, phi + m_);
+        Waves(u, m_, factor, phi, phi.From(m_));
         return s;
       case RandomFeature::kMapped:
         if (is_relu) {
@@ -192,6 +219,9 @@ class RandomRows {
   float BackwardRow(int64_t i) {
     const View& dphi = item_.grad->dphi;
     const float* const first = Half(dphi, i, 0, 0);
+    if (o_.feature == RandomFeature::kExp && !NeedsProducts(o_)) {
+      return PowersGrad(first, nullptr, Half(problem_.phi, i, 0, 2), nullptr, m_, U(i));
+    }
     if (o_.feature == RandomFeature::kExp) {
       return ExponentialsGrad(first, nullptr, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
     }
@@ -206,11 +236,14 @@ class RandomRows {
       return 0;
     }
     const float* const second = Half(dphi, i, 1, 1);
-    if (o_.feature == RandomFeature::kCosh) {
+    if (o_.feature == RandomFeature::kCosh && NeedsProducts(o_)) {
       return ExponentialsGrad(first, second, m_, ShiftOf(i), HalfSquareOf(i), factor_, U(i));
     }
     const float *const phi_1 = Half(problem_.phi, i, 0, 2), *const phi_2 =
                                                                 Half(problem_.phi, i, 1, 3);
+    if (o_.feature == RandomFeature::kCosh) {
+      return PowersGrad(first, second, phi_1, phi_2, m_, U(i));
+    }
     if (o_.feature == RandomFeature::kCosSin)
       return WavesGrad(second, first, phi_2, phi_1, m_, U(i));
     return WavesGrad(first, second, phi_1, phi_2, m_, U(i));
@@ -222,6 +255,7 @@ class RandomRows {
   const FeatureLayout layout_;
   const int64_t count_, D_, m_;
   const float factor_, eps_;
+  const bool streams_;
   float *const x_, *const u_, *const dx_, *const half_;
 };
 

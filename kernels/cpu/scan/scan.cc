@@ -12,14 +12,15 @@
 //
 // Columns of the state need no other columns, and in the gradients of q and k features no other
 // features: a head that is more than a thread's share of the list is cut there, and every number is
-// made alike however it is cut. The backward of a cut head takes two launches (delta rule: three),
-// since all its jobs need the rows' normalisers. That of a whole head reads its rows less often:
-// causal in two walks, forward and back; else in three, keys, queries, keys, with 5 products of the
-// size of the state a token for the 6 of a cut head.
+// made alike however it is cut. The backward of a cut head takes two launches, since all its jobs
+// need the rows' normalisers; three with the delta rule, or where rows are normalised: the gradient
+// of a normaliser is a sum over all features. That of a whole head reads its rows less often:
+// causal in two walks, forward and back, with 6 products of the size of the state a token; else in
+// three, keys, queries, keys, with 5. A cut head takes 6, or 8 where rows are normalised.
 //
 // Scratch of the forward is a fixed size a thread. The backward keeps O(N): 2 floats per query of a
-// group; the delta rule 2 Dv + D per key; dlog_decay D per query, 1 where features share a decay,
-// and (Dv + 1) D every 256 keys.
+// group, 3 where rows are normalised, and D / 16 more in slices; the delta rule 2 Dv + D per key;
+// dlog_decay D per query, 1 where features share a decay, and (Dv + 1) D every 256 keys.
 #include "kernels/core/integer.h"
 #include "kernels/cpu/primitives.h"
 
@@ -59,10 +60,11 @@ struct Cost {
 // Tiles are computed at padded widths, and a decay is one more product, a quarter of one where
 // features share it; besides, each element of q, k, v and out is converted, mapped and moved. A
 // backward has three recurrences and passes over such elements that take as long as three of the
-// forward, in slices five. Of the delta rule it has 11 products with the state for the forward's 3,
-// not all of them in groups of tokens, and six passes. Fitted with tests/bench/scan_bench.
+// forward, in slices five; where rows are normalised, slices have four recurrences and six passes.
+// Of the delta rule it has 11 products with the state for the forward's 3, not all of them in
+// groups of tokens, and six passes. Fitted with tests/bench/scan_bench.
 Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
-  constexpr double kSecondsPerElement = 0.5e-9, kSecondsPerItem = 1e-6;
+  constexpr double kSecondsPerItem = 1e-6;
   const View &q = item.problem->q, &v = item.problem->v;
   const double D = static_cast<double>(ScanWidth::Of(q.shape[3]));
   const double Dv = static_cast<double>(ScanWidth::Of(v.shape[3]));
@@ -73,13 +75,17 @@ Cost CostOf(const Cpu& cpu, const ScanItem& item, const ScanWalk& walk) {
   const bool has_decays = item.problem->log_decay.given();
   const bool shares_decay = has_decays && item.problem->log_decay.shape[3] == 1;
   // Token by token, the state of the delta rule goes through L1 for each.
-  const double efficiency = delta && (backward || has_decays || group > 1) ? 0.5 : 0.7;
-  const double passes = !backward ? 1 : delta ? 6 : 3, cut_passes = !backward ? 1 : delta ? 6 : 5;
-  const double cut_products = !backward ? 1 : delta ? 11.0 / 3 : 3;
-  const double products = backward && !item.params->causal ? 2.5 : cut_products;
+  const bool by_token = delta && (backward || has_decays || group > 1);
+  const double efficiency = !delta ? 0.85 : by_token ? 0.5 : 0.7;
+  const double seconds_per_element = delta ? 0.5e-9 : 0.3e-9;
+  const bool has_dots = backward && ScanKept::HasDots(item);
+  const double passes = !backward ? 1 : delta ? 6 : 3;
+  const double cut_passes = !backward ? 1 : delta ? 6 : has_dots ? 6 : 5;
+  const double products = !backward ? 1 : delta ? 11.0 / 3 : item.params->causal ? 3 : 2.5;
+  const double cut_products = backward && !delta ? (has_dots ? 4 : 3) : products;
   const double of_decay = !has_decays ? 0 : shares_decay && !delta ? 0.5 : 2;
   const double decays = of_decay * D * Dv * keys;
-  const double forward = Flops(item, walk, D, Dv), pass = kSecondsPerElement * rows * (D + Dv);
+  const double forward = Flops(item, walk, D, Dv), pass = seconds_per_element * rows * (D + Dv);
   const auto seconds_of = [&](double times) {
     return (forward * times + decays * (backward ? 3 : 1)) / (efficiency * cpu.thread_flops);
   };
@@ -118,7 +124,7 @@ struct Demand {
   bool in_slices = false;
 };
 
-// Jobs of a head in slices, at most: rows; errors, columns and features in slices.
+// Jobs of a head in slices, at most: rows; errors or dots, columns and features in slices.
 int64_t MostJobs(int64_t slices) { return 1 + 3 * slices; }
 
 // A head with more work than a thread's share is cut, if that makes up for what slices repeat.
@@ -130,6 +136,12 @@ int64_t Slices(const Cpu& cpu, const ScanItem& item, const Cost& cost, double to
   const int64_t vectors = ScanWidth::Of(item.problem->v.shape[3]) / ScanWidth::kVector;
   const int64_t slices = std::clamp<int64_t>(shares, 1, vectors);
   return kGain * cost.OfSlice(slices) <= cost.seconds ? slices : 1;
+}
+
+// What a backward of so many slices keeps.
+int64_t KeptFloats(ScanItem item, int64_t slices) {
+  if (slices > 1) item.job = ScanJob::kRows;
+  return RoundUp(ScanKept(item).floats(), kPageFloats);
 }
 
 template <class Args>
@@ -148,7 +160,7 @@ Demand CountWork(const Cpu& cpu, const Args& args) {
     const Cost cost = CostOf(cpu, item, WalkOf(item));
     const int64_t slices = Slices(cpu, item, cost, demand.seconds);
     int64_t scratch = ScanLayout(item).floats();
-    const int64_t kept = item.grad == nullptr ? 0 : RoundUp(ScanKept(item).floats(), kPageFloats);
+    const int64_t kept = item.grad == nullptr ? 0 : KeptFloats(item, slices);
     if (slices == 1) {
       scratch += kept;
       demand.jobs += kv_heads;
@@ -195,15 +207,23 @@ class JobList {
 // Jobs of a backward in slices need what those before them have written.
 constexpr int kStages = 3;
 int StageOf(const ScanItem& item) {
-  const bool delta = item.params->rule == ScanRule::kDelta;
-  if (item.job == ScanJob::kColumns) return 1;
-  return item.job == ScanJob::kFeatures ? (delta ? 2 : 1) : 0;
+  const bool delta = item.params->rule == ScanRule::kDelta, has_dots = ScanKept::HasDots(item);
+  switch (item.job) {
+    case ScanJob::kDots:
+      return 1;
+    case ScanJob::kColumns:
+      return has_dots ? 2 : 1;
+    case ScanJob::kFeatures:
+      return delta || has_dots ? 2 : 1;
+    default:
+      return 0;
+  }
 }
 
 // A backward's jobs of one stage.
 void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
   for (const ScanJob job :
-       {ScanJob::kRows, ScanJob::kErrors, ScanJob::kColumns, ScanJob::kFeatures}) {
+       {ScanJob::kRows, ScanJob::kErrors, ScanJob::kDots, ScanJob::kColumns, ScanJob::kFeatures}) {
     ScanItem item = head;
     item.job = job;
     if (StageOf(item) != stage || !IsNeeded(item)) continue;
@@ -212,7 +232,8 @@ void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
     const bool whole =
         job == ScanJob::kRows || (job == ScanJob::kColumns && grad.dbeta.given()) ||
         (job == ScanJob::kFeatures && grad.dlog_decay.given() && grad.dlog_decay.shape[3] == 1);
-    const View& of = job == ScanJob::kFeatures ? head.problem->k : head.problem->v;
+    const bool of_features = job == ScanJob::kFeatures || job == ScanJob::kDots;
+    const View& of = of_features ? head.problem->k : head.problem->v;
     list->Add(item, of.shape[3], whole ? 1 : slices);
   }
 }
@@ -249,7 +270,7 @@ DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
           continue;
         }
         item.kept = kept;
-        kept += RoundUp(ScanKept(item).floats(), kPageFloats);
+        kept += KeptFloats(item, slices);
         AddStage(item, stage, slices, &list);
       }
     });

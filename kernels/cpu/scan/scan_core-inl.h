@@ -46,7 +46,9 @@ struct ScanCore {
   const int64_t D, group, block;
   const bool shifted, delta;
   Tile q, k, v, o, decay;
-  float *const s, *const z, *const sum, *const prefix;
+  Tile prefix;
+  Tile seen;  // z as the queries of the block read it, see PassKeys
+  float *const s, *const z, *const sum;
   float *const q_shift, *const k_shift, *const row_shift, *const row_d, *const beta, *const factor;
   float* const shared_decay;  // of each key, where its features share one
   Ahead ahead;
@@ -77,10 +79,11 @@ struct ScanCore {
         v{scratch + layout.v, layout.v_pitch, layout.v_width},
         o{scratch + layout.o, layout.v_pitch, layout.v_width},
         decay{scratch + layout.decay, layout.q_pitch, layout.q_width},
+        prefix{scratch + layout.prefix, layout.prefix_pitch, layout.q_width},
+        seen(prefix),
         s(scratch + layout.s),
         z(scratch + layout.z),
         sum(scratch + layout.sum),
-        prefix(scratch + layout.prefix),
         q_shift(scratch + layout.q_shift),
         k_shift(scratch + layout.k_shift),
         row_shift(scratch + layout.row_shift),
@@ -137,8 +140,8 @@ struct ScanCore {
   // its begin to its end: rows of a few kilobytes would fight for the same sets of L1.
   bool ReadsInPlace(const View& from) const {
     constexpr int64_t kMostStride = 512;
-    return walks_rows && params.map == FeatureMap::kIdentity && IsClose(from, k.width) &&
-           from.stride[2] <= kMostStride;
+    return walks_rows && params.map == FeatureMap::kIdentity && params.offset == 0 &&
+           IsClose(from, k.width) && from.stride[2] <= kMostStride;
   }
 
   void LoadQueries(const ScanBlock& at) {
@@ -148,7 +151,7 @@ struct ScanCore {
     }
     for (int64_t g = 0; g < group && at.queries > 0; ++g) {
       LoadFeatures(params.map, Queries(queries_from, g, at), Loaded(OfHead(q, g)),
-                   q_shift + g * block);
+                   q_shift + g * block, static_cast<float>(params.offset));
     }
   }
 
@@ -164,7 +167,8 @@ struct ScanCore {
     if (ReadsInPlace(keys_from)) {
       k = InPlace(Keys(keys_from, at));
     } else {
-      LoadFeatures(params.map, Keys(keys_from, at), Loaded(k), k_shift);
+      LoadFeatures(params.map, Keys(keys_from, at), Loaded(k), k_shift,
+                   static_cast<float>(params.offset));
     }
     if (shifted) {
       FindShifts(at, kept_shift);
@@ -261,25 +265,34 @@ struct ScanCore {
     MultiplyRow(decay.Row(t), x, k.width);
   }
 
-  // row_d = phi_q . z for the block's queries; z moves on over its keys. Sums within the block
-  // start from 0; z, which may be large, is added once, at the end.
+  // row_d = phi_q . z for the block's queries; z moves on over its keys.
   void Normalise(const ScanBlock& at) {
-    if (at.queries == 0 && !is_decaying) return AddAllToNormaliser(at.keys);
-    std::fill_n(sum, k.width, 0.0f);
-    std::copy_n(z, k.width, prefix);
-    for (int64_t t = 0; t < at.count(); ++t) {
-      if (at.keys > 0) AddToNormaliser(t);
+    PassKeys(at, 0, k.width, [&](int64_t t) HWY_ATTR {
       for (int64_t g = 0; g < group && at.queries > 0; ++g) {
-        row_d[g * block + t] = Dot(q.Row(g * block + t), prefix, k.width);
+        row_d[g * block + t] = Dot(q.Row(g * block + t), seen.Row(t), k.width);
       }
-    }
-    std::copy_n(prefix, k.width, z);
+    });
   }
 
-  void AddAllToNormaliser(int64_t keys) {
+  // z of the features [begin, end), whole vectors, moves on over the block's keys. Calls f(t) when
+  // seen.Row(t) is what query t reads. Sums within the block start from 0; z, which may be large,
+  // is added once, at the end.
+  template <class F>
+  void PassKeys(const ScanBlock& at, int64_t begin, int64_t end, const F& f) {
+    if (at.queries == 0 && !is_decaying) return AddAllToNormaliser(at.keys, begin, end);
+    seen = at.keys > 0 ? prefix : Tile{z, 0, prefix.width};
+    if (at.keys > 0) std::fill(sum + begin, sum + end, 0.0f);
+    for (int64_t t = 0; t < at.count(); ++t) {
+      if (at.keys > 0) AddToNormaliser(t, begin, end);
+      f(t);
+    }
+    if (at.keys > 0) std::copy_n(prefix.Row(at.keys - 1) + begin, end - begin, z + begin);
+  }
+
+  void AddAllToNormaliser(int64_t keys, int64_t begin, int64_t end) {
     const DF d;
-    if (rise != 1) ScaleRow(rise, z, k.width);
-    for (int64_t c = 0; c < k.width; c += kLanes) {
+    if (rise != 1) ScaleRow(rise, z + begin, end - begin);
+    for (int64_t c = begin; c < end; c += kLanes) {
       VF total = hn::Zero(d);
       for (int64_t t = 0; t < keys; ++t) {
         total = hn::MulAdd(hn::Set(d, beta[t]), hn::LoadU(d, k.Row(t) + c), total);
@@ -288,10 +301,11 @@ struct ScanCore {
     }
   }
 
-  void AddToNormaliser(int64_t t) {
+  void AddToNormaliser(int64_t t, int64_t begin, int64_t end) {
     const DF d;
     const VF b = hn::Set(d, beta[t]);
-    for (int64_t c = 0; c < k.width; c += kLanes) {
+    float* const to = prefix.Row(t);
+    for (int64_t c = begin; c < end; c += kLanes) {
       VF local = hn::LoadU(d, sum + c), before = hn::LoadU(d, z + c);
       if (is_decaying) {
         const VF a = shares_decay ? hn::Set(d, shared_decay[t]) : hn::LoadU(d, decay.Row(t) + c);
@@ -301,7 +315,7 @@ struct ScanCore {
       }
       local = hn::MulAdd(b, hn::LoadU(d, k.Row(t) + c), local);
       hn::StoreU(local, d, sum + c);
-      hn::StoreU(hn::Add(before, local), d, prefix + c);
+      hn::StoreU(hn::Add(before, local), d, to + c);
     }
   }
 

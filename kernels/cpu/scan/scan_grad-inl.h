@@ -11,7 +11,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 
-// ScanJob::kRows: to_num, to_d, lifts, shifts.
+// ScanJob::kRows: to_num, to_d without dots, slopes, lifts, shifts.
 class ScanGradRows : private GradCore {
  public:
   ScanGradRows(const ScanItem& work, float* scratch) : GradCore(work, scratch) {}
@@ -20,8 +20,6 @@ class ScanGradRows : private GradCore {
     StartNormaliser();
     walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
       FetchFeatures(next);
-      FetchQueries(grad.dout, next);
-      FetchQueries(problem.out, next);
       ahead.Rest();
       LoadQueries(at);
       LoadKeys(at);

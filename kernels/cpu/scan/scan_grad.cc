@@ -21,6 +21,7 @@ void RunJob(const ScanItem& item, float* scratch) {
       return ScanGradErrors(item, scratch).Run();
     case ScanJob::kColumns:
       return ScanGradColumns(item, scratch).Run();
+    case ScanJob::kDots:
     case ScanJob::kFeatures:
       return ScanGradFeatures(item, scratch).Run();
     case ScanJob::kForward:

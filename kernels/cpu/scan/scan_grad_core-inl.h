@@ -26,6 +26,8 @@ struct GradCore : ScanCore {
   const ScanGradProblem& grad;
   const ScanKept kept;
   const Tile dphi;
+  const bool has_dots;    // whether dD_i depends on dout_i . out_i, which is phi_q,i . S_i dN_i
+  const bool has_z_flow;  // whether any dD_i differs from 0
   float* const x;
   float* const lifts;         // null: all are 0
   const float* const shifts;  // after each key, null: all are 0
@@ -36,6 +38,8 @@ struct GradCore : ScanCore {
         grad(*work.grad),
         kept(work),
         dphi{scratch + layout.dphi, layout.q_pitch, layout.q_width},
+        has_dots(ScanKept::HasDots(work)),
+        has_z_flow(has_dots || grad.dlse.given()),
         x(scratch + layout.x),
         lifts(ScanKept::Lifts(params) ? work.kept + kept.lift : nullptr),
         shifts(shifted ? work.kept + kept.shift : nullptr) {}
@@ -45,6 +49,13 @@ struct GradCore : ScanCore {
   }
   float* ToD(int64_t g, int64_t i) const { return item.kept + kept.to_d + g * kept.queries + i; }
   float* LiftOf(int64_t g, int64_t i) const { return lifts + g * kept.queries + i; }
+  float* SlopeOf(int64_t g, int64_t i) const {
+    return item.kept + kept.slope + g * kept.queries + i;
+  }
+  // Of heads in slices: the parts of row i.
+  float* DotsOf(int64_t g, int64_t i) const {
+    return item.kept + kept.dots + (g * kept.queries + i) * kept.dots_pitch;
+  }
 
   // dN of the block's queries, from columns `dout`, in o; relative to e^lift, or each to its own.
   void LoadGradients(const View& dout, const ScanBlock& at, bool own_lift) {
@@ -57,6 +68,9 @@ struct GradCore : ScanCore {
         std::fill(dn.Row(t) + n, dn.Row(t) + dn.width, 0.0f);
       }
       std::copy_n(ToD(g, at.q), at.queries, row_d + g * block);
+      for (int64_t t = 0; t < at.queries && has_dots && kept.dots_pitch > 0; ++t) {
+        SubtractDots(g, at.q + t, DotsOf(g, at.q + t), row_d + g * block + t);
+      }
       if (!own_lift) ShiftLifts(g, at);
     }
   }
@@ -66,6 +80,35 @@ struct GradCore : ScanCore {
       const float ratio = std::exp(*LiftOf(g, at.q + t) - lift);
       ScaleRow(ratio, o.Row(g * block + t), o.width);
       row_d[g * block + t] *= ratio;
+    }
+  }
+
+  // What dout_i . out_i gives to dD_i, from its parts in order.
+  void SubtractDots(int64_t g, int64_t i, const float* dots, float* to) const {
+    const float slope = *SlopeOf(g, i);
+    if (slope == 0) return;
+    float sum = 0;
+    for (int64_t c = 0; c < layout.q_width / ScanWidth::kVector; ++c) sum += dots[c];
+    *to -= slope * sum;
+  }
+  // dphi holds S_i dN_i of the block's queries, all features: completes dD.
+  void FindDots(const ScanBlock& at) {
+    for (int64_t g = 0; g < group && has_dots; ++g) {
+      for (int64_t t = 0; t < at.queries; ++t) {
+        const int64_t row = g * block + t;
+        PartialDots(q.Row(row), dphi.Row(row), layout.q_width, x);
+        SubtractDots(g, at.q + t, x, ToD(g, at.q + t));
+        row_d[row] = *ToD(g, at.q + t);
+      }
+    }
+  }
+  // dphi += z_i dD_i, features [begin, begin + width).
+  void AddNormaliserGradients(const ScanBlock& at, int64_t begin, int64_t width) {
+    for (int64_t g = 0; g < group && has_z_flow; ++g) {
+      for (int64_t t = 0; t < at.queries; ++t) {
+        const int64_t row = g * block + t;
+        AddRow(row_d[row], seen.Row(t) + begin, dphi.Row(row) + begin, width);
+      }
     }
   }
 
@@ -151,10 +194,10 @@ struct GradCore : ScanCore {
     }
   }
 
-  // to_num, to_d and lifts of the block's queries of head g, whose normalisers are in row_d.
+  // to_num, to_d without dots, slopes and lifts of the block's queries of head g, whose normalisers
+  // are in row_d.
   void FindFactors(int64_t g, const ScanBlock& at) {
-    const RowsOf dout = Queries(grad.dout, g, at), out = Queries(problem.out, g, at);
-    const RowsOf dlse = Queries(grad.dlse, g, at);
+    const RowsOf dout = Queries(grad.dout, g, at), dlse = Queries(grad.dlse, g, at);
     for (int64_t t = 0; t < at.queries; ++t) {
       const int64_t row = g * block + t;
       const float d = row_d[row];
@@ -162,11 +205,7 @@ struct GradCore : ScanCore {
       float to_num, to_d = of_lse;
       if (params.den != ScanDen::kOne) {
         to_num = Reciprocal(d);
-        const float slope = DenSlope(d);
-        if (to_num != 0 && slope != 0 && grad.dout.given()) {
-          const float* gradients = ReadRow(dout, t, v.width, v.Row(0));
-          to_d -= slope * Dot(gradients, ReadRow(out, t, v.width, v.Row(1)), v.width) / Den(d);
-        }
+        if (has_dots) *SlopeOf(g, at.q + t) = to_num == 0 ? 0.0f : DenSlope(d) / Den(d);
       } else if (!shifted) {
         to_num = static_cast<float>(params.scale);
       } else {

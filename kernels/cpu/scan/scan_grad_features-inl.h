@@ -1,7 +1,7 @@
 // ScanJob::kFeatures: dq, dk, dlog_decay, ds0, dz0 of some features. States lie transposed, [Dv +
-// 1, D], the last row being z and r, so that a feature is a lane. ScanJob::kBackward without the
-// delta rule: all features; its walk forward does the work of kRows, its walk back that of
-// kColumns.
+// 1, D], the last row being r (and in kept states z), so that a feature is a lane. ScanJob::kDots:
+// its walk forward for the dots of some features. ScanJob::kBackward without the delta rule: all
+// features; its walk forward does the work of kRows and kDots, its walk back that of kColumns.
 #if defined(ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
 #undef ATTND_CPU_SCAN_GRAD_FEATURES_INL_H_
@@ -23,6 +23,7 @@ class ScanGradFeatures : private GradCore {
         width_(ScanWidth::Of(work.end - work.begin)),
         Dv_(layout.Dv),
         whole_(work.job == ScanJob::kBackward),
+        is_dots_(work.job == ScanJob::kDots),
         decays_(grad.dlog_decay.given()),
         keys_wanted_(WantsKeys(grad)),
         shared_(decays_ && grad.dlog_decay.shape[3] == 1),
@@ -45,12 +46,15 @@ class ScanGradFeatures : private GradCore {
 
   void Run() {
     if (whole_ || NeedsStates()) RunForward();
-    if (keys_wanted_ || columns_.has_value()) RunBackward();
+    if (!is_dots_ && (keys_wanted_ || columns_.has_value())) RunBackward();
   }
 
  private:
   // Whether the walk forward has states to make.
-  bool NeedsStates() const { return grad.dq.given() || decays_ || (delta && keys_wanted_); }
+  bool NeedsStates() const {
+    const bool of_dots = is_dots_ || (whole_ && has_dots && (keys_wanted_ || grad.dbeta.given()));
+    return of_dots || grad.dq.given() || decays_ || (delta && keys_wanted_);
+  }
   // The item's features of a tile.
   Tile Mine(const Tile& tile) const { return {tile.data + item.begin, tile.pitch, width_}; }
   float* KeptOfMine(int64_t at, int64_t n) const {
@@ -83,34 +87,36 @@ class ScanGradFeatures : private GradCore {
   // --- forward over the sequence: prefix states, dq; for the delta rule S' dv ---
 
   void RunForward() {
-    LoadTransposed(problem.s0, problem.z0, item.begin, item.end, state_);
-    if (whole_) StartNormaliser();
+    LoadTransposed(problem.s0, /*Z=*/{}, item.begin, item.end, state_);
+    StartNormaliser();
     walk.ForEachBlock(block, /*reverse=*/false, [&](const ScanBlock& at, const ScanBlock& next) {
       Fetch(next);
-      if (whole_) FetchQueries(problem.out, next);
-      for (int64_t g = 0; g < group; ++g) FetchStored(Queries(dq_, g, next));
+      for (int64_t g = 0; g < group && !is_dots_; ++g) FetchStored(Queries(dq_, g, next));
       ForwardStep(at);
     });
-    BlankQueries(dq_);
+    if (!is_dots_) BlankQueries(dq_);
   }
 
   void ForwardStep(const ScanBlock& at) {
     LoadQueries(at);
     LoadKeys(at);
-    if (whole_) FindRows(at);
+    if (whole_) {
+      FindRows(at);
+    } else if (!is_dots_ && (has_z_flow || decays_)) {
+      PassKeys(at, item.begin, item.begin + width_, [](int64_t) {});
+    }
     if (!NeedsStates()) return ahead.Rest();
     const Decay how = FindDecay(at, /*reverse=*/false, Decay::kLanesFirst);
     LoadWrites(at);
-    IntoRuns(at, {v.data, v.pitch, ScanWidth::Of(Dv_ + 1)}, 1);
+    IntoRuns(at, {v.data, v.pitch, ScanWidth::Of(Dv_)}, 1);
     LoadGradients(grad.dout, at, /*own_lift=*/true);
-    AppendGradients(at);
-    Rise(Dv_ + 1, state_);
+    Rise(Dv_, state_);
     // The last term of reads is dv, alone where there are no queries.
     const int64_t of_queries = at.queries > 0 ? group : 0;
     const int64_t of_keys = at.keys > 0 && delta && keys_wanted_ ? 1 : 0;
     const int64_t first = at.queries > 0 ? 0 : group;
     Recur(how, {.tokens = at.count(),
-                .rows = Dv_ + 1,
+                .rows = Dv_,
                 .lanes = width_,
                 .updates = at.keys > 0 ? 1 : 0,
                 .reads = of_queries + of_keys,
@@ -124,11 +130,24 @@ class ScanGradFeatures : private GradCore {
                 .ahead = &ahead});
     ahead.Rest();
     OutOfRuns(at, Mine(dphi), of_queries);
+    if (is_dots_) return KeepDots(at);
     if (of_keys > 0) KeepStored(at);
+    if (whole_) FindDots(at);
+    AddNormaliserGradients(at, item.begin, width_);
     if (decays_) KeepFlow(at);
     for (int64_t g = 0; g < of_queries && grad.dq.given(); ++g) {
       StoreThroughMap(params.map, Queries(dq_, g, at), q_, Mine(OfHead(q, g)),
                       Mine(OfHead(dphi, g)), x, lifts == nullptr ? nullptr : LiftOf(g, at.q));
+    }
+  }
+
+  void KeepDots(const ScanBlock& at) {
+    for (int64_t g = 0; g < group; ++g) {
+      for (int64_t t = 0; t < at.queries; ++t) {
+        const int64_t row = g * block + t;
+        PartialDots(Mine(q).Row(row), Mine(dphi).Row(row), width_,
+                    DotsOf(g, at.q + t) + item.begin / ScanWidth::kVector);
+      }
     }
   }
 
@@ -158,9 +177,9 @@ class ScanGradFeatures : private GradCore {
         AddProduct(q.Row(row) + item.begin, dphi.Row(row) + item.begin, flow, width_);
       }
     }
-    for (int64_t r = 0; r <= Dv_ && at.anchor >= 0; ++r) {
-      std::copy_n(state_.Row(r), width_, AnchorRow(at.anchor, r));
-    }
+    if (at.anchor < 0) return;
+    for (int64_t r = 0; r < Dv_; ++r) std::copy_n(state_.Row(r), width_, AnchorRow(at.anchor, r));
+    std::copy_n(z + item.begin, width_, AnchorRow(at.anchor, Dv_));
   }
   float* AnchorRow(int64_t anchor, int64_t row) const {
     return item.kept + kept.states + anchor * kept.state_floats + row * kept.q_pitch + item.begin;
@@ -301,7 +320,7 @@ class ScanGradFeatures : private GradCore {
   }
 
   const int64_t width_, Dv_;
-  const bool whole_, decays_, keys_wanted_;
+  const bool whole_, is_dots_, decays_, keys_wanted_;
   const bool shared_;  // whether the gradient of decays is one number a key
   const Tile dv_rows_;
   const Tile state_;

@@ -19,19 +19,19 @@ class ScanGradFull : private GradCore {
       : GradCore(work, scratch),
         Dv_(layout.Dv),
         keys_wanted_(WantsKeys(grad)),
+        reads_(grad.dq.given() || (has_dots && keys_wanted_)),
         state_{s, layout.q_pitch, layout.q_width},
         r_{scratch + layout.r, layout.q_pitch, layout.q_width},
         r_columns_{s, layout.v_pitch, layout.v_width} {}
 
   void Run() {
     StartNormaliser();
-    if (grad.dq.given()) LoadTransposed(problem.s0, /*Z=*/{}, 0, D, state_);
+    if (reads_) LoadTransposed(problem.s0, /*Z=*/{}, 0, D, state_);
     walk.Keys().ForEachBlock(block, /*reverse=*/false,
                              [&](const ScanBlock& at, const ScanBlock& next) {
                                FetchKeys(next);
                                AddKeys(at);
                              });
-    if (grad.dq.given()) std::copy_n(z, state_.width, state_.Row(Dv_));
     if (shifted) std::fill_n(item.kept + kept.shift, walk.used_keys, shift);
 
     ZeroTile(r_, Dv_ + 1);
@@ -39,7 +39,6 @@ class ScanGradFull : private GradCore {
                                 [&](const ScanBlock& at, const ScanBlock& next) {
                                   FetchFeatures(next);
                                   FetchQueries(grad.dout, next);
-                                  FetchQueries(problem.out, next);
                                   for (int64_t g = 0; g < group; ++g) {
                                     FetchStored(Queries(grad.dq, g, next));
                                   }
@@ -72,7 +71,7 @@ class ScanGradFull : private GradCore {
   void AddKeys(const ScanBlock& at) {
     LoadKeys(at);
     Normalise(at);
-    if (!grad.dq.given()) return;
+    if (!reads_) return;
     Rise(Dv_, state_);
     Recur(Decay::kNone, {.tokens = at.keys,
                          .rows = Dv_,
@@ -91,17 +90,18 @@ class ScanGradFull : private GradCore {
     Normalise(at);
     for (int64_t g = 0; g < group; ++g) FindFactors(g, at);
     LoadGradients(grad.dout, at, /*own_lift=*/true);
-    if (grad.dq.given()) {
-      AppendGradients(at);
+    if (reads_) {
       Recur(Decay::kNone, {.tokens = at.queries,
-                           .rows = Dv_ + 1,
+                           .rows = Dv_,
                            .lanes = state_.width,
                            .reads = group,
                            .state = state_.Write(),
                            .read = RowSeries(o),
                            .out = RowSeries(dphi),
                            .ahead = &ahead});
-      for (int64_t g = 0; g < group; ++g) {
+      FindDots(at);
+      AddNormaliserGradients(at, 0, dphi.width);
+      for (int64_t g = 0; g < group && grad.dq.given(); ++g) {
         StoreThroughMap(params.map, Queries(grad.dq, g, at), problem.q, OfHead(q, g),
                         OfHead(dphi, g), x, lifts == nullptr ? nullptr : LiftOf(g, at.q));
       }
@@ -159,7 +159,8 @@ class ScanGradFull : private GradCore {
 
   const int64_t Dv_;
   const bool keys_wanted_;
-  const Tile state_, r_;  // transposed: [Dv + 1, D], the last row being z and r
+  const bool reads_;      // whether queries read S
+  const Tile state_, r_;  // transposed: [Dv, D] and, with a last row r, [Dv + 1, D]
   const Tile r_columns_;  // [D, Dv], where state_ lies
 };
 

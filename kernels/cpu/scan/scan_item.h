@@ -22,6 +22,7 @@ enum class ScanJob : uint8_t {
               // shares a walk
   kRows,      // what turns dout and dlse of a row into gradients of its sums
   kErrors,    // delta rule: what its tokens write, columns
+  kDots,      // dout . out of a row, where it is normalised: features
   kColumns,   // dv, dbeta: columns
   kFeatures,  // dq, dk, dlog_decay, ds0, dz0: features
 };
@@ -38,8 +39,9 @@ struct ScanItem {
   double seconds = 0;          // predicted, on one thread
 };
 
-// Tokens at a time: their features and values stay in L1 and L2 while all of the state is read.
-constexpr int64_t kScanBlock = 32;
+// Tokens at a time: their features and values stay in L1 and L2 while all of the state is read. A
+// state of the sum rule stays in registers, and is read once for twice as many.
+constexpr int64_t kScanBlock = 32, kScanSumBlock = 64;
 // Likewise where no query comes before a key: products of that many tokens with the state.
 constexpr int64_t kScanFullBlock = 64;
 
@@ -160,10 +162,12 @@ class ScanLayout : public FloatParts {
   int64_t D, Dv, group;
   int64_t block;             // tokens at a time
   int64_t q_pitch, v_pitch;  // of rows of features; of values and a 1
+  int64_t prefix_pitch;
   int64_t q_width, v_width;  // in use
   // [group, block] rows of features or values: q, o, dphi. [block] rows: k, decay, v. The state
   // [D,Dv] (or [Dv + 1,D]): s. A second one, where jobs share a walk: r.
-  // [D]: z sum prefix x. [block]: the rest.
+  // [D]: z sum x. What queries of a block read of z, prefix: [D], backward [block] rows.
+  // [block]: the rest.
   int64_t q, o, dphi, k, decay, v, s, r, z, sum, prefix, x;
   int64_t q_shift, k_shift, row_shift, row_d, beta, factor, shared_decay;
 
@@ -175,7 +179,8 @@ class ScanLayout : public FloatParts {
     q_pitch = ScanWidth::Pitch(D);
     // Query heads share the state, and a block of all of them should stay in L2.
     const bool causal = item.params->causal;
-    block = std::clamp<int64_t>(kScanBlock / group, 16, kScanBlock);
+    const int64_t most = item.params->rule == ScanRule::kSum ? kScanSumBlock : kScanBlock;
+    block = std::clamp<int64_t>(most / group, 16, most);
     if (!causal) {
       const int64_t fitting = kFullFloats / (group * q_pitch) / 16 * 16;
       block = std::clamp(fitting, block, kScanFullBlock);
@@ -198,7 +203,8 @@ class ScanLayout : public FloatParts {
     r = Part(both ? std::max(q_width * v_pitch, (Dv + 1) * q_pitch) : 0);
     z = Part(q_width);
     sum = Part(q_width);
-    prefix = Part(q_width);
+    prefix_pitch = backward && causal ? q_pitch : 0;
+    prefix = Part(prefix_pitch > 0 ? block * q_pitch : q_width);
     x = Part(std::max(q_width, v_width));
     q_shift = Part(rows);
     k_shift = Part(block);
@@ -216,12 +222,13 @@ class ScanLayout : public FloatParts {
 // What the jobs of a backward leave for those that follow, O(N) floats.
 class ScanKept : public FloatParts {
  public:
-  // [group, queries]: to_num to_d lift. [keys]: shift. [keys, Dv]: error, dwrite (gradient of what
-  // a token writes). [keys, D]: stored (delta: what the gradient of a key loses to what is stored).
-  // [queries, D], or [queries] where features share a decay: flow (the sum of phi_q dphi_q).
-  // [anchors, (Dv + 1), D]: states.
-  int64_t to_num, to_d, lift, shift, error, dwrite, stored, flow, states;
-  int64_t queries, q_pitch, v_pitch, state_floats;
+  // [group, queries]: to_num to_d slope lift. [keys]: shift. [keys, Dv]: error, dwrite (gradient of
+  // what a token writes). [keys, D]: stored (delta: what the gradient of a key loses to what is
+  // stored). [queries, D], or [queries] where features share a decay: flow (the sum of phi_q
+  // dphi_q). [anchors, (Dv + 1), D]: states.
+  // [group, queries, D / 16], of heads in slices: dots, a part of dout . out for each 16 features.
+  int64_t to_num, to_d, slope, lift, shift, error, dwrite, stored, flow, states, dots;
+  int64_t queries, q_pitch, v_pitch, dots_pitch, state_floats;
 
   explicit ScanKept(const ScanItem& item) {
     const ScanLayout layout(item);
@@ -235,6 +242,7 @@ class ScanKept : public FloatParts {
     const bool decays = item.grad->dlog_decay.given();
     to_num = Part(layout.group * queries);
     to_d = Part(layout.group * queries);
+    slope = Part(HasDots(item) ? layout.group * queries : 0);
     lift = Part(Lifts(*item.params) ? layout.group * queries : 0);
     shift = Part(item.params->map == FeatureMap::kExp ? keys : 0);
     error = Part(delta ? keys * v_pitch : 0);
@@ -242,6 +250,13 @@ class ScanKept : public FloatParts {
     stored = Part(delta ? keys * q_pitch : 0);
     flow = Part(!decays ? 0 : item.grad->dlog_decay.shape[3] == 1 ? queries : queries * q_pitch);
     states = Part(decays ? ScanWalk::Anchors(keys) * state_floats : 0);
+    dots_pitch = HasDots(item) && item.job != ScanJob::kBackward ? q_pitch / ScanWidth::kVector : 0;
+    dots = Part(layout.group * queries * dots_pitch);
+  }
+
+  // Whether gradients of normalisers depend on dout . out.
+  static bool HasDots(const ScanItem& item) {
+    return item.params->den != ScanDen::kOne && item.grad->dout.given();
   }
 
   // Whether gradients may need a factor beyond float32 (see ScanGrad).
@@ -261,6 +276,10 @@ inline bool WantsKeys(const ScanGradProblem& p) {
 inline bool IsNeeded(const ScanItem& item) {
   const bool delta = item.params->rule == ScanRule::kDelta;
   if (item.job == ScanJob::kErrors) return delta;
+  if (item.job == ScanJob::kDots) {
+    return ScanKept::HasDots(item) &&
+           (item.grad->dq.given() || item.grad->dbeta.given() || WantsKeys(*item.grad));
+  }
   if (item.job == ScanJob::kFeatures) return item.grad->dq.given() || WantsKeys(*item.grad);
   if (item.job != ScanJob::kColumns) return true;
   return item.grad->dv.given() || item.grad->dbeta.given() || (delta && WantsKeys(*item.grad));

@@ -39,9 +39,9 @@ struct DecayRuns {
   static constexpr float kLeast = 1.0f / (1 << 16);
 
   int count = 0;
-  int64_t end[kScanBlock];
-  float step[kScanBlock + 1];
-  float product[kScanBlock], inverse[kScanBlock];  // c_t, 1 / c_t of key t of the block
+  int64_t end[kScanSumBlock];
+  float step[kScanSumBlock + 1];
+  float product[kScanSumBlock], inverse[kScanSumBlock];  // c_t, 1 / c_t of key t of the block
 
   // Of n >= 1 keys with decays a, each before what its token does; in reverse the last key comes
   // first and each decay after.

@@ -54,6 +54,18 @@ HWY_INLINE float Dot(const float* a, const float* b, int64_t width) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
+// to[i] = a . b of 16 floats number i; width: a multiple of 16.
+HWY_INLINE void PartialDots(const float* a, const float* b, int64_t width, float* to) {
+  const DF d;
+  for (int64_t c = 0; c < width; c += ScanWidth::kVector, ++to) {
+    VF sum = hn::Mul(hn::LoadU(d, a + c), hn::LoadU(d, b + c));
+    for (int64_t j = kLanes; j < ScanWidth::kVector; j += kLanes) {
+      sum = hn::MulAdd(hn::LoadU(d, a + c + j), hn::LoadU(d, b + c + j), sum);
+    }
+    *to = hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+}
+
 // to = log(from), n floats; n is rounded up to whole vectors.
 HWY_INLINE void LogRow(const float* from, int64_t n, float* to) {
   const wide::D d;
@@ -143,9 +155,10 @@ class RowStore {
 
 // Loads rows and replaces them by their features. kExp: shift[i] becomes the maximum of row i and
 // the features are e^(x - shift[i]), 0 if that is -inf; for the other maps it becomes 0, and may be
-// null.
+// null. kIdentity: x + offset.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void LoadFeatures(FeatureMap map, const RowsOf& from,
-                                                       const Tile& tile, float* shift) {
+                                                       const Tile& tile, float* shift,
+                                                       float offset = 0) {
   const DF d;
   const int64_t D = from.view.shape[3];
   // Whole vectors of float32 need no conversion.
@@ -170,9 +183,11 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void LoadFeatures(FeatureMap map, const Row
         for (int64_t c = direct; c < D; ++c) most = row[c] > most ? row[c] : most;
       }
       if (shift != nullptr) shift[i] = most;
-      const VF subtracted = hn::Set(d, most == kNothing ? 0.0f : most);
-      const auto map_vector = [&](const float* x, float* to) {
-        hn::StoreU(Feature<kMap>(d, hn::LoadU(d, x), subtracted), d, to);
+      const VF subtracted = hn::Set(d, most == kNothing ? 0.0f : most), more = hn::Set(d, offset);
+      const auto map_vector = [&](const float* x, float* to) HWY_ATTR {
+        VF phi = Feature<kMap>(d, hn::LoadU(d, x), subtracted);
+        if constexpr (kMap == FeatureMap::kIdentity) phi = hn::Add(phi, more);
+        hn::StoreU(phi, d, to);
       };
       for (int64_t c = 0; c < direct; c += kLanes) {
         map_vector(reinterpret_cast<const float*>(source) + c, row + c);
