@@ -64,8 +64,13 @@ std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
   return groups;
 }
 
-// Equal sequences in one group; of more than `most` groups, lengths and offsets are rounded up.
-std::vector<SeqGroup> Rounded(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
+}  // namespace
+
+bool HasLengths(const ProblemShape& problem) {
+  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
+}
+
+std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
   seqs = Merged(std::move(seqs));
   // Starts near the unit that is needed: smaller units would leave too many groups.
   int64_t unit = 1;
@@ -78,17 +83,7 @@ std::vector<SeqGroup> Rounded(std::vector<SeqGroup> seqs, size_t most, const Len
     }
     seqs = Merged(std::move(seqs));
   }
-  return seqs;
-}
-
-}  // namespace
-
-bool HasLengths(const ProblemShape& problem) {
-  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
-}
-
-std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
-  return InTwo(Rounded(std::move(seqs), most, largest));
+  return InTwo(std::move(seqs));
 }
 
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most) {
@@ -98,7 +93,10 @@ std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most) {
 
 std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned, size_t most) {
   if (!SeqsDiffer(problem)) return {WholeSeqs(problem)};
-  if (is_planned) return Rounded(SeqsOf(problem), most, {problem.Nq, problem.Nk});
+  if (is_planned) {
+    std::vector<SeqGroup> equal = Merged(SeqsOf(problem));
+    return equal.size() == 1 ? equal : Alike(std::move(equal), most, {problem.Nq, problem.Nk});
+  }
   std::vector<SeqGroup> runs;
   for (const SeqGroup& seq : SeqsOf(problem)) {
     if (!runs.empty() && Place(runs.back()) == Place(seq)) {

@@ -37,6 +37,13 @@ void Ops::Run(Launch launch) {
 
 bool Ops::TryRun(Launch launch) {
   if (!status_.ok()) return true;
+  if (stream_.is_dry()) {
+    // What the host takes to list a problem; measured with sequences of a few rows.
+    constexpr double kSecondsPerProblem = 1e-6;
+    const size_t entries =
+        std::visit([](const auto& args) { return args.problems.size(); }, launch);
+    stream_.work().seconds += kSecondsPerProblem * static_cast<double>(ProblemsOf(entries));
+  }
   const DeviceStatus status = stream_.device().Run(stream_, std::move(launch));
   if (status.code() == DeviceStatus::Code::kDeclined) return false;
   Fail(StatusOf(status));
@@ -64,9 +71,21 @@ void Ops::CountAlike(const SeqCounts& counts) {
   stands_for_several_ = std::any_of(alike_.begin(), alike_.end(), [](int64_t n) { return n > 1; });
 }
 
+int64_t Ops::CountAt(size_t entries, size_t p) const {
+  // A list that is m times as long holds m parts of each.
+  if (alike_.empty() || entries % alike_.size() != 0) return 1;
+  return alike_[p / (entries / alike_.size())];
+}
+
+int64_t Ops::ProblemsOf(size_t entries) const {
+  int64_t problems = 0;
+  for (size_t p = 0; p < entries && alike_.size() > 1; ++p) problems += CountAt(entries, p);
+  return problems;
+}
+
 int64_t Ops::PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t bytes) const {
-  if (alike_.empty() || alike_.size() != shapes.size() || alike_[p] == 1) return bytes;
-  const int64_t count = alike_[p];
+  const int64_t count = CountAt(shapes.size(), p);
+  if (count == 1) return bytes;
   // If the first dimension counts them, one tensor holds all; else each problem has a tensor of
   // this shape. A run rounds up each tensor on its own: RoundedBytes.
   const int64_t all = shapes[p].rank > 0 && shapes[p][0] % count == 0 ? bytes : bytes * count;
@@ -76,6 +95,11 @@ int64_t Ops::PlannedBytes(const std::vector<Shape>& shapes, size_t p, int64_t by
 Tensor Ops::Empty(DType dtype, const std::vector<Shape>& shapes,
                   const std::vector<Layout>& layouts) {
   if (!status_.ok()) return {};
+  // Views, buffers and what a launch lists of them, of a tensor and of views of it.
+  constexpr int64_t kHostBytesPerProblem = 1200;
+  if (stream_.is_dry()) {
+    stream_.work().host_bytes += kHostBytesPerProblem * ProblemsOf(shapes.size());
+  }
   std::vector<View> views;
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (size_t p = 0; p < shapes.size(); ++p) {

@@ -204,6 +204,10 @@ class Ops {
  private:
   // On a dry stream: each entry of a list as long as `counts` then stands for that many problems.
   void CountAlike(const SeqCounts& counts);
+  // Problems of a run that the p-th of so many entries stands for; 1 in a run.
+  int64_t CountAt(size_t entries, size_t p) const;
+  // Those that all entries stand for, where sequences are problems of their own; else 0.
+  int64_t ProblemsOf(size_t entries) const;
   // Null: it failed.
   std::shared_ptr<Buffer> Drawn(const DrawParams& params, const Shape& shape);
   // The same values seen through `views`, with the gradient rule of one input.

@@ -76,5 +76,17 @@ TEST(SeqGroups, RunsKeepTheOrderOfTheBatch) {
   EXPECT_EQ(SeqRunsOf(plain, true).size(), 1u);
 }
 
+// Symptom: lengths that were rounded up to one were planned as one problem.
+TEST(SeqGroups, RoundedSequencesArePlannedAsSeveralProblems) {
+  std::vector<int32_t> lengths;
+  for (int32_t b = 0; b < 16; ++b) lengths.push_back(6160 - b);
+  const std::map<std::string, View> tensors = {
+      {"kv_lengths", DenseView(lengths.data(), DType::kI32, {16})}};
+  const ProblemShape problem{.B = 16, .Nq = 6160, .Nk = 6160, .tensors = &tensors};
+  EXPECT_THAT(
+      Tuples(SeqRunsOf(problem, /*is_planned=*/true, /*most=*/1)),
+      ::testing::UnorderedElementsAre(std::tuple(6160, 6160, 0, 15), std::tuple(6160, 6160, 0, 1)));
+}
+
 }  // namespace
 }  // namespace attnd::testing

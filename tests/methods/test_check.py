@@ -338,3 +338,33 @@ def test_not_finite_gradient_stays_in_its_rows(method, case, isa):
         assert must.any() and not where.all()
         assert np.isnan(got[name][must]).all(), name
         np.testing.assert_allclose(got[name][~where], clean[name][~where], rtol=1e-5, atol=1e-6)
+
+
+def one(method, options, **tensors):
+    """Of one head, tensors of [N] or [N,D]."""
+    shape = {name: (1, 1, *x.shape) if x.ndim == 2 or name.endswith("logits") else
+             (1, 1, len(x), 1) for name, x in tensors.items()}
+    tensors = {name: np.float32(x).reshape(shape[name]) for name, x in tensors.items()}
+    return engine("", 1).execute([library.Request(method, tensors, options)])[0]
+
+
+def test_keys_whose_product_overflows_write_nothing_with_beta_0():
+    reply = one("fast_weights", {"feature_map": "identity", "feature_norm": "none", "scale": 1.0},
+                q=np.ones(4), k=np.array([2e19, 2e19, 1, 1]), v=np.ones(4),
+                beta_logits=np.array([-1e4, -1e4, 0, 0]))
+    np.testing.assert_allclose(reply.outputs["out"].ravel(), [0, 0, 0.5, 0.75], rtol=1e-6)
+
+
+def test_silu_of_normal_numbers_is_not_0():
+    x = np.full((4, 16), -89.0)
+    reply = one("fast_weights", {"feature_map": "silu", "feature_norm": "sum"}, q=x, k=x,
+                v=np.ones((4, 16)), beta_logits=np.zeros(4))
+    assert np.all(reply.outputs["out"][0, 0, 0] > 0)
+
+
+def test_a_segment_is_as_long_as_its_keys():
+    """Symptom: 93 bytes took 14 s and 4 GB."""
+    x = np.ones((8, 1, 1, 1), np.float32)
+    options = {"causal": True, "rank": 1024, "segment_len": 65536}
+    plan = engine("", 1).plan(library.Request("long_short", {"q": x, "k": x, "v": x}, options))
+    assert plan.planned_bytes < 1 << 20

@@ -25,19 +25,6 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// `to` = n stored elements times `factor`.
-HWY_INLINE void ScaleRow(DType dtype, const char* from, int64_t n, float factor, float* to) {
-  if (dtype != DType::kF32) return Widen(dtype, from, n, to, factor);
-  const DF d;
-  const float* const source = reinterpret_cast<const float*>(from);
-  const VF scale = hn::Set(d, factor);
-  int64_t x = 0;
-  for (; x + kLanes <= n; x += kLanes) {
-    hn::StoreU(hn::Mul(scale, hn::LoadU(d, source + x)), d, to + x);
-  }
-  for (; x < n; ++x) to[x] = factor * source[x];
-}
-
 class FewKeys {
  public:
   // `scratch`: FewKeysFloats.
@@ -135,8 +122,7 @@ inline void FewKeys::RunTile(int64_t first, int64_t rows) const {
 
 inline void FewKeys::LoadQueries(int64_t row, int64_t rows, int64_t at) const {
   for (int64_t i = 0; i < rows; ++i) {
-    ScaleRow(t_.q.dtype, t_.q.Row(row + i), t_.D, t_.query_scale,
-             q_ + (at + i) * FewKeysStride(t_.D));
+    Widen(t_.q.dtype, t_.q.Row(row + i), t_.D, q_ + (at + i) * FewKeysStride(t_.D), t_.query_scale);
   }
 }
 
@@ -144,9 +130,6 @@ inline void FewKeys::LoadQueries(int64_t row, int64_t rows, int64_t at) const {
 inline void FewKeys::StoreRow(const float* from, float sum, char* row) const {
   if (sum == 0.0f) {
     std::memset(row, 0, t_.Dv * SizeOf(t_.out.dtype));
-  } else if (t_.out.dtype == DType::kF32) {
-    ScaleRow(DType::kF32, reinterpret_cast<const char*>(from), t_.Dv, 1 / sum,
-             reinterpret_cast<float*>(row));
   } else {
     Narrow(t_.out.dtype, from, t_.Dv, row, 1 / sum);
   }

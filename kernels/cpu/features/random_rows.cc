@@ -76,7 +76,6 @@ class RandomRows {
     Project();
     float largest = -std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < count_; ++i) {
-      FetchX(i);
       const float s = ForwardRow(i);
       if (!(s <= largest)) largest = std::isnan(largest) ? largest : s;
     }
@@ -97,10 +96,7 @@ class RandomRows {
     if (LoadsX()) LoadX();
     if (NeedsProducts(o_)) Project();
     float sums[FeatureLayout::kMostRows];
-    for (int64_t i = 0; i < count_; ++i) {
-      if (LoadsX()) FetchX(i);
-      sums[i] = BackwardRow(i);
-    }
+    for (int64_t i = 0; i < count_; ++i) sums[i] = BackwardRow(i);
     Product(count_, D_, m_, {u_, layout_.u_pitch, 1}, item_.by_column, {dx_, layout_.x_pitch});
     const View& dx = item_.grad->dx;
     for (int64_t i = 0; i < count_; ++i) {
@@ -138,17 +134,6 @@ class RandomRows {
       Widen(problem_.x.dtype, RowOf(problem_.x, item_.begin + i), D_, X(i),
             static_cast<float>(o_.alpha));
       std::fill(X(i) + D_, X(i) + RoundUp(D_, kLanes), 0.0f);
-    }
-  }
-
-  // Row i of the item that follows, which is too far from this one for the hardware to foresee.
-  void FetchX(int64_t i) const {
-    constexpr int64_t kLine = 64;
-    const int64_t n = item_.end + i;
-    if (n >= problem_.x.shape[2]) return;
-    const char* const row = RowOf(problem_.x, n);
-    for (int64_t at = 0; at < D_ * SizeOf(problem_.x.dtype); at += kLine) {
-      __builtin_prefetch(row + at, /*rw=*/0, /*locality=*/2);
     }
   }
 

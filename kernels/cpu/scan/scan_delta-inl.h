@@ -19,14 +19,9 @@ namespace recur_internal {
 inline int64_t RecurGroups(const DeltaRecurrence& r) {
   const int64_t groups = r.tokens / kGroup;
   if (groups == 0 || r.reads + r.updates > 1) return 0;
-  if (r.reads > 0) {
-    RecurGroupsWith<Other::kReads>(r, groups);
-  } else if (r.updates > 0) {
-    RecurGroupsWith<Other::kAdds>(r, groups);
-  } else {
-    RecurGroupsWith<Other::kNone>(r, groups);
-  }
-  return groups;
+  if (r.reads > 0) return RecurGroupsWith<Other::kReads>(r, groups);
+  if (r.updates > 0) return RecurGroupsWith<Other::kAdds>(r, groups);
+  return RecurGroupsWith<Other::kNone>(r, groups);
 }
 
 }  // namespace recur_internal

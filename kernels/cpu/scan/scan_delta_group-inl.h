@@ -111,17 +111,25 @@ struct GroupDots {
   float keys[kGroups][kGroup][kGroup], lefts[kGroups][kGroup][kGroup];
 };
 
-// Tiles end in zeros up to whole vectors.
-HWY_INLINE void FindDots(const DeltaRecurrence& r, int64_t groups, GroupDots* dots) {
+// Tiles end in zeros up to whole vectors. False: one is not finite, and would make NaN of a write
+// of 0, where one token after the other writes nothing.
+HWY_INLINE bool FindDots(const DeltaRecurrence& r, int64_t groups, GroupDots* dots) {
+  float all = 0;  // 0 times each
+  const auto dot = [&](const float* a, const float* b) HWY_ATTR {
+    const float sum = Dot(a, b, r.rows);
+    all += 0 * sum;
+    return sum;
+  };
   for (int64_t n = 0; n < groups; ++n) {
     for (int t = 0; t < kGroup; ++t) {
       for (int s = 0; s <= t; ++s) {
         const float *key = r.key.At(0, n * kGroup + t), *other = r.key.At(0, n * kGroup + s);
-        if (s < t) dots->keys[n][t][s] = Dot(key, other, r.rows);
-        if (r.updates > 0) dots->lefts[n][t][s] = Dot(key, r.left.At(0, n * kGroup + s), r.rows);
+        if (s < t) dots->keys[n][t][s] = dot(key, other);
+        if (r.updates > 0) dots->lefts[n][t][s] = dot(key, r.left.At(0, n * kGroup + s));
       }
     }
   }
+  return all == 0;
 }
 
 // The errors of group n, kV vectors from `lane` on, and what its tokens write. stored: what their
@@ -196,9 +204,9 @@ HWY_NOINLINE void RunColumns(const DeltaRecurrence& r, const GroupDots& dots, in
 }
 
 template <Other kOther>
-HWY_NOINLINE void RecurGroupsWith(const DeltaRecurrence& r, int64_t groups) {
+HWY_NOINLINE int64_t RecurGroupsWith(const DeltaRecurrence& r, int64_t groups) {
   GroupDots dots;
-  FindDots(r, groups, &dots);
+  if (!FindDots(r, groups, &dots)) return 0;
   constexpr int64_t kWidth = 2 * kLanes;
   int64_t lane = 0;
   while (lane + kWidth <= r.lanes) {
@@ -209,6 +217,7 @@ HWY_NOINLINE void RecurGroupsWith(const DeltaRecurrence& r, int64_t groups) {
   if constexpr (kLanes == 16) {
     if (lane < r.lanes) RunColumns<1, kOther>(r, dots, groups, lane, 1);
   }
+  return groups;
 }
 
 }  // namespace recur_internal

@@ -35,7 +35,7 @@ enum class Decay { kNone, kRowsFirst, kRowsLast, kLanesFirst, kLanesLast, kRuns 
 // multiplies what it reads with it. Run n, tokens up to end[n], begins with X *= step[n]; X *=
 // step[count] at last.
 struct DecayRuns {
-  // Values up to this part of the largest float32 are safe from the division.
+  // Values and states up to this part of the largest float32 are safe from the division.
   static constexpr float kLeast = 1.0f / (1 << 16);
 
   int count = 0;

@@ -130,7 +130,10 @@ HWY_INLINE V Feature(D d, V x, [[maybe_unused]] V shift) {
   } else if constexpr (kMap == FeatureMap::kSigmoid) {
     return Sigmoid(d, x);
   } else if constexpr (kMap == FeatureMap::kSilu) {
-    return hn::Mul(x, Sigmoid(d, x));
+    // x e^x of x < -87 is a float32 where e^x is none: in halves.
+    const V h = ExpNegative(d, hn::Mul(hn::Set(d, -0.5f), hn::Abs(x)));
+    const V over = hn::IfThenElse(hn::Lt(x, zero), hn::Mul(hn::Mul(x, h), h), x);
+    return hn::Div(over, hn::MulAdd(h, h, hn::Set(d, 1.f)));
   } else if constexpr (kMap == FeatureMap::kGelu) {
     return hn::Mul(x, NormalCdf(d, x));
   }

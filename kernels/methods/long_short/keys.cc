@@ -104,7 +104,9 @@ class KeyMaker {
     std::vector<Shape> missing, segments;
     for (size_t p = 0; p < x.size(); ++p) {
       const Shape& s = x[p].shape;
-      const int64_t l = o_.causal ? o_.segment_len : s[2], S = o_.Segments(s[2]);
+      const int64_t S = o_.Segments(s[2]);
+      // One segment alone ends with the keys: nothing is gained by filling it up.
+      const int64_t l = o_.causal && S > 1 ? o_.segment_len : s[2];
       missing.push_back({s[0], s[1], S * l - s[2], s[3]});
       segments.push_back({s[0], s[1], S, l, s[3]});
     }

@@ -43,8 +43,9 @@ cosine similarity, against exact softmax attention with the same causal, scale a
 by the server in float32; seconds of compute (median of --repeat) and peak workspace.
 The incoming gradient is normal noise from seed 0.
 
-Without --method: every method of the server, with window_left=64 for local. --set applies to
-every method that has the option. A tensor of INPUT that a method does not take is left out there.
+Without --method: every method of the server, local with window_left=64, and those that need a grid,
+a layout or a number of keys with values that suit INPUT. --set applies to every method that has the
+option. A tensor of INPUT that a method does not take is left out there.
 
 --sweep runs one method with several values of an int or float option, one row a value:
   NAME=16..1024        doubles an int from 16 to 1024
