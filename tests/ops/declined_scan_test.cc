@@ -279,7 +279,10 @@ void ExpectCounted(ScanSpec spec) {
   SecondsDevice device(cpu);
   const auto expect = [&](const std::vector<const ScanCase*>& cases) {
     const double took = RunOf(device, cases, &pool).work.seconds;
-    EXPECT_EQ(RunOf(device, cases, nullptr).work.seconds, took);
+    // The device counts in whole seconds; what the host takes to list problems is far below one.
+    const double planned = RunOf(device, cases, nullptr).work.seconds;
+    EXPECT_EQ(std::floor(planned), took);
+    EXPECT_LT(planned - took, 0.1);
   };
   for (const int64_t nk : {82, 83}) {
     ScanSpec single = spec;
