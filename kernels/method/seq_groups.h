@@ -33,8 +33,8 @@ std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most);
 constexpr size_t kPlannedSeqs = 1024, kPlannedProblems = 192;
 
 // For a run: the same in the order of the batch, equal neighbours in one group, which are one
-// problem. `is_planned`: as SeqGroupsOf with `most`, but sequences that are
-// all equal are one group, as in a run.
+// problem. `is_planned`: as SeqGroupsOf with `most`, but where all are equal they are one group, as
+// in a run.
 std::vector<SeqGroup> SeqRunsOf(const ProblemShape& problem, bool is_planned,
                                 size_t most = kPlannedProblems);
 

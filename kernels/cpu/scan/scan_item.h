@@ -219,6 +219,11 @@ class ScanLayout : public FloatParts {
   static constexpr int64_t kFullFloats = 36 << 10;  // 64 rows of 512 features
 };
 
+// Whether any gradient but dq, dv and dbeta is asked for.
+inline bool WantsKeys(const ScanGradProblem& p) {
+  return p.dk.given() || p.dlog_decay.given() || p.ds0.given() || p.dz0.given();
+}
+
 // What the jobs of a backward leave for those that follow, O(N) floats.
 class ScanKept : public FloatParts {
  public:
@@ -254,9 +259,11 @@ class ScanKept : public FloatParts {
     dots = Part(layout.group * queries * dots_pitch);
   }
 
-  // Whether gradients of normalisers depend on dout . out.
+  // Whether gradients that are asked for depend, through those of normalisers, on dout . out.
   static bool HasDots(const ScanItem& item) {
-    return item.params->den != ScanDen::kOne && item.grad->dout.given();
+    const ScanGradProblem& grad = *item.grad;
+    const bool reads = grad.dq.given() || grad.dbeta.given() || WantsKeys(grad);
+    return item.params->den != ScanDen::kOne && grad.dout.given() && reads;
   }
 
   // Whether gradients may need a factor beyond float32 (see ScanGrad).
@@ -268,18 +275,11 @@ class ScanKept : public FloatParts {
 inline bool WantsFinal(const ScanItem& item) {
   return item.grad == nullptr ? WantsFinal(*item.problem) : WantsFinal(*item.grad);
 }
-// Whether any gradient but dq, dv and dbeta is asked for.
-inline bool WantsKeys(const ScanGradProblem& p) {
-  return p.dk.given() || p.dlog_decay.given() || p.ds0.given() || p.dz0.given();
-}
 // Whether a job of a backward has anything to do.
 inline bool IsNeeded(const ScanItem& item) {
   const bool delta = item.params->rule == ScanRule::kDelta;
   if (item.job == ScanJob::kErrors) return delta;
-  if (item.job == ScanJob::kDots) {
-    return ScanKept::HasDots(item) &&
-           (item.grad->dq.given() || item.grad->dbeta.given() || WantsKeys(*item.grad));
-  }
+  if (item.job == ScanJob::kDots) return ScanKept::HasDots(item);
   if (item.job == ScanJob::kFeatures) return item.grad->dq.given() || WantsKeys(*item.grad);
   if (item.job != ScanJob::kColumns) return true;
   return item.grad->dv.given() || item.grad->dbeta.given() || (delta && WantsKeys(*item.grad));
