@@ -4,10 +4,9 @@
 import math
 import random
 
-import numpy as np
 import pytest
 
-from tests.methods import harness, library, perf
+from tests.methods import harness, perf
 from tests.methods.cases import Case, tensors
 from tests.methods.harness import methods
 
@@ -46,16 +45,3 @@ def test_workspace_of_lengths_is_bounded(method):
                     reply = harness.engine("", threads, poison=False).execute([call])[0]
                     row = (case, backward, threads, reply.peak_bytes, reply.planned_bytes)
                     assert 0 < reply.peak_bytes <= reply.planned_bytes, row
-
-
-def test_plans_bound_a_batch_whose_heads_are_whole():
-    """Symptom: a head alone was planned in slices, in a list each thread kept all of it."""
-    rng = np.random.default_rng(1)
-    requests = []
-    for H, Hkv, Nq, Nk in ((1, 1, 1, 4000), (16, 1, 500, 500)):
-        shapes = {"q": (H, Nq), "k": (Hkv, Nk), "v": (Hkv, Nk), "grad_out": (H, Nq)}
-        sent = {name: rng.standard_normal((1, *s, 64), np.float32) for name, s in shapes.items()}
-        options = {"feature_map": "silu", "feature_norm": "l2"}
-        requests.append(library.Request("fast_weights", sent, options, backward=True))
-    replies = harness.engine("", 2, poison=False).execute(requests)
-    assert replies[0].peak_bytes <= sum(reply.planned_bytes for reply in replies)

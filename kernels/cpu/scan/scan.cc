@@ -115,7 +115,7 @@ void ForEachSeq(const Args& args, const F& f) {
   }
 }
 
-// What a list takes: counted before anything is allocated, on dry streams at least as much.
+// What a list takes: counted before anything is allocated, the same on dry streams.
 struct Demand {
   int64_t heads = 0, jobs = 0;
   int64_t scratch = 0;  // floats of one thread
@@ -145,7 +145,7 @@ int64_t KeptFloats(ScanItem item, int64_t slices) {
 }
 
 template <class Args>
-Demand CountWork(const Cpu& cpu, const Args& args, bool is_dry) {
+Demand CountWork(const Cpu& cpu, const Args& args) {
   Demand demand;
   ForEachSeq(args, [&](const ScanItem& item) {
     const Shape& v = item.problem->v.shape;
@@ -165,8 +165,7 @@ Demand CountWork(const Cpu& cpu, const Args& args, bool is_dry) {
       scratch += kept;
       demand.jobs += kv_heads;
     } else {
-      // In a list with others a head may be whole: then each thread keeps as much.
-      demand.kept += (is_dry ? std::max<int64_t>(kv_heads, cpu.threads) : kv_heads) * kept;
+      demand.kept += kv_heads * kept;
       demand.jobs += kv_heads * (item.grad == nullptr ? slices : MostJobs(slices));
       demand.in_slices = true;
     }
@@ -242,7 +241,7 @@ void AddStage(const ScanItem& head, int stage, int64_t slices, JobList* list) {
 template <class Args>
 DeviceStatus RunScan(CpuDevice& device, Stream& stream, const Args& args) {
   const Cpu& cpu = device.cpu();
-  const Demand demand = CountWork(cpu, args, stream.is_dry());
+  const Demand demand = CountWork(cpu, args);
   if (demand.heads == 0) return DeviceStatus();
   constexpr int64_t kFloat = sizeof(float);
   auto scratch = Take(stream, kFloat * (demand.scratch * cpu.threads + demand.kept));
