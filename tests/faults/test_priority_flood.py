@@ -7,8 +7,8 @@ import attnd
 from helpers import eventually, noise
 from long_work import begin, input_of, open_channel
 
-# Predicted seconds; the whole flood takes longer than the timeout of every caller.
-FLOOD_SECONDS, EACH_SECONDS = 60, 0.1
+# What waits in the middle of the flood, and predicted seconds of each.
+WAITING, EACH_SECONDS = 200, 0.1
 
 
 def test_others_are_served_in_the_middle_of_it(start_server, rng, tmp_path):
@@ -18,12 +18,15 @@ def test_others_are_served_in_the_middle_of_it(start_server, rng, tmp_path):
     client = attnd.Client(server.target, timeout=60)
     with client, open_channel(socket) as channel:
         q = input_of(client, EACH_SECONDS)
-        each = client.estimate(q.shape, q.shape, q.shape).seconds
-        flood = [begin(channel, q, priority=100) for _ in range(int(FLOOD_SECONDS / each))]
-        assert eventually(lambda: server.metric("attnd_queue_requests") > len(flood) / 2, 60)
+        flood = []
+
+        def is_in_the_middle():
+            flood.extend(begin(channel, q, priority=100) for _ in range(20))
+            return server.metric("attnd_queue_requests") > WAITING
+
+        assert eventually(is_in_the_middle, 60)
         assert client.forward(small, small, small).out.shape == small.shape
-        assert server.metric("attnd_queue_requests") > 0
-        assert sum(each.done() for each in flood) < len(flood) * 3 / 4
+        assert server.metric("attnd_queue_requests") > WAITING / 4
         for one in flood:
             one.cancel()
         assert eventually(lambda: server.metric("attnd_inflight_requests") == 0, 30)
