@@ -13,7 +13,7 @@ namespace attnd {
 struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
   std::string isa;  // "avx512", "avx2", "sse4"; empty: the best of this machine
-  int64_t retain_bytes = int64_t{1} << 30;  // freed memory kept for reuse
+  int64_t retain_bytes = int64_t{4} << 30;  // freed memory kept for reuse
   bool poison_memory = false;               // BufferPool
 };
 

@@ -105,7 +105,7 @@ constexpr int64_t kSmallPlanWork = 1000;
 struct EngineOptions {
   bool keep_plans = true;  // for equal calls (plan_cache.h)
   // Freed host memory that is kept for reuse, beside devices whose memory is not the host's.
-  int64_t host_retain_bytes = int64_t{1} << 30;
+  int64_t host_retain_bytes = int64_t{4} << 30;
 };
 
 // Owns the devices. Thread safe.

@@ -66,12 +66,12 @@ TEST_F(PlanLimits, NewMemoryIsPredictedToTakeTime) {
     *bytes = plan->workspace_bytes;
     return plan->seconds;
   };
-  const int64_t retained = CpuOptions{}.retain_bytes;
+  const int64_t kept = int64_t{512} << 20;
   const double rate = engine().device().info().new_bytes_per_second;
   int64_t few = 0, many = 0;
-  const double little = seconds_of(1000, &few), much = seconds_of(32000, &many);
-  EXPECT_LT(few, retained / 2);
-  EXPECT_GE(much, static_cast<double>(many - retained / 2) / rate);
+  const double little = seconds_of(1000, &few), much = seconds_of(128000, &many);
+  EXPECT_LT(few, kept);
+  EXPECT_GE(much, static_cast<double>(many - kept) / rate);
   EXPECT_LT(little, static_cast<double>(few) / rate);
 }
 
