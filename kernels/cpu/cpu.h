@@ -13,8 +13,9 @@ namespace attnd {
 struct CpuOptions {
   int threads = 0;  // 0: one per core this process may use
   std::string isa;  // "avx512", "avx2", "sse4"; empty: the best of this machine
-  int64_t retain_bytes = int64_t{4} << 30;  // freed memory kept for reuse
-  bool poison_memory = false;               // BufferPool
+  // Freed memory kept for reuse; an eighth of the machine's or cgroup's memory at most.
+  int64_t retain_bytes = int64_t{4} << 30;
+  bool poison_memory = false;  // BufferPool
 };
 
 // Errors: FAILED_PRECONDITION when the machine lacks the instructions. Measuring the peak takes

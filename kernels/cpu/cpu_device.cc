@@ -113,7 +113,7 @@ DeviceStatus NoMemory(Stream& stream) {
 }
 
 CpuDevice::CpuDevice(Isa isa, const CpuOptions& options)
-    : memory_(options.retain_bytes, options.poison_memory),
+    : memory_(std::min(options.retain_bytes, UsableMemory() / 8), options.poison_memory),
       pool_(options.threads > 0 ? options.threads : UsableThreads()) {
   const int threads = pool_.threads();
   const Peak peak = MeasurePeak(isa, pool_);

@@ -14,7 +14,7 @@ using attnd::TensorInfo;
 struct attnd_engine {
   std::unique_ptr<attnd::Engine> engine;
   std::unique_ptr<attnd::Stream> stream;
-  int64_t peak_workspace_bytes = 0, batches = 0;
+  int64_t peak_workspace_bytes = 0;
 };
 
 struct attnd_call {
@@ -27,10 +27,6 @@ struct attnd_call {
 };
 
 namespace {
-
-// Freed memory that is kept although no batch of a round took it. A round has many batches, since
-// forward and backward of a training step take turns.
-constexpr int64_t kIdleBytes = int64_t{1} << 30, kRound = 16;
 
 thread_local std::string last_error;
 
@@ -258,7 +254,6 @@ double attnd_call_seconds(const attnd_call* call) {
 
 int attnd_execute(attnd_engine* engine, attnd_call** calls, int count) {
   return Guarded([&] {
-    if (++engine->batches % kRound == 0) engine->engine->TrimMemory(kIdleBytes);
     std::vector<attnd::Problem> batch;
     for (int i = 0; i < count; ++i) {
       ATTND_RETURN_IF_ERROR(MakePlan(engine, calls[i]));

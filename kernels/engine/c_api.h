@@ -52,8 +52,7 @@ double attnd_call_flops(const attnd_call*);            /* planned; once executed
 double attnd_call_pairs(const attnd_call*);            /* likewise */
 double attnd_call_seconds(const attnd_call*);
 
-/* Plans what is not planned and runs all calls as one batch (their buckets must be equal). Freed
- * memory that the last 16 batches did not need is returned, but 1 GiB. */
+/* Plans what is not planned and runs all calls as one batch (their buckets must be equal). */
 int attnd_execute(attnd_engine*, attnd_call** calls, int count);
 int64_t attnd_peak_workspace_bytes(const attnd_engine*); /* of the last execute */
 

@@ -19,8 +19,9 @@
 namespace attnd {
 namespace {
 
-// Of the freed memory that is kept for reuse: what a run may count on.
-constexpr int64_t kLeastKeptBytes = int64_t{512} << 20;
+// Of the freed memory that is kept for reuse a run counts on no more: after other work little is
+// kept.
+constexpr int64_t kMostCountedBytes = int64_t{512} << 20;
 
 // What a plan keeps of lists of options.
 int64_t BytesOf(const OptionMap& options) {
@@ -96,9 +97,8 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
   // A backward is credited with its gradients, not with the forward that it has to repeat.
   plan->flops =
       plan->direction == Direction::kBackward ? work.flops - run->forward_flops : work.flops;
-  // What is kept for reuse serves the rest; half of it, since it is in pieces of other sizes. After
-  // other work little is kept.
-  const int64_t kept = std::min(device.memory().retain_bytes() / 2, kLeastKeptBytes);
+  // What is kept for reuse serves the rest; half of it, since it is in pieces of other sizes.
+  const int64_t kept = std::min(device.memory().retain_bytes() / 2, kMostCountedBytes);
   const int64_t fresh = std::max<int64_t>(0, plan->workspace_bytes - kept);
   const double rate = device.info().new_bytes_per_second;
   plan->seconds = work.seconds + (rate > 0 ? static_cast<double>(fresh) / rate : 0);

@@ -68,8 +68,8 @@ struct GradCore : ScanCore {
         std::fill(dn.Row(t) + n, dn.Row(t) + dn.width, 0.0f);
       }
       std::copy_n(ToD(g, at.q), at.queries, row_d + g * block);
-      // Another slice of features may be writing its own while the job that finds them runs.
-      const bool are_found = has_dots && kept.dots_pitch > 0 && item.job != ScanJob::kDots;
+      // The job that finds them needs no dD, and its slices of features write side by side.
+      const bool are_found = kept.dots_pitch > 0 && item.job != ScanJob::kDots;
       for (int64_t t = 0; t < at.queries && are_found; ++t) {
         SubtractDots(g, at.q + t, DotsOf(g, at.q + t), row_d + g * block + t);
       }
