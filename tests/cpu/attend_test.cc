@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -362,6 +363,14 @@ TEST(CpuDevice, RefusesWhatItCannotRun) {
   for (const char* isa : {"sse4", "avx2", "avx512"}) {
     const auto made = NewCpuDevice({.threads = 1, .isa = isa});
     EXPECT_TRUE(made.ok() || made.status().code() == absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST(CpuDevice, RetainsAnEighthOfTheMemoryAtMost) {
+  for (const int64_t asked : {int64_t{1} << 20, int64_t{1} << 60}) {
+    const auto made = NewCpuDevice({.threads = 1, .retain_bytes = asked});
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ((*made)->memory().retain_bytes(), std::min(asked, (*made)->info().memory_bytes / 8));
   }
 }
 
