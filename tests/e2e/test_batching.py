@@ -22,6 +22,20 @@ def ask(client, method, direction, tensors):
     return client.backward(*tensors, **send)
 
 
+def batched_replies(client, server, calls, which):
+    """Replies of calls of which number `which` ran in a batch with others.
+
+    A batch closes before its predicted seconds exceed a bound, and what a loaded machine has taken
+    for earlier requests raises the prediction: a request may run alone, and is tried again.
+    """
+    for _ in range(10):
+        with Busy(client, server, seconds=1):
+            replies = together(calls)
+        if replies[which].stats.batch_requests > 1:
+            return replies
+    pytest.fail("ten times, no other request ran in the batch")
+
+
 def arrays_of(reply):
     if isinstance(reply, attnd.ForwardResult):
         return [reply.out, reply.lse]
@@ -35,10 +49,8 @@ def test_batched_equals_alone(server, client, requests, method, direction):
     assert all(reply.stats.batch_requests == 1 for reply in alone)
 
     calls = [lambda t=tensors: ask(client, method, direction, t) for tensors in requests]
-    with Busy(client, server):
-        batched = together(calls)
+    batched = batched_replies(client, server, calls, which=3)
 
-    assert max(reply.stats.batch_requests for reply in batched) > 1
     for one, other in zip(alone, batched, strict=True):
         for a, b in zip(arrays_of(one), arrays_of(other), strict=True):
             assert same_bits(a, b)
@@ -52,16 +64,10 @@ def test_nan_stays_in_its_own_request(server, client, requests, method):
     poisoned[2][0, 1, 9, 2] = np.inf
     alone = ask(client, method, "backward", sound)
 
-    with Busy(client, server, seconds=1):
-        first, poison, second = together(
-            [
-                lambda: ask(client, method, "backward", sound),
-                lambda: ask(client, method, "backward", poisoned),
-                lambda: ask(client, method, "backward", sound),
-            ]
-        )
+    calls = [lambda t=tensors: ask(client, method, "backward", t)
+             for tensors in (sound, poisoned, sound)]
+    first, poison, second = batched_replies(client, server, calls, which=1)
 
-    assert poison.stats.batch_requests > 1
     assert np.isnan(poison.q).any()
     for reply in (first, second):
         for a, b in zip(arrays_of(alone), arrays_of(reply), strict=True):
