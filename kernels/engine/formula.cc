@@ -7,6 +7,16 @@
 namespace attnd {
 namespace {
 
+// Dense, in its dtype and layout.
+Tensor ZerosLike(Ops& ops, const Tensor& x) {
+  const std::vector<Shape> shapes = ShapesOf(x);
+  const Tensor zeros = ops.Constant(0, shapes);
+  const Tensor out = ops.Empty(x[0].dtype, shapes, LayoutsOf(x));
+  if (!ops.status().ok()) return {};
+  ops.CopyInto(ViewsOf(zeros), ViewsOf(out));
+  return out;
+}
+
 // The gradients of every differentiable tensor that was sent, in the order of the method's table.
 void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
             const std::map<std::string, Tensor>& sent, RunResult* result) {
@@ -27,9 +37,11 @@ void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
     names.push_back(input.name);
     inputs.push_back(found->second);
   }
-  const std::vector<Tensor> back = ops.tape()->Replay(ops, outputs, grads, inputs);
+  std::vector<Tensor> back = ops.tape()->Replay(ops, outputs, grads, inputs);
   for (size_t i = 0; i < names.size(); ++i) {
-    if (back[i].empty() && ops.status().ok()) {
+    if (back[i].empty() && forward.may_be_unused.contains(names[i])) {
+      back[i] = ZerosLike(ops, inputs[i]);
+    } else if (back[i].empty() && ops.status().ok()) {
       ops.Fail(absl::InternalError(absl::StrCat(info.id, ": no gradient flows to ", names[i])));
     }
     result->outputs.emplace_back(names[i], back[i]);

@@ -44,7 +44,7 @@ SizesByLetter SizesOf(const ProblemShape& shape, bool needs_q) {
   if (shape.HasSizesOf("q") || (!needs_q && shape.HasSizesOf("v"))) {
     sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
   }
-  if (shape.HasSizesOf("q")) sizes["D"] = shape.D;
+  if (shape.HasSizesOf("q") || (!needs_q && shape.HasSizesOf("k"))) sizes["D"] = shape.D;
   if (shape.HasSizesOf("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
   if (shape.HasSizesOf("v")) sizes["Dv"] = shape.Dv;
   if (!needs_q && shape.HasSizesOf("v")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
@@ -140,6 +140,7 @@ struct Checker {
       if (FitsShape("k", *k, "[B,Hkv,Nk,D]")) {
         CheckRange("Hkv", s.Hkv, 1, kMaxHeads, reasons);
         CheckRange("Nk", s.Nk, 0, kMaxTokens, reasons);
+        if (!needs_q && s.Find("q") == nullptr) CheckRange("D", s.D, 1, kMaxHeadDim, reasons);
         if (Rank4("q") != nullptr && s.Hkv > 0 && s.H % s.Hkv != 0) {
           reasons->Invalid("H must be a multiple of Hkv, got H = ", s.H, " and Hkv = ", s.Hkv);
         }
@@ -314,6 +315,7 @@ ProblemShape ShapeOf(const MethodInfo& info, const std::map<std::string, View>& 
   if (k != nullptr) {
     s.Hkv = (*k)[1];
     s.Nk = (*k)[2];
+    if (q == nullptr) s.D = (*k)[3];
   }
   return s;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct Outputs {
   std::map<std::string, Tensor> extra;
   // Of each problem, exact once data are there and the formula has run. Empty: as planned.
   std::vector<PairTotal> visible_pairs;
+  // Differentiable inputs that some outputs, or all under these options, do not depend on: where no
+  // gradient flows to one, a backward answers zeros.
+  std::set<std::string> may_be_unused = {};
 };
 
 // Stateless and thread safe; one object per method lives in the registry.

@@ -4,24 +4,8 @@
 #include <limits>
 
 #include "kernels/method/tensors.h"
-#include "kernels/ops/passed_on.h"
 
 namespace attnd {
-namespace {
-
-// x, dense in this dtype and these layouts.
-Tensor SettledOut(Ops& ops, const Tensor& x, DType dtype, const std::vector<Layout>& layouts) {
-  const Tensor out = Settled(ops, x, dtype, layouts);
-  if (!ops.status().ok() || out.id() == x.id()) return out;
-  if (ops.Records({&x})) {
-    ops.tape()->Record({x}, {out},
-                       [](Ops&, std::span<const Tensor> grads,
-                          const std::vector<bool>&) -> std::vector<Tensor> { return {grads[0]}; });
-  }
-  return out;
-}
-
-}  // namespace
 
 SeqSplit::SeqSplit(Ops& ops, const Inputs& in, size_t most) : ops_(ops), in_(in) {
   is_split_ = std::any_of(in.problems.begin(), in.problems.end(), HasLengths);
@@ -86,7 +70,7 @@ Tensor SeqSplit::JoinOut(const Tensor& x, int64_t last) const {
   if (!ops_.status().ok()) return {};
   const DType dtype = in_.v[0].dtype;
   const std::vector<Layout> layouts = LayoutsOf(in_.v);
-  if (!is_split_) return SettledOut(ops_, x, dtype, layouts);
+  if (!is_split_) return AsOutput(ops_, x, dtype, layouts);
   std::vector<Shape> shapes;
   for (const ProblemShape& p : in_.problems) shapes.push_back({p.B, p.H, p.Nq, last});
   return ops_.JoinBatch(x, shapes, 0, dtype, layouts);

@@ -1,6 +1,7 @@
 #include "kernels/method/tensors.h"
 
 #include "kernels/ops/ops.h"
+#include "kernels/ops/passed_on.h"
 
 namespace attnd {
 
@@ -19,6 +20,17 @@ Tensor WithRank(Ops& ops, const Tensor& x, int rank) {
     shapes.push_back(shape);
   }
   return shapes == ShapesOf(x) ? x : ops.Reshape(x, shapes);
+}
+
+Tensor AsOutput(Ops& ops, const Tensor& x, DType dtype, const std::vector<Layout>& layouts) {
+  const Tensor out = Settled(ops, x, dtype, layouts);
+  if (!ops.status().ok() || out.id() == x.id()) return out;
+  if (ops.Records({&x})) {
+    ops.tape()->Record({x}, {out},
+                       [](Ops&, std::span<const Tensor> grads,
+                          const std::vector<bool>&) -> std::vector<Tensor> { return {grads[0]}; });
+  }
+  return out;
 }
 
 }  // namespace attnd

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kernels/method/method.h"
 
@@ -12,5 +13,8 @@ Tensor Sent(const Inputs& in, const std::string& name);
 
 // The same with leading dimensions of 1 up to `rank`. REQUIRES: no more dimensions than that.
 Tensor WithRank(Ops& ops, const Tensor& x, int rank);
+
+// x as an output: dense, of this dtype and in these layouts. x itself where it lies so.
+Tensor AsOutput(Ops& ops, const Tensor& x, DType dtype, const std::vector<Layout>& layouts);
 
 }  // namespace attnd

@@ -51,6 +51,7 @@ class Case:
     grad_lse: bool = True
     absent: tuple = ()  # of q and k: not sent
     out_dim: int = 0  # last size of out; 0: Dv
+    out_rows: int = 0  # rows of out and lse, which are no queries; 0: Nq
     # False where one rounding of a score or of lse is as large as the weights, so that chance
     # decides which code is nearer; and where sums have thousands of terms, which NumPy adds in
     # pairs.
@@ -164,8 +165,8 @@ def tensors(case, dtype, gradients=False):
         "q": (case.B, case.H, case.Nq, case.D),
         "k": (case.B, case.heads_kv, case.keys, case.D),
         "v": (case.B, case.heads_kv, case.keys, Dv),
-        "grad_out": (case.B, case.H, case.Nq, case.out_dim or Dv),
-        "grad_lse": (case.B, case.H, case.Nq),
+        "grad_out": (case.B, case.H, case.out_rows or case.Nq, case.out_dim or Dv),
+        "grad_lse": (case.B, case.H, case.out_rows or case.Nq),
     }
     drawn = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     for name in "qk":
@@ -175,8 +176,8 @@ def tensors(case, dtype, gradients=False):
     drawn["v"] *= case.v_scale
     ints = {name: np.array(value, np.int32) for name, value in case.ints.items()}
     fill_padding(drawn["q"], ints.get("q_lengths"))
-    fill_padding(drawn["grad_out"], ints.get("q_lengths"))
-    fill_padding(drawn["grad_lse"], ints.get("q_lengths"))
+    for name in () if case.out_rows else ("grad_out", "grad_lse"):
+        fill_padding(drawn[name], ints.get("q_lengths"))
     fill_padding(drawn["k"], ints.get("kv_lengths"))
     fill_padding(drawn["v"], ints.get("kv_lengths"))
     more = float_tensors(rng, case, storage)

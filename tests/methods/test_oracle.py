@@ -60,7 +60,8 @@ def loss(method, t, options):
     result = method.oracle.forward(t, options)
     lse = result.get("lse", np.zeros(result["out"].shape[:3]))  # some have none
     alive = np.isfinite(lse)
-    total = np.where(alive[..., None], np.nan_to_num(t["grad_out"]) * result["out"], 0).sum()
+    # A row that sees nothing may still have an out: set_transformer adds its query.
+    total = (np.nan_to_num(t["grad_out"]) * np.nan_to_num(result["out"])).sum()
     if "grad_lse" in t:
         total += np.where(alive, np.nan_to_num(t["grad_lse"]), 0).ravel() @ np.where(
             alive, lse, 0).ravel()
