@@ -283,3 +283,65 @@ def mixer(width, length, factor):
         return heads(block(flat(v)), v.shape[1])
 
     return peer
+
+
+# --- set_transformer, memory_compressed ---
+
+
+class Result(torch.nn.Module):
+    """A projection with a given result, which its caller leaves as it is."""
+
+    def forward(self, *_):
+        return self.x
+
+
+class Product(torch.nn.Module):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x):
+        return F.linear(x, self.weight)
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return torch.cat([x, x], dim=2)
+
+
+def isab(H, M):
+    """lucidrains/isab-pytorch, heads of 64. w_k2, w_v2: of all heads, [H*64,H*64], or None."""
+    from isab_pytorch import ISAB
+
+    module = ISAB(dim=64 * H, heads=H, num_latents=M)
+    gather, attend = module.attn1, module.attn2
+    gather.to_q = gather.to_out = attend.to_out = torch.nn.Identity()
+    gather.to_kv, attend.to_q = Result(), Result()
+
+    def peer(q, k, v, inducing, w_k2=None, w_v2=None, mask=None):
+        gather.to_kv.x = torch.cat([flat(k), flat(v)], dim=2)
+        attend.to_q.x = flat(q)
+        attend.to_kv = Twice()
+        if w_k2 is not None:
+            weight = torch.cat([w_k2, w_v2], dim=1).T
+            attend.to_kv = Product(weight)
+        put(module, latents=inducing.transpose(0, 1).flatten(1))
+        return heads(module(flat(q), mask=mask)[0], H)
+
+    return peer
+
+
+def memory_compressed(H, D, f, causal):
+    """lucidrains/memory-compressed-attention; its scale is (H*D)^-0.5."""
+    from memory_compressed_attention import MemoryCompressedAttention
+
+    module = MemoryCompressedAttention(H * D, heads=H, causal=causal, compression_factor=f)
+    module.to_qkv, module.to_out = Result(), torch.nn.Identity()
+
+    def peer(q, k, v, conv_wk, conv_bk, null_k, null_v):
+        module.to_qkv.x = torch.cat([flat(q), flat(k), flat(v)], dim=2)
+        put(module.compress_fn.conv, weight=conv_wk.flatten(0, 1), bias=conv_bk.flatten())
+        put(module, null_k=null_k.flatten()[None, None], null_v=null_v.flatten()[None, None])
+        return heads(module(flat(q)), H)
+
+    return peer

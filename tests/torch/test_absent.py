@@ -94,6 +94,15 @@ ABSENT = [
      "a repository, no package: two products, which the oracle has in NumPy"),
     ("google-research/vision_transformer MixerBlock", "mlp_mixer",
      "a repository of flax; timm and mlp-mixer-pytorch have the same block"),
+    # set_transformer, memory_compressed
+    ("juho-lee/set_transformer MAB, ISAB, PMA", "set_transformer",
+     "a repository; isab-pytorch has the same attention without the residual"),
+    ("isab-pytorch with masks of whole sets", "set_transformer",
+     "cannot match: it takes the mean of a set without members"),
+    ("memory-compressed-attention input_mask", "memory_compressed",
+     "cannot match: a mask that is true everywhere hides every key but the null key"),
+    ("tensor2tensor multihead_self_attention_reduced", "memory_compressed",
+     "a package that needs TensorFlow"),
 ]
 
 

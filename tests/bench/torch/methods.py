@@ -290,6 +290,32 @@ def mixing():
                lambda n: public.mixer(C, n, 0.5), **mlp, **one)
 
 
+# --- learned patterns and memories ---
+
+
+def sets():
+    for rows in (32, 256):
+        yield Case(f"{rows} inducing rows", "set_transformer", {}, "isab-pytorch",
+                   lambda n, rows=rows: public.isab(H, rows),
+                   shapes=lambda n, rows=rows: {"inducing": (H, rows, D)})
+    of_model = {"w_k2": (C, C), "w_v2": (C, C)}
+    yield Case("32 inducing rows, weights of all heads", "set_transformer", {}, "isab-pytorch",
+               lambda n: public.isab(H, 32), spread=dict.fromkeys(of_model, C**-0.5),
+               shapes=lambda n: {"inducing": (H, 32, D), **of_model})
+
+
+def memory_compressed():
+    for causal in (False, True):
+        yield Case("cells of 3" + ", causal" * causal, "memory_compressed",
+                   {"share_conv": True, "scale": C**-0.5, "causal": causal},
+                   "memory-compressed-attention",
+                   lambda n, c=causal: public.memory_compressed(H, D, 3, c),
+                   spread={"conv_wk": (3 * D) ** -0.5},
+                   shapes=lambda n: {"conv_wk": (H, D, D, 3), "conv_bk": (H, D),
+                                     "null_k": (H, D), "null_v": (H, D)},
+                   limits=(16384, 4096, "its scores would need more than 12 GB"))
+
+
 # --- ours against ours ---
 
 
@@ -319,7 +345,8 @@ def against_ready_features(name, n, calls, threads):
 
 
 def cases():
-    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing):
+    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing, sets,
+                  memory_compressed):
         try:
             yield from group()
         except ImportError as error:
