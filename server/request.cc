@@ -294,6 +294,8 @@ class Decoder {
     for (const std::string& name : assumed_) {
       if (name == "q_lengths") Fill(name, nq);
       if (name == "kv_lengths") Fill(name, nk);
+      if (name == "mem_lengths") Fill(name, LengthOf("mem_k", "mem_v"));
+      if (name == "cmem_lengths") Fill(name, LengthOf("cmem_k", "cmem_v"));
       if (name == "causal_offset") Fill(name, nk - nq);
       if (name == "cu_seqlens_q") Divide(name, nq);
       if (name == "cu_seqlens_k") Divide(name, nk);

@@ -37,7 +37,7 @@ OPS = ["kernels/ops/", *PATTERN]
 METHOD = ["kernels/method/", *OPS]
 
 # What methods share, a folder each.
-FAMILIES = ("pattern", "linear", "lowrank", "long_short", "mixing", "synthesizer")
+FAMILIES = ("pattern", "linear", "lowrank", "long_short", "memory", "mixing", "synthesizer")
 
 # What the files of a folder may include, as prefixes. The first folder that matches counts.
 ALLOWED = [

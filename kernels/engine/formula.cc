@@ -34,6 +34,7 @@ void Replay(Ops& ops, const MethodInfo& info, const Outputs& forward,
   for (const TensorInfo& input : info.inputs) {
     const auto found = sent.find(input.name);
     if (!input.differentiable || found == sent.end()) continue;
+    if (forward.constants.contains(input.name)) continue;
     names.push_back(input.name);
     inputs.push_back(found->second);
   }

@@ -119,6 +119,9 @@ struct Checker {
       reasons->Invalid(name, " must name one of its outputs, got ", ToString(view.shape));
     } else if (call.direction == Direction::kForward) {
       reasons->Invalid(name, " is taken by a backward only, got ", ToString(view.shape));
+    } else if (output->is_constant) {
+      reasons->Invalid(name, " must be absent: ", output->name, " is a constant, got ",
+                       ToString(view.shape));
     } else if (!output->served) {
       reasons->Unserved(name, " is not served by this version, got ", ToString(view.shape));
     }
@@ -273,14 +276,14 @@ struct Checker {
       } else if (output->name == "out") {
         FitsShape(name, view, output->shape);
         Float(name);
-      } else if (output->served) {
+      } else if (output->served && !output->is_constant) {
         Declared(name, *output, view);
       }
     }
     if (any) return;
     std::vector<std::string> names;
     for (const TensorInfo& output : info.outputs) {
-      if (output.served) names.push_back("grad_" + output.name);
+      if (output.served && !output.is_constant) names.push_back("grad_" + output.name);
     }
     reasons->Invalid(absl::StrJoin(names, " or "), " is required, got none");
   }

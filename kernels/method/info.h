@@ -23,6 +23,7 @@ struct TensorInfo {
   bool required = false;
   bool differentiable = false;
   bool served = true;  // false: specified, refused by name in this version
+  bool is_constant = false;  // an output that no gradient comes in for, such as a memory
 };
 
 // Columns of the table in kernels/README.md and of `attn methods`.

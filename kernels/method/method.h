@@ -34,8 +34,10 @@ struct Outputs {
   std::map<std::string, Tensor> extra;
   // Of each problem, exact once data are there and the formula has run. Empty: as planned.
   std::vector<PairTotal> visible_pairs;
-  // Differentiable inputs that some outputs, or all under these options, do not depend on: where no
-  // gradient flows to one, a backward answers zeros.
+  // Differentiable inputs that the options make constants: a backward answers no gradient of them.
+  std::set<std::string> constants = {};
+  // Those that some outputs, or all under these options, do not depend on: where no gradient flows
+  // to one, a backward answers zeros.
   std::set<std::string> may_be_unused = {};
 };
 

@@ -8,7 +8,17 @@
 namespace attnd {
 namespace {
 
-auto Place(const SeqGroup& g) { return std::tuple(g.lengths.nq, g.lengths.nk, g.offset); }
+auto Place(const SeqGroup& g) {
+  return std::tuple(g.lengths.nq, g.lengths.nk, g.offset, g.mem, g.cmem);
+}
+
+// Rows of the memory of this name.
+int64_t MemoryRows(const ProblemShape& problem, const char* name) {
+  const View* view = problem.Find(name);
+  return view == nullptr || view->shape.rank != 4 ? 0 : view->shape[2];
+}
+
+constexpr const char* kLengths[] = {"q_lengths", "kv_lengths", "mem_lengths", "cmem_lengths"};
 
 std::vector<SeqGroup> Merged(std::vector<SeqGroup> groups) {
   std::sort(groups.begin(), groups.end(),
@@ -33,26 +43,33 @@ std::vector<SeqGroup> SeqsOf(const ProblemShape& problem) {
   };
   const auto nq = column("q_lengths", problem.Nq), nk = column("kv_lengths", problem.Nk);
   const auto offset = column("causal_offset", problem.Nk - problem.Nq);
+  const auto mem = column("mem_lengths", MemoryRows(problem, "mem_k"));
+  const auto cmem = column("cmem_lengths", MemoryRows(problem, "cmem_k"));
   std::vector<SeqGroup> seqs;
   seqs.reserve(static_cast<size_t>(problem.B));
   for (int64_t b = 0; b < problem.B; ++b) {
-    seqs.push_back({.lengths = {nq(b), nk(b)}, .offset = offset(b)});
+    seqs.push_back(
+        {.lengths = {nq(b), nk(b)}, .offset = offset(b), .mem = mem(b), .cmem = cmem(b)});
   }
   return seqs;
 }
 
 // Whether lengths or offsets were sent, so that sequences may differ.
 bool SeqsDiffer(const ProblemShape& problem) {
-  for (const char* name : {"q_lengths", "kv_lengths", "causal_offset"}) {
+  const auto has_values = [&](const char* name) {
     const View* view = problem.Find(name);
-    if (view != nullptr && view->data != nullptr) return true;
-  }
-  return false;
+    return view != nullptr && view->data != nullptr;
+  };
+  return has_values("causal_offset") ||
+         std::any_of(std::begin(kLengths), std::end(kLengths), has_values);
 }
 
 SeqGroup WholeSeqs(const ProblemShape& problem) {
-  return {
-      .lengths = {problem.Nq, problem.Nk}, .offset = problem.Nk - problem.Nq, .count = problem.B};
+  return {.lengths = {problem.Nq, problem.Nk},
+          .offset = problem.Nk - problem.Nq,
+          .count = problem.B,
+          .mem = MemoryRows(problem, "mem_k"),
+          .cmem = MemoryRows(problem, "cmem_k")};
 }
 
 std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
@@ -67,19 +84,28 @@ std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
 }  // namespace
 
 bool HasLengths(const ProblemShape& problem) {
-  return problem.Find("q_lengths") != nullptr || problem.Find("kv_lengths") != nullptr;
+  return std::any_of(std::begin(kLengths), std::end(kLengths),
+                     [&](const char* name) { return problem.Find(name) != nullptr; });
 }
 
 std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest) {
   seqs = Merged(std::move(seqs));
+  int64_t mem = 0, cmem = 0;
+  for (const SeqGroup& g : seqs) {
+    mem = std::max(mem, g.mem);
+    cmem = std::max(cmem, g.cmem);
+  }
   // Starts near the unit that is needed: smaller units would leave too many groups.
   int64_t unit = 1;
-  while (std::max(largest.nq, largest.nk) / unit > 4 * static_cast<int64_t>(most)) unit *= 2;
+  const int64_t longest = std::max({largest.nq, largest.nk, mem, cmem});
+  while (longest / unit > 4 * static_cast<int64_t>(most)) unit *= 2;
   for (; seqs.size() > most; unit *= 2) {
     for (SeqGroup& g : seqs) {
       g.lengths.nq = std::min(RoundUp(g.lengths.nq, unit), largest.nq);
       g.lengths.nk = std::min(RoundUp(g.lengths.nk, unit), largest.nk);
       g.offset = RoundUp(g.offset, unit);
+      g.mem = std::min(RoundUp(g.mem, unit), mem);
+      g.cmem = std::min(RoundUp(g.cmem, unit), cmem);
     }
     seqs = Merged(std::move(seqs));
   }

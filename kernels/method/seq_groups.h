@@ -14,6 +14,7 @@ struct SeqGroup {
   Lengths lengths;
   int64_t offset = 0;  // position of query 0
   int64_t count = 1;
+  int64_t mem = 0, cmem = 0;  // rows of mem_k and of cmem_k, which come before the keys
 };
 
 // Equal sequences in one group, in no order; if all are equal, in two groups, since a list of one
@@ -22,11 +23,11 @@ struct SeqGroup {
 // upper bounds. O(n log n).
 std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest);
 
-// Whether q_lengths or kv_lengths were sent.
+// Whether lengths of queries, keys or memories were sent.
 bool HasLengths(const ProblemShape& problem);
 
-// The B sequences of a problem by q_lengths, kv_lengths and causal_offset. Without these they are
-// one group, in constant time.
+// The B sequences of a problem by q_lengths, kv_lengths, mem_lengths, cmem_lengths and
+// causal_offset. Without these they are one group, in constant time.
 std::vector<SeqGroup> SeqGroupsOf(const ProblemShape& problem, size_t most);
 
 // The most sequences and problems that a plan describes, which takes some milliseconds.

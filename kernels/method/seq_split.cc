@@ -7,13 +7,17 @@
 
 namespace attnd {
 
-SeqSplit::SeqSplit(Ops& ops, const Inputs& in, size_t most) : ops_(ops), in_(in) {
+SeqSplit::SeqSplit(Ops& ops, const Inputs& in, size_t most, QueryRows query_rows)
+    : ops_(ops), in_(in) {
   is_split_ = std::any_of(in.problems.begin(), in.problems.end(), HasLengths);
   const bool is_planned = is_split_ && ops.stream().is_dry();
   for (size_t p = 0; p < in.problems.size(); ++p) {
     counts_.emplace_back();
-    for (const SeqGroup& group : SeqRunsOf(in.problems[p], is_planned, most)) {
-      parts_.push_back({p, group.lengths, group.count});
+    const bool follows_keys =
+        query_rows == QueryRows::kLikeKeys && in.problems[p].Find("q_lengths") == nullptr;
+    for (SeqGroup& group : SeqRunsOf(in.problems[p], is_planned, most)) {
+      if (follows_keys) group.lengths.nq = std::min(group.lengths.nq, group.lengths.nk);
+      parts_.push_back({p, group.lengths, group.count, group.mem, group.cmem});
       counts_.back().push_back(group.count);
     }
   }
@@ -42,6 +46,19 @@ Tensor SeqSplit::Keys(const Tensor& x) const {
 Tensor SeqSplit::Whole(const Tensor& x) const {
   if (!is_split_ || x.empty()) return x;
   return ops_.SplitBatch(x, RowsOf(x, nullptr), counts_);
+}
+
+Tensor SeqSplit::Memory(const Tensor& x, int64_t Part::*rows) const {
+  if (!is_split_ || x.empty()) return x;
+  const Tensor whole = Whole(x);
+  if (!ops_.status().ok()) return {};
+  constexpr int kRows = 2;
+  std::vector<int64_t> begin, end;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    end.push_back(whole[i].shape[kRows]);
+    begin.push_back(end.back() - parts_[i].*rows);
+  }
+  return ops_.Slice(whole, kRows, begin, end);
 }
 
 Tensor SeqSplit::Shared(const Tensor& x) const {

@@ -9,18 +9,24 @@
 
 namespace attnd {
 
+// The query rows of a sequence where q_lengths was not sent: all, or as many as keys count, for
+// methods whose queries and keys are the same tokens.
+enum class QueryRows : uint8_t { kAll, kLikeKeys };
+
 // Rows beyond the lengths may hold NaN: a formula that mixes rows takes these problems in place of
 // those of `in`. Where no problem has lengths every tensor stays as it is and nothing is copied.
 class SeqSplit {
  public:
   // One problem for each run of neighbours of equal lengths. On a dry stream one entry stands for
   // `count` equal sequences in any order, at most `most` entries a problem.
-  SeqSplit(Ops& ops, const Inputs& in, size_t most = kPlannedProblems);
+  SeqSplit(Ops& ops, const Inputs& in, size_t most = kPlannedProblems,
+           QueryRows query_rows = QueryRows::kAll);
 
   struct Part {
     size_t problem;  // of Inputs::problems
     Lengths lengths;
-    int64_t count;  // sequences
+    int64_t count;      // sequences
+    int64_t mem, cmem;  // as in SeqGroup
   };
   const std::vector<Part>& parts() const { return parts_; }
   // parts() by problem, as Ops::SplitBatch takes it.
@@ -32,6 +38,8 @@ class SeqSplit {
   Tensor Queries(const Tensor& x) const;  // cut to q_lengths
   Tensor Keys(const Tensor& x) const;     // cut to kv_lengths
   Tensor Whole(const Tensor& x) const;    // not cut, e.g. a state
+  // The last rows of a memory [B,Hkv,M,..]: the oldest of a shorter one do not count.
+  Tensor Memory(const Tensor& x, int64_t Part::*rows) const;
   // x without an axis of sequences, which all share: each part sees [1,..]. Its gradient is summed.
   Tensor Shared(const Tensor& x) const;
 

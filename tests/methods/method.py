@@ -83,6 +83,9 @@ class Method:
     tensors: set[str]  # every input, q, k and v among them
     required: frozenset[str] = frozenset("qkv")  # of the tensors
     differentiable: list[str]  # inputs with a gradient, in the library's order
+    # Options -> those of them that are constants under these options: no gradient is answered.
+    constants: typing.Callable[[dict], frozenset] = lambda options: frozenset()
+    always_causal: bool = False  # it has no option for it
     # Outputs besides out and lse, in the library's order.
     outputs: list[str] = dataclasses.field(default_factory=list)
     # Described, but not served: options are refused unless at their default, tensors always.

@@ -130,7 +130,7 @@ def test_support_is_what_the_cases_show(method):
     support = library.methods_info()[method.id]["support"]
     cases = method.cases
     shown = {
-        "causal": any(case.options.get("causal") for case in cases),
+        "causal": method.always_causal or any(case.options.get("causal") for case in cases),
         "lengths": any("kv_lengths" in case.ints and "q_lengths" in case.ints for case in cases),
         "cross": any(case.Nq != case.keys for case in cases),
         "gqa": any(case.H != case.heads_kv for case in cases),

@@ -32,7 +32,10 @@ SERVER_INFO = SERVICE + "ServerInfo"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
 # Tensors whose values, not only their shapes, decide what a request costs.
-_PLANNED = ("q_lengths", "kv_lengths", "causal_offset", "cu_seqlens_q", "cu_seqlens_k")
+_PLANNED = (
+    "q_lengths", "kv_lengths", "mem_lengths", "cmem_lengths", "causal_offset", "cu_seqlens_q",
+    "cu_seqlens_k",
+)
 
 R = TypeVar("R")
 
