@@ -30,6 +30,23 @@ TEST(SeqGroups, EqualSequencesAreOneGroup) {
               ::testing::ElementsAre(std::tuple(3, 4, 1, 6), std::tuple(3, 4, 1, 1)));
 }
 
+TEST(SeqGroups, MemoriesOfOtherLengthsAreOtherGroups) {
+  const auto rows = [](const std::vector<SeqGroup>& groups) {
+    std::vector<std::tuple<int64_t, int64_t, int64_t>> tuples;
+    for (const SeqGroup& g : groups) tuples.emplace_back(g.mem, g.cmem, g.count);
+    return tuples;
+  };
+  const auto seq = [](int64_t mem, int64_t cmem) {
+    return SeqGroup{.lengths = {3, 3}, .mem = mem, .cmem = cmem};
+  };
+  EXPECT_THAT(rows(Alike({seq(7, 2), seq(7, 1), seq(7, 2), seq(0, 2)}, 10, {3, 3})),
+              ::testing::UnorderedElementsAre(std::tuple(7, 2, 2), std::tuple(7, 1, 1),
+                                              std::tuple(0, 2, 1)));
+  // Rounded up, at most to the longest.
+  EXPECT_THAT(rows(Alike({seq(7, 2), seq(5, 1), seq(6, 2), seq(7, 1)}, 1, {3, 3})),
+              ::testing::UnorderedElementsAre(std::tuple(7, 2, 3), std::tuple(7, 2, 1)));
+}
+
 TEST(SeqGroups, LengthsAreRoundedUpWhereTooManyDiffer) {
   std::mt19937 random(1);
   for (const int64_t N : {100, 5000, 1 << 30}) {

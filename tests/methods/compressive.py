@@ -301,7 +301,7 @@ METHOD = Method(
         ("out", "lse", "aux")) + [
         Refused("compression", {"compression": "sum"},
                 ['compression must be one of mean, max, conv, dilated_conv, most_used, got "sum"']),
-        Refused("rate-0", {"rate": 0}, ["rate must be >= 1 and <= 1073741824, got 0"]),
+        Refused("rate-0", {"rate": 0}, ["rate must be in 1..1073741824, got 0"]),
         Refused("cmem-len", {"cmem_len": -1}, ["cmem_len must be >= 0, got -1"]),
         Refused("kernel-0", {"kernel": 0, "compression": "dilated_conv"},
                 ["kernel must be in 1..65536, got 0"]),
@@ -311,7 +311,7 @@ METHOD = Method(
         Refused("aux-loss", {"aux_loss": 1}, ["aux_loss must be a bool, got 1"]),
         Refused("grad-aux", {}, ["grad_aux needs aux_loss, got aux_loss = false"], backward=True,
                 change={"grad_aux": zeros(1)}),
-        Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1], got [2]"],
+        Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1] with 1, got [2]"],
                 backward=True, change={"grad_aux": zeros(2)}),
         Refused("cmem-alone", {}, ["cmem_k and cmem_v must be sent together, got cmem_k alone"],
                 change={"cmem_k": zeros(B, Hkv, 5, D)}),

@@ -62,7 +62,9 @@ void CheckRelative(const ProblemShape& p, const O& o, Reasons* reasons) {
   if (w_r != nullptr && w_r->shape.rank == 3 && (w_r->shape[2] < 2 || w_r->shape[2] % 2 != 0)) {
     reasons->Invalid("w_r shape must have an even Dp >= 2, got ", ToString(w_r->shape));
   }
-  if (p.H < 1 || p.D < 1) return;
+  // Other sizes have their reasons.
+  constexpr int64_t kMostFeatures = 4096;
+  if (p.H < 1 || p.D < 1 || p.D > kMostFeatures) return;
   CheckDrawn(p, "u", RelativeDraw(o.seed, "u"), {p.H, p.D}, reasons);
   CheckDrawn(p, "v_bias", RelativeDraw(o.seed, "v_bias"), {p.H, p.D}, reasons);
   if (rel_k == nullptr) {
@@ -145,7 +147,9 @@ void CheckMemoryOf(const ProblemShape& p, absl::string_view name, absl::string_v
   const std::string k = absl::StrCat(name, "_k"), v = absl::StrCat(name, "_v"),
                     lengths = absl::StrCat(name, "_lengths");
   CheckPair(p, k, v, reasons);
-  CheckSize(p, v, absl::StrCat("[B,Hkv,", letter, ",Dv]"), {letter, MemoryRows(p, k)}, reasons);
+  if (p.Find(k) != nullptr) {
+    CheckSize(p, v, absl::StrCat("[B,Hkv,", letter, ",Dv]"), {letter, MemoryRows(p, k)}, reasons);
+  }
   if (p.Find(lengths) == nullptr) return;
   if (p.Find(k) == nullptr) {
     reasons->Invalid(lengths, " needs ", k, ", got none");

@@ -116,7 +116,7 @@ class _Comparison:
         return row
 
     def _fill(self, row: Row, tensors: dict[str, Array]) -> None:
-        reference, reference_grads = self._reference(row.options)
+        reference, reference_grads = self._reference(self._shared_options(row))
         forward, row.forward_seconds = self._timed(
             lambda: self._forward(row.method, row.options, tensors)
         )
@@ -135,8 +135,15 @@ class _Comparison:
             if ours is not None and exact is not None:
                 row.error[f"grad_{name}"] = _relative_error(ours, exact)
 
-    def _reference(self, options: dict[str, Any]) -> tuple[ForwardResult, BackwardResult | None]:
-        shared = {name: options[name] for name in _SHARED_OPTIONS if name in options}
+    def _shared_options(self, row: Row) -> dict[str, Any]:
+        shared = {name: row.options[name] for name in _SHARED_OPTIONS if name in row.options}
+        described = self._known[row.method]
+        # A causal method without an option for it always is.
+        if described.support.causal and all(o.name != "causal" for o in described.options):
+            shared["causal"] = True
+        return shared
+
+    def _reference(self, shared: dict[str, Any]) -> tuple[ForwardResult, BackwardResult | None]:
         key = _spec.text_of("softmax", shared)
         if key not in self._references:
             tensors = {
