@@ -38,22 +38,31 @@ void CheckBytes(absl::string_view name, const Shape& shape, DType dtype, Reasons
                    " of ", Name(dtype));
 }
 
-// The sizes that q, k and v give; without a q, those of v.
-SizesByLetter SizesOf(const ProblemShape& shape, bool needs_q) {
-  SizesByLetter sizes;
-  if (shape.HasSizesOf("q") || (!needs_q && shape.HasSizesOf("v"))) {
-    sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
+// Of q, k and v: those that a method requires.
+struct Required {
+  bool q = false, k = false;
+};
+
+Required RequiredOf(const MethodInfo& info) {
+  Required required;
+  for (const TensorInfo& input : info.inputs) {
+    if (input.name == "q") required.q = input.required;
+    if (input.name == "k") required.k = input.required;
   }
-  if (shape.HasSizesOf("q") || (!needs_q && shape.HasSizesOf("k"))) sizes["D"] = shape.D;
-  if (shape.HasSizesOf("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
-  if (shape.HasSizesOf("v")) sizes["Dv"] = shape.Dv;
-  if (!needs_q && shape.HasSizesOf("v")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
-  return sizes;
+  return required;
 }
 
-bool NeedsQ(const MethodInfo& info) {
-  return std::any_of(info.inputs.begin(), info.inputs.end(),
-                     [](const TensorInfo& t) { return t.name == "q" && t.required; });
+// The sizes that q, k and v give; those of a q or a k that a method does without are those of v.
+SizesByLetter SizesOf(const ProblemShape& shape, const Required& required) {
+  SizesByLetter sizes;
+  if (shape.HasSizesOf("q") || (!required.q && shape.HasSizesOf("v"))) {
+    sizes = {{"B", shape.B}, {"H", shape.H}, {"Nq", shape.Nq}};
+  }
+  if (shape.HasSizesOf("q") || (!required.q && shape.HasSizesOf("k"))) sizes["D"] = shape.D;
+  if (shape.HasSizesOf("k")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
+  if (shape.HasSizesOf("v")) sizes["Dv"] = shape.Dv;
+  if (!required.k && shape.HasSizesOf("v")) sizes.insert({{"Hkv", shape.Hkv}, {"Nk", shape.Nk}});
+  return sizes;
 }
 
 // Runs the checks of one request.
@@ -62,10 +71,10 @@ struct Checker {
   const Call& call;
   const ProblemShape shape;
   Reasons* const reasons;
-  const bool needs_q = NeedsQ(info);
-  const SizesByLetter sizes = SizesOf(shape, needs_q);
+  const Required required = RequiredOf(info);
+  const SizesByLetter sizes = SizesOf(shape, required);
   // The tensor whose dtype and layout the others must have.
-  const absl::string_view first = needs_q || shape.Find("q") != nullptr ? "q" : "v";
+  const absl::string_view first = required.q || shape.Find("q") != nullptr ? "q" : "v";
 
   const View* Rank4(absl::string_view name) const {
     const View* view = shape.Find(name);
@@ -74,7 +83,7 @@ struct Checker {
   // A size of queries or keys, or kFree where no tensor of rank 4 gives it.
   int64_t OfQ(int64_t size) const { return Rank4(first) != nullptr ? size : kFree; }
   int64_t OfK(int64_t size) const {
-    return Rank4(needs_q || shape.Find("k") != nullptr ? "k" : "v") != nullptr ? size : kFree;
+    return Rank4(required.k || shape.Find("k") != nullptr ? "k" : "v") != nullptr ? size : kFree;
   }
 
   // "k shape must be [B,Hkv,Nk,D] with B = 2, got [3,8,16,64]".
@@ -135,19 +144,17 @@ struct Checker {
         CheckRange("Nq", s.Nq, 0, kMaxTokens, reasons);
         CheckRange("D", s.D, 1, kMaxHeadDim, reasons);
       }
-    } else if (!needs_q && Rank4("v") != nullptr) {
+    } else if (!required.q && Rank4("v") != nullptr) {
       Batch();
       CheckRange("Nk", s.Nk, 0, kMaxTokens, reasons);
     }
     if (const View* k = s.Find("k")) {
       if (FitsShape("k", *k, "[B,Hkv,Nk,D]")) {
-        CheckRange("Hkv", s.Hkv, 1, kMaxHeads, reasons);
-        CheckRange("Nk", s.Nk, 0, kMaxTokens, reasons);
-        if (!needs_q && s.Find("q") == nullptr) CheckRange("D", s.D, 1, kMaxHeadDim, reasons);
-        if (Rank4("q") != nullptr && s.Hkv > 0 && s.H % s.Hkv != 0) {
-          reasons->Invalid("H must be a multiple of Hkv, got H = ", s.H, " and Hkv = ", s.Hkv);
-        }
+        Keys();
+        if (!required.q && s.Find("q") == nullptr) CheckRange("D", s.D, 1, kMaxHeadDim, reasons);
       }
+    } else if (!required.k && info.support.gqa && Rank4("q") != nullptr && Rank4("v") != nullptr) {
+      Keys();
     }
     if (const View* v = s.Find("v")) {
       if (FitsShape("v", *v, "[B,Hkv,Nk,Dv]")) CheckRange("Dv", s.Dv, 1, kMaxHeadDim, reasons);
@@ -155,6 +162,16 @@ struct Checker {
     for (const absl::string_view name : {"q", "k", "v"}) Float(name);
     const bool known = Rank4(first) != nullptr && Rank4("v") != nullptr;
     if (known) CheckBytes("out", {s.B, s.H, s.Nq, s.Dv}, Rank4(first)->dtype, reasons);
+  }
+
+  // Sizes that k has, or v where the method does without k.
+  void Keys() const {
+    const ProblemShape& s = shape;
+    CheckRange("Hkv", s.Hkv, 1, kMaxHeads, reasons);
+    CheckRange("Nk", s.Nk, 0, kMaxTokens, reasons);
+    if (Rank4("q") != nullptr && s.Hkv > 0 && s.H % s.Hkv != 0) {
+      reasons->Invalid("H must be a multiple of Hkv, got H = ", s.H, " and Hkv = ", s.Hkv);
+    }
   }
 
   void Batch() const {

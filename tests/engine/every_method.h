@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
@@ -67,6 +68,22 @@ inline std::vector<MethodCase> EveryMethod(int64_t N) {
   return cases;
 }
 
+// Whether q serves as the keys, too, so that k must not be sent.
+inline bool SharesQk(const MethodCase& c) {
+  for (const auto& method : AllMethods()) {
+    const MethodInfo& info = method->info();
+    if (info.id != c.method) continue;
+    const auto is_k = [](const TensorInfo& input) { return input.name == "k"; };
+    if (std::none_of(info.inputs.begin(), info.inputs.end(), is_k)) return true;
+    const auto sent = c.options.find("shared_qk");
+    if (sent != c.options.end()) return sent->second == OptionValue(true);
+    for (const OptionInfo& option : info.options) {
+      if (option.name == "shared_qk") return option.default_text == "true";
+    }
+  }
+  return false;
+}
+
 inline std::unique_ptr<Request> MakeRequest(const MethodCase& c, Direction direction, int64_t N,
                                             int64_t H = 2) {
   auto request = std::make_unique<Request>();
@@ -74,7 +91,9 @@ inline std::unique_ptr<Request> MakeRequest(const MethodCase& c, Direction direc
   request->call.options = c.options;
   request->call.direction = direction;
   const Shape shape = {1, H, N, 64};
-  for (const char* name : {"q", "k", "v"}) request->Add(name, shape);
+  for (const char* name : {"q", "k", "v"}) {
+    if (name[0] != 'k' || !SharesQk(c)) request->Add(name, shape);
+  }
   if (direction == Direction::kBackward) request->Add("grad_out", shape);
   if (c.method == "block_sparse") {
     const int64_t blocks = (N + 63) / 64;

@@ -70,14 +70,16 @@ def visible_params():
 
 
 def suited(method, case):
-    """`case` with as many keys as queries and as many heads as the method requires, and without
-    grad_lse where the method has no lse."""
+    """`case` with as many keys as queries and as many heads as the method requires, without k where
+    q serves as the keys, and without grad_lse where the method has no lse."""
     if not method.gqa and case.H != case.heads_kv:
         case = dataclasses.replace(case, H=case.heads_kv, Hkv=0)
     if method.square and case.Nq != case.keys:
         n = case.Nq
         lengths = {name: tuple(min(x, n) for x in values) for name, values in case.ints.items()}
         case = dataclasses.replace(case, Nk=n, ints=lengths)
+    if method.shares_qk(case.options):
+        case = dataclasses.replace(case, absent=tuple({*case.absent, "k"}))
     has_lse = method.oracle.gives_lse(case.options)
     return dataclasses.replace(case, grad_lse=case.grad_lse and has_lse)
 

@@ -113,6 +113,8 @@ class Method:
     tensor_batches: list[Case] = dataclasses.field(default_factory=list)
     # Whether there must be as many keys as queries.
     square: bool = False
+    # Whether q serves as the keys, too, under these options, so that k must not be sent.
+    shares_qk: typing.Callable[[dict], bool] = lambda options: False
     # Whether several query heads may share a kv head; False: H must be Hkv.
     gqa: bool = True
     # A case of any sizes -> the same with options and tensors that suit the sizes.

@@ -37,6 +37,8 @@ def qkv(N, heads=Hkv):
 
 def good_tensors(method, backward):
     t = qkv(Nq if method.square else Nk, Hkv if method.gqa else H) | method.good_tensors
+    if method.shares_qk(method.batches[0]):
+        del t["k"]
     if backward:
         t["grad_out"] = zeros(B, H, Nq, Dv)
     if backward and method.oracle.gives_lse(method.batches[0]):
@@ -56,8 +58,8 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
                     outputs=("out", "lse"), lacks=()):
     """The refusals of every method. `options` make the good request of this method good;
     `others` are the tensors it takes besides q, k, v, `outputs` those it gives, in its order;
-    `lacks` as pattern_refusals has it, and also "scale", "gqa" (H must be Hkv) and "q" (v alone is
-    required)."""
+    `lacks` as pattern_refusals has it, and also "scale", "gqa" (H must be Hkv), "q" (v alone is
+    required), "k" (the method has no such tensor) and "sent_k" (the good request has none)."""
 
     def refuse(id, reasons, more=None, **how):
         reasons = [reasons] if isinstance(reasons, str) else reasons
@@ -66,39 +68,41 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
     N = Nq if "cross" in lacks else Nk
     heads = H if "gqa" in lacks else Hkv
     q, k, v = qkv(N, heads).values()
-    taken = ", ".join(("q", "k", "v", *others))
-    k16 = k.astype(np.float16)
+    takes_k, sends_k = "k" not in lacks, not {"k", "sent_k"} & set(lacks)
+    taken = ", ".join(name for name in ("q", "k", "v", *others) if name != "k" or takes_k)
+    required = "v" if "q" in lacks else "qkv" if sends_k else "qv"
+    # A tensor that must be like q, and the same where it is not.
+    other = "k" if sends_k else "v"
+    half = {other: (k if sends_k else v).astype(np.float16)}
+
+    def sent(**changed):
+        return {name: x for name, x in changed.items() if name != "k" or sends_k}
+
     bad_causal = ("causal is not an option of this method, got 3" if "causal" in lacks
                   else "causal must be a bool, got 3")
     rows = [
         refuse("unknown-option", "dropout is not an option of this method, got 0.5",
                {"dropout": 0.5}),
         refuse("option-type", bad_causal, {"causal": 3}),
-        refuse("nothing", [f"{name} is required, got none" for name in
-                           ("v" if "q" in lacks else "qkv")],
+        refuse("nothing", [f"{name} is required, got none" for name in required],
                change={"q": None, "k": None, "v": None}),
         refuse("rank", "q shape must be [B,H,Nq,D], got [2,6,3]", change={"q": zeros(B, Nq, D)}),
-        refuse("k-shape",
-               f"k shape must be [B,Hkv,Nk,D] with B = 2 and D = 3, got [1,{heads},{N},4]",
-               change={"k": zeros(1, heads, N, 4)}),
-        refuse("v-shape",
-               f"v shape must be [B,Hkv,Nk,Dv] with Hkv = {heads} and Nk = {N}, got "
-               f"[2,1,{N - 1},5]", change={"v": zeros(B, 1, N - 1, Dv)}),
         refuse("heads", f"H must be a multiple of Hkv, got H = 3 and Hkv = {heads}",
                change={"q": zeros(B, 3, Nq, D)}),
         refuse("no-heads", "Hkv must be in 1..65536, got 0",
-               change={"k": zeros(B, 0, N, D), "v": zeros(B, 0, N, Dv)}),
+               change=sent(k=zeros(B, 0, N, D), v=zeros(B, 0, N, Dv))),
         refuse("no-batch", "B must be in 1..65536, got 0",
-               change={"q": q[:0], "k": k[:0], "v": v[:0]}),
-        refuse("d-0", "D must be in 1..4096, got 0", change={"q": q[..., :0], "k": k[..., :0]}),
+               change=sent(q=q[:0], k=k[:0], v=v[:0])),
+        refuse("d-0", "D must be in 1..4096, got 0", change=sent(q=q[..., :0], k=k[..., :0])),
         refuse("d-4097", "D must be in 1..4096, got 4097",
-               change={"q": zeros(B, H, Nq, 4097), "k": zeros(B, heads, N, 4097)}),
+               change=sent(q=zeros(B, H, Nq, 4097), k=zeros(B, heads, N, 4097))),
         refuse("dv-0", "Dv must be in 1..4096, got 0", change={"v": v[..., :0]}),
-        refuse("dtypes-differ", "k dtype must be that of q, float32, got float16",
-               change={"k": k16}),
+        refuse("dtypes-differ", f"{other} dtype must be that of q, float32, got float16",
+               change=half),
         refuse("integers", "v dtype must be float32, float16 or bfloat16, got int32",
                change={"v": v.astype(INT)}),
-        refuse("layouts-differ", "k layout must be that of q, BHND, got BNHD", bnhd=("k",)),
+        refuse("layouts-differ", f"{other} layout must be that of q, BHND, got BNHD",
+               bnhd=(other,)),
         refuse("last-stride", "q must be dense along its last dimension, got stride 2",
                change={"q": zeros(B, H, Nq, 2 * D)[..., ::2]}),
         refuse("unknown-tensor", f'tensors must be among {taken}, got "mask"',
@@ -127,11 +131,23 @@ def common_refusals(options, unserved_tensors, others=("q_lengths", "kv_lengths"
         refuse("all-at-once", [
             bad_causal, "dropout is not an option of this method, got 1",
             f"H must be a multiple of Hkv, got H = 3 and Hkv = {heads}",
-            "k dtype must be that of q, float32, got float16",
+            f"{other} dtype must be that of q, float32, got float16",
             f"kv_lengths[0] must be in 0..Nk = 0..{N}, got 9"],
                {"causal": 3, "dropout": 1},
-               change={"q": zeros(B, 3, Nq, D), "k": k16, "kv_lengths": ints(9, 9)}),
+               change={"q": zeros(B, 3, Nq, D), **half, "kv_lengths": ints(9, 9)}),
     ]
+    if sends_k:
+        rows += [
+            refuse("k-shape",
+                   f"k shape must be [B,Hkv,Nk,D] with B = 2 and D = 3, got [1,{heads},{N},4]",
+                   change={"k": zeros(1, heads, N, 4)}),
+            refuse("v-shape",
+                   f"v shape must be [B,Hkv,Nk,Dv] with Hkv = {heads} and Nk = {N}, got "
+                   f"[2,1,{N - 1},5]", change={"v": zeros(B, 1, N - 1, Dv)}),
+        ]
+    else:
+        rows.append(refuse("v-shape", "v shape must be [B,Hkv,Nk,Dv] with B = 2, got "
+                           f"[1,{heads},{N},5]", change={"v": zeros(1, heads, N, Dv)}))
     if "scale" in lacks:
         rows.append(refuse("scale", "scale is not an option of this method, got 1", {"scale": 1.0}))
     else:

@@ -276,6 +276,8 @@ METHOD = Method(
         refused("component-and-table", {"components": ["randon"]},
                 f'components[0] must be one of {NAMES}, got "randon"', r=zeros(4, 7, 7), q=None),
         refused("mix", {"mix": "max"}, 'mix must be one of sum, softmax, got "max"'),
+        refused("heads-without-k", only("dense"),
+                "H must be a multiple of Hkv, got H = 3 and Hkv = 2", q=zeros(2, 3, 6, 3), k=None),
         refused("rank-0", only("factorized_random", rank=0), "rank must be in 1..1024, got 0"),
         refused("rank-1025", only("factorized_random", rank=1025),
                 "rank must be in 1..1024, got 1025"),

@@ -1,5 +1,6 @@
 """The results of the client's calls."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -109,6 +110,14 @@ class MethodInfo:
     tensors: tuple[TensorInfo, ...]  # what it takes
     outputs: tuple[TensorInfo, ...]
     support: Support
+
+    def shares_qk(self, options: Mapping[str, Any] | None = None) -> bool:
+        """Whether q serves as the keys, too, under these options: k must not be sent."""
+        if all(tensor.name != "k" for tensor in self.tensors):
+            return True
+        default = next((o.default_value for o in self.options if o.name == "shared_qk"), "false")
+        sent = (options or {}).get("shared_qk")
+        return default == "true" if sent is None else bool(sent)
 
 
 @dataclass(frozen=True)

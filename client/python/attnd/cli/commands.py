@@ -9,7 +9,7 @@ import grpc
 from rich.markup import escape
 from rich.table import Table
 
-from attnd import Error, ForwardResult, MethodInfo, Stats, _spec
+from attnd import Client, Error, ForwardResult, MethodInfo, Stats, _spec
 from attnd._arrays import Array
 from attnd.cli import files, inputs
 from attnd.cli.terminal import (
@@ -100,6 +100,8 @@ def estimate(arguments: Namespace) -> int:
     method, options = parse_method(arguments.method, arguments.set)
     shapes, dtype, sent = inputs.described(arguments)
     with inputs.client(arguments, QUICK_SECONDS) as client:
+        if arguments.shape is not None and _shares_qk(client, method, options):
+            del shapes["k_shape"]
         found = client.estimate(
             **shapes,
             method=method,
@@ -121,6 +123,11 @@ def estimate(arguments: Namespace) -> int:
     )
     print(f"  sends {bytes_text(found.input_bytes)}, gets {bytes_text(found.output_bytes)}")
     return 0
+
+
+def _shares_qk(client: Client, method: str, options: dict[str, Any]) -> bool:
+    found = next((known for known in client.methods() if known.id == method), None)
+    return found is not None and found.shares_qk(options)
 
 
 def info(arguments: Namespace) -> int:

@@ -17,6 +17,7 @@ from attnd._arrays import BFLOAT16, Array
 from attnd.cli import inputs
 from attnd.cli.commands import parse_method
 from attnd.cli.presets import Preset, preset
+from attnd.cli.reference import Reference, of_shared_q, with_shared_q
 from attnd.cli.sweep import Sweep, sweep
 from attnd.cli.terminal import (
     UsageError,
@@ -100,15 +101,16 @@ class _Comparison:
         self._known = known
         self._sent = sent
         self._layout = arguments.layout
+        self._heads = 1 if arguments.layout == "BHND" else 2  # the axis of heads
         self._repeat = arguments.repeat
         self._grad_out: Array | None = None
         self._with_grad = not arguments.no_grad
-        self._references: dict[str, tuple[ForwardResult, BackwardResult | None]] = {}
+        self._references: dict[str, Reference] = {}
 
     def row(self, choice: _Choice) -> Row:
         row = Row(choice.method, choice.options)
         try:
-            self._fill(row, choice.tensors | self._tensors_of(choice.method))
+            self._fill(row, choice.tensors | self._tensors_of(choice.method, choice.options))
         except Error as error:
             if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 raise
@@ -116,14 +118,15 @@ class _Comparison:
         return row
 
     def _fill(self, row: Row, tensors: dict[str, Array]) -> None:
-        reference, reference_grads = self._reference(self._shared_options(row))
         forward, row.forward_seconds = self._timed(
             lambda: self._forward(row.method, row.options, tensors)
         )
+        shares_qk = self._known[row.method].shares_qk(row.options)
+        reference = self._reference(self._shared_options(row), shares_qk)
         row.peak_workspace_bytes = forward.stats.peak_workspace_bytes
         row.error["out"] = _relative_error(forward.out, reference.out)
         row.cosine = _cosine(forward.out, reference.out)
-        if reference_grads is None:
+        if not self._with_grad:
             return
         backward, row.backward_seconds = self._timed(
             lambda: self._backward(row.method, row.options, tensors)
@@ -131,7 +134,7 @@ class _Comparison:
         peak = backward.stats.peak_workspace_bytes
         row.peak_workspace_bytes = max(row.peak_workspace_bytes, peak)
         for name in _GRADIENTS:
-            ours, exact = getattr(backward, name), getattr(reference_grads, name)
+            ours, exact = getattr(backward, name), reference.grads.get(name)
             if ours is not None and exact is not None:
                 row.error[f"grad_{name}"] = _relative_error(ours, exact)
 
@@ -143,27 +146,39 @@ class _Comparison:
             shared["causal"] = True
         return shared
 
-    def _reference(self, shared: dict[str, Any]) -> tuple[ForwardResult, BackwardResult | None]:
-        key = _spec.text_of("softmax", shared)
+    def _reference(self, shared: dict[str, Any], shares_qk: bool) -> Reference:
+        """Exact attention; with k = q where the method takes q for the keys, too."""
+        key = f"{_spec.text_of('softmax', shared)} {shares_qk}"
         if key not in self._references:
             tensors = {
                 name: _float32(array)
                 for name, array in self._sent.items()
                 if name in ("q", "k", "v", *_SHARED_TENSORS)
             }
-            forward = self._forward("softmax", shared, tensors)
+            if shares_qk:
+                tensors |= with_shared_q(tensors, self._heads)
+            out = self._forward("softmax", shared, tensors).out
             if self._grad_out is None:
-                noise = np.asarray(np.random.default_rng(0).standard_normal(forward.out.shape))
+                noise = np.asarray(np.random.default_rng(0).standard_normal(out.shape))
                 self._grad_out = noise.astype(self._sent["q"].dtype)
-            backward = self._backward("softmax", shared, tensors) if self._with_grad else None
+            grads: dict[str, Array] = {}
+            if self._with_grad:
+                exact = self._backward("softmax", shared, tensors)
+                assert exact.q is not None and exact.k is not None and exact.v is not None
+                grads = {"q": exact.q, "k": exact.k, "v": exact.v}
+            if grads and shares_qk:
+                grads = of_shared_q(grads, self._sent["v"].shape[self._heads], self._heads)
             if len(self._references) == _MAX_REFERENCES:
                 del self._references[next(iter(self._references))]
-            self._references[key] = (forward, backward)
+            self._references[key] = Reference(out, grads)
         return self._references[key]
 
-    def _tensors_of(self, method: str) -> dict[str, Array]:
-        takes = {tensor.name for tensor in self._known[method].tensors if tensor.served}
-        return {n: array for n, array in self._sent.items() if n in takes or n in ("q", "k", "v")}
+    def _tensors_of(self, method: str, options: dict[str, Any]) -> dict[str, Array]:
+        known = self._known[method]
+        takes = {"q", "k", "v"} | {tensor.name for tensor in known.tensors if tensor.served}
+        if known.shares_qk(options):
+            takes.remove("k")
+        return {name: array for name, array in self._sent.items() if name in takes}
 
     def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
         results = [call() for _ in range(self._repeat)]
