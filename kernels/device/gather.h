@@ -11,8 +11,11 @@ namespace attnd {
 // out[.., m, :] = x[.., index[.., m], :]; index -1: zeros. x [.., N, D] a float dtype or int32, out
 // [.., M, D] of a float dtype (int32 for int32); index [.., M] int32 in [-1, N). Leading dimensions
 // of x and index broadcast to those of out. Any strides.
+// columns [.., W] int32 in [-1, D): out [.., M, W] holds x[.., index[.., m], columns[.., w]] of a
+// float x; -1: zero. Its leading dimensions broadcast like those of index.
 struct GatherRowsProblem {
   View x, index, out;
+  View columns;  // not given(): all, in order
 };
 
 struct GatherRowsArgs {
@@ -23,8 +26,11 @@ struct GatherRowsArgs {
 // deterministic. Rows without an index are 0; rows of index -1 are left out. Where `out` has 1 in a
 // leading dimension and x or index has more, the sum runs over that dimension too, in ascending
 // order. x and out of a float dtype, any strides.
+// columns [.., W], as in gather: x[.., m, w] is added to out[.., index[.., m], columns[.., w]], for
+// each m in ascending w; out is then float32, dense along its rows.
 struct ScatterRowsProblem {
   View x, index, out;
+  View columns;  // not given(): all, in order
 };
 
 struct ScatterRowsArgs {
@@ -40,17 +46,18 @@ struct SortProblem {
 
 struct SortArgs {
   bool descending = false;
+  bool by_index = false;  // the same M indices, but in ascending order of the indices
   std::vector<SortProblem> problems;
 };
 
 // For ForEachView of launch.h.
 template <class F>
 void ForEachView(const GatherRowsProblem& p, const F& f) {
-  f(p.x), f(p.index), f(p.out);
+  f(p.x), f(p.index), f(p.out), f(p.columns);
 }
 template <class F>
 void ForEachView(const ScatterRowsProblem& p, const F& f) {
-  f(p.x), f(p.index), f(p.out);
+  f(p.x), f(p.index), f(p.out), f(p.columns);
 }
 template <class F>
 void ForEachView(const SortProblem& p, const F& f) {

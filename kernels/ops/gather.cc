@@ -23,14 +23,36 @@ bool Broadcast(const View& x, const View& index, int64_t rows, Shape* out) {
   return index.dtype == DType::kI32;
 }
 
-// x [.., M, D] into the rows of fresh tensors of `shapes`.
-Tensor ScatterTo(Ops& ops, const Tensor& x, const Tensor& index, const std::vector<Shape>& shapes) {
+// x [.., M, D] into the rows (and columns) of fresh tensors of `shapes`.
+Tensor ScatterTo(Ops& ops, const Tensor& x, const Tensor& index, const std::vector<Shape>& shapes,
+                 const Tensor& columns = {}) {
   const Tensor out = ops.Empty(DType::kF32, shapes);
   if (!ops.status().ok()) return {};
   std::vector<ScatterRowsProblem> problems;
-  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], index[p], out[p]});
+  for (size_t p = 0; p < x.size(); ++p) {
+    problems.push_back({x[p], index[p], out[p], ViewOf(columns, p)});
+  }
   ops.Run(ScatterRowsArgs{.problems = std::move(problems)});
   return ops.status().ok() ? out : Tensor();
+}
+
+// REQUIRES: args without problems.
+Tensor SortedIndices(Ops& ops, const Tensor& x, const std::vector<int64_t>& count, SortArgs args) {
+  bool fits = !x.empty() && (count.size() == 1 || count.size() == x.size());
+  std::vector<Shape> shapes;
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    shapes.push_back(x[p].shape);
+    const int last = x[p].shape.rank - 1;
+    fits = last >= 0 && (x[p].dtype == DType::kF32 || x[p].dtype == DType::kI32) &&
+           0 <= At(count, p) && At(count, p) <= x[p].shape[last];
+    shapes[p].dims[std::max(last, 0)] = At(count, p);
+  }
+  if (!ops.Require(fits, "sort", "x float32 or int32, count at most its last dimension")) return {};
+  const Tensor order = ops.Empty(DType::kI32, shapes);
+  if (!ops.status().ok()) return {};
+  for (size_t p = 0; p < x.size(); ++p) args.problems.push_back({x[p], order[p]});
+  ops.Run(std::move(args));
+  return ops.status().ok() ? order : Tensor();
 }
 
 }  // namespace
@@ -88,27 +110,44 @@ Tensor Ops::Scatter(const Tensor& x, const Tensor& index, const std::vector<int6
   return out;
 }
 
-Tensor Ops::Sort(const Tensor& x, const std::vector<int64_t>& count, bool descending) {
-  bool fits = !x.empty() && (count.size() == 1 || count.size() == x.size());
-  std::vector<Shape> shapes;
+Tensor Ops::GatherPairs(const Tensor& x, const Tensor& rows, const Tensor& columns) {
+  bool fits = !x.empty() && rows.size() == x.size() && columns.size() == x.size();
+  std::vector<Shape> shapes(x.size());
   for (size_t p = 0; fits && p < x.size(); ++p) {
-    shapes.push_back(x[p].shape);
-    const int last = x[p].shape.rank - 1;
-    fits = last >= 0 && (x[p].dtype == DType::kF32 || x[p].dtype == DType::kI32) &&
-           0 <= At(count, p) && At(count, p) <= x[p].shape[last];
-    shapes[p].dims[std::max(last, 0)] = At(count, p);
+    const int last = std::max(rows[p].shape.rank - 1, 0);
+    View both = x[p];
+    fits = Broadcast(x[p], rows[p], rows[p].shape[last], &both.shape) &&
+           Broadcast(both, columns[p], rows[p].shape[last], &shapes[p]) && IsFloat(x[p].dtype);
+    shapes[p].dims[last + 1] = columns[p].shape[last];
   }
-  if (!Require(fits, "sort", "x float32 or int32, count at most its last dimension")) return {};
-  const Tensor order = Empty(DType::kI32, shapes);
+  if (!Require(fits, "gather_pairs",
+               "float x [.., N, K], int32 rows [.., M], int32 columns [.., W], leading dimensions "
+               "broadcast")) {
+    return {};
+  }
+  const Tensor out = Empty(DType::kF32, shapes);
   if (!status_.ok()) return {};
-  std::vector<SortProblem> problems;
-  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], order[p]});
-  Run(SortArgs{.descending = descending, .problems = std::move(problems)});
-  return status_.ok() ? order : Tensor();
+  std::vector<GatherRowsProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], rows[p], out[p], columns[p]});
+  Run(GatherRowsArgs{.problems = std::move(problems)});
+  if (!status_.ok()) return {};
+  if (Records({&x})) {
+    tape_->Record(
+        {x}, {out},
+        [rows, columns, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                              const std::vector<bool>&) -> std::vector<Tensor> {
+          return {ScatterTo(ops, grads[0], rows, before, columns)};
+        });
+  }
+  return out;
 }
 
-Tensor Ops::TopK(const Tensor& x, const std::vector<int64_t>& count) {
-  return Sort(x, count, /*descending=*/true);
+Tensor Ops::Sort(const Tensor& x, const std::vector<int64_t>& count, bool descending) {
+  return SortedIndices(*this, x, count, {.descending = descending});
+}
+
+Tensor Ops::TopK(const Tensor& x, const std::vector<int64_t>& count, bool by_index) {
+  return SortedIndices(*this, x, count, {.descending = true, .by_index = by_index});
 }
 
 }  // namespace attnd

@@ -106,12 +106,14 @@ class Ops {
 
   // --- rows by index: gather.h. Index tensors are int32 and constants.
   Tensor Gather(const Tensor& x, const Tensor& index);
+  // x [.., N, K], rows [.., M], columns [.., W] -> [.., M, W]: every row with every column.
+  Tensor GatherPairs(const Tensor& x, const Tensor& rows, const Tensor& columns);
   // rows: of the result, per problem.
   Tensor Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows);
   // Of the last axis: the first `count` (per problem) indices in order.
   Tensor Sort(const Tensor& x, const std::vector<int64_t>& count, bool descending = false);
-  // The `count` largest, ties to the lowest index, largest first.
-  Tensor TopK(const Tensor& x, const std::vector<int64_t>& count);
+  // The `count` largest, ties to the lowest index; largest first or, by_index, lowest index first.
+  Tensor TopK(const Tensor& x, const std::vector<int64_t>& count, bool by_index = false);
   // int32, over the last axis, which becomes 1. Ties to the lowest index.
   Tensor ArgMax(const Tensor& x);
 

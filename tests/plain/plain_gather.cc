@@ -9,14 +9,33 @@ namespace {
 
 using Index = std::vector<int64_t>;
 
-// The shape of index, its leading dimensions broadcast with those of x.
-Shape Rows(const PlainArray& x, const PlainArray& index) {
+// The shape of index, its leading dimensions broadcast with those of x and columns.
+Shape Rows(const PlainArray& x, const PlainArray& index, const View& columns) {
   Shape shape = index.shape;
   for (int i = 0; i + 1 < shape.rank; ++i) {
     if (shape[i] == 1) shape.dims[i] = x.shape[i];
+    if (shape[i] == 1 && columns.given()) shape.dims[i] = columns.shape[i];
   }
   return shape;
 }
+
+// The columns of a matrix that `lead` (with any last element) is in: of w, where all are not given,
+// w itself.
+class Columns {
+ public:
+  explicit Columns(const View& columns) : given_(columns.given()) {
+    if (given_) list_ = ReadView(columns);
+  }
+  int64_t Of(Index lead, int64_t w) const {
+    if (!given_) return w;
+    lead.back() = w;
+    return static_cast<int64_t>(list_.At(lead));
+  }
+
+ private:
+  const bool given_;
+  PlainArray list_;
+};
 
 Index With(Index index, int64_t row, int64_t d) {
   index.back() = row;
@@ -30,11 +49,13 @@ template <>
 void PlainRun(const GatherRowsArgs& args) {
   for (const GatherRowsProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), index = ReadView(p.index);
+    const Columns columns(p.columns);
     PlainArray out(p.out.shape);
     ForEachIndex(out.shape, [&](const Index& at) {
       const Index row(at.begin(), at.end() - 1);
       const auto n = static_cast<int64_t>(index.At(row));
-      out.At(at) = n < 0 ? 0 : x.At(With(row, n, at.back()));
+      const int64_t d = columns.Of(row, at.back());
+      out.At(at) = n < 0 || d < 0 ? 0 : x.At(With(row, n, d));
     });
     WriteView(out, p.out);
   }
@@ -44,12 +65,14 @@ template <>
 void PlainRun(const ScatterRowsArgs& args) {
   for (const ScatterRowsProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), index = ReadView(p.index);
+    const Columns columns(p.columns);
     PlainArray out(p.out.shape);
-    ForEachIndex(Rows(x, index), [&](const Index& row) {
+    ForEachIndex(Rows(x, index, p.columns), [&](const Index& row) {
       const auto n = static_cast<int64_t>(index.At(row));
       if (n < 0) return;
-      for (int64_t d = 0; d < out.shape[out.shape.rank - 1]; ++d) {
-        out.At(With(row, n, d)) += x.At(With(row, row.back(), d));
+      for (int64_t w = 0; w < x.shape[x.shape.rank - 1]; ++w) {
+        const int64_t d = columns.Of(row, w);
+        if (d >= 0) out.At(With(row, n, d)) += x.At(With(row, row.back(), w));
       }
     });
     WriteView(out, p.out);
@@ -71,6 +94,7 @@ void PlainRun(const SortArgs& args) {
         if (std::isnan(keys[a]) || std::isnan(keys[b])) return !std::isnan(keys[a]);
         return args.descending ? keys[a] > keys[b] : keys[a] < keys[b];
       });
+      if (args.by_index) std::sort(by_key.begin(), by_key.begin() + M);
       for (int64_t m = 0; m < M; ++m) {
         order.values[static_cast<size_t>(r * M + m)] = static_cast<double>(by_key[m]);
       }

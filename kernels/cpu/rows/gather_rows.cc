@@ -73,6 +73,36 @@ void Gather(const GatherRowsProblem& p, const char* x, const int32_t* index, cha
   }
 }
 
+// The same for elements x[index[m], columns[w]].
+void GatherPairs(const GatherRowsProblem& p, const char* x, const int32_t* index,
+                 const int32_t* columns, char* out, int64_t begin, int64_t end) {
+  const int row = p.out.shape.rank - 2;
+  const int64_t W = p.out.shape[row + 1], x_size = SizeOf(p.x.dtype);
+  const int64_t out_size = SizeOf(p.out.dtype), step = p.columns.stride[row];
+  for (int64_t m = begin; m < end; ++m) {
+    const int64_t n = index[m * p.index.stride[row]];
+    const char* from = x + n * p.x.stride[row] * x_size;
+    char* to = out + m * p.out.stride[row] * out_size;
+    float values[kChunk];
+    for (int64_t first = 0; first < W; first += kChunk) {
+      const int64_t count = std::min(kChunk, W - first);
+      for (int64_t w = 0; w < count; ++w) {
+        const int64_t column = columns[(first + w) * step];
+        values[w] = 0;
+        if (n < 0 || column < 0) continue;
+        const char* at = from + column * p.x.stride[row + 1] * x_size;
+        if (p.x.dtype == DType::kF32) {
+          std::memcpy(&values[w], at, sizeof(float));
+        } else {
+          ReadFloats(p.x.dtype, at, 1, 1, &values[w]);
+        }
+      }
+      WriteFloats(p.out.dtype, values, p.out.stride[row + 1], count,
+                  to + first * p.out.stride[row + 1] * out_size);
+    }
+  }
+}
+
 // sum[0, n) += the elements of x.
 void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
   const hn::ScalableTag<float> d;
@@ -130,6 +160,36 @@ void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* c
   }
 }
 
+// The same for elements, each added to columns[w] of its row of out, which is float32 and dense.
+void ScatterPairs(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
+                  const int32_t* const* columns, int64_t sources, char* out, int64_t begin,
+                  int64_t end) {
+  const int row = p.out.shape.rank - 2;
+  const int64_t N = p.out.shape[row], D = p.out.shape[row + 1], W = p.x.shape[row + 1];
+  const int64_t x_size = SizeOf(p.x.dtype), x_stride = p.x.stride[row + 1];
+  const int64_t step = p.columns.stride[row];
+  for (int64_t n = begin; n < end; ++n) {
+    auto* sum = reinterpret_cast<float*>(out) + n * p.out.stride[row];
+    std::fill(sum, sum + D, 0.0f);
+    for (int64_t s = 0; s < sources; ++s) {
+      const int32_t* order = starts[s] + N + 1;
+      for (int64_t i = starts[s][n]; i < starts[s][n + 1]; ++i) {
+        if (CheckPoint()) return;
+        const char* from = x[s] + order[i] * p.x.stride[row] * x_size;
+        float values[kChunk];
+        for (int64_t first = 0; first < W; first += kChunk) {
+          const int64_t count = std::min(kChunk, W - first);
+          ReadFloats(p.x.dtype, from + first * x_stride * x_size, x_stride, count, values);
+          for (int64_t w = 0; w < count; ++w) {
+            const int64_t column = columns[s][(first + w) * step];
+            if (column >= 0) sum[column] += values[w];
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -139,6 +199,8 @@ namespace {
 
 // Bytes of rows that one item moves: enough to hide its start, little enough to share work.
 constexpr int64_t kItemBytes = 64 << 10;
+// What an element that is looked up by its column takes, in bytes that are moved.
+constexpr double kPairBytes = 16;
 
 using Index = std::array<int64_t, kMaxRank>;
 
@@ -212,17 +274,19 @@ void Invert(const Lists& lists, int64_t list, int32_t* start) {
 // What is added into one matrix of out, in ascending leading index.
 struct Sources {
   std::vector<const char*> x;
-  std::vector<const int32_t*> starts;
+  std::vector<const int32_t*> starts, columns;
 
   void Find(const ScatterRowsProblem& p, const Lists& lists, const int32_t* scratch,
             const Index& lead) {
     x.clear();
     starts.clear();
+    columns.clear();
     const int rank = p.out.shape.rank - 2;
     // The dimensions that are summed; the others stay at those of out.
     Shape summed = Leading(p.out, rank);
     for (int i = 0; i < rank; ++i) {
-      const int64_t size = p.x.shape[i] != 1 ? p.x.shape[i] : p.index.shape[i];
+      int64_t size = p.x.shape[i] != 1 ? p.x.shape[i] : p.index.shape[i];
+      if (size == 1 && p.columns.given()) size = p.columns.shape[i];
       summed.dims[i] = p.out.shape[i] == 1 ? size : 1;
     }
     for (int64_t s = 0; s < summed.size(); ++s) {
@@ -235,6 +299,9 @@ struct Sources {
       }
       x.push_back(At(p.x, rank, at));
       starts.push_back(scratch + lists.offset + list * lists.elements());
+      if (p.columns.given()) {
+        columns.push_back(reinterpret_cast<const int32_t*>(At(p.columns, rank, at)));
+      }
     }
   }
 };
@@ -276,18 +343,26 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& a
   for (const GatherRowsProblem& p : args.problems) {
     items.Add(Rows(p.out), RowsPerItem(p.out));
     bytes += 2.0 * static_cast<double>(p.out.bytes() + 8 * Rows(p.out));
+    if (p.columns.given()) bytes += kPairBytes * static_cast<double>(p.out.shape.size());
   }
   const double serial = Seconds(cpu, bytes);
   if (Predicted(stream, cpu.ParallelSeconds(serial, items.count()))) return DeviceStatus();
   auto* run =
       Choose(cpu.isa, HWY_CHOOSE_SSE4(Gather), HWY_CHOOSE_AVX2(Gather), HWY_CHOOSE_AVX3(Gather));
+  auto* run_pairs = Choose(cpu.isa, HWY_CHOOSE_SSE4(GatherPairs), HWY_CHOOSE_AVX2(GatherPairs),
+                           HWY_CHOOSE_AVX3(GatherPairs));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     const GatherRowsProblem& p = args.problems[item.problem];
     const int rank = p.out.shape.rank - 2;
     ForEachMatrix(p.out, item, [&](const Index& lead, int64_t begin, int64_t end) {
       const auto* index = reinterpret_cast<const int32_t*>(At(p.index, rank, lead));
-      run(p, At(p.x, rank, lead), index, At(p.out, rank, lead), begin, end);
+      if (p.columns.given()) {
+        const auto* columns = reinterpret_cast<const int32_t*>(At(p.columns, rank, lead));
+        run_pairs(p, At(p.x, rank, lead), index, columns, At(p.out, rank, lead), begin, end);
+      } else {
+        run(p, At(p.x, rank, lead), index, At(p.out, rank, lead), begin, end);
+      }
     });
   });
   return DeviceStatus();
@@ -311,6 +386,7 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& 
     bytes +=
         static_cast<double>(p.out.bytes()) +
         Broadcast(p.x, p.index) * static_cast<double>(p.x.shape[rank + 1] * SizeOf(p.x.dtype) + 8);
+    if (p.columns.given()) bytes += kPairBytes * static_cast<double>(p.x.shape.size());
   }
   const std::shared_ptr<Buffer> scratch = Take(stream, elements * 4);
   if (scratch == nullptr) return NoMemory(stream);
@@ -327,6 +403,8 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& 
   });
   auto* run =
       Choose(cpu.isa, HWY_CHOOSE_SSE4(Scatter), HWY_CHOOSE_AVX2(Scatter), HWY_CHOOSE_AVX3(Scatter));
+  auto* run_pairs = Choose(cpu.isa, HWY_CHOOSE_SSE4(ScatterPairs), HWY_CHOOSE_AVX2(ScatterPairs),
+                           HWY_CHOOSE_AVX3(ScatterPairs));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     const ScatterRowsProblem& p = args.problems[item.problem];
@@ -334,6 +412,10 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& 
     Sources sources;
     ForEachMatrix(p.out, item, [&](const Index& lead, int64_t begin, int64_t end) {
       sources.Find(p, lists[item.problem], starts, lead);
+      if (p.columns.given()) {
+        return run_pairs(p, sources.x.data(), sources.starts.data(), sources.columns.data(),
+                         static_cast<int64_t>(sources.x.size()), At(p.out, rank, lead), begin, end);
+      }
       run(p, sources.x.data(), sources.starts.data(), static_cast<int64_t>(sources.x.size()),
           At(p.out, rank, lead), begin, end);
     });

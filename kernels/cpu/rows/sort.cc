@@ -1,7 +1,6 @@
-// Keys become whole numbers that order like them, with their index below: all differ, so any sort
-// of them is the stable one.
+// Keys become whole numbers that order like them, their ranks, with their index below: all differ,
+// so any sort of them is the stable one.
 #include <algorithm>
-#include <bit>
 #include <utility>
 #include <vector>
 
@@ -9,50 +8,48 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/row_items.h"
+#include "kernels/cpu/rows/select.h"
 
 namespace attnd {
 namespace {
 
-// Below this share of N the first M are selected: at 1/8 that takes 0.8 of the time of sorting
-// random keys, at 1/256 a sixth (rows_bench).
+// Below this share of N the first M are selected: at 1/8 that takes @@ of the time of sorting
+// random keys, at 1/256 @@ (rows_bench).
 constexpr int64_t kFewest = 8;
-bool IsSelection(int64_t N, int64_t M) { return M * kFewest <= N; }
-
-// -0 as 0, NaN last. By bits alone: the pool's threads take denormals for 0.
-uint32_t Ordered(float x, bool descending) {
-  uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0xFFFFFFFFu;
-  if (bits == 0x80000000u) bits = 0;
-  const uint32_t up = bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
-  return descending ? ~up : up;
-}
-
-uint32_t Ordered(int32_t x, bool descending) {
-  const uint32_t up = static_cast<uint32_t>(x) ^ 0x80000000u;
-  return descending ? ~up : up;
+bool IsSelection(const SortArgs& args, int64_t N, int64_t M) {
+  return args.by_index || M * kFewest <= N;
 }
 
 struct Row {
   const SortProblem& problem;
-  bool descending;
+  const SortArgs& args;
   int64_t N, M;
   const char* keys;
   int32_t* order;
-  uint64_t* scratch;  // ScratchOf(N, M) of them
+  uint64_t* scratch;  // ScratchOf
 
-  uint64_t Key(int64_t i) const {
-    const char* at = keys + i * problem.x.stride[problem.x.shape.rank - 1] * 4;
-    const uint32_t key = problem.x.dtype == DType::kI32
-                             ? Ordered(*reinterpret_cast<const int32_t*>(at), descending)
-                             : Ordered(*reinterpret_cast<const float*>(at), descending);
-    return static_cast<uint64_t>(key) << 32 | static_cast<uint32_t>(i);
+  int64_t stride() const { return problem.x.stride[problem.x.shape.rank - 1]; }
+  int32_t Rank(int64_t i) const {
+    const char* at = keys + i * stride() * 4;
+    return problem.x.dtype == DType::kI32
+               ? RankOf(*reinterpret_cast<const int32_t*>(at), args.descending)
+               : RankOf(*reinterpret_cast<const float*>(at), args.descending);
+  }
+  static uint64_t Key(int32_t rank, int64_t i) {
+    const uint32_t from_zero = static_cast<uint32_t>(rank) ^ 0x80000000u;
+    return static_cast<uint64_t>(from_zero) << 32 | static_cast<uint32_t>(i);
   }
   void Store(const uint64_t* sorted) const {
     for (int64_t m = 0; m < M; ++m) order[m] = static_cast<int32_t>(sorted[m] & 0xFFFFFFFFu);
   }
 };
 
-int64_t ScratchOf(int64_t N, int64_t M) { return 2 * (IsSelection(N, M) ? M : N); }
+// Of a sorted row the keys twice; of a selected one ranks in halves of elements, and what is
+// selected twice.
+int64_t ScratchOf(const SortArgs& args, int64_t N, int64_t M) {
+  if (!IsSelection(args, N, M)) return 2 * N;
+  return CeilDiv(N, 2) + (args.by_index ? 0 : 2 * M);
+}
 
 constexpr int64_t kStretch = 1 << 14;  // keys between check points
 
@@ -71,7 +68,7 @@ bool EachStretch(int64_t n, const Visit& visit) {
 void SortRow(const Row& row) {
   uint64_t *from = row.scratch, *to = row.scratch + row.N;
   const auto load = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) from[i] = row.Key(i);
+    for (int64_t i = begin; i < end; ++i) from[i] = Row::Key(row.Rank(i), i);
   };
   if (!EachStretch(row.N, load)) return;
   if (row.N < 256) {
@@ -122,26 +119,24 @@ void SortKeys(uint64_t* keys, int64_t n, uint64_t* other) {
   if (from != keys) std::copy_n(from, n, keys);
 }
 
-// Keeps up to 2 M candidates; when they are full, the better half stays, and its worst becomes the
-// bound that a key must beat.
-void SelectRow(const Row& row) {
-  if (row.M == 0) return;
-  uint64_t* best = row.scratch;
-  int64_t count = 0;
-  uint64_t bar = ~uint64_t{0};
-  for (int64_t i = 0; i < row.N; ++i) {
-    if (i % kStretch == 0 && CheckPoint()) return;
-    const uint64_t key = row.Key(i);
-    if (key >= bar) continue;
-    best[count++] = key;
-    if (count < 2 * row.M) continue;
-    std::nth_element(best, best + row.M - 1, best + count);
-    count = row.M;
-    bar = best[row.M - 1];
-  }
-  std::nth_element(best, best + row.M - 1, best + count);
-  SortKeys(best, row.M, best + row.M);
-  row.Store(best);
+void SelectRow(const Row& row, Isa isa) {
+  auto* ranks = reinterpret_cast<int32_t*>(row.scratch);
+  const bool of_floats = row.problem.x.dtype == DType::kF32;
+  const auto load = [&](int64_t begin, int64_t end) {
+    if (of_floats && row.stride() == 1) {
+      const auto* keys = reinterpret_cast<const float*>(row.keys);
+      return RanksOf(isa, keys + begin, end - begin, row.args.descending, ranks + begin);
+    }
+    for (int64_t i = begin; i < end; ++i) ranks[i] = row.Rank(i);
+  };
+  if (!EachStretch(row.N, load)) return;
+  SelectLowest(
+      isa, {.ranks = ranks, .N = row.N, .M = row.M, .of_floats = of_floats, .order = row.order});
+  if (row.args.by_index) return;
+  uint64_t* const first = row.scratch + CeilDiv(row.N, 2);
+  for (int64_t m = 0; m < row.M; ++m) first[m] = Row::Key(ranks[row.order[m]], row.order[m]);
+  SortKeys(first, row.M, first + row.M);
+  row.Store(first);
 }
 
 int64_t RowsOf(const View& x) {
@@ -163,7 +158,7 @@ const char* KeysAt(const View& x, int64_t row) {
 template <>
 DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SortArgs& args) {
   // Of one key, measured: rows_bench.
-  constexpr double kSortSeconds = 20e-9, kSelectSeconds = 4e-9;
+  constexpr double kSortSeconds = 20e-9, kSelectSeconds = 2e-9;
   constexpr int64_t kKeysPerItem = 4096;
   const Cpu& cpu = device.cpu();
   RowItems items;
@@ -172,9 +167,9 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SortArgs& args) {
   for (const SortProblem& p : args.problems) {
     const int64_t N = p.x.shape[p.x.shape.rank - 1], M = p.order.shape[p.order.shape.rank - 1];
     items.Add(RowsOf(p.x), kKeysPerItem / std::max<int64_t>(N, 1));
-    serial +=
-        static_cast<double>(p.x.shape.size()) * (IsSelection(N, M) ? kSelectSeconds : kSortSeconds);
-    scratch_of_thread = std::max(scratch_of_thread, ScratchOf(N, M));
+    serial += static_cast<double>(p.x.shape.size()) *
+              (IsSelection(args, N, M) ? kSelectSeconds : kSortSeconds);
+    scratch_of_thread = std::max(scratch_of_thread, ScratchOf(args, N, M));
   }
   const std::shared_ptr<Buffer> scratch =
       Take(stream, cpu.threads * scratch_of_thread * static_cast<int64_t>(sizeof(uint64_t)));
@@ -186,9 +181,8 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const SortArgs& args) {
     const int64_t N = p.x.shape[p.x.shape.rank - 1], M = p.order.shape[p.order.shape.rank - 1];
     auto* own = static_cast<uint64_t*>(scratch->data()) + thread * scratch_of_thread;
     for (int64_t r = item.begin; r < item.end; ++r) {
-      const Row row = {p,  args.descending, N, M, KeysAt(p.x, r), p.order.As<int32_t>() + r * M,
-                       own};
-      IsSelection(N, M) ? SelectRow(row) : SortRow(row);
+      const Row row = {p, args, N, M, KeysAt(p.x, r), p.order.As<int32_t>() + r * M, own};
+      IsSelection(args, N, M) ? SelectRow(row, cpu.isa) : SortRow(row);
     }
   });
   return DeviceStatus();
