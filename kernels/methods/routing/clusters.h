@@ -1,0 +1,57 @@
+// The clusters of routing: rows as they are compared with centroids, the members of each cluster,
+// and attention among them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/method/method.h"
+#include "kernels/method/seq_split.h"
+#include "kernels/methods/routing/options.h"
+#include "kernels/ops/ops.h"
+
+namespace attnd {
+
+// A request list as its parts: sequences of equal lengths, cut to these.
+class RoutedParts {
+ public:
+  RoutedParts(Ops& ops, const Inputs& in, const RoutingOptions& o);
+
+  const SeqSplit& seqs() const { return seqs_; }
+  const RoutingSizes& sizes(size_t part) const { return sizes_[seqs_.parts()[part].problem]; }
+  size_t size() const { return seqs_.parts().size(); }
+  // Rows of queries and of keys of a part.
+  int64_t nq(size_t part) const;
+  int64_t nk(size_t part) const;
+  Tensor Queries(const Tensor& x) const;
+  Tensor Keys(const Tensor& x) const;
+
+ private:
+  const SeqSplit seqs_;
+  const bool is_shared_;
+  bool by_queries_;  // shared: q_lengths were sent
+  std::vector<RoutingSizes> sizes_;
+};
+
+// means [H,C,D] of each request as sent, or drawn and normalised. A constant.
+Tensor MeansOf(Ops& ops, const Inputs& in, const RoutingOptions& o);
+
+// Queries or keys of every part.
+struct RoutedRows {
+  Tensor rows;    // [b,H or Hkv,n,D] as sent
+  Tensor normed;  // the same by route_norm
+  Tensor scores;  // [b,H,C,n] normed . mean, constants
+};
+RoutedRows RouteRows(Ops& ops, const Tensor& rows, const Tensor& means, const RoutingOptions& o);
+
+// out [b,H,nq,Dv] of every part, float32: the mean over clusters of attention among their members.
+// `keys` empty: those of the queries.
+struct ClusterInputs {
+  const RoutedParts& parts;
+  RoutedRows queries, keys;
+  Tensor v;
+};
+Tensor AttendInClusters(Ops& ops, const Inputs& in, const RoutingOptions& o,
+                        const ClusterInputs& inputs);
+
+}  // namespace attnd

@@ -1,0 +1,185 @@
+#include "kernels/methods/routing/options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/integer.h"
+#include "kernels/method/common_inputs.h"
+#include "kernels/method/drawn.h"
+#include "kernels/method/shape_rules.h"
+
+namespace attnd {
+namespace {
+
+// Each cluster may take all rows of a short sequence, so that this bounds what a row costs.
+constexpr int64_t kMostClusters = 4096;
+// Members of all clusters of a head: 2^12 clusters of 2^10 rows serve 4 million rows.
+constexpr int64_t kMostMembers = int64_t{1} << 22;
+// Positions are compared as float32.
+constexpr int64_t kMostPositions = int64_t{1} << 24;
+
+constexpr char kMeans[] = "[H,C,D]", kMemK[] = "[H,C,M,D]", kMemV[] = "[H,C,M,Dv]";
+
+const View* OfRank(const ProblemShape& p, const char* name, int rank) {
+  const View* view = p.Find(name);
+  return view != nullptr && view->shape.rank == rank ? view : nullptr;
+}
+
+// Whether lengths were sent as the shared checks want them.
+bool AreLengths(const View* lengths, int64_t B) {
+  return lengths != nullptr && lengths->dtype == DType::kI32 && lengths->shape.rank == 1 &&
+         lengths->shape[0] == B && lengths->data != nullptr;
+}
+
+void CheckShared(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
+  const View* k = p.Find("k");
+  if (k != nullptr) {
+    reasons->Invalid("k must be absent with shared_qk, got ", ToString(k->shape));
+  } else if (p.HasSizesOf("q") && p.HasSizesOf("v") && p.Nq != p.Nk) {
+    reasons->Invalid("Nk must be Nq = ", p.Nq, " with shared_qk, got ", p.Nk);
+  }
+  if (o.kv_window.has_value()) {
+    reasons->Invalid("kv_window must be absent with shared_qk, got ", *o.kv_window);
+  }
+  const View *of_q = p.Find("q_lengths"), *of_k = p.Find("kv_lengths");
+  if (!AreLengths(of_q, p.B) || !AreLengths(of_k, p.B)) return;
+  for (int64_t b = 0; b < p.B; ++b) {
+    if (IntAt(*of_q, b) == IntAt(*of_k, b)) continue;
+    return reasons->Invalid("q_lengths[", b, "] must be kv_lengths[", b, "] = ", IntAt(*of_k, b),
+                            " with shared_qk, got ", IntAt(*of_q, b));
+  }
+}
+
+void CheckSeparate(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
+  if (p.Find("k") == nullptr) {
+    reasons->Invalid("k is required with shared_qk = false, got none");
+  }
+  if (o.self_mask) reasons->Invalid("self_mask needs shared_qk, got shared_qk = false");
+  if (!o.causal) return;
+  for (const auto& [letters, n] : {std::pair("Nq", p.Nq), {"Nk", p.Nk}}) {
+    if (n <= kMostPositions) continue;
+    reasons->Invalid(letters, " must be at most ", kMostPositions,
+                     " with causal and shared_qk = false, got ", n);
+  }
+}
+
+void CheckClusters(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
+  const View* means = OfRank(p, "means", 3);
+  if (means != nullptr && (means->shape[1] < 1 || means->shape[1] > kMostClusters)) {
+    return reasons->Invalid("means shape must have C in 1..", kMostClusters, ", got ",
+                            ToString(means->shape));
+  }
+  const RoutingSizes sizes(p, o);
+  CheckShapes(p, RoutingInputs(), {{"C", sizes.clusters}, {"M", sizes.slots}}, reasons);
+  CheckDrawn(p, "means", RoutingDraw(o, "means"), {p.H, sizes.clusters, p.D}, reasons);
+  if (p.Find("mem_k") != nullptr || p.Find("mem_v") != nullptr) {
+    const Shape keys = {p.H, sizes.clusters, sizes.slots, p.D};
+    const Shape values = {p.H, sizes.clusters, sizes.slots, p.Dv};
+    CheckDrawn(p, "mem_k", RoutingDraw(o, "mem_k"), keys, reasons);
+    CheckDrawn(p, "mem_v", RoutingDraw(o, "mem_v"), values, reasons);
+  }
+  const auto members = [&](const char* name, int64_t window, int64_t rows) {
+    const int64_t taken = std::min(window, rows);
+    if (sizes.clusters * taken <= kMostMembers) return;
+    reasons->Invalid(name, " must be at most ", kMostMembers / sizes.clusters, " with ",
+                     sizes.clusters, " clusters, got ", taken);
+  };
+  members("window", sizes.window, p.Nq);
+  if (!o.shared_qk) members("kv_window", sizes.kv_window, p.Nk);
+}
+
+// Outputs that are asked for by an option, and whether they take a gradient.
+void CheckGradients(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
+  const View* aux = p.Find("grad_aux");
+  if (aux != nullptr && !o.aux_loss) {
+    reasons->Invalid("grad_aux needs aux_loss, got aux_loss = false");
+  }
+  for (const char* name : {"grad_centroids", "grad_ema_count", "grad_ema_means"}) {
+    const View* view = p.Find(name);
+    if (view == nullptr) continue;
+    reasons->Invalid(name, " must be absent: centroids have no gradient, got ",
+                     ToString(view->shape));
+  }
+}
+
+}  // namespace
+
+std::vector<OptionSpec<RoutingOptions>> RoutingLines() {
+  using O = RoutingOptions;
+  return {
+      IntOption("n_clusters", &O::n_clusters, {.min = 1, .max = kMostClusters},
+                "max(1, round(sqrt(Nk)))", "no effect where means is sent"),
+      IntOption("window", &O::window, {.min = 1}, "ceil(Nk / n_clusters)",
+                "queries of a cluster; of fewer rows all"),
+      IntOption("kv_window", &O::kv_window, {.min = 1}, "window", "keys of a cluster"),
+      BoolOption("shared_qk", &O::shared_qk, "q serves as the keys, too, and k must be absent"),
+      EnumOption("route_norm", &O::route_norm, {"layernorm", "l2", "none"},
+                 "of the rows that are compared with means"),
+      EnumOption("attend_norm", &O::attend_norm, {"layernorm", "l2_key", "none"},
+                 "of the rows in logits; l2_key: of keys alone"),
+      BoolOption("self_mask", &O::self_mask,
+                 "shared_qk: the logit of a token to itself becomes -5e4"),
+      FloatOption("mean_eps", &O::mean_eps, {.min = 0, .max = 1e30},
+                  "added to the number of clusters that a query averages"),
+      BoolOption("causal", &O::causal, "query i sees keys j <= i + Nk - Nq"),
+      ScaleOption(&O::scale, "multiplies q k^T"),
+      FloatOption("commitment", &O::commitment, {.min = 0, .max = 1e30}, "weight of aux"),
+      BoolOption("aux_loss", &O::aux_loss, "also answer aux"),
+      BoolOption("return_centroids", &O::return_centroids, "also answer the updated centroids"),
+      FloatOption("ema_decay", &O::ema_decay, {.min = 0, .max = 1}, "of that update; < 1"),
+      SeedOption(&O::seed),
+  };
+}
+
+std::vector<TensorInfo> RoutingInputs() {
+  std::vector<TensorInfo> inputs = CommonInputs();
+  for (TensorInfo& input : inputs) {
+    if (input.name != "k") continue;
+    input.required = false;
+    input.help = "keys; Hkv divides H; absent with shared_qk";
+  }
+  inputs.push_back({"means", kMeans, "float", "centroids, constants; drawn when absent"});
+  inputs.push_back(
+      Differentiable("mem_k", kMemK, "keys that all queries of a cluster see, used as sent"));
+  inputs.push_back(Differentiable("mem_v", kMemV, "their values; of the two one may be drawn"));
+  inputs.push_back(Differentiable("bias", "broadcastable to [B,H,Nq,Nk]",
+                                  "added to the logits, not to those of mem_k"));
+  inputs.push_back({"ema_count", "[H,C]", "float32", "for return_centroids; zeros when absent"});
+  inputs.push_back({"ema_means", kMeans, "float32", "for return_centroids; means when absent"});
+  return inputs;
+}
+
+std::vector<TensorInfo> RoutingOutputs() {
+  return {{"out", "[B,H,Nq,Dv]", "float", "means over the clusters that have the query"},
+          {"aux", "[1]", "float32", "with aux_loss: mean squared distance to the nearest centroid"},
+          {"centroids", kMeans, "float32", "with return_centroids; no gradient"},
+          {"ema_count", "[H,C]", "float32", "with return_centroids, for the next request"},
+          {"ema_means", kMeans, "float32", "with return_centroids, for the next request"}};
+}
+
+RoutingSizes::RoutingSizes(const ProblemShape& p, const RoutingOptions& o) {
+  // A refused option is 0.
+  const auto rows = static_cast<double>(std::max<int64_t>(p.Nk, 0));
+  const auto usual = std::max<int64_t>(std::llround(std::sqrt(rows)), 1);
+  const View* means = OfRank(p, "means", 3);
+  clusters = means != nullptr ? means->shape[1] : o.n_clusters.value_or(usual);
+  clusters = std::max<int64_t>(clusters, 1);
+  window = std::max<int64_t>(o.window.value_or(CeilDiv(std::max<int64_t>(p.Nk, 0), clusters)), 1);
+  kv_window = std::max<int64_t>(o.kv_window.value_or(window), 1);
+  for (const char* name : {"mem_v", "mem_k"}) {
+    if (const View* view = OfRank(p, name, 4)) slots = view->shape[2];
+  }
+}
+
+DrawParams RoutingDraw(const RoutingOptions& o, const char* name) {
+  return {.seed = o.seed, .name = name, .distribution = Distribution::kNormal};
+}
+
+void CheckRouting(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
+  o.shared_qk ? CheckShared(p, o, reasons) : CheckSeparate(p, o, reasons);
+  CheckClusters(p, o, reasons);
+  CheckGradients(p, o, reasons);
+  if (o.ema_decay == 1) reasons->Invalid("ema_decay must be < 1, got 1");
+}
+
+}  // namespace attnd
