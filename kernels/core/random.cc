@@ -73,6 +73,13 @@ void RandomStream::TruncatedNormals(uint64_t first, std::span<float> values,
           [&](size_t i, double x) { values[i] = static_cast<float>(scale * x); });
 }
 
+void RandomStream::Gumbels(uint64_t first, std::span<float> values) const {
+  constexpr double kEps = 1e-6;
+  ForEach(DrawUniforms, {seed_, hash_}, first, values.size(), [&](size_t i, double u) {
+    values[i] = static_cast<float>(-std::log(-std::log(u + kEps) + kEps));
+  });
+}
+
 uint64_t Mix(uint64_t x) {
   uint64_t z = x + 0x9E3779B97F4A7C15u;
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;

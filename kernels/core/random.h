@@ -27,6 +27,8 @@ class RandomStream {
   // z = Phi^-1(Phi(-2) + u (Phi(2) - Phi(-2))), divided by its deviation 0.8796.., times
   // `deviation`: LeCun's normal.
   void TruncatedNormals(uint64_t first, std::span<float> values, double deviation = 1) const;
+  // -log(-log(u + 1e-6) + 1e-6), finite for every u.
+  void Gumbels(uint64_t first, std::span<float> values) const;
   // The normals before rounding, for computations that go on in float64.
   void Normals(uint64_t first, std::span<double> values) const;
 

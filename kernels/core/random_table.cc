@@ -135,6 +135,8 @@ void DrawPiece(const RandomStream& stream, const DrawParams& params, uint64_t fi
       return stream.Normals(first, values, params.deviation);
     case Distribution::kTruncatedNormal:
       return stream.TruncatedNormals(first, values, params.deviation);
+    case Distribution::kGumbel:
+      return stream.Gumbels(first, values);
     case Distribution::kOrthogonalRows:
       break;
   }
@@ -156,7 +158,8 @@ DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
   for (int i = 0; i < shape.rank; ++i) cost.elements = Times(cost.elements, shape[i]);
   cost.host_bytes = Times(cost.elements, sizeof(float));
   // Measured by tests/bench/rows_bench, "draw".
-  constexpr double kUniform = 5e-9, kNormal = 7e-9, kTruncated = 11e-9, kStep = 1e-9;
+  constexpr double kUniform = 5e-9, kNormal = 7e-9, kTruncated = 11e-9, kGumbel = 25e-9,
+                   kStep = 1e-9;
   const auto elements = static_cast<double>(cost.elements);
   switch (params.distribution) {
     case Distribution::kUniform:
@@ -167,6 +170,9 @@ DrawCost CostOfDraw(const DrawParams& params, const Shape& shape) {
       break;
     case Distribution::kTruncatedNormal:
       cost.seconds = elements * kTruncated;
+      break;
+    case Distribution::kGumbel:
+      cost.seconds = elements * kGumbel;
       break;
     case Distribution::kOrthogonalRows:
       const Matrices of = MatricesOf(shape);

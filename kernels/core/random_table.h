@@ -13,7 +13,13 @@ namespace attnd {
 // kOrthogonalRows: the table is [.., rows, D], a matrix for each head. Within each block of D rows
 // they are orthogonal (Choromanski et al. 2021, section 2.4): the Q of a QR decomposition of
 // normals, with a positive diagonal of R. The last block is cut.
-enum class Distribution : uint8_t { kUniform, kNormal, kTruncatedNormal, kOrthogonalRows };
+enum class Distribution : uint8_t {
+  kUniform,
+  kNormal,
+  kTruncatedNormal,
+  kGumbel,
+  kOrthogonalRows,
+};
 // Norms of orthogonal rows: those of independent rows of normals, or sqrt(D).
 enum class RowNorms : uint8_t { kChi, kSqrtD };
 

@@ -1,0 +1,272 @@
+#include "kernels/methods/sinkhorn/sort.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/method/drawn.h"
+
+namespace attnd {
+namespace {
+
+using Blocks = SinkhornBlocks;
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// Sorted blocks of a sequence.
+int64_t SortedOf(const Blocks& b) { return b.groups * b.picks; }
+
+// 1 where query block first + r comes after key block v, [1,1,rows,columns].
+Tensor Past(const SinkhornRun& run) {
+  const Tensor rows = run.Numbers(
+      2, [](const Blocks& b) { return b.rows; },
+      [](const Blocks& b, int64_t r) { return static_cast<double>(b.first + r); });
+  const Tensor columns = run.Numbers(
+      3, [](const Blocks& b) { return b.columns; },
+      [](const Blocks&, int64_t v) { return static_cast<double>(v); });
+  return run.ops.Apply(ElementOp::kGreater, rows, columns);
+}
+
+// x where `past` is not 0, else -inf.
+Tensor Hidden(Ops& ops, const Tensor& past, const Tensor& x) {
+  if (!ops.status().ok()) return {};
+  return ops.Select(past, x, NumberLike(ops, kNothing, x));
+}
+
+// --- Sinkhorn's iterations
+
+// Noise of the scores, [B,H,rows,columns].
+Tensor Noise(const SinkhornRun& run) {
+  Ops& ops = run.ops;
+  std::vector<Shape> shapes;
+  for (const ProblemShape& p : run.in.problems) shapes.push_back(DrawnNoise(p, run.o).shape);
+  const DrawParams params = DrawnNoise(run.in.problems[0], run.o).params;
+  const Tensor noise =
+      ops.Stop(run.seqs.Whole(SentOrDrawn(ops, run.in, "gumbel_noise", params, shapes)));
+  const Tensor rows = ops.Slice(noise, 2, run.Each([](const Blocks& b) { return b.first; }),
+                                run.Each([](const Blocks& b) { return b.first + b.rows; }));
+  return ops.Slice(rows, 3, {0}, run.Each([](const Blocks& b) { return b.columns; }));
+}
+
+// S of the scores R.
+Tensor SinkhornWeights(const SinkhornRun& run, const Tensor& R) {
+  Ops& ops = run.ops;
+  if (!ops.status().ok()) return {};
+  const Tensor positive = ops.Affine(ops.Apply(ElementOp::kRelu, R), 1, 1e-6);
+  Tensor logs = ops.Apply(ElementOp::kLog, positive);
+  if (run.o.gumbel) logs = ops.Apply(ElementOp::kAdd, logs, Noise(run));
+  logs = ops.Affine(logs, 1 / run.o.Temperature());
+  const Tensor past = run.o.causal ? Past(run) : Tensor();
+  if (run.o.causal) logs = Hidden(ops, past, logs);
+  for (int64_t i = 0; i < run.o.iters && ops.status().ok(); ++i) {
+    logs = ops.LogSoftmax(logs, 3);
+    if (run.o.causal) {
+      // Over the rows up to each one: later blocks do not change earlier weights.
+      const Tensor prefix = ops.Cumulative(CumulativeOp::kLogSumExp, logs, 2);
+      logs = Hidden(ops, past, ops.Apply(ElementOp::kSubtract, logs, prefix));
+    } else {
+      logs = ops.LogSoftmax(logs, 2);
+    }
+  }
+  return ops.Apply(ElementOp::kExp, logs);
+}
+
+// S by blocks, [B,H,n slots,D]. S [B,H,n,columns].
+Tensor Mixed(const SinkhornRun& run, const Tensor& S, const Tensor& key_blocks) {
+  Ops& ops = run.ops;
+  if (!ops.status().ok()) return {};
+  const Tensor mixed = run.Ungrouped(ops.MatMul(run.Grouped(S), key_blocks));
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < mixed.size(); ++i) {
+    const Shape& s = mixed[i].shape;
+    const int64_t slots = run.blocks[i].slots;
+    shapes.push_back({s[0], s[1], s[2] * slots, s[3] / slots});
+  }
+  return ops.Reshape(mixed, shapes);
+}
+
+// --- the best blocks
+
+struct Picked {
+  Tensor block;   // int32 [B,H,n,1]: the key block; -1: a null block
+  Tensor weight;  // [B,H,n,1]
+};
+
+// [B,H,rows,picks] -> [B,H,n,1].
+Tensor Flat(const SinkhornRun& run, const Tensor& x) {
+  if (!run.ops.status().ok()) return {};
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < x.size(); ++i) {
+    shapes.push_back({x[i].shape[0], x[i].shape[1], SortedOf(run.blocks[i]), 1});
+  }
+  return run.ops.Reshape(x, shapes);
+}
+Tensor WithLastOne(const SinkhornRun& run, const Tensor& x) {
+  if (!run.ops.status().ok()) return {};
+  std::vector<Shape> shapes = ShapesOf(x);
+  for (Shape& s : shapes) s = {s[0], s[1], s[2], s[3], 1};
+  return run.ops.Reshape(x, shapes);
+}
+
+// The key block of each column of scores, [1,1,1,nulls + columns,1].
+Tensor BlocksOfColumns(const SinkhornRun& run) {
+  std::vector<Shape> shapes;
+  std::vector<std::vector<int32_t>> values;
+  for (const Blocks& b : run.blocks) {
+    shapes.push_back({1, 1, 1, b.nulls + b.columns, 1});
+    values.emplace_back();
+    for (int64_t c = 0; c < b.nulls + b.columns && !run.ops.stream().is_dry(); ++c) {
+      values.back().push_back(static_cast<int32_t>(std::max<int64_t>(c - b.nulls, -1)));
+    }
+  }
+  return run.ops.FromHost(shapes, std::move(values));
+}
+
+// Scores of the columns, null blocks before the others.
+Tensor ScoresWithNulls(const SinkhornRun& run, const Tensor& R) {
+  Ops& ops = run.ops;
+  const Tensor scores = Hidden(ops, Past(run), ops.Affine(R, 1 / run.o.Temperature()));
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> nulls;
+  for (size_t i = 0; i < R.size(); ++i) {
+    nulls.push_back({R[i].shape[0], R[i].shape[1], R[i].shape[2], run.blocks[i].nulls});
+  }
+  return ops.Concat({ops.Constant(0, nulls), scores}, 3);
+}
+
+// The largest scores one after the other, each with its softmax over those that are left.
+Picked Picks(const SinkhornRun& run, const Tensor& R) {
+  Ops& ops = run.ops;
+  const Tensor scores = run.o.causal ? ScoresWithNulls(run, R) : R;
+  if (!ops.status().ok()) return {};
+  std::vector<int64_t> picks;
+  std::vector<Shape> picked, ones;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const Shape& s = scores[i].shape;
+    picks.push_back(run.blocks[i].picks);
+    picked.push_back({s[0], s[1], s[2], picks.back()});
+    ones.push_back({1, 1, 1, picks.back(), 1});
+  }
+  const Tensor order = ops.TopK(scores, picks);
+  const Tensor best = ops.Reshape(ops.Gather(WithLastOne(run, scores), order), picked);
+  Tensor left;  // log-sum-exp of each and what is left after it
+  if (run.o.Top() == 1) {
+    left = ops.Reduce(ReduceOp::kLogSumExp, scores, 3);
+  } else {
+    std::vector<int64_t> columns;
+    for (size_t i = 0; i < scores.size(); ++i) columns.push_back(scores[i].shape[3]);
+    const Tensor is_picked =
+        ops.Reshape(ops.Scatter(ops.Constant(1, ones), order, columns), ShapesOf(scores));
+    const Tensor others = ops.Select(is_picked, NumberLike(ops, kNothing, scores), scores);
+    const Tensor rest = ops.Reduce(ReduceOp::kLogSumExp, others, 3);
+    left = ops.Slice(ops.Cumulative(CumulativeOp::kLogSumExp, ops.Concat({best, rest}, 3), 3,
+                                    /*exclusive=*/false, /*reverse=*/true),
+                     3, {0}, picks);
+  }
+  const Tensor weight =
+      ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, best, left));
+  Tensor block = order;
+  if (run.o.causal) block = ops.Gather(BlocksOfColumns(run), order);
+  return {Flat(run, block), Flat(run, weight)};
+}
+
+// [1,H,1,1,D] of null_k or null_v.
+Tensor Null(const SinkhornRun& run, bool of_keys) {
+  Ops& ops = run.ops;
+  std::vector<Shape> shapes;
+  for (const ProblemShape& p : run.in.problems) {
+    shapes.push_back(DrawnNull(p, run.o, of_keys).shape);
+  }
+  const DrawParams params = DrawnNull(run.in.problems[0], run.o, of_keys).params;
+  const Tensor rows = run.seqs.Shared(SentOrDrawn(ops, run.in, params.name, params, shapes));
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> apart;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    apart.push_back({1, rows[i].shape[1], 1, 1, rows[i].shape[2]});
+  }
+  return ops.Reshape(rows, apart);
+}
+
+// The picked blocks times their weights, [B,H,n slots,D].
+Tensor Weighted(const SinkhornRun& run, const Picked& picked, const Tensor& key_blocks,
+                bool of_keys) {
+  Ops& ops = run.ops;
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> index, grouped, apart, flat, whole;
+  for (size_t i = 0; i < key_blocks.size(); ++i) {
+    const Shape& s = key_blocks[i].shape;
+    const ProblemShape& p = run.ProblemOf(i);
+    const int64_t n = SortedOf(run.blocks[i]), slots = run.blocks[i].slots, D = s[3] / slots;
+    index.push_back({s[0], s[1], p.H / p.Hkv, n});
+    grouped.push_back({s[0], s[1], 1, s[2], s[3]});
+    apart.push_back({s[0], p.H, n, slots, D});
+    flat.push_back({s[0], p.H, n, 1, 1});
+    whole.push_back({s[0], p.H, n * slots, D});
+  }
+  Tensor rows = ops.Reshape(
+      ops.Gather(ops.Reshape(key_blocks, grouped), ops.Reshape(picked.block, index)), apart);
+  if (run.o.causal) {
+    const Tensor is_null =
+        ops.Apply(ElementOp::kEqual, picked.block, NumberLike(ops, -1, picked.block));
+    rows = ops.Select(ops.Reshape(is_null, flat), Null(run, of_keys), rows);
+  }
+  return ops.Reshape(
+      ops.Apply(ElementOp::kMultiply, rows, ops.Reshape(picked.weight, flat)), whole);
+}
+
+// --- what is added to the scores of queries
+
+// Slots of a sorted block are visible as those of its main key block are: of the last one, which
+// may be cut, its first rows. `block` [B,H,n,1].
+Tensor BiasOf(const SinkhornRun& run, const Tensor& block) {
+  Ops& ops = run.ops;
+  if (!ops.status().ok()) return {};
+  const auto one = [](const Blocks&) { return int64_t{1}; };
+  const Tensor last = run.Numbers(
+      3, one, [](const Blocks& b, int64_t) { return static_cast<double>(b.nk - 1); });
+  const Tensor is_cut = run.Numbers(
+      3, [](const Blocks& b) { return b.slots; },
+      [](const Blocks& b, int64_t t) { return b.CutRows() > 0 && t >= b.CutRows() ? 1.0 : 0.0; });
+  // One null stands for block_size of them.
+  const Tensor times = run.Numbers(3, one, [&](const Blocks& b, int64_t) {
+    return b.HasOneNull() ? std::log(static_cast<double>(run.o.block_size)) : 0.0;
+  });
+  const Tensor is_hidden =
+      ops.Apply(ElementOp::kMultiply, ops.Apply(ElementOp::kEqual, block, last), is_cut);
+  if (!ops.status().ok()) return {};
+  const Tensor bias = ops.Select(is_hidden, NumberLike(ops, kNothing, is_hidden), times);
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < bias.size(); ++i) {
+    const Shape& s = bias[i].shape;
+    shapes.push_back({s[0], s[1], 1, s[2] * s[3]});
+  }
+  return ops.Reshape(bias, shapes);
+}
+
+}  // namespace
+
+SortedKeys Sorted(const SinkhornRun& run, const Tensor& q, const Tensor& k, const Tensor& v) {
+  Ops& ops = run.ops;
+  const Tensor of_k = KeyBlocks(run, k), of_v = KeyBlocks(run, v);
+  const Tensor R = BlockScores(run, q, k, of_k);
+  SortedKeys sorted;
+  Tensor block;
+  if (run.o.IsTopK()) {
+    const Picked picked = Picks(run, R);
+    sorted.k = Weighted(run, picked, of_k, /*of_keys=*/true);
+    sorted.v = Weighted(run, picked, of_v, /*of_keys=*/false);
+    block = picked.block;
+  } else {
+    const Tensor S = ops.Slice(SinkhornWeights(run, R), 2, {0}, run.Each(SortedOf));
+    sorted.k = Mixed(run, S, of_k);
+    sorted.v = Mixed(run, S, of_v);
+    if (run.kinds.has_bias) block = ops.ArgMax(S);
+  }
+  if (run.kinds.has_bias) sorted.bias = BiasOf(run, block);
+  return sorted;
+}
+
+}  // namespace attnd
