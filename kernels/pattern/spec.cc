@@ -38,7 +38,9 @@ Pattern Build(PatternSpec spec) {
     restrict_to(Not(Keys(slots)));
   }
   if (spec.visible == nullptr) spec.visible = Band(kUnbounded, kFar);
-  PatternBuilder builder(spec.Nq, spec.Nk);
+  StoredLimits limits;
+  if (!spec.stores_masks) limits.masks = limits.shapes = 0;
+  PatternBuilder builder(spec.Nq, spec.Nk, limits);
   builder.Add(std::move(spec.visible), std::move(spec.constants));
   Pattern pattern = std::move(builder).Build();
   pattern.query_rows = std::move(spec.query_rows);

@@ -16,6 +16,8 @@ struct PatternSpec {
   std::vector<int32_t> query_rows, key_rows;  // empty: natural order
   std::vector<float> key_bias;
   ConstantsPtr constants;
+  // False: masks are computed where they are needed, since hardly any two are equal.
+  bool stores_masks = true;
 };
 Pattern Build(PatternSpec plan);
 

@@ -361,15 +361,27 @@ TEST(PatternKeys, OfReformer) {
     ReformerRounds rounds{.rounds = 2, .n = 12, .chunk = 3, .causal = true, .across = across};
     for (int32_t s = 0; s < 12; ++s) rounds.order.push_back(s * 5 % 12);
     for (int32_t s = 0; s < 12; ++s) rounds.order.push_back(s * 7 % 12);
-    for (int32_t s = 0; s < 24; ++s) rounds.buckets.push_back(s / 2 % 3);
+    rounds.buckets.resize(24);
+    for (int32_t s = 0; s < 24; ++s) rounds.buckets[s / 12 * 12 + rounds.order[s]] = s % 12 / 2;
     for (const int64_t round : {0, 1}) {
       Check<P>(
           [&](const P& p) {
             std::vector<int32_t> sorted(p.rounds.order.begin() + 12, p.rounds.order.end());
             std::sort(sorted.begin(), sorted.end());
-            const bool fits = p.rounds.rounds <= 2 && p.rounds.n == 12 &&
+            const bool fits = p.rounds.rounds <= 2 && p.rounds.n == 12 && p.rounds.chunk > 0 &&
+                              p.rounds.hi >= p.rounds.lo &&
+                              p.rounds.hi - p.rounds.lo < p.rounds.Chunks() &&
                               p.round < p.rounds.rounds && p.N >= 12 && sorted.back() == 11;
-            return If(fits, [&] { return ReformerRound(p.N, p.rounds, p.round); });
+            return If(fits, [&] {
+              const auto head = std::make_shared<const ReformerHead>(p.rounds);
+              PatternSource source = ReformerRound(p.N, head, p.round);
+              source.build = [spec = source.spec] {  // with masks that can be compared
+                PatternSpec stored = spec();
+                stored.stores_masks = true;
+                return Build(std::move(stored));
+              };
+              return source;
+            });
           },
           {14, rounds, round}, &found);
     }

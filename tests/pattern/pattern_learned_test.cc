@@ -100,7 +100,8 @@ std::multiset<std::pair<int32_t, int32_t>> SlotsOfRound(const ReformerRounds& r,
   std::multiset<std::pair<int32_t, int32_t>> slots;
   for (int64_t s = 0; s < r.n; ++s) {
     const int32_t i = row_at(round, s);
-    for (int64_t d = -r.before; d <= r.after; ++d) {
+    if (i >= r.queries) continue;
+    for (int64_t d = r.lo; d <= r.hi; ++d) {
       const int64_t own = s / r.chunk + d;
       const int64_t chunk = r.flat ? Modulo(round * C + own, T) : round * C + Modulo(own, C);
       for (int64_t t = 0; t < r.chunk; ++t) {
@@ -123,9 +124,12 @@ TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
     const int64_t N = random.Pick(0, 200);
     ReformerRounds r{.rounds = random.Pick(1, 4), .n = random.Pick(0, N)};
     r.chunk = random.Coin() ? random.Pick(1, 20) : random.Pick(50, 130);
-    r.before = random.Pick(0, 2);
-    r.after = random.Pick(0, 2);
     r.flat = random.Coin();
+    // A window of at most all chunks, anywhere.
+    const int64_t chunks = std::max<int64_t>(r.Chunks(), 1);
+    r.lo = -random.Pick(0, std::min<int64_t>(chunks - 1, random.Coin() ? 2 : 200));
+    r.hi = r.lo + random.Pick(0, std::min<int64_t>(chunks - 1, random.Coin() ? 3 : 200));
+    if (random.Coin()) r.queries = random.Pick(0, N);
     r.causal = random.Coin();
     r.across = random.Coin();
     r.unique = random.Coin();
@@ -142,14 +146,14 @@ TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
     r.buckets = buckets;
     SCOPED_TRACE(testing::Message()
                  << "N " << N << " n " << r.n << " rounds " << r.rounds << " chunk " << r.chunk
-                 << " look " << r.before << "," << r.after << " flat " << r.flat << " causal "
+                 << " look " << r.lo << "," << r.hi << " flat " << r.flat << " causal "
                  << r.causal << " across " << r.across << " unique " << r.unique);
     PatternSeq seq = Whole(N);
     seq.lengths = {r.n, r.n};
     std::multiset<std::pair<int32_t, int32_t>> expected, shown;
     for (int64_t h = 0; h < r.rounds; ++h) {
       Expanded all{.weight = std::vector<double>(N * N)};
-      ASSERT_NO_FATAL_FAILURE(AddPart(seq, ReformerRound(N, r, h), &all));
+      ASSERT_NO_FATAL_FAILURE(AddPart(seq, ReformerRound(N, std::make_shared<const ReformerHead>(r), h), &all));
       for (int64_t i = 0; i < N; ++i) {
         for (int64_t j = 0; j < N; ++j) {
           for (int n = 0; n < all.weight[i * N + j]; ++n) shown.insert({i, j});

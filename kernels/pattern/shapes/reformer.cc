@@ -1,173 +1,190 @@
 #include "kernels/pattern/shapes/reformer.h"
 
 #include <algorithm>
+#include <cassert>
+#include <limits>
 
 #include "kernels/core/integer.h"
 #include "kernels/pattern/base/tiles.h"
 #include "kernels/pattern/orders.h"
-#include "kernels/pattern/predicates/coordinates.h"
-#include "kernels/pattern/predicates/sets.h"
-#include "kernels/pattern/predicates/windows.h"
+#include "kernels/pattern/shapes/reformer_tile.h"
 
 namespace attnd {
 namespace {
 
-constexpr int32_t kNowhere = INT32_MIN;
-
-// The chunks of all rounds, end to end. Round r sees the chunks [First(r), Last(r)]; numbers beyond
-// the ends wrap around.
-class Chunks {
- public:
-  explicit Chunks(const ReformerRounds& rounds)
-      : r_(rounds), C_(CeilDiv(rounds.n, rounds.chunk)), chunk_of_(rounds.order.size()) {
-    for (int64_t round = 0; round < r_.rounds; ++round) {
-      for (int64_t s = 0; s < r_.n; ++s) {
-        chunk_of_[round * r_.n + r_.order[round * r_.n + s]] =
-            static_cast<int32_t>(round * C_ + s / r_.chunk);
-      }
+template <class Number>
+ReformerPlaces<Number> PlacesOf(const ReformerRounds& r) {
+  ReformerPlaces<Number> places;
+  places.chunk.resize(r.order.size());
+  if (!r.across) places.bucket.resize(r.order.size());
+  for (int64_t round = 0; round < r.rounds; ++round) {
+    const int32_t* order = r.order.data() + round * r.n;
+    Number* chunk = places.chunk.data() + round * r.n;
+    int64_t number = 0, end = r.chunk;
+    for (int64_t s = 0; s < r.n; ++s) {
+      if (s == end) ++number, end += r.chunk;
+      chunk[order[s]] = static_cast<Number>(number);
+    }
+    if (r.across) continue;
+    Number* bucket = places.bucket.data() + round * r.n;
+    const int32_t* id = r.buckets.data() + round * r.n;
+    Number rank = 0;
+    for (int64_t s = 0; s < r.n; ++s) {
+      if (s > 0 && id[order[s]] != id[order[s - 1]]) ++rank;
+      bucket[order[s]] = rank;
     }
   }
-
-  int64_t count() const { return C_; }
-  int64_t First(int64_t round) const { return round * C_ - r_.before; }
-  int64_t Last(int64_t round) const { return round * C_ + C_ - 1 + r_.after; }
-  // The chunk that round `round` sees under `number`.
-  int64_t Chunk(int64_t round, int64_t number) const {
-    return r_.flat ? Remainder(number, r_.rounds * C_)
-                   : round * C_ + Remainder(number - round * C_, C_);
-  }
-  int32_t OwnChunk(int64_t round, int64_t row) const { return chunk_of_[round * r_.n + row]; }
-  int32_t Bucket(int64_t round, int64_t row) const { return r_.buckets[round * r_.n + row]; }
-
-  void AppendRows(int64_t chunk, RowOrder* rows) const {
-    const int64_t round = chunk / C_, first = chunk % C_ * r_.chunk;
-    for (int64_t s = first; s < first + r_.chunk; ++s) {
-      rows->push_back(s < r_.n ? r_.order[round * r_.n + s] : -1);
-    }
-  }
-
-  // The numbers below `end` under which round `round` may see a row, ascending.
-  std::vector<int32_t> NumbersOf(int64_t round, int64_t row, int64_t end) const {
-    std::vector<int32_t> numbers;
-    const int64_t period = r_.flat ? r_.rounds * C_ : C_;
-    for (int64_t source = 0; source < r_.rounds; ++source) {
-      if (source != round && (!r_.flat || !r_.across)) continue;
-      const int64_t own = OwnChunk(source, row), first = First(round);
-      int64_t number = first + Remainder(own - first, period);
-      for (; number <= Last(round) && number < end; number += period) {
-        numbers.push_back(static_cast<int32_t>(number));
-      }
-    }
-    std::sort(numbers.begin(), numbers.end());
-    return numbers;
-  }
-
- private:
-  const ReformerRounds& r_;
-  const int64_t C_;
-  std::vector<int32_t> chunk_of_;  // [rounds, n], by row
-};
-
-// Pairs of slots that round `earlier` also shows; is_same: of the round itself, the pairs of an
-// earlier slot. `numbers`: the number of the chunk of every key slot.
-Visible ShownBy(int64_t earlier, bool is_same, const Chunks& chunks, const ReformerRounds& r,
-                const PatternSpec& spec, const std::vector<int32_t>& numbers) {
-  Coordinates c{.lo = std::vector<int32_t>(spec.Nq, INT32_MAX),
-                .hi = std::vector<int32_t>(spec.Nq, kNowhere),
-                .x = {}};
-  for (int64_t s = 0; s < spec.Nq; ++s) {
-    if (spec.query_rows[s] < 0) continue;
-    const int64_t own = chunks.OwnChunk(earlier, spec.query_rows[s]);
-    c.lo[s] = static_cast<int32_t>(own - r.before);
-    c.hi[s] = static_cast<int32_t>(own + r.after);
-  }
-  // The v-th number of every key slot; few have a second one.
-  std::vector<std::vector<int32_t>> places;
-  for (int64_t t = 0; t < spec.Nk; ++t) {
-    if (spec.key_rows[t] < 0) continue;
-    const auto of_row =
-        chunks.NumbersOf(earlier, spec.key_rows[t], is_same ? numbers[t] : INT32_MAX);
-    for (size_t v = 0; v < of_row.size(); ++v) {
-      if (places.size() == v) places.emplace_back(spec.Nk, kNowhere);
-      places[v][t] = of_row[v];
-    }
-  }
-  Visible shown;
-  for (std::vector<int32_t>& place : places) {
-    Visible more = Within({.lo = c.lo, .hi = c.hi, .x = std::move(place)});
-    shown = shown == nullptr ? more : Or(shown, more);
-  }
-  return shown;
+  return places;
 }
 
-// Pairs of slots whose rows are in the same bucket in one round.
-Visible SameBucket(const Chunks& chunks, int64_t round, const PatternSpec& spec) {
-  const auto of = [&](const RowOrder& rows) {
-    std::vector<int32_t> ids(rows.size(), -1);
-    for (size_t s = 0; s < rows.size(); ++s) {
-      if (rows[s] >= 0) ids[s] = chunks.Bucket(round, rows[s]);
+bool FitsNarrow(const ReformerRounds& r) {
+  constexpr int64_t kMost = std::numeric_limits<uint16_t>::max();
+  return r.n <= kMost && 2 * r.Chunks() + r.ChunksOfRound() <= kMost;
+}
+
+template <class Number>
+void AddSelfSlots(const ReformerRounds& r, const std::vector<Number>& chunk_of,
+                  std::vector<int32_t>* slots) {
+  const int64_t C = r.ChunksOfRound();
+  for (int64_t round = 0; round < r.rounds; ++round) {
+    for (int64_t row = 0; row < r.n; ++row) {
+      const int64_t c = chunk_of[round * r.n + row];
+      if (r.lo <= 0 && r.hi >= 0 && c + r.lo >= 0 && c + r.hi < C) {
+        ++(*slots)[row];
+        continue;
+      }
+      ForEachRange(r, round, c, [&](int64_t, const ChunkRange& range) {
+        if (!r.across && range.round != round) return;
+        const int64_t own = chunk_of[range.round * r.n + row];
+        (*slots)[row] += own >= range.first && own <= range.last;
+      });
     }
-    return ids;
-  };
-  return SameSegment(of(spec.query_rows), of(spec.key_rows));
+  }
 }
 
 struct Round {
-  ReformerRounds rounds;
-  int64_t round;
+  ReformerHeadPtr head;
+  int64_t round = 0;
+};
+
+class ReformerTiles : public Predicate {
+ public:
+  ReformerTiles(ReformerHeadPtr head, int64_t round) : head_(std::move(head)), round_(round) {}
+  std::string key() const override { return KeyOf("reformer", Round{head_, round_}); }
+
+  // Every chunk of queries sees a stretch of chunks that begins at its own place in the list.
+  void Spans(int64_t q_tile, int64_t first, int64_t last,
+             std::vector<TileSpan>* spans) const override {
+    const ReformerRounds& r = head_->rounds();
+    const int64_t begin = q_tile * kTile / r.chunk;
+    const int64_t end = std::min((q_tile * kTile + kTile - 1) / r.chunk, head_->chunks() - 1);
+    if (begin > end) return;
+    const int64_t keys = (end + r.hi - r.lo + 1) * r.chunk;
+    Emit(std::max(first, begin * r.chunk / kTile), std::min(last, Tiles(keys)), /*full=*/false,
+         spans);
+  }
+  void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) const override {
+    KeepReformerTile(*head_, round_, q_tile, key_tile, mask);
+  }
+  int64_t bytes() const override { return head_->bytes() / head_->rounds().rounds + 128; }
+
+ private:
+  const ReformerHeadPtr head_;
+  const int64_t round_;
 };
 
 PatternSpec SpecOf(const Round& parameters) {
-  const auto& [r, round] = parameters;
-  const Chunks chunks(r);
+  const ReformerRounds& r = parameters.head->rounds();
+  const int64_t C = parameters.head->chunks();
   PatternSpec spec;
-  std::vector<int32_t> numbers, own_round;
-  for (int64_t c = 0; c < chunks.count(); ++c) {
-    chunks.AppendRows(round * chunks.count() + c, &spec.query_rows);
-  }
-  const int64_t end = chunks.count() == 0 ? chunks.First(round) : chunks.Last(round) + 1;
-  for (int64_t number = chunks.First(round); number < end; ++number) {
-    const int64_t chunk = chunks.Chunk(round, number);
-    if (chunk / chunks.count() == round) {
-      for (int64_t t = 0; t < r.chunk; ++t) {
-        own_round.push_back(static_cast<int32_t>(spec.key_rows.size() + t));
-      }
-    }
-    chunks.AppendRows(chunk, &spec.key_rows);
-    numbers.resize(spec.key_rows.size(), static_cast<int32_t>(number));
-  }
+  const auto append = [&](const ChunkRange& chunks, RowOrder* rows) {
+    const int32_t* order = r.order.data() + chunks.round * r.n;
+    const int64_t first = chunks.first * r.chunk, last = (chunks.last + 1) * r.chunk;
+    rows->insert(rows->end(), order + first, order + std::min(last, r.n));
+    rows->resize(rows->size() + std::max<int64_t>(last - r.n, 0), -1);
+  };
+  if (C == 0) return spec;
+  append({parameters.round, 0, C - 1}, &spec.query_rows);
+  for (int32_t& row : spec.query_rows) row = row < r.queries ? row : -1;
+  spec.key_rows.reserve((C + r.hi - r.lo) * r.chunk);
+  // The chunks that chunk 0 sees, then one more for each of the others.
+  ReformerRounds all = r;
+  all.hi = r.hi + C - 1;
+  ForEachRange(all, parameters.round, 0,
+               [&](int64_t, const ChunkRange& chunks) { append(chunks, &spec.key_rows); });
   spec.Nq = static_cast<int64_t>(spec.query_rows.size());
   spec.Nk = static_cast<int64_t>(spec.key_rows.size());
-  // Key chunk 0 of this list is the one `before` the first.
-  const int64_t before = r.before * r.chunk;
-  spec.visible =
-      Windows({.block = r.chunk, .before = before, .after = r.after * r.chunk, .offset = before});
-  spec.visible = AndNot(spec.visible, SameSegment(spec.query_rows, spec.key_rows));
-  if (r.causal) spec.visible = And(spec.visible, NotAfter(spec.query_rows, spec.key_rows, 0));
-  if (!r.across) {
-    spec.visible = And(spec.visible, And(Keys(own_round), SameBucket(chunks, round, spec)));
-  }
-  for (int64_t earlier = 0; r.unique && earlier <= round; ++earlier) {
-    Visible shown = ShownBy(earlier, earlier == round, chunks, r, spec, numbers);
-    if (shown == nullptr) continue;
-    if (!r.across) shown = And(shown, SameBucket(chunks, earlier, spec));
-    spec.visible = AndNot(spec.visible, shown);
-  }
+  spec.visible = std::make_shared<ReformerTiles>(parameters.head, parameters.round);
+  spec.stores_masks = false;
   return spec;
+}
+
+// What is known without the order.
+PatternSource Described(int64_t N, const ReformerRounds& r) {
+  const int64_t C = r.ChunksOfRound(), width = (r.hi - r.lo + 1) * r.chunk;
+  // A tile of queries may lie in several chunks.
+  const int64_t more = r.chunk % kTile == 0 ? 0 : std::min(r.chunk + kTile, 2 * kTile - 1);
+  const double seen = static_cast<double>(std::min(width, Tiles(r.n) * kTile));
+  PatternCounts counts{.runs_of_row = 3, .masks = 0, .slot_bytes = 16};
+  counts.pairs = static_cast<double>(r.n) * (r.causal ? seen / 2 : seen);
+  counts.tiles = static_cast<double>(Tiles(C * r.chunk) * Tiles(width + more));
+  const int64_t Nq = C * r.chunk, Nk = C == 0 ? 0 : Nq + width - r.chunk;
+  PatternSource source{.Nq = N, .Nk = N, .visible_pairs = counts.pairs};
+  source.visible_tiles = counts.tiles;
+  source.is_counted = false;
+  source.gathers = true;
+  source.host = CostOf(Nq, Nk, counts);
+  constexpr double kSlotSeconds = 3e-9, kTileSeconds = 1e-7;
+  source.host.seconds = kSlotSeconds * static_cast<double>(Nq + Nk) +
+                        kTileSeconds * static_cast<double>(Tiles(Nq) + Tiles(Nk));
+  return source;
 }
 
 }  // namespace
 
-PatternSource ReformerRound(int64_t N, ReformerRounds rounds, int64_t round) {
-  const double span = static_cast<double>((1 + rounds.before + rounds.after) * rounds.chunk);
-  PatternCounts counts{.pairs = static_cast<double>(rounds.n) * span};
-  if (rounds.causal) counts.pairs /= 2;
-  counts.tiles = static_cast<double>(Tiles(rounds.n)) * (span / kTile + 1);
-  PatternSource source =
-      SourceOf(N, N, "reformer", Round{std::move(rounds), round}, counts, SpecOf);
-  source.gathers = true;
-  source.is_counted = false;
+ReformerHead::ReformerHead(ReformerRounds rounds)
+    : rounds_(std::move(rounds)),
+      key_(KeyOf("rounds", rounds_)),
+      chunks_(rounds_.ChunksOfRound()),
+      is_narrow_(FitsNarrow(rounds_)) {
+  assert(rounds_.hi - rounds_.lo < std::max<int64_t>(rounds_.Chunks(), 1));
+  if (is_narrow_) {
+    narrow_ = PlacesOf<uint16_t>(rounds_);
+  } else {
+    wide_ = PlacesOf<uint32_t>(rounds_);
+  }
+}
+
+int64_t ReformerHead::bytes() const {
+  const size_t numbers = rounds_.order.size() * (rounds_.across ? 1 : 2);
+  return static_cast<int64_t>(
+      sizeof(*this) + (rounds_.order.capacity() + rounds_.buckets.capacity()) * sizeof(int32_t) +
+      numbers * (is_narrow_ ? sizeof(uint16_t) : sizeof(uint32_t)));
+}
+
+std::vector<int32_t> ReformerHead::SelfSlots() const {
+  std::vector<int32_t> slots(static_cast<size_t>(rounds_.n), 0);
+  if (is_narrow_) {
+    AddSelfSlots(rounds_, narrow_.chunk, &slots);
+  } else {
+    AddSelfSlots(rounds_, wide_.chunk, &slots);
+  }
+  return slots;
+}
+
+PatternSource ReformerRound(int64_t N, ReformerHeadPtr head, int64_t round) {
+  const PatternSource described = Described(N, head->rounds());
+  PatternSource source = SourceOf(N, N, "reformer", Round{std::move(head), round}, {}, SpecOf);
+  source.visible_pairs = described.visible_pairs;
+  source.visible_tiles = described.visible_tiles;
+  source.is_counted = described.is_counted;
+  source.gathers = described.gathers;
+  source.host = described.host;
   return source;
+}
+
+PatternSource PlannedReformerRound(int64_t N, const ReformerRounds& rounds) {
+  return Described(N, rounds);
 }
 
 }  // namespace attnd
