@@ -64,11 +64,13 @@ class Visible:
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """A claim: over the length N, time grows like N^time and workspace like N^workspace."""
+    """A claim: over the length N, time grows like N^time and workspace like N^workspace. `within`:
+    how far a measured exponent of time may lie from it; N log N is 1.075 within 0.075."""
 
     options: dict
     time: float
     workspace: float
+    within: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
