@@ -145,19 +145,22 @@ def train(layers, xs, ys, lengths):
         yield float((error**2).mean()) + aux
 
 
+def runs():
+    kept = {"transformer_xl": (transformer_xl, XL),
+            "conv": (compressive, COMPRESSIVE | {"compression": "conv"}),
+            "mean": (compressive, COMPRESSIVE | {"compression": "mean"})}
+    for name, (module, options) in kept.items():
+        for ragged in (False, True):
+            yield pytest.param(module, options, False, ragged,
+                               id=name + ("-ragged" if ragged else ""))
+    yield pytest.param(transformer_xl, {"mem_len": 20, "clamp_len": 24, "grad_memory": True}, True,
+                       False, id="hidden-states")
+
+
 @pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
-@pytest.mark.parametrize("module, options, hidden", [
-    pytest.param(transformer_xl, XL, False, id="transformer_xl"),
-    pytest.param(transformer_xl, {"mem_len": 20, "clamp_len": 24, "grad_memory": True}, True,
-                 id="transformer_xl-hidden-states"),
-    pytest.param(compressive, COMPRESSIVE | {"compression": "conv"}, False, id="compressive-conv"),
-    pytest.param(compressive, COMPRESSIVE | {"compression": "mean"}, False, id="compressive-mean"),
-])
+@pytest.mark.parametrize("module, options, hidden, ragged", runs())
 def test_training_over_segments(client, rng, module, options, hidden, ragged, depth):
     method = module.METHOD.id
-    if hidden and ragged:
-        pytest.skip("hidden states that are kept here have whole segments")
     xs, ys = (noise(rng, (SEGMENTS, B, N, D)).astype(np.float64) for _ in range(2))
     lengths = rng.integers(0, N + 1, (SEGMENTS, B)).astype(np.int32) if ragged else None
     start = [weights_of(rng, options, method) for _ in range(depth)]

@@ -344,4 +344,53 @@ def memory_compressed(H, D, f, causal):
         put(module, null_k=null_k.flatten()[None, None], null_v=null_v.flatten()[None, None])
         return heads(module(flat(q)), H)
 
+
+# --- transformer_xl, compressive ---
+
+
+def relative_shift(x):
+    """[.., i, c] of scores by place to scores by key: the relative shift of Dai et al. 2019,
+    appendix B, as kimiyoung/transformer-xl has it (_rel_shift)."""
+    padded = torch.cat([x.new_zeros(*x.shape[:-1], 1), x], dim=-1)
+    rows, columns = x.shape[-2:]
+    return padded.reshape(*x.shape[:-2], columns + 1, rows)[..., 1:, :].reshape(x.shape)
+
+
+def relative_attention(q, k, v, r, u, v_bias):
+    """RelPartialLearnableMultiHeadAttn of kimiyoung/transformer-xl without its projections, norm
+    and dropout, written down since no package has it. k and v with their memory; r [H,L,D] from the
+    largest distance, L - 1, down."""
+    content = (q + u[:, None]) @ k.transpose(-1, -2)
+    places = relative_shift((q + v_bias[:, None]) @ r.transpose(-1, -2))
+    scores = (content + places) * q.shape[-1] ** -0.5
+    later = torch.ones(scores.shape[-2:], dtype=bool).triu(1 + k.shape[2] - q.shape[2])
+    scores = scores.masked_fill(later, -torch.inf)
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def sinusoids(rows, size):
+    """PositionalEmbedding of kimiyoung/transformer-xl, of places rows - 1 .. 0."""
+    frequency = 1 / 10000 ** (torch.arange(0.0, size, 2.0, dtype=torch.float64) / size)
+    angle = torch.outer(torch.arange(rows - 1, -1, -1.0, dtype=torch.float64), frequency)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+def compressive(H, D, n, mem_len, cmem_len, rate=4):
+    """lucidrains/compressive-transformer-pytorch, without u and v_bias. Row d of rel_k is place
+    L - 1 - d of its table."""
+    from compressive_transformer_pytorch.compressive_transformer_pytorch import SelfAttention
+
+    module = SelfAttention(H * D, n, mem_len, cmem_len, rate, heads=H)
+    given(module, "to_q", "to_kv").to_out = torch.nn.Identity()
+
+    def peer(q, k, v, rel_k, mem_k=None, mem_v=None, cmem_k=None, cmem_v=None):
+        rows = [[y for y in x if y is not None] for x in ((cmem_k, mem_k, k), (cmem_v, mem_v, v))]
+        k_all, v_all = (torch.cat(x, dim=2) for x in rows)
+        before = [flat(x) if x is not None else None for x in (mem_k, cmem_k)]
+        module.to_q.x = flat(q)
+        module.to_kv.x = torch.cat([flat(k_all), flat(v_all)], dim=2)
+        out, _, _ = module(flat(q), memories=before, calc_memory=False,
+                           pos_emb=rel_k[:, :k_all.shape[2]].flip(1))
+        return heads(out, H)
+
     return peer

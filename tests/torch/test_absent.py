@@ -92,6 +92,12 @@ ABSENT = [
      "cannot match: cuts a transform matrix to the sequence length"),
     ("google-research f_net LinearTransform, RandomTransform", "linear_mixing random_mixing",
      "a repository, no package: two products, which the oracle has in NumPy"),
+    # transformer_xl, compressive
+    ("kimiyoung/transformer-xl RelPartialLearnableMultiHeadAttn", "transformer_xl",
+     "a repository; test_transformer_xl has the layer as published"),
+    ("transformers TransfoXL", "transformer_xl", "dropped after 4.35, which needs an old torch"),
+    ("labml-nn transformers.compressive", "compressive",
+     "the same maths as compressive-transformer-pytorch, norms of memory rows inside"),
     ("google-research/vision_transformer MixerBlock", "mlp_mixer",
      "a repository of flax; timm and mlp-mixer-pytorch have the same block"),
     # set_transformer, memory_compressed
