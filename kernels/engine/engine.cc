@@ -121,7 +121,7 @@ std::string MethodIds() {
 }  // namespace
 
 bool PlanReads(absl::string_view tensor) {
-  constexpr absl::string_view kRead[] = {"q_lengths",    "kv_lengths",   "mem_lengths",
+  constexpr absl::string_view kRead[] = {"q_lengths",    "kv_lengths",    "mem_lengths",
                                          "cmem_lengths", "causal_offset", "cu_seqlens_q",
                                          "cu_seqlens_k"};
   return std::find(std::begin(kRead), std::end(kRead), tensor) != std::end(kRead);

@@ -22,7 +22,7 @@ struct TensorInfo {
   std::string help;
   bool required = false;
   bool differentiable = false;
-  bool served = true;  // false: specified, refused by name in this version
+  bool served = true;        // false: specified, refused by name in this version
   bool is_constant = false;  // an output that no gradient comes in for, such as a memory
 };
 

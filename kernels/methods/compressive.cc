@@ -3,7 +3,8 @@
 // of N rows the e = c floor(max(0, Nm + N - mem_len) / c) oldest rows of [mem; segment] leave, and
 // e/c rows that stand for them join cmem (kernels/methods/memory/compress.h), which keeps the last
 // cmem_len rows; an empty segment changes nothing.
-//   aux = mean over H, N, Dv of (A(q, old) - A(q, compressed))^2, A(q, X) = softmax(scale q X_K) X_V
+//   aux = mean over H, N, Dv of (A(q, old) - A(q, compressed))^2, A(q, X) = softmax(scale q X_K)
+//   X_V
 // whose gradient reaches the tensors of the compressor alone; memories are constants.
 #include <algorithm>
 #include <cmath>
@@ -195,14 +196,13 @@ class Compressive : public MethodOf<O> {
                          return seq.mem + n - Evicted(seq.mem, n, p.Nk, o);
                        }},
                   &outputs->extra);
-    AddNextMemory(
-        ops, in, split,
-        {.name = "cmem",
-         .k = {{attended.k, old_begin, old_end}, {c.k, new_begin, new_end}},
-         .v = {{attended.v, old_begin, old_end}, {c.v, new_begin, new_end}},
-         .rows = [&](const ProblemShape& p,
-                     const SeqGroup& seq) { return NextCompressed(seq, p.Nk, o); }},
-        &outputs->extra);
+    AddNextMemory(ops, in, split,
+                  {.name = "cmem",
+                   .k = {{attended.k, old_begin, old_end}, {c.k, new_begin, new_end}},
+                   .v = {{attended.v, old_begin, old_end}, {c.v, new_begin, new_end}},
+                   .rows = [&](const ProblemShape& p,
+                               const SeqGroup& seq) { return NextCompressed(seq, p.Nk, o); }},
+                  &outputs->extra);
   }
 };
 

@@ -47,15 +47,14 @@ Rows NextRows(int64_t mem, int64_t n, const O& o) {
 class TransformerXl : public MethodOf<O> {
  public:
   TransformerXl()
-      : MethodOf(
-            {.id = "transformer_xl",
-             .summary = "A segment and a memory of earlier ones, with scores by distance",
-             .reference = "Dai et al. 2019 (arXiv 1901.02860), sections 3.2-3.3",
-             .cost = "2 (2 D + Dv) FLOPs per visible pair, n (M + n) pairs; memory O(M + n)",
-             .inputs = MemoryInputs(),
-             .outputs = Results(),
-             .support = {.causal = true, .lengths = true, .gqa = true, .lse = true}},
-            Lines()) {}
+      : MethodOf({.id = "transformer_xl",
+                  .summary = "A segment and a memory of earlier ones, with scores by distance",
+                  .reference = "Dai et al. 2019 (arXiv 1901.02860), sections 3.2-3.3",
+                  .cost = "2 (2 D + Dv) FLOPs per visible pair, n (M + n) pairs; memory O(M + n)",
+                  .inputs = MemoryInputs(),
+                  .outputs = Results(),
+                  .support = {.causal = true, .lengths = true, .gqa = true, .lse = true}},
+                 Lines()) {}
 
  protected:
   void CheckProblem(const ProblemShape& p, const O& o, Reasons* reasons) const override {

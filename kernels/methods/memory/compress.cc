@@ -26,7 +26,8 @@ DrawParams ConvDraw(const O& o, const std::string& name, int64_t features) {
 // of: "k" or "v".
 Tensor Convolved(Ops& ops, const Inputs& in, const SeqSplit& split, const Tensor& old,
                  const std::vector<int64_t>& rows, const O& o, const char* of) {
-  const std::string weight_name = absl::StrCat("conv_w", of), bias_name = absl::StrCat("conv_b", of);
+  const std::string weight_name = absl::StrCat("conv_w", of),
+                    bias_name = absl::StrCat("conv_b", of);
   const bool is_k = *of == 'k';
   const int64_t features = is_k ? in.problems[0].D : in.problems[0].Dv;
   std::vector<Shape> weights, biases;
@@ -43,8 +44,9 @@ Tensor Convolved(Ops& ops, const Inputs& in, const SeqSplit& split, const Tensor
   std::vector<int64_t> columns;
   for (const int64_t n : rows) columns.push_back(n / o.rate);
   const bool is_dilated = o.compression == Compression::kDilatedConv;
-  return ops.Conv1d(ops.Copy(old), split.Shared(by_taps), split.Shared(bias),
-                    {.stride = o.rate, .dilation = is_dilated ? o.dilation : 1, .columns = columns});
+  return ops.Conv1d(
+      ops.Copy(old), split.Shared(by_taps), split.Shared(bias),
+      {.stride = o.rate, .dilation = is_dilated ? o.dilation : 1, .columns = columns});
 }
 
 // The rows that an attention used most, in their order: int32 [B,1,n].

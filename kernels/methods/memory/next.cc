@@ -29,8 +29,7 @@ Tensor AtEnd(Ops& ops, const SeqSplit& split, const std::vector<Stretch>& stretc
       to.push_back(Part(own, kRows, end - rows, end, 1));
       end -= rows;
     }
-    from.push_back(
-        Part(Part(zeros[part.problem], 0, b, b + part.count, 1), kRows, 0, end, 1));
+    from.push_back(Part(Part(zeros[part.problem], 0, b, b + part.count, 1), kRows, 0, end, 1));
     to.push_back(Part(own, kRows, 0, end, 1));
     b += part.count;
   }

@@ -54,9 +54,9 @@ void CheckRelative(const ProblemShape& p, const O& o, Reasons* reasons) {
   if (rel_k != nullptr && rel_k->shape.rank == 3 && p.HasSizesOf("k")) {
     const int64_t least = DistancesOf(p, o);
     if (rel_k->shape[1] < least) {
-      reasons->Invalid("rel_k shape must have L >= ",
-                       o.clamp_len > 0 ? "min(M + N, clamp_len + 1)" : "M + N", " = ", least,
-                       ", got ", ToString(rel_k->shape));
+      reasons->Invalid(
+          "rel_k shape must have L >= ", o.clamp_len > 0 ? "min(M + N, clamp_len + 1)" : "M + N",
+          " = ", least, ", got ", ToString(rel_k->shape));
     }
   }
   if (w_r != nullptr && w_r->shape.rank == 3 && (w_r->shape[2] < 2 || w_r->shape[2] % 2 != 0)) {
@@ -91,15 +91,15 @@ std::vector<OptionSpec<O>> MemoryLines() {
 std::vector<TensorInfo> MemoryInputs() {
   std::vector<TensorInfo> inputs = CommonInputs();
   inputs[3].help = "0..Nq: rows beyond give out = 0, lse = -inf; kv_lengths when absent";
-  inputs.push_back(Differentiable("u", "[H,D]",
-                                  "added to q for the content term; drawn, N(0, 0.02^2)"));
-  inputs.push_back(Differentiable("v_bias", "[H,D]",
-                                  "added to q for the relative term; drawn, N(0, 0.02^2)"));
+  inputs.push_back(
+      Differentiable("u", "[H,D]", "added to q for the content term; drawn, N(0, 0.02^2)"));
+  inputs.push_back(
+      Differentiable("v_bias", "[H,D]", "added to q for the relative term; drawn, N(0, 0.02^2)"));
   inputs.push_back(Differentiable(
       "rel_k", "[H,L,D]", "r by distance, L >= M + N or clamp_len + 1; from w_r when absent"));
-  inputs.push_back(Differentiable(
-      "w_r", "[H,D,Dp]",
-      "r of distance d is w_r e(d), of Dp/2 sines and Dp/2 cosines; drawn, N(0, 0.02^2), Dp = H D"));
+  inputs.push_back(Differentiable("w_r", "[H,D,Dp]",
+                                  "r of distance d is w_r e(d), of Dp/2 sines and Dp/2 cosines; "
+                                  "drawn, N(0, 0.02^2), Dp = H D"));
   inputs.push_back(Differentiable("bias", "broadcastable to [B,H,Nq,K]",
                                   "added to the scores; K = M + N, memory first"));
   inputs.push_back(Differentiable("mem_k", "[B,Hkv,M,D]", "keys before the segment"));
@@ -138,8 +138,7 @@ int64_t DistancesOf(const ProblemShape& problem, const O& o) {
 
 int64_t WaveSize(const ProblemShape& problem) {
   const View* w_r = problem.Find("w_r");
-  return w_r != nullptr && w_r->shape.rank == 3 ? w_r->shape[2]
-                                                : RoundUp(problem.H * problem.D, 2);
+  return w_r != nullptr && w_r->shape.rank == 3 ? w_r->shape[2] : RoundUp(problem.H * problem.D, 2);
 }
 
 void CheckMemoryOf(const ProblemShape& p, absl::string_view name, absl::string_view letter,

@@ -42,8 +42,7 @@ struct MemoryOptions {
 // The lines that both methods have.
 std::vector<OptionSpec<MemoryOptions>> MemoryLines();
 
-// q, k, v, lengths, the relative term, bias, mem_k and mem_v with their lengths; `memories`: the
-// letter of all rows of memory, for shapes and help.
+// q, k, v, lengths, the relative term, bias, mem_k and mem_v with their lengths.
 std::vector<TensorInfo> MemoryInputs();
 // mem_k, mem_v and mem_lengths of return_memory, or those of `prefix` "cmem".
 std::vector<TensorInfo> MemoryOutputs(absl::string_view prefix);

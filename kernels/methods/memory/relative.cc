@@ -22,9 +22,9 @@ Tensor AllRowsOf(Ops& ops, const Inputs& in, const SeqSplit& split, const O& o, 
     return split.Memory(o.grad_memory || sent.empty() ? sent : ops.Stop(sent), rows);
   };
   std::vector<Tensor> parts;
-  for (const Tensor& x : {memory("cmem_", &SeqSplit::Part::cmem),
-                          memory("mem_", &SeqSplit::Part::mem),
-                          split.Keys(*of == 'k' ? in.k : in.v)}) {
+  for (const Tensor& x :
+       {memory("cmem_", &SeqSplit::Part::cmem), memory("mem_", &SeqSplit::Part::mem),
+        split.Keys(*of == 'k' ? in.k : in.v)}) {
     if (!x.empty()) parts.push_back(x);
   }
   if (!ops.status().ok()) return {};
@@ -134,16 +134,16 @@ MemoryAttention AttendMemory(Ops& ops, const Inputs& in, const SeqSplit& split, 
   for (const SeqSplit::Part& part : split.parts()) {
     const int64_t before = Before(part), keys = before + part.lengths.nk;
     const int64_t first = o.same_length > 0 ? before - o.same_length + 1 : kUnbounded;
-    AttendSeq seq = ops.Seq(part.lengths.nq, keys,
-                            BandSource(part.lengths.nq, keys, first, before));
+    AttendSeq seq =
+        ops.Seq(part.lengths.nq, keys, BandSource(part.lengths.nq, keys, first, before));
     seq.offset = before;
     const double heads = static_cast<double>(in.problems[part.problem].H * part.count);
     a.visible_pairs[part.problem].known += seq.visible_pairs * heads;
     AddSeqs(ops, std::move(seq), part.count, &a.seqs.emplace_back());
   }
   if (!ops.status().ok()) return a;
-  a.out = ops.Attend(a.q, a.k, a.v, a.params, std::vector<AttendSeqs>{a.seqs}, a.terms,
-                     in.q[0].dtype);
+  a.out =
+      ops.Attend(a.q, a.k, a.v, a.params, std::vector<AttendSeqs>{a.seqs}, a.terms, in.q[0].dtype);
   return a;
 }
 

@@ -27,8 +27,7 @@ struct Table {
     cos.reserve(static_cast<size_t>(rows * waves));
     std::vector<double> frequency;
     for (int64_t m = 0; m < waves; ++m) {
-      frequency.push_back(
-          std::pow(10000.0, -static_cast<double>(m) / static_cast<double>(waves)));
+      frequency.push_back(std::pow(10000.0, -static_cast<double>(m) / static_cast<double>(waves)));
     }
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t m = 0; m < waves; ++m) {
@@ -51,8 +50,7 @@ Sinusoids SinusoidsOf(Ops& ops, const std::vector<int64_t>& rows,
   std::vector<Shape> flat;
   for (size_t p = 0; p < rows.size() && ops.status().ok(); ++p) {
     const int64_t waves = sizes[p] / 2;
-    const auto width =
-        static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(rows[p]))));
+    const auto width = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(rows[p]))));
     const int64_t blocks = CeilDiv(rows[p], width);
     far.Add(ops, {blocks, 1, waves}, blocks, width, waves);
     near.Add(ops, {1, width, waves}, width, 1, waves);
@@ -66,12 +64,9 @@ Sinusoids SinusoidsOf(Ops& ops, const std::vector<int64_t>& rows,
   const auto product = [&](const Tensor& a, const Tensor& b) {
     return ops.Apply(ElementOp::kMultiply, a, b);
   };
-  const auto first = [&](const Tensor& x) {
-    return ops.Slice(ops.Reshape(x, flat), 1, {0}, rows);
-  };
-  return {
-      first(ops.Apply(ElementOp::kAdd, product(sin_a, cos_b), product(cos_a, sin_b))),
-      first(ops.Apply(ElementOp::kSubtract, product(cos_a, cos_b), product(sin_a, sin_b)))};
+  const auto first = [&](const Tensor& x) { return ops.Slice(ops.Reshape(x, flat), 1, {0}, rows); };
+  return {first(ops.Apply(ElementOp::kAdd, product(sin_a, cos_b), product(cos_a, sin_b))),
+          first(ops.Apply(ElementOp::kSubtract, product(cos_a, cos_b), product(sin_a, sin_b)))};
 }
 
 }  // namespace attnd

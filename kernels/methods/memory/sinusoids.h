@@ -13,6 +13,7 @@ struct Sinusoids {
 };
 
 // Constants, from tables of about 2 sqrt(rows) size numbers. Per problem; sizes are even.
-Sinusoids SinusoidsOf(Ops& ops, const std::vector<int64_t>& rows, const std::vector<int64_t>& sizes);
+Sinusoids SinusoidsOf(Ops& ops, const std::vector<int64_t>& rows,
+                      const std::vector<int64_t>& sizes);
 
 }  // namespace attnd

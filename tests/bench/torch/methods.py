@@ -2,7 +2,7 @@
 threads, in turns. One JSON object a line, as compare.py prints them; a case is named
 `method, options / peer, N, calls`. Peers that cannot run are named on stderr with the reason.
 
-B 1, H 8, D 64, float32, N 4096 and 16384. Peers get q, k and v: projections are outside on both
+B 1, H 8, D 64, float32, N 4096 and 16384 (2048 for the cost of scores by distance). Peers get q, k and v: projections are outside on both
 sides. "both" is a forward call and a backward call of ours (which computes its forward again), and
 a forward with its autograd of the peer. Where the peer is PyTorch's own transform, product or
 attention, no public implementation of the method does more than call it: goal 1. "bound" is the
@@ -316,6 +316,19 @@ def memory_compressed():
                    limits=(16384, 4096, "its scores would need more than 12 GB"))
 
 
+# --- memories ---
+
+
+def memories():
+    """A segment and a memory of as many rows."""
+    fixed = {name: np.zeros((H, D), np.float32) for name in ("u", "v_bias")}
+    yield Case("memory N", "compressive", {"grad_memory": True}, "compressive-transformer-pytorch",
+               lambda n: public.compressive(H, D, n, n, n // 4), goal=EVEN,
+               shapes=lambda n: {"rel_k": (H, 2 * n, D), "mem_k": (1, H, n, D),
+                                 "mem_v": (1, H, n, D)},
+               fixed=lambda n: fixed, limits=(4096, 4096, "its scores would need 17 GB"))
+
+
 # --- ours against ours ---
 
 
@@ -344,9 +357,35 @@ def against_ready_features(name, n, calls, threads):
             side.close()
 
 
+def relative_name(calls):
+    return f"transformer_xl, memory 2048 / softmax of as many keys, N 2048, {calls}"
+
+
+def against_plain_attention(name, calls, threads):
+    """What scores by distance cost, beside attention over the same keys without them."""
+    n = 2048
+    torch.manual_seed(1)
+    q, k, v, mem_k, mem_v = torch.randn(5, 1, H, n, D)
+    t = {"q": q, "k": k, "v": v, "mem_k": mem_k, "mem_v": mem_v, "u": torch.randn(H, D),
+         "v_bias": torch.randn(H, D), "rel_k": torch.randn(H, 2 * n, D)}
+    whole = {"q": q, "k": torch.cat([mem_k, k], 2), "v": torch.cat([mem_v, v], 2)}
+    sides = [measured.Ours(threads, method, options, tensors, {}, (1, H, n, D))
+             for method, options, tensors in (("transformer_xl", {"grad_memory": True}, t),
+                                              ("softmax", {"causal": True}, whole))]
+    runs = [getattr(side, calls) for side in sides]
+    for run in runs:
+        run()
+    mine, plain = measured.in_turns(*runs)
+    line(name, threads, mine, plain, sides[0].bound(calls), mine / plain, "<= 1.6", "ours")
+    for side in sides:
+        side.close()
+
+
 def cases():
     for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing, sets,
                   memory_compressed):
+    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing,
+                  memories):
         try:
             yield from group()
         except ImportError as error:
@@ -393,6 +432,9 @@ def main():
                         gc.collect()
                 if wanted(name := ready_name(n, calls)):
                     against_ready_features(name, n, calls, threads)
+        for calls in ("forward", "both"):
+            if wanted(name := relative_name(calls)):
+                against_plain_attention(name, calls, threads)
 
 
 if __name__ == "__main__":
