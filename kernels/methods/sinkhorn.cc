@@ -51,8 +51,8 @@ class Sinkhorn : public MethodOf<O> {
 
   std::string BranchOf(const ProblemShape& p, const O& o) const override {
     const SinkhornKinds kinds = KindsOf(p, o);
-    return absl::StrCat(kinds.has_sorted ? "sorted" : "", kinds.has_local ? "+local" : "",
-                        kinds.has_bias ? "+bias" : "", p.H != p.Hkv ? "+groups" : "");
+    return absl::StrCat(kinds.has_local ? "local" : "", kinds.has_bias ? "+bias" : "",
+                        p.H != p.Hkv ? "+groups" : "");
   }
 
   Outputs Formula(Ops& ops, const Inputs& sent, const O& o) const override {
@@ -74,8 +74,6 @@ class Sinkhorn : public MethodOf<O> {
     Ops& ops = run.ops;
     const double D = static_cast<double>(run.in.problems[0].D);
     const AttendParams params{.scale = run.o.scale.value_or(1 / std::sqrt(D))};
-    const DType dtype = run.in.q[0].dtype;
-    if (!run.kinds.has_sorted) return ops.Attend(q, k, v, params, {Seqs(run)}, {}, dtype);
     const SortedKeys sorted = Sorted(run, q, k, v);
     AttendTensors terms{.bias = sorted.bias};
     if (run.kinds.has_local) {
@@ -83,7 +81,8 @@ class Sinkhorn : public MethodOf<O> {
       terms.v2 = OfQueryHeads(run, v);
     }
     if (!ops.status().ok()) return {};
-    return ops.Attend(q, sorted.k, sorted.v, params, {Seqs(run)}, terms, dtype);
+    // q, k and v have a part in the scores of blocks, too: their gradients are sums.
+    return ops.Attend(q, sorted.k, sorted.v, params, {Seqs(run)}, terms, DType::kF32);
   }
 
   // Sorted keys are those of query heads, and both sources are of one dtype.
@@ -104,12 +103,9 @@ class Sinkhorn : public MethodOf<O> {
     for (size_t i = 0; i < run.blocks.size(); ++i) {
       const SinkhornBlocks& b = run.blocks[i];
       const SortedBlocks seen = SeenOf(b, run.o);
-      const bool is_local = !run.kinds.has_sorted;
-      const PatternSource source = is_local               ? LocalBlocks(seen)
-                                   : run.kinds.has_local ? SortedAndLocal(seen)
-                                                         : SortedAlone(seen);
-      const int64_t keys = is_local ? b.lengths.nk : b.SortedKeys();
-      const AttendSeq seq = run.ops.Seq(b.lengths.nq, keys, source);
+      const AttendSeq seq =
+          run.ops.Seq(b.lengths.nq, b.SortedKeys(),
+                      run.kinds.has_local ? SortedAndLocal(seen) : SortedAlone(seen));
       AddSeqs(run.ops, seq, run.seqs.parts()[i].count, &seqs.emplace_back());
     }
     return seqs;

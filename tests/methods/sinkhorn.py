@@ -258,12 +258,12 @@ class SinkhornOracle(TracedOracle):
             keys = range(u * bk, min((u + 1) * bk, m))
             if local:
                 pairs += sum(sum(j <= i for j in keys) if causal else len(keys) for i in rows)
-            slots = min(bk, m)
+            slots = min(bk, max(n, m) if causal else m)
             if causal and is_topk(o):
                 # Without a block to choose, the keys of a null block are counted as one.
                 picked = top * (slots if U > 1 and V > 0 else 1)
             elif causal:
-                picked = slots if u > 0 else 0
+                picked = slots if u > 0 and V > 0 else 0
             elif local and max(U, V) <= 1:
                 picked = 0
             else:
@@ -367,6 +367,21 @@ def fit(case):
     return dataclasses.replace(case, Nk=n, ints=lengths)
 
 
+def of_one_branch(case):
+    """The same in sizes that take the same launches: cut blocks, and a block before the last."""
+    def uneven(n):
+        n = max(n, 65 if case.options.get("causal") else 17)
+        return n + 1 if n % 16 == 0 else n
+
+    alone = not case.options.get("local", "sortcut" not in case.options)
+    Nq = uneven(case.Nq)
+    Nk = uneven(case.keys) if alone and not square(case) else Nq
+    least = 32 if case.options.get("causal") else 0
+    ints = {name: tuple(Nk if n == case.keys else min(max(n, least), Nk) for n in values)
+            for name, values in case.ints.items()}
+    return dataclasses.replace(case, Nq=Nq, Nk=Nk, ints=ints)
+
+
 METHOD = Method(
     id="sinkhorn",
     oracle=SinkhornOracle(),
@@ -376,6 +391,7 @@ METHOD = Method(
     tensors={"q", "k", "v", "q_lengths", "kv_lengths", "gumbel_noise", *SORTED},
     differentiable=["q", "k", "v", *SORTED],
     fit_options=fit,
+    fit_sizes=of_one_branch,
     peers=[
         "sinkhorn_transformer SinkhornAttention, SinkhornCausalAttention (needs PyTorch)",
         "xformers components/attention/sinkhorn.py (gone from its releases)",
@@ -398,7 +414,7 @@ METHOD = Method(
         Case("blocks-of-7", Nq=65, options=of(block_size=7)),
         Case("wide-blocks", Nq=131, options=of(block_size=2**30)),
         Case("wide-blocks-alone", Nq=131, options=of(block_size=200, local=False)),
-        Case("wide-blocks-causal", Nq=131, options=of(block_size=2**30, causal=True)),
+        Case("wide-blocks-causal", Nq=131, options=of(block_size=500, causal=True)),
         Case("kv-blocks", B=2, Nq=64, Nk=96, options=of(kv_block_size=24)),
         Case("kv-blocks-cut", B=2, Nq=65, Nk=97, options=of(kv_block_size=24, sortcut=1)),
         Case("kv-blocks-topk", Nq=65, Nk=33, options=of(kv_block_size=3, sort="topk", n_top=9)),

@@ -16,12 +16,14 @@ const View* LengthsOfQueries(const ProblemShape& p) {
 }  // namespace
 
 SinkhornBlocks BlocksOf(const Lengths& n, const SinkhornOptions& o) {
+  // Blocks of a causal sequence are those of its positions.
+  const int64_t most = std::max(n.nq, n.nk);
   SinkhornBlocks of{.lengths = n,
-                    .bq = std::clamp<int64_t>(n.nq, 1, o.block_size),
-                    .bk = std::clamp<int64_t>(n.nk, 1, o.KvBlock())};
+                    .bq = std::clamp<int64_t>(o.causal ? most : n.nq, 1, o.block_size),
+                    .bk = std::clamp<int64_t>(o.causal ? most : n.nk, 1, o.KvBlock())};
   of.nq = CeilDiv(n.nq, of.bq);
   of.nk = CeilDiv(n.nk, of.bk);
-  of.has_local = o.Local() && (o.causal || of.nq == of.nk) && of.nq > 0 && of.nk > 0;
+  of.has_local = o.Local() && (o.causal || of.nq == of.nk);
   of.slots = of.bk;
   of.rows = of.nq;
   of.columns = of.nk;
@@ -33,8 +35,8 @@ SinkhornBlocks BlocksOf(const Lengths& n, const SinkhornOptions& o) {
       if (of.columns == 0) of.slots = 1;
     } else {
       // The first block of queries has none before it.
-      of.first = 1;
-      of.rows = std::max<int64_t>(of.nq - 1, 0);
+      of.first = std::min<int64_t>(of.nq, 1);
+      of.rows = of.nq - of.first;
     }
   } else if (o.IsTopK()) {
     of.picks = std::min(o.Top(), of.nk);
@@ -43,7 +45,7 @@ SinkhornBlocks BlocksOf(const Lengths& n, const SinkhornOptions& o) {
     of.picks = std::min(o.Top(), of.nq);
   }
   const bool is_local_alone = !o.causal && of.has_local && of.nq <= 1 && of.nk <= 1;
-  if (is_local_alone || of.columns + of.nulls == 0) of.rows = 0;
+  if (is_local_alone || of.columns + of.nulls == 0) of.rows = of.first = 0;
   of.groups = of.rows;
   if (o.sortcut > 0) {
     of.groups = std::min<int64_t>(of.rows, 1);
@@ -59,11 +61,8 @@ SinkhornKinds KindsOf(const ProblemShape& p, const SinkhornOptions& o) {
   };
   const bool has_lengths = of_queries != nullptr || of_keys != nullptr;
   SinkhornKinds kinds;
-  // Where gradients flow to tensors of the sorted part, there is one, empty or not.
-  kinds.has_sorted = o.sort_net == SortNet::kLinear || (o.causal && o.IsTopK());
   for (int64_t b = 0; b < (has_lengths ? p.B : 1); ++b) {
     const SinkhornBlocks of = BlocksOf({at(of_queries, b, p.Nq), at(of_keys, b, p.Nk)}, o);
-    kinds.has_sorted = kinds.has_sorted || of.rows > 0;
     kinds.has_local = kinds.has_local || of.has_local;
     kinds.has_bias = kinds.has_bias || of.CutRows() > 0 || of.HasOneNull();
   }
@@ -89,7 +88,7 @@ SortedBlocks SeenOf(const SinkhornBlocks& of, const SinkhornOptions& o) {
           .width = of.picks * of.slots,
           .first = of.first,
           .bq = of.bq,
-          .bk = o.causal ? of.bq : of.bk,
+          .bk = of.bk,
           .has_local = of.has_local,
           .causal = o.causal};
 }

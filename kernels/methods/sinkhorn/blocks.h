@@ -38,7 +38,7 @@ SinkhornBlocks BlocksOf(const Lengths& lengths, const SinkhornOptions& o);
 
 // Which of them a request has. Requests of a batch have the same.
 struct SinkhornKinds {
-  bool has_sorted = false, has_local = false;
+  bool has_local = false;
   bool has_bias = false;  // a cut block or one null
 };
 SinkhornKinds KindsOf(const ProblemShape& p, const SinkhornOptions& o);

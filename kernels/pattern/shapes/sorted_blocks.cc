@@ -9,7 +9,6 @@
 #include "kernels/pattern/orders.h"
 #include "kernels/pattern/predicates/sets.h"
 #include "kernels/pattern/predicates/windows.h"
-#include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
 namespace {
@@ -98,11 +97,6 @@ PatternSource SortedAndLocal(const SortedBlocks& of) {
 
 PatternSource SortedAlone(const SortedBlocks& of) {
   return SourceOf(of.lengths.nq, of.keys, SortedPairs(of), SortedCounts(of));
-}
-
-PatternSource LocalBlocks(const SortedBlocks& of) {
-  if (of.has_local) return SourceOf(of.lengths.nq, of.lengths.nk, LocalPairs(of), LocalCounts(of));
-  return BandSource(of.lengths.nq, of.lengths.nk, kUnbounded, -of.lengths.nq);
 }
 
 }  // namespace attnd

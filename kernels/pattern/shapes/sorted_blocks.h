@@ -24,7 +24,5 @@ struct SortedBlocks {
 PatternSource SortedAndLocal(const SortedBlocks& blocks);
 // Rows of k are the sorted keys, and there are no others.
 PatternSource SortedAlone(const SortedBlocks& blocks);
-// Rows of k are the keys of blocks, and there are no others.
-PatternSource LocalBlocks(const SortedBlocks& blocks);
 
 }  // namespace attnd
