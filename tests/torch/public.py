@@ -393,4 +393,29 @@ def compressive(H, D, n, mem_len, cmem_len, rate=4):
                            pos_emb=rel_k[:, :k_all.shape[2]].flip(1))
         return heads(out, H)
 
+
+# --- sinkhorn ---
+
+
+def sinkhorn(H, D, n, block, causal=False, **options):
+    """sinkhorn-transformer's attention with given noise, zeros where there is none. Its linear sort
+    net reads sort_w [H,2D,blocks], its causal form null_k and null_v [H,D]."""
+    from sinkhorn_transformer import sinkhorn_transformer as lucidrains
+
+    kind = lucidrains.SinkhornCausalAttention if causal else lucidrains.SinkhornAttention
+    module = kind(block, H * D, D, H, n, **options)
+
+    def peer(q, k, v, noise=None, sort_w=None, null_k=None, null_v=None):
+        if sort_w is not None:
+            put(module.sort_net, linear=sort_w[None])
+        if causal:
+            put(module, null_keys=null_k[:, None], null_values=null_v[:, None])
+        drawn = lucidrains.sample_gumbel
+        lucidrains.sample_gumbel = lambda shape, device, dtype: (
+            torch.zeros(shape, dtype=dtype) if noise is None else noise.reshape(shape).to(dtype))
+        try:
+            return module(q, k, v)
+        finally:
+            lucidrains.sample_gumbel = drawn
+
     return peer

@@ -109,6 +109,14 @@ ABSENT = [
      "cannot match: a mask that is true everywhere hides every key but the null key"),
     ("tensor2tensor multihead_self_attention_reduced", "memory_compressed",
      "a package that needs TensorFlow"),
+    # sinkhorn
+    ("xformers SinkhornAttention", "sinkhorn", "gone from its releases, the last that install too"),
+    ("sinkhorn-transformer, SortCut by Sinkhorn", "sinkhorn",
+     "cannot match: it sorts one row of scores, where the paper takes the first rows"),
+    ("sinkhorn-transformer, linear sort net with topk", "sinkhorn",
+     "cannot match: it clips scores at 0 before it picks"),
+    ("long-range-arena sinkhorn_attention", "sinkhorn",
+     "cannot match: every sorted block is the sum of all blocks"),
 ]
 
 

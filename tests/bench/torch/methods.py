@@ -386,6 +386,32 @@ def cases():
                   memory_compressed):
     for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing,
                   memories):
+
+
+# --- sinkhorn ---
+
+
+def sinkhorn():
+    peer, block = "sinkhorn-transformer", 64
+
+    def of_keys(n, **settings):
+        attend = public.sinkhorn(H, D, n, block, **settings)
+        # One tensor for keys and values: the peer makes sorted values from sorted keys.
+        return lambda q, k: attend(q, k, k)
+
+    two = {"alone": True, "tied": {"v": "k"},
+           "shapes": lambda n: {"q": (1, H, n, D), "k": (1, H, n, D)}}
+    yield Case("blocks of 64", "sinkhorn", {}, peer,
+               lambda n: of_keys(n, non_permutative=False), tolerance=1e-3, **two)
+    yield Case("blocks of 64, topk", "sinkhorn", {"sort": "topk"}, peer, of_keys, **two)
+    yield Case("blocks of 64, SortCut of 2", "sinkhorn",
+               {"sortcut": 2, "sort": "topk", "local": True}, peer,
+               lambda n: public.sinkhorn(H, D, n, block, n_sortcut=2))
+
+
+def cases():
+    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing,
+                  sinkhorn):
         try:
             yield from group()
         except ImportError as error:
