@@ -13,9 +13,12 @@ namespace attnd {
 // of x and index broadcast to those of out. Any strides.
 // columns [.., W] int32 in [-1, D): out [.., M, W] holds x[.., index[.., m], columns[.., w]] of a
 // float x; -1: zero. Its leading dimensions broadcast like those of index.
+// divisor [.., N] float32: row n of x counts as x / divisor[.., n], and 0 where that is 0. Its leading
+// dimensions broadcast, too; not beside columns.
 struct GatherRowsProblem {
   View x, index, out;
   View columns;  // not given(): all, in order
+  View divisor;  // not given(): 1
 };
 
 struct GatherRowsArgs {
@@ -28,9 +31,11 @@ struct GatherRowsArgs {
 // order. x and out of a float dtype, any strides.
 // columns [.., W], as in gather: x[.., m, w] is added to out[.., index[.., m], columns[.., w]], for
 // each m in ascending w; out is then float32, dense along its rows.
+// divisor [.., N], as in gather: row n of out is the sum / divisor[.., n].
 struct ScatterRowsProblem {
   View x, index, out;
   View columns;  // not given(): all, in order
+  View divisor;  // not given(): 1
 };
 
 struct ScatterRowsArgs {
@@ -53,11 +58,11 @@ struct SortArgs {
 // For ForEachView of launch.h.
 template <class F>
 void ForEachView(const GatherRowsProblem& p, const F& f) {
-  f(p.x), f(p.index), f(p.out), f(p.columns);
+  f(p.x), f(p.index), f(p.out), f(p.columns), f(p.divisor);
 }
 template <class F>
 void ForEachView(const ScatterRowsProblem& p, const F& f) {
-  f(p.x), f(p.index), f(p.out), f(p.columns);
+  f(p.x), f(p.index), f(p.out), f(p.columns), f(p.divisor);
 }
 template <class F>
 void ForEachView(const SortProblem& p, const F& f) {

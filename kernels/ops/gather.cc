@@ -23,14 +23,46 @@ bool Broadcast(const View& x, const View& index, int64_t rows, Shape* out) {
   return index.dtype == DType::kI32;
 }
 
+bool Divides(const View& divisor, const Shape& out) {
+  if (divisor.shape.rank != out.rank - 1 || divisor.dtype != DType::kF32) return false;
+  bool fits = divisor.shape[out.rank - 2] == out[out.rank - 2];
+  for (int i = 0; i + 2 < out.rank; ++i) {
+    fits = fits && (divisor.shape[i] == out[i] || divisor.shape[i] == 1);
+  }
+  return fits;
+}
+
+Tensor GatherRows(Ops& ops, const Tensor& x, const Tensor& index, const Tensor& divisor) {
+  bool fits = !x.empty() && index.size() == x.size();
+  std::vector<Shape> shapes(x.size());
+  for (size_t p = 0; fits && p < x.size(); ++p) {
+    const int64_t M = index[p].shape[std::max(index[p].shape.rank - 1, 0)];
+    fits = Broadcast(x[p], index[p], M, &shapes[p]) && x[p].dtype == x[0].dtype &&
+           (IsFloat(x[p].dtype) || x[p].dtype == DType::kI32);
+  }
+  if (!ops.Require(fits, "gather",
+                   "x [.., N, D], int32 index [.., M], leading dimensions broadcast")) {
+    return {};
+  }
+  const Tensor out = ops.Empty(x[0].dtype == DType::kI32 ? DType::kI32 : DType::kF32, shapes);
+  if (!ops.status().ok()) return {};
+  std::vector<GatherRowsProblem> problems;
+  for (size_t p = 0; p < x.size(); ++p) {
+    problems.push_back({x[p], index[p], out[p], {}, ViewOf(divisor, p)});
+  }
+  ops.Run(GatherRowsArgs{.problems = std::move(problems)});
+  return ops.status().ok() ? out : Tensor();
+}
+
 // x [.., M, D] into the rows (and columns) of fresh tensors of `shapes`.
 Tensor ScatterTo(Ops& ops, const Tensor& x, const Tensor& index, const std::vector<Shape>& shapes,
-                 const Tensor& columns = {}) {
+                 const ScatterParams& params, const Tensor& columns = {}) {
   const Tensor out = ops.Empty(DType::kF32, shapes);
   if (!ops.status().ok()) return {};
+  if (params.is_returned && ops.wants_gradients_alone()) return out;
   std::vector<ScatterRowsProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) {
-    problems.push_back({x[p], index[p], out[p], ViewOf(columns, p)});
+    problems.push_back({x[p], index[p], out[p], ViewOf(columns, p), ViewOf(params.divisor, p)});
   }
   ops.Run(ScatterRowsArgs{.problems = std::move(problems)});
   return ops.status().ok() ? out : Tensor();
@@ -58,54 +90,46 @@ Tensor SortedIndices(Ops& ops, const Tensor& x, const std::vector<int64_t>& coun
 }  // namespace
 
 Tensor Ops::Gather(const Tensor& x, const Tensor& index) {
-  bool fits = !x.empty() && index.size() == x.size();
-  std::vector<Shape> shapes(x.size());
-  for (size_t p = 0; fits && p < x.size(); ++p) {
-    const int64_t M = index[p].shape[std::max(index[p].shape.rank - 1, 0)];
-    fits = Broadcast(x[p], index[p], M, &shapes[p]) && x[p].dtype == x[0].dtype &&
-           (IsFloat(x[p].dtype) || x[p].dtype == DType::kI32);
-  }
-  if (!Require(fits, "gather", "x [.., N, D], int32 index [.., M], leading dimensions broadcast")) {
-    return {};
-  }
-  const Tensor out = Empty(x[0].dtype == DType::kI32 ? DType::kI32 : DType::kF32, shapes);
-  if (!status_.ok()) return {};
-  std::vector<GatherRowsProblem> problems;
-  for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], index[p], out[p]});
-  Run(GatherRowsArgs{.problems = std::move(problems)});
+  const Tensor out = GatherRows(*this, x, index, {});
   if (!status_.ok()) return {};
   if (Records({&x})) {
     tape_->Record({x}, {out},
                   [index, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
                                                 const std::vector<bool>&) -> std::vector<Tensor> {
-                    return {ScatterTo(ops, grads[0], index, before)};
+                    return {ScatterTo(ops, grads[0], index, before, {})};
                   });
   }
   return out;
 }
 
-Tensor Ops::Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows) {
+Tensor Ops::Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows,
+                    const ScatterParams& params) {
+  const Tensor& divisor = params.divisor;
   bool fits =
       !x.empty() && index.size() == x.size() && (rows.size() == 1 || rows.size() == x.size());
+  fits = fits && (divisor.empty() || divisor.size() == x.size());
   std::vector<Shape> shapes(x.size());
   for (size_t p = 0; fits && p < x.size(); ++p) {
     fits = Broadcast(x[p], index[p], At(rows, p), &shapes[p]) && IsFloat(x[p].dtype) &&
            index[p].shape[index[p].shape.rank - 1] == x[p].shape[x[p].shape.rank - 2] &&
-           At(rows, p) >= 0;
+           At(rows, p) >= 0 && (divisor.empty() || Divides(divisor[p], shapes[p]));
   }
-  if (!Require(fits, "scatter", "float x [.., M, D], int32 index [.., M], a number of rows")) {
+  if (!Require(fits, "scatter",
+               "float x [.., M, D], int32 index [.., M], a number of rows, float32 divisor "
+               "[.., rows]")) {
     return {};
   }
-  const Tensor out = ScatterTo(*this, x, index, shapes);
+  const Tensor out = ScatterTo(*this, x, index, shapes, params);
   if (!status_.ok()) return {};
   if (Records({&x})) {
-    tape_->Record({x}, {out},
-                  [index, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
-                                                const std::vector<bool>&) -> std::vector<Tensor> {
-                    const Tensor rows = ops.Gather(grads[0], index);
-                    if (!ops.status().ok() || ShapesOf(rows) == before) return {rows};
-                    return {ops.SumTo(rows, before)};
-                  });
+    tape_->Record(
+        {x}, {out},
+        [index, divisor, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
+                                               const std::vector<bool>&) -> std::vector<Tensor> {
+          const Tensor rows = GatherRows(ops, grads[0], index, divisor);
+          if (!ops.status().ok() || ShapesOf(rows) == before) return {rows};
+          return {ops.SumTo(rows, before)};
+        });
   }
   return out;
 }
@@ -136,7 +160,7 @@ Tensor Ops::GatherPairs(const Tensor& x, const Tensor& rows, const Tensor& colum
         {x}, {out},
         [rows, columns, before = ShapesOf(x)](Ops& ops, std::span<const Tensor> grads,
                                               const std::vector<bool>&) -> std::vector<Tensor> {
-          return {ScatterTo(ops, grads[0], rows, before, columns)};
+          return {ScatterTo(ops, grads[0], rows, before, {}, columns)};
         });
   }
   return out;

@@ -13,6 +13,7 @@
 #include "kernels/device/device.h"
 #include "kernels/ops/attend.h"
 #include "kernels/ops/conv1d.h"
+#include "kernels/ops/gather.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/pool.h"
 #include "kernels/ops/random_features.h"
@@ -109,7 +110,8 @@ class Ops {
   // x [.., N, K], rows [.., M], columns [.., W] -> [.., M, W]: every row with every column.
   Tensor GatherPairs(const Tensor& x, const Tensor& rows, const Tensor& columns);
   // rows: of the result, per problem.
-  Tensor Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows);
+  Tensor Scatter(const Tensor& x, const Tensor& index, const std::vector<int64_t>& rows,
+                 const ScatterParams& params = {});
   // Of the last axis: the first `count` (per problem) indices in order.
   Tensor Sort(const Tensor& x, const std::vector<int64_t>& count, bool descending = false);
   // The `count` largest, ties to the lowest index; largest first or, by_index, lowest index first.

@@ -43,6 +43,24 @@ Index With(Index index, int64_t row, int64_t d) {
   return index;
 }
 
+// `value` of row `n`, divided by what the row is divided by.
+class Divisors {
+ public:
+  explicit Divisors(const View& divisor) : given_(divisor.given()) {
+    if (given_) list_ = ReadView(divisor);
+  }
+  double Divided(double value, Index lead, int64_t n) const {
+    if (!given_) return value;
+    lead.back() = n;
+    const double by = list_.At(lead);
+    return by == 0 ? 0 : value / by;
+  }
+
+ private:
+  const bool given_;
+  PlainArray list_;
+};
+
 }  // namespace
 
 template <>
@@ -50,12 +68,13 @@ void PlainRun(const GatherRowsArgs& args) {
   for (const GatherRowsProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), index = ReadView(p.index);
     const Columns columns(p.columns);
+    const Divisors divisors(p.divisor);
     PlainArray out(p.out.shape);
     ForEachIndex(out.shape, [&](const Index& at) {
       const Index row(at.begin(), at.end() - 1);
       const auto n = static_cast<int64_t>(index.At(row));
       const int64_t d = columns.Of(row, at.back());
-      out.At(at) = n < 0 || d < 0 ? 0 : x.At(With(row, n, d));
+      out.At(at) = n < 0 || d < 0 ? 0 : divisors.Divided(x.At(With(row, n, d)), row, n);
     });
     WriteView(out, p.out);
   }
@@ -66,6 +85,7 @@ void PlainRun(const ScatterRowsArgs& args) {
   for (const ScatterRowsProblem& p : args.problems) {
     const PlainArray x = ReadView(p.x), index = ReadView(p.index);
     const Columns columns(p.columns);
+    const Divisors divisors(p.divisor);
     PlainArray out(p.out.shape);
     ForEachIndex(Rows(x, index, p.columns), [&](const Index& row) {
       const auto n = static_cast<int64_t>(index.At(row));
@@ -74,6 +94,10 @@ void PlainRun(const ScatterRowsArgs& args) {
         const int64_t d = columns.Of(row, w);
         if (d >= 0) out.At(With(row, n, d)) += x.At(With(row, row.back(), w));
       }
+    });
+    ForEachIndex(out.shape, [&](const Index& at) {
+      const Index row(at.begin(), at.end() - 1);
+      out.At(at) = divisors.Divided(out.At(at), row, row.back());
     });
     WriteView(out, p.out);
   }

@@ -42,6 +42,43 @@ void ConvertRow(const View& x, const char* from, int64_t from_stride, const View
   }
 }
 
+// Row n of a list of divisors, 1 without one.
+float DivisorOf(const View& divisor, const float* list, int64_t n) {
+  return list == nullptr ? 1.0f : list[n * divisor.stride[divisor.shape.rank - 1]];
+}
+
+// x[0, n) / divisor, 0 where that is 0.
+void DivideRow(float* x, int64_t n, float divisor) {
+  if (divisor == 0) return std::fill(x, x + n, 0.0f);
+  for (int64_t i = 0; i < n; ++i) x[i] /= divisor;
+}
+
+// Rows [begin, end) of one [M, D] matrix, each divided. The pointers are those of the matrices and
+// of the lists.
+void GatherDivided(const GatherRowsProblem& p, const char* x, const int32_t* index,
+                   const float* divisor, char* out, int64_t begin, int64_t end) {
+  const int row = p.out.shape.rank - 2;
+  const int64_t D = p.out.shape[row + 1];
+  const int64_t x_size = SizeOf(p.x.dtype), out_size = SizeOf(p.out.dtype);
+  float values[kChunk];
+  for (int64_t m = begin; m < end; ++m) {
+    const int64_t n = index[m * p.index.stride[row]];
+    const char* from = x + n * p.x.stride[row] * x_size;
+    char* to = out + m * p.out.stride[row] * out_size;
+    const float by = n < 0 ? 0 : DivisorOf(p.divisor, divisor, n);
+    for (int64_t first = 0; first < D; first += kChunk) {
+      const int64_t count = std::min(kChunk, D - first);
+      if (by != 0) {
+        ReadFloats(p.x.dtype, from + first * p.x.stride[row + 1] * x_size, p.x.stride[row + 1],
+                   count, values);
+      }
+      DivideRow(values, count, by);
+      WriteFloats(p.out.dtype, values, p.out.stride[row + 1], count,
+                  to + first * p.out.stride[row + 1] * out_size);
+    }
+  }
+}
+
 // Rows [begin, end) of one [M, D] matrix. The pointers are those of the matrices and of the list.
 void Gather(const GatherRowsProblem& p, const char* x, const int32_t* index, char* out,
             int64_t begin, int64_t end) {
@@ -131,7 +168,7 @@ void PrefetchRow(const char* row, int64_t bytes) {
 // Rows [begin, end) of one matrix of out: the sums, in order, over `sources` matrices x and their
 // lists: rows order[start[n] .. start[n + 1]) with order right behind the N + 1 starts.
 void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
-             int64_t sources, char* out, int64_t begin, int64_t end) {
+             int64_t sources, const float* divisor, char* out, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
   const int row = p.out.shape.rank - 2;
   const int64_t N = p.out.shape[row], D = p.out.shape[row + 1];
@@ -154,6 +191,7 @@ void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* c
                  sum);
         }
       }
+      if (divisor != nullptr) DivideRow(sum, count, DivisorOf(p.divisor, divisor, n));
       WriteFloats(p.out.dtype, sum, out_stride, count,
                   out + (n * p.out.stride[row] + first * out_stride) * SizeOf(p.out.dtype));
     }
@@ -162,8 +200,8 @@ void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* c
 
 // The same for elements, each added to columns[w] of its row of out, which is float32 and dense.
 void ScatterPairs(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
-                  const int32_t* const* columns, int64_t sources, char* out, int64_t begin,
-                  int64_t end) {
+                  const int32_t* const* columns, int64_t sources, const float* divisor, char* out,
+                  int64_t begin, int64_t end) {
   const int row = p.out.shape.rank - 2;
   const int64_t N = p.out.shape[row], D = p.out.shape[row + 1], W = p.x.shape[row + 1];
   const int64_t x_size = SizeOf(p.x.dtype), x_stride = p.x.stride[row + 1];
@@ -187,6 +225,7 @@ void ScatterPairs(const ScatterRowsProblem& p, const char* const* x, const int32
         }
       }
     }
+    if (divisor != nullptr) DivideRow(sum, D, DivisorOf(p.divisor, divisor, n));
   }
 }
 
@@ -306,6 +345,12 @@ struct Sources {
   }
 };
 
+// The divisors of a matrix; null: none.
+const float* DivisorsAt(const View& divisor, int leading, const Index& lead) {
+  if (!divisor.given()) return nullptr;
+  return reinterpret_cast<const float*>(At(divisor, leading, lead));
+}
+
 // The rows of an item, matrix by matrix: visit(lead, begin, end).
 template <class Visit>
 void ForEachMatrix(const View& out, const RowItems::Item& item, const Visit& visit) {
@@ -351,6 +396,8 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& a
       Choose(cpu.isa, HWY_CHOOSE_SSE4(Gather), HWY_CHOOSE_AVX2(Gather), HWY_CHOOSE_AVX3(Gather));
   auto* run_pairs = Choose(cpu.isa, HWY_CHOOSE_SSE4(GatherPairs), HWY_CHOOSE_AVX2(GatherPairs),
                            HWY_CHOOSE_AVX3(GatherPairs));
+  auto* run_divided = Choose(cpu.isa, HWY_CHOOSE_SSE4(GatherDivided),
+                             HWY_CHOOSE_AVX2(GatherDivided), HWY_CHOOSE_AVX3(GatherDivided));
   cpu.ForEach(stream, items.count(), serial, [&](int64_t i, int) {
     const RowItems::Item item = items[i];
     const GatherRowsProblem& p = args.problems[item.problem];
@@ -360,6 +407,9 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const GatherRowsArgs& a
       if (p.columns.given()) {
         const auto* columns = reinterpret_cast<const int32_t*>(At(p.columns, rank, lead));
         run_pairs(p, At(p.x, rank, lead), index, columns, At(p.out, rank, lead), begin, end);
+      } else if (p.divisor.given()) {
+        run_divided(p, At(p.x, rank, lead), index, DivisorsAt(p.divisor, rank, lead),
+                    At(p.out, rank, lead), begin, end);
       } else {
         run(p, At(p.x, rank, lead), index, At(p.out, rank, lead), begin, end);
       }
@@ -412,12 +462,15 @@ DeviceStatus RunOnCpu(CpuDevice& device, Stream& stream, const ScatterRowsArgs& 
     Sources sources;
     ForEachMatrix(p.out, item, [&](const Index& lead, int64_t begin, int64_t end) {
       sources.Find(p, lists[item.problem], starts, lead);
+      const auto count = static_cast<int64_t>(sources.x.size());
+      const float* divisor = DivisorsAt(p.divisor, rank, lead);
+      char* const out = At(p.out, rank, lead);
       if (p.columns.given()) {
-        return run_pairs(p, sources.x.data(), sources.starts.data(), sources.columns.data(),
-                         static_cast<int64_t>(sources.x.size()), At(p.out, rank, lead), begin, end);
+        run_pairs(p, sources.x.data(), sources.starts.data(), sources.columns.data(), count,
+                  divisor, out, begin, end);
+      } else {
+        run(p, sources.x.data(), sources.starts.data(), count, divisor, out, begin, end);
       }
-      run(p, sources.x.data(), sources.starts.data(), static_cast<int64_t>(sources.x.size()),
-          At(p.out, rank, lead), begin, end);
     });
   });
   return DeviceStatus();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -60,6 +61,16 @@ int64_t CountUpTo(const int32_t* ranks, int64_t n, int32_t most) {
   return count;
 }
 
+// Bit l: lane l of the mask.
+template <class M>
+uint64_t LanesOf(M mask) {
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(kInts, mask, bytes);
+  uint64_t lanes;
+  std::memcpy(&lanes, bytes, sizeof(lanes));
+  return lanes;
+}
+
 // Calls visit(i) for the ranks in (above, most], in order, until it returns false.
 template <class Visit>
 void ForEachWithin(const int32_t* ranks, int64_t n, int64_t above, int32_t most,
@@ -69,9 +80,10 @@ void ForEachWithin(const int32_t* ranks, int64_t n, int64_t above, int32_t most,
   for (; i + kIntLanes <= n; i += kIntLanes) {
     if (i % kStretch == 0 && CheckPoint()) return;
     const auto is_above = hn::Gt(hn::LoadU(kInts, ranks + i), bound);
-    if (hn::AllTrue(kInts, is_above)) continue;
-    for (int64_t j = i; j < i + kIntLanes; ++j) {
-      if (ranks[j] <= most && ranks[j] > above && !visit(j)) return;
+    uint64_t within = ~LanesOf(is_above) & ((uint64_t{1} << kIntLanes) - 1);
+    for (; within != 0; within &= within - 1) {
+      const int64_t j = i + std::countr_zero(within);
+      if (ranks[j] > above && !visit(j)) return;
     }
   }
   for (; i < n; ++i) {

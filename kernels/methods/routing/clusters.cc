@@ -58,7 +58,7 @@ class ClusterAttention {
   Tensor Out() const {
     const AttendOut attended = Merged();
     if (!ops_.status().ok()) return {};
-    std::vector<Shape> lists, rows, ones;
+    std::vector<Shape> lists, rows, ones, of_rows;
     std::vector<int64_t> nq;
     for (size_t i = 0; i < queries_.size(); ++i) {
       const Shape& m = queries_[i].shape;
@@ -67,12 +67,13 @@ class ClusterAttention {
       rows.push_back({m[0], m[1], taken, attended.out[i].shape[3]});
       ones.push_back({m[0], m[1], taken, 1});
       nq.push_back(x_.parts.nq(i));
+      of_rows.push_back({m[0], m[1], nq.back()});
     }
     const Tensor index = ops_.Reshape(queries_, lists);
-    const Tensor sums = ops_.Scatter(ops_.Reshape(attended.out, rows), index, nq);
     const Tensor seen = MaySkip() ? ops_.Reshape(Seen(attended.lse), ones) : ops_.Constant(1, ones);
-    const Tensor counts = ops_.Scatter(seen, index, nq);
-    return ops_.Apply(ElementOp::kSafeDivide, sums, ops_.Affine(counts, 1, o_.mean_eps));
+    const Tensor counts = ops_.Affine(ops_.Scatter(seen, index, nq), 1, o_.mean_eps);
+    return ops_.Scatter(ops_.Reshape(attended.out, rows), index, nq,
+                        {.divisor = ops_.Reshape(counts, of_rows), .is_returned = true});
   }
 
  private:
