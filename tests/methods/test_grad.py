@@ -55,7 +55,7 @@ def test_gradient_agrees_with_forward(method):
     t = tensors(case, "f32", gradients=True)
     grads = engine("").execute([request(method, case, t, backward=True)])[0].outputs
     inputs = {name: x for name, x in t.items() if not name.startswith("grad_")}
-    for name in method.gradients_of_qkv:
+    for name in (n for n in method.gradients_of_qkv if n in t):
         step = grads[name] / np.linalg.norm(grads[name]) * 1e-2
         ends = []
         for sign in (1, -1):

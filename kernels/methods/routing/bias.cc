@@ -58,7 +58,8 @@ Tensor AtMembers(Ops& ops, const Tensor& bias, const RoutedParts& parts, const M
     const Shape& m = members.queries[i].shape;
     shapes.push_back({m[0], m[1], m[2], 1, 1});
   }
-  return ops.Expand(x, shapes);
+  // Attention repeats dimensions of 1 alone.
+  return ops.Copy(ops.Expand(x, shapes));
 }
 
 // 1 where a key comes after the query: [b,H,C,w,w_k].
