@@ -278,6 +278,69 @@ TEST_P(GatherTest, GradientOfScatterAddsUpWhereRowsRepeat) {
   }
 }
 
+// Elements of x [2,2,13,40] at pairs of rows and columns, and their sums back.
+TEST_P(GatherTest, PairsOfRowsAndColumns) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const Memory memory : {Memory::kDense, Memory::kPitched, Memory::kTransposed}) {
+      const TestArray x = TestArray::Random(1, dtype, {2, 1, 13, 40}, memory, -9, 9);
+      const TestArray rows = TestArray::Random(2, DType::kI32, {1, 3, 17}, memory, -1, 13);
+      const TestArray columns = TestArray::Random(3, DType::kI32, {2, 1, 300}, memory, -1, 40);
+      TestArray out(DType::kF32, {2, 3, 17, 300}, memory), plain(DType::kF32, {2, 3, 17, 300});
+      const auto gather = [&](const TestArray& to) {
+        return GatherRowsArgs{
+            .problems = {{x.view(), rows.view(), to.view(), columns.view(), View()}}};
+      };
+      CpuDevice& device = CpuOf(GetParam(), 2);
+      RunOn(device, [&](Stream& stream) { return device.Run(stream, gather(out)); });
+      PlainRun(gather(plain));
+      ExpectNear(out.Read(), plain.Read(), 0, 0);
+      EXPECT_TRUE(out.GuardsIntact());
+      for (const Shape& shape : {Shape{2, 3, 13, 40}, Shape{2, 1, 13, 40}, Shape{1, 1, 13, 40}}) {
+        TestArray sums(DType::kF32, shape), plain_sums(DType::kF32, shape);
+        const auto scatter = [&](const TestArray& to) {
+          return ScatterRowsArgs{
+              .problems = {{out.view(), rows.view(), to.view(), columns.view(), View()}}};
+        };
+        RunOn(device, [&](Stream& stream) { return device.Run(stream, scatter(sums)); });
+        PlainRun(scatter(plain_sums));
+        ExpectNear(sums.Read(), plain_sums.Read(), 0, 2e-3);
+        EXPECT_TRUE(sums.GuardsIntact());
+      }
+    }
+  }
+}
+
+// A row whose divisor is 0 becomes 0.
+TEST_P(GatherTest, RowsAreDivided) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Memory memory : {Memory::kDense, Memory::kTransposed}) {
+      const TestArray x = TestArray::Random(1, dtype, {2, 3, 17, 300}, memory, -9, 9);
+      const TestArray rows = TestArray::Random(2, DType::kI32, {2, 1, 17}, memory, -1, 17);
+      TestArray divisor = TestArray::Random(3, DType::kF32, {1, 3, 17}, memory, 1, 5);
+      PlainArray by = divisor.Read();
+      by.values[4] = 0;
+      divisor.Write(by);
+      TestArray gathered(DType::kF32, {2, 3, 17, 300}, memory), scattered = gathered;
+      TestArray plain_gathered(DType::kF32, {2, 3, 17, 300}), plain_scattered = plain_gathered;
+      const auto gather = [&](const TestArray& to) {
+        return GatherRowsArgs{
+            .problems = {{x.view(), rows.view(), to.view(), View(), divisor.view()}}};
+      };
+      const auto scatter = [&](const TestArray& to) {
+        return ScatterRowsArgs{
+            .problems = {{x.view(), rows.view(), to.view(), View(), divisor.view()}}};
+      };
+      CpuDevice& device = CpuOf(GetParam(), 2);
+      RunOn(device, [&](Stream& stream) { return device.Run(stream, gather(gathered)); });
+      RunOn(device, [&](Stream& stream) { return device.Run(stream, scatter(scattered)); });
+      PlainRun(gather(plain_gathered));
+      PlainRun(scatter(plain_scattered));
+      ExpectNear(gathered.Read(), plain_gathered.Read(), 0, 1e-5);
+      ExpectNear(scattered.Read(), plain_scattered.Read(), 0, 1e-4);
+    }
+  }
+}
+
 TEST_P(GatherTest, BrokenContractsAreRefused) {
   CpuDevice& device = CpuOf(GetParam(), 1);
   const TestArray x = TestArray::Random(1, DType::kF32, {4, 3});

@@ -66,12 +66,17 @@ TEST_P(SortTest, IsTheStableOrder) {
   std::vector<Case> cases = Cases();
   std::vector<SortProblem> problems;
   for (Case& c : cases) problems.push_back({c.x.view(), c.order.view()});
-  for (bool descending : {false, true}) {
+  for (const SortArgs& args : {SortArgs{}, SortArgs{.descending = true}, SortArgs{.by_index = true},
+                               SortArgs{.descending = true, .by_index = true}}) {
+    const auto of = [&](std::vector<SortProblem> list) {
+      SortArgs all = args;
+      all.problems = std::move(list);
+      return all;
+    };
     const auto check = [&](const std::string& how) {
       for (Case& c : cases) {
         TestArray truth(DType::kI32, c.order.view().shape);
-        const SortProblem p = {c.x.view(), truth.view()};
-        PlainRun(SortArgs{.descending = descending, .problems = {p}});
+        PlainRun(of({{c.x.view(), truth.view()}}));
         EXPECT_EQ(c.order.Bytes() == truth.Bytes(), true)
             << how << " " << ToString(c.x.view().shape) << " to " << ToString(truth.view().shape);
         EXPECT_TRUE(c.order.GuardsIntact());
@@ -81,19 +86,42 @@ TEST_P(SortTest, IsTheStableOrder) {
     for (int threads : {1, 2}) {
       CpuDevice& device = CpuOf(GetParam(), threads);
       const int64_t before = device.launches();
-      RunOn(device, [&](Stream& stream) {
-        return device.Run(stream, SortArgs{.descending = descending, .problems = problems});
-      });
+      RunOn(device, [&](Stream& stream) { return device.Run(stream, of(problems)); });
       EXPECT_EQ(device.launches() - before, 1);
       check("list, threads " + std::to_string(threads));
     }
     for (const SortProblem& p : problems) {
       CpuDevice& device = CpuOf(GetParam(), 2);
-      RunOn(device, [&](Stream& stream) {
-        return device.Run(stream, SortArgs{.descending = descending, .problems = {p}});
-      });
+      RunOn(device, [&](Stream& stream) { return device.Run(stream, of({p})); });
     }
     check("alone");
+  }
+}
+
+// Keys of which many are equal where the selection ends, and keys that are spread over all sizes.
+TEST_P(SortTest, SelectionAmongEqualAndFarKeys) {
+  for (int64_t M : {1, 5, 128, 400, 2000}) {
+    TestArray equal(DType::kF32, {5000}), far(DType::kF32, {5000});
+    for (int64_t i = 0; i < 5000; ++i) {
+      equal.view().As<float>()[i] = i % 97 == 0 ? 2.0f : i % 3 == 0 ? 1.0f : 0.0f;
+      far.view().As<float>()[i] =
+          std::ldexp(1 + static_cast<float>(i % 13), static_cast<int>(i * 7 % 300) - 170) *
+          (i % 2 == 0 ? 1.0f : -1.0f);
+    }
+    for (const TestArray& x : {equal, far}) {
+      const Case c(x, M), truth(x, M);
+      CpuDevice& device = CpuOf(GetParam(), 1);
+      for (bool descending : {false, true}) {
+        const auto args = [&](const Case& of) {
+          return SortArgs{.descending = descending,
+                          .by_index = true,
+                          .problems = {{of.x.view(), of.order.view()}}};
+        };
+        RunOn(device, [&](Stream& stream) { return device.Run(stream, args(c)); });
+        PlainRun(args(truth));
+        EXPECT_EQ(c.order.Bytes() == truth.order.Bytes(), true) << M;
+      }
+    }
   }
 }
 

@@ -239,27 +239,59 @@ Cases RowsByIndexAndViews() {
                      return Out{ops.Gather(in[0], ops.FromHost(ForEachSize(in[0], shape),
                                                                ForEachSize(in[0], index)))};
                    }});
-  cases.push_back({"Scatter", {Rows}, [](Ops& ops, In in) {
-                     const auto shape = [](int64_t n) { return Shape{2, 1, n}; };
-                     const auto index = [](int64_t n) {
-                       std::vector<int32_t> list;
-                       for (int64_t i = 0; i < 2 * n; ++i) {
-                         list.push_back(static_cast<int32_t>(i * 7 % 34 - 1));
-                       }
-                       return list;
-                     };
-                     const auto rows = [](int64_t) { return int64_t{33}; };
-                     return Out{ops.Scatter(
-                         in[0], ops.FromHost(ForEachSize(in[0], shape), ForEachSize(in[0], index)),
-                         ForEachSize(in[0], rows))};
-                   }});
+  cases.push_back(
+      {"Scatter", {Rows}, [](Ops& ops, In in) {
+         const auto shape = [](int64_t n) { return Shape{2, 1, n}; };
+         const auto index = [](int64_t n) {
+           std::vector<int32_t> list;
+           for (int64_t i = 0; i < 2 * n; ++i) {
+             list.push_back(static_cast<int32_t>(i * 7 % 34 - 1));
+           }
+           return list;
+         };
+         const auto rows = [](int64_t) { return int64_t{33}; };
+         const auto by = [](int64_t) {
+           std::vector<float> list;
+           for (int64_t i = 0; i < 66; ++i) list.push_back(static_cast<float>(i % 5));
+           return list;
+         };
+         const auto divisors = [](int64_t) { return Shape{1, 2, 33}; };
+         const Tensor at = ops.FromHost(ForEachSize(in[0], shape), ForEachSize(in[0], index));
+         const Tensor divisor = ops.FromHost(ForEachSize(in[0], divisors), ForEachSize(in[0], by));
+         return Out{ops.Scatter(in[0], at, ForEachSize(in[0], rows)),
+                    ops.Scatter(in[0], at, ForEachSize(in[0], rows), {.divisor = divisor})};
+       }});
+  // Every row with every column, of a tensor that repeats over the batch.
+  cases.push_back(
+      {"GatherPairs",
+       {[](int64_t n) {
+         return Shape{1, 2, n, 9};
+       }},
+       [](Ops& ops, In in) {
+         const auto index = [](int64_t count, int64_t below) {
+           std::vector<int32_t> list;
+           for (int64_t i = 0; i < count; ++i) {
+             list.push_back(static_cast<int32_t>(i * 7 % (below + 1) - 1));
+           }
+           return list;
+         };
+         const auto rows = [](int64_t) { return Shape{2, 1, 20}; };
+         const auto columns = [](int64_t) { return Shape{1, 2, 11}; };
+         const auto of_rows = [&](int64_t n) { return index(40, n); };
+         const auto of_columns = [&](int64_t) { return index(22, 9); };
+         return Out{ops.GatherPairs(
+             in[0], ops.FromHost(ForEachSize(in[0], rows), ForEachSize(in[0], of_rows)),
+             ops.FromHost(ForEachSize(in[0], columns), ForEachSize(in[0], of_columns)))};
+       }});
   cases.push_back({"Orders", {Rows}, [](Ops& ops, In in) {
                      const auto all = [](int64_t n) { return n; };
                      const auto half = [](int64_t n) { return n / 2; };
                      const Tensor x = ops.Transpose(in[0], 2, 3);
-                     return Out{ops.Apply(ElementOp::kCopy, ops.Sort(x, ForEachSize(in[0], all))),
-                                ops.Apply(ElementOp::kCopy, ops.TopK(x, ForEachSize(in[0], half))),
-                                ops.Apply(ElementOp::kCopy, ops.ArgMax(x))};
+                     return Out{
+                         ops.Apply(ElementOp::kCopy, ops.Sort(x, ForEachSize(in[0], all))),
+                         ops.Apply(ElementOp::kCopy, ops.TopK(x, ForEachSize(in[0], half))),
+                         ops.Apply(ElementOp::kCopy, ops.TopK(x, ForEachSize(in[0], half), true)),
+                         ops.Apply(ElementOp::kCopy, ops.ArgMax(x))};
                    }});
   cases.push_back({"Views", {Rows, Rows}, [](Ops& ops, In in) {
                      const auto third = [](int64_t n) { return n / 3; };

@@ -419,3 +419,26 @@ def sinkhorn(H, D, n, block, causal=False, **options):
             lucidrains.sample_gumbel = drawn
 
     return peer
+
+
+# --- routing ---
+
+
+def routing(H, D, clusters, window, **options):
+    """lucidrains/routing-transformer: out, or with `with_aux` the loss of the clusters alone. A k of
+    its own needs shared_qk=False."""
+    from routing_transformer.routing_transformer import KmeansAttention
+
+    with_aux = options.pop("with_aux", False)
+    module = KmeansAttention(clusters, window, H, D, **options).eval()
+    module.kmeans.initted.fill_(True)
+
+    def peer(q, v, means, k=None, mem_k=None, mem_v=None):
+        module.kmeans.means = means.to(q)
+        memory = q.new_zeros(H, clusters, 0, D)
+        put(module, mem_key=memory if mem_k is None else mem_k,
+            mem_value=memory if mem_v is None else mem_v)
+        out, aux = module(q, q if k is None else k, v)
+        return aux if with_aux else out
+
+    return peer

@@ -117,6 +117,11 @@ ABSENT = [
      "cannot match: it clips scores at 0 before it picks"),
     ("long-range-arena sinkhorn_attention", "sinkhorn",
      "cannot match: every sorted block is the sum of all blocks"),
+    # routing
+    ("google-research routing_transformer clustered_local_attention_helper", "routing",
+     "a repository of TensorFlow 1; the oracle has its formula and figures"),
+    ("routing-transformer with input masks", "routing",
+     "cannot match: padding takes the place of members"),
 ]
 
 

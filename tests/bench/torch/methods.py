@@ -329,6 +329,37 @@ def memories():
                fixed=lambda n: fixed, limits=(4096, 4096, "its scores would need 17 GB"))
 
 
+def routing():
+    """sqrt(N) clusters of sqrt(N) members, and the enwik8 model's 16 of N / 16."""
+    unit = {"route_norm": "l2", "mean_eps": 1e-5}
+    shared = unit | {"attend_norm": "l2_key", "self_mask": True}
+    separate = unit | {"attend_norm": "none", "shared_qk": False}
+    for causal, own_keys, few in ((True, False, False), (False, False, False), (True, True, False),
+                                  (False, True, False), (True, False, True)):
+        def clusters(n, few=few):
+            return 16 if few else round(n**0.5)
+
+        def means(n, clusters=clusters):
+            x = np.random.default_rng(3).standard_normal((H, clusters(n), D))
+            return (x / np.linalg.norm(x, axis=2, keepdims=True)).astype(np.float32)
+
+        def make(n, causal=causal, own_keys=own_keys, clusters=clusters, means=means):
+            peer = public.routing(H, D, clusters(n), -(-n // clusters(n)), causal=causal,
+                                  shared_qk=not own_keys, num_mem_kv=int(causal and own_keys))
+            return lambda **tensors: peer(means=torch.tensor(means(n)), **tensors)
+
+        def shapes(n, causal=causal, own_keys=own_keys, clusters=clusters):
+            slots = (H, clusters(n), 1, D)
+            return ({"q": (1, H, n, D), "v": (1, H, n, D)} | ({"k": (1, H, n, D)} if own_keys else {})
+                    | ({"mem_k": slots, "mem_v": slots} if causal and own_keys else {}))
+
+        title = ("16 clusters" if few else "sqrt(N) clusters") + ", own keys" * own_keys
+        yield Case(title + ", causal" * causal, "routing",
+                   (separate if own_keys else shared) | {"causal": causal}, "routing-transformer",
+                   make, shapes=shapes, alone=True,
+                   fixed=lambda n, means=means: {"means": means(n)})
+
+
 # --- ours against ours ---
 
 
@@ -412,6 +443,7 @@ def sinkhorn():
 def cases():
     for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing,
                   sinkhorn):
+                  memory_compressed, routing):
         try:
             yield from group()
         except ImportError as error:
