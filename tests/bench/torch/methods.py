@@ -412,13 +412,6 @@ def against_plain_attention(name, calls, threads):
         side.close()
 
 
-def cases():
-    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing, sets,
-                  memory_compressed):
-    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing,
-                  memories):
-
-
 # --- sinkhorn ---
 
 
@@ -441,9 +434,8 @@ def sinkhorn():
 
 
 def cases():
-    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing,
-                  sinkhorn):
-                  memory_compressed, routing):
+    for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing, sets,
+                  memory_compressed, memories, routing, sinkhorn):
         try:
             yield from group()
         except ImportError as error:
