@@ -4,11 +4,12 @@
 //   sinkhorn: L = (log(max(R, 0) + 1e-6) + noise) / tau, then `iters` times log-softmax over v and
 //             over u; S = exp L
 //   topk:     the n_top largest R_u, S_uv = softmax of R_u over the blocks that are not yet taken
-//   K'_u[t] = sum_v S_uv K_v[t], V'_u[t] likewise;  out_i = softmax(scale q_i [K'_u ; K_u]) [V'_u ; V_u]
+//   K'_u[t] = sum_v S_uv K_v[t], V'_u[t] likewise;  out_i = softmax(scale q_i [K'_u ; K_u]) [V'_u ;
+//   V_u]
 // Causal, means run over all positions up to the first one of u and those of v, only v < u is
-// sorted to u, and the sums over u run over u' <= u; topk puts n_top blocks of null_k, null_v before
-// the others, with scores of 0. sortcut: every query sees the first n sorted blocks.
-// q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
+// sorted to u, and the sums over u run over u' <= u; topk puts n_top blocks of null_k, null_v
+// before the others, with scores of 0. sortcut: every query sees the first n sorted blocks. q
+// [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
 #include <cmath>
 #include <string>
 #include <vector>
@@ -60,7 +61,12 @@ class Sinkhorn : public MethodOf<O> {
     const Inputs& in = self.inputs();
     const SeqSplit seqs(ops, in);
     std::vector<SinkhornBlocks> blocks;
-    for (const SeqSplit::Part& part : seqs.parts()) blocks.push_back(BlocksOf(part.lengths, o));
+    blocks.reserve(seqs.parts().size());
+    for (const SeqSplit::Part& part : seqs.parts()) {
+      blocks.push_back(BlocksOf(part.lengths, o));
+      if (!ops.stream().is_dry()) continue;
+      ops.stream().work().host_bytes += part.count * static_cast<int64_t>(sizeof(SinkhornBlocks));
+    }
     const SinkhornRun run{ops, in, o, seqs, blocks, KindsOf(in.problems[0], o)};
     const AttendOut attended = Attend(run, seqs.Queries(in.q), seqs.Keys(in.k), seqs.Keys(in.v));
     if (!ops.status().ok()) return {};

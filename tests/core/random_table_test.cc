@@ -104,6 +104,9 @@ TEST(RandomTable, ElementsAreThoseOfTheStream) {
   params.distribution = Distribution::kTruncatedNormal;
   stream.TruncatedNormals(0, want, 0.5);
   EXPECT_EQ(DrawTable(params, shape), want);
+  params.distribution = Distribution::kGumbel;
+  stream.Gumbels(0, want);
+  EXPECT_EQ(DrawTable(params, shape), want);
 }
 
 TEST(RandomTable, ACutBlockHasTheFirstRowsOfAFullOne) {

@@ -78,6 +78,16 @@ TEST(RandomTest, NormalsAreThoseOfLibm) {
   }
 }
 
+TEST(RandomTest, GumbelsAreThoseOfTheFormula) {
+  const RandomStream stream(3, "gumbel");
+  std::vector<float> values(1 << 12);
+  stream.Gumbels(5, values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double u = stream.Uniform(5 + i);
+    ASSERT_EQ(values[i], static_cast<float>(-std::log(-std::log(u + 1e-6) + 1e-6))) << i;
+  }
+}
+
 TEST(RandomTest, PiecesAreTheWhole) {
   const RandomStream stream(3, "piece");
   std::vector<float> whole(300), piece(300);

@@ -230,7 +230,9 @@ TEST(HostBytesOfSequences, StayWithinThePlan) {
       {"linformer", {{"k", int64_t{1}}}},
       {"performer", {{"num_features", int64_t{4}}, {"causal", true}}},
       {"nystromformer", {{"num_landmarks", int64_t{1}}}},
-      {"synthesizer", {}}};
+      {"synthesizer", {}},
+      {"sinkhorn", {{"block_size", int64_t{2}}}},
+      {"sinkhorn", {{"block_size", int64_t{2}}, {"causal", true}}}};
   for (const auto& [method, options] : cases) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       Call call{.method = method, .options = options};

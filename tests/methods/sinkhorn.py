@@ -9,6 +9,7 @@ from tests.methods import drawn
 from tests.methods.cases import ALL, Case
 from tests.methods.golden import Golden, wave
 from tests.methods.method import Growth, Method, Visible
+from tests.methods.mixing_core import normals
 from tests.methods.refused import Refused, common_refusals, qkv, zeros
 from tests.methods.traced import TracedOracle
 
@@ -33,14 +34,6 @@ def gumbels(seed, name, shape):
     u = drawn.philox(seed, name, ceil_div(int(np.prod(shape)), 4)).astype(np.float64)
     u = ((u + 0.5) / 2**32).ravel()[:int(np.prod(shape))].reshape(shape)
     return (-np.log(-np.log(u + 1e-6) + 1e-6)).astype(np.float32).astype(np.float64)
-
-
-def normals(seed, name, shape):
-    u = drawn.philox(seed, name, ceil_div(int(np.prod(shape)), 4)).astype(np.float64)
-    u = (u + 0.5) / 2**32
-    radius, angle = np.sqrt(-2 * np.log(u[:, ::2])), 2 * np.pi * u[:, 1::2]
-    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2)
-    return pairs.ravel()[:int(np.prod(shape))].reshape(shape).astype(np.float32).astype(np.float64)
 
 
 def blocks(x, size, count):
@@ -73,10 +66,10 @@ class SinkhornOracle(TracedOracle):
         if o.get("gumbel"):
             made["gumbel_noise"] = gumbels(seed, "gumbel_noise", (B, H, nq, nk))
         if o.get("sort_net") == "linear":
-            made["sort_w"] = normals(seed, "sort_w", (H, 2 * D, nk))
+            made["sort_w"] = normals(seed, "sort_w", (H, 2 * D, nk), 1.0)
         if o.get("causal") and is_topk(o):
-            made |= {"null_k": normals(seed, "null_k", (H, D)),
-                     "null_v": normals(seed, "null_v", (H, Dv))}
+            made |= {"null_k": normals(seed, "null_k", (H, D), 1.0),
+                     "null_v": normals(seed, "null_v", (H, Dv), 1.0)}
         return made
 
     # --- steps of the specification

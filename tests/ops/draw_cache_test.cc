@@ -35,7 +35,7 @@ TEST(DrawCache, EveryParameterMakesAnotherTable) {
   std::vector<std::pair<DrawParams, Shape>> tables;
   for (const Distribution distribution :
        {Distribution::kUniform, Distribution::kNormal, Distribution::kTruncatedNormal,
-        Distribution::kOrthogonalRows}) {
+        Distribution::kGumbel, Distribution::kOrthogonalRows}) {
     DrawParams params = {.seed = 1, .name = "a", .suffix = "#1", .distribution = distribution};
     tables.emplace_back(params, Shape{3, 4});
     tables.emplace_back(params, Shape{4, 3});

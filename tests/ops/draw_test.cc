@@ -159,7 +159,7 @@ TEST_P(DrawOnDevices, APlanCountsWithoutDrawing) {
   const auto device = NewTestDevice(GetParam());
   for (const Distribution distribution :
        {Distribution::kUniform, Distribution::kNormal, Distribution::kTruncatedNormal,
-        Distribution::kOrthogonalRows}) {
+        Distribution::kGumbel, Distribution::kOrthogonalRows}) {
     const DrawParams params = {.name = "w", .distribution = distribution};
     const Shape shape = {1 << 18, 64};
     const DrawCost cost = CostOfDraw(params, shape);

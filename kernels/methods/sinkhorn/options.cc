@@ -28,22 +28,23 @@ const char* NameOf(BlockSort sort) { return sort == BlockSort::kTopK ? "topk" : 
 
 OptionSpec<O> SortOption() {
   const std::vector<std::string> names = {"sinkhorn", "topk"};
-  return {{.name = "sort",
-           .type = OptionType::kEnum,
-           .default_text = "sinkhorn; causal topk",
-           .enum_values = names,
-           .help = "mixes of all blocks by Sinkhorn's iterations, or the blocks of the best scores"},
-          [names](const OptionValue& v, O* o, Reasons* r) {
-            // A refused value becomes out of range, so that later rules skip it.
-            int value = static_cast<int>(names.size());
-            options_internal::ReadEnum("sort", names, v, &value, r);
-            o->sort = static_cast<BlockSort>(value);
-          },
-          [names](const O& o) -> std::optional<OptionValue> {
-            if (!o.sort.has_value()) return std::nullopt;
-            return names.at(static_cast<size_t>(*o.sort));
-          },
-          [](const O& o, int64_t) { return NameOf(O{.causal = o.causal}.Sort()); }};
+  return {
+      {.name = "sort",
+       .type = OptionType::kEnum,
+       .default_text = "sinkhorn; causal topk",
+       .enum_values = names,
+       .help = "mixes of all blocks by Sinkhorn's iterations, or the blocks of the best scores"},
+      [names](const OptionValue& v, O* o, Reasons* r) {
+        // A refused value becomes out of range, so that later rules skip it.
+        int value = static_cast<int>(names.size());
+        options_internal::ReadEnum("sort", names, v, &value, r);
+        o->sort = static_cast<BlockSort>(value);
+      },
+      [names](const O& o) -> std::optional<OptionValue> {
+        if (!o.sort.has_value()) return std::nullopt;
+        return names.at(static_cast<size_t>(*o.sort));
+      },
+      [](const O& o, int64_t) { return NameOf(O{.causal = o.causal}.Sort()); }};
 }
 
 OptionSpec<O> LocalOption() {
@@ -113,9 +114,7 @@ std::vector<OptionSpec<O>> SinkhornLines() {
       BoolOption("gumbel", &O::gumbel, "adds noise to the scores of Sinkhorn's iterations"),
       IntOption("n_top", &O::n_top, {.min = 1, .max = kMostTop}, "1; causal topk 2",
                 "sorted blocks of a query block, at most all; topk only",
-                [](const O& o, int64_t) {
-                  return O{.sort = o.sort, .causal = o.causal}.Top();
-                }),
+                [](const O& o, int64_t) { return O{.sort = o.sort, .causal = o.causal}.Top(); }),
       IntOption("sortcut", &O::sortcut, {.min = 0, .max = kMostTop},
                 "n: every query sees the first n sorted blocks, at most all; 0: off"),
       LocalOption(),
@@ -132,11 +131,12 @@ std::vector<TensorInfo> SinkhornInputs() {
   inputs.push_back({kNoise, "[B,H,nq,nk]", "float",
                     "added to the scores of blocks, nq = ceil(Nq / block_size), nk = ceil(Nk / "
                     "kv_block_size); with gumbel, drawn when absent: -log(-log(u + 1e-6) + 1e-6)"});
-  inputs.push_back(Differentiable(
-      kWeight, "[H,2D,nk]", "of sort_net linear; drawn when absent, N(0, 1)"));
-  inputs.push_back(Differentiable(
-      kNullK, "[H,D]", "keys of the blocks before the first; causal topk; drawn when absent, "
-                       "N(0, 1)"));
+  inputs.push_back(
+      Differentiable(kWeight, "[H,2D,nk]", "of sort_net linear; drawn when absent, N(0, 1)"));
+  inputs.push_back(
+      Differentiable(kNullK, "[H,D]",
+                     "keys of the blocks before the first; causal topk; drawn when absent, "
+                     "N(0, 1)"));
   inputs.push_back(Differentiable(kNullV, "[H,Dv]", "their values; drawn when absent, N(0, 1)"));
   return inputs;
 }
@@ -186,10 +186,9 @@ void CheckSinkhorn(const ProblemShape& p, const O& o, Reasons* reasons) {
   const int64_t picked = has_nulls ? o.Top() : std::min(o.Top(), std::max(nq, nk));
   if (rows * static_cast<double>(picked) * static_cast<double>(width) >
       static_cast<double>(kMostSortedKeys)) {
-    reasons->Invalid(o.sortcut > 0 ? "sortcut" : "n_top",
-                     " must leave at most ", kMostSortedKeys, " sorted keys, got ", picked,
-                     " blocks of ", width, " for ", static_cast<int64_t>(rows),
-                     " blocks of queries");
+    reasons->Invalid(o.sortcut > 0 ? "sortcut" : "n_top", " must leave at most ", kMostSortedKeys,
+                     " sorted keys, got ", picked, " blocks of ", width, " for ",
+                     static_cast<int64_t>(rows), " blocks of queries");
   }
 }
 

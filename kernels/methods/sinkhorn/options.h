@@ -30,9 +30,7 @@ struct SinkhornOptions {
   bool causal = false;
   uint64_t seed = 0;
 
-  BlockSort Sort() const {
-    return sort.value_or(causal ? BlockSort::kTopK : BlockSort::kSinkhorn);
-  }
+  BlockSort Sort() const { return sort.value_or(causal ? BlockSort::kTopK : BlockSort::kSinkhorn); }
   bool IsTopK() const { return Sort() == BlockSort::kTopK; }
   int64_t KvBlock() const { return kv_block_size.value_or(block_size); }
   double Temperature() const { return temperature.value_or(causal && IsTopK() ? 1 : 0.75); }

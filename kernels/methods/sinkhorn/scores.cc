@@ -40,9 +40,8 @@ Tensor RunningQueries(const SinkhornRun& run, const Tensor& q) {
   Ops& ops = run.ops;
   const Tensor sums = ReduceRows(ops, ReduceOp::kSum, q, QueryWindows(run));
   const Tensor before = ops.Cumulative(CumulativeOp::kSum, sums, kRows, /*exclusive=*/true);
-  const Tensor firsts =
-      ops.Slice(q, kRows, {0}, run.Each([](const Blocks& b) { return b.lengths.nq; }),
-                run.o.block_size);
+  const Tensor firsts = ops.Slice(
+      q, kRows, {0}, run.Each([](const Blocks& b) { return b.lengths.nq; }), run.o.block_size);
   const Tensor sum = ops.Apply(ElementOp::kAdd, before, firsts);
   const Tensor share = run.Numbers(
       kRows, [](const Blocks& b) { return b.nq; },
@@ -53,24 +52,19 @@ Tensor RunningQueries(const SinkhornRun& run, const Tensor& q) {
 // [1,1,columns,2,bk]: ones, and what key s of a block adds to the running means of its block,
 // sum_t 1 / (t + 1) over its positions t >= s.
 Tensor KeyWeights(const SinkhornRun& run) {
-  std::vector<Shape> shapes;
-  std::vector<std::vector<float>> values;
-  for (const Blocks& b : run.blocks) {
-    shapes.push_back({1, 1, b.columns, 2, b.slots});
-    std::vector<float>& of_part = values.emplace_back();
-    if (run.ops.stream().is_dry()) continue;
-    of_part.resize(static_cast<size_t>(b.columns * 2 * b.bk));
+  const auto shape_of = [](const Blocks& b) { return Shape{1, 1, b.columns, 2, b.slots}; };
+  return run.Listed<float>(shape_of, [](const Blocks& b, float* weights) {
     for (int64_t v = 0; v < b.columns; ++v) {
+      float* const ones = weights + v * 2 * b.bk;
       double sum = 0;
       for (int64_t s = b.bk - 1; s >= 0; --s) {
         const int64_t position = v * b.bk + s;
         if (position < b.lengths.nk) sum += 1.0 / static_cast<double>(position + 1);
-        of_part[static_cast<size_t>(v * 2 * b.bk + s)] = 1;
-        of_part[static_cast<size_t>((v * 2 + 1) * b.bk + s)] = static_cast<float>(sum);
+        ones[s] = 1;
+        ones[b.bk + s] = static_cast<float>(sum);
       }
     }
-  }
-  return run.ops.FromHost(shapes, std::move(values));
+  });
 }
 
 // The sum over each block of the means of all keys up to each of its keys, [B,Hkv,columns,D].
@@ -107,8 +101,8 @@ Tensor LinearScores(const SinkhornRun& run, const Tensor& q, const Tensor& k) {
   std::vector<Shape> shapes, missing;
   std::vector<int64_t> groups, rows;
   for (const ProblemShape& p : run.in.problems) shapes.push_back(DrawnWeight(p, run.o).shape);
-  const Tensor weight = run.seqs.Shared(SentOrDrawn(
-      ops, run.in, "sort_w", DrawnWeight(run.in.problems[0], run.o).params, shapes));
+  const Tensor weight = run.seqs.Shared(
+      SentOrDrawn(ops, run.in, "sort_w", DrawnWeight(run.in.problems[0], run.o).params, shapes));
   const Tensor sums_q = ReduceRows(ops, ReduceOp::kSum, q, QueryWindows(run));
   const Tensor sums_k = ReduceRows(ops, ReduceOp::kSum, k, KeyWindows(run));
   if (!ops.status().ok()) return {};
@@ -184,8 +178,8 @@ Tensor BlockScores(const SinkhornRun& run, const Tensor& q, const Tensor& k,
   }
   if (!ops.status().ok()) return {};
   const double scale = 1 / std::sqrt(static_cast<double>(run.in.problems[0].D));
-  return run.Ungrouped(ops.MatMul(run.Grouped(ScoredRows(run, of_q)), ops.Transpose(of_k, 2, 3),
-                                  {.alpha = scale}));
+  return run.Ungrouped(
+      ops.MatMul(run.Grouped(ScoredRows(run, of_q)), ops.Transpose(of_k, 2, 3), {.alpha = scale}));
 }
 
 }  // namespace attnd

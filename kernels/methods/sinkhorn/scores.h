@@ -1,6 +1,7 @@
 // Scores of key blocks, one row for each block of queries.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "kernels/method/method.h"
@@ -32,21 +33,35 @@ struct SinkhornRun {
   // Query heads of a key head side by side: [B,H,r,n] -> [B,Hkv,(H/Hkv) r,n], and back.
   Tensor Grouped(const Tensor& x) const;
   Tensor Ungrouped(const Tensor& x) const;
-  // A constant of each part: `count` numbers along an axis of four.
-  template <class Count, class Value>
-  Tensor Numbers(int axis, const Count& count, const Value& value) const {
+  // A constant of each part: `shape_of(blocks)`, and `fill(blocks, numbers)` with zeros to fill.
+  template <class T, class ShapeOf, class Fill>
+  Tensor Listed(const ShapeOf& shape_of, const Fill& fill) const {
+    // Of each list on the host, beside its numbers.
+    constexpr int64_t kListBytes = 64;
     std::vector<Shape> shapes;
-    std::vector<std::vector<float>> values;
-    for (const SinkhornBlocks& b : blocks) {
-      const int64_t n = count(b);
-      shapes.push_back({1, 1, 1, 1});
-      shapes.back().dims[axis] = n;
-      values.emplace_back();
-      for (int64_t i = 0; i < n && !ops.stream().is_dry(); ++i) {
-        values.back().push_back(static_cast<float>(value(b, i)));
+    std::vector<std::vector<T>> values(blocks.size());
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      shapes.push_back(shape_of(blocks[i]));
+      if (ops.stream().is_dry()) {
+        ops.stream().work().host_bytes += kListBytes * seqs.parts()[i].count;
+        continue;
       }
+      values[i].resize(static_cast<size_t>(shapes[i].size()));
+      fill(blocks[i], values[i].data());
     }
     return ops.FromHost(shapes, std::move(values));
+  }
+  // `count` numbers along one of four axes.
+  template <class Count, class Value>
+  Tensor Numbers(int axis, const Count& count, const Value& value) const {
+    const auto shape_of = [&](const SinkhornBlocks& b) {
+      Shape shape = {1, 1, 1, 1};
+      shape.dims[axis] = count(b);
+      return shape;
+    };
+    return Listed<float>(shape_of, [&](const SinkhornBlocks& b, float* numbers) {
+      for (int64_t i = 0; i < count(b); ++i) numbers[i] = static_cast<float>(value(b, i));
+    });
   }
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/method/drawn.h"
+#include "kernels/methods/lowrank/rows.h"
 
 namespace attnd {
 namespace {
@@ -90,7 +91,7 @@ Tensor Mixed(const SinkhornRun& run, const Tensor& S, const Tensor& key_blocks) 
 // --- the best blocks
 
 struct Picked {
-  Tensor block;   // int32 [B,H,n,1]: the key block; -1: a null block
+  Tensor block;   // int32 [B,H,n,1]: of the blocks that WithNulls gives
   Tensor weight;  // [B,H,n,1]
 };
 
@@ -110,18 +111,12 @@ Tensor WithLastOne(const SinkhornRun& run, const Tensor& x) {
   return run.ops.Reshape(x, shapes);
 }
 
-// The key block of each column of scores, [1,1,1,nulls + columns,1].
+// The block of each column of scores, [1,1,1,nulls + columns,1]: 0 for null blocks.
 Tensor BlocksOfColumns(const SinkhornRun& run) {
-  std::vector<Shape> shapes;
-  std::vector<std::vector<int32_t>> values;
-  for (const Blocks& b : run.blocks) {
-    shapes.push_back({1, 1, 1, b.nulls + b.columns, 1});
-    values.emplace_back();
-    for (int64_t c = 0; c < b.nulls + b.columns && !run.ops.stream().is_dry(); ++c) {
-      values.back().push_back(static_cast<int32_t>(std::max<int64_t>(c - b.nulls, -1)));
-    }
-  }
-  return run.ops.FromHost(shapes, std::move(values));
+  const auto shape_of = [](const Blocks& b) { return Shape{1, 1, 1, b.nulls + b.columns, 1}; };
+  return run.Listed<int32_t>(shape_of, [](const Blocks& b, int32_t* columns) {
+    for (int64_t v = 0; v < b.columns; ++v) columns[b.nulls + v] = static_cast<int32_t>(v + 1);
+  });
 }
 
 // Scores of the columns, null blocks before the others.
@@ -165,55 +160,51 @@ Picked Picks(const SinkhornRun& run, const Tensor& R) {
                                     /*exclusive=*/false, /*reverse=*/true),
                      3, {0}, picks);
   }
-  const Tensor weight =
-      ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, best, left));
+  const Tensor weight = ops.Apply(ElementOp::kExp, ops.Apply(ElementOp::kSubtract, best, left));
   Tensor block = order;
   if (run.o.causal) block = ops.Gather(BlocksOfColumns(run), order);
   return {Flat(run, block), Flat(run, weight)};
 }
 
-// [1,H,1,1,D] of null_k or null_v.
-Tensor Null(const SinkhornRun& run, bool of_keys) {
+// Blocks of null_k or null_v [B,H,1,slots D], one, before the others; those of query heads.
+Tensor WithNulls(const SinkhornRun& run, const Tensor& key_blocks, bool of_keys) {
   Ops& ops = run.ops;
-  std::vector<Shape> shapes;
-  for (const ProblemShape& p : run.in.problems) {
-    shapes.push_back(DrawnNull(p, run.o, of_keys).shape);
-  }
-  const DrawParams params = DrawnNull(run.in.problems[0], run.o, of_keys).params;
-  const Tensor rows = run.seqs.Shared(SentOrDrawn(ops, run.in, params.name, params, shapes));
   if (!ops.status().ok()) return {};
-  std::vector<Shape> apart;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    apart.push_back({1, rows[i].shape[1], 1, 1, rows[i].shape[2]});
+  std::vector<Shape> drawn, rows, repeated, flat;
+  std::vector<int64_t> groups;
+  for (const ProblemShape& p : run.in.problems) drawn.push_back(DrawnNull(p, run.o, of_keys).shape);
+  const DrawParams params = DrawnNull(run.in.problems[0], run.o, of_keys).params;
+  const Tensor null = run.seqs.Shared(SentOrDrawn(ops, run.in, params.name, params, drawn));
+  if (!ops.status().ok()) return {};
+  for (size_t i = 0; i < null.size(); ++i) {
+    const int64_t B = key_blocks[i].shape[0], slots = run.blocks[i].slots;
+    const int64_t H = null[i].shape[1], D = null[i].shape[2];
+    rows.push_back({1, H, 1, D});
+    repeated.push_back({B, H, slots, D});
+    flat.push_back({B, H, 1, slots * D});
+    groups.push_back(run.ProblemOf(i).H / run.ProblemOf(i).Hkv);
   }
-  return ops.Reshape(rows, apart);
+  const Tensor block = ops.Reshape(ops.Expand(ops.Reshape(null, rows), repeated), flat);
+  return ops.Concat({block, RepeatHeads(ops, key_blocks, groups)}, 2);
 }
 
-// The picked blocks times their weights, [B,H,n slots,D].
-Tensor Weighted(const SinkhornRun& run, const Picked& picked, const Tensor& key_blocks,
-                bool of_keys) {
+// The picked blocks times their weights, [B,H,n slots,D]. Blocks of key heads or of query heads.
+Tensor Weighted(const SinkhornRun& run, const Picked& picked, const Tensor& blocks) {
   Ops& ops = run.ops;
   if (!ops.status().ok()) return {};
-  std::vector<Shape> index, grouped, apart, flat, whole;
-  for (size_t i = 0; i < key_blocks.size(); ++i) {
-    const Shape& s = key_blocks[i].shape;
-    const ProblemShape& p = run.ProblemOf(i);
-    const int64_t n = SortedOf(run.blocks[i]), slots = run.blocks[i].slots, D = s[3] / slots;
-    index.push_back({s[0], s[1], p.H / p.Hkv, n});
+  std::vector<Shape> index, grouped, flat, whole;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Shape& s = blocks[i].shape;
+    const int64_t H = run.ProblemOf(i).H;
+    const int64_t n = SortedOf(run.blocks[i]), slots = run.blocks[i].slots;
+    index.push_back({s[0], s[1], H / s[1], n});
     grouped.push_back({s[0], s[1], 1, s[2], s[3]});
-    apart.push_back({s[0], p.H, n, slots, D});
-    flat.push_back({s[0], p.H, n, 1, 1});
-    whole.push_back({s[0], p.H, n * slots, D});
+    flat.push_back({s[0], H, n, s[3]});
+    whole.push_back({s[0], H, n * slots, s[3] / slots});
   }
-  Tensor rows = ops.Reshape(
-      ops.Gather(ops.Reshape(key_blocks, grouped), ops.Reshape(picked.block, index)), apart);
-  if (run.o.causal) {
-    const Tensor is_null =
-        ops.Apply(ElementOp::kEqual, picked.block, NumberLike(ops, -1, picked.block));
-    rows = ops.Select(ops.Reshape(is_null, flat), Null(run, of_keys), rows);
-  }
-  return ops.Reshape(
-      ops.Apply(ElementOp::kMultiply, rows, ops.Reshape(picked.weight, flat)), whole);
+  const Tensor rows =
+      ops.Reshape(ops.Gather(ops.Reshape(blocks, grouped), ops.Reshape(picked.block, index)), flat);
+  return ops.Reshape(ops.Apply(ElementOp::kMultiply, rows, picked.weight), whole);
 }
 
 // --- what is added to the scores of queries
@@ -224,8 +215,8 @@ Tensor BiasOf(const SinkhornRun& run, const Tensor& block) {
   Ops& ops = run.ops;
   if (!ops.status().ok()) return {};
   const auto one = [](const Blocks&) { return int64_t{1}; };
-  const Tensor last = run.Numbers(
-      3, one, [](const Blocks& b, int64_t) { return static_cast<double>(b.nk - 1); });
+  const Tensor last =
+      run.Numbers(3, one, [](const Blocks& b, int64_t) { return static_cast<double>(b.nk - 1); });
   const Tensor is_cut = run.Numbers(
       3, [](const Blocks& b) { return b.slots; },
       [](const Blocks& b, int64_t t) { return b.CutRows() > 0 && t >= b.CutRows() ? 1.0 : 0.0; });
@@ -256,8 +247,9 @@ SortedKeys Sorted(const SinkhornRun& run, const Tensor& q, const Tensor& k, cons
   Tensor block;
   if (run.o.IsTopK()) {
     const Picked picked = Picks(run, R);
-    sorted.k = Weighted(run, picked, of_k, /*of_keys=*/true);
-    sorted.v = Weighted(run, picked, of_v, /*of_keys=*/false);
+    const bool has_nulls = run.o.causal;
+    sorted.k = Weighted(run, picked, has_nulls ? WithNulls(run, of_k, /*of_keys=*/true) : of_k);
+    sorted.v = Weighted(run, picked, has_nulls ? WithNulls(run, of_v, /*of_keys=*/false) : of_v);
     block = picked.block;
   } else {
     const Tensor S = ops.Slice(SinkhornWeights(run, R), 2, {0}, run.Each(SortedOf));

@@ -55,8 +55,8 @@ PatternCounts LocalCounts(const SortedBlocks& of) {
   const int64_t last = std::min(CeilDiv(nq, of.bq), CeilDiv(nk, of.bk)) - 1;
   const auto rest = static_cast<double>(std::min(nq - last * of.bq, of.bq)) *
                     static_cast<double>(std::min(nk - last * of.bk, of.bk));
-  const double pairs = static_cast<double>(last) * static_cast<double>(of.bq) *
-                           static_cast<double>(of.bk) + rest;
+  const double pairs =
+      static_cast<double>(last) * static_cast<double>(of.bq) * static_cast<double>(of.bk) + rest;
   return CountsOf(of.causal ? WindowPairs(of.lengths, OwnBlock(of)) : pairs, nq, of.bq, of.bk);
 }
 
@@ -80,7 +80,8 @@ PatternSpec SpecOf(const SortedBlocks& of) {
   if (!of.has_local) {
     spec.visible = sorted;
   } else {
-    spec.visible = sorted == nullptr ? LocalPairs(of) : Beside(sorted, Tiles(of.keys), LocalPairs(of));
+    spec.visible =
+        sorted == nullptr ? LocalPairs(of) : Beside(sorted, Tiles(of.keys), LocalPairs(of));
   }
   return spec;
 }

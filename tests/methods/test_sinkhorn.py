@@ -1,0 +1,82 @@
+"""sinkhorn: facts that hold by definition, of the oracle and of the library."""
+
+import numpy as np
+import pytest
+
+from tests.methods.cases import Case, tensors
+from tests.methods.harness import engine, methods, request
+from tests.methods.traced import Tape
+
+METHOD = methods()["sinkhorn"]
+CAUSAL = [{"block_size": 8, "causal": True},
+          {"block_size": 8, "causal": True, "sort": "sinkhorn"}]
+
+
+def test_weights_of_the_specification():
+    """Row 0 of S of head 0; columns sum to 1."""
+    golden = next(g for g in METHOD.golden if g.id == "default")
+    tape = Tape()
+    t = {name: tape.num(x) for name, x in golden.tensors.items()}
+    R = METHOD.oracle.scores(tape, t, t["k"], golden.options)
+    S = METHOD.oracle.sinkhorn(tape, R, t, golden.options).x
+    np.testing.assert_allclose(S[0, 0, 0], [0.012843, 0.999960, 0, 0.110257], atol=6e-7)
+    np.testing.assert_allclose(S.sum(axis=2), 1, rtol=1e-12)
+
+
+def test_potentials_are_the_iterations():
+    """The oracle's sums are those of another form of the same numbers."""
+    case = Case("potentials", Nq=65, options={"block_size": 8, "gumbel": True})
+    t = tensors(case, "f32")
+    plain = METHOD.oracle.forward(t, case.options)
+    t |= METHOD.oracle.drawn(t, case.options)
+    tape = Tape(rounding=1.0)
+    traced = METHOD.oracle._sequence(tape, t, case.options, 0)[0]
+    for name in ("out", "lse"):
+        np.testing.assert_allclose(traced[name].x, plain[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", CAUSAL, ids=["topk", "sinkhorn"])
+def test_later_tokens_change_nothing_before_them(options):
+    """Bit for bit, whatever the later tokens are."""
+    case = Case("causal", B=1, H=2, Nq=40, D=8, options=options)
+    t = tensors(case, "f32")
+    first = engine("").execute([request(METHOD, case, t)])[0].outputs
+    for at in (0, 7, 8, 9, 31, 39):
+        moved = {name: x.copy() for name, x in t.items()}
+        for name in "qkv":
+            moved[name][:, :, at] += 3
+        again = engine("").execute([request(METHOD, case, moved)])[0].outputs
+        for name in ("out", "lse"):
+            assert first[name][:, :, :at].tobytes() == again[name][:, :, :at].tobytes(), (name, at)
+            assert (first[name][:, :, at] != again[name][:, :, at]).any()
+
+
+def test_a_sequence_is_the_same_cut_to_its_lengths():
+    lengths = np.int32([5, 16, 23])
+    for options in METHOD.batches:
+        case = Case("cut", B=3, H=4, Hkv=2, Nq=23, D=8, options=options | {"gumbel": False})
+        t = tensors(case, "f32") | {"kv_lengths": lengths}
+        whole = engine("").execute([request(METHOD, case, t)])[0].outputs
+        for b, n in enumerate(lengths):
+            alone = {name: np.ascontiguousarray(t[name][b:b + 1, :, :n]) for name in "qkv"}
+            if options.get("sort_net"):
+                alone["sort_w"] = METHOD.oracle.drawn(t, options)["sort_w"][
+                    :, :, :-(-n // 16)].astype(np.float32)
+            cut = engine("").execute([request(METHOD, case, alone)])[0].outputs
+            for name in ("out", "lse"):
+                np.testing.assert_allclose(whole[name][b, :, :n], cut[name][0], rtol=1e-5,
+                                           atol=1e-6)
+            assert not whole["out"][b, :, n:].any()
+            assert np.isneginf(whole["lse"][b, :, n:]).all()
+
+
+def test_small_requests_are_planned_at_once():
+    """Blocks and picks without end: the plan states their memory in no time."""
+    x = np.ones((1, 1, 4, 1), np.float32)
+    wide = {"block_size": 2**30}
+    for options, megabytes in ((wide, 1), (wide | {"causal": True}, 1), ({"sortcut": 65536}, 1),
+                               (wide | {"causal": True, "n_top": 65536}, 40)):
+        plan = engine("", 1).plan(request(METHOD, Case("small", options=options),
+                                          {"q": x, "k": x, "v": x}))
+        assert plan.planned_bytes <= megabytes << 20, options
+        assert plan.planned_seconds < 1
