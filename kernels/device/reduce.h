@@ -13,13 +13,19 @@ namespace attnd {
 // of the length.
 enum class ReduceOp : uint8_t {
   kSum,
-  kMean,       // of nothing: 0
-  kMax,        // NaN if there is one; of nothing: -inf
-  kLogSumExp,  // of nothing, and of -inf only: -inf
-  kArgMax,     // int32: the lowest index of the largest; NaN counts as -inf; of nothing: -1
+  kMean,          // of nothing: 0
+  kMax,           // NaN if there is one; of nothing: -inf
+  kLogSumExp,     // of nothing, and of -inf only: -inf
+  kArgMax,        // int32: the lowest index of the largest; NaN counts as -inf; of nothing: -1
+  kArgMaxSigned,  // the same of the axis followed by its negative: n + i stands for -x_i
 };
 
-// x: a float dtype, any strides. out: float32 (kArgMax: int32), as x with 1 in `axis`, any strides.
+inline bool IsArgMax(ReduceOp op) {
+  return op == ReduceOp::kArgMax || op == ReduceOp::kArgMaxSigned;
+}
+
+// x: a float dtype, any strides. out: float32 (of indices int32), as x with 1 in `axis`, any
+// strides.
 struct ReduceProblem {
   View x, out;
 };

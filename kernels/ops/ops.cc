@@ -160,6 +160,27 @@ Tensor Ops::FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<i
   return Uploaded(*this, DType::kI32, shapes, std::move(values));
 }
 
+std::vector<std::vector<int32_t>> Ops::ToHost(const Tensor& x) {
+  if (!Require(!x.empty() && x[0].dtype == DType::kI32, "to_host", "x must be int32")) return {};
+  std::vector<std::vector<int32_t>> values(x.size());
+  const Tensor dense = Empty(DType::kI32, ShapesOf(x));
+  CopyInto(ViewsOf(x), ViewsOf(dense));
+  for (size_t p = 0; p < dense.size() && status_.ok(); ++p) {
+    if (stream_.is_dry()) {
+      stream_.work().host_bytes += PlannedBytes(ShapesOf(x), p, x[p].bytes());
+      continue;
+    }
+    values[p].resize(static_cast<size_t>(x[p].shape.size()));
+    Fail(StatusOf(stream_.device().Download(stream_, dense[p].data,
+                                            std::as_writable_bytes(std::span(values[p])))));
+  }
+  if (stream_.is_dry() || !status_.ok()) return values;
+  Fail(StatusOf(stream_.Wait()));
+  if (stream_.stopped()) Fail(StoppedStatus());
+  if (!status_.ok()) return {};
+  return values;
+}
+
 AttendSeq Ops::Seq(int64_t nq, int64_t nk, const PatternSource& source) {
   return Seq(nq, nk, std::vector<PatternSource>{source});
 }

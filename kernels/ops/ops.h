@@ -118,6 +118,8 @@ class Ops {
   Tensor TopK(const Tensor& x, const std::vector<int64_t>& count, bool by_index = false);
   // int32, over the last axis, which becomes 1. Ties to the lowest index.
   Tensor ArgMax(const Tensor& x);
+  // The same of x followed by -x: n + i stands for -x_i.
+  Tensor ArgMaxSigned(const Tensor& x);
 
   // --- views: nothing is computed or copied. shapes: per problem.
   // The same elements in row-major order; copies where strides do not allow a view.
@@ -164,6 +166,9 @@ class Ops {
   // values[problem] in row-major order.
   Tensor FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<float>> values);
   Tensor FromHost(const std::vector<Shape>& shapes, std::vector<std::vector<int32_t>> values);
+  // The elements of an int32 tensor of each problem in row-major order, once they are computed: it
+  // waits for the stream. Empty on a dry stream and after a failure.
+  std::vector<std::vector<int32_t>> ToHost(const Tensor& x);
   // Row-major tables from a seed, random_table.h; problems of equal params and shapes share one. A
   // constant. `params`: of all problems, or of each.
   Tensor Draw(const DrawParams& params, const std::vector<Shape>& shapes);

@@ -22,7 +22,7 @@ Tensor Reduced(Ops& ops, ReduceOp op, const Tensor& x, int axis) {
   if (!ops.Require(HasAxis(x, axis), "reduce", "x must have the axis and a float dtype")) return {};
   std::vector<Shape> shapes = ShapesOf(x);
   for (Shape& shape : shapes) shape.dims[axis] = 1;
-  const Tensor out = ops.Empty(op == ReduceOp::kArgMax ? DType::kI32 : DType::kF32, shapes);
+  const Tensor out = ops.Empty(IsArgMax(op) ? DType::kI32 : DType::kF32, shapes);
   if (!ops.status().ok()) return {};
   std::vector<ReduceProblem> problems;
   for (size_t p = 0; p < x.size(); ++p) problems.push_back({x[p], out[p]});
@@ -78,7 +78,7 @@ Tensor Ops::Reduce(ReduceOp op, const Tensor& x, int axis) {
   if (!Require(!x.empty(), "reduce", "x must not be empty")) return {};
   const int along = AxisOf(axis, x[0].shape.rank);
   const Tensor out = Reduced(*this, op, x, along);
-  if (!status_.ok() || op == ReduceOp::kArgMax || !Records({&x})) return out;
+  if (!status_.ok() || IsArgMax(op) || !Records({&x})) return out;
   tape_->Record({x}, {out},
                 [op, x, along](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>&)
                     -> std::vector<Tensor> { return {GradientOf(ops, op, x, along, grads[0])}; });
@@ -86,6 +86,8 @@ Tensor Ops::Reduce(ReduceOp op, const Tensor& x, int axis) {
 }
 
 Tensor Ops::ArgMax(const Tensor& x) { return Reduce(ReduceOp::kArgMax, x, -1); }
+
+Tensor Ops::ArgMaxSigned(const Tensor& x) { return Reduce(ReduceOp::kArgMaxSigned, x, -1); }
 
 Tensor Ops::SumTo(const Tensor& x, const std::vector<Shape>& shapes) {
   bool fits = !x.empty() && shapes.size() == x.size();

@@ -8,15 +8,15 @@
 namespace attnd::testing {
 namespace {
 
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMax, ReduceOp::kLogSumExp,
-                             ReduceOp::kArgMax};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum,       ReduceOp::kMean,   ReduceOp::kMax,
+                             ReduceOp::kLogSumExp, ReduceOp::kArgMax, ReduceOp::kArgMaxSigned};
 
 Shape Without(Shape shape, int axis) {
   shape.dims[axis] = 1;
   return shape;
 }
 
-DType OutOf(ReduceOp op) { return op == ReduceOp::kArgMax ? DType::kI32 : DType::kF32; }
+DType OutOf(ReduceOp op) { return IsArgMax(op) ? DType::kI32 : DType::kF32; }
 
 AxisCall CallOf(ReduceOp op) {
   return [op](Device& device, Stream& stream, int axis, std::span<const View> x,
@@ -108,11 +108,15 @@ TEST_P(ReduceTest, InfinitiesAndNanAreData) {
                                                  {3, NAN, 5},
                                                  {NAN, -INFINITY, NAN},
                                                  {88, 89, 90},
-                                                 {2, 7, 7}};
+                                                 {2, 7, 7},
+                                                 {-7, 7, -7},
+                                                 {3, -9, 9},
+                                                 {-4, -4, 2}};
+  const auto n = static_cast<int64_t>(rows.size());
   // Along a dense axis of 40 (more copies of the last element) and along columns.
   for (int axis : {0, 1}) {
-    PlainArray values(axis == 1 ? Shape{6, 40} : Shape{40, 6});
-    for (int64_t r = 0; r < 6; ++r) {
+    PlainArray values(axis == 1 ? Shape{n, 40} : Shape{40, n});
+    for (int64_t r = 0; r < n; ++r) {
       for (int64_t i = 0; i < 40; ++i) {
         const double value =
             rows[static_cast<size_t>(r)][static_cast<size_t>(std::min<int64_t>(i, 2))];

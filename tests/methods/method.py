@@ -117,6 +117,9 @@ class Method:
     square: bool = False
     # Whether q serves as the keys, too, under these options, so that k must not be sent.
     shares_qk: typing.Callable[[dict], bool] = lambda options: False
+    # Of q, k and v: those whose values decide which keys rows see, so that a change of one row may
+    # change every row of its sequence.
+    decides: tuple = ()
     # Whether several query heads may share a kv head; False: H must be Hkv.
     gqa: bool = True
     # A case of any sizes -> the same with options and tensors that suit the sizes.

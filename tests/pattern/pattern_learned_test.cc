@@ -146,14 +146,15 @@ TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
     r.buckets = buckets;
     SCOPED_TRACE(testing::Message()
                  << "N " << N << " n " << r.n << " rounds " << r.rounds << " chunk " << r.chunk
-                 << " look " << r.lo << "," << r.hi << " flat " << r.flat << " causal "
-                 << r.causal << " across " << r.across << " unique " << r.unique);
+                 << " look " << r.lo << "," << r.hi << " flat " << r.flat << " causal " << r.causal
+                 << " across " << r.across << " unique " << r.unique);
     PatternSeq seq = Whole(N);
     seq.lengths = {r.n, r.n};
     std::multiset<std::pair<int32_t, int32_t>> expected, shown;
     for (int64_t h = 0; h < r.rounds; ++h) {
       Expanded all{.weight = std::vector<double>(N * N)};
-      ASSERT_NO_FATAL_FAILURE(AddPart(seq, ReformerRound(N, std::make_shared<const ReformerHead>(r), h), &all));
+      ASSERT_NO_FATAL_FAILURE(
+          AddPart(seq, ReformerRound(N, std::make_shared<const ReformerHead>(r), h), &all));
       for (int64_t i = 0; i < N; ++i) {
         for (int64_t j = 0; j < N; ++j) {
           for (int n = 0; n < all.weight[i * N + j]; ++n) shown.insert({i, j});

@@ -73,6 +73,11 @@ double Reduced(ReduceOp op, const std::vector<double>& line) {
       return LogSumExp(line);
     case ReduceOp::kArgMax:
       return FirstLargest(line);
+    case ReduceOp::kArgMaxSigned: {
+      std::vector<double> both = line;
+      for (const double x : line) both.push_back(-x);
+      return FirstLargest(both);
+    }
   }
   return NAN;
 }

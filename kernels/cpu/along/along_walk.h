@@ -107,4 +107,9 @@ inline AlongWalk AlongWalkOf(const View& x, const View& out, int axis, bool colu
   return walk;
 }
 
+// The index of a place of x or, given as -1 - place, of -x behind it.
+inline int32_t IndexOf(int64_t place, int64_t n) {
+  return static_cast<int32_t>(place < 0 ? n - 1 - place : place);
+}
+
 }  // namespace attnd

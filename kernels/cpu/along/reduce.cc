@@ -45,6 +45,13 @@ void ReduceRow(ReduceOp op, const ReduceProblem& p, const AlongWalk& walk,
       results.second[0] = static_cast<float>(place);
       break;
     }
+    case ReduceOp::kArgMaxSigned: {
+      const int64_t place = ArgMaxSignedOfRow(row), at = place < 0 ? -1 - place : place;
+      const float x = row.At(at / kPiece * kPiece)[at % kPiece];
+      results.value[0] = std::abs(x) > kLeast ? std::abs(x) : kLeast;
+      results.second[0] = static_cast<float>(place);
+      break;
+    }
   }
 }
 
@@ -62,6 +69,8 @@ void ReduceColumns(ReduceOp op, const ReduceProblem& p, const AlongWalk& walk,
       return ExpSumOfColumns(blocks, results.value, results.second);
     case ReduceOp::kArgMax:
       return ArgMaxOfColumns(blocks, results);
+    case ReduceOp::kArgMaxSigned:
+      return ArgMaxSignedOfColumns(blocks, results);
   }
 }
 
@@ -88,8 +97,9 @@ void ReduceUnits(ReduceOp op, const ReduceProblem& p, const AlongWalk& walk, int
     const float count = op == ReduceOp::kMean && walk.n > 0 ? static_cast<float>(walk.n) : 1.0f;
     for (int64_t c = 0; c < width; ++c) {
       const int64_t at = unit.offset[AlongWalk::kOut] + c * walk.column_stride[AlongWalk::kOut];
-      if (op == ReduceOp::kArgMax) {
-        p.out.As<int32_t>()[at] = walk.n == 0 ? -1 : static_cast<int32_t>(results.second[c]);
+      if (IsArgMax(op)) {
+        const auto place = static_cast<int64_t>(results.second[c]);
+        p.out.As<int32_t>()[at] = walk.n == 0 ? -1 : IndexOf(place, walk.n);
       } else {
         p.out.As<float>()[at] = results.value[c] / count;
       }
@@ -116,12 +126,15 @@ float LogSumExpOf(const float* parts, int64_t chunks) {
   return std::isfinite(all.most) ? static_cast<float>(all.most + std::log(all.sum)) : all.most;
 }
 
+// Of equal ones, those of x come before those of -x.
 int32_t ArgMaxOf(const float* parts, const AlongWalk& walk) {
   int64_t best = 0;
   for (int64_t i = 1; i < walk.chunks; ++i) {
-    if (parts[2 * i] > parts[2 * best]) best = i;
+    const float *own = parts + 2 * i, *other = parts + 2 * best;
+    if (own[0] > other[0] || (own[0] == other[0] && own[1] >= 0 && other[1] < 0)) best = i;
   }
-  return static_cast<int32_t>(best * walk.chunk + static_cast<int64_t>(parts[2 * best + 1]));
+  const auto place = static_cast<int64_t>(parts[2 * best + 1]), before = best * walk.chunk;
+  return IndexOf(place < 0 ? place - before : place + before, walk.n);
 }
 
 // Output `number` (outer, column) of a problem from its chunks.
@@ -134,7 +147,7 @@ void Combine(ReduceOp op, const ReduceProblem& p, const AlongWalk& walk, int64_t
   const int64_t at = unit.offset[AlongWalk::kOut] +
                      column % AlongWalk::kWidth * walk.column_stride[AlongWalk::kOut];
   const float* own = parts + number * walk.chunks * 2;
-  if (op == ReduceOp::kArgMax) {
+  if (IsArgMax(op)) {
     p.out.As<int32_t>()[at] = ArgMaxOf(own, walk);
     return;
   }

@@ -87,6 +87,34 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxOfColumns(ColumnBlocks& blocks,
   }
 }
 
+// The same of the axis followed by its negative: the place of x, or -1 - place of -x.
+HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxSignedOfColumns(ColumnBlocks& blocks,
+                                                                ColumnResults& best) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kStep = HWY_LANES(float);
+  const auto zero = hn::Zero(d);
+  std::fill(best.value, best.value + kWidth, kLeast);
+  std::fill(best.second, best.second + kWidth, 0.0f);
+  float row = 0;
+  for (int64_t b = 0; b < blocks.count(); ++b) {
+    const RowBlock block = blocks[b];
+    for (int64_t r = 0; r < block.rows; ++r, ++row) {
+      const float* x = block.data + r * block.pitch;
+      for (int64_t c = 0; c < block.width; c += kStep) {
+        const auto signed_x = hn::LoadU(d, x + c), value = hn::Abs(signed_x);
+        const auto old = hn::Load(d, best.value + c), place = hn::Load(d, best.second + c);
+        const auto is_negative = hn::Lt(signed_x, zero);
+        // Of equal ones, those of x come before those of -x.
+        const auto comes_first = hn::AndNot(is_negative, hn::Lt(place, zero));
+        const auto larger = hn::Or(hn::Gt(value, old), hn::And(hn::Eq(value, old), comes_first));
+        const auto own = hn::IfThenElse(is_negative, hn::Set(d, -1 - row), hn::Set(d, row));
+        hn::Store(hn::IfThenElse(larger, value, old), d, best.value + c);
+        hn::Store(hn::IfThenElse(larger, own, place), d, best.second + c);
+      }
+    }
+  }
+}
+
 // value + log(second): the log sum exp of ColumnResults. Infinities and NaN are `value` itself.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void LogSumExpOf(const ColumnResults& parts, int64_t columns,
                                                       float* lse) {

@@ -144,6 +144,29 @@ HWY_INLINE int64_t ArgMaxOfRow(RowPieces& row) {
   return place;
 }
 
+// The same of the row followed by its negative: the place of x, or -1 - place of -x.
+HWY_INLINE int64_t ArgMaxSignedOfRow(RowPieces& row) {
+  const hn::ScalableTag<float> d;
+  const auto size = [&](auto x) HWY_ATTR {
+    return hn::IfThenElse(hn::IsNaN(x), hn::Set(d, kLeast), hn::Abs(x));
+  };
+  float most = kLeast;
+  int64_t place = 0;
+  for (int64_t begin = 0; begin < row.n(); begin += kPiece) {
+    const float* x = row.At(begin);
+    const int64_t n = row.count(begin);
+    const auto largest = FoldPiece(x, n, kLeast, hn::Set(d, kLeast), size,
+                                   [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); });
+    const float of_piece = hn::GetLane(hn::MaxOfLanes(d, largest));
+    if (of_piece < most || of_piece == kLeast || (of_piece == most && place >= 0)) continue;
+    const float* at = std::find(x, x + n, of_piece);
+    if (at == x + n && of_piece == most) continue;
+    most = of_piece;
+    place = at != x + n ? begin + (at - x) : -1 - (begin + (std::find(x, x + n, -most) - x));
+  }
+  return place;
+}
+
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -16,7 +16,8 @@ constexpr int64_t kMostReformerRounds = 64;
 // are cut into C = ceil(n / chunk) chunks. A query in chunk c of a round sees the keys of the
 // chunks c + lo .. c + hi, without the token itself.
 struct ReformerRounds {
-  int64_t rounds = 1, n = 0;     // at most kMostReformerRounds; n rows are sorted, the rest see nothing
+  int64_t rounds = 1,
+          n = 0;  // at most kMostReformerRounds; n rows are sorted, the rest see nothing
   int64_t queries = INT64_MAX;   // rows from there on see nothing, but are seen
   std::vector<int32_t> order;    // [rounds, n]: rows by (bucket, position)
   std::vector<int32_t> buckets;  // [rounds, n], by row; read unless `across`

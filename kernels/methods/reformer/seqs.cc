@@ -1,0 +1,279 @@
+#include "kernels/methods/reformer/seqs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/core/integer.h"
+#include "kernels/core/run_control.h"
+#include "kernels/core/stopped.h"
+#include "kernels/method/seq_groups.h"
+#include "kernels/ops/ops.h"
+#include "kernels/pattern/base/tiles.h"
+#include "kernels/pattern/predicates/coordinates.h"
+#include "kernels/pattern/predicates/windows.h"
+
+namespace attnd {
+namespace {
+
+using O = ReformerOptions;
+
+// What a sequence of n rows sees.
+struct Windows {
+  bool is_hashed = false;
+  int64_t whole = 0;  // how many slots show each key of a window that reaches all chunks
+  bool has_rest = false;
+  int64_t lo = 0, hi = 0;  // of the rest of the window: ReformerRounds
+
+  // Windows over all chunks: of the one round that is not hashed, of all rounds together, or of
+  // each, since buckets differ.
+  int64_t WholeParts(const O& o) const {
+    if (whole == 0) return 0;
+    return is_hashed && !o.attend_across_buckets ? o.n_hashes : 1;
+  }
+  int64_t Parts(const O& o) const { return WholeParts(o) + (has_rest ? o.n_hashes : 0); }
+};
+
+Windows WindowsOf(int64_t n, const O& o) {
+  if (!IsHashed(n, o)) return {.whole = 1};
+  constexpr int64_t kMost = int64_t{1} << 60;
+  const int64_t C = CeilDiv(n, o.chunk_len);
+  const bool is_flat = o.lookback == Lookback::kFlat;
+  const int64_t chunks = is_flat ? o.n_hashes * C : C;
+  const int64_t before = std::min(o.chunks_before, kMost);
+  const int64_t width = before + 1 + std::min(o.chunks_after, kMost);
+  Windows w{.is_hashed = true, .whole = width / chunks};
+  if (o.dedup) {
+    w.whole = std::min<int64_t>(w.whole, 1);
+    w.has_rest = w.whole == 0;
+  } else {
+    w.has_rest = width % chunks > 0;
+    // Every round shows the slots of all rounds, or of its own alone.
+    if (o.attend_across_buckets) w.whole *= is_flat ? o.n_hashes * o.n_hashes : o.n_hashes;
+  }
+  w.lo = -(before % chunks);
+  w.hi = w.lo + width % chunks - 1;
+  return w;
+}
+
+// All keys but the token itself; of one bucket, and not of one in an earlier round.
+struct WholeKeys {
+  int64_t N = 0;
+  bool causal = false;
+  int64_t times = 1;     // slots that show a key
+  ReformerHeadPtr head;  // null: of any bucket
+  int64_t round = 0;
+};
+
+PatternSpec SpecOf(const WholeKeys& w) {
+  PatternSpec spec{.Nq = w.N, .Nk = w.N};
+  spec.visible = w.causal ? Band(kUnbounded, -1) : Not(Band(0, 0));
+  if (w.head != nullptr) {
+    const ReformerRounds& r = w.head->rounds();
+    for (int64_t round = r.unique ? 0 : w.round; round <= w.round; ++round) {
+      std::vector<int32_t> ids(r.buckets.begin() + round * r.n,
+                               r.buckets.begin() + (round + 1) * r.n);
+      ids.resize(static_cast<size_t>(w.N), -1);
+      const Visible same = SameSegment(ids, ids);
+      spec.visible = round < w.round ? AndNot(spec.visible, same) : And(spec.visible, same);
+    }
+  }
+  if (w.times > 1) {
+    spec.key_bias.assign(static_cast<size_t>(w.N), std::log(static_cast<float>(w.times)));
+  }
+  return spec;
+}
+
+PatternSource WholeSource(const WholeKeys& w, const Lengths& rows) {
+  const auto nq = static_cast<double>(rows.nq), nk = static_cast<double>(rows.nk);
+  PatternCounts counts{.pairs = w.causal ? nq * (nq - 1) / 2 : nq * (nk - 1)};
+  const auto q_tiles = static_cast<double>(Tiles(rows.nq));
+  counts.tiles = q_tiles * (w.causal ? (q_tiles + 1) / 2 : static_cast<double>(Tiles(rows.nk)));
+  if (w.head == nullptr) counts.runs_of_row = 3, counts.masks = 3, counts.slot_bytes = 0;
+  if (w.times > 1) counts.slot_bytes += 8;
+  PatternSource source = SourceOf(w.N, w.N, "reformer whole", w, counts, SpecOf);
+  source.is_counted = w.head == nullptr;
+  return source;
+}
+
+// Makes the parts of one sequence after the other.
+class SeqMaker {
+ public:
+  SeqMaker(Ops& ops, const O& o, const ReformerBuckets* buckets)
+      : ops_(ops), o_(o), buckets_(buckets) {}
+
+  // Of sequence b of problem p, or of any with these rows in a plan.
+  std::vector<AttendSeq> Make(const ProblemShape& problem, size_t p, int64_t b,
+                              const Lengths& rows) {
+    const Windows w = WindowsOf(rows.nk, o_);
+    std::vector<ReformerHeadPtr> heads;
+    self_slots_.clear();
+    if (w.is_hashed) heads = Heads(problem, p, b, rows, w);
+    std::vector<AttendSeq> parts;
+    for (int64_t i = 0; i < w.WholeParts(o_) && ops_.status().ok(); ++i) {
+      WholeKeys keys{.N = problem.Nk, .causal = o_.causal, .times = w.whole, .round = i};
+      std::vector<PatternSource> sources;
+      const bool is_shared = !w.is_hashed || o_.attend_across_buckets;
+      // A plan has no heads: one source stands for all.
+      for (size_t h = 0; h < std::max<size_t>(is_shared ? 1 : heads.size(), 1); ++h) {
+        if (!is_shared && h < heads.size()) keys.head = heads[h];
+        sources.push_back(WholeSource(keys, rows));
+      }
+      parts.push_back(Seq(problem, rows, std::move(sources), is_shared));
+    }
+    for (int64_t round = 0; w.has_rest && round < o_.n_hashes && ops_.status().ok(); ++round) {
+      std::vector<PatternSource> sources;
+      for (const ReformerHeadPtr& head : heads) {
+        sources.push_back(ReformerRound(problem.Nk, head, round));
+      }
+      if (ops_.stream().is_dry()) {
+        sources = {PlannedReformerRound(problem.Nk, Described(rows, w))};
+      }
+      parts.push_back(Seq(problem, rows, std::move(sources), /*is_shared=*/false));
+    }
+    return parts;
+  }
+
+  // Slots that show a row of head h to itself, in all rounds.
+  int32_t SelfSlots(int64_t h, int64_t row) const {
+    return self_slots_.empty() ? 1 : self_slots_[h][row];
+  }
+
+ private:
+  ReformerRounds Described(const Lengths& rows, const Windows& w) const {
+    return {.rounds = o_.n_hashes,
+            .n = rows.nk,
+            .queries = rows.nq,
+            .chunk = o_.chunk_len,
+            .lo = w.has_rest ? w.lo : 0,
+            .hi = w.has_rest ? w.hi : 0,
+            .flat = o_.lookback == Lookback::kFlat,
+            .causal = o_.causal,
+            .across = o_.attend_across_buckets,
+            .unique = o_.dedup};
+  }
+
+  // None in a plan.
+  std::vector<ReformerHeadPtr> Heads(const ProblemShape& problem, size_t p, int64_t b,
+                                     const Lengths& rows, const Windows& w) {
+    std::vector<ReformerHeadPtr> heads;
+    const bool needs_order = w.has_rest || !o_.attend_across_buckets;
+    for (int64_t h = 0; h < problem.H && !ops_.stream().is_dry(); ++h) {
+      if (CheckPoint()) ops_.Fail(StoppedStatus());
+      if (!ops_.status().ok()) return {};
+      ReformerRounds rounds = Described(rows, w);
+      if (needs_order) {
+        buckets_->Sort(p, b, h, &rounds);
+        heads.push_back(std::make_shared<const ReformerHead>(std::move(rounds)));
+      }
+      if (o_.dedup) continue;
+      std::vector<int32_t>& slots = self_slots_.emplace_back();
+      if (w.has_rest) slots = heads.back()->SelfSlots();
+      slots.resize(static_cast<size_t>(rows.nk), 0);
+      const auto more = w.whole * (o_.attend_across_buckets ? 1 : o_.n_hashes);
+      for (int32_t& count : slots) count = static_cast<int32_t>(Sum(count, more));
+    }
+    return heads;
+  }
+  static int64_t Sum(int64_t count, int64_t more) {
+    return std::min<int64_t>(count + more, std::numeric_limits<int32_t>::max());
+  }
+
+  AttendSeq Seq(const ProblemShape& problem, const Lengths& rows,
+                std::vector<PatternSource> sources, bool is_shared) {
+    if (!ops_.status().ok()) return {};
+    if (ops_.stream().is_dry() && !is_shared) {
+      sources[0].host.bytes *= problem.H;
+      sources[0].host.seconds *= static_cast<double>(problem.H);
+    }
+    AttendSeq seq = ops_.Seq(rows.nq, rows.nk, sources);
+    if (ops_.stream().is_dry()) {
+      // A list takes up to three times its size while it grows.
+      ops_.stream().work().host_bytes += static_cast<int64_t>(
+          3 * sizeof(AttendSeq) + static_cast<size_t>(problem.H) * sizeof(seq.pattern));
+    }
+    return seq;
+  }
+
+  Ops& ops_;
+  const O& o_;
+  const ReformerBuckets* const buckets_;
+  std::vector<std::vector<int32_t>> self_slots_;  // [H][n]; empty: one of each
+};
+
+}  // namespace
+
+int64_t ReformerPartsOf(const ProblemShape& p, const O& o) {
+  const View* lengths = p.Find("kv_lengths");
+  int64_t parts = 1;
+  for (int64_t b = 0; b < (lengths == nullptr || lengths->data == nullptr ? 1 : p.B); ++b) {
+    parts = std::max(parts, WindowsOf(p.Int("kv_lengths", b, p.Nk), o).Parts(o));
+  }
+  return parts;
+}
+
+ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
+                            const ReformerBuckets* buckets) {
+  ReformerSeqs seqs;
+  SeqMaker maker(ops, o, buckets);
+  const bool is_dry = ops.stream().is_dry();
+  const float kHidden = -std::numeric_limits<float>::infinity();
+  std::vector<Shape> shapes, whole;
+  std::vector<std::vector<float>> self;
+  for (size_t p = 0; p < in.problems.size(); ++p) {
+    const ProblemShape& problem = in.problems[p];
+    const int64_t heads = o.dedup || buckets == nullptr ? 1 : problem.H;
+    shapes.push_back({problem.B, heads, problem.Nq});
+    whole.push_back({problem.B, problem.H, problem.Nq});
+    std::vector<float>& scores = self.emplace_back();
+    PairTotal pairs;
+    const auto add = [&](const Lengths& sent, int64_t b, int64_t count) {
+      const Lengths rows = ReformerRows(problem, sent);
+      const Work before = ops.stream().work();
+      std::vector<AttendSeq> made = maker.Make(problem, p, b, rows);
+      if (CheckPoint()) ops.Fail(StoppedStatus());
+      if (!ops.status().ok()) return false;
+      if (is_dry) ops.stream().work().Repeat(before, count);
+      pairs.known += static_cast<double>(rows.nq * problem.H * count);
+      if (seqs.parts.size() < made.size()) seqs.parts.resize(made.size());
+      for (size_t i = 0; i < made.size(); ++i) {
+        pairs.known += std::round(made[i].visible_pairs * static_cast<double>(problem.H * count));
+        if (made[i].pair_count != nullptr) pairs.counted.push_back(made[i].pair_count);
+      }
+      for (int64_t h = 0; h < heads && !is_dry; ++h) {
+        for (int64_t i = 0; i < problem.Nq; ++i) {
+          const int32_t slots = i < rows.nq ? maker.SelfSlots(h, i) : 0;
+          scores.push_back(slots == 0 ? kHidden
+                                      : static_cast<float>(o.self_value + std::log(slots)));
+        }
+      }
+      made.resize(std::max(made.size(), static_cast<size_t>(ReformerPartsOf(problem, o))));
+      for (size_t i = 0; i < made.size(); ++i) {
+        if (seqs.parts.size() == i) seqs.parts.emplace_back();
+        seqs.parts[i].resize(in.problems.size());
+        made[i].count = is_dry ? count : 1;
+        seqs.parts[i][p].push_back(std::move(made[i]));
+      }
+      return true;
+    };
+    if (is_dry) {
+      const size_t most = std::max<size_t>(kPlannedSeqs / in.problems.size(), 1);
+      for (const SeqGroup& group : SeqGroupsOf(problem, most)) {
+        if (!add(group.lengths, 0, group.count)) break;
+      }
+    } else {
+      for (int64_t b = 0; b < problem.B; ++b) {
+        const Lengths sent{problem.Int("q_lengths", b, problem.Nq),
+                           problem.Int("kv_lengths", b, problem.Nk)};
+        if (!add(sent, b, 1)) break;
+      }
+    }
+    if (!ops.status().ok()) return {};
+    seqs.visible_pairs.push_back(pairs);
+  }
+  seqs.self_lse = ops.Expand(ops.FromHost(shapes, self), whole);
+  return seqs;
+}
+
+}  // namespace attnd
