@@ -39,7 +39,6 @@ METHOD = ["kernels/method/", *OPS]
 # What methods share, a folder each.
 FAMILIES = ("pattern", "linear", "lowrank", "long_short", "memory", "mixing", "reformer", "routing",
             "sinkhorn", "synthesizer")
-FAMILIES = ("pattern", "linear", "lowrank", "long_short", "mixing", "sinkhorn", "synthesizer")
 
 # What the files of a folder may include, as prefixes. The first folder that matches counts.
 ALLOWED = [

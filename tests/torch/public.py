@@ -328,6 +328,27 @@ def isab(H, M):
         put(module, latents=inducing.transpose(0, 1).flatten(1))
         return heads(module(flat(q), mask=mask)[0], H)
 
+
+# --- reformer ---
+
+
+def reformer_rotations(seed, shape, dtype=torch.float32):
+    """What the peers draw after they, or their caller, have seeded."""
+    torch.manual_seed(seed)
+    return torch.randn(shape, dtype=dtype)
+
+
+def reformer(bucket_size, n_hashes, seed=0, **options):
+    """lucidrains/reformer-pytorch. Its rotations [1,D,n_hashes,N / bucket_size / 2] are drawn in
+    the dtype of q by each call."""
+    from reformer_pytorch import LSHAttention
+
+    module = LSHAttention(bucket_size=bucket_size, n_hashes=n_hashes, **options).eval()
+
+    def peer(q, v):
+        torch.manual_seed(seed)
+        return module(q.flatten(0, 1), v.flatten(0, 1))[0].unflatten(0, q.shape[:2])
+
     return peer
 
 
@@ -440,5 +461,26 @@ def routing(H, D, clusters, window, **options):
             mem_value=memory if mem_v is None else mem_v)
         out, aux = module(q, q if k is None else k, v)
         return aux if with_aux else out
+
+
+def reformer_transformers(H, D, chunk_len, n_hashes, n_buckets, seed=0, before=1, after=0,
+                          causal=False):
+    """Hugging Face's. Its rotations [H,D,n_hashes,S] are drawn in the dtype of q by each call."""
+    from transformers import ReformerConfig
+    from transformers.models.reformer.modeling_reformer import LSHSelfAttention
+
+    config = ReformerConfig(
+        attn_layers=["lsh"], hidden_size=2 * H * D, num_attention_heads=H, attention_head_size=D,
+        lsh_attn_chunk_length=chunk_len, num_hashes=n_hashes, num_buckets=n_buckets,
+        lsh_num_chunks_before=before, lsh_num_chunks_after=after, hash_seed=seed,
+        is_decoder=causal, lsh_attention_probs_dropout_prob=0.0)
+    module = LSHSelfAttention(config).eval()
+    one, zero = torch.eye(H * D), torch.zeros(H * D, H * D)
+    module.query_key.weight.data = torch.cat([one, zero], 1)
+    module.value.weight.data = torch.cat([zero, one], 1)
+
+    def peer(q, v):
+        module.to(q.dtype)
+        return heads(module(torch.cat([flat(q), flat(v)], 2)).hidden_states, H)
 
     return peer

@@ -80,6 +80,13 @@ ABSENT = [
     ("fla DPFPFeatureMap", "fast_weights linear_attention",
      "cannot match: -relu(x) where DPFP has relu(-x)"),
     ("lmtool attention_normalize", "fast_weights", "no other public code has it; CUDA only"),
+    # reformer
+    ("google/trax PureLSHSelfAttention", "reformer",
+     "a package that needs TensorFlow and JAX; transformers follows it"),
+    ("long-range-arena reformer_attention", "reformer",
+     "cannot match: keys without norm, no rule for the token itself, no causal mask"),
+    ("reformer-pytorch without duplicates, across buckets", "reformer",
+     "cannot match: pairs of a chunk that wraps into another round gain 20.7"),
     # synthesizer, mixing
     ("mesh synthetic_attention", "synthesizer", "a package that needs TensorFlow 1"),
     ("long-range-arena synthetic_attention", "synthesizer",

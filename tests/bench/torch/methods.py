@@ -35,13 +35,14 @@ FASTER, EVEN = ">= 5", ">= 1"
 class Case:
     """`make(n)`: a function of the tensors, given by name, that makes out; made where it is needed.
     `shapes(n)`: of the tensors that are differentiated besides q, k and v, or with `alone` all.
-    `fixed(n)`: tensors sent to us alone. `limits`: the longest n of "forward", of "both", and why."""
+    `fixed(n)`: tensors sent to us alone, `options_of(n)`: more options. `limits`: the longest n of "forward", of "both", and why."""
 
     def __init__(self, name, method, options, peer, make, shapes=None, fixed=None, alone=False,
-                 goal=FASTER, limits=None, tolerance=1e-4, spread=None, tied=None, out=(H, D)):
+                 goal=FASTER, limits=None, tolerance=1e-4, spread=None, tied=None, out=(H, D),
+                 options_of=lambda n: {}):
         self.title, self.method, self.options, self.peer = name, method, options, peer
         self.make, self.goal, self.tolerance, self.out = make, goal, tolerance, out
-        self.tied = tied
+        self.tied, self.options_of = tied, options_of
         self.shapes, self.fixed = shapes or (lambda n: {}), fixed or (lambda n: {})
         self.alone, self.limits, self.spread = alone, limits, spread or {}
 
@@ -61,7 +62,8 @@ class Case:
         return t
 
     def measure(self, n, calls, threads):
-        return measured.measure(threads, calls, self.method, self.options, self.tensors(n),
+        return measured.measure(threads, calls, self.method, self.options | self.options_of(n),
+                                self.tensors(n),
                                 self.fixed(n), (1, self.out[0], n, self.out[1]), self.make(n),
                                 self.tolerance, self.tied)
 
@@ -257,6 +259,19 @@ def synthesizer():
                limits=(4096, 4096, "its scores would need 17 GB"))
 
 
+def reformer():
+    """Buckets and rotations as the peer takes them: N / 64 buckets, one table for all heads."""
+    for causal in (False, True):
+        yield Case(f"4 rounds, chunks of 64{', causal' if causal else ''}", "reformer",
+                   {"chunk_len": 64, "n_hashes": 4, "key_norm": "unit", "dedup": False,
+                    "causal": causal}, "reformer-pytorch",
+                   lambda n, causal=causal: public.reformer(64, 4, causal=causal), alone=True,
+                   shapes=lambda n: {"q": (1, H, n, D), "v": (1, H, n, D)},
+                   fixed=lambda n: {"rotations": public.reformer_rotations(
+                       0, (1, D, 4, n // 128)).numpy()},
+                   options_of=lambda n: {"n_buckets": [n // 64]})
+
+
 def mixing():
     one = {"alone": True, "out": (1, C)}
     yield Case("1 head of 512", "fnet", {}, "PyTorch's FFT", lambda n: lambda v:
@@ -435,7 +450,7 @@ def sinkhorn():
 
 def cases():
     for group in (low_rank, linear_attention, performer, rfa, fast_weights, synthesizer, mixing, sets,
-                  memory_compressed, memories, routing, sinkhorn):
+                  memory_compressed, memories, reformer, routing, sinkhorn):
         try:
             yield from group()
         except ImportError as error:
