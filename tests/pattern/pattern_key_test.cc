@@ -7,7 +7,6 @@
 #include "kernels/pattern/shapes/grids.h"
 #include "kernels/pattern/shapes/lists.h"
 #include "kernels/pattern/shapes/longformer.h"
-#include "kernels/pattern/shapes/reformer.h"
 #include "kernels/pattern/shapes/second_keys.h"
 #include "kernels/pattern/shapes/strided.h"
 #include "kernels/pattern/shapes/windows.h"
@@ -348,46 +347,6 @@ TEST(PatternKeys, OfSecondKeys) {
   }
   // A gathered pattern is built for lengths; the window has offset and causal of its own.
   EXPECT_EQ(Undecided(found), TuningBut({}, {".0.0", ".0.1", ".0.3", ".0.4"}));
-}
-
-TEST(PatternKeys, OfReformer) {
-  struct P {
-    int64_t N;
-    ReformerRounds rounds;
-    int64_t round;
-  };
-  Found found;
-  for (const bool across : {false, true}) {
-    ReformerRounds rounds{.rounds = 2, .n = 12, .chunk = 3, .causal = true, .across = across};
-    for (int32_t s = 0; s < 12; ++s) rounds.order.push_back(s * 5 % 12);
-    for (int32_t s = 0; s < 12; ++s) rounds.order.push_back(s * 7 % 12);
-    rounds.buckets.resize(24);
-    for (int32_t s = 0; s < 24; ++s) rounds.buckets[s / 12 * 12 + rounds.order[s]] = s % 12 / 2;
-    for (const int64_t round : {0, 1}) {
-      Check<P>(
-          [&](const P& p) {
-            std::vector<int32_t> sorted(p.rounds.order.begin() + 12, p.rounds.order.end());
-            std::sort(sorted.begin(), sorted.end());
-            const bool fits = p.rounds.rounds <= 2 && p.rounds.n == 12 && p.rounds.chunk > 0 &&
-                              p.rounds.hi >= p.rounds.lo &&
-                              p.rounds.hi - p.rounds.lo < p.rounds.Chunks() &&
-                              p.round < p.rounds.rounds && p.N >= 12 && sorted.back() == 11;
-            return If(fits, [&] {
-              const auto head = std::make_shared<const ReformerHead>(p.rounds);
-              PatternSource source = ReformerRound(p.N, head, p.round);
-              source.build = [spec = source.spec] {  // with masks that can be compared
-                PatternSpec stored = spec();
-                stored.stores_masks = true;
-                return Build(std::move(stored));
-              };
-              return source;
-            });
-          },
-          {14, rounds, round}, &found);
-    }
-  }
-  // Only n rows are sorted, whatever N; n follows from the lists.
-  EXPECT_EQ(Undecided(found), (Fields{".0", ".1.1"}));
 }
 
 TEST(PatternKeys, OfSegments) {

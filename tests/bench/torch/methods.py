@@ -35,7 +35,8 @@ FASTER, EVEN = ">= 5", ">= 1"
 class Case:
     """`make(n)`: a function of the tensors, given by name, that makes out; made where it is needed.
     `shapes(n)`: of the tensors that are differentiated besides q, k and v, or with `alone` all.
-    `fixed(n)`: tensors sent to us alone, `options_of(n)`: more options. `limits`: the longest n of "forward", of "both", and why."""
+    `fixed(n)`: tensors sent to us alone; `options_of(n)`: more options. `limits`: the longest n of
+    "forward", of "both", and why."""
 
     def __init__(self, name, method, options, peer, make, shapes=None, fixed=None, alone=False,
                  goal=FASTER, limits=None, tolerance=1e-4, spread=None, tied=None, out=(H, D),
