@@ -13,8 +13,8 @@ namespace attnd {
 // of x and index broadcast to those of out. Any strides.
 // columns [.., W] int32 in [-1, D): out [.., M, W] holds x[.., index[.., m], columns[.., w]] of a
 // float x; -1: zero. Its leading dimensions broadcast like those of index.
-// divisor [.., N] float32: row n of x counts as x / divisor[.., n], and 0 where that is 0. Its leading
-// dimensions broadcast, too; not beside columns.
+// divisor [.., N] float32: row n of x counts as x / divisor[.., n], and 0 where that is 0. Its
+// leading dimensions broadcast, too; not beside columns.
 struct GatherRowsProblem {
   View x, index, out;
   View columns;  // not given(): all, in order
