@@ -20,28 +20,41 @@
 namespace attnd {
 namespace {
 
+enum class Way { kForward, kBackward, kBoth };
+
+const char* Name(Way way) {
+  return way == Way::kForward ? "forward" : way == Way::kBackward ? "backward" : "both";
+}
+
 struct Case {
   std::string name, goal;
   std::vector<std::shared_ptr<BenchProblem>> problems;
-  bool backward = false;
+  Way way = Way::kForward;
   bool is_reference = false;  // of those that follow
 
   double flops() const {
+    const double share = way == Way::kForward ? 1.0 : way == Way::kBackward ? 2.5 : 3.5;
     double sum = 0;
-    for (const auto& p : problems) sum += (backward ? 2.5 : 1.0) * p->flops();
+    for (const auto& p : problems) sum += share * p->flops();
     return sum;
   }
+  void Forward(CpuDevice& device, Stream& stream) const {
+    AttendArgs args = {.params = problems[0]->params()};
+    for (const auto& p : problems) args.problems.push_back(p->Forward());
+    Check(device.Run(stream, args));
+  }
+  void Backward(CpuDevice& device, Stream& stream) const {
+    AttendGradArgs args = {.params = problems[0]->params()};
+    for (const auto& p : problems) args.problems.push_back(p->Backward());
+    Check(device.Run(stream, args));
+  }
   void Run(CpuDevice& device, Stream& stream) const {
-    std::vector<AttendProblem> forward;
-    std::vector<AttendGradProblem> gradients;
-    for (const auto& p : problems) {
-      forward.push_back(p->Forward());
-      gradients.push_back(p->Backward());
-    }
-    const AttendParams& params = problems[0]->params();
-    const DeviceStatus status =
-        backward ? device.Run(stream, AttendGradArgs{.params = params, .problems = gradients})
-                 : device.Run(stream, AttendArgs{.params = params, .problems = forward});
+    if (way != Way::kBackward) Forward(device, stream);
+    if (way != Way::kForward) Backward(device, stream);
+  }
+
+ private:
+  static void Check(const DeviceStatus& status) {
     if (status.ok()) return;
     std::fprintf(stderr, "%s\n", std::string(status.text()).c_str());
     std::exit(1);
@@ -87,7 +100,8 @@ std::vector<Group> Groups(bool quick, const std::string& isa) {
   }
   groups.push_back(
       {"half N1024", [] {
-         std::vector<Case> cases = {{"forward float32 N1024", "", One(Square(1024)), false, true}};
+         std::vector<Case> cases = {
+             {"forward float32 N1024", "", One(Square(1024)), Way::kForward, true}};
          for (DType dtype : {DType::kF16, DType::kBF16}) {
            BenchSizes sizes = Square(1024);
            sizes.dtype = dtype;
@@ -105,7 +119,8 @@ std::vector<Group> Groups(bool quick, const std::string& isa) {
                           sizes.H = sizes.Hkv = 2;
                           sizes.gradients = true;
                           cases.push_back({way + "window 256 per row N" + std::to_string(N),
-                                           cases.empty() ? "" : "<= 1.1", One(sizes), backward,
+                                           cases.empty() ? "" : "<= 1.1", One(sizes),
+                                           backward ? Way::kBackward : Way::kForward,
                                            cases.empty()});
                         }
                         return cases;
@@ -121,7 +136,7 @@ std::vector<Group> Groups(bool quick, const std::string& isa) {
   }
   groups.push_back({"tiles", [] {
                       std::vector<Case> cases = {
-                          {"forward tiles all N4096", "", One(Square(4096)), false, true}};
+                          {"forward tiles all N4096", "", One(Square(4096)), Way::kForward, true}};
                       for (double density : {0.05, 0.1, 0.3}) {
                         cases.push_back({"forward tiles at " + std::to_string(density), "<= 1.2",
                                          One(Square(4096, 64, RandomTiles(4096, density)))});
@@ -135,20 +150,20 @@ std::vector<Group> Groups(bool quick, const std::string& isa) {
                              One(Square(16384, 64, GatheredKeys(16384, keys)))}};
                       }});
   }
-  groups.push_back({"ragged", [] {
-                      std::vector<Case> cases = {
-                          {"forward ragged reference N1024", "", One(Square(1024)), false, true},
-                          {"forward ragged 64 problems", "<= 1.1", {}}};
-                      std::mt19937 random(5);
-                      for (int n = 0; n < 64; ++n) {
-                        cases[1].problems.push_back(
-                            One(Square(64 + static_cast<int64_t>(random() % 960)))[0]);
-                      }
-                      return cases;
-                    }});
+  groups.push_back(
+      {"ragged", [] {
+         std::vector<Case> cases = {
+             {"forward ragged reference N1024", "", One(Square(1024)), Way::kForward, true},
+             {"forward ragged 64 problems", "<= 1.1", {}}};
+         std::mt19937 random(5);
+         for (int n = 0; n < 64; ++n) {
+           cases[1].problems.push_back(One(Square(64 + static_cast<int64_t>(random() % 960)))[0]);
+         }
+         return cases;
+       }});
   groups.push_back({"terms", [] {
                       std::vector<Case> cases = {
-                          {"forward terms none N1024", "", One(Square(1024)), false, true}};
+                          {"forward terms none N1024", "", One(Square(1024)), Way::kForward, true}};
                       const auto add = [&](const char* name, const auto& change) {
                         BenchSizes sizes = Square(1024);
                         change(sizes);
@@ -167,6 +182,23 @@ std::vector<Group> Groups(bool quick, const std::string& isa) {
                       add("gelu", [](BenchSizes& s) { s.params.weighting = Weighting::kGelu; });
                       return cases;
                     }});
+  // A segment of 2048 after a memory of 2048.
+  for (int64_t D : {32, 64, 128}) {
+    for (Way way : {Way::kForward, Way::kBackward, Way::kBoth}) {
+      groups.push_back({"distances " + std::string(Name(way)) + " D" + std::to_string(D), [=] {
+                          BenchSizes sizes = {.Nq = 2048, .Nk = 4096, .D = D, .gradients = true};
+                          sizes.pattern = BandPattern(sizes.Nq, sizes.Nk, kUnbounded, 2048);
+                          const std::string shape = std::string(Name(way)) + " segment N2048 D" +
+                                                    std::to_string(D) + " H8";
+                          std::vector<Case> cases = {{shape, "", One(sizes), way, true}};
+                          sizes.L = sizes.Nk;
+                          const bool has_goal = D == 64 && way != Way::kBackward;
+                          cases.push_back({shape + " with distances", has_goal ? "<= 1.6" : "",
+                                           One(sizes), way});
+                          return cases;
+                        }});
+    }
+  }
   groups.push_back({"few queries", [] {
                       std::vector<Case> cases;
                       for (int64_t Nq : {1, 16, 64}) {
@@ -189,6 +221,7 @@ void Measure(CpuDevice& device, const std::string& isa, const std::vector<Case>&
   Stream stream(device, &pool);
   std::vector<PeakSampler> samplers;
   for (const Case& c : cases) {
+    if (c.way == Way::kBackward) c.Forward(device, stream);
     samplers.emplace_back(device, [&device, &stream, &c] { c.Run(device, stream); });
   }
   const double start = Wall();

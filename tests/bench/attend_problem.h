@@ -40,6 +40,7 @@ class BenchProblem {
       dk_ = Empty(s_.dtype, k);
       dv_ = Empty(s_.dtype, k);
     }
+    const DType dtype = s_.dtype;
     s_.dtype = f32;
     if (s_.bias) p_.terms.bias = Random({1, s_.H, s_.Nq, s_.Nk});
     if (s_.alibi) p_.terms.alibi_slopes = Random({1, s_.H});
@@ -48,6 +49,10 @@ class BenchProblem {
     if (s_.L > 0) {
       p_.terms.q_rel = Random(q);
       p_.terms.r = Random({1, s_.H, s_.L, s_.D});
+      if (s_.gradients) {
+        dterms_.q_rel = Empty(dtype, q);
+        dterms_.r = Empty(f32, p_.terms.r.shape);
+      }
     }
     const auto tiles = [](int64_t n) { return std::ceil(static_cast<double>(n) / kTile); };
     AttendSeq seq = {.nq = s_.Nq, .nk = s_.Nk, .pattern = s_.pattern, .offset = s_.Nk - s_.Nq};
@@ -69,7 +74,7 @@ class BenchProblem {
     p.seqs = seqs_;
     return p;
   }
-  AttendGradProblem Backward() const { return {Forward(), dout_, View(), dq_, dk_, dv_, {}}; }
+  AttendGradProblem Backward() const { return {Forward(), dout_, View(), dq_, dk_, dv_, dterms_}; }
 
  private:
   View Empty(DType dtype, const Shape& shape) {
@@ -96,13 +101,17 @@ class BenchProblem {
   std::vector<std::vector<char, LineAllocator<char>>> memory_;
   AttendProblem p_;
   View dout_, dq_, dk_, dv_;
+  AttendTermGrads dterms_;
   std::vector<AttendSeq> seqs_;
 };
 
-inline std::shared_ptr<const Pattern> BandPattern(int64_t N, int64_t lo, int64_t hi) {
-  PatternBuilder builder(N, N);
+inline std::shared_ptr<const Pattern> BandPattern(int64_t Nq, int64_t Nk, int64_t lo, int64_t hi) {
+  PatternBuilder builder(Nq, Nk);
   builder.Add(Band(lo, hi));
   return std::make_shared<Pattern>(std::move(builder).Build());
+}
+inline std::shared_ptr<const Pattern> BandPattern(int64_t N, int64_t lo, int64_t hi) {
+  return BandPattern(N, N, lo, hi);
 }
 
 // Each tile visible with this probability.
