@@ -41,9 +41,12 @@ class Routing : public MethodOf<RoutingOptions> {
   Outputs Formula(Ops& ops, const Inputs& in, const RoutingOptions& o) const override {
     const RoutedParts parts(ops, in, o);
     const Tensor means = MeansOf(ops, in, o), of_parts = parts.seqs().Shared(means);
-    const RoutedRows queries = RouteRows(ops, parts.Queries(in.q), of_parts, o);
-    const RoutedRows keys =
-        o.shared_qk ? RoutedRows{} : RouteRows(ops, parts.Keys(in.k), of_parts, o);
+    const RoutedRows queries =
+        RouteRows(ops, parts, RowRole::kQueries, parts.Queries(in.q), of_parts, o);
+    RoutedRows keys;
+    if (!o.shared_qk) {
+      keys = RouteRows(ops, parts, RowRole::kKeys, parts.Keys(in.k), of_parts, o);
+    }
     const Tensor out = AttendInClusters(ops, in, o, {parts, queries, keys, parts.Keys(in.v)});
     if (!ops.status().ok()) return {};
     Outputs outputs{.out = parts.seqs().JoinOut(out, in.problems[0].Dv)};

@@ -87,3 +87,31 @@ def test_auxiliary_loss(shared):
         size = float(abs(gradient).max())
         close(f"gradient of {name}", grads[name] / size, gradient / size)
     assert not grads["v"].any()
+
+
+def online_kmeans(x, means, count, sums, decay):
+    """The original's update of one head, in float64: rows x [N,D]."""
+    chosen = torch.nn.functional.one_hot((x @ means.T).argmax(1), len(means)).to(x)
+    count = decay * count + (1 - decay) * chosen.sum(0)
+    sums = decay * sums + (1 - decay) * chosen.T @ x
+    n = count.sum()
+    smooth = (count + 1e-5) / (n + len(means) * 1e-5) * n
+    return sums / smooth[:, None], count, sums
+
+
+def test_centroids_over_segments():
+    """Each request sends what the one before has answered."""
+    C, decay = 6, 0.7
+    options = {"return_centroids": True, "ema_decay": decay, "window": 8}
+    means = normal(1, means=(1, C, D))["means"]
+    sent, want = {"means": means}, [torch.tensor(means[0], dtype=torch.float64)]
+    want += [torch.zeros(C, dtype=torch.float64), want[0]]
+    for segment in range(5):
+        t = normal(segment + 2, q=(B, 1, 40, D), v=(B, 1, 40, D))
+        reply = ours("routing", options, t | sent).outputs
+        rows = torch.tensor(t["q"], dtype=torch.float64).reshape(-1, D)
+        want = online_kmeans(torch.nn.functional.layer_norm(rows, (D,), eps=1e-6), *want, decay)
+        for name, w in zip(("centroids", "ema_count", "ema_means"), want):
+            close(name, reply[name][0], w)
+        sent = {"means": reply["centroids"], "ema_count": reply["ema_count"],
+                "ema_means": reply["ema_means"]}

@@ -7,17 +7,6 @@ namespace {
 
 constexpr float kSmoothing = 1e-5f;
 
-// [b,H,n]: the nearest centroid of every row.
-Tensor Nearest(Ops& ops, const Tensor& scores) {
-  if (!ops.status().ok()) return {};
-  std::vector<Shape> shapes;
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const Shape& s = scores[i].shape;
-    shapes.push_back({s[0], s[1], s[3]});
-  }
-  return ops.Reshape(ops.ArgMax(ops.Transpose(scores, 2, 3)), shapes);
-}
-
 // x [b,Hx,n,D] as [b,Hx,1,n,D], and the shape of a tensor [b,H,..] beside it.
 Tensor WithGroups(Ops& ops, const Tensor& x) {
   std::vector<Shape> shapes;
@@ -55,8 +44,7 @@ Tensor SumOfRequest(Ops& ops, const SeqSplit& seqs, const Tensor& x) {
 
 // sum (norm(x) - mean)^2 over the rows of each request, [1,1].
 Tensor SquaredDistances(Ops& ops, const RoutedRows& x, const CentroidInputs& inputs) {
-  const Tensor nearest = Nearest(ops, x.scores);
-  const Tensor means = ops.Gather(inputs.of_parts, nearest);
+  const Tensor means = ops.Gather(inputs.of_parts, x.nearest);
   if (!ops.status().ok()) return {};
   std::vector<Shape> groups, flat;
   for (size_t i = 0; i < means.size(); ++i) {
@@ -114,15 +102,14 @@ struct Assigned {
   Tensor counts, sums;
 };
 Assigned AssignedRows(Ops& ops, const RoutedRows& x, const CentroidInputs& inputs) {
-  const Tensor nearest = Nearest(ops, x.scores);
-  if (!ops.status().ok()) return {};
+  const Tensor& nearest = x.nearest;
   std::vector<Shape> ones, groups, sums;
   std::vector<int64_t> clusters;
   for (size_t i = 0; i < nearest.size(); ++i) {
     const Shape& s = nearest[i].shape;
     ones.push_back({s[0], s[1], s[2], 1});
     groups.push_back(InGroups(s, x.normed[i].shape[1]));
-    clusters.push_back(x.scores[i].shape[2]);
+    clusters.push_back(inputs.of_parts[i].shape[2]);
     sums.push_back({s[0], s[1], clusters.back(), x.normed[i].shape[3]});
   }
   const Tensor counts = ops.Scatter(ops.Constant(1, ones), nearest, clusters);

@@ -20,6 +20,21 @@ constexpr float kSelfLogit = -5e4f;
 
 Tensor UnitRows(Ops& ops, const Tensor& x) { return FeaturesOf(ops, x, {.norm = RowNorm::kL2}); }
 
+// normed [b,Hx,n,D] . mean of every centroid of every query head, [b,H,C,n].
+Tensor Scores(Ops& ops, const Tensor& normed, const Tensor& means) {
+  if (!ops.status().ok()) return {};
+  // A head of keys is compared with the means of each of its query heads.
+  std::vector<Shape> of_means, columns, scores;
+  for (size_t i = 0; i < normed.size(); ++i) {
+    const Shape &s = normed[i].shape, &m = means[i].shape;
+    of_means.push_back({1, s[1], m[1] / s[1], m[2], m[3]});
+    columns.push_back({s[0], s[1], 1, s[3], s[2]});
+    scores.push_back({s[0], m[1], m[2], s[2]});
+  }
+  const Tensor x = ops.Reshape(ops.Transpose(ops.Stop(normed), 2, 3), columns);
+  return ops.Reshape(ops.MatMul(ops.Reshape(means, of_means), x), scores);
+}
+
 // [b,Hx,n,d] -> rows of every member, [b,H C,w,d].
 Tensor Gathered(Ops& ops, const Tensor& x, const Tensor& members) {
   if (!ops.status().ok()) return {};
@@ -50,10 +65,12 @@ PatternSource PlacesSource(const RoutingOptions& o, int64_t w, int64_t w_k) {
 class ClusterAttention {
  public:
   ClusterAttention(Ops& ops, const Inputs& in, const RoutingOptions& o, const ClusterInputs& x)
-      : ops_(ops), in_(in), o_(o), x_(x) {
-    queries_ = MembersOf(x.queries.scores, /*of_keys=*/false);
-    keys_ = o.shared_qk ? queries_ : MembersOf(x.keys.scores, /*of_keys=*/true);
-  }
+      : ops_(ops),
+        in_(in),
+        o_(o),
+        x_(x),
+        queries_(x.queries.members),
+        keys_(o.shared_qk ? queries_ : x.keys.members) {}
 
   Tensor Out() const {
     const AttendOut attended = Merged();
@@ -77,17 +94,6 @@ class ClusterAttention {
   }
 
  private:
-  // [b,H,C,w], ascending.
-  Tensor MembersOf(const Tensor& scores, bool of_keys) const {
-    if (!ops_.status().ok()) return {};
-    std::vector<int64_t> counts;
-    for (size_t i = 0; i < scores.size(); ++i) {
-      const RoutingSizes& sizes = x_.parts.sizes(i);
-      counts.push_back(std::min(of_keys ? sizes.kv_window : sizes.window, scores[i].shape[3]));
-    }
-    return ops_.TopK(scores, counts, /*by_index=*/true);
-  }
-
   // Whether a query may see nothing in a cluster.
   bool MaySkip() const { return in_.tensors.contains("bias") || (o_.causal && !o_.shared_qk); }
 
@@ -181,7 +187,7 @@ class ClusterAttention {
   const Inputs& in_;
   const RoutingOptions& o_;
   const ClusterInputs& x_;
-  Tensor queries_, keys_;  // members
+  const Tensor queries_, keys_;  // members
 };
 
 }  // namespace
@@ -212,22 +218,25 @@ Tensor MeansOf(Ops& ops, const Inputs& in, const RoutingOptions& o) {
   return ops.LayerNorm(ops.Draw(RoutingDraw(o, "means"), shapes), kNormEps);
 }
 
-RoutedRows RouteRows(Ops& ops, const Tensor& rows, const Tensor& means, const RoutingOptions& o) {
-  RoutedRows routed{.rows = rows, .normed = rows, .scores = {}};
+RoutedRows RouteRows(Ops& ops, const RoutedParts& parts, RowRole role, const Tensor& rows,
+                     const Tensor& means, const RoutingOptions& o) {
+  RoutedRows routed{.rows = rows, .normed = rows};
   if (o.route_norm == RouteNorm::kLayerNorm) routed.normed = ops.LayerNorm(rows, kNormEps);
   if (o.route_norm == RouteNorm::kL2) routed.normed = UnitRows(ops, rows);
+  const Tensor scores = Scores(ops, routed.normed, means);
   if (!ops.status().ok()) return {};
-  // A head of keys is compared with the means of each of its query heads.
-  std::vector<Shape> of_means, of_rows, scores;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Shape &s = rows[i].shape, &m = means[i].shape;
-    of_means.push_back({1, s[1], m[1] / s[1], m[2], m[3]});
-    of_rows.push_back({s[0], s[1], 1, s[3], s[2]});
-    scores.push_back({s[0], m[1], m[2], s[2]});
+  std::vector<int64_t> counts;
+  std::vector<Shape> of_rows;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const Shape& s = scores[i].shape;
+    const RoutingSizes& sizes = parts.sizes(i);
+    counts.push_back(std::min(role == RowRole::kKeys ? sizes.kv_window : sizes.window, s[3]));
+    of_rows.push_back({s[0], s[1], s[3]});
   }
-  const Tensor columns = ops.Transpose(ops.Stop(routed.normed), 2, 3);
-  routed.scores =
-      ops.Reshape(ops.MatMul(ops.Reshape(means, of_means), ops.Reshape(columns, of_rows)), scores);
+  routed.members = ops.TopK(scores, counts, /*by_index=*/true);
+  if (o.aux_loss || o.return_centroids) {
+    routed.nearest = ops.Reshape(ops.ArgMax(ops.Transpose(scores, 2, 3)), of_rows);
+  }
   return routed;
 }
 

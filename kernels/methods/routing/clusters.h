@@ -38,11 +38,15 @@ Tensor MeansOf(Ops& ops, const Inputs& in, const RoutingOptions& o);
 
 // Queries or keys of every part.
 struct RoutedRows {
-  Tensor rows;    // [b,H or Hkv,n,D] as sent
-  Tensor normed;  // the same by route_norm
-  Tensor scores;  // [b,H,C,n] normed . mean, constants
+  Tensor rows;     // [b,H or Hkv,n,D] as sent
+  Tensor normed;   // the same by route_norm
+  Tensor members;  // [b,H,C,w] int32: the best rows of every centroid, ascending
+  Tensor nearest;  // [b,H,n] int32: the best centroid of every row; where centroids are asked for
 };
-RoutedRows RouteRows(Ops& ops, const Tensor& rows, const Tensor& means, const RoutingOptions& o);
+enum class RowRole : uint8_t { kQueries, kKeys };
+// `means` [1,H,C,D] of every part. Scores [b,H,C,n] live in here alone.
+RoutedRows RouteRows(Ops& ops, const RoutedParts& parts, RowRole role, const Tensor& rows,
+                     const Tensor& means, const RoutingOptions& o);
 
 // out [b,H,nq,Dv] of every part, float32: the mean over clusters of attention among their members.
 // `keys` empty: those of the queries.

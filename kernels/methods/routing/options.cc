@@ -11,10 +11,11 @@
 namespace attnd {
 namespace {
 
-// Each cluster may take all rows of a short sequence, so that this bounds what a row costs.
+// Each cluster may take all rows of a short sequence, so that these bound what a row costs: the
+// clusters, and the members of all clusters of a head, kFewMembers or so many for each row.
 constexpr int64_t kMostClusters = 4096;
-// Members of all clusters of a head: 2^12 clusters of 2^10 rows serve 4 million rows.
-constexpr int64_t kMostMembers = int64_t{1} << 22;
+constexpr int64_t kFewMembers = int64_t{1} << 18, kMembersOfRow = 64;
+constexpr int64_t kMostMembers = int64_t{1} << 30;
 // Positions are compared as float32.
 constexpr int64_t kMostPositions = int64_t{1} << 24;
 
@@ -78,14 +79,15 @@ void CheckClusters(const ProblemShape& p, const RoutingOptions& o, Reasons* reas
     CheckDrawn(p, "mem_k", RoutingDraw(o, "mem_k"), keys, reasons);
     CheckDrawn(p, "mem_v", RoutingDraw(o, "mem_v"), values, reasons);
   }
-  const auto members = [&](const char* name, int64_t window, int64_t rows) {
+  const auto members = [&](const char* name, int64_t window, const char* letters, int64_t rows) {
     const int64_t taken = std::min(window, rows);
-    if (sizes.clusters * taken <= kMostMembers) return;
-    reasons->Invalid(name, " must be at most ", kMostMembers / sizes.clusters, " with ",
-                     sizes.clusters, " clusters, got ", taken);
+    const int64_t most = std::clamp(kMembersOfRow * rows, kFewMembers, kMostMembers);
+    if (sizes.clusters * taken <= most) return;
+    reasons->Invalid(name, " must be at most ", most / sizes.clusters, " with ", sizes.clusters,
+                     " clusters and ", letters, " = ", rows, ", got ", taken);
   };
-  members("window", sizes.window, p.Nq);
-  if (!o.shared_qk) members("kv_window", sizes.kv_window, p.Nk);
+  members("window", sizes.window, "Nq", p.Nq);
+  if (!o.shared_qk) members("kv_window", sizes.kv_window, "Nk", p.Nk);
 }
 
 // Outputs that are asked for by an option, and whether they take a gradient.
