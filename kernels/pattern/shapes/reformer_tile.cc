@@ -136,15 +136,17 @@ class TileOfRound {
         const Lanes<Lane>& first = q_chunks_[round];
         const Lane chunk = k_chunks_[round][k];
         // A chunk before the first one wraps around to more than any width.
-        for (int64_t q = 0; r_.across && q < kTile; ++q) {
-          hidden[q] |= static_cast<Lane>(chunk - first[q]) <= width ? kYes : 0;
-        }
-        if (r_.across) continue;
-        const Lanes<Lane>& buckets = q_buckets_[round];
-        const Lane bucket = k_buckets_[round][k];
-        for (int64_t q = 0; q < kTile; ++q) {
-          const Lane same = buckets[q] == bucket ? kYes : 0;
-          hidden[q] |= static_cast<Lane>(chunk - first[q]) <= width ? same : Lane{0};
+        if (r_.across) {
+          for (int64_t q = 0; q < kTile; ++q) {
+            hidden[q] |= static_cast<Lane>(chunk - first[q]) <= width ? kYes : 0;
+          }
+        } else {
+          const Lanes<Lane>& buckets = q_buckets_[round];
+          const Lane bucket = k_buckets_[round][k];
+          for (int64_t q = 0; q < kTile; ++q) {
+            const Lane same = buckets[q] == bucket ? kYes : 0;
+            hidden[q] |= static_cast<Lane>(chunk - first[q]) <= width ? same : Lane{0};
+          }
         }
       }
       if (!r_.across) {
