@@ -144,6 +144,10 @@ def test_estimate(attn, client, verses, tmp_path):
     assert done.stdout.startswith("local{window_left:99} on cpu\n  backward: compute ")
     assert done.stdout.splitlines()[-1] == "  sends 2 MiB, gets 2 MiB"
 
+    # q serves as the keys, too: no k is sent.
+    shared = ["--shape", "1,8,64,16", "--method", "reformer", "--json"]
+    assert json.loads(ok(attn("estimate", *shared)))["input_bytes"] == 2 * 8 * 64 * 16 * 4
+
     bounds = tmp_path / "bounds.npy"
     np.save(bounds, np.array([0, 10, 40]))
     packed = [f"--tensor={name}={bounds}" for name in ("cu_seqlens_q", "cu_seqlens_k")]
@@ -190,6 +194,20 @@ def test_compare_shares_options_and_lengths_with_the_reference(attn):
     ]
     assert all(row["relative_error"]["out"] < 1e-3 for row in methods)
     assert all(row["relative_error"].keys() == {"out"} for row in methods)
+
+
+def test_compare_takes_q_for_the_keys(attn, client, verses):
+    """A method that has no k gets none, and its reference is exact attention with k = q."""
+    done = attn("compare", VERSES, "--method", "reformer{chunk_len:8 n_hashes:8}", "--json")
+    row = json.loads(ok(done))["methods"][0]
+    assert row["relative_error"].keys() == {"out", "grad_q", "grad_v"}
+    sent = {n: x for n, x in verses.items() if n.endswith("_lengths")}
+    q, v = verses["q"].astype(np.float32), verses["v"].astype(np.float32)
+    exact = client.forward(q, q, np.repeat(v, q.shape[1] // v.shape[1], 1), tensors=sent).out
+    ours = client.forward(verses["q"], None, verses["v"], method="reformer", tensors=sent,
+                          options={"chunk_len": 8, "n_hashes": 8}).out
+    error = np.linalg.norm(ours - exact) / np.linalg.norm(exact)
+    assert row["relative_error"]["out"] == pytest.approx(error, rel=1e-6)
 
 
 def test_compare_says_which_method_failed(attn):
