@@ -5,6 +5,7 @@ the same model on the float64 oracles from the same weights."""
 import numpy as np
 import pytest
 
+import attnd
 from helpers import noise, relative_error
 
 from tests.methods import compressive, transformer_xl
@@ -158,7 +159,7 @@ def runs():
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("module, options, hidden, ragged", runs())
+@pytest.mark.parametrize("module, options, hidden, ragged", list(runs()))
 def test_training_over_segments(client, rng, module, options, hidden, ragged, depth):
     method = module.METHOD.id
     xs, ys = (noise(rng, (SEGMENTS, B, N, D)).astype(np.float64) for _ in range(2))
@@ -187,3 +188,26 @@ def test_training_over_segments(client, rng, module, options, hidden, ragged, de
                 assert relative_error(w, true.weights[name]) < BOUND, name
     moved = relative_error(ours[0].weights["wv"], start[0]["wv"])
     assert moved > 1e-3, "nothing was learned"
+
+
+def test_estimates_read_the_lengths_of_memories(client):
+    shape, memory = (2, 1, 4, 8), ((2, 1, 5, 8), np.float32)
+    sent = {"mem_k": memory, "mem_v": memory, "mem_lengths": np.array([5, 1], np.int32)}
+
+    def pairs(**change):
+        return client.estimate(
+            shape, shape, shape, method="transformer_xl", tensors=sent | change).visible_pairs
+
+    triangle = 4 * 5 // 2
+    assert pairs() == 2 * triangle + 4 * (5 + 1)
+    assert pairs(mem_lengths=((2,), np.int32)) == 2 * triangle + 4 * (5 + 5)
+
+
+def test_gradients_of_memories_are_refused(client, rng):
+    x = noise(rng, (1, 1, 4, 8))
+    with pytest.raises(attnd.Error) as caught:
+        client.backward(x, x, x, x, method="transformer_xl", options={"return_memory": True},
+                        grad_tensors={"mem_k": x})
+    assert caught.value.code.name == "INVALID_ARGUMENT"
+    assert caught.value.reasons == [
+        "transformer_xl: grad_mem_k must be absent: mem_k is a constant, got [1,1,4,8]"]

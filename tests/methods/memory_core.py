@@ -191,10 +191,16 @@ def memory_rows(lanes, x, spans):
 # --- tensors of cases
 
 def memory(rows, prefix="mem"):
-    """<prefix>_k and <prefix>_v of so many rows."""
+    """<prefix>_k and <prefix>_v of so many rows, NaN in those that do not count."""
 
     def make(size):
-        return lambda rng, case: rng.standard_normal(case.shape_of(f"B,Hkv,{rows},{size}"))
+        def of_case(rng, case):
+            x = rng.standard_normal(case.shape_of(f"B,Hkv,{rows},{size}"))
+            for b, n in enumerate(case.ints.get(f"{prefix}_lengths", ())):
+                x[b, :, :rows - n] = np.nan
+            return x
+
+        return of_case
 
     return {f"{prefix}_k": make("D"), f"{prefix}_v": make("Dv")}
 

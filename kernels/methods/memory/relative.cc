@@ -1,7 +1,9 @@
 #include "kernels/methods/memory/relative.h"
 
 #include <cmath>
+#include <set>
 
+#include "kernels/core/integer.h"
 #include "kernels/method/drawn.h"
 #include "kernels/method/tensors.h"
 #include "kernels/methods/memory/sinusoids.h"
@@ -109,6 +111,31 @@ Tensor Bias(Ops& ops, const Inputs& in, const SeqSplit& split) {
   return ops.Concat({ops.Slice(own, kColumns, compressed, compressed_end), latest}, kColumns);
 }
 
+// What a part sees. The pattern is that of a whole segment after as many rows of memory.
+AttendSeq SeenBy(Ops& ops, const SeqSplit::Part& part, int64_t N, const O& o) {
+  const int64_t before = Before(part), keys = before + part.lengths.nk;
+  const int64_t first = o.same_length > 0 ? before - o.same_length + 1 : kUnbounded;
+  AttendSeq seq = ops.Seq(part.lengths.nq, keys,
+                          BandSource(N, before + N, first, before, Lengths{part.lengths.nq, keys}));
+  seq.offset = before;
+  return seq;
+}
+
+// A run needs a pattern for each number of rows of memory, of which a part of a plan may stand for
+// many. `charged`: of one pattern a part.
+void ChargePatterns(Ops& ops, const Inputs& in, const SeqSplit& split, const HostCost& charged) {
+  std::set<int64_t> rows;
+  for (const ProblemShape& p : in.problems) {
+    for (const SeqGroup& seq : SeqRunsOf(p, /*is_planned=*/false)) rows.insert(seq.mem + seq.cmem);
+  }
+  const auto parts = static_cast<int64_t>(split.parts().size());
+  const int64_t more = static_cast<int64_t>(rows.size()) - parts;
+  if (more <= 0) return;
+  ops.stream().work().host_bytes += CeilDiv(charged.bytes, parts) * more;
+  ops.stream().work().seconds +=
+      charged.seconds * static_cast<double>(more) / static_cast<double>(parts);
+}
+
 }  // namespace
 
 DrawParams RelativeDraw(uint64_t seed, std::string name) {
@@ -131,16 +158,18 @@ MemoryAttention AttendMemory(Ops& ops, const Inputs& in, const SeqSplit& split, 
   const double D = static_cast<double>(in.problems[0].D);
   a.params = {.scale = o.scale.value_or(1 / std::sqrt(D))};
   a.visible_pairs.resize(in.problems.size());
+  HostCost patterns;
   for (const SeqSplit::Part& part : split.parts()) {
-    const int64_t before = Before(part), keys = before + part.lengths.nk;
-    const int64_t first = o.same_length > 0 ? before - o.same_length + 1 : kUnbounded;
-    AttendSeq seq =
-        ops.Seq(part.lengths.nq, keys, BandSource(part.lengths.nq, keys, first, before));
-    seq.offset = before;
-    const double heads = static_cast<double>(in.problems[part.problem].H * part.count);
-    a.visible_pairs[part.problem].known += seq.visible_pairs * heads;
+    const ProblemShape& problem = in.problems[part.problem];
+    const Work before = ops.stream().work();
+    AttendSeq seq = SeenBy(ops, part, problem.Nk, o);
+    patterns.bytes += ops.stream().work().host_bytes - before.host_bytes;
+    patterns.seconds += ops.stream().work().seconds - before.seconds;
+    a.visible_pairs[part.problem].known +=
+        seq.visible_pairs * static_cast<double>(problem.H * part.count);
     AddSeqs(ops, std::move(seq), part.count, &a.seqs.emplace_back());
   }
+  if (ops.stream().is_dry()) ChargePatterns(ops, in, split, patterns);
   if (!ops.status().ok()) return a;
   a.out =
       ops.Attend(a.q, a.k, a.v, a.params, std::vector<AttendSeqs>{a.seqs}, a.terms, in.q[0].dtype);
