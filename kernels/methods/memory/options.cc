@@ -90,7 +90,9 @@ std::vector<OptionSpec<O>> MemoryLines() {
 
 std::vector<TensorInfo> MemoryInputs() {
   std::vector<TensorInfo> inputs = CommonInputs();
-  inputs[3].help = "0..Nq: rows beyond give out = 0, lse = -inf; kv_lengths when absent";
+  for (TensorInfo& input : inputs) {
+    if (input.name == "q_lengths") input.help += "; kv_lengths when absent";
+  }
   inputs.push_back(
       Differentiable("u", "[H,D]", "added to q for the content term; drawn, N(0, 0.02^2)"));
   inputs.push_back(

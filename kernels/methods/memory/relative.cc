@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/core/integer.h"
 #include "kernels/method/drawn.h"
 #include "kernels/method/tensors.h"
