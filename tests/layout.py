@@ -37,8 +37,8 @@ OPS = ["kernels/ops/", *PATTERN]
 METHOD = ["kernels/method/", *OPS]
 
 # What methods share, a folder each.
-FAMILIES = ("pattern", "linear", "lowrank", "long_short", "memory", "mixing", "reformer", "routing",
-            "sinkhorn", "synthesizer")
+FAMILIES = ("pattern", "linear", "lowrank", "long_short", "memory", "memory_compressed", "mixing",
+            "reformer", "routing", "sinkhorn", "synthesizer")
 
 # What the files of a folder may include, as prefixes. The first folder that matches counts.
 ALLOWED = [

@@ -3,22 +3,20 @@
 //   K'_ce = conv_bk_e + sum_{r < f, d} conv_wk_edr K_(cf - P + r),d,  V' likewise
 //   out = softmax([scale q null_k, scale q K'^T + bias]) [null_v, V']
 // Rows outside of the n = kv_lengths[b] keys are 0; P = -n mod f with pad left, else 0; with drop
-// the cells are floor(n / f), else ceil(n / f). first_key puts k_0, v_0 in the place of the null
-// key. Causal, i sees cell c if its last row (c + 1) f - 1 - P is at or (strict) before i + Nk -
-// Nq. Layer local: attention within blocks, floor((i + Nk - Nq) / block) = floor(j / block). q
-// [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
+// there are floor(n / f) cells, else ceil(n / f). first_key puts k_0, v_0 in the place of the null
+// key. Causal, i sees cell c if its last row (c + 1) f - 1 - P is at (strict: before) i + Nk - Nq
+// or earlier. Layer local: i sees j where floor((i + Nk - Nq) / block) = floor(j / block).
+// q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv).
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <vector>
 
-#include "kernels/core/integer.h"
-#include "kernels/method/common_inputs.h"
 #include "kernels/method/drawn.h"
 #include "kernels/method/inner_problems.h"
 #include "kernels/method/method.h"
 #include "kernels/method/seq_split.h"
-#include "kernels/method/shape_rules.h"
 #include "kernels/method/tensors.h"
+#include "kernels/methods/memory_compressed/options.h"
 #include "kernels/methods/pattern/seqs.h"
 #include "kernels/ops/ops.h"
 #include "kernels/pattern/shapes/compressed.h"
@@ -27,95 +25,9 @@
 namespace attnd {
 namespace {
 
-enum class Layer : uint8_t { kMemory, kLocal };
-enum class Pad : uint8_t { kLeft, kRight, kDrop };
-enum class Rule : uint8_t { kInclusive, kStrict };
+using O = MemoryCompressedOptions;
 
-struct CompressedOptions {
-  Layer layer = Layer::kMemory;
-  std::optional<int64_t> factor;  // unset: that of conv_wk or conv_wv, else kFactor
-  int64_t block = 256;
-  Pad pad = Pad::kLeft;
-  Rule rule = Rule::kInclusive;
-  bool null = true, first_key = false, share_conv = false;
-  std::optional<double> scale;  // unset: 1/sqrt(D)
-  bool causal = false;
-  uint64_t seed = 0;
-
-  bool IsLocal() const { return layer == Layer::kLocal; }
-  bool HasNull() const { return !IsLocal() && null && !first_key; }
-};
-constexpr int64_t kFactor = 3;
-
-std::vector<OptionSpec<CompressedOptions>> Lines() {
-  using O = CompressedOptions;
-  return {
-      EnumOption("layer", &O::layer, {"memory", "local"},
-                 "attention to cells, or to the keys of the same block"),
-      IntOption("factor", &O::factor, {.min = 1}, kFactor,
-                "f, rows of a cell; where conv_wk or conv_wv is sent, theirs; memory only"),
-      IntOption("block", &O::block, {.min = 1}, "keys of a block; local only"),
-      EnumOption("pad", &O::pad, {"left", "right", "drop"},
-                 "zero rows before or after the keys up to a multiple of f, or the rest left out"),
-      EnumOption("rule", &O::rule, {"inclusive", "strict"},
-                 "causal: a cell is seen from its last row on, or from the row after it"),
-      BoolOption("null", &O::null, "a key that every query sees comes first"),
-      BoolOption("first_key", &O::first_key, "row 0 of the keys in the place of the null key"),
-      BoolOption("share_conv", &O::share_conv, "conv_wk and conv_bk of v, too; needs Dv = D"),
-      ScaleOption(&O::scale, "multiplies q k^T"),
-      BoolOption("causal", &O::causal, "query i sees what ends at or before i + Nk - Nq"),
-      SeedOption(&O::seed),
-  };
-}
-
-constexpr char kBiasShape[] = "broadcastable to [B,H,Nq,C]";
-// Weights, biases and the null key of keys and of values.
-struct Names {
-  const char *weight, *weight_shape, *bias, *bias_shape, *null, *null_shape;
-};
-constexpr Names kOfKeys = {"conv_wk", "[Hkv,D,D,f]", "conv_bk", "[Hkv,D]", "null_k", "[H,D]"};
-constexpr Names kOfValues = {"conv_wv", "[Hkv,Dv,Dv,f]", "conv_bv", "[Hkv,Dv]", "null_v", "[H,Dv]"};
-
-std::vector<TensorInfo> CompressedInputs() {
-  std::vector<TensorInfo> inputs = CommonInputs();
-  for (const Names& of : {kOfKeys, kOfValues}) {
-    inputs.push_back(Differentiable(of.weight, of.weight_shape, "of the convolution; drawn"));
-    inputs.push_back(Differentiable(of.bias, of.bias_shape, "of the convolution; drawn"));
-  }
-  for (const Names& of : {kOfKeys, kOfValues}) {
-    inputs.push_back(Differentiable(of.null, of.null_shape, "zeros when absent"));
-  }
-  inputs.push_back(Differentiable("bias", kBiasShape,
-                                  "added to the scores of cells; C: cells of Nk keys, layer local "
-                                  "Nk"));
-  return inputs;
-}
-
-// The first weight that was sent, and its f.
-std::pair<const char*, int64_t> SentFactor(const ProblemShape& p) {
-  for (const char* name : {kOfKeys.weight, kOfValues.weight}) {
-    const View* view = p.Find(name);
-    if (view != nullptr && view->shape.rank == 4) return {name, view->shape[3]};
-  }
-  return {nullptr, 0};
-}
-// >= 1; a refused one is 1.
-int64_t FactorOf(const ProblemShape& p, const CompressedOptions& o) {
-  const auto [name, f] = SentFactor(p);
-  return std::max<int64_t>(name != nullptr ? f : o.factor.value_or(kFactor), 1);
-}
-
-// How n keys become cells of f rows.
-struct CellRows {
-  int64_t cells = 0, front = 0;  // front: rows of zeros before the keys
-};
-CellRows CellsOf(int64_t n, int64_t f, Pad pad) {
-  if (pad == Pad::kDrop) return {n / f};
-  const int64_t cells = CeilDiv(n, f);
-  return {cells, pad == Pad::kLeft ? cells * f - n : 0};
-}
-
-class MemoryCompressed : public MethodOf<CompressedOptions> {
+class MemoryCompressed : public MethodOf<O> {
  public:
   MemoryCompressed()
       : MethodOf(
@@ -124,76 +36,28 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
              .reference = "Liu et al. 2018 (arXiv 1801.10198), section 4.2.4",
              .cost = "2 (D + Dv) FLOPs per visible pair, n^2 / f or n block pairs, and 2 n (D^2 + "
                      "Dv^2) per kv head; memory O(n)",
-             .inputs = CompressedInputs(),
+             .inputs = MemoryCompressedInputs(),
              .outputs = {{"out", "[B,H,Nq,Dv]", "float", "weighted sums of values"},
                          {"lse", "[B,H,Nq]", "float32",
                           "natural log of the sum of weights; -inf: nothing is seen"}},
              .support = {.causal = true, .lengths = true, .cross = true, .gqa = true, .lse = true}},
-            Lines()) {}
+            MemoryCompressedLines()) {}
 
  protected:
-  void CheckProblem(const ProblemShape& p, const CompressedOptions& o,
-                    Reasons* reasons) const override {
-    if (o.layer > Layer::kLocal || o.pad > Pad::kDrop) return;  // refused
-    const int64_t f = FactorOf(p, o);
-    CheckUnread(p, o, reasons);
-    if (!o.IsLocal()) CheckConvolution(p, o, f, reasons);
-    const char* meaning = o.IsLocal()           ? "Nk"
-                          : o.pad == Pad::kDrop ? "floor(Nk / f)"
-                                                : "ceil(Nk / f)";
-    const int64_t columns = o.IsLocal() ? p.Nk : CellsOf(p.Nk, f, o.pad).cells;
-    CheckShape(p, "bias", kBiasShape, {{"C", columns, meaning}}, reasons);
+  void CheckProblem(const ProblemShape& p, const O& o, Reasons* reasons) const override {
+    CheckMemoryCompressed(p, o, reasons);
   }
 
   // One launch of a convolution has one width.
-  std::string BranchOf(const ProblemShape& p, const CompressedOptions& o) const override {
+  std::string BranchOf(const ProblemShape& p, const O& o) const override {
     return o.IsLocal() ? "" : absl::StrCat("f=", FactorOf(p, o));
   }
 
-  Outputs Formula(Ops& ops, const Inputs& in, const CompressedOptions& o) const override {
+  Outputs Formula(Ops& ops, const Inputs& in, const O& o) const override {
     return o.IsLocal() ? InBlocks(ops, in, o) : OverCells(ops, in, o);
   }
 
  private:
-  using O = CompressedOptions;
-
-  static void CheckUnread(const ProblemShape& p, const O& o, Reasons* reasons) {
-    const auto only = [&](const char* name, bool holds, const char* rule, const std::string& got) {
-      if (p.Find(name) != nullptr && !holds) reasons->Invalid(name, " needs ", rule, ", got ", got);
-    };
-    for (const Names& of : {kOfKeys, kOfValues}) {
-      for (const char* name : {of.weight, of.bias, of.null}) {
-        only(name, !o.IsLocal(), "layer memory", "local");
-      }
-      const bool is_first = o.first_key;
-      only(of.null, o.IsLocal() || o.HasNull(), "null without first_key",
-           absl::StrCat("null = ", o.null ? "true" : "false",
-                        ", first_key = ", is_first ? "true" : "false"));
-    }
-    for (const char* name : {kOfValues.weight, kOfValues.bias}) {
-      only(name, o.IsLocal() || !o.share_conv, "share_conv = false", "true");
-    }
-  }
-
-  static void CheckConvolution(const ProblemShape& p, const O& o, int64_t f, Reasons* reasons) {
-    const auto [first, sent] = SentFactor(p);
-    if (first != nullptr && sent < 1) {
-      reasons->Invalid(first, " shape must have f >= 1, got ", ToString(p.Find(first)->shape));
-    } else if (first != nullptr) {
-      CheckSameSize("factor", o.factor, first, f, reasons);
-      CheckShape(p, kOfValues.weight, kOfValues.weight_shape, {{"f", f}}, reasons);
-    }
-    CheckDrawn(p, kOfKeys.weight, UniformDraw(0, "", 1), {p.Hkv, p.D, p.D, f}, reasons);
-    CheckDrawn(p, kOfKeys.bias, UniformDraw(0, "", 1), {p.Hkv, p.D}, reasons);
-    const bool is_known = p.HasSizesOf("k") && p.HasSizesOf("v");
-    if (!o.share_conv) {
-      CheckDrawn(p, kOfValues.weight, UniformDraw(0, "", 1), {p.Hkv, p.Dv, p.Dv, f}, reasons);
-      CheckDrawn(p, kOfValues.bias, UniformDraw(0, "", 1), {p.Hkv, p.Dv}, reasons);
-    } else if (is_known && p.D != p.Dv) {
-      reasons->Invalid("Dv must be D = ", p.D, " with share_conv, got ", p.Dv);
-    }
-  }
-
   static AttendParams ParamsOf(const Inputs& in, const O& o) {
     return {.scale = o.scale.value_or(1 / std::sqrt(static_cast<double>(in.problems[0].D)))};
   }
@@ -214,13 +78,13 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
   }
 
   static Outputs OverCells(Ops& ops, const Inputs& in, const O& o) {
-    const Tensor k = Cells(ops, in, o, kOfKeys);
-    const Tensor v = Cells(ops, in, o, kOfValues);
+    const Tensor k = Cells(ops, in, o, kConvOfKeys);
+    const Tensor v = Cells(ops, in, o, kConvOfValues);
     AttendTensors terms = Terms(ops, in);
     const AttendSeqs seqs = CellSeqs(ops, in, o);
     if (!ops.status().ok()) return {};
-    const bool has_null =
-        o.HasNull() && !(Sent(in, kOfKeys.null).empty() && Sent(in, kOfValues.null).empty());
+    const bool has_null = o.HasNull() && !(Sent(in, kConvOfKeys.null).empty() &&
+                                           Sent(in, kConvOfValues.null).empty());
     if (o.HasNull() && !has_null) {
       // A null key and value of zeros: a score of 0 and nothing to add.
       std::vector<Shape> shapes;
@@ -244,7 +108,7 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
       cells.lengths.nk = rows.cells * f;
       cells.offset += rows.front;
       return AllHeads(
-          CompressedSource(cells, {.length = f, .completed = o.rule == Rule::kInclusive}));
+          CompressedSource(cells, {.length = f, .completed = o.rule == CellRule::kInclusive}));
     });
     if (!ops.status().ok()) return {};
     for (size_t p = 0; p < in.problems.size(); ++p) {
@@ -267,19 +131,18 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
     ops.stream().work().host_bytes += problems.host_bytes();
     const PatternSeqs seqs = SeqsOf(ops, problems.inputs(), /*causal=*/false, {},
                                     [](const SeenSeq& seq) { return AllHeads(AllKeys(seq)); });
-    const Tensor k = FirstRow(ops, in, o, kOfKeys), v = FirstRow(ops, in, o, kOfValues);
+    const Tensor k = FirstRow(ops, in, o, kConvOfKeys), v = FirstRow(ops, in, o, kConvOfValues);
     if (!ops.status().ok()) return {};
     return ops.Attend(in.q, k, v, ParamsOf(in, o), seqs.parts, {}, DType::kF32);
   }
 
   // [B,Hkv,1,D] of row 0 or [B,H,1,D] of the null key.
-  static Tensor FirstRow(Ops& ops, const Inputs& in, const O& o, const Names& of) {
-    const bool of_keys = of.null == kOfKeys.null;
-    const Tensor& x = of_keys ? in.k : in.v;
+  static Tensor FirstRow(Ops& ops, const Inputs& in, const O& o, const ConvNames& of) {
+    const Tensor& x = of.is_of_keys ? in.k : in.v;
     std::vector<int64_t> first;
     std::vector<Shape> apart, whole;
     for (const ProblemShape& p : in.problems) {
-      const int64_t size = of_keys ? p.D : p.Dv;
+      const int64_t size = of.is_of_keys ? p.D : p.Dv;
       first.push_back(std::min<int64_t>(p.Nk, 1));
       apart.push_back({1, p.H, 1, size});
       whole.push_back({p.B, p.H, 1, size});
@@ -292,15 +155,14 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
 
   // [B,Hkv,cells,D] of the keys or of the values, float32. All sequences are one product, since
   // they share the weights: cells beyond those of a sequence are not seen.
-  static Tensor Cells(Ops& ops, const Inputs& in, const O& o, const Names& of) {
-    const bool of_keys = of.weight == kOfKeys.weight;
-    const Names& conv = o.share_conv ? kOfKeys : of;
+  static Tensor Cells(Ops& ops, const Inputs& in, const O& o, const ConvNames& of) {
+    const ConvNames& conv = o.share_conv ? kConvOfKeys : of;
     std::vector<DrawParams> weight_draws, bias_draws;
     std::vector<Shape> weights, biases;
     std::vector<int64_t> columns;
     const int64_t f = FactorOf(in.problems[0], o);
     for (const ProblemShape& p : in.problems) {
-      const int64_t size = of_keys ? p.D : p.Dv;
+      const int64_t size = of.is_of_keys ? p.D : p.Dv;
       const double limit = 1 / std::sqrt(static_cast<double>(size * f));
       weight_draws.push_back(UniformDraw(o.seed, conv.weight, limit));
       bias_draws.push_back(UniformDraw(o.seed, conv.bias, limit));
@@ -308,7 +170,7 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
       biases.push_back({p.Hkv, size});
       columns.push_back(CellsOf(p.Nk, f, o.pad).cells);
     }
-    const Tensor x = Aligned(ops, in, o, of_keys ? in.k : in.v);
+    const Tensor x = Aligned(ops, in, o, of.is_of_keys ? in.k : in.v);
     const Tensor weight = SentOrDrawn(ops, in, conv.weight, weight_draws, weights);
     const Tensor bias = SentOrDrawn(ops, in, conv.bias, bias_draws, biases);
     if (!ops.status().ok()) return {};
@@ -325,7 +187,7 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
     const SeqSplit seqs(ops, keys);
     Tensor rows = seqs.Keys(x);
     if (!ops.status().ok()) return {};
-    if (o.pad == Pad::kLeft) {
+    if (o.pad == CellPad::kLeft) {
       std::vector<Shape> fronts;
       for (size_t i = 0; i < rows.size(); ++i) {
         fronts.push_back(rows[i].shape);
@@ -336,7 +198,7 @@ class MemoryCompressed : public MethodOf<CompressedOptions> {
     std::vector<Shape> whole = ShapesOf(x);
     for (Shape& shape : whole) {
       const CellRows all = CellsOf(shape[2], f, o.pad);
-      shape.dims[2] = o.pad == Pad::kDrop ? shape[2] : all.cells * f;
+      shape.dims[2] = o.pad == CellPad::kDrop ? shape[2] : all.cells * f;
     }
     return seqs.Join(rows, whole);
   }

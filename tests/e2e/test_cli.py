@@ -217,6 +217,13 @@ def test_compare_says_which_method_failed(attn):
     assert "softmax" in done.stdout
 
 
+def test_compare_needs_a_row_of_out_for_each_query(attn):
+    done = attn("compare", GENESIS, "--method", "set_transformer{mode:pma}")
+    assert done.returncode == 1
+    assert ("set_transformer: out is [1, 12, 1, 32], that of exact attention [1, 12, 512, 32]"
+            in done.stderr)
+
+
 @pytest.mark.parametrize(
     "arguments, code, fragment",
     [

@@ -123,6 +123,10 @@ class _Comparison:
         )
         shares_qk = self._known[row.method].shares_qk(row.options)
         reference = self._reference(self._shared_options(row), shares_qk)
+        if forward.out.shape != reference.out.shape:
+            shapes = [list(out.shape) for out in (forward.out, reference.out)]
+            row.failure = f"{row.method}: out is {shapes[0]}, that of exact attention {shapes[1]}"
+            return
         row.peak_workspace_bytes = forward.stats.peak_workspace_bytes
         row.error["out"] = _relative_error(forward.out, reference.out)
         row.cosine = _cosine(forward.out, reference.out)
