@@ -470,6 +470,11 @@ METHOD = Method(
         Refused("ema-dtype", {"return_centroids": True},
                 ["ema_means dtype must be float32, got float16"],
                 change={"means": zeros(4, 5, 3), "ema_means": zeros(4, 5, 3, dtype=np.float16)}),
+        Refused("ema-unread", {}, [
+            f"{name} needs return_centroids, got return_centroids = false"
+            for name in ("ema_count", "ema_means")],
+                change={"means": zeros(4, 5, 3), "ema_count": zeros(4, 5),
+                        "ema_means": zeros(4, 5, 3)}),
         Refused("grad-aux", {}, ["grad_aux needs aux_loss, got aux_loss = false"], backward=True,
                 change={"grad_aux": zeros(1)}),
         Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1] with 1, got [2]"],

@@ -50,6 +50,26 @@ void PrefetchRow(const char* row, int64_t bytes) {
   }
 }
 
+// As Scatter, of matrices with one column of float32: a row takes no time but its sum.
+void ScatterNumbers(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
+                    int64_t sources, const float* divisor, char* out, int64_t begin, int64_t end) {
+  const int row = p.out.shape.rank - 2;
+  const int64_t N = p.out.shape[row], step = p.x.stride[row];
+  for (int64_t n = begin; n < end; ++n) {
+    float sum = 0;
+    for (int64_t s = 0; s < sources; ++s) {
+      const auto* from = reinterpret_cast<const float*>(x[s]);
+      const int32_t* order = starts[s] + N + 1;
+      for (int64_t i = starts[s][n]; i < starts[s][n + 1]; ++i) {
+        if ((i - starts[s][n]) % kStretch == kStretch - 1 && CheckPoint()) return;
+        sum += from[order[i] * step];
+      }
+    }
+    if (divisor != nullptr) DivideRow(&sum, 1, DivisorOf(p.divisor, divisor, n), &sum);
+    reinterpret_cast<float*>(out)[n * p.out.stride[row]] = sum;
+  }
+}
+
 // Rows [begin, end) of one matrix of out: the sums, in order, over `sources` matrices x and their
 // lists: rows order[start[n] .. start[n + 1]) with order right behind the N + 1 starts.
 void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
@@ -57,6 +77,9 @@ void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* c
   const hn::ScalableTag<float> d;
   const int row = p.out.shape.rank - 2;
   const int64_t N = p.out.shape[row], D = p.out.shape[row + 1];
+  if (D == 1 && p.x.dtype == DType::kF32 && p.out.dtype == DType::kF32) {
+    return ScatterNumbers(p, x, starts, sources, divisor, out, begin, end);
+  }
   const int64_t x_size = SizeOf(p.x.dtype), x_pitch = p.x.stride[row] * x_size;
   const int64_t x_stride = p.x.stride[row + 1], out_stride = p.out.stride[row + 1];
   for (int64_t n = begin; n < end; ++n) {

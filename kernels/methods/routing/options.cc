@@ -90,11 +90,15 @@ void CheckClusters(const ProblemShape& p, const RoutingOptions& o, Reasons* reas
   if (!o.shared_qk) members("kv_window", sizes.kv_window, "Nk", p.Nk);
 }
 
-// Outputs that are asked for by an option, and whether they take a gradient.
-void CheckGradients(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
+// What goes with outputs that an option asks for.
+void CheckAsked(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
   const View* aux = p.Find("grad_aux");
   if (aux != nullptr && !o.aux_loss) {
     reasons->Invalid("grad_aux needs aux_loss, got aux_loss = false");
+  }
+  for (const char* name : {"ema_count", "ema_means"}) {
+    if (p.Find(name) == nullptr || o.return_centroids) continue;
+    reasons->Invalid(name, " needs return_centroids, got return_centroids = false");
   }
   for (const char* name : {"grad_centroids", "grad_ema_count", "grad_ema_means"}) {
     const View* view = p.Find(name);
@@ -180,7 +184,7 @@ DrawParams RoutingDraw(const RoutingOptions& o, const char* name) {
 void CheckRouting(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
   o.shared_qk ? CheckShared(p, o, reasons) : CheckSeparate(p, o, reasons);
   CheckClusters(p, o, reasons);
-  CheckGradients(p, o, reasons);
+  CheckAsked(p, o, reasons);
   if (o.ema_decay == 1) reasons->Invalid("ema_decay must be < 1, got 1");
 }
 
