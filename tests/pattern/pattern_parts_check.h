@@ -143,7 +143,9 @@ inline void AddPart(const PatternSeq& seq, const PatternSource& source, Expanded
     }
   }
   // Pairs of masks that are computed are counted by those who compute them.
-  if (p.counts_pairs) EXPECT_EQ(CountsOf(p, seq.lengths).pairs, static_cast<double>(pairs));
+  if (p.counts_pairs) {
+    EXPECT_EQ(CountsOf(p, seq.lengths).pairs, static_cast<double>(pairs));
+  }
   EXPECT_EQ(p.listed_again, 0);
   if (source.is_counted) {
     EXPECT_EQ(source.visible_pairs, static_cast<double>(pairs));
