@@ -89,12 +89,12 @@ Lengths ReformerRows(const ProblemShape& p, const Lengths& sent) {
 }
 
 bool HasHashed(const ProblemShape& p, const O& o) {
-  const View* lengths = p.Find("kv_lengths");
-  if (lengths == nullptr || lengths->data == nullptr) return IsHashed(p.Nk, o);
-  for (int64_t b = 0; b < p.B; ++b) {
-    if (IsHashed(p.Int("kv_lengths", b, p.Nk), o)) return true;
-  }
-  return false;
+  bool found = false;
+  ForEachKeyLength(p, [&](int64_t n) {
+    found = IsHashed(n, o);
+    return !found;
+  });
+  return found;
 }
 
 void CheckReformer(const ProblemShape& p, const O& o, Reasons* reasons) {

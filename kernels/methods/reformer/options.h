@@ -46,6 +46,20 @@ inline bool IsHashed(int64_t n, const ReformerOptions& o) { return n > o.chunk_l
 // Whether some sequence is.
 bool HasHashed(const ProblemShape& p, const ReformerOptions& o);
 
+// Calls f(n) with the keys of each sequence, or once where all have Nk, until it returns false.
+template <class F>
+void ForEachKeyLength(const ProblemShape& p, const F& f) {
+  const View* lengths = p.Find("kv_lengths");
+  if (lengths == nullptr || lengths->data == nullptr || lengths->dtype != DType::kI32 ||
+      lengths->shape.rank != 1) {
+    f(p.Nk);
+    return;
+  }
+  for (int64_t b = 0; b < lengths->shape[0]; ++b) {
+    if (!f(IntAt(*lengths, b))) return;
+  }
+}
+
 DrawParams RotationParams(const ReformerOptions& o);
 
 }  // namespace attnd

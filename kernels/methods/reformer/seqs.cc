@@ -205,13 +205,28 @@ class SeqMaker {
 }  // namespace
 
 int64_t ReformerPartsOf(const ProblemShape& p, const O& o) {
-  const View* lengths = p.Find("kv_lengths");
   int64_t parts = 1;
-  for (int64_t b = 0; b < (lengths == nullptr || lengths->data == nullptr ? 1 : p.B); ++b) {
-    parts = std::max(parts, WindowsOf(p.Int("kv_lengths", b, p.Nk), o).Parts(o));
-  }
+  ForEachKeyLength(p, [&](int64_t n) {
+    parts = std::max(parts, WindowsOf(n, o).Parts(o));
+    return true;
+  });
   return parts;
 }
+
+namespace {
+
+// The sequences of one problem: in a plan equal ones together.
+std::vector<SeqGroup> GroupsOf(const Inputs& in, size_t p, bool is_dry) {
+  const ProblemShape& problem = in.problems[p];
+  if (is_dry) return SeqGroupsOf(problem, std::max<size_t>(kPlannedSeqs / in.problems.size(), 1));
+  std::vector<SeqGroup> groups;
+  for (const SeqGroup& run : SeqRunsOf(problem, /*is_planned=*/false)) {
+    groups.insert(groups.end(), run.count, {run.lengths});
+  }
+  return groups;
+}
+
+}  // namespace
 
 ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
                             const ReformerBuckets* buckets) {
@@ -220,56 +235,47 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
   const bool is_dry = ops.stream().is_dry();
   const float kHidden = -std::numeric_limits<float>::infinity();
   std::vector<Shape> shapes, whole;
-  std::vector<std::vector<float>> self;
+  std::vector<std::vector<float>> self(in.problems.size());
   for (size_t p = 0; p < in.problems.size(); ++p) {
     const ProblemShape& problem = in.problems[p];
     const int64_t heads = o.dedup || buckets == nullptr ? 1 : problem.H;
     shapes.push_back({problem.B, heads, problem.Nq});
     whole.push_back({problem.B, problem.H, problem.Nq});
-    std::vector<float>& scores = self.emplace_back();
+    const std::vector<SeqGroup> groups = GroupsOf(in, p, is_dry);
+    auto parts = static_cast<size_t>(ReformerPartsOf(problem, o));
+    for (const SeqGroup& group : groups) {  // a plan may have rounded lengths
+      const auto own = WindowsOf(ReformerRows(problem, group.lengths).nk, o).Parts(o);
+      parts = std::max(parts, static_cast<size_t>(own));
+    }
+    if (seqs.parts.size() < parts) seqs.parts.resize(parts);
     PairTotal pairs;
-    const auto add = [&](const Lengths& sent, int64_t b, int64_t count) {
-      const Lengths rows = ReformerRows(problem, sent);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const Lengths rows = ReformerRows(problem, groups[g].lengths);
+      const int64_t count = groups[g].count;
       const Work before = ops.stream().work();
-      std::vector<AttendSeq> made = maker.Make(problem, p, b, rows);
+      std::vector<AttendSeq> made = maker.Make(problem, p, static_cast<int64_t>(g), rows);
       if (CheckPoint()) ops.Fail(StoppedStatus());
-      if (!ops.status().ok()) return false;
+      if (!ops.status().ok()) return {};
       if (is_dry) ops.stream().work().Repeat(before, count);
       pairs.known += static_cast<double>(rows.nq * problem.H * count);
-      if (seqs.parts.size() < made.size()) seqs.parts.resize(made.size());
-      for (size_t i = 0; i < made.size(); ++i) {
-        pairs.known += std::round(made[i].visible_pairs * static_cast<double>(problem.H * count));
-        if (made[i].pair_count != nullptr) pairs.counted.push_back(made[i].pair_count);
+      for (const AttendSeq& seq : made) {
+        pairs.known += std::round(seq.visible_pairs * static_cast<double>(problem.H * count));
+        if (seq.pair_count != nullptr) pairs.counted.push_back(seq.pair_count);
       }
       for (int64_t h = 0; h < heads && !is_dry; ++h) {
         for (int64_t i = 0; i < problem.Nq; ++i) {
           const int32_t slots = i < rows.nq ? maker.SelfSlots(h, i) : 0;
-          scores.push_back(slots == 0 ? kHidden
-                                      : static_cast<float>(o.self_value + std::log(slots)));
+          self[p].push_back(slots == 0 ? kHidden
+                                       : static_cast<float>(o.self_value + std::log(slots)));
         }
       }
-      made.resize(std::max(made.size(), static_cast<size_t>(ReformerPartsOf(problem, o))));
-      for (size_t i = 0; i < made.size(); ++i) {
-        if (seqs.parts.size() == i) seqs.parts.emplace_back();
+      made.resize(parts);
+      for (size_t i = 0; i < parts; ++i) {
         seqs.parts[i].resize(in.problems.size());
-        made[i].count = is_dry ? count : 1;
+        made[i].count = count;
         seqs.parts[i][p].push_back(std::move(made[i]));
       }
-      return true;
-    };
-    if (is_dry) {
-      const size_t most = std::max<size_t>(kPlannedSeqs / in.problems.size(), 1);
-      for (const SeqGroup& group : SeqGroupsOf(problem, most)) {
-        if (!add(group.lengths, 0, group.count)) break;
-      }
-    } else {
-      for (int64_t b = 0; b < problem.B; ++b) {
-        const Lengths sent{problem.Int("q_lengths", b, problem.Nq),
-                           problem.Int("kv_lengths", b, problem.Nk)};
-        if (!add(sent, b, 1)) break;
-      }
     }
-    if (!ops.status().ok()) return {};
     seqs.visible_pairs.push_back(pairs);
   }
   seqs.self_lse = ops.Expand(ops.FromHost(shapes, self), whole);
