@@ -215,8 +215,10 @@ Tensor BiasOf(const SinkhornRun& run, const Tensor& block) {
   Ops& ops = run.ops;
   if (!ops.status().ok()) return {};
   const auto one = [](const Blocks&) { return int64_t{1}; };
-  const Tensor last =
-      run.Numbers(3, one, [](const Blocks& b, int64_t) { return static_cast<double>(b.nk - 1); });
+  // A null block stands before those of keys.
+  const Tensor last = run.Numbers(3, one, [](const Blocks& b, int64_t) {
+    return static_cast<double>(b.nulls > 0 ? b.nk : b.nk - 1);
+  });
   const Tensor is_cut = run.Numbers(
       3, [](const Blocks& b) { return b.slots; },
       [](const Blocks& b, int64_t t) { return b.CutRows() > 0 && t >= b.CutRows() ? 1.0 : 0.0; });
