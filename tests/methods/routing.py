@@ -400,7 +400,7 @@ METHOD = Method(
     fit_options=fitted,
     fit_sizes=of_one_branch,
     perf=[{}, CAUSAL],
-    growth=[Growth(CAUSAL, 1.5, 1.5)],
+    growth=[Growth(CAUSAL, 1.5, 1)],
     visible=[
         Visible("c4-w4", 16, 16, {"n_clusters": 4}, 64),
         Visible("c4-w4-causal", 16, 16, {"n_clusters": 4} | CAUSAL, 40),
