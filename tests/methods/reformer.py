@@ -207,8 +207,11 @@ CHECK = {"chunk_len": 4, "n_hashes": 2, "n_buckets": [4]}
 
 def long_enough(case):
     """More rows than a chunk, in enough chunks that every batch has as many parts."""
-    n = max(case.Nq, 4 * case.options.get("chunk_len", 0) + 3)
-    return dataclasses.replace(case, Nq=n, Nk=n)
+    chunk_len = case.options.get("chunk_len", 128)
+    n = max(case.Nq, 4 * chunk_len + 3)
+    ints = {name: (n, *values[1:]) if max(values) <= chunk_len else values
+            for name, values in case.ints.items()}
+    return dataclasses.replace(case, Nq=n, Nk=n, ints=ints)
 
 
 def golden(id, options, *figures, **more):

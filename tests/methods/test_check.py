@@ -281,7 +281,10 @@ def places(method, case, t, name):
                  for n in t if n in LAID_OUT and n not in method.decides}
     none = method.oracle.forward(probe, case.options)["out"]
     probe["v"][at] = 1
-    return at, (method.oracle.forward(probe, case.options)["out"] != none).any(axis=3)
+    hit = (method.oracle.forward(probe, case.options)["out"] != none).any(axis=3)
+    if method.shares_qk(case.options):  # a token sees itself, with a weight that may round to 0
+        hit[1, :group, at[2]] |= seen[1, :group, at[2], at[2]]
+    return at, hit
 
 
 @on_every_isa
