@@ -36,16 +36,16 @@ struct SetOptions {
 
   bool IsPma() const { return mode == Mode::kPma; }
 };
-constexpr int64_t kInducing = 32, kSeeds = 1;
+constexpr int64_t kInducing = 32, kSeeds = 1, kMostRows = int64_t{1} << 30;
 
 std::vector<OptionSpec<SetOptions>> Lines() {
   using O = SetOptions;
   return {
       EnumOption("mode", &O::mode, {"isab", "pma"},
                  "q attends to what inducing rows gather, or seeds pool the keys"),
-      IntOption("num_inducing", &O::num_inducing, {.min = 1}, kInducing,
+      IntOption("num_inducing", &O::num_inducing, {.min = 1, .max = kMostRows}, kInducing,
                 "rows of I; where inducing is sent, its own; isab only"),
-      IntOption("num_seeds", &O::num_seeds, {.min = 1}, kSeeds,
+      IntOption("num_seeds", &O::num_seeds, {.min = 1, .max = kMostRows}, kSeeds,
                 "rows of S, and of out; where seeds is sent, its own; pma only"),
       BoolOption("residual", &O::residual, "adds to each attention its queries; needs Dv = D"),
       ScaleOption(&O::scale, "multiplies the products of queries and keys"),
@@ -119,9 +119,9 @@ class SetTransformer : public MethodOf<SetOptions> {
     const int64_t rows = RowsOf(p, o);
     const bool is_sent = SentRows(p, o).has_value();
     const View* sent = p.Find(RowsName(o));
-    if (is_sent && rows < 1) {
-      reasons->Invalid(RowsName(o), " shape must have ", o.IsPma() ? "S" : "M", " >= 1, got ",
-                       ToString(sent->shape));
+    if (is_sent && (rows < 1 || rows > kMostRows)) {
+      reasons->Invalid(RowsName(o), " shape must have ", o.IsPma() ? "S" : "M", " in 1..",
+                       kMostRows, ", got ", ToString(sent->shape));
     } else if (is_sent) {
       CheckSameSize(o.IsPma() ? "num_seeds" : "num_inducing",
                     o.IsPma() ? o.num_seeds : o.num_inducing, RowsName(o), rows, reasons);

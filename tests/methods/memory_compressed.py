@@ -270,7 +270,7 @@ W = zeros(Hkv, D, D, 3)
 
 REFUSED = [
     refuse("layer", {"layer": "global"}, 'layer must be one of memory, local, got "global"'),
-    refuse("factor", {"factor": 0}, "factor must be >= 1, got 0"),
+    refuse("factor", {"factor": 0}, "factor must be in 1..1073741824, got 0"),
     refuse("block", {"layer": "local", "block": 0}, "block must be >= 1, got 0"),
     refuse("pad", {"pad": "both"}, 'pad must be one of left, right, drop, got "both"'),
     refuse("rule", {"rule": "lax"}, 'rule must be one of inclusive, strict, got "lax"'),
@@ -281,7 +281,7 @@ REFUSED = [
     refuse("factor-differs", {"factor": 2}, "factor must be that of conv_wk, 3, got 2", conv_wk=W),
     refuse("factors-differ", {}, "conv_wv shape must be [Hkv,Dv,Dv,f] with f = 3, got [2,5,5,2]",
            conv_wk=W, conv_wv=zeros(Hkv, Dv, Dv, 2)),
-    refuse("factor-0", {}, "conv_wv shape must have f >= 1, got [2,5,5,0]",
+    refuse("factor-0", {}, "conv_wv shape must have f in 1..1073741824, got [2,5,5,0]",
            conv_wv=zeros(Hkv, Dv, Dv, 0)),
     refuse("weight-shape", {}, "conv_wk shape must be [Hkv,D,D,f] with Hkv = 2, got [4,3,3,3]",
            conv_wk=zeros(H, D, D, 3)),

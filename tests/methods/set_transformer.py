@@ -243,8 +243,9 @@ POOLED = {"w_k2": None}
 
 REFUSED = [
     refuse("mode", {"mode": "sab"}, 'mode must be one of isab, pma, got "sab"'),
-    refuse("num-inducing", {"num_inducing": 0}, "num_inducing must be >= 1, got 0"),
-    refuse("num-seeds", POOL | {"num_seeds": 0}, "num_seeds must be >= 1, got 0", **POOLED),
+    refuse("num-inducing", {"num_inducing": 0}, "num_inducing must be in 1..1073741824, got 0"),
+    refuse("num-seeds", POOL | {"num_seeds": 0}, "num_seeds must be in 1..1073741824, got 0",
+           **POOLED),
     refuse("residual-type", {"residual": 1}, "residual must be a bool, got 1"),
     refuse("scale-0", {"scale": 0.0}, "scale must be > 0 and <= 1e+30, got 0"),
     refuse("no-q", {}, "q is required with mode isab, got none", q=None, w_k2=zeros(Hkv, Dv, D)),
@@ -256,10 +257,10 @@ REFUSED = [
            "[3,2,3]", inducing=zeros(3, 2, D)),
     refuse("inducing-batch", {}, "inducing shape must be [H,M,D] or [B,H,M,D] with B = 2, got "
            "[3,4,2,3]", inducing=zeros(3, H, 2, D)),
-    refuse("no-inducing", {}, "inducing shape must have M >= 1, got [4,0,3]",
+    refuse("no-inducing", {}, "inducing shape must have M in 1..1073741824, got [4,0,3]",
            inducing=zeros(H, 0, D)),
-    refuse("no-seeds", POOL, "seeds shape must have S >= 1, got [4,0,3]", seeds=zeros(H, 0, D),
-           **POOLED),
+    refuse("no-seeds", POOL, "seeds shape must have S in 1..1073741824, got [4,0,3]",
+           seeds=zeros(H, 0, D), **POOLED),
     refuse("num-inducing-differs", {"num_inducing": 3},
            "num_inducing must be that of inducing, 2, got 3", inducing=zeros(H, 2, D)),
     refuse("num-seeds-differs", POOL | {"num_seeds": 3},

@@ -1,5 +1,6 @@
 """memory_compressed against memory-compressed-attention, whose convolution serves keys and values
-and whose scale is that of the model's width. Block-local layers are PyTorch's attention with a mask."""
+and whose scale is that of the model's width. Block-local layers are PyTorch's attention with a
+mask."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@
 namespace attnd {
 namespace {
 
-constexpr int64_t kFactor = 3;
+constexpr int64_t kFactor = 3, kMostFactor = int64_t{1} << 30;
 constexpr char kBiasShape[] = "broadcastable to [B,H,Nq,C]";
 
 // The first weight that was sent, and its f.
@@ -46,8 +46,9 @@ void CheckUnread(const ProblemShape& p, const MemoryCompressedOptions& o, Reason
 void CheckConvolution(const ProblemShape& p, const MemoryCompressedOptions& o, int64_t f,
                       Reasons* reasons) {
   const auto [first, sent] = SentFactor(p);
-  if (first != nullptr && sent < 1) {
-    reasons->Invalid(first, " shape must have f >= 1, got ", ToString(p.Find(first)->shape));
+  if (first != nullptr && (sent < 1 || sent > kMostFactor)) {
+    reasons->Invalid(first, " shape must have f in 1..", kMostFactor, ", got ",
+                     ToString(p.Find(first)->shape));
   } else if (first != nullptr) {
     CheckSameSize("factor", o.factor, first, f, reasons);
     CheckShape(p, kConvOfValues.weight, kConvOfValues.weight_shape, {{"f", f}}, reasons);
@@ -70,7 +71,7 @@ std::vector<OptionSpec<MemoryCompressedOptions>> MemoryCompressedLines() {
   return {
       EnumOption("layer", &O::layer, {"memory", "local"},
                  "attention to cells, or to the keys of the same block"),
-      IntOption("factor", &O::factor, {.min = 1}, kFactor,
+      IntOption("factor", &O::factor, {.min = 1, .max = kMostFactor}, kFactor,
                 "f, rows of a cell; where conv_wk or conv_wv is sent, theirs; memory only"),
       IntOption("block", &O::block, {.min = 1}, "keys of a block; local only"),
       EnumOption("pad", &O::pad, {"left", "right", "drop"},
