@@ -25,36 +25,34 @@ Shape InGroups(const Shape& of_heads, int64_t heads) {
   return shape;
 }
 
-// x [1,..] of every part -> its sum over the parts of each request.
-Tensor SumOfRequest(Ops& ops, const SeqSplit& seqs, const Tensor& x) {
-  if (!ops.status().ok() || !seqs.is_split()) return x;
-  std::vector<Shape> joined;
-  RowCuts cuts;
-  size_t part = 0;
-  for (const std::vector<int64_t>& parts : seqs.counts()) {
-    const auto count = static_cast<int64_t>(parts.size());
-    joined.push_back(x[part].shape);
-    joined.back().dims[0] = count;
-    cuts.emplace_back();
-    for (int64_t i = 0; i <= count; ++i) cuts.back().push_back(i);
-    part += parts.size();
+// x [b,.,.,.] of every part -> its sum over the sequences of each request, [1,.,.,.].
+Tensor SumOfRequest(Ops& ops, const Inputs& in, const SeqSplit& seqs, const Tensor& x) {
+  if (!ops.status().ok()) return {};
+  if (!seqs.is_split()) return ops.Reduce(ReduceOp::kSum, x, 0);
+  std::vector<Shape> shapes(in.problems.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t problem = seqs.parts()[i].problem;
+    shapes[problem] = x[i].shape;
+    shapes[problem].dims[0] = in.problems[problem].B;
   }
-  return ops.Reduce(ReduceOp::kSum, ops.JoinRows(x, 0, joined, cuts), 0);
+  return ops.Reduce(ReduceOp::kSum, ops.JoinBatch(x, shapes), 0);
 }
 
-// sum (norm(x) - mean)^2 over the rows of each request, [1,1].
-Tensor SquaredDistances(Ops& ops, const RoutedRows& x, const CentroidInputs& inputs) {
+// sum (norm(x) - mean)^2 over the rows of each request, [1,1,1,1].
+Tensor SquaredDistances(Ops& ops, const Inputs& in, const RoutedRows& x,
+                        const CentroidInputs& inputs) {
   const Tensor means = ops.Gather(inputs.of_parts, x.nearest);
   if (!ops.status().ok()) return {};
   std::vector<Shape> groups, flat;
   for (size_t i = 0; i < means.size(); ++i) {
-    groups.push_back(InGroups(means[i].shape, x.normed[i].shape[1]));
-    flat.push_back({1, means[i].shape.size()});
+    const Shape& s = means[i].shape;
+    groups.push_back(InGroups(s, x.normed[i].shape[1]));
+    flat.push_back({s[0], 1, 1, s[1] * s[2] * s[3]});
   }
   const Tensor difference =
       ops.Apply(ElementOp::kSubtract, WithGroups(ops, x.normed), ops.Reshape(means, groups));
   const Tensor squares = ops.Reshape(ops.Apply(ElementOp::kSquare, difference), flat);
-  return SumOfRequest(ops, inputs.parts.seqs(), ops.Reduce(ReduceOp::kSum, squares, 1));
+  return SumOfRequest(ops, in, inputs.parts.seqs(), ops.Reduce(ReduceOp::kSum, squares, 3));
 }
 
 // commitment / (rows D) of every request, 0 without rows.
@@ -72,7 +70,7 @@ Tensor Factors(Ops& ops, const Inputs& in, const RoutingOptions& o, const Routed
     const double elements = rows[p] * static_cast<double>(in.problems[p].D);
     values.push_back({static_cast<float>(elements == 0 ? 0 : o.commitment / elements)});
   }
-  return ops.FromHost(std::vector<Shape>(rows.size(), Shape{1, 1}), std::move(values));
+  return ops.FromHost(std::vector<Shape>(rows.size(), Shape{1, 1, 1, 1}), std::move(values));
 }
 
 // x, with a gradient of zero for `inputs`: where nothing but x has a gradient, they have one, too.
@@ -101,7 +99,8 @@ Tensor WithZeroGradients(Ops& ops, const Tensor& x, std::vector<Tensor> inputs) 
 struct Assigned {
   Tensor counts, sums;
 };
-Assigned AssignedRows(Ops& ops, const RoutedRows& x, const CentroidInputs& inputs) {
+Assigned AssignedRows(Ops& ops, const Inputs& in, const RoutedRows& x,
+                      const CentroidInputs& inputs) {
   const Tensor& nearest = x.nearest;
   std::vector<Shape> ones, groups, sums;
   std::vector<int64_t> clusters;
@@ -115,18 +114,16 @@ Assigned AssignedRows(Ops& ops, const RoutedRows& x, const CentroidInputs& input
   const Tensor counts = ops.Scatter(ops.Constant(1, ones), nearest, clusters);
   const Tensor sum =
       ops.Scatter(WithGroups(ops, ops.Stop(x.normed)), ops.Reshape(nearest, groups), clusters);
-  const auto of_request = [&](const Tensor& of_sequences) {
-    return SumOfRequest(ops, inputs.parts.seqs(), ops.Reduce(ReduceOp::kSum, of_sequences, 0));
-  };
-  return {of_request(counts), of_request(ops.Reshape(sum, sums))};
+  const SeqSplit& seqs = inputs.parts.seqs();
+  return {SumOfRequest(ops, in, seqs, counts), SumOfRequest(ops, in, seqs, ops.Reshape(sum, sums))};
 }
 
 }  // namespace
 
 Tensor AuxLoss(Ops& ops, const Inputs& in, const RoutingOptions& o, const CentroidInputs& x) {
-  Tensor sum = SquaredDistances(ops, x.queries, x);
+  Tensor sum = SquaredDistances(ops, in, x.queries, x);
   if (!o.shared_qk) {
-    sum = ops.Apply(ElementOp::kAdd, sum, SquaredDistances(ops, x.keys, x));
+    sum = ops.Apply(ElementOp::kAdd, sum, SquaredDistances(ops, in, x.keys, x));
   }
   const Tensor aux = ops.Reshape(ops.Apply(ElementOp::kMultiply, sum, Factors(ops, in, o, x.parts)),
                                  std::vector<Shape>(in.problems.size(), Shape{1}));
@@ -139,9 +136,9 @@ Tensor AuxLoss(Ops& ops, const Inputs& in, const RoutingOptions& o, const Centro
 
 std::map<std::string, Tensor> UpdatedCentroids(Ops& ops, const Inputs& in, const RoutingOptions& o,
                                                const CentroidInputs& x) {
-  Assigned rows = AssignedRows(ops, x.queries, x);
+  Assigned rows = AssignedRows(ops, in, x.queries, x);
   if (!o.shared_qk) {
-    const Assigned of_keys = AssignedRows(ops, x.keys, x);
+    const Assigned of_keys = AssignedRows(ops, in, x.keys, x);
     rows.counts = ops.Apply(ElementOp::kAdd, rows.counts, of_keys.counts);
     rows.sums = ops.Apply(ElementOp::kAdd, rows.sums, of_keys.sums);
   }
