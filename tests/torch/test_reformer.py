@@ -30,7 +30,7 @@ def rotations(*shape):
 def test_reformer_pytorch(n_hashes, causal):
     pytest.importorskip("reformer_pytorch")
     N, chunk = 96, 8
-    options = {"chunk_len": chunk, "n_hashes": n_hashes, "n_buckets": N // chunk, "dedup": False,
+    options = {"chunk_len": chunk, "n_hashes": n_hashes, "n_buckets": [N // chunk], "dedup": False,
                "key_norm": "unit", "causal": causal}
     peer = public.reformer(chunk, n_hashes, SEED, causal=causal)
     compare("reformer", options, tensors(N), peer, rotations(1, D, n_hashes, N // chunk // 2))
@@ -40,7 +40,7 @@ def test_reformer_pytorch(n_hashes, causal):
 def test_reformer_pytorch_within_buckets(dedup):
     pytest.importorskip("reformer_pytorch")
     N, chunk, n_hashes = 64, 8, 3
-    options = {"chunk_len": chunk, "n_hashes": n_hashes, "n_buckets": N // chunk, "dedup": dedup,
+    options = {"chunk_len": chunk, "n_hashes": n_hashes, "n_buckets": [N // chunk], "dedup": dedup,
                "key_norm": "unit", "attend_across_buckets": False}
     peer = public.reformer(chunk, n_hashes, SEED, allow_duplicate_attention=not dedup,
                            attend_across_buckets=False)
@@ -54,7 +54,7 @@ def test_transformers(n_buckets, before, after, causal):
     pytest.importorskip("transformers.models.reformer.modeling_reformer")
     N, chunk, n_hashes = 96, 8, 2
     factors = n_buckets if isinstance(n_buckets, list) else [n_buckets]
-    options = {"chunk_len": chunk, "n_hashes": n_hashes, "n_buckets": n_buckets, "dedup": False,
+    options = {"chunk_len": chunk, "n_hashes": n_hashes, "n_buckets": factors, "dedup": False,
                "chunks_before": before, "chunks_after": after, "causal": causal}
     peer = public.reformer_transformers(H, D, chunk, n_hashes, n_buckets, SEED, before, after,
                                         causal)
