@@ -261,7 +261,8 @@ def synthesizer():
 
 
 def reformer():
-    """Buckets and rotations as the peer takes them: N / 64 buckets, one table for all heads."""
+    """Buckets and rotations as the peer takes them: N / 64 buckets, one table for all heads. Where
+    tokens see themselves alone, its scores of -5e4 lose digits that add up to 1e-3 of out."""
     for causal in (False, True):
         yield Case(f"4 rounds, chunks of 64{', causal' if causal else ''}", "reformer",
                    {"chunk_len": 64, "n_hashes": 4, "key_norm": "unit", "dedup": False,
@@ -270,6 +271,7 @@ def reformer():
                    shapes=lambda n: {"q": (1, H, n, D), "v": (1, H, n, D)},
                    fixed=lambda n: {"rotations": public.reformer_rotations(
                        0, (1, D, 4, n // 128)).numpy()},
+                   tolerance=5e-3 if causal else 1e-4,
                    options_of=lambda n: {"n_buckets": [n // 64]})
 
 
