@@ -51,10 +51,11 @@ Tensor PassedOn(const Tensor& x, const Equals& equals,
 
 bool MayPassAs(const View& x, DType dtype, const Shape& shape) {
   if (x.dtype != dtype || x.shape != shape) return false;
+  // Without elements, dense strides are 0 as well.
+  const bool has_elements = shape.size() > 0;
   for (int i = 0; i < shape.rank; ++i) {
-    if (shape[i] > 1 && (x.stride[i] == 0 || (i == shape.rank - 1 && x.stride[i] != 1))) {
-      return false;
-    }
+    const bool repeats = has_elements && x.stride[i] == 0;
+    if (shape[i] > 1 && (repeats || (i == shape.rank - 1 && x.stride[i] != 1))) return false;
   }
   return true;
 }
