@@ -362,8 +362,8 @@ METHOD = Method(
         routed("equal-lengths", ALL_OUTPUTS, B=5, Nq=65, ints={"kv_lengths": (20, 20, 20, 7, 7)},
                made=GRAD_AUX),
         # A run has a problem for each of them, a plan one for each length.
-        routed("alternating-lengths", SEPARATE | ALL_OUTPUTS, B=48, Nq=4, D=8, ints={
-            "q_lengths": (0, 2) * 24, "kv_lengths": (1, 3) * 24}, made=GRAD_AUX),
+        routed("alternating-lengths", SEPARATE | ALL_OUTPUTS, C=6, B=96, H=3, Hkv=1, Nq=0, Nk=1,
+               D=8, ints={"kv_lengths": (0, 1) * 48}, made=GRAD_AUX),
         routed("aux", {"aux_loss": True, "commitment": 0.5}, dtypes=ALL, B=2, Nq=65,
                made=GRAD_AUX),
         routed("aux-separate", SEPARATE | {"aux_loss": True, "route_norm": "l2"}, B=2, Nq=33,
