@@ -19,7 +19,8 @@ std::optional<OptionValue> Shown(const OptionInfo& info) {
   const std::string& text = info.default_text;
   switch (info.type) {
     case OptionType::kBool:
-      return OptionValue(text == "true");
+      if (text == "true" || text == "false") return OptionValue(text == "true");
+      return std::nullopt;
     case OptionType::kInt:
       if (absl::SimpleAtoi(text, &whole)) return OptionValue(whole);
       return std::nullopt;
@@ -92,6 +93,9 @@ TEST(Defaults, SentDerivedDefaultsEqualAbsentOptions) {
       {"bigbird", {}, "global_left", int64_t{1}, int64_t{0}},
       {"bigbird", {{"variant", std::string("etc")}}, "global_right", int64_t{0}, int64_t{1}},
       {"axial", {{"grid", Ints{2, 3}}}, "axes", Ints{0, 1}, Ints{1, 0}},
+      {"sinkhorn", {}, "local", true, false},
+      {"sinkhorn", {{"sortcut", int64_t{2}}}, "local", false, true},
+      {"sinkhorn", {{"causal", true}}, "n_top", int64_t{2}, int64_t{3}},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.method + " " + c.derived);
