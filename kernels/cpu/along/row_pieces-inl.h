@@ -155,7 +155,9 @@ HWY_INLINE int64_t ArgMaxSignedOfRow(RowPieces& row) {
   for (int64_t begin = 0; begin < row.n(); begin += kPiece) {
     const float* x = row.At(begin);
     const int64_t n = row.count(begin);
-    const auto largest = FoldPiece(x, n, kLeast, hn::Set(d, kLeast), size,
+    // NaN, which does not count: |-inf| would be the largest.
+    constexpr float kFiller = std::numeric_limits<float>::quiet_NaN();
+    const auto largest = FoldPiece(x, n, kFiller, hn::Set(d, kLeast), size,
                                    [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); });
     const float of_piece = hn::GetLane(hn::MaxOfLanes(d, largest));
     if (of_piece < most || of_piece == kLeast || (of_piece == most && place >= 0)) continue;
