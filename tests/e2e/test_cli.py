@@ -157,7 +157,7 @@ def test_estimate(attn, client, verses, tmp_path):
 
 # The gradients of methods that do not read all of q, k and v.
 GRADIENTS = {"fnet": "v", "linear_mixing": "v", "random_mixing": "v", "mlp_mixer": "v",
-             "gmlp_sgu": "qv", "reformer": "qv"}
+             "gmlp_sgu": "qv", "reformer": "qv", "routing": "qv"}
 
 
 def test_compare_table_and_json(attn):
