@@ -328,6 +328,8 @@ def isab(H, M):
         put(module, latents=inducing.transpose(0, 1).flatten(1))
         return heads(module(flat(q), mask=mask)[0], H)
 
+    return peer
+
 
 # --- reformer ---
 
@@ -364,6 +366,8 @@ def memory_compressed(H, D, f, causal):
         put(module.compress_fn.conv, weight=conv_wk.flatten(0, 1), bias=conv_bk.flatten())
         put(module, null_k=null_k.flatten()[None, None], null_v=null_v.flatten()[None, None])
         return heads(module(flat(q)), H)
+
+    return peer
 
 
 # --- transformer_xl, compressive ---
@@ -414,6 +418,8 @@ def compressive(H, D, n, mem_len, cmem_len, rate=4):
                            pos_emb=rel_k[:, :k_all.shape[2]].flip(1))
         return heads(out, H)
 
+    return peer
+
 
 # --- sinkhorn ---
 
@@ -461,6 +467,8 @@ def routing(H, D, clusters, window, **options):
             mem_value=memory if mem_v is None else mem_v)
         out, aux = module(q, q if k is None else k, v)
         return aux if with_aux else out
+
+    return peer
 
 
 def reformer_transformers(H, D, chunk_len, n_hashes, n_buckets, seed=0, before=1, after=0,
