@@ -12,12 +12,6 @@ auto Place(const SeqGroup& g) {
   return std::tuple(g.lengths.nq, g.lengths.nk, g.offset, g.mem, g.cmem);
 }
 
-// Rows of the memory of this name.
-int64_t MemoryRows(const ProblemShape& problem, const char* name) {
-  const View* view = problem.Find(name);
-  return view == nullptr || view->shape.rank != 4 ? 0 : view->shape[2];
-}
-
 constexpr const char* kLengths[] = {"q_lengths", "kv_lengths", "mem_lengths", "cmem_lengths"};
 
 std::vector<SeqGroup> Merged(std::vector<SeqGroup> groups) {
@@ -82,6 +76,17 @@ std::vector<SeqGroup> InTwo(std::vector<SeqGroup> groups) {
 }
 
 }  // namespace
+
+int64_t MemoryRows(const ProblemShape& problem, absl::string_view name) {
+  const View* view = problem.Find(name);
+  return view == nullptr || view->shape.rank != 4 ? 0 : view->shape[2];
+}
+
+Lengths OfSameTokens(const ProblemShape& problem, Lengths lengths) {
+  const bool follows = problem.Nq == problem.Nk && problem.Find("q_lengths") == nullptr;
+  if (follows) lengths.nq = std::min(lengths.nq, lengths.nk);
+  return lengths;
+}
 
 bool HasLengths(const ProblemShape& problem) {
   return std::any_of(std::begin(kLengths), std::end(kLengths),

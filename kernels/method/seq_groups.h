@@ -23,6 +23,13 @@ struct SeqGroup {
 // upper bounds. O(n log n).
 std::vector<SeqGroup> Alike(std::vector<SeqGroup> seqs, size_t most, const Lengths& largest);
 
+// Rows of the memory `name` ("mem_k", "cmem_k") as sent; 0: it was not.
+int64_t MemoryRows(const ProblemShape& problem, absl::string_view name);
+
+// Lengths where queries and keys are the same tokens: without q_lengths, and with Nq = Nk, as many
+// queries as keys count.
+Lengths OfSameTokens(const ProblemShape& problem, Lengths lengths);
+
 // Whether lengths of queries, keys or memories were sent.
 bool HasLengths(const ProblemShape& problem);
 

@@ -13,10 +13,10 @@ SeqSplit::SeqSplit(Ops& ops, const Inputs& in, size_t most, QueryRows query_rows
   const bool is_planned = is_split_ && ops.stream().is_dry();
   for (size_t p = 0; p < in.problems.size(); ++p) {
     counts_.emplace_back();
-    const bool follows_keys =
-        query_rows == QueryRows::kLikeKeys && in.problems[p].Find("q_lengths") == nullptr;
     for (SeqGroup& group : SeqRunsOf(in.problems[p], is_planned, most)) {
-      if (follows_keys) group.lengths.nq = std::min(group.lengths.nq, group.lengths.nk);
+      if (query_rows == QueryRows::kLikeKeys) {
+        group.lengths = OfSameTokens(in.problems[p], group.lengths);
+      }
       parts_.push_back({p, group.lengths, group.count, group.mem, group.cmem});
       counts_.back().push_back(group.count);
     }

@@ -9,8 +9,7 @@
 
 namespace attnd {
 
-// The query rows of a sequence where q_lengths was not sent: all, or as many as keys count, for
-// methods whose queries and keys are the same tokens.
+// The query rows of a sequence where q_lengths was not sent: all, or those of OfSameTokens.
 enum class QueryRows : uint8_t { kAll, kLikeKeys };
 
 // Rows beyond the lengths may hold NaN: a formula that mixes rows takes these problems in place of

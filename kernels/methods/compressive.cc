@@ -108,10 +108,7 @@ class Compressive : public MethodOf<O> {
     const SeqSplit split(ops, in, kPlannedProblems, QueryRows::kLikeKeys);
     const MemoryAttention attended = AttendMemory(ops, in, split, o);
     if (!ops.status().ok()) return {};
-    Outputs outputs{.out = split.JoinOut(attended.out.out, in.v[0].shape[3]),
-                    .lse = split.JoinLse(attended.out.lse),
-                    .visible_pairs = attended.visible_pairs};
-    if (!o.grad_memory) outputs.constants = {"mem_k", "mem_v", "cmem_k", "cmem_v"};
+    Outputs outputs = OutputsOf(in, split, attended, o);
     for (const TensorInfo& input : info().inputs) {
       // aux depends on the compressor alone, and nothing else depends on that.
       const bool is_conv = input.name.starts_with("conv_");

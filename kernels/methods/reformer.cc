@@ -16,6 +16,7 @@
 #include "kernels/method/common_inputs.h"
 #include "kernels/method/seq_groups.h"
 #include "kernels/method/tensors.h"
+#include "kernels/methods/lowrank/rows.h"
 #include "kernels/methods/reformer/hash.h"
 #include "kernels/methods/reformer/options.h"
 #include "kernels/methods/reformer/seqs.h"
@@ -75,7 +76,10 @@ class Reformer : public MethodOf<O> {
     if (!ops.status().ok()) return {};
     const ReformerSeqs seqs = ReformerSeqsOf(ops, in, o, buckets.has_value() ? &*buckets : nullptr);
     buckets.reset();
-    const Tensor v = OfHeads(ops, in);
+    // Keys and values have as many heads as q.
+    std::vector<int64_t> groups;
+    for (const ProblemShape& p : in.problems) groups.push_back(p.H / p.Hkv);
+    const Tensor v = RepeatHeads(ops, in.v, groups);
     const double D = static_cast<double>(in.problems[0].D);
     double scale = o.scale.value_or(1 / std::sqrt(D));
     if (o.key_norm == KeyNorm::kRms) scale *= std::sqrt(D);  // |x| = sqrt(D) rms(x)
@@ -102,38 +106,10 @@ class Reformer : public MethodOf<O> {
   // Rounds whose results are merged together: so many are in memory at a time, and a few more.
   static constexpr size_t kMostParts = 16;
 
-  // v of every query head: keys and values have as many heads as q.
-  static Tensor OfHeads(Ops& ops, const Inputs& in) {
-    std::vector<Shape> apart, repeated, shapes;
-    bool repeats = false;
-    for (const ProblemShape& p : in.problems) {
-      repeats = repeats || p.H != p.Hkv;
-      apart.push_back({p.B, p.Hkv, 1, p.Nk, p.Dv});
-      repeated.push_back({p.B, p.Hkv, p.Hkv == 0 ? 1 : p.H / p.Hkv, p.Nk, p.Dv});
-      shapes.push_back({p.B, p.H, p.Nk, p.Dv});
-    }
-    if (!repeats) return in.v;
-    const Tensor copies = ops.Copy(ops.Expand(ops.Reshape(in.v, apart), repeated), in.v[0].dtype);
-    return ops.Reshape(copies, shapes);
-  }
-
   static Tensor Keys(Ops& ops, const Inputs& in, const O& o, double D) {
     if (o.key_norm == KeyNorm::kNone) return in.q;
-    // Rows beyond the lengths may hold NaN, which a gradient of 0 would not hide.
-    Tensor x = in.q;
-    if (std::any_of(in.problems.begin(), in.problems.end(), HasLengths)) {
-      std::vector<Shape> shapes;
-      std::vector<std::vector<float>> is_key;
-      for (const ProblemShape& p : in.problems) {
-        shapes.push_back({p.B, 1, p.Nk, 1});
-        std::vector<float>& rows = is_key.emplace_back();
-        for (int64_t b = 0; b < p.B && !ops.stream().is_dry(); ++b) {
-          const int64_t n = p.Int("kv_lengths", b, p.Nk);
-          for (int64_t i = 0; i < p.Nk; ++i) rows.push_back(i < n ? 1.0f : 0.0f);
-        }
-      }
-      x = ops.Select(ops.FromHost(shapes, is_key), x, NumberLike(ops, 0, x));
-    }
+    // NaN beyond the lengths: a gradient of 0 would not hide it.
+    const Tensor x = ZerosBeyond(ops, in, in.q, "kv_lengths");
     // x / sqrt(|x|^2 + D 1e-6) is x / sqrt(mean x^2 + 1e-6) over sqrt(D). The other eps is the
     // square of the smallest norm that counts.
     const double eps = o.key_norm == KeyNorm::kRms ? D * 1e-6 : 1e-24;

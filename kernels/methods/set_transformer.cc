@@ -246,8 +246,8 @@ class SetTransformer : public MethodOf<SetOptions> {
     const AttendOut made =
         ops.Attend(in.q, k, v, ParamsOf(in, o), {seqs}, {}, o.residual ? DType::kF32 : dtype);
     if (!o.residual) return {.out = made.out, .lse = made.lse};
-    const Tensor sum =
-        ops.Apply(ElementOp::kAdd, made.out, ValidRows(ops, problems.inputs(), in.q), dtype);
+    const Tensor sum = ops.Apply(ElementOp::kAdd, made.out,
+                                 ZerosBeyond(ops, problems.inputs(), in.q, "q_lengths"), dtype);
     if (!ops.status().ok()) return {};
     return {.out = AsOutput(ops, sum, dtype, LayoutsOf(in.q)), .lse = made.lse};
   }
@@ -257,23 +257,6 @@ class SetTransformer : public MethodOf<SetOptions> {
     if (w.empty() || !ops.status().ok()) return C;
     if (w[0].shape.rank == 3) return ops.MatMul(C, WithRank(ops, w, 4));
     return SplitHeads(ops, ops.MatMul(MergeHeads(ops, C), WithRank(ops, w, 4)), width);
-  }
-
-  // x [B,H,Nq,D] with zeros beyond q_lengths.
-  static Tensor ValidRows(Ops& ops, const Inputs& in, const Tensor& x) {
-    if (!ops.status().ok() || !HasLengths(in.problems[0])) return x;
-    std::vector<Shape> shapes;
-    std::vector<std::vector<float>> values;
-    for (const ProblemShape& p : in.problems) {
-      shapes.push_back({p.B, 1, p.Nq, 1});
-      std::vector<float>& of_problem = values.emplace_back();
-      if (ops.stream().is_dry()) continue;
-      of_problem.assign(static_cast<size_t>(p.B * p.Nq), 0);
-      for (int64_t b = 0; b < p.B; ++b) {
-        std::fill_n(of_problem.begin() + b * p.Nq, p.Int("q_lengths", b, p.Nq), 1.0f);
-      }
-    }
-    return ops.Select(ops.FromHost(shapes, std::move(values)), x, NumberLike(ops, 0, x));
   }
 };
 

@@ -56,10 +56,8 @@ class Sinkhorn : public MethodOf<O> {
                         p.H != p.Hkv ? "+groups" : "");
   }
 
-  Outputs Formula(Ops& ops, const Inputs& sent, const O& o) const override {
-    const SelfLengths self(sent);
-    const Inputs& in = self.inputs();
-    const SeqSplit seqs(ops, in);
+  Outputs Formula(Ops& ops, const Inputs& in, const O& o) const override {
+    const SeqSplit seqs(ops, in, kPlannedProblems, QueryRows::kLikeKeys);
     std::vector<SinkhornBlocks> blocks;
     blocks.reserve(seqs.parts().size());
     for (const SeqSplit::Part& part : seqs.parts()) {

@@ -65,10 +65,7 @@ class TransformerXl : public MethodOf<O> {
     const SeqSplit split(ops, in, kPlannedProblems, QueryRows::kLikeKeys);
     const MemoryAttention attended = AttendMemory(ops, in, split, o);
     if (!ops.status().ok()) return {};
-    Outputs outputs{.out = split.JoinOut(attended.out.out, in.v[0].shape[3]),
-                    .lse = split.JoinLse(attended.out.lse),
-                    .visible_pairs = attended.visible_pairs};
-    if (!o.grad_memory) outputs.constants = {"mem_k", "mem_v"};
+    Outputs outputs = OutputsOf(in, split, attended, o);
     if (!o.return_memory || ops.wants_gradients_alone()) return outputs;
     std::vector<int64_t> begin, end;
     for (const SeqSplit::Part& part : split.parts()) {

@@ -10,7 +10,7 @@ from tests.methods.cases import ALL, Case
 from tests.methods.golden import lowrank_golden, wave
 from tests.methods.method import Growth, Method, Visible
 from tests.methods.refused import Refused, common_refusals, zeros
-from tests.methods.traced import TracedOracle
+from tests.methods.traced import DrawnOracle
 
 TABLES = ["e", "f", "e_bias", "f_bias"]
 CONVS = ["conv_weight_k", "conv_weight_v", "conv_bias_k", "conv_bias_v"]
@@ -28,7 +28,7 @@ def width_of(t, o):
     return max(t["k"].shape[2] // o.get("k", 256), 1)
 
 
-class LinformerOracle(TracedOracle):
+class LinformerOracle(DrawnOracle):
     differentiable = ("q", "k", "v", *TABLES, *CONVS)
 
     def drawn(self, t, o):
@@ -97,18 +97,6 @@ class LinformerOracle(TracedOracle):
                 columns = -(-nk // max(-(-nk // columns), 1))
             count += nq * (columns if nk else 0)
         return count * t["q"].shape[1]
-
-    def forward(self, t, o, dtype=np.float64):
-        return super().forward(self.drawn(t, o) | t, o, dtype)
-
-    def backward(self, t, o, dtype=np.float64, store=lambda x: x):
-        grads = super().backward(self.drawn(t, o) | t, o, dtype, store)
-        return {name: g for name, g in grads.items() if name in t}
-
-    def magnitude(self, t, o):
-        sums, amplification = super().magnitude(self.drawn(t, o) | t, o)
-        return {name: s for name, s in sums.items() if name in t or name in ("out", "lse")}, \
-            amplification
 
 
 def table(*letters, size=0.2):

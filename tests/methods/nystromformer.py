@@ -11,14 +11,14 @@ from tests.methods.cases import ALL, Case
 from tests.methods.golden import lowrank_golden, wave
 from tests.methods.method import Growth, Method, Visible
 from tests.methods.refused import Refused, common_refusals, zeros
-from tests.methods.traced import Tape, TracedOracle
+from tests.methods.traced import DrawnOracle, Tape
 
 
 def taps_of(t, o):
     return t["conv_weight"].shape[1] if "conv_weight" in t else o.get("conv_kernel_size", 0)
 
 
-class NystromOracle(TracedOracle):
+class NystromOracle(DrawnOracle):
     differentiable = ("q", "k", "v", "conv_weight")
 
     def gives_lse(self, o):
@@ -156,17 +156,6 @@ class NystromOracle(TracedOracle):
             nq, nk = self._lengths(t, b)
             count += nq * nk if self.is_exact(o, nq, nk) else m * (nq + nk)
         return count * t["q"].shape[1]
-
-    def forward(self, t, o, dtype=np.float64):
-        return super().forward(self.drawn(t, o) | t, o, dtype)
-
-    def backward(self, t, o, dtype=np.float64, store=lambda x: x):
-        grads = super().backward(self.drawn(t, o) | t, o, dtype, store)
-        return {name: g for name, g in grads.items() if name in t}
-
-    def magnitude(self, t, o):
-        sums, amplification = super().magnitude(self.drawn(t, o) | t, o)
-        return {n: s for n, s in sums.items() if n in t or n == "out"}, amplification
 
 
 def taps(n):

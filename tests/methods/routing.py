@@ -421,7 +421,7 @@ METHOD = Method(
     good_tensors={"v": zeros(B, Hkv, Nq, Dv)},
     refused=common_refusals({}, (), ("q_lengths", "kv_lengths", "means", *MEMORY, "bias",
                                      "ema_count", "ema_means"),
-                            ("out", "aux", *CENTROIDS), lacks=("sent_k", "cross")) + [
+                            ("out", "aux"), lacks=("sent_k", "cross")) + [
         Refused("clusters-0", {"n_clusters": 0}, ["n_clusters must be in 1..4096, got 0"]),
         Refused("clusters-4097", {"n_clusters": 4097},
                 ["n_clusters must be in 1..4096, got 4097"]),
@@ -483,10 +483,10 @@ METHOD = Method(
         Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1] with 1, got [2]"],
                 backward=True, change={"grad_aux": zeros(2)}),
         Refused("grad-centroids", {"return_centroids": True},
-                ["grad_centroids must be absent: centroids have no gradient, got [4,2,3]"],
+                ["grad_centroids must be absent: centroids is a constant, got [4,2,3]"],
                 backward=True, change={"grad_centroids": zeros(4, 2, 3)}),
         Refused("grad-ema-count", {"return_centroids": True},
-                ["grad_ema_count must be absent: centroids have no gradient, got [4,2]"],
+                ["grad_ema_count must be absent: ema_count is a constant, got [4,2]"],
                 backward=True, change={"grad_ema_count": zeros(4, 2)}),
         Refused("large-draw", {"n_clusters": 4096},
                 ["means must be sent where it has more than 16777216 elements, got 33554432"],

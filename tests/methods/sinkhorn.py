@@ -11,7 +11,7 @@ from tests.methods.golden import Golden, wave
 from tests.methods.method import Growth, Method, Visible
 from tests.methods.mixing_core import normals
 from tests.methods.refused import Refused, common_refusals, qkv, zeros
-from tests.methods.traced import TracedOracle
+from tests.methods.traced import DrawnOracle
 
 SORTED = ["sort_w", "null_k", "null_v"]
 
@@ -48,7 +48,7 @@ def log_sum_exp(f, x, axis):
     return f.log(f.exp(x - most).sum(axis, keepdims=True)) + most
 
 
-class SinkhornOracle(TracedOracle):
+class SinkhornOracle(DrawnOracle):
     differentiable = ("q", "k", "v", *SORTED)
     axes = {"gumbel_noise": "B,H,nq,nk"}
 
@@ -263,18 +263,6 @@ class SinkhornOracle(TracedOracle):
                 picked = slots * min(top, V if is_topk(o) else U if cut else 1)
             pairs += len(rows) * picked
         return pairs
-
-    def forward(self, t, o, dtype=np.float64):
-        return super().forward(self.drawn(t, o) | t, o, dtype)
-
-    def backward(self, t, o, dtype=np.float64, store=lambda x: x):
-        grads = super().backward(self.drawn(t, o) | t, o, dtype, store)
-        return {name: g for name, g in grads.items() if name in t}
-
-    def magnitude(self, t, o):
-        sums, amplification = super().magnitude(self.drawn(t, o) | t, o)
-        return {name: s for name, s in sums.items() if name in t or name in ("out", "lse")}, \
-            amplification
 
 
 SQUARE = qkv(6)

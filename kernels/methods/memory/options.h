@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/method/method.h"
+#include "kernels/method/seq_groups.h"
 
 namespace attnd {
 
@@ -47,8 +48,6 @@ std::vector<TensorInfo> MemoryInputs();
 // mem_k, mem_v and mem_lengths of return_memory, or those of `prefix` "cmem".
 std::vector<TensorInfo> MemoryOutputs(absl::string_view prefix);
 
-// Rows of the memory `name` ("mem_k", "cmem_k") as sent; 0: it was not.
-int64_t MemoryRows(const ProblemShape& problem, absl::string_view name);
 // All rows that queries may see: memories and the segment, M + N.
 int64_t AllRows(const ProblemShape& problem);
 // Rows of rel_k that are read: distances 0 .. R - 1, larger ones count as R - 1.

@@ -143,6 +143,15 @@ DrawParams RelativeDraw(uint64_t seed, std::string name) {
   return {.seed = seed, .name = std::move(name), .deviation = 0.02};
 }
 
+Outputs OutputsOf(const Inputs& in, const SeqSplit& split, const MemoryAttention& attended,
+                  const O& o) {
+  Outputs outputs{.out = split.JoinOut(attended.out.out, in.v[0].shape[3]),
+                  .lse = split.JoinLse(attended.out.lse),
+                  .visible_pairs = attended.visible_pairs};
+  if (!o.grad_memory) outputs.constants = {"mem_k", "mem_v", "cmem_k", "cmem_v"};
+  return outputs;
+}
+
 MemoryAttention AttendMemory(Ops& ops, const Inputs& in, const SeqSplit& split, const O& o) {
   const Tensor q = split.Queries(in.q);
   const Tensor u = HeadBias(ops, in, split, o, "u");

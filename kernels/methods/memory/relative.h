@@ -24,6 +24,10 @@ struct MemoryAttention {
   std::vector<PairTotal> visible_pairs;  // of each problem of the request
 };
 
+// out, lse and the pairs. Memories are constants unless grad_memory.
+Outputs OutputsOf(const Inputs& in, const SeqSplit& split, const MemoryAttention& attended,
+                  const MemoryOptions& o);
+
 MemoryAttention AttendMemory(Ops& ops, const Inputs& in, const SeqSplit& split,
                              const MemoryOptions& o);
 

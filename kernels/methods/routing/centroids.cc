@@ -73,28 +73,6 @@ Tensor Factors(Ops& ops, const Inputs& in, const RoutingOptions& o, const Routed
   return ops.FromHost(std::vector<Shape>(rows.size(), Shape{1, 1, 1, 1}), std::move(values));
 }
 
-// x, with a gradient of zero for `inputs`: where nothing but x has a gradient, they have one, too.
-Tensor WithZeroGradients(Ops& ops, const Tensor& x, std::vector<Tensor> inputs) {
-  if (!ops.status().ok() || ops.tape() == nullptr || !ops.recording()) return x;
-  const Tensor out(ViewsOf(x), [&] {
-    std::vector<std::shared_ptr<Buffer>> buffers;
-    for (size_t p = 0; p < x.size(); ++p) buffers.push_back(x.buffer(p));
-    return buffers;
-  }());
-  inputs.insert(inputs.begin(), x);
-  ops.tape()->Record(
-      inputs, {out},
-      [inputs](Ops& ops, std::span<const Tensor> grads, const std::vector<bool>& wanted) {
-        std::vector<Tensor> result(wanted.size());
-        result[0] = grads[0];
-        for (size_t i = 1; i < wanted.size(); ++i) {
-          if (wanted[i]) result[i] = ops.Constant(0, ShapesOf(inputs[i]));
-        }
-        return result;
-      });
-  return out;
-}
-
 // Rows of every centroid, and their sum: [1,H,C,1] and [1,H,C,D] of each request.
 struct Assigned {
   Tensor counts, sums;
@@ -125,13 +103,8 @@ Tensor AuxLoss(Ops& ops, const Inputs& in, const RoutingOptions& o, const Centro
   if (!o.shared_qk) {
     sum = ops.Apply(ElementOp::kAdd, sum, SquaredDistances(ops, in, x.keys, x));
   }
-  const Tensor aux = ops.Reshape(ops.Apply(ElementOp::kMultiply, sum, Factors(ops, in, o, x.parts)),
-                                 std::vector<Shape>(in.problems.size(), Shape{1}));
-  std::vector<Tensor> others = {in.v};
-  for (const char* name : {"mem_k", "mem_v", "bias"}) {
-    if (const Tensor sent = Sent(in, name); !sent.empty()) others.push_back(sent);
-  }
-  return WithZeroGradients(ops, aux, std::move(others));
+  return ops.Reshape(ops.Apply(ElementOp::kMultiply, sum, Factors(ops, in, o, x.parts)),
+                     std::vector<Shape>(in.problems.size(), Shape{1}));
 }
 
 std::map<std::string, Tensor> UpdatedCentroids(Ops& ops, const Inputs& in, const RoutingOptions& o,

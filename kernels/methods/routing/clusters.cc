@@ -193,20 +193,16 @@ class ClusterAttention {
 }  // namespace
 
 RoutedParts::RoutedParts(Ops& ops, const Inputs& in, const RoutingOptions& o)
-    : seqs_(ops, in), is_shared_(o.shared_qk), by_queries_(in.tensors.contains("q_lengths")) {
+    : seqs_(ops, in, kPlannedProblems, o.shared_qk ? QueryRows::kLikeKeys : QueryRows::kAll),
+      is_shared_(o.shared_qk) {
   for (const ProblemShape& p : in.problems) sizes_.emplace_back(p, o);
 }
 
-int64_t RoutedParts::nq(size_t part) const {
-  const Lengths& lengths = seqs_.parts()[part].lengths;
-  return is_shared_ && !by_queries_ ? lengths.nk : lengths.nq;
-}
+int64_t RoutedParts::nq(size_t part) const { return seqs_.parts()[part].lengths.nq; }
 int64_t RoutedParts::nk(size_t part) const {
   return is_shared_ ? nq(part) : seqs_.parts()[part].lengths.nk;
 }
-Tensor RoutedParts::Queries(const Tensor& x) const {
-  return is_shared_ && !by_queries_ ? seqs_.Keys(x) : seqs_.Queries(x);
-}
+Tensor RoutedParts::Queries(const Tensor& x) const { return seqs_.Queries(x); }
 Tensor RoutedParts::Keys(const Tensor& x) const { return is_shared_ ? Queries(x) : seqs_.Keys(x); }
 
 Tensor MeansOf(Ops& ops, const Inputs& in, const RoutingOptions& o) {

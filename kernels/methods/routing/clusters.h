@@ -29,7 +29,6 @@ class RoutedParts {
  private:
   const SeqSplit seqs_;
   const bool is_shared_;
-  bool by_queries_;  // shared: q_lengths were sent
   std::vector<RoutingSizes> sizes_;
 };
 

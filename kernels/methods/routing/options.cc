@@ -100,12 +100,6 @@ void CheckAsked(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons
     if (p.Find(name) == nullptr || o.return_centroids) continue;
     reasons->Invalid(name, " needs return_centroids, got return_centroids = false");
   }
-  for (const char* name : {"grad_centroids", "grad_ema_count", "grad_ema_means"}) {
-    const View* view = p.Find(name);
-    if (view == nullptr) continue;
-    reasons->Invalid(name, " must be absent: centroids have no gradient, got ",
-                     ToString(view->shape));
-  }
 }
 
 }  // namespace
@@ -156,11 +150,15 @@ std::vector<TensorInfo> RoutingInputs() {
 }
 
 std::vector<TensorInfo> RoutingOutputs() {
+  const auto constant = [](const char* name, const char* shape, const char* help) {
+    return TensorInfo{
+        .name = name, .shape = shape, .dtype = "float32", .help = help, .is_constant = true};
+  };
   return {{"out", "[B,H,Nq,Dv]", "float", "means over the clusters that have the query"},
           {"aux", "[1]", "float32", "with aux_loss: mean squared distance to the nearest centroid"},
-          {"centroids", kMeans, "float32", "with return_centroids; no gradient"},
-          {"ema_count", "[H,C]", "float32", "with return_centroids, for the next request"},
-          {"ema_means", kMeans, "float32", "with return_centroids, for the next request"}};
+          constant("centroids", kMeans, "with return_centroids; no gradient"),
+          constant("ema_count", "[H,C]", "with return_centroids, for the next request"),
+          constant("ema_means", kMeans, "with return_centroids, for the next request")};
 }
 
 RoutingSizes::RoutingSizes(const ProblemShape& p, const RoutingOptions& o) {

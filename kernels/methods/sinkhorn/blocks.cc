@@ -3,17 +3,9 @@
 #include <algorithm>
 
 #include "kernels/core/integer.h"
+#include "kernels/method/seq_groups.h"
 
 namespace attnd {
-namespace {
-
-// Lengths of queries of a request that sends those of its keys alone.
-const View* LengthsOfQueries(const ProblemShape& p) {
-  const View* sent = p.Find("q_lengths");
-  return sent == nullptr && p.Nq == p.Nk ? p.Find("kv_lengths") : sent;
-}
-
-}  // namespace
 
 SinkhornBlocks BlocksOf(const Lengths& n, const SinkhornOptions& o) {
   // Blocks of a causal sequence are those of its positions.
@@ -55,30 +47,15 @@ SinkhornBlocks BlocksOf(const Lengths& n, const SinkhornOptions& o) {
 }
 
 SinkhornKinds KindsOf(const ProblemShape& p, const SinkhornOptions& o) {
-  const View *of_queries = LengthsOfQueries(p), *of_keys = p.Find("kv_lengths");
-  const auto at = [](const View* view, int64_t b, int64_t absent) {
-    return view == nullptr || view->data == nullptr ? absent : IntAt(*view, b);
-  };
-  const bool has_lengths = of_queries != nullptr || of_keys != nullptr;
+  const bool has_lengths = HasLengths(p);
   SinkhornKinds kinds;
   for (int64_t b = 0; b < (has_lengths ? p.B : 1); ++b) {
-    const SinkhornBlocks of = BlocksOf({at(of_queries, b, p.Nq), at(of_keys, b, p.Nk)}, o);
+    const Lengths sent = {p.Int("q_lengths", b, p.Nq), p.Int("kv_lengths", b, p.Nk)};
+    const SinkhornBlocks of = BlocksOf(OfSameTokens(p, sent), o);
     kinds.has_local = kinds.has_local || of.has_local;
     kinds.has_bias = kinds.has_bias || of.CutRows() > 0 || of.HasOneNull();
   }
   return kinds;
-}
-
-SelfLengths::SelfLengths(const Inputs& in) : inputs_(in) {
-  tensors_.reserve(in.problems.size());
-  for (const ProblemShape& p : in.problems) {
-    const View* lengths = LengthsOfQueries(p);
-    tensors_.push_back(*p.tensors);
-    if (lengths != nullptr) tensors_.back().insert_or_assign("q_lengths", *lengths);
-    problems_.push_back(p);
-    problems_.back().tensors = &tensors_.back();
-  }
-  inputs_.problems = problems_;
 }
 
 SortedBlocks SeenOf(const SinkhornBlocks& of, const SinkhornOptions& o) {

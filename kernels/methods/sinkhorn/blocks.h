@@ -2,9 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "kernels/method/method.h"
 #include "kernels/methods/sinkhorn/options.h"
@@ -42,20 +39,6 @@ struct SinkhornKinds {
   bool has_bias = false;  // a cut block or one null
 };
 SinkhornKinds KindsOf(const ProblemShape& p, const SinkhornOptions& o);
-
-// Inputs whose queries are as many as their keys where they are not counted by themselves.
-class SelfLengths {
- public:
-  explicit SelfLengths(const Inputs& in);
-  SelfLengths(const SelfLengths&) = delete;
-  SelfLengths& operator=(const SelfLengths&) = delete;
-  const Inputs& inputs() const { return inputs_; }
-
- private:
-  std::vector<std::map<std::string, View>> tensors_;  // of problems_
-  std::vector<ProblemShape> problems_;
-  Inputs inputs_;
-};
 
 // What the queries see: sorted keys, then keys of their block as a second source.
 SortedBlocks SeenOf(const SinkhornBlocks& blocks, const SinkhornOptions& o);
