@@ -2,6 +2,7 @@
 Every engine hands out memory full of NaN; rows of q, k and v beyond the lengths hold NaN."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -259,9 +260,11 @@ def middle(choice):
     return at[len(at) // 2]
 
 
-def places(method, case, t, name):
+@functools.cache
+def places(method, case, name):
     """A row of `name` to overwrite and the query rows, not all, that see it: (b, head, row),
-    [B,H,Nq]."""
+    [B,H,Nq]. The case's tensors are float32."""
+    t = tensors(case, "f32")
     seen = seen_by(method, case, t)
     if name in method.decides:
         hit = np.zeros(seen.shape[:3], bool)
@@ -287,6 +290,17 @@ def places(method, case, t, name):
     return at, hit
 
 
+@functools.cache
+def weighted(method, case):
+    """Those query rows of places("v") whose weight on the value is not 0, as relu gives."""
+    at, hit = places(method, case, "v")
+    t = tensors(case, "f32")
+    moved = t | {"v": t["v"].copy()}
+    moved["v"][at] += 1
+    ends = [method.oracle.forward(x, case.options)["out"] for x in (t, moved)]
+    return hit & (ends[0] != ends[1]).any(axis=3)
+
+
 @on_every_isa
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "minus-inf"])
 @pytest.mark.parametrize("method, case", hiding_params())
@@ -296,8 +310,8 @@ def test_not_finite_stays_in_its_rows(method, case, value, isa):
     clean_t = tensors(case, "f32")
     clean = harness.run(isa, method, case, clean_t).outputs
     for name in method.gradients_of_qkv:
-        at, hit = places(method, case, clean_t, name)
-        t, moved = (clean_t | {name: clean_t[name].copy()} for _ in range(2))
+        at, hit = places(method, case, name)
+        t = clean_t | {name: clean_t[name].copy()}
         t[name][at] = value
         got = harness.run(isa, method, case, t).outputs
         assert hit.any() and not hit.all()
@@ -306,10 +320,7 @@ def test_not_finite_stays_in_its_rows(method, case, value, isa):
                 kept = got[output][~hit]
                 assert kept.tobytes() == clean[output][~hit].tobytes(), (name, output)
         if name == "v":
-            # A weight of 0, which relu gives, may hide a value.
-            moved["v"][at] += 1
-            hit &= (method.oracle.forward(moved, case.options)["out"]
-                    != method.oracle.forward(clean_t, case.options)["out"]).any(axis=3)
+            hit = weighted(method, case)
         if name in method.decides:
             assert not np.isfinite(got["out"][hit]).all(), name
         elif np.isnan(value):
@@ -326,15 +337,28 @@ def test_not_finite_gradient_stays_in_its_rows(method, case, isa):
     that share a sum with it may round differently."""
     clean_t = tensors(case, "f32", gradients=True)
     clean = harness.run(isa, method, case, clean_t, backward=True).outputs
-    t, moved = (clean_t | {"grad_out": clean_t["grad_out"].copy()} for _ in range(2))
+    at, must, may = gradients_of(method, case)
+    t = clean_t | {"grad_out": clean_t["grad_out"].copy()}
+    t["grad_out"][at] = np.nan
+    got = harness.run(isa, method, case, t, backward=True).outputs
+    for name, where in may.items():
+        assert must[name].any() and not where.all()
+        assert np.isnan(got[name][must[name]]).all(), name
+        np.testing.assert_allclose(got[name][~where], clean[name][~where], rtol=1e-5, atol=1e-6)
+
+
+@functools.cache
+def gradients_of(method, case):
+    """A row of grad_out to overwrite, (b, head, row), and by gradient the elements that another
+    number there changes (a gradient through a weight of 0 may stay finite) and the rows that may
+    change."""
+    t = tensors(case, "f32", gradients=True)
     seen = seen_by(method, case, t)
     b, head = 1, case.H // 2
     row = middle(seen[b, head].any(axis=1) & ~seen[b, head].all(axis=1))
-    t["grad_out"][b, head, row] = np.nan
+    moved = t | {"grad_out": t["grad_out"].copy()}
     moved["grad_out"][b, head, row] += 1
-    got = harness.run(isa, method, case, t, backward=True).outputs
-    # The elements that another number changes; a gradient through a weight of 0 may stay finite.
-    ends = [method.oracle.backward(x, case.options) for x in (clean_t, moved)]
+    ends = [method.oracle.backward(x, case.options) for x in (t, moved)]
     may = {name: np.zeros(ends[0][name].shape[:3], bool) for name in method.gradients_of_qkv}
     group = case.H // case.heads_kv
     for name, rows in may.items():
@@ -344,11 +368,7 @@ def test_not_finite_gradient_stays_in_its_rows(method, case, isa):
                 rows[b, head, seen[b, head, row]] = True
         else:
             rows[b, head // group, seen[b, head, row]] = True
-    for name, where in may.items():
-        must = ends[0][name] != ends[1][name]
-        assert must.any() and not where.all()
-        assert np.isnan(got[name][must]).all(), name
-        np.testing.assert_allclose(got[name][~where], clean[name][~where], rtol=1e-5, atol=1e-6)
+    return (b, head, row), {name: ends[0][name] != ends[1][name] for name in may}, may
 
 
 def one(method, options, **tensors):

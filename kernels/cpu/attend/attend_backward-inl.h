@@ -14,6 +14,7 @@
 #include "absl/container/inlined_vector.h"
 #include "hwy/highway.h"
 #include "kernels/core/run_control.h"
+#include "kernels/cpu/attend/attend_grad_distances-inl.h"
 #include "kernels/cpu/attend/attend_grad_pair-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -45,9 +46,13 @@ class ShareOfKeys {
   void SumSinks(int64_t h);
   void RunBlock(const Tiles& tiles, int64_t h_begin, int64_t h_end);
   void RunHead(const Tiles& tiles, int64_t h);
-  void AddRows(const TileSlots& slots, const PartialRows& sums);
-  void AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile, const HeadSums& sums,
-               bool first);
+  void AddRows(const TileSlots& slots, const Packed& rows, const PartialRows& sums);
+  // A visible pair of tiles, of its queries the first one or not; `follows`: see GradRelative.
+  struct Pair {
+    VisibleTile tile;
+    bool first, follows;
+  };
+  void AddPair(GradQueries* queries, GradKeys* keys, const Pair& pair, const HeadSums& sums);
   void Multiply(const GradQueries& queries, const GradKeys& keys, bool first);
   void MultiplySeen(const GradQueries& queries, const GradKeys& keys, bool first);
   void StoreKeys(const GradKeys& keys, int64_t tile);
@@ -75,7 +80,7 @@ inline ShareOfKeys::ShareOfKeys(const AttendShare& share, const GradScratch& scr
       dk_(SumsOfKeys(GradSum::kDk)),
       dv_(SumsOfKeys(GradSum::kDv)),
       pair_(task_, share.b, scratch) {
-  for (int64_t i = 0; i < KeyBlock(task_.D, task_.Dv); ++i) keys_[i].m = scratch.keys[i];
+  for (int64_t i = 0; i < task_.key_block; ++i) keys_[i].m = scratch.keys[i];
 }
 
 inline ShareOfKeys::HeadSums ShareOfKeys::SumsOf(int64_t h) const {
@@ -103,13 +108,13 @@ inline void ShareOfKeys::Run() {
     const Pattern* pattern = seq_.Of(h);
     const bool gathers = pattern != nullptr && !pattern->key_rows.empty();
     const int64_t slots = gathers ? static_cast<int64_t>(pattern->key_rows.size()) : task_.Nk;
-    const KeyShares shares = {CeilDiv(slots, kTile), task_.shares};
+    const KeyShares shares = task_.Shares(CeilDiv(slots, kTile));
     Tiles tiles;
     for (int64_t tile = 0; tile < shares.tiles; ++tile) {
       if (shares.ShareOf(tile) != s_.share) continue;
       if (CheckPoint()) return;
       tiles.push_back(tile);
-      if (static_cast<int64_t>(tiles.size()) < KeyBlock(task_.D, task_.Dv)) continue;
+      if (static_cast<int64_t>(tiles.size()) < task_.key_block) continue;
       RunBlock(tiles, h, h + together);
       tiles.clear();
     }
@@ -176,10 +181,13 @@ inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
     if (CheckPoint()) return;
     if (tile == VisibleTile::kNone) break;
     pair_.LoadQueries(h, pattern, tile, &queries);
+    pair_.relative().Start(queries);
     bool first = true;
     for (size_t i = 0; i < tiles.size(); ++i) {
       if (visible[i].index() != tile) continue;
-      AddPair(&queries, &keys_[i], visible[i].tile(), sums, first);
+      const bool follows = i + 1 < tiles.size() && visible[i + 1].index() == tile &&
+                           GradRelative::Follows(queries, keys_[i], keys_[i + 1]);
+      AddPair(&queries, &keys_[i], {visible[i].tile(), first, follows}, sums);
       if (task_.stores_bias) {
         ClearBias(h, stored[i], tile * kTile, tiles[i]);
         StoreBias(h, tile, tiles[i], queries.slots.count, keys_[i].slots.count);
@@ -188,20 +196,23 @@ inline void ShareOfKeys::RunHead(const Tiles& tiles, int64_t h) {
       visible[i].Next();
       first = false;
     }
-    if (wants_dq_) AddRows(queries.slots, sums.dq);
+    if (wants_dq_) AddRows(queries.slots, m_.dq, sums.dq);
+    if (sums.q_rel.wanted()) AddRows(queries.slots, m_.dq_rel, sums.q_rel);
   }
   for (size_t i = 0; task_.stores_bias && i < tiles.size(); ++i) {
     ClearBias(h, stored[i], task_.Nq, tiles[i]);
   }
 }
 
-inline void ShareOfKeys::AddPair(GradQueries* queries, GradKeys* keys, const VisibleTile& tile,
-                                 const HeadSums& sums, bool first) {
-  const bool exact = pair_.Weigh(queries, keys, tile);
-  if (exact) {
-    MultiplySeen(*queries, *keys, first);
+inline void ShareOfKeys::AddPair(GradQueries* queries, GradKeys* keys, const Pair& pair,
+                                 const HeadSums& sums) {
+  if (pair_.Weigh(queries, keys, pair.tile, pair.follows)) {
+    MultiplySeen(*queries, *keys, pair.first);
   } else {
-    Multiply(*queries, *keys, first);
+    Multiply(*queries, *keys, pair.first);
+  }
+  if (pair_.relative().given()) {
+    pair_.relative().AddGradients(*queries, *keys, pair_.seen(), sums.q_rel.wanted(), sums.r);
   }
   if (!pair_.terms().given()) return;
   if (sums.slopes.wanted()) {
@@ -211,10 +222,7 @@ inline void ShareOfKeys::AddPair(GradQueries* queries, GradKeys* keys, const Vis
     sum[0] = static_cast<float>(total);
     sum[1] = static_cast<float>(total - double{sum[0]});
   }
-  pair_.terms().AddTable(*queries, *keys, tile.terms, pair_.seen(), sums.table);
-  if (sums.q_rel.wanted() || sums.r.wanted()) {
-    pair_.terms().AddRelative(*queries, *keys, pair_.seen(), exact, sums.q_rel, sums.r);
-  }
+  pair_.terms().AddTable(*queries, *keys, pair.tile.terms, pair_.seen(), sums.table);
 }
 
 inline void ShareOfKeys::Multiply(const GradQueries& queries, const GradKeys& keys, bool first) {

@@ -128,7 +128,7 @@ double ShareWork(const GradTask& p, int64_t b, int64_t share) {
   for (int64_t h = 0; h < different; ++h) {
     const Pattern* pattern = seq.Of(h);
     const int64_t slots = p.gathers && pattern != nullptr ? pattern->Nk : seq.nk;
-    const KeyShares shares = {CeilDiv(slots, kTile), p.shares};
+    const KeyShares shares = p.Shares(CeilDiv(slots, kTile));
     for (int64_t tile = 0; tile < shares.tiles; ++tile) {
       if (shares.ShareOf(tile) != share) continue;
       if (CheckPoint()) return 0;
@@ -176,14 +176,17 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradTask>& tasks, const N
     const double D = static_cast<double>(p.D), Dv = static_cast<double>(p.Dv);
     const AttendTerms& terms = p.problem->forward.terms;
     const bool has_terms = !p.softmax() || p.params.softcap != 0 || terms.bias.given() ||
-                           terms.alibi_slopes.given() || terms.table.given() || terms.r.given();
+                           terms.alibi_slopes.given() || terms.table.given() ||
+                           (terms.r.given() && p.gathers);
     constexpr double kGemmShare = 0.88;  // of peak, in the five products
     constexpr double kWeighFlops = 70;   // per pair: exponential, dS, in peak FLOPs
     constexpr double kTermFlops = 250;   // more where there are terms
     constexpr double kPackFlops = 1;     // per pair and 64 columns: packing Q and dO
     constexpr double kRowFlops = 64;     // per element of dq and share: zeroing and adding
+    // 6 in diagonals, the rest where a row of tiles begins and ends.
+    const double relative = !terms.r.given() ? 0 : p.gathers ? 12 * D : 7 * D;
     const double columns =
-        6 * D + 4 * Dv + (terms.r.given() ? 12 * D : 0) + (BiasCuts::IsApart(p) ? 2 * (D + Dv) : 0);
+        6 * D + 4 * Dv + relative + (BiasCuts::IsApart(p) ? 2 * (D + Dv) + relative / 3 : 0);
     const double pair = columns / kGemmShare + kWeighFlops * (BiasCuts::IsApart(p) ? 2 : 1) +
                         (has_terms ? kTermFlops : 0) + kPackFlops * (D + Dv) / 64;
     for (const AttendSeq& seq : p.problem->forward.seqs) {

@@ -13,6 +13,7 @@
 #include <numbers>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/attend/attend_grad_relative-inl.h"
 #include "kernels/cpu/attend/attend_grad_terms-inl.h"
 #include "kernels/cpu/attend/attend_grad_tile.h"
 #include "kernels/cpu/attend/attend_operands-inl.h"
@@ -38,17 +39,19 @@ class PairOfTiles {
         m_(scratch),
         has_dout_(grad_.dout.given()),
         scale_(static_cast<float>(task.params.scale * task.unit())),
-        terms_(task, b, scratch) {}
+        terms_(task, b, scratch),
+        relative_(task, b, scratch) {}
 
   void LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile, GradKeys* keys) const;
   // Heads of a group may differ in it.
   void LoadKeyBias(const Pattern* pattern, int64_t tile, GradKeys* keys) const;
   void LoadQueries(int64_t h, const Pattern* pattern, int64_t tile, GradQueries* queries) const;
   // Writes P to scratch.weights and dT to scratch.dscores, both 0 at invisible pairs. Returns
-  // whether a product with them could give NaN at invisible pairs.
-  bool Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile);
+  // whether a product with them could give NaN at invisible pairs. `follows`: as in GradRelative.
+  bool Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile, bool follows = false);
 
   GradTerms& terms() { return terms_; }
+  GradRelative& relative() { return relative_; }
   const uint64_t* seen() const { return seen_; }  // bit x of word i: query i sees key x
   // Of the pair that was weighed last: the ranges that hold all visible pairs.
   const SeenByStrips& seen_by_queries() const { return seen_by_queries_; }
@@ -60,6 +63,7 @@ class PairOfTiles {
   void FindSeen(const GradQueries& queries, const GradKeys& keys, const TileMask* mask);
   void SeeAll(int64_t queries, int64_t keys);
   void FindStrips(int64_t queries, int64_t keys);
+  template <Start kStart>
   void Multiply(int64_t rows, int64_t columns, int64_t width, const Packed& left,
                 const Packed& right, const Packed& product) const;
   template <bool kMasked>
@@ -74,16 +78,10 @@ class PairOfTiles {
   const bool has_dout_;
   const float scale_;
   GradTerms terms_;
+  GradRelative relative_;
   uint64_t seen_[kTile];
   SeenByStrips seen_by_queries_, seen_by_keys_;
 };
-
-// In steps of a width at which the micro-kernel is fast; kLanes divides `columns`.
-inline SlotRange WholeVectors(SlotRange keys, int64_t columns) {
-  constexpr int64_t kUnit = std::max<int64_t>(kLanes, 16);
-  if (keys.size() == 0) return {0, 0};
-  return {keys.begin / kUnit * kUnit, std::min(RoundUp(keys.end, kUnit), columns)};
-}
 
 inline void PairOfTiles::LoadKeys(int64_t kv_head, const Pattern* pattern, int64_t tile,
                                   GradKeys* keys) const {
@@ -216,33 +214,40 @@ inline void PairOfTiles::FindStrips(int64_t queries, int64_t keys) {
 }
 
 // left [rows][width] times right [width][columns], where strips of queries see something.
-inline void PairOfTiles::Multiply(int64_t rows, int64_t columns, int64_t width, const Packed& left,
-                                  const Packed& right, const Packed& product) const {
+template <Start kStart>
+void PairOfTiles::Multiply(int64_t rows, int64_t columns, int64_t width, const Packed& left,
+                           const Packed& right, const Packed& product) const {
   seen_by_queries_.ForEach(rows, [&](SlotRange queries, SlotRange keys) HWY_ATTR {
     keys = WholeVectors(keys, columns);
-    Gemm<Start::kZero>(queries.size(), keys.size(), width, ByRow(From(left, queries.begin, 0)),
-                       AsRows(From(right, 0, keys.begin)),
-                       Mutable(From(product, queries.begin, keys.begin)));
+    Gemm<kStart>(queries.size(), keys.size(), width, ByRow(From(left, queries.begin, 0)),
+                 AsRows(From(right, 0, keys.begin)),
+                 Mutable(From(product, queries.begin, keys.begin)));
   });
 }
 
-inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile) {
+inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const VisibleTile& tile,
+                               bool follows) {
   const int64_t rows = queries->slots.count;
   const int64_t columns = RoundUp(keys->slots.count, kLanes);
   const bool has_terms = terms_.given() || tile.terms != nullptr || keys->has_bias;
   const bool all_seen = tile.mask == nullptr && keys->slots.exists == keys->slots.all() &&
                         queries->slots.exists == queries->slots.all();
-  if (!all_seen || has_terms) FindSeen(*queries, *keys, tile.mask);
+  if (!all_seen || has_terms || relative_.given()) FindSeen(*queries, *keys, tile.mask);
   if (all_seen) {
     SeeAll(rows, keys->slots.count);
   } else {
     FindStrips(rows, keys->slots.count);
   }
-  Multiply(rows, columns, task_.D, m_.q, keys->m.kt, m_.weights);
+  if (relative_.given()) {
+    relative_.Load(*queries, *keys, seen_, seen_by_queries_, follows);
+    Multiply<Start::kAddLast>(rows, columns, task_.D, m_.q, keys->m.kt, m_.weights);
+  } else {
+    Multiply<Start::kZero>(rows, columns, task_.D, m_.q, keys->m.kt, m_.weights);
+  }
   if (!has_dout_ || !task_.needs_scores) {
     Zero(m_.dscores, rows);
   } else {
-    Multiply(rows, columns, task_.Dv, m_.dout, keys->m.vt, m_.dscores);
+    Multiply<Start::kZero>(rows, columns, task_.Dv, m_.dout, keys->m.vt, m_.dscores);
   }
   if (all_seen && !has_terms) {
     WeighPlain</*kMasked=*/false>(*queries, columns);
@@ -255,8 +260,7 @@ inline bool PairOfTiles::Weigh(GradQueries* queries, GradKeys* keys, const Visib
   }
   if (all_seen && !terms_.hides()) return false;
   return keys->finiteness.HasNonFinite(keys->m.k, Packed(), keys->slots.count) ||
-         queries->finiteness.HasNonFinite(queries->q, queries->dout, rows) ||
-         terms_.HasNonFinite(*queries, *keys);
+         queries->finiteness.HasNonFinite(queries->q, queries->dout, rows);
 }
 
 // S and dP to P and dS. Selects, so that whatever an invisible pair computed is gone.

@@ -42,15 +42,16 @@ inline void ShareOfKeys::ClearBias(int64_t h, int64_t begin, int64_t end, int64_
   }
 }
 
-// dq of a query tile to its rows.
-inline void ShareOfKeys::AddRows(const TileSlots& slots, const PartialRows& sums) {
+// dq or dq_rel of a query tile to its rows.
+inline void ShareOfKeys::AddRows(const TileSlots& slots, const Packed& rows,
+                                 const PartialRows& sums) {
   const DF d;
   for (int64_t i = 0; i < slots.count; ++i) {
     if (slots.rows[i] < 0) continue;
-    const float* from = m_.dq.Row(i);
+    const float* from = rows.Row(i);
     float* to = sums.sums + slots.rows[i] * sums.stride;
     uint8_t& touched = sums.touched[slots.rows[i]];
-    for (int64_t x = 0; x < Vectors(m_.dq); x += kLanes) {
+    for (int64_t x = 0; x < Vectors(rows); x += kLanes) {
       const VF more = hn::LoadU(d, from + x);
       hn::StoreU(touched == 0 ? more : hn::Add(hn::LoadU(d, to + x), more), d, to + x);
     }

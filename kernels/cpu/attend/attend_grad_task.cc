@@ -45,7 +45,11 @@ GradTask TaskOf(const AttendGradProblem& problem, const AttendParams& params, bo
                    .D = f.q.shape[3],
                    .Dv = f.v.shape[3]};
   task.gathers = Gathers(f);
+  task.key_block = KeyBlock(task.D, task.Dv, f.terms.r.given());
   task.shares = KeyShares::Count(task.Nk + task.Nk2);
+  // Neighbouring tiles share diagonals. Shares that differ in work are no loss where there are
+  // many.
+  task.shares_in_order = f.terms.r.given() && task.Hkv >= 4;
   task.wants_dk = Wants(problem.dk, dry) || Wants(d.k2, dry);
   task.wants_dv = Wants(problem.dv, dry) || Wants(d.v2, dry);
   task.wants_bias = Wants(d.bias, dry);

@@ -23,7 +23,7 @@ namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The terms of one sequence, for one pair of tiles at a time. In units of scores:
-//   t = S + table[label] + q_rel . r_delta,  x = cap tanh(t / cap),
+//   t = S + table[label],  x = cap tanh(t / cap),
 //   s = x + bias + key_bias - slope distance,  dT = dS (1 - (x / cap)^2).
 class GradTerms {
  public:
@@ -43,7 +43,7 @@ class GradTerms {
   bool given() const {
     const AttendTerms& t = p_.terms;
     return !task_.softmax() || cap_ != 0 || t.bias.given() || t.alibi_slopes.given() ||
-           t.table.given() || t.r.given();
+           t.table.given();
   }
   // Turns S into P in scratch.weights, dP into dT in scratch.dscores. Clears the bits of `seen` at
   // pairs that a bias hides.
@@ -51,15 +51,11 @@ class GradTerms {
              uint64_t* seen);
 
   // Of the pair that was weighed last:
-  bool hides() const { return hides_; }  // a bias hid a pair
-  // Whether the operands of the relative term's products hold NaN or Inf.
-  bool HasNonFinite(const GradQueries& queries, const GradKeys& keys) const;
+  bool hides() const { return hides_; }                  // a bias hid a pair
   double distance_sum() const { return distance_sum_; }  // of dS |p_i - p_j|
-  // Adds to the gradients of table rows, and of q_rel and r. `exact`: visible pairs only.
+  // Adds to the gradients of table rows.
   void AddTable(const GradQueries& queries, const GradKeys& keys, const TileTerms* tile,
                 const uint64_t* seen, const PartialRows& dtable) const;
-  void AddRelative(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen,
-                   bool exact, const PartialRows& dq_rel, const PartialRows& dr) const;
 
  private:
   // The terms of one query. Null: not given.
@@ -70,19 +66,8 @@ class GradTerms {
     float from = 0, slope = 0;        // position of the query
     uint64_t sees = 0;
   };
-  int64_t Delta(const GradQueries& queries, int64_t i, int64_t key) const {
-    return std::clamp<int64_t>(queries.slots.rows[i] + seq_.offset - key, 0,
-                               p_.terms.r.shape[2] - 1);
-  }
   void AddTableScores(const GradQueries& queries, const GradKeys& keys, const TileTerms& tile,
                       float factor, const Packed& to) const;
-  void AddRelativeScores(const GradQueries& queries, const GradKeys& keys, const uint64_t* seen);
-  // Whether the relative term is one product, since slots are in order; else it is added pair by
-  // pair.
-  static bool HasDiagonals(const GradQueries& queries, const GradKeys& keys) {
-    return queries.slots.in_order && keys.slots.in_order;
-  }
-  void LoadDiagonals(const GradQueries& queries, const GradKeys& keys);
   const float* ReadBias(const GradQueries& queries, const GradKeys& keys, int64_t i,
                         float* values) const;
   uint64_t AddScores(const RowTerms& row, float* scores, float* keeps) const;
@@ -101,7 +86,6 @@ class GradTerms {
 inline void GradTerms::Weigh(const GradQueries& queries, const GradKeys& keys,
                              const TileTerms* tile, uint64_t* seen) {
   const int64_t columns = RoundUp(keys.slots.count, kLanes);
-  if (p_.terms.r.given()) AddRelativeScores(queries, keys, seen);
   const bool is_labelled = tile != nullptr && !tile->labels.empty() && p_.terms.table.given();
   adds_table_late_ = is_labelled && !task_.params.cap_table;
   if (is_labelled && !adds_table_late_) {
@@ -272,96 +256,6 @@ inline void GradTerms::AddTable(const GradQueries& queries, const GradKeys& keys
       if (x >= keys.slots.count) break;
       const uint16_t label = tile->labels[x * kTile + i];
       if (label != TileTerms::kNoLabel) row[label] += dscores.Row(i)[x];
-    }
-  }
-}
-
-// Rows of r that tiles with diagonals need: row u belongs to the diagonal key - query = u - 63.
-inline void GradTerms::LoadDiagonals(const GradQueries& queries, const GradKeys& keys) {
-  const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
-  for (int64_t u = 0; u < 2 * kTile; ++u) {
-    const int64_t delta = Delta(queries, 0, keys.slots.rows[0] + u - (kTile - 1));
-    PackRow(r, delta, 1.0f, m_.r, u);
-  }
-  Transpose(m_.r.data, m_.r.stride, 2 * kTile, task_.D, m_.rt.data, m_.rt.stride);
-}
-
-inline void GradTerms::AddRelativeScores(const GradQueries& queries, const GradKeys& keys,
-                                         const uint64_t* seen) {
-  const DF d;
-  const int64_t rows = queries.slots.count;
-  if (HasDiagonals(queries, keys)) {
-    LoadDiagonals(queries, keys);
-    Gemm<Start::kZero>(rows, 2 * kTile, task_.D, ByRow(m_.q_rel), AsRows(m_.rt),
-                       Mutable(m_.diagonals));
-    for (int64_t i = 0; i < rows; ++i) {
-      float* scores = m_.weights.Row(i);
-      const float* relative = m_.diagonals.Row(i) + kTile - 1 - i;
-      for (int64_t x = 0; x < keys.slots.count; x += kLanes) {
-        hn::StoreU(hn::Add(hn::LoadU(d, scores + x), hn::LoadU(d, relative + x)), d, scores + x);
-      }
-    }
-  } else {
-    const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
-    for (int64_t i = 0; i < rows; ++i) {
-      for (uint64_t rest = seen[i] & keys.slots.exists; rest != 0; rest &= rest - 1) {
-        const int64_t x = std::countr_zero(rest);
-        m_.weights.Row(i)[x] +=
-            Dot(r, Delta(queries, i, keys.slots.rows[x]), m_.q_rel.Row(i), task_.D, m_.space.data);
-      }
-    }
-  }
-}
-
-inline bool GradTerms::HasNonFinite(const GradQueries& queries, const GradKeys& keys) const {
-  Finiteness of_queries, of_r;
-  return p_.terms.r.given() && HasDiagonals(queries, keys) &&
-         (of_queries.HasNonFinite(m_.q_rel, Packed(), queries.slots.count) ||
-          of_r.HasNonFinite(m_.r, Packed(), 2 * kTile));
-}
-
-inline void GradTerms::AddRelative(const GradQueries& queries, const GradKeys& keys,
-                                   const uint64_t* seen, bool exact, const PartialRows& dq_rel,
-                                   const PartialRows& dr) const {
-  const DF d;
-  const int64_t rows = queries.slots.count, vectors = Vectors(m_.q_rel);
-  const auto add = [&](float factor, const float* from, float* to) HWY_ATTR {
-    for (int64_t x = 0; x < vectors; x += kLanes) {
-      hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, from + x), hn::LoadU(d, to + x)), d,
-                 to + x);
-    }
-  };
-  if (!exact && HasDiagonals(queries, keys)) {
-    Zero(m_.diagonals, rows);
-    for (int64_t i = 0; i < rows; ++i) {
-      std::copy_n(m_.dscores.Row(i), keys.slots.count, m_.diagonals.Row(i) + kTile - 1 - i);
-    }
-    if (dq_rel.wanted()) {
-      Gemm<Start::kZero>(rows, vectors, 2 * kTile, ByRow(m_.diagonals), AsRows(m_.r),
-                         Mutable(m_.dq_rel));
-      for (int64_t i = 0; i < rows; ++i) {
-        add(1.0f, m_.dq_rel.Row(i), dq_rel.Open(queries.slots.rows[i]));
-      }
-    }
-    if (!dr.wanted()) return;
-    Gemm<Start::kZero>(2 * kTile, vectors, rows, ByColumn(m_.diagonals), AsRows(m_.q_rel),
-                       Mutable(m_.dr));
-    for (int64_t u = 0; u < kTile - 1 + keys.slots.count; ++u) {
-      const int64_t key = keys.slots.rows[0] + u - (kTile - 1);
-      add(1.0f, m_.dr.Row(u), dr.Open(Delta(queries, 0, key)));
-    }
-    return;
-  }
-  const HeadRows r = HeadRows::Of(p_.terms.r, b_, queries.h);
-  for (int64_t i = 0; i < rows; ++i) {
-    for (uint64_t rest = seen[i]; rest != 0; rest &= rest - 1) {
-      const int64_t x = std::countr_zero(rest);
-      if (x >= keys.slots.count) break;
-      const int64_t delta = Delta(queries, i, keys.slots.rows[x]);
-      const float dscore = m_.dscores.Row(i)[x];
-      PackRow(r, delta, 1.0f, m_.dq_rel, 0);
-      if (dq_rel.wanted()) add(dscore, m_.dq_rel.Row(0), dq_rel.Open(queries.slots.rows[i]));
-      if (dr.wanted()) add(dscore, m_.q_rel.Row(i), dr.Open(delta));
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <numbers>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/core/integer.h"
 #include "kernels/cpu/attend/attend_tile.h"
 #include "kernels/device/device.h"
@@ -15,21 +16,27 @@
 namespace attnd {
 
 // The key tiles of a kv head are dealt to shares: the n-th stretch from the front and the n-th from
-// the back to the n-th share, which balances causal patterns and keeps neighbours together.
+// the back to the n-th share, which balances causal patterns and keeps neighbours together; or one
+// stretch to each.
 struct KeyShares {
   int64_t tiles, shares;
+  bool in_order = false;  // one stretch to each
+
   // `rows` of keys decide how many shares there are, `tiles` what is dealt.
   static int64_t Count(int64_t rows) { return std::clamp<int64_t>(CeilDiv(rows, kTile) / 8, 1, 4); }
   int64_t ShareOf(int64_t tile) const {
+    if (in_order) return tile * shares / tiles;
     const int64_t stretch = tile * 2 * shares / tiles;
     return std::min(stretch, 2 * shares - 1 - stretch);
   }
 };
 
-// Key tiles that a query tile meets while it is packed; together they stay in L2 (0.8 MB).
-constexpr int64_t kMaxKeyBlock = 8;
-constexpr int64_t KeyBlock(int64_t D, int64_t Dv) {
-  return std::clamp<int64_t>(1024 / std::max<int64_t>(D + Dv, 1), 1, kMaxKeyBlock);
+// Key tiles that a query tile meets while it is packed; together they stay in L2 (0.8 MB). The
+// relative term costs more at the ends of a row of tiles than keys from L3 do: twice as many.
+constexpr int64_t kMaxKeyBlock = 16;
+constexpr int64_t KeyBlock(int64_t D, int64_t Dv, bool has_relative) {
+  const int64_t least = std::clamp<int64_t>(1024 / std::max<int64_t>(D + Dv, 1), 1, 8);
+  return has_relative ? 2 * least : least;
 }
 
 // Floats from row to row of a packed operand of `width` columns: whole vectors of any instruction
@@ -79,8 +86,10 @@ struct GradTask {
   const AttendGradProblem* problem = nullptr;
   AttendParams params;
   int64_t B = 0, H = 0, Hkv = 0, group = 1, Nq = 0, Nk = 0, Nk2 = 0, D = 0, Dv = 0, shares = 1;
-  bool gathers = false;       // some sequence has a pattern with a gather order
-  bool needs_scores = false;  // anything but dv: dS
+  int64_t key_block = 1;         // KeyBlock
+  bool shares_in_order = false;  // KeyShares::in_order
+  bool gathers = false;          // some sequence has a pattern with a gather order
+  bool needs_scores = false;     // anything but dv: dS
   bool wants_dk = false, wants_dv = false;
   // The gradient of the bias. Where it repeats nothing and no soft cap lies between it and dS, the
   // shares of keys store it as they meet the pairs; else it is items of its own.
@@ -93,6 +102,7 @@ struct GradTask {
   uint8_t* touched = nullptr;
 
   const AttendSeq& Seq(int64_t b) const { return problem->forward.seqs[b]; }
+  KeyShares Shares(int64_t tiles) const { return {tiles, shares, shares_in_order}; }
   bool softmax() const { return params.weighting == Weighting::kSoftmax; }
   // Scores are kept in units of 1 / unit(): in base 2 where they are exponents.
   double unit() const { return softmax() ? std::numbers::log2e : 1.0; }
@@ -152,12 +162,19 @@ struct GradScratch {
   std::array<Keys, kMaxKeyBlock> keys;
   Packed q, dout, dq;       // [query][..]
   Packed weights, dscores;  // [query][key]: S then P; dP then dS
-  Packed space;             // rows of any operand
-  Packed q_rel, dq_rel;     // [query][D]
-  Packed r, rt, dr;         // rows of r in the order of a tile's diagonals: [128][D] [D][128]
-  Packed constants;         // [query][key]
-  Packed diagonals;         // [query][128]
-  Packed dbias;             // [query][key]
+  // Columns beyond a tile of keys that products along diagonals of either may reach.
+  static constexpr int64_t kBeyond = 32;
+  Packed space;          // rows of any operand
+  Packed q_rel, dq_rel;  // [query][D]
+  // Of the relative term: kTile rows of r, the farthest first, [64][D] [D][64]; gradients of such.
+  struct Strip {
+    Packed r, rt;
+  };
+  static constexpr int64_t kMaxStrips = kMaxKeyBlock + 1;
+  absl::InlinedVector<Strip, kMaxStrips> strips;
+  Packed dr;
+  Packed constants;  // [query][key]
+  Packed dbias;      // [query][key]
   int64_t floats = 0;
 
   GradScratch(const GradTask& task, float* base) {
@@ -170,23 +187,31 @@ struct GradScratch {
     const auto rows = [&](int64_t count, int64_t width) {
       return take(count, width, PackedStride(width));
     };
-    for (int64_t i = 0; i < KeyBlock(D, Dv); ++i) {
+    for (int64_t i = 0; i < task.key_block; ++i) {
       keys[i] = {rows(kTile, D), rows(D, kTile), rows(Dv, kTile), rows(kTile, D), rows(kTile, Dv)};
     }
     q = rows(kTile, D);
     dout = rows(kTile, Dv);
     dq = rows(kTile, D);
-    weights = take(kTile, kTile, kTile);
-    dscores = take(kTile, kTile, kTile);
+    const bool has_relative = task.problem->forward.terms.r.given();
+    // With the relative term there are scores to the left and to the right of a tile.
+    const auto scores = [&](int64_t left, int64_t right) {
+      const int64_t stride = has_relative ? left + kTile + right : kTile;
+      const Packed all = take(kTile, kTile, stride);
+      const bool moves = has_relative && all.data != nullptr;
+      return Packed{moves ? all.data + left : all.data, stride, kTile};
+    };
+    weights = scores(kBeyond, kTile);
+    dscores = scores(kTile, kBeyond);
     constants = take(kTile, kTile, kTile);
     space = rows(kTile, std::max(D, Dv));
-    if (task.problem->forward.terms.r.given()) {
+    if (has_relative) {
       q_rel = rows(kTile, D);
       dq_rel = rows(kTile, D);
-      r = rows(2 * kTile, D);
-      dr = rows(2 * kTile, D);
-      rt = rows(D, 2 * kTile);
-      diagonals = rows(kTile, 2 * kTile);
+      dr = rows(kTile, D);
+      for (int64_t i = 0; i <= task.key_block; ++i) {
+        strips.push_back({rows(kTile, D), rows(D, kTile)});
+      }
     }
     if (task.wants_bias && !task.stores_bias) dbias = take(kTile, kTile, kTile);
   }

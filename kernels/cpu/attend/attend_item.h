@@ -102,7 +102,8 @@ constexpr int64_t FewKeysFloats(int64_t D, int64_t Dv) {
          (kTile + kFewKeys) * FewKeysStride(Dv);
 }
 
-// Rows of r that one product covers: those that two tiles in natural order are apart, or more.
+// Distances whose products with a query tile are kept: those between two tiles in natural order, or
+// more.
 constexpr int64_t kRelativeRows = 2 * kTile;
 
 // Scratch floats of the forward kernel for one thread, the same for every instruction set.
@@ -111,13 +112,13 @@ struct AttendScratch {
   bool has_bias = false, has_relative = false;
 
   int64_t Floats() const {
-    const int64_t per_query_tile = kTile * (D + Dv + 5) + (has_relative ? kTile * D : 0) + 16 * 7;
+    const int64_t per_query_tile =
+        kTile * (D + Dv + 5) + (has_relative ? kTile * (D + kRelativeRows) : 0) + 16 * 8;
     const int64_t scores = kTile * std::max({kBlockTiles * kTile, D, Dv});
     const int64_t key_tiles =
         kBlockTiles * kTile * (D + Dv + 5) + kTile * Dv + 16 * (Dv + 4) + 2 * Dv + 48;
     const int64_t bias = has_bias ? 2 * kTile * kTile + 32 : 0;
-    const int64_t relative = has_relative ? kRelativeRows * kTile + 16 : 0;
-    return std::max(ItemTiles(D, Dv) * per_query_tile + scores + key_tiles + bias + relative,
+    return std::max(ItemTiles(D, Dv) * per_query_tile + scores + key_tiles + bias,
                     FewKeysFloats(D, Dv));
   }
 };

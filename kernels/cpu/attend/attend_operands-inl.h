@@ -107,6 +107,13 @@ struct SeenByStrips {
   }
 };
 
+// In steps of a width at which the micro-kernel is fast; kLanes divides `columns`.
+inline SlotRange WholeVectors(SlotRange keys, int64_t columns) {
+  constexpr int64_t kUnit = std::max<int64_t>(kLanes, 16);
+  if (keys.size() == 0) return {0, 0};
+  return {keys.begin / kUnit * kUnit, std::min(RoundUp(keys.end, kUnit), columns)};
+}
+
 // Whether packed rows hold NaN or Inf, computed once at the first call.
 class Finiteness {
  public:

@@ -12,6 +12,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/attend/attend_item.h"
+#include "kernels/cpu/attend/attend_relative-inl.h"
+#include "kernels/cpu/attend/key_part-inl.h"
 #include "kernels/cpu/attend/weighting-inl.h"
 #include "kernels/cpu/simd/convert-inl.h"
 #include "kernels/cpu/simd/gemm-inl.h"
@@ -24,64 +26,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
-// A visible key tile of a block of scores.
-struct KeyPart {
-  int64_t first, keys;  // slots
-  int64_t offset;       // where its rows of scores start
-  const TileMask* mask;
-  const TileTerms* terms;
-  int place;        // in KeyTiles
-  uint64_t absent;  // slots (bits) without a key
-  // No query of the panel at work sees a key beyond: their scores are neither computed nor read.
-  SlotRange seen = {};
-  bool is_even = true;  // else strips of the panel differ, those with queries in
-  SlotRange strips[kStrips] = {};
-
-  // Queries of the tile that see a key, apart from bias.
-  uint64_t Sees(int64_t key) const {
-    const uint64_t word = mask == nullptr ? ~uint64_t{0} : (*mask)[key];
-    return (absent >> key & 1) != 0 ? 0 : word;
-  }
-  bool hides() const { return mask != nullptr || absent != 0; }
-  // The next panel at work, of which `lanes` have queries.
-  void LookFrom(int64_t panel, int64_t lanes);
-
- private:
-  SlotRange SeenBy(uint64_t queries) const {
-    SlotRange range = {0, keys};
-    while (range.size() > 0 && (Sees(range.begin) & queries) == 0) ++range.begin;
-    while (range.size() > 0 && (Sees(range.end - 1) & queries) == 0) --range.end;
-    return range;
-  }
-};
-
-inline void KeyPart::LookFrom(int64_t panel, int64_t lanes) {
-  seen = {0, keys};
-  is_even = true;
-  if (!hides()) return;
-  constexpr uint64_t kBits = ~uint64_t{0} >> (64 - kStrip);
-  seen = {keys, 0};
-  const int64_t count = CeilDiv(lanes, kStrip);
-  int64_t rows = 0;
-  for (int64_t s = 0; s < count; ++s) {
-    strips[s] = SeenBy(kBits << (panel * kPanel + s * kStrip));
-    if (strips[s].size() == 0) continue;
-    rows += strips[s].size();
-    seen = {std::min(seen.begin, strips[s].begin), std::max(seen.end, strips[s].end)};
-  }
-  if (rows == 0) seen = {0, 0};
-  // Whole panels are a little faster than strips.
-  is_even = rows * 8 >= seen.size() * count * 7;
-}
-
 // Space that the query tiles of an item share.
 struct TermSpace {
   template <class Take>
   TermSpace(const AttendItem& item, const Take& take)
       : rows(take(item.terms.bias.data == nullptr ? 0 : kTile * kTile)),
-        bias(take(item.terms.bias.data == nullptr ? 0 : kTile * kPanel)),
-        relative(take(item.terms.r.data == nullptr ? 0 : kRelativeRows * kPanel)) {}
-  float *rows, *bias, *relative;
+        bias(take(item.terms.bias.data == nullptr ? 0 : kTile * kPanel)) {}
+  float *rows, *bias;
 };
 
 // The terms of one tile of queries. Sequences are shorter than 2^30; positions may be beyond.
@@ -96,19 +47,23 @@ class ScoreTerms {
         space_(space),
         position_(reinterpret_cast<int32_t*>(take(kTile))),
         beyond_(take(kTile)),
-        q_relt_(take(item.terms.r.data == nullptr ? 0 : kTile * item.D)) {}
+        relative_(item, first, queries, position_, take) {}
 
   // `rows` is space for a panel of queries.
   void LoadQueries(float* rows);
-  // scores [key][kPanel], query_scale q.k, become scores in units of AttendItem::unit, or weights
-  // where no softmax follows, with `seen` [kPanel] counting them. Only of keys that the panel sees.
-  // Invisible pairs are selected away, whatever they hold.
+  // Whether scores do not start from zero, and what they start from.
+  bool has_start() const { return relative_.given(); }
+  void Start(const KeyPart& part, int64_t panel, float* scores) {
+    relative_.Load(part, panel, scores);
+  }
+  // scores [key][kPanel], their start and query_scale q.k, become scores in units of
+  // AttendItem::unit, or weights where no softmax follows, with `seen` [kPanel] counting them. Only
+  // of keys that the panel sees. Invisible pairs are selected away, whatever they hold.
   void Apply(const KeyPart& part, int64_t panel, float* scores, float* seen) const;
   // Queries of the tile that see a key.
   uint64_t Sees(const KeyPart& part, int64_t key) const;
 
  private:
-  void AddRelative(const KeyPart& part, int64_t panel, float* scores) const;
   void AddLabelled(const KeyPart& part, int64_t panel, float factor, float* scores) const;
   void Cap(const KeyPart& part, float* scores) const;
   void AddAlibi(const KeyPart& part, int64_t panel, float* scores) const;
@@ -126,34 +81,23 @@ class ScoreTerms {
   const TermSpace& space_;
   int32_t* position_;  // [64], cut to +-2^30
   float* beyond_;      // [64], what was cut off: the query is farther from every key by as much
-  float* q_relt_;      // [panel][D][kPanel], times scale
+  RelativeScores relative_;
 };
 
 inline void ScoreTerms::LoadQueries(float* rows) {
   constexpr int64_t kFar = int64_t{1} << 30;
   for (int64_t i = 0; i < kTile; ++i) {
-    // Lanes without a query take the position of the last one, so that no range of distances
-    // widens.
+    // Lanes without a query take the position of the last one.
     const int64_t row = t_.QueryRow(first_ + std::min(i, queries_ - 1));
     const int64_t position = row + t_.terms.offset, cut = std::clamp(position, -kFar, kFar);
     position_[i] = static_cast<int32_t>(cut);
     beyond_[i] = static_cast<float>(std::abs(position - cut));
   }
-  if (t_.terms.r.data == nullptr) return;
-  for (int64_t panel = 0; panel * kPanel < queries_; ++panel) {
-    std::fill_n(rows, kPanel * t_.D, 0.0f);
-    for (int64_t i = 0; i < PanelQueries(panel); ++i) {
-      const int64_t row = t_.QueryRow(first_ + panel * kPanel + i);
-      if (row < 0) continue;
-      Widen(t_.terms.q_rel.dtype, t_.terms.q_rel.Row(row), t_.D, rows + i * t_.D, t_.query_scale);
-    }
-    Transpose(rows, t_.D, kPanel, t_.D, q_relt_ + panel * t_.D * kPanel, kPanel);
-  }
+  if (relative_.given()) relative_.LoadQueries(rows);
 }
 
 inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
                               float* seen) const {
-  if (t_.terms.r.data != nullptr) AddRelative(part, panel, scores);
   const bool is_labelled =
       t_.terms.table.data != nullptr && part.terms != nullptr && !part.terms->labels.empty();
   const bool caps_table = t_.terms.params.cap_table;
@@ -170,48 +114,6 @@ inline void ScoreTerms::Apply(const KeyPart& part, int64_t panel, float* scores,
     Weigh(part, panel, scores, seen);
   } else if (part.hides()) {
     Hide(part, panel, scores);
-  }
-}
-
-// One product of the queries with the rows of r at all distances between the two tiles, 127 of them
-// in natural order, from which each pair picks its own (Dai et al. 2019, appendix B, without the
-// shifted copy). Distances below 0 belong to invisible pairs.
-inline void ScoreTerms::AddRelative(const KeyPart& part, int64_t panel, float* scores) const {
-  const DF d;
-  const hn::RebindToSigned<DF> di;
-  const int32_t last = static_cast<int32_t>(t_.terms.distances - 1);
-  const int32_t* position = position_ + panel * kPanel;
-  const auto [nearest, farthest] = std::minmax_element(position, position + kPanel);
-  int64_t low = last, high = 0;
-  for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
-    const int64_t row = t_.KeyRow(part.first + key);
-    if (row < 0) continue;
-    low = std::min(low, std::clamp<int64_t>(*nearest - row, 0, last));
-    high = std::max(high, std::clamp<int64_t>(*farthest - row, 0, last));
-  }
-  const HeadRows& r = t_.terms.r;
-  for (int64_t from = low; from <= high; from += kRelativeRows) {
-    const int32_t n = static_cast<int32_t>(std::min(kRelativeRows, high - from + 1));
-    const float* rows = reinterpret_cast<const float*>(r.Row(from));
-    PanelGemm<Start::kZero>(n, t_.D, {rows, r.stride / static_cast<int64_t>(sizeof(float)), 1},
-                            q_relt_ + panel * t_.D * kPanel, space_.relative);
-    for (int64_t key = part.seen.begin; key < part.seen.end; ++key) {
-      const auto row = hn::Set(di, static_cast<int32_t>(t_.KeyRow(part.first + key)));
-      for (int64_t x = 0; x < kPanel; x += kLanes) {
-        auto distance = hn::Sub(hn::LoadU(di, position + x), row);
-        distance = hn::Min(hn::Max(distance, hn::Zero(di)), hn::Set(di, last));
-        distance = hn::Sub(distance, hn::Set(di, static_cast<int32_t>(from)));
-        const auto outside =
-            hn::Or(hn::Lt(distance, hn::Zero(di)), hn::Gt(distance, hn::Set(di, n - 1)));
-        const auto at = hn::Add(hn::Mul(hn::IfThenZeroElse(outside, distance),
-                                        hn::Set(di, static_cast<int32_t>(kPanel))),
-                                hn::Iota(di, static_cast<int32_t>(x)));
-        const VF term =
-            hn::IfThenZeroElse(hn::RebindMask(d, outside), hn::GatherIndex(d, space_.relative, at));
-        float* to = scores + key * kPanel + x;
-        hn::StoreU(hn::Add(hn::LoadU(d, to), term), d, to);
-      }
-    }
   }
 }
 

@@ -71,7 +71,9 @@ double SeqFlops(const AttendArgs& args, const AttendProblem& p, const AttendSeq&
   if (HasTerms(args, p, nullptr)) pair += kTermFlops;
   if (t.bias.given()) pair += kTermFlops;
   if (t.table.given()) pair += kPickFlops;
-  if (t.r.given()) pair += kPickFlops + 4 * D / kGemmShare;
+  if (t.r.given()) {
+    pair += seq.gathers ? kPickFlops + 4 * D / kGemmShare : 2 * D / kGemmShare;
+  }
   const auto rows = static_cast<double>(RoundUp(p.q.shape[2], 16));
   return static_cast<double>(p.q.shape[1]) * (pairs * pair + kItemFlops * (D + Dv) * rows);
 }

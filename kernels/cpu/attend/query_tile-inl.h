@@ -25,17 +25,6 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Gemm for `lanes` columns of a panel from `b` and `c` on.
-template <Start kStart>
-HWY_INLINE void Multiply(int64_t M, int64_t lanes, int64_t K, Broadcast a, const float* b, float* c,
-                         const float* scale = nullptr) {
-  if (lanes == kPanel) {
-    PanelGemm<kStart>(M, K, a, b, c, scale);
-  } else {
-    Gemm<kStart>(M, lanes, K, a, {b, kPanel}, {c, kPanel}, scale);
-  }
-}
-
 // The online softmax of one tile of queries. Every array keeps queries in panels of kPanel lanes.
 class QueryTile {
  public:
@@ -92,6 +81,7 @@ class QueryTile {
 
   Block NextBlock(KeyTiles* keys, ComputedTile* computed);
   void CountPairs(const KeyPart& part);
+  template <Start kStart>
   void Score(const KeyPart& part, int64_t panel, const Rows& k);
   void Mask(const KeyPart& part, int64_t panel);
   Stretches StretchesOf(const Block& block, int64_t strip) const;
@@ -192,7 +182,12 @@ inline void QueryTile::Advance(KeyTiles* keys, ComputedTile* computed) {
       KeyPart& part = block.parts[i];
       part.LookFrom(p, Lanes(p));
       if (part.seen.size() == 0) continue;
-      Score(part, p, keys->Keys(part.place));
+      if (t_.has_terms && terms_.has_start()) {
+        terms_.Start(part, p, scores_ + part.offset * kPanel);
+        Score<Start::kAddLast>(part, p, keys->Keys(part.place));
+      } else {
+        Score<Start::kZero>(part, p, keys->Keys(part.place));
+      }
       if (t_.has_terms) {
         terms_.Apply(part, p, scores_ + part.offset * kPanel, sum_ + p * kPanel);
       } else if (part.hides()) {
@@ -207,15 +202,16 @@ inline void QueryTile::Advance(KeyTiles* keys, ComputedTile* computed) {
 }
 
 // Products of a panel with the keys that it sees.
-inline void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) {
+template <Start kStart>
+void QueryTile::Score(const KeyPart& part, int64_t panel, const Rows& k) {
   const auto multiply = [&](SlotRange range, int64_t x, int64_t lanes, int64_t unit) HWY_ATTR {
     if (range.size() == 0) return;
     // A few rows more are faster than a remainder.
     const int64_t rows = std::min(RoundUp(range.size(), unit), part.keys);
     const int64_t first = std::min(range.begin, part.keys - rows);
-    Multiply<Start::kZero>(rows, lanes, t_.D, {k.data + first * k.stride, k.stride, 1},
-                           qt_ + panel * t_.D * kPanel + x,
-                           scores_ + (part.offset + first) * kPanel + x);
+    PanelGemm<kStart>(rows, lanes, t_.D, {k.data + first * k.stride, k.stride, 1},
+                      qt_ + panel * t_.D * kPanel + x,
+                      scores_ + (part.offset + first) * kPanel + x);
   };
   if (part.is_even) return multiply(part.seen, 0, Lanes(panel), kRows);
   for (int64_t s = 0; Lanes(panel, s) > 0; ++s) {
@@ -338,11 +334,11 @@ inline void QueryTile::AddKeys(Start start, int64_t panel, int64_t x, int64_t la
   float* sum = SumVP(panel) + x;
   const int64_t n = rows.size();
   if (start == Start::kScale) {
-    Multiply<Start::kScale>(t_.Dv, lanes, n, vt, weights, sum, shrink_ + panel * kPanel + x);
+    PanelGemm<Start::kScale>(t_.Dv, lanes, n, vt, weights, sum, shrink_ + panel * kPanel + x);
   } else if (start == Start::kZero) {
-    Multiply<Start::kZero>(t_.Dv, lanes, n, vt, weights, sum);
+    PanelGemm<Start::kZero>(t_.Dv, lanes, n, vt, weights, sum);
   } else if (n > 0) {
-    Multiply<Start::kAdd>(t_.Dv, lanes, n, vt, weights, sum);
+    PanelGemm<Start::kAdd>(t_.Dv, lanes, n, vt, weights, sum);
   }
 }
 

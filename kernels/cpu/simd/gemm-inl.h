@@ -191,6 +191,16 @@ HWY_INLINE void PanelGemm(int64_t M, int64_t K, Broadcast a, const float* b, flo
                           const float* scale = nullptr) {
   gemm_internal::Columns<kVectors, kStart>(M, K, a, {b, kPanel}, {c, kPanel}, scale);
 }
+// Of `lanes` columns of a panel, from `b` and `c` on.
+template <Start kStart>
+HWY_INLINE void PanelGemm(int64_t M, int64_t lanes, int64_t K, Broadcast a, const float* b,
+                          float* c, const float* scale = nullptr) {
+  if (lanes == kPanel) {
+    PanelGemm<kStart>(M, K, a, b, c, scale);
+  } else {
+    Gemm<kStart>(M, lanes, K, a, {b, kPanel}, {c, kPanel}, scale);
+  }
+}
 
 }  // namespace attnd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
