@@ -126,7 +126,7 @@ def same_bits(a, b):
             if np.ascontiguousarray(a[name]).tobytes() != np.ascontiguousarray(b[name]).tobytes()]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)  # tests of a case follow each other
 def expected(method, case, dtype, backward):
     """inputs; the oracle's answer; plain float32 code's answer, rounded; sums and amplification."""
     t = tensors(suited(method, case), dtype, gradients=backward)
