@@ -66,9 +66,9 @@ TEST_P(EngineStreams, RunsBesideOthersGiveTheSameBitsAsAlone) {
 // A part of a pattern, or a copy that the device has not filled, must not serve the next run.
 TEST_P(EngineStreams, AStoppedRunLeavesNoPartOfAPattern) {
   const std::unique_ptr<Engine> fresh = NewEngine(), engine = NewEngine();
-  for (const MethodCase& c : EveryMethod(2048)) {
+  for (const MethodCase& c : EveryMethod(1024)) {
     SCOPED_TRACE(c.method);
-    const auto request = MakeRequest(c, Direction::kForward, 2048, /*H=*/1);
+    const auto request = MakeRequest(c, Direction::kForward, 1024, /*H=*/1);
     const auto want = PlanAndExecute(*fresh, request->call);
     ASSERT_TRUE(want.ok()) << want.status();
     // Stops the run at later and later points.
