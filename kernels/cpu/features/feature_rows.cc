@@ -76,15 +76,18 @@ class FeatureRow {
   void Forward(const FeatureRowsProblem& p, int64_t row) {
     Load(p, row);
     float* const out = p.out.As<float>() + row * F_;
-    Features(out);
-    if (args_.features.norm != RowNorm::kNone) Divide(out, NormOf(out) + Offset());
+    const float* const phi = Features(out);
+    if (args_.features.norm != RowNorm::kNone) return Divide(phi, NormOf(phi) + Offset(), out);
+    if (phi != out) std::copy_n(phi, F_, out);
   }
 
   void Backward(const FeatureRowsProblem& p, int64_t row) {
     Load(p, row);
     g_ = Read(p.dout, row, F_, dphi_);
-    if (args_.features.norm != RowNorm::kNone) ToFeatures();
     float* const out = p.out.As<float>() + row * D_;
+    const bool copies = args_.features.nu == 0 && args_.features.map == ElementOp::kCopy;
+    if (args_.features.norm != RowNorm::kNone) ToFeatures(copies ? out : dphi_);
+    if (g_ == out) return;
     if (args_.features.nu > 0) return FromDpfp(out);
     ElementDerivative(element_, {{g_, x_}, out, D_});
   }
@@ -104,19 +107,27 @@ class FeatureRow {
     return space;
   }
 
-  // phi /= norm; 0 where that is 0. The unit of divisions takes ten times as long as that of
-  // products, which does where the inverse is a normal number.
-  void Divide(float* phi, float norm) const {
+  // Calls with(over), over(v) being v over `norm`, which is not 0. The unit of divisions takes ten
+  // times as long as that of products, which does where the inverse is a normal number.
+  template <class With>
+  static void Dividing(float norm, const With& with) {
     constexpr float kMost = 0x1p125f;
     const DF d;
     const VF by = hn::Set(d, norm), inverse = hn::Set(d, 1 / norm);
-    if (norm == 0) {
-      std::fill(phi, phi + F_, 0.0f);
-    } else if (std::fabs(norm) <= kMost) {
-      Map<1>(d, {{phi}, phi, F_}, [=](VF v) HWY_ATTR { return hn::Mul(v, inverse); });
+    if (std::fabs(norm) <= kMost) {
+      with([=](VF v) HWY_ATTR { return hn::Mul(v, inverse); });
     } else {
-      Map<1>(d, {{phi}, phi, F_}, [=](VF v) HWY_ATTR { return hn::Div(v, by); });
+      with([=](VF v) HWY_ATTR { return hn::Div(v, by); });
     }
+  }
+
+  // out = phi / norm; 0 where that is 0.
+  void Divide(const float* phi, float norm, float* out) const {
+    if (norm == 0) {
+      std::fill(out, out + F_, 0.0f);
+      return;
+    }
+    Dividing(norm, [&](auto over) { Map<1>(DF(), {{phi}, out, F_}, over); });
   }
 
   // phi = map(x): what takes long in float64 in float32, to a few ulp.
@@ -137,9 +148,13 @@ class FeatureRow {
     }
   }
 
-  // phi before it is divided.
-  void Features(float* phi) {
-    if (args_.features.nu == 0) return MapRow(phi);
+  // phi before it is divided: in `phi`, or the row itself.
+  const float* Features(float* phi) {
+    if (args_.features.nu == 0) {
+      if (args_.features.map == ElementOp::kCopy) return x_;
+      MapRow(phi);
+      return phi;
+    }
     const DF d;
     const VF zero = hn::Zero(d);
     const auto relu = [=](VF x) HWY_ATTR { return hn::IfThenZeroElse(hn::Lt(x, zero), x); };
@@ -151,6 +166,7 @@ class FeatureRow {
       Map<2>(d, {{r_, r_ + Turn(j)}, phi + (j - 1) * 2 * D_, 2 * D_},
              [](VF x, VF y) HWY_ATTR { return hn::Mul(x, y); });
     }
+    return phi;
   }
   // Where r turned by j begins in twice r.
   int64_t Turn(int64_t j) const { return D_ == 0 ? 0 : 2 * D_ - j % (2 * D_); }
@@ -169,30 +185,34 @@ class FeatureRow {
   // From the gradient of phi over its norm to that of phi: with y = phi / norm,
   // (dy - sum(dy y)) / norm for the sum, (dy - phi sum(dy y) / root) / norm for the root of
   // squares.
-  void ToFeatures() {
-    Features(phi_);
-    const float root = NormOf(phi_), norm = root + Offset();
-    const DF d;
+  void ToFeatures(float* dphi) {
+    const float* const phi = Features(phi_);
+    const float root = NormOf(phi), norm = root + Offset();
     if (norm == 0) {
-      std::fill(dphi_, dphi_ + F_, 0.0f);
-      g_ = dphi_;
-      return;
+      std::fill(dphi, dphi + F_, 0.0f);
+    } else {
+      Dividing(norm, [&](auto over) { ThroughNorm(phi, root, over, dphi); });
     }
-    const VF by = hn::Set(d, norm);
+    g_ = dphi;
+  }
+  // `over` divides by the norm.
+  template <class Over>
+  void ThroughNorm(const float* phi, float root, const Over& over, float* dphi) const {
+    const DF d;
     // Of quotients: features may be far from 1, and products with them leave float32.
     const auto along = static_cast<float>(
-        SumOf(g_, phi_, F_, [=](VF g, VF v) HWY_ATTR { return hn::Mul(g, hn::Div(v, by)); }));
+        SumOf(g_, phi, F_, [=](VF g, VF v) HWY_ATTR { return hn::Mul(g, over(v)); }));
     if (args_.features.norm == RowNorm::kSum) {
       const VF shift = hn::Set(d, along);
-      Map<1>(d, {{g_}, dphi_, F_}, [=](VF g) HWY_ATTR { return hn::Div(hn::Sub(g, shift), by); });
+      Map<1>(d, {{g_}, dphi, F_}, [=](VF g) HWY_ATTR { return over(hn::Sub(g, shift)); });
     } else {
       const VF scale = hn::Set(d, root == 0 ? 0.0f : along);
-      const VF root_of_squares = hn::Set(d, root == 0 ? 1.0f : root);
-      Map<2>(d, {{g_, phi_}, dphi_, F_}, [=](VF g, VF v) HWY_ATTR {
-        return hn::Div(hn::NegMulAdd(scale, hn::Div(v, root_of_squares), g), by);
+      // A root of float32 has a normal inverse.
+      const VF inverse_root = hn::Set(d, root == 0 ? 1.0f : 1 / root);
+      Map<2>(d, {{g_, phi}, dphi, F_}, [=](VF g, VF v) HWY_ATTR {
+        return over(hn::NegMulAdd(scale, hn::Mul(v, inverse_root), g));
       });
     }
-    g_ = dphi_;
   }
 
   // dr_i = sum_j dphi_ji r_(i-j) + dphi_j,(i+j) r_(i+j); the gradient of x flows where it is not 0.
