@@ -101,15 +101,18 @@ class Report {
          [&](Stream& s) { return device_.Run(s, ScatterRowsArgs{.problems = {scatter}}); });
   }
 
-  void Sort(int64_t rows, int64_t N, int64_t M) {
+  void Sort(int64_t rows, int64_t N, int64_t M, bool by_index = false) {
     Floats x = Normals(rows * N);
     std::vector<int32_t> order(static_cast<size_t>(rows * M));
     const SortProblem p = {DenseView(x.data(), DType::kF32, {rows, N}),
                            DenseView(order.data(), DType::kI32, {rows, M})};
-    Case((M == N ? "sort N" : "top_k N") + std::to_string(N) + " M" + std::to_string(M) + " rows" +
-             std::to_string(rows),
+    Case((by_index ? "top_k_by_index N"
+          : M == N ? "sort N"
+                   : "top_k N") +
+             std::to_string(N) + " M" + std::to_string(M) + " rows" + std::to_string(rows),
          0, static_cast<double>(rows * N), [&](Stream& s) {
-           return device_.Run(s, SortArgs{.descending = M != N, .problems = {p}});
+           return device_.Run(
+               s, SortArgs{.descending = M != N, .by_index = by_index, .problems = {p}});
          });
   }
 
@@ -180,6 +183,7 @@ int Main(const std::string& isa, const std::string& prefix) {
       if (N > 64) report.Sort((1 << 18) / N, N, 16);
     }
     report.Sort(64, 4096, 512);
+    report.Sort(1024, 4096, 64, /*by_index=*/true);
     const double alpha = 0.35;
     report.Features("exp", {.alpha = alpha, .eps = 1e-6}, 256);
     report.Features("exp shared", {.alpha = alpha, .eps = 1e-6, .shares_shift = true}, 256);

@@ -1,12 +1,11 @@
 // Bisects the value of the M-th lowest rank by counting, until few ranks are left between the
-// bounds; those are compared. Every pass is a load, a comparison and a sum for each vector.
+// bounds (more bisections cost as much as to compare those). Every pass is a load, a comparison and
+// a sum for each vector.
 #include "kernels/cpu/rows/select.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
-#include <tuple>
 #include <utility>
 
 #include "kernels/core/run_control.h"
@@ -61,34 +60,22 @@ int64_t CountUpTo(const int32_t* ranks, int64_t n, int32_t most) {
   return count;
 }
 
-// Bit l: lane l of the mask.
-template <class M>
-uint64_t LanesOf(M mask) {
-  uint8_t bytes[8] = {};
-  hn::StoreMaskBits(kInts, mask, bytes);
-  uint64_t lanes;
-  std::memcpy(&lanes, bytes, sizeof(lanes));
-  return lanes;
-}
-
-// Calls visit(i) for the ranks in (above, most], in order, until it returns false.
-template <class Visit>
-void ForEachWithin(const int32_t* ranks, int64_t n, int64_t above, int32_t most,
-                   const Visit& visit) {
+// Writes the indices of the ranks up to `most`, in order, and returns how many they are; -1: the
+// run was stopped. A vector is written behind each that is found.
+int64_t IndicesUpTo(const int32_t* ranks, int64_t n, int32_t most, int32_t* indices) {
   const auto bound = hn::Set(kInts, most);
-  int64_t i = 0;
+  int64_t count = 0, i = 0;
   for (; i + kIntLanes <= n; i += kIntLanes) {
-    if (i % kStretch == 0 && CheckPoint()) return;
-    const auto is_above = hn::Gt(hn::LoadU(kInts, ranks + i), bound);
-    uint64_t within = ~LanesOf(is_above) & ((uint64_t{1} << kIntLanes) - 1);
-    for (; within != 0; within &= within - 1) {
-      const int64_t j = i + std::countr_zero(within);
-      if (ranks[j] > above && !visit(j)) return;
-    }
+    if (i % kStretch == 0 && CheckPoint()) return -1;
+    const auto is_within = hn::Not(hn::Gt(hn::LoadU(kInts, ranks + i), bound));
+    const auto index = hn::Iota(kInts, static_cast<int32_t>(i));
+    hn::StoreU(hn::Compress(index, is_within), kInts, indices + count);
+    count += static_cast<int64_t>(hn::CountTrue(kInts, is_within));
   }
   for (; i < n; ++i) {
-    if (ranks[i] <= most && ranks[i] > above && !visit(i)) return;
+    if (ranks[i] <= most) indices[count++] = static_cast<int32_t>(i);
   }
+  return count;
 }
 
 std::pair<int32_t, int32_t> Extremes(const int32_t* ranks, int64_t n) {
@@ -122,48 +109,67 @@ int32_t Middle(int64_t low, int64_t high, bool by_value) {
   return static_cast<int32_t>(std::clamp<int64_t>(RankOf(mean, false), low, high - 1));
 }
 
-void Select(const Selection& s) {
-  // So many ranks are compared; more bisections cost as much.
-  constexpr int64_t kFew = 128;
+// The bounds of a bisection: `within` of the ranks are in (below, bound], the `taken` up to `below`
+// are among the lowest.
+struct Bounds {
+  int64_t below, bound, taken, within;
+};
+
+// The first M of the ranks up to the bound, where all within the bounds are equal.
+bool TakeFirst(const Selection& s, const Bounds& bounds) {
+  int64_t m = 0, equal = s.M - bounds.taken;
+  for (int64_t i = 0; m < s.M; ++i) {
+    if (i % kStretch == 0 && CheckPoint()) return false;
+    if (s.ranks[i] > bounds.bound || (s.ranks[i] == bounds.bound && equal-- <= 0)) continue;
+    s.order[m++] = static_cast<int32_t>(i);
+  }
+  return true;
+}
+
+// The M lowest of the ranks up to the bound, of which few are compared.
+bool TakeLowest(const Selection& s, const Bounds& bounds) {
+  const int64_t count = IndicesUpTo(s.ranks, s.N, static_cast<int32_t>(bounds.bound), s.scratch);
+  if (count < s.M) return false;
+  const auto key_of = [&](int32_t i) { return int64_t{s.ranks[i]} << 32 | i; };
+  int64_t few[kSelectionFew + 1], size = 0, last = INT64_MAX;
+  if (count > s.M) {
+    for (int64_t c = 0; c < count; ++c) {
+      few[size] = key_of(s.scratch[c]);
+      size += s.ranks[s.scratch[c]] > bounds.below ? 1 : 0;
+    }
+    std::nth_element(few, few + (s.M - bounds.taken - 1), few + size);
+    last = few[s.M - bounds.taken - 1];
+  }
+  for (int64_t c = 0, m = 0; m < s.M; ++c) {
+    s.order[m] = s.scratch[c];
+    m += key_of(s.scratch[c]) <= last ? 1 : 0;
+  }
+  return true;
+}
+
+bool Take(const Selection& s) {
   constexpr int kByValue = 16;  // bisections, then the number of bits bounds them
-  if (s.M == 0) return;
   const auto [least, most] = Extremes(s.ranks, s.N);
-  // `within` of the ranks are in (below, bound], those up to `below` are taken.
-  int64_t below = int64_t{least} - 1, bound = most, taken = 0, within = s.N;
-  for (int round = 0; within > kFew && bound - below > 1 && taken + within > s.M; ++round) {
-    const int32_t middle = Middle(below + 1, bound, s.of_floats && round < kByValue);
+  Bounds b = {.below = int64_t{least} - 1, .bound = most, .taken = 0, .within = s.N};
+  for (int round = 0; b.within > kSelectionFew && b.bound - b.below > 1 && b.taken + b.within > s.M;
+       ++round) {
+    const int32_t middle = Middle(b.below + 1, b.bound, s.of_floats && round < kByValue);
     const int64_t count = CountUpTo(s.ranks, s.N, middle);
-    if (count < 0) return std::fill(s.order, s.order + s.M, 0);
+    if (count < 0) return false;
     if (count >= s.M) {
-      bound = middle;
-      within = count - taken;
+      b.bound = middle;
+      b.within = count - b.taken;
     } else {
-      below = middle;
-      within -= count - taken;
-      taken = count;
+      b.below = middle;
+      b.within -= count - b.taken;
+      b.taken = count;
     }
   }
-  // The last rank and index that are taken.
-  int64_t last_rank = bound, last_index = s.N;
-  if (bound - below > 1 && taken + within > s.M) {
-    std::pair<int32_t, int64_t> few[kFew];
-    int64_t count = 0;
-    ForEachWithin(s.ranks, s.N, below, static_cast<int32_t>(bound), [&](int64_t i) {
-      few[count++] = {s.ranks[i], i};
-      return count < kFew;
-    });
-    if (CheckPoint() || count < s.M - taken) return std::fill(s.order, s.order + s.M, 0);
-    std::nth_element(few, few + (s.M - taken - 1), few + count);
-    std::tie(last_rank, last_index) = few[s.M - taken - 1];
-  }
-  // Where one value is left between the bounds, the first of its ranks are taken.
-  int64_t m = 0, equal = bound - below == 1 ? s.M - taken : s.N;
-  ForEachWithin(s.ranks, s.N, INT64_MIN, static_cast<int32_t>(last_rank), [&](int64_t i) {
-    if (s.ranks[i] == last_rank && (i > last_index || equal-- <= 0)) return true;
-    s.order[m++] = static_cast<int32_t>(i);
-    return m < s.M;
-  });
-  std::fill(s.order + m, s.order + s.M, 0);
+  return b.bound - b.below == 1 ? TakeFirst(s, b) : TakeLowest(s, b);
+}
+
+void Select(const Selection& s) {
+  if (s.M > 0 && !Take(s)) std::fill(s.order, s.order + s.M, 0);
 }
 
 }  // namespace attnd::HWY_NAMESPACE

@@ -21,8 +21,11 @@ struct Selection {
   const int32_t* ranks = nullptr;
   int64_t N = 0, M = 0;
   bool of_floats = false;
-  int32_t* order = nullptr;  // [M]
+  int32_t* order = nullptr;    // [M]
+  int32_t* scratch = nullptr;  // [SelectionScratch(M)]
 };
+constexpr int64_t kSelectionFew = 128;  // ranks that are compared, see select.cc
+constexpr int64_t SelectionScratch(int64_t M) { return M + kSelectionFew + 16; }
 void SelectLowest(Isa isa, const Selection& selection);
 
 }  // namespace attnd

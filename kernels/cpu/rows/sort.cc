@@ -44,11 +44,11 @@ struct Row {
   }
 };
 
-// Of a sorted row the keys twice; of a selected one ranks in halves of elements, and what is
-// selected twice.
+// Of a sorted row the keys twice; of a selected one what is selected twice, and in halves of
+// elements ranks and what the selection needs.
 int64_t ScratchOf(const SortArgs& args, int64_t N, int64_t M) {
   if (!IsSelection(args, N, M)) return 2 * N;
-  return CeilDiv(N, 2) + (args.by_index ? 0 : 2 * M);
+  return (args.by_index ? 0 : 2 * M) + CeilDiv(N + SelectionScratch(M), 2);
 }
 
 constexpr int64_t kStretch = 1 << 14;  // keys between check points
@@ -120,7 +120,8 @@ void SortKeys(uint64_t* keys, int64_t n, uint64_t* other) {
 }
 
 void SelectRow(const Row& row, Isa isa) {
-  auto* ranks = reinterpret_cast<int32_t*>(row.scratch);
+  uint64_t* const first = row.scratch;
+  auto* const ranks = reinterpret_cast<int32_t*>(first + (row.args.by_index ? 0 : 2 * row.M));
   const bool of_floats = row.problem.x.dtype == DType::kF32;
   const auto load = [&](int64_t begin, int64_t end) {
     if (of_floats && row.stride() == 1) {
@@ -130,10 +131,13 @@ void SelectRow(const Row& row, Isa isa) {
     for (int64_t i = begin; i < end; ++i) ranks[i] = row.Rank(i);
   };
   if (!EachStretch(row.N, load)) return;
-  SelectLowest(
-      isa, {.ranks = ranks, .N = row.N, .M = row.M, .of_floats = of_floats, .order = row.order});
+  SelectLowest(isa, {.ranks = ranks,
+                     .N = row.N,
+                     .M = row.M,
+                     .of_floats = of_floats,
+                     .order = row.order,
+                     .scratch = ranks + row.N});
   if (row.args.by_index) return;
-  uint64_t* const first = row.scratch + CeilDiv(row.N, 2);
   for (int64_t m = 0; m < row.M; ++m) first[m] = Row::Key(ranks[row.order[m]], row.order[m]);
   SortKeys(first, row.M, first + row.M);
   row.Store(first);
