@@ -49,6 +49,10 @@ void GatherDivided(const GatherRowsProblem& p, const char* x, const int32_t* ind
     const int64_t n = index[m * p.index.stride[row]];
     const char* from = x + n * p.x.stride[row] * x_size;
     char* to = out + m * p.out.stride[row] * out_size;
+    if (m + kAhead < end) {
+      const int64_t ahead = std::max(index[(m + kAhead) * p.index.stride[row]], 0);
+      FetchRow(x + ahead * p.x.stride[row] * x_size, D * x_size);
+    }
     const float by = n < 0 ? 0 : DivisorOf(p.divisor, divisor, n);
     if (is_dense) {
       DivideRow(reinterpret_cast<const float*>(from), D, by, reinterpret_cast<float*>(to));
@@ -82,6 +86,9 @@ void Gather(const GatherRowsProblem& p, const char* x, const int32_t* index, cha
     const int64_t n = index[m * step];
     char* to = out + m * out_pitch;
     const char* from = x + n * x_pitch;
+    if (m + kAhead < end) {
+      FetchRow(x + std::max(index[(m + kAhead) * step], 0) * x_pitch, D * x_size);
+    }
     if (n >= 0 && copies) {
       if (bytes == 4) {
         std::memcpy(to, from, 4);

