@@ -24,13 +24,14 @@ namespace attnd::HWY_NAMESPACE {
 // Tile `tile` of a product.
 struct OutTile {
   OutTile(const MatMulTiling& tiling, int64_t tile)
-      : batch(tile / (tiling.tiles_m * tiling.tiles_n)),
+      : number(tile),
+        batch(tile / (tiling.tiles_m * tiling.tiles_n)),
         m(tile % tiling.tiles_m * tiling.tile_m),
         n(tile / tiling.tiles_m % tiling.tiles_n * tiling.tile_n),
         rows(std::min(tiling.tile_m, tiling.M - m)),
         columns(std::min(tiling.tile_n, tiling.N - n)) {}
 
-  int64_t batch, m, n, rows, columns;
+  int64_t number, batch, m, n, rows, columns;
 };
 
 // A [rows, count] and B [count, columns] of one step of a tile.
@@ -53,6 +54,12 @@ struct Step {
   int64_t count;
 };
 
+// What `next` reads and `step` does not.
+void AddStep(const Step& step, const Step& next, const OutTile& tile, OperandsAhead* ahead) {
+  if (next.a.data != step.a.data) ahead->Add(next.a, tile.rows, next.count);
+  if (next.b.data != step.b.data) ahead->Add(next.b, next.count, tile.columns);
+}
+
 // C = the sum of the steps of one chunk.
 void SumChunk(const MatMulTiling& tiling, const OutTile& tile, int64_t chunk, MutableRows c,
               float* scratch) {
@@ -70,9 +77,10 @@ void SumChunk(const MatMulTiling& tiling, const OutTile& tile, int64_t chunk, Mu
     const Panels b = RightOperand(step.b, tile.rows, step.count, tile.columns, b_scratch);
     OperandsAhead ahead;
     if (i + 1 < end) {
-      const Step next(tiling, tile, i + 1);
-      ahead.Add(next.a, tile.rows, next.count);
-      ahead.Add(next.b, next.count, tile.columns);
+      AddStep(step, Step(tiling, tile, i + 1), tile, &ahead);
+    } else if (end == tiling.steps && tile.number + 1 < tiling.tiles()) {
+      const OutTile next(tiling, tile.number + 1);
+      AddStep(step, Step(tiling, next, 0), next, &ahead);
     }
     StepTile(i == begin, tile.rows, tile.columns, step.count, a, b, c, ahead);
   }
