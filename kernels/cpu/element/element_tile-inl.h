@@ -121,7 +121,11 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static void LoadPatch(const Patch& from, float* to
     return;
   }
   for (int64_t r = 0; r < from.rows; ++r) {
-    WidenRow(from.dtype, from.At(r, 0), from.column_stride, from.columns, to + r * pitch);
+    if (r > 0 && from.row_stride == 0) {
+      std::memcpy(to + r * pitch, to, from.columns * sizeof(float));
+    } else {
+      WidenRow(from.dtype, from.At(r, 0), from.column_stride, from.columns, to + r * pitch);
+    }
   }
 }
 
