@@ -54,12 +54,6 @@ struct Step {
   int64_t count;
 };
 
-// What `next` reads and `step` does not.
-void AddStep(const Step& step, const Step& next, const OutTile& tile, OperandsAhead* ahead) {
-  if (next.a.data != step.a.data) ahead->Add(next.a, tile.rows, next.count);
-  if (next.b.data != step.b.data) ahead->Add(next.b, next.count, tile.columns);
-}
-
 // C = the sum of the steps of one chunk.
 void SumChunk(const MatMulTiling& tiling, const OutTile& tile, int64_t chunk, MutableRows c,
               float* scratch) {
@@ -77,10 +71,14 @@ void SumChunk(const MatMulTiling& tiling, const OutTile& tile, int64_t chunk, Mu
     const Panels b = RightOperand(step.b, tile.rows, step.count, tile.columns, b_scratch);
     OperandsAhead ahead;
     if (i + 1 < end) {
-      AddStep(step, Step(tiling, tile, i + 1), tile, &ahead);
-    } else if (end == tiling.steps && tile.number + 1 < tiling.tiles()) {
-      const OutTile next(tiling, tile.number + 1);
-      AddStep(step, Step(tiling, next, 0), next, &ahead);
+      const Step next(tiling, tile, i + 1);
+      ahead.Add(next.a, tile.rows, next.count);
+      ahead.Add(next.b, next.count, tile.columns);
+    } else if (b.data == b_scratch && end == tiling.steps && tile.number + 1 < tiling.tiles()) {
+      // The hardware foresees the rows of a tile that are read where they lie, not those packed.
+      const OutTile next_tile(tiling, tile.number + 1);
+      const Step next(tiling, next_tile, 0);
+      if (next.b.data != step.b.data) ahead.Add(next.b, next.count, next_tile.columns);
     }
     StepTile(i == begin, tile.rows, tile.columns, step.count, a, b, c, ahead);
   }
