@@ -62,6 +62,9 @@ TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
       std::stable_sort(rows.begin(), rows.end(), [&](int32_t a, int32_t b) {
         return buckets[h * r.n + a] < buckets[h * r.n + b];
       });
+      for (int64_t s = 0; s < r.n; s += r.chunk) {
+        std::sort(rows.begin() + s, rows.begin() + std::min(s + r.chunk, r.n));
+      }
       order.insert(order.end(), rows.begin(), rows.end());
     }
     r.order = order;

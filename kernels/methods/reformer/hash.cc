@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/method/drawn.h"
 #include "kernels/ops/ops.h"
@@ -13,27 +14,45 @@ namespace {
 
 constexpr int kFactors = 2;
 
-// Rows 0..n-1 by (key, row), and the ranks of their keys: O(n), or O(n log n) where keys lie far
-// apart.
-void SortByKey(std::span<const int64_t> keys, int32_t* order, int32_t* ranks) {
+// Rows 0..n-1 by (key, row), then by row within each chunk, and the ranks of their keys: O(n), or
+// O(n log n) where keys lie far apart.
+void SortByKey(std::span<const int64_t> keys, int64_t chunk, int32_t* order, int32_t* ranks) {
   const auto n = static_cast<int64_t>(keys.size());
   if (n == 0) return;
   const auto [least, most] = std::minmax_element(keys.begin(), keys.end());
   const int64_t low = *least;
   const uint64_t range = static_cast<uint64_t>(*most) - static_cast<uint64_t>(low);
-  if (range <= static_cast<uint64_t>(4 * n + 256)) {
-    std::vector<int32_t> next(range + 2, 0);
-    for (const int64_t key : keys) ++next[key - low + 1];
-    std::partial_sum(next.begin(), next.end(), next.begin());
-    for (int64_t i = 0; i < n; ++i) order[next[keys[i] - low]++] = static_cast<int32_t>(i);
-  } else {
+  if (range > static_cast<uint64_t>(4 * n + 256)) {
     std::iota(order, order + n, 0);
     std::stable_sort(order, order + n, [&](int32_t a, int32_t b) { return keys[a] < keys[b]; });
+    int32_t rank = 0;
+    for (int64_t s = 0; s < n; ++s) {
+      if (s > 0 && keys[order[s]] != keys[order[s - 1]]) ++rank;
+      ranks[order[s]] = rank;
+    }
+    for (int64_t s = 0; s < n; s += chunk) std::sort(order + s, order + std::min(s + chunk, n));
+    return;
   }
-  int32_t rank = 0;
-  for (int64_t s = 0; s < n; ++s) {
-    if (s > 0 && keys[order[s]] != keys[order[s - 1]]) ++rank;
-    ranks[order[s]] = rank;
+  struct Key {
+    int32_t next = 0, rank = 0;  // the place in the order of its next row
+  };
+  std::vector<Key> found(range + 1);
+  for (const int64_t key : keys) ++found[key - low].next;
+  Key all;
+  for (Key& key : found) {
+    const int32_t count = std::exchange(key.next, all.next);
+    key.rank = all.rank;
+    all.next += count;
+    all.rank += count > 0 ? 1 : 0;
+  }
+  std::vector<int32_t> next_of_chunk(CeilDiv(n, chunk));
+  for (size_t c = 0; c < next_of_chunk.size(); ++c) {
+    next_of_chunk[c] = static_cast<int32_t>(static_cast<int64_t>(c) * chunk);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    Key& key = found[keys[i] - low];
+    order[next_of_chunk[key.next++ / chunk]++] = static_cast<int32_t>(i);
+    ranks[i] = key.rank;
   }
 }
 
@@ -97,7 +116,8 @@ void ReformerBuckets::Sort(size_t p, int64_t b, int64_t h, ReformerRounds* round
   std::vector<int64_t> keys(static_cast<size_t>(n));
   for (int64_t round = 0; round < rounds->rounds; ++round) {
     if (!CheckPoint()) Keys(p, b, h, round, keys);
-    SortByKey(keys, rounds->order.data() + round * n, rounds->buckets.data() + round * n);
+    SortByKey(keys, rounds->chunk, rounds->order.data() + round * n,
+              rounds->buckets.data() + round * n);
   }
   if (rounds->across) rounds->buckets = {};
 }

@@ -19,7 +19,7 @@ class ReformerBuckets {
   // 2), for each factor of n_buckets. They are constants: no gradient flows to q or R.
   ReformerBuckets(Ops& ops, const Inputs& in, const ReformerOptions& o);
 
-  // Sorts the first n rows of a head in every round, by bucket and position.
+  // Sorts the first n rows of a head in every round, as ReformerRounds::order says.
   void Sort(size_t p, int64_t b, int64_t h, ReformerRounds* rounds) const;
 
  private:

@@ -16,7 +16,7 @@ template <class Number>
 ReformerPlaces<Number> PlacesOf(const ReformerRounds& r) {
   ReformerPlaces<Number> places;
   places.chunk.resize(r.order.size());
-  if (!r.across) places.bucket.resize(r.order.size());
+  if (!r.across) places.bucket.assign(r.buckets.begin(), r.buckets.end());
   for (int64_t round = 0; round < r.rounds; ++round) {
     const int32_t* order = r.order.data() + round * r.n;
     Number* chunk = places.chunk.data() + round * r.n;
@@ -24,14 +24,6 @@ ReformerPlaces<Number> PlacesOf(const ReformerRounds& r) {
     for (int64_t s = 0; s < r.n; ++s) {
       if (s == end) ++number, end += r.chunk;
       chunk[order[s]] = static_cast<Number>(number);
-    }
-    if (r.across) continue;
-    Number* bucket = places.bucket.data() + round * r.n;
-    const int32_t* id = r.buckets.data() + round * r.n;
-    Number rank = 0;
-    for (int64_t s = 0; s < r.n; ++s) {
-      if (s > 0 && id[order[s]] != id[order[s - 1]]) ++rank;
-      bucket[order[s]] = rank;
     }
   }
   return places;

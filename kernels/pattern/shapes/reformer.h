@@ -18,9 +18,11 @@ constexpr int64_t kMostReformerRounds = 64;
 struct ReformerRounds {
   int64_t rounds = 1,
           n = 0;  // at most kMostReformerRounds; n rows are sorted, the rest see nothing
-  int64_t queries = INT64_MAX;   // rows from there on see nothing, but are seen
-  std::vector<int32_t> order;    // [rounds, n]: rows by (bucket, position)
-  std::vector<int32_t> buckets;  // [rounds, n], by row; read unless `across`
+  int64_t queries = INT64_MAX;  // rows from there on see nothing, but are seen
+  // [rounds, n]: rows by bucket, those of a chunk ascending: with `causal`, the keys that a query
+  // sees in a chunk are the first ones.
+  std::vector<int32_t> order;
+  std::vector<int32_t> buckets;  // [rounds, n], by row, each in [0, n); read unless `across`
   int64_t chunk = 1;
   int64_t lo = -1, hi = 0;  // at most Chunks() chunks, each fewer than that away
   bool flat = true;  // the chunk before the first is the last of the round before; else of its own
@@ -33,7 +35,7 @@ struct ReformerRounds {
   int64_t Chunks() const { return flat ? rounds * ChunksOfRound() : ChunksOfRound(); }
 };
 
-// By row, [rounds, n]: its chunk in the round, and unless `across` the rank of its bucket.
+// By row, [rounds, n]: its chunk in the round, and unless `across` its bucket.
 template <class Number>
 struct ReformerPlaces {
   std::vector<Number> chunk, bucket;

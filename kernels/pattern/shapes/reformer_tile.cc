@@ -28,25 +28,47 @@ uint64_t BitsOf(const Lanes<Lane>& lanes) {
   return bits;
 }
 
-// Compares 64 queries at a time with a key, in numbers of 16 bits where they suffice.
+// Lanes by the numbers at which they are found, modulo kNumbers.
+class Marks {
+ public:
+  static constexpr int64_t kNumbers = 256;  // 2 KB, cleared for each use
+
+  // At `width` + 1 numbers from `first` on.
+  void Add(uint64_t first, int64_t width, int64_t lane) {
+    for (int64_t i = 0; i <= std::min(width, kNumbers - 1); ++i) {
+      lanes_[(first + static_cast<uint64_t>(i)) % kNumbers] |= uint64_t{1} << lane;
+    }
+  }
+  uint64_t At(uint64_t number) const { return lanes_[number % kNumbers]; }
+
+ private:
+  std::array<uint64_t, kNumbers> lanes_{};
+};
+
+// Rows and chunks of a tile in numbers of 16 bits where they suffice.
 template <class Lane>
 class TileOfRound {
  public:
   TileOfRound(const ReformerHead& head, const ReformerPlaces<Lane>& places, int64_t round)
-      : r_(head.rounds()), places_(places), C_(head.chunks()), round_(round) {}
+      : r_(head.rounds()),
+        places_(places),
+        C_(head.chunks()),
+        width_(r_.hi - r_.lo),
+        round_(round) {}
 
   void Keep(int64_t q_tile, int64_t key_tile, TileMask* mask) {
     q_first_ = q_tile * kTile;
     ListQueries();
-    if (!ListKeys(key_tile * kTile, mask)) return;
+    ListKeys(key_tile * kTile, mask);
+    if (r_.causal || far_keys_ != 0) HideLater(mask);
+    if (!r_.across) HideOtherBuckets(mask);
+    const uint64_t keys = KeysIn(*mask);
+    for (int64_t round = 0; r_.unique && round < round_ && keys != 0; ++round) {
+      HideRound(round, keys, mask);
+    }
     // A round shows a row twice where the chunks of another round wrap into it.
-    const bool repeats = r_.unique && r_.across && r_.flat && r_.rounds > 1 && far_keys_ != 0;
-    const int64_t earlier = r_.unique ? round_ : 0;
-    const int64_t near = earlier + (repeats ? 1 : 0);
-    for (int64_t round = 0; round < near; ++round) ListNear(round);
-    if (near > 0 || r_.causal || far_keys_ != 0 || !r_.across) HideNear(earlier, near, mask);
-    for (int64_t round = 0; round < earlier; ++round) HideFar(round, /*own=*/false, mask);
-    if (repeats) HideFar(round_, /*own=*/true, mask);
+    const bool repeats = r_.unique && r_.across && r_.flat && r_.rounds > 1;
+    if (repeats && (keys & far_keys_) != 0) HideRound(round_, keys & far_keys_, mask);
   }
 
  private:
@@ -64,20 +86,19 @@ class TileOfRound {
     }
   }
 
-  // Their rows, and the queries whose windows hold them. False: nothing is left.
-  bool ListKeys(int64_t first, TileMask* mask) {
-    const int64_t width = r_.hi - r_.lo;  // chunks of a window but one
+  // Their rows, and the queries whose windows hold them.
+  void ListKeys(int64_t first, TileMask* mask) {
     int64_t number = first / r_.chunk, in_chunk = first % r_.chunk;
     int64_t segment = 0, round = 0, chunk = 0;
-    uint64_t window = 0, any = 0;
+    uint64_t window = 0;
     for (int64_t k = 0; k < kTile; ++k, ++in_chunk) {
       if (in_chunk == r_.chunk) ++number, in_chunk = 0;
       if (k == 0 || in_chunk == 0) {
         segment = FloorDiv(number + r_.lo, C_);
         round = r_.flat ? Remainder(round_ + segment, r_.rounds) : round_;
         chunk = number + r_.lo - segment * C_;
-        const bool is_seen = number < C_ + width && (r_.across || round == round_);
-        window = is_seen ? queries_ & BitsBetween((number - width) * r_.chunk - q_first_,
+        const bool is_seen = number < C_ + width_ && (r_.across || round == round_);
+        window = is_seen ? queries_ & BitsBetween((number - width_) * r_.chunk - q_first_,
                                                   (number + 1) * r_.chunk - q_first_)
                          : 0;
       }
@@ -88,10 +109,47 @@ class TileOfRound {
       seen = k_rows_[k] < 0 ? 0 : seen & window;
       // In its own round a token stands in the slot of its query.
       if (round == round_ && own >= 0 && own < kTile) seen &= ~(uint64_t{1} << own);
-      any |= seen;
       if (segment != 0) far_keys_ |= uint64_t{seen != 0} << k;
     }
-    return any != 0;
+  }
+
+  static uint64_t KeysIn(const TileMask& mask) {
+    uint64_t keys = 0;
+    for (int64_t k = 0; k < kTile; ++k) keys |= uint64_t{mask[k] != 0} << k;
+    return keys;
+  }
+
+  // The token itself, and with `causal` what is later: rows ascend within a chunk.
+  void HideLater(TileMask* mask) {
+    int64_t in_chunk = q_first_ % r_.chunk;
+    for (int64_t begin = 0; begin < kTile;) {
+      const int64_t end = std::min(begin + r_.chunk - in_chunk, kTile);
+      int64_t at = begin;  // the first query that is not earlier than the key
+      int32_t last = 0;
+      for (int64_t k = 0; k < kTile; ++k) {
+        const int32_t row = k_rows_[k];
+        if (row < last) at = begin;
+        last = row;
+        while (at < end && q_rows_[at] < row) ++at;
+        const int64_t own = at < end && q_rows_[at] == row ? 1 : 0;
+        (*mask)[k] &= ~(LowBits(at + own) & ~LowBits(r_.causal ? begin : at));
+      }
+      begin = end;
+      in_chunk = 0;
+    }
+  }
+
+  void HideOtherBuckets(TileMask* mask) {
+    const Lanes<Lane> queries = Of(places_.bucket, round_, q_rows_);
+    const Lanes<Lane> keys = Of(places_.bucket, round_, k_rows_);
+    for (int64_t k = 0; k < kTile; ++k) {
+      if ((*mask)[k] != 0) (*mask)[k] &= EqualTo(keys[k], queries);
+    }
+  }
+  static uint64_t EqualTo(Lane number, const Lanes<Lane>& lanes) {
+    Lanes<Lane> equal;
+    for (int64_t i = 0; i < kTile; ++i) equal[i] = lanes[i] == number ? kYes : 0;
+    return BitsOf(equal);
   }
 
   // Chunks of the keys in a round.
@@ -109,79 +167,56 @@ class TileOfRound {
     return found;
   }
 
-  void ListNear(int64_t round) {
-    KeyChunks(round);
-    q_chunks_[round] = Of(places_.chunk, round, q_rows_);
-    for (Lane& x : q_chunks_[round]) x = static_cast<Lane>(x + static_cast<Lane>(r_.lo));
-  }
-
-  // What is later or the token itself, other buckets, and what the rounds below `earlier` show
-  // within their own chunks; below `near` the round itself, of keys that it shows in others'.
-  void HideNear(int64_t earlier, int64_t near, TileMask* mask) {
-    const auto width = static_cast<Lane>(r_.hi - r_.lo);
-    Lanes<Lane> q_places;
-    for (int64_t q = 0; q < kTile; ++q) q_places[q] = static_cast<Lane>(q_rows_[q]);
-    if (!r_.across) ListBuckets(earlier);
-    for (int64_t k = 0; k < kTile; ++k) {
-      if ((*mask)[k] == 0) continue;
-      const bool is_far = (far_keys_ >> k & 1) != 0;
-      const Lane place = static_cast<Lane>(k_rows_[k]);
-      Lanes<Lane> hidden{};
-      if (r_.causal) {
-        for (int64_t q = 0; q < kTile; ++q) hidden[q] = q_places[q] <= place ? kYes : 0;
-      } else if (is_far) {
-        for (int64_t q = 0; q < kTile; ++q) hidden[q] = q_places[q] == place ? kYes : 0;
-      }
-      for (int64_t round = 0; round < (is_far ? near : earlier); ++round) {
-        const Lanes<Lane>& first = q_chunks_[round];
-        const Lane chunk = k_chunks_[round][k];
-        // A chunk before the first one wraps around to more than any width.
-        if (r_.across) {
-          for (int64_t q = 0; q < kTile; ++q) {
-            hidden[q] |= static_cast<Lane>(chunk - first[q]) <= width ? kYes : 0;
-          }
-        } else {
-          const Lanes<Lane>& buckets = q_buckets_[round];
-          const Lane bucket = k_buckets_[round][k];
-          for (int64_t q = 0; q < kTile; ++q) {
-            const Lane same = buckets[q] == bucket ? kYes : 0;
-            hidden[q] |= static_cast<Lane>(chunk - first[q]) <= width ? same : Lane{0};
-          }
-        }
-      }
-      if (!r_.across) {
-        const Lanes<Lane>& buckets = q_buckets_[round_];
-        const Lane bucket = k_buckets_[round_][k];
-        for (int64_t q = 0; q < kTile; ++q) hidden[q] |= buckets[q] == bucket ? 0 : kYes;
-      }
-      (*mask)[k] &= ~BitsOf(hidden);
+  // Pairs of `keys` (bits) that a round shows; of the tile's own round those that it shows before.
+  void HideRound(int64_t round, uint64_t keys, TileMask* mask) {
+    q_chunks_ = Of(places_.chunk, round, q_rows_);
+    for (Lane& x : q_chunks_) x = static_cast<Lane>(x + static_cast<Lane>(r_.lo));
+    if (!r_.across) {
+      q_buckets_ = Of(places_.bucket, round, q_rows_);
+      k_buckets_ = Of(places_.bucket, round, k_rows_);
     }
+    HideNear(round, keys, mask);
+    HideFar(round, keys, mask);
   }
 
-  void ListBuckets(int64_t earlier) {
-    for (int64_t round = 0; round < earlier; ++round) {
-      q_buckets_[round] = Of(places_.bucket, round, q_rows_);
-      k_buckets_[round] = Of(places_.bucket, round, k_rows_);
-    }
-    q_buckets_[round_] = Of(places_.bucket, round_, q_rows_);
-    k_buckets_[round_] = Of(places_.bucket, round_, k_rows_);
-  }
-
-  // Pairs that `round` shows beyond its own chunks: of the few queries near its ends. `own`: the
-  // round of the tile, which hides only keys of later segments.
-  void HideFar(int64_t round, bool own, TileMask* mask) {
+  // Within the chunks of the round itself.
+  void HideNear(int64_t round, uint64_t keys, TileMask* mask) {
+    const Lanes<Lane>& chunks = KeyChunks(round);
+    Marks marks;
     for (uint64_t left = queries_; left != 0; left &= left - 1) {
       const int q = std::countr_zero(left);
+      marks.Add(q_chunks_[q], width_, q);
+    }
+    const bool is_exact = r_.across && C_ + width_ <= Marks::kNumbers;
+    for (; keys != 0; keys &= keys - 1) {
+      const int k = std::countr_zero(keys);
+      uint64_t shown = (*mask)[k] & marks.At(chunks[k]);
+      for (uint64_t left = is_exact ? 0 : shown; left != 0; left &= left - 1) {
+        const int q = std::countr_zero(left);
+        // A chunk before the first one wraps around to more than any width.
+        const bool is_shown = static_cast<Lane>(chunks[k] - q_chunks_[q]) <= width_ &&
+                              (r_.across || q_buckets_[q] == k_buckets_[k]);
+        if (!is_shown) shown &= ~(uint64_t{1} << q);
+      }
+      (*mask)[k] &= ~shown;
+    }
+  }
+
+  // Beyond them: of the few queries near its ends.
+  void HideFar(int64_t round, uint64_t keys, TileMask* mask) {
+    const int64_t last = C_ - 1 - width_;  // the last first chunk of a window that ends inside
+    Lanes<Lane> beyond;
+    for (int64_t q = 0; q < kTile; ++q) beyond[q] = q_chunks_[q] > last ? kYes : 0;
+    for (uint64_t left = queries_ & BitsOf(beyond); left != 0; left &= left - 1) {
+      const int q = std::countr_zero(left);
       const int64_t c = places_.chunk[round * r_.n + q_rows_[q]];
-      if (c + r_.lo >= 0 && c + r_.hi < C_) continue;
       ForEachRange(r_, round, c, [&](int64_t segment, const ChunkRange& range) {
         if (segment == 0 || (!r_.across && range.round != round)) return;
-        uint64_t shown = KeysIn(range);
-        if (!r_.across) shown &= InBucket(round, q_buckets_[round][q]);
-        for (int64_t k = 0; own && k < kTile; ++k) {
+        uint64_t shown = keys & KeysIn(range);
+        if (!r_.across) shown &= EqualTo(q_buckets_[q], k_buckets_);
+        for (int64_t k = 0; round == round_ && k < kTile; ++k) {
           if (segments_[k] <= segment) shown &= ~(uint64_t{1} << k);
         }
-        if (own) shown &= far_keys_;
         for (; shown != 0; shown &= shown - 1) {
           (*mask)[std::countr_zero(shown)] &= ~(uint64_t{1} << q);
         }
@@ -199,24 +234,19 @@ class TileOfRound {
     }
     return BitsOf(inside);
   }
-  uint64_t InBucket(int64_t round, Lane bucket) const {
-    Lanes<Lane> inside;
-    for (int64_t k = 0; k < kTile; ++k) inside[k] = k_buckets_[round][k] == bucket ? kYes : 0;
-    return BitsOf(inside);
-  }
 
   const ReformerRounds& r_;
   const ReformerPlaces<Lane>& places_;
-  const int64_t C_, round_;
+  const int64_t C_, width_, round_;  // width_: chunks of a window but one
   int64_t q_first_ = 0;
-  Lanes<int32_t> q_rows_, k_rows_;  // -1: none
-  uint64_t queries_ = 0;            // those that may see something
-  Lanes<int64_t> segments_;         // of the keys, as ForEachRange numbers them
-  uint64_t far_keys_ = 0;           // of a segment other than 0
-  // Of each round, where they are listed: the first chunk that a query sees, the chunk of a key.
-  Lanes<Lane> q_chunks_[kMostReformerRounds], k_chunks_[kMostReformerRounds];
+  Lanes<int32_t> q_rows_, k_rows_;             // -1: none
+  uint64_t queries_ = 0;                       // those that may see something
+  Lanes<int64_t> segments_;                    // of the keys, as ForEachRange numbers them
+  uint64_t far_keys_ = 0;                      // of a segment other than 0
+  Lanes<Lane> k_chunks_[kMostReformerRounds];  // of the rounds (bits) in listed_
   uint64_t listed_ = 0;
-  Lanes<Lane> q_buckets_[kMostReformerRounds], k_buckets_[kMostReformerRounds];
+  // Of the round at hand: the first chunk that a query sees, buckets.
+  Lanes<Lane> q_chunks_, q_buckets_, k_buckets_;
 };
 
 }  // namespace
