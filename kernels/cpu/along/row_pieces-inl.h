@@ -124,6 +124,19 @@ HWY_INLINE float ExpSumOfRow(RowPieces& row, float most) {
       kLeast));
 }
 
+// The first place of `value` in x [n]; n: it is not there.
+HWY_INLINE int64_t PlaceIn(const float* x, int64_t n, float value) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kStep = HWY_LANES(float);
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    const int64_t lane = hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, x + i), hn::Set(d, value)));
+    if (lane >= 0) return i + lane;
+  }
+  while (i < n && x[i] != value) ++i;
+  return i;
+}
+
 // The first of the largest elements, NaN counting as -inf: its place, 0 if there is none.
 HWY_INLINE int64_t ArgMaxOfRow(RowPieces& row) {
   const hn::ScalableTag<float> d;
@@ -139,7 +152,7 @@ HWY_INLINE int64_t ArgMaxOfRow(RowPieces& row) {
     const float of_piece = hn::GetLane(hn::MaxOfLanes(d, largest));
     if (!(of_piece > most)) continue;
     most = of_piece;
-    place = begin + (std::find(x, x + n, most) - x);
+    place = begin + PlaceIn(x, n, most);
   }
   return place;
 }
@@ -161,10 +174,10 @@ HWY_INLINE int64_t ArgMaxSignedOfRow(RowPieces& row) {
                                    [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); });
     const float of_piece = hn::GetLane(hn::MaxOfLanes(d, largest));
     if (of_piece < most || of_piece == kLeast || (of_piece == most && place >= 0)) continue;
-    const float* at = std::find(x, x + n, of_piece);
-    if (at == x + n && of_piece == most) continue;
+    const int64_t at = PlaceIn(x, n, of_piece);
+    if (at == n && of_piece == most) continue;
     most = of_piece;
-    place = at != x + n ? begin + (at - x) : -1 - (begin + (std::find(x, x + n, -most) - x));
+    place = at < n ? begin + at : -1 - (begin + PlaceIn(x, n, -most));
   }
   return place;
 }
