@@ -74,10 +74,11 @@ struct AttendSeq {
   double visible_pairs = 0;               // of one head (the mean), for accounting and prediction
   std::shared_ptr<PairCount> pair_count;  // what visible_pairs leaves out; null: nothing
   double visible_tiles = 0;               // 64 x 64 tiles visited, of one head
-  bool gathers = false;    // some pattern has query_rows or key_rows; set on a dry stream too
-  bool is_counted = true;  // false on a dry stream: visible_tiles is estimated
-  bool is_listed = false;  // its patterns are (Pattern::is_listed); set on a dry stream too
-  int64_t count = 1;       // on a dry stream: it stands for this many equal sequences, in any order
+  double mask_seconds = 0;  // of one head on one processor, in every pass: masks that are computed
+  bool gathers = false;     // some pattern has query_rows or key_rows; set on a dry stream too
+  bool is_counted = true;   // false on a dry stream: visible_tiles is estimated
+  bool is_listed = false;   // its patterns are (Pattern::is_listed); set on a dry stream too
+  int64_t count = 1;  // on a dry stream: it stands for this many equal sequences, in any order
 
   const Pattern* Of(int64_t h) const {
     return head_patterns.empty() ? pattern.get() : head_patterns[h].get();

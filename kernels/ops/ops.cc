@@ -216,9 +216,11 @@ AttendSeq Ops::Seq(int64_t nq, int64_t nk, const std::vector<PatternSource>& hea
     }
     seq.visible_pairs += counts.pairs;
     seq.visible_tiles += counts.tiles;
+    seq.mask_seconds += head.mask_seconds;
   }
   seq.visible_pairs /= static_cast<double>(heads.size());
   seq.visible_tiles /= static_cast<double>(heads.size());
+  seq.mask_seconds /= static_cast<double>(heads.size());
   if (heads.size() == 1) seq.pattern = std::move(seq.head_patterns[0]);
   if (heads.size() == 1 || stream_.is_dry()) seq.head_patterns.clear();
   return seq;

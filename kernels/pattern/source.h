@@ -28,6 +28,7 @@ struct PatternSource {
   bool is_counted = true;    // false: estimates; CountsOf counts the built pattern
   bool gathers = false;      // it may have a gather order
   bool is_listed = false;    // Pattern::is_listed
+  double mask_seconds = 0;   // about, in every pass over the pattern: masks that are not stored
   HostCost host;             // bytes: an upper bound, with what the source holds; seconds: about
   std::function<PatternSpec()> spec;  // empty: every pair is visible
   std::function<Pattern()> build;     // empty: no pattern is needed

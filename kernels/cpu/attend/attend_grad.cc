@@ -171,7 +171,7 @@ void ListItems(const std::vector<GradTask>& tasks, Item* items) {
 
 // Seconds on one thread. Constants: tests/bench/attend_grad_bench.
 double SerialSeconds(const Cpu& cpu, const std::vector<GradTask>& tasks, const Needs& needs) {
-  double flops = 0;
+  double flops = 0, mask_seconds = 0;
   for (const GradTask& p : tasks) {
     const double D = static_cast<double>(p.D), Dv = static_cast<double>(p.Dv);
     const AttendTerms& terms = p.problem->forward.terms;
@@ -193,13 +193,14 @@ double SerialSeconds(const Cpu& cpu, const std::vector<GradTask>& tasks, const N
       const double filled =
           seq.nq == 0 ? 0.0
                       : static_cast<double>(seq.nq) / static_cast<double>(RoundUp(seq.nq, kTile));
+      mask_seconds += seq.mask_seconds * static_cast<double>(p.H * seq.count);
       flops += static_cast<double>(p.H * seq.count) *
                (seq.visible_tiles * kTile * kTile * filled * pair +
                 kRowFlops * (D + Dv) * static_cast<double>(p.Nq));
     }
   }
   constexpr double kItemSeconds = 2e-6;
-  return flops / cpu.thread_flops + kItemSeconds * static_cast<double>(needs.items);
+  return flops / cpu.thread_flops + mask_seconds + kItemSeconds * static_cast<double>(needs.items);
 }
 
 // Whether every sequence whose pattern gathers says so: memory for the sums of gathered rows is

@@ -89,17 +89,19 @@ double VisiblePairs(const AttendProblem& problem) {
 }
 
 AttendWork::AttendWork(const Cpu& cpu, const AttendArgs& args) : args_(args) {
-  double flops = 0;
+  double flops = 0, mask_seconds = 0;
   for (const AttendProblem& p : args.problems) {
     scratch_ = {p.q.shape[3], p.v.shape[3], p.terms.bias.given(), p.terms.r.given()};
     dry_items_ += p.q.shape[0] * p.q.shape[1] * QueryTiles(p);
     for (const AttendSeq& seq : p.seqs) {
       flops += SeqFlops(args, p, seq) * static_cast<double>(seq.count);
+      mask_seconds += seq.mask_seconds * static_cast<double>(seq.count * p.q.shape[1]);
       states_ += SplitRule(p, seq).states * seq.count;
     }
   }
   constexpr double kItemSeconds = 8e-7;
-  serial_seconds_ = flops / cpu.thread_flops + kItemSeconds * static_cast<double>(dry_items_);
+  serial_seconds_ =
+      flops / cpu.thread_flops + mask_seconds + kItemSeconds * static_cast<double>(dry_items_);
   // Fewer tiles than would be best for the caches where threads would otherwise wait at the end.
   constexpr int64_t kItemsPerThread = 4;
   const int64_t fair = dry_items_ / (kItemsPerThread * cpu.threads);

@@ -45,7 +45,9 @@ Windows WindowsOf(int64_t n, const O& o) {
   const int64_t width = before + 1 + std::min(o.chunks_after, kMost);
   Windows w{.is_hashed = true, .whole = width / chunks};
   if (o.dedup) {
-    w.whole = std::min<int64_t>(w.whole, 1);
+    // 2 C - 1 chunks in a row hold all of some round, which are all keys.
+    const bool holds_round = is_flat && o.attend_across_buckets && width >= 2 * C - 1;
+    w.whole = w.whole > 0 || holds_round ? 1 : 0;
     w.has_rest = w.whole == 0;
   } else {
     w.has_rest = width % chunks > 0;
@@ -54,6 +56,14 @@ Windows WindowsOf(int64_t n, const O& o) {
   }
   w.lo = -(before % chunks);
   w.hi = w.lo + width % chunks - 1;
+  const int64_t others = chunks - C;  // of other rounds
+  if (!o.attend_across_buckets && w.lo >= -others && w.hi <= others && others > 0) {
+    // Of a window that does not come around to its round again, the chunks of that round.
+    w.lo = std::max(w.lo, 1 - C);
+    w.hi = std::min(w.hi, C - 1);
+    const bool holds_round = w.lo == 1 - C && w.hi == C - 1;
+    if (o.dedup && w.has_rest && holds_round) w.whole = 1, w.has_rest = false;
+  }
   return w;
 }
 
@@ -61,8 +71,9 @@ Windows WindowsOf(int64_t n, const O& o) {
 struct WholeKeys {
   int64_t N = 0;
   bool causal = false;
-  int64_t times = 1;     // slots that show a key
-  ReformerHeadPtr head;  // null: of any bucket
+  int64_t times = 1;  // slots that show a key
+  bool in_buckets = false;
+  ReformerHeadPtr head;  // with in_buckets, but not in a plan
   int64_t round = 0;
 };
 
@@ -90,10 +101,16 @@ PatternSource WholeSource(const WholeKeys& w, const Lengths& rows) {
   PatternCounts counts{.pairs = w.causal ? nq * (nq - 1) / 2 : nq * (nk - 1)};
   const auto q_tiles = static_cast<double>(Tiles(rows.nq));
   counts.tiles = q_tiles * (w.causal ? (q_tiles + 1) / 2 : static_cast<double>(Tiles(rows.nk)));
-  if (w.head == nullptr) counts.runs_of_row = 3, counts.masks = 3, counts.slot_bytes = 0;
+  if (!w.in_buckets) counts.runs_of_row = 3, counts.masks = 3, counts.slot_bytes = 0;
   if (w.times > 1) counts.slot_bytes += 8;
+  if (w.in_buckets) counts.slot_bytes += 8 * (w.round + 1);
   PatternSource source = SourceOf(w.N, w.N, "reformer whole", w, counts, SpecOf);
-  source.is_counted = w.head == nullptr;
+  if (!w.in_buckets) return source;
+  constexpr double kPatternSeconds = 7e-6, kBucketsSeconds = 4e-7;  // of a tile in a round
+  const double masks = counts.tiles * static_cast<double>(w.round + 1) * kBucketsSeconds;
+  source.is_counted = false;
+  source.host.seconds += kPatternSeconds + masks;
+  source.mask_seconds = masks;
   return source;
 }
 
@@ -112,9 +129,13 @@ class SeqMaker {
     if (w.is_hashed) heads = Heads(problem, p, b, rows, w);
     std::vector<AttendSeq> parts;
     for (int64_t i = 0; i < w.WholeParts(o_) && ops_.status().ok(); ++i) {
-      WholeKeys keys{.N = problem.Nk, .causal = o_.causal, .times = w.whole, .round = i};
-      std::vector<PatternSource> sources;
       const bool is_shared = !w.is_hashed || o_.attend_across_buckets;
+      WholeKeys keys{.N = problem.Nk,
+                     .causal = o_.causal,
+                     .times = w.whole,
+                     .in_buckets = !is_shared,
+                     .round = i};
+      std::vector<PatternSource> sources;
       // A plan has no heads: one source stands for all.
       for (size_t h = 0; h < std::max<size_t>(is_shared ? 1 : heads.size(), 1); ++h) {
         if (!is_shared && h < heads.size()) keys.head = heads[h];

@@ -111,6 +111,18 @@ PatternSpec SpecOf(const Round& parameters) {
   return spec;
 }
 
+// Of a tile, the mean over all rounds. A round hides what earlier ones show, until nothing is left:
+// the more chunks each shows, the sooner.
+double MaskSeconds(const ReformerRounds& r) {
+  constexpr double kOwnSeconds = 0.7e-6, kNearSeconds = 0.4e-6, kComparedSeconds = 1e-6;
+  const double width = static_cast<double>(r.hi - r.lo + 1);
+  const double shown = std::min(width / static_cast<double>(r.ChunksOfRound()), 1.0);
+  const double earlier = static_cast<double>(r.rounds - 1) / 2;
+  const double rounds = r.across ? std::min(earlier, 8 / shown) : earlier;
+  const double each = width < 64 ? kNearSeconds : kComparedSeconds;
+  return kOwnSeconds + (r.unique ? rounds * each : 0);
+}
+
 // What is known without the order.
 PatternSource Described(int64_t N, const ReformerRounds& r) {
   const int64_t C = r.ChunksOfRound(), width = (r.hi - r.lo + 1) * r.chunk;
@@ -126,9 +138,10 @@ PatternSource Described(int64_t N, const ReformerRounds& r) {
   source.is_counted = false;
   source.gathers = true;
   source.host = CostOf(Nq, Nk, counts);
-  constexpr double kSlotSeconds = 3e-9, kTileSeconds = 1e-7;
-  source.host.seconds = kSlotSeconds * static_cast<double>(Nq + Nk) +
+  constexpr double kPatternSeconds = 7e-6, kSlotSeconds = 3e-9, kTileSeconds = 1e-7;
+  source.host.seconds = kPatternSeconds + kSlotSeconds * static_cast<double>(Nq + Nk) +
                         kTileSeconds * static_cast<double>(Tiles(Nq) + Tiles(Nk));
+  source.mask_seconds = counts.tiles * MaskSeconds(r);
   return source;
 }
 
@@ -171,6 +184,7 @@ PatternSource ReformerRound(int64_t N, ReformerHeadPtr head, int64_t round) {
   source.visible_tiles = described.visible_tiles;
   source.is_counted = described.is_counted;
   source.gathers = described.gathers;
+  source.mask_seconds = described.mask_seconds;
   source.host = described.host;
   return source;
 }

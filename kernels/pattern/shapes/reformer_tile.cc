@@ -1,5 +1,6 @@
 #include "kernels/pattern/shapes/reformer_tile.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -35,7 +36,7 @@ class Marks {
 
   // At `width` + 1 numbers from `first` on.
   void Add(uint64_t first, int64_t width, int64_t lane) {
-    for (int64_t i = 0; i <= std::min(width, kNumbers - 1); ++i) {
+    for (int64_t i = 0; i <= width; ++i) {
       lanes_[(first + static_cast<uint64_t>(i)) % kNumbers] |= uint64_t{1} << lane;
     }
   }
@@ -62,9 +63,10 @@ class TileOfRound {
     ListKeys(key_tile * kTile, mask);
     if (r_.causal || far_keys_ != 0) HideLater(mask);
     if (!r_.across) HideOtherBuckets(mask);
-    const uint64_t keys = KeysIn(*mask);
+    uint64_t keys = KeysIn(*mask);
     for (int64_t round = 0; r_.unique && round < round_ && keys != 0; ++round) {
       HideRound(round, keys, mask);
+      keys = KeysIn(*mask);
     }
     // A round shows a row twice where the chunks of another round wrap into it.
     const bool repeats = r_.unique && r_.across && r_.flat && r_.rounds > 1;
@@ -73,6 +75,7 @@ class TileOfRound {
 
  private:
   static constexpr Lane kYes = static_cast<Lane>(~Lane{0});
+  static constexpr int64_t kMostMarked = 64;  // wider windows are compared
 
   int32_t RowAt(int64_t round, int64_t slot) const {
     return slot < r_.n ? r_.order[round * r_.n + slot] : -1;
@@ -167,72 +170,69 @@ class TileOfRound {
     return found;
   }
 
-  // Pairs of `keys` (bits) that a round shows; of the tile's own round those that it shows before.
+  // Hides pairs of `keys` (bits) that a round shows; of the tile's own round those that segment 0
+  // or an earlier one shows.
   void HideRound(int64_t round, uint64_t keys, TileMask* mask) {
     q_chunks_ = Of(places_.chunk, round, q_rows_);
-    for (Lane& x : q_chunks_) x = static_cast<Lane>(x + static_cast<Lane>(r_.lo));
+    Lane least = q_chunks_[0], most = q_chunks_[0];
+    for (const Lane chunk : q_chunks_) least = std::min(least, chunk), most = std::max(most, chunk);
+    for (Lane& chunk : q_chunks_) chunk = static_cast<Lane>(chunk + static_cast<Lane>(r_.lo));
     if (!r_.across) {
       q_buckets_ = Of(places_.bucket, round, q_rows_);
       k_buckets_ = Of(places_.bucket, round, k_rows_);
     }
-    HideNear(round, keys, mask);
-    HideFar(round, keys, mask);
-  }
-
-  // Within the chunks of the round itself.
-  void HideNear(int64_t round, uint64_t keys, TileMask* mask) {
-    const Lanes<Lane>& chunks = KeyChunks(round);
+    // Only the segments of the round itself where other rounds are not seen.
+    const int64_t step = r_.flat && !r_.across ? r_.rounds : 1;
+    const int64_t first = -FloorDiv(-FloorDiv(least + r_.lo, C_), step) * step;
+    const int64_t last = FloorDiv(most + r_.hi, C_);
     Marks marks;
-    for (uint64_t left = queries_; left != 0; left &= left - 1) {
+    const bool is_marked = width_ < kMostMarked;
+    for (uint64_t left = is_marked ? queries_ : 0; left != 0; left &= left - 1) {
       const int q = std::countr_zero(left);
       marks.Add(q_chunks_[q], width_, q);
     }
-    const bool is_exact = r_.across && C_ + width_ <= Marks::kNumbers;
-    for (; keys != 0; keys &= keys - 1) {
-      const int k = std::countr_zero(keys);
-      uint64_t shown = (*mask)[k] & marks.At(chunks[k]);
-      for (uint64_t left = is_exact ? 0 : shown; left != 0; left &= left - 1) {
-        const int q = std::countr_zero(left);
-        // A chunk before the first one wraps around to more than any width.
-        const bool is_shown = static_cast<Lane>(chunks[k] - q_chunks_[q]) <= width_ &&
-                              (r_.across || q_buckets_[q] == k_buckets_[k]);
-        if (!is_shown) shown &= ~(uint64_t{1} << q);
+    const bool is_exact = is_marked && r_.across && (last - first + 1) * C_ <= Marks::kNumbers;
+    for (int64_t segment = first; segment <= last; segment += step) {
+      const int64_t of = r_.flat ? Remainder(round + segment, r_.rounds) : round;
+      const Lanes<Lane>& chunks = KeyChunks(of);
+      uint64_t left = round == round_ && segment != 0 ? keys & KeysBehind(segment) : keys;
+      for (; left != 0; left &= left - 1) {
+        const int k = std::countr_zero(left);
+        const auto number = static_cast<Lane>(chunks[k] + static_cast<Lane>(segment * C_));
+        uint64_t shown = (*mask)[k];
+        if (is_marked) shown &= marks.At(number);
+        if (!is_exact && shown != 0) shown = SeenAt(number, k, shown);
+        (*mask)[k] &= ~shown;
       }
-      (*mask)[k] &= ~shown;
     }
   }
 
-  // Beyond them: of the few queries near its ends.
-  void HideFar(int64_t round, uint64_t keys, TileMask* mask) {
-    const int64_t last = C_ - 1 - width_;  // the last first chunk of a window that ends inside
-    Lanes<Lane> beyond;
-    for (int64_t q = 0; q < kTile; ++q) beyond[q] = q_chunks_[q] > last ? kYes : 0;
-    for (uint64_t left = queries_ & BitsOf(beyond); left != 0; left &= left - 1) {
-      const int q = std::countr_zero(left);
-      const int64_t c = places_.chunk[round * r_.n + q_rows_[q]];
-      ForEachRange(r_, round, c, [&](int64_t segment, const ChunkRange& range) {
-        if (segment == 0 || (!r_.across && range.round != round)) return;
-        uint64_t shown = keys & KeysIn(range);
-        if (!r_.across) shown &= EqualTo(q_buckets_[q], k_buckets_);
-        for (int64_t k = 0; round == round_ && k < kTile; ++k) {
-          if (segments_[k] <= segment) shown &= ~(uint64_t{1} << k);
-        }
-        for (; shown != 0; shown &= shown - 1) {
-          (*mask)[std::countr_zero(shown)] &= ~(uint64_t{1} << q);
-        }
-      });
-    }
+  uint64_t KeysBehind(int64_t segment) const {
+    uint64_t keys = 0;
+    for (int64_t k = 0; k < kTile; ++k) keys |= uint64_t{segments_[k] > segment} << k;
+    return keys;
   }
-  // Keys (bits) whose chunk of a round is in the range.
-  uint64_t KeysIn(const ChunkRange& range) {
-    const Lanes<Lane>& chunks = KeyChunks(range.round);
-    const auto first = static_cast<Lane>(range.first);
-    const auto width = static_cast<Lane>(range.last - range.first);
-    Lanes<Lane> inside;
-    for (int64_t k = 0; k < kTile; ++k) {
-      inside[k] = static_cast<Lane>(chunks[k] - first) <= width ? kYes : 0;
+
+  // The queries among `queries` (bits) whose windows hold a number, and whose bucket is that of key
+  // k. A number before the first one of a window wraps around to more than any width.
+  uint64_t SeenAt(Lane number, int64_t k, uint64_t queries) const {
+    const auto width = static_cast<Lane>(width_);
+    constexpr int kFew = 8;
+    if (std::popcount(queries) <= kFew) {
+      for (uint64_t left = queries; left != 0; left &= left - 1) {
+        const int q = std::countr_zero(left);
+        const bool is_seen = static_cast<Lane>(number - q_chunks_[q]) <= width &&
+                             (r_.across || q_buckets_[q] == k_buckets_[k]);
+        if (!is_seen) queries &= ~(uint64_t{1} << q);
+      }
+      return queries;
     }
-    return BitsOf(inside);
+    Lanes<Lane> seen;
+    for (int64_t q = 0; q < kTile; ++q) {
+      seen[q] = static_cast<Lane>(number - q_chunks_[q]) <= width ? kYes : 0;
+    }
+    queries &= BitsOf(seen);
+    return r_.across ? queries : queries & EqualTo(k_buckets_[k], q_buckets_);
   }
 
   const ReformerRounds& r_;
