@@ -40,6 +40,7 @@ void EstimateCall::OnMessage(Rpc& rpc, const grpc::ByteBuffer* message) {
 
 void EstimateCall::OnRequest(Rpc& rpc, const attn::v1::EstimateRequest& request) {
   DecodedRequest decoded = DecodeEnvelope(request, context_->decode(rpc.client()));
+  decoded.assumes_gradient = true;
   const int64_t work = WorkOf(decoded);
   if (control_ != nullptr || work <= kSmallPlanWork) return Answer(rpc, std::move(decoded));
   const auto held = std::make_shared<DecodedRequest>(std::move(decoded));

@@ -38,6 +38,8 @@ struct DecodedRequest {
   std::shared_ptr<const Plan> plan;  // set by AddPlan
   absl::Status envelope;             // the errors so far, without the engine's reasons
   bool can_plan = true;              // the tensors can be described to the engine
+  // Of an estimate: a backward without gradients is planned with that of out.
+  bool assumes_gradient = false;
 
   DecodedRequest() = default;
   DecodedRequest(DecodedRequest&&) = default;  // not copied: views point into `integers`

@@ -2,15 +2,37 @@
 
 #include <algorithm>
 
+#include "kernels/core/status.h"
 #include "kernels/method/registry.h"
 
 namespace attnd {
 namespace {
 
+bool LacksGradient(const DecodedRequest& request) {
+  const Call& call = request.call;
+  return request.assumes_gradient && call.direction == Direction::kBackward &&
+         std::ranges::none_of(call.tensors,
+                              [](const auto& sent) { return sent.first.starts_with("grad_"); });
+}
+
+// The gradient of out, of the shape that a plan of the forward gives out.
+absl::Status AddGradient(const MakePlanFunction& make_plan, Call* call) {
+  Call forward = *call;
+  forward.direction = Direction::kForward;
+  const auto plan = make_plan(forward);
+  ATTND_RETURN_IF_ERROR(plan.status());
+  for (const OutputInfo& output : (*plan)->outputs) {
+    if (output.name != "out") continue;
+    call->tensors["grad_out"] = DenseView(nullptr, output.dtype, output.shape, output.layout);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AskEngine(const MakePlanFunction& make_plan, DecodedRequest* request) {
   const Call& call = request->call;
   if (call.method.empty() || make_plan == nullptr) return absl::OkStatus();
   if (request->can_plan) {
+    if (LacksGradient(*request)) ATTND_RETURN_IF_ERROR(AddGradient(make_plan, &request->call));
     auto plan = make_plan(call);
     if (plan.ok()) request->plan = *std::move(plan);
     return plan.status();
@@ -38,7 +60,8 @@ int64_t WorkOf(const DecodedRequest& request) {
   if (!request.can_plan) return 0;
   int64_t rows = 0;
   for (const auto& [name, view] : request.call.tensors) rows = std::max(rows, view.shape[0]);
-  return std::max(rows, PlanWork(request.call));
+  const int64_t plans = LacksGradient(request) ? 2 : 1;
+  return plans * std::max(rows, PlanWork(request.call));
 }
 
 absl::Status AddPlan(const MakePlanFunction& make_plan, DecodedRequest* request) {

@@ -85,6 +85,43 @@ def test_seconds_follow_the_work(client, method, exponent):
     assert once * 1.5 < seconds(16384, backward=True) < once * 8
 
 
+@pytest.mark.parametrize("layout", ["BHND", "BNHD"])
+@pytest.mark.parametrize(
+    "more, rows",
+    [({"options": {"mode": "pma"}}, 1),
+     ({"options": {"mode": "pma", "num_seeds": 3}}, 3),
+     ({"options": {"mode": "pma"}, "tensors": {"seeds": ((4, 2, 16), np.float32)}}, 2),
+     ({}, 96)],
+)  # fmt: skip
+def test_the_gradient_of_out_is_as_long_as_out(client, rng, more, rows, layout):
+    """Symptom: a backward whose out has other rows than q could not be estimated."""
+    shape = (2, 4, 96, 16) if layout == "BHND" else (2, 96, 4, 16)
+    out = (2, 4, rows, 16) if layout == "BHND" else (2, rows, 4, 16)
+    send = {"method": "set_transformer", "layout": layout} | more
+    predicted = client.estimate(shape, shape, shape, backward=True, **send)
+    assert predicted.input_bytes - client.estimate(shape, shape, shape, **send).input_bytes == (
+        2 * 4 * rows * 16 * 4)
+    send["tensors"] = {name: noise(rng, s) for name, (s, _) in more.get("tensors", {}).items()}
+    q, k, v = (noise(rng, shape) for _ in range(3))
+    stats = client.backward(q, k, v, noise(rng, out), **send).stats
+    assert np.isclose(predicted.flops, stats.flops)
+    assert stats.peak_workspace_bytes <= predicted.workspace_bytes
+
+
+def test_gradients_that_an_estimate_names_are_all_it_has(client):
+    shape = (1, 2, 40, 8)
+    of_out = client.estimate(shape, shape, shape, backward=True)
+    lse = {"grad_lse": ((1, 2, 40), np.float32)}
+    of_lse = client.estimate(shape, shape, shape, backward=True, tensors=lse)
+    assert of_out.input_bytes - of_lse.input_bytes == (8 - 1) * 2 * 40 * 4
+    with pytest.raises(attnd.Error) as caught:
+        client.estimate(shape, shape, shape, backward=True, options={"logit_softcap": -1.0},
+                        tensors={"kv_lengths": np.array([41])})  # fmt: skip
+    assert sorted(caught.value.reasons) == [
+        "softmax: kv_lengths[0] must be in 0..Nk = 0..40, got 41",
+        "softmax: logit_softcap must be >= 0 and <= 1e+30, got -1"]
+
+
 def test_lengths_count_as_sent_and_as_full_without_values(client):
     shape = (2, 1, 100, 8)
     full = client.estimate(shape, shape, shape)

@@ -131,10 +131,6 @@ def estimate_request(
         elif value is not None:
             array = np.asarray(value)
             sent.describe(name, array.shape, array.dtype)
-    q, v = shapes["q"], shapes["v"]
-    rows = q if q is not None else v
-    if backward and rows is not None and "grad_out" not in (tensors or {}):
-        sent.describe("grad_out", (*rows[:-1], (v or rows)[-1]), dtype, has_layout=True)
     _raise(reasons + sent.reasons)
     request = _proto.EstimateRequest(
         method=spec, tensors=sent.tensors, backward=backward, device=device or ""

@@ -71,7 +71,8 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
 
         tensors: the method's other tensors as arrays, or as (shape, dtype). Lengths, offsets and
         cu_seqlens given as arrays count with their values, up to 256 KiB together; given as shapes,
-        lengths and offsets count as full and packed sequences as equally long.
+        lengths and offsets count as full and packed sequences as equally long. backward: with the
+        gradients among tensors (grad_out, grad_<output>), or with that of out where there are none.
         """
         shapes = {"q": q_shape, "k": k_shape, "v": v_shape}
         request = _calls.estimate_request(
