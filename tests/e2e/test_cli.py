@@ -107,6 +107,31 @@ def test_run_on_npy_files_with_conversion(attn, client, verses, tmp_path):
     assert same_bits(np.load(tmp_path / "out.npy"), want.out)
 
 
+@pytest.mark.parametrize("method", ["reformer", "routing"])
+def test_run_and_estimate_leave_out_a_k_that_the_method_does_not_take(
+        attn, client, genesis, tmp_path, method):
+    """Symptom: the file of the README was refused, its k being one tensor too many."""
+    note = f"attn: note: k of {GENESIS} is left out: {method} takes q for the keys, too\n"
+    done = attn("run", GENESIS, "-o", "out.npz", "--method", method)
+    assert ok(done) and done.stderr == note
+    want = client.forward(genesis["q"], None, genesis["v"], method=method).out
+    with np.load(tmp_path / "out.npz") as found:
+        assert same_bits(found["out"], want)
+
+    done = attn("estimate", GENESIS, "--method", method, "--json")
+    assert json.loads(ok(done))["input_bytes"] == genesis["q"].nbytes + genesis["v"].nbytes
+    assert done.stderr == note
+
+    # One that is named is meant.
+    for named in (["--k", GENESIS], ["--tensor", f"k={GENESIS}"]):
+        done = attn("run", GENESIS, *named, "--method", method)
+        assert done.returncode == 1 and "note" not in done.stderr
+        assert ("tensors must be among q, v" if method == "reformer" else
+                "k must be absent with shared_qk") in done.stderr
+    done = attn("run", GENESIS, "--method", "routing{shared_qk:false}")
+    assert ok(done) and not done.stderr
+
+
 def test_run_says_what_a_npy_leaves_out(attn):
     done = attn("run", GENESIS, "-o", "out.npy")
     ok(done)
@@ -145,8 +170,14 @@ def test_estimate(attn, client, verses, tmp_path):
     assert done.stdout.splitlines()[-1] == "  sends 2 MiB, gets 2 MiB"
 
     # q serves as the keys, too: no k is sent.
-    shared = ["--shape", "1,8,64,16", "--method", "reformer", "--json"]
-    assert json.loads(ok(attn("estimate", *shared)))["input_bytes"] == 2 * 8 * 64 * 16 * 4
+    done = attn("estimate", "--shape", "1,8,64,16", "--method", "reformer", "--json")
+    assert json.loads(ok(done))["input_bytes"] == 2 * 8 * 64 * 16 * 4
+    assert done.stderr == ("attn: note: k of --shape is left out: reformer takes q for the keys, "
+                           "too\n")
+
+    # out has a row for each seed.
+    done = attn("estimate", GENESIS, "--method", "set_transformer{mode:pma}", "--backward")
+    assert ok(done).startswith("set_transformer{mode:pma} on cpu\n  backward: compute ")
 
     bounds = tmp_path / "bounds.npy"
     np.save(bounds, np.array([0, 10, 40]))
@@ -162,10 +193,19 @@ GRADIENTS = {"fnet": "v", "linear_mixing": "v", "random_mixing": "v", "mlp_mixer
 
 def test_compare_table_and_json(attn):
     text = ok(attn("compare", GENESIS))
-    rows = [line.split()[0] for line in text.splitlines()[2:]]
+    rows, notes = text.splitlines()[2:], []
+    while len(rows) > len(METHODS):
+        notes.insert(0, rows.pop())
+    rows = [line.split()[0] for line in rows]
     assert [row.split("{")[0] for row in rows] == [
         "softmax", *sorted(set(METHODS) - {"softmax"})]
     assert "local{window_left:64}" in rows
+    # Symptom: nothing said that some rows have another reference, nor what "-" is.
+    assert notes == [
+        "against exact attention with k = q, as q serves as the keys: reformer, routing",
+        "against causal attention, as the method is always causal: compressive, transformer_xl",
+        "-: no gradient, as the method does not read that tensor",
+    ]
 
     found = json.loads(ok(attn("compare", GENESIS, "--json")))
     assert found["input"]["q"] == {"shape": [1, 12, 512, 32], "dtype": "float16"}
@@ -208,6 +248,24 @@ def test_compare_takes_q_for_the_keys(attn, client, verses):
                           options={"chunk_len": 8, "n_hashes": 8}).out
     error = np.linalg.norm(ours - exact) / np.linalg.norm(exact)
     assert row["relative_error"]["out"] == pytest.approx(error, rel=1e-6)
+
+
+def test_compare_names_the_rows_that_have_another_reference(attn):
+    def notes(*arguments):
+        text = ok(attn("compare", VERSES, "--repeat", "1", *arguments))
+        return [line for line in text.splitlines() if line.startswith(("against", "-:"))]
+
+    of_keys = "against exact attention with k = q, as q serves as the keys: "
+    assert not notes("--method", "softmax", "--method", "local", "--set", "window_left=9")
+    assert notes("--no-grad", "--method", "routing", "--method", "routing{shared_qk:false}",
+                 "--method", "routing{window:9}") == [of_keys + "routing, routing{window:9}"]
+    assert notes("--method", "routing", "--sweep", "window=9,12") == [
+        of_keys + "routing", "-: no gradient, as the method does not read that tensor"]
+    assert notes("--no-grad", "--method", "fnet") == []
+    text = " ".join(ok(attn("compare", "--help")).split())
+    for part in ("exact attention has k = q", "is always causal (transformer_xl, compressive)",
+                 '"-": no gradient, as the method does not read that tensor'):
+        assert part in text
 
 
 def test_compare_says_which_method_failed(attn):

@@ -24,7 +24,8 @@ exit codes: 0 ok, 1 server or data error, 2 usage"""
 
 RUN = """\
 INPUT is a .safetensors or .npz file; the names in it (q, k, v, kv_lengths, bias, ...) become the
-request's tensors. Arrays of single .npy files are given by name. q, k, v are [B,H,N,D].
+request's tensors. Arrays of single .npy files are given by name. q, k, v are [B,H,N,D]. A k of
+INPUT is left out where q serves as the keys (reformer, routing).
 
 OUTPUT (.safetensors or .npz) gets out, lse where the method has one, the method's other outputs,
 and with --grad-out the gradients grad_q, grad_k, grad_v, grad_<tensor>. A .npy gets out alone.
@@ -41,7 +42,10 @@ COMPARE = """\
 One row a method: relative error (Frobenius norm) of the output and of the gradients of q, k, v, and
 cosine similarity, against exact softmax attention with the same causal, scale and lengths, computed
 by the server in float32; seconds of compute (median of --repeat) and peak workspace.
-The incoming gradient is normal noise from seed 0.
+The incoming gradient is normal noise from seed 0. Where q serves as the keys (reformer, routing),
+exact attention has k = q; where a method is always causal (transformer_xl, compressive), it is
+causal. Lines under the table name these methods. "-": no gradient, as the method does not read that
+tensor.
 
 Without --method: every method of the server, local with window_left=64, and those that need a grid,
 a layout or a number of keys with values that suit INPUT. --set applies to every method that has the

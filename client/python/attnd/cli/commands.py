@@ -62,16 +62,19 @@ def run(arguments: Namespace) -> int:
         files.check_writable(arguments.output)
         if arguments.output.lower().endswith(".npy") and grad_out is not None:
             raise UsageError("a .npy holds one array: with --grad-out write .npz or .safetensors")
-    q, k, v = (sent.pop(name, None) for name in ("q", "k", "v"))
-    request: dict[str, Any] = {
-        "method": method,
-        "options": options,
-        "tensors": sent,
-        "device": arguments.device,
-        "layout": arguments.layout,
-    }
     lines = []
     with inputs.client(arguments) as client, progress() as bar:
+        if inputs.has_k_of_input(arguments, sent) and _shares_qk(client, method, options):
+            del sent["k"]
+            _say_without_k(method, f"k of {arguments.input}")
+        q, k, v = (sent.pop(name, None) for name in ("q", "k", "v"))
+        request: dict[str, Any] = {
+            "method": method,
+            "options": options,
+            "tensors": sent,
+            "device": arguments.device,
+            "layout": arguments.layout,
+        }
         bar.add_task(f"{method} forward", total=None)
         forward = client.forward(q, k, v, **request)
         results = _outputs_of(forward)
@@ -99,11 +102,13 @@ def run(arguments: Namespace) -> int:
 def estimate(arguments: Namespace) -> int:
     method, options = parse_method(arguments.method, arguments.set)
     shapes, dtype, sent = inputs.described(arguments)
+    can_leave_out_k = arguments.shape is not None or inputs.has_k_of_input(arguments, shapes)
     with inputs.client(arguments, QUICK_SECONDS) as client:
-        if arguments.shape is not None and _shares_qk(client, method, options):
-            del shapes["k_shape"]
+        if can_leave_out_k and _shares_qk(client, method, options):
+            del shapes["k"]
+            _say_without_k(method, f"k of {arguments.input or '--shape'}")
         found = client.estimate(
-            **shapes,
+            **{f"{name}_shape": shape for name, shape in shapes.items()},
             method=method,
             options=options,
             tensors=sent,
@@ -128,6 +133,10 @@ def estimate(arguments: Namespace) -> int:
 def _shares_qk(client: Client, method: str, options: dict[str, Any]) -> bool:
     found = next((known for known in client.methods() if known.id == method), None)
     return found is not None and found.shares_qk(options)
+
+
+def _say_without_k(method: str, what: str) -> None:
+    say(f"note: {what} is left out: {method} takes q for the keys, too")
 
 
 def info(arguments: Namespace) -> int:

@@ -81,6 +81,8 @@ def compare(arguments: Namespace) -> int:
         print_json(_json(arguments, sent, rows, swept))
     else:
         _print(sent, rows, swept, with_grad=not arguments.no_grad)
+        for note in _notes(known, rows, swept, with_grad=not arguments.no_grad):
+            print(note)
     for failure in dict.fromkeys(row.failure for row in rows if row.failure):
         say(failure)
     failed = [row for row in rows if row.failure]
@@ -144,9 +146,7 @@ class _Comparison:
 
     def _shared_options(self, row: Row) -> dict[str, Any]:
         shared = {name: row.options[name] for name in _SHARED_OPTIONS if name in row.options}
-        described = self._known[row.method]
-        # A causal method without an option for it always is.
-        if described.support.causal and all(o.name != "causal" for o in described.options):
+        if _is_always_causal(self._known[row.method]):
             shared["causal"] = True
         return shared
 
@@ -205,6 +205,11 @@ class _Comparison:
         return self._client.backward(
             q, k, v, grad_out, method=method, options=options, tensors=others, layout=self._layout
         )
+
+
+def _is_always_causal(method: MethodInfo) -> bool:
+    """A causal method without an option for it always is."""
+    return method.support.causal and all(option.name != "causal" for option in method.options)
 
 
 def _chosen(
@@ -318,3 +323,27 @@ def _print(sent: dict[str, Array], rows: list[Row], swept: Sweep | None, with_gr
         cells += [seconds_text(row.backward_seconds)] if with_grad else []
         table.add_row(name, *cells, bytes_text(row.peak_workspace_bytes))
     print_table(table, least_width=_LEAST_WIDTH)
+
+
+def _notes(
+    known: dict[str, MethodInfo], rows: list[Row], swept: Sweep | None, with_grad: bool
+) -> list[str]:
+    """What the table leaves open: a line for each other reference, and one for "-"."""
+    shared, causal, lacks = [], [], False
+    for row in (row for row in rows if not row.failure):
+        name = row.method if swept is not None else _spec.text_of(row.method, row.options)
+        if known[row.method].shares_qk(row.options):
+            shared.append(name)
+        if _is_always_causal(known[row.method]):
+            causal.append(name)
+        lacks = lacks or (with_grad and any(f"grad_{x}" not in row.error for x in _GRADIENTS))
+    notes = []
+    if shared:
+        names = ", ".join(dict.fromkeys(shared))
+        notes.append(f"against exact attention with k = q, as q serves as the keys: {names}")
+    if causal:
+        names = ", ".join(dict.fromkeys(causal))
+        notes.append(f"against causal attention, as the method is always causal: {names}")
+    if lacks:
+        notes.append("-: no gradient, as the method does not read that tensor")
+    return notes

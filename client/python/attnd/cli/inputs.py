@@ -1,6 +1,7 @@
 """The tensors of a request from the files that the command line names."""
 
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,14 @@ def tensors(arguments: Namespace) -> dict[str, Array]:
     return {name: converted(array, arguments.dtype) for name, array in found.items()}
 
 
+def has_k_of_input(arguments: Namespace, found: Mapping[str, Any]) -> bool:
+    """Whether the k among `found` is that of INPUT, which holds tensors for many methods. One that
+    the command line names is meant."""
+    named = {setting.partition("=")[0] for setting in arguments.tensor}
+    is_named = arguments.k is not None or "k" in named
+    return arguments.input is not None and "k" in found and not is_named
+
+
 def named_tensors(arguments: Namespace) -> dict[str, Array]:
     """Those of --tensor."""
     found: dict[str, Array] = {}
@@ -60,17 +69,17 @@ def named_tensors(arguments: Namespace) -> dict[str, Array]:
 
 
 def described(arguments: Namespace) -> tuple[dict[str, Any], Any, dict[str, Array]]:
-    """For an estimate: shapes of q, k, v as the client takes them, their dtype, other tensors."""
+    """For an estimate: shapes of q, k, v by name, their dtype, other tensors."""
     if arguments.shape is None:
         if arguments.kv_shape is not None:
             raise UsageError("--kv-shape needs --shape")
         sent = tensors(arguments)
         dtype = sent["q" if "q" in sent else "v"].dtype
-        return {f"{n}_shape": sent.pop(n).shape for n in "qkv" if n in sent}, dtype, sent
+        return {n: sent.pop(n).shape for n in "qkv" if n in sent}, dtype, sent
     if any((arguments.input, arguments.q, arguments.k, arguments.v)):
         raise UsageError("give --shape, or INPUT or --q, --k, --v")
     kv_shape = arguments.kv_shape or arguments.shape
-    shapes = {"q_shape": arguments.shape, "k_shape": kv_shape, "v_shape": kv_shape}
+    shapes = {"q": arguments.shape, "k": kv_shape, "v": kv_shape}
     others = {n: converted(a, arguments.dtype) for n, a in named_tensors(arguments).items()}
     return shapes, _DTYPES[arguments.dtype or "float32"], others
 
