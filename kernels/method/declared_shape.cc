@@ -1,5 +1,8 @@
 #include "kernels/method/declared_shape.h"
 
+#include <optional>
+#include <utility>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -9,21 +12,28 @@
 namespace attnd {
 namespace {
 
-// The sizes that differ, "H = 4". `letters` end with the last dimension.
-std::vector<std::string> Differences(const DeclaredShape::Letters& letters, bool broadcasts,
-                                     const SizesByLetter& sizes, const Shape& shape) {
-  std::vector<std::string> differences;
+// The sizes that differ from a list.
+struct Differences {
+  int count = 0;                   // a letter that stands for several dimensions once
+  std::vector<std::string> named;  // "H = 4", of letters alone: a number says its size itself
+};
+
+// `letters` end with the last dimension.
+Differences DifferencesOf(const DeclaredShape::Letters& letters, bool broadcasts,
+                          const SizesByLetter& sizes, const Shape& shape) {
+  Differences differences;
   ForEachLetter(letters, shape, [&](absl::string_view letter, int64_t is) {
     int64_t size = 0;
     if (absl::SimpleAtoi(letter, &size)) {
-      if (is != size) differences.push_back(absl::StrCat(size));
+      if (is != size) ++differences.count;
       return;
     }
     const auto named = sizes.find(letter);
     if (named == sizes.end() || is == named->second || (broadcasts && is == 1)) return;
     const std::string difference = absl::StrCat(letter, " = ", named->second);
-    // A letter may stand for several dimensions.
-    if (differences.empty() || differences.back() != difference) differences.push_back(difference);
+    if (!differences.named.empty() && differences.named.back() == difference) return;
+    differences.named.push_back(difference);
+    ++differences.count;
   });
   return differences;
 }
@@ -51,14 +61,18 @@ std::string BrokenShapeRule(absl::string_view declared, const SizesByLetter& siz
                             const Shape& shape) {
   const DeclaredShape parsed = ParseShape(declared);
   std::string rule = absl::StrCat("shape must be ", declared);
-  std::vector<std::string> nearest;  // of the lists of this rank
+  std::optional<Differences> nearest;  // of the lists of this rank
   for (const DeclaredShape::Letters& letters : parsed.lists) {
     if (!parsed.FitsRank(letters, shape.rank)) continue;
-    const auto differences = Differences(letters, parsed.broadcasts, sizes, shape);
-    if (differences.empty()) return "";
-    if (nearest.empty() || differences.size() < nearest.size()) nearest = differences;
+    Differences differences = DifferencesOf(letters, parsed.broadcasts, sizes, shape);
+    if (differences.count == 0) return "";
+    if (!nearest.has_value() || differences.count < nearest->count) {
+      nearest = std::move(differences);
+    }
   }
-  if (!nearest.empty()) absl::StrAppend(&rule, " with ", absl::StrJoin(nearest, " and "));
+  if (nearest.has_value() && !nearest->named.empty()) {
+    absl::StrAppend(&rule, " with ", absl::StrJoin(nearest->named, " and "));
+  }
   return rule;
 }
 

@@ -37,8 +37,8 @@ void ForEachLetter(const DeclaredShape::Letters& letters, const Shape& shape, co
 // Sizes by letter, e.g. {"B", 2}; a letter that is missing may have any size.
 using SizesByLetter = std::map<std::string, int64_t, std::less<>>;
 
-// Empty if `shape` fits the declaration, else the rule that it breaks: "shape must be [H] or [B,H]
-// with H = 4".
+// Empty if `shape` fits the declaration, else the rule that it breaks, with the sizes of letters
+// that differ: "shape must be [H] or [B,H] with H = 4", "shape must be [1]".
 std::string BrokenShapeRule(absl::string_view declared, const SizesByLetter& sizes,
                             const Shape& shape);
 

@@ -3,11 +3,12 @@
 // of N rows the e = c floor(max(0, Nm + N - mem_len) / c) oldest rows of [mem; segment] leave, and
 // e/c rows that stand for them join cmem (kernels/methods/memory/compress.h), which keeps the last
 // cmem_len rows; an empty segment changes nothing.
-//   aux = mean over H, N, Dv of (A(q, old) - A(q, compressed))^2, A(q, X) = softmax(scale q X_K)
-//   X_V
+//   A(q, X) = softmax(scale q X_K^T) X_V
+//   aux = mean over H, N, Dv of (A(q, old) - A(q, compressed))^2
 // whose gradient reaches the tensors of the compressor alone; memories are constants.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/method/common_inputs.h"
 #include "kernels/methods/lowrank/rows.h"
@@ -57,8 +58,8 @@ std::vector<TensorInfo> Results() {
       {"lse", "[B,H,Nq]", "float32", "natural log of the sum of weights; -inf: nothing is seen"},
       {"aux", "[1]", "float32",
        "with aux_loss: mean square over the queries of sequences that compress rows"}};
-  for (const char* name : {"mem", "cmem"}) {
-    for (TensorInfo& memory : MemoryOutputs(name)) outputs.push_back(std::move(memory));
+  for (const auto& [name, rows] : {std::pair("mem", "M'"), std::pair("cmem", "Nc'")}) {
+    for (TensorInfo& memory : MemoryOutputs(name, rows)) outputs.push_back(std::move(memory));
   }
   return outputs;
 }
@@ -85,7 +86,7 @@ class Compressive : public MethodOf<O> {
   Compressive()
       : MethodOf(
             {.id = "compressive",
-             .summary = "A segment, a memory of earlier ones and a compressed one",
+             .summary = "A segment, a memory of earlier ones and a compressed one; always causal",
              .reference = "Rae et al. 2019 (arXiv 1911.05507), algorithms 1 and 2",
              .cost = "2 (2 D + Dv) FLOPs per visible pair, n (M + n) pairs; conv n (D^2 + Dv^2); "
                      "memory O(M + n)",

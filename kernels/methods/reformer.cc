@@ -38,7 +38,8 @@ std::vector<TensorInfo> ReformerInputs() {
   }
   inputs.push_back({"rotations", "[H,D,n_hashes,S] or [1,D,n_hashes,S]", "float",
                     "S: the sum of n_buckets / 2; normals, drawn when absent"});
-  inputs.push_back({"buckets", "[B,H,n_hashes,Nq]", "int32", "any numbers, in place of hashing"});
+  inputs.push_back({"buckets", "[B,H,n_hashes,Nq]", "int32",
+                    "any numbers, in place of hashing; not with rotations"});
   inputs.push_back(Differentiable("bias", "broadcastable to [B,H,Nq,Nk]",
                                   "added to the scores of other tokens"));
   return inputs;

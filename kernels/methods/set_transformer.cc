@@ -61,6 +61,10 @@ std::vector<TensorInfo> SetInputs() {
   std::vector<TensorInfo> inputs = CommonInputs();
   inputs[0].required = false;
   inputs[0].help = "queries; pma does not read them";
+  for (TensorInfo& input : inputs) {
+    if (input.name != "q_lengths") continue;
+    input.help += "; kv_lengths when absent and Nq = Nk; pma does not read them";
+  }
   const auto add = [&](const char* name, const char* shape, const char* help) {
     inputs.push_back(Differentiable(name, shape, help));
   };
@@ -89,11 +93,6 @@ DrawParams RowsDraw(const ProblemShape& p, const SetOptions& o) {
   const auto width = static_cast<double>(p.H * p.D);
   const auto rows = static_cast<double>(RowsOf(p, o));
   return UniformDraw(o.seed, RowsName(o), std::sqrt(6 / ((rows + 1) * width)));
-}
-
-// Whether rows of q are left out by lengths: by those of the keys where it has none and is as long.
-bool HasQueryLengths(const ProblemShape& p) {
-  return p.Find("q_lengths") != nullptr || (p.Find("kv_lengths") != nullptr && p.Nq == p.Nk);
 }
 
 class SetTransformer : public MethodOf<SetOptions> {
@@ -141,8 +140,7 @@ class SetTransformer : public MethodOf<SetOptions> {
     }
   }
 
-  // Weights of all heads take other steps than those of each, and rows of q that are left out
-  // others than whole tensors.
+  // Weights of all heads take other steps than those of each.
   std::string BranchOf(const ProblemShape& p, const SetOptions&) const override {
     const auto is_whole = [&](const char* name) {
       const View* view = p.Find(name);
@@ -231,7 +229,9 @@ class SetTransformer : public MethodOf<SetOptions> {
     InnerProblems problems(in);
     for (size_t p = 0; p < in.problems.size(); ++p) {
       const ProblemShape& of = in.problems[p];
-      if (of.Find("q_lengths") == nullptr && HasQueryLengths(of)) {
+      const bool has_own = of.Find("q_lengths") != nullptr;
+      // Queries of a set that attends to itself are as many as its keys.
+      if (!has_own && of.Find("kv_lengths") != nullptr && of.Nq == of.Nk) {
         problems.CopyLengths(p, "kv_lengths", "q_lengths");
       }
       // An empty set has gathered nothing.

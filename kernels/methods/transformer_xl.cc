@@ -30,7 +30,7 @@ std::vector<TensorInfo> Results() {
   std::vector<TensorInfo> outputs = {
       {"out", "[B,H,Nq,Dv]", "float", "weighted sums of values"},
       {"lse", "[B,H,Nq]", "float32", "natural log of the sum of weights; -inf: nothing is seen"}};
-  for (TensorInfo& memory : MemoryOutputs("mem")) outputs.push_back(std::move(memory));
+  for (TensorInfo& memory : MemoryOutputs("mem", "M'")) outputs.push_back(std::move(memory));
   return outputs;
 }
 
@@ -48,7 +48,8 @@ class TransformerXl : public MethodOf<O> {
  public:
   TransformerXl()
       : MethodOf({.id = "transformer_xl",
-                  .summary = "A segment and a memory of earlier ones, with scores by distance",
+                  .summary = "A segment and a memory of earlier ones, with scores by distance; "
+                             "always causal",
                   .reference = "Dai et al. 2019 (arXiv 1901.02860), sections 3.2-3.3",
                   .cost = "2 (2 D + Dv) FLOPs per visible pair, n (M + n) pairs; memory O(M + n)",
                   .inputs = MemoryInputs(),

@@ -311,7 +311,7 @@ METHOD = Method(
         Refused("aux-loss", {"aux_loss": 1}, ["aux_loss must be a bool, got 1"]),
         Refused("grad-aux", {}, ["grad_aux needs aux_loss, got aux_loss = false"], backward=True,
                 change={"grad_aux": zeros(1)}),
-        Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1] with 1, got [2]"],
+        Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1], got [2]"],
                 backward=True, change={"grad_aux": zeros(2)}),
         Refused("cmem-alone", {}, ["cmem_k and cmem_v must be sent together, got cmem_k alone"],
                 change={"cmem_k": zeros(B, Hkv, 5, D)}),

@@ -385,6 +385,8 @@ METHOD = Method(
                 "[2,4,2,6]", buckets=zeros(B, H, 2, Nq, dtype=INT)),
         refused("buckets-dtype", "buckets dtype must be int32, got float32",
                 buckets=zeros(B, H, 1, Nq)),
+        refused("both", "rotations must not be sent with buckets, got [4,3,1,1]",
+                rotations=zeros(4, 3, 1, 1), buckets=zeros(B, H, 1, Nq, dtype=INT)),
         refused("bias-shape", "bias shape must be broadcastable to [B,H,Nq,Nk] with Nk = 6, got "
                 "[6,7]", bias=zeros(6, 7)),
         refused("drawn", "rotations must be sent where it has more than 16777216 elements, got "

@@ -480,7 +480,7 @@ METHOD = Method(
                         "ema_means": zeros(4, 5, 3)}),
         Refused("grad-aux", {}, ["grad_aux needs aux_loss, got aux_loss = false"], backward=True,
                 change={"grad_aux": zeros(1)}),
-        Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1] with 1, got [2]"],
+        Refused("grad-aux-shape", {"aux_loss": True}, ["grad_aux shape must be [1], got [2]"],
                 backward=True, change={"grad_aux": zeros(2)}),
         Refused("grad-centroids", {"return_centroids": True},
                 ["grad_centroids must be absent: centroids is a constant, got [4,2,3]"],

@@ -274,8 +274,10 @@ REFUSED = [
     refuse("widths", {}, "Dv must be D = 3 without w_k2, got 5", w_k2=None),
     refuse("residual-widths", ADD, "Dv must be D = 3 with residual, got 5"),
     refuse("residual-widths-pma", POOL | ADD, "Dv must be D = 3 with residual, got 5", **POOLED),
-    refuse("bias-shape", {}, "bias shape must be broadcastable to [B,1,1,Nk] with 1, got "
-           "[2,4,1,7]", bias=zeros(B, H, 1, Nk)),
+    refuse("bias-shape", {}, "bias shape must be broadcastable to [B,1,1,Nk], got [2,4,1,7]",
+           bias=zeros(B, H, 1, Nk)),
+    refuse("bias-heads-and-keys", {}, "bias shape must be broadcastable to [B,1,1,Nk] with Nk = 7, "
+           "got [2,4,1,6]", bias=zeros(B, H, 1, Nq)),
     refuse("bias-keys", {}, "bias shape must be broadcastable to [B,1,1,Nk] with Nk = 7, got [6]",
            bias=zeros(Nq)),
     refuse("grad-of-pma", POOL, [

@@ -122,6 +122,14 @@ def test_description(method):
     outputs = [*outputs_of(method), *method.outputs]
     assert [tensor["name"] for tensor in info["outputs"]] == outputs
     assert info["summary"] and info["reference"] and info["cost"]
+    assert ("always causal" in info["summary"]) == method.always_causal
+
+
+def test_memories_of_their_own_lengths_have_their_own_letters():
+    """Symptom: M' stood for the rows of both memories of compressive."""
+    shapes = {x["name"]: x["shape"] for x in library.methods_info()["compressive"]["outputs"]}
+    assert shapes["mem_k"] == "[B,Hkv,M',D]" and shapes["mem_v"] == "[B,Hkv,M',Dv]"
+    assert shapes["cmem_k"] == "[B,Hkv,Nc',D]" and shapes["cmem_v"] == "[B,Hkv,Nc',Dv]"
 
 
 @pytest.mark.parametrize("method", methods().values(), ids=methods())

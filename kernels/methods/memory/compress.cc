@@ -116,8 +116,8 @@ Compressed CompressOldest(Ops& ops, const Inputs& in, const SeqSplit& split,
     windows.push_back({.count = rows[i] / o.rate, .width = o.rate});
   }
   Compressed c;
-  c.old_k = ops.Stop(ops.Slice(ops.Stop(attended.k), kRows, begin, end));
-  c.old_v = ops.Stop(ops.Slice(ops.Stop(attended.v), kRows, begin, end));
+  c.old_k = ops.Slice(ops.Stop(attended.k), kRows, begin, end);
+  c.old_v = ops.Slice(ops.Stop(attended.v), kRows, begin, end);
   if (o.convolves()) {
     c.k = Convolved(ops, in, split, c.old_k, rows, o, "k");
     c.v = Convolved(ops, in, split, c.old_v, rows, o, "v");

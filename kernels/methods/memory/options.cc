@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/integer.h"
@@ -48,9 +49,7 @@ void CheckRows(const ProblemShape& p, const std::string& name, absl::string_view
 
 void CheckRelative(const ProblemShape& p, const O& o, Reasons* reasons) {
   const View *rel_k = p.Find("rel_k"), *w_r = p.Find("w_r");
-  if (rel_k != nullptr && w_r != nullptr) {
-    reasons->Invalid("w_r must not be sent with rel_k, got ", ToString(w_r->shape));
-  }
+  CheckApart(p, "w_r", "rel_k", reasons);
   if (rel_k != nullptr && rel_k->shape.rank == 3 && p.HasSizesOf("k")) {
     const int64_t least = DistancesOf(p, o);
     if (rel_k->shape[1] < least) {
@@ -101,7 +100,7 @@ std::vector<TensorInfo> MemoryInputs() {
       "rel_k", "[H,L,D]", "r by distance, L >= M + N or clamp_len + 1; from w_r when absent"));
   inputs.push_back(Differentiable("w_r", "[H,D,Dp]",
                                   "r of distance d is w_r e(d), of Dp/2 sines and Dp/2 cosines; "
-                                  "drawn, N(0, 0.02^2), Dp = H D"));
+                                  "drawn, N(0, 0.02^2), Dp = H D, rounded up to even"));
   inputs.push_back(Differentiable("bias", "broadcastable to [B,H,Nq,K]",
                                   "added to the scores; K = M + N, memory first"));
   inputs.push_back(Differentiable("mem_k", "[B,Hkv,M,D]", "keys before the segment"));
@@ -110,17 +109,18 @@ std::vector<TensorInfo> MemoryInputs() {
   return inputs;
 }
 
-std::vector<TensorInfo> MemoryOutputs(absl::string_view prefix) {
-  const auto constant = [&](absl::string_view part, const char* shape, const char* dtype,
+std::vector<TensorInfo> MemoryOutputs(absl::string_view prefix, absl::string_view rows) {
+  const auto constant = [&](absl::string_view part, std::string shape, const char* dtype,
                             const char* help) {
     return TensorInfo{.name = absl::StrCat(prefix, part),
-                      .shape = shape,
+                      .shape = std::move(shape),
                       .dtype = dtype,
                       .help = help,
                       .is_constant = true};
   };
-  return {constant("_k", "[B,Hkv,M',D]", "float", "with return_memory: ends at the last row"),
-          constant("_v", "[B,Hkv,M',Dv]", "float", "with return_memory"),
+  return {constant("_k", absl::StrCat("[B,Hkv,", rows, ",D]"), "float",
+                   "with return_memory: ends at the last row"),
+          constant("_v", absl::StrCat("[B,Hkv,", rows, ",Dv]"), "float", "with return_memory"),
           constant("_lengths", "[B]", "int32", "with return_memory: the last rows that count")};
 }
 

@@ -45,8 +45,9 @@ std::vector<OptionSpec<MemoryOptions>> MemoryLines();
 
 // q, k, v, lengths, the relative term, bias, mem_k and mem_v with their lengths.
 std::vector<TensorInfo> MemoryInputs();
-// mem_k, mem_v and mem_lengths of return_memory, or those of `prefix` "cmem".
-std::vector<TensorInfo> MemoryOutputs(absl::string_view prefix);
+// mem_k, mem_v and mem_lengths of return_memory, or those of `prefix` "cmem"; `rows`: the letter of
+// their number.
+std::vector<TensorInfo> MemoryOutputs(absl::string_view prefix, absl::string_view rows);
 
 // All rows that queries may see: memories and the segment, M + N.
 int64_t AllRows(const ProblemShape& problem);

@@ -8,6 +8,7 @@
 #include "kernels/method/drawn.h"
 #include "kernels/method/seq_groups.h"
 #include "kernels/method/shape_rules.h"
+#include "kernels/methods/pattern/rules.h"
 #include "kernels/pattern/shapes/reformer.h"
 
 namespace attnd {
@@ -116,6 +117,7 @@ void CheckReformer(const ProblemShape& p, const O& o, Reasons* reasons) {
   CheckShape(p, "rotations", "[H,D,n_hashes,S] or [1,D,n_hashes,S]",
              {{"n_hashes", o.n_hashes}, {"S", columns, "the sum of n_buckets / 2"}}, reasons);
   CheckShape(p, "buckets", "[B,H,n_hashes,Nq]", {{"n_hashes", o.n_hashes}}, reasons);
+  CheckApart(p, "rotations", "buckets", reasons);
   if (p.Find("buckets") != nullptr || !HasHashed(p, o)) return;
   CheckDrawn(p, "rotations", RotationParams(o), {p.H, p.D, o.n_hashes, columns}, reasons);
 }
