@@ -68,7 +68,8 @@ class Reformer : public MethodOf<O> {
 
   // Requests of one batch have the same launches.
   std::string BranchOf(const ProblemShape& p, const O& o) const override {
-    return absl::StrCat(HasHashed(p, o) ? "hashed " : "", ReformerPartsOf(p, o));
+    return absl::StrCat(HasHashed(p, o) ? "hashed " : "", ReformerFarRows(p, o) > 0 ? "far " : "",
+                        ReformerPartsOf(p, o));
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const O& o) const override {
@@ -87,6 +88,10 @@ class Reformer : public MethodOf<O> {
     const Tensor k = Keys(ops, in, o, D);
     AttendTensors terms;
     if (const Tensor bias = Sent(in, "bias"); !bias.empty()) terms.bias = WithRank(ops, bias, 4);
+    if (!seqs.far_rows.empty()) {
+      terms.k2 = RowsOf(ops, k, seqs.far_rows);
+      terms.v2 = RowsOf(ops, v, seqs.far_rows);
+    }
     if (!ops.status().ok()) return {};
 
     std::vector<AttendOut> parts = {{v, seqs.self_lse}};
@@ -106,6 +111,12 @@ class Reformer : public MethodOf<O> {
  private:
   // Rounds whose results are merged together: so many are in memory at a time, and a few more.
   static constexpr size_t kMostParts = 16;
+
+  // Rows of x [B,H,N,D] in its dtype.
+  static Tensor RowsOf(Ops& ops, const Tensor& x, const Tensor& rows) {
+    const Tensor found = ops.Gather(x, rows);
+    return !ops.status().ok() || x[0].dtype == DType::kF32 ? found : ops.Copy(found, x[0].dtype);
+  }
 
   static Tensor Keys(Ops& ops, const Inputs& in, const O& o, double D) {
     if (o.key_norm == KeyNorm::kNone) return in.q;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <set>
 
 #include "kernels/pattern/spec.h"
@@ -92,6 +93,44 @@ TEST(PatternReformer, RoundsAgainstTheListOfSlots) {
     const std::set<std::pair<int32_t, int32_t>> once(expected.begin(), expected.end());
     if (r.unique) {
       ASSERT_EQ(shown, (std::multiset<std::pair<int32_t, int32_t>>(once.begin(), once.end())));
+    }
+  }
+}
+
+// Symptom: keys of other rounds stood twice among the key slots of a round, so that its gradients
+// of keys were sums.
+TEST(PatternReformer, FarKeysAreRowsOfTheirOwn) {
+  Random random(3);
+  for (int round = 0; round < 40; ++round) {
+    ReformerRounds r{.rounds = random.Pick(1, 3), .n = random.Pick(0, 200)};
+    const int64_t N = r.n + random.Pick(0, 9);
+    r.chunk = random.Pick(1, 80);
+    r.flat = random.Coin();
+    // A window of at most all chunks, anywhere.
+    const int64_t chunks = std::max<int64_t>(r.Chunks(), 1);
+    r.lo = -random.Pick(0, std::min<int64_t>(chunks - 1, 4));
+    r.hi = r.lo + random.Pick(0, std::min<int64_t>(chunks - 1, 6));
+    r.causal = random.Coin();
+    for (int64_t h = 0; h < r.rounds; ++h) {
+      std::vector<int32_t> rows(r.n);
+      for (int64_t i = 0; i < r.n; ++i) rows[i] = static_cast<int32_t>(i);
+      std::shuffle(rows.begin(), rows.end(), std::mt19937(static_cast<uint32_t>(round * 5 + h)));
+      r.order.insert(r.order.end(), rows.begin(), rows.end());
+    }
+    const auto near = std::make_shared<const ReformerHead>(r);
+    r.far_row = N;
+    const auto far = std::make_shared<const ReformerHead>(r);
+    const std::vector<int32_t> rows = far->FarRows();
+    ASSERT_EQ(static_cast<int64_t>(rows.size()), r.rounds * r.FarSlots());
+    for (int64_t h = 0; h < r.rounds; ++h) {
+      const std::vector<int32_t> expected = ReformerRound(N, near, h).spec().key_rows;
+      std::vector<int32_t> found = ReformerRound(N, far, h).spec().key_rows;
+      std::set<int32_t> once;
+      for (int32_t& row : found) {
+        ASSERT_TRUE(row < 0 || once.insert(row).second) << row << " stands twice";
+        if (row >= N) row = rows[row - N];
+      }
+      ASSERT_EQ(found, expected) << "round " << h;
     }
   }
 }

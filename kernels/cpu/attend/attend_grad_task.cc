@@ -11,13 +11,17 @@ bool Gathers(const AttendProblem& p) {
 // Whether the sequence's key slots hold each row at most once, the same for all heads.
 bool HasEachKeyOnce(const GradTask& task, const AttendSeq& seq) {
   if (!task.gathers) return true;
-  if (!seq.head_patterns.empty()) return false;
-  if (seq.pattern == nullptr || seq.pattern->key_rows.empty()) return true;
-  std::vector<bool> stands(static_cast<size_t>(task.Nk + task.Nk2), false);
-  for (int32_t row : seq.pattern->key_rows) {
-    if (row < 0) continue;
-    if (stands[row]) return false;
-    stands[row] = true;
+  if (!seq.head_patterns.empty() && task.group > 1) return false;
+  const int64_t different = seq.head_patterns.empty() ? 1 : task.H;
+  for (int64_t h = 0; h < different; ++h) {
+    const Pattern* pattern = seq.Of(h);
+    if (pattern == nullptr) continue;
+    std::vector<bool> stands(static_cast<size_t>(task.Nk + task.Nk2), false);
+    for (int32_t row : pattern->key_rows) {
+      if (row < 0) continue;
+      if (stands[row]) return false;
+      stands[row] = true;
+    }
   }
   return true;
 }

@@ -120,13 +120,20 @@ class SeqMaker {
   SeqMaker(Ops& ops, const O& o, const ReformerBuckets* buckets)
       : ops_(ops), o_(o), buckets_(buckets) {}
 
-  // Of sequence b of problem p, or of any with these rows in a plan.
-  std::vector<AttendSeq> Make(const ProblemShape& problem, size_t p, int64_t b,
-                              const Lengths& rows) {
+  // Of sequence b of problem p, or of any with these rows in a plan. Appends to `far_rows`.
+  std::vector<AttendSeq> Make(const ProblemShape& problem, size_t p, int64_t b, const Lengths& rows,
+                              std::vector<int32_t>* far_rows) {
     const Windows w = WindowsOf(rows.nk, o_);
     std::vector<ReformerHeadPtr> heads;
     self_slots_.clear();
     if (w.is_hashed) heads = Heads(problem, p, b, rows, w);
+    const int64_t far = ops_.stream().is_dry() ? 0 : ReformerFarRows(problem, o_);
+    for (int64_t h = 0; h < problem.H && far > 0; ++h) {
+      std::vector<int32_t> of_head;
+      if (w.has_rest && !heads.empty()) of_head = heads[h]->FarRows();
+      of_head.resize(static_cast<size_t>(far), -1);
+      far_rows->insert(far_rows->end(), of_head.begin(), of_head.end());
+    }
     std::vector<AttendSeq> parts;
     for (int64_t i = 0; i < w.WholeParts(o_) && ops_.status().ok(); ++i) {
       const bool is_shared = !w.is_hashed || o_.attend_across_buckets;
@@ -149,7 +156,7 @@ class SeqMaker {
         sources.push_back(ReformerRound(problem.Nk, head, round));
       }
       if (ops_.stream().is_dry()) {
-        sources = {PlannedReformerRound(problem.Nk, Described(rows, w))};
+        sources = {PlannedReformerRound(problem.Nk, Described(problem, rows, w))};
       }
       parts.push_back(Seq(problem, rows, std::move(sources), /*is_shared=*/false));
     }
@@ -162,7 +169,8 @@ class SeqMaker {
   }
 
  private:
-  ReformerRounds Described(const Lengths& rows, const Windows& w) const {
+  ReformerRounds Described(const ProblemShape& problem, const Lengths& rows,
+                           const Windows& w) const {
     return {.rounds = o_.n_hashes,
             .n = rows.nk,
             .queries = rows.nq,
@@ -172,7 +180,8 @@ class SeqMaker {
             .flat = o_.lookback == Lookback::kFlat,
             .causal = o_.causal,
             .across = o_.attend_across_buckets,
-            .unique = o_.dedup};
+            .unique = o_.dedup,
+            .far_row = ReformerFarRows(problem, o_) > 0 ? problem.Nk : -1};
   }
 
   // None in a plan.
@@ -183,7 +192,7 @@ class SeqMaker {
     for (int64_t h = 0; h < problem.H && !ops_.stream().is_dry(); ++h) {
       if (CheckPoint()) ops_.Fail(StoppedStatus());
       if (!ops_.status().ok()) return {};
-      ReformerRounds rounds = Described(rows, w);
+      ReformerRounds rounds = Described(problem, rows, w);
       if (needs_order) {
         buckets_->Sort(p, b, h, &rounds);
         heads.push_back(std::make_shared<const ReformerHead>(std::move(rounds)));
@@ -225,6 +234,13 @@ class SeqMaker {
 
 }  // namespace
 
+int64_t ReformerFarRows(const ProblemShape& p, const O& o) {
+  if (!HasHashed(p, o) || p.Find("bias") != nullptr) return 0;
+  const int64_t chunks = std::min(o.chunks_before, p.Nk) + std::min(o.chunks_after, p.Nk);
+  const int64_t of_rounds = o.n_hashes * o.chunk_len;
+  return chunks <= p.Nk / of_rounds ? chunks * of_rounds : 0;
+}
+
 int64_t ReformerPartsOf(const ProblemShape& p, const O& o) {
   int64_t parts = 1;
   ForEachKeyLength(p, [&](int64_t n) {
@@ -255,13 +271,16 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
   SeqMaker maker(ops, o, buckets);
   const bool is_dry = ops.stream().is_dry();
   const float kHidden = -std::numeric_limits<float>::infinity();
-  std::vector<Shape> shapes, whole;
+  std::vector<Shape> shapes, whole, far_shapes;
   std::vector<std::vector<float>> self(in.problems.size());
+  std::vector<std::vector<int32_t>> far(in.problems.size());
   for (size_t p = 0; p < in.problems.size(); ++p) {
     const ProblemShape& problem = in.problems[p];
     const int64_t heads = o.dedup || buckets == nullptr ? 1 : problem.H;
     shapes.push_back({problem.B, heads, problem.Nq});
     whole.push_back({problem.B, problem.H, problem.Nq});
+    far_shapes.push_back({problem.B, problem.H, ReformerFarRows(problem, o)});
+    if (!is_dry) far[p].reserve(static_cast<size_t>(far_shapes[p].size()));
     const std::vector<SeqGroup> groups = GroupsOf(in, p, is_dry);
     auto parts = static_cast<size_t>(ReformerPartsOf(problem, o));
     for (const SeqGroup& group : groups) {  // a plan may have rounded lengths
@@ -274,7 +293,7 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
       const Lengths rows = ReformerRows(problem, groups[g].lengths);
       const int64_t count = groups[g].count;
       const Work before = ops.stream().work();
-      std::vector<AttendSeq> made = maker.Make(problem, p, static_cast<int64_t>(g), rows);
+      std::vector<AttendSeq> made = maker.Make(problem, p, static_cast<int64_t>(g), rows, &far[p]);
       if (CheckPoint()) ops.Fail(StoppedStatus());
       if (!ops.status().ok()) return {};
       if (is_dry) ops.stream().work().Repeat(before, count);
@@ -299,6 +318,8 @@ ReformerSeqs ReformerSeqsOf(Ops& ops, const Inputs& in, const O& o,
     }
     seqs.visible_pairs.push_back(pairs);
   }
+  // All or none have some: requests of one batch agree.
+  if (far_shapes[0].size() > 0) seqs.far_rows = ops.FromHost(far_shapes, std::move(far));
   seqs.self_lse = ops.Expand(ops.FromHost(shapes, self), whole);
   return seqs;
 }

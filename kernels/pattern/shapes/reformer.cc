@@ -85,25 +85,41 @@ class ReformerTiles : public Predicate {
   const int64_t round_;
 };
 
+void Append(const ReformerRounds& r, const ChunkRange& chunks, RowOrder* rows) {
+  const int32_t* order = r.order.data() + chunks.round * r.n;
+  const int64_t first = chunks.first * r.chunk, last = (chunks.last + 1) * r.chunk;
+  rows->insert(rows->end(), order + first, order + std::min(last, r.n));
+  rows->resize(rows->size() + std::max<int64_t>(last - r.n, 0), -1);
+}
+
+// Calls f(segment, chunks) for the chunks that a round sees, in the order of the slots of its keys:
+// those that chunk 0 sees, then one more for each of the others.
+template <class F>
+void ForEachSeen(const ReformerRounds& r, int64_t round, const F& f) {
+  const int64_t C = r.ChunksOfRound();
+  if (C == 0) return;
+  ReformerRounds all{.rounds = r.rounds, .n = r.n, .chunk = r.chunk, .lo = r.lo, .flat = r.flat};
+  all.hi = r.hi + C - 1;
+  ForEachRange(all, round, 0, f);
+}
+
 PatternSpec SpecOf(const Round& parameters) {
   const ReformerRounds& r = parameters.head->rounds();
   const int64_t C = parameters.head->chunks();
   PatternSpec spec;
-  const auto append = [&](const ChunkRange& chunks, RowOrder* rows) {
-    const int32_t* order = r.order.data() + chunks.round * r.n;
-    const int64_t first = chunks.first * r.chunk, last = (chunks.last + 1) * r.chunk;
-    rows->insert(rows->end(), order + first, order + std::min(last, r.n));
-    rows->resize(rows->size() + std::max<int64_t>(last - r.n, 0), -1);
-  };
   if (C == 0) return spec;
-  append({parameters.round, 0, C - 1}, &spec.query_rows);
+  Append(r, {parameters.round, 0, C - 1}, &spec.query_rows);
   for (int32_t& row : spec.query_rows) row = row < r.queries ? row : -1;
   spec.key_rows.reserve((C + r.hi - r.lo) * r.chunk);
-  // The chunks that chunk 0 sees, then one more for each of the others.
-  ReformerRounds all = r;
-  all.hi = r.hi + C - 1;
-  ForEachRange(all, parameters.round, 0,
-               [&](int64_t, const ChunkRange& chunks) { append(chunks, &spec.key_rows); });
+  int64_t far_row = r.far_row + parameters.round * r.FarSlots();
+  ForEachSeen(r, parameters.round, [&](int64_t segment, const ChunkRange& chunks) {
+    const size_t first = spec.key_rows.size();
+    Append(r, chunks, &spec.key_rows);
+    if (segment == 0 || r.far_row < 0) return;
+    for (size_t s = first; s < spec.key_rows.size(); ++s, ++far_row) {
+      if (spec.key_rows[s] >= 0) spec.key_rows[s] = static_cast<int32_t>(far_row);
+    }
+  });
   spec.Nq = static_cast<int64_t>(spec.query_rows.size());
   spec.Nk = static_cast<int64_t>(spec.key_rows.size());
   spec.visible = std::make_shared<ReformerTiles>(parameters.head, parameters.round);
@@ -147,6 +163,13 @@ PatternSource Described(int64_t N, const ReformerRounds& r) {
 
 }  // namespace
 
+int64_t ReformerRounds::FarSlots() const {
+  const int64_t C = ChunksOfRound(), seen = C == 0 ? 0 : C + hi - lo;
+  const int64_t before = std::clamp<int64_t>(-lo, 0, seen),
+                behind = std::clamp<int64_t>(hi, 0, seen);
+  return (before + behind) * chunk;
+}
+
 ReformerHead::ReformerHead(ReformerRounds rounds)
     : rounds_(std::move(rounds)),
       key_(KeyOf("rounds", rounds_)),
@@ -165,6 +188,17 @@ int64_t ReformerHead::bytes() const {
   return static_cast<int64_t>(
       sizeof(*this) + (rounds_.order.capacity() + rounds_.buckets.capacity()) * sizeof(int32_t) +
       numbers * (is_narrow_ ? sizeof(uint16_t) : sizeof(uint32_t)));
+}
+
+std::vector<int32_t> ReformerHead::FarRows() const {
+  std::vector<int32_t> rows;
+  rows.reserve(static_cast<size_t>(rounds_.rounds * rounds_.FarSlots()));
+  for (int64_t round = 0; round < rounds_.rounds; ++round) {
+    ForEachSeen(rounds_, round, [&](int64_t segment, const ChunkRange& chunks) {
+      if (segment != 0) Append(rounds_, chunks, &rows);
+    });
+  }
+  return rows;
 }
 
 std::vector<int32_t> ReformerHead::SelfSlots() const {

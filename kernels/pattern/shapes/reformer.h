@@ -30,9 +30,15 @@ struct ReformerRounds {
   bool across = true;  // sees other buckets and rounds
   bool unique = true;  // hides keys that other slots or earlier rounds show
 
+  // Where keys that a query sees beyond the chunks of its own round come from. -1: of k, where they
+  // stand for a second time. Else of k2: FarRows of the head, row far_row + i of k for slot i.
+  int64_t far_row = -1;
+
   int64_t ChunksOfRound() const { return (n + chunk - 1) / chunk; }
   // Those among which c + lo and c + hi are counted, around and around.
   int64_t Chunks() const { return flat ? rounds * ChunksOfRound() : ChunksOfRound(); }
+  // Slots of keys beyond the chunks of a round itself.
+  int64_t FarSlots() const;
 };
 
 // By row, [rounds, n]: its chunk in the round, and unless `across` its bucket.
@@ -55,6 +61,9 @@ class ReformerHead {
   const ReformerPlaces<uint32_t>& wide() const { return wide_; }
   int64_t bytes() const;
 
+  // [rounds, FarSlots()]: the rows of k in the slots of keys beyond the chunks of each round; -1:
+  // none.
+  std::vector<int32_t> FarRows() const;
   // How many slots of all rounds show a row to itself, [n].
   std::vector<int32_t> SelfSlots() const;
 
