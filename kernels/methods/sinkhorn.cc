@@ -96,9 +96,7 @@ class Sinkhorn : public MethodOf<O> {
     for (size_t i = 0; i < x.size(); ++i) {
       groups.push_back(run.ProblemOf(i).H / run.ProblemOf(i).Hkv);
     }
-    const Tensor repeated = RepeatHeads(run.ops, x, groups);
-    if (!run.ops.status().ok() || repeated[0].dtype == DType::kF32) return repeated;
-    return run.ops.Copy(repeated);
+    return RepeatHeadsDense(run.ops, x, groups);
   }
 
   static AttendSeqs Seqs(const SinkhornRun& run) {

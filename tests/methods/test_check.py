@@ -48,29 +48,43 @@ def unpacked_batches(method):
     return of_options + [c for c in method.tensor_batches if not (c.packed or c.segments)]
 
 
-def equal_lengths_params():
-    """pytest params (method, case): each of `batches` and `tensor_batches`, four sequences of which
-    three have equal lengths, neighbours among them."""
-    lengths = {"q_lengths": (30, 30, 17, 30), "kv_lengths": (30, 30, 17, 30)}
+def batch_params(methods, id, **sizes):
+    """pytest params (method, case): each of `batches` and `tensor_batches`, in these sizes."""
     params = []
-    for name, method in methods().items():
+    for method in methods:
         for like in unpacked_batches(method):
             case = fit_to_options(method, dataclasses.replace(
-                like, id=f"equal-{like.id}", B=4, H=4, Hkv=2, Nq=40, Nk=40, D=16, ints=lengths))
-            params.append(pytest.param(method, case, id=f"{name}-{like.id}"))
+                like, id=f"{id}-{like.id}", H=4, Nq=40, Nk=40, D=16, **sizes))
+            params.append(pytest.param(method, case, id=f"{method.id}-{like.id}"))
     return params
 
 
-@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("method, case", equal_lengths_params())
-def test_sequences_of_equal_lengths(method, case, backward):
-    """A plan describes them once and a run, where they are neighbours, as one problem."""
+def check_case(method, case, backward):
     want = harness.expected(method, case, "f32", backward)
     reply = harness.run("", method, case, want.tensors, backward)
     assert reply.peak_bytes <= reply.planned_bytes
     for name, got in reply.outputs.items():
         check_bound(name, got, want.want[name], want.sums[name], want.amplification,
                     want.terms[name], "f32")
+
+
+EQUAL = (30, 30, 17, 30)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("method, case", batch_params(
+    methods().values(), "equal", B=4, Hkv=2, ints={"q_lengths": EQUAL, "kv_lengths": EQUAL}))
+def test_sequences_of_equal_lengths(method, case, backward):
+    """A plan describes them once and a run, where they are neighbours, as one problem."""
+    check_case(method, case, backward)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("method, case", batch_params(
+    [m for m in methods().values() if m.gqa], "multi-query", B=2, Hkv=1))
+def test_one_head_of_keys(method, case, backward):
+    """Repeated for all query heads it is a view, which more than one head is not."""
+    check_case(method, case, backward)
 
 
 @on_every_isa

@@ -1,5 +1,7 @@
 #include "kernels/methods/lowrank/rows.h"
 
+#include <algorithm>
+
 #include "kernels/core/integer.h"
 #include "kernels/method/seq_split.h"
 #include "kernels/ops/ops.h"
@@ -44,19 +46,42 @@ Tensor ReduceRows(Ops& ops, ReduceOp op, const Tensor& x,
   return ops.JoinRows(ops.Reshape(sums, reduced), kRows, joined, columns);
 }
 
-Tensor RepeatHeads(Ops& ops, const Tensor& x, const std::vector<int64_t>& groups) {
-  if (!ops.status().ok()) return {};
+namespace {
+
+bool Repeats(const std::vector<int64_t>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](int64_t group) { return group > 1; });
+}
+
+// [B,Hkv,groups,N,D] by strides of 0, and the shapes with one axis of heads.
+struct RepeatedHeads {
+  Tensor expanded;
+  std::vector<Shape> whole;
+};
+RepeatedHeads ExpandedHeads(Ops& ops, const Tensor& x, const std::vector<int64_t>& groups) {
   std::vector<Shape> apart, repeated, whole;
-  bool repeats = false;
   for (size_t p = 0; p < x.size(); ++p) {
     const Shape& s = x[p].shape;
-    repeats = repeats || groups[p] > 1;
     apart.push_back({s[0], s[1], 1, s[2], s[3]});
     repeated.push_back({s[0], s[1], groups[p], s[2], s[3]});
     whole.push_back({s[0], s[1] * groups[p], s[2], s[3]});
   }
-  if (!repeats) return x;
-  return ops.Reshape(ops.Expand(ops.Reshape(x, apart), repeated), whole);
+  return {ops.Expand(ops.Reshape(x, apart), repeated), whole};
+}
+
+}  // namespace
+
+Tensor RepeatHeads(Ops& ops, const Tensor& x, const std::vector<int64_t>& groups) {
+  if (!ops.status().ok()) return {};
+  if (!Repeats(groups)) return x;
+  const RepeatedHeads heads = ExpandedHeads(ops, x, groups);
+  return ops.Reshape(heads.expanded, heads.whole);
+}
+
+Tensor RepeatHeadsDense(Ops& ops, const Tensor& x, const std::vector<int64_t>& groups) {
+  if (!ops.status().ok()) return {};
+  if (!Repeats(groups)) return x[0].dtype == DType::kF32 ? x : ops.Copy(x);
+  const RepeatedHeads heads = ExpandedHeads(ops, x, groups);
+  return ops.Reshape(ops.Copy(heads.expanded), heads.whole);
 }
 
 AttendSeqs AllPairs(Ops& ops, const Tensor& q, const std::vector<int64_t>& keys) {
