@@ -38,6 +38,7 @@ SinkhornBlocks BlocksOf(const Lengths& n, const SinkhornOptions& o) {
   }
   const bool is_local_alone = !o.causal && of.has_local && of.nq <= 1 && of.nk <= 1;
   if (is_local_alone || of.columns + of.nulls == 0) of.rows = of.first = 0;
+  if (of.rows == 0) of.columns = of.picks = 0;
   of.groups = of.rows;
   if (o.sortcut > 0) {
     of.groups = std::min<int64_t>(of.rows, 1);

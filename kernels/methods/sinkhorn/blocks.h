@@ -12,6 +12,7 @@ namespace attnd {
 
 // `rows` of `columns` key blocks are scored: row r belongs to query block first + r or, with
 // sortcut and topk, to all queries. The keys of a row are `picks` sorted blocks of `slots` keys.
+// Without rows there are no columns and no picks.
 struct SinkhornBlocks {
   Lengths lengths;
   int64_t bq = 1, bk = 1;  // no longer than the sequence
@@ -27,7 +28,7 @@ struct SinkhornBlocks {
 
   int64_t SortedKeys() const { return groups * picks * slots; }
   // Rows of the last key block, if it is cut and may be chosen; else 0.
-  int64_t CutRows() const { return columns == nk && rows > 0 ? lengths.nk % bk : 0; }
+  int64_t CutRows() const { return columns == nk ? lengths.nk % bk : 0; }
   // A null block whose keys, all the same, are one key.
   bool HasOneNull() const { return nulls > 0 && columns == 0; }
 };
