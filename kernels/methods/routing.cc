@@ -6,6 +6,7 @@
 // q [B,H,Nq,D], k [B,Hkv,Nk,D], v [B,Hkv,Nk,Dv]; query head h reads kv head h / (H/Hkv) and routes
 // its keys by its own centroids. Clusters are heads of one attention over gathered rows. Which rows
 // are members is a constant for the gradient.
+#include "absl/strings/str_cat.h"
 #include "kernels/methods/routing/bias.h"
 #include "kernels/methods/routing/centroids.h"
 #include "kernels/methods/routing/clusters.h"
@@ -34,8 +35,9 @@ class Routing : public MethodOf<RoutingOptions> {
   }
 
   // What some requests copy and others do not, so that plans bound a batch.
-  std::string BranchOf(const ProblemShape& p, const RoutingOptions&) const override {
-    return (p.H != p.Hkv ? "groups" : "") + BiasBranch(p);
+  std::string BranchOf(const ProblemShape& p, const RoutingOptions& o) const override {
+    return absl::StrCat(p.H != p.Hkv ? "groups" : "", HasUnseenRows(p, o) ? "+unseen" : "",
+                        BiasBranch(p));
   }
 
   Outputs Formula(Ops& ops, const Inputs& in, const RoutingOptions& o) const override {
@@ -47,7 +49,7 @@ class Routing : public MethodOf<RoutingOptions> {
     if (!o.shared_qk) {
       keys = RouteRows(ops, parts, RowRole::kKeys, parts.Keys(in.k), of_parts, o);
     }
-    const Tensor out = AttendInClusters(ops, in, o, {parts, queries, keys, parts.Keys(in.v)});
+    const Tensor out = AttendInClusters(ops, in, o, {parts, queries, keys, parts.Values(in.v)});
     if (!ops.status().ok()) return {};
     Outputs outputs{.out = parts.seqs().JoinOut(out, in.problems[0].Dv)};
     const CentroidInputs of_centroids{parts, queries, keys, means, of_parts};

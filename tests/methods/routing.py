@@ -54,10 +54,7 @@ class RoutingOracle(TracedOracle):
 
     def _lengths(self, t, b):
         nq, nk = super()._lengths(t, b)
-        if "k" in t:
-            return nq, nk
-        n = nq if "q_lengths" in t else nk
-        return n, n
+        return nq if "k" in t or "q_lengths" in t else nk, nk
 
     def visible(self, t, o):
         """Which pairs share a cluster follows from all rows."""
@@ -101,8 +98,8 @@ class RoutingOracle(TracedOracle):
 
     def compute(self, f, t, o, offset):
         routed = self.rows_of(f, t, o)
-        q, n, nk = t["q"], t["q"].shape[2], t["v"].shape[2]
-        heads, group = q.shape[1], q.shape[1] // t["v"].shape[1]
+        q, v, n, nk = t["q"], t["v"], t["q"].shape[2], t["v"].shape[2]
+        heads, group = q.shape[1], q.shape[1] // v.shape[1]
         at_q = best(routed["q"][1], o["window"])
         at_k = at_q if shares(o) else best(routed["k"][1], o["kv_window"])
         C, w = at_q.shape[1:]
@@ -113,22 +110,28 @@ class RoutingOracle(TracedOracle):
             q, k = normalised(f, q, norm), normalised(f, k, norm)
         if norm == "l2_key":
             k = normalised(f, k, "l2")
-        k, v = f.repeat_heads(k, heads // k.shape[1]), f.repeat_heads(t["v"], group)
+        if shares(o) and nk < n:
+            # Rows from kv_lengths on are queries alone.
+            v = f.concat([v, np.zeros((1, v.shape[1], n - nk, v.shape[3]))], 2)
+        k, v = f.repeat_heads(k, heads // k.shape[1]), f.repeat_heads(v, group)
         of_head = np.arange(heads)[:, None, None]
         q, k, v = q[0, of_head, at_q], k[0, of_head, at_k], v[0, of_head, at_k]  # [H,C,w,.]
         scale = o.get("scale", q.shape[3] ** -0.5)
         logits = (q @ k.swapaxes(-1, -2)) * scale
         i, j = at_q[..., :, None], at_k[..., None, :]
-        mask = np.ones((heads, C, w, at_k.shape[2]), bool)
+        mask = np.broadcast_to(j < nk, (heads, C, w, at_k.shape[2]))
         if o.get("causal"):
-            mask &= j <= i + (0 if shares(o) else offset)
+            mask = mask & (j <= i + (0 if shares(o) else offset))
         if "bias" in t:
             bias = t["bias"].reshape(*(1,) * (4 - t["bias"].ndim), *t["bias"].shape)
-            bias = f.expand(bias, (1, heads, n, nk))[0, of_head[..., None], i, j]
-            mask &= ~(bias.x == -np.inf)
+            bias = f.expand(bias, (1, heads, n, nk))
+            if nk < n:
+                bias = f.concat([bias, np.zeros((1, heads, n, n - nk))], 3)
+            bias = bias[0, of_head[..., None], i, j]
+            mask = mask & ~(bias.x == -np.inf)
             logits = f.where(mask, logits + f.where(mask, bias), 0.0)
         if o.get("self_mask"):
-            logits, mask = f.where(i == j, -5e4, logits), mask | (i == j)
+            logits, mask = f.where(i == j, -5e4, logits), mask | ((i == j) & (j < nk))
         if MEMORY[0] in t:
             slots = (q @ t["mem_k"].swapaxes(-1, -2)) * scale
             logits, v = f.concat([slots, logits], 3), f.concat([t["mem_v"], v], 2)
@@ -212,7 +215,7 @@ class RoutingOracle(TracedOracle):
         count = 0
         for b in range(t["v"].shape[0]):
             nq, nk = self._lengths(t, b)
-            q, k = min(w, nq), min(w if shares(o) else w_k, nk)
+            q, k = min(w, nq), min(w, nq) if shares(o) else min(w_k, nk)
             within = q * (q + 1) // 2 if shares(o) and o.get("causal") else q * k
             count += C * (within + q * slots)
         return count * t["q"].shape[1]
@@ -356,6 +359,14 @@ METHOD = Method(
         routed("lengths", B=6, Nq=131, ints=SAME),
         routed("kv-lengths", CAUSAL, dtypes=ALL, B=6, Nq=131, ints=KV),
         routed("q-lengths", LUCIDRAINS, B=6, Nq=131, ints={"q_lengths": KV["kv_lengths"]}),
+        *[routed(f"both-lengths-{name}", options, B=6, Nq=131, ints=LENGTHS, **how)
+          for name, options, how in (
+              ("shared", {}, {"dtypes": ALL}), ("causal", CAUSAL, {"H": 4, "Hkv": 2}),
+              ("self", LUCIDRAINS, {}), ("self-causal", LUCIDRAINS | CAUSAL, {}),
+              ("slots", {}, {"made": memory(5, 3)}), ("outputs", ALL_OUTPUTS, {"made": GRAD_AUX}),
+              ("bias", CAUSAL, {"floats": {"bias": "B,H,Nq,Nk"}}),
+              ("bias-rows", LUCIDRAINS, {"floats": {"bias": "B,1,Nq,1"}}),
+              ("bias-keys", {}, {"floats": {"bias": "Nk"}}))],
         routed("lengths-separate", SEPARATE, dtypes=ALL, B=6, Nq=131, ints=LENGTHS),
         routed("lengths-separate-causal", SEPARATE | CAUSAL, B=6, H=4, Hkv=2, Nq=131,
                ints=LENGTHS),
@@ -436,9 +447,6 @@ METHOD = Method(
                 change={"v": zeros(B, Hkv, Nk, Dv)}),
         Refused("self-separate", SEPARATE | {"self_mask": True},
                 ["self_mask needs shared_qk, got shared_qk = false"], change=GOOD_K),
-        Refused("lengths-differ", {},
-                ["q_lengths[1] must be kv_lengths[1] = 5 with shared_qk, got 4"],
-                change={"q_lengths": ints(3, 4), "kv_lengths": ints(3, 5)}),
         Refused("route-norm", {"route_norm": "rms"},
                 ['route_norm must be one of layernorm, l2, none, got "rms"']),
         Refused("attend-norm", {"attend_norm": "l2"},

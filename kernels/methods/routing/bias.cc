@@ -62,6 +62,17 @@ Tensor AtMembers(Ops& ops, const Tensor& bias, const RoutedParts& parts, const M
   return ops.Copy(ops.Expand(x, shapes));
 }
 
+// [b,H,C,w_k] -> [b,H,C,1,w_k].
+Tensor WithRows(Ops& ops, const Tensor& x) {
+  if (!ops.status().ok()) return {};
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const Shape& s = x[i].shape;
+    shapes.push_back({s[0], s[1], s[2], 1, s[3]});
+  }
+  return ops.Reshape(x, shapes);
+}
+
 // 1 where a key comes after the query: [b,H,C,w,w_k].
 Tensor IsLater(Ops& ops, const Inputs& in, const RoutedParts& parts, const Members& members) {
   std::vector<Shape> rows, columns, numbers;
@@ -81,20 +92,31 @@ Tensor IsLater(Ops& ops, const Inputs& in, const RoutedParts& parts, const Membe
 
 }  // namespace
 
+Tensor IsUnseen(Ops& ops, const RoutedParts& parts, const Tensor& keys) {
+  std::vector<Shape> numbers;
+  std::vector<std::vector<float>> last;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    numbers.push_back({1, 1, 1, 1});
+    last.push_back({static_cast<float>(parts.seen(i) - 1)});
+  }
+  return ops.Apply(ElementOp::kGreater, keys, ops.FromHost(numbers, std::move(last)));
+}
+
 Tensor BiasOfMembers(Ops& ops, const Inputs& in, const RoutingOptions& o, const RoutedParts& parts,
                      const Members& members) {
   if (!ops.status().ok()) return {};
   const Tensor sent = Sent(in, "bias");
   const bool is_masked = o.causal && !o.shared_qk;
-  if (sent.empty() && !is_masked) return {};
+  if (sent.empty() && !is_masked && !parts.has_unseen()) return {};
   Tensor bias;
   if (!sent.empty()) bias = AtMembers(ops, sent, parts, members);
-  if (is_masked) {
-    const Tensor is_later = IsLater(ops, in, parts, members);
+  if (is_masked || parts.has_unseen()) {
+    const Tensor is_hidden = is_masked ? IsLater(ops, in, parts, members)
+                                       : WithRows(ops, IsUnseen(ops, parts, members.keys));
     if (!ops.status().ok()) return {};
-    const Tensor seen = bias.empty() ? NumberLike(ops, 0, is_later) : bias;
-    const Tensor nothing = NumberLike(ops, -std::numeric_limits<float>::infinity(), is_later);
-    bias = ops.Select(is_later, nothing, seen);
+    const Tensor seen = bias.empty() ? NumberLike(ops, 0, is_hidden) : bias;
+    const Tensor nothing = NumberLike(ops, -std::numeric_limits<float>::infinity(), is_hidden);
+    bias = ops.Select(is_hidden, nothing, seen);
   }
   if (!ops.status().ok()) return {};
   std::vector<Shape> shapes;

@@ -10,8 +10,10 @@ namespace attnd {
 struct Members {
   Tensor queries, keys;  // [b,H,C,w] and [b,H,C,w_k] int32
 };
+// 1 where a member is no key, [b,H,C,w_k]. REQUIRES: has_unseen().
+Tensor IsUnseen(Ops& ops, const RoutedParts& parts, const Tensor& keys);
 // [b,H C,w|1,w_k|1] of every part: the bias at the positions of the members, and -inf where the key
-// comes after the query and places do not say so. Empty: nothing is added.
+// is none, or comes after the query and places do not say so. Empty: nothing is added.
 Tensor BiasOfMembers(Ops& ops, const Inputs& in, const RoutingOptions& o, const RoutedParts& parts,
                      const Members& members);
 

@@ -95,7 +95,9 @@ class ClusterAttention {
 
  private:
   // Whether a query may see nothing in a cluster.
-  bool MaySkip() const { return in_.tensors.contains("bias") || (o_.causal && !o_.shared_qk); }
+  bool MaySkip() const {
+    return in_.tensors.contains("bias") || (o_.causal && !o_.shared_qk) || x_.parts.has_unseen();
+  }
 
   // 1 where a query sees something, else 0.
   Tensor Seen(const Tensor& lse) const {
@@ -114,7 +116,7 @@ class ClusterAttention {
     std::vector<AttendOut> parts = {ops_.Attend(
         operands.q, operands.k, v, params, SeqsOf(operands.q, operands.k),
         {.bias = BiasOfMembers(ops_, in_, o_, x_.parts, {.queries = queries_, .keys = keys_})})};
-    if (o_.self_mask) parts.push_back({v, SelfLogits(v)});
+    if (o_.self_mask) parts.push_back({v, SelfLogits()});
     if (in_.tensors.contains("mem_k") || in_.tensors.contains("mem_v")) {
       const Tensor k = Memory("mem_k", &ProblemShape::D, operands.q);
       const Tensor values = Memory("mem_v", &ProblemShape::Dv, operands.q);
@@ -152,14 +154,20 @@ class ClusterAttention {
     return seqs;
   }
 
-  Tensor SelfLogits(const Tensor& v) const {
+  // [b,H C,w]; -inf: the query is no key.
+  Tensor SelfLogits() const {
     std::vector<Shape> shapes;
-    for (size_t i = 0; i < v.size(); ++i) {
-      const Shape& s = v[i].shape;
-      shapes.push_back({s[0], s[1], s[2]});
+    for (size_t i = 0; i < queries_.size(); ++i) {
+      const Shape& m = queries_[i].shape;
+      shapes.push_back({m[0], m[1] * m[2], m[3]});
       ops_.stream().work().visible_pairs += static_cast<double>(shapes.back().size());
     }
-    return ops_.Constant(kSelfLogit, shapes);
+    const Tensor logits = ops_.Constant(kSelfLogit, shapes);
+    if (!x_.parts.has_unseen()) return logits;
+    const Tensor is_unseen = ops_.Reshape(IsUnseen(ops_, x_.parts, keys_), shapes);
+    if (!ops_.status().ok()) return {};
+    const float nothing = -std::numeric_limits<float>::infinity();
+    return ops_.Select(is_unseen, NumberLike(ops_, nothing, is_unseen), logits);
   }
 
   // mem_k or mem_v of every part, [b,H C,M,..].
@@ -193,8 +201,10 @@ class ClusterAttention {
 }  // namespace
 
 RoutedParts::RoutedParts(Ops& ops, const Inputs& in, const RoutingOptions& o)
-    : seqs_(ops, in, kPlannedProblems, o.shared_qk ? QueryRows::kLikeKeys : QueryRows::kAll),
-      is_shared_(o.shared_qk) {
+    : ops_(ops),
+      seqs_(ops, in, kPlannedProblems, o.shared_qk ? QueryRows::kLikeKeys : QueryRows::kAll),
+      is_shared_(o.shared_qk),
+      has_unseen_(HasUnseenRows(in.problems[0], o)) {
   for (const ProblemShape& p : in.problems) sizes_.emplace_back(p, o);
 }
 
@@ -204,6 +214,24 @@ int64_t RoutedParts::nk(size_t part) const {
 }
 Tensor RoutedParts::Queries(const Tensor& x) const { return seqs_.Queries(x); }
 Tensor RoutedParts::Keys(const Tensor& x) const { return is_shared_ ? Queries(x) : seqs_.Keys(x); }
+int64_t RoutedParts::seen(size_t part) const {
+  return std::min(nk(part), seqs_.parts()[part].lengths.nk);
+}
+Tensor RoutedParts::Values(const Tensor& v) const {
+  if (!has_unseen_) return Keys(v);
+  const Tensor keys = seqs_.Keys(v);
+  if (!ops_.status().ok()) return {};
+  std::vector<int64_t> rows;
+  std::vector<Shape> missing;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Shape& s = keys[i].shape;
+    rows.push_back(seen(i));
+    missing.push_back({s[0], s[1], nk(i) - rows.back(), s[3]});
+  }
+  // v may hold anything there, which a weight of 0 does not hide.
+  constexpr int kRows = 2;
+  return ops_.Concat({ops_.Slice(keys, kRows, {0}, rows), ops_.Constant(0, missing)}, kRows);
+}
 
 Tensor MeansOf(Ops& ops, const Inputs& in, const RoutingOptions& o) {
   if (Tensor sent = Sent(in, "means"); !sent.empty()) return sent;

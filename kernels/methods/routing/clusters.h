@@ -20,15 +20,23 @@ class RoutedParts {
   const SeqSplit& seqs() const { return seqs_; }
   const RoutingSizes& sizes(size_t part) const { return sizes_[seqs_.parts()[part].problem]; }
   size_t size() const { return seqs_.parts().size(); }
-  // Rows of queries and of keys of a part.
+  // Rows of queries and of keys of a part. Shared rows are those of the queries.
   int64_t nq(size_t part) const;
   int64_t nk(size_t part) const;
   Tensor Queries(const Tensor& x) const;
   Tensor Keys(const Tensor& x) const;
+  // Of a request whose shared rows may be more than kv_lengths: later ones are queries alone.
+  bool has_unseen() const { return has_unseen_; }
+  // The rows of a part that serve as keys.
+  int64_t seen(size_t part) const;
+  // v of Keys; zeros for rows that are queries alone.
+  Tensor Values(const Tensor& v) const;
 
  private:
+  Ops& ops_;
   const SeqSplit seqs_;
   const bool is_shared_;
+  const bool has_unseen_;
   std::vector<RoutingSizes> sizes_;
 };
 

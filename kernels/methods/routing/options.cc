@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMostClusters = 4096;
 constexpr int64_t kFewMembers = int64_t{1} << 18, kMembersOfRow = 64;
 constexpr int64_t kMostMembers = int64_t{1} << 30;
-// Positions are compared as float32.
+// Positions are compared as float32 where places do not say which keys a query sees.
 constexpr int64_t kMostPositions = int64_t{1} << 24;
 
 constexpr char kMeans[] = "[H,C,D]", kMemK[] = "[H,C,M,D]", kMemV[] = "[H,C,M,Dv]";
@@ -32,6 +32,11 @@ bool AreLengths(const View* lengths, int64_t B) {
          lengths->shape[0] == B && lengths->data != nullptr;
 }
 
+void CheckPositions(const char* letters, int64_t n, const char* with, Reasons* reasons) {
+  if (n <= kMostPositions) return;
+  reasons->Invalid(letters, " must be at most ", kMostPositions, " with ", with, ", got ", n);
+}
+
 void CheckShared(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
   const View* k = p.Find("k");
   if (k != nullptr) {
@@ -42,13 +47,7 @@ void CheckShared(const ProblemShape& p, const RoutingOptions& o, Reasons* reason
   if (o.kv_window.has_value()) {
     reasons->Invalid("kv_window must be absent with shared_qk, got ", *o.kv_window);
   }
-  const View *of_q = p.Find("q_lengths"), *of_k = p.Find("kv_lengths");
-  if (!AreLengths(of_q, p.B) || !AreLengths(of_k, p.B)) return;
-  for (int64_t b = 0; b < p.B; ++b) {
-    if (IntAt(*of_q, b) == IntAt(*of_k, b)) continue;
-    return reasons->Invalid("q_lengths[", b, "] must be kv_lengths[", b, "] = ", IntAt(*of_k, b),
-                            " with shared_qk, got ", IntAt(*of_q, b));
-  }
+  if (HasUnseenRows(p, o)) CheckPositions("Nk", p.Nk, "q_lengths above kv_lengths", reasons);
 }
 
 void CheckSeparate(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
@@ -57,11 +56,8 @@ void CheckSeparate(const ProblemShape& p, const RoutingOptions& o, Reasons* reas
   }
   if (o.self_mask) reasons->Invalid("self_mask needs shared_qk, got shared_qk = false");
   if (!o.causal) return;
-  for (const auto& [letters, n] : {std::pair("Nq", p.Nq), {"Nk", p.Nk}}) {
-    if (n <= kMostPositions) continue;
-    reasons->Invalid(letters, " must be at most ", kMostPositions,
-                     " with causal and shared_qk = false, got ", n);
-  }
+  CheckPositions("Nq", p.Nq, "causal and shared_qk = false", reasons);
+  CheckPositions("Nk", p.Nk, "causal and shared_qk = false", reasons);
 }
 
 void CheckClusters(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {
@@ -134,9 +130,13 @@ std::vector<OptionSpec<RoutingOptions>> RoutingLines() {
 std::vector<TensorInfo> RoutingInputs() {
   std::vector<TensorInfo> inputs = CommonInputs();
   for (TensorInfo& input : inputs) {
-    if (input.name != "k") continue;
-    input.required = false;
-    input.help = "keys; Hkv divides H; absent with shared_qk";
+    if (input.name == "k") {
+      input.required = false;
+      input.help = "keys; Hkv divides H; absent with shared_qk";
+    }
+    if (input.name == "q_lengths") {
+      input.help = "0..Nq: rows beyond give out = 0; shared_qk: no keys either, absent: kv_lengths";
+    }
   }
   inputs.push_back({"means", kMeans, "float", "centroids, constants; drawn when absent"});
   inputs.push_back(
@@ -177,6 +177,15 @@ RoutingSizes::RoutingSizes(const ProblemShape& p, const RoutingOptions& o) {
 
 DrawParams RoutingDraw(const RoutingOptions& o, const char* name) {
   return {.seed = o.seed, .name = name, .distribution = Distribution::kNormal};
+}
+
+bool HasUnseenRows(const ProblemShape& p, const RoutingOptions& o) {
+  const View *of_q = p.Find("q_lengths"), *of_k = p.Find("kv_lengths");
+  if (!o.shared_qk || !AreLengths(of_q, p.B) || !AreLengths(of_k, p.B)) return false;
+  for (int64_t b = 0; b < p.B; ++b) {
+    if (IntAt(*of_q, b) > IntAt(*of_k, b)) return true;
+  }
+  return false;
 }
 
 void CheckRouting(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons) {

@@ -50,6 +50,10 @@ struct RoutingSizes {
 // The draw of mem_k and mem_v, and of means before they are normalised.
 DrawParams RoutingDraw(const RoutingOptions& o, const char* name);
 
+// Whether q_lengths of some sequence exceed its kv_lengths with shared_qk. Requests of a batch are
+// alike.
+bool HasUnseenRows(const ProblemShape& p, const RoutingOptions& o);
+
 void CheckRouting(const ProblemShape& p, const RoutingOptions& o, Reasons* reasons);
 
 }  // namespace attnd
