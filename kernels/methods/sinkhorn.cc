@@ -4,8 +4,8 @@
 //   sinkhorn: L = (log(max(R, 0) + 1e-6) + noise) / tau, then `iters` times log-softmax over v and
 //             over u; S = exp L
 //   topk:     the n_top largest R_u, S_uv = softmax of R_u over the blocks that are not yet taken
-//   K'_u[t] = sum_v S_uv K_v[t], V'_u[t] likewise;  out_i = softmax(scale q_i [K'_u ; K_u]) [V'_u ;
-//   V_u]
+//   K'_u[t] = sum_v S_uv K_v[t], V'_u[t] likewise
+//   out_i = softmax(scale q_i [K'_u ; K_u]) [V'_u ; V_u]
 // Causal, means run over all positions up to the first one of u and those of v, only v < u is
 // sorted to u, and the sums over u run over u' <= u; topk puts n_top blocks of null_k, null_v
 // before the others, with scores of 0. sortcut: every query sees the first n sorted blocks. q

@@ -531,5 +531,10 @@ METHOD = Method(
         Refused("many-sorted", {"block_size": 1, "sort": "topk", "n_top": 65536},
                 ["n_top must leave at most 268435456 sorted keys, got 20000 blocks of 1 for 20000 "
                  "blocks of queries"], change={name: zeros(1, 1, 20000, 1) for name in "qkv"}),
+        Refused("many-sorted-by-sinkhorn", {"block_size": 1, "kv_block_size": 4096},
+                ["Nq must leave at most 268435456 sorted keys, got 1 blocks of 4096 for 131072 "
+                 "blocks of queries"],
+                change={"q": zeros(1, 1, 131072, 1), "k": zeros(1, 1, 4096, 1),
+                        "v": zeros(1, 1, 4096, 1)}),
     ],
 )

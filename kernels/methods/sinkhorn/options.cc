@@ -70,10 +70,14 @@ void CheckUnread(const ProblemShape& p, absl::string_view name, bool is_read,
   reasons->Invalid(name, " needs ", needed, ", got ", ToString(p.Find(name)->shape));
 }
 
+bool IsLinear(const O& o) { return o.sort_net == SortNet::kLinear; }
+bool HasNulls(const O& o) { return o.causal && o.IsTopK(); }
+
 void CheckOptions(const O& o, Reasons* reasons) {
-  const bool is_linear = o.sort_net == SortNet::kLinear;
-  if (o.causal && is_linear) reasons->Invalid("sort_net must be attention with causal, got linear");
-  if (o.sortcut > 0 && is_linear) {
+  if (o.causal && IsLinear(o)) {
+    reasons->Invalid("sort_net must be attention with causal, got linear");
+  }
+  if (o.sortcut > 0 && IsLinear(o)) {
     reasons->Invalid("sort_net must be attention with sortcut, got linear");
   }
   if (o.causal && o.sortcut > 0) reasons->Invalid("sortcut must be 0 with causal, got ", o.sortcut);
@@ -88,6 +92,42 @@ void CheckOptions(const O& o, Reasons* reasons) {
     reasons->Invalid("n_top must be 1 with sortcut, got ", n_top);
   }
   if (o.gumbel && o.IsTopK()) reasons->Invalid("gumbel needs sort sinkhorn, got topk");
+}
+
+void CheckTensors(const ProblemShape& p, const O& o, Reasons* reasons) {
+  const int64_t nq = Blocks(p.Nq, o.block_size), nk = Blocks(p.Nk, o.KvBlock());
+  if (IsLinear(o) && nq != nk) {
+    reasons->Invalid("sort_net linear needs as many blocks of queries as of keys, got ", nq,
+                     " and ", nk);
+  }
+  CheckShapes(p, SinkhornInputs(),
+              {{"nq", nq, "ceil(Nq / block_size)"},
+               {"nk", nk, "ceil(Nk / kv_block_size)"},
+               {"2D", 2 * p.D}},
+              reasons);
+  const auto check = [&](const SinkhornDraw& drawn) {
+    CheckDrawn(p, drawn.params.name, drawn.params, drawn.shape, reasons);
+  };
+  if (o.gumbel) check(DrawnNoise(p, o));
+  if (IsLinear(o)) check(DrawnWeight(p, o));
+  for (const bool of_keys : {true, false}) {
+    if (HasNulls(o)) check(DrawnNull(p, o, of_keys));
+  }
+}
+
+void CheckSortedKeys(const ProblemShape& p, const O& o, Reasons* reasons) {
+  const int64_t nq = Blocks(p.Nq, o.block_size), nk = Blocks(p.Nk, o.KvBlock());
+  // Blocks of keys are no longer than the keys, unless nulls stand beside others.
+  const int64_t width = HasNulls(o) && nk > 1 ? o.KvBlock() : std::min(o.KvBlock(), p.Nk);
+  const double rows = o.sortcut > 0 ? 1 : static_cast<double>(nq);
+  const int64_t picked = HasNulls(o) ? o.Top() : std::min(o.Top(), std::max(nq, nk));
+  if (rows * static_cast<double>(picked) * static_cast<double>(width) <=
+      static_cast<double>(kMostSortedKeys)) {
+    return;
+  }
+  const char* const decides = o.sortcut > 0 ? "sortcut" : o.IsTopK() ? "n_top" : "Nq";
+  reasons->Invalid(decides, " must leave at most ", kMostSortedKeys, " sorted keys, got ", picked,
+                   " blocks of ", width, " for ", static_cast<int64_t>(rows), " blocks of queries");
 }
 
 }  // namespace
@@ -158,38 +198,13 @@ void CheckSinkhorn(const ProblemShape& p, const O& o, Reasons* reasons) {
   if (is_known && o.causal && p.Nq != p.Nk) {
     reasons->Invalid("Nk must be Nq = ", p.Nq, " with causal, got ", p.Nk);
   }
-  const bool has_nulls = o.causal && o.IsTopK(), is_linear = o.sort_net == SortNet::kLinear;
   CheckUnread(p, kNoise, o.gumbel, "gumbel", reasons);
-  CheckUnread(p, kWeight, is_linear, "sort_net linear", reasons);
-  CheckUnread(p, kNullK, has_nulls, "causal and sort topk", reasons);
-  CheckUnread(p, kNullV, has_nulls, "causal and sort topk", reasons);
+  CheckUnread(p, kWeight, IsLinear(o), "sort_net linear", reasons);
+  CheckUnread(p, kNullK, HasNulls(o), "causal and sort topk", reasons);
+  CheckUnread(p, kNullV, HasNulls(o), "causal and sort topk", reasons);
   if (o.block_size < 1 || o.KvBlock() < 1 || !is_known) return;
-  const int64_t nq = Blocks(p.Nq, o.block_size), nk = Blocks(p.Nk, o.KvBlock());
-  if (is_linear && nq != nk) {
-    reasons->Invalid("sort_net linear needs as many blocks of queries as of keys, got ", nq,
-                     " and ", nk);
-  }
-  CheckShapes(p, SinkhornInputs(),
-              {{"nq", nq, "ceil(Nq / block_size)"},
-               {"nk", nk, "ceil(Nk / kv_block_size)"},
-               {"2D", 2 * p.D}},
-              reasons);
-  if (o.gumbel) CheckDrawn(p, kNoise, DrawnNoise(p, o).params, DrawnNoise(p, o).shape, reasons);
-  if (is_linear) CheckDrawn(p, kWeight, DrawnWeight(p, o).params, DrawnWeight(p, o).shape, reasons);
-  for (const bool of_keys : {true, false}) {
-    const SinkhornDraw drawn = DrawnNull(p, o, of_keys);
-    if (has_nulls) CheckDrawn(p, drawn.params.name, drawn.params, drawn.shape, reasons);
-  }
-  // Blocks of keys are no longer than the keys, unless nulls stand beside others.
-  const int64_t width = has_nulls && nk > 1 ? o.KvBlock() : std::min(o.KvBlock(), p.Nk);
-  const double rows = o.sortcut > 0 ? 1 : static_cast<double>(nq);
-  const int64_t picked = has_nulls ? o.Top() : std::min(o.Top(), std::max(nq, nk));
-  if (rows * static_cast<double>(picked) * static_cast<double>(width) >
-      static_cast<double>(kMostSortedKeys)) {
-    reasons->Invalid(o.sortcut > 0 ? "sortcut" : "n_top", " must leave at most ", kMostSortedKeys,
-                     " sorted keys, got ", picked, " blocks of ", width, " for ",
-                     static_cast<int64_t>(rows), " blocks of queries");
-  }
+  CheckTensors(p, o, reasons);
+  CheckSortedKeys(p, o, reasons);
 }
 
 }  // namespace attnd
