@@ -13,7 +13,9 @@ namespace attnd {
 enum class RowNorm : uint8_t {
   kNone,
   kSum,
-  kL2,  // sqrt(sum of squares + eps) + offset; without a gradient of a root of 0
+  // max(sqrt(sum of squares + eps), floor) + offset; without a gradient of a root of 0 or below
+  // the floor.
+  kL2,
 };
 
 // Of a row x [D], phi [F] over its norm:
@@ -24,13 +26,13 @@ struct FeatureRows {
   ElementOp map = ElementOp::kCopy;
   int64_t nu = 0;
   RowNorm norm = RowNorm::kNone;
-  double eps = 0, offset = 0;  // >= 0
+  double eps = 0, floor = 0, offset = 0;  // >= 0
 
   int64_t Features(int64_t D) const { return nu > 0 ? 2 * nu * D : D; }
 };
 
 // x [.., D] and dout [.., F]: float dtypes, any strides. out float32, dense: [.., F], or with dout
-// the gradient of x. float32 inside.
+// the gradient of x. float32 inside; sums of squares may leave it.
 struct FeatureRowsProblem {
   View x, dout, out;
 };

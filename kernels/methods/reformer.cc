@@ -122,10 +122,11 @@ class Reformer : public MethodOf<O> {
     if (o.key_norm == KeyNorm::kNone) return in.q;
     // NaN beyond the lengths: a gradient of 0 would not hide it.
     const Tensor x = ZerosBeyond(ops, in, in.q, "kv_lengths");
-    // x / sqrt(|x|^2 + D 1e-6) is x / sqrt(mean x^2 + 1e-6) over sqrt(D). The other eps is the
-    // square of the smallest norm that counts.
-    const double eps = o.key_norm == KeyNorm::kRms ? D * 1e-6 : 1e-24;
-    return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = eps});
+    if (o.key_norm == KeyNorm::kUnit) {
+      return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .floor = 1e-12});
+    }
+    // x / sqrt(|x|^2 + D 1e-6) is x / sqrt(mean x^2 + 1e-6) over sqrt(D).
+    return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = D * 1e-6});
   }
 };
 

@@ -28,22 +28,37 @@ Tensor Dpfp(Ops& ops, const Tensor& x, int64_t nu) {
   return ops.Concat(blocks, -1);
 }
 
+// phi over max(sqrt(sum of squares + eps), floor) + offset. All over the largest element where that
+// is above 1, whose square may leave float32.
+Tensor OverRoot(Ops& ops, const Tensor& phi, const FeatureRows& features) {
+  const Tensor sizes = ops.Apply(ElementOp::kAbs, ops.Stop(phi));
+  const Tensor largest = ops.Reduce(ReduceOp::kMax, sizes, /*axis=*/-1);
+  if (!ops.status().ok()) return {};
+  const auto number = [&](double x) { return NumberLike(ops, static_cast<float>(x), largest); };
+  const Tensor unit = ops.Apply(ElementOp::kMaximum, largest, number(1));
+  const auto over_unit = [&](const Tensor& x) { return ops.Apply(ElementOp::kDivide, x, unit); };
+  const Tensor scaled = over_unit(phi);
+  const Tensor squares = ops.Reduce(ReduceOp::kSum, ops.Apply(ElementOp::kSquare, scaled), -1);
+  const Tensor sum =
+      ops.Apply(ElementOp::kAdd, squares, over_unit(over_unit(number(features.eps))));
+  if (!ops.status().ok()) return {};
+  // A root of 0 would have an infinite gradient.
+  const Tensor is_zero = ops.Apply(ElementOp::kEqual, sum, number(0));
+  const Tensor root = ops.Apply(ElementOp::kSqrt, ops.Select(is_zero, number(1), sum));
+  const Tensor least = over_unit(number(features.floor));
+  const Tensor is_low = ops.Apply(ElementOp::kGreater, least, ops.Stop(root));
+  const Tensor norm = ops.Select(is_zero, least, ops.Select(is_low, least, root));
+  const Tensor all = ops.Apply(ElementOp::kAdd, norm, over_unit(number(features.offset)));
+  return ops.Apply(ElementOp::kSafeDivide, scaled, all);
+}
+
 Tensor Composed(Ops& ops, const Tensor& x, const FeatureRows& features) {
   const Tensor phi = features.nu > 0 ? Dpfp(ops, x, features.nu) : ops.Apply(features.map, x);
   if (features.norm == RowNorm::kNone) return phi;
   if (features.norm == RowNorm::kSum) {
     return ops.Apply(ElementOp::kSafeDivide, phi, ops.Reduce(ReduceOp::kSum, phi, /*axis=*/-1));
   }
-  const Tensor squares =
-      ops.Reduce(ReduceOp::kSum, ops.Apply(ElementOp::kSquare, phi), /*axis=*/-1);
-  if (!ops.status().ok()) return {};
-  // A root of 0 would have an infinite gradient.
-  const Tensor sum = ops.Affine(squares, 1, features.eps);
-  const Tensor zero = NumberLike(ops, 0, sum), one = NumberLike(ops, 1, sum);
-  const Tensor is_zero = ops.Apply(ElementOp::kEqual, sum, zero);
-  const Tensor root = ops.Apply(ElementOp::kSqrt, ops.Select(is_zero, one, sum));
-  const Tensor norm = ops.Affine(ops.Select(is_zero, zero, root), 1, features.offset);
-  return ops.Apply(ElementOp::kSafeDivide, phi, norm);
+  return OverRoot(ops, phi, features);
 }
 
 // --- in one launch
@@ -68,7 +83,7 @@ Tensor Launched(Ops& ops, const Tensor& x, const FeatureRows& features, const Te
 
 Tensor FeaturesOf(Ops& ops, const Tensor& x, const FeatureRows& features) {
   bool fits = !x.empty() && features.nu >= 0 && features.eps >= 0 && Operands(features.map) == 1 &&
-              features.map != ElementOp::kAffine &&
+              features.map != ElementOp::kAffine && features.floor >= 0 &&
               (features.norm == RowNorm::kL2 ? features.offset >= 0 : features.offset == 0);
   for (size_t p = 0; fits && p < x.size(); ++p) {
     fits = IsFloat(x[p].dtype) && x[p].shape.rank > 0;

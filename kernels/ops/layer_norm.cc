@@ -7,8 +7,17 @@ namespace {
 void Compose(Ops& ops, const Tensor& x, double eps, const Tensor& y, const Tensor& rstd) {
   const Uncounted scope(ops);
   ApplyInto(ops, ElementOp::kSubtract, y, x, ops.Reduce(ReduceOp::kMean, x, -1));
-  const Tensor variance = ops.Reduce(ReduceOp::kMean, ops.Apply(ElementOp::kSquare, y), -1);
-  const Tensor deviation = ops.Apply(ElementOp::kSqrt, ops.Affine(variance, 1, eps));
+  // Over the largest distance where that is above 1: its square may leave float32.
+  const Tensor largest = ops.Reduce(ReduceOp::kMax, ops.Apply(ElementOp::kAbs, y), -1);
+  if (!ops.status().ok()) return;
+  const auto number = [&](double v) { return NumberLike(ops, static_cast<float>(v), largest); };
+  const Tensor unit = ops.Apply(ElementOp::kMaximum, largest, number(1));
+  const auto over_unit = [&](const Tensor& v) { return ops.Apply(ElementOp::kDivide, v, unit); };
+  const Tensor squares = ops.Apply(ElementOp::kSquare, over_unit(y));
+  const Tensor variance = ops.Apply(ElementOp::kAdd, ops.Reduce(ReduceOp::kMean, squares, -1),
+                                    over_unit(over_unit(number(eps))));
+  const Tensor deviation =
+      ops.Apply(ElementOp::kMultiply, ops.Apply(ElementOp::kSqrt, variance), unit);
   ApplyInto(ops, ElementOp::kReciprocal, rstd, deviation);
   ApplyInto(ops, ElementOp::kMultiply, y, y, rstd);
 }

@@ -163,7 +163,7 @@ class ReformerOracle(TracedOracle):
         if o["key_norm"] == "rms":
             norm = f.sqrt(f.mean(x * x, -1, keepdims=True) + 1e-6)
         elif o["key_norm"] == "unit":
-            norm = f.sqrt(f.sum(x * x, -1, keepdims=True))
+            norm = f.norm(x, 1e-12)
         keys = x / norm if o["key_norm"] != "none" else x
         queries = f.take(x, (slice(None), slice(None), slice(0, nq)))
         s = f.matmul(queries, keys.swapaxes(2, 3)) * o.get("scale", D ** -0.5)
@@ -294,6 +294,10 @@ METHOD = Method(
         Case("small-chunks", Nq=67, options=opts(1, 2)),
         Case("two-factors", Nq=300, D=5, options=opts(2, 2)),
         Case("factors", Nq=131, options=opts(16, 2, n_buckets=[4, 6])),
+        *[Case(f"{norm}-{spread:g}", Nq=65, spread=spread, ratio=False,
+               options=opts(16, 2, key_norm=norm, scale=scale))
+          for norm, spread, scale in (("unit", 1e-13, 1e13), ("unit", 1e20, 1e-20),
+                                      ("rms", 1e20, 1e-20))],
         Case("unit", dtypes=ALL, Nq=131, options=opts(16, 2, key_norm="unit")),
         Case("no-norm", Nq=131, options=opts(16, 2, key_norm="none", scale=0.3)),
         Case("self-value", Nq=67, spread=20.0, options=opts(1, 1, **NEAR),

@@ -33,9 +33,7 @@ def normalised(f, x, norm):
     if norm == "layernorm":
         return f.layer_norm(x, (-1,), 1.0, 0.0, 1e-6)
     if norm == "l2":
-        squares = (x * x).sum(-1, keepdims=True)
-        is_zero = squares.x == 0
-        return f.where(is_zero, 0.0, x / f.sqrt(f.where(is_zero, 1.0, squares)))
+        return x / f.norm(x, 1e-12)
     return x
 
 
@@ -329,6 +327,13 @@ METHOD = Method(
           for route in ("layernorm", "l2", "none") for attend in ("layernorm", "l2_key", "none")],
         routed("separate-l2", SEPARATE | {"route_norm": "l2", "attend_norm": "l2_key"}, Nq=40),
         routed("separate-none", SEPARATE | {"route_norm": "none", "attend_norm": "none"}, Nq=40),
+        *[routed(f"far-{route}-{attend}-{spread:g}", {"route_norm": route, "attend_norm": attend, "scale": s},
+                 Nq=40, spread=spread, ratio=False)
+          for route, attend, spread, s in (
+              ("l2", "l2_key", 1e-13, 1e13), ("l2", "l2_key", 1e20, 1e-20),
+              ("l2", "layernorm", 1e20, 1.0), ("layernorm", "layernorm", 1e20, 1.0))],
+        routed("separate-far", SEPARATE | {"route_norm": "l2"}, Nq=40, Nk=33, spread=1e-13,
+               ratio=False),
         routed("self-alone", {"self_mask": True, "window": 1}, Nq=20),
         routed("self-slots", {"self_mask": True, "window": 9}, Nq=33, made=memory(5, 2)),
         routed("slots", B=2, dtypes=ALL, Nq=65, made=memory(5, 3)),

@@ -90,11 +90,12 @@ def test_finite_differences(method, case):
                 direction = np.zeros_like(t[name])
                 direction[b] = rng.standard_normal(direction[b].shape)
                 # A kink of relu or abs between the two points would invalidate the difference.
-                h = 1e-6 * max(1.0, abs(case.shift) / 10)
+                unit = case.spread if name in "qk" else 1.0
+                h = 1e-6 * max(unit, abs(case.shift) / 10)
                 up, down = (loss(method, t | {name: t[name] + sign * h * direction}, case.options)
                             for sign in (1, -1))
                 slope = (grads[name] * direction).sum()
-                scale = max(abs(slope), abs(grads[name][b]).max(initial=0), 1e-3)
+                scale = max(abs(slope), abs(grads[name][b]).max(initial=0), 1e-3 / unit)
                 assert (up - down) / (2 * h) == pytest.approx(slope, abs=2e-6 * scale), (name, b)
 
 

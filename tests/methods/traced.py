@@ -273,6 +273,12 @@ class Tape:
         normed = centred / self.sqrt(mean(centred * centred) + eps)
         return normed * weight + bias
 
+    def norm(self, a, floor):
+        """max(|a|, floor) along the last axis, without a gradient below the floor."""
+        squares = (a * a).sum(-1, keepdims=True)
+        is_low = squares.x < floor**2
+        return self.where(is_low, floor, self.sqrt(self.where(is_low, 1.0, squares)))
+
     # --- products and shapes
 
     def einsum(self, spec, a, b):

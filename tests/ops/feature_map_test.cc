@@ -117,6 +117,31 @@ TEST_F(FeatureMapTest, ARowOfZerosHasNoGradientThroughItsNorm) {
   }
 }
 
+TEST_F(FeatureMapTest, RootsOfSquaresBeyondFloat32AndBelowAFloor) {
+  const std::vector<float> rows = {3e20f, 4e20f, 3e-25f, 4e-25f, 3e-13f, 4e-13f, 3, 4};
+  for (const double floor : {0.0, 1e-12}) {
+    const auto map = [floor](Ops& ops, const std::vector<Tensor>& in) {
+      return std::vector{FeaturesOf(ops, in[0], {.norm = RowNorm::kL2, .floor = floor})};
+    };
+    Values x = Random({{4, 2}}, 1);
+    x.data[0] = rows;
+    Stream stream(device_, &pool_);
+    Ops ops(stream, nullptr);
+    const Tensor out = map(ops, {x.AsTensor()})[0];
+    std::vector<Values> inputs = {x};
+    const View grad = Gradients(map, inputs, {true})[0][0];
+    for (int i = 0; i < 4; ++i) {
+      const double a = rows[2 * i], b = rows[2 * i + 1], root = std::hypot(a, b);
+      const double norm = std::fmax(root, floor), flows = root < floor ? 0 : 1;
+      EXPECT_FLOAT_EQ(out[0].As<float>()[2 * i], static_cast<float>(a / norm)) << i;
+      const double g = Weight(0, 0, 2 * i), h = Weight(0, 0, 2 * i + 1);
+      const double along = flows * (g * a + h * b) / norm;
+      const double want = (g - along * a / root) / norm;
+      EXPECT_NEAR(grad.As<float>()[2 * i] / want, 1, 1e-5) << i;
+    }
+  }
+}
+
 TEST_F(FeatureMapTest, L2Normalized) {
   const auto map = [](Ops& ops, const Tensor& x) {
     return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .eps = 0.01});

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "tests/plain/plain.h"
@@ -41,33 +42,37 @@ Line PhiOf(const FeatureRows& features, const Line& x) {
   return phi;
 }
 
-// Less the offset.
-double NormOf(const FeatureRows& features, const Line& phi) {
+// Less the offset, and before the floor.
+double RootOf(const FeatureRows& features, const Line& phi) {
   double sum = 0;
   if (features.norm == RowNorm::kNone) return 1;
   for (double v : phi) sum += features.norm == RowNorm::kSum ? v : v * v;
   return features.norm == RowNorm::kSum ? sum : std::sqrt(sum + features.eps);
 }
+double NormOf(const FeatureRows& features, double root) {
+  if (features.norm == RowNorm::kL2) root = std::max(root, features.floor);
+  return root + features.offset;
+}
 
 Line Forward(const FeatureRows& features, const Line& x) {
   Line phi = PhiOf(features, x);
-  const double norm = NormOf(features, phi) + features.offset;
+  const double norm = NormOf(features, RootOf(features, phi));
   for (double& v : phi) v = norm == 0 ? 0 : v / norm;
   return phi;
 }
 
 Line Gradient(const FeatureRows& features, const Line& x, const Line& dout) {
   const Line phi = PhiOf(features, x);
-  const double root = NormOf(features, phi), norm = root + features.offset;
+  const double root = RootOf(features, phi), norm = NormOf(features, root);
   Line dphi(phi.size()), dx(x.size());
   if (norm == 0) return dx;
   double along = 0;
   for (size_t i = 0; i < phi.size(); ++i) along += dout[i] * phi[i] / norm;
   for (size_t i = 0; i < phi.size(); ++i) {
-    const double of_norm = features.norm == RowNorm::kNone  ? 0
-                           : features.norm == RowNorm::kSum ? along
-                           : root == 0                      ? 0
-                                                            : along * phi[i] / root;
+    const double of_norm = features.norm == RowNorm::kNone      ? 0
+                           : features.norm == RowNorm::kSum     ? along
+                           : root == 0 || root < features.floor ? 0
+                                                                : along * phi[i] / root;
     dphi[i] = (dout[i] - of_norm) / norm;
   }
   if (features.nu == 0) {

@@ -18,13 +18,31 @@ HWY_BEFORE_NAMESPACE();
 namespace attnd::HWY_NAMESPACE {
 namespace {
 
-void NormalizeRow(RowPieces& x, RowPieces& y, double eps, float* rstd) {
+// Calls f(v) with each element.
+template <class F>
+void ForEachElement(RowPieces& x, const F& f) {
+  for (int64_t begin = 0; begin < x.n(); begin += kPiece) {
+    const float* const from = x.At(begin);
+    for (int64_t i = 0; i < x.count(begin); ++i) f(from[i]);
+  }
+}
+
+struct Moments {
+  float mean;
+  double squares;  // sum (x - mean)^2
+};
+Moments WideMomentsOf(RowPieces& x) {
+  double sum = 0, squares = 0;
+  ForEachElement(x, [&](double v) { sum += v; });
+  const double mean = sum / static_cast<double>(x.n());
+  ForEachElement(x, [&](double v) { squares += (v - mean) * (v - mean); });
+  return {static_cast<float>(mean), squares};
+}
+Moments MomentsOf(RowPieces& x) {
   const hn::ScalableTag<float> d;
-  constexpr int64_t kStep = HWY_LANES(float);
-  const auto n = static_cast<double>(x.n());
   const auto sum = SumOfRow(
       x, [](auto v) HWY_ATTR { return v; }, /*filler=*/0);
-  const auto mean = static_cast<float>(sum / n);
+  const auto mean = static_cast<float>(sum / static_cast<double>(x.n()));
   const auto center = hn::Set(d, mean);
   const double squares = SumOfRow(
       x,
@@ -33,8 +51,15 @@ void NormalizeRow(RowPieces& x, RowPieces& y, double eps, float* rstd) {
         return hn::Mul(distance, distance);
       },
       /*filler=*/mean);
-  *rstd = static_cast<float>(1 / std::sqrt(squares / n + eps));
-  const auto scale = hn::Set(d, *rstd);
+  return std::isfinite(squares) ? Moments{mean, squares} : WideMomentsOf(x);
+}
+
+void NormalizeRow(RowPieces& x, RowPieces& y, double eps, float* rstd) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kStep = HWY_LANES(float);
+  const auto [mean, squares] = MomentsOf(x);
+  *rstd = static_cast<float>(1 / std::sqrt(squares / static_cast<double>(x.n()) + eps));
+  const auto center = hn::Set(d, mean), scale = hn::Set(d, *rstd);
   for (int64_t begin = 0; begin < x.n(); begin += kPiece) {
     const float* from = x.At(begin);
     float* to = y.Target(begin);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/along/along_walk.h"
 #include "kernels/cpu/cpu_device.h"
@@ -77,7 +78,7 @@ class FeatureRow {
     Load(p, row);
     float* const out = p.out.As<float>() + row * F_;
     const float* const phi = Features(out);
-    if (args_.features.norm != RowNorm::kNone) return Divide(phi, NormOf(phi) + Offset(), out);
+    if (args_.features.norm != RowNorm::kNone) return Divide(phi, NormOf(phi).all, out);
     if (phi != out) std::copy_n(phi, F_, out);
   }
 
@@ -171,15 +172,30 @@ class FeatureRow {
   // Where r turned by j begins in twice r.
   int64_t Turn(int64_t j) const { return D_ == 0 ? 0 : 2 * D_ - j % (2 * D_); }
 
-  float Offset() const { return static_cast<float>(args_.features.offset); }
-  // Less the offset.
-  float NormOf(const float* phi) const {
-    if (args_.features.norm == RowNorm::kNone) return 1;
-    if (args_.features.norm == RowNorm::kL2) {
-      const auto squares = static_cast<float>(DotOf(phi, phi, F_));
-      return std::sqrt(squares + static_cast<float>(args_.features.eps));
+  // Of a row that is divided by one.
+  struct Norm {
+    float all;
+    float root;  // the part of it with a gradient; 0: none
+  };
+  Norm NormOf(const float* phi) const {
+    if (args_.features.norm == RowNorm::kSum) {
+      const auto sum = static_cast<float>(SumOf(phi, phi, F_, [](VF x, VF) HWY_ATTR { return x; }));
+      return {sum, sum};
     }
-    return static_cast<float>(SumOf(phi, phi, F_, [](VF x, VF) HWY_ATTR { return x; }));
+    const float root = RootOf(phi), floor = static_cast<float>(args_.features.floor);
+    const float offset = static_cast<float>(args_.features.offset);
+    return root < floor ? Norm{floor + offset, 0} : Norm{root + offset, root};
+  }
+  float RootOf(const float* phi) const {
+    double squares = DotOf(phi, phi, F_);
+    // What a sum of squares loses below float32 is little beside so much.
+    const double least = 1e-30 * static_cast<double>(F_);
+    if (squares >= least && squares <= std::numeric_limits<float>::max()) {
+      return std::sqrt(static_cast<float>(squares) + static_cast<float>(args_.features.eps));
+    }
+    squares = 0;
+    for (int64_t i = 0; i < F_; ++i) squares += static_cast<double>(phi[i]) * phi[i];
+    return static_cast<float>(std::sqrt(squares + args_.features.eps));
   }
 
   // From the gradient of phi over its norm to that of phi: with y = phi / norm,
@@ -187,17 +203,22 @@ class FeatureRow {
   // squares.
   void ToFeatures(float* dphi) {
     const float* const phi = Features(phi_);
-    const float root = NormOf(phi), norm = root + Offset();
-    if (norm == 0) {
+    const Norm norm = NormOf(phi);
+    if (norm.all == 0) {
       std::fill(dphi, dphi + F_, 0.0f);
     } else {
-      Dividing(norm, [&](auto over) { ThroughNorm(phi, root, over, dphi); });
+      Dividing(norm.all, [&](auto over) {
+        if (norm.root == norm.all) return ThroughNorm(phi, norm.root, over, over, dphi);
+        Dividing(norm.root == 0 ? 1 : norm.root,
+                 [&](auto over_root) { ThroughNorm(phi, norm.root, over, over_root, dphi); });
+      });
     }
     g_ = dphi;
   }
-  // `over` divides by the norm.
-  template <class Over>
-  void ThroughNorm(const float* phi, float root, const Over& over, float* dphi) const {
+  // `over` and `over_root` divide by the norm and by its root.
+  template <class Over, class OverRoot>
+  void ThroughNorm(const float* phi, float root, const Over& over, const OverRoot& over_root,
+                   float* dphi) const {
     const DF d;
     // Of quotients: features may be far from 1, and products with them leave float32.
     const auto along = static_cast<float>(
@@ -207,11 +228,8 @@ class FeatureRow {
       Map<1>(d, {{g_}, dphi, F_}, [=](VF g) HWY_ATTR { return over(hn::Sub(g, shift)); });
     } else {
       const VF scale = hn::Set(d, root == 0 ? 0.0f : along);
-      // A root of float32 has a normal inverse.
-      const VF inverse_root = hn::Set(d, root == 0 ? 1.0f : 1 / root);
-      Map<2>(d, {{g_, phi}, dphi, F_}, [=](VF g, VF v) HWY_ATTR {
-        return over(hn::NegMulAdd(scale, hn::Mul(v, inverse_root), g));
-      });
+      Map<2>(d, {{g_, phi}, dphi, F_},
+             [=](VF g, VF v) HWY_ATTR { return over(hn::NegMulAdd(scale, over_root(v), g)); });
     }
   }
 

@@ -18,7 +18,9 @@ namespace {
 constexpr double kNormEps = 1e-6;
 constexpr float kSelfLogit = -5e4f;
 
-Tensor UnitRows(Ops& ops, const Tensor& x) { return FeaturesOf(ops, x, {.norm = RowNorm::kL2}); }
+Tensor UnitRows(Ops& ops, const Tensor& x) {
+  return FeaturesOf(ops, x, {.norm = RowNorm::kL2, .floor = 1e-12});
+}
 
 // normed [b,Hx,n,D] . mean of every centroid of every query head, [b,H,C,n].
 Tensor Scores(Ops& ops, const Tensor& normed, const Tensor& means) {
