@@ -30,8 +30,8 @@ RowSegments LandmarksOf(int64_t n, int64_t m);
 // x [B,H,N,D] -> [B,H,segments,D] float32; `segments` of all N rows, of every problem.
 Tensor ReduceRows(Ops& ops, ReduceOp op, const Tensor& x, const std::vector<RowSegments>& segments);
 
-// x [B,Hkv,N,D] with each head repeated for its `groups` query heads. x where groups = 1, and a view
-// that repeats by strides of 0 where Hkv = 1.
+// x [B,Hkv,N,D] with each head repeated for its `groups` query heads. x where groups = 1, and a
+// view that repeats by strides of 0 where Hkv = 1.
 Tensor RepeatHeads(Ops& ops, const Tensor& x, const std::vector<int64_t>& groups);
 // The same as float32 without strides of 0, as terms of attention must be.
 Tensor RepeatHeadsDense(Ops& ops, const Tensor& x, const std::vector<int64_t>& groups);

@@ -155,7 +155,9 @@ std::vector<TensorInfo> RoutingOutputs() {
         .name = name, .shape = shape, .dtype = "float32", .help = help, .is_constant = true};
   };
   return {{"out", "[B,H,Nq,Dv]", "float", "means over the clusters that have the query"},
-          {"aux", "[1]", "float32", "with aux_loss: mean squared distance to the nearest centroid"},
+          {"aux", "[1]", "float32",
+           "with aux_loss: commitment times the mean of (norm(x) - mu_c)^2, c of the largest "
+           "norm(x) . mu_c"},
           constant("centroids", kMeans, "with return_centroids; no gradient"),
           constant("ema_count", "[H,C]", "with return_centroids, for the next request"),
           constant("ema_means", kMeans, "with return_centroids, for the next request")};
