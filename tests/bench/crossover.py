@@ -6,7 +6,7 @@ only adds to them. A causal case is compared with causal softmax.
 "both" is a forward call and a backward call. Prints one JSON line a case: value is the N from which
 the method is faster, interpolated between the last N at which it is not and the next; 64 says from
 the start, null not up to the largest N. `ratios` are the times of softmax / those of the method.
-Usage: crossover.py [--quick] [--threads T] [--largest N] [method ...]
+Usage: crossover.py [--quick] [--threads T] [--largest N] [--all] [method ...]
 """
 
 import argparse
@@ -64,6 +64,15 @@ CASES = [
     ("synthesizer", "dense", {}, "qv"),
     ("synthesizer", "random", {"components": ["random"]}, "v"),
     ("synthesizer", "factorized_random", {"components": ["factorized_random"]}, "v"),
+    *[("reformer", f"{rounds} rounds, chunks of {chunk}" + ", causal" * causal,
+       {"n_hashes": rounds, "chunk_len": chunk, "causal": causal}, "qv")
+      for causal in (False, True) for chunk in (64, 128) for rounds in (4, 8)],
+    ("routing", "sqrt(N) clusters", {}, "qv"),
+    ("routing", "sqrt(N) clusters, causal", {"causal": True}, "qv"),
+    ("sinkhorn", "blocks of 64", {}, "qkv"),
+    ("sinkhorn", "blocks of 64, topk", {"sort": "topk"}, "qkv"),
+    ("set_transformer", "32 inducing rows", {}, "qkv"),
+    ("memory_compressed", "cells of 3", {}, "qkv"),
 ]
 
 
@@ -108,11 +117,11 @@ def crossing(ratios):
     return round(last * (after / last) ** part)
 
 
-def measure(engine, case, backward, largest):
+def measure(engine, case, backward, largest, every):
     ratios, n = {}, SMALLEST
     while n <= largest:
         ratios[n] = ratio_at(engine, case, n, backward)
-        if min(list(ratios.values())[-2:]) > CLEARLY and len(ratios) > 1:
+        if not every and min(list(ratios.values())[-2:]) > CLEARLY and len(ratios) > 1:
             break
         n *= 2
     return ratios
@@ -122,6 +131,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="up to N 4096")
     parser.add_argument("--largest", type=int, default=16384)
+    parser.add_argument("--all", action="store_true",
+                        help="every length up to the largest, also where the method is clearly faster")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("methods", nargs="*", help="ids; default: all")
     args = parser.parse_args()
@@ -135,7 +146,7 @@ def main():
         if method in SQUARE:
             largest = min(largest, LARGEST_SQUARE)
         for backward in (False, True):
-            ratios = measure(engine, case, backward, largest)
+            ratios = measure(engine, case, backward, largest, args.all)
             print(json.dumps({
                 "case": f"crossover {', '.join(filter(None, (method, name)))}, "
                         f"{'both' if backward else 'forward'}: N from which it beats softmax",

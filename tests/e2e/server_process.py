@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import resource
 import signal
 import subprocess
 import time
@@ -22,9 +21,11 @@ def clean_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith("ATTND_")}
 
 
-def limit_files(limits):
-    soft, hard = limits if isinstance(limits, tuple) else (limits, limits)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+def limited(command, files):
+    """The command with a limit of open files. By prlimit, which becomes the command: code between
+    fork and exec would run in a copy of this process, whose threads of gRPC are gone."""
+    soft, hard = files if isinstance(files, tuple) else (files, files)
+    return ["prlimit", f"--nofile={soft}:{hard}", *command]
 
 
 class Server:
@@ -41,9 +42,8 @@ class Server:
             command = [str(SERVER.resolve()), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
             command += ["--ports-file", str(ports_file), *flags]
             self.process = subprocess.Popen(
-                command, stdout=printed, stderr=printed, env=clean_environment(),
-                preexec_fn=None if files is None else lambda: limit_files(files)
-            )
+                command if files is None else limited(command, files),
+                stdout=printed, stderr=printed, env=clean_environment())
         self.pid = self.process.pid
         ports = self._wait_for_ports(ports_file)
         self.target = f"127.0.0.1:{ports['grpc']}"
