@@ -156,9 +156,9 @@ TEST(RandomFeaturesTest, ASharedShiftIsNanWhereOneIs) {
 TEST(RandomFeaturesTest, AnyDtypeAndPitch) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (Memory memory : {Memory::kDense, Memory::kPitched}) {
-      for (int64_t D : {1, 63, 65}) {
+      for (int64_t D : {1, 64, 65}) {
         for (int kind = 0; kind < 5; ++kind) {
-          const Case c({.feature = static_cast<RandomFeature>(kind), .alpha = 0.3}, {1, 2, 31, D},
+          const Case c({.feature = static_cast<RandomFeature>(kind), .alpha = 0.3}, {2, 2, 15, D},
                        67, dtype, memory);
           // Gradients in halves are rounded.
           ExpectAsInPlainLoops(c, dtype == DType::kF32 ? 1e-5 : 1.0 / 128, 1e-4);

@@ -72,7 +72,7 @@ TEST_P(EngineStreams, AStoppedRunLeavesNoPartOfAPattern) {
     const auto want = PlanAndExecute(*fresh, request->call);
     ASSERT_TRUE(want.ok()) << want.status();
     // Stops the run at later and later points.
-    for (const auto end : {0us, 50us, 200us, 800us}) {
+    for (const auto end : {0us, 10us, 30us, 100us, 300us, 1000us}) {
       RunControl control;
       control.StopAt(RunControl::Clock::now() + end);
       const auto stopped = PlanAndExecute(*engine, request->call, &control);

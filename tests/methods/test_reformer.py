@@ -83,6 +83,7 @@ def test_ties_go_to_the_first_bucket():
 
 @pytest.mark.parametrize("N, options", [
     (32, {"chunks_before": 2000}), (256, {"chunks_before": 510}), (256, {"chunks_before": 500}),
+    (500, {"chunks_before": 999, "n_hashes": 16, "causal": True, "dedup": False}),
     (500, {"chunk_len": 8, "chunks_before": 60, "lookback": "round",
            "attend_across_buckets": False}),
     (500, {"chunk_len": 8, "chunks_before": 3000, "attend_across_buckets": False}),

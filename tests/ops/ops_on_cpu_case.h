@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/feature_map.h"
 #include "tests/device/test_device.h"
 #include "tests/ops/gradient_case.h"
 #include "tests/plain/test_array.h"
@@ -51,6 +52,17 @@ auto ForEachSize(const Tensor& x, const F& f) {
 inline std::string Numbered(std::string name, std::initializer_list<int> numbers) {
   for (int number : numbers) name += "_" + std::to_string(number);
   return name;
+}
+
+// Norms of rows whose squares leave float32, and of rows about as long as a floor.
+inline FormulaCase NormsOfFarRows() {
+  return {"NormsOfFarRows", {Rows}, [](Ops& ops, In in) {
+            const Tensor large = ops.Affine(in[0], 1e20);
+            const Tensor little = ops.Affine(in[0], 3e-13);
+            return Out{ops.LayerNorm(large, 0.1),
+                       FeaturesOf(ops, large, {.norm = RowNorm::kL2, .eps = 1, .offset = 1e20}),
+                       FeaturesOf(ops, little, {.norm = RowNorm::kL2, .floor = 1e-12})};
+          }};
 }
 
 inline void PrintTo(const FormulaCase& c, std::ostream* out) { *out << c.name; }

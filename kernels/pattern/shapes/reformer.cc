@@ -131,12 +131,14 @@ PatternSpec SpecOf(const Round& parameters) {
 // the more chunks each shows, the sooner.
 double MaskSeconds(const ReformerRounds& r) {
   constexpr double kOwnSeconds = 0.7e-6, kNearSeconds = 0.4e-6, kComparedSeconds = 1e-6;
+  constexpr double kChunkSeconds = 0.15e-6;  // of a chunk of queries, whose later keys are hidden
   const double width = static_cast<double>(r.hi - r.lo + 1);
   const double shown = std::min(width / static_cast<double>(r.ChunksOfRound()), 1.0);
   const double earlier = static_cast<double>(r.rounds - 1) / 2;
   const double rounds = r.across ? std::min(earlier, 8 / shown) : earlier;
   const double each = width < 64 ? kNearSeconds : kComparedSeconds;
-  return kOwnSeconds + (r.unique ? rounds * each : 0);
+  const auto chunks = static_cast<double>(r.causal ? CeilDiv(kTile, r.chunk) : 0);
+  return kOwnSeconds + chunks * kChunkSeconds + (r.unique ? rounds * each : 0);
 }
 
 // What is known without the order.
