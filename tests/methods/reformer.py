@@ -281,14 +281,15 @@ METHOD = Method(
             16, 2, chunks_before=9, attend_across_buckets=False)),
         Case("look-everywhere-within-lists", Nq=40, options=opts(
             16, 2, chunks_before=9, attend_across_buckets=False, dedup=False)),
-        # C = 9: windows that hold a round or not, of their own round alone, and around to it again.
+        # C = 9: windows that hold a round or not, of their own round alone, around to it again, and of
+        # other rounds alone.
         Case("nearly-a-round", Nq=70, options=opts(8, 3, chunks_before=9, chunks_after=6)),
         Case("a-round", Nq=70, options=opts(8, 3, chunks_before=16)),
         Case("a-round-causal", Nq=70, options=opts(8, 3, chunks_before=20, causal=True, **NEAR)),
         *[Case(f"within-own-round-{before}-{after}{'-lists' * lists}", Nq=70, options=opts(
             8, 3, chunks_before=before, chunks_after=after, attend_across_buckets=False,
             **({"dedup": False} if lists else {})))
-          for before, after in ((12, 0), (8, 8), (20, 0), (0, 19)) for lists in (False, True)],
+          for before, after in ((12, 0), (8, 8), (20, 0), (0, 19), (18, 9)) for lists in (False, True)],
         Case("many-rounds", Nq=40, options=opts(8, 40)),
         Case("many-rounds-lists", Nq=40, options=opts(8, 20, dedup=False)),
         Case("small-chunks", Nq=67, options=opts(1, 2)),

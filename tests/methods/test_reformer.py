@@ -81,6 +81,23 @@ def test_ties_go_to_the_first_bucket():
     np.testing.assert_array_equal(got["out"], want["out"])
 
 
+def test_windows_of_any_size():
+    """And in any place, beside the cases of tests/methods/reformer.py."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        options = {"chunk_len": int(rng.integers(1, 12)), "n_hashes": int(rng.integers(1, 5)),
+                   "chunks_before": int(rng.integers(60)), "chunks_after": int(rng.integers(60)),
+                   "dedup": bool(rng.integers(2)), "attend_across_buckets": bool(rng.integers(2)),
+                   "lookback": ("flat", "round")[rng.integers(2)], "causal": bool(rng.integers(2)),
+                   "self_value": -2000.0}
+        N = int(rng.integers(2, 90))
+        t = made(N, options, ints={"kv_lengths": (int(rng.integers(N + 1)),)}, grad_lse=False)
+        t["buckets"] = METHOD.oracle.constants(t, options)["buckets"]
+        got, want = run(t, options, True), METHOD.oracle.backward(t, options)
+        for name in ("q", "v"):
+            np.testing.assert_allclose(got[name], want[name], atol=1e-4, err_msg=str(options))
+
+
 @pytest.mark.parametrize("N, options", [
     (32, {"chunks_before": 2000}), (256, {"chunks_before": 510}), (256, {"chunks_before": 500}),
     (500, {"chunks_before": 999, "n_hashes": 16, "causal": True, "dedup": False}),

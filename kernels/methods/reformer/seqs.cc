@@ -61,6 +61,7 @@ Windows WindowsOf(int64_t n, const O& o) {
     // Of a window that does not come around to its round again, the chunks of that round.
     w.lo = std::max(w.lo, 1 - C);
     w.hi = std::min(w.hi, C - 1);
+    if (w.lo > w.hi) w.has_rest = false;  // all of other rounds
     const bool holds_round = w.lo == 1 - C && w.hi == C - 1;
     if (o.dedup && w.has_rest && holds_round) w.whole = 1, w.has_rest = false;
   }
