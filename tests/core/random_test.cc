@@ -194,7 +194,7 @@ TEST(RandomTest, OrthogonalWithinBlocksAndHeadsDiffer) {
 }
 
 TEST(RandomTest, DrawnTablesAreSharedByShape) {
-  CpuDevice& device = CpuOf(AvailableIsas()[0], 1);
+  Device& device = CpuOf(AvailableIsas()[0], 1);
   BufferPool pool(0, /*poison=*/true);
   for (BufferPool* memory : {&pool, static_cast<BufferPool*>(nullptr)}) {
     Stream stream(device, memory);

@@ -67,7 +67,7 @@ inline void ExpectSameAloneAndListed(const std::string& isa, const AxisCall& cal
     });
   }
   for (size_t run = 1; run < results.size(); ++run) {
-    CpuDevice& device = CpuOf(isa, run == 1 ? 1 : 2);
+    Device& device = CpuOf(isa, run == 1 ? 1 : 2);
     const int64_t before = device.launches();
     RunOn(device, [&](Stream& stream) {
       return call(device, stream, axis, ViewsOf(x), ViewsOf(results[run]));

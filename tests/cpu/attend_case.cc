@@ -318,7 +318,7 @@ std::vector<std::byte> AttendCase::Outputs(bool backward) const {
   return bytes;
 }
 
-void RunAttend(CpuDevice& device, const std::vector<const AttendCase*>& cases, bool backward) {
+void RunAttend(Device& device, const std::vector<const AttendCase*>& cases, bool backward) {
   BufferPool pool(int64_t{1} << 20, /*poison=*/true);
   Stream stream(device, &pool);
   std::vector<AttendProblem> forward;

@@ -83,6 +83,6 @@ class AttendCase {
 };
 
 // Runs the list as one call each way, on fresh memory full of NaN.
-void RunAttend(CpuDevice& device, const std::vector<const AttendCase*>& cases, bool backward);
+void RunAttend(Device& device, const std::vector<const AttendCase*>& cases, bool backward);
 
 }  // namespace attnd

@@ -92,7 +92,7 @@ void ComputeAll(std::vector<AttendSeq>* seqs) {
 
 class AttendComputed : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device() { return CpuOf(GetParam(), 2); }
+  Device& device() { return CpuOf(GetParam(), 2); }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, AttendComputed, ::testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });

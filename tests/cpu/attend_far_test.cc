@@ -22,7 +22,7 @@ double SlopeAt(int64_t offset) { return 3 / std::fabs(static_cast<double>(offset
 
 class AttendFar : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device() { return CpuOf(GetParam(), 2); }
+  Device& device() { return CpuOf(GetParam(), 2); }
   void ExpectForward(TermsSizes sizes, int64_t offset) {
     sizes.offset = offset;
     sizes.slope = SlopeAt(offset);

@@ -14,7 +14,7 @@ const char kAllTerms[] = "bias slopes sinks table labels relative constants cap"
 
 class AttendGrad : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device(int threads = 2) { return CpuOf(GetParam(), threads); }
+  Device& device(int threads = 2) { return CpuOf(GetParam(), threads); }
 
   void ExpectPlain(const GradSizes& sizes, unsigned seed) {
     SCOPED_TRACE(::testing::Message()

@@ -13,7 +13,7 @@ constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 class AttendList : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device(int threads = 2) { return CpuOf(GetParam(), threads); }
+  Device& device(int threads = 2) { return CpuOf(GetParam(), threads); }
 
   void ExpectForward(const TermsSizes& sizes, unsigned seed = 1) {
     SCOPED_TRACE(sizes.ToString());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/copy.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/simd/targets.h"
 #include "tests/cpu/attend_case.h"
 
@@ -55,7 +56,7 @@ namespace {
 
 class CpuMath : public testing::TestWithParam<std::string> {
  protected:
-  Isa isa() const { return CpuOf(GetParam(), 1).cpu().isa; }
+  Isa isa() const { return static_cast<CpuDevice&>(CpuOf(GetParam(), 1)).cpu().isa; }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, CpuMath, testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });
@@ -80,9 +81,11 @@ TEST_P(CpuMath, Exp2KeepsItsSpecialValues) {
   std::vector<float> x = {0, -0.0f, -kInf, kInf, nan, other, -126.5f, -1e30f, 1e30f, 1, -1, 128};
   x.resize(16);
   std::vector<float> y(16);
-  CpuOf(GetParam(), 1).cpu().pool->ParallelFor(1, /*parallel=*/false, [&](int64_t, int) {
-    ATTND_OF_ISA(RunExp2)(x.data(), 16, y.data());
-  });
+  static_cast<CpuDevice&>(CpuOf(GetParam(), 1))
+      .cpu()
+      .pool->ParallelFor(1, /*parallel=*/false, [&](int64_t, int) {
+        ATTND_OF_ISA(RunExp2)(x.data(), 16, y.data());
+      });
   EXPECT_EQ(y[0], 1.0f);
   EXPECT_EQ(y[1], 1.0f);
   EXPECT_EQ(y[2], 0.0f);
@@ -203,7 +206,7 @@ TEST_P(CpuMath, AddsAnyStridesAndDtypes) {
     const ElementwiseProblem problems[] = {{a.view(), b.view(), {}, sum.view()},
                                            {a.view(), a.view(), {}, a.view()}};
     const GuardedTensor before = a;
-    CpuDevice& device = CpuOf(GetParam(), 2);
+    Device& device = CpuOf(GetParam(), 2);
     BufferPool pool;
     Stream stream(device, &pool);
     std::vector<float> expected;
@@ -228,7 +231,7 @@ TEST_P(CpuMath, AddsAnyStridesAndDtypes) {
 
 // On one thread, and from kStreamedBytes up on all of them.
 TEST_P(CpuMath, GathersSpansInOrder) {
-  CpuDevice& device = CpuOf(GetParam(), 2);
+  Device& device = CpuOf(GetParam(), 2);
   BufferPool pool;
   Stream stream(device, &pool);
   Stream dry(device, nullptr);

@@ -98,7 +98,7 @@ std::unique_ptr<GradCase> Backward(const GradSizes& sizes, const BandSizes& s, u
 
 class AttendRelative : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device(int threads = 2) { return CpuOf(GetParam(), threads); }
+  Device& device(int threads = 2) { return CpuOf(GetParam(), threads); }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, AttendRelative, ::testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });

@@ -238,7 +238,7 @@ std::vector<std::byte> TermsCase::Outputs() const {
   return bytes;
 }
 
-void RunTerms(CpuDevice& device, const std::vector<const TermsCase*>& cases) {
+void RunTerms(Device& device, const std::vector<const TermsCase*>& cases) {
   std::vector<AttendProblem> problems;
   for (const TermsCase* c : cases) problems.push_back(c->Problem());
   const AttendParams params = cases.at(0)->sizes.params;

@@ -57,6 +57,6 @@ class TermsCase {
 };
 
 // As one call, on fresh memory full of NaN, after a dry run that must count the same workspace.
-void RunTerms(CpuDevice& device, const std::vector<const TermsCase*>& cases);
+void RunTerms(Device& device, const std::vector<const TermsCase*>& cases);
 
 }  // namespace attnd::testing

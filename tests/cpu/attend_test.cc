@@ -14,12 +14,12 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class Attend : public testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device(int threads = 2) { return CpuOf(GetParam(), threads); }
+  Device& device(int threads = 2) { return CpuOf(GetParam(), threads); }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, Attend, testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });
 
-void ExpectPlain(CpuDevice& device, const AttendCase& c) {
+void ExpectPlain(Device& device, const AttendCase& c) {
   SCOPED_TRACE(c.sizes.ToString());
   RunAttend(device, {&c}, /*backward=*/true);
   c.ExpectForward();

@@ -44,7 +44,7 @@ TestArray ArrayOf(const std::vector<float>& numbers) {
 struct Both {
   TestArray ours, plain;
 };
-Both Compute(CpuDevice& device, ElementwiseArgs args, ElementwiseProblem p, const Shape& shape) {
+Both Compute(Device& device, ElementwiseArgs args, ElementwiseProblem p, const Shape& shape) {
   Both both{TestArray(DType::kF32, shape), TestArray(DType::kF32, shape)};
   p.out = both.ours.view();
   args.problems = {p};
@@ -76,7 +76,7 @@ void ExpectUlps(const Both& both, const std::vector<float>& at, double absolute,
 
 class ElementwiseTest : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device() { return CpuOf(GetParam(), 2); }
+  Device& device() { return CpuOf(GetParam(), 2); }
 };
 
 TEST_P(ElementwiseTest, FunctionsAreGoodToTwoUlps) {
@@ -248,7 +248,7 @@ TEST_P(ElementwiseTest, AListIsOneLaunchAndChangesNoBit) {
     for (auto* out : {&apart, &listed, &serial}) out->emplace_back(DType::kF32, Shape{3, n, 17});
     problems.push_back({.a = a.back().view(), .b = b.back().view()});
   }
-  const auto run = [&](CpuDevice& on, std::vector<TestArray>& out, size_t first, size_t count) {
+  const auto run = [&](Device& on, std::vector<TestArray>& out, size_t first, size_t count) {
     for (size_t p = first; p < first + count; ++p) problems[p].out = out[p].view();
     const ElementwiseArgs args = {
         .op = ElementOp::kLogAddExp,

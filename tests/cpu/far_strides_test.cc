@@ -110,7 +110,7 @@ class FarStrides : public ::testing::TestWithParam<std::string> {
   // Of a launch over arrays in ordinary memory, whose outputs hold NaN. `dimensions`: those that
   // may have any stride.
   void ExpectSameBits(const Launch& near, int dimensions) {
-    CpuDevice& device = CpuOf(GetParam(), 2);
+    Device& device = CpuOf(GetParam(), 2);
     const std::vector<View> views = ViewsOf(near);
     std::vector<std::vector<std::byte>> before;
     for (const View& view : views) before.push_back(Elements(view));

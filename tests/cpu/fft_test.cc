@@ -71,7 +71,7 @@ struct Arrays {
 class FftTest : public ::testing::TestWithParam<std::string> {
  protected:
   void Run(const std::vector<FftProblem>& problems, int threads) {
-    CpuDevice& device = CpuOf(GetParam(), threads);
+    Device& device = CpuOf(GetParam(), threads);
     const int64_t before = device.launches();
     RunOn(device,
           [&](Stream& stream) { return device.Run(stream, FftArgs{.problems = problems}); });

@@ -120,14 +120,14 @@ class GatherTest : public ::testing::TestWithParam<std::string> {
       }
     };
     for (int threads : {1, 2}) {
-      CpuDevice& device = CpuOf(GetParam(), threads);
+      Device& device = CpuOf(GetParam(), threads);
       const int64_t before = device.launches();
       RunOn(device, [&](Stream& stream) { return device.Run(stream, Args{.problems = problems}); });
       EXPECT_EQ(device.launches() - before, launches);
       check("list, threads " + std::to_string(threads));
     }
     for (const Problem& problem : problems) {
-      CpuDevice& device = CpuOf(GetParam(), 2);
+      Device& device = CpuOf(GetParam(), 2);
       RunOn(device,
             [&](Stream& stream) { return device.Run(stream, Args{.problems = {problem}}); });
     }
@@ -158,7 +158,7 @@ TEST_P(GatherTest, ScatterIsThePlainSum) {
                         Case{{2, 3, 40, 8}, {1, 3, 40}, {2, 1, 9, 8}}}) {
     Arrays a(c, 9, 5);
     const ScatterRowsProblem p = {a.x.view(), a.index.view(), a.out.view()};
-    CpuDevice& device = CpuOf(GetParam(), 2);
+    Device& device = CpuOf(GetParam(), 2);
     RunOn(device,
           [&](Stream& stream) { return device.Run(stream, ScatterRowsArgs{.problems = {p}}); });
     const PlainArray ours = a.out.Read();
@@ -290,7 +290,7 @@ TEST_P(GatherTest, PairsOfRowsAndColumns) {
         return GatherRowsArgs{
             .problems = {{x.view(), rows.view(), to.view(), columns.view(), View()}}};
       };
-      CpuDevice& device = CpuOf(GetParam(), 2);
+      Device& device = CpuOf(GetParam(), 2);
       RunOn(device, [&](Stream& stream) { return device.Run(stream, gather(out)); });
       PlainRun(gather(plain));
       ExpectNear(out.Read(), plain.Read(), 0, 0);
@@ -330,7 +330,7 @@ TEST_P(GatherTest, RowsAreDivided) {
         return ScatterRowsArgs{
             .problems = {{x.view(), rows.view(), to.view(), View(), divisor.view()}}};
       };
-      CpuDevice& device = CpuOf(GetParam(), 2);
+      Device& device = CpuOf(GetParam(), 2);
       RunOn(device, [&](Stream& stream) { return device.Run(stream, gather(gathered)); });
       RunOn(device, [&](Stream& stream) { return device.Run(stream, scatter(scattered)); });
       PlainRun(gather(plain_gathered));
@@ -342,7 +342,7 @@ TEST_P(GatherTest, RowsAreDivided) {
 }
 
 TEST_P(GatherTest, BrokenContractsAreRefused) {
-  CpuDevice& device = CpuOf(GetParam(), 1);
+  Device& device = CpuOf(GetParam(), 1);
   const TestArray x = TestArray::Random(1, DType::kF32, {4, 3});
   const TestArray index = TestArray::Random(1, DType::kI32, {2, 5}, Memory::kDense, 0, 4);
   Stream stream(device, nullptr);

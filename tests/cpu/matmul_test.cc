@@ -54,7 +54,7 @@ std::string Text(const Case& c) {
   return ToString(c.a) + " x " + ToString(c.b) + " -> " + ToString(c.out);
 }
 
-void Multiply(CpuDevice& device, std::vector<Product*> products, MatMulArgs args = {}) {
+void Multiply(Device& device, std::vector<Product*> products, MatMulArgs args = {}) {
   std::vector<MatMulProblem> problems;
   for (Product* product : products) problems.push_back(product->problem());
   args.problems = problems;
@@ -68,7 +68,7 @@ double Rounding(DType dtype) {
   return dtype == DType::kF32 ? 0 : dtype == DType::kF16 ? std::ldexp(1, -11) : std::ldexp(1, -8);
 }
 
-void ExpectRight(CpuDevice& device, const Case& c, MatMulArgs args = {}) {
+void ExpectRight(Device& device, const Case& c, MatMulArgs args = {}) {
   SCOPED_TRACE(Text(c));
   Product product(c);
   Multiply(device, {&product}, args);
@@ -88,7 +88,7 @@ void ExpectRight(CpuDevice& device, const Case& c, MatMulArgs args = {}) {
 
 class MatMul : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& Cpu(int threads = 2) { return CpuOf(GetParam(), threads); }
+  Device& Cpu(int threads = 2) { return CpuOf(GetParam(), threads); }
 };
 
 TEST_P(MatMul, EverySize) {

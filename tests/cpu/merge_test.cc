@@ -107,7 +107,7 @@ struct Case {
 
 class MergeTest : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device(int threads = 2) { return CpuOf(GetParam(), threads); }
+  Device& device(int threads = 2) { return CpuOf(GetParam(), threads); }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, MergeTest, ::testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });

@@ -51,7 +51,7 @@ std::vector<PoolCase> PoolCases() {
 
 class PoolTest : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device() { return CpuOf(GetParam(), 2); }
+  Device& device() { return CpuOf(GetParam(), 2); }
 };
 
 TEST_P(PoolTest, EveryOperationStrideAndDtype) {
@@ -120,7 +120,7 @@ TEST_P(PoolTest, AListIsOneLaunchAndChangesNoBit) {
       for (auto& list : outs) list.emplace_back(DType::kF32, shape);
       problems.push_back({x.back().view(), {}, {}, c.ranges});
     }
-    const auto run = [&](CpuDevice& on, std::vector<TestArray>& out, size_t first, size_t count) {
+    const auto run = [&](Device& on, std::vector<TestArray>& out, size_t first, size_t count) {
       for (size_t p = first; p < first + count; ++p) problems[p].out = out[p].view();
       const PoolArgs args = {
           .op = op, .problems = {problems.begin() + first, problems.begin() + first + count}};
@@ -142,7 +142,7 @@ TEST_P(PoolTest, AListIsOneLaunchAndChangesNoBit) {
 struct Normed {
   TestArray y, rstd;
 };
-Normed Norm(CpuDevice& device, const TestArray& x, DType dtype, Memory memory) {
+Normed Norm(Device& device, const TestArray& x, DType dtype, Memory memory) {
   Shape rows = x.view().shape;
   rows.dims[rows.rank - 1] = 1;
   Normed normed{TestArray(dtype, x.view().shape, memory), TestArray(DType::kF32, rows, memory)};
@@ -187,7 +187,7 @@ TEST_P(PoolTest, LayerNormListsChangeNoBit) {
     problems.push_back({x.back().view(), y.back().view(), rstd.back().view()});
   }
   for (int threads : {1, 2}) {
-    CpuDevice& on = CpuOf(GetParam(), threads);
+    Device& on = CpuOf(GetParam(), threads);
     const int64_t before = on.launches();
     RunOn(on, [&](Stream& stream) { return on.Run(stream, LayerNormArgs{.problems = problems}); });
     EXPECT_EQ(on.launches(), before + 1);

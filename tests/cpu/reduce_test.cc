@@ -44,7 +44,7 @@ PlainArray FloatSums(const PlainArray& x, int axis, bool mean) {
 
 class ReduceTest : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device() { return CpuOf(GetParam(), 2); }
+  Device& device() { return CpuOf(GetParam(), 2); }
 
   PlainArray Reduce(ReduceOp op, int axis, const TestArray& x, Memory out_memory) {
     const TestArray out(OutOf(op), Without(x.view().shape, axis), out_memory);

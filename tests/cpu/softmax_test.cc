@@ -32,7 +32,7 @@ AxisCall CumulativeCall(CumulativeOp op, bool exclusive, bool reverse) {
 
 class AlongTest : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& device() { return CpuOf(GetParam(), 2); }
+  Device& device() { return CpuOf(GetParam(), 2); }
 
   PlainArray Run1(const AxisCall& call, int axis, const TestArray& x, DType dtype = DType::kF32,
                   Memory memory = Memory::kDense) {

@@ -84,14 +84,14 @@ TEST_P(SortTest, IsTheStableOrder) {
       }
     };
     for (int threads : {1, 2}) {
-      CpuDevice& device = CpuOf(GetParam(), threads);
+      Device& device = CpuOf(GetParam(), threads);
       const int64_t before = device.launches();
       RunOn(device, [&](Stream& stream) { return device.Run(stream, of(problems)); });
       EXPECT_EQ(device.launches() - before, 1);
       check("list, threads " + std::to_string(threads));
     }
     for (const SortProblem& p : problems) {
-      CpuDevice& device = CpuOf(GetParam(), 2);
+      Device& device = CpuOf(GetParam(), 2);
       RunOn(device, [&](Stream& stream) { return device.Run(stream, of({p})); });
     }
     check("alone");
@@ -110,7 +110,7 @@ TEST_P(SortTest, SelectionAmongEqualAndFarKeys) {
     }
     for (const TestArray& x : {equal, far}) {
       const Case c(x, M), truth(x, M);
-      CpuDevice& device = CpuOf(GetParam(), 1);
+      Device& device = CpuOf(GetParam(), 1);
       for (bool descending : {false, true}) {
         const auto args = [&](const Case& of) {
           return SortArgs{.descending = descending,
@@ -132,7 +132,7 @@ TEST_P(SortTest, SelectionOfEverRisingAndFallingKeys) {
     for (int i = 0; i < 4096; ++i) x.view().As<int32_t>()[i] = rising ? i : -i;
     const Case c(x, 100);
     const SortProblem p = {c.x.view(), c.order.view()};
-    CpuDevice& device = CpuOf(GetParam(), 1);
+    Device& device = CpuOf(GetParam(), 1);
     RunOn(device, [&](Stream& stream) {
       return device.Run(stream, SortArgs{.descending = true, .problems = {p}});
     });
@@ -143,7 +143,7 @@ TEST_P(SortTest, SelectionOfEverRisingAndFallingKeys) {
 }
 
 TEST_P(SortTest, TopKOfARaggedList) {
-  CpuDevice& device = CpuOf(GetParam(), 2);
+  Device& device = CpuOf(GetParam(), 2);
   BufferPool pool(0, /*poison=*/true);
   float a[] = {1, 3, kNan, 3, 2}, b[] = {-1, -2, -1};
   const Tensor x({DenseView(a, DType::kF32, {1, 5}), DenseView(b, DType::kF32, {1, 3})},

@@ -212,7 +212,7 @@ TEST_P(CheckPointsOfPrimitives, AreNear) {
     values.push_back(Random({shape}, static_cast<unsigned>(values.size() + 1)));
   }
   for (Values& v : values) tensors.push_back(v.AsTensor());
-  CpuDevice& device = CpuOf(AvailableIsas()[0], 2);
+  Device& device = CpuOf(AvailableIsas()[0], 2);
   BufferPool pool;
   ExpectCheckPoints([&](RunControl* control) {
     const RunScope scope(control);

@@ -24,11 +24,11 @@ constexpr Size kSizes[] = {{1, 1, 1, 1, 1, 0},     {2, 3, 63, 5, 4, 3},   {1, 2,
 
 class DepthwiseConv : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice& Cpu(int threads = 2) { return CpuOf(GetParam(), threads); }
+  Device& Cpu(int threads = 2) { return CpuOf(GetParam(), threads); }
 };
 
 // The kernel's result, after a check against plain loops.
-std::vector<std::byte> Forward(CpuDevice& device, const Size& s, DType dtype, Memory memory,
+std::vector<std::byte> Forward(Device& device, const Size& s, DType dtype, Memory memory,
                                bool flipped) {
   const TestArray x = TestArray::Random(1, dtype, {s.B, s.H, s.N, s.D}, memory);
   const TestArray weight = TestArray::Random(2, DType::kF32, {s.H, s.w});
@@ -74,7 +74,7 @@ TEST_P(DepthwiseConv, GradientOfTheWeightIsItsDefinition) {
       const DepthwiseConvGradArgs args = {.left = s.left, .problems = {p}};
       std::vector<std::byte> bytes[2];
       for (int threads : {1, 2}) {
-        CpuDevice& device = Cpu(threads);
+        Device& device = Cpu(threads);
         RunOn(device, [&](Stream& stream) { return device.Run(stream, args); });
         bytes[threads - 1] = dweight.Bytes();
       }

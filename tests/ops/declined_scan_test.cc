@@ -95,7 +95,7 @@ Run RunOf(Device& device, const std::vector<const ScanCase*>& cases, BufferPool*
 // bounds of the kernel's own tests with states.
 void ExpectComposed(const ScanSpec& spec) {
   const ScanCase c(spec);
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  Device& cpu = CpuOf(AvailableIsas().back(), 1);
   DecliningDevice declining(cpu);
   BufferPool pool(0, /*poison=*/true);
   const Run got = RunOf(declining, {&c}, &pool), dry = RunOf(declining, {&c}, nullptr);
@@ -216,7 +216,7 @@ void ExpectAloneAsInAList(const ScanSpec& spec) {
   }
   std::vector<const ScanCase*> all;
   for (const ScanCase& c : cases) all.push_back(&c);
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 2);
+  Device& cpu = CpuOf(AvailableIsas().back(), 2);
   DecliningDevice declining(cpu);
   BufferPool pool(0, /*poison=*/true);
   const Run list = RunOf(declining, all, &pool);
@@ -274,7 +274,7 @@ class SecondsDevice final : public DecliningDevice {
 };
 
 void ExpectCounted(ScanSpec spec) {
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 2);
+  Device& cpu = CpuOf(AvailableIsas().back(), 2);
   BufferPool pool(0, /*poison=*/true);
   SecondsDevice device(cpu);
   const auto expect = [&](const std::vector<const ScanCase*>& cases) {
@@ -346,7 +346,7 @@ void ExpectUnusedKeysMayBeNan(FeatureMap map) {
       }
     }
   }
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  Device& cpu = CpuOf(AvailableIsas().back(), 1);
   DecliningDevice declining(cpu);
   BufferPool pool(0, /*poison=*/true);
   const Run got = RunOf(declining, {&c}, &pool), kernel = RunOf(cpu, {&c}, &pool);
@@ -371,7 +371,7 @@ TEST(DeclinedScan, LargeExponentsKeepTheirDigits) {
   spec.params.map = FeatureMap::kExp;
   spec.mean = 300;
   const ScanCase c(spec);
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  Device& cpu = CpuOf(AvailableIsas().back(), 1);
   DecliningDevice declining(cpu);
   BufferPool pool(0, /*poison=*/true);
   ExpectClose(Values(RunOf(declining, {&c}, &pool).out.out), Forward(c.Plain()).out, 2e-6, "out");

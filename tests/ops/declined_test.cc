@@ -243,7 +243,7 @@ void ExpectAlike(const std::vector<float>& got, const std::vector<float>& want) 
 }
 
 void ExpectAlikeOnCpu(const Formula& formula, const std::vector<Values>& inputs) {
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  Device& cpu = CpuOf(AvailableIsas().back(), 1);
   DecliningDevice declining(cpu);
   Compare(RunFormula(declining, formula, inputs), RunFormula(cpu, formula, inputs), 0, ExpectAlike);
 }
@@ -282,7 +282,7 @@ TEST(DeclinedLaunches, MergeWritesTheDtypeAskedFor) {
   };
   const std::vector<Values> inputs = {Random({Rows(65)}, 1), Random({RowsWithoutColumns(65)}, 2),
                                       Random({Rows(65)}, 3), Random({RowsWithoutColumns(65)}, 4)};
-  CpuDevice& cpu = CpuOf(AvailableIsas().back(), 1);
+  Device& cpu = CpuOf(AvailableIsas().back(), 1);
   DecliningDevice declining(cpu);
   Compare(RunFormula(declining, merge, inputs), RunFormula(cpu, merge, inputs), 0,
           ExpectWithinHalfPrecision);

@@ -123,7 +123,7 @@ TEST_F(ScanTapeTest, OneTensorMayBeQueriesAndKeys) {
     EXPECT_TRUE(ops.status().ok()) << ops.status();
     return Values(back[0]);
   };
-  CpuDevice& cpu = CpuOf(AvailableIsas()[0]);
+  Device& cpu = CpuOf(AvailableIsas()[0]);
   DecliningDevice declining(cpu);
   ExpectClose(gradient(declining), gradient(cpu), 1e-4, "dx");
 }

@@ -13,7 +13,7 @@
 
 namespace attnd {
 
-CpuDevice& CpuOf(const std::string& isa, int threads) {
+Device& CpuOf(const std::string& isa, int threads) {
   static auto& devices = *new std::map<std::pair<std::string, int>, std::unique_ptr<Device>>();
   std::unique_ptr<Device>& device = devices[{isa, threads}];
   if (device == nullptr) {
@@ -21,7 +21,7 @@ CpuDevice& CpuOf(const std::string& isa, int threads) {
     if (!made.ok()) ADD_FAILURE() << made.status();
     device = *std::move(made);
   }
-  return static_cast<CpuDevice&>(*device);
+  return *device;
 }
 
 std::vector<std::string> AvailableIsas() {

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/device/device.h"
 
 namespace attnd {
 
 // The targets that this machine has, and one device of each for the process: measuring its peak
 // takes a while.
 std::vector<std::string> AvailableIsas();
-CpuDevice& CpuOf(const std::string& isa, int threads = 1);
+Device& CpuOf(const std::string& isa, int threads = 1);
 
 }  // namespace attnd

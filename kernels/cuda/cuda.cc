@@ -1,0 +1,68 @@
+#include "kernels/cuda/cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/cuda_device.h"
+
+namespace attnd {
+namespace {
+
+// The first driver that runs programs of CUDA 13.
+constexpr int kLeastDriver = 13000;
+
+std::string Version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+}  // namespace
+
+CudaDevices NewCudaDevices(const CudaOptions& options) {
+  CudaDevices result;
+  int driver = 0, count = 0;
+  static_cast<void>(cudaDriverGetVersion(&driver));
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (driver == 0) {
+    result.why_not = "cuda: there is no driver on this machine";
+  } else if (driver < kLeastDriver) {
+    result.why_not = "cuda: the driver must support CUDA " + Version(kLeastDriver) +
+                     ", got one for CUDA " + Version(driver);
+  } else if (error != cudaSuccess) {
+    result.why_not = std::string("cuda: ") + cudaGetErrorString(error);
+  } else if (count == 0) {
+    result.why_not = "cuda: there is no device on this machine";
+  }
+  if (!result.why_not.empty()) return result;
+
+  std::vector<int> wanted = options.devices;
+  if (wanted.empty()) {
+    for (int i = 0; i < count; ++i) wanted.push_back(i);
+  }
+  for (const int ordinal : wanted) {
+    const std::string name = "cuda:" + std::to_string(ordinal);
+    if (ordinal < 0 || ordinal >= count) {
+      result.why_not = "cuda: device must be one of cuda:0 to cuda:" + std::to_string(count - 1) +
+                       ", got " + name;
+      continue;
+    }
+    size_t free = 0, total = 0;
+    cudaError_t failure = cudaSetDevice(ordinal);
+    if (failure == cudaSuccess) failure = cudaMemGetInfo(&free, &total);
+    if (failure != cudaSuccess) {
+      result.why_not = name + ": " + cudaGetErrorString(failure);
+      continue;
+    }
+    const auto usable = static_cast<int64_t>(free / 10 * 9);
+    const int64_t memory =
+        options.memory_bytes > 0 ? std::min(options.memory_bytes, usable) : usable;
+    result.devices.push_back(std::make_unique<cuda::CudaDevice>(
+        cuda::CudaDeviceOptions{.ordinal = ordinal,
+                                .retain_bytes = std::min(options.retain_bytes, memory / 4),
+                                .poison_memory = options.poison_memory,
+                                .memory_bytes = memory}));
+  }
+  return result;
+}
+
+}  // namespace attnd

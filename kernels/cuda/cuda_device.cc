@@ -1,0 +1,126 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "kernels/core/run_control.h"
+#include "kernels/cuda/cuda_call.h"
+#include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/primitives.h"
+
+namespace attnd::cuda {
+namespace {
+
+int Attribute(cudaDeviceAttr attribute, int ordinal) {
+  int value = 0;
+  static_cast<void>(cudaDeviceGetAttribute(&value, attribute, ordinal));
+  return value;
+}
+
+Cuda Describe(int ordinal) {
+  const int major = Attribute(cudaDevAttrComputeCapabilityMajor, ordinal);
+  const int minor = Attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
+  const int processors = Attribute(cudaDevAttrMultiProcessorCount, ordinal);
+  const double clock = 1e3 * Attribute(cudaDevAttrClockRate, ordinal);
+  const double memory_clock = 1e3 * Attribute(cudaDevAttrMemoryClockRate, ordinal);
+  const double bus_bytes = Attribute(cudaDevAttrGlobalMemoryBusWidth, ordinal) / 8.0;
+  // Of a processor and cycle: float32 multiply-adds, and 16-bit ones of tensor cores (CUDA
+  // programming guide, arithmetic instructions; Hopper's by mma.sync alone are about 0.6 of
+  // wgmma's).
+  const double lanes = major == 8 && minor == 0 ? 64 : 128;
+  const double tensor = major >= 9 ? 1280 : major == 8 && minor == 0 ? 1024 : 512;
+  return {.ordinal = ordinal,
+          .processors = std::max(processors, 1),
+          .shared_bytes = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
+          .flops = 2 * lanes * processors * clock,
+          .tensor_flops = 2 * tensor * processors * clock,
+          .bytes_per_second = 2 * memory_clock * bus_bytes};
+}
+
+DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "run: stopped"}; }
+
+}  // namespace
+
+CudaDevice::CudaDevice(const CudaDeviceOptions& options)
+    : cuda_(Describe(options.ordinal)),
+      memory_(options.retain_bytes, options.poison_memory,
+              NewCudaMemory(options.ordinal, options.memory_bytes)) {
+  cudaDeviceProp properties = {};
+  static_cast<void>(cudaGetDeviceProperties(&properties, options.ordinal));
+  info_ = {.name = "cuda:" + std::to_string(options.ordinal),
+           .description = std::string(properties.name) + ", " + std::to_string(cuda_.processors) +
+                          " processors",
+           .instruction_set =
+               "sm_" + std::to_string(properties.major) + std::to_string(properties.minor),
+           .threads = cuda_.processors,
+           .peak_flops = cuda_.flops,
+           .bytes_per_second = cuda_.bytes_per_second,
+           .memory_bytes = options.memory_bytes,
+           .has_host_memory = false};
+}
+
+CudaDevice::~CudaDevice() { static_cast<void>(cudaSetDevice(cuda_.ordinal)); }
+
+std::shared_ptr<WorkQueue> CudaDevice::NewQueue() {
+  static_cast<void>(cudaSetDevice(cuda_.ordinal));
+  std::unique_ptr<QueueResources> resources;
+  {
+    const MutexLock lock(&mu_);
+    if (!idle_.empty()) {
+      resources = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  if (resources == nullptr) resources = QueueResources::New(cuda_.ordinal);
+  return std::make_shared<CudaQueue>(this, std::move(resources));
+}
+
+void CudaDevice::GiveBack(std::unique_ptr<QueueResources> resources) {
+  const MutexLock lock(&mu_);
+  idle_.push_back(std::move(resources));
+}
+
+DeviceStatus CudaDevice::Run(Stream& stream, Launch launch) {
+  if (stream.stopped()) return Stopped();
+  if (!stream.is_dry()) {
+    static_cast<void>(cudaSetDevice(cuda_.ordinal));
+    launches_.fetch_add(1, std::memory_order_relaxed);
+  }
+  const RunScope scope(stream.control());
+  DeviceStatus status =
+      std::visit([&](const auto& args) { return RunOnCuda(*this, stream, args); }, launch);
+  return status.ok() && stream.stopped() ? Stopped() : status;
+}
+
+DeviceStatus CudaDevice::Upload(Stream& stream, void* destination,
+                                std::span<const std::span<const std::byte>> spans,
+                                std::shared_ptr<const void>) {
+  int64_t bytes = 0;
+  for (const auto& span : spans) bytes += static_cast<int64_t>(span.size());
+  const double seconds = static_cast<double>(bytes) / Cuda::kCopyBytesPerSecond;
+  if (stream.is_dry()) {
+    stream.work().seconds += seconds;
+    return {};
+  }
+  if (stream.stopped()) return Stopped();
+  static_cast<void>(cudaSetDevice(cuda_.ordinal));
+  CudaQueue& queue = QueueOf(stream);
+  const cudaError_t error =
+      queue.staging().Send(destination, spans, [&] { return !stream.stopped(); });
+  if (error == cudaSuccess) queue.cuda_progress().Add(seconds);
+  return stream.stopped() ? Stopped() : StatusOf(error, "upload");
+}
+
+DeviceStatus CudaDevice::Download(Stream& stream, const void* source, std::span<std::byte> bytes) {
+  if (stream.stopped()) return Stopped();
+  static_cast<void>(cudaSetDevice(cuda_.ordinal));
+  CudaQueue& queue = QueueOf(stream);
+  const cudaError_t error = queue.staging().Fetch(bytes, source, [&] { return !stream.stopped(); });
+  if (error == cudaSuccess) queue.cuda_progress().Add(0);
+  return stream.stopped() ? Stopped() : StatusOf(error, "download");
+}
+
+}  // namespace attnd::cuda

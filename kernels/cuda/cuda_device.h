@@ -1,0 +1,74 @@
+// A CUDA device: its memory, its streams, and what primitives need to know of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/core/mutex.h"
+#include "kernels/cuda/cuda_queue.h"
+#include "kernels/device/device.h"
+
+namespace attnd::cuda {
+
+// Constant after construction. Rates as the driver's figures give them: predictions, not promises.
+struct Cuda {
+  int ordinal = 0;           // of the driver
+  int processors = 1;        // streaming multiprocessors
+  int64_t shared_bytes = 0;  // a block may use
+  double flops = 0;          // float32 multiply-adds, FLOP/s
+  double tensor_flops = 0;   // products of 16-bit elements by mma.sync, FLOP/s
+  double bytes_per_second = 0;
+  // Of a launch, until its first block runs.
+  static constexpr double kLaunchSeconds = 4e-6;
+  // Over the bus, each way.
+  static constexpr double kCopyBytesPerSecond = 2e10;
+
+  // Of a kernel that computes and moves so much at once.
+  double Seconds(double flops_done, double bytes_moved) const {
+    const double compute = flops_done / flops, move = bytes_moved / bytes_per_second;
+    return kLaunchSeconds + (compute > move ? compute : move);
+  }
+};
+
+struct CudaDeviceOptions {
+  int ordinal = 0;
+  int64_t retain_bytes = 0;
+  bool poison_memory = false;
+  int64_t memory_bytes = 0;  // > 0
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const CudaDeviceOptions& options);
+  ~CudaDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  BufferPool& memory() override { return memory_; }
+  std::shared_ptr<WorkQueue> NewQueue() override;
+  DeviceStatus Run(Stream& stream, Launch launch) override;
+  DeviceStatus Upload(Stream& stream, void* destination,
+                      std::span<const std::span<const std::byte>> spans,
+                      std::shared_ptr<const void> source) override;
+  DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override;
+  int64_t launches() const override { return launches_.load(std::memory_order_relaxed); }
+
+  const Cuda& cuda() const { return cuda_; }
+  // Resources of a queue that has ended.
+  void GiveBack(std::unique_ptr<QueueResources> resources);
+
+ private:
+  const Cuda cuda_;
+  DeviceInfo info_;
+  std::atomic<int64_t> launches_ = 0;
+  Mutex mu_;
+  std::vector<std::unique_ptr<QueueResources>> idle_ ATTND_GUARDED_BY(mu_);
+  BufferPool memory_;
+};
+
+// REQUIRES: the stream is one of a CUDA device, and not dry.
+inline CudaQueue& QueueOf(Stream& stream) { return static_cast<CudaQueue&>(*stream.queue()); }
+
+}  // namespace attnd::cuda

@@ -1,0 +1,79 @@
+#include "kernels/cuda/launch.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/cuda_call.h"
+
+namespace attnd::cuda {
+namespace {
+
+// Of one slice: between two slices other streams get their turn, and a cancelled run ends.
+constexpr double kSliceSeconds = 2e-3;
+// A slice has at least so many blocks a processor: fewer would leave processors idle at its end.
+constexpr int64_t kBlocksAProcessor = 8;
+constexpr int64_t kMostBlocks = int64_t{1} << 30;  // of a grid
+
+DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "run: stopped"}; }
+
+}  // namespace
+
+SlicedLaunch::SlicedLaunch(CudaDevice& device, Stream& stream, const LaunchShape& shape,
+                           int64_t blocks)
+    : stream_(stream), blocks_(blocks) {
+  if (stream.is_dry()) {
+    stream.work().seconds += shape.seconds;
+    next_ = blocks;
+    return;
+  }
+  seconds_a_block_ = shape.seconds / static_cast<double>(blocks);
+  const double fitting = std::min(kSliceSeconds / std::max(seconds_a_block_, 1e-12), 1e15);
+  slice_ = std::clamp(static_cast<int64_t>(fitting), kBlocksAProcessor * device.cuda().processors,
+                      kMostBlocks);
+}
+
+cudaStream_t SlicedLaunch::stream() const { return QueueOf(stream_).stream(); }
+
+bool SlicedLaunch::Next() {
+  if (next_ >= blocks_ || !status_.ok()) return false;
+  if (stream_.stopped()) {
+    status_ = Stopped();
+    return false;
+  }
+  first_ = next_;
+  next_ = std::min(blocks_, first_ + slice_);
+  grid_ = static_cast<unsigned>(next_ - first_);
+  return true;
+}
+
+void SlicedLaunch::Launched(cudaError_t error) {
+  if (error != cudaSuccess) {
+    status_ = StatusOf(error, "launch");
+    return;
+  }
+  QueueOf(stream_).cuda_progress().Add(seconds_a_block_ * grid_);
+}
+
+Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces) {
+  int64_t bytes = 0;
+  for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
+  Table table{Take(stream, bytes), {}};
+  if (table.buffer == nullptr) return {nullptr, NoMemory(stream)};
+  if (stream.is_dry()) {
+    stream.work().host_bytes += 2 * bytes;  // here, and in a vector that grew
+    return table;
+  }
+  CudaQueue& queue = QueueOf(stream);
+  table.status = StatusOf(queue.staging().Send(table.buffer->data(), pieces, [] { return true; }),
+                          "copy of a table");
+  queue.cuda_progress().Add(0);
+  return table;
+}
+
+DeviceStatus NoMemory(Stream& stream) {
+  return {DeviceStatus::Code::kNoMemory, "cuda: no memory for " +
+                                             std::to_string(stream.workspace().refused_bytes()) +
+                                             " bytes of scratch"};
+}
+
+}  // namespace attnd::cuda

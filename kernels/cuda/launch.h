@@ -1,0 +1,185 @@
+// Launches of kernels over the problems of a list: one launch for the whole list, in slices of a
+// few milliseconds between which a run can end.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/simt.h"
+#include "kernels/device/status.h"
+#include "kernels/device/stream.h"
+
+namespace attnd::cuda {
+
+// The problems of a launch as its kernel gets them: const __grid_constant__ Problems<P>. P is plain
+// data (views, numbers, device pointers).
+template <class P>
+struct Problems {
+  const P* list = nullptr;        // in device memory; null: there is only `first`
+  const int64_t* ends = nullptr;  // of the blocks of each problem, counted through the list
+  int64_t first_block = 0;        // of this slice
+  int count = 0;
+  P first;
+};
+
+template <class P>
+struct Place {
+  const P& problem;
+  int64_t block;  // of this problem, from 0 on
+  int index;      // of the problem
+};
+
+// What this block works on. REQUIRES: a grid of one dimension.
+template <class P>
+SIMT_FN Place<P> FindPlace(const Problems<P>& problems) {
+  const int64_t block = problems.first_block + blockIdx.x;
+  if (problems.list == nullptr) return {problems.first, block, 0};
+  int low = 0, high = problems.count - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (block < problems.ends[middle]) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return {problems.list[low], low == 0 ? block : block - problems.ends[low - 1], low};
+}
+
+// One kernel over all blocks of a list.
+struct LaunchShape {
+  int threads = 256;        // of a block, at most 1024
+  size_t shared_bytes = 0;  // of SharedTiles
+  double seconds = 0;       // predicted, of all blocks
+};
+
+// The part of a launch that does not depend on the kernel.
+class SlicedLaunch {
+ public:
+  // On a dry stream adds the seconds, and has no slices.
+  SlicedLaunch(CudaDevice& device, Stream& stream, const LaunchShape& shape, int64_t blocks);
+
+  // Whether there is another slice: blocks [first_block(), first_block() + grid()).
+  bool Next();
+  int64_t first_block() const { return first_; }
+  unsigned grid() const { return grid_; }
+  cudaStream_t stream() const;
+  void Launched(cudaError_t error);
+  // After Next() returned false.
+  DeviceStatus status() const { return status_; }
+
+ private:
+  Stream& stream_;
+  const int64_t blocks_;
+  int64_t slice_ = 0, first_ = 0, next_ = 0;
+  unsigned grid_ = 0;
+  double seconds_a_block_ = 0;
+  DeviceStatus status_;
+};
+
+// Copies host data to scratch memory of the stream. Null `buffer` where there is none. On a dry
+// stream only allocates, and counts what the host keeps for it.
+struct Table {
+  std::shared_ptr<Buffer> buffer;
+  DeviceStatus status;
+  template <class T>
+  const T* As() const {
+    return static_cast<const T*>(buffer->data());
+  }
+};
+Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces);
+
+template <class T>
+std::span<const std::byte> BytesOf(const std::vector<T>& values) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)};
+}
+
+// The list that a launch walks, in the order of its blocks. Several launches may walk one list.
+template <class P>
+class ProblemList {
+ public:
+  // Problems without blocks are left out.
+  void Add(const P& problem, int64_t blocks) {
+    static_assert(std::is_trivially_copyable_v<P>);
+    if (blocks <= 0) return;
+    problems_.push_back(problem);
+    ends_.push_back(this->blocks() + blocks);
+  }
+  int64_t blocks() const { return ends_.empty() ? 0 : ends_.back(); }
+  bool empty() const { return problems_.empty(); }
+
+  // As the kernel gets it; the first call copies the list to the device.
+  DeviceStatus Get(Stream& stream, Problems<P>* problems) {
+    problems->count = static_cast<int>(problems_.size());
+    if (problems_.size() == 1) {
+      problems->first = problems_[0];
+      return {};
+    }
+    if (table_.buffer == nullptr) {
+      const std::span<const std::byte> pieces[] = {BytesOf(ends_), BytesOf(problems_)};
+      table_ = NewTable(stream, pieces);
+      if (!table_.status.ok()) return table_.status;
+    }
+    problems->ends = table_.As<int64_t>();
+    problems->list = reinterpret_cast<const P*>(problems->ends + ends_.size());
+    return {};
+  }
+
+ private:
+  std::vector<P> problems_;
+  std::vector<int64_t> ends_;
+  Table table_;
+};
+
+// Runs kernel(problems, args...) over the blocks of `list`. Nothing happens where it is empty. On a
+// dry stream counts memory and predicts.
+template <class P, class... A>
+DeviceStatus LaunchOver(CudaDevice& device, Stream& stream, const LaunchShape& shape,
+                        void (*kernel)(Problems<P>, A...), ProblemList<P>& list,
+                        const std::type_identity_t<A>&... args) {
+  if (list.empty()) return {};
+  Problems<P> problems;
+  if (DeviceStatus status = list.Get(stream, &problems); !status.ok()) return status;
+  SlicedLaunch launch(device, stream, shape, list.blocks());
+  while (launch.Next()) {
+    problems.first_block = launch.first_block();
+#ifdef __CUDACC__
+    cudaError_t error = cudaSuccess;
+    if (shape.shared_bytes > size_t{48} << 10) {
+      error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(shape.shared_bytes));
+    }
+    if (error == cudaSuccess) {
+      kernel<<<launch.grid(), shape.threads, shape.shared_bytes, launch.stream()>>>(problems,
+                                                                                    args...);
+      error = cudaGetLastError();
+    }
+    launch.Launched(error);
+#else
+    launch.Launched(emu::Enqueue(
+        launch.stream(), {dim3(launch.grid()), dim3(shape.threads), shape.shared_bytes},
+        [kernel, tuple = std::tuple<Problems<P>, A...>(problems, args...)] {
+          std::apply(kernel, tuple);
+        }));
+#endif
+  }
+  return launch.status();
+}
+
+// `bytes` of scratch of a stream, aligned to 64; null when there is no memory (NoMemory). On a dry
+// stream the buffer has no data.
+inline std::shared_ptr<Buffer> Take(Stream& stream, int64_t bytes) {
+  return stream.workspace().Allocate(bytes);
+}
+DeviceStatus NoMemory(Stream& stream);
+
+inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace attnd::cuda

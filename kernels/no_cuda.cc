@@ -1,0 +1,10 @@
+// In place of kernels/cuda where CUDA is not part of the build.
+#include "kernels/cuda/cuda.h"
+
+namespace attnd {
+
+CudaDevices NewCudaDevices(const CudaOptions&) {
+  return {{}, "cuda: this build has no CUDA (-DATTND_CUDA=ON, which needs nvcc)"};
+}
+
+}  // namespace attnd
