@@ -1,0 +1,139 @@
+#include "device_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <iterator>
+
+#include "sanitizers.h"
+
+namespace emu {
+namespace {
+
+constexpr int64_t kBytes = int64_t{64} << 30;
+constexpr int64_t kPage = 4096;
+
+// For the address sanitizer each allocation ends where its bytes end, with a page before the next.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kGap = kPage;
+void Show(void* data, size_t bytes) { __asan_unpoison_memory_region(data, bytes); }
+void Hide(void* data, size_t bytes) { __asan_poison_memory_region(data, bytes); }
+#else
+constexpr int64_t kGap = 0;
+void Show(void*, size_t) {}
+void Hide(void*, size_t) {}
+#endif
+
+}  // namespace
+
+DeviceMemory& DeviceMemory::Get() {
+  static DeviceMemory& memory = *new DeviceMemory;
+  return memory;
+}
+
+DeviceMemory::DeviceMemory()
+    : begin_(static_cast<char*>(mmap(nullptr, kBytes, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1,
+                                     /*offset=*/0))) {
+  if (begin_ == MAP_FAILED) Misuse("no addresses for the memory of devices");
+  free_[0] = kBytes;
+}
+
+void DeviceMemory::Protect(int64_t offset, int64_t bytes, bool opens) {
+  const int access = opens ? PROT_READ | PROT_WRITE : PROT_NONE;
+  if (mprotect(begin_ + offset, static_cast<size_t>(bytes), access) != 0) Misuse("mprotect failed");
+}
+
+void* DeviceMemory::Allocate(Device* device, size_t bytes) {
+  const int64_t wanted = static_cast<int64_t>(bytes);
+  const int64_t pages_bytes = (wanted + kPage - 1) / kPage * kPage + kGap;
+  const std::lock_guard lock(mu_);
+  if (wanted > machine.memory_bytes - device->used_bytes) return nullptr;
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    if (it->second < pages_bytes) continue;
+    const auto [offset, size] = *it;
+    free_.erase(it);
+    if (size > pages_bytes) free_[offset + pages_bytes] = size - pages_bytes;
+    allocations_[offset] = {device, wanted, pages_bytes, /*retired=*/false};
+    device->used_bytes += wanted;
+    char* const data = begin_ + offset;
+    Protect(offset, pages_bytes, /*opens=*/true);
+    const auto whole = static_cast<size_t>(pages_bytes);
+    Show(data, whole);
+    std::memset(data, 0xff, whole - kGap);
+    Hide(data + bytes, whole - bytes);
+    if (inside_ == 0) Protect(offset, pages_bytes, /*opens=*/false);
+    return data;
+  }
+  return nullptr;
+}
+
+bool DeviceMemory::Retire(const void* data) {
+  const std::lock_guard lock(mu_);
+  const auto it = allocations_.find(Offset(data));
+  if (it == allocations_.end() || it->second.retired) return false;
+  return it->second.retired = true;
+}
+
+void DeviceMemory::Free(void* data) {
+  const std::lock_guard lock(mu_);
+  const int64_t offset = Offset(data);
+  const auto allocation = allocations_.find(offset);
+  const int64_t size = allocation->second.pages_bytes;
+  allocation->second.device->used_bytes -= allocation->second.bytes;
+  allocations_.erase(allocation);
+  Hide(data, static_cast<size_t>(size));
+  madvise(data, static_cast<size_t>(size), MADV_DONTNEED);
+  if (inside_ > 0) Protect(offset, size, /*opens=*/false);
+  auto it = free_.emplace(offset, size).first;
+  const auto next = std::next(it);
+  if (next != free_.end() && it->first + it->second == next->first) {
+    it->second += next->second;
+    free_.erase(next);
+  }
+  if (it == free_.begin()) return;
+  const auto before = std::prev(it);
+  if (before->first + before->second != it->first) return;
+  before->second += it->second;
+  free_.erase(it);
+}
+
+bool DeviceMemory::Holds(const void* data, size_t bytes) {
+  const int64_t begin = Offset(data);
+  const std::lock_guard lock(mu_);
+  auto it = allocations_.upper_bound(begin);
+  if (it == allocations_.begin()) return false;
+  --it;
+  const Allocation& a = it->second;
+  return !a.retired && begin + static_cast<int64_t>(bytes) <= it->first + a.bytes;
+}
+
+bool DeviceMemory::IsDevice(const void* data) const {
+  return data >= begin_ && data < begin_ + kBytes;
+}
+
+void DeviceMemory::Enter(int change) {
+  const std::lock_guard lock(mu_);
+  const int before = inside_;
+  inside_ += change;
+  if (before > 0 && inside_ > 0) return;
+  if (inside_ == 0) {
+    if (!allocations_.empty()) {
+      const auto& [offset, last] = *allocations_.rbegin();
+      Protect(0, offset + last.pages_bytes, /*opens=*/false);
+    }
+    return;
+  }
+  // Neighbours in one call.
+  int64_t begin = 0, end = 0;
+  for (const auto& [offset, allocation] : allocations_) {
+    if (offset != end) {
+      if (end > begin) Protect(begin, end - begin, /*opens=*/true);
+      begin = offset;
+    }
+    end = offset + allocation.pages_bytes;
+  }
+  if (end > begin) Protect(begin, end - begin, /*opens=*/true);
+}
+
+}  // namespace emu

@@ -1,0 +1,52 @@
+// Streams and events: work that runs when it is waited for.
+#pragma once
+
+#include <driver_types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "devices.h"
+
+namespace emu {
+
+// Work of one stream, in the order of asking; the n-th piece has position n. Thread safe. Outlives
+// its stream while events name it.
+class Queue {
+ public:
+  struct Work {
+    std::function<void()> run;
+    bool fails = false;           // loses the context instead
+    bool survives_loss = false;   // runs though the context is lost
+  };
+
+  explicit Queue(Device* device) : device_(device) {}
+
+  Device& device() const { return *device_; }
+  // Returns its position.
+  int64_t Add(Work work);
+  // Runs what has not run up to `position` on this thread, or waits for the thread that does.
+  void RunTo(int64_t position);
+  void RunAll() { RunTo(last()); }
+  bool HasPassed(int64_t position);
+  int64_t last();
+
+ private:
+  Device* const device_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  // Guarded by mu_.
+  std::deque<Work> works_;
+  int64_t last_ = 0, done_ = 0;
+  bool runs_ = false;  // some thread is in a piece of work
+};
+
+// The queue of a stream of the current device. Aborts for the null stream. Null, with *error set:
+// `what` cannot be asked of it.
+Queue* QueueFor(cudaStream_t stream, const char* what, cudaError_t* error);
+
+}  // namespace emu
