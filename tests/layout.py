@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 BARE_INCLUDE = re.compile(r'^#include "([^"/]+)"', re.M)
 # The C++ client is a separate project, whose includes are relative to its folder.
-BARE_INCLUDES = ("client/cpp/", "tests/client_cpp/")
+# Includes of the emulator stand for CUDA's own headers.
+BARE_INCLUDES = ("client/cpp/", "tests/client_cpp/", "tests/cuda/emulator/", "kernels/cuda/simt.h")
 MAX_LINES = 400
 MAX_README_LINES = 160
 READMES = ("README.md", "client/python/README.md", "deploy/README.md", "kernels/README.md",
@@ -52,6 +53,8 @@ ALLOWED = [
     ("kernels/ops/", OPS),
     ("kernels/cpu/simd/", ["kernels/cpu/simd/", *DEVICE]),
     ("kernels/cpu/", ["kernels/cpu/", *DEVICE]),
+    ("kernels/cuda/", ["kernels/cuda/", *DEVICE]),
+    ("kernels/no_cuda.cc", ["kernels/cuda/cuda.h"]),
     ("kernels/method/", METHOD),
     ("kernels/methods/", [*(f"kernels/methods/{family}/" for family in FAMILIES), *METHOD]),
     ("kernels/engine/devices", ["kernels/engine/", "kernels/cpu/cpu.h", *METHOD]),

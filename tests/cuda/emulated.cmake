@@ -1,6 +1,7 @@
-# kernels/cuda compiled by g++ over the emulator, which stands in for the CUDA runtime: its tests, the
-# C interface and the server on it.
-find_path(CUDA_HEADERS cuda_runtime_api.h PATHS /usr/local/cuda/include ENV CUDA_PATH PATH_SUFFIXES include)
+# kernels/cuda compiled by g++ over the emulator, which stands in for the CUDA runtime: its tests,
+# plain and sanitized, the C interface and the server on it.
+file(GLOB cuda_wheels ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu13/include)
+find_path(CUDA_HEADERS cuda_runtime_api.h PATHS /usr/local/cuda/include ${cuda_wheels})
 if(NOT CUDA_HEADERS)
   message(STATUS "No headers of CUDA: the tests of kernels/cuda are not built")
   return()
@@ -15,26 +16,43 @@ set_source_files_properties(${cuda_kernel_sources} PROPERTIES LANGUAGE CXX COMPI
 
 # Objects, so that they come before those of attnd_kernels. Kernels pun types: registers of a matrix
 # product hold pairs of 16-bit elements.
-add_library(attnd_cuda_emulated OBJECT ${emulator_sources} ${cuda_host_sources} ${cuda_kernel_sources})
-target_include_directories(attnd_cuda_emulated PUBLIC ${PROJECT_SOURCE_DIR} cuda/emulator)
-target_include_directories(attnd_cuda_emulated SYSTEM PUBLIC ${CUDA_HEADERS})
-target_compile_options(attnd_cuda_emulated PUBLIC -fno-strict-aliasing -Wno-unknown-pragmas)
-target_link_libraries(attnd_cuda_emulated PUBLIC attnd_compiler)
+function(add_emulated target)
+  add_library(${target} OBJECT ${emulator_sources} ${cuda_host_sources} ${cuda_kernel_sources})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulator)
+  target_include_directories(${target} SYSTEM PUBLIC ${CUDA_HEADERS})
+  target_compile_options(${target} PUBLIC -fno-strict-aliasing -Wno-unknown-pragmas ${ARGN})
+  target_link_options(${target} PUBLIC ${ARGN})
+  target_link_libraries(${target} PUBLIC attnd_compiler)
+endfunction()
 
-# Tests of primitives that are written for the processor run on the device, too (cpus_cuda.cc).
-file(GLOB cuda_test_sources CONFIGURE_DEPENDS
-  cuda/*.cc cpu/*_case.cc cpu/*_test.cc plain/*.cc)
-list(FILTER cuda_test_sources EXCLUDE REGEX
-  "/(cuda_devices|cpus|thread_pool_test|thread_pool_jobs_test|attend_math_test|far_strides_test)\\.cc$")
-add_executable(cuda_tests ${cuda_test_sources})
-target_link_libraries(cuda_tests
-  PRIVATE attnd_cuda_emulated attnd_kernels attnd_compiler hwy GTest::gmock_main)
-precompile(cuda_tests std absl gtest)
-add_tests(cuda_tests cuda)
+# Tests of primitives that are written for the processor run on the device, too (cpus_cuda.cc). They
+# are the same in all builds: the sanitizers watch the kernels.
+file(GLOB primitive_tests CONFIGURE_DEPENDS cpu/*_case.cc cpu/*_test.cc plain/*.cc)
+list(FILTER primitive_tests EXCLUDE REGEX
+  "/(cpus|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
+file(GLOB cuda_test_sources CONFIGURE_DEPENDS cuda/*.cc)
+list(FILTER cuda_test_sources EXCLUDE REGEX "/cuda_devices\\.cc$")
+add_library(primitive_tests OBJECT ${primitive_tests})
+target_link_libraries(primitive_tests PRIVATE attnd_kernels attnd_compiler GTest::gmock)
+precompile(primitive_tests std absl gtest)
+
+function(add_cuda_tests name emulated)
+  add_executable(${name} ${cuda_test_sources} $<TARGET_OBJECTS:primitive_tests>)
+  target_link_libraries(${name}
+    PRIVATE ${emulated} attnd_kernels attnd_compiler hwy GTest::gmock_main)
+  add_tests(${name} ${name})
+endfunction()
+add_emulated(attnd_cuda_emulated)
+add_cuda_tests(cuda_tests attnd_cuda_emulated)
+add_emulated(attnd_cuda_asan -fsanitize=address,undefined -fno-sanitize-recover=all -g1 -O1)
+add_cuda_tests(cuda_asan_tests attnd_cuda_asan)
+add_emulated(attnd_cuda_tsan -fsanitize=thread -g1 -O1)
+add_cuda_tests(cuda_tsan_tests attnd_cuda_tsan)
+set_target_properties(cuda_asan_tests cuda_tsan_tests attnd_cuda_asan attnd_cuda_tsan
+  PROPERTIES EXCLUDE_FROM_ALL ON)
 
 # The C interface and the server on the emulated device.
-set(cuda_devices_sources ${CMAKE_CURRENT_SOURCE_DIR}/cuda/cuda_devices.cc)
-add_library(attnd_c_cuda SHARED ${PROJECT_SOURCE_DIR}/kernels/engine/c_api.cc ${cuda_devices_sources})
+add_library(attnd_c_cuda SHARED ${PROJECT_SOURCE_DIR}/kernels/engine/c_api.cc cuda/cuda_devices.cc)
 target_link_libraries(attnd_c_cuda PRIVATE attnd_cuda_emulated attnd_c_needs)
 if(ATTND_SERVER)
   add_executable(attnd-server-cuda ${PROJECT_SOURCE_DIR}/server/main.cc)
