@@ -2,10 +2,12 @@
 # sm_80 and Hopper in machine code; PTX for what comes after them.
 set(ATTND_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual" CACHE STRING "As CMAKE_CUDA_ARCHITECTURES")
 set(CMAKE_CUDA_ARCHITECTURES ${ATTND_CUDA_ARCHITECTURES})
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
 enable_language(CUDA)
+# Not before: the first test of the compiler knows no standards.
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit 13 REQUIRED)
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
