@@ -1,0 +1,33 @@
+// What a device proves before it is trusted: its kernels against those of the processor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/device/device.h"
+
+namespace attnd {
+
+// One primitive with one dtype.
+struct SelfTestRow {
+  std::string primitive;   // "attend", "scan_grad", ...
+  std::string dtype;       // of its first view
+  int launches = 0;        // that were compared
+  double worst_error = 0;  // largest difference over the largest number of its tensor
+  std::string failure;     // empty: it agrees with the processor
+  bool is_declined = false;
+};
+
+struct SelfTestReport {
+  std::vector<SelfTestRow> rows;
+  std::vector<size_t> failed;  // alternatives of Launch: those of a row with a failure
+  double seconds = 0;
+  absl::Status status;  // an error of the methods themselves, on the processor
+};
+
+// Runs some methods, forward and backward, on small ragged problems of every float type. Each
+// launch of them runs on `device` and on `reference`, the processor, whose results go on.
+SelfTestReport SelfTest(Device& device, Device& reference);
+
+}  // namespace attnd

@@ -1,0 +1,75 @@
+// The self-test of a device: it launches every primitive, agrees with a device that is right, and
+// names the primitive of one that is not.
+#include "kernels/engine/self_test.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "tests/device/strict_device.h"
+#include "tests/plain/cpus.h"
+#include "tests/plain/declining_device.h"
+
+namespace attnd::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::unique_ptr<Device> Right() {
+  return *NewStrictDevice(
+      {.cpu = {.threads = 2, .retain_bytes = 0, .poison_memory = true}, .declined = LaunchSet()});
+}
+
+// Adds a little to the results of one alternative of Launch, on a device with host memory.
+class WrongDevice final : public DecliningDevice {
+ public:
+  WrongDevice(Device& inner, size_t wrong) : DecliningDevice(inner, LaunchSet()), wrong_(wrong) {}
+
+  DeviceStatus Run(Stream& stream, Launch launch) override {
+    const bool is_wrong = launch.index() == wrong_ && !stream.is_dry();
+    const View out = is_wrong ? std::get<FftArgs>(launch).problems[0].out : View();
+    DeviceStatus status = DecliningDevice::Run(stream, std::move(launch));
+    if (is_wrong && out.dtype == DType::kF32) out.As<float>()[0] += 1;
+    return status;
+  }
+
+ private:
+  const size_t wrong_;
+};
+
+TEST(SelfTest, LaunchesEveryPrimitiveAndAgreesWithADeviceThatIsRight) {
+  const auto device = Right();
+  const SelfTestReport report = SelfTest(*device, CpuOf(AvailableIsas().back(), 2));
+  EXPECT_TRUE(report.status.ok()) << report.status;
+  EXPECT_THAT(report.failed, IsEmpty());
+  std::set<std::string> primitives;
+  for (const SelfTestRow& row : report.rows) {
+    EXPECT_EQ(row.failure, "") << row.primitive;
+    EXPECT_GT(row.launches, 0) << row.primitive;
+    primitives.insert(row.primitive);
+  }
+  // No method launches pool.
+  EXPECT_EQ(primitives.size(), std::variant_size_v<Launch> - 1)
+      << ::testing::PrintToString(primitives);
+  EXPECT_EQ(primitives.count("pool"), 0u);
+}
+
+TEST(SelfTest, NamesThePrimitiveThatDiffers) {
+  Device& cpu = CpuOf(AvailableIsas().back(), 2);
+  WrongDevice device(cpu, Launch(FftArgs()).index());
+  const SelfTestReport report = SelfTest(device, cpu);
+  EXPECT_TRUE(report.status.ok()) << report.status;
+  EXPECT_THAT(report.failed, ElementsAre(Launch(FftArgs()).index()));
+  for (const SelfTestRow& row : report.rows) {
+    if (row.failure.empty()) continue;
+    EXPECT_EQ(row.primitive, "fft");
+    EXPECT_THAT(row.failure, HasSubstr("differs from the processor by"));
+  }
+}
+
+}  // namespace
+}  // namespace attnd::testing
