@@ -14,6 +14,8 @@ namespace {
 constexpr double kThrottleSeconds = 2e-3;
 constexpr int64_t kThrottlePieces = 256;
 constexpr size_t kThrottles = 3;
+// A queue asks whether what it holds is still in use where there are so many: asking costs an event.
+constexpr size_t kHeld = 16;
 
 }  // namespace
 
@@ -155,10 +157,17 @@ CudaQueue::~CudaQueue() {
   device_->GiveBack(std::move(resources_));
 }
 
+void CudaQueue::Hold(std::shared_ptr<const void> what) {
+  held_.push_back({progress_->position(), std::move(what)});
+  if (held_.size() < kHeld) return;
+  while (!held_.empty() && progress_->HasPassed(held_.front().position)) held_.pop_front();
+}
+
 DeviceStatus CudaQueue::Wait() {
   static_cast<void>(cudaSetDevice(resources_->device));
   const cudaError_t error = cudaStreamSynchronize(resources_->stream);
   progress_->PassAll(error);
+  held_.clear();
   return StatusOf(progress_->error(), "stream");
 }
 

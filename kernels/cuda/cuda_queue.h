@@ -96,11 +96,19 @@ class CudaQueue final : public WorkQueue {
   cudaStream_t stream() const { return resources_->stream; }
   CudaProgress& cuda_progress() { return *progress_; }
   Staging& staging() { return *resources_->staging; }
+  // Keeps what the work uses that the queue has been asked for so far until that has passed, or
+  // somewhat longer. For the thread of the stream.
+  void Hold(std::shared_ptr<const void> what);
 
  private:
+  struct Held {
+    int64_t position;
+    std::shared_ptr<const void> what;
+  };
   CudaDevice* const device_;
   std::unique_ptr<QueueResources> resources_;
   const std::shared_ptr<CudaProgress> progress_;
+  std::deque<Held> held_;  // by position
 };
 
 }  // namespace attnd::cuda

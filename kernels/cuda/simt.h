@@ -133,11 +133,12 @@ SIMT_FN void MmaTf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
 #endif
 }
 
-// x = high + low + an error of 2^-22 |x|, both with the 10 mantissa bits of TF32. Three products
-// (high high, high low, low high) are float32-grade.
+// x = high + low + an error of 2^-23 |x|, both TF32 where their low 13 bits are ignored. high is
+// rounded to the nearest, so that what three products (high high, high low, low high) leave out has
+// no bias: they are float32-grade. Where x rounds to infinity or is not finite, low is not finite.
 SIMT_FN void SplitTf32(float x, uint32_t* high, uint32_t* low) {
-  *high = __float_as_uint(x) & 0xffffe000u;
-  *low = __float_as_uint(x - __uint_as_float(*high)) & 0xffffe000u;
+  *high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  *low = __float_as_uint(x - __uint_as_float(*high));
 }
 
 // Copies kBytes (4, 8 or 16, aligned to as much) from global to shared memory behind the thread's
@@ -183,6 +184,17 @@ SIMT_FN float Exp2(float x) {
   return y;
 #else
   return exp2f(x);
+#endif
+}
+
+// 1 / x to 20 bits, for normal x whose reciprocal is normal.
+SIMT_FN double RoughReciprocal(double x) {
+#ifdef __CUDACC__
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
+#else
+  return __longlong_as_double(__double_as_longlong(1 / x) & ~0xffffffffll);
 #endif
 }
 

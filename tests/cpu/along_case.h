@@ -48,7 +48,8 @@ inline std::vector<View> ViewsOf(const std::vector<TestArray>& arrays) {
 }
 
 // Expects that a list of problems of every length takes as many launches as one problem of the
-// longest, and that nothing changes a bit: the list, the threads, another run.
+// longest, `launches` on the CPU, and that nothing changes a bit: the list, the threads, another
+// run.
 inline void ExpectSameAloneAndListed(const std::string& isa, const AxisCall& call, DType out_dtype,
                                      const std::function<Shape(Shape)>& out_shape, int axis,
                                      int64_t launches) {
@@ -60,11 +61,19 @@ inline void ExpectSameAloneAndListed(const std::string& isa, const AxisCall& cal
     x.push_back(TestArray::Random(static_cast<unsigned>(n), DType::kF32, shape));
     for (auto& list : results) list.emplace_back(out_dtype, out_shape(shape));
   }
+  int64_t longest = 0;
   for (size_t p = 0; p < x.size(); ++p) {
-    RunOn(CpuOf(isa, 2), [&](Stream& stream) {
+    Device& device = CpuOf(isa, 2);
+    const int64_t before = device.launches();
+    RunOn(device, [&](Stream& stream) {
       const View in = x[p].view(), out = results[0][p].view();
-      return call(stream.device(), stream, axis, {&in, 1}, {&out, 1});
+      return call(device, stream, axis, {&in, 1}, {&out, 1});
     });
+    longest = device.launches() - before;
+  }
+  // Other devices count what they were asked for, not what they made of it.
+  if (CpuOf(isa, 2).info().name == "cpu") {
+    EXPECT_EQ(longest, launches);
   }
   for (size_t run = 1; run < results.size(); ++run) {
     Device& device = CpuOf(isa, run == 1 ? 1 : 2);
@@ -72,7 +81,7 @@ inline void ExpectSameAloneAndListed(const std::string& isa, const AxisCall& cal
     RunOn(device, [&](Stream& stream) {
       return call(device, stream, axis, ViewsOf(x), ViewsOf(results[run]));
     });
-    EXPECT_EQ(device.launches() - before, launches);
+    EXPECT_EQ(device.launches() - before, longest);
     for (size_t p = 0; p < x.size(); ++p) {
       EXPECT_EQ(results[run][p].Bytes(), results[0][p].Bytes()) << "problem " << p;
       EXPECT_TRUE(results[run][p].GuardsIntact());

@@ -75,7 +75,8 @@ class FftTest : public ::testing::TestWithParam<std::string> {
     const int64_t before = device.launches();
     RunOn(device,
           [&](Stream& stream) { return device.Run(stream, FftArgs{.problems = problems}); });
-    EXPECT_EQ(device.launches() - before, 2);
+    // The processor counts rows and columns.
+    EXPECT_EQ(device.launches() - before, device.info().name == "cpu" ? 2 : 1);
   }
 };
 

@@ -101,6 +101,7 @@ void FloatScatter(const ScatterRowsProblem& p) {
 class GatherTest : public ::testing::TestWithParam<std::string> {
  protected:
   // Runs all cases in one list and alone, with one thread and two; expects `plain`'s bytes always.
+  // `launches`: of the processor, which counts those that sort, too.
   template <class Args, class Plain>
   void ExpectSame(std::vector<Arrays>& list, const Plain& plain, int64_t launches) {
     using Problem = typename decltype(Args::problems)::value_type;
@@ -123,7 +124,7 @@ class GatherTest : public ::testing::TestWithParam<std::string> {
       Device& device = CpuOf(GetParam(), threads);
       const int64_t before = device.launches();
       RunOn(device, [&](Stream& stream) { return device.Run(stream, Args{.problems = problems}); });
-      EXPECT_EQ(device.launches() - before, launches);
+      EXPECT_EQ(device.launches() - before, device.info().name == "cpu" ? launches : 1);
       check("list, threads " + std::to_string(threads));
     }
     for (const Problem& problem : problems) {

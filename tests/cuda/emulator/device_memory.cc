@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "bad_access.h"
 #include "sanitizers.h"
 
 namespace emu {
@@ -37,6 +38,7 @@ DeviceMemory::DeviceMemory()
                                      /*offset=*/0))) {
   if (begin_ == MAP_FAILED) Misuse("no addresses for the memory of devices");
   free_[0] = kBytes;
+  ExplainAccesses(begin_, kBytes);
 }
 
 void DeviceMemory::Protect(int64_t offset, int64_t bytes, bool opens) {
@@ -57,15 +59,18 @@ void* DeviceMemory::Allocate(Device* device, size_t bytes) {
     allocations_[offset] = {device, wanted, pages_bytes, /*retired=*/false};
     device->used_bytes += wanted;
     char* const data = begin_ + offset;
-    Protect(offset, pages_bytes, /*opens=*/true);
+    if (inside_ > 0) Protect(offset, pages_bytes, /*opens=*/true);
     const auto whole = static_cast<size_t>(pages_bytes);
-    Show(data, whole);
-    std::memset(data, 0xff, whole - kGap);
+    Show(data, bytes);
     Hide(data + bytes, whole - bytes);
-    if (inside_ == 0) Protect(offset, pages_bytes, /*opens=*/false);
     return data;
   }
   return nullptr;
+}
+
+void DeviceMemory::Poison(void* data, size_t bytes) {
+  const size_t whole = (bytes + kPage - 1) / kPage * kPage;
+  std::memset(data, 0xff, kGap > 0 ? bytes : whole);
 }
 
 bool DeviceMemory::Retire(const void* data) {

@@ -16,13 +16,6 @@ namespace {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current = 0;
 
-// One float32 operation a lane and clock, 64 lanes a processor (compute capability 8.0), two
-// FLOPs each: 1 GFLOP/s, about what an emulated kernel reaches.
-constexpr int kClockKhz = 1'000'000 / (kProcessors * 64 * 2);
-// Two transfers a clock of 32 bits: 1 GB/s.
-constexpr int kBusBits = 32, kMemoryClockKhz = 1'000'000 / (2 * kBusBits / 8);
-constexpr int kThreadsOfProcessor = 2048, kBlocksOfProcessor = 32;
-
 }  // namespace
 
 thread_local bool in_host_function = false;
@@ -119,74 +112,6 @@ cudaError_t cudaGetDevice(int* device) {
   return Report(CheckDriver());
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  if (const cudaError_t error = CheckDriver(); error != cudaSuccess) return Report(error);
-  if (device < 0 || device >= machine.devices) return Report(cudaErrorInvalidDevice);
-  std::memset(p, 0, sizeof *p);
-  std::strcpy(p->name, "Emulated GPU");
-  p->totalGlobalMem = static_cast<size_t>(machine.memory_bytes);
-  p->sharedMemPerBlock = 48 << 10;
-  p->sharedMemPerBlockOptin = kSharedBytes;
-  p->sharedMemPerMultiprocessor = kSharedBytes + 1024;
-  p->reservedSharedMemPerBlock = 1024;
-  p->regsPerBlock = p->regsPerMultiprocessor = 65536;
-  p->warpSize = 32;
-  p->maxThreadsPerBlock = kThreads;
-  p->maxThreadsPerMultiProcessor = kThreadsOfProcessor;
-  p->maxBlocksPerMultiProcessor = kBlocksOfProcessor;
-  p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
-  p->maxThreadsDim[2] = 64;
-  p->maxGridSize[0] = INT32_MAX;
-  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-  p->totalConstMem = 64 << 10;
-  p->major = 8;
-  p->minor = 0;
-  p->multiProcessorCount = kProcessors;
-  p->concurrentKernels = p->unifiedAddressing = p->streamPrioritiesSupported = 1;
-  p->memoryPoolsSupported = 1;
-  p->asyncEngineCount = 2;
-  p->memoryBusWidth = kBusBits;
-  p->l2CacheSize = 1 << 20;
-  return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  cudaDeviceProp p;
-  if (const cudaError_t error = cudaGetDeviceProperties(&p, device); error != cudaSuccess) {
-    return error;
-  }
-  switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
-    case cudaDevAttrMaxGridDimX: *value = p.maxGridSize[0]; break;
-    case cudaDevAttrMaxGridDimY: *value = p.maxGridSize[1]; break;
-    case cudaDevAttrMaxGridDimZ: *value = p.maxGridSize[2]; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 << 10; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kSharedBytes; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = kSharedBytes + 1024; break;
-    case cudaDevAttrReservedSharedMemoryPerBlock: *value = 1024; break;
-    case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
-    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = p.regsPerMultiprocessor; break;
-    case cudaDevAttrWarpSize: *value = p.warpSize; break;
-    case cudaDevAttrClockRate: *value = kClockKhz; break;
-    case cudaDevAttrMemoryClockRate: *value = kMemoryClockKhz; break;
-    case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
-    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
-    case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
-    case cudaDevAttrAsyncEngineCount: *value = p.asyncEngineCount; break;
-    case cudaDevAttrConcurrentKernels: *value = p.concurrentKernels; break;
-    case cudaDevAttrUnifiedAddressing: *value = p.unifiedAddressing; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
-    case cudaDevAttrStreamPrioritiesSupported: *value = 1; break;
-    case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
-    case cudaDevAttrIntegrated: *value = 0; break;
-    default: Misuse("cudaDeviceGetAttribute: attribute %d is not emulated", attribute);
-  }
-  return cudaSuccess;
-}
-
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = machine.has_old_driver ? 11000 : machine.devices == 0 ? 0 : CUDART_VERSION;
   return cudaSuccess;
@@ -201,28 +126,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
   return Report(CheckContext(CurrentDevice()));
-}
-
-cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
-  if (const cudaError_t e = CheckContext(CurrentDevice()); e != cudaSuccess) return Report(e);
-  if (kernel == nullptr) return Report(cudaErrorInvalidDeviceFunction);
-  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    return Report(value < 0 || value > kSharedBytes ? cudaErrorInvalidValue : cudaSuccess);
-  }
-  return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
-                                                          int threads, size_t shared_bytes) {
-  *blocks = 0;
-  if (const cudaError_t e = CheckContext(CurrentDevice()); e != cudaSuccess) return Report(e);
-  if (kernel == nullptr) return Report(cudaErrorInvalidDeviceFunction);
-  if (threads <= 0) return Report(cudaErrorInvalidValue);
-  if (threads > kThreads || shared_bytes > size_t{kSharedBytes}) return cudaSuccess;
-  const int by_shared = static_cast<int>((kSharedBytes + 1024) / (shared_bytes + 1024));
-  *blocks = std::min({kBlocksOfProcessor, kThreadsOfProcessor / ((threads + 31) / 32 * 32),
-                      by_shared});
-  return cudaSuccess;
 }
 
 cudaError_t cudaGetLastError() {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 
 #include "options.h"
@@ -20,7 +21,9 @@ struct Where {
   static constexpr Where Here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return {file, line};
   }
-  bool operator==(const Where& other) const;
+  bool operator==(const Where& other) const {
+    return line == other.line && (file == other.file || std::strcmp(file, other.file) == 0);
+  }
 };
 
 struct Geometry {

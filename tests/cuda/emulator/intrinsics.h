@@ -3,7 +3,7 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
+#include <math.h>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -32,8 +32,7 @@ namespace emu {
 
 template <class T>
 concept Atomic = std::is_same_v<T, int> || std::is_same_v<T, unsigned> ||
-                 std::is_same_v<T, unsigned long long> || std::is_same_v<T, float> ||
-                 std::is_same_v<T, double>;
+    std::is_same_v<T, unsigned long long> || std::is_same_v<T, float> || std::is_same_v<T, double>;
 
 // Relaxed, as on the device.
 template <Atomic T, class Rule>

@@ -56,23 +56,30 @@ void RunLaunch(const LaunchShape& shape, const std::function<void()>& thread_bod
   const int64_t blocks = int64_t{g.x} * g.y * g.z;
   const std::vector<int64_t> order = BlockOrder(blocks);
   const int workers = static_cast<int>(std::clamp<int64_t>(options.workers, 1, blocks));
+  // Locks before the first block and after the last one: they must not order the workers' accesses
+  // for the thread sanitizer.
+  std::vector<std::unique_ptr<Block>> runners;
+  for (int i = 0; i < workers; ++i) runners.push_back(Pool().Take());
   const auto work = [&](int worker) {
-    std::unique_ptr<Block> block = Pool().Take();
-    block->body = &thread_body;
-    block->random.seed(options.seed + static_cast<uint64_t>(worker));
+    Block& block = *runners[static_cast<size_t>(worker)];
+    block.body = &thread_body;
+    block.random.seed(options.seed + static_cast<uint64_t>(worker));
     for (int64_t i = worker; i < blocks; i += workers) {
       const auto id = static_cast<uint64_t>(order.empty() ? i : order[static_cast<size_t>(i)]);
-      block->Run(shape, {static_cast<unsigned>(id % g.x), static_cast<unsigned>(id / g.x % g.y),
-                         static_cast<unsigned>(id / g.x / g.y)});
+      block.Run(shape, {static_cast<unsigned>(id % g.x), static_cast<unsigned>(id / g.x % g.y),
+                        static_cast<unsigned>(id / g.x / g.y)});
     }
-    AddCounters(std::exchange(block->counters, {}));
-    Pool().Put(std::move(block));
   };
   std::vector<std::thread> threads;
   for (int i = 1; i < workers; ++i) threads.emplace_back(work, i);
   work(0);
   for (std::thread& thread : threads) thread.join();
-  AddCounters({.launches = 1});
+  Counters counters{.launches = 1};
+  for (std::unique_ptr<Block>& block : runners) {
+    counters += std::exchange(block->counters, {});
+    Pool().Put(std::move(block));
+  }
+  AddCounters(counters);
 }
 
 }  // namespace emu

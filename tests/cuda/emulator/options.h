@@ -22,9 +22,9 @@ extern Options options;
 struct Counters {
   int64_t launches = 0, blocks = 0, switches = 0, barriers = 0;
   int64_t mma_f16 = 0, mma_bf16 = 0, mma_tf32 = 0, ldmatrix = 0;
-  int64_t bank_conflicts = 0;         // of ldmatrix: passes beyond one a matrix
-  int64_t async_bytes = 0;            // read by cp.async
-  int64_t copied_bytes = 0;           // by copies and memsets of streams
+  int64_t bank_conflicts = 0;  // of ldmatrix: passes beyond one a matrix
+  int64_t async_bytes = 0;     // read by cp.async
+  int64_t copied_bytes = 0;    // by copies and memsets of streams
 
   Counters& operator+=(const Counters& other);
 };

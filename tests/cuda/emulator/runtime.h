@@ -20,9 +20,9 @@ namespace emu {
 
 // What the machine looks like to the runtime. Defaults come from the environment.
 struct Machine {
-  int devices = 1;                              // EMULATED_CUDA_DEVICES
-  int64_t memory_bytes = int64_t{8} << 30;      // of each device: EMULATED_CUDA_MEMORY
-  bool has_old_driver = false;                  // EMULATED_CUDA_DRIVER=old
+  int devices = 1;                          // EMULATED_CUDA_DEVICES
+  int64_t memory_bytes = int64_t{8} << 30;  // of each device: EMULATED_CUDA_MEMORY
+  bool has_old_driver = false;              // EMULATED_CUDA_DRIVER=old
 };
 Machine MachineFromEnvironment();
 extern Machine machine;

@@ -38,10 +38,14 @@ constexpr bool kThreadSanitizer = false;
 struct Quiet {
   Quiet() {}
 };
-// Lets the address sanitizer look while the thread runs that named the address.
+#if defined(__SANITIZE_ADDRESS__)
+// Lets it look while the thread runs that named the address.
 inline void NoteRead(const void* p, size_t n) {
   for (size_t i = 0; i < n; ++i) static_cast<void>(static_cast<const volatile char*>(p)[i]);
 }
+#else
+inline void NoteRead(const void*, size_t) {}
+#endif
 inline void NoteWrite(void*, size_t) {}
 inline void Release(char*) {}
 inline void Acquire(char*) {}

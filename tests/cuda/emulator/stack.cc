@@ -6,9 +6,6 @@
 
 #include "block.h"
 
-// Saves the callee-saved registers on the running stack and its pointer in *save, goes on at `to`.
-// 6 ns; ucontext takes 250, because it calls the kernel.
-extern "C" void EmuSwitchStack(void** save, void* to);
 #if !defined(__x86_64__)
 #error "EmuSwitchStack is written for x86-64 alone"
 #endif
@@ -41,8 +38,7 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10, kGuardBytes = 4096;
 
-}  // namespace
-
+// A stack on which RunThreads begins.
 std::unique_ptr<Stack> NewStack(int id) {
   auto stack = std::make_unique<Stack>();
   void* map = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
@@ -64,28 +60,30 @@ std::unique_ptr<Stack> NewStack(int id) {
   return stack;
 }
 
-EMU_UNSEEN void SwitchTo(Stack* from, Fiber* to) {
-  Block& b = *to->block;
-  if (to->stack == nullptr) {
-    if (b.free_stacks.empty()) {
-      b.stacks.push_back(NewStack(to->id));
-      b.free_stacks.push_back(b.stacks.back().get());
-    }
-    to->stack = b.free_stacks.back();
-    b.free_stacks.pop_back();
+}  // namespace
+
+Stack* Block::TakeStack(int id) {
+  const Quiet quiet;
+  if (free_stacks.empty()) {
+    stacks.push_back(NewStack(id));
+    return stacks.back().get();
   }
-  ++b.counters.switches;
-  self = to;
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(to->stack->tsan, __tsan_switch_to_fiber_no_sync);
-#elif defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&from->fake, to->stack->bottom, to->stack->bytes);
-#endif
-  EmuSwitchStack(&from->pointer, to->stack->pointer);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(from->fake, nullptr, nullptr);
-#endif
+  Stack* const stack = free_stacks.back();
+  free_stacks.pop_back();
+  return stack;
 }
+
+namespace {
+
+// The running thread begins.
+void Begin() {
+  const Quiet quiet;
+  Fiber& f = Self();
+  f.tiles_taken = f.group = 0;
+  f.copies.clear();
+}
+
+}  // namespace
 
 [[noreturn]] EMU_UNSEEN void RunThreads() {
 #if defined(__SANITIZE_ADDRESS__)
@@ -93,11 +91,12 @@ EMU_UNSEEN void SwitchTo(Stack* from, Fiber* to) {
 #endif
   for (;;) {
     Block& b = *self->block;
+    Begin();
     Acquire(&b.begin);
     (*b.body)();
     Release(&b.end);
     Fiber& f = Self();
-    f.exited = true;
+    f.warp->name[f.Lane()] = nullptr;
     if (++b.exited + b.arrived == b.threads && b.arrived > 0) b.ReportStuck();
     Fiber& next = b.Next();
     Stack* const stack = f.stack;

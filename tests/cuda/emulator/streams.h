@@ -20,8 +20,8 @@ class Queue {
  public:
   struct Work {
     std::function<void()> run;
-    bool fails = false;           // loses the context instead
-    bool survives_loss = false;   // runs though the context is lost
+    bool fails = false;          // loses the context instead
+    bool survives_loss = false;  // runs though the context is lost
   };
 
   explicit Queue(Device* device) : device_(device) {}

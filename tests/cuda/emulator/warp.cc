@@ -53,24 +53,34 @@ struct MmaArgs {
   uint32_t b[2];
 };
 
-// a[rows][k] b[k][columns] and d, of the whole warp.
+// a[rows][k] b[k][columns], of the whole warp.
 template <int kDepth>
 struct MmaTiles {
-  float a[16][kDepth], b[kDepth][8], d[16][8];
+  using Quad = float __attribute__((vector_size(16)));
+  float a[16][kDepth];
+  alignas(16) float b[kDepth][8];
 
-  void Run(void* const lanes[32]) {
-    for (int i = 0; i < 32; ++i) {
-      const float* from = static_cast<MmaArgs*>(lanes[i])->d;
-      for (int j = 0; j < 4; ++j) d[i / 4 + j / 2 * 8][i % 4 * 2 + j % 2] = from[j];
-    }
+  // Adds the product to the lanes' d.
+  void Run(void* const lanes[32]) const {
     for (int row = 0; row < 16; ++row) {
-      for (int k = 0; k < kDepth; ++k) {
-        for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+      // Four lanes hold a row, two columns each.
+      float* d[4];
+      for (int i = 0; i < 4; ++i) {
+        d[i] = static_cast<MmaArgs*>(lanes[row % 8 * 4 + i])->d + row / 8 * 2;
       }
-    }
-    for (int i = 0; i < 32; ++i) {
-      float* to = static_cast<MmaArgs*>(lanes[i])->d;
-      for (int j = 0; j < 4; ++j) to[j] = d[i / 4 + j / 2 * 8][i % 4 * 2 + j % 2];
+      Quad left = {d[0][0], d[0][1], d[1][0], d[1][1]};
+      Quad right = {d[2][0], d[2][1], d[3][0], d[3][1]};
+      for (int k = 0; k < kDepth; ++k) {
+        const auto* columns = reinterpret_cast<const Quad*>(b[k]);
+        left += a[row][k] * columns[0];
+        right += a[row][k] * columns[1];
+      }
+      for (int i = 0; i < 2; ++i) {
+        d[i][0] = left[i * 2];
+        d[i][1] = left[i * 2 + 1];
+        d[i + 2][0] = right[i * 2];
+        d[i + 2][1] = right[i * 2 + 1];
+      }
     }
   }
 };

@@ -58,11 +58,16 @@ bool IsCopyValid(const void* to, const void* from, size_t bytes, cudaMemcpyKind 
   if (to_device && !memory.Holds(to, bytes)) return false;
   if (from_device && !memory.Holds(from, bytes)) return false;
   switch (kind) {
-    case cudaMemcpyHostToHost: return !to_device && !from_device;
-    case cudaMemcpyHostToDevice: return to_device && !from_device;
-    case cudaMemcpyDeviceToHost: return !to_device && from_device;
-    case cudaMemcpyDeviceToDevice: return to_device && from_device;
-    case cudaMemcpyDefault: return true;
+    case cudaMemcpyHostToHost:
+      return !to_device && !from_device;
+    case cudaMemcpyHostToDevice:
+      return to_device && !from_device;
+    case cudaMemcpyDeviceToHost:
+      return !to_device && from_device;
+    case cudaMemcpyDeviceToDevice:
+      return to_device && from_device;
+    case cudaMemcpyDefault:
+      return true;
   }
   return false;
 }
@@ -117,7 +122,12 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   if (const cudaError_t e = CheckContext(CurrentDevice()); e != cudaSuccess) return Report(e);
-  return Report(AllocateDevice(data, bytes));
+  const cudaError_t error = AllocateDevice(data, bytes);
+  if (*data != nullptr) {
+    const DeviceMemory::Scope open;
+    DeviceMemory::Poison(*data, bytes);
+  }
+  return Report(error);
 }
 
 cudaError_t cudaFree(void* data) {
@@ -135,7 +145,7 @@ cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream) {
   if (queue == nullptr) return Report(error);
   error = AllocateDevice(data, bytes);
   // What another stream wrote before this one comes to the allocation is lost.
-  if (*data != nullptr) queue->Add({[p = *data, bytes] { std::memset(p, 0xff, bytes); }});
+  if (*data != nullptr) queue->Add({[p = *data, bytes] { DeviceMemory::Poison(p, bytes); }});
   return Report(error);
 }
 

@@ -1,0 +1,234 @@
+// attend forward: kernels/device/attend.h.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/attend/attend_forward.h"
+#include "kernels/cuda/attend/attend_list.cuh"
+#include "kernels/cuda/attend/attend_merge.cuh"
+#include "kernels/cuda/attend/attend_patterns.h"
+#include "kernels/cuda/attend/device_pattern.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/primitives.h"
+
+namespace attnd::cuda {
+namespace {
+
+// Blocks that a sequence is split into where it has fewer tiles of queries: some for each
+// processor, of whichever device.
+constexpr int64_t kBlocks = 256;
+// Keys and values of heads that run together: they share L2 with all else.
+constexpr int64_t kTogetherBytes = int64_t{16} << 20;
+
+struct SplitRule {
+  int parts = 1;
+  int64_t states = 0;  // that there is room for
+
+  // From shapes and counts alone: known without a pattern.
+  SplitRule(const AttendProblem& p, const AttendSeq& seq) {
+    const int64_t rows = p.q.shape[1] * DivideUp(seq.nq, kTile);
+    if (rows == 0 || (seq.is_counted && seq.visible_tiles <= 0)) return;
+    const int64_t second = p.terms.k2.given() ? p.terms.k2.shape[2] : 0;
+    const int64_t longest = DivideUp(seq.nk + second, kTile);
+    parts = static_cast<int>(
+        std::clamp<int64_t>(DivideUp(kBlocks, rows), 1, std::max<int64_t>(1, longest / kLeastPart)));
+    if (parts > 1) states = rows * parts;
+  }
+};
+
+// Slots of a head, in tiles.
+int64_t SlotTiles(const AttendProblem& p, const PatternData* pattern) {
+  const bool gathers = pattern != nullptr && pattern->query_rows != nullptr;
+  return DivideUp(gathers ? pattern->Nq : p.q.shape[2], kTile);
+}
+
+// What one call takes of a device.
+struct Cost {
+  double tensor_flops = 0, flops = 0, bytes = 0, mask_seconds = 0;
+
+  void Add(const AttendArgs& args, const AttendProblem& p, bool has_terms) {
+    const double D = static_cast<double>(p.q.shape[3]), Dv = static_cast<double>(p.v.shape[3]);
+    const double H = static_cast<double>(p.q.shape[1]);
+    // Products of float32 are three, at half of the rate.
+    const double times = TypeOf(args, p) == DType::kF32 ? 6 : 1;
+    for (const AttendSeq& seq : p.seqs) {
+      const double count = static_cast<double>(seq.count);
+      const double pairs = (seq.is_listed ? seq.visible_pairs : seq.visible_tiles * kTile * kTile) *
+                           H * count;
+      if (seq.is_listed) {
+        flops += pairs * 4 * (D + Dv);
+        bytes += pairs * (D * SizeOf(p.k.dtype) + Dv * SizeOf(p.v.dtype)) / 4;
+        continue;
+      }
+      tensor_flops += pairs * 2 * (D * (p.terms.r.given() ? 3 : 1) + Dv) * times;
+      flops += pairs * (has_terms ? 120 : 16);
+      mask_seconds += seq.mask_seconds * count;
+    }
+    for (const View* view : {&p.q, &p.k, &p.v, &p.out, &p.terms.bias}) {
+      if (view->given()) bytes += static_cast<double>(view->bytes());
+    }
+  }
+  double Seconds(const Cuda& cuda) const {
+    constexpr double kShare = 0.6;  // of the rate of tensor cores
+    const double as_flops = tensor_flops / kShare / cuda.tensor_flops * cuda.flops;
+    return cuda.Seconds(as_flops + flops, bytes) + mask_seconds;
+  }
+
+  // Of the tiles in shared memory. 16-bit ones need a 16-bit result: weights are rounded to it.
+  static DType TypeOf(const AttendArgs& args, const AttendProblem& p) {
+    const AttendTerms& t = p.terms;
+    const DType dtype = p.q.dtype;
+    const bool is_one = p.k.dtype == dtype && p.v.dtype == dtype && p.out.dtype == dtype &&
+                        (!t.k2.given() || (t.k2.dtype == dtype && t.v2.dtype == dtype));
+    if (!is_one || t.r.given()) return DType::kF32;
+    // Weights may leave the range of float16.
+    const Weighting w = args.params.weighting;
+    const bool is_bounded = w == Weighting::kSoftmax || w == Weighting::kRelu6 ||
+                            w == Weighting::kSigmoid || dtype == DType::kBF16;
+    return is_bounded ? dtype : DType::kF32;
+  }
+};
+
+ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative) {
+  if (dtype == DType::kF16) return ForwardOfF16(width, has_terms);
+  if (dtype == DType::kBF16) return ForwardOfBF16(width, has_terms);
+  return ForwardOfF32(width, has_terms, has_relative);
+}
+
+}  // namespace
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& args) {
+  const Cuda& cuda = device.cuda();
+  AttendPatterns patterns(stream);
+  for (const AttendProblem& p : args.problems) {
+    if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;
+  }
+  Cost cost, list_cost;
+  ProblemList<ForwardData> tiled, merged;
+  ProblemList<AttendData> listed;
+  std::vector<SeqSplit> splits;
+  std::vector<ForwardData> forward;
+  bool has_terms = false, has_relative = false;
+  int64_t state_bytes = 0;
+  std::vector<int64_t> first_state_byte;
+  // Host side first: how sequences are split.
+  for (size_t n = 0; n < args.problems.size(); ++n) {
+    const AttendProblem& p = args.problems[n];
+    ForwardData data = {};
+    data.p = NewAttendData(args.params, p);
+    data.parts = 1;
+    data.ranks = DivideUp(data.p.Nq, kTile);
+    data.state_rows = static_cast<int>(std::clamp<int64_t>(data.p.Nq, 1, kTile));
+    has_terms |= data.p.has_terms || patterns.has_terms(n);
+    has_relative |= p.terms.r.given();
+    int64_t states = 0;
+    const size_t first = splits.size();
+    splits.resize(first + static_cast<size_t>(data.p.B), SeqSplit{1, 0, 0});
+    for (size_t b = 0; b < p.seqs.size(); ++b) {
+      const AttendSeq& seq = p.seqs[b];
+      if (seq.is_listed) continue;
+      const SplitRule rule(p, seq);
+      if (stream.is_dry()) {
+        data.parts = std::max(data.parts, rule.parts);
+        states += rule.states * seq.count;
+        continue;
+      }
+      SeqSplit& split = splits[first + b];
+      split = {rule.parts, states, 0};
+      bool fits = true;
+      for (int64_t h = 0; h < data.p.H; ++h) {
+        const PatternData* pattern = patterns.OnHost(n, static_cast<int64_t>(b), h);
+        split.tiles = std::max(split.tiles, SlotTiles(p, pattern));
+        int64_t ranks = SlotTiles(p, pattern);
+        if (pattern != nullptr && pattern->query_rows != nullptr) {
+          fits = fits && std::min(pattern->Nq, kTile) <= data.state_rows;
+          ranks += DivideUp(data.p.Nq, kTile);
+        }
+        data.ranks = std::max(data.ranks, ranks);
+        if (seq.head_patterns.empty()) break;
+      }
+      const int64_t rows = data.p.H * DivideUp(seq.nq, kTile);
+      // Gather orders may have more tiles, of which there was no telling.
+      if (split.tiles * data.p.H > rows) {
+        split.parts = static_cast<int>(
+            std::max<int64_t>(1, rule.states / std::max<int64_t>(1, split.tiles * data.p.H)));
+      }
+      if (!fits) split.parts = 1;
+      data.parts = std::max(data.parts, split.parts);
+      states += rule.states;
+    }
+    first_state_byte.push_back(state_bytes);
+    state_bytes += states * data.StateFloats() * static_cast<int64_t>(sizeof(float));
+    forward.push_back(data);
+  }
+  if (forward.empty()) return {};
+  if (DeviceStatus status = patterns.Upload(); !status.ok()) return status;
+  const std::span<const std::byte> pieces[] = {BytesOf(splits)};
+  const Table split_table = NewTable(stream, pieces);
+  if (!split_table.status.ok()) return split_table.status;
+  const std::shared_ptr<Buffer> states = Take(stream, state_bytes);
+  if (states == nullptr) return NoMemory(stream);
+  if (stream.is_dry()) {
+    stream.work().host_bytes += static_cast<int64_t>(2 * forward.size() * sizeof(ForwardData));
+  }
+
+  const AttendProblem& one = args.problems[0];
+  const int64_t widest = std::max(one.q.shape[3], one.v.shape[3]);
+  const int width = has_relative || widest > 128 ? 0 : widest > 64 ? 128 : 64;
+  int64_t first_split = 0;
+  for (size_t n = 0; n < forward.size(); ++n) {
+    const AttendProblem& p = args.problems[n];
+    ForwardData& data = forward[n];
+    if (!stream.is_dry()) {
+      data.p.seqs = patterns.Seqs(n);
+      data.splits = split_table.As<SeqSplit>() + first_split;
+      data.states = reinterpret_cast<float*>(static_cast<std::byte*>(states->data()) +
+                                             first_state_byte[n]);
+    }
+    first_split += data.p.B;
+    const bool is_listed = !p.seqs.empty() && p.seqs[0].is_listed;
+    if (is_listed) {
+      list_cost.Add(args, p, true);
+      const int64_t rows = DivideUp(data.p.Nq, int64_t{kListRows});
+      listed.Add(data.p, data.p.B * data.p.H * rows);
+      continue;
+    }
+    cost.Add(args, p, has_terms);
+    data.value_parts =
+        width == 0 ? static_cast<int>(std::max<int64_t>(1, DivideUp(data.p.Dv, 128))) : 1;
+    const int64_t head_bytes =
+        data.p.Nk * (data.p.D * SizeOf(p.k.dtype) + data.p.Dv * SizeOf(p.v.dtype));
+    const int64_t heads = data.p.B * data.p.H;
+    data.heads_together = std::clamp<int64_t>(
+        kTogetherBytes * data.p.group / std::max<int64_t>(1, head_bytes), 1,
+        std::max<int64_t>(1, heads));
+    const int64_t blocks = data.p.Nq == 0 ? 0 : heads * data.ranks;
+    tiled.Add(data, blocks * data.parts * data.value_parts);
+    if (data.parts > 1) merged.Add(data, blocks);
+  }
+  DeviceStatus status;
+  if (!tiled.empty()) {
+    const DType dtype = Cost::TypeOf(args, one);
+    const ForwardForm form = FormOf(dtype, width, has_terms, has_relative);
+    status = LaunchOver(device, stream,
+                        {.threads = kAttendThreads,
+                         .shared_bytes = form.shared_bytes,
+                         .seconds = cost.Seconds(cuda)},
+                        form.kernel, tiled);
+    if (status.ok()) {
+      const double bytes = 2 * static_cast<double>(state_bytes);
+      status = LaunchOver(device, stream,
+                          {.threads = kAttendThreads, .seconds = cuda.Seconds(0, bytes)},
+                          MergeForward, merged);
+    }
+  }
+  if (status.ok()) {
+    status = LaunchOver(device, stream,
+                        {.threads = kListThreads, .seconds = list_cost.Seconds(cuda)}, AttendListed,
+                        listed);
+  }
+  patterns.Hold();
+  return status;
+}
+
+}  // namespace attnd::cuda

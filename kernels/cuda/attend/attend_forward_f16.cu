@@ -1,0 +1,9 @@
+#include "kernels/cuda/attend/attend_forward.cuh"
+
+namespace attnd::cuda {
+
+ForwardForm ForwardOfF16(int width, bool has_terms) {
+  return FormOf<simt::f16>(width, has_terms, false);
+}
+
+}  // namespace attnd::cuda

@@ -1,0 +1,383 @@
+// The gradient of attend over tiles, in two passes that each recompute P and dS from lse: by tiles of
+// queries (dq, dq_rel, dtable and sums of rows), by tiles of keys (dk, dv; the query heads of a kv
+// head one after the other). Nothing is added by two blocks: the same bits in any order.
+//
+// Bound: FLOPs of tensor cores, 7 products of 64 x 64 x D a pair of tiles where 5 are due.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attend/attend_grad_pair.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace attnd::cuda {
+
+// A block's tile with the sums of kUnits pieces of 64 columns of its gradients.
+template <class T, GradPass kPass, int kUnits>
+class GradSums {
+ public:
+  SIMT_FN GradSums(const GradData& problem, simt::SharedTiles& shared, int part)
+      : p(problem),
+        pair_(problem, shared),
+        first_(kPass == GradPass::kKeys ? p.key_first : p.query_first),
+        units_(first_ + (kPass == GradPass::kKeys ? p.key_second : p.query_second)),
+        part_(part) {
+    const bool has_sides = kPass == GradPass::kQueries && part == 0;
+    has_table_ = has_sides && p.dtable.data != nullptr;
+    has_dr_ = has_sides && p.dr_sums != nullptr;
+    has_slopes_ = has_sides && p.slope_sums != nullptr;
+    has_bias_ = has_sides && p.dbias.data != nullptr;
+    const bool first_kind = part * kUnits < first_;
+    wants_ = {first_kind || kPass == GradPass::kQueries, false, false, false};
+  }
+
+  // Everything of one own tile, whose slots are those of `heads` query heads from `h` on.
+  SIMT_FN void Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share) {
+    share_ = share;
+    const AttendHead head = AttendHead::Of(p.a, b, h);
+    pair_.LoadOwn(head, tile);
+    pair_.slope_sums[0] = pair_.slope_sums[1] = 0;
+    SetFactors(head, heads);
+    Walk(b, h, heads, /*careful=*/false, /*sides=*/true);
+    // A product with what no pair shows gave NaN, or a sum left the range of its parts.
+    if (__syncthreads_or(!IsFinite())) Walk(b, h, heads, /*careful=*/true, /*sides=*/false);
+    Store();
+  }
+
+ private:
+  SIMT_FN int Unit(int u) const { return part_ * kUnits + u; }
+
+  SIMT_FN void Walk(int64_t b, int64_t h, int64_t heads, bool careful, bool sides) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums_[u][n][i] = 0;
+      }
+    }
+    const bool has_relative = kPass == GradPass::kQueries && p.query_second > 0 &&
+                              (part_ + 1) * kUnits > first_;
+    wants_.sides = sides && (has_slopes_ || has_bias_);
+    adds_from_tile_ = careful || has_relative;
+    wants_.tile = adds_from_tile_ || (sides && (has_table_ || has_dr_));
+    wants_.early_scores = has_table_ && sides && !p.a.cap_table;
+    for (int64_t n = 0; n < heads; ++n) {
+      const AttendHead head = AttendHead::Of(p.a, b, h + n);
+      if (n > 0) pair_.UseHead(head);
+      const PatternData* pattern = head.pattern;
+      const TileRunRows* side = nullptr;
+      if (pattern != nullptr) {
+        side = kPass == GradPass::kKeys ? &pattern->by_key : &pattern->by_query;
+      }
+      const int64_t slots = kPass == GradPass::kKeys ? head.queries : head.keys;
+      TileWalk walk(side, pair_.own_tile, (slots + kSide - 1) / kSide, 0, INT64_MAX);
+      for (; !walk.done(); walk.Next()) {
+        Fragment weights, dscores;
+        pair_.Weigh(walk.index(), walk.mask(), walk.terms(), wants_, weights, dscores);
+        if (sides && (has_table_ || has_dr_)) AddSides(walk.terms(), dscores);
+        Add(weights, dscores, careful);
+      }
+    }
+  }
+
+  SIMT_FN void Add(const Fragment& weights, const Fragment& dscores, bool careful) {
+    if (adds_from_tile_) {
+      __syncthreads();
+      pair_.WriteScores(dscores);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int unit = Unit(u);
+      if (unit >= units_ || unit >= first_) break;
+      AddTo(sums_[u], dscores, score_factor_, false, unit, careful);
+    }
+    if (kPass == GradPass::kQueries) {
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const int unit = Unit(u);
+        if (unit >= first_ && unit < units_) AddRelative(sums_[u], unit - first_);
+      }
+      return;
+    }
+    if (careful) {
+      __syncthreads();
+      pair_.WriteScores(weights);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int unit = Unit(u);
+      if (unit >= first_ && unit < units_) {
+        AddTo(sums_[u], weights, weight_factor_, true, unit - first_, careful);
+      }
+    }
+  }
+  SIMT_FN void AddTo(Fragment& sums, const Fragment& weights, float factor, bool second, int c,
+                     bool careful) {
+    const T* other = pair_.OtherColumns(second, c);
+    const int width = (second ? p.a.Dv : p.a.D) - c * kSide;
+    if (!careful) return TileOf<T>::AddWeighted(sums, weights, factor, other, width);
+    for (int k = 0; k < 2; ++k) {
+      const int row = RowOf(k * 2);
+      for (uint64_t rest = pair_.m.seen_by_own[row]; rest != 0; rest &= rest - 1) {
+        const int x = __ffsll(static_cast<long long>(rest)) - 1;
+        const float weight = pair_.m.scores[row * kScoreStride + x] * factor;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int column = ColumnOf(n, i);
+            if (column >= width) continue;
+            float& sum = k == 0 ? sums[n][i] : sums[n][2 + i];
+            sum = fmaf(weight, ToFloat(other[TileOf<T>::At(x, column)]), sum);
+          }
+        }
+      }
+    }
+  }
+
+  // dq_rel: sums of dT r_delta.
+  SIMT_FN void AddRelative(Fragment& sums, int c) const {
+    const HeadRows r = HeadRows::Of(p.a.r, pair_.head.b, pair_.head.h);
+    for (int k = 0; k < 2; ++k) {
+      const int row = RowOf(k * 2);
+      for (uint64_t rest = pair_.m.seen_by_own[row]; rest != 0; rest &= rest - 1) {
+        const int x = __ffsll(static_cast<long long>(rest)) - 1;
+        const float weight = pair_.m.scores[row * kScoreStride + x];
+        const int64_t delta = pair_.m.positions[row].DeltaTo(pair_.m.other_rows[x], p.a.L);
+        const int64_t at = r.At(delta) + c * kSide;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int column = ColumnOf(n, i);
+            if (c * kSide + column >= p.a.D) continue;
+            float& sum = k == 0 ? sums[n][i] : sums[n][2 + i];
+            sum = fmaf(weight, LoadFloat(r.data, r.dtype, at + column), sum);
+          }
+        }
+      }
+    }
+  }
+
+  // Gradients of the table and of r, from the tile of scores.
+  SIMT_FN void AddSides(int terms, const Fragment& dscores) const {
+    __syncthreads();
+    if (has_table_ && terms >= 0) AddTable(pair_.head.pattern->terms[terms].labels);
+    if (!has_dr_) return;
+    if (wants_.early_scores) {
+      __syncthreads();
+      pair_.WriteScores(dscores);
+      __syncthreads();
+    }
+    AddDistances();
+  }
+  // A thread for a row of queries.
+  SIMT_FN void AddTable(const uint16_t* labels) const {
+    if (labels == nullptr || threadIdx.x >= kSide) return;
+    const int64_t row = pair_.m.own_rows[threadIdx.x];
+    if (row < 0) return;
+    const float factor = p.a.cap_table ? p.scale : 1;
+    float* table = static_cast<float*>(p.dtable.data) +
+                   p.dtable.Head(pair_.head.b, pair_.head.h) + row * p.dtable.row;
+    for (uint64_t rest = pair_.m.seen_by_own[threadIdx.x]; rest != 0; rest &= rest - 1) {
+      const int x = __ffsll(static_cast<long long>(rest)) - 1;
+      const int label = labels[threadIdx.x * kSide + x];
+      if (label == 65535) continue;
+      table[label * p.dtable.column] += factor * pair_.m.scores[threadIdx.x * kScoreStride + x];
+    }
+  }
+  // A thread for a column, at even distances or at odd ones. Along a diagonal of the tile, where
+  // rows follow one another, the distance is one.
+  SIMT_FN void AddDistances() const {
+    const AttendHead& head = pair_.head;
+    const HeadRows q_rel = HeadRows::Of(p.a.q_rel, head.b, head.h);
+    float* sums = p.dr_sums + ((head.b * p.a.H + head.h) * p.query_shares + share_) * p.a.L * p.a.D;
+    const int half = threadIdx.x / kSide;
+    for (int c = threadIdx.x % kSide; c < p.a.D; c += kSide) {
+      for (int diagonal = 1 - kSide; diagonal < kSide; ++diagonal) {
+        int64_t last = -1;
+        float sum = 0;
+        const auto flush = [&] {
+          if (last >= 0) sums[last * p.a.D + c] += sum;
+          sum = 0;
+        };
+        for (int row = max(0, diagonal); row < min(kSide, kSide + diagonal); ++row) {
+          const int x = row - diagonal;
+          if ((pair_.m.seen_by_own[row] >> x & 1) == 0) continue;
+          const int64_t delta = pair_.m.positions[row].DeltaTo(pair_.m.other_rows[x], p.a.L);
+          if ((delta & 1) != half) continue;
+          if (delta != last) {
+            flush();
+            last = delta;
+          }
+          const int64_t at = q_rel.At(pair_.m.own_rows[row]) + c;
+          sum = fmaf(pair_.m.scores[row * kScoreStride + x], LoadFloat(q_rel.data, q_rel.dtype, at),
+                     sum);
+        }
+        flush();
+      }
+    }
+  }
+
+  SIMT_FN bool IsFinite() const {
+    bool finite = true;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) finite = finite && sums_[u][n][i] - sums_[u][n][i] == 0;
+      }
+    }
+    return finite;
+  }
+
+  // Powers of two that bring weights into the middle of the range of float16.
+  SIMT_FN void SetFactors(const AttendHead& head, int64_t heads) {
+    weight_factor_ = score_factor_ = 1;
+    if constexpr (std::is_same_v<T, simt::f16>) {
+      if (p.a.is_softmax()) weight_factor_ = 16384;
+      float size = 0;
+      for (int64_t n = 0; n < heads; ++n) {
+        size = fmaxf(size, p.head_sizes[head.b * p.a.H + head.h + n]);
+      }
+      // 2^10 / size, cut to powers of two that are normal with their inverse.
+      const int exponent = static_cast<int>(__float_as_uint(size) >> 23);
+      const int wanted = 127 + 10 - (exponent - 127);
+      if (size > 0) {
+        score_factor_ = __uint_as_float(static_cast<unsigned>(min(max(wanted, 2), 252)) << 23);
+      }
+    }
+  }
+
+  SIMT_FN void Store() {
+    const AttendHead& head = pair_.head;
+    constexpr bool kKeys = kPass == GradPass::kKeys;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int unit = Unit(u);
+      if (unit >= units_) break;
+      const bool second = unit >= first_;
+      const int c = second ? unit - first_ : unit;
+      const float factor = kKeys && second ? 1 / weight_factor_
+                           : second        ? p.scale
+                                           : p.scale / score_factor_;
+      if (kKeys && p.key_shares > 0) {
+        AddKeys(sums_[u], second, c, factor);
+      } else if (kKeys) {
+        StoreRows(sums_[u], second ? p.dv : p.dk, head.kv, p.a.Nk, second ? p.a.Dv : p.a.D, c,
+                  factor);
+      } else {
+        StoreRows(sums_[u], second ? p.dq_rel : p.dq, head.h, p.a.Nq, p.a.D, c, factor);
+      }
+    }
+    if (!has_slopes_) return;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      float sum = pair_.slope_sums[k];
+      for (int flip = 1; flip < 4; flip *= 2) sum += __shfl_xor_sync(simt::kAllLanes, sum, flip);
+      const int64_t row = pair_.m.own_rows[RowOf(k * 2)];
+      if (threadIdx.x % 4 == 0 && row >= 0) {
+        p.slope_sums[(head.b * p.a.H + head.h) * p.a.Nq + row] = -sum;
+      }
+    }
+  }
+  // In natural order all rows of the tile, which may see nothing.
+  SIMT_FN void StoreRows(const Fragment& sums, const Plane& to, int64_t h, int64_t rows, int width,
+                         int c, float factor) const {
+    const AttendHead& head = pair_.head;
+    const bool in_order = (kPass == GradPass::kKeys ? head.key_rows : head.query_rows) == nullptr;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int slot = RowOf(k * 2);
+      const int64_t row = in_order ? pair_.own_tile * kSide + slot : pair_.m.own_rows[slot];
+      if (row < 0 || row >= rows) continue;
+      const int64_t at = to.Head(head.b, h) + row * to.row + c * kSide;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int column = ColumnOf(n, i);
+          if (c * kSide + column < width) {
+            StoreFloat(to.data, to.dtype, at + column, sums[n][k * 2 + i] * factor);
+          }
+        }
+      }
+    }
+  }
+  // To the sums of rows, of which several slots may be one: a thread for a column, even rows or odd
+  // ones, in the order of slots.
+  SIMT_FN void AddKeys(const Fragment& sums, bool second, int c, float factor) const {
+    const AttendHead& head = pair_.head;
+    const int width = second ? p.a.Dv : p.a.D;
+    const int64_t rows = p.a.Nk + p.a.Nk2, kv_heads = p.a.H / p.a.group;
+    float* to = (second ? p.dv_sums : p.dk_sums) +
+                ((head.b * kv_heads + head.kv) * p.key_shares + share_) * rows * width;
+    __syncthreads();
+    pair_.WriteScores(sums);
+    __syncthreads();
+    const int column = threadIdx.x % kSide, half = threadIdx.x / kSide;
+    if (c * kSide + column >= width) return;
+    for (int x = 0; x < kSide; ++x) {
+      const int64_t row = pair_.m.own_rows[x];
+      if (row < 0 || (row & 1) != half) continue;
+      to[row * width + c * kSide + column] += pair_.m.scores[x * kScoreStride + column] * factor;
+    }
+  }
+
+  const GradData& p;
+  GradPair<T, kPass> pair_;
+  Fragment sums_[kUnits];
+  const int first_, units_, part_;
+  int share_ = 0;
+  bool has_table_, has_dr_, has_slopes_, has_bias_;
+  bool adds_from_tile_ = false;
+  GradWants wants_;
+  float weight_factor_ = 1, score_factor_ = 1;
+};
+
+// A block has part of the columns of a tile of queries, or of every query_shares-th one.
+template <class T, int kUnits>
+__global__ void __launch_bounds__(kGradThreads)
+    GradQueries(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t part = block % p.query_parts, rest = block / p.query_parts;
+  const int64_t tiles = p.query_shares > 0 ? p.query_shares : p.query_tiles;
+  // The last tiles first: under a causal mask they are the longest.
+  const int64_t first = tiles - 1 - rest % tiles, h = rest / tiles % p.a.H;
+  const int64_t b = rest / tiles / p.a.H;
+  simt::SharedTiles shared;
+  GradSums<T, GradPass::kQueries, kUnits> sums(p, shared, static_cast<int>(part));
+  const AttendHead head = AttendHead::Of(p.a, b, h);
+  const int64_t slots = head.query_rows == nullptr ? p.a.Nq : head.queries;
+  for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
+    sums.Run(b, h, 1, tile, static_cast<int>(first));
+  }
+}
+
+template <class T, int kUnits>
+__global__ void __launch_bounds__(kGradThreads)
+    GradKeys(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t part = block % p.key_parts, rest = block / p.key_parts;
+  const int64_t tiles = p.key_shares > 0 ? p.key_shares : p.key_tiles;
+  const int64_t kv_heads = p.a.H / p.a.group;
+  const int64_t first = rest % tiles, kv = rest / tiles % kv_heads, b = rest / tiles / kv_heads;
+  simt::SharedTiles shared;
+  GradSums<T, GradPass::kKeys, kUnits> sums(p, shared, static_cast<int>(part));
+  // Where heads have gather orders of their own, a tile is of one head.
+  const bool apart = p.key_shares > 0 && p.a.seqs[b].head_patterns != nullptr;
+  const int64_t step = apart ? 1 : p.a.group;
+  for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group; h += step) {
+    const AttendHead head = AttendHead::Of(p.a, b, h);
+    const int64_t slots = head.key_rows == nullptr ? p.a.Nk : head.keys;
+    for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
+      sums.Run(b, h, step, tile, static_cast<int>(first));
+    }
+  }
+}
+
+}  // namespace attnd::cuda

@@ -1,0 +1,50 @@
+// A problem of the gradient of attend as its kernels read it: plain data.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/core/dtype.h"
+#include "kernels/cuda/attend/attend_params.h"
+
+namespace attnd::cuda {
+
+// What the gradient needs of a query row beside its operands.
+struct GradRow {
+  float lse_high, lse_low;  // lse in base 2 as the sum of two floats; lse_low = inf: no such row
+  float shift;              // dout . out - dlse
+  float factor;             // row_weight
+};
+
+struct GradData {
+  AttendData a;
+  Plane dout;              // data null: zero
+  Plane dlse;              // likewise
+  float scale;             // AttendParams::scale
+  int columns, v_columns;  // chunks of 64 columns of D and Dv
+  bool resident;           // all columns of a pair of tiles are in shared memory at once
+  bool vectors;            // every operand can be copied by 16 bytes
+
+  GradRow* rows;        // [B,H,Nq]
+  float* tile_sizes;    // [B,H,tiles of Nq]: bounds of dout and shift; null: not needed
+  float* head_sizes;    // [B,H]: the largest of them
+  // Gradients; data null: not wanted. Where terms repeat, sums of one head: dense float32.
+  Plane dq, dk, dv, dq_rel, dtable;
+  Plane dbias;             // where it repeats nothing and rows are in order; else:
+  Plane bias_sums;         // summed over b, h, rows or columns as its strides of 0 say
+  bool bias_b, bias_h, bias_q, bias_k;  // which of them it sums over
+  bool bias_in_order;      // no sequence gathers
+  float* slope_sums;       // [B,H,Nq]
+  float* dr_sums;          // [B,H,query_shares,L,D]
+  int query_shares;        // 0: a block has one tile of queries
+  // Of keys in gather orders: sums of rows of k and k2, [B,Hkv,key_shares,Nk + Nk2,D or Dv].
+  float *dk_sums, *dv_sums;
+  int key_shares;          // 0: a block has one tile of keys, which it stores
+  // Pieces of 64 columns that blocks share out: of dq or dk, then of dq_rel or dv.
+  int query_first, query_second, key_first, key_second;
+  int query_parts, key_parts;  // blocks of a tile
+  int64_t query_tiles, key_tiles;  // most of a head
+
+  SIMT_FN GradRow* RowsOf(int64_t b, int64_t h) const { return rows + (b * a.H + h) * a.Nq; }
+};
+
+}  // namespace attnd::cuda

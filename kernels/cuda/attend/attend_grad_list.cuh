@@ -1,0 +1,201 @@
+// The gradient of attend over listed pairs: a warp for a query row (dq and sums of the row), for a
+// key row (dk, dv; the query heads of a kv head one after the other), or for a row of dbias.
+//
+// Bound: bytes, D + Dv elements of k and v, or of q and dout, a pair, mostly from L2.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attend/attend_grad_data.h"
+#include "kernels/cuda/attend/attend_terms.h"
+#include "kernels/cuda/launch.h"
+
+namespace attnd::cuda {
+
+constexpr int kListThreads = 128;
+constexpr int kListWarps = kListThreads / 32;
+constexpr int kListColumns = 8;  // of a lane at a time
+
+struct ListPair {
+  bool sees;
+  float weight, dscore, kept;  // P, dS, dT
+  float distance;
+};
+
+// Lane 0 to 31 of a warp that weighs a pair together.
+class ListWarp {
+ public:
+  SIMT_FN explicit ListWarp(const GradData& problem) : p(problem), lane_(threadIdx.x % 32) {}
+
+  SIMT_FN float Dot(const HeadRows& x, int64_t i, const HeadRows& y, int64_t j, int width) const {
+    float sum = 0;
+    const int64_t from_x = x.At(i), from_y = y.At(j);
+    for (int d = lane_; d < width; d += 32) {
+      sum = fmaf(LoadFloat(x.data, x.dtype, from_x + d), LoadFloat(y.data, y.dtype, from_y + d),
+                 sum);
+    }
+    return simt::WarpSum(sum);
+  }
+  SIMT_FN ListPair Weigh(const AttendHead& head, const GradRow& row, const Slope& slope, int64_t i,
+                         int64_t j, bool needs_scores) const {
+    ListPair pair = {true, 0, 0, 0, 0};
+    const Position position = Position::Of(i, head.offset);
+    const float product = Dot(HeadRows::Of(p.a.q, head.b, head.h), i,
+                              HeadRows::Of(p.a.k, head.b, head.kv), j, p.a.D);
+    float through_cap;
+    const float s = ScoreOf(p.a, head.b, head.h, p.a.scale * product,
+                            {i, j, position, slope, 0, nullptr, 0}, &pair.sees, &through_cap);
+    if (!pair.sees) return pair;
+    float dp = 0;
+    if (needs_scores && p.dout.data != nullptr) {
+      dp = Dot(HeadRows::Of(p.dout, head.b, head.h), i, HeadRows::Of(p.a.v, head.b, head.kv), j,
+               p.a.Dv);
+    }
+    const float exponent = s - row.lse_high - row.lse_low;
+    pair.weight = simt::Exp2(exponent > 0 ? 0 : exponent);
+    pair.dscore = pair.weight * (dp - row.shift);
+    pair.kept = pair.dscore * through_cap;
+    if (slope.given) pair.distance = position.DistanceTo(j);
+    return pair;
+  }
+  // sums += weight x, of columns lane + 32 n from `first` on.
+  SIMT_FN void Add(float (&sums)[kListColumns], float weight, const HeadRows& x, int64_t i,
+                   int first, int width) const {
+    const int64_t from = x.At(i);
+#pragma unroll
+    for (int n = 0; n < kListColumns; ++n) {
+      const int d = first + lane_ + 32 * n;
+      if (d < width) sums[n] = fmaf(weight, LoadFloat(x.data, x.dtype, from + d), sums[n]);
+    }
+  }
+  SIMT_FN void Store(const float (&sums)[kListColumns], float factor, const Plane& to, int64_t b,
+                     int64_t h, int64_t row, int first, int width) const {
+#pragma unroll
+    for (int n = 0; n < kListColumns; ++n) {
+      const int d = first + lane_ + 32 * n;
+      if (d < width) {
+        StoreFloat(to.data, to.dtype, to.Head(b, h) + row * to.row + d, sums[n] * factor);
+      }
+    }
+  }
+
+ private:
+  const GradData& p;
+  const int lane_;
+};
+
+struct Listed {
+  const int32_t *begin, *end;
+};
+SIMT_FN Listed ListOf(const int64_t* begin, const int32_t* columns, int64_t row) {
+  if (begin == nullptr) return {nullptr, nullptr};
+  return {columns + begin[row], columns + begin[row + 1]};
+}
+SIMT_FN Listed KeysOf(const AttendHead& head, int64_t i) {
+  if (head.pattern == nullptr || i >= head.nq) return {nullptr, nullptr};
+  return ListOf(head.pattern->keys_begin, head.pattern->keys, i);
+}
+SIMT_FN Listed QueriesOf(const AttendHead& head, int64_t j) {
+  if (head.pattern == nullptr || j >= head.nk) return {nullptr, nullptr};
+  return ListOf(head.pattern->queries_begin, head.pattern->queries, j);
+}
+
+inline __global__ void __launch_bounds__(kListThreads)
+    GradListQueries(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t blocks = (p.a.Nq + kListWarps - 1) / kListWarps;
+  const int64_t i = block % blocks * kListWarps + threadIdx.x / 32;
+  const int64_t h = block / blocks % p.a.H, b = block / blocks / p.a.H;
+  if (i >= p.a.Nq) return;
+  const ListWarp warp(p);
+  const AttendHead head = AttendHead::Of(p.a, b, h);
+  const GradRow row = p.RowsOf(b, h)[i];
+  const Slope slope = Slope::Of(p.a, b, h);
+  Listed list = KeysOf(head, i);
+  if (row.lse_low == INFINITY) list.end = list.begin;
+  const HeadRows k = HeadRows::Of(p.a.k, b, head.kv);
+  const bool wants_dq = p.dq.data != nullptr;
+  float distances = 0;
+  for (int first = 0; first < (wants_dq ? p.a.D : 1); first += 32 * kListColumns) {
+    float sums[kListColumns] = {};
+    for (const int32_t* key = list.begin; key != list.end; ++key) {
+      const ListPair pair = warp.Weigh(head, row, slope, i, *key, true);
+      if (!pair.sees) continue;
+      if (first == 0) distances = fmaf(pair.dscore, pair.distance, distances);
+      if (wants_dq) warp.Add(sums, pair.kept, k, *key, first, p.a.D);
+    }
+    if (wants_dq) warp.Store(sums, p.scale, p.dq, b, h, i, first, p.a.D);
+  }
+  if (p.slope_sums != nullptr && threadIdx.x % 32 == 0) {
+    p.slope_sums[(b * p.a.H + h) * p.a.Nq + i] = -distances;
+  }
+}
+
+inline __global__ void __launch_bounds__(kListThreads)
+    GradListKeys(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t blocks = (p.a.Nk + kListWarps - 1) / kListWarps;
+  const int64_t j = block % blocks * kListWarps + threadIdx.x / 32;
+  const int64_t kv_heads = p.a.H / p.a.group;
+  const int64_t kv = block / blocks % kv_heads, b = block / blocks / kv_heads;
+  if (j >= p.a.Nk) return;
+  const ListWarp warp(p);
+  const bool wants_dk = p.dk.data != nullptr, wants_dv = p.dv.data != nullptr;
+  const int width = max(wants_dk ? p.a.D : 0, wants_dv ? p.a.Dv : 0);
+  for (int first = 0; first < width; first += 32 * kListColumns) {
+    float of_k[kListColumns] = {}, of_v[kListColumns] = {};
+    for (int64_t h = kv * p.a.group; h < (kv + 1) * p.a.group; ++h) {
+      const AttendHead head = AttendHead::Of(p.a, b, h);
+      const Listed list = QueriesOf(head, j);
+      const Slope slope = Slope::Of(p.a, b, h);
+      const GradRow* rows = p.RowsOf(b, h);
+      const HeadRows q = HeadRows::Of(p.a.q, b, h), dout = HeadRows::Of(p.dout, b, h);
+      for (const int32_t* query = list.begin; query != list.end; ++query) {
+        const GradRow row = rows[*query];
+        if (row.lse_low == INFINITY) continue;
+        const ListPair pair = warp.Weigh(head, row, slope, *query, j, wants_dk);
+        if (!pair.sees) continue;
+        if (wants_dk) warp.Add(of_k, pair.kept, q, *query, first, p.a.D);
+        if (wants_dv && dout.data != nullptr) {
+          warp.Add(of_v, pair.weight, dout, *query, first, p.a.Dv);
+        }
+      }
+    }
+    if (wants_dk) warp.Store(of_k, p.scale, p.dk, b, kv, j, first, p.a.D);
+    if (wants_dv) warp.Store(of_v, 1, p.dv, b, kv, j, first, p.a.Dv);
+  }
+}
+
+// A block for a row of dbias, which holds zeros: warps cannot share one.
+inline __global__ void __launch_bounds__(32)
+    GradListBias(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t rows = p.bias_q ? 1 : p.a.Nq, heads = p.bias_h ? 1 : p.a.H;
+  const int64_t to_row = block % rows, to_h = block / rows % heads, to_b = block / rows / heads;
+  const Plane& to = p.bias_sums;
+  const int64_t at = to.Head(to_b, to_h) + to_row * to.row;
+  const ListWarp warp(p);
+  float total = 0;
+  for (int64_t b = to_b; b < (p.bias_b ? p.a.B : to_b + 1); ++b) {
+    for (int64_t h = to_h; h < (p.bias_h ? p.a.H : to_h + 1); ++h) {
+      const AttendHead head = AttendHead::Of(p.a, b, h);
+      const Slope slope = Slope::Of(p.a, b, h);
+      for (int64_t i = to_row; i < (p.bias_q ? head.nq : to_row + 1); ++i) {
+        const GradRow row = p.RowsOf(b, h)[i];
+        if (row.lse_low == INFINITY) continue;
+        const Listed list = KeysOf(head, i);
+        for (const int32_t* key = list.begin; key != list.end; ++key) {
+          const ListPair pair = warp.Weigh(head, row, slope, i, *key, true);
+          if (!pair.sees) continue;
+          total += pair.dscore;
+          if (p.bias_k || threadIdx.x != 0) continue;
+          float* sum = static_cast<float*>(to.data) + at + *key * to.column;
+          *sum += pair.dscore;
+        }
+      }
+    }
+  }
+  if (p.bias_k && threadIdx.x == 0) static_cast<float*>(to.data)[at] = total;
+}
+
+}  // namespace attnd::cuda

@@ -1,0 +1,303 @@
+#include "kernels/cuda/attend/attend_grad_plan.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/attend/attend_grad_pair.cuh"
+
+namespace attnd::cuda {
+namespace {
+
+constexpr size_t kMostShared = size_t{160} << 10;
+
+// A gradient: dimensions of 1 repeat.
+Plane GradientPlane(const View& view) {
+  Plane plane = Plane::Of(view);
+  int64_t* const strides[] = {&plane.b, &plane.h, &plane.row, &plane.column};
+  for (int i = 0; i < view.shape.rank && i < 4; ++i) {
+    if (view.shape[i] == 1) *strides[i] = 0;
+  }
+  return plane;
+}
+
+Plane FloatPlane(float* data, int64_t heads, int64_t rows, int64_t width) {
+  return {data, heads * rows * width, rows * width, width, 1, DType::kF32};
+}
+
+size_t SharedBytesOf(GradType type, int chunks) {
+  return type == GradType::kF32 ? GradShared<float>::Bytes(chunks)
+                                : GradShared<simt::f16>::Bytes(chunks);
+}
+
+int PartsOf(int units, int of_block) { return std::max(1, (units + of_block - 1) / of_block); }
+
+}  // namespace
+
+GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bool dry)
+    : problem(grad), is_dry(dry) {
+  const AttendProblem& f = grad.forward;
+  B = f.q.shape[0], H = f.q.shape[1], Hkv = f.k.shape[1];
+  Nq = f.q.shape[2], Nk = f.k.shape[2], Nk2 = f.terms.k2.given() ? f.terms.k2.shape[2] : 0;
+  D = f.q.shape[3], Dv = f.v.shape[3];
+  gathers = f.terms.k2.given();
+  for (const AttendSeq& seq : f.seqs) {
+    gathers = gathers || seq.gathers;
+    is_listed = is_listed || seq.is_listed;
+  }
+  data.a = NewAttendData(params, f);
+  data.dout = Plane::Of(grad.dout);
+  data.dlse = Plane::Of(grad.dlse);
+  data.scale = static_cast<float>(params.scale);
+  data.columns = static_cast<int>(CeilDiv64(D));
+  data.v_columns = static_cast<int>(CeilDiv64(Dv));
+  ChooseType();
+  const int chunks = data.columns + data.v_columns;
+  data.resident = SharedBytesOf(type, chunks) <= kMostShared;
+  shared_bytes = SharedBytesOf(type, data.resident ? chunks : 1);
+  PlanQueries();
+  PlanKeys();
+  PlanBias();
+}
+
+bool GradPlan::Wants(const View& gradient) const {
+  return gradient.given() && gradient.shape.size() > 0 && (is_dry || gradient.data != nullptr);
+}
+
+void GradPlan::ChooseType() {
+  const AttendProblem& f = problem.forward;
+  const View* const operands[] = {&f.q, &f.k, &f.v, &f.terms.k2, &f.terms.v2, &problem.dout};
+  const auto all_are = [&](DType dtype) {
+    return std::all_of(std::begin(operands), std::end(operands), [&](const View* view) {
+      return !view->given() || view->dtype == dtype;
+    });
+  };
+  if (all_are(DType::kF16)) type = GradType::kF16;
+  if (all_are(DType::kBF16)) type = GradType::kBF16;
+  const int64_t size = type == GradType::kF32 ? 4 : 2;
+  data.vectors = (type != GradType::kF32 || all_are(DType::kF32)) &&
+                 std::all_of(std::begin(operands), std::end(operands), [&](const View* view) {
+                   if (!view->given()) return true;
+                   bool aligned = reinterpret_cast<uintptr_t>(view->data) % 16 == 0;
+                   for (int i = 0; i < 3; ++i) aligned &= view->stride[i] * size % 16 == 0;
+                   return aligned;
+                 });
+}
+
+void GradPlan::PlanQueries() {
+  const AttendTermGrads& d = problem.dterms;
+  data.query_first = Wants(problem.dq) ? data.columns : 0;
+  data.query_second = Wants(d.q_rel) ? data.columns : 0;
+  const int units = data.query_first + data.query_second;
+  query_units = units > kGradUnits[0] ? 1 : 0;
+  data.query_parts = PartsOf(units, kGradUnits[query_units]);
+  data.query_tiles = std::max<int64_t>(CeilDiv64(Nq), 1);
+  for (const AttendSeq& seq : problem.forward.seqs) {
+    for (int64_t h = 0; h < (seq.head_patterns.empty() ? 1 : H); ++h) {
+      const Pattern* pattern = seq.Of(h);
+      if (pattern == nullptr) continue;
+      if (!pattern->query_rows.empty()) {
+        data.query_tiles = std::max(data.query_tiles, CeilDiv64(pattern->Nq));
+      }
+    }
+  }
+  if (Wants(d.r)) {
+    data.query_shares = static_cast<int>(std::clamp<int64_t>(CeilDiv64(Nq), 1, 8));
+  }
+  const Shape whole = {B, H, Nq, Nk};
+  const bool stores_bias = Wants(d.bias) && !gathers && !is_listed && d.bias.shape == whole;
+  needs_queries = units > 0 || Wants(d.alibi_slopes) || Wants(d.table) || Wants(d.r) || stores_bias;
+  needs_bias = Wants(d.bias) && !stores_bias;
+  data.bias_in_order = !gathers;
+}
+
+void GradPlan::PlanKeys() {
+  const AttendTermGrads& d = problem.dterms;
+  data.key_first = Wants(problem.dk) || Wants(d.k2) ? data.columns : 0;
+  data.key_second = Wants(problem.dv) || Wants(d.v2) ? data.v_columns : 0;
+  const int units = data.key_first + data.key_second;
+  needs_keys = units > 0;
+  key_units = units > kGradUnits[0] ? 1 : 0;
+  data.key_parts = PartsOf(units, kGradUnits[key_units]);
+  data.key_tiles = CeilDiv64(Nk);
+  if (gathers) data.key_shares = static_cast<int>(std::clamp<int64_t>(CeilDiv64(Nk + Nk2), 1, 8));
+}
+
+void GradPlan::PlanBias() {
+  if (!needs_bias) return;
+  const Shape& s = problem.dterms.bias.shape;
+  data.bias_b = s[0] == 1, data.bias_h = s[1] == 1, data.bias_q = s[2] == 1, data.bias_k = s[3] == 1;
+}
+
+void GradPlan::Zero(const Plane& to, int64_t planes_b, int64_t planes_h, int64_t rows,
+                    int64_t width) {
+  zeros.push_back({.B = planes_b, .H = planes_h, .to = to, .rows = rows, .width = width});
+}
+
+void GradPlan::ZeroFloats(float* floats, int64_t count) {
+  Zero(FloatPlane(floats, 1, 1, count), 1, 1, 1, count);
+}
+
+// Where a gradient [B,H,rows,width] of one head goes: to itself, or to sums that are added up.
+void GradPlan::PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
+                         GradMemory* memory, Plane* to) {
+  const bool repeats = gradient.shape[0] != B || gradient.shape[1] != H;
+  if (!repeats && (!needs_floats || gradient.dtype == DType::kF32)) {
+    *to = GradientPlane(gradient);
+    if (gathers || needs_floats) Zero(*to, B, H, rows, width);
+    return;
+  }
+  auto* floats = memory->Take<float>(B * H * rows * width);
+  *to = FloatPlane(floats, H, rows, width);
+  ZeroFloats(floats, B * H * rows * width);
+  sums.push_back({.parts = floats,
+                  .B = B,
+                  .H = H,
+                  .count = 1,
+                  .all_rows = rows,
+                  .to = GradientPlane(gradient),
+                  .rows = rows,
+                  .width = width,
+                  .sums_b = gradient.shape[0] != B,
+                  .sums_h = gradient.shape[1] != H,
+                  .factor = 1});
+}
+
+void GradPlan::SumHeads(const View& gradient, bool is_sinks) {
+  head_sums.push_back({.to = GradientPlane(gradient),
+                       .is_sinks = is_sinks,
+                       .sums_b = gradient.shape[0] != B,
+                       .sums_h = gradient.shape[1] != H});
+}
+
+void GradPlan::Place(GradMemory* memory) {
+  zeros.clear(), sums.clear(), head_sums.clear();
+  const AttendTermGrads& d = problem.dterms;
+  const int64_t all_rows = B * H * Nq;
+  data.rows = memory->Take<GradRow>(all_rows);
+  if (type == GradType::kF16 && !is_listed) {
+    data.tile_sizes = memory->Take<float>(B * H * CeilDiv64(Nq));
+    data.head_sizes = memory->Take<float>(B * H);
+  }
+  if (Wants(problem.dq)) {
+    data.dq = GradientPlane(problem.dq);
+    data.dq.b = problem.dq.stride[0], data.dq.h = problem.dq.stride[1];
+    if (gathers) Zero(data.dq, B, H, Nq, D);
+  }
+  if (Wants(d.q_rel)) PlaceTerm(d.q_rel, Nq, D, false, memory, &data.dq_rel);
+  if (Wants(d.table)) {
+    PlaceTerm(d.table, Nq, problem.forward.terms.table.shape[3], true, memory, &data.dtable);
+  }
+  if (Wants(d.alibi_slopes)) {
+    data.slope_sums = memory->Take<float>(all_rows);
+    ZeroFloats(data.slope_sums, all_rows);
+    SumHeads(d.alibi_slopes, false);
+  }
+  if (Wants(d.sinks)) SumHeads(d.sinks, true);
+  if (Wants(d.r)) {
+    const int64_t L = data.a.L, count = B * H * data.query_shares * L * D;
+    data.dr_sums = memory->Take<float>(count);
+    ZeroFloats(data.dr_sums, count);
+    sums.push_back({.parts = data.dr_sums,
+                    .B = B,
+                    .H = H,
+                    .count = data.query_shares,
+                    .all_rows = L,
+                    .to = GradientPlane(d.r),
+                    .rows = L,
+                    .width = D,
+                    .sums_b = d.r.shape[0] != B,
+                    .sums_h = d.r.shape[1] != H,
+                    .factor = data.scale});
+  }
+  if (!gathers) {
+    if (Wants(problem.dk)) data.dk = GradientPlane(problem.dk);
+    if (Wants(problem.dv)) data.dv = GradientPlane(problem.dv);
+  }
+  const auto keys = [&](const View& first, const View& second, int64_t width, float** to) {
+    const int64_t rows = Nk + Nk2, count = B * Hkv * data.key_shares * rows * width;
+    *to = memory->Take<float>(count);
+    ZeroFloats(*to, count);
+    GradParts parts = {.parts = *to,
+                       .B = B,
+                       .H = Hkv,
+                       .count = data.key_shares,
+                       .all_rows = rows,
+                       .width = width,
+                       .factor = 1};
+    for (const View* view : {&first, &second}) {
+      if (!Wants(*view)) continue;
+      parts.first = view == &first ? 0 : Nk;
+      parts.rows = view == &first ? Nk : Nk2;
+      parts.to = GradientPlane(*view);
+      parts.sums_b = view->shape[0] != B, parts.sums_h = view->shape[1] != Hkv;
+      sums.push_back(parts);
+    }
+  };
+  if (gathers && data.key_first > 0) keys(problem.dk, d.k2, D, &data.dk_sums);
+  if (gathers && data.key_second > 0) keys(problem.dv, d.v2, Dv, &data.dv_sums);
+  if (!Wants(d.bias)) return;
+  const Shape& s = d.bias.shape;
+  if (!needs_bias) {
+    data.dbias = GradientPlane(d.bias);
+    Zero(data.dbias, B, H, Nq, Nk);
+    return;
+  }
+  data.bias_sums = GradientPlane(d.bias);
+  if (is_listed && d.bias.dtype != DType::kF32) {
+    auto* floats = memory->Take<float>(s.size());
+    data.bias_sums = {floats,
+                      data.bias_b ? 0 : s[1] * s[2] * s[3],
+                      data.bias_h ? 0 : s[2] * s[3],
+                      data.bias_q ? 0 : s[3],
+                      data.bias_k ? 0 : 1,
+                      DType::kF32};
+    ZeroFloats(floats, s.size());
+    sums.push_back({.parts = floats,
+                    .B = s[0],
+                    .H = s[1],
+                    .count = 1,
+                    .all_rows = s[2],
+                    .to = GradientPlane(d.bias),
+                    .rows = s[2],
+                    .width = s[3],
+                    .factor = 1});
+  } else if (gathers || is_listed) {
+    Zero(data.bias_sums, s[0], s[1], s[2], s[3]);
+  }
+}
+
+int64_t GradPlan::query_blocks() const {
+  if (!needs_queries || Nq == 0) return 0;
+  const int64_t tiles = data.query_shares > 0 ? data.query_shares : data.query_tiles;
+  return B * H * tiles * data.query_parts;
+}
+
+int64_t GradPlan::key_blocks() const {
+  if (!needs_keys) return 0;
+  const int64_t tiles = data.key_shares > 0 ? data.key_shares : data.key_tiles;
+  return B * Hkv * tiles * data.key_parts;
+}
+
+int64_t GradPlan::bias_blocks() const {
+  if (!needs_bias) return 0;
+  const int64_t planes = (data.bias_b ? 1 : B) * (data.bias_h ? 1 : H);
+  if (is_listed) return planes * (data.bias_q ? 1 : Nq);
+  const int64_t q_tiles = data.bias_in_order && !data.bias_q ? CeilDiv64(Nq) : 1;
+  const int64_t k_tiles = data.bias_in_order && !data.bias_k ? CeilDiv64(Nk) : 1;
+  return planes * q_tiles * k_tiles;
+}
+
+int64_t GradPlan::list_blocks(int64_t heads_of_rows, int64_t rows) const {
+  constexpr int64_t kWarps = 4;
+  return B * heads_of_rows * ((rows + kWarps - 1) / kWarps);
+}
+
+double GradPlan::Flops(double d_products, double v_products) const {
+  double pairs = 0;
+  for (const AttendSeq& seq : problem.forward.seqs) {
+    const double of_tiles = is_listed ? seq.visible_pairs : seq.visible_tiles * kTile * kTile;
+    pairs += of_tiles * static_cast<double>(seq.count * H);
+  }
+  return 2 * pairs * (d_products * static_cast<double>(D) + v_products * static_cast<double>(Dv));
+}
+
+}  // namespace attnd::cuda

@@ -1,0 +1,77 @@
+// What the gradient of attend launches for one problem of a list, and the memory it takes. All of it
+// follows from shapes, so that a dry run counts the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/attend/attend_grad_data.h"
+#include "kernels/cuda/attend/attend_grad_rows.cuh"
+#include "kernels/device/attend.h"
+
+namespace attnd::cuda {
+
+// Elements of the tiles in shared memory.
+enum class GradType : uint8_t { kF32, kF16, kBF16 };
+constexpr int kGradTypes = 3;
+constexpr int kGradUnits[] = {2, 4};  // pieces of 64 columns that a block sums
+
+// Deals out scratch memory. Without memory it only counts, and gives null.
+class GradMemory {
+ public:
+  explicit GradMemory(std::byte* base) : base_(base) {}
+  template <class T>
+  T* Take(int64_t count) {
+    const int64_t at = bytes_;
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* const base_;
+  int64_t bytes_ = 0;
+};
+
+struct GradPlan {
+  GradPlan(const AttendGradProblem& problem, const AttendParams& params, bool is_dry);
+  // Takes what the problem needs, and lists the sums and the zeros of it.
+  void Place(GradMemory* memory);
+
+  int64_t row_blocks() const { return heads() * CeilDiv64(Nq); }
+  int64_t query_blocks() const;
+  int64_t key_blocks() const;
+  int64_t bias_blocks() const;
+  int64_t list_blocks(int64_t rows_of_heads, int64_t rows) const;
+  int64_t heads() const { return B * H; }
+  // FLOPs of a pass over all pairs: `products` of D and Dv columns.
+  double Flops(double d_products, double v_products) const;
+  static int64_t CeilDiv64(int64_t n) { return (n + 63) / 64; }
+
+  const AttendGradProblem& problem;
+  const bool is_dry;
+  GradData data = {};
+  GradType type = GradType::kF32;
+  int64_t B, H, Hkv, Nq, Nk, Nk2, D, Dv;
+  bool gathers = false, is_listed = false;
+  bool needs_queries = false, needs_keys = false, needs_bias = false;
+  int query_units = 0, key_units = 0;  // indices of kGradUnits
+  size_t shared_bytes = 0;             // of a block over tiles
+  std::vector<GradParts> zeros, sums;
+  std::vector<GradHeads> head_sums;
+
+ private:
+  bool Wants(const View& gradient) const;
+  void ChooseType();
+  void PlanQueries();
+  void PlanKeys();
+  void PlanBias();
+  void PlaceTerm(const View& gradient, int64_t rows, int64_t width, bool needs_floats,
+                 GradMemory* memory, Plane* to);
+  void Zero(const Plane& to, int64_t planes_b, int64_t planes_h, int64_t rows, int64_t width);
+  void ZeroFloats(float* data, int64_t count);
+  void SumHeads(const View& gradient, bool is_sinks);
+};
+
+}  // namespace attnd::cuda

@@ -1,0 +1,177 @@
+// What the gradient of attend needs of each query row, and sums over rows, heads and parts.
+//
+// Bound: bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attend/attend_grad_data.h"
+#include "kernels/cuda/attend/attend_grad_tile.h"
+#include "kernels/cuda/attend/attend_terms.h"
+#include "kernels/cuda/launch.h"
+
+namespace attnd::cuda {
+
+// A block for 64 rows of a head, a warp for a row at a time.
+inline __global__ void __launch_bounds__(kGradThreads)
+    GradRows(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const AttendData& a = p.a;
+  const int64_t tiles = (a.Nq + kSide - 1) / kSide, tile = block % tiles;
+  const int64_t h = block / tiles % a.H, b = block / tiles / a.H;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  simt::SharedTiles shared;
+  float* sizes = shared.Take<float>(kGradThreads / 32);
+  float most = 0;
+  for (int64_t n = warp; n < kSide; n += kGradThreads / 32) {
+    const int64_t i = tile * kSide + n;
+    if (i >= a.Nq) break;
+    GradRow row = {0, INFINITY, 0, 1};
+    if (i < a.seqs[b].nq) {
+      row.lse_low = 0;
+      float squares = 0;
+      if (a.is_softmax()) {
+        const float lse = static_cast<const float*>(a.lse.data)[a.lse.Head(b, h) + i * a.lse.row];
+        const double in_base_2 = lse * 1.4426950408889634074;
+        row.lse_high = static_cast<float>(in_base_2);
+        row.lse_low = fabsf(row.lse_high) == INFINITY
+                          ? 0.0f
+                          : static_cast<float>(in_base_2 - row.lse_high);
+        if (lse == -INFINITY) row.lse_low = INFINITY;
+        if (p.dout.data != nullptr) {
+          const int64_t out_at = a.out.Head(b, h) + i * a.out.row;
+          const int64_t dout_at = p.dout.Head(b, h) + i * p.dout.row;
+          float sum = 0;
+          for (int d = lane; d < a.Dv; d += 32) {
+            const float dout = LoadFloat(p.dout.data, p.dout.dtype, dout_at + d);
+            sum = fmaf(LoadFloat(a.out.data, a.out.dtype, out_at + d), dout, sum);
+            squares = fmaf(dout, dout, squares);
+          }
+          row.shift = simt::WarpSum(sum);
+        }
+        if (p.dlse.data != nullptr) {
+          row.shift -=
+              static_cast<const float*>(p.dlse.data)[p.dlse.Head(b, h) + i * p.dlse.row];
+        }
+      } else {
+        if (a.row_weight.data != nullptr) {
+          row.factor = static_cast<const float*>(
+              a.row_weight.data)[a.row_weight.Head(b, h) + i * a.row_weight.row];
+        }
+        if (p.dout.data != nullptr && p.tile_sizes != nullptr) {
+          for (int d = lane; d < a.Dv; d += 32) {
+            const float dout = LoadFloat(p.dout.data, p.dout.dtype,
+                                         p.dout.Head(b, h) + i * p.dout.row + d);
+            squares = fmaf(dout, dout, squares);
+          }
+        }
+      }
+      if (p.tile_sizes != nullptr) {
+        const float size = sqrtf(simt::WarpSum(squares)) + fabsf(row.shift);
+        if (row.lse_low != INFINITY && size < INFINITY) most = fmaxf(most, size);
+      }
+    }
+    if (lane == 0) p.RowsOf(b, h)[i] = row;
+  }
+  if (p.tile_sizes == nullptr) return;
+  if (lane == 0) sizes[warp] = most;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int n = 1; n < kGradThreads / 32; ++n) most = fmaxf(most, sizes[n]);
+  p.tile_sizes[(b * a.H + h) * tiles + tile] = most;
+}
+
+// A block for a head.
+inline __global__ void __launch_bounds__(kGradThreads)
+    GradHeadSizes(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t tiles = (p.a.Nq + kSide - 1) / kSide;
+  float most = 0;
+  for (int64_t n = threadIdx.x; n < tiles; n += kGradThreads) {
+    most = fmaxf(most, p.tile_sizes[block * tiles + n]);
+  }
+  simt::SharedTiles shared;
+  float* sizes = shared.Take<float>(kGradThreads);
+  sizes[threadIdx.x] = most;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int n = 1; n < kGradThreads; ++n) most = fmaxf(most, sizes[n]);
+  p.head_sizes[block] = most;
+}
+
+// Gradients of numbers of heads: of slopes from sums of rows, of sinks from rows.
+struct GradHeads {
+  GradData grad = {};
+  Plane to = {};  // [B,H]
+  bool is_sinks = false;
+  bool sums_b = false, sums_h = false;  // over what the term repeats
+};
+// A block for one number.
+inline __global__ void __launch_bounds__(kGradThreads)
+    GradHeadSums(const __grid_constant__ Problems<GradHeads> problems) {
+  const auto [head, block, index] = FindPlace(problems);
+  const GradData& p = head.grad;
+  const int64_t heads = head.sums_h ? 1 : p.a.H, of_b = block / heads, of_h = block % heads;
+  double sum = 0;
+  for (int64_t b = of_b; b < (head.sums_b ? p.a.B : of_b + 1); ++b) {
+    for (int64_t h = of_h; h < (head.sums_h ? p.a.H : of_h + 1); ++h) {
+      const GradRow* rows = p.RowsOf(b, h);
+      const float* slopes =
+          head.is_sinks ? nullptr : p.slope_sums + (b * p.a.H + h) * p.a.Nq;
+      const float sink = head.is_sinks ? SinkOf(p.a, b, h) * kLog2E : 0;
+      const int64_t nq = p.a.seqs[b].nq;
+      for (int64_t i = threadIdx.x; i < nq; i += kGradThreads) {
+        const GradRow& row = rows[i];
+        if (row.lse_low == INFINITY) continue;
+        sum += head.is_sinks ? -simt::Exp2(sink - row.lse_high - row.lse_low) * row.shift
+                             : slopes[i];
+      }
+    }
+  }
+  simt::SharedTiles shared;
+  double* sums = shared.Take<double>(kGradThreads);
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int n = 1; n < kGradThreads; ++n) sum += sums[n];
+  StoreFloat(head.to.data, head.to.dtype, head.to.Head(of_b, of_h), static_cast<float>(sum));
+}
+
+// A gradient as the sum of parts [B,H,parts,rows,width], from row `first` on; no parts: zeros.
+struct GradParts {
+  const float* parts = nullptr;
+  int64_t B = 1, H = 1, count = 0, all_rows = 0, first = 0;
+  Plane to = {};  // [B,H,rows,width], 1 in what it sums over
+  int64_t rows = 0, width = 0;
+  bool sums_b = false, sums_h = false;
+  float factor = 1;
+  static constexpr int kThreads = 256, kElements = 2048;
+
+  int64_t blocks_of_plane() const { return (rows * width + kElements - 1) / kElements; }
+  int64_t blocks() const { return (sums_b ? 1 : B) * (sums_h ? 1 : H) * blocks_of_plane(); }
+};
+inline __global__ void __launch_bounds__(GradParts::kThreads)
+    GradSumParts(const __grid_constant__ Problems<GradParts> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t elements = p.rows * p.width;
+  const int64_t blocks = (elements + GradParts::kElements - 1) / GradParts::kElements;
+  const int64_t plane = block / blocks, heads = p.sums_h ? 1 : p.H;
+  const int64_t of_b = plane / heads, of_h = plane % heads;
+  const int64_t begin = block % blocks * GradParts::kElements;
+  const int64_t end = min(begin + GradParts::kElements, elements);
+  for (int64_t at = begin + threadIdx.x; at < end; at += GradParts::kThreads) {
+    const int64_t row = at / p.width, column = at - row * p.width;
+    float sum = 0;
+    for (int64_t b = of_b; p.count > 0 && b < (p.sums_b ? p.B : of_b + 1); ++b) {
+      for (int64_t h = of_h; h < (p.sums_h ? p.H : of_h + 1); ++h) {
+        const float* from = p.parts + (b * p.H + h) * p.count * p.all_rows * p.width +
+                            (p.first + row) * p.width + column;
+        for (int64_t n = 0; n < p.count; ++n) sum += from[n * p.all_rows * p.width];
+      }
+    }
+    StoreFloat(p.to.data, p.to.dtype,
+               p.to.Head(of_b, of_h) + row * p.to.row + column * p.to.column, sum * p.factor);
+  }
+}
+
+}  // namespace attnd::cuda

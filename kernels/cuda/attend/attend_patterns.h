@@ -1,0 +1,47 @@
+// The patterns and sequences of one call of attend in device memory, for both directions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/attend/attend_params.h"
+#include "kernels/cuda/attend/device_pattern.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/device/attend.h"
+
+namespace attnd::cuda {
+
+// First Add all problems, then Upload, and Hold once everything has been launched. On a dry stream
+// only the memory counts.
+class AttendPatterns {
+ public:
+  explicit AttendPatterns(Stream& stream) : stream_(stream) {}
+
+  // Also counts the pairs of computed masks (AttendSeq::pair_count).
+  DeviceStatus Add(const AttendProblem& problem);
+  DeviceStatus Upload();
+  void Hold();
+
+  // Of problem `n` in the order of Add, in device memory. Not on a dry stream.
+  const SeqData* Seqs(size_t n) const { return table_.As<SeqData>() + first_[n]; }
+  // The pattern of a head; null: there is none, as on a dry stream. Pointers are of the device.
+  const PatternData* OnHost(size_t n, int64_t b, int64_t h) const;
+  const DevicePattern* Of(size_t n, int64_t b, int64_t h) const;
+  // Whether a pattern of the problem has constants or labels.
+  bool has_terms(size_t n) const { return has_terms_[n]; }
+
+ private:
+  Stream& stream_;
+  std::vector<size_t> first_;      // sequence of each problem
+  std::vector<size_t> head_first_;  // place in by_head_ of each problem's first sequence
+  std::vector<int64_t> heads_;
+  std::vector<bool> has_terms_;
+  std::vector<SeqData> seqs_;
+  std::vector<const PatternData*> by_head_;  // [sequence][H]; null where a sequence has one pattern
+  std::vector<bool> has_head_patterns_;      // of each sequence
+  std::vector<std::shared_ptr<const DevicePattern>> copies_;  // [sequence][H] or the first of them
+  Table table_;
+};
+
+}  // namespace attnd::cuda

@@ -1,0 +1,237 @@
+// Tiles of rows in shared memory, and the products of attend over them. A warp owns 16 rows of the
+// left side; a tile has 64 rows. Of float32 a product is three of TF32. In accumulators [8][4] of
+// 64 columns, element [n][i] of a lane is row lane / 4 + (i >> 1) * 8, column n * 8 + lane % 4 * 2 +
+// (i & 1).
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/attend/attend_params.h"
+#include "kernels/cuda/simt.h"
+#include "kernels/cuda/views.h"
+#include "kernels/device/pattern.h"
+
+namespace attnd::cuda {
+
+constexpr int kAttendThreads = 128;  // four warps of 16 rows
+
+template <class T>
+constexpr DType kDTypeOf = std::is_same_v<T, float>       ? DType::kF32
+                           : std::is_same_v<T, simt::f16> ? DType::kF16
+                                                          : DType::kBF16;
+
+// Elements from row to row of a tile: eight rows lie in different banks, for ldmatrix (rows of 16
+// bytes) and for fragments of TF32 (four elements of eight rows) alike.
+template <class T>
+constexpr int kTilePad = 16 / static_cast<int>(sizeof(T));
+template <class T>
+constexpr int TileStride(int width) {
+  return width + kTilePad<T>;
+}
+// Columns that a product reads at a time.
+template <class T>
+constexpr int kProductStep = std::is_same_v<T, float> ? 8 : 16;
+
+template <class T>
+SIMT_FN T FromFloat(float x) {
+  if constexpr (std::is_same_v<T, float>) return x;
+  if constexpr (std::is_same_v<T, simt::f16>) return __float2half_rn(x);
+  if constexpr (std::is_same_v<T, simt::bf16>) return __float2bfloat16_rn(x);
+}
+
+// Whether cp.async can copy rows of `width` elements from column 0 on to tiles of T.
+template <class T>
+SIMT_FN bool CopiesRows(const HeadRows& rows, int64_t width) {
+  if (rows.data == nullptr) return true;
+  constexpr int64_t kPer = 16 / sizeof(T);
+  return rows.dtype == kDTypeOf<T> && reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.row % kPer == 0 &&
+         width % kPer == 0;
+}
+
+// Rows of one tensor and, from row `own_rows` on, of a second one.
+struct RowSource {
+  HeadRows own, second;
+  int64_t own_rows;
+  int width;    // columns that exist
+  bool copies;  // CopiesRows of both
+
+  template <class T>
+  SIMT_FN static RowSource Of(const HeadRows& own, const HeadRows& second, int64_t own_rows,
+                              int width) {
+    return {own, second, own_rows, width,
+            CopiesRows<T>(own, width) && CopiesRows<T>(second, width)};
+  }
+};
+
+// Starts to load columns [column, column + kWidth) of 64 rows: row_of(i) is the row of row i of the
+// tile, -1 for one of zeros. Columns beyond the source's are zeros up to the next whole step of a
+// product and undefined beyond. For all threads of the block; a copy may be under way (CopyCommit)
+// when it returns.
+template <class T, int kWidth, class RowOf>
+SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
+                      const RowOf& row_of) {
+  constexpr int kStep = kProductStep<T>;
+  const int columns = min(source.width - column, kWidth);
+  const int padded = (columns + kStep - 1) / kStep * kStep;
+  if (source.copies) {
+    constexpr int kPer = 16 / sizeof(T), kChunks = kWidth / kPer;
+    for (int i = threadIdx.x; i < 64 * kChunks; i += kAttendThreads) {
+      const int r = i / kChunks, c = i % kChunks * kPer;
+      if (c >= padded) continue;
+      const int64_t row = row_of(r);
+      const bool valid = row >= 0 && c < columns;
+      const bool is_own = row < source.own_rows;
+      const HeadRows& rows = is_own ? source.own : source.second;
+      const T* data = static_cast<const T*>(rows.data);
+      // Where nothing is read the address is any that is aligned.
+      const T* from = static_cast<const T*>(source.own.data);
+      if (valid) from = data + rows.At(is_own ? row : row - source.own_rows) + column + c;
+      simt::CopyAsync<16>(tile + r * stride + c, from, valid);
+    }
+    return;
+  }
+  for (int i = threadIdx.x; i < 64 * kWidth; i += kAttendThreads) {
+    const int r = i / kWidth, c = i % kWidth;
+    if (c >= padded) continue;
+    const int64_t row = row_of(r);
+    float x = 0;
+    if (row >= 0 && c < columns) {
+      const bool is_own = row < source.own_rows;
+      const HeadRows& rows = is_own ? source.own : source.second;
+      x = LoadFloat(rows.data, rows.dtype,
+                    rows.At(is_own ? row : row - source.own_rows) + column + c);
+    }
+    tile[r * stride + c] = FromFloat<T>(x);
+  }
+}
+
+// x = high + low + an error of 2^-24 |x|: the products of TF32 are then float32-grade. Infinite x
+// gives NaN.
+SIMT_FN void Split(float x, uint32_t* high, uint32_t* low) {
+  *high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  *low = __float_as_uint(x - __uint_as_float(*high));
+}
+
+// d += a b of float32, a and b split. Tensor cores cut sums off where float32 rounds them: they sum
+// eight products, and sums of those are float32's.
+SIMT_FN void MmaSplit(float (&d)[4], const uint32_t (&a_high)[4], const uint32_t (&a_low)[4],
+                      float b0, float b1) {
+  uint32_t high[2], low[2];
+  Split(b0, &high[0], &low[0]);
+  Split(b1, &high[1], &low[1]);
+  float sum[4] = {0, 0, 0, 0};
+  simt::MmaTf32(sum, a_low, high[0], high[1]);
+  simt::MmaTf32(sum, a_high, low[0], low[1]);
+  simt::MmaTf32(sum, a_high, high[0], high[1]);
+  for (int i = 0; i < 4; ++i) d[i] += sum[i];
+}
+
+// s += rows right^T: of 16 rows (`left`: the warp's first) with 64 rows, over `width` columns, a
+// multiple of the step up to kWidth.
+template <class T, int kWidth>
+SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int stride, int width) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (std::is_same_v<T, float>) {
+    const int group = lane / 4, t = lane % 4;
+    const float* a_row = left + group * stride + t;
+    const float* b_row = right + group * stride + t;
+#pragma unroll 2
+    for (int c = 0; c < kWidth; c += 8) {
+      if (c >= width) break;
+      uint32_t high[4], low[4];
+      Split(a_row[c], &high[0], &low[0]);
+      Split(a_row[8 * stride + c], &high[1], &low[1]);
+      Split(a_row[c + 4], &high[2], &low[2]);
+      Split(a_row[8 * stride + c + 4], &high[3], &low[3]);
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        const float* b = b_row + n * 8 * stride + c;
+        MmaSplit(s[n], high, low, b[0], b[4]);
+      }
+    }
+  } else {
+    // Where this lane points ldmatrix: matrix lane / 8, row lane % 8.
+    const int lower = lane & 7, odd = lane >> 3 & 1, upper = lane >> 4;
+    const T* a_row = left + (odd * 8 + lower) * stride + upper * 8;
+    const T* b_row = right + (upper * 8 + lower) * stride + odd * 8;
+#pragma unroll
+    for (int c = 0; c < kWidth; c += 16) {
+      if (c >= width) break;
+      uint32_t a[4];
+      simt::LdMatrixX4(a, a_row + c);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        uint32_t b[4];
+        simt::LdMatrixX4(b, b_row + n * 16 * stride + c);
+        simt::Mma(T{}, s[n * 2], a, b[0], b[1]);
+        simt::Mma(T{}, s[n * 2 + 1], a, b[2], b[3]);
+      }
+    }
+  }
+}
+
+SIMT_FN uint32_t PackPair(simt::bf16, float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+SIMT_FN uint32_t PackPair(simt::f16, float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// out += weights values: weights [16][64] as accumulators, 64 rows of values, `width` columns, a
+// multiple of the step up to kWidth.
+template <class T, int kWidth>
+SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][4], const T* values,
+                         int stride, int width) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (std::is_same_v<T, float>) {
+    const int group = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      // Columns t and t + 4 of the left side are keys 2 t and 2 t + 1: those of this lane.
+      uint32_t high[4], low[4];
+      Split(weights[n][0], &high[0], &low[0]);
+      Split(weights[n][2], &high[1], &low[1]);
+      Split(weights[n][1], &high[2], &low[2]);
+      Split(weights[n][3], &high[3], &low[3]);
+      const float* row = values + (n * 8 + t * 2) * stride + group;
+#pragma unroll
+      for (int m = 0; m < kWidth / 8; ++m) {
+        if (m * 8 < width) MmaSplit(out[m], high, low, row[m * 8], row[stride + m * 8]);
+      }
+    }
+  } else {
+    const int lower = lane & 7, odd = lane >> 3 & 1, upper = lane >> 4;
+    const T* row = values + (odd * 8 + lower) * stride + upper * 8;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      // Scores leave the first product in the layout in which the second one reads them.
+      const uint32_t a[4] = {PackPair(T{}, weights[j * 2][0], weights[j * 2][1]),
+                             PackPair(T{}, weights[j * 2][2], weights[j * 2][3]),
+                             PackPair(T{}, weights[j * 2 + 1][0], weights[j * 2 + 1][1]),
+                             PackPair(T{}, weights[j * 2 + 1][2], weights[j * 2 + 1][3])};
+#pragma unroll
+      for (int m = 0; m < kWidth / 16; ++m) {
+        if (m * 16 >= width) continue;
+        uint32_t b[4];
+        simt::LdMatrixX4Trans(b, row + j * 16 * stride + m * 16);
+        simt::Mma(T{}, out[m * 2], a, b[0], b[1]);
+        simt::Mma(T{}, out[m * 2 + 1], a, b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Of the four lanes that share a row.
+SIMT_FN float QuadMax(float x) {
+  x = fmaxf(x, __shfl_xor_sync(simt::kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(simt::kAllLanes, x, 2));
+}
+SIMT_FN float QuadSum(float x) {
+  x += __shfl_xor_sync(simt::kAllLanes, x, 1);
+  return x + __shfl_xor_sync(simt::kAllLanes, x, 2);
+}
+
+}  // namespace attnd::cuda

@@ -1,0 +1,198 @@
+// RandomFeatures on a CUDA device: products with the directions by matmul, the rest row by row.
+#include "kernels/cuda/features/random_features.cuh"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/primitives.h"
+
+namespace attnd::cuda {
+namespace {
+
+// [B,H,N,d] as [B,Hw,H / Hw,N,d]: heads that share directions are a dimension of their own.
+View ByDirections(const View& view, int64_t Hw) {
+  View out = view;
+  const int64_t group = view.shape[1] / Hw;
+  out.shape = {view.shape[0], Hw, group, view.shape[2], view.shape[3]};
+  out.stride = {view.stride[0], view.stride[1] * group, view.stride[1], view.stride[2],
+                view.stride[3]};
+  return out;
+}
+
+// w [1,Hw,m,D] as [1,Hw,1,m,D], or transposed.
+View Directions(const View& w, bool is_transposed) {
+  View out = w;
+  out.shape = {1, w.shape[1], 1, w.shape[2], w.shape[3]};
+  out.stride = {0, w.stride[1], 0, w.stride[2], w.stride[3]};
+  if (is_transposed) {
+    std::swap(out.shape.dims[3], out.shape.dims[4]);
+    std::swap(out.stride[3], out.stride[4]);
+  }
+  return out;
+}
+
+// Dense [B,H,N,d] of float32.
+View DenseRows(float* data, const Shape& rows, int64_t d) {
+  return DenseView(data, DType::kF32, {rows[0], rows[1], rows[2], d});
+}
+
+class RandomLaunch {
+ public:
+  RandomLaunch(CudaDevice& device, Stream& stream, const RandomFeaturesParams& params)
+      : device_(device), stream_(stream), params_(params) {}
+
+  void Add(const RandomFeaturesTask& task) {
+    const bool is_long = task.m > kLongRow;
+    Rows& rows = is_long ? long_ : short_;
+    rows.list.Add(task, is_long ? task.rows : DivideUp(task.rows, RowThreads<simt::kWarp>::kRows));
+    const double elements = static_cast<double>(task.rows * (task.m + task.D));
+    rows.elements += elements;
+    const Shape& s = task.x.shape;
+    heads_.Add(task, s[0] * s[1]);
+  }
+
+  // A pass over all rows that moves so many bytes an element of u and x.
+  DeviceStatus Run(RandomStep step, double bytes) {
+    if (DeviceStatus status = RunRows<simt::kWarp>(step, bytes, short_); !status.ok()) {
+      return status;
+    }
+    return RunRows<kRowBlock>(step, bytes, long_);
+  }
+  DeviceStatus ShareShifts() {
+    const double bytes = 4.0 * static_cast<double>(heads_.blocks());
+    const LaunchShape shape = {.threads = kRowBlock,
+                               .shared_bytes = kRowSharedBytes,
+                               .seconds = device_.cuda().Seconds(0, bytes)};
+    return LaunchOver(device_, stream_, shape, SharedShiftKernel, heads_);
+  }
+
+ private:
+  struct Rows {
+    ProblemList<RandomFeaturesTask> list;
+    double elements = 0;
+  };
+
+  template <int kThreads>
+  DeviceStatus RunRows(RandomStep step, double bytes, Rows& rows) {
+    constexpr double kFlops = 40;  // of a feature
+    const LaunchShape shape = {
+        .threads = kRowBlock,
+        .shared_bytes = kThreads > simt::kWarp ? kRowSharedBytes : 0,
+        .seconds = device_.cuda().Seconds(kFlops * rows.elements, bytes * rows.elements)};
+    return LaunchOver(device_, stream_, shape, RandomFeaturesKernel<kThreads>, rows.list, params_,
+                      step);
+  }
+
+  CudaDevice& device_;
+  Stream& stream_;
+  const RandomFeaturesParams& params_;
+  Rows short_, long_;
+  ProblemList<RandomFeaturesTask> heads_;
+};
+
+RandomFeaturesTask TaskOf(const RandomFeaturesProblem& p) {
+  const Shape& s = p.x.shape;
+  return {.x = p.x, .phi = p.phi, .shift = p.shift, .rows = s[0] * s[1] * s[2],
+          .m = p.w.shape[2], .D = s[3]};
+}
+
+// Scratch floats of the tasks of a list, one after another.
+class Floats {
+ public:
+  explicit Floats(Stream& stream) : stream_(stream) {}
+  bool Allocate(int64_t count) {
+    if (count == 0) return true;
+    buffer_ = Take(stream_, count * static_cast<int64_t>(sizeof(float)));
+    if (buffer_ != nullptr && !stream_.is_dry()) next_ = static_cast<float*>(buffer_->data());
+    return buffer_ != nullptr;
+  }
+  // On a dry stream null.
+  float* Next(int64_t count) {
+    if (stream_.is_dry()) return nullptr;
+    float* const at = next_;
+    next_ += count;
+    return at;
+  }
+
+ private:
+  Stream& stream_;
+  std::shared_ptr<Buffer> buffer_;
+  float* next_ = nullptr;
+};
+
+}  // namespace
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesArgs& args) {
+  const RandomFeaturesParams& o = args.params;
+  const bool shares = o.shares_shift && HasShift(o.feature);
+  int64_t rows = 0;
+  MatMulArgs products{.alpha = o.alpha};
+  for (const RandomFeaturesProblem& p : args.problems) {
+    const Shape& s = p.x.shape;
+    rows += s[0] * s[1] * s[2];
+    View u = p.phi;
+    u.shape.dims[3] = p.w.shape[2];
+    const int64_t Hw = p.w.shape[1];
+    products.problems.push_back({.a = ByDirections(p.x, Hw), .b = Directions(p.w, true),
+                                 .out = ByDirections(u, Hw)});
+  }
+  Floats row_shifts(stream);
+  if (shares && !row_shifts.Allocate(rows)) return NoMemory(stream);
+  RandomLaunch launch(device, stream, o);
+  for (const RandomFeaturesProblem& p : args.problems) {
+    RandomFeaturesTask task = TaskOf(p);
+    if (shares) task.row_shift = row_shifts.Next(task.rows);
+    launch.Add(task);
+  }
+  if (DeviceStatus status = RunOnCuda(device, stream, products); !status.ok()) return status;
+  if (shares) {
+    if (DeviceStatus status = launch.Run(RandomStep::kShift, 4); !status.ok()) return status;
+    if (DeviceStatus status = launch.ShareShifts(); !status.ok()) return status;
+  }
+  const double halves = static_cast<double>(FeatureCount(o.feature, 1));
+  return launch.Run(RandomStep::kForward, 4 + 4 * halves);
+}
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesGradArgs& args) {
+  const RandomFeaturesParams& o = args.params;
+  const bool has_shift = HasShift(o.feature);
+  int64_t floats = 0;
+  for (const RandomFeaturesGradProblem& p : args.problems) {
+    const RandomFeaturesTask task = TaskOf(p.forward);
+    floats += task.rows * (task.m + (has_shift ? task.D : 0));
+  }
+  Floats scratch(stream);
+  if (!scratch.Allocate(floats)) return NoMemory(stream);
+  RandomLaunch launch(device, stream, o);
+  MatMulArgs products{.alpha = o.alpha}, back{.alpha = o.alpha};
+  for (const RandomFeaturesGradProblem& p : args.problems) {
+    RandomFeaturesTask task = TaskOf(p.forward);
+    const View& w = p.forward.w;
+    task.dphi = p.dphi;
+    task.du = scratch.Next(task.rows * task.m);
+    if (has_shift) task.dx = scratch.Next(task.rows * task.D);
+    launch.Add(task);
+    const int64_t Hw = w.shape[1];
+    const View du = ByDirections(DenseRows(task.du, p.forward.x.shape, task.m), Hw);
+    products.problems.push_back(
+        {.a = ByDirections(p.forward.x, Hw), .b = Directions(w, true), .out = du});
+    back.problems.push_back({.a = du, .b = Directions(w, false), .out = ByDirections(p.dx, Hw)});
+    if (has_shift) {
+      back.problems.back().bias =
+          ByDirections(DenseRows(task.dx, p.forward.x.shape, task.D), Hw);
+    }
+  }
+  if (NeedsProducts(o)) {
+    if (DeviceStatus status = RunOnCuda(device, stream, products); !status.ok()) return status;
+  }
+  const double halves = static_cast<double>(FeatureCount(o.feature, 1));
+  if (DeviceStatus status = launch.Run(RandomStep::kBackward, 4 + 8 * halves); !status.ok()) {
+    return status;
+  }
+  return RunOnCuda(device, stream, back);
+}
+
+}  // namespace attnd::cuda

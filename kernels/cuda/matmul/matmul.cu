@@ -1,0 +1,101 @@
+// MatMul on a CUDA device: one launch for each dtype and size of tile that a list has, and one that
+// adds up sums that were cut.
+#include "kernels/cuda/matmul/matmul.cuh"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/primitives.h"
+
+namespace attnd::cuda {
+namespace {
+
+// Products of float32 are three of TF32, which take twice the time of 16-bit ones.
+constexpr double kProductsOfFloat = 6;
+
+struct Work {
+  ProblemList<MatMulTask> list;
+  double flops = 0, bytes = 0;
+};
+
+template <class S>
+DeviceStatus LaunchTiles(CudaDevice& device, Stream& stream, Work& work,
+                         const MatMulFinish& finish) {
+  const Cuda& cuda = device.cuda();
+  const double products = (S::kIs16 ? 1 : kProductsOfFloat) * work.flops;
+  const LaunchShape shape = {
+      .threads = S::kThreads,
+      .shared_bytes = S::kSharedBytes,
+      .seconds = cuda.Seconds(products * cuda.flops / cuda.tensor_flops, work.bytes)};
+  return LaunchOver(device, stream, shape, MatMulKernel<S>, work.list, finish);
+}
+
+template <class T>
+DeviceStatus LaunchDtype(CudaDevice& device, Stream& stream, Work (&works)[2],
+                         const MatMulFinish& finish) {
+  using Small = MatMulShape<T, MatMulTask::kSmall, 2, 2>;
+  using Large = MatMulShape<T, MatMulTask::kLarge, 2, 4>;
+  if (DeviceStatus status = LaunchTiles<Small>(device, stream, works[0], finish); !status.ok()) {
+    return status;
+  }
+  return LaunchTiles<Large>(device, stream, works[1], finish);
+}
+
+double BytesOf(const MatMulProblem& p) {
+  return static_cast<double>(p.a.bytes() + p.b.bytes() + p.bias.bytes() + p.multiply.bytes() +
+                             p.out.bytes());
+}
+
+}  // namespace
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MatMulArgs& args) {
+  std::vector<MatMulTask> tasks;
+  int64_t partial_floats = 0;
+  for (const MatMulProblem& p : args.problems) {
+    partial_floats += tasks.emplace_back(p).partial_floats();
+  }
+  std::shared_ptr<Buffer> partial;
+  if (partial_floats > 0) {
+    partial = Take(stream, partial_floats * static_cast<int64_t>(sizeof(float)));
+    if (partial == nullptr) return NoMemory(stream);
+  }
+  const bool is_real = !stream.is_dry() && partial != nullptr;
+  float* next = is_real ? static_cast<float*>(partial->data()) : nullptr;
+  Work f32[2], f16[2], bf16[2];
+  ProblemList<MatMulTask> cut;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    MatMulTask& task = tasks[i];
+    if (task.chunks > 1) {
+      task.partial = next;
+      if (is_real) next += task.partial_floats();
+      cut.Add(task, task.tiles() * kFinishPieces);
+    }
+    Work(&works)[2] = task.dtype == DType::kF16    ? f16
+                      : task.dtype == DType::kBF16 ? bf16
+                                                   : f32;
+    Work& work = works[task.tile == MatMulTask::kLarge ? 1 : 0];
+    work.list.Add(task, task.tiles() * task.chunks);
+    work.flops += task.flops();
+    work.bytes += BytesOf(args.problems[i]) + 4.0 * static_cast<double>(task.partial_floats());
+  }
+  const MatMulFinish finish = {.alpha = static_cast<float>(args.alpha),
+                               .activates = args.activation.has_value(),
+                               .activation = args.activation.value_or(ElementOp::kCopy)};
+  if (DeviceStatus status = LaunchDtype<float>(device, stream, f32, finish); !status.ok()) {
+    return status;
+  }
+  if (DeviceStatus status = LaunchDtype<simt::f16>(device, stream, f16, finish); !status.ok()) {
+    return status;
+  }
+  if (DeviceStatus status = LaunchDtype<simt::bf16>(device, stream, bf16, finish); !status.ok()) {
+    return status;
+  }
+  const LaunchShape shape = {
+      .threads = kFinishThreads,
+      .seconds = device.cuda().Seconds(0, 4.0 * static_cast<double>(partial_floats))};
+  return LaunchOver(device, stream, shape, AddChunksKernel, cut, finish);
+}
+
+}  // namespace attnd::cuda

@@ -1,0 +1,105 @@
+#include "kernels/cuda/rows/merge.cuh"
+
+#include "kernels/cuda/primitives.h"
+
+namespace attnd::cuda {
+namespace {
+
+// `rank`: of the rows, which come last of kMergeRank dimensions.
+MergeRows RowsOf(const View& view, int rank) {
+  MergeRows rows = {.data = view.data, .dtype = view.dtype, .stride = {}};
+  for (int i = 0; view.given() && i < rank; ++i) {
+    rows.stride[kMergeRank - rank + i] = view.stride[i];
+  }
+  return rows;
+}
+
+// The problems of a launch, and the parts of those that have more than few.
+class MergeList {
+ public:
+  // `dout`, `dlse` and `dparts`: of a gradient.
+  void Add(const MergeProblem& p, const View& dout, const View& dlse,
+           const std::vector<MergePart>& dparts) {
+    const int rank = p.lse.shape.rank, parts = static_cast<int>(p.parts.size());
+    const bool has_few = parts <= kMergeFew;
+    MergeOver over = {.out = RowsOf(p.out, rank),
+                      .lse = RowsOf(p.lse, rank),
+                      .dout = RowsOf(dout, rank),
+                      .dlse = RowsOf(dlse, rank),
+                      .few = {},
+                      .first_part = has_few ? -1 : static_cast<int64_t>(table_.size()),
+                      .parts = parts,
+                      .dims = {1, 1, 1, 1, 1},
+                      .rows = p.lse.shape.size(),
+                      .Dv = p.out.shape[rank],
+                      .by_quads = HasQuads(p.out) && (!dout.given() || HasQuads(dout)),
+                      .group_log2 = 0};
+    for (int i = 0; i < rank; ++i) over.dims[kMergeRank - rank + i] = p.lse.shape[i];
+    for (size_t i = 0; i < p.parts.size(); ++i) {
+      const MergePart grad = i < dparts.size() ? dparts[i] : MergePart{};
+      const MergePartRows rows = {RowsOf(p.parts[i].out, rank), RowsOf(p.parts[i].lse, rank),
+                                  RowsOf(grad.out, rank), RowsOf(grad.lse, rank)};
+      over.by_quads = over.by_quads && HasQuads(p.parts[i].out) &&
+                      (!grad.out.given() || HasQuads(grad.out));
+      if (has_few) {
+        over.few[i] = rows;
+      } else {
+        table_.push_back(rows);
+      }
+    }
+    // A gradient takes four columns a thread in any case.
+    const bool by_four = over.by_quads || !dparts.empty();
+    over.group_log2 = static_cast<uint8_t>(Log2Up(by_four ? DivideUp(over.Dv, kQuad) : over.Dv, 5));
+    list_.Add(over, DivideUp(over.rows, kMergeThreads >> over.group_log2));
+  }
+
+  DeviceStatus Launch(CudaDevice& device, Stream& stream, double bytes,
+                      void (*kernel)(Problems<MergeOver>, const MergePartRows*)) {
+    Table table;
+    if (!table_.empty() && !list_.empty()) {
+      const std::span<const std::byte> pieces[] = {BytesOf(table_)};
+      table = NewTable(stream, pieces);
+      if (!table.status.ok()) return table.status;
+    }
+    const LaunchShape shape = {.threads = kMergeThreads,
+                               .seconds = device.cuda().Seconds(0, bytes)};
+    return LaunchOver(device, stream, shape, kernel, list_,
+                      table.buffer == nullptr ? nullptr : table.As<MergePartRows>());
+  }
+
+ private:
+  ProblemList<MergeOver> list_;
+  std::vector<MergePartRows> table_;
+};
+
+}  // namespace
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MergeArgs& args) {
+  MergeList list;
+  double bytes = 0;
+  for (const MergeProblem& p : args.problems) {
+    list.Add(p, {}, {}, {});
+    bytes += static_cast<double>(p.out.bytes());
+    for (const MergePart& part : p.parts) {
+      bytes += static_cast<double>(part.out.bytes() + part.lse.bytes());
+    }
+  }
+  return list.Launch(device, stream, bytes, MergeKernel);
+}
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MergeGradArgs& args) {
+  MergeList list;
+  double bytes = 0;
+  for (const MergeGradProblem& p : args.problems) {
+    list.Add(p.forward, p.dout, p.dlse, p.dparts);
+    bytes += 2.0 * static_cast<double>(p.forward.out.bytes());
+    for (const MergePart& part : p.forward.parts) {
+      bytes += 2.0 * static_cast<double>(part.out.bytes() + part.lse.bytes());
+    }
+  }
+  return list.Launch(device, stream, bytes, MergeGradKernel);
+}
+
+}  // namespace attnd::cuda

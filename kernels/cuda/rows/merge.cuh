@@ -1,0 +1,189 @@
+// Joining attention results by their lse. Bound by memory: (P + 1) Dv numbers a row of P parts
+// forward, (2 P + 2) Dv backward. A group of up to 32 threads takes a row, four columns a thread
+// where memory allows; each computes the weights of its row for itself.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/rows/quads.h"
+#include "kernels/device/merge.h"
+
+namespace attnd::cuda {
+
+constexpr int kMergeThreads = 256;
+constexpr int kMergeFew = 3;   // parts that a problem holds itself
+constexpr int kMergeRank = 5;  // of rows [.., N]
+
+// Rows of a view [.., N, Dv] or [.., N].
+struct MergeRows {
+  void* data;  // null: not given
+  DType dtype;
+  int64_t stride[kMergeRank];
+
+  SIMT_FN int64_t At(const int64_t (&row)[kMergeRank]) const {
+    int64_t offset = 0;
+#pragma unroll
+    for (int i = 0; i < kMergeRank; ++i) offset += row[i] * stride[i];
+    return offset;
+  }
+};
+
+struct MergePartRows {
+  MergeRows out, lse, dout, dlse;
+};
+
+struct MergeOver {
+  MergeRows out, lse, dout, dlse;
+  MergePartRows few[kMergeFew];
+  int64_t first_part;  // of the table of parts; -1: few
+  int parts;
+  int64_t dims[kMergeRank];
+  int64_t rows, Dv;
+  bool by_quads;
+  uint8_t group_log2;
+
+  SIMT_FN const MergePartRows& Part(const MergePartRows* table, int part) const {
+    return first_part < 0 ? few[part] : table[first_part + part];
+  }
+};
+
+// A thread's row and columns.
+struct MergePlace {
+  int64_t row[kMergeRank];
+  int lane, lanes;
+  bool is_row;
+};
+
+SIMT_FN MergePlace MergePlaceOf(const MergeOver& p, int64_t block) {
+  MergePlace at;
+  const int thread = static_cast<int>(threadIdx.x);
+  at.lanes = 1 << p.group_log2;
+  at.lane = thread & (at.lanes - 1);
+  int64_t number = block * (kMergeThreads >> p.group_log2) + (thread >> p.group_log2);
+  at.is_row = number < p.rows;
+  if (!at.is_row) number = 0;
+#pragma unroll
+  for (int i = kMergeRank - 1; i >= 0; --i) {
+    at.row[i] = 0;
+    if (p.dims[i] == 1) continue;
+    const int64_t rest = number / p.dims[i];
+    at.row[i] = number - rest * p.dims[i];
+    number = rest;
+  }
+  return at;
+}
+
+// e^(lse_p - shift) / sum instead of e^(lse_p - lse): an lse as large as the shift would lose
+// digits.
+struct MergeWeights {
+  float shift = 0, sum = 0;
+
+  SIMT_FN float Of(float lse) const { return expf(lse - shift) / sum; }
+  SIMT_FN float Lse() const { return shift + logf(sum); }
+};
+
+SIMT_FN float LseOf(const MergeRows& lse, const MergePlace& at) {
+  return static_cast<const float*>(lse.data)[lse.At(at.row)];
+}
+
+SIMT_FN MergeWeights Weigh(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
+  float most = -INFINITY;
+  for (int i = 0; i < p.parts; ++i) {
+    const float lse = LseOf(p.Part(table, i).lse, at);
+    most = lse > most ? lse : most;
+  }
+  MergeWeights weights;
+  // An infinite maximum would make inf - inf of its own part.
+  weights.shift = isinf(most) ? 0 : most;
+  for (int i = 0; i < p.parts; ++i) {
+    weights.sum += expf(LseOf(p.Part(table, i).lse, at) - weights.shift);
+  }
+  return weights;
+}
+
+template <int kWide>
+SIMT_FN void MergeRow(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
+  const MergeWeights weights = Weigh(p, table, at);
+  if (at.lane == 0) static_cast<float*>(p.lse.data)[p.lse.At(at.row)] = weights.Lse();
+  const int64_t to = p.out.At(at.row);
+  for (int64_t c = at.lane * kWide; c < p.Dv; c += at.lanes * kWide) {
+    float sum[kWide] = {};
+    for (int i = 0; i < p.parts; ++i) {
+      const MergePartRows& part = p.Part(table, i);
+      const float lse = LseOf(part.lse, at);
+      if (lse == -INFINITY) continue;
+      const float weight = weights.Of(lse);
+      float x[kWide];
+      LoadWide<kWide>(part.out.data, part.out.dtype, part.out.At(at.row) + c, x);
+#pragma unroll
+      for (int k = 0; k < kWide; ++k) sum[k] = fmaf(weight, x[k], sum[k]);
+    }
+    StoreWide<kWide>(p.out.data, p.out.dtype, to + c, sum);
+  }
+}
+
+// Sums over the lanes of a group, in a fixed order; every lane gets it. All threads of the warp
+// take part.
+SIMT_FN float GroupSum(float x, int lanes) {
+  for (int flip = lanes / 2; flip > 0; flip /= 2) x += __shfl_xor_sync(simt::kAllLanes, x, flip);
+  return x;
+}
+
+// A thread takes four columns at a time, whether they are one access or not: so the order of the
+// sum is that of Dv alone.
+template <bool kAligned>
+SIMT_FN void MergeGradRow(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
+  const MergeWeights weights = Weigh(p, table, at);
+  const bool flows = p.dout.data != nullptr;
+  const int64_t dout = flows ? p.dout.At(at.row) : 0, out = p.out.At(at.row);
+  const float back = p.dlse.data == nullptr ? 0 : LseOf(p.dlse, at);
+  for (int i = 0; i < p.parts; ++i) {
+    const MergePartRows& part = p.Part(table, i);
+    const float lse = LseOf(part.lse, at);
+    const bool is_seen = lse != -INFINITY;
+    const float weight = is_seen ? weights.Of(lse) : 0;
+    const int64_t from = part.out.At(at.row), to = part.dout.At(at.row);
+    float dot = 0;
+    for (int64_t c = at.lane * kQuad; at.is_row && c < p.Dv; c += at.lanes * kQuad) {
+      float grad[kQuad] = {};
+      if (is_seen && flows) {
+        float g[kQuad], mean[kQuad], x[kQuad];
+        LoadFour<kAligned>(p.dout.data, p.dout.dtype, dout + c, p.Dv - c, g);
+        LoadFour<kAligned>(p.out.data, p.out.dtype, out + c, p.Dv - c, mean);
+        LoadFour<kAligned>(part.out.data, part.out.dtype, from + c, p.Dv - c, x);
+#pragma unroll
+        for (int k = 0; k < kQuad; ++k) {
+          dot = fmaf(g[k], x[k] - mean[k], dot);
+          grad[k] = weight * g[k];
+        }
+      }
+      if (part.dout.data != nullptr) {
+        StoreFour<kAligned>(part.dout.data, part.dout.dtype, to + c, p.Dv - c, grad);
+      }
+    }
+    dot = GroupSum(dot, at.lanes);
+    if (part.dlse.data != nullptr && at.is_row && at.lane == 0) {
+      static_cast<float*>(part.dlse.data)[part.dlse.At(at.row)] =
+          is_seen ? weight * (back + dot) : 0;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeKernel(const __grid_constant__ Problems<MergeOver> problems, const MergePartRows* table) {
+  const Place<MergeOver> place = FindPlace(problems);
+  const MergeOver& p = place.problem;
+  const MergePlace at = MergePlaceOf(p, place.block);
+  if (!at.is_row) return;
+  p.by_quads ? MergeRow<kQuad>(p, table, at) : MergeRow<1>(p, table, at);
+}
+
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeGradKernel(const __grid_constant__ Problems<MergeOver> problems,
+                    const MergePartRows* table) {
+  const Place<MergeOver> place = FindPlace(problems);
+  const MergeOver& p = place.problem;
+  const MergePlace at = MergePlaceOf(p, place.block);
+  p.by_quads ? MergeGradRow<true>(p, table, at) : MergeGradRow<false>(p, table, at);
+}
+
+}  // namespace attnd::cuda
