@@ -14,7 +14,8 @@ namespace {
 constexpr double kThrottleSeconds = 2e-3;
 constexpr int64_t kThrottlePieces = 256;
 constexpr size_t kThrottles = 3;
-// A queue asks whether what it holds is still in use where there are so many: asking costs an event.
+// A queue asks whether what it holds is still in use where there are so many: asking costs an
+// event.
 constexpr size_t kHeld = 16;
 
 }  // namespace

@@ -24,6 +24,7 @@ void Raise(ScanCase* c) {
 // of their own: `launches` in all.
 void ExpectSameBits(const ScanSpec& spec, int64_t launches) {
   for (const std::string& isa : AvailableIsas()) {
+    if (isa == "cuda") continue;  // cuts heads by their lengths alone: scan_cuda_test.cc
     SCOPED_TRACE(absl::StrCat(isa, " heads ", spec.H, " causal ", spec.params.causal, " map ",
                               static_cast<int>(spec.params.map), " den ",
                               static_cast<int>(spec.params.den)));

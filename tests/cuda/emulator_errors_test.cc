@@ -105,13 +105,14 @@ TEST_F(EmulatorErrors, MachineFromEnvironment) {
   setenv("EMULATED_CUDA_ORDER", "random", 1);
   const emu::Machine machine = emu::MachineFromEnvironment();
   const emu::Options options = emu::OptionsFromEnvironment();
+  const emu::Faults faults;
   for (const char* name : {"DEVICES", "MEMORY", "DRIVER", "FAULT", "WORKERS", "ORDER"}) {
     unsetenv((std::string("EMULATED_CUDA_") + name).c_str());
   }
   EXPECT_EQ(machine.devices, 3);
   EXPECT_EQ(machine.memory_bytes, 1000000);
   EXPECT_TRUE(machine.has_old_driver);
-  EXPECT_EQ(emu::faults.copy, 5);
+  EXPECT_EQ(faults.copy, 5);
   EXPECT_EQ(options.workers, 2);
   EXPECT_EQ(options.order, emu::Order::kRandom);
 }

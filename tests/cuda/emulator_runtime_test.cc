@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/emulator_runtime.h"
 
 namespace attnd::testing {
 namespace {
+
+__global__ void Nothing() {}
 
 TEST_F(EmulatorRuntime, StreamsRunWhenWaitedFor) {
   const cudaStream_t stream = NewStream();
@@ -117,10 +121,10 @@ TEST_F(EmulatorRuntime, HostFunctionsMayNotCallTheRuntime) {
     int calls = 0;
   } seen;
   const auto function = [](void* data) {
-    auto* seen = static_cast<Seen*>(data);
+    Seen& by = *static_cast<Seen*>(data);
     size_t free, total;
-    seen->error = cudaMemGetInfo(&free, &total);
-    ++seen->calls;
+    by.error = cudaMemGetInfo(&free, &total);
+    ++by.calls;
   };
   ASSERT_EQ(cudaLaunchHostFunc(TestStream(), function, &seen), cudaSuccess);
   EXPECT_EQ(seen.calls, 0);
@@ -143,6 +147,51 @@ TEST_F(EmulatorRuntime, FreshMemoryIsNaN) {
   ASSERT_EQ(cudaFreeAsync(y, TestStream()), cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(TestStream()), cudaSuccess);
   for (const float value : result) EXPECT_TRUE(std::isnan(value));
+}
+
+// Allocations that come and go, of sizes that do not fit each other's gaps.
+void UseMemory(unsigned seed) {
+  struct Piece {
+    float* data;
+    size_t floats;
+    float value;
+  };
+  const cudaStream_t stream = NewStream();
+  std::vector<Piece> pieces;
+  std::mt19937 random(seed);
+  for (int round = 0; round < 150; ++round) {
+    if (pieces.size() < 20 || random() % 2 == 0) {
+      const size_t floats = 1 + random() % (round % 10 == 0 ? 200'000 : 3000);
+      void* data = nullptr;
+      ASSERT_EQ(cudaMallocAsync(&data, floats * sizeof(float), stream), cudaSuccess);
+      const std::vector<float> values(floats, static_cast<float>(round));
+      ASSERT_EQ(
+          cudaMemcpyAsync(data, values.data(), floats * sizeof(float), cudaMemcpyDefault, stream),
+          cudaSuccess);
+      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      pieces.push_back({static_cast<float*>(data), floats, values[0]});
+    } else {
+      std::swap(pieces[random() % pieces.size()], pieces.back());
+      const Piece piece = pieces.back();
+      pieces.pop_back();
+      std::vector<float> values(piece.floats);
+      ASSERT_EQ(Fetch(&values, piece.data, stream), cudaSuccess);
+      ASSERT_EQ(cudaFreeAsync(piece.data, stream), cudaSuccess);
+      ASSERT_EQ(LaunchKernel(stream, {.grid = 20}, Nothing), cudaSuccess);
+      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      ASSERT_EQ(values, std::vector<float>(piece.floats, piece.value)) << round;
+    }
+  }
+  for (const Piece& piece : pieces) ASSERT_EQ(cudaFreeAsync(piece.data, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST_F(EmulatorRuntime, MemoryKeepsItsContents) { UseMemory(/*seed=*/1); }
+
+TEST_F(EmulatorRuntime, MemoryOfSeveralThreads) {
+  std::vector<std::thread> threads;
+  for (unsigned seed = 2; seed < 5; ++seed) threads.emplace_back(UseMemory, seed);
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(EmulatorRuntime, CopiesStayInOneAllocation) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "kernels/core/view.h"
@@ -14,16 +15,14 @@ namespace attnd::cuda {
 
 // Lines of n elements. Threads are dealt out in one of two ways, which depend on n and on whether
 // the axis is dense alone, as do all sums:
-// - of a dense axis, threads side by side take elements side by side: `team` of them a line, or the
-//   whole block a chunk of a line;
+// - of a dense axis, threads side by side take elements side by side: `team` of them a line, a part
+//   of a warp or some warps of a block, and a whole block each chunk of a line that is cut;
 // - else threads side by side take 32 lines side by side, in 8 rows of threads along the axis.
 struct Lines {
   static constexpr int kViews = 4;  // x and what lies beside it: any strides
   static constexpr int kThreads = 256, kRows = kThreads / simt::kWarp;
   // Elements that a thread holds in registers.
   static constexpr int kHeld = 32;
-  // A team is a part of a warp up to here, and a block beyond.
-  static constexpr int64_t kWarpLine = simt::kWarp * kHeld;
   // Elements of a chunk.
   static constexpr int64_t kDenseChunk = kThreads * kHeld, kColumnChunk = kRows * kHeld;
 
@@ -32,7 +31,7 @@ struct Lines {
   // Elements 4i .. 4i + 3 of each line are one aligned vector.
   bool vectors[kViews] = {};
   bool is_dense = false;
-  int team = 1;  // threads of a line or, if it is kThreads, of a chunk
+  int team = 1;  // threads of a line, a power of 2; kThreads where there are several chunks
   int64_t n = 0, chunk = 1, chunks = 1;
   std::array<int64_t, kViews> axis_stride = {};
   uint32_t count = 1;  // of lines
@@ -44,10 +43,13 @@ struct Lines {
 
   int64_t parts() const { return static_cast<int64_t>(count) * chunks; }
   // Of a kernel that visits every chunk.
-  int64_t blocks() const {
+  int64_t chunk_blocks() const {
     if (!is_dense) return (count + simt::kWarp - 1) / simt::kWarp * chunks;
     return team == kThreads ? count * chunks : (count + kThreads / team - 1) / (kThreads / team);
   }
+
+  // Of a kernel in which a warp works on a line.
+  int64_t warp_blocks() const { return (count + kRows - 1) / kRows; }
 
   // Elements to element 0 of a line.
   SIMT_FN void Offsets(uint32_t line, int64_t (&offset)[kViews]) const {
@@ -116,9 +118,9 @@ inline void AddLines(Lines lines, std::vector<Axis> axes, std::vector<Lines>* al
 
 }  // namespace lines_internal
 
-// views[0] decides the order; those that are not given() have no strides, and outputs may have 1 in
-// the axis. None for no lines. `is_dense`: of the axis, whatever its stride is; -1: the stride
-// says. `column_chunk`: of an axis that is not dense.
+// views[0] decides the order; others may have 1 in the axis. None for no lines. `column_chunk`:
+// elements of a chunk where the axis is not dense, which `dense_only` rules out whatever its stride
+// is.
 inline std::vector<Lines> LinesOf(const std::array<View, Lines::kViews>& views, int axis,
                                   int64_t column_chunk, bool dense_only = false) {
   using lines_internal::Axis;
@@ -150,16 +152,14 @@ inline std::vector<Lines> LinesOf(const std::array<View, Lines::kViews>& views, 
     if (!views[v].given()) continue;
     lines.data[v] = views[v].data;
     lines.dtype[v] = views[v].dtype;
-    lines.axis_stride[v] = views[v].stride[axis];
+    // What has one element a line has it whatever the chunk is.
+    lines.axis_stride[v] = v > 0 && views[v].shape[axis] == 1 ? 0 : views[v].stride[axis];
   }
-  lines.is_dense = dense_only || lines.axis_stride[0] == 1;
+  lines.is_dense = dense_only || std::abs(lines.axis_stride[0]) == 1;
   lines.chunk = lines.is_dense ? Lines::kDenseChunk : column_chunk;
   lines.chunks = std::max<int64_t>((lines.n + lines.chunk - 1) / lines.chunk, 1);
-  if (lines.n > Lines::kWarpLine) {
-    lines.team = Lines::kThreads;
-  } else {
-    while (lines.team < simt::kWarp && lines.team * 4 < lines.n) lines.team *= 2;
-  }
+  // 16 elements a thread keep enough of memory's bytes under way.
+  while (lines.team < Lines::kThreads && lines.team * 16 < lines.n) lines.team *= 2;
   std::vector<Lines> all;
   lines_internal::AddLines(lines, axes, &all);
   return all;

@@ -71,9 +71,4 @@ SIMT_FN Part MergedPart(ReduceOp op, const Part* parts, int64_t chunks) {
   return all;
 }
 
-// Blocks of a kernel in which a warp merges the parts of a line.
-inline int64_t MergeBlocks(const Lines& lines) {
-  return (lines.count + Lines::kRows - 1) / Lines::kRows;
-}
-
 }  // namespace attnd::cuda

@@ -12,10 +12,10 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ReduceArgs& arg
   for (const ReduceProblem& p : args.problems) {
     for (Lines lines : LinesOf({p.x, p.out, {}, {}}, args.axis, kReduceRows)) {
       lines.first_part = parts;
-      list.Add(lines, lines.blocks());
+      list.Add(lines, lines.chunk_blocks());
       if (lines.chunks == 1) continue;
       parts += lines.parts();
-      cut.Add(lines, MergeBlocks(lines));
+      cut.Add(lines, lines.warp_blocks());
     }
     bytes += static_cast<double>(p.x.bytes() + p.out.bytes());
     elements += static_cast<double>(p.x.shape.size());

@@ -13,7 +13,7 @@ namespace attnd::cuda {
 // Views of Lines.
 constexpr int kReduceX = 0, kReduceOut = 1;
 // Rows of a chunk of lines side by side: as many as keep a thread busy.
-constexpr int kReduceRows = 1024, kReduceStep = 8;
+constexpr int kReduceRows = 1024, kReduceStep = 16;
 
 constexpr size_t kReduceShared = simt::SharedBytes<Part>(Lines::kThreads) +
                                  simt::SharedBytes<double>(Lines::kRows) +

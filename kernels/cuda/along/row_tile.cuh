@@ -119,8 +119,9 @@ SIMT_FN T ReduceTeam(T x, int team, T* scratch, const Merge& merge) {
   if (team <= simt::kWarp) return x;
   if (threadIdx.x % simt::kWarp == 0) scratch[threadIdx.x / simt::kWarp] = x;
   __syncthreads();
-  x = scratch[0];
-  for (int w = 1; w < Lines::kRows; ++w) x = merge(x, scratch[w]);
+  const int warps = team / simt::kWarp, first = threadIdx.x / team * warps;
+  x = scratch[first];
+  for (int w = 1; w < warps; ++w) x = merge(x, scratch[first + w]);
   __syncthreads();
   return x;
 }

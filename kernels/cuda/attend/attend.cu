@@ -29,8 +29,8 @@ struct SplitRule {
     if (rows == 0 || (seq.is_counted && seq.visible_tiles <= 0)) return;
     const int64_t second = p.terms.k2.given() ? p.terms.k2.shape[2] : 0;
     const int64_t longest = DivideUp(seq.nk + second, kTile);
-    parts = static_cast<int>(
-        std::clamp<int64_t>(DivideUp(kBlocks, rows), 1, std::max<int64_t>(1, longest / kLeastPart)));
+    parts = static_cast<int>(std::clamp<int64_t>(DivideUp(kBlocks, rows), 1,
+                                                 std::max<int64_t>(1, longest / kLeastPart)));
     if (parts > 1) states = rows * parts;
   }
 };
@@ -40,6 +40,8 @@ int64_t SlotTiles(const AttendProblem& p, const PatternData* pattern) {
   const bool gathers = pattern != nullptr && pattern->query_rows != nullptr;
   return DivideUp(gathers ? pattern->Nq : p.q.shape[2], kTile);
 }
+
+int64_t StateFloats(const ForwardData& data) { return int64_t{data.state_rows} * (data.p.Dv + 2); }
 
 // What one call takes of a device.
 struct Cost {
@@ -52,8 +54,8 @@ struct Cost {
     const double times = TypeOf(args, p) == DType::kF32 ? 6 : 1;
     for (const AttendSeq& seq : p.seqs) {
       const double count = static_cast<double>(seq.count);
-      const double pairs = (seq.is_listed ? seq.visible_pairs : seq.visible_tiles * kTile * kTile) *
-                           H * count;
+      const double pairs =
+          (seq.is_listed ? seq.visible_pairs : seq.visible_tiles * kTile * kTile) * H * count;
       if (seq.is_listed) {
         flops += pairs * 4 * (D + Dv);
         bytes += pairs * (D * SizeOf(p.k.dtype) + Dv * SizeOf(p.v.dtype)) / 4;
@@ -158,7 +160,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
       states += rule.states;
     }
     first_state_byte.push_back(state_bytes);
-    state_bytes += states * data.StateFloats() * static_cast<int64_t>(sizeof(float));
+    state_bytes += states * StateFloats(data) * static_cast<int64_t>(sizeof(float));
     forward.push_back(data);
   }
   if (forward.empty()) return {};
@@ -182,8 +184,8 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
     if (!stream.is_dry()) {
       data.p.seqs = patterns.Seqs(n);
       data.splits = split_table.As<SeqSplit>() + first_split;
-      data.states = reinterpret_cast<float*>(static_cast<std::byte*>(states->data()) +
-                                             first_state_byte[n]);
+      data.states =
+          reinterpret_cast<float*>(static_cast<std::byte*>(states->data()) + first_state_byte[n]);
     }
     first_split += data.p.B;
     const bool is_listed = !p.seqs.empty() && p.seqs[0].is_listed;
@@ -199,36 +201,31 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
     const int64_t head_bytes =
         data.p.Nk * (data.p.D * SizeOf(p.k.dtype) + data.p.Dv * SizeOf(p.v.dtype));
     const int64_t heads = data.p.B * data.p.H;
-    data.heads_together = std::clamp<int64_t>(
-        kTogetherBytes * data.p.group / std::max<int64_t>(1, head_bytes), 1,
-        std::max<int64_t>(1, heads));
+    data.heads_together =
+        std::clamp<int64_t>(kTogetherBytes * data.p.group / std::max<int64_t>(1, head_bytes), 1,
+                            std::max<int64_t>(1, heads));
     const int64_t blocks = data.p.Nq == 0 ? 0 : heads * data.ranks;
     tiled.Add(data, blocks * data.parts * data.value_parts);
     if (data.parts > 1) merged.Add(data, blocks);
   }
-  DeviceStatus status;
-  if (!tiled.empty()) {
-    const DType dtype = Cost::TypeOf(args, one);
-    const ForwardForm form = FormOf(dtype, width, has_terms, has_relative);
-    status = LaunchOver(device, stream,
-                        {.threads = kAttendThreads,
-                         .shared_bytes = form.shared_bytes,
-                         .seconds = cost.Seconds(cuda)},
-                        form.kernel, tiled);
-    if (status.ok()) {
-      const double bytes = 2 * static_cast<double>(state_bytes);
-      status = LaunchOver(device, stream,
-                          {.threads = kAttendThreads, .seconds = cuda.Seconds(0, bytes)},
-                          MergeForward, merged);
-    }
+  const ForwardForm form = FormOf(Cost::TypeOf(args, one), width, has_terms, has_relative);
+  if (DeviceStatus status = LaunchOver(device, stream,
+                                       {.threads = kAttendThreads,
+                                        .shared_bytes = form.shared_bytes,
+                                        .seconds = cost.Seconds(cuda)},
+                                       form.kernel, tiled);
+      !status.ok()) {
+    return status;
   }
-  if (status.ok()) {
-    status = LaunchOver(device, stream,
-                        {.threads = kListThreads, .seconds = list_cost.Seconds(cuda)}, AttendListed,
-                        listed);
+  const double merge_seconds = cuda.Seconds(0, 2 * static_cast<double>(state_bytes));
+  if (DeviceStatus status =
+          LaunchOver(device, stream, {.threads = kAttendThreads, .seconds = merge_seconds},
+                     MergeForward, merged);
+      !status.ok()) {
+    return status;
   }
-  patterns.Hold();
-  return status;
+  return LaunchOver(device, stream, {.threads = kListThreads, .seconds = list_cost.Seconds(cuda)},
+                    AttendListed, listed);
 }
 
 }  // namespace attnd::cuda

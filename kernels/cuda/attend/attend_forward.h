@@ -25,8 +25,8 @@ SIMT_FN int64_t PartTiles(int64_t visible, int parts) {
   return share < kLeastPart ? kLeastPart : share;
 }
 
-// A problem. Its blocks: for some heads together, so many that their keys and values stay in L2, the
-// longest tiles of all of them first.
+// A problem. Its blocks: for some heads together, so many that their keys and values stay in L2,
+// the longest tiles of all of them first.
 struct ForwardData {
   AttendData p;
   const SeqSplit* splits;  // [B]
@@ -82,9 +82,9 @@ struct ForwardTile {
     int64_t visible = 0;
     if (index * kTile < head.queries) {
       const int64_t tiles = (head.keys + kTile - 1) / kTile;
-      visible = pattern == nullptr                  ? tiles
+      visible = pattern == nullptr               ? tiles
                 : index < pattern->by_query.rows ? pattern->by_query.CountOf(index)
-                                                    : 0;
+                                                 : 0;
     }
     const SeqSplit& split = data.splits[place.b];
     const int64_t share = PartTiles(visible, split.parts);
@@ -97,8 +97,8 @@ struct ForwardTile {
   // Of a part.
   SIMT_FN float* State(const ForwardData& data, const ForwardPlace& place) const {
     const SeqSplit& split = data.splits[place.b];
-    return data.State(split.first_state +
-                      (place.h * split.tiles + index) * split.parts + place.part);
+    return data.State(split.first_state + (place.h * split.tiles + index) * split.parts +
+                      place.part);
   }
 };
 

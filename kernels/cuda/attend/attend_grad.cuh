@@ -1,8 +1,11 @@
-// The gradient of attend over tiles, in two passes that each recompute P and dS from lse: by tiles of
-// queries (dq, dq_rel, dtable and sums of rows), by tiles of keys (dk, dv; the query heads of a kv
-// head one after the other). Nothing is added by two blocks: the same bits in any order.
+// The gradient of attend over tiles, in two passes that each recompute P and dS from lse: by tiles
+// of queries (dq, dq_rel, dtable and sums of rows), by tiles of keys (dk, dv; the query heads of a
+// kv head one after the other). Nothing is added by two blocks: the same bits in any order.
 //
-// Bound: FLOPs of tensor cores, 7 products of 64 x 64 x D a pair of tiles where 5 are due.
+// Bound: FLOPs of tensor cores, 7 products of 64 x 64 x D a pair of tiles where 5 are due, 8 for
+// D = 128, where dk and dv are of two blocks. Tiles are loaded before they are multiplied, not
+// meanwhile: about half of the peak of mma.sync is predicted. The relative term is computed pair by
+// pair, 3 D multiply-adds each.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +13,10 @@
 #include "kernels/cuda/attend/attend_grad_pair.cuh"
 #include "kernels/cuda/launch.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 // A block's tile with the sums of kUnits pieces of 64 columns of its gradients.
-template <class T, GradPass kPass, int kUnits>
+template <class T, GradPass kPass, int kUnits, bool kTerms>
 class GradSums {
  public:
   SIMT_FN GradSums(const GradData& problem, simt::SharedTiles& shared, int part)
@@ -22,7 +25,7 @@ class GradSums {
         first_(kPass == GradPass::kKeys ? p.key_first : p.query_first),
         units_(first_ + (kPass == GradPass::kKeys ? p.key_second : p.query_second)),
         part_(part) {
-    const bool has_sides = kPass == GradPass::kQueries && part == 0;
+    const bool has_sides = kTerms && kPass == GradPass::kQueries && part == 0;
     has_table_ = has_sides && p.dtable.data != nullptr;
     has_dr_ = has_sides && p.dr_sums != nullptr;
     has_slopes_ = has_sides && p.slope_sums != nullptr;
@@ -34,20 +37,23 @@ class GradSums {
   // Everything of one own tile, whose slots are those of `heads` query heads from `h` on.
   SIMT_FN void Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share) {
     share_ = share;
-    const AttendHead head = AttendHead::Of(p.a, b, h);
-    pair_.LoadOwn(head, tile);
+    pair_.LoadOwn(b, h, tile);
     pair_.slope_sums[0] = pair_.slope_sums[1] = 0;
-    SetFactors(head, heads);
-    Walk(b, h, heads, /*careful=*/false, /*sides=*/true);
-    // A product with what no pair shows gave NaN, or a sum left the range of its parts.
-    if (__syncthreads_or(!IsFinite())) Walk(b, h, heads, /*careful=*/true, /*sides=*/false);
+    SetFactors(heads);
+    // Again with care if a product with what no pair shows gave NaN, or a number left its range.
+#pragma unroll 1
+    for (bool careful = false;; careful = true) {
+      Walk(b, h, heads, careful);
+      if (careful || __syncthreads_or(!IsFinite()) == 0) break;
+    }
     Store();
   }
 
  private:
   SIMT_FN int Unit(int u) const { return part_ * kUnits + u; }
 
-  SIMT_FN void Walk(int64_t b, int64_t h, int64_t heads, bool careful, bool sides) {
+  SIMT_FN void Walk(int64_t b, int64_t h, int64_t heads, bool careful) {
+    const bool sides = !careful;
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
@@ -56,27 +62,24 @@ class GradSums {
         for (int i = 0; i < 4; ++i) sums_[u][n][i] = 0;
       }
     }
-    const bool has_relative = kPass == GradPass::kQueries && p.query_second > 0 &&
+    const bool has_relative = kTerms && kPass == GradPass::kQueries && p.query_second > 0 &&
                               (part_ + 1) * kUnits > first_;
     wants_.sides = sides && (has_slopes_ || has_bias_);
     adds_from_tile_ = careful || has_relative;
     wants_.tile = adds_from_tile_ || (sides && (has_table_ || has_dr_));
     wants_.early_scores = has_table_ && sides && !p.a.cap_table;
     for (int64_t n = 0; n < heads; ++n) {
-      const AttendHead head = AttendHead::Of(p.a, b, h + n);
-      if (n > 0) pair_.UseHead(head);
-      const PatternData* pattern = head.pattern;
-      const TileRunRows* side = nullptr;
-      if (pattern != nullptr) {
-        side = kPass == GradPass::kKeys ? &pattern->by_key : &pattern->by_query;
-      }
-      const int64_t slots = kPass == GradPass::kKeys ? head.queries : head.keys;
-      TileWalk walk(side, pair_.own_tile, (slots + kSide - 1) / kSide, 0, INT64_MAX);
-      for (; !walk.done(); walk.Next()) {
+      if (heads > 1) pair_.UseHead(b, h + n);
+      const int64_t slots = kPass == GradPass::kKeys ? pair_.head().queries : pair_.head().keys;
+      pair_.StartWalk(pair_.own_tile, (slots + kSide - 1) / kSide);
+      while (true) {
+        const GradStep step = pair_.Step();
+        if (step.done) break;
         Fragment weights, dscores;
-        pair_.Weigh(walk.index(), walk.mask(), walk.terms(), wants_, weights, dscores);
-        if (sides && (has_table_ || has_dr_)) AddSides(walk.terms(), dscores);
+        pair_.Weigh(step, wants_, weights, dscores);
+        if (kTerms && sides && (has_table_ || has_dr_)) AddSides(step.terms, dscores);
         Add(weights, dscores, careful);
+        pair_.NextStep();
       }
     }
   }
@@ -91,11 +94,12 @@ class GradSums {
     for (int u = 0; u < kUnits; ++u) {
       const int unit = Unit(u);
       if (unit >= units_ || unit >= first_) break;
-      AddTo(sums_[u], dscores, score_factor_, false, unit, careful);
+      AddTo(sums_[u], dscores, score_factor_, false, unit, careful,
+            kPass == GradPass::kKeys ? p.exact_dk : p.exact_dq);
     }
-    if (kPass == GradPass::kQueries) {
+    if constexpr (kPass == GradPass::kQueries) {
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
+      for (int u = 0; kTerms && u < kUnits; ++u) {
         const int unit = Unit(u);
         if (unit >= first_ && unit < units_) AddRelative(sums_[u], unit - first_);
       }
@@ -110,62 +114,57 @@ class GradSums {
     for (int u = 0; u < kUnits; ++u) {
       const int unit = Unit(u);
       if (unit >= first_ && unit < units_) {
-        AddTo(sums_[u], weights, weight_factor_, true, unit - first_, careful);
+        AddTo(sums_[u], weights, weight_factor_, true, unit - first_, careful, p.exact_dv);
       }
     }
   }
   SIMT_FN void AddTo(Fragment& sums, const Fragment& weights, float factor, bool second, int c,
-                     bool careful) {
+                     bool careful, bool exact) {
     const T* other = pair_.OtherColumns(second, c);
     const int width = (second ? p.a.Dv : p.a.D) - c * kSide;
-    if (!careful) return TileOf<T>::AddWeighted(sums, weights, factor, other, width);
+    if (!careful) return TileOf<T>::AddWeighted(sums, weights, factor, exact, other, width);
+    const auto value = [&](int, int x, int column) {
+      return ToFloat(other[TileOf<T>::At(x, column)]);
+    };
+    AddOneByOne(sums, factor, width, value);
+  }
+  // sums += the tile of scores times value(row, x, column), where row sees x.
+  template <class F>
+  SIMT_FN void AddOneByOne(Fragment& sums, float factor, int width, const F& value) const {
+    float of[32];
+#pragma unroll
+    for (int e = 0; e < 32; ++e) of[e] = sums[e / 4][e % 4];
+#pragma unroll 1
     for (int k = 0; k < 2; ++k) {
-      const int row = RowOf(k * 2);
+      const int row = LaneRow() + k * 8;
       for (uint64_t rest = pair_.m.seen_by_own[row]; rest != 0; rest &= rest - 1) {
         const int x = __ffsll(static_cast<long long>(rest)) - 1;
         const float weight = pair_.m.scores[row * kScoreStride + x] * factor;
-#pragma unroll
-        for (int n = 0; n < 8; ++n) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int column = ColumnOf(n, i);
-            if (column >= width) continue;
-            float& sum = k == 0 ? sums[n][i] : sums[n][2 + i];
-            sum = fmaf(weight, ToFloat(other[TileOf<T>::At(x, column)]), sum);
-          }
+#pragma unroll 1
+        for (int e = 0; e < 16; ++e) {
+          const int column = ColumnOf(e >> 1, e & 1), at = (e >> 1) * 4 + k * 2 + (e & 1);
+          if (column < width) of[at] = fmaf(weight, value(row, x, column), of[at]);
         }
       }
     }
+#pragma unroll
+    for (int e = 0; e < 32; ++e) sums[e / 4][e % 4] = of[e];
   }
 
   // dq_rel: sums of dT r_delta.
   SIMT_FN void AddRelative(Fragment& sums, int c) const {
-    const HeadRows r = HeadRows::Of(p.a.r, pair_.head.b, pair_.head.h);
-    for (int k = 0; k < 2; ++k) {
-      const int row = RowOf(k * 2);
-      for (uint64_t rest = pair_.m.seen_by_own[row]; rest != 0; rest &= rest - 1) {
-        const int x = __ffsll(static_cast<long long>(rest)) - 1;
-        const float weight = pair_.m.scores[row * kScoreStride + x];
-        const int64_t delta = pair_.m.positions[row].DeltaTo(pair_.m.other_rows[x], p.a.L);
-        const int64_t at = r.At(delta) + c * kSide;
-#pragma unroll
-        for (int n = 0; n < 8; ++n) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int column = ColumnOf(n, i);
-            if (c * kSide + column >= p.a.D) continue;
-            float& sum = k == 0 ? sums[n][i] : sums[n][2 + i];
-            sum = fmaf(weight, LoadFloat(r.data, r.dtype, at + column), sum);
-          }
-        }
-      }
-    }
+    const HeadRows r = HeadRows::Of(p.a.r, pair_.head().b, pair_.head().h);
+    const auto value = [&](int row, int x, int column) {
+      const int64_t delta = pair_.m.positions[row].DeltaTo(pair_.m.other_rows[x], p.a.L);
+      return LoadFloat(r.data, r.dtype, r.At(delta) + c * kSide + column);
+    };
+    AddOneByOne(sums, 1, p.a.D - c * kSide, value);
   }
 
   // Gradients of the table and of r, from the tile of scores.
   SIMT_FN void AddSides(int terms, const Fragment& dscores) const {
     __syncthreads();
-    if (has_table_ && terms >= 0) AddTable(pair_.head.pattern->terms[terms].labels);
+    if (has_table_ && terms >= 0) AddTable(pair_.head().pattern->terms[terms].labels);
     if (!has_dr_) return;
     if (wants_.early_scores) {
       __syncthreads();
@@ -181,7 +180,7 @@ class GradSums {
     if (row < 0) return;
     const float factor = p.a.cap_table ? p.scale : 1;
     float* table = static_cast<float*>(p.dtable.data) +
-                   p.dtable.Head(pair_.head.b, pair_.head.h) + row * p.dtable.row;
+                   p.dtable.Head(pair_.head().b, pair_.head().h) + row * p.dtable.row;
     for (uint64_t rest = pair_.m.seen_by_own[threadIdx.x]; rest != 0; rest &= rest - 1) {
       const int x = __ffsll(static_cast<long long>(rest)) - 1;
       const int label = labels[threadIdx.x * kSide + x];
@@ -192,7 +191,7 @@ class GradSums {
   // A thread for a column, at even distances or at odd ones. Along a diagonal of the tile, where
   // rows follow one another, the distance is one.
   SIMT_FN void AddDistances() const {
-    const AttendHead& head = pair_.head;
+    const AttendHead& head = pair_.head();
     const HeadRows q_rel = HeadRows::Of(p.a.q_rel, head.b, head.h);
     float* sums = p.dr_sums + ((head.b * p.a.H + head.h) * p.query_shares + share_) * p.a.L * p.a.D;
     const int half = threadIdx.x / kSide;
@@ -236,10 +235,11 @@ class GradSums {
   }
 
   // Powers of two that bring weights into the middle of the range of float16.
-  SIMT_FN void SetFactors(const AttendHead& head, int64_t heads) {
+  SIMT_FN void SetFactors(int64_t heads) {
     weight_factor_ = score_factor_ = 1;
     if constexpr (std::is_same_v<T, simt::f16>) {
       if (p.a.is_softmax()) weight_factor_ = 16384;
+      const AttendHead& head = pair_.head();
       float size = 0;
       for (int64_t n = 0; n < heads; ++n) {
         size = fmaxf(size, p.head_sizes[head.b * p.a.H + head.h + n]);
@@ -254,7 +254,7 @@ class GradSums {
   }
 
   SIMT_FN void Store() {
-    const AttendHead& head = pair_.head;
+    const AttendHead& head = pair_.head();
     constexpr bool kKeys = kPass == GradPass::kKeys;
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
@@ -265,16 +265,21 @@ class GradSums {
       const float factor = kKeys && second ? 1 / weight_factor_
                            : second        ? p.scale
                                            : p.scale / score_factor_;
+      const int width = kKeys && second ? p.a.Dv : p.a.D;
+      __syncthreads();
+      pair_.WriteScores(sums_[u]);
+      __syncthreads();
       if (kKeys && p.key_shares > 0) {
-        AddKeys(sums_[u], second, c, factor);
-      } else if (kKeys) {
-        StoreRows(sums_[u], second ? p.dv : p.dk, head.kv, p.a.Nk, second ? p.a.Dv : p.a.D, c,
-                  factor);
+        AddKeys(second, c, width, factor);
       } else {
-        StoreRows(sums_[u], second ? p.dq_rel : p.dq, head.h, p.a.Nq, p.a.D, c, factor);
+        StoreRows(kKeys ? (second ? p.dv : p.dk) : (second ? p.dq_rel : p.dq), c, width, factor);
       }
     }
-    if (!has_slopes_) return;
+    if constexpr (kTerms) {
+      if (has_slopes_) StoreSlopes(head);
+    }
+  }
+  SIMT_FN void StoreSlopes(const AttendHead& head) const {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       float sum = pair_.slope_sums[k];
@@ -286,41 +291,31 @@ class GradSums {
     }
   }
   // In natural order all rows of the tile, which may see nothing.
-  SIMT_FN void StoreRows(const Fragment& sums, const Plane& to, int64_t h, int64_t rows, int width,
-                         int c, float factor) const {
-    const AttendHead& head = pair_.head;
-    const bool in_order = (kPass == GradPass::kKeys ? head.key_rows : head.query_rows) == nullptr;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int slot = RowOf(k * 2);
+  SIMT_FN void StoreRows(const Plane& to, int c, int width, float factor) const {
+    const AttendHead& head = pair_.head();
+    constexpr bool kKeys = kPass == GradPass::kKeys;
+    const bool in_order = (kKeys ? head.key_rows : head.query_rows) == nullptr;
+    const int64_t rows = kKeys ? p.a.Nk : p.a.Nq;
+    const int64_t begin = to.Head(head.b, kKeys ? head.kv : head.h) + c * kSide;
+#pragma unroll 1
+    for (int at = threadIdx.x; at < kSide * kSide; at += kGradThreads) {
+      const int slot = at / kSide, column = at % kSide;
       const int64_t row = in_order ? pair_.own_tile * kSide + slot : pair_.m.own_rows[slot];
-      if (row < 0 || row >= rows) continue;
-      const int64_t at = to.Head(head.b, h) + row * to.row + c * kSide;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int column = ColumnOf(n, i);
-          if (c * kSide + column < width) {
-            StoreFloat(to.data, to.dtype, at + column, sums[n][k * 2 + i] * factor);
-          }
-        }
-      }
+      if (row < 0 || row >= rows || c * kSide + column >= width) continue;
+      StoreFloat(to.data, to.dtype, begin + row * to.row + column,
+                 pair_.m.scores[slot * kScoreStride + column] * factor);
     }
   }
   // To the sums of rows, of which several slots may be one: a thread for a column, even rows or odd
   // ones, in the order of slots.
-  SIMT_FN void AddKeys(const Fragment& sums, bool second, int c, float factor) const {
-    const AttendHead& head = pair_.head;
-    const int width = second ? p.a.Dv : p.a.D;
+  SIMT_FN void AddKeys(bool second, int c, int width, float factor) const {
+    const AttendHead& head = pair_.head();
     const int64_t rows = p.a.Nk + p.a.Nk2, kv_heads = p.a.H / p.a.group;
     float* to = (second ? p.dv_sums : p.dk_sums) +
                 ((head.b * kv_heads + head.kv) * p.key_shares + share_) * rows * width;
-    __syncthreads();
-    pair_.WriteScores(sums);
-    __syncthreads();
     const int column = threadIdx.x % kSide, half = threadIdx.x / kSide;
     if (c * kSide + column >= width) return;
+#pragma unroll 1
     for (int x = 0; x < kSide; ++x) {
       const int64_t row = pair_.m.own_rows[x];
       if (row < 0 || (row & 1) != half) continue;
@@ -329,7 +324,7 @@ class GradSums {
   }
 
   const GradData& p;
-  GradPair<T, kPass> pair_;
+  GradPair<T, kPass, kTerms> pair_;
   Fragment sums_[kUnits];
   const int first_, units_, part_;
   int share_ = 0;
@@ -340,8 +335,8 @@ class GradSums {
 };
 
 // A block has part of the columns of a tile of queries, or of every query_shares-th one.
-template <class T, int kUnits>
-__global__ void __launch_bounds__(kGradThreads)
+template <class T, int kUnits, bool kTerms>
+__global__ void __launch_bounds__(kGradThreads, kGradBlocks)
     GradQueries(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t part = block % p.query_parts, rest = block / p.query_parts;
@@ -350,7 +345,7 @@ __global__ void __launch_bounds__(kGradThreads)
   const int64_t first = tiles - 1 - rest % tiles, h = rest / tiles % p.a.H;
   const int64_t b = rest / tiles / p.a.H;
   simt::SharedTiles shared;
-  GradSums<T, GradPass::kQueries, kUnits> sums(p, shared, static_cast<int>(part));
+  GradSums<T, GradPass::kQueries, kUnits, kTerms> sums(p, shared, static_cast<int>(part));
   const AttendHead head = AttendHead::Of(p.a, b, h);
   const int64_t slots = head.query_rows == nullptr ? p.a.Nq : head.queries;
   for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
@@ -358,8 +353,8 @@ __global__ void __launch_bounds__(kGradThreads)
   }
 }
 
-template <class T, int kUnits>
-__global__ void __launch_bounds__(kGradThreads)
+template <class T, int kUnits, bool kTerms>
+__global__ void __launch_bounds__(kGradThreads, kGradBlocks)
     GradKeys(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t part = block % p.key_parts, rest = block / p.key_parts;
@@ -367,7 +362,7 @@ __global__ void __launch_bounds__(kGradThreads)
   const int64_t kv_heads = p.a.H / p.a.group;
   const int64_t first = rest % tiles, kv = rest / tiles % kv_heads, b = rest / tiles / kv_heads;
   simt::SharedTiles shared;
-  GradSums<T, GradPass::kKeys, kUnits> sums(p, shared, static_cast<int>(part));
+  GradSums<T, GradPass::kKeys, kUnits, kTerms> sums(p, shared, static_cast<int>(part));
   // Where heads have gather orders of their own, a tile is of one head.
   const bool apart = p.key_shares > 0 && p.a.seqs[b].head_patterns != nullptr;
   const int64_t step = apart ? 1 : p.a.group;
@@ -380,4 +375,4 @@ __global__ void __launch_bounds__(kGradThreads)
   }
 }
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

@@ -9,7 +9,7 @@
 #include "kernels/cuda/attend/attend_grad_pair.cuh"
 #include "kernels/cuda/launch.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 template <class T>
 class GradBias {
@@ -27,31 +27,33 @@ class GradBias {
   // All pairs of a head that the block sums over.
   SIMT_FN void Run(int64_t b, int64_t h) {
     const AttendHead head = AttendHead::Of(p.a, b, h);
-    const bool in_order = head.query_rows == nullptr && head.key_rows == nullptr;
     const bool all_queries = !p.bias_in_order || p.bias_q, all_keys = !p.bias_in_order || p.bias_k;
     const int64_t q_tiles = (head.queries + kSide - 1) / kSide;
     const int64_t k_tiles = (head.keys + kSide - 1) / kSide;
-    const TileRunRows* side = head.pattern == nullptr ? nullptr : &head.pattern->by_query;
     const GradWants wants = {true, !p.bias_in_order, true, false};
     int64_t q = all_queries ? 0 : q_tile_;
     for (; q < (all_queries ? q_tiles : min(q_tiles, q_tile_ + 1)); ++q) {
-      bool loaded = false;
-      TileWalk walk(side, q, all_keys ? k_tiles : min(k_tiles, k_tile_ + 1), 0, INT64_MAX);
-      for (; !walk.done(); walk.Next()) {
-        if (!all_keys && walk.index() != k_tile_) continue;
-        if (!loaded) pair_.LoadOwn(head, q);
-        loaded = true;
-        Fragment weights, dscores;
-        pair_.Weigh(walk.index(), walk.mask(), walk.terms(), wants, weights, dscores);
-        if (p.bias_in_order && in_order) {
+      pair_.LoadOwn(b, h, q);
+      pair_.StartWalk(q, all_keys ? k_tiles : min(k_tiles, k_tile_ + 1));
+      while (true) {
+        const GradStep step = pair_.Step();
+        if (step.done) break;
+        if (all_keys || step.other_tile == k_tile_) {
+          Fragment weights, dscores;
+          pair_.Weigh(step, wants, weights, dscores);
+          if (p.bias_in_order) {
 #pragma unroll
-          for (int n = 0; n < 8; ++n) {
+            for (int n = 0; n < 8; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sums_[n][i] += dscores[n][i];
+              for (int i = 0; i < 4; ++i) sums_[n][i] += dscores[n][i];
+            }
+          } else {
+            AddTile(b, h);
           }
         } else {
-          AddTile(b, h);
+          __syncthreads();
         }
+        pair_.NextStep();
       }
     }
   }
@@ -77,21 +79,20 @@ class GradBias {
     for (int at = t; at < kSide * kSide; at += kGradThreads) {
       const int row = at / kSide, column = at % kSide;
       if (row >= rows || column >= columns) continue;
-      StoreFloat(to.data, to.dtype,
-                 to.Head(b, h) + (q_tile_ * kSide + row) * to.row +
-                     (k_tile_ * kSide + column) * to.column,
-                 scores[row * kScoreStride + column]);
+      StoreFloat(
+          to.data, to.dtype,
+          to.Head(b, h) + (q_tile_ * kSide + row) * to.row + (k_tile_ * kSide + column) * to.column,
+          scores[row * kScoreStride + column]);
     }
   }
 
  private:
-  // Several slots may be one key: a thread adds what belongs to one row of the gradient in the order
-  // of slots.
+  // Several slots may be one key: a thread adds what belongs to one row of the gradient in the
+  // order of slots.
   SIMT_FN void AddTile(int64_t b, int64_t h) const {
     __syncthreads();
     const Plane& to = p.bias_sums;
-    float* plane = static_cast<float*>(to.data) +
-                   to.Head(p.bias_b ? 0 : b, p.bias_h ? 0 : h);
+    float* plane = static_cast<float*>(to.data) + to.Head(p.bias_b ? 0 : b, p.bias_h ? 0 : h);
     float* scores = pair_.m.scores;
     const int t = threadIdx.x;
     if (p.bias_q) {
@@ -111,13 +112,13 @@ class GradBias {
   }
 
   const GradData& p;
-  GradPair<T, GradPass::kBias> pair_;
+  GradPair<T, GradPass::kBias, /*kTerms=*/true> pair_;
   Fragment sums_;
   const int64_t q_tile_, k_tile_;
 };
 
 template <class T>
-__global__ void __launch_bounds__(kGradThreads)
+__global__ void __launch_bounds__(kGradThreads, kGradBlocks)
     GradBiasTiles(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t k_tiles = p.bias_in_order && !p.bias_k ? (p.a.Nk + kSide - 1) / kSide : 1;
@@ -133,4 +134,4 @@ __global__ void __launch_bounds__(kGradThreads)
   if (p.bias_in_order) bias.Store(b, h);
 }
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

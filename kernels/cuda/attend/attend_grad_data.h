@@ -6,7 +6,7 @@
 #include "kernels/core/dtype.h"
 #include "kernels/cuda/attend/attend_params.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 // What the gradient needs of a query row beside its operands.
 struct GradRow {
@@ -24,27 +24,51 @@ struct GradData {
   bool resident;           // all columns of a pair of tiles are in shared memory at once
   bool vectors;            // every operand can be copied by 16 bytes
 
-  GradRow* rows;        // [B,H,Nq]
-  float* tile_sizes;    // [B,H,tiles of Nq]: bounds of dout and shift; null: not needed
-  float* head_sizes;    // [B,H]: the largest of them
+  // Whether gradients are float32, which weights rounded to 16 bits would not do justice to.
+  bool exact_dq, exact_dk, exact_dv;
+
+  GradRow* rows;      // [B,H,Nq]
+  float* tile_sizes;  // [B,H,tiles of Nq]: bounds of dout and shift; null: not needed
+  float* head_sizes;  // [B,H]: the largest of them
   // Gradients; data null: not wanted. Where terms repeat, sums of one head: dense float32.
   Plane dq, dk, dv, dq_rel, dtable;
-  Plane dbias;             // where it repeats nothing and rows are in order; else:
-  Plane bias_sums;         // summed over b, h, rows or columns as its strides of 0 say
+  Plane dbias;                          // where it repeats nothing and rows are in order; else:
+  Plane bias_sums;                      // summed over b, h, rows or columns as its strides of 0 say
   bool bias_b, bias_h, bias_q, bias_k;  // which of them it sums over
-  bool bias_in_order;      // no sequence gathers
-  float* slope_sums;       // [B,H,Nq]
-  float* dr_sums;          // [B,H,query_shares,L,D]
-  int query_shares;        // 0: a block has one tile of queries
+  bool bias_in_order;                   // no sequence gathers
+  float* slope_sums;                    // [B,H,Nq]
+  float* dr_sums;                       // [B,H,query_shares,L,D]
+  int query_shares;                     // 0: a block has one tile of queries
   // Of keys in gather orders: sums of rows of k and k2, [B,Hkv,key_shares,Nk + Nk2,D or Dv].
   float *dk_sums, *dv_sums;
-  int key_shares;          // 0: a block has one tile of keys, which it stores
+  int key_shares;  // 0: a block has one tile of keys, which it stores
   // Pieces of 64 columns that blocks share out: of dq or dk, then of dq_rel or dv.
   int query_first, query_second, key_first, key_second;
-  int query_parts, key_parts;  // blocks of a tile
+  int query_parts, key_parts;      // blocks of a tile
   int64_t query_tiles, key_tiles;  // most of a head
 
   SIMT_FN GradRow* RowsOf(int64_t b, int64_t h) const { return rows + (b * a.H + h) * a.Nq; }
 };
 
-}  // namespace attnd::cuda
+// Gradients of numbers of heads: of slopes from sums of rows, of sinks from rows.
+struct GradHeads {
+  GradData grad = {};
+  Plane to = {};  // [B,H]
+  bool is_sinks = false;
+  bool sums_b = false, sums_h = false;  // over what the term repeats
+};
+// A gradient as the sum of parts [B,H,parts,rows,width], from row `first` on; no parts: zeros.
+struct GradParts {
+  const float* parts = nullptr;
+  int64_t B = 1, H = 1, count = 0, all_rows = 0, first = 0;
+  Plane to = {};  // [B,H,rows,width], 1 in what it sums over
+  int64_t rows = 0, width = 0;
+  bool sums_b = false, sums_h = false;
+  float factor = 1;
+  static constexpr int kThreads = 256, kElements = 2048;
+
+  int64_t blocks_of_plane() const { return (rows * width + kElements - 1) / kElements; }
+  int64_t blocks() const { return (sums_b ? 1 : B) * (sums_h ? 1 : H) * blocks_of_plane(); }
+};
+
+}  // namespace attnd::cuda::attend_grad

@@ -10,7 +10,7 @@
 #include "kernels/cuda/attend/attend_terms.h"
 #include "kernels/cuda/launch.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 constexpr int kListThreads = 128;
 constexpr int kListWarps = kListThreads / 32;
@@ -31,8 +31,8 @@ class ListWarp {
     float sum = 0;
     const int64_t from_x = x.At(i), from_y = y.At(j);
     for (int d = lane_; d < width; d += 32) {
-      sum = fmaf(LoadFloat(x.data, x.dtype, from_x + d), LoadFloat(y.data, y.dtype, from_y + d),
-                 sum);
+      sum =
+          fmaf(LoadFloat(x.data, x.dtype, from_x + d), LoadFloat(y.data, y.dtype, from_y + d), sum);
     }
     return simt::WarpSum(sum);
   }
@@ -40,8 +40,8 @@ class ListWarp {
                          int64_t j, bool needs_scores) const {
     ListPair pair = {true, 0, 0, 0, 0};
     const Position position = Position::Of(i, head.offset);
-    const float product = Dot(HeadRows::Of(p.a.q, head.b, head.h), i,
-                              HeadRows::Of(p.a.k, head.b, head.kv), j, p.a.D);
+    const float product =
+        Dot(HeadRows::Of(p.a.q, head.b, head.h), i, HeadRows::Of(p.a.k, head.b, head.kv), j, p.a.D);
     float through_cap;
     const float s = ScoreOf(p.a, head.b, head.h, p.a.scale * product,
                             {i, j, position, slope, 0, nullptr, 0}, &pair.sees, &through_cap);
@@ -100,7 +100,7 @@ SIMT_FN Listed QueriesOf(const AttendHead& head, int64_t j) {
   return ListOf(head.pattern->queries_begin, head.pattern->queries, j);
 }
 
-inline __global__ void __launch_bounds__(kListThreads)
+__global__ void __launch_bounds__(kListThreads)
     GradListQueries(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t blocks = (p.a.Nq + kListWarps - 1) / kListWarps;
@@ -131,7 +131,7 @@ inline __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-inline __global__ void __launch_bounds__(kListThreads)
+__global__ void __launch_bounds__(kListThreads)
     GradListKeys(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t blocks = (p.a.Nk + kListWarps - 1) / kListWarps;
@@ -167,7 +167,7 @@ inline __global__ void __launch_bounds__(kListThreads)
 }
 
 // A block for a row of dbias, which holds zeros: warps cannot share one.
-inline __global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(32)
     GradListBias(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t rows = p.bias_q ? 1 : p.a.Nq, heads = p.bias_h ? 1 : p.a.H;
@@ -198,4 +198,4 @@ inline __global__ void __launch_bounds__(32)
   if (p.bias_k && threadIdx.x == 0) static_cast<float*>(to.data)[at] = total;
 }
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

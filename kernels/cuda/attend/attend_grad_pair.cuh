@@ -1,5 +1,5 @@
-// A tile of queries and a tile of keys of one head in the gradient of attend: from their operands in
-// shared memory the weights P and the score gradients dS and dT.
+// A tile of queries and a tile of keys of one head in the gradient of attend: from their operands
+// in shared memory the weights P and the score gradients dS and dT.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,37 @@
 #include "kernels/cuda/attend/attend_terms.h"
 #include "kernels/cuda/simt.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 enum class GradPass { kQueries, kKeys, kBias };
 
 constexpr int kScoreStride = kSide + 1;
 
-// Tiles of shared memory. `chunks`: of D and Dv together, or 1.
+// A pair of tiles that a walk has come to.
+struct GradStep {
+  int64_t other_tile;
+  int mask, terms;
+  bool done;
+};
+
+// Shared memory of a block. What is the same in all threads lies here, too: registers hold sums.
+// `chunks`: of D and Dv together, or 1.
 template <class T>
 struct GradShared {
-  T *own, *other;
-  float* scores;              // [own row][other row]
-  uint64_t* seen_by_query;    // of the tile of keys, by masks
-  uint64_t* seen_by_own;      // of the other tile, by masks and bias; where they are needed
+  float* scores;                   // [own row][other row]
+  uint64_t* seen_by_query;         // of the tile of keys, by masks
+  uint64_t* seen_by_own;           // of the other tile, by masks and bias; where they are needed
   int32_t *own_rows, *other_rows;  // -1: none, or one that sees nothing
-  GradRow* rows;              // of queries
-  Position* positions;        // of queries
+  GradRow* rows;                   // of queries
+  Position* positions;             // of queries
   float* key_bias;
-  uint32_t* keys_exist;       // bits
+  uint32_t* keys_exist;  // bits
+  AttendHead* head;      // of the queries
+  TileWalk* walk;        // of the first thread
+  GradStep* step;
+  T *own, *other;
 
   SIMT_FN GradShared(simt::SharedTiles& shared, int chunks) {
-    own = shared.Take<T>(chunks * TileOf<T>::kElements);
-    other = shared.Take<T>(chunks * TileOf<T>::kElements);
     scores = shared.Take<float>(kSide * kScoreStride);
     seen_by_query = shared.Take<uint64_t>(kSide);
     seen_by_own = shared.Take<uint64_t>(kSide);
@@ -40,25 +49,32 @@ struct GradShared {
     positions = shared.Take<Position>(kSide);
     key_bias = shared.Take<float>(kSide);
     keys_exist = shared.Take<uint32_t>(2);
+    head = shared.Take<AttendHead>(1);
+    walk = shared.Take<TileWalk>(1);
+    step = shared.Take<GradStep>(1);
+    own = shared.Take<T>(chunks * TileOf<T>::kElements);
+    other = shared.Take<T>(chunks * TileOf<T>::kElements);
   }
   static constexpr size_t Bytes(int chunks) {
-    return 2 * simt::SharedBytes<T>(chunks * TileOf<T>::kElements) +
-           simt::SharedBytes<float>(kSide * kScoreStride) + 2 * simt::SharedBytes<uint64_t>(kSide) +
+    return simt::SharedBytes<float>(kSide * kScoreStride) + 2 * simt::SharedBytes<uint64_t>(kSide) +
            2 * simt::SharedBytes<int32_t>(kSide) + simt::SharedBytes<GradRow>(kSide) +
            simt::SharedBytes<Position>(kSide) + simt::SharedBytes<float>(kSide) +
-           simt::SharedBytes<uint32_t>(2);
+           simt::SharedBytes<uint32_t>(2) + simt::SharedBytes<AttendHead>(1) +
+           simt::SharedBytes<TileWalk>(1) + simt::SharedBytes<GradStep>(1) +
+           2 * simt::SharedBytes<T>(chunks * TileOf<T>::kElements);
   }
 };
 
 // What a pass wants beside the weights.
 struct GradWants {
-  bool scores;       // dS: the product of dout and v
-  bool tile;         // GradShared::scores and seen_by_own
-  bool early_scores; // the tile holds dS before the soft cap
-  bool sides;        // sums for slopes and dbias
+  bool scores;        // dS: the product of dout and v
+  bool tile;          // GradShared::scores and seen_by_own
+  bool early_scores;  // the tile holds dS before the soft cap
+  bool sides;         // sums for slopes and dbias
 };
 
-template <class T, GradPass kPass>
+// kTerms: of problems with AttendData::has_terms, and with gradients of terms.
+template <class T, GradPass kPass, bool kTerms>
 class GradPair {
  public:
   SIMT_FN GradPair(const GradData& problem, simt::SharedTiles& shared)
@@ -66,11 +82,10 @@ class GradPair {
         m(shared, problem.resident ? problem.columns + problem.v_columns : 1),
         resident_(problem.resident) {}
 
-  // The own tile of `head`: its slots, and its columns where they are resident.
-  SIMT_FN void LoadOwn(const AttendHead& own_head, int64_t tile) {
-    head = own_head;
+  // The own tile of a head: its slots, and its columns where they are resident.
+  SIMT_FN void LoadOwn(int64_t b, int64_t h, int64_t tile) {
     own_tile = tile;
-    __syncthreads();
+    UseHead(b, h);
     if (kPass == GradPass::kKeys) {
       LoadKeySlots(tile, m.own_rows);
     } else {
@@ -78,47 +93,77 @@ class GradPair {
     }
     __syncthreads();
     if (!resident_) return;
+#pragma unroll 1
     for (int c = 0; c < p.columns; ++c) LoadColumns(true, false, c, c);
     if (p.dout.data == nullptr) return;
+#pragma unroll 1
     for (int c = 0; c < p.v_columns; ++c) LoadColumns(true, true, c, p.columns + c);
   }
   // Another query head with the same own keys.
-  SIMT_FN void UseHead(const AttendHead& other_head) { head = other_head; }
-
-  // P in `weights`, dT in `dscores`: 0 where a pair is not visible. Slots of the other tile, and its
-  // columns where they are resident, stay in shared memory.
-  SIMT_FN void Weigh(int64_t other_tile, int mask, int terms, const GradWants& wants,
-                     Fragment& weights, Fragment& dscores) {
+  SIMT_FN void UseHead(int64_t b, int64_t h) {
     __syncthreads();
+    if (threadIdx.x == 0) *m.head = AttendHead::Of(p.a, b, h);
+    __syncthreads();
+  }
+  SIMT_FN const AttendHead& head() const { return *m.head; }
+
+  // Walks over the visible tiles of row `row` of the head's pattern, below tile number `tiles`.
+  SIMT_FN void StartWalk(int64_t row, int64_t tiles) const {
+    if (threadIdx.x > 0) return;
+    const PatternData* pattern = head().pattern;
+    const TileRunRows* side = nullptr;
+    if (pattern != nullptr) {
+      side = kPass == GradPass::kKeys ? &pattern->by_key : &pattern->by_query;
+    }
+    *m.walk = TileWalk(side, row, tiles, 0, INT64_MAX);
+    Publish();
+  }
+  SIMT_FN void NextStep() const {
+    if (threadIdx.x > 0) return;
+    m.walk->Next();
+    Publish();
+  }
+  SIMT_FN GradStep Step() const {
+    __syncthreads();
+    return *m.step;
+  }
+
+  // P in `weights`, dT in `dscores`: 0 where a pair is not visible. Slots of the other tile, and
+  // its columns where they are resident, stay in shared memory.
+  SIMT_FN void Weigh(const GradStep& step, const GradWants& wants, Fragment& weights,
+                     Fragment& dscores) {
     if (kPass == GradPass::kKeys) {
-      LoadQuerySlots(other_tile, m.other_rows);
+      LoadQuerySlots(step.other_tile, m.other_rows);
     } else {
-      LoadKeySlots(other_tile, m.other_rows);
+      LoadKeySlots(step.other_tile, m.other_rows);
     }
     __syncthreads();
     const bool has_dp = wants.scores && p.dout.data != nullptr;
     if (resident_) {
+#pragma unroll 1
       for (int c = 0; c < p.columns; ++c) LoadColumns(false, false, c, c);
       // Of keys dout serves dv, too.
       if (p.dout.data != nullptr) {
+#pragma unroll 1
         for (int c = 0; c < p.v_columns; ++c) LoadColumns(false, true, c, p.columns + c);
       }
     }
-    const bool all_seen = FinishLoads(FindSeen(mask));
+    const bool all_seen = FinishLoads(FindSeen(step.mask));
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) weights[n][i] = dscores[n][i] = 0;
     }
+#pragma unroll 1
     for (int c = 0; c < p.columns; ++c) AddProduct(weights, false, c);
+#pragma unroll 1
     for (int c = 0; has_dp && c < p.v_columns; ++c) AddProduct(dscores, true, c);
-    const PatternData* pattern = head.pattern;
-    const TermsData* tile_terms = terms < 0 ? nullptr : pattern->terms + terms;
-    const bool has_key_bias = pattern != nullptr && pattern->key_bias != nullptr;
-    if (p.a.has_terms || tile_terms != nullptr || has_key_bias || wants.tile || wants.sides) {
+    const TermsData* tile_terms = step.terms < 0 ? nullptr : head().pattern->terms + step.terms;
+    if constexpr (kTerms) {
       WeighWithTerms(all_seen, tile_terms, wants, weights, dscores);
     } else {
-      WeighPlain(all_seen, weights, dscores);
+      WeighPlain(all_seen, tile_terms, weights, dscores);
+      if (wants.tile) FindSeenByOwn();
     }
   }
 
@@ -144,31 +189,34 @@ class GradPair {
 
   const GradData& p;
   const GradShared<T> m;
-  AttendHead head;      // of the queries
   int64_t own_tile = 0;
   float slope_sums[2] = {0, 0};  // of dS |p_i - p_j| in the two own rows of a lane
 
  private:
+  SIMT_FN void Publish() const {
+    *m.step = {m.walk->index(), m.walk->mask(), m.walk->terms(), m.walk->done()};
+  }
   SIMT_FN void LoadQuerySlots(int64_t tile, int32_t* rows) const {
     if (threadIdx.x >= kSide) return;
-    const int64_t row = head.QueryRow(tile * kSide + threadIdx.x);
+    const int64_t row = head().QueryRow(tile * kSide + threadIdx.x);
     GradRow terms = {0, 0, 0, 1};
-    bool exists = row >= 0 && row < head.nq;
+    bool exists = row >= 0 && row < head().nq;
     if (exists) {
-      terms = p.RowsOf(head.b, head.h)[row];
+      terms = p.RowsOf(head().b, head().h)[row];
       exists = terms.lse_low != INFINITY;
     }
     rows[threadIdx.x] = exists ? static_cast<int32_t>(row) : -1;
     m.rows[threadIdx.x] = terms;
-    m.positions[threadIdx.x] = Position::Of(row, head.offset);
+    m.positions[threadIdx.x] = Position::Of(row, head().offset);
   }
   SIMT_FN void LoadKeySlots(int64_t tile, int32_t* rows) const {
     if (threadIdx.x >= kSide) return;
-    const int64_t slot = tile * kSide + threadIdx.x, row = head.KeyRow(slot);
+    const int64_t slot = tile * kSide + threadIdx.x, row = head().KeyRow(slot);
     const bool exists = row >= 0;
     rows[threadIdx.x] = static_cast<int32_t>(row);
-    const bool has_bias = exists && head.pattern != nullptr && head.pattern->key_bias != nullptr;
-    m.key_bias[threadIdx.x] = has_bias ? head.pattern->key_bias[slot] : 0.0f;
+    const PatternData* pattern = head().pattern;
+    const bool has_bias = exists && pattern != nullptr && pattern->key_bias != nullptr;
+    m.key_bias[threadIdx.x] = has_bias ? pattern->key_bias[slot] : 0.0f;
     const unsigned votes = __ballot_sync(simt::kAllLanes, exists);
     if (threadIdx.x % 32 == 0) m.keys_exist[threadIdx.x / 32] = votes;
   }
@@ -179,7 +227,7 @@ class GradPair {
     uint64_t word = 0;
     if (rows[threadIdx.x] >= 0) {
       word = uint64_t{m.keys_exist[1]} << 32 | m.keys_exist[0];
-      if (mask >= 0) word &= head.pattern->masks[int64_t{mask} * kSide + threadIdx.x];
+      if (mask >= 0) word &= head().pattern->masks[int64_t{mask} * kSide + threadIdx.x];
     }
     m.seen_by_query[threadIdx.x] = word;
     return word == ~uint64_t{0};
@@ -195,11 +243,11 @@ class GradPair {
     const AttendData& a = p.a;
     const int width = second ? a.Dv : a.D;
     if (!of_keys) {
-      const HeadRows rows = HeadRows::Of(second ? p.dout : a.q, head.b, head.h);
+      const HeadRows rows = HeadRows::Of(second ? p.dout : a.q, head().b, head().h);
       return {rows, rows, INT64_MAX, width, p.vectors};
     }
-    return {HeadRows::Of(second ? a.v : a.k, head.b, head.kv),
-            HeadRows::Of(second ? a.v2 : a.k2, head.b, head.kv), a.Nk, width, p.vectors};
+    return {HeadRows::Of(second ? a.v : a.k, head().b, head().kv),
+            HeadRows::Of(second ? a.v2 : a.k2, head().b, head().kv), a.Nk, width, p.vectors};
   }
   SIMT_FN void LoadColumns(bool own, bool second, int c, int place) const {
     LoadTile((own ? m.own : m.other) + place * TileOf<T>::kElements, Source(own, second),
@@ -220,9 +268,25 @@ class GradPair {
 
   SIMT_FN bool Sees(int query, int key) const { return (m.seen_by_query[query] >> key & 1) != 0; }
 
-  // Softmax without terms.
-  SIMT_FN void WeighPlain(bool all_seen, Fragment& weights, Fragment& dscores) const {
+  SIMT_FN void FindSeenByOwn() const {
+    if (threadIdx.x >= kSide) return;
+    uint64_t seen = m.seen_by_query[threadIdx.x];
+    if (kPass == GradPass::kKeys) {
+      seen = 0;
+      for (int query = 0; query < kSide; ++query) {
+        seen |= (m.seen_by_query[query] >> threadIdx.x & 1) << query;
+      }
+    }
+    m.seen_by_own[threadIdx.x] = seen;
+  }
+
+  // Softmax without terms but constants of the pattern.
+  SIMT_FN void WeighPlain(bool all_seen, const TermsData* terms, Fragment& weights,
+                          Fragment& dscores) const {
     const float scale = p.a.scale;
+    const float* constants = terms == nullptr ? nullptr : terms->bias;
+    const bool has_constants =
+        constants != nullptr || (head().pattern != nullptr && head().pattern->key_bias != nullptr);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -230,9 +294,17 @@ class GradPair {
         const int row = RowOf(i), column = ColumnOf(n, i);
         const int query = kPass == GradPass::kKeys ? column : row;
         const int key = kPass == GradPass::kKeys ? row : column;
-        const GradRow& terms = m.rows[query];
-        float weight = simt::Exp2(fmaf(scale, weights[n][i], -terms.lse_high) - terms.lse_low);
-        float dscore = weight * (dscores[n][i] - terms.shift);
+        const GradRow& of_row = m.rows[query];
+        float s = scale * weights[n][i];
+        if (has_constants) {
+          s = fmaf(p.a.unit, m.key_bias[key], s);
+          if (constants != nullptr) s = fmaf(p.a.unit, constants[query * kSide + key], s);
+          // No weight is above 1, however far the rounding of a large lse is from it.
+          const float most = of_row.lse_high + of_row.lse_low;
+          if (s > most) s = most;
+        }
+        float weight = simt::Exp2(s - of_row.lse_high - of_row.lse_low);
+        float dscore = weight * (dscores[n][i] - of_row.shift);
         if (!all_seen && !Sees(query, key)) weight = dscore = 0;
         weights[n][i] = weight;
         dscores[n][i] = dscore;
@@ -241,9 +313,10 @@ class GradPair {
   }
 
   SIMT_FN float RelativeProduct(int64_t query_row, int64_t delta) const {
-    const HeadRows q_rel = HeadRows::Of(p.a.q_rel, head.b, head.h);
-    const HeadRows r = HeadRows::Of(p.a.r, head.b, head.h);
+    const HeadRows q_rel = HeadRows::Of(p.a.q_rel, head().b, head().h);
+    const HeadRows r = HeadRows::Of(p.a.r, head().b, head().h);
     float sum = 0;
+#pragma unroll 1
     for (int d = 0; d < p.a.D; ++d) {
       sum = fmaf(LoadFloat(q_rel.data, q_rel.dtype, q_rel.At(query_row) + d),
                  LoadFloat(r.data, r.dtype, r.At(delta) + d), sum);
@@ -253,63 +326,71 @@ class GradPair {
 
   SIMT_FN void WeighWithTerms(bool all_seen, const TermsData* terms, const GradWants& wants,
                               Fragment& weights, Fragment& dscores) {
-    const Slope slope = Slope::Of(p.a, head.b, head.h);
+    const Slope slope = Slope::Of(p.a, head().b, head().h);
     const int32_t* query_rows = kPass == GradPass::kKeys ? m.other_rows : m.own_rows;
     const int32_t* key_rows = kPass == GradPass::kKeys ? m.own_rows : m.other_rows;
     uint64_t seen[2] = {0, 0};
+    float distances[2] = {0, 0};
+    // One copy of the code for all elements, which lie in local memory meanwhile.
+    float p_of[32], ds_of[32];
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = RowOf(i), column = ColumnOf(n, i);
-        const int query = kPass == GradPass::kKeys ? column : row;
-        const int key = kPass == GradPass::kKeys ? row : column;
-        bool sees = all_seen || Sees(query, key);
-        float weight = 0, dscore = 0, kept = 0;
+    for (int e = 0; e < 32; ++e) p_of[e] = weights[e / 4][e % 4], ds_of[e] = dscores[e / 4][e % 4];
+#pragma unroll 1
+    for (int e = 0; e < 32; ++e) {
+      const int upper = e >> 1 & 1, row = LaneRow() + upper * 8, column = ColumnOf(e >> 2, e & 1);
+      const int query = kPass == GradPass::kKeys ? column : row;
+      const int key = kPass == GradPass::kKeys ? row : column;
+      bool sees = all_seen || Sees(query, key);
+      float weight = 0, dscore = 0, kept = 0;
+      if (sees) {
+        const int64_t query_row = query_rows[query], key_row = key_rows[key];
+        const Position position = m.positions[query];
+        float product = p_of[e];
+        if (p.a.r.data != nullptr) {
+          product += RelativeProduct(query_row, position.DeltaTo(key_row, p.a.L));
+        }
+        float through_cap;
+        const float s = ScoreOf(
+            p.a, head().b, head().h, p.a.scale * product,
+            {query_row, key_row, position, slope, m.key_bias[key], terms, query * kSide + key},
+            &sees, &through_cap);
         if (sees) {
-          const int64_t query_row = query_rows[query], key_row = key_rows[key];
-          const Position position = m.positions[query];
-          float product = weights[n][i];
-          if (p.a.r.data != nullptr) {
-            product += RelativeProduct(query_row, position.DeltaTo(key_row, p.a.L));
+          const GradRow& of_row = m.rows[query];
+          if (p.a.is_softmax()) {
+            // No weight is above 1, however far the rounding of a large lse is from it.
+            const float exponent = s - of_row.lse_high - of_row.lse_low;
+            weight = simt::Exp2(exponent > 0 ? 0 : exponent);
+            dscore = weight * (ds_of[e] - of_row.shift);
+          } else {
+            const Weight of_score = WeightOf(p.a.weighting, s);
+            weight = of_row.factor * of_score.phi;
+            dscore = of_row.factor * of_score.slope * ds_of[e];
           }
-          float through_cap;
-          const float s = ScoreOf(p.a, head.b, head.h, p.a.scale * product,
-                                  {query_row, key_row, position, slope, m.key_bias[key], terms,
-                                   query * kSide + key},
-                                  &sees, &through_cap);
-          if (sees) {
-            const GradRow& of_row = m.rows[query];
-            if (p.a.is_softmax()) {
-              // No weight is above 1, however far the rounding of a large lse is from it.
-              const float exponent = s - of_row.lse_high - of_row.lse_low;
-              weight = simt::Exp2(exponent > 0 ? 0 : exponent);
-              dscore = weight * (dscores[n][i] - of_row.shift);
-            } else {
-              const Weight of_score = WeightOf(p.a.weighting, s);
-              weight = of_row.factor * of_score.phi;
-              dscore = of_row.factor * of_score.slope * dscores[n][i];
-            }
-            kept = dscore * through_cap;
-            seen[i >> 1] |= uint64_t{1} << column;
-            if (wants.sides && slope.given) {
-              slope_sums[i >> 1] += dscore * position.DistanceTo(key_row);
-            }
-            if (wants.sides && p.dbias.data != nullptr) {
-              StoreFloat(p.dbias.data, p.dbias.dtype,
-                         p.dbias.Head(head.b, head.h) + query_row * p.dbias.row +
-                             key_row * p.dbias.column,
-                         dscore);
-            }
+          kept = dscore * through_cap;
+          const uint64_t bit = uint64_t{1} << column;
+          seen[0] |= upper == 0 ? bit : 0;
+          seen[1] |= upper == 0 ? 0 : bit;
+          if (wants.sides && slope.given) {
+            const float product_of = dscore * position.DistanceTo(key_row);
+            distances[0] += upper == 0 ? product_of : 0;
+            distances[1] += upper == 0 ? 0 : product_of;
+          }
+          if (wants.sides && p.dbias.data != nullptr) {
+            StoreFloat(p.dbias.data, p.dbias.dtype,
+                       p.dbias.Head(head().b, head().h) + query_row * p.dbias.row +
+                           key_row * p.dbias.column,
+                       dscore);
           }
         }
-        if (wants.tile) {
-          m.scores[row * kScoreStride + column] = wants.early_scores ? dscore : kept;
-        }
-        weights[n][i] = weight;
-        dscores[n][i] = kPass == GradPass::kBias ? dscore : kept;
       }
+      if (wants.tile) m.scores[row * kScoreStride + column] = wants.early_scores ? dscore : kept;
+      p_of[e] = weight;
+      ds_of[e] = kPass == GradPass::kBias ? dscore : kept;
     }
+#pragma unroll
+    for (int e = 0; e < 32; ++e) weights[e / 4][e % 4] = p_of[e], dscores[e / 4][e % 4] = ds_of[e];
+    slope_sums[0] += distances[0];
+    slope_sums[1] += distances[1];
     if (!wants.tile) return;
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -323,4 +404,4 @@ class GradPair {
   const bool resident_;
 };
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/attend/attend_grad_pair.cuh"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 namespace {
 
 constexpr size_t kMostShared = size_t{160} << 10;
@@ -51,6 +51,13 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   data.v_columns = static_cast<int>(CeilDiv64(Dv));
   ChooseType();
   const int chunks = data.columns + data.v_columns;
+  const auto is_float = [&](const View& first, const View& second) {
+    return (Wants(first) && first.dtype == DType::kF32) ||
+           (Wants(second) && second.dtype == DType::kF32);
+  };
+  data.exact_dq = is_float(grad.dq, {});
+  data.exact_dk = is_float(grad.dk, grad.dterms.k2);
+  data.exact_dv = is_float(grad.dv, grad.dterms.v2);
   data.resident = SharedBytesOf(type, chunks) <= kMostShared;
   shared_bytes = SharedBytesOf(type, data.resident ? chunks : 1);
   PlanQueries();
@@ -66,9 +73,8 @@ void GradPlan::ChooseType() {
   const AttendProblem& f = problem.forward;
   const View* const operands[] = {&f.q, &f.k, &f.v, &f.terms.k2, &f.terms.v2, &problem.dout};
   const auto all_are = [&](DType dtype) {
-    return std::all_of(std::begin(operands), std::end(operands), [&](const View* view) {
-      return !view->given() || view->dtype == dtype;
-    });
+    return std::all_of(std::begin(operands), std::end(operands),
+                       [&](const View* view) { return !view->given() || view->dtype == dtype; });
   };
   if (all_are(DType::kF16)) type = GradType::kF16;
   if (all_are(DType::kBF16)) type = GradType::kBF16;
@@ -124,7 +130,8 @@ void GradPlan::PlanKeys() {
 void GradPlan::PlanBias() {
   if (!needs_bias) return;
   const Shape& s = problem.dterms.bias.shape;
-  data.bias_b = s[0] == 1, data.bias_h = s[1] == 1, data.bias_q = s[2] == 1, data.bias_k = s[3] == 1;
+  data.bias_b = s[0] == 1, data.bias_h = s[1] == 1;
+  data.bias_q = s[2] == 1, data.bias_k = s[3] == 1;
 }
 
 void GradPlan::Zero(const Plane& to, int64_t planes_b, int64_t planes_h, int64_t rows,
@@ -300,4 +307,4 @@ double GradPlan::Flops(double d_products, double v_products) const {
   return 2 * pairs * (d_products * static_cast<double>(D) + v_products * static_cast<double>(Dv));
 }
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

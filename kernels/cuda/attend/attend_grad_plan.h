@@ -1,5 +1,5 @@
-// What the gradient of attend launches for one problem of a list, and the memory it takes. All of it
-// follows from shapes, so that a dry run counts the same.
+// What the gradient of attend launches for one problem of a list, and the memory it takes. All of
+// it follows from shapes, so that a dry run counts the same.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "kernels/cuda/attend/attend_grad_data.h"
-#include "kernels/cuda/attend/attend_grad_rows.cuh"
+#include "kernels/cuda/attend/attend_grad_kernels.h"
 #include "kernels/device/attend.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 // Elements of the tiles in shared memory.
 enum class GradType : uint8_t { kF32, kF16, kBF16 };
 constexpr int kGradTypes = 3;
-constexpr int kGradUnits[] = {2, 4};  // pieces of 64 columns that a block sums
 
 // Deals out scratch memory. Without memory it only counts, and gives null.
 class GradMemory {
@@ -74,4 +73,4 @@ struct GradPlan {
   void SumHeads(const View& gradient, bool is_sinks);
 };
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

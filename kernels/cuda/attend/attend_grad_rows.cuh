@@ -10,10 +10,10 @@
 #include "kernels/cuda/attend/attend_terms.h"
 #include "kernels/cuda/launch.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 // A block for 64 rows of a head, a warp for a row at a time.
-inline __global__ void __launch_bounds__(kGradThreads)
+__global__ void __launch_bounds__(kGradThreads)
     GradRows(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const AttendData& a = p.a;
@@ -34,9 +34,8 @@ inline __global__ void __launch_bounds__(kGradThreads)
         const float lse = static_cast<const float*>(a.lse.data)[a.lse.Head(b, h) + i * a.lse.row];
         const double in_base_2 = lse * 1.4426950408889634074;
         row.lse_high = static_cast<float>(in_base_2);
-        row.lse_low = fabsf(row.lse_high) == INFINITY
-                          ? 0.0f
-                          : static_cast<float>(in_base_2 - row.lse_high);
+        row.lse_low =
+            fabsf(row.lse_high) == INFINITY ? 0.0f : static_cast<float>(in_base_2 - row.lse_high);
         if (lse == -INFINITY) row.lse_low = INFINITY;
         if (p.dout.data != nullptr) {
           const int64_t out_at = a.out.Head(b, h) + i * a.out.row;
@@ -50,8 +49,7 @@ inline __global__ void __launch_bounds__(kGradThreads)
           row.shift = simt::WarpSum(sum);
         }
         if (p.dlse.data != nullptr) {
-          row.shift -=
-              static_cast<const float*>(p.dlse.data)[p.dlse.Head(b, h) + i * p.dlse.row];
+          row.shift -= static_cast<const float*>(p.dlse.data)[p.dlse.Head(b, h) + i * p.dlse.row];
         }
       } else {
         if (a.row_weight.data != nullptr) {
@@ -60,8 +58,8 @@ inline __global__ void __launch_bounds__(kGradThreads)
         }
         if (p.dout.data != nullptr && p.tile_sizes != nullptr) {
           for (int d = lane; d < a.Dv; d += 32) {
-            const float dout = LoadFloat(p.dout.data, p.dout.dtype,
-                                         p.dout.Head(b, h) + i * p.dout.row + d);
+            const float dout =
+                LoadFloat(p.dout.data, p.dout.dtype, p.dout.Head(b, h) + i * p.dout.row + d);
             squares = fmaf(dout, dout, squares);
           }
         }
@@ -82,7 +80,7 @@ inline __global__ void __launch_bounds__(kGradThreads)
 }
 
 // A block for a head.
-inline __global__ void __launch_bounds__(kGradThreads)
+__global__ void __launch_bounds__(kGradThreads)
     GradHeadSizes(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t tiles = (p.a.Nq + kSide - 1) / kSide;
@@ -99,15 +97,8 @@ inline __global__ void __launch_bounds__(kGradThreads)
   p.head_sizes[block] = most;
 }
 
-// Gradients of numbers of heads: of slopes from sums of rows, of sinks from rows.
-struct GradHeads {
-  GradData grad = {};
-  Plane to = {};  // [B,H]
-  bool is_sinks = false;
-  bool sums_b = false, sums_h = false;  // over what the term repeats
-};
-// A block for one number.
-inline __global__ void __launch_bounds__(kGradThreads)
+// A block for one number of GradHeads.
+__global__ void __launch_bounds__(kGradThreads)
     GradHeadSums(const __grid_constant__ Problems<GradHeads> problems) {
   const auto [head, block, index] = FindPlace(problems);
   const GradData& p = head.grad;
@@ -116,15 +107,14 @@ inline __global__ void __launch_bounds__(kGradThreads)
   for (int64_t b = of_b; b < (head.sums_b ? p.a.B : of_b + 1); ++b) {
     for (int64_t h = of_h; h < (head.sums_h ? p.a.H : of_h + 1); ++h) {
       const GradRow* rows = p.RowsOf(b, h);
-      const float* slopes =
-          head.is_sinks ? nullptr : p.slope_sums + (b * p.a.H + h) * p.a.Nq;
+      const float* slopes = head.is_sinks ? nullptr : p.slope_sums + (b * p.a.H + h) * p.a.Nq;
       const float sink = head.is_sinks ? SinkOf(p.a, b, h) * kLog2E : 0;
       const int64_t nq = p.a.seqs[b].nq;
       for (int64_t i = threadIdx.x; i < nq; i += kGradThreads) {
         const GradRow& row = rows[i];
         if (row.lse_low == INFINITY) continue;
-        sum += head.is_sinks ? -simt::Exp2(sink - row.lse_high - row.lse_low) * row.shift
-                             : slopes[i];
+        sum +=
+            head.is_sinks ? -simt::Exp2(sink - row.lse_high - row.lse_low) * row.shift : slopes[i];
       }
     }
   }
@@ -137,20 +127,7 @@ inline __global__ void __launch_bounds__(kGradThreads)
   StoreFloat(head.to.data, head.to.dtype, head.to.Head(of_b, of_h), static_cast<float>(sum));
 }
 
-// A gradient as the sum of parts [B,H,parts,rows,width], from row `first` on; no parts: zeros.
-struct GradParts {
-  const float* parts = nullptr;
-  int64_t B = 1, H = 1, count = 0, all_rows = 0, first = 0;
-  Plane to = {};  // [B,H,rows,width], 1 in what it sums over
-  int64_t rows = 0, width = 0;
-  bool sums_b = false, sums_h = false;
-  float factor = 1;
-  static constexpr int kThreads = 256, kElements = 2048;
-
-  int64_t blocks_of_plane() const { return (rows * width + kElements - 1) / kElements; }
-  int64_t blocks() const { return (sums_b ? 1 : B) * (sums_h ? 1 : H) * blocks_of_plane(); }
-};
-inline __global__ void __launch_bounds__(GradParts::kThreads)
+__global__ void __launch_bounds__(GradParts::kThreads)
     GradSumParts(const __grid_constant__ Problems<GradParts> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t elements = p.rows * p.width;
@@ -169,9 +146,9 @@ inline __global__ void __launch_bounds__(GradParts::kThreads)
         for (int64_t n = 0; n < p.count; ++n) sum += from[n * p.all_rows * p.width];
       }
     }
-    StoreFloat(p.to.data, p.to.dtype,
-               p.to.Head(of_b, of_h) + row * p.to.row + column * p.to.column, sum * p.factor);
+    StoreFloat(p.to.data, p.to.dtype, p.to.Head(of_b, of_h) + row * p.to.row + column * p.to.column,
+               sum * p.factor);
   }
 }
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

@@ -8,10 +8,12 @@
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/views.h"
 
-namespace attnd::cuda {
+namespace attnd::cuda::attend_grad {
 
 constexpr int kGradThreads = 128;  // a warp for 16 rows of a tile of 64
-constexpr int kSide = 64;          // rows and columns of a tile
+// Blocks of a processor at least: the compiler may give a thread 255 registers.
+constexpr int kGradBlocks = 2;
+constexpr int kSide = 64;  // rows and columns of a tile
 
 // Of one warp: 16 rows x 64 columns. Element [n][i] is in row RowOf(i), column ColumnOf(n, i).
 using Fragment = float[8][4];
@@ -26,6 +28,14 @@ SIMT_FN uint32_t Pack(simt::bf16, float low, float high) {
 SIMT_FN uint32_t Pack(simt::f16, float low, float high) {
   const __half2 pair = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
+}
+SIMT_FN float Low(simt::bf16, uint32_t pair) { return __uint_as_float(pair << 16); }
+SIMT_FN float High(simt::bf16, uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+SIMT_FN float Low(simt::f16, uint32_t pair) {
+  return __low2float(*reinterpret_cast<const __half2*>(&pair));
+}
+SIMT_FN float High(simt::f16, uint32_t pair) {
+  return __high2float(*reinterpret_cast<const __half2*>(&pair));
 }
 SIMT_FN void Convert(float x, float* to) { *to = x; }
 SIMT_FN void Convert(float x, simt::bf16* to) { *to = __float2bfloat16_rn(x); }
@@ -62,23 +72,31 @@ struct TileOf {
   }
 
   // sums += weights other, over the first `width` columns of `other`. Weights are those of the own
-  // rows (in rows) to the other ones, times `factor`.
-  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float factor,
+  // rows (in rows) to the other ones, times `factor`. They are rounded to T, or, where `exact`,
+  // split into two T.
+  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float factor, bool exact,
                                   const T* other, int width) {
     const int lane = threadIdx.x % 32;
     const int lower = lane & 7, odd = lane >> 3 & 1, upper = lane >> 4;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float(&left)[4] = weights[j * 2], (&right)[4] = weights[j * 2 + 1];
-      const uint32_t a[4] = {Pack(T(), left[0] * factor, left[1] * factor),
-                             Pack(T(), left[2] * factor, left[3] * factor),
-                             Pack(T(), right[0] * factor, right[1] * factor),
-                             Pack(T(), right[2] * factor, right[3] * factor)};
+      uint32_t a[4], rest[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&of)[4] = weights[j * 2 + (i >> 1)];
+        const float x = of[(i & 1) * 2] * factor, y = of[(i & 1) * 2 + 1] * factor;
+        a[i] = Pack(T(), x, y);
+        rest[i] = exact ? Pack(T(), x - Low(T(), a[i]), y - High(T(), a[i])) : 0;
+      }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         if (n * 16 >= width) break;
         uint32_t b[4];
         simt::LdMatrixX4Trans(b, other + At(j * 16 + odd * 8 + lower, (n * 2 + upper) * 8));
+        if (exact) {
+          simt::Mma(T(), sums[n * 2], rest, b[0], b[1]);
+          simt::Mma(T(), sums[n * 2 + 1], rest, b[2], b[3]);
+        }
         simt::Mma(T(), sums[n * 2], a, b[0], b[1]);
         simt::Mma(T(), sums[n * 2 + 1], a, b[2], b[3]);
       }
@@ -122,10 +140,10 @@ struct TileOf<float> {
     }
   }
 
-  // Columns of weights as they lie in a fragment are columns t and t + 4 of the left operand for 2 t
-  // and 2 t + 1: any order does, if the rows of `other` have the same.
-  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float, const float* other,
-                                  int width) {
+  // Columns of weights as they lie in a fragment are columns t and t + 4 of the left operand for 2
+  // t and 2 t + 1: any order does, if the rows of `other` have the same.
+  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float, bool,
+                                  const float* other, int width) {
     const int group = threadIdx.x % 32 / 4, lane = threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -171,6 +189,7 @@ SIMT_FN void LoadTile(T* tile, const TileSource& source, const int32_t* rows, in
       simt::CopyAsync<16>(to, static_cast<const T*>(from.data) + begin, exists);
       continue;
     }
+#pragma unroll 1
     for (int i = 0; i < kPiece; ++i) {
       float x = 0;
       if (exists && piece * kPiece + i < width) x = LoadFloat(from.data, from.dtype, begin + i);
@@ -179,4 +198,4 @@ SIMT_FN void LoadTile(T* tile, const TileSource& source, const int32_t* rows, in
   }
 }
 
-}  // namespace attnd::cuda
+}  // namespace attnd::cuda::attend_grad

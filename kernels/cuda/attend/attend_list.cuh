@@ -1,5 +1,5 @@
-// Attention over listed pairs, forward: a warp for each query row, which follows its own list. Bound:
-// the bytes of the listed rows of k and v, from L2 where a head's fit there.
+// Attention over listed pairs, forward: a warp for each query row, which follows its own list.
+// Bound: the bytes of the listed rows of k and v, from L2 where a head's fit there.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attend/attend_params.h"
 #include "kernels/cuda/attend/attend_terms.h"
+#include "kernels/cuda/attend/attend_tiles.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/views.h"
@@ -18,11 +19,20 @@ constexpr int kListRows = kListThreads / 32;  // of a block
 constexpr int kListColumns = 256;             // values that a warp sums at a time
 
 // Eight lanes of a warp for each of four keys: the dot product of a row of q and one of k, in all
-// eight lanes.
-SIMT_FN float ListDot(const HeadRows& q, int64_t row, const HeadRows& k, int64_t key, int D) {
+// eight lanes. `fours`: ReadsFour of both.
+SIMT_FN float ListDot(const HeadRows& q, int64_t row, const HeadRows& k, int64_t key, int D,
+                      bool fours) {
   const int sub = threadIdx.x % 8;
   float sum = 0;
-  if (key >= 0) {
+  if (key >= 0 && fours) {
+    for (int d = sub * 4; d < D; d += 32) {
+      float x[4], y[4];
+      LoadFour(q, q.At(row) + d, x);
+      LoadFour(k, k.At(key) + d, y);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum = fmaf(x[i], y[i], sum);
+    }
+  } else if (key >= 0) {
     const int64_t q_at = q.At(row), k_at = k.At(key);
     for (int d = sub; d < D; d += 8) {
       sum = fmaf(LoadFloat(q.data, q.dtype, q_at + d), LoadFloat(k.data, k.dtype, k_at + d), sum);
@@ -37,7 +47,7 @@ SIMT_FN float WarpMax(float x) {
   return x;
 }
 
-__global__ void __launch_bounds__(kListThreads)
+__global__ void __launch_bounds__(kListThreads, 2)
     AttendListed(const __grid_constant__ Problems<AttendData> problems) {
   const auto found = FindPlace(problems);
   const AttendData& p = found.problem;
@@ -49,6 +59,7 @@ __global__ void __launch_bounds__(kListThreads)
   const int lane = threadIdx.x % 32;
   const HeadRows q = HeadRows::Of(p.q, head.b, head.h), k = HeadRows::Of(p.k, head.b, head.kv);
   const HeadRows v = HeadRows::Of(p.v, head.b, head.kv);
+  const bool fours = ReadsFour(q, p.D) && ReadsFour(k, p.D);
   const bool is_valid = row < head.nq;
   int64_t begin = 0, end = 0;
   if (is_valid && head.pattern != nullptr && row < head.pattern->Nq) {
@@ -65,12 +76,11 @@ __global__ void __launch_bounds__(kListThreads)
     float out[kListColumns / 32] = {};
     float max = sink * kLog2E, sum = sink > -INFINITY && lane == 0 ? 1.0f : 0.0f;
     for (int64_t at = begin; at < end; at += 32) {
-      const int64_t key =
-          at + lane < end ? int64_t{head.pattern->keys[at + lane]} : int64_t{-1};
+      const int64_t key = at + lane < end ? int64_t{head.pattern->keys[at + lane]} : int64_t{-1};
       float product = 0;
       for (int step = 0; step < 8; ++step) {
         const int64_t own = __shfl_sync(simt::kAllLanes, key, step * 4 + lane / 8);
-        const float dot = ListDot(q, row, k, own < head.nk ? own : -1, p.D);
+        const float dot = ListDot(q, row, k, own < head.nk ? own : -1, p.D, fours);
         const float mine = __shfl_sync(simt::kAllLanes, dot, lane % 4 * 8);
         if (lane / 4 == step) product = mine;
       }
@@ -100,7 +110,8 @@ __global__ void __launch_bounds__(kListThreads)
     const float total = simt::WarpSum(sum);
     for (int m = 0; m < kListColumns / 32; ++m) {
       const int c = first + m * 32 + lane;
-      if (c < p.Dv) StoreFloat(p.out.data, p.out.dtype, out_at + c, total == 0 ? 0 : out[m] / total);
+      if (c < p.Dv)
+        StoreFloat(p.out.data, p.out.dtype, out_at + c, total == 0 ? 0 : out[m] / total);
     }
     if (lane == 0 && first == 0) {
       static_cast<float*>(p.lse.data)[p.lse.Head(head.b, head.h) + row * p.lse.row] =

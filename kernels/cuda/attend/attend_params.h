@@ -17,8 +17,7 @@ struct Plane {
   DType dtype;
 
   static Plane Of(const View& view) {
-    return {view.data,       view.stride[0], view.stride[1],
-            view.stride[2], view.stride[3], view.dtype};
+    return {view.data, view.stride[0], view.stride[1], view.stride[2], view.stride[3], view.dtype};
   }
   SIMT_FN int64_t Head(int64_t batch, int64_t head) const { return batch * b + head * h; }
 };
@@ -42,7 +41,7 @@ struct HeadRows {
 struct SeqData {
   int64_t nq, nk;
   int64_t offset;
-  const PatternData* pattern;              // of all heads; null: everything is visible
+  const PatternData* pattern;               // of all heads; null: everything is visible
   const PatternData* const* head_patterns;  // or one of each query head
 };
 
@@ -59,9 +58,9 @@ struct AttendData {
   int D, Dv;
   Weighting weighting;
   bool cap_table;
-  bool has_terms;       // scores change between product and weighting, other than by masks
-  float scale;          // of products, in units of scores already unless a soft cap follows
-  float unit;           // of scores in the end: log2(e) with softmax, whose scores are in base 2
+  bool has_terms;          // scores change between product and weighting, other than by masks
+  float scale;             // of products, in units of scores already unless a soft cap follows
+  float unit;              // of scores in the end: log2(e) with softmax, whose scores are in base 2
   float cap, inverse_cap;  // 0: off; the cap in units of scores, and 1 / cap in natural units
 
   SIMT_FN bool is_softmax() const { return weighting == Weighting::kSoftmax; }
@@ -73,8 +72,8 @@ AttendData NewAttendData(const AttendParams& params, const AttendProblem& proble
 // What a block works on: one query head of a sequence.
 struct AttendHead {
   int64_t b, h, kv;
-  int64_t nq, nk;        // rows that exist
-  int64_t offset;        // position of query row 0
+  int64_t nq, nk;         // rows that exist
+  int64_t offset;         // position of query row 0
   int64_t queries, keys;  // slots
   const PatternData* pattern;
   const int32_t *query_rows, *key_rows;  // of slots; null: slot s is row s
@@ -90,8 +89,8 @@ struct AttendHead {
   }
   SIMT_FN static AttendHead Of(const AttendData& p, int64_t b, int64_t h) {
     const SeqData& seq = p.seqs[b];
-    AttendHead head = {b, h, h / p.group, seq.nq, seq.nk, seq.offset, seq.nq, seq.nk,
-                       nullptr, nullptr, nullptr};
+    AttendHead head = {b,      h,      h / p.group, seq.nq,  seq.nk, seq.offset,
+                       seq.nq, seq.nk, nullptr,     nullptr, nullptr};
     head.pattern = seq.head_patterns == nullptr ? seq.pattern : seq.head_patterns[h];
     if (head.pattern == nullptr) return head;
     head.query_rows = head.pattern->query_rows;
@@ -107,8 +106,7 @@ struct AttendHead {
 class TileWalk {
  public:
   // From visible tile number `skip` of the row on, `count` of them.
-  SIMT_FN TileWalk(const TileRunRows* side, int64_t row, int64_t tiles, int64_t skip,
-                   int64_t count)
+  SIMT_FN TileWalk(const TileRunRows* side, int64_t row, int64_t tiles, int64_t skip, int64_t count)
       : tiles_(static_cast<int32_t>(tiles)),
         left_(static_cast<int32_t>(count < INT32_MAX ? count : INT32_MAX)),
         mask_(TileRun::kFull),

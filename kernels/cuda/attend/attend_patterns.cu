@@ -60,7 +60,8 @@ DeviceStatus AttendPatterns::Upload() {
     stream_.work().host_bytes += 4 * bytes;  // vectors that grew, and the owners of the patterns
     return {};
   }
-  const auto* heads = reinterpret_cast<const PatternData* const*>(table_.As<SeqData>() + seqs.size());
+  const auto* heads =
+      reinterpret_cast<const PatternData* const*>(table_.As<SeqData>() + seqs.size());
   for (size_t n = 0; n < first_.size(); ++n) {
     const size_t end = n + 1 < first_.size() ? first_[n + 1] : seqs.size();
     for (size_t s = first_[n]; s < end; ++s) {
@@ -74,12 +75,11 @@ DeviceStatus AttendPatterns::Upload() {
   const cudaError_t error =
       queue.staging().Send(table_.buffer->data(), pieces, [] { return true; });
   queue.cuda_progress().Add(0);
-  return error == cudaSuccess
-             ? DeviceStatus()
-             : DeviceStatus(DeviceStatus::Code::kFailed, "cuda: copy of a table");
+  return error == cudaSuccess ? DeviceStatus()
+                              : DeviceStatus(DeviceStatus::Code::kFailed, "cuda: copy of a table");
 }
 
-void AttendPatterns::Hold() {
+AttendPatterns::~AttendPatterns() {
   if (stream_.is_dry()) return;
   for (auto& copy : copies_) DevicePattern::Hold(stream_, std::move(copy));
 }

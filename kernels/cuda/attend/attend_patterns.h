@@ -12,16 +12,18 @@
 
 namespace attnd::cuda {
 
-// First Add all problems, then Upload, and Hold once everything has been launched. On a dry stream
-// only the memory counts.
+// First Add all problems, then Upload. When it ends everything that reads them has been asked for.
+// On a dry stream only the memory counts.
 class AttendPatterns {
  public:
   explicit AttendPatterns(Stream& stream) : stream_(stream) {}
+  ~AttendPatterns();
+  AttendPatterns(const AttendPatterns&) = delete;
+  AttendPatterns& operator=(const AttendPatterns&) = delete;
 
   // Also counts the pairs of computed masks (AttendSeq::pair_count).
   DeviceStatus Add(const AttendProblem& problem);
   DeviceStatus Upload();
-  void Hold();
 
   // Of problem `n` in the order of Add, in device memory. Not on a dry stream.
   const SeqData* Seqs(size_t n) const { return table_.As<SeqData>() + first_[n]; }
@@ -33,7 +35,7 @@ class AttendPatterns {
 
  private:
   Stream& stream_;
-  std::vector<size_t> first_;      // sequence of each problem
+  std::vector<size_t> first_;       // sequence of each problem
   std::vector<size_t> head_first_;  // place in by_head_ of each problem's first sequence
   std::vector<int64_t> heads_;
   std::vector<bool> has_terms_;

@@ -50,10 +50,9 @@ struct Slope {
 
   SIMT_FN static Slope Of(const AttendData& p, int64_t b, int64_t h) {
     if (p.alibi_slopes.data == nullptr) return {false, 0, 0};
-    const double exact =
-        static_cast<double>(
-            static_cast<const float*>(p.alibi_slopes.data)[p.alibi_slopes.Head(b, h)]) *
-        (p.is_softmax() ? 1.4426950408889634074 : 1.0);
+    const double exact = static_cast<double>(static_cast<const float*>(
+                             p.alibi_slopes.data)[p.alibi_slopes.Head(b, h)]) *
+                         (p.is_softmax() ? 1.4426950408889634074 : 1.0);
     const auto high = static_cast<float>(exact);
     return {true, high, static_cast<float>(exact - high)};
   }
@@ -114,11 +113,11 @@ SIMT_FN float TableOf(const AttendData& p, int64_t b, int64_t h, int64_t query_r
 // One pair that the masks show.
 struct PairTerms {
   int64_t query_row, key_row;
-  Position position;   // of the query
+  Position position;  // of the query
   Slope slope;
-  float key_bias;      // constants of the pattern: of the key,
+  float key_bias;          // constants of the pattern: of the key,
   const TermsData* terms;  // of the tile; null: none
-  int at;              // query of the tile * 64 + key of the tile
+  int at;                  // query of the tile * 64 + key of the tile
 };
 
 // `t`: AttendData::scale times the products (also of the relative term). Gives the score; `*sees`
@@ -197,8 +196,8 @@ SIMT_FN float FactorOf(const AttendData& p, const AttendHead& head, float sum, i
 // logarithm would add its error to the rounding of lse, which multiplies all weights of a row.
 SIMT_FN float LseOf(float max, float sum, float sink) {
   if (sum == 0 || (sum == 1 && max == sink * kLog2E)) return sink;
-  return static_cast<float>(fma(static_cast<double>(max), 0.69314718055994530942,
-                                log(static_cast<double>(sum))));
+  return static_cast<float>(
+      fma(static_cast<double>(max), 0.69314718055994530942, log(static_cast<double>(sum))));
 }
 
 }  // namespace attnd::cuda

@@ -1,7 +1,7 @@
 // Tiles of rows in shared memory, and the products of attend over them. A warp owns 16 rows of the
 // left side; a tile has 64 rows. Of float32 a product is three of TF32. In accumulators [8][4] of
-// 64 columns, element [n][i] of a lane is row lane / 4 + (i >> 1) * 8, column n * 8 + lane % 4 * 2 +
-// (i & 1).
+// 64 columns, element [n][i] of a lane is row lane / 4 + (i >> 1) * 8, column n * 8 + lane % 4 * 2
+// + (i & 1).
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,34 @@ template <class T>
 SIMT_FN bool CopiesRows(const HeadRows& rows, int64_t width) {
   if (rows.data == nullptr) return true;
   constexpr int64_t kPer = 16 / sizeof(T);
-  return rows.dtype == kDTypeOf<T> && reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.row % kPer == 0 &&
-         width % kPer == 0;
+  return rows.dtype == kDTypeOf<T> && reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 &&
+         rows.row % kPer == 0 && width % kPer == 0;
+}
+
+// Whether four elements at a time can be read as LoadFour does, of `width` from column 0 on.
+SIMT_FN bool ReadsFour(const HeadRows& rows, int64_t width) {
+  const uintptr_t bytes = rows.dtype == DType::kF32 ? 16 : 8;
+  return rows.data == nullptr || (reinterpret_cast<uintptr_t>(rows.data) % bytes == 0 &&
+                                  rows.row % 4 == 0 && width % 4 == 0);
+}
+SIMT_FN void LoadFour(const HeadRows& rows, int64_t at, float (&x)[4]) {
+  if (rows.dtype == DType::kF32) {
+    const float4 four = *reinterpret_cast<const float4*>(static_cast<const float*>(rows.data) + at);
+    x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+    return;
+  }
+  const uint2 four = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(rows.data) + at);
+  const uint32_t pairs[2] = {four.x, four.y};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (rows.dtype == DType::kBF16) {
+      x[2 * i] = __uint_as_float(pairs[i] << 16);
+      x[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+    } else {
+      const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pairs[i]));
+      x[2 * i] = two.x, x[2 * i + 1] = two.y;
+    }
+  }
 }
 
 // Rows of one tensor and, from row `own_rows` on, of a second one.
@@ -55,12 +81,17 @@ struct RowSource {
   int64_t own_rows;
   int width;    // columns that exist
   bool copies;  // CopiesRows of both
+  bool widens;  // ReadsFour of both
 
   template <class T>
   SIMT_FN static RowSource Of(const HeadRows& own, const HeadRows& second, int64_t own_rows,
                               int width) {
-    return {own, second, own_rows, width,
-            CopiesRows<T>(own, width) && CopiesRows<T>(second, width)};
+    return {own,
+            second,
+            own_rows,
+            width,
+            CopiesRows<T>(own, width) && CopiesRows<T>(second, width),
+            ReadsFour(own, width) && ReadsFour(second, width)};
   }
 };
 
@@ -76,6 +107,8 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
   const int padded = (columns + kStep - 1) / kStep * kStep;
   if (source.copies) {
     constexpr int kPer = 16 / sizeof(T), kChunks = kWidth / kPer;
+    // Nothing waits for a copy, and addresses take registers.
+#pragma unroll 1
     for (int i = threadIdx.x; i < 64 * kChunks; i += kAttendThreads) {
       const int r = i / kChunks, c = i % kChunks * kPer;
       if (c >= padded) continue;
@@ -91,6 +124,24 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
     }
     return;
   }
+  if (source.widens && std::is_same_v<T, float>) {
+    constexpr int kChunks = kWidth / 4;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < 64 * kChunks; i += kAttendThreads) {
+      const int r = i / kChunks, c = i % kChunks * 4;
+      if (c >= padded) continue;
+      const int64_t row = row_of(r);
+      float x[4] = {0, 0, 0, 0};
+      if (row >= 0 && c < columns) {
+        const bool is_own = row < source.own_rows;
+        const HeadRows& rows = is_own ? source.own : source.second;
+        LoadFour(rows, rows.At(is_own ? row : row - source.own_rows) + column + c, x);
+      }
+      *reinterpret_cast<float4*>(tile + r * stride + c) = make_float4(x[0], x[1], x[2], x[3]);
+    }
+    return;
+  }
+#pragma unroll 2
   for (int i = threadIdx.x; i < 64 * kWidth; i += kAttendThreads) {
     const int r = i / kWidth, c = i % kWidth;
     if (c >= padded) continue;
@@ -136,7 +187,7 @@ SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int st
     const int group = lane / 4, t = lane % 4;
     const float* a_row = left + group * stride + t;
     const float* b_row = right + group * stride + t;
-#pragma unroll 2
+#pragma unroll 1
     for (int c = 0; c < kWidth; c += 8) {
       if (c >= width) break;
       uint32_t high[4], low[4];
@@ -180,6 +231,19 @@ SIMT_FN uint32_t PackPair(simt::f16, float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// Where so few columns follow, 16-bit weights have two parts: it costs next to nothing, and few
+// numbers leave no mean in which the rounding of one part would vanish.
+constexpr int kFewColumns = 32;
+template <class T>
+SIMT_FN float RestOf(float x) {
+  if constexpr (std::is_same_v<T, simt::f16>) return x - __half2float(__float2half_rn(x));
+  if constexpr (std::is_same_v<T, simt::bf16>) return x - __bfloat162float(__float2bfloat16_rn(x));
+}
+template <class T>
+SIMT_FN uint32_t PackRests(float low, float high) {
+  return PackPair(T{}, RestOf<T>(low), RestOf<T>(high));
+}
+
 // out += weights values: weights [16][64] as accumulators, 64 rows of values, `width` columns, a
 // multiple of the step up to kWidth.
 template <class T, int kWidth>
@@ -219,6 +283,13 @@ SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][
         simt::LdMatrixX4Trans(b, row + j * 16 * stride + m * 16);
         simt::Mma(T{}, out[m * 2], a, b[0], b[1]);
         simt::Mma(T{}, out[m * 2 + 1], a, b[2], b[3]);
+        if (m * 16 >= kFewColumns || width > kFewColumns) continue;
+        const uint32_t rest[4] = {PackRests<T>(weights[j * 2][0], weights[j * 2][1]),
+                                  PackRests<T>(weights[j * 2][2], weights[j * 2][3]),
+                                  PackRests<T>(weights[j * 2 + 1][0], weights[j * 2 + 1][1]),
+                                  PackRests<T>(weights[j * 2 + 1][2], weights[j * 2 + 1][3])};
+        simt::Mma(T{}, out[m * 2], rest, b[0], b[1]);
+        simt::Mma(T{}, out[m * 2 + 1], rest, b[2], b[3]);
       }
     }
   }

@@ -24,8 +24,9 @@ struct TileRunRows {
 #if defined(__CUDACC__)
   __host__ __device__
 #endif
-  // Visible tiles of a row.
-  int32_t CountOf(int64_t row) const {
+      // Visible tiles of a row.
+      int32_t
+      CountOf(int64_t row) const {
     if (begin[row] == begin[row + 1]) return 0;
     const TileRun& last = runs[begin[row + 1] - 1];
     return last.before + last.count;

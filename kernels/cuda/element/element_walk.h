@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/view.h"
@@ -27,6 +29,16 @@ struct ElementWalk {
   uint32_t elements = 1;
   std::array<Divider, kMaxRank> size;
   std::array<std::array<int64_t, kMaxRank>, kViews> stride = {};  // in elements
+  // Some operand is dense along the last axis but one: the last two are cut into tiles, in which
+  // such operands are turned.
+  static constexpr int kTileRows = 64, kTileColumns = 32;
+  bool tiled = false, turned[kViews] = {};
+  Divider row_tiles, column_tiles;
+  uint32_t tiles = 0;
+
+  int64_t blocks(int64_t elements_a_block) const {
+    return tiled ? tiles : (elements + elements_a_block - 1) / elements_a_block;
+  }
 };
 
 namespace element_internal {
@@ -53,6 +65,35 @@ inline ElementWalk::Access AccessOf(const ElementWalk& walk, int view) {
   return is_aligned ? ElementWalk::kVector : ElementWalk::kScattered;
 }
 
+// Below these, tiles would be mostly empty.
+constexpr int64_t kFewRows = 16, kFewColumns = 8;
+
+// Cuts the last two axes into tiles, if an operand is turned. `axes`: their order may change.
+inline void CutIntoTiles(ElementWalk* walk, std::vector<Axis>* axes) {
+  if (axes->size() < 2 || axes->back().size < kFewColumns) return;
+  const size_t rows = axes->size() - 2;
+  for (int v = 0; v < ElementWalk::kOperands && !walk->tiled; ++v) {
+    if (std::abs(axes->back().stride[v]) <= 1) continue;
+    for (size_t i = 0; i <= rows && !walk->tiled; ++i) {
+      if ((*axes)[i].stride[v] != 1 || (*axes)[i].size < kFewRows) continue;
+      std::swap((*axes)[i], (*axes)[rows]);
+      walk->tiled = true;
+    }
+  }
+  if (!walk->tiled) return;
+  for (int v = 0; v < ElementWalk::kOperands; ++v) {
+    walk->turned[v] = (*axes)[rows].stride[v] == 1 && std::abs(axes->back().stride[v]) > 1;
+  }
+  const auto tiles = [](int64_t n, int64_t of) { return (n + of - 1) / of; };
+  const int64_t row_tiles = tiles((*axes)[rows].size, ElementWalk::kTileRows);
+  const int64_t column_tiles = tiles(axes->back().size, ElementWalk::kTileColumns);
+  walk->row_tiles = Divider(row_tiles);
+  walk->column_tiles = Divider(column_tiles);
+  int64_t all = row_tiles * column_tiles;
+  for (size_t i = 0; i < rows; ++i) all *= (*axes)[i].size;
+  walk->tiles = static_cast<uint32_t>(all);
+}
+
 // Adds the walk over `axes`, halved until it is small enough.
 inline void AddWalks(ElementWalk walk, std::vector<Axis> axes, std::vector<ElementWalk>* walks) {
   int64_t elements = 1;
@@ -74,6 +115,7 @@ inline void AddWalks(ElementWalk walk, std::vector<Axis> axes, std::vector<Eleme
     }
     return AddWalks(walk, axes, walks);
   }
+  CutIntoTiles(&walk, &axes);
   walk.rank = static_cast<int>(axes.size());
   walk.elements = static_cast<uint32_t>(elements);
   for (int i = 0; i < walk.rank; ++i) {

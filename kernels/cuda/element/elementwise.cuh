@@ -1,6 +1,7 @@
 // Kernels of elementwise: a thread takes two times four elements, which are side by side in memory
-// where the strides allow. Bound by memory: 3.35 TB/s on an H100, where functions in float64 take
-// as long as the memory traffic of float32 (erf: twice that of 16-bit elements).
+// where the strides allow; tiles of operands that lie across the output turn in shared memory.
+// Bound by memory: 3.35 TB/s on an H100, where functions in float64 take as long as the memory
+// traffic of float32 (erf: twice that of 16-bit elements).
 #pragma once
 
 #include "kernels/cuda/element/element_math.h"
@@ -18,6 +19,10 @@ struct ElementKernelOp {
 
 constexpr int kElementThreads = 256, kElementFours = 2;
 constexpr int kElementsABlock = kElementThreads * kElementFours * 4;
+// An odd pitch: a warp reads a column of a tile from 32 banks.
+constexpr int kTilePitch = ElementWalk::kTileRows + 1;
+constexpr int kTileFloats = kTilePitch * ElementWalk::kTileColumns;
+static_assert(ElementWalk::kTileRows * ElementWalk::kTileColumns == kElementsABlock);
 
 namespace element_internal {
 
@@ -38,6 +43,102 @@ struct Places {
   uint32_t step;
   bool is_whole;  // all of them exist
 };
+
+SIMT_FN Places PlacesOf(const ElementWalk& walk, int64_t block) {
+  Places places;
+  places.step = walk.fours ? 1 : kElementThreads;
+#pragma unroll
+  for (int g = 0; g < kElementFours; ++g) {
+    places.first[g] = static_cast<uint32_t>(block) * kElementsABlock + g * (4 * kElementThreads) +
+                      threadIdx.x * (walk.fours ? 4 : 1);
+  }
+  places.is_whole = places.first[kElementFours - 1] + 3 * places.step < walk.elements;
+  return places;
+}
+
+// A tile of a walk that is tiled.
+struct Tile {
+  uint32_t first_row, first_column, outer;
+  int rows, columns;
+};
+
+SIMT_FN Tile TileOf(const ElementWalk& walk, int64_t block) {
+  constexpr int kRows = ElementWalk::kTileRows, kColumns = ElementWalk::kTileColumns;
+  const auto number = static_cast<uint32_t>(block);
+  const uint32_t rest = walk.column_tiles.Quotient(number);
+  Tile tile;
+  tile.first_column = (number - rest * walk.column_tiles.divisor) * kColumns;
+  tile.outer = walk.row_tiles.Quotient(rest);
+  tile.first_row = (rest - tile.outer * walk.row_tiles.divisor) * kRows;
+  tile.rows = static_cast<int>(min(walk.size[walk.rank - 2].divisor - tile.first_row, kRows + 0u));
+  tile.columns =
+      static_cast<int>(min(walk.size[walk.rank - 1].divisor - tile.first_column, kColumns + 0u));
+  return tile;
+}
+
+SIMT_FN int64_t OffsetOf(const ElementWalk& walk, int view, const Tile& tile) {
+  const auto& stride = walk.stride[view];
+  int64_t offset = static_cast<int64_t>(tile.first_row) * stride[walk.rank - 2] +
+                   static_cast<int64_t>(tile.first_column) * stride[walk.rank - 1];
+  uint32_t number = tile.outer;
+  for (int i = walk.rank - 3; i >= 0; --i) {
+    const uint32_t rest = walk.size[i].Quotient(number);
+    offset += static_cast<int64_t>(number - rest * walk.size[i].divisor) * stride[i];
+    number = rest;
+  }
+  return offset;
+}
+
+// Of the tile's elements thread t has those of column t % kTileColumns and of every eighth row.
+// `scratch`: kTileFloats of shared memory for operands that are turned.
+SIMT_FN void LoadTile(const ElementWalk& walk, int view, const Tile& tile, float* scratch,
+                      float (&x)[kElementFours][4]) {
+  constexpr int kRows = ElementWalk::kTileRows, kColumns = ElementWalk::kTileColumns;
+  const int64_t row_stride = walk.stride[view][walk.rank - 2];
+  const int64_t column_stride = walk.stride[view][walk.rank - 1];
+  const bool is_turned = walk.turned[view];
+  const int first_row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
+  WithType(walk.dtype[view], [&](auto type) {
+    const auto* data = static_cast<decltype(type)>(walk.data[view]) + OffsetOf(walk, view, tile);
+#pragma unroll
+    for (int e = 0; e < 4 * kElementFours; ++e) {
+      const int i = e * kElementThreads + static_cast<int>(threadIdx.x);
+      const int r = is_turned ? i % kRows : first_row + e * (kElementThreads / kColumns);
+      const int c = is_turned ? i / kRows : column;
+      const bool exists = r < tile.rows && c < tile.columns;
+      x[e / 4][e % 4] = exists ? ToFloat(data[r * row_stride + c * column_stride]) : 0;
+    }
+  });
+  if (!is_turned) return;
+#pragma unroll
+  for (int e = 0; e < 4 * kElementFours; ++e) {
+    const int i = e * kElementThreads + static_cast<int>(threadIdx.x);
+    scratch[i / kRows * kTilePitch + i % kRows] = x[e / 4][e % 4];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int e = 0; e < 4 * kElementFours; ++e) {
+    const int r = first_row + e * (kElementThreads / kColumns);
+    x[e / 4][e % 4] = scratch[column * kTilePitch + r];
+  }
+}
+
+SIMT_FN void StoreTile(const ElementWalk& walk, const Tile& tile,
+                       const float (&x)[kElementFours][4]) {
+  constexpr int kOut = ElementWalk::kOut, kColumns = ElementWalk::kTileColumns;
+  const int64_t row_stride = walk.stride[kOut][walk.rank - 2];
+  const int64_t column_stride = walk.stride[kOut][walk.rank - 1];
+  const int first_row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
+  if (column >= tile.columns) return;
+  WithFloatType(walk.dtype[kOut], [&](auto type) {
+    auto* data = static_cast<decltype(type)>(walk.data[kOut]) + OffsetOf(walk, kOut, tile);
+#pragma unroll
+    for (int e = 0; e < 4 * kElementFours; ++e) {
+      const int r = first_row + e * (kElementThreads / kColumns);
+      if (r < tile.rows) Store(data + r * row_stride + column * column_stride, x[e / 4][e % 4]);
+    }
+  });
+}
 
 SIMT_FN void Load(const ElementWalk& walk, int view, const Places& places,
                   float (&x)[kElementFours][4]) {
@@ -133,25 +234,10 @@ SIMT_FN void ApplyToTwo(ElementOp op, float (&x)[kElementFours][4], const Y& y) 
   }
 }
 
-}  // namespace element_internal
-
-// kOperands: of the operation, or 2 of a derivative.
-template <int kOperands>
-__global__ void __launch_bounds__(kElementThreads)
-    Elementwise(const __grid_constant__ Problems<ElementWalk> problems, ElementKernelOp op) {
-  using namespace element_internal;
-  const auto place = FindPlace(problems);
-  const ElementWalk& walk = place.problem;
-  const auto block = static_cast<uint32_t>(place.block) * kElementsABlock;
-  Places places;
-  places.step = walk.fours ? 1 : kElementThreads;
-#pragma unroll
-  for (int g = 0; g < kElementFours; ++g) {
-    places.first[g] = block + g * (4 * kElementThreads) + threadIdx.x * (walk.fours ? 4 : 1);
-  }
-  places.is_whole = places.first[kElementFours - 1] + 3 * places.step < walk.elements;
-  float x[kElementFours][4];
-  Load(walk, 0, places, x);
+// x = op(x, y, z).
+template <int kOperands, class Operand>
+SIMT_FN void Apply(const ElementKernelOp& op, float (&x)[kElementFours][4], const Operand& y,
+                   const Operand& z) {
   if constexpr (kOperands == 1) {
     if (op.op == ElementOp::kAffine) {
       ForEachElement(x, [&](float a, int, int) { return op.alpha * a + op.beta; });
@@ -161,25 +247,49 @@ __global__ void __launch_bounds__(kElementThreads)
         ForEachElement(x, [](float a, int, int) { return ElementMap<kOp>(a); });
       });
     }
+  } else if constexpr (kOperands == 3) {
+    ForEachElement(x, [&](float a, int g, int j) { return a != 0 ? y[g][j] : z[g][j]; });
+  } else if (!op.derivative) {
+    ApplyToTwo(op.op, x, y);
+  } else if (op.op == ElementOp::kAffine) {
+    ForEachElement(x, [&](float a, int, int) { return op.alpha * a; });
   } else {
-    float y[kElementFours][4];
-    Load(walk, 1, places, y);
-    if constexpr (kOperands == 3) {
-      float z[kElementFours][4];
-      Load(walk, 2, places, z);
-      ForEachElement(x, [&](float a, int g, int j) { return a != 0 ? y[g][j] : z[g][j]; });
-    } else if (!op.derivative) {
-      ApplyToTwo(op.op, x, y);
-    } else if (op.op == ElementOp::kAffine) {
-      ForEachElement(x, [&](float a, int, int) { return op.alpha * a; });
-    } else {
-      WithUnary(op.op, [&](auto of) {
-        ForEachElement(x,
-                       [&](float a, int g, int j) { return ElementSlope<of.value>(a, y[g][j]); });
-      });
-    }
+    WithUnary(op.op, [&](auto of) {
+      constexpr ElementOp kOp = decltype(of)::value;
+      ForEachElement(x, [&](float a, int g, int j) { return ElementSlope<kOp>(a, y[g][j]); });
+    });
   }
-  StoreAll(walk, places, x);
+}
+
+}  // namespace element_internal
+
+// Of a launch in which some operand is turned.
+constexpr size_t kTurnShared = ElementWalk::kOperands * simt::SharedBytes<float>(kTileFloats);
+
+// kOperands: of the operation, or 2 of a derivative.
+template <int kOperands>
+__global__ void __launch_bounds__(kElementThreads)
+    Elementwise(const __grid_constant__ Problems<ElementWalk> problems, ElementKernelOp op) {
+  using namespace element_internal;
+  const auto block = FindPlace(problems);
+  const ElementWalk& walk = block.problem;
+  float x[3][kElementFours][4];
+  if (walk.tiled) {
+    const Tile tile = TileOf(walk, block.block);
+    simt::SharedTiles shared;
+#pragma unroll
+    for (int v = 0; v < kOperands; ++v) {
+      LoadTile(walk, v, tile, shared.Take<float>(kTileFloats), x[v]);
+    }
+    Apply<kOperands>(op, x[0], x[1], x[2]);
+    StoreTile(walk, tile, x[0]);
+    return;
+  }
+  const Places places = PlacesOf(walk, block.block);
+#pragma unroll
+  for (int v = 0; v < kOperands; ++v) Load(walk, v, places, x[v]);
+  Apply<kOperands>(op, x[0], x[1], x[2]);
+  StoreAll(walk, places, x[0]);
 }
 
 }  // namespace attnd::cuda

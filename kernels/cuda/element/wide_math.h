@@ -58,14 +58,24 @@ SIMT_FN double ExpOf(float x) { return Exp(Cut(x, 700)); }
 // e^-|x|.
 SIMT_FN double ExpOfMinus(float x) { return Exp(CutBelow(-fabsf(x), -700)); }
 
-// log(1 + e) for 0 <= e <= 1.
-SIMT_FN double Log1p(double e) {
-  // 2 atanh(f) = log((1 + f) / (1 - f)) for |f| <= 1/3: 6.8e-14.
+// 2 atanh(f) = log((1 + f) / (1 - f)) for |f| <= 1/3: 6.8e-14.
+SIMT_FN double TwoAtanh(double f) {
   constexpr double kSeries[] = {0.10034077847425321, 0.07035379662321815, 0.0915502181938133,
                                 0.11107700090055997, 0.14285812013750593, 0.19999998632121246,
                                 0.3333333334059967,  0.9999999999999368};
-  const double f = e * Reciprocal(e + 2);
   return (f + f) * Polynomial(f * f, kSeries);
+}
+
+// log(1 + e) for 0 <= e <= 1.
+SIMT_FN double Log1p(double e) { return TwoAtanh(e * Reciprocal(e + 2)); }
+
+// Of a normal number.
+SIMT_FN double Log(double x) {
+  // x = 2^n m with m in [sqrt(1/2), sqrt(2)); 0x3FE6A09E667F3BCD are the bits of sqrt(1/2).
+  const long long bits = __double_as_longlong(x);
+  const auto n = static_cast<int>((bits - 0x3FE6A09E667F3BCDll) >> 52);
+  const double m = __longlong_as_double(bits - (static_cast<long long>(n) << 52));
+  return n * 0.6931471805599453 + TwoAtanh((m - 1) * Reciprocal(m + 1));
 }
 
 SIMT_FN double Tanh(float x) {
@@ -90,28 +100,58 @@ SIMT_FN double LogAddExp(float a, float b) {
   return most + Log1p(Exp(distance));
 }
 
-// Of a quarter far from 0.
-template <class = void>
-__device__ __noinline__ double FarSin(double x, int quarters) {
-  return quarters == 0 ? sin(x) : cos(x);
+// An angle x = (quarters + 4 k) pi / 2 + rest, |rest| <= pi / 4.
+struct Angle {
+  double rest;
+  int quarters;
+};
+SIMT_FN Angle AngleOf(float x) {
+  // n is exact, and each step rounds what is left of x once.
+  constexpr double kMagic = 6755399441055744.0;
+  const double sum = x * 0.6366197723675814 + kMagic, n = sum - kMagic;
+  const double rest = fma(-n, 6.123233995736766e-17, fma(-n, 1.5707963267948966, x));
+  return {rest, static_cast<int>(__double_as_longlong(sum))};
+}
+// Of 2^25 <= x < infinity, after Payne and Hanek 1983: x = mantissa 2^exponent, and bits of 2 / pi
+// that make multiples of four quarters are left out.
+SIMT_FN Angle FarAngleOf(float x) {
+  constexpr uint32_t kTwoOverPi[] = {0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
+                                     0xdb629599u, 0x3c439041u, 0xfe5163abu};
+  const uint32_t bits = __float_as_uint(x), mantissa = (bits & 0x7fffffu) | 0x800000u;
+  const int skipped = static_cast<int>(bits >> 23) - 150 - 2, first = skipped / 32;
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[i] = first == 0   ? kTwoOverPi[i]
+               : first == 1 ? kTwoOverPi[i + 1]
+               : first == 2 ? kTwoOverPi[i + 2]
+                            : kTwoOverPi[i + 3];
+  }
+  // 96 bits; of the product the two highest are quarters.
+  const auto factor = [&](int i) -> uint64_t {
+    return __funnelshift_l(words[i + 1], words[i], static_cast<unsigned>(skipped % 32));
+  };
+  const uint64_t product =
+      (mantissa * factor(0) << 32) + mantissa * factor(1) + (mantissa * factor(2) >> 32);
+  const uint64_t quarters = (product + (uint64_t{1} << 61)) >> 62;
+  const auto rest = static_cast<int64_t>(product - (quarters << 62));
+  return {static_cast<double>(rest) * 3.406121580086554e-19, static_cast<int>(quarters)};
 }
 
 // sin(x + quarters pi / 2) for 0 and 1 quarters.
-SIMT_FN double SinOf(float number, int quarters) {
+SIMT_FN double SinOf(float x, int quarters) {
   // sin(r) / r and cos(r) in r^2 for |r| <= pi / 4: 4.8e-12 and 7.9e-14.
   constexpr double kSin[] = {2.717338055746829e-06, -0.00019839201388559692, 0.008333328779736226,
                              -0.16666666631563162, 0.9999999999956688};
   constexpr double kCos[] = {-2.7173353546655085e-07, 2.4798927696218343e-05, -0.001388888038869402,
                              0.041666666543813194,    -0.4999999999935047,    0.9999999999999444};
-  // Up to here n fits 20 bits, so that n times the first 33 bits of pi / 2 is exact.
-  if (!(fabsf(number) <= 1e6f)) return FarSin<>(number, quarters);
-  constexpr double kMagic = 6755399441055744.0;
-  const double x = number;
-  const double sum = x * 0.6366197723675814 + kMagic, n = sum - kMagic;
-  const double r = (x - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
-  const int quarter = static_cast<int>(__double_as_longlong(sum)) + quarters;
-  const double square = r * r;
-  const double y = (quarter & 1) != 0 ? Polynomial(square, kCos) : r * Polynomial(square, kSin);
+  if (!(fabsf(x) < INFINITY)) return x - x;
+  const bool is_far = fabsf(x) >= 33554432.0f, turns = is_far && x < 0 && quarters == 0;
+  const Angle angle = is_far ? FarAngleOf(fabsf(x)) : AngleOf(x);
+  const int quarter = angle.quarters + quarters + (turns ? 2 : 0);
+  const double square = angle.rest * angle.rest;
+  const double y =
+      (quarter & 1) != 0 ? Polynomial(square, kCos) : angle.rest * Polynomial(square, kSin);
   return (quarter & 2) != 0 ? -y : y;
 }
 

@@ -21,8 +21,10 @@ DeviceStatus LaunchRows(CudaDevice& device, Stream& stream, const FeatureRowsArg
       .threads = kRowBlock,
       .shared_bytes = kThreads > simt::kWarp ? kRowSharedBytes : 0,
       .seconds = device.cuda().Seconds(kFlops * passes * work.elements, work.bytes)};
-  return LaunchOver(device, stream, shape, FeatureRowsKernel<kThreads>, work.list, args.features,
-                    args.derivative);
+  return LaunchOver(
+      device, stream, shape,
+      args.features.nu > 0 ? FeatureRowsKernel<kThreads, true> : FeatureRowsKernel<kThreads, false>,
+      work.list, args.features, args.derivative);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // rows that stay in L1. Bound: bytes of x, the gradient and the result.
 #pragma once
 
-#include "kernels/cuda/element/element_math.h"
+#include "kernels/cuda/element/element_call.h"
 #include "kernels/cuda/features/row_threads.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/views.h"
@@ -33,7 +33,8 @@ struct RowView {
   SIMT_FN float operator[](int64_t i) const { return LoadFloat(data, dtype, at + i * step); }
 };
 
-template <int kThreads>
+// kDpfp: nu > 0.
+template <int kThreads, bool kDpfp>
 class FeatureRow {
  public:
   SIMT_FN FeatureRow(const FeatureRows& features, const FeatureRowsTask& task, int64_t row,
@@ -43,10 +44,12 @@ class FeatureRow {
         x_(task.x, row),
         g_(task.dout, row),
         D_(task.D),
-        width_(features.nu > 0 ? 2 * task.D : task.D),
-        blocks_(features.nu > 0 ? features.nu : 1) {}
+        width_(kDpfp ? 2 * task.D : task.D),
+        blocks_(kDpfp ? features.nu : 1) {}
 
-  SIMT_FN void Forward(float* out) {
+  // `out`: the first row of the result, and below.
+  SIMT_FN void Forward(float* out, int64_t row) {
+    out += row * blocks_ * width_;
     SetNorm();
     ForEach([&](int64_t j, int64_t c) {
       const float phi = Feature(j, c);
@@ -54,7 +57,8 @@ class FeatureRow {
     });
   }
 
-  SIMT_FN void Backward(float* out) {
+  SIMT_FN void Backward(float* out, int64_t row) {
+    out += row * D_;
     SetNorm();
     if (f_.norm != RowNorm::kNone && norm_ != 0) {
       // Of quotients: features may be far from 1, and products with them leave float32.
@@ -86,7 +90,7 @@ class FeatureRow {
   // Block j, from 0 on, turns r by j + 1.
   SIMT_FN int64_t Turn(int64_t j) const { return (j + 1) % width_; }
   SIMT_FN float Feature(int64_t j, int64_t c) const {
-    if (f_.nu == 0) return ElementMapOf(f_.map, x_[c]);
+    if constexpr (!kDpfp) return CalledMap(f_.map, x_[c]);
     const int64_t other = c - Turn(j);
     return Half(c) * Half(other < 0 ? other + width_ : other);
   }
@@ -126,7 +130,7 @@ class FeatureRow {
   // dr_c = sum_j dphi_jc r_(c-j) + dphi_j,(c+j) r_(c+j); the gradient of x flows where it is not 0.
   SIMT_FN float Gradient(int64_t i) const {
     const float x = x_[i];
-    if (f_.nu == 0) return ElementSlopeOf(f_.map, FeatureGradient(0, i), x);
+    if constexpr (!kDpfp) return CalledSlope(f_.map, FeatureGradient(0, i), x);
     if (!(x > 0) && !(x < 0)) return 0;
     const int64_t c = x > 0 ? i : D_ + i;
     float before = 0, after = 0;
@@ -147,7 +151,7 @@ class FeatureRow {
   float norm_ = 1, root_ = 0, along_ = 0;
 };
 
-template <int kThreads>
+template <int kThreads, bool kDpfp>
 __global__ void __launch_bounds__(kRowBlock)
     FeatureRowsKernel(const __grid_constant__ Problems<FeatureRowsTask> problems,
                       FeatureRows features, bool derivative) {
@@ -156,11 +160,11 @@ __global__ void __launch_bounds__(kRowBlock)
   const FeatureRowsTask& task = place.problem;
   const int64_t row = place.block * RowThreads<kThreads>::kRows + threads.row();
   if (row >= task.rows) return;
-  FeatureRow<kThreads> of_row(features, task, row, threads);
+  FeatureRow<kThreads, kDpfp> of_row(features, task, row, threads);
   if (derivative) {
-    of_row.Backward(task.out + row * task.D);
+    of_row.Backward(task.out, row);
   } else {
-    of_row.Forward(task.out + row * features.Features(task.D));
+    of_row.Forward(task.out, row);
   }
 }
 

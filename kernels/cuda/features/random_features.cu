@@ -93,8 +93,12 @@ class RandomLaunch {
 
 RandomFeaturesTask TaskOf(const RandomFeaturesProblem& p) {
   const Shape& s = p.x.shape;
-  return {.x = p.x, .phi = p.phi, .shift = p.shift, .rows = s[0] * s[1] * s[2],
-          .m = p.w.shape[2], .D = s[3]};
+  return {.x = p.x,
+          .phi = p.phi,
+          .shift = p.shift,
+          .rows = s[0] * s[1] * s[2],
+          .m = p.w.shape[2],
+          .D = s[3]};
 }
 
 // Scratch floats of the tasks of a list, one after another.
@@ -135,8 +139,8 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesA
     View u = p.phi;
     u.shape.dims[3] = p.w.shape[2];
     const int64_t Hw = p.w.shape[1];
-    products.problems.push_back({.a = ByDirections(p.x, Hw), .b = Directions(p.w, true),
-                                 .out = ByDirections(u, Hw)});
+    products.problems.push_back(
+        {.a = ByDirections(p.x, Hw), .b = Directions(p.w, true), .out = ByDirections(u, Hw)});
   }
   Floats row_shifts(stream);
   if (shares && !row_shifts.Allocate(rows)) return NoMemory(stream);
@@ -181,8 +185,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesG
         {.a = ByDirections(p.forward.x, Hw), .b = Directions(w, true), .out = du});
     back.problems.push_back({.a = du, .b = Directions(w, false), .out = ByDirections(p.dx, Hw)});
     if (has_shift) {
-      back.problems.back().bias =
-          ByDirections(DenseRows(task.dx, p.forward.x.shape, task.D), Hw);
+      back.problems.back().bias = ByDirections(DenseRows(task.dx, p.forward.x.shape, task.D), Hw);
     }
   }
   if (NeedsProducts(o)) {

@@ -2,7 +2,7 @@
 // features of it will be; a thread reads what it overwrites. Bound: bytes of the features.
 #pragma once
 
-#include "kernels/cuda/element/element_math.h"
+#include "kernels/cuda/element/element_call.h"
 #include "kernels/cuda/features/row_threads.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/views.h"
@@ -19,10 +19,10 @@ __host__ __device__ inline bool NeedsProducts(const RandomFeaturesParams& o) {
 // Views [B,H,N,..] whose last stride is 1.
 struct RandomFeaturesTask {
   View x, phi, shift;
-  View dphi;                    // of a gradient
-  float* row_shift = nullptr;   // [B,H,N], where rows share one
-  float* du = nullptr;          // [B,H,N,m]: u becomes its gradient
-  float* dx = nullptr;          // [B,H,N,D]: the part of it that is along x; null: none
+  View dphi;                   // of a gradient
+  float* row_shift = nullptr;  // [B,H,N], where rows share one
+  float* du = nullptr;         // [B,H,N,m]: u becomes its gradient
+  float* dx = nullptr;         // [B,H,N,D]: the part of it that is along x; null: none
   int64_t rows = 0, m = 0, D = 0;
 };
 
@@ -58,7 +58,7 @@ class RandomRow {
   // s of the row alone.
   SIMT_FN float OwnShift() const {
     if (o_.feature == RandomFeature::kCosSin) return HalfSquare();
-    const float* const u = task_.phi.template As<float>() + at_.In(task_.phi);
+    const float* const u = static_cast<float*>(task_.phi.data) + at_.In(task_.phi);
     float most = -INFINITY;
     for (int64_t i = threads_.thread(); i < m_; i += kThreads) {
       const float size = o_.feature == RandomFeature::kCosh ? fabsf(u[i]) : u[i];
@@ -74,14 +74,14 @@ class RandomRow {
   }
 
   SIMT_FN void Forward() const {
-    float* const phi = task_.phi.template As<float>() + at_.In(task_.phi);
+    float* const phi = static_cast<float*>(task_.phi.data) + at_.In(task_.phi);
     float s = 0;
-    if (HasShift(o_.feature)) {
+    if (task_.shift.shape.rank != 0) {
       if (o_.shares_shift) {
         s = Shift();
       } else {
         s = OwnShift();
-        if (threads_.thread() == 0) task_.shift.template As<float>()[at_.In(task_.shift)] = s;
+        if (threads_.thread() == 0) static_cast<float*>(task_.shift.data)[at_.In(task_.shift)] = s;
       }
     }
     switch (o_.feature) {
@@ -112,7 +112,7 @@ class RandomRow {
         return;
       }
       case RandomFeature::kMapped:
-        ForEach([&](int64_t i) { phi[i] = fmaf(ElementMapOf(o_.map, phi[i]), factor_, term_); });
+        ForEach([&](int64_t i) { phi[i] = fmaf(CalledMap(o_.map, phi[i]), factor_, term_); });
         return;
     }
   }
@@ -120,13 +120,12 @@ class RandomRow {
   // From dphi to the gradient of u, and of x where it does not pass through u.
   SIMT_FN void Backward() const {
     const int64_t phi_at = at_.In(task_.phi), dphi_at = at_.In(task_.dphi);
-    const float* const phi = task_.phi.template As<float>() + phi_at;
+    const float* const phi = static_cast<float*>(task_.phi.data) + phi_at;
     float* const u = task_.du + row_ * m_;
     const auto dphi = [&](int64_t i) {
       return LoadFloat(task_.dphi.data, task_.dphi.dtype, dphi_at + i);
     };
-    const bool has_powers =
-        o_.feature == RandomFeature::kExp || o_.feature == RandomFeature::kCosh;
+    const bool has_powers = o_.feature == RandomFeature::kExp || o_.feature == RandomFeature::kCosh;
     const bool needs_products = NeedsProducts(o_);
     float s = 0, h = 0;
     if (has_powers && needs_products) s = Shift(), h = HalfSquare();
@@ -144,7 +143,7 @@ class RandomRow {
         u[i] = flow;
       } else if (o_.feature == RandomFeature::kMapped) {
         if (needs_products) {
-          u[i] = factor_ * ElementSlopeOf(o_.map, dphi(i), u[i]);
+          u[i] = factor_ * CalledSlope(o_.map, dphi(i), u[i]);
         } else {
           u[i] = phi[i] > 0 ? factor_ * dphi(i) : 0;
         }
@@ -187,8 +186,8 @@ class RandomRow {
   SIMT_FN float Shift() const {
     const View& shift = task_.shift;
     const int64_t n = o_.shares_shift ? 0 : at_.n;
-    return shift.template As<float>()[at_.b * shift.stride[0] + at_.h * shift.stride[1] +
-                                      n * shift.stride[2]];
+    return static_cast<const float*>(
+        shift.data)[at_.b * shift.stride[0] + at_.h * shift.stride[1] + n * shift.stride[2]];
   }
   SIMT_FN static float Power(float u, float s, float h) { return expf((u - s) - h); }
 
@@ -237,7 +236,7 @@ static __global__ void __launch_bounds__(kRowBlock)
   most = threads.Largest(most);
   if (threads.thread() != 0) return;
   const int64_t b = place.block / H, h = place.block - b * H;
-  task.shift.As<float>()[b * task.shift.stride[0] + h * task.shift.stride[1]] = most;
+  static_cast<float*>(task.shift.data)[b * task.shift.stride[0] + h * task.shift.stride[1]] = most;
 }
 
 }  // namespace attnd::cuda

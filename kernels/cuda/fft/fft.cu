@@ -149,7 +149,8 @@ class FftLaunch {
       rows.real = MatricesOf(task.problem->x);
       rows.out = At(task.transformed);
       AddTransform(task, lengths_[task.rows], rows, rows_);
-      FftPass columns{.transforms = task.matrices * task.column_pairs, .from = FftFrom::kColumns,
+      FftPass columns{.transforms = task.matrices * task.column_pairs,
+                      .from = FftFrom::kColumns,
                       .to = FftTo::kColumns};
       columns.N = task.N;
       columns.M = task.M;

@@ -180,8 +180,8 @@ static __global__ void __launch_bounds__(kFftThreads)
   for (int i = static_cast<int>(threadIdx.x); i < kTableElements; i += kFftThreads) {
     const int64_t j = first + i;
     if (j >= table.n) return;
-    const double turns = table.is_chirp ? static_cast<double>(j * j % (2 * table.n)) / 2
-                                        : static_cast<double>(j);
+    const double turns =
+        table.is_chirp ? static_cast<double>(j * j % (2 * table.n)) / 2 : static_cast<double>(j);
     const double angle = -2 * kPi * (turns / static_cast<double>(table.n));
     table.to[j] = {static_cast<float>(cos(angle)), static_cast<float>(sin(angle))};
   }

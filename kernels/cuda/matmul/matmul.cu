@@ -26,7 +26,7 @@ DeviceStatus LaunchTiles(CudaDevice& device, Stream& stream, Work& work,
   const double products = (S::kIs16 ? 1 : kProductsOfFloat) * work.flops;
   const LaunchShape shape = {
       .threads = S::kThreads,
-      .shared_bytes = S::kSharedBytes,
+      .shared_bytes = kMatMulSharedBytes<S>,
       .seconds = cuda.Seconds(products * cuda.flops / cuda.tensor_flops, work.bytes)};
   return LaunchOver(device, stream, shape, MatMulKernel<S>, work.list, finish);
 }
@@ -72,9 +72,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MatMulArgs& arg
       if (is_real) next += task.partial_floats();
       cut.Add(task, task.tiles() * kFinishPieces);
     }
-    Work(&works)[2] = task.dtype == DType::kF16    ? f16
-                      : task.dtype == DType::kBF16 ? bf16
-                                                   : f32;
+    Work(&works)[2] = task.dtype == DType::kF16 ? f16 : task.dtype == DType::kBF16 ? bf16 : f32;
     Work& work = works[task.tile == MatMulTask::kLarge ? 1 : 0];
     work.list.Add(task, task.tiles() * task.chunks);
     work.flops += task.flops();

@@ -6,7 +6,7 @@
 // (few rows or columns) are bound by the bytes of the larger operand.
 #pragma once
 
-#include "kernels/cuda/element/element_math.h"
+#include "kernels/cuda/element/element_call.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/matmul_tile.cuh"
 
@@ -34,120 +34,114 @@ struct TilePlace {
   int rows, columns;
 };
 
+// What a block works on. In shared memory, as its sources.
+struct MatMulBlock {
+  TileSource a, b;
+  TilePlace at;
+  int64_t first_matrix, first_step;  // of its chunk: a summed matrix, and a step of that
+  int steps;                         // of its chunk
+};
+
 // The steps of one chunk, as they are loaded: a cursor that runs ahead of the sums.
 template <class S>
 class StepLoader {
  public:
   using T = typename S::T;
 
-  SIMT_FN StepLoader(const MatMulTask& p, const TileSource& a, const TileSource& b, int64_t first)
-      : p_(p), a_(a), b_(b), matrix_(first / p.k_steps), k_(first % p.k_steps * S::kK) {
-    SetMatrix();
-  }
+  SIMT_FN StepLoader(const MatMulTask& p, const MatMulBlock& block)
+      : p_(p),
+        block_(block),
+        matrix_(static_cast<int>(block.first_matrix)),
+        step_(static_cast<int>(block.first_step)) {}
 
   // Starts the copy of the next step to a stage.
   SIMT_FN void Load(T* stage) {
-    const int count = static_cast<int>(p_.K - k_ < S::kK ? p_.K - k_ : S::kK);
-    LoadTile<S>(a_, from_a_ + k_ * a_.k * a_.bytes, count, stage);
-    LoadTile<S>(b_, from_b_ + k_ * b_.k * b_.bytes, count, stage + S::kTile);
-    k_ += S::kK;
-    if (k_ < p_.K) return;
-    k_ = 0;
+    const int64_t k = int64_t{step_} * S::kK;
+    const int count = static_cast<int>(p_.K - k < S::kK ? p_.K - k : S::kK);
+    LoadTile<S>(block_.a, From(block_.a, p_.a, k), count, stage);
+    LoadTile<S>(block_.b, From(block_.b, p_.b, k), count, stage + S::kTile);
+    if (++step_ < p_.k_steps) return;
+    step_ = 0;
     ++matrix_;
-    SetMatrix();
   }
 
  private:
-  SIMT_FN void SetMatrix() {
-    from_a_ = a_.data + MatrixOffset(p_.summed, p_.summed_dims, p_.a.summed, matrix_) * a_.bytes;
-    from_b_ = b_.data + MatrixOffset(p_.summed, p_.summed_dims, p_.b.summed, matrix_) * b_.bytes;
+  SIMT_FN const unsigned char* From(const TileSource& s, const MatMulOperand& side,
+                                    int64_t k) const {
+    int64_t offset = k * s.k;
+    if (p_.summed > 0) offset += MatrixOffset(p_.summed, p_.summed_dims, side.summed, matrix_);
+    return s.data + offset * s.bytes;
   }
 
   const MatMulTask& p_;
-  const TileSource &a_, &b_;
-  const unsigned char *from_a_, *from_b_;
-  int64_t matrix_, k_;
+  const MatMulBlock& block_;
+  int matrix_, step_;
 };
 
-SIMT_FN bool IsFinite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
-
-// sums of the steps [first, end). Exactly: those of which `again` has a bit, by multiply-adds.
-template <class S, bool kExactly>
-SIMT_FN void SumSteps(const MatMulTask& p, const TileSource& a, const TileSource& b, int64_t first,
-                      int64_t end, const WarpTile<S>& warp, uint64_t again, typename S::T* stages,
+// Adds the steps of a block to sums. Exactly: by multiply-adds, to those of which `which` has a
+// bit.
+template <class S>
+SIMT_FN void SumSteps(const MatMulTask& p, const MatMulBlock& block, const WarpTile<S>& warp,
+                      bool exactly, uint64_t which, typename S::T* stages,
                       float (&sums)[S::kRowTiles][S::kColumnTiles][4]) {
-#pragma unroll
-  for (int m = 0; m < S::kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < S::kColumnTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (!kExactly || (again >> ((m * S::kColumnTiles + n) * 4 + i) & 1) != 0) sums[m][n][i] = 0;
-      }
-    }
-  }
-  if (first >= end) return;
-  StepLoader<S> loader(p, a, b, first);
-#pragma unroll
+  const int steps = block.steps;
+  StepLoader<S> loader(p, block);
+#pragma unroll 1
   for (int i = 0; i < S::kStages - 1; ++i) {
-    if (first + i < end) loader.Load(stages + i * 2 * S::kTile);
+    if (i < steps) loader.Load(stages + i * 2 * S::kTile);
     simt::CopyCommit();
   }
-  int stage = 0;
-  int64_t k = first % p.k_steps * S::kK;
-  for (int64_t step = first; step < end; ++step) {
+  int stage = 0, left_k = static_cast<int>(p.k_steps - block.first_step);
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
     simt::CopyWait<S::kStages - 2>();
     // All threads' parts of this stage are there, and none reads the stage that is loaded next.
     __syncthreads();
-    if (step + S::kStages - 1 < end) {
+    if (step + S::kStages - 1 < steps) {
       const int free = stage == 0 ? S::kStages - 1 : stage - 1;
       loader.Load(stages + free * 2 * S::kTile);
     }
     simt::CopyCommit();
     const typename S::T* const tiles = stages + stage * 2 * S::kTile;
-    const int count = static_cast<int>(p.K - k < S::kK ? p.K - k : S::kK);
-    float of_step[S::kRowTiles][S::kColumnTiles][4] = {};
-    if constexpr (kExactly) {
-      if (again != 0) warp.AddExactly(tiles, tiles + S::kTile, count, of_step);
-    } else {
-      warp.Add(tiles, tiles + S::kTile, count, of_step);
+    // The last step of a matrix may be a part of one.
+    int count = S::kK;
+    if (--left_k == 0) {
+      left_k = static_cast<int>(p.k_steps);
+      count = static_cast<int>(p.K - (p.k_steps - 1) * S::kK);
     }
+    if (exactly) {
+      if constexpr (!S::kIs16) {
+        if (which != 0) warp.AddExactly(tiles, tiles + S::kTile, count, which, sums);
+      }
+    } else {
+      float of_step[S::kRowTiles][S::kColumnTiles][4] = {};
+      warp.Add(tiles, tiles + S::kTile, count, of_step);
 #pragma unroll
-    for (int m = 0; m < S::kRowTiles; ++m) {
+      for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < S::kColumnTiles; ++n) {
+        for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (!kExactly || (again >> ((m * S::kColumnTiles + n) * 4 + i) & 1) != 0) {
-            sums[m][n][i] += of_step[m][n][i];
-          }
+          for (int i = 0; i < 4; ++i) sums[m][n][i] += of_step[m][n][i];
         }
       }
     }
     stage = stage + 1 == S::kStages ? 0 : stage + 1;
-    k = k + S::kK < p.K ? k + S::kK : 0;
   }
   simt::CopyWait<0>();
-}
-
-// One copy of the code of all functions.
-__device__ __noinline__ inline float Activated(ElementOp op, float x) {
-  return ElementMapOf(op, x);
+  __syncthreads();
 }
 
 // The sides that a sum is combined with, at a tile.
 struct FinishSides {
   SIMT_FN FinishSides(const MatMulTask& p, const TilePlace& at)
-      : bias(Start(p, p.bias, at)),
-        multiply(Start(p, p.multiply, at)),
-        out(Start(p, p.out, at)) {}
+      : bias(Start(p, p.bias, at)), multiply(Start(p, p.multiply, at)), out(Start(p, p.out, at)) {}
 
   // Element (m, n) of the tile.
   SIMT_FN void Store(const MatMulTask& p, const MatMulFinish& finish, int m, int n,
                      float sum) const {
     float x = sum * finish.alpha;
     if (p.bias.given) x += LoadFloat(p.bias.data, p.bias.dtype, At(p.bias, bias, m, n));
-    if (finish.activates) x = Activated(finish.activation, x);
+    if (finish.activates) x = CalledMap(finish.activation, x);
     if (p.multiply.given) {
       x *= LoadFloat(p.multiply.data, p.multiply.dtype, At(p.multiply, multiply, m, n));
     }
@@ -167,48 +161,57 @@ struct FinishSides {
 };
 
 template <class S>
-__global__ void __launch_bounds__(S::kThreads)
+constexpr size_t kMatMulSharedBytes =
+    simt::SharedBytes<unsigned char>(S::kBytes) + simt::SharedBytes<MatMulBlock>(1);
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
     MatMulKernel(const __grid_constant__ Problems<MatMulTask> problems, MatMulFinish finish) {
   const Place<MatMulTask> place = FindPlace(problems);
   const MatMulTask& p = place.problem;
-  const int64_t tile = place.block / p.chunks, chunk = place.block - tile * p.chunks;
-  const TilePlace at(p, tile);
   simt::SharedTiles shared;
   unsigned char* const memory = shared.Take<unsigned char>(S::kBytes);
+  MatMulBlock& block = *shared.Take<MatMulBlock>(1);
+  if (threadIdx.x == 0) {
+    const int64_t tile = place.block / p.chunks, first = (place.block - tile * p.chunks) * p.chunk;
+    const TilePlace at(p, tile);
+    const auto offset = [&](const MatMulOperand& side) {
+      return MatrixOffset(p.kept, p.kept_dims, side.leading, at.batch);
+    };
+    const int64_t left = p.steps - first < p.chunk ? p.steps - first : p.chunk;
+    const int64_t matrix = p.steps == 0 ? 0 : first / p.k_steps;
+    block = {SourceOf(p.a, p.a.row, p.a.column, offset(p.a) + at.m * p.a.row, at.rows),
+             SourceOf(p.b, p.b.column, p.b.row, offset(p.b) + at.n * p.b.column, at.columns),
+             at,
+             matrix,
+             first - matrix * p.k_steps,
+             static_cast<int>(left)};
+  }
+  __syncthreads();
 
-  const auto offset = [&](const MatMulOperand& side) {
-    return MatrixOffset(p.kept, p.kept_dims, side.leading, at.batch);
-  };
-  const TileSource a =
-      SourceOf(p.a, p.a.row, p.a.column, offset(p.a) + at.m * p.a.row, at.rows);
-  const TileSource b =
-      SourceOf(p.b, p.b.column, p.b.row, offset(p.b) + at.n * p.b.column, at.columns);
-  const WarpTile<S> warp(a.along_k, b.along_k, at.rows, at.columns);
-  const int64_t first = chunk * p.chunk;
-  const int64_t end = first + p.chunk < p.steps ? first + p.chunk : p.steps;
-  float sums[S::kRowTiles][S::kColumnTiles][4];
-  auto* const stages = reinterpret_cast<typename S::T*>(memory);
-  SumSteps<S, false>(p, a, b, first, end, warp, 0, stages, sums);
-  if constexpr (!S::kIs16) {
-    // The parts of an infinity are not numbers, and those of the largest numbers are not finite.
-    uint64_t again = 0;
+  const WarpTile<S> warp(p.a.along_k, p.b.along_k, block.at.rows, block.at.columns);
+  float sums[S::kRowTiles][S::kColumnTiles][4] = {};
+  uint64_t which = 0;
+  // The parts of an infinity are not numbers, and those of the largest numbers are not finite: sums
+  // of float32 that are not finite are done again.
+  for (bool exactly = false;; exactly = true) {
+    SumSteps<S>(p, block, warp, exactly, which, reinterpret_cast<typename S::T*>(memory), sums);
+    if (S::kIs16 || exactly) break;
+    which = warp.NotFinite(sums);
+    if (!__syncthreads_or(which != 0)) break;
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (!IsFinite(sums[m][n][i])) again |= uint64_t{1} << ((m * S::kColumnTiles + n) * 4 + i);
+          if (which >> warp.Bit(m, n, i) & 1) sums[m][n][i] = 0;
         }
       }
-    }
-    if (__syncthreads_or(again != 0)) {
-      SumSteps<S, true>(p, a, b, first, end, warp, again, stages, sums);
     }
   }
 
   // Through shared memory, so that threads follow the lines of the result.
-  __syncthreads();
   auto* const result = reinterpret_cast<float*>(memory);
   const int row_pitch = p.crosses ? 1 : S::kSize + 8, column_pitch = p.crosses ? S::kSize + 4 : 1;
 #pragma unroll
@@ -222,9 +225,10 @@ __global__ void __launch_bounds__(S::kThreads)
     }
   }
   __syncthreads();
+  const TilePlace at = block.at;
   const FinishSides sides(p, at);
   float* const partial =
-      p.chunks > 1 ? p.partial + place.block * (S::kSize * S::kSize) : nullptr;
+      p.chunks > 1 ? p.partial + place.block * (p.partial_lines * p.partial_length) : nullptr;
   const int pitch = p.crosses ? S::kSize + 4 : S::kSize + 8;
   for (int e = static_cast<int>(threadIdx.x); e < S::kSize * S::kSize; e += S::kThreads) {
     const int line = e / S::kSize, i = e % S::kSize;
@@ -232,7 +236,7 @@ __global__ void __launch_bounds__(S::kThreads)
     if (m >= at.rows || n >= at.columns) continue;
     const float sum = result[line * pitch + i];
     if (partial != nullptr) {
-      partial[e] = sum;
+      partial[line * p.partial_length + i] = sum;
     } else {
       sides.Store(p, finish, m, n, sum);
     }
@@ -252,16 +256,18 @@ static __global__ void __launch_bounds__(kFinishThreads)
   const int piece = static_cast<int>(place.block - tile * kFinishPieces);
   const TilePlace at(p, tile);
   const FinishSides sides(p, at);
-  const float* const partial = p.partial + tile * p.chunks * kElements;
+  const int of_chunk = p.partial_lines * p.partial_length;
+  const float* const partial = p.partial + tile * p.chunks * of_chunk;
   const int end = (piece + 1) * (kElements / kFinishPieces);
   for (int e = end - kElements / kFinishPieces + static_cast<int>(threadIdx.x); e < end;
        e += kFinishThreads) {
     const int line = e / kSize, i = e % kSize;
     const int m = p.crosses ? i : line, n = p.crosses ? line : i;
     if (m >= at.rows || n >= at.columns) continue;
-    float sum = partial[e];
+    const float* const from = partial + line * p.partial_length + i;
+    float sum = from[0];
 #pragma unroll 8
-    for (int chunk = 1; chunk < p.chunks; ++chunk) sum += partial[chunk * kElements + e];
+    for (int chunk = 1; chunk < p.chunks; ++chunk) sum += from[chunk * of_chunk];
     sides.Store(p, finish, m, n, sum);
   }
 }

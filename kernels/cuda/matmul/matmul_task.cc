@@ -52,8 +52,8 @@ void MatMulTask::SetLeading(const MatMulProblem& problem) {
     const int64_t dim = problem.a.shape[i] != 1 ? problem.a.shape[i] : problem.b.shape[i];
     if (dim == 1) continue;
     if (problem.out.shape[i] == dim) {
-      for (MatMulSide* side : {static_cast<MatMulSide*>(&a), static_cast<MatMulSide*>(&b), &bias,
-                               &multiply, &out}) {
+      for (MatMulSide* side :
+           {static_cast<MatMulSide*>(&a), static_cast<MatMulSide*>(&b), &bias, &multiply, &out}) {
         side->leading[kept] = side->leading[i];
       }
       kept_dims[kept++] = dim;
@@ -68,16 +68,16 @@ void MatMulTask::SetLeading(const MatMulProblem& problem) {
 }
 
 void MatMulTask::CutSum() {
-  // With so many blocks one product fills a device. A chunk of 512 products outweighs writing its
+  // With so many blocks one product fills a device. A chunk of 1024 products outweighs writing its
   // tile and reading it again.
-  constexpr int64_t kBlocks = 128, kChunkSum = 512, kMostChunks = 32;
+  constexpr int64_t kBlocks = 256, kChunkSum = 1024, kMostChunks = 32;
   const int64_t step = dtype == DType::kF32 ? kStep32 : kStep16;
   k_steps = DivideUp(K, step);
   steps = matrices * k_steps;
   chunk = std::max<int64_t>(steps, 1);
   const int64_t tiles = std::max<int64_t>(DivideUp(M, kSmall) * DivideUp(N, kSmall), 1);
-  const int64_t most = std::min({kBlocks / tiles, steps * std::min(K, step) / kChunkSum,
-                                 kMostChunks});
+  const int64_t most =
+      std::min({kBlocks / tiles, steps * std::min(K, step) / kChunkSum, kMostChunks});
   if (most <= 1) return;
   chunk = DivideUp(steps, most);
   chunks = DivideUp(steps, chunk);
@@ -102,9 +102,9 @@ void MatMulTask::MergeRows() {
 void MatMulTask::CutTiles() {
   // A large tile reads half as much for as many products, where there are enough of them.
   constexpr int64_t kEnough = 96;
-  const bool is_large =
-      chunks == 1 && batches * DivideUp(M, kLarge) * DivideUp(N, kLarge) >= kEnough &&
-      M > kSmall && N > kSmall;
+  const bool is_large = chunks == 1 &&
+                        batches * DivideUp(M, kLarge) * DivideUp(N, kLarge) >= kEnough &&
+                        M > kSmall && N > kSmall;
   tile = is_large ? kLarge : kSmall;
   tiles_m = DivideUp(M, tile);
   tiles_n = DivideUp(N, tile);
@@ -112,19 +112,22 @@ void MatMulTask::CutTiles() {
 
 void MatMulTask::SetCopies() {
   crosses = IsCloser(out.row, out.column) && out.column != 1;
+  partial_lines = static_cast<int>(std::min<int64_t>(crosses ? N : M, tile));
+  partial_length = static_cast<int>(std::min<int64_t>(crosses ? M : N, tile));
   a.along_k = IsCloser(a.column, a.row) && (a.column == 1 || a.row != 1);
   b.along_k = IsCloser(b.row, b.column) && b.column != 1;
   const auto set = [&](MatMulOperand* side, int64_t across, int64_t stride_k, int64_t outer) {
-    const int64_t line = side->along_k ? across : stride_k, step = side->along_k ? stride_k : across;
+    const int64_t line = side->along_k ? across : stride_k,
+                  step = side->along_k ? stride_k : across;
     const int64_t length = side->along_k ? K : outer;
     const int64_t vector = 16 / SizeOf(dtype);
     bool is_aligned = side->dtype == dtype && step == 1 && length % vector == 0 &&
                       line % vector == 0 && reinterpret_cast<uintptr_t>(side->data) % 16 == 0;
     for (int i = 0; i < kept; ++i) is_aligned &= side->leading[i] % vector == 0;
     for (int i = 0; i < summed; ++i) is_aligned &= side->summed[i] % vector == 0;
-    side->copy = is_aligned                                        ? TileCopy::kVectors
+    side->copy = is_aligned                                           ? TileCopy::kVectors
                  : dtype == DType::kF32 && side->dtype == DType::kF32 ? TileCopy::kWords
-                                                                   : TileCopy::kElements;
+                                                                      : TileCopy::kElements;
   };
   set(&a, a.row, a.column, M);
   set(&b, b.column, b.row, N);

@@ -60,11 +60,16 @@ struct MatMulTask {
   int64_t chunks = 1;
   int tile = kSmall;  // rows and columns of a tile
   int64_t tiles_m = 0, tiles_n = 0;
-  bool crosses = false;      // contiguous elements of out run along M
-  float* partial = nullptr;  // sums of chunks, [tiles][chunks][tile * tile]
+  bool crosses = false;  // contiguous elements of out run along M
+  // Sums of chunks, [tiles][chunks][partial_lines][partial_length]: lines as crosses says, of tiles
+  // that may be smaller than `tile`.
+  float* partial = nullptr;
+  int partial_lines = 0, partial_length = 0;
 
   int64_t tiles() const { return batches * tiles_m * tiles_n; }
-  int64_t partial_floats() const { return chunks > 1 ? tiles() * chunks * tile * tile : 0; }
+  int64_t partial_floats() const {
+    return chunks > 1 ? tiles() * chunks * partial_lines * partial_length : 0;
+  }
   double flops() const;
 
  private:

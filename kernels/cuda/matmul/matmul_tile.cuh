@@ -26,12 +26,11 @@ struct MatMulShape {
   static constexpr int kPitchK = kK + (kIs16 ? 8 : 4);  // of lines along k
   static constexpr int kPitch = kSize + 8;              // of lines across
   static constexpr int kTile =
-      kSize * kPitchK > kK * kPitch ? kSize * kPitchK : kK * kPitch;  // elements of an operand
+      kSize * kPitchK > kK* kPitch ? kSize* kPitchK : kK* kPitch;  // elements of an operand
   static constexpr int kStages = 3;
   static constexpr size_t kOperandBytes = size_t{2} * kStages * kTile * sizeof(T);
   static constexpr size_t kResultBytes = sizeof(float) * kSize * (kSize + 8);
   static constexpr size_t kBytes = kOperandBytes > kResultBytes ? kOperandBytes : kResultBytes;
-  static constexpr size_t kSharedBytes = simt::SharedBytes<unsigned char>(kBytes);
 };
 
 // Offset of a matrix in dimensions `dims`, the last one fastest.
@@ -47,16 +46,16 @@ SIMT_FN int64_t MatrixOffset(int rank, const std::array<int64_t, kMaxRank - 2>& 
 }
 
 // What a block reads of an operand: lines of elements, of one axis k and one of `outer` rows or
-// columns.
+// columns. In shared memory: threads need it at times, and registers always.
 struct TileSource {
-  const unsigned char* data = nullptr;  // element (outer 0, k 0) of the tile's summed matrix 0
-  int64_t line = 0, step = 0;           // distances of lines and of elements of a line
-  int64_t k = 0;                        // distance along k
-  int outer = 0;
-  int bytes = 4;  // of an element
-  DType dtype = DType::kF32;
-  TileCopy copy = TileCopy::kElements;
-  bool along_k = false;
+  const unsigned char* data;  // element (outer 0, k 0) of the first summed matrix
+  int64_t line, step;         // distances of lines and of elements of a line
+  int64_t k;                  // distance along k
+  int outer;
+  int bytes;  // of an element
+  DType dtype;
+  TileCopy copy;
+  bool along_k;
 };
 
 SIMT_FN TileSource SourceOf(const MatMulOperand& side, int64_t across, int64_t along,
@@ -75,11 +74,11 @@ SIMT_FN TileSource SourceOf(const MatMulOperand& side, int64_t across, int64_t a
 }
 
 template <class T>
-SIMT_FN T LoadAs(const TileSource& s, const unsigned char* from, int64_t at) {
+SIMT_FN T LoadAs(DType dtype, const unsigned char* from, int64_t at) {
   if constexpr (sizeof(T) == 2) {
     return reinterpret_cast<const T*>(from)[at];
   } else {
-    return LoadFloat(from, s.dtype, at);
+    return LoadFloat(from, dtype, at);
   }
 }
 
@@ -89,6 +88,8 @@ template <class T, int kLines, int kLength, int kPitch, int kThreads>
 SIMT_FN void LoadLines(const TileSource& s, const unsigned char* from, int lines, int length,
                        T* tile) {
   const int thread = static_cast<int>(threadIdx.x);
+  const int64_t distance = s.line, step = s.step;
+  const DType dtype = s.dtype;
   if (s.copy == TileCopy::kVectors) {
     constexpr int kVector = 16 / sizeof(T), kVectors = kLength / kVector;
     static_assert(kLines * kVectors % kThreads == 0);
@@ -98,31 +99,31 @@ SIMT_FN void LoadLines(const TileSource& s, const unsigned char* from, int lines
       const int number = thread + i * kThreads;
       const int line = number / kVectors, at = number % kVectors * kVector;
       const bool valid = line < lines && at < length;
-      simt::CopyAsync(tile + line * kPitch + at, valid ? data + line * s.line + at : data, valid);
+      simt::CopyAsync(tile + line * kPitch + at, valid ? data + line * distance + at : data, valid);
     }
     return;
   }
   if constexpr (sizeof(T) == 4) {
     if (s.copy == TileCopy::kWords) {
       const T* const data = reinterpret_cast<const T*>(from);
-#pragma unroll 4
+#pragma unroll 1
       for (int number = thread; number < kLines * kLength; number += kThreads) {
         const int line = number / kLength, at = number % kLength;
         const bool valid = line < lines && at < length;
         simt::CopyAsync<4>(tile + line * kPitch + at,
-                           valid ? data + line * s.line + at * s.step : data, valid);
+                           valid ? data + line * distance + at * step : data, valid);
       }
       return;
     }
   }
-  constexpr int kBatch = 8;  // loads under way
+  constexpr int kBatch = 4;  // loads under way
   static_assert(kLines * kLength % (kBatch * kThreads) == 0);
   for (int first = thread; first < kLines * kLength; first += kBatch * kThreads) {
     T values[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int number = first + i * kThreads, line = number / kLength, at = number % kLength;
-      values[i] = line < lines && at < length ? LoadAs<T>(s, from, line * s.line + at * s.step)
+      values[i] = line < lines && at < length ? LoadAs<T>(dtype, from, line * distance + at * step)
                                               : static_cast<T>(0.0f);
     }
 #pragma unroll
@@ -153,33 +154,30 @@ class WarpTile {
 
   // `rows` and `columns` of the block's tile lie in the result.
   SIMT_FN WarpTile(bool a_along_k, bool b_along_k, int rows, int columns)
-      : lane_(static_cast<int>(threadIdx.x) % simt::kWarp),
-        m_(static_cast<int>(threadIdx.x) / simt::kWarp / S::kWarpsAcross * S::kWarpRows),
-        n_(static_cast<int>(threadIdx.x) / simt::kWarp % S::kWarpsAcross * S::kWarpColumns),
-        a_along_k_(a_along_k),
-        b_along_k_(b_along_k),
-        a_outer_(a_along_k ? S::kPitchK : 1),
+      : a_outer_(a_along_k ? S::kPitchK : 1),
         a_k_(a_along_k ? 1 : S::kPitch),
         b_outer_(b_along_k ? S::kPitchK : 1),
         b_k_(b_along_k ? 1 : S::kPitch) {
-    row_tiles_ = columns <= n_ ? 0 : (rows - m_ + 15) / 16;
-    const int i = lane_ % 8, odd = lane_ / 8 % 2, upper = lane_ / 16;
+    row_tiles_ = columns <= FirstColumn() ? 0 : (rows - FirstRow() + 15) / 16;
+    const int lane = Lane(), i = lane % 8, odd = lane / 8 % 2, upper = lane / 16;
     if constexpr (S::kIs16) {
       // Where this lane points LdMatrix: a line of 8 x 8 matrix lane / 8.
-      a_at_ = a_along_k ? (m_ + odd * 8 + i) * S::kPitchK + upper * 8
-                        : (upper * 8 + i) * S::kPitch + m_ + odd * 8;
-      b_at_ = b_along_k ? (n_ + upper * 8 + i) * S::kPitchK + odd * 8
-                        : (odd * 8 + i) * S::kPitch + n_ + upper * 8;
+      a_at_ = a_along_k ? (FirstRow() + odd * 8 + i) * S::kPitchK + upper * 8
+                        : (upper * 8 + i) * S::kPitch + FirstRow() + odd * 8;
+      b_at_ = b_along_k ? (FirstColumn() + upper * 8 + i) * S::kPitchK + odd * 8
+                        : (odd * 8 + i) * S::kPitch + FirstColumn() + upper * 8;
     } else {
-      a_at_ = (m_ + lane_ / 4) * a_outer_ + lane_ % 4 * a_k_;
-      b_at_ = (n_ + lane_ / 4) * b_outer_ + lane_ % 4 * b_k_;
+      a_at_ = (FirstRow() + lane / 4) * a_outer_ + lane % 4 * a_k_;
+      b_at_ = (FirstColumn() + lane / 4) * b_outer_ + lane % 4 * b_k_;
     }
   }
 
   // The place of sums[row_tile][column_tile][i] in the block's tile.
-  SIMT_FN int Row(int row_tile, int i) const { return m_ + row_tile * 16 + lane_ / 4 + i / 2 * 8; }
-  SIMT_FN int Column(int column_tile, int i) const {
-    return n_ + column_tile * 8 + lane_ % 4 * 2 + i % 2;
+  SIMT_FN static int Row(int row_tile, int i) {
+    return FirstRow() + row_tile * 16 + Lane() / 4 + i / 2 * 8;
+  }
+  SIMT_FN static int Column(int column_tile, int i) {
+    return FirstColumn() + column_tile * 8 + Lane() % 4 * 2 + i % 2;
   }
 
   // sums += A B of the first `count` elements of k of two tiles, by tensor cores.
@@ -192,15 +190,16 @@ class WarpTile {
         if (k < count) Add16(a + a_at_ + k * a_k_, b + b_at_ + k * b_k_, sums);
       }
     } else {
-#pragma unroll
-      for (int k = 0; k < S::kK; k += 8) {
-        if (k < count) Add32(a + a_at_ + k * a_k_, b + b_at_ + k * b_k_, sums);
+      // Unrolled, it would load more ahead than registers hold.
+#pragma unroll 1
+      for (int k = 0; k < count; k += 8) {
+        Add32(a + a_at_ + k * a_k_, b + b_at_ + k * b_k_, sums);
       }
     }
   }
 
-  // The same by multiply-adds in float32, k ascending.
-  SIMT_FN void AddExactly(const float* a, const float* b, int count,
+  // The same by multiply-adds in float32, k ascending, of sums of which `which` has a bit.
+  SIMT_FN void AddExactly(const float* a, const float* b, int count, uint64_t which,
                           float (&sums)[S::kRowTiles][S::kColumnTiles][4]) const {
     for (int k = 0; k < count; ++k) {
 #pragma unroll
@@ -211,12 +210,32 @@ class WarpTile {
         for (int m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            sums[m][n][i] =
-                fmaf(a[Row(m, i) * a_outer_ + k * a_k_], right[i % 2], sums[m][n][i]);
+            const float left = a[Row(m, i) * a_outer_ + k * a_k_];
+            if (which >> Bit(m, n, i) & 1) sums[m][n][i] = fmaf(left, right[i % 2], sums[m][n][i]);
           }
         }
       }
     }
+  }
+
+  // The bits of a mask of sums.
+  SIMT_FN static constexpr int Bit(int m, int n, int i) {
+    return (m * S::kColumnTiles + n) * 4 + i;
+  }
+  SIMT_FN static uint64_t NotFinite(const float (&sums)[S::kRowTiles][S::kColumnTiles][4]) {
+    uint64_t which = 0;
+#pragma unroll
+    for (int m = 0; m < S::kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const bool is_finite = (__float_as_uint(sums[m][n][i]) & 0x7f800000u) != 0x7f800000u;
+          if (!is_finite) which |= uint64_t{1} << Bit(m, n, i);
+        }
+      }
+    }
+    return which;
   }
 
  private:
@@ -226,13 +245,13 @@ class WarpTile {
     uint32_t right[S::kColumnTiles / 2][4];
 #pragma unroll
     for (int n = 0; n < S::kColumnTiles / 2; ++n) {
-      Load(right[n], b + n * 16 * b_outer_, !b_along_k_);
+      Load(right[n], b + n * 16 * b_outer_, /*transposed=*/b_outer_ == 1);
     }
 #pragma unroll
     for (int m = 0; m < S::kRowTiles; ++m) {
       if (m >= row_tiles_) break;
       uint32_t left[4];
-      Load(left, a + m * 16 * a_outer_, !a_along_k_);
+      Load(left, a + m * 16 * a_outer_, /*transposed=*/a_outer_ == 1);
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
         simt::Mma(T(), sums[m][n], left, right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
@@ -282,8 +301,15 @@ class WarpTile {
     }
   }
 
-  const int lane_, m_, n_;
-  const bool a_along_k_, b_along_k_;
+  SIMT_FN static int Lane() { return static_cast<int>(threadIdx.x) % simt::kWarp; }
+  SIMT_FN static int FirstRow() {
+    return static_cast<int>(threadIdx.x) / simt::kWarp / S::kWarpsAcross * S::kWarpRows;
+  }
+  SIMT_FN static int FirstColumn() {
+    return static_cast<int>(threadIdx.x) / simt::kWarp % S::kWarpsAcross * S::kWarpColumns;
+  }
+
+  // Distances of rows or columns and of k, in tiles of a and b; where this lane starts in them.
   const int a_outer_, a_k_, b_outer_, b_k_;
   int a_at_, b_at_;
   int row_tiles_;  // that lie in the result

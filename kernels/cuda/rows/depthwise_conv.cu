@@ -39,10 +39,9 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvAr
     flops += FlopsOf(p.x, over.taps);
     bytes += static_cast<double>(p.x.bytes() + p.out.bytes());
   }
-  return LaunchOver(
-      device, stream,
-      {.threads = kConvThreads, .seconds = device.cuda().Seconds(flops, bytes)},
-      DepthwiseConvKernel, list);
+  return LaunchOver(device, stream,
+                    {.threads = kConvThreads, .seconds = device.cuda().Seconds(flops, bytes)},
+                    DepthwiseConvKernel, list);
 }
 
 template <>
@@ -64,16 +63,14 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvGr
                      .column_blocks = 1,
                      .taps = p.dweight.shape[1],
                      .shares = nullptr};
-    over.row_blocks =
-        DivideUp(p.x.shape[2], (kConvThreads >> over.group_log2) * kConvGradRows);
+    over.row_blocks = DivideUp(p.x.shape[2], (kConvThreads >> over.group_log2) * kConvGradRows);
     overs.push_back(over);
     firsts.push_back(floats);
     floats += matrices * over.row_blocks * over.taps;
     flops += FlopsOf(p.x, over.taps);
     bytes += static_cast<double>(p.x.bytes() + p.dout.bytes());
   }
-  const std::shared_ptr<Buffer> memory =
-      Take(stream, floats * static_cast<int64_t>(sizeof(float)));
+  const std::shared_ptr<Buffer> memory = Take(stream, floats * static_cast<int64_t>(sizeof(float)));
   if (memory == nullptr) return NoMemory(stream);
   ProblemList<ConvOver> shares;
   ProblemList<ConvTotalOver> totals;

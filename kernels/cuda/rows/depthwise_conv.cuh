@@ -1,10 +1,9 @@
 // Convolution along the rows with one weight a head and tap. A thread sums eight rows of its
 // columns, so that each element of x that it reads serves up to eight taps. With 33 taps (66
-// operations for 8 bytes of float32) it is bound by memory: 35 fused multiply-adds and some 15 other
-// instructions an element are 0.7 of the time that its bytes take.
-// The gradient of the weights keeps eight taps a thread and slides along 16 rows; its shares of a
-// block's rows are added in double. Bound by instructions: x and dout come from cache once for
-// every eight taps.
+// operations for 8 bytes of float32) it is bound by memory: 35 fused multiply-adds and some 15
+// other instructions an element are 0.7 of the time that its bytes take. The gradient of the
+// weights keeps eight taps a thread and slides along 16 rows; its shares of a block's rows are
+// added in double. Bound by instructions: x and dout come from cache once for every eight taps.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -46,8 +45,8 @@ struct ConvWeights {
 template <int kWide>
 SIMT_FN void SumTaps(const View& x, int64_t x_at, int64_t N, int64_t begin, int64_t end,
                      const ConvWeights& weights, float (&sum)[kConvRows][kWide]) {
-  // Step s reads row begin + s, to which row r of the eight applies tap s - r. ring[s % 8] is weight
-  // s, of the last eight. Rows outside x are passed over.
+  // Step s reads row begin + s, to which row r of the eight applies tap s - r. ring[s % 8] is
+  // weight s, of the last eight. Rows outside x are passed over.
   const int first = static_cast<int>(begin < 0 ? -begin : 0);
   const int last = static_cast<int>(min(end, N) - begin);
   const int64_t pitch = x.stride[2];
@@ -119,8 +118,8 @@ SIMT_FN void ConvBlock(const ConvOver& p, int64_t block) {
   }
   float sum[kConvRows][kWide] = {};
   const int64_t begin = first - p.left;
-  SumTaps<kWide>(p.x, MatrixAt(p.x, matrix) + column, N, begin,
-                 begin + kConvRows + weights.w - 1, weights, sum);
+  SumTaps<kWide>(p.x, MatrixAt(p.x, matrix) + column, N, begin, begin + kConvRows + weights.w - 1,
+                 weights, sum);
   const int64_t to = MatrixAt(p.out, matrix) + column;
 #pragma unroll
   for (int r = 0; r < kConvRows; ++r) {
@@ -154,7 +153,7 @@ SIMT_FN void SumTapGrads(const ConvOver& p, int64_t matrix, int64_t first, int64
 #pragma unroll
     for (int c = 0; c < kQuad; ++c) row[c] = 0;
     if (n >= 0 && n < N) {
-      LoadFour<kAligned>(p.x.data, p.x.dtype, x_at + n * p.x.stride[2], count, row);
+      LoadUpToFour<kAligned>(p.x.data, p.x.dtype, x_at + n * p.x.stride[2], count, row);
     }
   };
 #pragma unroll
@@ -166,7 +165,7 @@ SIMT_FN void SumTapGrads(const ConvOver& p, int64_t matrix, int64_t first, int64
       load(base + u + kConvTaps - 1, ring[(u + kConvTaps - 1) % kConvTaps]);
       if (n >= N) continue;
       float g[kQuad];
-      LoadFour<kAligned>(p.out.data, p.out.dtype, out_at + n * p.out.stride[2], count, g);
+      LoadUpToFour<kAligned>(p.out.data, p.out.dtype, out_at + n * p.out.stride[2], count, g);
       const bool is_inner = n + shift >= 0 && n + shift + kConvTaps <= N && taps == kConvTaps;
 #pragma unroll
       for (int k = 0; k < kConvTaps; ++k) {
@@ -196,12 +195,12 @@ __global__ void __launch_bounds__(kConvThreads)
   const int64_t groups = (p.taps + kConvTaps - 1) / kConvTaps;
   const int64_t share = place.block / groups, tap = (place.block - share * groups) * kConvTaps;
   const int64_t matrix = share / p.row_blocks;
-  const int64_t row = (share - matrix * p.row_blocks) * (kConvThreads >> p.group_log2) +
-                      (thread >> p.group_log2);
+  const int64_t row =
+      (share - matrix * p.row_blocks) * (kConvThreads >> p.group_log2) + (thread >> p.group_log2);
   const int64_t first = row * kConvGradRows, D = p.x.shape.dims[3];
   float sum[kConvTaps] = {};
-  for (int64_t column = (thread & (lanes - 1)) * kQuad;
-       column < D && first < p.x.shape.dims[2]; column += lanes * kQuad) {
+  for (int64_t column = (thread & (lanes - 1)) * kQuad; column < D && first < p.x.shape.dims[2];
+       column += lanes * kQuad) {
     if (p.by_quads) {
       SumTapGrads<true>(p, matrix, first, column, tap, sum);
     } else {
@@ -223,7 +222,7 @@ __global__ void __launch_bounds__(kConvThreads)
 // The shares of a problem, added up: a block takes 32 taps of a head.
 struct ConvTotalOver {
   View dweight;
-  const float* shares;      // [B][H][row_blocks][taps]
+  const float* shares;  // [B][H][row_blocks][taps]
   int64_t B, row_blocks;
 };
 

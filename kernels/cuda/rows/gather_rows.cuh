@@ -50,17 +50,17 @@ SIMT_FN void FillTable(const GatherRowsOver& p, int64_t first, int rows, const G
   for (int r = static_cast<int>(threadIdx.x); r < rows; r += kGatherThreads) {
     const int64_t matrix = (first + r) / M, m = first + r - matrix * M;
     const LeadIndex lead = LeadIndexOf(v.out.shape, rank, matrix);
-    const int64_t at = OffsetOf(v.index, rank, lead) + m * v.index.stride[rank];
+    const int64_t at = LeadOffset(v.index, rank, lead) + m * v.index.stride[rank];
     const int64_t n = static_cast<const int32_t*>(v.index.data)[at];
     float by = 1;
     if (HasView(v.divisor) && n >= 0) {
-      const int64_t of = OffsetOf(v.divisor, rank, lead) + n * v.divisor.stride[rank];
+      const int64_t of = LeadOffset(v.divisor, rank, lead) + n * v.divisor.stride[rank];
       by = static_cast<const float*>(v.divisor.data)[of];
     }
     const bool is_zero = n < 0 || by == 0;
-    table.from[r] = is_zero ? -1 : OffsetOf(v.x, rank, lead) + n * v.x.stride[rank];
-    table.to[r] = OffsetOf(v.out, rank, lead) + m * v.out.stride[rank];
-    if (HasView(v.columns)) table.columns[r] = OffsetOf(v.columns, rank, lead);
+    table.from[r] = is_zero ? -1 : LeadOffset(v.x, rank, lead) + n * v.x.stride[rank];
+    table.to[r] = LeadOffset(v.out, rank, lead) + m * v.out.stride[rank];
+    if (HasView(v.columns)) table.columns[r] = LeadOffset(v.columns, rank, lead);
     if (HasView(v.divisor)) table.by[r] = by;
   }
 }

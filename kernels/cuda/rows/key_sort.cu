@@ -7,8 +7,6 @@ namespace {
 
 // Of a key that is sorted in a tile and of one that is merged, in float32 operations.
 constexpr double kTileFlops = 3000, kMergeFlops = 500;
-// Scratch memory that rows may take together, in keys; longer lists of rows are sorted in turns.
-constexpr int64_t kMostScratch = int64_t{1} << 24;
 constexpr int64_t kKeyBytes = sizeof(uint64_t);
 
 // Some rows of an entry of the list.
@@ -58,9 +56,8 @@ MergeRunsOver RunsOf(const Piece& piece, int pass, const Buffers& buffers) {
   const int64_t span = int64_t{kSortTile} << (pass - 1);
   return {.from = buffers.After(piece, pass - 1),
           .to = buffers.After(piece, pass),
-          .indices = piece.of.indices == nullptr
-                         ? nullptr
-                         : piece.of.indices + piece.first_row * piece.of.M,
+          .indices = piece.of.indices == nullptr ? nullptr
+                                                 : piece.of.indices + piece.first_row * piece.of.M,
           .keys = piece.of.sorted(),
           .M = piece.of.M,
           .pitch = piece.pitch(),
@@ -122,10 +119,10 @@ DeviceStatus SortPieces(CudaDevice& device, Stream& stream, const std::vector<Pi
     keys += (over.by_index ? 2 : 1) * static_cast<double>(piece.rows * over.keys);
   }
   const double seconds = device.cuda().Seconds(kTileFlops * keys, 12 * keys);
-  DeviceStatus sorted = LaunchOver(
-      device, stream,
-      {.threads = kSortThreads, .shared_bytes = kSortTilesShared, .seconds = seconds},
-      SortTilesKernel, tiles);
+  DeviceStatus sorted =
+      LaunchOver(device, stream,
+                 {.threads = kSortThreads, .shared_bytes = kSortTilesShared, .seconds = seconds},
+                 SortTilesKernel, tiles);
   if (!sorted.ok()) return sorted;
   for (int pass = 1; pass <= passes; ++pass) {
     DeviceStatus merged = MergePass(device, stream, pieces, buffers, pass);
@@ -136,7 +133,8 @@ DeviceStatus SortPieces(CudaDevice& device, Stream& stream, const std::vector<Pi
 
 }  // namespace
 
-DeviceStatus SortKeys(CudaDevice& device, Stream& stream, const std::vector<KeyRows>& list) {
+DeviceStatus SortKeys(CudaDevice& device, Stream& stream, const std::vector<KeyRows>& list,
+                      int64_t most_scratch) {
   std::vector<Piece> pieces;
   int64_t used = 0;
   for (const KeyRows& of : list) {
@@ -146,12 +144,12 @@ DeviceStatus SortKeys(CudaDevice& device, Stream& stream, const std::vector<KeyR
     while (piece.rows > 0) {
       Piece some = piece;
       if (scratch > 0) {
-        if (used > 0 && used + scratch > kMostScratch) {
+        if (used > 0 && used + scratch > most_scratch) {
           if (DeviceStatus status = SortPieces(device, stream, pieces); !status.ok()) return status;
           pieces.clear();
           used = 0;
         }
-        const int64_t fitting = std::max<int64_t>((kMostScratch - used) / scratch, 1);
+        const int64_t fitting = std::max<int64_t>((most_scratch - used) / scratch, 1);
         some.rows = std::min(piece.rows, fitting);
         used += some.rows * scratch;
       }

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kSortThreads)
   if (thread < rows_at_once && thread < rows) {
     const int rank = p.x.shape.rank - 1;
     row_at[thread] =
-        OffsetOf(p.x, rank, LeadIndexOf(p.x.shape, rank, p.first_row + first_row + thread));
+        LeadOffset(p.x, rank, LeadIndexOf(p.x.shape, rank, p.first_row + first_row + thread));
   }
   __syncthreads();
   const int64_t stride = p.x.stride[p.x.shape.rank - 1];
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kSortThreads)
 // many. A run lies min(M, span) behind the one before it.
 struct MergeRunsOver {
   const uint64_t* from;
-  uint64_t* to;      // null: to indices, the last pass
-  int32_t* indices;  // of the first row
+  uint64_t* to;            // null: to indices, the last pass
+  int32_t* indices;        // of the first row
   int64_t keys, M, pitch;  // of a row
   int64_t span;
   int64_t pairs, tiles;  // of a row, of a pair

@@ -43,7 +43,9 @@ struct KeyRows {
   int64_t sorted() const { return is_chosen ? M : N(); }  // keys of a row
 };
 
-// Some launches for the whole list. Takes scratch memory where rows are longer than kSortTile.
-DeviceStatus SortKeys(CudaDevice& device, Stream& stream, const std::vector<KeyRows>& list);
+// Some launches for the whole list. Takes scratch memory where rows are longer than kSortTile, for
+// `most_scratch` keys or those of one row: longer lists are sorted in turns.
+DeviceStatus SortKeys(CudaDevice& device, Stream& stream, const std::vector<KeyRows>& list,
+                      int64_t most_scratch = int64_t{1} << 24);
 
 }  // namespace attnd::cuda

@@ -39,8 +39,8 @@ class MergeList {
       const MergePart grad = i < dparts.size() ? dparts[i] : MergePart{};
       const MergePartRows rows = {RowsOf(p.parts[i].out, rank), RowsOf(p.parts[i].lse, rank),
                                   RowsOf(grad.out, rank), RowsOf(grad.lse, rank)};
-      over.by_quads = over.by_quads && HasQuads(p.parts[i].out) &&
-                      (!grad.out.given() || HasQuads(grad.out));
+      over.by_quads =
+          over.by_quads && HasQuads(p.parts[i].out) && (!grad.out.given() || HasQuads(grad.out));
       if (has_few) {
         over.few[i] = rows;
       } else {

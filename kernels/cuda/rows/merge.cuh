@@ -81,35 +81,36 @@ struct MergeWeights {
   SIMT_FN float Lse() const { return shift + logf(sum); }
 };
 
-SIMT_FN float LseOf(const MergeRows& lse, const MergePlace& at) {
+SIMT_FN float PartLse(const MergeRows& lse, const MergePlace& at) {
   return static_cast<const float*>(lse.data)[lse.At(at.row)];
 }
 
-SIMT_FN MergeWeights Weigh(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
+SIMT_FN MergeWeights WeightsOfParts(const MergeOver& p, const MergePartRows* table,
+                                    const MergePlace& at) {
   float most = -INFINITY;
   for (int i = 0; i < p.parts; ++i) {
-    const float lse = LseOf(p.Part(table, i).lse, at);
+    const float lse = PartLse(p.Part(table, i).lse, at);
     most = lse > most ? lse : most;
   }
   MergeWeights weights;
   // An infinite maximum would make inf - inf of its own part.
-  weights.shift = isinf(most) ? 0 : most;
+  weights.shift = fabsf(most) == INFINITY ? 0 : most;
   for (int i = 0; i < p.parts; ++i) {
-    weights.sum += expf(LseOf(p.Part(table, i).lse, at) - weights.shift);
+    weights.sum += expf(PartLse(p.Part(table, i).lse, at) - weights.shift);
   }
   return weights;
 }
 
 template <int kWide>
 SIMT_FN void MergeRow(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
-  const MergeWeights weights = Weigh(p, table, at);
+  const MergeWeights weights = WeightsOfParts(p, table, at);
   if (at.lane == 0) static_cast<float*>(p.lse.data)[p.lse.At(at.row)] = weights.Lse();
   const int64_t to = p.out.At(at.row);
   for (int64_t c = at.lane * kWide; c < p.Dv; c += at.lanes * kWide) {
     float sum[kWide] = {};
     for (int i = 0; i < p.parts; ++i) {
       const MergePartRows& part = p.Part(table, i);
-      const float lse = LseOf(part.lse, at);
+      const float lse = PartLse(part.lse, at);
       if (lse == -INFINITY) continue;
       const float weight = weights.Of(lse);
       float x[kWide];
@@ -132,13 +133,13 @@ SIMT_FN float GroupSum(float x, int lanes) {
 // sum is that of Dv alone.
 template <bool kAligned>
 SIMT_FN void MergeGradRow(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
-  const MergeWeights weights = Weigh(p, table, at);
+  const MergeWeights weights = WeightsOfParts(p, table, at);
   const bool flows = p.dout.data != nullptr;
   const int64_t dout = flows ? p.dout.At(at.row) : 0, out = p.out.At(at.row);
-  const float back = p.dlse.data == nullptr ? 0 : LseOf(p.dlse, at);
+  const float back = p.dlse.data == nullptr ? 0 : PartLse(p.dlse, at);
   for (int i = 0; i < p.parts; ++i) {
     const MergePartRows& part = p.Part(table, i);
-    const float lse = LseOf(part.lse, at);
+    const float lse = PartLse(part.lse, at);
     const bool is_seen = lse != -INFINITY;
     const float weight = is_seen ? weights.Of(lse) : 0;
     const int64_t from = part.out.At(at.row), to = part.dout.At(at.row);
@@ -147,9 +148,9 @@ SIMT_FN void MergeGradRow(const MergeOver& p, const MergePartRows* table, const 
       float grad[kQuad] = {};
       if (is_seen && flows) {
         float g[kQuad], mean[kQuad], x[kQuad];
-        LoadFour<kAligned>(p.dout.data, p.dout.dtype, dout + c, p.Dv - c, g);
-        LoadFour<kAligned>(p.out.data, p.out.dtype, out + c, p.Dv - c, mean);
-        LoadFour<kAligned>(part.out.data, part.out.dtype, from + c, p.Dv - c, x);
+        LoadUpToFour<kAligned>(p.dout.data, p.dout.dtype, dout + c, p.Dv - c, g);
+        LoadUpToFour<kAligned>(p.out.data, p.out.dtype, out + c, p.Dv - c, mean);
+        LoadUpToFour<kAligned>(part.out.data, part.out.dtype, from + c, p.Dv - c, x);
 #pragma unroll
         for (int k = 0; k < kQuad; ++k) {
           dot = fmaf(g[k], x[k] - mean[k], dot);
@@ -157,7 +158,7 @@ SIMT_FN void MergeGradRow(const MergeOver& p, const MergePartRows* table, const 
         }
       }
       if (part.dout.data != nullptr) {
-        StoreFour<kAligned>(part.dout.data, part.dout.dtype, to + c, p.Dv - c, grad);
+        StoreUpToFour<kAligned>(part.dout.data, part.dout.dtype, to + c, p.Dv - c, grad);
       }
     }
     dot = GroupSum(dot, at.lanes);

@@ -23,8 +23,7 @@ std::vector<Items> LevelsOf(PoolOp op, const std::vector<RowRange>& ranges) {
   Items items;
   for (size_t m = 0; m < ranges.size(); ++m) {
     const auto [begin, end] = ranges[m];
-    items.push_back(
-        {begin, end, op == PoolOp::kMean ? end - begin : static_cast<int64_t>(m)});
+    items.push_back({begin, end, op == PoolOp::kMean ? end - begin : static_cast<int64_t>(m)});
   }
   while (LongestOf(items) > kPoolRows) {
     Items& parts = levels.emplace_back();
@@ -92,8 +91,7 @@ int64_t Cut(const Items& items, int64_t outer, int64_t D, PoolOver* over) {
   const int64_t pieces = DivideUp(LongestOf(items), kPoolPiece);
   over->pieces_log2 = static_cast<uint8_t>(Log2Up(pieces, 3));
   over->group_log2 = static_cast<uint8_t>(Log2Up(units, 8 - over->pieces_log2));
-  over->item_blocks =
-      DivideUp(over->count, kPoolThreads >> (over->group_log2 + over->pieces_log2));
+  over->item_blocks = DivideUp(over->count, kPoolThreads >> (over->group_log2 + over->pieces_log2));
   over->column_blocks = DivideUp(units, int64_t{1} << over->group_log2);
   return outer * over->item_blocks * over->column_blocks;
 }
@@ -157,8 +155,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const PoolArgs& args)
     for (int i = 0; i + 2 < rank; ++i) outer *= p.x.shape[i];
     const int64_t D = p.x.shape[rank - 1];
     if (outer == 0 || D == 0) continue;
-    problems.push_back(
-        {.views = p, .levels = LevelsOf(args.op, p.ranges), .outer = outer, .D = D});
+    problems.push_back({.views = p, .levels = LevelsOf(args.op, p.ranges), .outer = outer, .D = D});
     levels = std::max(levels, problems.back().levels.size());
     if (!stream.is_dry()) continue;
     // Vectors that grew.

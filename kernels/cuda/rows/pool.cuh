@@ -108,7 +108,7 @@ SIMT_FN void PoolMax(const PoolOver& p, const PoolColumns& at, int64_t begin, in
     for (int c = 0; c < kWide; ++c) {
       const int64_t plane = at.planes + n * at.D + c;
       const float best = has_places ? p.from.best[plane] : x[c];
-      if (x[c] > state.value[c] || isnan(x[c])) state.value[c] = x[c];
+      if (x[c] > state.value[c] || x[c] != x[c]) state.value[c] = x[c];
       if (best > state.best[c]) {
         state.best[c] = best;
         state.place[c] = has_places ? p.from.place[plane] : static_cast<int32_t>(n);
@@ -144,7 +144,7 @@ SIMT_FN void PoolJoinPieces(const PoolOver& p, int piece, PoolState<kWide>& stat
       if constexpr (!kIsMax) {
         state.value[c] += value;
       } else {
-        if (value > state.value[c] || isnan(value)) state.value[c] = value;
+        if (value > state.value[c] || value != value) state.value[c] = value;
         if (bests[from] > state.best[c]) {
           state.best[c] = bests[from];
           state.place[c] = places[from];
@@ -159,7 +159,7 @@ SIMT_FN void PoolStore(const PoolOver& p, int64_t outer, int64_t row, int64_t co
                        const PoolState<kWide>& state) {
   const int rank = p.out.shape.rank;
   const LeadIndex lead = LeadIndexOf(p.out.shape, rank - 2, outer);
-  const int64_t to = OffsetOf(p.out, rank - 2, lead) + row * p.out.stride[rank - 2];
+  const int64_t to = LeadOffset(p.out, rank - 2, lead) + row * p.out.stride[rank - 2];
   if (p.stores_quads) {
     StoreWide<kWide>(p.out.data, DType::kF32, to + column, state.value);
   } else {
@@ -176,7 +176,7 @@ SIMT_FN void PoolStore(const PoolOver& p, int64_t outer, int64_t row, int64_t co
       p.to.best[plane + c] = state.best[c];
       p.to.place[plane + c] = state.place[c];
     } else if (HasView(p.arg)) {
-      const int64_t at = OffsetOf(p.arg, rank - 2, lead) + row * p.arg.stride[rank - 2];
+      const int64_t at = LeadOffset(p.arg, rank - 2, lead) + row * p.arg.stride[rank - 2];
       static_cast<int32_t*>(p.arg.data)[at + (column + c) * p.arg.stride[rank - 1]] =
           state.place[c];
     }
@@ -202,7 +202,7 @@ SIMT_FN void PoolBlock(const PoolOver& p, int64_t block) {
   const int64_t begin = min(item.begin + piece * kPoolPiece, item.end);
   const int64_t end = min(begin + kPoolPiece, item.end);
   const LeadIndex lead = LeadIndexOf(p.x.shape, rank - 2, outer);
-  PoolColumns at = {.x = OffsetOf(p.x, rank - 2, lead) + column * p.x.stride[rank - 1],
+  PoolColumns at = {.x = LeadOffset(p.x, rank - 2, lead) + column * p.x.stride[rank - 1],
                     .arg = 0,
                     .planes = outer * p.x.shape.dims[rank - 2] * D + column,
                     .D = D};
@@ -217,7 +217,7 @@ SIMT_FN void PoolBlock(const PoolOver& p, int64_t block) {
     if constexpr (kIsMax) {
       PoolMax(p, at, begin, end, state);
     } else if (p.op == PoolOp::kSumWhere) {
-      at.arg = OffsetOf(p.arg, rank - 2, lead) + column * p.arg.stride[rank - 1];
+      at.arg = LeadOffset(p.arg, rank - 2, lead) + column * p.arg.stride[rank - 1];
       PoolSumWhere(p, at, begin, end, item.number, state.value);
     } else {
       PoolSum(p, at, begin, end, state.value);
@@ -232,8 +232,9 @@ SIMT_FN void PoolBlock(const PoolOver& p, int64_t block) {
   PoolStore<kIsMax>(p, outer, row, column, state);
 }
 
+// Two blocks a processor at least: for three the compiler would spill registers.
 template <bool kIsMax>
-__global__ void __launch_bounds__(kPoolThreads)
+__global__ void __launch_bounds__(kPoolThreads, 2)
     PoolKernel(const __grid_constant__ Problems<PoolOver> problems) {
   const Place<PoolOver> place = FindPlace(problems);
   if (place.problem.by_quads) {

@@ -64,8 +64,8 @@ SIMT_FN void LoadQuad(const void* data, DType dtype, int64_t at, float (&x)[kQua
   }
 }
 
-SIMT_FN uint32_t BitsOf(simt::f16 x) { return *reinterpret_cast<const uint16_t*>(&x); }
-SIMT_FN uint32_t BitsOf(simt::bf16 x) { return *reinterpret_cast<const uint16_t*>(&x); }
+SIMT_FN uint32_t HalfBits(simt::f16 x) { return *reinterpret_cast<const uint16_t*>(&x); }
+SIMT_FN uint32_t HalfBits(simt::bf16 x) { return *reinterpret_cast<const uint16_t*>(&x); }
 
 SIMT_FN void StoreQuad(void* data, DType dtype, int64_t at, const float (&x)[kQuad]) {
   if (dtype == DType::kF32) {
@@ -76,8 +76,8 @@ SIMT_FN void StoreQuad(void* data, DType dtype, int64_t at, const float (&x)[kQu
   uint32_t bits[kQuad];
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    bits[i] =
-        dtype == DType::kBF16 ? BitsOf(__float2bfloat16_rn(x[i])) : BitsOf(__float2half_rn(x[i]));
+    bits[i] = dtype == DType::kBF16 ? HalfBits(__float2bfloat16_rn(x[i]))
+                                    : HalfBits(__float2half_rn(x[i]));
   }
   *reinterpret_cast<uint2*>(static_cast<uint16_t*>(data) + at) =
       make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
@@ -103,8 +103,8 @@ SIMT_FN void StoreWide(void* data, DType dtype, int64_t at, const float (&x)[kWi
 
 // `count` (up to four) elements of a row that is dense, then zeros. kAligned: four, as above.
 template <bool kAligned>
-SIMT_FN void LoadFour(const void* data, DType dtype, int64_t at, int64_t count,
-                      float (&x)[kQuad]) {
+SIMT_FN void LoadUpToFour(const void* data, DType dtype, int64_t at, int64_t count,
+                          float (&x)[kQuad]) {
   if constexpr (kAligned) {
     LoadQuad(data, dtype, at, x);
   } else {
@@ -113,8 +113,8 @@ SIMT_FN void LoadFour(const void* data, DType dtype, int64_t at, int64_t count,
   }
 }
 template <bool kAligned>
-SIMT_FN void StoreFour(void* data, DType dtype, int64_t at, int64_t count,
-                       const float (&x)[kQuad]) {
+SIMT_FN void StoreUpToFour(void* data, DType dtype, int64_t at, int64_t count,
+                           const float (&x)[kQuad]) {
   if constexpr (kAligned) {
     StoreQuad(data, dtype, at, x);
   } else {
@@ -145,7 +145,7 @@ SIMT_FN LeadIndex LeadIndexOf(const Shape& shape, int rank, int64_t number) {
 }
 
 // Dimensions of 1 repeat.
-SIMT_FN int64_t OffsetOf(const View& view, int rank, const LeadIndex& lead) {
+SIMT_FN int64_t LeadOffset(const View& view, int rank, const LeadIndex& lead) {
   int64_t offset = 0;
 #pragma unroll
   for (int i = 0; i < kMaxRank; ++i) {

@@ -113,16 +113,16 @@ SIMT_FN void ScatterBlock(const ScatterRowsOver& p, int64_t block, int* bounds) 
     LeadIndex lead = LeadIndexOf(p.summed, rank, source);
 #pragma unroll
     for (int i = 0; i < kMaxRank; ++i) lead.at[i] += of_out.at[i];
-    const uint64_t* keys = p.rows.keys + OffsetOf(p.rows.at, rank, lead);
+    const uint64_t* keys = p.rows.keys + LeadOffset(p.rows.at, rank, lead);
     __syncthreads();
     for (int i = thread; i <= p.rows_of_block; i += kScatterThreads) {
       bounds[i] = FirstOf(keys, p.rows.size, min(first + i, N));
     }
     __syncthreads();
     if (!works) continue;
-    const int64_t at = OffsetOf(x, rank, lead);
+    const int64_t at = LeadOffset(x, rank, lead);
     if (HasView(p.views.columns)) {
-      const uint64_t* columns = p.columns.keys + OffsetOf(p.columns.at, rank, lead);
+      const uint64_t* columns = p.columns.keys + LeadOffset(p.columns.at, rank, lead);
       if (bounds[row] == bounds[row + 1]) continue;
       SumPairs(x, at, keys, bounds[row], bounds[row + 1], columns,
                FirstOf(columns, p.columns.size, column),
@@ -136,11 +136,11 @@ SIMT_FN void ScatterBlock(const ScatterRowsOver& p, int64_t block, int* bounds) 
   const View& divisor = p.views.divisor;
   if (HasView(divisor)) {
     const float by = static_cast<const float*>(
-        divisor.data)[OffsetOf(divisor, rank, of_out) + n * divisor.stride[rank]];
+        divisor.data)[LeadOffset(divisor, rank, of_out) + n * divisor.stride[rank]];
 #pragma unroll
     for (int c = 0; c < kWide; ++c) sum[c] = by == 0 ? 0 : sum[c] / by;
   }
-  const int64_t to = OffsetOf(out, rank, of_out) + n * out.stride[rank];
+  const int64_t to = LeadOffset(out, rank, of_out) + n * out.stride[rank];
   StoreWide<kWide>(out.data, out.dtype, to + column * out.stride[rank + 1], sum);
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/rows/sort.cuh"
 
@@ -19,10 +21,10 @@ KeyOrder OrderOf(DType dtype, bool descending) {
 
 template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SortArgs& args) {
-  constexpr double kSelectFlops = 800;  // of a key: one block a row leaves processors idle
+  constexpr double kSelectFlops = 800, kSelectSeconds = 1e-10;  // of a key, of one in a row
   ProblemList<SelectOver> selections;
   std::vector<KeyRows> rows;
-  double keys = 0;
+  double keys = 0, longest = 0;
   for (const SortProblem& p : args.problems) {
     KeyRows of{.x = p.x,
                .order = OrderOf(p.x.dtype, args.descending),
@@ -32,6 +34,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SortArgs& args)
     if (IsSelection(args, of.N(), of.M)) {
       selections.Add({p.x, of.order, of.N(), of.M, of.indices}, of.rows());
       keys += static_cast<double>(p.x.shape.size());
+      longest = std::max(longest, static_cast<double>(of.N()));
       if (args.by_index) continue;
       of.is_chosen = true;
       of.chosen = of.indices;
@@ -39,11 +42,11 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SortArgs& args)
     of.by_index = args.by_index;
     rows.push_back(of);
   }
+  const double seconds =
+      std::max(device.cuda().Seconds(kSelectFlops * keys, 4 * keys), kSelectSeconds * longest);
   DeviceStatus status =
       LaunchOver(device, stream,
-                 {.threads = kSelectThreads,
-                  .shared_bytes = kSelectShared,
-                  .seconds = device.cuda().Seconds(kSelectFlops * keys, 4 * keys)},
+                 {.threads = kSelectThreads, .shared_bytes = kSelectShared, .seconds = seconds},
                  SelectKernel, selections);
   return status.ok() ? SortKeys(device, stream, rows) : status;
 }

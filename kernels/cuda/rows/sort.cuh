@@ -1,8 +1,8 @@
 // The indices of the M lowest ranks of long rows, in ascending order, without sorting. A block
 // passes over its row three times, each time fixing 11 bits (the last time 10) of the M-th lowest
 // rank by counting, and once more to write what is below it and the first of those equal to it.
-// Bound by four reads of the keys, three of them from cache; a block takes about 1 us for each 10 000
-// keys.
+// Bound by four reads of the keys, three of them from cache; a block takes about 1 us for each 10
+// 000 keys.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kSelectThreads)
   int* bins = shared.Take<int>(kSelectBins);
   int* sums = shared.Take<int>(2 * kSelectWarps + 2);
   const int rank = p.x.shape.rank - 1, thread = static_cast<int>(threadIdx.x);
-  const SelectRow row = {p, OffsetOf(p.x, rank, LeadIndexOf(p.x.shape, rank, place.block)),
+  const SelectRow row = {p, LeadOffset(p.x, rank, LeadIndexOf(p.x.shape, rank, place.block)),
                          p.x.stride[rank]};
   int* const found = sums + 2 * kSelectWarps;
   int wanted_equal;

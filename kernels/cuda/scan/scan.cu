@@ -39,7 +39,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScanArgs& args)
     }
   }
   DeviceStatus status = plan.Take();
-  const auto run = [&](DeviceStatus next) { status = std::move(next); };
+  const auto run = [&](DeviceStatus next) { std::swap(status, next); };
   const ScanWorks all = plan.Those([](const ScanWork&) { return true; });
   const ScanWorks cut = plan.Those([](const ScanWork& w) { return w.states != nullptr; });
   const ScanWorks decaying = plan.Those([](const ScanWork& w) { return w.decays != nullptr; });

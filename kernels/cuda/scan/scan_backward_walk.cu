@@ -5,16 +5,16 @@
 namespace attnd::cuda {
 
 DeviceStatus WalkBackward(CudaDevice& device, Stream& stream, const ScanWorks& works,
-                         bool over_features, const BackwardPass& pass) {
-  return LaunchWalks(
-      device, works, over_features, pass.whole_lines,
-      [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape) {
-        return WithWalkShape(number, [&](auto walk) {
-          using S = decltype(walk);
-          const auto kernel = over_features ? &ScanBackward<S, true> : &ScanBackward<S, false>;
-          return LaunchOver(device, stream, shape, kernel, list, pass);
-        });
-      });
+                          bool over_features, const BackwardPass& pass) {
+  return LaunchWalks(device, works, over_features, pass.whole_lines,
+                     [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape) {
+                       return WithWalkShape(number, [&](auto walk) {
+                         using S = decltype(walk);
+                         const auto kernel =
+                             over_features ? &ScanBackward<S, true> : &ScanBackward<S, false>;
+                         return LaunchOver(device, stream, shape, kernel, list, pass);
+                       });
+                     });
 }
 
 }  // namespace attnd::cuda

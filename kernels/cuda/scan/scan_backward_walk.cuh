@@ -28,6 +28,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
         pass(given),
         has_dlog(kFeatures && work.dlog_decay.given),
         loads_yk(kFeatures && (work.delta || work.dlog_decay.given)) {
+    for (int c = 0; c < S::kColumns; ++c) z[c] = 0;
     simt::SharedTiles tiles;
     const size_t rows = static_cast<size_t>(plan.rows), queries = rows * group;
     const size_t pitch = static_cast<size_t>(plan.pitch);
@@ -45,39 +46,41 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
     sums_dlog = tiles.Take<float>(has_dlog ? pitch : 1);
   }
 
-  SIMT_FN float* AdjointAt(int64_t segment) const { return Base::StateAt(w.adjoints, segment); }
-
   SIMT_FN void Run() {
     if (pass.local && !pass.first && at.segment == 0) return;
     const auto elements = Base::Elements(state);
-    const bool from_scratch = w.adjoints != nullptr && !pass.whole_lines && !pass.local;
     const int64_t from = pass.whole_lines ? line.segments - 1 : at.segment;
-    float* const kept = from_scratch ? AdjointAt(from) : nullptr;
-    if (from_scratch) {
-      elements.Load(state, kept);
-    } else if (!pass.local) {
-      elements.Load(state, w.ds_out, w.dz_out, at.b, at.g);
-    }
-    for (int c = 0; c < S::kColumns; ++c) {
-      z[c] = kFeatures ? elements.OneOfZ(c, kept, w.dz_out, at.b, at.g) : 0;
+    if (!pass.local) {
+      const StateRef begin = w.adjoints != nullptr && !pass.whole_lines
+                                 ? Base::StateAt(w.adjoints, from)
+                                 : StateRef(w.ds_out, w.dz_out, at.b, at.g);
+      elements.Load(state, begin);
+      for (int c = 0; c < S::kColumns && kFeatures; ++c) z[c] = elements.OneOfZ(c, begin);
     }
     if (has_dlog) StartDlog();
-    const int64_t to = pass.whole_lines ? 0 : at.segment;
-    for (int64_t segment = from; segment >= to; --segment) {
-      if (pass.whole_lines && w.adjoints != nullptr) elements.Store(state, AdjointAt(segment));
+    const int64_t first_segment = pass.whole_lines ? 0 : at.segment;
+#pragma unroll 1
+    for (int64_t segment = from; segment >= first_segment; --segment) {
+      if (pass.whole_lines && w.adjoints != nullptr) {
+        elements.Store(state, Base::StateAt(w.adjoints, segment));
+      }
       const int64_t begin = segment * kScanSegment;
       const int64_t end = min(line.positions, begin + kScanSegment);
       // Tiles begin where those of the walks forward do.
+#pragma unroll 1
       for (int64_t p = begin + (end - 1 - begin) / plan.rows * plan.rows; p >= begin && end > begin;
            p -= plan.rows) {
         Tile(p, static_cast<int>(min(static_cast<int64_t>(plan.rows), end - p)));
       }
     }
-    if (pass.local) elements.Store(state, AdjointAt(at.segment));
-    // Else those who made the adjoints of segments write the first one.
-    if (!kFeatures && !pass.local && (w.adjoints == nullptr || pass.whole_lines)) {
-      elements.Store(state, w.ds0, w.dz0, at.b, at.g);
+    StateRef to;
+    if (pass.local) {
+      to = Base::StateAt(w.adjoints, at.segment);
+    } else if (!kFeatures && (w.adjoints == nullptr || pass.whole_lines)) {
+      // Else those who made the adjoints of segments write the first one.
+      to = StateRef(w.ds0, w.dz0, at.b, at.g);
     }
+    elements.Store(state, to);
   }
 
   // What the gradients of decays begin with: R times the state after the segment, summed over
@@ -90,7 +93,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
     for (int c = 0; c < S::kColumns; ++c) sums[c] = 0;
     const bool is_last = at.segment + 1 == line.segments;
     const bool has_flow = !is_last || w.ds_out.given || w.dz_out.given;
-    const float* after = Base::StateAt(w.states, at.segment + 1);
+    const float* after = Base::FloatsAt(w.states, at.segment + 1);
     if (has_flow && walks) {
 #pragma unroll
       for (int r = 0; r < S::kRows; ++r) {
@@ -161,9 +164,8 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
         });
       }
     } else {
-      FillTile(xk, rows, S::kK, S::kK, [&](int t) {
-        return KeyFeatures(w, at.b, at.g, KeyAt(line, p + t), 0, w.D);
-      });
+      FillTile(xk, rows, S::kK, S::kK,
+               [&](int t) { return KeyFeatures(w, at.b, at.g, KeyAt(line, p + t), 0, w.D); });
     }
   }
   SIMT_FN void LoadDecays(int64_t p, int rows) {
@@ -174,6 +176,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
                         kFeatures ? count : w.D);
       });
     }
+#pragma unroll 1
     for (int t = threadIdx.x; t < rows; t += blockDim.x) {
       const int64_t key = KeyAt(line, p + t);
       a[t] = KeyDecay(w, at.b, at.g, key);
@@ -194,6 +197,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
       if (w.lift == nullptr) return 1.0f;
       return expf(w.lift[at_row] - TopLift(p + row / group));
     };
+#pragma unroll 1
     for (int row = threadIdx.x; row < rows * group; row += blockDim.x) {
       const int64_t i = QueryAt(line, p + row / group), h = at.g * group + row % group;
       const int64_t from = w.Row(at.b, h, i);
@@ -229,8 +233,10 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
 
   SIMT_FN void Walk(int64_t p, int rows, bool bad) {
     const int local = Base::Local(state), pitch = plan.pitch;
+#pragma unroll 1
     for (int t = rows - 1; t >= 0; --t) {
       if (rise[t] != 1) ScaleAll(rise[t]);
+#pragma unroll 1
       for (int row = t * group; row < (t + 1) * group && QueryAt(line, p + t) >= 0; ++row) {
         float y[S::kColumns];
         state.Get(yq + row * pitch + local, y);
@@ -293,6 +299,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
       const int64_t number = w.Key(at.b, at.g, key);
       const double lift = TopLift(p + t);
       const float b = beta[t];
+#pragma unroll 1
       for (int c = lane; c < count; c += simt::kWarp) {
         const float dv = b * du[c];
         if (w.dwrites != nullptr) w.dwrites[number * w.Dv + first + c] = dv;
@@ -305,6 +312,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
       const RowOfView v = ValuesOf(w.v, at.b, at.g, key, first, count);
       const float* error = w.delta ? w.errors + number * w.Dv + first : nullptr;
       float sum = 0;
+#pragma unroll 1
       for (int c = lane; c < count; c += simt::kWarp) {
         sum += du[c] * (error != nullptr ? error[c] : v(c));
       }
@@ -321,9 +329,9 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
       const int64_t key = KeyAt(line, p + t);
       if (key < 0) return;
       const RowOfFeatures k = KeyFeatures(w, at.b, at.g, key, first, count);
-      const float* stored =
-          w.delta ? w.stored + w.Key(at.b, at.g, key) * w.D + first : nullptr;
+      const float* stored = w.delta ? w.stored + w.Key(at.b, at.g, key) * w.D + first : nullptr;
       const double lift = TopLift(p + t);
+#pragma unroll 1
       for (int c = lane; c < count; c += simt::kWarp) {
         float dphi = o[t * plan.pitch + c];
         if (stored != nullptr) dphi -= stored[c];
@@ -335,12 +343,13 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
     });
   }
 
-  // The gradient of a log decay is R' . S', summed over columns. From one position to the one before
-  // it grows by what queries read, and shrinks by what the key wrote.
+  // The gradient of a log decay is R' . S', summed over columns. From one position to the one
+  // before it grows by what queries read, and shrinks by what the key wrote.
   SIMT_FN void StoreDecays(int64_t p, int rows) {
     __syncthreads();  // o is overwritten
     for (int c = threadIdx.x; c < count; c += blockDim.x) {
       float sum = sums_dlog[c];
+#pragma unroll 1
       for (int t = rows - 1; t >= 0; --t) {
         const int64_t i = QueryAt(line, p + t), key = KeyAt(line, p + t);
         if (i >= 0) sum += w.flow[((at.b * w.Hkv + at.g) * w.Nq + i) * w.D + first + c];
@@ -363,6 +372,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
       const int64_t key = KeyAt(line, p + t);
       if (key < 0) return;
       float sum = 0;
+#pragma unroll 1
       for (int c = lane; c < count; c += simt::kWarp) sum += o[t * plan.pitch + c];
       sum = simt::WarpSum(sum);
       if (lane == 0) {
@@ -373,7 +383,7 @@ struct BackwardWalk : WalkBlock<S, kFeatures> {
 };
 
 template <class S, bool kFeatures>
-__global__ void __launch_bounds__(kWalkMostWarps * simt::kWarp)
+__global__ void __launch_bounds__(kWalkMostWarps* simt::kWarp)
     ScanBackward(const __grid_constant__ Problems<ScanWork> problems, BackwardPass pass) {
   const Place<ScanWork> place = FindPlace(problems);
   BackwardWalk<S, kFeatures>(place.problem, place.block, pass).Run();

@@ -1,6 +1,7 @@
 // Normalisers of scan's rows.
 #pragma once
 
+#include "kernels/cuda/scan/scan_maps.cuh"
 #include "kernels/cuda/scan/scan_work.h"
 
 namespace attnd::cuda {
@@ -32,11 +33,14 @@ SIMT_FN float DenSlopeOf(const ScanWork& w, float d) {
 
 // x e^exponent; 0 stays 0 however large the factor is, and only a product that is too large for
 // float32 becomes infinite.
-SIMT_FN float Lifted(float x, double exponent) {
-  if (exponent == 0) return x;
+SCAN_CALL float LiftedBy(float x, double exponent) {
   // e^600 lifts every float32 but 0 beyond float32.
-  return static_cast<float>(x * exp(exponent < -600 ? -600.0 : (exponent > 600 ? 600.0 : exponent)));
+  return static_cast<float>(x *
+                            exp(exponent < -600 ? -600.0 : (exponent > 600 ? 600.0 : exponent)));
 }
+
+SIMT_FN float Lifted(float x, double exponent) { return exponent == 0 ? x : LiftedBy(x, exponent); }
+SCAN_CALL double LogOf(double x) { return log(fabs(x)); }
 
 // The shift of what query i reads, whose last key is `key`, and its own.
 SIMT_FN float ShiftOfRow(const ScanWork& w, int64_t b, int64_t h, int64_t i, int64_t g,
@@ -48,18 +52,20 @@ SIMT_FN float ShiftOfRow(const ScanWork& w, int64_t b, int64_t h, int64_t i, int
 // What turns a row's sums over values into the output.
 struct RowFactor {
   const bool is_exp;
-  const bool is_log;      // the factor is sign e^log
+  const bool is_log;  // the factor is sign e^log
   float factor;
   double log;
   float shifts;
 
   SIMT_FN RowFactor(const ScanWork& w, float d, int64_t b, int64_t h, int64_t i, int64_t g,
                     int64_t key)
-      : is_exp(w.map == FeatureMap::kExp), is_log(is_exp && w.den == ScanDen::kOne), log(0) {
-    shifts = ShiftOfRow(w, b, h, i, g, key);
+      : is_exp(w.map == FeatureMap::kExp),
+        is_log(is_exp && w.den == ScanDen::kOne),
+        log(0),
+        shifts(ShiftOfRow(w, b, h, i, g, key)) {
     if (is_log) {
       factor = w.scale < 0 ? -1 : 1;
-      log = ::log(fabs(w.scale)) + shifts;
+      log = LogOf(w.scale) + shifts;
     } else {
       const float den = DenOf(w, d);
       factor = den == 0 ? 0 : static_cast<float>(w.scale) / den;

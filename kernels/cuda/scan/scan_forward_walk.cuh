@@ -1,7 +1,7 @@
 // Walks of scan from the first position to the last: of S over columns, for out or for what rows
 // need in the backward, and over features, for the gradients of queries.
-// FLOP: 4 K N a key and query and the delta rule 2 K N more, in float32 FMA; bytes: rows of q, k, v,
-// out once for each slice of columns. Bound by FMA from D 32 on.
+// FLOP: 4 K N a key and query and the delta rule 2 K N more, in float32 FMA; bytes: rows of q, k,
+// v, out once for each slice of columns. Bound by FMA from D 32 on.
 #pragma once
 
 #include "kernels/cuda/scan/scan_passes.h"
@@ -21,6 +21,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
 
   SIMT_FN ForwardWalk(const ScanWork& work, int64_t block, const ForwardPass& given)
       : Base(work, block, given.whole_lines), pass(given) {
+    for (int c = 0; c < S::kColumns; ++c) z[c] = 0;
     simt::SharedTiles tiles;
     const size_t rows = static_cast<size_t>(plan.rows), queries = rows * group;
     const size_t pitch = static_cast<size_t>(plan.pitch);
@@ -39,32 +40,33 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
   SIMT_FN void Run() {
     if (pass.local && !pass.last && at.segment + 1 == line.segments) return;
     const auto elements = Base::Elements(state);
-    const bool from_scratch = w.states != nullptr && !pass.whole_lines && !pass.local;
-    float* const kept = from_scratch ? Base::StateAt(w.states, at.segment) : nullptr;
-    if (from_scratch) {
-      elements.Load(state, kept);
-    } else if (!pass.local) {
-      elements.Load(state, w.s0, w.z0, at.b, at.g);
-    }
-    for (int c = 0; c < S::kColumns; ++c) {
-      z[c] = kFeatures ? elements.OneOfZ(c, kept, w.z0, at.b, at.g) : 0;
+    if (!pass.local) {
+      const StateRef from = w.states != nullptr && !pass.whole_lines
+                                ? Base::StateAt(w.states, at.segment)
+                                : StateRef(w.s0, w.z0, at.b, at.g);
+      elements.Load(state, from);
+      for (int c = 0; c < S::kColumns && kFeatures; ++c) z[c] = elements.OneOfZ(c, from);
     }
     const bool keeps = pass.for_rows && pass.whole_lines && w.states != nullptr;
     const int64_t end = pass.whole_lines ? line.segments : at.segment + 1;
+#pragma unroll 1
     for (int64_t segment = at.segment; segment < end; ++segment) {
       if (keeps) elements.Store(state, Base::StateAt(w.states, segment));
       const int64_t last = min(line.positions, (segment + 1) * kScanSegment);
+#pragma unroll 1
       for (int64_t p = segment * kScanSegment; p < last; p += plan.rows) {
         const int rows = static_cast<int>(min(static_cast<int64_t>(plan.rows), last - p));
         Tile(p, rows);
       }
     }
-    if (keeps) elements.Store(state, Base::StateAt(w.states, line.segments));
-    if (pass.local) elements.Store(state, Base::StateAt(w.states, at.segment));
-    // Else those who made the states of segments write the last one.
-    if (!kFeatures && !pass.local && (w.states == nullptr || pass.whole_lines)) {
-      elements.Store(state, w.s_out, w.z_out, at.b, at.g);
+    StateRef to;
+    if (keeps || pass.local) {
+      to = Base::StateAt(w.states, keeps ? line.segments : at.segment);
+    } else if (!kFeatures && (w.states == nullptr || pass.whole_lines)) {
+      // Else those who made the states of segments write the last one.
+      to = StateRef(w.s_out, w.z_out, at.b, at.g);
     }
+    elements.Store(state, to);
   }
 
   SIMT_FN void Tile(int64_t p, int rows) {
@@ -103,9 +105,8 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
         return KeyFeatures(w, at.b, at.g, KeyAt(line, p + t), first, count);
       });
     } else {
-      FillTile(xk, rows, S::kK, S::kK, [&](int t) {
-        return KeyFeatures(w, at.b, at.g, KeyAt(line, p + t), 0, w.D);
-      });
+      FillTile(xk, rows, S::kK, S::kK,
+               [&](int t) { return KeyFeatures(w, at.b, at.g, KeyAt(line, p + t), 0, w.D); });
       finite = FillTile(y, rows, pitch, pitch, [&](int t) {
         const RowOfView v = ValuesOf(w.v, at.b, at.g, KeyAt(line, p + t), first, count);
         const int one = w.has_z ? plan.columns : -1;
@@ -118,6 +119,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
                         kFeatures ? count : w.D);
       });
     }
+#pragma unroll 1
     for (int t = threadIdx.x; t < rows; t += blockDim.x) {
       const int64_t key = KeyAt(line, p + t);
       a[t] = KeyDecay(w, at.b, at.g, key);
@@ -152,6 +154,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
       }
     });
     if constexpr (kFeatures) {
+#pragma unroll 1
       for (int row = threadIdx.x; row < rows * group; row += blockDim.x) {
         const int64_t i = QueryAt(line, p + row / group), h = at.g * group + row % group;
         to_d[row] = i < 0 ? 0 : w.to_d[w.Row(at.b, h, i)];
@@ -161,9 +164,11 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
 
   SIMT_FN void Walk(int64_t p, int rows, bool bad) {
     const int local = Base::Local(state), pitch = plan.pitch;
+#pragma unroll 1
     for (int t = 0; t < rows; ++t) {
       if (KeyAt(line, p + t) >= 0) AddKey(t, local, bad);
       if (pass.local || QueryAt(line, p + t) < 0) continue;
+#pragma unroll 1
       for (int row = t * group; row < (t + 1) * group; ++row) {
         float sums[S::kColumns];
         state.Read(xq + row * S::kK, sums);
@@ -223,6 +228,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
       const ScanView& out = w.out;
       const int64_t to = at.b * out.b + h * out.h + i * out.n + first * out.d;
       const RowFactor factor(w, d, at.b, h, i, at.g, KeyOf(p + row / group));
+#pragma unroll 1
       for (int c = lane; c < count; c += simt::kWarp) {
         StoreFloat(out.data, out.dtype, to + c * out.d, factor.Apply(num[c]));
       }
@@ -244,6 +250,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
       if (w.dots != nullptr) {
         const RowOfView dout = ValuesOf(w.dout, at.b, h, i, first, count);
         float sum = 0;
+#pragma unroll 1
         for (int c = lane; c < count; c += simt::kWarp) sum += dout(c) * num[c];
         sum = simt::WarpSum(sum);
         if (lane == 0) w.dots[at.slice * w.B * w.H * w.Nq + to] = sum;
@@ -255,6 +262,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
       const int64_t key = KeyAt(line, p + t);
       if (key < 0) return;
       float* to = w.errors + w.Key(at.b, at.g, key) * w.Dv + first;
+#pragma unroll 1
       for (int c = lane; c < count; c += simt::kWarp) to[c] = r[t * plan.pitch + c];
     });
   }
@@ -264,12 +272,15 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
       const int64_t i = QueryAt(line, p + t), key = KeyAt(line, p + t);
       if (key >= 0 && w.stored != nullptr) {
         float* to = w.stored + w.Key(at.b, at.g, key) * w.D + first;
+#pragma unroll 1
         for (int c = lane; c < count; c += simt::kWarp) to[c] = r[t * plan.pitch + c];
       }
       if (i < 0) return;
       float* flow = w.flow == nullptr ? nullptr : w.flow + ((at.b * w.Hkv + at.g) * w.Nq + i) * w.D;
+#pragma unroll 1
       for (int c = lane; c < count; c += simt::kWarp) {
         float sum = 0;
+#pragma unroll 1
         for (int member = 0; member < group; ++member) {
           const int64_t h = at.g * group + member;
           const float dphi = o[(t * group + member) * plan.pitch + c];
@@ -289,7 +300,7 @@ struct ForwardWalk : WalkBlock<S, kFeatures> {
 };
 
 template <class S, bool kFeatures>
-__global__ void __launch_bounds__(kWalkMostWarps * simt::kWarp)
+__global__ void __launch_bounds__(kWalkMostWarps* simt::kWarp)
     ScanForward(const __grid_constant__ Problems<ScanWork> problems, ForwardPass pass) {
   const Place<ScanWork> place = FindPlace(problems);
   ForwardWalk<S, kFeatures>(place.problem, place.block, pass).Run();

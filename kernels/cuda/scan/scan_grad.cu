@@ -84,7 +84,9 @@ DeviceStatus RunPasses(CudaDevice& device, Stream& stream, const ScanPlan& plan,
   // Runs a pass over those that need it, unless one before has failed.
   const auto over = [&](const auto& who, const auto& pass) {
     const ScanWorks works = plan.Those(who);
-    if (status.ok() && !works.empty()) status = pass(works);
+    if (!status.ok() || works.empty()) return;
+    DeviceStatus next = pass(works);
+    std::swap(status, next);
   };
   const auto all = [](const ScanWork&) { return true; };
   const auto has_states = [&](const ScanWork& w) { return w.states != nullptr && !delta; };
@@ -106,8 +108,7 @@ DeviceStatus RunPasses(CudaDevice& device, Stream& stream, const ScanPlan& plan,
   });
   over([](const ScanWork& w) { return NeedsOf(w).rows; },
        [&](const ScanWorks& works) {
-         return WalkForward(device, stream, works, false,
-                            {.whole_lines = delta, .for_rows = true});
+         return WalkForward(device, stream, works, false, {.whole_lines = delta, .for_rows = true});
        });
   over(all, [&](const ScanWorks& works) { return FindScanFactors(device, stream, works); });
   over([](const ScanWork& w) { return w.top_lift != nullptr; },

@@ -6,6 +6,9 @@
 #include "kernels/cuda/simt.h"
 #include "kernels/device/scan.h"
 
+// Called, not inlined: once for an element that many multiply-adds use.
+#define SCAN_CALL __device__ __noinline__ inline
+
 namespace attnd::cuda {
 
 SIMT_FN float Sigmoid(float x) {
@@ -23,7 +26,7 @@ SIMT_FN float NormalCdf(float x) {
 }
 
 // phi(x); kExp: e^(x - shift), 0 where nothing but -inf was seen.
-SIMT_FN float Feature(FeatureMap map, float x, float shift, float offset) {
+SCAN_CALL float Feature(FeatureMap map, float x, float shift, float offset) {
   switch (map) {
     case FeatureMap::kEluPlusOne:
       return x > 0 ? x + 1 : expf(x);
@@ -50,7 +53,7 @@ SIMT_FN float Feature(FeatureMap map, float x, float shift, float offset) {
 }
 
 // phi'(x); kExp: relative to the same shift as `phi`.
-SIMT_FN float Derivative(FeatureMap map, float x, float phi) {
+SCAN_CALL float Derivative(FeatureMap map, float x, float phi) {
   switch (map) {
     case FeatureMap::kEluPlusOne:
       return x > 0 ? 1 : phi;

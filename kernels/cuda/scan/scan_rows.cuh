@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(kScanThreads)
   if (is_key ? n >= line.used_keys : n < line.first_query || n >= line.end_query) return;
   const ScanView& view = is_key ? w.k : w.q;
   float most = -INFINITY;
+#pragma unroll 1
   for (int c = lane; c < w.D; c += simt::kWarp) {
     most = fmaxf(most, LoadAt(view, b * view.b + h * view.h + n * view.n + c * view.d));
   }
@@ -111,7 +112,8 @@ __global__ void __launch_bounds__(kScanThreads)
   if (w.k_shift != nullptr) {
     const float* shift = w.k_shift + w.Key(at.b, at.g, 0);
     if (threadIdx.x == 0) {
-      to[0] = begin >= end ? 1 : ShiftFactor(begin == 0 ? -INFINITY : shift[begin - 1], shift[end - 1]);
+      to[0] =
+          begin >= end ? 1 : ShiftFactor(begin == 0 ? -INFINITY : shift[begin - 1], shift[end - 1]);
     }
     return;
   }
@@ -220,6 +222,7 @@ __global__ void __launch_bounds__(kScanThreads)
     to_num = static_cast<float>(w.scale);
   } else {
     bool is_blank = true;
+#pragma unroll 1
     for (int c = lane; c < w.Dv && w.dout.given; c += simt::kWarp) {
       is_blank = is_blank &&
                  LoadAt(w.dout, b * w.dout.b + h * w.dout.h + i * w.dout.n + c * w.dout.d) == 0;
@@ -289,6 +292,7 @@ __global__ void __launch_bounds__(kScanThreads)
   for (int64_t n = begin + threadIdx.x / simt::kWarp; n < end; n += kScanWarps) {
     if (n >= used_begin && n < used_end) continue;
     const int64_t at = b * blank.to.b + h * blank.to.h + n * blank.to.n;
+#pragma unroll 1
     for (int c = lane; c < blank.width; c += simt::kWarp) {
       StoreFloat(blank.to.data, blank.to.dtype, at + c * blank.to.d, blank.value);
     }

@@ -28,8 +28,10 @@ DeviceStatus LaunchWalks(CudaDevice& device, const ScanWorks& works, bool over_f
     walks.warps = std::max(walks.warps, plan.warps + (plan.pitch > plan.columns ? 1 : 0));
     walks.shape.shared_bytes = std::max(walks.shape.shared_bytes, WalkSharedBytes(plan));
     // Lanes beyond K and N work, too.
-    const double rows = static_cast<double>(w->B) * static_cast<double>(w->Hkv * w->Nk + w->H * w->Nq);
-    const double elements = static_cast<double>(SizeOfWalk(plan.shape).k) * plan.pitch * plan.slices;
+    const double rows =
+        static_cast<double>(w->B) * static_cast<double>(w->Hkv * w->Nk + w->H * w->Nq);
+    const double elements =
+        static_cast<double>(SizeOfWalk(plan.shape).k) * plan.pitch * plan.slices;
     walks.flops += 2 * elements * rows * (w->delta ? 1.5 : 1);
     walks.bytes += 4.0 * rows * (plan.K * plan.slices + 2 * plan.N);
   }

@@ -58,19 +58,19 @@ struct ScanWork {
   FeatureMap map = FeatureMap::kIdentity;
   ScanDen den = ScanDen::kOne;
   bool delta = false;
-  bool has_z = false;         // whether the walk over columns carries z
+  bool has_z = false;  // whether the walk over columns carries z
   bool has_blank_queries = false, has_blank_keys = false;  // rows that no walk writes
   // Keys decay, by log_decay or by rises of the shift: all features alike, or each its own way.
   bool key_decays = false, feature_decays = false;
 
-  SIMT_FN int group() const { return static_cast<int>(H / Hkv); }
-  SIMT_FN int64_t state_floats() const { return int64_t{D} * (Dv + 1); }
+  __host__ __device__ int group() const { return static_cast<int>(H / Hkv); }
+  __host__ __device__ int64_t state_floats() const { return int64_t{D} * (Dv + 1); }
   SIMT_FN int64_t Row(int64_t b, int64_t h, int64_t i) const { return (b * H + h) * Nq + i; }
   SIMT_FN int64_t Key(int64_t b, int64_t g, int64_t t) const { return (b * Hkv + g) * Nk + t; }
   SIMT_FN int64_t StateSlot(int64_t b, const ScanLine& line, int64_t segment) const {
     return line.first_segment + b + segment;
   }
-  SIMT_FN int decay_width() const { return feature_decays ? D : 1; }
+  __host__ __device__ int decay_width() const { return feature_decays ? D : 1; }
 };
 
 }  // namespace attnd::cuda

@@ -1,7 +1,6 @@
 #include "device_memory.h"
 
-#include <sys/mman.h>
-
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 
@@ -12,7 +11,6 @@ namespace emu {
 namespace {
 
 constexpr int64_t kBytes = int64_t{64} << 30;
-constexpr int64_t kPage = 4096;
 
 // For the address sanitizer each allocation ends where its bytes end, with a page before the next.
 #if defined(__SANITIZE_ADDRESS__)
@@ -32,18 +30,9 @@ DeviceMemory& DeviceMemory::Get() {
   return memory;
 }
 
-DeviceMemory::DeviceMemory()
-    : begin_(static_cast<char*>(mmap(nullptr, kBytes, PROT_NONE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1,
-                                     /*offset=*/0))) {
-  if (begin_ == MAP_FAILED) Misuse("no addresses for the memory of devices");
+DeviceMemory::DeviceMemory() : pages_(kBytes), begin_(pages_.begin()) {
   free_[0] = kBytes;
   ExplainAccesses(begin_, kBytes);
-}
-
-void DeviceMemory::Protect(int64_t offset, int64_t bytes, bool opens) {
-  const int access = opens ? PROT_READ | PROT_WRITE : PROT_NONE;
-  if (mprotect(begin_ + offset, static_cast<size_t>(bytes), access) != 0) Misuse("mprotect failed");
 }
 
 void* DeviceMemory::Allocate(Device* device, size_t bytes) {
@@ -59,7 +48,12 @@ void* DeviceMemory::Allocate(Device* device, size_t bytes) {
     allocations_[offset] = {device, wanted, pages_bytes, /*retired=*/false};
     device->used_bytes += wanted;
     char* const data = begin_ + offset;
-    if (inside_ > 0) Protect(offset, pages_bytes, /*opens=*/true);
+    const int64_t end = offset + pages_bytes, used_before = pages_.used();
+    pages_.Use(end);
+    if (inside_ > 0) {
+      pages_.Open(offset, pages_bytes);
+      if (pages_.used() > used_before) pages_.Close(end, pages_.used() - end);
+    }
     const auto whole = static_cast<size_t>(pages_bytes);
     Show(data, bytes);
     Hide(data + bytes, whole - bytes);
@@ -88,8 +82,8 @@ void DeviceMemory::Free(void* data) {
   allocation->second.device->used_bytes -= allocation->second.bytes;
   allocations_.erase(allocation);
   Hide(data, static_cast<size_t>(size));
-  madvise(data, static_cast<size_t>(size), MADV_DONTNEED);
-  if (inside_ > 0) Protect(offset, size, /*opens=*/false);
+  pages_.Drop(offset, size);
+  if (inside_ > 0) pages_.Close(offset, size);
   auto it = free_.emplace(offset, size).first;
   const auto next = std::next(it);
   if (next != free_.end() && it->first + it->second == next->first) {
@@ -117,28 +111,30 @@ bool DeviceMemory::IsDevice(const void* data) const {
   return data >= begin_ && data < begin_ + kBytes;
 }
 
+void DeviceMemory::GuardGaps(bool closes) {
+  for (const auto& [offset, bytes] : free_) {
+    const int64_t end = std::min(offset + bytes, pages_.used());
+    if (end <= offset) continue;
+    if (closes) {
+      pages_.Close(offset, end - offset);
+    } else {
+      pages_.Open(offset, end - offset);
+    }
+  }
+}
+
 void DeviceMemory::Enter(int change) {
   const std::lock_guard lock(mu_);
   const int before = inside_;
   inside_ += change;
   if (before > 0 && inside_ > 0) return;
-  if (inside_ == 0) {
-    if (!allocations_.empty()) {
-      const auto& [offset, last] = *allocations_.rbegin();
-      Protect(0, offset + last.pages_bytes, /*opens=*/false);
-    }
-    return;
+  if (inside_ > 0) {
+    pages_.Show();
+    GuardGaps(/*closes=*/true);
+  } else {
+    GuardGaps(/*closes=*/false);
+    pages_.Hide();
   }
-  // Neighbours in one call.
-  int64_t begin = 0, end = 0;
-  for (const auto& [offset, allocation] : allocations_) {
-    if (offset != end) {
-      if (end > begin) Protect(begin, end - begin, /*opens=*/true);
-      begin = offset;
-    }
-    end = offset + allocation.pages_bytes;
-  }
-  if (end > begin) Protect(begin, end - begin, /*opens=*/true);
 }
 
 }  // namespace emu

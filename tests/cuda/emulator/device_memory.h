@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "devices.h"
+#include "pages.h"
 
 namespace emu {
 
@@ -51,9 +52,11 @@ class DeviceMemory {
 
   DeviceMemory();
   void Enter(int change);
-  void Protect(int64_t offset, int64_t bytes, bool opens);
+  // Closes (while the memory is shown) what is not allocated, or opens it again.
+  void GuardGaps(bool closes);
   int64_t Offset(const void* data) const { return static_cast<const char*>(data) - begin_; }
 
+  Pages pages_;  // guarded by mu_
   char* const begin_;
   std::mutex mu_;
   // Guarded by mu_: by offset.

@@ -29,25 +29,25 @@ Machine MachineFromEnvironment() {
   if (const char* text = std::getenv("EMULATED_CUDA_DRIVER")) {
     m.has_old_driver = std::strcmp(text, "old") == 0;
   }
+  return m;
+}
+Machine machine = MachineFromEnvironment();
+
+Faults::Faults() {
   if (const char* text = std::getenv("EMULATED_CUDA_FAULT")) {
     const std::string_view fault = text;
     const size_t colon = fault.find(':');
     const int64_t n = colon == fault.npos ? 0 : std::atoll(text + colon + 1);
-    if (fault.starts_with("launch:")) faults.launch = n;
-    if (fault.starts_with("copy:")) faults.copy = n;
-    if (fault.starts_with("alloc:")) faults.alloc = n;
+    if (fault.starts_with("launch:")) launch = n;
+    if (fault.starts_with("copy:")) copy = n;
+    if (fault.starts_with("alloc:")) alloc = n;
   }
-  return m;
 }
-
 Faults faults;
-Machine machine = MachineFromEnvironment();
 
 Device& GetDevice(int index) {
   static auto& devices = *new std::array<Device, kMostDevices>;
-  Device& device = devices[static_cast<size_t>(index)];
-  device.index = index;
-  return device;
+  return devices[static_cast<size_t>(index)];
 }
 
 Device& CurrentDevice() { return GetDevice(current); }

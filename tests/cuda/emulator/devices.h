@@ -13,7 +13,6 @@ namespace emu {
 constexpr int kMostDevices = 16;
 
 struct Device {
-  int index = 0;
   std::atomic<cudaError_t> error{cudaSuccess};  // lost context: never leaves by itself
   std::atomic<int64_t> used_bytes{0};
   std::atomic<int64_t> pending{0};  // pieces of work of all streams that have not run

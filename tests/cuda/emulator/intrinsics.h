@@ -192,7 +192,8 @@ template <class T> T Greatest(T a, T b) { return a < b ? b : a; }
   inline T min(A a, B b) { return least; }    \
   inline T max(A a, B b) { return greatest; }
 #define EMU_MIN_MAX_INTEGER(T, A, B) \
-  EMU_MIN_MAX(T, A, B, emu::Least<T>(a, b), emu::Greatest<T>(a, b))
+  EMU_MIN_MAX(T, A, B, emu::Least(static_cast<T>(a), static_cast<T>(b)), \
+              emu::Greatest(static_cast<T>(a), static_cast<T>(b)))
 #define EMU_MIN_MAX_INTEGERS(T)                            \
   EMU_MIN_MAX_INTEGER(T, T, T)                             \
   EMU_MIN_MAX_INTEGER(unsigned T, unsigned T, unsigned T)  \

@@ -32,6 +32,7 @@ extern Machine machine;
 // device's context is lost, every call returns that error and work is skipped. An allocation
 // returns cudaErrorMemoryAllocation, and the next one succeeds.
 struct Faults {
+  Faults();
   std::atomic<int64_t> launch{0}, copy{0}, alloc{0};
 };
 extern Faults faults;

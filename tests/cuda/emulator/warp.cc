@@ -54,7 +54,7 @@ struct MmaArgs {
 };
 
 // a[rows][k] b[k][columns], of the whole warp.
-template <int kDepth>
+template <size_t kDepth>
 struct MmaTiles {
   using Quad = float __attribute__((vector_size(16)));
   float a[16][kDepth];
@@ -70,7 +70,7 @@ struct MmaTiles {
       }
       Quad left = {d[0][0], d[0][1], d[1][0], d[1][1]};
       Quad right = {d[2][0], d[2][1], d[3][0], d[3][1]};
-      for (int k = 0; k < kDepth; ++k) {
+      for (size_t k = 0; k < kDepth; ++k) {
         const auto* columns = reinterpret_cast<const Quad*>(b[k]);
         left += a[row][k] * columns[0];
         right += a[row][k] * columns[1];

@@ -36,12 +36,12 @@ T Exchange(const char* name, unsigned mask, T value, int source, const Where& wh
     T in, out;
     int source;
   } args{value, value, source};
-  const Op op = [](void* const lanes[32], unsigned mask, const Where& where) {
-    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+  const Op op = [](void* const lanes[32], unsigned members, const Where& place) {
+    for (unsigned rest = members; rest != 0; rest &= rest - 1) {
       const int i = __builtin_ctz(rest);
       Args& lane = *static_cast<Args*>(lanes[i]);
-      if ((mask >> lane.source & 1) == 0) {
-        Fail(where, "lane %d reads lane %d, outside the mask", i, lane.source);
+      if ((members >> lane.source & 1) == 0) {
+        Fail(place, "lane %d reads lane %d, outside the mask", i, lane.source);
       }
       lane.out = static_cast<Args*>(lanes[lane.source])->in;
     }
@@ -53,12 +53,12 @@ T Exchange(const char* name, unsigned mask, T value, int source, const Where& wh
 // Rule of all the lanes of `mask`, in ascending order.
 template <class Rule, class T>
 T Reduce(const char* name, unsigned mask, T value, const Where& where) {
-  const Op op = [](void* const lanes[32], unsigned mask, const Where&) {
-    T all = *static_cast<T*>(lanes[__builtin_ctz(mask)]);
-    for (unsigned rest = mask & (mask - 1); rest != 0; rest &= rest - 1) {
+  const Op op = [](void* const lanes[32], unsigned members, const Where&) {
+    T all = *static_cast<T*>(lanes[__builtin_ctz(members)]);
+    for (unsigned rest = members & (members - 1); rest != 0; rest &= rest - 1) {
       all = Rule()(all, *static_cast<T*>(lanes[__builtin_ctz(rest)]));
     }
-    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+    for (unsigned rest = members; rest != 0; rest &= rest - 1) {
       *static_cast<T*>(lanes[__builtin_ctz(rest)]) = all;
     }
   };
@@ -73,10 +73,10 @@ unsigned Match(unsigned mask, T value, const Where& where) {
     T in;
     unsigned out;
   } args{value, 0};
-  const Op op = [](void* const lanes[32], unsigned mask, const Where&) {
-    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+  const Op op = [](void* const lanes[32], unsigned members, const Where&) {
+    for (unsigned rest = members; rest != 0; rest &= rest - 1) {
       Args& lane = *static_cast<Args*>(lanes[__builtin_ctz(rest)]);
-      for (unsigned other = mask; other != 0; other &= other - 1) {
+      for (unsigned other = members; other != 0; other &= other - 1) {
         const int j = __builtin_ctz(other);
         const T& in = static_cast<Args*>(lanes[j])->in;
         if (__builtin_memcmp(&in, &lane.in, sizeof(T)) == 0) lane.out |= 1u << j;

@@ -1,0 +1,22 @@
+// The kernels over tiles of the gradient of attend, a file for each type of elements: they take
+// long to compile.
+#pragma once
+
+#include "kernels/cuda/attend/attend_grad_data.h"
+#include "kernels/cuda/launch.h"
+
+namespace attnd::cuda::attend_grad {
+
+constexpr int kGradUnits[] = {1, 2};  // pieces of 64 columns that a block sums
+
+struct GradKernels {
+  // [of kGradUnits][whether scores have terms]
+  void (*queries[2][2])(Problems<GradData>);
+  void (*keys[2][2])(Problems<GradData>);
+  void (*bias)(Problems<GradData>);
+};
+GradKernels GradKernelsF32();
+GradKernels GradKernelsF16();
+GradKernels GradKernelsBF16();
+
+}  // namespace attnd::cuda::attend_grad

@@ -1,0 +1,144 @@
+// What a block of the forward kernel does with its sums, and with values that are not finite.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/attend/forward_block.cuh"
+#include "kernels/cuda/views.h"
+
+namespace attnd::cuda {
+
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN bool ForwardBlock<T, kWidth, kStreams, kTerms>::HasOdd() const {
+  float odd = 0;  // NaN where a number is not finite
+#pragma unroll
+  for (int m = 0; m < kColumns / 8; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) odd += out_[m][i] * 0.0f;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) odd += sum_[r] * 0.0f;
+  return odd != 0.0f || odd != odd;
+}
+
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::FindOddRows(T* values) const {
+  const int r = threadIdx.x / 2;
+  bool is_odd = false;
+  for (int c = threadIdx.x % 2; c < value_width_; c += 2) {
+    const float x = ToFloat(values[r * Shape::kValueStride + c]) * 0.0f;
+    is_odd |= x != 0.0f;
+  }
+  const unsigned votes = __ballot_sync(simt::kAllLanes, is_odd);
+  if ((votes >> (lane_ & ~1) & 3) != 0) {
+    for (int c = threadIdx.x % 2; c < value_width_; c += 2) {
+      values[r * Shape::kValueStride + c] = FromFloat<T>(0);
+    }
+  }
+  if (lane_ == 0) odd_rows_[warp_] = votes;
+  __syncthreads();
+}
+
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::AddOddRows() {
+#pragma unroll 1
+  for (int key = 0; key < 64; ++key) {
+    if ((odd_rows_[key / 16] >> (key % 16 * 2) & 3) == 0) continue;
+    const int64_t row = c_.head.KeyRow(key_tile_ * kTile + key);
+    const int owner = (lane_ & ~3) + key % 8 / 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int e = key / 8 * 4 + r * 2 + key % 2;
+      const float weight = __shfl_sync(simt::kAllLanes, Pick(e), owner);
+      const bool hides = __shfl_sync(simt::kAllLanes, hidden_ >> e & 1, owner) != 0;
+      if (hides || row < 0) continue;
+      const bool is_own = row < p_.Nk;
+      const HeadRows values = HeadRows::Of(is_own ? p_.v : p_.v2, c_.head.b, c_.head.kv);
+      const int64_t at = values.At(is_own ? row : row - p_.Nk) + value_column_;
+#pragma unroll
+      for (int m = 0; m < kColumns / 8; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int c = m * 8 + lane_ % 4 * 2 + i;
+          if (c >= value_width_) continue;
+          out_[m][r * 2 + i] =
+              fmaf(weight, LoadFloat(values.data, values.dtype, at + c), out_[m][r * 2 + i]);
+        }
+      }
+    }
+  }
+}
+
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Store() {
+  const float own_sink = p_.is_softmax() ? SinkOf(p_, c_.head.b, c_.head.h) : -INFINITY;
+  const int64_t slots = c_.head.query_rows != nullptr ? c_.head.queries : p_.Nq;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float sum = QuadSum(sum_[r]);
+    const int64_t slot = first_slot_ + RowOfTile(r);
+    // Rows of natural order from nq on exist, too.
+    const int64_t row = c_.head.query_rows == nullptr ? slot : QueryRow(RowOfTile(r));
+    if (slot >= slots || row < 0) continue;
+    const bool is_valid = row < c_.head.nq;
+    StoreRow(row, r, is_valid ? FactorOf(p_, c_.head, sum, row) : 0.0f, is_valid && sum != 0);
+    if (p_.is_softmax() && lane_ % 4 == 0 && c_.place.value_part == 0) {
+      const int64_t at = p_.lse.Head(c_.head.b, c_.head.h) + row * p_.lse.row;
+      static_cast<float*>(p_.lse.data)[at] = is_valid ? LseOf(max_[r], sum, own_sink) : -INFINITY;
+    }
+  }
+}
+
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::StoreRow(int64_t row, int r, float factor,
+                                                                 bool sees) const {
+  const int64_t at = p_.out.Head(c_.head.b, c_.head.h) + row * p_.out.row + value_column_;
+  const DType dtype = p_.out.dtype;
+  const int size = dtype == DType::kF32 ? 4 : 2;
+  char* to = static_cast<char*>(p_.out.data) + at * size;
+  // Two columns at once where they lie so.
+  const bool pairs = reinterpret_cast<uintptr_t>(to) % (2 * static_cast<uintptr_t>(size)) == 0;
+#pragma unroll
+  for (int m = 0; m < kColumns / 8; ++m) {
+    const int c = m * 8 + lane_ % 4 * 2;
+    if (c >= value_width_) continue;
+    const float x = sees ? out_[m][r * 2] * factor : 0.0f;
+    const float y = sees ? out_[m][r * 2 + 1] * factor : 0.0f;
+    if (!pairs || c + 1 == value_width_) {
+      StoreFloat(to, dtype, c, x);
+      if (c + 1 < value_width_) StoreFloat(to, dtype, c + 1, y);
+    } else if (dtype == DType::kF32) {
+      *reinterpret_cast<float2*>(to + c * 4) = make_float2(x, y);
+    } else {
+      *reinterpret_cast<uint32_t*>(to + c * 2) =
+          dtype == DType::kF16 ? PackPair(simt::f16{}, x, y) : PackPair(simt::bf16{}, x, y);
+    }
+  }
+}
+
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Save() const {
+  float* state = c_.tile.State(data_, c_.place);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float sum = QuadSum(sum_[r]);
+    const int i = RowOfTile(r);
+    if (i >= data_.state_rows) continue;
+    if (lane_ % 4 == 0 && c_.place.value_part == 0) {
+      state[i] = max_[r];
+      state[data_.state_rows + i] = sum;
+    }
+    float* values = state + 2 * data_.state_rows + int64_t{i} * p_.Dv + value_column_;
+#pragma unroll
+    for (int m = 0; m < kColumns / 8; ++m) {
+#pragma unroll
+      for (int x = 0; x < 2; ++x) {
+        const int c = m * 8 + lane_ % 4 * 2 + x;
+        if (c < value_width_) values[c] = out_[m][r * 2 + x];
+      }
+    }
+  }
+}
+
+}  // namespace attnd::cuda

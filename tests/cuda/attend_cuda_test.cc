@@ -1,0 +1,128 @@
+// What attend has on this device alone: threads in any order, keys split over blocks, wide rows.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "tests/cpu/attend_case.h"
+#include "tests/cpu/attend_terms_case.h"
+#include "tests/cuda/run_kernel.h"
+
+namespace attnd::testing {
+namespace {
+
+Device& TheDevice() { return CpuOf("cuda", 1); }
+
+// `run` returns outputs, the same bytes whatever the order of threads.
+void ExpectTheSameInEveryOrder(const std::function<std::vector<std::byte>()>& run) {
+  std::vector<std::byte> first;
+  InEveryOrder([&] {
+    const std::vector<std::byte> bytes = run();
+    if (first.empty()) first = bytes;
+    EXPECT_TRUE(bytes == first);
+  });
+}
+
+TermsSizes Everything() {
+  return {.params = {.scale = 0.3, .softcap = 4},
+          .per_head = true,
+          .gathers_queries = true,
+          .gathers_keys = true,
+          .Nk2 = 20,
+          .key_bias = true,
+          .tile_bias = true,
+          .bias = true,
+          .alibi = true,
+          .sinks = true,
+          .table = true,
+          .L = 40,
+          .offset = 61};
+}
+
+TEST(CudaAttend, ThreadsMayRunInAnyOrder) {
+  std::vector<TermsSizes> all = {Everything(), {.listed = 40, .bias = true, .sinks = true}};
+  all.push_back({.D = 64, .Dv = 64});
+  all.back().q = all.back().k = all.back().v = all.back().out = DType::kBF16;
+  all.push_back({.D = 100, .Dv = 70, .params = {.weighting = Weighting::kGelu}});
+  for (const TermsSizes& sizes : all) {
+    SCOPED_TRACE(sizes.ToString());
+    ExpectTheSameInEveryOrder([&] {
+      const TermsCase c(sizes, 1);
+      RunTerms(TheDevice(), {&c});
+      return c.Outputs();
+    });
+  }
+}
+
+TEST(CudaAttend, PartsOfRowsAndOddNumbersDoNotDependOnThreads) {
+  ExpectTheSameInEveryOrder([&] {
+    TermsCase c({.B = 1, .H = 2, .Hkv = 1, .Nq = 3, .Nk = 3000, .D = 8, .Dv = 40, .bias = true}, 1);
+    c.seqs[0].visible_tiles = 30;
+    PlainArray v = c.v.Read();
+    v.At({0, 0, 2000, 3}) = INFINITY;
+    c.v.Write(v);
+    RunTerms(TheDevice(), {&c});
+    return c.Outputs();
+  });
+}
+
+// Rows of any width, through chunks of columns; in every type, with every kind of row.
+TEST(CudaAttend, WideRowsAgreeWithPlainCode) {
+  unsigned seed = 0;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const auto& [D, Dv] :
+         {std::pair<int64_t, int64_t>{129, 16}, {256, 256}, {20, 130}, {300, 64}, {512, 513}}) {
+      TermsSizes sizes{.B = 1, .H = 2, .Hkv = 1, .Nq = 70, .Nk = 131, .D = D, .Dv = Dv};
+      sizes.params.scale = 1 / std::sqrt(static_cast<double>(D));
+      sizes.q = sizes.k = sizes.v = sizes.out = dtype;
+      sizes.has_pattern = seed % 2 == 0;
+      sizes.alibi = seed % 3 == 0;
+      if (seed % 5 == 3) sizes.L = 50;
+      SCOPED_TRACE(sizes.ToString());
+      const TermsCase c(sizes, ++seed);
+      RunTerms(TheDevice(), {&c});
+      c.ExpectForward();
+    }
+  }
+}
+
+// Widths that cp.async takes as they are, and those that it does not.
+TEST(CudaAttend, EveryWidthAgreesWithPlainCode) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (int64_t D : {4, 8, 12, 16, 24, 63, 64, 65, 72, 96, 128}) {
+      const AttendCase c({.H = 2,
+                          .Hkv = 1,
+                          .Nq = 65,
+                          .Nk = 140,
+                          .D = D,
+                          .Dv = 136 - D,
+                          .dtype = dtype,
+                          .layout = D % 3 == 0 ? Layout::kBNHD : Layout::kBHND,
+                          .mask = D % 2 == 0 ? MaskKind::kCausal : MaskKind::kNone,
+                          .padded = D % 5 == 0},
+                         static_cast<uint64_t>(D));
+      SCOPED_TRACE(c.sizes.ToString());
+      RunAttend(TheDevice(), {&c}, /*backward=*/false);
+      c.ExpectForward();
+    }
+  }
+}
+
+// Keys of infinities that some queries see: their scores are those of float32.
+TEST(CudaAttend, InfiniteKeysGiveInfiniteScores) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TermsCase c({.B = 1, .H = 1, .Hkv = 1, .has_pattern = false, .alibi = dtype == DType::kF32}, 5);
+    PlainArray k = c.k.Read(), q = c.q.Read();
+    k.At({0, 0, 17, 3}) = -INFINITY;
+    for (int64_t i = 0; i < 70; ++i) q.At({0, 0, i, 3}) = 1 + 0.01 * static_cast<double>(i);
+    c.k.Write(k);
+    c.q.Write(q);
+    RunTerms(TheDevice(), {&c});
+    c.ExpectForward();
+  }
+}
+
+}  // namespace
+}  // namespace attnd::testing

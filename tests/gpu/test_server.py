@@ -1,0 +1,64 @@
+"""Requests to a server on the device of this machine, against NumPy in float64."""
+
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+import attnd
+
+PACK = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    ports = tmp_path_factory.mktemp("server") / "ports.json"
+    server = os.environ.get("ATTND_SERVER", PACK / "bin/attnd-server")
+    process = subprocess.Popen([server, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                                "--ports-file", ports, "--device", "cuda"])
+    for _ in range(300):
+        if ports.exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert process.poll() is None, "the server ended"
+    with attnd.Client(f"127.0.0.1:{json.loads(ports.read_text())['grpc']}") as connected:
+        yield connected
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def exact(q, k, v):
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    return scores / scores.sum(-1, keepdims=True) @ v
+
+
+def test_softmax_of_the_device(client):
+    random = np.random.default_rng(1)
+    q, k, v = (random.standard_normal((2, 4, 300, 64)).astype(np.float32) for _ in range(3))
+    reply = client.forward(q, k, v, method="softmax")
+    assert reply.stats.device == "cuda:0"
+    assert np.abs(reply.out - exact(q, k, v)).max() < 2e-6
+
+
+def test_every_method_has_a_device(client):
+    assert len(client.methods()) == 34
+
+
+def test_many_requests_at_once(client):
+    from concurrent.futures import ThreadPoolExecutor
+
+    random = np.random.default_rng(2)
+    sent = [tuple(random.standard_normal((1, 2, n, 32)).astype(np.float32) for _ in range(3))
+            for n in range(50, 90)]
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(lambda x: client.forward(*x, method="softmax"), sent))
+    for (q, k, v), reply in zip(sent, replies):
+        assert np.abs(reply.out - exact(q, k, v)).max() < 2e-6
+        alone = client.forward(q, k, v, method="softmax")
+        assert np.array_equal(alone.out, reply.out), "a result depends on its batch"
