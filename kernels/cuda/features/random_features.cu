@@ -1,10 +1,12 @@
-// RandomFeatures on a CUDA device: products with the directions by matmul, the rest row by row.
+// RandomFeatures on a CUDA device: products with the directions by matmul, the rest row by row, or
+// with the products where no s of a row is needed.
 #include "kernels/cuda/features/random_features.cuh"
 
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/matmul/matmul_launch.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -101,6 +103,26 @@ RandomFeaturesTask TaskOf(const RandomFeaturesProblem& p) {
           .D = s[3]};
 }
 
+// Whether features need u of all directions, or s of all rows.
+bool FinishesRows(const RandomFeaturesParams& o) {
+  return HasShift(o.feature) && (o.feature != RandomFeature::kCosSin || o.shares_shift);
+}
+
+MatMulFinish FinishOf(const RandomFeaturesParams& o) {
+  MatMulFinish finish = {.alpha = static_cast<float>(o.alpha)};
+  if (FinishesRows(o)) return finish;
+  finish.scale = static_cast<float>(o.factor);
+  if (o.feature == RandomFeature::kMapped) {
+    finish.term = finish.scale * static_cast<float>(o.eps);
+    finish.activates = true;
+    finish.activation = o.map;
+  } else {
+    finish.waves = o.feature == RandomFeature::kCosSin ? MatMulFinish::Waves::kCosSin
+                                                       : MatMulFinish::Waves::kSinCos;
+  }
+  return finish;
+}
+
 // Scratch floats of the tasks of a list, one after another.
 class Floats {
  public:
@@ -132,15 +154,16 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesA
   const RandomFeaturesParams& o = args.params;
   const bool shares = o.shares_shift && HasShift(o.feature);
   int64_t rows = 0;
-  MatMulArgs products{.alpha = o.alpha};
+  std::vector<MatMulProblem> products;
   for (const RandomFeaturesProblem& p : args.problems) {
     const Shape& s = p.x.shape;
     rows += s[0] * s[1] * s[2];
     View u = p.phi;
     u.shape.dims[3] = p.w.shape[2];
     const int64_t Hw = p.w.shape[1];
-    products.problems.push_back(
-        {.a = ByDirections(p.x, Hw), .b = Directions(p.w, true), .out = ByDirections(u, Hw)});
+    products.push_back({.a = ByDirections(p.x, Hw),
+                        .b = Directions(p.w, /*is_transposed=*/true),
+                        .out = ByDirections(u, Hw)});
   }
   Floats row_shifts(stream);
   if (shares && !row_shifts.Allocate(rows)) return NoMemory(stream);
@@ -150,7 +173,12 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesA
     if (shares) task.row_shift = row_shifts.Next(task.rows);
     launch.Add(task);
   }
-  if (DeviceStatus status = RunOnCuda(device, stream, products); !status.ok()) return status;
+  if (DeviceStatus status = LaunchMatMul(device, stream, products, FinishOf(o)); !status.ok()) {
+    return status;
+  }
+  if (!FinishesRows(o)) {
+    return HasShift(o.feature) ? launch.Run(RandomStep::kShift, 4) : DeviceStatus();
+  }
   if (shares) {
     if (DeviceStatus status = launch.Run(RandomStep::kShift, 4); !status.ok()) return status;
     if (DeviceStatus status = launch.ShareShifts(); !status.ok()) return status;
@@ -181,9 +209,11 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesG
     launch.Add(task);
     const int64_t Hw = w.shape[1];
     const View du = ByDirections(DenseRows(task.du, p.forward.x.shape, task.m), Hw);
-    products.problems.push_back(
-        {.a = ByDirections(p.forward.x, Hw), .b = Directions(w, true), .out = du});
-    back.problems.push_back({.a = du, .b = Directions(w, false), .out = ByDirections(p.dx, Hw)});
+    products.problems.push_back({.a = ByDirections(p.forward.x, Hw),
+                                 .b = Directions(w, /*is_transposed=*/true),
+                                 .out = du});
+    back.problems.push_back(
+        {.a = du, .b = Directions(w, /*is_transposed=*/false), .out = ByDirections(p.dx, Hw)});
     if (has_shift) {
       back.problems.back().bias = ByDirections(DenseRows(task.dx, p.forward.x.shape, task.D), Hw);
     }

@@ -55,7 +55,7 @@ class RandomRow {
         term_(static_cast<float>(params.factor) * static_cast<float>(params.eps)),
         at_(task.x, row) {}
 
-  // s of the row alone.
+  // s of the row alone; of kCosSin without u.
   SIMT_FN float OwnShift() const {
     if (o_.feature == RandomFeature::kCosSin) return HalfSquare();
     const float* const u = static_cast<float*>(task_.phi.data) + at_.In(task_.phi);
@@ -67,54 +67,45 @@ class RandomRow {
     return threads_.Largest(most);
   }
 
-  // s of the row, for the one that its head shares.
+  // s of the row alone: the result, or for the one that its head shares.
   SIMT_FN void FindShift() const {
     const float s = OwnShift();
-    if (threads_.thread() == 0) task_.row_shift[row_] = s;
+    if (threads_.thread() != 0) return;
+    if (o_.shares_shift) {
+      task_.row_shift[row_] = s;
+    } else {
+      static_cast<float*>(task_.shift.data)[at_.In(task_.shift)] = s;
+    }
   }
 
+  // From u, and s where rows share it. Not of features that are finished with their products.
   SIMT_FN void Forward() const {
     float* const phi = static_cast<float*>(task_.phi.data) + at_.In(task_.phi);
     float s = 0;
-    if (task_.shift.shape.rank != 0) {
-      if (o_.shares_shift) {
-        s = Shift();
-      } else {
-        s = OwnShift();
-        if (threads_.thread() == 0) static_cast<float*>(task_.shift.data)[at_.In(task_.shift)] = s;
+    if (o_.shares_shift) {
+      s = Shift();
+    } else {
+      s = OwnShift();
+      if (threads_.thread() == 0) {
+        static_cast<float*>(task_.shift.data)[at_.In(task_.shift)] = s;
       }
     }
-    switch (o_.feature) {
-      case RandomFeature::kExp:
-      case RandomFeature::kCosh: {
-        const float h = HalfSquare();
-        ForEach([&](int64_t i) {
-          const float u = phi[i];
-          phi[i] = fmaf(Power(u, s, h), factor_, term_);
-          if (o_.feature == RandomFeature::kCosh) {
-            phi[m_ + i] = fmaf(Power(-u, s, h), factor_, term_);
-          }
-        });
-        return;
-      }
-      case RandomFeature::kCosSin:
-      case RandomFeature::kSinCos: {
-        const bool is_cos_sin = o_.feature == RandomFeature::kCosSin;
-        // s is h but where rows share it.
-        const bool is_scaled = is_cos_sin && o_.shares_shift;
-        const float size = is_scaled ? factor_ * expf(HalfSquare() - s) : factor_;
-        ForEach([&](int64_t i) {
-          float sine, cosine;
-          sincosf(phi[i], &sine, &cosine);
-          phi[i] = size * (is_cos_sin ? cosine : sine);
-          phi[m_ + i] = size * (is_cos_sin ? sine : cosine);
-        });
-        return;
-      }
-      case RandomFeature::kMapped:
-        ForEach([&](int64_t i) { phi[i] = fmaf(CalledMap(o_.map, phi[i]), factor_, term_); });
-        return;
+    const float h = HalfSquare();
+    if (o_.feature == RandomFeature::kCosSin) {
+      const float size = factor_ * expf(h - s);
+      ForEach([&](int64_t i) {
+        float sine, cosine;
+        sincosf(phi[i], &sine, &cosine);
+        phi[i] = size * cosine;
+        phi[m_ + i] = size * sine;
+      });
+      return;
     }
+    ForEach([&](int64_t i) {
+      const float u = phi[i];
+      phi[i] = fmaf(Power(u, s, h), factor_, term_);
+      if (o_.feature == RandomFeature::kCosh) phi[m_ + i] = fmaf(Power(-u, s, h), factor_, term_);
+    });
   }
 
   // From dphi to the gradient of u, and of x where it does not pass through u.

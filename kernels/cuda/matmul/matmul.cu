@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/matmul/matmul_launch.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -49,11 +50,11 @@ double BytesOf(const MatMulProblem& p) {
 
 }  // namespace
 
-template <>
-DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MatMulArgs& args) {
+DeviceStatus LaunchMatMul(CudaDevice& device, Stream& stream,
+                          const std::vector<MatMulProblem>& problems, const MatMulFinish& finish) {
   std::vector<MatMulTask> tasks;
   int64_t partial_floats = 0;
-  for (const MatMulProblem& p : args.problems) {
+  for (const MatMulProblem& p : problems) {
     partial_floats += tasks.emplace_back(p).partial_floats();
   }
   std::shared_ptr<Buffer> partial;
@@ -76,11 +77,8 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MatMulArgs& arg
     Work& work = works[task.tile == MatMulTask::kLarge ? 1 : 0];
     work.list.Add(task, task.tiles() * task.chunks);
     work.flops += task.flops();
-    work.bytes += BytesOf(args.problems[i]) + 4.0 * static_cast<double>(task.partial_floats());
+    work.bytes += BytesOf(problems[i]) + 4.0 * static_cast<double>(task.partial_floats());
   }
-  const MatMulFinish finish = {.alpha = static_cast<float>(args.alpha),
-                               .activates = args.activation.has_value(),
-                               .activation = args.activation.value_or(ElementOp::kCopy)};
   if (DeviceStatus status = LaunchDtype<float>(device, stream, f32, finish); !status.ok()) {
     return status;
   }
@@ -94,6 +92,14 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MatMulArgs& arg
       .threads = kFinishThreads,
       .seconds = device.cuda().Seconds(0, 4.0 * static_cast<double>(partial_floats))};
   return LaunchOver(device, stream, shape, AddChunksKernel, cut, finish);
+}
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const MatMulArgs& args) {
+  return LaunchMatMul(device, stream, args.problems,
+                      {.alpha = static_cast<float>(args.alpha),
+                       .activates = args.activation.has_value(),
+                       .activation = args.activation.value_or(ElementOp::kCopy)});
 }
 
 }  // namespace attnd::cuda

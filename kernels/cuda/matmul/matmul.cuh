@@ -140,12 +140,21 @@ struct FinishSides {
   SIMT_FN void Store(const MatMulTask& p, const MatMulFinish& finish, int m, int n,
                      float sum) const {
     float x = sum * finish.alpha;
+    const int64_t at = At(p.out, out, m, n);
     if (p.bias.given) x += LoadFloat(p.bias.data, p.bias.dtype, At(p.bias, bias, m, n));
+    if (finish.waves != MatMulFinish::Waves::kNone) {
+      float sine, cosine;
+      sincosf(x, &sine, &cosine);
+      const bool is_sin_cos = finish.waves == MatMulFinish::Waves::kSinCos;
+      StoreFloat(p.out.data, p.out.dtype, at, finish.scale * (is_sin_cos ? sine : cosine));
+      StoreFloat(p.out.data, p.out.dtype, at + p.N, finish.scale * (is_sin_cos ? cosine : sine));
+      return;
+    }
     if (finish.activates) x = CalledMap(finish.activation, x);
     if (p.multiply.given) {
       x *= LoadFloat(p.multiply.data, p.multiply.dtype, At(p.multiply, multiply, m, n));
     }
-    StoreFloat(p.out.data, p.out.dtype, At(p.out, out, m, n), x);
+    StoreFloat(p.out.data, p.out.dtype, at, x * finish.scale + finish.term);
   }
 
   const int64_t bias, multiply, out;

@@ -80,11 +80,15 @@ struct MatMulTask {
   void SetCopies();
 };
 
-// What follows a sum.
+// What follows a sum x: activation(alpha x + bias) * multiply * scale + term. With waves instead:
+// two results, N elements apart, from y = alpha x + bias.
 struct MatMulFinish {
-  float alpha = 1;
+  enum class Waves : uint8_t { kNone, kSinCos, kCosSin };  // scale times the waves of y
+
+  float alpha = 1, scale = 1, term = 0;
   bool activates = false;
   ElementOp activation = ElementOp::kCopy;
+  Waves waves = Waves::kNone;
 };
 
 }  // namespace attnd::cuda
