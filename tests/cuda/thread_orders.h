@@ -1,0 +1,30 @@
+// The orders in which the emulator runs threads: the bits of a result must not depend on them.
+#pragma once
+
+#include <string>
+
+#include "tests/cuda/emulator/options.h"
+
+namespace attnd::testing {
+
+// Calls f(name) in five of them.
+template <class F>
+void ForEachThreadOrder(const F& f) {
+  struct Case {
+    const char* name;
+    emu::Options options;
+  };
+  const Case cases[] = {{"forward", {.order = emu::Order::kForward}},
+                        {"reverse", {.order = emu::Order::kReverse}},
+                        {"random 1", {.order = emu::Order::kRandom, .seed = 1}},
+                        {"random 2", {.order = emu::Order::kRandom, .seed = 2}},
+                        {"2 workers", {.order = emu::Order::kRandom, .seed = 3, .workers = 2}}};
+  const emu::Options before = emu::options;
+  for (const Case& c : cases) {
+    emu::options = c.options;
+    f(std::string(c.name));
+  }
+  emu::options = before;
+}
+
+}  // namespace attnd::testing
