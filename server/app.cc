@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/engine/devices.h"
 #include "kernels/method/registry.h"
+#include "server/config_device.h"
 #include "server/log.h"
 #include "server/process.h"
 #include "server/thread.h"
@@ -90,12 +91,14 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 }
 
 absl::Status App::Build() {
-  CpuOptions options{.threads = config_.threads, .isa = config_.isa};
-  memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
-  options.retain_bytes = memory_.retained_bytes;
-  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = NewDevices(options);
+  DeviceOptions options{.cpu = {.threads = config_.threads, .isa = config_.isa}};
+  SetDevices(config_.device, &options);
+  memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.cpu.retain_bytes);
+  options.cpu.retain_bytes = memory_.retained_bytes;
+  absl::StatusOr<Devices> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());
-  engine_ = std::make_shared<Engine>(*std::move(devices),
+  note_ = devices->note;
+  engine_ = std::make_shared<Engine>(std::move(devices->list),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});
   std::vector<DeviceInfo> described;
   for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
@@ -373,6 +376,7 @@ Metrics::Memory App::Memory() const {
 }
 
 void App::LogStart() const {
+  if (!note_.empty()) Log(LogLevel::kInfo, "a device is missing", {{"reason", note_}});
   for (size_t i = 0; i < queues_.size(); ++i) {
     const DeviceInfo& device = engine_->device(i).info();
     // What requests of the device are charged to.

@@ -64,6 +64,7 @@ class App {
   const Config config_;
   MemorySplit memory_;
   SteadyClock clock_;
+  std::string note_;  // Devices::note
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Budget> budget_;

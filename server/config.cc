@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/config_cli.h"
+#include "server/config_device.h"
 
 namespace attnd {
 namespace {
@@ -89,8 +90,17 @@ void AddListening(CLI::App* app, Config* config) {
 
 void AddComputing(CLI::App* app, Config* config, Raw* raw) {
   const std::string group = "Computing";
+  app->add_option("--device", config->device,
+                  "What computes: auto is the processor and every CUDA device that there is; cuda, "
+                  "or some by number as in cuda:0,1, is CUDA devices without the processor, and an "
+                  "error where there is none. A request that names none of them runs where it is "
+                  "predicted to be done first. Default: auto")
+      ->check(CLI::Validator(CheckDevice, ""))
+      ->type_name("auto|cpu|cuda|cuda:N,N")
+      ->envname("ATTND_DEVICE")
+      ->group(group);
   app->add_option("--threads", config->threads,
-                  "Threads that compute; 0 is one per core that the process may use. Results do "
+                  "Threads of the processor that compute; 0 is one per core that the process may use. Results do "
                   "not depend on it")
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N")

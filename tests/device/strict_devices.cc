@@ -11,19 +11,20 @@
 
 namespace attnd {
 
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> NewDevices(const CpuOptions& cpu) {
+absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
+  const CpuOptions& cpu = options.cpu;
   const char* memory = std::getenv("STRICT_DEVICE_MEMORY");
   absl::StatusOr<std::unique_ptr<Device>> strict =
       testing::NewStrictDevice({.cpu = cpu,
                                 .has_host_memory = std::getenv("STRICT_DEVICE_SHARED") != nullptr,
                                 .memory_bytes = memory == nullptr ? 0 : std::atoll(memory)});
   ATTND_RETURN_IF_ERROR(strict.status());
-  std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(*std::move(strict));
+  Devices devices;
+  devices.list.push_back(*std::move(strict));
   if (std::getenv("STRICT_DEVICE_BESIDE") == nullptr) return devices;
   absl::StatusOr<std::unique_ptr<Device>> beside = NewCpuDevice(cpu);
   ATTND_RETURN_IF_ERROR(beside.status());
-  devices.push_back(std::make_unique<testing::RenamedDevice>("plain:0", *std::move(beside)));
+  devices.list.push_back(std::make_unique<testing::RenamedDevice>("plain:0", *std::move(beside)));
   return devices;
 }
 
