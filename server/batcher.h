@@ -89,6 +89,10 @@ class Batcher {
   static absl::Status AdmitToAny(std::span<Batcher* const> batchers, const std::string& client,
                                  int priority, TimePoint deadline);
 
+  // Seconds until a request of this client would be done if it were submitted now, by prediction;
+  // infinite if it has no place.
+  double SecondsUntilDone(const std::string& client, int priority, const Plan& plan) const;
+
   // Ownership moves only on OK. The same errors as Admit, counted.
   absl::Status Submit(std::unique_ptr<Task>& task);
 

@@ -100,7 +100,8 @@ void AddComputing(CLI::App* app, Config* config, Raw* raw) {
       ->envname("ATTND_DEVICE")
       ->group(group);
   app->add_option("--threads", config->threads,
-                  "Threads of the processor that compute; 0 is one per core that the process may use. Results do "
+                  "Threads of the processor that compute; 0 is one per core that the process may "
+                  "use. Results do "
                   "not depend on it")
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N")

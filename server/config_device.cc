@@ -19,10 +19,10 @@ std::optional<std::vector<int>> OrdinalsOf(absl::string_view text) {
   std::vector<int> ordinals;
   for (const absl::string_view part : absl::StrSplit(text.substr(kCuda.size() + 1), ',')) {
     int ordinal = 0;
-    const bool is_number = !part.empty() && part.size() <= 2 &&
-                           std::all_of(part.begin(), part.end(),
-                                       [](char c) { return c >= '0' && c <= '9'; }) &&
-                           absl::SimpleAtoi(part, &ordinal);
+    const bool is_number =
+        !part.empty() && part.size() <= 2 &&
+        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
+        absl::SimpleAtoi(part, &ordinal);
     if (!is_number || ordinal > kMostOrdinal || std::ranges::count(ordinals, ordinal) > 0) {
       return std::nullopt;
     }

@@ -256,6 +256,9 @@ void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
                         .peak_workspace_bytes = execution.peak_workspace_bytes,
                         .compute_seconds = Seconds(computed - start)};
   measured_ = {.plan = plan, .seconds = run.compute_seconds};
+  // A plan predicts the way to such a device, too.
+  const bool is_copied = !parts_.engine->device(parts_.device).info().has_host_memory;
+  if (is_copied) measured_->seconds += group[0]->phases.gather_seconds;
   for (size_t i = 0; i < group.size(); ++i) {
     group[i]->phases.cost = execution.costs[i];
     run.tokens += group[i]->task->plan->tokens;

@@ -100,7 +100,7 @@ DeviceStatus CudaDevice::Upload(Stream& stream, void* destination,
                                 std::shared_ptr<const void>) {
   int64_t bytes = 0;
   for (const auto& span : spans) bytes += static_cast<int64_t>(span.size());
-  const double seconds = static_cast<double>(bytes) / Cuda::kCopyBytesPerSecond;
+  const double seconds = Cuda::CopySeconds(bytes);
   if (stream.is_dry()) {
     stream.work().seconds += seconds;
     return {};
@@ -115,6 +115,10 @@ DeviceStatus CudaDevice::Upload(Stream& stream, void* destination,
 }
 
 DeviceStatus CudaDevice::Download(Stream& stream, const void* source, std::span<std::byte> bytes) {
+  if (stream.is_dry()) {
+    stream.work().seconds += Cuda::CopySeconds(static_cast<int64_t>(bytes.size()));
+    return {};
+  }
   if (stream.stopped()) return Stopped();
   static_cast<void>(cudaSetDevice(cuda_.ordinal));
   CudaQueue& queue = QueueOf(stream);

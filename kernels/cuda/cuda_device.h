@@ -26,6 +26,10 @@ struct Cuda {
   // Over the bus, each way.
   static constexpr double kCopyBytesPerSecond = 2e10;
 
+  static double CopySeconds(int64_t bytes) {
+    return kLaunchSeconds + static_cast<double>(bytes) / kCopyBytesPerSecond;
+  }
+
   // Of a kernel that computes and moves so much at once.
   double Seconds(double flops_done, double bytes_moved) const {
     const double compute = flops_done / flops, move = bytes_moved / bytes_per_second;

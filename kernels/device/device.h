@@ -56,12 +56,12 @@ class Device {
 
   // Copies bytes into memory of this device. `spans` are the pieces in order, of any alignment.
   // `source` keeps them alive and is released once they have been read; null: the caller keeps them
-  // alive until `stream` has waited. Only predicts on a dry stream.
+  // alive until `stream` has waited. Only predicts on a dry stream, where no bytes need be there.
   virtual DeviceStatus Upload(Stream& stream, void* destination,
                               std::span<const std::span<const std::byte>> spans,
                               std::shared_ptr<const void> source) = 0;
-  // Copies memory of this device out; `bytes` hold it once `stream` has waited. Not on a dry
-  // stream.
+  // Copies memory of this device out; `bytes` hold it once `stream` has waited. Only predicts on a
+  // dry stream.
   virtual DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) = 0;
 
   // Launches so far that could use the whole device. A test proves with it that a primitive

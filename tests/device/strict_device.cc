@@ -87,6 +87,7 @@ class StrictDevice final : public Device {
   }
 
   DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
+    if (stream.is_dry()) return cpu_->Download(stream, source, bytes);
     if (stream.stopped()) return Stopped();
     if (!Holds(source, bytes.size())) return OtherMemory("download");
     QueueOf(stream).Add([=] {

@@ -34,8 +34,9 @@ TEST(ConfigDevice, NamesDevices) {
 }
 
 TEST(ConfigDevice, RefusesOthers) {
-  for (const char* text : {"", "gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda:64", "cuda:0,",
-                           "cuda:0,0", "cuda:0,cuda:1", "cuda:0x1", "cuda:+1", "cuda: 1", "cpu:0"}) {
+  for (const char* text :
+       {"", "gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda:64", "cuda:0,", "cuda:0,0",
+        "cuda:0,cuda:1", "cuda:0x1", "cuda:+1", "cuda: 1", "cpu:0"}) {
     EXPECT_THAT(CheckDevice(text), HasSubstr("must be auto, cpu, cuda")) << text;
   }
 }
