@@ -48,6 +48,7 @@ struct Batcher::Impl {
   Waiting waiting ATTND_GUARDED_BY(mu);
   Running running ATTND_GUARDED_BY(mu);
   bool closed ATTND_GUARDED_BY(mu) = false;
+  absl::Status failure ATTND_GUARDED_BY(mu);  // of the device
   // Lanes that wait. The last is woken first: its caches are the warmest.
   std::vector<Waiter*> idle ATTND_GUARDED_BY(mu);
   std::vector<std::unique_ptr<Waiter>> waiters ATTND_GUARDED_BY(mu);  // all that were ever made
@@ -80,6 +81,10 @@ struct Batcher::Impl {
 };
 
 absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) const {
+  if (!failure.ok()) {
+    *refusal = Refusal::kDevice;
+    return failure;
+  }
   if (closed) {
     *refusal = Refusal::kDraining;
     return DrainingStatus();
@@ -358,6 +363,19 @@ void Batcher::Close() {
   const MutexLock lock(&impl_->mu);
   impl_->closed = true;
   impl_->CallAllIfOver();
+}
+
+void Batcher::Fail(const absl::Status& status) {
+  AllDropped dropped;
+  const TimePoint now = impl_->clock->Now();
+  {
+    const MutexLock lock(&impl_->mu);
+    if (!impl_->failure.ok()) return;
+    impl_->waiting.TakeAll(status, Refusal::kDevice, &dropped);
+    impl_->failure = status;
+    impl_->CallAllIfOver();
+  }
+  impl_->Answer(std::move(dropped), now);
 }
 
 Batcher::Depth Batcher::depth() const {

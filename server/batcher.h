@@ -79,8 +79,8 @@ class Batcher {
 
   // Whether Submit would accept a request of this client, with this deadline and priority, as far
   // as can be known before it is read: without a plan it may be the shortest of all. Counts a
-  // refusal. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: it would not be
-  // done in time.
+  // refusal. UNAVAILABLE: closed or failed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: it
+  // would not be done in time.
   absl::Status Admit(const std::string& client, int priority, TimePoint deadline,
                      const Plan* plan = nullptr);
   // Admit for a request whose queue is not known yet: OK if one of `batchers` would accept it, else
@@ -115,6 +115,10 @@ class Batcher {
 
   // No more Submit; queued work is still handed out.
   void Close();
+
+  // The device has failed: refuses every request with `status`, those that wait, too. The first
+  // call counts.
+  void Fail(const absl::Status& status);
 
   struct Depth {
     int64_t requests = 0, bytes = 0;  // waiting

@@ -21,7 +21,8 @@ constexpr char kAbout[] =
     "flight "
     "finishes) and exits with 0; a second one exits at once with 1. SIGHUP is ignored.\n"
     "Exit codes: 0 drained (--probe: it serves), 1 cannot start or did not drain (--probe: it does "
-    "not serve), 2 wrong usage, 3 stuck (--exit-when-stuck).";
+    "not serve), 2 wrong usage, 3 stuck (--exit-when-stuck), 4 a device failed: health says "
+    "NOT_SERVING, its requests get UNAVAILABLE, and the server drains.";
 
 // "host:port" with a port of 0 to 65535, the host not empty; or a socket path.
 std::string CheckAddress(const std::string& text) {

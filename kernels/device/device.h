@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -30,6 +31,20 @@ struct DeviceInfo {
   // returned.
   bool has_host_memory = true;
   PatternTuning patterns;
+};
+
+// What a device has done so far.
+struct DeviceCounters {
+  int64_t launches = 0;
+  // Copied between the host and a device whose memory is not the host's.
+  int64_t bytes_to_device = 0, bytes_to_host = 0;
+};
+
+// What the driver of a device reads at a moment; what it does not know is absent.
+struct DeviceReadings {
+  std::optional<double> utilisation;  // 0..1
+  std::optional<double> power_watts, temperature_celsius;
+  std::optional<int64_t> memory_used_bytes, memory_total_bytes;  // by all processes
 };
 
 // Thread safe; stateless apart from its memory. A device may return from a call before the work is
@@ -64,9 +79,14 @@ class Device {
   // dry stream.
   virtual DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) = 0;
 
+  // Why it has failed for good: calls fail, and its memory is lost. One line; empty: it works.
+  virtual std::string failure() const { return {}; }
+
   // Launches so far that could use the whole device. A test proves with it that a primitive
   // launches once for a list.
   virtual int64_t launches() const { return 0; }
+  virtual DeviceCounters counters() const { return {.launches = launches()}; }
+  virtual DeviceReadings readings() const { return {}; }
 };
 
 }  // namespace attnd
