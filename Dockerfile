@@ -2,24 +2,31 @@
 #
 #   docker build -t attnd .                  the runtime image
 #   docker build --target test .             compiles and runs the unit tests as well
-#   docker build --build-arg CUDA=1 ...      refused: this version has no CUDA code
+#   docker build --build-arg CUDA=1 ...      for NVIDIA GPUs, on NVIDIA's runtime image
 #
+# Podman 4 reads the default of CUDA too late: give it --build-arg CUDA=0.
 # deploy/compose.yaml runs it with Prometheus and Grafana.
 ARG BASE=debian:bookworm-20260824-slim
+# 0 or 1: the stages below that end in this number. Images of NVIDIA are pulled for 1 alone.
+ARG CUDA=0
+ARG CUDA_COMPILER=nvidia/cuda:13.0.1-devel-ubuntu24.04
+ARG CUDA_RUNTIME=nvidia/cuda:13.0.1-base-ubuntu24.04
 
 FROM ${BASE} AS deps
-ARG CUDA=0
-# An image that ignored the argument would compute on the CPU under the name of a GPU image.
-RUN case "${CUDA}" in \
-      0) ;; \
-      1) echo "CUDA=1: this version of attnd has no CUDA code; build with CUDA=0" >&2; exit 1 ;; \
-      *) echo "CUDA must be 0 or 1, got ${CUDA}" >&2; exit 1 ;; \
-    esac
 WORKDIR /src
 COPY deploy/install-deps deploy/
 RUN deploy/install-deps --compile && rm -rf /var/lib/apt/lists/*
 
-FROM deps AS build
+FROM deps AS compiler-0
+ENV ATTND_CUDA=OFF
+
+FROM ${CUDA_COMPILER} AS cuda-toolkit
+# NVIDIA builds one toolkit for all distributions: it runs on Debian's libraries and compiler as well.
+FROM deps AS compiler-1
+COPY --from=cuda-toolkit /usr/local/cuda-13.0 /usr/local/cuda
+ENV ATTND_CUDA=ON PATH=/usr/local/cuda/bin:${PATH}
+
+FROM compiler-${CUDA} AS build
 ENV CCACHE_DIR=/var/cache/ccache
 COPY CMakeLists.txt ./
 COPY .ci/cmake .ci/cmake
@@ -28,21 +35,26 @@ COPY proto proto
 COPY server server
 COPY client/cpp client/cpp
 RUN --mount=type=cache,target=/var/cache/ccache \
-    cmake -S . -B build -G Ninja -DATTND_TESTS=OFF -DATTND_BENCH=OFF \
+    cmake -S . -B build -G Ninja -DATTND_TESTS=OFF -DATTND_BENCH=OFF -DATTND_CUDA=${ATTND_CUDA} \
     && cmake --build build --target attnd-server \
     && strip -o /attnd-server build/server/attnd-server
+# The shared libraries that it needs, without those of the compiler and the C library.
+RUN mkdir /attnd-libraries \
+    && ldd /attnd-server | awk '$2 == "=>" { print $3 }' \
+      | grep -vE '/(libc|libm|libdl|libpthread|librt|libresolv|libgcc_s|libstdc[+][+])[.]so' \
+      | xargs cp -L -t /attnd-libraries
 
 FROM deps AS test
 RUN deploy/install-deps --compile --test && rm -rf /var/lib/apt/lists/*
 COPY --from=build /src /src
 COPY tests tests
 RUN --mount=type=cache,target=/var/cache/ccache \
-    cmake -S . -B build -G Ninja -DATTND_TESTS=ON -DATTND_BENCH=OFF \
+    cmake -S . -B build -G Ninja -DATTND_TESTS=ON -DATTND_BENCH=OFF -DATTND_CUDA=OFF \
     && cmake --build build --target kernels_tests server_tests \
     && build/tests/kernels_tests --gtest_brief=1 \
     && build/tests/server_tests --gtest_brief=1
 
-FROM ${BASE} AS runtime
+FROM ${BASE} AS runtime-0
 # Packages where security updates are frequent: they arrive by rebuilding, and scanners see them.
 # gRPC, protobuf and Abseil are inside the binary (.ci/cmake/archives.cmake).
 RUN apt-get update \
@@ -50,12 +62,21 @@ RUN apt-get update \
       libc-ares2 libhwy1 libmicrohttpd12 libprometheus-cpp-core1.0 libre2-9 libspdlog1.10 libssl3 \
       zlib1g \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log
+
+# The server needs nothing of CUDA but the driver's libraries, which the container toolkit of NVIDIA
+# mounts: the base image is the smallest, and asks that toolkit for them. Its C library and libstdc++
+# are newer than those of the build; the other libraries come from the build.
+FROM ${CUDA_RUNTIME} AS runtime-1
+COPY --from=build /attnd-libraries /usr/local/lib/attnd
+RUN echo /usr/local/lib/attnd >/etc/ld.so.conf.d/attnd.conf && ldconfig
+
+FROM runtime-${CUDA} AS runtime
 COPY --from=build /attnd-server /usr/local/bin/attnd-server
-# Fails the build, not the first start, when the list above lacks a library.
+# Fails the build, not the first start, when a library is missing.
 RUN ["attnd-server", "--version"]
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="attnd" \
-      org.opencontainers.image.description="Attention as a service: batched gRPC server, CPU" \
+      org.opencontainers.image.description="Attention as a service: batched gRPC server" \
       org.opencontainers.image.revision="${REVISION}"
 # Within the container every interface: who may reach them is decided by the published ports.
 ENV ATTND_GRPC=0.0.0.0:8001 ATTND_HTTP=0.0.0.0:8002

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/engine/devices.h"
 #include "kernels/method/registry.h"
+#include "server/config_device.h"
 #include "server/log.h"
 #include "server/process.h"
 #include "server/thread.h"
@@ -59,14 +60,6 @@ std::unique_ptr<Budget> NewBudgetOf(Device& device) {
       std::max(info.memory_bytes - device.memory().retain_bytes(), info.memory_bytes / 2));
 }
 
-Metrics::PoolMemory MemoryOf(const PoolStats& pool, int64_t input_bytes) {
-  const int64_t inputs = std::min(input_bytes, pool.used_bytes);
-  return {.inputs = inputs,
-          .workspace = pool.used_bytes - inputs,
-          .retained = pool.reserved_bytes - pool.used_bytes,
-          .peak = pool.peak_bytes};
-}
-
 }  // namespace
 
 App::App(const Config& config)
@@ -90,12 +83,14 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 }
 
 absl::Status App::Build() {
-  CpuOptions options{.threads = config_.threads, .isa = config_.isa};
-  memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.retain_bytes);
-  options.retain_bytes = memory_.retained_bytes;
-  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = NewDevices(options);
+  DeviceOptions options{.cpu = {.threads = config_.threads, .isa = config_.isa}};
+  SetDevices(config_.device, &options);
+  memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.cpu.retain_bytes);
+  options.cpu.retain_bytes = memory_.retained_bytes;
+  absl::StatusOr<Devices> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());
-  engine_ = std::make_shared<Engine>(*std::move(devices),
+  note_ = devices->note;
+  engine_ = std::make_shared<Engine>(std::move(devices->list),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});
   std::vector<DeviceInfo> described;
   for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
@@ -175,6 +170,7 @@ Transport::Options App::TransportOptions() const {
 absl::Status App::Listen() {
   metrics_->SetSources({.queue = [this] { return Depth(); },
                         .memory = [this] { return Memory(); },
+                        .devices = [this] { return DeviceStates(); },
                         .parked = [this] { return intake_->waiting(); },
                         .connections = [this] { return CountConnections(); },
                         .stuck = [this] { return watchdog_->stuck_seconds(); }});
@@ -299,20 +295,6 @@ void App::TrimIfIdle() {
   malloc_trim(/*pad=*/0);
 }
 
-// Waits for answers on their way to be counted, so that a scrape right after an answer includes it.
-absl::StatusOr<std::string> App::MetricsPage() {
-  transport_->Settle(std::chrono::milliseconds(25));
-  return metrics_->Text();
-}
-
-Metrics::Connections App::CountConnections() const {
-  const Connections::Counts counts = transport_->connections();
-  return {.open = counts.open,
-          .accepted = counts.accepted,
-          .refused = counts.refused,
-          .cut_off = counts.cut_off};
-}
-
 void App::AddQueue(size_t device) {
   DeviceQueue& queue = queues_.emplace_back();
   queue.memory = NewBudgetOf(engine_->device(device));
@@ -323,17 +305,25 @@ void App::AddQueue(size_t device) {
                        .predictions = &predictions_,
                        .refused = [m = metrics_.get()](Refusal r) { m->RecordRefusal(r); }},
       &clock_);
-  queue.lanes =
-      std::make_unique<Lanes>(Lane::Parts{.engine = engine_.get(),
-                                          .batcher = queue.batcher.get(),
-                                          .device = device,
-                                          .metrics = metrics_.get(),
-                                          .clock = &clock_,
-                                          .predictions = &predictions_,
-                                          .threads = engine_->device(device).info().threads,
-                                          .max_request_seconds = config_.max_request_seconds,
-                                          .index = static_cast<int>(device) * config_.max_running},
-                              config_.max_running);
+  queue.lanes = std::make_unique<Lanes>(
+      Lane::Parts{
+          .engine = engine_.get(),
+          .batcher = queue.batcher.get(),
+          .device = device,
+          .metrics = metrics_.get(),
+          .clock = &clock_,
+          .predictions = &predictions_,
+          .threads = engine_->device(device).info().threads,
+          .max_request_seconds = config_.max_request_seconds,
+          .index = static_cast<int>(device) * config_.max_running,
+          .device_failed = [this](const absl::Status& failure) { OnDeviceFailed(failure); }},
+      config_.max_running);
+}
+
+void App::OnDeviceFailed(const absl::Status& failure) {
+  if (has_failed_.exchange(true)) return;
+  Log(LogLevel::kError, std::string(failure.message()));
+  transport_->Post([this] { health_.SetServing(false); });
 }
 
 // Returns when the last batch is answered.
@@ -342,37 +332,8 @@ void App::CloseQueues() {
   for (DeviceQueue& queue : queues_) queue.lanes->Join();
 }
 
-Batcher::Depth App::Depth() const {
-  Batcher::Depth all;
-  for (const DeviceQueue& queue : queues_) {
-    const Batcher::Depth depth = queue.batcher->depth();
-    all.requests += depth.requests;
-    all.bytes += depth.bytes;
-    all.oldest_seconds = std::max(all.oldest_seconds, depth.oldest_seconds);
-  }
-  return all;
-}
-
-Metrics::Memory App::Memory() const {
-  Metrics::Memory memory{.budget = budget_->total(),
-                         .charged = budget_->used(),
-                         .pattern_cache = engine_->cached_pattern_bytes()};
-  int64_t host_inputs = 0;
-  for (size_t i = 0; i < queues_.size(); ++i) {
-    const DeviceQueue& queue = queues_[i];
-    Metrics::DeviceMemory& device = memory.devices.emplace_back();
-    device.pool = MemoryOf(engine_->device(i).memory().stats(), queue.lanes->input_bytes());
-    host_inputs += queue.lanes->host_input_bytes();
-    if (queue.memory == nullptr) continue;
-    device.budget = queue.memory->total();
-    device.charged = queue.memory->used();
-  }
-  const PoolStats host = engine_->host_memory();
-  if (host.allocations > 0) memory.host = MemoryOf(host, host_inputs);
-  return memory;
-}
-
 void App::LogStart() const {
+  if (!note_.empty()) Log(LogLevel::kInfo, "a device is missing", {{"reason", note_}});
   for (size_t i = 0; i < queues_.size(); ++i) {
     const DeviceInfo& device = engine_->device(i).info();
     // What requests of the device are charged to.

@@ -1,6 +1,7 @@
 // The server put together from its parts: start, serve, drain.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -44,6 +45,9 @@ class App {
   // arrive it keeps that memory: fresh pages cost more than the copy into them.
   void Tick();
 
+  // A device has failed for good: the server does not serve any more. Any thread.
+  bool has_failed() const { return has_failed_.load(); }
+
  private:
   explicit App(const Config& config);
   absl::Status Build();
@@ -55,15 +59,18 @@ class App {
   void StopServingRoom();
   absl::StatusOr<std::string> MetricsPage();
   void AddQueue(size_t device);
+  void OnDeviceFailed(const absl::Status& failure);
   void CloseQueues();
   Batcher::Depth Depth() const;
   Metrics::Memory Memory() const;
+  std::vector<Metrics::DeviceState> DeviceStates() const;
   Metrics::Connections CountConnections() const;
   void LogStart() const;
 
   const Config config_;
   MemorySplit memory_;
   SteadyClock clock_;
+  std::string note_;  // Devices::note
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Budget> budget_;
@@ -77,6 +84,7 @@ class App {
     std::unique_ptr<Lanes> lanes;
   };
   std::vector<DeviceQueue> queues_;
+  std::atomic<bool> has_failed_ = false;
   std::unique_ptr<Planner> planner_;
   TensorContext tensors_;
   Health health_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <utility>
 
 #include "kernels/core/status.h"
@@ -47,6 +48,7 @@ struct Batcher::Impl {
   Waiting waiting ATTND_GUARDED_BY(mu);
   Running running ATTND_GUARDED_BY(mu);
   bool closed ATTND_GUARDED_BY(mu) = false;
+  absl::Status failure ATTND_GUARDED_BY(mu);  // of the device
   // Lanes that wait. The last is woken first: its caches are the warmest.
   std::vector<Waiter*> idle ATTND_GUARDED_BY(mu);
   std::vector<std::unique_ptr<Waiter>> waiters ATTND_GUARDED_BY(mu);  // all that were ever made
@@ -61,9 +63,12 @@ struct Batcher::Impl {
     if (options.predictions != nullptr) return options.predictions->Of(plan);
     return {plan.seconds, plan.seconds, plan.seconds};
   }
-  absl::Status Check(const std::string& client, Refusal* refusal) ATTND_REQUIRES(mu);
+  absl::Status Check(const std::string& client, Refusal* refusal) const ATTND_REQUIRES(mu);
   absl::Status WouldTake(const Waiting::Candidate& candidate, Refusal* refusal);
   absl::Status CheckHopeless(const Waiting::Candidate& candidate, TimePoint now) const
+      ATTND_REQUIRES(mu);
+  // Until the candidate starts.
+  double SecondsAheadOf(const Waiting::Candidate& candidate, TimePoint now) const
       ATTND_REQUIRES(mu);
   Batch TakeBest(TimePoint now) ATTND_REQUIRES(mu);
   void Answer(AllDropped dropped, TimePoint now);
@@ -75,7 +80,11 @@ struct Batcher::Impl {
   }
 };
 
-absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) {
+absl::Status Batcher::Impl::Check(const std::string& client, Refusal* refusal) const {
+  if (!failure.ok()) {
+    *refusal = Refusal::kDevice;
+    return failure;
+  }
   if (closed) {
     *refusal = Refusal::kDraining;
     return DrainingStatus();
@@ -106,13 +115,18 @@ absl::Status Batcher::Impl::CheckHopeless(const Waiting::Candidate& candidate,
   // Usually this settles it, and the costly sum below is not needed.
   const double all = waiting.seconds() + running.SecondsLeft(now);
   if (left > 0 && own.sure + Predictions::kAhead * all / pace <= left) return absl::OkStatus();
-  const SecondsAhead queued = waiting.Ahead(candidate, now);
-  const SecondsAhead runs = running.Before(now, candidate.client, candidate.priority, own.likely);
-  const double patient = std::min(queued.patient + runs.patient, Seconds(kPatience));
-  const double place = running.SecondsToPlace(now, candidate.client, own.likely);
-  const double ahead = std::max(patient + queued.own + runs.own, place) / pace;
+  const double ahead = SecondsAheadOf(candidate, now);
   if (left > 0 && own.sure + ahead <= left) return absl::OkStatus();
   return Hopeless(own.likely, ahead, left);
+}
+
+double Batcher::Impl::SecondsAheadOf(const Waiting::Candidate& candidate, TimePoint now) const {
+  const double likely = candidate.seconds.likely;
+  const SecondsAhead queued = waiting.Ahead(candidate, now);
+  const SecondsAhead runs = running.Before(now, candidate.client, candidate.priority, likely);
+  const double patient = std::min(queued.patient + runs.patient, Seconds(kPatience));
+  const double place = running.SecondsToPlace(now, candidate.client, likely);
+  return std::max(patient + queued.own + runs.own, place) / running.PaceAt(now);
 }
 
 Batcher::Batch Batcher::Impl::TakeBest(TimePoint now) {
@@ -210,6 +224,16 @@ absl::Status Batcher::AdmitToAny(std::span<Batcher* const> batchers, const std::
   }
   batchers[0]->impl_->Refused(refusal);
   return first;
+}
+
+double Batcher::SecondsUntilDone(const std::string& client, int priority, const Plan& plan) const {
+  const PredictedSeconds seconds = impl_->SecondsOf(plan);
+  const TimePoint now = impl_->clock->Now();
+  Refusal refusal{};
+  const MutexLock lock(&impl_->mu);
+  if (!impl_->Check(client, &refusal).ok()) return std::numeric_limits<double>::infinity();
+  if (impl_->waiting.requests() == 0 && impl_->running.empty()) return seconds.likely;
+  return seconds.likely + impl_->SecondsAheadOf({client, priority, TimePoint::max(), seconds}, now);
 }
 
 absl::Status Batcher::Submit(std::unique_ptr<Task>& task) {
@@ -339,6 +363,19 @@ void Batcher::Close() {
   const MutexLock lock(&impl_->mu);
   impl_->closed = true;
   impl_->CallAllIfOver();
+}
+
+void Batcher::Fail(const absl::Status& status) {
+  AllDropped dropped;
+  const TimePoint now = impl_->clock->Now();
+  {
+    const MutexLock lock(&impl_->mu);
+    if (!impl_->failure.ok()) return;
+    impl_->waiting.TakeAll(status, Refusal::kDevice, &dropped);
+    impl_->failure = status;
+    impl_->CallAllIfOver();
+  }
+  impl_->Answer(std::move(dropped), now);
 }
 
 Batcher::Depth Batcher::depth() const {

@@ -79,8 +79,8 @@ class Batcher {
 
   // Whether Submit would accept a request of this client, with this deadline and priority, as far
   // as can be known before it is read: without a plan it may be the shortest of all. Counts a
-  // refusal. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: it would not be
-  // done in time.
+  // refusal. UNAVAILABLE: closed or failed. RESOURCE_EXHAUSTED: no place. DEADLINE_EXCEEDED: it
+  // would not be done in time.
   absl::Status Admit(const std::string& client, int priority, TimePoint deadline,
                      const Plan* plan = nullptr);
   // Admit for a request whose queue is not known yet: OK if one of `batchers` would accept it, else
@@ -88,6 +88,10 @@ class Batcher {
   // REQUIRES: `batchers` is not empty.
   static absl::Status AdmitToAny(std::span<Batcher* const> batchers, const std::string& client,
                                  int priority, TimePoint deadline);
+
+  // Seconds until a request of this client would be done if it were submitted now, by prediction;
+  // infinite if it has no place.
+  double SecondsUntilDone(const std::string& client, int priority, const Plan& plan) const;
 
   // Ownership moves only on OK. The same errors as Admit, counted.
   absl::Status Submit(std::unique_ptr<Task>& task);
@@ -111,6 +115,10 @@ class Batcher {
 
   // No more Submit; queued work is still handed out.
   void Close();
+
+  // The device has failed: refuses every request with `status`, those that wait, too. The first
+  // call counts.
+  void Fail(const absl::Status& status);
 
   struct Depth {
     int64_t requests = 0, bytes = 0;  // waiting

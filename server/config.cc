@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/config_cli.h"
+#include "server/config_device.h"
 
 namespace attnd {
 namespace {
@@ -20,7 +21,8 @@ constexpr char kAbout[] =
     "flight "
     "finishes) and exits with 0; a second one exits at once with 1. SIGHUP is ignored.\n"
     "Exit codes: 0 drained (--probe: it serves), 1 cannot start or did not drain (--probe: it does "
-    "not serve), 2 wrong usage, 3 stuck (--exit-when-stuck).";
+    "not serve), 2 wrong usage, 3 stuck (--exit-when-stuck), 4 a device failed: health says "
+    "NOT_SERVING, its requests get UNAVAILABLE, and the server drains.";
 
 // "host:port" with a port of 0 to 65535, the host not empty; or a socket path.
 std::string CheckAddress(const std::string& text) {
@@ -89,8 +91,18 @@ void AddListening(CLI::App* app, Config* config) {
 
 void AddComputing(CLI::App* app, Config* config, Raw* raw) {
   const std::string group = "Computing";
+  app->add_option("--device", config->device,
+                  "What computes: auto is the processor and every CUDA device that there is; cuda, "
+                  "or some by number as in cuda:0,1, is CUDA devices without the processor, and an "
+                  "error where there is none. A request that names none of them runs where it is "
+                  "predicted to be done first. Default: auto")
+      ->check(CLI::Validator(CheckDevice, ""))
+      ->type_name("auto|cpu|cuda|cuda:N,N")
+      ->envname("ATTND_DEVICE")
+      ->group(group);
   app->add_option("--threads", config->threads,
-                  "Threads that compute; 0 is one per core that the process may use. Results do "
+                  "Threads of the processor that compute; 0 is one per core that the process may "
+                  "use. Results do "
                   "not depend on it")
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N")

@@ -67,7 +67,7 @@ void EstimateCall::Later(Rpc& rpc, int64_t work, std::function<void(Rpc& rpc)> a
 
 // Any thread.
 void EstimateCall::Answer(Rpc& rpc, DecodedRequest decoded) const {
-  const absl::Status status = context_->AddPlan(&decoded, control_.get());
+  const absl::Status status = context_->AddPlan(rpc.client(), &decoded, control_.get());
   if (!status.ok()) return rpc.Finish(status);
   rpc.Reply(Serialize(DescribePlan(*decoded.plan, decoded.device)));
 }

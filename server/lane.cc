@@ -8,6 +8,7 @@
 #include "kernels/core/status.h"
 #include "kernels/method/method.h"
 #include "proto/wire/codec.h"
+#include "server/lane_gathered.h"
 #include "server/no_memory.h"
 #include "server/reasons.h"
 #include "server/thread.h"
@@ -30,15 +31,6 @@ int64_t BytesOf(const Execution& execution) {
 }
 
 }  // namespace
-
-// A task and, once gathered, its tensors where the engine wants them.
-struct Lane::Gathered {
-  std::unique_ptr<Task> task;
-  Phases phases;
-  Problem problem;
-  std::vector<std::shared_ptr<Buffer>> inputs;
-  int64_t input_bytes = 0, host_input_bytes = 0;
-};
 
 Lane::Lane(const Parts& parts) : parts_(parts) {}
 
@@ -150,63 +142,20 @@ void Lane::Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* contro
   Group group;
   group.reserve(batch->size());
   for (Gathered& one : *batch) group.push_back(&one);
-  DropDead(&group);
   Device& device = parts_.engine->device(parts_.device);
   Stream stream(device, &device.memory(), control);
-  std::erase_if(group, [&](Gathered* one) {
-    absl::Status status = Guarded([&] { return Gather(one, stream); });
-    if (status.ok()) return false;
-    if (absl::IsCancelled(status)) status = WhyStopped(*one->task);
-    Answer(one, std::move(status), {});
-    return true;
-  });
-  FinishUploads(&group, stream);
-  const TimePoint start = parts_.clock->Now();
-  for (Gathered* one : group) one->phases.gather_seconds = Seconds(start - taken);
-  Compute(std::move(group), start, stream);
-}
-
-// The one copy of a payload on its way from the socket to the kernel.
-absl::Status Lane::Gather(Gathered* one, Stream& stream) {
-  Task& task = *one->task;
-  one->problem.plan = task.plan;
-  for (const auto& [name, view] : task.plan->tensors) {
-    const Spans& spans = task.payloads[name];
-    // The transport has checked the sizes; this check protects memory.
-    if (SizeOf(spans) != view.bytes()) {
-      return absl::InternalError(absl::StrCat("request: ", name, " must have ", view.bytes(),
-                                              " bytes, got ", SizeOf(spans)));
-    }
-    // Counted before the copy, so that the metrics never count it as workspace.
-    const int64_t bytes = RoundedBytes(view.bytes());
-    const bool on_host = Engine::StaysOnHost(stream, view.dtype);
-    (on_host ? one->host_input_bytes : one->input_bytes) += bytes;
-    (on_host ? host_input_bytes_ : input_bytes_).fetch_add(bytes, std::memory_order_relaxed);
-    absl::StatusOr<std::shared_ptr<Buffer>> buffer =
-        parts_.engine->Upload(stream, view.dtype, spans, task.payload_owner);
-    if (absl::IsResourceExhausted(buffer.status())) {
-      return absl::ResourceExhaustedError(absl::StrCat("request: no memory for ", name, " (",
-                                                       view.bytes(), " bytes), retry later"));
-    }
-    ATTND_RETURN_IF_ERROR(buffer.status());
-    View filled = view;
-    filled.data = (*buffer)->data();
-    one->inputs.push_back(*std::move(buffer));
-    one->problem.tensors[name] = filled;
+  while (!group.empty()) {
+    DropDead(&group);
+    Group later = GatherAll(&group, stream);
+    FinishUploads(&group, stream);
+    const TimePoint start = parts_.clock->Now();
+    for (Gathered* one : group) one->phases.gather_seconds = Seconds(start - taken);
+    Group without_memory;
+    Compute(std::move(group), start, stream,
+            later.empty() && group.size() == 1 ? nullptr : &without_memory);
+    for (Gathered* one : without_memory) Compute({one}, start, stream, nullptr);
+    group = std::move(later);
   }
-  task.payloads.clear();
-  task.payload_owner.reset();
-  return absl::OkStatus();
-}
-
-// A failed upload is reported only once, so no task may run again after it.
-void Lane::FinishUploads(Group* group, Stream& stream) {
-  const absl::Status status = parts_.engine->WaitForUploads(stream);
-  if (status.ok()) return;
-  for (Gathered* one : *group) {
-    Answer(one, absl::IsCancelled(status) ? WhyStopped(*one->task) : status, {});
-  }
-  group->clear();
 }
 
 void Lane::DropDead(Group* group) {
@@ -219,7 +168,8 @@ void Lane::DropDead(Group* group) {
   });
 }
 
-void Lane::Compute(Group group, TimePoint start, Stream& stream) {
+// What finds no memory alone is left to the caller in `without_memory`; null: it is answered.
+void Lane::Compute(Group group, TimePoint start, Stream& stream, Group* without_memory) {
   DropDead(&group);
   if (group.empty()) return;
   absl::StatusOr<Execution> execution = Guarded([&]() -> absl::StatusOr<Execution> {
@@ -228,15 +178,45 @@ void Lane::Compute(Group group, TimePoint start, Stream& stream) {
     for (const Gathered* one : group) problems.push_back(one->problem);
     return parts_.engine->Execute(stream, problems);
   });
-  if (execution.ok()) {
-    AnswerAll(group, *std::move(execution), start);
-  } else if (stream.stopped()) {
+  if (execution.ok()) return AnswerAll(group, *std::move(execution), start);
+  if (stream.stopped()) {
     for (Gathered* one : group) Answer(one, WhyStopped(*one->task), {});
-  } else if (group.size() == 1) {
-    Answer(group[0], execution.status(), {});
-  } else {
-    for (Gathered* one : group) Compute({one}, start, stream);
+    return;
   }
+  const absl::Status status = WhyFailed(execution.status());
+  const bool lacks_memory = absl::IsResourceExhausted(status);
+  if (absl::IsUnavailable(status) || (group.size() == 1 && !lacks_memory)) {
+    for (Gathered* one : group) Answer(one, status, {});
+  } else if (group.size() > 1) {
+    const auto parts = lacks_memory ? 2 : static_cast<std::ptrdiff_t>(group.size());
+    const auto size = static_cast<std::ptrdiff_t>(group.size());
+    for (std::ptrdiff_t i = 0; i < parts; ++i) {
+      const auto begin = group.begin();
+      Compute(Group(begin + i * size / parts, begin + (i + 1) * size / parts), start, stream,
+              without_memory);
+    }
+    measured_.reset();
+  } else if (without_memory != nullptr) {
+    without_memory->push_back(group[0]);
+  } else {
+    Answer(group[0], status, {});
+  }
+}
+
+// An error of a call of the device, or that it has failed for good.
+absl::Status Lane::WhyFailed(absl::Status status) {
+  if (!absl::IsInternal(status) && !absl::IsResourceExhausted(status)) return status;
+  parts_.metrics->RecordDeviceError(parts_.device, absl::IsInternal(status)
+                                                       ? Metrics::DeviceError::kFailed
+                                                       : Metrics::DeviceError::kMemory);
+  const Device& device = parts_.engine->device(parts_.device);
+  const std::string failure = device.failure();
+  if (failure.empty()) return status;
+  status =
+      absl::UnavailableError(absl::StrCat("device: ", device.info().name, " failed: ", failure));
+  parts_.batcher->Fail(status);
+  if (parts_.device_failed) parts_.device_failed(status);
+  return status;
 }
 
 absl::Status Lane::WhyStopped(const Task& task) const {
@@ -256,6 +236,9 @@ void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
                         .peak_workspace_bytes = execution.peak_workspace_bytes,
                         .compute_seconds = Seconds(computed - start)};
   measured_ = {.plan = plan, .seconds = run.compute_seconds};
+  // A plan predicts the way to such a device, too.
+  const bool is_copied = !parts_.engine->device(parts_.device).info().has_host_memory;
+  if (is_copied) measured_->seconds += group[0]->phases.gather_seconds;
   for (size_t i = 0; i < group.size(); ++i) {
     group[i]->phases.cost = execution.costs[i];
     run.tokens += group[i]->task->plan->tokens;
@@ -280,10 +263,7 @@ void Lane::AnswerAll(const Group& group, Execution execution, TimePoint start) {
 
 // Frees the inputs, and answers unless Sweep has done so.
 void Lane::Answer(Gathered* one, absl::Status status, std::vector<Result> results) noexcept {
-  one->problem.tensors.clear();
-  one->inputs.clear();
-  input_bytes_.fetch_sub(one->input_bytes, std::memory_order_relaxed);
-  host_input_bytes_.fetch_sub(one->host_input_bytes, std::memory_order_relaxed);
+  ReleaseInputs(one);
   std::unique_ptr<Task> task;
   {
     const MutexLock lock(&mu_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -25,10 +26,14 @@ namespace attnd {
 // or when it takes twice max_request_seconds.
 //
 // Memory of a batch: one buffer per input tensor, filled straight from the received slices, which
-// are released right after; a request's inputs are freed before its answer is sent. If a batch of
-// several tasks fails, each runs again alone, so that a task fails only by itself.
+// are released right after; a request's inputs are freed before its answer is sent. Tasks whose
+// inputs find no memory beside the others of the batch run after these. If a batch of several tasks
+// fails, each runs again alone, so that a task fails only by itself; if its memory ends, the halves
+// run first, and what found no memory alone runs once more when the others have left.
 // A copy of inputs that fails on the device fails all tasks of the batch: the stream does not say
 // which copy it was.
+//
+// Once the device has failed for good, all its tasks are answered UNAVAILABLE, in the queue too.
 class Lane {
  public:
   // All outlive the lane, none is null. `index` is the lane's metric label.
@@ -42,6 +47,8 @@ class Lane {
     int threads = 1;                     // of the device
     double max_request_seconds = 0;      // 0: none
     int index = 0;
+    // The device has failed for good; may be called several times, on any lane's thread.
+    std::function<void(const absl::Status& failure)> device_failed;
   };
   explicit Lane(const Parts& parts);
   // Waits for the thread. REQUIRES: the batcher was closed, if the lane was started.
@@ -76,11 +83,14 @@ class Lane {
   void StopAt(TimePoint last_deadline, RunControl* control) const;
   void Publish(std::vector<Gathered>* batch, RunControl* control);
   void Run(std::vector<Gathered>* batch, TimePoint taken, RunControl* control);
+  Group GatherAll(Group* group, Stream& stream);
   absl::Status Gather(Gathered* one, Stream& stream);
+  void ReleaseInputs(Gathered* one) noexcept;
   void FinishUploads(Group* group, Stream& stream);
   void DropDead(Group* group);
-  void Compute(Group group, TimePoint start, Stream& stream);
+  void Compute(Group group, TimePoint start, Stream& stream, Group* without_memory);
   absl::Status WhyStopped(const Task& task) const;
+  absl::Status WhyFailed(absl::Status status);
   void AnswerAll(const Group& group, Execution execution, TimePoint start);
   void Answer(Gathered* one, absl::Status status, std::vector<Result> results) noexcept;
   bool EndRun();

@@ -28,6 +28,9 @@ void TuneMalloc() {
   mallopt(M_ARENA_MAX, 1);
 }
 
+// The exit code once a device has failed, which --help documents.
+constexpr int kDeviceFailed = 4;
+
 // How long the process waits for its last log lines before it ends.
 constexpr std::chrono::milliseconds kLastLines{500};
 
@@ -51,9 +54,9 @@ bool WaitForSignal(const sigset_t& signals, std::chrono::milliseconds timeout) {
   return sigtimedwait(&signals, nullptr, &wait) > 0;
 }
 
-// Ends the process if a second signal comes or the drain takes too long.
+// Ends the process with `code` if a second signal comes or the drain takes too long.
 void WatchDrain(const sigset_t& signals, std::chrono::milliseconds limit,
-                const std::atomic<bool>& drained) {
+                const std::atomic<bool>& drained, int code) {
   const auto give_up = std::chrono::steady_clock::now() + limit;
   while (!drained.load()) {
     const char* reason = nullptr;
@@ -65,7 +68,7 @@ void WatchDrain(const sigset_t& signals, std::chrono::milliseconds limit,
     if (reason != nullptr) {
       Log(LogLevel::kError, reason);
       FlushLog(kLastLines);
-      _exit(1);
+      _exit(code);
     }
   }
 }
@@ -91,17 +94,20 @@ int Main(int argc, char** argv) {
 
   absl::StatusOr<std::unique_ptr<App>> app = App::Start(config);
   if (!app.ok()) return Fail(app.status());
-  while (!WaitForSignal(signals, std::chrono::seconds(1))) (*app)->Tick();
+  while (!(*app)->has_failed() && !WaitForSignal(signals, std::chrono::seconds(1))) {
+    (*app)->Tick();
+  }
+  const bool has_failed = (*app)->has_failed();
 
   std::atomic<bool> drained = false;
   const auto limit = config.drain_delay + config.drain_timeout + std::chrono::seconds(5);
-  std::thread watch([&] { WatchDrain(signals, limit, drained); });
+  std::thread watch([&] { WatchDrain(signals, limit, drained, has_failed ? kDeviceFailed : 1); });
   (*app)->Drain();
   app->reset();
   drained.store(true);
   watch.join();
   FlushLog(kLastLines);
-  return 0;
+  return has_failed ? kDeviceFailed : 0;
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ using prometheus::Counter;
 using prometheus::Gauge;
 using prometheus::Labels;
 
-constexpr size_t kRefusals = 7;
+constexpr size_t kRefusals = 8;
 constexpr double kMemory = 10.0;  // seconds of compute that the efficiency averages over
 
 struct LaneSeries {
@@ -37,7 +37,7 @@ absl::string_view Name(Batcher::Reason reason) {
 }
 
 constexpr const char* kRefusalNames[kRefusals] = {"queue_full", "bytes",   "deadline", "cancelled",
-                                                  "draining",   "invalid", "seconds"};
+                                                  "draining",   "invalid", "seconds",  "device"};
 
 std::vector<std::string> NamesOf(const std::vector<Metrics::DeviceOptions>& devices) {
   std::vector<std::string> names;
@@ -71,7 +71,7 @@ struct Metrics::Impl {
     return found == rpcs.end() ? *unknown_rpc : *found->second;
   }
 
-  void AddLanes(const DeviceOptions& device);
+  void AddDevice(const DeviceOptions& device);
 
   using Pair = std::array<std::unique_ptr<MethodSeries>, 2>;
   Pair MakePair(const std::string& method);
@@ -85,6 +85,7 @@ struct Metrics::Impl {
   std::map<std::string, std::unique_ptr<RpcSeries>, std::less<>> rpcs;  // constant after SetRpcs
   std::unique_ptr<RpcSeries> unknown_rpc;
   std::vector<std::unique_ptr<LaneSeries>> lanes;
+  std::vector<Counter*> device_errors;  // those of a device, one after the other
   std::array<Counter*, kRefusals> refused;
   Counter *idle, *full, *received, *sent;
   Gauge* inflight;
@@ -99,7 +100,10 @@ Metrics::Impl::Pair Metrics::Impl::MakePair(const std::string& method) {
   return {make(Direction::kForward), make(Direction::kBackward)};
 }
 
-void Metrics::Impl::AddLanes(const DeviceOptions& device) {
+void Metrics::Impl::AddDevice(const DeviceOptions& device) {
+  for (const char* kind : {"failed", "memory"}) {  // in the order of DeviceError
+    device_errors.push_back(&families.device_errors.Add({{"device", device.name}, {"kind", kind}}));
+  }
   for (int i = 0; i < options.lanes; ++i) {
     const Labels labels{{"device", device.name}, {"lane", std::to_string(lanes.size())}};
     lanes.push_back(std::make_unique<LaneSeries>());
@@ -121,7 +125,7 @@ Metrics::Impl::Impl(const Options& o)
     }
   }
   unknown_rpc = std::make_unique<RpcSeries>(&families, "unknown");
-  for (const DeviceOptions& device : options.devices) AddLanes(device);
+  for (const DeviceOptions& device : options.devices) AddDevice(device);
   for (size_t i = 0; i < kRefusals; ++i) {
     refused[i] = &families.refused.Add({{"reason", kRefusalNames[i]}});
   }
@@ -222,6 +226,10 @@ void Metrics::RecordBatch(int lane, const BatchRun& run) noexcept {
     const double possible = state.seconds * state.peak_flops;
     if (possible > 0) state.efficiency->Set(state.flops / possible);
   });
+}
+
+void Metrics::RecordDeviceError(size_t device, DeviceError error) noexcept {
+  Try([&] { impl_->device_errors.at(2 * device + static_cast<size_t>(error))->Increment(); });
 }
 
 void Metrics::AddBusySeconds(int lane, double seconds) noexcept {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/device/device.h"
 #include "kernels/method/info.h"
 #include "server/batcher.h"
 #include "server/task.h"
@@ -20,7 +21,7 @@ namespace attnd {
 // Thread safe. Recording finds an existing handle, then updates a few atomics (a histogram takes
 // the lock of its series, too); it never throws. Label values come from the registry, from enums
 // and from the options, never from a client, so the number of series is bounded by 2 (methods + 1)
-// (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs + 8 devices + a
+// (17 codes (1 + a histogram) + 6 histograms + 2 devices) + 2 methods + 18 rpcs + 18 devices + a
 // constant. Histograms of a method appear with its first request, its counters exist from the
 // start.
 class Metrics {
@@ -64,6 +65,12 @@ class Metrics {
     int64_t accepted = 0, refused = 0, cut_off = 0;  // since the start
   };
 
+  struct DeviceState {
+    DeviceCounters counters;
+    DeviceReadings readings;
+    bool is_copied = false;  // its memory is not the host's
+  };
+
   // How long each part of the process has been stuck; 0: it is not.
   using Stuck = std::vector<std::pair<std::string, double>>;
 
@@ -71,6 +78,7 @@ class Metrics {
   struct Sources {
     std::function<Batcher::Depth()> queue;
     std::function<Memory()> memory;
+    std::function<std::vector<DeviceState>()> devices;
     std::function<int()> parked;  // calls that wait for room to be read
     std::function<Connections()> connections;
     std::function<Stuck()> stuck;
@@ -124,6 +132,10 @@ class Metrics {
     double flops = 0, compute_seconds = 0;
   };
   void RecordBatch(int lane, const BatchRun& run) noexcept;
+  // A run or a copy that a device failed (a run that a method failed, too), or for which it had no
+  // memory. `device`: as Plan::device.
+  enum class DeviceError : uint8_t { kFailed, kMemory };
+  void RecordDeviceError(size_t device, DeviceError error) noexcept;
   // From taking a batch to its last answer.
   void AddBusySeconds(int lane, double seconds) noexcept;
 

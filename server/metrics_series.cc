@@ -46,6 +46,8 @@ Families::Families(prometheus::Registry& r)
       sent(Add<Counter>(r, "attnd_sent_bytes_total", "Message bytes sent.")),
       busy(Add<Counter>(r, "attnd_lane_busy_seconds_total", "Time a lane spent on batches.")),
       calls(Add<Counter>(r, "attnd_calls_total", "Calls of every rpc that ended, by code.")),
+      device_errors(Add<Counter>(r, "attnd_device_errors_total",
+                                 "Runs and copies that a device failed or had no memory for.")),
       request(
           Add<Histogram>(r, "attnd_request_seconds", "From headers until the answer has left.")),
       queue(Add<Histogram>(r, "attnd_queue_seconds",

@@ -26,7 +26,7 @@ struct Families {
   template <class T>
   using Family = prometheus::Family<T>;
   Family<prometheus::Counter>&requests, &tokens, &flops, &dispatch, &refused, &received, &sent,
-      &busy, &calls;
+      &busy, &calls, &device_errors;
   Family<prometheus::Histogram>&request, &queue, &gather, &compute, &answer, &batch_requests,
       &batch_tokens, &workspace, &poll_delay, &plan;
   Family<prometheus::Gauge>&inflight, &efficiency, &open_calls, &build;

@@ -101,6 +101,51 @@ void AppendMemory(const Metrics::Sources& sources, const std::vector<std::string
          Number(memory.pattern_cache), families);
 }
 
+// Only what is measured: a family is there if a device has a row.
+void AppendDevices(const Metrics::Sources& sources, const std::vector<std::string>& devices,
+                   Families* families) {
+  std::vector<Metrics::DeviceState> states;
+  if (sources.devices) states = sources.devices();
+  states.resize(devices.size());
+  Rows launches, copied, utilisation, power, temperature, memory;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const Labels of{{"device", devices[i]}};
+    const auto with = [&](const char* label, const char* value) {
+      Labels labels = of;
+      labels[label] = value;
+      return labels;
+    };
+    const Metrics::DeviceState& state = states[i];
+    launches.push_back({of, Number(state.counters.launches)});
+    if (state.is_copied) {
+      copied.push_back({with("direction", "to_device"), Number(state.counters.bytes_to_device)});
+      copied.push_back({with("direction", "to_host"), Number(state.counters.bytes_to_host)});
+    }
+    const DeviceReadings& read = state.readings;
+    if (read.utilisation) utilisation.push_back({of, *read.utilisation});
+    if (read.power_watts) power.push_back({of, *read.power_watts});
+    if (read.temperature_celsius) temperature.push_back({of, *read.temperature_celsius});
+    if (read.memory_used_bytes && read.memory_total_bytes) {
+      memory.push_back({with("kind", "used"), Number(*read.memory_used_bytes)});
+      memory.push_back({with("kind", "total"), Number(*read.memory_total_bytes)});
+    }
+  }
+  const auto add = [&](const char* name, const char* help, const Rows& rows, MetricType type) {
+    if (!rows.empty()) families->push_back(State(name, help, rows, type));
+  };
+  add("attnd_device_launches_total", "Primitives launched on a device, each over a whole batch.",
+      launches, MetricType::Counter);
+  add("attnd_device_copied_bytes_total", "Bytes copied between the host and a device.", copied,
+      MetricType::Counter);
+  add("attnd_device_utilisation_ratio", "Time in which a device ran something, by its driver.",
+      utilisation, MetricType::Gauge);
+  add("attnd_device_power_watts", "Power that a device takes.", power, MetricType::Gauge);
+  add("attnd_device_temperature_celsius", "Temperature of a device.", temperature,
+      MetricType::Gauge);
+  add("attnd_device_memory_bytes", "Memory of a device, and the part that all processes use of it.",
+      memory, MetricType::Gauge);
+}
+
 void AppendConnections(const Metrics::Sources& sources, Families* families) {
   const Metrics::Connections connections =
       sources.connections ? sources.connections() : Metrics::Connections{};
@@ -133,6 +178,7 @@ void AppendStates(const Metrics::Sources& sources, const std::vector<std::string
                   std::vector<MetricFamily>* families) {
   AppendQueue(sources, families);
   AppendMemory(sources, devices, families);
+  AppendDevices(sources, devices, families);
   AppendConnections(sources, families);
   AppendStuck(sources, families);
   families->push_back(State("attnd_log_lines_dropped_total",

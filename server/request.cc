@@ -122,7 +122,8 @@ class Decoder {
   void Device(const std::string& device) {
     const auto& served = context_.devices;
     if (device.empty()) {
-      if (!served.empty()) request_.device = request_.call.device = served[0];
+      if (served.size() == 1) request_.device = request_.call.device = served[0];
+      request_.devices = static_cast<int64_t>(served.size());
       return;
     }
     if (std::find(served.begin(), served.end(), device) == served.end()) {

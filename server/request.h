@@ -27,7 +27,9 @@ constexpr int kMaxPriority = 100;
 
 struct DecodedRequest {
   std::string id;
-  std::string device;  // resolved: the one that the caller named, or the first one
+  // The one that the caller named, or the only one; else empty until the plan decides.
+  std::string device;
+  int64_t devices = 1;  // that it may run on, with a plan for each
   int priority = 0;
   // Shapes are [B,H,N,D] for both layouts. Only int32 tensors of rank 1 have data, which points
   // into `integers`.
@@ -47,7 +49,7 @@ struct DecodedRequest {
 };
 
 struct DecodeContext {
-  std::span<const std::string> devices;  // valid names; an empty one in a request means [0]
+  std::span<const std::string> devices;  // valid names; an empty one in a request means any
   int max_priority = kMaxPriority;       // of this caller
 };
 

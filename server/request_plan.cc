@@ -61,7 +61,7 @@ int64_t WorkOf(const DecodedRequest& request) {
   int64_t rows = 0;
   for (const auto& [name, view] : request.call.tensors) rows = std::max(rows, view.shape[0]);
   const int64_t plans = LacksGradient(request) ? 2 : 1;
-  return plans * std::max(rows, PlanWork(request.call));
+  return plans * request.devices * std::max(rows, PlanWork(request.call));
 }
 
 absl::Status AddPlan(const MakePlanFunction& make_plan, DecodedRequest* request) {

@@ -13,7 +13,8 @@ int64_t IntegersOf(const google::protobuf::RepeatedPtrField<attn::v1::Tensor>& t
 // This many are decoded in less than a millisecond.
 constexpr int64_t kSmallIntegers = int64_t{1} << 16;
 
-// PlanWork of the plans of the call, at least its batch size B; 0 if it will not be planned.
+// PlanWork of the plans of the call on each device, at least its batch size B; 0 if it will not be
+// planned.
 int64_t WorkOf(const DecodedRequest& request);
 
 // Engine::MakePlan.

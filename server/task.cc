@@ -48,6 +48,8 @@ Refusal RefusalOf(const absl::Status& status) {
       return Refusal::kDeadline;
     case absl::StatusCode::kResourceExhausted:
       return IsPermanent(status) ? Refusal::kSeconds : Refusal::kBytes;
+    case absl::StatusCode::kUnavailable:
+      return Refusal::kDevice;
     default:
       return Refusal::kInvalid;
   }

@@ -61,6 +61,7 @@ enum class Refusal : uint8_t {
   kDraining,
   kInvalid,
   kSeconds,  // above --max-request-seconds, predicted or measured
+  kDevice,   // its device has failed
 };
 
 struct Phases {

@@ -1,7 +1,10 @@
 #include "server/tensor_context.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
+#include "kernels/core/status.h"
 #include "server/connections.h"
 
 namespace attnd {
@@ -26,7 +29,6 @@ bool OpenCalls::WaitNone(TimePoint until) {
 std::span<Batcher* const> TensorContext::BatchersOf(std::optional<absl::string_view> device) const {
   const std::span<Batcher* const> all(batchers);
   if (!device.has_value()) return all;
-  if (device->empty()) return all.first(1);
   const auto found = std::find(devices.begin(), devices.end(), *device);
   if (found == devices.end()) return all;
   return all.subspan(static_cast<size_t>(found - devices.begin()), 1);
@@ -36,10 +38,42 @@ DecodeContext TensorContext::decode(const std::string& client) const {
   return {.devices = devices, .max_priority = MaxPriority(client)};
 }
 
-absl::Status TensorContext::AddPlan(DecodedRequest* request, RunControl* control) const {
+int64_t DeviceBytes(const Plan& plan) {
+  int64_t bytes = plan.workspace_bytes;
+  for (const auto& [name, view] : plan.tensors) bytes += IsFloat(view.dtype) ? view.bytes() : 0;
+  return bytes;
+}
+
+bool TensorContext::Fits(const Plan& plan) const {
+  const Budget* const own = device_budgets[plan.device];
+  if (own != nullptr) return DeviceBytes(plan) <= own->total();
+  return plan.input_bytes + std::max(plan.input_bytes, plan.workspace_bytes) + plan.host_bytes <=
+         budget->total();
+}
+
+absl::StatusOr<std::shared_ptr<const Plan>> TensorContext::PlanFor(const Call& call,
+                                                                   const std::string& client,
+                                                                   int priority,
+                                                                   RunControl* control) const {
+  auto plans = engine->MakePlans(call, control);
+  ATTND_RETURN_IF_ERROR(plans.status());
+  size_t best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < plans->size() && plans->size() > 1; ++i) {
+    const Plan& plan = *(*plans)[i];
+    if (!Fits(plan)) continue;
+    const double seconds = batchers[plan.device]->SecondsUntilDone(client, priority, plan);
+    if (seconds < least) best = i, least = seconds;
+  }
+  return std::move((*plans)[best]);
+}
+
+absl::Status TensorContext::AddPlan(const std::string& client, DecodedRequest* request,
+                                    RunControl* control) const {
   const TimePoint begin = clock->Now();
   absl::Status status = attnd::AddPlan(
-      [this, control](const Call& call) { return engine->MakePlan(call, control); }, request);
+      [&](const Call& call) { return PlanFor(call, client, request->priority, control); }, request);
+  if (request->plan != nullptr) request->device = devices[request->plan->device];
   metrics->RecordPlan(request->call.method, request->call.direction, Seconds(clock->Now() - begin));
   return status;
 }

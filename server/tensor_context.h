@@ -20,6 +20,9 @@
 
 namespace attnd {
 
+// What a request takes of a device with a budget of its own: integers stay on the host.
+int64_t DeviceBytes(const Plan& plan);
+
 class Lanes;
 class Planner;
 
@@ -66,14 +69,22 @@ struct TensorContext {
   OpenCalls open;
   LineLimit refused_lines;
 
-  // The queue of the device with this name (empty: the first device); all queues if no device has
-  // the name or it is not known yet.
+  // The queue of the device with this name; all queues if it is empty, not known yet, or no name of
+  // a device.
   std::span<Batcher* const> BatchersOf(std::optional<absl::string_view> device) const;
   DecodeContext decode(const std::string& client) const;
-  // AddPlan with the engine, recorded in the metrics. `control` can stop a plan; may be null. Any
-  // thread.
-  absl::Status AddPlan(DecodedRequest* request, RunControl* control) const;
+  // AddPlan with the engine, recorded in the metrics. A request of `client` that names no device
+  // gets that where it is predicted to be done first, behind what is queued there by now, of those
+  // whose memory it fits. `control` can stop a plan; may be null. Any thread.
+  absl::Status AddPlan(const std::string& client, DecodedRequest* request,
+                       RunControl* control) const;
   int MaxPriority(const std::string& client) const;
+
+ private:
+  absl::StatusOr<std::shared_ptr<const Plan>> PlanFor(const Call& call, const std::string& client,
+                                                      int priority, RunControl* control) const;
+  // Whether the request could run on an idle server.
+  bool Fits(const Plan& plan) const;
 };
 
 }  // namespace attnd

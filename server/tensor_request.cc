@@ -52,13 +52,6 @@ attn::v1::Stats StatsOf(const Phases& phases, absl::string_view device) {
   return stats;
 }
 
-// Of the inputs that a device with separate memory gets: integers stay on the host.
-int64_t FloatBytes(const Plan& plan) {
-  int64_t bytes = 0;
-  for (const auto& [name, view] : plan.tensors) bytes += IsFloat(view.dtype) ? view.bytes() : 0;
-  return bytes;
-}
-
 // The refusal of a request that needs `need` bytes, described by `what`, of `whose` budget.
 absl::Status NoRoom(const Budget& budget, absl::string_view what, int64_t need,
                     absl::string_view whose) {
@@ -123,7 +116,8 @@ absl::Status TensorRequest::AdmitHeadAs(absl::string_view head) {
   estimate->set_backward(direction_ == Direction::kBackward);
   estimate->set_device(request->device());
   DecodedRequest decoded = DecodeEnvelope(*estimate, context_->decode(client_));
-  if (WorkOf(decoded) > kSmallPlanWork || !context_->AddPlan(&decoded, /*control=*/nullptr).ok()) {
+  if (WorkOf(decoded) > kSmallPlanWork ||
+      !context_->AddPlan(client_, &decoded, /*control=*/nullptr).ok()) {
     return absl::OkStatus();
   }
   method_ = LabelOf(request->method());
@@ -198,7 +192,7 @@ absl::Status TensorRequest::Stopped() const {
 
 // Plans, charges and queues the request; counts every refusal.
 absl::Status TensorRequest::Queue(DecodedRequest decoded, std::shared_ptr<void> owner, Done done) {
-  absl::Status status = context_->AddPlan(&decoded, plan_control_.get());
+  absl::Status status = context_->AddPlan(client_, &decoded, plan_control_.get());
   if (absl::IsCancelled(status)) return Stopped();
   if (status.ok()) status = CheckPlan(*decoded.plan);
   if (!status.ok()) {
@@ -254,7 +248,7 @@ absl::Status TensorRequest::ChargeFor(const Plan& plan) {
     return ChargeHost(received_bytes_ + std::max(plan.input_bytes, plan.workspace_bytes) +
                       plan.host_bytes);
   }
-  const int64_t need = FloatBytes(plan) + plan.workspace_bytes;
+  const int64_t need = DeviceBytes(plan);
   std::optional<Budget::Share> share = of_device->Take(need);
   if (!share.has_value()) {
     const std::string& device = context_->devices[plan.device];

@@ -95,6 +95,14 @@ void Waiting::TakeDropped(TimePoint now, std::vector<Dropped>* dropped) {
   }
 }
 
+void Waiting::TakeAll(const absl::Status& status, Refusal refusal, std::vector<Dropped>* dropped) {
+  dropped->reserve(dropped->size() + static_cast<size_t>(requests_));
+  for (auto& [name, bucket] : buckets_) {
+    for (Entry& entry : bucket) dropped->push_back({Remove(entry), status, refusal});
+  }
+  buckets_.clear();
+}
+
 bool Waiting::HasPlaceFor(const std::string& client) const {
   const Turns::Client* const largest = turns_.Largest();
   return largest != nullptr && largest->waiting > turns_.Waiting(client) + 1;

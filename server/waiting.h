@@ -37,6 +37,8 @@ class Waiting {
   };
   // Removes cancelled and expired requests, and those whose deadline would pass before they end.
   void TakeDropped(TimePoint now, std::vector<Dropped>* dropped);
+  // Removes all, each with `status`.
+  void TakeAll(const absl::Status& status, Refusal refusal, std::vector<Dropped>* dropped);
   // Removes the newest request of the client with the most, if that has at least two more than
   // `client`; the caller sets its status. Null: no such client.
   std::unique_ptr<Task> TakePlaceFor(const std::string& client);

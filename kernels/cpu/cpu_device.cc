@@ -148,6 +148,10 @@ DeviceStatus CpuDevice::Upload(Stream& stream, void* destination,
 DeviceStatus CpuDevice::Download(Stream& stream, const void* source, std::span<std::byte> bytes) {
   constexpr size_t kPiece = size_t{1} << 20;
   return RunControlled(stream, [&] {
+    // One thread reads and writes.
+    const double serial =
+        2 * static_cast<double>(bytes.size()) / (cpu_.bytes_per_second / cpu_.threads);
+    if (Predicted(stream, serial)) return DeviceStatus();
     for (size_t at = 0; at < bytes.size() && !CheckPoint(); at += kPiece) {
       std::memcpy(bytes.data() + at, static_cast<const std::byte*>(source) + at,
                   std::min(kPiece, bytes.size() - at));

@@ -19,12 +19,11 @@ DeviceStatus UploadToCpu(const Cpu& cpu, Stream& stream, void* destination,
   size_t whole = 0;
   for (std::span<const std::byte> span : spans) {
     whole += span.size();
+    if (stream.is_dry()) continue;
     while (!span.empty()) {
       const size_t part = std::min<size_t>(span.size(), 1 << 20);
-      if (!stream.is_dry()) {
-        pieces.push_back({span.data(), to, part});
-        to += part;
-      }
+      pieces.push_back({span.data(), to, part});
+      to += part;
       span = span.subspan(part);
     }
   }

@@ -41,6 +41,10 @@ Cuda Describe(int ordinal) {
 }
 
 DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "run: stopped"}; }
+DeviceStatus NoQueue() { return {DeviceStatus::Code::kFailed, "cuda: the driver gives no stream"}; }
+
+// The driver gave none, as on a device that has failed.
+bool LacksQueue(const Stream& stream) { return !stream.is_dry() && stream.queue() == nullptr; }
 
 }  // namespace
 
@@ -60,6 +64,8 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
            .bytes_per_second = cuda_.bytes_per_second,
            .memory_bytes = options.memory_bytes,
            .has_host_memory = false};
+  nvml_ = Nvml::Open(
+      Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
 }
 
 CudaDevice::~CudaDevice() { static_cast<void>(cudaSetDevice(cuda_.ordinal)); }
@@ -74,7 +80,8 @@ std::shared_ptr<WorkQueue> CudaDevice::NewQueue() {
       idle_.pop_back();
     }
   }
-  if (resources == nullptr) resources = QueueResources::New(cuda_.ordinal);
+  if (resources == nullptr) resources = QueueResources::New(cuda_.ordinal, &copied_);
+  if (resources == nullptr) return nullptr;
   return std::make_shared<CudaQueue>(this, std::move(resources));
 }
 
@@ -83,8 +90,28 @@ void CudaDevice::GiveBack(std::unique_ptr<QueueResources> resources) {
   idle_.push_back(std::move(resources));
 }
 
+// Every call on a device reports an error from which it cannot recover.
+std::string CudaDevice::failure() const {
+  static_cast<void>(cudaSetDevice(cuda_.ordinal));
+  size_t free = 0, total = 0;
+  const cudaError_t error = cudaMemGetInfo(&free, &total);
+  if (error == cudaSuccess) return {};
+  return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
+}
+
+DeviceCounters CudaDevice::counters() const {
+  return {.launches = launches(),
+          .bytes_to_device = copied_.to_device.load(std::memory_order_relaxed),
+          .bytes_to_host = copied_.to_host.load(std::memory_order_relaxed)};
+}
+
+DeviceReadings CudaDevice::readings() const {
+  return nvml_ == nullptr ? DeviceReadings{} : nvml_->Read();
+}
+
 DeviceStatus CudaDevice::Run(Stream& stream, Launch launch) {
   if (stream.stopped()) return Stopped();
+  if (LacksQueue(stream)) return NoQueue();
   if (!stream.is_dry()) {
     static_cast<void>(cudaSetDevice(cuda_.ordinal));
     launches_.fetch_add(1, std::memory_order_relaxed);
@@ -100,12 +127,13 @@ DeviceStatus CudaDevice::Upload(Stream& stream, void* destination,
                                 std::shared_ptr<const void>) {
   int64_t bytes = 0;
   for (const auto& span : spans) bytes += static_cast<int64_t>(span.size());
-  const double seconds = static_cast<double>(bytes) / Cuda::kCopyBytesPerSecond;
+  const double seconds = Cuda::CopySeconds(bytes);
   if (stream.is_dry()) {
     stream.work().seconds += seconds;
     return {};
   }
   if (stream.stopped()) return Stopped();
+  if (LacksQueue(stream)) return NoQueue();
   static_cast<void>(cudaSetDevice(cuda_.ordinal));
   CudaQueue& queue = QueueOf(stream);
   const cudaError_t error =
@@ -115,7 +143,12 @@ DeviceStatus CudaDevice::Upload(Stream& stream, void* destination,
 }
 
 DeviceStatus CudaDevice::Download(Stream& stream, const void* source, std::span<std::byte> bytes) {
+  if (stream.is_dry()) {
+    stream.work().seconds += Cuda::CopySeconds(static_cast<int64_t>(bytes.size()));
+    return {};
+  }
   if (stream.stopped()) return Stopped();
+  if (LacksQueue(stream)) return NoQueue();
   static_cast<void>(cudaSetDevice(cuda_.ordinal));
   CudaQueue& queue = QueueOf(stream);
   const cudaError_t error = queue.staging().Fetch(bytes, source, [&] { return !stream.stopped(); });

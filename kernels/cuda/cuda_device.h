@@ -9,6 +9,7 @@
 
 #include "kernels/core/mutex.h"
 #include "kernels/cuda/cuda_queue.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/device/device.h"
 
 namespace attnd::cuda {
@@ -25,6 +26,10 @@ struct Cuda {
   static constexpr double kLaunchSeconds = 4e-6;
   // Over the bus, each way.
   static constexpr double kCopyBytesPerSecond = 2e10;
+
+  static double CopySeconds(int64_t bytes) {
+    return kLaunchSeconds + static_cast<double>(bytes) / kCopyBytesPerSecond;
+  }
 
   // Of a kernel that computes and moves so much at once.
   double Seconds(double flops_done, double bytes_moved) const {
@@ -53,7 +58,10 @@ class CudaDevice final : public Device {
                       std::span<const std::span<const std::byte>> spans,
                       std::shared_ptr<const void> source) override;
   DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override;
+  std::string failure() const override;
   int64_t launches() const override { return launches_.load(std::memory_order_relaxed); }
+  DeviceCounters counters() const override;
+  DeviceReadings readings() const override;
 
   const Cuda& cuda() const { return cuda_; }
   // Resources of a queue that has ended.
@@ -62,7 +70,9 @@ class CudaDevice final : public Device {
  private:
   const Cuda cuda_;
   DeviceInfo info_;
+  std::unique_ptr<const Nvml> nvml_;  // null: there is none
   std::atomic<int64_t> launches_ = 0;
+  CopiedBytes copied_;
   Mutex mu_;
   std::vector<std::unique_ptr<QueueResources>> idle_ ATTND_GUARDED_BY(mu_);
   BufferPool memory_;

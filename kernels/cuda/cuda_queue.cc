@@ -31,13 +31,13 @@ Event::~Event() {
   if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
 }
 
-std::unique_ptr<QueueResources> QueueResources::New(int device) {
+std::unique_ptr<QueueResources> QueueResources::New(int device, CopiedBytes* copied) {
   auto resources = std::make_unique<QueueResources>();
   resources->device = device;
   if (cudaStreamCreateWithFlags(&resources->stream, cudaStreamNonBlocking) != cudaSuccess) {
     return nullptr;
   }
-  resources->staging = std::make_unique<Staging>(resources->stream);
+  resources->staging = std::make_unique<Staging>(resources->stream, copied);
   return resources;
 }
 

@@ -36,8 +36,8 @@ struct QueueResources {
   cudaStream_t stream = nullptr;
   std::unique_ptr<Staging> staging;
 
-  // Null: the driver gives no stream.
-  static std::unique_ptr<QueueResources> New(int device);
+  // Null: the driver gives no stream. `copied`: as Staging's.
+  static std::unique_ptr<QueueResources> New(int device, CopiedBytes* copied);
   ~QueueResources();
 };
 

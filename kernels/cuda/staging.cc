@@ -72,6 +72,7 @@ cudaError_t Staging::Send(void* device, std::span<const std::span<const std::byt
     if (sent == 0) continue;
     error = cudaMemcpyAsync(to, slot.data + begin, sent, cudaMemcpyHostToDevice, stream_);
     if (error != cudaSuccess) return error;
+    copied_->to_device.fetch_add(static_cast<int64_t>(sent), std::memory_order_relaxed);
     to += sent;
   }
   return cudaSuccess;
@@ -112,6 +113,7 @@ cudaError_t Staging::Fetch(std::span<std::byte> host, const void* device, const 
     if (error != cudaSuccess) return error;
     error = take(last);
     if (error != cudaSuccess) return error;
+    copied_->to_host.fetch_add(static_cast<int64_t>(part.bytes), std::memory_order_relaxed);
     last = part;
     at += part.bytes;
   }

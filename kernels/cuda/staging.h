@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,13 +12,19 @@
 
 namespace attnd::cuda {
 
+// Thread safe.
+struct CopiedBytes {
+  std::atomic<int64_t> to_device = 0, to_host = 0;
+};
+
 // Two slots in turn: while the device copies one, the host fills or empties the other. Belongs to
 // one stream, used by one thread at a time. Slots are allocated when first used.
 class Staging {
  public:
   static constexpr size_t kSlotBytes = size_t{4} << 20;
 
-  explicit Staging(cudaStream_t stream) : stream_(stream) {}
+  // Adds what it copies to `copied`, which outlives it.
+  Staging(cudaStream_t stream, CopiedBytes* copied) : stream_(stream), copied_(copied) {}
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -43,6 +50,7 @@ class Staging {
   cudaError_t Open(Slot* slot);
 
   const cudaStream_t stream_;
+  CopiedBytes* const copied_;
   std::array<Slot, 2> slots_;
   size_t current_ = 0;
 };

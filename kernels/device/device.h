@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -32,6 +33,20 @@ struct DeviceInfo {
   PatternTuning patterns;
 };
 
+// What a device has done so far.
+struct DeviceCounters {
+  int64_t launches = 0;
+  // Copied between the host and a device whose memory is not the host's.
+  int64_t bytes_to_device = 0, bytes_to_host = 0;
+};
+
+// What the driver of a device reads at a moment; what it does not know is absent.
+struct DeviceReadings {
+  std::optional<double> utilisation;  // 0..1
+  std::optional<double> power_watts, temperature_celsius;
+  std::optional<int64_t> memory_used_bytes, memory_total_bytes;  // by all processes
+};
+
 // Thread safe; stateless apart from its memory. A device may return from a call before the work is
 // done: the work of one stream runs in the order of the calls, and Stream::Wait waits for it and
 // returns the failure of work that ran later. After such a failure the device skips the rest of the
@@ -56,17 +71,22 @@ class Device {
 
   // Copies bytes into memory of this device. `spans` are the pieces in order, of any alignment.
   // `source` keeps them alive and is released once they have been read; null: the caller keeps them
-  // alive until `stream` has waited. Only predicts on a dry stream.
+  // alive until `stream` has waited. Only predicts on a dry stream, where no bytes need be there.
   virtual DeviceStatus Upload(Stream& stream, void* destination,
                               std::span<const std::span<const std::byte>> spans,
                               std::shared_ptr<const void> source) = 0;
-  // Copies memory of this device out; `bytes` hold it once `stream` has waited. Not on a dry
-  // stream.
+  // Copies memory of this device out; `bytes` hold it once `stream` has waited. Only predicts on a
+  // dry stream.
   virtual DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) = 0;
+
+  // Why it has failed for good: calls fail, and its memory is lost. One line; empty: it works.
+  virtual std::string failure() const { return {}; }
 
   // Launches so far that could use the whole device. A test proves with it that a primitive
   // launches once for a list.
   virtual int64_t launches() const { return 0; }
+  virtual DeviceCounters counters() const { return {.launches = launches()}; }
+  virtual DeviceReadings readings() const { return {}; }
 };
 
 }  // namespace attnd

@@ -143,9 +143,10 @@ attnd_engine* attnd_engine_new(int threads, const char* isa, int poison) {
   auto made = std::make_unique<attnd_engine>();
   const int code = Guarded([&] {
     auto devices = attnd::NewDevices(
-        {.threads = threads, .isa = isa == nullptr ? "" : isa, .poison_memory = poison != 0});
+        {.cpu = {
+             .threads = threads, .isa = isa == nullptr ? "" : isa, .poison_memory = poison != 0}});
     ATTND_RETURN_IF_ERROR(devices.status());
-    made->engine = std::make_unique<attnd::Engine>(*std::move(devices));
+    made->engine = std::make_unique<attnd::Engine>(std::move(devices->list));
     made->stream =
         std::make_unique<attnd::Stream>(made->engine->device(), &made->engine->device().memory());
     return absl::OkStatus();

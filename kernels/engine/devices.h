@@ -1,15 +1,35 @@
 // The devices of a process.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cuda/cuda.h"
 
 namespace attnd {
 
-// The processor first: it serves requests that name no device. Errors: NewCpuDevice.
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> NewDevices(const CpuOptions& cpu);
+struct DeviceOptions {
+  enum class Kinds : uint8_t {
+    kAuto,  // the processor, and every CUDA device that there is
+    kCpu,
+    kCuda,  // without the processor
+  };
+  Kinds kinds = Kinds::kCpu;
+  CpuOptions cpu;
+  CudaOptions cuda;
+};
+
+struct Devices {
+  std::vector<std::unique_ptr<Device>> list;  // never empty; the processor first
+  std::string note;  // one line: why a device that was asked for is missing; empty: none is
+};
+
+// Errors: those of NewCpuDevice; UNAVAILABLE, in one line, with kCuda if there is no CUDA device or
+// one of `cuda.devices` is missing.
+absl::StatusOr<Devices> NewDevices(const DeviceOptions& options);
 
 }  // namespace attnd

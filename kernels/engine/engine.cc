@@ -1,7 +1,7 @@
 #include "kernels/engine/engine.h"
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "kernels/core/exceptions.h"
@@ -67,6 +67,25 @@ void CopyTensors(const std::map<std::string, View>& sent, Plan* plan) {
   }
 }
 
+// Of the way of inputs to the device and of results to the host. Integers stay on the host.
+absl::Status PredictTransfers(Stream& dry, const Plan& plan) {
+  Device& device = dry.device();
+  if (device.info().has_host_memory) return absl::OkStatus();
+  const auto none = [](int64_t bytes) {
+    return std::span<std::byte>(static_cast<std::byte*>(nullptr), static_cast<size_t>(bytes));
+  };
+  for (const auto& [name, view] : plan.tensors) {
+    if (!IsFloat(view.dtype)) continue;
+    const std::span<const std::byte> pieces[] = {none(view.bytes())};
+    ATTND_RETURN_IF_ERROR(StatusOf(device.Upload(dry, nullptr, pieces, nullptr)));
+  }
+  for (const OutputInfo& output : plan.outputs) {
+    const int64_t bytes = output.shape.size() * SizeOf(output.dtype);
+    ATTND_RETURN_IF_ERROR(StatusOf(device.Download(dry, nullptr, none(bytes))));
+  }
+  return absl::OkStatus();
+}
+
 // The dry run: what comes out, and what it takes.
 absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
   std::map<std::string, Tensor> tensors;
@@ -89,6 +108,7 @@ absl::Status Predict(Device& device, RunControl* control, Plan* plan) {
       plan->host_bytes += RoundedBytes(view.bytes());
     }
   }
+  ATTND_RETURN_IF_ERROR(PredictTransfers(dry, *plan));
   const Work& work = dry.work();
   plan->workspace_bytes = dry.workspace().peak_bytes();
   plan->host_bytes += work.host_bytes;
@@ -163,9 +183,12 @@ struct Engine::Impl {
   Impl(std::vector<std::unique_ptr<Device>> of, const EngineOptions& options)
       : devices(std::move(of)), host(options.host_retain_bytes), keep_plans(options.keep_plans) {}
 
-  std::optional<size_t> IndexOf(absl::string_view name) const;
+  using PlanOr = absl::StatusOr<std::shared_ptr<const Plan>>;
+  using PlansOr = absl::StatusOr<std::vector<std::shared_ptr<const Plan>>>;
+
   std::string DeviceNames() const;
-  absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call, RunControl* control);
+  PlansOr MakePlans(const Call& call, RunControl* control);
+  PlanOr MakePlanOn(size_t device, const Call& call, RunControl* control);
   absl::StatusOr<Execution> Execute(Stream& stream, std::span<const Problem> batch);
   absl::Status Fetch(Stream& stream, std::vector<std::vector<Result>>* results);
 };
@@ -185,17 +208,16 @@ void Engine::TrimMemory(int64_t least) {
   impl_->host.Trim(least);
 }
 
-absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
-                                                             RunControl* control) {
-  return WithoutExceptions("engine: ", [&] { return impl_->MakePlan(call, control); });
+absl::StatusOr<std::vector<std::shared_ptr<const Plan>>> Engine::MakePlans(const Call& call,
+                                                                           RunControl* control) {
+  return WithoutExceptions("engine: ", [&] { return impl_->MakePlans(call, control); });
 }
 
-std::optional<size_t> Engine::Impl::IndexOf(absl::string_view name) const {
-  if (name.empty()) return 0;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (devices[i]->info().name == name) return i;
-  }
-  return std::nullopt;
+absl::StatusOr<std::shared_ptr<const Plan>> Engine::MakePlan(const Call& call,
+                                                             RunControl* control) {
+  auto plans = MakePlans(call, control);
+  ATTND_RETURN_IF_ERROR(plans.status());
+  return *std::ranges::min_element(*plans, {}, [](const auto& plan) { return plan->seconds; });
 }
 
 std::string Engine::Impl::DeviceNames() const {
@@ -204,16 +226,31 @@ std::string Engine::Impl::DeviceNames() const {
   });
 }
 
-absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& call,
-                                                                   RunControl* control) {
-  if (control != nullptr && control->stopped()) return StoppedStatus();
-  const std::optional<size_t> device = IndexOf(call.device);
-  if (!device.has_value()) {
-    Reasons reasons("request");
-    reasons.Invalid("device must be ", DeviceNames(), " or empty, got \"", call.device, "\"");
-    return reasons.status();
+Engine::Impl::PlansOr Engine::Impl::MakePlans(const Call& call, RunControl* control) {
+  std::vector<std::shared_ptr<const Plan>> plans;
+  absl::Status first;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!call.device.empty() && devices[i]->info().name != call.device) continue;
+    PlanOr plan = MakePlanOn(i, call, control);
+    if (plan.ok()) {
+      plans.push_back(*std::move(plan));
+    } else if (first.ok()) {
+      first = plan.status();
+    }
+    // What is wrong with a call is wrong on every device.
+    if (absl::IsInvalidArgument(first) || absl::IsCancelled(first)) return first;
   }
-  std::string key = keep_plans ? PlanCache::KeyOf(call) : std::string();
+  if (!plans.empty()) return plans;
+  if (!first.ok()) return first;
+  Reasons reasons("request");
+  reasons.Invalid("device must be ", DeviceNames(), " or empty, got \"", call.device, "\"");
+  return reasons.status();
+}
+
+Engine::Impl::PlanOr Engine::Impl::MakePlanOn(size_t device, const Call& call,
+                                              RunControl* control) {
+  if (control != nullptr && control->stopped()) return StoppedStatus();
+  std::string key = keep_plans ? PlanCache::KeyOf(call, device) : std::string();
   if (!key.empty()) {
     if (std::shared_ptr<const Plan> plan = plans.Find(key)) return plan;
   }
@@ -227,7 +264,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   auto plan = std::make_shared<Plan>();
   plan->method = method;
   plan->direction = call.direction;
-  plan->device = *device;
+  plan->device = device;
   plan->options = method->Parse(call.options, &reasons);
   if (call.direction == Direction::kBackward && !method->info().support.backward) {
     reasons.Unserved("backward is not served by this version");
@@ -241,8 +278,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Engine::Impl::MakePlan(const Call& c
   plan->bucket = BucketOf(*plan);
   plan->host_bytes = BytesOf(call.options);
   // Batches share a stream, and so a device.
-  if (devices.size() > 1) plan->bucket = absl::StrCat("#", *device, "/", plan->bucket);
-  ATTND_RETURN_IF_ERROR(Predict(*devices[*device], control, plan.get()));
+  if (devices.size() > 1) plan->bucket = absl::StrCat("#", device, "/", plan->bucket);
+  ATTND_RETURN_IF_ERROR(Predict(*devices[device], control, plan.get()));
   if (!key.empty()) plans.Add(std::move(key), plan);
   return std::shared_ptr<const Plan>(std::move(plan));
 }

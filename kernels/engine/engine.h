@@ -24,7 +24,7 @@ struct Call {
   OptionMap options;
   Direction direction = Direction::kForward;
   std::map<std::string, View> tensors;
-  std::string device;  // DeviceInfo::name; empty: the engine's choice
+  std::string device;  // DeviceInfo::name; empty: any
 };
 
 struct OutputInfo {
@@ -56,7 +56,9 @@ struct Plan {
   // sequences differ in length than a plan describes (seq_groups.h).
   double visible_pairs = 0;
   double flops = 0;
-  double seconds = 0;  // predicted compute time, alone on an idle device
+  // Predicted compute time, alone on an idle device; where its memory is not the host's, with the
+  // time that inputs and results take on their way.
+  double seconds = 0;
 
   Plan() = default;
   Plan(const Plan&) = delete;  // `shape` points to `tensors`
@@ -95,9 +97,9 @@ struct Execution {
 // sequences. Values of all others are checked when the request runs, with the same messages.
 bool PlanReads(absl::string_view tensor);
 
-// An upper bound of what planning `call` takes, in steps: a thousand of them take less than a
-// millisecond on one thread. It follows from the lists whose elements a plan reads (lengths, ends
-// of packed sequences, option lists), never from sizes. Cheap itself.
+// An upper bound of what planning `call` for one device takes, in steps: a thousand of them take
+// less than a millisecond on one thread. It follows from the lists whose elements a plan reads
+// (lengths, ends of packed sequences, option lists), never from sizes. Cheap itself.
 int64_t PlanWork(const Call& call);
 // Plans of at most so much work need no thread of their own.
 constexpr int64_t kSmallPlanWork = 1000;
@@ -129,9 +131,14 @@ class Engine {
 
   // Validates and predicts without touching tensor data (but lengths and offsets): a dry run of the
   // formula. No work proportional to N. All reasons at once: INVALID_ARGUMENT or UNIMPLEMENTED.
-  // `control`, if given, ends it early: CANCELLED.
+  // `control`, if given, ends it early: CANCELLED. Of a call that names no device, the plan of the
+  // device that is predicted to take the fewest seconds.
   absl::StatusOr<std::shared_ptr<const Plan>> MakePlan(const Call& call,
                                                        RunControl* control = nullptr);
+  // The plans of each device that the call may run on, in the order of the devices; never none. An
+  // error is that of the first device.
+  absl::StatusOr<std::vector<std::shared_ptr<const Plan>>> MakePlans(const Call& call,
+                                                                     RunControl* control = nullptr);
 
   // Whether Upload copies a tensor of this type to host_memory(), not to the memory of the device.
   static bool StaysOnHost(const Stream& stream, DType dtype);

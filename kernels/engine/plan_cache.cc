@@ -58,10 +58,10 @@ class Key {
 
 }  // namespace
 
-std::string PlanCache::KeyOf(const Call& call) {
+std::string PlanCache::KeyOf(const Call& call, size_t device) {
   Key key;
   key.Add(call.method);
-  key.Add(call.device);
+  key.Add(device);
   key.Add(static_cast<uint8_t>(call.direction));
   key.Add(call.tensors.size());
   for (const auto& [name, view] : call.tensors) {

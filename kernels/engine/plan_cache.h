@@ -19,9 +19,10 @@ class PlanCache {
   static constexpr size_t kMostPlans = 128;
   static constexpr size_t kMostKeyBytes = 1024;
 
-  // Everything of the call that its plan depends on, values that a plan reads included. Empty: it
-  // would be longer than kMostKeyBytes; such calls are planned each time. Cost: O(kMostKeyBytes).
-  static std::string KeyOf(const Call& call);
+  // Everything that the plan of the call on a device depends on, values that a plan reads included.
+  // Empty: it would be longer than kMostKeyBytes; such calls are planned each time. Cost:
+  // O(kMostKeyBytes).
+  static std::string KeyOf(const Call& call, size_t device);
 
   // Null: there is none.
   std::shared_ptr<const Plan> Find(const std::string& key);

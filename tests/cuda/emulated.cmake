@@ -36,10 +36,18 @@ add_library(primitive_tests OBJECT ${primitive_tests})
 target_link_libraries(primitive_tests PRIVATE attnd_kernels attnd_compiler GTest::gmock)
 precompile(primitive_tests std absl gtest)
 
+# In place of the management library of the driver.
+add_library(fake_nvml SHARED cuda/nvml/fake_nvml.cc)
+set_target_properties(fake_nvml PROPERTIES PREFIX "" OUTPUT_NAME libnvidia-ml SUFFIX .so.1
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_nvml)
+set_source_files_properties(cuda/nvml_test.cc PROPERTIES
+  COMPILE_DEFINITIONS FAKE_NVML="$<TARGET_FILE:fake_nvml>")
+
 function(add_cuda_tests name emulated)
   add_executable(${name} ${cuda_test_sources} $<TARGET_OBJECTS:primitive_tests>)
   target_link_libraries(${name}
     PRIVATE ${emulated} attnd_kernels attnd_compiler hwy GTest::gmock_main)
+  add_dependencies(${name} fake_nvml)
   add_tests(${name} ${name})
 endfunction()
 add_emulated(attnd_cuda_emulated)
@@ -57,4 +65,5 @@ target_link_libraries(attnd_c_cuda PRIVATE attnd_cuda_emulated attnd_c_needs)
 if(ATTND_SERVER)
   add_executable(attnd-server-cuda ${PROJECT_SOURCE_DIR}/server/main.cc)
   target_link_libraries(attnd-server-cuda PRIVATE attnd_cuda_emulated attnd_server_lib attnd_compiler)
+  add_dependencies(attnd-server-cuda fake_nvml)
 endif()

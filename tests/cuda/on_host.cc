@@ -41,7 +41,8 @@ DeviceStatus OnHost::Upload(Stream& stream, void* destination,
   return {};
 }
 
-DeviceStatus OnHost::Download(Stream&, const void* source, std::span<std::byte> bytes) {
+DeviceStatus OnHost::Download(Stream& stream, const void* source, std::span<std::byte> bytes) {
+  if (stream.is_dry()) return {};
   std::memcpy(bytes.data(), source, bytes.size());
   return {};
 }

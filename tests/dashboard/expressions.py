@@ -12,6 +12,18 @@ VARIABLES = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
 ALL = {"job": "attnd", "instance": ".+", "method": ".+", "direction": ".+"}
 RATE_INTERVAL = "10s"
 
+# Of devices with memory of their own, and of drivers that read them: the server of these tests has
+# neither. tests/e2e/test_device_metrics.py sees that they are served.
+OF_DEVICES = {
+    "attnd_device_budget_bytes",
+    "attnd_device_budget_charged_bytes",
+    "attnd_device_copied_bytes_total",
+    "attnd_device_memory_bytes",
+    "attnd_device_power_watts",
+    "attnd_device_temperature_celsius",
+    "attnd_device_utilisation_ratio",
+}
+
 _STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 

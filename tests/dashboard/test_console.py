@@ -59,7 +59,7 @@ def test_text_says_the_numbers(rendered):
 
 def test_every_chart_draws_what_prometheus_has(rendered, prometheus):
     page, *_ = rendered
-    assert len(page.figures) == 12
+    assert len(page.figures) == 13
     for figure in page.figures:
         expressions = [
             expression.replace("$window", "60s").replace("$step", "5s")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from expressions import PANELS, names, targets
+from expressions import OF_DEVICES, PANELS, names, targets
 from stack import DEPLOY, REPOSITORY
 
 RULES = sorted((DEPLOY / "prometheus/rules").glob("*.yml"))
@@ -58,6 +58,8 @@ def test_every_name_exists_and_every_metric_is_shown(stack):
     in_rules = set().union(*(names(rule["query"]) for rule in rules_of(stack.prometheus)))
     in_panels = set().union(*(names(target) for panel in PANELS for target in targets(panel)))
     served = set(re.findall(r"^# TYPE (\S+)", stack.server.metrics(), re.M))
+    assert not OF_DEVICES & served
+    served |= OF_DEVICES
 
     assert not (in_rules | in_panels) - served, "names that the server has not"
     assert not served - in_panels, "metrics that no panel shows"

@@ -35,7 +35,10 @@ class RenamedDevice : public Device {
   DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
     return device_->Download(stream, source, bytes);
   }
+  std::string failure() const override { return device_->failure(); }
   int64_t launches() const override { return device_->launches(); }
+  DeviceCounters counters() const override { return device_->counters(); }
+  DeviceReadings readings() const override { return device_->readings(); }
 
  private:
   const std::unique_ptr<Device> device_;

@@ -1,6 +1,7 @@
 #include "tests/device/strict_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -17,9 +18,17 @@ namespace {
 
 class StrictMemory final : public MemorySource {
  public:
-  explicit StrictMemory(Arena* arena) : arena_(arena) {}
-  void* Allocate(int64_t bytes) override { return arena_->Allocate(bytes); }
-  void Free(void* data, int64_t bytes) override { arena_->Free(data, bytes); }
+  StrictMemory(Arena* arena, int64_t most) : arena_(arena), most_(most) {}
+  void* Allocate(int64_t bytes) override {
+    const bool fits = taken_.fetch_add(bytes) + bytes <= most_ || most_ == 0;
+    void* const data = fits ? arena_->Allocate(bytes) : nullptr;
+    if (data == nullptr) taken_.fetch_sub(bytes);
+    return data;
+  }
+  void Free(void* data, int64_t bytes) override {
+    arena_->Free(data, bytes);
+    taken_.fetch_sub(bytes);
+  }
   void Fill(WorkQueue* queue, void* data, int64_t bytes, uint8_t value) override {
     const auto fill = [=] {
       std::memset(data, value, static_cast<size_t>(bytes));
@@ -32,14 +41,17 @@ class StrictMemory final : public MemorySource {
 
  private:
   Arena* const arena_;
+  const int64_t most_;
+  std::atomic<int64_t> taken_ = 0;
 };
 
 class StrictDevice final : public Device {
  public:
   StrictDevice(std::unique_ptr<Device> cpu, const StrictOptions& options)
       : declined_(options.declined),
+        fails_at_(options.fails_at),
         memory_(options.cpu.retain_bytes, options.cpu.poison_memory,
-                std::make_unique<StrictMemory>(&arena_)),
+                std::make_unique<StrictMemory>(&arena_, options.most_bytes)),
         cpu_(std::move(cpu)),
         info_(cpu_->info()) {
     info_.has_host_memory = options.has_host_memory;
@@ -51,6 +63,10 @@ class StrictDevice final : public Device {
   BufferPool& memory() override { return memory_; }
   std::shared_ptr<WorkQueue> NewQueue() override { return std::make_shared<LateQueue>(&arena_); }
   int64_t launches() const override { return cpu_->launches(); }
+  DeviceCounters counters() const override {
+    return {.launches = launches(), .bytes_to_device = to_device_, .bytes_to_host = to_host_};
+  }
+  std::string failure() const override { return has_failed_ ? "a launch was made to fail" : ""; }
 
   DeviceStatus Run(Stream& stream, Launch launch) override {
     if (declined_[launch.index()]) {
@@ -62,7 +78,11 @@ class StrictDevice final : public Device {
     ForEachView(launch, [&](const View& view) { is_inside = is_inside && Holds(view); });
     if (!is_inside) return OtherMemory(absl::StrCat("launch ", launch.index()));
     UsePatternsOfMyOwn(stream, &launch);
-    QueueOf(stream).Add([this, control = stream.control(), launch = std::move(launch)]() mutable {
+    Add(stream, [this, control = stream.control(), launch = std::move(launch)]() mutable {
+      if (++launched_ == fails_at_) {
+        has_failed_ = true;
+        return Failed();
+      }
       Stream own(*cpu_, &cpu_->memory(), control);
       return cpu_->Run(own, std::move(launch));
     });
@@ -78,19 +98,22 @@ class StrictDevice final : public Device {
     for (const auto& span : spans) bytes += span.size();
     if (!Holds(destination, bytes)) return OtherMemory("upload");
     std::vector<std::span<const std::byte>> pieces(spans.begin(), spans.end());
-    QueueOf(stream).Add([=, pieces = std::move(pieces), source = std::move(source)] {
+    Add(stream, [=, this, pieces = std::move(pieces), source = std::move(source)] {
       auto* to = static_cast<std::byte*>(destination);
       for (const auto& piece : pieces) to = std::copy(piece.begin(), piece.end(), to);
+      to_device_ += static_cast<int64_t>(bytes);
       return DeviceStatus();
     });
     return {};
   }
 
   DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
+    if (stream.is_dry()) return cpu_->Download(stream, source, bytes);
     if (stream.stopped()) return Stopped();
     if (!Holds(source, bytes.size())) return OtherMemory("download");
-    QueueOf(stream).Add([=] {
+    Add(stream, [=, this] {
       std::memcpy(bytes.data(), source, bytes.size());
+      to_host_ += static_cast<int64_t>(bytes.size());
       return DeviceStatus();
     });
     return {};
@@ -99,9 +122,19 @@ class StrictDevice final : public Device {
  private:
   static LateQueue& QueueOf(Stream& stream) { return static_cast<LateQueue&>(*stream.queue()); }
   static DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "strict: stopped"}; }
+  static DeviceStatus Failed() {
+    return {DeviceStatus::Code::kFailed, "strict: the device has failed"};
+  }
   static DeviceStatus OtherMemory(const std::string& what) {
     return {DeviceStatus::Code::kFailed,
             absl::StrCat("strict: ", what, " has a view of other memory")};
+  }
+
+  // Nothing runs once it has failed.
+  template <class Work>
+  void Add(Stream& stream, Work work) {
+    QueueOf(stream).Add(
+        [this, work = std::move(work)]() mutable { return has_failed_ ? Failed() : work(); });
   }
 
   bool Holds(const void* data, size_t bytes) {
@@ -147,6 +180,9 @@ class StrictDevice final : public Device {
   }
 
   const LaunchSet declined_;
+  const int64_t fails_at_;
+  std::atomic<int64_t> launched_ = 0, to_device_ = 0, to_host_ = 0;
+  std::atomic<bool> has_failed_ = false;
   Arena arena_;
   std::optional<Arena::Scope> open_;
   BufferPool memory_;

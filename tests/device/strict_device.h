@@ -23,6 +23,8 @@ struct StrictOptions {
   // Its memory is accessible at any time, as that of an asynchronous device that shares the host's.
   bool has_host_memory = false;
   int64_t memory_bytes = 0;  // DeviceInfo::memory_bytes
+  int64_t most_bytes = 0;    // that it really has; 0: as many as are asked for
+  int64_t fails_at = 0;      // the launch, from 1 on, at which it fails for good; 0: none
 };
 
 absl::StatusOr<std::unique_ptr<Device>> NewStrictDevice(const StrictOptions& options);

@@ -51,7 +51,8 @@ def slowest_health(client, tries=20):
     return max(taken)
 
 
-REFUSALS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid", "seconds")
+REFUSALS = ("queue_full", "bytes", "deadline", "cancelled", "draining", "invalid", "seconds",
+            "device")
 
 
 def refusals(server):

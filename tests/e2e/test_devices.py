@@ -42,9 +42,51 @@ def test_each_device_answers_what_names_it(two):
     q, k, v = qkv()
     answers = {device: two.forward(q, k, v, method="local", options={"window_left": 4},
                                    device=device) for device in (None, "cpu", "plain:0")}
-    assert [a.stats.device for a in answers.values()] == ["cpu", "cpu", "plain:0"]
+    # By prediction the other one, whose memory is not the host's, takes longer.
+    assert [a.stats.device for a in answers.values()] == ["plain:0", "cpu", "plain:0"]
     for answer in answers.values():
         np.testing.assert_array_equal(answer.out, answers["cpu"].out)
+
+
+def test_a_request_that_names_no_device_runs_where_it_is_done_first(start_two):
+    """It ran on the first device, whatever waited there."""
+    server = start_two("--max-running", "1")
+    q, k, v = qkv()
+    with attnd.Client(server.target) as client:
+        assert client.forward(q, k, v).stats.device == "plain:0"
+        assert client.estimate(q.shape, k.shape, v.shape).device == "plain:0"
+        with Busy(client, server, seconds=1.5, device="plain:0"):
+            assert client.forward(q, k, v).stats.device == "cpu"
+            assert client.estimate(q.shape, k.shape, v.shape).device == "cpu"
+            assert client.estimate(q.shape, k.shape, v.shape, device="plain:0").device == "plain:0"
+        assert client.forward(q, k, v).stats.device == "plain:0"
+
+
+def test_a_full_queue_leaves_the_other_device(start_two):
+    server = start_two("--max-running", "1", "--max-queue", "1")
+    q, k, v = qkv()
+    with attnd.Client(server.target, retries=0) as client, ThreadPoolExecutor(2) as threads:
+        with Busy(client, server, seconds=1.5, device="plain:0"):
+            waiting = threads.submit(client.forward, q, k, v, device="plain:0")
+            assert eventually(lambda: server.metric("attnd_queue_requests") == 1)
+            for _ in range(3):
+                assert client.forward(q, k, v).stats.device == "cpu"
+        assert waiting.result().stats.device == "plain:0"
+
+
+def test_a_request_too_large_for_one_device_runs_on_the_other(start_two, monkeypatch):
+    monkeypatch.setenv("STRICT_DEVICE_MEMORY", str(1 << 20))
+    server = start_two("--max-running", "1")
+    q = np.zeros((1, 1, 4096, 64), np.float32)
+    with attnd.Client(server.target, retries=0) as client:
+        with Busy(client, server, seconds=1, device="plain:0"):
+            answer = client.forward(q, q, q, method="local", options={"window_left": 1})
+            assert answer.stats.device == "plain:0"
+
+
+def test_the_devices_are_listed(two):
+    assert [device.name for device in two.info().devices] == ["cpu", "plain:0"]
+    assert {method.support.devices for method in two.methods()} == {("cpu", "plain:0")}
 
 
 def test_gradients_come_back_from_a_device_with_memory_of_its_own(two):
@@ -118,7 +160,8 @@ def test_a_device_with_memory_of_its_own_has_a_budget_of_its_own(start_two, monk
         # Each takes more than half of the budget and frees it with the answer.
         part = q[:, :, :2048]
         for _ in range(3):
-            answer = client.forward(part, part, part, method="local", options={"window_left": 1})
+            answer = client.forward(part, part, part, method="local", options={"window_left": 1},
+                                    device="cpu")
             assert answer.stats.device == "cpu"
 
 

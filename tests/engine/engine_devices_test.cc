@@ -1,6 +1,8 @@
 // Engines of devices whose memory is not the host's, and of several devices.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/device/renamed_device.h"
 #include "tests/device/strict_device.h"
 #include "tests/device/test_device.h"
@@ -15,7 +17,7 @@ class FailingDownload final : public RenamedDevice {
  public:
   using RenamedDevice::RenamedDevice;
   DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
-    if (++downloads_ == 2) return {DeviceStatus::Code::kFailed, "download"};
+    if (!stream.is_dry() && ++downloads_ == 2) return {DeviceStatus::Code::kFailed, "download"};
     return RenamedDevice::Download(stream, source, bytes);
   }
 
@@ -162,6 +164,89 @@ TEST_F(TwoDevices, ARequestNamesItsDevice) {
   request_->call.device = "cuda:0";
   EXPECT_EQ(engine_->MakePlan(request_->call).status().message(),
             "request: device must be cpu, strict:0 or empty, got \"cuda:0\"");
+}
+
+TEST_F(TwoDevices, ACallThatNamesNoneHasAPlanForEach) {
+  const auto plans = engine_->MakePlans(request_->call);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_EQ(plans->size(), 2u);
+  EXPECT_EQ((*plans)[0], PlanOn("cpu"));
+  EXPECT_EQ((*plans)[1], PlanOn("strict:0"));
+  request_->call.device = "strict:0";
+  const auto named = engine_->MakePlans(request_->call);
+  ASSERT_TRUE(named.ok()) << named.status();
+  ASSERT_EQ(named->size(), 1u);
+  EXPECT_EQ((*named)[0]->device, 1u);
+}
+
+// Predicts a second more than it takes.
+class SlowByPrediction final : public RenamedDevice {
+ public:
+  using RenamedDevice::RenamedDevice;
+  DeviceStatus Run(Stream& stream, Launch launch) override {
+    if (stream.is_dry()) stream.work().seconds += 1;
+    return RenamedDevice::Run(stream, std::move(launch));
+  }
+};
+
+TEST(EngineDevices, ACallThatNamesNoneRunsOnTheDeviceOfTheFewestSeconds) {
+  const auto request = MakeRequest({"softmax", {}}, Direction::kForward, 64);
+  for (const size_t fast : {0, 1, 2}) {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (size_t i = 0; i < 3; ++i) {
+      const std::string name = "cpu:" + std::to_string(i);
+      if (i == fast) {
+        devices.push_back(std::make_unique<RenamedDevice>(name, NewTestDevice("cpu")));
+      } else {
+        devices.push_back(std::make_unique<SlowByPrediction>(name, NewTestDevice("cpu")));
+      }
+    }
+    Engine engine(std::move(devices));
+    const auto plan = engine.MakePlan(request->call);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ((*plan)->device, fast);
+  }
+}
+
+// Each copy takes a second by prediction.
+class SlowCopies final : public RenamedDevice {
+ public:
+  using RenamedDevice::RenamedDevice;
+  DeviceStatus Upload(Stream& stream, void* destination,
+                      std::span<const std::span<const std::byte>> spans,
+                      std::shared_ptr<const void> source) override {
+    if (!stream.is_dry()) return RenamedDevice::Upload(stream, destination, spans, source);
+    for (const auto& span : spans) to_device += static_cast<int64_t>(span.size());
+    stream.work().seconds += 1;
+    return {};
+  }
+  DeviceStatus Download(Stream& stream, const void* source, std::span<std::byte> bytes) override {
+    if (!stream.is_dry()) return RenamedDevice::Download(stream, source, bytes);
+    to_host += static_cast<int64_t>(bytes.size());
+    stream.work().seconds += 1;
+    return {};
+  }
+
+  int64_t to_device = 0, to_host = 0;
+};
+
+// Symptom: a plan for a device with memory of its own left out the way to it and back.
+TEST(EngineDevices, PlansPredictTheWayOfInputsAndResults) {
+  for (const char* name : {"strict", "cpu"}) {
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      auto device = std::make_unique<SlowCopies>(name, NewTestDevice(name));
+      SlowCopies& slow = *device;
+      const bool is_far = !slow.info().has_host_memory;
+      const auto engine = EngineOn(std::move(device));
+      const auto request = MakeRequest({"local", {{"window_left", int64_t{1}}}}, direction, 256);
+      const auto plan = engine->MakePlan(request->call);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(slow.to_device, is_far ? (*plan)->input_bytes : 0);
+      EXPECT_EQ(slow.to_host, is_far ? (*plan)->output_bytes : 0);
+      const size_t copies = (*plan)->tensors.size() + (*plan)->outputs.size();
+      EXPECT_EQ(std::floor((*plan)->seconds), is_far ? static_cast<double>(copies) : 0);
+    }
+  }
 }
 
 TEST_F(TwoDevices, RunOnTheirOwnMemoryAndGiveTheSameNumbers) {

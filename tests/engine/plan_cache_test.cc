@@ -25,14 +25,18 @@ Call Attention() {
 std::string KeyWith(const std::function<void(Call&)>& change) {
   Call call = Attention();
   change(call);
-  return PlanCache::KeyOf(call);
+  return PlanCache::KeyOf(call, 0);
+}
+
+TEST(PlanCacheTest, EachDeviceHasAKey) {
+  EXPECT_NE(PlanCache::KeyOf(Attention(), 0), PlanCache::KeyOf(Attention(), 1));
 }
 
 std::string KeyWithLengths(std::vector<int32_t> lengths) {
   Call call = Attention();
   call.tensors["kv_lengths"] =
       DenseView(lengths.data(), DType::kI32, {static_cast<int64_t>(lengths.size())});
-  return PlanCache::KeyOf(call);
+  return PlanCache::KeyOf(call, 0);
 }
 
 TEST(PlanCacheTest, CallsThatDifferInWhatAPlanReadsHaveDifferentKeys) {

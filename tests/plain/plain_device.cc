@@ -38,7 +38,8 @@ DeviceStatus PlainDevice::Upload(Stream& stream, void* destination,
   return {};
 }
 
-DeviceStatus PlainDevice::Download(Stream&, const void* source, std::span<std::byte> bytes) {
+DeviceStatus PlainDevice::Download(Stream& stream, const void* source, std::span<std::byte> bytes) {
+  if (stream.is_dry()) return {};
   std::copy_n(static_cast<const std::byte*>(source), bytes.size(), bytes.data());
   return {};
 }

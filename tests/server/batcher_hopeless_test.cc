@@ -117,5 +117,34 @@ TEST_F(BatcherTest, LearnedSecondsDecide) {
   EXPECT_NEAR(batch_.seconds, 3, 1e-6);
 }
 
+// What a server with several devices compares.
+TEST_F(BatcherTest, SecondsUntilARequestIsDone) {
+  Start({.max_queue_requests = 2});
+  Plan plan;
+  plan.seconds = 3;
+  const auto until_done = [&](int priority = 0, const std::string& client = "a") {
+    return batcher_->SecondsUntilDone(client, priority, plan);
+  };
+  EXPECT_EQ(until_done(), 3);
+  ASSERT_TRUE(Submit({.name = "1", .bucket = "long", .seconds = 10}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("1"));
+  clock_.Advance(4s);
+  // It may start beside a run that takes twice as long, and otherwise waits: at most for two
+  // seconds, where that lets it start.
+  plan.seconds = 2.9;
+  EXPECT_EQ(until_done(), 2.9);
+  plan.seconds = 5;
+  EXPECT_GT(until_done(), 5);
+  ASSERT_TRUE(Submit({.name = "2", .seconds = 20}).ok());
+  EXPECT_GT(until_done(), 10);
+  EXPECT_LT(until_done(/*priority=*/1), until_done());
+  ASSERT_TRUE(Submit({.name = "3", .seconds = 20}).ok());
+  // No place is left, but for a client with fewer requests.
+  EXPECT_EQ(until_done(), std::numeric_limits<double>::infinity());
+  EXPECT_LT(until_done(0, "b"), 100);
+  batcher_->Close();
+  EXPECT_EQ(until_done(0, "b"), std::numeric_limits<double>::infinity());
+}
+
 }  // namespace
 }  // namespace attnd

@@ -188,6 +188,22 @@ TEST_F(BatcherTest, DepthCountsWaitingRequestsAndTheirAge) {
   EXPECT_DOUBLE_EQ(depth.oldest_seconds, 1.5);
 }
 
+TEST_F(BatcherTest, AFailedDeviceRefusesWhatWaitsAndWhatComes) {
+  Start({});
+  ASSERT_TRUE(Submit({.name = "runs"}).ok());
+  EXPECT_THAT(Begin(), ElementsAre("runs"));
+  ASSERT_TRUE(Submit({.name = "1"}).ok());
+  ASSERT_TRUE(Submit({.name = "2", .bucket = "b"}).ok());
+  batcher_->Fail(absl::UnavailableError("device: cuda:0 failed: for a test"));
+  EXPECT_THAT(answers_, testing::UnorderedElementsAre("1 UNAVAILABLE", "2 UNAVAILABLE"));
+  EXPECT_EQ(batcher_->depth().bytes, 0);
+  batcher_->Fail(absl::UnavailableError("device: cuda:0 failed: again"));
+  EXPECT_EQ(Submit({.name = "3"}), absl::UnavailableError("device: cuda:0 failed: for a test"));
+  EXPECT_THAT(refusals_, ElementsAre(Refusal::kDevice, Refusal::kDevice, Refusal::kDevice));
+  batcher_->Close();
+  EXPECT_THAT(batcher_->Pull().tasks, IsEmpty());
+}
+
 TEST_F(BatcherTest, AfterCloseTheQueueDrainsAndNothingEnters) {
   Start({});
   ASSERT_TRUE(Submit({.name = "1"}).ok());

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/method/registry.h"
+#include "tests/server/metrics_fixture.h"
 
 namespace attnd {
 namespace {
@@ -29,19 +29,6 @@ Metrics::Options TestOptions() {
           .devices = {{"cpu", 1e9}},
           .lanes = 2,
           .methods = {"local", "softmax"}};
-}
-
-// The value of one series, -1 if there is none.
-double Value(const Metrics& metrics, const std::string& series) {
-  const std::string text = *metrics.Text();
-  for (const auto line : absl::StrSplit(text, '\n')) {
-    double value = 0;
-    if (absl::StartsWith(line, series + " ") &&
-        absl::SimpleAtod(line.substr(series.size() + 1), &value)) {
-      return value;
-    }
-  }
-  return -1;
 }
 
 TEST(Metrics, ACallCountsByMethodDirectionAndCode) {
@@ -252,7 +239,7 @@ TEST(Metrics, RefusalsBytesAndInflight) {
   for (const char* reason : {"queue_full", "invalid"}) {
     EXPECT_EQ(Value(metrics, absl::StrCat(R"(attnd_refused_total{reason=")", reason, R"("})")), 1);
   }
-  for (const char* reason : {"bytes", "deadline", "cancelled", "draining", "seconds"}) {
+  for (const char* reason : {"bytes", "deadline", "cancelled", "draining", "seconds", "device"}) {
     EXPECT_EQ(Value(metrics, absl::StrCat(R"(attnd_refused_total{reason=")", reason, R"("})")), 0);
   }
   EXPECT_EQ(Value(metrics, "attnd_inflight_requests"), 1);
@@ -305,6 +292,7 @@ std::string FullText() {
   Metrics metrics(TestOptions());
   metrics.RecordRequest("local", Direction::kForward, absl::StatusCode::kOk, 0.01);
   metrics.CallEnded("", absl::StatusCode::kUnimplemented);
+  metrics.SetSources({.devices = [] { return std::vector{ReadDevice()}; }});
   return *metrics.Text();
 }
 
@@ -351,10 +339,14 @@ TEST(Metrics, TheFamiliesAreThoseOfTheDesign) {
           "attnd_budget_charged_bytes gauge", "attnd_pattern_cache_bytes gauge",
           "attnd_connections gauge", "attnd_connections_accepted_total counter",
           "attnd_connections_refused_total counter", "attnd_connections_cut_off_total counter",
-          "attnd_log_lines_dropped_total counter", "attnd_build_info gauge",
-          "process_cpu_seconds_total counter", "process_resident_memory_bytes gauge",
-          "process_virtual_memory_bytes gauge", "process_open_fds gauge", "process_max_fds gauge",
-          "process_threads gauge", "process_start_time_seconds gauge"));
+          "attnd_device_launches_total counter", "attnd_device_errors_total counter",
+          "attnd_device_copied_bytes_total counter", "attnd_device_utilisation_ratio gauge",
+          "attnd_device_power_watts gauge", "attnd_device_temperature_celsius gauge",
+          "attnd_device_memory_bytes gauge", "attnd_log_lines_dropped_total counter",
+          "attnd_build_info gauge", "process_cpu_seconds_total counter",
+          "process_resident_memory_bytes gauge", "process_virtual_memory_bytes gauge",
+          "process_open_fds gauge", "process_max_fds gauge", "process_threads gauge",
+          "process_start_time_seconds gauge"));
 }
 
 }  // namespace

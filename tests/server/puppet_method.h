@@ -32,6 +32,7 @@ class PuppetMethod final : public Method {
     {
       const MutexLock lock(&mu_);
       batches.push_back(static_cast<int>(in.q.size()));
+      if (fails) ops.Fail(fails(in.q.size()));
       const RunControl* const run = ops.stream().control();
       if (run != nullptr) waited_shares.push_back(run->waited_share());
     }
@@ -66,6 +67,8 @@ class PuppetMethod final : public Method {
   }
 
   std::function<void()> on_run;
+  // What a batch of so many requests ends with; null: OK.
+  std::function<absl::Status(size_t requests)> fails;
   // The sizes of the batches that ran, and RunControl::waited_share at their begin. Read when no
   // lane runs.
   mutable std::vector<int> batches;

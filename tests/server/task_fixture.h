@@ -16,9 +16,9 @@
 
 namespace attnd {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using namespace std::chrono_literals;
 
 // Admitted now, without a deadline; its answer is left to the test.

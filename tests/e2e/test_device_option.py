@@ -1,0 +1,101 @@
+"""--device: which devices a server has, and what it says where there is none.
+
+The server on the emulated CUDA runtime (tests/cuda) has as many CUDA devices as
+EMULATED_CUDA_DEVICES says.
+"""
+
+import subprocess
+
+import pytest
+
+import attnd
+import server_process
+from helpers import eventually
+from server_process import clean_environment
+
+BUILD = server_process.SERVER.resolve().parent.parent
+EMULATED = BUILD / "tests/attnd-server-cuda"
+NO_CUDA = BUILD / "server/attnd-server"
+
+
+def emulated():
+    if not EMULATED.exists():
+        pytest.skip(f"the server on the emulated CUDA runtime was not built: no {EMULATED}")
+    return EMULATED
+
+
+def refused(program, *flags, **variables):
+    """What a server prints that does not start."""
+    ended = subprocess.run([program, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],
+                           capture_output=True, text=True, timeout=30,
+                           env={**clean_environment(), **variables})
+    assert ended.returncode == 1 and ended.stdout == ""
+    return ended.stderr
+
+
+@pytest.fixture
+def start_emulated(start_server, monkeypatch):
+    """Starts a server on emulated devices: start_emulated(*flags, **environment)."""
+
+    def start(*flags, **variables):
+        monkeypatch.setattr(server_process, "SERVER", emulated())
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return start_server(*flags)
+
+    return start
+
+
+def devices(server):
+    with attnd.Client(server.target) as client:
+        return [device.name for device in client.info().devices]
+
+
+@pytest.mark.parametrize("flags, names", [
+    ((), ["cpu", "cuda:0", "cuda:1"]),
+    (("--device", "auto"), ["cpu", "cuda:0", "cuda:1"]),
+    (("--device", "cpu"), ["cpu"]),
+    (("--device", "cuda"), ["cuda:0", "cuda:1"]),
+    (("--device", "cuda:1"), ["cuda:1"]),
+    (("--device", "cuda:1,0"), ["cuda:1", "cuda:0"]),
+])
+def test_devices_that_a_server_has(start_emulated, flags, names):
+    server = start_emulated(*flags, EMULATED_CUDA_DEVICES="2")
+    assert devices(server) == names
+    assert "a device is missing" not in server.log()
+
+
+ABSENT = {"EMULATED_CUDA_DEVICES": "0"}
+OLD = {"EMULATED_CUDA_DRIVER": "old"}
+
+
+@pytest.mark.parametrize("flag", ["cuda", "cuda:0"])
+@pytest.mark.parametrize("variables, reason", [
+    (ABSENT, "cuda: there is no driver on this machine"),
+    (OLD, "cuda: the driver must support CUDA 13.0, got one for CUDA 11.0"),
+])
+def test_a_missing_device_that_is_asked_for_is_one_line(flag, variables, reason):
+    assert refused(emulated(), "--device", flag, **variables) == f"attnd-server: {reason}\n"
+
+
+def test_one_of_several_is_missing():
+    got = refused(emulated(), "--device", "cuda:0,2", EMULATED_CUDA_DEVICES="2")
+    assert got == "attnd-server: cuda: device must be one of cuda:0 to cuda:1, got cuda:2\n"
+
+
+@pytest.mark.skipif(not NO_CUDA.exists(), reason="the server was not built")
+def test_a_build_without_cuda_says_so():
+    got = refused(NO_CUDA, "--device", "cuda")
+    if "this build has no CUDA" not in got:
+        pytest.skip("this build has CUDA")
+    assert got == ("attnd-server: cuda: this build has no CUDA "
+                   "(-DATTND_CUDA=ON, which needs nvcc)\n")
+
+
+@pytest.mark.parametrize("variables, reason", [(ABSENT, "no driver"), (OLD, "for CUDA 11.0")])
+def test_auto_goes_on_with_the_processor(start_emulated, variables, reason):
+    server = start_emulated(**variables)
+    assert eventually(lambda: "serving" in server.log())
+    lines = [line for line in server.log().splitlines() if "a device is missing" in line]
+    assert len(lines) == 1 and reason in lines[0]
+    assert devices(server) == ["cpu"]
