@@ -85,6 +85,7 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 absl::Status App::Build() {
   DeviceOptions options{.cpu = {.threads = config_.threads, .isa = config_.isa}};
   SetDevices(config_.device, &options);
+  options.proves_cuda = config_.proves_devices;
   memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.cpu.retain_bytes);
   options.cpu.retain_bytes = memory_.retained_bytes;
   absl::StatusOr<Devices> devices = NewDevices(options);

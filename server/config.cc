@@ -100,6 +100,12 @@ void AddComputing(CLI::App* app, Config* config, Raw* raw) {
       ->type_name("auto|cpu|cuda|cuda:N,N")
       ->envname("ATTND_DEVICE")
       ->group(group);
+  app->add_option("--self-test", config->proves_devices,
+                  "true: CUDA devices compute small problems of every primitive at start, in some "
+                  "seconds; what disagrees with the processor is switched off. Default: true")
+      ->type_name("BOOL")
+      ->envname("ATTND_SELF_TEST")
+      ->group(group);
   app->add_option("--threads", config->threads,
                   "Threads of the processor that compute; 0 is one per core that the process may "
                   "use. Results do "

@@ -60,7 +60,8 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
         cuda::CudaDeviceOptions{.ordinal = ordinal,
                                 .retain_bytes = std::min(options.retain_bytes, memory / 4),
                                 .poison_memory = options.poison_memory,
-                                .memory_bytes = memory}));
+                                .memory_bytes = memory,
+                                .declined = options.declined}));
   }
   return result;
 }

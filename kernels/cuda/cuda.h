@@ -1,6 +1,7 @@
 // CUDA devices for the engine. Without CUDA in the build (no_cuda.cc) there is none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,6 +19,8 @@ struct CudaOptions {
   bool poison_memory = false;
   // Of a device's memory that buffers may take; 0: nine tenths of what is free at start.
   int64_t memory_bytes = 0;
+  // Alternatives of Launch (by index) that the devices decline, so that ops composes them.
+  std::vector<size_t> declined;
 };
 
 struct CudaDevices {

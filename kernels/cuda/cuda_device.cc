@@ -50,6 +50,7 @@ bool LacksQueue(const Stream& stream) { return !stream.is_dry() && stream.queue(
 
 CudaDevice::CudaDevice(const CudaDeviceOptions& options)
     : cuda_(Describe(options.ordinal)),
+      declined_(options.declined),
       memory_(options.retain_bytes, options.poison_memory,
               NewCudaMemory(options.ordinal, options.memory_bytes)) {
   cudaDeviceProp properties = {};
@@ -110,6 +111,9 @@ DeviceReadings CudaDevice::readings() const {
 }
 
 DeviceStatus CudaDevice::Run(Stream& stream, Launch launch) {
+  if (std::find(declined_.begin(), declined_.end(), launch.index()) != declined_.end()) {
+    return {DeviceStatus::Code::kDeclined, "cuda: switched off"};
+  }
   if (stream.stopped()) return Stopped();
   if (LacksQueue(stream)) return NoQueue();
   if (!stream.is_dry()) {

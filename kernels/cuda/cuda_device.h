@@ -43,6 +43,7 @@ struct CudaDeviceOptions {
   int64_t retain_bytes = 0;
   bool poison_memory = false;
   int64_t memory_bytes = 0;  // > 0
+  std::vector<size_t> declined;
 };
 
 class CudaDevice final : public Device {
@@ -69,6 +70,7 @@ class CudaDevice final : public Device {
 
  private:
   const Cuda cuda_;
+  const std::vector<size_t> declined_;
   DeviceInfo info_;
   std::unique_ptr<const Nvml> nvml_;  // null: there is none
   std::atomic<int64_t> launches_ = 0;

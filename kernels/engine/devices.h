@@ -21,15 +21,18 @@ struct DeviceOptions {
   Kinds kinds = Kinds::kCpu;
   CpuOptions cpu;
   CudaOptions cuda;
+  bool proves_cuda = true;  // CUDA devices pass engine/self_test.h first, which takes seconds
 };
 
 struct Devices {
   std::vector<std::unique_ptr<Device>> list;  // never empty; the processor first
-  std::string note;  // one line: why a device that was asked for is missing; empty: none is
+  // One line: why a device that was asked for is missing, or what of it is switched off; empty:
+  // nothing is.
+  std::string note;
 };
 
 // Errors: those of NewCpuDevice; UNAVAILABLE, in one line, with kCuda if there is no CUDA device or
-// one of `cuda.devices` is missing.
+// one of `cuda.devices` is missing or cannot be trusted.
 absl::StatusOr<Devices> NewDevices(const DeviceOptions& options);
 
 }  // namespace attnd

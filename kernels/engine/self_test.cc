@@ -79,6 +79,16 @@ std::vector<TestCall> Calls() {
   };
 }
 
+template <class... Args>
+bool IsOneOf(size_t launch) {
+  return ((launch == Launch(Args()).index()) || ...);
+}
+// What ops composes where a device declines it.
+bool HasComposition(size_t launch) {
+  return !IsOneOf<AttendArgs, AttendGradArgs, MatMulArgs, ElementwiseArgs, ReduceArgs,
+                  CumulativeArgs, GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>(launch);
+}
+
 // Differences that rounding explains, in parts of a tensor's largest number: sums of a few hundred
 // terms in another order, of inputs that are stored in this type.
 double Tolerance(DType dtype) {
@@ -307,6 +317,7 @@ SelfTestReport SelfTest(Device& device, Device& reference) {
     }
   }
   for (auto& [key, row] : rows) {
+    if (!row.failure.empty()) report.is_unusable = report.is_unusable || !HasComposition(key.first);
     if (!row.failure.empty() && (report.failed.empty() || report.failed.back() != key.first)) {
       report.failed.push_back(key.first);
     }

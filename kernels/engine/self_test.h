@@ -22,12 +22,15 @@ struct SelfTestRow {
 struct SelfTestReport {
   std::vector<SelfTestRow> rows;
   std::vector<size_t> failed;  // alternatives of Launch: those of a row with a failure
+  // What no composition replaces has failed: the device is of no use.
+  bool is_unusable = false;
   double seconds = 0;
   absl::Status status;  // an error of the methods themselves, on the processor
 };
 
 // Runs some methods, forward and backward, on small ragged problems of every float type. Each
 // launch of them runs on `device` and on `reference`, the processor, whose results go on.
+// Takes seconds.
 SelfTestReport SelfTest(Device& device, Device& reference);
 
 }  // namespace attnd
