@@ -152,7 +152,7 @@ class FeatureRow {
 };
 
 template <int kThreads, bool kDpfp>
-__global__ void __launch_bounds__(kRowBlock)
+__global__ void __launch_bounds__(kRowBlock, 2)
     FeatureRowsKernel(const __grid_constant__ Problems<FeatureRowsTask> problems,
                       FeatureRows features, bool derivative) {
   const RowThreads<kThreads> threads;
