@@ -41,7 +41,7 @@ def start_emulated(start_server, monkeypatch):
         monkeypatch.setattr(server_process, "SERVER", emulated())
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return start_server(*flags)
+        return start_server("--self-test", "false", *flags)
 
     return start
 
@@ -84,6 +84,18 @@ def test_one_of_several_is_missing():
 
 
 @pytest.mark.skipif(not NO_CUDA.exists(), reason="the server was not built")
+def test_a_device_proves_itself_at_start(start_server, monkeypatch):
+    monkeypatch.setattr(server_process, "SERVER", emulated())
+    server = start_server("--device", "cuda")
+    assert devices(server) == ["cuda:0"]
+
+
+def test_a_device_that_fails_its_self_test_is_not_used():
+    got = refused(emulated(), "--device", "cuda", EMULATED_CUDA_FAULT="launch:40")
+    assert got.startswith("attnd-server: cuda:0: ") and " is switched off: " in got
+    assert "cudaErrorIllegalAddress" in got and got.count("\n") == 1
+
+
 def test_a_build_without_cuda_says_so():
     got = refused(NO_CUDA, "--device", "cuda")
     if "this build has no CUDA" not in got:

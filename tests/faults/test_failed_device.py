@@ -31,7 +31,9 @@ def start(start_server, monkeypatch):
         monkeypatch.setattr(server_process, "SERVER", program)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return start_server(*flags)
+        # Its kernels are tested elsewhere, and planned faults are meant for requests.
+        own = ("--self-test", "false") if program == EMULATED else ()
+        return start_server(*own, *flags)
 
     return start_program
 
@@ -95,9 +97,10 @@ def test_a_second_signal_does_not_change_the_code(start):
     assert server.wait(10) == 4
 
 
-def test_a_sticky_error_of_a_cuda_device(start):
+@pytest.mark.parametrize("fault", ["copy:1", "launch:1"])
+def test_a_sticky_error_of_a_cuda_device(start, fault):
     """The driver reports it from then on at every call."""
-    server = start(EMULATED, "--device", "cuda", EMULATED_CUDA_FAULT="copy:1")
+    server = start(EMULATED, "--device", "cuda", EMULATED_CUDA_FAULT=fault)
     q = q_of()
     with attnd.Client(server.target, retries=0) as client, ThreadPoolExecutor(4) as threads:
         futures = [threads.submit(client.forward, q, q, q, method="fnet") for _ in range(4)]
