@@ -142,9 +142,13 @@ const char* attnd_error(void) { return last_error.c_str(); }
 attnd_engine* attnd_engine_new(int threads, const char* isa, int poison) {
   auto made = std::make_unique<attnd_engine>();
   const int code = Guarded([&] {
+    const std::string wanted = isa == nullptr ? "" : isa;
+    const bool is_cuda = wanted == "cuda:0";
     auto devices = attnd::NewDevices(
-        {.cpu = {
-             .threads = threads, .isa = isa == nullptr ? "" : isa, .poison_memory = poison != 0}});
+        {.kinds = is_cuda ? attnd::DeviceOptions::Kinds::kCuda : attnd::DeviceOptions::Kinds::kCpu,
+         .cpu = {.threads = threads, .isa = is_cuda ? "" : wanted, .poison_memory = poison != 0},
+         .cuda = {.devices = {0}, .poison_memory = poison != 0},
+         .proves_cuda = false});
     ATTND_RETURN_IF_ERROR(devices.status());
     made->engine = std::make_unique<attnd::Engine>(std::move(devices->list));
     made->stream =

@@ -17,7 +17,8 @@ typedef struct attnd_call attnd_call;
 const char* attnd_error(void);
 
 /* All calls run on the engine's first device, the processor. isa: "avx512", "avx2", "sse4" or ""
- * for the best. poison: fresh memory holds NaN. Null on error. */
+ * for the best; "cuda:0": that device in place of the processor, without a self-test. poison: fresh
+ * memory holds NaN. Null on error. */
 attnd_engine* attnd_engine_new(int threads, const char* isa, int poison);
 void attnd_engine_free(attnd_engine*);
 /* "AVX2, 2 threads"; valid while the engine lives. */

@@ -11,7 +11,6 @@
 #include "kernels/core/run_control.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/device/stream.h"
-#include "tests/cuda/emulator/runtime.h"
 
 namespace attnd::testing {
 namespace {

@@ -1,6 +1,6 @@
-// Speed of kernels on a CUDA device: one JSON object a line (case, seconds, tflops or gbps). Medians
-// of repeated launches of one stream, arrays in device memory. tests/gpu/run puts PyTorch's figures
-// of the same machine beside them. Usage: cuda_bench [part of a name]
+// Speed of kernels on a CUDA device: one JSON object a line (case, seconds, tflops or gbps).
+// Medians of repeated launches of one stream, arrays in device memory. tests/gpu/run puts PyTorch's
+// figures of the same machine beside them. Usage: cuda_bench [part of a name]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -79,7 +79,8 @@ std::vector<Case> Cases() {
     const std::string type = Name(dtype);
     for (const int64_t D : {64, 128}) {
       const int64_t N = dtype == DType::kF32 ? 2048 : 4096;
-      const std::string shape = type + " D" + std::to_string(D) + " N" + std::to_string(N) + " BH64";
+      const std::string shape =
+          type + " D" + std::to_string(D) + " N" + std::to_string(N) + " BH64";
       BenchSizes sizes = {.H = 64, .Hkv = 64, .Nq = N, .Nk = N, .D = D, .dtype = dtype};
       AddAttend(&cases, shape, sizes);
       sizes.pattern = BandPattern(N, kUnbounded, 0);
@@ -93,13 +94,13 @@ std::vector<Case> Cases() {
   }
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     constexpr int64_t kN = 4096;
-    cases.push_back({std::string("matmul 4096 ") + Name(dtype), 2.0 * kN * kN * kN, 0,
-                     [dtype]() -> Launch {
-                       const Shape shape = {1, 1, kN, kN};
-                       return MatMulArgs{.problems = {{.a = NewArray(dtype, shape),
-                                                       .b = NewArray(dtype, shape),
-                                                       .out = NewArray(dtype, shape)}}};
-                     }});
+    cases.push_back(
+        {std::string("matmul 4096 ") + Name(dtype), 2.0 * kN * kN * kN, 0, [dtype]() -> Launch {
+           const Shape shape = {1, 1, kN, kN};
+           return MatMulArgs{.problems = {{.a = NewArray(dtype, shape),
+                                           .b = NewArray(dtype, shape),
+                                           .out = NewArray(dtype, shape)}}};
+         }});
     const double rows = 16.0 * 8192 * 64 * SizeOf(dtype);
     cases.push_back({std::string("scan causal N8192 D64 H16 ") + Name(dtype),
                      16 * 8192 * 64 * 64 * 4.0, 4 * rows, [dtype]() -> Launch {

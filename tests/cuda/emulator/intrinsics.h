@@ -2,8 +2,8 @@
 // those of CUDA's own declarations, so that a call means the same to both compilers.
 #pragma once
 
-#include <bit>
 #include <math.h>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
