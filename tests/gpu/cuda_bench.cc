@@ -55,19 +55,20 @@ View NewArray(DType dtype, const Shape& shape) {
 
 void AddAttend(std::vector<Case>* cases, const std::string& name, BenchSizes sizes) {
   sizes.gradients = true;
-  // Made when its turn comes.
-  const auto problem = [sizes, made = std::shared_ptr<BenchProblem>()]() mutable {
-    if (made == nullptr) made = std::make_shared<BenchProblem>(sizes);
-    return made;
+  // Made when its turn comes, and kept: the launch points into it.
+  const auto problem = [sizes] {
+    static auto& kept = *new std::vector<std::shared_ptr<BenchProblem>>();
+    kept.assign(1, std::make_shared<BenchProblem>(sizes));
+    return kept[0];
   };
   const double pairs = sizes.pattern == nullptr ? static_cast<double>(sizes.Nq) * sizes.Nk
                                                 : static_cast<double>(sizes.pattern->visible_pairs);
   const double flops = 4 * pairs * static_cast<double>(sizes.H * sizes.D);
-  cases->push_back({"attend forward " + name, flops, 0, [problem]() mutable -> Launch {
+  cases->push_back({"attend forward " + name, flops, 0, [problem]() -> Launch {
                       const auto p = problem();
                       return AttendArgs{p->params(), {p->Forward()}};
                     }});
-  cases->push_back({"attend backward " + name, 2.5 * flops, 0, [problem]() mutable -> Launch {
+  cases->push_back({"attend backward " + name, 2.5 * flops, 0, [problem]() -> Launch {
                       const auto p = problem();
                       return AttendGradArgs{p->params(), {p->Backward()}};
                     }});
