@@ -54,7 +54,7 @@ void SlicedLaunch::Launched(cudaError_t error) {
   QueueOf(stream_).cuda_progress().Add(seconds_a_block_ * grid_);
 }
 
-Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces) {
+Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces, bool is_used) {
   int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
   Table table{Take(stream, bytes), {}};
@@ -63,6 +63,7 @@ Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> piece
     stream.work().host_bytes += 2 * bytes;  // here, and in a vector that grew
     return table;
   }
+  if (!is_used) return table;
   CudaQueue& queue = QueueOf(stream);
   table.status = StatusOf(queue.staging().Send(table.buffer->data(), pieces, [] { return true; }),
                           "copy of a table");

@@ -83,7 +83,8 @@ class SlicedLaunch {
 };
 
 // Copies host data to scratch memory of the stream. Null `buffer` where there is none. On a dry
-// stream only allocates, and counts what the host keeps for it.
+// stream, and where it is not used, only allocates: the plans of single problems then bound the
+// table of a batch. A dry stream also counts what the host keeps for it.
 struct Table {
   std::shared_ptr<Buffer> buffer;
   DeviceStatus status;
@@ -92,7 +93,8 @@ struct Table {
     return static_cast<const T*>(buffer->data());
   }
 };
-Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces);
+Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces,
+               bool is_used = true);
 
 template <class T>
 std::span<const std::byte> BytesOf(const std::vector<T>& values) {
@@ -117,14 +119,14 @@ class ProblemList {
   // As the kernel gets it; the first call copies the list to the device.
   DeviceStatus Get(Stream& stream, Problems<P>* problems) {
     problems->count = static_cast<int>(problems_.size());
+    if (table_.buffer == nullptr) {
+      const std::span<const std::byte> pieces[] = {BytesOf(ends_), BytesOf(problems_)};
+      table_ = NewTable(stream, pieces, /*is_used=*/problems_.size() > 1);
+      if (!table_.status.ok()) return table_.status;
+    }
     if (problems_.size() == 1) {
       problems->first = problems_[0];
       return {};
-    }
-    if (table_.buffer == nullptr) {
-      const std::span<const std::byte> pieces[] = {BytesOf(ends_), BytesOf(problems_)};
-      table_ = NewTable(stream, pieces);
-      if (!table_.status.ok()) return table_.status;
     }
     problems->ends = table_.As<int64_t>();
     problems->list = reinterpret_cast<const P*>(problems->ends + ends_.size());
