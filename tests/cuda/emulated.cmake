@@ -56,8 +56,6 @@ add_emulated(attnd_cuda_asan -fsanitize=address,undefined -fno-sanitize-recover=
 add_cuda_tests(cuda_asan_tests attnd_cuda_asan)
 add_emulated(attnd_cuda_tsan -fsanitize=thread -g1 -O1)
 add_cuda_tests(cuda_tsan_tests attnd_cuda_tsan)
-set_target_properties(cuda_asan_tests cuda_tsan_tests attnd_cuda_asan attnd_cuda_tsan
-  PROPERTIES EXCLUDE_FROM_ALL ON)
 
 # The C interface and the server on the emulated device.
 add_library(attnd_c_cuda SHARED ${PROJECT_SOURCE_DIR}/kernels/engine/c_api.cc cuda/cuda_devices.cc)
@@ -67,3 +65,11 @@ if(ATTND_SERVER)
   target_link_libraries(attnd-server-cuda PRIVATE attnd_cuda_emulated attnd_server_lib attnd_compiler)
   add_dependencies(attnd-server-cuda fake_nvml)
 endif()
+
+# Built where they are asked for (tests/run cuda, cuda-sanitized).
+set(emulated_targets attnd_cuda_emulated attnd_cuda_asan attnd_cuda_tsan cuda_tests cuda_asan_tests cuda_tsan_tests
+  primitive_tests fake_nvml attnd_c_cuda)
+if(ATTND_SERVER)
+  list(APPEND emulated_targets attnd-server-cuda)
+endif()
+set_target_properties(${emulated_targets} PROPERTIES EXCLUDE_FROM_ALL ON)
