@@ -4,7 +4,8 @@
 namespace attnd {
 
 CudaDevices NewCudaDevices(const CudaOptions&) {
-  return {{}, "cuda: this build has no CUDA (-DATTND_CUDA=ON, which needs nvcc)"};
+  return {.why_not = "cuda: this build has no CUDA (-DATTND_CUDA=ON, which needs nvcc)",
+          .is_built = false};
 }
 
 }  // namespace attnd

@@ -334,7 +334,8 @@ void App::CloseQueues() {
 }
 
 void App::LogStart() const {
-  if (!note_.empty()) Log(LogLevel::kInfo, "a device is missing", {{"reason", note_}});
+  if (!note_.empty())
+    Log(LogLevel::kInfo, "a device is missing, or a part of it", {{"reason", note_}});
   for (size_t i = 0; i < queues_.size(); ++i) {
     const DeviceInfo& device = engine_->device(i).info();
     // What requests of the device are charged to.

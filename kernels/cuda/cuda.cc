@@ -56,6 +56,7 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
     const auto usable = static_cast<int64_t>(free / 10 * 9);
     const int64_t memory =
         options.memory_bytes > 0 ? std::min(options.memory_bytes, usable) : usable;
+    result.ordinals.push_back(ordinal);
     result.devices.push_back(std::make_unique<cuda::CudaDevice>(
         cuda::CudaDeviceOptions{.ordinal = ordinal,
                                 .retain_bytes = std::min(options.retain_bytes, memory / 4),

@@ -42,16 +42,4 @@ SIMT_FN void StoreFloat(void* data, DType dtype, int64_t at, float value) {
   }
 }
 
-// Offset of element number `number` (row-major in `shape`) of a view that broadcasts to `shape`:
-// ranks are equal, a dimension of 1 repeats.
-SIMT_FN int64_t OffsetAt(const Shape& shape, const View& view, int64_t number) {
-  int64_t offset = 0;
-  for (int i = shape.rank - 1; i >= 0; --i) {
-    const int64_t size = shape.dims[i], rest = number / size;
-    if (view.shape.dims[i] != 1) offset += (number - rest * size) * view.stride[i];
-    number = rest;
-  }
-  return offset;
-}
-
 }  // namespace attnd::cuda

@@ -79,16 +79,6 @@ std::vector<TestCall> Calls() {
   };
 }
 
-template <class... Args>
-bool IsOneOf(size_t launch) {
-  return ((launch == Launch(Args()).index()) || ...);
-}
-// What ops composes where a device declines it.
-bool HasComposition(size_t launch) {
-  return !IsOneOf<AttendArgs, AttendGradArgs, MatMulArgs, ElementwiseArgs, ReduceArgs,
-                  CumulativeArgs, GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>(launch);
-}
-
 // Differences that rounding explains, in parts of a tensor's largest number: sums of a few hundred
 // terms in another order, of inputs that are stored in this type.
 double Tolerance(DType dtype) {
@@ -303,7 +293,17 @@ absl::Status RunCall(Engine& engine, const TestCall& test, DType dtype, Directio
   return engine.Execute(stream, {&problem, 1}).status();
 }
 
+template <class... Args>
+bool IsOneOf(size_t launch) {
+  return ((launch == Launch(Args()).index()) || ...);
+}
+
 }  // namespace
+
+bool HasComposition(size_t launch) {
+  return !IsOneOf<AttendArgs, AttendGradArgs, MatMulArgs, ElementwiseArgs, ReduceArgs,
+                  CumulativeArgs, GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>(launch);
+}
 
 SelfTestReport SelfTest(Device& device, Device& reference) {
   const auto start = std::chrono::steady_clock::now();
@@ -323,9 +323,11 @@ SelfTestReport SelfTest(Device& device, Device& reference) {
     }
   }
   for (auto& [key, row] : rows) {
-    if (!row.failure.empty()) report.is_unusable = report.is_unusable || !HasComposition(key.first);
-    if (!row.failure.empty() && (report.failed.empty() || report.failed.back() != key.first)) {
-      report.failed.push_back(key.first);
+    const auto& [launch, dtype] = key;
+    if (!row.failure.empty()) {
+      report.is_unusable = report.is_unusable || !HasComposition(launch);
+      // Rows of one launch stand together.
+      if (report.failed.empty() || report.failed.back() != launch) report.failed.push_back(launch);
     }
     report.rows.push_back(std::move(row));
   }

@@ -28,6 +28,9 @@ struct SelfTestReport {
   absl::Status status;  // an error of the methods themselves, on the processor
 };
 
+// Whether ops composes launches of this alternative of Launch where a device declines them.
+bool HasComposition(size_t launch);
+
 // Runs some methods, forward and backward, on small ragged problems of every float type. Each
 // launch of them runs on `device` and on `reference`, the processor, whose results go on.
 // Takes seconds.

@@ -3,7 +3,7 @@
 file(GLOB cuda_device_test_sources CONFIGURE_DEPENDS
   cuda/*_cuda_test.cc cuda/cuda_device_test.cc cuda/cpus_cuda.cc cuda/on_host.cc cpu/*_case.cc cpu/*_test.cc plain/*.cc)
 list(FILTER cuda_device_test_sources EXCLUDE REGEX
-  "/(row_sizes_cuda_test|scan_cuda_test|cpus|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
+  "/(row_sizes_cuda_test|cpus|cpu_device_test|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
 set(cuda_device_kernels cuda/emulator_test.cc cuda/emulator_layout_test.cc cuda/emulator_intrinsics_test.cc)
 set_source_files_properties(${cuda_device_kernels} PROPERTIES LANGUAGE CUDA)
 add_executable(cuda_device_tests ${cuda_device_test_sources} ${cuda_device_kernels})

@@ -29,7 +29,7 @@ endfunction()
 # are the same in all builds: the sanitizers watch the kernels.
 file(GLOB primitive_tests CONFIGURE_DEPENDS cpu/*_case.cc cpu/*_test.cc plain/*.cc)
 list(FILTER primitive_tests EXCLUDE REGEX
-  "/(cpus|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
+  "/(cpus|cpu_device_test|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
 file(GLOB cuda_test_sources CONFIGURE_DEPENDS cuda/*.cc)
 list(FILTER cuda_test_sources EXCLUDE REGEX "/cuda_devices\\.cc$")
 add_library(primitive_tests OBJECT ${primitive_tests})

@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <string>
 #include <tuple>
 #include <vector>
 
 #include "kernels/cuda/simt.h"
+#include "tests/cuda/thread_orders.h"
 
 namespace attnd::testing {
 
@@ -85,23 +87,10 @@ void RunKernel(const Shape& shape, void (*kernel)(P...), std::type_identity_t<P>
 // Runs `test` in several orders of the threads; a device has its own.
 template <class Test>
 void InEveryOrder(const Test& test) {
-#ifdef __CUDACC__
-  test();
-#else
-  using emu::Order;
-  const emu::Options before = emu::options;
-  for (const emu::Options& options : {emu::Options{Order::kForward, 1, 1},
-                                      {Order::kReverse, 1, 1},
-                                      {Order::kRandom, 1, 1},
-                                      {Order::kRandom, 2, 1},
-                                      {Order::kRandom, 3, 2}}) {
-    SCOPED_TRACE(::testing::Message() << "order " << static_cast<int>(options.order) << ", seed "
-                                      << options.seed << ", workers " << options.workers);
-    emu::options = options;
+  ForEachThreadOrder([&](const std::string& order) {
+    SCOPED_TRACE(order);
     test();
-  }
-  emu::options = before;
-#endif
+  });
 }
 
 }  // namespace attnd::testing

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cpu/scan_case.h"
-#include "tests/cuda/emulator/options.h"
+#include "tests/cuda/thread_orders.h"
 
 namespace attnd::testing {
 namespace {
@@ -87,18 +87,7 @@ TEST(ScanCuda, ShiftsOfSeveralSegments) {
   }
 }
 
-struct KeepOptions {
-  const emu::Options kept = emu::options;
-  ~KeepOptions() { emu::options = kept; }
-};
-
 TEST(ScanCuda, EveryOrderOfThreadsGivesTheSameBits) {
-  const KeepOptions keep;
-  const emu::Options orders[] = {{emu::Order::kForward, 1, 1},
-                                 {emu::Order::kReverse, 1, 1},
-                                 {emu::Order::kRandom, 1, 1},
-                                 {emu::Order::kRandom, 2, 1},
-                                 {emu::Order::kRandom, 1, 2}};
   for (ScanSpec spec : AllOfSegments()) {
     SCOPED_TRACE(Describe(spec));
     spec.Nq = spec.Nk = 300;
@@ -106,11 +95,10 @@ TEST(ScanCuda, EveryOrderOfThreadsGivesTheSameBits) {
                  {.nq = 30, .nk = 40, .offset = -5},
                  {.nq = 0, .nk = 0, .offset = 0}};
     std::vector<std::unique_ptr<ScanCase>> cases;
-    for (const emu::Options& order : orders) {
-      emu::options = order;
+    ForEachThreadOrder([&](const std::string&) {
       cases.push_back(std::make_unique<ScanCase>(spec));
       cases.back()->Run(&CpuOf("cuda"));
-    }
+    });
     for (size_t i = 1; i < cases.size(); ++i) {
       for (size_t j = 0; j < cases[0]->Outputs().size(); ++j) {
         EXPECT_EQ(cases[0]->Outputs()[j]->bytes(), cases[i]->Outputs()[j]->bytes()) << i << j;

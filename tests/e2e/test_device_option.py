@@ -83,7 +83,6 @@ def test_one_of_several_is_missing():
     assert got == "attnd-server: cuda: device must be one of cuda:0 to cuda:1, got cuda:2\n"
 
 
-@pytest.mark.skipif(not NO_CUDA.exists(), reason="the server was not built")
 def test_a_device_proves_itself_at_start(start_server, monkeypatch):
     monkeypatch.setattr(server_process, "SERVER", emulated())
     server = start_server("--device", "cuda")
@@ -96,12 +95,17 @@ def test_a_device_that_fails_its_self_test_is_not_used():
     assert "cudaErrorIllegalAddress" in got and got.count("\n") == 1
 
 
-def test_a_build_without_cuda_says_so():
+@pytest.mark.skipif(not NO_CUDA.exists(), reason="the server was not built")
+def test_a_build_without_cuda_says_so_where_it_is_asked_for(start_server, monkeypatch):
     got = refused(NO_CUDA, "--device", "cuda")
     if "this build has no CUDA" not in got:
         pytest.skip("this build has CUDA")
     assert got == ("attnd-server: cuda: this build has no CUDA "
                    "(-DATTND_CUDA=ON, which needs nvcc)\n")
+    monkeypatch.setattr(server_process, "SERVER", NO_CUDA)
+    server = start_server()
+    assert eventually(lambda: "serving" in server.log())
+    assert "is missing" not in server.log()
 
 
 @pytest.mark.parametrize("variables, reason", [(ABSENT, "no driver"), (OLD, "for CUDA 11.0")])

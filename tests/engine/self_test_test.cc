@@ -58,6 +58,12 @@ TEST(SelfTest, LaunchesEveryPrimitiveAndAgreesWithADeviceThatIsRight) {
   EXPECT_EQ(primitives.count("pool"), 0u);
 }
 
+TEST(SelfTest, KnowsWhatIsComposed) {
+  for (size_t i = 0; i < std::variant_size_v<Launch>; ++i) {
+    EXPECT_EQ(HasComposition(i), ComposedLaunches()[i]) << i;
+  }
+}
+
 TEST(SelfTest, NamesThePrimitiveThatDiffers) {
   Device& cpu = CpuOf(AvailableIsas().back(), 2);
   WrongDevice device(cpu, Launch(FftArgs()).index());

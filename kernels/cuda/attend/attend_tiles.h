@@ -157,20 +157,13 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
   }
 }
 
-// x = high + low + an error of 2^-24 |x|: the products of TF32 are then float32-grade. Infinite x
-// gives NaN.
-SIMT_FN void Split(float x, uint32_t* high, uint32_t* low) {
-  *high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-  *low = __float_as_uint(x - __uint_as_float(*high));
-}
-
 // d += a b of float32, a and b split. Tensor cores cut sums off where float32 rounds them: they sum
 // eight products, and sums of those are float32's.
 SIMT_FN void MmaSplit(float (&d)[4], const uint32_t (&a_high)[4], const uint32_t (&a_low)[4],
                       float b0, float b1) {
   uint32_t high[2], low[2];
-  Split(b0, &high[0], &low[0]);
-  Split(b1, &high[1], &low[1]);
+  simt::SplitTf32(b0, &high[0], &low[0]);
+  simt::SplitTf32(b1, &high[1], &low[1]);
   float sum[4] = {0, 0, 0, 0};
   simt::MmaTf32(sum, a_low, high[0], high[1]);
   simt::MmaTf32(sum, a_high, low[0], low[1]);
@@ -191,10 +184,10 @@ SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int st
     for (int c = 0; c < kWidth; c += 8) {
       if (c >= width) break;
       uint32_t high[4], low[4];
-      Split(a_row[c], &high[0], &low[0]);
-      Split(a_row[8 * stride + c], &high[1], &low[1]);
-      Split(a_row[c + 4], &high[2], &low[2]);
-      Split(a_row[8 * stride + c + 4], &high[3], &low[3]);
+      simt::SplitTf32(a_row[c], &high[0], &low[0]);
+      simt::SplitTf32(a_row[8 * stride + c], &high[1], &low[1]);
+      simt::SplitTf32(a_row[c + 4], &high[2], &low[2]);
+      simt::SplitTf32(a_row[8 * stride + c + 4], &high[3], &low[3]);
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         const float* b = b_row + n * 8 * stride + c;
@@ -256,10 +249,10 @@ SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][
     for (int n = 0; n < 8; ++n) {
       // Columns t and t + 4 of the left side are keys 2 t and 2 t + 1: those of this lane.
       uint32_t high[4], low[4];
-      Split(weights[n][0], &high[0], &low[0]);
-      Split(weights[n][2], &high[1], &low[1]);
-      Split(weights[n][1], &high[2], &low[2]);
-      Split(weights[n][3], &high[3], &low[3]);
+      simt::SplitTf32(weights[n][0], &high[0], &low[0]);
+      simt::SplitTf32(weights[n][2], &high[1], &low[1]);
+      simt::SplitTf32(weights[n][1], &high[2], &low[2]);
+      simt::SplitTf32(weights[n][3], &high[3], &low[3]);
       const float* row = values + (n * 8 + t * 2) * stride + group;
 #pragma unroll
       for (int m = 0; m < kWidth / 8; ++m) {

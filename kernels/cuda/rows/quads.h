@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cuda/fours.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/views.h"
 
@@ -45,42 +47,12 @@ inline int Log2Up(int64_t n, int most) {
 
 // Four elements from `at` on, which is aligned to as many.
 SIMT_FN void LoadQuad(const void* data, DType dtype, int64_t at, float (&x)[kQuad]) {
-  if (dtype == DType::kF32) {
-    const float4 quad = *reinterpret_cast<const float4*>(static_cast<const float*>(data) + at);
-    x[0] = quad.x, x[1] = quad.y, x[2] = quad.z, x[3] = quad.w;
-    return;
-  }
-  const uint2 bits = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(data) + at);
-  const uint32_t pairs[2] = {bits.x, bits.y};
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    if (dtype == DType::kBF16) {
-      const uint32_t pair = pairs[i / 2];
-      x[i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
-    } else {
-      const auto half = static_cast<uint16_t>(pairs[i / 2] >> i % 2 * 16);
-      x[i] = __half2float(*reinterpret_cast<const simt::f16*>(&half));
-    }
-  }
+  WithFloatType(dtype, [&](auto* type) {
+    LoadFour(static_cast<const std::remove_pointer_t<decltype(type)>*>(data) + at, x);
+  });
 }
-
-SIMT_FN uint32_t HalfBits(simt::f16 x) { return *reinterpret_cast<const uint16_t*>(&x); }
-SIMT_FN uint32_t HalfBits(simt::bf16 x) { return *reinterpret_cast<const uint16_t*>(&x); }
-
 SIMT_FN void StoreQuad(void* data, DType dtype, int64_t at, const float (&x)[kQuad]) {
-  if (dtype == DType::kF32) {
-    *reinterpret_cast<float4*>(static_cast<float*>(data) + at) =
-        make_float4(x[0], x[1], x[2], x[3]);
-    return;
-  }
-  uint32_t bits[kQuad];
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    bits[i] = dtype == DType::kBF16 ? HalfBits(__float2bfloat16_rn(x[i]))
-                                    : HalfBits(__float2half_rn(x[i]));
-  }
-  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(data) + at) =
-      make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+  WithFloatType(dtype, [&](auto* type) { StoreFour(static_cast<decltype(type)>(data) + at, x); });
 }
 
 // kWide (4 or 1) elements; `at` counts elements of memory.
