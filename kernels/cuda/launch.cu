@@ -54,10 +54,11 @@ void SlicedLaunch::Launched(cudaError_t error) {
   QueueOf(stream_).cuda_progress().Add(seconds_a_block_ * grid_);
 }
 
-Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces, bool is_used) {
+Table NewTable(Stream& stream, int64_t shares, std::span<const std::span<const std::byte>> pieces,
+               bool is_used) {
   int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
-  Table table{Take(stream, bytes), {}};
+  Table table{TakeShared(stream, shares), {}};
   if (table.buffer == nullptr) return {nullptr, NoMemory(stream)};
   if (stream.is_dry()) {
     stream.work().host_bytes += 2 * bytes;  // here, and in a vector that grew

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/device/status.h"
@@ -82,9 +83,10 @@ class SlicedLaunch {
   DeviceStatus status_;
 };
 
-// Copies host data to scratch memory of the stream. Null `buffer` where there is none. On a dry
-// stream, and where it is not used, only allocates: the plans of single problems then bound the
-// table of a batch. A dry stream also counts what the host keeps for it.
+// Copies host data to scratch memory of the stream, `shares` bytes: of each problem what it has of
+// the table, as Share counts it. Null `buffer` where there is no memory. On a dry stream, and where
+// it is not used, only allocates: the plans of single problems then add up to that of their list. A
+// dry stream also counts what the host keeps for it.
 struct Table {
   std::shared_ptr<Buffer> buffer;
   DeviceStatus status;
@@ -93,8 +95,15 @@ struct Table {
     return static_cast<const T*>(buffer->data());
   }
 };
-Table NewTable(Stream& stream, std::span<const std::span<const std::byte>> pieces,
+Table NewTable(Stream& stream, int64_t shares, std::span<const std::span<const std::byte>> pieces,
                bool is_used = true);
+
+// What a problem's part of a buffer counts that its list shares (Workspace::AllocateShared).
+inline int64_t Share(int64_t bytes) { return RoundUp(bytes, 64); }
+template <class T>
+int64_t ShareOf(int64_t count) {
+  return Share(count * static_cast<int64_t>(sizeof(T)));
+}
 
 template <class T>
 std::span<const std::byte> BytesOf(const std::vector<T>& values) {
@@ -121,7 +130,8 @@ class ProblemList {
     problems->count = static_cast<int>(problems_.size());
     if (table_.buffer == nullptr) {
       const std::span<const std::byte> pieces[] = {BytesOf(ends_), BytesOf(problems_)};
-      table_ = NewTable(stream, pieces, /*is_used=*/problems_.size() > 1);
+      const int64_t shares = problems->count * Share(sizeof(P) + sizeof(int64_t));
+      table_ = NewTable(stream, shares, pieces, /*is_used=*/problems_.size() > 1);
       if (!table_.status.ok()) return table_.status;
     }
     if (problems_.size() == 1) {
@@ -175,10 +185,13 @@ DeviceStatus LaunchOver(CudaDevice& device, Stream& stream, const LaunchShape& s
   return launch.status();
 }
 
-// `bytes` of scratch of a stream, aligned to 64; null when there is no memory (NoMemory). On a dry
-// stream the buffer has no data.
+// Scratch of a stream, aligned to 64, of one problem or of all those of a list, each with its
+// Share; null when there is no memory (NoMemory). On a dry stream the buffer has no data.
 inline std::shared_ptr<Buffer> Take(Stream& stream, int64_t bytes) {
   return stream.workspace().Allocate(bytes);
+}
+inline std::shared_ptr<Buffer> TakeShared(Stream& stream, int64_t shares) {
+  return stream.workspace().AllocateShared(shares);
 }
 DeviceStatus NoMemory(Stream& stream);
 

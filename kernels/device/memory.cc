@@ -283,11 +283,22 @@ Workspace::Workspace(BufferPool* pool, std::shared_ptr<WorkQueue> queue)
 Workspace::~Workspace() = default;
 
 std::shared_ptr<Buffer> Workspace::Allocate(int64_t bytes) {
+  return AllocateCounted(bytes, RoundedBytes(bytes));
+}
+
+std::shared_ptr<Buffer> Workspace::AllocateShared(int64_t bytes) {
+  assert(bytes % kAlignment == 0);
+  if (bytes >= kTooMuch) return AllocateCounted(bytes, bytes);
+  return AllocateCounted(bytes, std::max(kAlignment, bytes / 8 * 9));
+}
+
+std::shared_ptr<Buffer> Workspace::AllocateCounted(int64_t bytes, int64_t counted) {
   struct Counted {
-    Counted(std::shared_ptr<Buffer> b, std::shared_ptr<Count> c)
-        : buffer(std::move(b)), count(std::move(c)) {}
-    ~Counted() { count->current -= buffer->bytes(); }
+    Counted(std::shared_ptr<Buffer> b, int64_t n, std::shared_ptr<Count> c)
+        : buffer(std::move(b)), bytes(n), count(std::move(c)) {}
+    ~Counted() { count->current -= bytes; }
     const std::shared_ptr<Buffer> buffer;
+    const int64_t bytes;
     const std::shared_ptr<Count> count;
   };
   std::shared_ptr<Buffer> buffer =
@@ -297,10 +308,10 @@ std::shared_ptr<Buffer> Workspace::Allocate(int64_t bytes) {
     refused_bytes_ = bytes;
     return nullptr;
   }
-  const int64_t current = count_->current += buffer->bytes();
+  const int64_t current = count_->current += counted;
   count_->peak = std::max(count_->peak.load(), current);
   Buffer* const raw = buffer.get();
-  return {std::make_shared<Counted>(std::move(buffer), count_), raw};
+  return {std::make_shared<Counted>(std::move(buffer), counted, count_), raw};
 }
 
 int64_t Workspace::current_bytes() const { return count_->current; }

@@ -132,7 +132,11 @@ class Workspace {
 
   // Null when there is no memory. The bytes stop counting when the last reference is dropped.
   std::shared_ptr<Buffer> Allocate(int64_t bytes);
-  // Of the last Allocate that gave null.
+  // One buffer for the problems of a list: `bytes` is the sum of what each of them needs, rounded
+  // up to a multiple of 64. Counts 9/8 of it, which no size class exceeds, so that the counts of
+  // single problems add up to that of their list.
+  std::shared_ptr<Buffer> AllocateShared(int64_t bytes);
+  // Of the last allocation that gave null.
   int64_t refused_bytes() const { return refused_bytes_; }
   bool is_dry() const { return pool_ == nullptr; }
   int64_t current_bytes() const;
@@ -141,6 +145,7 @@ class Workspace {
 
  private:
   struct Count;  // shared with the buffers handed out, which may outlive the workspace
+  std::shared_ptr<Buffer> AllocateCounted(int64_t bytes, int64_t counted);
   BufferPool* const pool_;
   const std::shared_ptr<WorkQueue> queue_;
   std::shared_ptr<Count> count_;

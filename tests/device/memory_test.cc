@@ -136,6 +136,24 @@ TEST(Workspace, DryAndRealCountTheSame) {
   }
 }
 
+TEST(Workspace, SharesOfProblemsAddUpToThoseOfTheirList) {
+  BufferPool pool;
+  Workspace real(&pool), dry(nullptr);
+  for (const int64_t share : {64, 128, 576, 1088, 70'016}) {
+    for (const int64_t problems : {1, 2, 3, 17, 1000}) {
+      const auto one = dry.AllocateShared(share);
+      const int64_t of_one = dry.current_bytes();
+      dry.Reset();
+      const auto all = real.AllocateShared(problems * share);
+      EXPECT_EQ(real.current_bytes(), problems * of_one);
+      EXPECT_GE(real.current_bytes(), all->bytes());
+      real.Reset();
+    }
+  }
+  EXPECT_NE(dry.AllocateShared(0), nullptr);
+  EXPECT_EQ(dry.current_bytes(), RoundedBytes(0));
+}
+
 TEST(Workspace, ResetForgetsWhatIsStillAlive) {
   BufferPool pool;
   Workspace workspace(&pool);

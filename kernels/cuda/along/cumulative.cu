@@ -60,7 +60,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const CumulativeArgs&
               SizeOf(p.x.dtype) + (p.reset.given() ? SizeOf(p.reset.dtype) : 0),
               SizeOf(p.out.dtype));
   }
-  const auto scratch = Take(stream, lines.parts() * static_cast<int64_t>(sizeof(Seen)));
+  const auto scratch = lines.TakeParts<Seen>(stream);
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Seen*>(scratch->data());
   switch (args.op) {

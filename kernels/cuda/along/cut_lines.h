@@ -11,6 +11,7 @@ class CutLines {
  public:
   // `bytes_read`, `bytes_written`: of an element.
   void Add(const std::vector<Lines>& problem, int64_t bytes_read, int64_t bytes_written) {
+    parts_ = RoundUp(parts_, kShareParts);
     for (Lines lines : problem) {
       lines.first_part = parts_;
       all.Add(lines, lines.chunk_blocks());
@@ -28,7 +29,12 @@ class CutLines {
       cut_bytes_ += elements * static_cast<double>(bytes_read + bytes_written);
     }
   }
-  int64_t parts() const { return parts_; }
+  // Scratch for a P of each chunk of those lines that are cut.
+  template <class P>
+  std::shared_ptr<Buffer> TakeParts(Stream& stream) const {
+    static_assert(kShareParts * sizeof(P) % 64 == 0);
+    return TakeShared(stream, RoundUp(parts_, kShareParts) * static_cast<int64_t>(sizeof(P)));
+  }
 
   // Predicted, of a launch over each list.
   double AllSeconds(const Cuda& cuda, double flops_an_element) const {
@@ -45,6 +51,7 @@ class CutLines {
   ProblemList<Lines> all, merged, cut;
 
  private:
+  static constexpr int64_t kShareParts = 8;  // each problem has a multiple of them
   int64_t parts_ = 0;
   double elements_ = 0, bytes_ = 0, cut_elements_ = 0, cut_bytes_ = 0;
 };

@@ -18,7 +18,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const LayerNormArgs& 
                       /*dense_only=*/true),
               SizeOf(p.x.dtype), SizeOf(p.y.dtype));
   }
-  const auto scratch = Take(stream, lines.parts() * static_cast<int64_t>(sizeof(Moments)));
+  const auto scratch = lines.TakeParts<Moments>(stream);
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Moments*>(scratch->data());
   const Cuda& cuda = device.cuda();
@@ -46,7 +46,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const LayerNormGradAr
                       /*dense_only=*/true),
               SizeOf(p.y.dtype) + SizeOf(p.dy.dtype), SizeOf(p.dx.dtype));
   }
-  const auto scratch = Take(stream, lines.parts() * static_cast<int64_t>(sizeof(Part)));
+  const auto scratch = lines.TakeParts<Part>(stream);
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Part*>(scratch->data());
   const Cuda& cuda = device.cuda();

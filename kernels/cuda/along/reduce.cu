@@ -3,6 +3,12 @@
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
+namespace {
+
+constexpr int64_t kShareParts = 4;  // each problem has a multiple of them
+static_assert(kShareParts * sizeof(Part) % 64 == 0);
+
+}  // namespace
 
 template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ReduceArgs& args) {
@@ -10,6 +16,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ReduceArgs& arg
   double bytes = 0, elements = 0;
   int64_t parts = 0;
   for (const ReduceProblem& p : args.problems) {
+    parts = RoundUp(parts, kShareParts);
     for (Lines lines : LinesOf({p.x, p.out, {}, {}}, args.axis, kReduceRows)) {
       lines.first_part = parts;
       list.Add(lines, lines.chunk_blocks());
@@ -20,7 +27,8 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ReduceArgs& arg
     bytes += static_cast<double>(p.x.bytes() + p.out.bytes());
     elements += static_cast<double>(p.x.shape.size());
   }
-  const auto scratch = Take(stream, parts * static_cast<int64_t>(sizeof(Part)));
+  const auto scratch =
+      TakeShared(stream, RoundUp(parts, kShareParts) * static_cast<int64_t>(sizeof(Part)));
   if (scratch == nullptr) return NoMemory(stream);
   const double flops = elements * (args.op == ReduceOp::kLogSumExp ? 30 : 8);
   DeviceStatus status = LaunchOver(device, stream,

@@ -14,7 +14,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SoftmaxArgs& ar
     lines.Add(LinesOf({p.x, p.out, {}, {}}, args.axis, Lines::kColumnChunk), SizeOf(p.x.dtype),
               SizeOf(p.out.dtype));
   }
-  const auto scratch = Take(stream, lines.parts() * static_cast<int64_t>(sizeof(Part)));
+  const auto scratch = lines.TakeParts<Part>(stream);
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Part*>(scratch->data());
   const Cuda& cuda = device.cuda();

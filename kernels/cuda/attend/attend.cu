@@ -111,7 +111,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
   std::vector<SeqSplit> splits;
   std::vector<ForwardData> forward;
   bool has_terms = false, has_relative = false;
-  int64_t state_bytes = 0;
+  int64_t state_bytes = 0, split_bytes = 0;
   std::vector<int64_t> first_state_byte;
   // Host side first: how sequences are split.
   for (size_t n = 0; n < args.problems.size(); ++n) {
@@ -160,15 +160,16 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
       states += rule.states;
     }
     first_state_byte.push_back(state_bytes);
-    state_bytes += states * StateFloats(data) * static_cast<int64_t>(sizeof(float));
+    state_bytes += ShareOf<float>(states * StateFloats(data));
+    split_bytes += ShareOf<SeqSplit>(data.p.B);
     forward.push_back(data);
   }
   if (forward.empty()) return {};
   if (DeviceStatus status = patterns.Upload(); !status.ok()) return status;
   const std::span<const std::byte> pieces[] = {BytesOf(splits)};
-  const Table split_table = NewTable(stream, pieces);
+  const Table split_table = NewTable(stream, split_bytes, pieces);
   if (!split_table.status.ok()) return split_table.status;
-  const std::shared_ptr<Buffer> states = Take(stream, state_bytes);
+  const std::shared_ptr<Buffer> states = TakeShared(stream, state_bytes);
   if (states == nullptr) return NoMemory(stream);
   if (stream.is_dry()) {
     stream.work().host_bytes += static_cast<int64_t>(2 * forward.size() * sizeof(ForwardData));

@@ -180,7 +180,7 @@ DeviceStatus Run(CudaDevice& device, Stream& stream, const AttendGradArgs& args)
     }
     plans.back().Place(&counted);
   }
-  const std::shared_ptr<Buffer> scratch = Take(stream, counted.bytes());
+  const std::shared_ptr<Buffer> scratch = TakeShared(stream, counted.bytes());
   if (scratch == nullptr) return NoMemory(stream);
   AttendPatterns patterns(stream);
   for (const AttendGradProblem& p : args.problems) {

@@ -11,6 +11,7 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
   head_first_.push_back(head_first);
   heads_.push_back(H);
   has_terms_.push_back(false);
+  shares_ += Share(B * static_cast<int64_t>(sizeof(SeqData) + H * sizeof(const PatternData*)));
   seqs_.resize(first + static_cast<size_t>(B), SeqData{});
   by_head_.resize(head_first + static_cast<size_t>(B * H), nullptr);
   if (stream_.is_dry()) return {};
@@ -52,12 +53,10 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
 DeviceStatus AttendPatterns::Upload() {
   // The table of heads lies behind that of sequences, which points to it.
   std::vector<SeqData>& seqs = seqs_;
-  const auto bytes = static_cast<int64_t>(seqs.size() * sizeof(SeqData) +
-                                          by_head_.size() * sizeof(const PatternData*));
-  table_.buffer = Take(stream_, bytes);
+  table_.buffer = TakeShared(stream_, shares_);
   if (table_.buffer == nullptr) return NoMemory(stream_);
   if (stream_.is_dry()) {
-    stream_.work().host_bytes += 4 * bytes;  // vectors that grew, and the owners of the patterns
+    stream_.work().host_bytes += 4 * shares_;  // vectors that grew, and the owners of the patterns
     return {};
   }
   const auto* heads =

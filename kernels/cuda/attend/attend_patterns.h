@@ -43,6 +43,7 @@ class AttendPatterns {
   std::vector<const PatternData*> by_head_;  // [sequence][H]; null where a sequence has one pattern
   std::vector<bool> has_head_patterns_;      // of each sequence
   std::vector<std::shared_ptr<const DevicePattern>> copies_;  // [sequence][H] or the first of them
+  int64_t shares_ = 0;                                        // of the table
   Table table_;
 };
 

@@ -127,9 +127,10 @@ MatMulFinish FinishOf(const RandomFeaturesParams& o) {
 class Floats {
  public:
   explicit Floats(Stream& stream) : stream_(stream) {}
-  bool Allocate(int64_t count) {
-    if (count == 0) return true;
-    buffer_ = Take(stream_, count * static_cast<int64_t>(sizeof(float)));
+  // `shares`: ShareOf<float> of each task's floats.
+  bool Allocate(int64_t shares) {
+    if (shares == 0) return true;
+    buffer_ = TakeShared(stream_, shares);
     if (buffer_ != nullptr && !stream_.is_dry()) next_ = static_cast<float*>(buffer_->data());
     return buffer_ != nullptr;
   }
@@ -153,11 +154,11 @@ template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesArgs& args) {
   const RandomFeaturesParams& o = args.params;
   const bool shares = o.shares_shift && HasShift(o.feature);
-  int64_t rows = 0;
+  int64_t shift_bytes = 0;
   std::vector<MatMulProblem> products;
   for (const RandomFeaturesProblem& p : args.problems) {
     const Shape& s = p.x.shape;
-    rows += s[0] * s[1] * s[2];
+    shift_bytes += ShareOf<float>(s[0] * s[1] * s[2]);
     View u = p.phi;
     u.shape.dims[3] = p.w.shape[2];
     const int64_t Hw = p.w.shape[1];
@@ -166,7 +167,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesA
                         .out = ByDirections(u, Hw)});
   }
   Floats row_shifts(stream);
-  if (shares && !row_shifts.Allocate(rows)) return NoMemory(stream);
+  if (shares && !row_shifts.Allocate(shift_bytes)) return NoMemory(stream);
   RandomLaunch launch(device, stream, o);
   for (const RandomFeaturesProblem& p : args.problems) {
     RandomFeaturesTask task = TaskOf(p);
@@ -191,13 +192,13 @@ template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesGradArgs& args) {
   const RandomFeaturesParams& o = args.params;
   const bool has_shift = HasShift(o.feature);
-  int64_t floats = 0;
+  int64_t bytes = 0;
   for (const RandomFeaturesGradProblem& p : args.problems) {
     const RandomFeaturesTask task = TaskOf(p.forward);
-    floats += task.rows * (task.m + (has_shift ? task.D : 0));
+    bytes += ShareOf<float>(task.rows * (task.m + (has_shift ? task.D : 0)));
   }
   Floats scratch(stream);
-  if (!scratch.Allocate(floats)) return NoMemory(stream);
+  if (!scratch.Allocate(bytes)) return NoMemory(stream);
   RandomLaunch launch(device, stream, o);
   MatMulArgs products{.alpha = o.alpha}, back{.alpha = o.alpha};
   for (const RandomFeaturesGradProblem& p : args.problems) {

@@ -252,7 +252,7 @@ template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const FftArgs& args) {
   FftLaunch launch(args, device.cuda());
   if (launch.empty()) return {};
-  const std::shared_ptr<Buffer> scratch = Take(stream, launch.bytes());
+  const std::shared_ptr<Buffer> scratch = TakeShared(stream, launch.bytes());
   if (scratch == nullptr) return NoMemory(stream);
   auto* const memory = stream.is_dry() ? nullptr : static_cast<FftComplex*>(scratch->data());
   return launch.Run(device, stream, memory);

@@ -53,13 +53,13 @@ double BytesOf(const MatMulProblem& p) {
 DeviceStatus LaunchMatMul(CudaDevice& device, Stream& stream,
                           const std::vector<MatMulProblem>& problems, const MatMulFinish& finish) {
   std::vector<MatMulTask> tasks;
-  int64_t partial_floats = 0;
+  int64_t partial_bytes = 0;
   for (const MatMulProblem& p : problems) {
-    partial_floats += tasks.emplace_back(p).partial_floats();
+    partial_bytes += ShareOf<float>(tasks.emplace_back(p).partial_floats());
   }
   std::shared_ptr<Buffer> partial;
-  if (partial_floats > 0) {
-    partial = Take(stream, partial_floats * static_cast<int64_t>(sizeof(float)));
+  if (partial_bytes > 0) {
+    partial = TakeShared(stream, partial_bytes);
     if (partial == nullptr) return NoMemory(stream);
   }
   const bool is_real = !stream.is_dry() && partial != nullptr;
@@ -90,7 +90,7 @@ DeviceStatus LaunchMatMul(CudaDevice& device, Stream& stream,
   }
   const LaunchShape shape = {
       .threads = kFinishThreads,
-      .seconds = device.cuda().Seconds(0, 4.0 * static_cast<double>(partial_floats))};
+      .seconds = device.cuda().Seconds(0, static_cast<double>(partial_bytes))};
   return LaunchOver(device, stream, shape, AddChunksKernel, cut, finish);
 }
 

@@ -48,7 +48,7 @@ template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvGradArgs& args) {
   std::vector<ConvOver> overs;
   std::vector<int64_t> firsts;
-  int64_t floats = 0;
+  int64_t floats = 0, shares_bytes = 0;
   double flops = 0, bytes = 0;
   for (const DepthwiseConvGradProblem& p : args.problems) {
     const int64_t matrices = p.x.shape[0] * p.x.shape[1];
@@ -67,10 +67,11 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvGr
     overs.push_back(over);
     firsts.push_back(floats);
     floats += matrices * over.row_blocks * over.taps;
+    shares_bytes += ShareOf<float>(matrices * over.row_blocks * over.taps);
     flops += FlopsOf(p.x, over.taps);
     bytes += static_cast<double>(p.x.bytes() + p.dout.bytes());
   }
-  const std::shared_ptr<Buffer> memory = Take(stream, floats * static_cast<int64_t>(sizeof(float)));
+  const std::shared_ptr<Buffer> memory = TakeShared(stream, shares_bytes);
   if (memory == nullptr) return NoMemory(stream);
   ProblemList<ConvOver> shares;
   ProblemList<ConvTotalOver> totals;

@@ -86,15 +86,15 @@ DeviceStatus MergePass(CudaDevice& device, Stream& stream, const std::vector<Pie
 }
 
 DeviceStatus SortPieces(CudaDevice& device, Stream& stream, const std::vector<Piece>& pieces) {
-  int64_t scratch_keys = 0;
+  int64_t scratch_bytes = 0;
   int passes = 0;
   for (const Piece& piece : pieces) {
-    scratch_keys += piece.rows * piece.RowScratch();
+    scratch_bytes += ShareOf<uint64_t>(piece.rows * piece.RowScratch());
     passes = std::max(passes, piece.passes());
   }
   const std::shared_ptr<Buffer> scratch =
-      scratch_keys == 0 ? nullptr : Take(stream, scratch_keys * kKeyBytes);
-  if (scratch_keys != 0 && scratch == nullptr) return NoMemory(stream);
+      scratch_bytes == 0 ? nullptr : TakeShared(stream, scratch_bytes);
+  if (scratch_bytes != 0 && scratch == nullptr) return NoMemory(stream);
 
   auto* next = scratch == nullptr ? nullptr : static_cast<uint64_t*>(scratch->data());
   const auto take = [&](int64_t keys) {

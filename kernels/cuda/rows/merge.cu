@@ -47,6 +47,7 @@ class MergeList {
         table_.push_back(rows);
       }
     }
+    if (!has_few) table_shares_ += ShareOf<MergePartRows>(parts);
     // A gradient takes four columns a thread in any case.
     const bool by_four = over.by_quads || !dparts.empty();
     over.group_log2 = static_cast<uint8_t>(Log2Up(by_four ? DivideUp(over.Dv, kQuad) : over.Dv, 5));
@@ -58,7 +59,7 @@ class MergeList {
     Table table;
     if (!table_.empty() && !list_.empty()) {
       const std::span<const std::byte> pieces[] = {BytesOf(table_)};
-      table = NewTable(stream, pieces);
+      table = NewTable(stream, table_shares_, pieces);
       if (!table.status.ok()) return table.status;
     }
     const LaunchShape shape = {.threads = kMergeThreads,
@@ -70,6 +71,7 @@ class MergeList {
  private:
   ProblemList<MergeOver> list_;
   std::vector<MergePartRows> table_;
+  int64_t table_shares_ = 0;
 };
 
 }  // namespace

@@ -114,6 +114,7 @@ DeviceStatus RunLevel(CudaDevice& device, Stream& stream, PoolOp op, size_t leve
   std::vector<int64_t> blocks, firsts;
   std::vector<std::shared_ptr<Buffer>> sources;
   double bytes = 0;
+  int64_t shares = 0;
   for (Pooled& p : problems) {
     if (level >= p.levels.size()) continue;
     const Items& items = p.levels[level];
@@ -123,11 +124,12 @@ DeviceStatus RunLevel(CudaDevice& device, Stream& stream, PoolOp op, size_t leve
     blocks.push_back(Cut(items, p.outer, p.D, &over));
     bytes += BytesMoved(items, p, over.x);
     firsts.push_back(static_cast<int64_t>(all.size()));
+    shares += ShareOf<PoolItem>(over.count);
     all.insert(all.end(), items.begin(), items.end());
   }
   if (all.empty()) return {};
   const std::span<const std::byte> pieces[] = {BytesOf(all)};
-  const Table table = NewTable(stream, pieces);
+  const Table table = NewTable(stream, shares, pieces);
   if (!table.status.ok()) return table.status;
   const PoolItem* const first = table.As<PoolItem>();
   ProblemList<PoolOver> list;

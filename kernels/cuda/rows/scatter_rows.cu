@@ -38,9 +38,10 @@ class ListsToSort {
     rows_.push_back(
         {.x = lists, .order = KeyOrder::kIndices, .M = sorted.size, .wants_keys = true});
     count_ += lists.shape.size();
+    bytes_ += ShareOf<uint64_t>(lists.shape.size());
     return sorted;
   }
-  int64_t bytes() const { return count_ * static_cast<int64_t>(sizeof(uint64_t)); }
+  int64_t bytes() const { return bytes_; }
   // The memory of list number `number`.
   uint64_t* KeysOf(size_t number, void* memory) const {
     return memory == nullptr ? nullptr : static_cast<uint64_t*>(memory) + firsts_[number];
@@ -53,7 +54,7 @@ class ListsToSort {
  private:
   std::vector<KeyRows> rows_;
   std::vector<int64_t> firsts_;
-  int64_t count_ = 0;
+  int64_t count_ = 0, bytes_ = 0;
 };
 
 ScatterRowsOver OverOf(const ScatterRowsProblem& p) {
@@ -116,7 +117,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
              RowsOf(p) * static_cast<double>(8 + W * SizeOf(p.x.dtype));
     if (p.columns.given()) bytes += kPairBytes * RowsOf(p) * static_cast<double>(W);
   }
-  const std::shared_ptr<Buffer> keys = Take(stream, lists.bytes());
+  const std::shared_ptr<Buffer> keys = TakeShared(stream, lists.bytes());
   if (keys == nullptr) return NoMemory(stream);
   if (DeviceStatus status = lists.Sort(device, stream, keys->data()); !status.ok()) return status;
 

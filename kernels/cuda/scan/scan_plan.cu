@@ -69,22 +69,23 @@ void ScanPlan::Add(const ScanProblem& p, bool wants_final) {
     w.has_blank_keys = w.has_blank_keys || line.used_keys < w.Nk;
     if (!stream_.is_dry()) lines_.push_back(line);
   }
+  line_shares_ += ShareOf<ScanLine>(line_count_ - first_line_.back());
   in_segments_.push_back(in_segments);
   works_.push_back(w);
 }
 
 DeviceStatus ScanPlan::Take() {
-  constexpr int64_t kAlign = 16;  // floats
+  constexpr int64_t kAlign = 16;  // floats: a share
   int64_t floats = 0;
   for (const auto& [to, count] : wanted_) floats += DivideUp(count, kAlign) * kAlign;
   if (floats > 0) {
-    scratch_ = cuda::Take(stream_, floats * static_cast<int64_t>(sizeof(float)));
+    scratch_ = TakeShared(stream_, floats * static_cast<int64_t>(sizeof(float)));
     if (scratch_ == nullptr) return NoMemory(stream_);
   }
   const size_t bytes = static_cast<size_t>(line_count_) * sizeof(ScanLine);
   const std::span<const std::byte> pieces[] = {
       {reinterpret_cast<const std::byte*>(lines_.data()), bytes}};
-  table_ = NewTable(stream_, pieces);
+  table_ = NewTable(stream_, line_shares_, pieces);
   if (!table_.status.ok()) return table_.status;
   static float none;  // what dry streams point to
   int64_t at = 0;

@@ -46,7 +46,7 @@ class ScanPlan {
   std::vector<bool> in_segments_;
   std::vector<int64_t> first_line_;
   std::vector<ScanLine> lines_;
-  int64_t line_count_ = 0;
+  int64_t line_count_ = 0, line_shares_ = 0;
   std::vector<std::pair<float**, int64_t>> wanted_;
   std::shared_ptr<Buffer> scratch_;
   Table table_;
