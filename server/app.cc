@@ -91,6 +91,7 @@ absl::Status App::Build() {
   absl::StatusOr<Devices> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());
   note_ = devices->note;
+  self_tests_ = std::move(devices->self_tests);
   engine_ = std::make_shared<Engine>(std::move(devices->list),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});
   std::vector<DeviceInfo> described;
@@ -133,6 +134,8 @@ absl::Status App::Build() {
   service_ = std::make_unique<Service>(
       &tensors_, ServerFacts{.version = Version(),
                              .devices = std::move(described),
+                             .self_tests = self_tests_,
+                             .note = note_,
                              .max_message_bytes = config_.max_message_bytes,
                              .budget_bytes = memory_.budget_bytes,
                              .max_queue_requests = config_.max_queue_requests});

@@ -70,7 +70,8 @@ class App {
   const Config config_;
   MemorySplit memory_;
   SteadyClock clock_;
-  std::string note_;  // Devices::note
+  std::string note_;                        // Devices::note
+  std::vector<SelfTestReport> self_tests_;  // of each device
   std::shared_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Budget> budget_;

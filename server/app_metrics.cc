@@ -66,7 +66,8 @@ std::vector<Metrics::DeviceState> App::DeviceStates() const {
     const Device& device = engine_->device(i);
     states.push_back({.counters = device.counters(),
                       .readings = device.readings(),
-                      .is_copied = !device.info().has_host_memory});
+                      .is_copied = !device.info().has_host_memory,
+                      .self_test = &self_tests_[i]});
   }
   return states;
 }

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/device/device.h"
+#include "kernels/engine/self_test.h"
 #include "kernels/method/info.h"
 #include "server/batcher.h"
 #include "server/task.h"
@@ -69,6 +70,7 @@ class Metrics {
     DeviceCounters counters;
     DeviceReadings readings;
     bool is_copied = false;  // its memory is not the host's
+    const SelfTestReport* self_test = nullptr;
   };
 
   // How long each part of the process has been stuck; 0: it is not.

@@ -107,7 +107,7 @@ void AppendDevices(const Metrics::Sources& sources, const std::vector<std::strin
   std::vector<Metrics::DeviceState> states;
   if (sources.devices) states = sources.devices();
   states.resize(devices.size());
-  Rows launches, copied, utilisation, power, temperature, memory;
+  Rows launches, copied, proven, utilisation, power, temperature, memory;
   for (size_t i = 0; i < devices.size(); ++i) {
     const Labels of{{"device", devices[i]}};
     const auto with = [&](const char* label, const char* value) {
@@ -120,6 +120,14 @@ void AppendDevices(const Metrics::Sources& sources, const std::vector<std::strin
     if (state.is_copied) {
       copied.push_back({with("direction", "to_device"), Number(state.counters.bytes_to_device)});
       copied.push_back({with("direction", "to_host"), Number(state.counters.bytes_to_host)});
+    }
+    for (const SelfTestRow& row :
+         state.self_test == nullptr ? std::vector<SelfTestRow>() : state.self_test->rows) {
+      if (row.is_declined) continue;
+      Labels labels = of;
+      labels["primitive"] = row.primitive;
+      labels["dtype"] = row.dtype;
+      proven.push_back({labels, row.failure.empty() ? 1.0 : 0.0});
     }
     const DeviceReadings& read = state.readings;
     if (read.utilisation) utilisation.push_back({of, *read.utilisation});
@@ -137,6 +145,9 @@ void AppendDevices(const Metrics::Sources& sources, const std::vector<std::strin
       launches, MetricType::Counter);
   add("attnd_device_copied_bytes_total", "Bytes copied between the host and a device.", copied,
       MetricType::Counter);
+  add("attnd_device_self_test_passed",
+      "1: this primitive agreed with the processor at start-up; 0: it is switched off.", proven,
+      MetricType::Gauge);
   add("attnd_device_utilisation_ratio", "Time in which a device ran something, by its driver.",
       utilisation, MetricType::Gauge);
   add("attnd_device_power_watts", "Power that a device takes.", power, MetricType::Gauge);

@@ -138,16 +138,29 @@ v1::ServerInfoReply DescribeServer(const ServerFacts& facts) {
   v1::ServerInfoReply reply;
   reply.set_version(facts.version);
   reply.set_uptime_seconds(facts.uptime_seconds);
-  for (const DeviceInfo& device : facts.devices) {
+  for (size_t i = 0; i < facts.devices.size(); ++i) {
+    const DeviceInfo& device = facts.devices[i];
     v1::DeviceInfo* described = reply.add_devices();
     described->set_name(device.name);
     described->set_description(device.description);
     described->set_peak_flops(device.peak_flops);
     described->set_bytes_per_second(device.bytes_per_second);
+    if (i >= facts.self_tests.size()) continue;
+    described->set_self_test_seconds(facts.self_tests[i].seconds);
+    for (const SelfTestRow& row : facts.self_tests[i].rows) {
+      v1::SelfTest* test = described->add_self_tests();
+      test->set_primitive(row.primitive);
+      test->set_dtype(row.dtype);
+      test->set_launches(row.launches);
+      test->set_worst_error(row.worst_error);
+      test->set_failure(row.failure);
+      test->set_declined(row.is_declined);
+    }
   }
   reply.set_max_message_bytes(facts.max_message_bytes);
   reply.set_budget_bytes(facts.budget_bytes);
   reply.set_max_queue_requests(facts.max_queue_requests);
+  reply.set_note(facts.note);
   return reply;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "attn/v1/attention.pb.h"
 #include "kernels/engine/engine.h"
+#include "kernels/engine/self_test.h"
 
 namespace attnd {
 
@@ -30,6 +31,8 @@ struct ServerFacts {
   std::string version;
   double uptime_seconds = 0;
   std::vector<DeviceInfo> devices;
+  std::vector<SelfTestReport> self_tests;  // of each device
+  std::string note;                        // Devices::note
   int64_t max_message_bytes = 0;
   int64_t budget_bytes = 0;
   int64_t max_queue_requests = 0;

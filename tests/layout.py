@@ -60,8 +60,8 @@ ALLOWED = [
     ("kernels/engine/devices", ["kernels/engine/", "kernels/cpu/cpu.h", "kernels/cuda/cuda.h",
                                 *METHOD]),
     ("kernels/engine/", ["kernels/engine/", *METHOD]),
-    ("server/", ["kernels/engine/engine.h", "kernels/engine/devices.h", "kernels/method/", *DEVICE,
-                 "server/", "proto/wire/", "attn/v1/", "grpc/"]),
+    ("server/", ["kernels/engine/engine.h", "kernels/engine/devices.h", "kernels/engine/self_test.h",
+                 "kernels/method/", *DEVICE, "server/", "proto/wire/", "attn/v1/", "grpc/"]),
     ("proto/wire/", ["proto/wire/", *CORE]),
     ("client/cpp/", ["client/cpp/", "proto/wire/", "attn/v1/", "grpc/", *CORE]),
 ]

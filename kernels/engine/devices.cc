@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
-#include "kernels/engine/self_test.h"
 
 namespace attnd {
 namespace {
@@ -14,11 +13,10 @@ void AddLine(const std::string& line, std::string* lines) {
   absl::StrAppend(lines, lines->empty() ? "" : "; ", line);
 }
 
-// The device of this number if it agrees with the processor, without the primitives that do not.
-// Null: it is of no use. `why` gets what was found.
+// The device of this number if it agrees with the processor by this report, without the primitives
+// that do not. Null: it is of no use. `why` gets what was found.
 std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, CudaOptions options,
-                               Device& processor, std::string* why) {
-  const SelfTestReport report = SelfTest(*device, processor);
+                               const SelfTestReport& report, std::string* why) {
   const std::string name = device->info().name;
   for (const SelfTestRow& row : report.rows) {
     if (row.failure.empty()) continue;
@@ -53,11 +51,14 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     if (cuda.is_built || options.kinds == Kinds::kCuda) devices.note = std::move(cuda.why_not);
     for (size_t i = 0; i < cuda.devices.size(); ++i) {
       std::unique_ptr<Device> device = std::move(cuda.devices[i]);
+      SelfTestReport report;
       if (options.proves_cuda) {
-        device =
-            Proven(std::move(device), cuda.ordinals[i], options.cuda, *processor, &devices.note);
+        report = SelfTest(*device, *processor);
+        device = Proven(std::move(device), cuda.ordinals[i], options.cuda, report, &devices.note);
       }
-      if (device != nullptr) devices.list.push_back(std::move(device));
+      if (device == nullptr) continue;
+      devices.list.push_back(std::move(device));
+      devices.self_tests.push_back(std::move(report));
     }
   }
   if (options.kinds == Kinds::kCuda) {
@@ -65,6 +66,7 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     if (devices.list.empty() || lacks_named) return absl::UnavailableError(devices.note);
   } else {
     devices.list.insert(devices.list.begin(), std::move(processor));
+    devices.self_tests.insert(devices.self_tests.begin(), SelfTestReport());
   }
   return devices;
 }

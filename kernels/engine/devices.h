@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/engine/self_test.h"
 
 namespace attnd {
 
@@ -26,6 +27,8 @@ struct DeviceOptions {
 
 struct Devices {
   std::vector<std::unique_ptr<Device>> list;  // never empty; the processor first
+  // Of each of them; without rows where nothing had to be proven.
+  std::vector<SelfTestReport> self_tests;
   // One line: why a device that was asked for is missing, or what of it is switched off; empty:
   // nothing is.
   std::string note;

@@ -15,6 +15,7 @@ class Peer:
     def __init__(self, address="127.0.0.1:0", workers=4):
         self.answer = first_tensor
         self.run = run_answers
+        self.check = None  # answers of health, like those of `answer`, which stands in for it
         self.metadata = {}
         # Requests may exceed gRPC's default of 4 MiB, as the replies that echo them do.
         self._server = grpc.server(
@@ -22,12 +23,13 @@ class Peer:
             options=[("grpc.max_receive_message_length", -1)],
         )
         unary = grpc.unary_unary_rpc_method_handler(self._answer)
+        check = grpc.unary_unary_rpc_method_handler(self._check)
         handlers = {name: unary for name in ("Forward", "Backward", "Estimate", "ServerInfo")}
         handlers["Run"] = grpc.stream_stream_rpc_method_handler(self._run)
         self._server.add_generic_rpc_handlers(
             [
                 grpc.method_handlers_generic_handler("attn.v1.AttentionService", handlers),
-                grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": unary}),
+                grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": check}),
             ]
         )
         port = self._server.add_insecure_port(address)
@@ -37,6 +39,10 @@ class Peer:
     def _answer(self, request, context):
         self.metadata = dict(context.invocation_metadata())
         return self.answer(request, context)
+
+    def _check(self, request, context):
+        self.metadata = dict(context.invocation_metadata())
+        return (self.check or self.answer)(request, context)
 
     def _run(self, requests, context):
         self.metadata = dict(context.invocation_metadata())

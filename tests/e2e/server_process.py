@@ -12,6 +12,8 @@ import urllib.request
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"
 SERVER = pathlib.Path(os.environ.get("ATTND_SERVER", REPOSITORY / "build/server/attnd-server"))
+# Before those of a test, as "--device cuda".
+FLAGS = os.environ.get("ATTND_SERVER_FLAGS", "").split()
 START_SECONDS = 30
 STOP_SECONDS = 40
 
@@ -40,7 +42,7 @@ class Server:
         with open(self.log_path, "wb") as log:
             printed = log if output is None else output
             command = [str(SERVER.resolve()), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-            command += ["--ports-file", str(ports_file), *flags]
+            command += ["--ports-file", str(ports_file), *FLAGS, *flags]
             self.process = subprocess.Popen(
                 command if files is None else limited(command, files),
                 stdout=printed, stderr=printed, env=clean_environment())

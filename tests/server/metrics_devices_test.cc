@@ -17,8 +17,14 @@ TEST(Metrics, DevicesShowOnlyWhatIsMeasured) {
                    .isa = "AVX2",
                    .devices = {{"cpu", 1e9}, {"cuda:0", 1e12}},
                    .methods = {"local"}});
-  metrics.SetSources({.devices = [] {
-    return std::vector{Metrics::DeviceState{.counters = {.launches = 3}}, ReadDevice()};
+  const SelfTestReport proven{
+      .rows = {{.primitive = "scan", .dtype = "float32"},
+               {.primitive = "scan", .dtype = "float16", .failure = "differs"},
+               {.primitive = "pool", .dtype = "float32", .is_declined = true}}};
+  metrics.SetSources({.devices = [&] {
+    Metrics::DeviceState state = ReadDevice();
+    state.self_test = &proven;
+    return std::vector{Metrics::DeviceState{.counters = {.launches = 3}}, state};
   }});
   metrics.RecordDeviceError(1, Metrics::DeviceError::kMemory);
   const auto value = [&](const char* name, const std::string& rest) {
@@ -30,6 +36,13 @@ TEST(Metrics, DevicesShowOnlyWhatIsMeasured) {
   EXPECT_EQ(value("copied_bytes_total", R"(cuda:0",direction="to_host")"), 100);
   EXPECT_EQ(value("utilisation_ratio", R"(cuda:0")"), 0.5);
   EXPECT_EQ(value("power_watts", R"(cuda:0")"), 300.5);
+  const auto of_scan = [&](const char* dtype) {
+    return value("self_test_passed",
+                 absl::StrCat(R"(cuda:0",dtype=")", dtype, R"(",primitive="scan")"));
+  };
+  EXPECT_EQ(of_scan("float32"), 1);
+  EXPECT_EQ(of_scan("float16"), 0);
+  EXPECT_THAT(*metrics.Text(), Not(HasSubstr(R"(primitive="pool")")));
   EXPECT_EQ(value("temperature_celsius", R"(cuda:0")"), 61);
   EXPECT_EQ(value("memory_bytes", R"(cuda:0",kind="used")"), 3);
   EXPECT_EQ(value("memory_bytes", R"(cuda:0",kind="total")"), 8);

@@ -116,18 +116,40 @@ TEST(ReplyTest, DescribesTheServer) {
       .devices = {{.name = "cpu",
                    .description = "AVX2, 2 threads",
                    .peak_flops = 1e11,
-                   .bytes_per_second = 1e10}},
+                   .bytes_per_second = 1e10},
+                  {.name = "cuda:0"}},
+      .self_tests = {{},
+                     {.rows = {{.primitive = "scan",
+                                .dtype = "float16",
+                                .launches = 3,
+                                .worst_error = 0.5,
+                                .failure = "differs"},
+                               {.primitive = "pool", .is_declined = true}},
+                      .seconds = 1.5}},
+      .note = "cuda:1 is missing",
       .max_message_bytes = 1 << 30,
       .budget_bytes = 77,
       .max_queue_requests = 9,
   });
   EXPECT_EQ(reply.version(), "1.2.3");
   EXPECT_EQ(reply.uptime_seconds(), 2.5);
-  ASSERT_EQ(reply.devices_size(), 1);
+  EXPECT_EQ(reply.note(), "cuda:1 is missing");
+  ASSERT_EQ(reply.devices_size(), 2);
   EXPECT_EQ(reply.devices(0).name(), "cpu");
   EXPECT_EQ(reply.devices(0).description(), "AVX2, 2 threads");
   EXPECT_EQ(reply.devices(0).peak_flops(), 1e11);
   EXPECT_EQ(reply.devices(0).bytes_per_second(), 1e10);
+  EXPECT_EQ(reply.devices(0).self_tests_size(), 0);
+  ASSERT_EQ(reply.devices(1).self_tests_size(), 2);
+  EXPECT_EQ(reply.devices(1).self_test_seconds(), 1.5);
+  const v1::SelfTest& scan = reply.devices(1).self_tests(0);
+  EXPECT_EQ(scan.primitive(), "scan");
+  EXPECT_EQ(scan.dtype(), "float16");
+  EXPECT_EQ(scan.launches(), 3);
+  EXPECT_EQ(scan.worst_error(), 0.5);
+  EXPECT_EQ(scan.failure(), "differs");
+  EXPECT_FALSE(scan.declined());
+  EXPECT_TRUE(reply.devices(1).self_tests(1).declined());
   EXPECT_EQ(reply.max_message_bytes(), 1 << 30);
   EXPECT_EQ(reply.budget_bytes(), 77);
   EXPECT_EQ(reply.max_queue_requests(), 9);

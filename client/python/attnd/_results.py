@@ -121,11 +121,25 @@ class MethodInfo:
 
 
 @dataclass(frozen=True)
+class SelfTest:
+    """One primitive with one dtype on one device, against the processor when the server started."""
+
+    primitive: str
+    dtype: str
+    launches: int  # that were compared
+    worst_error: float  # largest difference, in parts of the largest number of its tensor
+    failure: str  # why it is switched off; empty: it agrees
+    declined: bool  # the device leaves it to other primitives
+
+
+@dataclass(frozen=True)
 class DeviceInfo:
     name: str
     description: str
     peak_flops: float
     bytes_per_second: float
+    self_test_seconds: float = 0.0
+    self_tests: tuple[SelfTest, ...] = field(default=())  # empty: nothing had to be proven
 
 
 @dataclass(frozen=True)
@@ -136,6 +150,7 @@ class ServerInfo:
     budget_bytes: int
     max_queue_requests: int
     devices: tuple[DeviceInfo, ...] = field(default=())
+    note: str = ""  # why a device that was asked for is missing, or a part of one
 
 
 def from_message(kind: type[T], message: Any, **given: Any) -> T:
@@ -160,6 +175,11 @@ def method_info(message: Any) -> MethodInfo:
     )
 
 
+def _device_info(message: Any) -> DeviceInfo:
+    tests = tuple(from_message(SelfTest, test) for test in message.self_tests)
+    return from_message(DeviceInfo, message, self_tests=tests)
+
+
 def server_info(message: Any) -> ServerInfo:
-    devices = tuple(from_message(DeviceInfo, d) for d in message.devices)
+    devices = tuple(_device_info(device) for device in message.devices)
     return from_message(ServerInfo, message, devices=devices)

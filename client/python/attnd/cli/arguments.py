@@ -6,7 +6,7 @@ import sys
 from typing import NoReturn
 
 from attnd import __version__
-from attnd.cli import commands, compare
+from attnd.cli import commands, compare, doctor
 from attnd.cli.terminal import say
 
 DEFAULT_TARGET = "127.0.0.1:8001"
@@ -14,6 +14,7 @@ DEFAULT_TARGET = "127.0.0.1:8001"
 TOP = """\
 examples:
   attn health                                    is the server ready?
+  attn doctor                                    is every device right?
   attn methods                                   what it can do
   attn methods local                             options and tensors of one method
   attn compare genesis_512.safetensors           every method against exact attention
@@ -74,6 +75,13 @@ examples:
   attn estimate --shape 1,8,1048576,64 --method longformer --set causal=true
   attn estimate --shape 1,32,1,128 --kv-shape 1,8,65536,128 --dtype bfloat16
   attn estimate --shape 4,8,4096,64 --tensor kv_lengths=lengths.npy --json"""
+
+DOCTOR = """\
+Asks for health, sends each device one small request and compares its answer with float64. Prints
+what CUDA devices have proven against the processor when the server started: a primitive that
+disagrees is switched off, and others do its work.
+
+exit codes: 0 all is well, 1 not all is well"""
 
 METHOD = "method and options, as 'local{window_left:64 causal:true}' or just local"
 SET = "an option of the method; may be repeated"
@@ -156,6 +164,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
     child = add("health", "ask whether the server is serving; exit code 1 if not")
     child.set_defaults(command=commands.health)
+
+    child = add("doctor", "examine the server and each of its devices", DOCTOR)
+    child.set_defaults(command=doctor.doctor)
     return parser.parse_args(argv)
 
 
