@@ -8,5 +8,6 @@ set(ATTND_ARCHIVES OFF CACHE BOOL "")
 # A test that takes a second takes twenty here.
 set(ATTND_TEST_SECONDS 900 CACHE STRING "")
 set(ATTND_TEST_ONE_ISA ON CACHE BOOL "")
+set(ATTND_TEST_THREADS_ONLY ON CACHE BOOL "")
 # Without precompiled headers, so that a file with a missing include fails to compile.
 set(ATTND_PRECOMPILED OFF CACHE BOOL "")

@@ -56,12 +56,10 @@ void SlicedLaunch::Launched(cudaError_t error) {
 
 Table NewTable(Stream& stream, int64_t shares, std::span<const std::span<const std::byte>> pieces,
                bool is_used) {
-  int64_t bytes = 0;
-  for (const auto& piece : pieces) bytes += static_cast<int64_t>(piece.size());
   Table table{TakeShared(stream, shares), {}};
   if (table.buffer == nullptr) return {nullptr, NoMemory(stream)};
   if (stream.is_dry()) {
-    stream.work().host_bytes += 2 * bytes;  // here, and in a vector that grew
+    stream.work().host_bytes += 2 * shares;  // here, and in a vector that grew
     return table;
   }
   if (!is_used) return table;

@@ -86,7 +86,7 @@ class SlicedLaunch {
 // Copies host data to scratch memory of the stream, `shares` bytes: of each problem what it has of
 // the table, as Share counts it. Null `buffer` where there is no memory. On a dry stream, and where
 // it is not used, only allocates: the plans of single problems then add up to that of their list. A
-// dry stream also counts what the host keeps for it.
+// dry stream, on which `shares` are those of all AlikeProblems, also counts what the host keeps.
 struct Table {
   std::shared_ptr<Buffer> buffer;
   DeviceStatus status;
@@ -130,7 +130,8 @@ class ProblemList {
     problems->count = static_cast<int>(problems_.size());
     if (table_.buffer == nullptr) {
       const std::span<const std::byte> pieces[] = {BytesOf(ends_), BytesOf(problems_)};
-      const int64_t shares = problems->count * Share(sizeof(P) + sizeof(int64_t));
+      const int64_t shares =
+          stream.alike().ProblemsOf(problems->count) * Share(sizeof(P) + sizeof(int64_t));
       table_ = NewTable(stream, shares, pieces, /*is_used=*/problems_.size() > 1);
       if (!table_.status.ok()) return table_.status;
     }

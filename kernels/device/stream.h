@@ -1,8 +1,11 @@
 // Where launches run: the order of one lane's work on a device, and its memory.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/device/memory.h"
 #include "kernels/device/status.h"
@@ -25,6 +28,19 @@ struct Work {
   void Repeat(const Work& before, int64_t times);
 };
 
+// How the lists of a dry run stand for those of the run: problems alike have one entry there, so
+// that a plan takes no longer for many of them.
+struct AlikeProblems {
+  int64_t entries = 1;   // of a list with one entry a problem
+  int64_t problems = 1;  // that all of them stand for
+  int64_t most = 1;      // that one of them stands for
+
+  // At most so many problems have `count` entries.
+  int64_t ProblemsOf(int64_t count) const {
+    return std::min(count * most, CeilDiv(count, entries) * problems);
+  }
+};
+
 // Single-threaded; several streams of one device may be used from several threads at once. The
 // `control` of a stream can end it early, and decides how urgent its work is. A dry stream (no
 // memory) plans a request: it allocates nothing, computes nothing and reads no tensor; launches
@@ -41,6 +57,7 @@ class Stream {
   Device& device() { return device_; }
   Workspace& workspace() { return workspace_; }
   Work& work() { return work_; }
+  AlikeProblems& alike() { return alike_; }
   bool is_dry() const { return workspace_.is_dry(); }
   RunControl* control() { return control_; }  // null: nothing stops it
   bool stopped() const { return control_ != nullptr && control_->stopped(); }
@@ -59,6 +76,7 @@ class Stream {
   const std::shared_ptr<WorkQueue> queue_;
   Workspace workspace_;
   Work work_;
+  AlikeProblems alike_;
   RunControl* const control_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/core/integer.h"
 #include "kernels/core/run_control.h"
 #include "kernels/core/stopped.h"
 #include "kernels/ops/status_of.h"
@@ -65,9 +66,14 @@ void Ops::CopyInto(const std::vector<View>& from, const std::vector<View>& to) {
 void Ops::CountAlike(const SeqCounts& counts) {
   if (counts.empty() || !stream_.is_dry()) return;
   alike_.clear();
+  AlikeProblems all{.entries = 0, .problems = 0};
   for (const std::vector<int64_t>& list : counts) {
     alike_.insert(alike_.end(), list.begin(), list.end());
+    for (const int64_t count : list) {
+      all = {all.entries + 1, all.problems + count, std::max(all.most, count)};
+    }
   }
+  if (all.entries > 0) stream_.alike() = all;
   stands_for_several_ = std::any_of(alike_.begin(), alike_.end(), [](int64_t n) { return n > 1; });
 }
 
@@ -129,24 +135,27 @@ Tensor Uploaded(Ops& ops, DType dtype, const std::vector<Shape>& shapes,
     fits = static_cast<int64_t>(values[p].size()) == shapes[p].size();
   }
   if (!ops.Require(fits, "from_host", "as many values as elements")) return {};
-  // One array holds them all: one upload.
-  int64_t elements = 0;
+  // One array holds them all, one behind the other: one upload.
+  int64_t bytes = 0;
   std::vector<std::span<const std::byte>> parts;
   for (size_t p = 0; p < shapes.size(); ++p) {
-    elements += ops.PlannedBytes(shapes, p, shapes[p].size() * SizeOf(dtype)) / SizeOf(dtype);
+    bytes += RoundUp(ops.PlannedBytes(shapes, p, shapes[p].size() * SizeOf(dtype)), 64);
     if (!dry) parts.push_back(std::as_bytes(std::span<const T>(values[p])));
   }
-  const Tensor all = ops.Empty(dtype, {{elements}});
-  if (!ops.status().ok()) return {};
-  if (dry) ops.stream().work().host_bytes += elements * static_cast<int64_t>(sizeof(T));
-  ops.Fail(StatusOf(ops.stream().device().Upload(ops.stream(), all[0].data, parts, source)));
+  const std::shared_ptr<Buffer> all = ops.stream().workspace().AllocateShared(bytes);
+  if (all == nullptr) {
+    ops.Fail(absl::ResourceExhaustedError(absl::StrCat("no memory left for ", bytes, " bytes")));
+    return {};
+  }
+  if (dry) ops.stream().work().host_bytes += bytes;
+  ops.Fail(StatusOf(ops.stream().device().Upload(ops.stream(), all->data(), parts, source)));
   std::vector<View> views;
-  char* data = all[0].As<char>();
+  char* data = static_cast<char*>(all->data());
   for (const Shape& shape : shapes) {
     views.push_back(DenseView(data, dtype, shape));
     if (data != nullptr) data += views.back().bytes();
   }
-  const std::vector<std::shared_ptr<Buffer>> owners(shapes.size(), all.buffer(0));
+  const std::vector<std::shared_ptr<Buffer>> owners(shapes.size(), all);
   return ops.status().ok() ? Tensor(std::move(views), owners) : Tensor();
 }
 

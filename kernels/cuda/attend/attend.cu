@@ -161,7 +161,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
     }
     first_state_byte.push_back(state_bytes);
     state_bytes += ShareOf<float>(states * StateFloats(data));
-    split_bytes += ShareOf<SeqSplit>(data.p.B);
+    split_bytes += data.p.B * ShareOf<SeqSplit>(1);
     forward.push_back(data);
   }
   if (forward.empty()) return {};

@@ -11,7 +11,7 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
   head_first_.push_back(head_first);
   heads_.push_back(H);
   has_terms_.push_back(false);
-  shares_ += Share(B * static_cast<int64_t>(sizeof(SeqData) + H * sizeof(const PatternData*)));
+  shares_ += B * Share(static_cast<int64_t>(sizeof(SeqData) + H * sizeof(const PatternData*)));
   seqs_.resize(first + static_cast<size_t>(B), SeqData{});
   by_head_.resize(head_first + static_cast<size_t>(B * H), nullptr);
   if (stream_.is_dry()) return {};

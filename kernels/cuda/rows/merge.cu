@@ -47,7 +47,10 @@ class MergeList {
         table_.push_back(rows);
       }
     }
-    if (!has_few) table_shares_ += ShareOf<MergePartRows>(parts);
+    if (!has_few) {
+      most_shares_ = std::max(most_shares_, ShareOf<MergePartRows>(parts));
+      ++in_table_;
+    }
     // A gradient takes four columns a thread in any case.
     const bool by_four = over.by_quads || !dparts.empty();
     over.group_log2 = static_cast<uint8_t>(Log2Up(by_four ? DivideUp(over.Dv, kQuad) : over.Dv, 5));
@@ -59,7 +62,7 @@ class MergeList {
     Table table;
     if (!table_.empty() && !list_.empty()) {
       const std::span<const std::byte> pieces[] = {BytesOf(table_)};
-      table = NewTable(stream, table_shares_, pieces);
+      table = NewTable(stream, stream.alike().ProblemsOf(in_table_) * most_shares_, pieces);
       if (!table.status.ok()) return table.status;
     }
     const LaunchShape shape = {.threads = kMergeThreads,
@@ -71,7 +74,7 @@ class MergeList {
  private:
   ProblemList<MergeOver> list_;
   std::vector<MergePartRows> table_;
-  int64_t table_shares_ = 0;
+  int64_t in_table_ = 0, most_shares_ = 0;  // problems in it, and of one of them
 };
 
 }  // namespace

@@ -69,7 +69,7 @@ void ScanPlan::Add(const ScanProblem& p, bool wants_final) {
     w.has_blank_keys = w.has_blank_keys || line.used_keys < w.Nk;
     if (!stream_.is_dry()) lines_.push_back(line);
   }
-  line_shares_ += ShareOf<ScanLine>(line_count_ - first_line_.back());
+  line_shares_ += (line_count_ - first_line_.back()) * ShareOf<ScanLine>(1);
   in_segments_.push_back(in_segments);
   works_.push_back(w);
 }
