@@ -157,7 +157,11 @@ class ForwardBlock {
         }
         if (is_careful_) FindOddRows(buffer);
         if (warp_sees_) {
-          AddWeighted<T, kColumns>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          if (data_.is_exact) {
+            AddWeighted<T, kColumns, true>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          } else {
+            AddWeighted<T, kColumns, false>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          }
           if (is_careful_) AddOddRows();
         }
       }
