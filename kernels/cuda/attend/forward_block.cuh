@@ -19,9 +19,6 @@ template <class T, int kWidth, bool kStreams, bool kTerms>
 class ForwardBlock {
   using Shape = ForwardShape<T, kWidth, kStreams, kTerms>;
   static constexpr int kColumns = Shape::kValueWidth;
-  // Weights are up to 2^kHeadroom: float16 has few bits below 2^-14, and sinks may outweigh all
-  // keys.
-  static constexpr float kHeadroom = std::is_same_v<T, simt::f16> ? 14 : 0;
 
  public:
   // REQUIRES: `constants` are set.
@@ -67,6 +64,12 @@ class ForwardBlock {
 
  private:
   SIMT_FN int RowOfTile(int r) const { return warp_ * 16 + lane_ / 4 + r * 8; }
+  // What weights are multiplied with before they are rounded: float16 has few bits below 2^-14, and
+  // a sink may outweigh all keys.
+  SIMT_FN float Headroom() const {
+    if constexpr (!std::is_same_v<T, simt::f16>) return 1;
+    return p_.is_softmax() && p_.sinks.data != nullptr ? 16384 : 1;
+  }
   SIMT_FN int64_t QueryRow(int64_t i) const { return c_.head.QueryRow(first_slot_ + i); }
   SIMT_FN int Chunks() const { return kStreams ? (p_.D + kWidth - 1) / kWidth : 1; }
   // Pieces of a key tile: chunks of two halves of the distances, chunks of keys, values.
@@ -182,12 +185,10 @@ class ForwardBlock {
     // A sink is a key that has been seen, with the value 0. Of parts the merged row counts it.
     const float sink =
         c_.tile.is_whole && p_.is_softmax() ? SinkOf(p_, c_.head.b, c_.head.h) : -INFINITY;
-    const float sink_score = sink * kLog2E, base = sink_score - kHeadroom;
-    const float weight = base == sink_score ? 1.0f : simt::Exp2(sink_score - base);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      max_[r] = p_.is_softmax() ? base : 0.0f;
-      sum_[r] = sink > -INFINITY && lane_ % 4 == 0 ? weight : 0.0f;
+      max_[r] = p_.is_softmax() ? sink * kLog2E : 0.0f;
+      sum_[r] = sink > -INFINITY && lane_ % 4 == 0 ? 1.0f : 0.0f;
     }
   }
 
@@ -288,8 +289,7 @@ class ForwardBlock {
   uint32_t hidden_ = 0;
   float s_[8][4];  // products, scores, weights
   float out_[kColumns / 8][4];
-  // Of two rows: the largest score less kHeadroom, and the sum over this lane's keys. Without
-  // softmax 0, and the pairs seen.
+  // Of two rows; the sum over this lane's keys. Without softmax 0, and the pairs seen.
   float max_[2], sum_[2];
 };
 
