@@ -64,6 +64,12 @@ class ForwardBlock {
 
  private:
   SIMT_FN int RowOfTile(int r) const { return warp_ * 16 + lane_ / 4 + r * 8; }
+  // What weights are multiplied with before they are rounded: float16 has few bits below 2^-14, and
+  // a sink may outweigh all keys.
+  SIMT_FN float Headroom() const {
+    if constexpr (!std::is_same_v<T, simt::f16>) return 1;
+    return p_.is_softmax() && p_.sinks.data != nullptr ? 16384 : 1;
+  }
   SIMT_FN int64_t QueryRow(int64_t i) const { return c_.head.QueryRow(first_slot_ + i); }
   SIMT_FN int Chunks() const { return kStreams ? (p_.D + kWidth - 1) / kWidth : 1; }
   // Pieces of a key tile: chunks of two halves of the distances, chunks of keys, values.
@@ -157,7 +163,11 @@ class ForwardBlock {
         }
         if (is_careful_) FindOddRows(buffer);
         if (warp_sees_) {
-          AddWeighted<T, kColumns>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          if (data_.is_exact) {
+            AddWeighted<T, kColumns, true>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          } else {
+            AddWeighted<T, kColumns, false>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          }
           if (is_careful_) AddOddRows();
         }
       }

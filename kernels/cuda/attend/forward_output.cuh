@@ -82,7 +82,8 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Store() {
     const int64_t row = c_.head.query_rows == nullptr ? slot : QueryRow(RowOfTile(r));
     if (slot >= slots || row < 0) continue;
     const bool is_valid = row < c_.head.nq;
-    StoreRow(row, r, is_valid ? FactorOf(p_, c_.head, sum, row) : 0.0f, is_valid && sum != 0);
+    StoreRow(row, r, is_valid ? FactorOf(p_, c_.head, sum, row) / Headroom() : 0.0f,
+             is_valid && sum != 0);
     if (p_.is_softmax() && lane_ % 4 == 0 && c_.place.value_part == 0) {
       const int64_t at = p_.lse.Head(c_.head.b, c_.head.h) + row * p_.lse.row;
       static_cast<float*>(p_.lse.data)[at] = is_valid ? LseOf(max_[r], sum, own_sink) : -INFINITY;
@@ -120,6 +121,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::StoreRow(int64_t row, in
 template <class T, int kWidth, bool kStreams, bool kTerms>
 SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Save() const {
   float* state = c_.tile.State(data_, c_.place);
+  const float factor = 1 / Headroom();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float sum = QuadSum(sum_[r]);
@@ -135,7 +137,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Save() const {
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
         const int c = m * 8 + lane_ % 4 * 2 + x;
-        if (c < value_width_) values[c] = out_[m][r * 2 + x];
+        if (c < value_width_) values[c] = out_[m][r * 2 + x] * factor;
       }
     }
   }

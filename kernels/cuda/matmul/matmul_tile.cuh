@@ -266,7 +266,9 @@ class WarpTile {
     }
   }
 
-  // Small products first: they would be lost in sums of large ones.
+  // Small products first: they would be lost in sums of large ones. Tensor cores cut sums off where
+  // float32 rounds them, which adds up over k: they sum eight products, and sums of those are
+  // float32's.
   SIMT_FN void Add32(const float* a, const float* b,
                      float (&sums)[S::kRowTiles][S::kColumnTiles][4]) const {
     uint32_t high[S::kColumnTiles][2], low[S::kColumnTiles][2];
@@ -286,17 +288,23 @@ class WarpTile {
         simt::SplitTf32(a[(m * 16 + i % 2 * 8) * a_outer_ + i / 2 * 4 * a_k_], &left[i],
                         &left_low[i]);
       }
+      float eight[S::kColumnTiles][4] = {};
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
-        simt::MmaTf32(sums[m][n], left_low, high[n][0], high[n][1]);
+        simt::MmaTf32(eight[n], left_low, high[n][0], high[n][1]);
       }
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
-        simt::MmaTf32(sums[m][n], left, low[n][0], low[n][1]);
+        simt::MmaTf32(eight[n], left, low[n][0], low[n][1]);
       }
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
-        simt::MmaTf32(sums[m][n], left, high[n][0], high[n][1]);
+        simt::MmaTf32(eight[n], left, high[n][0], high[n][1]);
+      }
+#pragma unroll
+      for (int n = 0; n < S::kColumnTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[m][n][i] += eight[n][i];
       }
     }
   }
