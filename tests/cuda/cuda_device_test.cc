@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -53,13 +54,17 @@ TEST(CudaDevice, CopiesPiecesOfAnySize) {
 TEST(CudaDevice, ManySmallCopiesPassThroughTheSlotsInOrder) {
   const auto device = NewDevice();
   Stream stream(*device, &device->memory());
-  const size_t bytes = size_t{1} << 20;
-  const auto buffer = device->memory().Allocate(bytes, stream.queue());
-  Bytes want;
-  for (unsigned i = 0; i < 40; ++i) {
-    want = RandomBytes(bytes - i, i);
-    const std::span<const std::byte> pieces[] = {want};
-    ASSERT_TRUE(device->Upload(stream, buffer->data(), pieces, nullptr).ok());
+  // Each begins within the one before it, and the bytes of all are there in the end.
+  constexpr size_t kBytes = size_t{1} << 20, kStep = kBytes - 4096;
+  constexpr unsigned kCopies = 40;
+  Bytes want(kCopies * kStep + kBytes);
+  const auto buffer = device->memory().Allocate(want.size(), stream.queue());
+  for (unsigned i = 0; i <= kCopies; ++i) {
+    const Bytes data = RandomBytes(kBytes, i);
+    std::copy(data.begin(), data.end(), want.begin() + static_cast<std::ptrdiff_t>(i * kStep));
+    const std::span<const std::byte> pieces[] = {data};
+    auto* const to = static_cast<std::byte*>(buffer->data()) + i * kStep;
+    ASSERT_TRUE(device->Upload(stream, to, pieces, nullptr).ok());
   }
   Bytes back(want.size());
   ASSERT_TRUE(device->Download(stream, buffer->data(), back).ok());

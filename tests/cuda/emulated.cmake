@@ -31,7 +31,7 @@ file(GLOB primitive_tests CONFIGURE_DEPENDS cpu/*_case.cc cpu/*_test.cc plain/*.
 list(FILTER primitive_tests EXCLUDE REGEX
   "/(cpus|cpu_device_test|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
 file(GLOB cuda_test_sources CONFIGURE_DEPENDS cuda/*.cc)
-list(FILTER cuda_test_sources EXCLUDE REGEX "/cuda_devices\\.cc$")
+list(FILTER cuda_test_sources EXCLUDE REGEX "/(cuda_devices|costs)\\.cc$")
 add_library(primitive_tests OBJECT ${primitive_tests})
 target_link_libraries(primitive_tests PRIVATE attnd_kernels attnd_compiler GTest::gmock)
 precompile(primitive_tests std absl gtest)
@@ -57,6 +57,12 @@ add_cuda_tests(cuda_asan_tests attnd_cuda_asan)
 add_emulated(attnd_cuda_tsan -fsanitize=thread -g1 -O1)
 add_cuda_tests(cuda_tsan_tests attnd_cuda_tsan)
 
+# What the emulator counts of kernels, as a table (tests/bench/README.md).
+add_executable(cuda_costs cuda/costs.cc cuda/cpus_cuda.cc cuda/on_host.cc
+  $<TARGET_OBJECTS:primitive_tests>)
+target_link_libraries(cuda_costs
+  PRIVATE attnd_cuda_emulated attnd_kernels attnd_compiler hwy GTest::gmock)
+
 # The C interface and the server on the emulated device.
 add_library(attnd_c_cuda SHARED ${PROJECT_SOURCE_DIR}/kernels/engine/c_api.cc cuda/cuda_devices.cc)
 target_link_libraries(attnd_c_cuda PRIVATE attnd_cuda_emulated attnd_c_needs)
@@ -67,7 +73,7 @@ if(ATTND_SERVER)
 endif()
 
 # Built where they are asked for (tests/run cuda, cuda-sanitized).
-set(emulated_targets attnd_cuda_emulated attnd_cuda_asan attnd_cuda_tsan cuda_tests cuda_asan_tests cuda_tsan_tests
+set(emulated_targets attnd_cuda_emulated attnd_cuda_asan attnd_cuda_tsan cuda_costs cuda_tests cuda_asan_tests cuda_tsan_tests
   primitive_tests fake_nvml attnd_c_cuda)
 if(ATTND_SERVER)
   list(APPEND emulated_targets attnd-server-cuda)

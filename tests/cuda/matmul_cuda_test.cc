@@ -63,8 +63,8 @@ TEST(MatMulCuda, ListsOfAllDtypesAndTiles) {
   Products list;
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     list.Add(dtype, dtype, DType::kF32, {70, 40}, {40, 33}, {70, 33});
-    // A long sum, and summed matrices.
-    list.Add(dtype, dtype, DType::kF32, {20, 3000}, {3000, 33}, {20, 33});
+    // A long sum, of four chunks, and summed matrices.
+    list.Add(dtype, dtype, DType::kF32, {20, 5000}, {5000, 33}, {20, 33});
     list.Add(dtype, dtype, DType::kF32, {3, 2, 30, 40}, {3, 2, 40, 65}, {1, 2, 30, 65});
     list.Add(dtype, DType::kF32, DType::kF32, {2, 70, 40}, {1, 40, 48}, {2, 70, 48});
     // Large tiles.

@@ -11,6 +11,8 @@ namespace emu {
 namespace {
 
 constexpr int64_t kBytes = int64_t{64} << 30;
+// Larger arrays are for offsets that 32 bits do not hold: most of one is never touched.
+constexpr size_t kMostPoisoned = size_t{1} << 30;
 
 // For the address sanitizer each allocation ends where its bytes end, with a page before the next.
 #if defined(__SANITIZE_ADDRESS__)
@@ -63,6 +65,10 @@ void* DeviceMemory::Allocate(Device* device, size_t bytes) {
 }
 
 void DeviceMemory::Poison(void* data, size_t bytes) {
+  if (bytes > kMostPoisoned) {
+    std::memset(data, 0xff, size_t{1} << 20);
+    return;
+  }
   const size_t whole = (bytes + kPage - 1) / kPage * kPage;
   std::memset(data, 0xff, kGap > 0 ? bytes : whole);
 }

@@ -1,0 +1,48 @@
+"""Faults on the host's side: streams, copies, lists of problems."""
+
+from fault import faults_of
+
+SMALL = "CudaDevice.ManySmallCopiesPassThroughTheSlotsInOrder"
+
+FAULTS = faults_of("", [
+    ("stream order", "memory is used again before its last use has passed",
+     "cuda_queue.cc",
+     "if (has_ended_ || passed_ >= position) return nullptr;",
+     "if (has_ended_ || position_ >= position) return nullptr;",
+     "CudaDevice.AFreedBufferServesItsOwnStreamAtOnceAndOthersOncePassed", "plain", ""),
+    ("stream order", "pinned memory is filled again before it has been copied",
+     "staging.cc",
+     "  if (error == cudaSuccess && !is_new) error = cudaEventSynchronize(next.passed);\n",
+     "",
+     SMALL, "plain", ""),
+    ("stream order", "bytes are taken before they have arrived",
+     "staging.cc",
+     "const cudaError_t error = cudaEventSynchronize(slot.passed);\n    if (error == cudaSuccess) {",
+     "const cudaError_t error = cudaSuccess;\n    if (error == cudaSuccess) {",
+     "CudaDevice.CopiesPiecesOfAnySize", "plain", ""),
+    ("host touches device memory", "a table is written by the host",
+     "launch.cu",
+     "  table.status = StatusOf(queue.staging().Send(table.buffer->data(), pieces, "
+     "[] { return true; }),\n                          \"copy of a table\");\n",
+     "  std::memcpy(table.buffer->data(), pieces[0].data(), pieces[0].size());\n",
+     "RowsOnCuda.OneResultOfMerge", "plain", ""),
+    ("source ends too early", "a table is copied from memory that the call frees",
+     "launch.cu",
+     "  table.status = StatusOf(queue.staging().Send(table.buffer->data(), pieces, "
+     "[] { return true; }),\n                          \"copy of a table\");\n",
+     "  std::vector<std::byte> all;\n"
+     "  for (const auto& piece : pieces) all.insert(all.end(), piece.begin(), piece.end());\n"
+     "  table.status = StatusOf(cudaMemcpyAsync(table.buffer->data(), all.data(), all.size(),\n"
+     "                                          cudaMemcpyHostToDevice, queue.stream()), \"copy\");\n",
+     "RowsOnCuda.OneResultOfMerge", "plain", ""),
+    ("wrong list end", "the first block of a problem is taken for one of the problem before it",
+     "launch.h",
+     "if (block < problems.ends[middle]) {",
+     "if (block <= problems.ends[middle]) {",
+     "RowsOnCuda.OneResultOfMerge", "plain", "rows/merge.cu"),
+    ("wrong list end", "a block between two slices of a launch is left out",
+     "launch.cu",
+     "  first_ = next_;\n",
+     "  first_ = next_ + (next_ > 0 ? 1 : 0);\n",
+     "RowSizesOnCuda.SlicesAreOneLaunch", "plain", ""),
+])

@@ -1,0 +1,100 @@
+"""Faults in products, transforms and scans."""
+
+from fault import faults_of
+
+LISTS = "MatMulCuda.ListsOfAllDtypesAndTiles"
+SIZES = "Isas/MatMul.EverySize/cuda"
+FORWARD = "scan_forward_walk.cu"
+
+MATMUL = faults_of("matmul/", [
+    ("missing wait", "the stage that is multiplied is still being copied",
+     "matmul.cuh",
+     "simt::CopyWait<S::kStages - 2>();",
+     "simt::CopyWait<S::kStages - 1>();",
+     LISTS, "plain", "matmul.cu"),
+    ("missing barrier", "a stage is loaded while other warps multiply it",
+     "matmul.cuh",
+     "    // All threads' parts of this stage are there, and none reads the stage that is loaded next.\n"
+     "    __syncthreads();\n",
+     "",
+     "Isas/MatMul.ManyTiles/cuda", "thread", "matmul.cu"),
+    ("fragment", "halves of a fragment of the left side are swapped",
+     "matmul_tile.cuh",
+     "(FirstRow() + odd * 8 + i) * S::kPitchK + upper * 8",
+     "(FirstRow() + upper * 8 + i) * S::kPitchK + odd * 8",
+     LISTS, "plain", "matmul.cu"),
+    ("missing mask", "the last step of a sum has elements beyond K",
+     "matmul.cuh",
+     "const int count = static_cast<int>(p_.K - k < S::kK ? p_.K - k : S::kK);",
+     "const int count = S::kK;",
+     LISTS, "plain", "matmul.cu"),
+    ("read out of bounds", "rows beyond the last one are read",
+     "matmul_tile.cuh",
+     "      const bool valid = line < lines && at < length;\n"
+     "      simt::CopyAsync(tile + line * kPitch + at, valid",
+     "      const bool valid = at < length;\n"
+     "      simt::CopyAsync(tile + line * kPitch + at, valid",
+     SIZES, "address", "matmul.cu"),
+    ("order of a sum", "chunks are added in an order that depends on which threads run first",
+     "matmul.cuh",
+     "    float sum = from[0];\n#pragma unroll 8\n"
+     "    for (int chunk = 1; chunk < p.chunks; ++chunk) sum += from[chunk * of_chunk];",
+     "    static unsigned arrivals = 0;\n    const unsigned start = arrivals++;\n    float sum = 0;\n"
+     "    for (int chunk = 0; chunk < p.chunks; ++chunk) {\n"
+     "      sum += from[(start + chunk) % p.chunks * of_chunk];\n    }",
+     LISTS, "plain", "matmul.cu"),
+    ("divergence", "warps without rows skip a barrier",
+     "matmul.cuh",
+     "  // Through shared memory, so that threads follow the lines of the result.\n",
+     "  if (which + 1 == 1 && threadIdx.x / 32 * 16 > static_cast<unsigned>(block.at.rows)) return;\n",
+     LISTS, "plain", "matmul.cu"),
+])
+
+SCAN = faults_of("scan/", [
+    ("wrong position", "keys decay by what belongs to the key before them",
+     "scan_tiles.cuh",
+     "w.log_decay.h + t * w.log_decay.n",
+     "w.log_decay.h + (t > 0 ? t - 1 : 0) * w.log_decay.n",
+     "Scan.DecaysOfAllSizes", "plain", FORWARD),
+    ("missing barrier", "results of a tile are stored before all warps have written them",
+     "scan_forward_walk.cuh",
+     "    if (walks) Walk(p, rows, bad);\n    __syncthreads();\n",
+     "    if (walks) Walk(p, rows, bad);\n",
+     "Scan.EveryChunkSize", "thread", FORWARD),
+    ("shared tile too small", "the tile of queries lacks its last element",
+     "scan_forward_walk.cuh",
+     "xq = tiles.Take<float>(queries * S::kK);",
+     "xq = tiles.Take<float>(queries * S::kK - 1);",
+     "Scan.Lengths", "address", FORWARD),
+    ("missing mask", "a state of columns beyond the last one is stored",
+     "scan_state.cuh",
+     "        if (c < count) f(state.m[r][c], own + row * by_row + c * by_own);",
+     "        f(state.m[r][c], own + row * by_row + c * by_own);",
+     "ScanCuda.LinesOfSeveralSegments", "plain", FORWARD),
+    ("wrong lane", "sums over features miss those of half of the lanes",
+     "scan_state.cuh",
+     "    for (int flip = 1; flip < S::kAcross; flip *= 2) {",
+     "    for (int flip = 1; flip < S::kAcross / 2; flip *= 2) {",
+     "Scan.HeadDims", "plain", FORWARD),
+    ("lost state", "segments begin with the state of the first one",
+     "scan_forward_walk.cuh",
+     "? Base::StateAt(w.states, at.segment)\n                                : StateRef(w.s0",
+     "? Base::StateAt(w.states, 0)\n                                : StateRef(w.s0",
+     "ScanCuda.LinesOfSeveralSegments", "plain", FORWARD),
+])
+
+FFT = faults_of("fft/", [
+    ("wrong factor", "all elements of a butterfly turn by one root",
+     "fft_radix.cuh",
+     "parts == 1 ? x[t] : Mul(x[t], roots[p * t * root]);",
+     "parts == 1 ? x[t] : Mul(x[t], roots[p * root]);",
+     "Isas/FftTest.IsTheDefinition/cuda", "plain", "fft.cu"),
+    ("missing barrier", "a pass reads what the one before it may not have written yet",
+     "fft_radix.cuh",
+     "        RunAnyRadix(radix, x, other, elements, stride, parts, roots, root, n);\n    }\n"
+     "    __syncthreads();\n",
+     "        RunAnyRadix(radix, x, other, elements, stride, parts, roots, root, n);\n    }\n",
+     "FftCuda.OneResult", "thread", "fft.cu"),
+])
+
+FAULTS = MATMUL + SCAN + FFT
