@@ -329,6 +329,7 @@ TEST_P(Attend, AbsentIncomingGradientsCountAsZero) {
                     .ok());
     EXPECT_EQ(zero.dq.Payload(), absent.dq.Payload());
     EXPECT_EQ(zero.dk.Payload(), absent.dk.Payload());
+    EXPECT_EQ(zero.dv.Payload(), absent.dv.Payload());
     zero.ExpectBackward();
   }
 }

@@ -118,6 +118,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
     const AttendProblem& p = args.problems[n];
     ForwardData data = {};
     data.p = NewAttendData(args.params, p);
+    data.is_exact = KeepsWeights(data.p, data.p.Dv);
     data.parts = 1;
     data.ranks = DivideUp(data.p.Nq, kTile);
     data.state_rows = static_cast<int>(std::clamp<int64_t>(data.p.Nq, 1, kTile));

@@ -35,6 +35,7 @@ struct ForwardData {
   int64_t ranks;    // of query tiles of a head, and of tiles of rows that stand in no slot
   int parts;        // the most of a sequence
   int value_parts;  // of Dv: each block computes the columns of one
+  bool is_exact;    // KeepsWeights
   int64_t heads_together;
 
   SIMT_FN int64_t StateFloats() const { return int64_t{state_rows} * (p.Dv + 2); }

@@ -105,6 +105,7 @@ class GradSums {
       }
       return;
     }
+    if (p.dout.data == nullptr) return;
     if (careful) {
       __syncthreads();
       pair_.WriteScores(weights);
@@ -122,7 +123,11 @@ class GradSums {
                      bool careful, bool exact) {
     const T* other = pair_.OtherColumns(second, c);
     const int width = (second ? p.a.Dv : p.a.D) - c * kSide;
-    if (!careful) return TileOf<T>::AddWeighted(sums, weights, factor, exact, other, width);
+    if (!careful && exact) {
+      return TileOf<T>::template AddWeighted<true>(sums, weights, factor, other, width);
+    }
+    if (!careful)
+      return TileOf<T>::template AddWeighted<false>(sums, weights, factor, other, width);
     const auto value = [&](int, int x, int column) {
       return ToFloat(other[TileOf<T>::At(x, column)]);
     };

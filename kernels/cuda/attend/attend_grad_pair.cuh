@@ -208,9 +208,10 @@ class GradPair {
       LoadColumns(false, second, c, 0);
       FinishLoads(true);
     }
-    TileOf<T>::AddProduct(sums, m.own + place * TileOf<T>::kElements,
-                          m.other + place * TileOf<T>::kElements,
-                          (second ? p.a.Dv : p.a.D) - c * kSide);
+    // The scores of both passes and of the forward are the same bits: P sums to 1 as it did there.
+    TileOf<T>::template AddProduct<kPass == GradPass::kKeys>(
+        sums, m.own + place * TileOf<T>::kElements, m.other + place * TileOf<T>::kElements,
+        (second ? p.a.Dv : p.a.D) - c * kSide);
   }
 
   SIMT_FN bool Sees(int query, int key) const { return (m.seen_by_query[query] >> key & 1) != 0; }

@@ -51,13 +51,13 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   data.v_columns = static_cast<int>(CeilDiv64(Dv));
   ChooseType();
   const int chunks = data.columns + data.v_columns;
-  const auto is_float = [&](const View& first, const View& second) {
-    return (Wants(first) && first.dtype == DType::kF32) ||
+  const auto is_exact = [&](const View& first, const View& second, int64_t width) {
+    return KeepsWeights(data.a, width) || (Wants(first) && first.dtype == DType::kF32) ||
            (Wants(second) && second.dtype == DType::kF32);
   };
-  data.exact_dq = is_float(grad.dq, {});
-  data.exact_dk = is_float(grad.dk, grad.dterms.k2);
-  data.exact_dv = is_float(grad.dv, grad.dterms.v2);
+  data.exact_dq = is_exact(grad.dq, {}, D);
+  data.exact_dk = is_exact(grad.dk, grad.dterms.k2, D);
+  data.exact_dv = is_exact(grad.dv, grad.dterms.v2, Dv);
   data.resident = SharedBytesOf(type, chunks) <= kMostShared;
   shared_bytes = SharedBytesOf(type, data.resident ? chunks : 1);
   PlanQueries();

@@ -112,13 +112,20 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
     for (int64_t h = of_h; h < (head.sums_h ? p.a.H : of_h + 1); ++h) {
       const GradRow* rows = p.RowsOf(b, h);
       const float* slopes = head.is_sinks ? nullptr : p.slope_sums + (b * p.a.H + h) * p.a.Nq;
-      const float sink = head.is_sinks ? SinkOf(p.a, b, h) * kLog2E : 0;
-      const int64_t nq = p.a.seqs[b].nq;
+      const double sink = head.is_sinks ? SinkOf(p.a, b, h) : 0.0f;
+      const auto* lse = static_cast<const float*>(p.a.lse.data);
+      const int64_t lse_at = p.a.lse.Head(b, h);
+      const int64_t nq = p.a.is_softmax() || !head.is_sinks ? p.a.seqs[b].nq : 0;
       for (int64_t i = threadIdx.x; i < nq; i += kGradThreads) {
         const GradRow& row = rows[i];
         if (row.lse_low == INFINITY) continue;
-        sum +=
-            head.is_sinks ? -simt::Exp2(sink - row.lse_high - row.lse_low) * row.shift : slopes[i];
+        if (!head.is_sinks) {
+          sum += slopes[i];
+          continue;
+        }
+        // In natural units: in base 2 the rounding of a large sink is far from that of lse.
+        const double exponent = min(sink - lse[lse_at + i * p.a.lse.row], 0.0);
+        sum -= simt::Exp2(static_cast<float>(exponent * 1.4426950408889634)) * row.shift;
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attend/attend_params.h"
+#include "kernels/cuda/attend/split_product.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/views.h"
 
@@ -52,7 +53,8 @@ struct TileOf {
     return row * kSide + (((column >> 3) ^ (row & 7)) << 3) + (column & 7);
   }
 
-  // sums += own other^T over `width` columns of both.
+  // sums += own other^T over `width` columns of both. kOwnIsRight: rounded as other own^T is.
+  template <bool kOwnIsRight>
   SIMT_FN static void AddProduct(Fragment& sums, const T* own, const T* other, int width) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int lower = lane & 7, odd = lane >> 3 & 1, upper = lane >> 4;
@@ -72,9 +74,10 @@ struct TileOf {
   }
 
   // sums += weights other, over the first `width` columns of `other`. Weights are those of the own
-  // rows (in rows) to the other ones, times `factor`. They are rounded to T, or, where `exact`,
+  // rows (in rows) to the other ones, times `factor`. They are rounded to T, or, where kExact,
   // split into two T.
-  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float factor, bool exact,
+  template <bool kExact>
+  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float factor,
                                   const T* other, int width) {
     const int lane = threadIdx.x % 32;
     const int lower = lane & 7, odd = lane >> 3 & 1, upper = lane >> 4;
@@ -86,14 +89,14 @@ struct TileOf {
         const float(&of)[4] = weights[j * 2 + (i >> 1)];
         const float x = of[(i & 1) * 2] * factor, y = of[(i & 1) * 2 + 1] * factor;
         a[i] = Pack(T(), x, y);
-        rest[i] = exact ? Pack(T(), x - Low(T(), a[i]), y - High(T(), a[i])) : 0;
+        if (kExact) rest[i] = Pack(T(), x - Low(T(), a[i]), y - High(T(), a[i]));
       }
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         if (n * 16 >= width) break;
         uint32_t b[4];
         simt::LdMatrixX4Trans(b, other + At(j * 16 + odd * 8 + lower, (n * 2 + upper) * 8));
-        if (exact) {
+        if (kExact) {
           simt::Mma(T(), sums[n * 2], rest, b[0], b[1]);
           simt::Mma(T(), sums[n * 2 + 1], rest, b[2], b[3]);
         }
@@ -104,17 +107,6 @@ struct TileOf {
   }
 };
 
-// d += a b of float32 numbers in three products of their parts, the small ones first.
-SIMT_FN void MmaSplit(float (&d)[4], const uint32_t (&a_high)[4], const uint32_t (&a_low)[4],
-                      float b0, float b1) {
-  uint32_t high[2], low[2];
-  simt::SplitTf32(b0, &high[0], &low[0]);
-  simt::SplitTf32(b1, &high[1], &low[1]);
-  simt::MmaTf32(d, a_low, high[0], high[1]);
-  simt::MmaTf32(d, a_high, low[0], low[1]);
-  simt::MmaTf32(d, a_high, high[0], high[1]);
-}
-
 // float32: rows of 68, so that fragments of eight rows lie in different banks.
 template <>
 struct TileOf<float> {
@@ -122,6 +114,7 @@ struct TileOf<float> {
   static constexpr int kElements = kSide * kStride;
   SIMT_FN static int At(int row, int column) { return row * kStride + column; }
 
+  template <bool kOwnIsRight>
   SIMT_FN static void AddProduct(Fragment& sums, const float* own, const float* other, int width) {
     const int group = threadIdx.x % 32 / 4, lane = threadIdx.x % 4, row = LaneRow();
 #pragma unroll 2
@@ -135,14 +128,15 @@ struct TileOf<float> {
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         const float* b = other + At(n * 8 + group, d * 8 + lane);
-        MmaSplit(sums[n], high, low, b[0], b[4]);
+        MmaSplit<kOwnIsRight>(sums[n], high, low, b[0], b[4]);
       }
     }
   }
 
   // Columns of weights as they lie in a fragment are columns t and t + 4 of the left operand for 2
   // t and 2 t + 1: any order does, if the rows of `other` have the same.
-  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float, bool,
+  template <bool kExact>
+  SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float,
                                   const float* other, int width) {
     const int group = threadIdx.x % 32 / 4, lane = threadIdx.x % 4;
 #pragma unroll

@@ -1,5 +1,6 @@
 #include "kernels/cuda/attend/attend_params.h"
 
+#include <algorithm>
 #include <numbers>
 
 namespace attnd::cuda {
@@ -42,6 +43,11 @@ AttendData NewAttendData(const AttendParams& params, const AttendProblem& proble
   p.has_terms = t.bias.given() || t.table.given() || t.r.given() || t.alibi_slopes.given() ||
                 params.softcap > 0 || params.weighting != Weighting::kSoftmax;
   return p;
+}
+
+bool KeepsWeights(const AttendData& p, int64_t columns) {
+  constexpr int64_t kFewRows = 256, kFewColumns = 32;
+  return std::min(p.Nq, p.Nk + p.Nk2) <= kFewRows || columns <= kFewColumns;
 }
 
 }  // namespace attnd::cuda

@@ -192,12 +192,13 @@ SIMT_FN float FactorOf(const AttendData& p, const AttendHead& head, float sum, i
       p.row_weight.data)[p.row_weight.Head(head.b, head.h) + row * p.row_weight.row];
 }
 
-// lse of a row from the maximum and the sum of its online softmax in base 2, in float64: a float32
+// lse of a row from the base and the sum of its online softmax in base 2, in float64: a float32
 // logarithm would add its error to the rounding of lse, which multiplies all weights of a row.
-SIMT_FN float LseOf(float max, float sum, float sink) {
-  if (sum == 0 || (sum == 1 && max == sink * kLog2E)) return sink;
+// Where the sink outweighs all keys it is the sink.
+SIMT_FN float LseOf(float base, float sum, float sink) {
+  if (sum == 0 || sum == simt::Exp2(sink * kLog2E - base)) return sink;
   return static_cast<float>(
-      fma(static_cast<double>(max), 0.69314718055994530942, log(static_cast<double>(sum))));
+      fma(static_cast<double>(base), 0.69314718055994530942, log(static_cast<double>(sum))));
 }
 
 }  // namespace attnd::cuda

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attend/attend_params.h"
+#include "kernels/cuda/attend/split_product.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/views.h"
 #include "kernels/device/pattern.h"
@@ -157,20 +158,6 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
   }
 }
 
-// d += a b of float32, a and b split. Tensor cores cut sums off where float32 rounds them: they sum
-// eight products, and sums of those are float32's.
-SIMT_FN void MmaSplit(float (&d)[4], const uint32_t (&a_high)[4], const uint32_t (&a_low)[4],
-                      float b0, float b1) {
-  uint32_t high[2], low[2];
-  simt::SplitTf32(b0, &high[0], &low[0]);
-  simt::SplitTf32(b1, &high[1], &low[1]);
-  float sum[4] = {0, 0, 0, 0};
-  simt::MmaTf32(sum, a_low, high[0], high[1]);
-  simt::MmaTf32(sum, a_high, low[0], low[1]);
-  simt::MmaTf32(sum, a_high, high[0], high[1]);
-  for (int i = 0; i < 4; ++i) d[i] += sum[i];
-}
-
 // s += rows right^T: of 16 rows (`left`: the warp's first) with 64 rows, over `width` columns, a
 // multiple of the step up to kWidth.
 template <class T, int kWidth>
@@ -224,9 +211,6 @@ SIMT_FN uint32_t PackPair(simt::f16, float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Where so few columns follow, 16-bit weights have two parts: it costs next to nothing, and few
-// numbers leave no mean in which the rounding of one part would vanish.
-constexpr int kFewColumns = 32;
 template <class T>
 SIMT_FN float RestOf(float x) {
   if constexpr (std::is_same_v<T, simt::f16>) return x - __half2float(__float2half_rn(x));
@@ -238,8 +222,8 @@ SIMT_FN uint32_t PackRests(float low, float high) {
 }
 
 // out += weights values: weights [16][64] as accumulators, 64 rows of values, `width` columns, a
-// multiple of the step up to kWidth.
-template <class T, int kWidth>
+// multiple of the step up to kWidth. `kExact`: weights of 16 bits have two parts.
+template <class T, int kWidth, bool kExact>
 SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][4], const T* values,
                          int stride, int width) {
   const int lane = threadIdx.x % 32;
@@ -265,24 +249,24 @@ SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       // Scores leave the first product in the layout in which the second one reads them.
-      const uint32_t a[4] = {PackPair(T{}, weights[j * 2][0], weights[j * 2][1]),
-                             PackPair(T{}, weights[j * 2][2], weights[j * 2][3]),
-                             PackPair(T{}, weights[j * 2 + 1][0], weights[j * 2 + 1][1]),
-                             PackPair(T{}, weights[j * 2 + 1][2], weights[j * 2 + 1][3])};
+      uint32_t a[4], rest[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&of)[4] = weights[j * 2 + (i >> 1)];
+        a[i] = PackPair(T{}, of[i % 2 * 2], of[i % 2 * 2 + 1]);
+        if (kExact) rest[i] = PackRests<T>(of[i % 2 * 2], of[i % 2 * 2 + 1]);
+      }
 #pragma unroll
       for (int m = 0; m < kWidth / 16; ++m) {
         if (m * 16 >= width) continue;
         uint32_t b[4];
         simt::LdMatrixX4Trans(b, row + j * 16 * stride + m * 16);
+        if (kExact) {
+          simt::Mma(T{}, out[m * 2], rest, b[0], b[1]);
+          simt::Mma(T{}, out[m * 2 + 1], rest, b[2], b[3]);
+        }
         simt::Mma(T{}, out[m * 2], a, b[0], b[1]);
         simt::Mma(T{}, out[m * 2 + 1], a, b[2], b[3]);
-        if (m * 16 >= kFewColumns || width > kFewColumns) continue;
-        const uint32_t rest[4] = {PackRests<T>(weights[j * 2][0], weights[j * 2][1]),
-                                  PackRests<T>(weights[j * 2][2], weights[j * 2][3]),
-                                  PackRests<T>(weights[j * 2 + 1][0], weights[j * 2 + 1][1]),
-                                  PackRests<T>(weights[j * 2 + 1][2], weights[j * 2 + 1][3])};
-        simt::Mma(T{}, out[m * 2], rest, b[0], b[1]);
-        simt::Mma(T{}, out[m * 2 + 1], rest, b[2], b[3]);
       }
     }
   }

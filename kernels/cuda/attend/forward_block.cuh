@@ -19,6 +19,9 @@ template <class T, int kWidth, bool kStreams, bool kTerms>
 class ForwardBlock {
   using Shape = ForwardShape<T, kWidth, kStreams, kTerms>;
   static constexpr int kColumns = Shape::kValueWidth;
+  // Weights are up to 2^kHeadroom: float16 has few bits below 2^-14, and sinks may outweigh all
+  // keys.
+  static constexpr float kHeadroom = std::is_same_v<T, simt::f16> ? 14 : 0;
 
  public:
   // REQUIRES: `constants` are set.
@@ -157,7 +160,11 @@ class ForwardBlock {
         }
         if (is_careful_) FindOddRows(buffer);
         if (warp_sees_) {
-          AddWeighted<T, kColumns>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          if (data_.is_exact) {
+            AddWeighted<T, kColumns, true>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          } else {
+            AddWeighted<T, kColumns, false>(out_, s_, buffer, Shape::kValueStride, value_width_);
+          }
           if (is_careful_) AddOddRows();
         }
       }
@@ -175,10 +182,12 @@ class ForwardBlock {
     // A sink is a key that has been seen, with the value 0. Of parts the merged row counts it.
     const float sink =
         c_.tile.is_whole && p_.is_softmax() ? SinkOf(p_, c_.head.b, c_.head.h) : -INFINITY;
+    const float sink_score = sink * kLog2E, base = sink_score - kHeadroom;
+    const float weight = base == sink_score ? 1.0f : simt::Exp2(sink_score - base);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      max_[r] = p_.is_softmax() ? sink * kLog2E : 0.0f;
-      sum_[r] = sink > -INFINITY && lane_ % 4 == 0 ? 1.0f : 0.0f;
+      max_[r] = p_.is_softmax() ? base : 0.0f;
+      sum_[r] = sink > -INFINITY && lane_ % 4 == 0 ? weight : 0.0f;
     }
   }
 
@@ -279,7 +288,8 @@ class ForwardBlock {
   uint32_t hidden_ = 0;
   float s_[8][4];  // products, scores, weights
   float out_[kColumns / 8][4];
-  // Of two rows; the sum over this lane's keys. Without softmax 0, and the pairs seen.
+  // Of two rows: the largest score less kHeadroom, and the sum over this lane's keys. Without
+  // softmax 0, and the pairs seen.
   float max_[2], sum_[2];
 };
 

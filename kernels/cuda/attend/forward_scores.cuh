@@ -67,7 +67,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Weigh(const RelativeWind
 #pragma unroll
     for (int n = 0; n < 8; ++n) most = fmaxf(most, fmaxf(s_[n][r * 2], s_[n][r * 2 + 1]));
     const float old = max_[r];
-    max_[r] = fmaxf(old, QuadMax(most));
+    max_[r] = fmaxf(old, QuadMax(most) - kHeadroom);
     // A row that has seen nothing: -inf - 0 instead of -inf - -inf.
     const float base = max_[r] == -INFINITY ? 0.0f : max_[r];
     const float decay = simt::Exp2(old - base);
