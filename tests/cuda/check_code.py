@@ -12,6 +12,7 @@ emulator bounds it. Needs cuobjdump and nvdisasm (deploy/install-deps --test).
 """
 
 import argparse
+import fnmatch
 import json
 import os
 import pathlib
@@ -109,7 +110,8 @@ def main():
     registers = budget["registers"]
     problems = []
     for kernel, by_arch in sorted(used.items()):
-        allowed = [a["bytes"] for a in budget["stacks"] if kernel.startswith(a["kernel"])]
+        allowed = [a["bytes"] for a in budget["stacks"]
+                   if fnmatch.fnmatchcase(kernel, a["kernels"])]
         for arch, numbers in sorted(by_arch.items()):
             stack = numbers["STACK"] + numbers["LOCAL"]
             if stack > max(allowed, default=0):
@@ -125,9 +127,10 @@ def main():
                  if kernel not in used]
     for allowed in budget["stacks"]:
         stacks = [numbers["STACK"] for kernel, by_arch in used.items()
-                  if kernel.startswith(allowed["kernel"]) for numbers in by_arch.values()]
+                  if fnmatch.fnmatchcase(kernel, allowed["kernels"])
+                  for numbers in by_arch.values()]
         if max(stacks, default=0) < allowed["bytes"]:
-            problems.append(f"{BUDGET.name}: no kernel {allowed['kernel']} needs a stack of "
+            problems.append(f"{BUDGET.name}: no kernel {allowed['kernels']} needs a stack of "
                             f"{allowed['bytes']} bytes")
     sass = instructions(objects)
     for start, wanted in EXPECTED.items():
