@@ -15,6 +15,9 @@ namespace attnd::cuda::attend_grad {
 constexpr int kListThreads = 128;
 constexpr int kListWarps = kListThreads / 32;
 constexpr int kListColumns = 8;  // of a lane at a time
+// Blocks of a processor at least: the compiler spills rather than give a thread more registers than
+// it thinks good.
+constexpr int kListBlocks = 5;
 
 struct ListPair {
   bool sees;
@@ -100,7 +103,7 @@ SIMT_FN Listed QueriesOf(const AttendHead& head, int64_t j) {
   return ListOf(head.pattern->queries_begin, head.pattern->queries, j);
 }
 
-__global__ void __launch_bounds__(kListThreads)
+__global__ void __launch_bounds__(kListThreads, kListBlocks)
     GradListQueries(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t blocks = (p.a.Nq + kListWarps - 1) / kListWarps;
@@ -131,7 +134,7 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-__global__ void __launch_bounds__(kListThreads)
+__global__ void __launch_bounds__(kListThreads, kListBlocks)
     GradListKeys(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t blocks = (p.a.Nk + kListWarps - 1) / kListWarps;
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(kListThreads)
 }
 
 // A block for a row of dbias, which holds zeros: warps cannot share one.
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(32, kListBlocks * kListWarps)
     GradListBias(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t rows = p.bias_q ? 1 : p.a.Nq, heads = p.bias_h ? 1 : p.a.H;

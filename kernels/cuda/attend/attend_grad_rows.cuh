@@ -12,8 +12,12 @@
 
 namespace attnd::cuda::attend_grad {
 
+// Blocks of a processor at least: the compiler spills rather than give a thread more registers than
+// it thinks good.
+constexpr int kRowBlocks = 8;
+
 // A block for 64 rows of a head, a warp for a row at a time.
-__global__ void __launch_bounds__(kGradThreads)
+__global__ void __launch_bounds__(kGradThreads, kRowBlocks)
     GradRows(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const AttendData& a = p.a;
@@ -98,7 +102,7 @@ __global__ void __launch_bounds__(kGradThreads)
 }
 
 // A block for one number of GradHeads.
-__global__ void __launch_bounds__(kGradThreads)
+__global__ void __launch_bounds__(kGradThreads, kRowBlocks)
     GradHeadSums(const __grid_constant__ Problems<GradHeads> problems) {
   const auto [head, block, index] = FindPlace(problems);
   const GradData& p = head.grad;

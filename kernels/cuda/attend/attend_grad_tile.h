@@ -176,7 +176,8 @@ SIMT_FN void LoadTile(T* tile, const TileSource& source, const int32_t* rows, in
     T* to = tile + TileOf<T>::At(row, piece * kPiece);
     const int64_t named = rows[row];
     const bool exists = named >= 0, second = named >= source.second_from;
-    const HeadRows& from = second ? source.second : source.first;
+    // A copy: a reference to either would keep both in local memory.
+    const HeadRows from = second ? source.second : source.first;
     const int64_t begin =
         exists ? from.At(second ? named - source.second_from : named) + column + piece * kPiece : 0;
     if (source.vectors && piece * kPiece + kPiece <= width) {

@@ -155,7 +155,8 @@ SIMT_FN void MoveElements(const GatherRowsOver& p, int rows, int64_t column_bloc
       });
 }
 
-__global__ void __launch_bounds__(kGatherThreads)
+// Three blocks a processor at least: for more of them the compiler spills.
+__global__ void __launch_bounds__(kGatherThreads, 3)
     GatherRowsKernel(const __grid_constant__ Problems<GatherRowsOver> problems) {
   const Place<GatherRowsOver> place = FindPlace(problems);
   const GatherRowsOver& p = place.problem;
