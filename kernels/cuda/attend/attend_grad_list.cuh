@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kListThreads, kListBlocks)
 }
 
 // A block for a row of dbias, which holds zeros: warps cannot share one.
-__global__ void __launch_bounds__(32, kListBlocks * kListWarps)
+__global__ void __launch_bounds__(32, kListBlocks* kListWarps)
     GradListBias(const __grid_constant__ Problems<GradData> problems) {
   const auto [p, block, index] = FindPlace(problems);
   const int64_t rows = p.bias_q ? 1 : p.a.Nq, heads = p.bias_h ? 1 : p.a.H;
