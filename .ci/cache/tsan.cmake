@@ -7,6 +7,7 @@ set(CMAKE_CXX_FLAGS "-fsanitize=thread -g1 -DATTND_NO_AVX512" CACHE STRING "")
 set(ATTND_ARCHIVES OFF CACHE BOOL "")
 # A test that takes a second takes twenty here.
 set(ATTND_TEST_SECONDS 900 CACHE STRING "")
+set(ATTND_CUDA OFF CACHE STRING "")
 set(ATTND_TEST_ONE_ISA ON CACHE BOOL "")
 set(ATTND_TEST_THREADS_ONLY ON CACHE BOOL "")
 # Without precompiled headers, so that a file with a missing include fails to compile.
