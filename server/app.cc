@@ -94,6 +94,7 @@ absl::Status App::Build() {
   self_tests_ = std::move(devices->self_tests);
   engine_ = std::make_shared<Engine>(std::move(devices->list),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});
+  self_tests_.resize(engine_->devices());
   std::vector<DeviceInfo> described;
   for (size_t i = 0; i < engine_->devices(); ++i) described.push_back(engine_->device(i).info());
 

@@ -6,6 +6,8 @@
 namespace attnd {
 
 absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
+  // Names of instruction sets are checked as for the processor.
+  if (const auto processor = NewCpuDevice(options.cpu); !processor.ok()) return processor.status();
   CudaDevices found = NewCudaDevices(
       {.retain_bytes = options.cpu.retain_bytes, .poison_memory = options.cpu.poison_memory});
   if (!found.why_not.empty()) return absl::UnavailableError(found.why_not);

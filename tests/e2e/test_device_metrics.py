@@ -31,7 +31,8 @@ def start(start_server, monkeypatch):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         # Its kernels are tested elsewhere, and planned faults are meant for requests.
-        own = ("--self-test", "false") if program == EMULATED else ()
+        is_own = program == EMULATED and "--self-test" not in flags
+        own = ("--self-test", "false") if is_own else ()
         return start_server(*own, *flags)
 
     return start_program
@@ -121,4 +122,15 @@ def test_the_dashboards_know_what_they_cannot_see(start):
         page = start(EMULATED, *flags, LD_LIBRARY_PATH=str(BUILD / "tests/fake_nvml")).metrics()
         return set(re.findall(r"^# TYPE (\S+)", page, re.M))
 
-    assert families() - families("--device", "cpu") == OF_DEVICES
+    assert families("--self-test", "true") - families("--device", "cpu") == OF_DEVICES
+
+
+def test_what_a_device_has_proven(start):
+    server = start(EMULATED, "--self-test", "true")
+    with attnd.Client(server.target) as client:
+        info = client.info()
+    cpu, cuda = info.devices
+    assert info.note == "" and cpu.self_tests == () and cuda.self_test_seconds > 0
+    assert {test.primitive for test in cuda.self_tests} >= {"attend", "scan_grad", "sort", "fft"}
+    assert all(not test.failure and test.launches > 0 for test in cuda.self_tests)
+    assert server.metric("attnd_device_self_test_passed") == len(cuda.self_tests)

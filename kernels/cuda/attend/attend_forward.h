@@ -78,7 +78,10 @@ struct ForwardTile {
     const PatternData* pattern = head.pattern;
     int64_t index = place.rank;
     if (pattern != nullptr && index < pattern->by_query.rows) {
-      index = pattern->by_query.order[index];
+      // Of a pattern with more rows than there are queries, the order names tiles that do not
+      // exist. Later ones mostly see more.
+      const int64_t tiles = (slots + kTile - 1) / kTile;
+      index = pattern->by_query.rows <= tiles ? pattern->by_query.order[index] : tiles - 1 - index;
     }
     int64_t visible = 0;
     if (index * kTile < head.queries) {

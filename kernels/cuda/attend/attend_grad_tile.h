@@ -149,7 +149,7 @@ struct TileOf<float> {
       for (int n = 0; n < 8; ++n) {
         if (n * 8 >= width) break;
         const float* b = other + At(j * 8 + lane * 2, n * 8 + group);
-        MmaSplit(sums[n], high, low, b[0], b[kStride]);
+        MmaSplit<false, kExact>(sums[n], high, low, b[0], b[kStride]);
       }
     }
   }
