@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -111,6 +112,30 @@ TEST(CudaAttend, EveryWidthAgreesWithPlainCode) {
 }
 
 // Keys of infinities that some queries see: their scores are those of float32.
+// Their order of tiles names some that the problem does not have.
+TEST(CudaAttend, PatternsMayHaveMoreRowsThanThereAreQueries) {
+  constexpr int64_t kRows = 330, kNk = 200;
+  const auto sees = [](int64_t i, int64_t j) { return j <= i / 2 + 20; };
+  AttendCase c({.B = 1,
+                .H = 2,
+                .Hkv = 1,
+                .Nq = 130,
+                .Nk = kNk,
+                .D = 16,
+                .Dv = 16,
+                .mask = MaskKind::kGiven,
+                .sees = sees},
+               7);
+  std::vector<char> of_pattern(kRows * kNk);
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < kNk; ++j) of_pattern[i * kNk + j] = sees(i, j) ? 1 : 0;
+  }
+  c.seqs[0].pattern = std::make_shared<Pattern>(DensePattern(kRows, kNk, of_pattern));
+  for (const bool backward : {false, true}) RunAttend(TheDevice(), {&c}, backward);
+  c.ExpectForward();
+  c.ExpectBackward();
+}
+
 TEST(CudaAttend, InfiniteKeysGiveInfiniteScores) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     TermsCase c({.B = 1, .H = 1, .Hkv = 1, .has_pattern = false, .alibi = dtype == DType::kF32}, 5);

@@ -134,7 +134,8 @@ struct TileOf<float> {
   }
 
   // Columns of weights as they lie in a fragment are columns t and t + 4 of the left operand for 2
-  // t and 2 t + 1: any order does, if the rows of `other` have the same.
+  // t and 2 t + 1: any order does, if the rows of `other` have the same. kExact: `other` has all of
+  // its bits.
   template <bool kExact>
   SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float,
                                   const float* other, int width) {

@@ -10,6 +10,11 @@ GRADIENTS = "AttendGradCuda.EveryWidthOfRows"
 BF16, GRAD_BF16 = "attend_forward_bf16.cu", "attend_grad_bf16.cu"
 
 FAULTS = faults_of("attend/", [
+    ("tile order", "the order of a pattern names tiles that the problem does not have",
+     "attend_forward.h",
+     "pattern->by_query.rows <= tiles ? pattern->by_query.order[index] : tiles - 1 - index;",
+     "pattern->by_query.order[index];",
+     "CudaAttend.PatternsMayHaveMoreRowsThanThereAreQueries", "plain", "attend_forward_f32.cu"),
     ("missing barrier", "a warp reads a piece that the others may not have copied yet",
      "forward_block.cuh",
      "        simt::CopyWait<0>();\n        __syncthreads();\n",
