@@ -24,8 +24,8 @@ struct GradData {
   bool resident;           // all columns of a pair of tiles are in shared memory at once
   bool vectors;            // every operand can be copied by 16 bytes
 
-  // KeepsWeights, or the gradient is float32, which weights rounded to 16 bits would not do justice
-  // to.
+  // KeepsWeights, or a float32 gradient of 16-bit tiles, which weights rounded to 16 bits would not
+  // do justice to.
   bool exact_dq, exact_dk, exact_dv;
 
   GradRow* rows;      // [B,H,Nq]

@@ -52,9 +52,9 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   ChooseType();
   const int chunks = data.columns + data.v_columns;
   const auto is_exact = [&](const View& first, const View& second, int64_t width) {
-    if (type == GradType::kF32) return KeepsWeights(data.a, width);
-    return KeepsWeights(data.a, width) || (Wants(first) && first.dtype == DType::kF32) ||
-           (Wants(second) && second.dtype == DType::kF32);
+    const bool is_float = (Wants(first) && first.dtype == DType::kF32) ||
+                          (Wants(second) && second.dtype == DType::kF32);
+    return KeepsWeights(data.a, width) || (type != GradType::kF32 && is_float);
   };
   data.exact_dq = is_exact(grad.dq, {}, D);
   data.exact_dk = is_exact(grad.dk, grad.dterms.k2, D);
