@@ -1,17 +1,5 @@
 # Adds kernels/cuda to attnd_kernels, compiled by nvcc.
-# sm_80 and Hopper in machine code, and PTX for what comes after them: that of sm_80, whose
-# instructions are all that kernels use. PTX of sm_90 would be a third compilation of every kernel.
-set(ATTND_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "As CMAKE_CUDA_ARCHITECTURES")
-set(CMAKE_CUDA_ARCHITECTURES ${ATTND_CUDA_ARCHITECTURES})
-set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
-enable_language(CUDA)
-# The standard is among the options below: CMake 3.25 does not know that this compiler has it, and
-# would take its own from that of C++.
-set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
 find_package(CUDAToolkit 13 REQUIRED)
-if(CCACHE)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
-endif()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS cuda/*.cc cuda/*/*.cc cuda/*.cu cuda/*/*.cu)
 # Objects: in an archive of their own they and attnd_kernels would need each other.

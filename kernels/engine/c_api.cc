@@ -163,6 +163,9 @@ void attnd_engine_free(attnd_engine* engine) { delete engine; }
 const char* attnd_engine_description(const attnd_engine* engine) {
   return engine->engine->device().info().description.c_str();
 }
+const char* attnd_engine_device(const attnd_engine* engine) {
+  return engine->engine->device().info().name.c_str();
+}
 
 double attnd_engine_peak_flops(const attnd_engine* engine) {
   return engine->engine->device().info().peak_flops;

@@ -23,6 +23,7 @@ attnd_engine* attnd_engine_new(int threads, const char* isa, int poison);
 void attnd_engine_free(attnd_engine*);
 /* "AVX2, 2 threads"; valid while the engine lives. */
 const char* attnd_engine_description(const attnd_engine*);
+const char* attnd_engine_device(const attnd_engine*);  // "cpu", "cuda:0"
 /* float32 FLOP/s of the device, as measured at start-up. */
 double attnd_engine_peak_flops(const attnd_engine*);
 /* Parallel launches so far. */

@@ -10,8 +10,9 @@ import types
 import numpy as np
 import pytest
 
-from tests.methods import library
+from tests.methods import library, tolerance
 from tests.methods.cases import DTYPES, LAID_OUT, Case, tensors
+from tests.methods.pattern_core import PatternOracle
 
 ISAS = ("avx512", "avx2", "sse4")
 # The CPU features that Highway 1.0 requires for each target, by their names in /proc/cpuinfo.
@@ -117,6 +118,13 @@ def request(method, case, t, backward=False, options=None):
 def run(isa, method, case, t, backward=False, threads=2):
     """One request alone, on fresh memory full of NaN."""
     return engine(isa, threads).execute([request(method, case, t, backward)])[0]
+
+
+def weight_unit(isa, method, case, dtype):
+    """That of tolerance.py, of methods whose scores meet values pair by pair."""
+    if not isinstance(method.oracle, PatternOracle):
+        return 0
+    return tolerance.weight_unit(engine(isa).device, case, dtype)
 
 
 def same_bits(a, b):

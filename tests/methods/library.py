@@ -44,6 +44,7 @@ def load():
     declare(lib, "attnd_engine_new", pointer, integer, text, integer)
     declare(lib, "attnd_engine_free", None, pointer)
     declare(lib, "attnd_engine_description", text, pointer)
+    declare(lib, "attnd_engine_device", text, pointer)
     declare(lib, "attnd_engine_peak_flops", real, pointer)
     declare(lib, "attnd_engine_launches", i64, pointer)
     declare(lib, "attnd_methods_json", text)
@@ -114,6 +115,7 @@ class Engine:
         if not self.handle:
             raise RuntimeError(f"engine {isa}: {self.lib.attnd_error().decode()}")
         self.description = self.lib.attnd_engine_description(self.handle).decode()
+        self.device = self.lib.attnd_engine_device(self.handle).decode()
         self.peak_flops = self.lib.attnd_engine_peak_flops(self.handle)
 
     def launches(self):

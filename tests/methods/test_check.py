@@ -34,10 +34,11 @@ def test_forward(method, case, dtype, isa):
     assert reply.bnhd == ({"out"} if case.layout == "BNHD" else set())
     assert reply.pairs == method.oracle.pairs(want.tensors, case.options)
     assert reply.peak_bytes <= reply.planned_bytes
+    unit = harness.weight_unit(isa, method, case, dtype)
     for name in want.want:
         got = reply.outputs[name]
         check_bound(name, got, want.want[name], want.sums[name], want.amplification,
-                    want.terms[name], dtype)
+                    want.terms[name], dtype, unit)
         if case.ratio:
             check_ratio(name, got, want.want[name], want.plain[name], want.sums[name])
 

@@ -22,10 +22,11 @@ def test_gradients(method, case, dtype, isa):
     assert reply.bnhd == {n for n in reply.outputs if n in LAID_OUT and case.layout == "BNHD"}
     assert reply.pairs == method.oracle.pairs(want.tensors, case.options)
     assert reply.peak_bytes <= reply.planned_bytes
+    unit = harness.weight_unit(isa, method, case, dtype)
     for name, got in reply.outputs.items():
         assert got.dtype == want.tensors[name].dtype
         check_bound(name, got, want.want[name], want.sums[name], want.amplification,
-                    want.terms[name], dtype)
+                    want.terms[name], dtype, unit)
         if case.ratio:
             check_ratio(name, got, want.want[name], want.plain[name], want.sums[name])
 

@@ -123,11 +123,13 @@ class GradSums {
                      bool careful, bool exact) {
     const T* other = pair_.OtherColumns(second, c);
     const int width = (second ? p.a.Dv : p.a.D) - c * kSide;
-    if (!careful && exact) {
+    if (!careful && (std::is_same_v<T, float> || exact)) {
       return TileOf<T>::template AddWeighted<true>(sums, weights, factor, other, width);
     }
-    if (!careful)
-      return TileOf<T>::template AddWeighted<false>(sums, weights, factor, other, width);
+    if constexpr (!std::is_same_v<T, float>) {
+      if (!careful)
+        return TileOf<T>::template AddWeighted<false>(sums, weights, factor, other, width);
+    }
     const auto value = [&](int, int x, int column) {
       return ToFloat(other[TileOf<T>::At(x, column)]);
     };

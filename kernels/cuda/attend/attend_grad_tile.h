@@ -134,9 +134,9 @@ struct TileOf<float> {
   }
 
   // Columns of weights as they lie in a fragment are columns t and t + 4 of the left operand for 2
-  // t and 2 t + 1: any order does, if the rows of `other` have the same. kExact: `other` has all of
-  // its bits.
-  template <bool kExact>
+  // t and 2 t + 1: any order does, if the rows of `other` have the same. `other` has all of its
+  // bits, so there is nothing to choose.
+  template <bool>
   SIMT_FN static void AddWeighted(Fragment& sums, const Fragment& weights, float,
                                   const float* other, int width) {
     const int group = threadIdx.x % 32 / 4, lane = threadIdx.x % 4;
@@ -150,7 +150,7 @@ struct TileOf<float> {
       for (int n = 0; n < 8; ++n) {
         if (n * 8 >= width) break;
         const float* b = other + At(j * 8 + lane * 2, n * 8 + group);
-        MmaSplit<false, kExact>(sums[n], high, low, b[0], b[kStride]);
+        MmaSplit<false, true>(sums[n], high, low, b[0], b[kStride]);
       }
     }
   }

@@ -69,11 +69,12 @@ struct AttendData {
 // On the host; all but seqs.
 AttendData NewAttendData(const AttendParams& params, const AttendProblem& problem);
 
-// Whether weights that are multiplied with 16-bit numbers keep two parts, and float32 numbers that
-// are multiplied with weights their last bits. Of 16-bit weights: rounded to one, they make
-// errors as large as the result's own rounding. Two cost one more product. It costs next to nothing
-// where the result has few columns, and is hidden where operands take longer to arrive than to be
-// multiplied: with a few hundred rows on either side. `columns`: of the result. On the host.
+// Whether weights that are multiplied with 16-bit numbers keep two parts of 16 bits. Rounded to
+// one, as in other kernels for tensor cores, they change the result by up to u times the sum of
+// |weight value|, usually by as much as its own rounding. Two parts leave u^2, and cost one more
+// product. It costs next to nothing where the result has few columns, and is hidden where operands
+// take longer to arrive than to be multiplied: with a few hundred rows on either side. `columns`:
+// of the result. On the host.
 bool KeepsWeights(const AttendData& problem, int64_t columns);
 
 // What a block works on: one query head of a sequence.

@@ -222,8 +222,8 @@ SIMT_FN uint32_t PackRests(float low, float high) {
 }
 
 // out += weights values: weights [16][64] as accumulators, 64 rows of values, `width` columns, a
-// multiple of the step up to kWidth. `kExact`: weights of 16 bits have two parts, and
-// float32 values three.
+// multiple of the step up to kWidth. `kExact`: weights of 16 bits have two parts.
+// float32 has all of its bits.
 template <class T, int kWidth, bool kExact>
 SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][4], const T* values,
                          int stride, int width) {
@@ -242,7 +242,7 @@ SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][
 #pragma unroll
       for (int m = 0; m < kWidth / 8; ++m) {
         if (m * 8 < width) {
-          MmaSplit<false, kExact>(out[m], high, low, row[m * 8], row[stride + m * 8]);
+          MmaSplit<false, true>(out[m], high, low, row[m * 8], row[stride + m * 8]);
         }
       }
     }

@@ -64,12 +64,6 @@ class ForwardBlock {
 
  private:
   SIMT_FN int RowOfTile(int r) const { return warp_ * 16 + lane_ / 4 + r * 8; }
-  // What weights are multiplied with before they are rounded: float16 has few bits below 2^-14, and
-  // a sink may outweigh all keys.
-  SIMT_FN float Headroom() const {
-    if constexpr (!std::is_same_v<T, simt::f16>) return 1;
-    return p_.is_softmax() && p_.sinks.data != nullptr ? 16384 : 1;
-  }
   SIMT_FN int64_t QueryRow(int64_t i) const { return c_.head.QueryRow(first_slot_ + i); }
   SIMT_FN int Chunks() const { return kStreams ? (p_.D + kWidth - 1) / kWidth : 1; }
   // Pieces of a key tile: chunks of two halves of the distances, chunks of keys, values.
@@ -163,9 +157,9 @@ class ForwardBlock {
         }
         if (is_careful_) FindOddRows(buffer);
         if (warp_sees_) {
-          if (data_.is_exact) {
+          if (std::is_same_v<T, float> || data_.is_exact) {
             AddWeighted<T, kColumns, true>(out_, s_, buffer, Shape::kValueStride, value_width_);
-          } else {
+          } else if constexpr (!std::is_same_v<T, float>) {
             AddWeighted<T, kColumns, false>(out_, s_, buffer, Shape::kValueStride, value_width_);
           }
           if (is_careful_) AddOddRows();
@@ -182,13 +176,10 @@ class ForwardBlock {
 #pragma unroll
       for (int i = 0; i < 4; ++i) out_[m][i] = 0;
     }
-    // A sink is a key that has been seen, with the value 0. Of parts the merged row counts it.
-    const float sink =
-        c_.tile.is_whole && p_.is_softmax() ? SinkOf(p_, c_.head.b, c_.head.h) : -INFINITY;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      max_[r] = p_.is_softmax() ? sink * kLog2E : 0.0f;
-      sum_[r] = sink > -INFINITY && lane_ % 4 == 0 ? 1.0f : 0.0f;
+      max_[r] = p_.is_softmax() ? -INFINITY : 0.0f;
+      sum_[r] = 0;
     }
   }
 

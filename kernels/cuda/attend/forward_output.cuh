@@ -72,21 +72,28 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::AddOddRows() {
 
 template <class T, int kWidth, bool kStreams, bool kTerms>
 SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Store() {
-  const float own_sink = p_.is_softmax() ? SinkOf(p_, c_.head.b, c_.head.h) : -INFINITY;
+  const bool is_softmax = p_.is_softmax();
+  const float sink = is_softmax ? SinkOf(p_, c_.head.b, c_.head.h) : -INFINITY;
   const int64_t slots = c_.head.query_rows != nullptr ? c_.head.queries : p_.Nq;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float sum = QuadSum(sum_[r]);
+    // A sink is a key with the value 0. It joins last: weights that are rounded to 16 bits are
+    // shares of the largest key's, however much a sink outweighs all of them.
+    const float max = is_softmax ? fmaxf(max_[r], sink * kLog2E) : 0.0f;
+    const float base = max == -INFINITY ? 0.0f : max;
+    const float share = is_softmax ? simt::Exp2(max_[r] - base) : 1.0f;
+    const float own_share = sink > -INFINITY ? simt::Exp2(sink * kLog2E - base) : 0.0f;
+    const float sum = fmaf(QuadSum(sum_[r]), share, own_share);
     const int64_t slot = first_slot_ + RowOfTile(r);
     // Rows of natural order from nq on exist, too.
     const int64_t row = c_.head.query_rows == nullptr ? slot : QueryRow(RowOfTile(r));
     if (slot >= slots || row < 0) continue;
     const bool is_valid = row < c_.head.nq;
-    StoreRow(row, r, is_valid ? FactorOf(p_, c_.head, sum, row) / Headroom() : 0.0f,
+    StoreRow(row, r, is_valid ? FactorOf(p_, c_.head, sum, row) * share : 0.0f,
              is_valid && sum != 0);
-    if (p_.is_softmax() && lane_ % 4 == 0 && c_.place.value_part == 0) {
+    if (is_softmax && lane_ % 4 == 0 && c_.place.value_part == 0) {
       const int64_t at = p_.lse.Head(c_.head.b, c_.head.h) + row * p_.lse.row;
-      static_cast<float*>(p_.lse.data)[at] = is_valid ? LseOf(max_[r], sum, own_sink) : -INFINITY;
+      static_cast<float*>(p_.lse.data)[at] = is_valid ? LseOf(max, sum, sink) : -INFINITY;
     }
   }
 }
@@ -121,7 +128,6 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::StoreRow(int64_t row, in
 template <class T, int kWidth, bool kStreams, bool kTerms>
 SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Save() const {
   float* state = c_.tile.State(data_, c_.place);
-  const float factor = 1 / Headroom();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float sum = QuadSum(sum_[r]);
@@ -137,7 +143,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Save() const {
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
         const int c = m * 8 + lane_ % 4 * 2 + x;
-        if (c < value_width_) values[c] = out_[m][r * 2 + x] * factor;
+        if (c < value_width_) values[c] = out_[m][r * 2 + x];
       }
     }
   }

@@ -87,13 +87,6 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Weigh(const RelativeWind
       for (int i = r * 2; i < r * 2 + 2; ++i) out_[m][i] *= decay;
     }
   }
-  if (const float headroom = Headroom(); headroom != 1) {
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s_[n][i] *= headroom;
-    }
-  }
 }
 
 template <class T, int kWidth, bool kStreams, bool kTerms>
