@@ -111,7 +111,6 @@ TEST(CudaAttend, EveryWidthAgreesWithPlainCode) {
   }
 }
 
-// Keys of infinities that some queries see: their scores are those of float32.
 // Their order of tiles names some that the problem does not have.
 TEST(CudaAttend, PatternsMayHaveMoreRowsThanThereAreQueries) {
   constexpr int64_t kRows = 330, kNk = 200;
@@ -136,6 +135,34 @@ TEST(CudaAttend, PatternsMayHaveMoreRowsThanThereAreQueries) {
   c.ExpectBackward();
 }
 
+// Weights of 16 bits are shares of the largest key's weight, not of the sink's.
+TEST(CudaAttend, ASinkMayOutweighAllKeys) {
+  TermsCase c({.B = 1,
+               .H = 2,
+               .Hkv = 1,
+               .D = 16,
+               .Dv = 64,
+               .q = DType::kF16,
+               .k = DType::kF16,
+               .v = DType::kF16,
+               .sinks = true},
+              3);
+  PlainArray sinks = c.sinks.Read();
+  for (double& sink : sinks.values) sink = 25;
+  c.sinks.Write(sinks);
+  RunTerms(TheDevice(), {&c});
+  const PlainArray truth = PlainAttendTerms<double>(c.sizes.params, c.Problem()).Forward().out;
+  const PlainArray got = c.out.Read();
+  double error = 0, size = 0;
+  for (size_t i = 0; i < got.values.size(); ++i) {
+    error += std::pow(got.values[i] - truth.values[i], 2);
+    size += std::pow(truth.values[i], 2);
+  }
+  EXPECT_GT(size, 0);
+  EXPECT_LT(std::sqrt(error / size), std::ldexp(1.0, -18));
+}
+
+// Some queries see them: their scores are those of float32.
 TEST(CudaAttend, InfiniteKeysGiveInfiniteScores) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     TermsCase c({.B = 1, .H = 1, .Hkv = 1, .has_pattern = false, .alibi = dtype == DType::kF32}, 5);
