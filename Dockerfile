@@ -81,7 +81,11 @@ LABEL org.opencontainers.image.title="attnd" \
 # Within the container every interface: who may reach them is decided by the published ports.
 ENV ATTND_GRPC=0.0.0.0:8001 ATTND_HTTP=0.0.0.0:8002
 EXPOSE 8001 8002
-# A number, so that Kubernetes can verify runAsNonRoot. The server writes no file.
+# Results of self-tests of GPUs: a volume here keeps them (compose.yaml). The server writes no other
+# file, and does without these where the file system is read-only.
+ENV ATTND_CACHE_DIR=/var/cache/attnd
+RUN install -d -o 10001 -g 10001 /var/cache/attnd
+# A number, so that Kubernetes can verify runAsNonRoot.
 USER 10001:10001
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \

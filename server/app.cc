@@ -60,6 +60,23 @@ std::unique_ptr<Budget> NewBudgetOf(Device& device) {
       std::max(info.memory_bytes - device.memory().retain_bytes(), info.memory_bytes / 2));
 }
 
+void LogSelfTest(const std::string& device, const SelfTestReport& report) {
+  if (report.rows.empty()) return;
+  int compared = 0, failed = 0;
+  for (const SelfTestRow& row : report.rows) {
+    if (!row.is_declined) ++compared;
+    if (!row.failure.empty()) ++failed;
+  }
+  const std::string agree = absl::StrCat(compared - failed, " of ", compared);
+  if (report.cached_from.empty()) {
+    Log(LogLevel::kInfo, "self-test",
+        {{"device", device}, {"agree", agree}, {"seconds", absl::StrCat(report.seconds)}});
+  } else {
+    Log(LogLevel::kInfo, "self-test of an earlier start, --self-test=fresh runs it again",
+        {{"device", device}, {"agree", agree}, {"at", report.cached_from}});
+  }
+}
+
 }  // namespace
 
 App::App(const Config& config)
@@ -85,12 +102,15 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const Config& config) {
 absl::Status App::Build() {
   DeviceOptions options{.cpu = {.threads = config_.threads, .isa = config_.isa}};
   SetDevices(config_.device, &options);
-  options.proves_cuda = config_.proves_devices;
+  options.proof = ProofOf(config_.self_test);
+  options.cache_folder = CacheFolder(config_.cache_folder);
+  options.version = Version();
   memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.cpu.retain_bytes);
   options.cpu.retain_bytes = memory_.retained_bytes;
   absl::StatusOr<Devices> devices = NewDevices(options);
   ATTND_RETURN_IF_ERROR(devices.status());
   note_ = devices->note;
+  cache_note_ = devices->cache_note;
   self_tests_ = std::move(devices->self_tests);
   engine_ = std::make_shared<Engine>(std::move(devices->list),
                                      EngineOptions{.host_retain_bytes = memory_.retained_bytes});
@@ -340,8 +360,12 @@ void App::CloseQueues() {
 void App::LogStart() const {
   if (!note_.empty())
     Log(LogLevel::kInfo, "a device is missing, or a part of it", {{"reason", note_}});
+  if (!cache_note_.empty())
+    Log(LogLevel::kInfo, "the result of a self-test was not read or kept",
+        {{"reason", cache_note_}});
   for (size_t i = 0; i < queues_.size(); ++i) {
     const DeviceInfo& device = engine_->device(i).info();
+    LogSelfTest(device.name, self_tests_[i]);
     // What requests of the device are charged to.
     const Budget& budget = queues_[i].memory != nullptr ? *queues_[i].memory : *budget_;
     Log(LogLevel::kInfo, i == 0 ? absl::StrCat("attnd-server ", Version()) : "further device",

@@ -100,11 +100,20 @@ void AddComputing(CLI::App* app, Config* config, Raw* raw) {
       ->type_name("auto|cpu|cuda|cuda:N,N")
       ->envname("ATTND_DEVICE")
       ->group(group);
-  app->add_option("--self-test", config->proves_devices,
+  app->add_option("--self-test", config->self_test,
                   "true: CUDA devices compute small problems of every primitive at start, in some "
-                  "seconds; what disagrees with the processor is switched off. Default: true")
-      ->type_name("BOOL")
+                  "seconds; what disagrees with the processor is switched off. The result is kept "
+                  "in --cache-dir for later starts with the same device, driver and program; fresh "
+                  "tests all the same. Default: true")
+      ->check(CLI::Validator(CheckSelfTest, ""))
+      ->type_name("true|false|fresh")
       ->envname("ATTND_SELF_TEST")
+      ->group(group);
+  app->add_option("--cache-dir", config->cache_folder,
+                  "Folder of files that make later starts faster; it may be deleted at any time. "
+                  "Default: $XDG_CACHE_HOME/attnd, else ~/.cache/attnd")
+      ->type_name("PATH")
+      ->envname("ATTND_CACHE_DIR")
       ->group(group);
   app->add_option("--threads", config->threads,
                   "Threads of the processor that compute; 0 is one per core that the process may "

@@ -15,11 +15,12 @@ namespace attnd {
 struct Config {
   std::vector<std::string> grpc_addresses = {"127.0.0.1:8001"};
   std::string http_address = "127.0.0.1:8002";
-  std::string device = "auto";  // auto, cpu, cuda, cuda:0,1
-  int threads = 0;              // 0: one per core
-  bool proves_devices = true;   // DeviceOptions::proves_cuda
-  std::string isa;              // empty: the best of this machine
-  int64_t budget_bytes = 0;     // 0: half of the memory that the process may use
+  std::string device = "auto";     // auto, cpu, cuda, cuda:0,1
+  int threads = 0;                 // 0: one per core
+  std::string self_test = "true";  // true, false, fresh
+  std::string cache_folder;        // empty: that of the user (CacheFolder)
+  std::string isa;                 // empty: the best of this machine
+  int64_t budget_bytes = 0;        // 0: half of the memory that the process may use
   int64_t max_message_bytes = int64_t{1} << 30;
   int64_t max_queue_requests = 1024;
   int64_t max_batch_requests = 64;

@@ -57,12 +57,14 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
     const int64_t memory =
         options.memory_bytes > 0 ? std::min(options.memory_bytes, usable) : usable;
     result.ordinals.push_back(ordinal);
-    result.devices.push_back(std::make_unique<cuda::CudaDevice>(
+    auto device = std::make_unique<cuda::CudaDevice>(
         cuda::CudaDeviceOptions{.ordinal = ordinal,
                                 .retain_bytes = std::min(options.retain_bytes, memory / 4),
                                 .poison_memory = options.poison_memory,
                                 .memory_bytes = memory,
-                                .declined = options.declined}));
+                                .declined = options.declined});
+    result.identities.push_back(device->identity());
+    result.devices.push_back(std::move(device));
   }
   return result;
 }

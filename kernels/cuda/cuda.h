@@ -26,8 +26,10 @@ struct CudaOptions {
 struct CudaDevices {
   std::vector<std::unique_ptr<Device>> devices;  // named "cuda:0", ...
   std::vector<int> ordinals;                     // the driver's number of each
-  std::string why_not;                           // one line; empty unless a device is missing
-  bool is_built = true;                          // false: the build has no CUDA
+  // What a finding about each holds for: driver, model, compute capability and serial of it.
+  std::vector<std::string> identities;
+  std::string why_not;   // one line; empty unless a device is missing
+  bool is_built = true;  // false: the build has no CUDA
 };
 
 // Thread safe. A device that is asked for and missing, a driver that is too old, or a build without

@@ -40,6 +40,22 @@ Cuda Describe(int ordinal) {
           .bytes_per_second = 2 * memory_clock * bus_bytes};
 }
 
+// "driver 580.65.06 for CUDA 13.0, NVIDIA H100 80GB HBM3, sm_90, 5f0c...".
+std::string IdentityOf(const cudaDeviceProp& properties, const std::string& driver) {
+  int cuda = 0;
+  static_cast<void>(cudaDriverGetVersion(&cuda));
+  std::string serial;
+  for (const char byte : properties.uuid.bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    serial += kDigits[static_cast<unsigned char>(byte) >> 4];
+    serial += kDigits[static_cast<unsigned char>(byte) & 15];
+  }
+  return "driver " + (driver.empty() ? "unknown" : driver) + " for CUDA " +
+         std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10) + ", " +
+         properties.name + ", sm_" + std::to_string(properties.major) +
+         std::to_string(properties.minor) + ", " + serial;
+}
+
 DeviceStatus Stopped() { return {DeviceStatus::Code::kStopped, "run: stopped"}; }
 DeviceStatus NoQueue() { return {DeviceStatus::Code::kFailed, "cuda: the driver gives no stream"}; }
 
@@ -67,6 +83,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
            .has_host_memory = false};
   nvml_ = Nvml::Open(
       Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
+  identity_ = IdentityOf(properties, nvml_ == nullptr ? "" : nvml_->DriverVersion());
 }
 
 CudaDevice::~CudaDevice() { static_cast<void>(cudaSetDevice(cuda_.ordinal)); }

@@ -65,6 +65,7 @@ class CudaDevice final : public Device {
   DeviceReadings readings() const override;
 
   const Cuda& cuda() const { return cuda_; }
+  const std::string& identity() const { return identity_; }  // CudaDevices::identities
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
 
@@ -72,6 +73,7 @@ class CudaDevice final : public Device {
   const Cuda cuda_;
   const std::vector<size_t> declined_;
   DeviceInfo info_;
+  std::string identity_;
   std::unique_ptr<const Nvml> nvml_;  // null: there is none
   std::atomic<int64_t> launches_ = 0;
   CopiedBytes copied_;

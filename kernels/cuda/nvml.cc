@@ -36,6 +36,7 @@ struct Nvml::Functions {
   Code (*power)(Handle, unsigned* milliwatts) = nullptr;
   Code (*temperature)(Handle, int sensor, unsigned* celsius) = nullptr;
   Code (*memory)(Handle, Memory*) = nullptr;
+  Code (*driver_version)(char* text, unsigned bytes) = nullptr;
   Handle device = nullptr;
 
   bool FindAll(void* library) {
@@ -44,7 +45,8 @@ struct Nvml::Functions {
            Find(library, "nvmlDeviceGetUtilizationRates", &utilization) &&
            Find(library, "nvmlDeviceGetPowerUsage", &power) &&
            Find(library, "nvmlDeviceGetTemperature", &temperature) &&
-           Find(library, "nvmlDeviceGetMemoryInfo", &memory);
+           Find(library, "nvmlDeviceGetMemoryInfo", &memory) &&
+           Find(library, "nvmlSystemGetDriverVersion", &driver_version);
   }
 };
 
@@ -87,6 +89,11 @@ DeviceReadings Nvml::Read() const {
     readings.memory_total_bytes = static_cast<int64_t>(memory.total);
   }
   return readings;
+}
+
+std::string Nvml::DriverVersion() const {
+  char text[80] = {};  // what the library asks for
+  return functions_->driver_version(text, sizeof(text)) == 0 ? text : "";
 }
 
 }  // namespace attnd::cuda

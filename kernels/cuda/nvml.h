@@ -21,6 +21,8 @@ class Nvml {
   ~Nvml();
 
   DeviceReadings Read() const;
+  // "580.65.06"; empty: the library does not tell.
+  std::string DriverVersion() const;
 
  private:
   struct Functions;

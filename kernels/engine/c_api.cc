@@ -148,7 +148,7 @@ attnd_engine* attnd_engine_new(int threads, const char* isa, int poison) {
         {.kinds = is_cuda ? attnd::DeviceOptions::Kinds::kCuda : attnd::DeviceOptions::Kinds::kCpu,
          .cpu = {.threads = threads, .isa = is_cuda ? "" : wanted, .poison_memory = poison != 0},
          .cuda = {.devices = {0}, .poison_memory = poison != 0},
-         .proves_cuda = false});
+         .proof = attnd::DeviceOptions::Proof::kNone});
     ATTND_RETURN_IF_ERROR(devices.status());
     made->engine = std::make_unique<attnd::Engine>(std::move(devices->list));
     made->stream =

@@ -3,14 +3,39 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "kernels/engine/self_test_cache.h"
 
 namespace attnd {
 namespace {
 
 void AddLine(const std::string& line, std::string* lines) {
   absl::StrAppend(lines, lines->empty() ? "" : "; ", line);
+}
+
+// The same reason may hold for every device.
+void AddOnce(const absl::Status& status, std::string* lines) {
+  if (!absl::StrContains(*lines, status.message())) AddLine(std::string(status.message()), lines);
+}
+
+// What the self-test finds, or found in an earlier process.
+SelfTestReport Prove(Device& device, Device& processor, const std::string& identity,
+                     const DeviceOptions& options, std::string* cache_note) {
+  const SelfTestCache cache(options.cache_folder, options.version);
+  if (options.proof == DeviceOptions::Proof::kCached) {
+    absl::StatusOr<SelfTestReport> found = cache.Find(identity);
+    if (found.ok()) return *std::move(found);
+    if (!absl::IsNotFound(found.status())) AddOnce(found.status(), cache_note);
+  }
+  SelfTestReport report = SelfTest(device, processor);
+  if (report.is_lasting) {
+    if (const absl::Status kept = cache.Keep(identity, report); !kept.ok()) {
+      AddOnce(kept, cache_note);
+    }
+  }
+  return report;
 }
 
 // The device of this number if it agrees with the processor by this report, without the primitives
@@ -25,6 +50,9 @@ std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, Cuda
             why);
   }
   if (!report.status.ok()) AddLine(absl::StrCat(name, ": ", report.status.message()), why);
+  if (!report.failed.empty() && !report.cached_from.empty()) {
+    AddLine(absl::StrCat("found at ", report.cached_from, ", --self-test=fresh tests again"), why);
+  }
   if (report.is_unusable || !report.status.ok()) return nullptr;
   if (report.failed.empty()) return device;
   device = nullptr;
@@ -39,7 +67,7 @@ std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, Cuda
 absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
   using Kinds = DeviceOptions::Kinds;
   std::unique_ptr<Device> processor;
-  if (options.kinds != Kinds::kCuda || options.proves_cuda) {
+  if (options.kinds != Kinds::kCuda || options.proof != DeviceOptions::Proof::kNone) {
     absl::StatusOr<std::unique_ptr<Device>> made = NewCpuDevice(options.cpu);
     ATTND_RETURN_IF_ERROR(made.status());
     processor = *std::move(made);
@@ -52,8 +80,8 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     for (size_t i = 0; i < cuda.devices.size(); ++i) {
       std::unique_ptr<Device> device = std::move(cuda.devices[i]);
       SelfTestReport report;
-      if (options.proves_cuda) {
-        report = SelfTest(*device, *processor);
+      if (options.proof != DeviceOptions::Proof::kNone) {
+        report = Prove(*device, *processor, cuda.identities[i], options, &devices.cache_note);
         device = Proven(std::move(device), cuda.ordinals[i], options.cuda, report, &devices.note);
       }
       if (device == nullptr) continue;

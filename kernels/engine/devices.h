@@ -22,7 +22,15 @@ struct DeviceOptions {
   Kinds kinds = Kinds::kCpu;
   CpuOptions cpu;
   CudaOptions cuda;
-  bool proves_cuda = true;  // CUDA devices pass engine/self_test.h first, which takes seconds
+  enum class Proof : uint8_t {
+    kNone,
+    kCached,  // by an earlier process, if engine/self_test_cache.h has its result
+    kFresh,
+  };
+  // CUDA devices pass engine/self_test.h first, which takes seconds.
+  Proof proof = Proof::kCached;
+  std::string cache_folder;  // for the results; empty: they are not kept
+  std::string version;       // of attnd
 };
 
 struct Devices {
@@ -32,6 +40,8 @@ struct Devices {
   // One line: why a device that was asked for is missing, or what of it is switched off; empty:
   // nothing is.
   std::string note;
+  // One line: why a result of a self-test could not be read or kept; empty: all were.
+  std::string cache_note;
 };
 
 // Errors: those of NewCpuDevice; UNAVAILABLE, in one line, with kCuda if there is no CUDA device or

@@ -145,8 +145,8 @@ double Difference(const View& view, const std::byte* left, const std::byte* righ
 class ComparingDevice final : public Device {
  public:
   using Rows = std::map<std::pair<size_t, std::string>, SelfTestRow>;
-  ComparingDevice(Device& tested, Device& reference, Rows* rows)
-      : tested_(tested), reference_(reference), rows_(rows) {}
+  ComparingDevice(Device& tested, Device& reference, Rows* rows, bool* lacked_memory)
+      : tested_(tested), reference_(reference), rows_(rows), lacked_memory_(lacked_memory) {}
 
   const DeviceInfo& info() const override { return reference_.info(); }
   BufferPool& memory() override { return reference_.memory(); }
@@ -220,12 +220,14 @@ class ComparingDevice final : public Device {
     const DeviceStatus waited = own.Wait();
     if (status.ok()) status = waited;
     if (!status.ok()) row->failure = status.text();
+    if (status.code() == DeviceStatus::Code::kNoMemory) *lacked_memory_ = true;
     return status.ok();
   }
 
   Device& tested_;
   Device& reference_;
   Rows* const rows_;
+  bool* const lacked_memory_;
 };
 
 // Random numbers of a dtype, with what they lie in.
@@ -305,13 +307,29 @@ bool HasComposition(size_t launch) {
                   CumulativeArgs, GatherRowsArgs, ScatterRowsArgs, SortArgs, FftArgs>(launch);
 }
 
+std::span<const char* const> PrimitiveNames() { return kPrimitives; }
+
+void Conclude(SelfTestReport* report) {
+  for (const SelfTestRow& row : report->rows) {
+    if (row.failure.empty()) continue;
+    const auto launch =
+        static_cast<size_t>(std::ranges::find(kPrimitives, row.primitive) - kPrimitives);
+    report->is_unusable = report->is_unusable || !HasComposition(launch);
+    // Rows of one primitive stand together.
+    if (report->failed.empty() || report->failed.back() != launch) {
+      report->failed.push_back(launch);
+    }
+  }
+}
+
 SelfTestReport SelfTest(Device& device, Device& reference) {
   const auto start = std::chrono::steady_clock::now();
   SelfTestReport report;
   ComparingDevice::Rows rows;
+  bool lacked_memory = false;
   {
     std::vector<std::unique_ptr<Device>> devices;
-    devices.push_back(std::make_unique<ComparingDevice>(device, reference, &rows));
+    devices.push_back(std::make_unique<ComparingDevice>(device, reference, &rows, &lacked_memory));
     Engine engine(std::move(devices));
     for (const TestCall& call : Calls()) {
       if (!device.failure().empty()) break;
@@ -322,15 +340,12 @@ SelfTestReport SelfTest(Device& device, Device& reference) {
       }
     }
   }
-  for (auto& [key, row] : rows) {
-    const auto& [launch, dtype] = key;
-    if (!row.failure.empty()) {
-      report.is_unusable = report.is_unusable || !HasComposition(launch);
-      // Rows of one launch stand together.
-      if (report.failed.empty() || report.failed.back() != launch) report.failed.push_back(launch);
-    }
-    report.rows.push_back(std::move(row));
-  }
+  // In the order of Launch.
+  for (auto& [key, row] : rows) report.rows.push_back(std::move(row));
+  Conclude(&report);
+  const bool has_failed = !device.failure().empty();
+  report.is_unusable = report.is_unusable || has_failed;
+  report.is_lasting = report.status.ok() && !lacked_memory && !has_failed;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

@@ -1,6 +1,7 @@
 // What a device proves before it is trusted: its kernels against those of the processor.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,19 @@ struct SelfTestReport {
   std::vector<size_t> failed;  // alternatives of Launch: those of a row with a failure
   // What no composition replaces has failed: the device is of no use.
   bool is_unusable = false;
+  // Another run would find the same: memory was not short, the device did not fail for good, the
+  // methods ran.
+  bool is_lasting = true;
   double seconds = 0;
-  absl::Status status;  // an error of the methods themselves, on the processor
+  absl::Status status;      // an error of the methods themselves, on the processor
+  std::string cached_from;  // the date of the run that it was read from; empty: of this process
 };
+
+// The primitives that Launch has, by index.
+std::span<const char* const> PrimitiveNames();
+
+// Sets `failed` by the rows, and is_unusable where one of them has no composition.
+void Conclude(SelfTestReport* report);
 
 // Whether ops composes launches of this alternative of Launch where a device declines them.
 bool HasComposition(size_t launch);

@@ -33,6 +33,16 @@ def test_profiles(services):
     assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
 
 
+def test_results_of_self_tests_survive_a_restart(services):
+    """In the folder that the image names, and gives to the user of the server."""
+    folder = "/var/cache/attnd"
+    assert [v["target"] if isinstance(v, dict) else v.split(":")[1]
+            for v in services["attnd-gpu"]["volumes"]] == [folder]
+    image = (ROOT / "Dockerfile").read_text()
+    assert f"ENV ATTND_CACHE_DIR={folder}\n" in image
+    assert f"install -d -o 10001 -g 10001 {folder}\n" in image and "USER 10001:10001\n" in image
+
+
 def test_every_service_is_locked_down(services):
     for name, service in services.items():
         assert service["read_only"], name

@@ -15,6 +15,7 @@ TEST(Nvml, ReadsADevice) {
   EXPECT_EQ(read.temperature_celsius, 61);
   EXPECT_EQ(read.memory_used_bytes, int64_t{3} << 30);
   EXPECT_EQ(read.memory_total_bytes, int64_t{8} << 30);
+  EXPECT_EQ(nvml->DriverVersion(), "580.65.06");
 }
 
 TEST(Nvml, LeavesOutWhatADeviceDoesNotKnow) {

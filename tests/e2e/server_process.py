@@ -14,6 +14,8 @@ DATA = REPOSITORY / "tests" / "data"
 SERVER = pathlib.Path(os.environ.get("ATTND_SERVER", REPOSITORY / "build/server/attnd-server"))
 # Before those of a test, as "--device cuda".
 FLAGS = os.environ.get("ATTND_SERVER_FLAGS", "").split()
+# The first device of such a server.
+DEVICE = "cuda:0" if "cuda" in FLAGS else "cpu"
 START_SECONDS = 30
 STOP_SECONDS = 40
 
@@ -39,13 +41,14 @@ class Server:
         assert SERVER.exists(), f"no server at {SERVER}: build it or set ATTND_SERVER"
         ports_file = folder / "ports.json"
         self.log_path = folder / "server.log"
+        environment = {**clean_environment(), "ATTND_CACHE_DIR": str(folder / "cache")}
         with open(self.log_path, "wb") as log:
             printed = log if output is None else output
             command = [str(SERVER.resolve()), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
             command += ["--ports-file", str(ports_file), *FLAGS, *flags]
             self.process = subprocess.Popen(
                 command if files is None else limited(command, files),
-                stdout=printed, stderr=printed, env=clean_environment())
+                stdout=printed, stderr=printed, env=environment)
         self.pid = self.process.pid
         ports = self._wait_for_ports(ports_file)
         self.target = f"127.0.0.1:{ports['grpc']}"

@@ -24,6 +24,13 @@ def emulated():
     return EMULATED
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A folder for results of self-tests that is this test's alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "attnd"
+
+
 def refused(program, *flags, **variables):
     """What a server prints that does not start."""
     ended = subprocess.run([program, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],

@@ -70,11 +70,53 @@ TEST(SelfTest, NamesThePrimitiveThatDiffers) {
   const SelfTestReport report = SelfTest(device, cpu);
   EXPECT_TRUE(report.status.ok()) << report.status;
   EXPECT_THAT(report.failed, ElementsAre(Launch(FftArgs()).index()));
+  EXPECT_TRUE(report.is_lasting);
   for (const SelfTestRow& row : report.rows) {
     if (row.failure.empty()) continue;
     EXPECT_EQ(row.primitive, "fft");
     EXPECT_THAT(row.failure, HasSubstr("differs from the processor by"));
   }
+}
+
+// Fails every launch from number `first` on: for good, or for want of memory.
+class FailingDevice final : public DecliningDevice {
+ public:
+  FailingDevice(Device& inner, int first, DeviceStatus::Code code)
+      : DecliningDevice(inner, LaunchSet()), left_(first), code_(code) {}
+
+  DeviceStatus Run(Stream& stream, Launch launch) override {
+    if (!stream.is_dry() && left_-- <= 0) return {code_, "a launch was made to fail"};
+    return DecliningDevice::Run(stream, std::move(launch));
+  }
+  std::string failure() const override {
+    return left_ < 0 && code_ == DeviceStatus::Code::kFailed ? "a launch was made to fail" : "";
+  }
+
+ private:
+  int left_;
+  const DeviceStatus::Code code_;
+};
+
+// What has composition fails first: by its rows alone the device would be of use.
+TEST(SelfTest, ADeviceThatFailsForGoodIsOfNoUseAndNothingIsKept) {
+  Device& cpu = CpuOf(AvailableIsas().back(), 2);
+  int64_t least = 0;
+  while (true) {
+    FailingDevice device(cpu, static_cast<int>(least++), DeviceStatus::Code::kFailed);
+    const SelfTestReport report = SelfTest(device, cpu);
+    EXPECT_TRUE(report.is_unusable);
+    EXPECT_FALSE(report.is_lasting);
+    ASSERT_EQ(report.failed.size(), 1u);
+    if (HasComposition(report.failed[0])) break;
+  }
+}
+
+TEST(SelfTest, WhatFailsForWantOfMemoryIsNotKept) {
+  Device& cpu = CpuOf(AvailableIsas().back(), 2);
+  FailingDevice device(cpu, 1000, DeviceStatus::Code::kNoMemory);
+  const SelfTestReport report = SelfTest(device, cpu);
+  EXPECT_FALSE(report.is_lasting);
+  EXPECT_GT(report.failed.size(), 0u);
 }
 
 }  // namespace

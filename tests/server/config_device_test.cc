@@ -1,10 +1,15 @@
-// --device: what it accepts, and the devices that it names.
+// --device, --self-test and --cache-dir: what they accept and name.
 #include "server/config_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "server/config.h"
 
@@ -41,8 +46,8 @@ TEST(ConfigDevice, RefusesOthers) {
   }
 }
 
-CommandLine Parse(const char* value) {
-  const std::array<const char*, 3> arguments = {"attnd-server", "--device", value};
+CommandLine Parse(const char* value, const char* option = "--device") {
+  const std::array<const char*, 3> arguments = {"attnd-server", option, value};
   return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
 
@@ -63,6 +68,63 @@ TEST(ConfigDevice, IsAnEnvironmentVariable) {
   ASSERT_TRUE(line.config.has_value()) << line.text;
   EXPECT_EQ(line.config->device, "cpu");
   EXPECT_EQ(ParseCommandLine(1, arguments.data()).config->device, "auto");
+}
+
+TEST(ConfigDevice, SelfTests) {
+  using Proof = DeviceOptions::Proof;
+  EXPECT_EQ(ProofOf(Config().self_test), Proof::kCached);
+  const std::pair<const char*, Proof> words[] = {
+      {"true", Proof::kCached}, {"TRUE", Proof::kCached}, {"1", Proof::kCached},
+      {"false", Proof::kNone},  {"off", Proof::kNone},    {"fresh", Proof::kFresh}};
+  for (const auto& [word, proof] : words) {
+    const CommandLine line = Parse(word, "--self-test");
+    ASSERT_TRUE(line.config.has_value()) << line.text;
+    EXPECT_EQ(ProofOf(line.config->self_test), proof) << word;
+  }
+  for (const char* word : {"", "maybe", "fresh ", "2"}) {
+    const CommandLine line = Parse(word, "--self-test");
+    EXPECT_EQ(line.exit_code, 2) << word;
+    EXPECT_THAT(line.text, HasSubstr("must be true, false or fresh, got "));
+  }
+}
+
+// Sets variables of the environment (null: removes them) until it is destroyed.
+class Environment {
+ public:
+  Environment(const char* caches, const char* home) {
+    Set("XDG_CACHE_HOME", caches);
+    Set("HOME", home);
+  }
+  ~Environment() {
+    for (const auto& [name, value] : before_) Put(name, value ? value->c_str() : nullptr);
+  }
+
+ private:
+  static void Put(const std::string& name, const char* value) {
+    value == nullptr ? unsetenv(name.c_str()) : setenv(name.c_str(), value, /*overwrite=*/1);
+  }
+  void Set(const char* name, const char* value) {
+    const char* const was = std::getenv(name);
+    before_[name] = was == nullptr ? std::nullopt : std::optional<std::string>(was);
+    Put(name, value);
+  }
+
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+TEST(ConfigDevice, TheFolderOfTheCache) {
+  const auto folder = [](const char* caches, const char* home, const std::string& given = "") {
+    const Environment environment(caches, home);
+    return CacheFolder(given);
+  };
+  EXPECT_EQ(folder("/c", "/h", "here"), "here");
+  EXPECT_EQ(folder("/c", "/h"), "/c/attnd");
+  EXPECT_EQ(folder(nullptr, "/h"), "/h/.cache/attnd");
+  EXPECT_EQ(folder("", "/h"), "/h/.cache/attnd");
+  // The specification has relative paths ignored.
+  EXPECT_EQ(folder("c", "/h"), "/h/.cache/attnd");
+  EXPECT_EQ(folder(nullptr, nullptr), "");
+  EXPECT_EQ(Parse("/x", "--cache-dir").config->cache_folder, "/x");
 }
 
 }  // namespace

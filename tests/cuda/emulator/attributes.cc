@@ -76,6 +76,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (const cudaError_t error = CheckOrdinal(device); error != cudaSuccess) return Report(error);
   std::memset(p, 0, sizeof *p);
   std::strcpy(p->name, "Emulated GPU");
+  p->uuid.bytes[15] = static_cast<char>(device + 1);
   p->totalGlobalMem = static_cast<size_t>(machine.memory_bytes);
   p->sharedMemPerBlock = kStaticSharedBytes;
   p->sharedMemPerBlockOptin = kSharedBytes;
