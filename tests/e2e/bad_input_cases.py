@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from grpc import StatusCode
 
 import stubs
+from server_process import DEVICE
 
 attention, _, methods, tensor = stubs.load()
 
@@ -351,8 +352,8 @@ ENVELOPE = [
     Case("priority", forward(priority=101), ["request: priority must be -100..100, got 101"]),
     Case("lowest priority", forward(priority=-(2**31)),
          ["request: priority must be -100..100, got -2147483648"]),
-    Case("device", forward(device="cuda:0"),
-         ['request: device must be cpu or empty, got "cuda:0"']),
+    Case("device", forward(device="cuda:9"),
+         [f'request: device must be {DEVICE} or empty, got "cuda:9"']),
     Case("unknown field", forward() + field(99, b"x"),
          ["request: fields must be those of attn.v1.ForwardRequest, got field 99"]),
     Case("field 15 as a number", forward() + number_field(15, 1),

@@ -9,6 +9,7 @@ import pytest
 
 import attnd
 from helpers import OPTIONS, ORACLES, noise
+from server_process import DEVICE
 
 SHAPES = {
     "softmax": [(1, 4, 1024, 64), (2, 2, 1500, 128)],
@@ -46,7 +47,7 @@ def test_workspace_and_work(client, rng, method, shape, causal, backward):
     assert np.isclose(predicted.visible_pairs, stats.visible_pairs)
     payload = tensors[0].nbytes
     assert predicted.input_bytes == payload * (4 if backward else 3)
-    assert predicted.device == "cpu"
+    assert predicted.device == DEVICE
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=str)

@@ -8,6 +8,7 @@ import pytest
 
 import attnd
 from helpers import BOUND, OPTIONS, ORACLES, noise, relative_error, same_bits
+from server_process import DEVICE
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 
@@ -145,7 +146,7 @@ def test_stats(client, rng):
     q = noise(rng, (2, 3, 40, 16))
     stats = client.forward(q, q, q, options={"causal": True}).stats
 
-    assert stats.device == "cpu"
+    assert stats.device == DEVICE
     assert stats.visible_pairs == 2 * 3 * 40 * 41 / 2
     assert stats.flops == 4 * 16 * stats.visible_pairs
     assert stats.batch_requests >= 1 and stats.batch_tokens >= 80

@@ -9,7 +9,7 @@ import pytest
 import attnd
 from helpers import OPTIONS, ORACLES, Busy, eventually, noise
 from one_lane import client, server  # noqa: F401
-from server_process import samples
+from server_process import DEVICE, samples
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_counters_add_up(fresh, rng, method, direction):
     # Counted when the answer has left; the page waits for that.
     assert total("attnd_requests_total", code="OK") == 3
     assert total("attnd_requests_total") == 3
-    assert total("attnd_tokens_total", device="cpu") == tokens
-    assert np.isclose(total("attnd_flops_total", device="cpu"), flops)
+    assert total("attnd_tokens_total", device=DEVICE) == tokens
+    assert np.isclose(total("attnd_flops_total", device=DEVICE), flops)
     for phase in ("queue", "gather", "compute", "answer", "request"):
         assert eventually(lambda p=phase: total(f"attnd_{p}_seconds_count") == 3), phase
     assert np.isclose(total("attnd_compute_seconds_sum"), compute_seconds, rtol=1e-3)
