@@ -86,6 +86,7 @@ absl::Status App::Build() {
   DeviceOptions options{.cpu = {.threads = config_.threads, .isa = config_.isa}};
   SetDevices(config_.device, &options);
   options.proves_cuda = config_.proves_devices;
+  options.cuda.warn = [](const std::string& line) { Log(LogLevel::kWarning, line); };
   memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.cpu.retain_bytes);
   options.cpu.retain_bytes = memory_.retained_bytes;
   absl::StatusOr<Devices> devices = NewDevices(options);

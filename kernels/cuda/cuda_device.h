@@ -3,11 +3,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/core/mutex.h"
+#include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/device/device.h"
@@ -44,6 +47,8 @@ struct CudaDeviceOptions {
   bool poison_memory = false;
   int64_t memory_bytes = 0;  // > 0
   std::vector<size_t> declined;
+  bool uses_cublas_lt = true;
+  std::function<void(const std::string&)> warn;
 };
 
 class CudaDevice final : public Device {
@@ -65,6 +70,8 @@ class CudaDevice final : public Device {
   DeviceReadings readings() const override;
 
   const Cuda& cuda() const { return cuda_; }
+  CublasLt* cublas_lt() { return cublas_lt_.get(); }  // null: there is none
+  CudaLibrary product_library() const;
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
 
@@ -73,6 +80,8 @@ class CudaDevice final : public Device {
   const std::vector<size_t> declined_;
   DeviceInfo info_;
   std::unique_ptr<const Nvml> nvml_;  // null: there is none
+  std::string why_not_cublas_lt_;     // one line
+  std::unique_ptr<CublasLt> cublas_lt_;
   std::atomic<int64_t> launches_ = 0;
   CopiedBytes copied_;
   Mutex mu_;

@@ -13,8 +13,26 @@ void AddLine(const std::string& line, std::string* lines) {
   absl::StrAppend(lines, lines->empty() ? "" : "; ", line);
 }
 
+// Adds what the library that computes large products proves.
+void ProveLibrary(Device& device, Device& processor, SelfTestReport* report) {
+  const CudaLibrary before = ProductLibraryOf(device);
+  if (before.name.empty() || report->is_unusable || !device.failure().empty()) return;
+  std::vector<SelfTestRow> rows = TestLargeProducts(device, processor);
+  const CudaLibrary after = ProductLibraryOf(device);
+  for (SelfTestRow& row : rows) {
+    row.primitive = "matmul (cuBLASLt)";
+    // Own kernels have served instead.
+    if (row.failure.empty()) row.failure = after.why_not;
+    if (row.failure.empty() && after.products == before.products) {
+      row.failure = "the library computes none of the products of the test";
+    }
+    report->library_failed |= !row.failure.empty();
+    report->rows.push_back(std::move(row));
+  }
+}
+
 // The device of this number if it agrees with the processor by this report, without the primitives
-// that do not. Null: it is of no use. `why` gets what was found.
+// and the library that do not. Null: it is of no use. `why` gets what was found.
 std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, CudaOptions options,
                                const SelfTestReport& report, std::string* why) {
   const std::string name = device->info().name;
@@ -26,10 +44,11 @@ std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, Cuda
   }
   if (!report.status.ok()) AddLine(absl::StrCat(name, ": ", report.status.message()), why);
   if (report.is_unusable || !report.status.ok()) return nullptr;
-  if (report.failed.empty()) return device;
+  if (report.failed.empty() && !report.library_failed) return device;
   device = nullptr;
   options.devices = {ordinal};
   options.declined = report.failed;
+  options.uses_cublas_lt &= !report.library_failed;
   CudaDevices again = NewCudaDevices(options);
   return again.devices.empty() ? nullptr : std::move(again.devices[0]);
 }
@@ -51,9 +70,14 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     if (cuda.is_built || options.kinds == Kinds::kCuda) devices.note = std::move(cuda.why_not);
     for (size_t i = 0; i < cuda.devices.size(); ++i) {
       std::unique_ptr<Device> device = std::move(cuda.devices[i]);
+      const CudaLibrary library = ProductLibraryOf(*device);
+      if (!library.why_not.empty()) {
+        AddLine(absl::StrCat(device->info().name, ": ", library.why_not), &devices.note);
+      }
       SelfTestReport report;
       if (options.proves_cuda) {
         report = SelfTest(*device, *processor);
+        ProveLibrary(*device, *processor, &report);
         device = Proven(std::move(device), cuda.ordinals[i], options.cuda, report, &devices.note);
       }
       if (device == nullptr) continue;

@@ -335,4 +335,34 @@ SelfTestReport SelfTest(Device& device, Device& reference) {
   return report;
 }
 
+std::vector<SelfTestRow> TestLargeProducts(Device& device, Device& reference) {
+  // 2^30 products; all extents differ, so that an exchange of two shows.
+  constexpr int64_t M = 1024, N = 2048, K = 512;
+  const auto stored = [](DType dtype, int64_t rows, int64_t columns, bool by_columns) {
+    Array array = RandomArray(dtype, {rows, columns}, static_cast<unsigned>(rows + columns));
+    if (by_columns) array.view.stride[0] = 1, array.view.stride[1] = rows;
+    return array;
+  };
+  ComparingDevice::Rows found;
+  ComparingDevice comparing(device, reference, &found);
+  Stream stream(comparing, &reference.memory());
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const bool a_by_columns : {false, true}) {
+      for (const bool b_by_columns : {false, true}) {
+        const Array a = stored(dtype, M, K, a_by_columns), b = stored(dtype, K, N, b_by_columns);
+        // Each order of the operands with one of the result, of either dtype.
+        const Array out =
+            stored(a_by_columns ? dtype : DType::kF32, M, N, a_by_columns == b_by_columns);
+        // Errors of the device are in its row; the processor's would be those of SelfTest.
+        static_cast<void>(comparing.Run(
+            stream,
+            MatMulArgs{.alpha = 0.5, .problems = {{.a = a.view, .b = b.view, .out = out.view}}}));
+      }
+    }
+  }
+  std::vector<SelfTestRow> rows;
+  for (auto& [key, row] : found) rows.push_back(std::move(row));
+  return rows;
+}
+
 }  // namespace attnd

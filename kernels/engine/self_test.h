@@ -24,6 +24,8 @@ struct SelfTestReport {
   std::vector<size_t> failed;  // alternatives of Launch: those of a row with a failure
   // What no composition replaces has failed: the device is of no use.
   bool is_unusable = false;
+  // A row of TestLargeProducts has a failure: own kernels must serve instead of the library.
+  bool library_failed = false;
   double seconds = 0;
   absl::Status status;  // an error of the methods themselves, on the processor
 };
@@ -35,5 +37,9 @@ bool HasComposition(size_t launch);
 // launch of them runs on `device` and on `reference`, the processor, whose results go on.
 // Takes seconds.
 SelfTestReport SelfTest(Device& device, Device& reference);
+
+// The same for matmul of 16-bit matrices so large that a device may leave them to a library, in
+// every order of their elements: a row for each dtype.
+std::vector<SelfTestRow> TestLargeProducts(Device& device, Device& reference);
 
 }  // namespace attnd
