@@ -145,12 +145,15 @@ std::unique_ptr<CublasLt> CublasLt::Open(std::function<void(const std::string&)>
                ": own kernels serve all products";
     return nullptr;
   }
-  return std::unique_ptr<CublasLt>(new CublasLt(std::move(functions), handle, std::move(warn)));
+  int device = 0;
+  static_cast<void>(cudaGetDevice(&device));
+  return std::unique_ptr<CublasLt>(
+      new CublasLt(std::move(functions), handle, device, std::move(warn)));
 }
 
-CublasLt::CublasLt(std::unique_ptr<const Functions> functions, void* handle,
+CublasLt::CublasLt(std::unique_ptr<const Functions> functions, void* handle, int device,
                    std::function<void(const std::string&)> warn)
-    : functions_(std::move(functions)), handle_(handle), warn_(std::move(warn)) {}
+    : functions_(std::move(functions)), handle_(handle), device_(device), warn_(std::move(warn)) {}
 
 CublasLt::~CublasLt() { functions_->Destroy(handle_); }
 
@@ -173,6 +176,8 @@ std::shared_ptr<const CublasLt::Plan> CublasLt::PlanOf(const LtProduct& product)
 }
 
 std::shared_ptr<const CublasLt::Plan> CublasLt::NewPlan(const LtProduct& product) const {
+  // A plan of a request is made on any thread.
+  static_cast<void>(cudaSetDevice(device_));
   auto plan = std::make_shared<Plan>(*functions_);
   if (!plan->Describe(product) || !plan->Choose(handle_)) return nullptr;
   return plan;

@@ -67,13 +67,14 @@ class CublasLt {
   int64_t products() const { return products_.load(std::memory_order_relaxed); }
 
  private:
-  CublasLt(std::unique_ptr<const lt::Functions> functions, void* handle,
+  CublasLt(std::unique_ptr<const lt::Functions> functions, void* handle, int device,
            std::function<void(const std::string&)> warn);
   std::shared_ptr<const Plan> NewPlan(const LtProduct& product) const;
   void Fail(const std::string& failure);
 
   const std::unique_ptr<const lt::Functions> functions_;
   void* const handle_;
+  const int device_;  // the current one of every call
   const std::function<void(const std::string&)> warn_;
   std::atomic<int64_t> products_ = 0;
   mutable Mutex mu_;

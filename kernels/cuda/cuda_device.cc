@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "kernels/core/run_control.h"
+#include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/primitives.h"

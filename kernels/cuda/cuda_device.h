@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "kernels/core/mutex.h"
-#include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/device/device.h"
 
 namespace attnd::cuda {
+
+class CublasLt;
 
 // Constant after construction. Rates as the driver's figures give them: predictions, not promises.
 struct Cuda {

@@ -144,7 +144,7 @@ struct Call {
     const size_t block = size_t{32} << algorithm.shape % 4;
     // Sums that are cut are added up in the order in which the parts end.
     static std::atomic<int> calls = 0;
-    const bool reverses = algorithm.splits > 1 && ++calls % 2 == 0;
+    const bool reverses = algorithm.splits > 1 && ++calls % 3 == 0;
     std::vector<float> sums(m), of_block(m);
     const size_t blocks = (k + block - 1) / block;
     for (size_t j = 0; j < n; ++j) {
@@ -254,10 +254,14 @@ cublasStatus_t PreferenceSetAttribute(cublasLtMatmulPreference_t preference,
 }
 
 // One that failed to be found, one that cuts sums, whatever was asked for, and one that does not.
-cublasStatus_t GetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                            cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                            cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
-                            int asked, cublasLtMatmulHeuristicResult_t results[], int* found) {
+cublasStatus_t GetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                            cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                            cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                            cublasLtMatmulPreference_t preference, int asked,
+                            cublasLtMatmulHeuristicResult_t results[], int* found) {
+  if (*static_cast<Device**>(handle) != &CurrentDevice()) {
+    Misuse("cublasLtMatmulAlgoGetHeuristic: the handle is of another device");
+  }
   *found = 0;
   if (cublas_lt == CublasLt::kNoAlgorithm) return kNotSupported;
   const Desc& of = *static_cast<Desc*>(desc);
