@@ -113,7 +113,7 @@ LIBRARY = faults_of("", [
      "matmul/matmul_library.cu",
      "LtProductOf(product, a, b, out, last)",
      "LtProductOf(product, a, b, out, product.rows)",
-     "CublasLtTakes.PiecesOfRowsThatTakeASlice", "plain", ""),
+     BATCHES, "plain", ""),
 ])
 
 FAULTS = MATMUL + SCAN + FFT + LIBRARY
