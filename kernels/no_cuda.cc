@@ -8,4 +8,6 @@ CudaDevices NewCudaDevices(const CudaOptions&) {
           .is_built = false};
 }
 
+CudaLibrary ProductLibraryOf(const Device&) { return {}; }
+
 }  // namespace attnd

@@ -105,6 +105,7 @@ absl::Status App::Build() {
   options.proof = ProofOf(config_.self_test);
   options.cache_folder = CacheFolder(config_.cache_folder);
   options.version = Version();
+  options.cuda.warn = [](const std::string& line) { Log(LogLevel::kWarning, line); };
   memory_ = SplitMemory(UsableMemoryBytes(), config_.budget_bytes, options.cpu.retain_bytes);
   options.cpu.retain_bytes = memory_.retained_bytes;
   absl::StatusOr<Devices> devices = NewDevices(options);

@@ -18,6 +18,10 @@ std::string Version(int number) {
 
 }  // namespace
 
+CudaLibrary ProductLibraryOf(const Device& device) {
+  return static_cast<const cuda::CudaDevice&>(device).product_library();
+}
+
 CudaDevices NewCudaDevices(const CudaOptions& options) {
   CudaDevices result;
   int driver = 0, count = 0;
@@ -62,7 +66,9 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
                                 .retain_bytes = std::min(options.retain_bytes, memory / 4),
                                 .poison_memory = options.poison_memory,
                                 .memory_bytes = memory,
-                                .declined = options.declined});
+                                .declined = options.declined,
+                                .uses_cublas_lt = options.uses_cublas_lt,
+                                .warn = options.warn});
     result.identities.push_back(device->identity());
     result.devices.push_back(std::move(device));
   }

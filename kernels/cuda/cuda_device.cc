@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "kernels/core/run_control.h"
+#include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/primitives.h"
@@ -81,12 +82,29 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
            .bytes_per_second = cuda_.bytes_per_second,
            .memory_bytes = options.memory_bytes,
            .has_host_memory = false};
+  if (options.uses_cublas_lt) {
+    const std::string name = info_.name;
+    cublas_lt_ = CublasLt::Open(
+        [=, warn = options.warn](const std::string& line) {
+          if (warn) warn(name + ": " + line);
+        },
+        &why_not_cublas_lt_);
+  }
+  if (cublas_lt_ != nullptr) info_.description += ", " + cublas_lt_->name();
   nvml_ = Nvml::Open(
       Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
   identity_ = IdentityOf(properties, nvml_ == nullptr ? "" : nvml_->DriverVersion());
+  if (cublas_lt_ != nullptr) identity_ += ", " + cublas_lt_->name();
 }
 
 CudaDevice::~CudaDevice() { static_cast<void>(cudaSetDevice(cuda_.ordinal)); }
+
+CudaLibrary CudaDevice::product_library() const {
+  if (cublas_lt_ == nullptr) return {.name = {}, .why_not = why_not_cublas_lt_};
+  return {.name = cublas_lt_->name(),
+          .why_not = cublas_lt_->failure(),
+          .products = cublas_lt_->products()};
+}
 
 std::shared_ptr<WorkQueue> CudaDevice::NewQueue() {
   static_cast<void>(cudaSetDevice(cuda_.ordinal));

@@ -3,16 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/core/mutex.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/device/device.h"
 
 namespace attnd::cuda {
+
+class CublasLt;
 
 // Constant after construction. Rates as the driver's figures give them: predictions, not promises.
 struct Cuda {
@@ -44,6 +48,8 @@ struct CudaDeviceOptions {
   bool poison_memory = false;
   int64_t memory_bytes = 0;  // > 0
   std::vector<size_t> declined;
+  bool uses_cublas_lt = true;
+  std::function<void(const std::string&)> warn;
 };
 
 class CudaDevice final : public Device {
@@ -66,6 +72,8 @@ class CudaDevice final : public Device {
 
   const Cuda& cuda() const { return cuda_; }
   const std::string& identity() const { return identity_; }  // CudaDevices::identities
+  CublasLt* cublas_lt() { return cublas_lt_.get(); }         // null: there is none
+  CudaLibrary product_library() const;
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
 
@@ -75,6 +83,8 @@ class CudaDevice final : public Device {
   DeviceInfo info_;
   std::string identity_;
   std::unique_ptr<const Nvml> nvml_;  // null: there is none
+  std::string why_not_cublas_lt_;     // one line
+  std::unique_ptr<CublasLt> cublas_lt_;
   std::atomic<int64_t> launches_ = 0;
   CopiedBytes copied_;
   Mutex mu_;

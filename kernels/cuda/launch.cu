@@ -8,8 +8,6 @@
 namespace attnd::cuda {
 namespace {
 
-// Of one slice: between two slices other streams get their turn, and a cancelled run ends.
-constexpr double kSliceSeconds = 2e-3;
 // A slice has at least so many blocks a processor: fewer would leave processors idle at its end.
 constexpr int64_t kBlocksAProcessor = 8;
 constexpr int64_t kMostBlocks = int64_t{1} << 30;  // of a grid

@@ -52,6 +52,9 @@ SIMT_FN Place<P> FindPlace(const Problems<P>& problems) {
   return {problems.list[low], low == 0 ? block : block - problems.ends[low - 1], low};
 }
 
+// Of one slice: between two slices other streams get their turn, and a cancelled run ends.
+constexpr double kSliceSeconds = 2e-3;
+
 // One kernel over all blocks of a list.
 struct LaunchShape {
   int threads = 256;        // of a block, at most 1024

@@ -20,6 +20,24 @@ void AddOnce(const absl::Status& status, std::string* lines) {
   if (!absl::StrContains(*lines, status.message())) AddLine(std::string(status.message()), lines);
 }
 
+// Adds what the library that computes large products proves.
+void ProveLibrary(Device& device, Device& processor, SelfTestReport* report) {
+  const CudaLibrary before = ProductLibraryOf(device);
+  if (before.name.empty() || report->is_unusable || !device.failure().empty()) return;
+  const size_t first = report->rows.size();
+  TestLargeProducts(device, processor, report);
+  const CudaLibrary after = ProductLibraryOf(device);
+  for (size_t i = first; i < report->rows.size(); ++i) {
+    std::string& failure = report->rows[i].failure;
+    // Own kernels have served instead.
+    if (failure.empty()) failure = after.why_not;
+    if (failure.empty() && after.products == before.products) {
+      failure = "the library computes none of the products of the test";
+    }
+    report->library_failed |= !failure.empty();
+  }
+}
+
 // What the self-test finds, or found in an earlier process.
 SelfTestReport Prove(Device& device, Device& processor, const std::string& identity,
                      const DeviceOptions& options, std::string* cache_note) {
@@ -30,6 +48,7 @@ SelfTestReport Prove(Device& device, Device& processor, const std::string& ident
     if (!absl::IsNotFound(found.status())) AddOnce(found.status(), cache_note);
   }
   SelfTestReport report = SelfTest(device, processor);
+  ProveLibrary(device, processor, &report);
   if (report.is_lasting) {
     if (const absl::Status kept = cache.Keep(identity, report); !kept.ok()) {
       AddOnce(kept, cache_note);
@@ -39,7 +58,7 @@ SelfTestReport Prove(Device& device, Device& processor, const std::string& ident
 }
 
 // The device of this number if it agrees with the processor by this report, without the primitives
-// that do not. Null: it is of no use. `why` gets what was found.
+// and the library that do not. Null: it is of no use. `why` gets what was found.
 std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, CudaOptions options,
                                const SelfTestReport& report, std::string* why) {
   const std::string name = device->info().name;
@@ -50,14 +69,15 @@ std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, Cuda
             why);
   }
   if (!report.status.ok()) AddLine(absl::StrCat(name, ": ", report.status.message()), why);
-  if (!report.failed.empty() && !report.cached_from.empty()) {
+  if ((!report.failed.empty() || report.library_failed) && !report.cached_from.empty()) {
     AddLine(absl::StrCat("found at ", report.cached_from, ", --self-test=fresh tests again"), why);
   }
   if (report.is_unusable || !report.status.ok()) return nullptr;
-  if (report.failed.empty()) return device;
+  if (report.failed.empty() && !report.library_failed) return device;
   device = nullptr;
   options.devices = {ordinal};
   options.declined = report.failed;
+  options.uses_cublas_lt &= !report.library_failed;
   CudaDevices again = NewCudaDevices(options);
   return again.devices.empty() ? nullptr : std::move(again.devices[0]);
 }
@@ -79,6 +99,10 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     if (cuda.is_built || options.kinds == Kinds::kCuda) devices.note = std::move(cuda.why_not);
     for (size_t i = 0; i < cuda.devices.size(); ++i) {
       std::unique_ptr<Device> device = std::move(cuda.devices[i]);
+      const CudaLibrary library = ProductLibraryOf(*device);
+      if (!library.why_not.empty()) {
+        AddLine(absl::StrCat(device->info().name, ": ", library.why_not), &devices.note);
+      }
       SelfTestReport report;
       if (options.proof != DeviceOptions::Proof::kNone) {
         report = Prove(*device, *processor, cuda.identities[i], options, &devices.cache_note);

@@ -312,6 +312,10 @@ std::span<const char* const> PrimitiveNames() { return kPrimitives; }
 void Conclude(SelfTestReport* report) {
   for (const SelfTestRow& row : report->rows) {
     if (row.failure.empty()) continue;
+    if (row.primitive == kLibraryProducts) {
+      report->library_failed = true;
+      continue;
+    }
     const auto launch =
         static_cast<size_t>(std::ranges::find(kPrimitives, row.primitive) - kPrimitives);
     report->is_unusable = report->is_unusable || !HasComposition(launch);
@@ -348,6 +352,42 @@ SelfTestReport SelfTest(Device& device, Device& reference) {
   report.is_lasting = report.status.ok() && !lacked_memory && !has_failed;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
+}
+
+void TestLargeProducts(Device& device, Device& reference, SelfTestReport* report) {
+  const auto start = std::chrono::steady_clock::now();
+  bool lacked_memory = false;
+  // 2^30 products; all extents differ, so that an exchange of two shows.
+  constexpr int64_t M = 1024, N = 2048, K = 512;
+  const auto stored = [](DType dtype, int64_t rows, int64_t columns, bool by_columns) {
+    Array array = RandomArray(dtype, {rows, columns}, static_cast<unsigned>(rows + columns));
+    if (by_columns) array.view.stride[0] = 1, array.view.stride[1] = rows;
+    return array;
+  };
+  ComparingDevice::Rows found;
+  ComparingDevice comparing(device, reference, &found, &lacked_memory);
+  Stream stream(comparing, &reference.memory());
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const bool a_by_columns : {false, true}) {
+      for (const bool b_by_columns : {false, true}) {
+        const Array a = stored(dtype, M, K, a_by_columns), b = stored(dtype, K, N, b_by_columns);
+        // Each order of the operands with one of the result, of either dtype.
+        const Array out =
+            stored(a_by_columns ? dtype : DType::kF32, M, N, a_by_columns == b_by_columns);
+        // Errors of the device are in its row; the processor's would be those of SelfTest.
+        static_cast<void>(comparing.Run(
+            stream,
+            MatMulArgs{.alpha = 0.5, .problems = {{.a = a.view, .b = b.view, .out = out.view}}}));
+      }
+    }
+  }
+  for (auto& [key, row] : found) {
+    row.primitive = kLibraryProducts;
+    report->rows.push_back(std::move(row));
+  }
+  report->is_lasting = report->is_lasting && !lacked_memory && device.failure().empty();
+  report->seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace attnd

@@ -28,6 +28,8 @@ struct SelfTestReport {
   // Another run would find the same: memory was not short, the device did not fail for good, the
   // methods ran.
   bool is_lasting = true;
+  // A row of TestLargeProducts has a failure: own kernels must serve instead of the library.
+  bool library_failed = false;
   double seconds = 0;
   absl::Status status;      // an error of the methods themselves, on the processor
   std::string cached_from;  // the date of the run that it was read from; empty: of this process
@@ -36,7 +38,11 @@ struct SelfTestReport {
 // The primitives that Launch has, by index.
 std::span<const char* const> PrimitiveNames();
 
-// Sets `failed` by the rows, and is_unusable where one of them has no composition.
+// The primitive of rows of TestLargeProducts.
+inline constexpr char kLibraryProducts[] = "matmul (cuBLASLt)";
+
+// Sets `failed` and library_failed by the rows, and is_unusable where one of them has no
+// composition.
 void Conclude(SelfTestReport* report);
 
 // Whether ops composes launches of this alternative of Launch where a device declines them.
@@ -46,5 +52,9 @@ bool HasComposition(size_t launch);
 // launch of them runs on `device` and on `reference`, the processor, whose results go on.
 // Takes seconds.
 SelfTestReport SelfTest(Device& device, Device& reference);
+
+// The same for matmul of 16-bit matrices so large that a device may leave them to a library, in
+// every order of their elements: adds a row for each dtype.
+void TestLargeProducts(Device& device, Device& reference, SelfTestReport* report);
 
 }  // namespace attnd

@@ -161,7 +161,8 @@ std::optional<SelfTestRow> RowOf(const json& value) {
                       (error.is_null() || Read(error, &row.worst_error)) &&
                       Read(Member(value, "failure"), &row.failure) &&
                       Read(Member(value, "declined"), &row.is_declined) &&
-                      std::ranges::count(PrimitiveNames(), row.primitive) == 1;
+                      (row.primitive == kLibraryProducts ||
+                       std::ranges::count(PrimitiveNames(), row.primitive) == 1);
   row.launches = static_cast<int>(launches);
   // Only a failure explains what is not finite.
   if (!is_row || (row.failure.empty() && !std::isfinite(row.worst_error))) return std::nullopt;

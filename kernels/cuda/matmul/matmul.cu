@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/matmul/matmul_launch.h"
+#include "kernels/cuda/matmul/matmul_library.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -48,10 +49,8 @@ double BytesOf(const MatMulProblem& p) {
                              p.out.bytes());
 }
 
-}  // namespace
-
-DeviceStatus LaunchMatMul(CudaDevice& device, Stream& stream,
-                          const std::vector<MatMulProblem>& problems, const MatMulFinish& finish) {
+DeviceStatus LaunchOwn(CudaDevice& device, Stream& stream,
+                       const std::vector<MatMulProblem>& problems, const MatMulFinish& finish) {
   std::vector<MatMulTask> tasks;
   int64_t partial_bytes = 0;
   for (const MatMulProblem& p : problems) {
@@ -92,6 +91,19 @@ DeviceStatus LaunchMatMul(CudaDevice& device, Stream& stream,
       .threads = kFinishThreads,
       .seconds = device.cuda().Seconds(0, static_cast<double>(partial_bytes))};
   return LaunchOver(device, stream, shape, AddChunksKernel, cut, finish);
+}
+
+}  // namespace
+
+DeviceStatus LaunchMatMul(CudaDevice& device, Stream& stream,
+                          const std::vector<MatMulProblem>& problems, const MatMulFinish& finish) {
+  LibraryProducts by_library(device, stream, finish);
+  std::vector<MatMulProblem> own;
+  for (const MatMulProblem& problem : problems) {
+    if (!by_library.Take(problem)) own.push_back(problem);
+  }
+  if (DeviceStatus status = by_library.Run(&own); !status.ok()) return status;
+  return LaunchOwn(device, stream, own, finish);
 }
 
 template <>

@@ -97,4 +97,23 @@ FFT = faults_of("fft/", [
      "FftCuda.OneResult", "thread", "fft.cu"),
 ])
 
-FAULTS = MATMUL + SCAN + FFT
+BATCHES = "CublasLtCuda.BatchesAndListsHaveTheBitsOfTheirMatrices"
+LIBRARY = faults_of("", [
+    ("batch invariance", "an algorithm of the library that cuts sums is taken",
+     "cublas_lt.cc",
+     "           parts > 1 || scheme != CUBLASLT_REDUCTION_SCHEME_NONE;",
+     "           false;",
+     BATCHES, "plain", ""),
+    ("wrong matrix", "the library gets the first matrix of a batch for all of them",
+     "matmul/matmul_library.cu",
+     "OffsetOf(view, shape, matrix)",
+     "OffsetOf(view, shape, 0)",
+     BATCHES, "plain", ""),
+    ("wrong list end", "the last piece of a product is as long as the others",
+     "matmul/matmul_library.cu",
+     "LtProductOf(product, a, b, out, last)",
+     "LtProductOf(product, a, b, out, product.rows)",
+     BATCHES, "plain", ""),
+])
+
+FAULTS = MATMUL + SCAN + FFT + LIBRARY
