@@ -240,7 +240,7 @@ class ForwardBlock {
 
   SIMT_FN bool HasOdd() const;
 
-  // Sets rows of values that are not finite to zero, and notes them.
+  // Sets values that are not finite to zero, and notes their rows.
   SIMT_FN void FindOddRows(T* values) const;
   SIMT_FN static float ToFloat(T x) {
     if constexpr (std::is_same_v<T, float>) {
@@ -252,7 +252,7 @@ class ForwardBlock {
     }
   }
 
-  // Adds these rows to the rows of queries that see them.
+  // Adds such values to the rows of queries that see them. All others keep their bits.
   SIMT_FN void AddOddRows();
 
   SIMT_FN void Store();

@@ -1,6 +1,7 @@
 // What a block of the forward kernel does with its sums, and with values that are not finite.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -8,6 +9,8 @@
 #include "kernels/cuda/views.h"
 
 namespace attnd::cuda {
+
+SIMT_FN bool IsFinite(float x) { return fabsf(x) < INFINITY; }
 
 template <class T, int kWidth, bool kStreams, bool kTerms>
 SIMT_FN bool ForwardBlock<T, kWidth, kStreams, kTerms>::HasOdd() const {
@@ -27,15 +30,12 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::FindOddRows(T* values) c
   const int r = threadIdx.x / 2;
   bool is_odd = false;
   for (int c = threadIdx.x % 2; c < value_width_; c += 2) {
-    const float x = ToFloat(values[r * Shape::kValueStride + c]) * 0.0f;
-    is_odd |= x != 0.0f;
+    T& value = values[r * Shape::kValueStride + c];
+    if (IsFinite(ToFloat(value))) continue;
+    is_odd = true;
+    value = FromFloat<T>(0);
   }
   const unsigned votes = __ballot_sync(simt::kAllLanes, is_odd);
-  if ((votes >> (lane_ & ~1) & 3) != 0) {
-    for (int c = threadIdx.x % 2; c < value_width_; c += 2) {
-      values[r * Shape::kValueStride + c] = FromFloat<T>(0);
-    }
-  }
   if (lane_ == 0) odd_rows_[warp_] = votes;
   __syncthreads();
 }
@@ -62,8 +62,8 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::AddOddRows() {
         for (int i = 0; i < 2; ++i) {
           const int c = m * 8 + lane_ % 4 * 2 + i;
           if (c >= value_width_) continue;
-          out_[m][r * 2 + i] =
-              fmaf(weight, LoadFloat(values.data, values.dtype, at + c), out_[m][r * 2 + i]);
+          const float value = LoadFloat(values.data, values.dtype, at + c);
+          if (!IsFinite(value)) out_[m][r * 2 + i] = fmaf(weight, value, out_[m][r * 2 + i]);
         }
       }
     }
