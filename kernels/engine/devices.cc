@@ -34,8 +34,8 @@ void ProveLibrary(Device& device, Device& processor, SelfTestReport* report) {
     if (failure.empty() && after.products == before.products) {
       failure = "the library computes none of the products of the test";
     }
-    report->library_failed |= !failure.empty();
   }
+  Conclude(report);
 }
 
 // What the self-test finds, or found in an earlier process.
@@ -69,15 +69,15 @@ std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, Cuda
             why);
   }
   if (!report.status.ok()) AddLine(absl::StrCat(name, ": ", report.status.message()), why);
-  if ((!report.failed.empty() || report.library_failed) && !report.cached_from.empty()) {
+  if ((!report.failed.empty() || report.has_failed_library) && !report.cached_from.empty()) {
     AddLine(absl::StrCat("found at ", report.cached_from, ", --self-test=fresh tests again"), why);
   }
   if (report.is_unusable || !report.status.ok()) return nullptr;
-  if (report.failed.empty() && !report.library_failed) return device;
+  if (report.failed.empty() && !report.has_failed_library) return device;
   device = nullptr;
   options.devices = {ordinal};
   options.declined = report.failed;
-  options.uses_cublas_lt &= !report.library_failed;
+  options.uses_cublas_lt &= !report.has_failed_library;
   CudaDevices again = NewCudaDevices(options);
   return again.devices.empty() ? nullptr : std::move(again.devices[0]);
 }

@@ -300,6 +300,17 @@ bool IsOneOf(size_t launch) {
   return ((launch == Launch(Args()).index()) || ...);
 }
 
+using Clock = std::chrono::steady_clock;
+// Adds to the report what follows from its rows and from what `device` has become since `start`.
+void Finish(const Device& device, Clock::time_point start, bool lacked_memory,
+            SelfTestReport* report) {
+  Conclude(report);
+  const bool has_failed = !device.failure().empty();
+  report->is_unusable = report->is_unusable || has_failed;
+  report->is_lasting = report->is_lasting && report->status.ok() && !lacked_memory && !has_failed;
+  report->seconds += std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 }  // namespace
 
 bool HasComposition(size_t launch) {
@@ -310,10 +321,12 @@ bool HasComposition(size_t launch) {
 std::span<const char* const> PrimitiveNames() { return kPrimitives; }
 
 void Conclude(SelfTestReport* report) {
+  report->failed.clear();
+  report->has_failed_library = false;
   for (const SelfTestRow& row : report->rows) {
     if (row.failure.empty()) continue;
     if (row.primitive == kLibraryProducts) {
-      report->library_failed = true;
+      report->has_failed_library = true;
       continue;
     }
     const auto launch =
@@ -327,7 +340,7 @@ void Conclude(SelfTestReport* report) {
 }
 
 SelfTestReport SelfTest(Device& device, Device& reference) {
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   SelfTestReport report;
   ComparingDevice::Rows rows;
   bool lacked_memory = false;
@@ -346,16 +359,12 @@ SelfTestReport SelfTest(Device& device, Device& reference) {
   }
   // In the order of Launch.
   for (auto& [key, row] : rows) report.rows.push_back(std::move(row));
-  Conclude(&report);
-  const bool has_failed = !device.failure().empty();
-  report.is_unusable = report.is_unusable || has_failed;
-  report.is_lasting = report.status.ok() && !lacked_memory && !has_failed;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Finish(device, start, lacked_memory, &report);
   return report;
 }
 
 void TestLargeProducts(Device& device, Device& reference, SelfTestReport* report) {
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   bool lacked_memory = false;
   // 2^30 products; all extents differ, so that an exchange of two shows.
   constexpr int64_t M = 1024, N = 2048, K = 512;
@@ -385,9 +394,7 @@ void TestLargeProducts(Device& device, Device& reference, SelfTestReport* report
     row.primitive = kLibraryProducts;
     report->rows.push_back(std::move(row));
   }
-  report->is_lasting = report->is_lasting && !lacked_memory && device.failure().empty();
-  report->seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Finish(device, start, lacked_memory, report);
 }
 
 }  // namespace attnd

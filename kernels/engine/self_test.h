@@ -29,7 +29,7 @@ struct SelfTestReport {
   // methods ran.
   bool is_lasting = true;
   // A row of TestLargeProducts has a failure: own kernels must serve instead of the library.
-  bool library_failed = false;
+  bool has_failed_library = false;
   double seconds = 0;
   absl::Status status;      // an error of the methods themselves, on the processor
   std::string cached_from;  // the date of the run that it was read from; empty: of this process
@@ -41,7 +41,7 @@ std::span<const char* const> PrimitiveNames();
 // The primitive of rows of TestLargeProducts.
 inline constexpr char kLibraryProducts[] = "matmul (cuBLASLt)";
 
-// Sets `failed` and library_failed by the rows, and is_unusable where one of them has no
+// Sets `failed` and has_failed_library by the rows, and is_unusable where one of them has no
 // composition.
 void Conclude(SelfTestReport* report);
 

@@ -225,7 +225,7 @@ TEST_F(CublasLt, ALibraryThatIsWrongIsSwitchedOff) {
               AllOf(HasSubstr("cuda:0: matmul (cuBLASLt) of float16 is switched off: differs"),
                     HasSubstr("cuda:0: matmul (cuBLASLt) of bfloat16 is switched off: differs")));
   EXPECT_THAT(devices->self_tests.at(0).failed, IsEmpty());
-  EXPECT_TRUE(devices->self_tests.at(0).library_failed);
+  EXPECT_TRUE(devices->self_tests.at(0).has_failed_library);
 }
 
 TEST_F(CublasLt, ALibraryThatIsRightIsProven) {

@@ -111,6 +111,17 @@ TEST(SelfTest, ADeviceThatFailsForGoodIsOfNoUseAndNothingIsKept) {
   }
 }
 
+TEST(SelfTest, ADeviceThatFailsInALargeProductIsOfNoUse) {
+  Device& cpu = CpuOf(AvailableIsas().back(), 2);
+  FailingDevice device(cpu, 0, DeviceStatus::Code::kFailed);
+  SelfTestReport report;
+  TestLargeProducts(device, cpu, &report);
+  EXPECT_TRUE(report.is_unusable);
+  EXPECT_FALSE(report.is_lasting);
+  EXPECT_TRUE(report.has_failed_library);
+  EXPECT_TRUE(report.failed.empty());
+}
+
 TEST(SelfTest, WhatFailsForWantOfMemoryIsNotKept) {
   Device& cpu = CpuOf(AvailableIsas().back(), 2);
   FailingDevice device(cpu, 1000, DeviceStatus::Code::kNoMemory);
