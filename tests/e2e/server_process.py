@@ -9,15 +9,28 @@ import time
 import urllib.error
 import urllib.request
 
+import pytest
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"
 SERVER = pathlib.Path(os.environ.get("ATTND_SERVER", REPOSITORY / "build/server/attnd-server"))
+# Programs of the same build: on the strict device, and on the emulated CUDA runtime (tests/cuda).
+BUILD = SERVER.resolve().parent.parent
+STRICT = BUILD / "tests/attnd-server-strict"
+EMULATED = BUILD / "tests/attnd-server-cuda"
 # Before those of a test, as "--device cuda".
 FLAGS = os.environ.get("ATTND_SERVER_FLAGS", "").split()
 # The first device of such a server.
 DEVICE = "cuda:0" if "cuda" in FLAGS else "cpu"
 START_SECONDS = 30
 STOP_SECONDS = 40
+
+
+def built(program):
+    """`program`, or the test is skipped."""
+    if not program.exists():
+        pytest.skip(f"not built: {program}")
+    return program
 
 
 def clean_environment():

@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from server_process import SERVER, clean_environment
+from server_process import BUILD, clean_environment
 
-BUILD = SERVER.resolve().parents[1]
 EXAMPLE = pathlib.Path(os.environ.get("ATTND_CPP_EXAMPLE", BUILD / "client/cpp/forward"))
 LOAD = pathlib.Path(os.environ.get("ATTND_LOAD", BUILD / "tests/load"))
 

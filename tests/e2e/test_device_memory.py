@@ -13,17 +13,15 @@ import attnd
 import server_process
 from helpers import (BOUND, ORACLES, eventually, noise, refusals, relative_error, same_bits,
                      together)
+from server_process import EMULATED, built
 
-EMULATED = server_process.SERVER.resolve().parent.parent / "tests/attnd-server-cuda"
 LOCAL = {"method": "local", "options": {"window_left": 1}}
 
 
 @pytest.fixture
 def start(start_server, monkeypatch):
     """Starts a server on an emulated device: start(*flags, **environment)."""
-    if not EMULATED.exists():
-        pytest.skip(f"the server on the emulated CUDA runtime was not built: no {EMULATED}")
-    monkeypatch.setattr(server_process, "SERVER", EMULATED)
+    monkeypatch.setattr(server_process, "SERVER", built(EMULATED))
 
     def start_it(*flags, **variables):
         for name, value in variables.items():

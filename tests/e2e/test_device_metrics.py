@@ -12,11 +12,8 @@ import pytest
 
 import attnd
 import server_process
-from server_process import REPOSITORY, samples
+from server_process import BUILD, EMULATED, REPOSITORY, STRICT, built, samples
 
-BUILD = server_process.SERVER.resolve().parent.parent
-STRICT = BUILD / "tests/attnd-server-strict"
-EMULATED = BUILD / "tests/attnd-server-cuda"
 READ = ("utilisation_ratio", "power_watts", "temperature_celsius", "memory_bytes")
 
 
@@ -25,9 +22,7 @@ def start(start_server, monkeypatch):
     """Starts the program: start(program, *flags, **environment)."""
 
     def start_program(program, *flags, **variables):
-        if not program.exists():
-            pytest.skip(f"not built: {program}")
-        monkeypatch.setattr(server_process, "SERVER", program)
+        monkeypatch.setattr(server_process, "SERVER", built(program))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         # Its kernels are tested elsewhere, and planned faults are meant for requests.

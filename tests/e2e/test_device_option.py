@@ -11,17 +11,9 @@ import pytest
 import attnd
 import server_process
 from helpers import eventually
-from server_process import clean_environment
+from server_process import BUILD, EMULATED, built, clean_environment
 
-BUILD = server_process.SERVER.resolve().parent.parent
-EMULATED = BUILD / "tests/attnd-server-cuda"
 NO_CUDA = BUILD / "server/attnd-server"
-
-
-def emulated():
-    if not EMULATED.exists():
-        pytest.skip(f"the server on the emulated CUDA runtime was not built: no {EMULATED}")
-    return EMULATED
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +37,7 @@ def start_emulated(start_server, monkeypatch):
     """Starts a server on emulated devices: start_emulated(*flags, **environment)."""
 
     def start(*flags, **variables):
-        monkeypatch.setattr(server_process, "SERVER", emulated())
+        monkeypatch.setattr(server_process, "SERVER", built(EMULATED))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         return start_server("--self-test", "false", *flags)
@@ -82,22 +74,22 @@ OLD = {"EMULATED_CUDA_DRIVER": "old"}
     (OLD, "cuda: the driver must support CUDA 13.0, got one for CUDA 11.0"),
 ])
 def test_a_missing_device_that_is_asked_for_is_one_line(flag, variables, reason):
-    assert refused(emulated(), "--device", flag, **variables) == f"attnd-server: {reason}\n"
+    assert refused(built(EMULATED), "--device", flag, **variables) == f"attnd-server: {reason}\n"
 
 
 def test_one_of_several_is_missing():
-    got = refused(emulated(), "--device", "cuda:0,2", EMULATED_CUDA_DEVICES="2")
+    got = refused(built(EMULATED), "--device", "cuda:0,2", EMULATED_CUDA_DEVICES="2")
     assert got == "attnd-server: cuda: device must be one of cuda:0 to cuda:1, got cuda:2\n"
 
 
 def test_a_device_proves_itself_at_start(start_server, monkeypatch):
-    monkeypatch.setattr(server_process, "SERVER", emulated())
+    monkeypatch.setattr(server_process, "SERVER", built(EMULATED))
     server = start_server("--device", "cuda")
     assert devices(server) == ["cuda:0"]
 
 
 def test_a_device_that_fails_its_self_test_is_not_used():
-    got = refused(emulated(), "--device", "cuda", EMULATED_CUDA_FAULT="launch:40")
+    got = refused(built(EMULATED), "--device", "cuda", EMULATED_CUDA_FAULT="launch:40")
     assert got.startswith("attnd-server: cuda:0: ") and " is switched off: " in got
     assert "cudaErrorIllegalAddress" in got and got.count("\n") == 1
 

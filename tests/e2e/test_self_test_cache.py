@@ -14,20 +14,17 @@ import pytest
 import attnd
 import server_process
 from helpers import eventually
-from server_process import Server, clean_environment
+from server_process import EMULATED, Server, built, clean_environment
 
 EARLIER = "self-test of an earlier start"
-EMULATED = server_process.SERVER.resolve().parent.parent / "tests/attnd-server-cuda"
 
 
 @pytest.fixture(scope="module")
 def tested(tmp_path_factory):
     """What the first start of a server leaves and shows: its folder, its table, its seconds."""
-    if not EMULATED.exists():
-        pytest.skip(f"the server on the emulated CUDA runtime was not built: no {EMULATED}")
     folder = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_process, "SERVER", EMULATED)
+        patch.setattr(server_process, "SERVER", built(EMULATED))
         began = time.monotonic()
         server = Server(folder, "--device", "cuda", "--cache-dir", str(folder / "results"))
         seconds = time.monotonic() - began

@@ -14,10 +14,8 @@ import pytest
 import attnd
 import server_process
 from helpers import eventually, long_input
+from server_process import EMULATED, STRICT, built
 
-BUILD = server_process.SERVER.resolve().parent.parent
-STRICT = BUILD / "tests/attnd-server-strict"
-EMULATED = BUILD / "tests/attnd-server-cuda"
 FAILED = "device: cpu failed: a launch was made to fail"
 
 
@@ -26,9 +24,7 @@ def start(start_server, monkeypatch):
     """Starts the program: start(program, *flags, **environment)."""
 
     def start_program(program, *flags, **variables):
-        if not program.exists():
-            pytest.skip(f"not built: {program}")
-        monkeypatch.setattr(server_process, "SERVER", program)
+        monkeypatch.setattr(server_process, "SERVER", built(program))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         # Its kernels are tested elsewhere, and planned faults are meant for requests.
