@@ -41,6 +41,8 @@ METHOD = ["kernels/method/", *OPS]
 FAMILIES = ("pattern", "linear", "lowrank", "long_short", "memory", "memory_compressed", "mixing",
             "reformer", "routing", "sinkhorn", "synthesizer")
 
+# Not among the tests on a device (tests/gpu/CMakeLists.txt).
+EMULATED_ALONE = {"tests/cuda/row_sizes_cuda_test.cc"}
 # What the files of a folder may include, as prefixes. The first folder that matches counts.
 ALLOWED = [
     ("kernels/core/", CORE),
@@ -207,6 +209,9 @@ def main():
                for p in sorted((ROOT / "kernels").rglob("*.h"))}
     problems += [f"headers include each other: {circle}" for circle in include_circles(headers)]
     problems += contract_problems(headers)
+    problems += [f"{name}: includes kernels/cuda/simt.h, which only nvcc and the emulator compile; "
+                 "tests on a device are C++" for name in texts if name.endswith("_cuda_test.cc")
+                 and name not in EMULATED_ALONE and "kernels/cuda/simt.h" in closure(name, texts)]
     problems += [f"folders include each other: {circle}" for circle in folder_circles(texts)]
     for name in texts:
         if name.startswith("server/"):

@@ -9,7 +9,7 @@
 
 #include "tests/cpu/attend_case.h"
 #include "tests/cpu/attend_terms_case.h"
-#include "tests/cuda/run_kernel.h"
+#include "tests/cuda/thread_orders.h"
 
 namespace attnd::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/cpu/attend_grad_case.h"
-#include "tests/cuda/run_kernel.h"
+#include "tests/cuda/thread_orders.h"
 #include "tests/plain/cpus.h"
 
 namespace attnd::testing {

@@ -12,9 +12,12 @@
 #include "tests/cpu/attend_terms_case.h"
 #include "tests/cpu/scan_case.h"
 #include "tests/cuda/on_host.h"
-#include "tests/cuda/run_kernel.h"
+#include "tests/cuda/test_stream.h"
 #include "tests/plain/plain.h"
 #include "tests/plain/test_array.h"
+#ifndef ATTND_TESTS_ON_DEVICE
+#include "tests/cuda/emulator/runtime.h"
+#endif
 
 // To the sanitizers such an array is 16 GiB of memory.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

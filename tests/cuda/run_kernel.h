@@ -6,23 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <string>
 #include <tuple>
 #include <vector>
 
 #include "kernels/cuda/simt.h"
+#include "tests/cuda/test_stream.h"
 #include "tests/cuda/thread_orders.h"
 
 namespace attnd::testing {
-
-inline cudaStream_t TestStream() {
-  static cudaStream_t stream = [] {
-    cudaStream_t s = nullptr;
-    EXPECT_EQ(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
-    return s;
-  }();
-  return stream;
-}
 
 // Values in device memory; of a const T the kernel gets const pointers.
 template <class T>
@@ -82,15 +73,6 @@ template <class... P>
 void RunKernel(const Shape& shape, void (*kernel)(P...), std::type_identity_t<P>... args) {
   ASSERT_EQ(LaunchKernel(TestStream(), shape, kernel, args...), cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(TestStream()), cudaSuccess);
-}
-
-// Runs `test` in several orders of the threads; a device has its own.
-template <class Test>
-void InEveryOrder(const Test& test) {
-  ForEachThreadOrder([&](const std::string& order) {
-    SCOPED_TRACE(order);
-    test();
-  });
 }
 
 }  // namespace attnd::testing

@@ -1,6 +1,8 @@
 // The orders in which the emulator runs threads: the bits of a result must not depend on them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 
 #ifndef ATTND_TESTS_ON_DEVICE
@@ -31,6 +33,15 @@ void ForEachThreadOrder(const F& f) {
   }
   emu::options = before;
 #endif
+}
+
+// Runs `test` in several orders of the threads; a device has its own.
+template <class Test>
+void InEveryOrder(const Test& test) {
+  ForEachThreadOrder([&](const std::string& order) {
+    SCOPED_TRACE(order);
+    test();
+  });
 }
 
 }  // namespace attnd::testing

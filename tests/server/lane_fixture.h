@@ -50,8 +50,8 @@ class LaneTest : public ::testing::Test {
     engine_ = CpuEngine({.threads = 2, .poison_memory = true});
     // Seconds are predicted from the speed of this machine, which may be slow at the moment: they
     // must not decide which requests share a batch.
-    batcher_.emplace(
-        Batcher::Options{.max_batch_seconds = std::numeric_limits<double>::infinity()}, &clock_);
+    batcher_.emplace(Batcher::Options{.max_batch_seconds = std::numeric_limits<double>::infinity()},
+                     &clock_);
     lane_.emplace(Lane::Parts{
         .engine = engine_.get(), .batcher = &*batcher_, .metrics = &metrics_, .clock = &clock_});
   }
