@@ -32,8 +32,8 @@ endfunction()
 file(GLOB primitive_tests CONFIGURE_DEPENDS cpu/*_case.cc cpu/*_test.cc plain/*.cc)
 list(FILTER primitive_tests EXCLUDE REGEX
   "/(cpus|cpu_device_test|attend_math_test|thread_pool_test|thread_pool_jobs_test|far_strides_test)\\.cc$")
-file(GLOB cuda_test_sources CONFIGURE_DEPENDS cuda/*.cc)
-list(FILTER cuda_test_sources EXCLUDE REGEX "/(cuda_devices|costs)\\.cc$")
+file(GLOB cuda_test_sources CONFIGURE_DEPENDS cuda/*.cc cuda/costs/*_test.cc)
+list(FILTER cuda_test_sources EXCLUDE REGEX "/cuda_devices\\.cc$")
 add_library(primitive_tests OBJECT ${primitive_tests})
 target_link_libraries(primitive_tests PRIVATE attnd_kernels attnd_compiler GTest::gmock)
 precompile(primitive_tests std absl gtest)
@@ -59,11 +59,39 @@ add_cuda_tests(cuda_asan_tests attnd_cuda_asan)
 add_emulated(attnd_cuda_tsan -fsanitize=thread -g1 -O1)
 add_cuda_tests(cuda_tsan_tests attnd_cuda_tsan)
 
-# What the emulator counts of kernels, as a table (tests/bench/README.md).
-add_executable(cuda_costs cuda/costs.cc cuda/cpus_cuda.cc cuda/on_host.cc
+# What the emulator counts of kernels, as a table (tests/bench/README.md). Kernels call a function for
+# each access of memory, as for the thread sanitizer, but one of tests/cuda/costs: nothing links the
+# sanitizer. Without scalar replacement a vector is loaded as a whole, as on the device; without the
+# other two passes lanes that part keep one call for one line.
+set_source_files_properties(cuda/costs/known_kernel.cu PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+function(add_counted target)
+  cmake_parse_arguments(ARG "" "" "SOURCES;OPTIONS" ${ARGN})
+  add_library(${target} OBJECT ${ARG_SOURCES})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulator)
+  target_include_directories(${target} SYSTEM PRIVATE ${CUDA_HEADERS})
+  target_compile_options(${target} PRIVATE -fno-strict-aliasing -Wno-unknown-pragmas -g1 -fsanitize=thread
+    -fno-tree-sra -fno-tree-pre -fno-thread-jumps "SHELL:--param tsan-instrument-func-entry-exit=0" ${ARG_OPTIONS})
+  target_link_libraries(${target} PRIVATE attnd_compiler)
+endfunction()
+# What a call returns goes to memory unseen: here results that are converted to 16 bits, if that is
+# not inlined.
+set(inlined_kernels ${cuda_kernel_sources})
+list(FILTER inlined_kernels INCLUDE REGEX "/(matmul|attend_grad|attend_grad_bf16)\\.cu$")
+add_counted(attnd_cuda_counted_inlined SOURCES ${inlined_kernels}
+  OPTIONS -finline-limit=20000 "SHELL:--param max-inline-insns-single=20000" "SHELL:--param inline-unit-growth=1000"
+  "SHELL:--param large-function-growth=10000")
+set(other_kernels ${cuda_kernel_sources})
+list(REMOVE_ITEM other_kernels ${inlined_kernels})
+add_counted(attnd_cuda_counted SOURCES ${other_kernels} cuda/costs/known_kernel.cu)
+file(GLOB cuda_cost_sources CONFIGURE_DEPENDS cuda/costs/*.cc)
+list(FILTER cuda_cost_sources EXCLUDE REGEX "_test[.]cc$")
+add_executable(cuda_costs ${cuda_cost_sources} cuda/cpus_cuda.cc cuda/on_host.cc
+  $<FILTER:$<TARGET_OBJECTS:attnd_cuda_emulated>,EXCLUDE,[.]cu[.]o$> $<TARGET_OBJECTS:attnd_cuda_counted>
+  $<TARGET_OBJECTS:attnd_cuda_counted_inlined>
   $<TARGET_OBJECTS:primitive_tests>)
-target_link_libraries(cuda_costs
-  PRIVATE attnd_cuda_emulated attnd_kernels attnd_compiler hwy GTest::gmock)
+target_include_directories(cuda_costs PRIVATE ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulator)
+target_include_directories(cuda_costs SYSTEM PRIVATE ${CUDA_HEADERS})
+target_link_libraries(cuda_costs PRIVATE attnd_kernels attnd_compiler hwy GTest::gmock)
 
 # The C interface and the server on the emulated device.
 add_library(attnd_c_cuda SHARED ${PROJECT_SOURCE_DIR}/kernels/engine/c_api.cc cuda/cuda_devices.cc)
@@ -75,7 +103,7 @@ if(ATTND_SERVER)
 endif()
 
 # Built where they are asked for (tests/run cuda, cuda-sanitized).
-set(emulated_targets attnd_cuda_emulated attnd_cuda_asan attnd_cuda_tsan cuda_costs cuda_tests cuda_asan_tests cuda_tsan_tests
+set(emulated_targets attnd_cuda_emulated attnd_cuda_asan attnd_cuda_tsan attnd_cuda_counted attnd_cuda_counted_inlined cuda_costs cuda_tests cuda_asan_tests cuda_tsan_tests
   primitive_tests fake_nvml attnd_c_cuda)
 if(ATTND_SERVER)
   list(APPEND emulated_targets attnd-server-cuda)

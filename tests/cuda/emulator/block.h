@@ -55,6 +55,7 @@ struct alignas(64) Fiber : Thread {
   Stack* stack = nullptr;  // null: has not begun, or has ended
   Warp* warp = nullptr;
   int tiles_taken = 0, group = 0, warp_syncs = 0;
+  int collectives = 0;  // since the last barrier
   std::vector<Copy> copies;
 };
 
@@ -72,7 +73,8 @@ struct Block {
   size_t shared_bytes = 0, shared_taken = 0;
   const std::function<void()>* body = nullptr;
   int threads = 0, exited = 0, arrived = 0, votes = 0, last_votes = 0;
-  unsigned generation = 0;
+  unsigned generation = 0;  // counts barriers
+  int64_t runs = 0;         // counts blocks, over all launches
   std::array<uint64_t, 16> ready{};
   std::array<Warp, 32> warps;
   int first_at_barrier = 0;

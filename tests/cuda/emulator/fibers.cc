@@ -105,6 +105,7 @@ void Block::Run(const LaunchShape& shape, uint3 index) {
   exited = arrived = votes = 0;
   SetAllReady();
   ++counters.blocks;
+  ++runs;
   Thread* const outer = self;
   self = &caller;
   caller.geometry = &geometry;
@@ -143,6 +144,7 @@ int SyncThreads(int vote, const Where& where) {
     ++b.counters.barriers;
     b.MaybeLeave();
   }
+  f.collectives = 0;
   Acquire(sync);
   return b.last_votes;
 }
@@ -159,6 +161,7 @@ void Collective(const char* name, Op op, void* args, unsigned mask, const Where&
   const Quiet quiet;
   Fiber& f = Self();
   Warp& warp = *f.warp;
+  ++f.collectives;
   const int lane = f.Lane();
   const unsigned bit = 1u << lane;
   warp.Note(lane, name, where);

@@ -64,6 +64,9 @@ void CopyAsync(void* to, const void* from, int bytes, int total, const Where& wh
   NoteRead(from, static_cast<size_t>(bytes));
   NoteWrite(to, static_cast<size_t>(total));
   const Quiet quiet;
+  if (copy_listener != nullptr) {
+    copy_listener(to, from, bytes, total, __builtin_return_address(0));
+  }
   std::memset(to, 0xff, static_cast<size_t>(total));
   Self().copies.push_back({to, from, bytes, total, Self().group});
   self->block->counters.async_bytes += bytes;

@@ -18,6 +18,9 @@ void CheckShared(const void* p, int bytes, const char* what, const Where& where)
 // cp.async of `total` (4, 8 or 16) bytes, of which the first `bytes` are read and the others are
 // zero. `to` holds NaN from here until this thread waits for the copy's group.
 void CopyAsync(void* to, const void* from, int bytes, int total, const Where& where);
+// Called for each cp.async, with the place of its call; null: by none.
+using CopyListener = void (*)(void* to, const void* from, int bytes, int total, const void* code);
+inline CopyListener copy_listener = nullptr;
 void CopyCommit();
 // Until at most `pending` of this thread's groups are under way.
 void CopyWait(int pending);

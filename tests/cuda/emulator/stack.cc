@@ -79,7 +79,7 @@ namespace {
 void Begin() {
   const Quiet quiet;
   Fiber& f = Self();
-  f.tiles_taken = f.group = 0;
+  f.tiles_taken = f.group = f.collectives = 0;
   f.copies.clear();
 }
 
