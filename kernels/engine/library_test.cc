@@ -34,8 +34,23 @@ void LaunchLargeProducts(Device& device, Stream& stream) {
   }
 }
 
+// fft of every dtype, odd and even, in rows and in columns, beyond what one pass of own kernels
+// does: a long side, and one with a large prime factor.
+void LaunchLargeTransforms(Device& device, Stream& stream) {
+  const auto launch = [&](DType dtype, const Shape& shape, bool by_columns) {
+    RandomArray x(dtype, shape, 1), out(dtype, shape, 2);
+    if (by_columns) x.view.stride[0] = 1, x.view.stride[1] = shape[0];
+    static_cast<void>(device.Run(stream, FftArgs{.problems = {{.x = x.view, .out = out.view}}}));
+  };
+  launch(DType::kF32, {4125, 513}, /*by_columns=*/false);
+  launch(DType::kF32, {1000, 2120}, /*by_columns=*/true);
+  launch(DType::kF16, {1000, 2120}, /*by_columns=*/false);
+  launch(DType::kBF16, {4125, 513}, /*by_columns=*/true);
+}
+
 constexpr LibraryTest kTests[] = {
     {.library = "cuBLASLt", .row = "matmul (cuBLASLt)", .launch = LaunchLargeProducts},
+    {.library = "cuFFT", .row = "fft (cuFFT)", .launch = LaunchLargeTransforms},
 };
 
 }  // namespace
