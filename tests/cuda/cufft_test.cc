@@ -85,12 +85,13 @@ TEST_F(Cufft, KeepsAFewPlans) {
     const auto first = library.PlanOf(2048, 1), again = library.PlanOf(2048, 1);
     EXPECT_EQ(first, again);
     EXPECT_EQ(emu::cufft_made, made + 1);
-    for (int64_t n = 1; n <= 2 * static_cast<int64_t>(cuda::Cufft::kMostPlans); ++n) {
+    const int most = cuda::Cufft::kMostPlans;
+    for (int n = 1; n <= 2 * most; ++n) {
       EXPECT_NE(library.PlanOf(4096, n), nullptr);
       // In use all the time.
       EXPECT_EQ(library.PlanOf(2048, 1), first);
     }
-    EXPECT_EQ(emu::cufft_alive - before, static_cast<int>(cuda::Cufft::kMostPlans));
+    EXPECT_EQ(emu::cufft_alive - before, most);
     // 16 bytes an element of a side: four of these at most.
     for (int64_t n = 1; n <= 8; ++n) EXPECT_NE(library.PlanOf(1 << 20, n), nullptr);
     EXPECT_LE(emu::cufft_alive - before, 5);
@@ -99,19 +100,22 @@ TEST_F(Cufft, KeepsAFewPlans) {
   EXPECT_EQ(emu::cufft_alive, before);
 }
 
-// The device works when it is waited for: until then the plan lives, though others took its place.
+// Until the device was waited for, a plan lives, though others have taken its place.
 TEST_F(Cufft, APlanOutlivesItsWork) {
+  const int before = emu::cufft_alive, most = cuda::Cufft::kMostPlans;
   const auto device = NewDevice(emu::Cufft::kRight);
   cuda::CudaDevice& inner = InnerOf(*device);
   Stream stream(inner, &inner.memory());
-  const auto memory = inner.memory().Allocate(odd.size() * 4, stream.queue());
-  const View view = DenseView(memory->data(), DType::kF32, odd);
-  ASSERT_TRUE(inner.Run(stream, FftArgs{.problems = {{.x = view, .out = view}}}).ok());
+  const auto x = inner.memory().Allocate(odd.size() * 4, stream.queue()),
+             out = inner.memory().Allocate(odd.size() * 4, stream.queue());
+  const FftProblem problem{.x = DenseView(x->data(), DType::kF32, odd),
+                           .out = DenseView(out->data(), DType::kF32, odd)};
+  ASSERT_TRUE(inner.Run(stream, FftArgs{.problems = {problem}}).ok());
   EXPECT_EQ(CufftOf(*device).calls, 1);
-  for (int64_t n = 1; n <= static_cast<int64_t>(cuda::Cufft::kMostPlans); ++n) {
-    EXPECT_NE(inner.cufft()->PlanOf(4096, n), nullptr);
-  }
+  for (int n = 1; n <= most; ++n) EXPECT_NE(inner.cufft()->PlanOf(4096, n), nullptr);
+  EXPECT_EQ(emu::cufft_alive - before, most + 1);
   EXPECT_TRUE(stream.Wait().ok());
+  EXPECT_EQ(emu::cufft_alive - before, most);
 }
 
 TEST_F(Cufft, LanesShareAPlan) {

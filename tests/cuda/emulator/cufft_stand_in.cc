@@ -177,7 +177,8 @@ cufftResult MakePlanMany64(cufftHandle handle, int rank, long long* n, long long
   }
   plan->N = static_cast<size_t>(n[0]);
   plan->M = static_cast<size_t>(n[1]);
-  plan->work_bytes = *work_bytes = 8 * plan->N * plan->pitch() + 24;
+  // Less than own kernels need, or more.
+  plan->work_bytes = *work_bytes = plan->M % 2 == 0 ? plan->bytes() : 8 * plan->N + 24;
   ++cufft_made;
   return CUFFT_SUCCESS;
 }
