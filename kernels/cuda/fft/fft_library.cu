@@ -64,8 +64,8 @@ bool LibraryFfts::Take(const FftProblem& p) {
   if (N > kMostLength || M > kMostLength || N * M < kLeastElements || N * M > kMostElements) {
     return false;
   }
-  // With one pass a side own kernels move 12 bytes an element of float32, which is half of what
-  // the library moves at the least.
+  // With one pass a side own kernels move 12 bytes an element of float32, which is less than
+  // half of what the library and the kernels around it move.
   if (FftLength(N).passes() == 1 && FftLength(M).passes() == 1) return false;
   if (HasLargePrime(N) || HasLargePrime(M)) return false;
   std::shared_ptr<Cufft::Plan> plan = device_.cufft()->PlanOf(N, M);
@@ -113,10 +113,10 @@ DeviceStatus LibraryFfts::RunMatrices(const Transform& t, void* memory, bool* ha
   };
   const Work before = stream_.work();
   for (int64_t matrix = 0; matrix < t.matrices; ++matrix) {
-    if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
     if (DeviceStatus status = copy(t.problem->x, matrix, FftLoadKernel); !status.ok()) {
       return status;
     }
+    if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
     if (stream_.is_dry()) {
       stream_.work().seconds += seconds;
     } else {
