@@ -8,6 +8,6 @@ CudaDevices NewCudaDevices(const CudaOptions&) {
           .is_built = false};
 }
 
-CudaLibrary ProductLibraryOf(const Device&) { return {}; }
+CudaLibrary CudaLibraryOf(const Device&, const std::string&) { return {}; }
 
 }  // namespace attnd

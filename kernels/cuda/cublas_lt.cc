@@ -16,10 +16,14 @@ constexpr size_t kMostPlans = 512;
 // Algorithms that are asked for, the fastest first; most products take the first.
 constexpr int kAlgorithms = 8;
 
+constexpr LibraryFacts kCublasLt = {.name = "cuBLASLt",
+                                    .file = "libcublasLt.so.13",
+                                    .other = "libcublasLt.so",
+                                    .instead = "own kernels serve all products"};
+
 bool FindAll(Functions* f) {
   const auto find = [](const char* name, auto** function) {
-    *function = reinterpret_cast<std::remove_reference_t<decltype(*function)>>(FindFunction(name));
-    return *function != nullptr;
+    return Find(kCublasLt, name, function);
   };
   return find("cublasLtGetVersion", &f->GetVersion) &&
          find("cublasLtGetStatusName", &f->GetStatusName) && find("cublasLtCreate", &f->Create) &&
@@ -132,17 +136,15 @@ class CublasLt::Plan {
   const Functions& functions_;
 };
 
-std::unique_ptr<CublasLt> CublasLt::Open(std::function<void(const std::string&)> warn,
-                                         std::string* why_not) {
+std::unique_ptr<CublasLt> CublasLt::Open(Warn warn, std::string* why_not) {
   auto functions = std::make_unique<Functions>();
   if (!FindAll(functions.get())) {
-    *why_not = "cuBLASLt (libcublasLt.so.13) is not installed: own kernels serve all products";
+    *why_not = NotInstalled(kCublasLt);
     return nullptr;
   }
   cublasLtHandle_t handle = nullptr;
   if (const cublasStatus_t status = functions->Create(&handle); status != 0) {
-    *why_not = std::string("cuBLASLt does not start: ") + functions->GetStatusName(status) +
-               ": own kernels serve all products";
+    *why_not = NotStarting(kCublasLt, functions->GetStatusName(status));
     return nullptr;
   }
   int device = 0;
@@ -151,9 +153,11 @@ std::unique_ptr<CublasLt> CublasLt::Open(std::function<void(const std::string&)>
       new CublasLt(std::move(functions), handle, device, std::move(warn)));
 }
 
-CublasLt::CublasLt(std::unique_ptr<const Functions> functions, void* handle, int device,
-                   std::function<void(const std::string&)> warn)
-    : functions_(std::move(functions)), handle_(handle), device_(device), warn_(std::move(warn)) {}
+CublasLt::CublasLt(std::unique_ptr<const Functions> functions, void* handle, int device, Warn warn)
+    : Library(kCublasLt, std::move(warn)),
+      functions_(std::move(functions)),
+      handle_(handle),
+      device_(device) {}
 
 CublasLt::~CublasLt() { functions_->Destroy(handle_); }
 
@@ -164,9 +168,9 @@ std::string CublasLt::name() const {
 }
 
 std::shared_ptr<const CublasLt::Plan> CublasLt::PlanOf(const LtProduct& product) {
+  if (!failure().empty()) return nullptr;
   {
     const MutexLock lock(&mu_);
-    if (!failure_.empty()) return nullptr;
     if (const auto found = plans_.find(product); found != plans_.end()) return found->second;
   }
   std::shared_ptr<const Plan> plan = NewPlan(product);
@@ -192,27 +196,13 @@ bool CublasLt::Multiply(const Plan& plan, float alpha, const void* a, const void
       handle_, plan.desc, &alpha, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d,
       &plan.algorithm, workspace, static_cast<size_t>(plan.workspace_bytes), stream);
   if (status == 0) {
-    products_.fetch_add(1, std::memory_order_relaxed);
+    CountCall();
     return true;
   }
   // What it may have left for the next launch to find.
   static_cast<void>(cudaGetLastError());
   Fail(std::string("cublasLtMatmul: ") + functions_->GetStatusName(status));
   return false;
-}
-
-void CublasLt::Fail(const std::string& failure) {
-  {
-    const MutexLock lock(&mu_);
-    if (!failure_.empty()) return;
-    failure_ = failure;
-  }
-  if (warn_) warn_("cuBLASLt has failed: " + failure + ": own kernels serve all products");
-}
-
-std::string CublasLt::failure() const {
-  const MutexLock lock(&mu_);
-  return failure_;
 }
 
 }  // namespace attnd::cuda

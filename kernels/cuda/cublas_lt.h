@@ -3,16 +3,15 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <compare>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/mutex.h"
+#include "kernels/cuda/library.h"
 
 namespace attnd::cuda {
 
@@ -34,7 +33,7 @@ struct LtProduct {
 // The library of one device. Sums are float32, never cut along k, and in an order that follows from
 // the LtProduct alone: its algorithm is chosen for that one product, which every call computes
 // alone. Thread safe.
-class CublasLt {
+class CublasLt final : public Library {
  public:
   // Matrices begin at multiples of it, in bytes.
   static constexpr int64_t kAlign = 16;
@@ -44,13 +43,11 @@ class CublasLt {
 
   class Plan;
 
-  // For the current device. Null, with *why_not set: there is none. `warn`: of Fail.
-  static std::unique_ptr<CublasLt> Open(std::function<void(const std::string&)> warn,
-                                        std::string* why_not);
-  ~CublasLt();
+  // For the current device. Null, with *why_not set: there is none. `warn`: of Library.
+  static std::unique_ptr<CublasLt> Open(Warn warn, std::string* why_not);
+  ~CublasLt() override;
 
-  // "cuBLASLt 13.1.0"
-  std::string name() const;
+  std::string name() const override;
   // How to compute a product: the same way at every call. Null: the library does not, or has
   // failed.
   std::shared_ptr<const Plan> PlanOf(const LtProduct& product);
@@ -61,26 +58,16 @@ class CublasLt {
   bool Multiply(const Plan& plan, float alpha, const void* a, const void* b, void* d,
                 void* workspace, cudaStream_t stream);
 
-  // Why it serves no more; empty: it does.
-  std::string failure() const;
-  // That streams were asked for so far.
-  int64_t products() const { return products_.load(std::memory_order_relaxed); }
-
  private:
-  CublasLt(std::unique_ptr<const lt::Functions> functions, void* handle, int device,
-           std::function<void(const std::string&)> warn);
+  CublasLt(std::unique_ptr<const lt::Functions> functions, void* handle, int device, Warn warn);
   std::shared_ptr<const Plan> NewPlan(const LtProduct& product) const;
-  void Fail(const std::string& failure);
 
   const std::unique_ptr<const lt::Functions> functions_;
   void* const handle_;
   const int device_;  // the current one of every call
-  const std::function<void(const std::string&)> warn_;
-  std::atomic<int64_t> products_ = 0;
   mutable Mutex mu_;
   // Null: the library does not compute it.
   std::map<LtProduct, std::shared_ptr<const Plan>> plans_ ATTND_GUARDED_BY(mu_);
-  std::string failure_ ATTND_GUARDED_BY(mu_);
 };
 
 }  // namespace attnd::cuda

@@ -84,8 +84,4 @@ struct Functions {
                            size_t workspace_bytes, cudaStream_t);
 };
 
-// A function of the library by its name, from a library that stays loaded. Null: the library is
-// absent, or lacks it. The emulator defines it for its own stand-in.
-void* FindFunction(const char* name);
-
 }  // namespace attnd::cuda::lt

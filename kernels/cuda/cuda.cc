@@ -18,8 +18,8 @@ std::string Version(int number) {
 
 }  // namespace
 
-CudaLibrary ProductLibraryOf(const Device& device) {
-  return static_cast<const cuda::CudaDevice&>(device).product_library();
+CudaLibrary CudaLibraryOf(const Device& device, const std::string& name) {
+  return static_cast<const cuda::CudaDevice&>(device).library(name);
 }
 
 CudaDevices NewCudaDevices(const CudaOptions& options) {
@@ -67,7 +67,7 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
                                 .poison_memory = options.poison_memory,
                                 .memory_bytes = memory,
                                 .declined = options.declined,
-                                .uses_cublas_lt = options.uses_cublas_lt,
+                                .unused_libraries = options.unused_libraries,
                                 .warn = options.warn});
     result.identities.push_back(device->identity());
     result.devices.push_back(std::move(device));

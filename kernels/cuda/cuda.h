@@ -22,8 +22,8 @@ struct CudaOptions {
   int64_t memory_bytes = 0;
   // Alternatives of Launch (by index) that the devices decline, so that ops composes them.
   std::vector<size_t> declined;
-  // Whether cuBLASLt computes large products of 16-bit matrices, where it is installed.
-  bool uses_cublas_lt = true;
+  // Libraries that serve nothing, though they may be installed: "cuBLASLt", "cuFFT".
+  std::vector<std::string> unused_libraries;
   // Gets one line when a library has failed, and own kernels serve from then on. On any thread.
   std::function<void(const std::string&)> warn;
 };
@@ -31,22 +31,24 @@ struct CudaOptions {
 struct CudaDevices {
   std::vector<std::unique_ptr<Device>> devices;  // named "cuda:0", ...
   std::vector<int> ordinals;                     // the driver's number of each
-  // What a finding about each holds for: driver, model, compute capability, serial and library of
-  // products of it.
+  // What a finding about each holds for: driver, model, compute capability, serial and libraries of
+  // it.
   std::vector<std::string> identities;
   std::string why_not;   // one line; empty unless a device is missing
   bool is_built = true;  // false: the build has no CUDA
 };
 
-// What computes large products on a device.
+// A library of NVIDIA that computes part of a primitive on a device where it is installed.
 struct CudaLibrary {
   std::string name;  // "cuBLASLt 13.1.0"; empty: own kernels
   std::string
       why_not;  // one line: why it is missing or has failed; empty: it is not wanted, or serves
-  int64_t products = 0;  // that it was asked for so far
+  int64_t calls = 0;  // that it was asked for so far: products, ...
 };
+// By its name without a version: "cuBLASLt", which computes large products of 16-bit matrices, or
+// "cuFFT", large transforms.
 // REQUIRES: a device of NewCudaDevices. Thread safe.
-CudaLibrary ProductLibraryOf(const Device& device);
+CudaLibrary CudaLibraryOf(const Device& device, const std::string& name);
 
 // Thread safe. A device that is asked for and missing, a driver that is too old, or a build without
 // CUDA: fewer devices, and the reason.

@@ -10,6 +10,7 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/cufft.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -82,28 +83,40 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
            .bytes_per_second = cuda_.bytes_per_second,
            .memory_bytes = options.memory_bytes,
            .has_host_memory = false};
-  if (options.uses_cublas_lt) {
-    const std::string name = info_.name;
-    cublas_lt_ = CublasLt::Open(
-        [=, warn = options.warn](const std::string& line) {
-          if (warn) warn(name + ": " + line);
-        },
-        &why_not_cublas_lt_);
-  }
-  if (cublas_lt_ != nullptr) info_.description += ", " + cublas_lt_->name();
+  Open("cuBLASLt", options, &cublas_lt_);
+  Open("cuFFT", options, &cufft_);
   nvml_ = Nvml::Open(
       Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
   identity_ = IdentityOf(properties, nvml_ == nullptr ? "" : nvml_->DriverVersion());
-  if (cublas_lt_ != nullptr) identity_ += ", " + cublas_lt_->name();
+  for (const OfLibrary& of : libraries_) {
+    if (of.library == nullptr) continue;
+    info_.description += ", " + of.library->name();
+    identity_ += ", " + of.library->name();
+  }
+}
+
+template <class L>
+void CudaDevice::Open(const char* short_name, const CudaDeviceOptions& options,
+                      std::unique_ptr<L>* library) {
+  if (std::ranges::count(options.unused_libraries, short_name) > 0) return;
+  OfLibrary& of = libraries_.emplace_back(OfLibrary{.short_name = short_name});
+  *library = L::Open(
+      [name = info_.name, warn = options.warn](const std::string& line) {
+        if (warn) warn(name + ": " + line);
+      },
+      &of.why_not);
+  of.library = library->get();
 }
 
 CudaDevice::~CudaDevice() { static_cast<void>(cudaSetDevice(cuda_.ordinal)); }
 
-CudaLibrary CudaDevice::product_library() const {
-  if (cublas_lt_ == nullptr) return {.name = {}, .why_not = why_not_cublas_lt_};
-  return {.name = cublas_lt_->name(),
-          .why_not = cublas_lt_->failure(),
-          .products = cublas_lt_->products()};
+CudaLibrary CudaDevice::library(const std::string& name) const {
+  const auto of = std::ranges::find(libraries_, name, &OfLibrary::short_name);
+  if (of == libraries_.end()) return {};
+  if (of->library == nullptr) return {.name = {}, .why_not = of->why_not};
+  return {.name = of->library->name(),
+          .why_not = of->library->failure(),
+          .calls = of->library->calls()};
 }
 
 std::shared_ptr<WorkQueue> CudaDevice::NewQueue() {

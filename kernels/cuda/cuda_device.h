@@ -17,6 +17,8 @@
 namespace attnd::cuda {
 
 class CublasLt;
+class Cufft;
+class Library;
 
 // Constant after construction. Rates as the driver's figures give them: predictions, not promises.
 struct Cuda {
@@ -48,7 +50,7 @@ struct CudaDeviceOptions {
   bool poison_memory = false;
   int64_t memory_bytes = 0;  // > 0
   std::vector<size_t> declined;
-  bool uses_cublas_lt = true;
+  std::vector<std::string> unused_libraries;
   std::function<void(const std::string&)> warn;
 };
 
@@ -73,18 +75,28 @@ class CudaDevice final : public Device {
   const Cuda& cuda() const { return cuda_; }
   const std::string& identity() const { return identity_; }  // CudaDevices::identities
   CublasLt* cublas_lt() { return cublas_lt_.get(); }         // null: there is none
-  CudaLibrary product_library() const;
+  Cufft* cufft() { return cufft_.get(); }                    // null: there is none
+  CudaLibrary library(const std::string& name) const;
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
 
  private:
+  struct OfLibrary {
+    std::string short_name;
+    const Library* library = nullptr;  // null: there is none
+    std::string why_not;               // one line
+  };
+  template <class L>
+  void Open(const char* short_name, const CudaDeviceOptions& options, std::unique_ptr<L>* library);
+
   const Cuda cuda_;
   const std::vector<size_t> declined_;
   DeviceInfo info_;
   std::string identity_;
   std::unique_ptr<const Nvml> nvml_;  // null: there is none
-  std::string why_not_cublas_lt_;     // one line
   std::unique_ptr<CublasLt> cublas_lt_;
+  std::unique_ptr<Cufft> cufft_;
+  std::vector<OfLibrary> libraries_;  // that are used
   std::atomic<int64_t> launches_ = 0;
   CopiedBytes copied_;
   Mutex mu_;

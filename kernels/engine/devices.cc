@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "kernels/engine/library_test.h"
 #include "kernels/engine/self_test_cache.h"
 
 namespace attnd {
@@ -20,19 +21,20 @@ void AddOnce(const absl::Status& status, std::string* lines) {
   if (!absl::StrContains(*lines, status.message())) AddLine(std::string(status.message()), lines);
 }
 
-// Adds what the library that computes large products proves.
-void ProveLibrary(Device& device, Device& processor, SelfTestReport* report) {
-  const CudaLibrary before = ProductLibraryOf(device);
+// Adds what a library proves.
+void ProveLibrary(const LibraryTest& test, Device& device, Device& processor,
+                  SelfTestReport* report) {
+  const CudaLibrary before = CudaLibraryOf(device, test.library);
   if (before.name.empty() || report->is_unusable || !device.failure().empty()) return;
   const size_t first = report->rows.size();
-  TestLargeProducts(device, processor, report);
-  const CudaLibrary after = ProductLibraryOf(device);
+  RunLibraryTest(test, device, processor, report);
+  const CudaLibrary after = CudaLibraryOf(device, test.library);
   for (size_t i = first; i < report->rows.size(); ++i) {
     std::string& failure = report->rows[i].failure;
     // Own kernels have served instead.
     if (failure.empty()) failure = after.why_not;
-    if (failure.empty() && after.products == before.products) {
-      failure = "the library computes none of the products of the test";
+    if (failure.empty() && after.calls == before.calls) {
+      failure = "the library computes nothing of the test";
     }
   }
   Conclude(report);
@@ -48,7 +50,7 @@ SelfTestReport Prove(Device& device, Device& processor, const std::string& ident
     if (!absl::IsNotFound(found.status())) AddOnce(found.status(), cache_note);
   }
   SelfTestReport report = SelfTest(device, processor);
-  ProveLibrary(device, processor, &report);
+  for (const LibraryTest& test : LibraryTests()) ProveLibrary(test, device, processor, &report);
   if (report.is_lasting) {
     if (const absl::Status kept = cache.Keep(identity, report); !kept.ok()) {
       AddOnce(kept, cache_note);
@@ -58,10 +60,11 @@ SelfTestReport Prove(Device& device, Device& processor, const std::string& ident
 }
 
 // The device of this number if it agrees with the processor by this report, without the primitives
-// and the library that do not. Null: it is of no use. `why` gets what was found.
+// and the libraries that do not. Null: it is of no use. `why` gets what was found.
 std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, CudaOptions options,
                                const SelfTestReport& report, std::string* why) {
   const std::string name = device->info().name;
+  const bool switches_off = !report.failed.empty() || !report.failed_libraries.empty();
   for (const SelfTestRow& row : report.rows) {
     if (row.failure.empty()) continue;
     AddLine(absl::StrCat(name, ": ", row.primitive, " of ", row.dtype,
@@ -69,15 +72,16 @@ std::unique_ptr<Device> Proven(std::unique_ptr<Device> device, int ordinal, Cuda
             why);
   }
   if (!report.status.ok()) AddLine(absl::StrCat(name, ": ", report.status.message()), why);
-  if ((!report.failed.empty() || report.has_failed_library) && !report.cached_from.empty()) {
+  if (switches_off && !report.cached_from.empty()) {
     AddLine(absl::StrCat("found at ", report.cached_from, ", --self-test=fresh tests again"), why);
   }
   if (report.is_unusable || !report.status.ok()) return nullptr;
-  if (report.failed.empty() && !report.has_failed_library) return device;
+  if (!switches_off) return device;
   device = nullptr;
   options.devices = {ordinal};
   options.declined = report.failed;
-  options.uses_cublas_lt &= !report.has_failed_library;
+  options.unused_libraries.insert(options.unused_libraries.end(), report.failed_libraries.begin(),
+                                  report.failed_libraries.end());
   CudaDevices again = NewCudaDevices(options);
   return again.devices.empty() ? nullptr : std::move(again.devices[0]);
 }
@@ -99,8 +103,9 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     if (cuda.is_built || options.kinds == Kinds::kCuda) devices.note = std::move(cuda.why_not);
     for (size_t i = 0; i < cuda.devices.size(); ++i) {
       std::unique_ptr<Device> device = std::move(cuda.devices[i]);
-      const CudaLibrary library = ProductLibraryOf(*device);
-      if (!library.why_not.empty()) {
+      for (const LibraryTest& test : LibraryTests()) {
+        const CudaLibrary library = CudaLibraryOf(*device, test.library);
+        if (library.why_not.empty()) continue;
         AddLine(absl::StrCat(device->info().name, ": ", library.why_not), &devices.note);
       }
       SelfTestReport report;

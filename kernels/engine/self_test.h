@@ -12,7 +12,7 @@ namespace attnd {
 
 // One primitive with one dtype.
 struct SelfTestRow {
-  std::string primitive;   // "attend", "scan_grad", ...
+  std::string primitive;   // "attend", "scan_grad", ..., "matmul (cuBLASLt)": by a library
   std::string dtype;       // of its first view
   int launches = 0;        // that were compared
   double worst_error = 0;  // largest difference over the largest number of its tensor
@@ -28,8 +28,9 @@ struct SelfTestReport {
   // Another run would find the same: memory was not short, the device did not fail for good, the
   // methods ran.
   bool is_lasting = true;
-  // A row of TestLargeProducts has a failure: own kernels must serve instead of the library.
-  bool has_failed_library = false;
+  // Those of a row of engine/library_test.h with a failure ("cuBLASLt"): own kernels must serve
+  // instead of them.
+  std::vector<std::string> failed_libraries;
   double seconds = 0;
   absl::Status status;      // an error of the methods themselves, on the processor
   std::string cached_from;  // the date of the run that it was read from; empty: of this process
@@ -38,10 +39,7 @@ struct SelfTestReport {
 // The primitives that Launch has, by index.
 std::span<const char* const> PrimitiveNames();
 
-// The primitive of rows of TestLargeProducts.
-inline constexpr char kLibraryProducts[] = "matmul (cuBLASLt)";
-
-// Sets `failed` and has_failed_library by the rows, and is_unusable where one of them has no
+// Sets `failed` and `failed_libraries` by the rows, and is_unusable where one of them has no
 // composition.
 void Conclude(SelfTestReport* report);
 
@@ -52,9 +50,5 @@ bool HasComposition(size_t launch);
 // launch of them runs on `device` and on `reference`, the processor, whose results go on.
 // Takes seconds.
 SelfTestReport SelfTest(Device& device, Device& reference);
-
-// The same for matmul of 16-bit matrices so large that a device may leave them to a library, in
-// every order of their elements: adds a row for each dtype.
-void TestLargeProducts(Device& device, Device& reference, SelfTestReport* report);
 
 }  // namespace attnd

@@ -21,6 +21,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "kernels/engine/library_test.h"
 
 namespace attnd {
 namespace {
@@ -161,7 +162,7 @@ std::optional<SelfTestRow> RowOf(const json& value) {
                       (error.is_null() || Read(error, &row.worst_error)) &&
                       Read(Member(value, "failure"), &row.failure) &&
                       Read(Member(value, "declined"), &row.is_declined) &&
-                      (row.primitive == kLibraryProducts ||
+                      (LibraryTestOf(row.primitive) != nullptr ||
                        std::ranges::count(PrimitiveNames(), row.primitive) == 1);
   row.launches = static_cast<int>(launches);
   // Only a failure explains what is not finite.

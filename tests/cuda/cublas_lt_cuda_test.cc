@@ -18,9 +18,9 @@ class CublasLtCuda : public ::testing::Test {
   // How many products the library is asked for.
   template <class F>
   int64_t ServedBy(const F& run) {
-    const int64_t before = LibraryOf(device).products;
+    const int64_t before = LibraryOf(device).calls;
     run();
-    return LibraryOf(device).products - before;
+    return LibraryOf(device).calls - before;
   }
 
   Device& device = CpuOf("cuda", 1);

@@ -3,17 +3,14 @@
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 
-#include <type_traits>
-
 #include "kernels/cuda/cublas_lt_api.h"
+#include "tests/cuda/same_interface.h"
 
 namespace attnd::cuda {
 namespace {
 
-template <class Ours, class Theirs>
-constexpr bool IsSame(Ours ours, Theirs theirs) {
-  return sizeof(Ours) == sizeof(Theirs) && static_cast<int>(ours) == static_cast<int>(theirs);
-}
+using testing::IsSame;
+using testing::Same;
 
 static_assert(IsSame(lt::CUBLAS_STATUS_SUCCESS, ::CUBLAS_STATUS_SUCCESS));
 static_assert(IsSame(lt::CUBLAS_COMPUTE_32F, ::CUBLAS_COMPUTE_32F));
@@ -44,27 +41,6 @@ static_assert(sizeof(Ours) == sizeof(Theirs));
 static_assert(offsetof(Ours, algo) == offsetof(Theirs, algo));
 static_assert(offsetof(Ours, workspaceSize) == offsetof(Theirs, workspaceSize));
 static_assert(offsetof(Ours, state) == offsetof(Theirs, state));
-
-// Theirs names its own types: a function is called with as many arguments, each passed in the same
-// way, if it converts to ours.
-template <class To, class From>
-constexpr bool PassesAs() {
-  return sizeof(To) == sizeof(From) && std::is_pointer_v<To> == std::is_pointer_v<From> &&
-         std::is_floating_point_v<To> == std::is_floating_point_v<From>;
-}
-template <class>
-struct Same;
-template <class R, class... A>
-struct Same<R (*)(A...)> {
-  template <class S, class... B>
-  static constexpr bool As(S (*)(B...)) {
-    if constexpr (sizeof...(A) == sizeof...(B)) {
-      return PassesAs<R, S>() && (PassesAs<A, B>() && ...);
-    } else {
-      return false;
-    }
-  }
-};
 
 using F = lt::Functions;
 static_assert(Same<decltype(F::GetVersion)>::As(&cublasLtGetVersion));

@@ -128,7 +128,7 @@ TEST_F(CublasLtTakes, PiecesOfRowsThatTakeASlice) {
   LargeProduct product(DType::kF16, DType::kF16);
   RunProducts(*on_host, 1, {&product});
   // The emulated device is slow: 256 rows take more than a slice, and the last piece has 232.
-  EXPECT_EQ(LibraryOf(*on_host).products, 4);
+  EXPECT_EQ(LibraryOf(*on_host).calls, 4);
   product.Expect(1);
 }
 
@@ -153,7 +153,7 @@ TEST_F(CublasLtTakes, WhatIsNotAlignedIsComputedByOwnKernels) {
   std::span<std::byte> to{product.out.view().As<std::byte>(), static_cast<size_t>(p.out.bytes())};
   ASSERT_TRUE(device->Download(stream, p.out.data, to).ok());
   ASSERT_TRUE(stream.Wait().ok());
-  EXPECT_EQ(device->product_library().products, 0);
+  EXPECT_EQ(device->library("cuBLASLt").calls, 0);
   EXPECT_LE(stream.workspace().peak_bytes(), dry.workspace().peak_bytes());
   product.Expect(1);
 }
@@ -175,7 +175,7 @@ TEST_F(CublasLt, OwnKernelsServeWhereItHasNoAlgorithm) {
   LargeProduct product(DType::kBF16, DType::kF32);
   RunProducts(*device, 1, {&product});
   product.Expect(1);
-  EXPECT_EQ(LibraryOf(*device).products, 0);
+  EXPECT_EQ(LibraryOf(*device).calls, 0);
   EXPECT_EQ(LibraryOf(*device).why_not, "");
 }
 
@@ -184,7 +184,7 @@ TEST_F(CublasLt, OwnKernelsServeOnceItHasFailed) {
   EXPECT_EQ(LibraryOf(*device).name, "cuBLASLt 13.1.0");
   LargeProduct first(DType::kF16, DType::kF16), second(DType::kF16, DType::kF32);
   RunProducts(*device, 1, {&first});
-  const int64_t products = LibraryOf(*device).products;
+  const int64_t products = LibraryOf(*device).calls;
   EXPECT_GT(products, 0);
   emu::cublas_lt = emu::CublasLt::kFails;
   RunProducts(*device, 1, {&first, &second});
@@ -197,7 +197,7 @@ TEST_F(CublasLt, OwnKernelsServeOnceItHasFailed) {
   // For good.
   emu::cublas_lt = emu::CublasLt::kRight;
   RunProducts(*device, 1, {&first});
-  EXPECT_EQ(LibraryOf(*device).products, products);
+  EXPECT_EQ(LibraryOf(*device).calls, products);
   EXPECT_EQ(warnings.size(), 1u);
 }
 
@@ -210,7 +210,7 @@ TEST_F(CublasLt, ALostContextIsAFailureOfTheStream) {
   const DeviceStatus status = device->Run(stream, args);
   EXPECT_EQ(status.code(), DeviceStatus::Code::kFailed);
   EXPECT_THAT(status.text(), HasSubstr("cudaErrorIllegalAddress"));
-  EXPECT_GT(LibraryOf(*device).products, 0);
+  EXPECT_GT(LibraryOf(*device).calls, 0);
   emu::ForgetErrors();
 }
 
@@ -219,20 +219,20 @@ TEST_F(CublasLt, ALibraryThatIsWrongIsSwitchedOff) {
   emu::cublas_lt = emu::CublasLt::kWrong;
   const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
   ASSERT_TRUE(devices.ok()) << devices.status();
-  EXPECT_EQ(ProductLibraryOf(*devices->list.at(0)).name, "");
-  EXPECT_EQ(ProductLibraryOf(*devices->list.at(0)).why_not, "");
+  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuBLASLt").name, "");
+  EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), "cuBLASLt").why_not, "");
   EXPECT_THAT(devices->note,
               AllOf(HasSubstr("cuda:0: matmul (cuBLASLt) of float16 is switched off: differs"),
                     HasSubstr("cuda:0: matmul (cuBLASLt) of bfloat16 is switched off: differs")));
   EXPECT_THAT(devices->self_tests.at(0).failed, IsEmpty());
-  EXPECT_TRUE(devices->self_tests.at(0).has_failed_library);
+  EXPECT_THAT(devices->self_tests.at(0).failed_libraries, ElementsAre("cuBLASLt"));
 }
 
 TEST_F(CublasLt, ALibraryThatIsRightIsProven) {
   const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
   ASSERT_TRUE(devices.ok()) << devices.status();
   EXPECT_EQ(devices->note, "");
-  EXPECT_GE(ProductLibraryOf(*devices->list.at(0)).products, 8);
+  EXPECT_GE(CudaLibraryOf(*devices->list.at(0), "cuBLASLt").calls, 8);
   std::vector<std::string> rows;
   for (const SelfTestRow& row : devices->self_tests.at(0).rows) {
     if (row.primitive != "matmul (cuBLASLt)") continue;

@@ -9,8 +9,8 @@ endif()
 
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/*/*.cc)
-# The emulator has a cuBLASLt of its own.
-list(FILTER cuda_host_sources EXCLUDE REGEX "/cublas_lt_library\\.cc$")
+# The emulator has libraries of its own.
+list(FILTER cuda_host_sources EXCLUDE REGEX "/library_file\\.cc$")
 file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*/*.cu)
 file(GLOB emulator_sources CONFIGURE_DEPENDS cuda/emulator/*.cc)

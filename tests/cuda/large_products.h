@@ -85,7 +85,7 @@ inline void RunProducts(Device& device, double alpha, const std::vector<LargePro
 
 // Of a device behind OnHost.
 inline CudaLibrary LibraryOf(Device& device) {
-  return ProductLibraryOf(static_cast<OnHost&>(device).inner());
+  return CudaLibraryOf(static_cast<OnHost&>(device).inner(), "cuBLASLt");
 }
 
 }  // namespace attnd::testing

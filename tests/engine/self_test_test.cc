@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/engine/library_test.h"
 #include "tests/device/strict_device.h"
 #include "tests/plain/cpus.h"
 #include "tests/plain/declining_device.h"
@@ -115,10 +116,12 @@ TEST(SelfTest, ADeviceThatFailsInALargeProductIsOfNoUse) {
   Device& cpu = CpuOf(AvailableIsas().back(), 2);
   FailingDevice device(cpu, 0, DeviceStatus::Code::kFailed);
   SelfTestReport report;
-  TestLargeProducts(device, cpu, &report);
+  const LibraryTest* const test = LibraryTestOf("matmul (cuBLASLt)");
+  ASSERT_NE(test, nullptr);
+  RunLibraryTest(*test, device, cpu, &report);
   EXPECT_TRUE(report.is_unusable);
   EXPECT_FALSE(report.is_lasting);
-  EXPECT_TRUE(report.has_failed_library);
+  EXPECT_THAT(report.failed_libraries, ElementsAre("cuBLASLt"));
   EXPECT_TRUE(report.failed.empty());
 }
 

@@ -1,5 +1,5 @@
-// Fft on a CUDA device: tables, then a launch a pass over all problems: those of the rows, then
-// those of the columns.
+// Fft on a CUDA device: what the library does not compute takes tables, then a launch a pass over
+// all problems: those of the rows, then those of the columns.
 #include "kernels/cuda/fft/fft.cuh"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/fft/fft_library.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -246,16 +247,34 @@ class FftLaunch {
   std::vector<PassList> spectra_, rows_, columns_;
 };
 
-}  // namespace
-
-template <>
-DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const FftArgs& args) {
+DeviceStatus RunOwn(CudaDevice& device, Stream& stream, const FftArgs& args) {
   FftLaunch launch(args, device.cuda());
   if (launch.empty()) return {};
   const std::shared_ptr<Buffer> scratch = TakeShared(stream, launch.bytes());
   if (scratch == nullptr) return NoMemory(stream);
   auto* const memory = stream.is_dry() ? nullptr : static_cast<FftComplex*>(scratch->data());
   return launch.Run(device, stream, memory);
+}
+
+}  // namespace
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const FftArgs& args) {
+  LibraryFfts library(device, stream);
+  FftArgs own;
+  for (const FftProblem& p : args.problems) {
+    if (!library.Take(p)) own.problems.push_back(p);
+  }
+  if (!library.empty()) {
+    // Own kernels serve where the library fails.
+    Stream all(device, nullptr);
+    all.alike() = stream.alike();
+    if (DeviceStatus status = RunOwn(device, all, args); !status.ok()) return status;
+    if (stream.is_dry()) stream.work().host_bytes += all.work().host_bytes;
+    const int64_t own_bytes = all.workspace().peak_bytes();
+    if (DeviceStatus status = library.Run(own_bytes, &own.problems); !status.ok()) return status;
+  }
+  return RunOwn(device, stream, own);
 }
 
 }  // namespace attnd::cuda

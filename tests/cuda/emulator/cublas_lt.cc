@@ -16,6 +16,7 @@
 
 #include "device_memory.h"
 #include "kernels/cuda/cublas_lt_api.h"
+#include "libraries.h"
 #include "options.h"
 #include "streams.h"
 
@@ -352,10 +353,7 @@ cublasStatus_t Multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cons
 
 std::atomic<CublasLt> cublas_lt = FromEnvironment();
 
-}  // namespace emu
-
-void* attnd::cuda::lt::FindFunction(const char* name) {
-  using namespace emu;
+void* FindInCublasLt(std::string_view name) {
   if (cublas_lt == CublasLt::kAbsent) return nullptr;
   const struct {
     std::string_view name;
@@ -382,3 +380,5 @@ void* attnd::cuda::lt::FindFunction(const char* name) {
   }
   return nullptr;
 }
+
+}  // namespace emu

@@ -116,4 +116,28 @@ LIBRARY = faults_of("", [
      BATCHES, "plain", ""),
 ])
 
-FAULTS = MATMUL + SCAN + FFT + LIBRARY
+TRANSFORMS = "CufftCuda.BatchesAndListsHaveTheBitsOfTheirMatrices"
+LIBRARY_FFT = faults_of("", [
+    ("wrong matrix", "the library transforms the first matrix of a batch for all of them",
+     "fft/fft_library.cu",
+     "OffsetOf(view, matrix)",
+     "OffsetOf(view, 0)",
+     TRANSFORMS, "plain", ""),
+    ("wrong position", "the mirror image of an element lies in its own row",
+     "fft/fft_library.cuh",
+     "is_mirrored && n > 0 ? c.N - n : n",
+     "n",
+     TRANSFORMS, "plain", "fft/fft_library.cu"),
+    ("lifetime", "a plan ends before the stream has run its work",
+     "fft/fft_library.cu",
+     "      queue.Hold(t.plan);\n",
+     "",
+     "Cufft.APlanOutlivesItsWork", "plain", ""),
+    ("workspace", "what own kernels need where the library fails is not planned",
+     "fft/fft_library.cu",
+     "bytes = std::max(bytes + Cufft::kWorkspaceAlign, own_bytes);",
+     "bytes += Cufft::kWorkspaceAlign;\n  static_cast<void>(own_bytes);",
+     "Cufft.OwnKernelsServeOnceItHasFailed", "plain", ""),
+])
+
+FAULTS = MATMUL + SCAN + FFT + LIBRARY + LIBRARY_FFT

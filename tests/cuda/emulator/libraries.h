@@ -1,0 +1,12 @@
+// The stand-ins for libraries that kernels/cuda loads at run time.
+#pragma once
+
+#include <string_view>
+
+namespace emu {
+
+// A function of a stand-in by its name. Null: it is absent, or has none.
+void* FindInCublasLt(std::string_view name);
+void* FindInCufft(std::string_view name);
+
+}  // namespace emu
