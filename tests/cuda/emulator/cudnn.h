@@ -1,0 +1,20 @@
+// The stand-in for NVIDIA's cuDNN, as far as kernels/cuda/cudnn_api.h declares it.
+#pragma once
+
+#include <atomic>
+
+namespace emu {
+
+// From EMULATED_CUDNN: "absent", "old", "no-handle", "no-engine", "fails" or "wrong".
+enum class Cudnn {
+  kRight,
+  kAbsent,    // no function is found
+  kOld,       // of a version without what is needed
+  kNoHandle,  // cudnnCreate fails
+  kNoEngine,  // no graph is supported
+  kFails,     // cudnnBackendExecute fails
+  kWrong,     // one element of a result is wrong
+};
+extern std::atomic<Cudnn> cudnn;
+
+}  // namespace emu
