@@ -10,6 +10,7 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -83,6 +84,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
            .memory_bytes = options.memory_bytes,
            .has_host_memory = false};
   Open("cuBLASLt", options, &cublas_lt_);
+  Open("cuDNN", options, &cudnn_);
   nvml_ = Nvml::Open(
       Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
   identity_ = IdentityOf(properties, nvml_ == nullptr ? "" : nvml_->DriverVersion());

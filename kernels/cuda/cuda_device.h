@@ -17,6 +17,7 @@
 namespace attnd::cuda {
 
 class CublasLt;
+class Cudnn;
 class Library;
 
 // Constant after construction. Rates as the driver's figures give them: predictions, not promises.
@@ -74,6 +75,7 @@ class CudaDevice final : public Device {
   const Cuda& cuda() const { return cuda_; }
   const std::string& identity() const { return identity_; }  // CudaDevices::identities
   CublasLt* cublas_lt() { return cublas_lt_.get(); }         // null: there is none
+  Cudnn* cudnn() { return cudnn_.get(); }                    // null: there is none
   CudaLibrary library(const std::string& name) const;
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
@@ -93,6 +95,7 @@ class CudaDevice final : public Device {
   std::string identity_;
   std::unique_ptr<const Nvml> nvml_;  // null: there is none
   std::unique_ptr<CublasLt> cublas_lt_;
+  std::unique_ptr<Cudnn> cudnn_;
   std::vector<OfLibrary> libraries_;  // that are used
   std::atomic<int64_t> launches_ = 0;
   CopiedBytes copied_;

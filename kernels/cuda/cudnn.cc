@@ -2,7 +2,6 @@
 
 #include <array>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/cudnn_api.h"
@@ -18,11 +17,13 @@ constexpr size_t kLeastVersion = 92100;
 // Plans that are kept. Beyond, all are made again, which gives the same ones.
 constexpr size_t kMostPlans = 128;
 
+constexpr LibraryFacts kCudnn = {.name = "cuDNN",
+                                 .file = "libcudnn.so.9",
+                                 .other = "libcudnn.so",
+                                 .instead = "own kernels serve all attention"};
+
 bool FindAll(Functions* f) {
-  const auto find = [](const char* name, auto** function) {
-    *function = reinterpret_cast<std::remove_reference_t<decltype(*function)>>(FindFunction(name));
-    return *function != nullptr;
-  };
+  const auto find = [](const char* name, auto** function) { return Find(kCudnn, name, function); };
   return find("cudnnGetVersion", &f->GetVersion) &&
          find("cudnnGetErrorString", &f->GetErrorString) && find("cudnnCreate", &f->Create) &&
          find("cudnnDestroy", &f->Destroy) && find("cudnnSetStream", &f->SetStream) &&
@@ -34,9 +35,9 @@ bool FindAll(Functions* f) {
          find("cudnnBackendExecute", &f->BackendExecute);
 }
 
-std::string NameOf(size_t version) {
-  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
-         "." + std::to_string(version % 100);
+std::string VersionOf(size_t number) {
+  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." +
+         std::to_string(number % 100);
 }
 
 }  // namespace
@@ -53,22 +54,20 @@ class Cudnn::Plan {
   ChosenPlan chosen;
 };
 
-std::unique_ptr<Cudnn> Cudnn::Open(std::function<void(const std::string&)> warn,
-                                   std::string* why_not) {
-  constexpr char kInstead[] = ": own kernels serve all attention";
+std::unique_ptr<Cudnn> Cudnn::Open(Warn warn, std::string* why_not) {
   auto functions = std::make_unique<Functions>();
   if (!FindAll(functions.get())) {
-    *why_not = std::string("cuDNN (libcudnn.so.9) is not installed") + kInstead;
+    *why_not = NotInstalled(kCudnn);
     return nullptr;
   }
   if (const size_t version = functions->GetVersion(); version < kLeastVersion) {
-    *why_not = "cuDNN must be " + NameOf(kLeastVersion).substr(6) + " or later, got " +
-               NameOf(version).substr(6) + kInstead;
+    *why_not = NotStarting(
+        kCudnn, "it must be " + VersionOf(kLeastVersion) + " or later, got " + VersionOf(version));
     return nullptr;
   }
   cudnnHandle_t handle = nullptr;
   if (const cudnnStatus_t status = functions->Create(&handle); status != CUDNN_STATUS_SUCCESS) {
-    *why_not = std::string("cuDNN does not start: ") + functions->GetErrorString(status) + kInstead;
+    *why_not = NotStarting(kCudnn, functions->GetErrorString(status));
     return nullptr;
   }
   int device = 0;
@@ -76,9 +75,11 @@ std::unique_ptr<Cudnn> Cudnn::Open(std::function<void(const std::string&)> warn,
   return std::unique_ptr<Cudnn>(new Cudnn(std::move(functions), handle, device, std::move(warn)));
 }
 
-Cudnn::Cudnn(std::unique_ptr<const Functions> functions, void* handle, int device,
-             std::function<void(const std::string&)> warn)
-    : functions_(std::move(functions)), handle_(handle), device_(device), warn_(std::move(warn)) {}
+Cudnn::Cudnn(std::unique_ptr<const Functions> functions, void* handle, int device, Warn warn)
+    : Library(kCudnn, std::move(warn)),
+      functions_(std::move(functions)),
+      handle_(handle),
+      device_(device) {}
 
 Cudnn::~Cudnn() {
   {
@@ -88,12 +89,12 @@ Cudnn::~Cudnn() {
   functions_->Destroy(handle_);
 }
 
-std::string Cudnn::name() const { return NameOf(functions_->GetVersion()); }
+std::string Cudnn::name() const { return "cuDNN " + VersionOf(functions_->GetVersion()); }
 
 std::shared_ptr<const Cudnn::Plan> Cudnn::PlanOf(const DnnAttend& attend) {
+  if (!failure().empty()) return nullptr;
   {
     const MutexLock lock(&mu_);
-    if (!failure_.empty()) return nullptr;
     if (const auto found = plans_.find(attend); found != plans_.end()) return found->second;
   }
   std::shared_ptr<const Plan> plan = NewPlan(attend);
@@ -139,27 +140,13 @@ bool Cudnn::Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaS
     }
   }
   if (status == CUDNN_STATUS_SUCCESS) {
-    calls_.fetch_add(1, std::memory_order_relaxed);
+    CountCall();
     return true;
   }
   // What it may have left for the next launch to find.
   static_cast<void>(cudaGetLastError());
   Fail(std::string("cudnnBackendExecute: ") + functions_->GetErrorString(status));
   return false;
-}
-
-void Cudnn::Fail(const std::string& failure) {
-  {
-    const MutexLock lock(&mu_);
-    if (!failure_.empty()) return;
-    failure_ = failure;
-  }
-  if (warn_) warn_("cuDNN has failed: " + failure + ": own kernels serve all attention");
-}
-
-std::string Cudnn::failure() const {
-  const MutexLock lock(&mu_);
-  return failure_;
 }
 
 }  // namespace attnd::cuda

@@ -3,16 +3,15 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <compare>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/mutex.h"
+#include "kernels/cuda/library.h"
 
 namespace attnd::cuda {
 
@@ -48,7 +47,7 @@ struct DnnCall {
 // The library of one device. Sums are float32, and bits follow from the DnnAttend and the call
 // alone: engine and knobs are chosen for that one sequence, which every call computes alone. Thread
 // safe.
-class Cudnn {
+class Cudnn final : public Library {
  public:
   // Tensors begin at multiples of it, in bytes, and so do their rows.
   static constexpr int64_t kAlign = 16;
@@ -58,13 +57,11 @@ class Cudnn {
 
   class Plan;
 
-  // For the current device. Null, with *why_not set: there is none. `warn`: of Fail.
-  static std::unique_ptr<Cudnn> Open(std::function<void(const std::string&)> warn,
-                                     std::string* why_not);
-  ~Cudnn();
+  // For the current device. Null, with *why_not set: there is none. `warn`: of Library.
+  static std::unique_ptr<Cudnn> Open(Warn warn, std::string* why_not);
+  ~Cudnn() override;
 
-  // "cuDNN 9.28.1"
-  std::string name() const;
+  std::string name() const override;
   // How to compute it: the same way at every call. The first one of a DnnAttend compiles a kernel,
   // which takes half a second. Null: the library does not compute it, or has failed.
   std::shared_ptr<const Plan> PlanOf(const DnnAttend& attend);
@@ -74,28 +71,18 @@ class Cudnn {
   // was asked for.
   bool Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaStream_t stream);
 
-  // Why it serves no more; empty: it does.
-  std::string failure() const;
-  // That streams were asked for so far.
-  int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
-
  private:
-  Cudnn(std::unique_ptr<const dnn::Functions> functions, void* handle, int device,
-        std::function<void(const std::string&)> warn);
+  Cudnn(std::unique_ptr<const dnn::Functions> functions, void* handle, int device, Warn warn);
   std::shared_ptr<const Plan> NewPlan(const DnnAttend& attend) const;
-  void Fail(const std::string& failure);
 
   const std::unique_ptr<const dnn::Functions> functions_;
   void* const handle_;
   const int device_;  // the current one of every call
-  const std::function<void(const std::string&)> warn_;
-  std::atomic<int64_t> calls_ = 0;
   // The handle's stream, from its choice until the call has been asked for.
   Mutex stream_mu_;
   mutable Mutex mu_;
   // Null: the library does not compute it.
   std::map<DnnAttend, std::shared_ptr<const Plan>> plans_ ATTND_GUARDED_BY(mu_);
-  std::string failure_ ATTND_GUARDED_BY(mu_);
 };
 
 }  // namespace attnd::cuda

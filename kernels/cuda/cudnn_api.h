@@ -120,8 +120,4 @@ struct Functions {
                                   cudnnBackendDescriptor_t variant_pack);
 };
 
-// A function of the library by its name, from a library that stays loaded. Null: the library is
-// absent, or lacks it. The emulator defines it for its own stand-in.
-void* FindFunction(const char* name);
-
 }  // namespace attnd::cuda::dnn

@@ -13,6 +13,7 @@
 #include "cudnn_attend.h"
 #include "cudnn_node.h"
 #include "device_memory.h"
+#include "libraries.h"
 #include "options.h"
 #include "streams.h"
 
@@ -214,11 +215,8 @@ cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
 
 std::atomic<Cudnn> cudnn = FromEnvironment();
 
-}  // namespace emu
-
-void* attnd::cuda::dnn::FindFunction(const char* name) {
-  using namespace emu;
-  if (emu::cudnn == Cudnn::kAbsent) return nullptr;
+void* FindInCudnn(std::string_view name) {
+  if (cudnn == Cudnn::kAbsent) return nullptr;
   const struct {
     std::string_view name;
     void* function;
@@ -240,3 +238,5 @@ void* attnd::cuda::dnn::FindFunction(const char* name) {
   }
   return nullptr;
 }
+
+}  // namespace emu

@@ -6,7 +6,7 @@ void* attnd::cuda::FindFunction(const LibraryFacts& library, const char* name) {
   const struct {
     std::string_view library;
     void* (*find)(std::string_view);
-  } all[] = {{"cuBLASLt", emu::FindInCublasLt}};
+  } all[] = {{"cuBLASLt", emu::FindInCublasLt}, {"cuDNN", emu::FindInCudnn}};
   for (const auto& entry : all) {
     if (entry.library == library.name) return entry.find(name);
   }
