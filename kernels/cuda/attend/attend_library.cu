@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "kernels/core/integer.h"
@@ -62,9 +63,11 @@ bool BandOf(const AttendSeq& seq, KeyBand* band) {
     return true;
   }
   if (!seq.pattern->band.has_value()) return false;
-  *band = *seq.pattern->band;
-  return band->after >= 0 && band->before > -kMostBefore && band->before + band->after >= 0 &&
-         seq.nq - 1 - band->before <= seq.nk - 1;
+  // No more than there are rows.
+  band->before = std::min(seq.pattern->band->before, seq.nq);
+  band->after = std::min(seq.pattern->band->after, seq.nk);
+  return band->after >= 0 && band->before > -kMostBefore && band->before < kMostBefore &&
+         band->before + band->after >= 0 && seq.nq - 1 - band->before <= seq.nk - 1;
 }
 
 }  // namespace
@@ -105,10 +108,9 @@ bool LibraryAttention::Take(const AttendProblem& p, int64_t b) {
                    .is_bounded_before = taken.band.before < seq.nq - 1,
                    .is_bounded_after = taken.band.after < seq.nk - 1};
   const double products = seq.visible_pairs * static_cast<double>(H * (attend.D + attend.Dv));
-  if (products < kLeastProducts || taken.band.before >= kMostBefore ||
-      !RowsOf(p.q, b, seq.nq, &attend.q) || !RowsOf(p.k, b, seq.nk, &attend.k) ||
-      !RowsOf(p.v, b, seq.nk, &attend.v) || !RowsOf(p.out, b, seq.nq, &attend.out) ||
-      p.lse.stride[2] != 1 || attend.lse_head < seq.nq) {
+  if (products < kLeastProducts || !RowsOf(p.q, b, seq.nq, &attend.q) ||
+      !RowsOf(p.k, b, seq.nk, &attend.k) || !RowsOf(p.v, b, seq.nk, &attend.v) ||
+      !RowsOf(p.out, b, seq.nq, &attend.out) || p.lse.stride[2] != 1 || attend.lse_head < seq.nq) {
     return false;
   }
   const double seconds = 2 * products / kShare / device_.cuda().tensor_flops;
@@ -172,7 +174,12 @@ DeviceStatus LibraryAttention::Call(const LibrarySeq& seq, void* workspace, bool
                        .after = seq.band.after};
     CudaQueue& queue = QueueOf(stream_);
     *has_failed = !device_.cudnn()->Attend(*seq.plan, call, workspace, queue.stream());
-    if (*has_failed) return {};
+    if (*has_failed) {
+      // Of the device itself, which own kernels would meet again?
+      const std::string failure = device_.failure();
+      if (failure.empty()) return {};
+      return {DeviceStatus::Code::kFailed, "attend: " + failure};
+    }
     queue.cuda_progress().Add(seq.seconds);
   }
   return {};
