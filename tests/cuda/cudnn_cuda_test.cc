@@ -49,9 +49,9 @@ TEST_F(CudnnCuda, WindowsOfBothSidesAndOfOne) {
   }
 }
 
-// One of the batch is shorter, and one is none of the library's.
+// The second one of the batch is the library's, the first one is not.
 TEST_F(CudnnCuda, BatchesAndListsHaveTheBitsOfTheirSequences) {
-  LargeAttention dense({.Nq = 768, .Nk = 768, .lengths = {{512, 512}, {500, 512}, {512, 768}}}),
+  LargeAttention dense({.Nq = 600, .Nk = 600, .lengths = {{500, 512}, {512, 512}}}),
       causal(CausalSizes(DType::kF16));
   EXPECT_GT(CallsOf({&dense, &causal}), 0);
   dense.Expect();
@@ -59,10 +59,8 @@ TEST_F(CudnnCuda, BatchesAndListsHaveTheBitsOfTheirSequences) {
   for (const LargeAttention* batch : {&dense, &causal}) {
     for (size_t b = 0; b < batch->sizes.lengths.size(); ++b) {
       LargeAttention alone = batch->Alone(b);
-      for (int again = 0; again < 2; ++again) {
-        RunAttention(device, {&alone});
-        EXPECT_EQ(alone.ResultsOf(0), batch->ResultsOf(b)) << "sequence " << b;
-      }
+      RunAttention(device, {&alone});
+      EXPECT_EQ(alone.ResultsOf(0), batch->ResultsOf(b)) << "sequence " << b;
     }
   }
 }

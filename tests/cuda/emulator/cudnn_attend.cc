@@ -87,7 +87,7 @@ void DnnAttention::Run() const {
   const int64_t H = q.dims[1], group = H / k.dims[1], Nq = q.dims[2], Nk = k.dims[2], D = q.dims[3],
                 Dv = v.dims[3];
   const auto columns = static_cast<size_t>(Nk), width = static_cast<size_t>(Dv);
-  const int64_t block = int64_t{32} << HashOf(*this) % 4;
+  const int64_t block = splits ? 16 : int64_t{32} << HashOf(*this) % 4;
   std::vector<double> keys(static_cast<size_t>(D) * columns), scores(columns);  // [D][Nk]
   std::vector<float> values(columns * width), sums(width), of_block(width);
   for (int64_t h = 0; h < H; ++h) {
@@ -117,7 +117,7 @@ void DnnAttention::Run() const {
       std::fill(sums.begin(), sums.end(), 0.0f);
       const int64_t blocks = (Nk + block - 1) / block;
       for (int64_t n = 0; n < blocks; ++n) {
-        const int64_t first = (reverses ? blocks - 1 - n : n) * block;
+        const int64_t first = n * block;
         std::fill(of_block.begin(), of_block.end(), 0.0f);
         for (int64_t j = std::max(first, begin); j < std::min(first + block, end); ++j) {
           const double weight = std::exp(scores[static_cast<size_t>(j)] - largest);

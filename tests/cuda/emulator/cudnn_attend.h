@@ -31,7 +31,7 @@ struct DnnAttention {
   float scale = 1;
   bool is_bounded_before = false, is_bounded_after = false;
   double before = 0, after = 0;  // column + before > row; column <= row + after
-  bool reverses = false;         // the order of blocks
+  bool splits = false;           // into blocks of other widths
   bool is_wrong = false;
 
   void Run() const;
