@@ -22,7 +22,8 @@ struct CudaOptions {
   int64_t memory_bytes = 0;
   // Alternatives of Launch (by index) that the devices decline, so that ops composes them.
   std::vector<size_t> declined;
-  // Libraries that serve nothing, though they may be installed: "cuBLASLt", "cuFFT".
+  // Libraries that serve nothing, though they may be installed: "cuBLASLt", "cuDNN", "cuFFT"; or
+  // "cuDNN in bands", which leaves it dense attention.
   std::vector<std::string> unused_libraries;
   // Gets one line when a library has failed, and own kernels serve from then on. On any thread.
   std::function<void(const std::string&)> warn;
@@ -45,8 +46,8 @@ struct CudaLibrary {
       why_not;  // one line: why it is missing or has failed; empty: it is not wanted, or serves
   int64_t calls = 0;  // that it was asked for so far: products, ...
 };
-// By its name without a version: "cuBLASLt", which computes large products of 16-bit matrices, or
-// "cuFFT", large transforms.
+// By its name without a version: "cuBLASLt", which computes large products of 16-bit matrices;
+// "cuDNN", which attends to large plain sequences of 16-bit numbers; "cuFFT", large transforms.
 // REQUIRES: a device of NewCudaDevices. Thread safe.
 CudaLibrary CudaLibraryOf(const Device& device, const std::string& name);
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/cufft.h"
 #include "kernels/cuda/primitives.h"
 
@@ -85,6 +86,8 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
            .has_host_memory = false};
   Open("cuBLASLt", options, &cublas_lt_);
   Open("cuFFT", options, &cufft_);
+  Open("cuDNN", options, &cudnn_);
+  uses_cudnn_in_bands_ = std::ranges::count(options.unused_libraries, "cuDNN in bands") == 0;
   nvml_ = Nvml::Open(
       Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
   identity_ = IdentityOf(properties, nvml_ == nullptr ? "" : nvml_->DriverVersion());

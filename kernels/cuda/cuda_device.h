@@ -18,6 +18,7 @@ namespace attnd::cuda {
 
 class CublasLt;
 class Cufft;
+class Cudnn;
 class Library;
 
 // Constant after construction. Rates as the driver's figures give them: predictions, not promises.
@@ -76,6 +77,8 @@ class CudaDevice final : public Device {
   const std::string& identity() const { return identity_; }  // CudaDevices::identities
   CublasLt* cublas_lt() { return cublas_lt_.get(); }         // null: there is none
   Cufft* cufft() { return cufft_.get(); }                    // null: there is none
+  Cudnn* cudnn() { return cudnn_.get(); }                    // null: there is none
+  bool uses_cudnn_in_bands() const { return uses_cudnn_in_bands_; }
   CudaLibrary library(const std::string& name) const;
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
@@ -96,6 +99,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<const Nvml> nvml_;  // null: there is none
   std::unique_ptr<CublasLt> cublas_lt_;
   std::unique_ptr<Cufft> cufft_;
+  std::unique_ptr<Cudnn> cudnn_;
+  bool uses_cudnn_in_bands_ = true;
   std::vector<OfLibrary> libraries_;  // that are used
   std::atomic<int64_t> launches_ = 0;
   CopiedBytes copied_;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace attnd {
@@ -57,6 +58,12 @@ struct PairList {
   std::vector<int64_t> begin;
   std::vector<int32_t> columns;
   bool operator==(const PairList&) const = default;
+};
+
+// Row i sees those of the keys i - before to i + after that exist.
+struct KeyBand {
+  int64_t before = 0, after = 0;  // of any sign, beyond +- 2^32: no limit
+  bool operator==(const KeyBand&) const = default;
 };
 
 // Masks of tiles that a pattern does not store. Immutable, thread safe.
@@ -119,7 +126,10 @@ struct Pattern {
   int64_t listed_again = 0;      // of these, repeats of pairs that a list holds more than once
   int64_t visible_tiles = 0;     // computed ones included, whether they show a pair or not
   bool counts_pairs = true;      // no mask is computed
-  DeviceCopiesOfOne copies;      // what devices keep of it in memory of their own
+  // Given where the pattern is known to be this, in natural order and with nothing added: a library
+  // may compute it from two numbers.
+  std::optional<KeyBand> band;
+  DeviceCopiesOfOne copies;  // what devices keep of it in memory of their own
 
   bool is_listed() const { return !keys_of.begin.empty(); }
 };

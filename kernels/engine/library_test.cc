@@ -1,9 +1,13 @@
 #include "kernels/engine/library_test.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
 
 #include "kernels/engine/comparing_device.h"
 #include "kernels/engine/random_array.h"
+#include "kernels/pattern/shapes/windows.h"
 
 namespace attnd {
 namespace {
@@ -48,9 +52,81 @@ void LaunchLargeTransforms(Device& device, Stream& stream) {
   launch(DType::kBF16, {4125, 513}, /*by_columns=*/true);
 }
 
+// nq of Nq queries and nk of Nk keys, of which a query sees those of a band.
+struct LargeAttention {
+  int64_t H, Hkv, Nq, nq, Nk, nk, D, Dv;
+  int64_t lo, hi;  // as BandSource
+  Layout layout;
+};
+
+// One number of a row of each head.
+void MakeInfinite(int64_t row, RandomArray* array) {
+  const View& view = array->view;
+  const auto infinity = static_cast<uint16_t>(view.dtype == DType::kF16 ? 0x7c00 : 0x7f80);
+  for (int64_t h = 0; h < view.shape[1]; ++h) {
+    view.As<uint16_t>()[h * view.stride[1] + row * view.stride[2]] = infinity;
+  }
+}
+
+// attend of 16-bit numbers, of 2^30 multiply-adds each. Extents differ, so that an exchange of two
+// shows, and tensors may have rows beyond the sequence.
+void LaunchLargeAttention(Device& device, Stream& stream, std::span<const LargeAttention> forms) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const LargeAttention& form : forms) {
+      const auto tensor = [&](int64_t H, int64_t N, int64_t D) {
+        RandomArray array(dtype, {1, H, N, D}, static_cast<unsigned>(H + N + D));
+        array.view = DenseView(array.bytes.data(), dtype, array.view.shape, form.layout);
+        return array;
+      };
+      const RandomArray q = tensor(form.H, form.Nq, form.D), k = tensor(form.Hkv, form.Nk, form.D),
+                        out = tensor(form.H, form.Nq, form.Dv),
+                        lse(DType::kF32, {1, form.H, form.Nq}, 1);
+      RandomArray v = tensor(form.Hkv, form.Nk, form.Dv);
+      if (form.hi != kUnbounded) MakeInfinite(form.nk - 1, &v);
+      const PatternSource source =
+          BandSource(form.Nq, form.Nk, form.lo, form.hi, {form.nq, form.nk});
+      AttendSeq seq{.nq = form.nq,
+                    .nk = form.nk,
+                    .visible_pairs = source.visible_pairs,
+                    .visible_tiles = source.visible_tiles};
+      if (source.build != nullptr) seq.pattern = std::make_shared<const Pattern>(source.build());
+      AttendArgs args{.params = {.scale = 1 / std::sqrt(static_cast<double>(form.D))}};
+      args.problems.push_back(
+          {.q = q.view, .k = k.view, .v = v.view, .out = out.view, .lse = lse.view, .seqs = {seq}});
+      static_cast<void>(device.Run(stream, std::move(args)));
+    }
+  }
+}
+
+void LaunchDenseAttention(Device& device, Stream& stream) {
+  constexpr LargeAttention kForms[] = {
+      {32, 16, 512, 512, 512, 512, 48, 80, kUnbounded, kUnbounded, Layout::kBHND},
+      {32, 32, 640, 512, 768, 512, 64, 64, kUnbounded, kUnbounded, Layout::kBNHD},
+  };
+  LaunchLargeAttention(device, stream, kForms);
+}
+
+// Causal, and a window. Most queries do not see the infinite value of the last key, which must not
+// spread to them, as it does where a weight of zero is multiplied by it.
+void LaunchAttentionInBands(Device& device, Stream& stream) {
+  constexpr LargeAttention kForms[] = {
+      {32, 32, 640, 512, 1024, 768, 64, 64, kUnbounded, 256, Layout::kBNHD},
+      {32, 16, 768, 768, 768, 768, 80, 64, -255, 128, Layout::kBNHD},
+  };
+  LaunchLargeAttention(device, stream, kForms);
+}
+
 constexpr LibraryTest kTests[] = {
-    {.library = "cuBLASLt", .row = "matmul (cuBLASLt)", .launch = LaunchLargeProducts},
-    {.library = "cuFFT", .row = "fft (cuFFT)", .launch = LaunchLargeTransforms},
+    {.library = "cuBLASLt",
+     .part = "cuBLASLt",
+     .row = "matmul (cuBLASLt)",
+     .launch = LaunchLargeProducts},
+    {.library = "cuFFT", .part = "cuFFT", .row = "fft (cuFFT)", .launch = LaunchLargeTransforms},
+    {.library = "cuDNN", .part = "cuDNN", .row = "attend (cuDNN)", .launch = LaunchDenseAttention},
+    {.library = "cuDNN",
+     .part = "cuDNN in bands",
+     .row = "attend in bands (cuDNN)",
+     .launch = LaunchAttentionInBands},
 };
 
 }  // namespace

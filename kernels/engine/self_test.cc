@@ -130,8 +130,8 @@ void Conclude(SelfTestReport* report) {
     if (row.failure.empty()) continue;
     if (const LibraryTest* const test = LibraryTestOf(row.primitive); test != nullptr) {
       // Rows of one test stand together.
-      if (report->failed_libraries.empty() || report->failed_libraries.back() != test->library) {
-        report->failed_libraries.emplace_back(test->library);
+      if (report->failed_libraries.empty() || report->failed_libraries.back() != test->part) {
+        report->failed_libraries.emplace_back(test->part);
       }
       continue;
     }

@@ -225,6 +225,7 @@ TEST(Emulator, LateCopies) {
 __global__ void TooEarly(const float* in, float* out) {
   SharedTiles shared;
   float* tile = shared.Take<float>(8);
+  out += blockIdx.x * 3;
   out[0] = tile[5];
   simt::CopyAsync<16>(tile, in, true);
   simt::CopyCommit();
@@ -234,17 +235,19 @@ __global__ void TooEarly(const float* in, float* out) {
 }
 
 TEST(Emulator, WhatIsReadTooEarlyIsNaN) {
-  const DeviceArray<float> in({7, 7, 7, 7}), out(std::vector<float>(3));
+  const DeviceArray<float> in({7, 7, 7, 7}), out(std::vector<float>(6));
   // The second block gets the memory of the first.
   RunKernel({.grid = 2, .block = 1, .shared_bytes = 128}, TooEarly, in.data(), out.data());
   const std::vector<float> all = out.Get();
-  EXPECT_TRUE(std::isnan(all[0]));
-  EXPECT_TRUE(std::isnan(all[1]));
-  EXPECT_EQ(all[2], 7);
+  for (size_t block = 0; block < 2; ++block) {
+    EXPECT_TRUE(std::isnan(all[block * 3]));
+    EXPECT_TRUE(std::isnan(all[block * 3 + 1]));
+    EXPECT_EQ(all[block * 3 + 2], 7);
+  }
 }
 
 TEST(Emulator, Counters) {
-  const DeviceArray<float> in({7, 7, 7, 7}), out(std::vector<float>(3));
+  const DeviceArray<float> in({7, 7, 7, 7}), out(std::vector<float>(6));
   static_cast<void>(emu::TakeCounters());
   RunKernel({.grid = 2, .block = 1, .shared_bytes = 128}, TooEarly, in.data(), out.data());
   const DeviceArray<int> votes(std::vector<int>(100 * 3));

@@ -127,6 +127,7 @@ def test_what_a_device_has_proven(start):
     cpu, cuda = info.devices
     assert info.note == "" and cpu.self_tests == () and cuda.self_test_seconds > 0
     assert {test.primitive for test in cuda.self_tests} >= {
-        "attend", "scan_grad", "sort", "fft", "matmul (cuBLASLt)", "fft (cuFFT)"}
+        "attend", "scan_grad", "sort", "fft", "matmul (cuBLASLt)", "fft (cuFFT)", "attend (cuDNN)",
+        "attend in bands (cuDNN)"}
     assert all(not test.failure and test.launches > 0 for test in cuda.self_tests)
     assert server.metric("attnd_device_self_test_passed") == len(cuda.self_tests)

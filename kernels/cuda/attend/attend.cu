@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cuda/attend/attend_forward.h"
+#include "kernels/cuda/attend/attend_library.h"
 #include "kernels/cuda/attend/attend_list.cuh"
 #include "kernels/cuda/attend/attend_merge.cuh"
 #include "kernels/cuda/attend/attend_patterns.h"
@@ -96,10 +97,7 @@ ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative) {
   return ForwardOfF32(width, has_terms, has_relative);
 }
 
-}  // namespace
-
-template <>
-DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& args) {
+DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args) {
   const Cuda& cuda = device.cuda();
   AttendPatterns patterns(stream);
   for (const AttendProblem& p : args.problems) {
@@ -228,6 +226,23 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
   }
   return LaunchOver(device, stream, {.threads = kListThreads, .seconds = list_cost.Seconds(cuda)},
                     AttendListed, listed);
+}
+
+}  // namespace
+
+template <>
+DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& args) {
+  if (stream.is_dry()) {
+    DeviceStatus status = LibraryAttention::Plan(device, stream, args);
+    return status.ok() ? RunOwnKernels(device, stream, args) : status;
+  }
+  LibraryAttention library(device, stream, args);
+  if (library.empty()) return RunOwnKernels(device, stream, args);
+  DeviceStatus status =
+      RunOwnKernels(device, stream, {.params = args.params, .problems = library.rest()});
+  bool has_failed = false;
+  if (status.ok()) status = library.Run(&has_failed);
+  return status.ok() && has_failed ? RunOwnKernels(device, stream, args) : status;
 }
 
 }  // namespace attnd::cuda

@@ -132,6 +132,7 @@ struct WalkElements {
   int first;  // its first column of v, or feature
   int count;  // how many of them there are
   bool is_z;
+  bool stores;  // blocks of all slices keep z, and the first stores it
 
   // f(element of m, its place) where there is one.
   template <class F>
@@ -158,7 +159,7 @@ struct WalkElements {
     ForEach(state, from, [](float& m, const float* at) { m = *at; });
   }
   SIMT_FN void Store(WalkState<S>& state, const StateRef& to) const {
-    ForEach(state, to, [](float& m, float* at) { *at = m; });
+    if (stores) ForEach(state, to, [](float& m, float* at) { *at = m; });
   }
   // z of features, which every lane keeps for its own.
   SIMT_FN float OneOfZ(int c, const StateRef& from) const {

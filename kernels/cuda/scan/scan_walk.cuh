@@ -83,7 +83,7 @@ struct WalkBlock {
   SIMT_FN WalkElements<S, kFeatures> Elements(const WalkState<S>& state) const {
     const int local = Local(state);
     const int own = is_z ? (state.first == 0 ? 1 : 0) : count - local;
-    return {w, first + local, walks ? own : 0, is_z};
+    return {w, first + local, walks ? own : 0, is_z, /*stores=*/!is_z || at.slice == 0};
   }
   // In w.states or w.adjoints.
   SIMT_FN StateRef StateAt(float* states, int64_t segment) const {

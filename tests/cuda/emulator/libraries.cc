@@ -6,7 +6,8 @@ void* attnd::cuda::FindFunction(const LibraryFacts& library, const char* name) {
   const struct {
     std::string_view library;
     void* (*find)(std::string_view);
-  } all[] = {{"cuBLASLt", emu::FindInCublasLt}, {"cuFFT", emu::FindInCufft}};
+  } all[] = {
+      {"cuBLASLt", emu::FindInCublasLt}, {"cuDNN", emu::FindInCudnn}, {"cuFFT", emu::FindInCufft}};
   for (const auto& entry : all) {
     if (entry.library == library.name) return entry.find(name);
   }

@@ -9,7 +9,7 @@ PARTS = "Isa/AttendTerms.LongRowsAreSplitAndAgreeWithPlainCode/cuda"
 GRADIENTS = "AttendGradCuda.EveryWidthOfRows"
 BF16, GRAD_BF16 = "attend_forward_bf16.cu", "attend_grad_bf16.cu"
 
-FAULTS = faults_of("attend/", [
+KERNELS = faults_of("attend/", [
     ("tile order", "the order of a pattern names tiles that the problem does not have",
      "attend_forward.h",
      "pattern->by_query.rows <= tiles ? pattern->by_query.order[index] : tiles - 1 - index;",
@@ -116,3 +116,23 @@ FAULTS = faults_of("attend/", [
      "SIMT_FN int64_t At(int64_t n) const { return static_cast<int32_t>(n * row); }",
      "FarStridesCuda.Attend", "plain", "attend_forward_f32.cu"),
 ])
+
+LIBRARY = faults_of("", [
+    ("batch invariance", "an engine of the library that gives other bits at times is taken",
+     "cudnn_graph.cc",
+     "return note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||\n",
+     "return\n",
+     "CudnnCuda.BatchesAndListsHaveTheBitsOfTheirSequences", "plain", ""),
+    ("wrong band", "a query does not see the last key before its window's end",
+     "cudnn.cc",
+     "static_cast<float>(call.before + 1)",
+     "static_cast<float>(call.before)",
+     "CudnnCuda.WindowsOfBothSidesAndOfOne", "plain", ""),
+    ("wrong head", "the library gets the keys of a query head's number",
+     "attend/attend_library.cu",
+     ".k = at(p.k, head),",
+     ".k = at(p.k, head * group % Hkv),",
+     "CudnnCuda.EveryQuerySeesAllKeys", "plain", ""),
+])
+
+FAULTS = KERNELS + LIBRARY

@@ -1,0 +1,189 @@
+#include "kernels/cuda/attend/attend_library.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "kernels/core/integer.h"
+#include "kernels/cuda/attend/attend_params.h"
+#include "kernels/cuda/launch.h"
+
+namespace attnd::cuda {
+namespace {
+
+// Estimates; no device has been measured. Multiply-adds of a sequence from which on a call has
+// enough for a whole device: two FLOPs each take 4 us at 600 TFLOP/s, about as long as the host
+// needs to ask for it.
+constexpr double kLeastProducts = 1 << 30;
+// A plan compiles a kernel, half a second for each pair of lengths: lengths that are multiples of
+// this come back.
+constexpr int64_t kLengths = 256;
+// Slices of time that a call may take, which nothing can stop.
+constexpr double kMostSlices = 8;
+// Of the rate of tensor cores, as own kernels are predicted.
+constexpr double kShare = 0.6;
+// Beyond, what the library takes as float32 or int32 would not be exact.
+constexpr int64_t kMostBefore = int64_t{1} << 24;
+constexpr int64_t kMostElements = int64_t{1} << 31;
+constexpr int64_t kMostColumns = 256;
+
+// What does not depend on lengths: all that a plan knows for certain.
+bool IsPlain(const AttendParams& params, const AttendProblem& p) {
+  bool has_terms = false;
+  ForEachView(p.terms, [&](const View& view) { has_terms |= view.given(); });
+  const DType dtype = p.q.dtype;
+  const int64_t D = p.q.shape[3], Dv = p.v.shape[3];
+  const auto fits = [](int64_t columns) {
+    return columns > 0 && columns <= kMostColumns && columns % 8 == 0;
+  };
+  return params.weighting == Weighting::kSoftmax && params.softcap == 0 && params.scale > 0 &&
+         std::isfinite(static_cast<float>(params.scale)) && !has_terms &&
+         (dtype == DType::kF16 || dtype == DType::kBF16) && p.k.dtype == dtype &&
+         p.v.dtype == dtype && p.out.dtype == dtype && fits(D) && fits(Dv) &&
+         std::min(p.q.shape[2], p.k.shape[2]) >= kLengths &&
+         !KeepsWeights(NewAttendData(params, p), Dv);
+}
+
+// Heads of N rows that are contiguous and aligned, in any order. False: they are not.
+bool RowsOf(const View& view, int64_t b, int64_t N, DnnRows* rows) {
+  const int64_t H = view.shape[1], D = view.shape[3], vector = Cudnn::kAlign / SizeOf(view.dtype);
+  const std::byte* const data = view.As<std::byte>() + b * view.stride[0] * SizeOf(view.dtype);
+  rows->row = view.stride[2];
+  rows->head = H == 1 ? N * rows->row : view.stride[1];
+  return view.stride[3] == 1 && rows->row >= D && rows->head > 0 && rows->row % vector == 0 &&
+         rows->head % vector == 0 && (H - 1) * rows->head + N * rows->row < kMostElements &&
+         reinterpret_cast<uintptr_t>(data) % Cudnn::kAlign == 0;
+}
+
+// Whether it is a band of which each query sees a key.
+bool BandOf(const AttendSeq& seq, KeyBand* band) {
+  if (seq.pattern == nullptr) {
+    *band = {.before = seq.nq, .after = seq.nk};
+    return true;
+  }
+  if (!seq.pattern->band.has_value()) return false;
+  // No more than there are rows.
+  band->before = std::min(seq.pattern->band->before, seq.nq);
+  band->after = std::min(seq.pattern->band->after, seq.nk);
+  return band->after >= 0 && band->before > -kMostBefore && band->before < kMostBefore &&
+         band->before + band->after >= 0 && seq.nq - 1 - band->before <= seq.nk - 1;
+}
+
+}  // namespace
+
+LibraryAttention::LibraryAttention(CudaDevice& device, Stream& stream, const AttendArgs& args)
+    : device_(device), stream_(stream), params_(args.params) {
+  for (const AttendProblem& p : args.problems) {
+    AttendProblem rest = p;
+    const size_t before = seqs_.size();
+    bool is_whole = true;
+    for (size_t b = 0; b < p.seqs.size(); ++b) {
+      if (Take(p, static_cast<int64_t>(b))) {
+        is_whole &= p.seqs[b].nq == p.q.shape[2];
+        rest.seqs[b] = AttendSeq{};
+      } else {
+        is_whole = false;
+      }
+    }
+    if (seqs_.size() == before || !is_whole) rest_.push_back(std::move(rest));
+  }
+}
+
+bool LibraryAttention::Take(const AttendProblem& p, int64_t b) {
+  const AttendSeq& seq = p.seqs[static_cast<size_t>(b)];
+  LibrarySeq taken{.problem = &p, .b = b};
+  if (device_.cudnn() == nullptr || !IsPlain(params_, p) || seq.is_listed || seq.gathers ||
+      !seq.head_patterns.empty() || seq.pair_count != nullptr || seq.nq == 0 || seq.nk == 0 ||
+      seq.nq % kLengths != 0 || seq.nk % kLengths != 0 || !BandOf(seq, &taken.band) ||
+      (seq.pattern != nullptr && !device_.uses_cudnn_in_bands())) {
+    return false;
+  }
+  const int64_t H = p.q.shape[1], Hkv = p.k.shape[1];
+  DnnAttend attend{.dtype = p.q.dtype,
+                   .Nq = seq.nq,
+                   .Nk = seq.nk,
+                   .D = p.q.shape[3],
+                   .Dv = p.v.shape[3],
+                   .lse_head = H == 1 ? seq.nq : p.lse.stride[1],
+                   .is_bounded_before = taken.band.before < seq.nq - 1,
+                   .is_bounded_after = taken.band.after < seq.nk - 1};
+  const double products = seq.visible_pairs * static_cast<double>(H * (attend.D + attend.Dv));
+  if (products < kLeastProducts || !RowsOf(p.q, b, seq.nq, &attend.q) ||
+      !RowsOf(p.k, b, seq.nk, &attend.k) || !RowsOf(p.v, b, seq.nk, &attend.v) ||
+      !RowsOf(p.out, b, seq.nq, &attend.out) || p.lse.stride[2] != 1 || attend.lse_head < seq.nq) {
+    return false;
+  }
+  const double seconds = 2 * products / kShare / device_.cuda().tensor_flops;
+  const double most = static_cast<double>(Hkv) * kSliceSeconds / seconds;
+  if (most * kMostSlices < 1) return false;
+  taken.kv_heads = std::clamp<int64_t>(static_cast<int64_t>(std::min(most, 1e9)), 1, Hkv);
+  while (Hkv % taken.kv_heads != 0) --taken.kv_heads;
+  taken.seconds = seconds * static_cast<double>(taken.kv_heads) / static_cast<double>(Hkv);
+  attend.Hkv = taken.kv_heads;
+  attend.H = taken.kv_heads * (H / Hkv);
+  taken.plan = device_.cudnn()->PlanOf(attend);
+  if (taken.plan == nullptr) return false;
+  seqs_.push_back(std::move(taken));
+  return true;
+}
+
+DeviceStatus LibraryAttention::Plan(CudaDevice& device, Stream& stream, const AttendArgs& args) {
+  bool takes = false;
+  for (const AttendProblem& p : args.problems) {
+    takes |= device.cudnn() != nullptr && IsPlain(args.params, p);
+  }
+  if (!takes) return {};
+  const auto workspace =
+      TakeShared(stream, Share(Cudnn::kMostWorkspaceBytes + Cudnn::kWorkspaceAlign));
+  return workspace == nullptr ? NoMemory(stream) : DeviceStatus();
+}
+
+DeviceStatus LibraryAttention::Run(bool* has_failed) {
+  *has_failed = false;
+  if (seqs_.empty()) return {};
+  // What one call needs, as they run one after another.
+  int64_t bytes = 0;
+  for (const LibrarySeq& seq : seqs_) bytes = std::max(bytes, Cudnn::WorkspaceBytes(*seq.plan));
+  const auto buffer = TakeShared(stream_, Share(bytes + Cudnn::kWorkspaceAlign));
+  if (buffer == nullptr) return NoMemory(stream_);
+  void* const workspace = reinterpret_cast<void*>(
+      RoundUp(reinterpret_cast<intptr_t>(buffer->data()), Cudnn::kWorkspaceAlign));
+  for (const LibrarySeq& seq : seqs_) {
+    DeviceStatus status = Call(seq, workspace, has_failed);
+    if (!status.ok() || *has_failed) return status;
+  }
+  return {};
+}
+
+DeviceStatus LibraryAttention::Call(const LibrarySeq& seq, void* workspace, bool* has_failed) {
+  const AttendProblem& p = *seq.problem;
+  const int64_t Hkv = p.k.shape[1], group = p.q.shape[1] / Hkv;
+  for (int64_t head = 0; head < Hkv; head += seq.kv_heads) {
+    if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
+    const auto at = [&](const View& view, int64_t h) {
+      return view.As<std::byte>() +
+             (seq.b * view.stride[0] + h * view.stride[1]) * SizeOf(view.dtype);
+    };
+    const DnnCall call{.q = at(p.q, head * group),
+                       .k = at(p.k, head),
+                       .v = at(p.v, head),
+                       .out = at(p.out, head * group),
+                       .lse = at(p.lse, head * group),
+                       .scale = static_cast<float>(params_.scale),
+                       .before = seq.band.before,
+                       .after = seq.band.after};
+    CudaQueue& queue = QueueOf(stream_);
+    *has_failed = !device_.cudnn()->Attend(*seq.plan, call, workspace, queue.stream());
+    if (*has_failed) {
+      // Of the device itself, which own kernels would meet again?
+      const std::string failure = device_.failure();
+      if (failure.empty()) return {};
+      return {DeviceStatus::Code::kFailed, "attend: " + failure};
+    }
+    queue.cuda_progress().Add(seq.seconds);
+  }
+  return {};
+}
+
+}  // namespace attnd::cuda

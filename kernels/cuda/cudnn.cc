@@ -1,0 +1,152 @@
+#include "kernels/cuda/cudnn.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "kernels/cuda/cudnn_api.h"
+#include "kernels/cuda/cudnn_graph.h"
+
+namespace attnd::cuda {
+namespace {
+
+using namespace dnn;
+
+// The first one whose SDPA operation takes masks.
+constexpr size_t kLeastVersion = 92100;
+// Plans that are kept. Beyond, all are made again, which gives the same ones.
+constexpr size_t kMostPlans = 128;
+
+constexpr LibraryFacts kCudnn = {.name = "cuDNN",
+                                 .file = "libcudnn.so.9",
+                                 .other = "libcudnn.so",
+                                 .instead = "own kernels serve all attention"};
+
+bool FindAll(Functions* f) {
+  const auto find = [](const char* name, auto** function) { return Find(kCudnn, name, function); };
+  return find("cudnnGetVersion", &f->GetVersion) &&
+         find("cudnnGetErrorString", &f->GetErrorString) && find("cudnnCreate", &f->Create) &&
+         find("cudnnDestroy", &f->Destroy) && find("cudnnSetStream", &f->SetStream) &&
+         find("cudnnBackendCreateDescriptor", &f->BackendCreateDescriptor) &&
+         find("cudnnBackendDestroyDescriptor", &f->BackendDestroyDescriptor) &&
+         find("cudnnBackendFinalize", &f->BackendFinalize) &&
+         find("cudnnBackendSetAttribute", &f->BackendSetAttribute) &&
+         find("cudnnBackendGetAttribute", &f->BackendGetAttribute) &&
+         find("cudnnBackendExecute", &f->BackendExecute);
+}
+
+std::string VersionOf(size_t number) {
+  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." +
+         std::to_string(number % 100);
+}
+
+}  // namespace
+
+class Cudnn::Plan {
+ public:
+  Plan(const Functions& functions, cudnnHandle_t handle, const DnnAttend& a)
+      : attend(a), graph(functions, handle, attend) {
+    if (graph.ok()) chosen = ChoosePlan(functions, handle, graph.graph(), kMostWorkspaceBytes);
+  }
+
+  const DnnAttend attend;
+  const AttendGraph graph;
+  ChosenPlan chosen;
+};
+
+std::unique_ptr<Cudnn> Cudnn::Open(Warn warn, std::string* why_not) {
+  auto functions = std::make_unique<Functions>();
+  if (!FindAll(functions.get())) {
+    *why_not = NotInstalled(kCudnn);
+    return nullptr;
+  }
+  if (const size_t version = functions->GetVersion(); version < kLeastVersion) {
+    *why_not = NotStarting(
+        kCudnn, "it must be " + VersionOf(kLeastVersion) + " or later, got " + VersionOf(version));
+    return nullptr;
+  }
+  cudnnHandle_t handle = nullptr;
+  if (const cudnnStatus_t status = functions->Create(&handle); status != CUDNN_STATUS_SUCCESS) {
+    *why_not = NotStarting(kCudnn, functions->GetErrorString(status));
+    return nullptr;
+  }
+  int device = 0;
+  static_cast<void>(cudaGetDevice(&device));
+  return std::unique_ptr<Cudnn>(new Cudnn(std::move(functions), handle, device, std::move(warn)));
+}
+
+Cudnn::Cudnn(std::unique_ptr<const Functions> functions, void* handle, int device, Warn warn)
+    : Library(kCudnn, std::move(warn)),
+      functions_(std::move(functions)),
+      handle_(handle),
+      device_(device) {}
+
+Cudnn::~Cudnn() {
+  {
+    const MutexLock lock(&mu_);
+    plans_.clear();
+  }
+  functions_->Destroy(handle_);
+}
+
+std::string Cudnn::name() const { return "cuDNN " + VersionOf(functions_->GetVersion()); }
+
+std::shared_ptr<const Cudnn::Plan> Cudnn::PlanOf(const DnnAttend& attend) {
+  if (!failure().empty()) return nullptr;
+  {
+    const MutexLock lock(&mu_);
+    if (const auto found = plans_.find(attend); found != plans_.end()) return found->second;
+  }
+  std::shared_ptr<const Plan> plan = NewPlan(attend);
+  const MutexLock lock(&mu_);
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  return plans_.emplace(attend, std::move(plan)).first->second;
+}
+
+std::shared_ptr<const Cudnn::Plan> Cudnn::NewPlan(const DnnAttend& attend) const {
+  static_cast<void>(cudaSetDevice(device_));
+  auto plan = std::make_shared<const Plan>(*functions_, handle_, attend);
+  return plan->chosen.plan == nullptr ? nullptr : plan;
+}
+
+int64_t Cudnn::WorkspaceBytes(const Plan& plan) { return plan.chosen.workspace_bytes; }
+
+bool Cudnn::Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaStream_t stream) {
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  const auto after = static_cast<int32_t>(call.after);
+  const auto before = static_cast<float>(call.before + 1);
+  std::array<int64_t, 10> uids;
+  std::array<const void*, 10> data;
+  int64_t count = 0;
+  const auto add = [&](Uid uid, const void* of) {
+    uids[static_cast<size_t>(count)] = static_cast<int64_t>(uid);
+    data[static_cast<size_t>(count++)] = of;
+  };
+  add(Uid::kQ, call.q), add(Uid::kK, call.k), add(Uid::kV, call.v);
+  add(Uid::kOut, call.out), add(Uid::kLse, call.lse), add(Uid::kScale, &call.scale);
+  if (plan.attend.is_bounded_after) add(Uid::kRightHidden, &kHidden), add(Uid::kAfter, &after);
+  if (plan.attend.is_bounded_before) add(Uid::kLeftHidden, &kHidden), add(Uid::kBefore, &before);
+  Descriptor pack(*functions_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uids.data());
+  pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data.data());
+  pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+  pack.Finalize();
+  cudnnStatus_t status = pack.status();
+  if (pack.ok()) {
+    const MutexLock lock(&stream_mu_);
+    status = functions_->SetStream(handle_, stream);
+    if (status == CUDNN_STATUS_SUCCESS) {
+      status = functions_->BackendExecute(handle_, plan.chosen.plan->get(), pack.get());
+    }
+  }
+  if (status == CUDNN_STATUS_SUCCESS) {
+    CountCall();
+    return true;
+  }
+  // What it may have left for the next launch to find.
+  static_cast<void>(cudaGetLastError());
+  Fail(std::string("cudnnBackendExecute: ") + functions_->GetErrorString(status));
+  return false;
+}
+
+}  // namespace attnd::cuda

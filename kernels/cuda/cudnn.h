@@ -1,0 +1,88 @@
+// NVIDIA's cuDNN for attention of 16-bit queries, keys and values, as a device uses it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/mutex.h"
+#include "kernels/cuda/library.h"
+
+namespace attnd::cuda {
+
+namespace dnn {
+struct Functions;
+}
+
+// Elements between the heads and between the rows of a tensor [H,N,D] whose rows are contiguous.
+struct DnnRows {
+  int64_t head = 0, row = 0;
+  auto operator<=>(const DnnRows&) const = default;
+};
+
+// out [H,Nq,Dv] = softmax(scale q k^T) v of one sequence: q [H,Nq,D], k [Hkv,Nk,D], v [Hkv,Nk,Dv].
+struct DnnAttend {
+  DType dtype = DType::kF16;  // of all four
+  int64_t H = 0, Hkv = 0, Nq = 0, Nk = 0, D = 0, Dv = 0;
+  DnnRows q, k, v, out;
+  int64_t lse_head = 0;  // elements between heads of lse, whose rows are contiguous
+  bool is_bounded_before = false, is_bounded_after = false;
+
+  auto operator<=>(const DnnAttend&) const = default;
+};
+
+// What a call computes with. Row i sees the keys i - before to i + after, where they are bounded.
+struct DnnCall {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void *out = nullptr, *lse = nullptr;
+  float scale = 1;
+  int64_t before = 0, after = 0;
+};
+
+// The library of one device. Sums are float32, and bits follow from the DnnAttend and the call
+// alone: engine and knobs are chosen for that one sequence, which every call computes alone. Thread
+// safe.
+class Cudnn final : public Library {
+ public:
+  // Tensors begin at multiples of it, in bytes, and so do their rows.
+  static constexpr int64_t kAlign = 16;
+  static constexpr int64_t kWorkspaceAlign = 256;
+  // The most that an engine may take. Those that do not split the keys of a row take 256 bytes.
+  static constexpr int64_t kMostWorkspaceBytes = int64_t{1} << 20;
+
+  class Plan;
+
+  // For the current device. Null, with *why_not set: there is none. `warn`: of Library.
+  static std::unique_ptr<Cudnn> Open(Warn warn, std::string* why_not);
+  ~Cudnn() override;
+
+  std::string name() const override;
+  // How to compute it: the same way at every call. The first one of a DnnAttend compiles a kernel,
+  // which takes half a second. Null: the library does not compute it, or has failed.
+  std::shared_ptr<const Plan> PlanOf(const DnnAttend& attend);
+  static int64_t WorkspaceBytes(const Plan& plan);
+
+  // Asks the stream for it. `workspace` is for it alone. False: the library has failed, and nothing
+  // was asked for.
+  bool Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaStream_t stream);
+
+ private:
+  Cudnn(std::unique_ptr<const dnn::Functions> functions, void* handle, int device, Warn warn);
+  std::shared_ptr<const Plan> NewPlan(const DnnAttend& attend) const;
+
+  const std::unique_ptr<const dnn::Functions> functions_;
+  void* const handle_;
+  const int device_;  // the current one of every call
+  // The handle's stream, from its choice until the call has been asked for.
+  Mutex stream_mu_;
+  mutable Mutex mu_;
+  // Null: the library does not compute it.
+  std::map<DnnAttend, std::shared_ptr<const Plan>> plans_ ATTND_GUARDED_BY(mu_);
+};
+
+}  // namespace attnd::cuda
