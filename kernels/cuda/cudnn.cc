@@ -14,8 +14,6 @@ using namespace dnn;
 
 // The first one whose SDPA operation takes masks.
 constexpr size_t kLeastVersion = 92100;
-// Plans that are kept. Beyond, all are made again, which gives the same ones.
-constexpr size_t kMostPlans = 128;
 
 constexpr LibraryFacts kCudnn = {.name = "cuDNN",
                                  .file = "libcudnn.so.9",
@@ -93,14 +91,21 @@ std::string Cudnn::name() const { return "cuDNN " + VersionOf(functions_->GetVer
 
 std::shared_ptr<const Cudnn::Plan> Cudnn::PlanOf(const DnnAttend& attend) {
   if (!failure().empty()) return nullptr;
-  {
-    const MutexLock lock(&mu_);
-    if (const auto found = plans_.find(attend); found != plans_.end()) return found->second;
-  }
-  std::shared_ptr<const Plan> plan = NewPlan(attend);
+  std::shared_ptr<const Plan> plan;
+  if (Knows(attend, &plan)) return plan;
+  // Two threads must not use a handle at once.
+  const MutexLock handle_lock(&handle_mu_);
+  if (Knows(attend, &plan)) return plan;
+  plan = NewPlan(attend);
   const MutexLock lock(&mu_);
-  if (plans_.size() >= kMostPlans) plans_.clear();
   return plans_.emplace(attend, std::move(plan)).first->second;
+}
+
+bool Cudnn::Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) const {
+  const MutexLock lock(&mu_);
+  const auto found = plans_.find(attend);
+  if (found != plans_.end()) *plan = found->second;
+  return found != plans_.end() || plans_.size() >= kMostPlans;
 }
 
 std::shared_ptr<const Cudnn::Plan> Cudnn::NewPlan(const DnnAttend& attend) const {
@@ -133,7 +138,7 @@ bool Cudnn::Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaS
   pack.Finalize();
   cudnnStatus_t status = pack.status();
   if (pack.ok()) {
-    const MutexLock lock(&stream_mu_);
+    const MutexLock lock(&handle_mu_);
     status = functions_->SetStream(handle_, stream);
     if (status == CUDNN_STATUS_SUCCESS) {
       status = functions_->BackendExecute(handle_, plan.chosen.plan->get(), pack.get());

@@ -62,8 +62,11 @@ class Cudnn final : public Library {
   ~Cudnn() override;
 
   std::string name() const override;
-  // How to compute it: the same way at every call. The first one of a DnnAttend compiles a kernel,
-  // which takes half a second. Null: the library does not compute it, or has failed.
+  // Plans are made once for the life of the process: so many may be, since each compiles a kernel
+  // for half a second, while calls of other threads wait.
+  static constexpr size_t kMostPlans = 128;
+  // How to compute it: the same way at every call. Null: the library does not compute it, has
+  // failed, or has made kMostPlans plans for others.
   std::shared_ptr<const Plan> PlanOf(const DnnAttend& attend);
   static int64_t WorkspaceBytes(const Plan& plan);
 
@@ -73,13 +76,14 @@ class Cudnn final : public Library {
 
  private:
   Cudnn(std::unique_ptr<const dnn::Functions> functions, void* handle, int device, Warn warn);
+  // Whether no plan is to be made; then *plan is it.
+  bool Knows(const DnnAttend& attend, std::shared_ptr<const Plan>* plan) const;
   std::shared_ptr<const Plan> NewPlan(const DnnAttend& attend) const;
 
   const std::unique_ptr<const dnn::Functions> functions_;
   void* const handle_;
   const int device_;  // the current one of every call
-  // The handle's stream, from its choice until the call has been asked for.
-  Mutex stream_mu_;
+  Mutex handle_mu_;   // of its uses; from the choice of its stream until a call has been asked for
   mutable Mutex mu_;
   // Null: the library does not compute it.
   std::map<DnnAttend, std::shared_ptr<const Plan>> plans_ ATTND_GUARDED_BY(mu_);

@@ -1,11 +1,10 @@
-// Flash attention forward (Dao et al. 2022): a block of
-// four warps for 64 query slots of one head, a warp for 16. Keys and values pass through two
-// buffers of shared memory, values while scores are computed and the next keys while weights are;
-// scores, weights and sums stay in registers.
+// Flash attention forward (Dao et al. 2022): a block of four warps for 64 query slots of one head,
+// a warp for 16. Keys and values pass through two buffers of shared memory, values while scores are
+// computed and the next keys while weights are; scores, weights and sums stay in registers.
 //
-// Bound: the tensor cores, 4 x 64 x 64 x D FLOPs a tile of 16-bit elements at about 0.6 of
-// mma.sync's rate (exponentials and fragments take the rest), a third of that at a half of the rate
-// with float32. Few queries on many keys: the bytes of k and v.
+// Bound: instructions, most of them around copies (tests/bench/README.md counts them). The tensor
+// cores alone would take 4 x 64 x 64 x D FLOPs a tile of 16-bit elements, three times that at half
+// of the rate with float32. Few queries on many keys: the bytes of k and v.
 #pragma once
 
 #include <cstdint>
