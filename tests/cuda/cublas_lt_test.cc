@@ -15,6 +15,7 @@
 #include "tests/cuda/emulator/cublas_lt.h"
 #include "tests/cuda/emulator/runtime.h"
 #include "tests/cuda/large_products.h"
+#include "tests/cuda/with_stand_in.h"
 
 namespace attnd::testing {
 namespace {
@@ -24,22 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class CublasLt : public ::testing::Test {
- protected:
-  ~CublasLt() override { emu::cublas_lt = emu::CublasLt::kRight; }
-
-  std::unique_ptr<OnHost> NewDevice(emu::CublasLt how) {
-    emu::cublas_lt = how;
-    CudaDevices found = NewCudaDevices(
-        {.retain_bytes = 0, .poison_memory = true, .warn = [this](const std::string& line) {
-           warnings.push_back(line);
-         }});
-    EXPECT_EQ(found.why_not, "");
-    return std::make_unique<OnHost>(std::move(found.devices.at(0)));
-  }
-
-  std::vector<std::string> warnings;
-};
+class CublasLt : public WithStandIn<emu::cublas_lt> {};
 
 // Without memory: what is decided of a plan.
 class CublasLtTakes : public CublasLt {

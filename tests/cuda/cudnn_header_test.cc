@@ -8,17 +8,13 @@
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #include <cudnn_graph.h>
 
-#include <type_traits>
-
 #include "kernels/cuda/cudnn_api.h"
+#include "tests/cuda/same_interface.h"
 
-namespace attnd::cuda {
+namespace attnd::testing {
 namespace {
 
-template <class Ours, class Theirs>
-constexpr bool IsSame(Ours ours, Theirs theirs) {
-  return sizeof(Ours) == sizeof(Theirs) && static_cast<int>(ours) == static_cast<int>(theirs);
-}
+namespace dnn = cuda::dnn;
 
 static_assert(IsSame(dnn::CUDNN_STATUS_SUCCESS, ::CUDNN_STATUS_SUCCESS));
 static_assert(IsSame(dnn::CUDNN_DATA_FLOAT, ::CUDNN_DATA_FLOAT));
@@ -125,27 +121,6 @@ static_assert(IsSame(dnn::CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_YDESC,
 static_assert(IsSame(dnn::CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_COMPARISON_MODE,
                      ::CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_COMPARISON_MODE));
 
-// Theirs names its own types: a function is called with as many arguments, each passed in the same
-// way, if it converts to ours.
-template <class To, class From>
-constexpr bool PassesAs() {
-  return sizeof(To) == sizeof(From) && std::is_pointer_v<To> == std::is_pointer_v<From> &&
-         std::is_floating_point_v<To> == std::is_floating_point_v<From>;
-}
-template <class>
-struct Same;
-template <class R, class... A>
-struct Same<R (*)(A...)> {
-  template <class S, class... B>
-  static constexpr bool As(S (*)(B...)) {
-    if constexpr (sizeof...(A) == sizeof...(B)) {
-      return PassesAs<R, S>() && (PassesAs<A, B>() && ...);
-    } else {
-      return false;
-    }
-  }
-};
-
 using F = dnn::Functions;
 static_assert(Same<decltype(F::GetVersion)>::As(&cudnnGetVersion));
 static_assert(Same<decltype(F::GetErrorString)>::As(&cudnnGetErrorString));
@@ -160,5 +135,5 @@ static_assert(Same<decltype(F::BackendGetAttribute)>::As(&cudnnBackendGetAttribu
 static_assert(Same<decltype(F::BackendExecute)>::As(&cudnnBackendExecute));
 
 }  // namespace
-}  // namespace attnd::cuda
+}  // namespace attnd::testing
 #endif

@@ -16,6 +16,7 @@
 #include "tests/cuda/emulator/cudnn.h"
 #include "tests/cuda/emulator/runtime.h"
 #include "tests/cuda/large_attention.h"
+#include "tests/cuda/with_stand_in.h"
 
 namespace attnd::testing {
 namespace {
@@ -26,26 +27,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-class Cudnn : public ::testing::Test {
+class Cudnn : public WithStandIn<emu::cudnn> {
  protected:
-  ~Cudnn() override { emu::cudnn = emu::Cudnn::kRight; }
-
-  std::unique_ptr<OnHost> NewDevice(emu::Cudnn how) {
-    emu::cudnn = how;
-    CudaDevices found = NewCudaDevices(
-        {.retain_bytes = 0, .poison_memory = true, .warn = [this](const std::string& line) {
-           warnings.push_back(line);
-         }});
-    EXPECT_EQ(found.why_not, "");
-    return std::make_unique<OnHost>(std::move(found.devices.at(0)));
-  }
   static Devices NewServerDevices() {
     auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
     EXPECT_TRUE(devices.ok()) << devices.status();
     return std::move(*devices);
   }
-
-  std::vector<std::string> warnings;
 };
 
 // Without memory: what is decided.

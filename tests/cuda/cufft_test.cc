@@ -16,6 +16,7 @@
 #include "tests/cuda/emulator/cufft_stand_in.h"
 #include "tests/cuda/emulator/runtime.h"
 #include "tests/cuda/large_transforms.h"
+#include "tests/cuda/with_stand_in.h"
 
 namespace attnd::testing {
 namespace {
@@ -25,24 +26,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class Cufft : public ::testing::Test {
+class Cufft : public WithStandIn<emu::cufft> {
  protected:
-  ~Cufft() override { emu::cufft = emu::Cufft::kRight; }
-
-  std::unique_ptr<OnHost> NewDevice(emu::Cufft how) {
-    emu::cufft = how;
-    CudaDevices found = NewCudaDevices(
-        {.retain_bytes = 0, .poison_memory = true, .warn = [this](const std::string& line) {
-           warnings.push_back(line);
-         }});
-    EXPECT_EQ(found.why_not, "");
-    return std::make_unique<OnHost>(std::move(found.devices.at(0)));
-  }
   static cuda::CudaDevice& InnerOf(OnHost& device) {
     return static_cast<cuda::CudaDevice&>(device.inner());
   }
 
-  std::vector<std::string> warnings;
   const Shape odd{LargeTransform::kOdd[0], LargeTransform::kOdd[1]};
 };
 
