@@ -19,7 +19,7 @@ std::string Version(int number) {
 }  // namespace
 
 CudaLibrary CudaLibraryOf(const Device& device, const std::string& name) {
-  return static_cast<const cuda::CudaDevice&>(device).library(name);
+  return static_cast<const cuda::CudaDevice&>(device).AboutLibrary(name);
 }
 
 CudaDevices NewCudaDevices(const CudaOptions& options) {

@@ -92,9 +92,9 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
       Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
   identity_ = IdentityOf(properties, nvml_ == nullptr ? "" : nvml_->DriverVersion());
   for (const OfLibrary& of : libraries_) {
-    if (of.library == nullptr) continue;
-    info_.description += ", " + of.library->name();
-    identity_ += ", " + of.library->name();
+    if (of.loaded == nullptr) continue;
+    info_.description += ", " + of.loaded->name();
+    identity_ += ", " + of.loaded->name();
   }
 }
 
@@ -108,18 +108,17 @@ void CudaDevice::Open(const char* short_name, const CudaDeviceOptions& options,
         if (warn) warn(name + ": " + line);
       },
       &of.why_not);
-  of.library = library->get();
+  of.loaded = library->get();
 }
 
 CudaDevice::~CudaDevice() { static_cast<void>(cudaSetDevice(cuda_.ordinal)); }
 
-CudaLibrary CudaDevice::library(const std::string& name) const {
+CudaLibrary CudaDevice::AboutLibrary(const std::string& name) const {
   const auto of = std::ranges::find(libraries_, name, &OfLibrary::short_name);
   if (of == libraries_.end()) return {};
-  if (of->library == nullptr) return {.name = {}, .why_not = of->why_not};
-  return {.name = of->library->name(),
-          .why_not = of->library->failure(),
-          .calls = of->library->calls()};
+  if (of->loaded == nullptr) return {.name = {}, .why_not = of->why_not};
+  return {
+      .name = of->loaded->name(), .why_not = of->loaded->failure(), .calls = of->loaded->calls()};
 }
 
 std::shared_ptr<WorkQueue> CudaDevice::NewQueue() {

@@ -79,15 +79,15 @@ class CudaDevice final : public Device {
   Cufft* cufft() { return cufft_.get(); }                    // null: there is none
   Cudnn* cudnn() { return cudnn_.get(); }                    // null: there is none
   bool uses_cudnn_in_bands() const { return uses_cudnn_in_bands_; }
-  CudaLibrary library(const std::string& name) const;
+  CudaLibrary AboutLibrary(const std::string& name) const;
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
 
  private:
   struct OfLibrary {
     std::string short_name;
-    const Library* library = nullptr;  // null: there is none
-    std::string why_not;               // one line
+    const Library* loaded = nullptr;  // null: there is none
+    std::string why_not;              // one line
   };
   template <class L>
   void Open(const char* short_name, const CudaDeviceOptions& options, std::unique_ptr<L>* library);

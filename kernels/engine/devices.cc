@@ -24,11 +24,11 @@ void AddOnce(const absl::Status& status, std::string* lines) {
 // Adds what a library proves.
 void ProveLibrary(const LibraryTest& test, Device& device, Device& processor,
                   SelfTestReport* report) {
-  const CudaLibrary before = CudaLibraryOf(device, test.library);
+  const CudaLibrary before = CudaLibraryOf(device, test.name);
   if (before.name.empty() || report->is_unusable || !device.failure().empty()) return;
   const size_t first = report->rows.size();
   RunLibraryTest(test, device, processor, report);
-  const CudaLibrary after = CudaLibraryOf(device, test.library);
+  const CudaLibrary after = CudaLibraryOf(device, test.name);
   for (size_t i = first; i < report->rows.size(); ++i) {
     std::string& failure = report->rows[i].failure;
     // Own kernels have served instead.
@@ -104,8 +104,8 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
     for (size_t i = 0; i < cuda.devices.size(); ++i) {
       std::unique_ptr<Device> device = std::move(cuda.devices[i]);
       for (const LibraryTest& test : LibraryTests()) {
-        const CudaLibrary library = CudaLibraryOf(*device, test.library);
-        const bool is_told = std::string_view(test.part) != test.library;  // with the whole
+        const CudaLibrary library = CudaLibraryOf(*device, test.name);
+        const bool is_told = std::string_view(test.part) != test.name;  // with the whole
         if (library.why_not.empty() || is_told) continue;
         AddLine(absl::StrCat(device->info().name, ": ", library.why_not), &devices.note);
       }

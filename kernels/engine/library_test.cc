@@ -117,13 +117,13 @@ void LaunchAttentionInBands(Device& device, Stream& stream) {
 }
 
 constexpr LibraryTest kTests[] = {
-    {.library = "cuBLASLt",
+    {.name = "cuBLASLt",
      .part = "cuBLASLt",
      .row = "matmul (cuBLASLt)",
      .launch = LaunchLargeProducts},
-    {.library = "cuFFT", .part = "cuFFT", .row = "fft (cuFFT)", .launch = LaunchLargeTransforms},
-    {.library = "cuDNN", .part = "cuDNN", .row = "attend (cuDNN)", .launch = LaunchDenseAttention},
-    {.library = "cuDNN",
+    {.name = "cuFFT", .part = "cuFFT", .row = "fft (cuFFT)", .launch = LaunchLargeTransforms},
+    {.name = "cuDNN", .part = "cuDNN", .row = "attend (cuDNN)", .launch = LaunchDenseAttention},
+    {.name = "cuDNN",
      .part = "cuDNN in bands",
      .row = "attend in bands (cuDNN)",
      .launch = LaunchAttentionInBands},

@@ -4,12 +4,12 @@
 
 void* attnd::cuda::FindFunction(const LibraryFacts& library, const char* name) {
   const struct {
-    std::string_view library;
+    std::string_view name;
     void* (*find)(std::string_view);
   } all[] = {
       {"cuBLASLt", emu::FindInCublasLt}, {"cuDNN", emu::FindInCudnn}, {"cuFFT", emu::FindInCufft}};
   for (const auto& entry : all) {
-    if (entry.library == library.name) return entry.find(name);
+    if (entry.name == library.name) return entry.find(name);
   }
   return nullptr;
 }
