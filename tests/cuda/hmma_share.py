@@ -20,10 +20,8 @@ import sys
 
 from check_code import cuobjdump
 
-# What a tile must have, as the starts of opcodes. A copy of a row that exists first multiplies the
-# row and the stride.
-WANTED = ("LDGSTS", "IMAD.WIDE.U32", "HMMA", "LDSM", "BAR", "MUFU.EX2")
-COPIES, PRODUCTS = 0, 1
+# What a tile must have, as the starts of opcodes.
+WANTED = ("LDGSTS", "HMMA", "LDSM", "BAR", "MUFU.EX2")
 
 # As the start of an opcode.
 CLASSES = {
@@ -109,7 +107,7 @@ def shortest_way(program, wanted):
             if start == begin and got == goal:
                 break
         now = tuple(a + b for a, b in zip(got, counts[start]))
-        if any(a > b for a, b in zip(now, goal)) or now[PRODUCTS] - now[COPIES] not in (0, 1):
+        if any(a > b for a, b in zip(now, goal)):
             continue
         length = blocks.ends[start] - start
         for following in blocks.leads[start]:
@@ -144,7 +142,7 @@ def main():
     for (arch, width), program in sorted(programs(arguments.object).items()):
         tile = tiles[str(width)]
         # A lane weighs 32 pairs, and the sums of its two rows before.
-        wanted = dict(zip(WANTED, (tile["copies"], tile["copies"], tile["products"],
+        wanted = dict(zip(WANTED, (tile["copies"], tile["products"],
                                    tile["ldmatrix"], tile["barriers"], 34)))
         way = shortest_way(program, wanted)
         names = [opcode(text).split(".")[0] for _, text in way]

@@ -28,7 +28,7 @@ constexpr int64_t kMostBefore = int64_t{1} << 24;
 constexpr int64_t kMostElements = int64_t{1} << 31;
 constexpr int64_t kMostColumns = 256;
 
-// What does not depend on lengths: all that a plan knows for certain.
+// What does not depend on the lengths of sequences: all that a plan knows for certain.
 bool IsPlain(const AttendParams& params, const AttendProblem& p) {
   bool has_terms = false;
   ForEachView(p.terms, [&](const View& view) { has_terms |= view.given(); });
@@ -42,6 +42,9 @@ bool IsPlain(const AttendParams& params, const AttendProblem& p) {
          (dtype == DType::kF16 || dtype == DType::kBF16) && p.k.dtype == dtype &&
          p.v.dtype == dtype && p.out.dtype == dtype && fits(D) && fits(Dv) &&
          std::min(p.q.shape[2], p.k.shape[2]) >= kLengths &&
+         static_cast<double>(p.q.shape[1] * (D + Dv)) * static_cast<double>(p.q.shape[2]) *
+                 static_cast<double>(p.k.shape[2]) >=
+             kLeastProducts &&
          !KeepsWeights(NewAttendData(params, p), Dv);
 }
 

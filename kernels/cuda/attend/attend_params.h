@@ -77,6 +77,19 @@ AttendData NewAttendData(const AttendParams& params, const AttendProblem& proble
 // of the result. On the host.
 bool KeepsWeights(const AttendData& problem, int64_t columns);
 
+// Which row each of the 64 rows of a tile is.
+struct TileRows {
+  const int32_t* listed;  // of each; null: first, first + 1, ...
+  int64_t first;
+  int64_t count;  // the others, from this one on, are none
+
+  // -1 (or less): none.
+  SIMT_FN int64_t At(int i) const {
+    if (i >= count) return -1;
+    return listed == nullptr ? first + i : listed[i];
+  }
+};
+
 // What a block works on: one query head of a sequence.
 struct AttendHead {
   int64_t b, h, kv;
@@ -94,6 +107,13 @@ struct AttendHead {
   SIMT_FN int64_t KeyRow(int64_t slot) const {
     if (slot >= keys) return -1;
     return key_rows == nullptr ? slot : key_rows[slot];
+  }
+  // Of the tile of slots from `slot` on.
+  SIMT_FN TileRows QueryRows(int64_t slot) const {
+    return {query_rows == nullptr ? nullptr : query_rows + slot, slot, queries - slot};
+  }
+  SIMT_FN TileRows KeyRows(int64_t slot) const {
+    return {key_rows == nullptr ? nullptr : key_rows + slot, slot, keys - slot};
   }
   SIMT_FN static AttendHead Of(const AttendData& p, int64_t b, int64_t h) {
     const SeqData& seq = p.seqs[b];

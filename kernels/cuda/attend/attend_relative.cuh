@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attend/attend_params.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/device/pattern.h"
 
@@ -16,13 +17,12 @@ constexpr int kRelativeStride = 2 * static_cast<int>(kTile) + 4;
 struct RowRange {
   int64_t least, greatest;
 };
-// For all lanes of a warp: row_of(i) is the row of slot i of a tile, -1: none.
-template <class RowOf>
-SIMT_FN RowRange RangeOfRows(const RowOf& row_of) {
+// For all lanes of a warp.
+SIMT_FN RowRange RangeOfRows(const TileRows& rows) {
   const int lane = threadIdx.x % 32;
   RowRange range = {INT64_MAX, -1};
   for (int i = lane; i < kTile; i += 32) {
-    const int64_t row = row_of(i);
+    const int64_t row = rows.At(i);
     if (row < 0) continue;
     if (row < range.least) range.least = row;
     if (row > range.greatest) range.greatest = row;

@@ -76,7 +76,7 @@ SIMT_FN void LoadFour(const HeadRows& rows, int64_t at, float (&x)[4]) {
   }
 }
 
-// Rows of one tensor and, from row `own_rows` on, of a second one.
+// Rows of one tensor and, from row `own_rows` on, of a second one, whose rows are always listed.
 struct RowSource {
   HeadRows own, second;
   int64_t own_rows;
@@ -94,34 +94,51 @@ struct RowSource {
             CopiesRows<T>(own, width) && CopiesRows<T>(second, width),
             ReadsFour(own, width) && ReadsFour(second, width)};
   }
+  // The tensor of row `row`, and where it begins there.
+  SIMT_FN const HeadRows& Of(int64_t row) const { return row < own_rows ? own : second; }
+  SIMT_FN int64_t At(int64_t row) const {
+    return row < own_rows ? own.At(row) : second.At(row - own_rows);
+  }
 };
 
-// Starts to load columns [column, column + kWidth) of 64 rows: row_of(i) is the row of row i of the
-// tile, -1 for one of zeros. Columns beyond the source's are zeros up to the next whole step of a
-// product and undefined beyond. For all threads of the block; a copy may be under way (CopyCommit)
-// when it returns.
-template <class T, int kWidth, class RowOf>
+// Starts to load columns [column, column + kWidth) of the rows of a tile. Columns beyond the
+// source's are zeros up to the next whole step of a product and undefined beyond. For all threads
+// of the block; a copy may be under way (CopyCommit) when it returns.
+template <class T, int kWidth>
 SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
-                      const RowOf& row_of) {
+                      const TileRows& rows) {
   constexpr int kStep = kProductStep<T>;
   const int columns = min(source.width - column, kWidth);
   const int padded = (columns + kStep - 1) / kStep * kStep;
   if (source.copies) {
-    constexpr int kPer = 16 / sizeof(T), kChunks = kWidth / kPer;
+    // The same columns of every kApart-th row.
+    constexpr int kPer = 16 / sizeof(T), kChunks = kWidth / kPer, kApart = kAttendThreads / kChunks;
+    const int c = threadIdx.x % kChunks * kPer, top = threadIdx.x / kChunks;
+    if (c >= padded) return;
+    T* to = tile + top * stride + c;
+    const int64_t count = c < columns ? min(rows.count, int64_t{64}) : 0;
+    if (rows.listed == nullptr && rows.first >= 0) {
+      // Rows of the first tensor, one after another: an addition leads from each to the next.
+      const T* from =
+          static_cast<const T*>(source.own.data) + source.own.At(rows.first + top) + column + c;
+      const int64_t apart = source.own.At(kApart);
+      const int left = static_cast<int>(count) - top;
+#pragma unroll
+      for (int r = 0; r < 64; r += kApart) {
+        simt::CopyAsync<16>(to + r * stride, from, r < left);
+        from += apart;
+      }
+      return;
+    }
     // Nothing waits for a copy, and addresses take registers.
 #pragma unroll 1
-    for (int i = threadIdx.x; i < 64 * kChunks; i += kAttendThreads) {
-      const int r = i / kChunks, c = i % kChunks * kPer;
-      if (c >= padded) continue;
-      const int64_t row = row_of(r);
+    for (int r = top; r < 64; r += kApart, to += kApart * stride) {
+      const int64_t row = rows.At(r);
       const bool valid = row >= 0 && c < columns;
-      const bool is_own = row < source.own_rows;
-      const HeadRows& rows = is_own ? source.own : source.second;
-      const T* data = static_cast<const T*>(rows.data);
       // Where nothing is read the address is any that is aligned.
       const T* from = static_cast<const T*>(source.own.data);
-      if (valid) from = data + rows.At(is_own ? row : row - source.own_rows) + column + c;
-      simt::CopyAsync<16>(tile + r * stride + c, from, valid);
+      if (valid) from = static_cast<const T*>(source.Of(row).data) + source.At(row) + column + c;
+      simt::CopyAsync<16>(to, from, valid);
     }
     return;
   }
@@ -131,13 +148,9 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
     for (int i = threadIdx.x; i < 64 * kChunks; i += kAttendThreads) {
       const int r = i / kChunks, c = i % kChunks * 4;
       if (c >= padded) continue;
-      const int64_t row = row_of(r);
+      const int64_t row = rows.At(r);
       float x[4] = {0, 0, 0, 0};
-      if (row >= 0 && c < columns) {
-        const bool is_own = row < source.own_rows;
-        const HeadRows& rows = is_own ? source.own : source.second;
-        LoadFour(rows, rows.At(is_own ? row : row - source.own_rows) + column + c, x);
-      }
+      if (row >= 0 && c < columns) LoadFour(source.Of(row), source.At(row) + column + c, x);
       *reinterpret_cast<float4*>(tile + r * stride + c) = make_float4(x[0], x[1], x[2], x[3]);
     }
     return;
@@ -146,21 +159,19 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
   for (int i = threadIdx.x; i < 64 * kWidth; i += kAttendThreads) {
     const int r = i / kWidth, c = i % kWidth;
     if (c >= padded) continue;
-    const int64_t row = row_of(r);
+    const int64_t row = rows.At(r);
     float x = 0;
     if (row >= 0 && c < columns) {
-      const bool is_own = row < source.own_rows;
-      const HeadRows& rows = is_own ? source.own : source.second;
-      x = LoadFloat(rows.data, rows.dtype,
-                    rows.At(is_own ? row : row - source.own_rows) + column + c);
+      const HeadRows& of = source.Of(row);
+      x = LoadFloat(of.data, of.dtype, source.At(row) + column + c);
     }
     tile[r * stride + c] = FromFloat<T>(x);
   }
 }
 
 // s += rows right^T: of 16 rows (`left`: the warp's first) with 64 rows, over `width` columns, a
-// multiple of the step up to kWidth.
-template <class T, int kWidth>
+// multiple of the step up to kWidth. kWhole: width is kWidth, and nothing is tested.
+template <class T, int kWidth, bool kWhole>
 SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int stride, int width) {
   const int lane = threadIdx.x % 32;
   if constexpr (std::is_same_v<T, float>) {
@@ -169,7 +180,7 @@ SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int st
     const float* b_row = right + group * stride + t;
 #pragma unroll 1
     for (int c = 0; c < kWidth; c += 8) {
-      if (c >= width) break;
+      if (!kWhole && c >= width) break;
       uint32_t high[4], low[4];
       simt::SplitTf32(a_row[c], &high[0], &low[0]);
       simt::SplitTf32(a_row[8 * stride + c], &high[1], &low[1]);
@@ -186,9 +197,9 @@ SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int st
     const int lower = lane & 7, odd = lane >> 3 & 1, upper = lane >> 4;
     const T* a_row = left + (odd * 8 + lower) * stride + upper * 8;
     const T* b_row = right + (upper * 8 + lower) * stride + odd * 8;
-#pragma unroll
+#pragma unroll(kWhole ? kWidth / 16 : 1)
     for (int c = 0; c < kWidth; c += 16) {
-      if (c >= width) break;
+      if (!kWhole && c >= width) break;
       uint32_t a[4];
       simt::LdMatrixX4(a, a_row + c);
 #pragma unroll
@@ -222,9 +233,9 @@ SIMT_FN uint32_t PackRests(float low, float high) {
 }
 
 // out += weights values: weights [16][64] as accumulators, 64 rows of values, `width` columns, a
-// multiple of the step up to kWidth. `kExact`: weights of 16 bits have two parts.
-// float32 has all of its bits.
-template <class T, int kWidth, bool kExact>
+// multiple of the step up to kWidth. kExact: weights of 16 bits have two parts (float32 has all of
+// its bits). kWhole: width is kWidth, and nothing is tested.
+template <class T, int kWidth, bool kExact, bool kWhole>
 SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][4], const T* values,
                          int stride, int width) {
   const int lane = threadIdx.x % 32;
@@ -241,7 +252,7 @@ SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][
       const float* row = values + (n * 8 + t * 2) * stride + group;
 #pragma unroll
       for (int m = 0; m < kWidth / 8; ++m) {
-        if (m * 8 < width) {
+        if (kWhole || m * 8 < width) {
           MmaSplit<false, true>(out[m], high, low, row[m * 8], row[stride + m * 8]);
         }
       }
@@ -261,7 +272,7 @@ SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][
       }
 #pragma unroll
       for (int m = 0; m < kWidth / 16; ++m) {
-        if (m * 16 >= width) continue;
+        if (!kWhole && m * 16 >= width) continue;
         uint32_t b[4];
         simt::LdMatrixX4Trans(b, row + j * 16 * stride + m * 16);
         if (kExact) {

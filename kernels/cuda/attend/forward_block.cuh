@@ -48,7 +48,7 @@ class ForwardBlock {
   // them, costs time and comes second.
   SIMT_FN void Run() {
     if constexpr (!kStreams) {
-      LoadTile<T, kWidth>(query_tile_, Shape::kStride, c_.q, 0, [&](int r) { return QueryRow(r); });
+      LoadTile<T, kWidth>(query_tile_, Shape::kStride, c_.q, 0, c_.head.QueryRows(first_slot_));
     }
     for (int careful = 0; careful < 2; ++careful) {
       is_careful_ = careful != 0;
@@ -82,9 +82,8 @@ class ForwardBlock {
   SIMT_FN RelativeWindow WindowOf(int64_t tile) const {
     if constexpr (Shape::kMayBeRelative) {
       if (p_.r.data != nullptr) {
-        const RowRange keys =
-            RangeOfRows([&](int64_t i) { return c_.head.KeyRow(tile * kTile + i); });
-        const RowRange queries = RangeOfRows([&](int64_t i) { return QueryRow(i); });
+        const RowRange keys = RangeOfRows(c_.head.KeyRows(tile * kTile));
+        const RowRange queries = RangeOfRows(c_.head.QueryRows(first_slot_));
         return RelativeWindow::Of(queries, keys, c_.head.offset, p_.L);
       }
     }
@@ -94,26 +93,24 @@ class ForwardBlock {
   SIMT_FN T* Buffer(int parity) const { return parity == 0 ? even_ : odd_; }
   // Starts to load a piece of a key tile.
   SIMT_FN void Load(int piece, const RelativeWindow& window, int64_t key_tile, T* buffer) const {
-    const auto key_row = [&](int r) { return c_.head.KeyRow(key_tile * kTile + r); };
+    const TileRows keys = c_.head.KeyRows(key_tile * kTile);
     if (piece == Pieces(window) - 1) {
-      LoadTile<T, kColumns>(buffer, Shape::kValueStride, c_.v, value_column_, key_row);
+      LoadTile<T, kColumns>(buffer, Shape::kValueStride, c_.v, value_column_, keys);
       return;
     }
     if constexpr (!kStreams) {
-      LoadTile<T, kWidth>(buffer, Shape::kStride, c_.k, 0, key_row);
+      LoadTile<T, kWidth>(buffer, Shape::kStride, c_.k, 0, keys);
     } else {
       const int part = PartOf(piece, window), column = piece % Chunks() * kWidth;
-      const auto query_row = [&](int r) { return QueryRow(r); };
+      const TileRows queries = c_.head.QueryRows(first_slot_);
       T* right = buffer + 64 * Shape::kStride;
       if (part == kKeys) {
-        LoadTile<T, kWidth>(buffer, Shape::kStride, c_.q, column, query_row);
-        LoadTile<T, kWidth>(right, Shape::kStride, c_.k, column, key_row);
+        LoadTile<T, kWidth>(buffer, Shape::kStride, c_.q, column, queries);
+        LoadTile<T, kWidth>(right, Shape::kStride, c_.k, column, keys);
       } else if constexpr (Shape::kMayBeRelative) {
-        LoadTile<T, kWidth>(buffer, Shape::kStride, c_.q_rel, column, query_row);
-        LoadTile<T, kWidth>(right, Shape::kStride, c_.r, column, [&](int r) {
-          const int64_t delta = window.first + part * 64 + r;
-          return delta < p_.L ? delta : int64_t{-1};
-        });
+        LoadTile<T, kWidth>(buffer, Shape::kStride, c_.q_rel, column, queries);
+        const int64_t delta = window.first + part * 64;
+        LoadTile<T, kWidth>(right, Shape::kStride, c_.r, column, {nullptr, delta, p_.L - delta});
       }
     }
   }
@@ -158,9 +155,13 @@ class ForwardBlock {
         if (is_careful_) FindOddRows(buffer);
         if (warp_sees_) {
           if (std::is_same_v<T, float> || data_.is_exact) {
-            AddWeighted<T, kColumns, true>(out_, s_, buffer, Shape::kValueStride, value_width_);
+            AddValues<true, false>(buffer);
           } else if constexpr (!std::is_same_v<T, float>) {
-            AddWeighted<T, kColumns, false>(out_, s_, buffer, Shape::kValueStride, value_width_);
+            if (value_width_ == kColumns) {
+              AddValues<false, true>(buffer);
+            } else {
+              AddValues<false, false>(buffer);
+            }
           }
           if (is_careful_) AddOddRows();
         }
@@ -168,6 +169,11 @@ class ForwardBlock {
     }
     // Before the buffers are used again.
     __syncthreads();
+  }
+
+  template <bool kExact, bool kWhole>
+  SIMT_FN void AddValues(const T* values) {
+    AddWeighted<T, kColumns, kExact, kWhole>(out_, s_, values, Shape::kValueStride, value_width_);
   }
 
   SIMT_FN void Clear() {
@@ -197,7 +203,12 @@ class ForwardBlock {
         for (int i = 0; i < 4; ++i) s_[n][i] = 0;
       }
     }
-    AddProducts<T, kWidth>(s_, left + warp_ * 16 * Shape::kStride, right, Shape::kStride, width);
+    left += warp_ * 16 * Shape::kStride;
+    if (width == kWidth) {
+      AddProducts<T, kWidth, true>(s_, left, right, Shape::kStride, width);
+    } else {
+      AddProducts<T, kWidth, false>(s_, left, right, Shape::kStride, width);
+    }
     if constexpr (Shape::kMayBeRelative) {
       const int part = PartOf(piece, window);
       if (part == kKeys || chunk != chunks - 1) return;

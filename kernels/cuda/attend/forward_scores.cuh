@@ -81,6 +81,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Weigh(const RelativeWind
       }
     }
     sum_[r] = sum;
+    if (decay == 1.0f) continue;
 #pragma unroll
     for (int m = 0; m < kColumns / 8; ++m) {
 #pragma unroll
