@@ -9,6 +9,7 @@
 
 #include "tests/cpu/attend_case.h"
 #include "tests/cpu/attend_terms_case.h"
+#include "tests/cuda/large_attention.h"
 #include "tests/cuda/thread_orders.h"
 
 namespace attnd::testing {
@@ -107,6 +108,38 @@ TEST(CudaAttend, EveryWidthAgreesWithPlainCode) {
       SCOPED_TRACE(c.sizes.ToString());
       RunAttend(TheDevice(), {&c}, /*backward=*/false);
       c.ExpectForward();
+    }
+  }
+}
+
+// Of many blocks each takes two tiles of queries, in the order of a pattern; the last one of a head
+// has one here. Of few blocks each takes one.
+TEST(CudaAttend, ManyHeadsHaveTheBitsOfFew) {
+  struct Form {
+    int64_t D;
+    DType dtype;
+    int64_t lo, hi;  // of a band
+  };
+  for (const Form& form :
+       {Form{64, DType::kBF16, kUnbounded, kUnbounded}, Form{72, DType::kF16, kUnbounded, 30},
+        Form{128, DType::kBF16, kUnbounded, 0}, Form{40, DType::kF16, -90, 70}}) {
+    SCOPED_TRACE(form.D);
+    LargeAttention all({.dtype = form.dtype,
+                        .H = 26,
+                        .Hkv = 13,
+                        .Nq = 300,
+                        .Nk = 330,
+                        .D = form.D,
+                        .Dv = form.D,
+                        .lo = form.lo,
+                        .hi = form.hi,
+                        .lengths = {{300, 330}, {290, 330}, {257, 300}, {200, 110}}});
+    RunAttention(TheDevice(), {&all});
+    all.Expect();
+    for (size_t b = 0; b < all.sizes.lengths.size(); ++b) {
+      LargeAttention alone = all.Alone(b);
+      RunAttention(TheDevice(), {&alone});
+      EXPECT_TRUE(all.ResultsOf(b) == alone.ResultsOf(0)) << b;
     }
   }
 }

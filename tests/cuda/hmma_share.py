@@ -37,15 +37,17 @@ CLASSES = {
 
 
 def programs(path):
-    """{(architecture, width): [(address, text)]} of the kernels of a dense problem without terms."""
+    """{(architecture, "width x tiles of queries a block"): [(address, text)]} of the kernels of a
+    dense problem without terms."""
     found = {}
     program = arch = None
     for line in cuobjdump("-sass", path).splitlines():
         if match := re.match(r"\s*code for (sm_\w+)", line):
             arch = match[1]
         elif match := re.match(r"\s*Function : (\S+)", line):
-            kernel = re.search(r"AttendForward\w+?Li(\d+)ELb0ELb0E", match[1])
-            program = found.setdefault((arch, int(kernel[1])), []) if kernel else None
+            kernel = re.search(r"AttendForward\w+?Li(\d+)ELb0ELb0ELi(\d+)E", match[1])
+            form = kernel and f"{kernel[1]} x {kernel[2]}"
+            program = found.setdefault((arch, form), []) if kernel else None
         elif program is not None and (
                 match := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", line)):
             program.append((int(match[1], 16), match[2]))
@@ -90,7 +92,7 @@ class Blocks:
 def shortest_way(program, wanted):
     """The instructions of the shortest way around the loop that has what is wanted of each opcode."""
     waits = [i for i, (_, text) in enumerate(program) if opcode(text).startswith("DEPBAR.LE")]
-    if len(waits) != 1:
+    if len(waits) != 2:
         sys.exit(f"{len(waits)} waits for copies: the loop is not what it was")
     begin = waits[0]
     blocks = Blocks(program, [begin])
@@ -139,14 +141,14 @@ def main():
     arguments = parser.parse_args()
     tiles = json.loads(subprocess.run([arguments.costs, "tile"], capture_output=True, text=True,
                                       check=True).stdout)
-    for (arch, width), program in sorted(programs(arguments.object).items()):
-        tile = tiles[str(width)]
-        # A lane weighs 32 pairs, and the sums of its two rows before.
-        wanted = dict(zip(WANTED, (tile["copies"], tile["products"],
-                                   tile["ldmatrix"], tile["barriers"], 34)))
+    for (arch, form), program in sorted(programs(arguments.object).items()):
+        tile = tiles[form]
+        # A lane weighs 32 pairs of each tile, and the sums of its two rows before.
+        wanted = dict(zip(WANTED, (tile["copies"], tile["products"], tile["ldmatrix"],
+                                   tile["barriers"], 34 * int(form.split(" x ")[1]))))
         way = shortest_way(program, wanted)
         names = [opcode(text).split(".")[0] for _, text in way]
-        print(f"{arch}, D {width}: {wanted['HMMA']} of at least {len(way)} instructions a tile "
+        print(f"{arch}, D {form}: {wanted['HMMA']} of at least {len(way)} instructions a tile "
               f"and warp are products: at most {wanted['HMMA'] / len(way):.1%}")
         by_class = collections.Counter(map(class_of, names))
         for name, count in by_class.most_common():

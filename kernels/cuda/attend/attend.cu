@@ -17,6 +17,8 @@ namespace {
 // Blocks that a sequence is split into where it has fewer tiles of queries: some for each
 // processor, of whichever device.
 constexpr int64_t kBlocks = 256;
+// Blocks from which on a block may take two tiles of queries: half as many still are enough.
+constexpr int64_t kPairedBlocks = 2 * kBlocks;
 // Keys and values of heads that run together: they share L2 with all else.
 constexpr int64_t kTogetherBytes = int64_t{16} << 20;
 
@@ -91,10 +93,21 @@ struct Cost {
   }
 };
 
-ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative) {
-  if (dtype == DType::kF16) return ForwardOfF16(width, has_terms);
-  if (dtype == DType::kBF16) return ForwardOfBF16(width, has_terms);
+ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative, bool in_pairs) {
+  if (dtype == DType::kF16) return ForwardOfF16(width, has_terms, in_pairs);
+  if (dtype == DType::kBF16) return ForwardOfBF16(width, has_terms, in_pairs);
   return ForwardOfF32(width, has_terms, has_relative);
+}
+
+// Whether tiles of queries that follow one another see the same tiles of keys, for the most part.
+bool SeesInBands(const AttendProblem& p) {
+  for (const AttendSeq& seq : p.seqs) {
+    if (seq.is_listed || seq.gathers || !seq.head_patterns.empty() ||
+        (seq.pattern != nullptr && !seq.pattern->band.has_value())) {
+      return false;
+    }
+  }
+  return true;
 }
 
 DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args) {
@@ -177,6 +190,15 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   const AttendProblem& one = args.problems[0];
   const int64_t widest = std::max(one.q.shape[3], one.v.shape[3]);
   const int width = has_relative || widest > 128 ? 0 : widest > 64 ? 128 : 64;
+  const DType type = Cost::TypeOf(args, one);
+  int64_t all_blocks = 0;
+  bool in_pairs = type != DType::kF32 && width != 0 && !has_terms;
+  for (size_t n = 0; n < forward.size(); ++n) {
+    const ForwardData& data = forward[n];
+    in_pairs = in_pairs && data.parts == 1 && !data.is_exact && SeesInBands(args.problems[n]);
+    all_blocks += data.p.Nq == 0 ? 0 : data.p.B * data.p.H * data.ranks;
+  }
+  in_pairs = in_pairs && all_blocks >= kPairedBlocks;
   int64_t first_split = 0;
   for (size_t n = 0; n < forward.size(); ++n) {
     const AttendProblem& p = args.problems[n];
@@ -204,11 +226,12 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     data.heads_together =
         std::clamp<int64_t>(kTogetherBytes * data.p.group / std::max<int64_t>(1, head_bytes), 1,
                             std::max<int64_t>(1, heads));
+    if (in_pairs) data.ranks = DivideUp(data.ranks, 2);
     const int64_t blocks = data.p.Nq == 0 ? 0 : heads * data.ranks;
     tiled.Add(data, blocks * data.parts * data.value_parts);
     if (data.parts > 1) merged.Add(data, blocks);
   }
-  const ForwardForm form = FormOf(Cost::TypeOf(args, one), width, has_terms, has_relative);
+  const ForwardForm form = FormOf(type, width, has_terms, has_relative, in_pairs);
   if (DeviceStatus status = LaunchOver(device, stream,
                                        {.threads = kAttendThreads,
                                         .shared_bytes = form.shared_bytes,

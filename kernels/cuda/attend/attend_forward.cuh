@@ -1,10 +1,12 @@
 // Flash attention forward (Dao et al. 2022): a block of four warps for 64 query slots of one head,
-// a warp for 16. Keys and values pass through two buffers of shared memory, values while scores are
-// computed and the next keys while weights are; scores, weights and sums stay in registers.
+// a warp for 16, or for twice as many of both (kTiles 2). Keys and values pass through two buffers
+// of shared memory, values while scores are computed and the next keys while weights are; scores,
+// weights and sums stay in registers.
 //
-// Bound: instructions, most of them around copies (tests/bench/README.md counts them). The tensor
-// cores alone would take 4 x 64 x 64 x D FLOPs a tile of 16-bit elements, three times that at half
-// of the rate with float32. Few queries on many keys: the bytes of k and v.
+// Bound: shared memory (tests/bench/README.md counts passes and instructions), from which each warp
+// reads all keys and values for its rows. The tensor cores alone would take 4 x 64 x 64 x D FLOPs a
+// tile of 16-bit elements, three times that at half of the rate with float32. Few queries on many
+// keys: the bytes of k and v.
 #pragma once
 
 #include <cstdint>
@@ -39,42 +41,49 @@ SIMT_FN void StoreUnplaced(const AttendData& p, const AttendHead& head, const Fo
 }
 
 // Blocks of a processor at once, whose registers they share.
-template <class T, int kWidth, bool kStreams, bool kTerms>
-constexpr int kBlocksAtOnce = kWidth == 64 && !kStreams && !std::is_same_v<T, float> ? 3 : 2;
+template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
+constexpr int kBlocksAtOnce =
+    kTiles == 1 && kWidth == 64 && !kStreams && !std::is_same_v<T, float> ? 3 : 2;
 
-template <class T, int kWidth, bool kStreams, bool kTerms>
-__global__ void __launch_bounds__(kAttendThreads, kBlocksAtOnce<T, kWidth, kStreams, kTerms>)
+template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
+__global__ void __launch_bounds__(kAttendThreads,
+                                  kBlocksAtOnce<T, kWidth, kStreams, kTerms, kTiles>)
     AttendForward(const __grid_constant__ Problems<ForwardData> problems) {
   const auto found = FindPlace(problems);
   const ForwardData& data = found.problem;
   simt::SharedTiles shared;
-  ForwardConstants* constants = shared.Take<ForwardConstants>(1);
-  if (threadIdx.x == 0) constants->Set<T>(data, found.block);
-  __syncthreads();
-  if (constants->tile.index < 0) {
-    StoreUnplaced(data.p, constants->head, constants->place);
+  auto* constants = shared.Take<ForwardConstants<kTiles>>(1);
+  bool has_tile = false;
+  if (threadIdx.x == 0) has_tile = constants->template Set<T>(data, found.block);
+  if (!__syncthreads_or(has_tile)) {
+    if (kTiles == 1) StoreUnplaced(data.p, constants->head, constants->place);
     return;
   }
-  ForwardBlock<T, kWidth, kStreams, kTerms>(data, *constants, shared).Run();
+  ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>(data, *constants, shared).Run();
 }
 
-template <class T, int kWidth, bool kStreams>
-ForwardForm FormOf(bool has_terms, bool has_relative) {
-  if (has_terms) {
-    return {AttendForward<T, kWidth, kStreams, true>,
-            ForwardShape<T, kWidth, kStreams, true>::SharedBytes(has_relative)};
-  }
-  // Streamed problems are few: one kernel serves them.
-  constexpr bool kTerms = kStreams;
-  return {AttendForward<T, kWidth, kStreams, kTerms>,
-          ForwardShape<T, kWidth, kStreams, kTerms>::SharedBytes(false)};
+template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
+ForwardForm NewForm(bool has_relative) {
+  return {AttendForward<T, kWidth, kStreams, kTerms, kTiles>,
+          ForwardShape<T, kWidth, kStreams, kTerms, kTiles>::SharedBytes(has_relative)};
 }
 
 template <class T>
 ForwardForm FormOf(int width, bool has_terms, bool has_relative) {
-  if (width == 64) return FormOf<T, 64, false>(has_terms, false);
-  if (width == 128) return FormOf<T, 128, false>(has_terms, false);
-  return FormOf<T, 64, true>(has_terms, has_relative);
+  // Streamed problems are few: one kernel serves them.
+  if (width == 0) return NewForm<T, 64, true, true, 1>(has_relative);
+  if (width == 64) {
+    return has_terms ? NewForm<T, 64, false, true, 1>(false)
+                     : NewForm<T, 64, false, false, 1>(false);
+  }
+  return has_terms ? NewForm<T, 128, false, true, 1>(false)
+                   : NewForm<T, 128, false, false, 1>(false);
+}
+
+template <class T>
+ForwardForm PairsOf(int width) {
+  return width == 64 ? NewForm<T, 64, false, false, 2>(false)
+                     : NewForm<T, 128, false, false, 2>(false);
 }
 
 }  // namespace attnd::cuda

@@ -32,7 +32,7 @@ struct ForwardData {
   const SeqSplit* splits;  // [B]
   float* states;
   int state_rows;   // of a state: maximum, sum, and Dv values of each row
-  int64_t ranks;    // of query tiles of a head, and of tiles of rows that stand in no slot
+  int64_t ranks;    // of blocks' tiles of a head, and of tiles of rows that stand in no slot
   int parts;        // the most of a sequence
   int value_parts;  // of Dv: each block computes the columns of one
   bool is_exact;    // KeepsWeights
@@ -65,18 +65,18 @@ struct ForwardPlace {
   }
 };
 
-// The query tile of a rank, and the tiles of keys that a part of it sees.
+// The query tile of a rank, and the tiles of keys that a part of it sees. Ranks count tiles.
 struct ForwardTile {
   int64_t index;  // of the tile; -1: there is none
   int64_t skip, count;
   bool is_whole;
 
   SIMT_FN static ForwardTile Of(const ForwardData& data, const AttendHead& head,
-                                const ForwardPlace& place) {
+                                const ForwardPlace& place, int64_t rank) {
     const int64_t slots = head.query_rows != nullptr ? head.queries : data.p.Nq;
-    if (place.rank * kTile >= slots) return {-1, 0, 0, true};
+    if (rank * kTile >= slots) return {-1, 0, 0, true};
     const PatternData* pattern = head.pattern;
-    int64_t index = place.rank;
+    int64_t index = rank;
     if (pattern != nullptr && index < pattern->by_query.rows) {
       // Of a pattern with more rows than there are queries, the order names tiles that do not
       // exist. Later ones mostly see more.
@@ -112,9 +112,12 @@ struct ForwardForm {
   ForwardKernel kernel;
   size_t shared_bytes;
 };
-// `width`: of queries, keys and values, 64 or 128; 0: any, of which values take 128 a part.
+// `width`: of queries, keys and values, 64 or 128; 0: any, of which values take 128 a part. In
+// pairs, two tiles of queries a block, which reads each tile of keys once for both of them, in the
+// order of their ranks: without terms, parts and slots, of weights that have one part. Results are
+// the same bits.
 ForwardForm ForwardOfF32(int width, bool has_terms, bool has_relative);
-ForwardForm ForwardOfF16(int width, bool has_terms);
-ForwardForm ForwardOfBF16(int width, bool has_terms);
+ForwardForm ForwardOfF16(int width, bool has_terms, bool in_pairs);
+ForwardForm ForwardOfBF16(int width, bool has_terms, bool in_pairs);
 
 }  // namespace attnd::cuda

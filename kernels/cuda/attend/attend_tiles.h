@@ -1,7 +1,8 @@
 // Tiles of rows in shared memory, and the products of attend over them. A warp owns 16 rows of the
-// left side; a tile has 64 rows. Of float32 a product is three of TF32. In accumulators [8][4] of
-// 64 columns, element [n][i] of a lane is row lane / 4 + (i >> 1) * 8, column n * 8 + lane % 4 * 2
-// + (i & 1).
+// left side or, of 16-bit elements, 32, which share what it reads of the right side; a tile has 64
+// rows. Of float32 a product is three of TF32. In accumulators [m][8][4] of 64 columns, element
+// [m][n][i] of a lane is row m * 16 + lane / 4 + (i >> 1) * 8, column n * 8 + lane % 4 * 2 + (i &
+// 1).
 #pragma once
 
 #include <cstdint>
@@ -169,12 +170,14 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
   }
 }
 
-// s += rows right^T: of 16 rows (`left`: the warp's first) with 64 rows, over `width` columns, a
+// s += rows right^T: of the warp's rows (`left`: its first) with 64 rows, over `width` columns, a
 // multiple of the step up to kWidth. kWhole: width is kWidth, and nothing is tested.
-template <class T, int kWidth, bool kWhole>
-SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int stride, int width) {
+template <class T, int kWidth, bool kWhole, int kRows16>
+SIMT_FN void AddProducts(float (&s)[kRows16][8][4], const T* left, const T* right, int stride,
+                         int width) {
   const int lane = threadIdx.x % 32;
   if constexpr (std::is_same_v<T, float>) {
+    static_assert(kRows16 == 1);
     const int group = lane / 4, t = lane % 4;
     const float* a_row = left + group * stride + t;
     const float* b_row = right + group * stride + t;
@@ -189,7 +192,7 @@ SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int st
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         const float* b = b_row + n * 8 * stride + c;
-        MmaSplit(s[n], high, low, b[0], b[4]);
+        MmaSplit(s[0][n], high, low, b[0], b[4]);
       }
     }
   } else {
@@ -200,14 +203,18 @@ SIMT_FN void AddProducts(float (&s)[8][4], const T* left, const T* right, int st
 #pragma unroll(kWhole ? kWidth / 16 : 1)
     for (int c = 0; c < kWidth; c += 16) {
       if (!kWhole && c >= width) break;
-      uint32_t a[4];
-      simt::LdMatrixX4(a, a_row + c);
+      uint32_t a[kRows16][4];
+#pragma unroll
+      for (int m = 0; m < kRows16; ++m) simt::LdMatrixX4(a[m], a_row + m * 16 * stride + c);
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         uint32_t b[4];
         simt::LdMatrixX4(b, b_row + n * 16 * stride + c);
-        simt::Mma(T{}, s[n * 2], a, b[0], b[1]);
-        simt::Mma(T{}, s[n * 2 + 1], a, b[2], b[3]);
+#pragma unroll
+        for (int m = 0; m < kRows16; ++m) {
+          simt::Mma(T{}, s[m][n * 2], a[m], b[0], b[1]);
+          simt::Mma(T{}, s[m][n * 2 + 1], a[m], b[2], b[3]);
+        }
       }
     }
   }
@@ -232,28 +239,31 @@ SIMT_FN uint32_t PackRests(float low, float high) {
   return PackPair(T{}, RestOf<T>(low), RestOf<T>(high));
 }
 
-// out += weights values: weights [16][64] as accumulators, 64 rows of values, `width` columns, a
-// multiple of the step up to kWidth. kExact: weights of 16 bits have two parts (float32 has all of
-// its bits). kWhole: width is kWidth, and nothing is tested.
-template <class T, int kWidth, bool kExact, bool kWhole>
-SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][4], const T* values,
-                         int stride, int width) {
+// out += weights values: weights of the warp's rows as accumulators, 64 rows of values, `width`
+// columns, a multiple of the step up to kWidth. kExact: weights of 16 bits have two parts (float32
+// has all of its bits). kWhole: width is kWidth, and nothing is tested.
+template <class T, int kWidth, bool kExact, bool kWhole, int kRows16>
+SIMT_FN void AddWeighted(float (&out)[kRows16][kWidth / 8][4],
+                         const float (&weights)[kRows16][8][4], const T* values, int stride,
+                         int width) {
   const int lane = threadIdx.x % 32;
   if constexpr (std::is_same_v<T, float>) {
+    static_assert(kRows16 == 1);
     const int group = lane / 4, t = lane % 4;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       // Columns t and t + 4 of the left side are keys 2 t and 2 t + 1: those of this lane.
+      const float(&of)[4] = weights[0][n];
       uint32_t high[4], low[4];
-      simt::SplitTf32(weights[n][0], &high[0], &low[0]);
-      simt::SplitTf32(weights[n][2], &high[1], &low[1]);
-      simt::SplitTf32(weights[n][1], &high[2], &low[2]);
-      simt::SplitTf32(weights[n][3], &high[3], &low[3]);
+      simt::SplitTf32(of[0], &high[0], &low[0]);
+      simt::SplitTf32(of[2], &high[1], &low[1]);
+      simt::SplitTf32(of[1], &high[2], &low[2]);
+      simt::SplitTf32(of[3], &high[3], &low[3]);
       const float* row = values + (n * 8 + t * 2) * stride + group;
 #pragma unroll
       for (int m = 0; m < kWidth / 8; ++m) {
         if (kWhole || m * 8 < width) {
-          MmaSplit<false, true>(out[m], high, low, row[m * 8], row[stride + m * 8]);
+          MmaSplit<false, true>(out[0][m], high, low, row[m * 8], row[stride + m * 8]);
         }
       }
     }
@@ -263,24 +273,30 @@ SIMT_FN void AddWeighted(float (&out)[kWidth / 8][4], const float (&weights)[8][
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       // Scores leave the first product in the layout in which the second one reads them.
-      uint32_t a[4], rest[4];
+      uint32_t a[kRows16][4], rest[kRows16][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&of)[4] = weights[j * 2 + (i >> 1)];
-        a[i] = PackPair(T{}, of[i % 2 * 2], of[i % 2 * 2 + 1]);
-        if (kExact) rest[i] = PackRests<T>(of[i % 2 * 2], of[i % 2 * 2 + 1]);
+      for (int m = 0; m < kRows16; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&of)[4] = weights[m][j * 2 + (i >> 1)];
+          a[m][i] = PackPair(T{}, of[i % 2 * 2], of[i % 2 * 2 + 1]);
+          if (kExact) rest[m][i] = PackRests<T>(of[i % 2 * 2], of[i % 2 * 2 + 1]);
+        }
       }
 #pragma unroll
-      for (int m = 0; m < kWidth / 16; ++m) {
-        if (!kWhole && m * 16 >= width) continue;
+      for (int n = 0; n < kWidth / 16; ++n) {
+        if (!kWhole && n * 16 >= width) continue;
         uint32_t b[4];
-        simt::LdMatrixX4Trans(b, row + j * 16 * stride + m * 16);
-        if (kExact) {
-          simt::Mma(T{}, out[m * 2], rest, b[0], b[1]);
-          simt::Mma(T{}, out[m * 2 + 1], rest, b[2], b[3]);
+        simt::LdMatrixX4Trans(b, row + j * 16 * stride + n * 16);
+#pragma unroll
+        for (int m = 0; m < kRows16; ++m) {
+          if (kExact) {
+            simt::Mma(T{}, out[m][n * 2], rest[m], b[0], b[1]);
+            simt::Mma(T{}, out[m][n * 2 + 1], rest[m], b[2], b[3]);
+          }
+          simt::Mma(T{}, out[m][n * 2], a[m], b[0], b[1]);
+          simt::Mma(T{}, out[m][n * 2 + 1], a[m], b[2], b[3]);
         }
-        simt::Mma(T{}, out[m * 2], a, b[0], b[1]);
-        simt::Mma(T{}, out[m * 2 + 1], a, b[2], b[3]);
       }
     }
   }

@@ -15,29 +15,30 @@
 
 namespace attnd::cuda {
 
-template <class T, int kWidth, bool kStreams, bool kTerms>
+template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
 class ForwardBlock {
-  using Shape = ForwardShape<T, kWidth, kStreams, kTerms>;
+  using Shape = ForwardShape<T, kWidth, kStreams, kTerms, kTiles>;
+  using Constants = ForwardConstants<kTiles>;
   static constexpr int kColumns = Shape::kValueWidth;
+  // Rows of a warp, and of a lane: all of one tile.
+  static constexpr int kWarpRows = 16 * kTiles, kRows = 2 * kTiles;
 
  public:
   // REQUIRES: `constants` are set.
-  SIMT_FN ForwardBlock(const ForwardData& data, const ForwardConstants& constants,
-                       simt::SharedTiles shared)
+  SIMT_FN ForwardBlock(const ForwardData& data, Constants& constants, simt::SharedTiles shared)
       : data_(data),
         p_(data.p),
         c_(constants),
         lane_(threadIdx.x % 32),
-        warp_(threadIdx.x / 32),
-        first_slot_(static_cast<int>(constants.tile.index) * 64) {
+        tile_(threadIdx.x * kTiles / kAttendThreads),
+        warp_row_(threadIdx.x / 32 * kWarpRows % 64),
+        first_slot_(SlotOf(tile_)) {
     odd_rows_ = shared.Take<uint32_t>(4);
     even_ = shared.Take<T>(Shape::kPiece);
     odd_ = shared.Take<T>(Shape::kPiece);
-    if constexpr (!kStreams) query_tile_ = shared.Take<T>(64 * Shape::kStride);
+    if constexpr (!kStreams) query_tile_ = shared.Take<T>(kTiles * 64 * Shape::kStride);
     if constexpr (kTerms) scores_ = shared.Take<float>(32 * kAttendThreads) + threadIdx.x;
-    value_column_ = c_.place.value_part * kColumns;
-    value_width_ = min(p_.Dv - value_column_, kColumns);
-    warp_sees_ = first_slot_ + warp_ * 16 < c_.head.queries;
+    warp_exists_ = c_.tiles[tile_].index >= 0 && first_slot_ + warp_row_ < c_.head.queries;
     scale_ = p_.scale;
     if constexpr (Shape::kMayBeRelative) {
       if (p_.r.data != nullptr) relative_ = shared.Take<float>(64 * kRelativeStride);
@@ -48,14 +49,20 @@ class ForwardBlock {
   // them, costs time and comes second.
   SIMT_FN void Run() {
     if constexpr (!kStreams) {
-      LoadTile<T, kWidth>(query_tile_, Shape::kStride, c_.q, 0, c_.head.QueryRows(first_slot_));
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if (c_.tiles[t].index < 0) continue;
+        LoadTile<T, kWidth>(query_tile_ + t * 64 * Shape::kStride, Shape::kStride, c_.q, 0,
+                            c_.head.QueryRows(SlotOf(t)));
+      }
     }
     for (int careful = 0; careful < 2; ++careful) {
       is_careful_ = careful != 0;
       Walk();
       if (!__syncthreads_or(HasOdd())) break;
     }
-    if (c_.tile.is_whole) {
+    if (c_.tiles[tile_].index < 0) return;
+    if (kTiles > 1 || c_.tiles[0].is_whole) {
       Store();
     } else {
       Save();
@@ -63,8 +70,14 @@ class ForwardBlock {
   }
 
  private:
-  SIMT_FN int RowOfTile(int r) const { return warp_ * 16 + lane_ / 4 + r * 8; }
+  // The block's values.
+  SIMT_FN int ValueColumn() const { return kStreams ? c_.place.value_part * kColumns : 0; }
+  SIMT_FN int ValueWidth() const { return min(p_.Dv - ValueColumn(), kColumns); }
+  SIMT_FN int SlotOf(int t) const { return static_cast<int>(c_.tiles[t].index) * 64; }
+  // Of row r of this lane.
+  SIMT_FN int RowOfTile(int r) const { return warp_row_ + lane_ / 4 + r * 8; }
   SIMT_FN int64_t QueryRow(int64_t i) const { return c_.head.QueryRow(first_slot_ + i); }
+  SIMT_FN const ForwardStep<kTiles>& Step() const { return c_.steps[step_]; }
   SIMT_FN int Chunks() const { return kStreams ? (p_.D + kWidth - 1) / kWidth : 1; }
   // Pieces of a key tile: chunks of two halves of the distances, chunks of keys, values.
   SIMT_FN int Pieces(const RelativeWindow& window) const {
@@ -95,7 +108,7 @@ class ForwardBlock {
   SIMT_FN void Load(int piece, const RelativeWindow& window, int64_t key_tile, T* buffer) const {
     const TileRows keys = c_.head.KeyRows(key_tile * kTile);
     if (piece == Pieces(window) - 1) {
-      LoadTile<T, kColumns>(buffer, Shape::kValueStride, c_.v, value_column_, keys);
+      LoadTile<T, kColumns>(buffer, Shape::kValueStride, c_.v, ValueColumn(), keys);
       return;
     }
     if constexpr (!kStreams) {
@@ -117,54 +130,59 @@ class ForwardBlock {
 
   SIMT_FN void Walk() {
     Clear();
-    const PatternData* pattern = c_.head.pattern;
-    TileWalk walk(pattern == nullptr ? nullptr : &pattern->by_query, c_.tile.index,
-                  first_slot_ < c_.head.queries ? (c_.head.keys + kTile - 1) / kTile : 0,
-                  c_.tile.skip, c_.tile.count);
-    int parity = 0;
+    if (threadIdx.x == 0) {
+      c_.Start();
+      c_.Next(0);
+    }
+    __syncthreads();
+    int parity = 0, at = 0;
     RelativeWindow window = {false, 0};
-    if (!walk.done()) {
-      window = WindowOf(walk.index());
-      Load(0, window, walk.index(), even_);
+    if (!c_.steps[0].is_done) {
+      window = WindowOf(c_.steps[0].key_tile);
+      Load(0, window, c_.steps[0].key_tile, even_);
     }
     simt::CopyCommit();
-    while (!walk.done()) {
-      key_tile_ = walk.index();
-      mask_ = walk.mask();
-      terms_ = walk.terms();
+    for (; !c_.steps[at].is_done; at ^= 1) {
+      const ForwardStep<kTiles>&step = c_.steps[at], &next = c_.steps[at ^ 1];
+      key_tile_ = step.key_tile;
+      step_ = at;
+      const bool sees = warp_exists_ && (kTiles == 1 || step.sees[tile_]);
       const RelativeWindow own = window;
-      walk.Next();
-      if (!walk.done()) window = WindowOf(walk.index());
       const int pieces = Pieces(own);
+      // Keys alone, then values: the first buffer, then the second one.
+#pragma unroll(kStreams ? 1 : 2)
       for (int piece = 0; piece < pieces; ++piece, parity ^= 1) {
         // This piece has arrived, and no thread reads the one before it.
         simt::CopyWait<0>();
         __syncthreads();
+        // No thread is in the step before this one, and there is a barrier until the next.
+        if (piece == 0 && threadIdx.x == 0) c_.Next(at ^ 1);
         if (piece + 1 < pieces) {
           Load(piece + 1, own, key_tile_, Buffer(parity ^ 1));
-        } else if (!walk.done()) {
-          Load(0, window, walk.index(), Buffer(parity ^ 1));
+        } else if (!next.is_done) {
+          window = WindowOf(next.key_tile);
+          Load(0, window, next.key_tile, Buffer(parity ^ 1));
         }
         simt::CopyCommit();
+        if (!sees && !is_careful_) continue;
         T* buffer = Buffer(parity);
         if (piece + 1 < pieces) {
-          if (warp_sees_) Multiply(piece, own, buffer);
-          if (piece + 2 == pieces && warp_sees_) Weigh(own);
+          if (sees) Multiply(piece, own, buffer);
+          if (piece + 2 == pieces && sees) Weigh(own);
           continue;
         }
         if (is_careful_) FindOddRows(buffer);
-        if (warp_sees_) {
-          if (std::is_same_v<T, float> || data_.is_exact) {
-            AddValues<true, false>(buffer);
-          } else if constexpr (!std::is_same_v<T, float>) {
-            if (value_width_ == kColumns) {
-              AddValues<false, true>(buffer);
-            } else {
-              AddValues<false, false>(buffer);
-            }
+        if (!sees) continue;
+        if (std::is_same_v<T, float> || (kTiles == 1 && data_.is_exact)) {
+          AddValues<true, false>(buffer);
+        } else if constexpr (!std::is_same_v<T, float>) {
+          if (ValueWidth() == kColumns) {
+            AddValues<false, true>(buffer);
+          } else {
+            AddValues<false, false>(buffer);
           }
-          if (is_careful_) AddOddRows();
         }
+        if (is_careful_) AddOddRows();
       }
     }
     // Before the buffers are used again.
@@ -173,17 +191,14 @@ class ForwardBlock {
 
   template <bool kExact, bool kWhole>
   SIMT_FN void AddValues(const T* values) {
-    AddWeighted<T, kColumns, kExact, kWhole>(out_, s_, values, Shape::kValueStride, value_width_);
+    AddWeighted<T, kColumns, kExact, kWhole>(out_, s_, values, Shape::kValueStride, ValueWidth());
   }
 
   SIMT_FN void Clear() {
 #pragma unroll
-    for (int m = 0; m < kColumns / 8; ++m) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out_[m][i] = 0;
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+      for (int n = 0; n < kColumns / 8; ++n) Out(r, n, 0) = Out(r, n, 1) = 0;
       max_[r] = p_.is_softmax() ? -INFINITY : 0.0f;
       sum_[r] = 0;
     }
@@ -194,16 +209,16 @@ class ForwardBlock {
     constexpr int kStep = kProductStep<T>;
     const int chunks = Chunks(), chunk = kStreams ? piece % chunks : 0;
     const int width = (min(p_.D - chunk * kWidth, kWidth) + kStep - 1) / kStep * kStep;
-    const T* left = kStreams ? buffer : query_tile_;
+    const T* left = kStreams ? buffer : query_tile_ + tile_ * 64 * Shape::kStride;
     const T* right = kStreams ? buffer + 64 * Shape::kStride : buffer;
     if (chunk == 0) {
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s_[n][i] = 0;
+        for (int n = 0; n < 8; ++n) Score(r, n, 0) = Score(r, n, 1) = 0;
       }
     }
-    left += warp_ * 16 * Shape::kStride;
+    left += warp_row_ * Shape::kStride;
     if (width == kWidth) {
       AddProducts<T, kWidth, true>(s_, left, right, Shape::kStride, width);
     } else {
@@ -217,14 +232,19 @@ class ForwardBlock {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           relative_[RowOfTile(i >> 1) * kRelativeStride + part * 64 + n * 8 + lane_ % 4 * 2 +
-                    (i & 1)] = s_[n][i];
+                    (i & 1)] = s_[0][n][i];
         }
       }
     }
   }
 
-  // Bits [n * 4 + i]: the pair is hidden.
-  SIMT_FN uint32_t HiddenByMask() const;
+  // Of columns n * 8 + lane % 4 * 2 + i of row r of this lane.
+  SIMT_FN float& Score(int r, int n, int i) { return s_[r / 2][n][r % 2 * 2 + i]; }
+  SIMT_FN float& Out(int r, int n, int i) { return out_[r / 2][n][r % 2 * 2 + i]; }
+  SIMT_FN float Out(int r, int n, int i) const { return out_[r / 2][n][r % 2 * 2 + i]; }
+
+  // Sets hidden_.
+  SIMT_FN void HideByMask();
   SIMT_FN static uint64_t LowBitsOf(int64_t n) {
     return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
   }
@@ -246,8 +266,8 @@ class ForwardBlock {
   // The product of a pair as float32 has it: split, infinities give NaN.
   SIMT_FN float PlainProduct(const Plane& q, const Plane& k, const PairTerms& pair) const;
   SIMT_FN void MendScores();
-  // s_[e / 4][e % 4]; registers have no index.
-  SIMT_FN float Pick(int e) const;
+  // s_[m][e / 4][e % 4]; registers have no index.
+  SIMT_FN float Pick(int m, int e) const;
 
   SIMT_FN bool HasOdd() const;
 
@@ -274,25 +294,25 @@ class ForwardBlock {
 
   const ForwardData& data_;
   const AttendData& p_;
-  const ForwardConstants& c_;
+  Constants& c_;
   T* query_tile_ = nullptr;
   T *even_, *odd_;             // buffers of pieces in turn
   uint32_t* odd_rows_;         // two bits a key of the tile
   float* scores_ = nullptr;    // of this thread, every kAttendThreads-th
   float* relative_ = nullptr;  // [64][kRelativeStride]
-  const int lane_, warp_;
-  const int first_slot_;
-  int value_column_, value_width_;
-  bool warp_sees_, is_careful_ = false;
+  const int lane_;
+  const int tile_, warp_row_;  // of the warp: its tile of the block's, its first row there
+  const int first_slot_;       // of the tile
+  bool warp_exists_, is_careful_ = false;
   float scale_;
 
   int64_t key_tile_ = 0;
-  int mask_ = TileRun::kFull, terms_ = TileRun::kNoTerms;
-  uint32_t hidden_ = 0;
-  float s_[8][4];  // products, scores, weights
-  float out_[kColumns / 8][4];
-  // Of two rows; the sum over this lane's keys. Without softmax 0, and the pairs seen.
-  float max_[2], sum_[2];
+  int step_ = 0;                  // of steps
+  uint32_t hidden_[kTiles] = {};  // bits [n * 4 + i] of s_: the pair is hidden
+  float s_[kTiles][8][4];         // products, scores, weights
+  float out_[kTiles][kColumns / 8][4];
+  // Of each row; the sum over this lane's keys. Without softmax 0, and the pairs seen.
+  float max_[kRows], sum_[kRows];
 };
 
 }  // namespace attnd::cuda

@@ -7,11 +7,18 @@
 #include "gtest/gtest.h"
 #include "tests/cuda/costs/accesses.h"
 #include "tests/cuda/costs/table.h"
+#include "tests/cuda/emulator/cublas_lt.h"
+#include "tests/cuda/emulator/cudnn.h"
+#include "tests/cuda/emulator/cufft_stand_in.h"
 
 int main(int argc, char** argv) {
   using namespace attnd::testing;
   std::vector<std::string> names(argv + 1, argv + argc);
   const bool with_places = std::erase(names, "places") > 0;
+  // Own kernels are counted.
+  emu::cublas_lt = emu::CublasLt::kAbsent;
+  emu::cufft = emu::Cufft::kAbsent;
+  emu::cudnn = emu::Cudnn::kAbsent;
   StartToCount();
   if (!CountsAreRight()) return 1;
   if (names == std::vector<std::string>{"tile"}) {

@@ -3,6 +3,7 @@
 from fault import faults_of
 
 WIDTHS = "CudaAttend.EveryWidthAgreesWithPlainCode"
+PAIRS = "CudaAttend.ManyHeadsHaveTheBitsOfFew"
 ORDERS = "CudaAttend.ThreadsMayRunInAnyOrder"
 LISTS = "Isa/AttendList.ForwardAtEverySize/cuda"
 PARTS = "Isa/AttendTerms.LongRowsAreSplitAndAgreeWithPlainCode/cuda"
@@ -55,6 +56,21 @@ KERNELS = faults_of("attend/", [
      "simt::CopyAsync<16>(to + r * stride, from, r < left);",
      "simt::CopyAsync<16>(to + r * stride, from, true);",
      WIDTHS, "plain", BF16),
+    ("wrong mask", "a block's second tile of queries is masked as its first one",
+     "forward_scores.cuh",
+     "const int mask = Step().mask[tile_];",
+     "const int mask = Step().mask[0];",
+     PAIRS, "plain", BF16),
+    ("wrong tile", "a block's second tile of queries sees keys that only the first one sees",
+     "forward_block.cuh",
+     "warp_exists_ && (kTiles == 1 || step.sees[tile_]);",
+     "warp_exists_;",
+     PAIRS, "plain", "attend_forward_f16.cu"),
+    ("missing barrier", "the next step is found while threads are in the one before",
+     "forward_block.cuh",
+     "if (piece == 0 && threadIdx.x == 0) c_.Next(at ^ 1);",
+     "if (piece + 1 == pieces && threadIdx.x == 0) c_.Next(at ^ 1);",
+     ORDERS, "thread", BF16),
     ("missing mask", "keys beyond the last one are seen",
      "forward_scores.cuh",
      "uint64_t keys = LowBitsOf(c_.head.keys - key_tile_ * kTile);",
