@@ -144,6 +144,66 @@ TEST(CudaAttend, ManyHeadsHaveTheBitsOfFew) {
   }
 }
 
+// Values that are not finite make a block compute twice, whichever of its tiles sees them; a sink
+// is a key of its own. A list with a problem whose blocks take one tile.
+TEST(CudaAttend, ManyHeadsHaveTheBitsOfFewWithOddNumbersAndSinks) {
+  LargeAttention all({.dtype = DType::kBF16,
+                      .H = 36,
+                      .Hkv = 36,
+                      .Nq = 300,
+                      .Nk = 300,
+                      .D = 20,
+                      .Dv = 52,
+                      .hi = 0,
+                      .lengths = {{300, 300}, {300, 270}, {260, 300}}}),
+      small({.dtype = DType::kBF16,
+             .H = 2,
+             .Hkv = 2,
+             .Nq = 70,
+             .Nk = 200,
+             .D = 20,
+             .Dv = 52,
+             .lengths = {{70, 200}}});
+  PlainArray v = ReadView(all.problem().v);
+  v.At({0, 3, 100, 7}) = INFINITY;
+  v.At({1, 30, 265, 51}) = NAN;
+  v.At({2, 0, 0, 0}) = -INFINITY;
+  WriteView(v, all.problem().v);
+  const auto run = [&](const std::vector<AttendProblem>& problems) {
+    AttendArgs args{.params = {.scale = LargeAttention::kScale}, .problems = problems};
+    std::vector<TestArray> sinks;
+    for (AttendProblem& p : args.problems) {
+      PlainArray values({p.q.shape[0], p.q.shape[1]});
+      for (size_t i = 0; i < values.values.size(); ++i) {
+        values.values[i] = static_cast<double>(i % static_cast<size_t>(p.q.shape[1]) % 5) - 2;
+      }
+      sinks.emplace_back(DType::kF32, values.shape);
+      sinks.back().Write(values);
+      p.terms.sinks = sinks.back().view();
+    }
+    RunOn(TheDevice(), [&](Stream& stream) { return TheDevice().Run(stream, args); });
+  };
+  run({all.problem(), small.problem()});
+  int64_t odd = 0;
+  for (size_t b = 0; b < all.sizes.lengths.size(); ++b) {
+    const LargeAttention alone = all.Alone(b);
+    run({alone.problem()});
+    const std::vector<double> got = all.ResultsOf(b), right = alone.ResultsOf(0);
+    ASSERT_EQ(got.size(), right.size());
+    int64_t different = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      different += got[i] != right[i] && !(std::isnan(got[i]) && std::isnan(right[i])) ? 1 : 0;
+      odd += std::isnan(got[i]) || got[i] == INFINITY ? 1 : 0;
+    }
+    EXPECT_EQ(different, 0) << b;
+  }
+  // Rows that see the first one, of the first and the second sequence.
+  EXPECT_EQ(odd, 200 + 35);
+  const LargeAttention alone = small.Alone(0);
+  run({alone.problem()});
+  EXPECT_TRUE(small.ResultsOf(0) == alone.ResultsOf(0));
+}
+
 // Their order of tiles names some that the problem does not have.
 TEST(CudaAttend, PatternsMayHaveMoreRowsThanThereAreQueries) {
   constexpr int64_t kRows = 330, kNk = 200;

@@ -99,8 +99,10 @@ ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative, bo
   return ForwardOfF32(width, has_terms, has_relative);
 }
 
-// Whether tiles of queries that follow one another see the same tiles of keys, for the most part.
-bool SeesInBands(const AttendProblem& p) {
+// Whether blocks may take two tiles of queries each: those that follow one another see the same
+// keys, for the most part.
+bool FitsPairs(const ForwardData& data, const AttendProblem& p) {
+  if (data.parts > 1 || data.is_exact) return false;
   for (const AttendSeq& seq : p.seqs) {
     if (seq.is_listed || seq.gathers || !seq.head_patterns.empty() ||
         (seq.pattern != nullptr && !seq.pattern->band.has_value())) {
@@ -116,8 +118,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   for (const AttendProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;
   }
-  Cost cost, list_cost;
-  ProblemList<ForwardData> tiled, merged;
+  Cost cost, pair_cost, list_cost;
+  ProblemList<ForwardData> tiled, paired, merged;
   ProblemList<AttendData> listed;
   std::vector<SeqSplit> splits;
   std::vector<ForwardData> forward;
@@ -191,14 +193,13 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   const int64_t widest = std::max(one.q.shape[3], one.v.shape[3]);
   const int width = has_relative || widest > 128 ? 0 : widest > 64 ? 128 : 64;
   const DType type = Cost::TypeOf(args, one);
-  int64_t all_blocks = 0;
-  bool in_pairs = type != DType::kF32 && width != 0 && !has_terms;
+  int64_t fitting = 0;  // blocks of one tile
   for (size_t n = 0; n < forward.size(); ++n) {
     const ForwardData& data = forward[n];
-    in_pairs = in_pairs && data.parts == 1 && !data.is_exact && SeesInBands(args.problems[n]);
-    all_blocks += data.p.Nq == 0 ? 0 : data.p.B * data.p.H * data.ranks;
+    if (FitsPairs(data, args.problems[n])) fitting += data.p.B * data.p.H * data.ranks;
   }
-  in_pairs = in_pairs && all_blocks >= kPairedBlocks;
+  const bool takes_pairs =
+      type != DType::kF32 && width != 0 && !has_terms && fitting >= kPairedBlocks;
   int64_t first_split = 0;
   for (size_t n = 0; n < forward.size(); ++n) {
     const AttendProblem& p = args.problems[n];
@@ -217,7 +218,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       listed.Add(data.p, data.p.B * data.p.H * rows);
       continue;
     }
-    cost.Add(args, p, has_terms);
+    const bool in_pairs = takes_pairs && FitsPairs(data, p);
+    (in_pairs ? pair_cost : cost).Add(args, p, has_terms);
     data.value_parts =
         width == 0 ? static_cast<int>(std::max<int64_t>(1, DivideUp(data.p.Dv, 128))) : 1;
     const int64_t head_bytes =
@@ -228,17 +230,19 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
                             std::max<int64_t>(1, heads));
     if (in_pairs) data.ranks = DivideUp(data.ranks, 2);
     const int64_t blocks = data.p.Nq == 0 ? 0 : heads * data.ranks;
-    tiled.Add(data, blocks * data.parts * data.value_parts);
+    (in_pairs ? paired : tiled).Add(data, blocks * data.parts * data.value_parts);
     if (data.parts > 1) merged.Add(data, blocks);
   }
-  const ForwardForm form = FormOf(type, width, has_terms, has_relative, in_pairs);
-  if (DeviceStatus status = LaunchOver(device, stream,
-                                       {.threads = kAttendThreads,
-                                        .shared_bytes = form.shared_bytes,
-                                        .seconds = cost.Seconds(cuda)},
-                                       form.kernel, tiled);
-      !status.ok()) {
-    return status;
+  for (const bool in_pairs : {false, true}) {
+    ProblemList<ForwardData>& list = in_pairs ? paired : tiled;
+    if (list.empty()) continue;
+    const ForwardForm form = FormOf(type, width, has_terms, has_relative, in_pairs);
+    const LaunchShape shape = {.threads = kAttendThreads,
+                               .shared_bytes = form.shared_bytes,
+                               .seconds = (in_pairs ? pair_cost : cost).Seconds(cuda)};
+    if (DeviceStatus status = LaunchOver(device, stream, shape, form.kernel, list); !status.ok()) {
+      return status;
+    }
   }
   const double merge_seconds = cuda.Seconds(0, 2 * static_cast<double>(state_bytes));
   if (DeviceStatus status =

@@ -32,7 +32,8 @@ struct ForwardData {
   const SeqSplit* splits;  // [B]
   float* states;
   int state_rows;   // of a state: maximum, sum, and Dv values of each row
-  int64_t ranks;    // of blocks' tiles of a head, and of tiles of rows that stand in no slot
+  int64_t ranks;    // of blocks of a head, each for a tile of queries, or of rows that stand in no
+                    // slot, or for two tiles of queries
   int parts;        // the most of a sequence
   int value_parts;  // of Dv: each block computes the columns of one
   bool is_exact;    // KeepsWeights
@@ -65,23 +66,25 @@ struct ForwardPlace {
   }
 };
 
-// The query tile of a rank, and the tiles of keys that a part of it sees. Ranks count tiles.
+// A query tile, and the tiles of keys that a part of it sees.
 struct ForwardTile {
   int64_t index;  // of the tile; -1: there is none
   int64_t skip, count;
   bool is_whole;
 
+  // Of rank `rank` among the tiles of the head, those with the most keys first.
   SIMT_FN static ForwardTile Of(const ForwardData& data, const AttendHead& head,
-                                const ForwardPlace& place, int64_t rank) {
+                                const ForwardPlace& place, int64_t rank, bool in_pairs) {
     const int64_t slots = head.query_rows != nullptr ? head.queries : data.p.Nq;
     if (rank * kTile >= slots) return {-1, 0, 0, true};
     const PatternData* pattern = head.pattern;
     int64_t index = rank;
     if (pattern != nullptr && index < pattern->by_query.rows) {
       // Of a pattern with more rows than there are queries, the order names tiles that do not
-      // exist. Later ones mostly see more.
+      // exist. Later ones mostly see more. A pair follow one another: they see the same keys.
       const int64_t tiles = (slots + kTile - 1) / kTile;
-      index = pattern->by_query.rows <= tiles ? pattern->by_query.order[index] : tiles - 1 - index;
+      const bool has_order = !in_pairs && pattern->by_query.rows <= tiles;
+      index = has_order ? pattern->by_query.order[index] : tiles - 1 - index;
     }
     int64_t visible = 0;
     if (index * kTile < head.queries) {
@@ -113,9 +116,8 @@ struct ForwardForm {
   size_t shared_bytes;
 };
 // `width`: of queries, keys and values, 64 or 128; 0: any, of which values take 128 a part. In
-// pairs, two tiles of queries a block, which reads each tile of keys once for both of them, in the
-// order of their ranks: without terms, parts and slots, of weights that have one part. Results are
-// the same bits.
+// pairs, two tiles of queries a block, which reads each tile of keys once for both of them: without
+// terms, parts and slots, of weights that have one part. Results are the same bits.
 ForwardForm ForwardOfF32(int width, bool has_terms, bool has_relative);
 ForwardForm ForwardOfF16(int width, bool has_terms, bool in_pairs);
 ForwardForm ForwardOfBF16(int width, bool has_terms, bool in_pairs);

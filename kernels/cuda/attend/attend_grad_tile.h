@@ -168,28 +168,27 @@ struct TileSource {
 // beyond the width are zero as far as products read them.
 template <class T>
 SIMT_FN void LoadTile(T* tile, const TileSource& source, const int32_t* rows, int column) {
-  // The same columns of every kApart-th row.
-  constexpr int kPiece = 16 / sizeof(T), kPieces = kSide / kPiece, kApart = kGradThreads / kPieces;
+  constexpr int kPiece = 16 / sizeof(T), kPieces = kSide / kPiece;
   const int width = min(source.width - column, kSide);
-  const int c = threadIdx.x % kPieces * kPiece;
-  if (c >= (width + 15) / 16 * 16) return;
-  const bool copies = source.vectors && c + kPiece <= width;
-  for (int row = threadIdx.x / kPieces; row < kSide; row += kApart) {
-    T* to = tile + TileOf<T>::At(row, c);
+  const int pieces = (width + 15) / 16 * 16 / kPiece;
+  for (int at = threadIdx.x; at < kSide * kPieces; at += kGradThreads) {
+    const int row = at / kPieces, piece = at % kPieces;
+    if (piece >= pieces) continue;
+    T* to = tile + TileOf<T>::At(row, piece * kPiece);
     const int64_t named = rows[row];
     const bool exists = named >= 0, second = named >= source.second_from;
     // A copy: a reference to either would keep both in local memory.
     const HeadRows from = second ? source.second : source.first;
     const int64_t begin =
-        exists ? from.At(second ? named - source.second_from : named) + column + c : 0;
-    if (copies) {
+        exists ? from.At(second ? named - source.second_from : named) + column + piece * kPiece : 0;
+    if (source.vectors && piece * kPiece + kPiece <= width) {
       simt::CopyAsync<16>(to, static_cast<const T*>(from.data) + begin, exists);
       continue;
     }
 #pragma unroll 1
     for (int i = 0; i < kPiece; ++i) {
       float x = 0;
-      if (exists && c + i < width) x = LoadFloat(from.data, from.dtype, begin + i);
+      if (exists && piece * kPiece + i < width) x = LoadFloat(from.data, from.dtype, begin + i);
       Convert(x, to + i);
     }
   }

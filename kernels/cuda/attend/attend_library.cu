@@ -28,7 +28,7 @@ constexpr int64_t kMostBefore = int64_t{1} << 24;
 constexpr int64_t kMostElements = int64_t{1} << 31;
 constexpr int64_t kMostColumns = 256;
 
-// What does not depend on the lengths of sequences: all that a plan knows for certain.
+// What depends on the shapes of views alone: all that a plan knows for certain.
 bool IsPlain(const AttendParams& params, const AttendProblem& p) {
   bool has_terms = false;
   ForEachView(p.terms, [&](const View& view) { has_terms |= view.given(); });

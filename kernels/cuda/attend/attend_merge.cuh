@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kAttendThreads)
   place.h = found.block / data.ranks % p.H;
   place.b = found.block / data.ranks / p.H;
   const AttendHead head = AttendHead::Of(p, place.b, place.h);
-  const ForwardTile tile = ForwardTile::Of(data, head, place, place.rank);
+  const ForwardTile tile = ForwardTile::Of(data, head, place, place.rank, /*in_pairs=*/false);
   if (tile.index < 0 || tile.is_whole) return;
   const int64_t visible = head.pattern == nullptr ? (head.keys + kTile - 1) / kTile
                                                   : head.pattern->by_query.CountOf(tile.index);

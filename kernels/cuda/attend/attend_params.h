@@ -78,12 +78,12 @@ AttendData NewAttendData(const AttendParams& params, const AttendProblem& proble
 bool KeepsWeights(const AttendData& problem, int64_t columns);
 
 // Which row each of the 64 rows of a tile is.
-struct TileRows {
-  const int32_t* listed;  // of each; null: first, first + 1, ...
-  int64_t first;
-  int64_t count;  // the others, from this one on, are none
+struct ChosenRows {
+  const int32_t* listed;  // of each, -1: none; null: first, first + 1, ...
+  int64_t first;          // >= 0
+  int64_t count;          // the others, from this one on, are none
 
-  // -1 (or less): none.
+  // -1: none.
   SIMT_FN int64_t At(int i) const {
     if (i >= count) return -1;
     return listed == nullptr ? first + i : listed[i];
@@ -109,10 +109,10 @@ struct AttendHead {
     return key_rows == nullptr ? slot : key_rows[slot];
   }
   // Of the tile of slots from `slot` on.
-  SIMT_FN TileRows QueryRows(int64_t slot) const {
+  SIMT_FN ChosenRows QueryRows(int64_t slot) const {
     return {query_rows == nullptr ? nullptr : query_rows + slot, slot, queries - slot};
   }
-  SIMT_FN TileRows KeyRows(int64_t slot) const {
+  SIMT_FN ChosenRows KeyRows(int64_t slot) const {
     return {key_rows == nullptr ? nullptr : key_rows + slot, slot, keys - slot};
   }
   SIMT_FN static AttendHead Of(const AttendData& p, int64_t b, int64_t h) {
@@ -133,7 +133,7 @@ struct AttendHead {
 // below `tiles` alone.
 class TileWalk {
  public:
-  // From visible tile number `skip` of the row on, `count` of them.
+  // From visible tile number `skip` of the row on, `count` of them. Of a side, row >= 0.
   SIMT_FN TileWalk(const TileRunRows* side, int64_t row, int64_t tiles, int64_t skip, int64_t count)
       : tiles_(static_cast<int32_t>(tiles)),
         left_(static_cast<int32_t>(count < INT32_MAX ? count : INT32_MAX)),

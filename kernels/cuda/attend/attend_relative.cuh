@@ -18,7 +18,7 @@ struct RowRange {
   int64_t least, greatest;
 };
 // For all lanes of a warp.
-SIMT_FN RowRange RangeOfRows(const TileRows& rows) {
+SIMT_FN RowRange RangeOfRows(const ChosenRows& rows) {
   const int lane = threadIdx.x % 32;
   RowRange range = {INT64_MAX, -1};
   for (int i = lane; i < kTile; i += 32) {

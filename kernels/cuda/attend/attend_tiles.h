@@ -16,7 +16,7 @@
 
 namespace attnd::cuda {
 
-constexpr int kAttendThreads = 128;  // four warps of 16 rows
+constexpr int kAttendThreads = 128;
 
 template <class T>
 constexpr DType kDTypeOf = std::is_same_v<T, float>       ? DType::kF32
@@ -107,7 +107,7 @@ struct RowSource {
 // of the block; a copy may be under way (CopyCommit) when it returns.
 template <class T, int kWidth>
 SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
-                      const TileRows& rows) {
+                      const ChosenRows& rows) {
   constexpr int kStep = kProductStep<T>;
   const int columns = min(source.width - column, kWidth);
   const int padded = (columns + kStep - 1) / kStep * kStep;
@@ -118,7 +118,7 @@ SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
     if (c >= padded) return;
     T* to = tile + top * stride + c;
     const int64_t count = c < columns ? min(rows.count, int64_t{64}) : 0;
-    if (rows.listed == nullptr && rows.first >= 0) {
+    if (rows.listed == nullptr) {
       // Rows of the first tensor, one after another: an addition leads from each to the next.
       const T* from =
           static_cast<const T*>(source.own.data) + source.own.At(rows.first + top) + column + c;

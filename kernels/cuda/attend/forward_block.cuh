@@ -106,7 +106,7 @@ class ForwardBlock {
   SIMT_FN T* Buffer(int parity) const { return parity == 0 ? even_ : odd_; }
   // Starts to load a piece of a key tile.
   SIMT_FN void Load(int piece, const RelativeWindow& window, int64_t key_tile, T* buffer) const {
-    const TileRows keys = c_.head.KeyRows(key_tile * kTile);
+    const ChosenRows keys = c_.head.KeyRows(key_tile * kTile);
     if (piece == Pieces(window) - 1) {
       LoadTile<T, kColumns>(buffer, Shape::kValueStride, c_.v, ValueColumn(), keys);
       return;
@@ -115,7 +115,7 @@ class ForwardBlock {
       LoadTile<T, kWidth>(buffer, Shape::kStride, c_.k, 0, keys);
     } else {
       const int part = PartOf(piece, window), column = piece % Chunks() * kWidth;
-      const TileRows queries = c_.head.QueryRows(first_slot_);
+      const ChosenRows queries = c_.head.QueryRows(first_slot_);
       T* right = buffer + 64 * Shape::kStride;
       if (part == kKeys) {
         LoadTile<T, kWidth>(buffer, Shape::kStride, c_.q, column, queries);
@@ -185,7 +185,8 @@ class ForwardBlock {
         if (is_careful_) AddOddRows();
       }
     }
-    // Before the buffers are used again.
+    // Before the buffers are used again; where there was no step, queries may be under way.
+    simt::CopyWait<0>();
     __syncthreads();
   }
 

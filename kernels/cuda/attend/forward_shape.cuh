@@ -44,7 +44,7 @@ struct ForwardConstants {
     head = AttendHead::Of(p, b, h);
     bool has_tile = false;
     for (int t = 0; t < kTiles; ++t) {
-      tiles[t] = ForwardTile::Of(data, head, place, place.rank * kTiles + t);
+      tiles[t] = ForwardTile::Of(data, head, place, place.rank * kTiles + t, kTiles > 1);
       has_tile = has_tile || tiles[t].index >= 0;
     }
     if (!has_tile) return false;
@@ -65,7 +65,7 @@ struct ForwardConstants {
     for (int t = 0; t < kTiles; ++t) {
       const ForwardTile& tile = tiles[t];
       const bool sees = tile.index >= 0 && tile.index * kTile < head.queries;
-      walks[t] = TileWalk(pattern == nullptr ? nullptr : &pattern->by_query, tile.index,
+      walks[t] = TileWalk(sees && pattern != nullptr ? &pattern->by_query : nullptr, tile.index,
                           sees ? (head.keys + kTile - 1) / kTile : 0, tile.skip, tile.count);
     }
   }
