@@ -100,11 +100,12 @@ void AddComputing(CLI::App* app, Config* config, Raw* raw) {
       ->type_name("auto|cpu|cuda|cuda:N,N")
       ->envname("ATTND_DEVICE")
       ->group(group);
-  app->add_option("--self-test", config->self_test,
-                  "true: CUDA devices compute small problems of every primitive at start, in some "
-                  "seconds; what disagrees with the processor is switched off. The result is kept "
-                  "in --cache-dir for later starts with the same device, driver and program; fresh "
-                  "tests all the same. Default: true")
+  app->add_option(
+         "--self-test", config->self_test,
+         "true: CUDA devices compute small problems of every primitive at start, in some "
+         "seconds; what disagrees with the processor is switched off. The result is kept "
+         "in --cache-dir for later starts with the same device, driver and program; fresh "
+         "tests all the same; false trusts our own code and uses no library. Default: true")
       ->check(CLI::Validator(CheckSelfTest, ""))
       ->type_name("true|false|fresh")
       ->envname("ATTND_SELF_TEST")

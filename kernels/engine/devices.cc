@@ -98,7 +98,13 @@ absl::StatusOr<Devices> NewDevices(const DeviceOptions& options) {
   }
   Devices devices;
   if (options.kinds != Kinds::kCpu) {
-    CudaDevices cuda = NewCudaDevices(options.cuda);
+    CudaOptions cuda_options = options.cuda;
+    if (options.proof == DeviceOptions::Proof::kNone) {
+      for (const LibraryTest& test : LibraryTests()) {
+        cuda_options.unused_libraries.push_back(test.part);
+      }
+    }
+    CudaDevices cuda = NewCudaDevices(cuda_options);
     // A build for the processor lacks a device only where one is asked for.
     if (cuda.is_built || options.kinds == Kinds::kCuda) devices.note = std::move(cuda.why_not);
     for (size_t i = 0; i < cuda.devices.size(); ++i) {

@@ -23,7 +23,7 @@ struct DeviceOptions {
   CpuOptions cpu;
   CudaOptions cuda;
   enum class Proof : uint8_t {
-    kNone,
+    kNone,    // libraries, of which nothing is known then, are not used
     kCached,  // by an earlier process, if engine/self_test_cache.h has its result
     kFresh,
   };

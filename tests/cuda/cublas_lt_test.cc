@@ -229,5 +229,16 @@ TEST_F(CublasLt, ALibraryThatIsRightIsProven) {
   EXPECT_THAT(rows, ElementsAre("bfloat16", "float16"));
 }
 
+TEST_F(CublasLt, WhatNothingHasProvenIsNotUsed) {
+  const auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda,
+                                   .cpu = {.threads = 1},
+                                   .proof = DeviceOptions::Proof::kNone});
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ(devices->note, "");
+  for (const char* name : {"cuBLASLt", "cuDNN", "cuFFT"}) {
+    EXPECT_EQ(CudaLibraryOf(*devices->list.at(0), name).name, "") << name;
+  }
+}
+
 }  // namespace
 }  // namespace attnd::testing
