@@ -112,7 +112,7 @@ TEST(CudaAttend, EveryWidthAgreesWithPlainCode) {
   }
 }
 
-// Of many blocks each takes two tiles of queries, in the order of a pattern; the last one of a head
+// Of many blocks each takes two tiles of queries that follow one another; the last one of a head
 // has one here. Of few blocks each takes one.
 TEST(CudaAttend, ManyHeadsHaveTheBitsOfFew) {
   struct Form {

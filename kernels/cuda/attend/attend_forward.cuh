@@ -3,10 +3,10 @@
 // of shared memory, values while scores are computed and the next keys while weights are; scores,
 // weights and sums stay in registers.
 //
-// Bound: shared memory (tests/bench/README.md counts passes and instructions), from which each warp
-// reads all keys and values for its rows. The tensor cores alone would take 4 x 64 x 64 x D FLOPs a
-// tile of 16-bit elements, three times that at half of the rate with float32. Few queries on many
-// keys: the bytes of k and v.
+// Bound: of 16-bit elements shared memory, from which each warp reads all keys and values for its
+// rows, of float32 the tensor cores (tests/bench/README.md counts both, and instructions). The
+// tensor cores alone would take 4 x 64 x 64 x D FLOPs a tile of 16-bit elements, three times that
+// at half of the rate with float32. Few queries on many keys: the bytes of k and v.
 #pragma once
 
 #include <cstdint>

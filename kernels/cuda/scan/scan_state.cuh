@@ -132,11 +132,11 @@ struct WalkElements {
   int first;  // its first column of v, or feature
   int count;  // how many of them there are
   bool is_z;
-  bool stores;  // blocks of all slices keep z, and the first stores it
+  int stored;  // of them: blocks of all slices keep z, and the first stores it
 
-  // f(element of m, its place) where there is one.
+  // f(element of m, its place) of the first `columns`.
   template <class F>
-  SIMT_FN void ForEach(WalkState<S>& state, const StateRef& at, const F& f) const {
+  SIMT_FN void ForEach(WalkState<S>& state, const StateRef& at, int columns, const F& f) const {
     float* const base = is_z ? at.z : at.s;
     if (base == nullptr) return;
     const int64_t by_feature = is_z ? at.z_feature : at.s_feature;
@@ -151,15 +151,15 @@ struct WalkElements {
       if (row >= rows) continue;
 #pragma unroll
       for (int c = 0; c < S::kColumns; ++c) {
-        if (c < count) f(state.m[r][c], own + row * by_row + c * by_own);
+        if (c < columns) f(state.m[r][c], own + row * by_row + c * by_own);
       }
     }
   }
   SIMT_FN void Load(WalkState<S>& state, const StateRef& from) const {
-    ForEach(state, from, [](float& m, const float* at) { m = *at; });
+    ForEach(state, from, count, [](float& m, const float* at) { m = *at; });
   }
   SIMT_FN void Store(WalkState<S>& state, const StateRef& to) const {
-    if (stores) ForEach(state, to, [](float& m, float* at) { *at = m; });
+    ForEach(state, to, stored, [](float& m, float* at) { *at = m; });
   }
   // z of features, which every lane keeps for its own.
   SIMT_FN float OneOfZ(int c, const StateRef& from) const {

@@ -83,7 +83,8 @@ struct WalkBlock {
   SIMT_FN WalkElements<S, kFeatures> Elements(const WalkState<S>& state) const {
     const int local = Local(state);
     const int own = is_z ? (state.first == 0 ? 1 : 0) : count - local;
-    return {w, first + local, walks ? own : 0, is_z, /*stores=*/!is_z || at.slice == 0};
+    const int kept = walks ? own : 0;
+    return {w, first + local, kept, is_z, is_z && at.slice != 0 ? 0 : kept};
   }
   // In w.states or w.adjoints.
   SIMT_FN StateRef StateAt(float* states, int64_t segment) const {
