@@ -26,8 +26,11 @@ SlicedLaunch::SlicedLaunch(CudaDevice& device, Stream& stream, const LaunchShape
   }
   seconds_a_block_ = shape.seconds / static_cast<double>(blocks);
   const double fitting = std::min(kSliceSeconds / std::max(seconds_a_block_, 1e-12), 1e15);
-  slice_ = std::clamp(static_cast<int64_t>(fitting), kBlocksAProcessor * device.cuda().processors,
-                      kMostBlocks);
+  const int64_t most = std::clamp(static_cast<int64_t>(fitting),
+                                  kBlocksAProcessor * device.cuda().processors, kMostBlocks);
+  // Of equal length: a short one at the end would leave processors idle.
+  const int64_t slices = CeilDiv(blocks, most);
+  slice_ = slices == 0 ? most : CeilDiv(blocks, slices);
 }
 
 cudaStream_t SlicedLaunch::stream() const { return QueueOf(stream_).stream(); }

@@ -8,10 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/cuda/cuda.h"
@@ -43,11 +46,10 @@ double Seconds(Device& device, Stream& stream, const Launch& launch, int times) 
 
 void AddAttend(std::vector<BenchCase>* cases, const std::string& name, BenchSizes sizes) {
   sizes.gradients = true;
-  // Kept: the launch points into it.
-  const auto problem = [sizes] {
-    static auto& kept = *new std::vector<std::shared_ptr<BenchProblem>>();
-    kept.assign(1, std::make_shared<BenchProblem>(sizes));
-    return kept[0];
+  // Kept until the case ends: the launch points into it. Its gradient is that of its own forward.
+  const auto problem = [sizes, kept = std::make_shared<std::shared_ptr<BenchProblem>>()] {
+    *kept = std::make_shared<BenchProblem>(sizes);
+    return *kept;
   };
   const double pairs = sizes.pattern == nullptr ? static_cast<double>(sizes.Nq) * sizes.Nk
                                                 : static_cast<double>(sizes.pattern->visible_pairs);
@@ -104,6 +106,15 @@ double IdealBytes(const Launch& launch) {
   return bytes;
 }
 
+// What the gradient reads of the forward.
+void RunForward(Device& device, Stream& stream, const Launch& launch) {
+  const auto* grad = std::get_if<AttendGradArgs>(&launch);
+  if (grad == nullptr) return;
+  AttendArgs args{.params = grad->params, .problems = {}};
+  for (const AttendGradProblem& problem : grad->problems) args.problems.push_back(problem.forward);
+  Check(device.Run(stream, args));
+}
+
 void Measure(Device& device, const BenchCase& c, const char* libraries) {
   Stream stream(device, &device.memory());
   Launch launch = c.launch();
@@ -112,6 +123,7 @@ void Measure(Device& device, const BenchCase& c, const char* libraries) {
   Check(MoveToDevice(stream, &launch, &memory));
   Check(stream.Wait());
   ForgetArrays();
+  RunForward(device, stream, launch);
   Seconds(device, stream, launch, 1);
   const double first = Seconds(device, stream, launch, 2);
   const int times = std::clamp(static_cast<int>(0.02 / first), 1, 200);
