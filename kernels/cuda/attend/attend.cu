@@ -93,23 +93,39 @@ struct Cost {
   }
 };
 
-ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative, bool in_pairs) {
-  if (dtype == DType::kF16) return ForwardOfF16(width, has_terms, in_pairs);
-  if (dtype == DType::kBF16) return ForwardOfBF16(width, has_terms, in_pairs);
+ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative) {
+  if (dtype == DType::kF16) return ForwardOfF16(width, has_terms);
+  if (dtype == DType::kBF16) return ForwardOfBF16(width, has_terms);
   return ForwardOfF32(width, has_terms, has_relative);
+}
+ForwardForm PlainFormOf(DType dtype, int width, bool in_pairs) {
+  return dtype == DType::kF16 ? PlainOfF16(width, in_pairs) : PlainOfBF16(width, in_pairs);
+}
+
+// Whether pieces of 16 bytes of its rows can be copied.
+bool Copies(const View& view) {
+  const int64_t per = 16 / SizeOf(view.dtype);
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride[0] % per == 0 &&
+         view.stride[1] % per == 0 && view.stride[2] % per == 0;
+}
+
+// Whether ForwardPlain computes a problem of 16-bit tiles without terms: rows in natural order that
+// fill the width of their tiles, whole sequences.
+bool IsPlain(const ForwardData& data, const AttendProblem& p, int width) {
+  if (data.parts > 1 || data.is_exact || data.p.D != width || data.p.Dv != width ||
+      !(data.p.scale > 0) || p.terms.k2.given()) {
+    return false;
+  }
+  const auto is_natural = [](const AttendSeq& seq) { return !seq.is_listed && !seq.gathers; };
+  return std::ranges::all_of(p.seqs, is_natural) && Copies(p.q) && Copies(p.k) && Copies(p.v);
 }
 
 // Whether blocks may take two tiles of queries each: those that follow one another see the same
 // keys, for the most part.
-bool FitsPairs(const ForwardData& data, const AttendProblem& p) {
-  if (data.parts > 1 || data.is_exact) return false;
-  for (const AttendSeq& seq : p.seqs) {
-    if (seq.is_listed || seq.gathers || !seq.head_patterns.empty() ||
-        (seq.pattern != nullptr && !seq.pattern->band.has_value())) {
-      return false;
-    }
-  }
-  return true;
+bool FitsPairs(const AttendProblem& p) {
+  return std::ranges::all_of(p.seqs, [](const AttendSeq& seq) {
+    return seq.head_patterns.empty() && (seq.pattern == nullptr || seq.pattern->band.has_value());
+  });
 }
 
 DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args) {
@@ -118,8 +134,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   for (const AttendProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;
   }
-  Cost cost, pair_cost, list_cost;
-  ProblemList<ForwardData> tiled, paired, merged;
+  Cost cost, plain_cost, pair_cost, list_cost;
+  ProblemList<ForwardData> tiled, plain, paired, merged;
   ProblemList<AttendData> listed;
   std::vector<SeqSplit> splits;
   std::vector<ForwardData> forward;
@@ -193,13 +209,15 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   const int64_t widest = std::max(one.q.shape[3], one.v.shape[3]);
   const int width = has_relative || widest > 128 ? 0 : widest > 64 ? 128 : 64;
   const DType type = Cost::TypeOf(args, one);
+  const bool may_be_plain = type != DType::kF32 && width != 0 && !has_terms;
   int64_t fitting = 0;  // blocks of one tile
   for (size_t n = 0; n < forward.size(); ++n) {
     const ForwardData& data = forward[n];
-    if (FitsPairs(data, args.problems[n])) fitting += data.p.B * data.p.H * data.ranks;
+    const AttendProblem& p = args.problems[n];
+    if (may_be_plain && IsPlain(data, p, width) && FitsPairs(p)) {
+      fitting += data.p.B * data.p.H * data.ranks;
+    }
   }
-  const bool takes_pairs =
-      type != DType::kF32 && width != 0 && !has_terms && fitting >= kPairedBlocks;
   int64_t first_split = 0;
   for (size_t n = 0; n < forward.size(); ++n) {
     const AttendProblem& p = args.problems[n];
@@ -218,8 +236,9 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       listed.Add(data.p, data.p.B * data.p.H * rows);
       continue;
     }
-    const bool in_pairs = takes_pairs && FitsPairs(data, p);
-    (in_pairs ? pair_cost : cost).Add(args, p, has_terms);
+    const bool is_plain = may_be_plain && IsPlain(data, p, width);
+    const bool in_pairs = is_plain && fitting >= kPairedBlocks && FitsPairs(p);
+    (in_pairs ? pair_cost : is_plain ? plain_cost : cost).Add(args, p, has_terms);
     data.value_parts =
         width == 0 ? static_cast<int>(std::max<int64_t>(1, DivideUp(data.p.Dv, 128))) : 1;
     const int64_t head_bytes =
@@ -230,17 +249,26 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
                             std::max<int64_t>(1, heads));
     if (in_pairs) data.ranks = DivideUp(data.ranks, 2);
     const int64_t blocks = data.p.Nq == 0 ? 0 : heads * data.ranks;
-    (in_pairs ? paired : tiled).Add(data, blocks * data.parts * data.value_parts);
+    (in_pairs   ? paired
+     : is_plain ? plain
+                : tiled)
+        .Add(data, blocks * data.parts * data.value_parts);
     if (data.parts > 1) merged.Add(data, blocks);
   }
-  for (const bool in_pairs : {false, true}) {
-    ProblemList<ForwardData>& list = in_pairs ? paired : tiled;
-    if (list.empty()) continue;
-    const ForwardForm form = FormOf(type, width, has_terms, has_relative, in_pairs);
+  struct Kernel {
+    ProblemList<ForwardData>& list;
+    ForwardForm form;
+    const Cost& cost;
+  };
+  const Kernel kernels[] = {{tiled, FormOf(type, width, has_terms, has_relative), cost},
+                            {plain, PlainFormOf(type, width, /*in_pairs=*/false), plain_cost},
+                            {paired, PlainFormOf(type, width, /*in_pairs=*/true), pair_cost}};
+  for (const Kernel& kernel : kernels) {
     const LaunchShape shape = {.threads = kAttendThreads,
-                               .shared_bytes = form.shared_bytes,
-                               .seconds = (in_pairs ? pair_cost : cost).Seconds(cuda)};
-    if (DeviceStatus status = LaunchOver(device, stream, shape, form.kernel, list); !status.ok()) {
+                               .shared_bytes = kernel.form.shared_bytes,
+                               .seconds = kernel.cost.Seconds(cuda)};
+    if (DeviceStatus status = LaunchOver(device, stream, shape, kernel.form.kernel, kernel.list);
+        !status.ok()) {
       return status;
     }
   }

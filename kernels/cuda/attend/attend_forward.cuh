@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/attend/forward_block.cuh"
 #include "kernels/cuda/attend/forward_output.cuh"
+#include "kernels/cuda/attend/forward_plain.cuh"
 #include "kernels/cuda/attend/forward_scores.cuh"
 
 namespace attnd::cuda {
@@ -41,49 +42,92 @@ SIMT_FN void StoreUnplaced(const AttendData& p, const AttendHead& head, const Fo
 }
 
 // Blocks of a processor at once, whose registers they share.
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-constexpr int kBlocksAtOnce =
-    kTiles == 1 && kWidth == 64 && !kStreams && !std::is_same_v<T, float> ? 3 : 2;
+template <class T, int kWidth, bool kStreams>
+constexpr int kBlocksAtOnce = kWidth == 64 && !kStreams && !std::is_same_v<T, float> ? 3 : 2;
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-__global__ void __launch_bounds__(kAttendThreads,
-                                  kBlocksAtOnce<T, kWidth, kStreams, kTerms, kTiles>)
+template <class T, int kWidth, bool kStreams, bool kTerms>
+__global__ void __launch_bounds__(kAttendThreads, kBlocksAtOnce<T, kWidth, kStreams>)
     AttendForward(const __grid_constant__ Problems<ForwardData> problems) {
+  using Shape = ForwardShape<T, kWidth, kStreams, kTerms>;
   const auto found = FindPlace(problems);
   const ForwardData& data = found.problem;
   simt::SharedTiles shared;
-  auto* constants = shared.Take<ForwardConstants<kTiles>>(1);
+  auto* constants = shared.Take<ForwardConstants>(1);
+  const ForwardTiles<T> tiles = Shape::TakeTiles(shared, 1);
   bool has_tile = false;
-  if (threadIdx.x == 0) has_tile = constants->template Set<T>(data, found.block);
+  if (threadIdx.x == 0) {
+    const ForwardPlace place = ForwardPlace::Of(data, found.block);
+    has_tile = constants->template Set<T>(data, place, place.rank, false);
+  }
   if (!__syncthreads_or(has_tile)) {
-    if (kTiles == 1) StoreUnplaced(data.p, constants->head, constants->place);
+    StoreUnplaced(data.p, constants->head, constants->place);
     return;
   }
-  ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>(data, *constants, shared).Run();
+  ForwardBlock<T, kWidth, kStreams, kTerms>(data, *constants, tiles, shared).Run();
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
+// A tile of queries of a block that ForwardPlain did not compute.
+template <class T, int kWidth>
+__device__ __noinline__ void ComputeAgain(const ForwardData& data, const ForwardPlace& place,
+                                          int64_t rank, bool in_pairs, ForwardConstants* constants,
+                                          const ForwardTiles<T>& tiles, simt::SharedTiles& shared) {
+  // No thread reads the tile before.
+  __syncthreads();
+  bool has_tile = false;
+  if (threadIdx.x == 0) has_tile = constants->template Set<T>(data, place, rank, in_pairs);
+  if (__syncthreads_or(has_tile)) {
+    ForwardBlock<T, kWidth, false, false>(data, *constants, tiles, shared).Run();
+  }
+}
+
+template <class T, int kWidth, int kTiles>
+__global__ void __launch_bounds__(kAttendThreads, kBlocksAtOnce<T, kWidth, false>)
+    AttendPlain(const __grid_constant__ Problems<ForwardData> problems) {
+  using Shape = ForwardShape<T, kWidth, false, false>;
+  const auto found = FindPlace(problems);
+  const ForwardData& data = found.problem;
+  simt::SharedTiles shared;
+  auto* plain = shared.Take<PlainConstants<T, kTiles>>(1);
+  auto* constants = shared.Take<ForwardConstants>(1);
+  const ForwardTiles<T> tiles = Shape::TakeTiles(shared, kTiles);
+  bool has_tile = false;
+  if (threadIdx.x == 0) has_tile = plain->Set(data, found.block);
+  if (!__syncthreads_or(has_tile)) return;
+  if (ForwardPlain<T, kWidth, kTiles>(data, *plain, tiles).Run()) return;
+#pragma unroll 1
+  for (int t = 0; t < kTiles; ++t) {
+    ComputeAgain<T, kWidth>(data, plain->place, plain->place.rank * kTiles + t, kTiles > 1,
+                            constants, tiles, shared);
+  }
+}
+
+template <class T, int kWidth, bool kStreams, bool kTerms>
 ForwardForm NewForm(bool has_relative) {
-  return {AttendForward<T, kWidth, kStreams, kTerms, kTiles>,
-          ForwardShape<T, kWidth, kStreams, kTerms, kTiles>::SharedBytes(has_relative)};
+  return {AttendForward<T, kWidth, kStreams, kTerms>,
+          ForwardShape<T, kWidth, kStreams, kTerms>::SharedBytesOfBlock(has_relative)};
 }
 
 template <class T>
 ForwardForm FormOf(int width, bool has_terms, bool has_relative) {
   // Streamed problems are few: one kernel serves them.
-  if (width == 0) return NewForm<T, 64, true, true, 1>(has_relative);
+  if (width == 0) return NewForm<T, 64, true, true>(has_relative);
   if (width == 64) {
-    return has_terms ? NewForm<T, 64, false, true, 1>(false)
-                     : NewForm<T, 64, false, false, 1>(false);
+    return has_terms ? NewForm<T, 64, false, true>(false) : NewForm<T, 64, false, false>(false);
   }
-  return has_terms ? NewForm<T, 128, false, true, 1>(false)
-                   : NewForm<T, 128, false, false, 1>(false);
+  return has_terms ? NewForm<T, 128, false, true>(false) : NewForm<T, 128, false, false>(false);
+}
+
+template <class T, int kWidth, int kTiles>
+ForwardForm NewPlainForm() {
+  return {AttendPlain<T, kWidth, kTiles>,
+          ForwardShape<T, kWidth, false, false>::SharedBytes(kTiles) +
+              simt::SharedBytes<PlainConstants<T, kTiles>>(1)};
 }
 
 template <class T>
-ForwardForm PairsOf(int width) {
-  return width == 64 ? NewForm<T, 64, false, false, 2>(false)
-                     : NewForm<T, 128, false, false, 2>(false);
+ForwardForm PlainFormOf(int width, bool in_pairs) {
+  if (width == 64) return in_pairs ? NewPlainForm<T, 64, 2>() : NewPlainForm<T, 64, 1>();
+  return in_pairs ? NewPlainForm<T, 128, 2>() : NewPlainForm<T, 128, 1>();
 }
 
 }  // namespace attnd::cuda

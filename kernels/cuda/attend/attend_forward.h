@@ -115,11 +115,13 @@ struct ForwardForm {
   ForwardKernel kernel;
   size_t shared_bytes;
 };
-// `width`: of queries, keys and values, 64 or 128; 0: any, of which values take 128 a part. In
-// pairs, two tiles of queries a block, which reads each tile of keys once for both of them: without
-// terms, parts and slots, of weights that have one part. Results are the same bits.
+// `width`: of queries, keys and values, 64 or 128; 0: any, of which values take 128 a part.
 ForwardForm ForwardOfF32(int width, bool has_terms, bool has_relative);
-ForwardForm ForwardOfF16(int width, bool has_terms, bool in_pairs);
-ForwardForm ForwardOfBF16(int width, bool has_terms, bool in_pairs);
+ForwardForm ForwardOfF16(int width, bool has_terms);
+ForwardForm ForwardOfBF16(int width, bool has_terms);
+// Of problems that IsPlain. In pairs, two tiles of queries a block, which reads each tile of keys
+// once for both of them. Results are the same bits.
+ForwardForm PlainOfF16(int width, bool in_pairs);
+ForwardForm PlainOfBF16(int width, bool in_pairs);
 
 }  // namespace attnd::cuda

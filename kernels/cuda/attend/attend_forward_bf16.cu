@@ -2,8 +2,9 @@
 
 namespace attnd::cuda {
 
-ForwardForm ForwardOfBF16(int width, bool has_terms, bool in_pairs) {
-  return in_pairs ? PairsOf<simt::bf16>(width) : FormOf<simt::bf16>(width, has_terms, false);
+ForwardForm ForwardOfBF16(int width, bool has_terms) {
+  return FormOf<simt::bf16>(width, has_terms, false);
 }
+ForwardForm PlainOfBF16(int width, bool in_pairs) { return PlainFormOf<simt::bf16>(width, in_pairs); }
 
 }  // namespace attnd::cuda

@@ -151,13 +151,19 @@ class TileWalk {
     Cut();
   }
   SIMT_FN bool done() const { return index_ >= end_; }
-  SIMT_FN int64_t index() const { return index_; }
+  SIMT_FN int32_t index() const { return index_; }
+  // All tiles from index() up to here are visible, with the same mask and terms.
+  SIMT_FN int32_t end() const {
+    const int32_t most = tiles_ - index_ < left_ ? tiles_ : index_ + left_;
+    return end_ < most ? end_ : most;
+  }
   SIMT_FN int mask() const { return mask_; }    // TileRun::kFull, or of PatternData::masks
   SIMT_FN int terms() const { return terms_; }  // TileRun::kNoTerms, or of PatternData::terms
-  // REQUIRES: not done.
-  SIMT_FN void Next() {
-    --left_;
-    if (++index_ == end_ && run_ != last_) {
+  // REQUIRES: not done, count <= end() - index().
+  SIMT_FN void Next(int32_t count = 1) {
+    left_ -= count;
+    index_ += count;
+    if (index_ == end_ && run_ != last_) {
       ++run_;
       if (run_ != last_) Open(0);
     }

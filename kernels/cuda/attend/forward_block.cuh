@@ -11,34 +11,31 @@
 #include "kernels/cuda/attend/attend_terms.h"
 #include "kernels/cuda/attend/attend_tiles.h"
 #include "kernels/cuda/attend/forward_shape.cuh"
+#include "kernels/cuda/attend/forward_sums.cuh"
 #include "kernels/cuda/simt.h"
 
 namespace attnd::cuda {
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-class ForwardBlock {
-  using Shape = ForwardShape<T, kWidth, kStreams, kTerms, kTiles>;
-  using Constants = ForwardConstants<kTiles>;
+template <class T, int kWidth, bool kStreams, bool kTerms>
+class ForwardBlock : ForwardSums<ForwardShape<T, kWidth, kStreams, kTerms>::kValueWidth, 1> {
+  using Shape = ForwardShape<T, kWidth, kStreams, kTerms>;
   static constexpr int kColumns = Shape::kValueWidth;
-  // Rows of a warp, and of a lane: all of one tile.
-  static constexpr int kWarpRows = 16 * kTiles, kRows = 2 * kTiles;
+  using Sums = ForwardSums<kColumns, 1>;
+  using Sums::kRows, Sums::Score, Sums::Out, Sums::s_, Sums::out_, Sums::max_, Sums::sum_;
 
  public:
-  // REQUIRES: `constants` are set.
-  SIMT_FN ForwardBlock(const ForwardData& data, Constants& constants, simt::SharedTiles shared)
+  // REQUIRES: `constants` are set. Takes what SharedBytesOfBlock counts beyond the tiles.
+  SIMT_FN ForwardBlock(const ForwardData& data, ForwardConstants& constants,
+                       const ForwardTiles<T>& tiles, simt::SharedTiles& shared)
       : data_(data),
         p_(data.p),
         c_(constants),
+        tiles_(tiles),
         lane_(threadIdx.x % 32),
-        tile_(threadIdx.x * kTiles / kAttendThreads),
-        warp_row_(threadIdx.x / 32 * kWarpRows % 64),
-        first_slot_(SlotOf(tile_)) {
-    odd_rows_ = shared.Take<uint32_t>(4);
-    even_ = shared.Take<T>(Shape::kPiece);
-    odd_ = shared.Take<T>(Shape::kPiece);
-    if constexpr (!kStreams) query_tile_ = shared.Take<T>(kTiles * 64 * Shape::kStride);
+        warp_row_(threadIdx.x / 32 * 16),
+        first_slot_(static_cast<int>(c_.tile.index) * 64) {
     if constexpr (kTerms) scores_ = shared.Take<float>(32 * kAttendThreads) + threadIdx.x;
-    warp_exists_ = c_.tiles[tile_].index >= 0 && first_slot_ + warp_row_ < c_.head.queries;
+    warp_exists_ = first_slot_ + warp_row_ < c_.head.queries;
     scale_ = p_.scale;
     if constexpr (Shape::kMayBeRelative) {
       if (p_.r.data != nullptr) relative_ = shared.Take<float>(64 * kRelativeStride);
@@ -49,21 +46,15 @@ class ForwardBlock {
   // them, costs time and comes second.
   SIMT_FN void Run() {
     if constexpr (!kStreams) {
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        if (c_.tiles[t].index < 0) continue;
-        LoadTile<T, kWidth>(query_tile_ + t * 64 * Shape::kStride, Shape::kStride, c_.q, 0,
-                            c_.head.QueryRows(SlotOf(t)));
-      }
+      LoadTile<T, kWidth>(tiles_.query, Shape::kStride, c_.q, 0, c_.head.QueryRows(first_slot_));
     }
     for (int careful = 0; careful < 2; ++careful) {
       is_careful_ = careful != 0;
       Walk();
-      if (!__syncthreads_or(HasOdd())) break;
+      if (!__syncthreads_or(this->HasOdd())) break;
     }
-    if (c_.tiles[tile_].index < 0) return;
-    if (kTiles > 1 || c_.tiles[0].is_whole) {
-      Store();
+    if (c_.tile.is_whole) {
+      this->StoreRows(p_, c_.head, first_slot_ + warp_row_, ValueColumn(), ValueWidth());
     } else {
       Save();
     }
@@ -73,11 +64,10 @@ class ForwardBlock {
   // The block's values.
   SIMT_FN int ValueColumn() const { return kStreams ? c_.place.value_part * kColumns : 0; }
   SIMT_FN int ValueWidth() const { return min(p_.Dv - ValueColumn(), kColumns); }
-  SIMT_FN int SlotOf(int t) const { return static_cast<int>(c_.tiles[t].index) * 64; }
   // Of row r of this lane.
   SIMT_FN int RowOfTile(int r) const { return warp_row_ + lane_ / 4 + r * 8; }
   SIMT_FN int64_t QueryRow(int64_t i) const { return c_.head.QueryRow(first_slot_ + i); }
-  SIMT_FN const ForwardStep<kTiles>& Step() const { return c_.steps[step_]; }
+  SIMT_FN const KeyRun<1>& KeysRun() const { return c_.runs.list[run_]; }
   SIMT_FN int Chunks() const { return kStreams ? (p_.D + kWidth - 1) / kWidth : 1; }
   // Pieces of a key tile: chunks of two halves of the distances, chunks of keys, values.
   SIMT_FN int Pieces(const RelativeWindow& window) const {
@@ -103,7 +93,7 @@ class ForwardBlock {
     return {false, 0};
   }
 
-  SIMT_FN T* Buffer(int parity) const { return parity == 0 ? even_ : odd_; }
+  SIMT_FN T* Buffer(int parity) const { return parity == 0 ? tiles_.even : tiles_.odd; }
   // Starts to load a piece of a key tile.
   SIMT_FN void Load(int piece, const RelativeWindow& window, int64_t key_tile, T* buffer) const {
     const ChosenRows keys = c_.head.KeyRows(key_tile * kTile);
@@ -129,63 +119,68 @@ class ForwardBlock {
   }
 
   SIMT_FN void Walk() {
-    Clear();
+    this->Clear(p_.is_softmax() ? -INFINITY : 0.0f);
     if (threadIdx.x == 0) {
-      c_.Start();
-      c_.Next(0);
+      c_.runs.Start(c_.head, &c_.tile);
+      c_.runs.Next(0);
     }
     __syncthreads();
-    int parity = 0, at = 0;
+    int parity = 0;
     RelativeWindow window = {false, 0};
-    if (!c_.steps[0].is_done) {
-      window = WindowOf(c_.steps[0].key_tile);
-      Load(0, window, c_.steps[0].key_tile, even_);
+    if (!c_.runs.list[0].is_empty()) {
+      window = WindowOf(c_.runs.list[0].first);
+      Load(0, window, c_.runs.list[0].first, tiles_.even);
     }
     simt::CopyCommit();
-    for (; !c_.steps[at].is_done; at ^= 1) {
-      const ForwardStep<kTiles>&step = c_.steps[at], &next = c_.steps[at ^ 1];
-      key_tile_ = step.key_tile;
-      step_ = at;
-      const bool sees = warp_exists_ && (kTiles == 1 || step.sees[tile_]);
-      const RelativeWindow own = window;
-      const int pieces = Pieces(own);
-      // Keys alone, then values: the first buffer, then the second one.
+    for (run_ = 0; !c_.runs.list[run_].is_empty(); run_ ^= 1) {
+      const int first = c_.runs.list[run_].first, end = c_.runs.list[run_].end;
+#pragma unroll 1
+      for (int tile = first; tile < end; ++tile) {
+        key_tile_ = tile;
+        const RelativeWindow own = window;
+        const int pieces = Pieces(own);
+        // Keys alone, then values: the first buffer, then the second one.
 #pragma unroll(kStreams ? 1 : 2)
-      for (int piece = 0; piece < pieces; ++piece, parity ^= 1) {
-        // This piece has arrived, and no thread reads the one before it.
-        simt::CopyWait<0>();
-        __syncthreads();
-        // No thread is in the step before this one, and there is a barrier until the next.
-        if (piece == 0 && threadIdx.x == 0) c_.Next(at ^ 1);
-        if (piece + 1 < pieces) {
-          Load(piece + 1, own, key_tile_, Buffer(parity ^ 1));
-        } else if (!next.is_done) {
-          window = WindowOf(next.key_tile);
-          Load(0, window, next.key_tile, Buffer(parity ^ 1));
-        }
-        simt::CopyCommit();
-        if (!sees && !is_careful_) continue;
-        T* buffer = Buffer(parity);
-        if (piece + 1 < pieces) {
-          if (sees) Multiply(piece, own, buffer);
-          if (piece + 2 == pieces && sees) Weigh(own);
-          continue;
-        }
-        if (is_careful_) FindOddRows(buffer);
-        if (!sees) continue;
-        if (std::is_same_v<T, float> || (kTiles == 1 && data_.is_exact)) {
-          AddValues<true, false>(buffer);
-        } else if constexpr (!std::is_same_v<T, float>) {
-          if (ValueWidth() == kColumns) {
-            AddValues<false, true>(buffer);
+        for (int piece = 0; piece < pieces; ++piece, parity ^= 1) {
+          // This piece has arrived, and no thread reads the one before it.
+          simt::CopyWait<0>();
+          __syncthreads();
+          // No thread is in the run before this one, and there is a barrier until the next.
+          if (piece == 0 && tile == first && threadIdx.x == 0) c_.runs.Next(run_ ^ 1);
+          if (piece + 1 < pieces) {
+            Load(piece + 1, own, tile, Buffer(parity ^ 1));
           } else {
-            AddValues<false, false>(buffer);
+            const KeyRun<1>& next = c_.runs.list[run_ ^ 1];
+            if (tile + 1 < end || !next.is_empty()) {
+              const int next_tile = tile + 1 < end ? tile + 1 : next.first;
+              window = WindowOf(next_tile);
+              Load(0, window, next_tile, Buffer(parity ^ 1));
+            }
           }
+          simt::CopyCommit();
+          if (!warp_exists_ && !is_careful_) continue;
+          T* buffer = Buffer(parity);
+          if (piece + 1 < pieces) {
+            if (warp_exists_) Multiply(piece, own, buffer);
+            if (piece + 2 == pieces && warp_exists_) Weigh(own);
+            continue;
+          }
+          if (is_careful_) FindOddRows(buffer);
+          if (!warp_exists_) continue;
+          if (std::is_same_v<T, float> || data_.is_exact) {
+            AddValues<true, false>(buffer);
+          } else if constexpr (!std::is_same_v<T, float>) {
+            if (ValueWidth() == kColumns) {
+              AddValues<false, true>(buffer);
+            } else {
+              AddValues<false, false>(buffer);
+            }
+          }
+          if (is_careful_) AddOddRows();
         }
-        if (is_careful_) AddOddRows();
       }
     }
-    // Before the buffers are used again; where there was no step, queries may be under way.
+    // Before the buffers are used again; where there was no tile, queries may be under way.
     simt::CopyWait<0>();
     __syncthreads();
   }
@@ -195,30 +190,14 @@ class ForwardBlock {
     AddWeighted<T, kColumns, kExact, kWhole>(out_, s_, values, Shape::kValueStride, ValueWidth());
   }
 
-  SIMT_FN void Clear() {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) Out(r, n, 0) = Out(r, n, 1) = 0;
-      max_[r] = p_.is_softmax() ? -INFINITY : 0.0f;
-      sum_[r] = 0;
-    }
-  }
-
   // Products of the pieces so far.
   SIMT_FN void Multiply(int piece, const RelativeWindow& window, const T* buffer) {
     constexpr int kStep = kProductStep<T>;
     const int chunks = Chunks(), chunk = kStreams ? piece % chunks : 0;
     const int width = (min(p_.D - chunk * kWidth, kWidth) + kStep - 1) / kStep * kStep;
-    const T* left = kStreams ? buffer : query_tile_ + tile_ * 64 * Shape::kStride;
+    const T* left = kStreams ? buffer : tiles_.query;
     const T* right = kStreams ? buffer + 64 * Shape::kStride : buffer;
-    if (chunk == 0) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int n = 0; n < 8; ++n) Score(r, n, 0) = Score(r, n, 1) = 0;
-      }
-    }
+    if (chunk == 0) this->ClearScores();
     left += warp_row_ * Shape::kStride;
     if (width == kWidth) {
       AddProducts<T, kWidth, true>(s_, left, right, Shape::kStride, width);
@@ -239,11 +218,6 @@ class ForwardBlock {
     }
   }
 
-  // Of columns n * 8 + lane % 4 * 2 + i of row r of this lane.
-  SIMT_FN float& Score(int r, int n, int i) { return s_[r / 2][n][r % 2 * 2 + i]; }
-  SIMT_FN float& Out(int r, int n, int i) { return out_[r / 2][n][r % 2 * 2 + i]; }
-  SIMT_FN float Out(int r, int n, int i) const { return out_[r / 2][n][r % 2 * 2 + i]; }
-
   // Sets hidden_.
   SIMT_FN void HideByMask();
   SIMT_FN static uint64_t LowBitsOf(int64_t n) {
@@ -251,7 +225,7 @@ class ForwardBlock {
   }
 
   SIMT_FN int64_t KeyRowOf(int n, int i) const {
-    return c_.head.KeyRow(key_tile_ * kTile + n * 8 + lane_ % 4 * 2 + (i & 1));
+    return c_.head.KeyRow(int64_t{key_tile_} * kTile + n * 8 + lane_ % 4 * 2 + (i & 1));
   }
 
   // Turns products into weights, and rescales the sums.
@@ -267,10 +241,8 @@ class ForwardBlock {
   // The product of a pair as float32 has it: split, infinities give NaN.
   SIMT_FN float PlainProduct(const Plane& q, const Plane& k, const PairTerms& pair) const;
   SIMT_FN void MendScores();
-  // s_[m][e / 4][e % 4]; registers have no index.
-  SIMT_FN float Pick(int m, int e) const;
-
-  SIMT_FN bool HasOdd() const;
+  // s_[0][e / 4][e % 4]; registers have no index.
+  SIMT_FN float Pick(int e) const;
 
   // Sets values that are not finite to zero, and notes their rows.
   SIMT_FN void FindOddRows(T* values) const;
@@ -287,33 +259,24 @@ class ForwardBlock {
   // Adds such values to the rows of queries that see them. All others keep their bits.
   SIMT_FN void AddOddRows();
 
-  SIMT_FN void Store();
-  SIMT_FN void StoreRow(int64_t row, int r, float factor, bool sees) const;
-
   // The state of a part.
   SIMT_FN void Save() const;
 
   const ForwardData& data_;
   const AttendData& p_;
-  Constants& c_;
-  T* query_tile_ = nullptr;
-  T *even_, *odd_;             // buffers of pieces in turn
-  uint32_t* odd_rows_;         // two bits a key of the tile
+  ForwardConstants& c_;
+  const ForwardTiles<T> tiles_;
   float* scores_ = nullptr;    // of this thread, every kAttendThreads-th
   float* relative_ = nullptr;  // [64][kRelativeStride]
   const int lane_;
-  const int tile_, warp_row_;  // of the warp: its tile of the block's, its first row there
-  const int first_slot_;       // of the tile
+  const int warp_row_;    // the warp's first row of the tile
+  const int first_slot_;  // of the tile
   bool warp_exists_, is_careful_ = false;
   float scale_;
 
-  int64_t key_tile_ = 0;
-  int step_ = 0;                  // of steps
-  uint32_t hidden_[kTiles] = {};  // bits [n * 4 + i] of s_: the pair is hidden
-  float s_[kTiles][8][4];         // products, scores, weights
-  float out_[kTiles][kColumns / 8][4];
-  // Of each row; the sum over this lane's keys. Without softmax 0, and the pairs seen.
-  float max_[kRows], sum_[kRows];
+  int key_tile_ = 0;
+  int run_ = 0;          // of runs
+  uint32_t hidden_ = 0;  // bits [n * 4 + i] of s_: the pair is hidden
 };
 
 }  // namespace attnd::cuda

@@ -10,19 +10,18 @@
 
 namespace attnd::cuda {
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::HideByMask() {
-  uint64_t keys = LowBitsOf(c_.head.keys - key_tile_ * kTile);
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::HideByMask() {
+  uint64_t keys = LowBitsOf(c_.head.keys - int64_t{key_tile_} * kTile);
   if (c_.head.key_rows != nullptr) {
     const unsigned low =
-        __ballot_sync(simt::kAllLanes, c_.head.KeyRow(key_tile_ * kTile + lane_) >= 0);
-    const unsigned high =
-        __ballot_sync(simt::kAllLanes, c_.head.KeyRow(key_tile_ * kTile + 32 + lane_) >= 0);
+        __ballot_sync(simt::kAllLanes, c_.head.KeyRow(int64_t{key_tile_} * kTile + lane_) >= 0);
+    const unsigned high = __ballot_sync(
+        simt::kAllLanes, c_.head.KeyRow(int64_t{key_tile_} * kTile + 32 + lane_) >= 0);
     keys &= uint64_t{high} << 32 | low;
   }
-  const int mask = Step().mask[tile_];
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m) hidden_[m] = 0;
+  const int mask = KeysRun().mask[0];
+  hidden_ = 0;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     uint64_t sees = keys;
@@ -34,68 +33,42 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::HideByMask() {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const auto two = static_cast<uint32_t>(sees >> n * 8) & 3;
-      hidden_[r / 2] |= (two ^ 3) << (n * 4 + r % 2 * 2);
+      hidden_ |= (two ^ 3) << (n * 4 + r * 2);
     }
   }
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::Weigh(
-    const RelativeWindow& window) {
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::Weigh(const RelativeWindow& window) {
   HideByMask();
   if constexpr (kTerms) {
     AddTerms(window);
-    if (!p_.is_softmax()) return;
-  } else {
+    if (p_.is_softmax()) this->Soften(1);
+    return;
+  }
+  // Weights of float32 are those of rounded scores: of one key exactly 1.
+  const bool multiplies = std::is_same_v<T, float> || !(scale_ > 0);
+  if (multiplies) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int n = 0; n < 8; ++n) Score(r, n, 0) *= scale_, Score(r, n, 1) *= scale_;
     }
-    if constexpr (std::is_same_v<T, float>) {
-      if (is_careful_) MendScores();
-    }
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (is_careful_) MendScores();
+  }
+  if (hidden_ != 0) {
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      if (hidden_[m] == 0) continue;
-#pragma unroll
-      for (int e = 0; e < 32; ++e) {
-        if ((hidden_[m] >> e & 1) != 0) s_[m][e / 4][e % 4] = -INFINITY;
-      }
+    for (int e = 0; e < 32; ++e) {
+      if ((hidden_ >> e & 1) != 0) s_[0][e / 4][e % 4] = -INFINITY;
     }
   }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    float most = -INFINITY;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) most = fmaxf(most, fmaxf(Score(r, n, 0), Score(r, n, 1)));
-    const float old = max_[r];
-    max_[r] = fmaxf(old, QuadMax(most));
-    // A row that has seen nothing: -inf - 0 instead of -inf - -inf.
-    const float base = max_[r] == -INFINITY ? 0.0f : max_[r];
-    const float decay = simt::Exp2(old - base);
-    float sum = sum_[r] * decay;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        Score(r, n, i) = simt::Exp2(Score(r, n, i) - base);
-        sum += Score(r, n, i);
-      }
-    }
-    sum_[r] = sum;
-    if (decay == 1.0f) continue;
-#pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) Out(r, n, i) *= decay;
-    }
-  }
+  this->Soften(multiplies ? 1 : scale_);
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::AddTerms(
-    const RelativeWindow& window) {
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::AddTerms(const RelativeWindow& window) {
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -105,18 +78,18 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::AddTerms(
     if (window.is_shared) __syncwarp();
   }
   const PatternData* pattern = c_.head.pattern;
-  const int tile_terms = Step().terms[tile_];
+  const int tile_terms = KeysRun().terms[0];
   const TermsData* terms = tile_terms < 0 ? nullptr : &pattern->terms[tile_terms];
   const bool has_key_bias = pattern != nullptr && pattern->key_bias != nullptr;
   float seen[2] = {0, 0};
 #pragma unroll 1
   for (int e = 0; e < 32; ++e) {
-    if ((hidden_[0] >> e & 1) != 0) {
+    if ((hidden_ >> e & 1) != 0) {
       scores_[e * kAttendThreads] = p_.is_softmax() ? -INFINITY : 0.0f;
       continue;
     }
     const int n = e / 4, i = e % 4, r = i >> 1;
-    const int64_t slot = key_tile_ * kTile + n * 8 + lane_ % 4 * 2 + (i & 1);
+    const int64_t slot = int64_t{key_tile_} * kTile + n * 8 + lane_ % 4 * 2 + (i & 1);
     PairTerms pair;
     pair.query_row = QueryRow(RowOfTile(r));
     pair.key_row = c_.head.KeyRow(slot);
@@ -138,7 +111,7 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::AddTerms(
       seen[0] += sees && r == 0 ? 1.0f : 0.0f;
       seen[1] += sees && r == 1 ? 1.0f : 0.0f;
     }
-    if (!sees) hidden_[0] |= uint32_t{1} << e;
+    if (!sees) hidden_ |= uint32_t{1} << e;
     scores_[e * kAttendThreads] = s;
   }
   if (!p_.is_softmax()) {
@@ -152,8 +125,8 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::AddTerms(
   }
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::RelativeProduct(
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms>::RelativeProduct(
     const RelativeWindow& window, const PairTerms& pair, int r) const {
   const int64_t delta = pair.position.DeltaTo(pair.key_row, p_.L);
   float product = 0;
@@ -165,11 +138,10 @@ SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::RelativeProduct
              HeadRows::Of(p_.r, c_.head.b, c_.head.h), delta);
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::Dot(const HeadRows& x,
-                                                                     int64_t x_row,
-                                                                     const HeadRows& y,
-                                                                     int64_t y_row) const {
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms>::Dot(const HeadRows& x, int64_t x_row,
+                                                             const HeadRows& y,
+                                                             int64_t y_row) const {
   float sum = 0;
   for (int d = 0; d < p_.D; ++d) {
     sum = fmaf(LoadFloat(x.data, x.dtype, x.At(x_row) + d),
@@ -178,21 +150,22 @@ SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::Dot(const HeadR
   return sum;
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::PlainProduct(
-    const Plane& q, const Plane& k, const PairTerms& pair) const {
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms>::PlainProduct(const Plane& q,
+                                                                      const Plane& k,
+                                                                      const PairTerms& pair) const {
   const bool is_own = pair.key_row < p_.Nk;
   return Dot(HeadRows::Of(q, c_.head.b, c_.head.h), pair.query_row,
              HeadRows::Of(is_own ? k : p_.k2, c_.head.b, c_.head.kv),
              is_own ? pair.key_row : pair.key_row - p_.Nk);
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::MendScores() {
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms>::MendScores() {
 #pragma unroll 1
   for (int e = 0; e < 32; ++e) {
-    float s = Pick(0, e);
-    if (s == s || (hidden_[0] >> e & 1) != 0) continue;
+    float s = Pick(e);
+    if (s == s || (hidden_ >> e & 1) != 0) continue;
     PairTerms pair = {};
     pair.query_row = QueryRow(RowOfTile(e >> 1 & 1));
     if (pair.query_row < 0) continue;
@@ -208,14 +181,14 @@ SIMT_FN void ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::MendScores() {
   }
 }
 
-template <class T, int kWidth, bool kStreams, bool kTerms, int kTiles>
-SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms, kTiles>::Pick(int m, int e) const {
+template <class T, int kWidth, bool kStreams, bool kTerms>
+SIMT_FN float ForwardBlock<T, kWidth, kStreams, kTerms>::Pick(int e) const {
   float s = 0;
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (e == n * 4 + i) s = s_[m][n][i];
+      if (e == n * 4 + i) s = s_[0][n][i];
     }
   }
   return s;
