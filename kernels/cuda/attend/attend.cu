@@ -99,7 +99,9 @@ ForwardForm FormOf(DType dtype, int width, bool has_terms, bool has_relative) {
   return ForwardOfF32(width, has_terms, has_relative);
 }
 ForwardForm PlainFormOf(DType dtype, int width, bool in_pairs) {
-  return dtype == DType::kF16 ? PlainOfF16(width, in_pairs) : PlainOfBF16(width, in_pairs);
+  if (dtype == DType::kF16) return PlainOfF16(width, in_pairs);
+  if (dtype == DType::kBF16) return PlainOfBF16(width, in_pairs);
+  return PlainOfF32(width);
 }
 
 // Whether pieces of 16 bytes of its rows can be copied.
@@ -109,11 +111,12 @@ bool Copies(const View& view) {
          view.stride[1] % per == 0 && view.stride[2] % per == 0;
 }
 
-// Whether ForwardPlain computes a problem of 16-bit tiles without terms: rows in natural order that
-// fill the width of their tiles, whole sequences.
-bool IsPlain(const ForwardData& data, const AttendProblem& p, int width) {
-  if (data.parts > 1 || data.is_exact || data.p.D != width || data.p.Dv != width ||
-      !(data.p.scale > 0) || p.terms.k2.given()) {
+// Whether ForwardPlain computes a problem without terms: rows in natural order that fill the width
+// of their tiles of `type`, whole sequences.
+bool IsPlain(const ForwardData& data, const AttendProblem& p, int width, DType type) {
+  const bool is_exact = data.is_exact && type != DType::kF32;
+  if (data.parts > 1 || is_exact || p.q.dtype != type || p.k.dtype != type || p.v.dtype != type ||
+      data.p.D != width || data.p.Dv != width || !(data.p.scale > 0) || p.terms.k2.given()) {
     return false;
   }
   const auto is_natural = [](const AttendSeq& seq) { return !seq.is_listed && !seq.gathers; };
@@ -209,12 +212,12 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   const int64_t widest = std::max(one.q.shape[3], one.v.shape[3]);
   const int width = has_relative || widest > 128 ? 0 : widest > 64 ? 128 : 64;
   const DType type = Cost::TypeOf(args, one);
-  const bool may_be_plain = type != DType::kF32 && width != 0 && !has_terms;
+  const bool may_be_plain = width != 0 && !has_terms, may_pair = type != DType::kF32;
   int64_t fitting = 0;  // blocks of one tile
   for (size_t n = 0; n < forward.size(); ++n) {
     const ForwardData& data = forward[n];
     const AttendProblem& p = args.problems[n];
-    if (may_be_plain && IsPlain(data, p, width) && FitsPairs(p)) {
+    if (may_be_plain && IsPlain(data, p, width, type) && FitsPairs(p)) {
       fitting += data.p.B * data.p.H * data.ranks;
     }
   }
@@ -236,8 +239,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       listed.Add(data.p, data.p.B * data.p.H * rows);
       continue;
     }
-    const bool is_plain = may_be_plain && IsPlain(data, p, width);
-    const bool in_pairs = is_plain && fitting >= kPairedBlocks && FitsPairs(p);
+    const bool is_plain = may_be_plain && IsPlain(data, p, width, type);
+    const bool in_pairs = is_plain && may_pair && fitting >= kPairedBlocks && FitsPairs(p);
     (in_pairs ? pair_cost : is_plain ? plain_cost : cost).Add(args, p, has_terms);
     data.value_parts =
         width == 0 ? static_cast<int>(std::max<int64_t>(1, DivideUp(data.p.Dv, 128))) : 1;

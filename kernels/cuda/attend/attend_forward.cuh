@@ -41,12 +41,13 @@ SIMT_FN void StoreUnplaced(const AttendData& p, const AttendHead& head, const Fo
   }
 }
 
-// Blocks of a processor at once, whose registers they share.
-template <class T, int kWidth, bool kStreams>
-constexpr int kBlocksAtOnce = kWidth == 64 && !kStreams && !std::is_same_v<T, float> ? 3 : 2;
+// Blocks of a processor at once, whose registers they share. kTiles: of queries, of each.
+template <class T, int kWidth, bool kStreams, int kTiles>
+constexpr int kBlocksAtOnce =
+    kTiles == 1 && kWidth == 64 && !kStreams && !std::is_same_v<T, float> ? 3 : 2;
 
 template <class T, int kWidth, bool kStreams, bool kTerms>
-__global__ void __launch_bounds__(kAttendThreads, kBlocksAtOnce<T, kWidth, kStreams>)
+__global__ void __launch_bounds__(kAttendThreads, kBlocksAtOnce<T, kWidth, kStreams, 1>)
     AttendForward(const __grid_constant__ Problems<ForwardData> problems) {
   using Shape = ForwardShape<T, kWidth, kStreams, kTerms>;
   const auto found = FindPlace(problems);
@@ -81,7 +82,7 @@ __device__ __noinline__ void ComputeAgain(const ForwardData& data, const Forward
 }
 
 template <class T, int kWidth, int kTiles>
-__global__ void __launch_bounds__(kAttendThreads, kBlocksAtOnce<T, kWidth, false>)
+__global__ void __launch_bounds__(kAttendThreads, kBlocksAtOnce<T, kWidth, false, kTiles>)
     AttendPlain(const __grid_constant__ Problems<ForwardData> problems) {
   using Shape = ForwardShape<T, kWidth, false, false>;
   const auto found = FindPlace(problems);
@@ -126,8 +127,13 @@ ForwardForm NewPlainForm() {
 
 template <class T>
 ForwardForm PlainFormOf(int width, bool in_pairs) {
-  if (width == 64) return in_pairs ? NewPlainForm<T, 64, 2>() : NewPlainForm<T, 64, 1>();
-  return in_pairs ? NewPlainForm<T, 128, 2>() : NewPlainForm<T, 128, 1>();
+  if constexpr (std::is_same_v<T, float>) {
+    return width == 64 ? NewPlainForm<T, 64, 1>() : NewPlainForm<T, 128, 1>();
+  } else if (width == 64) {
+    return in_pairs ? NewPlainForm<T, 64, 2>() : NewPlainForm<T, 64, 1>();
+  } else {
+    return in_pairs ? NewPlainForm<T, 128, 2>() : NewPlainForm<T, 128, 1>();
+  }
 }
 
 }  // namespace attnd::cuda

@@ -119,8 +119,9 @@ struct ForwardForm {
 ForwardForm ForwardOfF32(int width, bool has_terms, bool has_relative);
 ForwardForm ForwardOfF16(int width, bool has_terms);
 ForwardForm ForwardOfBF16(int width, bool has_terms);
-// Of problems that IsPlain. In pairs, two tiles of queries a block, which reads each tile of keys
-// once for both of them. Results are the same bits.
+// ForwardPlain. In pairs, two tiles of queries a block, which reads each tile of keys once for both
+// of them. Results are the same bits as ForwardOf's.
+ForwardForm PlainOfF32(int width);
 ForwardForm PlainOfF16(int width, bool in_pairs);
 ForwardForm PlainOfBF16(int width, bool in_pairs);
 

@@ -167,15 +167,7 @@ class ForwardBlock : ForwardSums<ForwardShape<T, kWidth, kStreams, kTerms>::kVal
           }
           if (is_careful_) FindOddRows(buffer);
           if (!warp_exists_) continue;
-          if (std::is_same_v<T, float> || data_.is_exact) {
-            AddValues<true, false>(buffer);
-          } else if constexpr (!std::is_same_v<T, float>) {
-            if (ValueWidth() == kColumns) {
-              AddValues<false, true>(buffer);
-            } else {
-              AddValues<false, false>(buffer);
-            }
-          }
+          AddValues(buffer);
           if (is_careful_) AddOddRows();
         }
       }
@@ -185,9 +177,20 @@ class ForwardBlock : ForwardSums<ForwardShape<T, kWidth, kStreams, kTerms>::kVal
     __syncthreads();
   }
 
-  template <bool kExact, bool kWhole>
   SIMT_FN void AddValues(const T* values) {
-    AddWeighted<T, kColumns, kExact, kWhole>(out_, s_, values, Shape::kValueStride, ValueWidth());
+    // A test within a product would leave nothing to do while the one before it is under way.
+    const bool is_whole = ValueWidth() == kColumns;
+    constexpr bool kIsFloat = std::is_same_v<T, float>;
+    if (kIsFloat || !data_.is_exact) {
+      if (is_whole) {
+        AddWeighted<T, kColumns, kIsFloat, true>(out_, s_, values, Shape::kValueStride, kColumns);
+      } else {
+        AddWeighted<T, kColumns, kIsFloat, false>(out_, s_, values, Shape::kValueStride,
+                                                  ValueWidth());
+      }
+      return;
+    }
+    AddWeighted<T, kColumns, true, false>(out_, s_, values, Shape::kValueStride, ValueWidth());
   }
 
   // Products of the pieces so far.

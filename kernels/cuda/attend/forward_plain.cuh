@@ -1,9 +1,10 @@
-// What most blocks of attend's forward kernels do: 16-bit rows in natural order that fill their
-// tiles, numbers that are finite, no terms. Nothing else is in the loop over tiles of keys, which
-// then fits the instruction cache; ForwardBlock computes blocks that turn out to need more.
+// What most blocks of attend's forward kernels do: rows in natural order that fill their tiles,
+// numbers that are finite, no terms. Nothing else is in the loop over tiles of keys, which then
+// fits the instruction cache; ForwardBlock computes blocks that turn out to need more.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/attend/attend_forward.h"
 #include "kernels/cuda/attend/attend_params.h"
@@ -115,7 +116,7 @@ class ForwardPlain : ForwardSums<kWidth, kTiles> {
           this->ClearScores();
           AddProducts<T, kWidth, true>(s_, queries, tiles_.even, kStride, kWidth);
           if (mask >= 0 || tile >= whole_tiles_) Hide(mask, tile);
-          this->Soften(p_.scale);
+          Soften();
         }
         // The values have, and no thread reads the keys.
         simt::CopyWait<0>();
@@ -127,12 +128,27 @@ class ForwardPlain : ForwardSums<kWidth, kTiles> {
         }
         simt::CopyCommit();
         if (sees) {
-          AddWeighted<T, kWidth, false, true>(out_, s_, tiles_.odd, Shape::kValueStride, kWidth);
+          AddWeighted<T, kWidth, std::is_same_v<T, float>, true>(out_, s_, tiles_.odd,
+                                                                 Shape::kValueStride, kWidth);
         }
       }
     }
     // Of keys, where there was no tile of queries: also before shared memory is used again.
     simt::CopyWait<0>();
+  }
+
+  SIMT_FN void Soften() {
+    if constexpr (std::is_same_v<T, float>) {
+      // As ForwardBlock does.
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int n = 0; n < 8; ++n) Score(r, n, 0) *= p_.scale, Score(r, n, 1) *= p_.scale;
+      }
+      Sums::Soften(1);
+    } else {
+      Sums::Soften(p_.scale);
+    }
   }
 
   // Starts to load rows of a tile; zeros where there is none.
