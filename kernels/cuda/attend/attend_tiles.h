@@ -35,6 +35,10 @@ constexpr int TileStride(int width) {
 template <class T>
 constexpr int kProductStep = std::is_same_v<T, float> ? 8 : 16;
 
+// Columns of a tile that exist are a multiple of this many, the last of them zeros.
+template <class T>
+constexpr int kPadded = std::is_same_v<T, float> ? 32 : 16;
+
 template <class T>
 SIMT_FN T FromFloat(float x) {
   if constexpr (std::is_same_v<T, float>) return x;
@@ -103,14 +107,13 @@ struct RowSource {
 };
 
 // Starts to load columns [column, column + kWidth) of the rows of a tile. Columns beyond the
-// source's are zeros up to the next whole step of a product and undefined beyond. For all threads
+// source's are zeros up to a multiple of kPadded and undefined beyond. For all threads
 // of the block; a copy may be under way (CopyCommit) when it returns.
 template <class T, int kWidth>
 SIMT_FN void LoadTile(T* tile, int stride, const RowSource& source, int column,
                       const ChosenRows& rows) {
-  constexpr int kStep = kProductStep<T>;
   const int columns = min(source.width - column, kWidth);
-  const int padded = (columns + kStep - 1) / kStep * kStep;
+  const int padded = (columns + kPadded<T> - 1) / kPadded<T> * kPadded<T>;
   if (source.copies) {
     // The same columns of every kApart-th row.
     constexpr int kPer = 16 / sizeof(T), kChunks = kWidth / kPer, kApart = kAttendThreads / kChunks;
@@ -260,10 +263,13 @@ SIMT_FN void AddWeighted(float (&out)[kRows16][kWidth / 8][4],
       simt::SplitTf32(of[1], &high[2], &low[2]);
       simt::SplitTf32(of[3], &high[3], &low[3]);
       const float* row = values + (n * 8 + t * 2) * stride + group;
+      // One test for many columns: within a block of code products wait for each other less.
 #pragma unroll
-      for (int m = 0; m < kWidth / 8; ++m) {
-        if (kWhole || m * 8 < width) {
-          MmaSplit<false, true>(out[0][m], high, low, row[m * 8], row[stride + m * 8]);
+      for (int m = 0; m < kWidth / 8; m += kPadded<T> / 8) {
+        if (!kWhole && m * 8 >= width) continue;
+#pragma unroll
+        for (int i = m; i < m + kPadded<T> / 8; ++i) {
+          MmaSplit<false, true>(out[0][i], high, low, row[i * 8], row[stride + i * 8]);
         }
       }
     }

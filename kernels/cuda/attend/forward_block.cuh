@@ -178,19 +178,13 @@ class ForwardBlock : ForwardSums<ForwardShape<T, kWidth, kStreams, kTerms>::kVal
   }
 
   SIMT_FN void AddValues(const T* values) {
-    // A test within a product would leave nothing to do while the one before it is under way.
-    const bool is_whole = ValueWidth() == kColumns;
-    constexpr bool kIsFloat = std::is_same_v<T, float>;
-    if (kIsFloat || !data_.is_exact) {
-      if (is_whole) {
-        AddWeighted<T, kColumns, kIsFloat, true>(out_, s_, values, Shape::kValueStride, kColumns);
-      } else {
-        AddWeighted<T, kColumns, kIsFloat, false>(out_, s_, values, Shape::kValueStride,
-                                                  ValueWidth());
-      }
-      return;
+    if (std::is_same_v<T, float> || data_.is_exact) {
+      AddWeighted<T, kColumns, true, false>(out_, s_, values, Shape::kValueStride, ValueWidth());
+    } else if (ValueWidth() == kColumns) {
+      AddWeighted<T, kColumns, false, true>(out_, s_, values, Shape::kValueStride, kColumns);
+    } else {
+      AddWeighted<T, kColumns, false, false>(out_, s_, values, Shape::kValueStride, ValueWidth());
     }
-    AddWeighted<T, kColumns, true, false>(out_, s_, values, Shape::kValueStride, ValueWidth());
   }
 
   // Products of the pieces so far.
