@@ -20,8 +20,10 @@ struct ColumnUnit {
 
 SIMT_FN ColumnUnit ColumnUnitOf(const Lines& lines, int64_t block) {
   ColumnUnit unit;
-  const int64_t tile = lines.chunks == 1 ? block : block / lines.chunks;
-  unit.chunk = block - tile * lines.chunks;
+  // Blocks side by side take lines side by side: pages of memory are read whole.
+  const int64_t tiles = (lines.count + simt::kWarp - 1) / simt::kWarp;
+  unit.chunk = lines.chunks == 1 ? 0 : block / tiles;
+  const int64_t tile = block - unit.chunk * tiles;
   unit.lane = threadIdx.x % simt::kWarp;
   unit.row = threadIdx.x / simt::kWarp;
   unit.line = static_cast<uint32_t>(tile * simt::kWarp + unit.lane);
@@ -38,13 +40,13 @@ SIMT_FN ColumnUnit ColumnUnitOf(const Lines& lines, int64_t block) {
 template <int kCount>
 SIMT_FN void LoadColumn(const Lines& lines, int view, const ColumnUnit& unit, int first, int step,
                         int end, float filler, float (&x)[kCount]) {
-  const int64_t stride = lines.axis_stride[view];
+  const int64_t stride = lines.axis_stride[view], apart = step * stride;
   WithFloatType(lines.dtype[view], [&](auto type) {
-    auto* data = static_cast<decltype(type)>(lines.data[view]) + unit.offset[view];
+    auto* from = static_cast<decltype(type)>(lines.data[view]) + unit.offset[view] + first * stride;
+    // Additions: a product of 64 bits an element would take most of the instructions.
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const int i = first + k * step;
-      x[k] = i < end ? ToFloat(data[i * stride]) : filler;
+    for (int k = 0; k < kCount; ++k, from += apart) {
+      x[k] = first + k * step < end ? ToFloat(*from) : filler;
     }
   });
 }
@@ -52,13 +54,12 @@ SIMT_FN void LoadColumn(const Lines& lines, int view, const ColumnUnit& unit, in
 template <int kCount>
 SIMT_FN void StoreColumn(const Lines& lines, int view, const ColumnUnit& unit, int first, int step,
                          int end, const float (&x)[kCount]) {
-  const int64_t stride = lines.axis_stride[view];
+  const int64_t stride = lines.axis_stride[view], apart = step * stride;
   WithFloatType(lines.dtype[view], [&](auto type) {
-    auto* data = static_cast<decltype(type)>(lines.data[view]) + unit.offset[view];
+    auto* to = static_cast<decltype(type)>(lines.data[view]) + unit.offset[view] + first * stride;
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const int i = first + k * step;
-      if (i < end) Store(data + i * stride, x[k]);
+    for (int k = 0; k < kCount; ++k, to += apart) {
+      if (first + k * step < end) Store(to, x[k]);
     }
   });
 }

@@ -27,22 +27,28 @@ DeviceStatus Run(CudaDevice& device, Stream& stream, const CumulativeArgs& args,
                  Seen* parts) {
   const Cuda& cuda = device.cuda();
   const double flops = FlopsOf(kOp);
-  DeviceStatus totals = LaunchOver(device, stream,
-                                   {.threads = Lines::kThreads,
-                                    .shared_bytes = kScanShared,
-                                    .seconds = lines.CutSeconds(cuda, flops)},
-                                   Cumulative<kOp>, lines.cut, Way{args.exclusive, false}, parts);
+  DeviceStatus totals = ForEachLineKind([&](auto kind) {
+    CutList& list = lines.of(kind);
+    return LaunchOver(device, stream,
+                      {.threads = Lines::kThreads,
+                       .shared_bytes = kScanShared,
+                       .seconds = list.CutSeconds(cuda, flops)},
+                      Cumulative<kOp, kind>, list.cut, Way{args.exclusive, false}, parts);
+  });
   if (!totals.ok()) return totals;
   DeviceStatus starts =
       LaunchOver(device, stream,
                  {.threads = Lines::kThreads, .seconds = lines.MergedSeconds(cuda, sizeof(Seen))},
                  ScanParts<kOp>, lines.merged, parts);
   if (!starts.ok()) return starts;
-  return LaunchOver(device, stream,
-                    {.threads = Lines::kThreads,
-                     .shared_bytes = kScanShared,
-                     .seconds = lines.AllSeconds(cuda, flops)},
-                    Cumulative<kOp>, lines.all, Way{args.exclusive, true}, parts);
+  return ForEachLineKind([&](auto kind) {
+    CutList& list = lines.of(kind);
+    return LaunchOver(device, stream,
+                      {.threads = Lines::kThreads,
+                       .shared_bytes = kScanShared,
+                       .seconds = list.AllSeconds(cuda, flops)},
+                      Cumulative<kOp, kind>, list.all, Way{args.exclusive, true}, parts);
+  });
 }
 
 }  // namespace

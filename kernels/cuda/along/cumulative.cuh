@@ -49,11 +49,24 @@ SIMT_FN Seen Combine(const Seen& s, const Seen& t) {
   }
 }
 
+// An element that changes nothing.
+template <CumulativeOp kOp>
+constexpr float kFiller = kOp == CumulativeOp::kSum ? 0 : -INFINITY;
+
 // After one more element.
 template <CumulativeOp kOp>
 SIMT_FN Seen After(const Seen& seen, float x, bool resets, bool exclusive) {
-  if (kOp == CumulativeOp::kSum && resets) return {exclusive ? x : 0.0, 1};
-  return Combine<kOp>(seen, Seen{x, kOp == CumulativeOp::kLogSumExp ? 1.0 : 0.0});
+  if constexpr (kOp == CumulativeOp::kSum) {
+    // A reset comes after its element, or, of an exclusive sum, before it.
+    const double sum = seen.a + x;
+    return {!resets ? sum : exclusive ? x : 0.0, resets ? 1 : seen.b};
+  } else if constexpr (kOp == CumulativeOp::kMax) {
+    // Of float32, what Combine gives.
+    const auto most = static_cast<float>(seen.a);
+    return {most > x || most != most ? most : x, 0};
+  } else {
+    return Combine<kOp>(seen, Seen{x, 1});
+  }
 }
 
 template <CumulativeOp kOp>
@@ -68,8 +81,8 @@ SIMT_FN float Visit(Seen* seen, float x, bool resets, bool exclusive) {
   const Seen before = *seen;
   *seen = After<kOp>(before, x, resets, exclusive);
   if (exclusive) return Result<kOp>(before);
-  // The reset comes after the element.
-  return Result<kOp>(resets ? After<kOp>(before, x, false, exclusive) : *seen);
+  if (kOp == CumulativeOp::kSum) return static_cast<float>(before.a + x);
+  return Result<kOp>(*seen);
 }
 
 // What `width` lanes side by side have seen, each with those before it.
@@ -87,17 +100,17 @@ struct Way {
 };
 
 // `start`: what the line saw before this unit. Returns what it has seen after it.
-template <CumulativeOp kOp>
+template <CumulativeOp kOp, int kFours>
 SIMT_FN Seen ScanRow(const Lines& lines, const RowUnit& unit, const Way& way, Seen start,
                      Seen* scratch) {
-  Held x;
-  LoadRow(lines, kScanX, unit, 0, x);
+  Held<kFours> x;
+  LoadRow(lines, kScanX, unit, kFiller<kOp>, x);
   unsigned resets = 0;  // a bit an element
   if (kOp == CumulativeOp::kSum && lines.data[kScanReset] != nullptr) {
-    Held reset;
+    Held<kFours> reset;
     LoadRow(lines, kScanReset, unit, 0, reset);
-    ForEachHeld(unit,
-                [&](int g, int j, int) { resets |= (reset[g][j] != 0 ? 1u : 0u) << (4 * g + j); });
+    ForEachHeld<kFours>(
+        unit, [&](int g, int j, int) { resets |= (reset[g][j] != 0 ? 1u : 0u) << (4 * g + j); });
   }
   const auto resets_at = [&](int g, int j) { return (resets >> (4 * g + j) & 1) != 0; };
   const int width = min(unit.team, simt::kWarp), lane = unit.rank % simt::kWarp;
@@ -106,14 +119,12 @@ SIMT_FN Seen ScanRow(const Lines& lines, const RowUnit& unit, const Way& way, Se
   // The same in all teams of the block.
   const int count = lines.chunks > 1 ? unit.count : static_cast<int>(lines.n);
 #pragma unroll
-  for (int g = 0; g < kHeldFours; ++g) {
+  for (int g = 0; g < kFours; ++g) {
     if (g * unit.team * 4 >= count) break;
     Seen own = Nothing<kOp>();
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (unit.First(g) + j < unit.count) {
-        own = After<kOp>(own, x[g][j], resets_at(g, j), way.exclusive);
-      }
+      own = After<kOp>(own, x[g][j], resets_at(g, j), way.exclusive);
     }
     const Seen scanned = ScanLanes<kOp>(own, lane, width);
     Seen seen = start, before = ShuffledUp(scanned, 1);
@@ -148,20 +159,24 @@ SIMT_FN Seen ScanColumn(const Lines& lines, const ColumnUnit& unit, const Way& w
   const int rows = (static_cast<int>(rest) + Lines::kRows - 1) / Lines::kRows;
   const int first = unit.row * rows, end = min(first + rows, unit.count);
   float x[Lines::kHeld];
-  LoadColumn(lines, kScanX, unit, first, 1, end, 0, x);
+  LoadColumn(lines, kScanX, unit, first, 1, end, kFiller<kOp>, x);
   unsigned resets = 0;
   if (kOp == CumulativeOp::kSum && lines.data[kScanReset] != nullptr) {
-    float reset[Lines::kHeld];
-    LoadColumn(lines, kScanReset, unit, first, 1, end, 0, reset);
+    // A few at a time: they are not kept.
+    constexpr int kAtOnce = 8;
 #pragma unroll
-    for (int k = 0; k < Lines::kHeld; ++k) resets |= (reset[k] != 0 ? 1u : 0u) << k;
+    for (int k = 0; k < Lines::kHeld; k += kAtOnce) {
+      float reset[kAtOnce];
+      LoadColumn(lines, kScanReset, unit, first + k, 1, end, 0, reset);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) resets |= (reset[j] != 0 ? 1u : 0u) << (k + j);
+    }
   }
   const auto resets_at = [&](int k) { return (resets >> k & 1) != 0; };
+  // Elements that do not exist change nothing.
   Seen own = Nothing<kOp>();
 #pragma unroll
-  for (int k = 0; k < Lines::kHeld; ++k) {
-    if (first + k < end) own = After<kOp>(own, x[k], resets_at(k), way.exclusive);
-  }
+  for (int k = 0; k < Lines::kHeld; ++k) own = After<kOp>(own, x[k], resets_at(k), way.exclusive);
   scratch[threadIdx.x] = own;
   __syncthreads();
   Seen seen = start;
@@ -170,9 +185,12 @@ SIMT_FN Seen ScanColumn(const Lines& lines, const ColumnUnit& unit, const Way& w
     start = Combine<kOp>(start, scratch[row * simt::kWarp + unit.lane]);
   }
   if (way.writes) {
+    // Their float64 values would take twice the registers.
+#pragma unroll
+    for (int k = 0; k < Lines::kHeld; ++k) simt::Forget(x[k]);
 #pragma unroll
     for (int k = 0; k < Lines::kHeld; ++k) {
-      if (first + k < end) x[k] = Visit<kOp>(&seen, x[k], resets_at(k), way.exclusive);
+      x[k] = Visit<kOp>(&seen, x[k], resets_at(k), way.exclusive);
     }
     StoreColumn(lines, kScanOut, unit, first, 1, end, x);
   }
@@ -183,8 +201,8 @@ SIMT_FN Seen ScanColumn(const Lines& lines, const ColumnUnit& unit, const Way& w
 
 // Writes the results where `way` says so; else the totals of chunks. `parts`: of chunks, their
 // totals or, where results are written, what the line saw before them.
-template <CumulativeOp kOp>
-__global__ void __launch_bounds__(Lines::kThreads)
+template <CumulativeOp kOp, LineKind kKind>
+__global__ void __launch_bounds__(Lines::kThreads, 2)
     Cumulative(const __grid_constant__ Problems<Lines> problems, cumulative_internal::Way way,
                Seen* parts) {
   using namespace cumulative_internal;
@@ -200,10 +218,11 @@ __global__ void __launch_bounds__(Lines::kThreads)
     const Seen total = scan_unit(start);
     if (part != nullptr && !way.writes && is_first) *part = total;
   };
-  if (lines.is_dense) {
+  if constexpr (kKind != LineKind::kColumns) {
     const RowUnit unit = RowUnitOf(lines, place.block);
-    scan(unit, unit.rank == 0,
-         [&](const Seen& start) { return ScanRow<kOp>(lines, unit, way, start, scratch); });
+    scan(unit, unit.rank == 0, [&](const Seen& start) {
+      return ScanRow<kOp, HeldFours(kKind)>(lines, unit, way, start, scratch);
+    });
   } else {
     const ColumnUnit unit = ColumnUnitOf(lines, place.block);
     scan(unit, unit.row == 0,

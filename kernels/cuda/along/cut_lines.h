@@ -7,26 +7,41 @@
 
 namespace attnd::cuda {
 
+// Lines of one kind.
+struct CutList {
+  ProblemList<Lines> all, cut;  // every chunk; those of cut lines once more
+  double elements = 0, bytes = 0, cut_elements = 0, cut_bytes = 0;
+
+  // Predicted, of a launch over each list.
+  double AllSeconds(const Cuda& cuda, double flops_an_element) const {
+    return cuda.Seconds(elements * flops_an_element, bytes);
+  }
+  double CutSeconds(const Cuda& cuda, double flops_an_element) const {
+    return cuda.Seconds(cut_elements * flops_an_element, cut_bytes);
+  }
+};
+
 class CutLines {
  public:
   // `bytes_read`, `bytes_written`: of an element.
   void Add(const std::vector<Lines>& problem, int64_t bytes_read, int64_t bytes_written) {
     parts_ = RoundUp(parts_, kShareParts);
     for (Lines lines : problem) {
+      CutList& list = of(lines.kind());
       lines.first_part = parts_;
-      all.Add(lines, lines.chunk_blocks());
+      list.all.Add(lines, lines.chunk_blocks());
       const auto elements = static_cast<double>(lines.count) * static_cast<double>(lines.n);
-      elements_ += elements;
-      bytes_ += elements * static_cast<double>(bytes_read);
+      list.elements += elements;
+      list.bytes += elements * static_cast<double>(bytes_read);
       if (lines.chunks == 1) {
-        bytes_ += elements * static_cast<double>(bytes_written);
+        list.bytes += elements * static_cast<double>(bytes_written);
         continue;
       }
       parts_ += lines.parts();
       merged.Add(lines, lines.warp_blocks());
-      cut.Add(lines, lines.chunk_blocks());
-      cut_elements_ += elements;
-      cut_bytes_ += elements * static_cast<double>(bytes_read + bytes_written);
+      list.cut.Add(lines, lines.chunk_blocks());
+      list.cut_elements += elements;
+      list.cut_bytes += elements * static_cast<double>(bytes_read + bytes_written);
     }
   }
   // Scratch for a P of each chunk of those lines that are cut.
@@ -35,25 +50,29 @@ class CutLines {
     static_assert(kShareParts * sizeof(P) % 64 == 0);
     return TakeShared(stream, RoundUp(parts_, kShareParts) * static_cast<int64_t>(sizeof(P)));
   }
-
-  // Predicted, of a launch over each list.
-  double AllSeconds(const Cuda& cuda, double flops_an_element) const {
-    return cuda.Seconds(elements_ * flops_an_element, bytes_);
-  }
   double MergedSeconds(const Cuda& cuda, size_t part_bytes) const {
     return cuda.Seconds(0, static_cast<double>(parts_) * static_cast<double>(part_bytes));
   }
-  double CutSeconds(const Cuda& cuda, double flops_an_element) const {
-    return cuda.Seconds(cut_elements_ * flops_an_element, cut_bytes_);
-  }
 
-  // Visits every chunk; a warp a line of several chunks; their chunks once more.
-  ProblemList<Lines> all, merged, cut;
+  CutList& of(LineKind kind) { return lists_[static_cast<size_t>(kind)]; }
+  ProblemList<Lines> merged;  // a warp a line of several chunks
 
  private:
   static constexpr int64_t kShareParts = 8;  // each problem has a multiple of them
+  std::array<CutList, kLineKinds> lists_;
   int64_t parts_ = 0;
-  double elements_ = 0, bytes_ = 0, cut_elements_ = 0, cut_bytes_ = 0;
 };
+
+// Calls run(kind) with each kind as a constant until one fails: of dense lines, of all.
+template <class F>
+DeviceStatus ForEachRowKind(const F& run) {
+  DeviceStatus status = run(std::integral_constant<LineKind, LineKind::kShortRows>());
+  return status.ok() ? run(std::integral_constant<LineKind, LineKind::kRows>()) : status;
+}
+template <class F>
+DeviceStatus ForEachLineKind(const F& run) {
+  DeviceStatus status = ForEachRowKind(run);
+  return status.ok() ? run(std::integral_constant<LineKind, LineKind::kColumns>()) : status;
+}
 
 }  // namespace attnd::cuda

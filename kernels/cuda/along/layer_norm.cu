@@ -22,20 +22,24 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const LayerNormArgs& 
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Moments*>(scratch->data());
   const Cuda& cuda = device.cuda();
-  DeviceStatus first = LaunchOver(device, stream,
-                                  {.threads = Lines::kThreads,
-                                   .shared_bytes = kNormShared,
-                                   .seconds = lines.AllSeconds(cuda, kFlops)},
-                                  LayerNorm, lines.all, args.eps, parts);
+  DeviceStatus first = ForEachRowKind([&](auto kind) {
+    CutList& list = lines.of(kind);
+    return LaunchOver(device, stream,
+                      {.threads = Lines::kThreads,
+                       .shared_bytes = kNormShared,
+                       .seconds = list.AllSeconds(cuda, kFlops)},
+                      LayerNorm<HeldFours(kind)>, list.all, args.eps, parts);
+  });
   if (!first.ok()) return first;
   DeviceStatus merged = LaunchOver(
       device, stream,
       {.threads = Lines::kThreads, .seconds = lines.MergedSeconds(cuda, sizeof(Moments))},
       MergeLayerNorm, lines.merged, args.eps, parts);
   if (!merged.ok()) return merged;
+  CutList& list = lines.of(LineKind::kRows);
   return LaunchOver(device, stream,
-                    {.threads = Lines::kThreads, .seconds = lines.CutSeconds(cuda, kFlops)},
-                    WriteLayerNorm, lines.cut, parts);
+                    {.threads = Lines::kThreads, .seconds = list.CutSeconds(cuda, kFlops)},
+                    WriteLayerNorm, list.cut, parts);
 }
 
 template <>
@@ -50,20 +54,24 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const LayerNormGradAr
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Part*>(scratch->data());
   const Cuda& cuda = device.cuda();
-  DeviceStatus first = LaunchOver(device, stream,
-                                  {.threads = Lines::kThreads,
-                                   .shared_bytes = kNormShared,
-                                   .seconds = lines.AllSeconds(cuda, kFlops)},
-                                  LayerNormGrad, lines.all, parts);
+  DeviceStatus first = ForEachRowKind([&](auto kind) {
+    CutList& list = lines.of(kind);
+    return LaunchOver(device, stream,
+                      {.threads = Lines::kThreads,
+                       .shared_bytes = kNormShared,
+                       .seconds = list.AllSeconds(cuda, kFlops)},
+                      LayerNormGrad<HeldFours(kind)>, list.all, parts);
+  });
   if (!first.ok()) return first;
   DeviceStatus merged =
       LaunchOver(device, stream,
                  {.threads = Lines::kThreads, .seconds = lines.MergedSeconds(cuda, sizeof(Part))},
                  MergeLayerNormGrad, lines.merged, parts);
   if (!merged.ok()) return merged;
+  CutList& list = lines.of(LineKind::kRows);
   return LaunchOver(device, stream,
-                    {.threads = Lines::kThreads, .seconds = lines.CutSeconds(cuda, kFlops)},
-                    WriteLayerNormGrad, lines.cut, parts);
+                    {.threads = Lines::kThreads, .seconds = list.CutSeconds(cuda, kFlops)},
+                    WriteLayerNormGrad, list.cut, parts);
 }
 
 }  // namespace attnd::cuda

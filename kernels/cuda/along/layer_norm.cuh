@@ -38,12 +38,13 @@ SIMT_FN Moments Shuffled(const Moments& x, int flip) {
           cuda::Shuffled(x.count, flip)};
 }
 
-SIMT_FN Moments MomentsOf(const RowUnit& unit, const Held& x, double* scratch) {
+template <int kFours>
+SIMT_FN Moments MomentsOf(const RowUnit& unit, const float (&x)[kFours][4], double* scratch) {
   double sum = 0, squares = 0;
-  ForEachHeld(unit, [&](int g, int j, int) { sum += x[g][j]; });
+  ForEachHeld<kFours>(unit, [&](int g, int j, int) { sum += x[g][j]; });
   const double count = unit.count;
   const double mean = ReduceTeam(sum, unit.team, scratch, Add) / count;
-  ForEachHeld(unit, [&](int g, int j, int i) {
+  ForEachHeld<kFours>(unit, [&](int g, int j, int i) {
     const double distance = i < unit.count ? x[g][j] - mean : 0;
     squares += distance * distance;
   });
@@ -54,16 +55,20 @@ SIMT_FN double RstdOf(double squares, int64_t n, double eps) {
   return 1 / sqrt(squares / static_cast<double>(n) + eps);
 }
 
-SIMT_FN void Normalize(const Lines& lines, const RowUnit& unit, double mean, double rstd, Held& x) {
-  ForEachHeld(unit,
-              [&](int g, int j, int) { x[g][j] = static_cast<float>((x[g][j] - mean) * rstd); });
+template <int kFours>
+SIMT_FN void Normalize(const Lines& lines, const RowUnit& unit, double mean, double rstd,
+                       float (&x)[kFours][4]) {
+  ForEachHeld<kFours>(
+      unit, [&](int g, int j, int) { x[g][j] = static_cast<float>((x[g][j] - mean) * rstd); });
   StoreRow(lines, kNormY, unit, x);
 }
 
 // The sums of the gradient's two means.
-SIMT_FN Part GradSums(const RowUnit& unit, const Held& y, const Held& dy, double* scratch) {
+template <int kFours>
+SIMT_FN Part GradSums(const RowUnit& unit, const float (&y)[kFours][4],
+                      const float (&dy)[kFours][4], double* scratch) {
   double sum = 0, along = 0;
-  ForEachHeld(unit, [&](int g, int j, int) {
+  ForEachHeld<kFours>(unit, [&](int g, int j, int) {
     const double slope = dy[g][j];
     sum += slope;
     along += slope * y[g][j];
@@ -72,21 +77,23 @@ SIMT_FN Part GradSums(const RowUnit& unit, const Held& y, const Held& dy, double
   return {sum, ReduceTeam(along, unit.team, scratch, Add)};
 }
 
-SIMT_FN void WriteGradient(const Lines& lines, const RowUnit& unit, const Part& sums, const Held& y,
-                           Held& dy) {
+template <int kFours>
+SIMT_FN void WriteGradient(const Lines& lines, const RowUnit& unit, const Part& sums,
+                           const float (&y)[kFours][4], float (&dy)[kFours][4]) {
   const auto n = static_cast<double>(lines.n);
   const auto mean = static_cast<float>(sums.a / n), slope = static_cast<float>(sums.b / n);
   const float rstd =
       unit.exists ? static_cast<const float*>(lines.data[kNormGradRstd])[unit.offset[kNormGradRstd]]
                   : 0;
-  ForEachHeld(unit,
-              [&](int g, int j, int) { dy[g][j] = (dy[g][j] - mean - slope * y[g][j]) * rstd; });
+  ForEachHeld<kFours>(
+      unit, [&](int g, int j, int) { dy[g][j] = (dy[g][j] - mean - slope * y[g][j]) * rstd; });
   StoreRow(lines, kNormGradDx, unit, dy);
 }
 
 }  // namespace layer_norm_internal
 
 // Whole rows, and the moments of chunks.
+template <int kFours>
 __global__ void __launch_bounds__(Lines::kThreads)
     LayerNorm(const __grid_constant__ Problems<Lines> problems, double eps, Moments* all_parts) {
   using namespace layer_norm_internal;
@@ -95,7 +102,7 @@ __global__ void __launch_bounds__(Lines::kThreads)
   simt::SharedTiles shared;
   double* const scratch = shared.Take<double>(Lines::kRows);
   const RowUnit unit = RowUnitOf(lines, place.block);
-  Held x;
+  Held<kFours> x;
   LoadRow(lines, kNormX, unit, 0, x);
   const Moments moments = MomentsOf(unit, x, scratch);
   const bool is_first = unit.exists && unit.rank == 0;
@@ -138,13 +145,14 @@ __global__ void __launch_bounds__(Lines::kThreads)
   const auto place = FindPlace(problems);
   const Lines& lines = place.problem;
   const RowUnit unit = RowUnitOf(lines, place.block);
-  Held x;
+  Held<kHeldFours> x;
   LoadRow(lines, kNormX, unit, 0, x);
   const Moments row = all_parts[lines.first_part + unit.line * lines.chunks];
   layer_norm_internal::Normalize(lines, unit, row.mean, row.squares, x);
 }
 
 // Whole rows, and the sums of chunks.
+template <int kFours>
 __global__ void __launch_bounds__(Lines::kThreads)
     LayerNormGrad(const __grid_constant__ Problems<Lines> problems, Part* all_parts) {
   using namespace layer_norm_internal;
@@ -153,7 +161,7 @@ __global__ void __launch_bounds__(Lines::kThreads)
   simt::SharedTiles shared;
   double* const scratch = shared.Take<double>(Lines::kRows);
   const RowUnit unit = RowUnitOf(lines, place.block);
-  Held y, dy;
+  Held<kFours> y, dy;
   LoadRow(lines, kNormGradY, unit, 0, y);
   LoadRow(lines, kNormGradDy, unit, 0, dy);
   const Part sums = GradSums(unit, y, dy, scratch);
@@ -189,7 +197,7 @@ __global__ void __launch_bounds__(Lines::kThreads)
   const auto place = FindPlace(problems);
   const Lines& lines = place.problem;
   const RowUnit unit = RowUnitOf(lines, place.block);
-  Held y, dy;
+  Held<kHeldFours> y, dy;
   LoadRow(lines, kNormGradY, unit, 0, y);
   LoadRow(lines, kNormGradDy, unit, 0, dy);
   const Part sums = all_parts[lines.first_part + unit.line * lines.chunks];

@@ -13,6 +13,15 @@
 
 namespace attnd::cuda {
 
+// Kernels have a version for each kind: registers that a thread does not need to hold elements let
+// more threads keep memory busy.
+enum class LineKind : uint8_t {
+  kShortRows,  // dense, Lines::kShortHeld elements a thread
+  kRows,       // dense, Lines::kHeld
+  kColumns,
+};
+constexpr int kLineKinds = 3;
+
 // Lines of n elements. Threads are dealt out in one of two ways, which depend on n and on whether
 // the axis is dense alone, as do all sums:
 // - of a dense axis, threads side by side take elements side by side: `team` of them a line, a part
@@ -22,7 +31,7 @@ struct Lines {
   static constexpr int kViews = 4;  // x and what lies beside it: any strides
   static constexpr int kThreads = 256, kRows = kThreads / simt::kWarp;
   // Elements that a thread holds in registers.
-  static constexpr int kHeld = 32;
+  static constexpr int kHeld = 32, kShortHeld = 16;
   // Elements of a chunk.
   static constexpr int64_t kDenseChunk = kThreads * kHeld, kColumnChunk = kRows * kHeld;
 
@@ -41,6 +50,10 @@ struct Lines {
   int64_t first_part =
       0;  // of the chunks of all lines of the launch, the chunks of a line together
 
+  LineKind kind() const {
+    if (!is_dense) return LineKind::kColumns;
+    return n <= int64_t{team} * kShortHeld ? LineKind::kShortRows : LineKind::kRows;
+  }
   int64_t parts() const { return static_cast<int64_t>(count) * chunks; }
   // Of a kernel that visits every chunk.
   int64_t chunk_blocks() const {
@@ -158,8 +171,8 @@ inline std::vector<Lines> LinesOf(const std::array<View, Lines::kViews>& views, 
   lines.is_dense = dense_only || std::abs(lines.axis_stride[0]) == 1;
   lines.chunk = lines.is_dense ? Lines::kDenseChunk : column_chunk;
   lines.chunks = std::max<int64_t>((lines.n + lines.chunk - 1) / lines.chunk, 1);
-  // 16 elements a thread keep enough of memory's bytes under way.
-  while (lines.team < Lines::kThreads && lines.team * 16 < lines.n) lines.team *= 2;
+  // So many elements a thread keep enough of memory's bytes under way.
+  while (lines.team < Lines::kThreads && lines.team * Lines::kShortHeld < lines.n) lines.team *= 2;
   std::vector<Lines> all;
   lines_internal::AddLines(lines, axes, &all);
   return all;

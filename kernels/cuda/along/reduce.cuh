@@ -29,7 +29,7 @@ SIMT_FN Part Candidate(ReduceOp op, float x, int64_t i, int64_t n) {
 
 SIMT_FN Part OfRow(ReduceOp op, const Lines& lines, const RowUnit& unit, Part* parts,
                    double* doubles, float* floats) {
-  Held x;
+  Held<kHeldFours> x;
   const bool is_sum = op == ReduceOp::kSum || op == ReduceOp::kMean;
   LoadRow(lines, kReduceX, unit, is_sum ? 0 : -INFINITY, x);
   if (is_sum) {
@@ -42,7 +42,7 @@ SIMT_FN Part OfRow(ReduceOp op, const Lines& lines, const RowUnit& unit, Part* p
   }
   if (op == ReduceOp::kMax || op == ReduceOp::kLogSumExp) {
     float most = -INFINITY;
-    ForEachHeld(unit, [&](int g, int j, int) { most = Larger(most, x[g][j]); });
+    ForEachHeld<kHeldFours>(unit, [&](int g, int j, int) { most = Larger(most, x[g][j]); });
     most = ReduceTeam(most, unit.team, floats, [](float a, float b) { return Larger(a, b); });
     if (op == ReduceOp::kMax) return {most, 0};
     const float shift = most == -INFINITY ? 0 : most;
@@ -58,7 +58,7 @@ SIMT_FN Part OfRow(ReduceOp op, const Lines& lines, const RowUnit& unit, Part* p
   }
   const int64_t begin = unit.chunk * lines.chunk;
   Part best = NothingOf(op);
-  ForEachHeld(unit, [&](int g, int j, int i) {
+  ForEachHeld<kHeldFours>(unit, [&](int g, int j, int i) {
     if (i < unit.count) best = Merge(op, best, Candidate(op, x[g][j], begin + i, lines.n));
   });
   return ReduceTeam(best, unit.team, parts,

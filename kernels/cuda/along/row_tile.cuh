@@ -10,6 +10,9 @@ namespace attnd::cuda {
 
 constexpr float kLeast = -INFINITY;
 constexpr int kHeldFours = Lines::kHeld / 4;
+constexpr int HeldFours(LineKind kind) {
+  return kind == LineKind::kShortRows ? Lines::kShortHeld / 4 : kHeldFours;
+}
 
 // A line, or a chunk of one, and this thread's place in the team that works on it.
 struct RowUnit {
@@ -48,14 +51,16 @@ SIMT_FN RowUnit RowUnitOf(const Lines& lines, int64_t block) {
   return unit;
 }
 
-using Held = float[kHeldFours][4];
+// What a thread holds of a unit.
+template <int kFours>
+using Held = float[kFours][4];
 
 // Calls f(four, j, i) with each place of a held element, and its number i in the unit. May visit
 // places of elements that do not exist.
-template <class F>
+template <int kFours, class F>
 SIMT_FN void ForEachHeld(const RowUnit& unit, const F& f) {
 #pragma unroll
-  for (int g = 0; g < kHeldFours; ++g) {
+  for (int g = 0; g < kFours; ++g) {
     if (!unit.Has(g)) break;
 #pragma unroll
     for (int j = 0; j < 4; ++j) f(g, j, unit.First(g) + j);
@@ -63,13 +68,15 @@ SIMT_FN void ForEachHeld(const RowUnit& unit, const F& f) {
 }
 
 // Elements that do not exist are `filler`; fours that no thread has are undefined.
-SIMT_FN void LoadRow(const Lines& lines, int view, const RowUnit& unit, float filler, Held& x) {
+template <int kFours>
+SIMT_FN void LoadRow(const Lines& lines, int view, const RowUnit& unit, float filler,
+                     float (&x)[kFours][4]) {
   const int64_t stride = lines.axis_stride[view];
   const bool vectors = lines.vectors[view];
   WithFloatType(lines.dtype[view], [&](auto type) {
     auto* data = static_cast<decltype(type)>(lines.data[view]) + unit.offset[view];
 #pragma unroll
-    for (int g = 0; g < kHeldFours; ++g) {
+    for (int g = 0; g < kFours; ++g) {
       if (!unit.Has(g)) break;
       const int first = unit.First(g);
       if (vectors && first + 4 <= unit.count) {
@@ -84,13 +91,15 @@ SIMT_FN void LoadRow(const Lines& lines, int view, const RowUnit& unit, float fi
   });
 }
 
-SIMT_FN void StoreRow(const Lines& lines, int view, const RowUnit& unit, const Held& x) {
+template <int kFours>
+SIMT_FN void StoreRow(const Lines& lines, int view, const RowUnit& unit,
+                      const float (&x)[kFours][4]) {
   const int64_t stride = lines.axis_stride[view];
   const bool vectors = lines.vectors[view];
   WithFloatType(lines.dtype[view], [&](auto type) {
     auto* data = static_cast<decltype(type)>(lines.data[view]) + unit.offset[view];
 #pragma unroll
-    for (int g = 0; g < kHeldFours; ++g) {
+    for (int g = 0; g < kFours; ++g) {
       if (!unit.Has(g)) break;
       const int first = unit.First(g);
       if (vectors && first + 4 <= unit.count) {

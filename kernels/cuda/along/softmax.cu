@@ -18,20 +18,26 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SoftmaxArgs& ar
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Part*>(scratch->data());
   const Cuda& cuda = device.cuda();
-  DeviceStatus first = LaunchOver(device, stream,
-                                  {.threads = Lines::kThreads,
-                                   .shared_bytes = kSoftmaxShared,
-                                   .seconds = lines.AllSeconds(cuda, kFlops)},
-                                  Softmax, lines.all, args.log, parts);
+  DeviceStatus first = ForEachLineKind([&](auto kind) {
+    CutList& list = lines.of(kind);
+    return LaunchOver(device, stream,
+                      {.threads = Lines::kThreads,
+                       .shared_bytes = kSoftmaxShared,
+                       .seconds = list.AllSeconds(cuda, kFlops)},
+                      Softmax<kind>, list.all, args.log, parts);
+  });
   if (!first.ok()) return first;
   DeviceStatus merged =
       LaunchOver(device, stream,
                  {.threads = Lines::kThreads, .seconds = lines.MergedSeconds(cuda, sizeof(Part))},
                  MergeSoftmax, lines.merged, parts);
   if (!merged.ok()) return merged;
-  return LaunchOver(device, stream,
-                    {.threads = Lines::kThreads, .seconds = lines.CutSeconds(cuda, kFlops)},
-                    WriteSoftmax, lines.cut, args.log, parts);
+  return ForEachLineKind([&](auto kind) {
+    CutList& list = lines.of(kind);
+    return LaunchOver(device, stream,
+                      {.threads = Lines::kThreads, .seconds = list.CutSeconds(cuda, kFlops)},
+                      WriteSoftmax<kind>, list.cut, args.log, parts);
+  });
 }
 
 }  // namespace attnd::cuda

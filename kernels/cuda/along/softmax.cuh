@@ -36,14 +36,15 @@ struct Shared {
   double* doubles;
   float* floats;
 };
-SIMT_FN Part PartOfRow(bool log, const RowUnit& unit, const Shared& shared, Held& x) {
+template <int kFours>
+SIMT_FN Part PartOfRow(bool log, const RowUnit& unit, const Shared& shared, float (&x)[kFours][4]) {
   float most = -INFINITY;
-  ForEachHeld(unit, [&](int g, int j, int) { most = Larger(most, x[g][j]); });
+  ForEachHeld<kFours>(unit, [&](int g, int j, int) { most = Larger(most, x[g][j]); });
   most = ReduceTeam(most, unit.team, shared.floats, [](float a, float b) { return Larger(a, b); });
   const float shift = most == -INFINITY ? 0 : most;
   double sum = 0;
 #pragma unroll
-  for (int g = 0; g < kHeldFours; ++g) {
+  for (int g = 0; g < kFours; ++g) {
     if (!unit.Has(g)) break;
     float e[4];
 #pragma unroll
@@ -78,6 +79,7 @@ SIMT_FN Part PartOfColumn(bool log, const Shared& shared, float (&x)[Lines::kHel
 }  // namespace softmax_internal
 
 // The results of whole lines, and the parts of chunks.
+template <LineKind kKind>
 __global__ void __launch_bounds__(Lines::kThreads)
     Softmax(const __grid_constant__ Problems<Lines> problems, bool log, Part* all_parts) {
   using namespace softmax_internal;
@@ -88,14 +90,14 @@ __global__ void __launch_bounds__(Lines::kThreads)
   shared.doubles = tiles.Take<double>(Lines::kThreads);
   shared.floats = tiles.Take<float>(Lines::kThreads);
   const bool is_whole = lines.chunks == 1;
-  if (lines.is_dense) {
+  if constexpr (kKind != LineKind::kColumns) {
     const RowUnit unit = RowUnitOf(lines, place.block);
-    Held x;
+    Held<HeldFours(kKind)> x;
     LoadRow(lines, kSoftmaxX, unit, -INFINITY, x);
     const Part part = PartOfRow(log, unit, shared, x);
     if (is_whole) {
       const Scales scales = ScalesOf(log, static_cast<float>(part.a), part.b);
-      ForEachHeld(unit, [&](int g, int j, int) {
+      ForEachHeld<HeldFours(kKind)>(unit, [&](int g, int j, int) {
         x[g][j] = log ? x[g][j] - scales.shift - scales.scale : x[g][j] * scales.scale;
       });
       StoreRow(lines, kSoftmaxOut, unit, x);
@@ -133,6 +135,7 @@ __global__ void __launch_bounds__(Lines::kThreads)
 }
 
 // The results of chunks.
+template <LineKind kKind>
 __global__ void __launch_bounds__(Lines::kThreads)
     WriteSoftmax(const __grid_constant__ Problems<Lines> problems, bool log,
                  const Part* all_parts) {
@@ -146,12 +149,13 @@ __global__ void __launch_bounds__(Lines::kThreads)
   const auto result = [&](float x, const Scales& scales) {
     return log ? x - scales.shift - scales.scale : expf(x - scales.shift) * scales.scale;
   };
-  if (lines.is_dense) {
+  if constexpr (kKind != LineKind::kColumns) {
     const RowUnit unit = RowUnitOf(lines, place.block);
     const Scales scales = scales_of(unit.line);
-    Held x;
+    Held<HeldFours(kKind)> x;
     LoadRow(lines, kSoftmaxX, unit, -INFINITY, x);
-    ForEachHeld(unit, [&](int g, int j, int) { x[g][j] = result(x[g][j], scales); });
+    ForEachHeld<HeldFours(kKind)>(unit,
+                                  [&](int g, int j, int) { x[g][j] = result(x[g][j], scales); });
     StoreRow(lines, kSoftmaxOut, unit, x);
     return;
   }

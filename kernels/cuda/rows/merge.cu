@@ -1,5 +1,7 @@
 #include "kernels/cuda/rows/merge.cuh"
 
+#include <algorithm>
+
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -12,6 +14,34 @@ MergeRows RowsOf(const View& view, int rank) {
     rows.stride[kMergeRank - rank + i] = view.stride[i];
   }
   return rows;
+}
+
+// Makes one dimension of those whose rows lie evenly in all views, and moves the rest to the end.
+void JoinDims(MergeOver* over, MergePartRows* parts) {
+  std::vector<MergeRows*> all = {&over->out, &over->lse, &over->dout, &over->dlse};
+  for (int i = 0; i < over->parts; ++i) {
+    all.insert(all.end(), {&parts[i].out, &parts[i].lse, &parts[i].dout, &parts[i].dlse});
+  }
+  const auto move = [&](int from, int to) {
+    over->dims[to] = over->dims[from];
+    for (MergeRows* rows : all) rows->stride[to] = rows->stride[from];
+  };
+  int last = kMergeRank - 1;
+  for (int i = kMergeRank - 2; i >= 0; --i) {
+    if (over->dims[i] == 1) continue;
+    const bool joins = std::all_of(all.begin(), all.end(), [&](const MergeRows* rows) {
+      return rows->stride[i] == rows->stride[last] * over->dims[last];
+    });
+    if (joins) {
+      over->dims[last] *= over->dims[i];
+    } else if (over->dims[last] == 1) {
+      move(i, last);
+    } else {
+      move(i, --last);
+    }
+  }
+  for (int i = 0; i < last; ++i) over->dims[i] = 1;
+  over->first_dim = last;
 }
 
 // The problems of a launch, and the parts of those that have more than few.
@@ -30,6 +60,7 @@ class MergeList {
                       .first_part = has_few ? -1 : static_cast<int64_t>(table_.size()),
                       .parts = parts,
                       .dims = {1, 1, 1, 1, 1},
+                      .first_dim = kMergeRank - 1,
                       .rows = p.lse.shape.size(),
                       .Dv = p.out.shape[rank],
                       .by_quads = HasQuads(p.out) && (!dout.given() || HasQuads(dout)),
@@ -51,6 +82,7 @@ class MergeList {
       most_shares_ = std::max(most_shares_, ShareOf<MergePartRows>(parts));
       ++in_table_;
     }
+    JoinDims(&over, has_few ? over.few : &table_[table_.size() - p.parts.size()]);
     // A gradient takes four columns a thread in any case.
     const bool by_four = over.by_quads || !dparts.empty();
     over.group_log2 = static_cast<uint8_t>(Log2Up(by_four ? DivideUp(over.Dv, kQuad) : over.Dv, 5));

@@ -10,21 +10,15 @@
 namespace attnd::cuda {
 
 constexpr int kMergeThreads = 256;
-constexpr int kMergeFew = 3;   // parts that a problem holds itself
-constexpr int kMergeRank = 5;  // of rows [.., N]
+constexpr int kMergeFew = 4;     // parts that a problem holds itself
+constexpr int kMergeAtOnce = 4;  // parts of which a thread reads elements together
+constexpr int kMergeRank = 5;    // of rows [.., N]
 
 // Rows of a view [.., N, Dv] or [.., N].
 struct MergeRows {
   void* data;  // null: not given
   DType dtype;
   int64_t stride[kMergeRank];
-
-  SIMT_FN int64_t At(const int64_t (&row)[kMergeRank]) const {
-    int64_t offset = 0;
-#pragma unroll
-    for (int i = 0; i < kMergeRank; ++i) offset += row[i] * stride[i];
-    return offset;
-  }
 };
 
 struct MergePartRows {
@@ -37,6 +31,7 @@ struct MergeOver {
   int64_t first_part;  // of the table of parts; -1: few
   int parts;
   int64_t dims[kMergeRank];
+  int first_dim;  // those before it are 1
   int64_t rows, Dv;
   bool by_quads;
   uint8_t group_log2;
@@ -49,12 +44,23 @@ struct MergeOver {
 // A thread's row and columns.
 struct MergePlace {
   int64_t row[kMergeRank];
+  int first_dim;
   int lane, lanes;
   bool is_row;
+
+  SIMT_FN int64_t In(const MergeRows& rows) const {
+    int64_t offset = row[kMergeRank - 1] * rows.stride[kMergeRank - 1];
+#pragma unroll
+    for (int i = 0; i + 1 < kMergeRank; ++i) {
+      if (i >= first_dim) offset += row[i] * rows.stride[i];
+    }
+    return offset;
+  }
 };
 
 SIMT_FN MergePlace MergePlaceOf(const MergeOver& p, int64_t block) {
   MergePlace at;
+  at.first_dim = p.first_dim;
   const int thread = static_cast<int>(threadIdx.x);
   at.lanes = 1 << p.group_log2;
   at.lane = thread & (at.lanes - 1);
@@ -63,8 +69,8 @@ SIMT_FN MergePlace MergePlaceOf(const MergeOver& p, int64_t block) {
   if (!at.is_row) number = 0;
 #pragma unroll
   for (int i = kMergeRank - 1; i >= 0; --i) {
-    at.row[i] = 0;
-    if (p.dims[i] == 1) continue;
+    at.row[i] = i == p.first_dim ? number : 0;
+    if (i <= p.first_dim) continue;
     const int64_t rest = number / p.dims[i];
     at.row[i] = number - rest * p.dims[i];
     number = rest;
@@ -81,8 +87,11 @@ struct MergeWeights {
   SIMT_FN float Lse() const { return shift + logf(sum); }
 };
 
+// An infinite maximum would make inf - inf of its own part.
+SIMT_FN float ShiftOf(float most) { return fabsf(most) == INFINITY ? 0 : most; }
+
 SIMT_FN float PartLse(const MergeRows& lse, const MergePlace& at) {
-  return static_cast<const float*>(lse.data)[lse.At(at.row)];
+  return static_cast<const float*>(lse.data)[at.In(lse)];
 }
 
 SIMT_FN MergeWeights WeightsOfParts(const MergeOver& p, const MergePartRows* table,
@@ -93,30 +102,58 @@ SIMT_FN MergeWeights WeightsOfParts(const MergeOver& p, const MergePartRows* tab
     most = lse > most ? lse : most;
   }
   MergeWeights weights;
-  // An infinite maximum would make inf - inf of its own part.
-  weights.shift = fabsf(most) == INFINITY ? 0 : most;
+  weights.shift = ShiftOf(most);
   for (int i = 0; i < p.parts; ++i) {
     weights.sum += expf(PartLse(p.Part(table, i).lse, at) - weights.shift);
   }
   return weights;
 }
 
-template <int kWide>
+// Of kMergeAtOnce parts from `first` on; -inf where there is none.
+SIMT_FN void LoadLses(const MergeOver& p, const MergePartRows* table, const MergePlace& at,
+                      int first, float (&lse)[kMergeAtOnce]) {
+#pragma unroll
+  for (int k = 0; k < kMergeAtOnce; ++k) {
+    lse[k] = first + k < p.parts ? PartLse(p.Part(table, first + k).lse, at) : -INFINITY;
+  }
+}
+
+// kFew: at most kMergeAtOnce parts, whose lses are read once.
+template <int kWide, bool kFew>
 SIMT_FN void MergeRow(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
-  const MergeWeights weights = WeightsOfParts(p, table, at);
-  if (at.lane == 0) static_cast<float*>(p.lse.data)[p.lse.At(at.row)] = weights.Lse();
-  const int64_t to = p.out.At(at.row);
+  float lse[kMergeAtOnce], most = -INFINITY;
+  for (int first = 0; first < (kFew ? 1 : p.parts); first += kMergeAtOnce) {
+    LoadLses(p, table, at, first, lse);
+#pragma unroll
+    for (int k = 0; k < kMergeAtOnce; ++k) most = lse[k] > most ? lse[k] : most;
+  }
+  MergeWeights weights;
+  weights.shift = ShiftOf(most);
+  for (int first = 0; first < (kFew ? 1 : p.parts); first += kMergeAtOnce) {
+    if (!kFew) LoadLses(p, table, at, first, lse);
+#pragma unroll
+    for (int k = 0; k < kMergeAtOnce; ++k) weights.sum += expf(lse[k] - weights.shift);
+  }
+  if (at.lane == 0) static_cast<float*>(p.lse.data)[at.In(p.lse)] = weights.Lse();
+  const int64_t to = at.In(p.out);
   for (int64_t c = at.lane * kWide; c < p.Dv; c += at.lanes * kWide) {
     float sum[kWide] = {};
-    for (int i = 0; i < p.parts; ++i) {
-      const MergePartRows& part = p.Part(table, i);
-      const float lse = PartLse(part.lse, at);
-      if (lse == -INFINITY) continue;
-      const float weight = weights.Of(lse);
-      float x[kWide];
-      LoadWide<kWide>(part.out.data, part.out.dtype, part.out.At(at.row) + c, x);
+    for (int first = 0; first < (kFew ? 1 : p.parts); first += kMergeAtOnce) {
+      if (!kFew) LoadLses(p, table, at, first, lse);
+      float x[kMergeAtOnce][kWide];
 #pragma unroll
-      for (int k = 0; k < kWide; ++k) sum[k] = fmaf(weight, x[k], sum[k]);
+      for (int k = 0; k < kMergeAtOnce; ++k) {
+        if (lse[k] == -INFINITY) continue;
+        const MergeRows& out = p.Part(table, first + k).out;
+        LoadWide<kWide>(out.data, out.dtype, at.In(out) + c, x[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kMergeAtOnce; ++k) {
+        if (lse[k] == -INFINITY) continue;
+        const float weight = weights.Of(lse[k]);
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) sum[j] = fmaf(weight, x[k][j], sum[j]);
+      }
     }
     StoreWide<kWide>(p.out.data, p.out.dtype, to + c, sum);
   }
@@ -135,14 +172,14 @@ template <bool kAligned>
 SIMT_FN void MergeGradRow(const MergeOver& p, const MergePartRows* table, const MergePlace& at) {
   const MergeWeights weights = WeightsOfParts(p, table, at);
   const bool flows = p.dout.data != nullptr;
-  const int64_t dout = flows ? p.dout.At(at.row) : 0, out = p.out.At(at.row);
+  const int64_t dout = flows ? at.In(p.dout) : 0, out = at.In(p.out);
   const float back = p.dlse.data == nullptr ? 0 : PartLse(p.dlse, at);
   for (int i = 0; i < p.parts; ++i) {
     const MergePartRows& part = p.Part(table, i);
     const float lse = PartLse(part.lse, at);
     const bool is_seen = lse != -INFINITY;
     const float weight = is_seen ? weights.Of(lse) : 0;
-    const int64_t from = part.out.At(at.row), to = part.dout.At(at.row);
+    const int64_t from = at.In(part.out), to = at.In(part.dout);
     float dot = 0;
     for (int64_t c = at.lane * kQuad; at.is_row && c < p.Dv; c += at.lanes * kQuad) {
       float grad[kQuad] = {};
@@ -163,19 +200,22 @@ SIMT_FN void MergeGradRow(const MergeOver& p, const MergePartRows* table, const 
     }
     dot = GroupSum(dot, at.lanes);
     if (part.dlse.data != nullptr && at.is_row && at.lane == 0) {
-      static_cast<float*>(part.dlse.data)[part.dlse.At(at.row)] =
-          is_seen ? weight * (back + dot) : 0;
+      static_cast<float*>(part.dlse.data)[at.In(part.dlse)] = is_seen ? weight * (back + dot) : 0;
     }
   }
 }
 
-__global__ void __launch_bounds__(kMergeThreads)
+__global__ void __launch_bounds__(kMergeThreads, 3)
     MergeKernel(const __grid_constant__ Problems<MergeOver> problems, const MergePartRows* table) {
   const Place<MergeOver> place = FindPlace(problems);
   const MergeOver& p = place.problem;
   const MergePlace at = MergePlaceOf(p, place.block);
   if (!at.is_row) return;
-  p.by_quads ? MergeRow<kQuad>(p, table, at) : MergeRow<1>(p, table, at);
+  if (p.parts > kMergeAtOnce) {
+    p.by_quads ? MergeRow<kQuad, false>(p, table, at) : MergeRow<1, false>(p, table, at);
+  } else {
+    p.by_quads ? MergeRow<kQuad, true>(p, table, at) : MergeRow<1, true>(p, table, at);
+  }
 }
 
 __global__ void __launch_bounds__(kMergeThreads)

@@ -14,10 +14,10 @@ constexpr int kPoolThreads = 256;
 constexpr int kPoolPiece = 64, kPoolPieces = 8;
 constexpr int kPoolRows = kPoolPiece * kPoolPieces;  // of a range in one launch
 
-// A range of at most kPoolRows rows, reduced to one row.
-struct PoolItem {
-  int64_t begin, end;
-  int64_t number;  // kMean: that the sum is divided by; kSumWhere: that arg must be
+// Regular ranges: number m begins at begin + m step and has `length` rows, of which it has those
+// before `limit`.
+struct PoolSteps {
+  int64_t begin = 0, step = 0, length = 0, limit = 0;
 };
 
 // What kMax knows of some rows, beside the largest in `x` or `out`.
@@ -32,9 +32,14 @@ struct PoolOver {
   View arg;         // of kSumWhere, and of kMax that writes `out`: may be not given
   PoolPlaces from;  // of x, that an earlier launch wrote
   PoolPlaces to;    // of out, for a later launch
-  const PoolItem* items;
+  PoolSteps steps;
+  // Of at most kPoolRows rows each; null: `steps`.
+  const RowRange* ranges;
+  // kMean: what the sum of a range is divided by, kSumWhere: what arg must be. Null: the rows of
+  // the range, the number of the range.
+  const int64_t* numbers;
   int64_t count;  // rows of out
-  int64_t item_blocks, column_blocks;
+  int64_t range_blocks, column_blocks;
   bool by_quads, stores_quads;
   uint8_t group_log2, pieces_log2;
 };
@@ -56,23 +61,40 @@ struct PoolColumns {
   int64_t D;
 };
 
+SIMT_FN RowRange PoolRangeOf(const PoolOver& p, int64_t number) {
+  if (p.ranges != nullptr) return p.ranges[number];
+  const int64_t begin = p.steps.begin + number * p.steps.step;
+  return {min(begin, p.steps.limit), min(begin + p.steps.length, p.steps.limit)};
+}
+
 template <int kWide>
 SIMT_FN void PoolSum(const PoolOver& p, const PoolColumns& at, int64_t begin, int64_t end,
                      float (&sum)[kWide]) {
-  constexpr int kAtOnce = 4;
+  constexpr int kAtOnce = 8;  // rows under way
   const int64_t stride = p.x.stride[p.x.shape.rank - 2];
-  for (int64_t n = begin; n < end; n += kAtOnce) {
-    float x[kAtOnce][kWide];
+  WithFloatType(p.x.dtype, [&](auto* type) {
+    const auto* row = static_cast<decltype(type)>(p.x.data) + at.x + begin * stride;
+    int left = static_cast<int>(end - begin);
+    for (; left > 0; left -= kAtOnce, row += kAtOnce * stride) {
+      float x[kAtOnce][kWide];
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      if (n + k < end) LoadWide<kWide>(p.x.data, p.x.dtype, at.x + (n + k) * stride, x[k]);
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int c = 0; c < kWide; ++c) x[k][c] = 0;
+        if (k >= left) continue;
+        if constexpr (kWide == kQuad) {
+          LoadFour(row + k * stride, x[k]);
+        } else {
+          x[k][0] = ToFloat(row[k * stride]);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int c = 0; c < kWide; ++c) sum[c] += x[k][c];
+      }
     }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-#pragma unroll
-      for (int c = 0; c < kWide; ++c) sum[c] += n + k < end ? x[k][c] : 0;
-    }
-  }
+  });
 }
 
 template <int kWide>
@@ -117,7 +139,7 @@ SIMT_FN void PoolMax(const PoolOver& p, const PoolColumns& at, int64_t begin, in
   }
 }
 
-// Joins the pieces of every item, pairwise; the first thread of each gets the result.
+// Joins the pieces of every range, pairwise; the first thread of each gets the result.
 template <bool kIsMax, int kWide>
 SIMT_FN void PoolJoinPieces(const PoolOver& p, int piece, PoolState<kWide>& state) {
   simt::SharedTiles shared;
@@ -190,17 +212,17 @@ SIMT_FN void PoolBlock(const PoolOver& p, int64_t block) {
   const int piece = thread >> p.group_log2 & ((1 << p.pieces_log2) - 1);
   const int both = p.group_log2 + p.pieces_log2;
   const int64_t rest = block / p.column_blocks, column_block = block - rest * p.column_blocks;
-  const int64_t outer = rest / p.item_blocks;
-  const int64_t row = (rest - outer * p.item_blocks) * (kPoolThreads >> both) + (thread >> both);
+  const int64_t outer = rest / p.range_blocks;
+  const int64_t row = (rest - outer * p.range_blocks) * (kPoolThreads >> both) + (thread >> both);
   const int rank = p.x.shape.rank;
   const int64_t D = p.x.shape.dims[rank - 1];
   const int64_t column = (column_block * (1 << p.group_log2) + lane) * kWide;
   const bool works = row < p.count && column < D;
 
-  PoolItem item = {0, 0, 0};
-  if (works) item = p.items[row];
-  const int64_t begin = min(item.begin + piece * kPoolPiece, item.end);
-  const int64_t end = min(begin + kPoolPiece, item.end);
+  RowRange range;
+  if (works) range = PoolRangeOf(p, row);
+  const int64_t begin = min(range.begin + piece * kPoolPiece, range.end);
+  const int64_t end = min(begin + kPoolPiece, range.end);
   const LeadIndex lead = LeadIndexOf(p.x.shape, rank - 2, outer);
   PoolColumns at = {.x = LeadOffset(p.x, rank - 2, lead) + column * p.x.stride[rank - 1],
                     .arg = 0,
@@ -209,7 +231,7 @@ SIMT_FN void PoolBlock(const PoolOver& p, int64_t block) {
   PoolState<kWide> state;
 #pragma unroll
   for (int c = 0; c < kWide; ++c) {
-    state.value[c] = kIsMax && item.begin < item.end ? -INFINITY : 0;
+    state.value[c] = kIsMax && range.begin < range.end ? -INFINITY : 0;
     state.best[c] = -INFINITY;
     state.place[c] = -1;
   }
@@ -218,23 +240,25 @@ SIMT_FN void PoolBlock(const PoolOver& p, int64_t block) {
       PoolMax(p, at, begin, end, state);
     } else if (p.op == PoolOp::kSumWhere) {
       at.arg = LeadOffset(p.arg, rank - 2, lead) + column * p.arg.stride[rank - 1];
-      PoolSumWhere(p, at, begin, end, item.number, state.value);
+      const int64_t wanted = p.numbers == nullptr ? row : p.numbers[row];
+      PoolSumWhere(p, at, begin, end, wanted, state.value);
     } else {
       PoolSum(p, at, begin, end, state.value);
     }
   }
   PoolJoinPieces<kIsMax>(p, piece, state);
   if (!works || piece != 0) return;
-  if (p.op == PoolOp::kMean && item.begin < item.end) {
+  if (p.op == PoolOp::kMean && range.begin < range.end) {
+    const int64_t rows = p.numbers == nullptr ? range.end - range.begin : p.numbers[row];
 #pragma unroll
-    for (int c = 0; c < kWide; ++c) state.value[c] /= static_cast<float>(item.number);
+    for (int c = 0; c < kWide; ++c) state.value[c] /= static_cast<float>(rows);
   }
   PoolStore<kIsMax>(p, outer, row, column, state);
 }
 
-// Two blocks a processor at least: for three the compiler would spill registers.
+// Three blocks a processor at least: for four the compiler would spill registers.
 template <bool kIsMax>
-__global__ void __launch_bounds__(kPoolThreads, 2)
+__global__ void __launch_bounds__(kPoolThreads, 3)
     PoolKernel(const __grid_constant__ Problems<PoolOver> problems) {
   const Place<PoolOver> place = FindPlace(problems);
   if (place.problem.by_quads) {

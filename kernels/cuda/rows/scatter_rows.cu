@@ -10,7 +10,7 @@ namespace {
 
 // What an element that is looked up by its column takes, in bytes: a sector of memory.
 constexpr double kPairBytes = 32;
-constexpr int64_t kFewRows = 4096;  // fewer rows of out are spread over more blocks
+constexpr int64_t kFewRows = 32768;  // fewer rows of out are spread over more blocks
 
 // The lists of an index tensor; those that repeat are sorted once.
 View Apart(const View& index) {
@@ -21,41 +21,68 @@ View Apart(const View& index) {
   return lists;
 }
 
-// All lists of a launch, in one buffer.
+// All lists of a launch, in one buffer: their keys, then where those of each row begin.
 class ListsToSort {
  public:
-  // Without the memory of its keys.
-  SortedLists Add(const View& index) {
+  // Without memory. `N`: rows whose keys are looked up by starts; -1: none are.
+  SortedLists Add(const View& index, int64_t N) {
     const View lists = Apart(index);
     const int rank = lists.shape.rank - 1;
-    SortedLists sorted = {.keys = nullptr, .at = lists, .size = lists.shape[rank]};
-    int64_t stride = sorted.size;
+    SortedLists sorted = {
+        .keys = nullptr, .starts = nullptr, .at = lists, .size = lists.shape[rank], .N = N};
+    int64_t count = 1;
     for (int i = rank - 1; i >= 0; --i) {
-      sorted.at.stride[i] = stride;
-      stride *= lists.shape[i];
+      sorted.at.stride[i] = count;
+      count *= lists.shape[i];
     }
-    firsts_.push_back(count_);
+    firsts_.push_back({keys_, starts_});
     rows_.push_back(
         {.x = lists, .order = KeyOrder::kIndices, .M = sorted.size, .wants_keys = true});
-    count_ += lists.shape.size();
-    bytes_ += ShareOf<uint64_t>(lists.shape.size());
+    keys_ += lists.shape.size();
+    starts_ += count * (N + 1);
+    bytes_ += ShareOf<uint64_t>(lists.shape.size()) + ShareOf<int32_t>(count * (N + 1));
     return sorted;
   }
   int64_t bytes() const { return bytes_; }
-  // The memory of list number `number`.
-  uint64_t* KeysOf(size_t number, void* memory) const {
-    return memory == nullptr ? nullptr : static_cast<uint64_t*>(memory) + firsts_[number];
+  // Gives list number `number` its memory.
+  void Place(size_t number, void* memory, SortedLists* sorted) const {
+    if (memory == nullptr) return;
+    auto* const keys = static_cast<uint64_t*>(memory);
+    sorted->keys = keys + firsts_[number].keys;
+    sorted->starts = reinterpret_cast<int32_t*>(keys + keys_) + firsts_[number].starts;
   }
   DeviceStatus Sort(CudaDevice& device, Stream& stream, void* memory) {
-    for (size_t i = 0; i < rows_.size(); ++i) rows_[i].keys = KeysOf(i, memory);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (memory != nullptr) rows_[i].keys = static_cast<uint64_t*>(memory) + firsts_[i].keys;
+    }
     return SortKeys(device, stream, rows_);
   }
 
  private:
+  struct First {
+    int64_t keys, starts;
+  };
   std::vector<KeyRows> rows_;
-  std::vector<int64_t> firsts_;
-  int64_t count_ = 0, bytes_ = 0;
+  std::vector<First> firsts_;
+  int64_t keys_ = 0, starts_ = 0, bytes_ = 0;
 };
+
+DeviceStatus FindStarts(CudaDevice& device, Stream& stream,
+                        const std::vector<ScatterRowsOver>& overs) {
+  // Of a search: dependent reads, most of them from L1.
+  constexpr double kFlops = 500;
+  ProblemList<SortedLists> list;
+  double count = 0;
+  for (const ScatterRowsOver& over : overs) {
+    const int64_t starts = over.rows.lists() * (over.rows.N + 1);
+    list.Add(over.rows, DivideUp(starts, kScatterThreads));
+    count += static_cast<double>(starts);
+  }
+  return LaunchOver(
+      device, stream,
+      {.threads = kScatterThreads, .seconds = device.cuda().Seconds(kFlops * count, 12 * count)},
+      ScatterStartsKernel, list);
+}
 
 ScatterRowsOver OverOf(const ScatterRowsProblem& p) {
   const int rank = p.out.shape.rank - 2;
@@ -78,7 +105,7 @@ ScatterRowsOver OverOf(const ScatterRowsProblem& p) {
   over.group_log2 = static_cast<uint8_t>(Log2Up(over.by_quads ? D / kQuad : D, 8));
   int64_t matrices = 1;
   for (int i = 0; i < rank; ++i) matrices *= p.out.shape[i];
-  const int64_t most = kScatterThreads >> over.group_log2;
+  const int64_t most = (kScatterThreads >> over.group_log2) * kScatterEach;
   const int64_t fair = DivideUp(matrices * N * most, kFewRows);
   over.rows_of_block = static_cast<int>(std::clamp<int64_t>(fair, 1, most));
   over.row_blocks = matrices * DivideUp(N, over.rows_of_block);
@@ -90,6 +117,8 @@ int64_t BlocksOf(const ScatterRowsOver& over) {
   const int64_t columns = int64_t{over.by_quads ? kQuad : 1} << over.group_log2;
   return over.row_blocks * DivideUp(D, columns);
 }
+
+bool IsOne(const ScatterRowsOver& over) { return over.sources == 1 && !over.views.columns.given(); }
 
 // Rows that are added.
 double RowsOf(const ScatterRowsProblem& p) {
@@ -107,12 +136,13 @@ template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs& args) {
   ListsToSort lists;
   std::vector<ScatterRowsOver> overs;
-  double bytes = 0;
+  double one_bytes = 0, many_bytes = 0;
   for (const ScatterRowsProblem& p : args.problems) {
     ScatterRowsOver& over = overs.emplace_back(OverOf(p));
-    over.rows = lists.Add(p.index);
-    if (p.columns.given()) over.columns = lists.Add(p.columns);
+    over.rows = lists.Add(p.index, p.out.shape[p.out.shape.rank - 2]);
+    if (p.columns.given()) over.columns = lists.Add(p.columns, -1);
     const int64_t W = p.x.shape[p.x.shape.rank - 1];
+    double& bytes = IsOne(over) ? one_bytes : many_bytes;
     bytes += static_cast<double>(p.out.bytes()) +
              RowsOf(p) * static_cast<double>(8 + W * SizeOf(p.x.dtype));
     if (p.columns.given()) bytes += kPairBytes * RowsOf(p) * static_cast<double>(W);
@@ -121,18 +151,23 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
   if (keys == nullptr) return NoMemory(stream);
   if (DeviceStatus status = lists.Sort(device, stream, keys->data()); !status.ok()) return status;
 
-  ProblemList<ScatterRowsOver> list;
   size_t number = 0;
   for (ScatterRowsOver& over : overs) {
-    over.rows.keys = lists.KeysOf(number++, keys->data());
-    if (over.views.columns.given()) over.columns.keys = lists.KeysOf(number++, keys->data());
-    list.Add(over, BlocksOf(over));
+    lists.Place(number++, keys->data(), &over.rows);
+    if (over.views.columns.given()) lists.Place(number++, keys->data(), &over.columns);
   }
+  if (DeviceStatus status = FindStarts(device, stream, overs); !status.ok()) return status;
+  ProblemList<ScatterRowsOver> one, many;
+  for (const ScatterRowsOver& over : overs) (IsOne(over) ? one : many).Add(over, BlocksOf(over));
+  DeviceStatus status = LaunchOver(device, stream,
+                                   {.threads = kScatterThreads,
+                                    .shared_bytes = kScatterShared,
+                                    .seconds = device.cuda().Seconds(0, one_bytes)},
+                                   ScatterRowsKernel<true>, one);
+  if (!status.ok()) return status;
   return LaunchOver(device, stream,
-                    {.threads = kScatterThreads,
-                     .shared_bytes = kScatterShared,
-                     .seconds = device.cuda().Seconds(0, bytes)},
-                    ScatterRowsKernel, list);
+                    {.threads = kScatterThreads, .seconds = device.cuda().Seconds(0, many_bytes)},
+                    ScatterRowsKernel<false>, many);
 }
 
 }  // namespace attnd::cuda

@@ -1,8 +1,8 @@
 // Sums of rows by their index. The indices are sorted (key_sort.h), so that the rows of each value
-// lie side by side, ascending; then a group of threads sums each row of out, in that order, each
-// thread one or four columns of it. Bound by memory: x is read and out written once, beside 8 bytes
-// a row of x. Rows of out that take most of x are bound by the latency of their sum: some 60 ns a
-// row of x.
+// lie side by side, ascending, and a launch finds where those of each value begin; then a group of
+// threads sums some rows of out, each in that order, each thread one or four columns of them. Bound
+// by memory: x is read and out written once, beside 8 bytes a row of x and 4 a row of out. Rows of
+// out that take most of x are bound by the latency of their sum: some 60 ns a row of x.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -12,12 +12,22 @@
 namespace attnd::cuda {
 
 constexpr int kScatterThreads = 256;
+// Rows of out of a thread: where each is one row of x, all are under way together.
+constexpr int kScatterEach = 8;
 
 // Lists of numbers by value: each sorted, value above place (32 bits each), -1 last.
 struct SortedLists {
-  const uint64_t* keys;
-  View at;  // leading dimensions; strides in elements of keys
-  int64_t size;
+  const uint64_t* keys;  // [lists][size]
+  // [lists][N + 1]: keys below 0, .., N.
+  int32_t* starts;
+  View at;  // leading dimensions; strides count lists
+  int64_t size, N;
+
+  __host__ __device__ int64_t lists() const {
+    int64_t count = 1;
+    for (int i = 0; i + 1 < at.shape.rank; ++i) count *= at.shape.dims[i];
+    return count;
+  }
 };
 
 struct ScatterRowsOver {
@@ -31,7 +41,9 @@ struct ScatterRowsOver {
   uint8_t group_log2;  // threads of a row
 };
 
-constexpr size_t kScatterShared = simt::SharedBytes<int>(kScatterThreads + 1);
+constexpr int kScatterRows = kScatterThreads * kScatterEach;  // of a block, at most
+constexpr size_t kScatterShared = simt::SharedBytes<int>(kScatterRows);
+constexpr int kNoRow = -1, kSeveralRows = -2;
 
 // Where the first key of at least `value` is.
 SIMT_FN int FirstOf(const uint64_t* keys, int64_t size, int64_t value) {
@@ -48,10 +60,19 @@ SIMT_FN int FirstOf(const uint64_t* keys, int64_t size, int64_t value) {
   return low;
 }
 
+template <int kWide, class T>
+SIMT_FN void LoadColumns(const T* from, float (&x)[kWide]) {
+  if constexpr (kWide == kQuad) {
+    LoadFour(from, x);
+  } else {
+    x[0] = ToFloat(*from);
+  }
+}
+
 // Adds the rows that keys[begin, end) name, in order. `x`: the thread's columns of row 0.
-template <int kWide>
-SIMT_FN void SumRows(const View& x, int64_t at, int64_t pitch, const uint64_t* keys, int begin,
-                     int end, float (&sum)[kWide]) {
+template <int kWide, class T>
+SIMT_FN void SumRows(const T* x, int64_t pitch, const uint64_t* keys, int begin, int end,
+                     float (&sum)[kWide]) {
   constexpr int kAtOnce = 8;  // rows whose numbers, and then elements, are under way together
   uint32_t next[kAtOnce];
 #pragma unroll
@@ -62,7 +83,7 @@ SIMT_FN void SumRows(const View& x, int64_t at, int64_t pitch, const uint64_t* k
     float values[kAtOnce][kWide];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      if (i + k < end) LoadWide<kWide>(x.data, x.dtype, at + next[k] * pitch, values[k]);
+      if (i + k < end) LoadColumns<kWide>(x + next[k] * pitch, values[k]);
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
@@ -91,68 +112,161 @@ SIMT_FN void SumPairs(const View& x, int64_t at, const uint64_t* keys, int begin
   }
 }
 
-template <int kWide>
-SIMT_FN void ScatterBlock(const ScatterRowsOver& p, int64_t block, int* bounds) {
-  const View &x = p.views.x, &out = p.views.out;
-  const int rank = out.shape.rank - 2, thread = static_cast<int>(threadIdx.x);
-  const int64_t N = out.shape.dims[rank], D = out.shape.dims[rank + 1];
-  const int64_t column_block = block / p.row_blocks;
-  const int64_t matrix_blocks = (N + p.rows_of_block - 1) / p.rows_of_block;
-  const int64_t matrix = (block - column_block * p.row_blocks) / matrix_blocks;
-  const int64_t first =
-      (block - column_block * p.row_blocks - matrix * matrix_blocks) * p.rows_of_block;
-  const int row = thread >> p.group_log2;
-  const int lane = thread & ((1 << p.group_log2) - 1);
-  const int64_t n = first + row;
-  const int64_t column = (column_block * (1 << p.group_log2) + lane) * kWide;
-  const bool works = row < p.rows_of_block && n < N && column < D;
+// Where a thread works: its columns of rows row, row + apart, .. below `rows` of the block's. `out`
+// and `divisor`: its first element of row 0.
+struct ScatterPlace {
+  LeadIndex lead;  // of out
+  int64_t first, column, out, divisor;
+  int row, apart, rows;
+  bool works;
+};
 
-  const LeadIndex of_out = LeadIndexOf(out.shape, rank, matrix);
-  float sum[kWide] = {};
-  for (int64_t source = 0; source < p.sources; ++source) {
-    LeadIndex lead = LeadIndexOf(p.summed, rank, source);
-#pragma unroll
-    for (int i = 0; i < kMaxRank; ++i) lead.at[i] += of_out.at[i];
-    const uint64_t* keys = p.rows.keys + LeadOffset(p.rows.at, rank, lead);
-    __syncthreads();
-    for (int i = thread; i <= p.rows_of_block; i += kScatterThreads) {
-      bounds[i] = FirstOf(keys, p.rows.size, min(first + i, N));
-    }
-    __syncthreads();
-    if (!works) continue;
-    const int64_t at = LeadOffset(x, rank, lead);
-    if (HasView(p.views.columns)) {
-      const uint64_t* columns = p.columns.keys + LeadOffset(p.columns.at, rank, lead);
-      if (bounds[row] == bounds[row + 1]) continue;
-      SumPairs(x, at, keys, bounds[row], bounds[row + 1], columns,
-               FirstOf(columns, p.columns.size, column),
-               FirstOf(columns, p.columns.size, column + 1), sum);
-    } else {
-      SumRows<kWide>(x, at + column * x.stride[rank + 1], x.stride[rank], keys, bounds[row],
-                     bounds[row + 1], sum);
-    }
-  }
-  if (!works) return;
-  const View& divisor = p.views.divisor;
+template <int kWide>
+SIMT_FN ScatterPlace ScatterPlaceOf(const ScatterRowsOver& p, int64_t block) {
+  const View &out = p.views.out, &divisor = p.views.divisor;
+  const int rank = out.shape.rank - 2, thread = static_cast<int>(threadIdx.x);
+  const int64_t N = out.shape.dims[rank];
+  const int64_t matrix_blocks = (N + p.rows_of_block - 1) / p.rows_of_block;
+  const int64_t column_block = block / p.row_blocks, rest = block - column_block * p.row_blocks;
+  const int64_t matrix = rest / matrix_blocks;
+  const int lane = thread & ((1 << p.group_log2) - 1);
+  ScatterPlace at;
+  at.lead = LeadIndexOf(out.shape, rank, matrix);
+  at.first = (rest - matrix * matrix_blocks) * p.rows_of_block;
+  at.column = (column_block * (1 << p.group_log2) + lane) * kWide;
+  at.out = LeadOffset(out, rank, at.lead) + at.column * out.stride[rank + 1];
+  at.divisor = HasView(divisor) ? LeadOffset(divisor, rank, at.lead) : 0;
+  at.row = thread >> p.group_log2;
+  at.apart = kScatterThreads >> p.group_log2;
+  at.rows = static_cast<int>(min(int64_t{p.rows_of_block}, N - at.first));
+  at.works = at.column < out.shape.dims[rank + 1];
+  return at;
+}
+
+// Divides and writes the sum of a row of the block.
+template <int kWide>
+SIMT_FN void WriteSum(const ScatterRowsOver& p, const ScatterPlace& at, int row,
+                      float (&sum)[kWide]) {
+  const View &out = p.views.out, &divisor = p.views.divisor;
+  const int rank = out.shape.rank - 2;
+  const int64_t n = at.first + row;
   if (HasView(divisor)) {
-    const float by = static_cast<const float*>(
-        divisor.data)[LeadOffset(divisor, rank, of_out) + n * divisor.stride[rank]];
+    const int64_t from = at.divisor + n * divisor.stride[rank];
+    const float by = static_cast<const float*>(divisor.data)[from];
 #pragma unroll
     for (int c = 0; c < kWide; ++c) sum[c] = by == 0 ? 0 : sum[c] / by;
   }
-  const int64_t to = LeadOffset(out, rank, of_out) + n * out.stride[rank];
-  StoreWide<kWide>(out.data, out.dtype, to + column * out.stride[rank + 1], sum);
+  StoreWide<kWide>(out.data, out.dtype, at.out + n * out.stride[rank], sum);
+}
+
+// Rows of one source, whole. Those that are one row of x, or none, do not wait for each other.
+// `found`: [kScatterRows] of shared memory.
+template <int kWide>
+SIMT_FN void ScatterOne(const ScatterRowsOver& p, int64_t block, int* found) {
+  const View& x = p.views.x;
+  const int rank = x.shape.rank - 2;
+  const ScatterPlace at = ScatterPlaceOf<kWide>(p, block);
+  const int64_t list = LeadOffset(p.rows.at, rank, at.lead);
+  const uint64_t* const keys = p.rows.keys + list * p.rows.size;
+  const int32_t* const starts = p.rows.starts + list * (p.rows.N + 1) + at.first;
+  for (int i = static_cast<int>(threadIdx.x); i < at.rows; i += kScatterThreads) {
+    const int begin = starts[i], rows = starts[i + 1] - begin;
+    found[i] = rows == 0 ? kNoRow : rows > 1 ? kSeveralRows : static_cast<int>(keys[begin]);
+  }
+  __syncthreads();
+  if (!at.works) return;
+  const int64_t from = LeadOffset(x, rank, at.lead) + at.column * x.stride[rank + 1];
+  const int64_t pitch = x.stride[rank];
+  float values[kScatterEach][kWide] = {};
+  WithFloatType(x.dtype, [&](auto* type) {
+    const auto* data = static_cast<const std::remove_pointer_t<decltype(type)>*>(x.data) + from;
+#pragma unroll
+    for (int k = 0; k < kScatterEach; ++k) {
+      const int row = at.row + k * at.apart;
+      const int one = row < at.rows ? found[row] : kNoRow;
+      if (one >= 0) LoadColumns<kWide>(data + one * pitch, values[k]);
+    }
+  });
+#pragma unroll
+  for (int k = 0; k < kScatterEach; ++k) {
+    const int row = at.row + k * at.apart;
+    if (row >= at.rows || found[row] == kSeveralRows) continue;
+      // 0 + x, as a sum of several begins: -0 becomes 0.
+#pragma unroll
+    for (int c = 0; c < kWide; ++c) values[k][c] += 0.0f;
+    WriteSum<kWide>(p, at, row, values[k]);
+  }
+#pragma unroll 1
+  for (int row = at.row; row < at.rows; row += at.apart) {
+    if (found[row] != kSeveralRows) continue;
+    float sum[kWide] = {};
+    WithFloatType(x.dtype, [&](auto* type) {
+      const auto* data = static_cast<const std::remove_pointer_t<decltype(type)>*>(x.data) + from;
+      SumRows<kWide>(data, pitch, keys, starts[row], starts[row + 1], sum);
+    });
+    WriteSum<kWide>(p, at, row, sum);
+  }
+}
+
+// Rows of several sources, or of pairs.
+template <int kWide>
+SIMT_FN void ScatterMany(const ScatterRowsOver& p, int64_t block) {
+  const View& x = p.views.x;
+  const int rank = x.shape.rank - 2;
+  const ScatterPlace at = ScatterPlaceOf<kWide>(p, block);
+  if (!at.works) return;
+#pragma unroll 1
+  for (int row = at.row; row < at.rows; row += at.apart) {
+    float sum[kWide] = {};
+    for (int64_t source = 0; source < p.sources; ++source) {
+      LeadIndex lead = LeadIndexOf(p.summed, rank, source);
+#pragma unroll
+      for (int i = 0; i < kMaxRank; ++i) lead.at[i] += at.lead.at[i];
+      const int64_t list = LeadOffset(p.rows.at, rank, lead), from = LeadOffset(x, rank, lead);
+      const uint64_t* const keys = p.rows.keys + list * p.rows.size;
+      const int32_t* const starts = p.rows.starts + list * (p.rows.N + 1) + at.first + row;
+      const int begin = starts[0], end = starts[1];
+      if (begin == end) continue;
+      if (HasView(p.views.columns)) {
+        const int64_t columns_at = LeadOffset(p.columns.at, rank, lead) * p.columns.size;
+        const uint64_t* const columns = p.columns.keys + columns_at;
+        SumPairs(x, from, keys, begin, end, columns, FirstOf(columns, p.columns.size, at.column),
+                 FirstOf(columns, p.columns.size, at.column + 1), sum);
+      } else {
+        WithFloatType(x.dtype, [&](auto* type) {
+          const auto* data = static_cast<const std::remove_pointer_t<decltype(type)>*>(x.data);
+          SumRows<kWide>(data + from + at.column * x.stride[rank + 1], x.stride[rank], keys, begin,
+                         end, sum);
+        });
+      }
+    }
+    WriteSum<kWide>(p, at, row, sum);
+  }
 }
 
 __global__ void __launch_bounds__(kScatterThreads)
+    ScatterStartsKernel(const __grid_constant__ Problems<SortedLists> problems) {
+  const Place<SortedLists> place = FindPlace(problems);
+  const SortedLists& p = place.problem;
+  const int64_t number = place.block * kScatterThreads + threadIdx.x;
+  const int64_t list = number / (p.N + 1);
+  if (list >= p.lists()) return;
+  p.starts[number] = FirstOf(p.keys + list * p.size, p.size, number - list * (p.N + 1));
+}
+
+// kIsOne: of one source, without columns.
+template <bool kIsOne>
+__global__ void __launch_bounds__(kScatterThreads, 2)
     ScatterRowsKernel(const __grid_constant__ Problems<ScatterRowsOver> problems) {
   const Place<ScatterRowsOver> place = FindPlace(problems);
-  simt::SharedTiles shared;
-  int* bounds = shared.Take<int>(kScatterThreads + 1);
-  if (place.problem.by_quads) {
-    ScatterBlock<kQuad>(place.problem, place.block, bounds);
+  if constexpr (kIsOne) {
+    simt::SharedTiles shared;
+    int* const found = shared.Take<int>(kScatterRows);
+    place.problem.by_quads ? ScatterOne<kQuad>(place.problem, place.block, found)
+                           : ScatterOne<1>(place.problem, place.block, found);
   } else {
-    ScatterBlock<1>(place.problem, place.block, bounds);
+    place.problem.by_quads ? ScatterMany<kQuad>(place.problem, place.block)
+                           : ScatterMany<1>(place.problem, place.block);
   }
 }
 
