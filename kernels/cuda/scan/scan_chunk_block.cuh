@@ -2,7 +2,7 @@
 // values, and how the state takes them in.
 #pragma once
 
-#include "kernels/cuda/attend/split_product.h"
+#include "kernels/cuda/scan/scan_chunk_products.h"
 #include "kernels/cuda/scan/scan_chunk_tiles.cuh"
 #include "kernels/cuda/scan/scan_passes.h"
 
@@ -66,13 +66,17 @@ struct ChunkBlock {
     return ChunkRows(view, at.b, at.g, p - line.lead, 0, line.used_keys, columns);
   }
 
-  // has_keys of a chunk at p.
-  SIMT_FN void FindKeys(int64_t p) { has_keys = KeysOf(w.k, p, w.D).any(); }
+  SIMT_FN void StartKeys(int64_t p) {
+    has_keys = KeysOf(w.k, p, w.D).any();
+    if (!has_keys) return;
+    StartChunk<kWidth>(k, kStride, KeysOf(w.k, p, w.D), padded);
+    StartChunk<kWidth>(v, kStride, KeysOf(w.v, p, w.Dv), kWidth);
+  }
   // Returns whether all values are finite.
-  SIMT_FN bool LoadKeys(int64_t p) {
+  SIMT_FN bool FinishKeys(int64_t p) {
     if (!has_keys) return true;
     const int64_t first = p - line.lead;
-    LoadChunk<kWidth>(k, kStride, KeysOf(w.k, p, w.D), padded, [&](int row, float(&x)[4]) {
+    FinishChunk<kWidth>(k, kStride, KeysOf(w.k, p, w.D), padded, [&](int row, float(&x)[4]) {
       const int64_t key = first + row;
       MapFour(w, w.k_shift == nullptr ? 0 : w.k_shift[w.Key(at.b, at.g, key)], x);
       if (!w.beta.given) return;
@@ -81,7 +85,7 @@ struct ChunkBlock {
       for (int e = 0; e < 4; ++e) x[e] *= beta;
     });
     bool finite = true;
-    LoadChunk<kWidth>(v, kStride, KeysOf(w.v, p, w.Dv), kWidth, [&](int, float(&x)[4]) {
+    FinishChunk<kWidth>(v, kStride, KeysOf(w.v, p, w.Dv), kWidth, [&](int, float(&x)[4]) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) finite = finite && fabsf(x[e]) < INFINITY;
     });
@@ -122,16 +126,15 @@ struct ChunkBlock {
       // Columns t and t + 4 of the left side are keys 2 t and 2 t + 1.
       const int key = j + t * 2;
       const float factor[2] = {decays.to_end[key], decays.to_end[key + 1]};
-      uint32_t high[4], low[4];
+      SplitRows a;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float x = k[(key + (i >> 1)) * kStride + f + (i & 1) * 8] * factor[i >> 1];
         sums[i & 1] += x;
-        simt::SplitTf32(x, &high[i], &low[i]);
+        a.Set(i, x);
       }
       const float* const row = v + key * kStride + column + group;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) MmaSplit(own[n], high, low, row[n * 8], row[kStride + n * 8]);
+      AddEight(own, a, [&](int n, int i) { return row[i * kStride + n * 8]; });
     }
     if (is_bad) {
 #pragma unroll

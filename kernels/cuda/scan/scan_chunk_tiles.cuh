@@ -39,56 +39,71 @@ struct ChunkRows {
   SIMT_FN bool has(int row) const { return row >= begin && row < end; }
 };
 
-// tile[row][c] = the elements of `rows` as change(row, x) leaves four of them, for c < `columns`;
-// zeros where there are none. `columns` is a multiple of 4.
+// Four elements of a row are loaded and changed by one thread, rows 8 apart.
+template <int kWidth>
+struct ChunkPart {
+  static constexpr int kApart = 8;
+  const int c, top;
+  SIMT_FN ChunkPart()
+      : c(static_cast<int>(threadIdx.x) % (kWidth / 4) * 4),
+        top(static_cast<int>(threadIdx.x) / (kWidth / 4)) {}
+};
+
+// Starts to copy rows to a tile, each four elements to the place of four floats, zeros where there
+// are none; of `columns`, a multiple of 4.
+template <int kWidth>
+SIMT_FN void StartChunk(float* tile, int stride, const ChunkRows& rows, int columns) {
+  const ChunkPart<kWidth> part;
+  if (part.c >= columns || !rows.has_fours) return;
+  float* to = tile + part.top * stride + part.c;
+  const int64_t size = SizeOf(rows.view.dtype);
+  const char* from =
+      static_cast<const char*>(rows.view.data) + (rows.at + part.top * rows.view.n + part.c) * size;
+  const int64_t step = part.kApart * rows.view.n * size;
+#pragma unroll 1
+  for (int row = part.top; row < kChunk; row += part.kApart, from += step) {
+    const bool is_there = rows.has(row) && part.c < rows.width;
+    const void* const at = is_there ? from : rows.view.data;
+    if (size == 4) {
+      simt::CopyAsync<16>(to, at, is_there);
+    } else {
+      simt::CopyAsync<8>(to, at, is_there);
+    }
+    to += part.kApart * stride;
+  }
+}
+
+// tile[row][c] = what StartChunk copied, and this thread has waited for, as change(row, x) leaves
+// four elements of it. Rows that could not be copied are read here.
 template <int kWidth, class Change>
-SIMT_FN void LoadChunk(float* tile, int stride, const ChunkRows& rows, int columns,
-                       const Change& change) {
-  constexpr int kAcross = kWidth / 4, kApart = 8, kRows = kChunk / kApart;
-  const int c = static_cast<int>(threadIdx.x) % kAcross * 4;
-  const int top = static_cast<int>(threadIdx.x) / kAcross;
-  if (c >= columns) return;
-  float* const to = tile + top * stride + c;
-  WithFloatType(rows.view.dtype, [&](auto* type) {
-    const int64_t step = kApart * rows.view.n;
-    auto* from = static_cast<const std::remove_pointer_t<decltype(type)>*>(rows.view.data) +
-                 rows.at + top * rows.view.n + c * rows.view.d;
-    if (rows.has_fours) {
-      // All loads under way at once.
-      float x[kRows][4];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i, from += step) {
-        x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0;
-        if (rows.has(top + i * kApart) && c < rows.width) LoadFour(from, x[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) StoreFour(to + i * kApart * stride, x[i]);
-      return;
-    }
+SIMT_FN void FinishChunk(float* tile, int stride, const ChunkRows& rows, int columns,
+                         const Change& change) {
+  const ChunkPart<kWidth> part;
+  if (part.c >= columns) return;
+  const int64_t at = rows.at + part.c * rows.view.d;
 #pragma unroll 1
-    for (int i = 0; i < kRows; ++i, from += step) {
-      float x[4];
+  for (int row = part.top; row < kChunk; row += part.kApart) {
+    float* const to = tile + row * stride + part.c;
+    float x[4] = {0, 0, 0, 0};
+    if (rows.has(row) && part.c < rows.width) {
+      if (rows.has_fours) {
+        WithFloatType(rows.view.dtype, [&](auto* type) {
+          LoadFour(reinterpret_cast<const std::remove_pointer_t<decltype(type)>*>(to), x);
+        });
+      } else {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const bool is_there = rows.has(top + i * kApart) && c + e < rows.width;
-        x[e] = is_there ? ToFloat(from[e * rows.view.d]) : 0.0f;
+        for (int e = 0; e < 4; ++e) {
+          if (part.c + e >= rows.width) break;
+          x[e] = LoadAt(rows.view, at + row * rows.view.n + e * rows.view.d);
+        }
       }
-      StoreFour(to + i * kApart * stride, x);
-    }
-  });
-  // A thread changes what it wrote: there is nothing to wait for, and little code.
-#pragma unroll 1
-  for (int row = top; row < kChunk; row += kApart) {
-    if (!rows.has(row) || c >= rows.width) continue;
-    float x[4];
-    float* const at = tile + row * stride + c;
-    LoadFour(at, x);
-    change(row, x);
+      change(row, x);
 #pragma unroll
-    for (int e = 1; e < 4; ++e) {
-      if (c + e >= rows.width) x[e] = 0;
+      for (int e = 1; e < 4; ++e) {
+        if (part.c + e >= rows.width) x[e] = 0;
+      }
     }
-    StoreFour(at, x);
+    StoreFour(to, x);
   }
 }
 
@@ -165,14 +180,6 @@ struct ChunkDecays {
 SIMT_FN float SumOfQuad(float x) {
   x += __shfl_xor_sync(simt::kAllLanes, x, 1);
   return x + __shfl_xor_sync(simt::kAllLanes, x, 2);
-}
-
-SIMT_FN void Clear(float (&x)[8][4]) {
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[n][i] = 0;
-  }
 }
 
 // The logarithm of KeyDecay.

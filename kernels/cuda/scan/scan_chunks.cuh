@@ -33,10 +33,12 @@ struct ChunkStates : ChunkBlock<kWidth> {
     const int64_t end = Base::end();
 #pragma unroll 1
     for (int64_t p = Base::begin(); p < end; p += kChunk) {
-      Base::FindKeys(p);
-      if (!has_keys) continue;
       __syncthreads();  // the last chunk has been read
-      const bool finite = Base::LoadKeys(p);
+      Base::StartKeys(p);
+      if (!has_keys) continue;
+      simt::CopyCommit();
+      simt::CopyWait<0>();
+      const bool finite = Base::FinishKeys(p);
       is_bad = __syncthreads_or(finite ? 0 : 1) != 0;
       if (is_bad) Base::SetBadAside();
 #pragma unroll
@@ -75,7 +77,6 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
       Base::kStateStride, Base::kStride, Base::lane, Base::line, Base::padded, Base::t, Base::v,
       Base::w, Base::warp, Base::z;
   const ForwardPass pass;
-  const int rows16, first_column;  // of this warp: of queries and of values
   float *q, *s;
   float* d;  // [warp][16]
 
@@ -83,8 +84,6 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
                         simt::SharedTiles* tiles)
       : Base(work, block, tiles),
         pass(given),
-        rows16(warp % 4),
-        first_column(warp / 4 * 64),
         q(tiles->Take<float>(kChunk * kStride)),
         s(tiles->Take<float>(kWidth * kStateStride)),
         d(tiles->Take<float>(Base::Shape::kWarps * 16) + warp * 16) {}
@@ -96,20 +95,25 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
     const int64_t end = Base::end();
 #pragma unroll 1
     for (int64_t p = Base::begin(); p < end; p += kChunk) {
-      Base::FindKeys(p);
       __syncthreads();  // the last chunk has been read, and the state is there
-      const bool finite = Base::LoadKeys(p);
+      Base::StartKeys(p);
       const bool has_queries = HasQueries(p);
-      if (has_queries) LoadQueries(p, 0);
-      is_bad = __syncthreads_or(finite ? 0 : 1) != 0;
-      if (is_bad) Base::SetBadAside();
+      if (has_queries) StartQueries(p, 0);
+      simt::CopyCommit();
+      simt::CopyWait<0>();
+      const bool finite = Base::FinishKeys(p);
 #pragma unroll 1
-      for (int member = 0; member < w.group() && has_queries; ++member) {
+      for (int member = 0; member < w.group(); ++member) {
         if (member > 0) {
           __syncthreads();  // the last queries have been read
-          LoadQueries(p, member);
-          __syncthreads();
+          StartQueries(p, member);
+          simt::CopyCommit();
+          simt::CopyWait<0>();
         }
+        if (has_queries) FinishQueries(p, member);
+        is_bad = __syncthreads_or(finite ? 0 : 1) != 0;
+        if (is_bad && member == 0) Base::SetBadAside();
+        if (!has_queries) break;
         SumRows();
         StoreRows(p, at.g * w.group() + member);
       }
@@ -129,6 +133,10 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
   }
 
  private:
+  // This warp's queries and values.
+  SIMT_FN int rows16() const { return kWidth > 64 ? warp % 4 : warp; }
+  SIMT_FN int first_column() const { return kWidth > 64 ? warp / 4 * 64 : 0; }
+
   SIMT_FN bool HasQueries(int64_t p) const {
     return p + kChunk > line.ahead + line.first_query && p < line.ahead + line.end_query;
   }
@@ -166,11 +174,17 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
       }
     }
   }
-  SIMT_FN void LoadQueries(int64_t p, int member) {
-    const int64_t h = at.g * w.group() + member, first = p - line.ahead;
-    const ChunkRows rows(w.q, at.b, h, first, line.first_query, line.end_query, w.D);
-    LoadChunk<kWidth>(q, kStride, rows, padded, [&](int row, float(&x)[4]) {
-      MapFour(w, w.q_shift == nullptr ? 0 : w.q_shift[w.Row(at.b, h, first + row)], x);
+  SIMT_FN ChunkRows QueriesOf(int64_t p, int member) const {
+    return ChunkRows(w.q, at.b, at.g * w.group() + member, p - line.ahead, line.first_query,
+                     line.end_query, w.D);
+  }
+  SIMT_FN void StartQueries(int64_t p, int member) {
+    StartChunk<kWidth>(q, kStride, QueriesOf(p, member), padded);
+  }
+  SIMT_FN void FinishQueries(int64_t p, int member) {
+    const int64_t number = w.Row(at.b, at.g * w.group() + member, p - line.ahead);
+    FinishChunk<kWidth>(q, kStride, QueriesOf(p, member), padded, [&](int row, float(&x)[4]) {
+      MapFour(w, w.q_shift == nullptr ? 0 : w.q_shift[number + row], x);
     });
   }
   // d, and in place of queries their sums over values.
@@ -178,52 +192,44 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
     float scores[8][4], sums[8][4], ones[2] = {0, 0};
     Clear(scores);
     Clear(sums);
-    const float* const q_row = q + (rows16 * 16 + group) * kStride + t;
+    const float* const q_row = q + (rows16() * 16 + group) * kStride + t;
     const float* const k_row = k + group * kStride + t;
-    const float* const s_row = s + t * kStateStride + first_column + group;
+    const float* const s_row = s + t * kStateStride + first_column() + group;
 #pragma unroll 1
     for (int f = 0; f < padded; f += 8) {
       const float x[4] = {q_row[f], q_row[8 * kStride + f], q_row[f + 4],
                           q_row[8 * kStride + f + 4]};
       ones[0] += x[0] * z[f + t] + x[2] * z[f + t + 4];
       ones[1] += x[1] * z[f + t] + x[3] * z[f + t + 4];
-      uint32_t high[4], low[4];
+      SplitRows a;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) simt::SplitTf32(x[i], &high[i], &low[i]);
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const float* const b = s_row + f * kStateStride + n * 8;
-        MmaSplit(sums[n], high, low, b[0], b[4 * kStateStride]);
-      }
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        if (!has_keys || n / 2 > rows16) break;
-        const float* const b = k_row + n * 8 * kStride + f;
-        MmaSplit<false, true>(scores[n], high, low, b[0], b[4]);
-      }
+      for (int i = 0; i < 4; ++i) a.Set(i, x[i]);
+      AddEight(sums, a, [&](int n, int i) { return s_row[(f + i * 4) * kStateStride + n * 8]; });
+      if (!has_keys) continue;
+      // Sums of scores may cancel: they keep all bits of keys.
+      const auto of_key = [&](int n, int i) { return k_row[n * 8 * kStride + f + i * 4]; };
+      AddFour<0, true>(scores, a, of_key);
+      if (rows16() >= 2) AddFour<4, true>(scores, a, of_key);
     }
     Weigh(scores, sums, ones);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      if (!has_keys || n / 2 > rows16) break;
-      const float(&of)[4] = scores[n];
-      uint32_t high[4], low[4];
-      simt::SplitTf32(of[0], &high[0], &low[0]);
-      simt::SplitTf32(of[2], &high[1], &low[1]);
-      simt::SplitTf32(of[1], &high[2], &low[2]);
-      simt::SplitTf32(of[3], &high[3], &low[3]);
-      const float* const row = v + (n * 8 + t * 2) * kStride + first_column + group;
-#pragma unroll
-      for (int m = 0; m < 8; ++m) {
-        MmaSplit(sums[m], high, low, row[m * 8], row[kStride + m * 8]);
-      }
+      if (!has_keys || n / 2 > rows16()) break;
+      // Columns t and t + 4 of the left side are keys 2 t and 2 t + 1: those of this lane.
+      SplitRows a;
+      a.Set(0, scores[n][0]);
+      a.Set(1, scores[n][2]);
+      a.Set(2, scores[n][1]);
+      a.Set(3, scores[n][3]);
+      const float* const row = v + (n * 8 + t * 2) * kStride + first_column() + group;
+      AddEight(sums, a, [&](int m, int i) { return row[i * kStride + m * 8]; });
     }
     if (is_bad) {
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int c = first_column + n * 8 + t * 2 + (i & 1);
+          const int c = first_column() + n * 8 + t * 2 + (i & 1);
           if (first_bad[c] <= RowOf(i)) sums[n][i] = NAN;
         }
       }
@@ -234,13 +240,13 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        q[RowOf(i) * kStride + first_column + n * 8 + t * 2 + (i & 1)] = sums[n][i];
+        q[RowOf(i) * kStride + first_column() + n * 8 + t * 2 + (i & 1)] = sums[n][i];
       }
     }
     if (t == 0) d[group] = ones[0], d[group + 8] = ones[1];
     __syncwarp();
   }
-  SIMT_FN int RowOf(int i) const { return rows16 * 16 + group + (i >> 1) * 8; }
+  SIMT_FN int RowOf(int i) const { return rows16() * 16 + group + (i >> 1) * 8; }
   // Scores of keys that a query sees, as they decay; ones: their sums and what the state gave.
   SIMT_FN void Weigh(float (&scores)[8][4], float (&sums)[8][4], float (&ones)[2]) const {
 #pragma unroll
@@ -268,12 +274,12 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
 
   // Two rows at a time, 16 lanes each.
   SIMT_FN void StoreRows(int64_t p, int64_t h) const {
-    const int own_row = lane % 16, c = first_column + lane % 16 * 4;
-    const int64_t own_position = p + rows16 * 16 + own_row, own_i = QueryAt(line, own_position);
+    const int own_row = lane % 16, c = first_column() + lane % 16 * 4;
+    const int64_t own_position = p + rows16() * 16 + own_row, own_i = QueryAt(line, own_position);
     const float own_d = w.has_z ? d[own_row] : 0;
     const int64_t key = min(own_position - line.lead, line.used_keys - 1);
     const RowFactor factor(w, own_d, at.b, h, max(own_i, int64_t{0}), at.g, key);
-    if (own_i >= 0 && lane < 16 && first_column == 0) {
+    if (own_i >= 0 && lane < 16 && first_column() == 0) {
       if (pass.for_rows) {
         w.row_d[w.Row(at.b, h, own_i)] = own_d;
       } else if (w.lse.given) {
@@ -283,9 +289,9 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
     }
 #pragma unroll 1
     for (int row = lane / 16; row < 16; row += 2) {
-      const int64_t i = QueryAt(line, p + rows16 * 16 + row);
+      const int64_t i = QueryAt(line, p + rows16() * 16 + row);
       float x[4];
-      LoadFour(q + (rows16 * 16 + row) * kStride + c, x);
+      LoadFour(q + (rows16() * 16 + row) * kStride + c, x);
       if (pass.for_rows) {
         StoreDot(h, i, c, x);
         continue;
@@ -321,7 +327,7 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
     }
     for (int flip = 1; flip < 16; flip *= 2) sum += __shfl_xor_sync(simt::kAllLanes, sum, flip);
     if (i < 0 || lane % 16 != 0) return;
-    w.dots[first_column / 64 * w.B * w.H * w.Nq + w.Row(at.b, h, i)] = sum;
+    w.dots[first_column() / 64 * w.B * w.H * w.Nq + w.Row(at.b, h, i)] = sum;
   }
 };
 
