@@ -8,6 +8,14 @@
 
 namespace attnd::cuda {
 
+// What the threads of a block agree on, in shared memory.
+struct ChunkSegment {
+  ChunkTensor k, v, q, out;
+  // Of the segment's first position; null: there are none.
+  const float *k_shift, *q_shift, *beta;
+  int64_t beta_row;
+};
+
 // A warp owns 16 rows of the left side of a product and 64 columns: of queries 16 of a chunk and a
 // half of the values, of the state 16 features.
 template <int kWidth>
@@ -18,7 +26,8 @@ struct ChunkShape {
   static constexpr int kStride = kWidth + 4, kStateStride = kWidth + 8;
 
   static constexpr size_t kTileBytes = simt::SharedBytes<float>(kChunk * kStride);
-  static constexpr size_t kKeysBytes = 2 * kTileBytes + simt::SharedBytes<float>(kWidth) +
+  static constexpr size_t kKeysBytes = simt::SharedBytes<ChunkSegment>(1) + 2 * kTileBytes +
+                                       simt::SharedBytes<float>(kWidth) +
                                        simt::SharedBytes<int>(kWidth) + ChunkDecays::kBytes;
   static constexpr size_t kRowsBytes = kKeysBytes + kTileBytes +
                                        simt::SharedBytes<float>(kWidth * kStateStride) +
@@ -35,6 +44,7 @@ struct ChunkBlock {
   const ScanLine& line;
   const int warp, lane, group, t;  // of fragments: lane / 4, lane % 4
   const int padded;                // features, to whole steps
+  ChunkSegment* segment;
   float *k, *v, *z;
   int* first_bad;  // [kWidth]: the first position whose value is not finite
   ChunkDecays decays;
@@ -49,6 +59,7 @@ struct ChunkBlock {
         group(lane / 4),
         t(lane % 4),
         padded((work.D + 15) / 16 * 16),
+        segment(tiles->Take<ChunkSegment>(1)),
         k(tiles->Take<float>(kChunk * kStride)),
         v(tiles->Take<float>(kChunk * kStride)),
         z(tiles->Take<float>(kWidth)),
@@ -56,41 +67,62 @@ struct ChunkBlock {
         decays(ChunkDecays::Take(tiles)) {}
 
   SIMT_FN int64_t begin() const { return at.segment * kScanSegment; }
-  SIMT_FN int64_t end() const { return min(line.positions, begin() + kScanSegment); }
+  SIMT_FN int positions() const {
+    return static_cast<int>(min(line.positions - begin(), int64_t{kScanSegment}));
+  }
   // In w.states.
   SIMT_FN StateRef OfSegment() const {
     const int64_t slot = w.StateSlot(at.b, line, at.segment) * w.Hkv + at.g;
     return StateRef(w, w.states + slot * w.state_floats());
   }
-  SIMT_FN ChunkRows KeysOf(const ScanView& view, int64_t p, int columns) const {
-    return ChunkRows(view, at.b, at.g, p - line.lead, 0, line.used_keys, columns);
+  // *segment. A tensor a warp: they take a while.
+  SIMT_FN void SetSegment() {
+    if (lane != 0) return;
+    const int64_t key = begin() - line.lead, query = begin() - line.ahead;
+    const int64_t h = at.g * w.group();
+    if (warp == 0) segment->k.Set(w.k, at.b, at.g, key, 0, line.used_keys, w.D);
+    if (warp == 1) segment->v.Set(w.v, at.b, at.g, key, 0, line.used_keys, w.Dv);
+    if (warp == 2) segment->q.Set(w.q, at.b, h, query, line.first_query, line.end_query, w.D);
+    if (warp != 3) return;
+    if (w.out.given) {
+      segment->out.Set(w.out, at.b, h, query, line.first_query, line.end_query, w.Dv);
+    }
+    segment->k_shift = w.k_shift == nullptr ? nullptr : w.k_shift + w.Key(at.b, at.g, key);
+    segment->q_shift = w.q_shift == nullptr ? nullptr : w.q_shift + w.Row(at.b, h, query);
+    segment->beta = nullptr;
+    segment->beta_row = w.beta.n;
+    if (!w.beta.given) return;
+    segment->beta =
+        static_cast<const float*>(w.beta.data) + at.b * w.beta.b + at.g * w.beta.h + key * w.beta.n;
   }
 
-  SIMT_FN void StartKeys(int64_t p) {
-    has_keys = KeysOf(w.k, p, w.D).any();
+  SIMT_FN void StartKeys(int position) {
+    has_keys = segment->k.HasSome(position);
     if (!has_keys) return;
-    StartChunk<kWidth>(k, kStride, KeysOf(w.k, p, w.D), padded);
-    StartChunk<kWidth>(v, kStride, KeysOf(w.v, p, w.Dv), kWidth);
+    StartChunk<kWidth>(k, kStride, segment->k, position, 0, padded);
+    StartChunk<kWidth>(v, kStride, segment->v, position, 0, kWidth);
   }
   // Returns whether all values are finite.
-  SIMT_FN bool FinishKeys(int64_t p) {
+  SIMT_FN bool FinishKeys(int position) {
     if (!has_keys) return true;
-    const int64_t first = p - line.lead;
-    FinishChunk<kWidth>(k, kStride, KeysOf(w.k, p, w.D), padded, [&](int row, float(&x)[4]) {
-      const int64_t key = first + row;
-      MapFour(w, w.k_shift == nullptr ? 0 : w.k_shift[w.Key(at.b, at.g, key)], x);
-      if (!w.beta.given) return;
-      const float beta = BetaOf(w, at.b, at.g, key);
+    const FeatureMap map = w.map;
+    const float offset = w.offset;
+    const float *const shift = segment->k_shift, *const beta = segment->beta;
+    FinishChunk<kWidth>(k, kStride, segment->k, position, 0, padded, [&](int key, float(&x)[4]) {
+      MapFour(map, shift == nullptr ? 0 : shift[key], offset, x);
+      if (beta == nullptr) return;
+      const float factor = beta[key * segment->beta_row];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) x[e] *= beta;
+      for (int e = 0; e < 4; ++e) x[e] *= factor;
     });
     bool finite = true;
-    FinishChunk<kWidth>(v, kStride, KeysOf(w.v, p, w.Dv), kWidth, [&](int, float(&x)[4]) {
+    FinishChunk<kWidth>(v, kStride, segment->v, position, 0, kWidth, [&](int, float(&x)[4]) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) finite = finite && fabsf(x[e]) < INFINITY;
     });
     if (w.key_decays && warp == 0) {
-      decays.Sum([&](int r) { return LogKeyDecay(w, at.b, at.g, KeyAt(line, p + r)); });
+      decays.Sum(
+          [&](int r) { return LogKeyDecay(w, at.b, at.g, KeyAt(line, begin() + position + r)); });
     }
     return finite;
   }

@@ -18,25 +18,32 @@ SIMT_FN bool HasFours(const ScanView& view, int columns) {
          view.h % 4 == 0 && view.n % 4 == 0 && view.d == 1 && columns % 4 == 0;
 }
 
-// Rows [begin, end) of a chunk, of one head of a tensor; the others are zeros.
-struct ChunkRows {
-  const ScanView& view;
-  int64_t at;  // of the element in column 0 of row 0, which need not exist
-  int begin, end;
+// One head's rows of a tensor as the chunks of a segment find them, in shared memory.
+struct ChunkTensor {
+  char* data;         // of the segment's first position, which may have no row
+  int64_t row, head;  // bytes from row to row, and to the next head of the group
+  int64_t column;     // elements
+  int begin, end;     // positions of the segment that have rows
   int width;
+  DType dtype;
   bool has_fours;
 
-  // `first`: the number of row 0 in the tensor, whose rows [low, high) count.
-  SIMT_FN ChunkRows(const ScanView& of, int64_t b, int64_t h, int64_t first, int64_t low,
-                    int64_t high, int columns)
-      : view(of),
-        at(b * of.b + h * of.h + first * of.n),
-        begin(static_cast<int>(max(low - first, int64_t{0}))),
-        end(static_cast<int>(min(high - first, int64_t{kChunk}))),
-        width(columns),
-        has_fours(HasFours(of, columns)) {}
-  SIMT_FN bool any() const { return begin < end; }
-  SIMT_FN bool has(int row) const { return row >= begin && row < end; }
+  // `first`: the number of the first position's row, of which [low, high) count.
+  SIMT_FN void Set(const ScanView& of, int64_t b, int64_t h, int64_t first, int64_t low,
+                   int64_t high, int columns) {
+    const int64_t size = SizeOf(of.dtype);
+    data = static_cast<char*>(of.data) + (b * of.b + h * of.h + first * of.n) * size;
+    row = of.n * size;
+    head = of.h * size;
+    column = of.d;
+    begin = static_cast<int>(max(low - first, int64_t{0}));
+    end = static_cast<int>(min(high - first, int64_t{kScanSegment}));
+    width = columns;
+    dtype = of.dtype;
+    has_fours = HasFours(of, columns);
+  }
+  SIMT_FN bool HasSome(int position) const { return begin < position + kChunk && end > position; }
+  SIMT_FN char* At(int position, int member) const { return data + position * row + member * head; }
 };
 
 // Four elements of a row are loaded and changed by one thread, rows 8 apart.
@@ -49,58 +56,62 @@ struct ChunkPart {
         top(static_cast<int>(threadIdx.x) / (kWidth / 4)) {}
 };
 
-// Starts to copy rows to a tile, each four elements to the place of four floats, zeros where there
-// are none; of `columns`, a multiple of 4.
+// Starts to copy the rows of the chunk at `position` to a tile, each four elements to the place of
+// four floats, zeros where there are none; of `columns`, a multiple of 4.
 template <int kWidth>
-SIMT_FN void StartChunk(float* tile, int stride, const ChunkRows& rows, int columns) {
+SIMT_FN void StartChunk(float* tile, int stride, const ChunkTensor& tensor, int position,
+                        int member, int columns) {
   const ChunkPart<kWidth> part;
-  if (part.c >= columns || !rows.has_fours) return;
+  if (part.c >= columns || !tensor.has_fours) return;
   float* to = tile + part.top * stride + part.c;
-  const int64_t size = SizeOf(rows.view.dtype);
-  const char* from =
-      static_cast<const char*>(rows.view.data) + (rows.at + part.top * rows.view.n + part.c) * size;
-  const int64_t step = part.kApart * rows.view.n * size;
+  const int64_t size = SizeOf(tensor.dtype), step = part.kApart * tensor.row;
+  const char* from = tensor.At(position + part.top, member) + part.c * size;
+  const int end = part.c < tensor.width ? tensor.end : 0;
+  const unsigned begin = tensor.begin, count = max(end - tensor.begin, 0);
 #pragma unroll 1
-  for (int row = part.top; row < kChunk; row += part.kApart, from += step) {
-    const bool is_there = rows.has(row) && part.c < rows.width;
-    const void* const at = is_there ? from : rows.view.data;
+  for (int row = 0; row < kChunk; row += part.kApart, from += step) {
+    const bool is_there = static_cast<unsigned>(position + part.top + row) - begin < count;
+    const void* const at = is_there ? from : tensor.data;
     if (size == 4) {
-      simt::CopyAsync<16>(to, at, is_there);
+      simt::CopyAsync<16>(to + row * stride, at, is_there);
     } else {
-      simt::CopyAsync<8>(to, at, is_there);
+      simt::CopyAsync<8>(to + row * stride, at, is_there);
     }
-    to += part.kApart * stride;
   }
 }
 
-// tile[row][c] = what StartChunk copied, and this thread has waited for, as change(row, x) leaves
-// four elements of it. Rows that could not be copied are read here.
+// tile[row][c] = what StartChunk copied, and this thread has waited for, as change(position, x)
+// leaves four elements of it. Rows that could not be copied are read here.
 template <int kWidth, class Change>
-SIMT_FN void FinishChunk(float* tile, int stride, const ChunkRows& rows, int columns,
-                         const Change& change) {
+SIMT_FN void FinishChunk(float* tile, int stride, const ChunkTensor& tensor, int position,
+                         int member, int columns, const Change& change) {
   const ChunkPart<kWidth> part;
   if (part.c >= columns) return;
-  const int64_t at = rows.at + part.c * rows.view.d;
+  const int begin = tensor.begin, end = tensor.end, left = tensor.width - part.c;
+  const DType dtype = tensor.dtype;
+  const bool has_fours = tensor.has_fours;
+  const char* const from = tensor.At(0, member);
 #pragma unroll 1
   for (int row = part.top; row < kChunk; row += part.kApart) {
     float* const to = tile + row * stride + part.c;
     float x[4] = {0, 0, 0, 0};
-    if (rows.has(row) && part.c < rows.width) {
-      if (rows.has_fours) {
-        WithFloatType(rows.view.dtype, [&](auto* type) {
+    const int at = position + row;
+    if (at >= begin && at < end && left > 0) {
+      if (has_fours) {
+        WithFloatType(dtype, [&](auto* type) {
           LoadFour(reinterpret_cast<const std::remove_pointer_t<decltype(type)>*>(to), x);
         });
       } else {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          if (part.c + e >= rows.width) break;
-          x[e] = LoadAt(rows.view, at + row * rows.view.n + e * rows.view.d);
+          if (e < left)
+            x[e] = LoadFloat(from + at * tensor.row, dtype, (part.c + e) * tensor.column);
         }
       }
-      change(row, x);
+      change(at, x);
 #pragma unroll
       for (int e = 1; e < 4; ++e) {
-        if (part.c + e >= rows.width) x[e] = 0;
+        if (e >= left) x[e] = 0;
       }
     }
     StoreFour(to, x);
@@ -108,16 +119,16 @@ SIMT_FN void FinishChunk(float* tile, int stride, const ChunkRows& rows, int col
 }
 
 // The features of four elements: the maps that are used most without a call.
-SIMT_FN void MapFour(const ScanWork& w, float shift, float (&x)[4]) {
-  if (w.map == FeatureMap::kEluPlusOne) {
+SIMT_FN void MapFour(FeatureMap map, float shift, float offset, float (&x)[4]) {
+  if (map == FeatureMap::kEluPlusOne) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] = x[e] > 0 ? x[e] + 1 : expf(x[e]);
-  } else if (w.map == FeatureMap::kIdentity) {
+  } else if (map == FeatureMap::kIdentity) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) x[e] += w.offset;
+    for (int e = 0; e < 4; ++e) x[e] += offset;
   } else {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) x[e] = Feature(w.map, x[e], shift, w.offset);
+    for (int e = 0; e < 4; ++e) x[e] = Feature(map, x[e], shift, offset);
   }
 }
 

@@ -30,9 +30,10 @@ struct ChunkStates : ChunkBlock<kWidth> {
     for (int part = 0; part < kParts; ++part) Clear(own[part]);
     for (int f = threadIdx.x; f < kWidth; f += blockDim.x) z[f] = 0;
     if (!w.key_decays) decays.Fill(1);
-    const int64_t end = Base::end();
+    Base::SetSegment();
+    const int positions = Base::positions();
 #pragma unroll 1
-    for (int64_t p = Base::begin(); p < end; p += kChunk) {
+    for (int p = 0; p < positions; p += kChunk) {
       __syncthreads();  // the last chunk has been read
       Base::StartKeys(p);
       if (!has_keys) continue;
@@ -74,8 +75,8 @@ template <int kWidth>
 struct ChunkRowsWalk : ChunkBlock<kWidth> {
   using Base = ChunkBlock<kWidth>;
   using Base::at, Base::decays, Base::first_bad, Base::group, Base::has_keys, Base::is_bad, Base::k,
-      Base::kStateStride, Base::kStride, Base::lane, Base::line, Base::padded, Base::t, Base::v,
-      Base::w, Base::warp, Base::z;
+      Base::kStateStride, Base::kStride, Base::lane, Base::line, Base::padded, Base::segment,
+      Base::t, Base::v, Base::w, Base::warp, Base::z;
   const ForwardPass pass;
   float *q, *s;
   float* d;  // [warp][16]
@@ -91,22 +92,23 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
   SIMT_FN void Run() {
     LoadState(w.states != nullptr ? Base::OfSegment() : StateRef(w.s0, w.z0, at.b, at.g));
     if (!w.key_decays) decays.Fill(1);
+    Base::SetSegment();
     const bool keeps_last = w.states == nullptr && (w.s_out.given || w.z_out.given);
-    const int64_t end = Base::end();
+    const int positions = Base::positions(), members = w.group();
 #pragma unroll 1
-    for (int64_t p = Base::begin(); p < end; p += kChunk) {
+    for (int p = 0; p < positions; p += kChunk) {
       __syncthreads();  // the last chunk has been read, and the state is there
       Base::StartKeys(p);
-      const bool has_queries = HasQueries(p);
-      if (has_queries) StartQueries(p, 0);
+      const bool has_queries = segment->q.HasSome(p);
+      if (has_queries) StartChunk<kWidth>(q, kStride, segment->q, p, 0, padded);
       simt::CopyCommit();
       simt::CopyWait<0>();
       const bool finite = Base::FinishKeys(p);
 #pragma unroll 1
-      for (int member = 0; member < w.group(); ++member) {
+      for (int member = 0; member < members; ++member) {
         if (member > 0) {
           __syncthreads();  // the last queries have been read
-          StartQueries(p, member);
+          StartChunk<kWidth>(q, kStride, segment->q, p, member, padded);
           simt::CopyCommit();
           simt::CopyWait<0>();
         }
@@ -115,9 +117,9 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
         if (is_bad && member == 0) Base::SetBadAside();
         if (!has_queries) break;
         SumRows();
-        StoreRows(p, at.g * w.group() + member);
+        StoreRows(p, member);
       }
-      if (!has_keys || (p + kChunk >= end && !keeps_last)) continue;
+      if (!has_keys || (p + kChunk >= positions && !keeps_last)) continue;
       __syncthreads();  // the state has been read
 #pragma unroll 1
       for (int part = 0; part < kWidth; part += 64) {
@@ -136,10 +138,6 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
   // This warp's queries and values.
   SIMT_FN int rows16() const { return kWidth > 64 ? warp % 4 : warp; }
   SIMT_FN int first_column() const { return kWidth > 64 ? warp / 4 * 64 : 0; }
-
-  SIMT_FN bool HasQueries(int64_t p) const {
-    return p + kChunk > line.ahead + line.first_query && p < line.ahead + line.end_query;
-  }
 
   // Zeros beyond D and Dv.
   SIMT_FN void LoadState(const StateRef& from) {
@@ -174,17 +172,13 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
       }
     }
   }
-  SIMT_FN ChunkRows QueriesOf(int64_t p, int member) const {
-    return ChunkRows(w.q, at.b, at.g * w.group() + member, p - line.ahead, line.first_query,
-                     line.end_query, w.D);
-  }
-  SIMT_FN void StartQueries(int64_t p, int member) {
-    StartChunk<kWidth>(q, kStride, QueriesOf(p, member), padded);
-  }
-  SIMT_FN void FinishQueries(int64_t p, int member) {
-    const int64_t number = w.Row(at.b, at.g * w.group() + member, p - line.ahead);
-    FinishChunk<kWidth>(q, kStride, QueriesOf(p, member), padded, [&](int row, float(&x)[4]) {
-      MapFour(w, w.q_shift == nullptr ? 0 : w.q_shift[number + row], x);
+  SIMT_FN void FinishQueries(int p, int member) {
+    const FeatureMap map = w.map;
+    const float offset = w.offset;
+    const float* const shift =
+        segment->q_shift == nullptr ? nullptr : segment->q_shift + member * w.Nq;
+    FinishChunk<kWidth>(q, kStride, segment->q, p, member, padded, [&](int row, float(&x)[4]) {
+      MapFour(map, shift == nullptr ? 0 : shift[row], offset, x);
     });
   }
   // d, and in place of queries their sums over values.
@@ -273,13 +267,15 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
   }
 
   // Two rows at a time, 16 lanes each.
-  SIMT_FN void StoreRows(int64_t p, int64_t h) const {
-    const int own_row = lane % 16, c = first_column() + lane % 16 * 4;
-    const int64_t own_position = p + rows16() * 16 + own_row, own_i = QueryAt(line, own_position);
-    const float own_d = w.has_z ? d[own_row] : 0;
-    const int64_t key = min(own_position - line.lead, line.used_keys - 1);
-    const RowFactor factor(w, own_d, at.b, h, max(own_i, int64_t{0}), at.g, key);
-    if (own_i >= 0 && lane < 16 && first_column() == 0) {
+  SIMT_FN void StoreRows(int p, int member) const {
+    const int first = p + rows16() * 16, own = first + lane % 16;
+    const int begin = segment->q.begin, end = segment->q.end;
+    const int64_t h = at.g * w.group() + member, position = Base::begin() + own;
+    const int64_t own_i = min(max(position - line.ahead, line.first_query), line.end_query - 1);
+    const float own_d = w.has_z ? d[lane % 16] : 0;
+    const RowFactor factor(w, own_d, at.b, h, own_i, at.g,
+                           min(position - line.lead, line.used_keys - 1));
+    if (lane < 16 && own >= begin && own < end && first_column() == 0) {
       if (pass.for_rows) {
         w.row_d[w.Row(at.b, h, own_i)] = own_d;
       } else if (w.lse.given) {
@@ -287,47 +283,55 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
                    factor.Lse(own_d));
       }
     }
+    const int c = first_column() + lane % 16 * 4;
+    const float* const sums = q + rows16() * 16 * kStride + c;
+    if (pass.for_rows) {
+      StoreDots(first, h, sums, c);
+      return;
+    }
+    const ChunkTensor& out = segment->out;
+    const int64_t step = out.row, column = out.column;
+    const bool has_fours = out.has_fours;
+    const DType dtype = out.dtype;
+    const int left = w.Dv - c;
+    char* const to = out.At(first, member) + (c * column) * SizeOf(dtype);
 #pragma unroll 1
     for (int row = lane / 16; row < 16; row += 2) {
-      const int64_t i = QueryAt(line, p + rows16() * 16 + row);
-      float x[4];
-      LoadFour(q + (rows16() * 16 + row) * kStride + c, x);
-      if (pass.for_rows) {
-        StoreDot(h, i, c, x);
-        continue;
-      }
       const float by = __shfl_sync(simt::kAllLanes, factor.factor, row);
       const double log = __shfl_sync(simt::kAllLanes, factor.log, row);
-      if (i < 0) continue;
+      if (first + row < begin || first + row >= end || left <= 0) continue;
+      float x[4];
+      LoadFour(sums + row * kStride, x);
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[e] = factor.is_log ? Lifted(by * x[e], log) : by * x[e];
-      StoreOut(at.b * w.out.b + h * w.out.h + i * w.out.n + c * w.out.d, c, x);
+      WithFloatType(dtype, [&](auto* type) {
+        auto* const at_row = reinterpret_cast<decltype(type)>(to + row * step);
+        if (has_fours) {
+          StoreFour(at_row, x);
+          return;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (e < left) Store(at_row + e * column, x[e]);
+        }
+      });
     }
   }
-  SIMT_FN void StoreOut(int64_t to, int c, const float (&x)[4]) const {
-    WithFloatType(w.out.dtype, [&](auto* type) {
-      auto* const row = static_cast<decltype(type)>(w.out.data) + to;
-      if (HasFours(w.out, w.Dv)) {
-        if (c < w.Dv) StoreFour(row, x);
-        return;
-      }
+  SIMT_FN void StoreDots(int first, int64_t h, const float* sums, int c) const {
+    if (w.dots == nullptr) return;
+#pragma unroll 1
+    for (int row = lane / 16; row < 16; row += 2) {
+      const int64_t i = QueryAt(line, Base::begin() + first + row);
+      float sum = 0;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        if (c + e < w.Dv) cuda::Store(row + e * w.out.d, x[e]);
+        const int64_t from = at.b * w.dout.b + h * w.dout.h + i * w.dout.n + (c + e) * w.dout.d;
+        if (i >= 0 && c + e < w.Dv) sum += LoadAt(w.dout, from) * sums[row * kStride + e];
       }
-    });
-  }
-  SIMT_FN void StoreDot(int64_t h, int64_t i, int c, const float (&x)[4]) const {
-    if (w.dots == nullptr) return;
-    float sum = 0;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int64_t from = at.b * w.dout.b + h * w.dout.h + i * w.dout.n + (c + e) * w.dout.d;
-      if (i >= 0 && c + e < w.Dv) sum += LoadAt(w.dout, from) * x[e];
+      for (int flip = 1; flip < 16; flip *= 2) sum += __shfl_xor_sync(simt::kAllLanes, sum, flip);
+      if (i < 0 || lane % 16 != 0) continue;
+      w.dots[first_column() / 64 * w.B * w.H * w.Nq + w.Row(at.b, h, i)] = sum;
     }
-    for (int flip = 1; flip < 16; flip *= 2) sum += __shfl_xor_sync(simt::kAllLanes, sum, flip);
-    if (i < 0 || lane % 16 != 0) return;
-    w.dots[first_column() / 64 * w.B * w.H * w.Nq + w.Row(at.b, h, i)] = sum;
   }
 };
 
