@@ -10,6 +10,8 @@ namespace attnd::cuda {
 
 // What the threads of a block agree on, in shared memory.
 struct ChunkSegment {
+  WalkPlace at;
+  ScanLine line;
   ChunkTensor k, v, q, out;
   // Of the segment's first position; null: there are none.
   const float *k_shift, *q_shift, *beta;
@@ -40,11 +42,11 @@ struct ChunkBlock {
   static constexpr int kStride = Shape::kStride, kStateStride = Shape::kStateStride;
 
   const ScanWork& w;
-  const WalkPlace at;
-  const ScanLine& line;
   const int warp, lane, group, t;  // of fragments: lane / 4, lane % 4
   const int padded;                // features, to whole steps
-  ChunkSegment* segment;
+  ChunkSegment* const segment;
+  const WalkPlace& at;
+  const ScanLine& line;
   float *k, *v, *z;
   int* first_bad;  // [kWidth]: the first position whose value is not finite
   ChunkDecays decays;
@@ -52,19 +54,26 @@ struct ChunkBlock {
 
   SIMT_FN ChunkBlock(const ScanWork& work, int64_t block, simt::SharedTiles* tiles)
       : w(work),
-        at(FindWalk(work, block, 1, false)),
-        line(work.lines[at.b]),
         warp(static_cast<int>(threadIdx.x) / simt::kWarp),
         lane(static_cast<int>(threadIdx.x) % simt::kWarp),
         group(lane / 4),
         t(lane % 4),
         padded((work.D + 15) / 16 * 16),
         segment(tiles->Take<ChunkSegment>(1)),
+        at(segment->at),
+        line(segment->line),
         k(tiles->Take<float>(kChunk * kStride)),
         v(tiles->Take<float>(kChunk * kStride)),
         z(tiles->Take<float>(kWidth)),
         first_bad(tiles->Take<int>(kWidth)),
-        decays(ChunkDecays::Take(tiles)) {}
+        decays(ChunkDecays::Take(tiles)) {
+    if (threadIdx.x == 0) {
+      segment->at = FindWalk(w, block, 1, false);
+      segment->line = w.lines[at.b];
+    }
+    __syncthreads();
+    SetSegment();
+  }
 
   SIMT_FN int64_t begin() const { return at.segment * kScanSegment; }
   SIMT_FN int positions() const {
@@ -75,27 +84,6 @@ struct ChunkBlock {
     const int64_t slot = w.StateSlot(at.b, line, at.segment) * w.Hkv + at.g;
     return StateRef(w, w.states + slot * w.state_floats());
   }
-  // *segment. A tensor a warp: they take a while.
-  SIMT_FN void SetSegment() {
-    if (lane != 0) return;
-    const int64_t key = begin() - line.lead, query = begin() - line.ahead;
-    const int64_t h = at.g * w.group();
-    if (warp == 0) segment->k.Set(w.k, at.b, at.g, key, 0, line.used_keys, w.D);
-    if (warp == 1) segment->v.Set(w.v, at.b, at.g, key, 0, line.used_keys, w.Dv);
-    if (warp == 2) segment->q.Set(w.q, at.b, h, query, line.first_query, line.end_query, w.D);
-    if (warp != 3) return;
-    if (w.out.given) {
-      segment->out.Set(w.out, at.b, h, query, line.first_query, line.end_query, w.Dv);
-    }
-    segment->k_shift = w.k_shift == nullptr ? nullptr : w.k_shift + w.Key(at.b, at.g, key);
-    segment->q_shift = w.q_shift == nullptr ? nullptr : w.q_shift + w.Row(at.b, h, query);
-    segment->beta = nullptr;
-    segment->beta_row = w.beta.n;
-    if (!w.beta.given) return;
-    segment->beta =
-        static_cast<const float*>(w.beta.data) + at.b * w.beta.b + at.g * w.beta.h + key * w.beta.n;
-  }
-
   SIMT_FN void StartKeys(int position) {
     has_keys = segment->k.HasSome(position);
     if (!has_keys) return;
@@ -183,6 +171,28 @@ struct ChunkBlock {
       const float sum = SumOfQuad(sums[i]);
       if (t == 0) z[f + i * 8] = decay * z[f + i * 8] + sum;
     }
+  }
+
+ private:
+  // A tensor a warp: they take a while.
+  SIMT_FN void SetSegment() {
+    if (lane != 0) return;
+    const int64_t key = begin() - line.lead, query = begin() - line.ahead;
+    const int64_t h = at.g * w.group();
+    if (warp == 0) segment->k.Set(w.k, at.b, at.g, key, 0, line.used_keys, w.D);
+    if (warp == 1) segment->v.Set(w.v, at.b, at.g, key, 0, line.used_keys, w.Dv);
+    if (warp == 2) segment->q.Set(w.q, at.b, h, query, line.first_query, line.end_query, w.D);
+    if (warp != 3) return;
+    if (w.out.given) {
+      segment->out.Set(w.out, at.b, h, query, line.first_query, line.end_query, w.Dv);
+    }
+    segment->k_shift = w.k_shift == nullptr ? nullptr : w.k_shift + w.Key(at.b, at.g, key);
+    segment->q_shift = w.q_shift == nullptr ? nullptr : w.q_shift + w.Row(at.b, h, query);
+    segment->beta = nullptr;
+    segment->beta_row = w.beta.n;
+    if (!w.beta.given) return;
+    segment->beta =
+        static_cast<const float*>(w.beta.data) + at.b * w.beta.b + at.g * w.beta.h + key * w.beta.n;
   }
 };
 

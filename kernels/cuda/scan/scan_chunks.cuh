@@ -30,7 +30,6 @@ struct ChunkStates : ChunkBlock<kWidth> {
     for (int part = 0; part < kParts; ++part) Clear(own[part]);
     for (int f = threadIdx.x; f < kWidth; f += blockDim.x) z[f] = 0;
     if (!w.key_decays) decays.Fill(1);
-    Base::SetSegment();
     const int positions = Base::positions();
 #pragma unroll 1
     for (int p = 0; p < positions; p += kChunk) {
@@ -92,7 +91,6 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
   SIMT_FN void Run() {
     LoadState(w.states != nullptr ? Base::OfSegment() : StateRef(w.s0, w.z0, at.b, at.g));
     if (!w.key_decays) decays.Fill(1);
-    Base::SetSegment();
     const bool keeps_last = w.states == nullptr && (w.s_out.given || w.z_out.given);
     const int positions = Base::positions(), members = w.group();
 #pragma unroll 1
