@@ -6,7 +6,13 @@ namespace attnd::cuda {
 
 DeviceStatus WalkForward(CudaDevice& device, Stream& stream, const ScanWorks& works,
                          bool over_features, const ForwardPass& pass) {
-  return LaunchWalks(device, works, over_features, pass.whole_lines,
+  ScanWorks by_chunks, by_keys;
+  for (const ScanWork* w : works) {
+    (!over_features && GoesByChunks(*w) ? by_chunks : by_keys).push_back(w);
+  }
+  DeviceStatus status = WalkChunks(device, stream, by_chunks, pass);
+  if (!status.ok()) return status;
+  return LaunchWalks(device, by_keys, over_features, pass.whole_lines,
                      [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape) {
                        return WithWalkShape(number, [&](auto walk) {
                          using S = decltype(walk);

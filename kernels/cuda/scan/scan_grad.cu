@@ -7,6 +7,7 @@
 // features in a pass of their own.
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/scan/scan_plan.h"
+#include "kernels/cuda/scan/scan_shapes.cuh"
 
 namespace attnd::cuda {
 namespace {
@@ -59,7 +60,7 @@ void WantScratch(size_t i, ScanPlan* plan) {
   }
   if (needs.rows) plan->Want(&w.row_d, queries);
   if (w.den != ScanDen::kOne && w.dout.given) {
-    plan->Want(&w.dots, queries * ScanSlices(w, false));
+    plan->Want(&w.dots, queries * DotSlices(w));
   }
   plan->Want(&w.to_num, queries);
   plan->Want(&w.to_d, queries);

@@ -16,6 +16,9 @@ bool FitsScan(const ScanWork& work, bool with_gradients);
 // Blocks of a walk that share a problem's columns of v, or its features.
 int64_t ScanSlices(const ScanWork& work, bool over_features);
 
+// WalkForward over columns of works that go by chunks (GoesByChunks).
+DeviceStatus WalkChunks(CudaDevice& device, Stream& stream, const ScanWorks& works,
+                        const ForwardPass& pass);
 DeviceStatus WalkForward(CudaDevice& device, Stream& stream, const ScanWorks& works,
                          bool over_features, const ForwardPass& pass);
 DeviceStatus WalkBackward(CudaDevice& device, Stream& stream, const ScanWorks& works,

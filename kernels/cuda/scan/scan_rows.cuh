@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kScanThreads)
     const float slope = to_num == 0 ? 0 : DenSlopeOf(w, d) / den;
     if (w.dots != nullptr && slope != 0) {
       float dots = 0;
-      const int slices = WalkPlan(w, false).slices;
+      const int slices = DotSlices(w);
       for (int s = 0; s < slices; ++s) dots += w.dots[s * rows + row];
       to_d -= slope * (to_num * dots);
     }

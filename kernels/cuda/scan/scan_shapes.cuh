@@ -90,4 +90,20 @@ inline size_t WalkSharedBytes(const WalkPlan& plan) {
          kWalkTiles * simt::kSharedAlign;
 }
 
+// The widest head of chunks on tensor cores (scan_chunks.cuh).
+constexpr int kChunkMostWidth = 128;
+// Whether S over columns goes by chunks: where decays differ from feature to feature the products
+// of a chunk would have a factor for each pair of keys and feature; what a key writes by the delta
+// rule depends on all keys before it.
+__host__ __device__ inline bool GoesByChunks(const ScanWork& w) {
+  return !w.delta && !w.feature_decays && w.D <= kChunkMostWidth && w.Dv <= kChunkMostWidth;
+}
+__host__ __device__ inline int ChunkWidth(const ScanWork& w) {
+  return w.D <= 64 && w.Dv <= 64 ? 64 : kChunkMostWidth;
+}
+// The parts of a row's dot of the walk forward over columns.
+__host__ __device__ inline int DotSlices(const ScanWork& w) {
+  return GoesByChunks(w) ? ChunkWidth(w) / 64 : WalkPlan(w, false).slices;
+}
+
 }  // namespace attnd::cuda

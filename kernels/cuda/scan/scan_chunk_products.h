@@ -1,0 +1,60 @@
+// Products of scan's chunks: float32 on tensor cores, several columns of tiles in turn.
+#pragma once
+
+#include "kernels/cuda/attend/split_product.h"
+
+namespace attnd::cuda {
+
+// A fragment of 16 x 8 elements of the left side, split.
+struct SplitRows {
+  uint32_t high[4], low[4];
+
+  SIMT_FN void Set(int i, float x) { simt::SplitTf32(x, &high[i], &low[i]); }
+};
+
+SIMT_FN void Clear(float (&x)[8][4]) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[n][i] = 0;
+  }
+}
+
+// d[n] += a b_n of tiles n in [kFirst, kFirst + 4), as MmaSplit: element i of a lane's b_n is b(n,
+// i). The products of four tiles take turns: those of one tile wait for each other.
+template <int kFirst, bool kWhole = false, class B>
+SIMT_FN void AddFour(float (&d)[8][4], const SplitRows& a, const B& b) {
+  uint32_t high[4][2], low[4][2];
+  float sum[4][4];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    simt::SplitTf32(b(kFirst + n, 0), &high[n][0], &low[n][0]);
+    simt::SplitTf32(b(kFirst + n, 1), &high[n][1], &low[n][1]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[n][i] = 0;
+  }
+  if constexpr (kWhole) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      simt::MmaTf32(sum[n], a.high, BitsBehindTf32(low[n][0]), BitsBehindTf32(low[n][1]));
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) simt::MmaTf32(sum[n], a.low, high[n][0], high[n][1]);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) simt::MmaTf32(sum[n], a.high, low[n][0], low[n][1]);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) simt::MmaTf32(sum[n], a.high, high[n][0], high[n][1]);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) d[kFirst + n][i] += sum[n][i];
+  }
+}
+template <class B>
+SIMT_FN void AddEight(float (&d)[8][4], const SplitRows& a, const B& b) {
+  AddFour<0>(d, a, b);
+  AddFour<4>(d, a, b);
+}
+
+}  // namespace attnd::cuda
