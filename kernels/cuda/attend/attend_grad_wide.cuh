@@ -27,46 +27,35 @@ class GradWide {
   static constexpr bool kKeys = kPass == GradPass::kKeys;
   using Tile = WideTile<T, kD>;
 
-  SIMT_FN GradWide(const GradData& problem, simt::SharedTiles& shared)
-      : p(problem), m(shared), scale_(problem.a.scale), D_(problem.a.D), Dv_(problem.a.Dv) {
-    Tile::ClearBeyond(m.Own(0), D_), Tile::ClearBeyond(m.Own(1), Dv_);
-    for (int n = 0; n < 2; ++n) {
-      Tile::ClearBeyond(m.Other(n, 0), D_), Tile::ClearBeyond(m.Other(n, 1), Dv_);
-    }
-  }
+  SIMT_FN explicit GradWide(simt::SharedTiles& shared) : m(shared) {}
 
   // Everything of own tile `tile` of query heads [h, h + heads).
-  SIMT_FN void Run(int64_t b, int64_t h, int64_t heads, int64_t tile) {
-    const AttendHead head = AttendHead::Of(p.a, b, h);
-    CopyOwn(head, tile);
-    SetFactors(head, heads);
-    Clear(first_);
-    if constexpr (kKeys) Clear(second_);
-    if (own_count_ > 0) Walk(b, h, heads, tile);
-    Store(head, tile);
-  }
-
- private:
-  SIMT_FN void Walk(int64_t b, int64_t h, int64_t heads, int64_t tile) {
+  SIMT_FN void Run(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t tile) {
     if (threadIdx.x == 0) {
+      m.block->Set(p, kPass, b, h, heads, tile);
       m.walk->Start(p, b, h, heads, tile);
 #pragma unroll 1
       for (int n = 0; n < 2; ++n) m.walk->Publish(p, &m.steps[n]);
     }
     __syncthreads();
+    CopyOwn(p);
+    Clear(first_);
+    if constexpr (kKeys) Clear(second_);
+    if (m.block->own_count > 0) Walk();
+    Store();
+  }
+
+ private:
+  SIMT_FN void Walk() {
     Copy(m.steps[0], 0);
-    int at = 0, stage = 0;
-    while (true) {
+    for (unsigned n = 0;; ++n) {
       simt::CopyWait<0>();
       __syncthreads();
-      const WideStep<T>& step = m.steps[at];
+      const WideStep<T>& step = m.steps[n % kWideSteps];
       if (step.count == 0) break;
-      const int next = at == 2 ? 0 : at + 1;
-      Copy(m.steps[next], stage ^ 1);
-      // Of three steps the one that nobody reads before the next barrier.
-      if (threadIdx.x == 0) m.walk->Publish(p, &m.steps[next == 2 ? 0 : next + 1]);
-      Add(step, stage);
-      at = next, stage ^= 1;
+      Copy(m.steps[(n + 1) % kWideSteps], (n + 1) % 2);
+      if (threadIdx.x == 0) m.walk->Publish(*m.block->problem, &m.steps[(n + 2) % kWideSteps]);
+      Add(step, n % 2);
     }
   }
   SIMT_FN static void Clear(WideFragment<kD>& sums) {
@@ -80,32 +69,33 @@ class GradWide {
     return static_cast<const T*>(plane.data) + plane.Head(b, h) + row * plane.row;
   }
 
-  SIMT_FN void CopyOwn(const AttendHead& head, int64_t tile) {
-    const int64_t row = tile * kSide, rows = kKeys ? head.nk : head.nq;
-    const Plane &first = kKeys ? p.a.k : p.a.q, &second = kKeys ? p.a.v : p.dout;
-    const int64_t h = kKeys ? head.kv : head.h;
-    own_count_ = static_cast<int>(max(min(rows - row, int64_t{kSide}), int64_t{0}));
-    Tile::Copy(m.Own(0), From(first, head.b, h, row), first.row, own_count_, D_);
-    Tile::Copy(m.Own(1), From(second, head.b, h, row), second.row, own_count_, Dv_);
-    simt::CopyCommit();
-    if (threadIdx.x == 0) {
-      const Plane &by = kKeys ? p.a.q : p.a.k, &by_second = kKeys ? p.dout : p.a.v;
-      *m.rows_apart = {by.row, by_second.row};
+  SIMT_FN void CopyOwn(const GradData& p) {
+    const WideBlock& of = *m.block;
+    const int D = of.D, Dv = of.Dv;
+    Tile::ClearBeyond(m.Own(0), D), Tile::ClearBeyond(m.Own(1), Dv);
+    for (int n = 0; n < 2; ++n) {
+      Tile::ClearBeyond(m.Other(n, 0), D), Tile::ClearBeyond(m.Other(n, 1), Dv);
     }
+    const Plane &first = kKeys ? p.a.k : p.a.q, &second = kKeys ? p.a.v : p.dout;
+    const int64_t row = of.tile * kSide, h = kKeys ? of.kv : of.h;
+    Tile::Copy(m.Own(0), From(first, of.b, h, row), first.row, of.own_count, D);
+    Tile::Copy(m.Own(1), From(second, of.b, h, row), second.row, of.own_count, Dv);
+    simt::CopyCommit();
     if constexpr (!kKeys) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int at = RowOf(k * 2);
         own_rows_[k] = {0, 0, 0, 1};
-        if (at < own_count_) own_rows_[k] = p.RowsOf(head.b, head.h)[row + at];
+        if (at < of.own_count) own_rows_[k] = p.RowsOf(of.b, of.h)[row + at];
       }
     }
   }
   SIMT_FN void Copy(const WideStep<T>& step, int stage) const {
     const int count = step.count;
     if (count > 0) {
-      Tile::Copy(m.Other(stage, 0), step.first, m.rows_apart->first, count, D_);
-      Tile::Copy(m.Other(stage, 1), step.second, m.rows_apart->second, count, Dv_);
+      const WideBlock& of = *m.block;
+      Tile::Copy(m.Other(stage, 0), step.first, of.first_row, count, of.D);
+      Tile::Copy(m.Other(stage, 1), step.second, of.second_row, count, of.Dv);
       if (kKeys && threadIdx.x < kSide) {
         const int t = threadIdx.x;
         simt::CopyAsync<16>(m.rows + stage * kSide + t, step.rows + t, t < count);
@@ -124,15 +114,16 @@ class GradWide {
     Tile::AddProduct(weights, m.Own(0), m.Other(stage, 0));
     Tile::AddProduct(dscores, m.Own(1), m.Other(stage, 1));
     Weigh(step, m.rows + stage * kSide, weights, dscores);
-    if constexpr (kKeys) Tile::AddWeighted(second_, weights, weight_factor_, m.Other(stage, 1));
-    Tile::AddWeighted(first_, dscores, score_factor_, m.Other(stage, 0));
+    if constexpr (kKeys)
+      Tile::AddWeighted(second_, weights, m.block->weight_factor, m.Other(stage, 1));
+    Tile::AddWeighted(first_, dscores, m.block->score_factor, m.Other(stage, 0));
   }
 
   // From products P and dS. Queries that do not exist, or see nothing, need no test: their rows
   // give weight 0, or are zeros.
   SIMT_FN void Weigh(const WideStep<T>& step, const GradRow* rows, Fragment& weights,
                      Fragment& dscores) const {
-    float scale = scale_;
+    float scale = m.block->scale;
     if (step.constants != nullptr || step.key_bias != nullptr) {
       AddConstants(step, rows, weights);
       scale = 1;
@@ -147,13 +138,13 @@ class GradWide {
         weights[n][i] = weight;
       }
     }
-    const int keys = kKeys ? own_count_ : step.count;
+    const int keys = kKeys ? m.block->own_count : step.count;
     if (step.mask != nullptr || keys < kSide) Hide(step.mask, keys, weights, dscores);
   }
   // Scores in place of products.
   SIMT_FN void AddConstants(const WideStep<T>& step, const GradRow* rows, Fragment& weights) const {
-    const int keys = kKeys ? own_count_ : step.count;
-    const float unit = p.a.unit;
+    const int keys = kKeys ? m.block->own_count : step.count;
+    const float unit = m.block->unit;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -161,7 +152,7 @@ class GradWide {
         const int row = RowOf(i), column = ColumnOf(n, i);
         const int query = kKeys ? column : row, key = kKeys ? row : column;
         const GradRow& of = kKeys ? rows[column] : own_rows_[i >> 1];
-        float s = scale_ * weights[n][i];
+        float s = m.block->scale * weights[n][i];
         // Any key's for one that does not exist.
         if (step.key_bias != nullptr) s = fmaf(unit, step.key_bias[min(key, keys - 1)], s);
         if (step.constants != nullptr) s = fmaf(unit, step.constants[query * kSide + key], s);
@@ -189,18 +180,6 @@ class GradWide {
     }
   }
 
-  SIMT_FN void SetFactors(const AttendHead& head, int64_t heads) {
-    weight_factor_ = score_factor_ = 1;
-    if constexpr (std::is_same_v<T, simt::f16>) {
-      weight_factor_ = kWeightFactor;
-      float size = 0;
-      for (int64_t n = 0; n < heads; ++n) {
-        size = fmaxf(size, p.head_sizes[head.b * p.a.H + head.h + n]);
-      }
-      score_factor_ = ScoreFactor(size);
-    }
-  }
-
   SIMT_FN static bool IsFinite(const WideFragment<kD>& sums) {
     bool finite = true;
 #pragma unroll
@@ -210,27 +189,32 @@ class GradWide {
     }
     return finite;
   }
-  SIMT_FN void Store(const AttendHead& head, int64_t tile) const {
+  SIMT_FN void Store() const {
     bool finite = IsFinite(first_);
     if constexpr (kKeys) finite = finite && IsFinite(second_);
     const int careful = __syncthreads_or(!finite);
+    const WideBlock& of = *m.block;
+    const GradData& p = *of.problem;
     if (threadIdx.x == 0) {
       if (kKeys) {
-        p.careful_keys[(head.b * (p.a.H / p.a.group) + head.kv) * p.key_tiles + tile] = careful;
+        p.careful_keys[(of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile] = careful;
       } else {
-        p.careful_queries[(head.b * p.a.H + head.h) * p.query_tiles + tile] = careful;
+        p.careful_queries[(of.b * p.a.H + of.h) * p.query_tiles + of.tile] = careful;
       }
     }
     if (careful) return;
-    StoreSums(first_, kKeys ? p.dk : p.dq, head, tile, D_, p.scale / score_factor_);
-    if constexpr (kKeys) StoreSums(second_, p.dv, head, tile, Dv_, 1 / weight_factor_);
+    StoreSums(first_, kKeys ? p.dk : p.dq, of.D, p.scale / of.score_factor);
+    if constexpr (kKeys) StoreSums(second_, p.dv, of.Dv, 1 / of.weight_factor);
   }
   // All rows of the tile, which may see nothing.
-  SIMT_FN void StoreSums(const WideFragment<kD>& sums, const Plane& to, const AttendHead& head,
-                         int64_t tile, int width, float factor) const {
+  SIMT_FN void StoreSums(const WideFragment<kD>& sums, const Plane& to, int width,
+                         float factor) const {
+    const WideBlock& of = *m.block;
     float* scores = m.Scores();
-    const int64_t rows = min((kKeys ? p.a.Nk : p.a.Nq) - tile * kSide, int64_t{kSide});
-    const int64_t begin = to.Head(head.b, kKeys ? head.kv : head.h) + tile * kSide * to.row;
+    const int64_t first = of.tile * kSide,
+                  begin = to.Head(of.b, kKeys ? of.kv : of.h) + first * to.row;
+    const int rows = static_cast<int>(
+        min((kKeys ? of.problem->a.Nk : of.problem->a.Nq) - first, int64_t{kSide}));
 #pragma unroll
     for (int c = 0; c < kD / kSide; ++c) {
       __syncthreads();
@@ -252,15 +236,10 @@ class GradWide {
     }
   }
 
-  const GradData& p;
   const WideShared<T, kPass, kD> m;
-  const float scale_;
-  const int D_, Dv_;
-  int own_count_ = 0;                    // rows that exist
   GradRow own_rows_[2];                  // of queries: of the two rows of a lane
   WideFragment<kD> first_;               // of dq or dk
   WideFragment<kKeys ? kD : 8> second_;  // of dv
-  float weight_factor_ = 1, score_factor_ = 1;
 };
 
 template <class T, int kD>
@@ -271,7 +250,7 @@ __global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
   const int64_t tile = p.query_tiles - 1 - block % p.query_tiles;
   const int64_t h = block / p.query_tiles % p.a.H, b = block / p.query_tiles / p.a.H;
   simt::SharedTiles shared;
-  GradWide<T, GradPass::kQueries, kD>(p, shared).Run(b, h, 1, tile);
+  GradWide<T, GradPass::kQueries, kD>(shared).Run(p, b, h, 1, tile);
 }
 
 template <class T, int kD>
@@ -281,7 +260,7 @@ __global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
   const int64_t kv_heads = p.a.H / p.a.group, tile = block % p.key_tiles;
   const int64_t kv = block / p.key_tiles % kv_heads, b = block / p.key_tiles / kv_heads;
   simt::SharedTiles shared;
-  GradWide<T, GradPass::kKeys, kD>(p, shared).Run(b, kv * p.a.group, p.a.group, tile);
+  GradWide<T, GradPass::kKeys, kD>(shared).Run(p, b, kv * p.a.group, p.a.group, tile);
 }
 
 }  // namespace attnd::cuda::attend_grad

@@ -22,10 +22,35 @@ struct WideStep {
   int count;                // rows that exist, at most 64; 0: the walk has ended
 };
 
-// Elements from row to row of the other tiles.
-struct RowsApart {
-  int64_t first, second;
+// What is the same in all threads and steps of a block: registers hold sums.
+struct WideBlock {
+  const GradData* problem;
+  int64_t b, h, kv, tile;         // of the own tile; the first query head
+  int64_t first_row, second_row;  // elements from row to row of other tiles
+  int D, Dv, own_count;           // own rows that exist
+  float scale, unit;              // of AttendData
+  float weight_factor, score_factor;
+
+  SIMT_FN void Set(const GradData& p, GradPass pass, int64_t of_b, int64_t of_h, int64_t heads,
+                   int64_t of_tile) {
+    const bool is_keys = pass == GradPass::kKeys;
+    problem = &p;
+    b = of_b, h = of_h, kv = of_h / p.a.group, tile = of_tile;
+    first_row = is_keys ? p.a.q.row : p.a.k.row, second_row = is_keys ? p.dout.row : p.a.v.row;
+    D = p.a.D, Dv = p.a.Dv, scale = p.a.scale, unit = p.a.unit;
+    const int64_t left = (is_keys ? p.a.seqs[b].nk : p.a.seqs[b].nq) - tile * kSide;
+    own_count = left < 0 ? 0 : left < kSide ? static_cast<int>(left) : kSide;
+    weight_factor = score_factor = 1;
+    if (p.head_sizes == nullptr) return;
+    weight_factor = kWeightFactor;
+    float size = 0;
+    for (int64_t n = 0; n < heads; ++n) size = fmaxf(size, p.head_sizes[b * p.a.H + h + n]);
+    score_factor = ScoreFactor(size);
+  }
 };
+
+// Steps in shared memory: the last one, of which a thread may still read, this one and two ahead.
+constexpr int kWideSteps = 4;
 
 template <class T, GradPass kPass>
 class WideWalk {
@@ -89,14 +114,14 @@ class WideShared {
 
   SIMT_FN explicit WideShared(simt::SharedTiles& shared)
       : rows(shared.Take<GradRow>(2 * kSide)),
-        steps(shared.Take<WideStep<T>>(3)),
-        rows_apart(shared.Take<RowsApart>(1)),
+        steps(shared.Take<WideStep<T>>(kWideSteps)),
+        block(shared.Take<WideBlock>(1)),
         walk(shared.Take<WideWalk<T, kPass>>(1)),
         own_(shared.Take<T>(2 * Tile::kElements)),
         others_(shared.Take<T>(4 * Tile::kElements)) {}
   static constexpr size_t Bytes() {
-    return simt::SharedBytes<GradRow>(2 * kSide) + simt::SharedBytes<WideStep<T>>(3) +
-           simt::SharedBytes<RowsApart>(1) + simt::SharedBytes<WideWalk<T, kPass>>(1) +
+    return simt::SharedBytes<GradRow>(2 * kSide) + simt::SharedBytes<WideStep<T>>(kWideSteps) +
+           simt::SharedBytes<WideBlock>(1) + simt::SharedBytes<WideWalk<T, kPass>>(1) +
            simt::SharedBytes<T>(2 * Tile::kElements) + simt::SharedBytes<T>(4 * Tile::kElements);
   }
   // Of k and v, or of q and dout.
@@ -107,7 +132,7 @@ class WideShared {
 
   GradRow* const rows;  // [stage][64]: of the other tile's queries
   WideStep<T>* const steps;
-  RowsApart* const rows_apart;
+  WideBlock* const block;
   WideWalk<T, kPass>* const walk;
 
  private:
