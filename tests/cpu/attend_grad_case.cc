@@ -229,7 +229,7 @@ AttendGradProblem GradCase::Problem() const {
   return p;
 }
 
-void GradCase::ExpectGradients() const {
+void GradCase::ExpectGradients(double weight_unit) const {
   const auto truth = PlainAttendGrad<double>(Params(), Problem());
   const auto plain = PlainAttendGrad<float>(Params(), Problem());
   const auto list = [](const PlainAttendGradients& g) {
@@ -244,7 +244,8 @@ void GradCase::ExpectGradients() const {
     PlainArray rounded = list(plain)[n]->values;
     for (double& x : rounded.values) x = RoundTo(ours.view().dtype, static_cast<float>(x));
     // Sums of terms that nearly cancel: some units in the last place of the terms.
-    ExpectNoWorse(ours.Read(), rounded, list(truth)[n]->values, 1e-6 * list(truth)[n]->size);
+    ExpectNoWorse(ours.Read(), rounded, list(truth)[n]->values,
+                  (1e-6 + weight_unit) * list(truth)[n]->size);
   }
   for (const auto& [name, array] : arrays_) EXPECT_TRUE(array.GuardsIntact()) << name;
 }

@@ -48,8 +48,9 @@ class GradCase {
   TestArray& operator[](const std::string& name) { return arrays_.at(name); }
   const TestArray& operator[](const std::string& name) const { return arrays_.at(name); }
 
-  // Every gradient against plain code of float32 and double; guards of all arrays.
-  void ExpectGradients() const;
+  // Every gradient against plain code of float32 and double; guards of all arrays. `weight_unit`:
+  // the relative error of weights that are rounded before they are multiplied.
+  void ExpectGradients(double weight_unit = 0) const;
   std::vector<std::byte> Gradients() const;  // all, as bytes
 
   GradSizes sizes;

@@ -2,6 +2,9 @@
 // kernels, any order of threads.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -78,6 +81,73 @@ TEST(AttendGradCuda, TheSameBitsInAnyOrderOfThreads) {
                               dtype),
                        seed++);
       }
+    }
+  }
+}
+
+// Problems so large that weights have one part: rows in order that can be copied by 16 bytes go by
+// wide tiles, with the same bits as those that cannot.
+void ExpectWideTiles(GradSizes sizes, unsigned seed, const std::function<void(GradCase&)>& change) {
+  std::vector<std::byte> bytes[2];
+  for (const Memory memory : {Memory::kDense, Memory::kPitched}) {
+    SCOPED_TRACE(memory == Memory::kDense ? "dense" : "pitched");
+    sizes.memory = memory;
+    GradCase c(sizes, seed);
+    change(c);
+    RunAttendGrad(Cuda(), c.Params(), {c.Problem()});
+    c.ExpectGradients(sizes.q == DType::kF16 ? 0x1p-11 : 0x1p-8);
+    bytes[memory == Memory::kDense ? 0 : 1] = c.Gradients();
+  }
+  EXPECT_TRUE(bytes[0] == bytes[1]);
+}
+
+TEST(AttendGradCuda, WideTiles) {
+  const auto kNoChange = [](GradCase&) {};
+  unsigned seed = 50;
+  for (const auto& [D, Dv] : {std::pair{64, 64}, {128, 128}, {40, 72}}) {
+    for (const Slots slots : {Slots::kNone, Slots::kInOrder}) {
+      const bool odd = seed % 2 != 0;
+      SCOPED_TRACE(::testing::Message() << "D" << D << " slots " << static_cast<int>(slots));
+      const GradSizes sizes = {.B = odd ? 2 : 1,
+                               .H = 2,
+                               .Hkv = 1,
+                               .Nq = 257,
+                               .Nk = 320,
+                               .D = D,
+                               .Dv = Dv,
+                               .slots = slots,
+                               .padded = odd,
+                               .terms = odd ? "constants sinks" : ""};
+      ExpectWideTiles(OfType(sizes, seed % 4 < 2 ? DType::kF16 : DType::kBF16), seed, kNoChange);
+      ++seed;
+    }
+  }
+  // All terms of a pattern, in the other type.
+  const GradSizes sizes = {.Nq = 260,
+                           .Nk = 270,
+                           .D = 64,
+                           .Dv = 64,
+                           .slots = Slots::kInOrder,
+                           .padded = true,
+                           .terms = "constants"};
+  ExpectWideTiles(OfType(sizes, DType::kF16), seed, kNoChange);
+  ExpectWideTiles(OfType(sizes, DType::kBF16), seed, kNoChange);
+}
+
+// What is not finite reaches those that see it, and nobody else.
+TEST(AttendGradCuda, WideTilesWithNaN) {
+  const double kNaN = std::nan(""), kInf = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const Slots slots : {Slots::kNone, Slots::kInOrder}) {
+      SCOPED_TRACE(::testing::Message() << Name(dtype) << static_cast<int>(slots));
+      const GradSizes sizes = {
+          .H = 2, .Hkv = 1, .Nq = 270, .Nk = 330, .D = 64, .Dv = 40, .slots = slots};
+      ExpectWideTiles(OfType(sizes, dtype), 90, [&](GradCase& c) {
+        PlainArray q = c["q"].Read(), v = c["v"].Read(), dout = c["dout"].Read();
+        q.At({0, 1, 70, 3}) = kNaN, dout.At({0, 0, 200, 5}) = kInf;
+        for (int64_t d = 0; d < 40; ++d) v.At({0, 0, 131, d}) = kNaN;
+        c["q"].Write(q), c["v"].Write(v), c["dout"].Write(dout);
+      });
     }
   }
 }

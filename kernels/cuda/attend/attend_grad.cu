@@ -76,6 +76,7 @@ class GradLaunch {
   GradList<GradHeads> head_sums_;
   GradList<GradData> rows_, sizes_, list_queries_, list_keys_, list_bias_;
   GradList<GradData> queries_[kGradTypes][2][2], keys_[kGradTypes][2][2], bias_[kGradTypes];
+  GradList<GradData> wide_queries_[kGradTypes][2], wide_keys_[kGradTypes][2];
 };
 
 void GradLaunch::Add(const GradPlan& plan) {
@@ -111,12 +112,19 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
   // The relative term is computed without tensor cores.
   const double relative =
       plan.problem.forward.terms.r.given() ? plan.Flops(2, 0) / device_.cuda().flops * 4 : 0;
-  queries_[type][plan.query_units][p.a.has_terms].Add(
-      p, plan.query_blocks(), plan.shared_bytes,
-      TensorSeconds(plan, plan.Flops(p.query_parts + 1.0, p.query_parts)) + 2 * relative);
-  keys_[type][plan.key_units][p.a.has_terms].Add(
-      p, plan.key_blocks(), plan.shared_bytes,
-      TensorSeconds(plan, plan.Flops(p.key_parts + 1.0, p.key_parts + 1.0)) + relative);
+  wide_queries_[type][plan.wide_columns].Add(p, plan.wide_query_blocks(), plan.wide_query_bytes,
+                                             TensorSeconds(plan, plan.Flops(2, 1)));
+  wide_keys_[type][plan.wide_columns].Add(p, plan.wide_key_blocks(), plan.wide_key_bytes,
+                                          TensorSeconds(plan, plan.Flops(2, 2)));
+  // What wide tiles leave is nothing, as a rule.
+  const double query_seconds =
+      TensorSeconds(plan, plan.Flops(p.query_parts + 1.0, p.query_parts)) + 2 * relative;
+  const double key_seconds =
+      TensorSeconds(plan, plan.Flops(p.key_parts + 1.0, p.key_parts + 1.0)) + relative;
+  queries_[type][plan.query_units][p.a.has_terms].Add(p, plan.query_blocks(), plan.shared_bytes,
+                                                      plan.wide_queries ? 0 : query_seconds);
+  keys_[type][plan.key_units][p.a.has_terms].Add(p, plan.key_blocks(), plan.shared_bytes,
+                                                 plan.wide_keys ? 0 : key_seconds);
   bias_[type].Add(p, plan.bias_blocks(), plan.shared_bytes,
                   TensorSeconds(plan, plan.Flops(1, 1)) + relative);
 }
@@ -139,6 +147,10 @@ DeviceStatus GradLaunch::Launch() {
   Run(sizes_, kGradThreads, GradHeadSizes);
   for (int n = 0; n < kGradTypes; ++n) {
     const GradKernels kernels = KernelsOf(static_cast<GradType>(n));
+    for (int columns = 0; columns < 2; ++columns) {
+      Run(wide_queries_[n][columns], kGradThreads, kernels.wide_queries[columns]);
+      Run(wide_keys_[n][columns], kGradThreads, kernels.wide_keys[columns]);
+    }
     for (int units = 0; units < 2; ++units) {
       for (int terms = 0; terms < 2; ++terms) {
         Run(queries_[n][units][terms], kGradThreads, kernels.queries[units][terms]);

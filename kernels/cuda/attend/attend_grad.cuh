@@ -35,14 +35,15 @@ class GradSums {
   }
 
   // Everything of one own tile, whose slots are those of `heads` query heads from `h` on.
-  SIMT_FN void Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share) {
+  // is_careful: it is known to need care.
+  SIMT_FN void Run(int64_t b, int64_t h, int64_t heads, int64_t tile, int share, bool is_careful) {
     share_ = share;
     pair_.LoadOwn(b, h, tile);
     pair_.slope_sums[0] = pair_.slope_sums[1] = 0;
     SetFactors(heads);
     // Again with care if a product with what no pair shows gave NaN, or a number left its range.
 #pragma unroll 1
-    for (bool careful = false;; careful = true) {
+    for (bool careful = is_careful;; careful = true) {
       Walk(b, h, heads, careful);
       if (careful || __syncthreads_or(!IsFinite()) == 0) break;
     }
@@ -241,22 +242,16 @@ class GradSums {
     return finite;
   }
 
-  // Powers of two that bring weights into the middle of the range of float16.
   SIMT_FN void SetFactors(int64_t heads) {
     weight_factor_ = score_factor_ = 1;
     if constexpr (std::is_same_v<T, simt::f16>) {
-      if (p.a.is_softmax()) weight_factor_ = 16384;
+      if (p.a.is_softmax()) weight_factor_ = kWeightFactor;
       const AttendHead& head = pair_.head();
       float size = 0;
       for (int64_t n = 0; n < heads; ++n) {
         size = fmaxf(size, p.head_sizes[head.b * p.a.H + head.h + n]);
       }
-      // 2^10 / size, cut to powers of two that are normal with their inverse.
-      const int exponent = static_cast<int>(__float_as_uint(size) >> 23);
-      const int wanted = 127 + 10 - (exponent - 127);
-      if (size > 0) {
-        score_factor_ = __uint_as_float(static_cast<unsigned>(min(max(wanted, 2), 252)) << 23);
-      }
+      score_factor_ = ScoreFactor(size);
     }
   }
 
@@ -351,12 +346,14 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
   // The last tiles first: under a causal mask they are the longest.
   const int64_t first = tiles - 1 - rest % tiles, h = rest / tiles % p.a.H;
   const int64_t b = rest / tiles / p.a.H;
+  const bool is_wide = p.careful_queries != nullptr;
+  if (is_wide && p.careful_queries[rest / tiles * tiles + first] == 0) return;
   simt::SharedTiles shared;
   GradSums<T, GradPass::kQueries, kUnits, kTerms> sums(p, shared, static_cast<int>(part));
   const AttendHead head = AttendHead::Of(p.a, b, h);
   const int64_t slots = head.query_rows == nullptr ? p.a.Nq : head.queries;
   for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
-    sums.Run(b, h, 1, tile, static_cast<int>(first));
+    sums.Run(b, h, 1, tile, static_cast<int>(first), is_wide);
   }
 }
 
@@ -368,6 +365,8 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
   const int64_t tiles = p.key_shares > 0 ? p.key_shares : p.key_tiles;
   const int64_t kv_heads = p.a.H / p.a.group;
   const int64_t first = rest % tiles, kv = rest / tiles % kv_heads, b = rest / tiles / kv_heads;
+  const bool is_wide = p.careful_keys != nullptr;
+  if (is_wide && p.careful_keys[rest] == 0) return;
   simt::SharedTiles shared;
   GradSums<T, GradPass::kKeys, kUnits, kTerms> sums(p, shared, static_cast<int>(part));
   // Where heads have gather orders of their own, a tile is of one head.
@@ -377,7 +376,7 @@ __global__ void __launch_bounds__(kGradThreads, kGradBlocks)
     const AttendHead head = AttendHead::Of(p.a, b, h);
     const int64_t slots = head.key_rows == nullptr ? p.a.Nk : head.keys;
     for (int64_t tile = first; tile * kSide < slots; tile += tiles) {
-      sums.Run(b, h, step, tile, static_cast<int>(first));
+      sums.Run(b, h, step, tile, static_cast<int>(first), is_wide);
     }
   }
 }

@@ -10,9 +10,11 @@ namespace attnd::cuda::attend_grad {
 
 // What the gradient needs of a query row beside its operands.
 struct GradRow {
-  float lse_high, lse_low;  // lse in base 2 as the sum of two floats; lse_low = inf: no such row
-  float shift;              // dout . out - dlse
-  float factor;             // row_weight
+  // lse in base 2 as the sum of two floats. 0 and inf: no such row, or one that sees nothing;
+  // weights from finite scores are 0.
+  float lse_high, lse_low;
+  float shift;   // dout . out - dlse
+  float factor;  // row_weight
 };
 
 struct GradData {
@@ -47,6 +49,9 @@ struct GradData {
   int query_first, query_second, key_first, key_second;
   int query_parts, key_parts;      // blocks of a tile
   int64_t query_tiles, key_tiles;  // most of a head
+  // Of passes by wide tiles (attend_grad_wide.cuh; null: none): [B,H,query_tiles] and
+  // [B,Hkv,key_tiles], whether a tile is left to GradQueries or GradKeys.
+  int32_t *careful_queries, *careful_keys;
 
   SIMT_FN GradRow* RowsOf(int64_t b, int64_t h) const { return rows + (b * a.H + h) * a.Nq; }
 };

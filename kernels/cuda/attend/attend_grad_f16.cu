@@ -1,6 +1,7 @@
 #include "kernels/cuda/attend/attend_grad.cuh"
 #include "kernels/cuda/attend/attend_grad_bias.cuh"
 #include "kernels/cuda/attend/attend_grad_kernels.h"
+#include "kernels/cuda/attend/attend_grad_wide.cuh"
 
 namespace attnd::cuda::attend_grad {
 
@@ -11,7 +12,9 @@ GradKernels GradKernelsF16() {
            {GradQueries<T, kMany, false>, GradQueries<T, kMany, true>}},
           {{GradKeys<T, kFew, false>, GradKeys<T, kFew, true>},
            {GradKeys<T, kMany, false>, GradKeys<T, kMany, true>}},
-          GradBiasTiles<T>};
+          GradBiasTiles<T>,
+          {GradWideQueries<T, 64>, GradWideQueries<T, 128>},
+          {GradWideKeys<T, 64>, GradWideKeys<T, 128>}};
 }
 
 }  // namespace attnd::cuda::attend_grad

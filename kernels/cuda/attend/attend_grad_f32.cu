@@ -11,7 +11,9 @@ GradKernels GradKernelsF32() {
            {GradQueries<T, kMany, false>, GradQueries<T, kMany, true>}},
           {{GradKeys<T, kFew, false>, GradKeys<T, kFew, true>},
            {GradKeys<T, kMany, false>, GradKeys<T, kMany, true>}},
-          GradBiasTiles<T>};
+          GradBiasTiles<T>,
+          {},
+          {}};
 }
 
 }  // namespace attnd::cuda::attend_grad

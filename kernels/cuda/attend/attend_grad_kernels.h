@@ -14,6 +14,9 @@ struct GradKernels {
   void (*queries[2][2])(Problems<GradData>);
   void (*keys[2][2])(Problems<GradData>);
   void (*bias)(Problems<GradData>);
+  // By wide tiles of 64 columns and of 128; null for float32.
+  void (*wide_queries[2])(Problems<GradData>);
+  void (*wide_keys[2])(Problems<GradData>);
 };
 GradKernels GradKernelsF32();
 GradKernels GradKernelsF16();

@@ -243,15 +243,15 @@ class GradPair {
         const int query = kPass == GradPass::kKeys ? column : row;
         const int key = kPass == GradPass::kKeys ? row : column;
         const GradRow& of_row = m.rows[query];
-        float s = scale * weights[n][i];
+        float exponent = fmaf(scale, weights[n][i], -of_row.lse_high);
         if (has_constants) {
-          s = fmaf(p.a.unit, m.key_bias[key], s);
+          float s = fmaf(p.a.unit, m.key_bias[key], scale * weights[n][i]);
           if (constants != nullptr) s = fmaf(p.a.unit, constants[query * kSide + key], s);
           // No weight is above 1, however far the rounding of a large lse is from it.
           const float most = of_row.lse_high + of_row.lse_low;
-          if (s > most) s = most;
+          exponent = (s > most ? most : s) - of_row.lse_high;
         }
-        float weight = simt::Exp2(s - of_row.lse_high - of_row.lse_low);
+        float weight = simt::Exp2(exponent - of_row.lse_low);
         float dscore = weight * (dscores[n][i] - of_row.shift);
         if (!all_seen && !Sees(query, key)) weight = dscore = 0;
         weights[n][i] = weight;

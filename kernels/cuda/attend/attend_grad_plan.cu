@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attend/attend_grad_pair.cuh"
+#include "kernels/cuda/attend/attend_grad_wide_shared.h"
 
 namespace attnd::cuda::attend_grad {
 namespace {
@@ -64,6 +65,7 @@ GradPlan::GradPlan(const AttendGradProblem& grad, const AttendParams& params, bo
   PlanQueries();
   PlanKeys();
   PlanBias();
+  ChooseWide();
 }
 
 bool GradPlan::Wants(const View& gradient) const {
@@ -128,6 +130,22 @@ void GradPlan::PlanKeys() {
   if (gathers) data.key_shares = static_cast<int>(std::clamp<int64_t>(CeilDiv64(Nk + Nk2), 1, 8));
 }
 
+void GradPlan::ChooseWide() {
+  const bool fits = type != GradType::kF32 && !data.a.has_terms && !gathers && !is_listed &&
+                    std::max(D, Dv) <= 128 && D % 8 == 0 && Dv % 8 == 0 && problem.dout.given();
+  wants_wide_queries_ = fits && data.query_first > 0 && data.query_second == 0 && !data.exact_dq;
+  wants_wide_keys_ =
+      fits && data.key_first > 0 && data.key_second > 0 && !data.exact_dk && !data.exact_dv;
+  wide_queries = wants_wide_queries_ && data.vectors;
+  wide_keys = wants_wide_keys_ && data.vectors;
+  wide_columns = std::max(D, Dv) <= 64 ? 0 : 1;
+  using T = simt::bf16;
+  wide_query_bytes = wide_columns == 0 ? WideShared<T, GradPass::kQueries, 64>::Bytes()
+                                       : WideShared<T, GradPass::kQueries, 128>::Bytes();
+  wide_key_bytes = wide_columns == 0 ? WideShared<T, GradPass::kKeys, 64>::Bytes()
+                                     : WideShared<T, GradPass::kKeys, 128>::Bytes();
+}
+
 void GradPlan::PlanBias() {
   if (!needs_bias) return;
   const Shape& s = problem.dterms.bias.shape;
@@ -184,6 +202,15 @@ void GradPlan::Place(GradMemory* memory) {
   if (type == GradType::kF16 && !is_listed) {
     data.tile_sizes = memory->Take<float>(B * H * CeilDiv64(Nq));
     data.head_sizes = memory->Take<float>(B * H);
+  }
+  // Memory follows from shapes, not from where operands lie.
+  if (wants_wide_queries_) {
+    auto* careful = memory->Take<int32_t>(heads() * data.query_tiles);
+    if (wide_queries) data.careful_queries = careful;
+  }
+  if (wants_wide_keys_) {
+    auto* careful = memory->Take<int32_t>(B * Hkv * data.key_tiles);
+    if (wide_keys) data.careful_keys = careful;
   }
   if (Wants(problem.dq)) {
     data.dq = GradientPlane(problem.dq);

@@ -44,6 +44,8 @@ struct GradPlan {
   int64_t bias_blocks() const;
   int64_t list_blocks(int64_t rows_of_heads, int64_t rows) const;
   int64_t heads() const { return B * H; }
+  int64_t wide_query_blocks() const { return wide_queries ? heads() * data.query_tiles : 0; }
+  int64_t wide_key_blocks() const { return wide_keys ? B * Hkv * data.key_tiles : 0; }
   // FLOPs of a pass over all pairs: `products` of D and Dv columns.
   double Flops(double d_products, double v_products) const;
   static int64_t CeilDiv64(int64_t n) { return (n + 63) / 64; }
@@ -57,12 +59,18 @@ struct GradPlan {
   bool needs_queries = false, needs_keys = false, needs_bias = false;
   int query_units = 0, key_units = 0;  // indices of kGradUnits
   size_t shared_bytes = 0;             // of a block over tiles
+  // Whether a pass goes by wide tiles, which leave some to the other kernels.
+  bool wide_queries = false, wide_keys = false;
+  int wide_columns = 0;  // index of GradKernels::wide_queries
+  size_t wide_query_bytes = 0, wide_key_bytes = 0;
   std::vector<GradParts> zeros, sums;
   std::vector<GradHeads> head_sums;
 
  private:
   bool Wants(const View& gradient) const;
+  bool wants_wide_queries_ = false, wants_wide_keys_ = false;  // but for the alignment of operands
   void ChooseType();
+  void ChooseWide();
   void PlanQueries();
   void PlanKeys();
   void PlanBias();

@@ -40,7 +40,6 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
         row.lse_high = static_cast<float>(in_base_2);
         row.lse_low =
             fabsf(row.lse_high) == INFINITY ? 0.0f : static_cast<float>(in_base_2 - row.lse_high);
-        if (lse == -INFINITY) row.lse_low = INFINITY;
         if (p.dout.data != nullptr) {
           const int64_t out_at = a.out.Head(b, h) + i * a.out.row;
           const int64_t dout_at = p.dout.Head(b, h) + i * p.dout.row;
@@ -55,6 +54,7 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
         if (p.dlse.data != nullptr) {
           row.shift -= static_cast<const float*>(p.dlse.data)[p.dlse.Head(b, h) + i * p.dlse.row];
         }
+        if (lse == -INFINITY) row = {0, INFINITY, 0, 1};
       } else {
         if (a.row_weight.data != nullptr) {
           row.factor = static_cast<const float*>(

@@ -41,6 +41,17 @@ SIMT_FN float High(simt::f16, uint32_t pair) {
 SIMT_FN void Convert(float x, float* to) { *to = x; }
 SIMT_FN void Convert(float x, simt::bf16* to) { *to = __float2bfloat16_rn(x); }
 SIMT_FN void Convert(float x, simt::f16* to) { *to = __float2half_rn(x); }
+// Powers of two that bring weights into the middle of the range of float16: of P, and of dS whose
+// bounds (GradData::head_sizes) are at most `size`: 2^10 / size, cut to powers that are normal with
+// their inverse.
+constexpr float kWeightFactor = 16384;
+SIMT_FN float ScoreFactor(float size) {
+  const int exponent = static_cast<int>(__float_as_uint(size) >> 23);
+  const int wanted = 127 + 10 - (exponent - 127);
+  if (!(size > 0)) return 1;
+  return __uint_as_float(static_cast<unsigned>(min(max(wanted, 2), 252)) << 23);
+}
+
 SIMT_FN float ToFloat(float x) { return x; }
 SIMT_FN float ToFloat(simt::bf16 x) { return __bfloat162float(x); }
 SIMT_FN float ToFloat(simt::f16 x) { return __half2float(x); }

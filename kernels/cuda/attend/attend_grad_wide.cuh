@@ -1,0 +1,266 @@
+// The gradient of attend by wide tiles: dq, or dk and dv, of 16-bit rows in order whose scores have
+// no terms but masks and constants. As GradQueries and GradKeys (attend_grad.cuh), but a block has
+// all columns, copies the next tile meanwhile and tests for nothing that its tiles need not. Where
+// a number is not finite it leaves the tile to those.
+//
+// Bound: FLOPs of tensor cores, 3 products of 64 x 64 x D a pair of tiles in the pass by queries, 4
+// in that by keys. Warps of 16 rows read 5/8 of an operand of shared memory for a product: 430
+// TFLOP/s at most on an H100.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attend/attend_grad_data.h"
+#include "kernels/cuda/attend/attend_grad_wide_shared.h"
+#include "kernels/cuda/attend/attend_grad_wide_tile.h"
+#include "kernels/cuda/launch.h"
+
+namespace attnd::cuda::attend_grad {
+
+// Blocks of a processor at least: sums of 64 columns leave registers for one more.
+template <int kD>
+constexpr int kWideBlocks = kD == 64 ? 3 : 2;
+
+template <class T, GradPass kPass, int kD>
+class GradWide {
+ public:
+  static constexpr bool kKeys = kPass == GradPass::kKeys;
+  using Tile = WideTile<T, kD>;
+
+  SIMT_FN explicit GradWide(simt::SharedTiles& shared) : m(shared) {}
+
+  // Everything of own tile `tile` of query heads [h, h + heads).
+  SIMT_FN void Run(const GradData& p, int64_t b, int64_t h, int64_t heads, int64_t tile) {
+    if (threadIdx.x == 0) {
+      m.block->Set(p, kPass, b, h, heads, tile);
+      m.walk->Start(p, b, h, heads, tile);
+#pragma unroll 1
+      for (int n = 0; n < 2; ++n) m.walk->Publish(p, &m.steps[n]);
+    }
+    __syncthreads();
+    CopyOwn(p);
+    Clear(first_);
+    if constexpr (kKeys) Clear(second_);
+    if (m.block->own_count > 0) Walk();
+    Store();
+  }
+
+ private:
+  SIMT_FN void Walk() {
+    Copy(m.steps[0], 0);
+    for (unsigned n = 0;; ++n) {
+      simt::CopyWait<0>();
+      __syncthreads();
+      const WideStep<T>& step = m.steps[n % kWideSteps];
+      if (step.count == 0) break;
+      Copy(m.steps[(n + 1) % kWideSteps], (n + 1) % 2);
+      if (threadIdx.x == 0) m.walk->Publish(*m.block->problem, &m.steps[(n + 2) % kWideSteps]);
+      Add(step, n % 2);
+    }
+  }
+  SIMT_FN static void Clear(WideFragment<kD>& sums) {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[n][i] = 0;
+    }
+  }
+  SIMT_FN static const T* From(const Plane& plane, int64_t b, int64_t h, int64_t row) {
+    return static_cast<const T*>(plane.data) + plane.Head(b, h) + row * plane.row;
+  }
+
+  SIMT_FN void CopyOwn(const GradData& p) {
+    const WideBlock& of = *m.block;
+    const int D = of.D, Dv = of.Dv;
+    Tile::ClearBeyond(m.Own(0), D), Tile::ClearBeyond(m.Own(1), Dv);
+    for (int n = 0; n < 2; ++n) {
+      Tile::ClearBeyond(m.Other(n, 0), D), Tile::ClearBeyond(m.Other(n, 1), Dv);
+    }
+    const Plane &first = kKeys ? p.a.k : p.a.q, &second = kKeys ? p.a.v : p.dout;
+    const int64_t row = of.tile * kSide, h = kKeys ? of.kv : of.h;
+    Tile::Copy(m.Own(0), From(first, of.b, h, row), first.row, of.own_count, D);
+    Tile::Copy(m.Own(1), From(second, of.b, h, row), second.row, of.own_count, Dv);
+    simt::CopyCommit();
+    if constexpr (!kKeys) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int at = RowOf(k * 2);
+        own_rows_[k] = {0, 0, 0, 1};
+        if (at < of.own_count) own_rows_[k] = p.RowsOf(of.b, of.h)[row + at];
+      }
+    }
+  }
+  SIMT_FN void Copy(const WideStep<T>& step, int stage) const {
+    const int count = step.count;
+    if (count > 0) {
+      const WideBlock& of = *m.block;
+      Tile::Copy(m.Other(stage, 0), step.first, of.first_row, count, of.D);
+      Tile::Copy(m.Other(stage, 1), step.second, of.second_row, count, of.Dv);
+      if (kKeys && threadIdx.x < kSide) {
+        const int t = threadIdx.x;
+        simt::CopyAsync<16>(m.rows + stage * kSide + t, step.rows + t, t < count);
+      }
+    }
+    simt::CopyCommit();
+  }
+
+  SIMT_FN void Add(const WideStep<T>& step, int stage) {
+    Fragment weights, dscores;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) weights[n][i] = dscores[n][i] = 0;
+    }
+    Tile::AddProduct(weights, m.Own(0), m.Other(stage, 0));
+    Tile::AddProduct(dscores, m.Own(1), m.Other(stage, 1));
+    Weigh(step, m.rows + stage * kSide, weights, dscores);
+    if constexpr (kKeys)
+      Tile::AddWeighted(second_, weights, m.block->weight_factor, m.Other(stage, 1));
+    Tile::AddWeighted(first_, dscores, m.block->score_factor, m.Other(stage, 0));
+  }
+
+  // From products P and dS. Queries that do not exist, or see nothing, need no test: their rows
+  // give weight 0, or are zeros.
+  SIMT_FN void Weigh(const WideStep<T>& step, const GradRow* rows, Fragment& weights,
+                     Fragment& dscores) const {
+    float scale = m.block->scale;
+    if (step.constants != nullptr || step.key_bias != nullptr) {
+      AddConstants(step, rows, weights);
+      scale = 1;
+    }
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const GradRow& row = kKeys ? rows[ColumnOf(n, i)] : own_rows_[i >> 1];
+        const float weight = simt::Exp2(fmaf(scale, weights[n][i], -row.lse_high) - row.lse_low);
+        dscores[n][i] = weight * (dscores[n][i] - row.shift);
+        weights[n][i] = weight;
+      }
+    }
+    const int keys = kKeys ? m.block->own_count : step.count;
+    if (step.mask != nullptr || keys < kSide) Hide(step.mask, keys, weights, dscores);
+  }
+  // Scores in place of products.
+  SIMT_FN void AddConstants(const WideStep<T>& step, const GradRow* rows, Fragment& weights) const {
+    const int keys = kKeys ? m.block->own_count : step.count;
+    const float unit = m.block->unit;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = RowOf(i), column = ColumnOf(n, i);
+        const int query = kKeys ? column : row, key = kKeys ? row : column;
+        const GradRow& of = kKeys ? rows[column] : own_rows_[i >> 1];
+        float s = m.block->scale * weights[n][i];
+        // Any key's for one that does not exist.
+        if (step.key_bias != nullptr) s = fmaf(unit, step.key_bias[min(key, keys - 1)], s);
+        if (step.constants != nullptr) s = fmaf(unit, step.constants[query * kSide + key], s);
+        // No weight is above 1, however far the rounding of a large lse is from it.
+        const float most = of.lse_high + of.lse_low;
+        weights[n][i] = s > most ? most : s;
+      }
+    }
+  }
+  SIMT_FN static void Hide(const uint64_t* mask, int keys, Fragment& weights, Fragment& dscores) {
+    const uint64_t exist = keys < kSide ? (uint64_t{1} << keys) - 1 : ~uint64_t{0};
+    uint64_t own[2] = {exist, exist};
+    if (!kKeys && mask != nullptr) own[0] &= mask[RowOf(0)], own[1] &= mask[RowOf(2)];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      uint64_t other[2] = {exist, exist};
+      if (kKeys && mask != nullptr)
+        other[0] &= mask[ColumnOf(n, 0)], other[1] &= mask[ColumnOf(n, 1)];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint64_t word = kKeys ? other[i & 1] : own[i >> 1];
+        const int key = kKeys ? RowOf(i) : ColumnOf(n, i);
+        if ((word >> key & 1) == 0) weights[n][i] = dscores[n][i] = 0;
+      }
+    }
+  }
+
+  SIMT_FN static bool IsFinite(const WideFragment<kD>& sums) {
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) finite = finite && sums[n][i] - sums[n][i] == 0;
+    }
+    return finite;
+  }
+  SIMT_FN void Store() const {
+    bool finite = IsFinite(first_);
+    if constexpr (kKeys) finite = finite && IsFinite(second_);
+    const int careful = __syncthreads_or(!finite);
+    const WideBlock& of = *m.block;
+    const GradData& p = *of.problem;
+    if (threadIdx.x == 0) {
+      if (kKeys) {
+        p.careful_keys[(of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile] = careful;
+      } else {
+        p.careful_queries[(of.b * p.a.H + of.h) * p.query_tiles + of.tile] = careful;
+      }
+    }
+    if (careful) return;
+    StoreSums(first_, kKeys ? p.dk : p.dq, of.D, p.scale / of.score_factor);
+    if constexpr (kKeys) StoreSums(second_, p.dv, of.Dv, 1 / of.weight_factor);
+  }
+  // All rows of the tile, which may see nothing.
+  SIMT_FN void StoreSums(const WideFragment<kD>& sums, const Plane& to, int width,
+                         float factor) const {
+    const WideBlock& of = *m.block;
+    float* scores = m.Scores();
+    const int64_t first = of.tile * kSide,
+                  begin = to.Head(of.b, kKeys ? of.kv : of.h) + first * to.row;
+    const int rows = static_cast<int>(
+        min((kKeys ? of.problem->a.Nk : of.problem->a.Nq) - first, int64_t{kSide}));
+#pragma unroll
+    for (int c = 0; c < kD / kSide; ++c) {
+      __syncthreads();
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          scores[RowOf(i) * kScoreStride + ColumnOf(n, i)] = sums[c * 8 + n][i] * factor;
+        }
+      }
+      __syncthreads();
+#pragma unroll 1
+      for (int at = threadIdx.x; at < kSide * kSide; at += kGradThreads) {
+        const int row = at / kSide, column = at % kSide;
+        if (row >= rows || c * kSide + column >= width) continue;
+        StoreFloat(to.data, to.dtype, begin + row * to.row + c * kSide + column,
+                   scores[row * kScoreStride + column]);
+      }
+    }
+  }
+
+  const WideShared<T, kPass, kD> m;
+  GradRow own_rows_[2];                  // of queries: of the two rows of a lane
+  WideFragment<kD> first_;               // of dq or dk
+  WideFragment<kKeys ? kD : 8> second_;  // of dv
+};
+
+template <class T, int kD>
+__global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
+    GradWideQueries(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  // The last tiles first: under a causal mask they are the longest.
+  const int64_t tile = p.query_tiles - 1 - block % p.query_tiles;
+  const int64_t h = block / p.query_tiles % p.a.H, b = block / p.query_tiles / p.a.H;
+  simt::SharedTiles shared;
+  GradWide<T, GradPass::kQueries, kD>(shared).Run(p, b, h, 1, tile);
+}
+
+template <class T, int kD>
+__global__ void __launch_bounds__(kGradThreads, kWideBlocks<kD>)
+    GradWideKeys(const __grid_constant__ Problems<GradData> problems) {
+  const auto [p, block, index] = FindPlace(problems);
+  const int64_t kv_heads = p.a.H / p.a.group, tile = block % p.key_tiles;
+  const int64_t kv = block / p.key_tiles % kv_heads, b = block / p.key_tiles / kv_heads;
+  simt::SharedTiles shared;
+  GradWide<T, GradPass::kKeys, kD>(shared).Run(p, b, kv * p.a.group, p.a.group, tile);
+}
+
+}  // namespace attnd::cuda::attend_grad
