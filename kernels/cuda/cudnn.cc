@@ -5,15 +5,18 @@
 #include <utility>
 
 #include "kernels/cuda/cudnn_api.h"
+#include "kernels/cuda/cudnn_descriptor.h"
 #include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/cudnn_plan.h"
 
 namespace attnd::cuda {
 namespace {
 
 using namespace dnn;
 
-// The first one whose SDPA operation takes masks.
-constexpr size_t kLeastVersion = 92100;
+// By NVIDIA's own account 9.10.0 and 9.10.1 compute attention wrongly, and 9.14.0 windows of long
+// sequences.
+constexpr size_t kLeastVersion = 91002, kWrongVersion = 91400;
 
 constexpr LibraryFacts kCudnn = {.name = "cuDNN",
                                  .file = "libcudnn.so.9",
@@ -38,6 +41,11 @@ std::string VersionOf(size_t number) {
          std::to_string(number % 100);
 }
 
+std::string NotServing(size_t version) {
+  return "it must be " + VersionOf(kLeastVersion) + " or later, but not " +
+         VersionOf(kWrongVersion) + ", got " + VersionOf(version);
+}
+
 }  // namespace
 
 class Cudnn::Plan {
@@ -58,9 +66,9 @@ std::unique_ptr<Cudnn> Cudnn::Open(Warn warn, std::string* why_not) {
     *why_not = NotInstalled(kCudnn);
     return nullptr;
   }
-  if (const size_t version = functions->GetVersion(); version < kLeastVersion) {
-    *why_not = NotStarting(
-        kCudnn, "it must be " + VersionOf(kLeastVersion) + " or later, got " + VersionOf(version));
+  const size_t version = functions->GetVersion();
+  if (version < kLeastVersion || version == kWrongVersion) {
+    *why_not = NotStarting(kCudnn, NotServing(version));
     return nullptr;
   }
   cudnnHandle_t handle = nullptr;

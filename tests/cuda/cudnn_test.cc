@@ -29,6 +29,11 @@ using ::testing::Not;
 
 class Cudnn : public WithStandIn<emu::cudnn> {
  protected:
+  // Each launch of a self-test is several calls, and none is left to own kernels.
+  static constexpr int64_t kSelfTestCalls = 2 * (16 + 32 + 32 + 16);
+
+  ~Cudnn() override { emu::cudnn_version = emu::kNewCudnn; }
+
   static Devices NewServerDevices() {
     auto devices = NewDevices({.kinds = DeviceOptions::Kinds::kCuda, .cpu = {.threads = 1}});
     EXPECT_TRUE(devices.ok()) << devices.status();
@@ -95,6 +100,12 @@ TEST_F(CudnnTakes, BandsOfWhichEveryQuerySeesAKey) {
     band.lo = lo, band.hi = hi;
     EXPECT_EQ(Takes(band), takes) << lo << " " << hi;
   }
+  // More queries than keys: causal, but no window.
+  band.Nk = 512, band.lengths = {{768, 512}};
+  for (const auto& [lo, takes] : {std::pair{kUnbounded, true}, {int64_t{-600}, false}}) {
+    band.lo = lo, band.hi = 0;
+    EXPECT_EQ(Takes(band), takes) << lo;
+  }
   // Of another kind.
   AttendProblem p = Plain();
   p.seqs[0].pattern = std::make_shared<const Pattern>();
@@ -151,9 +162,6 @@ TEST_F(CudnnTakes, CallsOfHeadsThatTakeASlice) {
 TEST_F(Cudnn, OwnKernelsServeWhereItIsAbsentOrStartsNot) {
   EXPECT_EQ(AttentionLibraryOf(*NewDevice(emu::Cudnn::kNoHandle)).why_not,
             "cuDNN does not start: CUDNN_STATUS_NOT_INITIALIZED: own kernels serve all attention");
-  EXPECT_EQ(AttentionLibraryOf(*NewDevice(emu::Cudnn::kOld)).why_not,
-            "cuDNN does not start: it must be 9.21.0 or later, got 9.19.0: own kernels serve all "
-            "attention");
   const auto device = NewDevice(emu::Cudnn::kAbsent);
   EXPECT_EQ(AttentionLibraryOf(*device).name, "");
   EXPECT_EQ(AttentionLibraryOf(*device).why_not,
@@ -161,6 +169,20 @@ TEST_F(Cudnn, OwnKernelsServeWhereItIsAbsentOrStartsNot) {
   LargeAttention attention({});
   RunAttention(*device, {&attention});
   attention.Expect();
+}
+
+TEST_F(Cudnn, OwnKernelsServeWhereItsVersionIsWrong) {
+  for (const auto& [version, text] : {std::pair{91001, "9.10.1"}, {91400, "9.14.0"}}) {
+    emu::cudnn_version = version;
+    EXPECT_EQ(
+        AttentionLibraryOf(*NewDevice(emu::Cudnn::kRight)).why_not,
+        std::string("cuDNN does not start: it must be 9.10.2 or later, but not 9.14.0, got ") +
+            text + ": own kernels serve all attention");
+  }
+  for (const auto& [version, name] : {std::pair{91002, "cuDNN 9.10.2"}, {91900, "cuDNN 9.19.0"}}) {
+    emu::cudnn_version = version;
+    EXPECT_EQ(AttentionLibraryOf(*NewDevice(emu::Cudnn::kRight)).name, name);
+  }
 }
 
 TEST_F(Cudnn, OwnKernelsServeWhereItHasNoEngine) {
@@ -258,8 +280,7 @@ TEST_F(Cudnn, ALibraryThatIsRightIsProven) {
     EXPECT_EQ(row.launches, 2);
   }
   EXPECT_THAT(rows, ElementsAre("bfloat16", "float16", "bfloat16", "float16"));
-  // Each launch is several calls, and none is left to own kernels.
-  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuDNN").calls, 2 * (16 + 32 + 32 + 16));
+  EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuDNN").calls, kSelfTestCalls);
 }
 
 }  // namespace

@@ -59,7 +59,8 @@ bool RowsOf(const View& view, int64_t b, int64_t N, DnnRows* rows) {
          reinterpret_cast<uintptr_t>(data) % Cudnn::kAlign == 0;
 }
 
-// Whether it is a band of which each query sees a key.
+// Whether it is a band of which each query sees a key. NVIDIA's front end asks for no window where
+// there are more queries than keys.
 bool BandOf(const AttendSeq& seq, KeyBand* band) {
   if (seq.pattern == nullptr) {
     *band = {.before = seq.nq, .after = seq.nk};
@@ -69,6 +70,7 @@ bool BandOf(const AttendSeq& seq, KeyBand* band) {
   // No more than there are rows.
   band->before = std::min(seq.pattern->band->before, seq.nq);
   band->after = std::min(seq.pattern->band->after, seq.nk);
+  if (band->before < seq.nq - 1 && seq.nq > seq.nk) return false;
   return band->after >= 0 && band->before > -kMostBefore && band->before < kMostBefore &&
          band->before + band->after >= 0 && seq.nq - 1 - band->before <= seq.nk - 1;
 }

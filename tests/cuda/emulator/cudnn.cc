@@ -24,13 +24,17 @@ Cudnn FromEnvironment() {
   const char* const text = std::getenv("EMULATED_CUDNN");
   const std::string_view how = text == nullptr ? "" : text;
   return how == "absent"      ? Cudnn::kAbsent
-         : how == "old"       ? Cudnn::kOld
          : how == "no-handle" ? Cudnn::kNoHandle
          : how == "no-engine" ? Cudnn::kNoEngine
          : how == "fails"     ? Cudnn::kFails
          : how == "wrong"     ? Cudnn::kWrong
          : how == "spreads"   ? Cudnn::kSpreads
                               : Cudnn::kRight;
+}
+
+size_t VersionFromEnvironment() {
+  const char* const text = std::getenv("EMULATED_CUDNN_VERSION");
+  return text == nullptr ? kNewCudnn : std::strtoul(text, nullptr, 10);
 }
 
 struct Handle {
@@ -45,7 +49,7 @@ const Node& GraphOf(const Node& configuration) {
   return configuration.At(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
 }
 
-size_t GetVersion() { return cudnn == Cudnn::kOld ? 91900 : 92801; }
+size_t GetVersion() { return cudnn_version; }
 
 const char* GetErrorString(cudnnStatus_t status) {
   switch (static_cast<int>(status)) {
@@ -174,7 +178,7 @@ cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
   std::map<int64_t, void*> data;
   for (size_t i = 0; i < std::min(uids.size(), pointers.size()); ++i) data[uids[i]] = pointers[i];
   std::shared_ptr<DnnAttention> call = AttentionOf(GraphOf(configuration));
-  if (uids.size() != pointers.size() || !Bind(GraphOf(configuration), data, call.get())) {
+  if (uids.size() != pointers.size() || !Bind(data, call.get())) {
     return kBadParam;
   }
   CheckMemory(call->q, "Q");
@@ -216,6 +220,7 @@ cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
 }  // namespace
 
 std::atomic<Cudnn> cudnn = FromEnvironment();
+std::atomic<size_t> cudnn_version = VersionFromEnvironment();
 
 void* FindInCudnn(std::string_view name) {
   if (cudnn == Cudnn::kAbsent) return nullptr;

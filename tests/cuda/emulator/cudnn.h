@@ -2,15 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 
 namespace emu {
 
-// From EMULATED_CUDNN: "absent", "old", "no-handle", "no-engine", "fails", "wrong" or
-// "spreads".
+// From EMULATED_CUDNN: "absent", "no-handle", "no-engine", "fails", "wrong" or "spreads".
 enum class Cudnn {
   kRight,
   kAbsent,    // no function is found
-  kOld,       // of a version without what is needed
   kNoHandle,  // cudnnCreate fails
   kNoEngine,  // no graph is supported
   kFails,     // cudnnBackendExecute fails
@@ -18,5 +17,8 @@ enum class Cudnn {
   kSpreads,   // invisible values of a tile that is seen in part are multiplied by zero
 };
 extern std::atomic<Cudnn> cudnn;
+// As the library tells it: 91900 is 9.19.0. From EMULATED_CUDNN_VERSION, or kNewCudnn.
+constexpr size_t kNewCudnn = 92801;
+extern std::atomic<size_t> cudnn_version;
 
 }  // namespace emu

@@ -10,36 +10,6 @@
 namespace emu {
 namespace {
 
-DnnTensor TensorOf(const Node& node) {
-  return {.uid = node.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID),
-          .type = node.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE),
-          .alignment = node.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
-          .dims = node.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
-          .strides = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES)};
-}
-int64_t UidOf(const Node& tensor) { return tensor.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID); }
-
-// The masks of a graph, in order; empty with *fits false: they do not lead from the input to the
-// output.
-std::vector<const Node*> MasksOf(const Node& attend, bool* fits) {
-  std::vector<const Node*> masks;
-  *fits = true;
-  if (!attend.Has(CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH)) return masks;
-  const Node& graph = attend.At(CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH);
-  int64_t at = attend.One<int64_t>(CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_INPUT_UID);
-  for (const auto& node : graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes) {
-    if (node->kind != CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR ||
-        UidOf(node->At(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_XDESC)) != at) {
-      *fits = false;
-      return {};
-    }
-    at = UidOf(node->At(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_YDESC));
-    masks.push_back(node.get());
-  }
-  *fits = at == attend.One<int64_t>(CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_OUTPUT_UID);
-  return masks;
-}
-
 // The hot loop: minutes under a sanitizer, whose business it is not.
 template <class T>
 __attribute__((optimize("O3"), no_sanitize("address", "undefined", "thread"))) void AddTo(
@@ -47,7 +17,37 @@ __attribute__((optimize("O3"), no_sanitize("address", "undefined", "thread"))) v
   for (size_t i = 0; i < n; ++i) sums[i] += factor * row[i];
 }
 
+// As engines of NVIDIA's do: rows of 16 bytes, one sequence of what is computed plainly.
+bool IsOfRows(const DnnTensor& tensor) {
+  return tensor.dims[0] == 1 && tensor.dims[3] % 8 == 0 && tensor.dims[3] <= 256 &&
+         tensor.strides[3] == 1 && tensor.strides[1] % 8 == 0 && tensor.strides[2] % 8 == 0 &&
+         tensor.type != CUDNN_DATA_FLOAT;
+}
+
+bool Fits(const DnnAttention& a) {
+  using Sizes = std::vector<int64_t>;
+  const Sizes &q = a.q.dims, &k = a.k.dims, &v = a.v.dims;
+  return IsOfRows(a.q) && IsOfRows(a.k) && IsOfRows(a.v) && IsOfRows(a.out) && k[3] == q[3] &&
+         q[1] % k[1] == 0 && v == Sizes{1, k[1], k[2], v[3]} &&
+         a.out.dims == Sizes{1, q[1], q[2], v[3]} && a.lse.dims == Sizes{1, q[1], q[2], 1} &&
+         a.lse.type == CUDNN_DATA_FLOAT && a.k.type == a.q.type && a.v.type == a.q.type &&
+         a.out.type == a.q.type;
+}
+
 }  // namespace
+
+DnnTensor TensorOf(const Node& node) {
+  return {.uid = node.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID),
+          .type = node.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE),
+          .alignment = node.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
+          .dims = node.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
+          .strides = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES)};
+}
+
+DnnNumber NumberOf(const Node& node) {
+  return {.uid = node.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID),
+          .type = node.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)};
+}
 
 size_t DnnTensor::bytes() const {
   int64_t last = 0;
@@ -100,11 +100,15 @@ void DnnAttention::Run() const {
       }
     }
     for (int64_t i = 0; i < Nq; ++i) {
-      const double row = static_cast<double>(i), last = static_cast<double>(Nk);
-      const auto begin =
-          static_cast<int64_t>(is_bounded_before ? std::clamp(row - before + 1, 0.0, last) : 0.0);
-      const auto end =
-          static_cast<int64_t>(is_bounded_after ? std::clamp(row + after + 1, 0.0, last) : last);
+      int64_t begin = 0, end = Nk;
+      for (const DnnMask& mask : masks) {
+        const auto bound = static_cast<int64_t>(mask.bound.value);
+        if (mask.is_left) {
+          begin = std::clamp<int64_t>(i - bound + 1, begin, Nk);
+        } else {
+          end = std::clamp<int64_t>(i + bound + 1, 0, end);
+        }
+      }
       std::fill(scores.begin(), scores.end(), 0.0);
       for (int64_t d = 0; d < D && begin < end; ++d) {
         AddTo<double>(static_cast<size_t>(end - begin), q.Load(h, i, d),
@@ -112,7 +116,7 @@ void DnnAttention::Run() const {
       }
       double largest = -std::numeric_limits<double>::infinity(), total = 0;
       for (int64_t j = begin; j < end; ++j) {
-        largest = std::max(largest, scores[static_cast<size_t>(j)] *= scale);
+        largest = std::max(largest, scores[static_cast<size_t>(j)] *= scale.value);
       }
       std::fill(sums.begin(), sums.end(), 0.0f);
       const int64_t blocks = (Nk + block - 1) / block;
@@ -141,69 +145,33 @@ void DnnAttention::Run() const {
 }
 
 std::unique_ptr<DnnAttention> AttentionOf(const Node& graph) {
-  const auto& operations = graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes;
-  if (operations.size() != 1 ||
-      operations[0]->kind != CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR) {
-    return nullptr;
-  }
-  const Node& attend = *operations[0];
-  bool fits = false;
-  const std::vector<const Node*> masks = MasksOf(attend, &fits);
-  if (!fits) return nullptr;
   auto a = std::make_unique<DnnAttention>();
-  a->q = TensorOf(attend.At(CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC));
-  a->k = TensorOf(attend.At(CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC));
-  a->v = TensorOf(attend.At(CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC));
-  a->out = TensorOf(attend.At(CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC));
-  a->lse = TensorOf(attend.At(CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC));
-  for (const Node* mask : masks) {
-    const bool is_left = mask->Has(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_LEFT_BOUND_DESC);
-    (is_left ? a->is_bounded_before : a->is_bounded_after) = true;
-  }
-  // As engines of NVIDIA's do: rows of 16 bytes, one sequence of what is computed plainly.
-  for (const DnnTensor* tensor : {&a->q, &a->k, &a->v, &a->out}) {
-    fits &= tensor->dims[0] == 1 && tensor->dims[3] % 8 == 0 && tensor->dims[3] <= 256 &&
-            tensor->strides[3] == 1 && tensor->strides[1] % 8 == 0 && tensor->strides[2] % 8 == 0 &&
-            tensor->type != CUDNN_DATA_FLOAT;
-  }
-  return fits ? std::move(a) : nullptr;
+  const Nodes& operations = graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes;
+  return ReadAttention(operations, a.get()) && Fits(*a) ? std::move(a) : nullptr;
 }
 
-bool Bind(const Node& graph, const std::map<int64_t, void*>& data, DnnAttention* a) {
-  const Node& attend = *graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes[0];
+bool Bind(const std::map<int64_t, void*>& data, DnnAttention* a) {
   size_t used = 0;
-  const auto find = [&](int64_t uid) -> void* {
+  const auto find = [&](int64_t uid) {
     const auto found = data.find(uid);
-    if (found == data.end() || found->second == nullptr) return nullptr;
-    ++used;
-    return found->second;
+    used += found != data.end() && found->second != nullptr;
+    return found == data.end() ? nullptr : found->second;
   };
-  bool fits = true;
-  for (DnnTensor* tensor : {&a->q, &a->k, &a->v, &a->out, &a->lse}) {
+  for (DnnTensor* tensor : {&a->q, &a->k, &a->v, &a->out, &a->lse})
     tensor->data = find(tensor->uid);
-    fits &= tensor->data != nullptr;
+  std::vector<DnnNumber*> numbers = {&a->scale};
+  for (DnnMask& mask : a->masks) numbers.insert(numbers.end(), {&mask.bound, &mask.hidden});
+  for (DnnNumber* number : numbers) {
+    const void* const value = find(number->uid);
+    if (value == nullptr) return false;
+    number->value = number->type == CUDNN_DATA_INT32
+                        ? static_cast<double>(*static_cast<const int32_t*>(value))
+                        : static_cast<double>(*static_cast<const float*>(value));
   }
-  const auto number = [&](const Node& tensor) {
-    const void* const value = find(UidOf(tensor));
-    if (value == nullptr) {
-      fits = false;
-      return 0.0;
-    }
-    return TensorOf(tensor).type == CUDNN_DATA_INT32
-               ? static_cast<double>(*static_cast<const int32_t*>(value))
-               : static_cast<double>(*static_cast<const float*>(value));
-  };
-  a->scale = static_cast<float>(number(attend.At(CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC)));
-  bool is_chain = false;
-  for (const Node* mask : MasksOf(attend, &is_chain)) {
-    const bool is_left = mask->Has(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_LEFT_BOUND_DESC);
-    (is_left ? a->before : a->after) =
-        number(mask->At(is_left ? CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_LEFT_BOUND_DESC
-                                : CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_SHIFT_RIGHT_BOUND_DESC));
-    const double hidden = number(mask->At(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_BDESC));
-    fits &= hidden == -std::numeric_limits<double>::infinity();
-  }
-  return fits && used == data.size();
+  return used == 5 + numbers.size() && used == data.size() &&
+         std::all_of(a->masks.begin(), a->masks.end(), [](const DnnMask& mask) {
+           return mask.hidden.value == -std::numeric_limits<double>::infinity();
+         });
 }
 
 }  // namespace emu

@@ -11,6 +11,8 @@
 
 namespace emu {
 
+using Nodes = std::vector<std::shared_ptr<const Node>>;
+
 // A tensor of device memory.
 struct DnnTensor {
   int64_t uid = 0;
@@ -23,15 +25,30 @@ struct DnnTensor {
   float Load(int64_t h, int64_t n, int64_t d) const;
   void Store(int64_t h, int64_t n, int64_t d, float value) const;
 };
+DnnTensor TensorOf(const Node& node);
+
+// One that a call gives by value.
+struct DnnNumber {
+  int64_t uid = 0;
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  double value = 0;
+};
+// REQUIRES: IsNumber(node)
+DnnNumber NumberOf(const Node& node);
+
+// Of scores: column + bound > row stays at the left, column <= row + bound at the right.
+struct DnnMask {
+  bool is_left = false;
+  DnnNumber bound, hidden;
+};
 
 // One call. Sums of values are float32, of blocks of keys whose width depends on the shape: a
 // caller that lets the shape depend on the batch gets other bits, as on a device.
 struct DnnAttention {
   DnnTensor q, k, v, out, lse;
-  float scale = 1;
-  bool is_bounded_before = false, is_bounded_after = false;
-  double before = 0, after = 0;  // column + before > row; column <= row + after
-  bool splits = false;           // into blocks of other widths
+  DnnNumber scale;
+  std::vector<DnnMask> masks;
+  bool splits = false;  // into blocks of other widths
   bool is_wrong = false;
   bool spreads = false;  // Cudnn::kSpreads
 
@@ -40,8 +57,10 @@ struct DnnAttention {
 
 // Null: the graph is none that the stand-in computes.
 std::unique_ptr<DnnAttention> AttentionOf(const Node& graph);
+// What operations say, whatever its sizes. False: something else.
+bool ReadAttention(const Nodes& operations, DnnAttention* attention);
 // Fills in the data. False: something is missing, or too much.
-bool Bind(const Node& graph, const std::map<int64_t, void*>& data, DnnAttention* attention);
+bool Bind(const std::map<int64_t, void*>& data, DnnAttention* attention);
 // Of its shape.
 uint64_t HashOf(const DnnAttention& attention);
 

@@ -17,8 +17,9 @@ struct Known {
 
 constexpr auto kTensor = CUDNN_BACKEND_TENSOR_DESCRIPTOR;
 constexpr auto kGraph = CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR;
-constexpr auto kAttend = CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR;
-constexpr auto kMask = CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR;
+constexpr auto kElementwise = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
+constexpr auto kProduct = CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR;
+constexpr auto kReduction = CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR;
 constexpr auto kPack = CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR;
 constexpr auto kHeuristics = CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR;
 constexpr auto kPlan = CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;
@@ -35,22 +36,28 @@ constexpr Known kKnown[] = {
     {kTensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, false},
     {kGraph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, false},
     {kGraph, CUDNN_ATTR_OPERATIONGRAPH_OPS, kDescriptor, true, kMany},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC, kDescriptor, true},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC, kDescriptor, true},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC, kDescriptor, true},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC, kDescriptor, true},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC, kDescriptor, true},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC, kDescriptor, true},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH, kDescriptor, false},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_INPUT_UID, CUDNN_TYPE_INT64, false},
-    {kAttend, CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_OUTPUT_UID, CUDNN_TYPE_INT64, false},
-    {kMask, CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_XDESC, kDescriptor, true},
-    {kMask, CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_BDESC, kDescriptor, true},
-    {kMask, CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_YDESC, kDescriptor, true},
-    {kMask, CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_LEFT_BOUND_DESC, kDescriptor, false},
-    {kMask, CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_SHIFT_RIGHT_BOUND_DESC, kDescriptor, false},
-    {kMask, CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_COMPARISON_MODE, CUDNN_TYPE_POINTWISE_MODE,
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE,
      true},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE,
+     true},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, false},
+    {kElementwise, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kDescriptor, true},
+    {kElementwise, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, kDescriptor, true},
+    {kElementwise, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, kDescriptor, false},
+    {kElementwise, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, kDescriptor, false},
+    {kElementwise, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, kDescriptor, true},
+    {CUDNN_BACKEND_MATMUL_DESCRIPTOR, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, true},
+    {kProduct, CUDNN_ATTR_OPERATION_MATMUL_DESC, kDescriptor, true},
+    {kProduct, CUDNN_ATTR_OPERATION_MATMUL_ADESC, kDescriptor, true},
+    {kProduct, CUDNN_ATTR_OPERATION_MATMUL_BDESC, kDescriptor, true},
+    {kProduct, CUDNN_ATTR_OPERATION_MATMUL_CDESC, kDescriptor, true},
+    {CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_OPERATOR,
+     CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, true},
+    {CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE,
+     true},
+    {kReduction, CUDNN_ATTR_OPERATION_REDUCTION_DESC, kDescriptor, true},
+    {kReduction, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, kDescriptor, true},
+    {kReduction, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, kDescriptor, true},
     {kHeuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, kDescriptor, true},
     {kHeuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, true},
     {kPlan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, true},
@@ -75,14 +82,6 @@ size_t SizeOf(cudnnBackendAttributeType_t type) {
 
 using Sizes = std::vector<int64_t>;
 Sizes DimsOf(const Node& tensor) { return tensor.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS); }
-cudnnDataType_t TypeOf(const Node& tensor) {
-  return tensor.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE);
-}
-bool IsNumber(const Node& tensor) {
-  return tensor.Has(CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
-         tensor.One<bool>(CUDNN_ATTR_TENSOR_IS_BY_VALUE) && DimsOf(tensor) == Sizes{1, 1, 1, 1};
-}
-
 bool FitsTensor(const Node& node) {
   const Sizes dims = DimsOf(node), strides = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
   const auto is_positive = [](int64_t x) { return x > 0; };
@@ -91,42 +90,37 @@ bool FitsTensor(const Node& node) {
          std::all_of(strides.begin(), strides.end(), is_positive);
 }
 
-bool FitsMask(const Node& node) {
-  const bool is_left = node.Has(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_LEFT_BOUND_DESC);
-  const bool is_right = node.Has(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_SHIFT_RIGHT_BOUND_DESC);
-  if (is_left == is_right) return false;
-  const Node& bound =
-      node.At(is_left ? CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_LEFT_BOUND_DESC
-                      : CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_SHIFT_RIGHT_BOUND_DESC);
-  const Node& hidden = node.At(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_BDESC);
-  const auto mode =
-      node.One<cudnnPointwiseMode_t>(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_COMPARISON_MODE);
-  return mode == (is_left ? CUDNN_POINTWISE_CMP_GT : CUDNN_POINTWISE_CMP_GE) && IsNumber(bound) &&
-         TypeOf(bound) == (is_left ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32) && IsNumber(hidden) &&
-         TypeOf(hidden) == CUDNN_DATA_FLOAT &&
-         DimsOf(node.At(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_XDESC)) ==
-             DimsOf(node.At(CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_YDESC));
+// What the mode reads, and no more.
+bool FitsElementwise(const Node& node) {
+  const Node& how = node.At(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+  const auto mode = how.One<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
+  const bool reads_one = mode == CUDNN_POINTWISE_EXP || mode == CUDNN_POINTWISE_LOG ||
+                         mode == CUDNN_POINTWISE_GEN_INDEX;
+  return node.Has(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) == !reads_one &&
+         node.Has(CUDNN_ATTR_OPERATION_POINTWISE_TDESC) ==
+             (mode == CUDNN_POINTWISE_BINARY_SELECT) &&
+         how.Has(CUDNN_ATTR_POINTWISE_AXIS) == (mode == CUDNN_POINTWISE_GEN_INDEX);
 }
 
-bool FitsAttend(const Node& node) {
-  const Node &q = node.At(CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC),
-             &k = node.At(CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC),
-             &v = node.At(CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC),
-             &out = node.At(CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC),
-             &lse = node.At(CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC);
-  const Sizes qs = DimsOf(q), ks = DimsOf(k), vs = DimsOf(v);
-  const bool fits =
-      ks[0] == qs[0] && ks[3] == qs[3] && qs[1] % ks[1] == 0 &&
-      vs == Sizes{ks[0], ks[1], ks[2], vs[3]} && DimsOf(out) == Sizes{qs[0], qs[1], qs[2], vs[3]} &&
-      DimsOf(lse) == Sizes{qs[0], qs[1], qs[2], 1} && TypeOf(lse) == CUDNN_DATA_FLOAT &&
-      TypeOf(k) == TypeOf(q) && TypeOf(v) == TypeOf(q) && TypeOf(out) == TypeOf(q) &&
-      IsNumber(node.At(CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC));
-  const bool has_masks = node.Has(CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH);
-  return fits && has_masks == node.Has(CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_INPUT_UID) &&
-         has_masks == node.Has(CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_OUTPUT_UID);
+// Heads of b may be shared by several of a.
+bool FitsProduct(const Node& node) {
+  const Sizes a = DimsOf(node.At(CUDNN_ATTR_OPERATION_MATMUL_ADESC)),
+              b = DimsOf(node.At(CUDNN_ATTR_OPERATION_MATMUL_BDESC));
+  return a[1] % b[1] == 0 && a[3] == b[2] &&
+         DimsOf(node.At(CUDNN_ATTR_OPERATION_MATMUL_CDESC)) == Sizes{a[0], a[1], a[2], b[3]};
+}
+
+bool FitsReduction(const Node& node) {
+  const Sizes x = DimsOf(node.At(CUDNN_ATTR_OPERATION_REDUCTION_XDESC));
+  return DimsOf(node.At(CUDNN_ATTR_OPERATION_REDUCTION_YDESC)) == Sizes{x[0], x[1], x[2], 1};
 }
 
 }  // namespace
+
+bool IsNumber(const Node& tensor, cudnnDataType_t type) {
+  return tensor.Is(CUDNN_ATTR_TENSOR_IS_BY_VALUE) && DimsOf(tensor) == Sizes{1, 1, 1, 1} &&
+         tensor.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE) == type;
+}
 
 cudnnStatus_t SetAttribute(Node* node, cudnnBackendAttributeName_t name,
                            cudnnBackendAttributeType_t type, int64_t count, const void* elements) {
@@ -160,10 +154,11 @@ cudnnStatus_t Finalize(Node* node) {
     is_known = true;
     if (known.is_required && !node->Has(known.name)) return kBadParam;
   }
-  const bool fits = node->kind == kTensor   ? FitsTensor(*node)
-                    : node->kind == kMask   ? FitsMask(*node)
-                    : node->kind == kAttend ? FitsAttend(*node)
-                                            : is_known;
+  const bool fits = node->kind == kTensor        ? FitsTensor(*node)
+                    : node->kind == kElementwise ? FitsElementwise(*node)
+                    : node->kind == kProduct     ? FitsProduct(*node)
+                    : node->kind == kReduction   ? FitsReduction(*node)
+                                                 : is_known;
   if (!fits) return kBadParam;
   node->is_finalized = true;
   return CUDNN_STATUS_SUCCESS;

@@ -31,6 +31,8 @@ struct Node {
   std::map<cudnnBackendAttributeName_t, Attribute> attributes;
 
   bool Has(cudnnBackendAttributeName_t name) const { return attributes.contains(name); }
+  // Of a truth that may not have been set.
+  bool Is(cudnnBackendAttributeName_t name) const { return Has(name) && One<bool>(name); }
   // REQUIRES: it has the attribute.
   template <class T>
   T One(cudnnBackendAttributeName_t name) const {
@@ -50,6 +52,8 @@ struct Held {
   std::shared_ptr<Node> node;
 };
 
+// Whether a tensor is one number that a call gives by value.
+bool IsNumber(const Node& tensor, cudnnDataType_t type);
 // Sets what the kind knows, of the right type; kBadParam otherwise.
 cudnnStatus_t SetAttribute(Node* node, cudnnBackendAttributeName_t name,
                            cudnnBackendAttributeType_t type, int64_t count, const void* elements);
