@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import pathlib
-import sys
 import time
 
 import ml_dtypes
@@ -147,8 +146,9 @@ class Engine:
             return
         why = self.lib.attnd_error().decode()
         if code == INTERNAL and self.device.startswith("cuda") and "PYTEST_XDIST_WORKER" in os.environ:
-            # A device that is lost is lost to this process alone: another one goes on.
-            print(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {why}", file=sys.stderr, flush=True)
+            # A device that is lost is lost to this process alone: another one goes on. What pytest
+            # captures would be lost, too.
+            os.write(2, f"{os.environ.get('PYTEST_CURRENT_TEST')}: {why}\n".encode())
             os._exit(1)
         raise Refused(code, why)
 
