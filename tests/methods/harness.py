@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.methods import library, tolerance
+from tests.methods.axial import SumOfSoftmaxes
 from tests.methods.cases import DTYPES, LAID_OUT, Case, tensors
 from tests.methods.pattern_core import PatternOracle
 
@@ -122,7 +123,7 @@ def run(isa, method, case, t, backward=False, threads=2):
 
 def weight_unit(isa, method, case, dtype):
     """That of tolerance.py, of methods whose scores meet values pair by pair."""
-    if not isinstance(method.oracle, PatternOracle):
+    if not isinstance(method.oracle, PatternOracle | SumOfSoftmaxes):
         return 0
     return tolerance.weight_unit(engine(isa).device, case, dtype)
 
