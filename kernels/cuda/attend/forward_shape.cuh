@@ -42,6 +42,7 @@ struct ForwardConstants {
     place = ForwardPlace::Of(data, block);
     const int64_t b = place.b, h = place.h;
     head = AttendHead::Of(p, b, h);
+    if (!data.Needs(b, h)) return false;
     bool has_tile = false;
     for (int t = 0; t < kTiles; ++t) {
       tiles[t] = ForwardTile::Of(data, head, place, place.rank * kTiles + t, kTiles > 1);
