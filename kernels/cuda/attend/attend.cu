@@ -185,7 +185,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     state_bytes += ShareOf<float>(states * StateFloats(data));
     split_bytes += data.p.B * ShareOf<SeqSplit>(1);
     first_needed_byte.push_back(needed_bytes);
-    if (heads_of == Heads::kNotFinite) needed_bytes += data.p.B * ShareOf<int32_t>(data.p.H);
+    if (heads_of == Heads::kNotFinite) needed_bytes += data.p.B * ShareOf<int4>(data.p.H);
     forward.push_back(data);
   }
   if (forward.empty()) return {};
@@ -224,11 +224,11 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     }
     if (heads_of == Heads::kNotFinite) {
       if (!stream.is_dry()) {
-        data.needed = reinterpret_cast<int32_t*>(static_cast<std::byte*>(needed->data()) +
-                                                 first_needed_byte[n]);
+        data.needed =
+            reinterpret_cast<int4*>(static_cast<std::byte*>(needed->data()) + first_needed_byte[n]);
       }
       result_bytes += static_cast<double>(p.out.bytes());
-      searched.Add(data, data.p.B * data.p.H);
+      searched.Add(data, data.p.B * data.p.H * kSpreadParts);
     }
     first_split += data.p.B;
     const bool is_listed = !p.seqs.empty() && p.seqs[0].is_listed;
