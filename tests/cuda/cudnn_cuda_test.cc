@@ -49,6 +49,26 @@ TEST_F(CudnnCuda, WindowsOfBothSidesAndOfOne) {
   }
 }
 
+// The middle rows see the first key of the tile of key 520 alone, and of the window all of the tile
+// of key 128 but that. A head of the first sequence of two is computed again.
+TEST_F(CudnnCuda, ValuesThatAreNotFiniteDoNotSpread) {
+  AttentionSizes causal = CausalSizes(DType::kBF16);
+  causal.lengths = {{512, 768}, {512, 768}};
+  const AttentionSizes window = {
+      .H = 48, .Hkv = 48, .Nq = 768, .Nk = 768, .lo = -255, .hi = 128, .lengths = {{768, 768}}};
+  for (const AttentionSizes& sizes : {causal, window}) {
+    LargeAttention attention(sizes);
+    RunAttention(device, {&attention});
+    const size_t last = sizes.lengths.size() - 1;
+    const std::vector<double> finite = attention.ResultsOf(last);
+    attention.MakeInfinite(0, 520);
+    if (sizes.lo != kUnbounded) attention.MakeInfinite(0, 128);
+    EXPECT_GT(CallsOf({&attention}), 0);
+    attention.Expect();
+    EXPECT_EQ(attention.ResultsOf(last) == finite, last > 0);
+  }
+}
+
 // The second one of the batch is the library's, the first one is not.
 TEST_F(CudnnCuda, BatchesAndListsHaveTheBitsOfTheirSequences) {
   LargeAttention dense({.Nq = 600, .Nk = 600, .lengths = {{500, 512}, {512, 512}}}),

@@ -242,9 +242,8 @@ TEST_F(Cudnn, ALibraryThatIsWrongIsSwitchedOff) {
   EXPECT_THAT(devices.self_tests.at(0).failed_libraries, ElementsAre("cuDNN", "cuDNN in bands"));
 }
 
-// An infinite value that most queries do not see.
-TEST_F(Cudnn, ALibraryThatSpreadsWhatIsInvisibleKeepsDenseAttention) {
-  emu::cudnn = emu::Cudnn::kSpreads;
+TEST_F(Cudnn, ALibraryThatIsWrongInBandsKeepsDenseAttention) {
+  emu::cudnn = emu::Cudnn::kWrongBands;
   const Devices devices = NewServerDevices();
   EXPECT_THAT(devices.note,
               HasSubstr("cuda:0: attend in bands (cuDNN) of float16 is switched off: differs"));
@@ -256,7 +255,6 @@ TEST_F(Cudnn, ALibraryThatSpreadsWhatIsInvisibleKeepsDenseAttention) {
 
 // Own kernels serve them then.
 TEST_F(Cudnn, BandsMayBeLeftToOwnKernels) {
-  emu::cudnn = emu::Cudnn::kSpreads;
   CudaDevices found = NewCudaDevices({.unused_libraries = {"cuDNN in bands"}});
   OnHost device(std::move(found.devices.at(0)));
   LargeAttention dense({}), causal({.hi = 0});
@@ -269,7 +267,25 @@ TEST_F(Cudnn, BandsMayBeLeftToOwnKernels) {
   }
 }
 
-TEST_F(Cudnn, ALibraryThatIsRightIsProven) {
+TEST_F(Cudnn, HeadsThatAreNotFiniteAreComputedAgain) {
+  const auto device = NewDevice(emu::Cudnn::kSpreads);
+  LargeAttention attention(CausalSizes(DType::kBF16));
+  attention.MakeInfinite(0, 520);  // row 256 sees the first key of its tile alone
+  RunAttention(*device, {&attention});
+  attention.Expect();
+}
+
+TEST_F(Cudnn, HeadsThatAreFiniteAreTheLibrarys) {
+  LargeAttention attention(CausalSizes(DType::kF16));
+  RunAttention(*NewDevice(emu::Cudnn::kRight), {&attention});
+  const std::vector<double> right = attention.ResultsOf(0);
+  RunAttention(*NewDevice(emu::Cudnn::kWrongBands), {&attention});
+  EXPECT_NE(attention.ResultsOf(0), right);
+}
+
+// As NVIDIA's engines do: own kernels compute heads again that are not finite.
+TEST_F(Cudnn, ALibraryThatIsRightButForWhatIsInvisibleIsProven) {
+  emu::cudnn = emu::Cudnn::kSpreads;
   const Devices devices = NewServerDevices();
   EXPECT_EQ(devices.note, "");
   std::vector<std::string> rows;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attend/attend_list.cuh"
 #include "kernels/cuda/attend/attend_merge.cuh"
 #include "kernels/cuda/attend/attend_patterns.h"
+#include "kernels/cuda/attend/attend_spread.cuh"
 #include "kernels/cuda/attend/device_pattern.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/primitives.h"
@@ -131,20 +132,27 @@ bool FitsPairs(const AttendProblem& p) {
   });
 }
 
-DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args) {
+// What own kernels compute.
+enum class Heads {
+  kAll,
+  kNotFinite,  // those whose results are there, but not finite
+};
+
+DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args,
+                           Heads heads_of = Heads::kAll) {
   const Cuda& cuda = device.cuda();
   AttendPatterns patterns(stream);
   for (const AttendProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;
   }
   Cost cost, plain_cost, pair_cost, list_cost;
-  ProblemList<ForwardData> tiled, plain, paired, merged;
+  ProblemList<ForwardData> tiled, plain, paired, merged, searched;
   ProblemList<AttendData> listed;
   std::vector<SeqSplit> splits;
   std::vector<ForwardData> forward;
   bool has_terms = false, has_relative = false;
-  int64_t state_bytes = 0, split_bytes = 0;
-  std::vector<int64_t> first_state_byte;
+  int64_t state_bytes = 0, split_bytes = 0, needed_bytes = 0;
+  std::vector<int64_t> first_state_byte, first_needed_byte;
   // Host side first: how sequences are split.
   for (size_t n = 0; n < args.problems.size(); ++n) {
     const AttendProblem& p = args.problems[n];
@@ -195,6 +203,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     first_state_byte.push_back(state_bytes);
     state_bytes += ShareOf<float>(states * StateFloats(data));
     split_bytes += data.p.B * ShareOf<SeqSplit>(1);
+    first_needed_byte.push_back(needed_bytes);
+    if (heads_of == Heads::kNotFinite) needed_bytes += data.p.B * ShareOf<int4>(data.p.H);
     forward.push_back(data);
   }
   if (forward.empty()) return {};
@@ -203,7 +213,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   const Table split_table = NewTable(stream, split_bytes, pieces);
   if (!split_table.status.ok()) return split_table.status;
   const std::shared_ptr<Buffer> states = TakeShared(stream, state_bytes);
-  if (states == nullptr) return NoMemory(stream);
+  const std::shared_ptr<Buffer> needed = TakeShared(stream, needed_bytes);
+  if (states == nullptr || needed == nullptr) return NoMemory(stream);
   if (stream.is_dry()) {
     stream.work().host_bytes += static_cast<int64_t>(2 * forward.size() * sizeof(ForwardData));
   }
@@ -222,6 +233,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     }
   }
   int64_t first_split = 0;
+  double result_bytes = 0;
   for (size_t n = 0; n < forward.size(); ++n) {
     const AttendProblem& p = args.problems[n];
     ForwardData& data = forward[n];
@@ -230,6 +242,14 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       data.splits = split_table.As<SeqSplit>() + first_split;
       data.states =
           reinterpret_cast<float*>(static_cast<std::byte*>(states->data()) + first_state_byte[n]);
+    }
+    if (heads_of == Heads::kNotFinite) {
+      if (!stream.is_dry()) {
+        data.needed =
+            reinterpret_cast<int4*>(static_cast<std::byte*>(needed->data()) + first_needed_byte[n]);
+      }
+      result_bytes += static_cast<double>(p.out.bytes());
+      searched.Add(data, data.p.B * data.p.H * kSpreadParts);
     }
     first_split += data.p.B;
     const bool is_listed = !p.seqs.empty() && p.seqs[0].is_listed;
@@ -257,6 +277,11 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
                 : tiled)
         .Add(data, blocks * data.parts * data.value_parts);
     if (data.parts > 1) merged.Add(data, blocks);
+  }
+  const LaunchShape search = {.threads = kSpreadThreads, .seconds = cuda.Seconds(0, result_bytes)};
+  if (DeviceStatus status = LaunchOver(device, stream, search, FindSpread, searched);
+      !status.ok()) {
+    return status;
   }
   struct Kernel {
     ProblemList<ForwardData>& list;
@@ -292,7 +317,10 @@ template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& args) {
   if (stream.is_dry()) {
     DeviceStatus status = LibraryAttention::Plan(device, stream, args);
-    return status.ok() ? RunOwnKernels(device, stream, args) : status;
+    const bool may_spread = LibraryAttention::MayTakeBands(device, args);
+    return status.ok()
+               ? RunOwnKernels(device, stream, args, may_spread ? Heads::kNotFinite : Heads::kAll)
+               : status;
   }
   LibraryAttention library(device, stream, args);
   if (library.empty()) return RunOwnKernels(device, stream, args);
@@ -300,7 +328,10 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& arg
       RunOwnKernels(device, stream, {.params = args.params, .problems = library.rest()});
   bool has_failed = false;
   if (status.ok()) status = library.Run(&has_failed);
-  return status.ok() && has_failed ? RunOwnKernels(device, stream, args) : status;
+  if (!status.ok()) return status;
+  if (has_failed) return RunOwnKernels(device, stream, args);
+  return RunOwnKernels(device, stream, {.params = args.params, .problems = library.banded()},
+                       Heads::kNotFinite);
 }
 
 }  // namespace attnd::cuda

@@ -38,7 +38,13 @@ struct ForwardData {
   int value_parts;  // of Dv: each block computes the columns of one
   bool is_exact;    // KeepsWeights
   int64_t heads_together;
+  int4* needed;  // [B,H], not all 0: the head is computed; null: all are
 
+  SIMT_FN bool Needs(int64_t b, int64_t h) const {
+    if (needed == nullptr) return true;
+    const int4 parts = needed[b * p.H + h];
+    return (parts.x | parts.y | parts.z | parts.w) != 0;
+  }
   SIMT_FN int64_t StateFloats() const { return int64_t{state_rows} * (p.Dv + 2); }
   SIMT_FN float* State(int64_t n) const { return states + n * StateFloats(); }
 };

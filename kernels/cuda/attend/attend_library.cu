@@ -75,23 +75,29 @@ bool BandOf(const AttendSeq& seq, KeyBand* band) {
          band->before + band->after >= 0 && seq.nq - 1 - band->before <= seq.nk - 1;
 }
 
+bool MayTake(CudaDevice& device, const AttendArgs& args) {
+  return device.cudnn() != nullptr &&
+         std::ranges::any_of(args.problems, [&](const auto& p) { return IsPlain(args.params, p); });
+}
+
 }  // namespace
 
 LibraryAttention::LibraryAttention(CudaDevice& device, Stream& stream, const AttendArgs& args)
     : device_(device), stream_(stream), params_(args.params) {
   for (const AttendProblem& p : args.problems) {
-    AttendProblem rest = p;
+    AttendProblem rest = p, banded = p;
     const size_t before = seqs_.size();
-    bool is_whole = true;
+    bool is_whole = true, has_bands = false;
     for (size_t b = 0; b < p.seqs.size(); ++b) {
-      if (Take(p, static_cast<int64_t>(b))) {
-        is_whole &= p.seqs[b].nq == p.q.shape[2];
-        rest.seqs[b] = AttendSeq{};
-      } else {
-        is_whole = false;
-      }
+      const bool is_taken = Take(p, static_cast<int64_t>(b));
+      const bool is_banded = is_taken && p.seqs[b].pattern != nullptr;
+      if (!is_banded) banded.seqs[b] = AttendSeq{};
+      has_bands |= is_banded;
+      if (is_taken) rest.seqs[b] = AttendSeq{};
+      is_whole &= is_taken && p.seqs[b].nq == p.q.shape[2];
     }
     if (seqs_.size() == before || !is_whole) rest_.push_back(std::move(rest));
+    if (has_bands) banded_.push_back(std::move(banded));
   }
 }
 
@@ -133,12 +139,12 @@ bool LibraryAttention::Take(const AttendProblem& p, int64_t b) {
   return true;
 }
 
+bool LibraryAttention::MayTakeBands(CudaDevice& device, const AttendArgs& args) {
+  return device.uses_cudnn_in_bands() && MayTake(device, args);
+}
+
 DeviceStatus LibraryAttention::Plan(CudaDevice& device, Stream& stream, const AttendArgs& args) {
-  bool takes = false;
-  for (const AttendProblem& p : args.problems) {
-    takes |= device.cudnn() != nullptr && IsPlain(args.params, p);
-  }
-  if (!takes) return {};
+  if (!MayTake(device, args)) return {};
   const auto workspace =
       TakeShared(stream, Share(Cudnn::kMostWorkspaceBytes + Cudnn::kWorkspaceAlign));
   return workspace == nullptr ? NoMemory(stream) : DeviceStatus();

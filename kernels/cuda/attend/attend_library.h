@@ -26,9 +26,6 @@ struct LibrarySeq {
 
 // The sequences of a launch that the library computes: large ones of 16-bit numbers whose lengths
 // are multiples of 256, with plain scores, of which a query sees all keys or those of a band.
-//
-// Bands are taken where the self-test has found that a value that is not finite does not spread to
-// queries that do not see it: an engine may multiply those of a tile by weights of zero.
 class LibraryAttention {
  public:
   // Not on a dry stream. `args` must stay.
@@ -38,9 +35,15 @@ class LibraryAttention {
   // What own kernels must compute before Run: all problems but those of which the library computes
   // everything. Its sequences are empty here, so that rows beyond them have their values.
   const std::vector<AttendProblem>& rest() const { return rest_; }
+  // What own kernels must compute again after Run, where a result is not finite: sequences in bands
+  // alone, the others are empty. Engines multiply all values of a tile, those that a query does not
+  // see by weights of zero, and NaN is what that makes of a value which is not finite.
+  const std::vector<AttendProblem>& banded() const { return banded_; }
   // Asks the stream for all of them. *has_failed: own kernels must compute everything instead.
   DeviceStatus Run(bool* has_failed);
 
+  // From shapes alone.
+  static bool MayTakeBands(CudaDevice& device, const AttendArgs& args);
   // On a dry stream: the most that Run takes. Own kernels must be planned for everything, since the
   // library may fail.
   static DeviceStatus Plan(CudaDevice& device, Stream& stream, const AttendArgs& args);
@@ -53,7 +56,7 @@ class LibraryAttention {
   Stream& stream_;
   const AttendParams params_;
   std::vector<LibrarySeq> seqs_;
-  std::vector<AttendProblem> rest_;
+  std::vector<AttendProblem> rest_, banded_;
 };
 
 }  // namespace attnd::cuda

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kAttendThreads)
   place.rank = found.block % data.ranks;
   place.h = found.block / data.ranks % p.H;
   place.b = found.block / data.ranks / p.H;
+  if (!data.Needs(place.b, place.h)) return;
   const AttendHead head = AttendHead::Of(p, place.b, place.h);
   const ForwardTile tile = ForwardTile::Of(data, head, place, place.rank, /*in_pairs=*/false);
   if (tile.index < 0 || tile.is_whole) return;

@@ -37,6 +37,7 @@ struct PlainConstants {
   // False: the block has no tile of queries.
   SIMT_FN bool Set(const ForwardData& data, int64_t block) {
     place = ForwardPlace::Of(data, block);
+    if (!data.Needs(place.b, place.h)) return false;
     head = AttendHead::Of(data.p, place.b, place.h);
     bool has_tile = false;
     for (int t = 0; t < kTiles; ++t) {

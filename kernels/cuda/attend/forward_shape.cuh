@@ -79,6 +79,7 @@ struct ForwardConstants {
     place = at;
     const int64_t b = place.b, h = place.h;
     head = AttendHead::Of(p, b, h);
+    if (!data.Needs(b, h)) return false;
     tile = ForwardTile::Of(data, head, place, rank, in_pairs);
     if (tile.index < 0) return false;
     const HeadRows none = {};

@@ -23,13 +23,14 @@ namespace {
 Cudnn FromEnvironment() {
   const char* const text = std::getenv("EMULATED_CUDNN");
   const std::string_view how = text == nullptr ? "" : text;
-  return how == "absent"      ? Cudnn::kAbsent
-         : how == "no-handle" ? Cudnn::kNoHandle
-         : how == "no-engine" ? Cudnn::kNoEngine
-         : how == "fails"     ? Cudnn::kFails
-         : how == "wrong"     ? Cudnn::kWrong
-         : how == "spreads"   ? Cudnn::kSpreads
-                              : Cudnn::kRight;
+  return how == "absent"        ? Cudnn::kAbsent
+         : how == "no-handle"   ? Cudnn::kNoHandle
+         : how == "no-engine"   ? Cudnn::kNoEngine
+         : how == "fails"       ? Cudnn::kFails
+         : how == "wrong"       ? Cudnn::kWrong
+         : how == "wrong-bands" ? Cudnn::kWrongBands
+         : how == "spreads"     ? Cudnn::kSpreads
+                                : Cudnn::kRight;
 }
 
 size_t VersionFromEnvironment() {
@@ -200,7 +201,7 @@ cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
   const bool varies = engine.All<int>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE).size() > 1 ||
                       knob.One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) != 0;
   call->splits = varies && ++calls % 5 == 0;
-  call->is_wrong = cudnn == Cudnn::kWrong;
+  call->is_wrong = cudnn == Cudnn::kWrong || (cudnn == Cudnn::kWrongBands && !call->masks.empty());
   call->spreads = cudnn == Cudnn::kSpreads;
   cudaError_t error;
   Queue* const queue = QueueFor(of.stream, "cudnnBackendExecute", &error);
