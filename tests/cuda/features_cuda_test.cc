@@ -43,7 +43,9 @@ void ExpectFeatures(FeatureRowsArgs args, double low, double high, double slack)
     add(DType::kF32, {67, 11});
     add(DType::kBF16, {3, 64}, Memory::kPitched);
     add(DType::kF16, {2, 7, 33}, Memory::kTransposed);
+    // A block holds the first of these rows, and passes over the second.
     add(DType::kF32, {3, 2500});
+    add(DType::kF32, {2, 4100});
     add(DType::kF32, {0, 4});
     ExpectOneResult(args, outs);
     RunOn(device, [&](Stream& stream) { return device.Run(stream, args); });
