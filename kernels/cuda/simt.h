@@ -198,15 +198,6 @@ SIMT_FN double RoughReciprocal(double x) {
 #endif
 }
 
-// Makes the compiler compute anew what it has computed of x, rather than keep it in registers.
-SIMT_FN void Forget(float& x) {
-#ifdef __CUDACC__
-  asm volatile("" : "+f"(x));
-#else
-  static_cast<void>(x);
-#endif
-}
-
 // Of a whole warp, in a fixed order; every lane gets it.
 SIMT_FN float WarpSum(float x SIMT_WHERE) {
   for (int flip = kWarp / 2; flip > 0; flip /= 2) {

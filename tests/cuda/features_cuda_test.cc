@@ -115,9 +115,13 @@ TEST(RandomFeaturesCuda, OneResult) {
         arrays.push_back(std::move(array));
         return &arrays.back();
       };
-      // Heads that share directions, rows of many features, no rows.
-      for (Shape shape : {Shape{2, 4, 37, 24}, Shape{1, 2, 3, 5}, Shape{1, 1, 0, 4}}) {
-        const int64_t m = shape[3] == 5 ? 2100 : 33, F = FeatureCount(params.feature, m);
+      // Heads that share directions, rows that a block holds, longer ones, no rows.
+      for (Shape shape :
+           {Shape{2, 4, 37, 24}, Shape{1, 2, 3, 6}, Shape{1, 2, 2, 5}, Shape{1, 1, 0, 4}}) {
+        const int64_t m = shape[3] == 5   ? 4200
+                          : shape[3] == 6 ? 2100
+                                          : 33,
+                      F = FeatureCount(params.feature, m);
         const auto seed = static_cast<unsigned>(arrays.size());
         const View x = add(TestArray::Random(seed, DType::kF32, shape))->view();
         const View w =

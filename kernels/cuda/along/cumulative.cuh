@@ -185,9 +185,6 @@ SIMT_FN Seen ScanColumn(const Lines& lines, const ColumnUnit& unit, const Way& w
     start = Combine<kOp>(start, scratch[row * simt::kWarp + unit.lane]);
   }
   if (way.writes) {
-    // Their float64 values would take twice the registers.
-#pragma unroll
-    for (int k = 0; k < Lines::kHeld; ++k) simt::Forget(x[k]);
 #pragma unroll
     for (int k = 0; k < Lines::kHeld; ++k) {
       x[k] = Visit<kOp>(&seen, x[k], resets_at(k), way.exclusive);

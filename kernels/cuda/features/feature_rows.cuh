@@ -1,5 +1,5 @@
-// feature_rows of dpfp, and of long rows: a warp or a block a row. Features are computed anew in every
-// pass over a row, from rows that stay in L1. Bound: bytes of x, the gradient and the result.
+// feature_rows of dpfp, and of long rows: a warp or a block a row. Features are computed anew in
+// every pass over a row, from rows that stay in L1. Bound: bytes of x, the gradient and the result.
 #pragma once
 
 #include "kernels/cuda/element/element_call.h"

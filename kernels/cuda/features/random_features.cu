@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/features/power_rows.cuh"
 #include "kernels/cuda/matmul/matmul_launch.h"
 #include "kernels/cuda/primitives.h"
 
@@ -50,6 +51,10 @@ class RandomLaunch {
     rows.list.Add(task, is_long ? task.rows : DivideUp(task.rows, RowThreads<simt::kWarp>::kRows));
     const double elements = static_cast<double>(task.rows * (task.m + task.D));
     rows.elements += elements;
+    AddHeads(task);
+  }
+  // Its shifts are found elsewhere.
+  void AddHeads(const RandomFeaturesTask& task) {
     const Shape& s = task.x.shape;
     heads_.Add(task, s[0] * s[1]);
   }
@@ -91,6 +96,60 @@ class RandomLaunch {
   const RandomFeaturesParams& params_;
   Rows short_, long_;
   ProblemList<RandomFeaturesTask> heads_;
+};
+
+// Rows whose threads hold them.
+class PowerLaunch {
+ public:
+  PowerLaunch(CudaDevice& device, Stream& stream, const RandomFeaturesParams& params)
+      : device_(device), stream_(stream), params_(params) {}
+
+  // False where rows are too long.
+  bool Add(const RandomFeaturesTask& task) {
+    const View back = Columns(task.phi, params_.feature == RandomFeature::kCosh ? task.m : 0);
+    View rows = task.shift, all = task.shift;
+    all.shape.dims[2] = task.x.shape[2];
+    if (params_.shares_shift) {
+      const Shape& s = task.x.shape;
+      rows = DenseView(task.row_shift, DType::kF32, {s[0], s[1], s[2], 1});
+      all.stride[2] = 0;
+    }
+    const auto add = [&](const View& shift, ProblemList<PowerRows>* list) {
+      View u = task.phi;
+      u.shape.dims[3] = task.m;
+      for (const Lines& lines : LinesOf({u, task.x, shift, back}, 3, Lines::kDenseChunk,
+                                        /*dense_only=*/true)) {
+        if (lines.kind() != LineKind::kShortRows) return false;
+        list->Add({lines, task.D}, lines.chunk_blocks());
+      }
+      return true;
+    };
+    if (!add(all, &all_) || (params_.shares_shift && !add(rows, &rows_))) return false;
+    elements_ += static_cast<double>(task.rows * (task.m + task.D));
+    return true;
+  }
+  DeviceStatus Run(PowerStep step, double bytes) {
+    constexpr double kFlops = 30;  // of a feature
+    const LaunchShape shape = {
+        .threads = Lines::kThreads,
+        .shared_bytes = kPowerShared,
+        .seconds = device_.cuda().Seconds(kFlops * elements_, bytes * elements_)};
+    ProblemList<PowerRows>& list = step == PowerStep::kFind ? rows_ : all_;
+    return LaunchOver(device_, stream_, shape, PowerRowsKernel, list, params_, step);
+  }
+
+ private:
+  // From column `first` on.
+  static View Columns(View view, int64_t first) {
+    if (view.data != nullptr) view.data = view.As<float>() + first;
+    return view;
+  }
+
+  CudaDevice& device_;
+  Stream& stream_;
+  const RandomFeaturesParams& params_;
+  ProblemList<PowerRows> all_, rows_;  // with the s that features use, and with those of rows
+  double elements_ = 0;
 };
 
 RandomFeaturesTask TaskOf(const RandomFeaturesProblem& p) {
@@ -169,10 +228,12 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesA
   Floats row_shifts(stream);
   if (shares && !row_shifts.Allocate(shift_bytes)) return NoMemory(stream);
   RandomLaunch launch(device, stream, o);
+  PowerLaunch powers(device, stream, o);
+  const bool has_powers = o.feature == RandomFeature::kExp || o.feature == RandomFeature::kCosh;
   for (const RandomFeaturesProblem& p : args.problems) {
     RandomFeaturesTask task = TaskOf(p);
     if (shares) task.row_shift = row_shifts.Next(task.rows);
-    launch.Add(task);
+    has_powers&& powers.Add(task) ? launch.AddHeads(task) : launch.Add(task);
   }
   if (DeviceStatus status = LaunchMatMul(device, stream, products, FinishOf(o)); !status.ok()) {
     return status;
@@ -182,10 +243,13 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesA
   }
   if (shares) {
     if (DeviceStatus status = launch.Run(RandomStep::kShift, 4); !status.ok()) return status;
+    if (DeviceStatus status = powers.Run(PowerStep::kFind, 4); !status.ok()) return status;
     if (DeviceStatus status = launch.ShareShifts(); !status.ok()) return status;
   }
   const double halves = static_cast<double>(FeatureCount(o.feature, 1));
-  return launch.Run(RandomStep::kForward, 4 + 4 * halves);
+  const double bytes = 4 + 4 * halves;
+  DeviceStatus status = powers.Run(shares ? PowerStep::kGiven : PowerStep::kOwn, bytes);
+  return status.ok() ? launch.Run(RandomStep::kForward, bytes) : status;
 }
 
 template <>
