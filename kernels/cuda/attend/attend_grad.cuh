@@ -3,9 +3,8 @@
 // kv head one after the other). Nothing is added by two blocks: the same bits in any order.
 //
 // Bound: FLOPs of tensor cores, 7 products of 64 x 64 x D a pair of tiles where 5 are due, 8 for
-// D = 128, where dk and dv are of two blocks. Tiles are loaded before they are multiplied, not
-// meanwhile: about half of the peak of mma.sync is predicted. The relative term is computed pair by
-// pair, 3 D multiply-adds each.
+// D = 128, where dk and dv are of two blocks. The relative term is computed pair by pair, 3 D
+// multiply-adds each.
 #pragma once
 
 #include <cstdint>
@@ -91,12 +90,13 @@ class GradSums {
       pair_.WriteScores(dscores);
       __syncthreads();
     }
+    const bool exact = kPass == GradPass::kKeys ? p.exact_dk : p.exact_dq;
+    const bool scores_careful = careful && NeedsCare(dscores, score_factor_, exact);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       const int unit = Unit(u);
       if (unit >= units_ || unit >= first_) break;
-      AddTo(sums_[u], dscores, score_factor_, false, unit, careful,
-            kPass == GradPass::kKeys ? p.exact_dk : p.exact_dq);
+      AddTo(sums_[u], dscores, score_factor_, false, unit, scores_careful, exact);
     }
     if constexpr (kPass == GradPass::kQueries) {
 #pragma unroll
@@ -107,7 +107,8 @@ class GradSums {
       return;
     }
     if (p.dout.data == nullptr) return;
-    if (careful) {
+    const bool weights_careful = careful && NeedsCare(weights, weight_factor_, p.exact_dv);
+    if (weights_careful) {
       __syncthreads();
       pair_.WriteScores(weights);
       __syncthreads();
@@ -116,9 +117,15 @@ class GradSums {
     for (int u = 0; u < kUnits; ++u) {
       const int unit = Unit(u);
       if (unit >= first_ && unit < units_) {
-        AddTo(sums_[u], weights, weight_factor_, true, unit - first_, careful, p.exact_dv);
+        AddTo(sums_[u], weights, weight_factor_, true, unit - first_, weights_careful, p.exact_dv);
       }
     }
+  }
+  // Whether tensor cores would add a product with what no pair shows, or of a weight that leaves
+  // its range. The same in all threads.
+  SIMT_FN bool NeedsCare(const Fragment& weights, float factor, bool exact) const {
+    if (kTerms || std::is_same_v<T, float> || exact || !pair_.all_seen) return true;
+    return __syncthreads_and(StaysInRange(T(), weights, factor)) == 0;
   }
   SIMT_FN void AddTo(Fragment& sums, const Fragment& weights, float factor, bool second, int c,
                      bool careful, bool exact) {

@@ -95,7 +95,7 @@ class GradPair {
         for (int c = 0; c < p.v_columns; ++c) LoadColumns(false, true, c, p.columns + c);
       }
     }
-    const bool all_seen = FinishLoads(FindSeen(step.mask));
+    all_seen = FinishLoads(FindSeen(step.mask));
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -107,9 +107,9 @@ class GradPair {
     for (int c = 0; has_dp && c < p.v_columns; ++c) AddProduct(dscores, true, c);
     const TermsData* tile_terms = step.terms < 0 ? nullptr : head().pattern->terms + step.terms;
     if constexpr (kTerms) {
-      WeighWithTerms(all_seen, tile_terms, wants, weights, dscores);
+      WeighWithTerms(tile_terms, wants, weights, dscores);
     } else {
-      WeighPlain(all_seen, tile_terms, weights, dscores);
+      WeighPlain(tile_terms, weights, dscores);
       if (wants.tile) FindSeenByOwn();
     }
   }
@@ -137,6 +137,7 @@ class GradPair {
   const GradData& p;
   const GradShared<T> m;
   int64_t own_tile = 0;
+  bool all_seen = false;  // of the last Weigh: masks and missing rows hide no pair of the tile
   float slope_sums[2] = {0, 0};  // of dS |p_i - p_j| in the two own rows of a lane
 
  private:
@@ -229,8 +230,7 @@ class GradPair {
   }
 
   // Softmax without terms but constants of the pattern.
-  SIMT_FN void WeighPlain(bool all_seen, const TermsData* terms, Fragment& weights,
-                          Fragment& dscores) const {
+  SIMT_FN void WeighPlain(const TermsData* terms, Fragment& weights, Fragment& dscores) const {
     const float scale = p.a.scale;
     const float* constants = terms == nullptr ? nullptr : terms->bias;
     const bool has_constants =
@@ -272,8 +272,8 @@ class GradPair {
     return sum;
   }
 
-  SIMT_FN void WeighWithTerms(bool all_seen, const TermsData* terms, const GradWants& wants,
-                              Fragment& weights, Fragment& dscores) {
+  SIMT_FN void WeighWithTerms(const TermsData* terms, const GradWants& wants, Fragment& weights,
+                              Fragment& dscores) {
     const Slope slope = Slope::Of(p.a, head().b, head().h);
     const int32_t* query_rows = kPass == GradPass::kKeys ? m.other_rows : m.own_rows;
     const int32_t* key_rows = kPass == GradPass::kKeys ? m.own_rows : m.other_rows;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attend/attend_grad_data.h"
 #include "kernels/cuda/attend/attend_grad_tile.h"
 #include "kernels/cuda/attend/attend_terms.h"
+#include "kernels/cuda/attend/attend_tiles.h"
 #include "kernels/cuda/launch.h"
 
 namespace attnd::cuda::attend_grad {
@@ -15,6 +16,27 @@ namespace attnd::cuda::attend_grad {
 // Blocks of a processor at least: the compiler spills rather than give a thread more registers than
 // it thinks good.
 constexpr int kRowBlocks = 8;
+
+// Rows of a head, four columns at a time: the same four wherever the rows lie.
+class RowFours {
+ public:
+  SIMT_FN RowFours(const Plane& plane, int64_t b, int64_t h, int width)
+      : rows_(HeadRows::Of(plane, b, h)), width_(width), at_once_(ReadsFour(rows_, width)) {}
+  // Zeros beyond the width. REQUIRES: d % 4 == 0, d < width.
+  SIMT_FN void Load(int64_t row, int d, float (&x)[4]) const {
+    const int64_t at = rows_.At(row) + d;
+    if (at_once_) return LoadFour(rows_, at, x);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      x[n] = d + n < width_ ? LoadFloat(rows_.data, rows_.dtype, at + n) : 0.0f;
+    }
+  }
+
+ private:
+  const HeadRows rows_;
+  const int width_;
+  const bool at_once_;
+};
 
 // A block for 64 rows of a head, a warp for a row at a time.
 __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
@@ -26,6 +48,7 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   simt::SharedTiles shared;
   float* sizes = shared.Take<float>(kGradThreads / 32);
+  const RowFours out(a.out, b, h, a.Dv), dout(p.dout, b, h, a.Dv);
   float most = 0;
   for (int64_t n = warp; n < kSide; n += kGradThreads / 32) {
     const int64_t i = tile * kSide + n;
@@ -41,13 +64,16 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
         row.lse_low =
             fabsf(row.lse_high) == INFINITY ? 0.0f : static_cast<float>(in_base_2 - row.lse_high);
         if (p.dout.data != nullptr) {
-          const int64_t out_at = a.out.Head(b, h) + i * a.out.row;
-          const int64_t dout_at = p.dout.Head(b, h) + i * p.dout.row;
           float sum = 0;
-          for (int d = lane; d < a.Dv; d += 32) {
-            const float dout = LoadFloat(p.dout.data, p.dout.dtype, dout_at + d);
-            sum = fmaf(LoadFloat(a.out.data, a.out.dtype, out_at + d), dout, sum);
-            squares = fmaf(dout, dout, squares);
+          for (int d = lane * 4; d < a.Dv; d += 128) {
+            float of_dout[4], of_out[4];
+            dout.Load(i, d, of_dout);
+            out.Load(i, d, of_out);
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+              sum = fmaf(of_out[n], of_dout[n], sum);
+              squares = fmaf(of_dout[n], of_dout[n], squares);
+            }
           }
           row.shift = simt::WarpSum(sum);
         }
@@ -61,10 +87,11 @@ __global__ void __launch_bounds__(kGradThreads, kRowBlocks)
               a.row_weight.data)[a.row_weight.Head(b, h) + i * a.row_weight.row];
         }
         if (p.dout.data != nullptr && p.tile_sizes != nullptr) {
-          for (int d = lane; d < a.Dv; d += 32) {
-            const float dout =
-                LoadFloat(p.dout.data, p.dout.dtype, p.dout.Head(b, h) + i * p.dout.row + d);
-            squares = fmaf(dout, dout, squares);
+          for (int d = lane * 4; d < a.Dv; d += 128) {
+            float of_dout[4];
+            dout.Load(i, d, of_dout);
+#pragma unroll
+            for (int n = 0; n < 4; ++n) squares = fmaf(of_dout[n], of_dout[n], squares);
           }
         }
       }

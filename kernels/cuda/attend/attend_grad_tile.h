@@ -56,6 +56,25 @@ SIMT_FN float ToFloat(float x) { return x; }
 SIMT_FN float ToFloat(simt::bf16 x) { return __bfloat162float(x); }
 SIMT_FN float ToFloat(simt::f16 x) { return __half2float(x); }
 
+// Whether no weight becomes 0 or infinite when it is rounded to T times `factor`.
+SIMT_FN bool StaysInRange(simt::f16, const Fragment& weights, float factor) {
+  bool stays = true;
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float weight = weights[n][i], size = fabsf(weight * factor);
+      const bool fits = size > 0x1p-25f && size < 65504;
+      stays = stays && (fits || weight == 0 || weight - weight != 0);
+    }
+  }
+  return stays;
+}
+template <class T>
+SIMT_FN bool StaysInRange(T, const Fragment&, float) {
+  return true;
+}
+
 // 16-bit elements: the XOR spreads 16 bytes of eight rows over all banks.
 template <class T>
 struct TileOf {

@@ -123,6 +123,8 @@ class GradWide {
   // give weight 0, or are zeros.
   SIMT_FN void Weigh(const WideStep<T>& step, const GradRow* rows, Fragment& weights,
                      Fragment& dscores) const {
+    // Lest what follows is loaded before, or all of it at once: registers hold sums.
+    if (kKeys) __syncwarp();
     float scale = m.block->scale;
     if (step.constants != nullptr || step.key_bias != nullptr) {
       AddConstants(step, rows, weights);
@@ -133,9 +135,16 @@ class GradWide {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const GradRow& row = kKeys ? rows[ColumnOf(n, i)] : own_rows_[i >> 1];
-        const float weight = simt::Exp2(fmaf(scale, weights[n][i], -row.lse_high) - row.lse_low);
-        dscores[n][i] = weight * (dscores[n][i] - row.shift);
-        weights[n][i] = weight;
+        weights[n][i] = simt::Exp2(fmaf(scale, weights[n][i], -row.lse_high) - row.lse_low);
+      }
+    }
+    if (kKeys) __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const GradRow& row = kKeys ? rows[ColumnOf(n, i)] : own_rows_[i >> 1];
+        dscores[n][i] = weights[n][i] * (dscores[n][i] - row.shift);
       }
     }
     const int keys = kKeys ? m.block->own_count : step.count;
@@ -160,22 +169,29 @@ class GradWide {
         const float most = of.lse_high + of.lse_low;
         weights[n][i] = s > most ? most : s;
       }
+      __syncwarp();
     }
   }
   SIMT_FN static void Hide(const uint64_t* mask, int keys, Fragment& weights, Fragment& dscores) {
-    const uint64_t exist = keys < kSide ? (uint64_t{1} << keys) - 1 : ~uint64_t{0};
-    uint64_t own[2] = {exist, exist};
-    if (!kKeys && mask != nullptr) own[0] &= mask[RowOf(0)], own[1] &= mask[RowOf(2)];
+    // Of the two own rows, which columns of this lane they see: bit n * 2 + (i & 1).
+    unsigned seen[2] = {0, 0};
+    uint64_t own[2] = {~uint64_t{0}, ~uint64_t{0}};
+    if (!kKeys && mask != nullptr) own[0] = mask[RowOf(0)], own[1] = mask[RowOf(2)];
+#pragma unroll 2
+    for (int at = 0; at < 16; ++at) {
+      const int column = ColumnOf(at >> 1, at & 1);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int key = kKeys ? RowOf(k * 2) : column;
+        const uint64_t word = kKeys && mask != nullptr ? mask[column] : own[k];
+        if (key < keys) seen[k] |= static_cast<unsigned>(word >> key & 1) << at;
+      }
+    }
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      uint64_t other[2] = {exist, exist};
-      if (kKeys && mask != nullptr)
-        other[0] &= mask[ColumnOf(n, 0)], other[1] &= mask[ColumnOf(n, 1)];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint64_t word = kKeys ? other[i & 1] : own[i >> 1];
-        const int key = kKeys ? RowOf(i) : ColumnOf(n, i);
-        if ((word >> key & 1) == 0) weights[n][i] = dscores[n][i] = 0;
+        if ((seen[i >> 1] >> (n * 2 + (i & 1)) & 1) == 0) weights[n][i] = dscores[n][i] = 0;
       }
     }
   }

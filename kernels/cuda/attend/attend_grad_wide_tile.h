@@ -28,10 +28,11 @@ struct WideTile {
   SIMT_FN static void Copy(T* tile, const T* from, int64_t row, int count, int width) {
     // The same columns of every kApart-th row: an addition leads from each to the next.
     constexpr int kPieces = kD / 8, kApart = kGradThreads / kPieces;
-    const int column = threadIdx.x % kPieces * 8, top = threadIdx.x / kPieces;
-    if (column >= width) return;
-    T* to = tile + At(top, column);
-    from += top * row + column;
+    const unsigned piece = threadIdx.x % kPieces, top = threadIdx.x / kPieces;
+    if (piece * 8 >= static_cast<unsigned>(width)) return;
+    T* to = tile + top * kD + (piece ^ top % 8) * 8;
+    from += top * row;
+    from += piece * 8;
     const int64_t apart = kApart * row;
     if (count >= kSide) {
 #pragma unroll
@@ -42,7 +43,7 @@ struct WideTile {
     }
 #pragma unroll 1
     for (int r = 0; r < kSide; r += kApart, from += apart) {
-      simt::CopyAsync<16>(to + r * kD, from, r + top < count);
+      simt::CopyAsync<16>(to + r * kD, from, r + top < static_cast<unsigned>(count));
     }
   }
   // Zeros for the columns that Copy leaves.
