@@ -6,7 +6,20 @@ namespace attnd::cuda {
 
 DeviceStatus WalkBackward(CudaDevice& device, Stream& stream, const ScanWorks& works,
                           bool over_features, const BackwardPass& pass) {
-  return LaunchWalks(device, works, over_features, pass.whole_lines,
+  ScanWorks by_chunks, by_keys;
+  for (const ScanWork* w : works) {
+    if (!GradsGoByChunks(*w)) {
+      by_keys.push_back(w);
+    } else if (pass.local || over_features || w->dv.given) {
+      by_chunks.push_back(w);
+    }
+  }
+  DeviceStatus status =
+      pass.local ? FindChunkStates(device, stream, by_chunks, {.backward = true, .all = pass.first})
+                 : FindChunkGrads(device, stream, by_chunks,
+                                  {over_features ? ChunkGradPass::kKeys : ChunkGradPass::kValues});
+  if (!status.ok()) return status;
+  return LaunchWalks(device, by_keys, over_features, pass.whole_lines,
                      [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape) {
                        return WithWalkShape(number, [&](auto walk) {
                          using S = decltype(walk);

@@ -44,6 +44,35 @@ struct ChunkTensor {
   }
   SIMT_FN bool HasSome(int position) const { return begin < position + kChunk && end > position; }
   SIMT_FN char* At(int position, int member) const { return data + position * row + member * head; }
+  // Four elements from column c < width on, zeros beyond.
+  SIMT_FN void Read(int position, int member, int c, float (&x)[4]) const {
+    const char* const from = At(position, member);
+    WithFloatType(dtype, [&](auto* type) {
+      auto* const elements = reinterpret_cast<const std::remove_pointer_t<decltype(type)>*>(from);
+      if (has_fours) {
+        LoadFour(elements + c, x);
+        return;
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        x[e] = c + e < width ? ToFloat(elements[(c + e) * column]) : 0.0f;
+      }
+    });
+  }
+  SIMT_FN void Write(int position, int member, int c, const float (&x)[4]) const {
+    char* const to = At(position, member);
+    WithFloatType(dtype, [&](auto* type) {
+      auto* const elements = reinterpret_cast<decltype(type)>(to);
+      if (has_fours) {
+        StoreFour(elements + c, x);
+        return;
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (c + e < width) Store(elements + (c + e) * column, x[e]);
+      }
+    });
+  }
 };
 
 // Four elements of a row are loaded and changed by one thread, rows 8 apart.

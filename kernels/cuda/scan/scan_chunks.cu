@@ -1,50 +1,23 @@
 #include "kernels/cuda/scan/scan_chunks.cuh"
 
-#include <algorithm>
-
-#include "kernels/cuda/scan/scan_launch.h"
+#include "kernels/cuda/scan/scan_chunk_launch.h"
 
 namespace attnd::cuda {
-namespace {
 
-// Of the rate of tensor cores for 16-bit elements: three products of TF32, at half that rate, and
-// what they share issue slots with.
-constexpr double kShare = 0.1;
-
-template <int kWidth>
-DeviceStatus LaunchChunks(CudaDevice& device, Stream& stream, const ScanWorks& works,
-                          const ForwardPass& pass) {
-  ProblemList<ScanWork> list;
-  double flops = 0, bytes = 0;
-  for (const ScanWork* w : works) {
-    if (ChunkWidth(*w) != kWidth) continue;
-    list.Add(*w, w->segments * w->Hkv);
-    const auto keys = static_cast<double>(w->B * w->Hkv * w->Nk);
-    const double queries = pass.local ? 0 : static_cast<double>(w->B * w->H * w->Nq);
-    const double state = 2.0 * kWidth * kWidth, chunk = 2.0 * kChunk * 2 * kWidth * 5 / 8;
-    flops += keys * state + queries * (state + chunk);
-    bytes +=
-        static_cast<double>(w->D + w->Dv) * (keys * static_cast<double>(SizeOf(w->k.dtype)) +
-                                             queries * static_cast<double>(SizeOf(w->q.dtype)));
-    bytes += 4 * static_cast<double>(w->segments * w->Hkv * w->state_floats());
-  }
-  if (list.empty()) return {};
-  LaunchShape shape;
-  shape.threads = ChunkShape<kWidth>::kThreads;
-  shape.shared_bytes = pass.local ? ChunkShape<kWidth>::kKeysBytes : ChunkShape<kWidth>::kRowsBytes;
-  const Cuda& cuda = device.cuda();
-  shape.seconds = cuda.Seconds(flops * cuda.flops / (kShare * cuda.tensor_flops), bytes);
-  return LaunchOver(device, stream, shape,
-                    pass.local ? &ScanChunkStates<kWidth> : &ScanChunkRows<kWidth>, list, pass);
+DeviceStatus FindChunkStates(CudaDevice& device, Stream& stream, const ScanWorks& works,
+                             const ChunkStatesPass& pass) {
+  DeviceStatus status = LaunchChunks<64>(device, stream, works, true, &ScanChunkStates<64>, pass);
+  if (!status.ok()) return status;
+  return LaunchChunks<kChunkMostWidth>(device, stream, works, true,
+                                       &ScanChunkStates<kChunkMostWidth>, pass);
 }
-
-}  // namespace
 
 DeviceStatus WalkChunks(CudaDevice& device, Stream& stream, const ScanWorks& works,
                         const ForwardPass& pass) {
-  DeviceStatus status = LaunchChunks<64>(device, stream, works, pass);
-  return status.ok() ? LaunchChunks<kChunkMostWidth>(device, stream, works, pass)
-                     : std::move(status);
+  DeviceStatus status = LaunchChunks<64>(device, stream, works, false, &ScanChunkRows<64>, pass);
+  if (!status.ok()) return status;
+  return LaunchChunks<kChunkMostWidth>(device, stream, works, false,
+                                       &ScanChunkRows<kChunkMostWidth>, pass);
 }
 
 }  // namespace attnd::cuda

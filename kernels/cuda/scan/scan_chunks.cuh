@@ -13,39 +13,52 @@
 
 namespace attnd::cuda {
 
-// S and z of segments alone, from zero, in registers.
+// S and z of segments alone, from zero, in registers; backward R and r, their gradients.
 template <int kWidth>
 struct ChunkStates : ChunkBlock<kWidth> {
   using Base = ChunkBlock<kWidth>;
-  using Base::at, Base::decays, Base::group, Base::has_keys, Base::is_bad, Base::line, Base::t,
-      Base::w, Base::warp, Base::z;
+  using Base::at, Base::decays, Base::group, Base::is_bad, Base::k, Base::line, Base::padded,
+      Base::t, Base::to_d, Base::v, Base::w, Base::warp, Base::z;
   static constexpr int kParts = Base::Shape::kHalves;
   float own[kParts][8][4];  // of this warp's features
 
   SIMT_FN ChunkStates(const ScanWork& work, int64_t block, simt::SharedTiles* tiles)
-      : Base(work, block, tiles) {}
+      : Base(work, block, work.D, tiles) {}
 
-  SIMT_FN void Run(const ForwardPass& pass) {
-    if (!pass.last && at.segment + 1 == line.segments) return;
+  SIMT_FN void Run(const ChunkStatesPass& pass) {
+    if (!pass.all && at.segment == (pass.backward ? 0 : line.segments - 1)) return;
     for (int part = 0; part < kParts; ++part) Clear(own[part]);
     for (int f = threadIdx.x; f < kWidth; f += blockDim.x) z[f] = 0;
-    if (!w.key_decays) decays.Fill(1);
-    const int positions = Base::positions();
+    const ChunkRole rows = pass.backward ? kQueryRows : kKeyRows;
+    const ChunkRole columns = pass.backward ? kGradientRows : kValueRows;
+    const int members = pass.backward ? w.group() : 1;
+    const int chunks = (Base::positions() + kChunk - 1) / kChunk;
 #pragma unroll 1
-    for (int p = 0; p < positions; p += kChunk) {
+    for (int i = 0; i < chunks * members; ++i) {
+      const int chunk = i / members, member = i % members;
+      const int p = (pass.backward ? chunks - 1 - chunk : chunk) * kChunk;
+      if (!Base::Has(rows, p) && !(pass.backward && w.key_decays)) continue;
       __syncthreads();  // the last chunk has been read
-      Base::StartKeys(p);
-      if (!has_keys) continue;
+      Base::Start(k, rows, p, member, padded);
+      Base::Start(v, columns, p, member, kWidth);
       simt::CopyCommit();
       simt::CopyWait<0>();
-      const bool finite = Base::FinishKeys(p);
+      Base::Finish(k, rows, p, member, padded);
+      const bool finite = Base::Finish(v, columns, p, member, kWidth);
+      if (pass.backward) Base::LoadToD(p, member);
+      if (member == 0) Base::SumDecays(p);
       is_bad = __syncthreads_or(finite ? 0 : 1) != 0;
-      if (is_bad) Base::SetBadAside();
+      if (is_bad) Base::SetBadAside(!pass.backward);
+      const float decay = member == 0 ? Base::Decay() : 1.0f;
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) Base::Advance(own[part], part * 64);
+      for (int part = 0; part < kParts; ++part) {
+        Base::AdvanceWithOnes(own[part], part * 64, decay,
+                              pass.backward ? decays.from_start : decays.to_end,
+                              pass.backward ? to_d : nullptr);
+      }
     }
     __syncthreads();  // z
-    Store(Base::OfSegment());
+    Store(Base::OfSegment(pass.backward ? w.adjoints : w.states));
   }
 
  private:
@@ -73,46 +86,59 @@ struct ChunkStates : ChunkBlock<kWidth> {
 template <int kWidth>
 struct ChunkRowsWalk : ChunkBlock<kWidth> {
   using Base = ChunkBlock<kWidth>;
-  using Base::at, Base::decays, Base::first_bad, Base::group, Base::has_keys, Base::is_bad, Base::k,
-      Base::kStateStride, Base::kStride, Base::lane, Base::line, Base::padded, Base::segment,
-      Base::t, Base::v, Base::w, Base::warp, Base::z;
+  using Base::at, Base::bad, Base::decays, Base::group, Base::is_bad, Base::k, Base::kStateStride,
+      Base::kStride, Base::lane, Base::line, Base::padded, Base::segment, Base::t, Base::v, Base::w,
+      Base::warp, Base::z;
   const ForwardPass pass;
   float *q, *s;
   float* d;  // [warp][16]
+  bool has_keys = false;
 
   SIMT_FN ChunkRowsWalk(const ScanWork& work, int64_t block, const ForwardPass& given,
                         simt::SharedTiles* tiles)
-      : Base(work, block, tiles),
+      : Base(work, block, work.D, tiles),
         pass(given),
         q(tiles->Take<float>(kChunk * kStride)),
         s(tiles->Take<float>(kWidth * kStateStride)),
         d(tiles->Take<float>(Base::Shape::kWarps * 16) + warp * 16) {}
 
   SIMT_FN void Run() {
-    LoadState(w.states != nullptr ? Base::OfSegment() : StateRef(w.s0, w.z0, at.b, at.g));
-    if (!w.key_decays) decays.Fill(1);
+    LoadState(w.states != nullptr ? Base::OfSegment(w.states) : StateRef(w.s0, w.z0, at.b, at.g));
+    if (threadIdx.x == 0 && w.out.given) {
+      segment->to.Set(w.out, at.b, at.g * w.group(), Base::begin() - line.ahead, line.first_query,
+                      line.end_query, w.Dv);
+    }
     const bool keeps_last = w.states == nullptr && (w.s_out.given || w.z_out.given);
     const int positions = Base::positions(), members = w.group();
 #pragma unroll 1
     for (int p = 0; p < positions; p += kChunk) {
       __syncthreads();  // the last chunk has been read, and the state is there
-      Base::StartKeys(p);
-      const bool has_queries = segment->q.HasSome(p);
-      if (has_queries) StartChunk<kWidth>(q, kStride, segment->q, p, 0, padded);
+      has_keys = Base::Has(kKeyRows, p);
+      const bool has_queries = Base::Has(kQueryRows, p);
+      if (has_keys) {
+        Base::Start(k, kKeyRows, p, 0, padded);
+        Base::Start(v, kValueRows, p, 0, kWidth);
+      }
+      if (has_queries) Base::Start(q, kQueryRows, p, 0, padded);
       simt::CopyCommit();
       simt::CopyWait<0>();
-      const bool finite = Base::FinishKeys(p);
+      bool finite = true;
+      if (has_keys) {
+        Base::Finish(k, kKeyRows, p, 0, padded);
+        finite = Base::Finish(v, kValueRows, p, 0, kWidth);
+        Base::SumDecays(p);
+      }
 #pragma unroll 1
       for (int member = 0; member < members; ++member) {
         if (member > 0) {
           __syncthreads();  // the last queries have been read
-          StartChunk<kWidth>(q, kStride, segment->q, p, member, padded);
+          Base::Start(q, kQueryRows, p, member, padded);
           simt::CopyCommit();
           simt::CopyWait<0>();
         }
-        if (has_queries) FinishQueries(p, member);
+        if (has_queries) Base::Finish(q, kQueryRows, p, member, padded);
         is_bad = __syncthreads_or(finite ? 0 : 1) != 0;
-        if (is_bad && member == 0) Base::SetBadAside();
+        if (is_bad && member == 0) Base::SetBadAside(/*later_see=*/true);
         if (!has_queries) break;
         SumRows();
         StoreRows(p, member);
@@ -122,9 +148,9 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
 #pragma unroll 1
       for (int part = 0; part < kWidth; part += 64) {
         float own[8][4];
-        ForEachOfState(own, part, [](float& x, float* at_s) { x = *at_s; });
-        Base::Advance(own, part);
-        ForEachOfState(own, part, [](float& x, float* at_s) { *at_s = x; });
+        Base::ForEachOfState(s, own, part, [](float& x, float* at_s) { x = *at_s; });
+        Base::AdvanceWithOnes(own, part, Base::Decay(), decays.to_end, nullptr);
+        Base::ForEachOfState(s, own, part, [](float& x, float* at_s) { *at_s = x; });
       }
     }
     if (!keeps_last) return;
@@ -133,10 +159,6 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
   }
 
  private:
-  // This warp's queries and values.
-  SIMT_FN int rows16() const { return kWidth > 64 ? warp % 4 : warp; }
-  SIMT_FN int first_column() const { return kWidth > 64 ? warp / 4 * 64 : 0; }
-
   // Zeros beyond D and Dv.
   SIMT_FN void LoadState(const StateRef& from) {
     const int c = static_cast<int>(threadIdx.x) % kWidth;
@@ -158,35 +180,14 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
       to.z[f * to.z_feature] = z[f];
     }
   }
-  // f(element, its place in s) of 64 columns of this warp's features.
-  template <class F>
-  SIMT_FN void ForEachOfState(float (&own)[8][4], int column, const F& f) const {
-    float* const first = s + (warp * 16 + group) * kStateStride + column + t * 2;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        f(own[n][i], first + (i >> 1) * 8 * kStateStride + n * 8 + (i & 1));
-      }
-    }
-  }
-  SIMT_FN void FinishQueries(int p, int member) {
-    const FeatureMap map = w.map;
-    const float offset = w.offset;
-    const float* const shift =
-        segment->q_shift == nullptr ? nullptr : segment->q_shift + member * w.Nq;
-    FinishChunk<kWidth>(q, kStride, segment->q, p, member, padded, [&](int row, float(&x)[4]) {
-      MapFour(map, shift == nullptr ? 0 : shift[row], offset, x);
-    });
-  }
   // d, and in place of queries their sums over values.
   SIMT_FN void SumRows() const {
     float scores[8][4], sums[8][4], ones[2] = {0, 0};
     Clear(scores);
     Clear(sums);
-    const float* const q_row = q + (rows16() * 16 + group) * kStride + t;
+    const float* const q_row = q + (Base::rows16() * 16 + group) * kStride + t;
     const float* const k_row = k + group * kStride + t;
-    const float* const s_row = s + t * kStateStride + first_column() + group;
+    const float* const s_row = s + t * kStateStride + Base::first_column() + group;
 #pragma unroll 1
     for (int f = 0; f < padded; f += 8) {
       const float x[4] = {q_row[f], q_row[8 * kStride + f], q_row[f + 4],
@@ -201,19 +202,19 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
       // Sums of scores may cancel: they keep all bits of keys.
       const auto of_key = [&](int n, int i) { return k_row[n * 8 * kStride + f + i * 4]; };
       AddFour<0, true>(scores, a, of_key);
-      if (rows16() >= 2) AddFour<4, true>(scores, a, of_key);
+      if (Base::rows16() >= 2) AddFour<4, true>(scores, a, of_key);
     }
     Weigh(scores, sums, ones);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      if (!has_keys || n / 2 > rows16()) break;
+      if (!has_keys || n / 2 > Base::rows16()) break;
       // Columns t and t + 4 of the left side are keys 2 t and 2 t + 1: those of this lane.
       SplitRows a;
       a.Set(0, scores[n][0]);
       a.Set(1, scores[n][2]);
       a.Set(2, scores[n][1]);
       a.Set(3, scores[n][3]);
-      const float* const row = v + (n * 8 + t * 2) * kStride + first_column() + group;
+      const float* const row = v + (n * 8 + t * 2) * kStride + Base::first_column() + group;
       AddEight(sums, a, [&](int m, int i) { return row[i * kStride + m * 8]; });
     }
     if (is_bad) {
@@ -221,8 +222,8 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
       for (int n = 0; n < 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int c = first_column() + n * 8 + t * 2 + (i & 1);
-          if (first_bad[c] <= RowOf(i)) sums[n][i] = NAN;
+          const int c = Base::first_column() + n * 8 + t * 2 + (i & 1);
+          if (bad[c] <= Base::RowOf(i)) sums[n][i] = NAN;
         }
       }
     }
@@ -232,18 +233,17 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        q[RowOf(i) * kStride + first_column() + n * 8 + t * 2 + (i & 1)] = sums[n][i];
+        q[Base::RowOf(i) * kStride + Base::first_column() + n * 8 + t * 2 + (i & 1)] = sums[n][i];
       }
     }
     if (t == 0) d[group] = ones[0], d[group + 8] = ones[1];
     __syncwarp();
   }
-  SIMT_FN int RowOf(int i) const { return rows16() * 16 + group + (i >> 1) * 8; }
   // Scores of keys that a query sees, as they decay; ones: their sums and what the state gave.
   SIMT_FN void Weigh(float (&scores)[8][4], float (&sums)[8][4], float (&ones)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = RowOf(half * 2);
+      const int row = Base::RowOf(half * 2);
       const float decay = w.key_decays && has_keys ? decays.from_start[row] : 1.0f;
       ones[half] *= decay;
 #pragma unroll
@@ -266,14 +266,14 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
 
   // Two rows at a time, 16 lanes each.
   SIMT_FN void StoreRows(int p, int member) const {
-    const int first = p + rows16() * 16, own = first + lane % 16;
-    const int begin = segment->q.begin, end = segment->q.end;
+    const int first = p + Base::rows16() * 16, own = first + lane % 16;
+    const int begin = segment->tensors[kQueryRows].begin, end = segment->tensors[kQueryRows].end;
     const int64_t h = at.g * w.group() + member, position = Base::begin() + own;
     const int64_t own_i = min(max(position - line.ahead, line.first_query), line.end_query - 1);
     const float own_d = w.has_z ? d[lane % 16] : 0;
     const RowFactor factor(w, own_d, at.b, h, own_i, at.g,
                            min(position - line.lead, line.used_keys - 1));
-    if (lane < 16 && own >= begin && own < end && first_column() == 0) {
+    if (lane < 16 && own >= begin && own < end && Base::first_column() == 0) {
       if (pass.for_rows) {
         w.row_d[w.Row(at.b, h, own_i)] = own_d;
       } else if (w.lse.given) {
@@ -281,13 +281,13 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
                    factor.Lse(own_d));
       }
     }
-    const int c = first_column() + lane % 16 * 4;
-    const float* const sums = q + rows16() * 16 * kStride + c;
+    const int c = Base::first_column() + lane % 16 * 4;
+    const float* const sums = q + Base::rows16() * 16 * kStride + c;
     if (pass.for_rows) {
       StoreDots(first, h, sums, c);
       return;
     }
-    const ChunkTensor& out = segment->out;
+    const ChunkTensor& out = segment->to;
     const int64_t step = out.row, column = out.column;
     const bool has_fours = out.has_fours;
     const DType dtype = out.dtype;
@@ -328,14 +328,14 @@ struct ChunkRowsWalk : ChunkBlock<kWidth> {
       }
       for (int flip = 1; flip < 16; flip *= 2) sum += __shfl_xor_sync(simt::kAllLanes, sum, flip);
       if (i < 0 || lane % 16 != 0) continue;
-      w.dots[first_column() / 64 * w.B * w.H * w.Nq + w.Row(at.b, h, i)] = sum;
+      w.dots[Base::first_column() / 64 * w.B * w.H * w.Nq + w.Row(at.b, h, i)] = sum;
     }
   }
 };
 
 template <int kWidth>
 __global__ void __launch_bounds__(ChunkShape<kWidth>::kThreads, kWidth > 64 ? 1 : 4)
-    ScanChunkStates(const __grid_constant__ Problems<ScanWork> problems, ForwardPass pass) {
+    ScanChunkStates(const __grid_constant__ Problems<ScanWork> problems, ChunkStatesPass pass) {
   const Place<ScanWork> place = FindPlace(problems);
   simt::SharedTiles tiles;
   ChunkStates<kWidth>(place.problem, place.block, &tiles).Run(pass);

@@ -8,9 +8,17 @@ DeviceStatus WalkForward(CudaDevice& device, Stream& stream, const ScanWorks& wo
                          bool over_features, const ForwardPass& pass) {
   ScanWorks by_chunks, by_keys;
   for (const ScanWork* w : works) {
-    (!over_features && GoesByChunks(*w) ? by_chunks : by_keys).push_back(w);
+    const bool goes = over_features ? GradsGoByChunks(*w) : GoesByChunks(*w);
+    (goes ? by_chunks : by_keys).push_back(w);
   }
-  DeviceStatus status = WalkChunks(device, stream, by_chunks, pass);
+  DeviceStatus status;
+  if (over_features) {
+    status = FindChunkGrads(device, stream, by_chunks, {ChunkGradPass::kQueries});
+  } else if (pass.local) {
+    status = FindChunkStates(device, stream, by_chunks, {.all = pass.last});
+  } else {
+    status = WalkChunks(device, stream, by_chunks, pass);
+  }
   if (!status.ok()) return status;
   return LaunchWalks(device, by_keys, over_features, pass.whole_lines,
                      [&](int number, ProblemList<ScanWork>& list, const LaunchShape& shape) {

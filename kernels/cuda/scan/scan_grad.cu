@@ -49,9 +49,11 @@ void WantScratch(size_t i, ScanPlan* plan) {
   const int64_t queries = w.B * w.H * w.Nq, keys = w.B * w.Hkv * w.Nk;
   const bool is_cut = plan->in_segments(i), is_exp = w.map == FeatureMap::kExp;
   const int64_t states = (w.segments + w.B) * w.Hkv * w.state_floats();
+  // Chunks leave gradients of the first state to those who combine adjoints.
+  const bool has_adjoints = is_cut || (GradsGoByChunks(w) && (w.ds0.given || w.dz0.given));
   if (is_cut || needs.dlog) plan->Want(&w.states, states);
-  if (is_cut) plan->Want(&w.adjoints, states);
-  if ((is_cut || needs.dlog) && (w.key_decays || w.feature_decays) && !w.delta) {
+  if (has_adjoints) plan->Want(&w.adjoints, states);
+  if ((has_adjoints || needs.dlog) && (w.key_decays || w.feature_decays) && !w.delta) {
     plan->Want(&w.decays, w.segments * w.Hkv * w.decay_width());
   }
   if (is_exp) {

@@ -16,9 +16,15 @@ bool FitsScan(const ScanWork& work, bool with_gradients);
 // Blocks of a walk that share a problem's columns of v, or its features.
 int64_t ScanSlices(const ScanWork& work, bool over_features);
 
-// WalkForward over columns of works that go by chunks (GoesByChunks).
+// Those of works that go by chunks (GoesByChunks): states of segments alone, and WalkForward over
+// columns from states before segments.
+DeviceStatus FindChunkStates(CudaDevice& device, Stream& stream, const ScanWorks& works,
+                             const ChunkStatesPass& pass);
 DeviceStatus WalkChunks(CudaDevice& device, Stream& stream, const ScanWorks& works,
                         const ForwardPass& pass);
+// Of those whose gradients do, too (GradsGoByChunks).
+DeviceStatus FindChunkGrads(CudaDevice& device, Stream& stream, const ScanWorks& works,
+                            const ChunkGradPass& pass);
 DeviceStatus WalkForward(CudaDevice& device, Stream& stream, const ScanWorks& works,
                          bool over_features, const ForwardPass& pass);
 DeviceStatus WalkBackward(CudaDevice& device, Stream& stream, const ScanWorks& works,

@@ -16,6 +16,15 @@ struct BackwardPass {
   bool first = false;        // local: adjoints of first segments are needed, too
 };
 
+struct ChunkStatesPass {
+  bool backward = false;  // adjoints of segments, of queries alone, instead of states
+  bool all = false;       // those are needed that no other segment starts from
+};
+
+struct ChunkGradPass {
+  enum Of { kQueries, kKeys, kValues } of = kQueries;  // what it writes the gradients of
+};
+
 struct CombinePass {
   bool backward = false, final = false;
 };

@@ -98,6 +98,12 @@ constexpr int kChunkMostWidth = 128;
 __host__ __device__ inline bool GoesByChunks(const ScanWork& w) {
   return !w.delta && !w.feature_decays && w.D <= kChunkMostWidth && w.Dv <= kChunkMostWidth;
 }
+// Whether their gradients do, too: those of decays and of beta are sums along walks; without
+// normalisation the map exp lifts each row by factors of its own.
+__host__ __device__ inline bool GradsGoByChunks(const ScanWork& w) {
+  const bool lifts = w.map == FeatureMap::kExp && w.den == ScanDen::kOne;
+  return GoesByChunks(w) && !lifts && !w.dlog_decay.given && !w.dbeta.given;
+}
 __host__ __device__ inline int ChunkWidth(const ScanWork& w) {
   return w.D <= 64 && w.Dv <= 64 ? 64 : kChunkMostWidth;
 }
