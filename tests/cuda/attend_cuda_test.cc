@@ -117,7 +117,7 @@ std::vector<double> OutOfLine(const LargeAttention& attention) {
   AttendProblem p = attention.problem();
   std::vector<TestArray> arrays;
   for (View* view : {&p.q, &p.k, &p.v, &p.out}) {
-    const TestArray& array = arrays.emplace_back(view->dtype, view->shape, Memory::kPitched);
+    TestArray& array = arrays.emplace_back(view->dtype, view->shape, Memory::kPitched);
     array.Write(ReadView(*view));
     *view = array.view();
   }
@@ -159,7 +159,9 @@ TEST(CudaAttend, ManyHeadsHaveTheBitsOfFew) {
       LargeAttention alone = all.Alone(b);
       RunAttention(TheDevice(), {&alone});
       EXPECT_TRUE(all.ResultsOf(b) == alone.ResultsOf(0)) << b;
-      if (b > 1) EXPECT_TRUE(OutOfLine(alone) == alone.ResultsOf(0)) << b;
+      if (b > 1) {
+        EXPECT_TRUE(OutOfLine(alone) == alone.ResultsOf(0)) << b;
+      }
     }
   }
 }
