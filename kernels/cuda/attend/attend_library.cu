@@ -21,7 +21,7 @@ constexpr double kLeastProducts = 1 << 30;
 constexpr int64_t kLengths = 256;
 // Slices of time that a call may take, which nothing can stop.
 constexpr double kMostSlices = 8;
-// Of the rate of tensor cores, as own kernels are predicted.
+// Of the rate of tensor cores, as calls are predicted.
 constexpr double kShare = 0.6;
 // Beyond, what the library takes as float32 or int32 would not be exact.
 constexpr int64_t kMostBefore = int64_t{1} << 24;
