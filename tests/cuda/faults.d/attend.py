@@ -6,6 +6,7 @@ WIDTHS = "CudaAttend.EveryWidthAgreesWithPlainCode"
 PAIRS = "CudaAttend.ManyHeadsHaveTheBitsOfFew"
 ODD = "CudaAttend.ManyHeadsHaveTheBitsOfFewWithOddNumbersAndSinks"
 PLAIN = "CudaAttend.RowsOfFloat32OutOfLineHaveTheSameBits"
+ONCE = "AttendPlain.FiniteBlocksAreComputedOnce"
 ORDERS = "CudaAttend.ThreadsMayRunInAnyOrder"
 LISTS = "Isa/AttendList.ForwardAtEverySize/cuda"
 PARTS = "Isa/AttendTerms.LongRowsAreSplitAndAgreeWithPlainCode/cuda"
@@ -102,21 +103,16 @@ KERNELS = faults_of("attend/", [
      "forward_plain.cuh",
      "        // The values have, and no thread reads the keys.\n        simt::CopyWait<0>();\n",
      "",
-     PLAIN, "plain", "attend_forward_f32.cu"),
+     ONCE, "plain", "attend_forward_f32.cu"),
     ("no such row", "plain blocks copy the last tile as if it had 64 rows",
      "forward_plain.cuh",
      "simt::CopyAsync<16>(to + r * kStride, from, r < left);",
      "simt::CopyAsync<16>(to + r * kStride, from, true);",
-     PAIRS, "plain", BF16),
+     PLAIN, "plain", "attend_forward_f32.cu"),
     ("missing mask", "plain blocks see keys beyond the last one",
      "forward_plain.cuh",
      "if (mask >= 0 || tile >= whole_tiles_) Hide(mask, tile);",
      "if (mask >= 0) Hide(mask, tile);",
-     PAIRS, "plain", BF16),
-    ("wrong tile", "a run of tiles goes on where a block's second tile of queries begins to see",
-     "forward_shape.cuh",
-     "walks[t].index() == run.first ? walks[t].end() : walks[t].index()",
-     "walks[t].end()",
      PAIRS, "plain", BF16),
     ("non-finite values", "plain blocks keep sums that are not finite",
      "forward_plain.cuh",
@@ -197,8 +193,8 @@ LIBRARY = faults_of("", [
      "(found.problem.needed)[found.block] = 0;",
      "Cudnn.HeadsThatAreNotFiniteAreComputedAgain", "plain", "attend/attend.cu"),
     ("hidden fault", "heads that the library has computed are computed again",
-     "attend/forward_shape.cuh",
-     "    if (!data.Needs(b, h)) return false;\n",
+     "attend/forward_plain.cuh",
+     "    if (!data.Needs(place.b, place.h)) return false;\n",
      "",
      "Cudnn.HeadsThatAreFiniteAreTheLibrarys", "plain", "attend/attend_forward_f16.cu"),
     ("wrong head", "the library gets the keys of a query head's number",
