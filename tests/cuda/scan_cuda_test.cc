@@ -63,6 +63,77 @@ TEST(ScanCuda, LinesOfSeveralSegments) {
   }
 }
 
+// Lengths around chunks of 64 positions and segments of 256, heads around 64 and 128 features.
+TEST(ScanCuda, BordersOfChunksSegmentsAndHeads) {
+  struct Size {
+    int64_t N, offset, D, Dv;
+  };
+  const Size sizes[] = {{1, 0, 64, 64},    {63, 0, 4, 8},     {64, 0, 64, 4},  {65, -3, 16, 12},
+                        {255, 5, 12, 16},  {256, 0, 16, 64},  {257, 64, 8, 8}, {321, -70, 8, 20},
+                        {130, 0, 65, 100}, {70, 1, 128, 128}, {70, 0, 64, 65}, {66, 0, 129, 8},
+                        {66, 0, 8, 129}};
+  for (const Size& size : sizes) {
+    for (const Decays decays : {Decays::kNone, Decays::kKey}) {
+      ScanSpec spec = {.B = 1,
+                       .H = 2,
+                       .Hkv = 1,
+                       .Nq = size.N,
+                       .Nk = size.N,
+                       .D = size.D,
+                       .Dv = size.Dv,
+                       .params = {.causal = true, .eps = 1e-3},
+                       .seqs = {{.nq = size.N, .nk = size.N, .offset = size.offset}},
+                       .decays = decays,
+                       .state = true,
+                       .final = true};
+      ExpectMatchesPlain(spec, {.out = 2e-5, .grad = 1e-4});
+      if (decays == Decays::kKey) continue;
+      // Nothing of a decay: gradients of chunks, too, and rows that are copied whole.
+      spec.beta = false;
+      spec.state = spec.final = false;
+      ExpectMatchesPlain(spec, {.out = 2e-5, .grad = 1e-4});
+    }
+  }
+}
+
+// A value, a key, a query and a gradient that are not finite at the ends of chunks and in another
+// segment reach what sees them, and nothing else.
+TEST(ScanCuda, BadValuesStayWhereTheyAreSeen) {
+  constexpr int64_t kN = 300, kD = 8;
+  for (const int64_t at : {0, 63, 64, 255, 256}) {
+    for (int where = 0; where < 4; ++where) {
+      ScanCase c({.H = 2,
+                  .Hkv = 1,
+                  .Nq = kN,
+                  .Nk = kN,
+                  .D = kD,
+                  .Dv = kD,
+                  .params = {.causal = true},
+                  .deviation = 0.2});
+      GuardedTensor* const tensors[] = {&c.q, &c.k, &c.v, &c.dout};
+      tensors[where]->Set(0, 0, at, 3, std::numeric_limits<double>::infinity());
+      c.Run(&CpuOf("cuda"));
+      const bool is_key = where == 1 || where == 2;
+      const auto finite = [](const GuardedTensor& t, int64_t h, int64_t n) {
+        for (int64_t d = 0; d < kD; ++d) {
+          if (!std::isfinite(t.Get(0, h, n, d))) return false;
+        }
+        return true;
+      };
+      for (int64_t n = 0; n < kN; ++n) {
+        const bool sees = is_key ? n >= at : n == at;
+        const bool is_out_bad = sees && where != 3;
+        EXPECT_EQ(finite(c.out, 0, n), !is_out_bad) << where << " at " << at << ": " << n;
+        EXPECT_TRUE(sees || finite(c.dq, 0, n)) << where << " at " << at << ": dq " << n;
+        if (is_key) continue;
+        EXPECT_TRUE(finite(c.out, 1, n) && finite(c.dq, 1, n));
+        EXPECT_TRUE(n <= at || (finite(c.dk, 0, n) && finite(c.dv, 0, n)))
+            << where << " at " << at << ": " << n;
+      }
+    }
+  }
+}
+
 // Shifts and lifts that rise and fall over segments, far more than float32 can span.
 TEST(ScanCuda, ShiftsOfSeveralSegments) {
   for (const ScanDen den : {ScanDen::kOne, ScanDen::kAdd}) {

@@ -295,7 +295,7 @@ struct ChunkGrad : ChunkBlock<kWidth> {
 };
 
 template <int kWidth>
-__global__ void __launch_bounds__(ChunkShape<kWidth>::kThreads, kWidth > 64 ? 1 : 3)
+__global__ void __launch_bounds__(ChunkShape<kWidth>::kThreads, kWidth > 64 ? 1 : 2)
     ScanChunkGrad(const __grid_constant__ Problems<ScanWork> problems, ChunkGradPass pass) {
   const Place<ScanWork> place = FindPlace(problems);
   simt::SharedTiles tiles;
