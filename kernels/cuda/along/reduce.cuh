@@ -114,7 +114,8 @@ SIMT_FN void Finish(ReduceOp op, const Lines& lines, int64_t at, const Part& all
 
 }  // namespace reduce_internal
 
-__global__ void __launch_bounds__(Lines::kThreads)
+// Three blocks a processor at least: for more of them the compiler spills.
+__global__ void __launch_bounds__(Lines::kThreads, 3)
     Reduce(const __grid_constant__ Problems<Lines> problems, ReduceOp op, Part* all_parts) {
   using namespace reduce_internal;
   const auto place = FindPlace(problems);
