@@ -8,7 +8,8 @@
 namespace attnd::cuda::attend_grad {
 namespace {
 
-constexpr size_t kMostShared = size_t{160} << 10;
+// Two blocks of an H100's processor: one has too few warps to hide what they wait for.
+constexpr size_t kMostShared = size_t{112} << 10;
 
 // A gradient: dimensions of 1 repeat.
 Plane GradientPlane(const View& view) {

@@ -194,11 +194,42 @@ struct TileSource {
   bool vectors;  // rows begin at multiples of 16 bytes, and elements are those of the tile
 };
 
+// LoadTile where 16 bytes are copied at once. kSecond: some rows may be of the second tensor.
+template <bool kSecond, class T>
+SIMT_FN void CopyTile(T* tile, const TileSource& source, const int32_t* rows, int column) {
+  constexpr int kPiece = 16 / sizeof(T), kPieces = kSide / kPiece, kApart = kGradThreads / kPieces;
+  // The same columns of every kApart-th row.
+  const int at = threadIdx.x % kPieces * kPiece, top = threadIdx.x / kPieces;
+  const int width = min(source.width - column, kSide);
+  if (at >= (width + 15) / 16 * 16) return;
+  const bool in_width = at < width;
+  const T* first = static_cast<const T*>(source.first.data) + column + at;
+  const T* second = static_cast<const T*>(source.second.data) + column + at;
+#pragma unroll 4
+  for (int row = top; row < kSide; row += kApart) {
+    const int64_t named = rows[row];
+    const bool valid = in_width && named >= 0;
+    // Where nothing is read the address is any that is aligned.
+    const T* from = static_cast<const T*>(source.first.data);
+    if (valid) from = first + named * source.first.row;
+    if (kSecond && valid && named >= source.second_from) {
+      from = second + (named - source.second_from) * source.second.row;
+    }
+    simt::CopyAsync<16>(tile + TileOf<T>::At(row, at), from, valid);
+  }
+}
+
 // Starts to load 64 columns from `column` on of the rows that `rows` names (-1: zeros). Columns
 // beyond the width are zero as far as products read them.
 template <class T>
 SIMT_FN void LoadTile(T* tile, const TileSource& source, const int32_t* rows, int column) {
   constexpr int kPiece = 16 / sizeof(T), kPieces = kSide / kPiece;
+  if (source.vectors && source.width % kPiece == 0) {
+    if (source.second_from == INT64_MAX || source.second.data == nullptr) {
+      return CopyTile<false>(tile, source, rows, column);
+    }
+    return CopyTile<true>(tile, source, rows, column);
+  }
   const int width = min(source.width - column, kSide);
   const int pieces = (width + 15) / 16 * 16 / kPiece;
   for (int at = threadIdx.x; at < kSide * kPieces; at += kGradThreads) {
@@ -211,10 +242,6 @@ SIMT_FN void LoadTile(T* tile, const TileSource& source, const int32_t* rows, in
     const HeadRows from = second ? source.second : source.first;
     const int64_t begin =
         exists ? from.At(second ? named - source.second_from : named) + column + piece * kPiece : 0;
-    if (source.vectors && piece * kPiece + kPiece <= width) {
-      simt::CopyAsync<16>(to, static_cast<const T*>(from.data) + begin, exists);
-      continue;
-    }
 #pragma unroll 1
     for (int i = 0; i < kPiece; ++i) {
       float x = 0;
