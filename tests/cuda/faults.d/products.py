@@ -68,7 +68,7 @@ SCAN = faults_of("scan/", [
      "Scan.Lengths", "address", FORWARD),
     ("missing mask", "a state of columns beyond the last one is stored",
      "scan_state.cuh",
-     "        if (c < count) f(state.m[r][c], own + row * by_row + c * by_own);",
+     "        if (c < columns) f(state.m[r][c], own + row * by_row + c * by_own);",
      "        f(state.m[r][c], own + row * by_row + c * by_own);",
      "ScanCuda.LinesOfSeveralSegments", "plain", FORWARD),
     ("wrong lane", "sums over features miss those of half of the lanes",
