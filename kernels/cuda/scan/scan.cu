@@ -3,9 +3,11 @@
 // A line (sequence, kv head) is cut into segments of 256 positions: states of segments alone, in
 // parallel; states before segments, in order; then outputs of all segments, in parallel. The delta
 // rule's segments have no states of their own (what a key writes depends on all before): a block
-// walks a line from end to end. Short lines, too, are one segment.
+// walks a line from end to end. Short lines, too, are one segment. Where all features decay alike,
+// a segment goes by chunks on tensor cores (scan_chunks.cuh), else key by key.
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/scan/scan_plan.h"
+#include "kernels/cuda/scan/scan_shapes.cuh"
 
 namespace attnd::cuda {
 
@@ -16,6 +18,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScanArgs& args)
     if (!Writes(p)) continue;
     plan.Add(p, WantsFinal(p));
     ScanWork& w = plan.works().back();
+    w.has_wide_chunks = device.cuda().shared_bytes >= kWideChunkBytes;
     w.out = ScanViewOf(p.out);
     w.lse = ScanViewOf(p.lse);
     w.s_out = ScanViewOf(p.s_out);

@@ -41,6 +41,8 @@ struct ChunkShape {
                                        simt::SharedBytes<float>(kWarps * 16);
 };
 
+static_assert(ChunkShape<kChunkMostWidth>::kRowsBytes <= kWideChunkBytes);
+
 template <int kWidth>
 struct ChunkBlock {
   using Shape = ChunkShape<kWidth>;

@@ -4,7 +4,8 @@
 // for each kind of result; rows' normalisers and their gradients come first. Prefix states run
 // forward, R runs backward; no key is ever subtracted from a state to walk back. All sums are in
 // order: those over the query heads of a group within a block, those over slices of columns or
-// features in a pass of their own.
+// features in a pass of their own. Walks go by chunks on tensor cores where they can
+// (scan_chunks.cuh, scan_chunk_grad.cuh).
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/scan/scan_plan.h"
 #include "kernels/cuda/scan/scan_shapes.cuh"
@@ -146,6 +147,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScanGradArgs& a
   for (const ScanGradProblem& p : args.problems) {
     if (!Writes(p)) continue;
     AddProblem(p, &plan);
+    plan.works().back().has_wide_chunks = device.cuda().shared_bytes >= kWideChunkBytes;
     if (!FitsScan(plan.works().back(), true)) {
       return {DeviceStatus::Code::kDeclined, "cuda: wide state"};
     }

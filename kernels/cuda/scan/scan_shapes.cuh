@@ -90,13 +90,16 @@ inline size_t WalkSharedBytes(const WalkPlan& plan) {
          kWalkTiles * simt::kSharedAlign;
 }
 
-// The widest head of chunks on tensor cores (scan_chunks.cuh).
+// The widest head of chunks on tensor cores (scan_chunks.cuh), and the shared memory of a block of
+// heads above 64: more than some devices have.
 constexpr int kChunkMostWidth = 128;
+constexpr int64_t kWideChunkBytes = 172 << 10;
 // Whether S over columns goes by chunks: where decays differ from feature to feature the products
 // of a chunk would have a factor for each pair of keys and feature; what a key writes by the delta
 // rule depends on all keys before it.
 __host__ __device__ inline bool GoesByChunks(const ScanWork& w) {
-  return !w.delta && !w.feature_decays && w.D <= kChunkMostWidth && w.Dv <= kChunkMostWidth;
+  const int most = w.has_wide_chunks ? kChunkMostWidth : 64;
+  return !w.delta && !w.feature_decays && w.D <= most && w.Dv <= most;
 }
 // Whether their gradients do, too: those of decays and of beta are sums along walks; without
 // normalisation the map exp lifts each row by factors of its own.

@@ -58,7 +58,8 @@ struct ScanWork {
   FeatureMap map = FeatureMap::kIdentity;
   ScanDen den = ScanDen::kOne;
   bool delta = false;
-  bool has_z = false;  // whether the walk over columns carries z
+  bool has_wide_chunks = true;  // the device has the shared memory of kWideChunkBytes
+  bool has_z = false;           // whether the walk over columns carries z
   bool has_blank_queries = false, has_blank_keys = false;  // rows that no walk writes
   // Keys decay, by log_decay or by rises of the shift: all features alike, or each its own way.
   bool key_decays = false, feature_decays = false;

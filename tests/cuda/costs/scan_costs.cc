@@ -1,5 +1,6 @@
-// scan, which computes without tensor cores. Least products of a key and a query: those of its
-// recurrence, 2 D Dv FLOPs each.
+// scan: by chunks on tensor cores, three products of TF32 each, or key by key without (decays a
+// feature, the delta rule). Least products of a key and a query: those of its recurrence, 2 D Dv
+// FLOPs each; chunks add those of keys with queries.
 #include <cstdint>
 #include <string>
 
@@ -24,12 +25,16 @@ void Scan(const std::string& name, ScanSpec spec, double forward, double backwar
   if (spec.decays == ScanSpec::Decays::kKey) extra = one;
   if (spec.decays == ScanSpec::Decays::kFeature) extra = array;
   if (spec.beta) extra += one;
+  const bool by_chunks =
+      spec.params.rule == ScanRule::kSum && spec.decays != ScanSpec::Decays::kFeature;
+  const Unit unit = by_chunks ? Unit::kTensorSplit : Unit::kScalar;
   const ScanArgs args{.params = c.spec.params, .problems = {c.Problem()}};
-  table.Row("`scan` " + name, {forward * product, Unit::kScalar, 4 * array + one + extra, array},
-            args);
+  table.Row("`scan` " + name, {forward * product, unit, 4 * array + one + extra, array}, args);
+  // Gradients of decays come from walks.
+  const Unit grad_unit = spec.decays == ScanSpec::Decays::kNone ? unit : Unit::kScalar;
   const ScanGradArgs grad{.params = c.spec.params, .problems = {c.GradProblem()}};
   table.Row("its gradient " + name,
-            {backward * product, Unit::kScalar, 7 * array + one + 2 * extra, 3 * array}, grad);
+            {backward * product, grad_unit, 7 * array + one + 2 * extra, 3 * array}, grad);
 }
 
 }  // namespace

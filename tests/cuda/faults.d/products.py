@@ -5,6 +5,7 @@ from fault import faults_of
 LISTS = "MatMulCuda.ListsOfAllDtypesAndTiles"
 SIZES = "Isas/MatMul.EverySize/cuda"
 FORWARD = "scan_forward_walk.cu"
+CHUNKS = "scan_chunks.cu"
 
 MATMUL = faults_of("matmul/", [
     ("missing wait", "the stage that is multiplied is still being copied",
@@ -60,12 +61,12 @@ SCAN = faults_of("scan/", [
      "scan_forward_walk.cuh",
      "    if (walks) Walk(p, rows, bad);\n    __syncthreads();\n",
      "    if (walks) Walk(p, rows, bad);\n",
-     "Scan.EveryChunkSize", "thread", FORWARD),
+     "Scan.WithoutLse", "thread", FORWARD),
     ("shared tile too small", "the tile of queries lacks its last element",
      "scan_forward_walk.cuh",
      "xq = tiles.Take<float>(queries * S::kK);",
      "xq = tiles.Take<float>(queries * S::kK - 1);",
-     "Scan.Lengths", "address", FORWARD),
+     "Scan.WithoutLse", "address", FORWARD),
     ("missing mask", "a state of columns beyond the last one is stored",
      "scan_state.cuh",
      "        if (c < columns) f(state.m[r][c], own + row * by_row + c * by_own);",
@@ -81,6 +82,21 @@ SCAN = faults_of("scan/", [
      "? Base::StateAt(w.states, at.segment)\n                                : StateRef(w.s0",
      "? Base::StateAt(w.states, 0)\n                                : StateRef(w.s0",
      "ScanCuda.LinesOfSeveralSegments", "plain", FORWARD),
+    ("missing mask", "queries of a chunk see the key after theirs",
+     "scan_chunks.cuh",
+     "          if (key > row) {\n",
+     "          if (key > row + 1) {\n",
+     "Scan.Lengths", "plain", CHUNKS),
+    ("missing barrier", "the state advances while other warps read it",
+     "scan_chunks.cuh",
+     "      __syncthreads();  // the state has been read\n",
+     "",
+     "Scan.EveryChunkSize", "thread", CHUNKS),
+    ("bad value", "a value that is not finite reaches queries before it",
+     "scan_chunks.cuh",
+     "if (is_bad && member == 0) Base::SetBadAside(/*later_see=*/true);",
+     "is_bad = false;",
+     "Scan.BadValuesReachOnlyQueriesThatSeeThem", "plain", CHUNKS),
 ])
 
 FFT = faults_of("fft/", [
