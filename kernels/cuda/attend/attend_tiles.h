@@ -193,9 +193,9 @@ SIMT_FN void AddProducts(float (&s)[kRows16][8][4], const T* left, const T* righ
       simt::SplitTf32(a_row[c + 4], &high[2], &low[2]);
       simt::SplitTf32(a_row[8 * stride + c + 4], &high[3], &low[3]);
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const float* b = b_row + n * 8 * stride + c;
-        MmaSplit(s[0][n], high, low, b[0], b[4]);
+      for (int n = 0; n < 8; n += 4) {
+        MmaSplitTiles<4>(&s[0][n], high, low,
+                         [&](int of, int i) { return b_row[(n + of) * 8 * stride + c + i * 4]; });
       }
     }
   } else {
@@ -263,14 +263,11 @@ SIMT_FN void AddWeighted(float (&out)[kRows16][kWidth / 8][4],
       simt::SplitTf32(of[1], &high[2], &low[2]);
       simt::SplitTf32(of[3], &high[3], &low[3]);
       const float* row = values + (n * 8 + t * 2) * stride + group;
-      // One test for many columns: within a block of code products wait for each other less.
 #pragma unroll
-      for (int m = 0; m < kWidth / 8; m += kPadded<T> / 8) {
+      for (int m = 0; m < kWidth / 8; m += 4) {
         if (!kWhole && m * 8 >= width) continue;
-#pragma unroll
-        for (int i = m; i < m + kPadded<T> / 8; ++i) {
-          MmaSplit<false, true>(out[0][i], high, low, row[i * 8], row[stride + i * 8]);
-        }
+        MmaSplitTiles<4, false, true>(
+            &out[0][m], high, low, [&](int of, int i) { return row[i * stride + (m + of) * 8]; });
       }
     }
   } else {

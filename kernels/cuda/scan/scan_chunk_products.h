@@ -20,36 +20,11 @@ SIMT_FN void Clear(float (&x)[8][4]) {
   }
 }
 
-// d[n] += a b_n of tiles n in [kFirst, kFirst + 4), as MmaSplit: element i of a lane's b_n is b(n,
-// i). The products of four tiles take turns: those of one tile wait for each other.
+// d[n] += a b_n of tiles n in [kFirst, kFirst + 4).
 template <int kFirst, bool kWhole = false, class B>
 SIMT_FN void AddFour(float (&d)[8][4], const SplitRows& a, const B& b) {
-  uint32_t high[4][2], low[4][2];
-  float sum[4][4];
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    simt::SplitTf32(b(kFirst + n, 0), &high[n][0], &low[n][0]);
-    simt::SplitTf32(b(kFirst + n, 1), &high[n][1], &low[n][1]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum[n][i] = 0;
-  }
-  if constexpr (kWhole) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      simt::MmaTf32(sum[n], a.high, BitsBehindTf32(low[n][0]), BitsBehindTf32(low[n][1]));
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < 4; ++n) simt::MmaTf32(sum[n], a.low, high[n][0], high[n][1]);
-#pragma unroll
-  for (int n = 0; n < 4; ++n) simt::MmaTf32(sum[n], a.high, low[n][0], low[n][1]);
-#pragma unroll
-  for (int n = 0; n < 4; ++n) simt::MmaTf32(sum[n], a.high, high[n][0], high[n][1]);
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) d[kFirst + n][i] += sum[n][i];
-  }
+  MmaSplitTiles<4, false, kWhole>(&d[kFirst], a.high, a.low,
+                                  [&](int n, int i) { return b(kFirst + n, i); });
 }
 template <class B>
 SIMT_FN void AddEight(float (&d)[8][4], const SplitRows& a, const B& b) {
