@@ -16,10 +16,9 @@ TEST(AttendPlain, FiniteBlocksAreComputedOnce) {
     int64_t N, D, products;  // of a warp for a tile of 64 x 64
   };
   // Products of 16 x 8 x 8 and three or four parts; of 16 x 8 x 16.
-  for (const Form& form : {Form{DType::kF32, 128, 64, 8 * 8 * (3 + 4)},
-                           Form{DType::kF32, 128, 128, 8 * 16 * (3 + 4)},
-                           Form{DType::kBF16, 320, 64, 2 * 8 * 4},
-                           Form{DType::kF16, 320, 128, 2 * 8 * 8}}) {
+  for (const Form& form :
+       {Form{DType::kF32, 128, 64, 8 * 8 * (3 + 4)}, Form{DType::kF32, 128, 128, 8 * 16 * (3 + 4)},
+        Form{DType::kBF16, 320, 64, 2 * 8 * 4}, Form{DType::kF16, 320, 128, 2 * 8 * 8}}) {
     SCOPED_TRACE(form.D);
     LargeAttention one({.dtype = form.dtype,
                         .H = 4,
