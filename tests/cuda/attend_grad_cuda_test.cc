@@ -134,6 +134,14 @@ TEST(AttendGradCuda, WideTiles) {
   ExpectWideTiles(OfType(sizes, DType::kBF16), seed, kNoChange);
 }
 
+// Wherever operands lie when it is planned.
+TEST(AttendGradCuda, MemoryOfWideTilesIsPlanned) {
+  GradCase c(OfType({.Nq = 260, .Nk = 270, .D = 64, .Dv = 64}, DType::kBF16), 7);
+  const AttendGradArgs args{.params = c.Params(), .problems = {c.Problem()}};
+  RunOn(Cuda(), [&](Stream& stream) { return Cuda().Run(stream, args); });
+  c.ExpectGradients(0x1p-8);
+}
+
 // What is not finite reaches those that see it, and nobody else.
 TEST(AttendGradCuda, WideTilesWithNaN) {
   const double kNaN = std::nan(""), kInf = std::numeric_limits<double>::infinity();

@@ -45,7 +45,7 @@ def programs(path):
         if match := re.match(r"\s*code for (sm_\w+)", line):
             arch = match[1]
         elif match := re.match(r"\s*Function : (\S+)", line):
-            kernel = re.search(r"AttendForward\w+?Li(\d+)ELb0ELb0ELi(\d+)E", match[1])
+            kernel = re.search(r"AttendPlain\w+?Li(\d+)ELi(\d+)E", match[1])
             form = kernel and f"{kernel[1]} x {kernel[2]}"
             program = found.setdefault((arch, form), []) if kernel else None
         elif program is not None and (

@@ -86,7 +86,8 @@ void GradPlan::ChooseType() {
   data.vectors = (type != GradType::kF32 || all_are(DType::kF32)) &&
                  std::all_of(std::begin(operands), std::end(operands), [&](const View* view) {
                    if (!view->given()) return true;
-                   bool aligned = reinterpret_cast<uintptr_t>(view->data) % 16 == 0;
+                   // Where operands will lie is not known on a dry stream; wide tiles take most.
+                   bool aligned = is_dry || reinterpret_cast<uintptr_t>(view->data) % 16 == 0;
                    for (int i = 0; i < 3; ++i) aligned &= view->stride[i] * size % 16 == 0;
                    return aligned;
                  });
