@@ -135,6 +135,39 @@ TEST(ScanCuda, BadValuesStayWhereTheyAreSeen) {
 }
 
 // Shifts and lifts that rise and fall over segments, far more than float32 can span.
+// Bit for bit: rows whose out has no gradient have one of lse.
+TEST(ScanCuda, AnAbsentGradientOfOutIsZero) {
+  constexpr int64_t kN = 70, kD = 16;
+  ScanCase c({.B = 1,
+              .H = 2,
+              .Hkv = 1,
+              .Nq = kN,
+              .Nk = kN,
+              .D = kD,
+              .Dv = kD,
+              .params = {.map = FeatureMap::kEluPlusOne, .causal = true, .den = ScanDen::kAdd}});
+  std::vector<double> results[2];
+  for (const bool is_absent : {false, true}) {
+    ScanGradProblem grad = c.GradProblem();
+    if (is_absent) grad.dout = View();
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t n = 0; n < kN; ++n) {
+        for (int64_t d = 0; d < kD; ++d) c.dout.Set(0, h, n, d, 0);
+      }
+    }
+    const ScanGradArgs args{.params = c.spec.params, .problems = {grad}};
+    RunOn(CpuOf("cuda", 1), [&](Stream& stream) { return stream.device().Run(stream, args); });
+    for (int64_t n = 0; n < kN; ++n) {
+      for (int64_t d = 0; d < kD; ++d) {
+        for (int64_t h = 0; h < 2; ++h) results[is_absent].push_back(c.dq.Get(0, h, n, d));
+        results[is_absent].push_back(c.dk.Get(0, 0, n, d));
+      }
+    }
+  }
+  EXPECT_NE(results[0], std::vector<double>(results[0].size()));
+  EXPECT_TRUE(results[0] == results[1]);
+}
+
 TEST(ScanCuda, ShiftsOfSeveralSegments) {
   for (const ScanDen den : {ScanDen::kOne, ScanDen::kAdd}) {
     ScanSpec spec = Segments({.params = {.map = FeatureMap::kExp, .causal = true, .den = den}});

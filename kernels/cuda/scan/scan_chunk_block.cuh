@@ -245,8 +245,9 @@ struct ChunkBlock {
     if (warp == kValueRows) tensor.Set(w.v, at.b, at.g, key, 0, line.used_keys, w.Dv);
     if (warp == kQueryRows) tensor.Set(w.q, at.b, h, query, line.first_query, line.end_query, w.D);
     if (warp != kGradientRows) return;
-    const int64_t end = w.dout.given ? line.end_query : line.first_query;
-    tensor.Set(w.dout, at.b, h, query, line.first_query, end, w.Dv);
+    // One that is not given is as wide as nothing: zeros, of which rows get no less than of others.
+    const int columns = w.dout.given ? w.Dv : 0;
+    tensor.Set(w.dout, at.b, h, query, line.first_query, line.end_query, columns);
     const int64_t row = w.Row(at.b, h, query);
     const auto from = [](const float* x, int64_t first) { return x == nullptr ? x : x + first; };
     segment->k_shift = from(w.k_shift, w.Key(at.b, at.g, key));

@@ -72,6 +72,12 @@ SCAN = faults_of("scan/", [
      "        if (c < columns) f(state.m[r][c], own + row * by_row + c * by_own);",
      "        f(state.m[r][c], own + row * by_row + c * by_own);",
      "ScanCuda.LinesOfSeveralSegments", "plain", FORWARD),
+    ("missing rows", "rows whose out has no gradient are left out of chunks",
+     "scan_chunk_block.cuh",
+     "tensor.Set(w.dout, at.b, h, query, line.first_query, line.end_query, columns);",
+     "tensor.Set(w.dout, at.b, h, query, line.first_query,\n"
+     "               w.dout.given ? line.end_query : line.first_query, columns);",
+     "ScanCuda.AnAbsentGradientOfOutIsZero", "plain", "scan_chunk_grad.cu"),
     ("wrong lane", "sums over features miss those of half of the lanes",
      "scan_state.cuh",
      "    for (int flip = 1; flip < S::kAcross; flip *= 2) {",
