@@ -74,8 +74,7 @@ struct Cost {
     }
   }
   double Seconds(const Cuda& cuda) const {
-    // Of the rate of tensor cores, as an H200 measured it: of 16-bit tiles and of float32.
-    constexpr double kShare = 0.3;
+    constexpr double kShare = 0.6;  // of the rate of tensor cores
     const double as_flops = tensor_flops / kShare / cuda.tensor_flops * cuda.flops;
     return cuda.Seconds(as_flops + flops, bytes) + mask_seconds;
   }
