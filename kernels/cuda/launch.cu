@@ -24,13 +24,12 @@ SlicedLaunch::SlicedLaunch(CudaDevice& device, Stream& stream, const LaunchShape
     next_ = blocks;
     return;
   }
-  seconds_a_block_ = shape.seconds / static_cast<double>(blocks);
+  seconds_a_block_ = std::max(shape.seconds, shape.most_seconds) / static_cast<double>(blocks);
   const double fitting = std::min(kSliceSeconds / std::max(seconds_a_block_, 1e-12), 1e15);
   const int64_t most = std::clamp(static_cast<int64_t>(fitting),
                                   kBlocksAProcessor * device.cuda().processors, kMostBlocks);
   // Of equal length: a short one at the end would leave processors idle.
-  const int64_t slices = CeilDiv(blocks, most);
-  slice_ = slices == 0 ? most : CeilDiv(blocks, slices);
+  slice_ = CeilDiv(blocks, CeilDiv(blocks, most));
 }
 
 cudaStream_t SlicedLaunch::stream() const { return QueueOf(stream_).stream(); }

@@ -60,6 +60,8 @@ struct LaunchShape {
   int threads = 256;        // of a block, at most 1024
   size_t shared_bytes = 0;  // of SharedTiles
   double seconds = 0;       // predicted, of all blocks
+  // What blocks may take that usually have nothing to do: slices are cut by it where it is more.
+  double most_seconds = 0;
 };
 
 // The part of a launch that does not depend on the kernel.

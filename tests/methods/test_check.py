@@ -91,8 +91,9 @@ def test_one_head_of_keys(method, case, backward):
 @on_every_isa
 @pytest.mark.parametrize("method, golden", method_params("golden"))
 def test_golden(method, golden, isa):
-    """The specs' figures, from float32: sums of a hundred terms of order 1, each of which is the
-    quotient of two sums: four roundings."""
+    """The specs' figures, from float32: sums of a hundred terms of order 1. On a CUDA device, whose
+    products are three of TF32, each term is the quotient of two sums: four roundings."""
+    of_size = 2**-22 if engine(isa).device.startswith("cuda") else 0
     t = {name: x.astype(np.float32) if x.dtype.kind == "f" else x
          for name, x in golden.tensors.items()}
     case = Case("golden", options=golden.options)
@@ -102,7 +103,7 @@ def test_golden(method, golden, isa):
     results = reply.outputs | {f"d{name}": x for name, x in grads.outputs.items()}
     figures = golden.figures({name: x.astype(np.float64) for name, x in results.items()})
     for name, value in golden.expected.items():
-        assert figures[name] == pytest.approx(value, rel=2**-22, abs=1e-5), name
+        assert figures[name] == pytest.approx(value, rel=of_size, abs=1e-5), name
     if golden.pairs is not None:
         assert (reply.pairs, grads.pairs) == (golden.pairs, golden.pairs)
 

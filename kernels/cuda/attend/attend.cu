@@ -224,13 +224,14 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   const int width = has_relative || widest > 128 ? 0 : widest > 64 ? 128 : 64;
   const DType type = Cost::TypeOf(args, one);
   const bool may_be_plain = width != 0 && !has_terms, may_pair = type != DType::kF32;
+  std::vector<bool> are_plain, fit_pairs;
   int64_t fitting = 0;  // blocks of one tile
   for (size_t n = 0; n < forward.size(); ++n) {
     const ForwardData& data = forward[n];
     const AttendProblem& p = args.problems[n];
-    if (may_be_plain && IsPlain(data, p, width, type) && FitsPairs(p)) {
-      fitting += data.p.B * data.p.H * data.ranks;
-    }
+    are_plain.push_back(may_be_plain && IsPlain(data, p, width, type));
+    fit_pairs.push_back(are_plain[n] && may_pair && FitsPairs(p));
+    if (fit_pairs[n]) fitting += data.p.B * data.p.H * data.ranks;
   }
   int64_t first_split = 0;
   double result_bytes = 0;
@@ -259,8 +260,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       listed.Add(data.p, data.p.B * data.p.H * rows);
       continue;
     }
-    const bool is_plain = may_be_plain && IsPlain(data, p, width, type);
-    const bool in_pairs = is_plain && may_pair && fitting >= kPairedBlocks && FitsPairs(p);
+    const bool is_plain = are_plain[n], in_pairs = fit_pairs[n] && fitting >= kPairedBlocks;
     (in_pairs ? pair_cost : is_plain ? plain_cost : cost).Add(args, p, has_terms);
     data.value_parts =
         width == 0 ? static_cast<int>(std::max<int64_t>(1, DivideUp(data.p.Dv, 128))) : 1;

@@ -31,11 +31,14 @@ struct GradList {
   ProblemList<P> list;
   LaunchShape shape;
 
-  void Add(const P& problem, int64_t blocks, size_t shared_bytes, double seconds) {
+  // is_rare: as a rule the blocks find nothing to do.
+  void Add(const P& problem, int64_t blocks, size_t shared_bytes, double seconds,
+           bool is_rare = false) {
     list.Add(problem, blocks);
     if (blocks <= 0) return;
     shape.shared_bytes = std::max(shape.shared_bytes, shared_bytes);
-    shape.seconds += seconds;
+    shape.most_seconds += seconds;
+    if (!is_rare) shape.seconds += seconds;
   }
   DeviceStatus Launch(CudaDevice& device, Stream& stream, int threads,
                       void (*kernel)(Problems<P>)) {
@@ -116,15 +119,14 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
                                              TensorSeconds(plan, plan.Flops(2, 1)));
   wide_keys_[type][plan.wide_columns].Add(p, plan.wide_key_blocks(), plan.wide_key_bytes,
                                           TensorSeconds(plan, plan.Flops(2, 2)));
-  // What wide tiles leave is nothing, as a rule.
   const double query_seconds =
       TensorSeconds(plan, plan.Flops(p.query_parts + 1.0, p.query_parts)) + 2 * relative;
   const double key_seconds =
       TensorSeconds(plan, plan.Flops(p.key_parts + 1.0, p.key_parts + 1.0)) + relative;
   queries_[type][plan.query_units][p.a.has_terms].Add(p, plan.query_blocks(), plan.shared_bytes,
-                                                      plan.wide_queries ? 0 : query_seconds);
+                                                      query_seconds, plan.wide_queries);
   keys_[type][plan.key_units][p.a.has_terms].Add(p, plan.key_blocks(), plan.shared_bytes,
-                                                 plan.wide_keys ? 0 : key_seconds);
+                                                 key_seconds, plan.wide_keys);
   bias_[type].Add(p, plan.bias_blocks(), plan.shared_bytes,
                   TensorSeconds(plan, plan.Flops(1, 1)) + relative);
 }

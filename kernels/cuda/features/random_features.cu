@@ -2,6 +2,7 @@
 // with the products where no s of a row is needed.
 #include "kernels/cuda/features/random_features.cuh"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -114,17 +115,18 @@ class PowerLaunch {
       rows = DenseView(task.row_shift, DType::kF32, {s[0], s[1], s[2], 1});
       all.stride[2] = 0;
     }
-    const auto add = [&](const View& shift, ProblemList<PowerRows>* list) {
+    const auto lines_of = [&](const View& shift) {
       View u = task.phi;
       u.shape.dims[3] = task.m;
-      for (const Lines& lines : LinesOf({u, task.x, shift, back}, 3, Lines::kDenseChunk,
-                                        /*dense_only=*/true)) {
-        if (lines.kind() != LineKind::kShortRows) return false;
-        list->Add({lines, task.D}, lines.chunk_blocks());
-      }
-      return true;
+      return LinesOf({u, task.x, shift, back}, 3, Lines::kDenseChunk, /*dense_only=*/true);
     };
-    if (!add(all, &all_) || (params_.shares_shift && !add(rows, &rows_))) return false;
+    const std::vector<Lines> features = lines_of(all);
+    const auto is_short = [](const Lines& l) { return l.kind() == LineKind::kShortRows; };
+    if (!std::ranges::all_of(features, is_short)) return false;
+    for (const Lines& l : features) all_.Add({l, task.D}, l.chunk_blocks());
+    if (params_.shares_shift) {
+      for (const Lines& l : lines_of(rows)) rows_.Add({l, task.D}, l.chunk_blocks());
+    }
     elements_ += static_cast<double>(task.rows * (task.m + task.D));
     return true;
   }
@@ -233,7 +235,11 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const RandomFeaturesA
   for (const RandomFeaturesProblem& p : args.problems) {
     RandomFeaturesTask task = TaskOf(p);
     if (shares) task.row_shift = row_shifts.Next(task.rows);
-    has_powers&& powers.Add(task) ? launch.AddHeads(task) : launch.Add(task);
+    if (has_powers && powers.Add(task)) {
+      launch.AddHeads(task);
+    } else {
+      launch.Add(task);
+    }
   }
   if (DeviceStatus status = LaunchMatMul(device, stream, products, FinishOf(o)); !status.ok()) {
     return status;
