@@ -10,8 +10,10 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_memory.h"
+#include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/cufft.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/primitives.h"
 
 namespace attnd::cuda {
@@ -155,6 +157,8 @@ DeviceCounters CudaDevice::counters() const {
           .bytes_to_device = copied_.to_device.load(std::memory_order_relaxed),
           .bytes_to_host = copied_.to_host.load(std::memory_order_relaxed)};
 }
+
+const Cuda& CudaOf(const CudaDevice& device) { return device.cuda(); }
 
 DeviceReadings CudaDevice::readings() const {
   return nvml_ == nullptr ? DeviceReadings{} : nvml_->Read();

@@ -10,8 +10,8 @@
 
 #include "kernels/core/mutex.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/cuda_queue.h"
-#include "kernels/cuda/nvml.h"
+#include "kernels/cuda/cuda_rates.h"
+#include "kernels/cuda/staging.h"
 #include "kernels/device/device.h"
 
 namespace attnd::cuda {
@@ -20,30 +20,8 @@ class CublasLt;
 class Cufft;
 class Cudnn;
 class Library;
-
-// Constant after construction. Rates as the driver's figures give them: predictions, not promises.
-struct Cuda {
-  int ordinal = 0;           // of the driver
-  int processors = 1;        // streaming multiprocessors
-  int64_t shared_bytes = 0;  // a block may use
-  double flops = 0;          // float32 multiply-adds, FLOP/s
-  double tensor_flops = 0;   // products of 16-bit elements by mma.sync, FLOP/s
-  double bytes_per_second = 0;
-  // Of a launch, until its first block runs.
-  static constexpr double kLaunchSeconds = 4e-6;
-  // Over the bus, each way.
-  static constexpr double kCopyBytesPerSecond = 2e10;
-
-  static double CopySeconds(int64_t bytes) {
-    return kLaunchSeconds + static_cast<double>(bytes) / kCopyBytesPerSecond;
-  }
-
-  // Of a kernel that computes and moves so much at once.
-  double Seconds(double flops_done, double bytes_moved) const {
-    const double compute = flops_done / flops, move = bytes_moved / bytes_per_second;
-    return kLaunchSeconds + (compute > move ? compute : move);
-  }
-};
+class Nvml;
+struct QueueResources;
 
 struct CudaDeviceOptions {
   int ordinal = 0;
@@ -108,8 +86,5 @@ class CudaDevice final : public Device {
   std::vector<std::unique_ptr<QueueResources>> idle_ ATTND_GUARDED_BY(mu_);
   BufferPool memory_;
 };
-
-// REQUIRES: the stream is one of a CUDA device, and not dry.
-inline CudaQueue& QueueOf(Stream& stream) { return static_cast<CudaQueue&>(*stream.queue()); }
 
 }  // namespace attnd::cuda

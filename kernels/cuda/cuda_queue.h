@@ -13,6 +13,7 @@
 #include "kernels/cuda/staging.h"
 #include "kernels/device/memory.h"
 #include "kernels/device/status.h"
+#include "kernels/device/stream.h"
 
 namespace attnd::cuda {
 
@@ -110,5 +111,8 @@ class CudaQueue final : public WorkQueue {
   const std::shared_ptr<CudaProgress> progress_;
   std::deque<Held> held_;  // by position
 };
+
+// REQUIRES: the stream is one of a CUDA device, and not dry.
+inline CudaQueue& QueueOf(Stream& stream) { return static_cast<CudaQueue&>(*stream.queue()); }
 
 }  // namespace attnd::cuda

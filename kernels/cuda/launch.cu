@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/cuda/cuda_call.h"
+#include "kernels/cuda/cuda_queue.h"
 
 namespace attnd::cuda {
 namespace {
@@ -27,7 +28,7 @@ SlicedLaunch::SlicedLaunch(CudaDevice& device, Stream& stream, const LaunchShape
   seconds_a_block_ = std::max(shape.seconds, shape.most_seconds) / static_cast<double>(blocks);
   const double fitting = std::min(kSliceSeconds / std::max(seconds_a_block_, 1e-12), 1e15);
   const int64_t most = std::clamp(static_cast<int64_t>(fitting),
-                                  kBlocksAProcessor * device.cuda().processors, kMostBlocks);
+                                  kBlocksAProcessor * CudaOf(device).processors, kMostBlocks);
   // Of equal length: a short one at the end would leave processors idle.
   slice_ = CeilDiv(blocks, CeilDiv(blocks, most));
 }

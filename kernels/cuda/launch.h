@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/integer.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_rates.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/device/status.h"
 #include "kernels/device/stream.h"

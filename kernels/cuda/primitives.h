@@ -2,7 +2,6 @@
 // its name. Contracts: kernels/device/<primitive>.h; what is common to all: CudaDevice::Run.
 #pragma once
 
-#include "kernels/device/launch.h"
 #include "kernels/device/status.h"
 
 namespace attnd {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cuda_device.h"
 
 namespace attnd::cuda {
 namespace {

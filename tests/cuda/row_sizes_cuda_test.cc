@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows/key_sort.h"
 #include "tests/cuda/emulator/options.h"
 #include "tests/cuda/on_host.h"

@@ -25,7 +25,7 @@ double FlopsOf(CumulativeOp op) { return op == CumulativeOp::kLogSumExp ? 600 : 
 template <CumulativeOp kOp>
 DeviceStatus Run(CudaDevice& device, Stream& stream, const CumulativeArgs& args, CutLines& lines,
                  Seen* parts) {
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   const double flops = FlopsOf(kOp);
   DeviceStatus totals = ForEachLineKind([&](auto kind) {
     CutList& list = lines.of(kind);

@@ -21,7 +21,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const LayerNormArgs& 
   const auto scratch = lines.TakeParts<Moments>(stream);
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Moments*>(scratch->data());
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   DeviceStatus first = ForEachRowKind([&](auto kind) {
     CutList& list = lines.of(kind);
     return LaunchOver(device, stream,
@@ -53,7 +53,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const LayerNormGradAr
   const auto scratch = lines.TakeParts<Part>(stream);
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Part*>(scratch->data());
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   DeviceStatus first = ForEachRowKind([&](auto kind) {
     CutList& list = lines.of(kind);
     return LaunchOver(device, stream,

@@ -34,12 +34,12 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ReduceArgs& arg
   DeviceStatus status = LaunchOver(device, stream,
                                    {.threads = Lines::kThreads,
                                     .shared_bytes = kReduceShared,
-                                    .seconds = device.cuda().Seconds(flops, bytes)},
+                                    .seconds = CudaOf(device).Seconds(flops, bytes)},
                                    Reduce, list, args.op, static_cast<Part*>(scratch->data()));
   if (!status.ok()) return status;
   const auto part_bytes = static_cast<double>(parts * static_cast<int64_t>(sizeof(Part)));
   return LaunchOver(device, stream,
-                    {.threads = Lines::kThreads, .seconds = device.cuda().Seconds(0, part_bytes)},
+                    {.threads = Lines::kThreads, .seconds = CudaOf(device).Seconds(0, part_bytes)},
                     FinishReduce, cut, args.op, static_cast<const Part*>(scratch->data()));
 }
 

@@ -17,7 +17,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SoftmaxArgs& ar
   const auto scratch = lines.TakeParts<Part>(stream);
   if (scratch == nullptr) return NoMemory(stream);
   auto* parts = static_cast<Part*>(scratch->data());
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   DeviceStatus first = ForEachLineKind([&](auto kind) {
     CutList& list = lines.of(kind);
     return LaunchOver(device, stream,

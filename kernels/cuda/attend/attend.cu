@@ -140,7 +140,7 @@ enum class Heads {
 
 DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs& args,
                            Heads heads_of = Heads::kAll) {
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   AttendPatterns patterns(stream);
   for (const AttendProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;

@@ -60,9 +60,9 @@ class GradLaunch {
   // Seconds of products on tensor cores: a tenth of their peak, as an H200 measured it.
   double TensorSeconds(const GradPlan& plan, double flops) const {
     const double share = plan.type == GradType::kF32 ? 0.1 / 6 : 0.1;
-    return flops / (device_.cuda().tensor_flops * share);
+    return flops / (CudaOf(device_).tensor_flops * share);
   }
-  double MoveSeconds(double bytes) const { return bytes / device_.cuda().bytes_per_second; }
+  double MoveSeconds(double bytes) const { return bytes / CudaOf(device_).bytes_per_second; }
   void AddTiles(const GradPlan& plan);
   void AddLists(const GradPlan& plan);
   template <class P>
@@ -114,7 +114,7 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
   const GradData& p = plan.data;
   // The relative term is computed without tensor cores.
   const double relative =
-      plan.problem.forward.terms.r.given() ? plan.Flops(2, 0) / device_.cuda().flops * 4 : 0;
+      plan.problem.forward.terms.r.given() ? plan.Flops(2, 0) / CudaOf(device_).flops * 4 : 0;
   wide_queries_[type][plan.wide_columns].Add(p, plan.wide_query_blocks(), plan.wide_query_bytes,
                                              TensorSeconds(plan, plan.Flops(2, 1)));
   wide_keys_[type][plan.wide_columns].Add(p, plan.wide_key_blocks(), plan.wide_key_bytes,
@@ -133,7 +133,7 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
 
 void GradLaunch::AddLists(const GradPlan& plan) {
   // Two products and two sums a pair, mostly from L2.
-  const double seconds = plan.Flops(2, 2) / device_.cuda().flops * 8;
+  const double seconds = plan.Flops(2, 2) / CudaOf(device_).flops * 8;
   if (plan.needs_queries) {
     list_queries_.Add(plan.data, plan.list_blocks(plan.H, plan.Nq), 0, seconds);
   }

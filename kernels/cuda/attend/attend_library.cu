@@ -7,6 +7,8 @@
 
 #include "kernels/core/integer.h"
 #include "kernels/cuda/attend/attend_params.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/launch.h"
 
 namespace attnd::cuda {
@@ -125,7 +127,7 @@ bool LibraryAttention::Take(const AttendProblem& p, int64_t b) {
       !RowsOf(p.out, b, seq.nq, &attend.out) || p.lse.stride[2] != 1 || attend.lse_head < seq.nq) {
     return false;
   }
-  const double seconds = 2 * products / kShare / device_.cuda().tensor_flops;
+  const double seconds = 2 * products / kShare / CudaOf(device_).tensor_flops;
   const double most = static_cast<double>(Hkv) * kSliceSeconds / seconds;
   if (most * kMostSlices < 1) return false;
   taken.kv_heads = std::clamp<int64_t>(static_cast<int64_t>(std::min(most, 1e9)), 1, Hkv);

@@ -5,13 +5,14 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/device/attend.h"
 #include "kernels/device/status.h"
 #include "kernels/device/stream.h"
 
 namespace attnd::cuda {
+
+class CudaDevice;
 
 // A sequence as the library takes it: as many kv heads a call, with their query heads, as a slice
 // of time allows. The calls follow from the sequence alone, never from those beside it.

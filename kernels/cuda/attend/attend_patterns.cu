@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/cuda/cuda_queue.h"
+
 namespace attnd::cuda {
 
 DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attend/stored_tiles.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_queue.h"
 #include "kernels/device/device_copies.h"
 
 namespace attnd::cuda {

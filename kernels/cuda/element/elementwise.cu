@@ -21,7 +21,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ElementwiseArgs
   }
   const LaunchShape shape = {.threads = kElementThreads,
                              .shared_bytes = turns ? kTurnShared : 0,
-                             .seconds = device.cuda().Seconds(elements * FlopsOf(args.op), bytes)};
+                             .seconds = CudaOf(device).Seconds(elements * FlopsOf(args.op), bytes)};
   const ElementKernelOp op = {args.op, args.derivative, args.alpha, args.beta};
   if (operands == 1) return LaunchOver(device, stream, shape, Elementwise<1>, list, op);
   if (operands == 2) return LaunchOver(device, stream, shape, Elementwise<2>, list, op);

@@ -23,7 +23,7 @@ struct Work {
   double Seconds(const CudaDevice& device, const FeatureRowsArgs& args) const {
     const double passes =
         (args.derivative ? 2 : 1) + (args.features.norm == RowNorm::kNone ? 0 : 1);
-    return device.cuda().Seconds(kFlops * passes * elements, bytes);
+    return CudaOf(device).Seconds(kFlops * passes * elements, bytes);
   }
 };
 

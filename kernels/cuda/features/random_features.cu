@@ -71,7 +71,7 @@ class RandomLaunch {
     const double bytes = 4.0 * static_cast<double>(heads_.blocks());
     const LaunchShape shape = {.threads = kRowBlock,
                                .shared_bytes = kRowSharedBytes,
-                               .seconds = device_.cuda().Seconds(0, bytes)};
+                               .seconds = CudaOf(device_).Seconds(0, bytes)};
     return LaunchOver(device_, stream_, shape, SharedShiftKernel, heads_);
   }
 
@@ -87,7 +87,7 @@ class RandomLaunch {
     const LaunchShape shape = {
         .threads = kRowBlock,
         .shared_bytes = kThreads > simt::kWarp ? kRowSharedBytes : 0,
-        .seconds = device_.cuda().Seconds(kFlops * rows.elements, bytes * rows.elements)};
+        .seconds = CudaOf(device_).Seconds(kFlops * rows.elements, bytes * rows.elements)};
     return LaunchOver(device_, stream_, shape, RandomFeaturesKernel<kThreads>, rows.list, params_,
                       step);
   }
@@ -135,7 +135,7 @@ class PowerLaunch {
     const LaunchShape shape = {
         .threads = Lines::kThreads,
         .shared_bytes = kPowerShared,
-        .seconds = device_.cuda().Seconds(kFlops * elements_, bytes * elements_)};
+        .seconds = CudaOf(device_).Seconds(kFlops * elements_, bytes * elements_)};
     ProblemList<PowerRows>& list = step == PowerStep::kFind ? rows_ : all_;
     return LaunchOver(device_, stream_, shape, PowerRowsKernel, list, params_, step);
   }

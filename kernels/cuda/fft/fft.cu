@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/fft/fft_library.h"
 #include "kernels/cuda/primitives.h"
 
@@ -248,7 +249,7 @@ class FftLaunch {
 };
 
 DeviceStatus RunOwn(CudaDevice& device, Stream& stream, const FftArgs& args) {
-  FftLaunch launch(args, device.cuda());
+  FftLaunch launch(args, CudaOf(device));
   if (launch.empty()) return {};
   const std::shared_ptr<Buffer> scratch = TakeShared(stream, launch.bytes());
   if (scratch == nullptr) return NoMemory(stream);

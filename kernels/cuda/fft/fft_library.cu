@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "kernels/core/integer.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/fft/fft_library.h"
 
 namespace attnd::cuda {
@@ -99,7 +101,7 @@ DeviceStatus LibraryFfts::Run(int64_t own_bytes, std::vector<FftProblem>* left) 
 }
 
 DeviceStatus LibraryFfts::RunMatrices(const Transform& t, void* memory, bool* has_failed) {
-  const Cuda& cuda = device_.cuda();
+  const Cuda& cuda = CudaOf(device_);
   const auto elements = static_cast<double>(t.N * t.M);
   const double spectrum = static_cast<double>(t.spectrum_bytes());
   // A pass over the rows and two over the columns, each of which reads and writes.

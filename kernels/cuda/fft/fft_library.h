@@ -5,13 +5,14 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cufft.h"
 #include "kernels/device/fft.h"
 #include "kernels/device/status.h"
 #include "kernels/device/stream.h"
 
 namespace attnd::cuda {
+
+class CudaDevice;
 
 // The problems of a launch that the library computes, each matrix of their leading dimensions
 // alone.

@@ -24,7 +24,7 @@ struct Work {
 template <class S>
 DeviceStatus LaunchTiles(CudaDevice& device, Stream& stream, Work& work,
                          const MatMulFinish& finish) {
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   const double products = (S::kIs16 ? 1 : kProductsOfFloat) * work.flops;
   const LaunchShape shape = {
       .threads = S::kThreads,
@@ -89,7 +89,7 @@ DeviceStatus LaunchOwn(CudaDevice& device, Stream& stream,
   }
   const LaunchShape shape = {
       .threads = kFinishThreads,
-      .seconds = device.cuda().Seconds(0, static_cast<double>(partial_bytes))};
+      .seconds = CudaOf(device).Seconds(0, static_cast<double>(partial_bytes))};
   return LaunchOver(device, stream, shape, AddChunksKernel, cut, finish);
 }
 

@@ -3,12 +3,13 @@
 
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul/matmul_task.h"
 #include "kernels/device/status.h"
 #include "kernels/device/stream.h"
 
 namespace attnd::cuda {
+
+class CudaDevice;
 
 // matmul with any finish. With waves `out` is [.., M, N], and the second result lies N elements
 // behind the first.

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "kernels/core/integer.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/launch.h"
 
 namespace attnd::cuda {
@@ -121,7 +123,7 @@ bool LibraryProducts::Take(const MatMulProblem& p) {
   if (!a.is_plain || !b.is_plain || !out.is_plain || MatMulTask(p).chunks > 1) return false;
   product.by_columns = out.by_columns;
   const double most_pieces = static_cast<double>(CeilDiv(product.M, kRows));
-  const double slices = std::ceil(SecondsOf(device_.cuda(), product, product.M) / kSliceSeconds);
+  const double slices = std::ceil(SecondsOf(CudaOf(device_), product, product.M) / kSliceSeconds);
   const auto pieces = static_cast<int64_t>(std::clamp(slices, 1.0, most_pieces));
   product.rows = std::min(RoundUp(CeilDiv(product.M, pieces), kRows), product.M);
   const int64_t last = product.M - (CeilDiv(product.M, product.rows) - 1) * product.rows;
@@ -165,7 +167,7 @@ DeviceStatus LibraryProducts::Multiply(const LibraryProduct& p, void* workspace,
   for (int i = 0; i + 2 < shape.rank; ++i) matrices *= shape[i];
   for (int64_t first = 0; first < p.M; first += p.rows) {
     const int64_t rows = std::min(p.rows, p.M - first);
-    const double seconds = SecondsOf(device_.cuda(), p, rows);
+    const double seconds = SecondsOf(CudaOf(device_), p, rows);
     if (stream_.is_dry()) {
       stream_.work().seconds += static_cast<double>(matrices) * seconds;
       continue;

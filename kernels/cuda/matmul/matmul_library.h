@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "kernels/cuda/cublas_lt.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul/matmul_task.h"
 #include "kernels/device/status.h"
 #include "kernels/device/stream.h"
 
 namespace attnd::cuda {
+
+class CudaDevice;
 
 // A problem as the library takes it: each matrix of its leading dimensions alone, in pieces of rows
 // that take a slice of time. The pieces follow from the problem's matrix, never from how many there

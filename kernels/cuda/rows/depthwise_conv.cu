@@ -40,7 +40,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvAr
     bytes += static_cast<double>(p.x.bytes() + p.out.bytes());
   }
   return LaunchOver(device, stream,
-                    {.threads = kConvThreads, .seconds = device.cuda().Seconds(flops, bytes)},
+                    {.threads = kConvThreads, .seconds = CudaOf(device).Seconds(flops, bytes)},
                     DepthwiseConvKernel, list);
 }
 
@@ -84,7 +84,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const DepthwiseConvGr
     totals.Add({p.dweight, over.shares, p.x.shape[0], over.row_blocks},
                p.dweight.shape[0] * DivideUp(over.taps, simt::kWarp));
   }
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   DeviceStatus status = LaunchOver(device, stream,
                                    {.threads = kConvThreads,
                                     .shared_bytes = kConvGradShared,

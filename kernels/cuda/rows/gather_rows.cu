@@ -60,7 +60,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const GatherRowsArgs&
   return LaunchOver(device, stream,
                     {.threads = kGatherThreads,
                      .shared_bytes = GatherShared(has_columns, divides),
-                     .seconds = device.cuda().Seconds(0, bytes)},
+                     .seconds = CudaOf(device).Seconds(0, bytes)},
                     GatherRowsKernel, list);
 }
 

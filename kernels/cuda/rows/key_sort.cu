@@ -81,7 +81,7 @@ DeviceStatus MergePass(CudaDevice& device, Stream& stream, const std::vector<Pie
   return LaunchOver(device, stream,
                     {.threads = kSortThreads,
                      .shared_bytes = kMergeRunsShared,
-                     .seconds = device.cuda().Seconds(kMergeFlops * keys, 2 * kKeyBytes * keys)},
+                     .seconds = CudaOf(device).Seconds(kMergeFlops * keys, 2 * kKeyBytes * keys)},
                     MergeRunsKernel, runs);
 }
 
@@ -118,7 +118,7 @@ DeviceStatus SortPieces(CudaDevice& device, Stream& stream, const std::vector<Pi
     tiles.Add(over, DivideUp(piece.rows, at_once) * over.tiles);
     keys += (over.by_index ? 2 : 1) * static_cast<double>(piece.rows * over.keys);
   }
-  const double seconds = device.cuda().Seconds(kTileFlops * keys, 12 * keys);
+  const double seconds = CudaOf(device).Seconds(kTileFlops * keys, 12 * keys);
   DeviceStatus sorted =
       LaunchOver(device, stream,
                  {.threads = kSortThreads, .shared_bytes = kSortTilesShared, .seconds = seconds},

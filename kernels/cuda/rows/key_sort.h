@@ -5,11 +5,12 @@
 #include <vector>
 
 #include "kernels/core/view.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/device/status.h"
 #include "kernels/device/stream.h"
 
 namespace attnd::cuda {
+
+class CudaDevice;
 
 // How the 32 bits of a key become its rank, an unsigned number that orders like it.
 enum class KeyOrder : uint8_t {

@@ -98,7 +98,7 @@ class MergeList {
       if (!table.status.ok()) return table.status;
     }
     const LaunchShape shape = {.threads = kMergeThreads,
-                               .seconds = device.cuda().Seconds(0, bytes)};
+                               .seconds = CudaOf(device).Seconds(0, bytes)};
     return LaunchOver(device, stream, shape, kernel, list_,
                       table.buffer == nullptr ? nullptr : table.As<MergePartRows>());
   }

@@ -225,7 +225,7 @@ DeviceStatus RunLevel(CudaDevice& device, Stream& stream, PoolOp op, size_t leve
   return LaunchOver(device, stream,
                     {.threads = kPoolThreads,
                      .shared_bytes = PoolShared(is_max),
-                     .seconds = device.cuda().Seconds(0, bytes)},
+                     .seconds = CudaOf(device).Seconds(0, bytes)},
                     is_max ? PoolKernel<true> : PoolKernel<false>, list);
 }
 

@@ -80,7 +80,7 @@ DeviceStatus FindStarts(CudaDevice& device, Stream& stream,
   }
   return LaunchOver(
       device, stream,
-      {.threads = kScatterThreads, .seconds = device.cuda().Seconds(kFlops * count, 12 * count)},
+      {.threads = kScatterThreads, .seconds = CudaOf(device).Seconds(kFlops * count, 12 * count)},
       ScatterStartsKernel, list);
 }
 
@@ -162,11 +162,11 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScatterRowsArgs
   DeviceStatus status = LaunchOver(device, stream,
                                    {.threads = kScatterThreads,
                                     .shared_bytes = kScatterShared,
-                                    .seconds = device.cuda().Seconds(0, one_bytes)},
+                                    .seconds = CudaOf(device).Seconds(0, one_bytes)},
                                    ScatterRowsKernel<true>, one);
   if (!status.ok()) return status;
   return LaunchOver(device, stream,
-                    {.threads = kScatterThreads, .seconds = device.cuda().Seconds(0, many_bytes)},
+                    {.threads = kScatterThreads, .seconds = CudaOf(device).Seconds(0, many_bytes)},
                     ScatterRowsKernel<false>, many);
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/primitives.h"
 #include "kernels/cuda/rows/sort.cuh"
+#include "kernels/device/gather.h"
 
 namespace attnd::cuda {
 namespace {
@@ -43,7 +44,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const SortArgs& args)
     rows.push_back(of);
   }
   const double seconds =
-      std::max(device.cuda().Seconds(kSelectFlops * keys, 4 * keys), kSelectSeconds * longest);
+      std::max(CudaOf(device).Seconds(kSelectFlops * keys, 4 * keys), kSelectSeconds * longest);
   DeviceStatus status =
       LaunchOver(device, stream,
                  {.threads = kSelectThreads, .shared_bytes = kSelectShared, .seconds = seconds},

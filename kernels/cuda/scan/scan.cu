@@ -18,7 +18,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScanArgs& args)
     if (!Writes(p)) continue;
     plan.Add(p, WantsFinal(p));
     ScanWork& w = plan.works().back();
-    w.has_wide_chunks = device.cuda().shared_bytes >= kWideChunkBytes;
+    w.has_wide_chunks = CudaOf(device).shared_bytes >= kWideChunkBytes;
     w.out = ScanViewOf(p.out);
     w.lse = ScanViewOf(p.lse);
     w.s_out = ScanViewOf(p.s_out);

@@ -32,7 +32,7 @@ DeviceStatus LaunchChunks(CudaDevice& device, Stream& stream, const ScanWorks& w
   LaunchShape shape;
   shape.threads = ChunkShape<kWidth>::kThreads;
   shape.shared_bytes = of_states ? ChunkShape<kWidth>::kKeysBytes : ChunkShape<kWidth>::kRowsBytes;
-  const Cuda& cuda = device.cuda();
+  const Cuda& cuda = CudaOf(device);
   shape.seconds = cuda.Seconds(flops * cuda.flops / (kShare * cuda.tensor_flops), bytes);
   return LaunchOver(device, stream, shape, kernel, list, pass);
 }

@@ -147,7 +147,7 @@ DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const ScanGradArgs& a
   for (const ScanGradProblem& p : args.problems) {
     if (!Writes(p)) continue;
     AddProblem(p, &plan);
-    plan.works().back().has_wide_chunks = device.cuda().shared_bytes >= kWideChunkBytes;
+    plan.works().back().has_wide_chunks = CudaOf(device).shared_bytes >= kWideChunkBytes;
     if (!FitsScan(plan.works().back(), true)) {
       return {DeviceStatus::Code::kDeclined, "cuda: wide state"};
     }

@@ -22,7 +22,7 @@ DeviceStatus LaunchRows(CudaDevice& device, Stream& stream, const ScanWorks& wor
   LaunchShape shape;
   shape.threads = kScanThreads;
   shape.shared_bytes = simt::SharedBytes<float>(kScanWarps);
-  shape.seconds = device.cuda().Seconds(0, moved);
+  shape.seconds = CudaOf(device).Seconds(0, moved);
   return LaunchOver(device, stream, shape, kernel, list, args...);
 }
 
@@ -113,7 +113,7 @@ DeviceStatus FillScanBlanks(CudaDevice& device, Stream& stream, const ScanWorks&
   }
   LaunchShape shape;
   shape.threads = kScanThreads;
-  shape.seconds = device.cuda().Seconds(0, static_cast<double>(list.blocks()) * 64);
+  shape.seconds = CudaOf(device).Seconds(0, static_cast<double>(list.blocks()) * 64);
   return LaunchOver(device, stream, shape, &ScanFillBlanks, list);
 }
 

@@ -40,7 +40,7 @@ DeviceStatus LaunchWalks(CudaDevice& device, const ScanWorks& works, bool over_f
     if (walks.list.empty()) continue;
     walks.shape.threads = walks.warps * simt::kWarp;
     // A twelfth of FMA, as an H200 measured it: sums over lanes, and waits.
-    walks.shape.seconds = device.cuda().Seconds(12 * walks.flops, walks.bytes);
+    walks.shape.seconds = CudaOf(device).Seconds(12 * walks.flops, walks.bytes);
     DeviceStatus status = launch(shape, walks.list, walks.shape);
     if (!status.ok()) return status;
   }
