@@ -170,8 +170,6 @@ bool Cufft::Find(const Size& size, std::shared_ptr<Plan>* plan) {
 }
 
 std::shared_ptr<Cufft::Plan> Cufft::NewPlan(int64_t N, int64_t M) const {
-  // A plan of a request is made on any thread.
-  static_cast<void>(cudaSetDevice(device_));
   auto plan = std::make_shared<Plan>(functions_, device_);
   if (plan->Make(N, M)) return plan;
   // What it may have left for the next launch to find.

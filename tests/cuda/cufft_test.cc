@@ -39,6 +39,7 @@ class Cufft : public WithStandIn<emu::cufft> {
 TEST_F(Cufft, TakesLargeTransformsWithoutLargePrimes) {
   const auto device = NewDevice(emu::Cufft::kRight);
   Stream dry(InnerOf(*device), nullptr);
+  const int before = emu::cufft_alive;
   const auto takes = [&](const Shape& shape, DType dtype = DType::kF32) {
     const View view = DenseView(nullptr, dtype, shape);
     const FftProblem problem{.x = view, .out = view};
@@ -63,6 +64,8 @@ TEST_F(Cufft, TakesLargeTransformsWithoutLargePrimes) {
   EXPECT_TRUE(takes({127 * 66, 256}));
   EXPECT_FALSE(takes({131 * 66, 256}));
   EXPECT_FALSE(takes({256, 131 * 66}));
+  // The library has been asked for nothing.
+  EXPECT_EQ(emu::cufft_alive, before);
 }
 
 TEST_F(Cufft, KeepsAFewPlans) {
@@ -151,13 +154,15 @@ TEST_F(Cufft, OwnKernelsServeWhereItIsAbsentOrStartsNot) {
   transform.Expect();
 }
 
-TEST_F(Cufft, OwnKernelsServeWhereItHasNoPlan) {
-  const auto device = NewDevice(emu::Cufft::kNoPlan);
-  LargeTransform transform(DType::kF32, DType::kF32, odd);
-  RunTransforms(*device, {&transform});
-  transform.Expect();
-  EXPECT_EQ(CufftOf(*device).calls, 0);
-  EXPECT_EQ(CufftOf(*device).why_not, "");
+TEST_F(Cufft, OwnKernelsServeWhereItHasNoPlanThatFits) {
+  for (const emu::Cufft how : {emu::Cufft::kNoPlan, emu::Cufft::kGreedy}) {
+    const auto device = NewDevice(how);
+    LargeTransform transform(DType::kF32, DType::kF32, odd);
+    RunTransforms(*device, {&transform});
+    transform.Expect();
+    EXPECT_EQ(CufftOf(*device).calls, 0);
+    EXPECT_EQ(CufftOf(*device).why_not, "");
+  }
 }
 
 // RunOn compares memory with the plan, which knows of no failure.

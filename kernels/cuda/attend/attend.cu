@@ -145,12 +145,15 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   for (const AttendProblem& p : args.problems) {
     if (DeviceStatus status = patterns.Add(p); !status.ok()) return status;
   }
-  Cost cost, plain_cost, pair_cost, list_cost;
-  ProblemList<ForwardData> tiled, plain, paired, merged, searched;
+  // [1]: of problems with terms. Each has kernels by what it is itself: others of its list would
+  // change its bits.
+  Cost cost[2], plain_cost, pair_cost, list_cost;
+  ProblemList<ForwardData> tiled[2], plain, paired, merged, searched;
   ProblemList<AttendData> listed;
   std::vector<SeqSplit> splits;
   std::vector<ForwardData> forward;
-  bool has_terms = false, has_relative = false;
+  std::vector<bool> have_terms;
+  bool has_relative = false;
   int64_t state_bytes = 0, split_bytes = 0, needed_bytes = 0;
   std::vector<int64_t> first_state_byte, first_needed_byte;
   // Host side first: how sequences are split.
@@ -162,7 +165,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     data.parts = 1;
     data.ranks = DivideUp(data.p.Nq, kTile);
     data.state_rows = static_cast<int>(std::clamp<int64_t>(data.p.Nq, 1, kTile));
-    has_terms |= data.p.has_terms || patterns.has_terms(n);
+    have_terms.push_back(data.p.has_terms || patterns.has_terms(n));
     has_relative |= p.terms.r.given();
     int64_t states = 0;
     const size_t first = splits.size();
@@ -223,13 +226,13 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
   const int64_t widest = std::max(one.q.shape[3], one.v.shape[3]);
   const int width = has_relative || widest > 128 ? 0 : widest > 64 ? 128 : 64;
   const DType type = Cost::TypeOf(args, one);
-  const bool may_be_plain = width != 0 && !has_terms, may_pair = type != DType::kF32;
+  const bool may_pair = type != DType::kF32;
   std::vector<bool> are_plain, fit_pairs;
   int64_t fitting = 0;  // blocks of one tile
   for (size_t n = 0; n < forward.size(); ++n) {
     const ForwardData& data = forward[n];
     const AttendProblem& p = args.problems[n];
-    are_plain.push_back(may_be_plain && IsPlain(data, p, width, type));
+    are_plain.push_back(width != 0 && !have_terms[n] && IsPlain(data, p, width, type));
     fit_pairs.push_back(are_plain[n] && may_pair && FitsPairs(p));
     if (fit_pairs[n]) fitting += data.p.B * data.p.H * data.ranks;
   }
@@ -261,7 +264,10 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
       continue;
     }
     const bool is_plain = are_plain[n], in_pairs = fit_pairs[n] && fitting >= kPairedBlocks;
-    (in_pairs ? pair_cost : is_plain ? plain_cost : cost).Add(args, p, has_terms);
+    (in_pairs   ? pair_cost
+     : is_plain ? plain_cost
+                : cost[have_terms[n]])
+        .Add(args, p, have_terms[n]);
     data.value_parts =
         width == 0 ? static_cast<int>(std::max<int64_t>(1, DivideUp(data.p.Dv, 128))) : 1;
     const int64_t head_bytes =
@@ -274,7 +280,7 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     const int64_t blocks = data.p.Nq == 0 ? 0 : heads * data.ranks;
     (in_pairs   ? paired
      : is_plain ? plain
-                : tiled)
+                : tiled[have_terms[n]])
         .Add(data, blocks * data.parts * data.value_parts);
     if (data.parts > 1) merged.Add(data, blocks);
   }
@@ -288,7 +294,8 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
     ForwardForm form;
     const Cost& cost;
   };
-  const Kernel kernels[] = {{tiled, FormOf(type, width, has_terms, has_relative), cost},
+  const Kernel kernels[] = {{tiled[0], FormOf(type, width, false, has_relative), cost[0]},
+                            {tiled[1], FormOf(type, width, true, has_relative), cost[1]},
                             {plain, PlainFormOf(type, width, /*in_pairs=*/false), plain_cost},
                             {paired, PlainFormOf(type, width, /*in_pairs=*/true), pair_cost}};
   for (const Kernel& kernel : kernels) {

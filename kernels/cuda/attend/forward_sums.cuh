@@ -56,7 +56,7 @@ class ForwardSums {
       // A row that has seen nothing: -inf - 0 instead of -inf - -inf.
       const float base = max_[r] == -INFINITY ? 0.0f : max_[r];
       const float decay = simt::Exp2(old - base);
-      float sum = sum_[r] * decay;
+      float sum = 0;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -65,7 +65,9 @@ class ForwardSums {
           sum += Score(r, n, i);
         }
       }
-      sum_[r] = sum;
+      // Which products join a sum unrounded is said here, not left to the compiler: kernels that
+      // serve the same rows have the same bits.
+      sum_[r] = fmaf(sum_[r], decay, sum);
       if (decay == 1.0f) continue;
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n) {
@@ -101,7 +103,7 @@ class ForwardSums {
       const float max = is_softmax ? fmaxf(max_[r], sink * kLog2E) : 0.0f;
       const float base = max == -INFINITY ? 0.0f : max;
       const float share = is_softmax ? simt::Exp2(max_[r] - base) : 1.0f;
-      const float own_share = sink > -INFINITY ? simt::Exp2(sink * kLog2E - base) : 0.0f;
+      const float own_share = sink > -INFINITY ? simt::Exp2(fmaf(sink, kLog2E, -base)) : 0.0f;
       const float sum = fmaf(QuadSum(sum_[r]), share, own_share);
       const int64_t slot = first + lane / 4 + r * 8;
       // Rows of natural order from nq on exist, too.

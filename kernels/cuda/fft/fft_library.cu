@@ -59,6 +59,9 @@ int64_t LibraryFfts::Transform::spectrum_bytes() const {
                  Cufft::kWorkspaceAlign);
 }
 
+// Planned before there is a plan: one that takes more than its data is not used.
+int64_t LibraryFfts::Transform::workspace_bytes() const { return spectrum_bytes(); }
+
 bool LibraryFfts::Take(const FftProblem& p) {
   if (device_.cufft() == nullptr || p.x.shape.size() == 0) return false;
   const int rank = p.x.shape.rank;
@@ -70,9 +73,7 @@ bool LibraryFfts::Take(const FftProblem& p) {
   // half of what the library and the kernels around it move.
   if (FftLength(N).passes() == 1 && FftLength(M).passes() == 1) return false;
   if (HasLargePrime(N) || HasLargePrime(M)) return false;
-  std::shared_ptr<Cufft::Plan> plan = device_.cufft()->PlanOf(N, M);
-  if (plan == nullptr) return false;
-  transforms_.push_back({&p, N, M, p.x.shape.size() / (N * M), std::move(plan)});
+  transforms_.push_back({&p, N, M, p.x.shape.size() / (N * M), nullptr});
   return true;
 }
 
@@ -80,7 +81,7 @@ DeviceStatus LibraryFfts::Run(int64_t own_bytes, std::vector<FftProblem>* left) 
   // They run one after another, each in the same memory.
   int64_t bytes = 0;
   for (const Transform& transform : transforms_) {
-    bytes = std::max(bytes, transform.spectrum_bytes() + Cufft::WorkspaceBytes(*transform.plan));
+    bytes = std::max(bytes, transform.spectrum_bytes() + transform.workspace_bytes());
   }
   bytes = std::max(bytes + Cufft::kWorkspaceAlign, own_bytes);
   const std::shared_ptr<Buffer> buffer = TakeShared(stream_, Share(bytes));
@@ -90,7 +91,17 @@ DeviceStatus LibraryFfts::Run(int64_t own_bytes, std::vector<FftProblem>* left) 
                        : reinterpret_cast<void*>(RoundUp(reinterpret_cast<intptr_t>(buffer->data()),
                                                          Cufft::kWorkspaceAlign));
   bool has_failed = false;
-  for (const Transform& transform : transforms_) {
+  for (Transform& transform : transforms_) {
+    // The library allocates and computes where it makes a plan: not where a request is only
+    // planned.
+    if (!has_failed && !stream_.is_dry()) {
+      transform.plan = device_.cufft()->PlanOf(transform.N, transform.M);
+      if (transform.plan == nullptr ||
+          Cufft::WorkspaceBytes(*transform.plan) > transform.workspace_bytes()) {
+        left->push_back(*transform.problem);
+        continue;
+      }
+    }
     if (!has_failed) {
       DeviceStatus status = RunMatrices(transform, memory, &has_failed);
       if (!status.ok()) return status;

@@ -20,12 +20,13 @@ class LibraryFfts {
  public:
   LibraryFfts(CudaDevice& device, Stream& stream) : device_(device), stream_(stream) {}
 
-  // False: own kernels compute it. What decides is N and M. `problem` must stay until Run has
-  // returned.
+  // False: own kernels compute it. What decides is N and M. `problem` must stay until
+  // Run has returned.
   bool Take(const FftProblem& problem);
   bool empty() const { return transforms_.empty(); }
 
-  // Asks the stream for all of them. Those at which the library fails are added to `left`.
+  // Asks the stream for all of them. Those at which the library fails, or for which it has no plan
+  // that takes as little memory as was planned, are added to `left`.
   // `own_bytes`: of the workspace that own kernels need for the whole launch: it is planned, as
   // they may have to serve. On a dry stream counts memory and predicts.
   DeviceStatus Run(int64_t own_bytes, std::vector<FftProblem>* left);
@@ -34,9 +35,11 @@ class LibraryFfts {
   struct Transform {
     const FftProblem* problem;
     int64_t N, M, matrices;
-    std::shared_ptr<Cufft::Plan> plan;
+    std::shared_ptr<Cufft::Plan> plan;  // null on a dry stream
 
     int64_t spectrum_bytes() const;
+    // The most that the library may take beside it.
+    int64_t workspace_bytes() const;
   };
   DeviceStatus RunMatrices(const Transform& transform, void* memory, bool* has_failed);
 

@@ -33,6 +33,7 @@ Cufft FromEnvironment() {
   return how == "absent"      ? Cufft::kAbsent
          : how == "no-handle" ? Cufft::kNoHandle
          : how == "no-plan"   ? Cufft::kNoPlan
+         : how == "greedy"    ? Cufft::kGreedy
          : how == "fails"     ? Cufft::kFails
          : how == "wrong"     ? Cufft::kWrong
                               : Cufft::kRight;
@@ -177,8 +178,10 @@ cufftResult MakePlanMany64(cufftHandle handle, int rank, long long* n, long long
   }
   plan->N = static_cast<size_t>(n[0]);
   plan->M = static_cast<size_t>(n[1]);
-  // Less than own kernels need, or more.
-  plan->work_bytes = *work_bytes = plan->M % 2 == 0 ? plan->bytes() : 8 * plan->N + 24;
+  // Little, or as much as the data.
+  plan->work_bytes = plan->M % 2 == 0 ? plan->bytes() : 8 * plan->N + 24;
+  if (cufft == Cufft::kGreedy) plan->work_bytes = plan->bytes() + 1024;
+  *work_bytes = plan->work_bytes;
   ++cufft_made;
   return CUFFT_SUCCESS;
 }

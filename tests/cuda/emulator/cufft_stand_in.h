@@ -5,12 +5,13 @@
 
 namespace emu {
 
-// From EMULATED_CUFFT: "absent", "no-handle", "no-plan", "fails" or "wrong".
+// From EMULATED_CUFFT: "absent", "no-handle", "no-plan", "greedy", "fails" or "wrong".
 enum class Cufft {
   kRight,
   kAbsent,    // no function is found
   kNoHandle,  // cufftCreate fails
   kNoPlan,    // no size is supported
+  kGreedy,    // plans take more memory than their data
   kFails,     // cufftExecR2C fails
   kWrong,     // one element of a transform is wrong
 };
