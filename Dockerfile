@@ -10,7 +10,7 @@ ARG BASE=debian:bookworm-20260824-slim
 # 0 or 1: the stages below that end in this number. Images of NVIDIA are pulled for 1 alone.
 ARG CUDA=0
 ARG CUDA_COMPILER=nvidia/cuda:13.0.1-devel-ubuntu24.04
-ARG CUDA_RUNTIME=nvidia/cuda:13.0.1-base-ubuntu24.04
+ARG CUDA_RUNTIME=nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04
 
 FROM ${BASE} AS deps
 WORKDIR /src
@@ -63,9 +63,10 @@ RUN apt-get update \
       zlib1g \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log
 
-# The server needs nothing of CUDA but the driver's libraries, which the container toolkit of NVIDIA
-# mounts: the base image is the smallest, and asks that toolkit for them. Its C library and libstdc++
-# are newer than those of the build; the other libraries come from the build.
+# The driver's libraries are mounted by NVIDIA's container toolkit, which the image asks for them. It
+# has cuBLASLt, cuFFT and cuDNN, which the server opens where they are: own kernels serve without
+# them (CUDA_RUNTIME=nvidia/cuda:13.0.1-base-ubuntu24.04 is much smaller). Its C library and
+# libstdc++ are newer than those of the build; the other libraries come from the build.
 FROM ${CUDA_RUNTIME} AS runtime-1
 COPY --from=build /attnd-libraries /usr/local/lib/attnd
 RUN echo /usr/local/lib/attnd >/etc/ld.so.conf.d/attnd.conf && ldconfig
