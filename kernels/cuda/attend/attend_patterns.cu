@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/cuda/cuda_call.h"
+
 namespace attnd::cuda {
 
 DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
@@ -74,8 +76,7 @@ DeviceStatus AttendPatterns::Upload() {
   const cudaError_t error =
       queue.staging().Send(table_.buffer->data(), pieces, [] { return true; });
   queue.cuda_progress().Add(0);
-  return error == cudaSuccess ? DeviceStatus()
-                              : DeviceStatus(DeviceStatus::Code::kFailed, "cuda: copy of a table");
+  return StatusOf(error, "copy of a table");
 }
 
 AttendPatterns::~AttendPatterns() {
