@@ -75,8 +75,10 @@ std::shared_ptr<Event> CudaProgress::MarkerAt(int64_t position) const {
   static_cast<void>(cudaSetDevice(device_));
   auto event = std::make_shared<Event>();
   if (event->get() == nullptr || cudaEventRecord(event->get(), stream_) != cudaSuccess) {
-    // The device has failed: nothing runs any more.
-    error_ = error_ == cudaSuccess ? cudaErrorUnknown : error_;
+    // Of a driver that gives no event everything is waited for. A device that has failed ends it at
+    // once: nothing runs any more.
+    const cudaError_t error = cudaStreamSynchronize(stream_);
+    if (error != cudaSuccess) error_ = error;
     passed_ = position_;
     return nullptr;
   }

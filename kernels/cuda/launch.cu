@@ -44,6 +44,9 @@ bool SlicedLaunch::Next() {
   first_ = next_;
   next_ = std::min(blocks_, first_ + slice_);
   grid_ = static_cast<unsigned>(next_ - first_);
+  // A launch learns of its error as the last one of this thread. Those that calls before it left
+  // there were told by them.
+  static_cast<void>(cudaGetLastError());
   return true;
 }
 

@@ -81,7 +81,9 @@ TEST(CudaDevice, AFreedBufferServesItsOwnStreamAtOnceAndOthersOncePassed) {
   void* const address = buffer->data();
   ASSERT_TRUE(device->Upload(first, address, pieces, nullptr).ok());
   buffer = nullptr;
+#ifndef ATTND_TESTS_ON_DEVICE  // which may have passed it by now
   EXPECT_NE(device->memory().Allocate(4096, second.queue())->data(), address);
+#endif
   EXPECT_EQ(device->memory().Allocate(4096, first.queue())->data(), address);
   ASSERT_TRUE(first.Wait().ok());
   EXPECT_EQ(device->memory().Allocate(4096, second.queue())->data(), address);

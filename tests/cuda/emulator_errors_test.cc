@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda/emulator/streams.h"
 #include "tests/cuda/emulator_runtime.h"
 
 namespace attnd::testing {
@@ -53,6 +54,18 @@ TEST_F(EmulatorErrors, FaultyCopyAndAllocation) {
   EXPECT_EQ(cudaStreamSynchronize(TestStream()), cudaErrorIllegalAddress);
   emu::ForgetErrors();
   EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+// As kernel<<<>>> does, which returns nothing.
+TEST_F(EmulatorErrors, ALaunchFindsTheErrorOfAnEarlierCall) {
+  float* const x = NewFloats(32);
+  emu::stream_options.faulty_event = 1;
+  cudaEvent_t event = nullptr;
+  EXPECT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaErrorMemoryAllocation);
+  EXPECT_EQ(LaunchKernel(TestStream(), {}, Set, x, 1.f), cudaErrorMemoryAllocation);
+  EXPECT_EQ(LaunchKernel(TestStream(), {}, Set, x, 2.f), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(TestStream()), cudaSuccess);
+  EXPECT_EQ(cudaFree(x), cudaSuccess);
 }
 
 TEST_F(EmulatorErrors, LaunchesThatADeviceRefuses) {
@@ -103,10 +116,12 @@ TEST_F(EmulatorErrors, MachineFromEnvironment) {
   setenv("EMULATED_CUDA_FAULT", "copy:5", 1);
   setenv("EMULATED_CUDA_WORKERS", "2", 1);
   setenv("EMULATED_CUDA_ORDER", "random", 1);
+  setenv("EMULATED_CUDA_PACE", "at-once", 1);
   const emu::Machine machine = emu::MachineFromEnvironment();
   const emu::Options options = emu::OptionsFromEnvironment();
   const emu::Faults faults;
-  for (const char* name : {"DEVICES", "MEMORY", "DRIVER", "FAULT", "WORKERS", "ORDER"}) {
+  const emu::StreamOptions streams;
+  for (const char* name : {"DEVICES", "MEMORY", "DRIVER", "FAULT", "WORKERS", "ORDER", "PACE"}) {
     unsetenv((std::string("EMULATED_CUDA_") + name).c_str());
   }
   EXPECT_EQ(machine.devices, 3);
@@ -115,6 +130,7 @@ TEST_F(EmulatorErrors, MachineFromEnvironment) {
   EXPECT_EQ(faults.copy, 5);
   EXPECT_EQ(options.workers, 2);
   EXPECT_EQ(options.order, emu::Order::kRandom);
+  EXPECT_EQ(streams.pace, emu::Pace::kAtOnce);
 }
 
 TEST_F(EmulatorErrors, RatesThatFollowFromClocks) {

@@ -2,12 +2,15 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/cuda/emulator/streams.h"
 #include "tests/cuda/emulator_runtime.h"
 
 namespace attnd::testing {
@@ -24,11 +27,33 @@ TEST_F(EmulatorRuntime, StreamsRunWhenWaitedFor) {
   ASSERT_EQ(cudaMemcpyAsync(x, source, sizeof source, cudaMemcpyHostToDevice, stream), cudaSuccess);
   ASSERT_EQ(Fetch(&result, x, stream), cudaSuccess);
   for (int i = 0; i < 10; ++i) EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // it is none
   EXPECT_EQ(result, std::vector<float>(4, -1));
   source[2] = 9;  // read when the work runs
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
   EXPECT_EQ(result, (std::vector<float>{1, 2, 9, 4}));
+  EXPECT_EQ(cudaFree(x), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST_F(EmulatorRuntime, StreamsRunAtOtherPaces) {
+  emu::Pace& pace = emu::stream_options.pace;
+  const emu::Pace before = std::exchange(pace, emu::Pace::kAtOnce);
+  const cudaStream_t stream = NewStream();
+  float* const x = NewFloats(32);
+  ASSERT_EQ(LaunchKernel(stream, {}, Set, x, 1.f), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
+  pace = emu::Pace::kRandom;
+  int late = 0, ready = 0;
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(LaunchKernel(stream, {}, Set, x, 2.f), cudaSuccess);
+    ++(cudaStreamQuery(stream) == cudaSuccess ? ready : late);
+  }
+  EXPECT_GT(late, 20);
+  EXPECT_GT(ready, 20);
+  pace = before;
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(cudaFree(x), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
@@ -133,7 +158,7 @@ TEST_F(EmulatorRuntime, HostFunctionsMayNotCallTheRuntime) {
   EXPECT_EQ(seen.error, cudaErrorNotPermitted);
 }
 
-TEST_F(EmulatorRuntime, FreshMemoryIsNaN) {
+TEST_F(EmulatorRuntime, FreshMemoryIsNaNAndNoNumberOfARow) {
   std::vector<float> result(1000);
   float* const x = NewFloats(1000);
   ASSERT_EQ(cudaMemsetAsync(x, 0, 4000, TestStream()), cudaSuccess);
@@ -146,7 +171,10 @@ TEST_F(EmulatorRuntime, FreshMemoryIsNaN) {
   ASSERT_EQ(Fetch(&result, static_cast<float*>(y), TestStream()), cudaSuccess);
   ASSERT_EQ(cudaFreeAsync(y, TestStream()), cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(TestStream()), cudaSuccess);
-  for (const float value : result) EXPECT_TRUE(std::isnan(value));
+  for (const float value : result) {
+    EXPECT_TRUE(std::isnan(value));
+    EXPECT_GT(std::bit_cast<int32_t>(value), 1 << 30);
+  }
 }
 
 // Allocations that come and go, of sizes that do not fit each other's gaps.

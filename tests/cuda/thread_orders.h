@@ -1,4 +1,5 @@
-// The orders in which the emulator runs threads: the bits of a result must not depend on them.
+// The orders in which the emulator runs threads, and the paces of its streams: the bits of a result
+// must not depend on them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 
 #ifndef ATTND_TESTS_ON_DEVICE
 #include "tests/cuda/emulator/options.h"
+#include "tests/cuda/emulator/streams.h"
 #endif
 
 namespace attnd::testing {
@@ -20,18 +22,22 @@ void ForEachThreadOrder(const F& f) {
   struct Case {
     const char* name;
     emu::Options options;
+    emu::Pace pace = emu::Pace::kLate;
   };
   const Case cases[] = {{"forward", {.order = emu::Order::kForward}},
                         {"reverse", {.order = emu::Order::kReverse}},
-                        {"random 1", {.order = emu::Order::kRandom, .seed = 1}},
-                        {"random 2", {.order = emu::Order::kRandom, .seed = 2}},
+                        {"random 1", {.order = emu::Order::kRandom, .seed = 1}, emu::Pace::kRandom},
+                        {"random 2", {.order = emu::Order::kRandom, .seed = 2}, emu::Pace::kAtOnce},
                         {"2 workers", {.order = emu::Order::kRandom, .seed = 3, .workers = 2}}};
   const emu::Options before = emu::options;
+  const emu::Pace pace = emu::stream_options.pace;
   for (const Case& c : cases) {
     emu::options = c.options;
+    emu::stream_options.pace = c.pace;
     f(std::string(c.name));
   }
   emu::options = before;
+  emu::stream_options.pace = pace;
 #endif
 }
 

@@ -1,6 +1,7 @@
 """Makes `tests.methods` importable from anywhere, and skips tests of an ISA that this machine
 lacks, with its name as the reason."""
 
+import os
 import pathlib
 import sys
 
@@ -8,7 +9,12 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from tests.methods import harness  # noqa: E402
+from tests.methods import harness, library  # noqa: E402
+
+
+def pytest_configure():
+    """pytest captures nothing here."""
+    library.last_words = os.dup(2)
 
 
 @pytest.fixture

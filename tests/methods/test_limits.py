@@ -45,6 +45,17 @@ def test_last():
     pass
 """
 
+LOST = """
+import types
+
+from tests.methods import library
+
+
+def test_lost():
+    lib = types.SimpleNamespace(attnd_error=lambda: b"cuda: stream: it has gone")
+    library.Engine.check(types.SimpleNamespace(lib=lib, device="cuda:0"), library.INTERNAL)
+"""
+
 
 def test_a_hang_or_a_crash_is_one_failed_test_with_a_name(tmp_path):
     """Symptom: one hang or crash hid the results of all other tests of its suite."""
@@ -66,3 +77,16 @@ def test_a_hang_or_a_crash_is_one_failed_test_with_a_name(tmp_path):
     assert sorted(failed) == ["test_crashes", "test_hangs_in_a_call", "test_waits"], done.stdout
     # The stack of the hanging test is printed.
     assert "in test_hangs_in_a_call" in done.stdout + done.stderr
+
+
+def test_a_process_that_ends_with_its_device_says_why(tmp_path):
+    """Symptom: a worker that had lost its device ended without a word."""
+    (tmp_path / "test_planted.py").write_text(LOST)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pytest.ini", "--rootdir", tmp_path,
+         "-p", "no:cacheprovider", "-p", "tests.methods.conftest", "-n", "1", tmp_path],
+        env={name: x for name, x in os.environ.items() if not name.startswith("PYTEST_")}
+        | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=100)
+    assert "crashed while running" in done.stdout, done.stdout
+    assert "test_lost (call): the process ends: cuda: stream: it has gone" in done.stderr, done.stderr

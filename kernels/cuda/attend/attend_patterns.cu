@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/cuda/cuda_call.h"
 #include "kernels/cuda/cuda_queue.h"
 
 namespace attnd::cuda {
@@ -76,8 +77,7 @@ DeviceStatus AttendPatterns::Upload() {
   const cudaError_t error =
       queue.staging().Send(table_.buffer->data(), pieces, [] { return true; });
   queue.cuda_progress().Add(0);
-  return error == cudaSuccess ? DeviceStatus()
-                              : DeviceStatus(DeviceStatus::Code::kFailed, "cuda: copy of a table");
+  return StatusOf(error, "copy of a table");
 }
 
 AttendPatterns::~AttendPatterns() {

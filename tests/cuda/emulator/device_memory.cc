@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "bad_access.h"
+#include "poison.h"
 #include "sanitizers.h"
 
 namespace emu {
@@ -66,11 +67,11 @@ void* DeviceMemory::Allocate(Device* device, size_t bytes) {
 
 void DeviceMemory::Poison(void* data, size_t bytes) {
   if (bytes > kMostPoisoned) {
-    std::memset(data, 0xff, size_t{1} << 20);
+    emu::Poison(data, size_t{1} << 20);
     return;
   }
   const size_t whole = (bytes + kPage - 1) / kPage * kPage;
-  std::memset(data, 0xff, kGap > 0 ? bytes : whole);
+  emu::Poison(data, kGap > 0 ? bytes : whole);
 }
 
 bool DeviceMemory::Retire(const void* data) {

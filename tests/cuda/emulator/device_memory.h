@@ -19,7 +19,7 @@ class DeviceMemory {
 
   // Aligned to a page; null: the device has no room. `bytes` > 0.
   void* Allocate(Device* device, size_t bytes);
-  // Fills a new allocation with 0xff (NaN), to its page's end; of one beyond 1 GiB only the first
+  // Fills a new allocation with poison.h, to its page's end; of one beyond 1 GiB only the first
   // MiB. REQUIRES: the memory is open.
   static void Poison(void* data, size_t bytes);
   // From here on no call may name the allocation that begins at `data`; false: there is none.

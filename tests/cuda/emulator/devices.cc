@@ -59,7 +59,8 @@ void ForgetErrors() {
 }
 
 cudaError_t Report(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
+  // "Not ready" is no error (CUDA programming guide, error checking).
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
 }
 

@@ -2,9 +2,9 @@
 // in use, and is linked in place of libcudart.
 //
 // A stream runs its work when a thread waits for it (or for an event of it), on that thread, and
-// not before; queries make no progress. Until then sources and destinations must hold. The host
-// may not touch device memory: it is inaccessible but while work runs. What would synchronise the
-// device (the null stream, cudaMemcpy, cudaDeviceSynchronize, cudaFree beside work) aborts.
+// not before (streams.h: or at another pace). Until then sources and destinations must hold. The
+// host may not touch device memory: it is inaccessible but while work runs. What would synchronise
+// the device (the null stream, cudaMemcpy, cudaDeviceSynchronize, cudaFree beside work) aborts.
 // Thread safe.
 #pragma once
 
@@ -40,7 +40,7 @@ extern Faults faults;
 // As if the process began anew: contexts that are lost are whole again, no fault is planned.
 void ForgetErrors();
 
-// kernel<<<grid, block, shared_bytes, stream>>>(args...): `thread_body` calls it.
+// kernel<<<...>>>(args...), which `thread_body` calls, then cudaGetLastError().
 cudaError_t Enqueue(cudaStream_t stream, LaunchShape shape, std::function<void()> thread_body);
 
 constexpr int kProcessors = 2, kSharedBytes = 227 << 10, kThreads = 1024;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "block.h"
+#include "poison.h"
 
 namespace emu {
 namespace {
@@ -35,7 +36,7 @@ void* TakeShared(size_t bytes, const Where& where) {
     if (index == b.tiles.size()) b.tiles.emplace_back();
     Tile& tile = b.tiles[index];
     if (tile.data == nullptr || tile.bytes != bytes) tile = NewTile(bytes);
-    std::memset(tile.data.get(), 0xff, bytes);
+    Poison(tile.data.get(), bytes);
     ++b.tiles_used;
   }
   if (b.tiles[index].bytes != bytes) {
@@ -67,7 +68,7 @@ void CopyAsync(void* to, const void* from, int bytes, int total, const Where& wh
   if (copy_listener != nullptr) {
     copy_listener(to, from, bytes, total, __builtin_return_address(0));
   }
-  std::memset(to, 0xff, static_cast<size_t>(total));
+  Poison(to, static_cast<size_t>(total));
   Self().copies.push_back({to, from, bytes, total, Self().group});
   self->block->counters.async_bytes += bytes;
 }

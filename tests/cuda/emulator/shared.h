@@ -7,7 +7,7 @@
 
 namespace emu {
 
-// The n-th call of every thread of a block yields the same memory, filled with 0xff (NaN). Each
+// The n-th call of every thread of a block yields the same memory, filled with poison.h. Each
 // tile is an allocation of its own: the address sanitizer sees what leaves it. Their sum, with
 // every tile at a multiple of 128 bytes, must fit what the launch gave.
 void* TakeShared(size_t bytes, const Where& where);

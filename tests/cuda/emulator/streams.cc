@@ -3,7 +3,10 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <random>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "device_memory.h"
@@ -55,11 +58,37 @@ Handles<cudaEvent_t>& Events() {
 
 }  // namespace
 
+StreamOptions::StreamOptions() {
+  const char* const text = std::getenv("EMULATED_CUDA_PACE");
+  const std::string_view named = text == nullptr ? "late" : text;
+  if (named == "at-once") pace = Pace::kAtOnce;
+  if (named == "random") pace = Pace::kRandom;
+}
+StreamOptions stream_options;
+
 int64_t Queue::Add(Work work) {
-  ++device_->pending;
-  const std::lock_guard lock(mu_);
-  works_.push_back(std::move(work));
-  return ++last_;
+  int64_t position;
+  {
+    ++device_->pending;
+    const std::lock_guard lock(mu_);
+    works_.push_back(std::move(work));
+    position = ++last_;
+  }
+  Advance();
+  return position;
+}
+
+void Queue::Advance() {
+  if (stream_options.pace == Pace::kLate) return;
+  if (stream_options.pace == Pace::kAtOnce) return RunAll();
+  thread_local std::minstd_rand random(static_cast<unsigned>(options.seed));
+  int64_t done, last;
+  {
+    const std::lock_guard lock(mu_);
+    done = done_, last = last_;
+  }
+  // Half of the time nothing, so that much is under way now and then.
+  if (random() % 2 == 0) RunTo(done + static_cast<int64_t>(random()) % (last - done + 1));
 }
 
 int64_t Queue::last() {
@@ -68,6 +97,7 @@ int64_t Queue::last() {
 }
 
 bool Queue::HasPassed(int64_t position) {
+  Advance();
   const std::lock_guard lock(mu_);
   return done_ >= position;
 }
@@ -182,6 +212,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (const cudaError_t e = CheckContext(CurrentDevice()); e != cudaSuccess) return Report(e);
+  if (IsFaulty(&stream_options.faulty_event)) return Report(cudaErrorMemoryAllocation);
   *event = new CUevent_st{.has_time = (flags & cudaEventDisableTiming) == 0};
   Events().Add(*event);
   return cudaSuccess;

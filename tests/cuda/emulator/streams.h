@@ -1,8 +1,9 @@
-// Streams and events: work that runs when it is waited for.
+// Streams and events: work that runs when it is waited for, or at another pace.
 #pragma once
 
 #include <driver_types.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -13,6 +14,20 @@
 #include "devices.h"
 
 namespace emu {
+
+// When streams run what they are asked for: when it is waited for, as soon as it is asked for, or
+// some of it whenever they are asked for more and whenever a thread asks how far they are. Their
+// host may depend on none of it.
+enum class Pace { kLate, kAtOnce, kRandom };
+
+// Not to be changed while work runs.
+struct StreamOptions {
+  StreamOptions();
+  Pace pace = Pace::kLate;  // EMULATED_CUDA_PACE: late, at-once, random
+  // The n-th new event from here on finds no memory; 0: none does.
+  std::atomic<int64_t> faulty_event{0};
+};
+extern StreamOptions stream_options;
 
 // Work of one stream, in the order of asking; the n-th piece has position n. Thread safe. Outlives
 // its stream while events name it.
@@ -36,6 +51,9 @@ class Queue {
   int64_t last();
 
  private:
+  // Runs as much as the pace says.
+  void Advance();
+
   Device* const device_;
   std::mutex mu_;
   std::condition_variable changed_;

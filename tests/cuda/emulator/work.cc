@@ -8,11 +8,15 @@
 #include <utility>
 
 #include "device_memory.h"
+#include "poison.h"
 #include "streams.h"
 
 namespace emu {
 
-cudaError_t Enqueue(cudaStream_t stream, LaunchShape shape, std::function<void()> thread_body) {
+namespace {
+
+cudaError_t AddLaunch(cudaStream_t stream, const LaunchShape& shape,
+                      std::function<void()> thread_body) {
   cudaError_t error;
   Queue* queue = QueueFor(stream, "a launch", &error);
   if (queue == nullptr) return Report(error);
@@ -27,6 +31,13 @@ cudaError_t Enqueue(cudaStream_t stream, LaunchShape shape, std::function<void()
   queue->Add({.run = [shape, body = std::move(thread_body)] { RunLaunch(shape, body); },
               .fails = IsFaulty(&faults.launch)});
   return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t Enqueue(cudaStream_t stream, LaunchShape shape, std::function<void()> thread_body) {
+  static_cast<void>(AddLaunch(stream, shape, std::move(thread_body)));
+  return cudaGetLastError();
 }
 
 namespace {
@@ -172,7 +183,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   if (bytes == 0) return cudaSuccess;
   if (IsFaulty(&faults.alloc)) return Report(cudaErrorMemoryAllocation);
   if (posix_memalign(data, kHostAlign, bytes) != 0) return Report(cudaErrorMemoryAllocation);
-  std::memset(*data, 0xff, bytes);
+  Poison(*data, bytes);
   const std::lock_guard lock(Pinned().mu);
   Pinned().all[*data] = bytes;
   return cudaSuccess;
