@@ -11,6 +11,9 @@ namespace {
 
 // The first driver that runs programs of CUDA 13.
 constexpr int kLeastDriver = 13000;
+// Of a block. Kernels take up to 120 KiB without asking what there is; those of compute capability
+// 8.0, 8.7, 9.0 and 10 have it.
+constexpr int kLeastSharedBytes = 128 << 10;
 
 std::string Version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
@@ -55,6 +58,15 @@ CudaDevices NewCudaDevices(const CudaOptions& options) {
     if (failure == cudaSuccess) failure = cudaMemGetInfo(&free, &total);
     if (failure != cudaSuccess) {
       result.why_not = name + ": " + cudaGetErrorString(failure);
+      continue;
+    }
+    int shared_bytes = 0;
+    static_cast<void>(
+        cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal));
+    if (shared_bytes < kLeastSharedBytes) {
+      result.why_not = name + ": a block must have " + std::to_string(kLeastSharedBytes >> 10) +
+                       " KiB of shared memory (as on A100, H100 and later), got " +
+                       std::to_string(shared_bytes >> 10);
       continue;
     }
     const auto usable = static_cast<int64_t>(free / 10 * 9);

@@ -117,14 +117,17 @@ TEST_F(EmulatorErrors, MachineFromEnvironment) {
   setenv("EMULATED_CUDA_WORKERS", "2", 1);
   setenv("EMULATED_CUDA_ORDER", "random", 1);
   setenv("EMULATED_CUDA_PACE", "at-once", 1);
+  setenv("EMULATED_CUDA_SHARED", "1024", 1);
   const emu::Machine machine = emu::MachineFromEnvironment();
   const emu::Options options = emu::OptionsFromEnvironment();
   const emu::Faults faults;
   const emu::StreamOptions streams;
-  for (const char* name : {"DEVICES", "MEMORY", "DRIVER", "FAULT", "WORKERS", "ORDER", "PACE"}) {
+  for (const char* name :
+       {"DEVICES", "MEMORY", "DRIVER", "FAULT", "WORKERS", "ORDER", "PACE", "SHARED"}) {
     unsetenv((std::string("EMULATED_CUDA_") + name).c_str());
   }
   EXPECT_EQ(machine.devices, 3);
+  EXPECT_EQ(machine.shared_bytes, 1024);
   EXPECT_EQ(machine.memory_bytes, 1000000);
   EXPECT_TRUE(machine.has_old_driver);
   EXPECT_EQ(faults.copy, 5);

@@ -66,12 +66,14 @@ def test_devices_that_a_server_has(start_emulated, flags, names):
 
 ABSENT = {"EMULATED_CUDA_DEVICES": "0"}
 OLD = {"EMULATED_CUDA_DRIVER": "old"}
+SMALL = {"EMULATED_CUDA_SHARED": str(99 << 10)}
 
 
 @pytest.mark.parametrize("flag", ["cuda", "cuda:0"])
 @pytest.mark.parametrize("variables, reason", [
     (ABSENT, "cuda: there is no driver on this machine"),
     (OLD, "cuda: the driver must support CUDA 13.0, got one for CUDA 11.0"),
+    (SMALL, "cuda:0: a block must have 128 KiB of shared memory (as on A100, H100 and later), got 99"),
 ])
 def test_a_missing_device_that_is_asked_for_is_one_line(flag, variables, reason):
     assert refused(built(EMULATED), "--device", flag, **variables) == f"attnd-server: {reason}\n"

@@ -28,8 +28,6 @@ constexpr Attribute kAttributes[] = {
     {cudaDevAttrMaxGridDimY, kMostGridYZ},
     {cudaDevAttrMaxGridDimZ, kMostGridYZ},
     {cudaDevAttrMaxSharedMemoryPerBlock, kStaticSharedBytes},
-    {cudaDevAttrMaxSharedMemoryPerBlockOptin, kSharedBytes},
-    {cudaDevAttrMaxSharedMemoryPerMultiprocessor, kSharedBytes + kReservedSharedBytes},
     {cudaDevAttrReservedSharedMemoryPerBlock, kReservedSharedBytes},
     {cudaDevAttrMaxRegistersPerBlock, kRegisters},
     {cudaDevAttrMaxRegistersPerMultiprocessor, kRegisters},
@@ -64,6 +62,14 @@ using namespace emu;
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (const cudaError_t error = CheckOrdinal(device); error != cudaSuccess) return Report(error);
+  if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) {
+    *value = machine.shared_bytes;
+    return cudaSuccess;
+  }
+  if (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor) {
+    *value = machine.shared_bytes + kReservedSharedBytes;
+    return cudaSuccess;
+  }
   for (const Attribute& known : kAttributes) {
     if (known.which != attribute) continue;
     *value = known.value;
@@ -79,8 +85,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->uuid.bytes[15] = static_cast<char>(device + 1);
   p->totalGlobalMem = static_cast<size_t>(machine.memory_bytes);
   p->sharedMemPerBlock = kStaticSharedBytes;
-  p->sharedMemPerBlockOptin = kSharedBytes;
-  p->sharedMemPerMultiprocessor = kSharedBytes + kReservedSharedBytes;
+  p->sharedMemPerBlockOptin = static_cast<size_t>(machine.shared_bytes);
+  p->sharedMemPerMultiprocessor = static_cast<size_t>(machine.shared_bytes + kReservedSharedBytes);
   p->reservedSharedMemPerBlock = kReservedSharedBytes;
   p->regsPerBlock = p->regsPerMultiprocessor = kRegisters;
   p->warpSize = 32;
@@ -106,7 +112,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (const cudaError_t e = CheckContext(CurrentDevice()); e != cudaSuccess) return Report(e);
   if (kernel == nullptr) return Report(cudaErrorInvalidDeviceFunction);
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    return Report(value < 0 || value > kSharedBytes ? cudaErrorInvalidValue : cudaSuccess);
+    return Report(value < 0 || value > machine.shared_bytes ? cudaErrorInvalidValue : cudaSuccess);
   }
   return cudaSuccess;
 }
@@ -117,9 +123,11 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   if (const cudaError_t e = CheckContext(CurrentDevice()); e != cudaSuccess) return Report(e);
   if (kernel == nullptr) return Report(cudaErrorInvalidDeviceFunction);
   if (threads <= 0) return Report(cudaErrorInvalidValue);
-  if (threads > kThreads || shared_bytes > size_t{kSharedBytes}) return cudaSuccess;
-  const int by_shared = static_cast<int>((kSharedBytes + kReservedSharedBytes) /
-                                         (shared_bytes + kReservedSharedBytes));
+  if (threads > kThreads || shared_bytes > static_cast<size_t>(machine.shared_bytes))
+    return cudaSuccess;
+  const int by_shared =
+      static_cast<int>(static_cast<size_t>(machine.shared_bytes + kReservedSharedBytes) /
+                       (shared_bytes + kReservedSharedBytes));
   *blocks =
       std::min({kBlocksOfProcessor, kThreadsOfProcessor / ((threads + 31) / 32 * 32), by_shared});
   return cudaSuccess;

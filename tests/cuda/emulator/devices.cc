@@ -26,6 +26,7 @@ Machine MachineFromEnvironment() {
     m.devices = std::clamp(std::atoi(text), 0, kMostDevices);
   }
   if (const char* text = std::getenv("EMULATED_CUDA_MEMORY")) m.memory_bytes = std::atoll(text);
+  if (const char* text = std::getenv("EMULATED_CUDA_SHARED")) m.shared_bytes = std::atoi(text);
   if (const char* text = std::getenv("EMULATED_CUDA_DRIVER")) {
     m.has_old_driver = std::strcmp(text, "old") == 0;
   }

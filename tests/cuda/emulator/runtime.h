@@ -23,6 +23,7 @@ struct Machine {
   int devices = 1;                          // EMULATED_CUDA_DEVICES
   int64_t memory_bytes = int64_t{8} << 30;  // of each device: EMULATED_CUDA_MEMORY
   bool has_old_driver = false;              // EMULATED_CUDA_DRIVER=old
+  int shared_bytes = 227 << 10;             // of a block at most: EMULATED_CUDA_SHARED
 };
 Machine MachineFromEnvironment();
 extern Machine machine;
@@ -43,6 +44,6 @@ void ForgetErrors();
 // kernel<<<...>>>(args...), which `thread_body` calls, then cudaGetLastError().
 cudaError_t Enqueue(cudaStream_t stream, LaunchShape shape, std::function<void()> thread_body);
 
-constexpr int kProcessors = 2, kSharedBytes = 227 << 10, kThreads = 1024;
+constexpr int kProcessors = 2, kThreads = 1024;
 
 }  // namespace emu
