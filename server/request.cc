@@ -350,6 +350,11 @@ class Decoder {
   DecodedRequest request_;
 };
 
+template <class Request>
+bool IsDeterministic(const Request& request) {
+  return !request.has_deterministic() || request.deterministic();
+}
+
 }  // namespace
 
 DecodedRequest DecodeEnvelope(const v1::ForwardRequest& request, std::vector<Spans> raw,
@@ -359,12 +364,16 @@ DecodedRequest DecodeEnvelope(const v1::ForwardRequest& request, std::vector<Spa
 
 DecodedRequest DecodeEnvelope(const v1::BackwardRequest& request, std::vector<Spans> raw,
                               const DecodeContext& context) {
-  return Decoder(Direction::kBackward, context).Compute(request, std::move(raw));
+  DecodedRequest decoded = Decoder(Direction::kBackward, context).Compute(request, std::move(raw));
+  decoded.call.is_deterministic = IsDeterministic(request);
+  return decoded;
 }
 
 DecodedRequest DecodeEnvelope(const v1::EstimateRequest& request, const DecodeContext& context) {
   const auto direction = request.backward() ? Direction::kBackward : Direction::kForward;
-  return Decoder(direction, context).Estimate(request);
+  DecodedRequest decoded = Decoder(direction, context).Estimate(request);
+  decoded.call.is_deterministic = IsDeterministic(request);
+  return decoded;
 }
 
 }  // namespace attnd

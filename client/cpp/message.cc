@@ -1,6 +1,7 @@
 #include "message.h"
 
 #include <climits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,10 @@ absl::Status Fill(const Request& request, Head* head, Loan* loan, std::vector<Pa
   *head->mutable_method() = request.method;
   head->set_device(request.device);
   head->set_priority(request.priority);
+  if constexpr (std::is_same_v<Head, attn::v1::BackwardRequest>) {
+    // Servers that do not know the field serve requests without it.
+    if (!request.deterministic) head->set_deterministic(false);
+  }
   for (const Tensor& tensor : request.tensors) {
     attn::v1::Tensor* described = head->add_tensors();
     described->set_name(tensor.name);

@@ -23,7 +23,8 @@ struct CudaOptions {
   // Alternatives of Launch (by index) that the devices decline, so that ops composes them.
   std::vector<size_t> declined;
   // Libraries that serve nothing, though they may be installed: "cuBLASLt", "cuDNN", "cuFFT"; or
-  // "cuDNN in bands", which leaves it dense attention.
+  // parts of one: "cuDNN in bands", attention (not its gradient) that is not dense, and "cuDNN
+  // gradients".
   std::vector<std::string> unused_libraries;
   // Gets one line when a library has failed, and own kernels serve from then on. On any thread.
   std::function<void(const std::string&)> warn;
@@ -47,7 +48,8 @@ struct CudaLibrary {
   int64_t calls = 0;  // that it was asked for so far: products, ...
 };
 // By its name without a version: "cuBLASLt", which computes large products of 16-bit matrices;
-// "cuDNN", which attends to large plain sequences of 16-bit numbers; "cuFFT", large transforms.
+// "cuDNN", which attends to large plain sequences of 16-bit numbers, and computes their gradients
+// where they need not be deterministic; "cuFFT", large transforms.
 // REQUIRES: a device of NewCudaDevices. Thread safe.
 CudaLibrary CudaLibraryOf(const Device& device, const std::string& name);
 

@@ -90,6 +90,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
   Open("cuFFT", options, &cufft_);
   Open("cuDNN", options, &cudnn_);
   uses_cudnn_in_bands_ = std::ranges::count(options.unused_libraries, "cuDNN in bands") == 0;
+  uses_cudnn_gradients_ = std::ranges::count(options.unused_libraries, "cuDNN gradients") == 0;
   nvml_ = Nvml::Open(
       Nvml::BusIdOf(properties.pciDomainID, properties.pciBusID, properties.pciDeviceID));
   identity_ = IdentityOf(properties, nvml_ == nullptr ? "" : nvml_->DriverVersion());

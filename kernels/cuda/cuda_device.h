@@ -57,6 +57,7 @@ class CudaDevice final : public Device {
   Cufft* cufft() { return cufft_.get(); }                    // null: there is none
   Cudnn* cudnn() { return cudnn_.get(); }                    // null: there is none
   bool uses_cudnn_in_bands() const { return uses_cudnn_in_bands_; }
+  bool uses_cudnn_gradients() const { return uses_cudnn_gradients_; }
   CudaLibrary AboutLibrary(const std::string& name) const;
   // Resources of a queue that has ended.
   void GiveBack(std::unique_ptr<QueueResources> resources);
@@ -78,7 +79,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CublasLt> cublas_lt_;
   std::unique_ptr<Cufft> cufft_;
   std::unique_ptr<Cudnn> cudnn_;
-  bool uses_cudnn_in_bands_ = true;
+  bool uses_cudnn_in_bands_ = true, uses_cudnn_gradients_ = true;
   std::vector<OfLibrary> libraries_;  // that are used
   std::atomic<int64_t> launches_ = 0;
   CopiedBytes copied_;

@@ -1,9 +1,10 @@
 #include "kernels/cuda/cudnn.h"
 
-#include <array>
 #include <limits>
 #include <utility>
+#include <vector>
 
+#include "kernels/core/integer.h"
 #include "kernels/cuda/cudnn_api.h"
 #include "kernels/cuda/cudnn_descriptor.h"
 #include "kernels/cuda/cudnn_graph.h"
@@ -46,13 +47,29 @@ std::string NotServing(size_t version) {
          VersionOf(kWrongVersion) + ", got " + VersionOf(version);
 }
 
+// Scratch of a gradient before that of its engine: float32 sums of dq, which engines set to zero
+// themselves from 9.6 on, and a number of each row.
+struct GradientBytes {
+  int64_t dq_sums = 0, shift = 0;
+
+  explicit GradientBytes(const DnnAttend& a) {
+    if (!a.is_gradient) return;
+    dq_sums = Aligned(a.H * a.Nq * a.D), shift = Aligned(a.H * a.Nq);
+  }
+  int64_t whole() const { return dq_sums + shift; }
+  static int64_t Aligned(int64_t floats) { return RoundUp(floats * 4, Cudnn::kWorkspaceAlign); }
+};
+
 }  // namespace
 
 class Cudnn::Plan {
  public:
   Plan(const Functions& functions, cudnnHandle_t handle, const DnnAttend& a)
       : attend(a), graph(functions, handle, attend) {
-    if (graph.ok()) chosen = ChoosePlan(functions, handle, graph.graph(), kMostWorkspaceBytes);
+    if (graph.ok()) {
+      chosen = ChoosePlan(functions, handle, graph.graph(),
+                          {.may_vary = attend.is_gradient, .workspace_bytes = kMostEngineBytes});
+    }
   }
 
   const DnnAttend attend;
@@ -122,27 +139,41 @@ std::shared_ptr<const Cudnn::Plan> Cudnn::NewPlan(const DnnAttend& attend) const
   return plan->chosen.plan == nullptr ? nullptr : plan;
 }
 
-int64_t Cudnn::WorkspaceBytes(const Plan& plan) { return plan.chosen.workspace_bytes; }
+int64_t Cudnn::WorkspaceBytes(const Plan& plan) {
+  return GradientBytes(plan.attend).whole() + plan.chosen.workspace_bytes;
+}
+
+int64_t Cudnn::MostWorkspaceBytes(const DnnAttend& attend) {
+  return GradientBytes(attend).whole() + kMostEngineBytes;
+}
 
 bool Cudnn::Attend(const Plan& plan, const DnnCall& call, void* workspace, cudaStream_t stream) {
-  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  constexpr float kHidden = -std::numeric_limits<float>::infinity(), kOne = 1;
   const auto after = static_cast<int32_t>(call.after);
   const auto before = static_cast<float>(call.before + 1);
-  std::array<int64_t, 10> uids;
-  std::array<const void*, 10> data;
-  int64_t count = 0;
+  const GradientBytes scratch(plan.attend);
+  auto* const bytes = static_cast<std::byte*>(workspace);
+  void* const of_engine = bytes + scratch.whole();
+  std::vector<int64_t> uids;
+  std::vector<const void*> data;
   const auto add = [&](Uid uid, const void* of) {
-    uids[static_cast<size_t>(count)] = static_cast<int64_t>(uid);
-    data[static_cast<size_t>(count++)] = of;
+    uids.push_back(static_cast<int64_t>(uid));
+    data.push_back(of);
   };
   add(Uid::kQ, call.q), add(Uid::kK, call.k), add(Uid::kV, call.v);
   add(Uid::kOut, call.out), add(Uid::kLse, call.lse), add(Uid::kScale, &call.scale);
+  if (plan.attend.is_gradient) {
+    add(Uid::kDout, call.dout), add(Uid::kDq, call.dq), add(Uid::kDk, call.dk);
+    add(Uid::kDv, call.dv), add(Uid::kOne, &kOne);
+    add(Uid::kDqSums, bytes), add(Uid::kShift, bytes + scratch.dq_sums);
+  }
   if (plan.attend.is_bounded_after) add(Uid::kRightHidden, &kHidden), add(Uid::kAfter, &after);
   if (plan.attend.is_bounded_before) add(Uid::kLeftHidden, &kHidden), add(Uid::kBefore, &before);
+  const auto count = static_cast<int64_t>(uids.size());
   Descriptor pack(*functions_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uids.data());
   pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data.data());
-  pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+  pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &of_engine);
   pack.Finalize();
   cudnnStatus_t status = pack.status();
   if (pack.ok()) {

@@ -26,11 +26,14 @@ struct DnnRows {
 };
 
 // out [H,Nq,Dv] = softmax(scale q k^T) v of one sequence: q [H,Nq,D], k [Hkv,Nk,D], v [Hkv,Nk,Dv].
+// Or its gradients dq, dk, dv, of the shapes of q, k, v, from out, lse and dout; then H == Hkv.
 struct DnnAttend {
-  DType dtype = DType::kF16;  // of all four
+  bool is_gradient = false;
+  DType dtype = DType::kF16;  // of all but lse
   int64_t H = 0, Hkv = 0, Nq = 0, Nk = 0, D = 0, Dv = 0;
   DnnRows q, k, v, out;
-  int64_t lse_head = 0;  // elements between heads of lse, whose rows are contiguous
+  DnnRows dout, dq, dk, dv;  // of a gradient
+  int64_t lse_head = 0;      // elements between heads of lse, whose rows are contiguous
   bool is_bounded_before = false, is_bounded_after = false;
 
   auto operator<=>(const DnnAttend&) const = default;
@@ -39,21 +42,23 @@ struct DnnAttend {
 // What a call computes with. Row i sees the keys i - before to i + after, where they are bounded.
 struct DnnCall {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
-  void *out = nullptr, *lse = nullptr;
+  void *out = nullptr, *lse = nullptr;               // of a gradient only read
+  const void* dout = nullptr;                        // of a gradient
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;  // likewise
   float scale = 1;
   int64_t before = 0, after = 0;
 };
 
 // The library of one device. Sums are float32, and bits follow from the DnnAttend and the call
-// alone: engine and knobs are chosen for that one sequence, which every call computes alone. Thread
-// safe.
+// alone: engine and knobs are chosen for that one sequence, which every call computes alone. But
+// those of gradients vary: engines add to dq in any order. Thread safe.
 class Cudnn final : public Library {
  public:
   // Tensors begin at multiples of it, in bytes, and so do their rows.
   static constexpr int64_t kAlign = 16;
   static constexpr int64_t kWorkspaceAlign = 256;
   // The most that an engine may take. Those that do not split the keys of a row take 256 bytes.
-  static constexpr int64_t kMostWorkspaceBytes = int64_t{1} << 20;
+  static constexpr int64_t kMostEngineBytes = int64_t{1} << 20;
 
   class Plan;
 
@@ -69,6 +74,8 @@ class Cudnn final : public Library {
   // failed, or has made kMostPlans plans for others.
   std::shared_ptr<const Plan> PlanOf(const DnnAttend& attend);
   static int64_t WorkspaceBytes(const Plan& plan);
+  // Of whichever engine. It grows with H, of a gradient.
+  static int64_t MostWorkspaceBytes(const DnnAttend& attend);
 
   // Asks the stream for it. `workspace` is for it alone. False: the library has failed, and nothing
   // was asked for.

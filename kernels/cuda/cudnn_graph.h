@@ -1,6 +1,6 @@
-// Attention as a graph of cuDNN's: matrix products, reductions and operations on elements, in the
-// one order for which it has engines that keep scores on the chip. From 9.21 on cuDNN knows
-// attention as one operation, too, and makes the same kernels of both.
+// Attention, or its gradient, as a graph of cuDNN's: matrix products, reductions and operations on
+// elements, in the one order for which it has engines that keep scores on the chip. From 9.21 on
+// cuDNN knows attention as one operation, too, and makes the same kernels of both.
 #pragma once
 
 #include "kernels/cuda/cudnn.h"

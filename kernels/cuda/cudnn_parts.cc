@@ -44,30 +44,71 @@ GraphParts::Tensor GraphParts::RowsOf(Uid uid, int64_t H, int64_t N, int64_t D,
           .alignment = Cudnn::kAlign};
 }
 
+const Descriptor& GraphParts::NewTransposed(Tensor tensor) {
+  std::swap(tensor.dims[2], tensor.dims[3]);
+  std::swap(tensor.strides[2], tensor.strides[3]);
+  return NewTensor(tensor);
+}
+
+GraphParts::Tensor GraphParts::FloatsOf(Uid uid, int64_t columns, int64_t head) const {
+  return {.id = static_cast<int64_t>(uid),
+          .dims = {1, attend_.H, attend_.Nq, columns},
+          .strides = {attend_.H * head, head, columns, 1},
+          .alignment = columns == 1 ? 4 : Cudnn::kAlign};
+}
+
+GraphParts::Tensor GraphParts::VirtualOf(cudnnDataType_t type, int64_t columns) {
+  const int64_t H = attend_.H, Nq = attend_.Nq;
+  return {.id = ++last_id_,
+          .type = type,
+          .dims = {1, H, Nq, columns},
+          .strides = {H * Nq * columns, Nq * columns, columns, 1},
+          .alignment = Cudnn::kAlign,
+          .is_virtual = true};
+}
+
 const Descriptor& GraphParts::Queries() {
   return NewTensor(RowsOf(Uid::kQ, attend_.H, attend_.Nq, attend_.D, attend_.q));
 }
 
 const Descriptor& GraphParts::TransposedKeys() {
-  Tensor keys = RowsOf(Uid::kK, attend_.Hkv, attend_.Nk, attend_.D, attend_.k);
-  std::swap(keys.dims[2], keys.dims[3]);
-  std::swap(keys.strides[2], keys.strides[3]);
-  return NewTensor(keys);
+  return NewTransposed(RowsOf(Uid::kK, attend_.Hkv, attend_.Nk, attend_.D, attend_.k));
 }
 
 const Descriptor& GraphParts::Values() {
   return NewTensor(RowsOf(Uid::kV, attend_.Hkv, attend_.Nk, attend_.Dv, attend_.v));
 }
 
+const Descriptor& GraphParts::TransposedValues() {
+  return NewTransposed(RowsOf(Uid::kV, attend_.Hkv, attend_.Nk, attend_.Dv, attend_.v));
+}
+
 const Descriptor& GraphParts::Out() {
   return NewTensor(RowsOf(Uid::kOut, attend_.H, attend_.Nq, attend_.Dv, attend_.out));
 }
 
-const Descriptor& GraphParts::Lse() {
-  const int64_t H = attend_.H, head = attend_.lse_head;
-  return NewTensor({.id = static_cast<int64_t>(Uid::kLse),
-                    .dims = {1, H, attend_.Nq, 1},
-                    .strides = {H * head, head, 1, 1}});
+const Descriptor& GraphParts::Lse() { return NewTensor(FloatsOf(Uid::kLse, 1, attend_.lse_head)); }
+
+const Descriptor& GraphParts::OutGradient() {
+  return NewTensor(RowsOf(Uid::kDout, attend_.H, attend_.Nq, attend_.Dv, attend_.dout));
+}
+
+const Descriptor& GraphParts::QueryGradient() {
+  return NewTensor(RowsOf(Uid::kDq, attend_.H, attend_.Nq, attend_.D, attend_.dq));
+}
+
+const Descriptor& GraphParts::KeyGradient() {
+  return NewTensor(RowsOf(Uid::kDk, attend_.Hkv, attend_.Nk, attend_.D, attend_.dk));
+}
+
+const Descriptor& GraphParts::ValueGradient() {
+  return NewTensor(RowsOf(Uid::kDv, attend_.Hkv, attend_.Nk, attend_.Dv, attend_.dv));
+}
+
+const Descriptor& GraphParts::Shift() { return NewTensor(FloatsOf(Uid::kShift, 1, attend_.Nq)); }
+
+const Descriptor& GraphParts::QueryGradientSums() {
+  return NewTensor(FloatsOf(Uid::kDqSums, attend_.D, attend_.Nq * attend_.D));
 }
 
 const Descriptor& GraphParts::Number(Uid uid, cudnnDataType_t type) {
@@ -75,13 +116,19 @@ const Descriptor& GraphParts::Number(Uid uid, cudnnDataType_t type) {
 }
 
 const Descriptor& GraphParts::Virtual(cudnnDataType_t type, int64_t columns) {
-  const int64_t H = attend_.H, Nq = attend_.Nq;
-  return NewTensor({.id = ++last_id_,
-                    .type = type,
-                    .dims = {1, H, Nq, columns},
-                    .strides = {H * Nq * columns, Nq * columns, columns, 1},
-                    .alignment = Cudnn::kAlign,
-                    .is_virtual = true});
+  return NewTensor(VirtualOf(type, columns));
+}
+
+const Descriptor& GraphParts::Transposed(cudnnDataType_t type) {
+  return NewTransposed(VirtualOf(type, attend_.Nk));
+}
+
+const Descriptor& GraphParts::Keys(cudnnDataType_t type) {
+  Tensor keys = RowsOf(Uid::kK, attend_.Hkv, attend_.Nk, attend_.D, attend_.k);
+  keys.id = ++last_id_;
+  keys.type = type;
+  keys.is_virtual = true;
+  return NewTensor(keys);
 }
 
 }  // namespace attnd::cuda::dnn

@@ -12,13 +12,14 @@ namespace {
 constexpr int64_t kConfigurations = 8;
 constexpr int64_t kMostKnobs = 32, kMostNotes = 16;
 
-// Whether an engine gives the same bits at every call, and sums in float32 of what it was given.
-bool IsExact(const Descriptor& engine) {
+// Whether an engine sums in float32 of what it was given and, unless it may vary, gives the same
+// bits at every call.
+bool IsExact(const Descriptor& engine, bool may_vary) {
   std::array<cudnnBackendNumericalNote_t, kMostNotes> notes;
   const int64_t count = engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                    kMostNotes, notes.data());
-  return engine.ok() && std::none_of(notes.begin(), notes.begin() + count, [](auto note) {
-           return note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+  return engine.ok() && std::none_of(notes.begin(), notes.begin() + count, [&](auto note) {
+           return (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && !may_vary) ||
                   note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
                   note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
          });
@@ -53,7 +54,7 @@ bool CutsSums(const Functions& functions, const Descriptor& configuration) {
 }  // namespace
 
 ChosenPlan ChoosePlan(const Functions& functions, cudnnHandle_t handle, const Descriptor& graph,
-                      int64_t most_workspace_bytes) {
+                      const PlanLimits& limits) {
   Descriptor heuristics(functions, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
   heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
@@ -74,7 +75,8 @@ ChosenPlan ChoosePlan(const Functions& functions, cudnnHandle_t handle, const De
     cudnnBackendDescriptor_t engine_handle = engine.get();
     if (configuration->Get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                            &engine_handle) != 1 ||
-        !IsExact(engine) || CutsSums(functions, *configuration)) {
+        !IsExact(engine, limits.may_vary) ||
+        (!limits.may_vary && CutsSums(functions, *configuration))) {
       continue;
     }
     auto plan = std::make_unique<Descriptor>(functions, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -83,7 +85,7 @@ ChosenPlan ChoosePlan(const Functions& functions, cudnnHandle_t handle, const De
     int64_t bytes = 0;
     if (plan->Finalize() &&
         plan->Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes) == 1 &&
-        bytes <= most_workspace_bytes) {
+        bytes <= limits.workspace_bytes) {
       return {std::move(configuration), std::move(plan), bytes};
     }
   }

@@ -13,9 +13,13 @@ struct ChosenPlan {
   std::unique_ptr<Descriptor> configuration, plan;  // null: there is none
   int64_t workspace_bytes = 0;
 };
-// The fastest configuration, by the library's own prediction, that gives the same bits at every
-// call. It reads `graph` as long as it lives.
+struct PlanLimits {
+  bool may_vary = false;  // false: the same bits at every call
+  int64_t workspace_bytes = 0;
+};
+// The fastest configuration, by the library's own prediction, within limits. It reads `graph` as
+// long as it lives.
 ChosenPlan ChoosePlan(const Functions& functions, cudnnHandle_t handle, const Descriptor& graph,
-                      int64_t most_workspace_bytes);
+                      const PlanLimits& limits);
 
 }  // namespace attnd::cuda::dnn

@@ -149,6 +149,9 @@ struct AttendGradProblem {
 struct AttendGradArgs {
   AttendParams params;
   std::vector<AttendGradProblem> problems;
+  // False: sums may be in any order, another one at each call, and of numbers rounded to 16 bits
+  // where the operands have as many. A device that gains nothing by it takes no notice.
+  bool is_deterministic = true;
 };
 
 // For ForEachView of launch.h.

@@ -47,7 +47,8 @@ std::string BucketOf(const Plan& plan) {
                       q.layout == Layout::kBHND ? "/BHND" : "/BNHD", "/D", plan.shape.D, "/Dv",
                       plan.shape.Dv, "/", absl::StrJoin(tensors, ","), "/",
                       plan.method->Describe(plan.options.get(), plan.shape.D), "/",
-                      plan.method->Branch(plan.shape, plan.options.get()));
+                      plan.method->Branch(plan.shape, plan.options.get()),
+                      plan.is_deterministic ? "" : "/any order");
 }
 
 // Copies the views; what they point to only of integer tensors, whose values a plan reads.
@@ -264,6 +265,7 @@ Engine::Impl::PlanOr Engine::Impl::MakePlanOn(size_t device, const Call& call,
   auto plan = std::make_shared<Plan>();
   plan->method = method;
   plan->direction = call.direction;
+  plan->is_deterministic = call.is_deterministic || call.direction == Direction::kForward;
   plan->device = device;
   plan->options = method->Parse(call.options, &reasons);
   if (call.direction == Direction::kBackward && !method->info().support.backward) {

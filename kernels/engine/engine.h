@@ -23,6 +23,9 @@ struct Call {
   std::string method;
   OptionMap options;
   Direction direction = Direction::kForward;
+  // Of a backward. False: equal calls may give other bits, since a library of the device may add
+  // the gradients of attention up in any order (AttendGradArgs::is_deterministic); sooner, then.
+  bool is_deterministic = true;
   std::map<std::string, View> tensors;
   std::string device;  // DeviceInfo::name; empty: any
 };
@@ -38,7 +41,8 @@ struct OutputInfo {
 struct Plan {
   const Method* method = nullptr;
   Direction direction = Direction::kForward;
-  size_t device = 0;  // Engine::device(): where it runs
+  bool is_deterministic = true;  // as the call; of a forward true
+  size_t device = 0;             // Engine::device(): where it runs
   OptionsHandle options;
   std::map<std::string, View> tensors;  // as sent, data only of small integer tensors (owned)
   std::vector<std::vector<int32_t>> integers;  // what those views point to

@@ -58,6 +58,7 @@ absl::StatusOr<RunResult> RunFormula(Stream& stream, const Caches& caches, const
   const MethodInfo& info = plan.method->info();
   Tape tape;
   Ops ops(stream, backward ? &tape : nullptr, caches.patterns, caches.draws);
+  ops.set_deterministic(plan.is_deterministic);
   Inputs inputs{.problems = problems};
   for (const auto& [name, tensor] : sent) {
     if (OutputOfGrad(info, name) != nullptr) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "kernels/engine/comparing_device.h"
@@ -66,32 +67,45 @@ void MakeInfinite(int64_t row, RandomArray* array) {
   view.As<uint16_t>()[row * view.stride[2]] = infinity;
 }
 
-// attend of 16-bit numbers, of 2^30 multiply-adds each. Extents differ, so that an exchange of two
-// shows, and tensors may have rows beyond the sequence.
+// Tensors of 16-bit numbers. Extents differ, so that an exchange of two shows, and tensors may have
+// rows beyond the sequence.
+struct LargeTensors {
+  LargeTensors(const LargeAttention& of, DType dtype)
+      : form(of),
+        q(Rows(dtype, of.H, of.Nq, of.D, 0)),
+        k(Rows(dtype, of.Hkv, of.Nk, of.D, 0)),
+        v(Rows(dtype, of.Hkv, of.Nk, of.Dv, 0)),
+        out(Rows(dtype, of.H, of.Nq, of.Dv, 0)),
+        lse(DType::kF32, {1, of.H, of.Nq}, 1) {}
+
+  RandomArray Rows(DType dtype, int64_t H, int64_t N, int64_t D, unsigned seed) const {
+    RandomArray array(dtype, {1, H, N, D}, static_cast<unsigned>(H + N + D) + seed);
+    array.view = DenseView(array.bytes.data(), dtype, array.view.shape, form.layout);
+    return array;
+  }
+  AttendParams params() const { return {.scale = 1 / std::sqrt(static_cast<double>(form.D))}; }
+  AttendProblem problem() const {
+    const PatternSource source = BandSource(form.Nq, form.Nk, form.lo, form.hi, {form.nq, form.nk});
+    AttendSeq seq{.nq = form.nq,
+                  .nk = form.nk,
+                  .visible_pairs = source.visible_pairs,
+                  .visible_tiles = source.visible_tiles};
+    if (source.build != nullptr) seq.pattern = std::make_shared<const Pattern>(source.build());
+    return {.q = q.view, .k = k.view, .v = v.view, .out = out.view, .lse = lse.view, .seqs = {seq}};
+  }
+
+  const LargeAttention form;
+  RandomArray q, k, v, out, lse;
+};
+
+// attend, of 2^30 multiply-adds each.
 void LaunchLargeAttention(Device& device, Stream& stream, std::span<const LargeAttention> forms) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const LargeAttention& form : forms) {
-      const auto tensor = [&](int64_t H, int64_t N, int64_t D) {
-        RandomArray array(dtype, {1, H, N, D}, static_cast<unsigned>(H + N + D));
-        array.view = DenseView(array.bytes.data(), dtype, array.view.shape, form.layout);
-        return array;
-      };
-      const RandomArray q = tensor(form.H, form.Nq, form.D), k = tensor(form.Hkv, form.Nk, form.D),
-                        out = tensor(form.H, form.Nq, form.Dv),
-                        lse(DType::kF32, {1, form.H, form.Nq}, 1);
-      RandomArray v = tensor(form.Hkv, form.Nk, form.Dv);
-      if (form.hi != kUnbounded) MakeInfinite(form.nk - 1, &v);
-      const PatternSource source =
-          BandSource(form.Nq, form.Nk, form.lo, form.hi, {form.nq, form.nk});
-      AttendSeq seq{.nq = form.nq,
-                    .nk = form.nk,
-                    .visible_pairs = source.visible_pairs,
-                    .visible_tiles = source.visible_tiles};
-      if (source.build != nullptr) seq.pattern = std::make_shared<const Pattern>(source.build());
-      AttendArgs args{.params = {.scale = 1 / std::sqrt(static_cast<double>(form.D))}};
-      args.problems.push_back(
-          {.q = q.view, .k = k.view, .v = v.view, .out = out.view, .lse = lse.view, .seqs = {seq}});
-      static_cast<void>(device.Run(stream, std::move(args)));
+      LargeTensors tensors(form, dtype);
+      if (form.hi != kUnbounded) MakeInfinite(form.nk - 1, &tensors.v);
+      static_cast<void>(device.Run(
+          stream, AttendArgs{.params = tensors.params(), .problems = {tensors.problem()}}));
     }
   }
 }
@@ -114,6 +128,39 @@ void LaunchAttentionInBands(Device& device, Stream& stream) {
   LaunchLargeAttention(device, stream, kForms);
 }
 
+// Dense, and a window of which nobody sees the last keys: infinite, they must not spread to the
+// gradients of queries.
+void LaunchGradients(Device& device, Stream& stream) {
+  constexpr LargeAttention kForms[] = {
+      {16, 16, 512, 512, 512, 512, 48, 72, kUnbounded, kUnbounded, Layout::kBHND},
+      {20, 20, 640, 512, 1024, 768, 64, 64, -255, 200, Layout::kBNHD},
+  };
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const LargeAttention& form : kForms) {
+      LargeTensors tensors(form, dtype);
+      // More than that of all scores, as of sequences that see further keys.
+      std::ranges::fill(std::span(tensors.lse.view.As<float>(),
+                                  static_cast<size_t>(tensors.lse.view.shape.size())),
+                        8.0f);
+      if (form.hi != kUnbounded && form.nq - 1 + form.hi < form.nk - 2) {
+        MakeInfinite(form.nk - 1, &tensors.k);
+        MakeInfinite(form.nk - 2, &tensors.v);
+      }
+      const RandomArray dout = tensors.Rows(dtype, form.H, form.Nq, form.Dv, 1),
+                        dq = tensors.Rows(dtype, form.H, form.Nq, form.D, 2),
+                        dk = tensors.Rows(dtype, form.Hkv, form.Nk, form.D, 3),
+                        dv = tensors.Rows(dtype, form.Hkv, form.Nk, form.Dv, 4);
+      AttendGradArgs args{.params = tensors.params(), .is_deterministic = false};
+      args.problems.push_back({.forward = tensors.problem(),
+                               .dout = dout.view,
+                               .dq = dq.view,
+                               .dk = dk.view,
+                               .dv = dv.view});
+      static_cast<void>(device.Run(stream, std::move(args)));
+    }
+  }
+}
+
 constexpr LibraryTest kTests[] = {
     {.name = "cuBLASLt",
      .part = "cuBLASLt",
@@ -125,6 +172,10 @@ constexpr LibraryTest kTests[] = {
      .part = "cuDNN in bands",
      .row = "attend in bands (cuDNN)",
      .launch = LaunchAttentionInBands},
+    {.name = "cuDNN",
+     .part = "cuDNN gradients",
+     .row = "attend_grad (cuDNN)",
+     .launch = LaunchGradients},
 };
 
 }  // namespace

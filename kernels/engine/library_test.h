@@ -11,7 +11,7 @@ namespace attnd {
 
 struct LibraryTest {
   const char* name;  // of the library, "cuBLASLt", as CudaLibraryOf knows it
-  const char* part;  // of it that a failure switches off: all, or "cuDNN in bands"
+  const char* part;  // of it that a failure switches off: all, or one of CudaOptions
   const char* row;   // "matmul (cuBLASLt)": the primitive of its rows
   // Launches what a device may leave to the library, all of one primitive.
   void (*launch)(Device& device, Stream& stream);

@@ -63,6 +63,7 @@ std::string PlanCache::KeyOf(const Call& call, size_t device) {
   key.Add(call.method);
   key.Add(device);
   key.Add(static_cast<uint8_t>(call.direction));
+  key.Add(call.is_deterministic);
   key.Add(call.tensors.size());
   for (const auto& [name, view] : call.tensors) {
     key.Add(name);

@@ -286,7 +286,9 @@ std::vector<Tensor> LaunchAttendGrad(Ops& ops, const AttendCall& call, const Att
   for (const AttendGradProblem& problem : problems) {
     CountPairs(problem.forward, kBackwardFlops, &ops.stream().work());
   }
-  ops.Run(AttendGradArgs{.params = call.params, .problems = std::move(problems)});
+  ops.Run(AttendGradArgs{.params = call.params,
+                         .problems = std::move(problems),
+                         .is_deterministic = ops.is_deterministic()});
   return result;
 }
 

@@ -184,6 +184,9 @@ class Ops {
   // While false, calls are not recorded (gradient rules run so).
   void set_recording(bool on) { recording_ = on; }
   bool recording() const { return recording_; }
+  // AttendGradArgs::is_deterministic of all launches.
+  void set_deterministic(bool on) { is_deterministic_ = on; }
+  bool is_deterministic() const { return is_deterministic_; }
   // Whether the run is asked for gradients: what a formula returns, and no gradient rule reads,
   // need not be computed.
   bool wants_gradients_alone() const { return tape_ != nullptr && recording_; }
@@ -230,6 +233,7 @@ class Ops {
   std::vector<int64_t> alike_;  // CountAlike
   bool stands_for_several_ = false;
   bool recording_ = true;
+  bool is_deterministic_ = true;
 };
 
 // Shapes, layouts and views of a tensor's problems.

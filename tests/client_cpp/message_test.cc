@@ -99,6 +99,20 @@ TEST(Message, RunRequestHasThePayloadsOutside) {
   EXPECT_EQ(read.raw(0).size(), q.size() * 4);
 }
 
+TEST(Message, OnlyABackwardThatNeedNotBeDeterministicSaysSo) {
+  const auto q = Values(4);
+  Request request = RequestOf(q);
+  attn::v1::BackwardRequest read;
+  for (const bool is : {true, false}) {
+    request.deterministic = is;
+    const auto message = EncodeRequest(Direction::kBackward, request);
+    ASSERT_TRUE(message.ok());
+    ASSERT_TRUE(read.ParseFromString(TextOf(message->bytes)));
+    EXPECT_EQ(read.has_deterministic(), !is);
+    EXPECT_FALSE(read.deterministic());
+  }
+}
+
 TEST(Message, PayloadsAreSentFromWhereTheyLie) {
   const auto q = Values(100'000);
   const auto message = EncodeRequest(Direction::kForward, RequestOf(q));

@@ -28,6 +28,7 @@ static_assert(IsSame(dnn::CUDNN_POINTWISE_DIV, ::CUDNN_POINTWISE_DIV));
 static_assert(IsSame(dnn::CUDNN_POINTWISE_SUB, ::CUDNN_POINTWISE_SUB));
 static_assert(IsSame(dnn::CUDNN_POINTWISE_EXP, ::CUDNN_POINTWISE_EXP));
 static_assert(IsSame(dnn::CUDNN_POINTWISE_LOG, ::CUDNN_POINTWISE_LOG));
+static_assert(IsSame(dnn::CUDNN_POINTWISE_IDENTITY, ::CUDNN_POINTWISE_IDENTITY));
 static_assert(IsSame(dnn::CUDNN_POINTWISE_CMP_GT, ::CUDNN_POINTWISE_CMP_GT));
 static_assert(IsSame(dnn::CUDNN_POINTWISE_CMP_GE, ::CUDNN_POINTWISE_CMP_GE));
 static_assert(IsSame(dnn::CUDNN_POINTWISE_GEN_INDEX, ::CUDNN_POINTWISE_GEN_INDEX));
@@ -70,6 +71,8 @@ static_assert(IsSame(dnn::CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
                      ::CUDNN_BACKEND_REDUCTION_DESCRIPTOR));
 static_assert(IsSame(dnn::CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
                      ::CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR));
+static_assert(IsSame(dnn::CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
+                     ::CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR));
 static_assert(IsSame(dnn::CUDNN_TYPE_HANDLE, ::CUDNN_TYPE_HANDLE));
 static_assert(IsSame(dnn::CUDNN_TYPE_DATA_TYPE, ::CUDNN_TYPE_DATA_TYPE));
 static_assert(IsSame(dnn::CUDNN_TYPE_BOOLEAN, ::CUDNN_TYPE_BOOLEAN));
@@ -136,6 +139,10 @@ static_assert(IsSame(dnn::CUDNN_ATTR_OPERATION_REDUCTION_YDESC,
                      ::CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
 static_assert(IsSame(dnn::CUDNN_ATTR_OPERATION_REDUCTION_DESC,
                      ::CUDNN_ATTR_OPERATION_REDUCTION_DESC));
+static_assert(IsSame(dnn::CUDNN_ATTR_OPERATION_RESHAPE_XDESC,
+                     ::CUDNN_ATTR_OPERATION_RESHAPE_XDESC));
+static_assert(IsSame(dnn::CUDNN_ATTR_OPERATION_RESHAPE_YDESC,
+                     ::CUDNN_ATTR_OPERATION_RESHAPE_YDESC));
 
 using F = dnn::Functions;
 static_assert(Same<decltype(F::GetVersion)>::As(&cudnnGetVersion));

@@ -30,7 +30,7 @@ using ::testing::Not;
 class Cudnn : public WithStandIn<emu::cudnn> {
  protected:
   // Each launch of a self-test is several calls, and none is left to own kernels.
-  static constexpr int64_t kSelfTestCalls = 2 * (16 + 32 + 32 + 16);
+  static constexpr int64_t kSelfTestCalls = 2 * (16 + 32 + 32 + 16) + 2 * (16 + 20);
 
   ~Cudnn() override { emu::cudnn_version = emu::kNewCudnn; }
 
@@ -47,7 +47,8 @@ class CudnnTakes : public Cudnn {
   bool Takes(const AttendProblem& problem, AttendParams params = {.scale = 0.125}) {
     const AttendArgs args{.params = params, .problems = {problem}};
     Stream stream(*device, &device->memory());
-    return !cuda::LibraryAttention(*device, stream, args).empty();
+    const auto problems = cuda::LibraryProblemsOf(args);
+    return !cuda::LibraryAttention(*device, stream, params, problems).empty();
   }
   bool Takes(const AttentionSizes& sizes) {
     AttendProblem p = LargeAttention(sizes).problem();
@@ -239,7 +240,8 @@ TEST_F(Cudnn, ALibraryThatIsWrongIsSwitchedOff) {
               AllOf(HasSubstr("cuda:0: attend (cuDNN) of float16 is switched off: differs"),
                     HasSubstr("cuda:0: attend (cuDNN) of bfloat16 is switched off: differs")));
   EXPECT_THAT(devices.self_tests.at(0).failed, IsEmpty());
-  EXPECT_THAT(devices.self_tests.at(0).failed_libraries, ElementsAre("cuDNN", "cuDNN in bands"));
+  EXPECT_THAT(devices.self_tests.at(0).failed_libraries,
+              ElementsAre("cuDNN", "cuDNN in bands", "cuDNN gradients"));
 }
 
 TEST_F(Cudnn, ALibraryThatIsWrongInBandsKeepsDenseAttention) {
@@ -295,7 +297,8 @@ TEST_F(Cudnn, ALibraryThatIsRightButForWhatIsInvisibleIsProven) {
     EXPECT_EQ(row.failure, "");
     EXPECT_EQ(row.launches, 2);
   }
-  EXPECT_THAT(rows, ElementsAre("bfloat16", "float16", "bfloat16", "float16"));
+  EXPECT_THAT(rows,
+              ElementsAre("bfloat16", "float16", "bfloat16", "float16", "bfloat16", "float16"));
   EXPECT_EQ(CudaLibraryOf(*devices.list.at(0), "cuDNN").calls, kSelfTestCalls);
 }
 

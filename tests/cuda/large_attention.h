@@ -30,6 +30,23 @@ inline AttentionSizes CausalSizes(DType dtype) {
   return {.dtype = dtype, .Hkv = 32, .Nk = 768, .hi = 256, .lengths = {{512, 768}}};
 }
 
+// [B,H,N,D] in either order of memory: random, or NaN where the seed is 0.
+struct LargeTensor {
+  LargeTensor(unsigned seed, const AttentionSizes& of, int64_t H, int64_t N, int64_t D) {
+    const auto B = static_cast<int64_t>(of.lengths.size());
+    const bool by_rows = of.layout == Layout::kBNHD;
+    const Shape shape = by_rows ? Shape{B, N, H, D} : Shape{B, H, N, D};
+    array = seed == 0 ? TestArray(of.dtype, shape) : TestArray::Random(seed, of.dtype, shape);
+    view = array.view();
+    if (by_rows) {
+      std::swap(view.shape.dims[1], view.shape.dims[2]);
+      std::swap(view.stride[1], view.stride[2]);
+    }
+  }
+  TestArray array;
+  View view;
+};
+
 class LargeAttention {
  public:
   static constexpr double kScale = 0.125;
@@ -109,22 +126,6 @@ class LargeAttention {
   const AttentionSizes sizes;
 
  private:
-  // [B,H,N,D] in either order of memory.
-  struct Tensor {
-    Tensor(unsigned seed, const AttentionSizes& of, int64_t H, int64_t N, int64_t D) {
-      const auto B = static_cast<int64_t>(of.lengths.size());
-      const bool by_rows = of.layout == Layout::kBNHD;
-      const Shape shape = by_rows ? Shape{B, N, H, D} : Shape{B, H, N, D};
-      array = seed == 0 ? TestArray(of.dtype, shape) : TestArray::Random(seed, of.dtype, shape);
-      view = array.view();
-      if (by_rows) {
-        std::swap(view.shape.dims[1], view.shape.dims[2]);
-        std::swap(view.stride[1], view.stride[2]);
-      }
-    }
-    TestArray array;
-    View view;
-  };
   struct Row {
     int64_t b, h, i;
   };
@@ -172,7 +173,7 @@ class LargeAttention {
     EXPECT_LE(worst, 1) << "sequence " << b << " head " << h << " row " << i;
   }
 
-  Tensor q_, k_, v_, out_;
+  LargeTensor q_, k_, v_, out_;
   TestArray lse_;
 };
 

@@ -101,6 +101,15 @@ def test_layout_BNHD_is_the_same_answer(client, genesis, rng):
         assert same_bits(getattr(reply, name).transpose(0, 2, 1, 3).copy(), getattr(plain, name))
 
 
+def test_the_processor_is_deterministic_whatever_is_asked_for(client, rng):
+    tensors = [noise(rng, (1, 4, 64, 32), np.float16) for _ in range(4)]
+
+    usual = client.backward(*tensors)
+    reply = client.backward(*tensors, deterministic=False)
+
+    assert all(same_bits(getattr(reply, name), getattr(usual, name)) for name in "qkv")
+
+
 def test_no_incoming_gradient_is_refused(client, rng):
     q = noise(rng, (1, 1, 4, 8))
     with pytest.raises(attnd.Error) as caught:

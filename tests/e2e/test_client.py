@@ -51,6 +51,21 @@ def test_requests_declare_their_size(peer):
     assert "attnd-message-bytes" not in peer.metadata
 
 
+def test_only_a_backward_that_need_not_be_deterministic_says_so(peer):
+    seen = []
+
+    def answer(request, context):
+        seen.append(_proto.BackwardRequest.FromString(request))
+        return first_tensor(request, context)
+
+    peer.answer = answer
+    with attnd.Client(peer.target) as client:
+        client.backward(Q, Q, Q, Q)
+        client.backward(Q, Q, Q, Q, deterministic=False)
+    assert [request.HasField("deterministic") for request in seen] == [False, True]
+    assert not seen[1].deterministic
+
+
 def test_request_says_what_was_asked(peer):
     seen = []
 

@@ -128,6 +128,6 @@ def test_what_a_device_has_proven(start):
     assert info.note == "" and cpu.self_tests == () and cuda.self_test_seconds > 0
     assert {test.primitive for test in cuda.self_tests} >= {
         "attend", "scan_grad", "sort", "fft", "matmul (cuBLASLt)", "fft (cuFFT)", "attend (cuDNN)",
-        "attend in bands (cuDNN)"}
+        "attend in bands (cuDNN)", "attend_grad (cuDNN)"}
     assert all(not test.failure and test.launches > 0 for test in cuda.self_tests)
     assert server.metric("attnd_device_self_test_passed") == len(cuda.self_tests)

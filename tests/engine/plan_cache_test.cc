@@ -44,6 +44,7 @@ TEST(PlanCacheTest, CallsThatDifferInWhatAPlanReadsHaveDifferentKeys) {
       KeyWith([](Call&) {}),
       KeyWith([](Call& c) { c.method = "linear_attention"; }),
       KeyWith([](Call& c) { c.direction = Direction::kBackward; }),
+      KeyWith([](Call& c) { c.is_deterministic = false; }),
       KeyWith([](Call& c) { c.tensors.erase("v"); }),
       KeyWith([](Call& c) {
         c.tensors["v"] = F32({1, 2, kN, 9});

@@ -142,7 +142,8 @@ int Main(bool own, const char* part) {
   CudaOptions options{.devices = {0}, .warn = [](const std::string& line) {
                         std::fprintf(stderr, "cuda_bench: %s\n", line.c_str());
                       }};
-  if (own) options.unused_libraries = {"cuBLASLt", "cuDNN", "cuDNN in bands", "cuFFT"};
+  if (own)
+    options.unused_libraries = {"cuBLASLt", "cuDNN", "cuDNN in bands", "cuDNN gradients", "cuFFT"};
   CudaDevices found = NewCudaDevices(options);
   if (found.devices.empty()) {
     std::printf("skipped: no CUDA device (%s)\n", found.why_not.c_str());

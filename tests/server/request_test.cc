@@ -48,6 +48,22 @@ TEST(RequestTest, DecodesTheDirection) {
   EXPECT_EQ(decoded->call.direction, Direction::kBackward);
 }
 
+TEST(RequestTest, GradientsAreDeterministicUnlessTheRequestSaysFalse) {
+  Draft<v1::BackwardRequest> draft;
+  v1::EstimateRequest estimate;
+  const auto decoded = [&] {
+    const bool is =
+        DecodeEnvelope(draft.request, draft.raw, {.devices = kDevices}).call.is_deterministic;
+    EXPECT_EQ(DecodeEnvelope(estimate, {.devices = kDevices}).call.is_deterministic, is);
+    return is;
+  };
+  EXPECT_TRUE(decoded());
+  draft.request.set_deterministic(true), estimate.set_deterministic(true);
+  EXPECT_TRUE(decoded());
+  draft.request.set_deterministic(false), estimate.set_deterministic(false);
+  EXPECT_FALSE(decoded());
+}
+
 TEST(RequestTest, TurnsBnhdShapesIntoBhnd) {
   auto draft = GoodDraft();
   draft.Add("x", {2, 3, 5, 7}, 2 * 3 * 5 * 7 * 2, v1::DType::bfloat16).set_layout(v1::Layout::BNHD);

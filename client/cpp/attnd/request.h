@@ -45,6 +45,9 @@ struct Request {
   // -100..100, higher runs first. Servers allow 0 at most, unless --max-priority is higher or the
   // request comes through a Unix socket.
   int priority = 0;
+  // Of a backward. False: cuDNN may compute gradients of large attention sooner, by sums in any
+  // order; equal requests may then get other bits.
+  bool deterministic = true;
 };
 
 // A method in protobuf's text format: "softmax", "local{window_left:64 causal:true}".

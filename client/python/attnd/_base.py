@@ -61,16 +61,21 @@ class TensorCalls(ABC, Generic[ForwardT, BackwardT]):
         grad_tensors: Mapping[str, Any] | None = None,
         device: str | None = None,
         priority: int = 0,
+        deterministic: bool = True,
         layout: str = "BHND",
         timeout: float | None = None,
     ) -> BackwardT:
         """Gradients of every differentiable tensor that is sent, as a BackwardResult.
 
         grad_out, grad_lse and grad_tensors (by the output's name) are the gradients of the
-        outputs; one that is None is zero. The rest is as in forward.
+        outputs; one that is None is zero. deterministic: equal requests get equal bits; if False,
+        cuDNN may compute large attention of float16 or bfloat16 on a CUDA device sooner, by sums
+        in any order of numbers that it rounds to 16 bits. The rest is as in forward.
         """
         grads = {"out": grad_out, "lse": grad_lse, **(grad_tensors or {})}
-        head = {"device": device, "priority": priority}
+        # Servers that do not know the field serve requests without it.
+        order = {} if deterministic else {"deterministic": False}
+        head = {"device": device, "priority": priority, **order}
         result: BackwardT = self._send(
             partial(
                 _calls.backward_request, q, k, v, grads, method, options, tensors, layout, **head

@@ -117,6 +117,7 @@ def estimate_request(
     tensors: Mapping[str, Any] | None,
     layout: str,
     backward: bool,
+    deterministic: bool,
     device: str | None,
 ) -> bytes:
     spec, reasons = _spec_of(method, options)
@@ -133,7 +134,11 @@ def estimate_request(
             sent.describe(name, array.shape, array.dtype)
     _raise(reasons + sent.reasons)
     request = _proto.EstimateRequest(
-        method=spec, tensors=sent.tensors, backward=backward, device=device or ""
+        method=spec,
+        tensors=sent.tensors,
+        backward=backward,
+        deterministic=None if deterministic else False,
+        device=device or "",
     )
     return _wire.join(request, sent.payloads)
 

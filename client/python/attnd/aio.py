@@ -62,6 +62,7 @@ class Client(BaseClient[_Forward, _Backward]):
         tensors: Mapping[str, Any] | None = None,
         dtype: Any = np.float32,
         backward: bool = False,
+        deterministic: bool = True,
         layout: str = "BHND",
         device: str | None = None,
         timeout: float | None = None,
@@ -69,7 +70,7 @@ class Client(BaseClient[_Forward, _Backward]):
         """As attnd.Client.estimate."""
         shapes = {"q": q_shape, "k": k_shape, "v": v_shape}
         request = _calls.estimate_request(
-            shapes, dtype, method, options, tensors, layout, backward, device
+            shapes, dtype, method, options, tensors, layout, backward, deterministic, device
         )
         return _calls.estimate_result(await self._call(_calls.ESTIMATE, request, timeout))
 

@@ -63,6 +63,7 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
         tensors: Mapping[str, Any] | None = None,
         dtype: Any = np.float32,
         backward: bool = False,
+        deterministic: bool = True,
         layout: str = "BHND",
         device: str | None = None,
         timeout: float | None = None,
@@ -73,10 +74,11 @@ class Client(BaseClient[ForwardResult, BackwardResult]):
         cu_seqlens given as arrays count with their values, up to 256 KiB together; given as shapes,
         lengths and offsets count as full and packed sequences as equally long. backward: with the
         gradients among tensors (grad_out, grad_<output>), or with that of out where there are none.
+        deterministic: as in backward.
         """
         shapes = {"q": q_shape, "k": k_shape, "v": v_shape}
         request = _calls.estimate_request(
-            shapes, dtype, method, options, tensors, layout, backward, device
+            shapes, dtype, method, options, tensors, layout, backward, deterministic, device
         )
         return _calls.estimate_result(self._call(_calls.ESTIMATE, request, timeout))
 

@@ -322,22 +322,24 @@ DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendArgs&
 
 template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendArgs& args) {
+  const std::vector<LibraryProblem> of_library = LibraryProblemsOf(args);
   if (stream.is_dry()) {
-    DeviceStatus status = LibraryAttention::Plan(device, stream, args);
-    const bool may_spread = LibraryAttention::MayTakeBands(device, args);
+    DeviceStatus status = LibraryAttention::Plan(device, stream, args.params, of_library);
+    const bool may_spread = LibraryAttention::MayDoubt(device, args.params, of_library);
     return status.ok()
                ? RunOwnKernels(device, stream, args, may_spread ? Heads::kNotFinite : Heads::kAll)
                : status;
   }
-  LibraryAttention library(device, stream, args);
+  LibraryAttention library(device, stream, args.params, of_library);
   if (library.empty()) return RunOwnKernels(device, stream, args);
-  DeviceStatus status =
-      RunOwnKernels(device, stream, {.params = args.params, .problems = library.rest()});
+  DeviceStatus status = RunOwnKernels(
+      device, stream, {.params = args.params, .problems = library.Rest(args.problems)});
   bool has_failed = false;
   if (status.ok()) status = library.Run(&has_failed);
   if (!status.ok()) return status;
   if (has_failed) return RunOwnKernels(device, stream, args);
-  return RunOwnKernels(device, stream, {.params = args.params, .problems = library.banded()},
+  return RunOwnKernels(device, stream,
+                       {.params = args.params, .problems = library.Doubtful(args.problems)},
                        Heads::kNotFinite);
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -7,6 +8,8 @@
 #include "kernels/cuda/attend/attend_grad_list.cuh"
 #include "kernels/cuda/attend/attend_grad_plan.h"
 #include "kernels/cuda/attend/attend_grad_rows.cuh"
+#include "kernels/cuda/attend/attend_grad_spread.cuh"
+#include "kernels/cuda/attend/attend_library.h"
 #include "kernels/cuda/attend/attend_patterns.h"
 #include "kernels/cuda/primitives.h"
 
@@ -49,9 +52,16 @@ struct GradList {
   }
 };
 
+// What own kernels compute.
+enum class GradTiles {
+  kAll,
+  kNotFinite,  // those whose gradients are there, but not finite
+};
+
 class GradLaunch {
  public:
-  GradLaunch(CudaDevice& device, Stream& stream) : device_(device), stream_(stream) {}
+  GradLaunch(CudaDevice& device, Stream& stream, GradTiles tiles)
+      : device_(device), stream_(stream), tiles_(tiles) {}
 
   void Add(const GradPlan& plan);
   DeviceStatus Launch();
@@ -64,6 +74,7 @@ class GradLaunch {
   }
   double MoveSeconds(double bytes) const { return bytes / CudaOf(device_).bytes_per_second; }
   void AddTiles(const GradPlan& plan);
+  void AddWide(const GradPlan& plan);
   void AddLists(const GradPlan& plan);
   template <class P>
   void Run(GradList<P>& list, int threads, void (*kernel)(Problems<P>)) {
@@ -74,10 +85,11 @@ class GradLaunch {
 
   CudaDevice& device_;
   Stream& stream_;
+  const GradTiles tiles_;
   DeviceStatus status_;
   GradList<GradParts> zeros_, sums_;
   GradList<GradHeads> head_sums_;
-  GradList<GradData> rows_, sizes_, list_queries_, list_keys_, list_bias_;
+  GradList<GradData> rows_, sizes_, spread_, list_queries_, list_keys_, list_bias_;
   GradList<GradData> queries_[kGradTypes][2][2], keys_[kGradTypes][2][2], bias_[kGradTypes];
   GradList<GradData> wide_queries_[kGradTypes][2], wide_keys_[kGradTypes][2];
 };
@@ -115,10 +127,17 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
   // The relative term is computed without tensor cores.
   const double relative =
       plan.problem.forward.terms.r.given() ? plan.Flops(2, 0) / CudaOf(device_).flops * 4 : 0;
-  wide_queries_[type][plan.wide_columns].Add(p, plan.wide_query_blocks(), plan.wide_query_bytes,
-                                             TensorSeconds(plan, plan.Flops(2, 1)));
-  wide_keys_[type][plan.wide_columns].Add(p, plan.wide_key_blocks(), plan.wide_key_bytes,
-                                          TensorSeconds(plan, plan.Flops(2, 2)));
+  // What the library computes is what wide tiles would: they leave what is not finite to the other
+  // kernels.
+  const bool searches = tiles_ == GradTiles::kNotFinite && plan.wide_queries && plan.wide_keys;
+  assert(tiles_ == GradTiles::kAll || searches || stream_.is_dry());
+  if (searches) {
+    const double bytes = static_cast<double>(plan.problem.dq.bytes() + plan.problem.dk.bytes() +
+                                             plan.problem.dv.bytes());
+    spread_.Add(p, plan.wide_query_blocks() + plan.wide_key_blocks(), 0, MoveSeconds(bytes));
+  }
+  // A plan counts both: the library may fail.
+  if (!searches || stream_.is_dry()) AddWide(plan);
   const double query_seconds =
       TensorSeconds(plan, plan.Flops(p.query_parts + 1.0, p.query_parts)) + 2 * relative;
   const double key_seconds =
@@ -129,6 +148,15 @@ void GradLaunch::AddTiles(const GradPlan& plan) {
                                                  key_seconds, plan.wide_keys);
   bias_[type].Add(p, plan.bias_blocks(), plan.shared_bytes,
                   TensorSeconds(plan, plan.Flops(1, 1)) + relative);
+}
+
+void GradLaunch::AddWide(const GradPlan& plan) {
+  const int type = static_cast<int>(plan.type);
+  const GradData& p = plan.data;
+  wide_queries_[type][plan.wide_columns].Add(p, plan.wide_query_blocks(), plan.wide_query_bytes,
+                                             TensorSeconds(plan, plan.Flops(2, 1)));
+  wide_keys_[type][plan.wide_columns].Add(p, plan.wide_key_blocks(), plan.wide_key_bytes,
+                                          TensorSeconds(plan, plan.Flops(2, 2)));
 }
 
 void GradLaunch::AddLists(const GradPlan& plan) {
@@ -147,6 +175,7 @@ DeviceStatus GradLaunch::Launch() {
   Run(zeros_, GradParts::kThreads, GradSumParts);
   Run(rows_, kGradThreads, GradRows);
   Run(sizes_, kGradThreads, GradHeadSizes);
+  Run(spread_, kGradThreads, FindGradSpread);
   for (int n = 0; n < kGradTypes; ++n) {
     const GradKernels kernels = KernelsOf(static_cast<GradType>(n));
     for (int columns = 0; columns < 2; ++columns) {
@@ -182,7 +211,9 @@ bool DeclaresGathering(const GradPlan& plan) {
   return true;
 }
 
-DeviceStatus Run(CudaDevice& device, Stream& stream, const AttendGradArgs& args) {
+DeviceStatus RunOwnKernels(CudaDevice& device, Stream& stream, const AttendGradArgs& args,
+                           GradTiles tiles = GradTiles::kAll) {
+  if (args.problems.empty()) return {};
   std::vector<GradPlan> plans;
   plans.reserve(args.problems.size());
   GradMemory counted(nullptr);
@@ -202,7 +233,7 @@ DeviceStatus Run(CudaDevice& device, Stream& stream, const AttendGradArgs& args)
   }
   if (DeviceStatus status = patterns.Upload(); !status.ok()) return status;
   GradMemory memory(static_cast<std::byte*>(scratch->data()));
-  GradLaunch launch(device, stream);
+  GradLaunch launch(device, stream, tiles);
   for (size_t n = 0; n < plans.size(); ++n) {
     if (!stream.is_dry()) plans[n].data.a.seqs = patterns.Seqs(n);
     plans[n].Place(&memory);
@@ -212,6 +243,29 @@ DeviceStatus Run(CudaDevice& device, Stream& stream, const AttendGradArgs& args)
   return status;
 }
 
+// By the library what it takes.
+DeviceStatus RunWithLibrary(CudaDevice& device, Stream& stream, const AttendGradArgs& args) {
+  const std::vector<LibraryProblem> problems = LibraryProblemsOf(args);
+  const auto own = [&](std::vector<AttendGradProblem> of, GradTiles tiles) {
+    return RunOwnKernels(device, stream, {.params = args.params, .problems = std::move(of)}, tiles);
+  };
+  if (stream.is_dry()) {
+    DeviceStatus status = LibraryAttention::Plan(device, stream, args.params, problems);
+    const bool may_doubt = LibraryAttention::MayDoubt(device, args.params, problems);
+    return status.ok() ? RunOwnKernels(device, stream, args,
+                                       may_doubt ? GradTiles::kNotFinite : GradTiles::kAll)
+                       : status;
+  }
+  LibraryAttention library(device, stream, args.params, problems);
+  if (library.empty()) return RunOwnKernels(device, stream, args);
+  DeviceStatus status = own(library.Rest(args.problems), GradTiles::kAll);
+  bool has_failed = false;
+  if (status.ok()) status = library.Run(&has_failed);
+  if (!status.ok()) return status;
+  if (has_failed) return RunOwnKernels(device, stream, args);
+  return own(library.Doubtful(args.problems), GradTiles::kNotFinite);
+}
+
 }  // namespace
 }  // namespace attnd::cuda::attend_grad
 
@@ -219,7 +273,8 @@ namespace attnd::cuda {
 
 template <>
 DeviceStatus RunOnCuda(CudaDevice& device, Stream& stream, const AttendGradArgs& args) {
-  return attend_grad::Run(device, stream, args);
+  return args.is_deterministic ? attend_grad::RunOwnKernels(device, stream, args)
+                               : attend_grad::RunWithLibrary(device, stream, args);
 }
 
 }  // namespace attnd::cuda

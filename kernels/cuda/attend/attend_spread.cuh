@@ -7,16 +7,12 @@
 
 #include "kernels/cuda/attend/attend_forward.h"
 #include "kernels/cuda/attend/attend_tiles.h"
+#include "kernels/cuda/attend/not_finite.h"
 
 namespace attnd::cuda {
 
 constexpr int kSpreadThreads = 1024;
 constexpr int kSpreadParts = 4;  // of a head: what ForwardData::needed has of it
-
-// Of two 16-bit numbers: whether one has the exponent of those that are not finite.
-SIMT_FN bool IsNotFinite(uint32_t two, uint32_t exponent) {
-  return (two & exponent) == exponent || (two >> 16 & exponent) == exponent;
-}
 
 // Fills in needed, [B][H]. REQUIRES: rows of 16-bit numbers, aligned to 16 bytes.
 __global__ void __launch_bounds__(kSpreadThreads)
@@ -25,7 +21,7 @@ __global__ void __launch_bounds__(kSpreadThreads)
   const AttendData& p = found.problem.p;
   const int64_t head = found.block / kSpreadParts, part = found.block % kSpreadParts;
   const int64_t b = head / p.H, h = head % p.H, nq = p.seqs[b].nq;
-  const uint32_t exponent = p.out.dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+  const uint32_t exponent = ExponentOfInfinity(p.out.dtype);
   const auto* out = static_cast<const uint16_t*>(p.out.data) + p.out.Head(b, h);
   const int vectors = p.Dv / 8;
   int lanes = 1;  // of a row
@@ -35,9 +31,8 @@ __global__ void __launch_bounds__(kSpreadThreads)
 #pragma unroll 4
   for (int64_t i = part * rows + threadIdx.x / lanes; i < nq; i += kSpreadParts * rows) {
     if (column >= vectors) break;
-    const uint4 x = *reinterpret_cast<const uint4*>(out + i * p.out.row + column * 8);
-    is_found |= IsNotFinite(x.x, exponent) || IsNotFinite(x.y, exponent) ||
-                IsNotFinite(x.z, exponent) || IsNotFinite(x.w, exponent);
+    is_found |=
+        IsNotFinite(*reinterpret_cast<const uint4*>(out + i * p.out.row + column * 8), exponent);
   }
   is_found = __syncthreads_or(is_found) != 0;
   if (threadIdx.x == 0) reinterpret_cast<int*>(found.problem.needed)[found.block] = is_found;

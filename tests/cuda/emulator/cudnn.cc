@@ -23,14 +23,15 @@ namespace {
 Cudnn FromEnvironment() {
   const char* const text = std::getenv("EMULATED_CUDNN");
   const std::string_view how = text == nullptr ? "" : text;
-  return how == "absent"        ? Cudnn::kAbsent
-         : how == "no-handle"   ? Cudnn::kNoHandle
-         : how == "no-engine"   ? Cudnn::kNoEngine
-         : how == "fails"       ? Cudnn::kFails
-         : how == "wrong"       ? Cudnn::kWrong
-         : how == "wrong-bands" ? Cudnn::kWrongBands
-         : how == "spreads"     ? Cudnn::kSpreads
-                                : Cudnn::kRight;
+  return how == "absent"            ? Cudnn::kAbsent
+         : how == "no-handle"       ? Cudnn::kNoHandle
+         : how == "no-engine"       ? Cudnn::kNoEngine
+         : how == "fails"           ? Cudnn::kFails
+         : how == "wrong"           ? Cudnn::kWrong
+         : how == "wrong-bands"     ? Cudnn::kWrongBands
+         : how == "wrong-gradients" ? Cudnn::kWrongGradients
+         : how == "spreads"         ? Cudnn::kSpreads
+                                    : Cudnn::kRight;
 }
 
 size_t VersionFromEnvironment() {
@@ -165,6 +166,18 @@ void CheckMemory(const DnnTensor& tensor, const char* what) {
   }
 }
 
+void CheckApart(const std::vector<const DnnTensor*>& tensors) {
+  for (const DnnTensor* a : tensors) {
+    for (const DnnTensor* b : tensors) {
+      const auto *first = static_cast<std::byte*>(a->data),
+                 *second = static_cast<std::byte*>(b->data);
+      if (a != b && first <= second && second < first + a->bytes()) {
+        Misuse("cudnnBackendExecute: parts of the scratch memory overlap");
+      }
+    }
+  }
+}
+
 cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
                       cudnnBackendDescriptor_t pack_of) {
   const Node &plan = NodeOf(plan_of), &pack = NodeOf(pack_of);
@@ -182,18 +195,15 @@ cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
   if (uids.size() != pointers.size() || !Bind(data, call.get())) {
     return kBadParam;
   }
-  CheckMemory(call->q, "Q");
-  CheckMemory(call->k, "K");
-  CheckMemory(call->v, "V");
-  CheckMemory(call->out, "O");
-  CheckMemory(call->lse, "the statistics");
+  for (const auto& [what, tensor] : call->Tensors()) CheckMemory(*tensor, what);
   const auto workspace = pack.One<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
   const auto bytes = plan.One<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-  CheckMemory({.alignment = bytes > 0 ? 256 : 1,
-               .dims = {1, 1, 1, std::max<int64_t>(bytes / 4, 1)},
-               .strides = {1, 1, 1, 1},
-               .data = bytes > 0 ? workspace : call->lse.data},
-              "the workspace");
+  const DnnTensor of_engine = {.alignment = bytes > 0 ? 256 : 1,
+                               .dims = {1, 1, 1, std::max<int64_t>(bytes / 4, 1)},
+                               .strides = {1, 1, 1, 1},
+                               .data = bytes > 0 ? workspace : call->lse.data};
+  CheckMemory(of_engine, "the workspace");
+  if (call->is_gradient) CheckApart({&call->dq_sums, &call->shift, &of_engine});
   // Of an engine that may give other bits: sums of other blocks at times.
   static std::atomic<int> calls = 0;
   const Node& engine = configuration.At(CUDNN_ATTR_ENGINECFG_ENGINE);
@@ -201,7 +211,9 @@ cudnnStatus_t Execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_of,
   const bool varies = engine.All<int>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE).size() > 1 ||
                       knob.One<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) != 0;
   call->splits = varies && ++calls % 5 == 0;
-  call->is_wrong = cudnn == Cudnn::kWrong || (cudnn == Cudnn::kWrongBands && !call->masks.empty());
+  const bool is_in_bands = !call->is_gradient && !call->masks.empty();
+  call->is_wrong = cudnn == Cudnn::kWrong || (cudnn == Cudnn::kWrongBands && is_in_bands) ||
+                   (cudnn == Cudnn::kWrongGradients && call->is_gradient);
   call->spreads = cudnn == Cudnn::kSpreads;
   cudaError_t error;
   Queue* const queue = QueueFor(of.stream, "cudnnBackendExecute", &error);

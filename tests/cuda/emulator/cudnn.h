@@ -6,17 +6,18 @@
 
 namespace emu {
 
-// From EMULATED_CUDNN: "absent", "no-handle", "no-engine", "fails", "wrong",
-// "wrong-bands" or "spreads".
+// From EMULATED_CUDNN: "absent", "no-handle", "no-engine", "fails", "wrong", "wrong-bands",
+// "wrong-gradients" or "spreads".
 enum class Cudnn {
   kRight,
-  kAbsent,      // no function is found
-  kNoHandle,    // cudnnCreate fails
-  kNoEngine,    // no graph is supported
-  kFails,       // cudnnBackendExecute fails
-  kWrong,       // one element of a result is wrong
-  kWrongBands,  // the same, of attention with masks alone
-  kSpreads,     // invisible values of a tile that is seen in part are multiplied by zero
+  kAbsent,          // no function is found
+  kNoHandle,        // cudnnCreate fails
+  kNoEngine,        // no graph is supported
+  kFails,           // cudnnBackendExecute fails
+  kWrong,           // one element of a result is wrong
+  kWrongBands,      // the same, of attention with masks alone
+  kWrongGradients,  // the same, of gradients alone
+  kSpreads,         // invisible values of a tile that is seen in part are multiplied by zero
 };
 extern std::atomic<Cudnn> cudnn;
 // As the library tells it: 91900 is 9.19.0. From EMULATED_CUDNN_VERSION, or kNewCudnn.

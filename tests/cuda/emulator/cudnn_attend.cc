@@ -7,15 +7,11 @@
 #include <cmath>
 #include <limits>
 
+#include "cudnn_reader.h"
+#include "cudnn_sums.h"
+
 namespace emu {
 namespace {
-
-// The hot loop: minutes under a sanitizer, whose business it is not.
-template <class T>
-__attribute__((optimize("O3"), no_sanitize("address", "undefined", "thread"))) void AddTo(
-    size_t n, T factor, const T* __restrict row, T* __restrict sums) {
-  for (size_t i = 0; i < n; ++i) sums[i] += factor * row[i];
-}
 
 // As engines of NVIDIA's do: rows of 16 bytes, one sequence of what is computed plainly.
 bool IsOfRows(const DnnTensor& tensor) {
@@ -27,6 +23,16 @@ bool IsOfRows(const DnnTensor& tensor) {
 bool Fits(const DnnAttention& a) {
   using Sizes = std::vector<int64_t>;
   const Sizes &q = a.q.dims, &k = a.k.dims, &v = a.v.dims;
+  for (const auto& [tensor, of] :
+       {std::pair{&a.dout, &a.out}, {&a.dq, &a.q}, {&a.dk, &a.k}, {&a.dv, &a.v}}) {
+    if (!a.is_gradient) break;
+    if (!IsOfRows(*tensor) || tensor->dims != of->dims || tensor->type != a.q.type) return false;
+  }
+  if (a.is_gradient &&
+      (q[1] != k[1] || a.shift.dims != a.lse.dims || a.shift.type != CUDNN_DATA_FLOAT ||
+       a.dq_sums.dims != q || a.dq_sums.type != CUDNN_DATA_FLOAT)) {
+    return false;
+  }
   return IsOfRows(a.q) && IsOfRows(a.k) && IsOfRows(a.v) && IsOfRows(a.out) && k[3] == q[3] &&
          q[1] % k[1] == 0 && v == Sizes{1, k[1], k[2], v[3]} &&
          a.out.dims == Sizes{1, q[1], q[2], v[3]} && a.lse.dims == Sizes{1, q[1], q[2], 1} &&
@@ -83,7 +89,34 @@ uint64_t HashOf(const DnnAttention& a) {
   return hash;
 }
 
+std::vector<std::pair<const char*, DnnTensor*>> DnnAttention::Tensors() {
+  std::vector<std::pair<const char*, DnnTensor*>> all = {
+      {"Q", &q}, {"K", &k}, {"V", &v}, {"O", &out}, {"the statistics", &lse}};
+  if (!is_gradient) return all;
+  all.insert(all.end(), {{"dO", &dout},
+                         {"dQ", &dq},
+                         {"dK", &dk},
+                         {"dV", &dv},
+                         {"the sums of rows", &shift},
+                         {"the sums of dQ", &dq_sums}});
+  return all;
+}
+
+std::pair<int64_t, int64_t> DnnAttention::KeysOf(int64_t i) const {
+  int64_t begin = 0, end = k.dims[2];
+  for (const DnnMask& mask : masks) {
+    const auto bound = static_cast<int64_t>(mask.bound.value);
+    if (mask.is_left) {
+      begin = std::clamp<int64_t>(i - bound + 1, begin, k.dims[2]);
+    } else {
+      end = std::clamp<int64_t>(i + bound + 1, 0, end);
+    }
+  }
+  return {begin, end};
+}
+
 void DnnAttention::Run() const {
+  if (is_gradient) return RunGradient();
   const int64_t H = q.dims[1], group = H / k.dims[1], Nq = q.dims[2], Nk = k.dims[2], D = q.dims[3],
                 Dv = v.dims[3];
   const auto columns = static_cast<size_t>(Nk), width = static_cast<size_t>(Dv);
@@ -100,15 +133,7 @@ void DnnAttention::Run() const {
       }
     }
     for (int64_t i = 0; i < Nq; ++i) {
-      int64_t begin = 0, end = Nk;
-      for (const DnnMask& mask : masks) {
-        const auto bound = static_cast<int64_t>(mask.bound.value);
-        if (mask.is_left) {
-          begin = std::clamp<int64_t>(i - bound + 1, begin, Nk);
-        } else {
-          end = std::clamp<int64_t>(i + bound + 1, 0, end);
-        }
-      }
+      const auto [begin, end] = KeysOf(i);
       std::fill(scores.begin(), scores.end(), 0.0);
       for (int64_t d = 0; d < D && begin < end; ++d) {
         AddTo<double>(static_cast<size_t>(end - begin), q.Load(h, i, d),
@@ -147,7 +172,10 @@ void DnnAttention::Run() const {
 std::unique_ptr<DnnAttention> AttentionOf(const Node& graph) {
   auto a = std::make_unique<DnnAttention>();
   const Nodes& operations = graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).nodes;
-  return ReadAttention(operations, a.get()) && Fits(*a) ? std::move(a) : nullptr;
+  const bool is_gradient = operations.back()->kind == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
+  GraphReader reader(operations);
+  const bool is_read = is_gradient ? reader.ReadGradient(a.get()) : reader.ReadForward(a.get());
+  return is_read && Fits(*a) ? std::move(a) : nullptr;
 }
 
 bool Bind(const std::map<int64_t, void*>& data, DnnAttention* a) {
@@ -157,9 +185,10 @@ bool Bind(const std::map<int64_t, void*>& data, DnnAttention* a) {
     used += found != data.end() && found->second != nullptr;
     return found == data.end() ? nullptr : found->second;
   };
-  for (DnnTensor* tensor : {&a->q, &a->k, &a->v, &a->out, &a->lse})
-    tensor->data = find(tensor->uid);
+  const auto tensors = a->Tensors();
+  for (const auto& [what, tensor] : tensors) tensor->data = find(tensor->uid);
   std::vector<DnnNumber*> numbers = {&a->scale};
+  if (a->is_gradient) numbers.push_back(&a->one);
   for (DnnMask& mask : a->masks) numbers.insert(numbers.end(), {&mask.bound, &mask.hidden});
   for (DnnNumber* number : numbers) {
     const void* const value = find(number->uid);
@@ -168,7 +197,8 @@ bool Bind(const std::map<int64_t, void*>& data, DnnAttention* a) {
                         ? static_cast<double>(*static_cast<const int32_t*>(value))
                         : static_cast<double>(*static_cast<const float*>(value));
   }
-  return used == 5 + numbers.size() && used == data.size() &&
+  return used == tensors.size() + numbers.size() && used == data.size() &&
+         (!a->is_gradient || a->one.value == 1) &&
          std::all_of(a->masks.begin(), a->masks.end(), [](const DnnMask& mask) {
            return mask.hidden.value == -std::numeric_limits<double>::infinity();
          });

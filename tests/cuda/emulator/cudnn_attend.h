@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cudnn_node.h"
@@ -45,20 +46,26 @@ struct DnnMask {
 // One call. Sums of values are float32, of blocks of keys whose width depends on the shape: a
 // caller that lets the shape depend on the batch gets other bits, as on a device.
 struct DnnAttention {
+  bool is_gradient = false;
   DnnTensor q, k, v, out, lse;
+  DnnTensor dout, dq, dk, dv, shift, dq_sums;  // of a gradient
   DnnNumber scale;
+  DnnNumber one;  // of a gradient
   std::vector<DnnMask> masks;
   bool splits = false;  // into blocks of other widths
   bool is_wrong = false;
   bool spreads = false;  // Cudnn::kSpreads
 
   void Run() const;
+  void RunGradient() const;
+  // All that a call must give, with what to call it.
+  std::vector<std::pair<const char*, DnnTensor*>> Tensors();
+  // Those that row i sees are [first, second).
+  std::pair<int64_t, int64_t> KeysOf(int64_t i) const;
 };
 
 // Null: the graph is none that the stand-in computes.
 std::unique_ptr<DnnAttention> AttentionOf(const Node& graph);
-// What operations say, whatever its sizes. False: something else.
-bool ReadAttention(const Nodes& operations, DnnAttention* attention);
 // Fills in the data. False: something is missing, or too much.
 bool Bind(const std::map<int64_t, void*>& data, DnnAttention* attention);
 // Of its shape.

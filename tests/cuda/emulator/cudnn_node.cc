@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace emu {
 namespace {
@@ -20,6 +21,7 @@ constexpr auto kGraph = CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR;
 constexpr auto kElementwise = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
 constexpr auto kProduct = CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR;
 constexpr auto kReduction = CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR;
+constexpr auto kReshape = CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
 constexpr auto kPack = CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR;
 constexpr auto kHeuristics = CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR;
 constexpr auto kPlan = CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;
@@ -58,6 +60,8 @@ constexpr Known kKnown[] = {
     {kReduction, CUDNN_ATTR_OPERATION_REDUCTION_DESC, kDescriptor, true},
     {kReduction, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, kDescriptor, true},
     {kReduction, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, kDescriptor, true},
+    {kReshape, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, kDescriptor, true},
+    {kReshape, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, kDescriptor, true},
     {kHeuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, kDescriptor, true},
     {kHeuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, true},
     {kPlan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, true},
@@ -82,8 +86,9 @@ size_t SizeOf(cudnnBackendAttributeType_t type) {
 
 using Sizes = std::vector<int64_t>;
 Sizes DimsOf(const Node& tensor) { return tensor.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS); }
+Sizes StridesOf(const Node& tensor) { return tensor.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES); }
 bool FitsTensor(const Node& node) {
-  const Sizes dims = DimsOf(node), strides = node.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+  const Sizes dims = DimsOf(node), strides = StridesOf(node);
   const auto is_positive = [](int64_t x) { return x > 0; };
   return dims.size() == 4 && strides.size() == 4 &&
          std::all_of(dims.begin(), dims.end(), is_positive) &&
@@ -95,7 +100,7 @@ bool FitsElementwise(const Node& node) {
   const Node& how = node.At(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   const auto mode = how.One<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
   const bool reads_one = mode == CUDNN_POINTWISE_EXP || mode == CUDNN_POINTWISE_LOG ||
-                         mode == CUDNN_POINTWISE_GEN_INDEX;
+                         mode == CUDNN_POINTWISE_IDENTITY || mode == CUDNN_POINTWISE_GEN_INDEX;
   return node.Has(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) == !reads_one &&
          node.Has(CUDNN_ATTR_OPERATION_POINTWISE_TDESC) ==
              (mode == CUDNN_POINTWISE_BINARY_SELECT) &&
@@ -113,6 +118,16 @@ bool FitsProduct(const Node& node) {
 bool FitsReduction(const Node& node) {
   const Sizes x = DimsOf(node.At(CUDNN_ATTR_OPERATION_REDUCTION_XDESC));
   return DimsOf(node.At(CUDNN_ATTR_OPERATION_REDUCTION_YDESC)) == Sizes{x[0], x[1], x[2], 1};
+}
+
+// The same elements seen with rows for columns.
+bool FitsReshape(const Node& node) {
+  const Node& x_of = node.At(CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+  const Node& y_of = node.At(CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+  Sizes dims = DimsOf(x_of), strides = StridesOf(x_of);
+  std::swap(dims[2], dims[3]);
+  std::swap(strides[2], strides[3]);
+  return DimsOf(y_of) == dims && StridesOf(y_of) == strides;
 }
 
 }  // namespace
@@ -158,6 +173,7 @@ cudnnStatus_t Finalize(Node* node) {
                     : node->kind == kElementwise ? FitsElementwise(*node)
                     : node->kind == kProduct     ? FitsProduct(*node)
                     : node->kind == kReduction   ? FitsReduction(*node)
+                    : node->kind == kReshape     ? FitsReshape(*node)
                                                  : is_known;
   if (!fits) return kBadParam;
   node->is_finalized = true;

@@ -1,10 +1,7 @@
-// Attention as matrix products, reductions and operations on elements: as engines of NVIDIA's do,
-// the stand-in knows one way to say it, and nothing of operations beside it.
-#include <algorithm>
-#include <set>
-#include <utility>
+#include "cudnn_reader.h"
 
-#include "cudnn_attend.h"
+#include <algorithm>
+#include <utility>
 
 namespace emu {
 namespace {
@@ -12,48 +9,6 @@ namespace {
 int64_t UidOf(const Node& tensor) { return tensor.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID); }
 cudnnDataType_t TypeOf(const Node& tensor) {
   return tensor.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE);
-}
-
-const Node& X(const Node& elementwise) {
-  return elementwise.At(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
-}
-const Node& B(const Node& elementwise) {
-  return elementwise.At(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-}
-bool IsSame(const Node& tensor, const Node& other) { return UidOf(tensor) == UidOf(other); }
-
-struct Types {
-  cudnnDataType_t result = CUDNN_DATA_FLOAT, computed_as = CUDNN_DATA_FLOAT;
-};
-
-// Follows operations from their results to what they were made of.
-class Reader {
- public:
-  explicit Reader(const Nodes& operations) : operations_(operations) {}
-
-  // False: another graph.
-  bool Read(DnnAttention* attention);
-
- private:
-  // The operation whose result it is; null: there is none of this kind.
-  const Node* ProductOf(const Node& result);
-  const Node* ReductionOf(const Node& result, cudnnReduceTensorOp_t by);
-  const Node* ElementwiseOf(const Node& result, cudnnPointwiseMode_t mode, Types types = {});
-  const Node* IfFits(bool fits, const Node* operation);
-
-  // From the result to the scores that it hides some of.
-  bool ReadMask(const Node& select, DnnMask* mask);
-  bool IsIndex(const Node& tensor, const Node& scores, int64_t axis);
-  bool ReadLse(const Node& most, const Node& sum, DnnTensor* lse);
-
-  const Nodes& operations_;
-  std::set<const Node*> used_;
-};
-
-const Node* Reader::IfFits(bool fits, const Node* operation) {
-  if (!fits) return nullptr;
-  used_.insert(operation);
-  return operation;
 }
 
 const Node* MadeBy(const Nodes& operations, cudnnBackendDescriptorType_t kind,
@@ -64,7 +19,23 @@ const Node* MadeBy(const Nodes& operations, cudnnBackendDescriptorType_t kind,
   return found == operations.end() ? nullptr : found->get();
 }
 
-const Node* Reader::ProductOf(const Node& result) {
+}  // namespace
+
+const Node& X(const Node& elementwise) {
+  return elementwise.At(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+}
+const Node& B(const Node& elementwise) {
+  return elementwise.At(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+}
+bool IsSame(const Node& tensor, const Node& other) { return UidOf(tensor) == UidOf(other); }
+
+const Node* GraphReader::IfFits(bool fits, const Node* operation) {
+  if (!fits) return nullptr;
+  used_.insert(operation);
+  return operation;
+}
+
+const Node* GraphReader::ProductOf(const Node& result) {
   const Node* const made = MadeBy(operations_, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
                                   CUDNN_ATTR_OPERATION_MATMUL_CDESC, result);
   if (made == nullptr) return nullptr;
@@ -72,7 +43,7 @@ const Node* Reader::ProductOf(const Node& result) {
   return IfFits(how.One<cudnnDataType_t>(CUDNN_ATTR_MATMUL_COMP_TYPE) == CUDNN_DATA_FLOAT, made);
 }
 
-const Node* Reader::ReductionOf(const Node& result, cudnnReduceTensorOp_t by) {
+const Node* GraphReader::ReductionOf(const Node& result, cudnnReduceTensorOp_t by) {
   const Node* const made = MadeBy(operations_, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
                                   CUDNN_ATTR_OPERATION_REDUCTION_YDESC, result);
   if (made == nullptr) return nullptr;
@@ -83,7 +54,7 @@ const Node* Reader::ReductionOf(const Node& result, cudnnReduceTensorOp_t by) {
                 made);
 }
 
-const Node* Reader::ElementwiseOf(const Node& result, cudnnPointwiseMode_t mode, Types types) {
+const Node* GraphReader::ElementwiseOf(const Node& result, cudnnPointwiseMode_t mode, Types types) {
   const Node* const made = MadeBy(operations_, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
                                   CUDNN_ATTR_OPERATION_POINTWISE_YDESC, result);
   if (made == nullptr) return nullptr;
@@ -94,7 +65,27 @@ const Node* Reader::ElementwiseOf(const Node& result, cudnnPointwiseMode_t mode,
                 made);
 }
 
-bool Reader::IsIndex(const Node& tensor, const Node& scores, int64_t axis) {
+const Node* GraphReader::TransposeOf(const Node& result, cudnnDataType_t type) {
+  const Node* const made = MadeBy(operations_, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
+                                  CUDNN_ATTR_OPERATION_RESHAPE_YDESC, result);
+  return made == nullptr ? nullptr : IfFits(TypeOf(result) == type, made);
+}
+
+const Node* GraphReader::ProductOfTransposed(const Node& tensor, cudnnDataType_t type) {
+  for (const auto& operation : operations_) {
+    if (operation->kind != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
+    const Node* const transpose =
+        TransposeOf(operation->At(CUDNN_ATTR_OPERATION_MATMUL_ADESC), type);
+    if (transpose == nullptr ||
+        !IsSame(transpose->At(CUDNN_ATTR_OPERATION_RESHAPE_XDESC), tensor)) {
+      continue;
+    }
+    return ProductOf(operation->At(CUDNN_ATTR_OPERATION_MATMUL_CDESC));
+  }
+  return nullptr;
+}
+
+bool GraphReader::IsIndex(const Node& tensor, const Node& scores, int64_t axis) {
   const Node* const index =
       ElementwiseOf(tensor, CUDNN_POINTWISE_GEN_INDEX, {.result = CUDNN_DATA_INT32});
   return index != nullptr && IsSame(X(*index), scores) &&
@@ -103,7 +94,7 @@ bool Reader::IsIndex(const Node& tensor, const Node& scores, int64_t axis) {
 }
 
 // row + after >= column, or column + before > row.
-bool Reader::ReadMask(const Node& select, DnnMask* mask) {
+bool GraphReader::ReadMask(const Node& select, DnnMask* mask) {
   constexpr Types kBoolean = {CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN};
   const Node &scores = X(select), &stays = select.At(CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
   const Node* const right = ElementwiseOf(stays, CUDNN_POINTWISE_CMP_GE, kBoolean);
@@ -122,7 +113,33 @@ bool Reader::ReadMask(const Node& select, DnnMask* mask) {
          IsIndex(B(comparison), scores, mask->is_left ? 2 : 3);
 }
 
-bool Reader::ReadLse(const Node& most, const Node& sum, DnnTensor* lse) {
+const Node* GraphReader::ReadMasks(const Node& hidden, DnnAttention* a) {
+  const Node* scores = &hidden;
+  while (const Node* const select = ElementwiseOf(*scores, CUDNN_POINTWISE_BINARY_SELECT)) {
+    if (!ReadMask(*select, &a->masks.emplace_back())) return nullptr;
+    scores = &X(*select);
+  }
+  return scores;
+}
+
+bool GraphReader::ReadTransposed(const Node& product, cudnnBackendAttributeName_t name,
+                                 DnnTensor* tensor) {
+  *tensor = TensorOf(product.At(name));
+  std::swap(tensor->dims[2], tensor->dims[3]);
+  std::swap(tensor->strides[2], tensor->strides[3]);
+  return !product.At(name).Is(CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+}
+
+bool GraphReader::ReadScores(const Node& scores, DnnAttention* a) {
+  const Node* const scaling = ElementwiseOf(scores, CUDNN_POINTWISE_MUL);
+  const Node* const product = scaling == nullptr ? nullptr : ProductOf(X(*scaling));
+  if (product == nullptr || !IsNumber(B(*scaling), CUDNN_DATA_FLOAT)) return false;
+  a->scale = NumberOf(B(*scaling));
+  a->q = TensorOf(product->At(CUDNN_ATTR_OPERATION_MATMUL_ADESC));
+  return ReadTransposed(*product, CUDNN_ATTR_OPERATION_MATMUL_BDESC, &a->k);
+}
+
+bool GraphReader::ReadLse(const Node& most, const Node& sum, DnnTensor* lse) {
   for (const auto& operation : operations_) {
     if (operation->kind != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) continue;
     const Node& y = operation->At(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
@@ -135,7 +152,7 @@ bool Reader::ReadLse(const Node& most, const Node& sum, DnnTensor* lse) {
   return false;
 }
 
-bool Reader::Read(DnnAttention* a) {
+bool GraphReader::ReadForward(DnnAttention* a) {
   const Node& last = *operations_.back();
   if (last.kind != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) return false;
   const Node &out = last.At(CUDNN_ATTR_OPERATION_MATMUL_CDESC),
@@ -150,32 +167,15 @@ bool Reader::Read(DnnAttention* a) {
   const Node* const difference =
       exp == nullptr ? nullptr : ElementwiseOf(X(*exp), CUDNN_POINTWISE_SUB);
   if (addition == nullptr || difference == nullptr) return false;
-  const Node &most = B(*difference), *scores = &X(*difference);
+  const Node &most = B(*difference), &hidden = X(*difference);
   const Node* const largest = ReductionOf(most, CUDNN_REDUCE_TENSOR_MAX);
-  if (largest == nullptr || !IsSame(largest->At(CUDNN_ATTR_OPERATION_REDUCTION_XDESC), *scores) ||
+  if (largest == nullptr || !IsSame(largest->At(CUDNN_ATTR_OPERATION_REDUCTION_XDESC), hidden) ||
       !IsSame(addition->At(CUDNN_ATTR_OPERATION_REDUCTION_XDESC), powers) ||
       !ReadLse(most, sum, &a->lse)) {
     return false;
   }
-  while (const Node* const select = ElementwiseOf(*scores, CUDNN_POINTWISE_BINARY_SELECT)) {
-    if (!ReadMask(*select, &a->masks.emplace_back())) return false;
-    scores = &X(*select);
-  }
-  const Node* const scaling = ElementwiseOf(*scores, CUDNN_POINTWISE_MUL);
-  const Node* const product = scaling == nullptr ? nullptr : ProductOf(X(*scaling));
-  if (product == nullptr || !IsNumber(B(*scaling), CUDNN_DATA_FLOAT)) return false;
-  a->scale = NumberOf(B(*scaling));
-  a->q = TensorOf(product->At(CUDNN_ATTR_OPERATION_MATMUL_ADESC));
-  a->k = TensorOf(product->At(CUDNN_ATTR_OPERATION_MATMUL_BDESC));
-  std::swap(a->k.dims[2], a->k.dims[3]);
-  std::swap(a->k.strides[2], a->k.strides[3]);
-  return used_.size() == operations_.size();
-}
-
-}  // namespace
-
-bool ReadAttention(const Nodes& operations, DnnAttention* attention) {
-  return Reader(operations).Read(attention);
+  const Node* const scores = ReadMasks(hidden, a);
+  return scores != nullptr && ReadScores(*scores, a) && used_.size() == operations_.size();
 }
 
 }  // namespace emu

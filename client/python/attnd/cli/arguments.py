@@ -85,6 +85,7 @@ exit codes: 0 all is well, 1 not all is well"""
 
 METHOD = "method and options, as 'local{window_left:64 causal:true}' or just local"
 SET = "an option of the method; may be repeated"
+ANY_ORDER = "gradients need not be deterministic: cuDNN may compute them sooner"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -128,6 +129,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     child.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET)
     child.add_argument("-o", "--output", metavar="OUTPUT", help="where results go")
     child.add_argument("--grad-out", metavar="FILE", help="gradient of out; requests gradients")
+    child.add_argument("--any-order", action="store_true", help=ANY_ORDER)
     child.add_argument("--device", help="cpu or cuda:0 (default: the server's choice)")
     child.set_defaults(command=commands.run)
 
@@ -138,6 +140,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     child.add_argument("--method", default="softmax", metavar="SPEC", help=METHOD)
     child.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET)
     child.add_argument("--backward", action="store_true", help="of the gradients")
+    child.add_argument("--any-order", action="store_true", help=ANY_ORDER)
     child.add_argument("--device", help="cpu or cuda:0 (default: the server's choice)")
     child.add_argument("--json", action="store_true", help="for programs")
     child.set_defaults(command=commands.estimate)

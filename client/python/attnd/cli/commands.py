@@ -81,7 +81,9 @@ def run(arguments: Namespace) -> int:
         lines.append(_cost_text("forward", forward.stats))
         if grad_out is not None:
             bar.add_task(f"{method} backward", total=None)
-            backward = client.backward(q, k, v, grad_out, **request)
+            backward = client.backward(
+                q, k, v, grad_out, deterministic=not arguments.any_order, **request
+            )
             grads = {"q": backward.q, "k": backward.k, "v": backward.v, **backward.tensors}
             results |= {f"grad_{name}": g for name, g in grads.items() if g is not None}
             lines.append(_cost_text("backward", backward.stats))
@@ -114,6 +116,7 @@ def estimate(arguments: Namespace) -> int:
             tensors=sent,
             dtype=dtype,
             backward=arguments.backward,
+            deterministic=not arguments.any_order,
             layout=arguments.layout,
             device=arguments.device,
         )
