@@ -182,11 +182,11 @@ DeviceStatus LaunchOver(CudaDevice& device, Stream& stream, const LaunchShape& s
     }
     launch.Launched(error);
 #else
-    launch.Launched(emu::Enqueue(
-        launch.stream(), {dim3(launch.grid()), dim3(shape.threads), shape.shared_bytes},
-        [kernel, tuple = std::tuple<Problems<P>, A...>(problems, args...)] {
-          std::apply(kernel, tuple);
-        }));
+    launch.Launched(emu::Enqueue(launch.stream(),
+                                 {dim3(launch.grid()), dim3(shape.threads), shape.shared_bytes,
+                                  reinterpret_cast<const void*>(kernel)},
+                                 [kernel, tuple = std::tuple<Problems<P>, A...>(
+                                              problems, args...)] { std::apply(kernel, tuple); }));
 #endif
   }
   return launch.status();

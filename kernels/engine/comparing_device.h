@@ -15,7 +15,7 @@
 
 namespace attnd {
 
-// Results of the processor go on. Launches that its dtype has failed before run there alone.
+// Results of the processor go on. Launches whose row has failed before run there alone.
 class ComparingDevice final : public Device {
  public:
   // Both outlive it. `reference` has host memory.

@@ -10,6 +10,8 @@
 #include "kernels/engine/engine.h"
 #include "kernels/engine/library_test.h"
 #include "kernels/engine/random_array.h"
+#include "kernels/engine/self_test_calls.h"
+#include "kernels/engine/self_test_sizes.h"
 #include "kernels/method/registry.h"
 
 namespace attnd {
@@ -41,39 +43,13 @@ constexpr const char* kPrimitives[] = {"attend",
                                        "fft"};
 static_assert(std::size(kPrimitives) == std::variant_size_v<Launch>);
 
-struct TestCall {
-  const char* method;
-  OptionMap options;
-  int64_t N = 75;
-  std::map<std::string, Shape> tensors = {};  // besides q, k, v
-};
-
-constexpr int64_t kB = 2, kH = 2, kD = 40;
-
-// Together they launch every primitive (tests/engine/self_test_test.cc), with lengths where the
-// method takes them.
-std::vector<TestCall> Calls() {
-  const auto named = [](const char* value) { return OptionValue(std::string(value)); };
-  const auto whole = [](int64_t value) { return OptionValue(value); };
-  const Shape memory = {kB, kH, 24, kD};
-  return {
-      {"softmax", {{"causal", true}}},
-      {"local", {{"window_left", whole(9)}, {"causal", true}}},
-      {"linear_attention", {{"causal", true}, {"feature_map", named("softmax")}}},
-      {"performer", {}},
-      {"fast_weights", {}},
-      {"fnet", {}},
-      {"nystromformer", {{"num_landmarks", whole(16)}}, 128, {{"conv_weight", {kH, 3}}}},
-      {"sinkhorn", {{"block_size", whole(16)}, {"sort", named("topk")}}, 64},
-      {"routing", {}},
-      {"reformer", {{"chunk_len", whole(16)}}, 128},
-      {"memory_compressed", {}},
-      {"compressive",
-       {{"compression", named("max")}, {"return_memory", true}, {"mem_len", whole(24)}},
-       75,
-       {{"mem_k", memory}, {"mem_v", memory}}},
-      {"mlp_mixer", {}, 64},
-  };
+// Of each sequence: the first is whole; of many, most are short, as the emulated device needs them.
+std::vector<int32_t> LengthsOf(const TestCall& test) {
+  std::vector<int32_t> lengths;
+  for (int64_t b = 0; b < test.B; ++b) {
+    lengths.push_back(static_cast<int32_t>(b < 2 ? test.keys() - 11 * b : 3 * b));
+  }
+  return lengths;
 }
 
 absl::Status RunCall(Engine& engine, const TestCall& test, DType dtype, Direction direction) {
@@ -90,17 +66,23 @@ absl::Status RunCall(Engine& engine, const TestCall& test, DType dtype, Directio
         std::make_unique<RandomArray>(dtype, shape, static_cast<unsigned>(arrays.size() + 1)));
     call.tensors[name] = arrays.back()->view;
   };
-  const Shape rows = {kB, kH, test.N, kD};
+  const Shape queries = {test.B, test.H, test.N, test.D},
+              keys = {test.B, test.Hkv, test.keys(), test.D},
+              values = {test.B, test.Hkv, test.keys(), test.columns()},
+              outs = {test.B, test.H, test.N, test.columns()};
   for (const char* name : {"q", "k", "v"}) {
     const bool takes = std::any_of(info.inputs.begin(), info.inputs.end(),
                                    [&](const TensorInfo& input) { return input.name == name; });
-    if (takes && !(name[0] == 'k' && info.id == "routing")) add(name, rows);
+    if (takes && !(name[0] == 'k' && info.id == "routing")) {
+      add(name, name[0] == 'q' ? queries : name[0] == 'k' ? keys : values);
+    }
   }
-  if (direction == Direction::kBackward) add("grad_out", rows);
+  if (direction == Direction::kBackward) add("grad_out", outs);
   for (const auto& [name, shape] : test.tensors) add(name, shape);
-  std::vector<int32_t> lengths = {static_cast<int32_t>(test.N), static_cast<int32_t>(test.N - 11)};
+  std::vector<int32_t> lengths = LengthsOf(test);
+  // Methods of blocks want whole ones.
   if (info.support.lengths && test.N % 16 != 0) {
-    call.tensors["kv_lengths"] = DenseView(lengths.data(), DType::kI32, {kB});
+    call.tensors["kv_lengths"] = DenseView(lengths.data(), DType::kI32, {test.B});
   }
   auto plan = engine.MakePlan(call);
   if (!plan.ok()) return plan.status();
@@ -151,13 +133,18 @@ SelfTestReport SelfTest(Device& device, Device& reference) {
   devices.push_back(std::make_unique<ComparingDevice>(device, reference));
   auto& comparing = static_cast<ComparingDevice&>(*devices[0]);
   Engine engine(std::move(devices));
-  for (const TestCall& call : Calls()) {
+  for (const TestCall& call : SelfTestCalls()) {
     if (!device.failure().empty()) break;
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-        report.status.Update(RunCall(engine, call, dtype, direction));
-      }
+    for (const DType dtype : call.dtypes) {
+      report.status.Update(RunCall(engine, call, dtype, Direction::kForward));
+      if (!call.has_backward) continue;
+      report.status.Update(RunCall(engine, call, dtype, Direction::kBackward));
     }
+  }
+  if (device.failure().empty()) {
+    Stream stream(comparing, &comparing.memory());
+    const DeviceStatus status = LaunchOtherSizes(comparing, stream);
+    if (!status.ok()) report.status.Update(absl::InternalError(status.text()));
   }
   comparing.AddTo(&report);
   return report;

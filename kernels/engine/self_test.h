@@ -13,7 +13,7 @@ namespace attnd {
 // One primitive with one dtype.
 struct SelfTestRow {
   std::string primitive;   // "attend", "scan_grad", ..., "matmul (cuBLASLt)": by a library
-  std::string dtype;       // of its first view
+  std::string dtype;       // the one of its tensors that rounds most
   int launches = 0;        // that were compared
   double worst_error = 0;  // largest difference over the largest number of its tensor
   std::string failure;     // empty: it agrees with the processor
@@ -46,9 +46,9 @@ void Conclude(SelfTestReport* report);
 // Whether ops composes launches of this alternative of Launch where a device declines them.
 bool HasComposition(size_t launch);
 
-// Runs some methods, forward and backward, on small ragged problems of every float type. Each
-// launch of them runs on `device` and on `reference`, the processor, whose results go on.
-// Takes seconds.
+// Runs some methods, forward and backward, on small ragged problems of every float type, and some
+// primitives on other sizes: self_test_calls.h, self_test_sizes.h. Each launch of them runs on
+// `device` and on `reference`, the processor, whose results go on. Takes seconds.
 SelfTestReport SelfTest(Device& device, Device& reference);
 
 }  // namespace attnd

@@ -22,7 +22,7 @@ EMULATED = BUILD / "tests/attnd-server-cuda"
 FLAGS = os.environ.get("ATTND_SERVER_FLAGS", "").split()
 # The first device of such a server.
 DEVICE = "cuda:0" if "cuda" in FLAGS else "cpu"
-START_SECONDS = 30
+START_SECONDS = 90  # an emulated device takes up to 20 of them to prove itself
 STOP_SECONDS = 40
 
 

@@ -25,21 +25,36 @@ std::unique_ptr<Device> Right() {
       {.cpu = {.threads = 2, .retain_bytes = 0, .poison_memory = true}, .declined = LaunchSet()});
 }
 
-// Adds a little to the results of one alternative of Launch, on a device with host memory.
+// The float32 result of a launch that is wrong; not given: it has none.
+using Wrong = View (*)(const Launch& launch);
+
+View ResultOfFft(const Launch& launch) {
+  const auto* const args = std::get_if<FftArgs>(&launch);
+  return args == nullptr || args->problems[0].out.dtype != DType::kF32 ? View()
+                                                                       : args->problems[0].out;
+}
+View LseOf16Bits(const Launch& launch) {
+  const auto* const args = std::get_if<AttendArgs>(&launch);
+  return args == nullptr || args->problems[0].q.dtype == DType::kF32 ? View()
+                                                                     : args->problems[0].lse;
+}
+
+// Adds `by` to the first number of wrong results, on a device with host memory.
 class WrongDevice final : public DecliningDevice {
  public:
-  WrongDevice(Device& inner, size_t wrong) : DecliningDevice(inner, LaunchSet()), wrong_(wrong) {}
+  WrongDevice(Device& inner, Wrong wrong, float by)
+      : DecliningDevice(inner, LaunchSet()), wrong_(wrong), by_(by) {}
 
   DeviceStatus Run(Stream& stream, Launch launch) override {
-    const bool is_wrong = launch.index() == wrong_ && !stream.is_dry();
-    const View out = is_wrong ? std::get<FftArgs>(launch).problems[0].out : View();
+    const View result = stream.is_dry() ? View() : wrong_(launch);
     DeviceStatus status = DecliningDevice::Run(stream, std::move(launch));
-    if (is_wrong && out.dtype == DType::kF32) out.As<float>()[0] += 1;
+    if (result.given()) result.As<float>()[0] += by_;
     return status;
   }
 
  private:
-  const size_t wrong_;
+  const Wrong wrong_;
+  const float by_;
 };
 
 TEST(SelfTest, LaunchesEveryPrimitiveAndAgreesWithADeviceThatIsRight) {
@@ -67,7 +82,7 @@ TEST(SelfTest, KnowsWhatIsComposed) {
 
 TEST(SelfTest, NamesThePrimitiveThatDiffers) {
   Device& cpu = CpuOf(AvailableIsas().back(), 2);
-  WrongDevice device(cpu, Launch(FftArgs()).index());
+  WrongDevice device(cpu, ResultOfFft, /*by=*/1);
   const SelfTestReport report = SelfTest(device, cpu);
   EXPECT_TRUE(report.status.ok()) << report.status;
   EXPECT_THAT(report.failed, ElementsAre(Launch(FftArgs()).index()));
@@ -77,6 +92,21 @@ TEST(SelfTest, NamesThePrimitiveThatDiffers) {
     EXPECT_EQ(row.primitive, "fft");
     EXPECT_THAT(row.failure, HasSubstr("differs from the processor by"));
   }
+}
+
+// Rounding of 16-bit results explains such a difference, and none of float32.
+TEST(SelfTest, Float32ResultsOf16BitTensorsAreHeldToFloat32) {
+  Device& cpu = CpuOf(AvailableIsas().back(), 2);
+  WrongDevice device(cpu, LseOf16Bits, /*by=*/5e-3f);
+  const SelfTestReport report = SelfTest(device, cpu);
+  std::set<std::string> failed;
+  for (const SelfTestRow& row : report.rows) {
+    if (row.failure.empty()) continue;
+    EXPECT_THAT(row.failure, HasSubstr("of a tensor of float32, allowed is 0.0002"));
+    EXPECT_LT(row.worst_error, 6e-3);
+    failed.insert(row.primitive + " " + row.dtype);
+  }
+  EXPECT_THAT(failed, ElementsAre("attend bfloat16", "attend float16"));
 }
 
 // Fails every launch from number `first` on: for good, or for want of memory.

@@ -61,6 +61,7 @@ void Collective(const char* name, Op op, void* args, unsigned mask, const Where&
 struct LaunchShape {
   dim3 grid, block;
   size_t shared_bytes;
+  const void* kernel = nullptr;  // for kernels.h, which counts its launches
 };
 // Runs `thread_body` for every thread of every block, on this thread and on the other workers.
 void RunLaunch(const LaunchShape& shape, const std::function<void()>& thread_body);

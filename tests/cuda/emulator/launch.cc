@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "block.h"
+#include "kernels.h"
 
 namespace emu {
 namespace {
@@ -80,6 +81,7 @@ void RunLaunch(const LaunchShape& shape, const std::function<void()>& thread_bod
     Pool().Put(std::move(block));
   }
   AddCounters(counters);
+  if (shape.kernel != nullptr) CountLaunch(shape.kernel);
 }
 
 }  // namespace emu

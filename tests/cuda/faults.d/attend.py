@@ -11,6 +11,8 @@ ORDERS = "CudaAttend.ThreadsMayRunInAnyOrder"
 LISTS = "Isa/AttendList.ForwardAtEverySize/cuda"
 PARTS = "Isa/AttendTerms.LongRowsAreSplitAndAgreeWithPlainCode/cuda"
 GRADIENTS = "AttendGradCuda.EveryWidthOfRows"
+SELF_TEST = "SelfTestCuda.EveryPrimitiveAgreesWithTheProcessorAndEveryKernelIsLaunched"
+WIDE = "AttendGradCuda.WideTiles"
 BF16, GRAD_BF16 = "attend_forward_bf16.cu", "attend_grad_bf16.cu"
 
 KERNELS = faults_of("attend/", [
@@ -119,6 +121,11 @@ KERNELS = faults_of("attend/", [
      "if (__syncthreads_or(this->HasOdd())) return false;",
      "",
      ODD, "plain", BF16),
+    ("wrong mask", "plain blocks, which the self-test must run, mask the second row of a lane as its first",
+     "forward_plain.cuh",
+     "sees &= c_.head.pattern->masks[int64_t{mask} * kTile + warp_row_ + lane_ / 4 + r * 8];",
+     "sees &= c_.head.pattern->masks[int64_t{mask} * kTile + warp_row_ + lane_ / 4];",
+     SELF_TEST, "plain", "attend_forward_f16.cu"),
     ("wrong list end", "the last key of a list is left out",
      "attend_list.cuh",
      "end = head.pattern->keys_begin[row + 1];",
@@ -159,6 +166,23 @@ KERNELS = faults_of("attend/", [
      "    __syncthreads();\n    const bool has_dp = ",
      "    const bool has_dp = ",
      "Isa/AttendGrad.MixedDtypesAndPitches/cuda", "thread", "attend_grad_f32.cu"),
+    ("missing barrier", "wide tiles of the gradient are stored while warps write their sums",
+     "attend_grad_wide.cuh",
+     "          scores[RowOf(i) * kScoreStride + ColumnOf(n, i)] = sums[c * 8 + n][i] * factor;\n"
+     "        }\n      }\n      __syncthreads();\n",
+     "          scores[RowOf(i) * kScoreStride + ColumnOf(n, i)] = sums[c * 8 + n][i] * factor;\n"
+     "        }\n      }\n",
+     WIDE, "plain", GRAD_BF16),
+    ("wrong mask", "wide tiles of keys are masked as tiles of queries",
+     "attend_grad_wide.cuh",
+     "const uint64_t word = kKeys && mask != nullptr ? mask[column] : own[k];",
+     "const uint64_t word = kKeys && mask != nullptr ? mask[RowOf(k * 2)] : own[k];",
+     WIDE, "plain", GRAD_BF16),
+    ("wrong flag", "wide tiles of keys that are not finite are left to nobody",
+     "attend_grad_wide.cuh",
+     "p.careful_keys[(of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile] = careful;",
+     "p.careful_keys[(of.b * (p.a.H / p.a.group) + of.kv) * p.key_tiles + of.tile] = 0;",
+     "AttendGradCuda.WideTilesWithNaN", "plain", GRAD_BF16),
     ("32-bit offset", "rows of a head are counted in 32 bits",
      "attend_params.h",
      "SIMT_FN int64_t At(int64_t n) const { return n * row; }",

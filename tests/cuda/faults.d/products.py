@@ -6,6 +6,7 @@ LISTS = "MatMulCuda.ListsOfAllDtypesAndTiles"
 SIZES = "Isas/MatMul.EverySize/cuda"
 FORWARD = "scan_forward_walk.cu"
 CHUNKS = "scan_chunks.cu"
+BORDERS = "ScanCuda.BordersOfChunksSegmentsAndHeads"
 
 MATMUL = faults_of("matmul/", [
     ("missing wait", "the stage that is multiplied is still being copied",
@@ -98,6 +99,16 @@ SCAN = faults_of("scan/", [
      "      __syncthreads();  // the state has been read\n",
      "",
      "Scan.EveryChunkSize", "thread", CHUNKS),
+    ("missing barrier", "the state of a gradient of chunks advances while other warps read it",
+     "scan_chunk_grad.cuh",
+     "        __syncthreads();  // the state has been read\n",
+     "",
+     BORDERS, "plain", "scan_chunk_grad.cu"),
+    ("wrong position", "gradients of later rows take the normaliser's gradient of the key's row",
+     "scan_chunk_grad.cuh",
+     "if (flow.has_ones) scores[n][i] += to_d[flow.is_forward ? row : key];",
+     "if (flow.has_ones) scores[n][i] += to_d[row];",
+     BORDERS, "plain", "scan_chunk_grad.cu"),
     ("bad value", "a value that is not finite reaches queries before it",
      "scan_chunks.cuh",
      "if (is_bad && member == 0) Base::SetBadAside(/*later_see=*/true);",
