@@ -1,10 +1,63 @@
 #include "kernels/cuda/attend/attend_patterns.h"
 
+#include <algorithm>
+#include <cmath>
+#include <set>
 #include <utility>
 
+#include "kernels/cuda/attend/stored_tiles.h"
 #include "kernels/cuda/cuda_queue.h"
+#include "kernels/device/device.h"
 
 namespace attnd::cuda {
+
+void AttendPatterns::Plan(const AttendProblem& problem) {
+  const int64_t H = problem.q.shape[1];
+  const bool has_labels = problem.terms.table.given();
+  for (const AttendSeq& seq : problem.seqs) {
+    // Where data decide, and masks may be computed; what others store is as large as on the host.
+    if (seq.is_counted || seq.is_listed || seq.nq == 0) continue;
+    // As if each head had its own: only the method knows.
+    const auto tiles = static_cast<int64_t>(std::ceil(seq.visible_tiles));
+    const DevicePattern::Cost cost = DevicePattern::CostOf(tiles, has_labels);
+    // What patterns store as it is: up to 8 masks a row of tiles, 1024 more and 256 terms.
+    constexpr int64_t kRowBytes = 8 << 10, kStoredBytes = int64_t{3} << 20, kSlotBytes = 32;
+    const int64_t stored =
+        std::min(cost.device_bytes, DivideUp(seq.nq, kTile) * kRowBytes + kStoredBytes);
+    const int64_t most = DevicePattern::MostBytes(stream_.device());
+    const int64_t computed = H > 0 && cost.device_bytes > most / H ? most : H * cost.device_bytes;
+    constexpr int64_t kCopyBytes = 4096;
+    const int64_t others = stored + kSlotBytes * (seq.nq + seq.nk) + kCopyBytes;
+    // A size class may take an eighth more.
+    computed_shares_ += seq.count * Share((computed + H * others) / 8 * 9);
+    computed_host_bytes_ = std::max(computed_host_bytes_, cost.host_bytes);
+    // An estimate: of the tiles that may be, so many are.
+    constexpr double kTileSeconds = 1e-6, kComputedShare = 0.1;
+    if (seq.mask_seconds == 0) {
+      computed_seconds_ +=
+          kTileSeconds * kComputedShare * seq.visible_tiles * static_cast<double>(seq.count);
+    }
+  }
+}
+
+DeviceStatus AttendPatterns::CopyOf(const Pattern& pattern, const AttendSeq& seq, int64_t left,
+                                    std::shared_ptr<const DevicePattern>* copy) {
+  if (!IsComputed(pattern)) {
+    *copy = DevicePattern::Of(stream_, pattern);
+    if (*copy != nullptr) return {};
+    return stream_.stopped()
+               ? DeviceStatus(DeviceStatus::Code::kStopped, "run: stopped")
+               : DeviceStatus(DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern");
+  }
+  // Of the lengths of the sequence alone: what it computes does not depend on others.
+  auto& known = computed_[{&pattern, seq.nq, seq.nk}];
+  DeviceStatus status;
+  if (known == nullptr) {
+    known = DevicePattern::Computed(stream_, pattern, seq.nq, seq.nk, left, &status);
+  }
+  *copy = known;
+  return status;
+}
 
 DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
   const int64_t H = problem.q.shape[1];
@@ -17,7 +70,10 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
     shares_ += seq.count * Share(static_cast<int64_t>(sizeof(SeqData)) +
                                  heads * static_cast<int64_t>(sizeof(const PatternData*)));
   }
-  if (stream_.is_dry()) return {};
+  if (stream_.is_dry()) {
+    Plan(problem);
+    return {};
+  }
   seqs_.resize(first + count, SeqData{});
   places_.resize(first + count);
   for (size_t b = 0; b < count; ++b) {
@@ -26,29 +82,35 @@ DeviceStatus AttendPatterns::Add(const AttendProblem& problem) {
     data.nq = seq.nq;
     data.nk = seq.nk;
     data.offset = seq.offset;
-    const bool counts = seq.pair_count != nullptr && seq.pair_count->Claim();
-    const bool has_own = !seq.head_patterns.empty();
-    if (seq.nq == 0 || (!has_own && seq.pattern == nullptr)) continue;
-    Place& place = places_[first + b];
-    place.copy = static_cast<int64_t>(copies_.size());
-    if (has_own) place.head = static_cast<int64_t>(by_head_.size());
-    for (int64_t h = 0; h < (has_own ? H : 1); ++h) {
-      const Pattern* pattern = seq.Of(h);
-      const auto& copy =
-          copies_.emplace_back(pattern == nullptr ? nullptr : DevicePattern::Of(stream_, *pattern));
-      if (has_own) by_head_.push_back(copy == nullptr ? nullptr : copy->data());
-      if (pattern == nullptr) continue;
-      if (copy == nullptr) {
-        if (stream_.stopped()) return {DeviceStatus::Code::kStopped, "run: stopped"};
-        return {DeviceStatus::Code::kNoMemory, "cuda: no memory for a pattern"};
-      }
-      has_terms_.back() = has_terms_.back() || copy->has_terms();
-      if (counts) {
-        const int64_t pairs = copy->ComputedPairs(*pattern, seq.nq, seq.nk);
-        seq.pair_count->Add(has_own ? pairs : pairs * H);
-      }
-      if (!has_own) data.pattern = copy->data();
+    if (DeviceStatus status = AddPatterns(seq, H, &places_[first + b]); !status.ok()) return status;
+    const Place& place = places_[first + b];
+    if (place.copy >= 0 && place.head < 0) data.pattern = copies_.back()->data();
+  }
+  return {};
+}
+
+DeviceStatus AttendPatterns::AddPatterns(const AttendSeq& seq, int64_t H, Place* place) {
+  const bool counts = seq.pair_count != nullptr && seq.pair_count->Claim();
+  const bool has_own = !seq.head_patterns.empty();
+  if (seq.nq == 0 || (!has_own && seq.pattern == nullptr)) return {};
+  place->copy = static_cast<int64_t>(copies_.size());
+  if (has_own) place->head = static_cast<int64_t>(by_head_.size());
+  int64_t left = DevicePattern::MostBytes(stream_.device());
+  std::set<const DevicePattern*> of_seq;
+  for (int64_t h = 0; h < (has_own ? H : 1); ++h) {
+    const Pattern* pattern = seq.Of(h);
+    if (has_own) by_head_.push_back(nullptr);
+    const auto& copy = copies_.emplace_back();
+    if (pattern == nullptr) continue;
+    if (DeviceStatus status = CopyOf(*pattern, seq, left, &copies_.back()); !status.ok()) {
+      return status;
     }
+    // Heads share what is equal.
+    if (of_seq.insert(copy.get()).second) left -= copy->computed_bytes();
+    if (left < 0) return DevicePattern::TooLarge(stream_.device());
+    if (has_own) by_head_.back() = copy->data();
+    has_terms_.back() = has_terms_.back() || copy->has_terms();
+    if (counts) seq.pair_count->Add(copy->computed_pairs() * (has_own ? 1 : H));
   }
   return {};
 }
@@ -58,7 +120,10 @@ DeviceStatus AttendPatterns::Upload() {
   table_.buffer = TakeShared(stream_, shares_);
   if (table_.buffer == nullptr) return NoMemory(stream_);
   if (stream_.is_dry()) {
-    stream_.work().host_bytes += 12 * shares_;  // vectors that grew, and the owners of the patterns
+    // Vectors that grew, and the owners of the patterns.
+    stream_.work().host_bytes += 12 * shares_ + computed_host_bytes_;
+    stream_.work().seconds += computed_seconds_;
+    if (computed_shares_ > 0) planned_ = TakeShared(stream_, computed_shares_);
     return {};
   }
   const auto* heads =

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/attend/attend_params.h"
@@ -40,6 +42,13 @@ class AttendPatterns {
     int64_t head = -1;  // in by_head_; -1: all heads have one pattern
   };
 
+  // On a dry stream: what copies of computed patterns may take.
+  void Plan(const AttendProblem& problem);
+  DeviceStatus AddPatterns(const AttendSeq& seq, int64_t H, Place* place);
+  // `left`: bytes that computed tiles of the sequence may still take.
+  DeviceStatus CopyOf(const Pattern& pattern, const AttendSeq& seq, int64_t left,
+                      std::shared_ptr<const DevicePattern>* copy);
+
   Stream& stream_;
   // Host memory follows from the sequences and patterns that there are, never from the number of
   // heads alone: a few bytes ask for 65536 heads of thousands of packed sequences.
@@ -49,8 +58,15 @@ class AttendPatterns {
   std::vector<Place> places_;  // of each sequence
   std::vector<const PatternData*> by_head_;
   std::vector<std::shared_ptr<const DevicePattern>> copies_;
+  // Copies of computed patterns by what they cover: queries and keys of the pattern.
+  std::map<std::tuple<const Pattern*, int64_t, int64_t>, std::shared_ptr<const DevicePattern>>
+      computed_;
   int64_t shares_ = 0;  // of the table
   Table table_;
+  // Of a dry stream.
+  int64_t computed_shares_ = 0, computed_host_bytes_ = 0;
+  double computed_seconds_ = 0;
+  std::shared_ptr<Buffer> planned_;
 };
 
 }  // namespace attnd::cuda
